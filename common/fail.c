@@ -1,0 +1,26 @@
+#include "common/fail.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+luattn_status luattn_fail(luattn_error *err, luattn_status status, const char *fmt, ...) {
+  if (err != NULL) {
+    va_list args;
+    va_start(args, fmt);
+    err->status = status;
+    vsnprintf(err->message, sizeof err->message, fmt, args);
+    va_end(args);
+  }
+  return status;
+}
+
+const char *luattn_status_text(luattn_status status) {
+  switch (status) {
+#define LUATTN_X(name, text) \
+  case LUATTN_##name:        \
+    return text;
+    LUATTN_STATUS_MAP(LUATTN_X)
+#undef LUATTN_X
+  }
+  return "unknown status";
+}

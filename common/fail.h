@@ -1,0 +1,17 @@
+/* fail.h: writing a luattn_error, for every module. */
+#ifndef LUATTN_FAIL_H
+#define LUATTN_FAIL_H
+
+#include "luattn/status.h"
+
+/* Fills *err (may be NULL) and returns `status`, so that a caller can write `return luattn_fail(err, LUATTN_INVALID, ...)`.
+ * Message style: `place: subject: what is wrong; what to do`. Lower case, single quotes round user names, no full stop. */
+luattn_status luattn_fail(luattn_error *err, luattn_status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+#define TRY(call)                              \
+  do {                                         \
+    const luattn_status try_status_ = (call);  \
+    if (try_status_ != LUATTN_OK) return try_status_; \
+  } while (0)
+
+#endif

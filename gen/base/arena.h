@@ -1,0 +1,20 @@
+/* arena.h: zeroed bump allocation over a replaceable allocator. One arena per compilation; freed whole. */
+#ifndef LUATTN_GEN_ARENA_H
+#define LUATTN_GEN_ARENA_H
+
+#include <stddef.h>
+
+#include "luattn/status.h"
+
+typedef struct arena arena;
+
+/* `allocator` may be NULL (malloc); it is copied. NULL on out of memory. */
+arena *arena_open(const luattn_allocator *allocator);
+void arena_close(arena *a); /* NULL is fine */
+void *arena_new(arena *a, size_t size);                       /* zeroed, aligned for any type; NULL: out of memory */
+void *arena_array(arena *a, size_t count, size_t size);       /* likewise, with an overflow check */
+char *arena_copy(arena *a, const char *s, size_t n);          /* n bytes and a terminating 0 */
+char *arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+const luattn_allocator *arena_allocator(const arena *a);
+
+#endif

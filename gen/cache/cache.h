@@ -1,0 +1,24 @@
+/* cache.h: images on disk and in memory, by content hash. A damaged entry is recompiled, never used. */
+#ifndef LUATTN_GEN_CACHE_H
+#define LUATTN_GEN_CACHE_H
+
+#include "gen/base/hash.h"
+#include "luattn/image.h"
+
+/* Resolves target->cache_dir (see compiler.h) into path[size]; empty = no disk cache. */
+luattn_status cache_resolve(const char *cache_dir, char *path, size_t size, luattn_error *err);
+
+/* *image = NULL if there is no sound entry (a damaged one is removed). Fails only on out of memory. */
+luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, luattn_error *err);
+
+/* Publishes by write, fsync, rename. A full disk or a read-only directory is reported in *warning (a fact, not a failure). */
+luattn_status cache_store(const char *dir, hash128 key, const luattn_image *image, char *warning, size_t warning_size,
+                          luattn_error *err);
+
+/* For the CLI. */
+typedef struct cache_stats { size_t entries, bytes, damaged; } cache_stats;
+luattn_status cache_info(const char *dir, cache_stats *out, luattn_error *err);
+luattn_status cache_clear(const char *dir, size_t *removed, luattn_error *err);
+luattn_status cache_prune(const char *dir, size_t max_bytes, size_t *removed, luattn_error *err);
+
+#endif

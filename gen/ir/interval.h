@@ -1,0 +1,25 @@
+/* interval.h: bounds of IR expressions over boxes of index values. The arithmetic is templates/interval.cuh, compiled here
+ * as C, so that the compiler and the generated device code cannot disagree. */
+#ifndef LUATTN_GEN_IR_INTERVAL_H
+#define LUATTN_GEN_IR_INTERVAL_H
+
+#include "gen/ir/ir.h"
+
+#define LUATTN_INTERVAL_HOST 1
+#include "templates/interval.cuh" /* iv (real), ivi (integer), tri (boolean) and their operations */
+
+/* A value of any type: the member that the node's type names is the one in use. */
+typedef struct ir_bounds { iv real; ivi integer; tri boolean; } ir_bounds;
+
+typedef struct ir_bounds_env {
+  void *user;
+  /* Bounds of a variable; of input k gathered at indices within the given bounds (for INT and BOOL inputs known to the
+   * caller, else everything). */
+  ir_bounds (*variable)(void *user, ir_var v, uint32_t index, ir_type type);
+  ir_bounds (*load)(void *user, uint32_t input, ir_type type, int n_index, const ivi *index);
+} ir_bounds_env;
+
+/* out[i] = bounds of roots[i]. scratch: one ir_bounds per node of g (ir_count(g)). */
+void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *env, ir_bounds *scratch, ir_bounds *out);
+
+#endif

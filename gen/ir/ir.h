@@ -1,0 +1,100 @@
+/* ir.h: the expression IR. One growable array of hash-consed nodes, referred to by 32-bit index.
+ *
+ * A node is an op, up to four arguments and an immediate. Equal nodes are the same ir_ref, so common subexpressions are
+ * shared from the start. Constants fold at construction. ops.def has one row per op and is the only list of ops.
+ * Ownership: an ir lives in the arena it was opened with. Out of memory: a builder returns IR_NONE, builders given IR_NONE
+ * return IR_NONE, and ir_failed() stays true; a pass checks once at its end.
+ */
+#ifndef LUATTN_GEN_IR_H
+#define LUATTN_GEN_IR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stddef.h>
+
+#include "gen/base/arena.h"
+#include "luattn/status.h"
+
+typedef uint32_t ir_ref; /* index of a node; IR_NONE = absent or failed */
+#define IR_NONE 0u
+
+/* REAL is float on the device (double in f64 kernels and on the CPU). INT is 32-bit on the device, 64-bit on the CPU;
+ * ir_int_limit() in interval.h says up to which lengths the two agree. */
+typedef enum ir_type { IR_BOOL, IR_INT, IR_REAL } ir_type;
+
+typedef enum ir_op {
+#define IR_OP(id, ...) IR_##id,
+#include "gen/ir/ops.def"
+#undef IR_OP
+  IR_OP_COUNT
+} ir_op;
+
+/* Leaves that stand for a value known outside the IR. `index` picks one of a family (scalar 2, state 0, ..). */
+typedef enum ir_var {
+  VAR_SCORE,   /* scale * dot, the argument of score_mod; after score_mod, the argument of the online function */
+  VAR_B, VAR_H, VAR_Q, VAR_KV, /* INT: batch, query head, positions. In key_mod and value_mod VAR_H is the kv head */
+  VAR_Q_LEN, VAR_KV_LEN, VAR_HEADS, VAR_HEADS_KV, /* INT */
+  VAR_SCALAR,  /* REAL, index: run-time scalar of the spec */
+  VAR_X,       /* REAL: the element in an input mod */
+  VAR_POS,     /* INT: its position (query or kv position) */
+  VAR_D,       /* INT: its channel */
+  VAR_STATE,   /* REAL, index: online row state before this step; in the epilogue, after the last */
+  VAR_OUT,     /* REAL: the accumulated sum of prob * v in the epilogue */
+  VAR_FINAL,   /* REAL, index: a final row scalar (what forward saves) in `forward` and `backward` */
+  VAR_DP, VAR_P, VAR_DELTA, VAR_DLSE, /* REAL: backward: dO.v, prob, rowsum(dO*O), incoming gradient of lse */
+  VAR_ROW,     /* REAL, index: a number prepared per row for the backward kernel */
+  VAR_RED,     /* REAL, index: result of reduction k */
+  VAR_DOT,     /* REAL: unscaled dot product */
+  VAR_SCALE,   /* REAL: the softmax scale */
+  VAR_GRAD,    /* REAL: incoming gradient in an input mod */
+  VAR_COUNT
+} ir_var;
+
+typedef struct ir_node {
+  uint16_t op;     /* ir_op */
+  uint8_t type;    /* ir_type */
+  uint8_t nargs;
+  uint32_t line;   /* line of the spec that made it, 0 = none; not part of its identity */
+  ir_ref arg[4];
+  union { double real; int64_t integer; } imm; /* constant; or var << 32 | index; or input number of a LOAD */
+} ir_node;
+
+typedef struct ir ir;
+
+ir *ir_open(arena *a);
+bool ir_failed(const ir *g);
+uint32_t ir_count(const ir *g);
+const ir_node *ir_get(const ir *g, ir_ref r); /* r != IR_NONE; valid until the next builder call */
+void ir_set_line(ir *g, uint32_t line);       /* line for nodes built from now on */
+
+/* Builders. Arguments must have the types that ops.def asks for: INT is converted to REAL where a REAL is asked for;
+ * anything else is a caller's bug (assert). Trivial identities (x+0, x*1, select of equal arms, ..) fold here. */
+ir_ref ir_real(ir *g, double x);
+ir_ref ir_int(ir *g, int64_t x);
+ir_ref ir_bool(ir *g, bool x);
+ir_ref ir_variable(ir *g, ir_var v, uint32_t index);
+ir_ref ir_load(ir *g, uint32_t input, ir_type type, const ir_ref *index, int n); /* gather; n index arguments, INT */
+ir_ref ir_op1(ir *g, ir_op op, ir_ref a);
+ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b);
+ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c);
+ir_ref ir_to_real(ir *g, ir_ref a); /* INT -> REAL; REAL unchanged */
+
+ir_type ir_typeof(const ir *g, ir_ref r);
+bool ir_is_const(const ir *g, ir_ref r, double *value); /* REAL or INT constant, as double */
+bool ir_is_var(const ir *g, ir_ref r, ir_var v);        /* any index */
+ir_var ir_var_of(const ir_node *n);
+uint32_t ir_index_of(const ir_node *n);
+
+/* Does the expression under `r` contain variable v (any index)? Does it contain op? */
+bool ir_uses(const ir *g, ir_ref r, ir_var v);
+bool ir_uses_op(const ir *g, ir_ref r, ir_op op);
+
+/* Copy of `r` with each from[i] replaced by to[i] (same types). Shared subexpressions stay shared. */
+ir_ref ir_substitute(ir *g, ir_ref r, const ir_ref *from, const ir_ref *to, int n);
+
+const char *ir_op_name(ir_op op);
+int ir_op_arity(ir_op op);
+const char *ir_op_cuda(ir_op op);  /* spelling with %0 %1 %2 for the arguments */
+const char *ir_var_name(ir_var v);
+
+#endif

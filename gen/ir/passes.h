@@ -1,0 +1,45 @@
+/* passes.h: what can be done with IR: print, check, simplify, differentiate, evaluate. Intervals are in interval.h. */
+#ifndef LUATTN_GEN_IR_PASSES_H
+#define LUATTN_GEN_IR_PASSES_H
+
+#include "gen/base/text.h"
+#include "gen/ir/ir.h"
+
+/* Prints the nodes under roots[0..n), arguments first, one per line (`%7 = add %3, %5`), then `name[i] = %k`.
+ * Deterministic; golden-tested. input_names may be NULL. */
+void ir_print(const ir *g, text *out, const ir_ref *roots, const char *const *names, int n, const char *const *input_names);
+
+/* Verifier: types, arities, arguments before users, variables in range. `pass` is named in the message. */
+luattn_status ir_check(const ir *g, const ir_ref *roots, int n, const char *pass, luattn_error *err);
+
+/* Rewrites roots in place: algebra, constant folding, cancellation. Exact in real arithmetic, never changes kept/dropped;
+ * never introduces a division or a log that was not there. */
+void ir_simplify(ir *g, ir_ref *roots, int n);
+
+/* Reverse mode. Given roots y[i] with adjoints dy[i], finds d(sum dy*y)/d(wrt[j]) for j < n_wrt (IR_NONE where it is
+ * identically zero). wrt are variables, LOADs, or any nodes. Visits nodes in reverse topological order: a shared
+ * subexpression is counted once. STOP_GRADIENT, comparisons, floor and integers stop it. REDUCE nodes are refused by
+ * assertion: analysis/ takes reductions apart first. */
+void ir_grad(ir *g, const ir_ref *y, const ir_ref *dy, int n_y, const ir_ref *wrt, ir_ref *out, int n_wrt);
+
+/* Evaluation in double precision, vectorised: a program is compiled once from roots, then run over blocks of lanes.
+ * Thread safe: a program is immutable, the scratch belongs to the caller. */
+typedef struct ir_program ir_program;
+#define IR_LANES 64 /* lanes evaluated per run */
+
+/* Values of a block of lanes. Booleans are 0 or 1, integers are exact in double up to 2^53. */
+typedef double ir_lane_block[IR_LANES];
+
+typedef struct ir_env {
+  void *user;
+  /* Fills out[0..lanes) with variable v, index i. Called once per variable and run. */
+  void (*variable)(void *user, ir_var v, uint32_t index, int lanes, double *out);
+  /* Gathers input k at the given index lanes into out. Out-of-range indices are the callee's to handle and report. */
+  void (*load)(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out);
+} ir_env;
+
+ir_program *ir_program_new(arena *a, const ir *g, const ir_ref *roots, int n); /* NULL: out of memory */
+size_t ir_program_scratch(const ir_program *p);                                /* bytes */
+void ir_program_run(const ir_program *p, const ir_env *env, int lanes, void *scratch, double *const *out /* [n][lanes] */);
+
+#endif

@@ -1,0 +1,92 @@
+/* spec.h: a spec after its Lua file was run and traced: names, declarations and expressions. Immutable from then on.
+ *
+ * lua/ builds a `traced`, analysis/ adds `derived`; plan/, emit/ and cpu/ read both. Everything lives in one arena.
+ */
+#ifndef LUATTN_GEN_SPEC_H
+#define LUATTN_GEN_SPEC_H
+
+#include "gen/ir/ir.h"
+#include "luattn/compiler.h"
+
+#define SPEC_MAX_STATE 8  /* online_rowscales */
+#define SPEC_MAX_FINAL 8  /* final_rowscales */
+#define SPEC_MAX_RED 8    /* reduce_sum and reduce_max in one online_fwd */
+
+/* online_fwd: one step. IR_REDUCE_SUM/IR_REDUCE_MAX nodes inside `prob`, `rescale` and `next` reduce over the step's kept
+ * scores; VAR_SCORE is the element, VAR_STATE the state before the step. */
+typedef struct traced_online {
+  const char *name; /* of the function table, for messages */
+  int num_state;
+  const char *state_name[SPEC_MAX_STATE];
+  ir_ref init[SPEC_MAX_STATE]; /* uniform expressions of b, h, scalars, inputs */
+  ir_ref prob;
+  ir_ref rescale;              /* factor for O; constant 1 if nothing to do */
+  ir_ref next[SPEC_MAX_STATE];
+  ir_ref out;                  /* epilogue: linear in VAR_OUT; of VAR_STATE */
+  int num_final;
+  const char *final_name[SPEC_MAX_FINAL];
+  ir_ref final[SPEC_MAX_FINAL]; /* of VAR_STATE; the one named "lse" is the public lse */
+  int lse;                      /* index of "lse" in final, or -1 */
+  ir_ref forward;  /* prob again, from VAR_SCORE and VAR_FINAL; IR_NONE if left out */
+  ir_ref backward; /* d loss / d VAR_SCORE from VAR_DP, VAR_P, VAR_DELTA, VAR_FINAL, VAR_SCORE; IR_NONE: derive it */
+} traced_online;
+
+typedef struct traced_spec {
+  arena *a;
+  ir *g;
+  const char *file; /* as messages name it */
+  const char *name;
+  int num_inputs;
+  luattn_input_info input[12];
+  int num_scalars;
+  const char *scalar_name[32]; /* sorted */
+  double scalar_default[32];
+  ir_ref score_mod;  /* of VAR_SCORE, VAR_B, VAR_H, VAR_Q, VAR_KV, ..; VAR_SCORE itself if none */
+  ir_ref block_mask; /* BOOL; IR_NONE: everything is kept */
+  ir_ref query_mod, key_mod, value_mod; /* of VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D; IR_NONE if none */
+  traced_online online;
+} traced_spec;
+
+/* One gradient contribution to an input or a scalar: `value` is added at `index` (inputs) for each element or row. */
+typedef struct derived_term {
+  int input;            /* input number, or -1: scalar number `scalar` */
+  int scalar;
+  int num_index;
+  ir_ref index[4];
+  ir_ref value;
+} derived_term;
+
+#define DERIVED_MAX_ROWS 16
+#define DERIVED_MAX_TERMS 64
+
+typedef struct derived_terms { int count; derived_term term[DERIVED_MAX_TERMS]; } derived_terms;
+
+/* Derivative of one input mod: dx of VAR_X, VAR_GRAD, .., and its parameter terms. */
+typedef struct derived_mod { ir_ref dx; derived_terms terms; } derived_mod;
+
+/* What backward needs, separated by where it is computed. */
+typedef struct derived_spec {
+  /* Forward saves final `save[i]` (beyond lse): expressions of VAR_STATE. */
+  int num_saved;
+  ir_ref saved[DERIVED_MAX_ROWS];
+  /* Per row, in prepare: of VAR_FINAL[0] = lse (if there is one) and VAR_FINAL[1 + i] = saved[i], VAR_DELTA, VAR_DLSE and
+   * row-level leaves. VAR_ROW[i] in the element expressions stands for row[i]. */
+  int num_rows;
+  ir_ref row[DERIVED_MAX_ROWS];
+  derived_terms row_terms; /* parameter gradients that arise per row (sinks) */
+  /* Per kept element, of VAR_SCORE (after score_mod), VAR_ROW, VAR_DP: */
+  ir_ref prob;   /* of t = VAR_SCORE = scale * dot (score_mod is inside) */
+  ir_ref ds;     /* d loss / d t */
+  derived_terms element_terms; /* parameter gradients of score_mod */
+  derived_mod query_mod, key_mod, value_mod;
+  const char *how; /* how the online backward came about: "derived", "given by the spec", .. for `luattn emit --stage grad` */
+} derived_spec;
+
+struct luattn_spec {
+  arena *a;
+  traced_spec traced;
+  derived_spec derived;
+  double load_ms;
+};
+
+#endif

@@ -1,0 +1,95 @@
+/* compiler.h: from a spec in Lua to an image, and the CPU path. Needs Lua; NVRTC is loaded when the first image is compiled.
+ *
+ * Thread safety: a luattn_spec is immutable once loaded and may be compiled from several threads at once.
+ */
+#ifndef LUATTN_COMPILER_H
+#define LUATTN_COMPILER_H
+
+#include "luattn/image.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct luattn_spec luattn_spec;
+
+/* Loads, traces and differentiates a spec. `name` stands in messages for the file. `allocator` may be NULL.
+ * Errors: LUATTN_SPEC (message starts with name:line), LUATTN_IO, LUATTN_NO_MEMORY. */
+LUATTN_API luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocator, luattn_spec **spec,
+                                          luattn_error *err);
+LUATTN_API luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,
+                                               const luattn_allocator *allocator, luattn_spec **spec, luattn_error *err);
+LUATTN_API void luattn_spec_free(luattn_spec *spec);
+
+/* What the spec declares; valid while the spec lives. */
+typedef struct luattn_spec_info {
+  const char *name;
+  size_t num_inputs, num_scalars, num_saved;
+  const luattn_input_info *inputs;
+  const char *const *scalar_names; /* sorted */
+  const double *scalar_defaults;
+  int has_lse, has_mask;
+} luattn_spec_info;
+LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info);
+
+/* Gradients that a backward image computes; the fewer, the faster. */
+typedef enum luattn_wants {
+  LUATTN_WANT_DQ = 1, LUATTN_WANT_DK = 2, LUATTN_WANT_DV = 4, LUATTN_WANT_INPUTS = 8, LUATTN_WANT_SCALARS = 16,
+  LUATTN_WANT_ALL = 31
+} luattn_wants;
+
+/* Everything that is fixed at compile time. Lengths, batch, heads, strides, scalars and inputs are not. Zero means default. */
+typedef struct luattn_target {
+  size_t struct_size;
+  luattn_pass pass;
+  luattn_dtype dtype;
+  int head_dim, head_dim_v; /* 1 .. 256; head_dim_v 0 = head_dim */
+  int arch;                 /* 80, 86, 89, 90, 100, 120 */
+  unsigned wants;           /* luattn_wants; 0 = all. Ignored by forward */
+  int family;               /* 0: the plan chooses; else 1 + luattn_family */
+  int tile_m, tile_n;       /* 0: the plan chooses; an impossible size is refused by name before compiling */
+  const char *cache_dir;    /* NULL: LUATTN_CACHE_DIR, else $XDG_CACHE_HOME/luattn, else ~/.cache/luattn; "": no disk cache */
+  const char *nvrtc;        /* NULL: LUATTN_NVRTC, else the usual names and places */
+} luattn_target;
+
+/* How a compilation went; for people and tests. */
+typedef struct luattn_compile_report {
+  int cache_hit;
+  double trace_ms, plan_ms, nvrtc_ms, cache_ms;
+  char plan[1024]; /* family, tiles, shared memory and the reason for each, one line per fact */
+} luattn_compile_report;
+
+/* Compiles (or takes from the cache) one pass. `report` may be NULL. Caller frees *image with luattn_image_free.
+ * Errors: LUATTN_INVALID and LUATTN_UNSUPPORTED (target), LUATTN_COMPILE (log in the message; source kept beside the cache). */
+LUATTN_API luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
+                                        luattn_compile_report *report, luattn_error *err);
+
+/* Text of one stage: "ir", "grad", "mask", "plan", "spec", "config", "ptx". Caller frees *text with luattn_text_free. */
+LUATTN_API luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *stage, char **text,
+                                     luattn_error *err);
+LUATTN_API void luattn_text_free(char *text);
+
+/* The CPU path: any spec, in double precision, tiled, no array of q_len x kv_len. All tensors on the CPU (kDLCPU), of any
+ * luattn_dtype (converted on the way in and out; o and gradients may be float64 whatever q is). args->workspace is not used.
+ * A gather out of range at a kept element is LUATTN_INVALID, with the input, the index and the position. */
+LUATTN_API luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
+LUATTN_API luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
+
+/* Classes of the tiles of one (b, h): out[i * ceil(kv_len / tile_n) + j] = 0 empty, 1 partial, 2 full. args gives lengths (q, k)
+ * and the inputs that the mask reads (on the CPU). */
+LUATTN_API luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
+                                           int tile_n, unsigned char *out, luattn_error *err);
+
+/* Tuning questions. The plan's tiles for these lengths, and the bytes that a pass needs. */
+typedef struct luattn_memory_estimate { size_t input, internal, output, total; } luattn_memory_estimate;
+typedef struct luattn_problem { int batch, heads, heads_kv, q_len, kv_len; } luattn_problem;
+LUATTN_API luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m, int *tile_n,
+                                           luattn_error *err);
+LUATTN_API luattn_status luattn_estimate_memory(const luattn_spec *spec, const luattn_target *target,
+                                                const luattn_problem *problem, luattn_memory_estimate *estimate,
+                                                luattn_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

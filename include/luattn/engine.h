@@ -1,0 +1,41 @@
+/* engine.h: the convenience layer. Compiles on first use, remembers, launches. Links Lua; NVRTC and libcuda at run time. */
+#ifndef LUATTN_ENGINE_H
+#define LUATTN_ENGINE_H
+
+#include "luattn/compiler.h"
+#include "luattn/runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct luattn_engine luattn_engine;
+
+typedef struct luattn_engine_options {
+  size_t struct_size;
+  int device;
+  const char *cache_dir; /* as in luattn_target */
+} luattn_engine_options;
+
+/* Thread safe. options may be NULL. */
+LUATTN_API luattn_status luattn_engine_open(const luattn_engine_options *options, luattn_engine **engine, luattn_error *err);
+LUATTN_API void luattn_engine_close(luattn_engine *engine);
+LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine);
+
+/* The kernel for these arguments, compiled or loaded on first use; owned by the engine. The engine reads dtype and head dims
+ * from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants). The spec must outlive the engine. */
+LUATTN_API luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                                              const luattn_args *args, const luattn_kernel **kernel, luattn_error *err);
+
+/* luattn_engine_kernel, then luattn_launch. args->workspace as luattn_engine_workspace_size says. */
+LUATTN_API luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                                                      const luattn_args *args, size_t *size, luattn_error *err);
+LUATTN_API luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream,
+                                        luattn_error *err);
+LUATTN_API luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream,
+                                         luattn_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

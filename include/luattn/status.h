@@ -1,0 +1,58 @@
+/* status.h: what every luattn call returns, the caller-owned error message, and the replaceable allocator.
+ *
+ * A call returns a luattn_status. On anything but LUATTN_OK it fills *err (if err is not NULL) with a message that names the
+ * tensor or the spec line, the value, and what to do; outputs are written only on LUATTN_OK. Nothing here exits, aborts or
+ * prints. There is no global state.
+ */
+#ifndef LUATTN_STATUS_H
+#define LUATTN_STATUS_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32)
+#define LUATTN_API
+#else
+#define LUATTN_API __attribute__((visibility("default")))
+#endif
+
+#define LUATTN_STATUS_MAP(X)                                            \
+  X(OK, "success")                                                      \
+  X(NO_MEMORY, "out of memory")                                         \
+  X(INVALID, "invalid argument")                                        \
+  X(SPEC, "error in the spec")                                          \
+  X(UNSUPPORTED, "not supported by this device, plan or version")       \
+  X(COMPILE, "NVRTC rejected the generated source, or is missing")      \
+  X(CUDA, "CUDA driver error, or no usable device")                     \
+  X(IO, "file error")                                                   \
+  X(IMAGE, "malformed or mismatched kernel image")                      \
+  X(INTERNAL, "internal error (please report)")
+
+typedef enum luattn_status {
+#define LUATTN_X(name, text) LUATTN_##name,
+  LUATTN_STATUS_MAP(LUATTN_X)
+#undef LUATTN_X
+} luattn_status;
+
+/* Caller-owned; need not be initialised. `message` is empty on success. */
+typedef struct luattn_error {
+  luattn_status status;
+  char message[1020];
+} luattn_error;
+
+/* "invalid argument" and so on; never NULL. */
+LUATTN_API const char *luattn_status_text(luattn_status status);
+
+/* Replaces malloc for the host memory of a compilation. size 0 frees. Must be thread safe if used by several threads. */
+typedef struct luattn_allocator {
+  void *(*realloc)(void *user, void *ptr, size_t old_size, size_t new_size);
+  void *user;
+} luattn_allocator;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

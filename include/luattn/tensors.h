@@ -1,0 +1,60 @@
+/* tensors.h: how tensors and scalars are handed to luattn. Tensors are DLPack's DLTensor; luattn never owns one.
+ *
+ * q, o, dout, dq   [batch, heads,    q_len,  head_dim or head_dim_v]   logical order; any strides with a contiguous last
+ * k, dk            [batch, heads_kv, kv_len, head_dim]                 dimension, so that memory may be heads-first (bhsd) or
+ * v, dv            [batch, heads_kv, kv_len, head_dim_v]               heads-last (bshd)
+ * lse, dlse        [batch, heads, q_len]   float32 (float64 in float64 kernels), natural log, every bias included
+ * saved            [num_saved, batch, heads, q_len]   same type, contiguous: what forward keeps for backward beyond lse
+ * heads is a multiple of heads_kv. DLTensor.strides NULL means contiguous. byte_offset is honoured.
+ */
+#ifndef LUATTN_TENSORS_H
+#define LUATTN_TENSORS_H
+
+#include <dlpack/dlpack.h>
+
+#include "luattn/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum luattn_dtype { LUATTN_F64, LUATTN_F32, LUATTN_BF16, LUATTN_F16 } luattn_dtype; /* of q, k, v and o */
+
+/* One extra input of the spec, by name. `grad` (may have a NULL data pointer when not wanted) receives its gradient: a contiguous
+ * array of float32 (float64 in float64 kernels) with the same sizes; it is overwritten. */
+typedef struct luattn_input {
+  const char *name;
+  const DLTensor *tensor;
+  const DLTensor *grad; /* NULL: not wanted */
+} luattn_input;
+
+typedef struct luattn_scalar {
+  const char *name;
+  double value;
+} luattn_scalar;
+
+/* Arguments of a forward or backward pass. Set struct_size = sizeof(luattn_args), zero what is not used.
+ * Forward reads q, k, v and writes o, lse, saved. Backward reads q, k, v, o, lse, saved, dout, dlse and writes dq, dk, dv, the
+ * inputs' grads and scalar_grads. Outputs that are NULL are not computed. */
+typedef struct luattn_args {
+  size_t struct_size;
+  const DLTensor *q, *k, *v;
+  const DLTensor *o;
+  const DLTensor *lse;    /* forward: may be NULL. backward: needed if the online function has an lse */
+  const DLTensor *saved;  /* needed if luattn_image_info.num_saved > 0 */
+  const DLTensor *dout, *dlse;
+  const DLTensor *dq, *dk, *dv;
+  const luattn_input *inputs;
+  size_t num_inputs;
+  const luattn_scalar *scalars; /* those not named keep the spec's default */
+  size_t num_scalars;
+  const DLTensor *scalar_grads; /* [number of scalars in the spec's order (sorted by name)], float32 (float64), or NULL */
+  double scale;                 /* 0: head_dim^-1/2 */
+  void *workspace;              /* device memory, 256-byte aligned; see luattn_workspace_size */
+  size_t workspace_size;
+} luattn_args;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,94 @@
+// contract.cuh: what a generated Spec and Config give, and all that a kernel may use of them.
+//
+// A kernel is a template over <class Spec, class Config>. gen/emit writes one Spec (spec.cuh) and one Config (config.cuh)
+// for each compilation; spec_example.cuh is one written by hand. There are no default hooks: a hook that is missing is an
+// error on the first line of every kernel (`static_assert(ValidSpec<Spec>)`), never an identity.
+// The same contract serves every kernel family, forward and backward.
+//
+// Words: dot   = sum over d of q'[d] * k'[d], unscaled, where q' and k' are q and k after query_mod and key_mod
+//        score = score_mod(scale * dot), in whatever unit the generator chose (a plain softmax keeps dot itself and folds
+//                its scale into the exponent); a kernel hands it on and never looks at its value
+//        kept  = the mask keeps the element; what is not kept has no influence on anything
+#pragma once
+#include "base.cuh"
+#include "params.h"
+
+enum TileClass { TILE_EMPTY = 0, TILE_PARTIAL = 1, TILE_FULL = 2 };
+enum ReduceKind { REDUCE_MAX = 0, REDUCE_SUM = 1, REDUCE_SUM_DEFERRED = 2 };
+
+// Half-open range of positions along one sequence axis.
+struct Range { int lo, hi; };
+
+// Where a block works. `h` is the query head, or the kv head in key_mod and value_mod.
+struct Site { int b, h, q_len, kv_len; };
+
+// Contract, in the order in which a forward kernel uses it. `p` is the kernel's parameter block, `s` a Site.
+//
+//   Types      Real, Head, Row, Col; State { Real x[]; }, BwdRow { Real x[]; }, Acc { Real x[]; } (at least one element)
+//   Constants  has_mask, has_lse, num_saved, num_stats, num_reductions, reduction(k), prob_term, has_rescale,
+//              mask_by_inf, num_state, state_deferred(i), num_bwd_rows, num_acc, has_query_mod, has_key_mod, has_value_mod
+//
+//   Hoisting
+//     Head head(p, s)                         once per (b, h)
+//     Row  row(p, s, head, q)                 once per row    (q < q_len)
+//     Col  col(p, s, head, kv)                once per column (kv < kv_len)
+//   Elements
+//     Real score(p, s, head, row, col, dot, q, kv)
+//     bool keep(p, s, head, row, col, q, kv)  only called where has_mask
+//   Online function: one step over the kept scores of a row in one tile. State old -> next. red[k] is reduction k of
+//   term<k> over the kept columns; a term may use red[0 .. k-1].
+//     State init(p, s, head, row)
+//     Real  term<k>(p, s, head, row, old, red, score)
+//     Real  prob(p, s, head, row, old, red, score)      prob_term = k says that prob is term<k> (-1: none of them)
+//     Real  rescale(p, s, head, row, old, red)          factor for the O accumulated so far; 1 unless has_rescale
+//     State next(p, s, head, row, old, red)
+//   A REDUCE_SUM_DEFERRED reduction is needed by `next` alone, and linearly: the thread passes its own partial sum, and the
+//   state components with state_deferred(i) are summed over the row's threads at the end (their initial value is 0).
+//   mask_by_inf: a score of -inf makes every sum term and prob 0 and every max term -inf, if the row has a kept score.
+//   A row that keeps nothing in a tile is not stepped; a row that keeps nothing at all has O = 0, lse = -inf.
+//     Real  out_scale(p, s, head, row, state)           O = out_scale * sum of prob * v'
+//     Real  lse(p, s, head, row, state)                 only where has_lse
+//     void  save(p, s, head, row, state, Real out[num_saved])
+//   Backward
+//     BwdRow prepare(p, s, head, row, q, lse, saved[], delta, dlse, acc)
+//                            row numbers for the main kernel; delta = sum over d of dO * O; acc collects parameter gradients
+//                            that arise per row. Not called for a row that keeps nothing.
+//     void grad<with_inputs>(p, s, head, row, col, bwd_row, dot, dp, q, kv, Real &prob, Real &ds, acc)
+//                            one kept element: dp = sum over d of dO * v'; ds = d loss / d (scale * dot). Adds gradients of
+//                            inputs and scalars to acc, or to memory by atomics, only if with_inputs.
+//     void flush(p, s, head, acc)             adds acc (summed over a block by the kernel) to memory, one thread a block
+//   Input mods: one element of q, k or v at position i, channel d; *_grad returns d loss / d x and adds parameter gradients.
+//     Real query_mod(p, s, x, i, d)      Real query_mod_grad(p, s, x, g, i, d, acc)      likewise key_, value_
+//   Tiles: inclusive bounds, inside the lengths. Sound: an EMPTY tile keeps nothing, a FULL one drops nothing.
+//     TileClass tile_class(p, s, q0, q1, kv0, kv1)
+//     Range kv_range(p, s, q0, q1)            every kept kv of these rows lies inside, and inside [0, kv_len)
+//     Range q_range(p, s, kv0, kv1)
+//   Block minima and maxima of integer inputs read by the mask: stat i covers input stat_input(i) along axis stat_axis(i)
+//   (the input's last axis; the ones before it, flattened, are the rows of params.stats[i]), in blocks of stat_block(i).
+//     constexpr int stat_input(i), stat_axis(i), stat_block(i)
+//
+// Config: named constants. elem is the storage type (float, double, half_t, bf16_t).
+//   Elem, head_dim, head_dim_v, tile_m, tile_n, threads, stages          and what one family alone needs, named for it
+
+template <class S, class R = typename S::Real>
+concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
+                             const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
+                             typename S::Acc &acc, const R *red, R *out, R x, R &y, int i) {
+  { bool(S::has_mask) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) };
+  { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) };
+  { S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::num_acc + S::prob_term };
+  { S::reduction(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
+  { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
+  { S::score(p, s, head, row, col, x, i, i) }; { S::keep(p, s, head, row, col, i, i) };
+  { S::init(p, s, head, row) }; { S::prob(p, s, head, row, state, red, x) };
+  { S::rescale(p, s, head, row, state, red) }; { S::next(p, s, head, row, state, red) };
+  { S::out_scale(p, s, head, row, state) }; { S::lse(p, s, head, row, state) }; { S::save(p, s, head, row, state, out) };
+  { S::prepare(p, s, head, row, i, x, red, x, x, acc) };
+  { S::template grad<true>(p, s, head, row, col, brow, x, x, i, i, y, y, acc) };
+  { S::flush(p, s, head, acc) };
+  { S::query_mod(p, s, x, i, i) }; { S::query_mod_grad(p, s, x, x, i, i, acc) };
+  { S::key_mod(p, s, x, i, i) }; { S::key_mod_grad(p, s, x, x, i, i, acc) };
+  { S::value_mod(p, s, x, i, i) }; { S::value_mod_grad(p, s, x, x, i, i, acc) };
+  { S::tile_class(p, s, i, i, i, i) }; { S::kv_range(p, s, i, i) }; { S::q_range(p, s, i, i) };
+  { S::stat_input(i) + S::stat_axis(i) + S::stat_block(i) };
+};

@@ -1,0 +1,62 @@
+/* params.h: the one struct that host and device share. Plain C11 and CUDA C++.
+ *
+ * Every kernel of luattn takes one LuattnParams by value (`const __grid_constant__`). The runtime fills it from the
+ * caller's tensors; the device reads it from the constant bank. A field is null or zero where a kernel does not use it.
+ * Strides are in elements, never in bytes. "Real" is float, or double in f64 kernels.
+ * LUATTN_PARAMS_VERSION stands in every image: a runtime refuses an image that was built for another layout.
+ */
+#ifndef LUATTN_PARAMS_H
+#define LUATTN_PARAMS_H
+
+#define LUATTN_PARAMS_VERSION 1
+#define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
+#define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
+#define LUATTN_MAX_AXES 4     /* axes of one extra input */
+#define LUATTN_MAX_STATS 8    /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
+
+/* A tensor with a batch, a head and a sequence axis; the last axis, if there is one, is contiguous. */
+typedef struct LuattnTensor {
+  void *data;
+  long long batch, head, seq; /* strides */
+} LuattnTensor;
+
+/* An extra input of a spec. Axis i has `size[i]` elements, `stride[i]` apart (0 for an axis that is broadcast).
+ * `grad` is null, or a contiguous row-major array of Real with the same sizes (broadcast axes have size 1). */
+typedef struct LuattnInput {
+  const void *data;
+  void *grad;
+  long long stride[LUATTN_MAX_AXES];
+  int size[LUATTN_MAX_AXES];
+} LuattnInput;
+
+typedef struct LuattnParams {
+  int batch, heads, heads_kv, group;  /* group = heads / heads_kv; q head h reads kv head h / group */
+  int q_len, kv_len;
+  double scale;                       /* scores are scale * dot(q, k); > 0 */
+
+  /* What the attention kernels read. With a query_mod, key_mod or value_mod these point at the modified copies in the
+   * workspace, and src_* at the caller's tensors; without, src_* are the same as these. */
+  LuattnTensor q, k, v;
+  LuattnTensor src_q, src_k, src_v;
+
+  LuattnTensor o;    /* output of forward, input of backward */
+  LuattnTensor lse;  /* Real, [batch, heads, q_len]; null where the online function has none or nobody asked for it */
+  void *saved;       /* Real [num_saved][batch][heads][q_len], contiguous: what forward keeps for backward beyond lse */
+
+  LuattnTensor dout;
+  LuattnTensor dlse; /* Real, [batch, heads, q_len], or null */
+  LuattnTensor dq, dk, dv; /* the caller's; null where not asked for */
+
+  /* Workspace. */
+  void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], written by prepare, read by the main kernels */
+  void *dq_acc;   /* Real [batch][heads][q_len][head_dim]: zeroed by the runtime, or null */
+  void *dk_acc;   /* Real [batch][heads_kv][kv_len][head_dim], or null */
+  void *dv_acc;   /* Real [batch][heads_kv][kv_len][head_dim_v], or null */
+  int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract.cuh */
+
+  LuattnInput input[LUATTN_MAX_INPUTS];
+  double scalar[LUATTN_MAX_SCALARS];
+  void *scalar_grad; /* Real [num_scalars], zeroed by the runtime, or null */
+} LuattnParams;
+
+#endif

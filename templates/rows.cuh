@@ -1,0 +1,130 @@
+// rows.cuh: the online function over a tile of scores held in registers, for any kernel family.
+//
+// A thread holds Rows x Cols scores. Lanes threads of a warp (xor masks 1, 2, .. Lanes/2) share each of its rows.
+// step() turns scores into probabilities in place and gives the factors for the O accumulated so far.
+#pragma once
+#include "contract.cuh"
+
+template <int Lanes, class Real> LUATTN_FN Real lanes_max(Real x) {
+#pragma unroll
+  for (int m = Lanes / 2; m > 0; m /= 2) x = max_of(x, __shfl_xor_sync(0xffffffffu, x, m));
+  return x;
+}
+template <int Lanes, class Real> LUATTN_FN Real lanes_sum(Real x) {
+#pragma unroll
+  for (int m = Lanes / 2; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
+  return x;
+}
+template <int Lanes> LUATTN_FN bool lanes_any(bool x) {
+  int y = x;
+#pragma unroll
+  for (int m = Lanes / 2; m > 0; m /= 2) y |= __shfl_xor_sync(0xffffffffu, y, m);
+  return y != 0;
+}
+
+// Which of a thread's columns of one row are kept, where -inf cannot say it (see mask_by_inf).
+template <int Cols> struct KeepBits {
+  u32 word[(Cols + 31) / 32];
+  LUATTN_FN KeepBits none() {
+    KeepBits k;
+#pragma unroll
+    for (int i = 0; i < (Cols + 31) / 32; ++i) k.word[i] = 0;
+    return k;
+  }
+  __device__ __forceinline__ void set(int j, bool keep) { word[j / 32] |= u32(keep) << (j % 32); }
+  __device__ __forceinline__ bool get(int j) const { return (word[j / 32] >> (j % 32)) & 1u; }
+};
+
+template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
+  using Real = typename Spec::Real;
+  using Head = typename Spec::Head;
+  using Row = typename Spec::Row;
+  using State = typename Spec::State;
+  static constexpr int num_red = Spec::num_reductions > 0 ? Spec::num_reductions : 1;
+
+  State state[Rows];
+  bool kept[Rows];  // this thread has seen a kept score of the row
+
+  __device__ __forceinline__ void init(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows]) {
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      state[r] = Spec::init(p, site, head, row[r]);
+      kept[r] = false;
+    }
+  }
+
+  // Masked: `keep[r]` says which columns count. With mask_by_inf the caller has also set the others to -inf.
+  template <bool Masked>
+  __device__ __forceinline__ void step(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
+                                       Real (&score)[Rows][Cols], const KeepBits<Cols> (&keep)[Rows], Real (&scale)[Rows]) {
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      bool any = true;
+      if constexpr (Masked) {
+        bool mine = false;
+#pragma unroll
+        for (int w = 0; w < (Cols + 31) / 32; ++w) mine |= keep[r].word[w] != 0;
+        kept[r] |= mine;
+        any = lanes_any<Lanes>(mine);
+      } else {
+        kept[r] = true;
+      }
+      Real red[num_red];
+      reduce<Masked, 0>(p, site, head, row[r], state[r], score[r], keep[r], red);
+      if constexpr (Spec::prob_term < 0) {
+#pragma unroll
+        for (int j = 0; j < Cols; ++j) {
+          const Real x = Spec::prob(p, site, head, row[r], state[r], red, score[r][j]);
+          score[r][j] = is_kept<Masked>(keep[r], j) ? x : Real(0);
+        }
+      }
+      if constexpr (Masked) {
+        if (!any) {
+#pragma unroll
+          for (int j = 0; j < Cols; ++j) score[r][j] = Real(0);
+        }
+      }
+      const State next = Spec::next(p, site, head, row[r], state[r], red);
+      scale[r] = Spec::has_rescale && any ? Spec::rescale(p, site, head, row[r], state[r], red) : Real(1);
+      if (any) state[r] = next;
+    }
+  }
+
+  // Sums what was left per thread; afterwards every lane holds the row's state, and `kept` speaks of the whole row.
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      kept[r] = lanes_any<Lanes>(kept[r]);
+#pragma unroll
+      for (int i = 0; i < Spec::num_state; ++i)
+        if (Spec::state_deferred(i)) state[r].x[i] = lanes_sum<Lanes>(state[r].x[i]);
+    }
+  }
+
+private:
+  // Under mask_by_inf the arithmetic itself leaves a masked column out; the row that keeps nothing is put right by `any`.
+  template <bool Masked> LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
+    if constexpr (Masked && !Spec::mask_by_inf) return keep.get(j);
+    else return true;
+  }
+
+  template <bool Masked, int K>
+  LUATTN_FN void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row, const State &old,
+                        Real (&score)[Cols], const KeepBits<Cols> &keep, Real (&red)[num_red]) {
+    if constexpr (K < Spec::num_reductions) {
+      constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX;
+      Real sum = is_max ? -infinity<Real>() : Real(0);
+#pragma unroll
+      for (int j = 0; j < Cols; ++j) {
+        Real x = Spec::template term<K>(p, site, head, row, old, red, score[j]);
+        if (!is_kept<Masked>(keep, j)) x = is_max ? -infinity<Real>() : Real(0);
+        if constexpr (Spec::prob_term == K) score[j] = x;  // the last term that needs the score itself
+        sum = is_max ? max_of(sum, x) : sum + x;
+      }
+      if constexpr (Spec::reduction(K) == REDUCE_MAX) sum = lanes_max<Lanes>(sum);
+      if constexpr (Spec::reduction(K) == REDUCE_SUM) sum = lanes_sum<Lanes>(sum);
+      red[K] = sum;
+      reduce<Masked, K + 1>(p, site, head, row, old, score, keep, red);
+    }
+  }
+};
