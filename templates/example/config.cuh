@@ -1,0 +1,43 @@
+// config.cuh: example of what gen/emit writes for a plan. For an editor and for nvcc (-I templates/example -I templates);
+// each constant may be set with -D.
+#pragma once
+#include "base.cuh"
+
+#ifndef EXAMPLE_ELEM
+#define EXAMPLE_ELEM bf16_t
+#endif
+#ifndef EXAMPLE_HEAD_DIM
+#define EXAMPLE_HEAD_DIM 128
+#endif
+#ifndef EXAMPLE_HEAD_DIM_V
+#define EXAMPLE_HEAD_DIM_V EXAMPLE_HEAD_DIM
+#endif
+#ifndef EXAMPLE_TILE_M
+#define EXAMPLE_TILE_M 128
+#endif
+#ifndef EXAMPLE_TILE_N
+#define EXAMPLE_TILE_N 64
+#endif
+#ifndef EXAMPLE_THREADS
+#define EXAMPLE_THREADS 128
+#endif
+#ifndef EXAMPLE_STAGES
+#define EXAMPLE_STAGES 2
+#endif
+
+struct Config {
+  using Elem = EXAMPLE_ELEM;
+  static constexpr int head_dim = EXAMPLE_HEAD_DIM;
+  static constexpr int head_dim_v = EXAMPLE_HEAD_DIM_V;
+  static constexpr int tile_m = EXAMPLE_TILE_M;
+  static constexpr int tile_n = EXAMPLE_TILE_N;
+  static constexpr int threads = EXAMPLE_THREADS;
+  static constexpr int stages = EXAMPLE_STAGES;
+  static constexpr bool fast_math = sizeof(Elem) == 2;
+  static constexpr bool wants_dq = true;
+  static constexpr bool wants_dk = true;
+  static constexpr bool wants_dv = true;
+  static constexpr bool wants_inputs = true;
+  static constexpr bool wants_scalars = true;
+  static constexpr bool accumulates_dq = sizeof(Elem) == 2;
+};
