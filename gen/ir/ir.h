@@ -62,6 +62,8 @@ typedef struct ir_node {
 typedef struct ir ir;
 
 ir *ir_open(arena *a);
+/* A copy in which every ir_ref of g means the same. A loaded spec is shared by threads: a compilation builds in a clone. */
+ir *ir_clone(arena *a, const ir *g); /* NULL: out of memory */
 bool ir_failed(const ir *g);
 uint32_t ir_count(const ir *g);
 const ir_node *ir_get(const ir *g, ir_ref r); /* r != IR_NONE; valid until the next builder call */

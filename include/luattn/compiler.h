@@ -71,7 +71,7 @@ LUATTN_API void luattn_text_free(char *text);
 
 /* The CPU path: any spec, in double precision, tiled, no array of q_len x kv_len. All tensors on the CPU (kDLCPU), of any
  * luattn_dtype (converted on the way in and out; o and gradients may be float64 whatever q is). args->workspace is not used.
- * A gather out of range at a kept element is LUATTN_INVALID, with the input, the index and the position. */
+ * Gathers clamp their index into the input, as the kernels do. */
 LUATTN_API luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 LUATTN_API luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
