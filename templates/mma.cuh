@@ -1,0 +1,120 @@
+// mma.cuh: the sm80 family's PTX (mma.sync, ldmatrix, cp.async) and the fragment layouts that go with it.
+//
+// Every instruction here exists from sm_80 on. Elem is half_t or bf16_t; accumulation is in f32.
+//
+// Fragments of mma.m16n8k16, with lane = 4 * g + t:
+//   A  16 x 16 (m, k): a[0] (g, 2t) a[1] (g + 8, 2t) a[2] (g, 2t + 8) a[3] (g + 8, 2t + 8), each with its right neighbour
+//   B  16 x 8  (k, n): b0 (2t, g) b1 (2t + 8, g), each with the element below it
+//   C  16 x 8  (m, n): c[0] (g, 2t) c[1] (g, 2t + 1) c[2] (g + 8, 2t) c[3] (g + 8, 2t + 1)
+// Two C fragments side by side are, once rounded, an A fragment: the probabilities need no trip through shared memory.
+//
+// SharedTile<Cols> is a tile of 16-bit elements in shared memory, rows of Cols (a multiple of 16), in chunks of 16 bytes.
+// The chunks of a row are permuted so that the 8 rows that one ldmatrix reads at one chunk column lie in 8 different
+// groups of banks: with G the largest power of two up to 8 that divides the chunks of a row, a row's bank group starts
+// over every 8 / G rows, and chunk ^ (row / (8 / G) % G) separates the rows that would meet.
+#pragma once
+#include "base.cuh"
+
+LUATTN_FN u32 shared_address(const void *p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+
+// ---- arithmetic --------------------------------------------------------------------------------------------------------
+
+// c += a * b. b0 and b1 are the two halves of a B fragment.
+template <class Elem> LUATTN_FN void mma_16x8x16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  static_assert(same_type<Elem, half_t>::value || same_type<Elem, bf16_t>::value, "mma operands are f16 or bf16");
+  if constexpr (same_type<Elem, half_t>::value) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// Two floats rounded to nearest; `lo` takes the lower half.
+template <class Elem> LUATTN_FN u32 pack(float lo, float hi) {
+  u32 x;
+  if constexpr (same_type<Elem, half_t>::value) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
+  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
+  return x;
+}
+
+// C fragments of columns n and n + 8 as the A fragment of a product that sums over these columns.
+template <class Elem> LUATTN_FN void a_from_c(u32 (&a)[4], const float (&left)[4], const float (&right)[4]) {
+  a[0] = pack<Elem>(left[0], left[1]);
+  a[1] = pack<Elem>(left[2], left[3]);
+  a[2] = pack<Elem>(right[0], right[1]);
+  a[3] = pack<Elem>(right[2], right[3]);
+}
+
+// ---- shared memory to fragments ----------------------------------------------------------------------------------------
+
+LUATTN_FN void ldmatrix_x4(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+LUATTN_FN void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+template <int Cols_> struct SharedTile {
+  static constexpr int Cols = Cols_;
+  static_assert(Cols % 16 == 0, "rows of a shared tile are padded to a multiple of 16 elements");
+  static constexpr int chunks = Cols / 8;
+  static constexpr int group = chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : 2;
+
+  LUATTN_FN constexpr int bytes(int rows) { return rows * Cols * 2; }
+  LUATTN_FN u32 swizzle(u32 row) { return row / (8 / group) % group; }
+  LUATTN_FN u32 offset(u32 row, u32 chunk) { return (row * chunks + (chunk ^ swizzle(row))) * 16; }
+};
+
+// Where a lane points ldmatrix.x4 at the 16 x 16 block at (row0, col0) of a tile; row0 a multiple of 8, col0 of 16.
+//   Straight: an A fragment from a tile stored (m, k), ldmatrix_x4;
+//             with trans, the B fragments {b0, b1} of columns n .. n + 7 in r[0], r[1] and of n + 8 .. n + 15 in r[2], r[3]
+//             from a tile stored (k, n).
+//   Crossed:  the same B fragments from a tile stored (n, k), ldmatrix_x4;
+//             with trans, an A fragment from a tile stored (k, m).
+// Only the xor depends on the lane and the column, so that an unrolled loop needs Cols / 16 (at most 4) addresses and
+// immediate offsets.
+template <int Cols, bool Crossed> struct LanePointer {
+  using Tile = SharedTile<Cols>;
+  u32 row_bytes, chunk; // this lane's row, and its chunk with the row's permutation
+
+  __device__ __forceinline__ explicit LanePointer(u32 lane) {
+    const u32 row = Crossed ? (lane & 7) + ((lane >> 4) << 3) : lane & 15;
+    row_bytes = row * (Tile::chunks * 16);
+    chunk = (Crossed ? (lane >> 3) & 1 : lane >> 4) ^ Tile::swizzle(row);
+  }
+  __device__ __forceinline__ u32 at(u32 tile, int row0, int col0) const {
+    constexpr int low = Tile::group - 1;
+    const u32 permuted = (u32(col0 / 8 & low) ^ chunk) * 16;
+    return tile + row_bytes + permuted + u32(row0 * Tile::chunks + (col0 / 8 & ~low)) * 16;
+  }
+};
+
+// ---- global to shared memory -------------------------------------------------------------------------------------------
+
+// 16 bytes; zeros, with `source` untouched, where !valid. Both addresses are multiples of 16.
+LUATTN_FN void cp_async_16(u32 destination, const void *source, bool valid) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+               :: "r"(destination), "l"(__cvta_generic_to_global(source)), "r"(valid ? 16 : 0) : "memory");
+}
+LUATTN_FN void cp_async_16(u32 destination, const void *source) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
+               :: "r"(destination), "l"(__cvta_generic_to_global(source)) : "memory");
+}
+LUATTN_FN void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most `Pending` of this thread's youngest groups are still under way.
+template <int Pending> LUATTN_FN void cp_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory"); }
+
+// Registers and shared memory, 4 and 16 bytes.
+LUATTN_FN void store_shared(u32 address, u32 x) { asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory"); }
+LUATTN_FN uint4 load_shared_16(u32 address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
+  return x;
+}
