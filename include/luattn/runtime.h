@@ -15,9 +15,10 @@ extern "C" {
 typedef struct luattn_driver luattn_driver; /* libcuda's functions */
 typedef struct luattn_kernel luattn_kernel; /* an image on a device */
 
-/* Opens libcuda. Errors: LUATTN_CUDA (not found, too old, no device; the message says what was tried). */
+/* Opens libcuda: LUATTN_LIBCUDA if set, else libcuda.so.1. Errors: LUATTN_CUDA (not found, too old, no device; the message
+ * says what was tried). */
 LUATTN_API luattn_status luattn_driver_open(luattn_driver **driver, luattn_error *err);
-LUATTN_API void luattn_driver_close(luattn_driver *driver);
+LUATTN_API void luattn_driver_close(luattn_driver *driver); /* after everything that was made with it; NULL is fine */
 
 typedef struct luattn_device_info {
   char name[128];
@@ -29,18 +30,45 @@ LUATTN_API luattn_status luattn_device_count(luattn_driver *driver, int *count, 
 LUATTN_API luattn_status luattn_device_get_info(luattn_driver *driver, int device, luattn_device_info *info,
                                                 luattn_error *err);
 
+/* Device memory and time, for programs that do not use the CUDA runtime API. Everything lives in the device's primary context,
+ * so pointers are interchangeable with cudaMalloc's. Errors: LUATTN_NO_MEMORY (the device's), LUATTN_CUDA. */
+LUATTN_API luattn_status luattn_device_alloc(luattn_driver *driver, int device, size_t size, void **ptr, luattn_error *err);
+LUATTN_API luattn_status luattn_device_free(luattn_driver *driver, int device, void *ptr, luattn_error *err); /* NULL is fine */
+/* Sets every byte on `stream`; does not wait. */
+LUATTN_API luattn_status luattn_device_fill(luattn_driver *driver, int device, void *ptr, unsigned char byte, size_t size,
+                                            void *stream, luattn_error *err);
+/* Ordered with the default stream; the copy is complete on return. */
+LUATTN_API luattn_status luattn_copy_to_device(luattn_driver *driver, int device, void *dst, const void *src, size_t size,
+                                               luattn_error *err);
+LUATTN_API luattn_status luattn_copy_to_host(luattn_driver *driver, int device, void *dst, const void *src, size_t size,
+                                             luattn_error *err);
+/* Waits for `stream`; reports the first fault of a kernel on it. */
+LUATTN_API luattn_status luattn_synchronize(luattn_driver *driver, int device, void *stream, luattn_error *err);
+
+/* Two device events: the time between start and stop on a stream. For one thread at a time. Close before the driver. */
+typedef struct luattn_timer luattn_timer;
+LUATTN_API luattn_status luattn_timer_open(luattn_driver *driver, int device, luattn_timer **timer, luattn_error *err);
+LUATTN_API void luattn_timer_close(luattn_timer *timer); /* NULL is fine */
+LUATTN_API luattn_status luattn_timer_start(luattn_timer *timer, void *stream, luattn_error *err);
+LUATTN_API luattn_status luattn_timer_stop(luattn_timer *timer, void *stream, luattn_error *err);
+/* Waits for stop; *ms is the time in milliseconds. */
+LUATTN_API luattn_status luattn_timer_read(luattn_timer *timer, double *ms, luattn_error *err);
+
 /* Loads an image for `device` in its primary context (which the CUDA runtime API and frameworks share). Copies what it needs
  * of the image. The driver must outlive the kernel. */
 LUATTN_API luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
                                             luattn_kernel **kernel, luattn_error *err);
-LUATTN_API void luattn_kernel_unload(luattn_kernel *kernel);
+LUATTN_API void luattn_kernel_unload(luattn_kernel *kernel); /* NULL is fine */
 LUATTN_API const luattn_image_info *luattn_kernel_get_info(const luattn_kernel *kernel);
 
-/* Bytes of device workspace for these arguments (data pointers may be NULL). 0 is a possible answer. */
+/* Bytes of device workspace for these arguments. Looks at the shapes of q, k, v and the inputs alone; data pointers may be
+ * NULL. 0 is a possible answer. */
 LUATTN_API luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                                luattn_error *err);
 
-/* Checks the arguments and launches the pass on `stream` (a CUstream or cudaStream_t; NULL is the default stream).
+/* Checks the arguments and launches the pass on `stream` (a CUstream or cudaStream_t; NULL is the default stream). Backward
+ * wants exactly the gradients that the image computes (luattn_image_info.wants), except that any input's grad and
+ * scalar_grads may be left out. The caller's current context is left as it was.
  * Errors: LUATTN_INVALID (message names the tensor), LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream, luattn_error *err);
 
