@@ -1,0 +1,7 @@
+# Every template that is embedded into the library and handed to NVRTC. A file that is not listed here is not found at run time.
+set(LUATTN_TEMPLATES
+  base.cuh
+  contract.cuh
+  params.h
+  rows.cuh
+)
