@@ -106,6 +106,11 @@ LUATTN_FN void cp_async_16(u32 destination, const void *source) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
                :: "r"(destination), "l"(__cvta_generic_to_global(source)) : "memory");
 }
+// 4 bytes; both addresses are multiples of 4.
+LUATTN_FN void cp_async_4(u32 destination, const void *source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+               :: "r"(destination), "l"(__cvta_generic_to_global(source)) : "memory");
+}
 LUATTN_FN void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most `Pending` of this thread's youngest groups are still under way.
 template <int Pending> LUATTN_FN void cp_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory"); }
@@ -117,4 +122,19 @@ LUATTN_FN uint4 load_shared_16(u32 address) {
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
   return x;
+}
+
+// ---- several warps -----------------------------------------------------------------------------------------------------
+
+// A barrier among `threads` threads (whole warps). `id` 1 .. 15; 0 is __syncthreads.
+LUATTN_FN void named_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+
+// Adds two neighbours in global memory atomically, each by itself; p is a multiple of 8 bytes.
+LUATTN_FN void add_global_2(float *p, float x, float y) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" :: "l"(__cvta_generic_to_global(p)), "f"(x), "f"(y) : "memory");
+#else
+  atomicAdd(p, x);
+  atomicAdd(p + 1, y);
+#endif
 }
