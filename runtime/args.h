@@ -1,0 +1,51 @@
+/* args.h: the caller's luattn_args, checked against an image's manifest, as LuattnParams. */
+#ifndef LUATTN_RUNTIME_ARGS_H
+#define LUATTN_RUNTIME_ARGS_H
+
+#include <stdbool.h>
+
+#include "common/fail.h"
+#include "luattn/image.h"
+#include "templates/params.h"
+
+/* What the checks of one call share. */
+typedef struct args_call {
+  const luattn_image_info *info;
+  const luattn_args *args;
+  int device;
+  bool shapes_only; /* a size query: data pointers, devices and alignments do not matter yet */
+  luattn_error *err;
+} args_call;
+
+/* Fills *params but for the workspace's fields. With shapes_only, looks at q, k, v and the inputs alone. */
+luattn_status args_fill(const args_call *c, LuattnParams *params);
+
+/* LUATTN_INVALID, with "forward of 'spec': " before the message. */
+luattn_status args_fail(const args_call *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* What one tensor must be. */
+typedef struct tensor_rule {
+  const char *name; /* as messages show it */
+  const char *axes; /* "batch, heads, q_len" */
+  int ndim;
+  int64_t shape[4];
+  DLDataType dtype;
+  bool is_output;     /* elements must not share memory */
+  bool is_contiguous; /* every axis; otherwise the strides are free */
+  bool is_row;        /* the last axis is contiguous and read in vectors, where the family wants that */
+} tensor_rule;
+
+/* Checks a tensor; stride[i] is 0 on an axis of one element; *data has byte_offset in it. */
+luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4], void **data);
+
+bool args_is_dtype(DLDataType a, DLDataType b);
+void args_dtype_text(DLDataType dtype, char *text, size_t size);
+void args_shape_text(const int64_t *shape, int ndim, char *text, size_t size);
+DLDataType args_real(const luattn_image_info *info); /* float64 in float64 kernels, else float32 */
+size_t args_real_size(const luattn_image_info *info);
+
+/* inputs.c */
+luattn_status args_inputs(const args_call *c, LuattnParams *params);
+luattn_status args_scalars(const args_call *c, LuattnParams *params);
+
+#endif

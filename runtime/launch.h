@@ -1,0 +1,24 @@
+/* launch.h: from checked parameters to workspace, grids and launches. */
+#ifndef LUATTN_RUNTIME_LAUNCH_H
+#define LUATTN_RUNTIME_LAUNCH_H
+
+#include "runtime/args.h"
+#include "runtime/driver.h"
+
+struct luattn_kernel {
+  luattn_driver *driver;
+  int device;
+  cu_context context;
+  cu_module module;
+  cu_function function[LUATTN_MAX_ENTRIES];
+  luattn_image_info info;
+};
+
+/* Lays out the workspace behind `base` (0: the size alone matters) and enters it into *params. Every part starts at a multiple
+ * of 256 bytes. Errors: LUATTN_INVALID (more than a size_t can count). */
+luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams *params, size_t *size);
+
+/* Grid of one entry; a size of 0 means that there is nothing to launch. Errors: LUATTN_INVALID (a limit of the device). */
+luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, const LuattnParams *params, unsigned grid[3]);
+
+#endif
