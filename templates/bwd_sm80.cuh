@@ -1,0 +1,526 @@
+// bwd_sm80.cuh: the sm80 family's backward main kernel: dk, dv, and dq by atomic adds. mma.sync with f32 accumulation.
+//
+// A block owns one kv tile of one kv head and keeps its dk and dv in registers. For each q head of the group and each q tile
+// that the mask leaves something of:
+//
+//     S^T  = K Q^T         dP^T = V dO^T           warp: 16 * frags kv rows x chunk_m q columns
+//     P^T, dS^T = Spec::grad, element by element
+//     dV  += P^T dO        dK  += dS^T Q           the same warp, or warps_c warps that share the kv rows and split the columns
+//     dQ  += dS K          the whole block; dS goes through shared memory; atomic adds to p.dq_acc, scale left to finish
+//
+// Scores are held transposed (a row of a fragment is a kv position), because then P^T and dS^T leave the first two products
+// as A fragments of the next two: with warps_c = 1 neither goes through shared memory on its way to dV and dK.
+// The kernel has one barrier per q tile when stages = 2: behind it, Q and dO of this tile have arrived, the other stage is
+// free to be filled, and dS of the previous tile is complete, whose dQ is computed then. Warps may thus drift apart by a whole
+// tile, and the exponentials of one hide behind the products of another. stages = 1 saves memory and costs a second barrier.
+//
+// Config: tile_m     16, 32, 48, .. : rows of a q tile; a multiple of chunk_m * warps_c
+//         tile_n     kv rows of a block = 16 * frags * warps_n, frags 1 or 2
+//         threads    32 * warps_n * warps_c
+//         stages     1 or 2: buffers for Q and dO
+//         sm80_warps_n, sm80_chunk_m
+#pragma once
+#include "copy.cuh"
+#include "tiles.cuh"
+
+// A row's numbers in shared memory, aligned so that one load brings as many as possible.
+template <class T> struct alignas(sizeof(T) % 16 == 0 ? 16 : sizeof(T) % 8 == 0 ? 8 : alignof(T)) SharedRow { T value; };
+
+template <class Spec, class Config> struct BwdSm80 {
+  using Elem = typename Config::Elem;
+  using Head = typename Spec::Head;
+  using Row = typename Spec::Row;
+  using Col = typename Spec::Col;
+  using BwdRow = typename Spec::BwdRow;
+  using Acc = typename Spec::Acc;
+  static_assert(same_type<typename Spec::Real, float>::value, "the sm80 family accumulates in f32");
+
+  // ---- shape ---------------------------------------------------------------------------------------------------------
+
+  static constexpr int D = Config::head_dim, DV = Config::head_dim_v;
+  static constexpr int DP = padded_dim(D), DVP = padded_dim(DV);
+  static constexpr int M = Config::tile_m, N = Config::tile_n, stages = Config::stages;
+  static constexpr int threads = Config::threads, warps = threads / 32;
+  static constexpr int warps_n = Config::sm80_warps_n, warps_c = warps / warps_n;
+  static constexpr int frags = N / (16 * warps_n);  // 16-row fragments of a warp along kv
+  static constexpr int chunk = Config::sm80_chunk_m;
+  static constexpr int k_tiles = (DP / 16 + warps_c - 1) / warps_c;   // 16-column tiles of dk in a warp
+  static constexpr int v_tiles = (DVP / 16 + warps_c - 1) / warps_c;  // and of dv
+  static_assert(warps_n * warps_c * 32 == threads && frags * 16 * warps_n == N, "warps tile the kv tile");
+  static_assert(M % (chunk * warps_c) == 0 && chunk % 16 == 0, "chunks of the warps tile the q tile");
+  static_assert(stages == 1 || stages == 2, "one or two stages");
+
+  static constexpr bool wants_inputs = Config::wants_inputs || Config::wants_scalars;
+  static constexpr bool needs_ds = Config::wants_dq || Config::wants_dk;
+  static constexpr bool needs_dp = needs_ds || wants_inputs;
+  static constexpr bool reduces_acc = wants_inputs && Spec::num_acc > 0;
+  static constexpr bool has_rows = !__is_empty(Row);
+
+  // Warps of the dq product: dq_q along q, the others along d. The split that loads least among those without idle warps.
+  static constexpr int dq_cost(int along_q) {
+    const int along_d = warps / along_q, tiles = (DP / 16 + along_d - 1) / along_d;
+    const int idle = tiles * along_d - DP / 16;
+    return (M / along_q + tiles * 16) * warps + idle * 1024;
+  }
+  static constexpr int dq_split() {
+    int best = 1;
+    for (int q = 2; q <= warps; q *= 2)
+      if (M % (16 * q) == 0 && warps % q == 0 && dq_cost(q) < dq_cost(best)) best = q;
+    return best;
+  }
+  static constexpr int dq_q = dq_split(), dq_d = warps / dq_q;
+  static constexpr int dq_frags = M / (16 * dq_q), dq_tiles = (DP / 16 + dq_d - 1) / dq_d;
+
+  // ---- shared memory -------------------------------------------------------------------------------------------------
+
+  using QK = SharedTile<DP>;
+  using VO = SharedTile<DVP>;
+  using PT = SharedTile<M>;  // P^T and dS^T: kv rows, q columns
+  static constexpr int q_bytes = QK::bytes(M), do_bytes = VO::bytes(M), p_bytes = PT::bytes(N);
+  static constexpr int bwd_bytes = M * int(sizeof(SharedRow<BwdRow>));
+  static constexpr int row_bytes = has_rows ? M * int(sizeof(SharedRow<Row>)) : 0;
+  static constexpr int at_k = 0, at_v = at_k + QK::bytes(N), at_q = at_v + VO::bytes(N), at_do = at_q + stages * q_bytes;
+  static constexpr int at_ds = at_do + stages * do_bytes, at_p = at_ds + stages * p_bytes;
+  static constexpr int at_bwd = at_p + (warps_c > 1 ? p_bytes : 0), at_row = at_bwd + stages * bwd_bytes;
+  static constexpr int shared_bytes = (at_row + stages * row_bytes + 15) / 16 * 16;
+
+  // One q tile of one head, in the order in which they are visited.
+  struct Step {
+    int h;
+    Tile tile;
+    __device__ __forceinline__ bool valid() const { return tile.valid(); }
+  };
+
+  // Walks the q tiles of every q head of the group.
+  struct Walk {
+    Site site;
+    int h_end, kv_tile;
+    QTiles<Spec, M, N> tiles;
+
+    __device__ __forceinline__ Walk(const LuattnParams &p, const Site &first, int kv_tile)
+        : site(first), h_end(first.h + p.group), kv_tile(kv_tile), tiles(p, first, kv_tile) {}
+    __device__ __forceinline__ Step next(const LuattnParams &p) {
+      Tile tile = tiles.next(p, site);
+      while (!tile.valid() && site.h + 1 < h_end) {
+        ++site.h;
+        tiles = QTiles<Spec, M, N>(p, site, kv_tile);
+        tile = tiles.next(p, site);
+      }
+      return Step{site.h, tile};
+    }
+  };
+
+  // ---- a thread's view -----------------------------------------------------------------------------------------------
+
+  const LuattnParams &p;
+  Site site;  // site.h is the q head of the tile at work
+  Head head;
+  Col col[frags][2];
+  Acc acc;
+  unsigned char *shared;
+  u32 base;  // the same, as an address in shared memory
+  int thread, lane, warp_n, warp_c, kv0, h_kv;
+
+  float dk[frags][k_tiles * 2][4];
+  float dv[frags][v_tiles * 2][4];
+
+  __device__ __forceinline__ BwdSm80(const LuattnParams &p, unsigned char *shared)
+      : p(p), site{int(blockIdx.z), int(blockIdx.y) * p.group, p.q_len, p.kv_len}, shared(shared),
+        base(shared_address(shared)), thread(int(threadIdx.x)), lane(thread % 32), warp_n(thread / 32 % warps_n),
+        warp_c(thread / 32 / warps_n), kv0(int(blockIdx.x) * N), h_kv(int(blockIdx.y)) {
+    zero(dk);
+    zero(dv);
+  }
+
+  template <int F, int C> LUATTN_FN void zero(float (&x)[F][C][4]) {
+#pragma unroll
+    for (int f = 0; f < F; ++f)
+#pragma unroll
+      for (int c = 0; c < C; ++c)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[f][c][i] = 0.f;
+  }
+
+  // ---- load ----------------------------------------------------------------------------------------------------------
+
+  LUATTN_FN HeadRows<Elem> rows_of(const LuattnTensor &t, int b, int h) {
+    return {static_cast<const Elem *>(t.data) + b * t.batch + h * t.head, t.seq};
+  }
+
+  template <int Rows, int Dim>
+  __device__ __forceinline__ void load_tile(int at, const HeadRows<Elem> &src, int row0, int len) const {
+    if (row0 + Rows <= len) copy_tile_async<false, Rows, Dim, threads>(base + at, src, row0, len, thread);
+    else copy_tile_async<true, Rows, Dim, threads>(base + at, src, row0, len, thread);
+  }
+
+  __device__ __forceinline__ void load_kv() const {
+    load_tile<N, D>(at_k, rows_of(p.k, site.b, h_kv), kv0, p.kv_len);
+    if constexpr (needs_dp) load_tile<N, DV>(at_v, rows_of(p.v, site.b, h_kv), kv0, p.kv_len);
+  }
+
+  __device__ __forceinline__ void load_step(const Step &step, int stage) const {
+    const int q0 = step.tile.index * M;
+    load_tile<M, D>(at_q + stage * q_bytes, rows_of(p.q, site.b, step.h), q0, p.q_len);
+    load_tile<M, DV>(at_do + stage * do_bytes, rows_of(p.dout, site.b, step.h), q0, p.q_len);
+    load_rows(step, stage);
+  }
+
+  // Row numbers, one q row a thread; rows past the end repeat the last one and are never used.
+  __device__ __forceinline__ void load_rows(const Step &step, int stage) const {
+    for (int r = thread; r < M; r += threads) {
+      const int q = min_of(step.tile.index * M + r, p.q_len - 1);
+      const i64 plane = i64(p.batch) * p.heads * p.q_len;
+      const float *src = static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + step.h) * p.q_len + q;
+      const u32 to = base + at_bwd + stage * bwd_bytes + r * u32(sizeof(SharedRow<BwdRow>));
+#pragma unroll
+      for (int i = 0; i < Spec::num_bwd_rows; ++i) cp_async_4(to + 4 * i, src + i * plane);
+      if constexpr (has_rows) {
+        const Site s{site.b, step.h, site.q_len, site.kv_len};
+        const Head hd = Spec::head(p, s);
+        shared_rows(stage)[r].value = Spec::row(p, s, hd, q);
+      }
+    }
+  }
+  __device__ __forceinline__ SharedRow<BwdRow> *shared_bwd(int stage) const {
+    return reinterpret_cast<SharedRow<BwdRow> *>(shared + at_bwd + stage * bwd_bytes);
+  }
+  __device__ __forceinline__ SharedRow<Row> *shared_rows(int stage) const {
+    return reinterpret_cast<SharedRow<Row> *>(shared + at_row + stage * row_bytes);
+  }
+
+  // ---- compute -------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ int kv_of(int f, int half) const {
+    return kv0 + (warp_n * frags + f) * 16 + half * 8 + lane / 4;
+  }
+
+  __device__ __forceinline__ void enter_head(int h) {
+    site.h = h;
+    head = Spec::head(p, site);
+#pragma unroll
+    for (int f = 0; f < frags; ++f)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        col[f][half] = Spec::col(p, site, head, min_of(kv_of(f, half), p.kv_len - 1));
+    if constexpr (reduces_acc)
+#pragma unroll
+      for (int i = 0; i < Spec::num_acc; ++i) acc.x[i] = 0.f;
+  }
+
+  // c = rows of the warp's kv tile (stored n x d) times rows of a q tile (stored m x d), both over d.
+  template <int Cols>
+  __device__ __forceinline__ void multiply_scores(float (&c)[frags][chunk / 8][4], u32 kv_tile, u32 q_tile) const {
+    const LanePointer<Cols, false> a_lane(lane);
+    const LanePointer<Cols, true> b_lane(lane);
+    zero(c);
+#pragma unroll
+    for (int d = 0; d < Cols; d += 16) {
+      u32 a[frags][4];
+#pragma unroll
+      for (int f = 0; f < frags; ++f) ldmatrix_x4(a[f], a_lane.at(kv_tile, f * 16, d));
+#pragma unroll
+      for (int j = 0; j < chunk / 16; ++j) {
+        u32 b[4];
+        ldmatrix_x4(b, b_lane.at(q_tile, j * 16, d));
+#pragma unroll
+        for (int f = 0; f < frags; ++f) {
+          mma_16x8x16<Elem>(c[f][2 * j], a[f], b[0], b[1]);
+          mma_16x8x16<Elem>(c[f][2 * j + 1], a[f], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // Turns dots and dP of 16 q columns from `m` on of the chunk into P and dS.
+  template <bool Masked>
+  __device__ __forceinline__ void differentiate(float (&s)[frags][chunk / 8][4], float (&dp)[frags][chunk / 8][4], int j,
+                                                int q0, int column, int stage) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int m = column + j * 8 + lane % 4 * 2 + i;
+      const BwdRow bwd = shared_bwd(stage)[m].value;
+      Row row{};
+      if constexpr (has_rows) row = shared_rows(stage)[m].value;
+#pragma unroll
+      for (int f = 0; f < frags; ++f)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float &x = s[f][j][half * 2 + i], &g = dp[f][j][half * 2 + i];
+          const int q = q0 + m, kv = kv_of(f, half);
+          bool kept = true;
+          if constexpr (Masked) {
+            kept = q < p.q_len && kv < p.kv_len;
+            if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row, col[f][half], q, kv);
+          }
+          float prob = 0.f, ds = 0.f;
+          if (kept)
+            Spec::template grad<wants_inputs>(p, site, head, row, col[f][half], bwd, x, g, q, kv, prob, ds, acc);
+          x = prob;
+          g = ds;
+        }
+    }
+  }
+
+  // c += a (16 kv rows x 16 q, registers) times 16 q rows of a tile stored (q, d), columns from tile `first` on.
+  template <int Cols, int Octets>
+  __device__ __forceinline__ void multiply_rows(float (&c)[frags][Octets][4], const u32 (&a)[frags][4], u32 rows,
+                                                int first) const {
+    constexpr int Tiles = Octets / 2;
+    const LanePointer<Cols, false> b_lane(lane);
+#pragma unroll
+    for (int n = 0; n < Tiles; ++n) {
+      if (Tiles * warps_c * 16 != Cols && (first + n) * 16 >= Cols) break;
+      u32 b[4];
+      ldmatrix_x4_trans(b, b_lane.at(rows, 0, (first + n) * 16));
+#pragma unroll
+      for (int f = 0; f < frags; ++f) {
+        mma_16x8x16<Elem>(c[f][2 * n], a[f], b[0], b[1]);
+        mma_16x8x16<Elem>(c[f][2 * n + 1], a[f], b[2], b[3]);
+      }
+    }
+  }
+
+  // Writes A fragments (16 kv rows x 16 q columns from `column` on) to a tile of P^T or dS^T.
+  __device__ __forceinline__ void store_transposed(u32 tile, const u32 (&a)[frags][4], int column) const {
+#pragma unroll
+    for (int f = 0; f < frags; ++f)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const u32 row = u32((warp_n * frags + f) * 16 + i % 2 * 8 + lane / 4);
+        store_shared(tile + PT::offset(row, u32(column / 8 + i / 2)) + lane % 4 * 4, a[f][i]);
+      }
+  }
+
+  // From dots and dP of one chunk to dV, dK and dS in shared memory.
+  template <bool Masked>
+  __device__ __forceinline__ void accumulate(float (&s)[frags][chunk / 8][4], float (&dp)[frags][chunk / 8][4], int q0,
+                                             int column, int stage) {
+    const u32 ds_tile = base + at_ds + stage * p_bytes;
+#pragma unroll
+    for (int j = 0; j < chunk / 16; ++j) {
+      differentiate<Masked>(s, dp, 2 * j, q0, column, stage);
+      differentiate<Masked>(s, dp, 2 * j + 1, q0, column, stage);
+      u32 a_p[frags][4], a_ds[frags][4];
+#pragma unroll
+      for (int f = 0; f < frags; ++f) {
+        a_from_c<Elem>(a_p[f], s[f][2 * j], s[f][2 * j + 1]);
+        a_from_c<Elem>(a_ds[f], dp[f][2 * j], dp[f][2 * j + 1]);
+      }
+      const int m = column + j * 16;
+      if constexpr (needs_ds && (Config::wants_dq || warps_c > 1)) store_transposed(ds_tile, a_ds, m);
+      if constexpr (warps_c > 1) {
+        if constexpr (Config::wants_dv) store_transposed(base + at_p, a_p, m);
+      } else {
+        if constexpr (Config::wants_dv) multiply_rows<DVP>(dv, a_p, base + at_do + stage * do_bytes + m * DVP * 2, 0);
+        if constexpr (Config::wants_dk) multiply_rows<DP>(dk, a_ds, base + at_q + stage * q_bytes + m * DP * 2, 0);
+      }
+    }
+  }
+
+  // dV and dK from P^T and dS^T in shared memory, 16 * warps_c columns wide chunks that the warps of one row group wrote.
+  __device__ __forceinline__ void accumulate_shared(int column, int stage) {
+    const LanePointer<M, false> a_lane(lane);
+    const u32 rows = u32(warp_n * frags * 16) * (M * 2);
+#pragma unroll
+    for (int j = 0; j < chunk * warps_c / 16; ++j) {
+      const int m = column + j * 16;
+      u32 a[frags][4];
+      if constexpr (Config::wants_dv) {
+#pragma unroll
+        for (int f = 0; f < frags; ++f) ldmatrix_x4(a[f], a_lane.at(base + at_p + rows, f * 16, m));
+        multiply_rows<DVP>(dv, a, base + at_do + stage * do_bytes + m * DVP * 2, warp_c * v_tiles);
+      }
+      if constexpr (Config::wants_dk) {
+#pragma unroll
+        for (int f = 0; f < frags; ++f) ldmatrix_x4(a[f], a_lane.at(base + at_ds + stage * p_bytes + rows, f * 16, m));
+        multiply_rows<DP>(dk, a, base + at_q + stage * q_bytes + m * DP * 2, warp_c * k_tiles);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void work(const Step &step, int stage) {
+    const u32 k_rows = base + at_k + u32(warp_n * frags * 16) * (DP * 2);
+    const u32 v_rows = base + at_v + u32(warp_n * frags * 16) * (DVP * 2);
+    const int q0 = step.tile.index * M;
+#pragma unroll 1
+    for (int first = 0; first < M; first += chunk * warps_c) {
+      const int column = first + warp_c * chunk;
+      float s[frags][chunk / 8][4], dp[frags][chunk / 8][4];
+      multiply_scores<DP>(s, k_rows, base + at_q + stage * q_bytes + column * DP * 2);
+      if constexpr (needs_dp) multiply_scores<DVP>(dp, v_rows, base + at_do + stage * do_bytes + column * DVP * 2);
+      else zero(dp);
+      if (step.tile.masked) accumulate<true>(s, dp, q0, column, stage);
+      else accumulate<false>(s, dp, q0, column, stage);
+      if constexpr (warps_c > 1) {
+        named_barrier(1 + warp_n, 32 * warps_c);
+        accumulate_shared(first, stage);
+      }
+    }
+  }
+
+  // dQ of a tile from its dS in shared memory, added to p.dq_acc.
+  __device__ __forceinline__ void add_dq(const Step &step, int stage) const {
+    const LanePointer<M, true> a_lane(lane);
+    const LanePointer<DP, false> b_lane(lane);
+    const int warp = thread / 32, first_q = warp % dq_q * dq_frags * 16, first_d = warp / dq_q * dq_tiles;
+    float c[dq_frags][dq_tiles * 2][4];
+    zero(c);
+#pragma unroll
+    for (int k = 0; k < N; k += 16) {
+      u32 a[dq_frags][4];
+#pragma unroll
+      for (int f = 0; f < dq_frags; ++f)
+        ldmatrix_x4_trans(a[f], a_lane.at(base + at_ds + stage * p_bytes, k, first_q + f * 16));
+#pragma unroll
+      for (int n = 0; n < dq_tiles; ++n) {
+        if (dq_tiles * dq_d * 16 != DP && (first_d + n) * 16 >= DP) break;
+        u32 b[4];
+        ldmatrix_x4_trans(b, b_lane.at(base + at_k, k, (first_d + n) * 16));
+#pragma unroll
+        for (int f = 0; f < dq_frags; ++f) {
+          mma_16x8x16<Elem>(c[f][2 * n], a[f], b[0], b[1]);
+          mma_16x8x16<Elem>(c[f][2 * n + 1], a[f], b[2], b[3]);
+        }
+      }
+    }
+    const int q0 = step.tile.index * M;
+    float *out = static_cast<float *>(p.dq_acc) + ((i64(site.b) * p.heads + step.h) * p.q_len + q0) * D;
+#pragma unroll
+    for (int f = 0; f < dq_frags; ++f)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int q = first_q + f * 16 + half * 8 + lane / 4;
+        if (q0 + q >= p.q_len) continue;
+#pragma unroll
+        for (int n = 0; n < dq_tiles * 2; ++n) {
+          const int d = first_d * 16 + n * 8 + lane % 4 * 2;
+          if (dq_tiles * dq_d * 16 == D || d < D) add_global_2(out + q * D + d, c[f][n][half * 2], c[f][n][half * 2 + 1]);
+        }
+      }
+  }
+
+  // ---- finish --------------------------------------------------------------------------------------------------------
+
+  // Sums acc over the block and hands it to the spec; leaves it to enter_head to start over.
+  __device__ __forceinline__ void flush_head() {
+    if constexpr (reduces_acc) {
+      __shared__ float sums[warps][Spec::num_acc];
+#pragma unroll
+      for (int i = 0; i < Spec::num_acc; ++i) {
+        float x = acc.x[i];
+#pragma unroll
+        for (int m = 16; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
+        if (lane == 0) sums[thread / 32][i] = x;
+      }
+      __syncthreads();
+      if (thread == 0) {
+        Acc total;
+        for (int i = 0; i < Spec::num_acc; ++i) {
+          total.x[i] = 0.f;
+          for (int w = 0; w < warps; ++w) total.x[i] += sums[w][i];
+        }
+        Spec::flush(p, site, head, total);
+      }
+      __syncthreads();
+    }
+  }
+
+  // A gradient of the kv tile, in Elem to the caller's tensor, by way of the shared tile at `at`.
+  template <int Dim, int Octets>
+  __device__ __forceinline__ void store_gradient(const float (&x)[frags][Octets][4], float scale, int at,
+                                                 const LuattnTensor &t) const {
+    using Shared = SharedTile<padded_dim(Dim)>;
+#pragma unroll
+    for (int f = 0; f < frags; ++f)
+#pragma unroll
+      for (int n = 0; n < Octets; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const u32 row = u32((warp_n * frags + f) * 16 + half * 8 + lane / 4), chunk = u32(warp_c * Octets + n);
+          if (Octets * warps_c * 8 == padded_dim(Dim) || chunk < Shared::chunks)
+            store_shared(base + at + Shared::offset(row, chunk) + lane % 4 * 4,
+                         pack<Elem>(x[f][n][half * 2] * scale, x[f][n][half * 2 + 1] * scale));
+        }
+    __syncthreads();
+    Elem *out = static_cast<Elem *>(t.data) + site.b * t.batch + h_kv * t.head + kv0 * t.seq;
+    store_tile<N, Dim, threads>(out, t.seq, base + at, 0, p.kv_len - kv0, thread);
+  }
+
+  // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a key_mod or value_mod.
+  template <int Dim, int Octets>
+  __device__ __forceinline__ void store_accumulator(const float (&x)[frags][Octets][4], void *dst) const {
+    float *out = static_cast<float *>(dst) + (i64(site.b) * (p.heads / p.group) + h_kv) * p.kv_len * Dim;
+#pragma unroll
+    for (int f = 0; f < frags; ++f)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int kv = kv_of(f, half);
+        if (kv >= p.kv_len) continue;
+#pragma unroll
+        for (int n = 0; n < Octets; ++n) {
+          const int d = (warp_c * Octets + n) * 8 + lane % 4 * 2;
+          if (d < Dim) *reinterpret_cast<float2 *>(out + i64(kv) * Dim + d) = {x[f][n][half * 2], x[f][n][half * 2 + 1]};
+        }
+      }
+  }
+
+  // Behind a barrier: the tiles of K and V are no longer read.
+  __device__ __forceinline__ void finish() const {
+    if constexpr (Config::wants_dk) {
+      if constexpr (Spec::has_key_mod) store_accumulator<D>(dk, p.dk_acc);
+      else store_gradient<D>(dk, float(p.scale), at_k, p.dk);
+    }
+    if constexpr (Config::wants_dv) {
+      if constexpr (Spec::has_value_mod) store_accumulator<DV>(dv, p.dv_acc);
+      else store_gradient<DV>(dv, 1.f, at_v, p.dv);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    Walk walk(p, site, int(blockIdx.x));
+    Step step = walk.next(p), last{0, Tile{-1, false}};
+    const bool any = step.valid();
+    if (any) {
+      load_kv();
+      load_step(step, 0);
+      enter_head(step.h);
+    }
+    cp_async_commit();
+    int stage = 0;
+    while (step.valid()) {
+      cp_async_wait<0>();
+      __syncthreads();
+      if (step.h != site.h) {
+        flush_head();
+        enter_head(step.h);
+      }
+      Step next;
+      if constexpr (stages == 2) {
+        next = walk.next(p);
+        if (next.valid()) load_step(next, stage ^ 1);
+        cp_async_commit();
+        if constexpr (Config::wants_dq)
+          if (last.valid()) add_dq(last, stage ^ 1);
+      }
+      work(step, stage);
+      if constexpr (stages == 1) {
+        __syncthreads();
+        next = walk.next(p);
+        if (next.valid()) load_step(next, 0);
+        cp_async_commit();
+        if constexpr (Config::wants_dq) add_dq(step, 0);
+      } else {
+        last = step;
+        stage ^= 1;
+      }
+      step = next;
+    }
+    __syncthreads();
+    if constexpr (stages == 2 && Config::wants_dq) {
+      if (last.valid()) add_dq(last, stage ^ 1);
+      __syncthreads();
+    }
+    if (any) flush_head();
+    finish();
+  }
+};
