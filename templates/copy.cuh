@@ -16,27 +16,31 @@ template <class Elem> struct HeadRows {
 
 // Copies rows row0 .. row0 + Rows - 1 of `src` to a SharedTile<padded_dim(Dim)> at `tile`, asynchronously; the caller
 // commits the group. Ragged: rows from `len` on become zeros; otherwise the caller knows that row0 + Rows <= len.
+// A thread keeps its chunk column where the columns divide the threads, and then walks down the rows with one pointer: an
+// address for each of its chunks would cost the registers that the accumulators need.
 template <bool Ragged, int Rows, int Dim, int Threads, class Elem>
 LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, int len, int thread) {
   static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
   using Tile = SharedTile<padded_dim(Dim)>;
-  constexpr int total = Rows * Tile::chunks;
-  constexpr int steps = (total + Threads - 1) / Threads;
+  constexpr int chunks = Tile::chunks, total = Rows * chunks;
+  constexpr bool columns = Threads % chunks == 0;
+  constexpr int pass = Threads / chunks; // rows between a thread's chunks, if `columns`
+  const Elem *from = src.data + i64(row0 + thread / chunks) * src.seq + thread % chunks * 8;
 #pragma unroll
-  for (int i = 0; i < steps; ++i) {
+  for (int i = 0; i < (total + Threads - 1) / Threads; ++i) {
     const int index = thread + i * Threads;
     if (total % Threads != 0 && index >= total) break;
-    const int row = index / Tile::chunks, chunk = index % Tile::chunks;
+    const int row = columns ? thread / chunks + i * pass : index / chunks;
+    const int chunk = columns ? thread % chunks : index % chunks;
     const u32 to = tile + Tile::offset(u32(row), u32(chunk));
-    const bool pad = Dim % 16 != 0 && chunk * 8 >= Dim;
-    if constexpr (Ragged) {
-      const bool valid = row0 + row < len && !pad;
-      cp_async_16(to, src.data + (valid ? i64(row0 + row) * src.seq + chunk * 8 : 0), valid);
-    } else if constexpr (Dim % 16 != 0) {
-      cp_async_16(to, src.data + (pad ? 0 : i64(row0 + row) * src.seq + chunk * 8), !pad);
+    if constexpr (!columns) from = src.data + i64(row0 + row) * src.seq + chunk * 8;
+    if constexpr (Ragged || Dim % 16 != 0) {
+      const bool valid = (!Ragged || row0 + row < len) && chunk * 8 < Dim;
+      cp_async_16(to, valid ? from : src.data, valid);
     } else {
-      cp_async_16(to, src.data + i64(row0 + row) * src.seq + chunk * 8);
+      cp_async_16(to, from);
     }
+    if constexpr (columns) from += pass * src.seq;
   }
 }
 
