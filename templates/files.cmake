@@ -4,4 +4,14 @@ set(LUATTN_TEMPLATES
   contract.cuh
   params.h
   rows.cuh
+  aux.cuh
+  bwd_simt.cu
+  bwd_simt.cuh
+  entries_bwd.cuh
+  entries_fwd.cuh
+  fwd_simt.cu
+  fwd_simt.cuh
+  simt.cuh
+  tensors.cuh
+  tiles.cuh
 )

@@ -1,0 +1,216 @@
+// bwd_simt.cuh: backward in f32 or f64 on the FMA units. dq, dk and dv are summed in a fixed order, without atomics.
+//
+// luattn_dkdv: grid (ceil(kv_len / tile_n), heads_kv, batch); a block owns a kv tile and walks the q tiles of every q head
+// of its group. Gradients of inputs and scalars arise here. luattn_dq: grid (ceil(q_len / tile_m), heads, batch).
+// Config: as in fwd_simt.cuh; tile_m, tile_n and threads serve both. Config::accumulates_dq is false in this family.
+// Dynamic shared memory, with e = sizeof(elem):
+//     luattn_dkdv   2 * 144 * (tile_m + tile_n) + 2 * e * tile_m * (tile_n + 16 / e)
+//     luattn_dq     2 * 144 * (tile_m + tile_n) +     e * tile_m * (tile_n + 16 / e)
+// and luattn_dkdv has (threads / 32) * num_acc * e bytes of static shared memory.
+// Registers a thread keeps through the loop: luattn_dkdv tile_n * (head_dim + head_dim_v) / threads elements, luattn_dq tile_m *
+// head_dim / threads, and 2 * tile_m * tile_n / threads in each step.
+// Good tiles (256 threads): f32 64 x 64 up to head dims of 64, 64 x 32 up to 128, 32 x 32 beyond; f64 32 x 32 up to 128,
+// 32 x 16 beyond.
+#pragma once
+#include "aux.cuh"
+#include "simt.cuh"
+
+// What one (q tile, kv tile) pair has in registers: dots in `s`, dP in `dp`; grad_tile turns them into P and dS.
+template <class Spec, class Config> struct GradTile {
+  using Real = typename Spec::Real;
+  using T = Simt<Spec, Config>;
+  static constexpr int rows = T::rows, cols = T::cols;
+
+  Real s[rows][cols], dp[rows][cols];
+  typename Spec::Row row[rows];
+  typename Spec::BwdRow bwd_row[rows];
+
+  // Rows past q_len repeat the last one; nothing they give is summed or stored.
+  __device__ __forceinline__ void load_rows(const T &t, const LuattnParams &p, const Site &site,
+                                            const typename Spec::Head &head, int q0) {
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const int q = min_of(q0 + t.row_at(r), site.q_len - 1);
+      row[r] = Spec::row(p, site, head, q);
+      bwd_row[r] = load_bwd_row<Spec>(p, site, q);
+    }
+  }
+
+  // Hooks are called for kept elements alone: what is not kept must not reach acc either.
+  template <bool Masked, bool WithInputs>
+  __device__ __forceinline__ void grad(const T &t, const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                                       int q0, int kv0, typename Spec::Acc &acc) {
+#pragma unroll
+    for (int c = 0; c < cols; ++c) {
+      const int kv_at = kv0 + t.col_at(c), kv = Masked ? min_of(kv_at, site.kv_len - 1) : kv_at;
+      const typename Spec::Col col = Spec::col(p, site, head, kv);
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        const int q_at = q0 + t.row_at(r), q = min_of(q_at, site.q_len - 1);
+        bool kept = true;
+        if constexpr (Masked) {
+          kept = q_at < site.q_len && kv_at < site.kv_len;
+          if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row[r], col, q, kv);
+        }
+        Real prob = 0, ds = 0;
+        if (kept) Spec::template grad<WithInputs>(p, site, head, row[r], col, bwd_row[r], s[r][c], dp[r][c], q, kv, prob, ds, acc);
+        s[r][c] = prob;
+        dp[r][c] = ds;
+      }
+    }
+  }
+
+  LUATTN_FN void write(const T &t, Real *weights, const Real (&x)[rows][cols]) {
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+#pragma unroll
+      for (int c = 0; c < cols; ++c) weights[t.row_at(r) * T::weight_stride + t.col_at(c)] = x[r][c];
+  }
+};
+
+template <class Spec, class Config> LUATTN_FN void dq_simt(const LuattnParams &p) {
+  static_assert(ValidSpec<Spec>);
+  if constexpr (Needs<Spec, Config>::dq_alone) {
+    using Real = typename Spec::Real;
+    using T = Simt<Spec, Config>;
+    constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows;
+    const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
+    const int q_tile = int(gridDim.x - 1 - blockIdx.x), q0 = q_tile * T::tile_m, h_kv = site.h / p.group;
+    T t;
+    const typename Spec::Head head = Spec::head(p, site);
+    GradTile<Spec, Config> g;
+    g.load_rows(t, p, site, head, q0);
+    Real dq[rows][LaneColumns<Real, dim>::each] = {};
+    typename Spec::Acc acc = zero_acc<typename Spec::Acc>();  // grad<false> leaves it alone
+
+    const Slab<Real> q = slab_of<Real>(p.q, site.b, site.h, q0, site.q_len);
+    const Slab<Real> dout = slab_of<Real>(p.dout, site.b, site.h, q0, site.q_len);
+    Slab<Real> k = slab_of<Real>(p.k, site.b, h_kv, 0, site.kv_len);
+    Slab<Real> v = slab_of<Real>(p.v, site.b, h_kv, 0, site.kv_len);
+    const auto request_scores = [&](const Tile &of) {
+      k.first = v.first = of.index * T::tile_n;
+      t.template request_dot<dim>(q, k, 0);
+    };
+
+    KvTiles<Spec, T::tile_m, T::tile_n> walk(p, site, q_tile);
+    Tile tile = walk.next(p, site);
+    if (tile.valid()) request_scores(tile);
+#pragma unroll 1
+    while (tile.valid()) {
+      t.template dot<dim>(g.s, q, k, [&] { t.template request_dot<dim_v>(dout, v, 0); });
+      t.template dot<dim_v>(g.dp, dout, v, [&] { t.template request_rows<dim, T::tile_n>(k, 0); });
+      if (tile.masked) g.template grad<true, false>(t, p, site, head, q0, k.first, acc);
+      else g.template grad<false, false>(t, p, site, head, q0, k.first, acc);
+      g.write(t, t.weights(0), g.dp);
+      __syncwarp();
+      const Tile next = walk.next(p, site);
+      t.template accumulate<dim>(dq, t.weights(0), k, [&] { if (next.valid()) request_scores(next); });
+      tile = next;
+    }
+
+    const bool wide = Spec::has_query_mod ? allows_16_bytes(p.dq_acc) : allows_16_bytes<Real>(p.dq);
+    if (!Spec::has_query_mod && p.dq.data == nullptr) return;
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const int at = q0 + t.row_at(r);
+      if (at >= site.q_len) continue;
+      if constexpr (Spec::has_query_mod)
+        t.template store<dim>(acc_row<dim, Real>(p.dq_acc, p.heads, site.q_len, site.b, site.h, at), dq[r], Real(1), wide);
+      else t.template store<dim>(row_of<Real>(p.dq, site.b, site.h, at), dq[r], Real(p.scale), wide);
+    }
+  }
+}
+
+// One of dk and dv, from the thread's rows of the accumulator to the caller's tensor or, under a mod, to the workspace.
+template <bool ToAcc, int Width, class T, class Real, int Each>
+LUATTN_FN void store_kv(const T &t, const LuattnParams &p, int b, int h, int kv0, const Real (&x)[T::rows_n][Each],
+                        const LuattnTensor &out, void *acc, Real scale) {
+  if (ToAcc ? acc == nullptr : out.data == nullptr) return;
+  const bool wide = ToAcc ? allows_16_bytes(acc) : allows_16_bytes<Real>(out);
+#pragma unroll
+  for (int r = 0; r < T::rows_n; ++r) {
+    const int at = kv0 + t.group * T::rows_n + r;
+    if (at >= p.kv_len) continue;
+    if constexpr (ToAcc) t.template store<Width>(acc_row<Width, Real>(acc, p.heads_kv, p.kv_len, b, h, at), x[r], Real(1), wide);
+    else t.template store<Width>(row_of<Real>(out, b, h, at), x[r], scale, wide);
+  }
+}
+
+template <class Spec, class Config> LUATTN_FN void dkdv_simt(const LuattnParams &p) {
+  static_assert(ValidSpec<Spec>);
+  using Need = Needs<Spec, Config>;
+  if constexpr (Need::dkdv) {
+    using Real = typename Spec::Real;
+    using T = Simt<Spec, Config>;
+    constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v;
+    constexpr bool needs_dp = Need::dk || Need::parameters;
+    const int b = int(blockIdx.z), h_kv = int(blockIdx.y), kv_tile = int(blockIdx.x), kv0 = kv_tile * T::tile_n;
+    T t;
+    Real dk[T::rows_n][LaneColumns<Real, dim>::each] = {}, dv[T::rows_n][LaneColumns<Real, dim_v>::each] = {};
+    const Slab<Real> k = slab_of<Real>(p.k, b, h_kv, kv0, p.kv_len), v = slab_of<Real>(p.v, b, h_kv, kv0, p.kv_len);
+
+#pragma unroll 1
+    for (int h = h_kv * p.group; h < (h_kv + 1) * p.group; ++h) {
+      const Site site{b, h, p.q_len, p.kv_len};
+      const typename Spec::Head head = Spec::head(p, site);
+      typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
+      Slab<Real> q = slab_of<Real>(p.q, b, h, 0, site.q_len), dout = slab_of<Real>(p.dout, b, h, 0, site.q_len);
+
+      QTiles<Spec, T::tile_m, T::tile_n> walk(p, site, kv_tile);
+      Tile tile = walk.next(p, site), next;
+      // One product asks for the first slice of the next, in this order; what is not needed is left out.
+      const auto request_scores = [&](const Tile &of) {
+        q.first = dout.first = of.index * T::tile_m;
+        t.template request_dot<dim>(q, k, 0);
+      };
+      const auto after_dk = [&] { if (next.valid()) request_scores(next); };
+      const auto after_dv = [&] {
+        if constexpr (Need::dk) t.template request_rows<dim, T::tile_m>(q, 0);
+        else after_dk();
+      };
+      const auto after_dp = [&] {
+        if constexpr (Need::dv) t.template request_rows<dim_v, T::tile_m>(dout, 0);
+        else after_dv();
+      };
+      const auto after_scores = [&] {
+        if constexpr (needs_dp) t.template request_dot<dim_v>(dout, v, 0);
+        else after_dp();
+      };
+
+      if (tile.valid()) request_scores(tile);
+#pragma unroll 1
+      while (tile.valid()) {
+        GradTile<Spec, Config> g;
+        const int q0 = tile.index * T::tile_m;
+        next = walk.next(p, site);
+        t.template dot<dim>(g.s, q, k, after_scores);
+        if constexpr (needs_dp) {
+          t.template dot<dim_v>(g.dp, dout, v, after_dp);
+        } else {
+#pragma unroll
+          for (int r = 0; r < T::rows; ++r)
+#pragma unroll
+            for (int c = 0; c < T::cols; ++c) g.dp[r][c] = Real(0);
+        }
+        g.load_rows(t, p, site, head, q0);
+        if (tile.masked) g.template grad<true, Need::parameters>(t, p, site, head, q0, kv0, acc);
+        else g.template grad<false, Need::parameters>(t, p, site, head, q0, kv0, acc);
+        if constexpr (Need::dv) g.write(t, t.weights(0), g.s);
+        if constexpr (Need::dk) g.write(t, t.weights(1), g.dp);
+        if constexpr (Need::dv) t.template accumulate_transposed<dim_v>(dv, t.weights(0), dout, after_dv);
+        if constexpr (Need::dk) t.template accumulate_transposed<dim>(dk, t.weights(1), q, after_dk);
+        tile = next;
+      }
+      if constexpr (Need::parameters) flush_block<Spec, T::threads>(p, site, head, acc);
+    }
+
+    if constexpr (Need::dk) store_kv<Spec::has_key_mod, dim>(t, p, b, h_kv, kv0, dk, p.dk, p.dk_acc, Real(p.scale));
+    if constexpr (Need::dv) store_kv<Spec::has_value_mod, dim_v>(t, p, b, h_kv, kv0, dv, p.dv, p.dv_acc, Real(1));
+  }
+}
+
+template <class Config>
+constexpr int dq_simt_blocks = simt_blocks<Config>(Config::tile_m * (2 * Config::tile_n + Config::head_dim) / Config::threads);
+template <class Config>
+constexpr int dkdv_simt_blocks = simt_blocks<Config>(
+    Config::tile_n * (2 * Config::tile_m + Config::head_dim + Config::head_dim_v) / Config::threads);

@@ -1,0 +1,8 @@
+// fwd_simt.cu: the forward image of the simt family.
+#include "entries_fwd.cuh"
+#include "fwd_simt.cuh"
+
+extern "C" __global__ void __launch_bounds__(Config::threads, fwd_simt_blocks<Config>)
+luattn_fwd(const __grid_constant__ LuattnParams p) {
+  fwd_simt<Spec, Config>(p);
+}

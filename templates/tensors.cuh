@@ -1,0 +1,33 @@
+// tensors.cuh: addresses in the tensors of LuattnParams, and vector accesses to them.
+#pragma once
+#include "base.cuh"
+#include "params.h"
+
+template <class Elem> LUATTN_FN Elem *row_of(const LuattnTensor &t, int b, int h, int position) {
+  return static_cast<Elem *>(t.data) + b * t.batch + h * t.head + position * t.seq;
+}
+// The same in a workspace array [batch][heads][len][Width].
+template <int Width, class Real> LUATTN_FN Real *acc_row(void *acc, int heads, int len, int b, int h, int position) {
+  return static_cast<Real *>(acc) + ((i64(b) * heads + h) * len + position) * Width;
+}
+template <class Elem> LUATTN_FN bool allows_16_bytes(const LuattnTensor &t) {
+  const u64 strides = u64(t.batch) | u64(t.head) | u64(t.seq);
+  return ((u64(t.data) | strides * sizeof(Elem)) & 15) == 0;
+}
+LUATTN_FN bool allows_16_bytes(const void *p) { return (u64(p) & 15) == 0; }
+
+// N elements, in accesses of 16 bytes where N elements are that many.
+template <class T, int N> struct Pack {
+  static constexpr int each = N * sizeof(T) < 16 ? N : 16 / int(sizeof(T));
+  struct alignas(sizeof(T) * each) Part { T x[each]; };
+  Part part[N / each];
+  __device__ __forceinline__ T &operator[](int i) { return part[i / each].x[i % each]; }
+  __device__ __forceinline__ void load(const T *p) {
+#pragma unroll
+    for (int i = 0; i < N / each; ++i) part[i] = reinterpret_cast<const Part *>(p)[i];
+  }
+  __device__ __forceinline__ void store(T *p) const {
+#pragma unroll
+    for (int i = 0; i < N / each; ++i) reinterpret_cast<Part *>(p)[i] = part[i];
+  }
+};
