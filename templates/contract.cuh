@@ -52,13 +52,15 @@ struct Site { int b, h, q_len, kv_len; };
 //   Backward
 //     BwdRow prepare(p, s, head, row, q, lse, saved[], delta, dlse, acc)
 //                            row numbers for the main kernel; delta = sum over d of dO * O; acc collects parameter gradients
-//                            that arise per row. Not called for a row that keeps nothing.
+//                            that arise per row. Not called for a row whose lse is -inf (its numbers are 0). Without has_lse it
+//                            is called for a row that keeps nothing too: delta is 0, and acc is then left as it was.
 //     void grad<with_inputs>(p, s, head, row, col, bwd_row, dot, dp, q, kv, Real &prob, Real &ds, acc)
 //                            one kept element: dp = sum over d of dO * v'; ds = d loss / d (scale * dot). Adds gradients of
 //                            inputs and scalars to acc, or to memory by atomics, only if with_inputs.
 //     void flush(p, s, head, acc)             adds acc (summed over a block by the kernel) to memory, one thread a block
 //   Input mods: one element of q, k or v at position i, channel d; *_grad returns d loss / d x and adds parameter gradients.
 //     Real query_mod(p, s, x, i, d)      Real query_mod_grad(p, s, x, g, i, d, acc)      likewise key_, value_
+//     g = d loss / d x'. In params, dq_acc and dk_acc hold it without the factor scale, dv_acc as it is; luattn_finish multiplies.
 //   Tiles: inclusive bounds, inside the lengths. Sound: an EMPTY tile keeps nothing, a FULL one drops nothing.
 //     TileClass tile_class(p, s, q0, q1, kv0, kv1)
 //     Range kv_range(p, s, q0, q1)            every kept kv of these rows lies inside, and inside [0, kv_len)
@@ -66,9 +68,13 @@ struct Site { int b, h, q_len, kv_len; };
 //   Block minima and maxima of integer inputs read by the mask: stat i covers input stat_input(i) along axis stat_axis(i)
 //   (the input's last axis; the ones before it, flattened, are the rows of params.stats[i]), in blocks of stat_block(i).
 //     constexpr int stat_input(i), stat_axis(i), stat_block(i)
+//     row = row-major index over the sizes of the earlier axes; an axis of size 1 has index 0 there, whatever b or h is. {min, max}
+//     of block j of row r is at stats[i][(r * blocks + j) * 2], blocks = ceil(size of stat_axis / stat_block(i)).
 //
 // Config: named constants. elem is the storage type (float, double, half_t, bf16_t).
 //   Elem, head_dim, head_dim_v, tile_m, tile_n, threads, stages          and what one family alone needs, named for it
+//   fast_math (bool: approximate functions are allowed), and in backward wants_dq, wants_dk, wants_dv, wants_inputs, wants_scalars
+//   (bools) and accumulates_dq (luattn_dkdv adds into dq_acc, there is no luattn_dq)
 
 template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
