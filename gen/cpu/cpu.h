@@ -24,13 +24,16 @@ typedef struct cpu_view {
 
 double view_get(const cpu_view *v, const int64_t *index);
 void view_set(const cpu_view *v, const int64_t *index, double x);
+/* x rounded to nearest even in a type, n times. */
+void round_all(luattn_dtype type, double *x, int n);
 luattn_status view_open(const char *name, const DLTensor *t, int ndim, cpu_view *out, luattn_error *err);
 
 typedef struct cpu_problem {
   arena *a;
   const luattn_spec *spec;
-  ir *g; /* a private copy is not needed: programs are compiled before any lane runs */
+  ir *g; /* a clone: the spec's own is shared */
   int batch, heads, heads_kv, group, q_len, kv_len, dim, dim_v;
+  luattn_dtype precision; /* what intermediates are rounded to; LUATTN_F64: nothing */
   double scale;
   double scalar[32];
   cpu_view input[12];
@@ -40,7 +43,8 @@ typedef struct cpu_problem {
   double *q, *k, *v;        /* after the input mods, [batch][heads][len][dim] */
 } cpu_problem;
 
-luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *out, luattn_error *err);
+luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a, cpu_problem *out,
+                           luattn_error *err);
 
 /* What the lanes of one run see. A NULL array means the scalar beside it holds for all lanes. */
 typedef struct cpu_lanes {

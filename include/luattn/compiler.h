@@ -75,6 +75,13 @@ LUATTN_API void luattn_text_free(char *text);
 LUATTN_API luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 LUATTN_API luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
+/* The same with every intermediate tensor (scores, probabilities, their gradients) rounded to `precision`: what a plain
+ * implementation in that type computes. Half-precision kernels are held against its error. LUATTN_F64 rounds nothing. */
+LUATTN_API luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
+                                               luattn_error *err);
+LUATTN_API luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
+                                                luattn_error *err);
+
 /* Classes of the tiles of one (b, h): out[i * ceil(kv_len / tile_n) + j] = 0 empty, 1 partial, 2 full. args gives lengths (q, k)
  * and the inputs that the mask reads (on the CPU). */
 LUATTN_API luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,

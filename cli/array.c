@@ -1,0 +1,112 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "gen/cpu/cpu.h"
+
+static const struct { const char *name; luattn_dtype dtype; DLDataType dl; } dtypes[] = {
+    {"f64", LUATTN_F64, {kDLFloat, 64, 1}},
+    {"f32", LUATTN_F32, {kDLFloat, 32, 1}},
+    {"bf16", LUATTN_BF16, {kDLBfloat, 16, 1}},
+    {"f16", LUATTN_F16, {kDLFloat, 16, 1}},
+};
+
+bool dtype_parse(const char *text, luattn_dtype *out) {
+  for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+    if (strcmp(text, dtypes[i].name) == 0) return *out = dtypes[i].dtype, true;
+  }
+  return false;
+}
+
+const char *dtype_name(luattn_dtype t) {
+  for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+    if (dtypes[i].dtype == t) return dtypes[i].name;
+  }
+  return "?";
+}
+
+DLDataType dtype_dl(luattn_dtype t) {
+  for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+    if (dtypes[i].dtype == t) return dtypes[i].dl;
+  }
+  return (DLDataType){kDLFloat, 32, 1};
+}
+
+DLDataType dtype_of_input(uint32_t input_dtype) {
+  switch (input_dtype) {
+    case LUATTN_INPUT_F64: return (DLDataType){kDLFloat, 64, 1};
+    case LUATTN_INPUT_BF16: return (DLDataType){kDLBfloat, 16, 1};
+    case LUATTN_INPUT_F16: return (DLDataType){kDLFloat, 16, 1};
+    case LUATTN_INPUT_I32: return (DLDataType){kDLInt, 32, 1};
+    case LUATTN_INPUT_BOOL: return (DLDataType){kDLUInt, 8, 1};
+    default: return (DLDataType){kDLFloat, 32, 1};
+  }
+}
+
+int64_t array_count(const array *a) {
+  int64_t n = 1;
+  for (int i = 0; i < a->t.ndim; i++) n *= a->shape[i];
+  return n;
+}
+
+size_t array_bytes(const array *a) { return (size_t)array_count(a) * (a->t.dtype.bits / 8u); }
+
+luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last, luattn_error *err) {
+  static const int plain[4] = {0, 1, 2, 3}, swapped[4] = {0, 2, 1, 3};
+  const int *order = heads_last && ndim == 4 ? swapped : plain; /* memory order of the logical axes */
+  *a = (array){0};
+  int64_t stride = 1;
+  for (int i = ndim - 1; i >= 0; i--) {
+    a->shape[order[i]] = shape[order[i]];
+    a->stride[order[i]] = stride;
+    if (shape[order[i]] > 0 && stride > INT64_MAX / 16 / shape[order[i]]) {
+      return luattn_fail(err, LUATTN_INVALID, "array of more than 2^59 elements");
+    }
+    stride *= shape[order[i]];
+  }
+  a->t = (DLTensor){.device = {kDLCPU, 0}, .ndim = ndim, .dtype = type};
+  a->storage = calloc((size_t)stride + 1, type.bits / 8u);
+  if (a->storage == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "array of %lld elements: out of memory", (long long)stride);
+  a->t.data = a->storage;
+  return LUATTN_OK;
+}
+
+void array_free(array *a) {
+  free(a->storage);
+  *a = (array){0};
+}
+
+/* The DLTensor's pointers follow the struct: callers copy arrays about. */
+static cpu_view view_of(const array *a, int64_t flat, int64_t *index) {
+  cpu_view v = {.data = a->storage, .code = a->t.dtype.code, .bits = a->t.dtype.bits, .ndim = a->t.ndim};
+  for (int i = a->t.ndim - 1; i >= 0; i--) {
+    v.shape[i] = a->shape[i];
+    v.stride[i] = a->stride[i];
+    index[i] = flat % a->shape[i];
+    flat /= a->shape[i];
+  }
+  return v;
+}
+
+double array_get(const array *a, int64_t flat) {
+  int64_t index[4] = {0};
+  const cpu_view v = view_of(a, flat, index);
+  return view_get(&v, index);
+}
+
+void array_set(array *a, int64_t flat, double x) {
+  int64_t index[4] = {0};
+  const cpu_view v = view_of(a, flat, index);
+  if (v.code == kDLInt) {
+    int32_t *to = (int32_t *)a->storage;
+    for (int i = 0; i < v.ndim; i++) to += index[i] * v.stride[i];
+    *to = (int32_t)x;
+  } else if (v.code == kDLUInt) {
+    char *to = a->storage;
+    for (int i = 0; i < v.ndim; i++) to += index[i] * v.stride[i];
+    *to = x != 0;
+  } else {
+    view_set(&v, index, x);
+  }
+}

@@ -1,0 +1,118 @@
+/* cli.h: what the subcommands share: options, arrays, one call's tensors, and how a failure is told. */
+#ifndef LUATTN_CLI_H
+#define LUATTN_CLI_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "common/fail.h"
+#include "luattn/engine.h"
+
+/* --- options.c ------------------------------------------------------------------------------------------------- */
+
+typedef struct cli_pair { const char *name, *value; } cli_pair;
+
+#define CLI_MAX_PAIRS 32
+typedef struct cli_options {
+  const char *spec;                  /* first word that is no option */
+  const char *q, *k, *v, *dout, *dlse; /* .npy files */
+  const char *shape, *layout, *dtype, *device, *out, *stage, *tile, *svg, *arch, *pass, *cache_dir;
+  cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
+  int num_inputs, num_sets;
+  double scale;
+  long seed, repeat, max_bytes;
+  bool backward, full;
+} cli_options;
+
+/* Which subcommands know an option. */
+enum { CLI_RUN = 1, CLI_CHECK = 2, CLI_EMIT = 4, CLI_MASK = 8, CLI_BENCH = 16, CLI_CACHE = 32, CLI_DEVICES = 64 };
+
+luattn_status options_parse(int argc, char **argv, int command, cli_options *out, luattn_error *err);
+void options_print(FILE *to, int command); /* the part of --help that lists options */
+
+/* --- array.c: owned host tensors ---------------------------------------------------------------------------------- */
+
+typedef struct array {
+  DLTensor t;
+  int64_t shape[4], stride[4];
+  void *storage;
+} array;
+
+size_t array_bytes(const array *a);
+bool dtype_parse(const char *text, luattn_dtype *out);
+const char *dtype_name(luattn_dtype t);
+DLDataType dtype_dl(luattn_dtype t);
+DLDataType dtype_of_input(uint32_t input_dtype); /* luattn_input_dtype */
+/* `heads_last`: axes 1 and 2 are stored swapped (logical order stays [batch, heads, len, dim]). */
+luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last, luattn_error *err);
+void array_free(array *a);
+double array_get(const array *a, int64_t flat); /* flat index in logical row-major order */
+void array_set(array *a, int64_t flat, double x);
+int64_t array_count(const array *a);
+
+luattn_status npy_read(const char *path, array *out, luattn_error *err);          /* checks everything it reads */
+luattn_status npy_write(const char *path, const array *a, luattn_error *err);     /* bf16 is written as float32 */
+
+/* --- problem.c: one call's tensors ---------------------------------------------------------------------------------- */
+
+typedef struct cli_problem {
+  const luattn_spec *spec;
+  luattn_spec_info info;
+  int batch, heads, heads_kv, q_len, kv_len, dim, dim_v;
+  luattn_dtype dtype;
+  array q, k, v, dout, dlse;
+  array input[12];
+  luattn_scalar scalar[CLI_MAX_PAIRS];
+  int num_scalars;
+  double scale;
+  bool heads_last;
+} cli_problem;
+
+/* From files where given, random elsewhere (--seed). `need_dout`: fill dout (random unless given). */
+luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *out, luattn_error *err);
+void problem_free(cli_problem *p);
+
+/* What a pass writes. Outputs in `real` (the type of lse and parameter gradients) or `storage`. */
+typedef struct cli_result {
+  array o, lse, saved, dq, dk, dv, input_grad[12], scalar_grads;
+} cli_result;
+luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward, cli_result *out,
+                         luattn_error *err);
+void result_free(cli_result *r);
+
+/* Arguments that point into a problem and a result; `bind` holds the inputs' bindings and must outlive them. */
+typedef struct cli_binding { luattn_input inputs[12]; } cli_binding;
+luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind);
+
+/* --- gpu.c: the same on a device -------------------------------------------------------------------------------------- */
+
+typedef struct cli_gpu cli_gpu;
+luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err);
+void gpu_close(cli_gpu *g);
+const char *gpu_name(const cli_gpu *g);
+/* Copies the problem to the device, poisons every output with NaN bytes, runs the passes and copies results back. */
+luattn_status gpu_run(cli_gpu *g, const cli_problem *p, bool backward, cli_result *r, luattn_error *err);
+/* Median milliseconds of forward and (if asked for) backward over `repeat` launches. */
+luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int repeat, double *forward_ms, double *backward_ms,
+                        luattn_error *err);
+
+/* --- naive.c: plain Lua, one score at a time ---------------------------------------------------------------------------- */
+
+/* Forward by the definition: every hook called in plain Lua with numbers, every score computed. Independent of tracing, tiles and
+ * derivatives. Results in double. */
+luattn_status naive_forward(const cli_options *o, const cli_problem *p, cli_result *r, luattn_error *err);
+
+/* --- the subcommands ---------------------------------------------------------------------------------------------------- */
+
+int cmd_run(const cli_options *o);
+int cmd_check(const cli_options *o);
+int cmd_emit(const cli_options *o);
+int cmd_mask(const cli_options *o);
+int cmd_bench(const cli_options *o);
+int cmd_cache(const cli_options *o);
+int cmd_devices(const cli_options *o);
+
+int cli_fail(const luattn_error *err); /* prints `luattn: message`; returns the exit code */
+
+#endif

@@ -1,0 +1,94 @@
+/* cmd_mask.c: luattn mask: the picture of a mask's tiles. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+typedef struct picture {
+  int rows, columns, tile_m, tile_n;
+  unsigned char *tile; /* 0 empty, 1 partial, 2 full */
+} picture;
+
+static void print_text(const picture *m) {
+  static const char *const glyph[] = {"\xc2\xb7", "\xe2\x96\x92", "\xe2\x96\x88"}; /* middle dot, medium shade, full block */
+  const int most = 64, step_r = (m->rows + most - 1) / most, step_c = (m->columns + most - 1) / most;
+  for (int r = 0; r < m->rows; r += step_r) {
+    for (int c = 0; c < m->columns; c += step_c) {
+      int low = 2, high = 0; /* a cell that stands for several tiles is full or empty only if all are */
+      for (int i = r; i < r + step_r && i < m->rows; i++) {
+        for (int j = c; j < c + step_c && j < m->columns; j++) {
+          const int t = m->tile[(size_t)i * (size_t)m->columns + (size_t)j];
+          low = t < low ? t : low;
+          high = t > high ? t : high;
+        }
+      }
+      fputs(glyph[low == high ? low : 1], stdout);
+    }
+    putchar('\n');
+  }
+}
+
+static luattn_status write_svg(const char *path, const picture *m, luattn_error *err) {
+  static const char *const colour[] = {"#ffffff", "#f2a65a", "#3b6ea8"};
+  FILE *f = fopen(path, "w");
+  if (f == NULL) return luattn_fail(err, LUATTN_IO, "--svg: %s: %s", path, strerror(errno));
+  const int cell = m->columns > 128 || m->rows > 128 ? 4 : 10;
+  fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" shape-rendering=\"crispEdges\">\n"
+             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\" stroke=\"#888\"/>\n", m->columns * cell, m->rows * cell);
+  for (int r = 0; r < m->rows; r++) {
+    for (int c = 0; c < m->columns; ) {
+      const unsigned char *row = m->tile + (size_t)r * (size_t)m->columns;
+      int end = c + 1;
+      while (end < m->columns && row[end] == row[c]) end++;
+      if (row[c] != 0) {
+        fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>\n", c * cell, r * cell, (end - c) * cell, cell,
+                colour[row[c]]);
+      }
+      c = end;
+    }
+  }
+  fprintf(f, "</svg>\n");
+  return fclose(f) == 0 ? LUATTN_OK : luattn_fail(err, LUATTN_IO, "--svg: %s: %s", path, strerror(errno));
+}
+
+static luattn_status draw(const cli_options *o, const cli_problem *p, luattn_error *err) {
+  picture m = {.tile_m = 64, .tile_n = 64};
+  cli_result r = {0};
+  cli_binding bind;
+  if (o->tile != NULL && (sscanf(o->tile, "%d,%d", &m.tile_m, &m.tile_n) != 2 || m.tile_m < 1 || m.tile_n < 1)) {
+    return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N with positive sizes", o->tile);
+  }
+  m.rows = (p->q_len + m.tile_m - 1) / m.tile_m, m.columns = (p->kv_len + m.tile_n - 1) / m.tile_n;
+  const size_t tiles = (size_t)m.rows * (size_t)m.columns;
+  m.tile = malloc(tiles + 1);
+  if (m.tile == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  const luattn_args args = problem_args(p, &r, false, &bind);
+  luattn_status status = luattn_mask_tiles(p->spec, &args, 0, 0, m.tile_m, m.tile_n, m.tile, err);
+  if (status == LUATTN_OK) {
+    size_t count[3] = {0};
+    for (size_t i = 0; i < tiles; i++) count[m.tile[i]]++;
+    print_text(&m);
+    const double total = tiles > 0 ? (double)tiles : 1;
+    printf("%s, batch 0, head 0: %dx%d tiles of %dx%d: %zu full (%.1f%%), %zu partial (%.1f%%), %zu empty (%.1f%%)\n", p->info.name,
+           m.rows, m.columns, m.tile_m, m.tile_n, count[2], 100 * (double)count[2] / total, count[1],
+           100 * (double)count[1] / total, count[0], 100 * (double)count[0] / total);
+    if (o->svg != NULL) status = write_svg(o->svg, &m, err);
+  }
+  free(m.tile);
+  return status;
+}
+
+int cmd_mask(const cli_options *o) {
+  luattn_error err;
+  luattn_spec *spec;
+  cli_problem p;
+  if (luattn_spec_load(o->spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
+  luattn_status status = problem_read(spec, o, false, &p, &err);
+  if (status == LUATTN_OK) {
+    status = draw(o, &p, &err);
+    problem_free(&p);
+  }
+  luattn_spec_free(spec);
+  return status == LUATTN_OK ? 0 : cli_fail(&err);
+}

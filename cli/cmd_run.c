@@ -1,0 +1,123 @@
+/* cmd_run.c: luattn run. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "cli/cli.h"
+
+static double now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+/* Prints one output, and writes it where there is a folder. */
+static luattn_status show(const cli_options *o, const char *name, const array *a, luattn_error *err) {
+  if (a->storage == NULL) return LUATTN_OK;
+  double sum = 0, big = 0;
+  int64_t nan = 0;
+  const int64_t n = array_count(a);
+  for (int64_t i = 0; i < n; i++) {
+    const double x = array_get(a, i);
+    if (isnan(x)) nan++;
+    else if (isfinite(x)) sum += x * x, big = fmax(big, fabs(x));
+  }
+  printf("  %-14s rms %-11.5g max %-11.5g", name, n > 0 ? sqrt(sum / (double)n) : 0, big);
+  if (nan > 0) printf("  %lld NaN", (long long)nan);
+  if (o->out != NULL) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s.npy", o->out, name);
+    TRY(npy_write(path, a, err));
+    printf("  -> %s", path);
+  }
+  printf("\n");
+  return LUATTN_OK;
+}
+
+static luattn_status show_all(const cli_options *o, const cli_problem *p, const cli_result *r, luattn_error *err) {
+  if (o->out != NULL && mkdir(o->out, 0777) != 0 && errno != EEXIST) {
+    return luattn_fail(err, LUATTN_IO, "--out: %s: %s", o->out, strerror(errno));
+  }
+  TRY(show(o, "out", &r->o, err));
+  TRY(show(o, "lse", &r->lse, err));
+  TRY(show(o, "dq", &r->dq, err));
+  TRY(show(o, "dk", &r->dk, err));
+  TRY(show(o, "dv", &r->dv, err));
+  for (size_t i = 0; i < p->info.num_inputs; i++) {
+    char name[80];
+    snprintf(name, sizeof name, "d_%s", p->info.inputs[i].name);
+    TRY(show(o, name, &r->input_grad[i], err));
+  }
+  for (size_t i = 0; r->scalar_grads.storage != NULL && i < p->info.num_scalars; i++) {
+    printf("  d_%-12s %.9g\n", p->info.scalar_names[i], array_get(&r->scalar_grads, (int64_t)i));
+    if (o->out == NULL) continue;
+    char path[4096];
+    array one;
+    snprintf(path, sizeof path, "%s/d_%s.npy", o->out, p->info.scalar_names[i]);
+    TRY(array_new(&one, r->scalar_grads.t.dtype, 0, NULL, false, err));
+    array_set(&one, 0, array_get(&r->scalar_grads, (int64_t)i));
+    const luattn_status status = npy_write(path, &one, err);
+    array_free(&one);
+    TRY(status);
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status run_cpu(const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
+  cli_binding bind;
+  const luattn_args args = problem_args(p, r, backward, &bind);
+  TRY(luattn_cpu_forward(p->spec, &args, err));
+  return backward ? luattn_cpu_backward(p->spec, &args, err) : LUATTN_OK;
+}
+
+/* A GPU where there is one and nothing else was asked for. */
+static luattn_status pick_device(const cli_options *o, cli_gpu **gpu, luattn_error *err) {
+  *gpu = NULL;
+  if (o->device != NULL && strcmp(o->device, "cpu") == 0) return LUATTN_OK;
+  if (o->device != NULL && strcmp(o->device, "cuda") != 0 && strncmp(o->device, "cuda:", 5) != 0) {
+    return luattn_fail(err, LUATTN_INVALID, "--device: '%s' is not cpu, cuda or cuda:N", o->device);
+  }
+  const luattn_status status = gpu_open(o, gpu, err);
+  if (status == LUATTN_OK || o->device != NULL) return status;
+  printf("no GPU: %s\n", err->message);
+  return LUATTN_OK;
+}
+
+static luattn_status run(const cli_options *o, const cli_problem *p, bool backward, luattn_error *err) {
+  cli_gpu *gpu;
+  cli_result r;
+  TRY(pick_device(o, &gpu, err));
+  const luattn_dtype real = gpu == NULL || p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32;
+  /* On the CPU everything is written as float64: nothing is lost on the way to a file. */
+  luattn_status status = result_new(p, dtype_dl(gpu == NULL ? LUATTN_F64 : p->dtype), dtype_dl(real), backward, &r, err);
+  if (status == LUATTN_OK) {
+    const double start = now_ms();
+    status = gpu != NULL ? gpu_run(gpu, p, backward, &r, err) : run_cpu(p, backward, &r, err);
+    if (status == LUATTN_OK) {
+      printf("%s: %s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s, %.1f ms\n", p->info.name,
+             backward ? "forward and backward" : "forward", gpu != NULL ? gpu_name(gpu) : "cpu, in double precision", p->batch, p->heads,
+             p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype), now_ms() - start);
+      status = show_all(o, p, &r, err);
+    }
+    result_free(&r);
+  }
+  gpu_close(gpu);
+  return status;
+}
+
+int cmd_run(const cli_options *o) {
+  luattn_error err;
+  luattn_spec *spec;
+  cli_problem p;
+  const bool backward = o->backward || o->dout != NULL;
+  if (luattn_spec_load(o->spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
+  luattn_status status = problem_read(spec, o, backward, &p, &err);
+  if (status == LUATTN_OK) {
+    status = run(o, &p, backward, &err);
+    problem_free(&p);
+  }
+  luattn_spec_free(spec);
+  return status == LUATTN_OK ? 0 : cli_fail(&err);
+}

@@ -1,0 +1,201 @@
+/* gpu.c: a problem on a device through the engine. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+#define MAX_BUFFERS 64
+
+struct cli_gpu {
+  luattn_engine *engine;
+  luattn_driver *driver; /* the engine's */
+  int device;
+  luattn_device_info info;
+};
+
+/* Device twins of host arrays for the time of one run. */
+typedef struct buffers {
+  cli_gpu *g;
+  int count;
+  void *ptr[MAX_BUFFERS];
+} buffers;
+
+luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err) {
+  luattn_engine_options options = {.struct_size = sizeof options, .cache_dir = o->cache_dir};
+  if (o->device != NULL && strncmp(o->device, "cuda:", 5) == 0) options.device = atoi(o->device + 5);
+  cli_gpu *g = calloc(1, sizeof *g);
+  if (g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  g->device = options.device;
+  luattn_status status = luattn_engine_open(&options, &g->engine, err);
+  if (status == LUATTN_OK) {
+    g->driver = luattn_engine_driver(g->engine);
+    status = luattn_device_get_info(g->driver, g->device, &g->info, err);
+  }
+  if (status != LUATTN_OK) {
+    gpu_close(g);
+    return status;
+  }
+  *out = g;
+  return LUATTN_OK;
+}
+
+void gpu_close(cli_gpu *g) {
+  if (g == NULL) return;
+  luattn_engine_close(g->engine);
+  free(g);
+}
+
+const char *gpu_name(const cli_gpu *g) { return g->info.name; }
+
+static luattn_status device_new(buffers *b, size_t size, void **ptr, luattn_error *err) {
+  if (b->count == MAX_BUFFERS) return luattn_fail(err, LUATTN_INTERNAL, "more than %d device buffers", MAX_BUFFERS);
+  TRY(luattn_device_alloc(b->g->driver, b->g->device, size + 1, ptr, err));
+  b->ptr[b->count++] = *ptr;
+  /* 0xff.. is NaN in every float type: an element that no kernel writes shows. */
+  return luattn_device_fill(b->g->driver, b->g->device, *ptr, 0xff, size + 1, NULL, err);
+}
+
+static void device_free_all(buffers *b) {
+  for (int i = 0; i < b->count; i++) luattn_device_free(b->g->driver, b->g->device, b->ptr[i], NULL);
+  b->count = 0;
+}
+
+/* Makes *slot a device twin of the array that it stands for. */
+static luattn_status twin(buffers *b, const DLTensor **slot, DLTensor *copy, bool upload, luattn_error *err) {
+  if (*slot == NULL) return LUATTN_OK;
+  size_t size = (*slot)->dtype.bits / 8u;
+  for (int i = 0; i < (*slot)->ndim; i++) size *= (size_t)(*slot)->shape[i];
+  *copy = **slot;
+  copy->device = (DLDevice){kDLCUDA, b->g->device};
+  TRY(device_new(b, size, &copy->data, err));
+  if (upload) TRY(luattn_copy_to_device(b->g->driver, b->g->device, copy->data, (*slot)->data, size, err));
+  *slot = copy;
+  return LUATTN_OK;
+}
+
+typedef struct device_args {
+  luattn_args args;
+  DLTensor tensor[16], input[12], input_grad[12];
+  cli_binding bind;
+} device_args;
+
+static luattn_status upload(buffers *b, const cli_problem *p, const cli_result *r, bool backward, device_args *d,
+                            luattn_error *err) {
+  d->args = problem_args(p, r, backward, &d->bind);
+  luattn_args *a = &d->args;
+  const DLTensor **const reads[] = {&a->q, &a->k, &a->v, &a->dout, &a->dlse};
+  const DLTensor **const writes[] = {&a->o, &a->lse, &a->saved, &a->dq, &a->dk, &a->dv, &a->scalar_grads};
+  int n = 0;
+  for (size_t i = 0; i < sizeof reads / sizeof *reads; i++, n++) TRY(twin(b, reads[i], &d->tensor[n], true, err));
+  for (size_t i = 0; i < sizeof writes / sizeof *writes; i++, n++) TRY(twin(b, writes[i], &d->tensor[n], false, err));
+  for (size_t i = 0; i < a->num_inputs; i++) {
+    TRY(twin(b, &d->bind.inputs[i].tensor, &d->input[i], true, err));
+    TRY(twin(b, &d->bind.inputs[i].grad, &d->input_grad[i], false, err));
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status download(buffers *b, array *to, const DLTensor *from, luattn_error *err) {
+  if (from == NULL || to->storage == NULL) return LUATTN_OK;
+  return luattn_copy_to_host(b->g->driver, b->g->device, to->storage, from->data, array_bytes(to), err);
+}
+
+static luattn_status download_all(buffers *b, const device_args *d, cli_result *r, luattn_error *err) {
+  const luattn_args *a = &d->args;
+  TRY(download(b, &r->o, a->o, err));
+  TRY(download(b, &r->lse, a->lse, err));
+  TRY(download(b, &r->saved, a->saved, err));
+  TRY(download(b, &r->dq, a->dq, err));
+  TRY(download(b, &r->dk, a->dk, err));
+  TRY(download(b, &r->dv, a->dv, err));
+  TRY(download(b, &r->scalar_grads, a->scalar_grads, err));
+  for (size_t i = 0; i < a->num_inputs; i++) TRY(download(b, &r->input_grad[i], d->bind.inputs[i].grad, err));
+  return LUATTN_OK;
+}
+
+/* Forward's view of arguments that were built for both passes. */
+static luattn_args forward_only(const luattn_args *a) {
+  luattn_args f = *a;
+  f.dout = f.dlse = f.dq = f.dk = f.dv = f.scalar_grads = NULL;
+  return f;
+}
+
+static luattn_status workspace(buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a, luattn_error *err) {
+  TRY(luattn_engine_workspace_size(b->g->engine, p->spec, pass, a, &a->workspace_size, err));
+  if (a->workspace_size == 0) return LUATTN_OK;
+  return device_new(b, a->workspace_size, &a->workspace, err);
+}
+
+static luattn_status run_on_device(buffers *b, const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
+  device_args d;
+  TRY(upload(b, p, r, backward, &d, err));
+  luattn_args forward = forward_only(&d.args);
+  TRY(workspace(b, p, LUATTN_FORWARD, &forward, err));
+  TRY(luattn_forward(b->g->engine, p->spec, &forward, NULL, err));
+  if (backward) {
+    TRY(workspace(b, p, LUATTN_BACKWARD, &d.args, err));
+    TRY(luattn_backward(b->g->engine, p->spec, &d.args, NULL, err));
+  }
+  TRY(luattn_synchronize(b->g->driver, b->g->device, NULL, err));
+  return download_all(b, &d, r, err);
+}
+
+luattn_status gpu_run(cli_gpu *g, const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
+  buffers b = {.g = g};
+  const luattn_status status = run_on_device(&b, p, backward, r, err);
+  device_free_all(&b);
+  return status;
+}
+
+static int compare_double(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+typedef luattn_status (*pass_function)(luattn_engine *, const luattn_spec *, const luattn_args *, void *, luattn_error *);
+
+static luattn_status time_pass(cli_gpu *g, pass_function pass, const cli_problem *p, const luattn_args *a, int repeat,
+                               double *median, luattn_error *err) {
+  luattn_timer *timer;
+  double ms[1000];
+  if (repeat > 1000) repeat = 1000;
+  TRY(luattn_timer_open(g->driver, g->device, &timer, err));
+  luattn_status status = LUATTN_OK;
+  for (int i = -5; i < repeat && status == LUATTN_OK; i++) { /* five to warm up */
+    status = luattn_timer_start(timer, NULL, err);
+    if (status == LUATTN_OK) status = pass(g->engine, p->spec, a, NULL, err);
+    if (status == LUATTN_OK) status = luattn_timer_stop(timer, NULL, err);
+    if (status == LUATTN_OK) status = luattn_timer_read(timer, &ms[i < 0 ? 0 : i], err);
+  }
+  luattn_timer_close(timer);
+  if (status != LUATTN_OK) return status;
+  qsort(ms, (size_t)repeat, sizeof *ms, compare_double);
+  *median = ms[repeat / 2];
+  return LUATTN_OK;
+}
+
+static luattn_status bench_on_device(buffers *b, const cli_problem *p, bool backward, int repeat, double *forward_ms,
+                                     double *backward_ms, luattn_error *err) {
+  device_args d;
+  cli_result r;
+  const DLDataType real = dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
+  TRY(result_new(p, dtype_dl(p->dtype), real, backward, &r, err));
+  luattn_status s = upload(b, p, &r, backward, &d, err);
+  luattn_args forward = forward_only(&d.args);
+  if (s == LUATTN_OK) s = workspace(b, p, LUATTN_FORWARD, &forward, err);
+  if (s == LUATTN_OK) s = time_pass(b->g, luattn_forward, p, &forward, repeat, forward_ms, err);
+  if (s == LUATTN_OK && backward) {
+    s = workspace(b, p, LUATTN_BACKWARD, &d.args, err);
+    if (s == LUATTN_OK) s = time_pass(b->g, luattn_backward, p, &d.args, repeat, backward_ms, err);
+  }
+  result_free(&r);
+  return s;
+}
+
+luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int repeat, double *forward_ms, double *backward_ms,
+                        luattn_error *err) {
+  buffers b = {.g = g};
+  const luattn_status status = bench_on_device(&b, p, backward, repeat, forward_ms, backward_ms, err);
+  device_free_all(&b);
+  return status;
+}

@@ -1,0 +1,77 @@
+/* main.c: the subcommands of luattn. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+typedef struct command {
+  const char *name;
+  int bit;
+  int (*run)(const cli_options *o);
+  const char *usage, *help;
+} command;
+
+static const command commands[] = {
+    {"run", CLI_RUN, cmd_run, "run SPEC [options]", "run a spec on arrays; write out.npy, lse.npy, dq.npy, .."},
+    {"check", CLI_CHECK, cmd_check, "check SPEC [options]",
+     "compare kernels, the CPU path and plain Lua; print every error beside its tolerance"},
+    {"emit", CLI_EMIT, cmd_emit, "emit SPEC --stage NAME [options]", "show one stage of the pipeline"},
+    {"mask", CLI_MASK, cmd_mask, "mask SPEC [options]", "draw which tiles are empty, partial or full, and count them"},
+    {"bench", CLI_BENCH, cmd_bench, "bench SPEC [options]", "time a spec on a GPU"},
+    {"cache", CLI_CACHE, cmd_cache, "cache info|prune|clear [options]", "look after the disk cache"},
+    {"devices", CLI_DEVICES, cmd_devices, "devices", "list the GPUs that luattn sees"},
+};
+#define NUM_COMMANDS ((int)(sizeof commands / sizeof *commands))
+
+static void print_help(FILE *to) {
+  fprintf(to,
+          "luattn: fused attention kernels from a small Lua file\n\n"
+          "usage: luattn SUBCOMMAND ...        luattn SUBCOMMAND --help\n\n");
+  for (int i = 0; i < NUM_COMMANDS; i++) fprintf(to, "  %-36s %s\n", commands[i].usage, commands[i].help);
+  fprintf(to,
+          "\na first spec, causal attention with soft-capped scores:\n\n"
+          "  return attention {\n"
+          "    name = \"first\",\n"
+          "    score_mod = function(score, b, h, q_idx, kv_idx) return 50 * tanh(score / 50) end,\n"
+          "    block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx end,\n"
+          "  }\n\n"
+          "environment: LUATTN_CACHE_DIR, LUATTN_NVRTC, LUATTN_LIBCUDA, LUATTN_TEMPLATE_DIR, LUATTN_LINEINFO\n");
+}
+
+int cli_fail(const luattn_error *err) {
+  fflush(stdout);
+  fprintf(stderr, "luattn: %s\n", err->message);
+  return 1;
+}
+
+static int run_command(const command *c, int argc, char **argv) {
+  cli_options o;
+  luattn_error err;
+  for (int i = 0; i < argc; i++) {
+    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+      printf("usage: luattn %s\n%s\n\n", c->usage, c->help);
+      options_print(stdout, c->bit);
+      return 0;
+    }
+  }
+  if (options_parse(argc, argv, c->bit, &o, &err) != LUATTN_OK) return cli_fail(&err);
+  if (o.spec == NULL && c->bit != CLI_DEVICES) {
+    fprintf(stderr, "luattn: usage: luattn %s\n", c->usage);
+    return 2;
+  }
+  return c->run(&o);
+}
+
+int main(int argc, char **argv) {
+  const char *name = argc > 1 ? argv[1] : "--help";
+  if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+    print_help(stdout);
+    return 0;
+  }
+  for (int i = 0; i < NUM_COMMANDS; i++) {
+    if (strcmp(name, commands[i].name) == 0) return run_command(&commands[i], argc - 2, argv + 2);
+  }
+  fprintf(stderr, "luattn: '%s': no such subcommand\n\n", name);
+  print_help(stderr);
+  return 2;
+}

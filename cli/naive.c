@@ -1,0 +1,133 @@
+/* naive.c: attention by its definition, hooks called in plain Lua with numbers. Slow, and independent of all that it checks. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "gen/lua/front.h"
+
+typedef struct naive {
+  const cli_problem *p;
+  cli_result *r;
+  front_oracle *oracle;
+  bool query_mod, key_mod, value_mod, score_mod, block_mask;
+  double *q, *k, *v; /* after the input mods */
+} naive;
+
+static double load_input(void *user, const char *name, int n_index, const long long *index) {
+  const cli_problem *p = user;
+  for (size_t i = 0; i < p->info.num_inputs; i++) {
+    if (strcmp(p->info.inputs[i].name, name) != 0) continue;
+    const array *a = &p->input[i];
+    int64_t flat = 0;
+    for (int j = 0; j < n_index; j++) {
+      const int64_t last = a->shape[j] - 1, at = index[j];
+      flat = flat * a->shape[j] + (at < 0 ? 0 : at > last ? last : at); /* gathers clamp; an axis of size 1 broadcasts */
+    }
+    return array_get(a, flat);
+  }
+  return NAN;
+}
+
+static luattn_status read_spec(const char *path, char **text, size_t *size, luattn_error *err) {
+  FILE *f = fopen(path, "rb");
+  if (f == NULL) return luattn_fail(err, LUATTN_IO, "%s: %s", path, strerror(errno));
+  *text = calloc(1, 1 << 20);
+  *size = *text != NULL ? fread(*text, 1, (1 << 20) - 1, f) : 0;
+  fclose(f);
+  return *text != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+}
+
+static luattn_status set_globals(naive *n, luattn_error *err) {
+  const cli_problem *p = n->p;
+  for (int i = 0; i < p->num_scalars; i++) TRY(front_oracle_set(n->oracle, p->scalar[i].name, p->scalar[i].value, err));
+  TRY(front_oracle_set(n->oracle, "q_len", p->q_len, err));
+  TRY(front_oracle_set(n->oracle, "kv_len", p->kv_len, err));
+  TRY(front_oracle_set(n->oracle, "heads", p->heads, err));
+  return front_oracle_set(n->oracle, "heads_kv", p->heads_kv, err);
+}
+
+static luattn_status modify(naive *n, const char *hook, bool used, const array *from, double **out, luattn_error *err) {
+  const int64_t count = array_count(from);
+  double *to = calloc((size_t)count + 1, sizeof *to);
+  if (to == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  *out = to;
+  for (int64_t i = 0; i < count; i++) {
+    to[i] = array_get(from, i);
+    if (!used) continue;
+    const int64_t d = i % from->shape[3], pos = i / from->shape[3] % from->shape[2];
+    const int64_t h = i / from->shape[3] / from->shape[2] % from->shape[1], b = i / from->shape[3] / from->shape[2] / from->shape[1];
+    const double args[] = {to[i], (double)b, (double)h, (double)pos, (double)d};
+    TRY(front_oracle_call(n->oracle, hook, args, 5, &to[i], err));
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status one_row(naive *n, int b, int h, int q, double *score, double *weight, int *column, luattn_error *err) {
+  const cli_problem *p = n->p;
+  const int hkv = h / (p->heads / p->heads_kv);
+  const double scale = p->scale != 0 ? p->scale : 1 / sqrt((double)p->dim);
+  const double *qr = n->q + (((int64_t)b * p->heads + h) * p->q_len + q) * p->dim;
+  int kept = 0;
+  for (int kv = 0; kv < p->kv_len; kv++) {
+    const double *kr = n->k + (((int64_t)b * p->heads_kv + hkv) * p->kv_len + kv) * p->dim;
+    const double where[] = {b, h, q, kv};
+    double keep = 1, s = 0;
+    if (n->block_mask) TRY(front_oracle_call(n->oracle, "block_mask", where, 4, &keep, err));
+    if (keep == 0) continue;
+    for (int d = 0; d < p->dim; d++) s += qr[d] * kr[d];
+    s *= scale;
+    if (n->score_mod) TRY(front_oracle_call(n->oracle, "score_mod", (double[]){s, b, h, q, kv}, 5, &s, err));
+    column[kept] = kv;
+    score[kept++] = s;
+  }
+  const int64_t row = ((int64_t)b * p->heads + h) * p->q_len + q;
+  double lse = -INFINITY;
+  if (kept > 0) TRY(front_oracle_row(n->oracle, score, kept, b, h, q, weight, &lse, err));
+  for (int d = 0; d < p->dim_v; d++) {
+    double o = 0;
+    for (int i = 0; i < kept; i++) {
+      o += weight[i] * n->v[(((int64_t)b * p->heads_kv + hkv) * p->kv_len + column[i]) * p->dim_v + d];
+    }
+    array_set(&n->r->o, row * p->dim_v + d, o);
+  }
+  if (n->r->lse.storage != NULL) array_set(&n->r->lse, row, lse);
+  return LUATTN_OK;
+}
+
+static luattn_status all_rows(naive *n, luattn_error *err) {
+  const cli_problem *p = n->p;
+  double *score = calloc((size_t)p->kv_len + 1, 2 * sizeof *score);
+  int *column = calloc((size_t)p->kv_len + 1, sizeof *column);
+  luattn_status status = score != NULL && column != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  for (int b = 0; b < p->batch && status == LUATTN_OK; b++) {
+    for (int h = 0; h < p->heads && status == LUATTN_OK; h++) {
+      for (int q = 0; q < p->q_len && status == LUATTN_OK; q++) {
+        status = one_row(n, b, h, q, score, score + p->kv_len + 1, column, err);
+      }
+    }
+  }
+  free(score);
+  free(column);
+  return status;
+}
+
+luattn_status naive_forward(const cli_options *o, const cli_problem *p, cli_result *r, luattn_error *err) {
+  const traced_spec *t = &p->spec->traced;
+  naive n = {.p = p, .r = r};
+  char *text = NULL;
+  size_t size = 0;
+  n.query_mod = t->query_mod != IR_NONE, n.key_mod = t->key_mod != IR_NONE, n.value_mod = t->value_mod != IR_NONE;
+  n.block_mask = t->block_mask != IR_NONE, n.score_mod = !ir_is_var(t->g, t->score_mod, VAR_SCORE);
+  luattn_status s = read_spec(o->spec, &text, &size, err);
+  if (s == LUATTN_OK) s = front_oracle_open(o->spec, text, size, load_input, (void *)(uintptr_t)p, &n.oracle, err);
+  if (s == LUATTN_OK) s = set_globals(&n, err);
+  if (s == LUATTN_OK) s = modify(&n, "query_mod", n.query_mod, &p->q, &n.q, err);
+  if (s == LUATTN_OK) s = modify(&n, "key_mod", n.key_mod, &p->k, &n.k, err);
+  if (s == LUATTN_OK) s = modify(&n, "value_mod", n.value_mod, &p->v, &n.v, err);
+  if (s == LUATTN_OK) s = all_rows(&n, err);
+  front_oracle_close(n.oracle);
+  free(n.q), free(n.k), free(n.v), free(text);
+  return s;
+}

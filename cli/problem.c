@@ -1,0 +1,282 @@
+/* problem.c: the tensors of one call, from .npy files or random. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+/* --- random numbers: splitmix64 (Steele, Lea, Flood 2014), normal by Box and Muller ------------------------------ */
+
+static uint64_t next_u64(uint64_t *state) {
+  uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
+  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+  return z ^ (z >> 31);
+}
+
+static double uniform(uint64_t *state) { return ((double)(next_u64(state) >> 11) + 0.5) * 0x1p-53; }
+
+static double normal(uint64_t *state) {
+  const double r = sqrt(-2 * log(uniform(state)));
+  return r * cos(6.283185307179586 * uniform(state));
+}
+
+static void fill_normal(array *a, double scale, uint64_t *seed) {
+  for (int64_t i = 0, n = array_count(a); i < n; i++) array_set(a, i, scale * normal(seed));
+}
+
+/* Integers along the last axis never fall, about four steps a row: what document ids look like. */
+static void fill_ids(array *a, uint64_t *seed) {
+  const int64_t last = a->t.ndim > 0 ? a->shape[a->t.ndim - 1] : 1;
+  for (int64_t i = 0, n = array_count(a); i < n; i++) {
+    const double before = i % last == 0 ? 0 : array_get(a, i - 1);
+    array_set(a, i, before + (i % last != 0 && uniform(seed) < 4.0 / (double)last));
+  }
+}
+
+static void fill_input(array *a, uint32_t type, uint64_t *seed) {
+  if (type == LUATTN_INPUT_I32) {
+    fill_ids(a, seed);
+  } else if (type == LUATTN_INPUT_BOOL) {
+    for (int64_t i = 0, n = array_count(a); i < n; i++) array_set(a, i, uniform(seed) < 0.5);
+  } else {
+    fill_normal(a, 0.5, seed);
+  }
+}
+
+/* --- sizes --------------------------------------------------------------------------------------------------------- */
+
+static luattn_status parse_shape(const char *text, cli_problem *p, luattn_error *err) {
+  int *const to[] = {&p->batch, &p->heads, &p->heads_kv, &p->q_len, &p->kv_len, &p->dim, &p->dim_v};
+  int n = 0;
+  for (const char *at = text;; at++) {
+    char *end;
+    const long x = strtol(at, &end, 10);
+    if (end == at || n == 7 || x < 0 || x > INT32_MAX) break;
+    *to[n++] = (int)x;
+    at = end;
+    if (*at == 0) {
+      if (n < 6) break;
+      if (n == 6) p->dim_v = p->dim;
+      if (p->heads_kv > 0 && p->heads % p->heads_kv == 0 && p->batch > 0 && p->dim > 0 && p->dim_v > 0) return LUATTN_OK;
+      return luattn_fail(err, LUATTN_INVALID, "--shape: '%s': B, Hkv, D must be positive and H a multiple of Hkv", text);
+    }
+    if (*at != ',') break;
+  }
+  return luattn_fail(err, LUATTN_INVALID, "--shape: '%s' is not B,H,Hkv,Sq,Skv,D[,Dv], such as 2,8,2,1024,1024,128", text);
+}
+
+static int64_t axis_size(const cli_problem *p, int32_t axis) {
+  switch (axis) {
+    case LUATTN_AXIS_B: return p->batch;
+    case LUATTN_AXIS_H: return p->heads;
+    case LUATTN_AXIS_HKV: return p->heads_kv;
+    case LUATTN_AXIS_Q: return p->q_len;
+    case LUATTN_AXIS_KV: return p->kv_len;
+    case LUATTN_AXIS_FREE: return p->q_len + p->kv_len; /* a table over relative positions fits */
+    default: return axis;
+  }
+}
+
+/* --- files ---------------------------------------------------------------------------------------------------------- */
+
+/* Reads a [batch, heads, len, dim] tensor (or [batch, len, heads, dim] in a bshd file) into `type`. */
+static luattn_status read_tensor(const char *path, const cli_problem *p, int ndim, DLDataType type, array *out,
+                                 luattn_error *err) {
+  array raw;
+  TRY(npy_read(path, &raw, err));
+  luattn_status status = LUATTN_OK;
+  if (raw.t.ndim != ndim) status = luattn_fail(err, LUATTN_INVALID, "%s: has %d dimensions, expected %d", path, raw.t.ndim, ndim);
+  if (status == LUATTN_OK && p->heads_last && ndim == 4) {
+    const int64_t shape = raw.shape[1], stride = raw.stride[1];
+    raw.shape[1] = raw.shape[2], raw.stride[1] = raw.stride[2];
+    raw.shape[2] = shape, raw.stride[2] = stride;
+  }
+  if (status == LUATTN_OK) status = array_new(out, type, ndim, raw.shape, p->heads_last, err);
+  for (int64_t i = 0, n = status == LUATTN_OK ? array_count(out) : 0; i < n; i++) array_set(out, i, array_get(&raw, i));
+  array_free(&raw);
+  return status;
+}
+
+static luattn_status expect(const char *name, const array *a, const int64_t *shape, luattn_error *err) {
+  for (int i = 0; i < a->t.ndim; i++) {
+    if (a->shape[i] != shape[i]) {
+      return luattn_fail(err, LUATTN_INVALID, "%s: axis %d has size %lld, expected %lld", name, i, (long long)a->shape[i], (long long)shape[i]);
+    }
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status read_qkv(const cli_options *o, cli_problem *p, luattn_error *err) {
+  const DLDataType type = dtype_dl(p->dtype);
+  if (o->k == NULL || o->v == NULL || o->q == NULL) {
+    return luattn_fail(err, LUATTN_INVALID, "--q, --k and --v go together; give all three or none");
+  }
+  TRY(read_tensor(o->q, p, 4, type, &p->q, err));
+  TRY(read_tensor(o->k, p, 4, type, &p->k, err));
+  TRY(read_tensor(o->v, p, 4, type, &p->v, err));
+  p->batch = (int)p->q.shape[0], p->heads = (int)p->q.shape[1], p->q_len = (int)p->q.shape[2], p->dim = (int)p->q.shape[3];
+  p->heads_kv = (int)p->k.shape[1], p->kv_len = (int)p->k.shape[2], p->dim_v = (int)p->v.shape[3];
+  if (p->heads_kv < 1 || p->heads % p->heads_kv != 0) {
+    return luattn_fail(err, LUATTN_INVALID, "--k: %d kv heads do not divide the %d heads of --q", p->heads_kv, p->heads);
+  }
+  TRY(expect("--k", &p->k, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim}, err));
+  return expect("--v", &p->v, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim_v}, err);
+}
+
+static luattn_status random_qkv(cli_problem *p, uint64_t *seed, luattn_error *err) {
+  const DLDataType type = dtype_dl(p->dtype);
+  TRY(array_new(&p->q, type, 4, (int64_t[]){p->batch, p->heads, p->q_len, p->dim}, p->heads_last, err));
+  TRY(array_new(&p->k, type, 4, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim}, p->heads_last, err));
+  TRY(array_new(&p->v, type, 4, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim_v}, p->heads_last, err));
+  fill_normal(&p->q, 1, seed);
+  fill_normal(&p->k, 1, seed);
+  fill_normal(&p->v, 1, seed);
+  return LUATTN_OK;
+}
+
+static luattn_status read_gradients(const cli_options *o, cli_problem *p, uint64_t *seed, luattn_error *err) {
+  const int64_t shape[] = {p->batch, p->heads, p->q_len, p->dim_v};
+  const DLDataType real = p->dtype == LUATTN_F64 ? dtype_dl(LUATTN_F64) : dtype_dl(LUATTN_F32);
+  if (o->dout != NULL) {
+    TRY(read_tensor(o->dout, p, 4, dtype_dl(p->dtype), &p->dout, err));
+    TRY(expect("--dout", &p->dout, shape, err));
+  } else {
+    TRY(array_new(&p->dout, dtype_dl(p->dtype), 4, shape, p->heads_last, err));
+    fill_normal(&p->dout, 1, seed);
+  }
+  if (o->dlse != NULL) {
+    TRY(read_tensor(o->dlse, p, 3, real, &p->dlse, err));
+    TRY(expect("--dlse", &p->dlse, shape, err));
+  } else if (o->dout == NULL && p->info.has_lse) {
+    TRY(array_new(&p->dlse, real, 3, shape, false, err));
+    fill_normal(&p->dlse, 1, seed);
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t *seed, luattn_error *err) {
+  for (int j = 0; j < o->num_inputs; j++) {
+    bool known = false;
+    for (size_t i = 0; i < p->info.num_inputs; i++) known |= strcmp(o->input[j].name, p->info.inputs[i].name) == 0;
+    if (!known) {
+      return luattn_fail(err, LUATTN_INVALID, "--input: the spec '%s' declares no input '%s'", p->info.name, o->input[j].name);
+    }
+  }
+  for (size_t i = 0; i < p->info.num_inputs; i++) {
+    const luattn_input_info *info = &p->info.inputs[i];
+    const char *path = NULL;
+    for (int j = 0; j < o->num_inputs; j++) {
+      if (strcmp(o->input[j].name, info->name) == 0) path = o->input[j].value;
+    }
+    if (path != NULL) {
+      cli_problem plain = {.heads_last = false};
+      TRY(read_tensor(path, &plain, (int)info->num_axes, dtype_of_input(info->dtype), &p->input[i], err));
+      continue;
+    }
+    int64_t shape[4];
+    for (uint32_t j = 0; j < info->num_axes; j++) shape[j] = axis_size(p, info->axis[j]);
+    TRY(array_new(&p->input[i], dtype_of_input(info->dtype), (int)info->num_axes, shape, false, err));
+    fill_input(&p->input[i], info->dtype, seed);
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status read_scalars(const cli_options *o, cli_problem *p, luattn_error *err) {
+  for (int i = 0; i < o->num_sets; i++) {
+    char *end;
+    const double x = strtod(o->set[i].value, &end);
+    if (*end != 0 || end == o->set[i].value) {
+      return luattn_fail(err, LUATTN_INVALID, "--set: %s: '%s' is not a number", o->set[i].name, o->set[i].value);
+    }
+    p->scalar[p->num_scalars++] = (luattn_scalar){o->set[i].name, x};
+  }
+  return LUATTN_OK;
+}
+
+luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *p, luattn_error *err) {
+  uint64_t seed = (uint64_t)o->seed;
+  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale};
+  luattn_spec_get_info(spec, &p->info);
+  if (o->dtype != NULL && !dtype_parse(o->dtype, &p->dtype)) {
+    return luattn_fail(err, LUATTN_INVALID, "--dtype: '%s' is not f64, f32, bf16 or f16", o->dtype);
+  }
+  if (o->layout != NULL && strcmp(o->layout, "bhsd") != 0 && strcmp(o->layout, "bshd") != 0) {
+    return luattn_fail(err, LUATTN_INVALID, "--layout: '%s' is not bhsd or bshd", o->layout);
+  }
+  p->heads_last = o->layout != NULL && strcmp(o->layout, "bshd") == 0;
+  luattn_status status = parse_shape(o->shape != NULL ? o->shape : "1,2,2,256,256,64", p, err);
+  if (status == LUATTN_OK) {
+    status = o->q != NULL || o->k != NULL || o->v != NULL ? read_qkv(o, p, err) : random_qkv(p, &seed, err);
+  }
+  if (status == LUATTN_OK) status = read_inputs(o, p, &seed, err);
+  if (status == LUATTN_OK) status = read_scalars(o, p, err);
+  if (status == LUATTN_OK && need_dout) status = read_gradients(o, p, &seed, err);
+  if (status != LUATTN_OK) problem_free(p);
+  return status;
+}
+
+void problem_free(cli_problem *p) {
+  array *const owned[] = {&p->q, &p->k, &p->v, &p->dout, &p->dlse};
+  for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) array_free(owned[i]);
+  for (int i = 0; i < 12; i++) array_free(&p->input[i]);
+}
+
+/* --- results ---------------------------------------------------------------------------------------------------------- */
+
+luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward, cli_result *r,
+                         luattn_error *err) {
+  const int64_t rows[] = {p->batch, p->heads, p->q_len, p->dim_v};
+  const int64_t saved[] = {(int64_t)p->info.num_saved, p->batch, p->heads, p->q_len};
+  *r = (cli_result){0};
+  luattn_status s = array_new(&r->o, storage, 4, rows, p->heads_last, err);
+  if (s == LUATTN_OK && p->info.has_lse) s = array_new(&r->lse, real, 3, rows, false, err);
+  if (s == LUATTN_OK && p->info.num_saved > 0) s = array_new(&r->saved, real, 4, saved, false, err);
+  if (s == LUATTN_OK && backward) {
+    s = array_new(&r->dq, storage, 4, p->q.shape, p->heads_last, err);
+    if (s == LUATTN_OK) s = array_new(&r->dk, storage, 4, p->k.shape, p->heads_last, err);
+    if (s == LUATTN_OK) s = array_new(&r->dv, storage, 4, p->v.shape, p->heads_last, err);
+    for (size_t i = 0; i < p->info.num_inputs && s == LUATTN_OK; i++) {
+      if (p->info.inputs[i].grad) s = array_new(&r->input_grad[i], real, p->input[i].t.ndim, p->input[i].shape, false, err);
+    }
+    const int64_t scalars[] = {(int64_t)p->info.num_scalars};
+    if (s == LUATTN_OK && p->info.num_scalars > 0) s = array_new(&r->scalar_grads, real, 1, scalars, false, err);
+  }
+  if (s != LUATTN_OK) result_free(r);
+  return s;
+}
+
+void result_free(cli_result *r) {
+  array *const owned[] = {&r->o, &r->lse, &r->saved, &r->dq, &r->dk, &r->dv, &r->scalar_grads};
+  for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) array_free(owned[i]);
+  for (int i = 0; i < 12; i++) array_free(&r->input_grad[i]);
+}
+
+/* The DLTensor of an array, with pointers into this very array. */
+static const DLTensor *tensor(const array *a) {
+  if (a->storage == NULL) return NULL;
+  array *self = (array *)(uintptr_t)a; /* the views are bookkeeping, not the array's value */
+  self->t.shape = self->shape;
+  self->t.strides = self->stride;
+  return &a->t;
+}
+
+luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind) {
+  for (size_t i = 0; i < p->info.num_inputs; i++) {
+    bind->inputs[i] = (luattn_input){p->info.inputs[i].name, tensor(&p->input[i]), backward ? tensor(&r->input_grad[i]) : NULL};
+  }
+  luattn_args args = {
+      .struct_size = sizeof args,
+      .q = tensor(&p->q), .k = tensor(&p->k), .v = tensor(&p->v),
+      .o = tensor(&r->o), .lse = tensor(&r->lse), .saved = tensor(&r->saved),
+      .inputs = bind->inputs, .num_inputs = p->info.num_inputs,
+      .scalars = p->scalar, .num_scalars = (size_t)p->num_scalars,
+      .scale = p->scale,
+  };
+  if (backward) {
+    args.dout = tensor(&p->dout), args.dlse = tensor(&p->dlse);
+    args.dq = tensor(&r->dq), args.dk = tensor(&r->dk), args.dv = tensor(&r->dv);
+    args.scalar_grads = tensor(&r->scalar_grads);
+  }
+  return args;
+}

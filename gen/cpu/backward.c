@@ -1,0 +1,270 @@
+/* backward.c: gradients row by row from the derived expressions, in double. */
+#include <math.h>
+#include <string.h>
+
+#include "gen/cpu/tile.h"
+
+/* Gradients of parameters: a value and its indices for each term. */
+typedef struct term_program {
+  const derived_terms *terms;
+  cpu_program program; /* for each term its value, then its indices */
+  int num_roots;
+} term_program;
+
+typedef struct backward {
+  cpu_problem p;
+  cpu_scores scores;
+  cpu_program rows, element; /* row numbers; prob and ds */
+  term_program row_terms, element_terms;
+  cpu_view o, lse, saved, dout, dlse;
+  double *dq, *dk, *dv; /* with respect to q', k', v' */
+  double *input_grad[12];
+  double scalar_grad[32];
+} backward;
+
+#define MAX_ROOTS (DERIVED_MAX_TERMS * 5)
+
+static luattn_status terms_open(const cpu_problem *p, const derived_terms *terms, term_program *out, luattn_error *err) {
+  ir_ref roots[MAX_ROOTS];
+  int n = 0;
+  for (int i = 0; i < terms->count; i++) {
+    const derived_term *t = &terms->term[i];
+    roots[n++] = t->value;
+    for (int j = 0; j < t->num_index; j++) roots[n++] = t->index[j];
+  }
+  *out = (term_program){.terms = terms, .num_roots = n};
+  return program_open(p->a, p->g, roots, n, &out->program, err);
+}
+
+static size_t input_offset(const cpu_view *t, int n_index, const double *const *index, int lane) {
+  size_t at = 0;
+  for (int j = 0; j < n_index; j++) {
+    const double x = index[j][lane], last = (double)(t->shape[j] - 1);
+    at = at * (size_t)t->shape[j] + (size_t)(x > 0 ? (x < last ? x : last) : 0);
+  }
+  return at;
+}
+
+static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int count) {
+  if (t->num_roots == 0) return;
+  ir_lane_block values[MAX_ROOTS];
+  double *out[MAX_ROOTS];
+  for (int i = 0; i < t->num_roots; i++) out[i] = values[i];
+  program_run(&t->program, lanes, count, out);
+  int at = 0;
+  for (int i = 0; i < t->terms->count; i++) {
+    const derived_term *term = &t->terms->term[i];
+    const double *value = out[at], *const *index = (const double *const *)(out + at + 1);
+    at += 1 + term->num_index;
+    for (int lane = 0; lane < count; lane++) {
+      if (term->input < 0) {
+        w->scalar_grad[term->scalar] += value[lane];
+      } else if (w->input_grad[term->input] != NULL) {
+        w->input_grad[term->input][input_offset(&w->p.input[term->input], term->num_index, index, lane)] += value[lane];
+      }
+    }
+  }
+}
+
+/* Row numbers from what forward saved; false if the row kept nothing. */
+static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
+  const cpu_problem *p = &w->p;
+  const derived_spec *derived = &p->spec->derived;
+  double final[1 + DERIVED_MAX_ROWS], *out[DERIVED_MAX_ROWS], delta = 0;
+  const int64_t at[] = {lanes->b, lanes->h, q};
+  int n = 0;
+  if (p->spec->traced.online.lse >= 0) {
+    final[n++] = view_get(&w->lse, at);
+    if (final[0] == -INFINITY) return false;
+  }
+  for (int i = 0; i < derived->num_saved; i++) final[n++] = view_get(&w->saved, (int64_t[]){i, at[0], at[1], at[2]});
+  for (int d = 0; d < p->dim_v; d++) {
+    const int64_t element[] = {at[0], at[1], at[2], d};
+    delta += view_get(&w->dout, element) * view_get(&w->o, element);
+  }
+  lanes->final = final;
+  lanes->delta = delta;
+  lanes->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
+  for (int i = 0; i < derived->num_rows; i++) out[i] = &row[i];
+  program_run(&w->rows, lanes, 1, out);
+  terms_add(w, &w->row_terms, lanes, 1);
+  return true;
+}
+
+static void backward_row(backward *w, int b, int h, int q, const unsigned char *class_of_tile, double *dout) {
+  cpu_problem *p = &w->p;
+  double row[DERIVED_MAX_ROWS], score[IR_LANES], dp[IR_LANES], prob[IR_LANES], ds[IR_LANES];
+  cpu_lanes lanes = {.p = p, .b = b, .h = h, .q_idx = q};
+  if (!open_row(w, &lanes, q, row)) return;
+  lanes.row = row;
+  const double *qr = p->q + cpu_at(p->heads, p->q_len, p->dim, b, h, q);
+  double *dq = w->dq + cpu_at(p->heads, p->q_len, p->dim, b, h, q);
+  for (int d = 0; d < p->dim_v; d++) dout[d] = view_get(&w->dout, (int64_t[]){b, h, q, d});
+  for (int kv0 = 0, t = 0; kv0 < p->kv_len; kv0 += CPU_TILE, t++) {
+    if (class_of_tile[t] == 0) continue;
+    const int count = scores_kept(&w->scores, &lanes, kv0, class_of_tile[t] == 1, score);
+    for (int i = 0; i < count; i++) {
+      const double *v = p->v + cpu_at(p->heads_kv, p->kv_len, p->dim_v, b, h / p->group, (int)w->scores.kv_idx[i]);
+      dp[i] = 0;
+      for (int d = 0; d < p->dim_v; d++) dp[i] += dout[d] * v[d];
+    }
+    round_all(p->precision, dp, count);
+    lanes.score = score;
+    lanes.dp = dp;
+    program_run(&w->element, &lanes, count, (double *const[]){prob, ds});
+    round_all(p->precision, prob, count);
+    round_all(p->precision, ds, count);
+    terms_add(w, &w->element_terms, &lanes, count);
+    for (int i = 0; i < count; i++) {
+      const int kv = (int)w->scores.kv_idx[i];
+      const size_t at = cpu_at(p->heads_kv, p->kv_len, 1, b, h / p->group, kv);
+      const double *k = p->k + at * (size_t)p->dim, g = p->scale * ds[i];
+      double *dk = w->dk + at * (size_t)p->dim, *dv = w->dv + at * (size_t)p->dim_v;
+      for (int d = 0; d < p->dim; d++) dq[d] += g * k[d], dk[d] += g * qr[d];
+      for (int d = 0; d < p->dim_v; d++) dv[d] += prob[i] * dout[d];
+    }
+  }
+}
+
+static luattn_status backward_run(backward *w, luattn_error *err) {
+  cpu_problem *p = &w->p;
+  double *dout = arena_array(p->a, (size_t)p->dim_v, sizeof *dout);
+  unsigned char *classes = arena_new(p->a, (size_t)(p->kv_len / CPU_TILE + 1));
+  if (dout == NULL || classes == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  for (int b = 0; b < p->batch; b++) {
+    for (int h = 0; h < p->heads; h++) {
+      for (int q0 = 0; q0 < p->q_len; q0 += CPU_TILE) {
+        const int q1 = q0 + CPU_TILE < p->q_len ? q0 + CPU_TILE - 1 : p->q_len - 1;
+        tile_row_classes(p, b, h, q0, q1, classes);
+        for (int q = q0; q <= q1; q++) backward_row(w, b, h, q, classes, dout);
+      }
+    }
+  }
+  return LUATTN_OK;
+}
+
+/* A gradient through its input mod into the caller's tensor (which may be absent: the mod's own parameters still count). */
+static luattn_status finish_tensor(backward *w, const char *name, const DLTensor *source, const DLTensor *target, ir_ref mod,
+                                   const derived_mod *derivative, double *grad, int heads, int len, int dim,
+                                   luattn_error *err) {
+  cpu_problem *p = &w->p;
+  cpu_view from, to = {0};
+  cpu_program dx = {0};
+  term_program terms = {0};
+  TRY(view_open(name, source, 4, &from, err));
+  if (target != NULL && target->data != NULL) {
+    TRY(view_open_shaped(name, target, 4, (int64_t[]){p->batch, heads, len, dim}, &to, err));
+  }
+  if (mod != IR_NONE) {
+    TRY(program_open(p->a, p->g, &derivative->dx, 1, &dx, err));
+    TRY(terms_open(p, &derivative->terms, &terms, err));
+  }
+  for (int at = 0; at < p->batch * heads * len; at++) {
+    const int b = at / len / heads, h = at / len % heads, i = at % len;
+    double *g = grad + (size_t)at * (size_t)dim;
+    for (int d0 = 0; d0 < dim; d0 += IR_LANES) {
+      const int count = dim - d0 < IR_LANES ? dim - d0 : IR_LANES;
+      double x[IR_LANES], channel[IR_LANES], result[IR_LANES];
+      memcpy(result, g + d0, (size_t)count * sizeof *g);
+      if (mod != IR_NONE) {
+        for (int d = 0; d < count; d++) x[d] = view_get(&from, (int64_t[]){b, h, i, d0 + d}), channel[d] = d0 + d;
+        cpu_lanes lanes = {.p = p, .b = b, .h = h, .pos0 = i, .d = channel, .x = x, .grad = g + d0};
+        program_run(&dx, &lanes, count, (double *const[]){result});
+        terms_add(w, &terms, &lanes, count);
+      }
+      for (int d = 0; to.data != NULL && d < count; d++) view_set(&to, (int64_t[]){b, h, i, d0 + d}, result[d]);
+    }
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status write_parameters(backward *w, const luattn_args *args, luattn_error *err) {
+  const traced_spec *t = &w->p.spec->traced;
+  for (int i = 0; i < t->num_inputs; i++) {
+    const cpu_view *to = &w->p.input_grad[i];
+    if (to->data == NULL) continue;
+    int64_t size = 1;
+    for (int j = 0; j < to->ndim; j++) size *= to->shape[j];
+    for (int64_t at = 0; at < size; at++) {
+      int64_t index[4], rest = at;
+      for (int j = to->ndim - 1; j >= 0; j--) index[j] = rest % to->shape[j], rest /= to->shape[j];
+      view_set(to, index, w->input_grad[i][at]);
+    }
+  }
+  if (args->scalar_grads == NULL || args->scalar_grads->data == NULL) return LUATTN_OK;
+  cpu_view to;
+  TRY(view_open_shaped("scalar_grads", args->scalar_grads, 1, (int64_t[]){t->num_scalars}, &to, err));
+  for (int64_t i = 0; i < t->num_scalars; i++) view_set(&to, &i, w->scalar_grad[i]);
+  return LUATTN_OK;
+}
+
+static luattn_status open_arrays(backward *w, luattn_error *err) {
+  cpu_problem *p = &w->p;
+  const size_t rows = (size_t)p->batch * (size_t)p->heads * (size_t)p->q_len + 1;
+  const size_t columns = (size_t)p->batch * (size_t)p->heads_kv * (size_t)p->kv_len + 1;
+  w->dq = arena_array(p->a, rows, (size_t)p->dim * sizeof(double));
+  w->dk = arena_array(p->a, columns, (size_t)p->dim * sizeof(double));
+  w->dv = arena_array(p->a, columns, (size_t)p->dim_v * sizeof(double));
+  bool ok = w->dq != NULL && w->dk != NULL && w->dv != NULL;
+  for (int i = 0; i < p->spec->traced.num_inputs && ok; i++) {
+    if (p->input_grad[i].data == NULL) continue;
+    size_t size = 1;
+    for (int j = 0; j < p->input[i].ndim; j++) size *= (size_t)p->input[i].shape[j];
+    w->input_grad[i] = arena_array(p->a, size, sizeof(double));
+    ok = w->input_grad[i] != NULL;
+  }
+  return ok ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+}
+
+static luattn_status backward_open(backward *w, const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a,
+                                   luattn_error *err) {
+  const derived_spec *derived = &spec->derived;
+  TRY(problem_open(spec, args, precision, a, &w->p, err));
+  cpu_problem *p = &w->p;
+  const int64_t row_shape[] = {p->batch, p->heads, p->q_len, p->dim_v};
+  TRY(scores_open(p, &w->scores, err));
+  TRY(program_open(a, p->g, derived->row, derived->num_rows, &w->rows, err));
+  TRY(program_open(a, p->g, (ir_ref[]){derived->prob, derived->ds}, 2, &w->element, err));
+  TRY(terms_open(p, &derived->row_terms, &w->row_terms, err));
+  TRY(terms_open(p, &derived->element_terms, &w->element_terms, err));
+  TRY(view_open_shaped("o", args->o, 4, row_shape, &w->o, err));
+  TRY(view_open_shaped("dout", args->dout, 4, row_shape, &w->dout, err));
+  if (spec->traced.online.lse >= 0) TRY(view_open_shaped("lse", args->lse, 3, row_shape, &w->lse, err));
+  if (derived->num_saved > 0) {
+    const int64_t shape[] = {derived->num_saved, p->batch, p->heads, p->q_len};
+    TRY(view_open_shaped("saved", args->saved, 4, shape, &w->saved, err));
+  }
+  if (args->dlse != NULL && args->dlse->data != NULL) {
+    if (spec->traced.online.lse < 0) {
+      return luattn_fail(err, LUATTN_INVALID, "dlse: online_func '%s' of spec '%s' has no lse; leave args.dlse NULL",
+                         spec->traced.online.name, spec->traced.name);
+    }
+    TRY(view_open_shaped("dlse", args->dlse, 3, row_shape, &w->dlse, err));
+  }
+  return open_arrays(w, err);
+}
+
+luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, luattn_error *err) {
+  arena *a = arena_open(arena_allocator(spec->a));
+  backward *w = a != NULL ? arena_new(a, sizeof *w) : NULL;
+  luattn_status s = w != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  if (s == LUATTN_OK) s = backward_open(w, spec, args, precision, a, err);
+  if (s == LUATTN_OK) s = backward_run(w, err);
+  const traced_spec *t = &spec->traced;
+  const derived_spec *d = &spec->derived;
+  if (s == LUATTN_OK) {
+    const cpu_problem *p = &w->p;
+    s = finish_tensor(w, "dq", args->q, args->dq, t->query_mod, &d->query_mod, w->dq, p->heads, p->q_len, p->dim, err);
+    if (s == LUATTN_OK)
+      s = finish_tensor(w, "dk", args->k, args->dk, t->key_mod, &d->key_mod, w->dk, p->heads_kv, p->kv_len, p->dim, err);
+    if (s == LUATTN_OK)
+      s = finish_tensor(w, "dv", args->v, args->dv, t->value_mod, &d->value_mod, w->dv, p->heads_kv, p->kv_len, p->dim_v, err);
+    if (s == LUATTN_OK) s = write_parameters(w, args, err);
+  }
+  arena_close(a);
+  return s;
+}
+
+luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  return luattn_cpu_backward_in(spec, args, LUATTN_F64, err);
+}

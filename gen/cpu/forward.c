@@ -1,0 +1,155 @@
+/* forward.c: the online function over tiles of kept scores, one row of a tile at a time, in double. */
+#include <math.h>
+#include <string.h>
+
+#include "gen/cpu/tile.h"
+
+typedef struct forward {
+  cpu_problem p;
+  cpu_scores scores;
+  online_split split;
+  cpu_program init, term[SPEC_MAX_RED], prob, step, finish;
+  int num_state, num_out;
+  cpu_view o, lse, saved;
+} forward;
+
+static luattn_status open_programs(forward *f, luattn_error *err) {
+  const luattn_spec *spec = f->p.spec;
+  const traced_online *on = &spec->traced.online;
+  const derived_spec *derived = &spec->derived;
+  arena *a = f->p.a;
+  ir *g = f->p.g;
+  TRY(split_online(g, on, spec->traced.file, &f->split, err));
+  TRY(program_open(a, g, on->init, on->num_state, &f->init, err));
+  for (int k = 0; k < f->split.num_red; k++) TRY(program_open(a, g, &f->split.term[k], 1, &f->term[k], err));
+  TRY(program_open(a, g, &f->split.prob, 1, &f->prob, err));
+  ir_ref roots[1 + SPEC_MAX_STATE];
+  roots[0] = f->split.rescale;
+  memcpy(roots + 1, f->split.next, sizeof f->split.next);
+  f->num_state = on->num_state;
+  TRY(program_open(a, g, roots, 1 + on->num_state, &f->step, err));
+  ir_ref last[2 + DERIVED_MAX_ROWS];
+  f->num_out = 0;
+  last[f->num_out++] = on->out; /* linear in VAR_OUT: its value at 1 is the factor of O */
+  if (on->lse >= 0) last[f->num_out++] = on->final[on->lse];
+  for (int i = 0; i < derived->num_saved; i++) last[f->num_out++] = derived->saved[i];
+  return program_open(a, g, last, f->num_out, &f->finish, err);
+}
+
+/* One tile of a row: reductions over the kept scores, then probabilities in place, the new state, and the factor of O. */
+static double online_step(const forward *f, cpu_lanes *lanes, int count, double *score, double *state) {
+  double red[SPEC_MAX_RED] = {0}, x[IR_LANES], values[1 + SPEC_MAX_STATE], *out[1 + SPEC_MAX_STATE];
+  lanes->red = red;
+  lanes->state = state;
+  lanes->score = score;
+  for (int k = 0; k < f->split.num_red; k++) {
+    const bool is_max = f->split.kind[k] == IR_REDUCE_MAX;
+    program_run(&f->term[k], lanes, count, (double *const[]){x});
+    red[k] = is_max ? -INFINITY : 0;
+    for (int i = 0; i < count; i++) red[k] = is_max ? fmax(red[k], x[i]) : red[k] + x[i];
+  }
+  program_run(&f->prob, lanes, count, (double *const[]){x});
+  for (int i = 0; i <= f->num_state; i++) out[i] = &values[i];
+  program_run(&f->step, lanes, 1, out);
+  memcpy(state, values + 1, (size_t)f->num_state * sizeof *state);
+  memcpy(score, x, (size_t)count * sizeof *score);
+  return values[0];
+}
+
+static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const double *state, double *o, int q) {
+  const int dim_v = f->p.dim_v;
+  double values[2 + DERIVED_MAX_ROWS] = {0}, *out[2 + DERIVED_MAX_ROWS];
+  for (int i = 0; i < f->num_out; i++) out[i] = &values[i];
+  lanes->state = state;
+  lanes->out = 1;
+  if (any) program_run(&f->finish, lanes, 1, out);
+  for (int d = 0; d < dim_v; d++) view_set(&f->o, (int64_t[]){lanes->b, lanes->h, q, d}, any ? o[d] * values[0] : 0);
+  int next = 1;
+  if (f->p.spec->traced.online.lse >= 0) {
+    if (f->lse.data != NULL) view_set(&f->lse, (int64_t[]){lanes->b, lanes->h, q}, any ? values[next] : -INFINITY);
+    next++;
+  }
+  for (int i = 0; f->saved.data != NULL && next < f->num_out; i++, next++) {
+    view_set(&f->saved, (int64_t[]){i, lanes->b, lanes->h, q}, values[next]);
+  }
+}
+
+static void forward_row(forward *f, int b, int h, int q, const unsigned char *class_of_tile, double *o) {
+  const cpu_problem *p = &f->p;
+  const int dim_v = p->dim_v;
+  double state[SPEC_MAX_STATE], *out[SPEC_MAX_STATE];
+  bool any = false;
+  cpu_lanes lanes = {.p = p, .b = b, .h = h, .q_idx = q};
+  for (int i = 0; i < f->num_state; i++) out[i] = &state[i];
+  program_run(&f->init, &lanes, 1, out);
+  memset(o, 0, (size_t)dim_v * sizeof *o);
+  for (int kv0 = 0, t = 0; kv0 < p->kv_len; kv0 += CPU_TILE, t++) {
+    if (class_of_tile[t] == 0) continue;
+    double score[IR_LANES];
+    const int count = scores_kept(&f->scores, &lanes, kv0, class_of_tile[t] == 1, score);
+    if (count == 0) continue;
+    scores_mod(&f->scores, &lanes, count, score);
+    const double scale = online_step(f, &lanes, count, score, state);
+    round_all(p->precision, score, count);
+    for (int d = 0; any && d < dim_v; d++) o[d] *= scale;
+    for (int i = 0; i < count; i++) {
+      const double *v = p->v + cpu_at(p->heads_kv, p->kv_len, dim_v, b, h / p->group, (int)f->scores.kv_idx[i]);
+      for (int d = 0; d < dim_v; d++) o[d] += score[i] * v[d];
+    }
+    any = true;
+  }
+  finish_row(f, &lanes, any, state, o, q);
+}
+
+static luattn_status forward_run(forward *f, luattn_error *err) {
+  cpu_problem *p = &f->p;
+  const size_t tiles = (size_t)(p->kv_len / CPU_TILE + 1);
+  double *o = arena_array(p->a, (size_t)p->dim_v, sizeof *o);
+  unsigned char *classes = arena_new(p->a, tiles);
+  if (o == NULL || classes == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  for (int b = 0; b < p->batch; b++) {
+    for (int h = 0; h < p->heads; h++) {
+      for (int q0 = 0; q0 < p->q_len; q0 += CPU_TILE) {
+        const int q1 = q0 + CPU_TILE < p->q_len ? q0 + CPU_TILE - 1 : p->q_len - 1;
+        tile_row_classes(p, b, h, q0, q1, classes);
+        for (int q = q0; q <= q1; q++) forward_row(f, b, h, q, classes, o);
+      }
+    }
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status forward_open(forward *f, const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a,
+                                  luattn_error *err) {
+  TRY(problem_open(spec, args, precision, a, &f->p, err));
+  TRY(scores_open(&f->p, &f->scores, err));
+  TRY(open_programs(f, err));
+  const cpu_problem *p = &f->p;
+  TRY(view_open_shaped("o", args->o, 4, (int64_t[]){p->batch, p->heads, p->q_len, p->dim_v}, &f->o, err));
+  if (args->lse != NULL && args->lse->data != NULL) {
+    if (spec->traced.online.lse < 0) {
+      return luattn_fail(err, LUATTN_INVALID, "lse: online_func '%s' of spec '%s' has no lse; leave args.lse NULL",
+                         spec->traced.online.name, spec->traced.name);
+    }
+    TRY(view_open_shaped("lse", args->lse, 3, (int64_t[]){p->batch, p->heads, p->q_len}, &f->lse, err));
+  }
+  if (args->saved != NULL && args->saved->data != NULL) {
+    const int64_t shape[] = {spec->derived.num_saved, p->batch, p->heads, p->q_len};
+    TRY(view_open_shaped("saved", args->saved, 4, shape, &f->saved, err));
+  }
+  return LUATTN_OK;
+}
+
+luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, luattn_error *err) {
+  arena *a = arena_open(arena_allocator(spec->a));
+  forward *f = a != NULL ? arena_new(a, sizeof *f) : NULL;
+  luattn_status status = f != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  if (status == LUATTN_OK) status = forward_open(f, spec, args, precision, a, err);
+  if (status == LUATTN_OK) status = forward_run(f, err);
+  arena_close(a);
+  return status;
+}
+
+luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  return luattn_cpu_forward_in(spec, args, LUATTN_F64, err);
+}

@@ -1,0 +1,89 @@
+/* tiles.c: tile classes on the CPU, for the CPU path and for pictures of a mask. */
+#include <float.h>
+#include <math.h>
+
+#include "gen/cpu/cpu.h"
+
+typedef struct tile_box {
+  const cpu_problem *p;
+  int b, h, q0, q1, kv0, kv1; /* inclusive */
+} tile_box;
+
+static ir_bounds exactly_int(long long x) { return (ir_bounds){.integer = {x, x}}; }
+
+static ir_bounds box_variable(void *user, ir_var v, uint32_t index, ir_type type) {
+  const tile_box *t = user;
+  const cpu_problem *p = t->p;
+  switch (v) {
+    case VAR_B: return exactly_int(t->b);
+    case VAR_H: return exactly_int(t->h);
+    case VAR_Q: return (ir_bounds){.integer = {t->q0, t->q1}};
+    case VAR_KV: return (ir_bounds){.integer = {t->kv0, t->kv1}};
+    case VAR_Q_LEN: return exactly_int(p->q_len);
+    case VAR_KV_LEN: return exactly_int(p->kv_len);
+    case VAR_HEADS: return exactly_int(p->heads);
+    case VAR_HEADS_KV: return exactly_int(p->heads_kv);
+    case VAR_SCALAR: return (ir_bounds){.real = {p->scalar[index], p->scalar[index]}};
+    default: break;
+  }
+  if (type == IR_REAL) return (ir_bounds){.real = {-INFINITY, INFINITY}};
+  if (type == IR_INT) return (ir_bounds){.integer = {INT64_MIN, INT64_MAX}};
+  return (ir_bounds){.boolean = {1, 1}};
+}
+
+static long long clamp_to(long long x, long long size) { return x < 0 ? 0 : x >= size ? size - 1 : x; }
+
+/* Scans the part of an input that the index box covers: the CPU can afford what a kernel reads from block minima. */
+static ir_bounds box_load(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
+  const tile_box *t = user;
+  const cpu_view *view = &t->p->input[input];
+  int64_t lo[4] = {0}, hi[4] = {0}, at[4];
+  double low = INFINITY, high = -INFINITY;
+  for (int i = 0; i < n_index; i++) {
+    lo[i] = clamp_to(index[i].lo, view->shape[i]);
+    hi[i] = clamp_to(index[i].hi, view->shape[i]);
+  }
+  for (at[0] = lo[0]; at[0] <= hi[0]; at[0]++) {
+    for (at[1] = lo[1]; at[1] <= hi[1]; at[1]++) {
+      for (at[2] = lo[2]; at[2] <= hi[2]; at[2]++) {
+        for (at[3] = lo[3]; at[3] <= hi[3]; at[3]++) {
+          const double x = view_get(view, at);
+          if (isnan(x)) return (ir_bounds){.real = {-INFINITY, INFINITY}};
+          low = fmin(low, x);
+          high = fmax(high, x);
+        }
+      }
+    }
+  }
+  if (type == IR_INT) return (ir_bounds){.integer = {(long long)low, (long long)high}};
+  if (type == IR_BOOL) return (ir_bounds){.boolean = {low == 0, high != 0}};
+  return (ir_bounds){.real = {low, high}};
+}
+
+int problem_tile_class(cpu_problem *p, int b, int h, int q0, int q1, int kv0, int kv1) {
+  if (p->mask.keep == IR_NONE) return 2;
+  tile_box box = {p, b, h, q0, q1, kv0, kv1};
+  const ir_bounds_env env = {.user = &box, .variable = box_variable, .load = box_load};
+  return mask_tile_class(p->g, &p->mask, &env, p->bounds);
+}
+
+luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m, int tile_n,
+                                unsigned char *out, luattn_error *err) {
+  arena *a = arena_open(arena_allocator(spec->a));
+  if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
+  cpu_problem p;
+  luattn_status status = problem_open(spec, args, LUATTN_F64, a, &p, err);
+  if (status == LUATTN_OK && (tile_m < 1 || tile_n < 1 || b < 0 || b >= p.batch || h < 0 || h >= p.heads)) {
+    status = luattn_fail(err, LUATTN_INVALID, "mask: tile %dx%d of batch %d, head %d does not exist; batch is %d, heads %d", tile_m,
+                         tile_n, b, h, p.batch, p.heads);
+  }
+  for (int q0 = 0; status == LUATTN_OK && q0 < p.q_len; q0 += tile_m) {
+    for (int kv0 = 0; kv0 < p.kv_len; kv0 += tile_n) {
+      const int q1 = q0 + tile_m < p.q_len ? q0 + tile_m - 1 : p.q_len - 1;
+      const int kv1 = kv0 + tile_n < p.kv_len ? kv0 + tile_n - 1 : p.kv_len - 1;
+      *out++ = (unsigned char)problem_tile_class(&p, b, h, q0, q1, kv0, kv1);
+    }
+  }
+  arena_close(a);
+  return status;
+}
