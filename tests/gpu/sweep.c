@@ -1,0 +1,115 @@
+/* sweep.c: every example x dtype x shape on a GPU, forward and backward, against the CPU path in double precision.
+ *
+ * usage: gpu_sweep --examples DIR [--shard I/N] [--only SUBSTRING] [--verbose]
+ * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU. */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/check.h"
+
+/* Odd, short, long, grouped, cross-length both ways (which gives causal_bottom_right empty rows), D != Dv, large D. */
+static const char *const shapes[] = {
+    "2,2,2,64,64,64",      "1,2,1,1,1,64",       "1,3,1,7,130,40,24",  "2,4,2,129,65,72,16", "1,2,2,257,127,128",
+    "1,4,1,100,300,96,48", "1,2,1,300,100,8,64", "1,2,1,190,190,256",  "1,1,1,515,517,64",   "1,8,2,66,1023,16,32",
+};
+static const char *const dtypes[] = {"f64", "f32", "bf16", "f16"};
+#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+
+typedef struct sweep {
+  const char *examples, *only;
+  int shard, shards, passed, failed, next;
+  bool verbose;
+  cli_gpu *gpu;
+} sweep;
+
+static void report(sweep *s, const char *name, const check_report *r) {
+  if (r->failed > 0 || s->verbose) check_print(name, r);
+  *(r->failed > 0 ? &s->failed : &s->passed) += 1;
+}
+
+static void run_case(sweep *s, const luattn_spec *spec, const char *name, const char *dtype, const char *shape, bool heads_last) {
+  cli_options o = {.dtype = dtype, .shape = shape, .layout = heads_last ? "bshd" : "bhsd", .seed = 1 + s->next};
+  char title[512];
+  cli_problem p;
+  check_report r = {0};
+  luattn_error err;
+  snprintf(title, sizeof title, "%s %s %s %s", name, dtype, shape, o.layout);
+  luattn_status status = problem_read(spec, &o, true, &p, &err);
+  if (status == LUATTN_OK) {
+    status = check_kernels(s->gpu, &p, &r, &err);
+    problem_free(&p);
+  }
+  if (status == LUATTN_OK) {
+    report(s, title, &r);
+  } else {
+    printf("%s\n  %s\n", title, err.message);
+    s->failed++;
+  }
+  fflush(stdout);
+}
+
+static void run_spec(sweep *s, const char *name) {
+  char path[4096];
+  luattn_spec *spec = NULL;
+  luattn_error err;
+  snprintf(path, sizeof path, "%s/%s", s->examples, name);
+  for (int d = 0; d < COUNT(dtypes); d++) {
+    for (int i = 0; i < COUNT(shapes); i++) {
+      if (s->next++ % s->shards != s->shard) continue;
+      if (spec == NULL && luattn_spec_load(path, NULL, &spec, &err) != LUATTN_OK) {
+        printf("%s\n  %s\n", name, err.message);
+        s->failed++;
+        return;
+      }
+      run_case(s, spec, name, dtypes[d], shapes[i], (i + d) % 2 != 0);
+    }
+  }
+  /* The engine keeps kernels of this spec: it lives until the engine is closed with the process. */
+}
+
+static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static int run_all(sweep *s) {
+  char *names[256];
+  int count = 0;
+  DIR *dir = opendir(s->examples);
+  if (dir == NULL) {
+    fprintf(stderr, "gpu_sweep: --examples %s cannot be read\n", s->examples);
+    return 1;
+  }
+  for (struct dirent *e; count < COUNT(names) && (e = readdir(dir)) != NULL;) {
+    const size_t n = strlen(e->d_name);
+    if (n < 5 || strcmp(e->d_name + n - 4, ".lua") != 0 || (s->only != NULL && strstr(e->d_name, s->only) == NULL)) continue;
+    names[count] = malloc(n + 1);
+    if (names[count] != NULL) memcpy(names[count++], e->d_name, n + 1);
+  }
+  closedir(dir);
+  qsort(names, (size_t)count, sizeof *names, compare_names);
+  for (int i = 0; i < count; i++) {
+    run_spec(s, names[i]);
+    free(names[i]);
+  }
+  printf("%d passed, %d failed\n", s->passed, s->failed);
+  return s->failed > 0 || s->passed == 0;
+}
+
+int main(int argc, char **argv) {
+  sweep s = {.examples = "examples", .shards = 1};
+  luattn_error err;
+  for (int i = 1; i < argc; i++) {
+    if (strcmp(argv[i], "--verbose") == 0) s.verbose = true;
+    else if (i + 1 < argc && strcmp(argv[i], "--examples") == 0) s.examples = argv[++i];
+    else if (i + 1 < argc && strcmp(argv[i], "--only") == 0) s.only = argv[++i];
+    else if (i + 1 < argc && strcmp(argv[i], "--shard") == 0) {
+      if (sscanf(argv[++i], "%d/%d", &s.shard, &s.shards) != 2 || s.shards < 1) return 2;
+    } else return 2;
+  }
+  if (gpu_open(&(cli_options){0}, &s.gpu, &err) != LUATTN_OK) {
+    printf("skipped: %s\n", err.message);
+    return 77;
+  }
+  const int code = run_all(&s);
+  gpu_close(s.gpu);
+  return code;
+}
