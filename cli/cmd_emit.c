@@ -30,8 +30,15 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
 
 static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t, luattn_error *err) {
   luattn_image *image;
+  luattn_compile_report report = {0};
   size_t size;
-  TRY(luattn_compile(spec, t, &image, NULL, err));
+  TRY(luattn_compile(spec, t, &image, &report, err));
+  if (report.cache_hit) {
+    fprintf(stderr, "from the cache: plan and source %.1f ms, cache %.1f ms\n", report.plan_ms, report.cache_ms);
+  } else {
+    fprintf(stderr, "compiled: trace %.1f ms, plan and source %.1f ms, NVRTC %.0f ms\n", report.trace_ms, report.plan_ms,
+            report.nvrtc_ms);
+  }
   const void *cubin = luattn_image_cubin(image, &size);
   const bool ok = fwrite(cubin, 1, size, stdout) == size;
   luattn_image_free(image);
