@@ -15,11 +15,13 @@ luattn_status args_fail(const args_call *c, const char *fmt, ...) {
   va_start(list, fmt);
   vsnprintf(text, sizeof text, fmt, list);
   va_end(list);
-  return luattn_fail(c->err, LUATTN_INVALID, "%s of '%s': %s", c->info->pass == LUATTN_FORWARD ? "forward" : "backward",
-                     c->info->spec_name, text);
+  return luattn_fail(c->err, LUATTN_INVALID, "%s of '%s': %s",
+                     c->info->pass == LUATTN_FORWARD ? "forward" : "backward", c->info->spec_name, text);
 }
 
-bool args_is_dtype(DLDataType a, DLDataType b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
+bool args_is_dtype(DLDataType a, DLDataType b) {
+  return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
 
 void args_dtype_text(DLDataType dtype, char *text, size_t size) {
   static const char *const name[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
@@ -41,7 +43,9 @@ DLDataType args_real(const luattn_image_info *info) {
   return (DLDataType){.code = kDLFloat, .bits = info->dtype == LUATTN_F64 ? 64 : 32, .lanes = 1};
 }
 
-size_t args_real_size(const luattn_image_info *info) { return info->dtype == LUATTN_F64 ? sizeof(double) : sizeof(float); }
+size_t args_real_size(const luattn_image_info *info) {
+  return info->dtype == LUATTN_F64 ? sizeof(double) : sizeof(float);
+}
 
 static DLDataType elem_dtype(const luattn_image_info *info) {
   static const DLDataType table[] = {
@@ -56,7 +60,8 @@ static DLDataType elem_dtype(const luattn_image_info *info) {
 static luattn_status check_shape(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
   if (t->ndim != rule->ndim)
     return args_fail(c, "%s: has %d axes, expected %d: [%s]", rule->name, t->ndim, rule->ndim, rule->axes);
-  if (t->shape == NULL && rule->ndim > 0) return args_fail(c, "%s: its shape is NULL, expected [%s]", rule->name, rule->axes);
+  if (t->shape == NULL && rule->ndim > 0)
+    return args_fail(c, "%s: its shape is NULL, expected [%s]", rule->name, rule->axes);
   if (!args_is_dtype(t->dtype, rule->dtype)) {
     char have[32], want[32];
     args_dtype_text(t->dtype, have, sizeof have);
@@ -74,7 +79,8 @@ static luattn_status check_shape(const args_call *c, const tensor_rule *rule, co
   return LUATTN_OK;
 }
 
-static luattn_status check_strides(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4]) {
+static luattn_status check_strides(const args_call *c, const tensor_rule *rule, const DLTensor *t,
+                                   long long stride[4]) {
   int64_t next = 1;
   bool is_empty = false;
   for (int i = 0; i < rule->ndim; ++i) is_empty = is_empty || t->shape[i] == 0;
@@ -83,14 +89,17 @@ static luattn_status check_strides(const args_call *c, const tensor_rule *rule, 
     stride[i] = t->shape[i] > 1 ? have : 0;
     if (t->shape[i] > 1 && !is_empty) {
       if (rule->is_contiguous && have != next)
-        return args_fail(c, "%s: axis %d has stride %" PRId64 ", expected %" PRId64 "; it must be contiguous", rule->name, i,
-                         have, next);
+        return args_fail(c, "%s: axis %d has stride %" PRId64 ", expected %" PRId64 "; it must be contiguous",
+                         rule->name, i, have, next);
       if (rule->is_row && i == rule->ndim - 1 && have != 1)
-        return args_fail(c, "%s: the last axis has stride %" PRId64 ", expected 1; make that axis contiguous", rule->name,
-                         have);
+        return args_fail(c, "%s: the last axis has stride %" PRId64 ", expected 1; make that axis contiguous",
+                         rule->name, have);
       if (rule->is_output && have == 0)
-        return args_fail(c, "%s: axis %d has stride 0 over %" PRId64 " elements, expected memory of its own for each element "
-                         "of an output", rule->name, i, t->shape[i]);
+        return args_fail(c,
+                         "%s: axis %d has stride 0 over %" PRId64
+                         " elements, expected memory of its own for each element "
+                         "of an output",
+                         rule->name, i, t->shape[i]);
     }
     if (t->shape[i] > 0 && next > INT64_MAX / 16 / t->shape[i])
       return args_fail(c, "%s: has more elements than a machine can address", rule->name);
@@ -103,39 +112,47 @@ static luattn_status check_device(const args_call *c, const tensor_rule *rule, c
   switch (t->device.device_type) {
     case kDLCUDA:
       if (t->device.device_id == c->device) return LUATTN_OK;
-      return args_fail(c, "%s: is on CUDA device %d, but the kernel is loaded on device %d; move it, or load there",
-                       rule->name, t->device.device_id, c->device);
+      return args_fail(
+          c, "%s: is on CUDA device %d, but the kernel is loaded on device %d; move it, or load there",
+          rule->name, t->device.device_id, c->device);
     case kDLCUDAManaged:
     case kDLCUDAHost: /* every device reads both at the same address */
       return LUATTN_OK;
     case kDLCPU:
-      return args_fail(c, "%s: is in CPU memory, expected CUDA device %d; luattn_copy_to_device copies it, "
-                       "luattn_cpu_forward and luattn_cpu_backward work there", rule->name, c->device);
+      return args_fail(c,
+                       "%s: is in CPU memory, expected CUDA device %d; luattn_copy_to_device copies it, "
+                       "luattn_cpu_forward and luattn_cpu_backward work there",
+                       rule->name, c->device);
     default:
-      return args_fail(c, "%s: has DLPack device type %d, expected %d (CUDA)", rule->name, (int)t->device.device_type,
-                       (int)kDLCUDA);
+      return args_fail(c, "%s: has DLPack device type %d, expected %d (CUDA)", rule->name,
+                       (int)t->device.device_type, (int)kDLCUDA);
   }
 }
 
 /* The families with tensor cores move 16 bytes at a time. */
-static luattn_status check_alignment(const args_call *c, const tensor_rule *rule, const DLTensor *t, const long long stride[4],
-                                     uintptr_t address) {
+static luattn_status check_alignment(const args_call *c, const tensor_rule *rule, const DLTensor *t,
+                                     const long long stride[4], uintptr_t address) {
   const unsigned elem = rule->dtype.bits / 8u;
   const bool vectors = rule->is_row && c->info->family != LUATTN_SIMT;
   const unsigned align = vectors ? 16 : elem;
   if (address % align != 0)
-    return args_fail(c, "%s: address 0x%" PRIxPTR " (data + byte_offset) is not a multiple of %u bytes; %s", rule->name,
-                     address, align, vectors ? "copy it, or compile for the simt family" : "its data is misplaced");
+    return args_fail(c, "%s: address 0x%" PRIxPTR " (data + byte_offset) is not a multiple of %u bytes; %s",
+                     rule->name, address, align,
+                     vectors ? "copy it, or compile for the simt family" : "its data is misplaced");
   if (!vectors) return LUATTN_OK;
   const long long step = 16 / (long long)elem;
   for (int i = 0; i < t->ndim - 1; ++i)
     if (stride[i] % step != 0)
-      return args_fail(c, "%s: axis %d has stride %lld, expected a multiple of %lld elements (16 bytes); copy it, or compile "
-                       "for the simt family", rule->name, i, stride[i], step);
+      return args_fail(
+          c,
+          "%s: axis %d has stride %lld, expected a multiple of %lld elements (16 bytes); copy it, or compile "
+          "for the simt family",
+          rule->name, i, stride[i], step);
   return LUATTN_OK;
 }
 
-luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4], void **data) {
+luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4],
+                          void **data) {
   TRY(check_shape(c, rule, t));
   TRY(check_strides(c, rule, t, stride));
   *data = NULL;
@@ -143,7 +160,8 @@ luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLT
   for (int i = 0; i < t->ndim; ++i)
     if (t->shape[i] == 0) return LUATTN_OK; /* nothing is read; the pointer may be anything */
   TRY(check_device(c, rule, t));
-  if (t->data == NULL) return args_fail(c, "%s: its data pointer is NULL; give it memory on the device", rule->name);
+  if (t->data == NULL)
+    return args_fail(c, "%s: its data pointer is NULL; give it memory on the device", rule->name);
   const uintptr_t address = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
   TRY(check_alignment(c, rule, t, stride, address));
   *data = (void *)address;
@@ -161,18 +179,25 @@ static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
                        i == 0 ? "heads, q_len, head_dim" : "heads_kv, kv_len, head_dim");
     for (int a = 0; a < 3; ++a)
       if (pair[i]->shape[a] < 0 || pair[i]->shape[a] > INT32_MAX)
-        return args_fail(c, "%s: axis %d has size %" PRId64 ", expected 0 to %d", name[i], a, pair[i]->shape[a], INT32_MAX);
+        return args_fail(c, "%s: axis %d has size %" PRId64 ", expected 0 to %d", name[i], a,
+                         pair[i]->shape[a], INT32_MAX);
   }
   const int64_t *q = pair[0]->shape, *k = pair[1]->shape;
-  if (q[1] == 0 || k[1] == 0) return args_fail(c, "%s: has no heads, expected at least 1", q[1] == 0 ? "q" : "k");
+  if (q[1] == 0 || k[1] == 0)
+    return args_fail(c, "%s: has no heads, expected at least 1", q[1] == 0 ? "q" : "k");
   if (q[1] % k[1] != 0)
-    return args_fail(c, "k: has %" PRId64 " heads, and q's %" PRId64 " are no multiple of that; heads must be a multiple of "
-                     "heads_kv", k[1], q[1]);
+    return args_fail(c,
+                     "k: has %" PRId64 " heads, and q's %" PRId64
+                     " are no multiple of that; heads must be a multiple of "
+                     "heads_kv",
+                     k[1], q[1]);
   const int64_t length[] = {q[2], k[2]};
   for (int i = 0; i < 2; ++i)
     if (length[i] > c->info->max_len)
-      return args_fail(c, "%s: has length %" PRId64 ", but this spec's index arithmetic is exact up to %" PRId64
-                       " alone; shorten it, or use smaller factors in the spec", name[i], length[i], c->info->max_len);
+      return args_fail(c,
+                       "%s: has length %" PRId64 ", but this spec's index arithmetic is exact up to %" PRId64
+                       " alone; shorten it, or use smaller factors in the spec",
+                       name[i], length[i], c->info->max_len);
   p->batch = (int)q[0];
   p->heads = (int)q[1];
   p->heads_kv = (int)k[1];
@@ -193,7 +218,8 @@ static luattn_status check_scale(const args_call *c, LuattnParams *p) {
 enum { DIM_BATCH, DIM_HEADS, DIM_HEADS_KV, DIM_Q, DIM_KV, DIM_D, DIM_DV };
 typedef enum presence { UNUSED, REQUIRED, OPTIONAL, REFUSED } presence;
 
-/* One row a tensor: where it stands in luattn_args and in LuattnParams, its axes, and its use in either pass. */
+/* One row a tensor: where it stands in luattn_args and in LuattnParams, its axes, and its use in either pass.
+ */
 typedef struct tensor_row {
   const char *name, *axes;
   size_t from, to;
@@ -204,11 +230,16 @@ typedef struct tensor_row {
 } tensor_row;
 
 #define AT(member) offsetof(luattn_args, member), offsetof(LuattnParams, member)
-#define Q_AXES 4, {DIM_BATCH, DIM_HEADS, DIM_Q, DIM_D}
-#define O_AXES 4, {DIM_BATCH, DIM_HEADS, DIM_Q, DIM_DV}
-#define K_AXES 4, {DIM_BATCH, DIM_HEADS_KV, DIM_KV, DIM_D}
-#define V_AXES 4, {DIM_BATCH, DIM_HEADS_KV, DIM_KV, DIM_DV}
-#define ROW_AXES 3, {DIM_BATCH, DIM_HEADS, DIM_Q, 0}
+#define Q_AXES \
+  4, { DIM_BATCH, DIM_HEADS, DIM_Q, DIM_D }
+#define O_AXES \
+  4, { DIM_BATCH, DIM_HEADS, DIM_Q, DIM_DV }
+#define K_AXES \
+  4, { DIM_BATCH, DIM_HEADS_KV, DIM_KV, DIM_D }
+#define V_AXES \
+  4, { DIM_BATCH, DIM_HEADS_KV, DIM_KV, DIM_DV }
+#define ROW_AXES \
+  3, { DIM_BATCH, DIM_HEADS, DIM_Q, 0 }
 
 static const tensor_row rows[] = {
     {"q", "batch, heads, q_len, head_dim", AT(q), Q_AXES, false, 0},
@@ -228,26 +259,34 @@ static presence row_presence(const luattn_image_info *m, const tensor_row *row) 
   const bool is_forward = m->pass == LUATTN_FORWARD;
   if (row->want != 0) return is_forward ? UNUSED : (m->wants & row->want) != 0 ? REQUIRED : REFUSED;
   switch (row->to) {
-    case offsetof(LuattnParams, dout): return is_forward ? UNUSED : REQUIRED;
-    case offsetof(LuattnParams, dlse): return is_forward ? UNUSED : m->has_lse ? OPTIONAL : REFUSED;
-    case offsetof(LuattnParams, lse): return !m->has_lse ? REFUSED : is_forward ? OPTIONAL : REQUIRED;
-    default: return REQUIRED;
+    case offsetof(LuattnParams, dout):
+      return is_forward ? UNUSED : REQUIRED;
+    case offsetof(LuattnParams, dlse):
+      return is_forward ? UNUSED : m->has_lse ? OPTIONAL : REFUSED;
+    case offsetof(LuattnParams, lse):
+      return !m->has_lse ? REFUSED : is_forward ? OPTIONAL : REQUIRED;
+    default:
+      return REQUIRED;
   }
 }
 
 static luattn_status refuse(const args_call *c, const tensor_row *row) {
   if (row->want != 0)
-    return args_fail(c, "%s: this image does not compute it; leave it NULL, or compile with more luattn_wants", row->name);
+    return args_fail(
+        c, "%s: this image does not compute it; leave it NULL, or compile with more luattn_wants", row->name);
   return args_fail(c, "%s: the online function of this spec has no lse; leave it NULL", row->name);
 }
 
 static luattn_status missing(const args_call *c, const tensor_row *row) {
   if (row->want != 0)
-    return args_fail(c, "%s: is missing, but this image computes it; give it, or compile with fewer luattn_wants", row->name);
+    return args_fail(
+        c, "%s: is missing, but this image computes it; give it, or compile with fewer luattn_wants",
+        row->name);
   return args_fail(c, "%s: is missing; give a tensor [%s]", row->name, row->axes);
 }
 
-static luattn_status fill_tensor(const args_call *c, const tensor_row *row, const int64_t dim[], LuattnParams *p) {
+static luattn_status fill_tensor(const args_call *c, const tensor_row *row, const int64_t dim[],
+                                 LuattnParams *p) {
   const DLTensor *t;
   memcpy(&t, (const char *)c->args + row->from, sizeof t);
   const presence use = row_presence(c->info, row);
@@ -281,7 +320,8 @@ static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnP
                             .dtype = args_real(c->info),
                             .is_contiguous = true};
   if (c->args->saved == NULL)
-    return args_fail(c, "saved: is missing; this spec keeps %u numbers a row for backward, give a tensor [%s]",
+    return args_fail(c,
+                     "saved: is missing; this spec keeps %u numbers a row for backward, give a tensor [%s]",
                      (unsigned)c->info->num_saved, rule.axes);
   long long stride[4];
   return args_tensor(c, &rule, c->args->saved, stride, &p->saved);
@@ -289,15 +329,15 @@ static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnP
 
 luattn_status args_fill(const args_call *c, LuattnParams *params) {
   if (c->args->struct_size < sizeof(luattn_args))
-    return args_fail(c, "luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args)", c->args->struct_size,
-                     sizeof(luattn_args));
+    return args_fail(c, "luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args)",
+                     c->args->struct_size, sizeof(luattn_args));
   memset(params, 0, sizeof *params);
   TRY(check_lengths(c, params));
   TRY(check_scale(c, params));
-  const int64_t dim[] = {[DIM_BATCH] = params->batch,       [DIM_HEADS] = params->heads,
-                         [DIM_HEADS_KV] = params->heads_kv, [DIM_Q] = params->q_len,
-                         [DIM_KV] = params->kv_len,         [DIM_D] = c->info->head_dim,
-                         [DIM_DV] = c->info->head_dim_v};
+  const int64_t dim[] = {
+      [DIM_BATCH] = params->batch,   [DIM_HEADS] = params->heads, [DIM_HEADS_KV] = params->heads_kv,
+      [DIM_Q] = params->q_len,       [DIM_KV] = params->kv_len,   [DIM_D] = c->info->head_dim,
+      [DIM_DV] = c->info->head_dim_v};
   const size_t num_rows = c->shapes_only ? 3 : sizeof rows / sizeof *rows;
   for (size_t i = 0; i < num_rows; ++i) TRY(fill_tensor(c, &rows[i], dim, params));
   if (!c->shapes_only) TRY(fill_saved(c, dim, params));

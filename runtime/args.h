@@ -36,7 +36,8 @@ typedef struct tensor_rule {
 } tensor_rule;
 
 /* Checks a tensor; stride[i] is 0 on an axis of one element; *data has byte_offset in it. */
-luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4], void **data);
+luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4],
+                          void **data);
 
 bool args_is_dtype(DLDataType a, DLDataType b);
 void args_dtype_text(DLDataType dtype, char *text, size_t size);

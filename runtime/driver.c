@@ -8,8 +8,8 @@
 
 #define CPU_WAY_OUT "install NVIDIA's driver, or use the CPU path (luattn_cpu_forward, or --device cpu)"
 
-luattn_status driver_fail(const luattn_driver *d, luattn_error *err, cu_result result, const char *call, const char *doing,
-                          ...) {
+luattn_status driver_fail(const luattn_driver *d, luattn_error *err, cu_result result, const char *call,
+                          const char *doing, ...) {
   const luattn_status status = result == CU_OUT_OF_MEMORY ? LUATTN_NO_MEMORY : LUATTN_CUDA;
   if (err == NULL) return status;
   const char *name = NULL;
@@ -24,13 +24,15 @@ luattn_status driver_fail(const luattn_driver *d, luattn_error *err, cu_result r
 
 /* ISO C has no cast from void * to a function pointer; POSIX says that the bytes are the same. */
 static luattn_status load_functions(luattn_driver *d, const char *path, luattn_error *err) {
-#define DRIVER_LOAD(name, symbol, params)                                                                     \
-  {                                                                                                           \
-    void *address = dlsym(d->library, symbol);                                                                \
-    if (address == NULL)                                                                                      \
-      return luattn_fail(err, LUATTN_CUDA, "luattn_driver_open: %s: has no %s; it is too old or not libcuda, " \
-                         "update NVIDIA's driver", path, symbol);                                             \
-    memcpy(&d->name, &address, sizeof address);                                                               \
+#define DRIVER_LOAD(name, symbol, params)                                                    \
+  {                                                                                          \
+    void *address = dlsym(d->library, symbol);                                               \
+    if (address == NULL)                                                                     \
+      return luattn_fail(err, LUATTN_CUDA,                                                   \
+                         "luattn_driver_open: %s: has no %s; it is too old or not libcuda, " \
+                         "update NVIDIA's driver",                                           \
+                         path, symbol);                                                      \
+    memcpy(&d->name, &address, sizeof address);                                              \
   }
   DRIVER_FUNCTIONS(DRIVER_LOAD)
 #undef DRIVER_LOAD
@@ -58,8 +60,9 @@ static luattn_status open_library(luattn_driver *d, const char **path, luattn_er
   d->library = dlopen(*path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (d->library != NULL) return LUATTN_OK;
   const char *why = dlerror();
-  return luattn_fail(err, LUATTN_CUDA, "luattn_driver_open: cannot load libcuda, tried '%s'%s: %s; " CPU_WAY_OUT, *path,
-                     chosen ? " (LUATTN_LIBCUDA)" : " (LUATTN_LIBCUDA names another)", why != NULL ? why : "unknown reason");
+  return luattn_fail(
+      err, LUATTN_CUDA, "luattn_driver_open: cannot load libcuda, tried '%s'%s: %s; " CPU_WAY_OUT, *path,
+      chosen ? " (LUATTN_LIBCUDA)" : " (LUATTN_LIBCUDA names another)", why != NULL ? why : "unknown reason");
 }
 
 luattn_status luattn_driver_open(luattn_driver **driver, luattn_error *err) {
@@ -85,7 +88,8 @@ void luattn_driver_close(luattn_driver *driver) {
   if (driver == NULL) return;
   for (int i = 0; i < driver->num_devices; ++i) {
     cu_device device;
-    if (driver->context[i] != NULL && driver->device_get(&device, i) == 0) (void)driver->context_release(device);
+    if (driver->context[i] != NULL && driver->device_get(&device, i) == 0)
+      (void)driver->context_release(device);
   }
   pthread_mutex_destroy(&driver->lock);
   if (driver->library != NULL) dlclose(driver->library);
@@ -94,8 +98,9 @@ void luattn_driver_close(luattn_driver *driver) {
 
 static luattn_status get_device(const luattn_driver *d, int ordinal, cu_device *device, luattn_error *err) {
   if (ordinal < 0 || ordinal >= d->num_devices)
-    return luattn_fail(err, LUATTN_INVALID, "device %d: there is no such device; this machine has %d, numbered from 0",
-                       ordinal, d->num_devices);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "device %d: there is no such device; this machine has %d, numbered from 0", ordinal,
+                       d->num_devices);
   const cu_result result = d->device_get(device, ordinal);
   return result == 0 ? LUATTN_OK : driver_fail(d, err, result, "cuDeviceGet", "opening device %d", ordinal);
 }
@@ -110,7 +115,8 @@ luattn_status driver_context(luattn_driver *d, int device, cu_context *context, 
   *context = d->context[device];
   pthread_mutex_unlock(&d->lock);
   if (result != 0)
-    return driver_fail(d, err, result, "cuDevicePrimaryCtxRetain", "opening the primary context of device %d", device);
+    return driver_fail(d, err, result, "cuDevicePrimaryCtxRetain", "opening the primary context of device %d",
+                       device);
   return LUATTN_OK;
 }
 
@@ -137,12 +143,16 @@ luattn_status luattn_device_count(luattn_driver *driver, int *count, luattn_erro
   return LUATTN_OK;
 }
 
-luattn_status luattn_device_get_info(luattn_driver *driver, int device, luattn_device_info *info, luattn_error *err) {
+luattn_status luattn_device_get_info(luattn_driver *driver, int device, luattn_device_info *info,
+                                     luattn_error *err) {
   luattn_device_info out = {.arch = 0};
   cu_device handle;
   TRY(get_device(driver, device, &handle, err));
   int major = 0, minor = 0;
-  const struct { int attribute; int *value; } query[] = {
+  const struct {
+    int attribute;
+    int *value;
+  } query[] = {
       {CU_DEVICE_MAJOR, &major},
       {CU_DEVICE_MINOR, &minor},
       {CU_DEVICE_MULTIPROCESSORS, &out.multiprocessors},
@@ -151,8 +161,8 @@ luattn_status luattn_device_get_info(luattn_driver *driver, int device, luattn_d
   for (size_t i = 0; i < sizeof query / sizeof *query; ++i) {
     const cu_result result = driver->device_attribute(query[i].value, query[i].attribute, handle);
     if (result != 0)
-      return driver_fail(driver, err, result, "cuDeviceGetAttribute", "attribute %d of device %d", query[i].attribute,
-                         device);
+      return driver_fail(driver, err, result, "cuDeviceGetAttribute", "attribute %d of device %d",
+                         query[i].attribute, device);
   }
   cu_result result = driver->device_name(out.name, (int)sizeof out.name, handle);
   if (result != 0) return driver_fail(driver, err, result, "cuDeviceGetName", "name of device %d", device);

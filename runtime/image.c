@@ -30,8 +30,10 @@ typedef struct header {
 } header;
 
 _Static_assert(sizeof(header) == 64, "the header has no holes");
-_Static_assert(sizeof(luattn_entry_info) == 92 && sizeof(luattn_input_info) == 92, "the manifest's parts have no holes");
-_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, reserved) + 4, "the manifest has no holes");
+_Static_assert(sizeof(luattn_entry_info) == 92 && sizeof(luattn_input_info) == 92,
+               "the manifest's parts have no holes");
+_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, reserved) + 4,
+               "the manifest has no holes");
 
 static const char magic[8] = {'L', 'U', 'A', 'T', 'T', 'N', 'I', 'M'};
 
@@ -44,18 +46,22 @@ struct luattn_image {
 #define CUBIN_OFFSET ((sizeof(header) + sizeof(luattn_image_info) + 63) / 64 * 64)
 
 static luattn_status bad(luattn_error *err, const char *subject, long long value, const char *expected) {
-  return luattn_fail(err, LUATTN_IMAGE, "image: %s: is %lld, expected %s; compile it again", subject, value, expected);
+  return luattn_fail(err, LUATTN_IMAGE, "image: %s: is %lld, expected %s; compile it again", subject, value,
+                     expected);
 }
 
-static luattn_status check_range(luattn_error *err, const char *subject, uint64_t value, uint64_t low, uint64_t high) {
+static luattn_status check_range(luattn_error *err, const char *subject, uint64_t value, uint64_t low,
+                                 uint64_t high) {
   if (value >= low && value <= high) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_IMAGE, "image: %s: is %llu, expected %llu to %llu; compile it again", subject,
-                     (unsigned long long)value, (unsigned long long)low, (unsigned long long)high);
+  return luattn_fail(err, LUATTN_IMAGE, "image: %s: is %llu, expected %llu to %llu; compile it again",
+                     subject, (unsigned long long)value, (unsigned long long)low, (unsigned long long)high);
 }
 
-static luattn_status check_name(luattn_error *err, const char *subject, const char *name, size_t size, bool may_be_empty) {
+static luattn_status check_name(luattn_error *err, const char *subject, const char *name, size_t size,
+                                bool may_be_empty) {
   if (memchr(name, '\0', size) == NULL)
-    return luattn_fail(err, LUATTN_IMAGE, "image: %s: its name does not end within %zu bytes; compile it again", subject, size);
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: %s: its name does not end within %zu bytes; compile it again", subject, size);
   if (!may_be_empty && name[0] == '\0')
     return luattn_fail(err, LUATTN_IMAGE, "image: %s: its name is empty; compile it again", subject);
   return LUATTN_OK;
@@ -74,8 +80,9 @@ static luattn_status check_entries(const luattn_image_info *m, luattn_error *err
     TRY(check_name(err, "entry", e->name, sizeof e->name, false));
     TRY(check_range(err, "entry: role", e->role, 0, LUATTN_ROLE_COUNT - 1));
     if (!role_in_pass(e->role, m->pass))
-      return luattn_fail(err, LUATTN_IMAGE, "image: entry '%s': role %u does not belong to a %s pass; compile it again",
-                         e->name, (unsigned)e->role, m->pass == LUATTN_FORWARD ? "forward" : "backward");
+      return luattn_fail(err, LUATTN_IMAGE,
+                         "image: entry '%s': role %u does not belong to a %s pass; compile it again", e->name,
+                         (unsigned)e->role, m->pass == LUATTN_FORWARD ? "forward" : "backward");
     TRY(check_range(err, "entry: threads", e->threads, 1, 1024));
     TRY(check_range(err, "entry: shared_bytes", e->shared_bytes, 0, 1u << 20));
     const bool by_n = e->role == LUATTN_ROLE_DKDV, by_m = !by_n && e->role != LUATTN_ROLE_STATS;
@@ -84,7 +91,8 @@ static luattn_status check_entries(const luattn_image_info *m, luattn_error *err
     finishes = finishes || e->role == LUATTN_ROLE_FINISH;
   }
   if (m->accumulates_dq != 0 && !finishes)
-    return luattn_fail(err, LUATTN_IMAGE, "image: accumulates_dq: no entry turns the sums into dq; compile it again");
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: accumulates_dq: no entry turns the sums into dq; compile it again");
   return LUATTN_OK;
 }
 
@@ -102,11 +110,13 @@ static luattn_status check_inputs(const luattn_image_info *m, luattn_error *err)
       if (strcmp(in->name, m->input[j].name) == 0)
         return luattn_fail(err, LUATTN_IMAGE, "image: input '%s': stands twice; compile it again", in->name);
   }
-  TRY(check_range(err, "num_scalars", m->num_scalars, 0, sizeof m->scalar_default / sizeof *m->scalar_default));
+  TRY(check_range(err, "num_scalars", m->num_scalars, 0,
+                  sizeof m->scalar_default / sizeof *m->scalar_default));
   for (uint32_t i = 0; i < m->num_scalars; ++i) {
     TRY(check_name(err, "scalar", m->scalar_name[i], sizeof m->scalar_name[i], false));
     if (i > 0 && strcmp(m->scalar_name[i - 1], m->scalar_name[i]) >= 0)
-      return luattn_fail(err, LUATTN_IMAGE, "image: scalar '%s': names are not in order; compile it again", m->scalar_name[i]);
+      return luattn_fail(err, LUATTN_IMAGE, "image: scalar '%s': names are not in order; compile it again",
+                         m->scalar_name[i]);
   }
   TRY(check_range(err, "num_stats", m->num_stats, 0, sizeof m->stat / sizeof *m->stat));
   for (uint32_t i = 0; i < m->num_stats; ++i) {
@@ -114,7 +124,8 @@ static luattn_status check_inputs(const luattn_image_info *m, luattn_error *err)
     if (s->input >= m->num_inputs) return bad(err, "stat: input", s->input, "the number of an input");
     const luattn_input_info *in = &m->input[s->input];
     if (in->dtype != LUATTN_INPUT_I32) return bad(err, "stat: dtype of its input", in->dtype, "4 (int32)");
-    if (s->axis + (uint64_t)1 != in->num_axes) return bad(err, "stat: axis", s->axis, "its input's last axis");
+    if (s->axis + (uint64_t)1 != in->num_axes)
+      return bad(err, "stat: axis", s->axis, "its input's last axis");
     TRY(check_range(err, "stat: block", s->block, 1, 1u << 20));
   }
   return LUATTN_OK;
@@ -128,20 +139,25 @@ static luattn_status check_manifest(const luattn_image_info *m, luattn_error *er
   TRY(check_range(err, "arch", m->arch, 50, 999));
   TRY(check_name(err, "arch_suffix", m->arch_suffix, sizeof m->arch_suffix, true));
   if (m->arch_suffix[0] != '\0' && strcmp(m->arch_suffix, "a") != 0)
-    return luattn_fail(err, LUATTN_IMAGE, "image: arch_suffix: is '%s', expected 'a' or nothing; compile it again",
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: arch_suffix: is '%s', expected 'a' or nothing; compile it again",
                        m->arch_suffix);
   TRY(check_range(err, "head_dim", m->head_dim, 1, 1024));
   TRY(check_range(err, "head_dim_v", m->head_dim_v, 1, 1024));
   TRY(check_range(err, "num_saved", m->num_saved, 0, 64));
   TRY(check_range(err, "num_bwd_rows", m->num_bwd_rows, 0, 64));
-  const struct { const char *name; uint32_t value; } flag[] = {
+  const struct {
+    const char *name;
+    uint32_t value;
+  } flag[] = {
       {"has_lse", m->has_lse},
       {"has_query_mod", m->has_query_mod},
       {"has_key_mod", m->has_key_mod},
       {"has_value_mod", m->has_value_mod},
       {"accumulates_dq", m->accumulates_dq},
   };
-  for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i) TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
+  for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
+    TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   TRY(check_range(err, "reserved", m->reserved, 0, 0));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
@@ -157,30 +173,37 @@ static luattn_status check_header(const header *h, size_t size, luattn_error *er
   if (memcmp(h->magic, magic, sizeof magic) != 0)
     return luattn_fail(err, LUATTN_IMAGE, "image: byte 0: magic is not LUATTNIM; this is no image of luattn");
   if (h->byte_order != BYTE_ORDER_MARK)
-    return luattn_fail(err, LUATTN_IMAGE, "image: byte 12: was written on a machine of another byte order; compile it here");
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: byte 12: was written on a machine of another byte order; compile it here");
   if (h->version != FORMAT_VERSION)
-    return luattn_fail(err, LUATTN_IMAGE, "image: byte 8: format version is %u, this luattn reads %u; compile it again",
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: byte 8: format version is %u, this luattn reads %u; compile it again",
                        (unsigned)h->version, FORMAT_VERSION);
   if (h->total_size != size)
-    return luattn_fail(err, LUATTN_IMAGE, "image: byte 32: says %llu bytes, but there are %zu; it was cut or extended",
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: byte 32: says %llu bytes, but there are %zu; it was cut or extended",
                        (unsigned long long)h->total_size, size);
   if (h->manifest_size != sizeof(luattn_image_info))
-    return luattn_fail(err, LUATTN_IMAGE, "image: byte 40: manifest has %llu bytes, this luattn's has %zu; compile it again",
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: byte 40: manifest has %llu bytes, this luattn's has %zu; compile it again",
                        (unsigned long long)h->manifest_size, sizeof(luattn_image_info));
   if (h->cubin_offset != CUBIN_OFFSET)
     return luattn_fail(err, LUATTN_IMAGE, "image: byte 48: cubin starts at %llu, expected %zu; it is damaged",
                        (unsigned long long)h->cubin_offset, CUBIN_OFFSET);
   if (size <= CUBIN_OFFSET || h->cubin_size != size - CUBIN_OFFSET || h->cubin_size > MAX_CUBIN)
-    return luattn_fail(err, LUATTN_IMAGE, "image: byte 56: cubin has %llu bytes, which does not fit an image of %zu; it is "
-                       "damaged", (unsigned long long)h->cubin_size, size);
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: byte 56: cubin has %llu bytes, which does not fit an image of %zu; it is "
+                       "damaged",
+                       (unsigned long long)h->cubin_size, size);
   return LUATTN_OK;
 }
 
-luattn_status luattn_image_create(const luattn_image_info *info, const void *cubin, size_t cubin_size, luattn_image **image,
-                                  luattn_error *err) {
+luattn_status luattn_image_create(const luattn_image_info *info, const void *cubin, size_t cubin_size,
+                                  luattn_image **image, luattn_error *err) {
   TRY(check_manifest(info, err));
   if (cubin_size == 0 || cubin_size > MAX_CUBIN)
-    return luattn_fail(err, LUATTN_IMAGE, "image: cubin: has %zu bytes, expected 1 to %zu", cubin_size, MAX_CUBIN);
+    return luattn_fail(err, LUATTN_IMAGE, "image: cubin: has %zu bytes, expected 1 to %zu", cubin_size,
+                       MAX_CUBIN);
   const size_t size = CUBIN_OFFSET + cubin_size;
   luattn_image *out = calloc(1, sizeof *out + size);
   if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "image: no memory for %zu bytes", size);
@@ -206,12 +229,14 @@ luattn_status luattn_image_create(const luattn_image_info *info, const void *cub
 luattn_status luattn_image_open(const void *bytes, size_t size, luattn_image **image, luattn_error *err) {
   header h;
   if (size < sizeof h)
-    return luattn_fail(err, LUATTN_IMAGE, "image: has %zu bytes, fewer than its header of %zu; it was cut", size, sizeof h);
+    return luattn_fail(err, LUATTN_IMAGE, "image: has %zu bytes, fewer than its header of %zu; it was cut",
+                       size, sizeof h);
   memcpy(&h, bytes, sizeof h);
   TRY(check_header(&h, size, err));
   const XXH128_hash_t sum = checksum(bytes, size);
   if (sum.low64 != h.checksum_low || sum.high64 != h.checksum_high)
-    return luattn_fail(err, LUATTN_IMAGE, "image: byte 16: checksum does not match the contents; it is damaged");
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: byte 16: checksum does not match the contents; it is damaged");
   luattn_image *out = malloc(sizeof *out + size);
   if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "image: no memory for %zu bytes", size);
   out->size = size;

@@ -27,8 +27,10 @@ static int edit_distance(const char *a, const char *b, int limit) {
   return row[nb] < limit ? row[nb] : limit;
 }
 
-/* "; did you mean 'slopes'?" or "; this spec has 'a', 'b'". `name` and `stride` walk over an array of names. */
-static void suggest(const char *unknown, const char *name, size_t stride, uint32_t count, char *text, size_t size) {
+/* "; did you mean 'slopes'?" or "; this spec has 'a', 'b'". `name` and `stride` walk over an array of names.
+ */
+static void suggest(const char *unknown, const char *name, size_t stride, uint32_t count, char *text,
+                    size_t size) {
   const char *best = NULL;
   int best_distance = 3; /* farther is no misspelling */
   for (uint32_t i = 0; i < count; ++i) {
@@ -49,61 +51,81 @@ static void suggest(const char *unknown, const char *name, size_t stride, uint32
 
 static DLDataType input_dtype(uint32_t dtype) {
   static const DLDataType table[] = {
-      [LUATTN_INPUT_F64] = {kDLFloat, 64, 1}, [LUATTN_INPUT_F32] = {kDLFloat, 32, 1},
+      [LUATTN_INPUT_F64] = {kDLFloat, 64, 1},   [LUATTN_INPUT_F32] = {kDLFloat, 32, 1},
       [LUATTN_INPUT_BF16] = {kDLBfloat, 16, 1}, [LUATTN_INPUT_F16] = {kDLFloat, 16, 1},
-      [LUATTN_INPUT_I32] = {kDLInt, 32, 1}, [LUATTN_INPUT_BOOL] = {kDLUInt, 8, 1},
+      [LUATTN_INPUT_I32] = {kDLInt, 32, 1},     [LUATTN_INPUT_BOOL] = {kDLUInt, 8, 1},
   };
   return table[dtype];
 }
 
 /* DLPack 1.0 has a bool type (code 6); before, a byte of 0 or 1 stood for it. Both are read. */
-static bool is_bool(DLDataType dtype) { return (dtype.code == 6 || dtype.code == kDLUInt) && dtype.bits == 8 && dtype.lanes == 1; }
+static bool is_bool(DLDataType dtype) {
+  return (dtype.code == 6 || dtype.code == kDLUInt) && dtype.bits == 8 && dtype.lanes == 1;
+}
 
-typedef struct axis_size { const char *name; int64_t size; bool broadcasts; } axis_size;
+typedef struct axis_size {
+  const char *name;
+  int64_t size;
+  bool broadcasts;
+} axis_size;
 
 /* size -1: any. */
 static axis_size expected_axis(const LuattnParams *p, int32_t axis) {
   switch (axis) {
-    case LUATTN_AXIS_FREE: return (axis_size){"free", -1, false};
-    case LUATTN_AXIS_B: return (axis_size){"b", p->batch, true};
-    case LUATTN_AXIS_H: return (axis_size){"h", p->heads, true};
-    case LUATTN_AXIS_HKV: return (axis_size){"h_kv", p->heads_kv, false};
-    case LUATTN_AXIS_Q: return (axis_size){"q", p->q_len, false};
-    case LUATTN_AXIS_KV: return (axis_size){"kv", p->kv_len, false};
-    default: return (axis_size){"fixed", axis, false};
+    case LUATTN_AXIS_FREE:
+      return (axis_size){"free", -1, false};
+    case LUATTN_AXIS_B:
+      return (axis_size){"b", p->batch, true};
+    case LUATTN_AXIS_H:
+      return (axis_size){"h", p->heads, true};
+    case LUATTN_AXIS_HKV:
+      return (axis_size){"h_kv", p->heads_kv, false};
+    case LUATTN_AXIS_Q:
+      return (axis_size){"q", p->q_len, false};
+    case LUATTN_AXIS_KV:
+      return (axis_size){"kv", p->kv_len, false};
+    default:
+      return (axis_size){"fixed", axis, false};
   }
 }
 
-static luattn_status check_axes(const args_call *c, const LuattnParams *p, const luattn_input_info *info, const DLTensor *t,
-                                const char *label, int64_t shape[4]) {
+static luattn_status check_axes(const args_call *c, const LuattnParams *p, const luattn_input_info *info,
+                                const DLTensor *t, const char *label, int64_t shape[4]) {
   if (t->ndim != (int)info->num_axes || (t->ndim > 0 && t->shape == NULL))
     return args_fail(c, "%s: has %d axes, expected %u", label, t->ndim, (unsigned)info->num_axes);
   for (int i = 0; i < t->ndim; ++i) {
     const axis_size want = expected_axis(p, info->axis[i]);
     shape[i] = t->shape[i];
     if (shape[i] < 0 || shape[i] > INT32_MAX)
-      return args_fail(c, "%s: axis %d (%s) has size %" PRId64 ", expected at most %d", label, i, want.name, shape[i], INT32_MAX);
+      return args_fail(c, "%s: axis %d (%s) has size %" PRId64 ", expected at most %d", label, i, want.name,
+                       shape[i], INT32_MAX);
     if (want.size < 0) {
       if (shape[i] >= 1) continue;
       return args_fail(c, "%s: axis %d (free) has size 0, expected at least 1", label, i);
     }
     if (shape[i] != want.size && !(want.broadcasts && shape[i] == 1))
-      return args_fail(c, "%s: axis %d (%s) has size %" PRId64 ", expected %" PRId64 "%s", label, i, want.name, shape[i],
-                       want.size, want.broadcasts ? ", or 1 to broadcast" : "");
+      return args_fail(c, "%s: axis %d (%s) has size %" PRId64 ", expected %" PRId64 "%s", label, i,
+                       want.name, shape[i], want.size, want.broadcasts ? ", or 1 to broadcast" : "");
   }
   return LUATTN_OK;
 }
 
 /* A gradient is computed where the caller gives memory for it. */
-static luattn_status fill_grad(const args_call *c, const luattn_input_info *info, const DLTensor *grad, tensor_rule *rule,
-                               LuattnInput *out) {
-  if (c->info->pass == LUATTN_FORWARD || c->shapes_only || grad == NULL || grad->data == NULL) return LUATTN_OK;
+static luattn_status fill_grad(const args_call *c, const luattn_input_info *info, const DLTensor *grad,
+                               tensor_rule *rule, LuattnInput *out) {
+  if (c->info->pass == LUATTN_FORWARD || c->shapes_only || grad == NULL || grad->data == NULL)
+    return LUATTN_OK;
   if (!info->grad)
-    return args_fail(c, "input '%s': grad was given, but the spec does not mark it grad; leave it NULL, or write grad = true",
-                     info->name);
+    return args_fail(
+        c,
+        "input '%s': grad was given, but the spec does not mark it grad; leave it NULL, or write grad = true",
+        info->name);
   if (!(c->info->wants & LUATTN_WANT_INPUTS))
-    return args_fail(c, "input '%s': grad was given, but this image computes no gradients of inputs; leave it NULL, or compile "
-                     "with LUATTN_WANT_INPUTS", info->name);
+    return args_fail(c,
+                     "input '%s': grad was given, but this image computes no gradients of inputs; leave it "
+                     "NULL, or compile "
+                     "with LUATTN_WANT_INPUTS",
+                     info->name);
   char label[LUATTN_NAME_SIZE + 32];
   snprintf(label, sizeof label, "grad of input '%s'", info->name);
   rule->name = label;
@@ -118,15 +140,19 @@ static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams
   const luattn_input_info *info = &c->info->input[index];
   const luattn_input *given = NULL;
   for (size_t i = 0; i < c->args->num_inputs && given == NULL; ++i)
-    if (c->args->inputs[i].name != NULL && strcmp(c->args->inputs[i].name, info->name) == 0) given = &c->args->inputs[i];
+    if (c->args->inputs[i].name != NULL && strcmp(c->args->inputs[i].name, info->name) == 0)
+      given = &c->args->inputs[i];
   char label[LUATTN_NAME_SIZE + 32];
   snprintf(label, sizeof label, "input '%s'", info->name);
-  tensor_rule rule = {.name = label, .axes = "as the spec declares", .ndim = (int)info->num_axes,
+  tensor_rule rule = {.name = label,
+                      .axes = "as the spec declares",
+                      .ndim = (int)info->num_axes,
                       .dtype = input_dtype(info->dtype)};
   if (given == NULL || given->tensor == NULL) {
     char dtype[32];
     args_dtype_text(rule.dtype, dtype, sizeof dtype);
-    return args_fail(c, "%s: is missing; give a %s tensor of %u axes by this name", label, dtype, (unsigned)info->num_axes);
+    return args_fail(c, "%s: is missing; give a %s tensor of %u axes by this name", label, dtype,
+                     (unsigned)info->num_axes);
   }
   const DLTensor *t = given->tensor;
   TRY(check_axes(c, p, info, t, label, rule.shape));
@@ -154,7 +180,8 @@ luattn_status args_inputs(const args_call *c, LuattnParams *params) {
       return args_fail(c, "input '%.64s': the spec has no such input; %s", name, hint);
     }
     for (size_t j = 0; j < i; ++j)
-      if (strcmp(name, c->args->inputs[j].name) == 0) return args_fail(c, "input '%s': was given twice", name);
+      if (strcmp(name, c->args->inputs[j].name) == 0)
+        return args_fail(c, "input '%s': was given twice", name);
   }
   for (uint32_t i = 0; i < m->num_inputs; ++i) TRY(fill_input(c, i, params));
   return LUATTN_OK;
@@ -164,10 +191,17 @@ static luattn_status fill_scalar_grads(const args_call *c, LuattnParams *p) {
   const DLTensor *t = c->args->scalar_grads;
   if (c->info->pass == LUATTN_FORWARD || c->shapes_only || t == NULL) return LUATTN_OK;
   if (!(c->info->wants & LUATTN_WANT_SCALARS))
-    return args_fail(c, "scalar_grads: was given, but this image computes no gradients of scalars; leave it NULL, or compile "
-                     "with LUATTN_WANT_SCALARS");
-  const tensor_rule rule = {.name = "scalar_grads", .axes = "number of scalars", .ndim = 1, .shape = {c->info->num_scalars},
-                            .dtype = args_real(c->info), .is_output = true, .is_contiguous = true};
+    return args_fail(
+        c,
+        "scalar_grads: was given, but this image computes no gradients of scalars; leave it NULL, or compile "
+        "with LUATTN_WANT_SCALARS");
+  const tensor_rule rule = {.name = "scalar_grads",
+                            .axes = "number of scalars",
+                            .ndim = 1,
+                            .shape = {c->info->num_scalars},
+                            .dtype = args_real(c->info),
+                            .is_output = true,
+                            .is_contiguous = true};
   long long stride[4];
   return args_tensor(c, &rule, t, stride, &p->scalar_grad);
 }

@@ -8,28 +8,39 @@
 #define KERNEL_VALUES(m) \
   (m)->spec_name, (m)->pass == LUATTN_FORWARD ? "forward" : "backward", (unsigned)(m)->arch, (m)->arch_suffix
 
-/* A cubin runs on its own major version from its own minor version on; with suffix a, on that architecture alone. */
+/* A cubin runs on its own major version from its own minor version on; with suffix a, on that architecture
+ * alone. */
 static bool runs_on(const luattn_image_info *m, int arch) {
   const int image = (int)m->arch;
   if (m->arch_suffix[0] != '\0') return image == arch;
   return image / 10 == arch / 10 && image % 10 <= arch % 10;
 }
 
-static luattn_status check_device(luattn_driver *driver, int device, const luattn_image_info *m, luattn_error *err) {
+static luattn_status check_device(luattn_driver *driver, int device, const luattn_image_info *m,
+                                  luattn_error *err) {
   if (m->params_version != LUATTN_PARAMS_VERSION || m->params_size != sizeof(LuattnParams))
-    return luattn_fail(err, LUATTN_IMAGE, "luattn_kernel_load: " KERNEL_FORMAT ": was built for parameter layout %u of %u bytes, "
-                       "this luattn has %d of %zu; compile it again", KERNEL_VALUES(m), (unsigned)m->params_version,
-                       (unsigned)m->params_size, LUATTN_PARAMS_VERSION, sizeof(LuattnParams));
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "luattn_kernel_load: " KERNEL_FORMAT
+                       ": was built for parameter layout %u of %u bytes, "
+                       "this luattn has %d of %zu; compile it again",
+                       KERNEL_VALUES(m), (unsigned)m->params_version, (unsigned)m->params_size,
+                       LUATTN_PARAMS_VERSION, sizeof(LuattnParams));
   luattn_device_info info;
   TRY(luattn_device_get_info(driver, device, &info, err));
   if (!runs_on(m, info.arch))
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "luattn_kernel_load: " KERNEL_FORMAT ": does not run on device %d, %s (sm_%d); "
-                       "compile it for arch %d", KERNEL_VALUES(m), device, info.name, info.arch, info.arch);
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "luattn_kernel_load: " KERNEL_FORMAT
+                       ": does not run on device %d, %s (sm_%d); "
+                       "compile it for arch %d",
+                       KERNEL_VALUES(m), device, info.name, info.arch, info.arch);
   for (uint32_t i = 0; i < m->num_entries; ++i)
     if (m->entry[i].shared_bytes > (unsigned)info.shared_bytes_per_block)
-      return luattn_fail(err, LUATTN_UNSUPPORTED, "luattn_kernel_load: " KERNEL_FORMAT ": %s needs %u bytes of shared memory, "
-                         "device %d, %s, has %d a block; compile with smaller tiles", KERNEL_VALUES(m), m->entry[i].name,
-                         (unsigned)m->entry[i].shared_bytes, device, info.name, info.shared_bytes_per_block);
+      return luattn_fail(err, LUATTN_UNSUPPORTED,
+                         "luattn_kernel_load: " KERNEL_FORMAT
+                         ": %s needs %u bytes of shared memory, "
+                         "device %d, %s, has %d a block; compile with smaller tiles",
+                         KERNEL_VALUES(m), m->entry[i].name, (unsigned)m->entry[i].shared_bytes, device,
+                         info.name, info.shared_bytes_per_block);
   return LUATTN_OK;
 }
 
@@ -39,26 +50,29 @@ static luattn_status load_functions(luattn_kernel *k, const void *cubin, luattn_
   cu_result result = d->module_load(&k->module, cubin);
   if (result != 0) {
     k->module = NULL;
-    return driver_fail(d, err, result, "cuModuleLoadData", "loading " KERNEL_FORMAT "; the driver supports CUDA %d.%d, and "
-                       "NVRTC must not be newer by a major version", KERNEL_VALUES(m), d->version / 1000,
-                       d->version % 1000 / 10);
+    return driver_fail(d, err, result, "cuModuleLoadData",
+                       "loading " KERNEL_FORMAT
+                       "; the driver supports CUDA %d.%d, and "
+                       "NVRTC must not be newer by a major version",
+                       KERNEL_VALUES(m), d->version / 1000, d->version % 1000 / 10);
   }
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     result = d->module_function(&k->function[i], k->module, m->entry[i].name);
     if (result != 0)
-      return driver_fail(d, err, result, "cuModuleGetFunction", "looking for %s in " KERNEL_FORMAT, m->entry[i].name,
-                         KERNEL_VALUES(m));
+      return driver_fail(d, err, result, "cuModuleGetFunction", "looking for %s in " KERNEL_FORMAT,
+                         m->entry[i].name, KERNEL_VALUES(m));
     if (m->entry[i].shared_bytes == 0) continue;
     result = d->function_set(k->function[i], CU_FUNCTION_MAX_DYNAMIC_SHARED, (int)m->entry[i].shared_bytes);
     if (result != 0)
-      return driver_fail(d, err, result, "cuFuncSetAttribute", "giving %s of " KERNEL_FORMAT " %u bytes of shared memory",
-                         m->entry[i].name, KERNEL_VALUES(m), (unsigned)m->entry[i].shared_bytes);
+      return driver_fail(d, err, result, "cuFuncSetAttribute",
+                         "giving %s of " KERNEL_FORMAT " %u bytes of shared memory", m->entry[i].name,
+                         KERNEL_VALUES(m), (unsigned)m->entry[i].shared_bytes);
   }
   return LUATTN_OK;
 }
 
-luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image, luattn_kernel **kernel,
-                                 luattn_error *err) {
+luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
+                                 luattn_kernel **kernel, luattn_error *err) {
   const luattn_image_info *m = luattn_image_get_info(image);
   TRY(check_device(driver, device, m, err));
   luattn_kernel *k = calloc(1, sizeof *k);

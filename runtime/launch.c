@@ -47,11 +47,13 @@ static void take_modified(cursor *w, size_t elem, int batch, int heads, int len,
 }
 
 /* Rows and positions of one stat: the axes before the input's last, flattened, and the last. */
-static void stat_shape(const luattn_image_info *m, const LuattnParams *p, uint32_t stat, int64_t *num_rows, int64_t *blocks) {
+static void stat_shape(const luattn_image_info *m, const LuattnParams *p, uint32_t stat, int64_t *num_rows,
+                       int64_t *blocks) {
   const luattn_stat_info *s = &m->stat[stat];
   const LuattnInput *in = &p->input[s->input];
   *num_rows = 1;
-  for (uint32_t a = 0; a < s->axis; ++a) *num_rows = *num_rows > INT32_MAX ? *num_rows : *num_rows * in->size[a];
+  for (uint32_t a = 0; a < s->axis; ++a)
+    *num_rows = *num_rows > INT32_MAX ? *num_rows : *num_rows * in->size[a];
   *blocks = ceil_div(in->size[s->axis], s->block);
 }
 
@@ -68,7 +70,8 @@ luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams 
   if (m->num_bwd_rows > 0 && m->pass == LUATTN_BACKWARD)
     p->bwd_rows = take(&w, real, m->num_bwd_rows, p->batch, p->heads, p->q_len);
   if (has_role(m, LUATTN_ROLE_FINISH)) {
-    if (m->accumulates_dq || m->has_query_mod) p->dq_acc = take(&w, real, p->batch, p->heads, p->q_len, head_dim);
+    if (m->accumulates_dq || m->has_query_mod)
+      p->dq_acc = take(&w, real, p->batch, p->heads, p->q_len, head_dim);
     if (m->has_key_mod) p->dk_acc = take(&w, real, p->batch, p->heads_kv, p->kv_len, head_dim);
     if (m->has_value_mod) p->dv_acc = take(&w, real, p->batch, p->heads_kv, p->kv_len, head_dim_v);
   }
@@ -77,7 +80,8 @@ luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams 
     stat_shape(m, p, i, &num_rows, &blocks);
     p->stats[i] = take(&w, sizeof(int), num_rows, blocks, 2, 1);
   }
-  if (w.overflow) return args_fail(c, "workspace: would exceed what this machine can address; use smaller tensors");
+  if (w.overflow)
+    return args_fail(c, "workspace: would exceed what this machine can address; use smaller tensors");
   *size = w.used;
   return LUATTN_OK;
 }
@@ -86,11 +90,14 @@ static luattn_status check_workspace(const args_call *c, size_t need) {
   const uintptr_t address = (uintptr_t)c->args->workspace;
   if (need == 0) return LUATTN_OK;
   if (address == 0)
-    return args_fail(c, "workspace: is NULL, expected %zu bytes of device memory, as luattn_workspace_size says", need);
+    return args_fail(
+        c, "workspace: is NULL, expected %zu bytes of device memory, as luattn_workspace_size says", need);
   if (c->args->workspace_size < need)
-    return args_fail(c, "workspace: has %zu bytes, expected %zu, as luattn_workspace_size says", c->args->workspace_size, need);
+    return args_fail(c, "workspace: has %zu bytes, expected %zu, as luattn_workspace_size says",
+                     c->args->workspace_size, need);
   if (address % 256 != 0)
-    return args_fail(c, "workspace: address 0x%" PRIxPTR " is not a multiple of 256 bytes; align it", address);
+    return args_fail(c, "workspace: address 0x%" PRIxPTR " is not a multiple of 256 bytes; align it",
+                     address);
   return LUATTN_OK;
 }
 
@@ -100,13 +107,15 @@ static luattn_status check_grid(const args_call *c, const luattn_entry_info *ent
   static const int64_t limit[] = {INT32_MAX, 65535, 65535};
   for (int i = 0; i < 3; ++i)
     if (size[i] > limit[i])
-      return args_fail(c, "%s: needs a grid of %" PRId64 " x %" PRId64 " x %" PRId64 ", and %c is at most %" PRId64
-                       "; split the call into smaller batches or fewer heads", entry->name, size[0], size[1], size[2], axis[i],
-                       limit[i]);
+      return args_fail(c,
+                       "%s: needs a grid of %" PRId64 " x %" PRId64 " x %" PRId64
+                       ", and %c is at most %" PRId64 "; split the call into smaller batches or fewer heads",
+                       entry->name, size[0], size[1], size[2], axis[i], limit[i]);
   return LUATTN_OK;
 }
 
-luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, const LuattnParams *p, unsigned grid[3]) {
+luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, const LuattnParams *p,
+                          unsigned grid[3]) {
   int64_t size[3] = {0, p->heads, p->batch};
   switch ((luattn_role)entry->role) {
     case LUATTN_ROLE_STATS:
@@ -146,11 +155,13 @@ static luattn_status zero(const luattn_kernel *k, void *ptr, size_t size, const 
   if (ptr == NULL || size == 0) return LUATTN_OK;
   const cu_result result = k->driver->fill_words((cu_pointer)(uintptr_t)ptr, 0, size / 4, stream);
   if (result == 0) return LUATTN_OK;
-  return driver_fail(k->driver, err, result, "cuMemsetD32Async", "zeroing %s (%zu bytes at %p)", what, size, ptr);
+  return driver_fail(k->driver, err, result, "cuMemsetD32Async", "zeroing %s (%zu bytes at %p)", what, size,
+                     ptr);
 }
 
 /* What kernels only add to. */
-static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, cu_stream stream, luattn_error *err) {
+static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, cu_stream stream,
+                               luattn_error *err) {
   const luattn_image_info *m = &k->info;
   const size_t real = args_real_size(m);
   if (m->accumulates_dq) {
@@ -165,24 +176,27 @@ static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, cu
   return zero(k, p->scalar_grad, m->num_scalars * real, "scalar_grads", stream, err);
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, unsigned (*grid)[3], cu_stream stream,
-                                    luattn_error *err) {
+static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, unsigned (*grid)[3],
+                                    cu_stream stream, luattn_error *err) {
   void *pointers[] = {p};
   for (uint32_t i = 0; i < k->info.num_entries; ++i) {
     const luattn_entry_info *e = &k->info.entry[i];
     const unsigned *g = grid[i];
     if (g[0] == 0 || g[1] == 0 || g[2] == 0) continue;
-    const cu_result result = k->driver->launch(k->function[i], g[0], g[1], g[2], e->threads, 1, 1, e->shared_bytes, stream,
-                                               pointers, NULL);
+    const cu_result result = k->driver->launch(k->function[i], g[0], g[1], g[2], e->threads, 1, 1,
+                                               e->shared_bytes, stream, pointers, NULL);
     if (result != 0)
-      return driver_fail(k->driver, err, result, "cuLaunchKernel", "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of "
-                         "shared memory", e->name, k->info.spec_name, g[0], g[1], g[2], (unsigned)e->threads,
+      return driver_fail(k->driver, err, result, "cuLaunchKernel",
+                         "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of "
+                         "shared memory",
+                         e->name, k->info.spec_name, g[0], g[1], g[2], (unsigned)e->threads,
                          (unsigned)e->shared_bytes);
   }
   return LUATTN_OK;
 }
 
-luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err) {
+luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
+                                    luattn_error *err) {
   const args_call c = {
       .info = &kernel->info, .args = args, .device = kernel->device, .shapes_only = true, .err = err};
   LuattnParams p;
@@ -191,7 +205,8 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
 }
 
 /* Everything is checked before the first thing is put on the stream. */
-luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream, luattn_error *err) {
+luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream,
+                            luattn_error *err) {
   const args_call c = {.info = &kernel->info, .args = args, .device = kernel->device, .err = err};
   LuattnParams p;
   TRY(args_fill(&c, &p));
@@ -199,7 +214,8 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   TRY(workspace_layout(&c, (uintptr_t)args->workspace, &p, &size));
   TRY(check_workspace(&c, size));
   unsigned grid[LUATTN_MAX_ENTRIES][3];
-  for (uint32_t i = 0; i < kernel->info.num_entries; ++i) TRY(launch_grid(&c, &kernel->info.entry[i], &p, grid[i]));
+  for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
+    TRY(launch_grid(&c, &kernel->info.entry[i], &p, grid[i]));
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = zero_sums(kernel, &p, stream, err);
   if (status == LUATTN_OK) status = launch_entries(kernel, &p, grid, stream, err);

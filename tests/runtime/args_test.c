@@ -1,0 +1,313 @@
+/* args_test.c: every way in which arguments can be wrong, and what the message says. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/runtime/fake_cuda.h"
+#include "tests/runtime/problem.h"
+
+static luattn_driver *driver;
+
+static luattn_status launch(problem *p, luattn_error *err) {
+  luattn_image *image = problem_image(p);
+  luattn_kernel *kernel = NULL;
+  luattn_error load_err;
+  if (luattn_kernel_load(driver, 0, image, &kernel, &load_err) != LUATTN_OK) fail_msg("%s", load_err.message);
+  luattn_image_free(image);
+  const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
+  luattn_kernel_unload(kernel);
+  return status;
+}
+
+typedef void bend(problem *p);
+typedef struct bad_case {
+  luattn_pass pass;
+  bend *bend;
+  const char *message;
+} bad_case;
+
+#define BEND(name, statement) \
+  static void name(problem *p) { statement; }
+
+BEND(old_struct, p->args.struct_size = 8)
+BEND(no_q, p->args.q = NULL)
+BEND(no_v, p->args.v = NULL)
+BEND(flat_q, p->q.t.ndim = 3)
+BEND(q_without_shape, p->q.t.shape = NULL)
+BEND(flat_o, p->o.t.ndim = 3)
+BEND(negative_batch, p->q.shape[0] = -1)
+BEND(long_q, p->q.shape[2] = (int64_t)1 << 33)
+BEND(q_beyond_max_len, p->info.max_len = Q_LEN - 1)
+BEND(k_beyond_max_len, p->info.max_len = KV_LEN - 1)
+BEND(no_heads, p->k.shape[1] = 0)
+BEND(uneven_heads, p->k.shape[1] = 3)
+BEND(k_batch, p->k.shape[0] = 1)
+BEND(q_head_dim, p->q.shape[3] = 128)
+BEND(v_head_dim, p->v.shape[3] = 64)
+BEND(v_len, p->v.shape[2] = 7)
+BEND(o_shape, p->o.shape[2] = 101)
+BEND(q_f16, p->q.t.dtype.code = kDLFloat)
+BEND(k_lanes, p->k.t.dtype.lanes = 2)
+BEND(lse_f64, p->lse.t.dtype.bits = 64)
+BEND(v_device_type, p->v.t.device.device_type = kDLROCM)
+BEND(q_on_cpu, p->q.t.device.device_type = kDLCPU)
+BEND(q_on_device_1, p->q.t.device.device_id = 1)
+BEND(q_null, p->q.t.data = NULL)
+BEND(q_unaligned, p->q.t.byte_offset = 8)
+BEND(lse_unaligned, p->lse.t.byte_offset = 2)
+BEND(q_last_stride, p->q.strides[3] = 2)
+BEND(k_stride, p->k.strides[2] = HEAD_DIM + 4)
+BEND(o_broadcast, p->o.strides[0] = 0)
+BEND(no_o, p->args.o = NULL)
+BEND(lse_not_there, p->info.has_lse = 0)
+BEND(no_saved, p->args.saved = NULL)
+BEND(saved_strided, p->saved.strides[2] = 2 * Q_LEN)
+BEND(nan_scale, p->args.scale = (double)NAN)
+BEND(negative_scale, p->args.scale = -1)
+BEND(infinite_scale, p->args.scale = (double)INFINITY)
+BEND(no_inputs, p->args.num_inputs = 3)
+BEND(null_inputs, p->args.inputs = NULL)
+BEND(unnamed_input, p->inputs[1].name = NULL)
+BEND(misspelt_input, p->inputs[0].name = "slope")
+BEND(unknown_input, p->inputs[0].name = "something")
+BEND(input_twice, p->inputs[3].name = "ids")
+BEND(input_without_tensor, p->inputs[2].tensor = NULL)
+BEND(input_dtype, p->ids.t.dtype.bits = 64)
+BEND(bool_as_int, p->flags.t.dtype.code = kDLInt)
+BEND(input_ndim, p->ids.t.ndim = 1)
+BEND(input_heads, p->slopes.shape[0] = 3)
+BEND(input_batch, p->ids.shape[0] = 3)
+BEND(input_kv, p->ids.shape[1] = 1)
+BEND(input_fixed, p->table.shape[1] = 15)
+BEND(input_free, p->table.shape[0] = 0)
+BEND(input_on_cpu, p->slopes.t.device.device_type = kDLCPU)
+BEND(unknown_scalar, p->scalars[0].name = "temprature")
+BEND(unnamed_scalar, p->scalars[0].name = NULL)
+BEND(nan_scalar, p->scalars[0].value = (double)NAN)
+BEND(null_scalars, p->args.scalars = NULL)
+BEND(no_workspace, p->args.workspace = NULL)
+BEND(small_workspace, p->args.workspace_size = 1000)
+BEND(odd_workspace, p->args.workspace = (char *)p->args.workspace + 128)
+BEND(no_dout, p->args.dout = NULL)
+BEND(no_lse, p->args.lse = NULL)
+BEND(no_dq, p->args.dq = NULL)
+BEND(unwanted_dk, p->info.wants &= ~(unsigned)LUATTN_WANT_DK)
+BEND(dq_broadcast, p->dq.strides[1] = 0)
+BEND(grad_of_unmarked, p->info.input[0].grad = 0)
+BEND(unwanted_grads, p->info.wants &= ~(unsigned)LUATTN_WANT_INPUTS)
+BEND(grad_dtype, p->slopes_grad.t.dtype.code = kDLBfloat)
+BEND(grad_shape, p->slopes_grad.shape[0] = 1)
+BEND(unwanted_scalar_grads, p->info.wants &= ~(unsigned)LUATTN_WANT_SCALARS)
+BEND(scalar_grads_shape, p->scalar_grads.shape[0] = 1)
+
+static void scalar_twice(problem *p) {
+  p->args.num_scalars = 2;
+  p->scalars[1] = p->scalars[0];
+}
+static void too_many_batches(problem *p) { problem_resize(p, 22000, 1, 1); }
+static void grad_strided(problem *p) {
+  p->table.t.dtype.bits = 16;
+  p->inputs[3].grad = &p->slopes_grad.t;
+  tensor_set(p, &p->slopes_grad, kDLFloat, 32, 2, 5, 16, 1, 1);
+  p->slopes_grad.strides[0] = 32;
+  p->inputs[0].grad = NULL;
+}
+
+static const bad_case cases[] = {
+    {LUATTN_FORWARD, old_struct, "luattn_args: struct_size is 8, expected 1"},
+    {LUATTN_FORWARD, no_q, "forward of 'demo': q: is missing"},
+    {LUATTN_FORWARD, no_v, "v: is missing"},
+    {LUATTN_FORWARD, flat_q, "q: has 3 axes, expected 4: [batch, heads, q_len, head_dim]"},
+    {LUATTN_FORWARD, q_without_shape, "q: has 4 axes"},
+    {LUATTN_FORWARD, flat_o, "o: has 3 axes, expected 4: [batch, heads, q_len, head_dim_v]"},
+    {LUATTN_FORWARD, negative_batch, "q: axis 0 has size -1, expected 0 to 2147483647"},
+    {LUATTN_FORWARD, long_q, "q: axis 2 has size 8589934592"},
+    {LUATTN_FORWARD, q_beyond_max_len,
+     "q: has length 100, but this spec's index arithmetic is exact up to 99 alone"},
+    {LUATTN_FORWARD, k_beyond_max_len, "k: has length 130"},
+    {LUATTN_FORWARD, no_heads, "k: has no heads"},
+    {LUATTN_FORWARD, uneven_heads, "k: has 3 heads, and q's 8 are no multiple of that"},
+    {LUATTN_FORWARD, k_batch,
+     "k: has shape [1, 2, 130, 64], expected [2, 2, 130, 64] = [batch, heads_kv, kv_len, head_dim]"},
+    {LUATTN_FORWARD, q_head_dim, "q: has shape [2, 8, 100, 128], expected [2, 8, 100, 64]"},
+    {LUATTN_FORWARD, v_head_dim, "v: has shape [2, 2, 130, 64], expected [2, 2, 130, 32]"},
+    {LUATTN_FORWARD, v_len, "v: has shape [2, 2, 7, 32], expected [2, 2, 130, 32]"},
+    {LUATTN_FORWARD, o_shape, "o: has shape [2, 8, 101, 32]"},
+    {LUATTN_FORWARD, q_f16, "q: has dtype float16, expected bfloat16; convert it or compile for its dtype"},
+    {LUATTN_FORWARD, k_lanes, "k: has dtype bfloat16x2"},
+    {LUATTN_FORWARD, lse_f64, "lse: has dtype float64, expected float32; convert it"},
+    {LUATTN_FORWARD, v_device_type, "v: has DLPack device type 10, expected 2 (CUDA)"},
+    {LUATTN_FORWARD, q_on_cpu,
+     "q: is in CPU memory, expected CUDA device 0; luattn_copy_to_device copies it"},
+    {LUATTN_FORWARD, q_on_device_1, "q: is on CUDA device 1, but the kernel is loaded on device 0"},
+    {LUATTN_FORWARD, q_null, "q: its data pointer is NULL"},
+    {LUATTN_FORWARD, q_unaligned, "is not a multiple of 16 bytes; copy it, or compile for the simt family"},
+    {LUATTN_FORWARD, lse_unaligned, "is not a multiple of 4 bytes"},
+    {LUATTN_FORWARD, q_last_stride, "q: the last axis has stride 2, expected 1"},
+    {LUATTN_FORWARD, k_stride, "k: axis 2 has stride 68, expected a multiple of 8 elements"},
+    {LUATTN_FORWARD, o_broadcast, "o: axis 0 has stride 0 over 2 elements"},
+    {LUATTN_FORWARD, no_o, "o: is missing; give a tensor [batch, heads, q_len, head_dim_v]"},
+    {LUATTN_FORWARD, lse_not_there, "lse: the online function of this spec has no lse; leave it NULL"},
+    {LUATTN_FORWARD, no_saved, "saved: is missing; this spec keeps 1 numbers a row for backward"},
+    {LUATTN_FORWARD, saved_strided, "saved: axis 2 has stride 200, expected 100; it must be contiguous"},
+    {LUATTN_FORWARD, nan_scale, "scale: is nan"},
+    {LUATTN_FORWARD, negative_scale, "scale: is -1, expected a positive number, or 0 for head_dim^-1/2"},
+    {LUATTN_FORWARD, infinite_scale, "scale: is inf"},
+    {LUATTN_FORWARD, no_inputs, "input 'table': is missing; give a float16 tensor of 2 axes by this name"},
+    {LUATTN_FORWARD, null_inputs, "inputs: is NULL, but num_inputs is 4"},
+    {LUATTN_FORWARD, unnamed_input, "inputs: number 1 has no name"},
+    {LUATTN_FORWARD, misspelt_input, "input 'slope': the spec has no such input; did you mean 'slopes'?"},
+    {LUATTN_FORWARD, unknown_input,
+     "input 'something': the spec has no such input; it has 'slopes', 'ids', 'flags', 'table'"},
+    {LUATTN_FORWARD, input_twice, "input 'ids': was given twice"},
+    {LUATTN_FORWARD, input_without_tensor, "input 'flags': is missing; give a uint8 tensor"},
+    {LUATTN_FORWARD, input_dtype, "input 'ids': has dtype int64, expected int32; convert it"},
+    {LUATTN_FORWARD, bool_as_int, "input 'flags': has dtype int8, expected uint8"},
+    {LUATTN_FORWARD, input_ndim, "input 'ids': has 1 axes, expected 2"},
+    {LUATTN_FORWARD, input_heads, "input 'slopes': axis 0 (h) has size 3, expected 8, or 1 to broadcast"},
+    {LUATTN_FORWARD, input_batch, "input 'ids': axis 0 (b) has size 3, expected 2, or 1 to broadcast"},
+    {LUATTN_FORWARD, input_kv, "input 'ids': axis 1 (kv) has size 1, expected 130"},
+    {LUATTN_FORWARD, input_fixed, "input 'table': axis 1 (fixed) has size 15, expected 16"},
+    {LUATTN_FORWARD, input_free, "input 'table': axis 0 (free) has size 0, expected at least 1"},
+    {LUATTN_FORWARD, input_on_cpu, "input 'slopes': is in CPU memory"},
+    {LUATTN_FORWARD, unknown_scalar,
+     "scalar 'temprature': the spec has no such scalar; did you mean 'temperature'?"},
+    {LUATTN_FORWARD, unnamed_scalar, "scalars: number 0 has no name"},
+    {LUATTN_FORWARD, nan_scalar, "scalar 'cap': is nan"},
+    {LUATTN_FORWARD, null_scalars, "scalars: is NULL, but num_scalars is 1"},
+    {LUATTN_FORWARD, scalar_twice, "scalar 'cap': was given twice"},
+    {LUATTN_FORWARD, no_workspace, "workspace: is NULL, expected "},
+    {LUATTN_FORWARD, small_workspace, "workspace: has 1000 bytes, expected "},
+    {LUATTN_FORWARD, odd_workspace, "is not a multiple of 256 bytes"},
+    {LUATTN_FORWARD, too_many_batches, "luattn_mod: needs a grid of 1 x 8 x 66000, and z is at most 65535"},
+    {LUATTN_BACKWARD, no_dout, "backward of 'demo': dout: is missing"},
+    {LUATTN_BACKWARD, no_lse, "lse: is missing; give a tensor [batch, heads, q_len]"},
+    {LUATTN_BACKWARD, no_dq,
+     "dq: is missing, but this image computes it; give it, or compile with fewer luattn_wants"},
+    {LUATTN_BACKWARD, unwanted_dk,
+     "dk: this image does not compute it; leave it NULL, or compile with more luattn_wants"},
+    {LUATTN_BACKWARD, dq_broadcast, "dq: axis 1 has stride 0 over 8 elements"},
+    {LUATTN_BACKWARD, grad_of_unmarked, "input 'slopes': grad was given, but the spec does not mark it grad"},
+    {LUATTN_BACKWARD, unwanted_grads,
+     "input 'slopes': grad was given, but this image computes no gradients of inputs"},
+    {LUATTN_BACKWARD, grad_dtype, "grad of input 'slopes': has dtype bfloat32, expected float32"},
+    {LUATTN_BACKWARD, grad_shape, "grad of input 'slopes': has shape [1], expected [8] = [as the input]"},
+    {LUATTN_BACKWARD, grad_strided, "grad of input 'table': axis 0 has stride 32, expected 16"},
+    {LUATTN_BACKWARD, unwanted_scalar_grads,
+     "scalar_grads: was given, but this image computes no gradients of scalars"},
+    {LUATTN_BACKWARD, scalar_grads_shape, "scalar_grads: has shape [1], expected [2] = [number of scalars]"},
+};
+
+static void every_bad_argument_is_named(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    problem p;
+    problem_open(&p, cases[i].pass);
+    cases[i].bend(&p);
+    luattn_error err;
+    fake_reset();
+    if (launch(&p, &err) != LUATTN_INVALID) fail_msg("accepted: %s", cases[i].message);
+    if (strstr(err.message, cases[i].message) == NULL)
+      fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
+    assert_int_equal(err.status, LUATTN_INVALID);
+    assert_int_equal(fake_num_events(), 0); /* nothing was put on the stream */
+    assert_int_equal(launch(&p, NULL), LUATTN_INVALID);
+    problem_close(&p);
+  }
+}
+
+static void dq_without_its_pass(problem *p) {
+  p->args.dq = NULL;
+  p->info.wants &= ~(unsigned)LUATTN_WANT_DQ;
+}
+static void broadcast_inputs(problem *p) {
+  p->slopes.shape[0] = p->slopes_grad.shape[0] = 1;
+  p->ids.shape[0] = 1;
+}
+static void odd_strides_of_single_elements(problem *p) {
+  problem_resize(p, 1, 1, 1);
+  p->q.strides[0] = 3;
+  p->q.strides[2] = 5;
+  p->o.strides[2] = 0;
+}
+static void simt_family(problem *p) {
+  p->info.family = LUATTN_SIMT;
+  p->q.t.byte_offset = 2;
+  p->k.strides[2] = HEAD_DIM + 1;
+}
+static void no_strides(problem *p) { p->q.t.strides = p->o.t.strides = p->ids.t.strides = NULL; }
+static void wider_struct(problem *p) { p->args.struct_size += 64; }
+static void no_row_outputs(problem *p) {
+  p->args.dlse = NULL;
+  p->args.scalar_grads = NULL;
+  p->inputs[0].grad = NULL;
+}
+static void null_grad_data(problem *p) {
+  p->slopes_grad.t.data = NULL;
+  p->slopes_grad.t.dtype.bits = 8; /* not looked at: it is not wanted */
+}
+BEND(all_good, (void)p)
+BEND(managed_q, p->q.t.device = ((DLDevice){kDLCUDAManaged, 0}))
+BEND(pinned_k, p->k.t.device = ((DLDevice){kDLCUDAHost, 5}))
+BEND(dlpack_bool, p->flags.t.dtype.code = 6)
+BEND(broadcast_k, p->k.strides[1] = 0)
+BEND(no_lse_out, p->args.lse = NULL)
+
+static void what_is_allowed(void **state) {
+  (void)state;
+  const struct {
+    luattn_pass pass;
+    bend *bend;
+  } good[] = {
+      {LUATTN_FORWARD, all_good},
+      {LUATTN_BACKWARD, all_good},
+      {LUATTN_FORWARD, managed_q},
+      {LUATTN_FORWARD, pinned_k},
+      {LUATTN_FORWARD, dlpack_bool},
+      {LUATTN_FORWARD, broadcast_k},
+      {LUATTN_FORWARD, no_lse_out},
+      {LUATTN_FORWARD, no_dout},
+      {LUATTN_BACKWARD, dq_without_its_pass},
+      {LUATTN_FORWARD, simt_family},
+      {LUATTN_FORWARD, no_strides},
+      {LUATTN_BACKWARD, broadcast_inputs},
+      {LUATTN_BACKWARD, no_row_outputs},
+      {LUATTN_BACKWARD, null_grad_data},
+      {LUATTN_FORWARD, wider_struct},
+      {LUATTN_FORWARD, odd_strides_of_single_elements},
+  };
+  for (size_t i = 0; i < sizeof good / sizeof *good; ++i) {
+    problem p;
+    problem_open(&p, good[i].pass);
+    good[i].bend(&p);
+    luattn_error err;
+    if (launch(&p, &err) != LUATTN_OK) fail_msg("case %zu: %s", i, err.message);
+    problem_close(&p);
+  }
+}
+
+static int open_all(void **state) {
+  (void)state;
+  return luattn_driver_open(&driver, NULL) == LUATTN_OK ? 0 : -1;
+}
+
+static int close_all(void **state) {
+  (void)state;
+  luattn_driver_close(driver);
+  const fake_live_counts live = fake_live();
+  return live.contexts + live.modules;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_bad_argument_is_named),
+      cmocka_unit_test(what_is_allowed),
+  };
+  return cmocka_run_group_tests(tests, open_all, close_all);
+}

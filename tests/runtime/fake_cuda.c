@@ -1,0 +1,398 @@
+#include "tests/runtime/fake_cuda.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/driver.h"
+
+#define MAX_EVENTS 256
+#define MAX_STACK 16
+enum {
+  INVALID_VALUE = 1,
+  NOT_INITIALIZED = 3,
+  NO_DEVICE = 100,
+  INVALID_DEVICE = 101,
+  INVALID_IMAGE = 200,
+  INVALID_CONTEXT = 201,
+  NOT_FOUND = 500
+};
+
+struct cu_context_object {
+  int device;
+  atomic_int retained;
+};
+struct cu_module_object {
+  char *names;
+  struct cu_function_object *functions;
+  cu_context context;
+};
+struct cu_function_object {
+  char name[64];
+  int max_shared;
+  cu_module module;
+  struct cu_function_object *next;
+};
+struct cu_event_object {
+  int recorded;
+};
+
+static struct cu_context_object contexts[FAKE_DEVICES];
+static struct {
+  char symbol[64];
+  int nth, result;
+  atomic_int calls;
+} plan;
+static fake_event events[MAX_EVENTS];
+static atomic_size_t num_events;
+static atomic_int initialised, arch, num_modules, num_allocations, num_live_events;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local struct {
+  cu_context item[MAX_STACK];
+  int size;
+} stack;
+
+/* First thing in every function: the failure that was planned for it, if its turn has come. */
+static int planned(const char *symbol) {
+  if (strcmp(plan.symbol, symbol) != 0) return 0;
+  return atomic_fetch_add(&plan.calls, 1) + 1 == plan.nth ? plan.result : 0;
+}
+#define PLANNED(symbol)                   \
+  do {                                    \
+    const int planned_ = planned(symbol); \
+    if (planned_ != 0) return planned_;   \
+  } while (0)
+
+static fake_event *new_event(fake_kind kind, void *stream) {
+  static fake_event spill;
+  const size_t index = atomic_fetch_add(&num_events, 1);
+  fake_event *e = index < MAX_EVENTS ? &events[index] : &spill;
+  if (e == &spill) return NULL;
+  memset(e, 0, sizeof *e);
+  e->kind = kind;
+  e->stream = stream;
+  e->context = fake_current_context();
+  return e;
+}
+
+void fake_fail(const char *symbol, int nth, int result) {
+  snprintf(plan.symbol, sizeof plan.symbol, "%s", symbol);
+  plan.nth = nth;
+  plan.result = result;
+  atomic_store(&plan.calls, 0);
+}
+void fake_reset(void) {
+  fake_fail("", 0, 0);
+  atomic_store(&num_events, 0);
+}
+size_t fake_num_events(void) { return atomic_load(&num_events); }
+const fake_event *fake_get_event(size_t index) { return &events[index]; }
+void *fake_current_context(void) { return stack.size > 0 ? stack.item[stack.size - 1] : NULL; }
+void fake_push_context(void *context) { stack.item[stack.size++] = context; }
+void *fake_pop_context(void) { return stack.size > 0 ? stack.item[--stack.size] : NULL; }
+void *fake_primary_context(int device) { return &contexts[device]; }
+fake_live_counts fake_live(void) {
+  fake_live_counts live = {.modules = num_modules, .allocations = num_allocations, .events = num_live_events};
+  for (int i = 0; i < FAKE_DEVICES; ++i) live.contexts += contexts[i].retained;
+  return live;
+}
+
+#define FAKE(symbol) FAKE_API cu_result symbol
+
+FAKE(cuGetErrorName)(cu_result result, const char **name);
+FAKE(cuGetErrorName)(cu_result result, const char **name) {
+  static const struct {
+    int value;
+    const char *name;
+  } table[] = {{INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"}, {CU_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+               {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},         {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+               {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},         {700, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; ++i)
+    if (table[i].value == result) {
+      *name = table[i].name;
+      return 0;
+    }
+  return INVALID_VALUE;
+}
+
+FAKE(cuInit)(unsigned flags);
+FAKE(cuInit)(unsigned flags) {
+  const char *fail = getenv("LUATTN_FAKE_FAIL"), *sm = getenv("LUATTN_FAKE_ARCH");
+  char symbol[64];
+  int nth, result;
+  if (fail != NULL && sscanf(fail, "%63[^:]:%d:%d", symbol, &nth, &result) == 3)
+    fake_fail(symbol, nth, result);
+  atomic_store(&arch, sm != NULL ? atoi(sm) : 90);
+  PLANNED("cuInit");
+  atomic_store(&initialised, 1);
+  return flags == 0 ? 0 : INVALID_VALUE;
+}
+
+FAKE(cuDriverGetVersion)(int *version);
+FAKE(cuDriverGetVersion)(int *version) {
+  PLANNED("cuDriverGetVersion");
+  *version = 12080;
+  return 0;
+}
+
+FAKE(cuDeviceGetCount)(int *count);
+FAKE(cuDeviceGetCount)(int *count) {
+  PLANNED("cuDeviceGetCount");
+  *count = getenv("LUATTN_FAKE_NO_DEVICE") != NULL ? 0 : FAKE_DEVICES;
+  return atomic_load(&initialised) ? 0 : NOT_INITIALIZED;
+}
+
+FAKE(cuDeviceGet)(cu_device *device, int ordinal);
+FAKE(cuDeviceGet)(cu_device *device, int ordinal) {
+  PLANNED("cuDeviceGet");
+  if (ordinal < 0 || ordinal >= FAKE_DEVICES) return INVALID_DEVICE;
+  *device = ordinal;
+  return 0;
+}
+
+FAKE(cuDeviceGetName)(char *name, int size, cu_device device);
+FAKE(cuDeviceGetName)(char *name, int size, cu_device device) {
+  PLANNED("cuDeviceGetName");
+  snprintf(name, (size_t)size, "Fake %d", device);
+  return 0;
+}
+
+FAKE(cuDeviceTotalMem_v2)(size_t *bytes, cu_device device);
+FAKE(cuDeviceTotalMem_v2)(size_t *bytes, cu_device device) {
+  PLANNED("cuDeviceTotalMem_v2");
+  *bytes = (size_t)(device + 1) << 30;
+  return 0;
+}
+
+FAKE(cuDeviceGetAttribute)(int *value, int attribute, cu_device device);
+FAKE(cuDeviceGetAttribute)(int *value, int attribute, cu_device device) {
+  PLANNED("cuDeviceGetAttribute");
+  if (device < 0 || device >= FAKE_DEVICES) return INVALID_DEVICE;
+  switch (attribute) {
+    case CU_DEVICE_MAJOR:
+      *value = arch / 10;
+      return 0;
+    case CU_DEVICE_MINOR:
+      *value = arch % 10;
+      return 0;
+    case CU_DEVICE_MULTIPROCESSORS:
+      *value = 132;
+      return 0;
+    case CU_DEVICE_SHARED_OPTIN:
+      *value = FAKE_SHARED_BYTES;
+      return 0;
+    default:
+      return INVALID_VALUE;
+  }
+}
+
+FAKE(cuDevicePrimaryCtxRetain)(cu_context *context, cu_device device);
+FAKE(cuDevicePrimaryCtxRetain)(cu_context *context, cu_device device) {
+  PLANNED("cuDevicePrimaryCtxRetain");
+  contexts[device].device = device;
+  atomic_fetch_add(&contexts[device].retained, 1);
+  *context = &contexts[device];
+  return 0;
+}
+
+FAKE(cuDevicePrimaryCtxRelease_v2)(cu_device device);
+FAKE(cuDevicePrimaryCtxRelease_v2)(cu_device device) {
+  if (atomic_fetch_sub(&contexts[device].retained, 1) > 0) return 0;
+  return INVALID_CONTEXT;
+}
+
+FAKE(cuCtxPushCurrent_v2)(cu_context context);
+FAKE(cuCtxPushCurrent_v2)(cu_context context) {
+  PLANNED("cuCtxPushCurrent_v2");
+  if (context == NULL || atomic_load(&context->retained) == 0 || stack.size == MAX_STACK)
+    return INVALID_CONTEXT;
+  fake_push_context(context);
+  return 0;
+}
+
+FAKE(cuCtxPopCurrent_v2)(cu_context *context);
+FAKE(cuCtxPopCurrent_v2)(cu_context *context) {
+  *context = fake_pop_context();
+  return *context != NULL ? 0 : INVALID_CONTEXT;
+}
+
+FAKE(cuModuleLoadData)(cu_module *module, const void *image);
+FAKE(cuModuleLoadData)(cu_module *module, const void *image) {
+  PLANNED("cuModuleLoadData");
+  if (stack.size == 0) return INVALID_CONTEXT;
+  cu_module m = calloc(1, sizeof *m);
+  m->context = fake_current_context();
+  if (memcmp(image, "FAKE", 4) == 0) {
+    const size_t size = strlen(image) + 1;
+    m->names = malloc(size);
+    memcpy(m->names, image, size);
+  }
+  atomic_fetch_add(&num_modules, 1);
+  *module = m;
+  return 0;
+}
+
+FAKE(cuModuleUnload)(cu_module module);
+FAKE(cuModuleUnload)(cu_module module) {
+  if (fake_current_context() != module->context) return INVALID_CONTEXT;
+  while (module->functions != NULL) {
+    cu_function next = module->functions->next;
+    free(module->functions);
+    module->functions = next;
+  }
+  free(module->names);
+  free(module);
+  atomic_fetch_sub(&num_modules, 1);
+  return 0;
+}
+
+FAKE(cuModuleGetFunction)(cu_function *function, cu_module module, const char *name);
+FAKE(cuModuleGetFunction)(cu_function *function, cu_module module, const char *name) {
+  PLANNED("cuModuleGetFunction");
+  if (module->names != NULL && strstr(module->names, name) == NULL) return NOT_FOUND;
+  cu_function f = calloc(1, sizeof *f);
+  snprintf(f->name, sizeof f->name, "%s", name);
+  f->max_shared = 48 << 10;
+  f->module = module;
+  f->next = module->functions;
+  module->functions = f;
+  *function = f;
+  return 0;
+}
+
+FAKE(cuFuncSetAttribute)(cu_function f, int attribute, int value);
+FAKE(cuFuncSetAttribute)(cu_function f, int attribute, int value) {
+  PLANNED("cuFuncSetAttribute");
+  if (attribute != CU_FUNCTION_MAX_DYNAMIC_SHARED || value > FAKE_SHARED_BYTES) return INVALID_VALUE;
+  f->max_shared = value;
+  return 0;
+}
+
+FAKE(cuLaunchKernel)
+(cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+ unsigned block_z, unsigned shared_bytes, cu_stream stream, void **params, void **extra);
+FAKE(cuLaunchKernel)
+(cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+ unsigned block_z, unsigned shared_bytes, cu_stream stream, void **params, void **extra) {
+  PLANNED("cuLaunchKernel");
+  if (fake_current_context() != f->module->context) return INVALID_CONTEXT;
+  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_y > 65535 || grid_z > 65535 || block_x == 0 ||
+      block_x > 1024 || shared_bytes > (unsigned)f->max_shared || extra != NULL)
+    return INVALID_VALUE;
+  fake_event *e = new_event(FAKE_LAUNCH, stream);
+  if (e == NULL) return 0;
+  memcpy(e->name, f->name, sizeof e->name);
+  memcpy(e->grid, (unsigned[]){grid_x, grid_y, grid_z}, sizeof e->grid);
+  memcpy(e->block, (unsigned[]){block_x, block_y, block_z}, sizeof e->block);
+  e->shared_bytes = shared_bytes;
+  memcpy(&e->params, params[0], sizeof e->params);
+  return 0;
+}
+
+static cu_result fill(cu_pointer ptr, unsigned value, size_t bytes, cu_stream stream) {
+  if (fake_current_context() == NULL) return INVALID_CONTEXT;
+  fake_event *e = new_event(FAKE_FILL, stream);
+  memset((void *)(uintptr_t)ptr, (int)value, bytes); /* callers fill with 0, or with single bytes */
+  if (e == NULL) return 0;
+  e->ptr = (void *)(uintptr_t)ptr;
+  e->value = value;
+  e->bytes = bytes;
+  return 0;
+}
+
+FAKE(cuMemsetD32Async)(cu_pointer ptr, unsigned value, size_t count, cu_stream stream);
+FAKE(cuMemsetD32Async)(cu_pointer ptr, unsigned value, size_t count, cu_stream stream) {
+  PLANNED("cuMemsetD32Async");
+  return value == 0 && ptr % 4 == 0 ? fill(ptr, value, 4 * count, stream) : INVALID_VALUE;
+}
+
+FAKE(cuMemsetD8Async)(cu_pointer ptr, unsigned char value, size_t count, cu_stream stream);
+FAKE(cuMemsetD8Async)(cu_pointer ptr, unsigned char value, size_t count, cu_stream stream) {
+  PLANNED("cuMemsetD8Async");
+  return fill(ptr, value, count, stream);
+}
+
+FAKE(cuMemAlloc_v2)(cu_pointer *ptr, size_t size);
+FAKE(cuMemAlloc_v2)(cu_pointer *ptr, size_t size) {
+  PLANNED("cuMemAlloc_v2");
+  if (fake_current_context() == NULL) return INVALID_CONTEXT;
+  if (size == 0) return INVALID_VALUE;
+  if (size > (size_t)1 << 30) return CU_OUT_OF_MEMORY;
+  void *p = NULL;
+  if (posix_memalign(&p, 256, size) != 0) return CU_OUT_OF_MEMORY;
+  *ptr = (cu_pointer)(uintptr_t)p;
+  atomic_fetch_add(&num_allocations, 1);
+  return 0;
+}
+
+FAKE(cuMemFree_v2)(cu_pointer ptr);
+FAKE(cuMemFree_v2)(cu_pointer ptr) {
+  PLANNED("cuMemFree_v2");
+  free((void *)(uintptr_t)ptr);
+  atomic_fetch_sub(&num_allocations, 1);
+  return 0;
+}
+
+FAKE(cuMemcpyHtoD_v2)(cu_pointer dst, const void *src, size_t size);
+FAKE(cuMemcpyHtoD_v2)(cu_pointer dst, const void *src, size_t size) {
+  PLANNED("cuMemcpyHtoD_v2");
+  memcpy((void *)(uintptr_t)dst, src, size);
+  return 0;
+}
+
+FAKE(cuMemcpyDtoH_v2)(void *dst, cu_pointer src, size_t size);
+FAKE(cuMemcpyDtoH_v2)(void *dst, cu_pointer src, size_t size) {
+  PLANNED("cuMemcpyDtoH_v2");
+  memcpy(dst, (const void *)(uintptr_t)src, size);
+  return 0;
+}
+
+FAKE(cuStreamSynchronize)(cu_stream stream);
+FAKE(cuStreamSynchronize)(cu_stream stream) {
+  (void)stream;
+  PLANNED("cuStreamSynchronize");
+  return fake_current_context() != NULL ? 0 : INVALID_CONTEXT;
+}
+
+FAKE(cuEventCreate)(cu_event *event, unsigned flags);
+FAKE(cuEventCreate)(cu_event *event, unsigned flags) {
+  (void)flags;
+  PLANNED("cuEventCreate");
+  *event = calloc(1, sizeof **event);
+  atomic_fetch_add(&num_live_events, 1);
+  return 0;
+}
+
+FAKE(cuEventDestroy_v2)(cu_event event);
+FAKE(cuEventDestroy_v2)(cu_event event) {
+  free(event);
+  atomic_fetch_sub(&num_live_events, 1);
+  return 0;
+}
+
+FAKE(cuEventRecord)(cu_event event, cu_stream stream);
+FAKE(cuEventRecord)(cu_event event, cu_stream stream) {
+  static int clock;
+  (void)stream;
+  PLANNED("cuEventRecord");
+  pthread_mutex_lock(&lock);
+  event->recorded = ++clock;
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+
+FAKE(cuEventSynchronize)(cu_event event);
+FAKE(cuEventSynchronize)(cu_event event) {
+  PLANNED("cuEventSynchronize");
+  return event->recorded != 0 ? 0 : INVALID_VALUE;
+}
+
+FAKE(cuEventElapsedTime)(float *ms, cu_event start, cu_event stop);
+FAKE(cuEventElapsedTime)(float *ms, cu_event start, cu_event stop) {
+  PLANNED("cuEventElapsedTime");
+  *ms = 1.5f * (float)(stop->recorded - start->recorded);
+  return 0;
+}

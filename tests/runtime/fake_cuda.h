@@ -1,0 +1,47 @@
+/* fake_cuda.h: a libcuda for tests, without a device: keeps a record of what it is asked to do. Device memory
+ * is host memory.
+ *
+ * A module is any bytes. If they start with "FAKE", the functions it has are the words that follow; otherwise
+ * it has them all. LUATTN_FAKE_FAIL=symbol:n:result makes the n-th call of a function fail (read by cuInit,
+ * as is LUATTN_FAKE_ARCH=90).
+ */
+#ifndef LUATTN_TESTS_FAKE_CUDA_H
+#define LUATTN_TESTS_FAKE_CUDA_H
+
+#include <stddef.h>
+
+#include "templates/params.h"
+
+#define FAKE_API __attribute__((visibility("default")))
+#define FAKE_DEVICES 2
+#define FAKE_SHARED_BYTES 232448 /* a block may have so much */
+
+typedef enum fake_kind { FAKE_LAUNCH, FAKE_FILL } fake_kind;
+
+typedef struct fake_event {
+  fake_kind kind;
+  char name[64]; /* of the function launched */
+  unsigned grid[3], block[3], shared_bytes;
+  LuattnParams params;
+  void *ptr; /* of a fill */
+  unsigned value;
+  size_t bytes;
+  void *stream, *context;
+} fake_event;
+
+/* Things that someone still has to give back. */
+typedef struct fake_live_counts {
+  int contexts, modules, allocations, events;
+} fake_live_counts;
+
+FAKE_API void fake_reset(void); /* forgets events and planned failures */
+FAKE_API void fake_fail(const char *symbol, int nth, int result);
+FAKE_API size_t fake_num_events(void);
+FAKE_API const fake_event *fake_get_event(size_t index); /* the first 256 are kept */
+FAKE_API fake_live_counts fake_live(void);
+FAKE_API void *fake_current_context(void); /* of this thread */
+FAKE_API void fake_push_context(void *context);
+FAKE_API void *fake_pop_context(void);
+FAKE_API void *fake_primary_context(int device);
+
+#endif

@@ -1,0 +1,281 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <xxhash.h>
+
+#include "tests/runtime/problem.h"
+
+static const char cubin[] = "any bytes will do";
+
+static luattn_image_info sample(luattn_pass pass) {
+  problem p;
+  problem_open(&p, pass);
+  const luattn_image_info info = p.info;
+  problem_close(&p);
+  return info;
+}
+
+static void round_trip(void **state) {
+  (void)state;
+  const luattn_image_info info = sample(LUATTN_BACKWARD);
+  luattn_error err;
+  luattn_image *made, *opened;
+  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &made, &err), LUATTN_OK);
+  size_t size, opened_size, cubin_size;
+  const void *bytes = luattn_image_bytes(made, &size);
+  /* An odd address: bytes from a pack or a mapped file need not be aligned. */
+  unsigned char *shifted = malloc(size + 1);
+  memcpy(shifted + 1, bytes, size);
+  assert_int_equal(luattn_image_open(shifted + 1, size, &opened, &err), LUATTN_OK);
+  free(shifted);
+  assert_memory_equal(luattn_image_get_info(opened), &info, sizeof info);
+  assert_memory_equal(luattn_image_cubin(opened, &cubin_size), cubin, sizeof cubin);
+  assert_int_equal(cubin_size, sizeof cubin);
+  assert_memory_equal(luattn_image_bytes(opened, &opened_size), bytes, size);
+  assert_int_equal(opened_size, size);
+  assert_int_equal((uintptr_t)luattn_image_cubin(opened, &cubin_size) % 16, 0);
+  luattn_image_free(made);
+  luattn_image_free(opened);
+  luattn_image_free(NULL);
+}
+
+/* The number at `offset` of a manifest becomes `value`; create must refuse it, and the message must name it.
+ */
+typedef struct bad_field {
+  size_t offset, size;
+  long long value;
+  const char *message;
+} bad_field;
+
+#define FIELD(member) offsetof(luattn_image_info, member), sizeof(((luattn_image_info *)0)->member)
+
+static const bad_field bad_fields[] = {
+    {FIELD(pass), 2, "pass"},
+    {FIELD(family), 3, "family"},
+    {FIELD(dtype), 4, "dtype"},
+    {FIELD(arch), 8, "arch"},
+    {FIELD(arch_suffix), 'f', "arch_suffix"},
+    {FIELD(arch_suffix), 0x61616161, "arch_suffix: its name does not end"},
+    {FIELD(head_dim), 0, "head_dim: is 0"},
+    {FIELD(head_dim_v), 1u << 20, "head_dim_v"},
+    {FIELD(num_entries), 0, "num_entries: is 0, expected 1 to 8"},
+    {FIELD(num_entries), 9, "num_entries"},
+    {FIELD(num_inputs), 13, "num_inputs"},
+    {FIELD(num_scalars), 33, "num_scalars"},
+    {FIELD(num_stats), 9, "num_stats"},
+    {FIELD(num_saved), 65, "num_saved"},
+    {FIELD(num_bwd_rows), 4000000000, "num_bwd_rows"},
+    {FIELD(has_lse), 2, "has_lse"},
+    {FIELD(has_query_mod), 2, "has_query_mod"},
+    {FIELD(has_key_mod), 2, "has_key_mod"},
+    {FIELD(has_value_mod), 2, "has_value_mod"},
+    {FIELD(accumulates_dq), 2, "accumulates_dq"},
+    {FIELD(wants), 32, "wants"},
+    {FIELD(reserved), 1, "reserved"},
+    {FIELD(max_len), 0, "max_len: is 0"},
+    {FIELD(max_len), (long long)1 << 31, "max_len"},
+    {FIELD(entry[0].name[0]), 0, "entry: its name is empty"},
+    {FIELD(entry[1].role), LUATTN_ROLE_COUNT, "entry: role"},
+    {FIELD(entry[1].role), LUATTN_ROLE_FORWARD, "does not belong to a backward pass"},
+    {FIELD(entry[1].threads), 0, "entry: threads"},
+    {FIELD(entry[1].threads), 1025, "entry: threads: is 1025, expected 1 to 1024"},
+    {FIELD(entry[1].shared_bytes), 1u << 21, "entry: shared_bytes"},
+    {FIELD(entry[2].tile_m), 0, "entry: tile_m"},
+    {FIELD(entry[3].tile_n), 0, "entry: tile_n"},
+    {FIELD(entry[4].role), LUATTN_ROLE_DQ, "no entry turns the sums into dq"},
+    {FIELD(input[0].dtype), 6, "input: dtype"},
+    {FIELD(input[0].num_axes), 5, "input: num_axes"},
+    {FIELD(input[0].axis[0]), -6, "input: axis: is -6"},
+    {FIELD(input[0].grad), 2, "input: grad"},
+    {FIELD(scalar_name[0][0]), 'z', "scalar 'temperature': names are not in order"},
+    {FIELD(stat[0].input), 4, "stat: input"},
+    {FIELD(stat[0].input), 0, "stat: dtype of its input"},
+    {FIELD(stat[0].axis), 0, "stat: axis"},
+    {FIELD(stat[0].block), 0, "stat: block"},
+};
+
+static void manifest_is_checked(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof bad_fields / sizeof *bad_fields; ++i) {
+    luattn_image_info info = sample(LUATTN_BACKWARD);
+    luattn_error err;
+    luattn_image *image = NULL;
+    memcpy((char *)&info + bad_fields[i].offset, &bad_fields[i].value, bad_fields[i].size);
+    if (luattn_image_create(&info, cubin, sizeof cubin, &image, &err) != LUATTN_IMAGE)
+      fail_msg("accepted: %s", bad_fields[i].message);
+    if (strstr(err.message, bad_fields[i].message) == NULL)
+      fail_msg("'%s' lacks '%s'", err.message, bad_fields[i].message);
+    assert_null(image);
+  }
+}
+
+static void names_are_checked(void **state) {
+  (void)state;
+  luattn_error err;
+  luattn_image *image = NULL;
+  luattn_image_info info = sample(LUATTN_FORWARD);
+  memset(info.spec_name, 'x', sizeof info.spec_name);
+  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "spec: its name does not end"));
+  info = sample(LUATTN_FORWARD);
+  memcpy(info.input[2].name, "slopes", sizeof "slopes");
+  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "input 'slopes': stands twice"));
+  info = sample(LUATTN_FORWARD);
+  assert_int_equal(luattn_image_create(&info, cubin, 0, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "cubin: has 0 bytes"));
+  assert_null(image);
+}
+
+/* Puts `value` at `offset` of an image's bytes and mends the checksum, so that the check behind it is
+ * reached. */
+static luattn_status open_with(const unsigned char *bytes, size_t size, size_t offset, uint64_t value,
+                               size_t width, luattn_error *err) {
+  unsigned char *copy = malloc(size);
+  memcpy(copy, bytes, size);
+  memcpy(copy + offset, &value, width);
+  const XXH128_hash_t sum = XXH3_128bits(copy + 32, size - 32);
+  if (offset < 16 || offset >= 32) {
+    memcpy(copy + 16, &sum.low64, 8);
+    memcpy(copy + 24, &sum.high64, 8);
+  }
+  luattn_image *image = NULL;
+  const luattn_status status = luattn_image_open(copy, size, &image, err);
+  luattn_image_free(image);
+  free(copy);
+  return status;
+}
+
+static void header_is_checked(void **state) {
+  (void)state;
+  const luattn_image_info info = sample(LUATTN_FORWARD);
+  luattn_image *image;
+  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, NULL), LUATTN_OK);
+  size_t size;
+  const unsigned char *bytes = luattn_image_bytes(image, &size);
+  const struct {
+    size_t offset, width;
+    uint64_t value;
+    const char *message;
+  } bad[] = {
+      {0, 1, 'X', "magic"},
+      {8, 4, 2, "format version is 2, this luattn reads 1"},
+      {12, 4, 0x04030201, "another byte order"},
+      {16, 1, (uint64_t)bytes[16] ^ 1, "checksum"},
+      {32, 8, size + 1, "cut or extended"},
+      {32, 8, UINT64_MAX, "cut or extended"},
+      {40, 8, 7, "manifest has 7 bytes"},
+      {48, 8, UINT64_MAX, "cubin starts at"},
+      {56, 8, sizeof cubin + 1, "does not fit"},
+      {56, 8, UINT64_MAX, "does not fit"},
+      {64 + offsetof(luattn_image_info, num_entries), 4, 4000000000, "num_entries: is 4000000000"},
+  };
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+    luattn_error err;
+    if (open_with(bytes, size, bad[i].offset, bad[i].value, bad[i].width, &err) != LUATTN_IMAGE)
+      fail_msg("accepted: %s", bad[i].message);
+    if (strstr(err.message, bad[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, bad[i].message);
+  }
+  luattn_image_free(image);
+}
+
+/* Bytes in a block of exactly `size`, so that a sanitizer sees any read beyond it. */
+static luattn_status open_exact(const unsigned char *bytes, size_t size) {
+  unsigned char *copy = malloc(size > 0 ? size : 1);
+  memcpy(copy, bytes, size);
+  luattn_image *image = NULL;
+  luattn_error err;
+  const luattn_status status = luattn_image_open(copy, size, &image, &err);
+  luattn_image_free(image);
+  free(copy);
+  return status;
+}
+
+static void every_truncation_and_bit_flip(void **state) {
+  (void)state;
+  const luattn_image_info info = sample(LUATTN_BACKWARD);
+  luattn_image *image;
+  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, NULL), LUATTN_OK);
+  size_t size;
+  const unsigned char *bytes = luattn_image_bytes(image, &size);
+  assert_int_equal(open_exact(bytes, size), LUATTN_OK);
+  for (size_t cut = 0; cut < size; ++cut) assert_int_equal(open_exact(bytes, cut), LUATTN_IMAGE);
+  unsigned char *copy = malloc(size);
+  memcpy(copy, bytes, size);
+  for (size_t bit = 0; bit < 8 * size; ++bit) {
+    copy[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    assert_int_equal(open_exact(copy, size), LUATTN_IMAGE);
+    copy[bit / 8] ^= (unsigned char)(1u << bit % 8);
+  }
+  free(copy);
+  luattn_image_free(image);
+}
+
+static uint64_t next_random(uint64_t *x) {
+  *x ^= *x << 13;
+  *x ^= *x >> 7;
+  *x ^= *x << 17;
+  return *x;
+}
+
+/* Random numbers in random places, checksum mended: whatever opens must pass its own check again and be safe
+ * to read. */
+static void random_mutations(void **state) {
+  (void)state;
+  const luattn_image_info info = sample(LUATTN_BACKWARD);
+  luattn_image *image;
+  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, NULL), LUATTN_OK);
+  size_t size, accepted = 0;
+  const unsigned char *bytes = luattn_image_bytes(image, &size);
+  unsigned char *copy = malloc(size);
+  uint64_t seed = 0x9e3779b97f4a7c15u;
+  for (int round = 0; round < 100000; ++round) {
+    memcpy(copy, bytes, size);
+    const int edits = 1 + (int)(next_random(&seed) % 3);
+    for (int e = 0; e < edits; ++e) {
+      const size_t at = next_random(&seed) % (size / 4) * 4;
+      const uint64_t kind = next_random(&seed) % 4;
+      const uint32_t word = kind == 0   ? (uint32_t)next_random(&seed)
+                            : kind == 1 ? UINT32_MAX
+                                        : (uint32_t)(next_random(&seed) % 70);
+      memcpy(copy + at, &word, 4);
+    }
+    const XXH128_hash_t sum = XXH3_128bits(copy + 32, size - 32);
+    memcpy(copy + 16, &sum.low64, 8);
+    memcpy(copy + 24, &sum.high64, 8);
+    luattn_image *opened = NULL;
+    luattn_error err;
+    const luattn_status status = luattn_image_open(copy, size, &opened, &err);
+    if (status == LUATTN_OK) {
+      luattn_image *again = NULL;
+      assert_int_equal(luattn_image_create(luattn_image_get_info(opened), cubin, sizeof cubin, &again, &err),
+                       LUATTN_OK);
+      luattn_image_free(again);
+      luattn_image_free(opened);
+      ++accepted;
+    } else {
+      assert_int_equal(status, LUATTN_IMAGE);
+      assert_true(strncmp(err.message, "image: ", 7) == 0);
+    }
+  }
+  assert_in_range(accepted, 1000, 99000); /* both ways were walked */
+  free(copy);
+  luattn_image_free(image);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(round_trip),
+      cmocka_unit_test(manifest_is_checked),
+      cmocka_unit_test(names_are_checked),
+      cmocka_unit_test(header_is_checked),
+      cmocka_unit_test(every_truncation_and_bit_flip),
+      cmocka_unit_test(random_mutations),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
