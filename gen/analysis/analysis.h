@@ -2,6 +2,7 @@
 #ifndef LUATTN_GEN_ANALYSIS_H
 #define LUATTN_GEN_ANALYSIS_H
 
+#include "gen/ir/interval.h"
 #include "gen/spec.h"
 
 /* Derives backward (online.c, adjoint.c). Errors: LUATTN_SPEC, e.g. an online function whose backward is not separable, or a
@@ -10,15 +11,15 @@ luattn_status derive_spec(arena *a, const traced_spec *t, derived_spec *out, lua
 
 /* A mask prepared for code generation (mask.c). Ranges are in closed form: kept kv of rows [q0, q1] lie in
  * [kv_lo, kv_hi), expressions of the interval ends, valid for every tile. */
-#define VAR_Q0 0 /* indices of VAR_ROW in range expressions: the tile's inclusive bounds */
+#define VAR_Q0 0 /* indices of VAR_TILE in range expressions: the tile's inclusive bounds */
 #define VAR_Q1 1
 #define VAR_KV0 2
 #define VAR_KV1 3
 typedef struct mask_stat { int input, axis; bool along_q; } mask_stat; /* 1-D integer input read at q_idx or kv_idx */
 typedef struct mask_info {
   ir_ref keep;                 /* simplified predicate; IR_NONE: no mask */
-  ir_ref kv_lo, kv_hi;         /* INT, of VAR_B, VAR_H, lengths, scalars, VAR_ROW[VAR_Q0 / VAR_Q1]; IR_NONE: no bound */
-  ir_ref q_lo, q_hi;           /* INT, of VAR_ROW[VAR_KV0 / VAR_KV1]; IR_NONE: no bound */
+  ir_ref kv_lo, kv_hi;         /* INT, of VAR_B, VAR_H, lengths, scalars, VAR_TILE[VAR_Q0 / VAR_Q1]; IR_NONE: no bound */
+  ir_ref q_lo, q_hi;           /* INT, of VAR_TILE[VAR_KV0 / VAR_KV1]; IR_NONE: no bound */
   int num_stats;
   mask_stat stat[8];
   int64_t max_len;             /* see luattn_image_info.max_len */
@@ -28,8 +29,7 @@ luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luatt
 
 /* Class of one tile on the CPU (0 empty, 1 partial, 2 full), bounds inclusive and inside the lengths. `load` bounds the inputs that
  * the mask reads. scratch: ir_count entries. */
-struct ir_bounds_env;
-int mask_tile_class(const ir *g, const mask_info *m, const struct ir_bounds_env *env, void *scratch);
+int mask_tile_class(const ir *g, const mask_info *m, const ir_bounds_env *env, ir_bounds *scratch);
 
 /* At which level an expression lives: what it depends on decides where emit hoists it. */
 typedef enum ir_level { LEVEL_HEAD, LEVEL_ROW, LEVEL_COL, LEVEL_ELEMENT } ir_level;

@@ -47,6 +47,7 @@ typedef enum ir_var {
   VAR_DOT,     /* REAL: unscaled dot product */
   VAR_SCALE,   /* REAL: the softmax scale */
   VAR_GRAD,    /* REAL: incoming gradient in an input mod */
+  VAR_TILE,    /* INT, index: inclusive bounds of a tile, VAR_Q0 .. VAR_KV1 of analysis.h, in range expressions */
   VAR_COUNT
 } ir_var;
 
@@ -70,7 +71,11 @@ const ir_node *ir_get(const ir *g, ir_ref r); /* r != IR_NONE; valid until the n
 void ir_set_line(ir *g, uint32_t line);       /* line for nodes built from now on */
 
 /* Builders. Arguments must have the types that ops.def asks for: INT is converted to REAL where a REAL is asked for;
- * anything else is a caller's bug (assert). Trivial identities (x+0, x*1, select of equal arms, ..) fold here. */
+ * anything else is a caller's bug (assert). Trivial identities (x+0, x*1, select of equal arms, ..) fold here, also
+ * x*0 = 0, which is exact for real numbers (not for infinities).
+ * ADD SUB MUL NEG MIN MAX ABS SIGN FLOORDIV MOD LT LE EQ NE SELECT are generic: INT if every operand is INT, REAL if one is
+ * REAL. DIV, POW and the functions convert INT to REAL. There is no GT or GE: swap the operands. FLOORDIV and MOD floor as
+ * in Lua; an INT divided by 0 gives x // 0 = 0, x % 0 = x, so that no value is undefined. */
 ir_ref ir_real(ir *g, double x);
 ir_ref ir_int(ir *g, int64_t x);
 ir_ref ir_bool(ir *g, bool x);
@@ -91,12 +96,22 @@ uint32_t ir_index_of(const ir_node *n);
 bool ir_uses(const ir *g, ir_ref r, ir_var v);
 bool ir_uses_op(const ir *g, ir_ref r, ir_op op);
 
+/* Node r with other arguments (as many as it has), folded like a new one; keeps r's line. */
+ir_ref ir_rebuild(ir *g, ir_ref r, const ir_ref *args);
+
 /* Copy of `r` with each from[i] replaced by to[i] (same types). Shared subexpressions stay shared. */
 ir_ref ir_substitute(ir *g, ir_ref r, const ir_ref *from, const ir_ref *to, int n);
 
 const char *ir_op_name(ir_op op);
-int ir_op_arity(ir_op op);
-const char *ir_op_cuda(ir_op op);  /* spelling with %0 %1 %2 for the arguments */
+int ir_op_arity(ir_op op);         /* -1 for LOAD, which has 1 to 4 */
+const char *ir_op_cuda(ir_op op);  /* spelling with %0 %1 %2 for the arguments; NULL for leaves, LOAD and reductions */
 const char *ir_var_name(ir_var v);
+ir_type ir_var_type(ir_var v);
+const char *ir_type_name(ir_type t);
+
+/* The interval function of node r in templates/interval.cuh is prefix ## stem, called with the bounds of its arguments:
+ * ir_interval_prefix(type of its LAST argument) and ir_op_interval(op), e.g. "ivi_" and "lt". NULL for leaves and LOAD. */
+const char *ir_op_interval(ir_op op);
+const char *ir_interval_prefix(ir_type t);
 
 #endif

@@ -1,0 +1,118 @@
+#include "gen/base/arena.h"
+
+#include <stdalign.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_CHUNK = 16 * 1024, LARGEST_CHUNK = 1024 * 1024 };
+
+typedef struct chunk {
+  struct chunk *next;
+  size_t size, used; /* of the whole allocation, this header included */
+} chunk;
+
+struct arena {
+  luattn_allocator allocator;
+  chunk *chunks; /* the first one is the one being filled */
+  size_t next_size;
+};
+
+static void *default_realloc(void *user, void *ptr, size_t old_size, size_t new_size) {
+  (void)user;
+  (void)old_size;
+  if (new_size == 0) {
+    free(ptr);
+    return NULL;
+  }
+  return realloc(ptr, new_size);
+}
+
+static size_t aligned(size_t n) {
+  return (n + alignof(max_align_t) - 1) & ~(alignof(max_align_t) - 1);
+}
+
+arena *arena_open(const luattn_allocator *allocator) {
+  const luattn_allocator standard = {default_realloc, NULL};
+  const luattn_allocator use = allocator != NULL ? *allocator : standard;
+  arena *a = use.realloc(use.user, NULL, 0, sizeof *a);
+  if (a != NULL) *a = (arena){.allocator = use, .chunks = NULL, .next_size = FIRST_CHUNK};
+  return a;
+}
+
+void arena_close(arena *a) {
+  if (a == NULL) return;
+  const luattn_allocator use = a->allocator;
+  for (chunk *c = a->chunks, *next; c != NULL; c = next) {
+    next = c->next;
+    use.realloc(use.user, c, c->size, 0);
+  }
+  use.realloc(use.user, a, sizeof *a, 0);
+}
+
+/* A large block gets a chunk of its own behind the one being filled, so that what is left of that one stays useful. */
+static void *new_chunk(arena *a, size_t need) {
+  const size_t header = aligned(sizeof(chunk));
+  if (need > SIZE_MAX - header) return NULL;
+  const bool alone = a->chunks != NULL && need >= a->next_size / 2;
+  size_t size = need + header;
+  if (!alone && size < a->next_size) size = a->next_size;
+  chunk *c = a->allocator.realloc(a->allocator.user, NULL, 0, size);
+  if (c == NULL) return NULL;
+  *c = (chunk){.next = NULL, .size = size, .used = header + need};
+  if (alone) {
+    c->next = a->chunks->next;
+    a->chunks->next = c;
+  } else {
+    c->next = a->chunks;
+    a->chunks = c;
+    if (a->next_size < LARGEST_CHUNK) a->next_size *= 2;
+  }
+  return (char *)c + header;
+}
+
+void *arena_new(arena *a, size_t size) {
+  if (size > SIZE_MAX - alignof(max_align_t)) return NULL;
+  const size_t need = aligned(size == 0 ? 1 : size);
+  chunk *c = a->chunks;
+  void *p = NULL;
+  if (c != NULL && need <= c->size - c->used) {
+    p = (char *)c + c->used;
+    c->used += need;
+  } else {
+    p = new_chunk(a, need);
+  }
+  return p == NULL ? NULL : memset(p, 0, need);
+}
+
+void *arena_array(arena *a, size_t count, size_t size) {
+  if (size != 0 && count > SIZE_MAX / size) return NULL;
+  return arena_new(a, count * size);
+}
+
+char *arena_copy(arena *a, const char *s, size_t n) {
+  if (n == SIZE_MAX) return NULL;
+  char *p = arena_new(a, n + 1);
+  if (p != NULL && n > 0) memcpy(p, s, n);
+  return p;
+}
+
+char *arena_printf(arena *a, const char *fmt, ...) {
+  va_list args, again;
+  va_start(args, fmt);
+  va_copy(again, args);
+  const int n = vsnprintf(NULL, 0, fmt, args);
+  char *p = n < 0 ? NULL : arena_new(a, (size_t)n + 1);
+  if (p != NULL) vsnprintf(p, (size_t)n + 1, fmt, again);
+  va_end(again);
+  va_end(args);
+  return p;
+}
+
+const luattn_allocator *arena_allocator(const arena *a) {
+  return &a->allocator;
+}

@@ -1,0 +1,170 @@
+/* eval.c: the value column of ops.def: on single numbers for constant folding, and over blocks of lanes for the CPU. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/ir/graph.h"
+#include "gen/ir/passes.h"
+#include "gen/ir/scalar.h"
+
+double ir_value(ir_op op, ir_type type, double x, double y, double z) {
+  (void)type;
+  switch (op) {
+#define IR_OP(id, name, arity, types, cuda, value, ...) \
+  case IR_##id: return value;
+#include "gen/ir/ops.def"
+#undef IR_OP
+    case IR_OP_COUNT: break;
+  }
+  return 0;
+}
+
+/* One instruction writes one slot, a block of lanes. Slots are reused once their last reader has run; a destination is
+ * never one of its own arguments, which lets the loops vectorise. */
+typedef struct instr {
+  uint16_t op;
+  uint8_t type; /* that chooses between the forms of an op, see ir_operand_type */
+  uint8_t nargs;
+  uint32_t dst, arg[4];
+  uint32_t var, index; /* of a variable; index is the input of a LOAD */
+  double value;        /* of a constant */
+} instr;
+
+struct ir_program {
+  instr *code;
+  uint32_t num_code, num_slots;
+  uint32_t *root; /* slot of each root */
+  int num_roots;
+};
+
+/* ---- compiling ---- */
+
+typedef struct compiler {
+  const ir *g;
+  ir_ref top;          /* highest root */
+  uint32_t *last_use;  /* [top + 1]; 0: not needed; UINT32_MAX: a root */
+  uint32_t *slot;      /* [top + 1] */
+  uint32_t *free_slot; /* stack */
+  uint32_t num_free;
+} compiler;
+
+static uint32_t find_uses(compiler *c, const ir_ref *roots, int n) {
+  uint32_t needed = 0;
+  for (int i = 0; i < n; ++i) c->last_use[roots[i]] = UINT32_MAX;
+  for (ir_ref r = c->top; r > 0; --r) {
+    if (c->last_use[r] == 0) continue;
+    ++needed;
+    const ir_node *node = ir_get(c->g, r);
+    for (int k = 0; k < node->nargs; ++k)
+      if (c->last_use[node->arg[k]] == 0) c->last_use[node->arg[k]] = r; /* from above: the last reader comes first */
+  }
+  return needed;
+}
+
+static uint32_t take_slot(compiler *c, ir_program *p) {
+  return c->num_free > 0 ? c->free_slot[--c->num_free] : p->num_slots++;
+}
+
+static void compile_node(compiler *c, ir_program *p, ir_ref r) {
+  const ir_node *n = ir_get(c->g, r);
+  assert(ir_op_rule((ir_op)n->op) != REDUCES);
+  instr *in = &p->code[p->num_code++];
+  *in = (instr){.op = n->op, .type = (uint8_t)ir_operand_type(c->g, n), .nargs = n->nargs};
+  for (int k = 0; k < n->nargs; ++k) in->arg[k] = c->slot[n->arg[k]];
+  for (int k = n->nargs; k > 0 && k < 4; ++k) in->arg[k] = in->arg[0]; /* the loops read three, whatever the arity */
+  if (n->op == IR_VAR) in->var = (uint32_t)ir_var_of(n), in->index = ir_index_of(n);
+  else if (n->op == IR_LOAD) in->index = (uint32_t)n->imm.integer;
+  else ir_const_value(c->g, r, &in->value);
+  in->dst = c->slot[r] = take_slot(c, p);
+  for (int k = 0; k < n->nargs; ++k) {
+    if (c->last_use[n->arg[k]] != r) continue;
+    c->last_use[n->arg[k]] = 0; /* freed once, though it may be several arguments */
+    c->free_slot[c->num_free++] = c->slot[n->arg[k]];
+  }
+}
+
+ir_program *ir_program_new(arena *a, const ir *g, const ir_ref *roots, int n) {
+  if (g->failed) return NULL;
+  compiler c = {.g = g};
+  for (int i = 0; i < n; ++i) {
+    if (roots[i] == IR_NONE) return NULL;
+    if (roots[i] > c.top) c.top = roots[i];
+  }
+  ir_program *p = arena_new(a, sizeof *p);
+  c.last_use = arena_array(a, (size_t)c.top + 1, sizeof *c.last_use);
+  c.slot = arena_array(a, (size_t)c.top + 1, sizeof *c.slot);
+  c.free_slot = arena_array(a, (size_t)c.top + 1, sizeof *c.free_slot);
+  if (p == NULL || c.last_use == NULL || c.slot == NULL || c.free_slot == NULL) return NULL;
+  const uint32_t needed = find_uses(&c, roots, n);
+  p->code = arena_array(a, needed, sizeof *p->code);
+  p->root = arena_array(a, (size_t)n, sizeof *p->root);
+  if (p->code == NULL || p->root == NULL) return NULL;
+  for (ir_ref r = 1; r <= c.top; ++r)
+    if (c.last_use[r] != 0) compile_node(&c, p, r);
+  for (int i = 0; i < n; ++i) p->root[i] = c.slot[roots[i]];
+  p->num_roots = n;
+  return p;
+}
+
+size_t ir_program_scratch(const ir_program *p) {
+  return (p->num_slots > 0 ? p->num_slots : 1) * sizeof(ir_lane_block);
+}
+
+/* ---- running ---- */
+
+/* Lanes come in groups of eight, a count that the vectoriser knows. */
+enum { GROUP = 8 };
+
+static void fill(double *out, int from, int to, double value) {
+  for (int i = from; i < to; ++i) out[i] = value;
+}
+
+static void run_op(ir_op op, ir_type type, const double *restrict a, const double *restrict b, const double *restrict c,
+                   double *restrict out, int groups) {
+  switch (op) {
+#define IR_OP(id, name, arity, types, cuda, value, ...)   \
+  case IR_##id:                                           \
+    for (int j = 0; j < groups; ++j)                      \
+      for (int i = j * GROUP; i < (j + 1) * GROUP; ++i) { \
+        const double x = a[i], y = b[i], z = c[i];        \
+        (void)x, (void)y, (void)z, (void)type;            \
+        out[i] = value;                                   \
+      }                                                   \
+    break;
+#include "gen/ir/ops.def"
+#undef IR_OP
+    case IR_OP_COUNT: break;
+  }
+}
+
+static void run_load(const instr *in, const ir_env *env, int lanes, const ir_lane_block *slot, double *out) {
+  const double *index[4] = {NULL, NULL, NULL, NULL};
+  for (int k = 0; k < in->nargs; ++k) index[k] = slot[in->arg[k]];
+  env->load(env->user, in->index, in->nargs, index, lanes, out);
+}
+
+void ir_program_run(const ir_program *p, const ir_env *env, int lanes, void *scratch, double *const *out) {
+  assert(lanes >= 1 && lanes <= IR_LANES);
+  ir_lane_block *slot = scratch;
+  const int groups = (lanes + GROUP - 1) / GROUP, padded = groups * GROUP;
+  for (uint32_t i = 0; i < p->num_code; ++i) {
+    const instr *in = &p->code[i];
+    double *dst = slot[in->dst];
+    switch (in->op) {
+      case IR_CONST_REAL:
+      case IR_CONST_INT:
+      case IR_CONST_BOOL: fill(dst, 0, padded, in->value); break;
+      case IR_VAR:
+        env->variable(env->user, (ir_var)in->var, in->index, lanes, dst);
+        fill(dst, lanes, padded, dst[0]);
+        break;
+      case IR_LOAD:
+        run_load(in, env, lanes, (const ir_lane_block *)slot, dst);
+        fill(dst, lanes, padded, dst[0]);
+        break;
+      default:
+        run_op((ir_op)in->op, (ir_type)in->type, slot[in->arg[0]], slot[in->arg[1]], slot[in->arg[2]], dst, groups);
+    }
+  }
+  for (int i = 0; i < p->num_roots; ++i) memcpy(out[i], slot[p->root[i]], (size_t)lanes * sizeof(double));
+}

@@ -1,0 +1,67 @@
+/* graph.h: the inside of an ir, for the files of gen/ir/ (and for tests that damage it). */
+#ifndef LUATTN_GEN_IR_GRAPH_H
+#define LUATTN_GEN_IR_GRAPH_H
+
+#include "gen/ir/ir.h"
+
+/* The types column of ops.def. */
+typedef enum ir_rule { LEAF, GATHERS, REALS, NUMS, COMPARES, BOOLS, INT_TO_REAL, REAL_TO_INT, SELECTS, REDUCES } ir_rule;
+
+/* What occurs under a node: bit v for variable v, bit op for op. */
+typedef struct ir_content { uint64_t vars, ops; } ir_content;
+
+enum { IR_SCRATCH_DEPTH = 6 };
+
+struct ir {
+  arena *a;
+  ir_node *node; /* [capacity]; slot 0 is IR_NONE */
+  ir_content *content;
+  uint32_t count, capacity;
+  ir_ref *table; /* open addressing; a power of two, at most half full */
+  uint32_t table_size;
+  uint32_t line;
+  bool failed;
+  /* Passes need arrays of one entry per node. They nest, so each depth keeps its own buffer for the next pass to reuse. */
+  struct { void *data; size_t size; } scratch[IR_SCRATCH_DEPTH];
+  int depth;
+};
+
+ir_rule ir_op_rule(ir_op op);
+bool ir_var_indexed(ir_var v); /* is one of a family */
+
+/* The node's ref, found or made; canonical order and folding have been done. */
+ir_ref ir_intern(ir *g, const ir_node *n);
+/* What the node folds to, or IR_NONE if to itself (fold.c). */
+ir_ref ir_fold(ir *g, const ir_node *n);
+/* Result type for these arguments (the rule's, given a node's own type for leaves). */
+ir_type ir_result_type(const ir *g, ir_op op, const ir_ref *arg);
+/* The value column on single numbers (eval.c). */
+double ir_value(ir_op op, ir_type type, double x, double y, double z);
+/* Type that selects between the INT, REAL and BOOL forms of an op: the type of the last argument. */
+ir_type ir_operand_type(const ir *g, const ir_node *n);
+
+bool ir_const_value(const ir *g, ir_ref r, double *value); /* like ir_is_const, for BOOL too */
+ir_ref ir_const_of(ir *g, ir_type type, double value);
+ir_ref ir_zero(ir *g, ir_type type);
+bool ir_is_op(const ir *g, ir_ref r, ir_op op);
+
+/* Zeroed memory until the matching pop; NULL: out of memory (and g has failed; do not pop). */
+void *ir_push(ir *g, size_t count, size_t size);
+void ir_pop(ir *g);
+
+/* An integer comparison as low - high <= k (either may be IR_NONE for 0); false if r is not one. */
+typedef struct ir_order { ir_ref low, high; double k; } ir_order;
+bool ir_order_of(const ir *g, ir_ref r, ir_order *o);
+
+/* x and y are BOOL and one is the negation of the other. */
+bool ir_opposite(const ir *g, ir_ref x, ir_ref y);
+
+/* linear.c: sums as linear combinations. */
+ir_ref ir_collect_sum(ir *g, ir_ref r);     /* the same sum with like terms collected, if that makes it shorter; else r */
+ir_ref ir_collect_product(ir *g, ir_ref r); /* the same product with its constants multiplied out, if there are several */
+ir_ref ir_collect_compare(ir *g, ir_ref r); /* INT comparison in normal form */
+
+/* logic.c */
+ir_ref ir_collect_logic(ir *g, ir_ref r);   /* AND or OR without repeated, absorbed or contradicting members */
+
+#endif

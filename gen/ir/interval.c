@@ -1,0 +1,127 @@
+#include <assert.h>
+#include <string.h>
+
+#include "gen/ir/graph.h"
+#include "gen/ir/interval.h"
+
+/* The interval column of ops.def as code. x, y, z are the arguments' bounds, `type` the last argument's type. */
+#define NO_INTERVAL (void)0
+#define REAL1(f) out->real = iv_##f(x->real)
+#define REAL2(f) out->real = iv_##f(x->real, y->real)
+#define REAL3(f) out->real = iv_##f(x->real, y->real, z->real)
+#define NUM1(f) type == IR_REAL ? (void)(out->real = iv_##f(x->real)) : (void)(out->integer = ivi_##f(x->integer))
+#define NUM2(f)                                                  \
+  type == IR_REAL ? (void)(out->real = iv_##f(x->real, y->real)) \
+                  : (void)(out->integer = ivi_##f(x->integer, y->integer))
+#define COMPARE2(f) out->boolean = type == IR_REAL ? iv_##f(x->real, y->real) : ivi_##f(x->integer, y->integer)
+#define BOOL1(f) out->boolean = tri_##f(x->boolean)
+#define BOOL2(f) out->boolean = tri_##f(x->boolean, y->boolean)
+#define INT_REAL1(f) out->real = ivi_##f(x->integer)
+#define REAL_INT1(f) out->integer = iv_##f(x->real)
+#define SELECT3(f)                                                                                   \
+  do {                                                                                               \
+    if (type == IR_REAL) out->real = iv_##f(x->boolean, y->real, z->real);                           \
+    else if (type == IR_INT) out->integer = ivi_##f(x->boolean, y->integer, z->integer);             \
+    else out->boolean = tri_##f(x->boolean, y->boolean, z->boolean);                                 \
+  } while (0)
+
+static void bounds_of_op(const ir *g, const ir_node *n, const ir_bounds *bounds, ir_bounds *out) {
+  const ir_bounds *x = &bounds[n->arg[0]], *y = &bounds[n->arg[1]], *z = &bounds[n->arg[2]];
+  const ir_type type = ir_operand_type(g, n);
+  if (n->op == IR_MUL && n->arg[0] == n->arg[1]) { /* the two factors vary together */
+    if (type == IR_REAL) out->real = iv_square(x->real);
+    else out->integer = ivi_square(x->integer);
+    return;
+  }
+  switch ((ir_op)n->op) {
+#define IR_OP(id, name, arity, types, cuda, value, derivative, interval) \
+  case IR_##id: interval; break;
+#include "gen/ir/ops.def"
+#undef IR_OP
+    case IR_OP_COUNT: break;
+  }
+}
+
+static ir_bounds bounds_of_load(const ir_node *n, const ir_bounds_env *env, const ir_bounds *bounds) {
+  ivi index[4];
+  for (int k = 0; k < n->nargs; ++k) index[k] = bounds[n->arg[k]].integer;
+  return env->load(env->user, (uint32_t)n->imm.integer, (ir_type)n->type, n->nargs, index);
+}
+
+static void bounds_of_node(const ir *g, ir_ref r, const ir_bounds_env *env, ir_bounds *bounds) {
+  const ir_node *n = ir_get(g, r);
+  ir_bounds out = {.real = iv_all(), .integer = ivi_all(), .boolean = tri_all()};
+  switch (n->op) {
+    case IR_CONST_REAL: out.real = iv_point(n->imm.real); break;
+    case IR_CONST_INT: out.integer = ivi_point(n->imm.integer); break;
+    case IR_CONST_BOOL: out.boolean = tri_point(n->imm.integer != 0); break;
+    case IR_VAR: out = env->variable(env->user, ir_var_of(n), ir_index_of(n), (ir_type)n->type); break;
+    case IR_LOAD: out = bounds_of_load(n, env, bounds); break;
+    default: bounds_of_op(g, n, bounds, &out);
+  }
+  bounds[r] = out;
+}
+
+/* Until a node has its bounds, its entry says whether they are wanted. */
+static void mark(const ir *g, const ir_ref *roots, int n, ir_bounds *scratch, ir_ref *top) {
+  *top = 0;
+  for (int i = 0; i < n; ++i)
+    if (roots[i] > *top) *top = roots[i];
+  memset(scratch, 0, ((size_t)*top + 1) * sizeof *scratch);
+  for (int i = 0; i < n; ++i) scratch[roots[i]].integer.lo = 1;
+  for (ir_ref r = *top; r > 0; --r) {
+    if (scratch[r].integer.lo == 0) continue;
+    const ir_node *node = ir_get(g, r);
+    for (int k = 0; k < node->nargs; ++k) scratch[node->arg[k]].integer.lo = 1;
+  }
+}
+
+void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *env, ir_bounds *scratch, ir_bounds *out) {
+  ir_ref top;
+  mark(g, roots, n, scratch, &top);
+  for (ir_ref r = 1; r <= top; ++r)
+    if (scratch[r].integer.lo != 0) bounds_of_node(g, r, env, scratch);
+  for (int i = 0; i < n; ++i) out[i] = scratch[roots[i]];
+}
+
+/* ---- ir_int_limit ---- */
+
+static ir_bounds limit_variable(void *user, ir_var v, uint32_t index, ir_type type) {
+  (void)index;
+  (void)type;
+  const int64_t length = *(const int64_t *)user;
+  ir_bounds b = {.real = iv_all(), .integer = ivi_make(0, 65535), .boolean = tri_all()};
+  if (v == VAR_Q || v == VAR_KV || v == VAR_Q_LEN || v == VAR_KV_LEN || v == VAR_POS || v == VAR_TILE)
+    b.integer = ivi_make(0, length);
+  return b;
+}
+
+static ir_bounds limit_load(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
+  (void)user, (void)input, (void)type, (void)n_index, (void)index;
+  return (ir_bounds){.real = iv_all(), .integer = ivi_make(-(1ll << 30), 1ll << 30), .boolean = tri_all()};
+}
+
+static bool fits(const ir *g, const ir_ref *roots, int n, int64_t length, ir_bounds *scratch) {
+  const ir_bounds_env env = {.user = &length, .variable = limit_variable, .load = limit_load};
+  ir_ref top;
+  mark(g, roots, n, scratch, &top);
+  for (ir_ref r = 1; r <= top; ++r) {
+    if (scratch[r].integer.lo == 0) continue;
+    bounds_of_node(g, r, &env, scratch);
+    const ivi x = scratch[r].integer;
+    if (ir_typeof(g, r) == IR_INT && (x.lo < INT32_MIN || x.hi > INT32_MAX)) return false;
+  }
+  return true;
+}
+
+int64_t ir_int_limit(const ir *g, const ir_ref *roots, int n) {
+  ir_bounds *scratch = arena_array(g->a, g->count, sizeof *scratch);
+  if (scratch == NULL) return -1;
+  int64_t good = -1, bad = (int64_t)INT32_MAX + 1;
+  while (bad - good > 1) {
+    const int64_t middle = good + (bad - good) / 2;
+    if (fits(g, roots, n, middle, scratch)) good = middle;
+    else bad = middle;
+  }
+  return good < 0 ? 0 : good;
+}
