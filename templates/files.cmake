@@ -1,17 +1,27 @@
 # Every template that is embedded into the library and handed to NVRTC. A file that is not listed here is not found at run time.
 set(LUATTN_TEMPLATES
-  base.cuh
-  contract.cuh
-  params.h
-  rows.cuh
   aux.cuh
+  base.cuh
   bwd_simt.cu
   bwd_simt.cuh
+  bwd_sm80.cu
+  bwd_sm80.cuh
+  contract.cuh
+  copy.cuh
   entries_bwd.cuh
   entries_fwd.cuh
   fwd_simt.cu
   fwd_simt.cuh
+  fwd_sm80.cu
+  fwd_sm80.cuh
+  input.cuh
+  interval.cuh
+  math.cuh
+  mma.cuh
+  params.h
+  rows.cuh
   simt.cuh
+  stats.cuh
   tensors.cuh
   tiles.cuh
 )

@@ -18,15 +18,35 @@ typedef struct plan {
   char arch_suffix;   /* 'a' or 0 */
   int head_dim, head_dim_v;
   int tile_m, tile_n, stages, threads;
+  int sm80_warps_n, sm80_chunk_m; /* backward of the sm80 family */
   unsigned wants;
   bool accumulates_dq, fast_math;
   const char *template_file; /* entry file among the templates: "fwd_simt.cu" */
   int num_entries;
-  plan_entry entry[LUATTN_MAX_ENTRIES];
+  plan_entry entry[LUATTN_MAX_ENTRIES]; /* in launch order */
   const char *why;    /* one line per fact */
+
+  bool forced;        /* the target named a tile */
+  int rank;           /* 0: the first choice; larger: what is tried when registers do not suffice */
+  int shared_limit;   /* bytes a block may have */
 } plan;
 
-/* Errors: LUATTN_INVALID (a forced tile that cannot be, by name and number), LUATTN_UNSUPPORTED. */
+/* The best plan. Errors: LUATTN_INVALID (a forced tile that cannot be, by name and number), LUATTN_UNSUPPORTED. */
 luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn_target *target, plan *out, luattn_error *err);
+
+/* The same with choice `rank` of the table; false: there are not so many. */
+bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank, plan *out);
+
+/* Lists the entries and their shared memory, once it is known what the emitted spec keeps: bytes of Row and BwdRow, the number
+ * of stats. Errors: LUATTN_UNSUPPORTED if they do not fit (the plan reserved room for rows of usual size). */
+luattn_status plan_entries(plan *p, const struct luattn_spec *spec, int row_bytes, int bwd_row_bytes, int num_stats,
+                           luattn_error *err);
+
+/* tiles.c: the arithmetic that the kernel headers state, and the tiles that are good. */
+typedef struct tile_choice { int tile_m, tile_n, threads, stages, warps_n, chunk_m; } tile_choice;
+bool tiles_choice(const plan *p, int rank, tile_choice *out); /* without regard to shared memory */
+int tiles_shared_bytes(const plan *p, luattn_role role, int row_bytes, int bwd_row_bytes);
+int tiles_shared_limit(int arch); /* 0: unknown architecture */
+luattn_status tiles_check(const plan *p, luattn_error *err); /* can the family run these tiles at all? */
 
 #endif

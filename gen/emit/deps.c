@@ -1,0 +1,47 @@
+/* deps.c: what each node depends on, kept up to date as the IR grows. */
+#include <string.h>
+
+#include "gen/emit/form.h"
+
+void deps_open(deps *d, arena *a, const ir *g) {
+  memset(d, 0, sizeof *d);
+  d->g = g;
+  d->a = a;
+}
+
+static int deps_of_var(ir_var v) {
+  switch (v) {
+  case VAR_Q: return DEP_Q;
+  case VAR_KV: return DEP_KV;
+  case VAR_SCORE: case VAR_DOT: case VAR_DP: case VAR_P: return DEP_ELEMENT;
+  case VAR_STATE: case VAR_RED: case VAR_OUT: case VAR_FINAL: case VAR_DELTA: case VAR_DLSE: return DEP_STEP;
+  case VAR_ROW: return DEP_ROW;
+  case VAR_X: case VAR_POS: case VAR_D: case VAR_GRAD: case VAR_TILE: return DEP_MOD;
+  case VAR_B: case VAR_H: case VAR_Q_LEN: case VAR_KV_LEN: case VAR_HEADS: case VAR_HEADS_KV: case VAR_SCALAR:
+  case VAR_SCALE: case VAR_COUNT: break;
+  }
+  return DEP_SITE;
+}
+
+int deps_of(deps *d, ir_ref r) {
+  if (r == IR_NONE) return 0;
+  const uint32_t count = ir_count(d->g);
+  if (count > d->capacity) {
+    const uint32_t capacity = 2 * count + 64;
+    uint8_t *mask = arena_new(d->a, capacity);
+    if (mask == NULL) return DEP_ELEMENT; /* the caller's check of the IR and of its output reports out of memory */
+    if (d->count > 0) memcpy(mask, d->mask, d->count);
+    d->mask = mask;
+    d->capacity = capacity;
+  }
+  for (; d->count < count; d->count++) { /* arguments come before their users */
+    if (d->count == IR_NONE) continue;
+    const ir_node *n = ir_get(d->g, d->count);
+    int mask = 0;
+    if (n->op == IR_VAR) mask = deps_of_var(ir_var_of(n));
+    if (n->op == IR_LOAD) mask = DEP_SITE;
+    for (int i = 0; i < n->nargs; i++) mask |= d->mask[n->arg[i]];
+    d->mask[d->count] = (uint8_t)mask;
+  }
+  return d->mask[r];
+}

@@ -1,0 +1,245 @@
+/* emit.c: spec.cuh, in the order of templates/contract.cuh. */
+#include "gen/emit/parts.h"
+
+#include <string.h>
+
+#define P "const LuattnParams &p, const Site &s"
+#define PH P ", const Head &head"
+#define PHR PH ", const Row &row"
+#define STEP PHR ", const State &old, const Real *red"
+
+static const traced_spec *traced(const writer *w) { return &w->f->spec->traced; }
+
+void open_function(writer *w, const char *signature) {
+  text_add(&w->out, "LUATTN_FN %s {\n", signature);
+  w->out.indent++;
+}
+
+void close_function(writer *w) {
+  w->out.indent--;
+  text_add(&w->out, "}\n");
+}
+
+/* A function of one expression. */
+static void function(writer *w, const char *signature, int has, const char *state, ir_ref r) {
+  open_function(w, signature);
+  body_begin(w, has, state);
+  body_return(w, r);
+  close_function(w);
+}
+
+/* `static constexpr int name(int i)`, given its values. */
+void table_function(writer *w, const char *type, const char *name, const char *const *values, int n, const char *otherwise) {
+  text_add(&w->out, "static constexpr __device__ %s %s(int i) { return ", type, name);
+  for (int i = 0; i < n; i++) text_add(&w->out, "i == %d ? %s : ", i, values[i]);
+  text_add(&w->out, "%s; }\n", otherwise);
+}
+
+/* ---- constants and types ---------------------------------------------------------------------------------------------- */
+
+static void constants(writer *w) {
+  const emit_form *f = w->f;
+  const traced_spec *t = traced(w);
+  const char *kinds[SPEC_MAX_RED], *deferred[SPEC_MAX_STATE];
+  const char *const truth[] = {"false", "true"};
+  const struct { const char *name; bool value; } flags[] = {
+    {"has_mask", f->keep != IR_NONE}, {"has_lse", f->lse != IR_NONE}, {"has_rescale", f->has_rescale},
+    {"mask_by_inf", f->mask_by_inf}, {"has_query_mod", t->query_mod != IR_NONE}, {"has_key_mod", t->key_mod != IR_NONE},
+    {"has_value_mod", t->value_mod != IR_NONE}};
+  const struct { const char *name; int value; } numbers[] = {
+    {"num_saved", f->spec->derived.num_saved}, {"num_stats", f->mask->num_stats}, {"num_reductions", f->step.num_red},
+    {"num_state", t->online.num_state}, {"num_bwd_rows", f->num_rows}, {"num_acc", w->num_acc}, {"prob_term", f->prob_term}};
+  for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+    text_add(&w->out, "static constexpr bool %s = %s;\n", flags[i].name, truth[flags[i].value]);
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+    text_add(&w->out, "static constexpr int %s = %d;\n", numbers[i].name, numbers[i].value);
+  for (int k = 0; k < f->step.num_red; k++)
+    kinds[k] = f->step.kind[k] == IR_REDUCE_MAX ? "REDUCE_MAX" : f->red_deferred[k] ? "REDUCE_SUM_DEFERRED" : "REDUCE_SUM";
+  for (int i = 0; i < t->online.num_state; i++) deferred[i] = truth[f->state_deferred[i]];
+  table_function(w, "int", "reduction", kinds, f->step.num_red, "REDUCE_SUM");
+  table_function(w, "bool", "state_deferred", deferred, t->online.num_state, "false");
+  emit_stat_tables(w);
+}
+
+static void array_type(writer *w, const char *name, int n) {
+  text_add(&w->out, "struct %s { Real x[%d]; };\n", name, n > 0 ? n : 1);
+}
+
+static void slot_type(writer *w, int kind, const char *name, const char *what) {
+  const slots *s = &w->slot[kind];
+  text_add(&w->out, "struct %s {%s", name, s->count == 0 ? "" : "  // ");
+  text_add(&w->out, s->count == 0 ? "};\n" : "%s\n", what);
+  if (s->count == 0) return;
+  w->out.indent++;
+  for (int i = 0; i < s->count; i++)
+    text_add(&w->out, "%s %s;\n", writer_type(w, s->ref[i]), strchr(w->slot_name[s->ref[i]], '.') + 1);
+  w->out.indent--;
+  text_add(&w->out, "};\n");
+}
+
+static void types(writer *w) {
+  text_add(&w->out, "using Real = %s;\n", w->f->plan->dtype == LUATTN_F64 ? "double" : "float");
+  slot_type(w, SLOTS_HEAD, "Head", "the same for all of one (b, h)");
+  slot_type(w, SLOTS_ROW, "Row", "of one query position");
+  slot_type(w, SLOTS_COL, "Col", "of one key position");
+  array_type(w, "State", traced(w)->online.num_state);
+  array_type(w, "BwdRow", w->f->num_rows);
+  array_type(w, "Acc", w->num_acc);
+}
+
+/* ---- forward ---------------------------------------------------------------------------------------------------------- */
+
+static void elements(writer *w) {
+  function(w, "Real score(" PHR ", const Col &col, Real dot, int q, int kv)", HAS_ELEMENT, "", w->f->score);
+  if (w->f->keep != IR_NONE) {
+    function(w, "bool keep(" PHR ", const Col &col, int q, int kv)", HAS_ELEMENT, "", w->f->keep);
+  } else {
+    open_function(w, "bool keep(" PHR ", const Col &col, int q, int kv)");
+    text_add(&w->out, "return true;\n");
+    close_function(w);
+  }
+}
+
+/* `Result made; made.x[i] = ..; return made;` */
+static void array_body(writer *w, const char *type, const ir_ref *values, int n) {
+  body_lines(w, values, n);
+  text_add(&w->out, n > 0 ? "%s made;\n" : "return {};\n", type);
+  for (int i = 0; i < n; i++) text_add(&w->out, "made.x[%d] = %s;\n", i, body_value(w, values[i]));
+  if (n > 0) text_add(&w->out, "return made;\n");
+}
+
+static void terms(writer *w) {
+  text_add(&w->out, "template <int K>\n");
+  open_function(w, "Real term(" STEP ", Real score)");
+  const int n = w->f->step.num_red;
+  for (int k = 0; k < n; k++) {
+    text_add(&w->out, k == 0 ? "if constexpr (K == %d) {\n" : "} else if constexpr (K == %d) {\n", k);
+    w->out.indent++;
+    body_begin(w, HAS_HEAD | HAS_ROW, "old");
+    body_return(w, w->f->step.term[k]);
+    w->out.indent--;
+  }
+  if (n > 0) text_add(&w->out, "}\n");
+  else text_add(&w->out, "return score;\n");
+  close_function(w);
+}
+
+static void online(writer *w) {
+  const emit_form *f = w->f;
+  const int has = HAS_HEAD | HAS_ROW;
+  open_function(w, "State init(" PHR ")");
+  body_begin(w, has, "");
+  array_body(w, "State", f->init, traced(w)->online.num_state);
+  close_function(w);
+  terms(w);
+  function(w, "Real prob(" STEP ", Real score)", has, "old", f->step.prob);
+  function(w, "Real rescale(" STEP ")", has, "old", f->step.rescale);
+  open_function(w, "State next(" STEP ")");
+  body_begin(w, has, "old");
+  array_body(w, "State", f->step.next, traced(w)->online.num_state);
+  close_function(w);
+
+  function(w, "Real out_scale(" PHR ", const State &state)", has, "state", f->out_scale);
+  if (f->lse != IR_NONE) {
+    function(w, "Real lse(" PHR ", const State &state)", has, "state", f->lse);
+  } else {
+    open_function(w, "Real lse(" PHR ", const State &state)");
+    text_add(&w->out, "return Real(0);\n");
+    close_function(w);
+  }
+  open_function(w, "void save(" PHR ", const State &state, Real *out)");
+  body_begin(w, has, "state");
+  body_lines(w, f->spec->derived.saved, f->spec->derived.num_saved);
+  for (int i = 0; i < f->spec->derived.num_saved; i++)
+    text_add(&w->out, "out[%d] = %s;\n", i, body_value(w, f->spec->derived.saved[i]));
+  close_function(w);
+}
+
+/* ---- the file --------------------------------------------------------------------------------------------------------- */
+
+static void plan_slots(writer *w) {
+  emit_form *f = w->f;
+  const int step = HAS_HEAD | HAS_ROW, num_state = traced(w)->online.num_state;
+  writer_plan(w, HAS_ELEMENT, &f->score, 1);
+  writer_plan(w, HAS_ELEMENT, &f->keep, 1);
+  writer_plan(w, step, f->init, num_state);
+  writer_plan(w, step, f->step.term, f->step.num_red);
+  writer_plan(w, step, &f->step.prob, 1);
+  writer_plan(w, step, &f->step.rescale, 1);
+  writer_plan(w, step, f->step.next, num_state);
+  writer_plan(w, step, &f->out_scale, 1);
+  writer_plan(w, step, &f->lse, 1);
+  writer_plan(w, step, f->spec->derived.saved, f->spec->derived.num_saved);
+  plan_gradient_slots(w);
+  writer_fix(w);
+}
+
+static void section(writer *w, const char *title) { text_add(&w->out, "\n// %s\n", title); }
+
+static void write_spec(writer *w) {
+  const traced_spec *t = traced(w);
+  text_add(&w->out, "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract.cuh.\n", t->name,
+           t->file);
+  text_add(&w->out, "#pragma once\n#include \"config.cuh\"\n#include \"contract.cuh\"\n#include \"math.cuh\"\n"
+                    "#include \"input.cuh\"\n#include \"stats.cuh\"\n\nstruct Spec {\n");
+  w->out.indent++;
+  types(w);
+  section(w, "What a kernel has to know.");
+  constants(w);
+  section(w, "Computed once per head, per row and per column.");
+  for (int kind = 0; kind < SLOTS_KINDS; kind++) writer_slots(w, kind);
+  section(w, w->f->dot_unit ? "Elements. A score is handed on divided by the scale." : "Elements.");
+  elements(w);
+  section(w, "Online function.");
+  online(w);
+  section(w, "Backward.");
+  emit_gradients(w);
+  section(w, "Elements of q, k and v.");
+  emit_mods(w);
+  section(w, "Tiles.");
+  emit_tiles(w);
+  w->out.indent--;
+  text_add(&w->out, "};\n");
+}
+
+/* sizeof(struct Row) on the device. */
+static int row_bytes(const writer *w) {
+  const int real = w->f->plan->dtype == LUATTN_F64 ? 8 : 4;
+  int size = 0, align = 1;
+  for (int i = 0; i < w->slot[SLOTS_ROW].count; i++) {
+    const ir_type t = ir_typeof(w->f->g, w->slot[SLOTS_ROW].ref[i]);
+    const int bytes = t == IR_REAL ? real : t == IR_INT ? 4 : 1;
+    size = (size + bytes - 1) / bytes * bytes + bytes;
+    if (bytes > align) align = bytes;
+  }
+  return (size + align - 1) / align * align;
+}
+
+/* mask_analyse knows how long the integers of the spec stay exact; positions that became floats count to 2^24. */
+static int64_t max_len(const emit_form *f) {
+  const int64_t limit = f->mask->max_len, exact = 1 << 24;
+  return f->positions_in_real && f->plan->dtype != LUATTN_F64 && limit > exact ? exact : limit;
+}
+
+luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p, emitted *out,
+                        luattn_error *err) {
+  emit_form *f = arena_new(a, sizeof *f);
+  writer *w = arena_new(a, sizeof *w);
+  if (f == NULL || w == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
+  TRY(form_build(a, spec, mask, p, f, err));
+  TRY(writer_open(w, f, err));
+  TRY(collect_acc(w, err));
+  plan_slots(w);
+  if (!w->failed) write_spec(w);
+  out->spec = text_get(&w->out);
+  out->num_bwd_rows = f->num_rows;
+  out->row_bytes = row_bytes(w);
+  out->bwd_row_bytes = (f->num_rows > 0 ? f->num_rows : 1) * (p->dtype == LUATTN_F64 ? 8 : 4);
+  out->max_len = max_len(f);
+  if (text_failed(&w->out) || out->spec == NULL || ir_failed(f->g))
+    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
+  if (w->failed)
+    return luattn_fail(err, LUATTN_INTERNAL, "emit: %s: an expression holds what no kernel has; please report the spec",
+                       spec->traced.name);
+  return LUATTN_OK;
+}

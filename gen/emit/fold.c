@@ -1,0 +1,255 @@
+/* fold.c: rewrites element expressions into what is cheap on a device.
+ *
+ * A real expression becomes a linear combination: sum of coefficient * atom, plus a part that is uniform along the row, plus a
+ * part that is uniform along the column. Atoms differ from element to element, coefficients do not. Written out again, it is
+ * a chain of multiply-adds, and each coefficient is one subexpression that hoist.c moves to the head, row or column.
+ * exp and log become exp2 and log2, whose factor of log2(e) disappears into the coefficients.
+ *
+ * One thing is not distributed: c * (kv - q) stays a product. As c * kv - c * q, each product would round at the size of the
+ * position, and the difference, which decides the score, would keep that error.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "gen/emit/form.h"
+
+#define LOG2E 1.4426950408889634
+#define LN2 0.6931471805599453
+#define LIN_MAX 6
+
+typedef struct lin {
+  int n;
+  ir_ref atom[LIN_MAX], coef[LIN_MAX]; /* IR_NONE: one */
+  ir_ref row, col;                     /* IR_NONE: zero */
+} lin;
+
+typedef struct fold {
+  emit_form *f;
+  ir *g;
+  lin *lin;       /* per node of the input; n = -1: not one */
+  ir_ref *done;   /* per node: rewritten, or IR_NONE if not yet */
+} fold;
+
+static ir_ref mul(ir *g, ir_ref a, ir_ref b) { return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_MUL, a, b); }
+static ir_ref add(ir *g, ir_ref a, ir_ref b) { return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_ADD, a, b); }
+static bool uniform(fold *w, ir_ref r) { return !deps_element(deps_of(&w->f->deps, r)); }
+
+static lin lin_of_atom(ir_ref atom) {
+  lin l = {0};
+  l.n = 1;
+  l.atom[0] = atom;
+  return l;
+}
+
+static lin lin_of_uniform(fold *w, ir_ref r) {
+  lin l = {0};
+  double x;
+  if (ir_is_const(w->g, r, &x) && x == 0) return l;
+  if (deps_of(&w->f->deps, r) & DEP_KV) l.col = r;
+  else l.row = r;
+  return l;
+}
+
+/* Writes a combination out: the uniform parts innermost, so that each atom costs one multiply-add. */
+static ir_ref lin_write(fold *w, const lin *l) {
+  ir *g = w->g;
+  ir_ref sum = add(g, l->col, l->row);
+  for (int i = l->n - 1; i >= 0; i--) {
+    double c;
+    if (l->coef[i] == IR_NONE) sum = add(g, l->atom[i], sum);
+    else if (sum != IR_NONE && ir_is_const(g, l->coef[i], &c) && c == -1) sum = ir_op2(g, IR_SUB, sum, l->atom[i]);
+    else sum = add(g, ir_op2(g, IR_MUL, l->coef[i], l->atom[i]), sum);
+  }
+  return sum == IR_NONE ? ir_real(g, 0) : sum;
+}
+
+/* c * (col + row) without atoms is kept together: see the top. */
+static void lin_close(fold *w, lin *l) {
+  if (l->n == 0 && l->row != IR_NONE && l->col != IR_NONE) *l = lin_of_atom(lin_write(w, l));
+}
+
+static bool lin_add(fold *w, lin *l, lin b) {
+  lin_close(w, l);
+  if (l->n > 0 || b.n > 0) lin_close(w, &b);
+  for (int i = 0; i < b.n; i++) {
+    int at = 0;
+    while (at < l->n && l->atom[at] != b.atom[i]) at++;
+    if (at == LIN_MAX) return false;
+    if (at == l->n) {
+      l->atom[l->n] = b.atom[i];
+      l->coef[l->n++] = b.coef[i];
+      continue;
+    }
+    const ir_ref one = ir_real(w->g, 1);
+    const ir_ref sum = ir_op2(w->g, IR_ADD, l->coef[at] ? l->coef[at] : one, b.coef[i] ? b.coef[i] : one);
+    if (!uniform(w, sum)) return false;
+    l->coef[at] = sum;
+  }
+  l->row = add(w->g, l->row, b.row);
+  l->col = add(w->g, l->col, b.col);
+  return true;
+}
+
+/* l * c, c uniform. False: a product would differ from element to element, or must stay together. */
+static bool lin_scale(fold *w, lin *l, ir_ref c) {
+  lin out = *l;
+  lin_close(w, &out);
+  if (out.row != IR_NONE && out.col != IR_NONE) return false;
+  for (int i = 0; i < out.n; i++) {
+    out.coef[i] = mul(w->g, c, out.coef[i]);
+    if (!uniform(w, out.coef[i])) return false;
+  }
+  const ir_ref part = out.row != IR_NONE ? out.row : out.col;
+  if (part != IR_NONE) {
+    const ir_ref scaled = mul(w->g, c, part);
+    const bool in_col = (deps_of(&w->f->deps, scaled) & DEP_KV) != 0;
+    if (!uniform(w, scaled)) return false;
+    out.row = in_col ? IR_NONE : scaled;
+    out.col = in_col ? scaled : IR_NONE;
+  }
+  *l = out;
+  return true;
+}
+
+static lin scaled(fold *w, lin l, ir_ref c) {
+  if (lin_scale(w, &l, c)) return l;
+  lin product = lin_of_atom(lin_write(w, &l));
+  product.coef[0] = c;
+  return product;
+}
+
+static lin sum_of(fold *w, lin a, lin b) {
+  lin sum = a;
+  if (lin_add(w, &sum, b)) return sum;
+  lin pair = lin_of_atom(lin_write(w, &a));
+  lin_add(w, &pair, lin_of_atom(lin_write(w, &b))); /* two atoms always fit */
+  return pair;
+}
+
+static ir_ref written(fold *w, ir_ref r) {
+  if (w->done[r] == IR_NONE) w->done[r] = lin_write(w, &w->lin[r]);
+  return w->done[r];
+}
+
+static ir_ref rebuilt(fold *w, ir_ref r, const ir_node *n) {
+  ir_ref arg[4] = {IR_NONE};
+  for (int i = 0; i < n->nargs; i++) arg[i] = written(w, n->arg[i]);
+  return n->nargs == 0 ? r : ir_rebuild(w->g, r, arg);
+}
+
+/* The Real of an integer expression. Positions are converted before they are subtracted, because a conversion of q or kv is
+ * shared by a row or a column while that of kv - q is one slow instruction per element. */
+static ir_ref real_of_int(fold *w, ir_ref r) {
+  const ir_node n = *ir_get(w->g, r);
+  if (uniform(w, r)) return ir_to_real(w->g, r);
+  if (n.op != IR_ADD && n.op != IR_SUB && n.op != IR_NEG && n.op != IR_ABS && n.op != IR_MIN && n.op != IR_MAX)
+    return ir_to_real(w->g, r);
+  w->f->positions_in_real = true;
+  const ir_ref a = real_of_int(w, n.arg[0]);
+  return n.nargs == 1 ? ir_op1(w->g, (ir_op)n.op, a) : ir_op2(w->g, (ir_op)n.op, a, real_of_int(w, n.arg[1]));
+}
+
+/* Fold an expression that was built after the pass began. */
+static lin lin_of_new(fold *w, ir_ref r) {
+  const ir_node n = *ir_get(w->g, r);
+  if (uniform(w, r)) return lin_of_uniform(w, r);
+  if (n.op == IR_ADD) return sum_of(w, lin_of_new(w, n.arg[0]), lin_of_new(w, n.arg[1]));
+  if (n.op == IR_SUB)
+    return sum_of(w, lin_of_new(w, n.arg[0]), scaled(w, lin_of_new(w, n.arg[1]), ir_real(w->g, -1)));
+  if (n.op == IR_NEG) return scaled(w, lin_of_new(w, n.arg[0]), ir_real(w->g, -1));
+  return lin_of_atom(r);
+}
+
+static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
+  ir *g = w->g;
+  const ir_ref a = n->nargs > 0 ? n->arg[0] : IR_NONE, b = n->nargs > 1 ? n->arg[1] : IR_NONE;
+  switch (n->op) {
+  case IR_ADD: return sum_of(w, w->lin[a], w->lin[b]);
+  case IR_SUB: return sum_of(w, w->lin[a], scaled(w, w->lin[b], ir_real(g, -1)));
+  case IR_NEG: return scaled(w, w->lin[a], ir_real(g, -1));
+  case IR_MUL:
+    if (uniform(w, a)) return scaled(w, w->lin[b], written(w, a));
+    if (uniform(w, b)) return scaled(w, w->lin[a], written(w, b));
+    break;
+  case IR_DIV:
+    if (uniform(w, b)) return scaled(w, w->lin[a], ir_op2(g, IR_DIV, ir_real(g, 1), written(w, b)));
+    break;
+  case IR_EXP: {
+    const lin power = scaled(w, w->lin[a], ir_real(g, LOG2E));
+    return lin_of_atom(ir_op1(g, IR_EXP2, lin_write(w, &power)));
+  }
+  case IR_LOG: return scaled(w, lin_of_atom(ir_op1(g, IR_LOG2, written(w, a))), ir_real(g, LN2));
+  case IR_TO_REAL: return lin_of_new(w, real_of_int(w, written(w, a)));
+  default: break;
+  }
+  return lin_of_atom(rebuilt(w, r, n));
+}
+
+/* Step-level values (a row's new maximum, its rescale) are computed once per row: only their exp and log change. */
+static ir_ref fold_uniform(fold *w, ir_ref r, const ir_node *n) {
+  if (n->nargs == 0 || !(deps_of(&w->f->deps, r) & DEP_STEP)) return r;
+  if (n->op == IR_EXP)
+    return ir_op1(w->g, IR_EXP2, ir_op2(w->g, IR_MUL, written(w, n->arg[0]), ir_real(w->g, LOG2E)));
+  if (n->op == IR_LOG) return ir_op2(w->g, IR_MUL, ir_op1(w->g, IR_LOG2, written(w, n->arg[0])), ir_real(w->g, LN2));
+  return rebuilt(w, r, n);
+}
+
+/* Marks what the roots need; nodes are in order, so one sweep downwards suffices. */
+static void mark(const ir *g, const ir_ref *roots, int n, uint32_t count, bool *need) {
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) need[roots[i]] = true;
+  for (uint32_t r = count; r-- > 1;) {
+    if (!need[r]) continue;
+    const ir_node *node = ir_get(g, r);
+    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
+  }
+}
+
+static bool fold_run(fold *w, const ir_ref *roots, int n) {
+  const uint32_t count = ir_count(w->g);
+  bool *need = arena_array(w->f->a, count, sizeof *need);
+  w->lin = arena_array(w->f->a, count, sizeof *w->lin);
+  w->done = arena_array(w->f->a, count, sizeof *w->done);
+  if (need == NULL || w->lin == NULL || w->done == NULL) return false;
+  mark(w->g, roots, n, count, need);
+  for (uint32_t r = 1; r < count && !ir_failed(w->g); r++) {
+    if (!need[r]) continue;
+    const ir_node node = *ir_get(w->g, r);
+    ir_set_line(w->g, node.line);
+    if (uniform(w, r)) {
+      w->done[r] = fold_uniform(w, r, &node);
+      if (node.type == IR_REAL) w->lin[r] = lin_of_uniform(w, w->done[r]);
+    } else if (node.type == IR_REAL) {
+      w->lin[r] = fold_node(w, r, &node);
+    } else {
+      w->done[r] = rebuilt(w, r, &node);
+    }
+  }
+  return true;
+}
+
+void fold_roots(emit_form *f, ir_ref *roots, int n) {
+  fold w = {f, f->g, NULL, NULL};
+  if (!fold_run(&w, roots, n)) return;
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) roots[i] = written(&w, roots[i]);
+  ir_set_line(f->g, 0);
+}
+
+bool fold_is_shift(emit_form *f, ir_ref r, ir_ref x, ir_ref *rest) {
+  fold w = {f, f->g, NULL, NULL};
+  if (!fold_run(&w, &r, 1)) return false;
+  lin l = w.lin[r];
+  int at = -1;
+  for (int i = 0; i < l.n; i++) {
+    if (l.atom[i] == x && l.coef[i] == IR_NONE && at < 0) at = i;
+    else if (ir_uses(f->g, l.atom[i], ir_var_of(ir_get(f->g, x)))) return false;
+  }
+  if (at < 0) return false;
+  l.n--;
+  memmove(&l.atom[at], &l.atom[at + 1], (size_t)(l.n - at) * sizeof l.atom[0]);
+  memmove(&l.coef[at], &l.coef[at + 1], (size_t)(l.n - at) * sizeof l.coef[0]);
+  *rest = l.n == 0 && l.row == IR_NONE && l.col == IR_NONE ? IR_NONE : lin_write(&w, &l);
+  ir_set_line(f->g, 0);
+  return true;
+}

@@ -1,0 +1,270 @@
+/* form.c: from a traced and derived spec to the expressions of a kernel. */
+#include "gen/emit/form.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "gen/ir/passes.h"
+
+static const traced_spec *traced(const emit_form *f) { return &f->spec->traced; }
+
+/* With no score_mod, or one that only adds to the score, score() gives score / scale: the dot product itself, or one
+ * multiply-add. The online function then sees scale * VAR_SCORE, and its factor joins those that are there already. The scale
+ * is positive, so a maximum of scaled scores is the scaled maximum. */
+static void choose_unit(emit_form *f) {
+  ir *g = f->g;
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0), dot = ir_variable(g, VAR_DOT, 0), scale = ir_variable(g, VAR_SCALE, 0);
+  const ir_ref scaled = ir_op2(g, IR_MUL, scale, dot);
+  ir_ref rest = IR_NONE;
+  f->dot_unit = fold_is_shift(f, traced(f)->score_mod, score, &rest);
+  if (!f->dot_unit) f->score = ir_substitute(g, traced(f)->score_mod, &score, &scaled, 1);
+  else f->score = rest == IR_NONE ? dot : ir_op2(g, IR_ADD, dot, ir_op2(g, IR_DIV, rest, scale));
+}
+
+static void rewrite_step(emit_form *f) {
+  ir *g = f->g;
+  online_split *s = &f->step;
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0);
+  const ir_ref scaled = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), score);
+  ir_ref from[1 + SPEC_MAX_RED] = {score}, to[1 + SPEC_MAX_RED] = {scaled};
+  int n = 1;
+  for (int k = 0; k < s->num_red; k++) {
+    s->term[k] = ir_substitute(g, s->term[k], from, to, n);
+    if (s->kind[k] != IR_REDUCE_MAX || s->term[k] != scaled) continue;
+    s->term[k] = score;
+    from[n] = ir_variable(g, VAR_RED, (uint32_t)k);
+    to[n] = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), from[n]);
+    n++;
+  }
+  s->prob = ir_substitute(g, s->prob, from, to, n);
+  s->rescale = ir_substitute(g, s->rescale, from, to, n);
+  for (int i = 0; i < traced(f)->online.num_state; i++) s->next[i] = ir_substitute(g, s->next[i], from, to, n);
+}
+
+static bool uses_node(ir *g, ir_ref r, ir_ref node) {
+  if (r == IR_NONE) return false;
+  const ir_ref marker = ir_variable(g, VAR_DELTA, 0); /* never in an online step */
+  return ir_substitute(g, r, &node, &marker, 1) != r;
+}
+
+/* Is `x` used in the step anywhere but in next[state]? */
+static bool used_elsewhere(emit_form *f, ir_ref x, int state) {
+  const online_split *s = &f->step;
+  for (int k = 0; k < s->num_red; k++)
+    if (uses_node(f->g, s->term[k], x)) return true;
+  for (int i = 0; i < traced(f)->online.num_state; i++)
+    if (i != state && uses_node(f->g, s->next[i], x)) return true;
+  return uses_node(f->g, s->prob, x) || uses_node(f->g, s->rescale, x);
+}
+
+/* next = a * old + c * red with a and c free of both: then each thread may keep its own part of the sum until the end. */
+static bool is_linear_update(emit_form *f, ir_ref next, ir_ref old, ir_ref red) {
+  ir *g = f->g;
+  const ir_ref one = ir_real(g, 1), from[2] = {old, red}, zero[2] = {ir_real(g, 0), ir_real(g, 0)};
+  ir_ref d[2] = {IR_NONE, IR_NONE};
+  ir_grad(g, &next, &one, 1, from, d, 2);
+  ir_simplify(g, d, 2);
+  for (int i = 0; i < 2; i++)
+    if (d[i] == IR_NONE || uses_node(g, d[i], old) || uses_node(g, d[i], red)) return false;
+  ir_ref rest = ir_substitute(g, next, from, zero, 2);
+  ir_simplify(g, &rest, 1);
+  double x;
+  /* floor and its kind have derivative zero without being constant: rebuild the update from its parts and compare. */
+  if (!ir_is_const(g, rest, &x) || x != 0) return false;
+  return !ir_uses_op(g, next, IR_FLOOR) && !ir_uses_op(g, next, IR_SIGN) && !ir_uses_op(g, next, IR_MOD) &&
+         !ir_uses_op(g, next, IR_FLOORDIV) && !ir_uses_op(g, next, IR_SELECT) && !ir_uses_op(g, next, IR_STOP_GRADIENT);
+}
+
+static void choose_deferred(emit_form *f) {
+  const traced_online *o = &traced(f)->online;
+  for (int k = 0; k < f->step.num_red; k++) {
+    if (f->step.kind[k] != IR_REDUCE_SUM) continue;
+    const ir_ref red = ir_variable(f->g, VAR_RED, (uint32_t)k);
+    for (int i = 0; i < o->num_state; i++) {
+      double init;
+      const ir_ref old = ir_variable(f->g, VAR_STATE, (uint32_t)i);
+      if (!uses_node(f->g, f->step.next[i], red)) continue;
+      f->red_deferred[k] = f->state_deferred[i] = ir_is_const(f->g, o->init[i], &init) && init == 0 &&
+                                                  !used_elsewhere(f, red, i) && !used_elsewhere(f, old, i) &&
+                                                  is_linear_update(f, f->step.next[i], old, red);
+      break;
+    }
+  }
+}
+
+static void choose_prob_term(emit_form *f) {
+  f->prob_term = -1;
+  for (int k = 0; k < f->step.num_red; k++) {
+    if (f->prob_term >= 0 && ir_uses(f->g, f->step.term[k], VAR_SCORE)) f->prob_term = -1;
+    if (f->step.kind[k] == IR_REDUCE_SUM && f->step.term[k] == f->step.prob) f->prob_term = k;
+  }
+}
+
+/* A row of random numbers, for mask_by_inf. Lane 0 and every fourth have uniform values of 0 and below, where a factor turns
+ * -inf into NaN or +inf. */
+typedef struct probe { uint64_t random; } probe;
+
+static double next_random(probe *p) {
+  p->random = p->random * 6364136223846793005u + 1442695040888963407u;
+  return (double)(p->random >> 11) / 9007199254740992.0;
+}
+
+static double uniform_value(probe *p, int lane) { return lane % 4 == 0 ? (lane % 8 == 0 ? 0.0 : -2 * next_random(p)) : next_random(p) * 3 + 0.1; }
+
+static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
+  (void)index;
+  for (int i = 0; i < lanes; i++) {
+    if (v == VAR_SCORE) out[i] = -INFINITY;
+    else if (v == VAR_SCALE) out[i] = next_random(user) + 0.01;
+    else if (v == VAR_SCALAR) out[i] = uniform_value(user, i);
+    else if (v == VAR_STATE || v == VAR_RED) out[i] = i % 2 == 0 ? next_random(user) * 4 + 0.1 : next_random(user) * 20 - 10;
+    else out[i] = floor(next_random(user) * 64);
+  }
+}
+
+static void probe_load(void *user, uint32_t input, int n, const double *const *index, int lanes, double *out) {
+  (void)input, (void)n, (void)index;
+  for (int i = 0; i < lanes; i++) out[i] = uniform_value(user, i);
+}
+
+/* Does a score of -inf leave an element out of every reduction and of prob by itself? Tried on the very expressions that will
+ * be emitted. A wrong yes would need a function that is 0 in all probes and not elsewhere. */
+static luattn_status choose_mask_by_inf(emit_form *f, luattn_error *err) {
+  ir_ref roots[SPEC_MAX_RED + 1];
+  ir_lane_block value[SPEC_MAX_RED + 1];
+  double *out[SPEC_MAX_RED + 1];
+  const int n = f->step.num_red + 1;
+  for (int k = 0; k < n; k++) {
+    roots[k] = k < f->step.num_red ? f->step.term[k] : f->step.prob;
+    out[k] = value[k];
+  }
+  const ir_program *program = ir_program_new(f->a, f->g, roots, n);
+  void *scratch = program == NULL ? NULL : arena_new(f->a, ir_program_scratch(program));
+  if (scratch == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name);
+  f->mask_by_inf = true;
+  probe p = {12345};
+  for (int round = 0; round < 8; round++) {
+    const ir_env env = {&p, probe_variable, probe_load};
+    ir_program_run(program, &env, IR_LANES, scratch, out);
+    for (int k = 0; k < n; k++)
+      for (int i = 0; i < IR_LANES; i++)
+        f->mask_by_inf &= value[k][i] == (k < f->step.num_red && f->step.kind[k] == IR_REDUCE_MAX ? -INFINITY : 0.0);
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status build_online(emit_form *f, luattn_error *err) {
+  ir *g = f->g;
+  const traced_online *o = &traced(f)->online;
+  TRY(split_online(g, o, traced(f)->file, &f->step, err));
+  memcpy(f->init, o->init, sizeof f->init);
+  if (f->dot_unit) rewrite_step(f);
+  choose_deferred(f);
+
+  ir_ref roots[SPEC_MAX_RED + SPEC_MAX_STATE + 2];
+  int n = 0;
+  for (int k = 0; k < f->step.num_red; k++) roots[n++] = f->step.term[k];
+  for (int i = 0; i < o->num_state; i++) roots[n++] = f->step.next[i];
+  roots[n++] = f->step.prob;
+  roots[n++] = f->step.rescale;
+  fold_roots(f, roots, n);
+  n = 0;
+  for (int k = 0; k < f->step.num_red; k++) f->step.term[k] = roots[n++];
+  for (int i = 0; i < o->num_state; i++) f->step.next[i] = roots[n++];
+  f->step.prob = roots[n++];
+  f->step.rescale = roots[n++];
+  choose_prob_term(f);
+  TRY(choose_mask_by_inf(f, err));
+
+  double rescale;
+  f->has_rescale = !ir_is_const(g, f->step.rescale, &rescale) || rescale != 1;
+  const ir_ref sum = ir_variable(g, VAR_OUT, 0), one = ir_real(g, 1);
+  ir_ref tail[2] = {ir_substitute(g, o->out, &sum, &one, 1), o->lse >= 0 ? o->final[o->lse] : IR_NONE};
+  ir_simplify(g, tail, 1);
+  f->out_scale = tail[0];
+  f->lse = tail[1];
+  return LUATTN_OK;
+}
+
+/* Everything that a gradient computes from the row's numbers alone moves into prepare, so that an element of a softmax costs
+ * one multiply-add, one exp2, one subtraction and one product. */
+static void hoist_bwd_rows(emit_form *f, ir_ref *roots, int n) {
+  ir *g = f->g;
+  const uint32_t count = ir_count(g);
+  bool *need = arena_array(f->a, count, sizeof *need), *found = arena_array(f->a, count, sizeof *found);
+  if (need == NULL || found == NULL) return; /* no harm: the rows stay as they are */
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) need[roots[i]] = true;
+  for (uint32_t r = count; r-- > 1;) {
+    if (!need[r]) continue;
+    const int mask = deps_of(&f->deps, r);
+    if ((mask & DEP_ROW) != 0 && !deps_element(mask)) {
+      found[r] = ir_typeof(g, r) == IR_REAL;
+      if (found[r]) continue;
+    }
+    const ir_node *node = ir_get(g, r);
+    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
+  }
+  ir_ref from[DERIVED_MAX_ROWS], to[DERIVED_MAX_ROWS], old[DERIVED_MAX_ROWS], row[DERIVED_MAX_ROWS];
+  int num = 0;
+  for (uint32_t r = 1; r < count; r++) {
+    if (!found[r]) continue;
+    if (num == DERIVED_MAX_ROWS || num > f->num_rows) return; /* more numbers a row than before: not worth it */
+    from[num++] = r;
+  }
+  for (int i = 0; i < f->num_rows; i++) old[i] = ir_variable(g, VAR_ROW, (uint32_t)i);
+  for (int j = 0; j < num; j++) {
+    to[j] = ir_variable(g, VAR_ROW, (uint32_t)j);
+    row[j] = ir_substitute(g, from[j], old, f->row, f->num_rows);
+  }
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) roots[i] = ir_substitute(g, roots[i], from, to, num);
+  memcpy(f->row, row, sizeof row);
+  f->num_rows = num;
+}
+
+static void keep_wanted(const emit_form *f, const derived_terms *from, derived_terms *to) {
+  to->count = 0;
+  for (int i = 0; i < from->count; i++)
+    if (form_wants(f, &from->term[i])) to->term[to->count++] = from->term[i];
+}
+
+static luattn_status build_gradient(emit_form *f, luattn_error *err) {
+  ir *g = f->g;
+  const derived_spec *d = &f->spec->derived;
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0);
+  const ir_ref scaled = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), ir_variable(g, VAR_DOT, 0));
+  keep_wanted(f, &d->element_terms, &f->element_terms);
+  keep_wanted(f, &d->row_terms, &f->row_terms);
+  f->num_rows = d->num_rows;
+  memcpy(f->row, d->row, sizeof f->row);
+  ir_ref roots[DERIVED_MAX_TERMS + 2];
+  int n = 0;
+  roots[n++] = d->prob;
+  roots[n++] = d->ds;
+  for (int i = 0; i < f->element_terms.count; i++) roots[n++] = f->element_terms.term[i].value;
+  for (int i = 0; i < n; i++) roots[i] = ir_substitute(g, roots[i], &score, &scaled, 1);
+  fold_roots(f, roots, n);
+  hoist_bwd_rows(f, roots, n);
+  f->grad_prob = roots[0];
+  f->grad_ds = roots[1];
+  for (int i = 0; i < f->element_terms.count; i++) f->element_terms.term[i].value = roots[2 + i];
+  return ir_failed(g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name) : LUATTN_OK;
+}
+
+luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p, emit_form *out,
+                         luattn_error *err) {
+  memset(out, 0, sizeof *out);
+  out->a = a;
+  out->g = spec->traced.g;
+  out->spec = spec;
+  out->mask = mask;
+  out->plan = p;
+  deps_open(&out->deps, a, out->g);
+  choose_unit(out);
+  fold_roots(out, &out->score, 1);
+  out->keep = mask->keep;
+  TRY(build_online(out, err));
+  if (p->pass == LUATTN_BACKWARD) TRY(build_gradient(out, err));
+  return ir_failed(out->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name) : LUATTN_OK;
+}

@@ -1,0 +1,166 @@
+/* gradient.c: prepare, grad, flush and the input mods: everything that adds up parameter gradients. */
+#include "gen/emit/parts.h"
+
+#define P "const LuattnParams &p, const Site &s"
+#define PHR P ", const Head &head, const Row &row"
+
+static bool same_place(const derived_term *a, const derived_term *b) {
+  if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar)) return false;
+  for (int i = 0; i < a->num_index; i++)
+    if (a->index[i] != b->index[i]) return false;
+  return true;
+}
+
+/* A place that is the same for the whole head: the block sums what goes there, and adds it once. */
+static bool is_block_sum(writer *w, const derived_term *t) {
+  for (int i = 0; i < t->num_index; i++)
+    if ((deps_of(&w->f->deps, t->index[i]) & ~DEP_SITE) != 0) return false;
+  return true;
+}
+
+static int acc_of(const writer *w, const derived_term *t) {
+  for (int i = 0; i < w->num_acc; i++)
+    if (same_place(&w->acc[i], t)) return i;
+  return -1;
+}
+
+static luattn_status collect_terms(writer *w, const derived_terms *terms, luattn_error *err) {
+  for (int i = 0; i < terms->count; i++) {
+    const derived_term *t = &terms->term[i];
+    if (!form_wants(w->f, t) || !is_block_sum(w, t) || acc_of(w, t) >= 0) continue;
+    if (w->num_acc == WRITER_MAX_ACC)
+      return luattn_fail(err, LUATTN_UNSUPPORTED, "emit: %s: more than %d parameter gradients; ask for fewer (wants), or mark "
+                         "fewer inputs grad", w->f->spec->traced.name, WRITER_MAX_ACC);
+    w->acc[w->num_acc++] = *t;
+  }
+  return LUATTN_OK;
+}
+
+luattn_status collect_acc(writer *w, luattn_error *err) {
+  const derived_spec *d = &w->f->spec->derived;
+  TRY(collect_terms(w, &w->f->element_terms, err));
+  TRY(collect_terms(w, &w->f->row_terms, err));
+  TRY(collect_terms(w, &d->query_mod.terms, err));
+  TRY(collect_terms(w, &d->key_mod.terms, err));
+  return collect_terms(w, &d->value_mod.terms, err);
+}
+
+static int term_roots(const writer *w, const derived_terms *terms, ir_ref *roots) {
+  int n = 0;
+  for (int i = 0; i < terms->count; i++) {
+    const derived_term *t = &terms->term[i];
+    if (!form_wants(w->f, t)) continue;
+    roots[n++] = t->value;
+    if (acc_of(w, t) < 0)
+      for (int j = 0; j < t->num_index; j++) roots[n++] = t->index[j];
+  }
+  return n;
+}
+
+#define MAX_TERM_ROOTS (5 * DERIVED_MAX_TERMS)
+
+static void add_terms(writer *w, const derived_terms *terms) {
+  ir_ref roots[MAX_TERM_ROOTS];
+  body_lines(w, roots, term_roots(w, terms, roots));
+  for (int i = 0; i < terms->count; i++) {
+    const derived_term *t = &terms->term[i];
+    if (!form_wants(w->f, t)) continue;
+    const int acc = acc_of(w, t);
+    if (acc >= 0) {
+      text_add(&w->out, "acc.x[%d] += %s;\n", acc, body_value(w, t->value));
+      continue;
+    }
+    text_add(&w->out, "add_input_grad<Real>(p.input[%d], %s", t->input, body_value(w, t->value));
+    for (int j = 0; j < t->num_index; j++) text_add(&w->out, ", %s", body_value(w, t->index[j]));
+    text_add(&w->out, ");\n");
+  }
+}
+
+void plan_gradient_slots(writer *w) {
+  emit_form *f = w->f;
+  ir_ref roots[MAX_TERM_ROOTS];
+  const int in_prepare = HAS_HEAD | HAS_ROW | HAS_Q;
+  writer_plan(w, in_prepare, f->row, f->num_rows);
+  writer_plan(w, in_prepare, roots, term_roots(w, &f->row_terms, roots));
+  writer_plan(w, HAS_ELEMENT, &f->grad_prob, 1);
+  writer_plan(w, HAS_ELEMENT, &f->grad_ds, 1);
+  writer_plan(w, HAS_ELEMENT, roots, term_roots(w, &f->element_terms, roots));
+}
+
+static void flush(writer *w) {
+  open_function(w, "void flush(" P ", const Head &head, const Acc &acc)");
+  body_begin(w, 0, "");
+  for (int i = 0; i < w->num_acc; i++) {
+    const derived_term *t = &w->acc[i];
+    body_lines(w, t->index, t->num_index);
+    text_add(&w->out, "if (acc.x[%d] != Real(0)) ", i);
+    if (t->input < 0) {
+      text_add(&w->out, "add_scalar_grad(p, %d, acc.x[%d]);  // %s\n", t->scalar, i,
+               w->f->spec->traced.scalar_name[t->scalar]);
+      continue;
+    }
+    text_add(&w->out, "add_input_grad(p.input[%d], acc.x[%d]", t->input, i);
+    for (int j = 0; j < t->num_index; j++) text_add(&w->out, ", %s", body_value(w, t->index[j]));
+    text_add(&w->out, ");  // %s\n", w->f->spec->traced.input[t->input].name);
+  }
+  close_function(w);
+}
+
+void emit_gradients(writer *w) {
+  const emit_form *f = w->f;
+  open_function(w, "BwdRow prepare(" PHR ", int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
+  body_begin(w, HAS_HEAD | HAS_ROW | HAS_Q, "");
+  add_terms(w, &f->row_terms);
+  body_lines(w, f->row, f->num_rows);
+  text_add(&w->out, f->num_rows > 0 ? "BwdRow made;\n" : "return {};\n");
+  for (int i = 0; i < f->num_rows; i++) text_add(&w->out, "made.x[%d] = %s;\n", i, body_value(w, f->row[i]));
+  if (f->num_rows > 0) text_add(&w->out, "return made;\n");
+  close_function(w);
+
+  const ir_ref roots[2] = {f->grad_prob, f->grad_ds};
+  text_add(&w->out, "template <bool with_inputs>\n");
+  open_function(w, "void grad(" PHR ", const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, int kv, Real &prob, "
+                   "Real &ds,\n    Acc &acc)");
+  body_begin(w, HAS_ELEMENT, "");
+  body_lines(w, roots, 2);
+  text_add(&w->out, "prob = %s;\n", body_value(w, roots[0]));
+  text_add(&w->out, "ds = %s;\n", body_value(w, roots[1]));
+  if (f->element_terms.count > 0) {
+    text_add(&w->out, "if constexpr (with_inputs) {\n");
+    w->out.indent++;
+    add_terms(w, &f->element_terms);
+    w->out.indent--;
+    text_add(&w->out, "}\n");
+  }
+  close_function(w);
+  flush(w);
+}
+
+/* ---- input mods ------------------------------------------------------------------------------------------------------- */
+
+static void mod(writer *w, const char *name, ir_ref value, const derived_mod *d) {
+  open_function(w, writer_format(w, "Real %s(" P ", Real x, int i, int d)", name));
+  body_begin(w, 0, "");
+  if (value == IR_NONE) text_add(&w->out, "return x;\n");
+  else body_return(w, value);
+  close_function(w);
+
+  open_function(w, writer_format(w, "Real %s_grad(" P ", Real x, Real g, int i, int d, Acc &acc)", name));
+  body_begin(w, 0, "");
+  if (value == IR_NONE) {
+    text_add(&w->out, "return g;\n");
+  } else {
+    add_terms(w, &d->terms);
+    if (d->dx == IR_NONE) text_add(&w->out, "return Real(0);\n");
+    else body_return(w, d->dx);
+  }
+  close_function(w);
+}
+
+void emit_mods(writer *w) {
+  const traced_spec *t = &w->f->spec->traced;
+  const derived_spec *d = &w->f->spec->derived;
+  mod(w, "query_mod", t->query_mod, &d->query_mod);
+  mod(w, "key_mod", t->key_mod, &d->key_mod);
+  mod(w, "value_mod", t->value_mod, &d->value_mod);
+}

@@ -1,0 +1,21 @@
+/* parts.h: the pieces of spec.cuh, in one file each. Internal to gen/emit. */
+#ifndef LUATTN_GEN_PARTS_H
+#define LUATTN_GEN_PARTS_H
+
+#include "gen/emit/write.h"
+
+void open_function(writer *w, const char *signature);
+void close_function(writer *w);
+void table_function(writer *w, const char *type, const char *name, const char *const *values, int n, const char *otherwise);
+
+/* gradient.c */
+luattn_status collect_acc(writer *w, luattn_error *err); /* which parameter gradients a block sums before it adds them */
+void plan_gradient_slots(writer *w);
+void emit_gradients(writer *w);
+void emit_mods(writer *w);
+
+/* tile.c */
+void emit_stat_tables(writer *w);
+void emit_tiles(writer *w);
+
+#endif

@@ -1,0 +1,158 @@
+/* write.c: one statement per node, in the order of the IR, each with the line of the spec that it came from. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "gen/emit/write.h"
+
+void body_begin(writer *w, int has, const char *state) {
+  w->has = has;
+  w->num_temps = 0;
+  w->state = state;
+  memset(w->temp, 0, w->count * sizeof *w->temp);
+}
+
+const char *writer_type(const writer *w, ir_ref r) {
+  const ir_type t = ir_typeof(w->f->g, r);
+  return t == IR_REAL ? "Real" : t == IR_INT ? "int" : "bool";
+}
+
+const char *writer_input_type(const writer *w, uint32_t input) {
+  switch (w->f->spec->traced.input[input].dtype) {
+  case LUATTN_INPUT_F64: return "double";
+  case LUATTN_INPUT_F32: return "float";
+  case LUATTN_INPUT_BF16: return "bf16_t";
+  case LUATTN_INPUT_F16: return "half_t";
+  case LUATTN_INPUT_I32: return "int";
+  default: return "unsigned char";
+  }
+}
+
+static const char *real_literal(writer *w, double x) {
+  if (isinf(x)) return x > 0 ? "infinity<Real>()" : "-infinity<Real>()";
+  if (isnan(x)) return "(infinity<Real>() - infinity<Real>())";
+  char digits[40];
+  for (int precision = 1; precision <= 17; precision++) { /* the shortest that reads back */
+    double back = 0;
+    snprintf(digits, sizeof digits, "%.*g", precision, x);
+    if (sscanf(digits, "%lf", &back) == 1 && back == x) break;
+  }
+  return writer_format(w, "Real(%s)", digits);
+}
+
+/* INT is 32 bits wide on the device. A larger constant only occurs in comparisons, where its end of the range serves. */
+static const char *int_literal(writer *w, long long x) {
+  if (x > 2147483647) x = 2147483647;
+  if (x < -2147483647) x = -2147483647;
+  return writer_format(w, x < 0 ? "(%lld)" : "%lld", x);
+}
+
+static const char *variable(writer *w, const ir_node *n) {
+  const unsigned i = ir_index_of(n);
+  static const char *const tile[] = {"q0", "q1", "kv0", "kv1"};
+  switch (ir_var_of(n)) {
+  case VAR_SCORE: return "score";
+  case VAR_B: return "s.b";
+  case VAR_H: return "s.h";
+  case VAR_Q: return "q";
+  case VAR_KV: return "kv";
+  case VAR_Q_LEN: return "s.q_len";
+  case VAR_KV_LEN: return "s.kv_len";
+  case VAR_HEADS: return "p.heads";
+  case VAR_HEADS_KV: return "p.heads_kv";
+  case VAR_SCALAR: return writer_format(w, "Real(p.scalar[%u])", i);
+  case VAR_SCALE: return "Real(p.scale)";
+  case VAR_X: return "x";
+  case VAR_POS: return "i";
+  case VAR_D: return "d";
+  case VAR_GRAD: return "g";
+  case VAR_STATE: return writer_format(w, "%s.x[%u]", w->state, i);
+  case VAR_RED: return writer_format(w, "red[%u]", i);
+  case VAR_ROW: return writer_format(w, "bwd.x[%u]", i);
+  case VAR_FINAL: return i == 0 ? "lse" : writer_format(w, "saved[%u]", i - 1);
+  case VAR_DOT: return "dot";
+  case VAR_DP: return "dp";
+  case VAR_DELTA: return "delta";
+  case VAR_DLSE: return "dlse";
+  case VAR_TILE: return i < 4 ? tile[i] : "";
+  case VAR_P: case VAR_OUT: case VAR_COUNT: break;
+  }
+  w->failed = true; /* analysis/ leaves none of these in what is emitted */
+  return "";
+}
+
+static bool is_statement(const ir_node *n) {
+  return n->op != IR_CONST_REAL && n->op != IR_CONST_INT && n->op != IR_CONST_BOOL && n->op != IR_VAR &&
+         n->op != IR_STOP_GRADIENT;
+}
+
+const char *body_value(writer *w, ir_ref r) {
+  const ir_node *n = ir_get(w->f->g, r);
+  if (writer_in_slot(w, r)) return w->slot_name[r];
+  switch (n->op) {
+  case IR_CONST_REAL: return real_literal(w, n->imm.real);
+  case IR_CONST_INT: return int_literal(w, n->imm.integer);
+  case IR_CONST_BOOL: return n->imm.integer ? "true" : "false";
+  case IR_VAR: return variable(w, n);
+  case IR_STOP_GRADIENT: return body_value(w, n->arg[0]);
+  default: return writer_format(w, "t%d", w->temp[r]);
+  }
+}
+
+/* Adds `a + b` for "(%0 + %1)": parentheses that enclose the whole statement say nothing. */
+static void add_spelling(writer *w, const char *spelling, const ir_node *n) {
+  size_t length = strlen(spelling);
+  if (spelling[0] == '(' && spelling[length - 1] == ')') {
+    spelling++;
+    length -= 2;
+  }
+  for (size_t i = 0; i < length; i++) {
+    if (spelling[i] == '%' && i + 1 < length) text_add(&w->out, "%s", body_value(w, n->arg[spelling[++i] - '0']));
+    else text_bytes(&w->out, &spelling[i], 1);
+  }
+}
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash != NULL ? slash + 1 : path;
+}
+
+void writer_line_end(writer *w, const ir_node *n) {
+  if (n->line > 0) text_add(&w->out, ";  // %s:%u\n", base_name(w->f->spec->traced.file), n->line);
+  else text_add(&w->out, ";\n");
+}
+
+static void statement(writer *w, ir_ref r) {
+  const ir_node *n = ir_get(w->f->g, r);
+  w->temp[r] = ++w->num_temps;
+  text_add(&w->out, "const %s t%d = ", writer_type(w, r), w->temp[r]);
+  if (n->op == IR_LOAD) {
+    text_add(&w->out, "load_input<%s, %s>(p.input[%u]", writer_type(w, r), writer_input_type(w, ir_index_of(n)),
+             ir_index_of(n));
+    for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));
+    text_add(&w->out, ")");
+  } else if (ir_op_cuda((ir_op)n->op) != NULL) {
+    add_spelling(w, ir_op_cuda((ir_op)n->op), n);
+  } else {
+    w->failed = true; /* a reduction that split_online should have taken apart */
+  }
+  writer_line_end(w, n);
+}
+
+void body_lines(writer *w, const ir_ref *roots, int n) {
+  memset(w->need, 0, w->count * sizeof *w->need);
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) w->need[roots[i]] = true;
+  for (uint32_t r = w->count; r-- > 1;) {
+    if (!w->need[r] || w->temp[r] != 0 || writer_in_slot(w, r)) continue;
+    const ir_node *node = ir_get(w->f->g, r);
+    for (int i = 0; i < node->nargs; i++) w->need[node->arg[i]] = true;
+  }
+  for (uint32_t r = 1; r < w->count; r++)
+    if (w->need[r] && w->temp[r] == 0 && !writer_in_slot(w, r) && is_statement(ir_get(w->f->g, r))) statement(w, r);
+}
+
+void body_return(writer *w, ir_ref r) {
+  body_lines(w, &r, 1);
+  text_add(&w->out, "return %s;\n", body_value(w, r));
+}

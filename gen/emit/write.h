@@ -1,0 +1,61 @@
+/* write.h: expressions to statements. hoist.c decides what lives in Head, Row and Col; write.c prints function bodies.
+ *
+ * First every function registers its expressions (writer_plan), then the slots are fixed (writer_fix), then bodies are written.
+ */
+#ifndef LUATTN_GEN_WRITE_H
+#define LUATTN_GEN_WRITE_H
+
+#include "gen/base/text.h"
+#include "gen/emit/form.h"
+
+/* What a function of the contract has among its parameters. */
+enum { HAS_HEAD = 1, HAS_ROW = 2, HAS_COL = 4, HAS_Q = 8, HAS_KV = 16 };
+#define HAS_ELEMENT (HAS_HEAD | HAS_ROW | HAS_COL | HAS_Q | HAS_KV)
+
+enum { SLOTS_HEAD, SLOTS_ROW, SLOTS_COL, SLOTS_KINDS };
+
+#define WRITER_MAX_ACC 32
+
+typedef struct slots { int count, capacity; ir_ref *ref; } slots; /* ascending */
+
+typedef struct writer {
+  emit_form *f;
+  text out;
+  uint32_t count;        /* nodes; the IR is fixed from writer_open on */
+  uint8_t *slot_kind;    /* per node: 1 + SLOTS_*; 0: none. A node has at most one, as what it depends on decides */
+  const char **slot_name; /* per node: "head.cap_0" */
+  slots slot[SLOTS_KINDS];
+  uint8_t *cost;         /* per node: rough instructions to compute it */
+
+  int num_acc;
+  derived_term acc[WRITER_MAX_ACC]; /* where element i of Acc goes */
+
+  /* The function being written. */
+  int has, num_temps;
+  bool *need;
+  int *temp;             /* per node: t<n>; 0: none yet */
+  const char *state;     /* "old" or "state" */
+  bool failed;
+} writer;
+
+luattn_status writer_open(writer *w, emit_form *f, luattn_error *err);
+void writer_plan(writer *w, int has, const ir_ref *roots, int n);
+void writer_fix(writer *w);
+/* Prints struct Head, Row or Col and the function that fills it. */
+void writer_slots(writer *w, int kind);
+
+/* A body: begin, then lines() for whatever roots, then value() of each. */
+void body_begin(writer *w, int has, const char *state);
+void body_lines(writer *w, const ir_ref *roots, int n);
+const char *body_value(writer *w, ir_ref r); /* an operand: a literal, a parameter, a slot or a temporary */
+/* lines, then `return value;` */
+void body_return(writer *w, ir_ref r);
+
+/* True if the function reads r from a slot instead of computing it. */
+bool writer_in_slot(const writer *w, ir_ref r);
+const char *writer_input_type(const writer *w, uint32_t input); /* as stored: "bf16_t" */
+const char *writer_type(const writer *w, ir_ref r);              /* "Real", "int", "bool" */
+void writer_line_end(writer *w, const ir_node *n); /* `;`, and the line of the spec */
+const char *writer_format(writer *w, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* never NULL */
+
+#endif

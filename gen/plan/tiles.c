@@ -1,0 +1,117 @@
+/* tiles.c: tiles by pass, head dims and shared memory. The arithmetic is that of the comments at the top of the kernel headers
+ * (fwd_simt.cuh, bwd_simt.cuh, fwd_sm80.cuh, bwd_sm80.cuh); what is tabled there as good is tabled here. */
+#include "common/fail.h"
+#include "gen/plan/plan.h"
+
+static int max_of(int a, int b) { return a > b ? a : b; }
+static int padded(int dim) { return (dim + 15) / 16 * 16; }
+
+int tiles_shared_limit(int arch) {
+  switch (arch) {
+  case 80: case 87: return 163 * 1024;
+  case 86: case 89: case 120: case 121: return 99 * 1024;
+  case 90: case 100: case 101: case 103: case 110: return 227 * 1024;
+  default: return 0;
+  }
+}
+
+/* Rows of a table: for head dims up to max_dim, the first choice first, then what needs fewer registers. */
+typedef struct tile_row { int max_dim; tile_choice choice; } tile_row;
+
+static const tile_row simt_forward_f32[] = {{256, {64, 64, 256, 2, 0, 0}}, {256, {64, 32, 256, 2, 0, 0}},
+                                            {256, {32, 32, 256, 2, 0, 0}}, {256, {16, 32, 256, 2, 0, 0}}};
+static const tile_row simt_forward_f64[] = {{128, {64, 32, 256, 2, 0, 0}}, {256, {32, 32, 256, 2, 0, 0}},
+                                            {256, {16, 32, 256, 2, 0, 0}}, {256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row simt_backward_f32[] = {{64, {64, 64, 256, 2, 0, 0}}, {128, {64, 32, 256, 2, 0, 0}},
+                                             {256, {32, 32, 256, 2, 0, 0}}, {256, {32, 16, 256, 2, 0, 0}},
+                                             {256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row simt_backward_f64[] = {{128, {32, 32, 256, 2, 0, 0}}, {256, {32, 16, 256, 2, 0, 0}},
+                                             {256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row sm80_forward[] = {{64, {128, 64, 128, 2, 0, 0}}, {128, {128, 64, 128, 2, 0, 0}},
+                                        {256, {128, 32, 256, 2, 0, 0}}, {256, {64, 32, 128, 2, 0, 0}},
+                                        {256, {64, 32, 128, 1, 0, 0}}, {256, {64, 16, 128, 1, 0, 0}}};
+static const tile_row sm80_backward[] = {{64, {64, 128, 256, 2, 8, 16}}, {128, {64, 64, 256, 2, 4, 16}},
+                                         {256, {32, 64, 256, 1, 4, 16}}, {256, {32, 32, 256, 1, 2, 16}}};
+
+#define TABLE(t) {t, (int)(sizeof t / sizeof t[0])}
+
+bool tiles_choice(const plan *p, int rank, tile_choice *out) {
+  static const struct { const tile_row *row; int count; } tables[2][2][2] = {
+    {{TABLE(simt_forward_f32), TABLE(simt_forward_f64)}, {TABLE(simt_backward_f32), TABLE(simt_backward_f64)}},
+    {{TABLE(sm80_forward), TABLE(sm80_forward)}, {TABLE(sm80_backward), TABLE(sm80_backward)}}};
+  const int family = p->family == LUATTN_SM80, f64 = p->dtype == LUATTN_F64, dim = max_of(p->head_dim, p->head_dim_v);
+  const tile_row *row = tables[family][p->pass == LUATTN_BACKWARD][f64].row;
+  for (int i = 0, n = tables[family][p->pass == LUATTN_BACKWARD][f64].count; i < n; i++) {
+    if (dim > row[i].max_dim || rank-- > 0) continue;
+    *out = row[i].choice;
+    return true;
+  }
+  return false;
+}
+
+static int simt_bytes(const plan *p, int weights) {
+  const int size = p->dtype == LUATTN_F64 ? 8 : 4;
+  return 2 * 144 * (p->tile_m + p->tile_n) + weights * size * p->tile_m * (p->tile_n + 16 / size);
+}
+
+/* struct SharedRow: aligned so that few loads bring it. */
+static int shared_row(int bytes) {
+  const int align = bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : 4;
+  return (bytes + align - 1) / align * align;
+}
+
+static int sm80_forward_bytes(const plan *p) {
+  const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v);
+  return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v));
+}
+
+static int sm80_backward_bytes(const plan *p, int row_bytes, int bwd_row_bytes) {
+  const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v), warps_c = p->threads / 32 / p->sm80_warps_n;
+  const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v);
+  const int weights = 2 * p->tile_m * p->tile_n * (p->stages + (warps_c > 1 ? 1 : 0));
+  const int rows = p->stages * p->tile_m * (shared_row(bwd_row_bytes) + (row_bytes > 0 ? shared_row(row_bytes) : 0));
+  return (tiles + weights + rows + 15) / 16 * 16;
+}
+
+int tiles_shared_bytes(const plan *p, luattn_role role, int row_bytes, int bwd_row_bytes) {
+  const bool sm80 = p->family == LUATTN_SM80;
+  switch (role) {
+  case LUATTN_ROLE_FORWARD: return sm80 ? sm80_forward_bytes(p) : simt_bytes(p, 1);
+  case LUATTN_ROLE_DKDV: return sm80 ? sm80_backward_bytes(p, row_bytes, bwd_row_bytes) : simt_bytes(p, 2);
+  case LUATTN_ROLE_DQ: return simt_bytes(p, 1);
+  default: return 0;
+  }
+}
+
+static luattn_status refuse(const char *name, int value, const char *rule, luattn_error *err) {
+  return luattn_fail(err, LUATTN_INVALID, "plan: %s: %d is not possible: %s; leave it 0 to let the plan choose", name, value, rule);
+}
+
+static bool power_of_two(int x) { return x > 0 && (x & (x - 1)) == 0; }
+
+static luattn_status check_simt(const plan *p, luattn_error *err) {
+  const char *rule = "the simt family takes powers of two from 16 to 256";
+  if (!power_of_two(p->tile_m) || p->tile_m < 16 || p->tile_m > 256) return refuse("tile_m", p->tile_m, rule, err);
+  if (!power_of_two(p->tile_n) || p->tile_n < 16 || p->tile_n > 256) return refuse("tile_n", p->tile_n, rule, err);
+  return LUATTN_OK;
+}
+
+static luattn_status check_sm80(const plan *p, luattn_error *err) {
+  if (p->pass == LUATTN_FORWARD) {
+    const int warps = p->threads / 32;
+    if (p->tile_m < 16 || p->tile_m % (16 * warps) != 0)
+      return refuse("tile_m", p->tile_m, "sm80 forward takes multiples of 16 rows a warp, 4 warps (64, 128)", err);
+    if (p->tile_n < 16 || p->tile_n % 16 != 0) return refuse("tile_n", p->tile_n, "sm80 forward takes multiples of 16", err);
+    return LUATTN_OK;
+  }
+  const int warps_c = p->threads / 32 / p->sm80_warps_n, frags = p->tile_n / (16 * p->sm80_warps_n);
+  if (p->tile_m < 16 || p->tile_m % (p->sm80_chunk_m * warps_c) != 0)
+    return refuse("tile_m", p->tile_m, "sm80 backward takes multiples of 16 (of 32 where two warps share the rows)", err);
+  if (frags < 1 || frags > 2 || frags * 16 * p->sm80_warps_n != p->tile_n)
+    return refuse("tile_n", p->tile_n, "sm80 backward takes 32, 64, 128 or 256", err);
+  return LUATTN_OK;
+}
+
+luattn_status tiles_check(const plan *p, luattn_error *err) {
+  return p->family == LUATTN_SM80 ? check_sm80(p, err) : check_simt(p, err);
+}

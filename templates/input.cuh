@@ -1,0 +1,44 @@
+// input.cuh: reading the extra inputs of a spec, and adding to their gradients. For generated code.
+//
+// An index outside its axis is clamped to the nearest end: a spec may compute any index, and no index may read or write
+// foreign memory. The CPU path does the same. The gradient of a clamped gather goes to the element that was read.
+#pragma once
+#include "base.cuh"
+#include "params.h"
+
+LUATTN_FN int clamp_index(int i, int size) { return max(min(i, size - 1), 0); }
+
+template <class... Index> LUATTN_FN i64 input_offset(const LuattnInput &in, Index... index) {
+  i64 at = 0;
+  int axis = 0;
+  ((at += in.stride[axis] * clamp_index(index, in.size[axis]), ++axis), ...);
+  return at;
+}
+
+// Gradients are contiguous, whatever the strides of the input.
+template <class... Index> LUATTN_FN i64 grad_offset(const LuattnInput &in, Index... index) {
+  i64 at = 0;
+  int axis = 0;
+  ((at = at * in.size[axis] + clamp_index(index, in.size[axis]), ++axis), ...);
+  return at;
+}
+
+LUATTN_FN double read_input(const double *x) { return __ldg(x); }
+LUATTN_FN float read_input(const float *x) { return __ldg(x); }
+LUATTN_FN float read_input(const half_t *x) { return to_real(half_t{__ldg(&x->bits)}); }
+LUATTN_FN float read_input(const bf16_t *x) { return to_real(bf16_t{__ldg(&x->bits)}); }
+LUATTN_FN int read_input(const int *x) { return __ldg(x); }
+LUATTN_FN bool read_input(const unsigned char *x) { return __ldg(x) != 0; }
+
+// Stored is what the input holds, Value what the expression wants of it: Real, int or bool.
+template <class Value, class Stored, class... Index> LUATTN_FN Value load_input(const LuattnInput &in, Index... index) {
+  return Value(read_input(static_cast<const Stored *>(in.data) + input_offset(in, index...)));
+}
+
+template <class Real, class... Index> LUATTN_FN void add_input_grad(const LuattnInput &in, Real x, Index... index) {
+  if (in.grad != nullptr) atomic_add(static_cast<Real *>(in.grad) + grad_offset(in, index...), x);
+}
+
+template <class Real> LUATTN_FN void add_scalar_grad(const LuattnParams &p, int scalar, Real x) {
+  if (p.scalar_grad != nullptr) atomic_add(static_cast<Real *>(p.scalar_grad) + scalar, x);
+}

@@ -1,0 +1,25 @@
+// stats.cuh: what generated tile functions use: bounds of an integer input over a tile, from the block minima and maxima
+// that luattn_stats wrote, and ranges.
+#pragma once
+#include "contract.cuh"
+#include "input.cuh"
+#include "interval.cuh"
+
+// Bounds of the values at positions `at` of the last axis, number `axis`; `row` is the row-major index over the axes before it.
+LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
+  const i64 last = in.size[axis] - 1;
+  const int blocks = ceil_div(in.size[axis], block);
+  const int from = int(max(min(at.lo, last), i64(0))) / block, to = int(max(min(at.hi, last), i64(0))) / block;
+  ivi bounds = ivi_make(IVI_INF, -IVI_INF);
+  for (int j = from; j <= to; ++j) {
+    const int *low_high = stat + (row * blocks + j) * 2;
+    bounds = ivi_make(min(bounds.lo, i64(low_high[0])), max(bounds.hi, i64(low_high[1])));
+  }
+  return bounds;
+}
+
+// [lo, hi) inside [0, len), and not turned round.
+LUATTN_FN Range clip_range(int lo, int hi, int len) {
+  const int first = max(min(lo, len), 0);
+  return {first, max(min(hi, len), first)};
+}
