@@ -12,9 +12,9 @@ static const struct { const char *name; luattn_dtype dtype; DLDataType dl; } dty
     {"f16", LUATTN_F16, {kDLFloat, 16, 1}},
 };
 
-bool dtype_parse(const char *text, luattn_dtype *out) {
+bool dtype_parse(const char *name, luattn_dtype *out) {
   for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
-    if (strcmp(text, dtypes[i].name) == 0) return *out = dtypes[i].dtype, true;
+    if (strcmp(name, dtypes[i].name) == 0) return *out = dtypes[i].dtype, true;
   }
   return false;
 }

@@ -40,7 +40,7 @@ typedef struct array {
 } array;
 
 size_t array_bytes(const array *a);
-bool dtype_parse(const char *text, luattn_dtype *out);
+bool dtype_parse(const char *name, luattn_dtype *out);
 const char *dtype_name(luattn_dtype t);
 DLDataType dtype_dl(luattn_dtype t);
 DLDataType dtype_of_input(uint32_t input_dtype); /* luattn_input_dtype */

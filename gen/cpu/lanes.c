@@ -34,7 +34,7 @@ static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, doubl
     case VAR_RED: fill(out, lanes, NULL, c->red[index]); return;
     case VAR_SCALE: fill(out, lanes, NULL, p->scale); return;
     case VAR_GRAD: fill(out, lanes, c->grad, 0); return;
-    case VAR_P: case VAR_DOT: case VAR_COUNT: break;
+    case VAR_P: case VAR_DOT: case VAR_TILE: case VAR_COUNT: break;
   }
   fill(out, lanes, NULL, NAN); /* analysis leaves none of these in an expression; NaN would show it */
 }
