@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL /* no library to link: the header carries the whole function */
 #include <xxhash.h>
 
 #include "common/fail.h"

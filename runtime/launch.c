@@ -2,6 +2,8 @@
 
 #include <inttypes.h>
 
+#include "luattn/compiler.h"
+
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -57,6 +59,11 @@ static void stat_shape(const luattn_image_info *m, const LuattnParams *p, uint32
   *blocks = ceil_div(in->size[s->axis], s->block);
 }
 
+/* A mod's parameters get their gradients from that of its tensor, whether or not the caller wants the latter. */
+static bool is_needed(const luattn_image_info *m, unsigned want, uint32_t has_mod) {
+  return (m->wants & want) != 0 || (has_mod && (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0);
+}
+
 luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams *p, size_t *size) {
   const luattn_image_info *m = c->info;
   cursor w = {.base = base};
@@ -70,10 +77,12 @@ luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams 
   if (m->num_bwd_rows > 0 && m->pass == LUATTN_BACKWARD)
     p->bwd_rows = take(&w, real, m->num_bwd_rows, p->batch, p->heads, p->q_len);
   if (has_role(m, LUATTN_ROLE_FINISH)) {
-    if (m->accumulates_dq || m->has_query_mod)
+    if (is_needed(m, LUATTN_WANT_DQ, m->has_query_mod) && (m->accumulates_dq || m->has_query_mod))
       p->dq_acc = take(&w, real, p->batch, p->heads, p->q_len, head_dim);
-    if (m->has_key_mod) p->dk_acc = take(&w, real, p->batch, p->heads_kv, p->kv_len, head_dim);
-    if (m->has_value_mod) p->dv_acc = take(&w, real, p->batch, p->heads_kv, p->kv_len, head_dim_v);
+    if (is_needed(m, LUATTN_WANT_DK, m->has_key_mod) && m->has_key_mod)
+      p->dk_acc = take(&w, real, p->batch, p->heads_kv, p->kv_len, head_dim);
+    if (is_needed(m, LUATTN_WANT_DV, m->has_value_mod) && m->has_value_mod)
+      p->dv_acc = take(&w, real, p->batch, p->heads_kv, p->kv_len, head_dim_v);
   }
   for (uint32_t i = 0; i < m->num_stats; ++i) {
     int64_t num_rows, blocks;

@@ -1,0 +1,181 @@
+#include "gen/cache/cache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/fail.h"
+#include "gen/cache/entry.h"
+
+#define MAX_ENTRY_BYTES ((off_t)1 << 31)
+
+static luattn_status fit(int length, size_t size, const char *what, luattn_error *err) {
+  if (length >= 0 && (size_t)length < size) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "cache: %s: its path is longer than %zu bytes; choose a shorter one", what, size - 1);
+}
+
+/* The environment is read on each call, so that a program may change it; an empty variable counts as set. */
+luattn_status cache_resolve(const char *cache_dir, char *path, size_t size, luattn_error *err) {
+  const char *chosen = cache_dir != NULL ? cache_dir : getenv("LUATTN_CACHE_DIR");
+  if (chosen != NULL) return fit(snprintf(path, size, "%s", chosen), size, "the chosen directory", err);
+  const char *base = getenv("XDG_CACHE_HOME");
+  if (base != NULL && base[0] == '/') /* the XDG specification has a relative path ignored */
+    return fit(snprintf(path, size, "%s/luattn", base), size, "XDG_CACHE_HOME", err);
+  base = getenv("HOME");
+  if (base != NULL && base[0] == '/')
+    return fit(snprintf(path, size, "%s/.cache/luattn", base), size, "HOME", err);
+  path[0] = '\0'; /* nowhere to keep anything */
+  return LUATTN_OK;
+}
+
+/* Reads until `size` bytes or the end. */
+static ssize_t read_all(int fd, unsigned char *bytes, size_t size) {
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t n = read(fd, bytes + done, size - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return -1;
+    if (n == 0) break;
+    done += (size_t)n;
+  }
+  return (ssize_t)done;
+}
+
+static luattn_status read_image(int fd, size_t size, luattn_image **image, bool *damaged, luattn_error *err) {
+  unsigned char *bytes = malloc(size);
+  if (bytes == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "cache: no memory for an entry of %zu bytes", size);
+  const ssize_t got = read_all(fd, bytes, size);
+  luattn_status status = LUATTN_OK;
+  if (got >= 0) {
+    status = luattn_image_open(bytes, (size_t)got, image, err);
+    *damaged = status == LUATTN_IMAGE;
+    if (*damaged) status = LUATTN_OK;
+  }
+  free(bytes);
+  return status;
+}
+
+/* O_NONBLOCK: a FIFO in the cache must not hang us. Opening fails on a symbolic link, which is not ours. */
+luattn_status entry_read(const char *path, bool is_use, luattn_image **image, bool *damaged,
+                         luattn_error *err) {
+  *image = NULL;
+  *damaged = false;
+  const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) {
+    *damaged = errno == ELOOP;
+    return LUATTN_OK;
+  }
+  struct stat st;
+  luattn_status status = LUATTN_OK;
+  if (fstat(fd, &st) != 0) {
+    *damaged = false; /* cannot be told; it is not used, and not removed */
+  } else if (!S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > MAX_ENTRY_BYTES) {
+    *damaged = true;
+  } else {
+    status = read_image(fd, (size_t)st.st_size, image, damaged, err);
+  }
+  if (*image != NULL && is_use) {
+    const struct timespec now[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
+    (void)futimens(fd, now); /* prune removes what was not used for longest; a read-only cache does without */
+  }
+  close(fd);
+  return status;
+}
+
+/* <dir>/<2 digits> in `folder`, and the entry's path in `path`. */
+static luattn_status entry_path(const char *dir, hash128 key, char folder[ENTRY_PATH_SIZE],
+                                char path[ENTRY_PATH_SIZE], luattn_error *err) {
+  char hex[33];
+  hash_hex(key, hex);
+  TRY(fit(snprintf(folder, ENTRY_PATH_SIZE, "%s/%.2s", dir, hex), ENTRY_PATH_SIZE, dir, err));
+  return fit(snprintf(path, ENTRY_PATH_SIZE, "%s/%.2s/%s" ENTRY_SUFFIX, dir, hex, hex), ENTRY_PATH_SIZE, dir,
+             err);
+}
+
+luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, luattn_error *err) {
+  *image = NULL;
+  if (dir[0] == '\0') return LUATTN_OK;
+  char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
+  if (entry_path(dir, key, folder, path, NULL) != LUATTN_OK)
+    return LUATTN_OK; /* what cannot be named is not there */
+  bool damaged;
+  TRY(entry_read(path, true, image, &damaged, err));
+  /* If another process has just replaced the entry by a sound one, that one goes: a lost entry costs a
+   * compilation, no more. */
+  if (damaged) (void)unlink(path);
+  return LUATTN_OK;
+}
+
+/* mkdir -p, for us alone. What went wrong first says most: later directories fail for want of the earlier. */
+static int make_dirs(char *path) {
+  int first = 0;
+  for (char *p = path + 1; *p != '\0'; ++p) {
+    if (*p != '/') continue;
+    *p = '\0';
+    if (mkdir(path, 0700) != 0 && errno != EEXIST && first == 0) first = errno;
+    *p = '/';
+  }
+  if (mkdir(path, 0700) == 0 || errno == EEXIST) return 0;
+  if (errno == ENOENT && first != 0) errno = first;
+  return -1;
+}
+
+static int write_all(int fd, const unsigned char *bytes, size_t size) {
+  while (size > 0) {
+    const ssize_t n = write(fd, bytes, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return -1;
+    bytes += n;
+    size -= (size_t)n;
+  }
+  return 0;
+}
+
+/* Readers see the whole entry or none: it gets its name only when it is complete and on the disk. Returns
+ * what failed, with errno set, or NULL. */
+static const char *publish(char *folder, const char *path, const luattn_image *image) {
+  char temporary[ENTRY_PATH_SIZE + 16];
+  snprintf(temporary, sizeof temporary, "%s/" ENTRY_TEMPORARY "XXXXXX", folder);
+  if (make_dirs(folder) != 0) return "create its directory";
+  const int fd = mkstemp(temporary); /* O_EXCL, mode 0600 */
+  if (fd < 0) return "create a file";
+  size_t size;
+  const unsigned char *bytes = luattn_image_bytes(image, &size);
+  const char *failed = NULL;
+  if (write_all(fd, bytes, size) != 0) failed = "write it";
+  if (failed == NULL && fsync(fd) != 0) failed = "flush it";
+  int error = errno;
+  if (close(fd) != 0 && failed == NULL) {
+    failed = "close it";
+    error = errno;
+  }
+  if (failed == NULL && rename(temporary, path) != 0) {
+    failed = "rename it";
+    error = errno;
+  }
+  if (failed != NULL) (void)unlink(temporary);
+  errno = error;
+  return failed;
+}
+
+luattn_status cache_store(const char *dir, hash128 key, const luattn_image *image, char *warning,
+                          size_t warning_size, luattn_error *err) {
+  if (warning_size > 0) warning[0] = '\0';
+  if (dir[0] == '\0') return LUATTN_OK;
+  char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
+  TRY(entry_path(dir, key, folder, path, err));
+  const char *failed = publish(folder, path, image);
+  if (failed == NULL || warning_size == 0) return LUATTN_OK;
+  const int error = errno;
+  char reason[128];
+  if (strerror_r(error, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "error %d", error);
+  snprintf(warning, warning_size, "cache: %s: cannot %s: %s; the kernel works but is not kept", path, failed,
+           reason);
+  return LUATTN_OK;
+}

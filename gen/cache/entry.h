@@ -1,0 +1,20 @@
+/* entry.h: how the cache's files are named: <dir>/<first 2 hex digits>/<32 hex digits>.lai, and beside it .cu
+ * and .log of a compilation that failed. A file that is still being written is called .tmp-XXXXXX. */
+#ifndef LUATTN_GEN_CACHE_ENTRY_H
+#define LUATTN_GEN_CACHE_ENTRY_H
+
+#include <stdbool.h>
+
+#include "common/fail.h"
+#include "luattn/image.h"
+
+#define ENTRY_SUFFIX ".lai"
+#define ENTRY_TEMPORARY ".tmp-"
+#define ENTRY_PATH_SIZE 4096
+
+/* Reads the image in `path`. *image = NULL if there is none to use; *damaged says that there is a file, and
+ * that it is not a sound image. is_use: note the time, for prune. Fails only on out of memory. */
+luattn_status entry_read(const char *path, bool is_use, luattn_image **image, bool *damaged,
+                         luattn_error *err);
+
+#endif

@@ -1,0 +1,474 @@
+/* cache_test.c: what is stored is found; what is damaged is not; processes do not disturb each other. */
+#define _XOPEN_SOURCE 700 /* nftw */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gen/cache/cache.h"
+
+static char dir[128]; /* a fresh one for each test */
+
+static const hash128 key = {0x0123456789abcdefu, 0xfedcba9876543210u};
+#define KEY_PATH "fe/fedcba98765432100123456789abcdef.lai"
+
+static int fresh_dir(void **state) {
+  (void)state;
+  snprintf(dir, sizeof dir, "%s/luattn-cache-test-XXXXXX",
+           getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp");
+  return mkdtemp(dir) != NULL ? 0 : -1;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at) {
+  (void)st, (void)type, (void)at;
+  return remove(path);
+}
+
+static int remove_dir(void **state) {
+  (void)state;
+  return nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* An image whose cubin is `size` bytes of `fill`. */
+static luattn_image *make_image(size_t size, int fill) {
+  luattn_image_info info = {
+      .spec_name = "cached", .arch = 90, .head_dim = 64, .head_dim_v = 64, .num_entries = 1, .max_len = 4096};
+  memcpy(info.entry[0].name, "luattn_fwd", 11);
+  info.entry[0].role = LUATTN_ROLE_FORWARD;
+  info.entry[0].threads = 128;
+  info.entry[0].tile_m = info.entry[0].tile_n = 64;
+  void *cubin = malloc(size);
+  memset(cubin, fill, size);
+  luattn_image *image = NULL;
+  luattn_error err;
+  if (luattn_image_create(&info, cubin, size, &image, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  free(cubin);
+  return image;
+}
+
+static void store(hash128 k, const luattn_image *image) {
+  char warning[256];
+  luattn_error err;
+  assert_int_equal(cache_store(dir, k, image, warning, sizeof warning, &err), LUATTN_OK);
+  assert_string_equal(warning, "");
+}
+
+static luattn_image *find(hash128 k) {
+  luattn_image *image = NULL;
+  luattn_error err;
+  assert_int_equal(cache_find(dir, k, &image, &err), LUATTN_OK);
+  return image;
+}
+
+static int same_bytes(const luattn_image *a, const luattn_image *b) {
+  size_t na, nb;
+  const void *x = luattn_image_bytes(a, &na), *y = luattn_image_bytes(b, &nb);
+  return na == nb && memcmp(x, y, na) == 0;
+}
+
+static void path_of(const char *name, char path[512]) { snprintf(path, 512, "%s/%s", dir, name); }
+
+static int exists(const char *name) {
+  char path[512];
+  struct stat st;
+  path_of(name, path);
+  return lstat(path, &st) == 0;
+}
+
+static int count_temporaries(void) {
+  char path[512];
+  path_of("fe", path);
+  DIR *d = opendir(path);
+  int count = 0;
+  for (const struct dirent *e = d != NULL ? readdir(d) : NULL; e != NULL; e = readdir(d))
+    count += strncmp(e->d_name, ".tmp-", 5) == 0;
+  if (d != NULL) closedir(d);
+  return count;
+}
+
+static void stores_and_finds(void **state) {
+  (void)state;
+  luattn_image *a = make_image(5000, 'a'), *b = make_image(100, 'b');
+  assert_null(find(key));
+  store(key, a);
+  luattn_image *found = find(key);
+  assert_true(same_bytes(a, found));
+  luattn_image_free(found);
+  store(key, b); /* replaces */
+  found = find(key);
+  assert_true(same_bytes(b, found));
+  luattn_image_free(found);
+  assert_null(find((hash128){1, 2}));
+  assert_true(exists(KEY_PATH));
+  assert_int_equal(count_temporaries(), 0);
+  char path[512];
+  struct stat st;
+  path_of("fe", path);
+  assert_int_equal(stat(path, &st), 0);
+  assert_int_equal(st.st_mode & 0777, 0700);
+  path_of(KEY_PATH, path);
+  assert_int_equal(stat(path, &st), 0);
+  assert_int_equal(st.st_mode & 0777, 0600);
+  luattn_image_free(a);
+  luattn_image_free(b);
+}
+
+static void makes_missing_directories(void **state) {
+  (void)state;
+  const size_t length = strlen(dir);
+  strcat(dir, "/not/there/yet");
+  luattn_image *a = make_image(10, 'a');
+  store(key, a);
+  luattn_image *found = find(key);
+  assert_non_null(found);
+  luattn_image_free(found);
+  luattn_image_free(a);
+  dir[length] = '\0';
+}
+
+static void no_directory_means_no_cache(void **state) {
+  (void)state;
+  luattn_image *a = make_image(10, 'a'), *found = a;
+  char warning[64] = "x";
+  assert_int_equal(cache_store("", key, a, warning, sizeof warning, NULL), LUATTN_OK);
+  assert_string_equal(warning, "");
+  assert_int_equal(cache_find("", key, &found, NULL), LUATTN_OK);
+  assert_null(found);
+  luattn_image_free(a);
+}
+
+static void set_file(const char *name, const void *bytes, size_t size) {
+  char path[512];
+  path_of(name, path);
+  FILE *f = fopen(path, "wb");
+  assert_non_null(f);
+  if (size > 0) assert_int_equal(fwrite(bytes, 1, size, f), size);
+  fclose(f);
+}
+
+/* Damage of every kind is a miss, and the entry goes; a later store heals it. */
+static void damaged_entries(void **state) {
+  (void)state;
+  luattn_image *a = make_image(300, 'a');
+  size_t size;
+  const unsigned char *bytes = luattn_image_bytes(a, &size);
+  unsigned char *copy = malloc(size);
+  store(key, a);
+  for (size_t cut = 0; cut < size; cut += 37) {
+    set_file(KEY_PATH, bytes, cut);
+    assert_null(find(key));
+    assert_false(exists(KEY_PATH));
+  }
+  for (size_t bit = 0; bit < 8 * size; bit += 101) {
+    memcpy(copy, bytes, size);
+    copy[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    set_file(KEY_PATH, copy, size);
+    assert_null(find(key));
+    assert_false(exists(KEY_PATH));
+  }
+  store(key, a);
+  luattn_image *found = find(key);
+  assert_true(same_bytes(a, found));
+  luattn_image_free(found);
+  luattn_image_free(a);
+  free(copy);
+}
+
+static void strange_files(void **state) {
+  (void)state;
+  luattn_image *a = make_image(300, 'a');
+  store(key, a);
+  char path[512], target[512];
+  path_of(KEY_PATH, path);
+  path_of("elsewhere", target);
+  /* A symbolic link, even to a sound image, is not followed, and its target is left alone. */
+  assert_int_equal(rename(path, target), 0);
+  assert_int_equal(symlink(target, path), 0);
+  assert_null(find(key));
+  assert_false(exists(KEY_PATH));
+  assert_true(exists("elsewhere"));
+  assert_int_equal(symlink(target, path), 0);
+  luattn_image *b = make_image(10, 'b');
+  store(key, b);
+  luattn_image *found = find(key);
+  assert_true(same_bytes(b, found));
+  luattn_image_free(found);
+  struct stat st;
+  size_t size;
+  luattn_image_bytes(a, &size);
+  assert_int_equal(stat(target, &st), 0);
+  assert_int_equal(st.st_size, size); /* store replaced the link, and did not write through it */
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(mkfifo(path, 0600), 0); /* must not hang */
+  assert_null(find(key));
+  assert_int_equal(mkdir(path, 0700), 0);
+  assert_null(find(key));
+  char warning[512];
+  assert_int_equal(cache_store(dir, key, a, warning, sizeof warning, NULL), LUATTN_OK);
+  assert_non_null(strstr(warning, "cannot rename it"));
+  assert_int_equal(count_temporaries(), 0);
+  luattn_image_free(a);
+  luattn_image_free(b);
+}
+
+static void full_disk(void **state) {
+  (void)state;
+  luattn_image *big = make_image(200000, 'a');
+  /* A child, for the limit stays: a file may grow to 64 KB, and the write beyond it fails like one on a full
+   * disk. */
+  const pid_t child = fork();
+  if (child == 0) {
+    char warning[512];
+    luattn_image *found = NULL;
+    const struct rlimit limit = {65536, 65536};
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
+    if (cache_store(dir, key, big, warning, sizeof warning, NULL) != LUATTN_OK) _exit(3);
+    if (strstr(warning, "cannot write it: File too large; the kernel works but is not kept") == NULL)
+      _exit(4);
+    if (strstr(warning, KEY_PATH) == NULL) _exit(5);
+    if (cache_find(dir, key, &found, NULL) != LUATTN_OK || found != NULL) _exit(6);
+    if (cache_store(dir, key, big, NULL, 0, NULL) != LUATTN_OK) _exit(7);
+    _exit(0);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+  assert_int_equal(count_temporaries(), 0);
+  assert_false(exists(KEY_PATH));
+  luattn_image_free(big);
+}
+
+static void unusable_directories(void **state) {
+  (void)state;
+  luattn_image *a = make_image(10, 'a'), *found = NULL;
+  char warning[512], path[512];
+  luattn_error err;
+  assert_int_equal(cache_store("/proc/nowhere", key, a, warning, sizeof warning, &err), LUATTN_OK);
+  assert_non_null(strstr(warning, "cache: /proc/nowhere/fe/"));
+  assert_non_null(strstr(warning, "cannot create its directory"));
+  assert_int_equal(cache_find("/proc/nowhere", key, &found, &err), LUATTN_OK);
+  assert_null(found);
+  set_file("file", "x", 1);
+  path_of("file", path);
+  assert_int_equal(cache_store(path, key, a, warning, sizeof warning, &err), LUATTN_OK);
+  assert_non_null(strstr(warning, "Not a directory"));
+  assert_int_equal(cache_find(path, key, &found, &err), LUATTN_OK);
+  assert_null(found);
+  cache_stats stats;
+  assert_int_equal(cache_info(path, &stats, &err), LUATTN_IO);
+  assert_non_null(strstr(err.message, "cannot read it: Not a directory"));
+  luattn_image_free(a);
+}
+
+/* Root may read everything, so this is seen by other users alone. */
+static void unreadable_entry(void **state) {
+  (void)state;
+  if (geteuid() == 0) {
+    print_message("running as root: permissions do not bind\n");
+    skip();
+  }
+  luattn_image *a = make_image(10, 'a');
+  char path[512], warning[512];
+  store(key, a);
+  path_of(KEY_PATH, path);
+  assert_int_equal(chmod(path, 0), 0);
+  assert_null(find(key));
+  assert_true(exists(KEY_PATH)); /* not known to be damaged */
+  path_of("fe", path);
+  assert_int_equal(chmod(path, 0500), 0);
+  assert_int_equal(cache_store(dir, key, a, warning, sizeof warning, NULL), LUATTN_OK);
+  assert_non_null(strstr(warning, "cannot create a file: Permission denied"));
+  assert_int_equal(chmod(path, 0700), 0);
+  luattn_image_free(a);
+}
+
+/* A child stores without end; it is killed at a random moment. Whatever is left, the cache gives a whole
+ * image or none. */
+static void killed_in_the_middle(void **state) {
+  (void)state;
+  luattn_image *image[2] = {make_image(400000, 'a'), make_image(300000, 'b')};
+  unsigned seed = 1;
+  store(key, image[0]);
+  for (int round = 0; round < 40; ++round) {
+    const pid_t child = fork();
+    if (child == 0)
+      for (int i = 0;; ++i) cache_store(dir, key, image[i % 2], NULL, 0, NULL);
+    seed = seed * 1103515245u + 12345u;
+    const struct timespec pause = {.tv_nsec = (long)(seed >> 8) % 8000000};
+    nanosleep(&pause, NULL);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    luattn_image *found = find(key);
+    assert_non_null(found);
+    assert_true(same_bytes(found, image[0]) || same_bytes(found, image[1]));
+    luattn_image_free(found);
+  }
+  luattn_image_free(image[0]);
+  luattn_image_free(image[1]);
+}
+
+/* Two processes store and find the same key at once, while a third damages the entry now and then. */
+static int store_and_find(const luattn_image *mine, const luattn_image *theirs, int rounds) {
+  for (int i = 0; i < rounds; ++i) {
+    char warning[256];
+    luattn_image *found;
+    if (cache_store(dir, key, mine, warning, sizeof warning, NULL) != LUATTN_OK || warning[0] != '\0')
+      return 2;
+    if (cache_find(dir, key, &found, NULL) != LUATTN_OK) return 3;
+    if (found != NULL && !same_bytes(found, mine) && !same_bytes(found, theirs)) return 4;
+    luattn_image_free(found);
+  }
+  return 0;
+}
+
+static int damage(int rounds) {
+  char path[512];
+  path_of(KEY_PATH, path);
+  for (int i = 0; i < rounds; ++i) {
+    const int fd = open(path, O_WRONLY);
+    if (fd >= 0) {
+      if (pwrite(fd, "damage", 6, 1000 + i) != 6) return 2;
+      close(fd);
+    }
+    const struct timespec pause = {.tv_nsec = 300000};
+    nanosleep(&pause, NULL);
+  }
+  return 0;
+}
+
+static void processes_at_once(void **state) {
+  (void)state;
+  luattn_image *a = make_image(60000, 'a'), *b = make_image(70000, 'b');
+  pid_t child[3];
+  for (int i = 0; i < 3; ++i) {
+    child[i] = fork();
+    if (child[i] == 0)
+      _exit(i == 0 ? store_and_find(a, b, 300) : i == 1 ? store_and_find(b, a, 300) : damage(200));
+  }
+  for (int i = 0; i < 3; ++i) {
+    int status;
+    assert_int_equal(waitpid(child[i], &status, 0), child[i]);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+  }
+  assert_int_equal(count_temporaries(), 0);
+  luattn_image_free(a);
+  luattn_image_free(b);
+}
+
+static void set_age(const char *name, time_t seconds) {
+  char path[512];
+  const struct timespec then[2] = {{.tv_sec = time(NULL) - seconds}, {.tv_sec = time(NULL) - seconds}};
+  path_of(name, path);
+  assert_int_equal(utimensat(AT_FDCWD, path, then, 0), 0);
+}
+
+static void info_prune_clear(void **state) {
+  (void)state;
+  luattn_image *a = make_image(1000, 'a');
+  luattn_error err;
+  cache_stats stats = {9, 9, 9};
+  size_t size, removed = 9;
+  luattn_image_bytes(a, &size);
+  assert_int_equal(cache_info(dir, &stats, &err), LUATTN_OK);
+  assert_int_equal(stats.entries + stats.bytes + stats.damaged, 0);
+  static const char *const name[] = {
+      "00/00000000000000010000000000000000.lai", "00/00000000000000020000000000000000.lai",
+      "00/00000000000000030000000000000000.lai", "00/00000000000000040000000000000000.lai"};
+  for (uint64_t i = 0; i < 4; ++i) {
+    store((hash128){0, i + 1}, a);
+    set_age(name[i], 1000 - 100 * (time_t)i);
+  }
+  set_file("00/notes.txt", "mine", 4);
+  set_file("00/.tmp-young", "half", 4);
+  set_file("00/.tmp-old", "half", 4);
+  set_age("00/.tmp-old", 7200);
+  assert_int_equal(cache_info(dir, &stats, &err), LUATTN_OK);
+  assert_int_equal(stats.entries, 4);
+  assert_int_equal(stats.bytes, 4 * size + 8);
+  assert_int_equal(stats.damaged, 0);
+  set_file(name[1], "damaged", 7);
+  set_age(name[1], 900);
+  assert_int_equal(cache_info(dir, &stats, &err), LUATTN_OK);
+  assert_int_equal(stats.damaged, 1);
+  assert_true(exists(name[1]));
+  luattn_image_free(find((hash128){0, 1})); /* the oldest is used, so it is now the youngest */
+  assert_int_equal(cache_prune(dir, 2 * size, &removed, &err), LUATTN_OK);
+  assert_int_equal(removed, 2);
+  assert_true(exists(name[0]) && !exists(name[1]) && !exists(name[2]) && exists(name[3]));
+  assert_true(exists("00/notes.txt") && exists("00/.tmp-young") && !exists("00/.tmp-old"));
+  set_file("00/00000000000000050000000000000000.cu", "source", 6);
+  assert_int_equal(cache_clear(dir, &removed, &err), LUATTN_OK);
+  assert_int_equal(removed, 2);
+  assert_false(exists(name[0]) || exists(name[3]) || exists("00/00000000000000050000000000000000.cu"));
+  assert_true(exists("00/notes.txt"));
+  luattn_image_free(a);
+}
+
+static void resolving(void **state) {
+  (void)state;
+  char path[64];
+  luattn_error err;
+  const struct {
+    const char *given, *luattn, *xdg, *home, *want;
+  } cases[] = {
+      {"/given", "/env", "/xdg", "/home/me", "/given"},
+      {"", "/env", "/xdg", "/home/me", ""},
+      {NULL, "/env", "/xdg", "/home/me", "/env"},
+      {NULL, "", "/xdg", "/home/me", ""},
+      {NULL, NULL, "/xdg", "/home/me", "/xdg/luattn"},
+      {NULL, NULL, "relative", "/home/me", "/home/me/.cache/luattn"},
+      {NULL, NULL, NULL, "/home/me", "/home/me/.cache/luattn"},
+      {NULL, NULL, NULL, NULL, ""},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    const char *const names[] = {"LUATTN_CACHE_DIR", "XDG_CACHE_HOME", "HOME"};
+    const char *const values[] = {cases[i].luattn, cases[i].xdg, cases[i].home};
+    for (int n = 0; n < 3; ++n) {
+      if (values[n] != NULL)
+        setenv(names[n], values[n], 1);
+      else
+        unsetenv(names[n]);
+    }
+    assert_int_equal(cache_resolve(cases[i].given, path, sizeof path, &err), LUATTN_OK);
+    assert_string_equal(path, cases[i].want);
+  }
+  assert_int_equal(cache_resolve("/12345678", path, 9, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "longer than 8 bytes"));
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fresh_dir, remove_dir)
+  const struct CMUnitTest tests[] = {
+      TEST(stores_and_finds),
+      TEST(makes_missing_directories),
+      TEST(no_directory_means_no_cache),
+      TEST(damaged_entries),
+      TEST(strange_files),
+      TEST(full_disk),
+      TEST(unusable_directories),
+      TEST(unreadable_entry),
+      TEST(killed_in_the_middle),
+      TEST(processes_at_once),
+      TEST(info_prune_clear),
+      TEST(resolving),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
