@@ -1,0 +1,140 @@
+/* mask.c: a block_mask prepared for skipping tiles: ranges in closed form, block statistics, classes by interval arithmetic. */
+#include "common/fail.h"
+#include "gen/analysis/analysis.h"
+#include "gen/analysis/range.h"
+#include "gen/base/text.h"
+#include "gen/ir/interval.h"
+#include "gen/ir/passes.h"
+
+#define MAX_STATS ((int)(sizeof((mask_info *)0)->stat / sizeof(mask_stat)))
+
+#define RANGE_MAX_LENGTH (INT64_C(1) << 30) /* range.c cuts real bounds here */
+#define LONG_ENOUGH (INT64_C(1) << 24)      /* lengths that a range must not cost a spec */
+
+typedef struct stat_search {
+  const traced_spec *t;
+  const uint8_t *level;
+  uint8_t *seen;
+  mask_info *out;
+} stat_search;
+
+/* Loads of 32-bit integers whose last index is a position itself and whose other indices are the same for a whole head. */
+static void find_stats(stat_search *s, ir_ref r) {
+  if (s->seen[r]) return;
+  s->seen[r] = 1;
+  const ir_node n = *ir_get(s->t->g, r);
+  for (int i = 0; i < n.nargs; i++) find_stats(s, n.arg[i]);
+  if (n.op != IR_LOAD || n.type != IR_INT || s->out->num_stats == MAX_STATS) return;
+  if (s->t->input[n.imm.integer].dtype != LUATTN_INPUT_I32) return;
+  const ir_ref last = n.arg[n.nargs - 1];
+  const bool along_q = ir_is_var(s->t->g, last, VAR_Q);
+  if (!along_q && !ir_is_var(s->t->g, last, VAR_KV)) return;
+  for (int i = 0; i < n.nargs - 1; i++) {
+    if (s->level[n.arg[i]] != LEVEL_HEAD) return;
+  }
+  const mask_stat stat = {.input = (int)n.imm.integer, .axis = n.nargs - 1, .along_q = along_q};
+  for (int i = 0; i < s->out->num_stats; i++) {
+    const mask_stat *old = &s->out->stat[i];
+    if (old->input == stat.input && old->axis == stat.axis && old->along_q == stat.along_q) return;
+  }
+  s->out->stat[s->out->num_stats++] = stat;
+}
+
+/* A bound that says no more than the length does is none. */
+static ir_ref useful_lo(const ir *g, ir_ref lo) {
+  double c;
+  return lo != IR_NONE && ir_is_const(g, lo, &c) && c <= 0 ? IR_NONE : lo;
+}
+static ir_ref useful_hi(const ir *g, ir_ref hi, ir_var len) { return hi != IR_NONE && ir_is_var(g, hi, len) ? IR_NONE : hi; }
+
+static void find_ranges(ir *g, mask_info *out) {
+  const range kv = range_of(g, out->keep, VAR_KV), q = range_of(g, out->keep, VAR_Q);
+  ir_ref *to[4] = {&out->kv_lo, &out->kv_hi, &out->q_lo, &out->q_hi}, root[4];
+  *to[0] = kv.lo, *to[1] = kv.hi, *to[2] = q.lo, *to[3] = q.hi;
+  int n = 0;
+  for (int i = 0; i < 4; i++) {
+    if (*to[i] != IR_NONE) root[n++] = *to[i];
+  }
+  ir_simplify(g, root, n);
+  n = 0;
+  for (int i = 0; i < 4; i++) {
+    if (*to[i] != IR_NONE) *to[i] = root[n++];
+  }
+  out->kv_lo = useful_lo(g, out->kv_lo);
+  out->kv_hi = useful_hi(g, out->kv_hi, VAR_KV_LEN);
+  out->q_lo = useful_lo(g, out->q_lo);
+  out->q_hi = useful_hi(g, out->q_hi, VAR_Q_LEN);
+}
+
+static const char *side_text(ir_ref lo, ir_ref hi) {
+  if (lo != IR_NONE && hi != IR_NONE) return "bounded on both sides";
+  return lo != IR_NONE ? "bounded below" : hi != IR_NONE ? "bounded above" : "not bounded";
+}
+
+static const char *describe(arena *a, const traced_spec *t, const mask_info *m) {
+  text how;
+  text_init(&how, a);
+  if (m->keep == IR_NONE) {
+    text_add(&how, "no mask: every tile is full");
+    return text_get(&how);
+  }
+  text_add(&how, "kv of a q tile: %s; q of a kv tile: %s; tiles inside are classified by interval arithmetic",
+           side_text(m->kv_lo, m->kv_hi), side_text(m->q_lo, m->q_hi));
+  for (int i = 0; i < m->num_stats; i++) {
+    text_add(&how, "%s '%s' along %s", i == 0 ? "; block minima and maxima of" : ",", t->input[m->stat[i].input].name,
+             m->stat[i].along_q ? "q" : "kv");
+  }
+  return text_get(&how);
+}
+
+/* The spec's own integer arithmetic sets max_len. A range that would overflow at lengths in use is given up instead. */
+static void limit_lengths(const traced_spec *t, mask_info *m) {
+  const ir_ref candidate[] = {m->keep, t->score_mod, t->query_mod, t->key_mod, t->value_mod, t->online.prob, t->online.out};
+  ir_ref root[sizeof candidate / sizeof candidate[0]], *side[4] = {&m->kv_lo, &m->kv_hi, &m->q_lo, &m->q_hi};
+  int n = 0;
+  for (size_t i = 0; i < sizeof candidate / sizeof candidate[0]; i++) {
+    if (candidate[i] != IR_NONE) root[n++] = candidate[i];
+  }
+  m->max_len = ir_int_limit(t->g, root, n);
+  for (int i = 0; i < 4; i++) {
+    if (*side[i] == IR_NONE) continue;
+    if (m->max_len > RANGE_MAX_LENGTH) m->max_len = RANGE_MAX_LENGTH;
+    const int64_t limit = ir_int_limit(t->g, side[i], 1);
+    if (limit < m->max_len && limit < LONG_ENOUGH) *side[i] = IR_NONE;
+    else if (limit < m->max_len) m->max_len = limit;
+  }
+}
+
+luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err) {
+  ir *g = t->g;
+  mask_info m = {.keep = t->block_mask};
+  if (m.keep != IR_NONE) {
+    ir_simplify(g, &m.keep, 1);
+    const ir_node *n = ir_get(g, m.keep);
+    if (n->op == IR_CONST_BOOL && n->imm.integer) m.keep = IR_NONE;
+  }
+  if (m.keep != IR_NONE) {
+    stat_search search = {.t = t, .out = &m};
+    uint8_t *level = arena_array(a, ir_count(g), 1);
+    search.seen = arena_array(a, ir_count(g), 1);
+    search.level = level;
+    if (level == NULL || search.seen == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: block_mask: out of memory", t->file);
+    analyse_levels(g, level);
+    find_stats(&search, m.keep);
+    find_ranges(g, &m);
+  }
+  limit_lengths(t, &m);
+  m.how = describe(a, t, &m);
+  if (ir_failed(g) || m.max_len < 0 || m.how == NULL) {
+    return luattn_fail(err, LUATTN_NO_MEMORY, "%s: block_mask: out of memory", t->file);
+  }
+  *out = m;
+  return LUATTN_OK;
+}
+
+int mask_tile_class(const ir *g, const mask_info *m, const ir_bounds_env *env, ir_bounds *scratch) {
+  if (m->keep == IR_NONE) return 2;
+  ir_bounds keep;
+  ir_interval(g, &m->keep, 1, env, scratch, &keep);
+  return !keep.boolean.can_be_true ? 0 : keep.boolean.can_be_false ? 1 : 2;
+}

@@ -1,0 +1,234 @@
+/* online.c: the backward of an online function, from the pieces that whole.c and separate.c find. */
+#include "gen/analysis/online.h"
+
+#include "common/fail.h"
+#include "gen/analysis/derivation.h"
+
+#define MAX_LEAVES 48
+
+bool online_add_term(ir *g, derived_terms *terms, ir_ref leaf, ir_ref value) {
+  const ir_node n = *ir_get(g, leaf);
+  derived_term new_term = {.input = -1, .value = value};
+  if (n.op == IR_LOAD) {
+    new_term.input = (int)n.imm.integer;
+    new_term.num_index = n.nargs;
+    for (int i = 0; i < n.nargs; i++) new_term.index[i] = n.arg[i];
+  } else {
+    new_term.scalar = (int)ir_index_of(&n);
+  }
+  for (int k = 0; k < terms->count; k++) {
+    derived_term *old = &terms->term[k];
+    bool same = old->input == new_term.input && old->scalar == new_term.scalar && old->num_index == new_term.num_index;
+    for (int i = 0; i < new_term.num_index && same; i++) same = old->index[i] == new_term.index[i];
+    if (!same) continue;
+    old->value = ir_op2(g, IR_ADD, old->value, value);
+    return true;
+  }
+  if (terms->count == DERIVED_MAX_TERMS) return false;
+  terms->term[terms->count++] = new_term;
+  return true;
+}
+
+static void find_leaves(const traced_spec *t, uint8_t *seen, ir_ref r, ir_ref *leaf, int *count, int max) {
+  if (r == IR_NONE || seen[r]) return;
+  seen[r] = 1;
+  const ir_node *n = ir_get(t->g, r);
+  const bool scalar = n->op == IR_VAR && ir_var_of(n) == VAR_SCALAR;
+  const bool input = n->op == IR_LOAD && n->type == IR_REAL && t->input[n->imm.integer].grad;
+  if (scalar || input) {
+    if (*count < max) leaf[*count] = r;
+    ++*count;
+  }
+  for (int i = 0; i < n->nargs; i++) find_leaves(t, seen, n->arg[i], leaf, count, max);
+}
+
+int online_leaves(const traced_spec *t, const ir_ref *roots, int n, ir_ref *leaf, int max) {
+  int count = 0;
+  uint8_t *seen = arena_array(t->a, ir_count(t->g), 1);
+  for (int i = 0; i < n && seen != NULL; i++) find_leaves(t, seen, roots[i], leaf, &count, max);
+  return count;
+}
+
+static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
+static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, x, y); }
+
+/* P in the form that needs the fewest row numbers: `forward`, or exp(s - lse) where that is what it is, or prob * N. */
+static ir_ref choose_prob(derivation *d) {
+  ir *g = d->g;
+  if (d->o->forward != IR_NONE) {
+    text_add(d->how, "; prob is forward");
+    return d->o->forward;
+  }
+  if (d->o->lse >= 0) {
+    const ir_ref lse = ir_variable(g, VAR_FINAL, (uint32_t)d->o->lse);
+    const ir_ref form = ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, d->score, lse));
+    if (separate_equal(d, form, d->p)) {
+      text_add(d->how, "; prob is exp(score - lse)");
+      return form;
+    }
+  }
+  text_add(d->how, "; prob is online_fwd's with the row's final state");
+  return d->p;
+}
+
+/* sum over live k of coefficient[k] * partial[k]: what reaches an element, or a parameter at an element, through reductions. */
+static ir_ref through_reductions(derivation *d, const ir_ref *coefficient, const ir_ref *partial) {
+  ir_ref sum = IR_NONE;
+  for (int k = 0; k < d->num_red; k++) {
+    if (d->live[k]) sum = add(d->g, sum, mul(d->g, coefficient[k], partial[k]));
+  }
+  derivation_simplify(d, &sum, 1);
+  return sum;
+}
+
+/* delta * u + dlse * v, both functions of the element: as prob * row number where they are multiples of prob. */
+static ir_ref indirect(derivation *d, ir_ref prob, const ir_ref *partial, ir_ref *row_times_prob) {
+  ir *g = d->g;
+  const ir_ref delta = ir_variable(g, VAR_DELTA, 0), dlse = ir_variable(g, VAR_DLSE, 0);
+  const ir_ref u = through_reductions(d, d->a_delta, partial), v = through_reductions(d, d->b_dlse, partial);
+  *row_times_prob = IR_NONE;
+  if (u == IR_NONE && v == IR_NONE) return IR_NONE;
+  const ir_ref ratio_u = u == IR_NONE ? IR_NONE : separate_ratio(d, u, d->p);
+  const ir_ref ratio_v = v == IR_NONE ? IR_NONE : separate_ratio(d, v, d->p);
+  if ((u == IR_NONE || ratio_u != IR_NONE) && (v == IR_NONE || ratio_v != IR_NONE)) {
+    /* -(..), so that softmax reads prob * (dp - (delta - dlse)). */
+    ir_ref down = ratio_u == IR_NONE ? IR_NONE : mul(g, ir_op1(g, IR_NEG, ratio_u), delta);
+    const ir_ref up = mul(g, ratio_v, dlse);
+    if (up != IR_NONE) down = down == IR_NONE ? ir_op1(g, IR_NEG, up) : ir_op2(g, IR_SUB, down, up);
+    derivation_simplify(d, &down, 1);
+    *row_times_prob = down;
+    return ir_op1(g, IR_NEG, ir_op2(g, IR_MUL, prob, down));
+  }
+  ir_ref sum = IR_NONE;
+  for (int k = 0; k < d->num_red; k++) {
+    if (!d->live[k]) continue;
+    const ir_ref row = add(g, mul(g, d->a_delta[k], delta), mul(g, d->b_dlse[k], dlse));
+    sum = add(g, sum, mul(g, row, partial[k]));
+  }
+  return sum;
+}
+
+/* dprob/dwrt at fixed reductions, by the form of prob that was chosen where that is the same function. */
+static ir_ref direct(derivation *d, ir_ref prob, ir_ref in_reductions, ir_ref wrt) {
+  const ir_ref one = ir_real(d->g, 1);
+  ir_ref x = IR_NONE;
+  if (prob == d->p) return in_reductions;
+  ir_grad(d->g, &prob, &one, 1, &wrt, &x, 1);
+  return x != IR_NONE && separate_equal(d, x, in_reductions) ? x : in_reductions;
+}
+
+static ir_ref compose_ds(derivation *d, ir_ref prob) {
+  ir *g = d->g;
+  const ir_ref dp = ir_variable(g, VAR_DP, 0);
+  double c = 0;
+  ir_ref row;
+  const ir_ref rest = indirect(d, prob, d->term_s, &row);
+  if (d->p_s == IR_NONE) return rest;
+  const ir_ref ratio = separate_ratio(d, d->p_s, d->p);
+  if (ratio != IR_NONE && ir_is_const(g, ratio, &c)) {
+    const ir_ref own = ir_op2(g, IR_MUL, ratio, dp);
+    if (rest == IR_NONE) return ir_op2(g, IR_MUL, prob, own);
+    if (row != IR_NONE) return ir_op2(g, IR_MUL, prob, ir_op2(g, IR_SUB, own, row));
+  }
+  return add(g, ir_op2(g, IR_MUL, direct(d, prob, d->p_s, d->score), dp), rest);
+}
+
+/* A row number as exp(leaf - lse) times a constant, if it is one: a sink's share of its row. */
+static ir_ref neat_row(derivation *d, ir_ref x, ir_ref leaf) {
+  if (d->o->lse < 0) return x;
+  ir *g = d->g;
+  const ir_ref lse = ir_variable(g, VAR_FINAL, (uint32_t)d->o->lse);
+  const ir_ref share = ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, leaf, lse));
+  double c = 0;
+  const ir_ref ratio = separate_ratio(d, x, share);
+  return ratio != IR_NONE && ir_is_const(g, ratio, &c) ? ir_op2(g, IR_MUL, ratio, share) : x;
+}
+
+/* The gradient of one parameter of the online function: what is the same for all elements goes to the row. */
+static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, online_grad *out) {
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1), delta = ir_variable(g, VAR_DELTA, 0), dlse = ir_variable(g, VAR_DLSE, 0);
+  ir_ref partial[SPEC_MAX_RED] = {IR_NONE}, of_p = IR_NONE, of_lse = IR_NONE, row = IR_NONE, ignored;
+  for (int k = 0; k < d->num_red; k++) ir_grad(g, &d->term[k], &one, 1, &leaf, &partial[k], 1);
+  ir_grad(g, &d->p, &one, 1, &leaf, &of_p, 1);
+  if (d->o->lse >= 0) ir_grad(g, &d->final[d->o->lse], &one, 1, &leaf, &of_lse, 1);
+  derivation_simplify(d, partial, d->num_red);
+  derivation_simplify(d, &of_p, 1);
+  derivation_simplify(d, &of_lse, 1);
+
+  ir_ref element = indirect(d, prob, partial, &ignored);
+  if (of_p != IR_NONE) {
+    const ir_ref ratio = separate_ratio(d, of_p, d->p);
+    if (ratio != IR_NONE) row = mul(g, neat_row(d, ratio, leaf), delta);
+    else element = add(g, element, mul(g, direct(d, prob, of_p, leaf), ir_variable(g, VAR_DP, 0)));
+  }
+  if (of_lse != IR_NONE) row = add(g, row, mul(g, neat_row(d, of_lse, leaf), dlse));
+  derivation_simplify(d, &row, 1);
+  const bool fits = (element == IR_NONE || online_add_term(g, &out->elements, leaf, element)) &&
+                    (row == IR_NONE || online_add_term(g, &out->rows, leaf, row));
+  if (fits) return LUATTN_OK;
+  return luattn_fail(d->err, LUATTN_SPEC, "%s: online_func '%s': more than %d parameter gradients; read fewer inputs",
+                     d->t->file, d->o->name, DERIVED_MAX_TERMS);
+}
+
+/* The user's backward, with the gradient of lse added where it leaves that out. */
+static ir_ref given_backward(derivation *d, ir_ref prob) {
+  ir *g = d->g;
+  const ir_ref p = ir_variable(g, VAR_P, 0);
+  const ir_ref ds = ir_substitute(g, d->o->backward, &p, &prob, 1);
+  if (d->o->lse < 0 || ir_uses(g, d->o->backward, VAR_DLSE)) return ds;
+  ir_ref no_delta[SPEC_MAX_RED] = {IR_NONE}, kept[SPEC_MAX_RED], row;
+  for (int k = 0; k < d->num_red; k++) {
+    kept[k] = d->a_delta[k];
+    d->a_delta[k] = no_delta[k];
+  }
+  const ir_ref rest = indirect(d, prob, d->term_s, &row);
+  for (int k = 0; k < d->num_red; k++) d->a_delta[k] = kept[k];
+  return add(g, ds, rest);
+}
+
+static luattn_status recover_all(derivation *d, online_grad *out) {
+  ir_ref root[2 + 2 * DERIVED_MAX_TERMS];
+  int n = 0;
+  root[n++] = out->prob;
+  root[n++] = out->ds;
+  for (int i = 0; i < out->rows.count; i++) root[n++] = out->rows.term[i].value;
+  for (int i = 0; i < out->elements.count; i++) root[n++] = out->elements.term[i].value;
+  TRY(recover_rows(d, root, n));
+  n = 0;
+  out->prob = root[n++];
+  out->ds = root[n++];
+  for (int i = 0; i < out->rows.count; i++) out->rows.term[i].value = root[n++];
+  for (int i = 0; i < out->elements.count; i++) out->elements.term[i].value = root[n++];
+  return LUATTN_OK;
+}
+
+luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *out, text *how, luattn_error *err) {
+  derivation *d = arena_new(scratch, sizeof *d);
+  sample *s = arena_new(scratch, sizeof *s);
+  if (d == NULL || s == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
+  *d = (derivation){.a = scratch, .t = t, .o = &t->online, .g = t->g, .how = how, .err = err, .s = s};
+  sample_init(s, scratch, t);
+  const bool given = t->online.backward != IR_NONE;
+  text_add(how, given ? "backward given by the spec" : "backward derived");
+  TRY(whole_run(d));
+
+  ir_ref leaf[MAX_LEAVES], root[SPEC_MAX_RED + 2];
+  int n = 0;
+  for (int k = 0; k < d->num_red; k++) root[n++] = d->term[k];
+  root[n++] = d->p;
+  if (t->online.lse >= 0) root[n++] = d->final[t->online.lse];
+  const int num_leaves = online_leaves(t, root, n, leaf, MAX_LEAVES);
+  if (num_leaves > MAX_LEAVES) {
+    return luattn_fail(err, LUATTN_SPEC, "%s: online_func '%s': reads %d parameters with a gradient; at most %d are possible",
+                       t->file, t->online.name, num_leaves, MAX_LEAVES);
+  }
+  const bool needs_dlse = t->online.lse >= 0 && (!given || num_leaves > 0 || !ir_uses(t->g, t->online.backward, VAR_DLSE));
+  TRY(separate_reductions(d, !given || num_leaves > 0, needs_dlse, leaf, num_leaves));
+
+  *out = (online_grad){.prob = choose_prob(d)};
+  out->ds = given ? given_backward(d, out->prob) : compose_ds(d, out->prob);
+  if (out->ds == IR_NONE) out->ds = ir_real(t->g, 0);
+  for (int i = 0; i < num_leaves; i++) TRY(compose_parameter(d, out->prob, leaf[i], out));
+  return ir_failed(t->g) ? derivation_no_memory(d) : recover_all(d, out);
+}

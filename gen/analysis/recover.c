@@ -1,0 +1,80 @@
+/* recover.c: from VAR_RED, which only the forward pass knows, to what it can keep: the row's state and its final scalars. */
+#include <math.h>
+
+#include "common/fail.h"
+#include "gen/analysis/derivation.h"
+
+typedef struct renaming {
+  ir_ref from[SPEC_MAX_STATE + SPEC_MAX_RED + 1], to[SPEC_MAX_STATE + SPEC_MAX_RED + 1];
+  int count;
+} renaming;
+
+static void rename_to(renaming *r, ir_ref from, ir_ref to) {
+  for (int i = 0; i < r->count; i++) {
+    if (r->from[i] == from) return;
+  }
+  r->from[r->count] = from;
+  r->to[r->count++] = to;
+}
+
+/* Whole expressions that forward keeps under a name: lse first, because it is kept anyway. */
+static void named_rows(derivation *d, renaming *r) {
+  ir *g = d->g;
+  const traced_online *o = d->o;
+  double c;
+  if (o->lse >= 0 && ir_uses(g, d->final[o->lse], VAR_RED)) {
+    rename_to(r, d->final[o->lse], ir_variable(g, VAR_FINAL, (uint32_t)o->lse));
+  }
+  for (int i = 0; i < o->num_state; i++) {
+    if (!ir_is_const(g, d->next[i], &c) && ir_uses(g, d->next[i], VAR_RED)) {
+      rename_to(r, d->next[i], ir_variable(g, VAR_STATE, (uint32_t)i));
+    }
+  }
+}
+
+/* R_k where a state is a + R_k: R_k = state - a. IR_NONE if there is none. */
+static ir_ref solve_reduction(derivation *d, const renaming *names, int k) {
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0);
+  for (int i = 0; i < d->o->num_state; i++) {
+    ir_ref slope = IR_NONE;
+    ir_grad(g, &d->next[i], &one, 1, &d->red[k], &slope, 1);
+    derivation_simplify(d, &slope, 1);
+    double c = 0;
+    if (slope == IR_NONE || !ir_is_const(g, slope, &c) || c != 1) continue;
+    ir_ref rest = ir_substitute(g, d->next[i], &d->red[k], &zero, 1);
+    rest = ir_substitute(g, rest, names->from, names->to, names->count);
+    derivation_simplify(d, &rest, 1);
+    if (ir_uses(g, rest, VAR_RED)) continue;
+    return ir_op2(g, IR_SUB, ir_variable(g, VAR_STATE, (uint32_t)i), rest);
+  }
+  return IR_NONE;
+}
+
+luattn_status recover_rows(derivation *d, ir_ref *roots, int n) {
+  ir *g = d->g;
+  renaming names = {.count = 0}, solved = {.count = 0};
+  named_rows(d, &names);
+  for (int k = 0; k < d->num_red; k++) {
+    const ir_ref row = solve_reduction(d, &names, k);
+    if (row != IR_NONE) rename_to(&solved, d->red[k], row);
+  }
+  for (int i = 0; i < n; i++) {
+    if (roots[i] == IR_NONE) continue;
+    roots[i] = ir_substitute(g, roots[i], names.from, names.to, names.count);
+    roots[i] = ir_substitute(g, roots[i], solved.from, solved.to, solved.count);
+  }
+  if (ir_failed(g)) return derivation_no_memory(d);
+  for (int i = 0; i < n; i++) {
+    if (roots[i] == IR_NONE || !ir_uses(g, roots[i], VAR_RED)) continue;
+    for (int k = 0; k < d->num_red; k++) {
+      const ir_ref zero = ir_real(g, 0);
+      if (ir_substitute(g, roots[i], &d->red[k], &zero, 1) == roots[i]) continue;
+      return luattn_fail(d->err, LUATTN_SPEC,
+                         "%s: online_func '%s': backward needs the value of a reduction (%s) that no row scalar holds; keep it in "
+                         "a row scalar of its own, or give forward and backward",
+                         d->t->file, d->o->name, reduction_name(d, k));
+    }
+  }
+  return LUATTN_OK;
+}

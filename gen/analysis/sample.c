@@ -1,0 +1,160 @@
+#include "gen/analysis/sample.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Lengths of the rows of one block of lanes. */
+static const int row_length[SAMPLE_BLOCK_ROWS] = {1, 1, 2, 3, 5, 8, 12, 16, 16};
+
+static uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+/* Uniform in [0, 1) from a key of two numbers; the same key gives the same value. */
+static double uniform(uint64_t a, uint64_t b) { return (double)(mix(mix(a) ^ b) >> 11) * 0x1p-53; }
+
+static double gaussian(uint64_t a, uint64_t b) {
+  const double u = uniform(a, 2 * b) + 0x1p-54;
+  return sqrt(-2 * log(u)) * cos(6.283185307179586 * uniform(a, 2 * b + 1));
+}
+
+/* Sizes from tiny to beyond exp's range, and rows of one sign, so that every arm of a piecewise function is met. */
+static double draw_score(int row, int lane) {
+  static const double size[9] = {1, 0.3, 3, 1, 1e-3, 2, 0.5, 30, 1};
+  static const double offset[7] = {0, 0, 0, 900, 0, -900, 0};
+  const double x = size[(row * 5 + row / 9) % 9] * gaussian(1, (uint64_t)lane);
+  switch (row % 4) {
+    case 0: return fabs(x);
+    case 1: return x + offset[(row / 4) % 7];
+    case 2: return row % 8 == 2 ? -fabs(x) : x;
+    default: return x;
+  }
+}
+
+void sample_init(sample *s, arena *a, const traced_spec *t) {
+  memset(s, 0, sizeof *s);
+  s->a = a;
+  s->g = t->g;
+  for (int i = 0; i < t->num_scalars; i++) s->scalar[i] = t->scalar_default[i];
+  int lane = 0;
+  for (int r = 0; r < SAMPLE_ROWS; r++) {
+    s->first[r] = lane;
+    s->valid[r] = true;
+    for (int j = 0; j < row_length[r % SAMPLE_BLOCK_ROWS]; j++, lane++) {
+      s->row_of[lane] = r;
+      s->score[lane] = draw_score(r, lane);
+    }
+  }
+  s->first[SAMPLE_ROWS] = lane;
+}
+
+static double row_value(const sample *s, ir_var v, uint32_t index, int row) {
+  const uint64_t key = ((uint64_t)v << 32) + index, r = (uint64_t)row;
+  switch (v) {
+    case VAR_B: return row % 3;
+    case VAR_H: return row % 5;
+    case VAR_Q: return row * 7 % 64;
+    case VAR_Q_LEN: return 100 + row % 2;
+    case VAR_KV_LEN: return 120 + row % 3;
+    case VAR_HEADS: return 8;
+    case VAR_HEADS_KV: return 4;
+    case VAR_SCALE: return 0.1 + uniform(key, r);
+    case VAR_SCALAR: {
+      /* Some rows see the default itself, which is sure to be in the function's domain. */
+      const double x = s->scalar[index];
+      if (row % 4 == 0) return x;
+      return x == 0 ? uniform(key, r) - 0.5 : x * (0.6 + 0.8 * uniform(key, r));
+    }
+    default: return gaussian(key, r);
+  }
+}
+
+static void variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
+  const sample *s = user;
+  const int base = s->block * IR_LANES;
+  for (int i = 0; i < lanes; i++) {
+    const int lane = base + i;
+    switch (v) {
+      case VAR_SCORE: out[i] = s->score[lane]; break;
+      case VAR_RED: out[i] = s->red[index][lane]; break;
+      case VAR_STATE: out[i] = s->state[index][lane]; break;
+      case VAR_FINAL: out[i] = s->final[index][lane]; break;
+      case VAR_KV: out[i] = lane % 61; break;
+      case VAR_DP: case VAR_DOT: case VAR_X: case VAR_GRAD: out[i] = gaussian((uint64_t)v, (uint64_t)lane); break;
+      default: out[i] = row_value(s, v, index, s->row_of[lane]); break;
+    }
+  }
+}
+
+/* Inputs: a fixed random function of the indices, mostly positive, so that a log or a square root of one can be met too. */
+static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
+  (void)user;
+  for (int i = 0; i < lanes; i++) {
+    uint64_t key = input;
+    for (int k = 0; k < n_index; k++) key = mix(key ^ (uint64_t)(int64_t)index[k][i]);
+    const double x = 0.2 + uniform(key, 7);
+    out[i] = uniform(key, 8) < 0.25 ? -x : x;
+  }
+}
+
+bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out) {
+  ir_ref *used = arena_array(s->a, (size_t)n + 1, sizeof *used);
+  int *slot = arena_array(s->a, (size_t)n + 1, sizeof *slot);
+  double **to = arena_array(s->a, (size_t)n + 1, sizeof *to);
+  if (used == NULL || slot == NULL || to == NULL) return false;
+  int count = 0;
+  for (int i = 0; i < n; i++) {
+    memset(out[i], 0, sizeof out[i]);
+    if (roots[i] == IR_NONE) continue;
+    slot[count] = i;
+    used[count++] = roots[i];
+  }
+  if (count == 0) return true;
+  ir_program *program = ir_program_new(s->a, s->g, used, count);
+  void *scratch = program == NULL ? NULL : arena_new(s->a, ir_program_scratch(program));
+  if (scratch == NULL) return false;
+  const ir_env env = {s, variable, load};
+  for (s->block = 0; s->block < SAMPLE_BLOCKS; s->block++) {
+    for (int i = 0; i < count; i++) to[i] = out[slot[i]] + s->block * IR_LANES;
+    ir_program_run(program, &env, IR_LANES, scratch, to);
+  }
+  return true;
+}
+
+bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, const uint8_t *part, int which) {
+  sample_lanes *x = arena_new(s->a, sizeof *x);
+  if (x == NULL) return false;
+  for (int k = 0; k < n; k++) {
+    if (!sample_eval(s, &term[k], 1, x)) return false;
+    for (int r = 0; r < SAMPLE_ROWS; r++) {
+      const bool is_max = kind[k] == IR_REDUCE_MAX;
+      double sum = is_max ? -INFINITY : 0;
+      s->argmax[k][r] = s->first[r];
+      for (int i = s->first[r]; i < s->first[r + 1]; i++) {
+        const double y = (*x)[i];
+        if (part != NULL && part[i] != which) continue;
+        if (is_max && y > sum) s->argmax[k][r] = i;
+        if (isnan(y)) sum = y;
+        else if (!is_max) sum += y;
+        else if (y > sum) sum = y;
+      }
+      for (int i = s->first[r]; i < s->first[r + 1]; i++) s->red[k][i] = sum;
+    }
+  }
+  return true;
+}
+
+void sample_require_finite(sample *s, const double *x) {
+  for (int i = 0; i < SAMPLE_LANES; i++) {
+    if (!isfinite(x[i])) s->valid[s->row_of[i]] = false;
+  }
+}
+
+int sample_count_valid(const sample *s) {
+  int count = 0;
+  for (int r = 0; r < SAMPLE_ROWS; r++) count += s->valid[r];
+  return count;
+}

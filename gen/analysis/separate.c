@@ -1,0 +1,255 @@
+/* separate.c: which reductions carry gradient, and their adjoints as a(R) * delta + b(R) * dlse. */
+#include "gen/analysis/derivation.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "common/fail.h"
+
+#define SAME 1e-9       /* relative: two forms of one value */
+#define VANISHED 1e-10  /* relative to the sum of magnitudes: an adjoint that cancels */
+#define NOTHING 1e-250
+
+/* The partial derivatives of the whole-row function, as one array so that one program evaluates them all. */
+enum { P_RED = 0, LSE_RED = P_RED + SPEC_MAX_RED, TERM_S = LSE_RED + SPEC_MAX_RED, TERM_RED = TERM_S + SPEC_MAX_RED,
+       TERM = TERM_RED + SPEC_MAX_RED * SPEC_MAX_RED, NUM_PARTIALS = TERM + SPEC_MAX_RED };
+
+typedef struct partials {
+  ir_ref ref[NUM_PARTIALS];
+  sample_lanes *value;
+  double total[SPEC_MAX_RED][SPEC_MAX_RED][SAMPLE_ROWS]; /* [k'][k]: dR_k'/dR_k through everything between */
+} partials;
+
+static bool lane_valid(const derivation *d, int lane) { return d->s->valid[d->s->row_of[lane]]; }
+
+/* x = c * y on every sample; c is snapped to a quarter if it is one up to rounding. */
+static bool proportional(const derivation *d, const double *x, const double *y, double *c) {
+  int best = -1;
+  for (int i = 0; i < SAMPLE_LANES; i++) {
+    if (!lane_valid(d, i) || !isfinite(x[i]) || !isfinite(y[i])) continue;
+    if (best < 0 || fabs(y[i]) > fabs(y[best])) best = i;
+  }
+  if (best < 0 || !(fabs(y[best]) > NOTHING)) return false;
+  *c = x[best] / y[best];
+  const double quarter = nearbyint(*c * 4) / 4;
+  if (fabs(quarter - *c) <= SAME * fabs(*c)) *c = quarter;
+  for (int i = 0; i < SAMPLE_LANES; i++) {
+    if (lane_valid(d, i) && !(fabs(x[i] - *c * y[i]) <= SAME * (fabs(x[i]) + fabs(*c * y[i])) + NOTHING)) return false;
+  }
+  return true;
+}
+
+bool separate_equal(derivation *d, ir_ref x, ir_ref y) {
+  const ir_ref both[2] = {x, y};
+  double c = 0;
+  sample_lanes *v = derivation_eval(d, both, 2);
+  return v != NULL && proportional(d, v[0], v[1], &c) && c == 1;
+}
+
+/* Simple row numbers that a ratio is likely to be a multiple of. */
+static int simple_rows(derivation *d, ir_ref x, ir_ref *row, int max) {
+  ir *g = d->g;
+  int n = 0;
+  row[n++] = ir_real(g, 1);
+  if (d->norm != IR_NONE) row[n++] = d->norm;
+  for (int k = 0; k < d->num_red && n < max; k++) row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->red[k]);
+  for (int i = 0; i < d->t->num_scalars && n < max; i++) {
+    const ir_ref scalar = ir_variable(g, VAR_SCALAR, (uint32_t)i);
+    const ir_ref zero = ir_real(g, 0);
+    if (ir_substitute(g, x, &scalar, &zero, 1) != x) row[n++] = scalar;
+  }
+  return n;
+}
+
+/* Scores at which y is unlikely to be zero: the row's maximum (where exp neither overflows nor vanishes), then constants. */
+static int trial_scores(derivation *d, ir_ref *score, int max) {
+  static const double constants[] = {1, 0, -1, 0.5, 3};
+  int n = 0;
+  for (int k = 0; k < d->num_red; k++) {
+    if (d->step.kind[k] == IR_REDUCE_MAX && d->term[k] == d->score && n < max) score[n++] = d->red[k];
+  }
+  for (size_t i = 0; i < sizeof constants / sizeof constants[0] && n < max; i++) score[n++] = ir_real(d->g, constants[i]);
+  return n;
+}
+
+ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y) {
+  enum { MAX_ROWS = 2 + SPEC_MAX_RED + 32, MAX_TRIALS = SPEC_MAX_RED + 5 };
+  ir *g = d->g;
+  if (x == y) return ir_real(g, 1);
+  ir_ref root[1 + MAX_ROWS + MAX_TRIALS], trial[MAX_TRIALS];
+  root[0] = x;
+  const int num_rows = simple_rows(d, x, root + 1, MAX_ROWS);
+  ir_ref scaled[MAX_ROWS + MAX_TRIALS];
+  for (int i = 0; i < num_rows; i++) scaled[i] = ir_op2(g, IR_MUL, y, root[1 + i]);
+  const int num_trials = trial_scores(d, trial, MAX_TRIALS);
+  for (int i = 0; i < num_trials; i++) {
+    ir_ref ratio = ir_op2(g, IR_DIV, ir_substitute(g, x, &d->score, &trial[i], 1),
+                          ir_substitute(g, y, &d->score, &trial[i], 1));
+    derivation_simplify(d, &ratio, 1);
+    root[1 + num_rows + i] = ratio;
+    scaled[num_rows + i] = ir_op2(g, IR_MUL, y, ratio);
+  }
+  sample_lanes *v = derivation_eval(d, scaled, num_rows + num_trials), *vx = derivation_eval(d, &x, 1);
+  if (v == NULL || vx == NULL) return IR_NONE;
+  for (int i = 0; i < num_rows + num_trials; i++) {
+    double c = 0;
+    if (!proportional(d, *vx, v[i], &c) || (i >= num_rows && c != 1)) continue;
+    ir_ref ratio = ir_op2(g, IR_MUL, ir_real(g, c), root[1 + i]);
+    derivation_simplify(d, &ratio, 1);
+    return ratio;
+  }
+  return IR_NONE;
+}
+
+const char *reduction_name(derivation *d, int k) {
+  const char *kind = d->step.kind[k] == IR_REDUCE_MAX ? "reduce_max" : "reduce_sum";
+  for (int i = 0; i < d->o->num_state; i++) {
+    if (d->next[i] == d->red[k]) return arena_printf(d->a, "%s kept in '%s'", kind, d->o->state_name[i]);
+  }
+  for (int i = 0; i < d->o->num_state; i++) {
+    const ir_ref zero = ir_real(d->g, 0);
+    if (ir_substitute(d->g, d->next[i], &d->red[k], &zero, 1) != d->next[i]) {
+      return arena_printf(d->a, "%s in '%s'", kind, d->o->state_name[i]);
+    }
+  }
+  return arena_printf(d->a, "%s number %d", kind, k + 1);
+}
+
+static bool differentiate(derivation *d, partials *p) {
+  ir *g = d->g;
+  const int n = d->num_red;
+  const ir_ref one = ir_real(g, 1);
+  const ir_ref lse = d->o->lse < 0 ? IR_NONE : d->final[d->o->lse];
+  ir_grad(g, &d->p, &one, 1, &d->score, &d->p_s, 1);
+  ir_grad(g, &d->p, &one, 1, d->red, p->ref + P_RED, n);
+  if (lse != IR_NONE) ir_grad(g, &lse, &one, 1, d->red, p->ref + LSE_RED, n);
+  for (int k = 0; k < n; k++) {
+    ir_grad(g, &d->term[k], &one, 1, &d->score, &p->ref[TERM_S + k], 1);
+    ir_grad(g, &d->term[k], &one, 1, d->red, p->ref + TERM_RED + k * SPEC_MAX_RED, k);
+    p->ref[TERM + k] = d->term[k];
+  }
+  derivation_simplify(d, &d->p_s, 1);
+  derivation_simplify(d, p->ref, NUM_PARTIALS);
+  for (int k = 0; k < n; k++) d->term_s[k] = p->ref[TERM_S + k];
+  p->value = derivation_eval(d, p->ref, NUM_PARTIALS);
+  return p->value != NULL;
+}
+
+/* total[j][k] = sum over m of S_jm total[m][k], where S_jm reduces df_j/dR_m over the row (at the maximum's place for a maximum). */
+static void chain_values(derivation *d, partials *p) {
+  const sample *s = d->s;
+  for (int r = 0; r < SAMPLE_ROWS; r++) {
+    for (int k = 0; k < d->num_red; k++) {
+      p->total[k][k][r] = 1;
+      for (int j = k + 1; j < d->num_red; j++) {
+        double sum = 0;
+        for (int m = k; m < j; m++) {
+          const double *x = p->value[TERM_RED + j * SPEC_MAX_RED + m];
+          double direct = 0;
+          if (d->step.kind[j] == IR_REDUCE_MAX) direct = x[s->argmax[j][r]];
+          else for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += x[i];
+          sum += direct * p->total[m][k][r];
+        }
+        p->total[j][k][r] = sum;
+      }
+    }
+  }
+}
+
+/* Is sum over j of value[base + j] * total[j][k] zero up to rounding, at every sample? */
+static bool vanishes(derivation *d, const partials *p, int base, int k) {
+  for (int i = 0; i < SAMPLE_LANES; i++) {
+    if (!lane_valid(d, i)) continue;
+    double sum = 0, magnitude = NOTHING;
+    for (int j = k; j < d->num_red; j++) {
+      const double x = p->value[base + j][i] * p->total[j][k][d->s->row_of[i]];
+      sum += x;
+      magnitude += fabs(x);
+    }
+    if (!(fabs(sum) <= VANISHED * magnitude)) return false;
+  }
+  return true;
+}
+
+static luattn_status not_separable(derivation *d, int k, const char *why) {
+  return luattn_fail(d->err, LUATTN_SPEC,
+                     "%s: online_func '%s': backward is not separable because %s (%s); write backward = function(dp, p, "
+                     "scalars, delta, b, h, q_idx, kv_idx) ... end",
+                     d->t->file, d->o->name, why, reduction_name(d, k));
+}
+
+/* S_jk as an expression: df_j/dR_k reduced over the row. *out = IR_NONE for zero. */
+static luattn_status reduced_partial(derivation *d, const partials *p, int j, int k, ir_ref *out) {
+  const ir_ref x = p->ref[TERM_RED + j * SPEC_MAX_RED + k];
+  *out = IR_NONE;
+  if (x == IR_NONE) return LUATTN_OK;
+  if (d->step.kind[j] == IR_REDUCE_MAX) {
+    *out = ir_uses(d->g, x, VAR_SCORE) ? separate_ratio(d, x, ir_real(d->g, 1)) : x;
+  } else {
+    const ir_ref ratio = separate_ratio(d, x, d->term[j]);
+    if (ratio != IR_NONE) *out = ir_op2(d->g, IR_MUL, ratio, d->red[j]);
+  }
+  if (*out != IR_NONE) return LUATTN_OK;
+  return not_separable(d, k, "a later reduction depends on this one and its derivative needs one more sum over the row");
+}
+
+static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
+static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, x, y); }
+
+/* The adjoint of R_k in full: what reaches it through P and lse, directly and through later reductions. */
+static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p, bool of_lse) {
+  ir *g = d->g;
+  ir_ref total[SPEC_MAX_RED] = {IR_NONE}, of_prob = IR_NONE, of_final = IR_NONE;
+  total[k] = ir_real(g, 1);
+  for (int j = k; j < d->num_red; j++) {
+    for (int m = k; m < j; m++) {
+      ir_ref partial;
+      if (total[m] == IR_NONE) continue;
+      TRY(reduced_partial(d, p, j, m, &partial));
+      total[j] = add(g, total[j], mul(g, partial, total[m]));
+    }
+    of_prob = add(g, of_prob, mul(g, p->ref[P_RED + j], total[j]));
+    of_final = add(g, of_final, mul(g, p->ref[LSE_RED + j], total[j]));
+  }
+  if (of_lse) {
+    derivation_simplify(d, &of_final, 1);
+    d->b_dlse[k] = of_final;
+  }
+  if (!of_p) return LUATTN_OK;
+  derivation_simplify(d, &of_prob, 1);
+  d->a_delta[k] = separate_ratio(d, of_prob, d->p);
+  if (d->a_delta[k] != IR_NONE) return LUATTN_OK;
+  return not_separable(d, k, "the derivative of log prob by this reduction depends on the score");
+}
+
+/* Does anything that is asked for depend on f_k? */
+static bool term_matters(derivation *d, int k, const ir_ref *leaf, int num_leaves) {
+  const ir_ref one = ir_real(d->g, 1);
+  if (d->term_s[k] != IR_NONE) return true;
+  for (int i = 0; i < num_leaves; i++) {
+    ir_ref x = IR_NONE;
+    ir_grad(d->g, &d->term[k], &one, 1, &leaf[i], &x, 1);
+    if (x != IR_NONE) return true;
+  }
+  return false;
+}
+
+luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves) {
+  partials *p = arena_new(d->a, sizeof *p);
+  if (p == NULL || !differentiate(d, p)) return derivation_no_memory(d);
+  chain_values(d, p);
+  for (int k = 0; k < d->num_red; k++) {
+    if (!term_matters(d, k, leaf, num_leaves)) continue;
+    const bool of_p = want_delta && !vanishes(d, p, P_RED, k), of_lse = want_dlse && !vanishes(d, p, LSE_RED, k);
+    if (!of_p && !of_lse) {
+      if (want_delta) text_add(d->how, "; %s drops out", reduction_name(d, k));
+      continue;
+    }
+    if (d->step.kind[k] == IR_REDUCE_MAX) {
+      return not_separable(d, k, "this maximum does not cancel, and its derivative lives on one element of the row");
+    }
+    d->live[k] = true;
+    TRY(adjoint(d, p, k, of_p, of_lse));
+  }
+  return ir_failed(d->g) ? derivation_no_memory(d) : LUATTN_OK;
+}

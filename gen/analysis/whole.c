@@ -1,0 +1,199 @@
+/* whole.c: an online function run once over a whole row, and the checks that this says what the steps say. */
+#include "gen/analysis/derivation.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/fail.h"
+
+#define CLOSE 1e-8    /* relative; what two correct forms of one function may differ by on the sampled rows */
+#define NOTHING 1e-250
+
+static bool close_to(double x, double y) {
+  return x == y || fabs(x - y) <= CLOSE * fmax(fabs(x), fabs(y)) + NOTHING;
+}
+
+void derivation_simplify(derivation *d, ir_ref *roots, int n) {
+  ir_ref *used = arena_array(d->a, (size_t)n + 1, sizeof *used);
+  if (used == NULL) return; /* roots stay as they are, which is correct */
+  int count = 0;
+  for (int i = 0; i < n; i++) {
+    if (roots[i] != IR_NONE) used[count++] = roots[i];
+  }
+  ir_simplify(d->g, used, count);
+  count = 0;
+  for (int i = 0; i < n; i++) {
+    if (roots[i] != IR_NONE) roots[i] = used[count++];
+  }
+}
+
+sample_lanes *derivation_eval(derivation *d, const ir_ref *roots, int n) {
+  sample_lanes *out = arena_array(d->a, (size_t)n + 1, sizeof *out);
+  return out != NULL && !ir_failed(d->g) && sample_eval(d->s, roots, n, out) ? out : NULL;
+}
+
+luattn_status derivation_no_memory(derivation *d) {
+  return luattn_fail(d->err, LUATTN_NO_MEMORY, "%s: online_func '%s': out of memory", d->t->file, d->o->name);
+}
+
+/* First step from the initial state, taken over the whole row; then the epilogue. */
+static luattn_status run_once(derivation *d) {
+  const traced_online *o = d->o;
+  ir *g = d->g;
+  TRY(split_online(g, o, d->t->file, &d->step, d->err));
+  ir_ref state[SPEC_MAX_STATE], root[SPEC_MAX_RED + 2 * SPEC_MAX_STATE + SPEC_MAX_FINAL + 2];
+  for (int i = 0; i < o->num_state; i++) state[i] = ir_variable(g, VAR_STATE, (uint32_t)i);
+  int n = 0;
+  d->num_red = d->step.num_red;
+  for (int k = 0; k < d->num_red; k++) root[n++] = d->step.term[k];
+  root[n++] = d->step.prob;
+  for (int i = 0; i < o->num_state; i++) root[n++] = d->step.next[i];
+  for (int i = 0; i < n; i++) root[i] = ir_substitute(g, root[i], state, o->init, o->num_state);
+  derivation_simplify(d, root, n);
+  for (int k = 0; k < d->num_red; k++) d->term[k] = root[k];
+  d->prob = root[d->num_red];
+  for (int i = 0; i < o->num_state; i++) d->next[i] = root[d->num_red + 1 + i];
+
+  d->score = ir_variable(g, VAR_SCORE, 0);
+  for (int k = 0; k < d->num_red; k++) d->red[k] = ir_variable(g, VAR_RED, (uint32_t)k);
+  for (int i = 0; i < o->num_final; i++) d->final[i] = ir_substitute(g, o->final[i], state, d->next, o->num_state);
+  derivation_simplify(d, d->final, o->num_final);
+  const ir_ref scaled = ir_variable(g, VAR_OUT, 0), one = ir_real(g, 1);
+  ir_ref out = ir_substitute(g, o->out, state, d->next, o->num_state);
+  ir_grad(g, &out, &one, 1, &scaled, &d->norm, 1);
+  derivation_simplify(d, &d->norm, 1);
+  d->p = d->norm == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, d->prob, d->norm);
+  derivation_simplify(d, &d->p, 1);
+  return ir_failed(g) ? derivation_no_memory(d) : LUATTN_OK;
+}
+
+static luattn_status check_linear(derivation *d) {
+  ir *g = d->g;
+  const ir_ref from = ir_variable(g, VAR_OUT, 0), zero = ir_real(g, 0);
+  ir_ref at_zero = ir_substitute(g, d->o->out, &from, &zero, 1);
+  bool linear = d->norm != IR_NONE && !ir_uses(g, d->norm, VAR_OUT);
+  if (linear) {
+    derivation_simplify(d, &at_zero, 1);
+    sample_lanes *x = derivation_eval(d, &at_zero, 1);
+    if (x == NULL) return derivation_no_memory(d);
+    for (int i = 0; i < SAMPLE_LANES; i++) {
+      if (d->s->valid[d->s->row_of[i]] && (*x)[i] != 0) linear = false;
+    }
+  }
+  if (linear) return LUATTN_OK;
+  return luattn_fail(d->err, LUATTN_SPEC,
+                     "%s: online_func '%s': online_fwd_epilogue is not linear in o; return o times or over something that does "
+                     "not contain o",
+                     d->t->file, d->o->name);
+}
+
+/* Reductions, states, finals and P of every row; rows on which they are not finite are left out. */
+static luattn_status sample_whole(derivation *d) {
+  const traced_online *o = d->o;
+  sample *s = d->s;
+  if (!sample_reduce(s, d->step.kind, d->term, d->num_red, NULL, 0)) return derivation_no_memory(d);
+  ir_ref root[2 + SPEC_MAX_STATE + SPEC_MAX_FINAL];
+  int n = 0;
+  root[n++] = d->p;
+  root[n++] = d->norm;
+  for (int i = 0; i < o->num_state; i++) root[n++] = d->next[i];
+  for (int i = 0; i < o->num_final; i++) root[n++] = d->final[i];
+  sample_lanes *x = derivation_eval(d, root, n);
+  if (x == NULL) return derivation_no_memory(d);
+  for (int i = 0; i < n; i++) sample_require_finite(s, x[i]);
+  for (int i = 0; i < o->num_state; i++) memcpy(s->state[i], x[2 + i], sizeof x[0]);
+  for (int i = 0; i < o->num_final; i++) memcpy(s->final[i], x[2 + o->num_state + i], sizeof x[0]);
+  d->p_value = x[0];
+  d->norm_value = x[1];
+  if (sample_count_valid(s) >= SAMPLE_ROWS / 6) return LUATTN_OK;
+  return luattn_fail(d->err, LUATTN_SPEC,
+                     "%s: online_func '%s': online_fwd gives no finite prob on %d of %d random rows; check for a log, division "
+                     "or square root outside its domain",
+                     d->t->file, d->o->name, SAMPLE_ROWS - sample_count_valid(s), SAMPLE_ROWS);
+}
+
+/* One of the two steps of check_cut: lanes with part[i] == which are the step's scores. */
+static bool cut_step(derivation *d, const uint8_t *part, int which, double *p) {
+  sample *s = d->s;
+  const int num_state = d->o->num_state;
+  if (!sample_reduce(s, d->step.kind, d->step.term, d->num_red, part, which)) return false;
+  ir_ref root[2 + SPEC_MAX_STATE] = {d->step.prob, d->step.rescale};
+  for (int i = 0; i < num_state; i++) root[2 + i] = d->step.next[i];
+  sample_lanes *x = derivation_eval(d, root, 2 + num_state);
+  if (x == NULL) return false;
+  for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+    const int r = s->row_of[lane];
+    if (which == 0 && s->first[r + 1] - s->first[r] == 1) continue; /* a row of one score is all in the second step */
+    if (part[lane] == which) p[lane] = x[0][lane];
+    else if (which == 1) p[lane] *= x[1][lane];
+    for (int i = 0; i < num_state; i++) s->state[i][lane] = x[2 + i][lane];
+  }
+  return true;
+}
+
+/* Tiles must not matter: two steps over the halves of a row have to give what one step over all of it gives. */
+static luattn_status check_cut(derivation *d) {
+  const traced_online *o = d->o;
+  sample *s = d->s, *whole = arena_new(d->a, sizeof *whole);
+  uint8_t *part = arena_array(d->a, SAMPLE_LANES, 1);
+  double *p = arena_array(d->a, SAMPLE_LANES, sizeof *p);
+  sample_lanes *init = derivation_eval(d, o->init, o->num_state);
+  if (whole == NULL || part == NULL || p == NULL || init == NULL) return derivation_no_memory(d);
+  *whole = *s;
+  for (int r = 0; r < SAMPLE_ROWS; r++) {
+    const int half = (s->first[r] + s->first[r + 1]) / 2;
+    for (int i = s->first[r]; i < s->first[r + 1]; i++) part[i] = i >= half;
+  }
+  for (int i = 0; i < o->num_state; i++) memcpy(s->state[i], init[i], sizeof init[i]);
+  if (!cut_step(d, part, 0, p) || !cut_step(d, part, 1, p)) return derivation_no_memory(d);
+  const ir_ref scaled = ir_variable(d->g, VAR_OUT, 0), one = ir_real(d->g, 1);
+  ir_ref root[1 + SPEC_MAX_FINAL];
+  ir_grad(d->g, &o->out, &one, 1, &scaled, &root[0], 1);
+  for (int i = 0; i < o->num_final; i++) root[1 + i] = o->final[i];
+  sample_lanes *x = derivation_eval(d, root, 1 + o->num_final);
+  if (x == NULL) return derivation_no_memory(d);
+  *s = *whole;
+  for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+    const int r = s->row_of[lane], count = s->first[r + 1] - s->first[r];
+    if (!s->valid[r]) continue;
+    const double two = p[lane] * x[0][lane];
+    if (!close_to(two, d->p_value[lane])) {
+      return luattn_fail(d->err, LUATTN_SPEC,
+                         "%s: online_func '%s': tiles change the result: for score %.6g in a row of %d scores, one step gives "
+                         "prob %.9g and two steps over its halves give %.9g; correct o_scale or the new row scalars",
+                         d->t->file, o->name, s->score[lane], count, d->p_value[lane], two);
+    }
+    for (int i = 0; i < o->num_final; i++) {
+      if (close_to(x[1 + i][lane], s->final[i][lane]) || fabs(x[1 + i][lane] - s->final[i][lane]) < 1e-9) continue;
+      return luattn_fail(d->err, LUATTN_SPEC,
+                         "%s: online_func '%s': tiles change the result: in a row of %d scores, one step gives %s = %.9g and two "
+                         "steps over its halves give %.9g; correct the new row scalars",
+                         d->t->file, o->name, count, o->final_name[i], s->final[i][lane], x[1 + i][lane]);
+    }
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status check_forward(derivation *d) {
+  if (d->o->forward == IR_NONE) return LUATTN_OK;
+  sample_lanes *x = derivation_eval(d, &d->o->forward, 1);
+  if (x == NULL) return derivation_no_memory(d);
+  const sample *s = d->s;
+  for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+    const int r = s->row_of[lane];
+    if (!s->valid[r] || close_to((*x)[lane], d->p_value[lane])) continue;
+    return luattn_fail(d->err, LUATTN_SPEC,
+                       "%s: online_func '%s': forward disagrees with online_fwd: for score %.6g in a row of %d scores, "
+                       "online_fwd and its epilogue give prob %.9g and forward gives %.9g; correct forward, or leave it out",
+                       d->t->file, d->o->name, s->score[lane], s->first[r + 1] - s->first[r], d->p_value[lane], (*x)[lane]);
+  }
+  return LUATTN_OK;
+}
+
+luattn_status whole_run(derivation *d) {
+  TRY(run_once(d));
+  if (d->p != IR_NONE) TRY(sample_whole(d));
+  TRY(check_linear(d));
+  TRY(check_cut(d));
+  return check_forward(d);
+}
