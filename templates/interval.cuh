@@ -208,7 +208,7 @@ IV_FN iv iv_sign(iv a) {
   const double lo = a.lo > 0 ? 1 : a.lo < 0 ? -1 : 0, hi = a.hi > 0 ? 1 : a.hi < 0 ? -1 : 0;
   return a.nan ? iv_make(iv_least(lo, 0), iv_most(hi, 0), false) : iv_make(lo, hi, false);
 }
-IV_FN iv iv_relu(iv a) { return iv_make(iv_most(a.lo, 0), iv_most(a.hi, 0), false); }
+IV_FN iv iv_relu(iv a) { return iv_make(a.nan ? 0 : iv_most(a.lo, 0), iv_most(a.hi, 0), false); }
 
 // ------------------------------------------------------------------------------------------------------------- functions
 

@@ -1,0 +1,45 @@
+/* expr.h: what the IR tests share: a small random generator, random expressions, and a plain evaluator of a whole graph. */
+#ifndef LUATTN_TESTS_IR_EXPR_H
+#define LUATTN_TESTS_IR_EXPR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gen/ir/passes.h"
+
+typedef struct rng { uint64_t state; } rng;
+uint64_t rng_next(rng *r);
+int rng_below(rng *r, int n);
+double rng_between(rng *r, double lo, double hi);
+
+/* Values of the variables that random expressions use. */
+enum { POINT_REALS = 3, POINT_INTS = 4 };
+typedef struct point {
+  double real[POINT_REALS]; /* VAR_SCALAR[i] */
+  double integer[POINT_INTS]; /* VAR_Q, VAR_KV, VAR_H, VAR_Q_LEN */
+} point;
+extern const ir_var point_int_var[POINT_INTS];
+double point_get(const point *p, ir_var v, uint32_t index);
+
+/* How a plain evaluation rounds. */
+typedef enum rounding {
+  IN_DOUBLE,
+  IN_FLOAT, /* every result to the nearest float */
+  IN_FAST,  /* ... with the errors of hardware approximations, and subnormals flushed */
+} rounding;
+
+/* value[r] for every node below count, by the value column alone. */
+void plain_eval(const ir *g, const point *p, rounding how, rng *noise, double *value);
+/* One root through ir_program. */
+double program_eval(arena *a, const ir *g, ir_ref root, const point *p);
+
+/* A random graph; the ops are drawn from the whole table but for those in `avoid` (bit for each op). Every node of the last
+ * few of each type is a candidate root. */
+typedef struct random_expr { ir_ref real, integer, boolean; } random_expr;
+random_expr random_build(ir *g, rng *r, int size, uint64_t avoid);
+#define OP_BIT(id) (UINT64_C(1) << IR_##id)
+
+/* arity, whether the op takes arguments of this type */
+int op_accepts(ir_op op, ir_type type);
+
+#endif
