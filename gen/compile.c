@@ -1,0 +1,150 @@
+/* compile.c: THE PIPELINE.
+ *
+ *   spec.lua -> front_trace -> derive_spec                                              luattn_spec_load
+ *            -> mask_analyse -> plan_choose -> emit -> key -> cache, or NVRTC -> image   luattn_compile
+ */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "gen/cache/cache.h"
+#include "gen/compile.h"
+
+static double now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation *c, luattn_error *err) {
+  memset(c, 0, sizeof *c);
+  if (target->struct_size < sizeof target->struct_size || target->struct_size > sizeof *target)
+    return luattn_fail(err, LUATTN_INVALID, "target: struct_size: is %zu, set it to sizeof(luattn_target) = %zu",
+                       target->struct_size, sizeof *target);
+  memcpy(&c->target, target, target->struct_size);
+  c->a = arena_open(arena_allocator(spec->a));
+  c->spec = *spec;
+  c->spec.traced.g = c->a == NULL ? NULL : ir_clone(c->a, spec->traced.g);
+  if (c->spec.traced.g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
+  TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
+  return mask_analyse(c->a, &c->spec.traced, &c->mask, err);
+}
+
+void compile_close(compilation *c) { arena_close(c->a); }
+
+/* Spilled bytes and remarks of the entries that will be launched. */
+static int damage(const compilation *c, const nvrtc_result *r) {
+  int bytes = r->remark != NULL ? 1 << 20 : 0;
+  for (int i = 0; i < r->num_entries; i++)
+    for (int j = 0; j < c->plan.num_entries; j++)
+      if (strcmp(r->entry[i].name, c->plan.entry[j].name) == 0) bytes += r->entry[i].spill_bytes;
+  return bytes;
+}
+
+static const char *add_line(arena *a, const char *text, const char *line) {
+  const char *both = arena_printf(a, "%s%s\n", text, line);
+  return both != NULL ? both : text;
+}
+
+/* Compiles; a plan that spills gives way to the next of the table, unless the caller forced it. */
+static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out, luattn_error *err) {
+  nvrtc lib;
+  TRY(nvrtc_open(&c->nvrtc, &lib, err));
+  if (!nvrtc_supports(&lib, c->plan.arch))
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "nvrtc: %d.%d in '%s' does not know sm_%d; name another with LUATTN_NVRTC",
+                       lib.major, lib.minor, lib.path, c->plan.arch);
+  compilation attempt = *c;
+  int least = 0;
+  for (int rank = 0;; rank++) {
+    nvrtc_result r;
+    const luattn_status status = source_compile(&attempt, &lib, 0, &r, err);
+    if (status == LUATTN_COMPILE) source_keep(&attempt, dir, key, err);
+    if (status != LUATTN_OK) return status;
+    const int spills = damage(&attempt, &r);
+    if (rank == 0 || spills < least) *c = attempt, *out = r, least = spills;
+    if (spills == 0 || !plan_alternative(c->a, &c->spec, &c->target, rank + 1, &attempt.plan)) break;
+    if (source_emit(&attempt, NULL) != LUATTN_OK) break; /* rows too large for this one's shared memory */
+  }
+  if (least > 0) {
+    const char *line = out->remark != NULL ? arena_copy(c->a, out->remark, strcspn(out->remark, "\n"))
+                                           : arena_printf(c->a, "spills: %d bytes; no other tile of the table does better", least);
+    if (line != NULL) c->plan.why = add_line(c->a, c->plan.why, line);
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status make_image(const compilation *c, const nvrtc_result *r, hash128 key, luattn_image **image,
+                                luattn_error *err) {
+  luattn_image_info info = c->info;
+  info.source_hash[0] = key.lo;
+  info.source_hash[1] = key.hi;
+  for (uint32_t j = 0; j < info.num_entries; j++)
+    for (int i = 0; i < r->num_entries; i++) {
+      const nvrtc_entry *e = &r->entry[i];
+      if (strcmp(e->name, info.entry[j].name) != 0) continue;
+      info.entry[j].registers = (uint32_t)e->registers;
+      info.entry[j].local_bytes = (uint32_t)(e->stack_bytes > e->spill_bytes ? e->stack_bytes : e->spill_bytes);
+    }
+  return luattn_image_create(&info, r->cubin, r->cubin_size, image, err);
+}
+
+/* A cached image may have another choice of tiles than the first: the plan that is reported is the one it was made with. */
+static void match_plan(compilation *c, const luattn_image *image) {
+  const luattn_image_info *info = luattn_image_get_info(image);
+  for (int rank = 1;; rank++) {
+    for (uint32_t i = 0; i < info->num_entries; i++) {
+      const luattn_entry_info *e = &info->entry[i];
+      if (e->tile_m == (uint32_t)c->plan.tile_m && e->tile_n == (uint32_t)c->plan.tile_n && e->threads == (uint32_t)c->plan.threads)
+        return;
+    }
+    if (!plan_alternative(c->a, &c->spec, &c->target, rank, &c->plan)) return;
+  }
+}
+
+static luattn_status compile(compilation *c, luattn_image **image, luattn_compile_report *report, luattn_error *err) {
+  char dir[1024], warning[256] = "";
+  hash128 key;
+  const double start = now_ms();
+  TRY(plan_choose(c->a, &c->spec, &c->target, &c->plan, err));
+  TRY(source_emit(c, err));
+  const double planned = now_ms();
+  TRY(cache_resolve(c->target.cache_dir, dir, sizeof dir, err));
+  TRY(nvrtc_find(c->target.nvrtc, &c->nvrtc, err));
+  TRY(source_key(c, &key, err));
+  *image = NULL;
+  TRY(cache_find(dir, key, image, err));
+  const double looked = now_ms();
+  report->cache_hit = *image != NULL;
+  report->plan_ms = planned - start;
+  report->cache_ms = looked - planned;
+  if (*image != NULL) {
+    match_plan(c, *image);
+    return LUATTN_OK;
+  }
+  nvrtc_result result;
+  TRY(build(c, dir, key, &result, err));
+  report->nvrtc_ms = now_ms() - looked;
+  TRY(make_image(c, &result, key, image, err));
+  const luattn_status stored = cache_store(dir, key, *image, warning, sizeof warning, err);
+  if (stored != LUATTN_OK) luattn_image_free(*image);
+  if (warning[0] != 0) c->plan.why = add_line(c->a, c->plan.why, warning);
+  return stored;
+}
+
+luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
+                             luattn_compile_report *report, luattn_error *err) {
+  compilation c;
+  luattn_compile_report r;
+  luattn_image *made = NULL;
+  memset(&r, 0, sizeof r);
+  r.trace_ms = spec->load_ms;
+  luattn_status status = compile_open(spec, target, &c, err);
+  if (status == LUATTN_OK) status = compile(&c, &made, &r, err);
+  if (status == LUATTN_OK) {
+    snprintf(r.plan, sizeof r.plan, "%s", c.plan.why);
+    if (report != NULL) *report = r;
+    *image = made;
+  }
+  compile_close(&c);
+  return status;
+}

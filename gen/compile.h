@@ -1,0 +1,40 @@
+/* compile.h: one compilation, as the files beside compile.c hand it on. */
+#ifndef LUATTN_GEN_COMPILE_H
+#define LUATTN_GEN_COMPILE_H
+
+#include "gen/base/hash.h"
+#include "gen/emit/emit.h"
+#include "gen/nvrtc/nvrtc.h"
+#include "gen/spec.h"
+
+typedef struct compilation {
+  arena *a;
+  luattn_spec spec;     /* the caller's, with a clone of its IR to build in */
+  luattn_target target; /* of this version's size */
+  mask_info mask;
+  plan plan;
+  emitted emitted;
+  const char *config;
+  const template_file *templates;
+  int num_templates;
+  nvrtc_file nvrtc;
+  luattn_image_info info; /* complete but for registers and the hash */
+} compilation;
+
+/* Opens an arena, clones the IR, analyses the mask. compile_close in any case. */
+luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation *c, luattn_error *err);
+void compile_close(compilation *c);
+
+/* manifest.c: what of an image does not come from NVRTC. */
+luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn_error *err);
+
+/* source.c: spec.cuh, config.cuh and the manifest for c->plan; the key of all that is compiled, and how. */
+luattn_status source_emit(compilation *c, luattn_error *err);
+luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err);
+const char *source_arch(const compilation *c); /* "sm_90a"; NULL: out of memory */
+/* One run of NVRTC over c's source. */
+luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *out, luattn_error *err);
+/* Leaves what NVRTC refused in `dir`, and adds the place to the message. */
+void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err);
+
+#endif

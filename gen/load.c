@@ -1,0 +1,92 @@
+/* load.c: a spec from its file to expressions, and what it declares. */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/fail.h"
+#include "gen/analysis/analysis.h"
+#include "gen/lua/front.h"
+
+#define MAX_SPEC_BYTES (4u << 20)
+
+static double now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size, const luattn_allocator *allocator,
+                                    luattn_spec **out, luattn_error *err) {
+  const double start = now_ms();
+  arena *a = arena_open(allocator);
+  luattn_spec *spec = a == NULL ? NULL : arena_new(a, sizeof *spec);
+  if (spec == NULL) {
+    arena_close(a);
+    return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+  }
+  spec->a = a;
+  luattn_status status = front_trace(a, name, text, size, &spec->traced, err);
+  if (status == LUATTN_OK) status = derive_spec(a, &spec->traced, &spec->derived, err);
+  if (status != LUATTN_OK) {
+    arena_close(a);
+    return status;
+  }
+  spec->load_ms = now_ms() - start;
+  *out = spec;
+  return LUATTN_OK;
+}
+
+/* Reads to the end, so that a pipe will do as well as a file. NULL: out of memory. */
+static char *read_all(arena *a, FILE *f, size_t *size) {
+  size_t capacity = 1 << 14;
+  char *text = arena_new(a, capacity);
+  *size = 0;
+  while (text != NULL) {
+    *size += fread(text + *size, 1, capacity - *size, f);
+    if (*size < capacity || *size > MAX_SPEC_BYTES) break;
+    char *more = arena_new(a, 2 * capacity);
+    if (more != NULL) memcpy(more, text, *size);
+    text = more;
+    capacity *= 2;
+  }
+  return text;
+}
+
+luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocator, luattn_spec **spec, luattn_error *err) {
+  FILE *f = fopen(path, "rb");
+  if (f == NULL) return luattn_fail(err, LUATTN_IO, "%s: cannot be opened: %s; name a Lua file", path, strerror(errno));
+  size_t size = 0;
+  arena *a = arena_open(allocator);
+  const char *text = a == NULL ? NULL : read_all(a, f, &size);
+  const bool broken = ferror(f) != 0;
+  fclose(f);
+  luattn_status status;
+  if (text == NULL) status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", path);
+  else if (broken) status = luattn_fail(err, LUATTN_IO, "%s: cannot be read; name a Lua file", path);
+  else if (size > MAX_SPEC_BYTES)
+    status = luattn_fail(err, LUATTN_SPEC, "%s: is larger than %u bytes; a spec is a short Lua file", path, MAX_SPEC_BYTES);
+  else status = luattn_spec_load_text(path, text, size, allocator, spec, err);
+  arena_close(a);
+  return status;
+}
+
+void luattn_spec_free(luattn_spec *spec) {
+  if (spec != NULL) arena_close(spec->a);
+}
+
+void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
+  const traced_spec *t = &spec->traced;
+  memset(info, 0, sizeof *info);
+  info->name = t->name;
+  info->num_inputs = (size_t)t->num_inputs;
+  info->num_scalars = (size_t)t->num_scalars;
+  info->num_saved = (size_t)spec->derived.num_saved;
+  info->inputs = t->input;
+  info->scalar_names = t->scalar_name;
+  info->scalar_defaults = t->scalar_default;
+  info->has_lse = t->online.lse >= 0;
+  info->has_mask = t->block_mask != IR_NONE;
+}

@@ -1,0 +1,71 @@
+/* manifest.c: the manifest of an image, as far as it is known before NVRTC runs. */
+#include <stdio.h>
+#include <string.h>
+
+#include "gen/compile.h"
+#include "templates/params.h"
+
+static void copy_name(char *out, const char *name) { snprintf(out, LUATTN_NAME_SIZE, "%s", name); }
+
+static void fill_entries(const plan *p, luattn_image_info *out) {
+  out->num_entries = (uint32_t)p->num_entries;
+  for (int i = 0; i < p->num_entries; i++) {
+    const plan_entry *e = &p->entry[i];
+    luattn_entry_info *to = &out->entry[i];
+    copy_name(to->name, e->name);
+    to->role = (uint32_t)e->role;
+    to->threads = (uint32_t)e->threads;
+    to->shared_bytes = (uint32_t)e->shared_bytes;
+    to->tile_m = (uint32_t)e->tile_m;
+    to->tile_n = (uint32_t)e->tile_n;
+  }
+}
+
+static void fill_spec(const compilation *c, luattn_image_info *out) {
+  const traced_spec *t = &c->spec.traced;
+  copy_name(out->spec_name, t->name);
+  out->num_inputs = (uint32_t)t->num_inputs;
+  out->num_scalars = (uint32_t)t->num_scalars;
+  out->num_stats = (uint32_t)c->mask.num_stats;
+  for (int i = 0; i < t->num_inputs; i++) out->input[i] = t->input[i];
+  for (int i = 0; i < t->num_scalars; i++) {
+    copy_name(out->scalar_name[i], t->scalar_name[i]);
+    out->scalar_default[i] = t->scalar_default[i];
+  }
+  for (int i = 0; i < c->mask.num_stats; i++) {
+    const mask_stat *s = &c->mask.stat[i];
+    out->stat[i].input = (uint32_t)s->input;
+    out->stat[i].axis = (uint32_t)s->axis;
+    out->stat[i].block = (uint32_t)(s->along_q ? c->plan.tile_m : c->plan.tile_n); /* as stat_block in spec.cuh */
+  }
+  out->num_saved = (uint32_t)c->spec.derived.num_saved;
+  out->has_lse = t->online.lse >= 0;
+  out->has_query_mod = t->query_mod != IR_NONE;
+  out->has_key_mod = t->key_mod != IR_NONE;
+  out->has_value_mod = t->value_mod != IR_NONE;
+}
+
+luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn_error *err) {
+  const plan *p = &c->plan;
+  memset(out, 0, sizeof *out);
+  out->pass = p->pass;
+  out->family = p->family;
+  out->dtype = p->dtype;
+  out->arch = (uint32_t)p->arch;
+  out->arch_suffix[0] = p->arch_suffix;
+  out->head_dim = (uint32_t)p->head_dim;
+  out->head_dim_v = (uint32_t)p->head_dim_v;
+  out->params_version = LUATTN_PARAMS_VERSION;
+  out->params_size = sizeof(LuattnParams);
+  out->num_bwd_rows = (uint32_t)c->emitted.num_bwd_rows;
+  out->accumulates_dq = p->accumulates_dq;
+  out->wants = p->wants;
+  out->max_len = c->emitted.max_len > INT32_MAX ? INT32_MAX : c->emitted.max_len;
+  if (out->max_len < 1)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "compile: %s: its arithmetic on indices leaves 32 bits at any length; use smaller constants, or divide "
+                       "before multiplying", c->spec.traced.name);
+  fill_spec(c, out);
+  fill_entries(p, out);
+  return LUATTN_OK;
+}

@@ -1,0 +1,147 @@
+/* stages.c: luattn_emit: the text of every stage of the pipeline. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/base/text.h"
+#include "gen/compile.h"
+#include "gen/ir/passes.h"
+
+enum { MAX_ROOTS = 256 };
+
+typedef struct roots { int n; ir_ref ref[MAX_ROOTS]; const char *name[MAX_ROOTS]; } roots;
+
+static void add(roots *r, const char *name, ir_ref ref) {
+  if (ref == IR_NONE || name == NULL || r->n == MAX_ROOTS) return;
+  r->ref[r->n] = ref;
+  r->name[r->n++] = name;
+}
+
+static void print(compilation *c, text *out, const roots *r) {
+  const traced_spec *t = &c->spec.traced;
+  const char *inputs[12];
+  for (int i = 0; i < t->num_inputs; i++) inputs[i] = t->input[i].name;
+  ir_print(t->g, out, r->ref, r->name, r->n, inputs);
+}
+
+static void stage_ir(compilation *c, text *out) {
+  const traced_spec *t = &c->spec.traced;
+  const traced_online *o = &t->online;
+  roots *r = arena_new(c->a, sizeof *r);
+  if (r == NULL) return;
+  add(r, "query_mod", t->query_mod);
+  add(r, "key_mod", t->key_mod);
+  add(r, "value_mod", t->value_mod);
+  add(r, "score_mod", t->score_mod);
+  add(r, "block_mask", t->block_mask);
+  for (int i = 0; i < o->num_state; i++) add(r, arena_printf(c->a, "init.%s", o->state_name[i]), o->init[i]);
+  add(r, "prob", o->prob);
+  add(r, "rescale", o->rescale);
+  for (int i = 0; i < o->num_state; i++) add(r, arena_printf(c->a, "next.%s", o->state_name[i]), o->next[i]);
+  add(r, "out", o->out);
+  for (int i = 0; i < o->num_final; i++) add(r, arena_printf(c->a, "final.%s", o->final_name[i]), o->final[i]);
+  add(r, "forward", o->forward);
+  add(r, "backward", o->backward);
+  print(c, out, r);
+}
+
+static void add_terms(compilation *c, roots *r, const char *where, const derived_terms *terms) {
+  const traced_spec *t = &c->spec.traced;
+  for (int i = 0; i < terms->count; i++) {
+    const derived_term *d = &terms->term[i];
+    const char *name = d->input >= 0 ? t->input[d->input].name : t->scalar_name[d->scalar];
+    add(r, arena_printf(c->a, "%s.d_%s", where, name), d->value);
+    for (int j = 0; j < d->num_index; j++) add(r, arena_printf(c->a, "%s.d_%s.index%d", where, name, j + 1), d->index[j]);
+  }
+}
+
+static void stage_grad(compilation *c, text *out) {
+  const derived_spec *d = &c->spec.derived;
+  roots *r = arena_new(c->a, sizeof *r);
+  if (r == NULL) return;
+  text_add(out, "# %s\n", d->how);
+  for (int i = 0; i < d->num_saved; i++) add(r, arena_printf(c->a, "saved%d", i), d->saved[i]);
+  for (int i = 0; i < d->num_rows; i++) add(r, arena_printf(c->a, "row%d", i), d->row[i]);
+  add(r, "prob", d->prob);
+  add(r, "ds", d->ds);
+  add(r, "query_mod.dx", d->query_mod.dx);
+  add(r, "key_mod.dx", d->key_mod.dx);
+  add(r, "value_mod.dx", d->value_mod.dx);
+  add_terms(c, r, "row", &d->row_terms);
+  add_terms(c, r, "element", &d->element_terms);
+  add_terms(c, r, "query_mod", &d->query_mod.terms);
+  add_terms(c, r, "key_mod", &d->key_mod.terms);
+  add_terms(c, r, "value_mod", &d->value_mod.terms);
+  print(c, out, r);
+}
+
+static void stage_mask(compilation *c, text *out) {
+  const mask_info *m = &c->mask;
+  roots *r = arena_new(c->a, sizeof *r);
+  if (r == NULL) return;
+  text_add(out, "# %s\n", m->how);
+  add(r, "keep", m->keep);
+  add(r, "kv_lo", m->kv_lo);
+  add(r, "kv_hi", m->kv_hi);
+  add(r, "q_lo", m->q_lo);
+  add(r, "q_hi", m->q_hi);
+  print(c, out, r);
+}
+
+static void stage_plan(const compilation *c, text *out) {
+  const plan *p = &c->plan;
+  text_add(out, "%s", p->why);
+  for (int i = 0; i < p->num_entries; i++)
+    text_add(out, "%s: %d threads, tiles %d x %d, %d bytes of dynamic shared memory\n", p->entry[i].name, p->entry[i].threads,
+             p->entry[i].tile_m, p->entry[i].tile_n, p->entry[i].shared_bytes);
+}
+
+static luattn_status stage_ptx(compilation *c, text *out, luattn_error *err) {
+  nvrtc lib;
+  nvrtc_result r;
+  TRY(nvrtc_find(c->target.nvrtc, &c->nvrtc, err));
+  TRY(nvrtc_open(&c->nvrtc, &lib, err));
+  TRY(source_compile(c, &lib, 1, &r, err));
+  text_bytes(out, r.ptx, strlen(r.ptx));
+  return LUATTN_OK;
+}
+
+static luattn_status stage(compilation *c, const char *name, text *out, luattn_error *err) {
+  if (strcmp(name, "ir") == 0) return stage_ir(c, out), LUATTN_OK;
+  if (strcmp(name, "grad") == 0) return stage_grad(c, out), LUATTN_OK;
+  if (strcmp(name, "mask") == 0) return stage_mask(c, out), LUATTN_OK;
+  const bool is_plan = strcmp(name, "plan") == 0, is_spec = strcmp(name, "spec") == 0;
+  const bool is_config = strcmp(name, "config") == 0;
+  if (!is_plan && !is_spec && !is_config && strcmp(name, "ptx") != 0)
+    return luattn_fail(err, LUATTN_INVALID, "emit: stage: '%s' is not one of ir, grad, mask, plan, spec, config, ptx", name);
+  TRY(plan_choose(c->a, &c->spec, &c->target, &c->plan, err));
+  TRY(source_emit(c, err));
+  if (is_plan) stage_plan(c, out);
+  else if (is_spec) text_bytes(out, c->emitted.spec, strlen(c->emitted.spec));
+  else if (is_config) text_bytes(out, c->config, strlen(c->config));
+  else return stage_ptx(c, out, err);
+  return LUATTN_OK;
+}
+
+luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *name, char **out,
+                          luattn_error *err) {
+  compilation c;
+  text t;
+  luattn_status status = compile_open(spec, target, &c, err);
+  text_init(&t, c.a);
+  if (status == LUATTN_OK) status = stage(&c, name, &t, err);
+  if (status == LUATTN_OK) {
+    const char *s = text_get(&t);
+    char *copy = s == NULL ? NULL : malloc(t.size + 1);
+    if (copy == NULL) {
+      status = luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", name);
+    } else {
+      memcpy(copy, s, t.size);
+      copy[t.size] = 0;
+      *out = copy;
+    }
+  }
+  compile_close(&c);
+  return status;
+}
+
+void luattn_text_free(char *s) { free(s); }
