@@ -23,7 +23,8 @@ LUATTN_API void luattn_engine_close(luattn_engine *engine);
 LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine);
 
 /* The kernel for these arguments, compiled or loaded on first use; owned by the engine. The engine reads dtype and head dims
- * from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants). The spec must outlive the engine. */
+ * from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants). Backward computes what args has room for: dq,
+ * dk, dv, scalar_grads and the grads with a data pointer that are not NULL are the wants. The spec must outlive the engine. */
 LUATTN_API luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                               const luattn_args *args, const luattn_kernel **kernel, luattn_error *err);
 

@@ -1,0 +1,276 @@
+/* engine.c: kernels by need. One compilation for each key, outside the lock; whoever asks for the same key
+ * meanwhile waits. */
+#include "luattn/engine.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/fail.h"
+
+typedef struct kernel_key {
+  const luattn_spec *spec;
+  luattn_pass pass;
+  luattn_dtype dtype;
+  int head_dim, head_dim_v;
+  unsigned wants;
+} kernel_key;
+
+typedef enum slot_state { SLOT_COMPILING, SLOT_READY, SLOT_FAILED } slot_state;
+
+/* Never moves and never goes while the engine lives. */
+typedef struct slot {
+  kernel_key key;
+  slot_state state;
+  unsigned attempt; /* so that who waits learns how the attempt it waited for ended */
+  luattn_kernel *kernel;
+  luattn_error error;
+} slot;
+
+struct luattn_engine {
+  luattn_driver *driver;
+  int device, arch;
+  char *cache_dir;
+  pthread_mutex_t lock; /* guards what follows */
+  pthread_cond_t ended; /* some attempt has ended */
+  slot **slots;
+  size_t count, capacity;
+};
+
+static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *options, luattn_error *err) {
+  if (options != NULL) {
+    if (options->struct_size < sizeof *options)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_engine_options: struct_size is %zu, expected %zu; set it to "
+                         "sizeof(luattn_engine_options)",
+                         options->struct_size, sizeof *options);
+    e->device = options->device;
+    if (options->cache_dir != NULL) {
+      const size_t size = strlen(options->cache_dir) + 1;
+      e->cache_dir = malloc(size);
+      if (e->cache_dir == NULL)
+        return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
+      memcpy(e->cache_dir, options->cache_dir, size);
+    }
+  }
+  TRY(luattn_driver_open(&e->driver, err));
+  luattn_device_info info;
+  TRY(luattn_device_get_info(e->driver, e->device, &info, err));
+  e->arch = info.arch;
+  return LUATTN_OK;
+}
+
+luattn_status luattn_engine_open(const luattn_engine_options *options, luattn_engine **engine,
+                                 luattn_error *err) {
+  luattn_engine *e = calloc(1, sizeof *e);
+  if (e == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
+  if (pthread_mutex_init(&e->lock, NULL) != 0) goto fail_lock;
+  if (pthread_cond_init(&e->ended, NULL) != 0) goto fail_ended;
+  const luattn_status status = fill_engine(e, options, err);
+  if (status != LUATTN_OK) {
+    luattn_engine_close(e);
+    return status;
+  }
+  *engine = e;
+  return LUATTN_OK;
+
+fail_ended:
+  pthread_mutex_destroy(&e->lock);
+fail_lock:
+  free(e);
+  return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: cannot create a lock");
+}
+
+void luattn_engine_close(luattn_engine *engine) {
+  if (engine == NULL) return;
+  for (size_t i = 0; i < engine->count; ++i) {
+    luattn_kernel_unload(engine->slots[i]->kernel);
+    free(engine->slots[i]);
+  }
+  free(engine->slots);
+  luattn_driver_close(engine->driver);
+  pthread_cond_destroy(&engine->ended);
+  pthread_mutex_destroy(&engine->lock);
+  free(engine->cache_dir);
+  free(engine);
+}
+
+luattn_driver *luattn_engine_driver(luattn_engine *engine) { return engine->driver; }
+
+static bool read_dtype(DLDataType from, luattn_dtype *dtype) {
+  static const struct {
+    int code, bits;
+    luattn_dtype dtype;
+  } table[] = {{kDLFloat, 64, LUATTN_F64},
+               {kDLFloat, 32, LUATTN_F32},
+               {kDLFloat, 16, LUATTN_F16},
+               {kDLBfloat, 16, LUATTN_BF16}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; ++i) {
+    if (from.code != table[i].code || from.bits != table[i].bits || from.lanes != 1) continue;
+    *dtype = table[i].dtype;
+    return true;
+  }
+  return false;
+}
+
+static unsigned wants_of(const luattn_args *a) {
+  unsigned wants = 0;
+  if (a->dq != NULL) wants |= LUATTN_WANT_DQ;
+  if (a->dk != NULL) wants |= LUATTN_WANT_DK;
+  if (a->dv != NULL) wants |= LUATTN_WANT_DV;
+  if (a->scalar_grads != NULL) wants |= LUATTN_WANT_SCALARS;
+  for (size_t i = 0; i < a->num_inputs && a->inputs != NULL; ++i)
+    if (a->inputs[i].grad != NULL && a->inputs[i].grad->data != NULL) wants |= LUATTN_WANT_INPUTS;
+  return wants;
+}
+
+/* What is fixed when a kernel is compiled, read off the arguments; the launch checks the rest of them. */
+static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
+                              kernel_key *key, luattn_error *err) {
+  const char *place = pass == LUATTN_FORWARD ? "forward" : "backward";
+  if (args->struct_size < sizeof *args)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "%s: luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args)",
+                       place, args->struct_size, sizeof *args);
+  const DLTensor *tensor[] = {args->q, args->v};
+  for (int i = 0; i < 2; ++i)
+    if (tensor[i] == NULL || tensor[i]->ndim != 4 || tensor[i]->shape == NULL)
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "%s: %s: expected a tensor of 4 axes, which gives the head dim; see luattn/tensors.h", place,
+          i == 0 ? "q" : "v");
+  *key = (kernel_key){.spec = spec, .pass = pass};
+  if (!read_dtype(args->q->dtype, &key->dtype))
+    return luattn_fail(err, LUATTN_INVALID,
+                       "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
+                       "bfloat16 or float16; convert it",
+                       place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
+  const int64_t dim[] = {args->q->shape[3], args->v->shape[3]};
+  for (int i = 0; i < 2; ++i)
+    if (dim[i] < 1 || dim[i] > 256)
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s: has head dim %lld, expected 1 to 256", place,
+                         i == 0 ? "q" : "v", (long long)dim[i]);
+  key->head_dim = (int)dim[0];
+  key->head_dim_v = (int)dim[1];
+  if (pass == LUATTN_FORWARD) return LUATTN_OK;
+  key->wants = wants_of(args);
+  if (key->wants == 0)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "backward: dq, dk, dv, grads: none is given, so there is nothing to compute; give "
+                       "at least one");
+  return LUATTN_OK;
+}
+
+static bool is_same_key(const kernel_key *a, const kernel_key *b) {
+  return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
+         a->head_dim_v == b->head_dim_v && a->wants == b->wants;
+}
+
+static slot *find_slot(const luattn_engine *e, const kernel_key *key) {
+  for (size_t i = 0; i < e->count; ++i)
+    if (is_same_key(&e->slots[i]->key, key)) return e->slots[i];
+  return NULL;
+}
+
+static slot *add_slot(luattn_engine *e, const kernel_key *key) {
+  if (e->count == e->capacity) {
+    const size_t capacity = e->capacity > 0 ? 2 * e->capacity : 16;
+    slot **grown = realloc(e->slots, capacity * sizeof(slot *));
+    if (grown == NULL) return NULL;
+    e->slots = grown;
+    e->capacity = capacity;
+  }
+  slot *s = calloc(1, sizeof *s);
+  if (s == NULL) return NULL;
+  s->key = *key;
+  s->state = SLOT_FAILED; /* until an attempt starts */
+  e->slots[e->count++] = s;
+  return s;
+}
+
+static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
+                           luattn_error *err) {
+  const luattn_target target = {.struct_size = sizeof target,
+                                .pass = key->pass,
+                                .dtype = key->dtype,
+                                .head_dim = key->head_dim,
+                                .head_dim_v = key->head_dim_v,
+                                .arch = e->arch,
+                                .wants = key->wants,
+                                .cache_dir = e->cache_dir};
+  luattn_image *image;
+  TRY(luattn_compile(key->spec, &target, &image, NULL, err));
+  const luattn_status status = luattn_kernel_load(e->driver, e->device, image, kernel, err);
+  luattn_image_free(image);
+  return status;
+}
+
+/* Called and returns with the lock held; gives it up while compiling. */
+static void attempt(luattn_engine *e, slot *s) {
+  luattn_error error = {.status = LUATTN_OK};
+  luattn_kernel *kernel = NULL;
+  s->state = SLOT_COMPILING;
+  ++s->attempt;
+  pthread_mutex_unlock(&e->lock);
+  const luattn_status status = build(e, &s->key, &kernel, &error);
+  pthread_mutex_lock(&e->lock);
+  s->kernel = kernel;
+  s->state = status == LUATTN_OK ? SLOT_READY : SLOT_FAILED;
+  s->error = error;
+  s->error.status = status;
+  pthread_cond_broadcast(&e->ended);
+}
+
+static void wait_for(luattn_engine *e, const slot *s) {
+  const unsigned awaited = s->attempt;
+  while (s->state == SLOT_COMPILING && s->attempt == awaited) pthread_cond_wait(&e->ended, &e->lock);
+}
+
+/* A failure is not remembered beyond those who waited for it: what was missing may be there the next time. */
+luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                                   const luattn_args *args, const luattn_kernel **kernel, luattn_error *err) {
+  kernel_key key;
+  TRY(read_key(spec, pass, args, &key, err));
+  luattn_status status = LUATTN_OK;
+  pthread_mutex_lock(&engine->lock);
+  slot *s = find_slot(engine, &key);
+  if (s == NULL) s = add_slot(engine, &key);
+  if (s == NULL) {
+    status = luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine: out of memory");
+  } else {
+    if (s->state == SLOT_COMPILING)
+      wait_for(engine, s);
+    else if (s->state == SLOT_FAILED)
+      attempt(engine, s);
+    if (s->state == SLOT_READY) {
+      *kernel = s->kernel;
+    } else {
+      status = s->error.status;
+      if (err != NULL) *err = s->error;
+    }
+  }
+  pthread_mutex_unlock(&engine->lock);
+  return status;
+}
+
+luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                                           const luattn_args *args, size_t *size, luattn_error *err) {
+  const luattn_kernel *kernel;
+  TRY(luattn_engine_kernel(engine, spec, pass, args, &kernel, err));
+  return luattn_workspace_size(kernel, args, size, err);
+}
+
+luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
+                             void *stream, luattn_error *err) {
+  const luattn_kernel *kernel;
+  TRY(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, args, &kernel, err));
+  return luattn_launch(kernel, args, stream, err);
+}
+
+luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
+                              void *stream, luattn_error *err) {
+  const luattn_kernel *kernel;
+  TRY(luattn_engine_kernel(engine, spec, LUATTN_BACKWARD, args, &kernel, err));
+  return luattn_launch(kernel, args, stream, err);
+}

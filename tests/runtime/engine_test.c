@@ -1,0 +1,272 @@
+/* engine_test.c: the engine over a compiler that is played here: one compilation a key, whoever asks, and how
+ * failures go. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "common/fail.h"
+#include "luattn/engine.h"
+#include "tests/runtime/fake_cuda.h"
+#include "tests/runtime/problem.h"
+
+/* The spec is a name for what the compiler should do. */
+struct luattn_spec {
+  atomic_int compilations, failures_left;
+};
+
+static luattn_target last_target; /* read after threads are joined */
+static pthread_mutex_t target_lock = PTHREAD_MUTEX_INITIALIZER;
+
+luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
+                             luattn_compile_report *report, luattn_error *err) {
+  luattn_spec *s = (luattn_spec *)(uintptr_t)spec;
+  assert_null(report);
+  pthread_mutex_lock(&target_lock);
+  last_target = *target;
+  pthread_mutex_unlock(&target_lock);
+  const struct timespec pause = {.tv_nsec = 20000000}; /* long enough for every thread to arrive */
+  nanosleep(&pause, NULL);
+  const int number = atomic_fetch_add(&s->compilations, 1);
+  if (atomic_fetch_sub(&s->failures_left, 1) > 0)
+    return luattn_fail(err, LUATTN_COMPILE, "attempt %d failed", number);
+  problem p;
+  problem_open(&p, target->pass);
+  p.info.dtype = target->dtype;
+  p.info.head_dim = (uint32_t)target->head_dim;
+  p.info.wants = target->wants;
+  *image = problem_image(&p);
+  problem_close(&p);
+  return LUATTN_OK;
+}
+
+static luattn_engine *open_engine(void) {
+  luattn_engine *engine = NULL;
+  luattn_error err;
+  const luattn_engine_options options = {.struct_size = sizeof options, .device = 0, .cache_dir = "/cache"};
+  if (luattn_engine_open(&options, &engine, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  fake_reset();
+  return engine;
+}
+
+static int everything_given_back(void **state) {
+  (void)state;
+  const fake_live_counts live = fake_live();
+  return live.contexts + live.modules + live.allocations + live.events;
+}
+
+static void forward_and_backward(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  size_t size = 0;
+  assert_int_equal(luattn_engine_workspace_size(engine, &spec, LUATTN_FORWARD, &p.args, &size, &err),
+                   LUATTN_OK);
+  assert_int_equal(last_target.struct_size, sizeof last_target);
+  assert_int_equal(last_target.pass, LUATTN_FORWARD);
+  assert_int_equal(last_target.dtype, LUATTN_BF16);
+  assert_int_equal(last_target.head_dim, HEAD_DIM);
+  assert_int_equal(last_target.head_dim_v, HEAD_DIM_V);
+  assert_int_equal(last_target.arch, 90);
+  assert_string_equal(last_target.cache_dir, "/cache");
+  assert_true(size > 0);
+  if (luattn_forward(engine, &spec, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  assert_string_equal(fake_get_event(2)->name, "luattn_fwd");
+  if (luattn_backward(engine, &spec, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  assert_int_equal(last_target.pass, LUATTN_BACKWARD);
+  assert_int_equal(last_target.wants, LUATTN_WANT_ALL);
+  assert_int_equal(spec.compilations, 2);
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_OK);
+  assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_OK);
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+  luattn_engine_close(NULL);
+  problem_close(&p);
+}
+
+static void wants_are_what_is_given(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  p.args.dq = NULL;
+  p.args.scalar_grads = NULL;
+  assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_OK);
+  assert_int_equal(last_target.wants, LUATTN_WANT_DK | LUATTN_WANT_DV | LUATTN_WANT_INPUTS);
+  p.slopes_grad.t.data = NULL;
+  assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_OK);
+  assert_int_equal(last_target.wants, LUATTN_WANT_DK | LUATTN_WANT_DV);
+  p.args.dk = p.args.dv = NULL;
+  assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "there is nothing to compute"));
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+static void keys(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec[2] = {{.compilations = 0}, {.compilations = 0}};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  const luattn_kernel *a, *b, *c, *d;
+  assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &a, &err), LUATTN_OK);
+  assert_int_equal(luattn_engine_kernel(engine, &spec[1], LUATTN_FORWARD, &p.args, &b, &err), LUATTN_OK);
+  p.q.t.dtype.code = kDLFloat;
+  assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &c, &err), LUATTN_OK);
+  p.q.shape[3] = 128;
+  assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &d, &err), LUATTN_OK);
+  assert_true(a != b && a != c && b != c && d != c);
+  assert_int_equal(luattn_kernel_get_info(c)->dtype, LUATTN_F16);
+  assert_int_equal(luattn_kernel_get_info(d)->head_dim, 128);
+  p.q.t.dtype.code = kDLBfloat;
+  p.q.shape[3] = HEAD_DIM;
+  p.q.shape[2] = 7; /* lengths are no part of it */
+  assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &b, &err), LUATTN_OK);
+  assert_ptr_equal(a, b);
+  assert_int_equal(spec[0].compilations, 3);
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+static void bad_arguments(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  p.args.struct_size = 4;
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "struct_size is 4"));
+  p.args.struct_size = sizeof p.args;
+  p.args.v = NULL;
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "forward: v: expected a tensor of 4 axes"));
+  p.args.v = &p.v.t;
+  p.v.shape[3] = 257;
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "v: has head dim 257, expected 1 to 256"));
+  p.v.shape[3] = HEAD_DIM_V;
+  p.q.t.dtype.bits = 8;
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "q: has DLPack dtype (code 4, 8 bits, 1 lanes)"));
+  assert_int_equal(spec.compilations, 0);
+  const luattn_engine_options small = {.struct_size = 4}, far = {.struct_size = sizeof far, .device = 9};
+  luattn_engine *none = NULL;
+  assert_int_equal(luattn_engine_open(&small, &none, &err), LUATTN_INVALID);
+  assert_int_equal(luattn_engine_open(&far, &none, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "device 9"));
+  assert_null(none);
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+enum { THREADS = 8 };
+
+typedef struct worker {
+  luattn_engine *engine;
+  luattn_spec *spec;
+  int which; /* of the two keys */
+  luattn_status status;
+  luattn_error err;
+  const luattn_kernel *kernel;
+} worker;
+
+static void *work(void *arg) {
+  worker *w = arg;
+  problem p;
+  problem_open(&p, w->which ? LUATTN_BACKWARD : LUATTN_FORWARD);
+  const luattn_pass pass = w->which ? LUATTN_BACKWARD : LUATTN_FORWARD;
+  w->status = luattn_engine_kernel(w->engine, w->spec, pass, &p.args, &w->kernel, &w->err);
+  if (w->status == LUATTN_OK) w->status = luattn_launch(w->kernel, &p.args, NULL, &w->err);
+  problem_close(&p);
+  return NULL;
+}
+
+static void start_all(luattn_engine *engine, luattn_spec *spec, int keys, worker workers[THREADS]) {
+  pthread_t thread[THREADS];
+  for (int i = 0; i < THREADS; ++i) {
+    workers[i] = (worker){.engine = engine, .spec = spec, .which = i % keys};
+    assert_int_equal(pthread_create(&thread[i], NULL, work, &workers[i]), 0);
+  }
+  for (int i = 0; i < THREADS; ++i) pthread_join(thread[i], NULL);
+}
+
+static void one_compilation_whoever_asks(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  worker workers[THREADS];
+  start_all(engine, &spec, 2, workers);
+  for (int i = 0; i < THREADS; ++i) {
+    if (workers[i].status != LUATTN_OK) fail_msg("%s", workers[i].err.message);
+    assert_ptr_equal(workers[i].kernel, workers[i % 2].kernel);
+  }
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+}
+
+static void who_waits_for_a_failure_hears_of_it(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0, .failures_left = 1};
+  worker workers[THREADS];
+  start_all(engine, &spec, 1, workers);
+  int failed = 0;
+  for (int i = 0; i < THREADS; ++i) {
+    if (workers[i].status == LUATTN_OK) continue;
+    ++failed;
+    assert_int_equal(workers[i].status, LUATTN_COMPILE);
+    assert_string_equal(workers[i].err.message, "attempt 0 failed");
+  }
+  assert_in_range(failed, 1, THREADS); /* a thread that came late tried again */
+  start_all(engine, &spec, 1, workers);
+  for (int i = 0; i < THREADS; ++i) assert_int_equal(workers[i].status, LUATTN_OK);
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+}
+
+static void loading_may_fail(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  fake_fail("cuModuleLoadData", 1, 1);
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_CUDA);
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, NULL), LUATTN_OK);
+  assert_ptr_equal(fake_get_event(0)->context, fake_primary_context(0));
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_teardown(name, everything_given_back)
+  const struct CMUnitTest tests[] = {
+      TEST(forward_and_backward),
+      TEST(wants_are_what_is_given),
+      TEST(keys),
+      TEST(bad_arguments),
+      TEST(one_compilation_whoever_asks),
+      TEST(who_waits_for_a_failure_hears_of_it),
+      TEST(loading_may_fail),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
