@@ -1,8 +1,12 @@
-// fwd_sm80.cu: the sm80 family's forward image.
+// fwd_sm80.cu: the forward image of the sm80 family.
+#include "entries_fwd.cuh"
 #include "fwd_sm80.cuh"
-#include "spec.cuh"
 
-extern "C" __global__ void __launch_bounds__(Config::threads, MIN_BLOCKS) luattn_fwd(const __grid_constant__ LuattnParams p) {
+#ifndef MIN_BLOCKS
+#define MIN_BLOCKS (ForwardSm80<Spec, Config>::blocks)
+#endif
+extern "C" __global__ void __launch_bounds__(Config::threads, MIN_BLOCKS)
+luattn_fwd(const __grid_constant__ LuattnParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
-  forward_sm80<Spec, Config>(p, shared);
+  fwd_sm80<Spec, Config>(p, shared);
 }

@@ -1,8 +1,58 @@
-// fwd_sm80.cuh: the forward kernel of the sm80 family.
+// fwd_sm80.cuh: the forward kernel of the sm80 family: f16 or bf16, mma.sync with f32 accumulation, any GPU from sm_80 on.
+//
+// Grid (ceil(q_len / tile_m), heads, batch). A block takes tile_m queries of one head and walks the kv tiles that the mask
+// leaves. Each warp owns 16 or 32 whole rows, so that a row's statistics never leave its four threads:
+//   load     Q once, then K and V tile by tile with cp.async, one tile ahead of the work
+//   compute  S = Q K^T; S becomes probabilities in registers, which are the A operand of O += P V
+//   finish   O times the rows' factors, through shared memory, as 16-byte stores
+//
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; they are padded with zeros to multiples of 16 in
+//   shared memory. threads a multiple of 32; tile_m = 16 or 32 times the warps; tile_n a multiple of 16; stages 1 or 2.
+//   stages 2 loads the next K and V tile while a tile is worked on (one barrier a tile); stages 1 loads V under Q K^T and the
+//   next K under P V (two barriers, half the memory).
+// Dynamic shared memory in bytes, with D and Dv padded to 16:
+//   max(2 * tile_m * D + stages * 2 * tile_n * (D + Dv), 2 * tile_m * Dv)
+// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes): the runtime refuses others.
+//
+// Good tiles, by the larger of the padded head dims and the shared memory a block may have. The accumulators of a warp with 32
+// rows take Dv + tile_n registers, which is why the wide heads have 16 rows a warp.
+//   head dim   227 KB (9.0, 10.0)        163 KB (8.0, 8.7)         99 KB (8.6, 8.9, 12.0)
+//   <=  64     128 x 64, 128 thr, 2 st   the same                  the same
+//   <=  96     128 x 64, 128 thr, 2 st   the same                  128 x 64, 128 thr, 1 st
+//   <= 128     128 x 64, 128 thr, 2 st   128 x 64, 128 thr, 1 st   128 x 32, 128 thr, 1 st
+//   <= 192     128 x 64, 256 thr, 2 st   128 x 64, 256 thr, 1 st   64 x 64, 128 thr, 1 st
+//   <= 256     128 x 64, 256 thr, 2 st   128 x 64, 256 thr, 1 st   64 x 64, 128 thr, 1 st
 #pragma once
 #include "copy.cuh"
 #include "rows.cuh"
 #include "tiles.cuh"
+
+#ifndef AHEAD
+#define AHEAD 2
+#endif
+#ifndef FENCE
+#define FENCE 0
+#endif
+#ifndef OPAQUE
+#define OPAQUE 1
+#endif
+
+// Which queries a block takes. Blocks start in the order of their linear index, so neighbours in it are the heads of one group
+// whose K and V fit the L2 cache together, and within a group the last queries come first: under a causal mask they are the
+// longest, and a long block that starts last would leave the other multiprocessors idle.
+struct BlockSite { int q_tile, h, b; };
+
+LUATTN_FN BlockSite block_site(const LuattnParams &p, int row_bytes) {
+  constexpr i64 cache_bytes = 24 << 20;
+  const int q_tiles = int(gridDim.x), heads = p.heads * p.batch;
+  const i64 fit = max_of(cache_bytes / (i64(row_bytes) * max_of(p.kv_len, 1)), i64(1)) * p.group;
+  const int group = fit < heads ? int(fit) : heads;
+  const int index = int(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+  const int first = index / (group * q_tiles) * group, within = index - first * q_tiles;
+  const int size = min_of(group, heads - first); // the last group may be smaller
+  const int head = first + within % size;
+  return {q_tiles - 1 - within / size, head % p.heads, head / p.heads};
+}
 
 template <class Spec, class Config> struct ForwardSm80 {
   using Elem = typename Config::Elem;
@@ -11,56 +61,43 @@ template <class Spec, class Config> struct ForwardSm80 {
   using Col = typename Spec::Col;
   static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2, "f16 or bf16, accumulated in f32");
 
-  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, threads = Config::threads;
-  static constexpr int stages = Config::stages;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, threads = Config::threads, stages = Config::stages;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
-  static constexpr int warp_rows = tile_m / (threads / 32); // query rows of a warp
-  static constexpr int m_tiles = warp_rows / 16, n_tiles = tile_n / 8, v_tiles = dim_v / 8;
-  static constexpr int rows = 2 * m_tiles, cols = tile_n / 4; // of one thread
-  static_assert(threads % 32 == 0 && warp_rows * (threads / 32) == tile_m && warp_rows % 16 == 0, "16 rows, or 32, a warp");
-  static_assert(tile_n % 16 == 0 && (stages == 1 || stages == 2));
+  static constexpr int warp_rows = tile_m / (threads / 32);
+  static constexpr int m_tiles = warp_rows / 16, n_tiles = tile_n / 8, v_tiles = dim_v / 8; // fragments of a warp
+  static constexpr int rows = 2 * m_tiles, cols = tile_n / 4;                               // scores of a thread
+  static_assert(threads % 32 == 0 && tile_m == warp_rows * (threads / 32) && (warp_rows == 16 || warp_rows == 32));
+  static_assert(tile_n % 16 == 0 && (stages == 1 || stages == 2) && dim <= 256 && dim_v <= 256);
 
-#ifndef Q_REGS
-#define Q_REGS 32
-#endif
-#ifndef MIN_BLOCKS
-#define MIN_BLOCKS 1
-#endif
-#ifndef VOTE
-#define VOTE 0
-#endif
-#ifndef OVERLAP
-#define OVERLAP 0
-#endif
-  static constexpr bool q_in_registers = m_tiles * (dim / 16) * 4 <= Q_REGS;
-  static constexpr int q_frags = q_in_registers ? dim / 16 : 1;
+  // Registers: Q stays in them where it leaves enough for addresses and temporaries.
+  static constexpr int accumulators = m_tiles * (n_tiles + v_tiles) * 4, q_registers = m_tiles * dim / 4;
+  static constexpr bool q_in_registers = accumulators + q_registers <= 176;
+  static constexpr int wanted_registers = accumulators + (q_in_registers ? q_registers : 0) + 56;
+  static constexpr int fitting_blocks = 65536 / (threads * wanted_registers);
+  static constexpr int blocks = fitting_blocks < 1 ? 1 : fitting_blocks > 4 ? 4 : fitting_blocks; // a multiprocessor
 
   using QTile = SharedTile<dim>;
   using VTile = SharedTile<dim_v>;
   static constexpr int q_bytes = QTile::bytes(tile_m), k_bytes = QTile::bytes(tile_n), v_bytes = VTile::bytes(tile_n);
 
   const LuattnParams &p;
-  Site site;
+  const Site site;
+  const int q_tile, lane, warp_row;        // the warp's first row in the tile
+  const u32 q_shared, k_shared, v_shared;
+  const HeadRows<Elem> k, v;
   Head head;
   Row row[rows];
   OnlineRows<Spec, rows, cols, 4> online;
   float o[m_tiles][v_tiles][4];
-  u32 q_frag[m_tiles][q_frags][4];
-  HeadRows<Elem> k, v;
-  int thread, lane, warp_row, q0; // the warp's first row in the tile; the tile's first query
-  u32 q_tile, k_tile, v_tile;     // shared memory
+  u32 q_frag[q_in_registers ? dim / 16 : 1][m_tiles][4];
 
-  __device__ __forceinline__ ForwardSm80(const LuattnParams &params, u32 shared, int q_index, int h, int b)
-      : p(params), site{b, h, params.q_len, params.kv_len} {
-    thread = int(threadIdx.x);
-    lane = thread % 32;
-    warp_row = thread / 32 * warp_rows;
-    q0 = q_index * tile_m;
-    q_tile = shared;
-    k_tile = q_tile + q_bytes;
-    v_tile = k_tile + stages * k_bytes;
-    k = head_of(p.k, h / p.group);
-    v = head_of(p.v, h / p.group);
+  __device__ __forceinline__ ForwardSm80(const LuattnParams &params, u32 shared, const BlockSite &block)
+      : p(params), site{block.b, block.h, params.q_len, params.kv_len}, q_tile(block.q_tile), lane(int(threadIdx.x) % 32),
+        warp_row(int(threadIdx.x) / 32 * warp_rows), q_shared(shared), k_shared(shared + q_bytes),
+        v_shared(k_shared + stages * k_bytes), k(head_of(params.k, block.h / params.group)),
+        v(head_of(params.v, block.h / params.group)) {}
+
+  __device__ __forceinline__ void begin() {
     head = Spec::head(p, site);
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
@@ -76,65 +113,65 @@ template <class Spec, class Config> struct ForwardSm80 {
   __device__ __forceinline__ HeadRows<Elem> head_of(const LuattnTensor &t, int h) const {
     return {static_cast<const Elem *>(t.data) + site.b * t.batch + h * t.head, t.seq};
   }
-  // Row r of this thread, before and after it is clamped to the tensor.
-  __device__ __forceinline__ int position(int r) const { return q0 + warp_row + r / 2 * 16 + r % 2 * 8 + lane / 4; }
+  // The query of this thread's row r, and the nearest one that exists.
+  __device__ __forceinline__ int position(int r) const { return q_tile * tile_m + warp_row + r / 2 * 16 + r % 2 * 8 + lane / 4; }
   __device__ __forceinline__ int query(int r) const { return min_of(position(r), site.q_len - 1); }
+  __device__ __forceinline__ bool ragged(Tile tile) const { return tile.index * tile_n + tile_n > site.kv_len; }
 
   // ---- load ----
-  __device__ __forceinline__ void load_q() {
-    copy_tile_async<true, tile_m, Config::head_dim, threads>(q_tile, head_of(p.q, site.h), q0, site.q_len, thread);
+
+  // The thread's number, read anew: what a copy derives from it would otherwise stay in registers through the whole loop, and
+  // the loads of fragments would wait for theirs.
+  static __device__ __forceinline__ int copier() {
+    int thread = int(threadIdx.x);
+#if OPAQUE
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+#endif
+    return thread;
   }
-  template <bool Ragged> __device__ __forceinline__ void load_k(Tile tile, int slot) {
-    copy_tile_async<Ragged, tile_n, Config::head_dim, threads>(k_tile + slot * k_bytes, k, tile.index * tile_n, site.kv_len, thread);
+  __device__ __forceinline__ void load_q() const {
+    copy_tile_async<true, tile_m, Config::head_dim, threads>(q_shared, head_of(p.q, site.h), q_tile * tile_m, site.q_len, copier());
   }
-  template <bool Ragged> __device__ __forceinline__ void load_v(Tile tile, int slot) {
-    copy_tile_async<Ragged, tile_n, Config::head_dim_v, threads>(v_tile + slot * v_bytes, v, tile.index * tile_n, site.kv_len, thread);
+  template <bool WithK, bool WithV, bool Ragged> __device__ __forceinline__ void load(Tile tile, int slot) const {
+    const int kv0 = tile.index * tile_n;
+    if constexpr (WithK)
+      copy_tile_async<Ragged, tile_n, Config::head_dim, threads>(k_shared + slot * k_bytes, k, kv0, site.kv_len, copier());
+    if constexpr (WithV)
+      copy_tile_async<Ragged, tile_n, Config::head_dim_v, threads>(v_shared + slot * v_bytes, v, kv0, site.kv_len, copier());
   }
-  __device__ __forceinline__ bool ragged(Tile tile) const { return tile.index * tile_n + tile_n > site.kv_len; }
-  __device__ __forceinline__ void load_k(Tile tile, int slot) {
-    if (ragged(tile)) load_k<true>(tile, slot); else load_k<false>(tile, slot);
-  }
-  __device__ __forceinline__ void load_v(Tile tile, int slot) {
-    if (ragged(tile)) load_v<true>(tile, slot); else load_v<false>(tile, slot);
-  }
-  __device__ __forceinline__ void load_kv(Tile tile, int slot) {
-    if (ragged(tile)) load_k<true>(tile, slot), load_v<true>(tile, slot);
-    else load_k<false>(tile, slot), load_v<false>(tile, slot);
+  template <bool WithK, bool WithV> __device__ __forceinline__ void load(Tile tile, int slot) const {
+    if (tile.valid()) {
+      if (ragged(tile)) load<WithK, WithV, true>(tile, slot);
+      else load<WithK, WithV, false>(tile, slot);
+    }
+    cp_async_commit();
   }
 
   __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {
     const LanePointer<dim, false> pointer{u32(lane)};
 #pragma unroll
-    for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[m], pointer.at(q_tile + warp_row * (dim * 2), m * 16, step * 16));
-  }
-  __device__ __forceinline__ void query_fragment(int step, u32 (&a)[m_tiles][4]) const {
-    if constexpr (q_in_registers) {
-#pragma unroll
-      for (int m = 0; m < m_tiles; ++m)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) a[m][i] = q_frag[m][step][i];
-    } else {
-      read_q(step, a);
-    }
+    for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[m], pointer.at(q_shared + warp_row * (dim * 2), m * 16, step * 16));
   }
   __device__ __forceinline__ void keep_q() {
     if constexpr (q_in_registers) {
+      cp_async_wait<1>();
+      __syncthreads();
 #pragma unroll
-      for (int step = 0; step < q_frags; ++step) {
-        u32 a[m_tiles][4];
-        read_q(step, a);
-#pragma unroll
-        for (int m = 0; m < m_tiles; ++m)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) q_frag[m][step][i] = a[m][i];
-      }
+      for (int step = 0; step < dim / 16; ++step) read_q(step, q_frag[step]);
     }
   }
 
   // ---- compute ----
+
+  // S = Q K^T. Fragments of K are asked for `ahead` steps before their use, those of Q one step of 16 channels.
   __device__ __forceinline__ void dots(float (&s)[m_tiles][n_tiles][4], int slot) const {
+    constexpr int ahead = AHEAD, per_step = n_tiles / 2, total = dim / 16 * per_step;
     const LanePointer<dim, true> pointer{u32(lane)};
-    const u32 tile = k_tile + slot * k_bytes;
+    const u32 tile = k_shared + slot * k_bytes;
+    u32 a[2][m_tiles][4], b[ahead + 1][4];
+    if constexpr (!q_in_registers) read_q(0, a[0]);
+#pragma unroll
+    for (int i = 0; i < ahead && i < total; ++i) ldmatrix_x4(b[i], pointer.at(tile, i % per_step * 16, i / per_step * 16));
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m)
 #pragma unroll
@@ -142,22 +179,27 @@ template <class Spec, class Config> struct ForwardSm80 {
 #pragma unroll
         for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
 #pragma unroll
-    for (int step = 0; step < dim / 16; ++step) {
-      u32 a[m_tiles][4];
-      query_fragment(step, a);
+    for (int i = 0; i < total; ++i) {
+      const int step = i / per_step, n = i % per_step * 2, next = i + ahead;
+      if constexpr (!q_in_registers)
+        if (n == 0 && step + 1 < dim / 16) read_q(step + 1, a[(step + 1) % 2]);
+      if (next < total) ldmatrix_x4(b[next % (ahead + 1)], pointer.at(tile, next % per_step * 16, next / per_step * 16));
+      if (FENCE & 1) __syncwarp();
 #pragma unroll
-      for (int n = 0; n < n_tiles; n += 2) {
-        u32 b[4];
-        ldmatrix_x4(b, pointer.at(tile, n * 8, step * 16));
-#pragma unroll
-        for (int m = 0; m < m_tiles; ++m) {
-          mma_16x8x16<Elem>(s[m][n], a[m], b[0], b[1]);
-          mma_16x8x16<Elem>(s[m][n + 1], a[m], b[2], b[3]);
-        }
+      for (int m = 0; m < m_tiles; ++m) {
+        const u32(&x)[4] = q_fragment(a, step, m);
+        mma_16x8x16<Elem>(s[m][n], x, b[i % (ahead + 1)][0], b[i % (ahead + 1)][1]);
+        mma_16x8x16<Elem>(s[m][n + 1], x, b[i % (ahead + 1)][2], b[i % (ahead + 1)][3]);
       }
     }
   }
+  __device__ __forceinline__ const u32 (&q_fragment(const u32 (&a)[2][m_tiles][4], int step, int m) const)[4] {
+    if constexpr (q_in_registers) return q_frag[step][m];
+    else return a[step % 2][m];
+  }
 
+  // Scores in place of dots. Masked: also which of them count; score() is only called for those, because a gather at a
+  // masked position may lie outside its input.
   template <bool Masked>
   __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0, float (&x)[rows][cols],
                                         KeepBits<cols> (&keep)[rows]) const {
@@ -170,22 +212,25 @@ template <class Spec, class Config> struct ForwardSm80 {
       const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
-        x[r][j] = Spec::score(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2], query(r), kv);
+        const float dot = s[r / 2][j / 2][r % 2 * 2 + j % 2];
+        bool kept = true;
         if constexpr (Masked) {
-          bool kept = at < site.kv_len;
+          kept = at < site.kv_len;
           if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row[r], col, query(r), kv);
-          keep[r].set(j, kept);
-          if (Spec::mask_by_inf && !kept) x[r][j] = -infinity<float>();
+          if (kept) keep[r].word[j / 32] |= 1u << j % 32;
         }
+        if (kept) x[r][j] = Spec::score(p, site, head, row[r], col, dot, query(r), kv);
+        else x[r][j] = Spec::mask_by_inf ? -infinity<float>() : 0.f;
       }
     }
   }
 
+  // A factor of 1 for all 16 rows of a fragment is the common case once a few tiles have passed.
   __device__ __forceinline__ void rescale(const float (&scale)[rows]) {
     if constexpr (Spec::has_rescale) {
 #pragma unroll
       for (int m = 0; m < m_tiles; ++m) {
-        if (VOTE && !__any_sync(0xffffffffu, scale[2 * m] != 1.f || scale[2 * m + 1] != 1.f)) continue;
+        if (!__any_sync(0xffffffffu, scale[2 * m] != 1.f || scale[2 * m + 1] != 1.f)) continue;
 #pragma unroll
         for (int n = 0; n < v_tiles; ++n)
 #pragma unroll
@@ -194,9 +239,10 @@ template <class Spec, class Config> struct ForwardSm80 {
     }
   }
 
+  // O += P V.
   __device__ __forceinline__ void add_values(const float (&x)[rows][cols], int slot) {
     const LanePointer<dim_v, false> pointer{u32(lane)};
-    const u32 tile = v_tile + slot * v_bytes;
+    const u32 tile = v_shared + slot * v_bytes;
 #pragma unroll
     for (int step = 0; step < tile_n / 16; ++step) {
       u32 a[m_tiles][4];
@@ -211,6 +257,7 @@ template <class Spec, class Config> struct ForwardSm80 {
       for (int n = 0; n < v_tiles; n += 2) {
         u32 b[4];
         ldmatrix_x4_trans(b, pointer.at(tile, step * 16, n * 8));
+        if (FENCE & 2) __syncwarp();
 #pragma unroll
         for (int m = 0; m < m_tiles; ++m) {
           mma_16x8x16<Elem>(o[m][n], a[m], b[0], b[1]);
@@ -220,8 +267,7 @@ template <class Spec, class Config> struct ForwardSm80 {
     }
   }
 
-  template <bool Masked>
-  __device__ __forceinline__ void absorb(const float (&s)[m_tiles][n_tiles][4], Tile tile, int slot) {
+  template <bool Masked> __device__ __forceinline__ void absorb(const float (&s)[m_tiles][n_tiles][4], Tile tile, int slot) {
     float x[rows][cols], scale[rows];
     KeepBits<cols> keep[rows];
     score<Masked>(s, tile.index * tile_n, x, keep);
@@ -230,158 +276,121 @@ template <class Spec, class Config> struct ForwardSm80 {
     add_values(x, slot);
   }
 
-  // A masked tile may be empty or full for the rows of this warp alone.
-  __device__ __forceinline__ TileClass warp_class(Tile tile) const {
-    if (!tile.masked) return TILE_FULL;
-    const int first = q0 + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
-    if (last < first) return TILE_EMPTY;
+  // A warp may lie beyond q_len, and a masked tile may be empty for the rows of one warp.
+  template <bool Masked> __device__ __forceinline__ bool has_work(Tile tile) const {
+    const int first = q_tile * tile_m + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
+    if (last < first) return false;
+    if constexpr (!Masked) return true;
     const int kv0 = tile.index * tile_n, kv1 = min_of(kv0 + tile_n, site.kv_len) - 1;
-    const TileClass c = class_of<Spec>(p, site, first, last, kv0, kv1);
-    return c == TILE_FULL && kv0 + tile_n > site.kv_len ? TILE_PARTIAL : c;
+    return class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
+  }
+
+  using Walk = KvTiles<Spec, tile_m, tile_n>;
+
+  // Works on tiles as long as they are all masked, or all not: two loops that the compiler can allocate registers for one by
+  // one, where a branch in a single loop costs moves of the accumulators in every turn.
+  template <bool Masked> __device__ __forceinline__ void run_two_stages(Walk &walk, Tile &tile, int &slot) {
+#pragma unroll 1
+    while (tile.valid() && tile.masked == Masked) {
+      const Tile next = walk.next(p, site);
+      cp_async_wait<0>();
+      __syncthreads(); // this tile is here, and nobody reads the one before any more
+      load<true, true>(next, slot ^ 1);
+      if (has_work<Masked>(tile)) {
+        float s[m_tiles][n_tiles][4];
+        dots(s, slot);
+        absorb<Masked>(s, tile, slot);
+      }
+      tile = next;
+      slot ^= 1;
+    }
+  }
+  template <bool Masked> __device__ __forceinline__ void run_one_stage(Walk &walk, Tile &tile) {
+#pragma unroll 1
+    while (tile.valid() && tile.masked == Masked) {
+      const Tile next = walk.next(p, site);
+      const bool work = has_work<Masked>(tile);
+      float s[m_tiles][n_tiles][4];
+      cp_async_wait<0>();
+      __syncthreads(); // K is here, V is free
+      load<false, true>(tile, 0);
+      if (work) dots(s, 0);
+      cp_async_wait<0>();
+      __syncthreads(); // V is here, K is free
+      load<true, false>(next, 0);
+      if (work) absorb<Masked>(s, tile, 0);
+      tile = next;
+    }
   }
 
   __device__ __forceinline__ void run() {
-    KvTiles<Spec, tile_m, tile_n> walk(p, site, q0 / tile_m);
-    Tile tile = walk.next(p, site);
     load_q();
     cp_async_commit();
-    if constexpr (stages == 1) {
-      if (tile.valid()) load_k(tile, 0);
-      cp_async_commit();
-      cp_async_wait<1>();
-      __syncthreads();
-      keep_q();
-      while (tile.valid()) {
-        cp_async_wait<0>();
-        __syncthreads();
-        load_v(tile, 0);
-        cp_async_commit();
-        const TileClass c = warp_class(tile);
-        float s[m_tiles][n_tiles][4];
-        if (c != TILE_EMPTY) dots(s, 0);
-        cp_async_wait<0>();
-        __syncthreads();
-        const Tile next = walk.next(p, site);
-        if (next.valid()) load_k(next, 0);
-        cp_async_commit();
-        if (c == TILE_FULL) absorb<false>(s, tile, 0);
-        else if (c == TILE_PARTIAL) absorb<true>(s, tile, 0);
-        tile = next;
-      }
-    } else if constexpr (OVERLAP) {
-      Tile next = walk.next(p, site);
-      if (tile.valid()) load_k(tile, 0);
-      cp_async_commit();
-      if (tile.valid()) load_v(tile, 0);
-      if (next.valid()) load_k(next, 1);
-      cp_async_commit();
-      cp_async_wait<1>();
-      __syncthreads();
-      float s[m_tiles][n_tiles][4];
-      if (tile.valid()) { keep_q(); dots(s, 0); }
-      int slot = 0;
-      while (tile.valid()) {
-        const Tile after = walk.next(p, site);
-        cp_async_wait<0>();
-        __syncthreads();
-        if (next.valid()) load_v(next, slot ^ 1);
-        if (after.valid()) load_k(after, slot);
-        cp_async_commit();
-        float s_next[m_tiles][n_tiles][4];
-        const TileClass c = warp_class(tile);
-        if (c == TILE_FULL) {
-          dots(s_next, slot ^ 1);
-          absorb<false>(s, tile, slot);
-        } else {
-          dots(s_next, slot ^ 1);
-          if (c == TILE_PARTIAL) absorb<true>(s, tile, slot);
-        }
-#pragma unroll
-        for (int m = 0; m < m_tiles; ++m)
-#pragma unroll
-          for (int n = 0; n < n_tiles; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) s[m][n][i] = s_next[m][n][i];
-        tile = next;
-        next = after;
-        slot ^= 1;
-      }
-    } else {
-      if (tile.valid()) load_kv(tile, 0);
-      cp_async_commit();
-      cp_async_wait<1>();
-      __syncthreads();
-      keep_q();
-      int slot = 0;
-      while (tile.valid()) {
-        const Tile next = walk.next(p, site);
-        cp_async_wait<0>();
-        __syncthreads();
-        if (next.valid()) load_kv(next, slot ^ 1);
-        cp_async_commit();
-        const TileClass c = warp_class(tile);
-        if (c == TILE_FULL) {
-          float s[m_tiles][n_tiles][4];
-          dots(s, slot);
-          absorb<false>(s, tile, slot);
-        } else if (c == TILE_PARTIAL) {
-          float s[m_tiles][n_tiles][4];
-          dots(s, slot);
-          absorb<true>(s, tile, slot);
-        }
-        tile = next;
-        slot ^= 1;
+    Walk walk(p, site, q_tile);
+    Tile tile = walk.next(p, site);
+    load<true, stages == 2>(tile, 0);
+    begin();
+    keep_q();
+    int slot = 0;
+#pragma unroll 1
+    while (tile.valid()) {
+      if constexpr (stages == 2) {
+        run_two_stages<false>(walk, tile, slot);
+        run_two_stages<true>(walk, tile, slot);
+      } else {
+        run_one_stage<false>(walk, tile);
+        run_one_stage<true>(walk, tile);
       }
     }
   }
 
   // ---- finish ----
-  __device__ __forceinline__ void write_rows(float (&out_scale)[rows]) {
-    using Real = float;
-    const i64 at = (i64(site.b) * p.heads + site.h) * site.q_len, plane = i64(p.batch) * p.heads * site.q_len;
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      const auto &state = online.state[r];
-      const bool kept = online.kept[r];
-      out_scale[r] = kept ? Spec::out_scale(p, site, head, row[r], state) : 0.f;
-      if (lane % 4 != 0 || position(r) >= site.q_len) continue;
-      if constexpr (Spec::has_lse) {
-        if (p.lse.data) {
-          Real *lse = static_cast<Real *>(p.lse.data) + site.b * p.lse.batch + site.h * p.lse.head + position(r) * p.lse.seq;
-          *lse = kept ? Spec::lse(p, site, head, row[r], state) : -infinity<Real>();
-        }
+
+  __device__ __forceinline__ void write_row(int r, bool kept) const {
+    const int at = position(r);
+    if (lane % 4 != 0 || at >= site.q_len) return;
+    if constexpr (Spec::has_lse) {
+      if (p.lse.data) {
+        float *lse = static_cast<float *>(p.lse.data) + site.b * p.lse.batch + site.h * p.lse.head + at * p.lse.seq;
+        *lse = kept ? Spec::lse(p, site, head, row[r], online.state[r]) : -infinity<float>();
       }
-      if constexpr (Spec::num_saved > 0) {
-        if (p.saved) {
-          Real saved[Spec::num_saved] = {};
-          if (kept) Spec::save(p, site, head, row[r], state, saved);
+    }
+    if constexpr (Spec::num_saved > 0) {
+      if (p.saved) {
+        const i64 index = (i64(site.b) * p.heads + site.h) * site.q_len + at, plane = i64(p.batch) * p.heads * site.q_len;
+        float saved[Spec::num_saved] = {};
+        if (kept) Spec::save(p, site, head, row[r], online.state[r], saved);
 #pragma unroll
-          for (int i = 0; i < Spec::num_saved; ++i) static_cast<Real *>(p.saved)[i * plane + at + position(r)] = saved[i];
-        }
+        for (int i = 0; i < Spec::num_saved; ++i) static_cast<float *>(p.saved)[i * plane + index] = saved[i];
       }
     }
   }
 
   __device__ __forceinline__ void finish() {
-    float out_scale[rows];
+    float scale[rows];
     online.finish();
-    write_rows(out_scale);
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const bool kept = online.kept[r];
+      scale[r] = kept ? Spec::out_scale(p, site, head, row[r], online.state[r]) : 0.f;
+      write_row(r, kept);
+    }
     cp_async_wait<0>();
-    __syncthreads(); // the output takes the place of Q, and of K where it is wider
+    __syncthreads(); // O takes the place of Q, and of K where it is wider
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m)
-      store_fragments<Elem, dim_v>(q_tile, warp_row + m * 16, o[m], out_scale[2 * m], out_scale[2 * m + 1], lane);
+      store_fragments<Elem, dim_v>(q_shared, warp_row + m * 16, o[m], scale[2 * m], scale[2 * m + 1], lane);
     __syncwarp();
-    Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + i64(q0 + warp_row) * p.o.seq;
-    store_tile<warp_rows, Config::head_dim_v, 32>(out, p.o.seq, q_tile + warp_row * (dim_v * 2), 0,
-                                                  site.q_len - q0 - warp_row, lane);
+    const i64 q0 = q_tile * tile_m + warp_row;
+    Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + q0 * p.o.seq;
+    store_tile<warp_rows, Config::head_dim_v, 32>(out, p.o.seq, q_shared + warp_row * (dim_v * 2), 0, site.q_len - int(q0), lane);
   }
 };
 
-template <class Spec, class Config>
-__device__ __forceinline__ void forward_sm80(const LuattnParams &p, void *shared) {
+template <class Spec, class Config> LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
   static_assert(ValidSpec<Spec>);
-  ForwardSm80<Spec, Config> block(p, shared_address(shared), int(gridDim.x - 1 - blockIdx.x), int(blockIdx.y), int(blockIdx.z));
-  block.run();
-  block.finish();
+  using Kernel = ForwardSm80<Spec, Config>;
+  Kernel kernel(p, shared_address(shared), block_site(p, (Kernel::dim + Kernel::dim_v) * 2));
+  kernel.run();
+  kernel.finish();
 }
