@@ -91,7 +91,7 @@ static luattn_status check_entries(const luattn_image_info *m, luattn_error *err
     TRY(check_range(err, "entry: tile_n", e->tile_n, by_n, 1u << 20));
     finishes = finishes || e->role == LUATTN_ROLE_FINISH;
   }
-  if (m->accumulates_dq != 0 && !finishes)
+  if (m->accumulates_dq && (m->wants & LUATTN_WANT_DQ) && !finishes)
     return luattn_fail(err, LUATTN_IMAGE,
                        "image: accumulates_dq: no entry turns the sums into dq; compile it again");
   return LUATTN_OK;

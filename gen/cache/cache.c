@@ -106,6 +106,14 @@ luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, lua
     return LUATTN_OK; /* what cannot be named is not there */
   bool damaged;
   TRY(entry_read(path, true, image, &damaged, err));
+  if (*image != NULL) {
+    const uint64_t *hash = luattn_image_get_info(*image)->source_hash;
+    damaged = hash[0] != key.lo || hash[1] != key.hi;
+  }
+  if (damaged) {
+    luattn_image_free(*image);
+    *image = NULL;
+  }
   /* If another process has just replaced the entry by a sound one, that one goes: a lost entry costs a
    * compilation, no more. */
   if (damaged) (void)unlink(path);

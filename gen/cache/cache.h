@@ -8,10 +8,11 @@
 /* Resolves target->cache_dir (see compiler.h) into path[size]; empty = no disk cache. */
 luattn_status cache_resolve(const char *cache_dir, char *path, size_t size, luattn_error *err);
 
-/* *image = NULL if there is no sound entry (a damaged one is removed). Fails only on out of memory. */
+/* *image = NULL if there is no sound entry (a damaged one is removed, and one whose source_hash is not {key.lo, key.hi}: it was
+ * stored under another name). Fails only on out of memory. */
 luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, luattn_error *err);
 
-/* Publishes by write, fsync, rename. A full disk or a read-only directory is reported in *warning (a fact, not a failure). */
+/* Publishes by write, fsync, rename. The image's source_hash must be the key. A full disk or a read-only directory is reported in *warning (a fact, not a failure). */
 luattn_status cache_store(const char *dir, hash128 key, const luattn_image *image, char *warning, size_t warning_size,
                           luattn_error *err);
 

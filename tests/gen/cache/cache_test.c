@@ -45,9 +45,14 @@ static int remove_dir(void **state) {
 }
 
 /* An image whose cubin is `size` bytes of `fill`. */
-static luattn_image *make_image(size_t size, int fill) {
-  luattn_image_info info = {
-      .spec_name = "cached", .arch = 90, .head_dim = 64, .head_dim_v = 64, .num_entries = 1, .max_len = 4096};
+static luattn_image *make_image_for(hash128 k, size_t size, int fill) {
+  luattn_image_info info = {.spec_name = "cached",
+                            .arch = 90,
+                            .head_dim = 64,
+                            .head_dim_v = 64,
+                            .num_entries = 1,
+                            .source_hash = {k.lo, k.hi},
+                            .max_len = 4096};
   memcpy(info.entry[0].name, "luattn_fwd", 11);
   info.entry[0].role = LUATTN_ROLE_FORWARD;
   info.entry[0].threads = 128;
@@ -60,6 +65,8 @@ static luattn_image *make_image(size_t size, int fill) {
   free(cubin);
   return image;
 }
+
+static luattn_image *make_image(size_t size, int fill) { return make_image_for(key, size, fill); }
 
 static void store(hash128 k, const luattn_image *image) {
   char warning[256];
@@ -159,6 +166,17 @@ static void set_file(const char *name, const void *bytes, size_t size) {
   assert_non_null(f);
   if (size > 0) assert_int_equal(fwrite(bytes, 1, size, f), size);
   fclose(f);
+}
+
+/* A sound image in another's place is somebody else's kernel. */
+static void misnamed_entry(void **state) {
+  (void)state;
+  luattn_image *other = make_image_for((hash128){1, 2}, 100, 'o');
+  store(key, other);
+  assert_true(exists(KEY_PATH));
+  assert_null(find(key));
+  assert_false(exists(KEY_PATH));
+  luattn_image_free(other);
 }
 
 /* Damage of every kind is a miss, and the entry goes; a later store heals it. */
@@ -393,7 +411,10 @@ static void info_prune_clear(void **state) {
       "00/00000000000000010000000000000000.lai", "00/00000000000000020000000000000000.lai",
       "00/00000000000000030000000000000000.lai", "00/00000000000000040000000000000000.lai"};
   for (uint64_t i = 0; i < 4; ++i) {
-    store((hash128){0, i + 1}, a);
+    const hash128 k = {0, i + 1};
+    luattn_image *image = make_image_for(k, 1000, 'a');
+    store(k, image);
+    luattn_image_free(image);
     set_age(name[i], 1000 - 100 * (time_t)i);
   }
   set_file("00/notes.txt", "mine", 4);
@@ -462,6 +483,7 @@ int main(void) {
       TEST(no_directory_means_no_cache),
       TEST(damaged_entries),
       TEST(strange_files),
+      TEST(misnamed_entry),
       TEST(full_disk),
       TEST(unusable_directories),
       TEST(unreadable_entry),
