@@ -1,0 +1,290 @@
+#include "gen/lua/declare.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+#include "gen/lua/hooks.h"
+#include "gen/lua/input.h"
+#include "gen/lua/online.h"
+
+#define DECLARED "luattn.declared" /* the argument of attention {..} */
+
+void declare_check_keys(lua_State *L, int table, const char *owner, const char *const *names) {
+  table = lua_absindex(L, table);
+  lua_pushnil(L);
+  while (lua_next(L, table) != 0) {
+    lua_pop(L, 1);
+    if (lua_type(L, -1) != LUA_TSTRING) {
+      front_raise(L, "%s: field [%s] has no name; write name = value", owner, luaL_tolstring(L, -1, NULL));
+    }
+    const char *key = lua_tostring(L, -1);
+    front_suggestion s;
+    front_suggest_start(&s, key);
+    bool known = false;
+    for (int i = 0; names[i] != NULL; i++) {
+      known = known || strcmp(names[i], key) == 0;
+      front_suggest_try(&s, names[i]);
+    }
+    if (!known) front_raise(L, "%s: unknown field '%s'%s", owner, key, front_suggest_end(L, &s));
+  }
+}
+
+static bool is_identifier(const char *name) {
+  if (!isalpha((unsigned char)*name) && *name != '_') return false;
+  while (*name != '\0' && (isalnum((unsigned char)*name) || *name == '_')) name++;
+  return *name == '\0';
+}
+
+int declare_names(lua_State *L, int table, const char *owner, const char **names, int most) {
+  int n = 0;
+  table = lua_absindex(L, table);
+  lua_pushnil(L);
+  while (lua_next(L, table) != 0) {
+    lua_pop(L, 1);
+    const char *key = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+    if (key == NULL) front_raise(L, "%s: entry [%s] has no name; write name = ..", owner, luaL_tolstring(L, -1, NULL));
+    if (!is_identifier(key)) front_raise(L, "%s: '%s' is not a name; use letters, digits and _", owner, key);
+    if (strlen(key) >= LUATTN_NAME_SIZE) {
+      front_raise(L, "%s: the name '%s' has %zu characters; the limit is %d", owner, key, strlen(key), LUATTN_NAME_SIZE - 1);
+    }
+    if (n == most) front_raise(L, "%s: more than %d entries; the limit is %d", owner, most, most);
+    int at = n++;
+    for (; at > 0 && strcmp(names[at - 1], key) > 0; at--) names[at] = names[at - 1];
+    names[at] = front_format(L, "%s", key);
+  }
+  return n;
+}
+
+static void check_new_name(lua_State *L, const char *owner, const char *name) {
+  const bool predefined = globals_predefined(L, name);
+  if (predefined || globals_defined(L, name)) {
+    front_raise(L, "%s: '%s' is already the name of %s; choose another name", owner, name,
+                predefined ? "something predefined" : "a global of this file");
+  }
+}
+
+static void declare_scalars(lua_State *L, int table) {
+  traced_spec *spec = front_of(L)->spec;
+  lua_pushliteral(L, "scalars");
+  if (lua_rawget(L, table) == LUA_TNIL) {
+    lua_pop(L, 1);
+    return;
+  }
+  if (!lua_istable(L, -1)) front_raise(L, "attention: scalars is a %s; it must be a table such as { cap = 50.0 }", front_type_name(L, -1));
+  spec->num_scalars = declare_names(L, -1, "scalars", spec->scalar_name, 32);
+  for (int i = 0; i < spec->num_scalars; i++) {
+    const char *name = spec->scalar_name[i];
+    check_new_name(L, "scalars", name);
+    lua_pushstring(L, name);
+    if (lua_rawget(L, -2) != LUA_TNUMBER) {
+      front_raise(L, "scalars: '%s' is a %s; its value must be a number, the default", name, front_type_name(L, -1));
+    }
+    spec->scalar_default[i] = lua_tonumber(L, -1);
+    if (!isfinite(spec->scalar_default[i])) {
+      front_raise(L, "scalars: the default of '%s' is %f; it must be a finite number", name, spec->scalar_default[i]);
+    }
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+}
+
+/* What people write for the axes that have a meaning; taken as free axes they would not be checked. */
+static const char *const axis_synonyms[][2] = {
+  {"batch", "b"}, {"B", "b"}, {"head", "h"}, {"heads", "h"}, {"H", "h"}, {"heads_kv", "hkv"}, {"kv_heads", "hkv"}, {"h_kv", "hkv"},
+  {"Hkv", "hkv"}, {"q_idx", "q"}, {"q_len", "q"}, {"Q", "q"}, {"Sq", "q"}, {"kv_idx", "kv"}, {"kv_len", "kv"}, {"KV", "kv"},
+  {"Skv", "kv"}, {"k", "kv"},
+};
+
+static int32_t axis_of(lua_State *L, const char *owner) {
+  static const char *const named[] = {"b", "h", "hkv", "q", "kv"};
+  if (lua_isinteger(L, -1)) {
+    const lua_Integer size = lua_tointeger(L, -1);
+    if (size < 1 || size > INT32_MAX) front_raise(L, "%s: axis size %lld must be at least 1", owner, (long long)size);
+    return (int32_t)size;
+  }
+  if (lua_type(L, -1) != LUA_TSTRING) {
+    front_raise(L, "%s: an axis is a %s; it must be \"b\", \"h\", \"hkv\", \"q\", \"kv\", a size, or another name for any size",
+                owner, front_type_name(L, -1));
+  }
+  const char *axis = lua_tostring(L, -1);
+  for (int i = 0; i < 5; i++) {
+    if (strcmp(axis, named[i]) == 0) return -1 - i;
+  }
+  for (size_t i = 0; i < sizeof axis_synonyms / sizeof *axis_synonyms; i++) {
+    if (strcmp(axis, axis_synonyms[i][0]) == 0) {
+      front_raise(L, "%s: axis '%s' is written '%s'", owner, axis, axis_synonyms[i][1]);
+    }
+  }
+  if (!is_identifier(axis)) front_raise(L, "%s: axis '%s' is not a name; use letters, digits and _", owner, axis);
+  return LUATTN_AXIS_FREE;
+}
+
+static void declare_axes(lua_State *L, const char *owner, luattn_input_info *info) {
+  lua_pushliteral(L, "axes");
+  if (lua_rawget(L, -2) != LUA_TTABLE) {
+    front_raise(L, "%s: axes is a %s; write axes = {\"h\"} and so on, one entry for each dimension", owner, front_type_name(L, -1));
+  }
+  const lua_Unsigned n = lua_rawlen(L, -1);
+  if (n < 1 || n > 4) front_raise(L, "%s: has %llu axes; inputs have 1 to 4", owner, (unsigned long long)n);
+  for (info->num_axes = 0; info->num_axes < n; info->num_axes++) {
+    lua_rawgeti(L, -1, (lua_Integer)info->num_axes + 1);
+    info->axis[info->num_axes] = axis_of(L, owner);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+}
+
+static uint32_t dtype_of(lua_State *L, const char *owner) {
+  static const char *const names[] = {"f64", "f32", "bf16", "f16", "i32", "bool"}; /* as luattn_input_dtype */
+  lua_pushliteral(L, "dtype");
+  const int type = lua_rawget(L, -2);
+  uint32_t dtype = LUATTN_INPUT_F32;
+  if (type != LUA_TNIL) {
+    const char *text = type == LUA_TSTRING ? lua_tostring(L, -1) : front_type_name(L, -1);
+    for (dtype = 0; dtype < 6 && (type != LUA_TSTRING || strcmp(text, names[dtype]) != 0); dtype++) continue;
+    if (dtype == 6) front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, bool", owner, text);
+  }
+  lua_pop(L, 1);
+  return dtype;
+}
+
+static void declare_input(lua_State *L, const char *name, luattn_input_info *info) {
+  static const char *const fields[] = {"axes", "dtype", "grad", NULL};
+  const char *owner = front_format(L, "input '%s'", name);
+  check_new_name(L, "inputs", name);
+  for (int i = 0; i < front_of(L)->spec->num_scalars; i++) {
+    if (strcmp(name, front_of(L)->spec->scalar_name[i]) == 0) {
+      front_raise(L, "inputs: '%s' is also the name of a scalar; choose another name", name);
+    }
+  }
+  if (!lua_istable(L, -1)) {
+    front_raise(L, "%s is a %s; write %s = { axes = {\"h\"} }", owner, front_type_name(L, -1), name);
+  }
+  declare_check_keys(L, -1, owner, fields);
+  memcpy(info->name, name, strlen(name) + 1);
+  declare_axes(L, owner, info);
+  info->dtype = dtype_of(L, owner);
+  lua_pushliteral(L, "grad");
+  if (lua_rawget(L, -2) != LUA_TNIL && !lua_isboolean(L, -1)) {
+    front_raise(L, "%s: grad is a %s; it must be true or false", owner, front_type_name(L, -1));
+  }
+  info->grad = (uint32_t)lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  if (info->grad != 0 && (info->dtype == LUATTN_INPUT_I32 || info->dtype == LUATTN_INPUT_BOOL)) {
+    front_raise(L, "%s: grad = true, but dtype %s has no gradient; use f32, or leave grad out", owner,
+                info->dtype == LUATTN_INPUT_I32 ? "i32" : "bool");
+  }
+}
+
+static void declare_inputs(lua_State *L, int table) {
+  traced_spec *spec = front_of(L)->spec;
+  const char *names[12];
+  lua_pushliteral(L, "inputs");
+  if (lua_rawget(L, table) == LUA_TNIL) {
+    lua_pop(L, 1);
+    return;
+  }
+  if (!lua_istable(L, -1)) {
+    front_raise(L, "attention: inputs is a %s; it must be a table such as { slopes = { axes = {\"h\"} } }", front_type_name(L, -1));
+  }
+  const int n = declare_names(L, -1, "inputs", names, 12);
+  for (int i = 0; i < n; i++) {
+    lua_pushstring(L, names[i]);
+    lua_rawget(L, -2);
+    declare_input(L, names[i], &spec->input[i]);
+    lua_pop(L, 1);
+    spec->num_inputs = i + 1;
+  }
+  lua_pop(L, 1);
+}
+
+/* "dir/my spec.lua" -> "my_spec" */
+static const char *default_name(lua_State *L) {
+  const char *file = front_of(L)->file, *slash = strrchr(file, '/');
+  const char *stem = slash != NULL ? slash + 1 : file, *dot = strchr(stem, '.');
+  char name[LUATTN_NAME_SIZE] = "spec";
+  size_t n = dot != NULL && dot != stem ? (size_t)(dot - stem) : strlen(stem);
+  if (n >= sizeof name) n = sizeof name - 1;
+  for (size_t i = 0; i < n; i++) name[i] = isalnum((unsigned char)stem[i]) ? stem[i] : '_';
+  if (n > 0) name[n] = '\0';
+  return front_format(L, "%s", name);
+}
+
+static void declare_name(lua_State *L, int table) {
+  lua_pushliteral(L, "name");
+  const int type = lua_rawget(L, table);
+  if (type == LUA_TNIL) {
+    front_of(L)->spec->name = default_name(L);
+    lua_pop(L, 1);
+    return;
+  }
+  const char *name = type == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  size_t n = strlen(name);
+  if (type != LUA_TSTRING) front_raise(L, "attention: name is a %s; it must be a string", front_type_name(L, -1));
+  if (n == 0 || n >= LUATTN_NAME_SIZE) {
+    front_raise(L, "attention: name '%s' has %zu characters; it must have 1 to %d", name, n, LUATTN_NAME_SIZE - 1);
+  }
+  for (size_t i = 0; i < n; i++) {
+    if (!isalnum((unsigned char)name[i]) && strchr("_-.", name[i]) == NULL) {
+      front_raise(L, "attention: name '%s' contains '%c'; use letters, digits, _, - and .", name, name[i]);
+    }
+  }
+  front_of(L)->spec->name = front_format(L, "%s", name);
+  lua_pop(L, 1);
+}
+
+static void check_hooks(lua_State *L, int table) {
+  lua_pushliteral(L, "block_mask");
+  lua_pushliteral(L, "mask_mod");
+  if (lua_rawget(L, table) != LUA_TNIL) {
+    lua_insert(L, -2);
+    if (lua_rawget(L, table) != LUA_TNIL) {
+      front_raise(L, "attention: both block_mask and mask_mod are given; they are two names of one field, so keep one");
+    }
+  }
+  lua_settop(L, table);
+  for (hook_id id = HOOK_SCORE_MOD; id <= HOOK_VALUE_MOD; id++) {
+    const char *name = hook_push_field(L, table, id);
+    if (name == NULL) continue;
+    hook_check(L, id, name);
+    lua_pop(L, 1);
+  }
+}
+
+static int attention(lua_State *L) {
+  static const char *const fields[] = {"name", "scalars", "inputs", "score_mod", "block_mask", "mask_mod", "query_mod", "key_mod",
+                                       "value_mod", "online_func", NULL};
+  front_state *s = front_of(L);
+  if (s->mode != FRONT_LOADING) front_raise(L, "attention is called inside a hook; call it once, in the file's return statement");
+  if (lua_gettop(L) != 1 || !lua_istable(L, 1)) {
+    front_raise(L, "attention: takes one table: attention { name = .., score_mod = .. }");
+  }
+  s->hook_line = s->declared_line = front_line(L);
+  if (lua_getfield(L, LUA_REGISTRYINDEX, DECLARED) != LUA_TNIL) front_raise(L, "attention is called twice; one file is one spec");
+  lua_pop(L, 1);
+  declare_check_keys(L, 1, "attention", fields);
+  declare_name(L, 1);
+  declare_scalars(L, 1);
+  declare_inputs(L, 1);
+  check_hooks(L, 1);
+  online_declare(L, 1);
+  lua_settop(L, 1);
+  lua_pushvalue(L, 1);
+  lua_setfield(L, LUA_REGISTRYINDEX, DECLARED);
+  return 1;
+}
+
+void declare_open(lua_State *L) {
+  lua_pushcfunction(L, attention);
+  lua_setfield(L, -2, "attention");
+}
+
+void declare_push(lua_State *L, int returned) {
+  if (lua_getfield(L, LUA_REGISTRYINDEX, DECLARED) == LUA_TNIL) {
+    front_raise_at(L, 0, "the file never calls attention; end it with: return attention { .. }");
+  }
+  if (lua_rawequal(L, returned, -1)) return;
+  front_raise(L, "the file returns %s%s instead of its attention { .. }; end it with: return attention { .. }",
+              lua_isnil(L, returned) ? "" : "a ", lua_isnil(L, returned) ? "nothing" : front_type_name(L, returned));
+}

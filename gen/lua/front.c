@@ -1,0 +1,57 @@
+#include "gen/lua/front.h"
+
+#include "common/fail.h"
+#include "gen/ir/passes.h"
+#include "gen/lua/declare.h"
+#include "gen/lua/hooks.h"
+#include "gen/lua/online.h"
+
+static int trace_main(lua_State *L) {
+  front_state *s = front_of(L);
+  traced_spec *spec = s->spec;
+  front_load_file(L);
+  const int table = lua_gettop(L);
+  s->mode = FRONT_TRACING;
+  spec->score_mod = hook_trace(L, table, HOOK_SCORE_MOD);
+  if (spec->score_mod == IR_NONE) spec->score_mod = ir_variable(s->g, VAR_SCORE, 0);
+  spec->block_mask = hook_trace(L, table, HOOK_BLOCK_MASK);
+  if (spec->block_mask == ir_bool(s->g, true)) spec->block_mask = IR_NONE;
+  spec->query_mod = hook_trace(L, table, HOOK_QUERY_MOD);
+  spec->key_mod = hook_trace(L, table, HOOK_KEY_MOD);
+  spec->value_mod = hook_trace(L, table, HOOK_VALUE_MOD);
+  online_trace(L, table);
+  return 0;
+}
+
+/* What tracing built must be well formed: a failure here is ours, not the spec's. */
+static luattn_status check_trace(const traced_spec *t, luattn_error *err) {
+  ir_ref roots[10 + 2 * SPEC_MAX_STATE + SPEC_MAX_FINAL];
+  int n = 0;
+  const traced_online *o = &t->online;
+  const ir_ref single[] = {t->score_mod, t->block_mask, t->query_mod, t->key_mod, t->value_mod, o->prob, o->rescale, o->out,
+                           o->forward, o->backward};
+  for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
+    if (single[i] != IR_NONE) roots[n++] = single[i];
+  }
+  for (int i = 0; i < o->num_state; i++) {
+    roots[n++] = o->init[i];
+    roots[n++] = o->next[i];
+  }
+  for (int i = 0; i < o->num_final; i++) roots[n++] = o->final[i];
+  return ir_check(t->g, roots, n, "trace", err);
+}
+
+luattn_status front_trace(arena *a, const char *name, const char *source, size_t size, traced_spec *out, luattn_error *err) {
+  traced_spec spec = {.a = a, .g = ir_open(a), .file = arena_printf(a, "%s", name)};
+  if (spec.g == NULL || spec.file == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+  front_state s = {.a = a, .g = spec.g, .spec = &spec, .file = spec.file, .source = source, .source_size = size};
+  lua_State *L = NULL;
+  TRY(sandbox_open(&s, &L, err));
+  const luattn_status status = sandbox_call(L, trace_main, err);
+  sandbox_close(L);
+  if (status != LUATTN_OK) return status;
+  if (ir_failed(spec.g)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+  TRY(check_trace(&spec, err));
+  *out = spec;
+  return LUATTN_OK;
+}

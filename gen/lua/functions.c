@@ -1,0 +1,245 @@
+#include "gen/lua/functions.h"
+
+#include <math.h>
+
+#include "gen/lua/input.h"
+#include "gen/lua/replay.h"
+
+#define SQRT_HALF 0.70710678118654752440
+
+static double number_rsqrt(double x) { return 1 / sqrt(x); }
+static double number_sigmoid(double x) { return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x)); }
+static double number_softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
+static double number_relu(double x) { return x > 0 ? x : 0; }
+static double number_gelu(double x) { return 0.5 * x * (1 + erf(x * SQRT_HALF)); }
+static double number_silu(double x) { return x * number_sigmoid(x); }
+static double number_same(double x) { return x; }
+
+typedef struct unary_row {
+  const char *name;
+  ir_op op;
+  double (*number)(double);
+} unary_row;
+
+static const unary_row unary[] = {
+  {"abs", IR_ABS, fabs}, {"exp", IR_EXP, exp}, {"exp2", IR_EXP2, exp2}, {"log2", IR_LOG2, log2},
+  {"log1p", IR_LOG1P, log1p}, {"sqrt", IR_SQRT, sqrt}, {"rsqrt", IR_RSQRT, number_rsqrt}, {"tanh", IR_TANH, tanh},
+  {"sigmoid", IR_SIGMOID, number_sigmoid}, {"softplus", IR_SOFTPLUS, number_softplus}, {"relu", IR_RELU, number_relu},
+  {"gelu", IR_GELU, number_gelu}, {"silu", IR_SILU, number_silu}, {"erf", IR_ERF, erf}, {"sin", IR_SIN, sin},
+  {"cos", IR_COS, cos}, {"stop_gradient", IR_STOP_GRADIENT, number_same},
+};
+
+static void check_count(lua_State *L, const char *name, int least, int most) {
+  const int n = lua_gettop(L);
+  if (n >= least && n <= most) return;
+  if (least == most) front_raise(L, "%s: takes %d argument%s, got %d", name, least, least == 1 ? "" : "s", n);
+  front_raise(L, "%s: takes %d to %d arguments, got %d", name, least, most, n);
+}
+
+/* True if the arguments are plain numbers; otherwise they are numbers and traced numbers, at least one of these. */
+static bool plain(lua_State *L, const char *name) {
+  bool traced = false;
+  for (int i = 1; i <= lua_gettop(L); i++) {
+    if (value_is_traced(L, i)) traced = true;
+    else if (lua_type(L, i) != LUA_TNUMBER) value_get(L, i, name); /* raises */
+  }
+  return !traced;
+}
+
+static int call_unary(lua_State *L) {
+  const unary_row *row = &unary[lua_tointeger(L, lua_upvalueindex(1))];
+  check_count(L, row->name, 1, 1);
+  if (!plain(L, row->name)) {
+    value_push(L, value_unary(L, row->op, value_get(L, 1, row->name)));
+  } else if (row->op == IR_ABS && lua_isinteger(L, 1)) {
+    const lua_Integer x = lua_tointeger(L, 1);
+    lua_pushinteger(L, x < 0 ? (lua_Integer)(0 - (lua_Unsigned)x) : x);
+  } else {
+    lua_pushnumber(L, row->number(lua_tonumber(L, 1)));
+  }
+  return 1;
+}
+
+static int push_floor(lua_State *L, double x) {
+  lua_Integer whole;
+  if (lua_numbertointeger(floor(x), &whole)) lua_pushinteger(L, whole);
+  else lua_pushnumber(L, floor(x));
+  return 1;
+}
+
+static int call_floor(lua_State *L) {
+  check_count(L, "floor", 1, 1);
+  if (plain(L, "floor")) {
+    if (lua_isinteger(L, 1)) return 1;
+    return push_floor(L, lua_tonumber(L, 1));
+  }
+  value_push(L, value_floor(L, value_get(L, 1, "floor")));
+  return 1;
+}
+
+static int call_ceil(lua_State *L) {
+  check_count(L, "ceil", 1, 1);
+  if (plain(L, "ceil")) {
+    if (lua_isinteger(L, 1)) return 1;
+    return push_floor(L, ceil(lua_tonumber(L, 1)));
+  }
+  const operand negative = value_unary(L, IR_NEG, value_get(L, 1, "ceil"));
+  value_push(L, value_unary(L, IR_NEG, value_floor(L, negative)));
+  return 1;
+}
+
+static int call_log(lua_State *L) {
+  check_count(L, "log", 1, 2);
+  const bool has_base = lua_gettop(L) == 2;
+  if (plain(L, "log")) {
+    const double x = lua_tonumber(L, 1), base = has_base ? lua_tonumber(L, 2) : 0;
+    lua_pushnumber(L, !has_base ? log(x) : base == 2 ? log2(x) : base == 10 ? log10(x) : log(x) / log(base));
+    return 1;
+  }
+  const operand x = value_get(L, 1, "log");
+  if (has_base && lua_type(L, 2) == LUA_TNUMBER && lua_tonumber(L, 2) == 2) {
+    value_push(L, value_unary(L, IR_LOG2, x));
+    return 1;
+  }
+  operand result = value_unary(L, IR_LOG, x);
+  if (has_base) result = value_arith(L, IR_DIV, result, value_unary(L, IR_LOG, value_get(L, 2, "log")));
+  value_push(L, result);
+  return 1;
+}
+
+static int call_pow(lua_State *L) {
+  check_count(L, "pow", 2, 2);
+  if (plain(L, "pow")) lua_pushnumber(L, pow(lua_tonumber(L, 1), lua_tonumber(L, 2)));
+  else value_push(L, value_arith(L, IR_POW, value_get(L, 1, "pow"), value_get(L, 2, "pow")));
+  return 1;
+}
+
+/* Pushes the smaller or larger of the values at indices a and b. */
+static void push_extreme(lua_State *L, bool max, int a, int b) {
+  const char *name = max ? "max" : "min";
+  a = lua_absindex(L, a);
+  b = lua_absindex(L, b);
+  if (value_is_traced(L, a) || value_is_traced(L, b)) {
+    const operand x = value_get(L, a, name), y = value_get(L, b, name);
+    value_push(L, value_arith(L, max ? IR_MAX : IR_MIN, x, y));
+    return;
+  }
+  lua_pushvalue(L, lua_compare(L, max ? a : b, max ? b : a, LUA_OPLT) ? b : a);
+}
+
+static int call_extreme(lua_State *L) {
+  const bool max = lua_toboolean(L, lua_upvalueindex(1));
+  const int n = lua_gettop(L);
+  check_count(L, max ? "max" : "min", 1, 100);
+  plain(L, max ? "max" : "min");
+  lua_pushvalue(L, 1);
+  for (int i = 2; i <= n; i++) {
+    push_extreme(L, max, -1, i);
+    lua_remove(L, -2);
+  }
+  return 1;
+}
+
+static int call_clamp(lua_State *L) {
+  check_count(L, "clamp", 3, 3);
+  plain(L, "clamp");
+  push_extreme(L, true, 1, 2);
+  push_extreme(L, false, -1, 3);
+  return 1;
+}
+
+static int call_where(lua_State *L) {
+  check_count(L, "where", 3, 3);
+  if (!lua_isboolean(L, 1)) {
+    front_raise(L, "where: the condition is a %s; write a comparison such as where(x > 0, a, b)", front_type_name(L, 1));
+  }
+  lua_pushvalue(L, lua_toboolean(L, 1) ? 2 : 3);
+  return 1;
+}
+
+static int call_eq(lua_State *L) {
+  const bool equal = lua_toboolean(L, lua_upvalueindex(1));
+  const char *name = equal ? "eq" : "ne";
+  check_count(L, name, 2, 2);
+  bool answer;
+  if (lua_type(L, 1) == LUA_TSTRING && lua_type(L, 2) == LUA_TSTRING) answer = lua_rawequal(L, 1, 2);
+  else if (plain(L, name)) answer = lua_compare(L, 1, 2, LUA_OPEQ);
+  else answer = value_compare(L, IR_EQ, value_get(L, 1, name), value_get(L, 2, name));
+  lua_pushboolean(L, answer == equal);
+  return 1;
+}
+
+static int call_reduce(lua_State *L) {
+  const bool max = lua_toboolean(L, lua_upvalueindex(1));
+  const char *name = max ? "reduce_max" : "reduce_sum";
+  check_count(L, name, 1, 1);
+  if (front_of(L)->mode == FRONT_NUMBERS) return 1; /* the oracle's rows have one element */
+  value_push(L, replay_reduce(L, max ? IR_REDUCE_MAX : IR_REDUCE_SUM, value_get(L, 1, name)));
+  return 1;
+}
+
+static int call_tointeger(lua_State *L) {
+  check_count(L, "tointeger", 1, 1);
+  lua_Integer whole;
+  if (value_is_traced(L, 1)) {
+    const operand x = value_get(L, 1, "tointeger");
+    if (ir_typeof(front_of(L)->g, x.ref) != IR_INT) front_raise(L, "tointeger: a traced float may not be whole; use floor()");
+  } else if (lua_isinteger(L, 1)) {
+    return 1;
+  } else if (lua_type(L, 1) == LUA_TNUMBER && lua_numbertointeger(lua_tonumber(L, 1), &whole) && (double)whole == lua_tonumber(L, 1)) {
+    lua_pushinteger(L, whole);
+  } else {
+    luaL_pushfail(L);
+  }
+  return 1;
+}
+
+/* math.type */
+static int call_math_type(lua_State *L) {
+  check_count(L, "type", 1, 1);
+  if (value_is_traced(L, 1)) {
+    const operand x = value_get(L, 1, "type");
+    lua_pushstring(L, ir_typeof(front_of(L)->g, x.ref) == IR_INT ? "integer" : "float");
+  } else if (lua_type(L, 1) == LUA_TNUMBER) {
+    lua_pushstring(L, lua_isinteger(L, 1) ? "integer" : "float");
+  } else {
+    luaL_pushfail(L);
+  }
+  return 1;
+}
+
+static void add(lua_State *L, const char *name, lua_CFunction f) {
+  lua_pushcfunction(L, f);
+  lua_setfield(L, -2, name);
+}
+
+static void add_flagged(lua_State *L, const char *name, lua_CFunction f, bool flag) {
+  lua_pushboolean(L, flag);
+  lua_pushcclosure(L, f, 1);
+  lua_setfield(L, -2, name);
+}
+
+void functions_add(lua_State *L, bool also_math) {
+  for (size_t i = 0; i < sizeof unary / sizeof *unary; i++) {
+    lua_pushinteger(L, (lua_Integer)i);
+    lua_pushcclosure(L, call_unary, 1);
+    lua_setfield(L, -2, unary[i].name);
+  }
+  add(L, "floor", call_floor);
+  add(L, "ceil", call_ceil);
+  add(L, "log", call_log);
+  add(L, "pow", call_pow);
+  add(L, "clamp", call_clamp);
+  add_flagged(L, "min", call_extreme, false);
+  add_flagged(L, "max", call_extreme, true);
+  if (also_math) {
+    add(L, "tointeger", call_tointeger);
+    add(L, "type", call_math_type);
+    return;
+  }
+  add(L, "where", call_where);
+  add_flagged(L, "eq", call_eq, true);
+  add_flagged(L, "ne", call_eq, false);
+  add_flagged(L, "reduce_max", call_reduce, true);
+  add_flagged(L, "reduce_sum", call_reduce, false);
+}

@@ -1,0 +1,272 @@
+/* globals.c: what a spec can name. Everything else is refused by name, with the reason or the nearest name. */
+#include <string.h>
+
+#include "gen/lua/declare.h"
+#include "gen/lua/functions.h"
+#include "gen/lua/input.h"
+#include "gen/lua/value.h"
+
+#define GLOBALS "luattn.globals"         /* name -> value */
+#define ENVIRONMENT "luattn.environment" /* an empty table in front of it, through which every access is seen */
+#define PREDEFINED "luattn.predefined"   /* set of names */
+#define GUARD "luattn.guard"             /* metatable of the spec's own tables */
+
+typedef struct missing_row { const char *name, *reason; } missing_row;
+
+static const char no_files[] = "a spec reads and writes no files";
+static const char one_file[] = "a spec is one file and loads no further code";
+static const char no_output[] = "a spec has no output; look at its trace with `luattn emit --stage ir`";
+static const char plain_tables[] = "tables of a spec are plain data";
+static const char no_catch[] = "an error ends the run";
+static const char no_patterns[] = "pattern matching has no limit on its time";
+static const char no_state[] = "hooks are called again and again and must give the same result each time";
+
+static const missing_row missing[] = {
+  {"io", no_files}, {"os", no_files}, {"require", one_file}, {"package", one_file}, {"load", one_file},
+  {"loadstring", one_file}, {"loadfile", one_file}, {"dofile", one_file}, {"print", no_output}, {"warn", no_output},
+  {"debug", "it would open the sandbox"}, {"collectgarbage", "memory is capped, and freed when the spec is loaded"},
+  {"coroutine", no_state}, {"pcall", no_catch}, {"xpcall", no_catch}, {"setmetatable", plain_tables},
+  {"getmetatable", plain_tables}, {"rawget", plain_tables}, {"rawset", plain_tables}, {"rawlen", plain_tables},
+  {"rawequal", "use eq(a, b)"}, {"utf8", "specs need no text beyond string"}, {"_G", "name globals directly"},
+  {"linear_attention", "it is not implemented yet; its parallel form is: return attention { block_mask = causal(), "
+                       "score_mod = .. (the decay), online_func = online_retention or identity }"},
+  {"math.random", no_state}, {"math.randomseed", no_state}, {"string.find", no_patterns}, {"string.match", no_patterns},
+  {"string.gmatch", no_patterns}, {"string.gsub", no_patterns}, {"string.dump", one_file},
+  {"string.pack", no_files}, {"string.unpack", no_files}, {"string.packsize", no_files},
+  {"table.move", "its loop has no limit on its time"}, {"table.pack", "write {...}"},
+};
+
+static const char *missing_reason(const char *name) {
+  for (size_t i = 0; i < sizeof missing / sizeof *missing; i++) {
+    if (strcmp(missing[i].name, name) == 0) return missing[i].reason;
+  }
+  return NULL;
+}
+
+static void suggest_keys(lua_State *L, int table, front_suggestion *s) {
+  table = lua_absindex(L, table);
+  lua_pushnil(L);
+  while (lua_next(L, table) != 0) {
+    lua_pop(L, 1);
+    if (lua_type(L, -1) == LUA_TSTRING && lua_tostring(L, -1)[0] != '_') front_suggest_try(s, lua_tostring(L, -1));
+  }
+}
+
+/* __index of the environment. Upvalue 1: the globals. */
+static int global_get(lua_State *L) {
+  lua_pushvalue(L, 2);
+  if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+  if (lua_type(L, 2) != LUA_TSTRING) return 1;
+  const char *name = lua_tostring(L, 2);
+  if (input_push_name(L, name)) return 1;
+  const char *reason = missing_reason(name);
+  if (reason != NULL) front_raise(L, "'%s' is not available in a spec: %s", name, reason);
+  front_suggestion s;
+  front_suggest_start(&s, name);
+  suggest_keys(L, lua_upvalueindex(1), &s);
+  input_suggest(L, &s);
+  const bool loading = front_of(L)->mode == FRONT_LOADING;
+  front_raise(L, "undefined name '%s'%s%s", name, front_suggest_end(L, &s),
+              loading ? " (inputs, scalars and lengths exist only inside hooks)" : "");
+}
+
+static int global_set(lua_State *L) {
+  const char *name = luaL_tolstring(L, 2, NULL);
+  if (front_of(L)->mode != FRONT_LOADING) {
+    front_raise(L, "global '%s' is assigned inside a hook; a hook must not change anything outside itself, so write local %s",
+                name, name);
+  }
+  if (globals_predefined(L, name)) front_raise(L, "'%s' is predefined; choose another name, or write local %s", name, name);
+  lua_pushvalue(L, 2);
+  lua_pushvalue(L, 3);
+  lua_rawset(L, lua_upvalueindex(1));
+  return 0;
+}
+
+/* Upvalue 1: the members, 2: the library's name. */
+static int library_get(lua_State *L) {
+  lua_pushvalue(L, 2);
+  if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+  const char *library = lua_tostring(L, lua_upvalueindex(2)), *name = luaL_tolstring(L, 2, NULL);
+  const char *reason = missing_reason(front_format(L, "%s.%s", library, name));
+  if (reason != NULL) front_raise(L, "'%s.%s' is not available in a spec: %s", library, name, reason);
+  front_suggestion s;
+  front_suggest_start(&s, name);
+  suggest_keys(L, lua_upvalueindex(1), &s);
+  front_raise(L, "%s has no '%s'%s", library, name, front_suggest_end(L, &s));
+}
+
+static int library_set(lua_State *L) {
+  front_raise(L, "%s is read-only", lua_tostring(L, lua_upvalueindex(2)));
+}
+
+/* Members at the top of the stack -> an empty table that shows them. */
+static void close_library(lua_State *L, const char *name) {
+  lua_newtable(L);
+  lua_newtable(L);
+  lua_pushvalue(L, -3);
+  lua_pushstring(L, name);
+  lua_pushcclosure(L, library_get, 2);
+  lua_setfield(L, -2, "__index");
+  lua_pushvalue(L, -3);
+  lua_pushstring(L, name);
+  lua_pushcclosure(L, library_set, 2);
+  lua_setfield(L, -2, "__newindex");
+  lua_setmetatable(L, -2);
+  lua_remove(L, -2);
+}
+
+/* Copies named members of the table at the top into the one below it, and pops the former. */
+static void take(lua_State *L, const char *const *names) {
+  for (; *names != NULL; names++) {
+    lua_getfield(L, -1, *names);
+    lua_setfield(L, -3, *names);
+  }
+  lua_pop(L, 1);
+}
+
+/* string.rep reserves its result in one step, so that its size is known before the memory cap would say less about it. */
+static int string_rep(lua_State *L) {
+  size_t size, separator = 0;
+  luaL_checklstring(L, 1, &size);
+  const lua_Integer n = luaL_checkinteger(L, 2);
+  luaL_optlstring(L, 3, "", &separator);
+  const size_t limit = (size_t)1 << 20;
+  if (n > 0 && size + separator > 0 && (lua_Unsigned)n > limit / (size + separator)) {
+    front_raise(L, "string.rep: the result would be larger than %zu bytes", limit);
+  }
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, 1);
+  return 1;
+}
+
+static int spec_type(lua_State *L) {
+  luaL_checkany(L, 1);
+  lua_pushstring(L, value_is_traced(L, 1) ? "number" : luaL_typename(L, 1));
+  return 1;
+}
+
+/* Members of an opened standard library are taken into globals.<name>. */
+static void open_library(lua_State *L, const char *name, lua_CFunction open, const char *const *names) {
+  lua_newtable(L);
+  lua_pushcfunction(L, open);
+  lua_pushstring(L, name);
+  lua_call(L, 1, 1);
+  take(L, names);
+  if (strcmp(name, LUA_MATHLIBNAME) == 0) functions_add(L, true);
+  if (strcmp(name, LUA_STRLIBNAME) == 0) {
+    lua_getfield(L, -1, "rep");
+    lua_pushcclosure(L, string_rep, 1);
+    lua_setfield(L, -2, "rep");
+  }
+  close_library(L, name);
+  if (strcmp(name, LUA_STRLIBNAME) == 0) { /* methods of strings see the same members */
+    lua_pushliteral(L, "");
+    lua_getmetatable(L, -1);
+    lua_pushvalue(L, -3);
+    lua_setfield(L, -2, "__index");
+    lua_pop(L, 2);
+  }
+  lua_setfield(L, -2, name);
+}
+
+/* Number of axes of an input, for the prelude. */
+static int input_axes(lua_State *L) {
+  lua_pushinteger(L, input_num_axes(L, 1));
+  return 1;
+}
+
+/* __index and __newindex of the spec's tables: a traced key would silently find nothing. */
+static int guard_key(lua_State *L) {
+  if (value_is_traced(L, 2)) {
+    front_raise(L, "a Lua table is indexed by a traced number, whose value is not known yet; pass the table as an input and "
+                "gather from it, or choose with where()");
+  }
+  if (lua_gettop(L) == 3) lua_rawset(L, 1);
+  else lua_pushnil(L);
+  return lua_gettop(L) == 1 ? 0 : 1;
+}
+
+static int guarded_table(lua_State *L) {
+  lua_settop(L, 1);
+  luaL_setmetatable(L, GUARD);
+  return 1;
+}
+
+static const char *const base_names[] = {"assert", "error", "ipairs", "next", "pairs", "select", "tonumber", "tostring", NULL};
+static const char *const math_names[] = {"acos", "asin", "atan", "deg", "fmod", "huge", "maxinteger", "mininteger", "modf",
+                                         "pi", "rad", "tan", "ult", NULL};
+static const char *const string_names[] = {"byte", "char", "format", "len", "lower", "rep", "reverse", "sub", "upper", NULL};
+static const char *const table_names[] = {"concat", "insert", "remove", "sort", "unpack", NULL};
+
+void globals_open(lua_State *L) {
+  luaL_newmetatable(L, GUARD);
+  lua_pushcfunction(L, guard_key);
+  lua_setfield(L, -2, "__index");
+  lua_pushcfunction(L, guard_key);
+  lua_setfield(L, -2, "__newindex");
+  lua_pop(L, 1);
+
+  lua_newtable(L); /* globals */
+  lua_pushcfunction(L, luaopen_base);
+  lua_call(L, 0, 1);
+  take(L, base_names);
+  lua_pushcfunction(L, spec_type);
+  lua_setfield(L, -2, "type");
+  lua_pushcfunction(L, guarded_table);
+  lua_setfield(L, -2, "__table");
+  lua_pushcfunction(L, input_axes);
+  lua_setfield(L, -2, "__axes");
+  open_library(L, LUA_MATHLIBNAME, luaopen_math, math_names);
+  open_library(L, LUA_STRLIBNAME, luaopen_string, string_names);
+  open_library(L, LUA_TABLIBNAME, luaopen_table, table_names);
+  functions_add(L, false);
+  declare_open(L);
+
+  lua_newtable(L); /* environment */
+  lua_newtable(L);
+  lua_pushvalue(L, -3);
+  lua_pushcclosure(L, global_get, 1);
+  lua_setfield(L, -2, "__index");
+  lua_pushvalue(L, -3);
+  lua_pushcclosure(L, global_set, 1);
+  lua_setfield(L, -2, "__newindex");
+  lua_setmetatable(L, -2);
+  lua_setfield(L, LUA_REGISTRYINDEX, ENVIRONMENT);
+  lua_setfield(L, LUA_REGISTRYINDEX, GLOBALS);
+}
+
+void globals_push(lua_State *L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, ENVIRONMENT);
+}
+
+void globals_lock(lua_State *L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, GLOBALS);
+  lua_newtable(L);
+  lua_pushnil(L);
+  while (lua_next(L, -3) != 0) {
+    lua_pop(L, 1);
+    lua_pushvalue(L, -1);
+    lua_pushboolean(L, 1);
+    lua_rawset(L, -4);
+  }
+  lua_setfield(L, LUA_REGISTRYINDEX, PREDEFINED);
+  lua_pop(L, 1);
+}
+
+bool globals_predefined(lua_State *L, const char *name) {
+  bool found = missing_reason(name) != NULL;
+  for (int i = 0; i < INPUT_LENGTHS; i++) found = found || strcmp(name, input_lengths[i].name) == 0;
+  const int top = lua_gettop(L);
+  if (lua_getfield(L, LUA_REGISTRYINDEX, PREDEFINED) == LUA_TTABLE) found = found || lua_getfield(L, -1, name) != LUA_TNIL;
+  lua_settop(L, top);
+  return found;
+}
+
+bool globals_defined(lua_State *L, const char *name) {
+  lua_getfield(L, LUA_REGISTRYINDEX, GLOBALS);
+  const bool found = lua_getfield(L, -1, name) != LUA_TNIL;
+  lua_pop(L, 2);
+  return found;
+}

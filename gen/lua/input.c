@@ -1,0 +1,206 @@
+#include "gen/lua/input.h"
+
+#include <string.h>
+
+#include "gen/lua/numbers.h"
+#include "gen/lua/replay.h"
+#include "gen/lua/value.h"
+
+#define METATABLE "input"
+
+const length_row input_lengths[INPUT_LENGTHS] = {
+  {"q_len", VAR_Q_LEN}, {"kv_len", VAR_KV_LEN}, {"heads", VAR_HEADS}, {"heads_kv", VAR_HEADS_KV},
+};
+
+/* An input with the indices given so far: t, then t[i] of t[i][j]. */
+typedef struct gather {
+  uint32_t input, generation;
+  int count;
+  operand index[4];      /* FRONT_TRACING */
+  long long number[4];   /* FRONT_NUMBERS */
+} gather;
+
+static const luattn_input_info *info_of(lua_State *L, const gather *t) {
+  return &front_of(L)->spec->input[t->input];
+}
+
+int input_num_axes(lua_State *L, int index) {
+  return (int)info_of(L, luaL_checkudata(L, index, METATABLE))->num_axes;
+}
+
+const char *input_axes_text(lua_State *L, const luattn_input_info *info) {
+  static const char *const meaning[] = {"free", "b", "h", "hkv", "q", "kv"};
+  const char *text = "";
+  for (uint32_t i = 0; i < info->num_axes; i++) {
+    const char *comma = i > 0 ? ", " : "";
+    text = info->axis[i] > 0 ? front_format(L, "%s%s%d", text, comma, (int)info->axis[i])
+                             : front_format(L, "%s%s%s", text, comma, meaning[-info->axis[i]]);
+  }
+  return text;
+}
+
+static void refuse_count(lua_State *L, const gather *t, int count) __attribute__((noreturn));
+static void refuse_count(lua_State *L, const gather *t, int count) {
+  const luattn_input_info *info = info_of(L, t);
+  front_raise(L, "input '%s' has %u axes (%s), but %d %s given; write %s%s", info->name, info->num_axes,
+              input_axes_text(L, info), count, count == 1 ? "index is" : "indices are", info->name,
+              info->num_axes == 1 ? "[i]" : info->num_axes == 2 ? "[{i, j}]" : info->num_axes == 3 ? "[{i, j, k}]" : "[{i, j, k, l}]");
+}
+
+void input_refuse_unindexed(lua_State *L, int index, const char *what) {
+  const gather *t = luaL_testudata(L, index, METATABLE);
+  if (t == NULL) return;
+  if (t->count > 0) refuse_count(L, t, t->count);
+  const luattn_input_info *info = info_of(L, t);
+  front_raise(L, "%s: input '%s' is used without an index; its axes are (%s), so write %s%s", what, info->name,
+              input_axes_text(L, info), info->name, info->num_axes == 1 ? "[i]" : "[{i, j, ..}]");
+}
+
+static void push_gather(lua_State *L, const gather *t) {
+  gather *copy = lua_newuserdatauv(L, sizeof *copy, 0);
+  *copy = *t;
+  luaL_setmetatable(L, METATABLE);
+}
+
+/* Appends the index at the top of the stack. */
+static void add_index(lua_State *L, gather *t, int position) {
+  const luattn_input_info *info = info_of(L, t);
+  if (t->count == (int)info->num_axes) refuse_count(L, t, t->count + 1);
+  const front_state *s = front_of(L);
+  if (lua_type(L, -1) == LUA_TNUMBER && !lua_isinteger(L, -1)) {
+    front_raise(L, "input '%s': index %d is the float %f; gathers take integers, so use // or floor()", info->name, position,
+                lua_tonumber(L, -1));
+  }
+  const int axis = info->axis[t->count];
+  if (lua_isinteger(L, -1)) {
+    const lua_Integer i = lua_tointeger(L, -1);
+    if (s->mode == FRONT_TRACING && (i < 0 || (axis > 0 && i >= axis))) {
+      front_raise(L, "input '%s': index %d is %lld, outside its axis (%s); indices count from 0", info->name, position,
+                  (long long)i, axis > 0 ? front_format(L, "0 .. %d", axis - 1) : "0 and up");
+    }
+    t->number[t->count] = i;
+  }
+  if (s->mode == FRONT_TRACING) {
+    const operand x = value_get(L, -1, front_format(L, "index of input '%s'", info->name));
+    if (ir_typeof(s->g, x.ref) != IR_INT) {
+      front_raise(L, "input '%s': index %d is a float expression; gathers take integers, so use // or floor()", info->name,
+                  position);
+    }
+    t->index[t->count] = x;
+  } else if (lua_type(L, -1) != LUA_TNUMBER) {
+    front_raise(L, "input '%s': index %d is a %s; gathers take integers", info->name, position, front_type_name(L, -1));
+  }
+  t->count++;
+}
+
+static int push_number(lua_State *L, const gather *t) {
+  const front_numbers *n = front_of(L)->numbers;
+  const luattn_input_info *info = info_of(L, t);
+  const double x = n->load(n->user, info->name, t->count, t->number);
+  if (info->dtype == LUATTN_INPUT_BOOL) lua_pushboolean(L, x != 0);
+  else if (info->dtype == LUATTN_INPUT_I32) lua_pushinteger(L, (lua_Integer)x);
+  else lua_pushnumber(L, x);
+  return 1;
+}
+
+static int push_load(lua_State *L, const gather *t) {
+  front_state *s = front_of(L);
+  if (s->mode == FRONT_NUMBERS) return push_number(L, t);
+  const luattn_input_info *info = info_of(L, t);
+  const ir_type type = info->dtype == LUATTN_INPUT_BOOL ? IR_BOOL : info->dtype == LUATTN_INPUT_I32 ? IR_INT : IR_REAL;
+  ir_ref index[4];
+  uint32_t depth = 0;
+  for (int i = 0; i < t->count; i++) {
+    index[i] = t->index[i].ref;
+    if (t->index[i].depth > depth) depth = t->index[i].depth;
+  }
+  const ir_ref r = ir_load(s->g, t->input, type, index, t->count);
+  if (r == IR_NONE) front_no_memory(L);
+  if (type == IR_BOOL) lua_pushboolean(L, replay_truth(L, r));
+  else value_push(L, (operand){.ref = r, .depth = depth + 1});
+  return 1;
+}
+
+static int meta_index(lua_State *L) {
+  gather t = *(gather *)luaL_checkudata(L, 1, METATABLE);
+  const front_state *s = front_of(L);
+  if (t.generation != s->generation) {
+    front_raise(L, "input '%s' was kept from an earlier call; name it where it is used", info_of(L, &t)->name);
+  }
+  if (s->mode == FRONT_TRACING) ir_set_line(s->g, (uint32_t)front_line(L));
+  if (lua_istable(L, 2)) {
+    const int size = (int)lua_rawlen(L, 2);
+    if (t.count + size != (int)info_of(L, &t)->num_axes) refuse_count(L, &t, t.count + size);
+    for (int i = 1; i <= size; i++) {
+      lua_rawgeti(L, 2, i);
+      add_index(L, &t, i);
+      lua_pop(L, 1);
+    }
+  } else {
+    lua_settop(L, 2);
+    add_index(L, &t, t.count + 1);
+  }
+  if (t.count == (int)info_of(L, &t)->num_axes) return push_load(L, &t);
+  push_gather(L, &t);
+  return 1;
+}
+
+static int meta_operator(lua_State *L) {
+  const char *sign = lua_tostring(L, lua_upvalueindex(1));
+  input_refuse_unindexed(L, 1, sign);
+  input_refuse_unindexed(L, 2, sign);
+  front_raise(L, "%s is not possible on an input", sign);
+}
+
+static const char *const operators[][2] = {
+  {"__add", "+"}, {"__sub", "-"}, {"__mul", "*"}, {"__div", "/"}, {"__mod", "%"}, {"__idiv", "//"}, {"__pow", "^"},
+  {"__unm", "-"}, {"__lt", "comparison"}, {"__le", "comparison"}, {"__eq", "=="}, {"__concat", ".."}, {"__len", "#"},
+  {"__call", "a call"}, {"__newindex", "assignment"},
+};
+
+void input_open(lua_State *L) {
+  luaL_newmetatable(L, METATABLE);
+  lua_pushcfunction(L, meta_index);
+  lua_setfield(L, -2, "__index");
+  for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
+    lua_pushstring(L, operators[i][1]);
+    lua_pushcclosure(L, meta_operator, 1);
+    lua_setfield(L, -2, operators[i][0]);
+  }
+  lua_pop(L, 1);
+}
+
+static void push_variable(lua_State *L, ir_var var, uint32_t index) {
+  value_push_leaf(L, ir_variable(front_of(L)->g, var, index));
+}
+
+bool input_push_name(lua_State *L, const char *name) {
+  const front_state *s = front_of(L);
+  const bool numbers = s->mode == FRONT_NUMBERS;
+  if (s->mode == FRONT_LOADING) return false;
+  for (int i = 0; i < INPUT_LENGTHS; i++) {
+    if (strcmp(name, input_lengths[i].name) != 0) continue;
+    if (numbers) lua_pushinteger(L, s->numbers->length[i]);
+    else push_variable(L, input_lengths[i].var, 0);
+    return true;
+  }
+  for (int i = 0; i < s->spec->num_scalars; i++) {
+    if (strcmp(name, s->spec->scalar_name[i]) != 0) continue;
+    if (numbers) lua_pushnumber(L, s->numbers->scalar[i]);
+    else push_variable(L, VAR_SCALAR, (uint32_t)i);
+    return true;
+  }
+  for (int i = 0; i < s->spec->num_inputs; i++) {
+    if (strcmp(name, s->spec->input[i].name) != 0) continue;
+    push_gather(L, &(gather){.input = (uint32_t)i, .generation = s->generation});
+    return true;
+  }
+  return false;
+}
+
+void input_suggest(lua_State *L, front_suggestion *s) {
+  const traced_spec *spec = front_of(L)->spec;
+  for (int i = 0; i < INPUT_LENGTHS; i++) front_suggest_try(s, input_lengths[i].name);
+  for (int i = 0; i < spec->num_scalars; i++) front_suggest_try(s, spec->scalar_name[i]);
+  for (int i = 0; i < spec->num_inputs; i++) front_suggest_try(s, spec->input[i].name);
+}

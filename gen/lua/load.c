@@ -1,0 +1,45 @@
+/* load.c: from the text of a spec to the table of its attention {..}. */
+#include <string.h>
+
+#include "gen/lua/declare.h"
+#include "gen/lua/input.h"
+#include "gen/lua/prelude.h"
+#include "gen/lua/scan.h"
+#include "gen/lua/value.h"
+
+/* Loads a chunk, raising a syntax error, and runs it in the environment of specs. Leaves its first result. */
+static void run_chunk(lua_State *L, const char *source, size_t size, const char *name) {
+  if (luaL_loadbufferx(L, source, size, name, "t") != LUA_OK) lua_error(L);
+  globals_push(L);
+  lua_setupvalue(L, -2, 1); /* _ENV */
+  lua_call(L, 0, 1);
+}
+
+void front_load_file(lua_State *L) {
+  front_state *s = front_of(L);
+  globals_open(L);
+  value_open(L);
+  input_open(L);
+  run_chunk(L, (const char *)front_prelude, front_prelude_size, CHUNK_PRELUDE);
+  lua_pop(L, 1);
+  globals_lock(L);
+
+  const char *source = s->source;
+  size_t size = s->source_size;
+  if (size >= 3 && memcmp(source, "\xef\xbb\xbf", 3) == 0) source += 3, size -= 3; /* byte order mark */
+  if (size > 0 && *source == LUA_SIGNATURE[0]) front_raise_at(L, 0, "the file is Lua bytecode; a spec is Lua text");
+  if (luaL_loadbufferx(L, source, size, CHUNK_SPEC, "t") != LUA_OK) lua_error(L);
+  lua_pop(L, 1); /* its syntax is right: from now on the text may be read by tokens */
+
+  char message[256];
+  const int line = scan_equality(source, size, message, sizeof message);
+  if (line > 0) front_raise_at(L, line, "%s", message);
+  text guarded;
+  text_init(&guarded, s->a);
+  if (!scan_guard_tables(source, size, &guarded)) {
+    if (text_failed(&guarded)) front_no_memory(L);
+    front_raise_at(L, 0, "table constructors are nested too deeply");
+  }
+  run_chunk(L, text_get(&guarded), guarded.size, CHUNK_SPEC);
+  declare_push(L, lua_gettop(L));
+}

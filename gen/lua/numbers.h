@@ -1,0 +1,18 @@
+/* numbers.h: what hooks read when they run in plain Lua (FRONT_NUMBERS), and what they return. */
+#ifndef LUATTN_GEN_LUA_NUMBERS_H
+#define LUATTN_GEN_LUA_NUMBERS_H
+
+#include "gen/lua/input.h"
+#include "gen/lua/replay.h"
+
+typedef struct front_numbers {
+  front_load load;
+  void *user;
+  long long length[INPUT_LENGTHS];
+  double scalar[32];
+  double variable[VAR_COUNT];
+  double state[SPEC_MAX_STATE], final[SPEC_MAX_FINAL];
+  double result[REPLAY_MAX_RESULTS];
+} front_numbers;
+
+#endif

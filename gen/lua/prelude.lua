@@ -1,0 +1,320 @@
+-- prelude.lua: the standard library of specs: online functions, masks, score mods, and what combines them.
+-- All of it is plain Lua over the functions that every spec has. Positions count from 0. s is a score, q = q_idx, kv = kv_idx.
+
+-- A parameter may be a number, the name of a scalar or input, or a function(b, h).
+-- An input named this way is read at [h] or [{b, h}].
+local function parameter(what, x)
+  if type(x) == "number" then return function() return x end end
+  if type(x) == "function" then return x end
+  if type(x) ~= "string" then
+    error(what .. " is a " .. type(x) .. "; give a number, the name of a scalar or input, or a function(b, h)")
+  end
+  return function(b, h)
+    local value = _ENV[x]
+    if type(value) ~= "userdata" then return value end
+    if __axes(value) == 2 then return value[{b, h}] end
+    return value[h]
+  end
+end
+
+-- An input that is read at a position: its name, with axes {position} or {b, position}.
+local function at_position(what, name)
+  if type(name) ~= "string" then error(what .. " is a " .. type(name) .. "; give the name of an input") end
+  return function(b, position)
+    local input = _ENV[name]
+    if type(input) ~= "userdata" then error(what .. ": '" .. name .. "' is a scalar; give the name of an input") end
+    if __axes(input) == 2 then return input[{b, position}] end
+    return input[position]
+  end
+end
+
+local function whole(what, x, least)
+  if math.type(x) ~= "integer" or x < least then
+    error(what .. " is " .. tostring(x) .. "; give an integer, at least " .. tostring(least))
+  end
+  return x
+end
+
+---- Online functions -------------------------------------------------------------------------------------------------
+
+-- Low enough for every score, and finite, so that a row of scores of -inf computes exp(-inf), not exp(-inf + inf).
+local lowest = -1e37
+
+-- One step of every softmax: m is the running maximum and l the sum of exp(s - m).
+local function softmax_step(scores, rowscales)
+  local m = max(rowscales.m, reduce_max(scores))
+  local o_scale = exp(rowscales.m - m)
+  local p = exp(scores - m)
+  return p, { m = m, l = rowscales.l * o_scale + reduce_sum(p) }, o_scale
+end
+
+-- p = exp(s) / sum exp(s); lse = log sum exp(s).   Milakov and Gimelshein 2018; FlashAttention (Dao et al. 2022)
+online_softmax = {
+  name = "online_softmax",
+  online_rowscales = { m = lowest, l = 0 },
+  final_rowscales = { "lse" },
+  online_fwd = function(scores, rowscales, b, h, q_idx) return softmax_step(scores, rowscales) end,
+  online_fwd_epilogue = function(o, rowscales, b, h, q_idx)
+    local l = rowscales.l
+    return o * where(l > 0, 1 / l, 0), { lse = log(l) + rowscales.m }
+  end,
+  forward = function(scores, final_rowscales, b, h, q_idx, kv_idx) return exp(scores - final_rowscales.lse) end,
+}
+
+-- p = exp(s) / (exp(sink) + sum exp(s)); lse = log of that denominator. The sink is a logit that takes part in the row but has no
+-- value; learned per head in gpt-oss (OpenAI 2025): attention_sink("sinks") with inputs = { sinks = { axes = {"h"}, grad = true } }.
+function attention_sink(logit)
+  local sink = parameter("attention_sink: logit", logit)
+  return {
+    name = "attention_sink",
+    online_rowscales = { m = function(b, h) return sink(b, h) end, l = 0 },
+    final_rowscales = { "lse" },
+    online_fwd = function(scores, rowscales, b, h, q_idx) return softmax_step(scores, rowscales) end,
+    online_fwd_epilogue = function(o, rowscales, b, h, q_idx)
+      local l = rowscales.l + exp(sink(b, h) - rowscales.m)
+      return o / l, { lse = log(l) + rowscales.m }
+    end,
+    forward = function(scores, final_rowscales, b, h, q_idx, kv_idx) return exp(scores - final_rowscales.lse) end,
+  }
+end
+
+-- p = exp(s) / (1 + sum exp(s)): a sink at zero.   Miller, "Attention is off by one" (2023)
+softmax_one = attention_sink(0.0)
+softmax_one.name = "softmax_one"
+
+-- p = s / max(sum |s|, 1).   RetNet's parallel form (Sun et al. 2023); the decay goes into score_mod
+local function retention(name, normaliser)
+  return {
+    name = name,
+    online_rowscales = { c = 0 },
+    final_rowscales = { "r" },
+    online_fwd = function(scores, rowscales, b, h, q_idx)
+      return scores, { c = rowscales.c + reduce_sum(abs(scores)) }
+    end,
+    online_fwd_epilogue = function(o, rowscales, b, h, q_idx)
+      local r = normaliser(rowscales.c)
+      return o / r, { r = r }
+    end,
+  }
+end
+online_retention = retention("online_retention", function(c) return max(c, 1) end)
+
+-- The same with the normaliser constant in backward, as RetNet's own code has it.
+online_retention_detached = retention("online_retention_detached", function(c) return stop_gradient(max(c, 1)) end)
+
+local function elementwise(name, f)
+  return { name = name, online_fwd = function(scores, rowscales, b, h, q_idx) return f(scores) end }
+end
+
+sigmoid_attention = elementwise("sigmoid_attention", sigmoid) -- p = sigmoid(s); the bias goes into score_mod.   Ramapuram et al. 2024
+relu_attention = elementwise("relu_attention", relu)          -- p = max(s, 0).   Wortsman et al. 2023 (divide by the length in score_mod)
+square_relu = elementwise("square_relu", function(s) return relu(s) * relu(s) end) -- p = max(s, 0)^2.   Hua et al. 2022 (FLASH)
+identity = elementwise("identity", function(s) return s end)  -- p = s: attention without a normaliser
+
+---- Masks ------------------------------------------------------------------------------------------------------------
+
+-- kv <= q: the first query sees the first key.
+function causal()
+  return function(b, h, q_idx, kv_idx) return kv_idx <= q_idx end
+end
+
+-- kv <= q + kv_len - q_len: the last query sees the last key, as in FlashAttention.
+function causal_bottom_right()
+  return function(b, h, q_idx, kv_idx) return kv_idx <= q_idx + kv_len - q_len end
+end
+
+local function window(what, left, right, offset)
+  local function side(name, x)
+    if type(x) == "nil" or (type(x) == "number" and x < 0) then return nil end
+    return parameter(what .. ": " .. name, x)
+  end
+  left, right = side("left", left), side("right", right)
+  return function(b, h, q_idx, kv_idx)
+    local middle = q_idx + offset()
+    return (not left or middle - left(b, h) <= kv_idx) and (not right or kv_idx <= middle + right(b, h))
+  end
+end
+
+-- q - left <= kv <= q + right, both ends kept; nil or -1 is no bound.   Mistral: sliding_window(window - 1, 0)
+function sliding_window(left, right)
+  return window("sliding_window", left, right, function() return 0 end)
+end
+
+-- The same around q + kv_len - q_len: FlashAttention's window_size.
+function sliding_window_bottom_right(left, right)
+  return window("sliding_window_bottom_right", left, right, function() return kv_len - q_len end)
+end
+
+-- kv < n or kv <= q: the first n keys are seen by all.   T5 (Raffel et al. 2020), UniLM
+function prefix_lm(n)
+  local prefix = parameter("prefix_lm: n", n)
+  return function(b, h, q_idx, kv_idx) return kv_idx < prefix(b, h) or kv_idx <= q_idx end
+end
+
+-- ids_q[q] = ids_kv[kv]: packed sequences do not see each other. Names of i32 inputs with axes {"q"} or {"b", "q"}, and {"kv"} or
+-- {"b", "kv"}; one name with a free axis serves both sides.
+function document(ids_q, ids_kv)
+  local of_q = at_position("document: ids_q", ids_q)
+  local of_kv = at_position("document: ids_kv", ids_kv or ids_q)
+  return function(b, h, q_idx, kv_idx) return eq(of_q(b, q_idx), of_kv(b, kv_idx)) end
+end
+
+-- |q - kv| <= w and (q - kv) mod d = 0.   Longformer (Beltagy et al. 2020)
+function dilated_window(w, d)
+  whole("dilated_window: w", w, 0)
+  whole("dilated_window: d", d, 1)
+  return function(b, h, q_idx, kv_idx) return abs(q_idx - kv_idx) <= w and eq((q_idx - kv_idx) % d, 0) end
+end
+
+-- |q - kv| <= w, or one of the two is global: below n, or true in the bool input of that name.   Longformer
+function global_sliding(w, n)
+  whole("global_sliding: w", w, 0)
+  local is_global
+  if type(n) == "string" then
+    is_global = at_position("global_sliding: n", n)
+  else
+    whole("global_sliding: n", n, 0)
+    is_global = function(b, position) return position < n end
+  end
+  return function(b, h, q_idx, kv_idx)
+    return abs(q_idx - kv_idx) <= w or is_global(b, q_idx) or is_global(b, kv_idx)
+  end
+end
+
+-- The sequence is n noised tokens, then the same n clean: a noised block sees itself and the clean blocks before it, a clean
+-- block the clean blocks up to itself. n is half of q_len if left out.   Arriola et al. 2025 (block diffusion)
+function block_diffusion(block, n)
+  whole("block_diffusion: block", block, 1)
+  return function(b, h, q_idx, kv_idx)
+    local length = n or q_len // 2
+    local q_noised, kv_noised = q_idx < length, kv_idx < length
+    local q_block = where(q_noised, q_idx, q_idx - length) // block
+    local kv_block = where(kv_noised, kv_idx, kv_idx - length) // block
+    if kv_noised then return q_noised and eq(q_block, kv_block) end
+    if q_noised then return kv_block < q_block end
+    return kv_block <= q_block
+  end
+end
+
+-- One axis of a neighbourhood: i sees j of L positions.
+local function near(i, j, L, kernel, stride, dilation, causal)
+  local group, p, n, same = 0, i, L, true
+  if dilation > 1 then
+    group, p = i % dilation, i // dilation
+    n = (L - group + dilation - 1) // dilation
+    same = eq(j % dilation, group)
+    j = j // dilation
+  end
+  if causal then
+    local leader = stride > 1 and min(stride * (p // stride) + stride - 1, n - 1) or p
+    return same and max(leader - kernel + 1, 0) <= j and j <= p
+  end
+  local leader = stride > 1 and min(stride * (p // stride) + stride // 2, n - 1) or p
+  local first = clamp(leader - kernel // 2, 0, n - kernel)
+  return same and first <= j and j < first + kernel
+end
+
+-- The kernel nearest tokens along every axis of a grid of 1 to 3 dimensions whose tokens are in row-major order.
+-- neighborhood { size = {H, W}, kernel = {7, 7}, stride = {1, 1}, dilation = {1, 1}, causal = {false, false} }; all but size and
+-- kernel may be left out, and so may size in one dimension.   NATTEN (Hassani et al. 2023; strides: GNA, 2025)
+function neighborhood(t)
+  if type(t) ~= "table" or type(t.kernel) ~= "table" then error("neighborhood: takes { size = {..}, kernel = {..} }") end
+  local n = #t.kernel
+  if n < 1 or n > 3 then error("neighborhood: kernel has " .. n .. " dimensions; 1 to 3 are possible") end
+  local size, strides, dilations, is_causal = t.size or {}, t.stride or {}, t.dilation or {}, t.causal or {}
+  local kernel, stride, dilation = {}, {}, {}
+  if #size ~= n and not (n == 1 and #size == 0) then
+    error("neighborhood: size has " .. #size .. " dimensions, kernel " .. n .. "; give as many")
+  end
+  for d = 1, n do
+    kernel[d] = whole("neighborhood: kernel", t.kernel[d], 2)
+    stride[d] = whole("neighborhood: stride", strides[d] or 1, 1)
+    dilation[d] = whole("neighborhood: dilation", dilations[d] or 1, 1)
+    if stride[d] > kernel[d] then error("neighborhood: stride " .. stride[d] .. " is larger than kernel " .. kernel[d]) end
+    if size[d] and whole("neighborhood: size", size[d], 1) < kernel[d] * dilation[d] then
+      error("neighborhood: kernel " .. kernel[d] .. " times dilation " .. dilation[d] .. " is larger than size " .. size[d])
+    end
+  end
+  return function(b, h, q_idx, kv_idx)
+    local keep, i, j = true, q_idx, kv_idx
+    for d = n, 1, -1 do -- the last axis varies fastest
+      local L = size[d] or q_len
+      local qi, kj = i, j
+      if d > 1 then
+        qi, kj = i % L, j % L
+        i, j = i // L, j // L
+      end
+      keep = keep and near(qi, kj, L, kernel[d], stride[d], dilation[d], is_causal[d])
+    end
+    return keep
+  end
+end
+
+---- Score mods -------------------------------------------------------------------------------------------------------
+
+-- s - slope * |q + kv_len - q_len - kv|, slope = 2^(-8 (h + 1) / heads) or the input of that name.   Press et al. 2022
+function alibi(slopes)
+  local slope = slopes and parameter("alibi: slopes", slopes) or function(b, h) return exp2(-8 * (h + 1) / heads) end
+  return function(score, b, h, q_idx, kv_idx)
+    return score - slope(b, h) * abs(q_idx + kv_len - q_len - kv_idx)
+  end
+end
+
+-- c * tanh(s / c).   Gemma 2 (2024), Grok-1
+function softcap(c)
+  local cap = parameter("softcap: c", c)
+  return function(score, b, h, q_idx, kv_idx) return cap(b, h) * tanh(score / cap(b, h)) end
+end
+
+-- s + table[h, clamp(kv - q, -n, n) + n]; the table is an input with axes {"h", 2 * n + 1}.   Shaw et al. 2018, one number a distance
+function relative_position(table_name, n)
+  whole("relative_position: n", n, 0)
+  if type(table_name) ~= "string" then error("relative_position: table is a " .. type(table_name) .. "; give the name of an input") end
+  return function(score, b, h, q_idx, kv_idx)
+    return score + _ENV[table_name][{h, clamp(kv_idx - q_idx, -n, n) + n}]
+  end
+end
+
+---- Combining --------------------------------------------------------------------------------------------------------
+
+local function check_functions(what, list)
+  for i = 1, #list do
+    if type(list[i]) ~= "function" then error(what .. ": argument " .. i .. " is a " .. type(list[i]) .. "; give functions") end
+  end
+  return list
+end
+
+-- Kept where all of the masks keep; where one of them does; where the mask does not.
+function mask_and(...)
+  local masks = check_functions("mask_and", {...})
+  return function(...)
+    for i = 1, #masks do
+      if not masks[i](...) then return false end
+    end
+    return true
+  end
+end
+
+function mask_or(...)
+  local masks = check_functions("mask_or", {...})
+  return function(...)
+    for i = 1, #masks do
+      if masks[i](...) then return true end
+    end
+    return false
+  end
+end
+
+function mask_not(mask)
+  check_functions("mask_not", {mask})
+  return function(...) return not mask(...) end
+end
+
+-- Score mods, or input mods, one after the other: chain(f, g)(s, ..) = g(f(s, ..), ..)
+function chain(...)
+  local mods = check_functions("chain", {...})
+  return function(x, ...)
+    for i = 1, #mods do x = mods[i](x, ...) end
+    return x
+  end
+end

@@ -1,0 +1,220 @@
+/* sandbox.c: a Lua state with a memory cap and an instruction budget, and the way from a Lua error to a status. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/fail.h"
+#include "gen/lua/state.h"
+
+#define MEMORY_CAP_MIB 64
+#define CHURN_CAP_GIB 4 /* copying strings for ever costs time without costing instructions */
+#define INSTRUCTION_BUDGET 20000000LL
+#define INSTRUCTIONS_A_CHECK 100
+
+front_state *front_of(lua_State *L) {
+  front_state *s;
+  memcpy(&s, lua_getextraspace(L), sizeof s);
+  return s;
+}
+
+static void *sandbox_realloc(void *user, void *ptr, size_t old_size, size_t new_size) {
+  front_state *s = user;
+  const luattn_allocator *allocator = arena_allocator(s->a);
+  if (ptr == NULL) old_size = 0; /* Lua passes the kind of object instead */
+  if (new_size > old_size) {
+    const size_t more = new_size - old_size;
+    if (more > ((size_t)MEMORY_CAP_MIB << 20) - s->memory) {
+      s->refusal = REFUSED_BY_CAP;
+      return NULL;
+    }
+    if (s->churn > (size_t)CHURN_CAP_GIB << 30) {
+      s->refusal = REFUSED_BY_CHURN;
+      return NULL;
+    }
+    s->churn += new_size;
+  }
+  void *p = allocator->realloc(allocator->user, ptr, old_size, new_size);
+  if (p == NULL && new_size > 0) {
+    s->refusal = REFUSED_BY_SYSTEM;
+    return NULL;
+  }
+  s->memory = s->memory - old_size + new_size;
+  return p;
+}
+
+/* Line of the innermost frame of the spec, or 0. */
+static int running_line(lua_State *L) {
+  lua_Debug frame;
+  for (int level = 0; lua_getstack(L, level, &frame); level++) {
+    lua_getinfo(L, "Sl", &frame);
+    if (strcmp(frame.source, CHUNK_SPEC) == 0 && frame.currentline > 0) return frame.currentline;
+  }
+  return 0;
+}
+
+int front_line(lua_State *L) {
+  const int line = running_line(L);
+  return line > 0 ? line : front_of(L)->hook_line;
+}
+
+static void check_budget(lua_State *L, lua_Debug *event) {
+  (void)event;
+  front_state *s = front_of(L);
+  const int line = running_line(L);
+  if (line > 0) s->last_line = line;
+  s->instructions -= INSTRUCTIONS_A_CHECK;
+  if (s->instructions < 0) {
+    front_raise(L, "instruction budget: the spec ran more than %lld Lua instructions; bound its loops",
+                INSTRUCTION_BUDGET);
+  }
+}
+
+void sandbox_refill(front_state *s) {
+  s->instructions = INSTRUCTION_BUDGET;
+}
+
+static void raise_text(lua_State *L, int line, const char *fmt, va_list args) __attribute__((noreturn, format(printf, 3, 0)));
+static void raise_text(lua_State *L, int line, const char *fmt, va_list args) {
+  char message[sizeof((luattn_error *)0)->message];
+  int used = line > 0 ? snprintf(message, sizeof message, "(spec):%d: ", line) : snprintf(message, sizeof message, "(spec): ");
+  if (used < 0) used = 0;
+  vsnprintf(message + used, sizeof message - (size_t)used, fmt, args);
+  lua_pushstring(L, message);
+  lua_error(L);
+  __builtin_unreachable();
+}
+
+int front_raise(lua_State *L, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  raise_text(L, front_line(L), fmt, args);
+}
+
+int front_raise_at(lua_State *L, int line, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  raise_text(L, line, fmt, args);
+}
+
+const char *front_format(lua_State *L, const char *fmt, ...) {
+  char text[512];
+  va_list args;
+  va_start(args, fmt);
+  const int n = vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  const char *copy = n < 0 ? NULL : arena_copy(front_of(L)->a, text, strlen(text));
+  if (copy == NULL) front_no_memory(L);
+  return copy;
+}
+
+int front_no_memory(lua_State *L) {
+  front_of(L)->no_memory = true;
+  lua_pushnil(L); /* allocates nothing */
+  lua_error(L);
+  __builtin_unreachable();
+}
+
+const char *front_type_name(lua_State *L, int index) {
+  if (luaL_getmetafield(L, index, "__name") == LUA_TSTRING) {
+    const char *name = lua_tostring(L, -1); /* anchored by the metatable */
+    lua_pop(L, 1);
+    return name;
+  }
+  return luaL_typename(L, index);
+}
+
+luattn_status sandbox_open(front_state *s, lua_State **out, luattn_error *err) {
+  sandbox_refill(s);
+  lua_State *L = lua_newstate(sandbox_realloc, s);
+  if (L == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", s->file);
+  memcpy(lua_getextraspace(L), &s, sizeof s);
+  lua_sethook(L, check_budget, LUA_MASKCOUNT, INSTRUCTIONS_A_CHECK);
+  *out = L;
+  return LUATTN_OK;
+}
+
+void sandbox_close(lua_State *L) {
+  if (L != NULL) lua_close(L);
+}
+
+/* What Lua's own messages leave open: they speak of "a nil value", we know that a traced value is meant. */
+static const char *hint(const char *message) {
+  if (strstr(message, "'for' limit must be a number") != NULL || strstr(message, "'for' initial value must be") != NULL) {
+    return "; a loop cannot run to a traced value: loop to a constant and decide inside";
+  }
+  if (strstr(message, "stack overflow") != NULL) return "; a function calls itself without end";
+  return "";
+}
+
+/* Message handler: gives every error a line of the spec. Errors inside the prelude carry the prelude's line, which says
+ * nothing to a user, so the caller's line replaces it. */
+static int complete_message(lua_State *L) {
+  const front_state *s = front_of(L);
+  if (s->no_memory) return 1;
+  const int line = front_line(L);
+  const char *place = line > 0 ? lua_pushfstring(L, "(spec):%d: ", line) : lua_pushliteral(L, "(spec): ");
+  if (lua_type(L, 1) != LUA_TSTRING) {
+    lua_pushfstring(L, "%serror() was called with a %s; give it a string", place, front_type_name(L, 1));
+    return 1;
+  }
+  const char *message = lua_tostring(L, 1);
+  const char *end = strchr(message, '\n'); /* "stack overflow" brings a traceback of Lua's own */
+  const size_t size = end != NULL ? (size_t)(end - message) : strlen(message);
+  lua_pushlstring(L, message, size);
+  message = lua_tostring(L, -1);
+  if (strncmp(message, "(spec):", 7) == 0) {
+    lua_pushfstring(L, "%s%s", message, hint(message));
+    return 1;
+  }
+  if (strncmp(message, "(luattn):", 9) == 0) {
+    const char *text = strstr(message, ": ");
+    if (text != NULL) message = text + 2;
+  }
+  lua_pushfstring(L, "%s%s%s", place, message, hint(message));
+  return 1;
+}
+
+/* Copies a message with "(spec)" replaced by the file's name. */
+static void name_file(const char *message, const char *file, char *out, size_t size) {
+  size_t used = 0;
+  while (*message != '\0' && used + 1 < size) {
+    if (strncmp(message, "(spec):", 7) == 0) {
+      const int n = snprintf(out + used, size - used, "%s", file);
+      used += n > 0 && (size_t)n < size - used ? (size_t)n : size - used - 1;
+      message += 6;
+    } else {
+      out[used++] = *message++;
+    }
+  }
+  out[used] = '\0';
+}
+
+static luattn_status fail_on_memory(const front_state *s, luattn_error *err) {
+  switch (s->refusal) {
+    case REFUSED_BY_CAP:
+      return luattn_fail(err, LUATTN_SPEC, "%s:%d: memory cap: the spec used more than %d MiB of Lua memory; "
+                         "keep less data, or pass it as an input", s->file, s->last_line, MEMORY_CAP_MIB);
+    case REFUSED_BY_CHURN:
+      return luattn_fail(err, LUATTN_SPEC, "%s:%d: memory cap: the spec allocated more than %d GiB in all; "
+                         "build fewer strings and tables", s->file, s->last_line, CHURN_CAP_GIB);
+    case REFUSED_NOTHING:
+    case REFUSED_BY_SYSTEM: break;
+  }
+  return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", s->file);
+}
+
+luattn_status sandbox_call(lua_State *L, lua_CFunction f, luattn_error *err) {
+  front_state *s = front_of(L);
+  lua_settop(L, 0);
+  s->refusal = REFUSED_NOTHING;
+  lua_pushcfunction(L, complete_message); /* a light C function: allocates nothing outside the pcall */
+  lua_pushcfunction(L, f);
+  const int status = lua_pcall(L, 0, 0, 1);
+  if (status == LUA_OK) return LUATTN_OK;
+  if (s->no_memory) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", s->file);
+  if (status == LUA_ERRMEM) return fail_on_memory(s, err);
+  const char *message = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "an error without a message";
+  char text[sizeof err->message];
+  name_file(message, s->file, text, sizeof text);
+  return luattn_fail(err, LUATTN_SPEC, "%s", text);
+}

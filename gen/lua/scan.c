@@ -1,0 +1,208 @@
+#include "gen/lua/scan.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef enum token_kind { TOKEN_END, TOKEN_NAME, TOKEN_KEYWORD, TOKEN_NUMBER, TOKEN_STRING, TOKEN_SIGN } token_kind;
+
+typedef struct token {
+  token_kind kind;
+  const char *start;
+  size_t size;
+  int line;
+} token;
+
+typedef struct scanner {
+  const char *at, *end;
+  int line;
+} scanner;
+
+static bool is_token(const token *t, const char *word) {
+  return t->size == strlen(word) && memcmp(t->start, word, t->size) == 0;
+}
+
+/* Level of a long bracket ([[, [=[, ..) at s->at, or -1. */
+static int long_bracket(const scanner *s) {
+  const char *p = s->at + 1;
+  if (s->at >= s->end || *s->at != '[') return -1;
+  while (p < s->end && *p == '=') p++;
+  return p < s->end && *p == '[' ? (int)(p - s->at - 1) : -1;
+}
+
+static void skip_long(scanner *s, int level) {
+  s->at += level + 2;
+  while (s->at < s->end) {
+    if (*s->at == '\n') s->line++;
+    if (*s->at != ']') {
+      s->at++;
+      continue;
+    }
+    const char *p = s->at + 1;
+    while (p < s->end && *p == '=') p++;
+    if (p < s->end && *p == ']' && p - s->at - 1 == level) {
+      s->at = p + 1;
+      return;
+    }
+    s->at = p;
+  }
+}
+
+static void skip_space(scanner *s) {
+  while (s->at < s->end) {
+    if (*s->at == '\n') s->line++;
+    if (isspace((unsigned char)*s->at)) {
+      s->at++;
+    } else if (s->end - s->at >= 2 && s->at[0] == '-' && s->at[1] == '-') {
+      s->at += 2;
+      const int level = long_bracket(s);
+      if (level >= 0) skip_long(s, level);
+      else while (s->at < s->end && *s->at != '\n') s->at++;
+    } else {
+      return;
+    }
+  }
+}
+
+static void skip_string(scanner *s) {
+  const char quote = *s->at++;
+  while (s->at < s->end && *s->at != quote && *s->at != '\n') {
+    if (*s->at == '\\' && s->at + 1 < s->end) {
+      s->at++;
+      if (*s->at == '\n') s->line++;
+    }
+    s->at++;
+  }
+  if (s->at < s->end && *s->at == quote) s->at++;
+}
+
+static void skip_number(scanner *s) {
+  const bool hex = s->end - s->at >= 2 && s->at[0] == '0' && (s->at[1] == 'x' || s->at[1] == 'X');
+  while (s->at < s->end) {
+    const char c = *s->at;
+    const bool exponent = hex ? c == 'p' || c == 'P' : c == 'e' || c == 'E';
+    if (!isalnum((unsigned char)c) && c != '.') return;
+    s->at++;
+    if (exponent && s->at < s->end && (*s->at == '+' || *s->at == '-')) s->at++;
+  }
+}
+
+static token_kind word_kind(const token *t) {
+  static const char *const keywords[] = {
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local", "nil", "not", "or",
+    "repeat", "return", "then", "true", "until", "while",
+  };
+  for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++) {
+    if (is_token(t, keywords[i])) return TOKEN_KEYWORD;
+  }
+  return TOKEN_NAME;
+}
+
+static token next_token(scanner *s) {
+  static const char *const signs[] = {"...", "..", "==", "~=", "<=", ">=", "//", "::", "<<", ">>"};
+  skip_space(s);
+  token t = {.kind = TOKEN_END, .start = s->at, .size = 0, .line = s->line};
+  if (s->at >= s->end) return t;
+  const unsigned char c = (unsigned char)*s->at;
+  const bool dot_digit = c == '.' && s->end - s->at >= 2 && isdigit((unsigned char)s->at[1]);
+  if (isalpha(c) || c == '_') {
+    while (s->at < s->end && (isalnum((unsigned char)*s->at) || *s->at == '_')) s->at++;
+    t.size = (size_t)(s->at - t.start);
+    t.kind = word_kind(&t);
+    return t;
+  }
+  if (isdigit(c) || dot_digit) {
+    t.kind = TOKEN_NUMBER;
+    skip_number(s);
+  } else if (c == '"' || c == '\'') {
+    t.kind = TOKEN_STRING;
+    skip_string(s);
+  } else if (long_bracket(s) >= 0) {
+    t.kind = TOKEN_STRING;
+    skip_long(s, long_bracket(s));
+  } else {
+    t.kind = TOKEN_SIGN;
+    size_t size = 1;
+    for (size_t i = 0; i < sizeof signs / sizeof *signs && size == 1; i++) {
+      const size_t n = strlen(signs[i]);
+      if ((size_t)(s->end - s->at) >= n && memcmp(s->at, signs[i], n) == 0) size = n;
+    }
+    s->at += size;
+  }
+  t.size = (size_t)(s->at - t.start);
+  return t;
+}
+
+static bool is_literal(const token *t) {
+  return t->kind == TOKEN_STRING || is_token(t, "nil") || is_token(t, "true") || is_token(t, "false");
+}
+
+static bool is_simple(const token *t) {
+  return t->kind == TOKEN_NAME || t->kind == TOKEN_NUMBER;
+}
+
+/* Does the token continue an operand, so that the name or number before or after it is not all of that operand? */
+static bool binds(const token *t) {
+  if (t->kind == TOKEN_STRING) return true;
+  if (t->kind != TOKEN_SIGN || t->size == 0) return false;
+  return is_token(t, "..") || (t->size == 1 && strchr(".:[({+-*/%^#&|~", *t->start) != NULL) || is_token(t, "//");
+}
+
+int scan_equality(const char *source, size_t source_size, char *message, size_t size) {
+  scanner s = {.at = source, .end = source + source_size, .line = 1};
+  token window[5]; /* .. a == b .. with == in the middle */
+  memset(window, 0, sizeof window);
+  window[0].start = window[1].start = source;
+  for (int i = 2; i < 5; i++) window[i] = next_token(&s);
+  for (; window[2].kind != TOKEN_END; memmove(window, window + 1, 4 * sizeof *window), window[4] = next_token(&s)) {
+    const token *op = &window[2], *left = &window[1], *right = &window[3];
+    const bool equal = is_token(op, "=="), unequal = is_token(op, "~=");
+    if (op->kind != TOKEN_SIGN || (!equal && !unequal) || is_literal(left) || is_literal(right)) continue;
+    const char *name = equal ? "eq" : "ne";
+    const bool simple = is_simple(left) && is_simple(right) && !binds(&window[0]) && !binds(&window[4]);
+    if (simple) {
+      snprintf(message, size, "%.*s is always %s between a traced value and a number; write %s(%.*s, %.*s)", (int)op->size,
+               op->start, equal ? "false" : "true", name, (int)left->size, left->start, (int)right->size, right->start);
+    } else {
+      snprintf(message, size, "%.*s is always %s between a traced value and a number; write %s(a, b) for a %.*s b",
+               (int)op->size, op->start, equal ? "false" : "true", name, (int)op->size, op->start);
+    }
+    return op->line;
+  }
+  return 0;
+}
+
+enum { NESTING_MAX = 200 };
+
+/* f{..} is a call, so f__table{..} would be another name: it becomes f(__table{..}). */
+static bool is_call_argument(const token *before) {
+  if (before->kind == TOKEN_NAME || before->kind == TOKEN_STRING) return true;
+  return before->kind == TOKEN_SIGN && before->size == 1 && strchr(")]}", *before->start) != NULL;
+}
+
+bool scan_guard_tables(const char *source, size_t source_size, text *out) {
+  bool call[NESTING_MAX];
+  int depth = 0;
+  scanner s = {.at = source, .end = source + source_size, .line = 1};
+  const char *copied = source;
+  token before = {.kind = TOKEN_END};
+  for (token t = next_token(&s); t.kind != TOKEN_END; before = t, t = next_token(&s)) {
+    if (t.kind != TOKEN_SIGN || t.size != 1) continue;
+    if (*t.start == '{') {
+      if (depth == NESTING_MAX) return false;
+      call[depth] = is_call_argument(&before);
+      text_bytes(out, copied, (size_t)(t.start - copied));
+      text_add(out, "%s", call[depth] ? "(__table" : "__table");
+      depth++;
+      copied = t.start;
+    } else if (*t.start == '}') {
+      if (depth == 0) return false;
+      depth--;
+      text_bytes(out, copied, (size_t)(t.start + 1 - copied));
+      if (call[depth]) text_add(out, ")");
+      copied = t.start + 1;
+    }
+  }
+  text_bytes(out, copied, (size_t)(source + source_size - copied));
+  return depth == 0 && !text_failed(out);
+}

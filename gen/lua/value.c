@@ -1,0 +1,229 @@
+#include "gen/lua/value.h"
+
+#include <math.h>
+
+#include "gen/lua/input.h"
+#include "gen/lua/replay.h"
+
+#define METATABLE "traced number"
+#define DEPTH_MAX 4096u
+#define NODES_MAX 262144u
+
+typedef struct traced_value {
+  operand x;
+  uint32_t generation;
+} traced_value;
+
+bool value_is_traced(lua_State *L, int index) {
+  return luaL_testudata(L, index, METATABLE) != NULL;
+}
+
+void value_push(lua_State *L, operand x) {
+  const front_state *s = front_of(L);
+  if (x.ref == IR_NONE || ir_failed(s->g)) front_no_memory(L);
+  if (x.depth > DEPTH_MAX) {
+    front_raise(L, "%s: an expression is nested deeper than %u operations; shorten the loop that builds it", s->hook, DEPTH_MAX);
+  }
+  if (ir_count(s->g) > NODES_MAX) {
+    front_raise(L, "%s: the trace is longer than %u operations; shorten the loop that builds it", s->hook, NODES_MAX);
+  }
+  traced_value *v = lua_newuserdatauv(L, sizeof *v, 0);
+  *v = (traced_value){.x = x, .generation = s->generation};
+  luaL_setmetatable(L, METATABLE);
+}
+
+void value_push_leaf(lua_State *L, ir_ref leaf) {
+  value_push(L, (operand){.ref = leaf, .depth = 1});
+}
+
+static operand constant(lua_State *L, int index, const char *what) {
+  ir *g = front_of(L)->g;
+  if (lua_isinteger(L, index)) {
+    const lua_Integer x = lua_tointeger(L, index);
+    if (x < INT32_MIN || x > INT32_MAX) {
+      front_raise(L, "%s: integer %lld does not fit the 32 bits of index arithmetic; use a float such as math.huge", what, x);
+    }
+    return (operand){.ref = ir_int(g, x), .depth = 1};
+  }
+  const double x = lua_tonumber(L, index);
+  if (isnan(x)) front_raise(L, "%s: the number is NaN; a spec computes with numbers that compare", what);
+  return (operand){.ref = ir_real(g, x), .depth = 1};
+}
+
+operand value_get(lua_State *L, int index, const char *what) {
+  ir_set_line(front_of(L)->g, (uint32_t)front_line(L)); /* what is built next belongs to the line that asked for it */
+  const traced_value *v = luaL_testudata(L, index, METATABLE);
+  if (v != NULL) {
+    if (v->generation != front_of(L)->generation) {
+      front_raise(L, "%s: a traced value was kept from an earlier call; a hook is called many times and must not store values "
+                  "outside itself", what);
+    }
+    return v->x;
+  }
+  if (lua_type(L, index) == LUA_TNUMBER) return constant(L, index, what);
+  input_refuse_unindexed(L, index, what);
+  if (lua_isboolean(L, index)) {
+    front_raise(L, "%s: a boolean stands where a number is needed; write where(condition, 1, 0)", what);
+  }
+  front_raise(L, "%s: a %s stands where a number is needed", what, front_type_name(L, index));
+}
+
+static uint32_t deeper(operand a, operand b) {
+  return 1 + (a.depth > b.depth ? a.depth : b.depth);
+}
+
+operand value_real(lua_State *L, operand a) {
+  return (operand){.ref = ir_to_real(front_of(L)->g, a.ref), .depth = a.depth + 1};
+}
+
+operand value_unary(lua_State *L, ir_op op, operand a) {
+  ir *g = front_of(L)->g;
+  if (a.ref == IR_NONE) front_no_memory(L);
+  const bool keeps_int = op == IR_NEG || op == IR_ABS;
+  const ir_ref x = keeps_int ? a.ref : ir_to_real(g, a.ref);
+  return (operand){.ref = ir_op1(g, op, x), .depth = a.depth + 1};
+}
+
+operand value_floor(lua_State *L, operand a) {
+  ir *g = front_of(L)->g;
+  if (a.ref == IR_NONE) front_no_memory(L);
+  if (ir_typeof(g, a.ref) == IR_INT) return a;
+  return (operand){.ref = ir_op1(g, IR_FLOOR_INT, a.ref), .depth = a.depth + 1};
+}
+
+static bool is_zero(const ir *g, ir_ref r) {
+  double x;
+  return ir_is_const(g, r, &x) && x == 0;
+}
+
+operand value_arith(lua_State *L, ir_op op, operand a, operand b) {
+  ir *g = front_of(L)->g;
+  if (a.ref == IR_NONE || b.ref == IR_NONE) front_no_memory(L);
+  const bool ints = ir_typeof(g, a.ref) == IR_INT && ir_typeof(g, b.ref) == IR_INT;
+  const uint32_t depth = deeper(a, b);
+  if (ints && op != IR_DIV && op != IR_POW) {
+    if ((op == IR_FLOORDIV || op == IR_MOD) && is_zero(g, b.ref)) {
+      front_raise(L, "%s: an integer is divided by zero", op == IR_MOD ? "%" : "//");
+    }
+    return (operand){.ref = ir_op2(g, op, a.ref, b.ref), .depth = depth};
+  }
+  const ir_ref x = ir_to_real(g, a.ref), y = ir_to_real(g, b.ref);
+  double exponent;
+  if (op == IR_POW && ir_is_const(g, y, &exponent) && exponent == 2) {
+    return (operand){.ref = ir_op2(g, IR_MUL, x, x), .depth = depth}; /* a square is exact and cheap, a power is neither */
+  }
+  return (operand){.ref = ir_op2(g, op, x, y), .depth = depth};
+}
+
+/* An integer against a float constant is decided among integers, as Lua does: i < 2.5 is i < 3. Index arithmetic stays exact
+ * beyond 2^24, and the mask analysis sees an integer comparison. */
+static ir_ref round_constant(ir *g, ir_op op, ir_ref r, double x, bool constant_is_left, int *answer) {
+  if (x > INT32_MAX || x < INT32_MIN) {
+    *answer = op != IR_EQ && (x > 0) != constant_is_left;
+    return r;
+  }
+  const double whole = floor(x);
+  if (whole == x) return ir_int(g, (int64_t)x);
+  if (op == IR_EQ) {
+    *answer = false;
+    return r;
+  }
+  const bool up = (op == IR_LT) != constant_is_left;
+  return ir_int(g, (int64_t)whole + up);
+}
+
+bool value_compare(lua_State *L, ir_op op, operand a, operand b) {
+  ir *g = front_of(L)->g;
+  ir_ref x = a.ref, y = b.ref;
+  if (x == IR_NONE || y == IR_NONE) front_no_memory(L);
+  const bool x_int = ir_typeof(g, x) == IR_INT, y_int = ir_typeof(g, y) == IR_INT;
+  if (x_int != y_int) {
+    double value;
+    int answer = -1;
+    if (x_int && ir_is_const(g, y, &value)) y = round_constant(g, op, y, value, false, &answer);
+    if (y_int && ir_is_const(g, x, &value)) x = round_constant(g, op, x, value, true, &answer);
+    if (answer >= 0) return answer;
+    if (ir_typeof(g, x) != ir_typeof(g, y)) {
+      x = ir_to_real(g, x);
+      y = ir_to_real(g, y);
+    }
+  }
+  return replay_compare(L, op, x, y);
+}
+
+/* Metamethods. */
+
+typedef struct arith_row {
+  const char *event, *sign;
+  ir_op op;
+} arith_row;
+
+static const arith_row arithmetic[] = {
+  {"__add", "+", IR_ADD}, {"__sub", "-", IR_SUB}, {"__mul", "*", IR_MUL}, {"__div", "/", IR_DIV},
+  {"__mod", "%", IR_MOD}, {"__idiv", "//", IR_FLOORDIV}, {"__pow", "^", IR_POW},
+};
+
+static int meta_arith(lua_State *L) {
+  const arith_row *row = &arithmetic[lua_tointeger(L, lua_upvalueindex(1))];
+  const operand a = value_get(L, 1, row->sign);
+  const operand b = value_get(L, 2, row->sign);
+  value_push(L, value_arith(L, row->op, a, b));
+  return 1;
+}
+
+static int meta_unm(lua_State *L) {
+  value_push(L, value_unary(L, IR_NEG, value_get(L, 1, "-")));
+  return 1;
+}
+
+static int meta_compare(lua_State *L) {
+  const bool strict = lua_toboolean(L, lua_upvalueindex(1));
+  const operand a = value_get(L, 1, "comparison");
+  const operand b = value_get(L, 2, "comparison");
+  lua_pushboolean(L, value_compare(L, strict ? IR_LT : IR_LE, a, b));
+  return 1;
+}
+
+static int meta_eq(lua_State *L) {
+  front_raise(L, "== cannot compare traced values; use eq(a, b) or ne(a, b)");
+}
+
+static int meta_tostring(lua_State *L) {
+  lua_pushfstring(L, "traced number (line %d)", front_line(L));
+  return 1;
+}
+
+static int meta_refuse(lua_State *L) {
+  front_raise(L, "%s is not possible on a traced number", lua_tostring(L, lua_upvalueindex(1)));
+}
+
+static const char *const refused[][2] = {
+  {"__concat", ".."}, {"__len", "#"}, {"__call", "a call"}, {"__index", "indexing"}, {"__newindex", "assigning a field"},
+  {"__band", "&"}, {"__bor", "|"}, {"__bxor", "~"}, {"__bnot", "~"}, {"__shl", "<<"}, {"__shr", ">>"},
+};
+
+void value_open(lua_State *L) {
+  luaL_newmetatable(L, METATABLE);
+  for (size_t i = 0; i < sizeof arithmetic / sizeof *arithmetic; i++) {
+    lua_pushinteger(L, (lua_Integer)i);
+    lua_pushcclosure(L, meta_arith, 1);
+    lua_setfield(L, -2, arithmetic[i].event);
+  }
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    lua_pushstring(L, refused[i][1]);
+    lua_pushcclosure(L, meta_refuse, 1);
+    lua_setfield(L, -2, refused[i][0]);
+  }
+  for (int strict = 0; strict < 2; strict++) {
+    lua_pushboolean(L, strict);
+    lua_pushcclosure(L, meta_compare, 1);
+    lua_setfield(L, -2, strict ? "__lt" : "__le");
+  }
+  lua_pushcfunction(L, meta_unm);
+  lua_setfield(L, -2, "__unm");
+  lua_pushcfunction(L, meta_eq);
+  lua_setfield(L, -2, "__eq");
+  lua_pushcfunction(L, meta_tostring);
+  lua_setfield(L, -2, "__tostring");
+  lua_pop(L, 1);
+}
