@@ -26,6 +26,7 @@ luattn_status compile_open(const luattn_spec *spec, const luattn_target *target,
   c->spec = *spec;
   c->spec.traced.g = c->a == NULL ? NULL : ir_clone(c->a, spec->traced.g);
   if (c->spec.traced.g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
+  ir_set_line(c->spec.traced.g, 0);
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   return mask_analyse(c->a, &c->spec.traced, &c->mask, err);
 }

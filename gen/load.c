@@ -29,6 +29,7 @@ luattn_status luattn_spec_load_text(const char *name, const char *text, size_t s
   }
   spec->a = a;
   luattn_status status = front_trace(a, name, text, size, &spec->traced, err);
+  if (status == LUATTN_OK) ir_set_line(spec->traced.g, 0); /* what is derived stands on no line */
   if (status == LUATTN_OK) status = derive_spec(a, &spec->traced, &spec->derived, err);
   if (status != LUATTN_OK) {
     arena_close(a);

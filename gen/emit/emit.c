@@ -6,7 +6,8 @@
 #define P "const LuattnParams &p, const Site &s"
 #define PH P ", const Head &head"
 #define PHR PH ", const Row &row"
-#define STEP PHR ", const State &old, const Real *red"
+#define BREAK ",\n    "
+#define STEP PHR BREAK "const State &old, const Real *red"
 
 static const traced_spec *traced(const writer *w) { return &w->f->spec->traced; }
 
@@ -90,11 +91,11 @@ static void types(writer *w) {
 /* ---- forward ---------------------------------------------------------------------------------------------------------- */
 
 static void elements(writer *w) {
-  function(w, "Real score(" PHR ", const Col &col, Real dot, int q, int kv)", HAS_ELEMENT, "", w->f->score);
+  function(w, "Real score(" PHR BREAK "const Col &col, Real dot, int q, int kv)", HAS_ELEMENT, "", w->f->score);
   if (w->f->keep != IR_NONE) {
-    function(w, "bool keep(" PHR ", const Col &col, int q, int kv)", HAS_ELEMENT, "", w->f->keep);
+    function(w, "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "", w->f->keep);
   } else {
-    open_function(w, "bool keep(" PHR ", const Col &col, int q, int kv)");
+    open_function(w, "bool keep(" PHR BREAK "const Col &col, int q, int kv)");
     text_add(&w->out, "return true;\n");
     close_function(w);
   }

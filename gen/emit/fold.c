@@ -160,6 +160,23 @@ static lin lin_of_new(fold *w, ir_ref r) {
   return lin_of_atom(r);
 }
 
+static ir_ref pull_coef(fold *w, ir_ref r) {
+  const lin *l = &w->lin[r];
+  return l->n == 1 && l->row == IR_NONE && l->col == IR_NONE ? l->coef[0] : IR_NONE;
+}
+
+/* (c a) * (d b) = (c d) * (a b): one factor in place of two. */
+static lin product_of(fold *w, ir_ref r, const ir_node *n) {
+  const ir_ref a = n->arg[0], b = n->arg[1], c = pull_coef(w, a), d = pull_coef(w, b);
+  if (c == IR_NONE && d == IR_NONE) return lin_of_atom(rebuilt(w, r, n));
+  const ir_ref factor = mul(w->g, c, d);
+  const ir_ref x = c == IR_NONE ? written(w, a) : w->lin[a].atom[0], y = d == IR_NONE ? written(w, b) : w->lin[b].atom[0];
+  if (!uniform(w, factor)) return lin_of_atom(rebuilt(w, r, n));
+  lin product = lin_of_atom(ir_op2(w->g, IR_MUL, x, y));
+  product.coef[0] = factor;
+  return product;
+}
+
 static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
   ir *g = w->g;
   const ir_ref a = n->nargs > 0 ? n->arg[0] : IR_NONE, b = n->nargs > 1 ? n->arg[1] : IR_NONE;
@@ -170,7 +187,7 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
   case IR_MUL:
     if (uniform(w, a)) return scaled(w, w->lin[b], written(w, a));
     if (uniform(w, b)) return scaled(w, w->lin[a], written(w, b));
-    break;
+    return product_of(w, r, n);
   case IR_DIV:
     if (uniform(w, b)) return scaled(w, w->lin[a], ir_op2(g, IR_DIV, ir_real(g, 1), written(w, b)));
     break;

@@ -108,7 +108,7 @@ static void flush(writer *w) {
 
 void emit_gradients(writer *w) {
   const emit_form *f = w->f;
-  open_function(w, "BwdRow prepare(" PHR ", int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
+  open_function(w, "BwdRow prepare(" PHR ",\n    int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
   body_begin(w, HAS_HEAD | HAS_ROW | HAS_Q, "");
   add_terms(w, &f->row_terms);
   body_lines(w, f->row, f->num_rows);
@@ -119,8 +119,8 @@ void emit_gradients(writer *w) {
 
   const ir_ref roots[2] = {f->grad_prob, f->grad_ds};
   text_add(&w->out, "template <bool with_inputs>\n");
-  open_function(w, "void grad(" PHR ", const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, int kv, Real &prob, "
-                   "Real &ds,\n    Acc &acc)");
+  open_function(w, "void grad(" PHR ",\n    const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, "
+                   "int kv, Real &prob, Real &ds, Acc &acc)");
   body_begin(w, HAS_ELEMENT, "");
   body_lines(w, roots, 2);
   text_add(&w->out, "prob = %s;\n", body_value(w, roots[0]));
