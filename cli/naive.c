@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 #include "gen/lua/front.h"
+#include "gen/spec.h"
 
 typedef struct naive {
   const cli_problem *p;
@@ -64,6 +65,37 @@ static luattn_status modify(naive *n, const char *hook, bool used, const array *
   return LUATTN_OK;
 }
 
+/* The online function over one row in plain Lua, one score at a time: with a single element, reduce_sum and reduce_max are the
+ * identity. weight[i] becomes the factor of v[i] in O; *lse is set where the online function has one. */
+static luattn_status online_row(naive *n, const double *score, int kept, int b, int h, int q, double *weight, double *lse,
+                                luattn_error *err) {
+  const traced_online *on = &n->p->spec->traced.online;
+  const int num = on->num_state;
+  double args[1 + SPEC_MAX_STATE + 3], state[SPEC_MAX_STATE], scale;
+  char name[128];
+  for (int i = 0; i < num; i++) {
+    snprintf(name, sizeof name, "online.init.%s", on->state_name[i]);
+    TRY(front_oracle_call(n->oracle, name, (double[]){b, h}, 2, &state[i], err));
+  }
+  args[1 + num] = b, args[2 + num] = h, args[3 + num] = q;
+  for (int k = 0; k < kept; k++) {
+    args[0] = score[k];
+    memcpy(args + 1, state, sizeof(double) * (size_t)num);
+    TRY(front_oracle_call(n->oracle, "online.prob", args, 4 + num, &weight[k], err));
+    TRY(front_oracle_call(n->oracle, "online.rescale", args, 4 + num, &scale, err));
+    for (int i = 0; i < num; i++) {
+      snprintf(name, sizeof name, "online.next.%s", on->state_name[i]);
+      TRY(front_oracle_call(n->oracle, name, args, 4 + num, &state[i], err));
+    }
+    for (int i = 0; i < k; i++) weight[i] *= scale;
+  }
+  args[0] = 1; /* the epilogue is linear in o */
+  memcpy(args + 1, state, sizeof(double) * (size_t)num);
+  TRY(front_oracle_call(n->oracle, "online.out", args, 4 + num, &scale, err));
+  for (int i = 0; i < kept; i++) weight[i] *= scale;
+  return on->lse < 0 ? LUATTN_OK : front_oracle_call(n->oracle, "online.final.lse", args, 4 + num, lse, err);
+}
+
 static luattn_status one_row(naive *n, int b, int h, int q, double *score, double *weight, int *column, luattn_error *err) {
   const cli_problem *p = n->p;
   const int hkv = h / (p->heads / p->heads_kv);
@@ -84,7 +116,7 @@ static luattn_status one_row(naive *n, int b, int h, int q, double *score, doubl
   }
   const int64_t row = ((int64_t)b * p->heads + h) * p->q_len + q;
   double lse = -INFINITY;
-  if (kept > 0) TRY(front_oracle_row(n->oracle, score, kept, b, h, q, weight, &lse, err));
+  if (kept > 0) TRY(online_row(n, score, kept, b, h, q, weight, &lse, err));
   for (int d = 0; d < p->dim_v; d++) {
     double o = 0;
     for (int i = 0; i < kept; i++) {

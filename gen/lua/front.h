@@ -19,9 +19,4 @@ luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, do
 luattn_status front_oracle_call(front_oracle *o, const char *hook, const double *args, int n_args, double *result,
                                 luattn_error *err); /* booleans come back as 0 or 1 */
 
-/* The online function over one row of kept scores in plain Lua, one score at a time: with a single element, reduce_sum and
- * reduce_max are the identity. weight[i] is the factor of v[i] in O; *lse is NaN where the online function has none. n >= 1. */
-luattn_status front_oracle_row(front_oracle *o, const double *score, int n, int b, int h, int q_idx, double *weight,
-                               double *lse, luattn_error *err);
-
 #endif
