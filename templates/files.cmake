@@ -8,6 +8,7 @@ set(LUATTN_TEMPLATES
   bwd_sm80.cuh
   contract.cuh
   copy.cuh
+  dq_acc.cuh
   entries_bwd.cuh
   entries_fwd.cuh
   fwd_simt.cu

@@ -15,34 +15,41 @@ int tiles_shared_limit(int arch) {
   }
 }
 
-/* Rows of a table: for head dims up to max_dim, the first choice first, then what needs fewer registers. */
-typedef struct tile_row { int max_dim; tile_choice choice; } tile_row;
+/* Rows of a table: for head dims up to max_dim and shared memory of these classes, the first choice first, then what needs
+ * fewer registers. */
+enum { SMALL = 1, MIDDLE = 2, LARGE = 4, ANY = 7 }; /* 99, 163, 227 KB */
+typedef struct tile_row { int classes, max_dim; tile_choice choice; } tile_row;
 
-static const tile_row simt_forward_f32[] = {{256, {64, 64, 256, 2, 0, 0}}, {256, {64, 32, 256, 2, 0, 0}},
-                                            {256, {32, 32, 256, 2, 0, 0}}, {256, {16, 32, 256, 2, 0, 0}}};
-static const tile_row simt_forward_f64[] = {{128, {64, 32, 256, 2, 0, 0}}, {256, {32, 32, 256, 2, 0, 0}},
-                                            {256, {16, 32, 256, 2, 0, 0}}, {256, {16, 16, 256, 2, 0, 0}}};
-static const tile_row simt_backward_f32[] = {{64, {64, 64, 256, 2, 0, 0}}, {128, {64, 32, 256, 2, 0, 0}},
-                                             {256, {32, 32, 256, 2, 0, 0}}, {256, {32, 16, 256, 2, 0, 0}},
-                                             {256, {16, 16, 256, 2, 0, 0}}};
-static const tile_row simt_backward_f64[] = {{128, {32, 32, 256, 2, 0, 0}}, {256, {32, 16, 256, 2, 0, 0}},
-                                             {256, {16, 16, 256, 2, 0, 0}}};
-static const tile_row sm80_forward[] = {{64, {128, 64, 128, 2, 0, 0}}, {128, {128, 64, 128, 2, 0, 0}},
-                                        {256, {128, 32, 256, 2, 0, 0}}, {256, {64, 32, 128, 2, 0, 0}},
-                                        {256, {64, 32, 128, 1, 0, 0}}, {256, {64, 16, 128, 1, 0, 0}}};
-static const tile_row sm80_backward[] = {{64, {64, 128, 256, 2, 8, 16}}, {128, {64, 64, 256, 2, 4, 16}},
-                                         {256, {32, 64, 256, 1, 4, 16}}, {256, {32, 32, 256, 1, 2, 16}}};
+static const tile_row simt_forward_f32[] = {{ANY, 256, {64, 64, 256, 2, 0, 0}}, {ANY, 256, {64, 32, 256, 2, 0, 0}},
+                                            {ANY, 256, {32, 32, 256, 2, 0, 0}}, {ANY, 256, {16, 32, 256, 2, 0, 0}}};
+static const tile_row simt_forward_f64[] = {{ANY, 128, {64, 32, 256, 2, 0, 0}}, {ANY, 256, {32, 32, 256, 2, 0, 0}},
+                                            {ANY, 256, {16, 32, 256, 2, 0, 0}}, {ANY, 256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row simt_backward_f32[] = {{ANY, 64, {64, 64, 256, 2, 0, 0}}, {ANY, 128, {64, 32, 256, 2, 0, 0}},
+                                             {ANY, 256, {32, 32, 256, 2, 0, 0}}, {ANY, 256, {32, 16, 256, 2, 0, 0}},
+                                             {ANY, 256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row simt_backward_f64[] = {{ANY, 128, {32, 32, 256, 2, 0, 0}}, {ANY, 256, {32, 16, 256, 2, 0, 0}},
+                                             {ANY, 256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row sm80_forward[] = {
+  {ANY, 64, {128, 64, 128, 2, 0, 0}},    {SMALL, 96, {128, 64, 128, 1, 0, 0}},   {MIDDLE, 96, {128, 64, 128, 2, 0, 0}},
+  {SMALL, 128, {128, 32, 128, 1, 0, 0}}, {MIDDLE, 128, {128, 64, 128, 1, 0, 0}}, {LARGE, 128, {128, 64, 128, 2, 0, 0}},
+  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}}, {LARGE, 256, {128, 64, 256, 2, 0, 0}}, {ANY, 256, {64, 64, 128, 1, 0, 0}},
+  {ANY, 256, {64, 32, 128, 1, 0, 0}},    {ANY, 256, {64, 16, 128, 1, 0, 0}}};
+static const tile_row sm80_backward[] = {{ANY, 64, {64, 128, 256, 2, 8, 16}}, {ANY, 128, {64, 64, 256, 2, 4, 16}},
+                                         {ANY, 256, {32, 64, 256, 1, 4, 16}}, {ANY, 256, {32, 32, 256, 1, 2, 16}}};
 
 #define TABLE(t) {t, (int)(sizeof t / sizeof t[0])}
+
+static int class_of(int shared_limit) { return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE; }
 
 bool tiles_choice(const plan *p, int rank, tile_choice *out) {
   static const struct { const tile_row *row; int count; } tables[2][2][2] = {
     {{TABLE(simt_forward_f32), TABLE(simt_forward_f64)}, {TABLE(simt_backward_f32), TABLE(simt_backward_f64)}},
     {{TABLE(sm80_forward), TABLE(sm80_forward)}, {TABLE(sm80_backward), TABLE(sm80_backward)}}};
-  const int family = p->family == LUATTN_SM80, f64 = p->dtype == LUATTN_F64, dim = max_of(p->head_dim, p->head_dim_v);
-  const tile_row *row = tables[family][p->pass == LUATTN_BACKWARD][f64].row;
-  for (int i = 0, n = tables[family][p->pass == LUATTN_BACKWARD][f64].count; i < n; i++) {
-    if (dim > row[i].max_dim || rank-- > 0) continue;
+  const int sm80 = p->family == LUATTN_SM80, backward = p->pass == LUATTN_BACKWARD, f64 = p->dtype == LUATTN_F64;
+  const int dim = max_of(p->head_dim, p->head_dim_v), class = class_of(p->shared_limit);
+  const tile_row *row = tables[sm80][backward][f64].row;
+  for (int i = 0; i < tables[sm80][backward][f64].count; i++) {
+    if (dim > row[i].max_dim || (row[i].classes & class) == 0 || rank-- > 0) continue;
     *out = row[i].choice;
     return true;
   }
@@ -62,7 +69,7 @@ static int shared_row(int bytes) {
 
 static int sm80_forward_bytes(const plan *p) {
   const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v);
-  return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v));
+  return max_of(2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)), 2 * p->tile_m * dim_v);
 }
 
 static int sm80_backward_bytes(const plan *p, int row_bytes, int bwd_row_bytes) {
@@ -99,8 +106,8 @@ static luattn_status check_simt(const plan *p, luattn_error *err) {
 static luattn_status check_sm80(const plan *p, luattn_error *err) {
   if (p->pass == LUATTN_FORWARD) {
     const int warps = p->threads / 32;
-    if (p->tile_m < 16 || p->tile_m % (16 * warps) != 0)
-      return refuse("tile_m", p->tile_m, "sm80 forward takes multiples of 16 rows a warp, 4 warps (64, 128)", err);
+    if (p->tile_m != 16 * warps && p->tile_m != 32 * warps)
+      return refuse("tile_m", p->tile_m, "sm80 forward takes 64, 128 or 256: 16 or 32 rows for each of 4 or 8 warps", err);
     if (p->tile_n < 16 || p->tile_n % 16 != 0) return refuse("tile_n", p->tile_n, "sm80 forward takes multiples of 16", err);
     return LUATTN_OK;
   }
