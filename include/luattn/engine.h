@@ -19,7 +19,7 @@ typedef struct luattn_engine_options {
 
 /* Thread safe. options may be NULL. */
 LUATTN_API luattn_status luattn_engine_open(const luattn_engine_options *options, luattn_engine **engine, luattn_error *err);
-LUATTN_API void luattn_engine_close(luattn_engine *engine);
+LUATTN_API void luattn_engine_close(luattn_engine *engine); /* NULL is fine */
 LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine);
 
 /* The kernel for these arguments, compiled or loaded on first use; owned by the engine. The engine reads dtype and head dims

@@ -1,0 +1,28 @@
+# check_symbols.cmake: what the libraries need and export. -DNM=nm -DRUNTIME=libluattn_runtime.a -DSHARED=libluattn.so
+cmake_policy(VERSION 3.22)
+execute_process(COMMAND ${NM} -u ${RUNTIME} OUTPUT_VARIABLE needed RESULT_VARIABLE failed)
+if(failed OR NOT needed MATCHES "dlopen")
+  message(FATAL_ERROR "${RUNTIME}: nm shows no use of dlopen; is this the runtime?")
+endif()
+# The runtime ships without the compiler, without Lua and without any CUDA library.
+string(REGEX MATCHALL "U (lua_|luaL_|luaopen_|nvrtc|cu[A-Z]|cuda|arena_|ir_|spec_|front_|cache_)[A-Za-z_]*" wrong "${needed}")
+if(wrong)
+  message(FATAL_ERROR "${RUNTIME}: needs what it may not: ${wrong}")
+endif()
+
+# Sanitizers and some linkers add names of their own.
+execute_process(COMMAND ${NM} -D --defined-only ${SHARED} OUTPUT_VARIABLE exported RESULT_VARIABLE failed)
+if(failed OR NOT exported MATCHES " luattn_launch\n" OR NOT exported MATCHES " luattn_compile\n")
+  message(FATAL_ERROR "${SHARED}: does not export luattn_launch and luattn_compile")
+endif()
+string(REPLACE "\n" ";" exported "${exported}")
+foreach(line ${exported})
+  string(REGEX REPLACE "^.* " "" name "${line}")
+  if(NOT name MATCHES "^(luattn_[a-z_]+|__(odr_)?asan.*|_init|_fini|_edata|_end|__bss_start)$")
+    message(FATAL_ERROR "${SHARED}: exports '${name}'; only luattn_* may be seen")
+  endif()
+endforeach()
+execute_process(COMMAND ${NM} -D --undefined-only ${SHARED} OUTPUT_VARIABLE needed)
+if(needed MATCHES "U (nvrtc|cu[A-Z])[A-Za-z_]*")
+  message(FATAL_ERROR "${SHARED}: links '${CMAKE_MATCH_0}'; NVRTC and libcuda are loaded at run time")
+endif()
