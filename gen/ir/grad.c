@@ -4,12 +4,36 @@
 #include "gen/ir/passes.h"
 #include "gen/ir/scalar.h"
 
-/* The derivative column of ops.def, read in two ways: does argument k take part, and what adjoint does it get. */
-#define NIL IR_NONE
-#define N1(op, a) ir_op1(g, IR_##op, a)
-#define N2(op, a, b) ir_op2(g, IR_##op, a, b)
-#define N3(op, a, b, c) ir_op3(g, IR_##op, a, b, c)
-#define K(value) ir_real(g, value)
+/* The derivative column of ops.def is read in two ways: does any argument take part, and what adjoint does argument k get.
+ *
+ * For the second a row's expression runs on a small stack, each part pushing its value: nested calls would build their
+ * arguments in an order that C leaves open, and the numbering of nodes must not depend on who compiled this. */
+typedef struct maker { ir *g; ir_ref d, x, y, r, stack[16]; int n; } maker;
+
+static void push(maker *m, ir_ref r) {
+  assert(m->n < 16);
+  m->stack[m->n++] = r;
+}
+
+static void apply1(maker *m, ir_op op) {
+  m->stack[m->n - 1] = ir_op1(m->g, op, m->stack[m->n - 1]);
+}
+
+static void apply2(maker *m, ir_op op) {
+  m->n -= 1;
+  m->stack[m->n - 1] = ir_op2(m->g, op, m->stack[m->n - 1], m->stack[m->n]);
+}
+
+static void apply3(maker *m, ir_op op) {
+  m->n -= 2;
+  m->stack[m->n - 1] = ir_op3(m->g, op, m->stack[m->n - 1], m->stack[m->n], m->stack[m->n + 1]);
+}
+
+#define N1(op, a) ((a), apply1(m, IR_##op))
+#define N2(op, a, b) ((a), (b), apply2(m, IR_##op))
+#define N3(op, a, b, c) ((a), (b), (c), apply3(m, IR_##op))
+#define K(value) push(m, ir_real(m->g, value))
+#define NIL push(m, IR_NONE)
 
 static bool has_derivative(ir_op op) {
 #define ZERO false
@@ -30,21 +54,33 @@ static bool has_derivative(ir_op op) {
   return has[op];
 }
 
-static ir_ref contribution(ir *g, const ir_node *n, int k, ir_ref r, ir_ref d) {
-  const ir_ref x = n->arg[0], y = n->arg[1];
-  switch ((ir_op)n->op) {
-#define ZERO return IR_NONE
-#define REFUSED assert(!"a reduction cannot be differentiated here"); return IR_NONE
-#define GRAD1(a) return a
-#define GRAD2(a, b) return k == 0 ? (a) : (b)
-#define GRAD3(a, b, c) return k == 0 ? (a) : k == 1 ? (b) : (c)
+#define d push(m, m->d)
+#define x push(m, m->x)
+#define y push(m, m->y)
+#define r push(m, m->r)
+#define ZERO NIL
+#define REFUSED (assert(!"a reduction cannot be differentiated here"), NIL)
+#define GRAD1(a) (a)
+#define GRAD2(a, b) (k == 0 ? (a) : (b))
+#define GRAD3(a, b, c) (k == 0 ? (a) : k == 1 ? (b) : (c))
+static void push_contribution(maker *m, ir_op op, int k) {
+  switch (op) {
 #define IR_OP(id, name, arity, types, cuda, value, derivative, interval) \
-  case IR_##id: derivative;
+  case IR_##id: derivative; break;
 #include "gen/ir/ops.def"
 #undef IR_OP
     case IR_OP_COUNT: break;
   }
-  return IR_NONE;
+}
+#undef d
+#undef x
+#undef y
+#undef r
+
+static ir_ref contribution(ir *g, const ir_node *n, int k, ir_ref r, ir_ref d) {
+  maker m = {.g = g, .d = d, .x = n->arg[0], .y = n->arg[1], .r = r};
+  push_contribution(&m, (ir_op)n->op, k);
+  return m.stack[0];
 }
 
 static bool is_zero(const ir *g, ir_ref r) {

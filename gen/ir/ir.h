@@ -75,7 +75,9 @@ void ir_set_line(ir *g, uint32_t line);       /* line for nodes built from now o
  * x*0 = 0, which is exact for real numbers (not for infinities).
  * ADD SUB MUL NEG MIN MAX ABS SIGN FLOORDIV MOD LT LE EQ NE SELECT are generic: INT if every operand is INT, REAL if one is
  * REAL. DIV, POW and the functions convert INT to REAL. There is no GT or GE: swap the operands. FLOORDIV and MOD floor as
- * in Lua; an INT divided by 0 gives x // 0 = 0, x % 0 = x, so that no value is undefined. */
+ * in Lua; an INT divided by 0 gives x // 0 = 0, x % 0 = x, so that no value is undefined.
+ * Two builder calls that are arguments of one call run in an order that C leaves open, which changes the numbering of nodes
+ * from compiler to compiler: give all but one of them a name first. */
 ir_ref ir_real(ir *g, double x);
 ir_ref ir_int(ir *g, int64_t x);
 ir_ref ir_bool(ir *g, bool x);

@@ -59,7 +59,8 @@ ir_ref ir_collect_product(ir *g, ir_ref r) {
   factor(g, r, &p);
   const ir_type type = ir_typeof(g, r);
   if (p.failed || p.constants < 2 || p.n == 0 || (type == IR_INT && fabs(p.coef) > EXACT_INT)) return r;
-  return ir_op2(g, IR_MUL, multiply(g, &p), ir_const_of(g, type, p.coef));
+  const ir_ref rest = multiply(g, &p);
+  return ir_op2(g, IR_MUL, rest, ir_const_of(g, type, p.coef));
 }
 
 /* ---- sums ---- */
@@ -141,7 +142,8 @@ ir_ref ir_collect_sum(ir *g, ir_ref r) {
   if (!linear_of(g, r, IR_NONE, &l)) return r;
   if (l.n + (l.constant != 0) >= l.seen) return r;
   const ir_type type = ir_typeof(g, r);
-  const ir_ref plus = sum_of(g, &l, type, 1), minus = sum_of(g, &l, type, -1);
+  const ir_ref plus = sum_of(g, &l, type, 1);
+  const ir_ref minus = sum_of(g, &l, type, -1);
   ir_ref sum = plus;
   if (plus == IR_NONE) sum = minus == IR_NONE ? ir_zero(g, type) : ir_op1(g, IR_NEG, minus);
   else if (minus != IR_NONE) sum = ir_op2(g, IR_SUB, plus, minus);
@@ -184,7 +186,8 @@ ir_ref ir_collect_compare(ir *g, ir_ref r) {
   for (int i = 0; i < l.n; ++i) l.t[i].coef /= d;
   const double k = -(l.constant + (n.op == IR_LT)) / d; /* sum <= k, or sum == k */
   if (equality && k != floor(k)) return ir_bool(g, n.op == IR_NE);
-  const ir_ref plus = sum_of(g, &l, IR_INT, 1), minus = sum_of(g, &l, IR_INT, -1);
+  const ir_ref plus = sum_of(g, &l, IR_INT, 1);
+  const ir_ref minus = sum_of(g, &l, IR_INT, -1);
   if (!equality) return ordered(g, plus, minus, floor(k));
   const ir_ref constant = ir_const_of(g, IR_INT, k);
   return ir_op2(g, (ir_op)n.op, plus, minus == IR_NONE ? constant : ir_op2(g, IR_ADD, minus, constant));

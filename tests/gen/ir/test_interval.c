@@ -145,7 +145,7 @@ static void test_every_op(void **state) {
                           : n == 2 ? ir_op2(g, op, arg[0], arg[1])
                                    : ir_op3(g, op, arg[0], arg[1], arg[2]);
       assert_int_equal(ir_get(g, root)->op, op);
-      for (int i = 0; i < 400; ++i) check_graph(g, &root, 1, &r, 60);
+      for (int i = 0; i < 2000; ++i) check_graph(g, &root, 1, &r, 60);
       arena_close(a);
     }
 }
@@ -153,13 +153,13 @@ static void test_every_op(void **state) {
 static void test_random_graphs(void **state) {
   (void)state;
   rng r = {2};
-  for (int i = 0; i < 6000; ++i) {
+  for (int i = 0; i < 20000; ++i) {
     arena *a = arena_open(NULL);
     ir *g = ir_open(a);
     const random_expr e = random_build(g, &r, 3 + rng_below(&r, 30), 0);
     const ir_ref roots[3] = {e.real, e.integer, e.boolean};
     assert_false(ir_failed(g));
-    for (int k = 0; k < 3; ++k) check_graph(g, roots, 3, &r, 12);
+    for (int k = 0; k < 4; ++k) check_graph(g, roots, 3, &r, 15);
     arena_close(a);
   }
 }
