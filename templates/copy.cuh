@@ -14,33 +14,38 @@ template <class Elem> struct HeadRows {
   i64 seq;
 };
 
+LUATTN_FN constexpr int power_above(int x) {
+  int y = 1;
+  while (y < x) y *= 2;
+  return y;
+}
+
 // Copies rows row0 .. row0 + Rows - 1 of `src` to a SharedTile<padded_dim(Dim)> at `tile`, asynchronously; the caller
 // commits the group. Ragged: rows from `len` on become zeros; otherwise the caller knows that row0 + Rows <= len.
-// A thread keeps its chunk column where the columns divide the threads, and then walks down the rows with one pointer: an
-// address for each of its chunks would cost the registers that the accumulators need.
+// A thread keeps to one chunk column and walks down the rows with one pointer, even where that leaves threads without a
+// column: an address for each chunk costs the registers that the accumulators need, and a division for each costs time.
 template <bool Ragged, int Rows, int Dim, int Threads, class Elem>
 LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, int len, int thread) {
   static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
   using Tile = SharedTile<padded_dim(Dim)>;
-  constexpr int chunks = Tile::chunks, total = Rows * chunks;
-  constexpr bool columns = Threads % chunks == 0;
-  constexpr int pass = Threads / chunks; // rows between a thread's chunks, if `columns`
-  const Elem *from = src.data + i64(row0 + thread / chunks) * src.seq + thread % chunks * 8;
+  constexpr int width = power_above(Tile::chunks), pass = Threads / width; // threads of a row, rows of a pass
+  static_assert(Threads % width == 0);
+  const int first = thread / width, chunk = thread % width;
+  if (width > Tile::chunks && chunk >= Tile::chunks) return;
+  const bool pad = Dim % 16 != 0 && chunk * 8 >= Dim;
+  const Elem *from = src.data + i64(row0 + first) * src.seq + chunk * 8;
 #pragma unroll
-  for (int i = 0; i < (total + Threads - 1) / Threads; ++i) {
-    const int index = thread + i * Threads;
-    if (total % Threads != 0 && index >= total) break;
-    const int row = columns ? thread / chunks + i * pass : index / chunks;
-    const int chunk = columns ? thread % chunks : index % chunks;
+  for (int i = 0; i < (Rows + pass - 1) / pass; ++i) {
+    const int row = first + i * pass;
+    if (Rows % pass != 0 && row >= Rows) break;
     const u32 to = tile + Tile::offset(u32(row), u32(chunk));
-    if constexpr (!columns) from = src.data + i64(row0 + row) * src.seq + chunk * 8;
     if constexpr (Ragged || Dim % 16 != 0) {
-      const bool valid = (!Ragged || row0 + row < len) && chunk * 8 < Dim;
+      const bool valid = (!Ragged || row0 + row < len) && !pad;
       cp_async_16(to, valid ? from : src.data, valid);
     } else {
       cp_async_16(to, from);
     }
-    if constexpr (columns) from += pass * src.seq;
+    from += pass * src.seq;
   }
 }
 

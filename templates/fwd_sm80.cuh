@@ -37,16 +37,17 @@
 #define OPAQUE 1
 #endif
 
-// Which queries a block takes. Blocks start in the order of their linear index, so neighbours in it are the heads of one group
-// whose K and V fit the L2 cache together, and within a group the last queries come first: under a causal mask they are the
-// longest, and a long block that starts last would leave the other multiprocessors idle.
+// Which queries a block takes. Blocks start in the order of their linear index, so neighbours in it are the heads of one
+// group, and within a group the last queries come first: under a causal mask they are the longest, and a long block that
+// starts last would leave the other multiprocessors idle. A group has enough blocks to hide its own longest one (a few for
+// each multiprocessor) and no more, because the K and V of its heads share the L2 cache.
 struct BlockSite { int q_tile, h, b; };
 
-LUATTN_FN BlockSite block_site(const LuattnParams &p, int row_bytes) {
-  constexpr i64 cache_bytes = 24 << 20;
+LUATTN_FN BlockSite block_site(const LuattnParams &p) {
+  constexpr int blocks_of_group = 640;
   const int q_tiles = int(gridDim.x), heads = p.heads * p.batch;
-  const i64 fit = max_of(cache_bytes / (i64(row_bytes) * max_of(p.kv_len, 1)), i64(1)) * p.group;
-  const int group = fit < heads ? int(fit) : heads;
+  const int least = ceil_div(ceil_div(blocks_of_group, q_tiles), p.group) * p.group;
+  const int groups = max_of(heads / least, 1), group = ceil_div(heads / p.group, groups) * p.group;
   const int index = int(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
   const int first = index / (group * q_tiles) * group, within = index - first * q_tiles;
   const int size = min_of(group, heads - first); // the last group may be smaller
@@ -314,7 +315,7 @@ template <class Spec, class Config> struct ForwardSm80 {
       cp_async_wait<0>();
       __syncthreads(); // K is here, V is free
       load<false, true>(tile, 0);
-      if (work) dots(s, 0);
+      dots(s, 0);
       cp_async_wait<0>();
       __syncthreads(); // V is here, K is free
       load<true, false>(next, 0);
@@ -390,7 +391,7 @@ template <class Spec, class Config> struct ForwardSm80 {
 template <class Spec, class Config> LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
   static_assert(ValidSpec<Spec>);
   using Kernel = ForwardSm80<Spec, Config>;
-  Kernel kernel(p, shared_address(shared), block_site(p, (Kernel::dim + Kernel::dim_v) * 2));
+  Kernel kernel(p, shared_address(shared), block_site(p));
   kernel.run();
   kernel.finish();
 }
