@@ -69,7 +69,7 @@ typedef struct derived_spec {
   /* Forward saves final `save[i]` (beyond lse): expressions of VAR_STATE. */
   int num_saved;
   ir_ref saved[DERIVED_MAX_ROWS];
-  /* Per row, in prepare: of VAR_FINAL[0] = lse (if there is one) and VAR_FINAL[1 + i] = saved[i], VAR_DELTA, VAR_DLSE and
+  /* Per row, in prepare: of VAR_FINAL, which counts lse (if there is one) and then saved[0], saved[1], ..; VAR_DELTA, VAR_DLSE and
    * row-level leaves. VAR_ROW[i] in the element expressions stands for row[i]. */
   int num_rows;
   ir_ref row[DERIVED_MAX_ROWS];

@@ -100,8 +100,8 @@ static void choose_prob_term(emit_form *f) {
   }
 }
 
-/* A row of random numbers, for mask_by_inf. Lane 0 and every fourth have uniform values of 0 and below, where a factor turns
- * -inf into NaN or +inf. */
+/* Rows of random numbers, for mask_by_inf. Every fourth lane has scalars and inputs of 0 or below, where a factor turns -inf into
+ * NaN or +inf. */
 typedef struct probe { uint64_t random; } probe;
 
 static double next_random(probe *p) {
@@ -109,7 +109,10 @@ static double next_random(probe *p) {
   return (double)(p->random >> 11) / 9007199254740992.0;
 }
 
-static double uniform_value(probe *p, int lane) { return lane % 4 == 0 ? (lane % 8 == 0 ? 0.0 : -2 * next_random(p)) : next_random(p) * 3 + 0.1; }
+static double uniform_value(probe *p, int lane) {
+  const double x = next_random(p);
+  return lane % 8 == 0 ? 0 : lane % 8 == 4 ? -2 * x : 3 * x + 0.1;
+}
 
 static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
   (void)index;
@@ -118,7 +121,7 @@ static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, doub
     else if (v == VAR_SCALE) out[i] = next_random(user) + 0.01;
     else if (v == VAR_SCALAR) out[i] = uniform_value(user, i);
     else if (v == VAR_STATE || v == VAR_RED) out[i] = i % 2 == 0 ? next_random(user) * 4 + 0.1 : next_random(user) * 20 - 10;
-    else out[i] = floor(next_random(user) * 64);
+    else out[i] = floor(next_random(user) * 64) + (v == VAR_Q_LEN || v == VAR_KV_LEN ? 1 : 0); /* no step without keys */
   }
 }
 
@@ -243,7 +246,7 @@ static luattn_status build_gradient(emit_form *f, luattn_error *err) {
   roots[n++] = d->prob;
   roots[n++] = d->ds;
   for (int i = 0; i < f->element_terms.count; i++) roots[n++] = f->element_terms.term[i].value;
-  for (int i = 0; i < n; i++) roots[i] = ir_substitute(g, roots[i], &score, &scaled, 1);
+  for (int i = 0; i < n; i++) roots[i] = roots[i] == IR_NONE ? ir_real(g, 0) : ir_substitute(g, roots[i], &score, &scaled, 1);
   fold_roots(f, roots, n);
   hoist_bwd_rows(f, roots, n);
   f->grad_prob = roots[0];
@@ -265,6 +268,6 @@ luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_in
   fold_roots(out, &out->score, 1);
   out->keep = mask->keep;
   TRY(build_online(out, err));
-  if (p->pass == LUATTN_BACKWARD) TRY(build_gradient(out, err));
+  TRY(build_gradient(out, err)); /* in forward images too: a Spec without a hook is no Spec */
   return ir_failed(out->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name) : LUATTN_OK;
 }

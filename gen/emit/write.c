@@ -47,6 +47,12 @@ static const char *int_literal(writer *w, long long x) {
   return writer_format(w, x < 0 ? "(%lld)" : "%lld", x);
 }
 
+/* lse, if the online function has one, then what forward saves. */
+static const char *final_value(writer *w, unsigned i) {
+  const unsigned first = w->f->spec->traced.online.lse >= 0 ? 1 : 0;
+  return i < first ? "lse" : writer_format(w, "saved[%u]", i - first);
+}
+
 static const char *variable(writer *w, const ir_node *n) {
   const unsigned i = ir_index_of(n);
   static const char *const tile[] = {"q0", "q1", "kv0", "kv1"};
@@ -69,7 +75,7 @@ static const char *variable(writer *w, const ir_node *n) {
   case VAR_STATE: return writer_format(w, "%s.x[%u]", w->state, i);
   case VAR_RED: return writer_format(w, "red[%u]", i);
   case VAR_ROW: return writer_format(w, "bwd.x[%u]", i);
-  case VAR_FINAL: return i == 0 ? "lse" : writer_format(w, "saved[%u]", i - 1);
+  case VAR_FINAL: return final_value(w, i);
   case VAR_DOT: return "dot";
   case VAR_DP: return "dp";
   case VAR_DELTA: return "delta";
