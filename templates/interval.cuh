@@ -283,7 +283,7 @@ IV_FN iv iv_pow(iv a, iv b) {
   // A negative base has a power only for integral exponents, and must be told apart by parity.
   if (b.lo != b.hi || b.lo != floor(b.lo) || b.lo < 0 || b.lo > 64) return iv_all();
   const bool odd = floor(b.lo / 2) * 2 != b.lo;
-  if (odd) return iv_relative(pow(a.lo, b.lo), pow(a.hi, b.lo), a.nan);
+  if (odd) return iv_relative(pow(a.lo, b.lo), pow(a.hi, b.lo), a.nan || b.nan);
   return iv_pow_corners(iv_abs(a), b);
 }
 

@@ -79,6 +79,20 @@ void plain_eval(const ir *g, const point *p, rounding how, rng *noise, double *v
   for (ir_ref r = 1; r < ir_count(g); ++r) value[r] = evaluate(g, ir_get(g, r), p, how, noise, value);
 }
 
+double largest_value(const ir *g, const ir_ref *roots, int n, const double *value) {
+  double most = 0;
+  bool *reached = calloc(ir_count(g), sizeof *reached);
+  for (int i = 0; i < n; ++i) reached[roots[i]] = true;
+  for (ir_ref r = ir_count(g) - 1; r > 0; --r) {
+    if (!reached[r]) continue;
+    for (int k = 0; k < ir_get(g, r)->nargs; ++k) reached[ir_get(g, r)->arg[k]] = true;
+    const double x = fabs(value[r]);
+    if (!(x <= most)) most = x < HUGE_VAL ? x : HUGE_VAL;
+  }
+  free(reached);
+  return most;
+}
+
 static void fill_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
   for (int i = 0; i < lanes; ++i) out[i] = point_get(user, v, index);
 }
@@ -111,7 +125,7 @@ int op_accepts(ir_op op, ir_type type) {
 }
 
 enum { POOL = 64 };
-typedef struct pool { ir_ref node[3][POOL]; int count[3]; } pool;
+typedef struct pool { ir_ref node[3][POOL]; int count[3]; ir_ref last[3]; } pool; /* last: that is not a leaf */
 
 static void put(pool *p, ir_type type, ir_ref r) {
   if (p->count[type] < POOL) p->node[type][p->count[type]++] = r;
@@ -119,7 +133,7 @@ static void put(pool *p, ir_type type, ir_ref r) {
 
 /* Young nodes are preferred, so that graphs grow deep. */
 static ir_ref draw(pool *p, rng *r, ir_type type) {
-  const int n = p->count[type], window = rng_below(r, 3) != 0 && n > 6 ? 6 : n;
+  const int n = p->count[type], window = rng_below(r, 4) != 0 && n > 5 ? 5 : n;
   return p->node[type][n - 1 - rng_below(r, window)];
 }
 
@@ -155,9 +169,12 @@ random_expr random_build(ir *g, rng *r, int size, uint64_t avoid) {
     if (rule == LEAF || rule == GATHERS || rule == REDUCES || (avoid >> op & 1) != 0) continue;
     const ir_ref made = random_op(g, r, &p, op);
     put(&p, ir_typeof(g, made), made);
+    if (ir_get(g, made)->nargs > 0) p.last[ir_typeof(g, made)] = made;
     --size;
   }
-  return (random_expr){.real = p.node[IR_REAL][p.count[IR_REAL] - 1],
-                       .integer = p.node[IR_INT][p.count[IR_INT] - 1],
-                       .boolean = p.node[IR_BOOL][p.count[IR_BOOL] - 1]};
+  random_expr e = {.real = p.last[IR_REAL], .integer = p.last[IR_INT], .boolean = p.last[IR_BOOL]};
+  if (e.real == IR_NONE) e.real = p.node[IR_REAL][0];
+  if (e.integer == IR_NONE) e.integer = p.node[IR_INT][0];
+  if (e.boolean == IR_NONE) e.boolean = p.node[IR_BOOL][0];
+  return e;
 }

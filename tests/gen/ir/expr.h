@@ -30,11 +30,13 @@ typedef enum rounding {
 
 /* value[r] for every node below count, by the value column alone. */
 void plain_eval(const ir *g, const point *p, rounding how, rng *noise, double *value);
+/* The largest magnitude among the nodes under the roots; infinity if one is not finite. */
+double largest_value(const ir *g, const ir_ref *roots, int n, const double *value);
 /* One root through ir_program. */
 double program_eval(arena *a, const ir *g, ir_ref root, const point *p);
 
-/* A random graph; the ops are drawn from the whole table but for those in `avoid` (bit for each op). Every node of the last
- * few of each type is a candidate root. */
+/* A random graph of `size` ops, drawn from the whole table but for those in `avoid` (a bit for each op), and its last node of
+ * each type. */
 typedef struct random_expr { ir_ref real, integer, boolean; } random_expr;
 random_expr random_build(ir *g, rng *r, int size, uint64_t avoid);
 #define OP_BIT(id) (UINT64_C(1) << IR_##id)

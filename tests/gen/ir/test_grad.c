@@ -1,0 +1,188 @@
+/* reverse mode: shared subexpressions, several roots, guards, and random graphs against central differences */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "gen/ir/graph.h"
+#include "tests/gen/ir/expr.h"
+
+typedef struct fixture { arena *a; ir *g; ir_ref x, y, one; } fixture;
+
+static int setup(void **state) {
+  fixture *f = malloc(sizeof *f);
+  f->a = arena_open(NULL);
+  f->g = ir_open(f->a);
+  f->x = ir_variable(f->g, VAR_SCALAR, 0);
+  f->y = ir_variable(f->g, VAR_SCALAR, 1);
+  f->one = ir_real(f->g, 1);
+  *state = f;
+  return 0;
+}
+
+static int teardown(void **state) {
+  arena_close(((fixture *)*state)->a);
+  free(*state);
+  return 0;
+}
+
+static ir_ref grad_of(fixture *f, ir_ref root, ir_ref wrt) {
+  ir_ref out;
+  ir_grad(f->g, &root, &f->one, 1, &wrt, &out, 1);
+  return out;
+}
+
+static double at(fixture *f, ir_ref root, double x, double y) {
+  assert_int_not_equal(root, IR_NONE);
+  return program_eval(f->a, f->g, root, &(point){.real = {x, y}, .integer = {5, 3, 1, 9}});
+}
+
+#define ADD(a, b) ir_op2(g, IR_ADD, a, b)
+#define SUB(a, b) ir_op2(g, IR_SUB, a, b)
+#define MUL(a, b) ir_op2(g, IR_MUL, a, b)
+#define assert_near(a, b) assert_true(fabs((a) - (double)(b)) <= 1e-12 * (1 + fabs((double)(b))))
+
+static void test_shared_subexpressions(void **state) {
+  fixture *f = *state;
+  ir *g = f->g;
+  const ir_ref y = ir_op1(g, IR_EXP, f->x), cube = MUL(MUL(y, y), y);
+  assert_near(at(f, grad_of(f, cube, f->x), 0.3, 0), 3 * exp(0.9));
+  assert_near(at(f, grad_of(f, cube, y), 0.3, 0), 3 * exp(0.6)); /* by an inner node */
+  const ir_ref relu = ir_op1(g, IR_RELU, f->x), tanh1 = ir_op1(g, IR_TANH, f->x);
+  assert_near(at(f, grad_of(f, MUL(relu, relu), f->x), 1.5, 0), 3);
+  assert_near(at(f, grad_of(f, MUL(relu, relu), f->x), -1.5, 0), 0);
+  const double t = tanh(0.7);
+  assert_near(at(f, grad_of(f, MUL(tanh1, tanh1), f->x), 0.7, 0), 2 * t * (1 - t * t));
+  ir_ref power = f->x; /* x^(2^40): with a visit a path there would be 2^40 of them */
+  for (int i = 0; i < 40; ++i) power = MUL(power, power);
+  assert_near(at(f, grad_of(f, power, f->x), 1, 0), 1099511627776.0);
+}
+
+static void test_several_roots(void **state) {
+  fixture *f = *state;
+  ir *g = f->g;
+  const ir_ref e = ir_op1(g, IR_EXP, f->x), roots[3] = {MUL(e, f->y), e, MUL(e, f->y)}, d[3] = {f->one, f->y, ir_real(g, 2)};
+  const ir_ref wrt[2] = {f->x, f->y};
+  ir_ref out[2];
+  ir_grad(g, roots, d, 3, wrt, out, 2);
+  assert_near(at(f, out[0], 0.2, 3), 4 * 3 * exp(0.2));
+  assert_near(at(f, out[1], 0.2, 3), 3 * exp(0.2));
+}
+
+static void test_zero_is_none(void **state) {
+  fixture *f = *state;
+  ir *g = f->g;
+  assert_int_equal(grad_of(f, ir_op1(g, IR_EXP, f->x), f->y), IR_NONE);
+  assert_int_equal(grad_of(f, ir_op1(g, IR_FLOOR, f->x), f->x), IR_NONE);
+  assert_int_equal(grad_of(f, ir_op1(g, IR_STOP_GRADIENT, f->x), f->x), IR_NONE);
+  assert_int_equal(grad_of(f, SUB(f->x, f->x), f->y), IR_NONE);
+  const ir_ref steps = ir_to_real(g, ir_op1(g, IR_FLOOR_INT, f->x));
+  assert_int_equal(grad_of(f, steps, f->x), IR_NONE);
+  const ir_ref half = MUL(f->x, ir_op1(g, IR_STOP_GRADIENT, f->x));
+  assert_near(at(f, grad_of(f, half, f->x), 3, 0), 3);
+  assert_int_equal(grad_of(f, f->x, f->x), f->one);
+  const ir_ref later = MUL(f->y, f->y);
+  assert_int_equal(grad_of(f, f->x, later), IR_NONE); /* wrt made after the root */
+}
+
+static void test_loads(void **state) {
+  fixture *f = *state;
+  ir *g = f->g;
+  const ir_ref q = ir_variable(g, VAR_Q, 0), h = ir_variable(g, VAR_H, 0);
+  const ir_ref slope = ir_load(g, 0, IR_REAL, &h, 1), table = ir_load(g, 0, IR_REAL, &q, 1);
+  const ir_ref distance = SUB(q, h), bias = MUL(slope, distance);
+  assert_int_equal(grad_of(f, ADD(ADD(f->x, bias), table), slope), ir_to_real(g, distance));
+  assert_int_equal(grad_of(f, ADD(ADD(f->x, bias), table), table), f->one);
+}
+
+/* A gradient through the arm that was not taken is 0, not 0 * inf. */
+static void test_guarded_arms(void **state) {
+  fixture *f = *state;
+  ir *g = f->g;
+  const ir_ref positive = ir_op2(g, IR_LT, ir_real(g, 0), f->x), zero = ir_real(g, 0);
+  const ir_ref safe_log = ir_op3(g, IR_SELECT, positive, ir_op1(g, IR_LOG, f->x), zero);
+  assert_near(at(f, grad_of(f, safe_log, f->x), 0, 0), 0);
+  assert_near(at(f, grad_of(f, safe_log, f->x), 2, 0), 0.5);
+  const ir_ref root = ir_op3(g, IR_SELECT, positive, zero, ir_op1(g, IR_SQRT, MUL(f->y, ir_op1(g, IR_SQRT, f->x))));
+  assert_near(at(f, grad_of(f, root, f->y), 1, 0), 0);
+  assert_near(at(f, grad_of(f, ir_op2(g, IR_MAX, f->x, zero), f->x), 0, 0), 0); /* a tie: like relu */
+  assert_near(at(f, grad_of(f, ir_op2(g, IR_POW, f->x, f->y), f->x), 0, 0), 0);
+  assert_near(at(f, grad_of(f, ir_op2(g, IR_POW, f->x, f->y), f->y), 0, 2), 0);
+}
+
+static void test_lines_follow(void **state) {
+  fixture *f = *state;
+  ir *g = f->g;
+  ir_set_line(g, 12);
+  const ir_ref t = ir_op1(g, IR_TANH, f->x);
+  ir_set_line(g, 30);
+  assert_int_equal(ir_get(g, grad_of(f, t, f->x))->line, 12);
+  assert_int_equal(ir_get(g, ir_op1(g, IR_COS, f->y))->line, 30); /* and the caller's line is back */
+}
+
+static double central(fixture *f, ir_ref root, const point *p, int k, double h) {
+  static const double step[4] = {-2, -1, 1, 2};
+  double v[4];
+  for (int i = 0; i < 4; ++i) {
+    point q = *p;
+    q.real[k] += step[i] * h;
+    v[i] = program_eval(f->a, f->g, root, &q);
+  }
+  return (8 * (v[2] - v[1]) - (v[3] - v[0])) / (12 * h);
+}
+
+static int compare(fixture *f, ir_ref root, const ir_ref *grad, const point *p) {
+  int compared = 0;
+  for (int k = 0; k < POINT_REALS; ++k) {
+    const double a = central(f, root, p, k, 2e-4), b = central(f, root, p, k, 5e-5);
+    if (!(fabs(b) < 1e4) || !(fabs(a - b) <= 1e-8 * (1 + fabs(b)))) continue;
+    const double got = grad[k] == IR_NONE ? 0 : program_eval(f->a, f->g, grad[k], p);
+    ++compared;
+    if (!(fabs(got - b) <= 1e-5 * (1 + fabs(b)))) fail_msg("d root / d x%d is %.12g, differences give %.12g", k, got, b);
+  }
+  return compared;
+}
+
+static void test_random_graphs(void **state) {
+  (void)state;
+  rng r = {21};
+  int compared = 0, slopes = 0;
+  for (int i = 0; i < 20000; ++i) {
+    fixture f = {.a = arena_open(NULL)};
+    ir *g = f.g = ir_open(f.a);
+    const ir_ref root = random_build(g, &r, 3 + rng_below(&r, 25), OP_BIT(STOP_GRADIENT)).real, one = ir_real(g, 1);
+    ir_ref wrt[POINT_REALS], grad[POINT_REALS];
+    for (uint32_t k = 0; k < POINT_REALS; ++k) wrt[k] = ir_variable(g, VAR_SCALAR, k);
+    ir_grad(g, &root, &one, 1, wrt, grad, POINT_REALS);
+    assert_int_equal(ir_check(g, grad, POINT_REALS, "grad", NULL), LUATTN_OK);
+    ir_ref wanted[1 + POINT_REALS] = {root};
+    int n_wanted = 1;
+    for (int k = 0; k < POINT_REALS; ++k)
+      if (grad[k] != IR_NONE) wanted[n_wanted++] = grad[k];
+    double *value = malloc(ir_count(g) * sizeof *value);
+    for (int k = 0; k < 4; ++k) {
+      point p = {.integer = {rng_below(&r, 50), rng_below(&r, 50), rng_below(&r, 8), 50}};
+      for (int j = 0; j < POINT_REALS; ++j) p.real[j] = rng_between(&r, -2, 2);
+      /* An infinity on the way (sqrt at 0, an overflow) may make a derivative 0 * inf where differences are finite. */
+      plain_eval(g, &p, IN_DOUBLE, NULL, value);
+      if (largest_value(g, wanted, n_wanted, value) < 1e6) compared += compare(&f, root, grad, &p);
+    }
+    slopes += n_wanted - 1;
+    free(value);
+    arena_close(f.a);
+  }
+  assert_true(compared > 100000 && slopes > 10000);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    TEST(test_shared_subexpressions), TEST(test_several_roots), TEST(test_zero_is_none), TEST(test_loads),
+    TEST(test_guarded_arms),          TEST(test_lines_follow),  cmocka_unit_test(test_random_graphs),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
