@@ -41,10 +41,10 @@ struct luattn_engine {
 static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *options, luattn_error *err) {
   if (options != NULL) {
     if (options->struct_size < sizeof *options)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "luattn_engine_options: struct_size is %zu, expected %zu; set it to "
-                         "sizeof(luattn_engine_options)",
-                         options->struct_size, sizeof *options);
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "luattn_engine_options: struct_size is %zu, expected %zu; set it to sizeof(luattn_engine_options)",
+          options->struct_size, sizeof *options);
     e->device = options->device;
     if (options->cache_dir != NULL) {
       const size_t size = strlen(options->cache_dir) + 1;
@@ -156,9 +156,9 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const l
   if (pass == LUATTN_FORWARD) return LUATTN_OK;
   key->wants = wants_of(args);
   if (key->wants == 0)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "backward: dq, dk, dv, grads: none is given, so there is nothing to compute; give "
-                       "at least one");
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "backward: dq, dk, dv, grads: none is given, so there is nothing to compute; give at least one");
   return LUATTN_OK;
 }
 

@@ -1,4 +1,5 @@
-/* quickstart.c: an attention variant in Lua, its output and its gradients. On a GPU if there is one, else on the CPU.
+/* quickstart.c: an attention variant in Lua, its output and its gradients. On a GPU if there is one, else on
+ * the CPU.
  *
  *   quickstart            prints O of the last query row, and d loss / d cap for loss = sum(O)
  */
@@ -7,7 +8,8 @@
 
 #include "luattn/engine.h"
 
-/* Gemma 2's scores, tanh-capped, over a causal window of 64 keys. `cap` is a run-time value with a gradient. */
+/* Gemma 2's scores, tanh-capped, over a causal window of 64 keys. `cap` is a run-time value with a gradient.
+ */
 static const char source[] =
     "return attention {\n"
     "  name        = 'window',\n"
@@ -17,7 +19,13 @@ static const char source[] =
     "  online_func = online_softmax,\n"
     "}\n";
 
-enum { BATCH = 2, HEADS = 8, HEADS_KV = 2, LENGTH = 300, HEAD_DIM = 64 }; /* four query heads share a kv head */
+enum {
+  BATCH = 2,
+  HEADS = 8,
+  HEADS_KV = 2,
+  LENGTH = 300,
+  HEAD_DIM = 64
+}; /* four query heads share a kv head */
 
 static luattn_error err; /* every call returns a status, and says here what went wrong */
 static void check(luattn_status status) {
@@ -62,7 +70,8 @@ static void on_gpu(luattn_engine *engine, const luattn_spec *spec, luattn_args *
     check(luattn_copy_to_device(driver, 0, all[i].tensor.data, host[i], all[i].bytes, &err));
     all[i].tensor.device = (DLDevice){kDLCUDA, 0};
   }
-  for (int pass = LUATTN_FORWARD; pass <= LUATTN_BACKWARD; ++pass) { /* launching allocates nothing: the memory is ours */
+  for (int pass = LUATTN_FORWARD; pass <= LUATTN_BACKWARD; ++pass) {
+    /* Launching allocates nothing: what a pass needs besides its tensors is ours to give. */
     check(luattn_engine_workspace_size(engine, spec, (luattn_pass)pass, args, &args->workspace_size, &err));
     check(luattn_device_alloc(driver, 0, args->workspace_size, &args->workspace, &err));
     check((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(engine, spec, args, NULL, &err));
@@ -83,24 +92,37 @@ int main(void) {
   enum { Q, K, V, O, LSE, DOUT, DQ, DK, DV, DCAP, COUNT };
   array a[COUNT];
   for (int i = 0; i < COUNT; ++i)
-    if (i == LSE) new_array(&a[i], 3, BATCH, HEADS, LENGTH, 1);
-    else if (i == DCAP) new_array(&a[i], 1, 1, 1, 1, 1);
-    else new_array(&a[i], 4, BATCH, i == K || i == V || i == DK || i == DV ? HEADS_KV : HEADS, LENGTH, HEAD_DIM);
+    if (i == LSE)
+      new_array(&a[i], 3, BATCH, HEADS, LENGTH, 1);
+    else if (i == DCAP)
+      new_array(&a[i], 1, 1, 1, 1, 1);
+    else
+      new_array(&a[i], 4, BATCH, i == K || i == V || i == DK || i == DV ? HEADS_KV : HEADS, LENGTH, HEAD_DIM);
   for (int i = Q; i <= V; ++i) fill(&a[i], (unsigned)i);
   for (size_t i = 0; i < a[DOUT].bytes / sizeof(float); ++i) ((float *)a[DOUT].tensor.data)[i] = 1.0f;
 
-  luattn_args args = {.struct_size = sizeof args, .q = &a[Q].tensor, .k = &a[K].tensor, .v = &a[V].tensor,
-                      .o = &a[O].tensor, .lse = &a[LSE].tensor, .dout = &a[DOUT].tensor, .dq = &a[DQ].tensor,
-                      .dk = &a[DK].tensor, .dv = &a[DV].tensor, .scalar_grads = &a[DCAP].tensor};
+  luattn_args args = {.struct_size = sizeof args,
+                      .q = &a[Q].tensor,
+                      .k = &a[K].tensor,
+                      .v = &a[V].tensor,
+                      .o = &a[O].tensor,
+                      .lse = &a[LSE].tensor,
+                      .dout = &a[DOUT].tensor,
+                      .dq = &a[DQ].tensor,
+                      .dk = &a[DK].tensor,
+                      .dv = &a[DV].tensor,
+                      .scalar_grads = &a[DCAP].tensor};
 
   luattn_engine *engine = NULL;
   const int has_gpu = luattn_engine_open(NULL, &engine, &err) == LUATTN_OK;
-  if (has_gpu) on_gpu(engine, spec, &args, a, COUNT);
-  else on_cpu(spec, &args);
+  if (has_gpu)
+    on_gpu(engine, spec, &args, a, COUNT);
+  else
+    on_cpu(spec, &args);
 
   const float *o = (const float *)a[O].tensor.data + a[O].bytes / sizeof(float) - HEAD_DIM;
-  printf("%s: O[-1, -1, -1, :4] = %.6f %.6f %.6f %.6f   dcap = %.6f\n", has_gpu ? "GPU" : "CPU", (double)o[0], (double)o[1],
-         (double)o[2], (double)o[3], (double)*(const float *)a[DCAP].tensor.data);
+  printf("%s: O[-1, -1, -1, :4] = %.6f %.6f %.6f %.6f   dcap = %.6f\n", has_gpu ? "GPU" : "CPU", (double)o[0],
+         (double)o[1], (double)o[2], (double)o[3], (double)*(const float *)a[DCAP].tensor.data);
   for (int i = 0; i < COUNT; ++i) free(a[i].tensor.data);
   luattn_engine_close(engine); /* NULL is fine */
   luattn_spec_free(spec);

@@ -97,8 +97,7 @@ static luattn_status check_strides(const args_call *c, const tensor_rule *rule, 
       if (rule->is_output && have == 0)
         return args_fail(c,
                          "%s: axis %d has stride 0 over %" PRId64
-                         " elements, expected memory of its own for each element "
-                         "of an output",
+                         " elements, expected memory of its own for each element of an output",
                          rule->name, i, t->shape[i]);
     }
     if (t->shape[i] > 0 && next > INT64_MAX / 16 / t->shape[i])
@@ -143,11 +142,10 @@ static luattn_status check_alignment(const args_call *c, const tensor_rule *rule
   const long long step = 16 / (long long)elem;
   for (int i = 0; i < t->ndim - 1; ++i)
     if (stride[i] % step != 0)
-      return args_fail(
-          c,
-          "%s: axis %d has stride %lld, expected a multiple of %lld elements (16 bytes); copy it, or compile "
-          "for the simt family",
-          rule->name, i, stride[i], step);
+      return args_fail(c,
+                       "%s: axis %d has stride %lld, expected a multiple of %lld elements (16 bytes); copy "
+                       "it, or compile for the simt family",
+                       rule->name, i, stride[i], step);
   return LUATTN_OK;
 }
 
@@ -188,8 +186,7 @@ static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
   if (q[1] % k[1] != 0)
     return args_fail(c,
                      "k: has %" PRId64 " heads, and q's %" PRId64
-                     " are no multiple of that; heads must be a multiple of "
-                     "heads_kv",
+                     " are no multiple of that; heads must be a multiple of heads_kv",
                      k[1], q[1]);
   const int64_t length[] = {q[2], k[2]};
   for (int i = 0; i < 2; ++i)

@@ -111,6 +111,10 @@ static luattn_status check_inputs(const luattn_image_info *m, luattn_error *err)
       if (strcmp(in->name, m->input[j].name) == 0)
         return luattn_fail(err, LUATTN_IMAGE, "image: input '%s': stands twice; compile it again", in->name);
   }
+  return LUATTN_OK;
+}
+
+static luattn_status check_scalars(const luattn_image_info *m, luattn_error *err) {
   TRY(check_range(err, "num_scalars", m->num_scalars, 0,
                   sizeof m->scalar_default / sizeof *m->scalar_default));
   for (uint32_t i = 0; i < m->num_scalars; ++i) {
@@ -119,6 +123,10 @@ static luattn_status check_inputs(const luattn_image_info *m, luattn_error *err)
       return luattn_fail(err, LUATTN_IMAGE, "image: scalar '%s': names are not in order; compile it again",
                          m->scalar_name[i]);
   }
+  return LUATTN_OK;
+}
+
+static luattn_status check_stats(const luattn_image_info *m, luattn_error *err) {
   TRY(check_range(err, "num_stats", m->num_stats, 0, sizeof m->stat / sizeof *m->stat));
   for (uint32_t i = 0; i < m->num_stats; ++i) {
     const luattn_stat_info *s = &m->stat[i];
@@ -163,7 +171,9 @@ static luattn_status check_manifest(const luattn_image_info *m, luattn_error *er
   TRY(check_range(err, "reserved", m->reserved, 0, 0));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
   TRY(check_entries(m, err));
-  return check_inputs(m, err);
+  TRY(check_inputs(m, err));
+  TRY(check_scalars(m, err));
+  return check_stats(m, err);
 }
 
 static XXH128_hash_t checksum(const void *bytes, size_t size) {
@@ -192,10 +202,10 @@ static luattn_status check_header(const header *h, size_t size, luattn_error *er
     return luattn_fail(err, LUATTN_IMAGE, "image: byte 48: cubin starts at %llu, expected %zu; it is damaged",
                        (unsigned long long)h->cubin_offset, CUBIN_OFFSET);
   if (size <= CUBIN_OFFSET || h->cubin_size != size - CUBIN_OFFSET || h->cubin_size > MAX_CUBIN)
-    return luattn_fail(err, LUATTN_IMAGE,
-                       "image: byte 56: cubin has %llu bytes, which does not fit an image of %zu; it is "
-                       "damaged",
-                       (unsigned long long)h->cubin_size, size);
+    return luattn_fail(
+        err, LUATTN_IMAGE,
+        "image: byte 56: cubin has %llu bytes, which does not fit an image of %zu; it is damaged",
+        (unsigned long long)h->cubin_size, size);
   return LUATTN_OK;
 }
 

@@ -112,7 +112,7 @@ static luattn_status check_axes(const args_call *c, const LuattnParams *p, const
 
 /* A gradient is computed where the caller gives memory for it. */
 static luattn_status fill_grad(const args_call *c, const luattn_input_info *info, const DLTensor *grad,
-                               tensor_rule *rule, LuattnInput *out) {
+                               const tensor_rule *input_rule, LuattnInput *out) {
   if (c->info->pass == LUATTN_FORWARD || c->shapes_only || grad == NULL || grad->data == NULL)
     return LUATTN_OK;
   if (!info->grad)
@@ -123,17 +123,17 @@ static luattn_status fill_grad(const args_call *c, const luattn_input_info *info
   if (!(c->info->wants & LUATTN_WANT_INPUTS))
     return args_fail(c,
                      "input '%s': grad was given, but this image computes no gradients of inputs; leave it "
-                     "NULL, or compile "
-                     "with LUATTN_WANT_INPUTS",
+                     "NULL, or compile with LUATTN_WANT_INPUTS",
                      info->name);
   char label[LUATTN_NAME_SIZE + 32];
   snprintf(label, sizeof label, "grad of input '%s'", info->name);
-  rule->name = label;
-  rule->axes = "as the input";
-  rule->dtype = args_real(c->info);
-  rule->is_output = rule->is_contiguous = true;
+  tensor_rule rule = *input_rule; /* the same shape */
+  rule.name = label;
+  rule.axes = "as the input";
+  rule.dtype = args_real(c->info);
+  rule.is_output = rule.is_contiguous = true;
   long long stride[4];
-  return args_tensor(c, rule, grad, stride, &out->grad);
+  return args_tensor(c, &rule, grad, stride, &out->grad);
 }
 
 static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams *p) {
@@ -191,10 +191,9 @@ static luattn_status fill_scalar_grads(const args_call *c, LuattnParams *p) {
   const DLTensor *t = c->args->scalar_grads;
   if (c->info->pass == LUATTN_FORWARD || c->shapes_only || t == NULL) return LUATTN_OK;
   if (!(c->info->wants & LUATTN_WANT_SCALARS))
-    return args_fail(
-        c,
-        "scalar_grads: was given, but this image computes no gradients of scalars; leave it NULL, or compile "
-        "with LUATTN_WANT_SCALARS");
+    return args_fail(c,
+                     "scalar_grads: was given, but this image computes no gradients of scalars; leave it "
+                     "NULL, or compile with LUATTN_WANT_SCALARS");
   const tensor_rule rule = {.name = "scalar_grads",
                             .axes = "number of scalars",
                             .ndim = 1,

@@ -19,28 +19,27 @@ static bool runs_on(const luattn_image_info *m, int arch) {
 static luattn_status check_device(luattn_driver *driver, int device, const luattn_image_info *m,
                                   luattn_error *err) {
   if (m->params_version != LUATTN_PARAMS_VERSION || m->params_size != sizeof(LuattnParams))
-    return luattn_fail(err, LUATTN_IMAGE,
-                       "luattn_kernel_load: " KERNEL_FORMAT
-                       ": was built for parameter layout %u of %u bytes, "
-                       "this luattn has %d of %zu; compile it again",
-                       KERNEL_VALUES(m), (unsigned)m->params_version, (unsigned)m->params_size,
-                       LUATTN_PARAMS_VERSION, sizeof(LuattnParams));
+    return luattn_fail(
+        err, LUATTN_IMAGE,
+        "luattn_kernel_load: " KERNEL_FORMAT
+        ": was built for parameter layout %u of %u bytes, this luattn has %d of %zu; compile it again",
+        KERNEL_VALUES(m), (unsigned)m->params_version, (unsigned)m->params_size, LUATTN_PARAMS_VERSION,
+        sizeof(LuattnParams));
   luattn_device_info info;
   TRY(luattn_device_get_info(driver, device, &info, err));
   if (!runs_on(m, info.arch))
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_kernel_load: " KERNEL_FORMAT
-                       ": does not run on device %d, %s (sm_%d); "
-                       "compile it for arch %d",
+                       ": does not run on device %d, %s (sm_%d); compile it for arch %d",
                        KERNEL_VALUES(m), device, info.name, info.arch, info.arch);
   for (uint32_t i = 0; i < m->num_entries; ++i)
     if (m->entry[i].shared_bytes > (unsigned)info.shared_bytes_per_block)
-      return luattn_fail(err, LUATTN_UNSUPPORTED,
-                         "luattn_kernel_load: " KERNEL_FORMAT
-                         ": %s needs %u bytes of shared memory, "
-                         "device %d, %s, has %d a block; compile with smaller tiles",
-                         KERNEL_VALUES(m), m->entry[i].name, (unsigned)m->entry[i].shared_bytes, device,
-                         info.name, info.shared_bytes_per_block);
+      return luattn_fail(
+          err, LUATTN_UNSUPPORTED,
+          "luattn_kernel_load: " KERNEL_FORMAT
+          ": %s needs %u bytes of shared memory, device %d, %s, has %d a block; compile with smaller tiles",
+          KERNEL_VALUES(m), m->entry[i].name, (unsigned)m->entry[i].shared_bytes, device, info.name,
+          info.shared_bytes_per_block);
   return LUATTN_OK;
 }
 
@@ -52,8 +51,7 @@ static luattn_status load_functions(luattn_kernel *k, const void *cubin, luattn_
     k->module = NULL;
     return driver_fail(d, err, result, "cuModuleLoadData",
                        "loading " KERNEL_FORMAT
-                       "; the driver supports CUDA %d.%d, and "
-                       "NVRTC must not be newer by a major version",
+                       "; the driver supports CUDA %d.%d, and NVRTC must not be newer by a major version",
                        KERNEL_VALUES(m), d->version / 1000, d->version % 1000 / 10);
   }
   for (uint32_t i = 0; i < m->num_entries; ++i) {

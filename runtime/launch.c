@@ -59,7 +59,8 @@ static void stat_shape(const luattn_image_info *m, const LuattnParams *p, uint32
   *blocks = ceil_div(in->size[s->axis], s->block);
 }
 
-/* A mod's parameters get their gradients from that of its tensor, whether or not the caller wants the latter. */
+/* A mod's parameters get their gradients from that of its tensor, whether or not the caller wants the latter.
+ */
 static bool is_needed(const luattn_image_info *m, unsigned want, uint32_t has_mod) {
   return (m->wants & want) != 0 || (has_mod && (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0);
 }
@@ -196,9 +197,8 @@ static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, uns
                                                e->shared_bytes, stream, pointers, NULL);
     if (result != 0)
       return driver_fail(k->driver, err, result, "cuLaunchKernel",
-                         "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of "
-                         "shared memory",
-                         e->name, k->info.spec_name, g[0], g[1], g[2], (unsigned)e->threads,
+                         "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of shared memory", e->name,
+                         k->info.spec_name, g[0], g[1], g[2], (unsigned)e->threads,
                          (unsigned)e->shared_bytes);
   }
   return LUATTN_OK;
