@@ -20,7 +20,9 @@
 //         stages     1 or 2: buffers for Q and dO
 //         sm80_warps_n, sm80_chunk_m
 #pragma once
+#include "aux.cuh"
 #include "copy.cuh"
+#include "dq_acc.cuh"
 #include "tiles.cuh"
 
 // A row's numbers in shared memory, aligned so that one load brings as many as possible.
@@ -44,16 +46,21 @@ template <class Spec, class Config> struct BwdSm80 {
   static constexpr int warps_n = Config::sm80_warps_n, warps_c = warps / warps_n;
   static constexpr int frags = N / (16 * warps_n);  // 16-row fragments of a warp along kv
   static constexpr int chunk = Config::sm80_chunk_m;
-  static constexpr int k_tiles = (DP / 16 + warps_c - 1) / warps_c;   // 16-column tiles of dk in a warp
-  static constexpr int v_tiles = (DVP / 16 + warps_c - 1) / warps_c;  // and of dv
+  // Warps of the dv and dk products: out_n along kv, the others along the columns. What warps_c > 1 warps have written to shared
+  // memory can be split anew, in up to 32 rows, so that every B fragment serves two products.
+  static constexpr int out_n = warps_c == 1 ? warps_n : N % 32 == 0 && warps % (N / 32) == 0 ? N / 32 : warps_n;
+  static constexpr int out_c = warps / out_n, out_frags = N / (16 * out_n);
+  static constexpr int k_tiles = (DP / 16 + out_c - 1) / out_c;   // 16-column tiles of dk in a warp
+  static constexpr int v_tiles = (DVP / 16 + out_c - 1) / out_c;  // and of dv
+  // Two warps of a block on one scheduler: one computes dq of the last tile before its scores, the other after.
+  static constexpr bool alternates = stages == 2 && warps > 4;
   static_assert(warps_n * warps_c * 32 == threads && frags * 16 * warps_n == N, "warps tile the kv tile");
   static_assert(M % (chunk * warps_c) == 0 && chunk % 16 == 0, "chunks of the warps tile the q tile");
   static_assert(stages == 1 || stages == 2, "one or two stages");
 
-  static constexpr bool wants_inputs = Config::wants_inputs || Config::wants_scalars;
-  static constexpr bool needs_ds = Config::wants_dq || Config::wants_dk;
-  static constexpr bool needs_dp = needs_ds || wants_inputs;
-  static constexpr bool reduces_acc = wants_inputs && Spec::num_acc > 0;
+  using Need = Needs<Spec, Config>;
+  static constexpr bool needs_ds = Need::dq || Need::dk, needs_dp = needs_ds || Need::parameters;
+  static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
   static constexpr bool has_rows = !__is_empty(Row);
 
   // Warps of the dq product: dq_q along q, the others along d. The split that loads least among those without idle warps.
@@ -84,53 +91,31 @@ template <class Spec, class Config> struct BwdSm80 {
   static constexpr int at_bwd = at_p + (warps_c > 1 ? p_bytes : 0), at_row = at_bwd + stages * bwd_bytes;
   static constexpr int shared_bytes = (at_row + stages * row_bytes + 15) / 16 * 16;
 
-  // One q tile of one head, in the order in which they are visited.
-  struct Step {
-    int h;
-    Tile tile;
-    __device__ __forceinline__ bool valid() const { return tile.valid(); }
-  };
-
-  // Walks the q tiles of every q head of the group.
-  struct Walk {
-    Site site;
-    int h_end, kv_tile;
-    QTiles<Spec, M, N> tiles;
-
-    __device__ __forceinline__ Walk(const LuattnParams &p, const Site &first, int kv_tile)
-        : site(first), h_end(first.h + p.group), kv_tile(kv_tile), tiles(p, first, kv_tile) {}
-    __device__ __forceinline__ Step next(const LuattnParams &p) {
-      Tile tile = tiles.next(p, site);
-      while (!tile.valid() && site.h + 1 < h_end) {
-        ++site.h;
-        tiles = QTiles<Spec, M, N>(p, site, kv_tile);
-        tile = tiles.next(p, site);
-      }
-      return Step{site.h, tile};
-    }
-  };
-
   // ---- a thread's view -----------------------------------------------------------------------------------------------
 
   const LuattnParams &p;
-  Site site;  // site.h is the q head of the tile at work
+  Site site;  // site.h: the q head at work
   Head head;
   Col col[frags][2];
   Acc acc;
   unsigned char *shared;
   u32 base;  // the same, as an address in shared memory
-  int thread, lane, warp_n, warp_c, kv0, h_kv;
+  int thread, lane, warp, kv0, h_kv;
 
-  float dk[frags][k_tiles * 2][4];
-  float dv[frags][v_tiles * 2][4];
+  float dk[out_frags][k_tiles * 2][4];
+  float dv[out_frags][v_tiles * 2][4];
 
   __device__ __forceinline__ BwdSm80(const LuattnParams &p, unsigned char *shared)
       : p(p), site{int(blockIdx.z), int(blockIdx.y) * p.group, p.q_len, p.kv_len}, shared(shared),
-        base(shared_address(shared)), thread(int(threadIdx.x)), lane(thread % 32), warp_n(thread / 32 % warps_n),
-        warp_c(thread / 32 / warps_n), kv0(int(blockIdx.x) * N), h_kv(int(blockIdx.y)) {
+        base(shared_address(shared)), thread(int(threadIdx.x)), lane(thread % 32), warp(thread / 32),
+        kv0(int(blockIdx.x) * N), h_kv(int(blockIdx.y)) {
     zero(dk);
     zero(dv);
   }
+
+  // The warp's first kv row in the tile: of its scores, and of its part of dk and dv.
+  __device__ __forceinline__ int score_row() const { return warp / warps_c * frags * 16; }
+  __device__ __forceinline__ int out_row() const { return warp / out_c * out_frags * 16; }
 
   template <int F, int C> LUATTN_FN void zero(float (&x)[F][C][4]) {
 #pragma unroll
@@ -158,28 +143,24 @@ template <class Spec, class Config> struct BwdSm80 {
     if constexpr (needs_dp) load_tile<N, DV>(at_v, rows_of(p.v, site.b, h_kv), kv0, p.kv_len);
   }
 
-  __device__ __forceinline__ void load_step(const Step &step, int stage) const {
-    const int q0 = step.tile.index * M;
-    load_tile<M, D>(at_q + stage * q_bytes, rows_of(p.q, site.b, step.h), q0, p.q_len);
-    load_tile<M, DV>(at_do + stage * do_bytes, rows_of(p.dout, site.b, step.h), q0, p.q_len);
-    load_rows(step, stage);
+  // Q, dO and row numbers of one q tile.
+  __device__ __forceinline__ void load_q(int index, int stage) {
+    thread = opaque(thread);
+    load_tile<M, D>(at_q + stage * q_bytes, rows_of(p.q, site.b, site.h), index * M, p.q_len);
+    load_tile<M, DV>(at_do + stage * do_bytes, rows_of(p.dout, site.b, site.h), index * M, p.q_len);
+#pragma unroll
+    for (int r0 = 0; r0 < M; r0 += threads)
+      if (const int r = r0 + thread; r < M) load_row(min_of(index * M + r, p.q_len - 1), r, stage);
+    cp_async_commit();
   }
 
-  // Row numbers, one q row a thread; rows past the end repeat the last one and are never used.
-  __device__ __forceinline__ void load_rows(const Step &step, int stage) const {
-    for (int r = thread; r < M; r += threads) {
-      const int q = min_of(step.tile.index * M + r, p.q_len - 1);
-      const i64 plane = i64(p.batch) * p.heads * p.q_len;
-      const float *src = static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + step.h) * p.q_len + q;
-      const u32 to = base + at_bwd + stage * bwd_bytes + r * u32(sizeof(SharedRow<BwdRow>));
+  __device__ __forceinline__ void load_row(int q, int r, int stage) const {
+    const i64 plane = i64(p.batch) * p.heads * p.q_len;
+    const float *src = static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * p.q_len + q;
+    const u32 to = base + at_bwd + u32(stage * bwd_bytes + r * int(sizeof(SharedRow<BwdRow>)));
 #pragma unroll
-      for (int i = 0; i < Spec::num_bwd_rows; ++i) cp_async_4(to + 4 * i, src + i * plane);
-      if constexpr (has_rows) {
-        const Site s{site.b, step.h, site.q_len, site.kv_len};
-        const Head hd = Spec::head(p, s);
-        shared_rows(stage)[r].value = Spec::row(p, s, hd, q);
-      }
-    }
+    for (int i = 0; i < Spec::num_bwd_rows; ++i) cp_async_4(to + 4 * i, src + i * plane);
+    if constexpr (has_rows) shared_rows(stage)[r].value = Spec::row(p, site, head, q);
   }
   __device__ __forceinline__ SharedRow<BwdRow> *shared_bwd(int stage) const {
     return reinterpret_cast<SharedRow<BwdRow> *>(shared + at_bwd + stage * bwd_bytes);
@@ -191,20 +172,17 @@ template <class Spec, class Config> struct BwdSm80 {
   // ---- compute -------------------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ int kv_of(int f, int half) const {
-    return kv0 + (warp_n * frags + f) * 16 + half * 8 + lane / 4;
+    return kv0 + score_row() + f * 16 + half * 8 + lane / 4;
   }
 
-  __device__ __forceinline__ void enter_head(int h) {
-    site.h = h;
+  __device__ __forceinline__ void enter_head() {
     head = Spec::head(p, site);
 #pragma unroll
     for (int f = 0; f < frags; ++f)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         col[f][half] = Spec::col(p, site, head, min_of(kv_of(f, half), p.kv_len - 1));
-    if constexpr (reduces_acc)
-#pragma unroll
-      for (int i = 0; i < Spec::num_acc; ++i) acc.x[i] = 0.f;
+    if constexpr (reduces_acc) acc = zero_acc<Acc>();
   }
 
   // c = rows of the warp's kv tile (stored n x d) times rows of a q tile (stored m x d), both over d.
@@ -254,7 +232,7 @@ template <class Spec, class Config> struct BwdSm80 {
           }
           float prob = 0.f, ds = 0.f;
           if (kept)
-            Spec::template grad<wants_inputs>(p, site, head, row, col[f][half], bwd, x, g, q, kv, prob, ds, acc);
+            Spec::template grad<Need::parameters>(p, site, head, row, col[f][half], bwd, x, g, q, kv, prob, ds, acc);
           x = prob;
           g = ds;
         }
@@ -263,17 +241,17 @@ template <class Spec, class Config> struct BwdSm80 {
 
   // c += a (16 kv rows x 16 q, registers) times 16 q rows of a tile stored (q, d), columns from tile `first` on.
   template <int Cols, int Octets>
-  __device__ __forceinline__ void multiply_rows(float (&c)[frags][Octets][4], const u32 (&a)[frags][4], u32 rows,
-                                                int first) const {
+  __device__ __forceinline__ void multiply_rows(float (&c)[out_frags][Octets][4], const u32 (&a)[out_frags][4],
+                                                u32 rows, int first) const {
     constexpr int Tiles = Octets / 2;
     const LanePointer<Cols, false> b_lane(lane);
 #pragma unroll
     for (int n = 0; n < Tiles; ++n) {
-      if (Tiles * warps_c * 16 != Cols && (first + n) * 16 >= Cols) break;
+      if (Tiles * out_c * 16 != Cols && (first + n) * 16 >= Cols) break;
       u32 b[4];
       ldmatrix_x4_trans(b, b_lane.at(rows, 0, (first + n) * 16));
 #pragma unroll
-      for (int f = 0; f < frags; ++f) {
+      for (int f = 0; f < out_frags; ++f) {
         mma_16x8x16<Elem>(c[f][2 * n], a[f], b[0], b[1]);
         mma_16x8x16<Elem>(c[f][2 * n + 1], a[f], b[2], b[3]);
       }
@@ -286,7 +264,7 @@ template <class Spec, class Config> struct BwdSm80 {
     for (int f = 0; f < frags; ++f)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const u32 row = u32((warp_n * frags + f) * 16 + i % 2 * 8 + lane / 4);
+        const u32 row = u32(score_row() + f * 16 + i % 2 * 8 + lane / 4);
         store_shared(tile + PT::offset(row, u32(column / 8 + i / 2)) + lane % 4 * 4, a[f][i]);
       }
   }
@@ -307,62 +285,68 @@ template <class Spec, class Config> struct BwdSm80 {
         a_from_c<Elem>(a_ds[f], dp[f][2 * j], dp[f][2 * j + 1]);
       }
       const int m = column + j * 16;
-      if constexpr (needs_ds && (Config::wants_dq || warps_c > 1)) store_transposed(ds_tile, a_ds, m);
+      if constexpr (needs_ds && (Need::dq || warps_c > 1)) store_transposed(ds_tile, a_ds, m);
       if constexpr (warps_c > 1) {
-        if constexpr (Config::wants_dv) store_transposed(base + at_p, a_p, m);
+        if constexpr (Need::dv) store_transposed(base + at_p, a_p, m);
       } else {
-        if constexpr (Config::wants_dv) multiply_rows<DVP>(dv, a_p, base + at_do + stage * do_bytes + m * DVP * 2, 0);
-        if constexpr (Config::wants_dk) multiply_rows<DP>(dk, a_ds, base + at_q + stage * q_bytes + m * DP * 2, 0);
+        if constexpr (Need::dv) multiply_rows<DVP>(dv, a_p, base + at_do + stage * do_bytes + m * DVP * 2, 0);
+        if constexpr (Need::dk) multiply_rows<DP>(dk, a_ds, base + at_q + stage * q_bytes + m * DP * 2, 0);
       }
     }
   }
 
-  // dV and dK from P^T and dS^T in shared memory, 16 * warps_c columns wide chunks that the warps of one row group wrote.
+  // dV and dK from P^T and dS^T in shared memory: chunk * warps_c q columns from `column` on.
   __device__ __forceinline__ void accumulate_shared(int column, int stage) {
     const LanePointer<M, false> a_lane(lane);
-    const u32 rows = u32(warp_n * frags * 16) * (M * 2);
+    const u32 rows = u32(out_row()) * (M * 2);
+    const int part = warp % out_c;
 #pragma unroll
     for (int j = 0; j < chunk * warps_c / 16; ++j) {
       const int m = column + j * 16;
-      u32 a[frags][4];
-      if constexpr (Config::wants_dv) {
+      u32 a[out_frags][4];
+      if constexpr (Need::dv) {
 #pragma unroll
-        for (int f = 0; f < frags; ++f) ldmatrix_x4(a[f], a_lane.at(base + at_p + rows, f * 16, m));
-        multiply_rows<DVP>(dv, a, base + at_do + stage * do_bytes + m * DVP * 2, warp_c * v_tiles);
+        for (int f = 0; f < out_frags; ++f) ldmatrix_x4(a[f], a_lane.at(base + at_p + rows, f * 16, m));
+        multiply_rows<DVP>(dv, a, base + at_do + stage * do_bytes + m * DVP * 2, part * v_tiles);
       }
-      if constexpr (Config::wants_dk) {
+      if constexpr (Need::dk) {
 #pragma unroll
-        for (int f = 0; f < frags; ++f) ldmatrix_x4(a[f], a_lane.at(base + at_ds + stage * p_bytes + rows, f * 16, m));
-        multiply_rows<DP>(dk, a, base + at_q + stage * q_bytes + m * DP * 2, warp_c * k_tiles);
+        for (int f = 0; f < out_frags; ++f) ldmatrix_x4(a[f], a_lane.at(base + at_ds + stage * p_bytes + rows, f * 16, m));
+        multiply_rows<DP>(dk, a, base + at_q + stage * q_bytes + m * DP * 2, part * k_tiles);
       }
     }
   }
 
-  __device__ __forceinline__ void work(const Step &step, int stage) {
-    const u32 k_rows = base + at_k + u32(warp_n * frags * 16) * (DP * 2);
-    const u32 v_rows = base + at_v + u32(warp_n * frags * 16) * (DVP * 2);
-    const int q0 = step.tile.index * M;
+  // Everything that is computed from one q tile but dq.
+  __device__ __forceinline__ void work(const Tile &tile, int stage) {
+    lane = opaque(lane);  // keeps the compiler from holding every address of the tile in registers from tile to tile
+    warp = opaque(warp);
+    const u32 k_rows = base + at_k + u32(score_row()) * (DP * 2);
+    const u32 v_rows = base + at_v + u32(score_row()) * (DVP * 2);
+    const int q0 = tile.index * M;
 #pragma unroll 1
     for (int first = 0; first < M; first += chunk * warps_c) {
-      const int column = first + warp_c * chunk;
+      const int column = first + warp % warps_c * chunk;
       float s[frags][chunk / 8][4], dp[frags][chunk / 8][4];
       multiply_scores<DP>(s, k_rows, base + at_q + stage * q_bytes + column * DP * 2);
       if constexpr (needs_dp) multiply_scores<DVP>(dp, v_rows, base + at_do + stage * do_bytes + column * DVP * 2);
       else zero(dp);
-      if (step.tile.masked) accumulate<true>(s, dp, q0, column, stage);
+      if (tile.masked) accumulate<true>(s, dp, q0, column, stage);
       else accumulate<false>(s, dp, q0, column, stage);
       if constexpr (warps_c > 1) {
-        named_barrier(1 + warp_n, 32 * warps_c);
+        named_barrier(1 + warp / out_c, 32 * out_c);
         accumulate_shared(first, stage);
       }
     }
   }
 
   // dQ of a tile from its dS in shared memory, added to p.dq_acc.
-  __device__ __forceinline__ void add_dq(const Step &step, int stage) const {
+  __device__ __forceinline__ void add_dq(int index, int stage) {
+    lane = opaque(lane);
+    warp = opaque(warp);
     const LanePointer<M, true> a_lane(lane);
     const LanePointer<DP, false> b_lane(lane);
-    const int warp = thread / 32, first_q = warp % dq_q * dq_frags * 16, first_d = warp / dq_q * dq_tiles;
+    const int first_q = warp % dq_q * dq_frags * 16, first_d = warp / dq_q * dq_tiles;
     float c[dq_frags][dq_tiles * 2][4];
     zero(c);
 #pragma unroll
@@ -383,61 +367,36 @@ template <class Spec, class Config> struct BwdSm80 {
         }
       }
     }
-    const int q0 = step.tile.index * M;
-    float *out = static_cast<float *>(p.dq_acc) + ((i64(site.b) * p.heads + step.h) * p.q_len + q0) * D;
+    float *out = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + site.h) * p.q_len * D;
+    const int row0 = index * M + first_q;
 #pragma unroll
     for (int f = 0; f < dq_frags; ++f)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int q = first_q + f * 16 + half * 8 + lane / 4;
-        if (q0 + q >= p.q_len) continue;
+      for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int n = 0; n < dq_tiles * 2; ++n) {
-          const int d = first_d * 16 + n * 8 + lane % 4 * 2;
-          if (dq_tiles * dq_d * 16 == D || d < D) add_global_2(out + q * D + d, c[f][n][half * 2], c[f][n][half * 2 + 1]);
+        for (int n = 0; n < dq_tiles; ++n) {
+          const float(&x)[4] = c[f][2 * n], (&y)[4] = c[f][2 * n + 1];
+          const int i = half * 2, d0 = (first_d + n) * 16;
+          if (dq_tiles * dq_d * 16 == DP || d0 < D)
+            FragmentGroups::add<D>(out, p.q_len, row0 + f * 16 + half * 8, d0, lane, x[i], x[i + 1], y[i], y[i + 1]);
         }
-      }
   }
 
   // ---- finish --------------------------------------------------------------------------------------------------------
 
-  // Sums acc over the block and hands it to the spec; leaves it to enter_head to start over.
-  __device__ __forceinline__ void flush_head() {
-    if constexpr (reduces_acc) {
-      __shared__ float sums[warps][Spec::num_acc];
-#pragma unroll
-      for (int i = 0; i < Spec::num_acc; ++i) {
-        float x = acc.x[i];
-#pragma unroll
-        for (int m = 16; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
-        if (lane == 0) sums[thread / 32][i] = x;
-      }
-      __syncthreads();
-      if (thread == 0) {
-        Acc total;
-        for (int i = 0; i < Spec::num_acc; ++i) {
-          total.x[i] = 0.f;
-          for (int w = 0; w < warps; ++w) total.x[i] += sums[w][i];
-        }
-        Spec::flush(p, site, head, total);
-      }
-      __syncthreads();
-    }
-  }
-
   // A gradient of the kv tile, in Elem to the caller's tensor, by way of the shared tile at `at`.
   template <int Dim, int Octets>
-  __device__ __forceinline__ void store_gradient(const float (&x)[frags][Octets][4], float scale, int at,
+  __device__ __forceinline__ void store_gradient(const float (&x)[out_frags][Octets][4], float scale, int at,
                                                  const LuattnTensor &t) const {
     using Shared = SharedTile<padded_dim(Dim)>;
 #pragma unroll
-    for (int f = 0; f < frags; ++f)
+    for (int f = 0; f < out_frags; ++f)
 #pragma unroll
       for (int n = 0; n < Octets; ++n)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const u32 row = u32((warp_n * frags + f) * 16 + half * 8 + lane / 4), chunk = u32(warp_c * Octets + n);
-          if (Octets * warps_c * 8 == padded_dim(Dim) || chunk < Shared::chunks)
+          const u32 row = u32(out_row() + f * 16 + half * 8 + lane / 4), chunk = u32(warp % out_c * Octets + n);
+          if (Octets * out_c * 8 == padded_dim(Dim) || chunk < Shared::chunks)
             store_shared(base + at + Shared::offset(row, chunk) + lane % 4 * 4,
                          pack<Elem>(x[f][n][half * 2] * scale, x[f][n][half * 2 + 1] * scale));
         }
@@ -448,17 +407,17 @@ template <class Spec, class Config> struct BwdSm80 {
 
   // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a key_mod or value_mod.
   template <int Dim, int Octets>
-  __device__ __forceinline__ void store_accumulator(const float (&x)[frags][Octets][4], void *dst) const {
+  __device__ __forceinline__ void store_accumulator(const float (&x)[out_frags][Octets][4], void *dst) const {
     float *out = static_cast<float *>(dst) + (i64(site.b) * (p.heads / p.group) + h_kv) * p.kv_len * Dim;
 #pragma unroll
-    for (int f = 0; f < frags; ++f)
+    for (int f = 0; f < out_frags; ++f)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int kv = kv_of(f, half);
+        const int kv = kv0 + out_row() + f * 16 + half * 8 + lane / 4;
         if (kv >= p.kv_len) continue;
 #pragma unroll
         for (int n = 0; n < Octets; ++n) {
-          const int d = (warp_c * Octets + n) * 8 + lane % 4 * 2;
+          const int d = (warp % out_c * Octets + n) * 8 + lane % 4 * 2;
           if (d < Dim) *reinterpret_cast<float2 *>(out + i64(kv) * Dim + d) = {x[f][n][half * 2], x[f][n][half * 2 + 1]};
         }
       }
@@ -466,61 +425,66 @@ template <class Spec, class Config> struct BwdSm80 {
 
   // Behind a barrier: the tiles of K and V are no longer read.
   __device__ __forceinline__ void finish() const {
-    if constexpr (Config::wants_dk) {
+    if constexpr (Need::dk) {
       if constexpr (Spec::has_key_mod) store_accumulator<D>(dk, p.dk_acc);
       else store_gradient<D>(dk, float(p.scale), at_k, p.dk);
     }
-    if constexpr (Config::wants_dv) {
+    if constexpr (Need::dv) {
       if constexpr (Spec::has_value_mod) store_accumulator<DV>(dv, p.dv_acc);
       else store_gradient<DV>(dv, 1.f, at_v, p.dv);
     }
   }
 
-  __device__ __forceinline__ void run() {
-    Walk walk(p, site, int(blockIdx.x));
-    Step step = walk.next(p), last{0, Tile{-1, false}};
-    const bool any = step.valid();
-    if (any) {
-      load_kv();
-      load_step(step, 0);
-      enter_head(step.h);
-    }
-    cp_async_commit();
-    int stage = 0;
-    while (step.valid()) {
+  // Behind the barrier of a step with two stages: dq of the tile before, and all else of this one.
+  __device__ __forceinline__ void work_and_add(const Tile &tile, int last, int stage) {
+    const bool late = alternates && warp >= warps / 2;
+    if constexpr (Need::dq)
+      if (last >= 0 && !late) add_dq(last, stage ^ 1);
+    if (tile.valid()) work(tile, stage);
+    if constexpr (Need::dq && alternates)
+      if (last >= 0 && late) add_dq(last, stage ^ 1);
+  }
+
+  // All q tiles of one q head.
+  __device__ __forceinline__ void run_head(int h) {
+    site.h = h;
+    QTiles<Spec, M, N> walk(p, site, int(blockIdx.x));
+    Tile tile = walk.next(p, site);
+    if (!tile.valid()) return;
+    enter_head();
+    load_q(tile.index, 0);
+    int stage = 0, last = -1;
+    while (tile.valid() || last >= 0) {
       cp_async_wait<0>();
       __syncthreads();
-      if (step.h != site.h) {
-        flush_head();
-        enter_head(step.h);
-      }
-      Step next;
+      Tile next{-1, false};
       if constexpr (stages == 2) {
-        next = walk.next(p);
-        if (next.valid()) load_step(next, stage ^ 1);
-        cp_async_commit();
-        if constexpr (Config::wants_dq)
-          if (last.valid()) add_dq(last, stage ^ 1);
-      }
-      work(step, stage);
-      if constexpr (stages == 1) {
-        __syncthreads();
-        next = walk.next(p);
-        if (next.valid()) load_step(next, 0);
-        cp_async_commit();
-        if constexpr (Config::wants_dq) add_dq(step, 0);
-      } else {
-        last = step;
+        if (tile.valid()) next = walk.next(p, site);
+        if (next.valid()) load_q(next.index, stage ^ 1);
+        work_and_add(tile, last, stage);
+        last = Need::dq ? tile.index : -1;
         stage ^= 1;
+      } else {
+        work(tile, 0);
+        __syncthreads();
+        next = walk.next(p, site);
+        if (next.valid()) load_q(next.index, 0);
+        if constexpr (Need::dq) add_dq(tile.index, 0);
       }
-      step = next;
+      tile = next;
     }
     __syncthreads();
-    if constexpr (stages == 2 && Config::wants_dq) {
-      if (last.valid()) add_dq(last, stage ^ 1);
-      __syncthreads();
-    }
-    if (any) flush_head();
+    if constexpr (reduces_acc) flush_block<Spec, threads>(p, site, head, acc);
+  }
+
+  __device__ __forceinline__ void run() {
+    load_kv();
+    cp_async_commit();
+    const int first = h_kv * p.group;
+#pragma unroll 1
+    for (int h = first; h < first + p.group; ++h) run_head(h);
+    cp_async_wait<0>();
+    __syncthreads();
     finish();
   }
 };

@@ -124,6 +124,12 @@ LUATTN_FN uint4 load_shared_16(u32 address) {
   return x;
 }
 
+// x, but the compiler cannot know: what is computed from it is computed again rather than kept in registers.
+LUATTN_FN int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // ---- several warps -----------------------------------------------------------------------------------------------------
 
 // A barrier among `threads` threads (whole warps). `id` 1 .. 15; 0 is __syncthreads.
@@ -136,5 +142,26 @@ LUATTN_FN void add_global_2(float *p, float x, float y) {
 #else
   atomicAdd(p, x);
   atomicAdd(p + 1, y);
+#endif
+}
+
+// Adds 4 floats a lane to 128 contiguous floats in global memory, each atomically: slot group_slot(lane, i) for x[i]. The slots are
+// such that one instruction of a warp touches few lines: what an atomic add costs a multiprocessor is lines, not bytes.
+LUATTN_FN int group_slot(int lane, int i) {
+#if __CUDA_ARCH__ >= 900
+  return lane * 4 + i;
+#else
+  return i * 32 + lane;
+#endif
+}
+LUATTN_FN void add_global_group(float *group, int lane, float x0, float x1, float x2, float x3) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+               :: "l"(__cvta_generic_to_global(group + lane * 4)), "f"(x0), "f"(x1), "f"(x2), "f"(x3) : "memory");
+#else
+  atomicAdd(group + lane, x0);
+  atomicAdd(group + 32 + lane, x1);
+  atomicAdd(group + 64 + lane, x2);
+  atomicAdd(group + 96 + lane, x3);
 #endif
 }

@@ -31,3 +31,10 @@ template <class T, int N> struct Pack {
     for (int i = 0; i < N / each; ++i) reinterpret_cast<Part *>(p)[i] = part[i];
   }
 };
+
+// How an accumulator of a head, q_len x Dim, is ordered: row by row. dq_acc.cuh has another order.
+struct PlainRows {
+  template <int Dim, int N, class Real> LUATTN_FN void load(Pack<Real, N> &x, const Real *head, int, int row, int d) {
+    x.load(head + i64(row) * Dim + d);
+  }
+};
