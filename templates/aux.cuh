@@ -165,7 +165,7 @@ template <class Elem, int Width, int Lanes, int N> LUATTN_FN auto partial_dot(co
   return sum;
 }
 
-constexpr int lanes_for(int units) {
+LUATTN_FN constexpr int lanes_for(int units) {
   int lanes = 2;
   while (lanes < 32 && lanes < units) lanes *= 2;
   return lanes;
@@ -235,14 +235,14 @@ template <class Spec> LUATTN_FN typename Spec::BwdRow load_bwd_row(const LuattnP
   return row;
 }
 
-template <class Spec, class Elem, int Which, int Width, int N>
+template <class Spec, class Elem, int Which, int Width, int N, class Order>
 LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *from, const LuattnTensor &src,
                                const LuattnTensor &dst, int heads, int len, typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
   for_each_element<Width, N>(len, [&](int i, int d) {
     Pack<Real, N> g;
-    g.load(acc_row<Width, const Real>(from, heads, len, site.b, site.h, i) + d);
+    Order::template load<Width>(g, acc_row<Width, const Real>(from, heads, len, site.b, site.h, 0), len, i, d);
     Pack<Elem, N> x, y;
     if constexpr (has_mod<Spec, Which>) x.load(row_of<const Elem>(src, site.b, site.h, i) + d);
 #pragma unroll
@@ -255,7 +255,7 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
   });
 }
 
-template <class Spec, class Config, int Which, int Width>
+template <class Spec, class Config, int Which, int Width, class Order = PlainRows>
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst,
                              int heads, int len) {
   using Elem = typename Config::Elem;
@@ -266,20 +266,22 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
   bool narrow = true;
   if constexpr (Width % wide == 0)
     narrow = !(allows_16_bytes(from) && allows_16_bytes<Elem>(dst) && (!has_mod<Spec, Which> || allows_16_bytes<Elem>(src)));
-  if (narrow) finish_elements<Spec, Elem, Which, Width, 1>(p, site, from, src, dst, heads, len, acc);
-  else if constexpr (Width % wide == 0) finish_elements<Spec, Elem, Which, Width, wide>(p, site, from, src, dst, heads, len, acc);
+  if (narrow) finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, acc);
+  else if constexpr (Width % wide == 0)
+    finish_elements<Spec, Elem, Which, Width, wide, Order>(p, site, from, src, dst, heads, len, acc);
   if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
 }
 
 // dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, to the storage type.
-template <class Spec, class Config> LUATTN_FN void aux_finish(const LuattnParams &p) {
+// DqOrder: how the family's main kernel orders dq_acc.
+template <class Spec, class Config, class DqOrder = PlainRows> LUATTN_FN void aux_finish(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   using Need = Needs<Spec, Config>;
   const int which = int(blockIdx.z) % 3, b = int(blockIdx.z) / 3;
   if constexpr (Need::finish_q)
     if (which == WHICH_Q)
-      finish_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, b, p.dq_acc, p.src_q, p.dq, p.heads, p.q_len);
+      finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.dq_acc, p.src_q, p.dq, p.heads, p.q_len);
   if constexpr (Need::finish_k)
     if (which == WHICH_K)
       finish_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, b, p.dk_acc, p.src_k, p.dk, p.heads_kv, p.kv_len);
