@@ -67,7 +67,7 @@ static double evaluate(const ir *g, const ir_node *n, const point *p, rounding h
   if (n->op == IR_CONST_INT || n->op == IR_CONST_BOOL) return (double)n->imm.integer;
   assert(n->op != IR_LOAD && n->nargs <= 3);
   const double x = value[n->arg[0]], y = value[n->arg[1]], z = value[n->arg[2]];
-  if (n->op == IR_FLOORDIV && n->type == IR_REAL) return floor(to_float(x / y, how));
+  if (n->op == IR_FLOORDIV && n->type == IR_REAL && how != IN_DOUBLE) return floor(to_float(x / y, how));
   v = ir_value((ir_op)n->op, ir_operand_type(g, n), x, y, z);
   if (n->type != IR_REAL) return v;
   if (how == IN_FAST) v = with_error((ir_op)n->op, v, noise);
