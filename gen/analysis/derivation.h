@@ -13,7 +13,8 @@ typedef struct derivation {
   luattn_error *err;
   sample *s;
 
-  /* whole.c: the function over a whole row, in terms of VAR_SCORE and VAR_RED. */
+  /* whole.c: the function over a whole row, in terms of VAR_SCORE and VAR_RED; after separate.c also of the VAR_STATE of
+   * stabilisers, which count as constants. */
   online_split step; /* one step, of VAR_STATE too */
   int num_red;
   ir_ref score, red[SPEC_MAX_RED];

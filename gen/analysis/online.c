@@ -52,20 +52,33 @@ int online_leaves(const traced_spec *t, const ir_ref *roots, int n, ir_ref *leaf
 static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
 static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, x, y); }
 
+/* prob = exp(x) with the row's numbers in x put to zero, and lse in their place: what a softmax of any temperature or base is. */
+static ir_ref share_of_lse(derivation *d) {
+  ir *g = d->g;
+  const ir_node n = *ir_get(g, d->prob);
+  if (n.op != IR_EXP && n.op != IR_EXP2) return IR_NONE;
+  ir_ref from[SPEC_MAX_STATE + SPEC_MAX_RED], to[SPEC_MAX_STATE + SPEC_MAX_RED];
+  int count = 0;
+  for (int i = 0; i < d->o->num_state; i++) from[count++] = ir_variable(g, VAR_STATE, (uint32_t)i);
+  for (int k = 0; k < d->num_red; k++) from[count++] = d->red[k];
+  for (int i = 0; i < count; i++) to[i] = ir_real(g, 0);
+  ir_ref lse = ir_variable(g, VAR_FINAL, (uint32_t)d->o->lse);
+  if (n.op == IR_EXP2) lse = ir_op2(g, IR_MUL, lse, ir_real(g, 1.4426950408889634074));
+  ir_ref exponent = ir_op2(g, IR_SUB, ir_substitute(g, n.arg[0], from, to, count), lse);
+  derivation_simplify(d, &exponent, 1);
+  return ir_op1(g, (ir_op)n.op, exponent);
+}
+
 /* P in the form that needs the fewest row numbers: `forward`, or exp(s - lse) where that is what it is, or prob * N. */
 static ir_ref choose_prob(derivation *d) {
-  ir *g = d->g;
   if (d->o->forward != IR_NONE) {
     text_add(d->how, "; prob is forward");
     return d->o->forward;
   }
-  if (d->o->lse >= 0) {
-    const ir_ref lse = ir_variable(g, VAR_FINAL, (uint32_t)d->o->lse);
-    const ir_ref form = ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, d->score, lse));
-    if (separate_equal(d, form, d->p)) {
-      text_add(d->how, "; prob is exp(score - lse)");
-      return form;
-    }
+  const ir_ref form = d->o->lse >= 0 ? share_of_lse(d) : IR_NONE;
+  if (form != IR_NONE && separate_equal(d, form, d->p)) {
+    text_add(d->how, "; prob is exp(score - lse)");
+    return form;
   }
   text_add(d->how, "; prob is online_fwd's with the row's final state");
   return d->p;
@@ -81,56 +94,66 @@ static ir_ref through_reductions(derivation *d, const ir_ref *coefficient, const
   return sum;
 }
 
-/* delta * u + dlse * v, both functions of the element: as prob * row number where they are multiples of prob. */
-static ir_ref indirect(derivation *d, ir_ref prob, const ir_ref *partial, ir_ref *row_times_prob) {
+/* One function of the element in two forms: in terms of reductions, to compare with, and as backward computes it. */
+typedef struct two_forms { ir_ref whole, form; } two_forms;
+
+/* u and v as u = -ratio_u * base and so on: *row = the row number with delta * u + dlse * v = -base * row. */
+static bool multiple_of(derivation *d, ir_ref u, ir_ref v, ir_ref base, ir_ref *row) {
   ir *g = d->g;
-  const ir_ref delta = ir_variable(g, VAR_DELTA, 0), dlse = ir_variable(g, VAR_DLSE, 0);
+  if (base == IR_NONE) return false;
+  const ir_ref ratio_u = u == IR_NONE ? IR_NONE : separate_ratio(d, u, base);
+  const ir_ref ratio_v = v == IR_NONE ? IR_NONE : separate_ratio(d, v, base);
+  if ((u != IR_NONE && ratio_u == IR_NONE) || (v != IR_NONE && ratio_v == IR_NONE)) return false;
+  /* The minus sign lets softmax read prob * (dp - (delta - dlse)). */
+  ir_ref down = ratio_u == IR_NONE ? IR_NONE : mul(g, ir_op1(g, IR_NEG, ratio_u), ir_variable(g, VAR_DELTA, 0));
+  const ir_ref up = mul(g, ratio_v, ir_variable(g, VAR_DLSE, 0));
+  if (up != IR_NONE) down = down == IR_NONE ? ir_op1(g, IR_NEG, up) : ir_op2(g, IR_SUB, down, up);
+  derivation_simplify(d, &down, 1);
+  *row = down;
+  return true;
+}
+
+/* dp * own + what comes through the reductions: the derivative of the loss by something that an element's prob and the terms of the
+ * reductions read. own.whole is IR_NONE where prob itself does not move with it. IR_NONE: zero. */
+static ir_ref element_gradient(derivation *d, two_forms prob, two_forms own, const ir_ref *partial) {
+  ir *g = d->g;
+  const ir_ref dp = ir_variable(g, VAR_DP, 0);
   const ir_ref u = through_reductions(d, d->a_delta, partial), v = through_reductions(d, d->b_dlse, partial);
-  *row_times_prob = IR_NONE;
-  if (u == IR_NONE && v == IR_NONE) return IR_NONE;
-  const ir_ref ratio_u = u == IR_NONE ? IR_NONE : separate_ratio(d, u, d->p);
-  const ir_ref ratio_v = v == IR_NONE ? IR_NONE : separate_ratio(d, v, d->p);
-  if ((u == IR_NONE || ratio_u != IR_NONE) && (v == IR_NONE || ratio_v != IR_NONE)) {
-    /* -(..), so that softmax reads prob * (dp - (delta - dlse)). */
-    ir_ref down = ratio_u == IR_NONE ? IR_NONE : mul(g, ir_op1(g, IR_NEG, ratio_u), delta);
-    const ir_ref up = mul(g, ratio_v, dlse);
-    if (up != IR_NONE) down = down == IR_NONE ? ir_op1(g, IR_NEG, up) : ir_op2(g, IR_SUB, down, up);
-    derivation_simplify(d, &down, 1);
-    *row_times_prob = down;
-    return ir_op1(g, IR_NEG, ir_op2(g, IR_MUL, prob, down));
+  const bool moves = own.whole != IR_NONE;
+  const ir_ref ratio = moves ? separate_ratio(d, own.whole, prob.whole) : IR_NONE;
+  double c = 0;
+  if (ratio != IR_NONE && ir_is_const(g, ratio, &c)) own.form = ir_op2(g, IR_MUL, prob.form, ratio);
+  const ir_ref direct = moves ? ir_op2(g, IR_MUL, own.form, dp) : IR_NONE;
+  ir_ref row;
+  if (u == IR_NONE && v == IR_NONE) return direct;
+  if (moves && multiple_of(d, u, v, own.whole, &row)) return ir_op2(g, IR_MUL, own.form, ir_op2(g, IR_SUB, dp, row));
+  if (multiple_of(d, u, v, prob.whole, &row)) {
+    const ir_ref indirect = ir_op2(g, IR_MUL, prob.form, row);
+    return moves ? ir_op2(g, IR_SUB, direct, indirect) : ir_op1(g, IR_NEG, indirect);
   }
-  ir_ref sum = IR_NONE;
+  ir_ref sum = direct;
   for (int k = 0; k < d->num_red; k++) {
     if (!d->live[k]) continue;
-    const ir_ref row = add(g, mul(g, d->a_delta[k], delta), mul(g, d->b_dlse[k], dlse));
-    sum = add(g, sum, mul(g, row, partial[k]));
+    const ir_ref adjoint = add(g, mul(g, d->a_delta[k], ir_variable(g, VAR_DELTA, 0)),
+                               mul(g, d->b_dlse[k], ir_variable(g, VAR_DLSE, 0)));
+    sum = add(g, sum, mul(g, adjoint, partial[k]));
   }
   return sum;
 }
 
 /* dprob/dwrt at fixed reductions, by the form of prob that was chosen where that is the same function. */
-static ir_ref direct(derivation *d, ir_ref prob, ir_ref in_reductions, ir_ref wrt) {
+static two_forms direct_derivative(derivation *d, ir_ref prob, ir_ref whole, ir_ref wrt) {
   const ir_ref one = ir_real(d->g, 1);
-  ir_ref x = IR_NONE;
-  if (prob == d->p) return in_reductions;
-  ir_grad(d->g, &prob, &one, 1, &wrt, &x, 1);
-  return x != IR_NONE && separate_equal(d, x, in_reductions) ? x : in_reductions;
+  two_forms x = {whole, whole};
+  ir_ref other = IR_NONE;
+  if (whole == IR_NONE || prob == d->p) return x;
+  ir_grad(d->g, &prob, &one, 1, &wrt, &other, 1);
+  if (other != IR_NONE && separate_equal(d, other, whole)) x.form = other;
+  return x;
 }
 
 static ir_ref compose_ds(derivation *d, ir_ref prob) {
-  ir *g = d->g;
-  const ir_ref dp = ir_variable(g, VAR_DP, 0);
-  double c = 0;
-  ir_ref row;
-  const ir_ref rest = indirect(d, prob, d->term_s, &row);
-  if (d->p_s == IR_NONE) return rest;
-  const ir_ref ratio = separate_ratio(d, d->p_s, d->p);
-  if (ratio != IR_NONE && ir_is_const(g, ratio, &c)) {
-    const ir_ref own = ir_op2(g, IR_MUL, ratio, dp);
-    if (rest == IR_NONE) return ir_op2(g, IR_MUL, prob, own);
-    if (row != IR_NONE) return ir_op2(g, IR_MUL, prob, ir_op2(g, IR_SUB, own, row));
-  }
-  return add(g, ir_op2(g, IR_MUL, direct(d, prob, d->p_s, d->score), dp), rest);
+  return element_gradient(d, (two_forms){d->p, prob}, direct_derivative(d, prob, d->p_s, d->score), d->term_s);
 }
 
 /* A row number as exp(leaf - lse) times a constant, if it is one: a sink's share of its row. */
@@ -148,7 +171,7 @@ static ir_ref neat_row(derivation *d, ir_ref x, ir_ref leaf) {
 static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, online_grad *out) {
   ir *g = d->g;
   const ir_ref one = ir_real(g, 1), delta = ir_variable(g, VAR_DELTA, 0), dlse = ir_variable(g, VAR_DLSE, 0);
-  ir_ref partial[SPEC_MAX_RED] = {IR_NONE}, of_p = IR_NONE, of_lse = IR_NONE, row = IR_NONE, ignored;
+  ir_ref partial[SPEC_MAX_RED] = {IR_NONE}, of_p = IR_NONE, of_lse = IR_NONE, row = IR_NONE;
   for (int k = 0; k < d->num_red; k++) ir_grad(g, &d->term[k], &one, 1, &leaf, &partial[k], 1);
   ir_grad(g, &d->p, &one, 1, &leaf, &of_p, 1);
   if (d->o->lse >= 0) ir_grad(g, &d->final[d->o->lse], &one, 1, &leaf, &of_lse, 1);
@@ -156,12 +179,13 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
   derivation_simplify(d, &of_p, 1);
   derivation_simplify(d, &of_lse, 1);
 
-  ir_ref element = indirect(d, prob, partial, &ignored);
-  if (of_p != IR_NONE) {
-    const ir_ref ratio = separate_ratio(d, of_p, d->p);
-    if (ratio != IR_NONE) row = mul(g, neat_row(d, ratio, leaf), delta);
-    else element = add(g, element, mul(g, direct(d, prob, of_p, leaf), ir_variable(g, VAR_DP, 0)));
+  two_forms own = direct_derivative(d, prob, of_p, leaf);
+  const ir_ref ratio = of_p == IR_NONE ? IR_NONE : separate_ratio(d, of_p, d->p);
+  if (ratio != IR_NONE) {
+    row = mul(g, neat_row(d, ratio, leaf), delta);
+    own = (two_forms){IR_NONE, IR_NONE};
   }
+  const ir_ref element = element_gradient(d, (two_forms){d->p, prob}, own, partial);
   if (of_lse != IR_NONE) row = add(g, row, mul(g, neat_row(d, of_lse, leaf), dlse));
   derivation_simplify(d, &row, 1);
   const bool fits = (element == IR_NONE || online_add_term(g, &out->elements, leaf, element)) &&
@@ -177,12 +201,12 @@ static ir_ref given_backward(derivation *d, ir_ref prob) {
   const ir_ref p = ir_variable(g, VAR_P, 0);
   const ir_ref ds = ir_substitute(g, d->o->backward, &p, &prob, 1);
   if (d->o->lse < 0 || ir_uses(g, d->o->backward, VAR_DLSE)) return ds;
-  ir_ref no_delta[SPEC_MAX_RED] = {IR_NONE}, kept[SPEC_MAX_RED], row;
+  ir_ref kept[SPEC_MAX_RED];
   for (int k = 0; k < d->num_red; k++) {
     kept[k] = d->a_delta[k];
-    d->a_delta[k] = no_delta[k];
+    d->a_delta[k] = IR_NONE;
   }
-  const ir_ref rest = indirect(d, prob, d->term_s, &row);
+  const ir_ref rest = element_gradient(d, (two_forms){d->p, prob}, (two_forms){IR_NONE, IR_NONE}, d->term_s);
   for (int k = 0; k < d->num_red; k++) d->a_delta[k] = kept[k];
   return add(g, ds, rest);
 }

@@ -8,6 +8,7 @@
 
 #define SAME 1e-9       /* relative: two forms of one value */
 #define VANISHED 1e-10  /* relative to the sum of magnitudes: an adjoint that cancels */
+#define ROUNDING 1e-13  /* relative to P, or to 1 for lse: what is left where a single partial already cancels in itself */
 #define NOTHING 1e-250
 
 /* The partial derivatives of the whole-row function, as one array so that one program evaluates them all. */
@@ -65,6 +66,11 @@ static int simple_rows(derivation *d, ir_ref x, ir_ref *row, int max) {
 static int trial_scores(derivation *d, ir_ref *score, int max) {
   static const double constants[] = {1, 0, -1, 0.5, 3};
   int n = 0;
+  for (int i = 0; i < d->o->num_state && n < max; i++) {
+    const ir_ref state = ir_variable(d->g, VAR_STATE, (uint32_t)i);
+    const ir_ref zero = ir_real(d->g, 0);
+    if (ir_substitute(d->g, d->p, &state, &zero, 1) != d->p) score[n++] = state; /* a stabiliser */
+  }
   for (int k = 0; k < d->num_red; k++) {
     if (d->step.kind[k] == IR_REDUCE_MAX && d->term[k] == d->score && n < max) score[n++] = d->red[k];
   }
@@ -73,7 +79,7 @@ static int trial_scores(derivation *d, ir_ref *score, int max) {
 }
 
 ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y) {
-  enum { MAX_ROWS = 2 + SPEC_MAX_RED + 32, MAX_TRIALS = SPEC_MAX_RED + 5 };
+  enum { MAX_ROWS = 2 + SPEC_MAX_RED + 32, MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5 };
   ir *g = d->g;
   if (x == y) return ir_real(g, 1);
   ir_ref root[1 + MAX_ROWS + MAX_TRIALS], trial[MAX_TRIALS];
@@ -156,6 +162,74 @@ static void chain_values(derivation *d, partials *p) {
   }
 }
 
+/* d/dx of the whole-row function for a row number x that the reductions' terms may read: does it vanish for P and lse? */
+static bool drops_out(derivation *d, const partials *p, ir_ref x) {
+  const sample *s = d->s;
+  const ir_ref one = ir_real(d->g, 1);
+  ir_ref root[2 + SPEC_MAX_RED] = {IR_NONE};
+  ir_grad(d->g, &d->p, &one, 1, &x, &root[0], 1);
+  if (d->o->lse >= 0) ir_grad(d->g, &d->final[d->o->lse], &one, 1, &x, &root[1], 1);
+  for (int j = 0; j < d->num_red; j++) ir_grad(d->g, &d->term[j], &one, 1, &x, &root[2 + j], 1);
+  sample_lanes *v = derivation_eval(d, root, 2 + d->num_red);
+  if (v == NULL) return false;
+  for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+    const int r = s->row_of[lane];
+    if (!s->valid[r]) continue;
+    double sum[2] = {v[0][lane], v[1][lane]};
+    double magnitude[2] = {NOTHING + fabs(sum[0]), fabs(sum[1])};
+    for (int k = 0; k < d->num_red; k++) {
+      double direct = 0; /* dR_k/dx, not through other reductions; those are in `total` */
+      if (d->step.kind[k] == IR_REDUCE_MAX) direct = v[2 + k][s->argmax[k][r]];
+      else for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += v[2 + k][i];
+      for (int j = k; j < d->num_red; j++) {
+        for (int of = 0; of < 2; of++) {
+          const double y = p->value[(of == 0 ? P_RED : LSE_RED) + j][lane] * p->total[j][k][r] * direct;
+          sum[of] += y;
+          magnitude[of] += fabs(y);
+        }
+      }
+    }
+    if (!(fabs(sum[0]) <= VANISHED * magnitude[0] + ROUNDING * fabs(d->p_value[lane]))) return false;
+    if (!(fabs(sum[1]) <= VANISHED * magnitude[1] + ROUNDING)) return false;
+  }
+  return true;
+}
+
+/* Tries the new value of state i as a stabiliser: a number made of a maximum that the result does not depend on, if the sums follow
+ * it. Then it is a constant to the derivative (VAR_STATE[i], as forward keeps it) wherever it appears. */
+static bool try_stabiliser(derivation *d, partials *p, int i) {
+  const derivation before = *d;
+  const ir_ref from = d->next[i], to = ir_variable(d->g, VAR_STATE, (uint32_t)i);
+  ir_ref *root[3 + SPEC_MAX_RED + SPEC_MAX_FINAL + SPEC_MAX_STATE];
+  int n = 0;
+  root[n++] = &d->p;
+  root[n++] = &d->prob;
+  root[n++] = &d->norm;
+  for (int k = 0; k < d->num_red; k++) root[n++] = &d->term[k];
+  for (int k = 0; k < d->o->num_final; k++) root[n++] = &d->final[k];
+  for (int k = 0; k < d->o->num_state; k++) {
+    if (k != i) root[n++] = &d->next[k];
+  }
+  for (int k = 0; k < n; k++) *root[k] = ir_substitute(d->g, *root[k], &from, &to, 1);
+  if (differentiate(d, p)) {
+    chain_values(d, p);
+    if (drops_out(d, p, to)) return true;
+  }
+  *d = before;
+  return false;
+}
+
+static void drop_stabilisers(derivation *d, partials *p) {
+  for (int i = 0; i < d->o->num_state; i++) {
+    bool of_max = false;
+    for (int k = 0; k < d->num_red && !of_max; k++) {
+      const ir_ref zero = ir_real(d->g, 0);
+      of_max = d->step.kind[k] == IR_REDUCE_MAX && ir_substitute(d->g, d->next[i], &d->red[k], &zero, 1) != d->next[i];
+    }
+    if (of_max && try_stabiliser(d, p, i)) text_add(d->how, "; stabiliser '%s' drops out", d->o->state_name[i]);
+  }
+}
+
 /* Is sum over j of value[base + j] * total[j][k] zero up to rounding, at every sample? */
 static bool vanishes(derivation *d, const partials *p, int base, int k) {
   for (int i = 0; i < SAMPLE_LANES; i++) {
@@ -166,7 +240,7 @@ static bool vanishes(derivation *d, const partials *p, int base, int k) {
       sum += x;
       magnitude += fabs(x);
     }
-    if (!(fabs(sum) <= VANISHED * magnitude)) return false;
+    if (!(fabs(sum) <= VANISHED * magnitude + ROUNDING * (base == P_RED ? fabs(d->p_value[i]) : 1))) return false;
   }
   return true;
 }
@@ -236,15 +310,14 @@ static bool term_matters(derivation *d, int k, const ir_ref *leaf, int num_leave
 
 luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves) {
   partials *p = arena_new(d->a, sizeof *p);
-  if (p == NULL || !differentiate(d, p)) return derivation_no_memory(d);
+  if (p == NULL) return derivation_no_memory(d);
+  drop_stabilisers(d, p);
+  if (!differentiate(d, p)) return derivation_no_memory(d);
   chain_values(d, p);
   for (int k = 0; k < d->num_red; k++) {
     if (!term_matters(d, k, leaf, num_leaves)) continue;
     const bool of_p = want_delta && !vanishes(d, p, P_RED, k), of_lse = want_dlse && !vanishes(d, p, LSE_RED, k);
-    if (!of_p && !of_lse) {
-      if (want_delta) text_add(d->how, "; %s drops out", reduction_name(d, k));
-      continue;
-    }
+    if (!of_p && !of_lse) continue;
     if (d->step.kind[k] == IR_REDUCE_MAX) {
       return not_separable(d, k, "this maximum does not cancel, and its derivative lives on one element of the row");
     }
