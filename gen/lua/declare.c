@@ -26,7 +26,11 @@ void declare_check_keys(lua_State *L, int table, const char *owner, const char *
       known = known || strcmp(names[i], key) == 0;
       front_suggest_try(&s, names[i]);
     }
-    if (!known) front_raise(L, "%s: unknown field '%s'%s", owner, key, front_suggest_end(L, &s));
+    if (known) continue;
+    if (s.best != NULL) front_raise(L, "%s: unknown field '%s'%s", owner, key, front_suggest_end(L, &s));
+    const char *list = names[0];
+    for (int i = 1; names[i] != NULL; i++) list = front_format(L, "%s, %s", list, names[i]);
+    front_raise(L, "%s: unknown field '%s'; its fields are %s", owner, key, list);
   }
 }
 
@@ -43,10 +47,12 @@ int declare_names(lua_State *L, int table, const char *owner, const char **names
   while (lua_next(L, table) != 0) {
     lua_pop(L, 1);
     const char *key = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
-    if (key == NULL) front_raise(L, "%s: entry [%s] has no name; write name = ..", owner, luaL_tolstring(L, -1, NULL));
+    if (key == NULL)
+      front_raise(L, "%s: entry [%s] has no name; write name = ..", owner, luaL_tolstring(L, -1, NULL));
     if (!is_identifier(key)) front_raise(L, "%s: '%s' is not a name; use letters, digits and _", owner, key);
     if (strlen(key) >= LUATTN_NAME_SIZE) {
-      front_raise(L, "%s: the name '%s' has %zu characters; the limit is %d", owner, key, strlen(key), LUATTN_NAME_SIZE - 1);
+      front_raise(L, "%s: the name '%s' has %zu characters; the limit is %d", owner, key, strlen(key),
+                  LUATTN_NAME_SIZE - 1);
     }
     if (n == most) front_raise(L, "%s: more than %d entries; the limit is %d", owner, most, most);
     int at = n++;
@@ -71,18 +77,20 @@ static void declare_scalars(lua_State *L, int table) {
     lua_pop(L, 1);
     return;
   }
-  if (!lua_istable(L, -1)) front_raise(L, "attention: scalars is a %s; it must be a table such as { cap = 50.0 }", front_type_name(L, -1));
+  if (!lua_istable(L, -1))
+    front_raise(L, "attention: scalars is %s; it must be a table such as { cap = 50.0 }", front_kind(L, -1));
   spec->num_scalars = declare_names(L, -1, "scalars", spec->scalar_name, 32);
   for (int i = 0; i < spec->num_scalars; i++) {
     const char *name = spec->scalar_name[i];
     check_new_name(L, "scalars", name);
     lua_pushstring(L, name);
     if (lua_rawget(L, -2) != LUA_TNUMBER) {
-      front_raise(L, "scalars: '%s' is a %s; its value must be a number, the default", name, front_type_name(L, -1));
+      front_raise(L, "scalars: '%s' is %s; its value must be a number, the default", name, front_kind(L, -1));
     }
     spec->scalar_default[i] = lua_tonumber(L, -1);
     if (!isfinite(spec->scalar_default[i])) {
-      front_raise(L, "scalars: the default of '%s' is %f; it must be a finite number", name, spec->scalar_default[i]);
+      front_raise(L, "scalars: the default of '%s' is %s; it must be a finite number", name,
+                  isnan(spec->scalar_default[i]) ? "NaN" : "infinite");
     }
     lua_pop(L, 1);
   }
@@ -91,21 +99,25 @@ static void declare_scalars(lua_State *L, int table) {
 
 /* What people write for the axes that have a meaning; taken as free axes they would not be checked. */
 static const char *const axis_synonyms[][2] = {
-  {"batch", "b"}, {"B", "b"}, {"head", "h"}, {"heads", "h"}, {"H", "h"}, {"heads_kv", "hkv"}, {"kv_heads", "hkv"}, {"h_kv", "hkv"},
-  {"Hkv", "hkv"}, {"q_idx", "q"}, {"q_len", "q"}, {"Q", "q"}, {"Sq", "q"}, {"kv_idx", "kv"}, {"kv_len", "kv"}, {"KV", "kv"},
-  {"Skv", "kv"}, {"k", "kv"},
+    {"batch", "b"},      {"B", "b"},          {"head", "h"},   {"heads", "h"},   {"H", "h"},
+    {"heads_kv", "hkv"}, {"kv_heads", "hkv"}, {"h_kv", "hkv"}, {"Hkv", "hkv"},   {"q_idx", "q"},
+    {"q_len", "q"},      {"Q", "q"},          {"Sq", "q"},     {"kv_idx", "kv"}, {"kv_len", "kv"},
+    {"KV", "kv"},        {"Skv", "kv"},       {"k", "kv"},
 };
 
 static int32_t axis_of(lua_State *L, const char *owner) {
   static const char *const named[] = {"b", "h", "hkv", "q", "kv"};
   if (lua_isinteger(L, -1)) {
     const lua_Integer size = lua_tointeger(L, -1);
-    if (size < 1 || size > INT32_MAX) front_raise(L, "%s: axis size %lld must be at least 1", owner, (long long)size);
+    if (size < 1 || size > INT32_MAX)
+      front_raise(L, "%s: axis size %lld must be at least 1", owner, (long long)size);
     return (int32_t)size;
   }
   if (lua_type(L, -1) != LUA_TSTRING) {
-    front_raise(L, "%s: an axis is a %s; it must be \"b\", \"h\", \"hkv\", \"q\", \"kv\", a size, or another name for any size",
-                owner, front_type_name(L, -1));
+    front_raise(L,
+                "%s: an axis is %s; it must be \"b\", \"h\", \"hkv\", \"q\", \"kv\", a size, or another "
+                "name for any size",
+                owner, front_kind(L, -1));
   }
   const char *axis = lua_tostring(L, -1);
   for (int i = 0; i < 5; i++) {
@@ -116,14 +128,16 @@ static int32_t axis_of(lua_State *L, const char *owner) {
       front_raise(L, "%s: axis '%s' is written '%s'", owner, axis, axis_synonyms[i][1]);
     }
   }
-  if (!is_identifier(axis)) front_raise(L, "%s: axis '%s' is not a name; use letters, digits and _", owner, axis);
+  if (!is_identifier(axis))
+    front_raise(L, "%s: axis '%s' is not a name; use letters, digits and _", owner, axis);
   return LUATTN_AXIS_FREE;
 }
 
 static void declare_axes(lua_State *L, const char *owner, luattn_input_info *info) {
   lua_pushliteral(L, "axes");
   if (lua_rawget(L, -2) != LUA_TTABLE) {
-    front_raise(L, "%s: axes is a %s; write axes = {\"h\"} and so on, one entry for each dimension", owner, front_type_name(L, -1));
+    front_raise(L, "%s: axes is %s; write axes = {\"h\"} and so on, one entry for each dimension", owner,
+                front_kind(L, -1));
   }
   const lua_Unsigned n = lua_rawlen(L, -1);
   if (n < 1 || n > 4) front_raise(L, "%s: has %llu axes; inputs have 1 to 4", owner, (unsigned long long)n);
@@ -141,9 +155,10 @@ static uint32_t dtype_of(lua_State *L, const char *owner) {
   const int type = lua_rawget(L, -2);
   uint32_t dtype = LUATTN_INPUT_F32;
   if (type != LUA_TNIL) {
-    const char *text = type == LUA_TSTRING ? lua_tostring(L, -1) : front_type_name(L, -1);
+    const char *text = type == LUA_TSTRING ? lua_tostring(L, -1) : front_kind(L, -1);
     for (dtype = 0; dtype < 6 && (type != LUA_TSTRING || strcmp(text, names[dtype]) != 0); dtype++) continue;
-    if (dtype == 6) front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, bool", owner, text);
+    if (dtype == 6)
+      front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, bool", owner, text);
   }
   lua_pop(L, 1);
   return dtype;
@@ -159,7 +174,7 @@ static void declare_input(lua_State *L, const char *name, luattn_input_info *inf
     }
   }
   if (!lua_istable(L, -1)) {
-    front_raise(L, "%s is a %s; write %s = { axes = {\"h\"} }", owner, front_type_name(L, -1), name);
+    front_raise(L, "%s is %s; write %s = { axes = {\"h\"} }", owner, front_kind(L, -1), name);
   }
   declare_check_keys(L, -1, owner, fields);
   memcpy(info->name, name, strlen(name) + 1);
@@ -167,7 +182,7 @@ static void declare_input(lua_State *L, const char *name, luattn_input_info *inf
   info->dtype = dtype_of(L, owner);
   lua_pushliteral(L, "grad");
   if (lua_rawget(L, -2) != LUA_TNIL && !lua_isboolean(L, -1)) {
-    front_raise(L, "%s: grad is a %s; it must be true or false", owner, front_type_name(L, -1));
+    front_raise(L, "%s: grad is %s; it must be true or false", owner, front_kind(L, -1));
   }
   info->grad = (uint32_t)lua_toboolean(L, -1);
   lua_pop(L, 1);
@@ -186,7 +201,8 @@ static void declare_inputs(lua_State *L, int table) {
     return;
   }
   if (!lua_istable(L, -1)) {
-    front_raise(L, "attention: inputs is a %s; it must be a table such as { slopes = { axes = {\"h\"} } }", front_type_name(L, -1));
+    front_raise(L, "attention: inputs is %s; it must be a table such as { slopes = { axes = {\"h\"} } }",
+                front_kind(L, -1));
   }
   const int n = declare_names(L, -1, "inputs", names, 12);
   for (int i = 0; i < n; i++) {
@@ -221,9 +237,10 @@ static void declare_name(lua_State *L, int table) {
   }
   const char *name = type == LUA_TSTRING ? lua_tostring(L, -1) : "";
   size_t n = strlen(name);
-  if (type != LUA_TSTRING) front_raise(L, "attention: name is a %s; it must be a string", front_type_name(L, -1));
+  if (type != LUA_TSTRING) front_raise(L, "attention: name is %s; it must be a string", front_kind(L, -1));
   if (n == 0 || n >= LUATTN_NAME_SIZE) {
-    front_raise(L, "attention: name '%s' has %zu characters; it must have 1 to %d", name, n, LUATTN_NAME_SIZE - 1);
+    front_raise(L, "attention: name '%s' has %zu characters; it must have 1 to %d", name, n,
+                LUATTN_NAME_SIZE - 1);
   }
   for (size_t i = 0; i < n; i++) {
     if (!isalnum((unsigned char)name[i]) && strchr("_-.", name[i]) == NULL) {
@@ -240,7 +257,9 @@ static void check_hooks(lua_State *L, int table) {
   if (lua_rawget(L, table) != LUA_TNIL) {
     lua_insert(L, -2);
     if (lua_rawget(L, table) != LUA_TNIL) {
-      front_raise(L, "attention: both block_mask and mask_mod are given; they are two names of one field, so keep one");
+      front_raise(
+          L,
+          "attention: both block_mask and mask_mod are given; they are two names of one field, so keep one");
     }
   }
   lua_settop(L, table);
@@ -253,15 +272,18 @@ static void check_hooks(lua_State *L, int table) {
 }
 
 static int attention(lua_State *L) {
-  static const char *const fields[] = {"name", "scalars", "inputs", "score_mod", "block_mask", "mask_mod", "query_mod", "key_mod",
-                                       "value_mod", "online_func", NULL};
+  static const char *const fields[] = {"name",       "scalars",     "inputs",    "score_mod",
+                                       "block_mask", "mask_mod",    "query_mod", "key_mod",
+                                       "value_mod",  "online_func", NULL};
   front_state *s = front_of(L);
-  if (s->mode != FRONT_LOADING) front_raise(L, "attention is called inside a hook; call it once, in the file's return statement");
+  if (s->mode != FRONT_LOADING)
+    front_raise(L, "attention is called inside a hook; call it once, in the file's return statement");
   if (lua_gettop(L) != 1 || !lua_istable(L, 1)) {
     front_raise(L, "attention: takes one table: attention { name = .., score_mod = .. }");
   }
   s->hook_line = s->declared_line = front_line(L);
-  if (lua_getfield(L, LUA_REGISTRYINDEX, DECLARED) != LUA_TNIL) front_raise(L, "attention is called twice; one file is one spec");
+  if (lua_getfield(L, LUA_REGISTRYINDEX, DECLARED) != LUA_TNIL)
+    front_raise(L, "attention is called twice; one file is one spec");
   lua_pop(L, 1);
   declare_check_keys(L, 1, "attention", fields);
   declare_name(L, 1);
@@ -285,6 +307,6 @@ void declare_push(lua_State *L, int returned) {
     front_raise_at(L, 0, "the file never calls attention; end it with: return attention { .. }");
   }
   if (lua_rawequal(L, returned, -1)) return;
-  front_raise(L, "the file returns %s%s instead of its attention { .. }; end it with: return attention { .. }",
-              lua_isnil(L, returned) ? "" : "a ", lua_isnil(L, returned) ? "nothing" : front_type_name(L, returned));
+  front_raise(L, "the file returns %s instead of its attention { .. }; end it with: return attention { .. }",
+              front_kind(L, returned));
 }

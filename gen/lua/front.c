@@ -28,8 +28,8 @@ static luattn_status check_trace(const traced_spec *t, luattn_error *err) {
   ir_ref roots[10 + 2 * SPEC_MAX_STATE + SPEC_MAX_FINAL];
   int n = 0;
   const traced_online *o = &t->online;
-  const ir_ref single[] = {t->score_mod, t->block_mask, t->query_mod, t->key_mod, t->value_mod, o->prob, o->rescale, o->out,
-                           o->forward, o->backward};
+  const ir_ref single[] = {t->score_mod, t->block_mask, t->query_mod, t->key_mod, t->value_mod,
+                           o->prob,      o->rescale,    o->out,       o->forward, o->backward};
   for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
     if (single[i] != IR_NONE) roots[n++] = single[i];
   }
@@ -41,10 +41,13 @@ static luattn_status check_trace(const traced_spec *t, luattn_error *err) {
   return ir_check(t->g, roots, n, "trace", err);
 }
 
-luattn_status front_trace(arena *a, const char *name, const char *source, size_t size, traced_spec *out, luattn_error *err) {
+luattn_status front_trace(arena *a, const char *name, const char *source, size_t size, traced_spec *out,
+                          luattn_error *err) {
   traced_spec spec = {.a = a, .g = ir_open(a), .file = arena_printf(a, "%s", name)};
-  if (spec.g == NULL || spec.file == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
-  front_state s = {.a = a, .g = spec.g, .spec = &spec, .file = spec.file, .source = source, .source_size = size};
+  if (spec.g == NULL || spec.file == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+  front_state s = {
+      .a = a, .g = spec.g, .spec = &spec, .file = spec.file, .source = source, .source_size = size};
   lua_State *L = NULL;
   TRY(sandbox_open(&s, &L, err));
   const luattn_status status = sandbox_call(L, trace_main, err);

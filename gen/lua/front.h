@@ -4,19 +4,22 @@
 
 #include "gen/spec.h"
 
-/* Runs the spec in a sandbox (instruction budget, memory cap, no io/os/package/debug) and traces its hooks by replay.
- * `name` stands for the file in messages. Everything lives in `a`, and *out is written only on LUATTN_OK. */
-luattn_status front_trace(arena *a, const char *name, const char *text, size_t size, traced_spec *out, luattn_error *err);
+/* Runs the spec in a sandbox (instruction budget, memory cap, no io/os/package/debug) and traces its hooks by
+ * replay. `name` stands for the file in messages. Everything lives in `a`, and *out is written only on
+ * LUATTN_OK. */
+luattn_status front_trace(arena *a, const char *name, const char *text, size_t size, traced_spec *out,
+                          luattn_error *err);
 
-/* White box for tests: calls hook `hook` ("score_mod", "block_mask", "query_mod", ..) of the spec in plain Lua with numbers,
- * inputs being read through `load`. The independent oracle for tracing. */
+/* White box for tests: calls hook `hook` ("score_mod", "block_mask", "query_mod", ..) of the spec in plain
+ * Lua with numbers, inputs being read through `load`. The independent oracle for tracing. */
 typedef struct front_oracle front_oracle;
 typedef double (*front_load)(void *user, const char *input, int n_index, const long long *index);
 luattn_status front_oracle_open(const char *name, const char *text, size_t size, front_load load, void *user,
                                 front_oracle **out, luattn_error *err);
 void front_oracle_close(front_oracle *o);
-luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value, luattn_error *err);
-luattn_status front_oracle_call(front_oracle *o, const char *hook, const double *args, int n_args, double *result,
-                                luattn_error *err); /* booleans come back as 0 or 1 */
+luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value,
+                               luattn_error *err);
+luattn_status front_oracle_call(front_oracle *o, const char *hook, const double *args, int n_args,
+                                double *result, luattn_error *err); /* booleans come back as 0 or 1 */
 
 #endif

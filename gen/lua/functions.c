@@ -22,11 +22,23 @@ typedef struct unary_row {
 } unary_row;
 
 static const unary_row unary[] = {
-  {"abs", IR_ABS, fabs}, {"exp", IR_EXP, exp}, {"exp2", IR_EXP2, exp2}, {"log2", IR_LOG2, log2},
-  {"log1p", IR_LOG1P, log1p}, {"sqrt", IR_SQRT, sqrt}, {"rsqrt", IR_RSQRT, number_rsqrt}, {"tanh", IR_TANH, tanh},
-  {"sigmoid", IR_SIGMOID, number_sigmoid}, {"softplus", IR_SOFTPLUS, number_softplus}, {"relu", IR_RELU, number_relu},
-  {"gelu", IR_GELU, number_gelu}, {"silu", IR_SILU, number_silu}, {"erf", IR_ERF, erf}, {"sin", IR_SIN, sin},
-  {"cos", IR_COS, cos}, {"stop_gradient", IR_STOP_GRADIENT, number_same},
+    {"abs", IR_ABS, fabs},
+    {"exp", IR_EXP, exp},
+    {"exp2", IR_EXP2, exp2},
+    {"log2", IR_LOG2, log2},
+    {"log1p", IR_LOG1P, log1p},
+    {"sqrt", IR_SQRT, sqrt},
+    {"rsqrt", IR_RSQRT, number_rsqrt},
+    {"tanh", IR_TANH, tanh},
+    {"sigmoid", IR_SIGMOID, number_sigmoid},
+    {"softplus", IR_SOFTPLUS, number_softplus},
+    {"relu", IR_RELU, number_relu},
+    {"gelu", IR_GELU, number_gelu},
+    {"silu", IR_SILU, number_silu},
+    {"erf", IR_ERF, erf},
+    {"sin", IR_SIN, sin},
+    {"cos", IR_COS, cos},
+    {"stop_gradient", IR_STOP_GRADIENT, number_same},
 };
 
 static void check_count(lua_State *L, const char *name, int least, int most) {
@@ -36,12 +48,15 @@ static void check_count(lua_State *L, const char *name, int least, int most) {
   front_raise(L, "%s: takes %d to %d arguments, got %d", name, least, most, n);
 }
 
-/* True if the arguments are plain numbers; otherwise they are numbers and traced numbers, at least one of these. */
+/* True if the arguments are plain numbers; otherwise they are numbers and traced numbers, at least one of
+ * these. */
 static bool plain(lua_State *L, const char *name) {
   bool traced = false;
   for (int i = 1; i <= lua_gettop(L); i++) {
-    if (value_is_traced(L, i)) traced = true;
-    else if (lua_type(L, i) != LUA_TNUMBER) value_get(L, i, name); /* raises */
+    if (value_is_traced(L, i))
+      traced = true;
+    else if (lua_type(L, i) != LUA_TNUMBER)
+      value_get(L, i, name); /* raises */
   }
   return !traced;
 }
@@ -62,8 +77,10 @@ static int call_unary(lua_State *L) {
 
 static int push_floor(lua_State *L, double x) {
   lua_Integer whole;
-  if (lua_numbertointeger(floor(x), &whole)) lua_pushinteger(L, whole);
-  else lua_pushnumber(L, floor(x));
+  if (lua_numbertointeger(floor(x), &whole))
+    lua_pushinteger(L, whole);
+  else
+    lua_pushnumber(L, floor(x));
   return 1;
 }
 
@@ -109,8 +126,10 @@ static int call_log(lua_State *L) {
 
 static int call_pow(lua_State *L) {
   check_count(L, "pow", 2, 2);
-  if (plain(L, "pow")) lua_pushnumber(L, pow(lua_tonumber(L, 1), lua_tonumber(L, 2)));
-  else value_push(L, value_arith(L, IR_POW, value_get(L, 1, "pow"), value_get(L, 2, "pow")));
+  if (plain(L, "pow"))
+    lua_pushnumber(L, pow(lua_tonumber(L, 1), lua_tonumber(L, 2)));
+  else
+    value_push(L, value_arith(L, IR_POW, value_get(L, 1, "pow"), value_get(L, 2, "pow")));
   return 1;
 }
 
@@ -151,7 +170,8 @@ static int call_clamp(lua_State *L) {
 static int call_where(lua_State *L) {
   check_count(L, "where", 3, 3);
   if (!lua_isboolean(L, 1)) {
-    front_raise(L, "where: the condition is a %s; write a comparison such as where(x > 0, a, b)", front_type_name(L, 1));
+    front_raise(L, "where: the condition is %s; write a comparison such as where(x > 0, a, b)",
+                front_kind(L, 1));
   }
   lua_pushvalue(L, lua_toboolean(L, 1) ? 2 : 3);
   return 1;
@@ -162,9 +182,12 @@ static int call_eq(lua_State *L) {
   const char *name = equal ? "eq" : "ne";
   check_count(L, name, 2, 2);
   bool answer;
-  if (lua_type(L, 1) == LUA_TSTRING && lua_type(L, 2) == LUA_TSTRING) answer = lua_rawequal(L, 1, 2);
-  else if (plain(L, name)) answer = lua_compare(L, 1, 2, LUA_OPEQ);
-  else answer = value_compare(L, IR_EQ, value_get(L, 1, name), value_get(L, 2, name));
+  if (lua_type(L, 1) == LUA_TSTRING && lua_type(L, 2) == LUA_TSTRING)
+    answer = lua_rawequal(L, 1, 2);
+  else if (plain(L, name))
+    answer = lua_compare(L, 1, 2, LUA_OPEQ);
+  else
+    answer = value_compare(L, IR_EQ, value_get(L, 1, name), value_get(L, 2, name));
   lua_pushboolean(L, answer == equal);
   return 1;
 }
@@ -183,10 +206,12 @@ static int call_tointeger(lua_State *L) {
   lua_Integer whole;
   if (value_is_traced(L, 1)) {
     const operand x = value_get(L, 1, "tointeger");
-    if (ir_typeof(front_of(L)->g, x.ref) != IR_INT) front_raise(L, "tointeger: a traced float may not be whole; use floor()");
+    if (ir_typeof(front_of(L)->g, x.ref) != IR_INT)
+      front_raise(L, "tointeger: a traced float may not be whole; use floor()");
   } else if (lua_isinteger(L, 1)) {
     return 1;
-  } else if (lua_type(L, 1) == LUA_TNUMBER && lua_numbertointeger(lua_tonumber(L, 1), &whole) && (double)whole == lua_tonumber(L, 1)) {
+  } else if (lua_type(L, 1) == LUA_TNUMBER && lua_numbertointeger(lua_tonumber(L, 1), &whole) &&
+             (double)whole == lua_tonumber(L, 1)) {
     lua_pushinteger(L, whole);
   } else {
     luaL_pushfail(L);

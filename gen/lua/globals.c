@@ -1,4 +1,5 @@
-/* globals.c: what a spec can name. Everything else is refused by name, with the reason or the nearest name. */
+/* globals.c: what a spec can name. Everything else is refused by name, with the reason or the nearest name.
+ */
 #include <string.h>
 
 #include "gen/lua/declare.h"
@@ -6,12 +7,15 @@
 #include "gen/lua/input.h"
 #include "gen/lua/value.h"
 
-#define GLOBALS "luattn.globals"         /* name -> value */
-#define ENVIRONMENT "luattn.environment" /* an empty table in front of it, through which every access is seen */
-#define PREDEFINED "luattn.predefined"   /* set of names */
-#define GUARD "luattn.guard"             /* metatable of the spec's own tables */
+#define GLOBALS "luattn.globals" /* name -> value */
+#define ENVIRONMENT \
+  "luattn.environment"                 /* an empty table in front of it, through which every access is seen */
+#define PREDEFINED "luattn.predefined" /* set of names */
+#define GUARD "luattn.guard"           /* metatable of the spec's own tables */
 
-typedef struct missing_row { const char *name, *reason; } missing_row;
+typedef struct missing_row {
+  const char *name, *reason;
+} missing_row;
 
 static const char no_files[] = "a spec reads and writes no files";
 static const char one_file[] = "a spec is one file and loads no further code";
@@ -22,18 +26,44 @@ static const char no_patterns[] = "pattern matching has no limit on its time";
 static const char no_state[] = "hooks are called again and again and must give the same result each time";
 
 static const missing_row missing[] = {
-  {"io", no_files}, {"os", no_files}, {"require", one_file}, {"package", one_file}, {"load", one_file},
-  {"loadstring", one_file}, {"loadfile", one_file}, {"dofile", one_file}, {"print", no_output}, {"warn", no_output},
-  {"debug", "it would open the sandbox"}, {"collectgarbage", "memory is capped, and freed when the spec is loaded"},
-  {"coroutine", no_state}, {"pcall", no_catch}, {"xpcall", no_catch}, {"setmetatable", plain_tables},
-  {"getmetatable", plain_tables}, {"rawget", plain_tables}, {"rawset", plain_tables}, {"rawlen", plain_tables},
-  {"rawequal", "use eq(a, b)"}, {"utf8", "specs need no text beyond string"}, {"_G", "name globals directly"},
-  {"linear_attention", "it is not implemented yet; its parallel form is: return attention { block_mask = causal(), "
-                       "score_mod = .. (the decay), online_func = online_retention or identity }"},
-  {"math.random", no_state}, {"math.randomseed", no_state}, {"string.find", no_patterns}, {"string.match", no_patterns},
-  {"string.gmatch", no_patterns}, {"string.gsub", no_patterns}, {"string.dump", one_file},
-  {"string.pack", no_files}, {"string.unpack", no_files}, {"string.packsize", no_files},
-  {"table.move", "its loop has no limit on its time"}, {"table.pack", "write {...}"},
+    {"io", no_files},
+    {"os", no_files},
+    {"require", one_file},
+    {"package", one_file},
+    {"load", one_file},
+    {"loadstring", one_file},
+    {"loadfile", one_file},
+    {"dofile", one_file},
+    {"print", no_output},
+    {"warn", no_output},
+    {"debug", "it would open the sandbox"},
+    {"collectgarbage", "memory is capped, and freed when the spec is loaded"},
+    {"coroutine", no_state},
+    {"pcall", no_catch},
+    {"xpcall", no_catch},
+    {"setmetatable", plain_tables},
+    {"getmetatable", plain_tables},
+    {"rawget", plain_tables},
+    {"rawset", plain_tables},
+    {"rawlen", plain_tables},
+    {"rawequal", "use eq(a, b)"},
+    {"utf8", "specs need no text beyond string"},
+    {"_G", "name globals directly"},
+    {"linear_attention",
+     "it is not implemented yet; its parallel form is: return attention { block_mask = causal(), "
+     "score_mod = .. (the decay), online_func = online_retention or identity }"},
+    {"math.random", no_state},
+    {"math.randomseed", no_state},
+    {"string.find", no_patterns},
+    {"string.match", no_patterns},
+    {"string.gmatch", no_patterns},
+    {"string.gsub", no_patterns},
+    {"string.dump", one_file},
+    {"string.pack", no_files},
+    {"string.unpack", no_files},
+    {"string.packsize", no_files},
+    {"table.move", "its loop has no limit on its time"},
+    {"table.pack", "write {...}"},
 };
 
 static const char *missing_reason(const char *name) {
@@ -48,7 +78,8 @@ static void suggest_keys(lua_State *L, int table, front_suggestion *s) {
   lua_pushnil(L);
   while (lua_next(L, table) != 0) {
     lua_pop(L, 1);
-    if (lua_type(L, -1) == LUA_TSTRING && lua_tostring(L, -1)[0] != '_') front_suggest_try(s, lua_tostring(L, -1));
+    if (lua_type(L, -1) == LUA_TSTRING && lua_tostring(L, -1)[0] != '_')
+      front_suggest_try(s, lua_tostring(L, -1));
   }
 }
 
@@ -73,10 +104,13 @@ static int global_get(lua_State *L) {
 static int global_set(lua_State *L) {
   const char *name = luaL_tolstring(L, 2, NULL);
   if (front_of(L)->mode != FRONT_LOADING) {
-    front_raise(L, "global '%s' is assigned inside a hook; a hook must not change anything outside itself, so write local %s",
+    front_raise(L,
+                "global '%s' is assigned inside a hook; a hook must not change anything outside itself, so "
+                "write local %s",
                 name, name);
   }
-  if (globals_predefined(L, name)) front_raise(L, "'%s' is predefined; choose another name, or write local %s", name, name);
+  if (globals_predefined(L, name))
+    front_raise(L, "'%s' is predefined; choose another name, or write local %s", name, name);
   lua_pushvalue(L, 2);
   lua_pushvalue(L, 3);
   lua_rawset(L, lua_upvalueindex(1));
@@ -125,7 +159,8 @@ static void take(lua_State *L, const char *const *names) {
   lua_pop(L, 1);
 }
 
-/* string.rep reserves its result in one step, so that its size is known before the memory cap would say less about it. */
+/* string.rep reserves its result in one step, so that its size is known before the memory cap would say less
+ * about it. */
 static int string_rep(lua_State *L) {
   size_t size, separator = 0;
   luaL_checklstring(L, 1, &size);
@@ -180,11 +215,15 @@ static int input_axes(lua_State *L) {
 /* __index and __newindex of the spec's tables: a traced key would silently find nothing. */
 static int guard_key(lua_State *L) {
   if (value_is_traced(L, 2)) {
-    front_raise(L, "a Lua table is indexed by a traced number, whose value is not known yet; pass the table as an input and "
+    front_raise(L,
+                "a Lua table is indexed by a traced number, whose value is not known yet; pass the table as "
+                "an input and "
                 "gather from it, or choose with where()");
   }
-  if (lua_gettop(L) == 3) lua_rawset(L, 1);
-  else lua_pushnil(L);
+  if (lua_gettop(L) == 3)
+    lua_rawset(L, 1);
+  else
+    lua_pushnil(L);
   return lua_gettop(L) == 1 ? 0 : 1;
 }
 
@@ -194,14 +233,18 @@ static int guarded_table(lua_State *L) {
   return 1;
 }
 
-static const char *const base_names[] = {"assert", "error", "ipairs", "next", "pairs", "select", "tonumber", "tostring", NULL};
-static const char *const math_names[] = {"acos", "asin", "atan", "deg", "fmod", "huge", "maxinteger", "mininteger", "modf",
-                                         "pi", "rad", "tan", "ult", NULL};
-static const char *const string_names[] = {"byte", "char", "format", "len", "lower", "rep", "reverse", "sub", "upper", NULL};
+static const char *const base_names[] = {"assert", "error",    "ipairs",   "next", "pairs",
+                                         "select", "tonumber", "tostring", NULL};
+static const char *const math_names[] = {"acos",       "asin", "atan", "deg", "fmod", "huge", "maxinteger",
+                                         "mininteger", "modf", "pi",   "rad", "tan",  "ult",  NULL};
+static const char *const string_names[] = {"byte", "char",    "format", "len",   "lower",
+                                           "rep",  "reverse", "sub",    "upper", NULL};
 static const char *const table_names[] = {"concat", "insert", "remove", "sort", "unpack", NULL};
 
 void globals_open(lua_State *L) {
   luaL_newmetatable(L, GUARD);
+  lua_pushnil(L); /* messages call these tables tables */
+  lua_setfield(L, -2, "__name");
   lua_pushcfunction(L, guard_key);
   lua_setfield(L, -2, "__index");
   lua_pushcfunction(L, guard_key);
@@ -237,9 +280,7 @@ void globals_open(lua_State *L) {
   lua_setfield(L, LUA_REGISTRYINDEX, GLOBALS);
 }
 
-void globals_push(lua_State *L) {
-  lua_getfield(L, LUA_REGISTRYINDEX, ENVIRONMENT);
-}
+void globals_push(lua_State *L) { lua_getfield(L, LUA_REGISTRYINDEX, ENVIRONMENT); }
 
 void globals_lock(lua_State *L) {
   lua_getfield(L, LUA_REGISTRYINDEX, GLOBALS);
@@ -259,7 +300,8 @@ bool globals_predefined(lua_State *L, const char *name) {
   bool found = missing_reason(name) != NULL;
   for (int i = 0; i < INPUT_LENGTHS; i++) found = found || strcmp(name, input_lengths[i].name) == 0;
   const int top = lua_gettop(L);
-  if (lua_getfield(L, LUA_REGISTRYINDEX, PREDEFINED) == LUA_TTABLE) found = found || lua_getfield(L, -1, name) != LUA_TNIL;
+  if (lua_getfield(L, LUA_REGISTRYINDEX, PREDEFINED) == LUA_TTABLE)
+    found = found || lua_getfield(L, -1, name) != LUA_TNIL;
   lua_settop(L, top);
   return found;
 }

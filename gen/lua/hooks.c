@@ -7,22 +7,27 @@
 #define SITE VAR_B, VAR_H, VAR_Q
 
 static const hook_row rows[HOOK_COUNT] = {
-  [HOOK_SCORE_MOD] = {"score_mod", "score, b, h, q_idx, kv_idx", 5, 5, {VAR_SCORE, SITE, VAR_KV}},
-  [HOOK_BLOCK_MASK] = {"block_mask", "b, h, q_idx, kv_idx", 4, 4, {SITE, VAR_KV}},
-  [HOOK_QUERY_MOD] = {"query_mod", "x, b, h, pos, d", 5, 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
-  [HOOK_KEY_MOD] = {"key_mod", "x, b, h, pos, d", 5, 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
-  [HOOK_VALUE_MOD] = {"value_mod", "x, b, h, pos, d", 5, 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
-  [HOOK_INIT] = {"online_rowscales", "b, h", 2, 2, {VAR_B, VAR_H}},
-  [HOOK_ONLINE_FWD] = {"online_fwd", "scores, rowscales, b, h, q_idx", 5, 5, {VAR_SCORE, VAR_STATE, SITE}},
-  [HOOK_EPILOGUE] = {"online_fwd_epilogue", "o, rowscales, b, h, q_idx", 5, 5, {VAR_OUT, VAR_STATE, SITE}},
-  [HOOK_FORWARD] = {"forward", "scores, final_rowscales, b, h, q_idx, kv_idx", 6, 6, {VAR_SCORE, VAR_FINAL, SITE, VAR_KV}},
-  [HOOK_BACKWARD] = {"backward", "dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores", 8, 9,
-                     {VAR_DP, VAR_P, VAR_FINAL, VAR_DELTA, SITE, VAR_KV, VAR_SCORE}},
+    [HOOK_SCORE_MOD] = {"score_mod", "score, b, h, q_idx, kv_idx", 5, 5, {VAR_SCORE, SITE, VAR_KV}},
+    [HOOK_BLOCK_MASK] = {"block_mask", "b, h, q_idx, kv_idx", 4, 4, {SITE, VAR_KV}},
+    [HOOK_QUERY_MOD] = {"query_mod", "x, b, h, pos, d", 5, 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
+    [HOOK_KEY_MOD] = {"key_mod", "x, b, h, pos, d", 5, 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
+    [HOOK_VALUE_MOD] = {"value_mod", "x, b, h, pos, d", 5, 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
+    [HOOK_INIT] = {"online_rowscales", "b, h", 2, 2, {VAR_B, VAR_H}},
+    [HOOK_ONLINE_FWD] = {"online_fwd", "scores, rowscales, b, h, q_idx", 5, 5, {VAR_SCORE, VAR_STATE, SITE}},
+    [HOOK_EPILOGUE] = {"online_fwd_epilogue", "o, rowscales, b, h, q_idx", 5, 5, {VAR_OUT, VAR_STATE, SITE}},
+    [HOOK_FORWARD] = {"forward",
+                      "scores, final_rowscales, b, h, q_idx, kv_idx",
+                      6,
+                      6,
+                      {VAR_SCORE, VAR_FINAL, SITE, VAR_KV}},
+    [HOOK_BACKWARD] = {"backward",
+                       "dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores",
+                       8,
+                       9,
+                       {VAR_DP, VAR_P, VAR_FINAL, VAR_DELTA, SITE, VAR_KV, VAR_SCORE}},
 };
 
-const hook_row *hook_get(hook_id id) {
-  return &rows[id];
-}
+const hook_row *hook_get(hook_id id) { return &rows[id]; }
 
 int hook_line_of(lua_State *L, int index) {
   lua_Debug info;
@@ -34,14 +39,19 @@ int hook_line_of(lua_State *L, int index) {
 void hook_check(lua_State *L, hook_id id, const char *name) {
   const hook_row *row = &rows[id];
   if (!lua_isfunction(L, -1)) {
-    front_raise(L, "%s is a %s; it must be a function(%s)", name, front_type_name(L, -1), row->params);
+    front_raise(L, "%s is %s; it must be a function(%s)", name, front_kind(L, -1), row->params);
   }
   lua_Debug info;
   lua_pushvalue(L, -1);
-  lua_getinfo(L, ">u", &info);
+  lua_getinfo(L, ">Su", &info);
   if (info.isvararg || (info.nparams >= row->least_params && info.nparams <= row->count)) return;
-  front_raise_at(L, hook_line_of(L, -1), "%s: the function has %d parameter%s, but is called with (%s); declare exactly these",
-                 name, info.nparams, info.nparams == 1 ? "" : "s", row->params);
+  if (strcmp(info.source, CHUNK_PRELUDE) == 0) {
+    front_raise(L, "%s is a function of the standard library that makes one; call it, as in %s = causal()",
+                name, name);
+  }
+  front_raise_at(L, hook_line_of(L, -1),
+                 "%s: the function has %d parameter%s, but is called with (%s); declare exactly these", name,
+                 info.nparams, info.nparams == 1 ? "" : "s", row->params);
 }
 
 static bool is_integer(ir_var v) {
@@ -54,12 +64,17 @@ void hook_push_leaf(lua_State *L, ir_var v, uint32_t index) {
     value_push_leaf(L, ir_variable(s->g, v, index));
     return;
   }
-  const double x = v == VAR_STATE ? s->numbers->state[index] : v == VAR_FINAL ? s->numbers->final[index] : s->numbers->variable[v];
-  if (is_integer(v)) lua_pushinteger(L, (lua_Integer)x);
-  else lua_pushnumber(L, x);
+  const double x = v == VAR_STATE   ? s->numbers->state[index]
+                   : v == VAR_FINAL ? s->numbers->final[index]
+                                    : s->numbers->variable[v];
+  if (is_integer(v))
+    lua_pushinteger(L, (lua_Integer)x);
+  else
+    lua_pushnumber(L, x);
 }
 
-/* __index and __newindex of a table of row scalars: every known name is there, so what comes here is misspelt. */
+/* __index and __newindex of a table of row scalars: every known name is there, so what comes here is
+ * misspelt. */
 static int refuse_rowscale(lua_State *L) {
   const traced_online *online = &front_of(L)->spec->online;
   const bool final = lua_toboolean(L, lua_upvalueindex(1));
@@ -96,8 +111,10 @@ int hook_call(lua_State *L, hook_id id, int function) {
   luaL_checkstack(L, HOOK_MAX_ARGS + 8, NULL);
   lua_pushvalue(L, function);
   for (int i = 0; i < row->count; i++) {
-    if (row->arg[i] == VAR_STATE || row->arg[i] == VAR_FINAL) push_rowscales(L, row->arg[i]);
-    else hook_push_leaf(L, row->arg[i], 0);
+    if (row->arg[i] == VAR_STATE || row->arg[i] == VAR_FINAL)
+      push_rowscales(L, row->arg[i]);
+    else
+      hook_push_leaf(L, row->arg[i], 0);
   }
   lua_call(L, row->count, LUA_MULTRET);
   return lua_gettop(L) - base;
@@ -107,8 +124,7 @@ void hook_take_number(lua_State *L, int index, const char *what, replay_result *
   const front_state *s = front_of(L);
   if (lua_type(L, index) != LUA_TNUMBER && !value_is_traced(L, index)) {
     input_refuse_unindexed(L, index, what);
-    front_raise(L, "%s: returned %s%s; return a number%s", what, lua_isnoneornil(L, index) ? "" : "a ",
-                lua_isnoneornil(L, index) ? "nothing" : front_type_name(L, index),
+    front_raise(L, "%s: returned %s; return a number%s", what, front_kind(L, index),
                 lua_isboolean(L, index) ? " such as where(condition, a, b)" : "");
   }
   if (s->mode == FRONT_NUMBERS) {
@@ -123,14 +139,16 @@ void hook_take_number(lua_State *L, int index, const char *what, replay_result *
 void hook_take_boolean(lua_State *L, int index, const char *what, replay_result *out) {
   const front_state *s = front_of(L);
   if (lua_isfunction(L, index)) {
-    front_raise(L, "%s: returned a function; call the mask where it is declared, as in %s = causal()", what, what);
+    front_raise(L, "%s: returned a function; call the mask where it is declared, as in %s = causal()", what,
+                what);
   }
   if (!lua_isboolean(L, index)) {
-    front_raise(L, "%s: returned %s%s; return a boolean such as kv_idx <= q_idx", what, lua_isnoneornil(L, index) ? "" : "a ",
-                lua_isnoneornil(L, index) ? "nothing" : front_type_name(L, index));
+    front_raise(L, "%s: returned %s; return a boolean such as kv_idx <= q_idx", what, front_kind(L, index));
   }
-  if (s->mode == FRONT_NUMBERS) s->numbers->result[out->count++] = lua_toboolean(L, index);
-  else out->value[out->count++] = ir_bool(s->g, lua_toboolean(L, index));
+  if (s->mode == FRONT_NUMBERS)
+    s->numbers->result[out->count++] = lua_toboolean(L, index);
+  else
+    out->value[out->count++] = ir_bool(s->g, lua_toboolean(L, index));
 }
 
 void hook_take_leaf(lua_State *L, ir_var v, uint32_t index, replay_result *out) {
@@ -145,8 +163,10 @@ void hook_run_mod(lua_State *L, int function, void *user, replay_result *out) {
   const int n = hook_call(L, id, function);
   if (n > 1) front_raise(L, "%s: returned %d values; return one", name, n);
   if (n == 0) lua_pushnil(L);
-  if (id == HOOK_BLOCK_MASK) hook_take_boolean(L, -1, name, out);
-  else hook_take_number(L, -1, name, out);
+  if (id == HOOK_BLOCK_MASK)
+    hook_take_boolean(L, -1, name, out);
+  else
+    hook_take_number(L, -1, name, out);
   lua_pop(L, 1);
 }
 
@@ -167,7 +187,8 @@ ir_ref hook_trace(lua_State *L, int table, hook_id id) {
   const char *name = hook_push_field(L, table, id);
   if (name == NULL) return IR_NONE;
   replay_result result;
-  const replay_hook hook = {.name = name, .line = hook_line_of(L, -1), .call = hook_run_mod, .user = &id, .reduces = false};
+  const replay_hook hook = {
+      .name = name, .line = hook_line_of(L, -1), .call = hook_run_mod, .user = &id, .reduces = false};
   replay_run(L, lua_gettop(L), &hook, &result);
   lua_pop(L, 1);
   return result.value[0];

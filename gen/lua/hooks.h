@@ -1,5 +1,5 @@
-/* hooks.h: the functions of a spec that luattn calls: their arguments, and how one is called and its results taken, traced or in
- * numbers. */
+/* hooks.h: the functions of a spec that luattn calls: their arguments, and how one is called and its results
+ * taken, traced or in numbers. */
 #ifndef LUATTN_GEN_LUA_HOOKS_H
 #define LUATTN_GEN_LUA_HOOKS_H
 
@@ -8,8 +8,16 @@
 #define HOOK_MAX_ARGS 9
 
 typedef enum hook_id {
-  HOOK_SCORE_MOD, HOOK_BLOCK_MASK, HOOK_QUERY_MOD, HOOK_KEY_MOD, HOOK_VALUE_MOD, /* fields of attention {..} */
-  HOOK_INIT, HOOK_ONLINE_FWD, HOOK_EPILOGUE, HOOK_FORWARD, HOOK_BACKWARD,        /* fields of online_func */
+  HOOK_SCORE_MOD,
+  HOOK_BLOCK_MASK,
+  HOOK_QUERY_MOD,
+  HOOK_KEY_MOD,
+  HOOK_VALUE_MOD, /* fields of attention {..} */
+  HOOK_INIT,
+  HOOK_ONLINE_FWD,
+  HOOK_EPILOGUE,
+  HOOK_FORWARD,
+  HOOK_BACKWARD, /* fields of online_func */
   HOOK_COUNT
 } hook_id;
 
@@ -21,13 +29,15 @@ typedef struct hook_row {
 
 const hook_row *hook_get(hook_id id);
 
-/* Raises unless the value at the top of the stack is a function with the hook's parameters. `name` as messages give it. */
+/* Raises unless the value at the top of the stack is a function with the hook's parameters. `name` as
+ * messages give it. */
 void hook_check(lua_State *L, hook_id id, const char *name);
 int hook_line_of(lua_State *L, int index); /* where the function was written, or the line of attention {..} */
 
 /* Calls the function at stack index `function`; its results are on top. Returns how many. */
 int hook_call(lua_State *L, hook_id id, int function);
-/* Takes the number at `index` as the next result: REAL. `what` names it ("score_mod", "online_fwd: o_scale"). */
+/* Takes the number at `index` as the next result: REAL. `what` names it ("score_mod", "online_fwd: o_scale").
+ */
 void hook_take_number(lua_State *L, int index, const char *what, replay_result *out);
 void hook_take_boolean(lua_State *L, int index, const char *what, replay_result *out);
 void hook_take_leaf(lua_State *L, ir_var v, uint32_t index, replay_result *out);
@@ -38,6 +48,7 @@ void hook_push_leaf(lua_State *L, ir_var v, uint32_t index);
 /* The five hooks of attention {..}: traces field `id` of the table at `table`; IR_NONE if it is absent. */
 ir_ref hook_trace(lua_State *L, int table, hook_id id);
 void hook_run_mod(lua_State *L, int function, void *id, replay_result *out); /* user: const hook_id * */
-const char *hook_push_field(lua_State *L, int table, hook_id id); /* its name (mask_mod is another for block_mask), or NULL */
+const char *hook_push_field(lua_State *L, int table,
+                            hook_id id); /* its name (mask_mod is another for block_mask), or NULL */
 
 #endif

@@ -9,15 +9,18 @@
 #define METATABLE "input"
 
 const length_row input_lengths[INPUT_LENGTHS] = {
-  {"q_len", VAR_Q_LEN}, {"kv_len", VAR_KV_LEN}, {"heads", VAR_HEADS}, {"heads_kv", VAR_HEADS_KV},
+    {"q_len", VAR_Q_LEN},
+    {"kv_len", VAR_KV_LEN},
+    {"heads", VAR_HEADS},
+    {"heads_kv", VAR_HEADS_KV},
 };
 
 /* An input with the indices given so far: t, then t[i] of t[i][j]. */
 typedef struct gather {
   uint32_t input, generation;
   int count;
-  operand index[4];      /* FRONT_TRACING */
-  long long number[4];   /* FRONT_NUMBERS */
+  operand index[4];    /* FRONT_TRACING */
+  long long number[4]; /* FRONT_NUMBERS */
 } gather;
 
 static const luattn_input_info *info_of(lua_State *L, const gather *t) {
@@ -44,7 +47,10 @@ static void refuse_count(lua_State *L, const gather *t, int count) {
   const luattn_input_info *info = info_of(L, t);
   front_raise(L, "input '%s' has %u axes (%s), but %d %s given; write %s%s", info->name, info->num_axes,
               input_axes_text(L, info), count, count == 1 ? "index is" : "indices are", info->name,
-              info->num_axes == 1 ? "[i]" : info->num_axes == 2 ? "[{i, j}]" : info->num_axes == 3 ? "[{i, j, k}]" : "[{i, j, k, l}]");
+              info->num_axes == 1   ? "[i]"
+              : info->num_axes == 2 ? "[{i, j}]"
+              : info->num_axes == 3 ? "[{i, j, k}]"
+                                    : "[{i, j, k, l}]");
 }
 
 void input_refuse_unindexed(lua_State *L, int index, const char *what) {
@@ -52,8 +58,8 @@ void input_refuse_unindexed(lua_State *L, int index, const char *what) {
   if (t == NULL) return;
   if (t->count > 0) refuse_count(L, t, t->count);
   const luattn_input_info *info = info_of(L, t);
-  front_raise(L, "%s: input '%s' is used without an index; its axes are (%s), so write %s%s", what, info->name,
-              input_axes_text(L, info), info->name, info->num_axes == 1 ? "[i]" : "[{i, j, ..}]");
+  front_raise(L, "%s: input '%s' is used without an index; its axes are (%s), so write %s%s", what,
+              info->name, input_axes_text(L, info), info->name, info->num_axes == 1 ? "[i]" : "[{i, j, ..}]");
 }
 
 static void push_gather(lua_State *L, const gather *t) {
@@ -68,27 +74,33 @@ static void add_index(lua_State *L, gather *t, int position) {
   if (t->count == (int)info->num_axes) refuse_count(L, t, t->count + 1);
   const front_state *s = front_of(L);
   if (lua_type(L, -1) == LUA_TNUMBER && !lua_isinteger(L, -1)) {
-    front_raise(L, "input '%s': index %d is the float %f; gathers take integers, so use // or floor()", info->name, position,
-                lua_tonumber(L, -1));
+    front_raise(L, "input '%s': index %d is the float %f; gathers take integers, so use // or floor()",
+                info->name, position, lua_tonumber(L, -1));
+  }
+  if (lua_type(L, -1) == LUA_TSTRING) {
+    front_raise(L, "input '%s': indexed by the name '%s'; write %s[i], with a variable or a number",
+                info->name, lua_tostring(L, -1), info->name);
   }
   const int axis = info->axis[t->count];
   if (lua_isinteger(L, -1)) {
     const lua_Integer i = lua_tointeger(L, -1);
     if (s->mode == FRONT_TRACING && (i < 0 || (axis > 0 && i >= axis))) {
-      front_raise(L, "input '%s': index %d is %lld, outside its axis (%s); indices count from 0", info->name, position,
-                  (long long)i, axis > 0 ? front_format(L, "0 .. %d", axis - 1) : "0 and up");
+      front_raise(L, "input '%s': index %d is %lld, outside its axis (%s); indices count from 0", info->name,
+                  position, (long long)i, axis > 0 ? front_format(L, "0 .. %d", axis - 1) : "0 and up");
     }
     t->number[t->count] = i;
   }
   if (s->mode == FRONT_TRACING) {
     const operand x = value_get(L, -1, front_format(L, "index of input '%s'", info->name));
     if (ir_typeof(s->g, x.ref) != IR_INT) {
-      front_raise(L, "input '%s': index %d is a float expression; gathers take integers, so use // or floor()", info->name,
-                  position);
+      front_raise(L,
+                  "input '%s': index %d is a float expression; gathers take integers, so use // or floor()",
+                  info->name, position);
     }
     t->index[t->count] = x;
   } else if (lua_type(L, -1) != LUA_TNUMBER) {
-    front_raise(L, "input '%s': index %d is a %s; gathers take integers", info->name, position, front_type_name(L, -1));
+    front_raise(L, "input '%s': index %d is %s; gathers take integers", info->name, position,
+                front_kind(L, -1));
   }
   t->count++;
 }
@@ -97,9 +109,12 @@ static int push_number(lua_State *L, const gather *t) {
   const front_numbers *n = front_of(L)->numbers;
   const luattn_input_info *info = info_of(L, t);
   const double x = n->load(n->user, info->name, t->count, t->number);
-  if (info->dtype == LUATTN_INPUT_BOOL) lua_pushboolean(L, x != 0);
-  else if (info->dtype == LUATTN_INPUT_I32) lua_pushinteger(L, (lua_Integer)x);
-  else lua_pushnumber(L, x);
+  if (info->dtype == LUATTN_INPUT_BOOL)
+    lua_pushboolean(L, x != 0);
+  else if (info->dtype == LUATTN_INPUT_I32)
+    lua_pushinteger(L, (lua_Integer)x);
+  else
+    lua_pushnumber(L, x);
   return 1;
 }
 
@@ -107,7 +122,9 @@ static int push_load(lua_State *L, const gather *t) {
   front_state *s = front_of(L);
   if (s->mode == FRONT_NUMBERS) return push_number(L, t);
   const luattn_input_info *info = info_of(L, t);
-  const ir_type type = info->dtype == LUATTN_INPUT_BOOL ? IR_BOOL : info->dtype == LUATTN_INPUT_I32 ? IR_INT : IR_REAL;
+  const ir_type type = info->dtype == LUATTN_INPUT_BOOL  ? IR_BOOL
+                       : info->dtype == LUATTN_INPUT_I32 ? IR_INT
+                                                         : IR_REAL;
   ir_ref index[4];
   uint32_t depth = 0;
   for (int i = 0; i < t->count; i++) {
@@ -116,8 +133,10 @@ static int push_load(lua_State *L, const gather *t) {
   }
   const ir_ref r = ir_load(s->g, t->input, type, index, t->count);
   if (r == IR_NONE) front_no_memory(L);
-  if (type == IR_BOOL) lua_pushboolean(L, replay_truth(L, r));
-  else value_push(L, (operand){.ref = r, .depth = depth + 1});
+  if (type == IR_BOOL)
+    lua_pushboolean(L, replay_truth(L, r));
+  else
+    value_push(L, (operand){.ref = r, .depth = depth + 1});
   return 1;
 }
 
@@ -125,7 +144,8 @@ static int meta_index(lua_State *L) {
   gather t = *(gather *)luaL_checkudata(L, 1, METATABLE);
   const front_state *s = front_of(L);
   if (t.generation != s->generation) {
-    front_raise(L, "input '%s' was kept from an earlier call; name it where it is used", info_of(L, &t)->name);
+    front_raise(L, "input '%s' was kept from an earlier call; name it where it is used",
+                info_of(L, &t)->name);
   }
   if (s->mode == FRONT_TRACING) ir_set_line(s->g, (uint32_t)front_line(L));
   if (lua_istable(L, 2)) {
@@ -153,9 +173,11 @@ static int meta_operator(lua_State *L) {
 }
 
 static const char *const operators[][2] = {
-  {"__add", "+"}, {"__sub", "-"}, {"__mul", "*"}, {"__div", "/"}, {"__mod", "%"}, {"__idiv", "//"}, {"__pow", "^"},
-  {"__unm", "-"}, {"__lt", "comparison"}, {"__le", "comparison"}, {"__eq", "=="}, {"__concat", ".."}, {"__len", "#"},
-  {"__call", "a call"}, {"__newindex", "assignment"},
+    {"__add", "+"},         {"__sub", "-"},       {"__mul", "*"},
+    {"__div", "/"},         {"__mod", "%"},       {"__idiv", "//"},
+    {"__pow", "^"},         {"__unm", "-"},       {"__lt", "comparison"},
+    {"__le", "comparison"}, {"__eq", "=="},       {"__concat", ".."},
+    {"__len", "#"},         {"__call", "a call"}, {"__newindex", "assignment"},
 };
 
 void input_open(lua_State *L) {
@@ -180,14 +202,18 @@ bool input_push_name(lua_State *L, const char *name) {
   if (s->mode == FRONT_LOADING) return false;
   for (int i = 0; i < INPUT_LENGTHS; i++) {
     if (strcmp(name, input_lengths[i].name) != 0) continue;
-    if (numbers) lua_pushinteger(L, s->numbers->length[i]);
-    else push_variable(L, input_lengths[i].var, 0);
+    if (numbers)
+      lua_pushinteger(L, s->numbers->length[i]);
+    else
+      push_variable(L, input_lengths[i].var, 0);
     return true;
   }
   for (int i = 0; i < s->spec->num_scalars; i++) {
     if (strcmp(name, s->spec->scalar_name[i]) != 0) continue;
-    if (numbers) lua_pushnumber(L, s->numbers->scalar[i]);
-    else push_variable(L, VAR_SCALAR, (uint32_t)i);
+    if (numbers)
+      lua_pushnumber(L, s->numbers->scalar[i]);
+    else
+      push_variable(L, VAR_SCALAR, (uint32_t)i);
     return true;
   }
   for (int i = 0; i < s->spec->num_inputs; i++) {
@@ -199,7 +225,10 @@ bool input_push_name(lua_State *L, const char *name) {
 }
 
 void input_suggest(lua_State *L, front_suggestion *s) {
+  static const char *const parameters[] = {"score",  "scores",    "q_idx",
+                                           "kv_idx", "rowscales", "final_rowscales"};
   const traced_spec *spec = front_of(L)->spec;
+  for (size_t i = 0; i < sizeof parameters / sizeof *parameters; i++) front_suggest_try(s, parameters[i]);
   for (int i = 0; i < INPUT_LENGTHS; i++) front_suggest_try(s, input_lengths[i].name);
   for (int i = 0; i < spec->num_scalars; i++) front_suggest_try(s, spec->scalar_name[i]);
   for (int i = 0; i < spec->num_inputs; i++) front_suggest_try(s, spec->input[i].name);

@@ -5,7 +5,8 @@
 #include "gen/lua/state.h"
 
 void input_open(lua_State *L); /* registers the metatable */
-/* Pushes the scalar, input or length of that name, as this mode of running has it. False, pushing nothing: no such name. */
+/* Pushes the scalar, input or length of that name, as this mode of running has it. False, pushing nothing: no
+ * such name. */
 bool input_push_name(lua_State *L, const char *name);
 void input_suggest(lua_State *L, front_suggestion *s);
 /* Raises if the value at `index` is an input with indices still missing. */
@@ -14,7 +15,10 @@ int input_num_axes(lua_State *L, int index);
 const char *input_axes_text(lua_State *L, const luattn_input_info *info); /* "h, q, 32" */
 
 /* The integer variables that are visible to every hook. */
-typedef struct length_row { const char *name; ir_var var; } length_row;
+typedef struct length_row {
+  const char *name;
+  ir_var var;
+} length_row;
 #define INPUT_LENGTHS 4
 extern const length_row input_lengths[INPUT_LENGTHS];
 

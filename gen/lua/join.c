@@ -11,7 +11,8 @@ static ir_ref rebuild(ir *g, const ir_node *n, const ir_ref *arg) {
   return n->nargs == 2 ? ir_op2(g, op, arg[0], arg[1]) : ir_op3(g, op, arg[0], arg[1], arg[2]);
 }
 
-/* Sinks the select to where the two differ: c ? f(x, a) : f(x, b) is f(x, c ? a : b), one f instead of two. */
+/* Sinks the select to where the two differ: c ? f(x, a) : f(x, b) is f(x, c ? a : b), one f instead of two.
+ */
 static ir_ref join_at(ir *g, ir_ref condition, ir_ref yes, ir_ref no, int depth) {
   if (yes == IR_NONE || no == IR_NONE) return IR_NONE;
   if (yes == no) return yes;
@@ -22,7 +23,8 @@ static ir_ref join_at(ir *g, ir_ref condition, ir_ref yes, ir_ref no, int depth)
     return join_at(g, condition, yes, no, depth);
   }
   const ir_node a = *ir_get(g, yes), b = *ir_get(g, no);
-  const bool alike = a.op == b.op && a.nargs == b.nargs && a.nargs > 0 && (a.op != IR_LOAD || a.imm.integer == b.imm.integer);
+  const bool alike = a.op == b.op && a.nargs == b.nargs && a.nargs > 0 &&
+                     (a.op != IR_LOAD || a.imm.integer == b.imm.integer);
   int differ = 0, at = 0;
   for (int i = 0; alike && i < a.nargs; i++) {
     if (a.arg[i] == b.arg[i]) continue;
@@ -68,7 +70,8 @@ static bool terms_of(const ir *g, ir_op op, ir_ref r, ir_ref *terms, int *count)
 static ir_ref remainder_of(ir *g, ir_op op, ir_ref whole, ir_ref part) {
   ir_ref w[TERMS_MAX], p[TERMS_MAX], rest = IR_NONE;
   int num_w = 0, num_p = 0, matched = 0;
-  if (!terms_of(g, op, whole, w, &num_w) || !terms_of(g, op, part, p, &num_p) || num_w <= num_p) return IR_NONE;
+  if (!terms_of(g, op, whole, w, &num_w) || !terms_of(g, op, part, p, &num_p) || num_w <= num_p)
+    return IR_NONE;
   for (int i = 0; i < num_w; i++) {
     bool found = false;
     for (int j = 0; j < num_p && !found; j++) found = w[i] == p[j];
@@ -78,8 +81,8 @@ static ir_ref remainder_of(ir *g, ir_op op, ir_ref whole, ir_ref part) {
   return matched == num_p ? rest : IR_NONE;
 }
 
-/* c ? yes : no in and/or/not, in the form that the spec's own and/or/not would have given: interval analysis of a mask is
- * exact for that form and not for (c and yes) or (not c and no). */
+/* c ? yes : no in and/or/not, in the form that the spec's own and/or/not would have given: interval analysis
+ * of a mask is exact for that form and not for (c and yes) or (not c and no). */
 ir_ref join_masks(ir *g, ir_ref c, ir_ref yes, ir_ref no) {
   if (c == IR_NONE || yes == IR_NONE || no == IR_NONE) return IR_NONE;
   if (yes == no) return yes;
@@ -89,9 +92,13 @@ ir_ref join_masks(ir *g, ir_ref c, ir_ref yes, ir_ref no) {
   if (yes == false_) return no == true_ ? negate(g, c) : ir_op2(g, IR_AND, negate(g, c), no);
   if (no == true_) return ir_op2(g, IR_OR, negate(g, c), yes);
   ir_ref rest;
-  if ((rest = remainder_of(g, IR_OR, yes, no)) != IR_NONE) return ir_op2(g, IR_OR, ir_op2(g, IR_AND, c, rest), no);
-  if ((rest = remainder_of(g, IR_OR, no, yes)) != IR_NONE) return ir_op2(g, IR_OR, ir_op2(g, IR_AND, negate(g, c), rest), yes);
-  if ((rest = remainder_of(g, IR_AND, no, yes)) != IR_NONE) return ir_op2(g, IR_AND, ir_op2(g, IR_OR, c, rest), yes);
-  if ((rest = remainder_of(g, IR_AND, yes, no)) != IR_NONE) return ir_op2(g, IR_AND, ir_op2(g, IR_OR, negate(g, c), rest), no);
+  if ((rest = remainder_of(g, IR_OR, yes, no)) != IR_NONE)
+    return ir_op2(g, IR_OR, ir_op2(g, IR_AND, c, rest), no);
+  if ((rest = remainder_of(g, IR_OR, no, yes)) != IR_NONE)
+    return ir_op2(g, IR_OR, ir_op2(g, IR_AND, negate(g, c), rest), yes);
+  if ((rest = remainder_of(g, IR_AND, no, yes)) != IR_NONE)
+    return ir_op2(g, IR_AND, ir_op2(g, IR_OR, c, rest), yes);
+  if ((rest = remainder_of(g, IR_AND, yes, no)) != IR_NONE)
+    return ir_op2(g, IR_AND, ir_op2(g, IR_OR, negate(g, c), rest), no);
   return ir_op2(g, IR_OR, ir_op2(g, IR_AND, c, yes), ir_op2(g, IR_AND, negate(g, c), no));
 }

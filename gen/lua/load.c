@@ -27,7 +27,8 @@ void front_load_file(lua_State *L) {
   const char *source = s->source;
   size_t size = s->source_size;
   if (size >= 3 && memcmp(source, "\xef\xbb\xbf", 3) == 0) source += 3, size -= 3; /* byte order mark */
-  if (size > 0 && *source == LUA_SIGNATURE[0]) front_raise_at(L, 0, "the file is Lua bytecode; a spec is Lua text");
+  if (size > 0 && *source == LUA_SIGNATURE[0])
+    front_raise_at(L, 0, "the file is Lua bytecode; a spec is Lua text");
   if (luaL_loadbufferx(L, source, size, CHUNK_SPEC, "t") != LUA_OK) lua_error(L);
   lua_pop(L, 1); /* its syntax is right: from now on the text may be read by tokens */
 

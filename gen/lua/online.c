@@ -26,16 +26,19 @@ static int push_raw(lua_State *L, const char *name) {
 static void declare_states(lua_State *L, traced_online *o) {
   if (push_raw(L, "online_rowscales") != LUA_TNIL) {
     if (!lua_istable(L, -1)) {
-      front_raise(L, "online_func: online_rowscales is a %s; it must be a table such as { m = -math.huge, l = 0 }",
-                  front_type_name(L, -1));
+      front_raise(L,
+                  "online_func: online_rowscales is %s; it must be a table such as { m = -math.huge, l = 0 }",
+                  front_kind(L, -1));
     }
     o->num_state = declare_names(L, -1, "online_rowscales", o->state_name, SPEC_MAX_STATE);
     for (int i = 0; i < o->num_state; i++) {
       const int type = push_raw(L, o->state_name[i]);
-      if (type == LUA_TFUNCTION) hook_check(L, HOOK_INIT, front_format(L, "online_rowscales.%s", o->state_name[i]));
+      if (type == LUA_TFUNCTION)
+        hook_check(L, HOOK_INIT, front_format(L, "online_rowscales.%s", o->state_name[i]));
       else if (type != LUA_TNUMBER) {
-        front_raise(L, "online_rowscales: the initial value of '%s' is a %s; it must be a number or a function(b, h)",
-                    o->state_name[i], front_type_name(L, -1));
+        front_raise(
+            L, "online_rowscales: the initial value of '%s' is %s; it must be a number or a function(b, h)",
+            o->state_name[i], front_kind(L, -1));
       }
       if (type == LUA_TNUMBER && isnan(lua_tonumber(L, -1))) {
         front_raise(L, "online_rowscales: the initial value of '%s' is NaN", o->state_name[i]);
@@ -54,13 +57,14 @@ static void declare_finals(lua_State *L, traced_online *o) {
     return;
   }
   if (!lua_istable(L, -1)) {
-    front_raise(L, "online_func: final_rowscales is a %s; it must be a table such as { \"lse\" }", front_type_name(L, -1));
+    front_raise(L, "online_func: final_rowscales is %s; it must be a table such as { \"lse\" }",
+                front_kind(L, -1));
   }
   const int listed = (int)lua_rawlen(L, -1);
   lua_newtable(L);
   for (int i = 1; i <= listed; i++) {
     if (lua_rawgeti(L, -2, i) != LUA_TSTRING) {
-      front_raise(L, "final_rowscales: entry %d is a %s; it must be a name", i, front_type_name(L, -1));
+      front_raise(L, "final_rowscales: entry %d is %s; it must be a name", i, front_kind(L, -1));
     }
     lua_pushboolean(L, 1);
     lua_rawset(L, -3);
@@ -76,21 +80,32 @@ static void declare_finals(lua_State *L, traced_online *o) {
 }
 
 void online_declare(lua_State *L, int table) {
-  static const char *const fields[] = {"name", "online_rowscales", "final_rowscales", "online_fwd", "online_fwd_epilogue",
-                                       "forward", "backward", NULL};
+  static const char *const fields[] = {"name",
+                                       "online_rowscales",
+                                       "final_rowscales",
+                                       "online_fwd",
+                                       "online_fwd_epilogue",
+                                       "forward",
+                                       "backward",
+                                       NULL};
   traced_online *o = &front_of(L)->spec->online;
   push_online(L, table);
   if (lua_isfunction(L, -1)) {
-    front_raise(L, "attention: online_func is a function; call it where it is declared, as in attention_sink(\"logits\"), or give "
+    front_raise(L,
+                "attention: online_func is a function; call it where it is declared, as in "
+                "attention_sink(\"logits\"), or give "
                 "a table with online_fwd");
   }
   if (!lua_istable(L, -1)) {
-    front_raise(L, "attention: online_func is a %s; it must be a table with online_fwd, or a predefined one such as online_softmax",
-                front_type_name(L, -1));
+    front_raise(L,
+                "attention: online_func is %s; it must be a table with online_fwd, or a predefined one "
+                "such as online_softmax",
+                front_kind(L, -1));
   }
   declare_check_keys(L, -1, "online_func", fields);
   const int type = push_raw(L, "name");
-  if (type != LUA_TNIL && type != LUA_TSTRING) front_raise(L, "online_func: name is a %s; it must be a string", front_type_name(L, -1));
+  if (type != LUA_TNIL && type != LUA_TSTRING)
+    front_raise(L, "online_func: name is %s; it must be a string", front_kind(L, -1));
   o->name = type == LUA_TSTRING ? front_format(L, "%s", lua_tostring(L, -1)) : "online_func";
   lua_pop(L, 1);
   declare_states(L, o);
@@ -113,11 +128,12 @@ static void check_returned(lua_State *L, int index, bool final) {
   const char *hook = front_of(L)->hook;
   const char *names[SPEC_MAX_STATE + SPEC_MAX_FINAL + 1] = {NULL};
   if (!lua_istable(L, index)) {
-    front_raise(L, "%s: the second result is %s%s; return a table of %s such as { %s = .. }", hook,
-                lua_isnil(L, index) ? "" : "a ", lua_isnil(L, index) ? "nothing" : front_type_name(L, index),
-                final ? "final row scalars" : "new row scalars", final ? o->final_name[0] : o->state_name[0]);
+    front_raise(L, "%s: the second result is %s; return a table of %s such as { %s = .. }", hook,
+                front_kind(L, index), final ? "final row scalars" : "new row scalars",
+                final ? o->final_name[0] : o->state_name[0]);
   }
-  for (int i = 0; i < (final ? o->num_final : o->num_state); i++) names[i] = final ? o->final_name[i] : o->state_name[i];
+  for (int i = 0; i < (final ? o->num_final : o->num_state); i++)
+    names[i] = final ? o->final_name[i] : o->state_name[i];
   declare_check_keys(L, index, front_format(L, "%s: the second result", hook), names);
 }
 
@@ -126,8 +142,10 @@ static void take_states(lua_State *L, int results, replay_result *out) {
   if (o->num_state > 0) check_returned(L, results + 1, false);
   for (int i = 0; i < o->num_state; i++) {
     lua_pushstring(L, o->state_name[i]);
-    if (lua_rawget(L, results + 1) == LUA_TNIL) hook_take_leaf(L, VAR_STATE, (uint32_t)i, out); /* it keeps its value */
-    else hook_take_number(L, -1, front_format(L, "online_fwd: new row scalar '%s'", o->state_name[i]), out);
+    if (lua_rawget(L, results + 1) == LUA_TNIL)
+      hook_take_leaf(L, VAR_STATE, (uint32_t)i, out); /* it keeps its value */
+    else
+      hook_take_number(L, -1, front_format(L, "online_fwd: new row scalar '%s'", o->state_name[i]), out);
     lua_pop(L, 1);
   }
 }
@@ -158,9 +176,12 @@ static void run_epilogue(lua_State *L, int function, void *user, replay_result *
   for (int i = 0; i < o->num_final; i++) {
     lua_pushstring(L, o->final_name[i]);
     if (lua_rawget(L, results + 1) == LUA_TNIL) {
-      front_raise(L, "online_fwd_epilogue: final row scalar '%s' is declared in final_rowscales but not returned", o->final_name[i]);
+      front_raise(
+          L, "online_fwd_epilogue: final row scalar '%s' is declared in final_rowscales but not returned",
+          o->final_name[i]);
     }
-    hook_take_number(L, -1, front_format(L, "online_fwd_epilogue: final row scalar '%s'", o->final_name[i]), out);
+    hook_take_number(L, -1, front_format(L, "online_fwd_epilogue: final row scalar '%s'", o->final_name[i]),
+                     out);
     lua_pop(L, 1);
   }
   lua_settop(L, results - 1);
@@ -209,15 +230,22 @@ static int linearity(const ir *g, const ir_node *n, const uint8_t *of) {
   }
   if (most != LINEAR) return most;
   switch (n->op) {
-    case IR_NEG: return LINEAR;
-    case IR_ADD: case IR_SUB: return at[0] == at[1] ? LINEAR : NONLINEAR;
-    case IR_MUL: return at[0] != at[1] ? LINEAR : NONLINEAR;
-    case IR_DIV: return at[1] == FREE ? LINEAR : NONLINEAR;
+    case IR_NEG:
+      return LINEAR;
+    case IR_ADD:
+    case IR_SUB:
+      return at[0] == at[1] ? LINEAR : NONLINEAR;
+    case IR_MUL:
+      return at[0] != at[1] ? LINEAR : NONLINEAR;
+    case IR_DIV:
+      return at[1] == FREE ? LINEAR : NONLINEAR;
     case IR_SELECT: {
-      const bool yes = at[1] == LINEAR || is_zero(g, n->arg[1]), no = at[2] == LINEAR || is_zero(g, n->arg[2]);
+      const bool yes = at[1] == LINEAR || is_zero(g, n->arg[1]),
+                 no = at[2] == LINEAR || is_zero(g, n->arg[2]);
       return at[0] == FREE && yes && no ? LINEAR : NONLINEAR;
     }
-    default: return NONLINEAR;
+    default:
+      return NONLINEAR;
   }
 }
 
@@ -227,7 +255,9 @@ static void check_linear(lua_State *L, ir_ref out) {
   if (of == NULL) front_no_memory(L);
   for (ir_ref i = 1; i <= out; i++) of[i] = (uint8_t)linearity(s->g, ir_get(s->g, i), of);
   if (of[out] != LINEAR && !is_zero(s->g, out)) {
-    front_raise(L, "online_fwd_epilogue: o must come back multiplied or divided by numbers of the row, as in o / rowscales.l; what "
+    front_raise(L,
+                "online_fwd_epilogue: o must come back multiplied or divided by numbers of the row, as in o "
+                "/ rowscales.l; what "
                 "is returned is not a multiple of o");
   }
 }
@@ -239,7 +269,8 @@ static bool trace_function(lua_State *L, hook_id id, replay_result *result) {
     lua_pop(L, 1);
     return false;
   }
-  replay_hook hook = {.name = name, .line = hook_line_of(L, -1), .call = run_single, .user = &id, .reduces = false};
+  replay_hook hook = {
+      .name = name, .line = hook_line_of(L, -1), .call = run_single, .user = &id, .reduces = false};
   if (id == HOOK_ONLINE_FWD) hook.call = run_fwd, hook.reduces = true;
   if (id == HOOK_EPILOGUE) hook.call = run_epilogue;
   replay_run(L, lua_gettop(L), &hook, result);
@@ -253,13 +284,16 @@ static void trace_fwd(lua_State *L, traced_online *o) {
   o->prob = r.value[0];
   o->rescale = r.value[1];
   if (depends_on_element(L, o->rescale)) {
-    front_raise(L, "online_fwd: o_scale depends on one element of the row; make it of row scalars and reductions");
+    front_raise(
+        L, "online_fwd: o_scale depends on one element of the row; make it of row scalars and reductions");
   }
   for (int i = 0; i < o->num_state; i++) {
     o->next[i] = r.value[2 + i];
     if (depends_on_element(L, o->next[i])) {
-      front_raise(L, "online_fwd: new row scalar '%s' depends on one element of the row; use reduce_sum or reduce_max",
-                  o->state_name[i]);
+      front_raise(
+          L,
+          "online_fwd: new row scalar '%s' depends on one element of the row; use reduce_sum or reduce_max",
+          o->state_name[i]);
     }
   }
 }
@@ -268,7 +302,9 @@ static void trace_epilogue(lua_State *L, traced_online *o) {
   replay_result r;
   if (!trace_function(L, HOOK_EPILOGUE, &r)) {
     if (o->num_final > 0) {
-      front_raise(L, "online_func: final_rowscales names '%s', but there is no online_fwd_epilogue to return it", o->final_name[0]);
+      front_raise(L,
+                  "online_func: final_rowscales names '%s', but there is no online_fwd_epilogue to return it",
+                  o->final_name[0]);
     }
     o->out = ir_variable(front_of(L)->g, VAR_OUT, 0);
     return;
@@ -294,7 +330,8 @@ void online_trace(lua_State *L, int table) {
   for (int i = 0; i < o->num_state; i++) {
     if (push_init(L, o->state_name[i])) {
       hook_id id = HOOK_INIT;
-      const replay_hook hook = {.name = "online_rowscales", .line = hook_line_of(L, -1), .call = run_single, .user = &id};
+      const replay_hook hook = {
+          .name = "online_rowscales", .line = hook_line_of(L, -1), .call = run_single, .user = &id};
       replay_run(L, lua_gettop(L), &hook, &r);
       o->init[i] = r.value[0];
     } else {
@@ -315,8 +352,10 @@ bool online_run(lua_State *L, int table, hook_id id, int *count) {
   push_online(L, table);
   if (id == HOOK_INIT) {
     for (int i = 0; i < s->spec->online.num_state; i++) {
-      if (push_init(L, s->spec->online.state_name[i])) run_single(L, lua_gettop(L), &id, &result);
-      else hook_take_number(L, -1, "online_rowscales", &result);
+      if (push_init(L, s->spec->online.state_name[i]))
+        run_single(L, lua_gettop(L), &id, &result);
+      else
+        hook_take_number(L, -1, "online_rowscales", &result);
       lua_pop(L, 1);
     }
   } else if (push_raw(L, hook_get(id)->name) == LUA_TNIL) {

@@ -8,8 +8,9 @@
 void online_declare(lua_State *L, int table);
 /* Traces its functions into front_of(L)->spec->online. */
 void online_trace(lua_State *L, int table);
-/* FRONT_NUMBERS: calls one of its functions; the results are in numbers->result, in the order of traced_online:
- * init; prob, rescale, next..; out, final..; forward; backward. False: it has no such function. */
+/* FRONT_NUMBERS: calls one of its functions; the results are in numbers->result, in the order of
+ * traced_online: init; prob, rescale, next..; out, final..; forward; backward. False: it has no such
+ * function. */
 bool online_run(lua_State *L, int table, hook_id id, int *count);
 
 #endif

@@ -1,4 +1,5 @@
-/* oracle.c: hooks called in plain Lua with numbers. Of tracing it shares only how arguments are pushed: no IR, no replay. */
+/* oracle.c: hooks called in plain Lua with numbers. Of tracing it shares only how arguments are pushed: no
+ * IR, no replay. */
 #include <string.h>
 
 #include "common/fail.h"
@@ -32,9 +33,11 @@ luattn_status front_oracle_open(const char *name, const char *text, size_t size,
   ir *g = o != NULL ? ir_open(a) : NULL;
   const char *file = g != NULL ? arena_printf(a, "%s", name) : NULL;
   const char *source = file != NULL ? arena_copy(a, text, size) : NULL;
-  luattn_status status = source != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+  luattn_status status =
+      source != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   if (status == LUATTN_OK) {
-    o->s = (front_state){.a = a, .g = g, .spec = &o->spec, .file = file, .source = source, .source_size = size};
+    o->s =
+        (front_state){.a = a, .g = g, .spec = &o->spec, .file = file, .source = source, .source_size = size};
     o->numbers.load = load;
     o->numbers.user = user;
     o->s.numbers = &o->numbers;
@@ -57,7 +60,8 @@ void front_oracle_close(front_oracle *o) {
   arena_close(o->s.a);
 }
 
-luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value, luattn_error *err) {
+luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value,
+                               luattn_error *err) {
   for (int i = 0; i < INPUT_LENGTHS; i++) {
     if (strcmp(scalar_or_length, input_lengths[i].name) != 0) continue;
     o->numbers.length[i] = (long long)value;
@@ -68,7 +72,8 @@ luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, do
     o->numbers.scalar[i] = value;
     return LUATTN_OK;
   }
-  return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is neither a scalar of the spec nor a length", o->s.file, scalar_or_length);
+  return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is neither a scalar of the spec nor a length", o->s.file,
+                     scalar_or_length);
 }
 
 static int find_name(const char *const *names, int n, const char *name) {
@@ -86,10 +91,12 @@ static int online_result(const traced_online *o, const char *name, hook_id *id) 
   *id = HOOK_ONLINE_FWD;
   if (strcmp(name, "prob") == 0) return 0;
   if (strcmp(name, "rescale") == 0) return 1;
-  if (strncmp(name, "next.", 5) == 0) return at = find_name(o->state_name, o->num_state, name + 5), at < 0 ? -1 : 2 + at;
+  if (strncmp(name, "next.", 5) == 0)
+    return at = find_name(o->state_name, o->num_state, name + 5), at < 0 ? -1 : 2 + at;
   *id = HOOK_EPILOGUE;
   if (strcmp(name, "out") == 0) return 0;
-  if (strncmp(name, "final.", 6) == 0) return at = find_name(o->final_name, o->num_final, name + 6), at < 0 ? -1 : 1 + at;
+  if (strncmp(name, "final.", 6) == 0)
+    return at = find_name(o->final_name, o->num_final, name + 6), at < 0 ? -1 : 1 + at;
   *id = HOOK_INIT;
   return strncmp(name, "init.", 5) == 0 ? find_name(o->state_name, o->num_state, name + 5) : -1;
 }
@@ -99,7 +106,9 @@ static void take_arguments(lua_State *L, front_oracle *o, hook_id id) {
   const double *next = o->args;
   int expected = 0;
   for (int i = 0; i < row->count; i++) {
-    const int n = row->arg[i] == VAR_STATE ? o->spec.online.num_state : row->arg[i] == VAR_FINAL ? o->spec.online.num_final : 1;
+    const int n = row->arg[i] == VAR_STATE   ? o->spec.online.num_state
+                  : row->arg[i] == VAR_FINAL ? o->spec.online.num_final
+                                             : 1;
     double *to = row->arg[i] == VAR_STATE   ? o->numbers.state
                  : row->arg[i] == VAR_FINAL ? o->numbers.final
                                             : &o->numbers.variable[row->arg[i]];
@@ -108,7 +117,8 @@ static void take_arguments(lua_State *L, front_oracle *o, hook_id id) {
     memcpy(to, next, (size_t)n * sizeof *to);
     next += n;
   }
-  if (expected != o->num_args) front_raise_at(L, 0, "oracle: '%s' was given %d numbers", o->hook, o->num_args);
+  if (expected != o->num_args)
+    front_raise_at(L, 0, "oracle: '%s' was given %d numbers", o->hook, o->num_args);
 }
 
 static int call_main(lua_State *L) {
@@ -142,8 +152,8 @@ static int call_main(lua_State *L) {
   return 0;
 }
 
-luattn_status front_oracle_call(front_oracle *o, const char *hook, const double *args, int n_args, double *result,
-                                luattn_error *err) {
+luattn_status front_oracle_call(front_oracle *o, const char *hook, const double *args, int n_args,
+                                double *result, luattn_error *err) {
   o->hook = hook;
   o->args = args;
   o->num_args = n_args;

@@ -5,12 +5,13 @@
 #define CALLS_MAX 4096
 #define QUESTIONS_MAX 64
 
-/* The three ways in which two numbers compare, as a set. NaN is left out: a spec's conditions are about numbers. */
+/* The three ways in which two numbers compare, as a set. NaN is left out: a spec's conditions are about
+ * numbers. */
 enum { LESS = 1, EQUAL = 2, GREATER = 4, ANY_ORDER = 7 };
 
 typedef struct question {
-  ir_ref low, high;    /* the two sides, low < high as references; high IR_NONE: a truth value */
-  unsigned yes;        /* orders of (low, high) for which the condition holds */
+  ir_ref low, high; /* the two sides, low < high as references; high IR_NONE: a truth value */
+  unsigned yes;     /* orders of (low, high) for which the condition holds */
   ir_ref condition;
   bool answer, of_element;
   int line;
@@ -53,17 +54,26 @@ static bool ask(lua_State *L, ir_ref low, ir_ref high, unsigned yes, ir_ref cond
   if ((open & yes) == 0) return false;
   if (r->asked < r->count) {
     if (r->script[r->asked].condition != condition) {
-      front_raise(L, "%s: the hook took another way when it was called again; a hook must not change anything outside itself",
+      front_raise(L,
+                  "%s: the hook took another way when it was called again; a hook must not change anything "
+                  "outside itself",
                   s->hook);
     }
     return r->script[r->asked++].answer;
   }
   if (r->count == QUESTIONS_MAX) {
-    front_raise_at(L, r->hook->line, "%s: more than %d undecided comparisons in one call (the last in line %d); bound the loop "
-                   "that makes them, or use where, min and max", s->hook, QUESTIONS_MAX, front_line(L));
+    front_raise_at(L, r->hook->line,
+                   "%s: more than %d undecided comparisons in one call (the last in line %d); bound the loop "
+                   "that makes them, or use where, min and max",
+                   s->hook, QUESTIONS_MAX, front_line(L));
   }
   question *q = &r->script[r->count++];
-  *q = (question){.low = low, .high = high, .yes = yes, .condition = condition, .answer = true, .line = front_line(L),
+  *q = (question){.low = low,
+                  .high = high,
+                  .yes = yes,
+                  .condition = condition,
+                  .answer = true,
+                  .line = front_line(L),
                   .of_element = r->hook->reduces && ir_uses(s->g, condition, VAR_SCORE)};
   r->asked = r->count;
   return true;
@@ -107,8 +117,9 @@ static uint32_t find_placeholder(lua_State *L, replay *r, ir_op op) {
   int at = 0;
   while (at < r->num_placeholders && !same_reduction(&r->placeholder[at], &new)) at++;
   if (at == REPLAY_MAX_REDUCTIONS) {
-    front_raise(L, "online_fwd: more than %d reductions over all its branches; reduce once, outside of the branches",
-                REPLAY_MAX_REDUCTIONS);
+    front_raise(
+        L, "online_fwd: more than %d reductions over all its branches; reduce once, outside of the branches",
+        REPLAY_MAX_REDUCTIONS);
   }
   if (at == r->num_placeholders) r->placeholder[r->num_placeholders++] = new;
   return (uint32_t)at;
@@ -122,8 +133,10 @@ operand replay_reduce(lua_State *L, ir_op op, operand x) {
   }
   replay *r = s->replay;
   const uint32_t k = find_placeholder(L, r, op);
-  if (r->result.num_reductions == REPLAY_MAX_REDUCTIONS) front_raise(L, "%s: more than %d reductions", name, REPLAY_MAX_REDUCTIONS);
-  r->result.reduction[r->result.num_reductions++] = (replay_reduction){.placeholder = k, .argument = ir_to_real(s->g, x.ref)};
+  if (r->result.num_reductions == REPLAY_MAX_REDUCTIONS)
+    front_raise(L, "%s: more than %d reductions", name, REPLAY_MAX_REDUCTIONS);
+  r->result.reduction[r->result.num_reductions++] =
+      (replay_reduction){.placeholder = k, .argument = ir_to_real(s->g, x.ref)};
   return (operand){.ref = ir_variable(s->g, VAR_RED, k), .depth = x.depth + 1};
 }
 
@@ -142,13 +155,16 @@ static void join_reductions(lua_State *L, question *q, replay_result *out) {
   for (int i = 0; i < yes->num_reductions; i++) {
     replay_reduction *no = find_reduction(out, yes->reduction[i].placeholder);
     if (no != NULL) {
-      if (q->of_element) no->argument = join_values(g, q->condition, yes->reduction[i].argument, no->argument);
+      if (q->of_element)
+        no->argument = join_values(g, q->condition, yes->reduction[i].argument, no->argument);
       continue;
     }
     apart = true;
     if (out->num_reductions == REPLAY_MAX_REDUCTIONS) {
-      front_raise_at(L, q->line, "online_fwd: more than %d reductions over all its branches; reduce once, outside of the branches",
-                     REPLAY_MAX_REDUCTIONS);
+      front_raise_at(
+          L, q->line,
+          "online_fwd: more than %d reductions over all its branches; reduce once, outside of the branches",
+          REPLAY_MAX_REDUCTIONS);
     }
     out->reduction[out->num_reductions++] = yes->reduction[i];
   }
@@ -156,8 +172,10 @@ static void join_reductions(lua_State *L, question *q, replay_result *out) {
     if (find_reduction(yes, out->reduction[i].placeholder) == NULL) apart = true;
   }
   if (apart && q->of_element) {
-    front_raise_at(L, q->line, "online_fwd: a reduction is reached only by the elements that answer this comparison in one way; "
-                   "move reduce_sum and reduce_max out of the branch and reduce where(condition, x, 0)");
+    front_raise_at(
+        L, q->line,
+        "online_fwd: a reduction is reached only by the elements that answer this comparison in one way; "
+        "move reduce_sum and reduce_max out of the branch and reduce where(condition, x, 0)");
   }
 }
 
@@ -174,7 +192,8 @@ static void join(lua_State *L, question *q, replay_result *out) {
   join_reductions(L, q, out);
 }
 
-/* Puts the reductions in place of their placeholders. An argument speaks only of placeholders made before it. */
+/* Puts the reductions in place of their placeholders. An argument speaks only of placeholders made before it.
+ */
 static void place_reductions(lua_State *L, const replay *r, replay_result *out) {
   ir *g = front_of(L)->g;
   ir_ref from[REPLAY_MAX_REDUCTIONS], to[REPLAY_MAX_REDUCTIONS];
@@ -194,16 +213,20 @@ static void place_reductions(lua_State *L, const replay *r, replay_result *out) 
 static void call_once(lua_State *L, int function, replay *r) {
   front_state *s = front_of(L);
   if (++r->calls > CALLS_MAX) {
-    front_raise_at(L, r->hook->line, "%s: its comparisons branch into more than %d ways; use min, max, abs or relu in place of "
-                   "independent branches, or bound its loops", s->hook, CALLS_MAX);
+    front_raise_at(L, r->hook->line,
+                   "%s: its comparisons branch into more than %d ways; use min, max, abs or relu in place of "
+                   "independent branches, or bound its loops",
+                   s->hook, CALLS_MAX);
   }
   s->generation++;
   r->asked = 0;
   memset(&r->result, 0, sizeof r->result);
   r->hook->call(L, function, r->hook->user, &r->result);
   if (r->asked < r->count) {
-    front_raise_at(L, r->hook->line, "%s: the hook took another way when it was called again; a hook must not change anything "
-                   "outside itself", s->hook);
+    front_raise_at(L, r->hook->line,
+                   "%s: the hook took another way when it was called again; a hook must not change anything "
+                   "outside itself",
+                   s->hook);
   }
 }
 

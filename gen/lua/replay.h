@@ -1,12 +1,14 @@
 /* replay.h: tracing a hook by calling it once for each combination of comparison outcomes.
  *
- * Lua turns the result of a comparison into a boolean, so a comparison of traced values must answer true or false. A replay
- * answers the questions that it has met before as its script says, and the first new one with true; the other answer
- * is the next replay (depth first). Results of the two answers are joined: select nodes for numbers, and/or/not for masks.
+ * Lua turns the result of a comparison into a boolean, so a comparison of traced values must answer true or
+ * false. A replay answers the questions that it has met before as its script says, and the first new one with
+ * true; the other answer is the next replay (depth first). Results of the two answers are joined: select
+ * nodes for numbers, and/or/not for masks.
  *
- * Reductions. In online_fwd a question may concern one element (it depends on the score) or the whole row. A reduction sees
- * every element of the row, also those that answered differently, so its argument is joined over the element questions
- * asked before it. While replays run, a reduction is therefore a placeholder (VAR_RED) for what is known only at the end.
+ * Reductions. In online_fwd a question may concern one element (it depends on the score) or the whole row. A
+ * reduction sees every element of the row, also those that answered differently, so its argument is joined
+ * over the element questions asked before it. While replays run, a reduction is therefore a placeholder
+ * (VAR_RED) for what is known only at the end.
  */
 #ifndef LUATTN_GEN_LUA_REPLAY_H
 #define LUATTN_GEN_LUA_REPLAY_H

@@ -1,4 +1,5 @@
-/* sandbox.c: a Lua state with a memory cap and an instruction budget, and the way from a Lua error to a status. */
+/* sandbox.c: a Lua state with a memory cap and an instruction budget, and the way from a Lua error to a
+ * status. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,14 +70,14 @@ static void check_budget(lua_State *L, lua_Debug *event) {
   }
 }
 
-void sandbox_refill(front_state *s) {
-  s->instructions = INSTRUCTION_BUDGET;
-}
+void sandbox_refill(front_state *s) { s->instructions = INSTRUCTION_BUDGET; }
 
-static void raise_text(lua_State *L, int line, const char *fmt, va_list args) __attribute__((noreturn, format(printf, 3, 0)));
+static void raise_text(lua_State *L, int line, const char *fmt, va_list args)
+    __attribute__((noreturn, format(printf, 3, 0)));
 static void raise_text(lua_State *L, int line, const char *fmt, va_list args) {
   char message[sizeof((luattn_error *)0)->message];
-  int used = line > 0 ? snprintf(message, sizeof message, "(spec):%d: ", line) : snprintf(message, sizeof message, "(spec): ");
+  int used = line > 0 ? snprintf(message, sizeof message, "(spec):%d: ", line)
+                      : snprintf(message, sizeof message, "(spec): ");
   if (used < 0) used = 0;
   vsnprintf(message + used, sizeof message - (size_t)used, fmt, args);
   lua_pushstring(L, message);
@@ -114,13 +115,14 @@ int front_no_memory(lua_State *L) {
   __builtin_unreachable();
 }
 
-const char *front_type_name(lua_State *L, int index) {
+const char *front_kind(lua_State *L, int index) {
+  if (lua_isnoneornil(L, index)) return "nil";
   if (luaL_getmetafield(L, index, "__name") == LUA_TSTRING) {
     const char *name = lua_tostring(L, -1); /* anchored by the metatable */
     lua_pop(L, 1);
-    return name;
+    return front_format(L, "%s %s", *name == 'i' ? "an" : "a", name);
   }
-  return luaL_typename(L, index);
+  return front_format(L, "a %s", luaL_typename(L, index));
 }
 
 luattn_status sandbox_open(front_state *s, lua_State **out, luattn_error *err) {
@@ -139,22 +141,24 @@ void sandbox_close(lua_State *L) {
 
 /* What Lua's own messages leave open: they speak of "a nil value", we know that a traced value is meant. */
 static const char *hint(const char *message) {
-  if (strstr(message, "'for' limit must be a number") != NULL || strstr(message, "'for' initial value must be") != NULL) {
+  if (strstr(message, "'for' limit") != NULL || strstr(message, "'for' initial value") != NULL) {
     return "; a loop cannot run to a traced value: loop to a constant and decide inside";
   }
+  if (strstr(message, "nested too deeply") != NULL) return ""; /* the handler itself ran out of stack once */
+  if (strstr(message, "C stack overflow") != NULL) return "; brackets or calls are nested too deeply";
   if (strstr(message, "stack overflow") != NULL) return "; a function calls itself without end";
   return "";
 }
 
-/* Message handler: gives every error a line of the spec. Errors inside the prelude carry the prelude's line, which says
- * nothing to a user, so the caller's line replaces it. */
+/* Message handler: gives every error a line of the spec. Errors inside the prelude carry the prelude's line,
+ * which says nothing to a user, so the caller's line replaces it. */
 static int complete_message(lua_State *L) {
   const front_state *s = front_of(L);
   if (s->no_memory) return 1;
   const int line = front_line(L);
   const char *place = line > 0 ? lua_pushfstring(L, "(spec):%d: ", line) : lua_pushliteral(L, "(spec): ");
   if (lua_type(L, 1) != LUA_TSTRING) {
-    lua_pushfstring(L, "%serror() was called with a %s; give it a string", place, front_type_name(L, 1));
+    lua_pushfstring(L, "%serror() was called with %s; give it a string", place, front_kind(L, 1));
     return 1;
   }
   const char *message = lua_tostring(L, 1);
@@ -192,13 +196,18 @@ static void name_file(const char *message, const char *file, char *out, size_t s
 static luattn_status fail_on_memory(const front_state *s, luattn_error *err) {
   switch (s->refusal) {
     case REFUSED_BY_CAP:
-      return luattn_fail(err, LUATTN_SPEC, "%s:%d: memory cap: the spec used more than %d MiB of Lua memory; "
-                         "keep less data, or pass it as an input", s->file, s->last_line, MEMORY_CAP_MIB);
+      return luattn_fail(err, LUATTN_SPEC,
+                         "%s:%d: memory cap: the spec used more than %d MiB of Lua memory; "
+                         "keep less data, or pass it as an input",
+                         s->file, s->last_line, MEMORY_CAP_MIB);
     case REFUSED_BY_CHURN:
-      return luattn_fail(err, LUATTN_SPEC, "%s:%d: memory cap: the spec allocated more than %d GiB in all; "
-                         "build fewer strings and tables", s->file, s->last_line, CHURN_CAP_GIB);
+      return luattn_fail(err, LUATTN_SPEC,
+                         "%s:%d: memory cap: the spec allocated more than %d GiB in all; "
+                         "build fewer strings and tables",
+                         s->file, s->last_line, CHURN_CAP_GIB);
     case REFUSED_NOTHING:
-    case REFUSED_BY_SYSTEM: break;
+    case REFUSED_BY_SYSTEM:
+      break;
   }
   return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", s->file);
 }

@@ -4,7 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef enum token_kind { TOKEN_END, TOKEN_NAME, TOKEN_KEYWORD, TOKEN_NUMBER, TOKEN_STRING, TOKEN_SIGN } token_kind;
+typedef enum token_kind {
+  TOKEN_END,
+  TOKEN_NAME,
+  TOKEN_KEYWORD,
+  TOKEN_NUMBER,
+  TOKEN_STRING,
+  TOKEN_SIGN
+} token_kind;
 
 typedef struct token {
   token_kind kind;
@@ -56,8 +63,10 @@ static void skip_space(scanner *s) {
     } else if (s->end - s->at >= 2 && s->at[0] == '-' && s->at[1] == '-') {
       s->at += 2;
       const int level = long_bracket(s);
-      if (level >= 0) skip_long(s, level);
-      else while (s->at < s->end && *s->at != '\n') s->at++;
+      if (level >= 0)
+        skip_long(s, level);
+      else
+        while (s->at < s->end && *s->at != '\n') s->at++;
     } else {
       return;
     }
@@ -89,8 +98,8 @@ static void skip_number(scanner *s) {
 
 static token_kind word_kind(const token *t) {
   static const char *const keywords[] = {
-    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local", "nil", "not", "or",
-    "repeat", "return", "then", "true", "until", "while",
+      "and", "break", "do",  "else", "elseif", "end",    "false",  "for",  "function", "goto",  "if",
+      "in",  "local", "nil", "not",  "or",     "repeat", "return", "then", "true",     "until", "while",
   };
   for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++) {
     if (is_token(t, keywords[i])) return TOKEN_KEYWORD;
@@ -137,15 +146,15 @@ static bool is_literal(const token *t) {
   return t->kind == TOKEN_STRING || is_token(t, "nil") || is_token(t, "true") || is_token(t, "false");
 }
 
-static bool is_simple(const token *t) {
-  return t->kind == TOKEN_NAME || t->kind == TOKEN_NUMBER;
-}
+static bool is_simple(const token *t) { return t->kind == TOKEN_NAME || t->kind == TOKEN_NUMBER; }
 
-/* Does the token continue an operand, so that the name or number before or after it is not all of that operand? */
+/* Does the token continue an operand, so that the name or number before or after it is not all of that
+ * operand? */
 static bool binds(const token *t) {
   if (t->kind == TOKEN_STRING) return true;
   if (t->kind != TOKEN_SIGN || t->size == 0) return false;
-  return is_token(t, "..") || (t->size == 1 && strchr(".:[({+-*/%^#&|~", *t->start) != NULL) || is_token(t, "//");
+  return is_token(t, "..") || (t->size == 1 && strchr(".:[({+-*/%^#&|~", *t->start) != NULL) ||
+         is_token(t, "//");
 }
 
 int scan_equality(const char *source, size_t source_size, char *message, size_t size) {
@@ -154,17 +163,20 @@ int scan_equality(const char *source, size_t source_size, char *message, size_t 
   memset(window, 0, sizeof window);
   window[0].start = window[1].start = source;
   for (int i = 2; i < 5; i++) window[i] = next_token(&s);
-  for (; window[2].kind != TOKEN_END; memmove(window, window + 1, 4 * sizeof *window), window[4] = next_token(&s)) {
+  for (; window[2].kind != TOKEN_END;
+       memmove(window, window + 1, 4 * sizeof *window), window[4] = next_token(&s)) {
     const token *op = &window[2], *left = &window[1], *right = &window[3];
     const bool equal = is_token(op, "=="), unequal = is_token(op, "~=");
     if (op->kind != TOKEN_SIGN || (!equal && !unequal) || is_literal(left) || is_literal(right)) continue;
     const char *name = equal ? "eq" : "ne";
     const bool simple = is_simple(left) && is_simple(right) && !binds(&window[0]) && !binds(&window[4]);
     if (simple) {
-      snprintf(message, size, "%.*s is always %s between a traced value and a number; write %s(%.*s, %.*s)", (int)op->size,
-               op->start, equal ? "false" : "true", name, (int)left->size, left->start, (int)right->size, right->start);
+      snprintf(message, size, "%.*s is always %s between a traced value and a number; write %s(%.*s, %.*s)",
+               (int)op->size, op->start, equal ? "false" : "true", name, (int)left->size, left->start,
+               (int)right->size, right->start);
     } else {
-      snprintf(message, size, "%.*s is always %s between a traced value and a number; write %s(a, b) for a %.*s b",
+      snprintf(message, size,
+               "%.*s is always %s between a traced value and a number; write %s(a, b) for a %.*s b",
                (int)op->size, op->start, equal ? "false" : "true", name, (int)op->size, op->start);
     }
     return op->line;

@@ -4,12 +4,14 @@
 
 #include "gen/base/text.h"
 
-/* == and ~= between a traced value and a number never reach a metamethod: Lua answers false. A spec may use them only beside
- * a string, nil or boolean literal. Fills `message` (of `size` bytes) and returns the line of the first other use; 0: none. */
+/* == and ~= between a traced value and a number never reach a metamethod: Lua answers false. A spec may use
+ * them only beside a string, nil or boolean literal. Fills `message` (of `size` bytes) and returns the line
+ * of the first other use; 0: none. */
 int scan_equality(const char *source, size_t source_size, char *message, size_t size);
 
-/* Copies the source with every table constructor {..} written as a call of __table, which guards the table: a plain table
- * indexed by a traced value would silently give nil. Lines stay as they are. False: braces do not match; nothing is written. */
+/* Copies the source with every table constructor {..} written as a call of __table, which guards the table: a
+ * plain table indexed by a traced value would silently give nil. Lines stay as they are. False: braces do not
+ * match; nothing is written. */
 bool scan_guard_tables(const char *source, size_t source_size, text *out);
 
 #endif

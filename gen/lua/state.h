@@ -1,7 +1,7 @@
 /* state.h: what the C functions that Lua calls share while one spec is run, and the sandbox that they run in.
  *
- * Inside a lua_CFunction an error is a longjmp, so these functions hold no malloc, FILE or lock: memory comes from the
- * arena or from Lua. There is one lua_pcall for each entry of front.h, in sandbox_call.
+ * Inside a lua_CFunction an error is a longjmp, so these functions hold no malloc, FILE or lock: memory comes
+ * from the arena or from Lua. There is one lua_pcall for each entry of front.h, in sandbox_call.
  */
 #ifndef LUATTN_GEN_LUA_STATE_H
 #define LUATTN_GEN_LUA_STATE_H
@@ -19,7 +19,12 @@ typedef enum front_mode {
 } front_mode;
 
 /* Why Lua was refused memory. */
-typedef enum front_refusal { REFUSED_NOTHING, REFUSED_BY_SYSTEM, REFUSED_BY_CAP, REFUSED_BY_CHURN } front_refusal;
+typedef enum front_refusal {
+  REFUSED_NOTHING,
+  REFUSED_BY_SYSTEM,
+  REFUSED_BY_CAP,
+  REFUSED_BY_CHURN
+} front_refusal;
 
 struct replay;
 struct front_numbers;
@@ -35,7 +40,7 @@ typedef struct front_state {
   size_t memory, churn; /* bytes in use; bytes ever asked for */
   front_refusal refusal;
   long long instructions;
-  int last_line; /* of the spec, as the instruction hook saw it: the place of an error that has no stack */
+  int last_line;  /* of the spec, as the instruction hook saw it: the place of an error that has no stack */
   bool no_memory; /* the arena is out of memory */
   /* The hook being called. */
   const char *hook;
@@ -48,21 +53,26 @@ typedef struct front_state {
 
 front_state *front_of(lua_State *L);
 
-/* load.c: defines the globals, runs the prelude and the file, and leaves the table of attention {..} on the stack. */
+/* load.c: defines the globals, runs the prelude and the file, and leaves the table of attention {..} on the
+ * stack. */
 void front_load_file(lua_State *L);
 
 /* Raises `name:line: message`, where the line is the innermost line of the spec that is running. */
 int front_raise(lua_State *L, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 /* Raises a message at a given line of the spec. */
-int front_raise_at(lua_State *L, int line, const char *fmt, ...) __attribute__((noreturn, format(printf, 3, 4)));
+int front_raise_at(lua_State *L, int line, const char *fmt, ...)
+    __attribute__((noreturn, format(printf, 3, 4)));
 /* A message part that lives in the arena; never NULL. */
 const char *front_format(lua_State *L, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int front_no_memory(lua_State *L) __attribute__((noreturn));
-int front_line(lua_State *L); /* line of the spec that is running, else hook_line */
-const char *front_type_name(lua_State *L, int index); /* "number", "traced number", "function", .. for messages */
+int front_line(lua_State *L);                    /* line of the spec that is running, else hook_line */
+const char *front_kind(lua_State *L, int index); /* "a number", "an input", "nil": for messages */
 
 /* "; did you mean 'x'?" for the name nearest to `word`, or "". The result lives in the arena. */
-typedef struct front_suggestion { const char *word, *best; size_t distance; } front_suggestion;
+typedef struct front_suggestion {
+  const char *word, *best;
+  size_t distance;
+} front_suggestion;
 void front_suggest_start(front_suggestion *s, const char *word);
 void front_suggest_try(front_suggestion *s, const char *candidate);
 const char *front_suggest_end(lua_State *L, const front_suggestion *s);
@@ -81,7 +91,7 @@ void globals_lock(lua_State *L); /* what is defined by now is predefined: a spec
 bool globals_predefined(lua_State *L, const char *name);
 bool globals_defined(lua_State *L, const char *name);
 
-#define CHUNK_SPEC "=(spec)"       /* stands for the file's name until the message is complete */
+#define CHUNK_SPEC "=(spec)" /* stands for the file's name until the message is complete */
 #define CHUNK_PRELUDE "=(luattn)"
 
 #endif

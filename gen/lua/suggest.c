@@ -18,7 +18,8 @@ static size_t distance(const char *a, const char *b) {
       size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
       if (above[j] + 1 < best) best = above[j] + 1;
       if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best) best = before[j - 2] + 1;
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
+        best = before[j - 2] + 1;
       row[j] = best;
     }
     size_t *reuse = before;
@@ -37,7 +38,8 @@ void front_suggest_try(front_suggestion *s, const char *candidate) {
   const size_t d = distance(s->word, candidate), length = strlen(s->word);
   const size_t limit = length <= 3 ? 1 : length <= 6 ? 2 : 3;
   if (d > limit || d >= length) return;
-  const bool better = s->best == NULL || d < s->distance || (d == s->distance && strcmp(candidate, s->best) < 0);
+  const bool better =
+      s->best == NULL || d < s->distance || (d == s->distance && strcmp(candidate, s->best) < 0);
   if (!better) return;
   s->best = candidate;
   s->distance = d;

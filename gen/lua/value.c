@@ -14,34 +14,34 @@ typedef struct traced_value {
   uint32_t generation;
 } traced_value;
 
-bool value_is_traced(lua_State *L, int index) {
-  return luaL_testudata(L, index, METATABLE) != NULL;
-}
+bool value_is_traced(lua_State *L, int index) { return luaL_testudata(L, index, METATABLE) != NULL; }
 
 void value_push(lua_State *L, operand x) {
   const front_state *s = front_of(L);
   if (x.ref == IR_NONE || ir_failed(s->g)) front_no_memory(L);
   if (x.depth > DEPTH_MAX) {
-    front_raise(L, "%s: an expression is nested deeper than %u operations; shorten the loop that builds it", s->hook, DEPTH_MAX);
+    front_raise(L, "%s: an expression is nested deeper than %u operations; shorten the loop that builds it",
+                s->hook, DEPTH_MAX);
   }
   if (ir_count(s->g) > NODES_MAX) {
-    front_raise(L, "%s: the trace is longer than %u operations; shorten the loop that builds it", s->hook, NODES_MAX);
+    front_raise(L, "%s: the trace is longer than %u operations; shorten the loop that builds it", s->hook,
+                NODES_MAX);
   }
   traced_value *v = lua_newuserdatauv(L, sizeof *v, 0);
   *v = (traced_value){.x = x, .generation = s->generation};
   luaL_setmetatable(L, METATABLE);
 }
 
-void value_push_leaf(lua_State *L, ir_ref leaf) {
-  value_push(L, (operand){.ref = leaf, .depth = 1});
-}
+void value_push_leaf(lua_State *L, ir_ref leaf) { value_push(L, (operand){.ref = leaf, .depth = 1}); }
 
 static operand constant(lua_State *L, int index, const char *what) {
   ir *g = front_of(L)->g;
   if (lua_isinteger(L, index)) {
     const lua_Integer x = lua_tointeger(L, index);
     if (x < INT32_MIN || x > INT32_MAX) {
-      front_raise(L, "%s: integer %lld does not fit the 32 bits of index arithmetic; use a float such as math.huge", what, x);
+      front_raise(
+          L, "%s: integer %lld does not fit the 32 bits of index arithmetic; use a float such as math.huge",
+          what, x);
     }
     return (operand){.ref = ir_int(g, x), .depth = 1};
   }
@@ -51,12 +51,16 @@ static operand constant(lua_State *L, int index, const char *what) {
 }
 
 operand value_get(lua_State *L, int index, const char *what) {
-  ir_set_line(front_of(L)->g, (uint32_t)front_line(L)); /* what is built next belongs to the line that asked for it */
+  ir_set_line(front_of(L)->g,
+              (uint32_t)front_line(L)); /* what is built next belongs to the line that asked for it */
   const traced_value *v = luaL_testudata(L, index, METATABLE);
   if (v != NULL) {
     if (v->generation != front_of(L)->generation) {
-      front_raise(L, "%s: a traced value was kept from an earlier call; a hook is called many times and must not store values "
-                  "outside itself", what);
+      front_raise(L,
+                  "%s: a traced value was kept from an earlier call; a hook is called many times and must "
+                  "not store values "
+                  "outside itself",
+                  what);
     }
     return v->x;
   }
@@ -65,12 +69,10 @@ operand value_get(lua_State *L, int index, const char *what) {
   if (lua_isboolean(L, index)) {
     front_raise(L, "%s: a boolean stands where a number is needed; write where(condition, 1, 0)", what);
   }
-  front_raise(L, "%s: a %s stands where a number is needed", what, front_type_name(L, index));
+  front_raise(L, "%s: %s stands where a number is needed", what, front_kind(L, index));
 }
 
-static uint32_t deeper(operand a, operand b) {
-  return 1 + (a.depth > b.depth ? a.depth : b.depth);
-}
+static uint32_t deeper(operand a, operand b) { return 1 + (a.depth > b.depth ? a.depth : b.depth); }
 
 operand value_real(lua_State *L, operand a) {
   return (operand){.ref = ir_to_real(front_of(L)->g, a.ref), .depth = a.depth + 1};
@@ -110,13 +112,14 @@ operand value_arith(lua_State *L, ir_op op, operand a, operand b) {
   const ir_ref x = ir_to_real(g, a.ref), y = ir_to_real(g, b.ref);
   double exponent;
   if (op == IR_POW && ir_is_const(g, y, &exponent) && exponent == 2) {
-    return (operand){.ref = ir_op2(g, IR_MUL, x, x), .depth = depth}; /* a square is exact and cheap, a power is neither */
+    return (operand){.ref = ir_op2(g, IR_MUL, x, x),
+                     .depth = depth}; /* a square is exact and cheap, a power is neither */
   }
   return (operand){.ref = ir_op2(g, op, x, y), .depth = depth};
 }
 
-/* An integer against a float constant is decided among integers, as Lua does: i < 2.5 is i < 3. Index arithmetic stays exact
- * beyond 2^24, and the mask analysis sees an integer comparison. */
+/* An integer against a float constant is decided among integers, as Lua does: i < 2.5 is i < 3. Index
+ * arithmetic stays exact beyond 2^24, and the mask analysis sees an integer comparison. */
 static ir_ref round_constant(ir *g, ir_op op, ir_ref r, double x, bool constant_is_left, int *answer) {
   if (x > INT32_MAX || x < INT32_MIN) {
     *answer = op != IR_EQ && (x > 0) != constant_is_left;
@@ -159,8 +162,8 @@ typedef struct arith_row {
 } arith_row;
 
 static const arith_row arithmetic[] = {
-  {"__add", "+", IR_ADD}, {"__sub", "-", IR_SUB}, {"__mul", "*", IR_MUL}, {"__div", "/", IR_DIV},
-  {"__mod", "%", IR_MOD}, {"__idiv", "//", IR_FLOORDIV}, {"__pow", "^", IR_POW},
+    {"__add", "+", IR_ADD}, {"__sub", "-", IR_SUB},        {"__mul", "*", IR_MUL}, {"__div", "/", IR_DIV},
+    {"__mod", "%", IR_MOD}, {"__idiv", "//", IR_FLOORDIV}, {"__pow", "^", IR_POW},
 };
 
 static int meta_arith(lua_State *L) {
@@ -198,8 +201,17 @@ static int meta_refuse(lua_State *L) {
 }
 
 static const char *const refused[][2] = {
-  {"__concat", ".."}, {"__len", "#"}, {"__call", "a call"}, {"__index", "indexing"}, {"__newindex", "assigning a field"},
-  {"__band", "&"}, {"__bor", "|"}, {"__bxor", "~"}, {"__bnot", "~"}, {"__shl", "<<"}, {"__shr", ">>"},
+    {"__concat", ".."},
+    {"__len", "#"},
+    {"__call", "a call"},
+    {"__index", "indexing"},
+    {"__newindex", "assigning a field"},
+    {"__band", "&"},
+    {"__bor", "|"},
+    {"__bxor", "~"},
+    {"__bnot", "~"},
+    {"__shl", "<<"},
+    {"__shr", ">>"},
 };
 
 void value_open(lua_State *L) {

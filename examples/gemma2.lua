@@ -1,0 +1,11 @@
+-- Soft-capped scores in a causal sliding window.
+--   cap * tanh(s / cap),   keep  q - W < kv <= q
+-- Gemma 2 (Google 2024): cap = 50, every other layer with W = 4096. cap is a scalar: changing it recompiles nothing,
+-- and it has a gradient.
+local W = 4096
+return attention {
+  name = "gemma2",
+  scalars = { cap = 50.0 },
+  score_mod = function(score, b, h, q_idx, kv_idx) return cap * tanh(score / cap) end,
+  block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx and q_idx - kv_idx < W end,
+}

@@ -1,0 +1,63 @@
+/* Every file in tests/golden/spec is a spec with an error. Its first line says which: `-- expect:` and the whole message, or
+ * `-- expect-parts:` and pieces of it in order, apart by ` | `, where the rest is Lua's own wording. */
+#include "support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILES_MAX = 256 };
+
+static void expect_parts(const char *file, const char *message, char *parts) {
+  const char *at = message;
+  for (char *part = parts; part != NULL;) {
+    char *end = strstr(part, " | ");
+    if (end != NULL) *end = '\0';
+    const char *found = strstr(at, part);
+    if (found == NULL || (part == parts && found != message)) fail_msg("%s: '%s' is not in: %s", file, part, message);
+    at = found + strlen(part);
+    part = end != NULL ? end + 3 : NULL;
+  }
+}
+
+static void check_file(const char *path) {
+  static const char exact[] = "-- expect: ", in_parts[] = "-- expect-parts: ";
+  size_t size;
+  char *source = read_file(path, &size);
+  const char *file = strrchr(path, '/') + 1;
+  char expected[1024];
+  snprintf(expected, sizeof expected, "%.*s", (int)strcspn(source, "\n"), source);
+  luattn_error err;
+  traced_spec spec;
+  arena *a = arena_open(NULL);
+  const luattn_status status = front_trace(a, file, source, size, &spec, &err);
+  if (status != LUATTN_SPEC) fail_msg("%s: status %d, not LUATTN_SPEC", file, status);
+  if (strncmp(expected, in_parts, sizeof in_parts - 1) == 0) {
+    expect_parts(file, err.message, expected + sizeof in_parts - 1);
+  } else if (strncmp(expected, exact, sizeof exact - 1) != 0 || strcmp(expected + sizeof exact - 1, err.message) != 0) {
+    fail_msg("%s\n  says    %s\n  but is  %s", file, expected, err.message);
+  }
+  arena_close(a);
+  free(source);
+}
+
+static void test_all(void **state) {
+  (void)state;
+  char *path[FILES_MAX];
+  const int n = list_lua(LUATTN_GOLDEN_SPEC_DIR, path, FILES_MAX);
+  assert_true(n >= 100);
+  for (int i = 0; i < n; i++) {
+    check_file(path[i]);
+    free(path[i]);
+  }
+}
+
+static void test_bytecode(void **state) {
+  (void)state;
+  expect_error("\x1bLua\x54", "test.lua: the file is Lua bytecode; a spec is Lua text");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_bytecode)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,57 @@
+/* Plain Lua with numbers against the trace, for every hook of every example. */
+#include "support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILES_MAX = 64, ROUNDS = 64 }; /* 64 x 64 tuples a hook */
+
+static void test_examples(void **state) {
+  (void)state;
+  char *path[FILES_MAX];
+  const int n = list_lua(LUATTN_EXAMPLES_DIR, path, FILES_MAX);
+  assert_true(n >= 22);
+  for (int i = 0; i < n; i++) {
+    size_t size;
+    char *source = read_file(path[i], &size);
+    compare_with_oracle(strrchr(path[i], '/') + 1, source, size, ROUNDS);
+    free(source);
+    free(path[i]);
+  }
+}
+
+/* The comparison must be able to fail: a spec that does not behave the same on numbers and on traced values. */
+static double no_input(void *user, const char *input, int n, const long long *index) {
+  (void)user, (void)input, (void)n, (void)index;
+  return 0;
+}
+
+static void test_errors_of_the_oracle(void **state) {
+  (void)state;
+  static const char source[] = "return attention { scalars = { c = 2 }, score_mod = function(score, b, h, q_idx, kv_idx) return c * score end }";
+  front_oracle *o;
+  luattn_error err;
+  double args[5] = {1.5, 0, 0, 0, 0}, x;
+  assert_int_equal(front_oracle_open("a.lua", source, sizeof source - 1, no_input, NULL, &o, &err), LUATTN_OK);
+  assert_int_equal(front_oracle_call(o, "score_mod", args, 5, &x, &err), LUATTN_OK);
+  assert_true(x == 3);
+  assert_int_equal(front_oracle_set(o, "c", -1, &err), LUATTN_OK);
+  assert_int_equal(front_oracle_call(o, "score_mod", args, 5, &x, &err), LUATTN_OK);
+  assert_true(x == -1.5);
+  assert_int_equal(front_oracle_set(o, "d", -1, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "a.lua: 'd' is neither a scalar of the spec nor a length");
+  assert_int_equal(front_oracle_call(o, "block_mask", args + 1, 4, &x, &err), LUATTN_SPEC);
+  assert_string_equal(err.message, "a.lua: oracle: the spec has no 'block_mask'");
+  assert_int_equal(front_oracle_call(o, "score_mod", args, 4, &x, &err), LUATTN_SPEC);
+  assert_string_equal(err.message, "a.lua: oracle: 'score_mod' was given 4 numbers");
+  assert_int_equal(front_oracle_call(o, "nothing", args, 4, &x, &err), LUATTN_SPEC);
+  assert_string_equal(err.message, "a.lua: oracle: there is no hook 'nothing'");
+  front_oracle_close(o);
+  assert_int_equal(front_oracle_open("a.lua", "x", 1, no_input, NULL, &o, &err), LUATTN_SPEC);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_examples), cmocka_unit_test(test_errors_of_the_oracle)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,2 @@
+-- expect: axis_synonym.lua:2: input 'x': axis 'heads' is written 'h'
+return attention { inputs = { x = { axes = {"heads"} } } }

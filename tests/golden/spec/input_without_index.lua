@@ -1,0 +1,5 @@
+-- expect: input_without_index.lua:4: *: input 'slopes' is used without an index; its axes are (h), so write slopes[i]
+return attention {
+  inputs = { slopes = { axes = {"h"} } },
+  score_mod = function(score, b, h, q_idx, kv_idx) return score * slopes end,
+}

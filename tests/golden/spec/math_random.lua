@@ -1,0 +1,6 @@
+-- expect: math_random.lua:4: 'math.random' is not available in a spec: hooks are called again and again and must give the same result each time
+return attention {
+  score_mod = function(score, b, h, q_idx, kv_idx)
+    return score + math.random()
+  end,
+}

@@ -1,0 +1,3 @@
+-- expect: os.lua:2: 'os' is not available in a spec: a spec reads and writes no files
+os.execute("ls")
+return attention {}

@@ -1,0 +1,8 @@
+-- expect: unbounded_branches.lua:3: score_mod: more than 64 undecided comparisons in one call (the last in line 5); bound the loop that makes them, or use where, min and max
+return attention {
+  score_mod = function(score, b, h, q_idx, kv_idx)
+    local i = 0
+    while i < kv_idx do i = i + 1 end
+    return score
+  end,
+}
