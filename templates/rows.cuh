@@ -42,15 +42,21 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   using State = typename Spec::State;
   static constexpr int num_red = Spec::num_reductions > 0 ? Spec::num_reductions : 1;
 
+  // One bit a row, in one register for all of them.
+  struct Flags {
+    u32 bits;
+    __device__ __forceinline__ bool operator[](int r) const { return (bits >> r) & 1u; }
+    __device__ __forceinline__ void raise(int r, bool x) { bits |= u32(x) << r; }
+  };
+  static_assert(Rows <= 32);
+
   State state[Rows];
-  bool kept[Rows];  // this thread has seen a kept score of the row
+  Flags kept;  // this thread has seen a kept score of the row
 
   __device__ __forceinline__ void init(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows]) {
+    kept.bits = 0;
 #pragma unroll
-    for (int r = 0; r < Rows; ++r) {
-      state[r] = Spec::init(p, site, head, row[r]);
-      kept[r] = false;
-    }
+    for (int r = 0; r < Rows; ++r) state[r] = Spec::init(p, site, head, row[r]);
   }
 
   // Masked: `keep[r]` says which columns count. With mask_by_inf the caller has also set the others to -inf.
@@ -64,10 +70,10 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
         bool mine = false;
 #pragma unroll
         for (int w = 0; w < (Cols + 31) / 32; ++w) mine |= keep[r].word[w] != 0;
-        kept[r] |= mine;
+        kept.raise(r, mine);
         any = lanes_any<Lanes>(mine);
       } else {
-        kept[r] = true;
+        kept.raise(r, true);
       }
       Real red[num_red];
       reduce<Masked, 0>(p, site, head, row[r], state[r], score[r], keep[r], red);
@@ -93,8 +99,9 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   // Sums what was left per thread; afterwards every lane holds the row's state, and `kept` speaks of the whole row.
   __device__ __forceinline__ void finish() {
 #pragma unroll
+    for (int m = Lanes / 2; m > 0; m /= 2) kept.bits |= __shfl_xor_sync(0xffffffffu, kept.bits, m);
+#pragma unroll
     for (int r = 0; r < Rows; ++r) {
-      kept[r] = lanes_any<Lanes>(kept[r]);
 #pragma unroll
       for (int i = 0; i < Spec::num_state; ++i)
         if (Spec::state_deferred(i)) state[r].x[i] = lanes_sum<Lanes>(state[r].x[i]);
