@@ -33,18 +33,44 @@ luattn_status compile_open(const luattn_spec *spec, const luattn_target *target,
 
 void compile_close(compilation *c) { arena_close(c->a); }
 
-/* Spilled bytes and remarks of the entries that will be launched. */
+static bool is_launched(const compilation *c, const char *entry) {
+  for (int i = 0; i < c->plan.num_entries; i++)
+    if (strcmp(c->plan.entry[i].name, entry) == 0) return true;
+  return false;
+}
+
+/* Spilled bytes of the entries that will be launched; a remark weighs more than any. */
 static int damage(const compilation *c, const nvrtc_result *r) {
   int bytes = r->remark != NULL ? 1 << 20 : 0;
   for (int i = 0; i < r->num_entries; i++)
-    for (int j = 0; j < c->plan.num_entries; j++)
-      if (strcmp(r->entry[i].name, c->plan.entry[j].name) == 0) bytes += r->entry[i].spill_bytes;
+    if (is_launched(c, r->entry[i].name)) bytes += r->entry[i].spill_bytes;
   return bytes;
 }
 
 static const char *add_line(arena *a, const char *text, const char *line) {
   const char *both = arena_printf(a, "%s%s\n", text, line);
   return both != NULL ? both : text;
+}
+
+/* What ptxas could not keep in registers, by entry: a plan that spills after all says so. */
+static const char *explain_damage(const compilation *c, const nvrtc_result *r) {
+  const char *why = c->plan.why;
+  if (r->remark != NULL) {
+    const char *line = arena_copy(c->a, r->remark, strcspn(r->remark, "\n"));
+    if (line != NULL) why = add_line(c->a, why, line);
+  }
+  for (int i = 0; i < r->num_entries; i++) {
+    const nvrtc_entry *e = &r->entry[i];
+    const char *line = NULL;
+    if (!is_launched(c, e->name)) continue;
+    if (e->spill_bytes > 0)
+      line = arena_printf(c->a, "%s spills %d bytes: %s", e->name, e->spill_bytes,
+                          c->plan.forced ? "the tiles were asked for" : "no other tiles of the table do better");
+    else if (e->stack_bytes > 0)
+      line = arena_printf(c->a, "%s has %d bytes of stack, for an accurate function", e->name, e->stack_bytes);
+    if (line != NULL) why = add_line(c->a, why, line);
+  }
+  return why;
 }
 
 /* Compiles; a plan that spills gives way to the next of the table, unless the caller forced it. */
@@ -66,11 +92,7 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
     if (spills == 0 || !plan_alternative(c->a, &c->spec, &c->target, rank + 1, &attempt.plan)) break;
     if (source_emit(&attempt, NULL) != LUATTN_OK) break; /* rows too large for this one's shared memory */
   }
-  if (least > 0) {
-    const char *line = out->remark != NULL ? arena_copy(c->a, out->remark, strcspn(out->remark, "\n"))
-                                           : arena_printf(c->a, "spills: %d bytes; no other tile of the table does better", least);
-    if (line != NULL) c->plan.why = add_line(c->a, c->plan.why, line);
-  }
+  c->plan.why = explain_damage(c, out);
   return LUATTN_OK;
 }
 
