@@ -4,9 +4,8 @@
 // of its group. Gradients of inputs and scalars arise here. luattn_dq: grid (ceil(q_len / tile_m), heads, batch).
 // Config: as in fwd_simt.cuh; tile_m, tile_n and threads serve both. Config::accumulates_dq is false in this family.
 // Dynamic shared memory, with e = sizeof(elem):
-//     luattn_dkdv   2 * 144 * (tile_m + tile_n) + 2 * e * tile_m * (tile_n + 16 / e)
-//     luattn_dq     2 * 144 * (tile_m + tile_n) +     e * tile_m * (tile_n + 16 / e)
-// and luattn_dkdv has (threads / 32) * num_acc * e bytes of static shared memory.
+//     2 * 144 * (tile_m + tile_n) + 2 * e * tile_m * (tile_n + 16 / e)
+// in both, and luattn_dkdv has (threads / 32) * num_acc * e bytes of static shared memory.
 // Registers a thread keeps through the loop: luattn_dkdv tile_n * (head_dim + head_dim_v) / threads elements, luattn_dq tile_m *
 // head_dim / threads, and 2 * tile_m * tile_n / threads in each step.
 // Good tiles (256 threads): f32 64 x 64 up to head dims of 64, 64 x 32 up to 128, 32 x 32 beyond; f64 32 x 32 up to 128,
@@ -15,58 +14,49 @@
 #include "aux.cuh"
 #include "simt.cuh"
 
-// What one (q tile, kv tile) pair has in registers: dots in `s`, dP in `dp`; grad_tile turns them into P and dS.
-template <class Spec, class Config> struct GradTile {
+// Writes the thread's elements of a score tile to a tile of weights.
+template <class T, class Real> LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) {
+#pragma unroll
+  for (int r = 0; r < T::rows; ++r)
+#pragma unroll
+    for (int c = 0; c < T::cols; ++c) w[t.row_at(r) * T::weight_stride + t.col_at(c)] = x[r][c];
+}
+
+// Turns dots into P, in weights(0), and dP into dS, in weights(1), each thread its own elements. The rows are a loop, not
+// unrolled: the hooks' code stands there once for each column, which compiles much faster and needs fewer registers.
+// Hooks are called for kept elements alone: what is not kept must not reach acc either.
+template <bool Masked, bool WithInputs, class Spec, class Config>
+LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                         int q0, int kv0, typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
-  static constexpr int rows = T::rows, cols = T::cols;
-
-  Real s[rows][cols], dp[rows][cols];
-  typename Spec::Row row[rows];
-  typename Spec::BwdRow bwd_row[rows];
-
-  // Rows past q_len repeat the last one; nothing they give is summed or stored.
-  __device__ __forceinline__ void load_rows(const T &t, const LuattnParams &p, const Site &site,
-                                            const typename Spec::Head &head, int q0) {
+  typename Spec::Col col[T::cols];
 #pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      const int q = min_of(q0 + t.row_at(r), site.q_len - 1);
-      row[r] = Spec::row(p, site, head, q);
-      bwd_row[r] = load_bwd_row<Spec>(p, site, q);
-    }
+  for (int c = 0; c < T::cols; ++c) {
+    const int at = kv0 + t.col_at(c);
+    col[c] = Spec::col(p, site, head, Masked ? min_of(at, site.kv_len - 1) : at);
   }
-
-  // Hooks are called for kept elements alone: what is not kept must not reach acc either.
-  template <bool Masked, bool WithInputs>
-  __device__ __forceinline__ void grad(const T &t, const LuattnParams &p, const Site &site, const typename Spec::Head &head,
-                                       int q0, int kv0, typename Spec::Acc &acc) {
+#pragma unroll 1
+  for (int r = 0; r < T::rows; ++r) {
+    const int q_at = q0 + t.row_at(r), q = min_of(q_at, site.q_len - 1);
+    const typename Spec::Row row = Spec::row(p, site, head, q);
+    const typename Spec::BwdRow bwd_row = load_bwd_row<Spec>(p, site, q);
+    Real *s = t.weights(0) + t.row_at(r) * T::weight_stride, *dp = t.weights(1) + t.row_at(r) * T::weight_stride;
 #pragma unroll
-    for (int c = 0; c < cols; ++c) {
-      const int kv_at = kv0 + t.col_at(c), kv = Masked ? min_of(kv_at, site.kv_len - 1) : kv_at;
-      const typename Spec::Col col = Spec::col(p, site, head, kv);
-#pragma unroll
-      for (int r = 0; r < rows; ++r) {
-        const int q_at = q0 + t.row_at(r), q = min_of(q_at, site.q_len - 1);
-        bool kept = true;
-        if constexpr (Masked) {
-          kept = q_at < site.q_len && kv_at < site.kv_len;
-          if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row[r], col, q, kv);
-        }
-        Real prob = 0, ds = 0;
-        if (kept) Spec::template grad<WithInputs>(p, site, head, row[r], col, bwd_row[r], s[r][c], dp[r][c], q, kv, prob, ds, acc);
-        s[r][c] = prob;
-        dp[r][c] = ds;
+    for (int c = 0; c < T::cols; ++c) {
+      const int x = t.col_at(c), kv_at = kv0 + x, kv = Masked ? min_of(kv_at, site.kv_len - 1) : kv_at;
+      bool kept = true;
+      if constexpr (Masked) {
+        kept = q_at < site.q_len && kv_at < site.kv_len;
+        if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row, col[c], q, kv);
       }
+      Real prob = 0, ds = 0;
+      if (kept) Spec::template grad<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], dp[x], q, kv, prob, ds, acc);
+      s[x] = prob;
+      dp[x] = ds;
     }
   }
-
-  LUATTN_FN void write(const T &t, Real *weights, const Real (&x)[rows][cols]) {
-#pragma unroll
-    for (int r = 0; r < rows; ++r)
-#pragma unroll
-      for (int c = 0; c < cols; ++c) weights[t.row_at(r) * T::weight_stride + t.col_at(c)] = x[r][c];
-  }
-};
+}
 
 template <class Spec, class Config> LUATTN_FN void dq_simt(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
@@ -78,8 +68,6 @@ template <class Spec, class Config> LUATTN_FN void dq_simt(const LuattnParams &p
     const int q_tile = int(gridDim.x - 1 - blockIdx.x), q0 = q_tile * T::tile_m, h_kv = site.h / p.group;
     T t;
     const typename Spec::Head head = Spec::head(p, site);
-    GradTile<Spec, Config> g;
-    g.load_rows(t, p, site, head, q0);
     Real dq[rows][LaneColumns<Real, dim>::each] = {};
     typename Spec::Acc acc = zero_acc<typename Spec::Acc>();  // grad<false> leaves it alone
 
@@ -97,14 +85,16 @@ template <class Spec, class Config> LUATTN_FN void dq_simt(const LuattnParams &p
     if (tile.valid()) request_scores(tile);
 #pragma unroll 1
     while (tile.valid()) {
-      t.template dot<dim>(g.s, q, k, [&] { t.template request_dot<dim_v>(dout, v, 0); });
-      t.template dot<dim_v>(g.dp, dout, v, [&] { t.template request_rows<dim, T::tile_n>(k, 0); });
-      if (tile.masked) g.template grad<true, false>(t, p, site, head, q0, k.first, acc);
-      else g.template grad<false, false>(t, p, site, head, q0, k.first, acc);
-      g.write(t, t.weights(0), g.dp);
+      Real s[rows][T::cols];
+      t.template dot<dim>(s, q, k, [&] { t.template request_dot<dim_v>(dout, v, 0); });
+      put_tile(t, t.weights(0), s);
+      t.template dot<dim_v>(s, dout, v, [&] { t.template request_rows<dim, T::tile_n>(k, 0); });
+      put_tile(t, t.weights(1), s);
+      if (tile.masked) grad_tile<true, false>(t, p, site, head, q0, k.first, acc);
+      else grad_tile<false, false>(t, p, site, head, q0, k.first, acc);
       __syncwarp();
       const Tile next = walk.next(p, site);
-      t.template accumulate<dim>(dq, t.weights(0), k, [&] { if (next.valid()) request_scores(next); });
+      t.template accumulate<dim>(dq, t.weights(1), k, [&] { if (next.valid()) request_scores(next); });
       tile = next;
     }
 
@@ -180,23 +170,17 @@ template <class Spec, class Config> LUATTN_FN void dkdv_simt(const LuattnParams 
       if (tile.valid()) request_scores(tile);
 #pragma unroll 1
       while (tile.valid()) {
-        GradTile<Spec, Config> g;
         const int q0 = tile.index * T::tile_m;
         next = walk.next(p, site);
-        t.template dot<dim>(g.s, q, k, after_scores);
+        Real s[T::rows][T::cols];
+        t.template dot<dim>(s, q, k, after_scores);
+        put_tile(t, t.weights(0), s);
         if constexpr (needs_dp) {
-          t.template dot<dim_v>(g.dp, dout, v, after_dp);
-        } else {
-#pragma unroll
-          for (int r = 0; r < T::rows; ++r)
-#pragma unroll
-            for (int c = 0; c < T::cols; ++c) g.dp[r][c] = Real(0);
+          t.template dot<dim_v>(s, dout, v, after_dp);
+          put_tile(t, t.weights(1), s);
         }
-        g.load_rows(t, p, site, head, q0);
-        if (tile.masked) g.template grad<true, Need::parameters>(t, p, site, head, q0, kv0, acc);
-        else g.template grad<false, Need::parameters>(t, p, site, head, q0, kv0, acc);
-        if constexpr (Need::dv) g.write(t, t.weights(0), g.s);
-        if constexpr (Need::dk) g.write(t, t.weights(1), g.dp);
+        if (tile.masked) grad_tile<true, Need::parameters>(t, p, site, head, q0, kv0, acc);
+        else grad_tile<false, Need::parameters>(t, p, site, head, q0, kv0, acc);
         if constexpr (Need::dv) t.template accumulate_transposed<dim_v>(dv, t.weights(0), dout, after_dv);
         if constexpr (Need::dk) t.template accumulate_transposed<dim>(dk, t.weights(1), q, after_dk);
         tile = next;
@@ -209,8 +193,10 @@ template <class Spec, class Config> LUATTN_FN void dkdv_simt(const LuattnParams 
   }
 }
 
-template <class Config>
-constexpr int dq_simt_blocks = simt_blocks<Config>(Config::tile_m * (2 * Config::tile_n + Config::head_dim) / Config::threads);
-template <class Config>
-constexpr int dkdv_simt_blocks = simt_blocks<Config>(
-    Config::tile_n * (2 * Config::tile_m + Config::head_dim + Config::head_dim_v) / Config::threads);
+template <class Spec, class Config>
+constexpr int dq_simt_blocks = simt_blocks<Config>(Config::tile_m * (Config::tile_n + Config::head_dim) / Config::threads, 0,
+                                                   int(sizeof(typename Spec::Head)));
+template <class Spec, class Config>
+constexpr int dkdv_simt_blocks =
+    simt_blocks<Config>(Config::tile_n * (Config::tile_m + Config::head_dim + Config::head_dim_v) / Config::threads, 0,
+                        int(sizeof(typename Spec::Head) + sizeof(typename Spec::Acc)));

@@ -34,8 +34,13 @@ static const tile_row sm80_forward[] = {
   {SMALL, 128, {128, 32, 128, 1, 0, 0}}, {MIDDLE, 128, {128, 64, 128, 1, 0, 0}}, {LARGE, 128, {128, 64, 128, 2, 0, 0}},
   {MIDDLE, 256, {128, 64, 256, 1, 0, 0}}, {LARGE, 256, {128, 64, 256, 2, 0, 0}}, {ANY, 256, {64, 64, 128, 1, 0, 0}},
   {ANY, 256, {64, 32, 128, 1, 0, 0}},    {ANY, 256, {64, 16, 128, 1, 0, 0}}};
-static const tile_row sm80_backward[] = {{ANY, 64, {64, 128, 256, 2, 8, 16}}, {ANY, 128, {64, 64, 256, 2, 4, 16}},
-                                         {ANY, 256, {32, 64, 256, 1, 4, 16}}, {ANY, 256, {32, 32, 256, 1, 2, 16}}};
+static const tile_row sm80_backward[] = {
+  {SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}}, {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
+  {ANY, 64, {64, 128, 128, 1, 4, 16}},  {ANY, 64, {64, 128, 256, 1, 4, 32}},   {SMALL, 128, {32, 128, 256, 1, 4, 16}},
+  {MIDDLE, 128, {64, 128, 256, 1, 4, 32}}, {LARGE, 128, {64, 128, 256, 2, 4, 32}},
+  {MIDDLE | LARGE, 128, {32, 128, 256, 1, 4, 16}}, {ANY, 128, {64, 64, 256, 1, 4, 32}},
+  {MIDDLE, 256, {64, 64, 256, 1, 4, 32}}, {LARGE, 256, {64, 64, 256, 2, 4, 32}},
+  {ANY, 256, {32, 32, 128, 1, 2, 16}},  {ANY, 256, {32, 64, 256, 1, 4, 16}}};
 
 #define TABLE(t) {t, (int)(sizeof t / sizeof t[0])}
 
@@ -85,7 +90,7 @@ int tiles_shared_bytes(const plan *p, luattn_role role, int row_bytes, int bwd_r
   switch (role) {
   case LUATTN_ROLE_FORWARD: return sm80 ? sm80_forward_bytes(p) : simt_bytes(p, 1);
   case LUATTN_ROLE_DKDV: return sm80 ? sm80_backward_bytes(p, row_bytes, bwd_row_bytes) : simt_bytes(p, 2);
-  case LUATTN_ROLE_DQ: return simt_bytes(p, 1);
+  case LUATTN_ROLE_DQ: return simt_bytes(p, 2);
   default: return 0;
   }
 }
@@ -113,7 +118,7 @@ static luattn_status check_sm80(const plan *p, luattn_error *err) {
   }
   const int warps_c = p->threads / 32 / p->sm80_warps_n, frags = p->tile_n / (16 * p->sm80_warps_n);
   if (p->tile_m < 16 || p->tile_m % (p->sm80_chunk_m * warps_c) != 0)
-    return refuse("tile_m", p->tile_m, "sm80 backward takes multiples of 16 (of 32 where two warps share the rows)", err);
+    return refuse("tile_m", p->tile_m, "sm80 backward takes 32, 64 or 128, as the tables of bwd_sm80.cuh have them", err);
   if (frags < 1 || frags > 2 || frags * 16 * p->sm80_warps_n != p->tile_n)
     return refuse("tile_n", p->tile_n, "sm80 backward takes 32, 64, 128 or 256", err);
   return LUATTN_OK;
