@@ -81,16 +81,15 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
     return luattn_fail(err, LUATTN_UNSUPPORTED, "nvrtc: %d.%d in '%s' does not know sm_%d; name another with LUATTN_NVRTC",
                        lib.major, lib.minor, lib.path, c->plan.arch);
   compilation attempt = *c;
-  int least = 0;
-  for (int rank = 0;; rank++) {
+  int least = -1;
+  for (;;) {
     nvrtc_result r;
     const luattn_status status = source_compile(&attempt, &lib, 0, &r, err);
     if (status == LUATTN_COMPILE) source_keep(&attempt, dir, key, err);
     if (status != LUATTN_OK) return status;
     const int spills = damage(&attempt, &r);
-    if (rank == 0 || spills < least) *c = attempt, *out = r, least = spills;
-    if (spills == 0 || !plan_alternative(c->a, &c->spec, &c->target, rank + 1, &attempt.plan)) break;
-    if (source_emit(&attempt, NULL) != LUATTN_OK) break; /* rows too large for this one's shared memory */
+    if (least < 0 || spills < least) *c = attempt, *out = r, least = spills;
+    if (spills == 0 || !source_alternative(&attempt)) break;
   }
   c->plan.why = explain_damage(c, out);
   return LUATTN_OK;
@@ -114,22 +113,20 @@ static luattn_status make_image(const compilation *c, const nvrtc_result *r, has
 /* A cached image may have another choice of tiles than the first: the plan that is reported is the one it was made with. */
 static void match_plan(compilation *c, const luattn_image *image) {
   const luattn_image_info *info = luattn_image_get_info(image);
-  for (int rank = 1;; rank++) {
+  do {
     for (uint32_t i = 0; i < info->num_entries; i++) {
       const luattn_entry_info *e = &info->entry[i];
       if (e->tile_m == (uint32_t)c->plan.tile_m && e->tile_n == (uint32_t)c->plan.tile_n && e->threads == (uint32_t)c->plan.threads)
         return;
     }
-    if (!plan_alternative(c->a, &c->spec, &c->target, rank, &c->plan)) return;
-  }
+  } while (source_alternative(c));
 }
 
 static luattn_status compile(compilation *c, luattn_image **image, luattn_compile_report *report, luattn_error *err) {
   char dir[1024], warning[256] = "";
   hash128 key;
   const double start = now_ms();
-  TRY(plan_choose(c->a, &c->spec, &c->target, &c->plan, err));
-  TRY(source_emit(c, err));
+  TRY(source_plan(c, err));
   const double planned = now_ms();
   TRY(cache_resolve(c->target.cache_dir, dir, sizeof dir, err));
   TRY(nvrtc_find(c->target.nvrtc, &c->nvrtc, err));

@@ -28,8 +28,12 @@ void compile_close(compilation *c);
 /* manifest.c: what of an image does not come from NVRTC. */
 luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn_error *err);
 
-/* source.c: spec.cuh, config.cuh and the manifest for c->plan; the key of all that is compiled, and how. */
+/* source.c: the plan, and spec.cuh, config.cuh and the manifest for it: for the first choice of tiles that fits. */
+luattn_status source_plan(compilation *c, luattn_error *err);
+/* The same for c->plan as it is, and for the choice after it; false: there is none. */
 luattn_status source_emit(compilation *c, luattn_error *err);
+bool source_alternative(compilation *c);
+/* The key of all that is compiled, and how. */
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err);
 const char *source_arch(const compilation *c); /* "sm_90a"; NULL: out of memory */
 /* One run of NVRTC over c's source. */

@@ -8,8 +8,20 @@
 luattn_status source_emit(compilation *c, luattn_error *err) {
   TRY(emit_spec(c->a, &c->spec, &c->mask, &c->plan, &c->emitted, err));
   TRY(emit_config(c->a, &c->plan, &c->config, err));
-  TRY(plan_entries(&c->plan, &c->spec, c->emitted.row_bytes, c->emitted.bwd_row_bytes, c->mask.num_stats, err));
+  TRY(plan_entries(c->a, &c->plan, &c->spec, c->emitted.row_bytes, c->emitted.bwd_row_bytes, c->mask.num_stats, err));
   return manifest_fill(c, &c->info, err);
+}
+
+bool source_alternative(compilation *c) {
+  while (plan_alternative(c->a, &c->spec, &c->target, c->plan.rank + 1, &c->plan))
+    if (source_emit(c, NULL) == LUATTN_OK) return true;
+  return false;
+}
+
+luattn_status source_plan(compilation *c, luattn_error *err) {
+  TRY(plan_choose(c->a, &c->spec, &c->target, &c->plan, err));
+  const luattn_status status = source_emit(c, err);
+  return status == LUATTN_UNSUPPORTED && source_alternative(c) ? LUATTN_OK : status;
 }
 
 const char *source_arch(const compilation *c) {

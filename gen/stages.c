@@ -113,8 +113,7 @@ static luattn_status stage(compilation *c, const char *name, text *out, luattn_e
   const bool is_config = strcmp(name, "config") == 0;
   if (!is_plan && !is_spec && !is_config && strcmp(name, "ptx") != 0)
     return luattn_fail(err, LUATTN_INVALID, "emit: stage: '%s' is not one of ir, grad, mask, plan, spec, config, ptx", name);
-  TRY(plan_choose(c->a, &c->spec, &c->target, &c->plan, err));
-  TRY(source_emit(c, err));
+  TRY(source_plan(c, err));
   if (is_plan) stage_plan(c, out);
   else if (is_spec) text_bytes(out, c->emitted.spec, strlen(c->emitted.spec));
   else if (is_config) text_bytes(out, c->config, strlen(c->config));

@@ -90,8 +90,7 @@ static luattn_status check_problem(const luattn_problem *p, luattn_error *err) {
 
 static luattn_status prepare(const luattn_spec *spec, const luattn_target *target, compilation *c, luattn_error *err) {
   TRY(compile_open(spec, target, c, err));
-  TRY(plan_choose(c->a, &c->spec, &c->target, &c->plan, err));
-  return source_emit(c, err);
+  return source_plan(c, err);
 }
 
 luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m, int *tile_n,

@@ -52,10 +52,10 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
   return LUATTN_OK;
 }
 
-/* Bytes of shared memory that the largest kernel needs. A backward row has a few numbers; 32 bytes are reserved for it. */
-static int largest_shared(const plan *p, int row_bytes, int bwd_row_bytes) {
-  if (p->pass == LUATTN_FORWARD) return tiles_shared_bytes(p, LUATTN_ROLE_FORWARD, 0, 0);
-  return tiles_shared_bytes(p, LUATTN_ROLE_DKDV, row_bytes, bwd_row_bytes);
+/* Bytes of shared memory that the largest kernel needs at least: softmax keeps two numbers for a row of backward. A spec that
+ * keeps more may turn out not to fit in plan_entries. */
+static int least_shared(const plan *p) {
+  return tiles_shared_bytes(p, p->pass == LUATTN_FORWARD ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV, 0, 8);
 }
 
 static void take(plan *p, const tile_choice *c, const luattn_target *t) {
@@ -72,7 +72,7 @@ static bool choose_tiles(plan *p, const luattn_target *t, int rank) {
   tile_choice c;
   for (int i = 0; tiles_choice(p, i, &c); i++) {
     take(p, &c, t);
-    if (largest_shared(p, 16, 16) <= p->shared_limit && rank-- == 0) return true;
+    if (least_shared(p) <= p->shared_limit && rank-- == 0) return true;
   }
   return false;
 }
@@ -94,7 +94,7 @@ static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error
       if (i == 0) first = why, status = possible;
       continue;
     }
-    const int bytes = largest_shared(p, 16, 16);
+    const int bytes = least_shared(p);
     if (bytes <= p->shared_limit) return LUATTN_OK;
     if (smallest == 0 || bytes < smallest) smallest = bytes;
   }
@@ -117,8 +117,7 @@ static const char *explain(arena *a, const plan *p) {
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
            p->forced ? "asked for by the caller"
            : p->rank == 0 ? "first choice for these head dims and this shared memory"
-                          : "a smaller choice, because the first spilled registers");
-  text_add(&t, "shared memory %d of %d bytes a block on sm_%d\n", largest_shared(p, 16, 16), p->shared_limit, p->arch);
+                          : "a smaller choice, because the first ran out of registers or shared memory");
   if (p->pass == LUATTN_BACKWARD)
     text_add(&t, "dq: %s\n", p->accumulates_dq ? "added up by atomics in f32 beside dk and dv, then written by luattn_finish"
                                                : "in its own kernel, in a fixed order");
@@ -189,9 +188,10 @@ static void add_backward(plan *p, const traced_spec *t, int row_bytes, int bwd_r
     add_entry(p, "luattn_finish", LUATTN_ROLE_FINISH, AUX_THREADS, AUX_TILE, 0);
 }
 
-luattn_status plan_entries(plan *p, const struct luattn_spec *spec, int row_bytes, int bwd_row_bytes, int num_stats,
+luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, int row_bytes, int bwd_row_bytes, int num_stats,
                            luattn_error *err) {
   const traced_spec *t = &spec->traced;
+  int most = 0;
   p->num_entries = 0;
   if (num_stats > 0) add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
@@ -199,10 +199,16 @@ luattn_status plan_entries(plan *p, const struct luattn_spec *spec, int row_byte
   if (p->pass == LUATTN_FORWARD) add_main(p, "luattn_fwd", LUATTN_ROLE_FORWARD, row_bytes, bwd_row_bytes);
   else add_backward(p, t, row_bytes, bwd_row_bytes);
   for (int i = 0; i < p->num_entries; i++)
-    if (p->entry[i].shared_bytes > p->shared_limit)
-      return luattn_fail(err, LUATTN_UNSUPPORTED,
-                         "plan: %s: %d x %d tiles with %d bytes a row need %d bytes of shared memory; sm_%d has %d a block; "
-                         "choose smaller tiles", p->entry[i].name, p->tile_m, p->tile_n, row_bytes + bwd_row_bytes,
-                         p->entry[i].shared_bytes, p->arch, p->shared_limit);
+    if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;
+  const plan_entry *e = &p->entry[most];
+  if (e->shared_bytes > p->shared_limit)
+    return luattn_fail(err, p->forced ? LUATTN_INVALID : LUATTN_UNSUPPORTED,
+                       "plan: %s: tiles %d x %d with %d bytes a row need %d bytes of shared memory; sm_%d has %d a block; choose "
+                       "smaller tiles", e->name, p->tile_m, p->tile_n, row_bytes + bwd_row_bytes, e->shared_bytes, p->arch,
+                       p->shared_limit);
+  const char *why = arena_printf(a, "%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n", p->why, e->name,
+                                 e->shared_bytes, p->shared_limit, p->arch);
+  if (why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
+  p->why = why;
   return LUATTN_OK;
 }

@@ -38,8 +38,8 @@ luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn
 bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank, plan *out);
 
 /* Lists the entries and their shared memory, once it is known what the emitted spec keeps: bytes of Row and BwdRow, the number
- * of stats. Errors: LUATTN_UNSUPPORTED if they do not fit (the plan reserved room for rows of usual size). */
-luattn_status plan_entries(plan *p, const struct luattn_spec *spec, int row_bytes, int bwd_row_bytes, int num_stats,
+ * of stats. Errors: LUATTN_UNSUPPORTED if they do not fit (LUATTN_INVALID if the tiles were forced). */
+luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, int row_bytes, int bwd_row_bytes, int num_stats,
                            luattn_error *err);
 
 /* tiles.c: the arithmetic that the kernel headers state, and the tiles that are good. */
