@@ -15,6 +15,7 @@ static luattn_status differentiate(const traced_spec *t, const char *hook, ir_re
                                    derived_terms *terms, luattn_error *err) {
   ir_ref wrt[1 + MAX_LEAVES] = {x}, grad[1 + MAX_LEAVES];
   const int n = online_leaves(t, &y, 1, wrt + 1, MAX_LEAVES);
+  if (n < 0) return no_memory(t, err);
   if (n > MAX_LEAVES) {
     return luattn_fail(err, LUATTN_SPEC, "%s: %s: reads %d parameters with a gradient; at most %d are possible", t->file, hook, n,
                        MAX_LEAVES);

@@ -12,6 +12,7 @@ typedef struct derivation {
   text *how;
   luattn_error *err;
   sample *s;
+  bool no_memory; /* sticky: an evaluation or a simplification ran out, so nothing found since can be trusted */
 
   /* whole.c: the function over a whole row, in terms of VAR_SCORE and VAR_RED; after separate.c also of the VAR_STATE of
    * stabilisers, which count as constants. */
@@ -48,6 +49,7 @@ const char *reduction_name(derivation *d, int k); /* for messages: "reduce_max k
 /* Roots may be IR_NONE. */
 void derivation_simplify(derivation *d, ir_ref *roots, int n);
 sample_lanes *derivation_eval(derivation *d, const ir_ref *roots, int n); /* NULL: out of memory */
+bool derivation_failed(const derivation *d); /* out of memory */
 luattn_status derivation_no_memory(derivation *d);
 
 #endif

@@ -45,7 +45,8 @@ static void find_leaves(const traced_spec *t, uint8_t *seen, ir_ref r, ir_ref *l
 int online_leaves(const traced_spec *t, const ir_ref *roots, int n, ir_ref *leaf, int max) {
   int count = 0;
   uint8_t *seen = arena_array(t->a, ir_count(t->g), 1);
-  for (int i = 0; i < n && seen != NULL; i++) find_leaves(t, seen, roots[i], leaf, &count, max);
+  if (seen == NULL) return -1;
+  for (int i = 0; i < n; i++) find_leaves(t, seen, roots[i], leaf, &count, max);
   return count;
 }
 
@@ -243,6 +244,7 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
   root[n++] = d->p;
   if (t->online.lse >= 0) root[n++] = d->final[t->online.lse];
   const int num_leaves = online_leaves(t, root, n, leaf, MAX_LEAVES);
+  if (num_leaves < 0) return derivation_no_memory(d);
   if (num_leaves > MAX_LEAVES) {
     return luattn_fail(err, LUATTN_SPEC, "%s: online_func '%s': reads %d parameters with a gradient; at most %d are possible",
                        t->file, t->online.name, num_leaves, MAX_LEAVES);
@@ -254,5 +256,5 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
   out->ds = given ? given_backward(d, out->prob) : compose_ds(d, out->prob);
   if (out->ds == IR_NONE) out->ds = ir_real(t->g, 0);
   for (int i = 0; i < num_leaves; i++) TRY(compose_parameter(d, out->prob, leaf[i], out));
-  return ir_failed(t->g) ? derivation_no_memory(d) : recover_all(d, out);
+  return derivation_failed(d) ? derivation_no_memory(d) : recover_all(d, out);
 }

@@ -27,7 +27,7 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
 bool online_add_term(ir *g, derived_terms *terms, ir_ref leaf, ir_ref value);
 
 /* Differentiable leaves under roots[0 .. n): LOADs of inputs marked grad and scalars, each once. At most `max`; returns how many
- * there are. */
+ * there are, or -1: out of memory. */
 int online_leaves(const traced_spec *t, const ir_ref *roots, int n, ir_ref *leaf, int max);
 
 #endif

@@ -1,6 +1,4 @@
 /* recover.c: from VAR_RED, which only the forward pass knows, to what it can keep: the row's state and its final scalars. */
-#include <math.h>
-
 #include "common/fail.h"
 #include "gen/analysis/derivation.h"
 
@@ -32,6 +30,23 @@ static void named_rows(derivation *d, renaming *r) {
   }
 }
 
+/* R_k as a simple function of a state, up to a constant factor: x, x^2, exp(x), 1 / x, sqrt(x). IR_NONE if there is none. */
+static ir_ref match_reduction(derivation *d, int k) {
+  ir *g = d->g;
+  for (int i = 0; i < d->o->num_state; i++) {
+    if (!ir_uses(g, d->next[i], VAR_RED)) continue;
+    const ir_ref x = ir_variable(g, VAR_STATE, (uint32_t)i);
+    const ir_ref form[] = {x, ir_op2(g, IR_MUL, x, x), ir_op1(g, IR_EXP, x), ir_op2(g, IR_DIV, ir_real(g, 1), x),
+                           ir_op1(g, IR_SQRT, x)};
+    for (size_t j = 0; j < sizeof form / sizeof form[0]; j++) {
+      double c;
+      const ir_ref ratio = separate_ratio(d, d->red[k], form[j]);
+      if (ratio != IR_NONE && ir_is_const(g, ratio, &c)) return ir_op2(g, IR_MUL, ratio, form[j]);
+    }
+  }
+  return IR_NONE;
+}
+
 /* R_k where a state is a + R_k: R_k = state - a. IR_NONE if there is none. */
 static ir_ref solve_reduction(derivation *d, const renaming *names, int k) {
   ir *g = d->g;
@@ -51,30 +66,37 @@ static ir_ref solve_reduction(derivation *d, const renaming *names, int k) {
   return IR_NONE;
 }
 
+static bool any_uses(derivation *d, const ir_ref *roots, int n, int k) {
+  const ir_ref zero = ir_real(d->g, 0);
+  for (int i = 0; i < n; i++) {
+    if (roots[i] != IR_NONE && ir_substitute(d->g, roots[i], &d->red[k], &zero, 1) != roots[i]) return true;
+  }
+  return false;
+}
+
 luattn_status recover_rows(derivation *d, ir_ref *roots, int n) {
   ir *g = d->g;
   renaming names = {.count = 0}, solved = {.count = 0};
   named_rows(d, &names);
+  for (int i = 0; i < n; i++) {
+    if (roots[i] != IR_NONE) roots[i] = ir_substitute(g, roots[i], names.from, names.to, names.count);
+  }
   for (int k = 0; k < d->num_red; k++) {
-    const ir_ref row = solve_reduction(d, &names, k);
+    if (!any_uses(d, roots, n, k)) continue;
+    ir_ref row = solve_reduction(d, &names, k);
+    if (row == IR_NONE) row = match_reduction(d, k);
     if (row != IR_NONE) rename_to(&solved, d->red[k], row);
   }
   for (int i = 0; i < n; i++) {
-    if (roots[i] == IR_NONE) continue;
-    roots[i] = ir_substitute(g, roots[i], names.from, names.to, names.count);
-    roots[i] = ir_substitute(g, roots[i], solved.from, solved.to, solved.count);
+    if (roots[i] != IR_NONE) roots[i] = ir_substitute(g, roots[i], solved.from, solved.to, solved.count);
   }
-  if (ir_failed(g)) return derivation_no_memory(d);
-  for (int i = 0; i < n; i++) {
-    if (roots[i] == IR_NONE || !ir_uses(g, roots[i], VAR_RED)) continue;
-    for (int k = 0; k < d->num_red; k++) {
-      const ir_ref zero = ir_real(g, 0);
-      if (ir_substitute(g, roots[i], &d->red[k], &zero, 1) == roots[i]) continue;
-      return luattn_fail(d->err, LUATTN_SPEC,
-                         "%s: online_func '%s': backward needs the value of a reduction (%s) that no row scalar holds; keep it in "
-                         "a row scalar of its own, or give forward and backward",
-                         d->t->file, d->o->name, reduction_name(d, k));
-    }
+  if (derivation_failed(d)) return derivation_no_memory(d);
+  for (int k = 0; k < d->num_red; k++) {
+    if (!any_uses(d, roots, n, k)) continue;
+    return luattn_fail(d->err, LUATTN_SPEC,
+                       "%s: online_func '%s': backward needs the value of a reduction (%s) that no row scalar holds; keep it in a "
+                       "row scalar of its own, or give forward and backward",
+                       d->t->file, d->o->name, reduction_name(d, k));
   }
   return LUATTN_OK;
 }

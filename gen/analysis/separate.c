@@ -246,6 +246,7 @@ static bool vanishes(derivation *d, const partials *p, int base, int k) {
 }
 
 static luattn_status not_separable(derivation *d, int k, const char *why) {
+  if (derivation_failed(d)) return derivation_no_memory(d);
   return luattn_fail(d->err, LUATTN_SPEC,
                      "%s: online_func '%s': backward is not separable because %s (%s); write backward = function(dp, p, "
                      "scalars, delta, b, h, q_idx, kv_idx) ... end",
@@ -324,5 +325,5 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
     d->live[k] = true;
     TRY(adjoint(d, p, k, of_p, of_lse));
   }
-  return ir_failed(d->g) ? derivation_no_memory(d) : LUATTN_OK;
+  return derivation_failed(d) ? derivation_no_memory(d) : LUATTN_OK;
 }

@@ -15,7 +15,10 @@ static bool close_to(double x, double y) {
 
 void derivation_simplify(derivation *d, ir_ref *roots, int n) {
   ir_ref *used = arena_array(d->a, (size_t)n + 1, sizeof *used);
-  if (used == NULL) return; /* roots stay as they are, which is correct */
+  if (used == NULL) {
+    d->no_memory = true;
+    return;
+  }
   int count = 0;
   for (int i = 0; i < n; i++) {
     if (roots[i] != IR_NONE) used[count++] = roots[i];
@@ -29,8 +32,12 @@ void derivation_simplify(derivation *d, ir_ref *roots, int n) {
 
 sample_lanes *derivation_eval(derivation *d, const ir_ref *roots, int n) {
   sample_lanes *out = arena_array(d->a, (size_t)n + 1, sizeof *out);
-  return out != NULL && !ir_failed(d->g) && sample_eval(d->s, roots, n, out) ? out : NULL;
+  if (out != NULL && !ir_failed(d->g) && sample_eval(d->s, roots, n, out)) return out;
+  d->no_memory = true;
+  return NULL;
 }
+
+bool derivation_failed(const derivation *d) { return d->no_memory || ir_failed(d->g); }
 
 luattn_status derivation_no_memory(derivation *d) {
   return luattn_fail(d->err, LUATTN_NO_MEMORY, "%s: online_func '%s': out of memory", d->t->file, d->o->name);
@@ -64,7 +71,7 @@ static luattn_status run_once(derivation *d) {
   derivation_simplify(d, &d->norm, 1);
   d->p = d->norm == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, d->prob, d->norm);
   derivation_simplify(d, &d->p, 1);
-  return ir_failed(g) ? derivation_no_memory(d) : LUATTN_OK;
+  return derivation_failed(d) ? derivation_no_memory(d) : LUATTN_OK;
 }
 
 static luattn_status check_linear(derivation *d) {

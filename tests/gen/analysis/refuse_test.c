@@ -1,0 +1,225 @@
+/* refuse_test.c: online functions whose backward cannot be derived, or that contradict themselves, are refused by name. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "rows.h"
+
+#define VAR(v) ir_variable(g, v, 0)
+#define OP2(op, x, y) ir_op2(g, IR_##op, x, y)
+#define OP1(op, x) ir_op1(g, IR_##op, x)
+
+static void expect_refusal(fixture *f, const char *const *words) {
+  derived_spec d;
+  luattn_error err;
+  if (derive_spec(f->a, &f->t, &d, &err) != LUATTN_SPEC) fail_msg("expected LUATTN_SPEC and '%s'", words[0]);
+  for (int i = 0; words[i] != NULL; i++) {
+    if (strstr(err.message, words[i]) == NULL) fail_msg("'%s' is not in the message: %s", words[i], err.message);
+  }
+  assert_non_null(strstr(err.message, "test.lua: online_func 'online':"));
+  assert_non_null(strchr(err.message, ';')); /* says what to do */
+}
+
+static void test_wrong_forward(void **state) {
+  (void)state;
+  fixture f;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  fixture_online(&f, SOFTMAX);
+  f.t.online.forward = OP1(EXP, OP2(SUB, VAR(VAR_SCORE), OP2(MUL, VAR(VAR_FINAL), ir_real(g, 2))));
+  expect_refusal(&f, (const char *[]){"forward disagrees with online_fwd", "for score", "give prob", "leave it out", NULL});
+  fixture_close(&f);
+}
+
+static void test_wrong_rescale(void **state) {
+  (void)state;
+  fixture f;
+  fixture_open(&f);
+  fixture_online(&f, SOFTMAX);
+  f.t.online.rescale = ir_real(f.t.g, 1);
+  expect_refusal(&f, (const char *[]){"tiles change the result", "o_scale", NULL});
+  fixture_close(&f);
+}
+
+static void test_wrong_next(void **state) {
+  (void)state;
+  fixture f;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  fixture_online(&f, SIGMOID);
+  traced_online *o = &f.t.online;
+  o->num_state = o->num_final = 1;
+  o->state_name[0] = o->final_name[0] = "last";
+  o->init[0] = ir_real(g, 0);
+  o->next[0] = OP1(REDUCE_SUM, VAR(VAR_SCORE)); /* forgets what was there */
+  o->final[0] = VAR(VAR_STATE);
+  expect_refusal(&f, (const char *[]){"tiles change the result", "last =", NULL});
+  fixture_close(&f);
+}
+
+static void test_epilogue(void **state) {
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    fixture f;
+    fixture_open(&f);
+    ir *g = f.t.g;
+    fixture_online(&f, SOFTMAX);
+    const ir_ref out = VAR(VAR_OUT);
+    f.t.online.out = i == 0 ? OP2(ADD, out, ir_real(g, 1)) : i == 1 ? OP2(MUL, out, out) : ir_real(g, 3);
+    expect_refusal(&f, (const char *[]){"online_fwd_epilogue is not linear in o", NULL});
+    fixture_close(&f);
+  }
+}
+
+/* A prob that tiles do not change is a product of an element's and a row's factor, so only stop_gradient can make the derivative of
+ * log prob by the row's sum depend on the score: here it holds the normaliser of the negative scores. */
+static void test_not_separable(void **state) {
+  (void)state;
+  fixture f;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  fixture_online(&f, RETENTION);
+  traced_online *o = &f.t.online;
+  const ir_ref s = VAR(VAR_SCORE), r = o->next[1];
+  const ir_ref below = OP2(DIV, OP1(RELU, OP1(NEG, s)), OP1(STOP_GRADIENT, r));
+  o->prob = OP2(SUB, OP2(DIV, OP1(RELU, s), r), below);
+  expect_refusal(&f, (const char *[]){"backward is not separable", "depends on the score", "reduce_sum kept in 'c'",
+                                      "write backward = function", NULL});
+  fixture_close(&f);
+}
+
+/* RetNet's normaliser without its sum: backward needs c where it exceeds 1, and r = max(c, 1) does not tell c. */
+static void test_lost_reduction(void **state) {
+  (void)state;
+  fixture f;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  traced_online *o = &f.t.online;
+  fixture_online(&f, IDENTITY);
+  const ir_ref r = VAR(VAR_STATE), a = OP1(ABS, VAR(VAR_SCORE));
+  o->num_state = 1;
+  o->state_name[0] = "r";
+  o->init[0] = ir_real(g, 0);
+  o->next[0] = OP2(ADD, r, OP1(REDUCE_SUM, a));
+  o->out = OP2(DIV, VAR(VAR_OUT), r);
+  derived_spec d;
+  luattn_error err;
+  assert_int_equal(derive_spec(f.a, &f.t, &d, &err), LUATTN_OK);
+  /* sinh(r) in place of r: known to no rule that recovers a sum from a state. */
+  const ir_ref sum = OP2(ADD, OP1(LOG, OP2(ADD, r, OP1(SQRT, OP2(ADD, OP2(MUL, r, r), ir_real(g, 1))))), OP1(REDUCE_SUM, a));
+  o->next[0] = OP2(MUL, ir_real(g, 0.5), OP2(SUB, OP1(EXP, sum), OP1(EXP, OP1(NEG, sum))));
+  expect_refusal(&f, (const char *[]){"that no row scalar holds", "reduce_sum in 'r'", "row scalar of its own", NULL});
+  fixture_close(&f);
+}
+
+/* max |s| as the normaliser itself: its derivative lives on one element. */
+static void test_live_maximum(void **state) {
+  (void)state;
+  fixture f;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  traced_online *o = &f.t.online;
+  fixture_online(&f, IDENTITY);
+  o->num_state = 1;
+  o->state_name[0] = "top";
+  o->init[0] = ir_real(g, 0);
+  o->next[0] = OP2(MAX, VAR(VAR_STATE), OP1(REDUCE_MAX, OP1(ABS, VAR(VAR_SCORE))));
+  o->out = OP2(DIV, VAR(VAR_OUT), VAR(VAR_STATE));
+  expect_refusal(&f, (const char *[]){"backward is not separable", "maximum does not cancel", "'top'", "write backward", NULL});
+  /* A backward of the user's own is taken as it is. */
+  o->backward = OP2(DIV, VAR(VAR_DP), VAR(VAR_FINAL));
+  o->num_final = 1;
+  o->final_name[0] = "top";
+  o->final[0] = VAR(VAR_STATE);
+  derived_spec d;
+  luattn_error err;
+  assert_int_equal(derive_spec(f.a, &f.t, &d, &err), LUATTN_OK);
+  assert_int_equal(d.num_saved, 1);
+  assert_non_null(strstr(d.how, "given by the spec"));
+  fixture_close(&f);
+}
+
+static void test_not_finite(void **state) {
+  (void)state;
+  fixture f;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  fixture_online(&f, IDENTITY);
+  const ir_ref s = VAR(VAR_SCORE);
+  f.t.online.prob = OP1(LOG, OP2(SUB, ir_real(g, -1), OP2(MUL, s, s)));
+  expect_refusal(&f, (const char *[]){"no finite prob", NULL});
+  fixture_close(&f);
+}
+
+static void test_too_many_reductions(void **state) {
+  (void)state;
+  fixture f;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  fixture_online(&f, IDENTITY);
+  for (int i = 0; i <= SPEC_MAX_RED; i++) {
+    const ir_ref term = OP2(MUL, VAR(VAR_SCORE), ir_real(g, 2 + i));
+    f.t.online.prob = OP2(ADD, f.t.online.prob, OP1(REDUCE_SUM, term));
+  }
+  expect_refusal(&f, (const char *[]){"more than 8 reductions", NULL});
+  fixture_close(&f);
+}
+
+/* ---- out of memory ---- */
+
+typedef struct failing { long left; } failing;
+
+static void *failing_realloc(void *user, void *ptr, size_t old_size, size_t new_size) {
+  failing *x = user;
+  (void)old_size;
+  if (new_size == 0) {
+    free(ptr);
+    return NULL;
+  }
+  return x->left-- > 0 ? realloc(ptr, new_size) : NULL;
+}
+
+static void test_no_memory(void **state) {
+  (void)state;
+  int refused = 0;
+  for (long allowed = 0;; allowed++) {
+    failing budget = {.left = 1000000};
+    const luattn_allocator allocator = {failing_realloc, &budget};
+    fixture f;
+    fixture_open(&f);
+    fixture_online(&f, SINK);
+    arena *a = arena_open(&allocator);
+    assert_non_null(a);
+    ir *g = ir_clone(a, f.t.g);
+    assert_non_null(g);
+    f.t.g = g;
+    f.t.a = a;
+    budget.left = allowed;
+    derived_spec d;
+    luattn_error err;
+    const luattn_status status = derive_spec(a, &f.t, &d, &err);
+    if (status != LUATTN_OK) {
+      assert_int_equal(status, LUATTN_NO_MEMORY);
+      refused++;
+    }
+    arena_close(a);
+    fixture_close(&f);
+    if (status == LUATTN_OK) break;
+    assert_true(allowed < 1000);
+  }
+  assert_true(refused > 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_wrong_forward), cmocka_unit_test(test_wrong_rescale), cmocka_unit_test(test_wrong_next),
+    cmocka_unit_test(test_epilogue), cmocka_unit_test(test_not_separable), cmocka_unit_test(test_lost_reduction), cmocka_unit_test(test_live_maximum),
+    cmocka_unit_test(test_not_finite), cmocka_unit_test(test_too_many_reductions), cmocka_unit_test(test_no_memory),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
