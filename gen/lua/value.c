@@ -110,11 +110,6 @@ operand value_arith(lua_State *L, ir_op op, operand a, operand b) {
     return (operand){.ref = ir_op2(g, op, a.ref, b.ref), .depth = depth};
   }
   const ir_ref x = ir_to_real(g, a.ref), y = ir_to_real(g, b.ref);
-  double exponent;
-  if (op == IR_POW && ir_is_const(g, y, &exponent) && exponent == 2) {
-    return (operand){.ref = ir_op2(g, IR_MUL, x, x),
-                     .depth = depth}; /* a square is exact and cheap, a power is neither */
-  }
   return (operand){.ref = ir_op2(g, op, x, y), .depth = depth};
 }
 

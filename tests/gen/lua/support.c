@@ -112,7 +112,8 @@ static double uniform(comparison *c, double lo, double hi) {
 
 static int below(comparison *c, int n) { return (int)uniform(c, 0, n); }
 
-/* What an input holds at an index: any fixed function will do, if it has few integers, so that ids collide. */
+/* What an input holds at an index: any fixed function will do, if it has few integers, so that ids collide.
+ */
 static double input_value(const luattn_input_info *info, int n, const long long *index) {
   uint64_t x = 0x9e3779b97f4a7c15u;
   for (const char *p = info->name; *p != '\0'; p++) x = (x ^ (uint64_t)*p) * 0x100000001b3u;
@@ -136,7 +137,8 @@ static double oracle_load(void *user, const char *input, int n, const long long 
   return 0;
 }
 
-static void trace_load(void *user, uint32_t input, int n, const double *const *index, int lanes, double *out) {
+static void trace_load(void *user, uint32_t input, int n, const double *const *index, int lanes,
+                       double *out) {
   const comparison *c = user;
   for (int i = 0; i < lanes; i++) {
     long long at[4] = {0};
@@ -162,19 +164,32 @@ static void draw_lane(comparison *c, int i) {
   if (below(c, 3) != 0) kv = q + below(c, 33) - 16; /* near the diagonal, where masks change */
   kv = kv < 0 ? 0 : kv >= kv_len ? kv_len - 1 : kv;
   const double values[][2] = {
-    {VAR_Q_LEN, q_len},  {VAR_KV_LEN, kv_len},   {VAR_HEADS_KV, heads_kv},    {VAR_HEADS, heads_kv * (1 + below(c, 4))},
-    {VAR_Q, q},          {VAR_KV, kv},           {VAR_B, below(c, 3)},        {VAR_SCORE, uniform(c, -4, 4)},
-    {VAR_POS, q},        {VAR_D, below(c, 128)}, {VAR_X, uniform(c, -3, 3)},  {VAR_OUT, uniform(c, -3, 3)},
-    {VAR_P, uniform(c, 0, 1)}, {VAR_DP, uniform(c, -2, 2)}, {VAR_DELTA, uniform(c, -2, 2)},
+      {VAR_Q_LEN, q_len},
+      {VAR_KV_LEN, kv_len},
+      {VAR_HEADS_KV, heads_kv},
+      {VAR_HEADS, heads_kv * (1 + below(c, 4))},
+      {VAR_Q, q},
+      {VAR_KV, kv},
+      {VAR_B, below(c, 3)},
+      {VAR_SCORE, uniform(c, -4, 4)},
+      {VAR_POS, q},
+      {VAR_D, below(c, 128)},
+      {VAR_X, uniform(c, -3, 3)},
+      {VAR_OUT, uniform(c, -3, 3)},
+      {VAR_P, uniform(c, 0, 1)},
+      {VAR_DP, uniform(c, -2, 2)},
+      {VAR_DELTA, uniform(c, -2, 2)},
   };
   for (size_t k = 0; k < sizeof values / sizeof *values; k++) c->var[(int)values[k][0]][i] = values[k][1];
   c->var[VAR_H][i] = below(c, (int)c->var[VAR_HEADS][i]);
-  for (int k = 0; k < c->spec.num_scalars; k++) c->scalar[k][i] = uniform(c, 0.2, 3) * c->spec.scalar_default[k];
+  for (int k = 0; k < c->spec.num_scalars; k++)
+    c->scalar[k][i] = uniform(c, 0.2, 3) * c->spec.scalar_default[k];
   for (int k = 0; k < SPEC_MAX_STATE; k++) c->state[k][i] = uniform(c, 0.1, 4);
   for (int k = 0; k < SPEC_MAX_FINAL; k++) c->final[k][i] = uniform(c, 0.1, 4);
 }
 
-/* The oracle's rows have one element: a reduction is its argument. Takes the innermost reductions out first. */
+/* The oracle's rows have one element: a reduction is its argument. Takes the innermost reductions out first.
+ */
 static ir_ref without_reductions(ir *g, ir_ref r) {
   while (ir_uses_op(g, r, IR_REDUCE_SUM) || ir_uses_op(g, r, IR_REDUCE_MAX)) {
     for (ir_ref i = 1; i <= r; i++) {
@@ -216,7 +231,8 @@ static void set_lane(comparison *c, int lane) {
     assert_int_equal(front_oracle_set(c->oracle, names[k], c->var[vars[k]][lane], NULL), LUATTN_OK);
   }
   for (int k = 0; k < c->spec.num_scalars; k++) {
-    assert_int_equal(front_oracle_set(c->oracle, c->spec.scalar_name[k], c->scalar[k][lane], NULL), LUATTN_OK);
+    assert_int_equal(front_oracle_set(c->oracle, c->spec.scalar_name[k], c->scalar[k][lane], NULL),
+                     LUATTN_OK);
   }
 }
 
@@ -236,9 +252,12 @@ static void compare(comparison *c, const char *hook, ir_ref traced, const ir_var
     const int n = arguments(c, var, num_var, lane, args);
     if (front_oracle_call(c->oracle, hook, args, n, &y, &err) != LUATTN_OK) fail_msg("%s", err.message);
     if (type == IR_BOOL ? x[lane] != y : !same(x[lane], y)) {
-      fail_msg("%s: %s: traced %.17g, plain Lua %.17g (b %g, h %g, q %g of %g, kv %g of %g, heads %g, score %.17g)", c->name,
-               hook, x[lane], y, c->var[VAR_B][lane], c->var[VAR_H][lane], c->var[VAR_Q][lane], c->var[VAR_Q_LEN][lane],
-               c->var[VAR_KV][lane], c->var[VAR_KV_LEN][lane], c->var[VAR_HEADS][lane], c->var[VAR_SCORE][lane]);
+      fail_msg(
+          "%s: %s: traced %.17g, plain Lua %.17g (b %g, h %g, q %g of %g, kv %g of %g, heads %g, score "
+          "%.17g)",
+          c->name, hook, x[lane], y, c->var[VAR_B][lane], c->var[VAR_H][lane], c->var[VAR_Q][lane],
+          c->var[VAR_Q_LEN][lane], c->var[VAR_KV][lane], c->var[VAR_KV_LEN][lane], c->var[VAR_HEADS][lane],
+          c->var[VAR_SCORE][lane]);
     }
     if (type == IR_BOOL) *(y != 0 ? &c->mask_kept : &c->mask_dropped) = true;
   }
@@ -274,8 +293,10 @@ void compare_with_oracle(const char *name, const char *source, size_t size, int 
   assert_non_null(c);
   *c = (comparison){.name = name, .a = arena_open(NULL), .seed = 20240229};
   if (front_trace(c->a, name, source, size, &c->spec, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  if (front_oracle_open(name, source, size, oracle_load, c, &c->oracle, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  const ir_var score[] = {VAR_SCORE, VAR_B, VAR_H, VAR_Q, VAR_KV}, mod[] = {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D};
+  if (front_oracle_open(name, source, size, oracle_load, c, &c->oracle, &err) != LUATTN_OK)
+    fail_msg("%s", err.message);
+  const ir_var score[] = {VAR_SCORE, VAR_B, VAR_H, VAR_Q, VAR_KV},
+               mod[] = {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D};
   const bool has_score_mod = !ir_is_var(c->spec.g, c->spec.score_mod, VAR_SCORE);
   for (int round = 0; round < rounds; round++) {
     for (int lane = 0; lane < IR_LANES; lane++) draw_lane(c, lane);

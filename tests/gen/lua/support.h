@@ -5,13 +5,12 @@
 #include "gen/ir/passes.h"
 #include "gen/lua/front.h"
 
-/* clang-format off: cmocka needs these first */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
+
+#include <cmocka.h> /* needs those above */
 
 typedef struct traced_file {
   arena *a;
@@ -32,8 +31,8 @@ int list_lua(const char *folder, char **path, int max);
 /* An expression in one line, as in `(le kv_idx (add q_idx 3))`. Lives in t->a. */
 const char *show(const traced_file *t, ir_ref r);
 
-/* Draws `rounds` blocks of 64 random index tuples and compares every hook of the spec in plain Lua with its trace:
- * masks exactly, numbers to 1e-12. Fails the test at the first difference. */
+/* Draws `rounds` blocks of 64 random index tuples and compares every hook of the spec in plain Lua with its
+ * trace: masks exactly, numbers to 1e-12. Fails the test at the first difference. */
 void compare_with_oracle(const char *name, const char *source, size_t size, int rounds);
 
 #endif

@@ -1,4 +1,5 @@
-/* Every file in tests/golden/spec is a spec with an error. Its first line says which: `-- expect:` and the whole message, or
+/* Every file in tests/golden/spec is a spec with an error. Its first line says which: `-- expect:` and the
+ * whole message, or
  * `-- expect-parts:` and pieces of it in order, apart by ` | `, where the rest is Lua's own wording. */
 #include "support.h"
 
@@ -14,7 +15,8 @@ static void expect_parts(const char *file, const char *message, char *parts) {
     char *end = strstr(part, " | ");
     if (end != NULL) *end = '\0';
     const char *found = strstr(at, part);
-    if (found == NULL || (part == parts && found != message)) fail_msg("%s: '%s' is not in: %s", file, part, message);
+    if (found == NULL || (part == parts && found != message))
+      fail_msg("%s: '%s' is not in: %s", file, part, message);
     at = found + strlen(part);
     part = end != NULL ? end + 3 : NULL;
   }
@@ -34,7 +36,8 @@ static void check_file(const char *path) {
   if (status != LUATTN_SPEC) fail_msg("%s: status %d, not LUATTN_SPEC", file, status);
   if (strncmp(expected, in_parts, sizeof in_parts - 1) == 0) {
     expect_parts(file, err.message, expected + sizeof in_parts - 1);
-  } else if (strncmp(expected, exact, sizeof exact - 1) != 0 || strcmp(expected + sizeof exact - 1, err.message) != 0) {
+  } else if (strncmp(expected, exact, sizeof exact - 1) != 0 ||
+             strcmp(expected + sizeof exact - 1, err.message) != 0) {
     fail_msg("%s\n  says    %s\n  but is  %s", file, expected, err.message);
   }
   arena_close(a);

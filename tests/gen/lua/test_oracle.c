@@ -21,7 +21,8 @@ static void test_examples(void **state) {
   }
 }
 
-/* The comparison must be able to fail: a spec that does not behave the same on numbers and on traced values. */
+/* The comparison must be able to fail: a spec that does not behave the same on numbers and on traced values.
+ */
 static double no_input(void *user, const char *input, int n, const long long *index) {
   (void)user, (void)input, (void)n, (void)index;
   return 0;
@@ -29,11 +30,14 @@ static double no_input(void *user, const char *input, int n, const long long *in
 
 static void test_errors_of_the_oracle(void **state) {
   (void)state;
-  static const char source[] = "return attention { scalars = { c = 2 }, score_mod = function(score, b, h, q_idx, kv_idx) return c * score end }";
+  static const char source[] =
+      "return attention { scalars = { c = 2 }, score_mod = function(score, b, h, q_idx, kv_idx) return c * "
+      "score end }";
   front_oracle *o;
   luattn_error err;
   double args[5] = {1.5, 0, 0, 0, 0}, x;
-  assert_int_equal(front_oracle_open("a.lua", source, sizeof source - 1, no_input, NULL, &o, &err), LUATTN_OK);
+  assert_int_equal(front_oracle_open("a.lua", source, sizeof source - 1, no_input, NULL, &o, &err),
+                   LUATTN_OK);
   assert_int_equal(front_oracle_call(o, "score_mod", args, 5, &x, &err), LUATTN_OK);
   assert_true(x == 3);
   assert_int_equal(front_oracle_set(o, "c", -1, &err), LUATTN_OK);
@@ -52,6 +56,7 @@ static void test_errors_of_the_oracle(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_examples), cmocka_unit_test(test_errors_of_the_oracle)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_examples),
+                                     cmocka_unit_test(test_errors_of_the_oracle)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
