@@ -1,0 +1,223 @@
+/* mask_test.c: the masks that people use, against brute force at many lengths and tile sizes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "masks.h"
+
+#define I(x) ir_int(g, x)
+#define ADD(x, y) ir_op2(g, IR_ADD, x, y)
+#define SUB(x, y) ir_op2(g, IR_SUB, x, y)
+#define MUL(x, y) ir_op2(g, IR_MUL, x, y)
+#define FLOORDIV(x, y) ir_op2(g, IR_FLOORDIV, x, I(y))
+#define MOD(x, y) ir_op2(g, IR_MOD, x, I(y))
+#define MIN(x, y) ir_op2(g, IR_MIN, x, y)
+#define MAX(x, y) ir_op2(g, IR_MAX, x, y)
+#define ABS(x) ir_op1(g, IR_ABS, x)
+#define LT(x, y) ir_op2(g, IR_LT, x, y)
+#define LE(x, y) ir_op2(g, IR_LE, x, y)
+#define EQ(x, y) ir_op2(g, IR_EQ, x, y)
+#define AND(x, y) ir_op2(g, IR_AND, x, y)
+#define OR(x, y) ir_op2(g, IR_OR, x, y)
+#define NOT(x) ir_op1(g, IR_NOT, x)
+
+typedef ir_ref mask_builder(ir *g, ir_ref q, ir_ref kv);
+
+static ir_ref ids_at(ir *g, ir_ref i) { return ir_load(g, 0, IR_INT, &i, 1); }
+static ir_ref q_length(ir *g) { return ir_variable(g, VAR_Q_LEN, 0); }
+static ir_ref kv_length(ir *g) { return ir_variable(g, VAR_KV_LEN, 0); }
+
+static ir_ref causal(ir *g, ir_ref q, ir_ref kv) { return LE(kv, q); }
+static ir_ref causal_bottom_right(ir *g, ir_ref q, ir_ref kv) { return LE(kv, SUB(ADD(q, kv_length(g)), q_length(g))); }
+static ir_ref window(ir *g, ir_ref q, ir_ref kv) { return AND(LE(kv, q), LT(SUB(q, kv), I(5))); }
+static ir_ref two_sided(ir *g, ir_ref q, ir_ref kv) { return LE(ABS(SUB(q, kv)), I(4)); }
+static ir_ref scalar_window(ir *g, ir_ref q, ir_ref kv) { /* window is a run-time REAL */
+  return AND(LE(kv, q), LT(SUB(q, kv), ir_variable(g, VAR_SCALAR, 0)));
+}
+static ir_ref prefix(ir *g, ir_ref q, ir_ref kv) { return OR(LT(kv, I(7)), LE(kv, q)); }
+static ir_ref prefix_of_batch(ir *g, ir_ref q, ir_ref kv) {
+  const ir_ref b = ir_variable(g, VAR_B, 0);
+  return OR(LT(kv, ir_load(g, 1, IR_INT, &b, 1)), NOT(LT(q, kv)));
+}
+static ir_ref block_causal(ir *g, ir_ref q, ir_ref kv) { return LE(FLOORDIV(kv, 4), FLOORDIV(q, 4)); }
+static ir_ref document(ir *g, ir_ref q, ir_ref kv) { return EQ(ids_at(g, q), ids_at(g, kv)); }
+static ir_ref causal_document(ir *g, ir_ref q, ir_ref kv) { return AND(causal(g, q, kv), document(g, q, kv)); }
+static ir_ref dilated(ir *g, ir_ref q, ir_ref kv) {
+  return AND(LE(ABS(SUB(q, kv)), I(9)), EQ(MOD(SUB(q, kv), 3), I(0)));
+}
+static ir_ref longformer(ir *g, ir_ref q, ir_ref kv) {
+  return OR(OR(LE(ABS(SUB(q, kv)), I(3)), LT(q, I(2))), LT(kv, I(2)));
+}
+static ir_ref block_diffusion(ir *g, ir_ref q, ir_ref kv) {
+  const ir_ref half = FLOORDIV(q_length(g), 2);
+  const ir_ref qn = LT(q, half), kn = LT(kv, half);
+  const ir_ref qb = FLOORDIV(ir_op3(g, IR_SELECT, qn, q, SUB(q, half)), 4);
+  const ir_ref kb = FLOORDIV(ir_op3(g, IR_SELECT, kn, kv, SUB(kv, half)), 4);
+  const ir_ref diagonal = AND(EQ(qb, kb), OR(AND(qn, kn), AND(NOT(qn), NOT(kn))));
+  const ir_ref offset = AND(LT(kb, qb), AND(qn, NOT(kn)));
+  return OR(OR(diagonal, offset), AND(LE(kb, qb), AND(NOT(qn), NOT(kn))));
+}
+/* Rows of 6 positions; a 3 x 3 window that stays inside the grid. */
+static ir_ref neighborhood(ir *g, ir_ref q, ir_ref kv) {
+  const ir_ref high = SUB(FLOORDIV(q_length(g), 6), I(2));
+  const ir_ref y = MIN(MAX(FLOORDIV(q, 6), I(1)), high), x = MIN(MAX(MOD(q, 6), I(1)), I(4));
+  return AND(LE(ABS(SUB(y, FLOORDIV(kv, 6))), I(1)), LE(ABS(SUB(x, MOD(kv, 6))), I(1)));
+}
+
+enum { RANGES = 1, TIGHT = 2, EXACT = 4 }; /* both ranges are bounded; they are the best; so are classes */
+
+static const struct { const char *name; mask_builder *build; int claims; } masks[] = {
+  {"causal", causal, TIGHT | EXACT},
+  {"causal_bottom_right", causal_bottom_right, TIGHT | EXACT},
+  {"window", window, RANGES | TIGHT | EXACT},
+  {"two_sided", two_sided, RANGES | TIGHT | EXACT},
+  {"scalar_window", scalar_window, RANGES | TIGHT | EXACT},
+  {"prefix", prefix, TIGHT | EXACT},
+  {"prefix_of_batch", prefix_of_batch, TIGHT | EXACT},
+  {"block_causal", block_causal, TIGHT | EXACT},
+  {"document", document, EXACT},
+  {"causal_document", causal_document, 0},
+  {"dilated", dilated, RANGES},
+  {"longformer", longformer, 0},
+  {"block_diffusion", block_diffusion, 0},
+  {"neighborhood", neighborhood, RANGES},
+};
+
+static void fill_inputs(mask_case *c, int run) {
+  int id = 0;
+  for (int i = 0; i < MAX_LEN; i++) {
+    c->ids[i] = id;
+    if ((i * 7 + run * 5) % 11 < 2) id += 1 + run % 3;
+  }
+  c->prefix[0] = run % 9;
+  c->prefix[1] = 12;
+  c->window = 1 + run % 6;
+}
+
+static void test_named(void **state) {
+  (void)state;
+  static const int lengths[][2] = {{1, 1}, {17, 17}, {48, 48}, {13, 40}, {40, 13}, {31, 29}, {36, 36}, {1, 48}, {48, 1}};
+  static const int tiles[][2] = {{1, 1}, {4, 4}, {8, 16}, {16, 8}, {5, 7}, {64, 64}};
+  for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) {
+    mask_case c;
+    mask_open(&c);
+    ir *g = c.t.g;
+    mask_analyse_case(&c, masks[i].build(g, ir_variable(g, VAR_Q, 0), ir_variable(g, VAR_KV, 0)));
+    assert_true(c.m.max_len >= 1 << 24);
+    for (int run = 0; run < (int)(sizeof lengths / sizeof lengths[0]); run++) {
+      c.q_len = lengths[run][0];
+      c.kv_len = lengths[run][1];
+      c.b = run % 2;
+      fill_inputs(&c, run);
+      for (size_t k = 0; k < sizeof tiles / sizeof tiles[0]; k++) {
+        mask_check(&c, masks[i].name, tiles[k][0], tiles[k][1], masks[i].claims & EXACT, masks[i].claims & TIGHT);
+      }
+    }
+    if (masks[i].claims & RANGES) {
+      assert_true(c.m.kv_lo != IR_NONE && c.m.kv_hi != IR_NONE && c.m.q_lo != IR_NONE && c.m.q_hi != IR_NONE);
+    }
+    mask_close(&c);
+  }
+}
+
+static void test_forms(void **state) {
+  (void)state;
+  mask_case c;
+  mask_open(&c);
+  ir *g = c.t.g;
+  const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0);
+  mask_analyse_case(&c, causal(g, q, kv));
+  assert_int_equal(c.m.kv_lo, IR_NONE);
+  assert_int_equal(c.m.kv_hi, ADD(ir_variable(g, VAR_TILE, VAR_Q1), I(1)));
+  assert_int_equal(c.m.q_lo, ir_variable(g, VAR_TILE, VAR_KV0));
+  assert_int_equal(c.m.q_hi, IR_NONE);
+  assert_int_equal(c.m.num_stats, 0);
+  assert_non_null(strstr(c.m.how, "kv of a q tile: bounded above"));
+
+  mask_analyse_case(&c, ir_bool(g, true));
+  assert_int_equal(c.m.keep, IR_NONE);
+  mask_analyse_case(&c, ir_bool(g, false));
+  assert_int_equal(c.m.kv_hi, I(0));
+  c.t.block_mask = IR_NONE;
+  luattn_error err;
+  assert_int_equal(mask_analyse(c.a, &c.t, &c.m, &err), LUATTN_OK);
+  assert_int_equal(c.m.keep, IR_NONE);
+  assert_int_equal(mask_tile_class(g, &c.m, NULL, NULL), 2);
+  mask_close(&c);
+}
+
+static void test_stats(void **state) {
+  (void)state;
+  mask_case c;
+  mask_open(&c);
+  ir *g = c.t.g;
+  const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0);
+  mask_analyse_case(&c, causal_document(g, q, kv));
+  assert_int_equal(c.m.num_stats, 2);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(c.m.stat[i].input, 0);
+    assert_int_equal(c.m.stat[i].axis, 0);
+  }
+  assert_true(c.m.stat[0].along_q != c.m.stat[1].along_q);
+  assert_non_null(strstr(c.m.how, "'ids' along q"));
+  /* Not at a position itself, or not one number per position: no statistics. */
+  const ir_ref shifted = ids_at(g, ADD(kv, I(1))), b = ir_variable(g, VAR_B, 0);
+  mask_analyse_case(&c, AND(EQ(shifted, I(3)), LT(kv, ir_load(g, 1, IR_INT, &b, 1))));
+  assert_int_equal(c.m.num_stats, 0);
+  const ir_ref by_batch[2] = {b, q}, by_column[2] = {kv, q};
+  const ir_ref good = ir_load(g, 0, IR_INT, by_batch, 2), bad = ir_load(g, 0, IR_INT, by_column, 2);
+  c.t.block_mask = AND(LT(good, I(4)), LT(bad, I(5)));
+  luattn_error err;
+  assert_int_equal(mask_analyse(c.a, &c.t, &c.m, &err), LUATTN_OK);
+  assert_int_equal(c.m.num_stats, 1);
+  assert_int_equal(c.m.stat[0].axis, 1);
+  assert_true(c.m.stat[0].along_q);
+  mask_close(&c);
+}
+
+/* A range whose own arithmetic would overflow at useful lengths is given up, and costs no length. */
+static void test_overflowing_range(void **state) {
+  (void)state;
+  mask_case c;
+  mask_open(&c);
+  ir *g = c.t.g;
+  const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0), b = ir_variable(g, VAR_B, 0);
+  const ir_ref blocks = ir_load(g, 1, IR_INT, &b, 1);
+  mask_analyse_case(&c, AND(LT(FLOORDIV(kv, 64), blocks), LE(kv, q)));
+  assert_true(c.m.max_len >= 1 << 24);
+  mask_close(&c);
+}
+
+static void test_levels(void **state) {
+  (void)state;
+  mask_case c;
+  mask_open(&c);
+  ir *g = c.t.g;
+  const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0), h = ir_variable(g, VAR_H, 0);
+  const ir_ref slope = ir_load(g, 0, IR_REAL, &h, 1), at_q = ir_load(g, 0, IR_REAL, &q, 1), both = SUB(kv, q);
+  const ir_ref at_both = ir_load(g, 0, IR_REAL, &both, 1), length = MUL(kv_length(g), I(2));
+  const ir_ref state0 = ADD(ir_variable(g, VAR_STATE, 0), slope), red = ADD(ir_variable(g, VAR_RED, 0), state0);
+  const ir_ref column = MUL(slope, kv), score = ADD(ir_variable(g, VAR_SCORE, 0), slope);
+  const ir_ref dp = ir_variable(g, VAR_DP, 0), sum = ir_op1(g, IR_REDUCE_SUM, score);
+  const struct { ir_ref r; ir_level level; } want[] = {
+    {slope, LEVEL_HEAD}, {length, LEVEL_HEAD}, {at_q, LEVEL_ROW}, {state0, LEVEL_ROW}, {red, LEVEL_ROW}, {sum, LEVEL_ROW},
+    {column, LEVEL_COL}, {at_both, LEVEL_ELEMENT}, {score, LEVEL_ELEMENT}, {dp, LEVEL_ELEMENT},
+    {ADD(column, at_q), LEVEL_ELEMENT}, {ir_variable(g, VAR_DELTA, 0), LEVEL_ROW},
+    {ADD(ir_variable(g, VAR_ROW, 3), ir_variable(g, VAR_DLSE, 0)), LEVEL_ROW},
+  };
+  uint8_t *level = arena_array(c.a, ir_count(g), 1);
+  analyse_levels(g, level);
+  for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) assert_int_equal(level[want[i].r], want[i].level);
+  mask_close(&c);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_named), cmocka_unit_test(test_forms), cmocka_unit_test(test_stats),
+    cmocka_unit_test(test_overflowing_range), cmocka_unit_test(test_levels),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
