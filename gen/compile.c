@@ -52,6 +52,9 @@ static const char *add_line(arena *a, const char *text, const char *line) {
   return both != NULL ? both : text;
 }
 
+/* A few registers that are spilled outside of the inner loops cost less than smaller tiles would. */
+enum { SPILLS_ACCEPTED = 64 };
+
 /* What ptxas could not keep in registers, by entry: a plan that spills after all says so. */
 static const char *explain_damage(const compilation *c, const nvrtc_result *r) {
   const char *why = c->plan.why;
@@ -65,7 +68,9 @@ static const char *explain_damage(const compilation *c, const nvrtc_result *r) {
     if (!is_launched(c, e->name)) continue;
     if (e->spill_bytes > 0)
       line = arena_printf(c->a, "%s spills %d bytes: %s", e->name, e->spill_bytes,
-                          c->plan.forced ? "the tiles were asked for" : "no other tiles of the table do better");
+                          c->plan.forced                       ? "the tiles were asked for"
+                          : e->spill_bytes <= SPILLS_ACCEPTED ? "less than smaller tiles would cost"
+                                                              : "no other tiles of the table do better");
     else if (e->stack_bytes > 0)
       line = arena_printf(c->a, "%s has %d bytes of stack, for an accurate function", e->name, e->stack_bytes);
     if (line != NULL) why = add_line(c->a, why, line);
@@ -73,7 +78,7 @@ static const char *explain_damage(const compilation *c, const nvrtc_result *r) {
   return why;
 }
 
-/* Compiles; a plan that spills gives way to the next of the table, unless the caller forced it. */
+/* Compiles; a plan that spills more gives way to the next of the table, unless the caller forced it. */
 static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out, luattn_error *err) {
   nvrtc lib;
   TRY(nvrtc_open(&c->nvrtc, &lib, err));
@@ -89,7 +94,7 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
     if (status != LUATTN_OK) return status;
     const int spills = damage(&attempt, &r);
     if (least < 0 || spills < least) *c = attempt, *out = r, least = spills;
-    if (spills == 0 || !source_alternative(&attempt)) break;
+    if (spills <= SPILLS_ACCEPTED || !source_alternative(&attempt)) break;
   }
   c->plan.why = explain_damage(c, out);
   return LUATTN_OK;

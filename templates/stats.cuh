@@ -11,6 +11,7 @@ LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int 
   const int blocks = ceil_div(in.size[axis], block);
   const int from = int(max(min(at.lo, last), i64(0))) / block, to = int(max(min(at.hi, last), i64(0))) / block;
   ivi bounds = ivi_make(IVI_INF, -IVI_INF);
+#pragma unroll 1
   for (int j = from; j <= to; ++j) {
     const int *low_high = stat + (row * blocks + j) * 2;
     bounds = ivi_make(min(bounds.lo, i64(low_high[0])), max(bounds.hi, i64(low_high[1])));
