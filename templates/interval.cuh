@@ -1,9 +1,10 @@
-// interval.cuh: interval arithmetic for every op of the IR, one source for the compiler (C11, see gen/ir/interval.h) and for
-// generated tile classifiers (CUDA C++). An op's function is a prefix for the type of its last argument (iv_ real,
-// ivi_ integer, tri_ boolean) and the stem that ops.def names: iv_mul, ivi_lt, tri_select.
+// interval.cuh: interval arithmetic for every op of the IR, one source for the compiler (C11, see
+// gen/ir/interval.h) and for generated tile classifiers (CUDA C++). An op's function is a prefix for the type
+// of its last argument (iv_ real, ivi_ integer, tri_ boolean) and the stem that ops.def names: iv_mul,
+// ivi_lt, tri_select.
 //
-// Sound: whatever values the arguments take inside their bounds, the value computed on the device (float, with fast
-// approximations or without; or double) or on the CPU (double) lies inside the result's bounds.
+// Sound: whatever values the arguments take inside their bounds, the value computed on the device (float,
+// with fast approximations or without; or double) or on the CPU (double) lies inside the result's bounds.
 #ifndef LUATTN_INTERVAL_CUH
 #define LUATTN_INTERVAL_CUH
 
@@ -18,15 +19,22 @@
 #endif
 
 // Real: every value that is a number lies in [lo, hi]; it may be NaN only if `nan`. Ends may be infinite.
-typedef struct iv { double lo, hi; bool nan; } iv;
+typedef struct iv {
+  double lo, hi;
+  bool nan;
+} iv;
 
 // Integer, inclusive. Ends saturate: lo = -IVI_INF is no lower bound, hi = IVI_INF no upper bound.
-typedef struct ivi { long long lo, hi; } ivi;
+typedef struct ivi {
+  long long lo, hi;
+} ivi;
 #define IVI_INF (1ll << 60)
 
-typedef struct tri { bool can_be_false, can_be_true; } tri;
+typedef struct tri {
+  bool can_be_false, can_be_true;
+} tri;
 
-// ---------------------------------------------------------------------------------------------------------------- making
+// ---- making
 
 IV_FN iv iv_make(double lo, double hi, bool nan) {
   iv r;
@@ -65,12 +73,12 @@ IV_FN bool iv_unbounded(iv a) { return a.lo == -IV_INF || a.hi == IV_INF; }
 IV_FN iv iv_hull(iv a, iv b) { return iv_make(iv_least(a.lo, b.lo), iv_most(a.hi, b.hi), a.nan || b.nan); }
 IV_FN ivi ivi_hull(ivi a, ivi b) { return ivi_make(a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi); }
 
-// -------------------------------------------------------------------------------------------------------------- rounding
-// Correctly rounded ops are monotone, so the float (or double) result lies between the float below the exact lower end and
-// the float above the exact upper end. Subnormals may be flushed to zero.
+// ---- rounding
+// Correctly rounded ops are monotone, so the float (or double) result lies between the float below the exact
+// lower end and the float above the exact upper end. Subnormals may be flushed to zero.
 
-#define IV_TINY 1.1754943508222875e-38    // smallest normal float
-#define IV_HUGE 3.4028234663852886e38     // largest float
+#define IV_TINY 1.1754943508222875e-38  // smallest normal float
+#define IV_HUGE 3.4028234663852886e38   // largest float
 
 IV_FN double iv_float_below(double x) {
   if (x != x || x < -IV_HUGE) return -IV_INF;
@@ -84,7 +92,8 @@ IV_FN double iv_float_above(double x) { return -iv_float_below(-x); }
 // Ends computed in double, of an op that float computes with correct rounding.
 IV_FN iv iv_rounded(double lo, double hi, bool nan) {
   if (lo != lo || hi != hi) return iv_all();
-  const double below = iv_float_below(lo), above = iv_float_above(hi); // an overflow here need not be one there
+  const double below = iv_float_below(lo),
+               above = iv_float_above(hi);  // an overflow here need not be one there
   return iv_make(below == IV_INF ? IV_HUGE : below, above == -IV_INF ? -IV_HUGE : above, nan);
 }
 // Ends of an op that may be computed with the given relative and absolute error.
@@ -94,11 +103,11 @@ IV_FN iv iv_widened(double lo, double hi, double relative, double absolute, bool
   const double h = iv_abs_of(hi) < IV_INF ? hi + (iv_abs_of(hi) * relative + absolute) : hi;
   return iv_rounded(l, h, nan);
 }
-// The error of the device's approximations of exp and its relatives, generously; of those that lose relative accuracy
-// where the result is near zero; and of division, square root.
-#define IV_REL_FUNCTION 6.103515625e-5   // 2^-14
-#define IV_ABS_FUNCTION 3.814697265625e-6 // 2^-18
-#define IV_REL_DIVISION 9.5367431640625e-7 // 2^-20
+// The error of the device's approximations of exp and its relatives, generously; of those that lose relative
+// accuracy where the result is near zero; and of division, square root.
+#define IV_REL_FUNCTION 6.103515625e-5      // 2^-14
+#define IV_ABS_FUNCTION 3.814697265625e-6   // 2^-18
+#define IV_REL_DIVISION 9.5367431640625e-7  // 2^-20
 IV_FN iv iv_relative(double lo, double hi, bool nan) { return iv_widened(lo, hi, IV_REL_FUNCTION, 0, nan); }
 IV_FN iv iv_absolute(double lo, double hi, bool nan) {
   return iv_widened(lo, hi, IV_REL_FUNCTION, IV_ABS_FUNCTION, nan);
@@ -115,7 +124,7 @@ IV_FN iv iv_any(iv a) {
 IV_FN iv iv_same(iv a) { return a; }
 IV_FN ivi ivi_same(ivi a) { return a; }
 
-// ------------------------------------------------------------------------------------------------------- real arithmetic
+// ---- real arithmetic
 
 IV_FN iv iv_neg(iv a) { return iv_make(-a.hi, -a.lo, a.nan); }
 
@@ -133,13 +142,14 @@ IV_FN iv iv_product(iv a, iv b) {
   const double p = iv_end_mul(a.lo, b.lo), q = iv_end_mul(a.lo, b.hi);
   const double r = iv_end_mul(a.hi, b.lo), s = iv_end_mul(a.hi, b.hi);
   const bool clash = (iv_unbounded(a) && iv_has(b, 0)) || (iv_unbounded(b) && iv_has(a, 0));
-  return iv_make(iv_least(iv_least(p, q), iv_least(r, s)), iv_most(iv_most(p, q), iv_most(r, s)), a.nan || b.nan || clash);
+  return iv_make(iv_least(iv_least(p, q), iv_least(r, s)), iv_most(iv_most(p, q), iv_most(r, s)),
+                 a.nan || b.nan || clash);
 }
 IV_FN iv iv_mul(iv a, iv b) {
   const iv p = iv_product(a, b);
   return iv_rounded(p.lo, p.hi, p.nan);
 }
-IV_FN iv iv_square(iv a) { // a * a of one node
+IV_FN iv iv_square(iv a) {  // a * a of one node
   const double l = a.lo * a.lo, h = a.hi * a.hi;
   return iv_rounded(iv_has(a, 0) ? 0 : iv_least(l, h), iv_most(l, h), a.nan);
 }
@@ -151,7 +161,8 @@ IV_FN iv iv_quotient(iv a, iv b) {
   const bool clash = iv_unbounded(a) && iv_unbounded(b);
   if (clash) return iv_all();
   const double p = a.lo / b.lo, q = a.lo / b.hi, r = a.hi / b.lo, s = a.hi / b.hi;
-  return iv_make(iv_least(iv_least(p, q), iv_least(r, s)), iv_most(iv_most(p, q), iv_most(r, s)), a.nan || b.nan);
+  return iv_make(iv_least(iv_least(p, q), iv_least(r, s)), iv_most(iv_most(p, q), iv_most(r, s)),
+                 a.nan || b.nan);
 }
 // A divisor that float could flush to zero counts as zero.
 IV_FN bool iv_may_be_zero(iv b) { return b.lo < IV_TINY && b.hi > -IV_TINY; }
@@ -168,17 +179,18 @@ IV_FN iv iv_div(iv a, iv b) {
 IV_FN iv iv_floor(iv a) { return iv_make(floor(a.lo), floor(a.hi), a.nan); }
 IV_FN iv iv_floordiv(iv a, iv b) {
   if (iv_may_be_zero(b)) return iv_all();
-  const iv q = iv_quotient(a, b); // this division is correctly rounded on the device too
+  const iv q = iv_quotient(a, b);  // this division is correctly rounded on the device too
   return iv_floor(iv_rounded(q.lo, q.hi, q.nan));
 }
 
-IV_FN double iv_end_mod(double x, double m) { // m > 0
+IV_FN double iv_end_mod(double x, double m) {  // m > 0
   const double r = fmod(x, m);
   return r < 0 ? r + m : r;
 }
 IV_FN iv iv_mod_positive(iv a, double least, double most, bool nan) {
   const double width = a.hi - a.lo;
-  if (least == most && width * 1.000001 < most) { // one period at most: a sawtooth, which either jumps inside or does not
+  if (least == most &&
+      width * 1.000001 < most) {  // one period at most: a sawtooth, which either jumps inside or does not
     const double lo = iv_end_mod(a.lo, most), hi = iv_end_mod(a.hi, most);
     if (lo <= hi) return iv_widened(lo, hi, 1e-6, 0, nan);
   }
@@ -210,18 +222,22 @@ IV_FN iv iv_sign(iv a) {
 }
 IV_FN iv iv_relu(iv a) { return iv_make(a.nan ? 0 : iv_most(a.lo, 0), iv_most(a.hi, 0), false); }
 
-// ------------------------------------------------------------------------------------------------------------- functions
+// ---- functions
 
 IV_FN iv iv_at_least(iv a, double lo) { return iv_make(iv_most(a.lo, lo), iv_most(a.hi, lo), a.nan); }
 
 IV_FN iv iv_exp(iv a) { return iv_at_least(iv_relative(exp(a.lo), exp(a.hi), a.nan), 0); }
 IV_FN iv iv_exp2(iv a) { return iv_at_least(iv_relative(exp2(a.lo), exp2(a.hi), a.nan), 0); }
 IV_FN iv iv_log(iv a) {
-  if (a.lo < IV_TINY) return a.lo < 0 || a.hi < IV_TINY ? iv_all() : iv_make(-IV_INF, iv_absolute(0, log(a.hi), false).hi, a.nan);
+  if (a.lo < IV_TINY)
+    return a.lo < 0 || a.hi < IV_TINY ? iv_all()
+                                      : iv_make(-IV_INF, iv_absolute(0, log(a.hi), false).hi, a.nan);
   return iv_absolute(log(a.lo), log(a.hi), a.nan);
 }
 IV_FN iv iv_log2(iv a) {
-  if (a.lo < IV_TINY) return a.lo < 0 || a.hi < IV_TINY ? iv_all() : iv_make(-IV_INF, iv_absolute(0, log2(a.hi), false).hi, a.nan);
+  if (a.lo < IV_TINY)
+    return a.lo < 0 || a.hi < IV_TINY ? iv_all()
+                                      : iv_make(-IV_INF, iv_absolute(0, log2(a.hi), false).hi, a.nan);
   return iv_absolute(log2(a.lo), log2(a.hi), a.nan);
 }
 IV_FN iv iv_log1p(iv a) {
@@ -229,11 +245,12 @@ IV_FN iv iv_log1p(iv a) {
   return iv_absolute(log1p(a.lo), log1p(a.hi), a.nan);
 }
 IV_FN iv iv_sqrt(iv a) {
-  if (a.lo < 0) return a.hi < 0 ? iv_all() : iv_make(0, iv_widened(0, sqrt(a.hi), IV_REL_DIVISION, 0, false).hi, true);
+  if (a.lo < 0)
+    return a.hi < 0 ? iv_all() : iv_make(0, iv_widened(0, sqrt(a.hi), IV_REL_DIVISION, 0, false).hi, true);
   return iv_at_least(iv_widened(sqrt(a.lo < IV_TINY ? 0 : a.lo), sqrt(a.hi), IV_REL_DIVISION, 0, a.nan), 0);
 }
 IV_FN iv iv_rsqrt(iv a) {
-  if (a.hi < IV_TINY || a.lo <= 0) return iv_all(); // of -0 it is -inf
+  if (a.hi < IV_TINY || a.lo <= 0) return iv_all();  // of -0 it is -inf
   const double lo = 1 / sqrt(a.hi), hi = a.lo < IV_TINY ? IV_INF : 1 / sqrt(a.lo);
   return iv_at_least(iv_widened(lo, hi, IV_REL_DIVISION, 0, a.nan), 0);
 }
@@ -248,17 +265,21 @@ IV_FN iv iv_softplus(iv a) { return iv_absolute(iv_end_softplus(a.lo), iv_end_so
 
 // gelu and silu fall to one minimum and rise from there; towards -inf they tend to 0 from below.
 IV_FN iv iv_valley(iv a, double low, double at_low, double at_lo, double at_hi) {
-  const bool nan = a.nan || a.lo == -IV_INF; // -inf * 0
+  const bool nan = a.nan || a.lo == -IV_INF;  // -inf * 0
   if (a.lo >= low) return iv_absolute(at_lo, at_hi, nan);
   if (a.hi <= low) return iv_absolute(at_hi, at_lo, nan);
   return iv_absolute(at_low, iv_most(at_lo, at_hi), nan);
 }
-IV_FN double iv_end_gelu(double x) { return x < -40 ? 0 : x == IV_INF ? x : 0.5 * x * erfc(-0.70710678118654752440 * x); }
+IV_FN double iv_end_gelu(double x) {
+  return x < -40 ? 0 : x == IV_INF ? x : 0.5 * x * erfc(-0.70710678118654752440 * x);
+}
 IV_FN iv iv_gelu(iv a) {
   return iv_valley(a, -0.75179162, -0.16997121, iv_end_gelu(a.lo), iv_end_gelu(a.hi));
 }
 IV_FN double iv_end_silu(double x) { return x < -100 ? 0 : x == IV_INF ? x : x / (1 + exp(-x)); }
-IV_FN iv iv_silu(iv a) { return iv_valley(a, -1.27846454, -0.27846455, iv_end_silu(a.lo), iv_end_silu(a.hi)); }
+IV_FN iv iv_silu(iv a) {
+  return iv_valley(a, -1.27846454, -0.27846455, iv_end_silu(a.lo), iv_end_silu(a.hi));
+}
 
 IV_FN iv iv_sin(iv a) { return iv_absolute(-1, 1, a.nan || iv_unbounded(a)); }
 IV_FN iv iv_cos(iv a) { return iv_sin(a); }
@@ -268,7 +289,7 @@ IV_FN iv iv_pow_corners(iv a, iv b) {
   const double p = pow(a.lo, b.lo), q = pow(a.lo, b.hi), r = pow(a.hi, b.lo), s = pow(a.hi, b.hi);
   if (p != p || q != q || r != r || s != s) return iv_all();
   double lo = iv_least(iv_least(p, q), iv_least(r, s)), hi = iv_most(iv_most(p, q), iv_most(r, s));
-  if (iv_has(a, 1) || iv_has(b, 0)) { // 1^inf and inf^0 are 1, whatever the limits
+  if (iv_has(a, 1) || iv_has(b, 0)) {  // 1^inf and inf^0 are 1, whatever the limits
     lo = iv_least(lo, 1);
     hi = iv_most(hi, 1);
   }
@@ -277,7 +298,7 @@ IV_FN iv iv_pow_corners(iv a, iv b) {
 IV_FN iv iv_pow(iv a, iv b) {
   if (a.lo >= 0) {
     if (a.lo < IV_TINY) a.lo = 0;
-    if (a.lo == 0 && b.lo < 0) return iv_all(); // of -0 it may be -inf
+    if (a.lo == 0 && b.lo < 0) return iv_all();  // of -0 it may be -inf
     return iv_at_least(iv_pow_corners(a, b), 0);
   }
   // A negative base has a power only for integral exponents, and must be told apart by parity.
@@ -287,7 +308,7 @@ IV_FN iv iv_pow(iv a, iv b) {
   return iv_pow_corners(iv_abs(a), b);
 }
 
-// ----------------------------------------------------------------------------------------------------- integer arithmetic
+// ---- integer arithmetic
 
 IV_FN long long ivi_clamp(long long x) { return x > IVI_INF ? IVI_INF : x < -IVI_INF ? -IVI_INF : x; }
 
@@ -312,12 +333,12 @@ IV_FN ivi ivi_mul(ivi a, ivi b) {
   const ivi q = ivi_hull(ivi_point(ivi_end_mul(a.hi, b.lo)), ivi_point(ivi_end_mul(a.hi, b.hi)));
   return ivi_hull(p, q);
 }
-IV_FN ivi ivi_square(ivi a) { // a * a of one node
+IV_FN ivi ivi_square(ivi a) {  // a * a of one node
   const long long l = ivi_end_mul(a.lo, a.lo), h = ivi_end_mul(a.hi, a.hi);
   return ivi_make(a.lo <= 0 && a.hi >= 0 ? 0 : l < h ? l : h, l > h ? l : h);
 }
 
-IV_FN long long ivi_end_floordiv(long long x, long long m) { // m > 0
+IV_FN long long ivi_end_floordiv(long long x, long long m) {  // m > 0
   if (x >= IVI_INF || x <= -IVI_INF) return x;
   const long long q = x / m;
   return q * m > x ? q - 1 : q;
@@ -332,7 +353,7 @@ IV_FN ivi ivi_floordiv_positive(ivi a, long long least, long long most) {
 IV_FN ivi ivi_floordiv(ivi a, ivi b) {
   if (b.lo > 0) return ivi_floordiv_positive(a, b.lo, b.hi);
   if (b.hi < 0) return ivi_floordiv_positive(ivi_neg(a), -b.hi, -b.lo);
-  ivi r = ivi_point(0); // x // 0 = 0
+  ivi r = ivi_point(0);  // x // 0 = 0
   if (b.hi > 0) r = ivi_hull(r, ivi_floordiv_positive(a, 1, b.hi));
   if (b.lo < 0) r = ivi_hull(r, ivi_floordiv_positive(ivi_neg(a), 1, -b.lo));
   return r;
@@ -350,7 +371,7 @@ IV_FN ivi ivi_mod_positive(ivi a, long long least, long long most) {
 IV_FN ivi ivi_mod(ivi a, ivi b) {
   if (b.lo > 0) return ivi_mod_positive(a, b.lo, b.hi);
   if (b.hi < 0) return ivi_neg(ivi_mod_positive(ivi_neg(a), -b.hi, -b.lo));
-  ivi r = a; // x % 0 = x
+  ivi r = a;  // x % 0 = x
   if (b.hi > 0) r = ivi_hull(r, ivi_mod_positive(a, 1, b.hi));
   if (b.lo < 0) r = ivi_hull(r, ivi_neg(ivi_mod_positive(ivi_neg(a), 1, -b.lo)));
   return r;
@@ -363,24 +384,27 @@ IV_FN ivi ivi_abs(ivi a) {
   if (a.hi <= 0) return ivi_neg(a);
   return ivi_make(0, -a.lo > a.hi ? -a.lo : a.hi);
 }
-IV_FN ivi ivi_sign(ivi a) { return ivi_make(a.lo > 0 ? 1 : a.lo < 0 ? -1 : 0, a.hi > 0 ? 1 : a.hi < 0 ? -1 : 0); }
+IV_FN ivi ivi_sign(ivi a) {
+  return ivi_make(a.lo > 0 ? 1 : a.lo < 0 ? -1 : 0, a.hi > 0 ? 1 : a.hi < 0 ? -1 : 0);
+}
 
-// ----------------------------------------------------------------------------------------------------------- conversions
+// ---- conversions
 
 IV_FN iv ivi_to_real(ivi a) {
-  return iv_rounded(a.lo <= -IVI_INF ? -IV_INF : (double)a.lo, a.hi >= IVI_INF ? IV_INF : (double)a.hi, false);
+  return iv_rounded(a.lo <= -IVI_INF ? -IV_INF : (double)a.lo, a.hi >= IVI_INF ? IV_INF : (double)a.hi,
+                    false);
 }
 IV_FN long long ivi_saturate(double x) {
   return x < -2147483648.0 ? -2147483648ll : x > 2147483647.0 ? 2147483647ll : (long long)x;
 }
-IV_FN ivi iv_to_ivi(double lo, double hi, bool nan) { // a NaN converts to 0
+IV_FN ivi iv_to_ivi(double lo, double hi, bool nan) {  // a NaN converts to 0
   const ivi r = ivi_make(ivi_saturate(lo), ivi_saturate(hi));
   return nan ? ivi_hull(r, ivi_point(0)) : r;
 }
 IV_FN ivi iv_to_int(iv a) { return iv_to_ivi(trunc(a.lo), trunc(a.hi), a.nan); }
 IV_FN ivi iv_floor_int(iv a) { return iv_to_ivi(floor(a.lo), floor(a.hi), a.nan); }
 
-// ------------------------------------------------------------------------------------------------- comparisons and logic
+// ---- comparisons and logic
 // A comparison with a NaN is false, but for `ne`.
 
 IV_FN tri iv_lt(iv a, iv b) {
@@ -408,11 +432,17 @@ IV_FN tri ivi_eq(ivi a, ivi b) {
 }
 IV_FN tri ivi_ne(ivi a, ivi b) { return tri_not(ivi_eq(a, b)); }
 
-IV_FN tri tri_and(tri a, tri b) { return tri_make(a.can_be_false || b.can_be_false, a.can_be_true && b.can_be_true); }
-IV_FN tri tri_or(tri a, tri b) { return tri_make(a.can_be_false && b.can_be_false, a.can_be_true || b.can_be_true); }
+IV_FN tri tri_and(tri a, tri b) {
+  return tri_make(a.can_be_false || b.can_be_false, a.can_be_true && b.can_be_true);
+}
+IV_FN tri tri_or(tri a, tri b) {
+  return tri_make(a.can_be_false && b.can_be_false, a.can_be_true || b.can_be_true);
+}
 
 IV_FN iv iv_select(tri c, iv a, iv b) { return !c.can_be_false ? a : !c.can_be_true ? b : iv_hull(a, b); }
-IV_FN ivi ivi_select(tri c, ivi a, ivi b) { return !c.can_be_false ? a : !c.can_be_true ? b : ivi_hull(a, b); }
+IV_FN ivi ivi_select(tri c, ivi a, ivi b) {
+  return !c.can_be_false ? a : !c.can_be_true ? b : ivi_hull(a, b);
+}
 IV_FN tri tri_select(tri c, tri a, tri b) {
   if (!c.can_be_false) return a;
   if (!c.can_be_true) return b;

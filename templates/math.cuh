@@ -1,10 +1,10 @@
 // math.cuh: the ops of the IR that are not operators (column cuda of gen/ir/ops.def).
 //
-// float has two forms. With Config::fast_math (storage of 16 bits) exp, log and division use the hardware's approximations,
-// with relative errors near 2^-22; tanh.approx (2^-11) is not good enough for a soft cap of 50 and is not used. Without it
-// they are CUDA's accurate functions. sin, cos, pow, erf and log1p are always accurate: their fast forms fail for arguments
-// that a position or a score may well have.
-// Include after Config. The bounds in interval.cuh allow for the errors made here.
+// float has two forms. With Config::fast_math (storage of 16 bits) exp, log and division use the hardware's
+// approximations, with relative errors near 2^-22; tanh.approx (2^-11) is not good enough for a soft cap of
+// 50 and is not used. Without it they are CUDA's accurate functions. sin, cos, pow, erf and log1p are always
+// accurate: their fast forms fail for arguments that a position or a score may well have. Include after
+// Config. The bounds in interval.cuh allow for the errors made here.
 #pragma once
 #include "base.cuh"
 
@@ -37,8 +37,10 @@ inline constexpr float op_ln_2 = 0.6931471805599453f;
 // ---- arithmetic
 
 LUATTN_FN float op_div(float x, float y) {
-  if constexpr (Config::fast_math) return __fdividef(x, y);
-  else return x / y;
+  if constexpr (Config::fast_math)
+    return __fdividef(x, y);
+  else
+    return x / y;
 }
 LUATTN_FN double op_div(double x, double y) { return x / y; }
 
@@ -48,8 +50,8 @@ LUATTN_FN double op_fma(double x, double y, double z) { return __fma_rn(x, y, z)
 LUATTN_FN float op_floor(float x) { return floorf(x); }
 LUATTN_FN double op_floor(double x) { return floor(x); }
 
-// Lua's // and %: towards minus infinity, and the sign of the divisor. By 0 an integer gives x // 0 = 0 and x % 0 = x. The
-// first branch of each is decided at compile time, since divisors are nearly always constants.
+// Lua's // and %: towards minus infinity, and the sign of the divisor. By 0 an integer gives x // 0 = 0 and x
+// % 0 = x. The first branch of each is decided at compile time, since divisors are nearly always constants.
 LUATTN_FN int op_floordiv(int x, int y) {
   if (y > 0 && (y & (y - 1)) == 0) return x >> (31 - __clz(y));
   if (y == 0) return 0;
@@ -100,26 +102,34 @@ LUATTN_FN int op_floor_int(double x) { return x == x ? __double2int_rd(x) : 0; }
 // ---- functions
 
 LUATTN_FN float op_exp2(float x) {
-  if constexpr (Config::fast_math) return fast_exp2(x);
-  else return exp2f(x);
+  if constexpr (Config::fast_math)
+    return fast_exp2(x);
+  else
+    return exp2f(x);
 }
 LUATTN_FN double op_exp2(double x) { return exp2(x); }
 
 LUATTN_FN float op_exp(float x) {
-  if constexpr (Config::fast_math) return fast_exp2(x * op_log2_e);
-  else return expf(x);
+  if constexpr (Config::fast_math)
+    return fast_exp2(x * op_log2_e);
+  else
+    return expf(x);
 }
 LUATTN_FN double op_exp(double x) { return exp(x); }
 
 LUATTN_FN float op_log2(float x) {
-  if constexpr (Config::fast_math) return fast_log2(x);
-  else return log2f(x);
+  if constexpr (Config::fast_math)
+    return fast_log2(x);
+  else
+    return log2f(x);
 }
 LUATTN_FN double op_log2(double x) { return log2(x); }
 
 LUATTN_FN float op_log(float x) {
-  if constexpr (Config::fast_math) return fast_log2(x) * op_ln_2;
-  else return logf(x);
+  if constexpr (Config::fast_math)
+    return fast_log2(x) * op_ln_2;
+  else
+    return logf(x);
 }
 LUATTN_FN double op_log(double x) { return log(x); }
 
@@ -127,8 +137,10 @@ LUATTN_FN float op_log1p(float x) { return log1pf(x); }
 LUATTN_FN double op_log1p(double x) { return log1p(x); }
 
 LUATTN_FN float op_sqrt(float x) {
-  if constexpr (Config::fast_math) return fast_sqrt(x);
-  else return __fsqrt_rn(x);
+  if constexpr (Config::fast_math)
+    return fast_sqrt(x);
+  else
+    return __fsqrt_rn(x);
 }
 LUATTN_FN double op_sqrt(double x) { return sqrt(x); }
 LUATTN_FN float op_rsqrt(float x) { return rsqrtf(x); }
@@ -138,20 +150,24 @@ LUATTN_FN double op_rsqrt(double x) { return rsqrt(x); }
 LUATTN_FN float op_tanh(float x) {
   if constexpr (Config::fast_math)
     return __fmaf_rn(-2.0f, fast_reciprocal(fast_exp2(x * (2 * op_log2_e)) + 1.0f), 1.0f);
-  else return tanhf(x);
+  else
+    return tanhf(x);
 }
 LUATTN_FN double op_tanh(double x) { return tanh(x); }
 
 LUATTN_FN float op_sigmoid(float x) {
-  if constexpr (Config::fast_math) return fast_reciprocal(1.0f + fast_exp2(x * -op_log2_e));
-  else return __fdiv_rn(1.0f, 1.0f + expf(-x));
+  if constexpr (Config::fast_math)
+    return fast_reciprocal(1.0f + fast_exp2(x * -op_log2_e));
+  else
+    return __fdiv_rn(1.0f, 1.0f + expf(-x));
 }
 LUATTN_FN double op_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
 LUATTN_FN float op_softplus(float x) {
   if constexpr (Config::fast_math)
     return fmaxf(x, 0.0f) + fast_log2(1.0f + fast_exp2(fabsf(x) * -op_log2_e)) * op_ln_2;
-  else return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+  else
+    return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
 }
 LUATTN_FN double op_softplus(double x) { return fmax(x, 0.0) + log1p(exp(-fabs(x))); }
 
@@ -163,8 +179,10 @@ LUATTN_FN double op_erf(double x) { return erf(x); }
 
 // erfc keeps the left tail, where 1 + erf cancels.
 LUATTN_FN float op_gelu(float x) {
-  if constexpr (Config::fast_math) return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-  else return 0.5f * x * erfcf(x * -0.70710678118654752f);
+  if constexpr (Config::fast_math)
+    return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+  else
+    return 0.5f * x * erfcf(x * -0.70710678118654752f);
 }
 LUATTN_FN double op_gelu(double x) { return 0.5 * x * erfc(x * -0.70710678118654752440); }
 

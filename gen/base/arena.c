@@ -32,9 +32,7 @@ static void *default_realloc(void *user, void *ptr, size_t old_size, size_t new_
   return realloc(ptr, new_size);
 }
 
-static size_t aligned(size_t n) {
-  return (n + alignof(max_align_t) - 1) & ~(alignof(max_align_t) - 1);
-}
+static size_t aligned(size_t n) { return (n + alignof(max_align_t) - 1) & ~(alignof(max_align_t) - 1); }
 
 arena *arena_open(const luattn_allocator *allocator) {
   const luattn_allocator standard = {default_realloc, NULL};
@@ -54,7 +52,8 @@ void arena_close(arena *a) {
   use.realloc(use.user, a, sizeof *a, 0);
 }
 
-/* A large block gets a chunk of its own behind the one being filled, so that what is left of that one stays useful. */
+/* A large block gets a chunk of its own behind the one being filled, so that what is left of that one stays
+ * useful. */
 static void *new_chunk(arena *a, size_t need) {
   const size_t header = aligned(sizeof(chunk));
   if (need > SIZE_MAX - header) return NULL;
@@ -113,6 +112,4 @@ char *arena_printf(arena *a, const char *fmt, ...) {
   return p;
 }
 
-const luattn_allocator *arena_allocator(const arena *a) {
-  return &a->allocator;
-}
+const luattn_allocator *arena_allocator(const arena *a) { return &a->allocator; }

@@ -37,6 +37,4 @@ hash128 hash_bytes(const void *data, size_t size) {
   return (hash128){.lo = x.low64, .hi = x.high64};
 }
 
-void hash_hex(hash128 h, char out[33]) {
-  snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, h.hi, h.lo);
-}
+void hash_hex(hash128 h, char out[33]) { snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, h.hi, h.lo); }

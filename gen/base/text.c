@@ -5,9 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void text_init(text *t, arena *a) {
-  *t = (text){.a = a};
-}
+void text_init(text *t, arena *a) { *t = (text){.a = a}; }
 
 static bool reserve(text *t, size_t more) {
   if (t->failed) return false;
@@ -74,6 +72,4 @@ const char *text_get(const text *t) {
   return t->data == NULL ? "" : t->data;
 }
 
-bool text_failed(const text *t) {
-  return t->failed;
-}
+bool text_failed(const text *t) { return t->failed; }

@@ -43,22 +43,16 @@ ir *ir_clone(arena *a, const ir *g) {
   return c;
 }
 
-bool ir_failed(const ir *g) {
-  return g->failed;
-}
+bool ir_failed(const ir *g) { return g->failed; }
 
-uint32_t ir_count(const ir *g) {
-  return g->count;
-}
+uint32_t ir_count(const ir *g) { return g->count; }
 
 const ir_node *ir_get(const ir *g, ir_ref r) {
   assert(r != IR_NONE && r < g->count);
   return &g->node[r];
 }
 
-void ir_set_line(ir *g, uint32_t line) {
-  g->line = line;
-}
+void ir_set_line(ir *g, uint32_t line) { g->line = line; }
 
 void *ir_push(ir *g, size_t count, size_t size) {
   assert(g->depth < IR_SCRATCH_DEPTH);
@@ -152,13 +146,9 @@ ir_ref ir_real(ir *g, double x) {
   return ir_intern(g, &(ir_node){.op = IR_CONST_REAL, .type = IR_REAL, .imm.real = x});
 }
 
-ir_ref ir_int(ir *g, int64_t x) {
-  return leaf(g, IR_CONST_INT, IR_INT, x);
-}
+ir_ref ir_int(ir *g, int64_t x) { return leaf(g, IR_CONST_INT, IR_INT, x); }
 
-ir_ref ir_bool(ir *g, bool x) {
-  return leaf(g, IR_CONST_BOOL, IR_BOOL, x);
-}
+ir_ref ir_bool(ir *g, bool x) { return leaf(g, IR_CONST_BOOL, IR_BOOL, x); }
 
 ir_ref ir_variable(ir *g, ir_var v, uint32_t index) {
   assert((unsigned)v < VAR_COUNT);
@@ -181,20 +171,23 @@ ir_ref ir_const_of(ir *g, ir_type type, double value) {
   return type == IR_INT ? ir_int(g, (int64_t)value) : ir_bool(g, value != 0);
 }
 
-ir_ref ir_zero(ir *g, ir_type type) {
-  return ir_const_of(g, type, 0);
-}
+ir_ref ir_zero(ir *g, ir_type type) { return ir_const_of(g, type, 0); }
 
 /* ---- ops ---- */
 
 ir_type ir_result_type(const ir *g, ir_op op, const ir_ref *arg) {
   switch (ir_op_rule(op)) {
     case COMPARES:
-    case BOOLS: return IR_BOOL;
-    case REAL_TO_INT: return IR_INT;
-    case NUMS: return ir_typeof(g, arg[0]);
-    case SELECTS: return ir_typeof(g, arg[1]);
-    default: return IR_REAL;
+    case BOOLS:
+      return IR_BOOL;
+    case REAL_TO_INT:
+      return IR_INT;
+    case NUMS:
+      return ir_typeof(g, arg[0]);
+    case SELECTS:
+      return ir_typeof(g, arg[1]);
+    default:
+      return IR_REAL;
   }
 }
 
@@ -213,8 +206,8 @@ static void convert(ir *g, ir_rule rule, ir_ref *arg, int n) {
 }
 
 static bool is_commutative(ir_op op) {
-  return op == IR_ADD || op == IR_MUL || op == IR_MIN || op == IR_MAX || op == IR_EQ || op == IR_NE || op == IR_AND ||
-         op == IR_OR;
+  return op == IR_ADD || op == IR_MUL || op == IR_MIN || op == IR_MAX || op == IR_EQ || op == IR_NE ||
+         op == IR_AND || op == IR_OR;
 }
 
 /* Constants stand last, the older node first. */
@@ -247,13 +240,9 @@ static ir_ref make(ir *g, ir_op op, const ir_ref *args, int n) {
   return g->failed ? IR_NONE : ir_intern(g, &node);
 }
 
-ir_ref ir_op1(ir *g, ir_op op, ir_ref a) {
-  return make(g, op, &a, 1);
-}
+ir_ref ir_op1(ir *g, ir_op op, ir_ref a) { return make(g, op, &a, 1); }
 
-ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b) {
-  return make(g, op, (const ir_ref[]){a, b}, 2);
-}
+ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b) { return make(g, op, (const ir_ref[]){a, b}, 2); }
 
 ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c) {
   return make(g, op, (const ir_ref[]){a, b, c}, 3);
@@ -273,24 +262,26 @@ ir_ref ir_rebuild(ir *g, ir_ref r, const ir_ref *args) {
   if (memcmp(args, node.arg, node.nargs * sizeof *args) == 0) return r;
   const uint32_t line = g->line;
   g->line = node.line;
-  const ir_ref made = node.op == IR_LOAD ? ir_load(g, (uint32_t)node.imm.integer, (ir_type)node.type, args, node.nargs)
-                                         : make(g, (ir_op)node.op, args, node.nargs);
+  const ir_ref made = node.op == IR_LOAD
+                          ? ir_load(g, (uint32_t)node.imm.integer, (ir_type)node.type, args, node.nargs)
+                          : make(g, (ir_op)node.op, args, node.nargs);
   g->line = line;
   return made;
 }
 
 /* ---- questions ---- */
 
-ir_type ir_typeof(const ir *g, ir_ref r) {
-  return (ir_type)ir_get(g, r)->type;
-}
+ir_type ir_typeof(const ir *g, ir_ref r) { return (ir_type)ir_get(g, r)->type; }
 
 bool ir_const_value(const ir *g, ir_ref r, double *value) {
   if (r == IR_NONE) return false;
   const ir_node *n = ir_get(g, r);
-  if (n->op == IR_CONST_REAL) *value = n->imm.real;
-  else if (n->op == IR_CONST_INT || n->op == IR_CONST_BOOL) *value = (double)n->imm.integer;
-  else return false;
+  if (n->op == IR_CONST_REAL)
+    *value = n->imm.real;
+  else if (n->op == IR_CONST_INT || n->op == IR_CONST_BOOL)
+    *value = (double)n->imm.integer;
+  else
+    return false;
   return true;
 }
 
@@ -298,25 +289,17 @@ bool ir_is_const(const ir *g, ir_ref r, double *value) {
   return r != IR_NONE && ir_typeof(g, r) != IR_BOOL && ir_const_value(g, r, value);
 }
 
-bool ir_is_op(const ir *g, ir_ref r, ir_op op) {
-  return r != IR_NONE && ir_get(g, r)->op == op;
-}
+bool ir_is_op(const ir *g, ir_ref r, ir_op op) { return r != IR_NONE && ir_get(g, r)->op == op; }
 
 bool ir_is_var(const ir *g, ir_ref r, ir_var v) {
   return ir_is_op(g, r, IR_VAR) && ir_var_of(ir_get(g, r)) == v;
 }
 
-ir_var ir_var_of(const ir_node *n) {
-  return (ir_var)((uint64_t)n->imm.integer >> 32);
-}
+ir_var ir_var_of(const ir_node *n) { return (ir_var)((uint64_t)n->imm.integer >> 32); }
 
-uint32_t ir_index_of(const ir_node *n) {
-  return (uint32_t)n->imm.integer;
-}
+uint32_t ir_index_of(const ir_node *n) { return (uint32_t)n->imm.integer; }
 
-bool ir_uses(const ir *g, ir_ref r, ir_var v) {
-  return r != IR_NONE && (g->content[r].vars >> v & 1) != 0;
-}
+bool ir_uses(const ir *g, ir_ref r, ir_var v) { return r != IR_NONE && (g->content[r].vars >> v & 1) != 0; }
 
 bool ir_uses_op(const ir *g, ir_ref r, ir_op op) {
   return r != IR_NONE && (g->content[r].ops >> op & 1) != 0;

@@ -1,4 +1,5 @@
-/* eval.c: the value column of ops.def: on single numbers for constant folding, and over blocks of lanes for the CPU. */
+/* eval.c: the value column of ops.def: on single numbers for constant folding, and over blocks of lanes for
+ * the CPU. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +12,18 @@ double ir_value(ir_op op, ir_type type, double x, double y, double z) {
   (void)type;
   switch (op) {
 #define IR_OP(id, name, arity, types, cuda, value, ...) \
-  case IR_##id: return value;
+  case IR_##id:                                         \
+    return value;
 #include "gen/ir/ops.def"
 #undef IR_OP
-    case IR_OP_COUNT: break;
+    case IR_OP_COUNT:
+      break;
   }
   return 0;
 }
 
-/* One instruction writes one slot, a block of lanes. Slots are reused once their last reader has run; a destination is
- * never one of its own arguments, which lets the loops vectorise. */
+/* One instruction writes one slot, a block of lanes. Slots are reused once their last reader has run; a
+ * destination is never one of its own arguments, which lets the loops vectorise. */
 typedef struct instr {
   uint16_t op;
   uint8_t type; /* that chooses between the forms of an op, see ir_operand_type */
@@ -56,7 +59,8 @@ static uint32_t find_uses(compiler *c, const ir_ref *roots, int n) {
     ++needed;
     const ir_node *node = ir_get(c->g, r);
     for (int k = 0; k < node->nargs; ++k)
-      if (c->last_use[node->arg[k]] == 0) c->last_use[node->arg[k]] = r; /* from above: the last reader comes first */
+      if (c->last_use[node->arg[k]] == 0)
+        c->last_use[node->arg[k]] = r; /* from above: the last reader comes first */
   }
   return needed;
 }
@@ -71,10 +75,14 @@ static void compile_node(compiler *c, ir_program *p, ir_ref r) {
   instr *in = &p->code[p->num_code++];
   *in = (instr){.op = n->op, .type = (uint8_t)ir_operand_type(c->g, n), .nargs = n->nargs};
   for (int k = 0; k < n->nargs; ++k) in->arg[k] = c->slot[n->arg[k]];
-  for (int k = n->nargs; k > 0 && k < 4; ++k) in->arg[k] = in->arg[0]; /* the loops read three, whatever the arity */
-  if (n->op == IR_VAR) in->var = (uint32_t)ir_var_of(n), in->index = ir_index_of(n);
-  else if (n->op == IR_LOAD) in->index = (uint32_t)n->imm.integer;
-  else ir_const_value(c->g, r, &in->value);
+  for (int k = n->nargs; k > 0 && k < 4; ++k)
+    in->arg[k] = in->arg[0]; /* the loops read three, whatever the arity */
+  if (n->op == IR_VAR)
+    in->var = (uint32_t)ir_var_of(n), in->index = ir_index_of(n);
+  else if (n->op == IR_LOAD)
+    in->index = (uint32_t)n->imm.integer;
+  else
+    ir_const_value(c->g, r, &in->value);
   in->dst = c->slot[r] = take_slot(c, p);
   for (int k = 0; k < n->nargs; ++k) {
     if (c->last_use[n->arg[k]] != r) continue;
@@ -119,8 +127,8 @@ static void fill(double *out, int from, int to, double value) {
   for (int i = from; i < to; ++i) out[i] = value;
 }
 
-static void run_op(ir_op op, ir_type type, const double *restrict a, const double *restrict b, const double *restrict c,
-                   double *restrict out, int groups) {
+static void run_op(ir_op op, ir_type type, const double *restrict a, const double *restrict b,
+                   const double *restrict c, double *restrict out, int groups) {
   switch (op) {
 #define IR_OP(id, name, arity, types, cuda, value, ...)   \
   case IR_##id:                                           \
@@ -133,7 +141,8 @@ static void run_op(ir_op op, ir_type type, const double *restrict a, const doubl
     break;
 #include "gen/ir/ops.def"
 #undef IR_OP
-    case IR_OP_COUNT: break;
+    case IR_OP_COUNT:
+      break;
   }
 }
 
@@ -153,7 +162,9 @@ void ir_program_run(const ir_program *p, const ir_env *env, int lanes, void *scr
     switch (in->op) {
       case IR_CONST_REAL:
       case IR_CONST_INT:
-      case IR_CONST_BOOL: fill(dst, 0, padded, in->value); break;
+      case IR_CONST_BOOL:
+        fill(dst, 0, padded, in->value);
+        break;
       case IR_VAR:
         env->variable(env->user, (ir_var)in->var, in->index, lanes, dst);
         fill(dst, lanes, padded, dst[0]);
@@ -163,7 +174,8 @@ void ir_program_run(const ir_program *p, const ir_env *env, int lanes, void *scr
         fill(dst, lanes, padded, dst[0]);
         break;
       default:
-        run_op((ir_op)in->op, (ir_type)in->type, slot[in->arg[0]], slot[in->arg[1]], slot[in->arg[2]], dst, groups);
+        run_op((ir_op)in->op, (ir_type)in->type, slot[in->arg[0]], slot[in->arg[1]], slot[in->arg[2]], dst,
+               groups);
     }
   }
   for (int i = 0; i < p->num_roots; ++i) memcpy(out[i], slot[p->root[i]], (size_t)lanes * sizeof(double));

@@ -22,9 +22,7 @@ static bool is_value(const ir *g, ir_ref r, double value) {
   return ir_const_value(g, r, &v) && v == value;
 }
 
-static ir_ref arg_of(const ir *g, ir_ref r, int i) {
-  return ir_get(g, r)->arg[i];
-}
+static ir_ref arg_of(const ir *g, ir_ref r, int i) { return ir_get(g, r)->arg[i]; }
 
 static ir_ref fold_add(ir *g, ir_type type, ir_ref a, ir_ref b) {
   (void)type;
@@ -61,7 +59,8 @@ static ir_ref fold_div(ir *g, ir_ref a, ir_ref b) {
   int exponent;
   if (ir_is_const(g, b, &c) && fabs(frexp(c, &exponent)) == 0.5 && exponent > -60 && exponent < 60)
     return ir_op2(g, IR_MUL, a, ir_real(g, 1 / c)); /* a power of two: the product is exact too */
-  if (ir_is_op(g, a, IR_NEG) && ir_is_op(g, b, IR_NEG)) return ir_op2(g, IR_DIV, arg_of(g, a, 0), arg_of(g, b, 0));
+  if (ir_is_op(g, a, IR_NEG) && ir_is_op(g, b, IR_NEG))
+    return ir_op2(g, IR_DIV, arg_of(g, a, 0), arg_of(g, b, 0));
   return IR_NONE;
 }
 
@@ -79,15 +78,17 @@ static ir_ref fold_min_max(ir *g, ir_op op, ir_ref a, ir_ref b) {
   return is_value(g, b, op == IR_MIN ? INFINITY : -INFINITY) ? a : IR_NONE;
 }
 
-/* floor(i / c) of an integer i and an integral constant c is integer division: exact at any size, and what the interval
- * arithmetic follows best. IR_NONE if x is nothing of the kind. */
+/* floor(i / c) of an integer i and an integral constant c is integer division: exact at any size, and what
+ * the interval arithmetic follows best. IR_NONE if x is nothing of the kind. */
 static ir_ref integer_floor(ir *g, ir_ref x) {
   double c;
   if (ir_is_op(g, x, IR_TO_REAL)) return arg_of(g, x, 0);
   const bool div = ir_is_op(g, x, IR_DIV), mul = ir_is_op(g, x, IR_MUL);
-  if ((!div && !mul) || !ir_is_op(g, arg_of(g, x, 0), IR_TO_REAL) || !ir_is_const(g, arg_of(g, x, 1), &c)) return IR_NONE;
+  if ((!div && !mul) || !ir_is_op(g, arg_of(g, x, 0), IR_TO_REAL) || !ir_is_const(g, arg_of(g, x, 1), &c))
+    return IR_NONE;
   const double divisor = div ? c : 1 / c;
-  if (divisor != floor(divisor) || divisor == 0 || fabs(divisor) > 2147483647.0 || (mul && 1 / divisor != c)) return IR_NONE;
+  if (divisor != floor(divisor) || divisor == 0 || fabs(divisor) > 2147483647.0 || (mul && 1 / divisor != c))
+    return IR_NONE;
   if (mul) { /* only a power of two has an exact reciprocal */
     int exponent;
     if (fabs(frexp(divisor, &exponent)) != 0.5) return IR_NONE;
@@ -140,8 +141,10 @@ static ir_ref fold_compare(ir *g, ir_op op, ir_ref a, ir_ref b) {
 static void split_constant(const ir *g, ir_ref r, ir_ref *base, double *constant) {
   *base = r;
   *constant = 0;
-  if (ir_const_value(g, r, constant)) *base = IR_NONE;
-  else if (ir_is_op(g, r, IR_ADD) && ir_const_value(g, arg_of(g, r, 1), constant)) *base = arg_of(g, r, 0);
+  if (ir_const_value(g, r, constant))
+    *base = IR_NONE;
+  else if (ir_is_op(g, r, IR_ADD) && ir_const_value(g, arg_of(g, r, 1), constant))
+    *base = arg_of(g, r, 0);
 }
 
 bool ir_order_of(const ir *g, ir_ref r, ir_order *o) {
@@ -161,7 +164,8 @@ bool ir_opposite(const ir *g, ir_ref x, ir_ref y) {
   if ((a->op == IR_EQ && b->op == IR_NE) || (a->op == IR_NE && b->op == IR_EQ))
     return a->arg[0] == b->arg[0] && a->arg[1] == b->arg[1];
   ir_order o, p; /* of REALs, a NaN makes both of x < y and y <= x false */
-  return ir_order_of(g, x, &o) && ir_order_of(g, y, &p) && o.low == p.high && o.high == p.low && p.k == -o.k - 1;
+  return ir_order_of(g, x, &o) && ir_order_of(g, y, &p) && o.low == p.high && o.high == p.low &&
+         p.k == -o.k - 1;
 }
 
 static ir_ref fold_logic(ir *g, ir_op op, ir_ref a, ir_ref b) {
@@ -211,29 +215,46 @@ ir_ref ir_fold(ir *g, const ir_node *n) {
   const ir_type type = (ir_type)n->type;
   const ir_ref a = n->arg[0], b = n->arg[1];
   switch (op) {
-    case IR_ADD: return fold_add(g, type, a, b);
-    case IR_SUB: return fold_sub(g, type, a, b);
-    case IR_MUL: return fold_mul(g, type, a, b);
-    case IR_DIV: return fold_div(g, a, b);
-    case IR_NEG: return fold_neg(g, type, a);
-    case IR_FMA: return fold_fma(g, a, b, n->arg[2]);
+    case IR_ADD:
+      return fold_add(g, type, a, b);
+    case IR_SUB:
+      return fold_sub(g, type, a, b);
+    case IR_MUL:
+      return fold_mul(g, type, a, b);
+    case IR_DIV:
+      return fold_div(g, a, b);
+    case IR_NEG:
+      return fold_neg(g, type, a);
+    case IR_FMA:
+      return fold_fma(g, a, b, n->arg[2]);
     case IR_MIN:
-    case IR_MAX: return fold_min_max(g, op, a, b);
-    case IR_FLOORDIV: return type == IR_INT && is_value(g, b, 1) ? a : IR_NONE;
-    case IR_MOD: return type == IR_INT && is_value(g, b, 1) ? ir_int(g, 0) : IR_NONE;
+    case IR_MAX:
+      return fold_min_max(g, op, a, b);
+    case IR_FLOORDIV:
+      return type == IR_INT && is_value(g, b, 1) ? a : IR_NONE;
+    case IR_MOD:
+      return type == IR_INT && is_value(g, b, 1) ? ir_int(g, 0) : IR_NONE;
     case IR_FLOOR:
     case IR_FLOOR_INT:
-    case IR_TO_INT: return fold_floor(g, op, a);
-    case IR_POW: return fold_pow(g, a, b);
+    case IR_TO_INT:
+      return fold_floor(g, op, a);
+    case IR_POW:
+      return fold_pow(g, a, b);
     case IR_LT:
     case IR_LE:
     case IR_EQ:
-    case IR_NE: return fold_compare(g, op, a, b);
+    case IR_NE:
+      return fold_compare(g, op, a, b);
     case IR_AND:
-    case IR_OR: return fold_logic(g, op, a, b);
-    case IR_NOT: return fold_not(g, a);
-    case IR_SELECT: return fold_select(g, a, b, n->arg[2]);
-    case IR_STOP_GRADIENT: return type == IR_INT ? a : IR_NONE;
-    default: return IR_NONE;
+    case IR_OR:
+      return fold_logic(g, op, a, b);
+    case IR_NOT:
+      return fold_not(g, a);
+    case IR_SELECT:
+      return fold_select(g, a, b, n->arg[2]);
+    case IR_STOP_GRADIENT:
+      return type == IR_INT ? a : IR_NONE;
+    default:
+      return IR_NONE;
   }
 }

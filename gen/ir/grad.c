@@ -4,20 +4,24 @@
 #include "gen/ir/passes.h"
 #include "gen/ir/scalar.h"
 
-/* The derivative column of ops.def is read in two ways: does any argument take part, and what adjoint does argument k get.
+/* The derivative column of ops.def is read in two ways: does any argument take part, and what adjoint does
+ * argument k get.
  *
- * For the second a row's expression runs on a small stack, each part pushing its value: nested calls would build their
- * arguments in an order that C leaves open, and the numbering of nodes must not depend on who compiled this. */
-typedef struct maker { ir *g; ir_ref d, x, y, r, stack[16]; int n; } maker;
+ * For the second a row's expression runs on a small stack, each part pushing its value: nested calls would
+ * build their arguments in an order that C leaves open, and the numbering of nodes must not depend on who
+ * compiled this. */
+typedef struct maker {
+  ir *g;
+  ir_ref d, x, y, r, stack[16];
+  int n;
+} maker;
 
 static void push(maker *m, ir_ref r) {
   assert(m->n < 16);
   m->stack[m->n++] = r;
 }
 
-static void apply1(maker *m, ir_op op) {
-  m->stack[m->n - 1] = ir_op1(m->g, op, m->stack[m->n - 1]);
-}
+static void apply1(maker *m, ir_op op) { m->stack[m->n - 1] = ir_op1(m->g, op, m->stack[m->n - 1]); }
 
 static void apply2(maker *m, ir_op op) {
   m->n -= 1;
@@ -66,10 +70,13 @@ static bool has_derivative(ir_op op) {
 static void push_contribution(maker *m, ir_op op, int k) {
   switch (op) {
 #define IR_OP(id, name, arity, types, cuda, value, derivative, interval) \
-  case IR_##id: derivative; break;
+  case IR_##id:                                                          \
+    derivative;                                                          \
+    break;
 #include "gen/ir/ops.def"
 #undef IR_OP
-    case IR_OP_COUNT: break;
+    case IR_OP_COUNT:
+      break;
   }
 }
 #undef d
@@ -88,8 +95,9 @@ static bool is_zero(const ir *g, ir_ref r) {
   return r == IR_NONE || (ir_const_value(g, r, &v) && v == 0);
 }
 
-/* Where the adjoint is `select(c, d, 0)`, the select goes outermost, which is the same since contributions are linear in d.
- * So an arm that was not taken contributes 0 even where its own derivative is infinite: where(x > 0, log(x), 0) at 0. */
+/* Where the adjoint is `select(c, d, 0)`, the select goes outermost, which is the same since contributions
+ * are linear in d. So an arm that was not taken contributes 0 even where its own derivative is infinite:
+ * where(x > 0, log(x), 0) at 0. */
 static ir_ref guarded(ir *g, const ir_node *n, int k, ir_ref r, ir_ref d) {
   if (ir_is_op(g, d, IR_SELECT)) {
     const ir_node s = *ir_get(g, d);
@@ -121,7 +129,8 @@ static void add(ir *g, ir_ref *adjoint, ir_ref d) {
   *adjoint = *adjoint == IR_NONE ? d : ir_op2(g, IR_ADD, *adjoint, d);
 }
 
-/* Arguments always precede their users, so the order of the refs, backwards, is a reverse topological order. */
+/* Arguments always precede their users, so the order of the refs, backwards, is a reverse topological order.
+ */
 static void walk(ir *g, const uint8_t *active, ir_ref *adjoint, ir_ref top) {
   for (ir_ref r = top; r > 0; --r) {
     if (!active[r] || adjoint[r] == IR_NONE) continue;

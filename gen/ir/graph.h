@@ -5,10 +5,23 @@
 #include "gen/ir/ir.h"
 
 /* The types column of ops.def. */
-typedef enum ir_rule { LEAF, GATHERS, REALS, NUMS, COMPARES, BOOLS, INT_TO_REAL, REAL_TO_INT, SELECTS, REDUCES } ir_rule;
+typedef enum ir_rule {
+  LEAF,
+  GATHERS,
+  REALS,
+  NUMS,
+  COMPARES,
+  BOOLS,
+  INT_TO_REAL,
+  REAL_TO_INT,
+  SELECTS,
+  REDUCES
+} ir_rule;
 
 /* What occurs under a node: bit v for variable v, bit op for op. */
-typedef struct ir_content { uint64_t vars, ops; } ir_content;
+typedef struct ir_content {
+  uint64_t vars, ops;
+} ir_content;
 
 enum { IR_SCRATCH_DEPTH = 6 };
 
@@ -21,8 +34,12 @@ struct ir {
   uint32_t table_size;
   uint32_t line;
   bool failed;
-  /* Passes need arrays of one entry per node. They nest, so each depth keeps its own buffer for the next pass to reuse. */
-  struct { void *data; size_t size; } scratch[IR_SCRATCH_DEPTH];
+  /* Passes need arrays of one entry per node. They nest, so each depth keeps its own buffer for the next pass
+   * to reuse. */
+  struct {
+    void *data;
+    size_t size;
+  } scratch[IR_SCRATCH_DEPTH];
   int depth;
 };
 
@@ -50,18 +67,22 @@ void *ir_push(ir *g, size_t count, size_t size);
 void ir_pop(ir *g);
 
 /* An integer comparison as low - high <= k (either may be IR_NONE for 0); false if r is not one. */
-typedef struct ir_order { ir_ref low, high; double k; } ir_order;
+typedef struct ir_order {
+  ir_ref low, high;
+  double k;
+} ir_order;
 bool ir_order_of(const ir *g, ir_ref r, ir_order *o);
 
 /* x and y are BOOL and one is the negation of the other. */
 bool ir_opposite(const ir *g, ir_ref x, ir_ref y);
 
-/* linear.c: sums as linear combinations. */
-ir_ref ir_collect_sum(ir *g, ir_ref r);     /* the same sum with like terms collected, if that makes it shorter; else r */
-ir_ref ir_collect_product(ir *g, ir_ref r); /* the same product with its constants multiplied out, if there are several */
-ir_ref ir_collect_compare(ir *g, ir_ref r); /* INT comparison in normal form */
+/* linear.c: the same sum with like terms collected, if that makes it shorter; the same product with its
+ * constants multiplied out, if there are several; an INT comparison in normal form. Else r itself. */
+ir_ref ir_collect_sum(ir *g, ir_ref r);
+ir_ref ir_collect_product(ir *g, ir_ref r);
+ir_ref ir_collect_compare(ir *g, ir_ref r);
 
 /* logic.c */
-ir_ref ir_collect_logic(ir *g, ir_ref r);   /* AND or OR without repeated, absorbed or contradicting members */
+ir_ref ir_collect_logic(ir *g, ir_ref r); /* AND or OR without repeated, absorbed or contradicting members */
 
 #endif

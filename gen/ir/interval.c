@@ -4,41 +4,51 @@
 #include "gen/ir/graph.h"
 #include "gen/ir/interval.h"
 
-/* The interval column of ops.def as code. x, y, z are the arguments' bounds, `type` the last argument's type. */
+/* The interval column of ops.def as code. x, y, z: the arguments' bounds; `type`: the last argument's. */
 #define NO_INTERVAL (void)0
 #define REAL1(f) out->real = iv_##f(x->real)
 #define REAL2(f) out->real = iv_##f(x->real, y->real)
 #define REAL3(f) out->real = iv_##f(x->real, y->real, z->real)
-#define NUM1(f) type == IR_REAL ? (void)(out->real = iv_##f(x->real)) : (void)(out->integer = ivi_##f(x->integer))
+#define NUM1(f) \
+  type == IR_REAL ? (void)(out->real = iv_##f(x->real)) : (void)(out->integer = ivi_##f(x->integer))
 #define NUM2(f)                                                  \
   type == IR_REAL ? (void)(out->real = iv_##f(x->real, y->real)) \
                   : (void)(out->integer = ivi_##f(x->integer, y->integer))
-#define COMPARE2(f) out->boolean = type == IR_REAL ? iv_##f(x->real, y->real) : ivi_##f(x->integer, y->integer)
+#define COMPARE2(f) \
+  out->boolean = type == IR_REAL ? iv_##f(x->real, y->real) : ivi_##f(x->integer, y->integer)
 #define BOOL1(f) out->boolean = tri_##f(x->boolean)
 #define BOOL2(f) out->boolean = tri_##f(x->boolean, y->boolean)
 #define INT_REAL1(f) out->real = ivi_##f(x->integer)
 #define REAL_INT1(f) out->integer = iv_##f(x->real)
-#define SELECT3(f)                                                                                   \
-  do {                                                                                               \
-    if (type == IR_REAL) out->real = iv_##f(x->boolean, y->real, z->real);                           \
-    else if (type == IR_INT) out->integer = ivi_##f(x->boolean, y->integer, z->integer);             \
-    else out->boolean = tri_##f(x->boolean, y->boolean, z->boolean);                                 \
+#define SELECT3(f)                                                \
+  do {                                                            \
+    if (type == IR_REAL)                                          \
+      out->real = iv_##f(x->boolean, y->real, z->real);           \
+    else if (type == IR_INT)                                      \
+      out->integer = ivi_##f(x->boolean, y->integer, z->integer); \
+    else                                                          \
+      out->boolean = tri_##f(x->boolean, y->boolean, z->boolean); \
   } while (0)
 
 static void bounds_of_op(const ir *g, const ir_node *n, const ir_bounds *bounds, ir_bounds *out) {
   const ir_bounds *x = &bounds[n->arg[0]], *y = &bounds[n->arg[1]], *z = &bounds[n->arg[2]];
   const ir_type type = ir_operand_type(g, n);
   if (n->op == IR_MUL && n->arg[0] == n->arg[1]) { /* the two factors vary together */
-    if (type == IR_REAL) out->real = iv_square(x->real);
-    else out->integer = ivi_square(x->integer);
+    if (type == IR_REAL)
+      out->real = iv_square(x->real);
+    else
+      out->integer = ivi_square(x->integer);
     return;
   }
   switch ((ir_op)n->op) {
 #define IR_OP(id, name, arity, types, cuda, value, derivative, interval) \
-  case IR_##id: interval; break;
+  case IR_##id:                                                          \
+    interval;                                                            \
+    break;
 #include "gen/ir/ops.def"
 #undef IR_OP
-    case IR_OP_COUNT: break;
+    case IR_OP_COUNT:
+      break;
   }
 }
 
@@ -52,12 +62,23 @@ static void bounds_of_node(const ir *g, ir_ref r, const ir_bounds_env *env, ir_b
   const ir_node *n = ir_get(g, r);
   ir_bounds out = {.real = iv_all(), .integer = ivi_all(), .boolean = tri_all()};
   switch (n->op) {
-    case IR_CONST_REAL: out.real = iv_point(n->imm.real); break;
-    case IR_CONST_INT: out.integer = ivi_point(n->imm.integer); break;
-    case IR_CONST_BOOL: out.boolean = tri_point(n->imm.integer != 0); break;
-    case IR_VAR: out = env->variable(env->user, ir_var_of(n), ir_index_of(n), (ir_type)n->type); break;
-    case IR_LOAD: out = bounds_of_load(n, env, bounds); break;
-    default: bounds_of_op(g, n, bounds, &out);
+    case IR_CONST_REAL:
+      out.real = iv_point(n->imm.real);
+      break;
+    case IR_CONST_INT:
+      out.integer = ivi_point(n->imm.integer);
+      break;
+    case IR_CONST_BOOL:
+      out.boolean = tri_point(n->imm.integer != 0);
+      break;
+    case IR_VAR:
+      out = env->variable(env->user, ir_var_of(n), ir_index_of(n), (ir_type)n->type);
+      break;
+    case IR_LOAD:
+      out = bounds_of_load(n, env, bounds);
+      break;
+    default:
+      bounds_of_op(g, n, bounds, &out);
   }
   bounds[r] = out;
 }
@@ -76,7 +97,8 @@ static void mark(const ir *g, const ir_ref *roots, int n, ir_bounds *scratch, ir
   }
 }
 
-void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *env, ir_bounds *scratch, ir_bounds *out) {
+void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *env, ir_bounds *scratch,
+                 ir_bounds *out) {
   ir_ref top;
   mark(g, roots, n, scratch, &top);
   for (ir_ref r = 1; r <= top; ++r)
@@ -120,8 +142,10 @@ int64_t ir_int_limit(const ir *g, const ir_ref *roots, int n) {
   int64_t good = -1, bad = (int64_t)INT32_MAX + 1;
   while (bad - good > 1) {
     const int64_t middle = good + (bad - good) / 2;
-    if (fits(g, roots, n, middle, scratch)) good = middle;
-    else bad = middle;
+    if (fits(g, roots, n, middle, scratch))
+      good = middle;
+    else
+      bad = middle;
   }
   return good < 0 ? 0 : good;
 }

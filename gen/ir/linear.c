@@ -1,4 +1,5 @@
-/* linear.c: sums as linear combinations, products with one constant, and integer comparisons in normal form. */
+/* linear.c: sums as linear combinations, products with one constant, and integer comparisons in normal form.
+ */
 #include <math.h>
 
 #include "gen/ir/graph.h"
@@ -7,14 +8,17 @@ enum { MAX_TERMS = 24, MAX_FACTORS = 16 };
 
 #define EXACT_INT 9007199254740992.0 /* 2^53 */
 
-typedef struct term { ir_ref key; double coef; } term;
+typedef struct term {
+  ir_ref key;
+  double coef;
+} term;
 
 typedef struct linear {
   term t[MAX_TERMS]; /* ascending keys, no zero coefficient once tidied */
   int n;
-  int seen;          /* terms and constants met on the way: fewer left means that something cancelled or merged */
+  int seen; /* terms and constants met on the way: fewer left means that something cancelled or merged */
   double constant;
-  bool failed;       /* too long, or beyond exact integers: leave the expression alone */
+  bool failed; /* too long, or beyond exact integers: leave the expression alone */
 } linear;
 
 /* ---- products ---- */
@@ -101,8 +105,10 @@ static void collect(ir *g, ir_ref r, double scale, linear *l) {
   } else if (n.op == IR_MUL) {
     product p = {.coef = 1};
     factor(g, r, &p);
-    if (p.failed || p.n == 0) add_term(l, r, scale);
-    else add_term(l, multiply(g, &p), scale * p.coef); /* one key for a product however it is bracketed */
+    if (p.failed || p.n == 0)
+      add_term(l, r, scale);
+    else
+      add_term(l, multiply(g, &p), scale * p.coef); /* one key for a product however it is bracketed */
   } else {
     add_term(l, r, scale);
   }
@@ -145,8 +151,10 @@ ir_ref ir_collect_sum(ir *g, ir_ref r) {
   const ir_ref plus = sum_of(g, &l, type, 1);
   const ir_ref minus = sum_of(g, &l, type, -1);
   ir_ref sum = plus;
-  if (plus == IR_NONE) sum = minus == IR_NONE ? ir_zero(g, type) : ir_op1(g, IR_NEG, minus);
-  else if (minus != IR_NONE) sum = ir_op2(g, IR_SUB, plus, minus);
+  if (plus == IR_NONE)
+    sum = minus == IR_NONE ? ir_zero(g, type) : ir_op1(g, IR_NEG, minus);
+  else if (minus != IR_NONE)
+    sum = ir_op2(g, IR_SUB, plus, minus);
   return l.constant == 0 ? sum : ir_op2(g, IR_ADD, sum, ir_const_of(g, type, l.constant));
 }
 
@@ -181,7 +189,8 @@ ir_ref ir_collect_compare(ir *g, ir_ref r) {
     const double zero = 0;
     return ir_bool(g, ir_value((ir_op)n.op, IR_INT, l.constant, zero, zero) != 0);
   }
-  /* sum + constant (< <= == !=) 0, divided by what divides every coefficient; a sum of lowest key positive if equality */
+  /* sum + constant (< <= == !=) 0, divided by what divides every coefficient; a sum of lowest key positive if
+   * equality */
   const double d = common_divisor(&l) * (equality && l.t[0].coef < 0 ? -1 : 1);
   for (int i = 0; i < l.n; ++i) l.t[i].coef /= d;
   const double k = -(l.constant + (n.op == IR_LT)) / d; /* sum <= k, or sum == k */

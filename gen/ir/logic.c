@@ -3,7 +3,11 @@
 
 enum { MAX_MEMBERS = 24 };
 
-typedef struct members { ir_ref m[MAX_MEMBERS]; int n; bool failed; } members;
+typedef struct members {
+  ir_ref m[MAX_MEMBERS];
+  int n;
+  bool failed;
+} members;
 
 /* Ascending, each once. */
 static void insert(members *l, ir_ref r) {

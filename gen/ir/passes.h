@@ -13,13 +13,16 @@ void ir_print(const ir *g, text *out, const ir_ref *roots, const char *const *na
 luattn_status ir_check(const ir *g, const ir_ref *roots, int n, const char *pass, luattn_error *err);
 
 /* Rewrites roots in place: algebra, constant folding, cancellation. Exact in real arithmetic, never changes kept/dropped;
- * never introduces a division or a log that was not there. */
+ * never introduces a division or a log that was not there. REAL operands of comparisons, floor and the like keep every bit.
+ * INT comparisons come out in one normal form, positive coefficients on both sides and common divisors gone: `a < b`,
+ * `a + c <= b`, `a <= b + c` (c a positive constant), `a <= c`, `c <= a`. NOT ends up on leaves and REAL comparisons. */
 void ir_simplify(ir *g, ir_ref *roots, int n);
 
 /* Reverse mode. Given roots y[i] with adjoints dy[i], finds d(sum dy*y)/d(wrt[j]) for j < n_wrt (IR_NONE where it is
  * identically zero). wrt are variables, LOADs, or any nodes. Visits nodes in reverse topological order: a shared
- * subexpression is counted once. STOP_GRADIENT, comparisons, floor and integers stop it. REDUCE nodes are refused by
- * assertion: analysis/ takes reductions apart first. */
+ * subexpression is counted once. An out is the node's whole adjoint: what reaches one wrt through another counts for both.
+ * An arm that a select does not take contributes 0, even where its own derivative is infinite. STOP_GRADIENT, comparisons,
+ * floor and integers stop it. REDUCE nodes are refused by assertion: analysis/ takes reductions apart first. */
 void ir_grad(ir *g, const ir_ref *y, const ir_ref *dy, int n_y, const ir_ref *wrt, ir_ref *out, int n_wrt);
 
 /* Evaluation in double precision, vectorised: a program is compiled once from roots, then run over blocks of lanes.

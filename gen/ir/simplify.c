@@ -1,8 +1,9 @@
 /* simplify.c: rewrites expressions from the leaves up.
  *
- * A REAL expression has two faces. Where its value only enters smoothly it may be rearranged (exact in real arithmetic);
- * where a comparison or a floor looks at it, a last bit decides, and only rewrites that keep every bit are made. A node is
- * rebuilt once for each face that is asked for. INT and BOOL are exact and have one. */
+ * A REAL expression has two faces. Where its value only enters smoothly it may be rearranged (exact in real
+ * arithmetic); where a comparison or a floor looks at it, a last bit decides, and only rewrites that keep
+ * every bit are made. A node is rebuilt once for each face that is asked for. INT and BOOL are exact and have
+ * one. */
 #include "gen/ir/graph.h"
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
@@ -12,16 +13,16 @@ enum { EXACT = 0, SMOOTH = 1 };
 typedef struct simplifier {
   ir *g;
   ir_ref top;
-  ir_ref *memo[2];  /* [top + 1] */
-  uint8_t *wanted;  /* [top + 1], bit for each face */
+  ir_ref *memo[2]; /* [top + 1] */
+  uint8_t *wanted; /* [top + 1], bit for each face */
 } simplifier;
 
 /* Does a last bit of this node's REAL arguments decide? */
 static bool is_sharp(const ir *g, const ir_node *n) {
   if (n->nargs == 0 || ir_operand_type(g, n) != IR_REAL) return false;
   const ir_rule rule = ir_op_rule((ir_op)n->op);
-  return rule == COMPARES || rule == REAL_TO_INT || n->op == IR_FLOOR || n->op == IR_FLOORDIV || n->op == IR_MOD ||
-         n->op == IR_SIGN;
+  return rule == COMPARES || rule == REAL_TO_INT || n->op == IR_FLOOR || n->op == IR_FLOORDIV ||
+         n->op == IR_MOD || n->op == IR_SIGN;
 }
 
 static int face_of_arg(const ir *g, const ir_node *n, int face, ir_ref arg) {
@@ -102,22 +103,28 @@ static ir_ref rewrite(ir *g, ir_ref r, int face) {
   switch (n.op) {
     case IR_ADD:
     case IR_SUB:
-    case IR_NEG: return ir_collect_sum(g, r);
+    case IR_NEG:
+      return ir_collect_sum(g, r);
     case IR_MUL: {
       const ir_ref p = n.type == IR_REAL ? cancel_product(g, r) : r;
       if (p != r || g->failed) return p;
       const ir_ref q = ir_collect_product(g, r);
       return q == r ? ir_collect_sum(g, r) : q;
     }
-    case IR_DIV: return cancel_quotient(g, r);
+    case IR_DIV:
+      return cancel_quotient(g, r);
     case IR_LT:
     case IR_LE:
     case IR_EQ:
-    case IR_NE: return ir_collect_compare(g, r);
-    case IR_NOT: return push_not(g, r);
+    case IR_NE:
+      return ir_collect_compare(g, r);
+    case IR_NOT:
+      return push_not(g, r);
     case IR_AND:
-    case IR_OR: return ir_collect_logic(g, r);
-    default: return r;
+    case IR_OR:
+      return ir_collect_logic(g, r);
+    default:
+      return r;
   }
 }
 

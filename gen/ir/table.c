@@ -61,54 +61,50 @@ const char *ir_op_interval(ir_op op) {
   return stem[op];
 }
 
-const char *ir_interval_prefix(ir_type t) {
-  return t == IR_REAL ? "iv_" : t == IR_INT ? "ivi_" : "tri_";
-}
+const char *ir_interval_prefix(ir_type t) { return t == IR_REAL ? "iv_" : t == IR_INT ? "ivi_" : "tri_"; }
 
 const char *ir_type_name(ir_type t) {
   return t == IR_REAL ? "real" : t == IR_INT ? "int" : t == IR_BOOL ? "bool" : "?";
 }
 
-typedef struct var_row { const char *name; ir_type type; bool indexed; } var_row;
+typedef struct var_row {
+  const char *name;
+  ir_type type;
+  bool indexed;
+} var_row;
 
 static const var_row var_table[] = {
-  [VAR_SCORE] = {"score", IR_REAL, false},
-  [VAR_B] = {"b", IR_INT, false},
-  [VAR_H] = {"h", IR_INT, false},
-  [VAR_Q] = {"q_idx", IR_INT, false},
-  [VAR_KV] = {"kv_idx", IR_INT, false},
-  [VAR_Q_LEN] = {"q_len", IR_INT, false},
-  [VAR_KV_LEN] = {"kv_len", IR_INT, false},
-  [VAR_HEADS] = {"heads", IR_INT, false},
-  [VAR_HEADS_KV] = {"heads_kv", IR_INT, false},
-  [VAR_SCALAR] = {"scalar", IR_REAL, true},
-  [VAR_X] = {"x", IR_REAL, false},
-  [VAR_POS] = {"pos", IR_INT, false},
-  [VAR_D] = {"d", IR_INT, false},
-  [VAR_STATE] = {"state", IR_REAL, true},
-  [VAR_OUT] = {"out", IR_REAL, false},
-  [VAR_FINAL] = {"final", IR_REAL, true},
-  [VAR_DP] = {"dp", IR_REAL, false},
-  [VAR_P] = {"p", IR_REAL, false},
-  [VAR_DELTA] = {"delta", IR_REAL, false},
-  [VAR_DLSE] = {"dlse", IR_REAL, false},
-  [VAR_ROW] = {"row", IR_REAL, true},
-  [VAR_RED] = {"red", IR_REAL, true},
-  [VAR_DOT] = {"dot", IR_REAL, false},
-  [VAR_SCALE] = {"scale", IR_REAL, false},
-  [VAR_GRAD] = {"grad", IR_REAL, false},
-  [VAR_TILE] = {"tile", IR_INT, true},
+    [VAR_SCORE] = {"score", IR_REAL, false},
+    [VAR_B] = {"b", IR_INT, false},
+    [VAR_H] = {"h", IR_INT, false},
+    [VAR_Q] = {"q_idx", IR_INT, false},
+    [VAR_KV] = {"kv_idx", IR_INT, false},
+    [VAR_Q_LEN] = {"q_len", IR_INT, false},
+    [VAR_KV_LEN] = {"kv_len", IR_INT, false},
+    [VAR_HEADS] = {"heads", IR_INT, false},
+    [VAR_HEADS_KV] = {"heads_kv", IR_INT, false},
+    [VAR_SCALAR] = {"scalar", IR_REAL, true},
+    [VAR_X] = {"x", IR_REAL, false},
+    [VAR_POS] = {"pos", IR_INT, false},
+    [VAR_D] = {"d", IR_INT, false},
+    [VAR_STATE] = {"state", IR_REAL, true},
+    [VAR_OUT] = {"out", IR_REAL, false},
+    [VAR_FINAL] = {"final", IR_REAL, true},
+    [VAR_DP] = {"dp", IR_REAL, false},
+    [VAR_P] = {"p", IR_REAL, false},
+    [VAR_DELTA] = {"delta", IR_REAL, false},
+    [VAR_DLSE] = {"dlse", IR_REAL, false},
+    [VAR_ROW] = {"row", IR_REAL, true},
+    [VAR_RED] = {"red", IR_REAL, true},
+    [VAR_DOT] = {"dot", IR_REAL, false},
+    [VAR_SCALE] = {"scale", IR_REAL, false},
+    [VAR_GRAD] = {"grad", IR_REAL, false},
+    [VAR_TILE] = {"tile", IR_INT, true},
 };
 _Static_assert(sizeof var_table / sizeof var_table[0] == VAR_COUNT, "one row for each variable");
 
-const char *ir_var_name(ir_var v) {
-  return (unsigned)v < VAR_COUNT ? var_table[v].name : "?";
-}
+const char *ir_var_name(ir_var v) { return (unsigned)v < VAR_COUNT ? var_table[v].name : "?"; }
 
-ir_type ir_var_type(ir_var v) {
-  return var_table[v].type;
-}
+ir_type ir_var_type(ir_var v) { return var_table[v].type; }
 
-bool ir_var_indexed(ir_var v) {
-  return var_table[v].indexed;
-}
+bool ir_var_indexed(ir_var v) { return var_table[v].indexed; }

@@ -16,9 +16,7 @@ uint64_t rng_next(rng *r) {
   return z ^ (z >> 31);
 }
 
-int rng_below(rng *r, int n) {
-  return (int)(rng_next(r) % (uint64_t)n);
-}
+int rng_below(rng *r, int n) { return (int)(rng_next(r) % (uint64_t)n); }
 
 double rng_between(rng *r, double lo, double hi) {
   return lo + (hi - lo) * ((double)(rng_next(r) >> 11) * 0x1p-53);
@@ -47,20 +45,25 @@ static double with_error(ir_op op, double x, rng *noise) {
     case IR_EXP2:
     case IR_SQRT:
     case IR_RSQRT:
-    case IR_SIGMOID: return x * (1 + e);
-    case IR_EXP: return x * (1 + 32 * e); /* the rounded product with log2(e) comes before */
+    case IR_SIGMOID:
+      return x * (1 + e);
+    case IR_EXP:
+      return x * (1 + 32 * e); /* the rounded product with log2(e) comes before */
     case IR_LOG:
     case IR_LOG2:
     case IR_TANH:
     case IR_SOFTPLUS:
     case IR_ERF:
     case IR_GELU:
-    case IR_SILU: return x + e * (1 + fabs(x));
-    default: return x;
+    case IR_SILU:
+      return x + e * (1 + fabs(x));
+    default:
+      return x;
   }
 }
 
-static double evaluate(const ir *g, const ir_node *n, const point *p, rounding how, rng *noise, const double *value) {
+static double evaluate(const ir *g, const ir_node *n, const point *p, rounding how, rng *noise,
+                       const double *value) {
   double v;
   if (n->op == IR_VAR) return point_get(p, ir_var_of(n), ir_index_of(n));
   if (n->op == IR_CONST_REAL) return to_float(n->imm.real, how);
@@ -114,18 +117,28 @@ double program_eval(arena *a, const ir *g, ir_ref root, const point *p) {
 int op_accepts(ir_op op, ir_type type) {
   switch (ir_op_rule(op)) {
     case REALS:
-    case REAL_TO_INT: return type == IR_REAL;
-    case INT_TO_REAL: return type == IR_INT;
+    case REAL_TO_INT:
+      return type == IR_REAL;
+    case INT_TO_REAL:
+      return type == IR_INT;
     case NUMS:
-    case COMPARES: return type != IR_BOOL;
-    case BOOLS: return type == IR_BOOL;
-    case SELECTS: return 1;
-    default: return 0;
+    case COMPARES:
+      return type != IR_BOOL;
+    case BOOLS:
+      return type == IR_BOOL;
+    case SELECTS:
+      return 1;
+    default:
+      return 0;
   }
 }
 
 enum { POOL = 64 };
-typedef struct pool { ir_ref node[3][POOL]; int count[3]; ir_ref last[3]; } pool; /* last: that is not a leaf */
+typedef struct pool {
+  ir_ref node[3][POOL];
+  int count[3];
+  ir_ref last[3];
+} pool; /* last: that is not a leaf */
 
 static void put(pool *p, ir_type type, ir_ref r) {
   if (p->count[type] < POOL) p->node[type][p->count[type]++] = r;
@@ -141,8 +154,11 @@ static ir_ref random_leaf(ir *g, rng *r, ir_type type) {
   static const double reals[] = {0, 1, -1, 0.5, 2, 3, 0.1, -2.5, 64, 1e-3};
   static const int ints[] = {0, 1, -1, 2, 3, 7, 8, -3, 16, 100};
   const int k = rng_below(r, 10);
-  if (type == IR_REAL) return k < 5 ? ir_variable(g, VAR_SCALAR, (uint32_t)(k % POINT_REALS)) : ir_real(g, reals[rng_below(r, 10)]);
-  if (type == IR_INT) return k < 5 ? ir_variable(g, point_int_var[k % POINT_INTS], 0) : ir_int(g, ints[rng_below(r, 10)]);
+  if (type == IR_REAL)
+    return k < 5 ? ir_variable(g, VAR_SCALAR, (uint32_t)(k % POINT_REALS))
+                 : ir_real(g, reals[rng_below(r, 10)]);
+  if (type == IR_INT)
+    return k < 5 ? ir_variable(g, point_int_var[k % POINT_INTS], 0) : ir_int(g, ints[rng_below(r, 10)]);
   return ir_op2(g, IR_LT, ir_variable(g, VAR_KV, 0), ir_variable(g, VAR_Q, 0));
 }
 
@@ -152,7 +168,9 @@ static ir_ref random_op(ir *g, rng *r, pool *p, ir_op op) {
   ir_ref arg[3];
   const int n = ir_op_arity(op);
   for (int k = 0; k < n; ++k) arg[k] = draw(p, r, ir_op_rule(op) == SELECTS && k == 0 ? IR_BOOL : type);
-  return n == 1 ? ir_op1(g, op, arg[0]) : n == 2 ? ir_op2(g, op, arg[0], arg[1]) : ir_op3(g, op, arg[0], arg[1], arg[2]);
+  return n == 1   ? ir_op1(g, op, arg[0])
+         : n == 2 ? ir_op2(g, op, arg[0], arg[1])
+                  : ir_op3(g, op, arg[0], arg[1], arg[2]);
 }
 
 random_expr random_build(ir *g, rng *r, int size, uint64_t avoid) {

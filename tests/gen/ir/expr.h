@@ -1,4 +1,5 @@
-/* expr.h: what the IR tests share: a small random generator, random expressions, and a plain evaluator of a whole graph. */
+/* expr.h: what the IR tests share: a small random generator, random expressions, and a plain evaluator of a
+ * whole graph. */
 #ifndef LUATTN_TESTS_IR_EXPR_H
 #define LUATTN_TESTS_IR_EXPR_H
 
@@ -7,7 +8,9 @@
 
 #include "gen/ir/passes.h"
 
-typedef struct rng { uint64_t state; } rng;
+typedef struct rng {
+  uint64_t state;
+} rng;
 uint64_t rng_next(rng *r);
 int rng_below(rng *r, int n);
 double rng_between(rng *r, double lo, double hi);
@@ -15,7 +18,7 @@ double rng_between(rng *r, double lo, double hi);
 /* Values of the variables that random expressions use. */
 enum { POINT_REALS = 3, POINT_INTS = 4 };
 typedef struct point {
-  double real[POINT_REALS]; /* VAR_SCALAR[i] */
+  double real[POINT_REALS];   /* VAR_SCALAR[i] */
   double integer[POINT_INTS]; /* VAR_Q, VAR_KV, VAR_H, VAR_Q_LEN */
 } point;
 extern const ir_var point_int_var[POINT_INTS];
@@ -35,9 +38,11 @@ double largest_value(const ir *g, const ir_ref *roots, int n, const double *valu
 /* One root through ir_program. */
 double program_eval(arena *a, const ir *g, ir_ref root, const point *p);
 
-/* A random graph of `size` ops, drawn from the whole table but for those in `avoid` (a bit for each op), and its last node of
- * each type. */
-typedef struct random_expr { ir_ref real, integer, boolean; } random_expr;
+/* A random graph of `size` ops, drawn from the whole table but for those in `avoid` (a bit for each op), and
+ * its last node of each type. */
+typedef struct random_expr {
+  ir_ref real, integer, boolean;
+} random_expr;
 random_expr random_build(ir *g, rng *r, int size, uint64_t avoid);
 #define OP_BIT(id) (UINT64_C(1) << IR_##id)
 

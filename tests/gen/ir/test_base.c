@@ -12,7 +12,9 @@
 #include "gen/base/hash.h"
 #include "gen/base/text.h"
 
-typedef struct counter { long live, calls, fail_at; } counter;
+typedef struct counter {
+  long live, calls, fail_at;
+} counter;
 
 static void *count_realloc(void *user, void *ptr, size_t old_size, size_t new_size) {
   counter *c = user;
@@ -126,15 +128,19 @@ static void test_hash(void **state) {
   const hash128 a = hash_pieces("a", "bc", "d", "e");
   const hash128 others[] = {hash_pieces("ab", "c", "d", "e"), hash_pieces("a", "bcd", "", "e"),
                             hash_pieces("a", "b", "cd", "e"), hash_pieces("d", "e", "a", "bc")};
-  for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i) assert_true(a.lo != others[i].lo || a.hi != others[i].hi);
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i)
+    assert_true(a.lo != others[i].lo || a.hi != others[i].hi);
   const hash128 again = hash_pieces("a", "bc", "d", "e");
   assert_true(a.lo == again.lo && a.hi == again.hi);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_arena_zeroes_and_aligns), cmocka_unit_test(test_arena_out_of_memory),
-    cmocka_unit_test(test_text_indents), cmocka_unit_test(test_text_long_and_failing), cmocka_unit_test(test_hash),
+      cmocka_unit_test(test_arena_zeroes_and_aligns),
+      cmocka_unit_test(test_arena_out_of_memory),
+      cmocka_unit_test(test_text_indents),
+      cmocka_unit_test(test_text_long_and_failing),
+      cmocka_unit_test(test_hash),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,11 @@
 #include "gen/ir/interval.h"
 #include "tests/gen/ir/expr.h"
 
-typedef struct fixture { arena *a; ir *g; ir_ref q, kv, h, x, y; } fixture;
+typedef struct fixture {
+  arena *a;
+  ir *g;
+  ir_ref q, kv, h, x, y;
+} fixture;
 
 static int setup(void **state) {
   fixture *f = malloc(sizeof *f);
@@ -132,7 +136,8 @@ static void test_boolean_identities(void **state) {
   assert_int_equal(ir_op2(g, IR_OR, d, ir_op2(g, IR_LT, f->q, f->kv)), yes);
   assert_int_equal(ir_op3(g, IR_SELECT, c, yes, d), ir_op2(g, IR_OR, c, d));
   assert_int_equal(ir_op3(g, IR_SELECT, c, d, no), ir_op2(g, IR_AND, c, d));
-  assert_int_equal(ir_op3(g, IR_SELECT, ir_op1(g, IR_NOT, c), f->x, f->y), ir_op3(g, IR_SELECT, c, f->y, f->x));
+  assert_int_equal(ir_op3(g, IR_SELECT, ir_op1(g, IR_NOT, c), f->x, f->y),
+                   ir_op3(g, IR_SELECT, c, f->y, f->x));
   assert_int_equal(ir_op3(g, IR_SELECT, c, f->x, f->x), f->x);
   assert_int_equal(ir_op2(g, IR_LT, f->x, f->x), no);
   assert_int_equal(ir_get(g, ir_op2(g, IR_LE, f->x, f->x))->op, IR_LE);
@@ -142,18 +147,21 @@ static void test_boolean_identities(void **state) {
   assert_int_equal(ir_op2(g, IR_LT, REAL(2.5), f->q), ir_op2(g, IR_LT, INT(2), f->q));
   assert_int_equal(ir_op2(g, IR_LE, REAL(2.5), f->q), ir_op2(g, IR_LE, INT(3), f->q));
   assert_int_equal(ir_op2(g, IR_EQ, f->q, REAL(2.5)), no);
-  assert_int_equal(ir_op2(g, IR_LT, ir_to_real(g, f->q), ir_to_real(g, f->kv)), ir_op2(g, IR_LT, f->q, f->kv));
+  assert_int_equal(ir_op2(g, IR_LT, ir_to_real(g, f->q), ir_to_real(g, f->kv)),
+                   ir_op2(g, IR_LT, f->q, f->kv));
 }
 
 static void test_questions(void **state) {
   fixture *f = *state;
   ir *g = f->g;
   const ir_ref e = ADD(ir_op1(g, IR_EXP, f->x), ir_to_real(g, f->q));
-  assert_true(ir_uses(g, e, VAR_Q) && ir_uses(g, e, VAR_SCALAR) && !ir_uses(g, e, VAR_KV) && !ir_uses(g, IR_NONE, VAR_Q));
+  assert_true(ir_uses(g, e, VAR_Q) && ir_uses(g, e, VAR_SCALAR) && !ir_uses(g, e, VAR_KV) &&
+              !ir_uses(g, IR_NONE, VAR_Q));
   assert_true(ir_uses_op(g, e, IR_EXP) && ir_uses_op(g, e, IR_ADD) && !ir_uses_op(g, e, IR_LOG));
   double v;
   assert_true(ir_is_const(g, INT(-3), &v) && v == -3);
-  assert_false(ir_is_const(g, ir_bool(g, true), &v) || ir_is_const(g, IR_NONE, &v) || ir_is_const(g, f->x, &v));
+  assert_false(ir_is_const(g, ir_bool(g, true), &v) || ir_is_const(g, IR_NONE, &v) ||
+               ir_is_const(g, f->x, &v));
   assert_true(ir_is_var(g, f->y, VAR_SCALAR) && !ir_is_var(g, f->y, VAR_Q));
   assert_int_equal(ir_index_of(ir_get(g, f->y)), 1);
 }
@@ -202,31 +210,36 @@ static void test_check_finds_damage(void **state) {
   fixture *f = *state;
   ir *g = f->g;
   const ir_ref sum = ADD(f->x, f->y), c = ir_op2(g, IR_LT, f->q, f->kv);
-  const ir_ref chosen = ir_op3(g, IR_SELECT, c, sum, f->x), load = ir_load(g, 0, IR_REAL, &f->q, 1), flag = ir_bool(g, true);
+  const ir_ref chosen = ir_op3(g, IR_SELECT, c, sum, f->x), load = ir_load(g, 0, IR_REAL, &f->q, 1),
+               flag = ir_bool(g, true);
   luattn_error err;
   assert_int_equal(ir_check(g, &chosen, 1, "test", &err), LUATTN_OK);
-  const struct { ir_ref node; ir_node bad; const char *says; } damage[] = {
-    {sum, {.op = IR_ADD, .type = IR_INT, .nargs = 2, .arg = {f->x, f->y}}, "result type"},
-    {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 1, .arg = {f->x}}, "number of arguments"},
-    {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 2, .arg = {f->x, IR_NONE}}, "missing"},
-    {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 2, .arg = {f->x, chosen}}, "does not precede"},
-    {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 2, .arg = {f->x, sum}}, "does not precede"},
-    {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 2, .arg = {f->x, f->q}}, "wrong type"},
-    {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 2, .arg = {f->x, f->y, f->y}}, "beyond the arity"},
-    {sum, {.op = IR_OP_COUNT, .type = IR_REAL, .nargs = 2, .arg = {f->x, f->y}}, "no such op"},
-    {sum, {.op = IR_ADD, .type = 9, .nargs = 2, .arg = {f->x, f->y}}, "no such type"},
-    {chosen, {.op = IR_SELECT, .type = IR_REAL, .nargs = 3, .arg = {f->q, sum, f->x}}, "wrong type"},
-    {chosen, {.op = IR_SELECT, .type = IR_REAL, .nargs = 3, .arg = {c, sum, f->q}}, "wrong type"},
-    {c, {.op = IR_AND, .type = IR_BOOL, .nargs = 2, .arg = {f->q, f->kv}}, "wrong type"},
-    {c, {.op = IR_LT, .type = IR_INT, .nargs = 2, .arg = {f->q, f->kv}}, "result type"},
-    {load, {.op = IR_LOAD, .type = IR_REAL, .nargs = 1, .arg = {f->x}}, "index"},
-    {load, {.op = IR_LOAD, .type = IR_REAL, .nargs = 0}, "number of arguments"},
-    {flag, {.op = IR_CONST_BOOL, .type = IR_BOOL, .imm.integer = 2}, "0 or 1"},
-    {flag, {.op = IR_CONST_INT, .type = IR_INT, .imm.integer = INT64_MAX}, "2^53"},
-    {flag, {.op = IR_CONST_REAL, .type = IR_INT}, "type real"},
-    {flag, {.op = IR_VAR, .type = IR_REAL, .imm.integer = (int64_t)VAR_Q << 32}, "not the variable's"},
-    {flag, {.op = IR_VAR, .type = IR_INT, .imm.integer = ((int64_t)VAR_Q << 32) + 1}, "no index"},
-    {flag, {.op = IR_VAR, .type = IR_INT, .imm.integer = (int64_t)VAR_COUNT << 32}, "no such variable"},
+  const struct {
+    ir_ref node;
+    ir_node bad;
+    const char *says;
+  } damage[] = {
+      {sum, {.op = IR_ADD, .type = IR_INT, .nargs = 2, .arg = {f->x, f->y}}, "result type"},
+      {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 1, .arg = {f->x}}, "number of arguments"},
+      {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 2, .arg = {f->x, IR_NONE}}, "missing"},
+      {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 2, .arg = {f->x, chosen}}, "does not precede"},
+      {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 2, .arg = {f->x, sum}}, "does not precede"},
+      {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 2, .arg = {f->x, f->q}}, "wrong type"},
+      {sum, {.op = IR_ADD, .type = IR_REAL, .nargs = 2, .arg = {f->x, f->y, f->y}}, "beyond the arity"},
+      {sum, {.op = IR_OP_COUNT, .type = IR_REAL, .nargs = 2, .arg = {f->x, f->y}}, "no such op"},
+      {sum, {.op = IR_ADD, .type = 9, .nargs = 2, .arg = {f->x, f->y}}, "no such type"},
+      {chosen, {.op = IR_SELECT, .type = IR_REAL, .nargs = 3, .arg = {f->q, sum, f->x}}, "wrong type"},
+      {chosen, {.op = IR_SELECT, .type = IR_REAL, .nargs = 3, .arg = {c, sum, f->q}}, "wrong type"},
+      {c, {.op = IR_AND, .type = IR_BOOL, .nargs = 2, .arg = {f->q, f->kv}}, "wrong type"},
+      {c, {.op = IR_LT, .type = IR_INT, .nargs = 2, .arg = {f->q, f->kv}}, "result type"},
+      {load, {.op = IR_LOAD, .type = IR_REAL, .nargs = 1, .arg = {f->x}}, "index"},
+      {load, {.op = IR_LOAD, .type = IR_REAL, .nargs = 0}, "number of arguments"},
+      {flag, {.op = IR_CONST_BOOL, .type = IR_BOOL, .imm.integer = 2}, "0 or 1"},
+      {flag, {.op = IR_CONST_INT, .type = IR_INT, .imm.integer = INT64_MAX}, "2^53"},
+      {flag, {.op = IR_CONST_REAL, .type = IR_INT}, "type real"},
+      {flag, {.op = IR_VAR, .type = IR_REAL, .imm.integer = (int64_t)VAR_Q << 32}, "not the variable's"},
+      {flag, {.op = IR_VAR, .type = IR_INT, .imm.integer = ((int64_t)VAR_Q << 32) + 1}, "no index"},
+      {flag, {.op = IR_VAR, .type = IR_INT, .imm.integer = (int64_t)VAR_COUNT << 32}, "no such variable"},
   };
   for (size_t i = 0; i < sizeof damage / sizeof damage[0]; ++i) {
     const ir_node good = g->node[damage[i].node];
@@ -286,7 +299,9 @@ static void test_none_spreads(void **state) {
 
 /* ---- failing allocations ---- */
 
-typedef struct failing { long calls, fail_at, live; } failing;
+typedef struct failing {
+  long calls, fail_at, live;
+} failing;
 
 static void *failing_realloc(void *user, void *ptr, size_t old_size, size_t new_size) {
   failing *c = user;
@@ -305,10 +320,12 @@ static bool whole_path(arena *a) {
   ir *g = ir_open(a);
   if (g == NULL) return false;
   rng r = {9};
-  ir_ref roots[40], one = ir_real(g, 1), wrt[2] = {ir_variable(g, VAR_SCALAR, 0), ir_variable(g, VAR_SCALAR, 1)}, grad[2];
+  ir_ref roots[40], one = ir_real(g, 1),
+                    wrt[2] = {ir_variable(g, VAR_SCALAR, 0), ir_variable(g, VAR_SCALAR, 1)}, grad[2];
   ir_ref x = wrt[0];
   for (int i = 0; i < 40; ++i) {
-    for (int k = 0; k < 12; ++k) x = ADD(MUL(x, ir_real(g, rng_between(&r, 0, 1))), ir_op1(g, IR_TANH, wrt[1]));
+    for (int k = 0; k < 12; ++k)
+      x = ADD(MUL(x, ir_real(g, rng_between(&r, 0, 1))), ir_op1(g, IR_TANH, wrt[1]));
     roots[i] = x;
   }
   ir_grad(g, roots, &one, 1, wrt, grad, 2);
@@ -317,7 +334,8 @@ static bool whole_path(arena *a) {
   assert_true(grad[0] != IR_NONE);
   if (ir_substitute(g, roots[39], &wrt[1], &wrt[0], 1) == IR_NONE) return false;
   const ir *clone = ir_clone(a, g);
-  if (clone == NULL || ir_int_limit(clone, roots, 40) < 0 || ir_program_new(a, clone, roots, 40) == NULL) return false;
+  if (clone == NULL || ir_int_limit(clone, roots, 40) < 0 || ir_program_new(a, clone, roots, 40) == NULL)
+    return false;
   text t;
   text_init(&t, a);
   static const char *const names[] = {"root"};
@@ -344,10 +362,18 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    TEST(test_equal_nodes_are_one), TEST(test_many_nodes), TEST(test_conversion), TEST(test_identities),
-    TEST(test_boolean_identities),  TEST(test_questions),  TEST(test_print),      TEST(test_check_finds_damage),
-    TEST(test_substitute),          TEST(test_clone),      TEST(test_none_spreads),
-    cmocka_unit_test(test_out_of_memory),
+      TEST(test_equal_nodes_are_one),
+      TEST(test_many_nodes),
+      TEST(test_conversion),
+      TEST(test_identities),
+      TEST(test_boolean_identities),
+      TEST(test_questions),
+      TEST(test_print),
+      TEST(test_check_finds_damage),
+      TEST(test_substitute),
+      TEST(test_clone),
+      TEST(test_none_spreads),
+      cmocka_unit_test(test_out_of_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,10 @@
 #include "tests/gen/ir/expr.h"
 
 /* Lanes of random points, and a table for gathers. */
-typedef struct world { point p[IR_LANES]; int lanes, variables, loads; } world;
+typedef struct world {
+  point p[IR_LANES];
+  int lanes, variables, loads;
+} world;
 
 static void read_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
   world *w = user;
@@ -21,7 +24,8 @@ static void read_variable(void *user, ir_var v, uint32_t index, int lanes, doubl
   for (int i = 0; i < lanes; ++i) out[i] = point_get(&w->p[i], v, index);
 }
 
-static void read_input(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
+static void read_input(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
+                       double *out) {
   world *w = user;
   assert_int_equal(lanes, w->lanes);
   ++w->loads;
@@ -39,9 +43,7 @@ static void randomise(world *w, rng *r, int lanes) {
   }
 }
 
-static bool same(double a, double b) {
-  return a == b || (a != a && b != b);
-}
+static bool same(double a, double b) { return a == b || (a != a && b != b); }
 
 /* Slots are shared and lanes are padded; none of that may show, for any number of lanes. */
 static void test_random_programs(void **state) {
@@ -134,8 +136,10 @@ static void test_constants_and_failure(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_random_programs), cmocka_unit_test(test_loads), cmocka_unit_test(test_slots_are_reused),
-    cmocka_unit_test(test_constants_and_failure),
+      cmocka_unit_test(test_random_programs),
+      cmocka_unit_test(test_loads),
+      cmocka_unit_test(test_slots_are_reused),
+      cmocka_unit_test(test_constants_and_failure),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

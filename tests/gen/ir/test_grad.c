@@ -1,4 +1,5 @@
-/* reverse mode: shared subexpressions, several roots, guards, and random graphs against central differences */
+/* reverse mode: shared subexpressions, several roots, guards, and random graphs against central differences
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +11,11 @@
 #include "gen/ir/graph.h"
 #include "tests/gen/ir/expr.h"
 
-typedef struct fixture { arena *a; ir *g; ir_ref x, y, one; } fixture;
+typedef struct fixture {
+  arena *a;
+  ir *g;
+  ir_ref x, y, one;
+} fixture;
 
 static int setup(void **state) {
   fixture *f = malloc(sizeof *f);
@@ -64,7 +69,8 @@ static void test_shared_subexpressions(void **state) {
 static void test_several_roots(void **state) {
   fixture *f = *state;
   ir *g = f->g;
-  const ir_ref e = ir_op1(g, IR_EXP, f->x), roots[3] = {MUL(e, f->y), e, MUL(e, f->y)}, d[3] = {f->one, f->y, ir_real(g, 2)};
+  const ir_ref e = ir_op1(g, IR_EXP, f->x), roots[3] = {MUL(e, f->y), e, MUL(e, f->y)},
+               d[3] = {f->one, f->y, ir_real(g, 2)};
   const ir_ref wrt[2] = {f->x, f->y};
   ir_ref out[2];
   ir_grad(g, roots, d, 3, wrt, out, 2);
@@ -106,7 +112,8 @@ static void test_guarded_arms(void **state) {
   const ir_ref safe_log = ir_op3(g, IR_SELECT, positive, ir_op1(g, IR_LOG, f->x), zero);
   assert_near(at(f, grad_of(f, safe_log, f->x), 0, 0), 0);
   assert_near(at(f, grad_of(f, safe_log, f->x), 2, 0), 0.5);
-  const ir_ref root = ir_op3(g, IR_SELECT, positive, zero, ir_op1(g, IR_SQRT, MUL(f->y, ir_op1(g, IR_SQRT, f->x))));
+  const ir_ref root =
+      ir_op3(g, IR_SELECT, positive, zero, ir_op1(g, IR_SQRT, MUL(f->y, ir_op1(g, IR_SQRT, f->x))));
   assert_near(at(f, grad_of(f, root, f->y), 1, 0), 0);
   assert_near(at(f, grad_of(f, ir_op2(g, IR_MAX, f->x, zero), f->x), 0, 0), 0); /* a tie: like relu */
   assert_near(at(f, grad_of(f, ir_op2(g, IR_POW, f->x, f->y), f->x), 0, 0), 0);
@@ -141,7 +148,8 @@ static int compare(fixture *f, ir_ref root, const ir_ref *grad, const point *p) 
     if (!(fabs(b) < 1e4) || !(fabs(a - b) <= 1e-8 * (1 + fabs(b)))) continue;
     const double got = grad[k] == IR_NONE ? 0 : program_eval(f->a, f->g, grad[k], p);
     ++compared;
-    if (!(fabs(got - b) <= 1e-5 * (1 + fabs(b)))) fail_msg("d root / d x%d is %.12g, differences give %.12g", k, got, b);
+    if (!(fabs(got - b) <= 1e-5 * (1 + fabs(b))))
+      fail_msg("d root / d x%d is %.12g, differences give %.12g", k, got, b);
   }
   return compared;
 }
@@ -168,7 +176,8 @@ static void test_random_graphs(void **state) {
     for (int k = 0; k < 4; ++k) {
       point p = {.integer = {rng_below(&r, 50), rng_below(&r, 50), rng_below(&r, 8), 50}};
       for (int j = 0; j < POINT_REALS; ++j) p.real[j] = rng_between(&r, -2, 2);
-      /* An infinity on the way (sqrt at 0, an overflow) may make a derivative 0 * inf where differences are finite. */
+      /* An infinity on the way (sqrt at 0, an overflow) may make a derivative 0 * inf where differences are
+       * finite. */
       plain_eval(g, &p, IN_DOUBLE, NULL, value);
       if (largest_value(g, wanted, n_wanted, value) < 1e6) compared += compare(&f, root, grad, &p);
     }
@@ -183,8 +192,13 @@ static void test_random_graphs(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    TEST(test_shared_subexpressions), TEST(test_several_roots), TEST(test_zero_is_none), TEST(test_loads),
-    TEST(test_guarded_arms),          TEST(test_lines_follow),  cmocka_unit_test(test_random_graphs),
+      TEST(test_shared_subexpressions),
+      TEST(test_several_roots),
+      TEST(test_zero_is_none),
+      TEST(test_loads),
+      TEST(test_guarded_arms),
+      TEST(test_lines_follow),
+      cmocka_unit_test(test_random_graphs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* intervals: sound for every op and for random graphs, exact where masks need it, and the limit of 32-bit indices */
+/* intervals: sound for every op and for random graphs, exact where masks need it, and the limit of 32-bit
+ * indices */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,24 +14,30 @@
 #include "gen/ir/interval.h"
 #include "tests/gen/ir/expr.h"
 
-typedef struct box { point lo, hi; } box;
+typedef struct box {
+  point lo, hi;
+} box;
 
 static ir_bounds box_variable(void *user, ir_var v, uint32_t index, ir_type type) {
   const box *b = user;
   ir_bounds out = {.real = iv_all(), .integer = ivi_all(), .boolean = tri_all()};
   const double lo = point_get(&b->lo, v, index), hi = point_get(&b->hi, v, index);
-  if (type == IR_REAL) out.real = iv_make(lo, hi, false);
-  else out.integer = ivi_make((long long)lo, (long long)hi);
+  if (type == IR_REAL)
+    out.real = iv_make(lo, hi, false);
+  else
+    out.integer = ivi_make((long long)lo, (long long)hi);
   return out;
 }
 
 static bool holds(const ir *g, ir_ref r, const ir_bounds *b, double v) {
   switch (ir_typeof(g, r)) {
-    case IR_REAL: return v != v ? b->real.nan : b->real.lo <= v && v <= b->real.hi;
+    case IR_REAL:
+      return v != v ? b->real.nan : b->real.lo <= v && v <= b->real.hi;
     case IR_INT:
       return (b->integer.lo <= -IVI_INF || (double)b->integer.lo <= v) &&
              (b->integer.hi >= IVI_INF || v <= (double)b->integer.hi);
-    default: return v != 0 ? b->boolean.can_be_true : b->boolean.can_be_false;
+    default:
+      return v != 0 ? b->boolean.can_be_true : b->boolean.can_be_false;
   }
 }
 
@@ -44,8 +51,9 @@ static bool integers_exact(const ir *g, const double *value) {
 static void report(const ir *g, ir_ref r, const ir_bounds *bounds, const double *value, rounding how) {
   const ir_node *n = ir_get(g, r);
   print_error("op %s, rounding %d: value %.17g, bounds [%.17g, %.17g] nan %d, [%lld, %lld], {%d, %d}\n",
-              ir_op_name((ir_op)n->op), how, value[r], bounds[r].real.lo, bounds[r].real.hi, bounds[r].real.nan,
-              bounds[r].integer.lo, bounds[r].integer.hi, bounds[r].boolean.can_be_false, bounds[r].boolean.can_be_true);
+              ir_op_name((ir_op)n->op), how, value[r], bounds[r].real.lo, bounds[r].real.hi,
+              bounds[r].real.nan, bounds[r].integer.lo, bounds[r].integer.hi, bounds[r].boolean.can_be_false,
+              bounds[r].boolean.can_be_true);
   for (int k = 0; k < n->nargs; ++k)
     print_error("  argument %d: %.17g in [%.17g, %.17g] nan %d, [%lld, %lld]\n", k, value[n->arg[k]],
                 bounds[n->arg[k]].real.lo, bounds[n->arg[k]].real.hi, bounds[n->arg[k]].real.nan,
@@ -54,8 +62,10 @@ static void report(const ir *g, ir_ref r, const ir_bounds *bounds, const double 
 
 static double float_between(rng *r, double lo, double hi) {
   switch (rng_below(r, 6)) {
-    case 0: return lo;
-    case 1: return hi;
+    case 0:
+      return lo;
+    case 1:
+      return hi;
     default: {
       const double x = (double)(float)rng_between(r, lo, hi);
       return x < lo ? lo : x > hi ? hi : x;
@@ -126,7 +136,8 @@ static void check_graph(const ir *g, const ir_ref *roots, int n_roots, rng *r, i
 static ir_ref leaf_of(ir *g, ir_type type, int i) {
   if (type == IR_REAL) return ir_variable(g, VAR_SCALAR, (uint32_t)i);
   if (type == IR_INT) return ir_variable(g, point_int_var[i], 0);
-  return ir_op2(g, IR_LT, ir_variable(g, VAR_SCALAR, (uint32_t)i), ir_variable(g, VAR_SCALAR, (uint32_t)(i + 1) % 3));
+  return ir_op2(g, IR_LT, ir_variable(g, VAR_SCALAR, (uint32_t)i),
+                ir_variable(g, VAR_SCALAR, (uint32_t)(i + 1) % 3));
 }
 
 static void test_every_op(void **state) {
@@ -134,13 +145,15 @@ static void test_every_op(void **state) {
   rng r = {1};
   for (ir_op op = 0; op < IR_OP_COUNT; ++op)
     for (ir_type type = IR_BOOL; type <= IR_REAL; ++type) {
-      if (!op_accepts(op, type) || (op == IR_STOP_GRADIENT && type == IR_INT)) continue; /* the latter folds away */
+      if (!op_accepts(op, type) || (op == IR_STOP_GRADIENT && type == IR_INT))
+        continue; /* the latter folds away */
       assert_non_null(ir_op_interval(op));
       arena *a = arena_open(NULL);
       ir *g = ir_open(a);
       ir_ref arg[3];
       const int n = ir_op_arity(op);
-      for (int k = 0; k < n; ++k) arg[k] = leaf_of(g, ir_op_rule(op) == SELECTS && k == 0 ? IR_BOOL : type, k);
+      for (int k = 0; k < n; ++k)
+        arg[k] = leaf_of(g, ir_op_rule(op) == SELECTS && k == 0 ? IR_BOOL : type, k);
       const ir_ref root = n == 1   ? ir_op1(g, op, arg[0])
                           : n == 2 ? ir_op2(g, op, arg[0], arg[1])
                                    : ir_op3(g, op, arg[0], arg[1], arg[2]);
@@ -166,7 +179,11 @@ static void test_random_graphs(void **state) {
 
 /* ---- precision that masks rely on ---- */
 
-typedef struct fixture { arena *a; ir *g; ir_ref q, kv; } fixture;
+typedef struct fixture {
+  arena *a;
+  ir *g;
+  ir_ref q, kv;
+} fixture;
 
 static fixture open_fixture(void) {
   fixture f = {.a = arena_open(NULL)};
@@ -214,7 +231,10 @@ static void test_masks_are_decided(void **state) {
   assert_true(m.integer.lo == 2 && m.integer.hi == 62);
   const ir_bounds n = over(&f, ir_op2(g, IR_MOD, ir_op2(g, IR_SUB, f.q, ir_int(g, 100)), c64), 10, 20, 0, 0);
   assert_true(n.integer.lo == 38 && n.integer.hi == 48);
-  const ir_ref half = ir_op1(g, IR_FLOOR_INT, ir_op2(g, IR_MUL, ir_op1(g, IR_TO_REAL, f.q), ir_real(g, 0.015625)));
+  const ir_bounds any = over(&f, ir_op2(g, IR_MOD, f.q, f.kv), 2, 5, 8, 9); /* below every divisor */
+  assert_true(any.integer.lo == 2 && any.integer.hi == 5);
+  const ir_ref half =
+      ir_op1(g, IR_FLOOR_INT, ir_op2(g, IR_MUL, ir_op1(g, IR_TO_REAL, f.q), ir_real(g, 0.015625)));
   assert_true(over(&f, half, 64, 127, 0, 0).integer.lo == 1 && over(&f, half, 64, 127, 0, 0).integer.hi == 1);
   arena_close(f.a);
 }
@@ -224,14 +244,14 @@ static void test_logic_is_exact(void **state) {
   for (int x = 1; x < 4; ++x)
     for (int y = 1; y < 4; ++y) {
       const tri a = tri_make((x & 1) != 0, (x & 2) != 0), b = tri_make((y & 1) != 0, (y & 2) != 0);
-      bool and[2] = {false, false}, or[2] = {false, false};
+      bool and[2] = {false, false}, or [2] = {false, false};
       for (int i = 0; i < 2; ++i)
         for (int j = 0; j < 2; ++j) {
           if ((i ? !a.can_be_true : !a.can_be_false) || (j ? !b.can_be_true : !b.can_be_false)) continue;
-          and[i && j] = or[i || j] = true;
+          and[i && j] = or [i || j] = true;
         }
       assert_tri(tri_and(a, b), and[0], and[1]);
-      assert_tri(tri_or(a, b), or[0], or[1]);
+      assert_tri(tri_or(a, b), or [0], or [1]);
       assert_tri(tri_not(a), a.can_be_true, a.can_be_false);
       const tri c = tri_select(tri_point(true), a, b), d = tri_select(tri_point(false), a, b);
       assert_tri(c, a.can_be_false, a.can_be_true);
@@ -253,7 +273,8 @@ static void test_not_a_number(void **state) {
   assert_true(clamped.hi == 50 && !clamped.nan);
   assert_true(iv_tanh(all).hi < 1.001 && iv_tanh(all).lo > -1.001 && iv_tanh(all).nan);
   assert_true(iv_to_int(all).lo == -2147483648ll && iv_to_int(iv_make(5, 6, true)).lo == 0);
-  assert_true(iv_point(0.1).lo < 0.1 && iv_point(0.1).hi > 0.1 && iv_point(0.5).lo == 0.5 && iv_point(0.5).hi == 0.5);
+  assert_true(iv_point(0.1).lo < 0.1 && iv_point(0.1).hi > 0.1 && iv_point(0.5).lo == 0.5 &&
+              iv_point(0.5).hi == 0.5);
 }
 
 static void test_squares_and_soft_caps(void **state) {
@@ -263,7 +284,8 @@ static void test_squares_and_soft_caps(void **state) {
   const ir_ref x = ir_variable(g, VAR_SCALAR, 0), d = ir_op2(g, IR_SUB, f.q, f.kv);
   const ir_bounds square = over(&f, ir_op2(g, IR_MUL, d, d), 0, 10, 0, 3);
   assert_true(square.integer.lo == 0 && square.integer.hi == 100);
-  const ir_ref cap = ir_op2(g, IR_MUL, ir_real(g, 50), ir_op1(g, IR_TANH, ir_op2(g, IR_DIV, x, ir_real(g, 50))));
+  const ir_ref cap =
+      ir_op2(g, IR_MUL, ir_real(g, 50), ir_op1(g, IR_TANH, ir_op2(g, IR_DIV, x, ir_real(g, 50))));
   box b = {.lo.real = {-3e38}, .hi.real = {3e38}};
   const ir_bounds_env env = {.user = &b, .variable = box_variable};
   ir_bounds *scratch = arena_array(f.a, ir_count(g), sizeof *scratch), out;
@@ -309,10 +331,10 @@ static void test_saturating_integers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_every_op),       cmocka_unit_test(test_random_graphs),
-    cmocka_unit_test(test_masks_are_decided), cmocka_unit_test(test_logic_is_exact),
-    cmocka_unit_test(test_not_a_number),   cmocka_unit_test(test_squares_and_soft_caps),
-    cmocka_unit_test(test_int_limit),      cmocka_unit_test(test_saturating_integers),
+      cmocka_unit_test(test_every_op),          cmocka_unit_test(test_random_graphs),
+      cmocka_unit_test(test_masks_are_decided), cmocka_unit_test(test_logic_is_exact),
+      cmocka_unit_test(test_not_a_number),      cmocka_unit_test(test_squares_and_soft_caps),
+      cmocka_unit_test(test_int_limit),         cmocka_unit_test(test_saturating_integers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,60 +20,104 @@ static long long lua_floordiv(long long x, long long y) {
 
 static double ref_arithmetic(ir_op op, double x, double y, double z) {
   switch (op) {
-    case IR_ADD: return x + y;
-    case IR_SUB: return x - y;
-    case IR_MUL: return x * y;
-    case IR_DIV: return x / y;
-    case IR_NEG: return 0 - x;
-    case IR_FMA: return x * y + z;
-    case IR_MIN: return fmin(x, y);
-    case IR_MAX: return fmax(x, y);
-    case IR_ABS: return fabs(x);
-    case IR_SIGN: return x == 0 ? 0 : copysign(1, x);
-    case IR_FLOOR: return floor(x);
-    case IR_FLOORDIV: return floor(x / y);
-    case IR_MOD: return x - floor(x / y) * y;
+    case IR_ADD:
+      return x + y;
+    case IR_SUB:
+      return x - y;
+    case IR_MUL:
+      return x * y;
+    case IR_DIV:
+      return x / y;
+    case IR_NEG:
+      return 0 - x;
+    case IR_FMA:
+      return x * y + z;
+    case IR_MIN:
+      return fmin(x, y);
+    case IR_MAX:
+      return fmax(x, y);
+    case IR_ABS:
+      return fabs(x);
+    case IR_SIGN:
+      return x == 0 ? 0 : copysign(1, x);
+    case IR_FLOOR:
+      return floor(x);
+    case IR_FLOORDIV:
+      return floor(x / y);
+    case IR_MOD:
+      return x - floor(x / y) * y;
     case IR_TO_REAL:
-    case IR_STOP_GRADIENT: return x;
-    case IR_TO_INT: return (double)(long long)x;
-    case IR_FLOOR_INT: return (double)(long long)floor(x);
-    case IR_LT: return y > x;
-    case IR_LE: return y >= x;
-    case IR_EQ: return x == y;
-    case IR_NE: return x != y;
-    case IR_AND: return x * y;
-    case IR_OR: return fmax(x, y);
-    case IR_NOT: return 1 - x;
-    case IR_SELECT: return x == 1 ? y : z;
-    default: return NAN;
+    case IR_STOP_GRADIENT:
+      return x;
+    case IR_TO_INT:
+      return (double)(long long)x;
+    case IR_FLOOR_INT:
+      return (double)(long long)floor(x);
+    case IR_LT:
+      return y > x;
+    case IR_LE:
+      return y >= x;
+    case IR_EQ:
+      return x == y;
+    case IR_NE:
+      return x != y;
+    case IR_AND:
+      return x * y;
+    case IR_OR:
+      return fmax(x, y);
+    case IR_NOT:
+      return 1 - x;
+    case IR_SELECT:
+      return x == 1 ? y : z;
+    default:
+      return NAN;
   }
 }
 
 static double ref_function(ir_op op, double x, double y) {
   switch (op) {
-    case IR_EXP: return (double)expl(x);
-    case IR_EXP2: return (double)powl(2, x);
-    case IR_LOG: return (double)logl(x);
-    case IR_LOG2: return (double)(logl(x) / logl(2));
-    case IR_LOG1P: return (double)logl(1 + (long double)x);
-    case IR_SQRT: return (double)sqrtl(x);
-    case IR_RSQRT: return (double)(1 / sqrtl(x));
-    case IR_TANH: return (double)((1 - expl(-2 * (long double)x)) / (1 + expl(-2 * (long double)x)));
-    case IR_SIGMOID: return (double)(1 / (1 + expl(-(long double)x)));
-    case IR_SOFTPLUS: return (double)logl(1 + expl(x));
-    case IR_RELU: return fmax(x, 0);
-    case IR_GELU: return (double)(x * (1 + erfl(x / sqrtl(2))) / 2);
-    case IR_SILU: return (double)(x / (1 + expl(-(long double)x)));
-    case IR_ERF: return (double)(1 - erfcl(x));
-    case IR_SIN: return (double)sinl(x);
-    case IR_COS: return (double)cosl(x);
-    case IR_POW: return x > 0 ? (double)expl(y * logl(x)) : pow(x, y);
-    default: return NAN;
+    case IR_EXP:
+      return (double)expl(x);
+    case IR_EXP2:
+      return (double)powl(2, x);
+    case IR_LOG:
+      return (double)logl(x);
+    case IR_LOG2:
+      return (double)(logl(x) / logl(2));
+    case IR_LOG1P:
+      return (double)logl(1 + (long double)x);
+    case IR_SQRT:
+      return (double)sqrtl(x);
+    case IR_RSQRT:
+      return (double)(1 / sqrtl(x));
+    case IR_TANH:
+      return (double)((1 - expl(-2 * (long double)x)) / (1 + expl(-2 * (long double)x)));
+    case IR_SIGMOID:
+      return (double)(1 / (1 + expl(-(long double)x)));
+    case IR_SOFTPLUS:
+      return (double)logl(1 + expl(x));
+    case IR_RELU:
+      return fmax(x, 0);
+    case IR_GELU:
+      return (double)(x * (1 + erfl(x / sqrtl(2))) / 2);
+    case IR_SILU:
+      return (double)(x / (1 + expl(-(long double)x)));
+    case IR_ERF:
+      return (double)(1 - erfcl(x));
+    case IR_SIN:
+      return (double)sinl(x);
+    case IR_COS:
+      return (double)cosl(x);
+    case IR_POW:
+      return x > 0 ? (double)expl(y * logl(x)) : pow(x, y);
+    default:
+      return NAN;
   }
 }
 
 static double reference(ir_op op, ir_type type, double x, double y, double z) {
-  if (type == IR_INT && op == IR_FLOORDIV) return y == 0 ? 0 : (double)lua_floordiv((long long)x, (long long)y);
+  if (type == IR_INT && op == IR_FLOORDIV)
+    return y == 0 ? 0 : (double)lua_floordiv((long long)x, (long long)y);
   if (type == IR_INT && op == IR_MOD)
     return y == 0 ? x : x - (double)lua_floordiv((long long)x, (long long)y) * y;
   const double v = ref_arithmetic(op, x, y, z);
@@ -90,7 +134,9 @@ static double random_value(rng *r, ir_type type) {
 
 static ir_ref build(ir *g, ir_op op, const ir_ref *arg) {
   const int n = ir_op_arity(op);
-  return n == 1 ? ir_op1(g, op, arg[0]) : n == 2 ? ir_op2(g, op, arg[0], arg[1]) : ir_op3(g, op, arg[0], arg[1], arg[2]);
+  return n == 1   ? ir_op1(g, op, arg[0])
+         : n == 2 ? ir_op2(g, op, arg[0], arg[1])
+                  : ir_op3(g, op, arg[0], arg[1], arg[2]);
 }
 
 static bool is_operation(ir_op op) {
@@ -114,7 +160,8 @@ static void test_values(void **state) {
         const double x = random_value(&r, ir_op_rule(op) == SELECTS ? IR_BOOL : type);
         const double y = random_value(&r, type), z = random_value(&r, type);
         const double want = reference(op, type, x, y, z), got = ir_value(op, type, x, y, z);
-        if (!close_to(got, want, 1e-13)) fail_msg("%s(%g, %g, %g) is %.17g, not %.17g", ir_op_name(op), x, y, z, got, want);
+        if (!close_to(got, want, 1e-13))
+          fail_msg("%s(%g, %g, %g) is %.17g, not %.17g", ir_op_name(op), x, y, z, got, want);
         numbers += got == got;
       }
       assert_true(numbers > 500); /* an op without a reference would be all NaN */
@@ -136,13 +183,17 @@ static void test_folding_agrees_with_programs(void **state) {
         for (int k = 0; k < 3; ++k) {
           const double v = random_value(&r, type);
           constant[k] = ir_const_of(g, type, v);
-          variable[k] = type == IR_REAL ? ir_variable(g, VAR_SCALAR, (uint32_t)k) : ir_variable(g, point_int_var[k], 0);
-          if (type == IR_REAL) p.real[k] = v;
-          else p.integer[k] = v;
+          variable[k] =
+              type == IR_REAL ? ir_variable(g, VAR_SCALAR, (uint32_t)k) : ir_variable(g, point_int_var[k], 0);
+          if (type == IR_REAL)
+            p.real[k] = v;
+          else
+            p.integer[k] = v;
         }
         const double folded = program_eval(a, g, build(g, op, constant), &p);
         const double computed = program_eval(a, g, build(g, op, variable), &p);
-        if (!close_to(folded, computed, 0)) fail_msg("%s folds to %.17g, runs to %.17g", ir_op_name(op), folded, computed);
+        if (!close_to(folded, computed, 0))
+          fail_msg("%s folds to %.17g, runs to %.17g", ir_op_name(op), folded, computed);
         arena_close(a);
       }
     }
@@ -150,7 +201,14 @@ static void test_folding_agrees_with_programs(void **state) {
 
 /* ---- derivatives ---- */
 
-typedef struct derivative { arena *a; ir *g; ir_ref root; int n; ir_ref var[3], grad[3]; ir_ref flag; } derivative;
+typedef struct derivative {
+  arena *a;
+  ir *g;
+  ir_ref root;
+  int n;
+  ir_ref var[3], grad[3];
+  ir_ref flag;
+} derivative;
 
 static derivative differentiate(ir_op op) {
   derivative d = {.a = arena_open(NULL)};
@@ -187,8 +245,8 @@ static int compare_derivative(derivative *d, ir_op op, const point *p) {
     const double got = d->grad[k] == IR_NONE ? 0 : program_eval(d->a, d->g, d->grad[k], p);
     ++compared;
     if (!close_to(got, b, 1e-7))
-      fail_msg("d %s / d argument %d at (%g, %g, %g) is %.12g, differences give %.12g", ir_op_name(op), k, p->real[0],
-               p->real[1], p->real[2], got, b);
+      fail_msg("d %s / d argument %d at (%g, %g, %g) is %.12g, differences give %.12g", ir_op_name(op), k,
+               p->real[0], p->real[1], p->real[2], got, b);
   }
   return compared;
 }
@@ -216,7 +274,8 @@ static void test_derivatives(void **state) {
 static void test_names_are_unique(void **state) {
   (void)state;
   for (ir_op op = IR_CONST_BOOL; op < IR_OP_COUNT; ++op)
-    for (ir_op other = op + 1; other < IR_OP_COUNT; ++other) assert_string_not_equal(ir_op_name(op), ir_op_name(other));
+    for (ir_op other = op + 1; other < IR_OP_COUNT; ++other)
+      assert_string_not_equal(ir_op_name(op), ir_op_name(other));
   for (ir_var v = 0; v < VAR_COUNT; ++v) assert_true(strlen(ir_var_name(v)) > 0);
 }
 
@@ -233,12 +292,15 @@ static void test_spellings(void **state) {
   }
 }
 
-/* Lua 5.4: -7 // 2 == -4, -7 % 2 == 1, 7 // -2 == -4, 7 % -2 == -1, -7 // -2 == 3, -7 % -2 == -1; 5.5 % -2 == -0.5 */
+/* Lua 5.4: -7 // 2 == -4, -7 % 2 == 1, 7 // -2 == -4, 7 % -2 == -1, -7 // -2 == 3, -7 % -2 == -1; 5.5 % -2 ==
+ * -0.5 */
 static void test_lua_division(void **state) {
   (void)state;
-  static const struct { double x, y, quotient, rest; } rows[] = {
-    {7, 2, 3, 1},    {-7, 2, -4, 1},      {7, -2, -4, -1},     {-7, -2, 3, -1}, {-8, 2, -4, 0},
-    {8, -2, -4, 0},  {0, -3, 0, 0},       {5.5, -2, -3, -0.5}, {-5.5, 2, -3, 0.5}, {-1, 64, -1, 63},
+  static const struct {
+    double x, y, quotient, rest;
+  } rows[] = {
+      {7, 2, 3, 1},   {-7, 2, -4, 1}, {7, -2, -4, -1},     {-7, -2, 3, -1},    {-8, 2, -4, 0},
+      {8, -2, -4, 0}, {0, -3, 0, 0},  {5.5, -2, -3, -0.5}, {-5.5, 2, -3, 0.5}, {-1, 64, -1, 63},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i)
     for (ir_type type = IR_INT; type <= IR_REAL; ++type) {
@@ -259,23 +321,30 @@ static void test_conversions_saturate(void **state) {
   assert_true(ir_value(IR_TO_INT, IR_REAL, 1e20, 0, 0) == 2147483647.0);
   assert_true(ir_value(IR_FLOOR_INT, IR_REAL, -1e20, 0, 0) == -2147483648.0);
   assert_true(ir_value(IR_FLOOR_INT, IR_REAL, NAN, 0, 0) == 0);
-  assert_true(ir_value(IR_TO_INT, IR_REAL, -1.5, 0, 0) == -1 && ir_value(IR_FLOOR_INT, IR_REAL, -1.5, 0, 0) == -2);
+  assert_true(ir_value(IR_TO_INT, IR_REAL, -1.5, 0, 0) == -1 &&
+              ir_value(IR_FLOOR_INT, IR_REAL, -1.5, 0, 0) == -2);
 }
 
 static void test_extremes(void **state) {
   (void)state;
-  assert_true(ir_value(IR_SIGMOID, IR_REAL, -800, 0, 0) == 0 && ir_value(IR_SIGMOID, IR_REAL, 800, 0, 0) == 1);
-  assert_true(ir_value(IR_SOFTPLUS, IR_REAL, 800, 0, 0) == 800 && ir_value(IR_SOFTPLUS, IR_REAL, -800, 0, 0) == 0);
+  assert_true(ir_value(IR_SIGMOID, IR_REAL, -800, 0, 0) == 0 &&
+              ir_value(IR_SIGMOID, IR_REAL, 800, 0, 0) == 1);
+  assert_true(ir_value(IR_SOFTPLUS, IR_REAL, 800, 0, 0) == 800 &&
+              ir_value(IR_SOFTPLUS, IR_REAL, -800, 0, 0) == 0);
   assert_true(ir_value(IR_GELU, IR_REAL, -10, 0, 0) < 0 && ir_value(IR_GELU, IR_REAL, -10, 0, 0) > -1e-22);
   assert_true(ir_value(IR_MIN, IR_REAL, NAN, 2, 0) == 2 && ir_value(IR_MAX, IR_REAL, 2, NAN, 0) == 2);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_values),           cmocka_unit_test(test_folding_agrees_with_programs),
-    cmocka_unit_test(test_derivatives),      cmocka_unit_test(test_names_are_unique),
-    cmocka_unit_test(test_spellings),        cmocka_unit_test(test_lua_division),
-    cmocka_unit_test(test_conversions_saturate), cmocka_unit_test(test_extremes),
+      cmocka_unit_test(test_values),
+      cmocka_unit_test(test_folding_agrees_with_programs),
+      cmocka_unit_test(test_derivatives),
+      cmocka_unit_test(test_names_are_unique),
+      cmocka_unit_test(test_spellings),
+      cmocka_unit_test(test_lua_division),
+      cmocka_unit_test(test_conversions_saturate),
+      cmocka_unit_test(test_extremes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,11 @@
 #include "gen/ir/graph.h"
 #include "tests/gen/ir/expr.h"
 
-typedef struct fixture { arena *a; ir *g; ir_ref q, kv, h, x, y, z; } fixture;
+typedef struct fixture {
+  arena *a;
+  ir *g;
+  ir_ref q, kv, h, x, y, z;
+} fixture;
 
 static int setup(void **state) {
   fixture *f = malloc(sizeof *f);
@@ -101,13 +105,15 @@ static void test_integer_comparisons(void **state) {
   assert_int_equal(simple(g, LE(ADD(q, INT(1)), q)), ir_bool(g, false));
   assert_int_equal(simple(g, ir_op2(g, IR_EQ, MUL(q, INT(2)), INT(5))), ir_bool(g, false));
   assert_int_equal(simple(g, ir_op2(g, IR_NE, SUB(q, kv), INT(0))), ir_op2(g, IR_NE, q, kv));
-  assert_int_equal(simple(g, ir_op2(g, IR_EQ, SUB(kv, INT(2)), q)), simple(g, ir_op2(g, IR_EQ, ADD(q, INT(2)), kv)));
+  assert_int_equal(simple(g, ir_op2(g, IR_EQ, SUB(kv, INT(2)), q)),
+                   simple(g, ir_op2(g, IR_EQ, ADD(q, INT(2)), kv)));
 }
 
 static void test_logic(void **state) {
   fixture *f = *state;
   ir *g = f->g;
-  const ir_ref a = LT(f->x, f->y), b = LT(f->y, f->z), c = LE(f->kv, f->q), yes = ir_bool(g, true), no = ir_bool(g, false);
+  const ir_ref a = LT(f->x, f->y), b = LT(f->y, f->z), c = LE(f->kv, f->q), yes = ir_bool(g, true),
+               no = ir_bool(g, false);
   assert_int_equal(simple(g, AND(a, OR(a, b))), a);
   assert_int_equal(simple(g, OR(a, AND(a, b))), a);
   assert_int_equal(simple(g, AND(a, OR(NOT(a), b))), AND(a, b));
@@ -176,7 +182,8 @@ static int compare(arena *a, ir *g, const ir_ref *before, const ir_ref *after, c
   for (int i = 0; i < 3; ++i) {
     const double x = program_eval(a, g, before[i], p), y = program_eval(a, g, after[i], p);
     const double tolerance = ir_typeof(g, before[i]) == IR_REAL ? 1e-7 * (1 + fabs(x)) : 0;
-    if (!(fabs(x - y) <= tolerance)) fail_msg("root %d of type %d was %.17g, is %.17g", i, ir_typeof(g, before[i]), x, y);
+    if (!(fabs(x - y) <= tolerance))
+      fail_msg("root %d of type %d was %.17g, is %.17g", i, ir_typeof(g, before[i]), x, y);
   }
   return 1;
 }
@@ -189,8 +196,9 @@ static void test_random_graphs_keep_values(void **state) {
     arena *a = arena_open(NULL);
     ir *g = ir_open(a);
     /* Every other graph is of the ops that the rules are about, where there is more to find. */
-    const uint64_t algebra = OP_BIT(ADD) | OP_BIT(SUB) | OP_BIT(MUL) | OP_BIT(NEG) | OP_BIT(DIV) | OP_BIT(LT) | OP_BIT(LE) |
-                             OP_BIT(EQ) | OP_BIT(NE) | OP_BIT(AND) | OP_BIT(OR) | OP_BIT(NOT) | OP_BIT(SELECT);
+    const uint64_t algebra = OP_BIT(ADD) | OP_BIT(SUB) | OP_BIT(MUL) | OP_BIT(NEG) | OP_BIT(DIV) |
+                             OP_BIT(LT) | OP_BIT(LE) | OP_BIT(EQ) | OP_BIT(NE) | OP_BIT(AND) | OP_BIT(OR) |
+                             OP_BIT(NOT) | OP_BIT(SELECT);
     const random_expr e = random_build(g, &r, 3 + rng_below(&r, 30), i % 2 == 0 ? 0 : ~algebra);
     const ir_ref before[3] = {e.real, e.integer, e.boolean};
     ir_ref after[3] = {e.real, e.integer, e.boolean};
@@ -244,10 +252,16 @@ static void test_deterministic(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    TEST(test_sums_cancel), TEST(test_divisions_stay), TEST(test_integer_comparisons), TEST(test_logic),
-    TEST(test_ranges_meet), TEST(test_comparisons_keep_bits), TEST(test_several_roots_and_none),
-    TEST(test_long_sums_and_sharing), cmocka_unit_test(test_random_graphs_keep_values),
-    cmocka_unit_test(test_deterministic),
+      TEST(test_sums_cancel),
+      TEST(test_divisions_stay),
+      TEST(test_integer_comparisons),
+      TEST(test_logic),
+      TEST(test_ranges_meet),
+      TEST(test_comparisons_keep_bits),
+      TEST(test_several_roots_and_none),
+      TEST(test_long_sums_and_sharing),
+      cmocka_unit_test(test_random_graphs_keep_values),
+      cmocka_unit_test(test_deterministic),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
