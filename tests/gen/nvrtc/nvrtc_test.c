@@ -1,0 +1,160 @@
+/* nvrtc_test.c: finding, loading and calling NVRTC; reading its log; the embedded templates. Without NVRTC what needs it is
+ * skipped. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "gen/nvrtc/embedded.h"
+
+static void test_log_of_two_entries(void **state) {
+  (void)state;
+  static const char log[] =
+    "ptxas info    : 0 bytes gmem\n"
+    "ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_80'\n"
+    "ptxas info    : Function properties for helper\n"
+    "    8 bytes stack frame, 900 bytes spill stores, 900 bytes spill loads\n"
+    "ptxas info    : Compiling entry function 'luattn_mod' for 'sm_80'\n"
+    "ptxas info    : Function properties for luattn_mod\n"
+    "    16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads\n"
+    "ptxas info    : Used 255 registers, used 1 barriers, 1504 bytes cmem[0]\n"
+    "ptxas warning : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register requirements.\n";
+  nvrtc_result r;
+  memset(&r, 0, sizeof r);
+  nvrtc_read_log(log, &r);
+  assert_int_equal(r.num_entries, 2);
+  assert_string_equal(r.entry[0].name, "luattn_fwd");
+  assert_int_equal(r.entry[0].spill_bytes, 0); /* those of a helper are not its own */
+  assert_string_equal(r.entry[1].name, "luattn_mod");
+  assert_int_equal(r.entry[1].registers, 255);
+  assert_int_equal(r.entry[1].spill_bytes, 20);
+  assert_int_equal(r.entry[1].stack_bytes, 16);
+  assert_non_null(r.remark);
+  assert_non_null(strstr(r.remark, "C7508"));
+}
+
+static void test_missing_library_is_named(void **state) {
+  (void)state;
+  nvrtc_file file;
+  luattn_error err;
+  assert_int_equal(nvrtc_find("/nowhere/libnvrtc.so", &file, &err), LUATTN_COMPILE);
+  assert_non_null(strstr(err.message, "'/nowhere/libnvrtc.so' (from the target)"));
+  char *before = getenv("LUATTN_NVRTC") != NULL ? strdup(getenv("LUATTN_NVRTC")) : NULL;
+  setenv("LUATTN_NVRTC", "/nowhere/else.so", 1);
+  assert_int_equal(nvrtc_find(NULL, &file, &err), LUATTN_COMPILE);
+  assert_non_null(strstr(err.message, "'/nowhere/else.so' (from LUATTN_NVRTC)"));
+  if (before != NULL) setenv("LUATTN_NVRTC", before, 1);
+  else unsetenv("LUATTN_NVRTC");
+  free(before);
+}
+
+/* A file that is no library has an identity of its own, and is refused when it is loaded. */
+static void test_other_file_is_refused(void **state) {
+  (void)state;
+  char path[] = "/tmp/luattn_nvrtc_XXXXXX";
+  const int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  assert_int_equal(write(fd, "not a library", 13), 13);
+  close(fd);
+  nvrtc_file file;
+  nvrtc lib;
+  luattn_error err;
+  assert_int_equal(nvrtc_find(path, &file, &err), LUATTN_OK);
+  assert_non_null(strstr(file.identity, "file of 13 bytes"));
+  assert_int_equal(nvrtc_open(&file, &lib, &err), LUATTN_COMPILE);
+  assert_non_null(strstr(err.message, path));
+  assert_non_null(strstr(err.message, "LUATTN_NVRTC"));
+  unlink(path);
+}
+
+static arena *open_lib(nvrtc *lib) {
+  nvrtc_file file;
+  luattn_error err;
+  if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, lib, &err) != LUATTN_OK) {
+    print_message("%s\n", err.message);
+    skip();
+  }
+  return arena_open(NULL);
+}
+
+static const template_file header = {"twice.cuh", "static __device__ float twice(float x) { return x + x; }\n", 58};
+
+static void test_compile(void **state) {
+  (void)state;
+  nvrtc lib;
+  arena *a = open_lib(&lib);
+  const char *source = "#include \"twice.cuh\"\n"
+                       "extern \"C\" __global__ void luattn_fwd(float *x) { x[threadIdx.x] = twice(x[threadIdx.x]); }\n";
+  const char *options[] = {"-std=c++20", "--ptxas-options=-v"};
+  nvrtc_result r;
+  luattn_error err;
+  assert_int_equal(nvrtc_supports(&lib, 80), 1);
+  assert_int_equal(nvrtc_supports(&lib, 81), 0);
+  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, &header, 1, "sm_80", options, 2, 1, &r, &err), LUATTN_OK);
+  assert_true(r.cubin_size > 100);
+  assert_memory_equal(r.cubin, "\177ELF", 4);
+  assert_non_null(strstr(r.ptx, ".entry luattn_fwd"));
+  assert_int_equal(r.num_entries, 1);
+  assert_string_equal(r.entry[0].name, "luattn_fwd");
+  assert_true(r.entry[0].registers > 0);
+  assert_int_equal(r.entry[0].spill_bytes, 0);
+  assert_null(r.remark);
+  arena_close(a);
+}
+
+static void test_first_error_is_in_the_message(void **state) {
+  (void)state;
+  nvrtc lib;
+  arena *a = open_lib(&lib);
+  nvrtc_result r;
+  luattn_error err;
+  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", "\n__device__ int x = no_such_name;\n", NULL, 0, "sm_80", NULL, 0, 0, &r, &err),
+                   LUATTN_COMPILE);
+  assert_non_null(strstr(err.message, "fwd.cu for sm_80"));
+  assert_non_null(strstr(err.message, "fwd.cu(2)"));
+  assert_non_null(strstr(err.message, "no_such_name"));
+  arena_close(a);
+}
+
+static void test_embedded_templates_are_the_files(void **state) {
+  (void)state;
+  arena *a = arena_open(NULL);
+  const template_file *embedded, *read;
+  int count, read_count;
+  luattn_error err;
+  unsetenv("LUATTN_TEMPLATE_DIR");
+  assert_int_equal(templates_get(a, &embedded, &count, &err), LUATTN_OK);
+  setenv("LUATTN_TEMPLATE_DIR", TEMPLATES, 1);
+  assert_int_equal(templates_get(a, &read, &read_count, &err), LUATTN_OK);
+  assert_int_equal(count, read_count);
+  for (int i = 0; i < count; i++) {
+    assert_string_equal(embedded[i].name, read[i].name);
+    assert_int_equal(embedded[i].size, read[i].size);
+    assert_memory_equal(embedded[i].data, read[i].data, read[i].size);
+    assert_int_equal(embedded[i].data[embedded[i].size], 0);
+  }
+  setenv("LUATTN_TEMPLATE_DIR", "/nowhere", 1);
+  assert_int_equal(templates_get(a, &read, &read_count, &err), LUATTN_IO);
+  assert_non_null(strstr(err.message, "'/nowhere/"));
+  unsetenv("LUATTN_TEMPLATE_DIR");
+  arena_close(a);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_log_of_two_entries),
+    cmocka_unit_test(test_missing_library_is_named),
+    cmocka_unit_test(test_other_file_is_refused),
+    cmocka_unit_test(test_compile),
+    cmocka_unit_test(test_first_error_is_in_the_message),
+    cmocka_unit_test(test_embedded_templates_are_the_files),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
