@@ -1,7 +1,7 @@
 -- A learned attention sink for each head, in a causal sliding window.
 --   p = exp(s) / (exp(sinks[h]) + sum exp(s)),   keep  q - W < kv <= q
--- gpt-oss (OpenAI 2025), W = 128. The sink takes its share of the row and has no value. attention_sink("sinks") in the
--- standard library is this online function.
+-- gpt-oss (OpenAI 2025), W = 128. The sink takes its share of the row and has no value. The standard
+-- library has this online function as attention_sink("sinks").
 local W = 128
 return attention {
   name = "attention_sink",
@@ -21,6 +21,8 @@ return attention {
       local l = rowscales.l + exp(sinks[h] - rowscales.m)
       return o / l, { lse = log(l) + rowscales.m }
     end,
-    forward = function(scores, final_rowscales, b, h, q_idx, kv_idx) return exp(scores - final_rowscales.lse) end,
+    forward = function(scores, final_rowscales, b, h, q_idx, kv_idx)
+      return exp(scores - final_rowscales.lse)
+    end,
   },
 }

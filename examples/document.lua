@@ -1,6 +1,7 @@
 -- Document masking: several documents packed into one sequence do not see each other; causal inside each.
 --   keep  doc_q[q] = doc_kv[kv] and kv <= q
--- Krell et al. 2021, "Efficient sequence packing without cross-contamination". For self-attention pass one array twice.
+-- Krell et al. 2021, "Efficient sequence packing without cross-contamination". Self-attention passes one
+-- array for both inputs.
 return attention {
   name = "document",
   inputs = {

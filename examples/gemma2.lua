@@ -1,7 +1,7 @@
 -- Soft-capped scores in a causal sliding window.
 --   cap * tanh(s / cap),   keep  q - W < kv <= q
--- Gemma 2 (Google 2024): cap = 50, every other layer with W = 4096. cap is a scalar: changing it recompiles nothing,
--- and it has a gradient.
+-- Gemma 2 (Google 2024): cap = 50, and W = 4096 in every other layer. cap is a scalar: changing it recompiles
+-- nothing, and it has a gradient.
 local W = 4096
 return attention {
   name = "gemma2",

@@ -1,5 +1,6 @@
 -- prelude.lua: the standard library of specs: online functions, masks, score mods, and what combines them.
--- All of it is plain Lua over the functions that every spec has. Positions count from 0. s is a score, q = q_idx, kv = kv_idx.
+-- All of it is plain Lua over the functions that every spec has.
+-- In formulas s is a score, q is q_idx and kv is kv_idx; positions count from 0.
 
 -- A parameter may be a number, the name of a scalar or input, or a function(b, h).
 -- An input named this way is read at [h] or [{b, h}].
@@ -7,7 +8,7 @@ local function parameter(what, x)
   if type(x) == "number" then return function() return x end end
   if type(x) == "function" then return x end
   if type(x) ~= "string" then
-    error(what .. " is a " .. type(x) .. "; give a number, the name of a scalar or input, or a function(b, h)")
+    error(what .. " is a " .. type(x) .. "; give a number, a name of a scalar or input, or a function(b, h)")
   end
   return function(b, h)
     local value = _ENV[x]
@@ -22,7 +23,7 @@ local function at_position(what, name)
   if type(name) ~= "string" then error(what .. " is a " .. type(name) .. "; give the name of an input") end
   return function(b, position)
     local input = _ENV[name]
-    if type(input) ~= "userdata" then error(what .. ": '" .. name .. "' is a scalar; give the name of an input") end
+    if type(input) ~= "userdata" then error(what .. ": '" .. name .. "' is a scalar; name an input") end
     if __axes(input) == 2 then return input[{b, position}] end
     return input[position]
   end
@@ -35,9 +36,9 @@ local function whole(what, x, least)
   return x
 end
 
----- Online functions -------------------------------------------------------------------------------------------------
+---- Online functions
 
--- Low enough for every score, and finite, so that a row of scores of -inf computes exp(-inf), not exp(-inf + inf).
+-- Low enough for every score, and finite, so that a row of scores of -inf has exp(-inf), not exp(-inf + inf).
 local lowest = -1e37
 
 -- One step of every softmax: m is the running maximum and l the sum of exp(s - m).
@@ -48,7 +49,13 @@ local function softmax_step(scores, rowscales)
   return p, { m = m, l = rowscales.l * o_scale + reduce_sum(p) }, o_scale
 end
 
--- p = exp(s) / sum exp(s); lse = log sum exp(s).   Milakov and Gimelshein 2018; FlashAttention (Dao et al. 2022)
+-- p again in backward, from what forward keeps.
+local function softmax_again(scores, final_rowscales, b, h, q_idx, kv_idx)
+  return exp(scores - final_rowscales.lse)
+end
+
+-- p = exp(s) / sum exp(s); lse = log sum exp(s).
+-- Milakov and Gimelshein 2018; FlashAttention (Dao et al. 2022)
 online_softmax = {
   name = "online_softmax",
   online_rowscales = { m = lowest, l = 0 },
@@ -58,11 +65,12 @@ online_softmax = {
     local l = rowscales.l
     return o * where(l > 0, 1 / l, 0), { lse = log(l) + rowscales.m }
   end,
-  forward = function(scores, final_rowscales, b, h, q_idx, kv_idx) return exp(scores - final_rowscales.lse) end,
+  forward = softmax_again,
 }
 
--- p = exp(s) / (exp(sink) + sum exp(s)); lse = log of that denominator. The sink is a logit that takes part in the row but has no
--- value; learned per head in gpt-oss (OpenAI 2025): attention_sink("sinks") with inputs = { sinks = { axes = {"h"}, grad = true } }.
+-- p = exp(s) / (exp(sink) + sum exp(s)); lse = log of that denominator. The sink is a logit that takes part
+-- in the row but has no value; gpt-oss (OpenAI 2025) learns one for each head:
+-- attention_sink("sinks") with inputs = { sinks = { axes = {"h"}, grad = true } }
 function attention_sink(logit)
   local sink = parameter("attention_sink: logit", logit)
   return {
@@ -74,7 +82,7 @@ function attention_sink(logit)
       local l = rowscales.l + exp(sink(b, h) - rowscales.m)
       return o / l, { lse = log(l) + rowscales.m }
     end,
-    forward = function(scores, final_rowscales, b, h, q_idx, kv_idx) return exp(scores - final_rowscales.lse) end,
+    forward = softmax_again,
   }
 end
 
@@ -100,18 +108,27 @@ end
 online_retention = retention("online_retention", function(c) return max(c, 1) end)
 
 -- The same with the normaliser constant in backward, as RetNet's own code has it.
-online_retention_detached = retention("online_retention_detached", function(c) return stop_gradient(max(c, 1)) end)
+online_retention_detached = retention("online_retention_detached", function(c)
+  return stop_gradient(max(c, 1))
+end)
 
 local function elementwise(name, f)
   return { name = name, online_fwd = function(scores, rowscales, b, h, q_idx) return f(scores) end }
 end
 
-sigmoid_attention = elementwise("sigmoid_attention", sigmoid) -- p = sigmoid(s); the bias goes into score_mod.   Ramapuram et al. 2024
-relu_attention = elementwise("relu_attention", relu)          -- p = max(s, 0).   Wortsman et al. 2023 (divide by the length in score_mod)
-square_relu = elementwise("square_relu", function(s) return relu(s) * relu(s) end) -- p = max(s, 0)^2.   Hua et al. 2022 (FLASH)
-identity = elementwise("identity", function(s) return s end)  -- p = s: attention without a normaliser
+-- p = sigmoid(s); the bias goes into score_mod.   Ramapuram et al. 2024
+sigmoid_attention = elementwise("sigmoid_attention", sigmoid)
 
----- Masks ------------------------------------------------------------------------------------------------------------
+-- p = max(s, 0).   Wortsman et al. 2023, who divide s by the length: do that in score_mod
+relu_attention = elementwise("relu_attention", relu)
+
+-- p = max(s, 0)^2.   FLASH (Hua et al. 2022)
+square_relu = elementwise("square_relu", function(s) return relu(s) * relu(s) end)
+
+-- p = s: attention without a normaliser
+identity = elementwise("identity", function(s) return s end)
+
+---- Masks
 
 -- kv <= q: the first query sees the first key.
 function causal()
@@ -135,7 +152,8 @@ local function window(what, left, right, offset)
   end
 end
 
--- q - left <= kv <= q + right, both ends kept; nil or -1 is no bound.   Mistral: sliding_window(window - 1, 0)
+-- q - left <= kv <= q + right, both ends kept; nil or -1 is no bound.
+-- Mistral's window of w keys is sliding_window(w - 1, 0).
 function sliding_window(left, right)
   return window("sliding_window", left, right, function() return 0 end)
 end
@@ -151,8 +169,8 @@ function prefix_lm(n)
   return function(b, h, q_idx, kv_idx) return kv_idx < prefix(b, h) or kv_idx <= q_idx end
 end
 
--- ids_q[q] = ids_kv[kv]: packed sequences do not see each other. Names of i32 inputs with axes {"q"} or {"b", "q"}, and {"kv"} or
--- {"b", "kv"}; one name with a free axis serves both sides.
+-- ids_q[q] = ids_kv[kv]: packed sequences do not see each other. Names of i32 inputs with axes {"q"} or
+-- {"b", "q"}, and {"kv"} or {"b", "kv"}; one name with a free axis serves both sides.
 function document(ids_q, ids_kv)
   local of_q = at_position("document: ids_q", ids_q)
   local of_kv = at_position("document: ids_kv", ids_kv or ids_q)
@@ -181,8 +199,9 @@ function global_sliding(w, n)
   end
 end
 
--- The sequence is n noised tokens, then the same n clean: a noised block sees itself and the clean blocks before it, a clean
--- block the clean blocks up to itself. n is half of q_len if left out.   Arriola et al. 2025 (block diffusion)
+-- The sequence is n noised tokens, then the same n clean: a noised block sees itself and the clean blocks
+-- before it, a clean block the clean blocks up to itself. n is half of q_len if left out.   Arriola et al.
+-- 2025
 function block_diffusion(block, n)
   whole("block_diffusion: block", block, 1)
   return function(b, h, q_idx, kv_idx)
@@ -214,11 +233,14 @@ local function near(i, j, L, kernel, stride, dilation, causal)
   return same and first <= j and j < first + kernel
 end
 
--- The kernel nearest tokens along every axis of a grid of 1 to 3 dimensions whose tokens are in row-major order.
--- neighborhood { size = {H, W}, kernel = {7, 7}, stride = {1, 1}, dilation = {1, 1}, causal = {false, false} }; all but size and
--- kernel may be left out, and so may size in one dimension.   NATTEN (Hassani et al. 2023; strides: GNA, 2025)
+-- The kernel nearest tokens along every axis of a grid of 1 to 3 dimensions, its tokens in row-major order:
+-- neighborhood { size = {H, W}, kernel = {7, 7}, stride = {1, 1}, dilation = {1, 1}, causal = {false, true} }
+-- All but size and kernel may be left out, and size too in one dimension.
+-- NATTEN (Hassani et al. 2023); strides: generalised neighbourhood attention (2025)
 function neighborhood(t)
-  if type(t) ~= "table" or type(t.kernel) ~= "table" then error("neighborhood: takes { size = {..}, kernel = {..} }") end
+  if type(t) ~= "table" or type(t.kernel) ~= "table" then
+    error("neighborhood: takes { size = {..}, kernel = {..} }")
+  end
   local n = #t.kernel
   if n < 1 or n > 3 then error("neighborhood: kernel has " .. n .. " dimensions; 1 to 3 are possible") end
   local size, strides, dilations, is_causal = t.size or {}, t.stride or {}, t.dilation or {}, t.causal or {}
@@ -230,9 +252,12 @@ function neighborhood(t)
     kernel[d] = whole("neighborhood: kernel", t.kernel[d], 2)
     stride[d] = whole("neighborhood: stride", strides[d] or 1, 1)
     dilation[d] = whole("neighborhood: dilation", dilations[d] or 1, 1)
-    if stride[d] > kernel[d] then error("neighborhood: stride " .. stride[d] .. " is larger than kernel " .. kernel[d]) end
+    if stride[d] > kernel[d] then
+      error("neighborhood: stride " .. stride[d] .. " is larger than kernel " .. kernel[d])
+    end
     if size[d] and whole("neighborhood: size", size[d], 1) < kernel[d] * dilation[d] then
-      error("neighborhood: kernel " .. kernel[d] .. " times dilation " .. dilation[d] .. " is larger than size " .. size[d])
+      error("neighborhood: kernel " .. kernel[d] .. " times dilation " .. dilation[d] ..
+            " is larger than size " .. size[d])
     end
   end
   return function(b, h, q_idx, kv_idx)
@@ -250,11 +275,13 @@ function neighborhood(t)
   end
 end
 
----- Score mods -------------------------------------------------------------------------------------------------------
+---- Score mods
 
--- s - slope * |q + kv_len - q_len - kv|, slope = 2^(-8 (h + 1) / heads) or the input of that name.   Press et al. 2022
+-- s - slope * |q + kv_len - q_len - kv|, slope = 2^(-8 (h + 1) / heads) or the input of that name.
+-- Press et al. 2022, in FlashAttention's form: lse includes the whole bias
 function alibi(slopes)
-  local slope = slopes and parameter("alibi: slopes", slopes) or function(b, h) return exp2(-8 * (h + 1) / heads) end
+  local slope = function(b, h) return exp2(-8 * (h + 1) / heads) end
+  if slopes then slope = parameter("alibi: slopes", slopes) end
   return function(score, b, h, q_idx, kv_idx)
     return score - slope(b, h) * abs(q_idx + kv_len - q_len - kv_idx)
   end
@@ -266,20 +293,25 @@ function softcap(c)
   return function(score, b, h, q_idx, kv_idx) return cap(b, h) * tanh(score / cap(b, h)) end
 end
 
--- s + table[h, clamp(kv - q, -n, n) + n]; the table is an input with axes {"h", 2 * n + 1}.   Shaw et al. 2018, one number a distance
+-- s + table[h, clamp(kv - q, -n, n) + n]; the table is an input with axes {"h", 2 * n + 1}.
+-- Shaw et al. 2018, with one number for each distance
 function relative_position(table_name, n)
   whole("relative_position: n", n, 0)
-  if type(table_name) ~= "string" then error("relative_position: table is a " .. type(table_name) .. "; give the name of an input") end
+  if type(table_name) ~= "string" then
+    error("relative_position: table is a " .. type(table_name) .. "; give the name of an input")
+  end
   return function(score, b, h, q_idx, kv_idx)
     return score + _ENV[table_name][{h, clamp(kv_idx - q_idx, -n, n) + n}]
   end
 end
 
----- Combining --------------------------------------------------------------------------------------------------------
+---- Combining
 
 local function check_functions(what, list)
   for i = 1, #list do
-    if type(list[i]) ~= "function" then error(what .. ": argument " .. i .. " is a " .. type(list[i]) .. "; give functions") end
+    if type(list[i]) ~= "function" then
+      error(what .. ": argument " .. i .. " is a " .. type(list[i]) .. "; give functions")
+    end
   end
   return list
 end

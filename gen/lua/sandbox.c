@@ -8,7 +8,7 @@
 #include "gen/lua/state.h"
 
 #define MEMORY_CAP_MIB 64
-#define CHURN_CAP_GIB 4 /* copying strings for ever costs time without costing instructions */
+#define CHURN_CAP_GIB 1 /* copying strings for ever costs time without costing instructions */
 #define INSTRUCTION_BUDGET 20000000LL
 #define INSTRUCTIONS_A_CHECK 100
 

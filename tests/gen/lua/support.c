@@ -287,7 +287,7 @@ static void compare_online(comparison *c) {
   compare(c, "online.backward", o->backward, backward, 9);
 }
 
-void compare_with_oracle(const char *name, const char *source, size_t size, int rounds) {
+static void compare_file(const char *name, const char *source, size_t size, int rounds, bool any_mask) {
   comparison *c = calloc(1, sizeof *c);
   luattn_error err;
   assert_non_null(c);
@@ -307,10 +307,18 @@ void compare_with_oracle(const char *name, const char *source, size_t size, int 
     compare(c, "value_mod", c->spec.value_mod, mod, 5);
     compare_online(c);
   }
-  if (c->spec.block_mask != IR_NONE && !(c->mask_kept && c->mask_dropped)) {
+  if (!any_mask && c->spec.block_mask != IR_NONE && !(c->mask_kept && c->mask_dropped)) {
     fail_msg("%s: the mask %s every one of the tuples drawn", name, c->mask_kept ? "kept" : "dropped");
   }
   front_oracle_close(c->oracle);
   arena_close(c->a);
   free(c);
+}
+
+void compare_with_oracle(const char *name, const char *source, size_t size, int rounds) {
+  compare_file(name, source, size, rounds, false);
+}
+
+void compare_with_oracle_any(const char *name, const char *source, size_t size, int rounds) {
+  compare_file(name, source, size, rounds, true);
 }

@@ -21,6 +21,26 @@ static void test_examples(void **state) {
   }
 }
 
+/* Branches whose results overlap in part, which join_masks must not simplify as if they overlapped in full.
+ */
+static void test_overlapping_branches(void **state) {
+  (void)state;
+  static const char *const bodies[] = {
+      "if h < 2 then return kv_idx < 4 or q_idx < 3 or b < 1 end return q_idx < 3 or kv_idx < 7",
+      "if h < 2 then return q_idx < 3 or kv_idx < 7 end return kv_idx < 4 or q_idx < 3 or b < 1",
+      "if h < 2 then return kv_idx < 400 and q_idx > 3 and b < 2 end return q_idx > 3 and kv_idx > 7",
+      "if h < 2 then return q_idx > 3 and kv_idx > 7 end return kv_idx < 400 and q_idx > 3 and b < 2",
+      "if h < 2 then return kv_idx < 4 or q_idx < 3 end return kv_idx < 4 and q_idx < 3 and b < 1",
+  };
+  for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+    char source[512];
+    const int n =
+        snprintf(source, sizeof source,
+                 "return attention { block_mask = function(b, h, q_idx, kv_idx) %s end }", bodies[i]);
+    compare_with_oracle(bodies[i], source, (size_t)n, ROUNDS);
+  }
+}
+
 /* The comparison must be able to fail: a spec that does not behave the same on numbers and on traced values.
  */
 static double no_input(void *user, const char *input, int n, const long long *index) {
@@ -57,6 +77,7 @@ static void test_errors_of_the_oracle(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_examples),
+                                     cmocka_unit_test(test_overlapping_branches),
                                      cmocka_unit_test(test_errors_of_the_oracle)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
