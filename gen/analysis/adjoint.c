@@ -1,4 +1,5 @@
-/* adjoint.c: the derivative of a whole spec: the online function's, chained with score_mod, and the input mods'. */
+/* adjoint.c: the derivative of a whole spec: the online function's, chained with score_mod, and the input
+ * mods'. */
 #include "common/fail.h"
 #include "gen/analysis/analysis.h"
 #include "gen/analysis/online.h"
@@ -10,22 +11,24 @@ static luattn_status no_memory(const traced_spec *t, luattn_error *err) {
   return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
 }
 
-/* Adds the gradients of y's parameters, dy being y's adjoint, to `terms`; *dx = the gradient of variable x. */
-static luattn_status differentiate(const traced_spec *t, const char *hook, ir_ref y, ir_ref dy, ir_ref x, ir_ref *dx,
-                                   derived_terms *terms, luattn_error *err) {
+/* Adds the gradients of y's parameters, dy being y's adjoint, to `terms`; *dx = the gradient of variable x.
+ */
+static luattn_status differentiate(const traced_spec *t, const char *hook, ir_ref y, ir_ref dy, ir_ref x,
+                                   ir_ref *dx, derived_terms *terms, luattn_error *err) {
   ir_ref wrt[1 + MAX_LEAVES] = {x}, grad[1 + MAX_LEAVES];
   const int n = online_leaves(t, &y, 1, wrt + 1, MAX_LEAVES);
   if (n < 0) return no_memory(t, err);
   if (n > MAX_LEAVES) {
-    return luattn_fail(err, LUATTN_SPEC, "%s: %s: reads %d parameters with a gradient; at most %d are possible", t->file, hook, n,
-                       MAX_LEAVES);
+    return luattn_fail(err, LUATTN_SPEC,
+                       "%s: %s: reads %d parameters with a gradient; at most %d are possible", t->file, hook,
+                       n, MAX_LEAVES);
   }
   ir_grad(t->g, &y, &dy, 1, wrt, grad, 1 + n);
   *dx = grad[0] == IR_NONE ? ir_real(t->g, 0) : grad[0];
   for (int i = 0; i < n; i++) {
     if (grad[1 + i] == IR_NONE || online_add_term(t->g, terms, wrt[1 + i], grad[1 + i])) continue;
-    return luattn_fail(err, LUATTN_SPEC, "%s: %s: more than %d parameter gradients; read fewer inputs", t->file, hook,
-                       DERIVED_MAX_TERMS);
+    return luattn_fail(err, LUATTN_SPEC, "%s: %s: more than %d parameter gradients; read fewer inputs",
+                       t->file, hook, DERIVED_MAX_TERMS);
   }
   return ir_failed(t->g) ? no_memory(t, err) : LUATTN_OK;
 }
@@ -41,7 +44,8 @@ static void simplify_terms(const traced_spec *t, ir_ref *first, int num_first, d
 }
 
 /* From the score that the online function sees to t = scale * dot, which score_mod sees. */
-static luattn_status chain_score(const traced_spec *t, const online_grad *online, derived_spec *out, luattn_error *err) {
+static luattn_status chain_score(const traced_spec *t, const online_grad *online, derived_spec *out,
+                                 luattn_error *err) {
   ir *g = t->g;
   const ir_ref score = ir_variable(g, VAR_SCORE, 0);
   const ir_ref ds = ir_substitute(g, online->ds, &score, &t->score_mod, 1);
@@ -60,15 +64,18 @@ static luattn_status chain_score(const traced_spec *t, const online_grad *online
   return LUATTN_OK;
 }
 
-static luattn_status derive_mod(const traced_spec *t, const char *hook, ir_ref mod, derived_mod *out, luattn_error *err) {
+static luattn_status derive_mod(const traced_spec *t, const char *hook, ir_ref mod, derived_mod *out,
+                                luattn_error *err) {
   *out = (derived_mod){.dx = IR_NONE};
   if (mod == IR_NONE) return LUATTN_OK;
-  TRY(differentiate(t, hook, mod, ir_variable(t->g, VAR_GRAD, 0), ir_variable(t->g, VAR_X, 0), &out->dx, &out->terms, err));
+  TRY(differentiate(t, hook, mod, ir_variable(t->g, VAR_GRAD, 0), ir_variable(t->g, VAR_X, 0), &out->dx,
+                    &out->terms, err));
   simplify_terms(t, &out->dx, 1, &out->terms);
   return LUATTN_OK;
 }
 
-static luattn_status derive(arena *scratch, const traced_spec *t, derived_spec *out, text *how, luattn_error *err) {
+static luattn_status derive(arena *scratch, const traced_spec *t, derived_spec *out, text *how,
+                            luattn_error *err) {
   online_grad *online = arena_new(scratch, sizeof *online);
   if (online == NULL) return no_memory(t, err);
   TRY(online_derive(scratch, t, online, how, err));

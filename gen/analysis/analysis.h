@@ -5,8 +5,8 @@
 #include "gen/ir/interval.h"
 #include "gen/spec.h"
 
-/* Derives backward (online.c, adjoint.c). Errors: LUATTN_SPEC, e.g. an online function whose backward is not separable, or a
- * `forward` that disagrees with online_fwd (shown with the row that proves it). */
+/* Derives backward (online.c, adjoint.c). Errors: LUATTN_SPEC, e.g. an online function whose backward is not
+ * separable, or a `forward` that disagrees with online_fwd (shown with the row that proves it). */
 luattn_status derive_spec(arena *a, const traced_spec *t, derived_spec *out, luattn_error *err);
 
 /* A mask prepared for code generation (mask.c). Ranges are in closed form: kept kv of rows [q0, q1] lie in
@@ -15,20 +15,26 @@ luattn_status derive_spec(arena *a, const traced_spec *t, derived_spec *out, lua
 #define VAR_Q1 1
 #define VAR_KV0 2
 #define VAR_KV1 3
-typedef struct mask_stat { int input, axis; bool along_q; } mask_stat; /* 1-D integer input read at q_idx or kv_idx */
+/* A 32-bit integer input whose last axis the mask reads at exactly q_idx or kv_idx, other axes per head. */
+typedef struct mask_stat {
+  int input, axis;
+  bool along_q;
+} mask_stat;
 typedef struct mask_info {
-  ir_ref keep;                 /* simplified predicate; IR_NONE: no mask */
-  ir_ref kv_lo, kv_hi;         /* INT, of VAR_B, VAR_H, lengths, scalars, VAR_TILE[VAR_Q0 / VAR_Q1]; IR_NONE: no bound */
-  ir_ref q_lo, q_hi;           /* INT, of VAR_TILE[VAR_KV0 / VAR_KV1]; IR_NONE: no bound */
+  ir_ref keep; /* simplified predicate; IR_NONE: no mask */
+  /* INT, of VAR_B, VAR_H, lengths, scalars, loads at those, and VAR_TILE; IR_NONE: no bound. They may lie
+   * outside the lengths. kv_lo, kv_hi read VAR_TILE[VAR_Q0 / VAR_Q1]; q_lo, q_hi read VAR_TILE[VAR_KV0 /
+   * VAR_KV1]. */
+  ir_ref kv_lo, kv_hi, q_lo, q_hi;
   int num_stats;
   mask_stat stat[8];
-  int64_t max_len;             /* see luattn_image_info.max_len */
-  const char *how;             /* for `luattn emit --stage mask`: what was found, in words */
+  int64_t max_len; /* see luattn_image_info.max_len */
+  const char *how; /* for `luattn emit --stage mask`: what was found, in words */
 } mask_info;
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);
 
-/* Class of one tile on the CPU (0 empty, 1 partial, 2 full), bounds inclusive and inside the lengths. `load` bounds the inputs that
- * the mask reads. scratch: ir_count entries. */
+/* Class of one tile on the CPU (0 empty, 1 partial, 2 full), bounds inclusive and inside the lengths. `load`
+ * bounds the inputs that the mask reads. scratch: ir_count entries. */
 int mask_tile_class(const ir *g, const mask_info *m, const ir_bounds_env *env, ir_bounds *scratch);
 
 /* At which level an expression lives: what it depends on decides where emit hoists it. */

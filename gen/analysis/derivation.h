@@ -1,4 +1,5 @@
-/* derivation.h: what the steps of deriving one online function hand to each other. Internal to online.c, whole.c, separate.c. */
+/* derivation.h: what the steps of deriving one online function hand to each other. Internal to online.c,
+ * whole.c, separate.c. */
 #ifndef LUATTN_GEN_DERIVATION_H
 #define LUATTN_GEN_DERIVATION_H
 
@@ -12,31 +13,34 @@ typedef struct derivation {
   text *how;
   luattn_error *err;
   sample *s;
-  bool no_memory; /* sticky: an evaluation or a simplification ran out, so nothing found since can be trusted */
+  bool no_memory; /* sticky: an evaluation or a simplification ran out, so nothing found since can be trusted
+                   */
 
-  /* whole.c: the function over a whole row, in terms of VAR_SCORE and VAR_RED; after separate.c also of the VAR_STATE of
-   * stabilisers, which count as constants. */
+  /* whole.c: the function over a whole row, in terms of VAR_SCORE and VAR_RED; after separate.c also of the
+   * VAR_STATE of stabilisers, which count as constants. */
   online_split step; /* one step, of VAR_STATE too */
   int num_red;
   ir_ref score, red[SPEC_MAX_RED];
   ir_ref term[SPEC_MAX_RED], prob, next[SPEC_MAX_STATE], final[SPEC_MAX_FINAL];
-  ir_ref norm; /* N = d out / d VAR_OUT */
-  ir_ref p;    /* prob * norm */
+  ir_ref norm;                  /* N = d out / d VAR_OUT */
+  ir_ref p;                     /* prob * norm */
   double *p_value, *norm_value; /* [SAMPLE_LANES] */
 
   /* separate.c */
-  bool live[SPEC_MAX_RED];                       /* something flows through R_k */
+  bool live[SPEC_MAX_RED];                            /* something flows through R_k */
   ir_ref a_delta[SPEC_MAX_RED], b_dlse[SPEC_MAX_RED]; /* A_k = a delta + b dlse; IR_NONE: zero */
-  ir_ref term_s[SPEC_MAX_RED];                   /* df_k/ds; IR_NONE: zero */
-  ir_ref p_s;                                    /* dP/ds at fixed R */
+  ir_ref term_s[SPEC_MAX_RED];                        /* df_k/ds; IR_NONE: zero */
+  ir_ref p_s;                                         /* dP/ds at fixed R */
 } derivation;
 
-/* whole.c: fills the first part; checks that the epilogue is linear, that cutting a row in two changes nothing, and that
- * `forward` agrees. */
+/* whole.c: fills the first part; checks that the epilogue is linear, that cutting a row in two changes
+ * nothing, and that `forward` agrees. */
 luattn_status whole_run(derivation *d);
 
-/* separate.c: the adjoints of the reductions. `leaf` are the parameters whose derivatives count as an effect. */
-luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves);
+/* separate.c: the adjoints of the reductions. `leaf` are the parameters whose derivatives count as an effect.
+ */
+luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf,
+                                  int num_leaves);
 
 /* x / y as an expression that is free of VAR_SCORE; IR_NONE if it depends on it. Not for a zero x. */
 ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y);
@@ -49,7 +53,7 @@ const char *reduction_name(derivation *d, int k); /* for messages: "reduce_max k
 /* Roots may be IR_NONE. */
 void derivation_simplify(derivation *d, ir_ref *roots, int n);
 sample_lanes *derivation_eval(derivation *d, const ir_ref *roots, int n); /* NULL: out of memory */
-bool derivation_failed(const derivation *d); /* out of memory */
+bool derivation_failed(const derivation *d);                              /* out of memory */
 luattn_status derivation_no_memory(derivation *d);
 
 #endif

@@ -1,4 +1,5 @@
-/* mask.c: a block_mask prepared for skipping tiles: ranges in closed form, block statistics, classes by interval arithmetic. */
+/* mask.c: a block_mask prepared for skipping tiles: ranges in closed form, block statistics, classes by
+ * interval arithmetic. */
 #include "common/fail.h"
 #include "gen/analysis/analysis.h"
 #include "gen/analysis/range.h"
@@ -18,7 +19,8 @@ typedef struct stat_search {
   mask_info *out;
 } stat_search;
 
-/* Loads of 32-bit integers whose last index is a position itself and whose other indices are the same for a whole head. */
+/* Loads of 32-bit integers whose last index is a position itself and whose other indices are the same for a
+ * whole head. */
 static void find_stats(stat_search *s, ir_ref r) {
   if (s->seen[r]) return;
   s->seen[r] = 1;
@@ -45,7 +47,9 @@ static ir_ref useful_lo(const ir *g, ir_ref lo) {
   double c;
   return lo != IR_NONE && ir_is_const(g, lo, &c) && c <= 0 ? IR_NONE : lo;
 }
-static ir_ref useful_hi(const ir *g, ir_ref hi, ir_var len) { return hi != IR_NONE && ir_is_var(g, hi, len) ? IR_NONE : hi; }
+static ir_ref useful_hi(const ir *g, ir_ref hi, ir_var len) {
+  return hi != IR_NONE && ir_is_var(g, hi, len) ? IR_NONE : hi;
+}
 
 static void find_ranges(ir *g, mask_info *out) {
   const range kv = range_of(g, out->keep, VAR_KV), q = range_of(g, out->keep, VAR_Q);
@@ -81,15 +85,17 @@ static const char *describe(arena *a, const traced_spec *t, const mask_info *m) 
   text_add(&how, "kv of a q tile: %s; q of a kv tile: %s; tiles inside are classified by interval arithmetic",
            side_text(m->kv_lo, m->kv_hi), side_text(m->q_lo, m->q_hi));
   for (int i = 0; i < m->num_stats; i++) {
-    text_add(&how, "%s '%s' along %s", i == 0 ? "; block minima and maxima of" : ",", t->input[m->stat[i].input].name,
-             m->stat[i].along_q ? "q" : "kv");
+    text_add(&how, "%s '%s' along %s", i == 0 ? "; block minima and maxima of" : ",",
+             t->input[m->stat[i].input].name, m->stat[i].along_q ? "q" : "kv");
   }
   return text_get(&how);
 }
 
-/* The spec's own integer arithmetic sets max_len. A range that would overflow at lengths in use is given up instead. */
+/* The spec's own integer arithmetic sets max_len. A range that would overflow at lengths in use is given up
+ * instead. */
 static void limit_lengths(const traced_spec *t, mask_info *m) {
-  const ir_ref candidate[] = {m->keep, t->score_mod, t->query_mod, t->key_mod, t->value_mod, t->online.prob, t->online.out};
+  const ir_ref candidate[] = {m->keep,      t->score_mod,   t->query_mod, t->key_mod,
+                              t->value_mod, t->online.prob, t->online.out};
   ir_ref root[sizeof candidate / sizeof candidate[0]], *side[4] = {&m->kv_lo, &m->kv_hi, &m->q_lo, &m->q_hi};
   int n = 0;
   for (size_t i = 0; i < sizeof candidate / sizeof candidate[0]; i++) {
@@ -100,8 +106,10 @@ static void limit_lengths(const traced_spec *t, mask_info *m) {
     if (*side[i] == IR_NONE) continue;
     if (m->max_len > RANGE_MAX_LENGTH) m->max_len = RANGE_MAX_LENGTH;
     const int64_t limit = ir_int_limit(t->g, side[i], 1);
-    if (limit < m->max_len && limit < LONG_ENOUGH) *side[i] = IR_NONE;
-    else if (limit < m->max_len) m->max_len = limit;
+    if (limit < m->max_len && limit < LONG_ENOUGH)
+      *side[i] = IR_NONE;
+    else if (limit < m->max_len)
+      m->max_len = limit;
   }
 }
 
@@ -118,7 +126,8 @@ luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luatt
     uint8_t *level = arena_array(a, ir_count(g), 1);
     search.seen = arena_array(a, ir_count(g), 1);
     search.level = level;
-    if (level == NULL || search.seen == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: block_mask: out of memory", t->file);
+    if (level == NULL || search.seen == NULL)
+      return luattn_fail(err, LUATTN_NO_MEMORY, "%s: block_mask: out of memory", t->file);
     analyse_levels(g, level);
     find_stats(&search, m.keep);
     find_ranges(g, &m);

@@ -18,7 +18,8 @@ bool online_add_term(ir *g, derived_terms *terms, ir_ref leaf, ir_ref value) {
   }
   for (int k = 0; k < terms->count; k++) {
     derived_term *old = &terms->term[k];
-    bool same = old->input == new_term.input && old->scalar == new_term.scalar && old->num_index == new_term.num_index;
+    bool same = old->input == new_term.input && old->scalar == new_term.scalar &&
+                old->num_index == new_term.num_index;
     for (int i = 0; i < new_term.num_index && same; i++) same = old->index[i] == new_term.index[i];
     if (!same) continue;
     old->value = ir_op2(g, IR_ADD, old->value, value);
@@ -50,10 +51,15 @@ int online_leaves(const traced_spec *t, const ir_ref *roots, int n, ir_ref *leaf
   return count;
 }
 
-static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
-static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, x, y); }
+static ir_ref add(ir *g, ir_ref x, ir_ref y) {
+  return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y);
+}
+static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
+  return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, x, y);
+}
 
-/* prob = exp(x) with the row's numbers in x put to zero, and lse in their place: what a softmax of any temperature or base is. */
+/* prob = exp(x) with the row's numbers in x put to zero, and lse in their place: what a softmax of any
+ * temperature or base is. */
 static ir_ref share_of_lse(derivation *d) {
   ir *g = d->g;
   const ir_node n = *ir_get(g, d->prob);
@@ -70,7 +76,8 @@ static ir_ref share_of_lse(derivation *d) {
   return ir_op1(g, (ir_op)n.op, exponent);
 }
 
-/* P in the form that needs the fewest row numbers: `forward`, or exp(s - lse) where that is what it is, or prob * N. */
+/* P in the form that needs the fewest row numbers: `forward`, or exp(s - lse) where that is what it is, or
+ * prob * N. */
 static ir_ref choose_prob(derivation *d) {
   if (d->o->forward != IR_NONE) {
     text_add(d->how, "; prob is forward");
@@ -85,7 +92,8 @@ static ir_ref choose_prob(derivation *d) {
   return d->p;
 }
 
-/* sum over live k of coefficient[k] * partial[k]: what reaches an element, or a parameter at an element, through reductions. */
+/* sum over live k of coefficient[k] * partial[k]: what reaches an element, or a parameter at an element,
+ * through reductions. */
 static ir_ref through_reductions(derivation *d, const ir_ref *coefficient, const ir_ref *partial) {
   ir_ref sum = IR_NONE;
   for (int k = 0; k < d->num_red; k++) {
@@ -95,8 +103,11 @@ static ir_ref through_reductions(derivation *d, const ir_ref *coefficient, const
   return sum;
 }
 
-/* One function of the element in two forms: in terms of reductions, to compare with, and as backward computes it. */
-typedef struct two_forms { ir_ref whole, form; } two_forms;
+/* One function of the element in two forms: in terms of reductions, to compare with, and as backward computes
+ * it. */
+typedef struct two_forms {
+  ir_ref whole, form;
+} two_forms;
 
 /* u and v as u = -ratio_u * base and so on: *row = the row number with delta * u + dlse * v = -base * row. */
 static bool multiple_of(derivation *d, ir_ref u, ir_ref v, ir_ref base, ir_ref *row) {
@@ -106,7 +117,8 @@ static bool multiple_of(derivation *d, ir_ref u, ir_ref v, ir_ref base, ir_ref *
   const ir_ref ratio_v = v == IR_NONE ? IR_NONE : separate_ratio(d, v, base);
   if ((u != IR_NONE && ratio_u == IR_NONE) || (v != IR_NONE && ratio_v == IR_NONE)) return false;
   /* The minus sign lets softmax read prob * (dp - (delta - dlse)). */
-  ir_ref down = ratio_u == IR_NONE ? IR_NONE : mul(g, ir_op1(g, IR_NEG, ratio_u), ir_variable(g, VAR_DELTA, 0));
+  ir_ref down =
+      ratio_u == IR_NONE ? IR_NONE : mul(g, ir_op1(g, IR_NEG, ratio_u), ir_variable(g, VAR_DELTA, 0));
   const ir_ref up = mul(g, ratio_v, ir_variable(g, VAR_DLSE, 0));
   if (up != IR_NONE) down = down == IR_NONE ? ir_op1(g, IR_NEG, up) : ir_op2(g, IR_SUB, down, up);
   derivation_simplify(d, &down, 1);
@@ -114,8 +126,9 @@ static bool multiple_of(derivation *d, ir_ref u, ir_ref v, ir_ref base, ir_ref *
   return true;
 }
 
-/* dp * own + what comes through the reductions: the derivative of the loss by something that an element's prob and the terms of the
- * reductions read. own.whole is IR_NONE where prob itself does not move with it. IR_NONE: zero. */
+/* dp * own + what comes through the reductions: the derivative of the loss by something that an element's
+ * prob and the terms of the reductions read. own.whole is IR_NONE where prob itself does not move with it.
+ * IR_NONE: zero. */
 static ir_ref element_gradient(derivation *d, two_forms prob, two_forms own, const ir_ref *partial) {
   ir *g = d->g;
   const ir_ref dp = ir_variable(g, VAR_DP, 0);
@@ -127,7 +140,8 @@ static ir_ref element_gradient(derivation *d, two_forms prob, two_forms own, con
   const ir_ref direct = moves ? ir_op2(g, IR_MUL, own.form, dp) : IR_NONE;
   ir_ref row;
   if (u == IR_NONE && v == IR_NONE) return direct;
-  if (moves && multiple_of(d, u, v, own.whole, &row)) return ir_op2(g, IR_MUL, own.form, ir_op2(g, IR_SUB, dp, row));
+  if (moves && multiple_of(d, u, v, own.whole, &row))
+    return ir_op2(g, IR_MUL, own.form, ir_op2(g, IR_SUB, dp, row));
   if (multiple_of(d, u, v, prob.whole, &row)) {
     const ir_ref indirect = ir_op2(g, IR_MUL, prob.form, row);
     return moves ? ir_op2(g, IR_SUB, direct, indirect) : ir_op1(g, IR_NEG, indirect);
@@ -154,7 +168,8 @@ static two_forms direct_derivative(derivation *d, ir_ref prob, ir_ref whole, ir_
 }
 
 static ir_ref compose_ds(derivation *d, ir_ref prob) {
-  return element_gradient(d, (two_forms){d->p, prob}, direct_derivative(d, prob, d->p_s, d->score), d->term_s);
+  return element_gradient(d, (two_forms){d->p, prob}, direct_derivative(d, prob, d->p_s, d->score),
+                          d->term_s);
 }
 
 /* A row number as exp(leaf - lse) times a constant, if it is one: a sink's share of its row. */
@@ -192,8 +207,9 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
   const bool fits = (element == IR_NONE || online_add_term(g, &out->elements, leaf, element)) &&
                     (row == IR_NONE || online_add_term(g, &out->rows, leaf, row));
   if (fits) return LUATTN_OK;
-  return luattn_fail(d->err, LUATTN_SPEC, "%s: online_func '%s': more than %d parameter gradients; read fewer inputs",
-                     d->t->file, d->o->name, DERIVED_MAX_TERMS);
+  return luattn_fail(d->err, LUATTN_SPEC,
+                     "%s: online_func '%s': more than %d parameter gradients; read fewer inputs", d->t->file,
+                     d->o->name, DERIVED_MAX_TERMS);
 }
 
 /* The user's backward, with the gradient of lse added where it leaves that out. */
@@ -228,7 +244,8 @@ static luattn_status recover_all(derivation *d, online_grad *out) {
   return LUATTN_OK;
 }
 
-luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *out, text *how, luattn_error *err) {
+luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *out, text *how,
+                            luattn_error *err) {
   derivation *d = arena_new(scratch, sizeof *d);
   sample *s = arena_new(scratch, sizeof *s);
   if (d == NULL || s == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
@@ -246,10 +263,12 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
   const int num_leaves = online_leaves(t, root, n, leaf, MAX_LEAVES);
   if (num_leaves < 0) return derivation_no_memory(d);
   if (num_leaves > MAX_LEAVES) {
-    return luattn_fail(err, LUATTN_SPEC, "%s: online_func '%s': reads %d parameters with a gradient; at most %d are possible",
+    return luattn_fail(err, LUATTN_SPEC,
+                       "%s: online_func '%s': reads %d parameters with a gradient; at most %d are possible",
                        t->file, t->online.name, num_leaves, MAX_LEAVES);
   }
-  const bool needs_dlse = t->online.lse >= 0 && (!given || num_leaves > 0 || !ir_uses(t->g, t->online.backward, VAR_DLSE));
+  const bool needs_dlse =
+      t->online.lse >= 0 && (!given || num_leaves > 0 || !ir_uses(t->g, t->online.backward, VAR_DLSE));
   TRY(separate_reductions(d, !given || num_leaves > 0, needs_dlse, leaf, num_leaves));
 
   *out = (online_grad){.prob = choose_prob(d)};

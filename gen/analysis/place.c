@@ -11,7 +11,7 @@ typedef struct placer {
   derived_spec *out;
   ir_ref *root[2 + DERIVED_MAX_TERMS]; /* the element expressions */
   int num_roots;
-  uint8_t *level, *keeps, *seen;       /* per node; keeps: contains a number of the finished row */
+  uint8_t *level, *keeps, *seen; /* per node; keeps: contains a number of the finished row */
 } placer;
 
 static bool is_row_number(const ir_node *n) {
@@ -61,7 +61,8 @@ static luattn_status multiply_by_reciprocals(placer *p) {
     if (found == IR_NONE) return LUATTN_OK;
     const ir_node n = *ir_get(p->g, found);
     const ir_ref product = ir_op2(p->g, IR_MUL, n.arg[0], ir_op2(p->g, IR_DIV, ir_real(p->g, 1), n.arg[1]));
-    for (int i = 0; i < p->num_roots; i++) *p->root[i] = ir_substitute(p->g, *p->root[i], &found, &product, 1);
+    for (int i = 0; i < p->num_roots; i++)
+      *p->root[i] = ir_substitute(p->g, *p->root[i], &found, &product, 1);
     if (ir_failed(p->g)) return LUATTN_NO_MEMORY;
   }
 }
@@ -86,7 +87,8 @@ static luattn_status extract_rows(placer *p, luattn_error *err) {
   if (!survey(p)) return LUATTN_NO_MEMORY;
   for (int i = 0; i < p->num_roots; i++) {
     if (collect_rows(p, *p->root[i])) continue;
-    return luattn_fail(err, LUATTN_SPEC, "%s: online_func '%s': backward needs more than %d numbers per row; simplify it",
+    return luattn_fail(err, LUATTN_SPEC,
+                       "%s: online_func '%s': backward needs more than %d numbers per row; simplify it",
                        p->t->file, p->t->online.name, DERIVED_MAX_ROWS);
   }
   ir_ref var[DERIVED_MAX_ROWS];
@@ -110,7 +112,8 @@ static bool number_saved(placer *p, ir_ref *from, ir_ref *to, int *count) {
       const ir_ref value = kind == 0 ? o->final[i] : var;
       const ir_ref zero = ir_real(g, 0);
       bool used = false;
-      for (int k = 0; k < out->num_rows && !used; k++) used = ir_substitute(g, out->row[k], &var, &zero, 1) != out->row[k];
+      for (int k = 0; k < out->num_rows && !used; k++)
+        used = ir_substitute(g, out->row[k], &var, &zero, 1) != out->row[k];
       for (int k = 0; k < out->row_terms.count && !used; k++) {
         const ir_ref term = out->row_terms.term[k].value;
         used = ir_substitute(g, term, &var, &zero, 1) != term;
@@ -160,7 +163,8 @@ static luattn_status place(placer *p, text *how, luattn_error *err) {
   ir_ref from[SPEC_MAX_FINAL + SPEC_MAX_STATE], to[SPEC_MAX_FINAL + SPEC_MAX_STATE];
   int count;
   if (!number_saved(p, from, to, &count)) {
-    return luattn_fail(err, LUATTN_SPEC, "%s: online_func '%s': forward would have to save more than %d numbers per row",
+    return luattn_fail(err, LUATTN_SPEC,
+                       "%s: online_func '%s': forward would have to save more than %d numbers per row",
                        p->t->file, p->t->online.name, DERIVED_MAX_ROWS);
   }
   for (int i = 0; i < out->num_rows; i++) out->row[i] = ir_substitute(p->g, out->row[i], from, to, count);
@@ -172,11 +176,13 @@ static luattn_status place(placer *p, text *how, luattn_error *err) {
   return ir_failed(p->g) ? LUATTN_NO_MEMORY : LUATTN_OK;
 }
 
-luattn_status place_rows(arena *scratch, const traced_spec *t, derived_spec *out, text *how, luattn_error *err) {
+luattn_status place_rows(arena *scratch, const traced_spec *t, derived_spec *out, text *how,
+                         luattn_error *err) {
   placer p = {.a = scratch, .g = t->g, .t = t, .out = out};
   p.root[p.num_roots++] = &out->prob;
   p.root[p.num_roots++] = &out->ds;
-  for (int i = 0; i < out->element_terms.count; i++) p.root[p.num_roots++] = &out->element_terms.term[i].value;
+  for (int i = 0; i < out->element_terms.count; i++)
+    p.root[p.num_roots++] = &out->element_terms.term[i].value;
   const luattn_status status = place(&p, how, err);
   if (status != LUATTN_NO_MEMORY) return status;
   return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);

@@ -5,8 +5,10 @@
 #include "gen/base/text.h"
 #include "gen/spec.h"
 
-/* Moves row-level parts of out's element expressions into out->row, and decides what forward saves for them. Before the call the
- * expressions use VAR_FINAL (numbered as in traced_online) and VAR_STATE; afterwards as derived_spec says. */
-luattn_status place_rows(arena *scratch, const traced_spec *t, derived_spec *out, text *how, luattn_error *err);
+/* Moves row-level parts of out's element expressions into out->row, and decides what forward saves for them.
+ * Before the call the expressions use VAR_FINAL (numbered as in traced_online) and VAR_STATE; afterwards as
+ * derived_spec says. */
+luattn_status place_rows(arena *scratch, const traced_spec *t, derived_spec *out, text *how,
+                         luattn_error *err);
 
 #endif

@@ -1,17 +1,20 @@
 /* range.c: solves the comparisons of a predicate for one position.
  *
- * A comparison is brought into the form f(main) <= U, where U bounds everything else over the interval of the other position
- * (symbolic interval arithmetic). f is then inverted from outside in: sums, products by constants, floor divisions, min, max, abs
- * and select. What cannot be inverted gives no bound, which is always sound. `and` intersects, `or` takes the hull.
+ * A comparison is brought into the form f(main) <= U, where U bounds everything else over the interval of the
+ * other position (symbolic interval arithmetic). f is then inverted from outside in: sums, products by
+ * constants, floor divisions, min, max, abs and select. What cannot be inverted gives no bound, which is
+ * always sound. `and` intersects, `or` takes the hull.
  */
 #include "gen/analysis/range.h"
 
 #include "gen/analysis/analysis.h"
 
 #define MAX_ATOMS 16
-#define MAX_WORK 4000          /* calls; beyond it there is no bound, so that no predicate takes long */
+#define MAX_WORK 4000           /* calls; beyond it there is no bound, so that no predicate takes long */
 #define MAX_CONSTANT 0x40000000 /* of a linear form */
-#define REAL_LIMIT 1073741824.0 /* a REAL bound is cut here before it becomes an INT, far beyond any length */
+#define REAL_LIMIT                                                                         \
+  1073741824.0 /* a REAL bound is cut here before it becomes an INT, far beyond any length \
+                */
 
 typedef struct ranger {
   ir *g;
@@ -49,8 +52,13 @@ static ir_ref plus(ranger *r, ir_ref x, int64_t c) { return ir_op2(r->g, IR_ADD,
 
 static range both(ranger *r, range a, range b) {
   if (a.never || b.never) return nothing;
-  return (range){a.lo == IR_NONE ? b.lo : b.lo == IR_NONE ? a.lo : ir_op2(r->g, IR_MAX, a.lo, b.lo),
-                 a.hi == IR_NONE ? b.hi : b.hi == IR_NONE ? a.hi : ir_op2(r->g, IR_MIN, a.hi, b.hi), false};
+  return (range){a.lo == IR_NONE   ? b.lo
+                 : b.lo == IR_NONE ? a.lo
+                                   : ir_op2(r->g, IR_MAX, a.lo, b.lo),
+                 a.hi == IR_NONE   ? b.hi
+                 : b.hi == IR_NONE ? a.hi
+                                   : ir_op2(r->g, IR_MIN, a.hi, b.hi),
+                 false};
 }
 
 static range either(ranger *r, range a, range b) {
@@ -65,7 +73,8 @@ static range gate(ranger *r, ir_ref possible) {
   const ir_node *n = ir_get(r->g, possible);
   if (n->op == IR_CONST_BOOL) return n->imm.integer ? everything : nothing;
   const ir_ref zero = ir_int(r->g, 0);
-  return (range){ir_op3(r->g, IR_SELECT, possible, zero, r->len), ir_op3(r->g, IR_SELECT, possible, r->len, zero), false};
+  return (range){ir_op3(r->g, IR_SELECT, possible, zero, r->len),
+                 ir_op3(r->g, IR_SELECT, possible, r->len, zero), false};
 }
 
 /* ---- bounds of what is free of main, over the interval of the other position ---- */
@@ -93,7 +102,9 @@ static ir_ref bound_min_max(ranger *r, const ir_node *n, bool upper) {
   return upper == (n->op == IR_MIN) ? (x != IR_NONE ? x : y) : IR_NONE;
 }
 
-static ir_ref zero_like(ranger *r, ir_ref e) { return ir_typeof(r->g, e) == IR_INT ? ir_int(r->g, 0) : ir_real(r->g, 0); }
+static ir_ref zero_like(ranger *r, ir_ref e) {
+  return ir_typeof(r->g, e) == IR_INT ? ir_int(r->g, 0) : ir_real(r->g, 0);
+}
 
 static ir_ref bound_abs(ranger *r, ir_ref e, bool upper) {
   const ir_ref hi = bound(r, e, true), minus_lo = negated(r, bound(r, e, false));
@@ -125,27 +136,44 @@ static ir_ref bound_mod(ranger *r, const ir_node *n, bool upper) {
   return integer ? ir_int(r->g, (int64_t)c + (c > 0 ? -1 : 1)) : n->arg[1];
 }
 
-/* An upper or lower bound of e (free of main) as an expression free of positions; IR_NONE if none is found. */
+/* An upper or lower bound of e (free of main) as an expression free of positions; IR_NONE if none is found.
+ */
 static ir_ref bound(ranger *r, ir_ref e, bool upper) {
   if (out_of_work(r) || has_main(r, e)) return IR_NONE;
   if (!has_other(r, e)) return e;
   const ir_node n = *ir_get(r->g, e);
   switch (n.op) {
-    case IR_VAR: return upper ? r->other_hi : r->other_lo;
-    case IR_ADD: return binary(r, IR_ADD, bound(r, n.arg[0], upper), bound(r, n.arg[1], upper));
-    case IR_SUB: return binary(r, IR_SUB, bound(r, n.arg[0], upper), bound(r, n.arg[1], !upper));
-    case IR_NEG: return negated(r, bound(r, n.arg[0], !upper));
-    case IR_MUL: return bound_product(r, n.arg[0], n.arg[1], upper);
-    case IR_DIV: case IR_FLOORDIV: return bound_quotient(r, &n, upper);
-    case IR_MOD: return bound_mod(r, &n, upper);
-    case IR_MIN: case IR_MAX: return bound_min_max(r, &n, upper);
-    case IR_ABS: return bound_abs(r, n.arg[0], upper);
-    case IR_SELECT: return bound_select(r, &n, upper);
-    case IR_TO_REAL: case IR_TO_INT: case IR_FLOOR_INT: case IR_FLOOR: {
+    case IR_VAR:
+      return upper ? r->other_hi : r->other_lo;
+    case IR_ADD:
+      return binary(r, IR_ADD, bound(r, n.arg[0], upper), bound(r, n.arg[1], upper));
+    case IR_SUB:
+      return binary(r, IR_SUB, bound(r, n.arg[0], upper), bound(r, n.arg[1], !upper));
+    case IR_NEG:
+      return negated(r, bound(r, n.arg[0], !upper));
+    case IR_MUL:
+      return bound_product(r, n.arg[0], n.arg[1], upper);
+    case IR_DIV:
+    case IR_FLOORDIV:
+      return bound_quotient(r, &n, upper);
+    case IR_MOD:
+      return bound_mod(r, &n, upper);
+    case IR_MIN:
+    case IR_MAX:
+      return bound_min_max(r, &n, upper);
+    case IR_ABS:
+      return bound_abs(r, n.arg[0], upper);
+    case IR_SELECT:
+      return bound_select(r, &n, upper);
+    case IR_TO_REAL:
+    case IR_TO_INT:
+    case IR_FLOOR_INT:
+    case IR_FLOOR: {
       const ir_ref x = bound(r, n.arg[0], upper);
       return x == IR_NONE ? IR_NONE : ir_op1(r->g, (ir_op)n.op, x);
     }
-    default: return IR_NONE;
+    default:
+      return IR_NONE;
   }
 }
 
@@ -169,7 +197,9 @@ static void linear_add(ranger *r, linear *l, ir_ref e, int64_t coef) {
       linear_add(r, l, n.arg[0], coef);
       linear_add(r, l, n.arg[1], n.op == IR_ADD ? coef : -coef);
       return;
-    case IR_NEG: linear_add(r, l, n.arg[0], -coef); return;
+    case IR_NEG:
+      linear_add(r, l, n.arg[0], -coef);
+      return;
     case IR_MUL:
       for (int i = 0; i < 2; i++) {
         if (!ir_is_const(r->g, n.arg[i], &c)) continue;
@@ -180,7 +210,8 @@ static void linear_add(ranger *r, linear *l, ir_ref e, int64_t coef) {
         return;
       }
       break;
-    default: break;
+    default:
+      break;
   }
   int i = 0;
   while (i < l->count && l->atom[i] != e) i++;
@@ -195,7 +226,8 @@ static void linear_add(ranger *r, linear *l, ir_ref e, int64_t coef) {
   l->coef[i] += coef;
 }
 
-/* The largest value of -(l without atom `skip`) over the interval of the other position; IR_NONE if not found. */
+/* The largest value of -(l without atom `skip`) over the interval of the other position; IR_NONE if not
+ * found. */
 static ir_ref largest_of_minus(ranger *r, const linear *l, int skip) {
   ir_ref sum = ir_int(r->g, -l->constant);
   for (int i = 0; i < l->count && sum != IR_NONE; i++) {
@@ -203,8 +235,10 @@ static ir_ref largest_of_minus(ranger *r, const linear *l, int skip) {
     const ir_ref x = bound(r, l->atom[i], l->coef[i] < 0);
     if (x == IR_NONE) return IR_NONE;
     /* a - b reads better than a + -1 * b, and is what simplify would make of it. */
-    if (l->coef[i] == 1) sum = ir_op2(r->g, IR_SUB, sum, x);
-    else sum = ir_op2(r->g, IR_ADD, sum, ir_op2(r->g, IR_MUL, x, ir_int(r->g, -l->coef[i])));
+    if (l->coef[i] == 1)
+      sum = ir_op2(r->g, IR_SUB, sum, x);
+    else
+      sum = ir_op2(r->g, IR_ADD, sum, ir_op2(r->g, IR_MUL, x, ir_int(r->g, -l->coef[i])));
   }
   return sum;
 }
@@ -217,17 +251,22 @@ static ir_ref times(ranger *r, ir_ref x, int64_t c) { return ir_op2(r->g, IR_MUL
 static range invert_quotient(ranger *r, ir_ref a, int64_t c, ir_ref limit, bool at_most) {
   if (c > MAX_CONSTANT || c < -MAX_CONSTANT || c == 0) return everything;
   if (at_most) {
-    return c > 0 ? int_at_most(r, a, plus(r, times(r, limit, c), c - 1)) : int_at_least(r, a, plus(r, times(r, limit, c), c + 1));
+    return c > 0 ? int_at_most(r, a, plus(r, times(r, limit, c), c - 1))
+                 : int_at_least(r, a, plus(r, times(r, limit, c), c + 1));
   }
   return c > 0 ? int_at_least(r, a, times(r, limit, c)) : int_at_most(r, a, times(r, limit, c));
 }
 
-static range invert_select(ranger *r, const ir_node *n, ir_ref limit, bool at_most, bool integer, bool strict, bool rounded) {
+static range invert_select(ranger *r, const ir_node *n, ir_ref limit, bool at_most, bool integer, bool strict,
+                           bool rounded) {
   range arm[2];
   for (int i = 0; i < 2; i++) {
     const ir_ref e = n->arg[1 + i];
-    if (integer) arm[i] = at_most ? int_at_most(r, e, limit) : int_at_least(r, e, limit);
-    else arm[i] = at_most ? real_at_most(r, e, limit, strict, rounded) : real_at_least(r, e, limit, strict, rounded);
+    if (integer)
+      arm[i] = at_most ? int_at_most(r, e, limit) : int_at_least(r, e, limit);
+    else
+      arm[i] =
+          at_most ? real_at_most(r, e, limit, strict, rounded) : real_at_least(r, e, limit, strict, rounded);
     arm[i] = both(r, predicate(r, n->arg[0], i == 0), arm[i]);
   }
   return either(r, arm[0], arm[1]);
@@ -253,17 +292,21 @@ static range invert_atom(ranger *r, ir_ref atom, ir_ref limit, bool at_most) {
     case IR_ABS: {
       const ir_ref minus = ir_op1(r->g, IR_NEG, limit);
       const range x = compare(r, n.arg[0], limit);
-      return at_most ? both(r, x, int_at_least(r, n.arg[0], minus)) : either(r, x, int_at_most(r, n.arg[0], minus));
+      return at_most ? both(r, x, int_at_least(r, n.arg[0], minus))
+                     : either(r, x, int_at_most(r, n.arg[0], minus));
     }
-    case IR_SELECT: return invert_select(r, &n, limit, at_most, true, false, false);
+    case IR_SELECT:
+      return invert_select(r, &n, limit, at_most, true, false, false);
     case IR_FLOOR_INT:
     case IR_TO_INT: {
-      /* floor(x) <= n and trunc(x) <= n both imply x < n + 1; floor(x) >= n means x >= n, trunc(x) >= n implies x > n - 1. */
+      /* floor(x) <= n and trunc(x) <= n both imply x < n + 1; floor(x) >= n means x >= n, trunc(x) >= n
+       * implies x > n - 1. */
       if (at_most) return real_at_most(r, n.arg[0], ir_to_real(r->g, plus(r, limit, 1)), true, false);
       if (n.op == IR_FLOOR_INT) return real_at_least(r, n.arg[0], ir_to_real(r->g, limit), false, false);
       return real_at_least(r, n.arg[0], ir_to_real(r->g, plus(r, limit, -1)), true, false);
     }
-    default: return everything;
+    default:
+      return everything;
   }
 }
 
@@ -300,8 +343,8 @@ static range int_at_least(ranger *r, ir_ref e, ir_ref limit) {
 }
 
 /* ---- inverting a real expression ----
- * `rounded`: something other than a conversion was moved across the comparison. Rounding may then put the limit on the wrong
- * side of an integer, so the integer bound gets one position of slack. */
+ * `rounded`: something other than a conversion was moved across the comparison. Rounding may then put the
+ * limit on the wrong side of an integer, so the integer bound gets one position of slack. */
 
 static ir_ref to_int_below(ranger *r, ir_ref limit) {
   const ir_ref low = ir_op2(r->g, IR_MAX, limit, ir_real(r->g, -REAL_LIMIT));
@@ -324,7 +367,8 @@ static range real_sum(ranger *r, const ir_node *n, ir_ref limit, bool at_most, b
   const ir_ref y = bound(r, n->arg[side], upper), x = n->arg[1 - side];
   const ir_ref moved = flips ? binary(r, IR_SUB, y, limit) : binary(r, minus ? IR_ADD : IR_SUB, limit, y);
   if (moved == IR_NONE) return everything;
-  return at_most != flips ? real_at_most(r, x, moved, strict, true) : real_at_least(r, x, moved, strict, true);
+  return at_most != flips ? real_at_most(r, x, moved, strict, true)
+                          : real_at_least(r, x, moved, strict, true);
 }
 
 static range real_product(ranger *r, const ir_node *n, ir_ref limit, bool at_most, bool strict) {
@@ -350,21 +394,29 @@ static range invert_real(ranger *r, ir_ref e, ir_ref limit, bool at_most, bool s
     case IR_TO_REAL: {
       const int64_t slack = rounded ? 1 : 0;
       if (at_most) { /* x < u: x <= ceil(u) - 1 = -floor(-u) - 1 */
-        const ir_ref u = strict ? plus(r, negated(r, to_int_below(r, ir_op1(r->g, IR_NEG, limit))), -1) : to_int_below(r, limit);
+        const ir_ref u = strict ? plus(r, negated(r, to_int_below(r, ir_op1(r->g, IR_NEG, limit))), -1)
+                                : to_int_below(r, limit);
         return int_at_most(r, n.arg[0], plus(r, u, slack));
       }
-      const ir_ref u = strict ? plus(r, to_int_below(r, limit), 1) : negated(r, to_int_below(r, ir_op1(r->g, IR_NEG, limit)));
+      const ir_ref u = strict ? plus(r, to_int_below(r, limit), 1)
+                              : negated(r, to_int_below(r, ir_op1(r->g, IR_NEG, limit)));
       return int_at_least(r, n.arg[0], plus(r, u, -slack));
     }
-    case IR_ADD: case IR_SUB: return real_sum(r, &n, limit, at_most, strict);
+    case IR_ADD:
+    case IR_SUB:
+      return real_sum(r, &n, limit, at_most, strict);
     case IR_NEG: {
       const ir_ref minus = ir_op1(r->g, IR_NEG, limit);
-      return at_most ? real_at_least(r, n.arg[0], minus, strict, rounded) : real_at_most(r, n.arg[0], minus, strict, rounded);
+      return at_most ? real_at_least(r, n.arg[0], minus, strict, rounded)
+                     : real_at_most(r, n.arg[0], minus, strict, rounded);
     }
-    case IR_MUL: case IR_DIV: return real_product(r, &n, limit, at_most, strict);
+    case IR_MUL:
+    case IR_DIV:
+      return real_product(r, &n, limit, at_most, strict);
     case IR_MIN:
     case IR_MAX: {
-      const range x = compare(r, n.arg[0], limit, strict, rounded), y = compare(r, n.arg[1], limit, strict, rounded);
+      const range x = compare(r, n.arg[0], limit, strict, rounded),
+                  y = compare(r, n.arg[1], limit, strict, rounded);
       return (n.op == IR_MAX) == at_most ? both(r, x, y) : either(r, x, y);
     }
     case IR_ABS: {
@@ -373,11 +425,13 @@ static range invert_real(ranger *r, ir_ref e, ir_ref limit, bool at_most, bool s
       return at_most ? both(r, x, real_at_least(r, n.arg[0], minus, strict, rounded))
                      : either(r, x, real_at_most(r, n.arg[0], minus, strict, rounded));
     }
-    case IR_SELECT: return invert_select(r, &n, limit, at_most, false, strict, rounded);
+    case IR_SELECT:
+      return invert_select(r, &n, limit, at_most, false, strict, rounded);
     case IR_FLOOR:
       return at_most ? real_at_most(r, n.arg[0], ir_op2(r->g, IR_ADD, limit, ir_real(r->g, 1)), true, true)
                      : real_at_least(r, n.arg[0], limit, false, rounded);
-    default: return everything;
+    default:
+      return everything;
   }
 }
 
@@ -413,7 +467,8 @@ static range predicate(ranger *r, ir_ref p, bool want) {
   const ir_node n = *ir_get(r->g, p);
   if (!has_main(r, p) && !has_other(r, p)) return gate(r, want ? p : ir_op1(r->g, IR_NOT, p));
   switch (n.op) {
-    case IR_NOT: return predicate(r, n.arg[0], !want);
+    case IR_NOT:
+      return predicate(r, n.arg[0], !want);
     case IR_AND:
     case IR_OR: {
       const range x = predicate(r, n.arg[0], want), y = predicate(r, n.arg[1], want);
@@ -424,13 +479,16 @@ static range predicate(ranger *r, ir_ref p, bool want) {
       const range y = both(r, predicate(r, n.arg[0], false), predicate(r, n.arg[2], want));
       return either(r, x, y);
     }
-    case IR_LT: return want ? ordered(r, n.arg[0], n.arg[1], true) : ordered(r, n.arg[1], n.arg[0], false);
-    case IR_LE: return want ? ordered(r, n.arg[0], n.arg[1], false) : ordered(r, n.arg[1], n.arg[0], true);
+    case IR_LT:
+      return want ? ordered(r, n.arg[0], n.arg[1], true) : ordered(r, n.arg[1], n.arg[0], false);
+    case IR_LE:
+      return want ? ordered(r, n.arg[0], n.arg[1], false) : ordered(r, n.arg[1], n.arg[0], true);
     case IR_EQ:
     case IR_NE:
       if ((n.op == IR_EQ) != want) return everything;
       return both(r, ordered(r, n.arg[0], n.arg[1], false), ordered(r, n.arg[1], n.arg[0], false));
-    default: return everything;
+    default:
+      return everything;
   }
 }
 

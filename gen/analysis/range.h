@@ -5,10 +5,14 @@
 #include "gen/ir/ir.h"
 
 /* Positions that may be kept lie in [lo, hi); IR_NONE: no bound. `never`: nothing is kept. */
-typedef struct range { ir_ref lo, hi; bool never; } range;
+typedef struct range {
+  ir_ref lo, hi;
+  bool never;
+} range;
 
-/* Kept `main` positions (VAR_KV or VAR_Q) for all positions of the other kind in [other_lo, other_hi]: expressions of what does
- * not depend on a position, of VAR_TILE and of lengths. Sound: no kept position is outside. */
+/* Kept `main` positions (VAR_KV or VAR_Q) for all positions of the other kind in [other_lo, other_hi]:
+ * expressions of what does not depend on a position, of VAR_TILE and of lengths. Sound: no kept position is
+ * outside. */
 range range_of(ir *g, ir_ref predicate, ir_var main);
 
 #endif

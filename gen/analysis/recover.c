@@ -1,4 +1,5 @@
-/* recover.c: from VAR_RED, which only the forward pass knows, to what it can keep: the row's state and its final scalars. */
+/* recover.c: from VAR_RED, which only the forward pass knows, to what it can keep: the row's state and its
+ * final scalars. */
 #include "common/fail.h"
 #include "gen/analysis/derivation.h"
 
@@ -30,14 +31,15 @@ static void named_rows(derivation *d, renaming *r) {
   }
 }
 
-/* R_k as a simple function of a state, up to a constant factor: x, x^2, exp(x), 1 / x, sqrt(x). IR_NONE if there is none. */
+/* R_k as a simple function of a state, up to a constant factor: x, x^2, exp(x), 1 / x, sqrt(x). IR_NONE if
+ * there is none. */
 static ir_ref match_reduction(derivation *d, int k) {
   ir *g = d->g;
   for (int i = 0; i < d->o->num_state; i++) {
     if (!ir_uses(g, d->next[i], VAR_RED)) continue;
     const ir_ref x = ir_variable(g, VAR_STATE, (uint32_t)i);
-    const ir_ref form[] = {x, ir_op2(g, IR_MUL, x, x), ir_op1(g, IR_EXP, x), ir_op2(g, IR_DIV, ir_real(g, 1), x),
-                           ir_op1(g, IR_SQRT, x)};
+    const ir_ref form[] = {x, ir_op2(g, IR_MUL, x, x), ir_op1(g, IR_EXP, x),
+                           ir_op2(g, IR_DIV, ir_real(g, 1), x), ir_op1(g, IR_SQRT, x)};
     for (size_t j = 0; j < sizeof form / sizeof form[0]; j++) {
       double c;
       const ir_ref ratio = separate_ratio(d, d->red[k], form[j]);
@@ -94,7 +96,8 @@ luattn_status recover_rows(derivation *d, ir_ref *roots, int n) {
   for (int k = 0; k < d->num_red; k++) {
     if (!any_uses(d, roots, n, k)) continue;
     return luattn_fail(d->err, LUATTN_SPEC,
-                       "%s: online_func '%s': backward needs the value of a reduction (%s) that no row scalar holds; keep it in a "
+                       "%s: online_func '%s': backward needs the value of a reduction (%s) that no row "
+                       "scalar holds; keep it in a "
                        "row scalar of its own, or give forward and backward",
                        d->t->file, d->o->name, reduction_name(d, k));
   }

@@ -21,24 +21,28 @@ static double gaussian(uint64_t a, uint64_t b) {
   return sqrt(-2 * log(u)) * cos(6.283185307179586 * uniform(a, 2 * b + 1));
 }
 
-/* Sizes from tiny to beyond exp's range, and rows of one sign, so that every arm of a piecewise function is met. */
+/* Sizes from tiny to beyond exp's range, and rows of one sign, so that every arm of a piecewise function is
+ * met. */
 static double draw_score(int row, int lane) {
   static const double size[9] = {1, 0.3, 3, 1, 1e-3, 2, 0.5, 30, 1};
   static const double offset[7] = {0, 0, 0, 900, 0, -900, 0};
   const double x = size[(row * 5 + row / 9) % 9] * gaussian(1, (uint64_t)lane);
   switch (row % 4) {
-    case 0: return fabs(x);
-    case 1: return x + offset[(row / 4) % 7];
-    case 2: return row % 8 == 2 ? -fabs(x) : x;
-    default: return x;
+    case 0:
+      return fabs(x);
+    case 1:
+      return x + offset[(row / 4) % 7];
+    case 2:
+      return row % 8 == 2 ? -fabs(x) : x;
+    default:
+      return x;
   }
 }
 
 void sample_init(sample *s, arena *a, const traced_spec *t) {
   memset(s, 0, sizeof *s);
   s->a = a;
-  s->g = t->g;
-  for (int i = 0; i < t->num_scalars; i++) s->scalar[i] = t->scalar_default[i];
+  s->t = t;
   int lane = 0;
   for (int r = 0; r < SAMPLE_ROWS; r++) {
     s->first[r] = lane;
@@ -54,21 +58,31 @@ void sample_init(sample *s, arena *a, const traced_spec *t) {
 static double row_value(const sample *s, ir_var v, uint32_t index, int row) {
   const uint64_t key = ((uint64_t)v << 32) + index, r = (uint64_t)row;
   switch (v) {
-    case VAR_B: return row % 3;
-    case VAR_H: return row % 5;
-    case VAR_Q: return row * 7 % 64;
-    case VAR_Q_LEN: return 100 + row % 2;
-    case VAR_KV_LEN: return 120 + row % 3;
-    case VAR_HEADS: return 8;
-    case VAR_HEADS_KV: return 4;
-    case VAR_SCALE: return 0.1 + uniform(key, r);
+    case VAR_B:
+      return row % 3;
+    case VAR_H:
+      return row % 5;
+    case VAR_Q:
+      return row * 7 % 64;
+    case VAR_Q_LEN:
+      return 100 + row % 2;
+    case VAR_KV_LEN:
+      return 120 + row % 3;
+    case VAR_HEADS:
+      return 8;
+    case VAR_HEADS_KV:
+      return 4;
+    case VAR_SCALE:
+      return 0.1 + uniform(key, r);
     case VAR_SCALAR: {
-      /* Some rows see the default itself, which is sure to be in the function's domain. */
-      const double x = s->scalar[index];
-      if (row % 4 == 0) return x;
-      return x == 0 ? uniform(key, r) - 0.5 : x * (0.6 + 0.8 * uniform(key, r));
+      /* The default itself and what is near it are likely to be in the function's domain; none is a special
+       * value. */
+      const double x = s->t->scalar_default[index], u = uniform(key, r);
+      const double width = row % 5 == 0 ? 0 : row % 5 < 3 ? 1e-4 : 0.8;
+      return x == 0 ? width * (u - 0.5) : x * (1 + width * (u - 0.5));
     }
-    default: return gaussian(key, r);
+    default:
+      return gaussian(key, r);
   }
 }
 
@@ -78,25 +92,50 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
   for (int i = 0; i < lanes; i++) {
     const int lane = base + i;
     switch (v) {
-      case VAR_SCORE: out[i] = s->score[lane]; break;
-      case VAR_RED: out[i] = s->red[index][lane]; break;
-      case VAR_STATE: out[i] = s->state[index][lane]; break;
-      case VAR_FINAL: out[i] = s->final[index][lane]; break;
-      case VAR_KV: out[i] = lane % 61; break;
-      case VAR_DP: case VAR_DOT: case VAR_X: case VAR_GRAD: out[i] = gaussian((uint64_t)v, (uint64_t)lane); break;
-      default: out[i] = row_value(s, v, index, s->row_of[lane]); break;
+      case VAR_SCORE:
+        out[i] = s->score[lane];
+        break;
+      case VAR_RED:
+        out[i] = s->red[index][lane];
+        break;
+      case VAR_STATE:
+        out[i] = s->state[index][lane];
+        break;
+      case VAR_FINAL:
+        out[i] = s->final[index][lane];
+        break;
+      case VAR_KV:
+        out[i] = lane % 61;
+        break;
+      case VAR_DP:
+      case VAR_DOT:
+      case VAR_X:
+      case VAR_GRAD:
+        out[i] = gaussian((uint64_t)v, (uint64_t)lane);
+        break;
+      default:
+        out[i] = row_value(s, v, index, s->row_of[lane]);
+        break;
     }
   }
 }
 
-/* Inputs: a fixed random function of the indices, mostly positive, so that a log or a square root of one can be met too. */
-static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
-  (void)user;
+/* Inputs: a fixed random function of the indices, mostly positive, so that a log or a square root of one can
+ * be met too. */
+static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
+                 double *out) {
+  const sample *s = user;
+  const uint32_t dtype = s->t->input[input].dtype;
   for (int i = 0; i < lanes; i++) {
     uint64_t key = input;
     for (int k = 0; k < n_index; k++) key = mix(key ^ (uint64_t)(int64_t)index[k][i]);
     const double x = 0.2 + uniform(key, 7);
-    out[i] = uniform(key, 8) < 0.25 ? -x : x;
+    if (dtype == LUATTN_INPUT_I32)
+      out[i] = floor(8 * x);
+    else if (dtype == LUATTN_INPUT_BOOL)
+      out[i] = x < 0.7;
+    else
+      out[i] = uniform(key, 8) < 0.25 ? -x : x;
   }
 }
 
@@ -113,7 +152,7 @@ bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out) {
     used[count++] = roots[i];
   }
   if (count == 0) return true;
-  ir_program *program = ir_program_new(s->a, s->g, used, count);
+  ir_program *program = ir_program_new(s->a, s->t->g, used, count);
   void *scratch = program == NULL ? NULL : arena_new(s->a, ir_program_scratch(program));
   if (scratch == NULL) return false;
   const ir_env env = {s, variable, load};
@@ -137,9 +176,12 @@ bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, cons
         const double y = (*x)[i];
         if (part != NULL && part[i] != which) continue;
         if (is_max && y > sum) s->argmax[k][r] = i;
-        if (isnan(y)) sum = y;
-        else if (!is_max) sum += y;
-        else if (y > sum) sum = y;
+        if (isnan(y))
+          sum = y;
+        else if (!is_max)
+          sum += y;
+        else if (y > sum)
+          sum = y;
       }
       for (int i = s->first[r]; i < s->first[r + 1]; i++) s->red[k][i] = sum;
     }

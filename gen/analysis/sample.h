@@ -1,8 +1,9 @@
 /* sample.h: random rows of scores on which the derivation of a backward tests what it claims.
  *
- * "This maximum drops out" or "this factor does not depend on the score" are statements about functions. They are tested at
- * random points in double precision, with every scalar and input perturbed, instead of being proved by rewriting. Rows have
- * 1 to 16 scores of many sizes and signs; a row on which the function is not finite is left out.
+ * "This maximum drops out" or "this factor does not depend on the score" are statements about functions. They
+ * are tested at random points in double precision, with every scalar and input perturbed, instead of being
+ * proved by rewriting. Rows have 1 to 16 scores of many sizes and signs; a row on which the function is not
+ * finite is left out.
  */
 #ifndef LUATTN_GEN_SAMPLE_H
 #define LUATTN_GEN_SAMPLE_H
@@ -19,15 +20,15 @@ typedef double sample_lanes[SAMPLE_LANES]; /* one value per score */
 
 typedef struct sample {
   arena *a; /* scratch: programs and results */
-  const ir *g;
-  double scalar[32];             /* defaults */
-  int first[SAMPLE_ROWS + 1];    /* row r has lanes first[r] .. first[r + 1) */
+  const traced_spec *t;
+  int first[SAMPLE_ROWS + 1]; /* row r has lanes first[r] .. first[r + 1) */
   int row_of[SAMPLE_LANES];
   bool valid[SAMPLE_ROWS];
   sample_lanes score;
-  sample_lanes red[SPEC_MAX_RED], state[SPEC_MAX_STATE], final[SPEC_MAX_FINAL]; /* VAR_RED, VAR_STATE, VAR_FINAL */
+  sample_lanes red[SPEC_MAX_RED], state[SPEC_MAX_STATE],
+      final[SPEC_MAX_FINAL];             /* VAR_RED, VAR_STATE, VAR_FINAL */
   int argmax[SPEC_MAX_RED][SAMPLE_ROWS]; /* lane of each REDUCE_MAX */
-  int block; /* the one being evaluated */
+  int block;                             /* the one being evaluated */
 } sample;
 
 /* Draws the rows. */
@@ -36,7 +37,8 @@ void sample_init(sample *s, arena *a, const traced_spec *t);
 /* out[i] = values of roots[i] at every lane; zeros where roots[i] is IR_NONE. False: out of memory. */
 bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out);
 
-/* Evaluates and reduces term[0 .. n) in order into s->red, over lanes for which `part` is `which` (part NULL: all). */
+/* Evaluates and reduces term[0 .. n) in order into s->red, over lanes for which `part` is `which` (part NULL:
+ * all). */
 bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, const uint8_t *part, int which);
 
 /* Marks rows invalid where `x` is not finite. */

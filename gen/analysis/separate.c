@@ -6,14 +6,21 @@
 
 #include "common/fail.h"
 
-#define SAME 1e-9       /* relative: two forms of one value */
-#define VANISHED 1e-10  /* relative to the sum of magnitudes: an adjoint that cancels */
-#define ROUNDING 1e-13  /* relative to P, or to 1 for lse: what is left where a single partial already cancels in itself */
+#define SAME 1e-9      /* relative: two forms of one value */
+#define VANISHED 1e-10 /* relative to the sum of magnitudes: an adjoint that cancels */
+#define ROUNDING \
+  1e-13 /* relative to P, or to 1 for lse: what is left where a single partial already cancels in itself */
 #define NOTHING 1e-250
 
 /* The partial derivatives of the whole-row function, as one array so that one program evaluates them all. */
-enum { P_RED = 0, LSE_RED = P_RED + SPEC_MAX_RED, TERM_S = LSE_RED + SPEC_MAX_RED, TERM_RED = TERM_S + SPEC_MAX_RED,
-       TERM = TERM_RED + SPEC_MAX_RED * SPEC_MAX_RED, NUM_PARTIALS = TERM + SPEC_MAX_RED };
+enum {
+  P_RED = 0,
+  LSE_RED = P_RED + SPEC_MAX_RED,
+  TERM_S = LSE_RED + SPEC_MAX_RED,
+  TERM_RED = TERM_S + SPEC_MAX_RED,
+  TERM = TERM_RED + SPEC_MAX_RED * SPEC_MAX_RED,
+  NUM_PARTIALS = TERM + SPEC_MAX_RED
+};
 
 typedef struct partials {
   ir_ref ref[NUM_PARTIALS];
@@ -35,7 +42,8 @@ static bool proportional(const derivation *d, const double *x, const double *y, 
   const double quarter = nearbyint(*c * 4) / 4;
   if (fabs(quarter - *c) <= SAME * fabs(*c)) *c = quarter;
   for (int i = 0; i < SAMPLE_LANES; i++) {
-    if (lane_valid(d, i) && !(fabs(x[i] - *c * y[i]) <= SAME * (fabs(x[i]) + fabs(*c * y[i])) + NOTHING)) return false;
+    if (lane_valid(d, i) && !(fabs(x[i] - *c * y[i]) <= SAME * (fabs(x[i]) + fabs(*c * y[i])) + NOTHING))
+      return false;
   }
   return true;
 }
@@ -62,7 +70,8 @@ static int simple_rows(derivation *d, ir_ref x, ir_ref *row, int max) {
   return n;
 }
 
-/* Scores at which y is unlikely to be zero: the row's maximum (where exp neither overflows nor vanishes), then constants. */
+/* Scores at which y is unlikely to be zero: the row's maximum (where exp neither overflows nor vanishes),
+ * then constants. */
 static int trial_scores(derivation *d, ir_ref *score, int max) {
   static const double constants[] = {1, 0, -1, 0.5, 3};
   int n = 0;
@@ -74,7 +83,8 @@ static int trial_scores(derivation *d, ir_ref *score, int max) {
   for (int k = 0; k < d->num_red; k++) {
     if (d->step.kind[k] == IR_REDUCE_MAX && d->term[k] == d->score && n < max) score[n++] = d->red[k];
   }
-  for (size_t i = 0; i < sizeof constants / sizeof constants[0] && n < max; i++) score[n++] = ir_real(d->g, constants[i]);
+  for (size_t i = 0; i < sizeof constants / sizeof constants[0] && n < max; i++)
+    score[n++] = ir_real(d->g, constants[i]);
   return n;
 }
 
@@ -141,7 +151,8 @@ static bool differentiate(derivation *d, partials *p) {
   return p->value != NULL;
 }
 
-/* total[j][k] = sum over m of S_jm total[m][k], where S_jm reduces df_j/dR_m over the row (at the maximum's place for a maximum). */
+/* total[j][k] = sum over m of S_jm total[m][k], where S_jm reduces df_j/dR_m over the row (at the maximum's
+ * place for a maximum). */
 static void chain_values(derivation *d, partials *p) {
   const sample *s = d->s;
   for (int r = 0; r < SAMPLE_ROWS; r++) {
@@ -152,8 +163,10 @@ static void chain_values(derivation *d, partials *p) {
         for (int m = k; m < j; m++) {
           const double *x = p->value[TERM_RED + j * SPEC_MAX_RED + m];
           double direct = 0;
-          if (d->step.kind[j] == IR_REDUCE_MAX) direct = x[s->argmax[j][r]];
-          else for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += x[i];
+          if (d->step.kind[j] == IR_REDUCE_MAX)
+            direct = x[s->argmax[j][r]];
+          else
+            for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += x[i];
           sum += direct * p->total[m][k][r];
         }
         p->total[j][k][r] = sum;
@@ -162,7 +175,8 @@ static void chain_values(derivation *d, partials *p) {
   }
 }
 
-/* d/dx of the whole-row function for a row number x that the reductions' terms may read: does it vanish for P and lse? */
+/* d/dx of the whole-row function for a row number x that the reductions' terms may read: does it vanish for P
+ * and lse? */
 static bool drops_out(derivation *d, const partials *p, ir_ref x) {
   const sample *s = d->s;
   const ir_ref one = ir_real(d->g, 1);
@@ -179,8 +193,10 @@ static bool drops_out(derivation *d, const partials *p, ir_ref x) {
     double magnitude[2] = {NOTHING + fabs(sum[0]), fabs(sum[1])};
     for (int k = 0; k < d->num_red; k++) {
       double direct = 0; /* dR_k/dx, not through other reductions; those are in `total` */
-      if (d->step.kind[k] == IR_REDUCE_MAX) direct = v[2 + k][s->argmax[k][r]];
-      else for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += v[2 + k][i];
+      if (d->step.kind[k] == IR_REDUCE_MAX)
+        direct = v[2 + k][s->argmax[k][r]];
+      else
+        for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += v[2 + k][i];
       for (int j = k; j < d->num_red; j++) {
         for (int of = 0; of < 2; of++) {
           const double y = p->value[(of == 0 ? P_RED : LSE_RED) + j][lane] * p->total[j][k][r] * direct;
@@ -195,8 +211,9 @@ static bool drops_out(derivation *d, const partials *p, ir_ref x) {
   return true;
 }
 
-/* Tries the new value of state i as a stabiliser: a number made of a maximum that the result does not depend on, if the sums follow
- * it. Then it is a constant to the derivative (VAR_STATE[i], as forward keeps it) wherever it appears. */
+/* Tries the new value of state i as a stabiliser: a number made of a maximum that the result does not depend
+ * on, if the sums follow it. Then it is a constant to the derivative (VAR_STATE[i], as forward keeps it)
+ * wherever it appears. */
 static bool try_stabiliser(derivation *d, partials *p, int i) {
   const derivation before = *d;
   const ir_ref from = d->next[i], to = ir_variable(d->g, VAR_STATE, (uint32_t)i);
@@ -224,9 +241,11 @@ static void drop_stabilisers(derivation *d, partials *p) {
     bool of_max = false;
     for (int k = 0; k < d->num_red && !of_max; k++) {
       const ir_ref zero = ir_real(d->g, 0);
-      of_max = d->step.kind[k] == IR_REDUCE_MAX && ir_substitute(d->g, d->next[i], &d->red[k], &zero, 1) != d->next[i];
+      of_max = d->step.kind[k] == IR_REDUCE_MAX &&
+               ir_substitute(d->g, d->next[i], &d->red[k], &zero, 1) != d->next[i];
     }
-    if (of_max && try_stabiliser(d, p, i)) text_add(d->how, "; stabiliser '%s' drops out", d->o->state_name[i]);
+    if (of_max && try_stabiliser(d, p, i))
+      text_add(d->how, "; stabiliser '%s' drops out", d->o->state_name[i]);
   }
 }
 
@@ -240,17 +259,19 @@ static bool vanishes(derivation *d, const partials *p, int base, int k) {
       sum += x;
       magnitude += fabs(x);
     }
-    if (!(fabs(sum) <= VANISHED * magnitude + ROUNDING * (base == P_RED ? fabs(d->p_value[i]) : 1))) return false;
+    if (!(fabs(sum) <= VANISHED * magnitude + ROUNDING * (base == P_RED ? fabs(d->p_value[i]) : 1)))
+      return false;
   }
   return true;
 }
 
 static luattn_status not_separable(derivation *d, int k, const char *why) {
   if (derivation_failed(d)) return derivation_no_memory(d);
-  return luattn_fail(d->err, LUATTN_SPEC,
-                     "%s: online_func '%s': backward is not separable because %s (%s); write backward = function(dp, p, "
-                     "scalars, delta, b, h, q_idx, kv_idx) ... end",
-                     d->t->file, d->o->name, why, reduction_name(d, k));
+  return luattn_fail(
+      d->err, LUATTN_SPEC,
+      "%s: online_func '%s': backward is not separable because %s (%s); write backward = function(dp, p, "
+      "scalars, delta, b, h, q_idx, kv_idx) ... end",
+      d->t->file, d->o->name, why, reduction_name(d, k));
 }
 
 /* S_jk as an expression: df_j/dR_k reduced over the row. *out = IR_NONE for zero. */
@@ -265,11 +286,16 @@ static luattn_status reduced_partial(derivation *d, const partials *p, int j, in
     if (ratio != IR_NONE) *out = ir_op2(d->g, IR_MUL, ratio, d->red[j]);
   }
   if (*out != IR_NONE) return LUATTN_OK;
-  return not_separable(d, k, "a later reduction depends on this one and its derivative needs one more sum over the row");
+  return not_separable(
+      d, k, "a later reduction depends on this one and its derivative needs one more sum over the row");
 }
 
-static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
-static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, x, y); }
+static ir_ref add(ir *g, ir_ref x, ir_ref y) {
+  return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y);
+}
+static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
+  return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, x, y);
+}
 
 /* The adjoint of R_k in full: what reaches it through P and lse, directly and through later reductions. */
 static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p, bool of_lse) {
@@ -309,7 +335,8 @@ static bool term_matters(derivation *d, int k, const ir_ref *leaf, int num_leave
   return false;
 }
 
-luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves) {
+luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf,
+                                  int num_leaves) {
   partials *p = arena_new(d->a, sizeof *p);
   if (p == NULL) return derivation_no_memory(d);
   drop_stabilisers(d, p);
@@ -317,10 +344,12 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
   chain_values(d, p);
   for (int k = 0; k < d->num_red; k++) {
     if (!term_matters(d, k, leaf, num_leaves)) continue;
-    const bool of_p = want_delta && !vanishes(d, p, P_RED, k), of_lse = want_dlse && !vanishes(d, p, LSE_RED, k);
+    const bool of_p = want_delta && !vanishes(d, p, P_RED, k),
+               of_lse = want_dlse && !vanishes(d, p, LSE_RED, k);
     if (!of_p && !of_lse) continue;
     if (d->step.kind[k] == IR_REDUCE_MAX) {
-      return not_separable(d, k, "this maximum does not cancel, and its derivative lives on one element of the row");
+      return not_separable(
+          d, k, "this maximum does not cancel, and its derivative lives on one element of the row");
     }
     d->live[k] = true;
     TRY(adjoint(d, p, k, of_p, of_lse));

@@ -4,8 +4,8 @@
 
 #include "gen/spec.h"
 
-/* Reduction k is over term[k], an expression of VAR_SCORE, VAR_STATE and VAR_RED[0 .. k-1]; the rest uses VAR_RED in place of
- * the IR_REDUCE_* nodes. Terms come in dependency order. */
+/* Reduction k is over term[k], an expression of VAR_SCORE, VAR_STATE and VAR_RED[0 .. k-1]; the rest uses
+ * VAR_RED in place of the IR_REDUCE_* nodes. Terms come in dependency order. */
 typedef struct online_split {
   int num_red;
   ir_op kind[SPEC_MAX_RED]; /* IR_REDUCE_SUM or IR_REDUCE_MAX */
@@ -14,6 +14,7 @@ typedef struct online_split {
 } online_split;
 
 /* Errors: LUATTN_SPEC if there are more than SPEC_MAX_RED reductions, LUATTN_NO_MEMORY. */
-luattn_status split_online(ir *g, const traced_online *o, const char *file, online_split *out, luattn_error *err);
+luattn_status split_online(ir *g, const traced_online *o, const char *file, online_split *out,
+                           luattn_error *err);
 
 #endif

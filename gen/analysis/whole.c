@@ -6,7 +6,7 @@
 
 #include "common/fail.h"
 
-#define CLOSE 1e-8    /* relative; what two correct forms of one function may differ by on the sampled rows */
+#define CLOSE 1e-8 /* relative; what two correct forms of one function may differ by on the sampled rows */
 #define NOTHING 1e-250
 
 static bool close_to(double x, double y) {
@@ -63,7 +63,8 @@ static luattn_status run_once(derivation *d) {
 
   d->score = ir_variable(g, VAR_SCORE, 0);
   for (int k = 0; k < d->num_red; k++) d->red[k] = ir_variable(g, VAR_RED, (uint32_t)k);
-  for (int i = 0; i < o->num_final; i++) d->final[i] = ir_substitute(g, o->final[i], state, d->next, o->num_state);
+  for (int i = 0; i < o->num_final; i++)
+    d->final[i] = ir_substitute(g, o->final[i], state, d->next, o->num_state);
   derivation_simplify(d, d->final, o->num_final);
   const ir_ref scaled = ir_variable(g, VAR_OUT, 0), one = ir_real(g, 1);
   ir_ref out = ir_substitute(g, o->out, state, d->next, o->num_state);
@@ -89,7 +90,8 @@ static luattn_status check_linear(derivation *d) {
   }
   if (linear) return LUATTN_OK;
   return luattn_fail(d->err, LUATTN_SPEC,
-                     "%s: online_func '%s': online_fwd_epilogue is not linear in o; return o times or over something that does "
+                     "%s: online_func '%s': online_fwd_epilogue is not linear in o; return o times or over "
+                     "something that does "
                      "not contain o",
                      d->t->file, d->o->name);
 }
@@ -114,7 +116,8 @@ static luattn_status sample_whole(derivation *d) {
   d->norm_value = x[1];
   if (sample_count_valid(s) >= SAMPLE_ROWS / 6) return LUATTN_OK;
   return luattn_fail(d->err, LUATTN_SPEC,
-                     "%s: online_func '%s': online_fwd gives no finite prob on %d of %d random rows; check for a log, division "
+                     "%s: online_func '%s': online_fwd gives no finite prob on %d of %d random rows; check "
+                     "for a log, division "
                      "or square root outside its domain",
                      d->t->file, d->o->name, SAMPLE_ROWS - sample_count_valid(s), SAMPLE_ROWS);
 }
@@ -130,15 +133,19 @@ static bool cut_step(derivation *d, const uint8_t *part, int which, double *p) {
   if (x == NULL) return false;
   for (int lane = 0; lane < SAMPLE_LANES; lane++) {
     const int r = s->row_of[lane];
-    if (which == 0 && s->first[r + 1] - s->first[r] == 1) continue; /* a row of one score is all in the second step */
-    if (part[lane] == which) p[lane] = x[0][lane];
-    else if (which == 1) p[lane] *= x[1][lane];
+    if (which == 0 && s->first[r + 1] - s->first[r] == 1)
+      continue; /* a row of one score is all in the second step */
+    if (part[lane] == which)
+      p[lane] = x[0][lane];
+    else if (which == 1)
+      p[lane] *= x[1][lane];
     for (int i = 0; i < num_state; i++) s->state[i][lane] = x[2 + i][lane];
   }
   return true;
 }
 
-/* Tiles must not matter: two steps over the halves of a row have to give what one step over all of it gives. */
+/* Tiles must not matter: two steps over the halves of a row have to give what one step over all of it gives.
+ */
 static luattn_status check_cut(derivation *d) {
   const traced_online *o = d->o;
   sample *s = d->s, *whole = arena_new(d->a, sizeof *whole);
@@ -165,15 +172,19 @@ static luattn_status check_cut(derivation *d) {
     if (!s->valid[r]) continue;
     const double two = p[lane] * x[0][lane];
     if (!close_to(two, d->p_value[lane])) {
-      return luattn_fail(d->err, LUATTN_SPEC,
-                         "%s: online_func '%s': tiles change the result: for score %.6g in a row of %d scores, one step gives "
-                         "prob %.9g and two steps over its halves give %.9g; correct o_scale or the new row scalars",
-                         d->t->file, o->name, s->score[lane], count, d->p_value[lane], two);
+      return luattn_fail(
+          d->err, LUATTN_SPEC,
+          "%s: online_func '%s': tiles change the result: for score %.6g in a row of %d scores, one step "
+          "gives "
+          "prob %.9g and two steps over its halves give %.9g; correct o_scale or the new row scalars",
+          d->t->file, o->name, s->score[lane], count, d->p_value[lane], two);
     }
     for (int i = 0; i < o->num_final; i++) {
-      if (close_to(x[1 + i][lane], s->final[i][lane]) || fabs(x[1 + i][lane] - s->final[i][lane]) < 1e-9) continue;
+      if (close_to(x[1 + i][lane], s->final[i][lane]) || fabs(x[1 + i][lane] - s->final[i][lane]) < 1e-9)
+        continue;
       return luattn_fail(d->err, LUATTN_SPEC,
-                         "%s: online_func '%s': tiles change the result: in a row of %d scores, one step gives %s = %.9g and two "
+                         "%s: online_func '%s': tiles change the result: in a row of %d scores, one step "
+                         "gives %s = %.9g and two "
                          "steps over its halves give %.9g; correct the new row scalars",
                          d->t->file, o->name, count, o->final_name[i], s->final[i][lane], x[1 + i][lane]);
     }
@@ -189,10 +200,11 @@ static luattn_status check_forward(derivation *d) {
   for (int lane = 0; lane < SAMPLE_LANES; lane++) {
     const int r = s->row_of[lane];
     if (!s->valid[r] || close_to((*x)[lane], d->p_value[lane])) continue;
-    return luattn_fail(d->err, LUATTN_SPEC,
-                       "%s: online_func '%s': forward disagrees with online_fwd: for score %.6g in a row of %d scores, "
-                       "online_fwd and its epilogue give prob %.9g and forward gives %.9g; correct forward, or leave it out",
-                       d->t->file, d->o->name, s->score[lane], s->first[r + 1] - s->first[r], d->p_value[lane], (*x)[lane]);
+    return luattn_fail(
+        d->err, LUATTN_SPEC,
+        "%s: online_func '%s': forward disagrees with online_fwd: for score %.6g in a row of %d scores, "
+        "online_fwd and its epilogue give prob %.9g and forward gives %.9g; correct forward, or leave it out",
+        d->t->file, d->o->name, s->score[lane], s->first[r + 1] - s->first[r], d->p_value[lane], (*x)[lane]);
   }
   return LUATTN_OK;
 }

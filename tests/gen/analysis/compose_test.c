@@ -1,11 +1,13 @@
-/* compose_test.c: random score_mods over several online functions. The forward pass runs the steps of online_fwd over random
- * tiles of the row; the derived gradients of scores, scalars and inputs are compared with its central differences. */
+/* compose_test.c: random score_mods over several online functions. The forward pass runs the steps of
+ * online_fwd over random tiles of the row; the derived gradients of scores, scalars and inputs are compared
+ * with its central differences. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #include "gen/analysis/split.h"
@@ -20,22 +22,30 @@ static ir_ref leaf(fixture *f) {
   const ir_ref kv = ir_variable(g, VAR_KV, 0), q = ir_variable(g, VAR_Q, 0), h = ir_variable(g, VAR_H, 0);
   const ir_ref offset = ir_op2(g, IR_SUB, kv, q);
   switch (fixture_int(f, 9)) {
-    case 0: return ir_variable(g, VAR_SCALAR, 0);
-    case 1: return ir_variable(g, VAR_SCALAR, 1);
-    case 2: return ir_load(g, 0, IR_REAL, &h, 1);
-    case 3: return ir_load(g, 1, IR_REAL, &kv, 1);
+    case 0:
+      return ir_variable(g, VAR_SCALAR, 0);
+    case 1:
+      return ir_variable(g, VAR_SCALAR, 1);
+    case 2:
+      return ir_load(g, 0, IR_REAL, &h, 1);
+    case 3:
+      return ir_load(g, 1, IR_REAL, &kv, 1);
     case 4: {
       const ir_ref at = ir_op2(g, IR_ADD, offset, ir_int(g, MAX_ROW));
       return ir_load(g, 1, IR_REAL, &at, 1);
     }
-    case 5: return ir_op2(g, IR_MUL, ir_to_real(g, offset), ir_real(g, 0.05));
-    case 6: return ir_real(g, fixture_uniform(f, -1, 1));
-    default: return ir_variable(g, VAR_SCORE, 0);
+    case 5:
+      return ir_op2(g, IR_MUL, ir_to_real(g, offset), ir_real(g, 0.05));
+    case 6:
+      return ir_real(g, fixture_uniform(f, -1, 1));
+    default:
+      return ir_variable(g, VAR_SCORE, 0);
   }
 }
 
 static ir_ref tree(fixture *f, int depth) {
-  static const ir_op unary[] = {IR_TANH, IR_SIGMOID, IR_SOFTPLUS, IR_SIN, IR_COS, IR_RELU, IR_SILU, IR_GELU, IR_ERF, IR_ABS};
+  static const ir_op unary[] = {IR_TANH, IR_SIGMOID, IR_SOFTPLUS, IR_SIN, IR_COS,
+                                IR_RELU, IR_SILU,    IR_GELU,     IR_ERF, IR_ABS};
   ir *g = f->t.g;
   if (depth == 0) return leaf(f);
   const ir_ref x = tree(f, depth - 1);
@@ -43,18 +53,28 @@ static ir_ref tree(fixture *f, int depth) {
   if (pick < 10) return ir_op1(g, unary[pick], x);
   const ir_ref y = tree(f, depth - 1);
   switch (pick) {
-    case 10: return ir_op2(g, IR_MUL, ir_op1(g, IR_TANH, x), y);
-    case 11: return ir_op2(g, IR_SUB, x, y);
-    case 12: return ir_op2(g, IR_MAX, x, y);
-    case 13: return ir_op2(g, IR_DIV, x, ir_op2(g, IR_ADD, ir_real(g, 1), ir_op2(g, IR_MUL, y, y)));
-    case 14: return ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, x, y), ir_op2(g, IR_MUL, x, x), ir_op1(g, IR_EXP, ir_op1(g, IR_TANH, y)));
-    default: return ir_op2(g, IR_ADD, x, y);
+    case 10:
+      return ir_op2(g, IR_MUL, ir_op1(g, IR_TANH, x), y);
+    case 11:
+      return ir_op2(g, IR_SUB, x, y);
+    case 12:
+      return ir_op2(g, IR_MAX, x, y);
+    case 13:
+      return ir_op2(g, IR_DIV, x, ir_op2(g, IR_ADD, ir_real(g, 1), ir_op2(g, IR_MUL, y, y)));
+    case 14:
+      return ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, x, y), ir_op2(g, IR_MUL, x, x),
+                    ir_op1(g, IR_EXP, ir_op1(g, IR_TANH, y)));
+    default:
+      return ir_op2(g, IR_ADD, x, y);
   }
 }
 
 /* ---- forward through the steps ---- */
 
-typedef struct forward { const fixture *f; online_split split; } forward;
+typedef struct forward {
+  const fixture *f;
+  online_split split;
+} forward;
 
 static void run_step(const forward *w, row_env *e, const double *s, int lo, int hi, double *p) {
   const traced_online *o = &w->f->t.online;
@@ -113,7 +133,8 @@ static double difference(const forward *w, row_case *c, double *x, int tile) {
 }
 
 static void expect_near(const char *what, int mod, online_kind kind, double x, double y) {
-  if (fabs(x - y) > 2e-6 * (1 + fabs(y))) fail_msg("mod %d, online function %d: %s is %.12g, should be %.12g", mod, kind, what, x, y);
+  if (fabs(x - y) > 2e-6 * (1 + fabs(y)))
+    fail_msg("mod %d, online function %d: %s is %.12g, should be %.12g", mod, kind, what, x, y);
 }
 
 static void check_row(fixture *f, const forward *w, const derived_spec *d, int mod, online_kind kind) {
@@ -128,19 +149,24 @@ static void check_row(fixture *f, const forward *w, const derived_spec *d, int m
     expect_near("prob", mod, kind, got.p[j], r.p[j]);
     expect_near("ds", mod, kind, got.dt[j], difference(w, &c, &c.t[j], tile));
   }
-  for (int i = 0; i < 2; i++) expect_near("d scalar", mod, kind, got.scalar[i], difference(w, &c, &c.env.scalar[i], tile));
-  for (int i = 0; i < 4; i++) expect_near("d slopes", mod, kind, got.slopes[i], difference(w, &c, &c.env.slopes[i], tile));
+  for (int i = 0; i < 2; i++)
+    expect_near("d scalar", mod, kind, got.scalar[i], difference(w, &c, &c.env.scalar[i], tile));
+  for (int i = 0; i < 4; i++)
+    expect_near("d slopes", mod, kind, got.slopes[i], difference(w, &c, &c.env.slopes[i], tile));
   for (int i = 0; i < 2 * MAX_ROW; i++) {
     const int from_q = i - MAX_ROW + (int)c.env.var[VAR_Q];
     const bool read = i < c.n || (from_q >= 0 && from_q < c.n);
-    if (read) expect_near("d table", mod, kind, got.table[i], difference(w, &c, &c.env.table[i], tile));
-    else assert_true(got.table[i] == 0);
+    if (read)
+      expect_near("d table", mod, kind, got.table[i], difference(w, &c, &c.env.table[i], tile));
+    else
+      assert_true(got.table[i] == 0);
   }
 }
 
 static void test_random_mods(void **state) {
   (void)state;
-  static const online_kind kinds[] = {SOFTMAX, SINK, RETENTION, SIGMOID, TEMPERATURE, SOFTMAX_ONE, RELU_L2, RELU_SQUARED};
+  static const online_kind kinds[] = {SOFTMAX,     SINK,        RETENTION, SIGMOID,
+                                      TEMPERATURE, SOFTMAX_ONE, RELU_L2,   RELU_SQUARED};
   for (int mod = 0; mod < NUM_MODS; mod++) {
     fixture f;
     derived_spec d;

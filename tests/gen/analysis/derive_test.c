@@ -1,5 +1,5 @@
-/* derive_test.c: the derived backward of named online functions against central differences of the same functions written by
- * hand in C. */
+/* derive_test.c: the derived backward of named online functions against central differences of the same
+ * functions written by hand in C. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,11 +7,13 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #include "rows.h"
 
-/* The whole row by hand. `frozen` is the row scale that a detached normaliser keeps while scores are perturbed; NULL: its own. */
+/* The whole row by hand. `frozen` is the row scale that a detached normaliser keeps while scores are
+ * perturbed; NULL: its own. */
 static void by_hand(online_kind kind, const row_case *c, const double *frozen, row_result *r) {
   const double *s = c->t;
   const double tau = kind == TEMPERATURE ? c->env.scalar[0] : 1, beta = c->env.scalar[1];
@@ -22,9 +24,16 @@ static void by_hand(online_kind kind, const row_case *c, const double *frozen, r
   for (int i = 0; i < c->n; i++) m = fmax(m, tau * s[i]);
   for (int i = 0; i < c->n; i++) {
     switch (kind) {
-      case RETENTION: case RETENTION_DETACHED: sum += fabs(s[i]); break;
-      case RELU_L2: sum += s[i] > 0 ? s[i] * s[i] : 0; break;
-      default: sum += exp(tau * s[i] - m); break;
+      case RETENTION:
+      case RETENTION_DETACHED:
+        sum += fabs(s[i]);
+        break;
+      case RELU_L2:
+        sum += s[i] > 0 ? s[i] * s[i] : 0;
+        break;
+      default:
+        sum += exp(tau * s[i] - m);
+        break;
     }
   }
   if (kind == SOFTMAX_ONE) sum += exp(-m);
@@ -33,13 +42,28 @@ static void by_hand(online_kind kind, const row_case *c, const double *frozen, r
   for (int i = 0; i < c->n; i++) {
     const double relu = s[i] > 0 ? s[i] : 0;
     switch (kind) {
-      case RETENTION: case RETENTION_DETACHED: r->p[i] = s[i] / scale; break;
-      case SIGMOID: r->p[i] = 1 / (1 + exp(-s[i] - beta)); break;
-      case RELU: r->p[i] = relu; break;
-      case RELU_SQUARED: r->p[i] = relu * relu; break;
-      case IDENTITY: r->p[i] = s[i]; break;
-      case RELU_L2: r->p[i] = relu / sqrt(sum + 1e-3); break;
-      default: r->p[i] = exp(tau * s[i] - m) / sum; break;
+      case RETENTION:
+      case RETENTION_DETACHED:
+        r->p[i] = s[i] / scale;
+        break;
+      case SIGMOID:
+        r->p[i] = 1 / (1 + exp(-s[i] - beta));
+        break;
+      case RELU:
+        r->p[i] = relu;
+        break;
+      case RELU_SQUARED:
+        r->p[i] = relu * relu;
+        break;
+      case IDENTITY:
+        r->p[i] = s[i];
+        break;
+      case RELU_L2:
+        r->p[i] = relu / sqrt(sum + 1e-3);
+        break;
+      default:
+        r->p[i] = exp(tau * s[i] - m) / sum;
+        break;
     }
     r->out += r->p[i] * c->v[i];
   }
@@ -87,8 +111,10 @@ static void check_row(fixture *f, const derived_spec *d, online_kind kind, int n
     expect_near("prob", kind, n, got.p[i], r.p[i]);
     expect_near("ds", kind, n, got.dt[i], difference(kind, &c, &c.t[i], frozen));
   }
-  for (int i = 0; i < 2; i++) expect_near("d scalar", kind, n, got.scalar[i], difference(kind, &c, &c.env.scalar[i], frozen));
-  for (int i = 0; i < 4; i++) expect_near("d slopes", kind, n, got.slopes[i], difference(kind, &c, &c.env.slopes[i], frozen));
+  for (int i = 0; i < 2; i++)
+    expect_near("d scalar", kind, n, got.scalar[i], difference(kind, &c, &c.env.scalar[i], frozen));
+  for (int i = 0; i < 4; i++)
+    expect_near("d slopes", kind, n, got.slopes[i], difference(kind, &c, &c.env.slopes[i], frozen));
 }
 
 static void derive(fixture *f, online_kind kind, derived_spec *d) {
@@ -114,10 +140,23 @@ static void test_finite_differences(void **state) {
 /* What forward has to keep decides memory traffic: the common functions must come out at their minimum. */
 static void test_minimal_rows(void **state) {
   (void)state;
-  static const struct { online_kind kind; int saved, rows; } want[] = {
-    {SOFTMAX, 0, 2}, {SOFTMAX_FORWARD, 0, 2}, {SOFTMAX_GIVEN, 0, 3}, {SOFTMAX_ONE, 0, 2}, {SINK, 0, 2}, {TEMPERATURE, 0, 2},
-    {RETENTION_DETACHED, 1, 1}, {RETENTION, 2, 2}, {SIGMOID, 0, 0}, {RELU, 0, 0}, {RELU_SQUARED, 0, 0}, {IDENTITY, 0, 0},
-    {RELU_L2, 1, 2},
+  static const struct {
+    online_kind kind;
+    int saved, rows;
+  } want[] = {
+      {SOFTMAX, 0, 2},
+      {SOFTMAX_FORWARD, 0, 2},
+      {SOFTMAX_GIVEN, 0, 3},
+      {SOFTMAX_ONE, 0, 2},
+      {SINK, 0, 2},
+      {TEMPERATURE, 0, 2},
+      {RETENTION_DETACHED, 1, 1},
+      {RETENTION, 2, 2},
+      {SIGMOID, 0, 0},
+      {RELU, 0, 0},
+      {RELU_SQUARED, 0, 0},
+      {IDENTITY, 0, 0},
+      {RELU_L2, 1, 2},
   };
   for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
     fixture f;
@@ -125,14 +164,15 @@ static void test_minimal_rows(void **state) {
     fixture_open(&f);
     derive(&f, want[i].kind, &d);
     if (d.num_saved > want[i].saved || d.num_rows > want[i].rows) {
-      fail_msg("online function %d: forward saves %d (expected %d), %d rows (expected %d): %s", want[i].kind, d.num_saved,
-               want[i].saved, d.num_rows, want[i].rows, d.how);
+      fail_msg("online function %d: forward saves %d (expected %d), %d rows (expected %d): %s", want[i].kind,
+               d.num_saved, want[i].saved, d.num_rows, want[i].rows, d.how);
     }
     fixture_close(&f);
   }
 }
 
-/* Softmax has to be prob = exp(t - row0), ds = prob * (dp - row1), row0 = lse, row1 = delta - dlse, node for node. */
+/* Softmax has to be prob = exp(t - row0), ds = prob * (dp - row1), row0 = lse, row1 = delta - dlse, node for
+ * node. */
 static void test_softmax_form(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
@@ -196,8 +236,10 @@ static void test_input_mods(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_finite_differences), cmocka_unit_test(test_minimal_rows), cmocka_unit_test(test_softmax_form),
-    cmocka_unit_test(test_input_mods),
+      cmocka_unit_test(test_finite_differences),
+      cmocka_unit_test(test_minimal_rows),
+      cmocka_unit_test(test_softmax_form),
+      cmocka_unit_test(test_input_mods),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* examples_test.c: every spec in examples/, traced from its Lua file: derived gradients against central differences of the traced
- * forward pass, and masks against brute force at a few hundred positions. */
+/* examples_test.c: every spec in examples/, traced from its Lua file: derived gradients against central
+ * differences of the traced forward pass, and masks against brute force at a few hundred positions. */
 #include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #include "gen/analysis/analysis.h"
@@ -19,7 +20,10 @@
 enum { ROW = 9, MAX_KEYS = 64, MAX_SPECS = 64, LONGEST = 600 };
 
 /* One number of an input: what it was read at. */
-typedef struct key { uint32_t input; int n, index[4]; } key;
+typedef struct key {
+  uint32_t input;
+  int n, index[4];
+} key;
 
 typedef struct world {
   arena *a;
@@ -28,7 +32,8 @@ typedef struct world {
   online_split split;
   mask_info mask;
   uint64_t seed;
-  double var[VAR_COUNT], scalar[32], state[SPEC_MAX_STATE], red[SPEC_MAX_RED], final[DERIVED_MAX_ROWS + 1], row[DERIVED_MAX_ROWS];
+  double var[VAR_COUNT], scalar[32], state[SPEC_MAX_STATE], red[SPEC_MAX_RED], final[DERIVED_MAX_ROWS + 1],
+      row[DERIVED_MAX_ROWS];
   int tile[4];
   key touched[MAX_KEYS];
   int num_touched;
@@ -70,19 +75,36 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
   const world *w = user;
   for (int i = 0; i < lanes; i++) {
     switch (v) {
-      case VAR_STATE: out[i] = w->state[index]; break;
-      case VAR_RED: out[i] = w->red[index]; break;
-      case VAR_FINAL: out[i] = w->final[index]; break;
-      case VAR_ROW: out[i] = w->row[index]; break;
-      case VAR_SCALAR: out[i] = w->scalar[index]; break;
-      case VAR_TILE: out[i] = w->tile[index]; break;
-      case VAR_KV: out[i] = w->var[v] + i; break;
-      default: out[i] = w->var[v]; break;
+      case VAR_STATE:
+        out[i] = w->state[index];
+        break;
+      case VAR_RED:
+        out[i] = w->red[index];
+        break;
+      case VAR_FINAL:
+        out[i] = w->final[index];
+        break;
+      case VAR_ROW:
+        out[i] = w->row[index];
+        break;
+      case VAR_SCALAR:
+        out[i] = w->scalar[index];
+        break;
+      case VAR_TILE:
+        out[i] = w->tile[index];
+        break;
+      case VAR_KV:
+        out[i] = w->var[v] + i;
+        break;
+      default:
+        out[i] = w->var[v];
+        break;
     }
   }
 }
 
-static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
+static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
+                 double *out) {
   world *w = user;
   for (int i = 0; i < lanes; i++) {
     const key k = key_of(input, n_index, index, i);
@@ -107,7 +129,9 @@ static double eval(world *w, ir_ref r) {
 
 /* ---- one row ---- */
 
-typedef struct row { double t[ROW], v[ROW], g, dlse, p[ROW], out, lse; } row;
+typedef struct row {
+  double t[ROW], v[ROW], g, dlse, p[ROW], out, lse;
+} row;
 
 static void step(world *w, const double *s, int lo, int hi, double *p) {
   const traced_online *o = &w->t.online;
@@ -167,7 +191,9 @@ static double difference(world *w, row *r, double *x, double frozen) {
   return (up - down) / (2 * h);
 }
 
-typedef struct gradients { double t[ROW], scalar[32], key[MAX_KEYS]; } gradients;
+typedef struct gradients {
+  double t[ROW], scalar[32], key[MAX_KEYS];
+} gradients;
 
 static void add_terms(world *w, const derived_terms *terms, gradients *out) {
   for (int i = 0; i < terms->count; i++) {
@@ -200,13 +226,15 @@ static void backward(world *w, const row *r, gradients *out) {
     w->var[VAR_DP] = r->g * r->v[j];
     out->t[j] = eval(w, w->d.ds);
     const double p = eval(w, w->d.prob);
-    if (fabs(p - r->p[j]) > 1e-9 * (1 + fabs(p))) fail_msg("%s: prob is %.12g, should be %.12g", w->t.file, p, r->p[j]);
+    if (fabs(p - r->p[j]) > 1e-9 * (1 + fabs(p)))
+      fail_msg("%s: prob is %.12g, should be %.12g", w->t.file, p, r->p[j]);
     add_terms(w, &w->d.element_terms, out);
   }
 }
 
 static void expect_near(const world *w, const char *what, int i, double x, double y) {
-  if (fabs(x - y) > 3e-6 * (1 + fabs(y))) fail_msg("%s: %s[%d] is %.12g, should be %.12g", w->t.file, what, i, x, y);
+  if (fabs(x - y) > 3e-6 * (1 + fabs(y)))
+    fail_msg("%s: %s[%d] is %.12g, should be %.12g", w->t.file, what, i, x, y);
 }
 
 static void check_gradients(world *w) {
@@ -265,10 +293,14 @@ static void check_mod(world *w, const char *name, ir_ref mod, const derived_mod 
 static ir_bounds variable_bounds(void *user, ir_var v, uint32_t index, ir_type type) {
   const world *w = user;
   ir_bounds b = {.integer = ivi_all()};
-  if (type == IR_REAL) b.real = v == VAR_SCALAR ? iv_make(w->scalar[index], w->scalar[index], false) : iv_all();
-  else if (v == VAR_Q) b.integer = ivi_make(w->tile[0], w->tile[1]);
-  else if (v == VAR_KV) b.integer = ivi_make(w->tile[2], w->tile[3]);
-  else b.integer = ivi_point((long long)w->var[v]);
+  if (type == IR_REAL)
+    b.real = v == VAR_SCALAR ? iv_make(w->scalar[index], w->scalar[index], false) : iv_all();
+  else if (v == VAR_Q)
+    b.integer = ivi_make(w->tile[0], w->tile[1]);
+  else if (v == VAR_KV)
+    b.integer = ivi_make(w->tile[2], w->tile[3]);
+  else
+    b.integer = ivi_point((long long)w->var[v]);
   return b;
 }
 
@@ -300,8 +332,8 @@ static void check_tiles(world *w, int q_len, int kv_len, int tile_m, int tile_n,
         for (int kv = kv0; kv <= w->tile[3]; kv++) {
           const bool inside = kv >= lo && kv < hi && q >= q_lo && q < q_hi;
           if (grid[q][kv] ? class == 0 || !inside : class == 2) {
-            fail_msg("%s: lengths %d x %d, q %d, kv %d: kept %d, tile class %d, in range %d", w->t.file, q_len, kv_len, q, kv,
-                     grid[q][kv], class, inside);
+            fail_msg("%s: lengths %d x %d, q %d, kv %d: kept %d, tile class %d, in range %d", w->t.file,
+                     q_len, kv_len, q, kv, grid[q][kv], class, inside);
           }
         }
       }
@@ -347,7 +379,8 @@ static void check_spec(const char *name) {
   w->seed = 99;
   w->perturbed = -1;
   luattn_error err = {.message = ""};
-  if (front_trace(w->a, name, source, size, &w->t, &err) != LUATTN_OK || derive_spec(w->a, &w->t, &w->d, &err) != LUATTN_OK ||
+  if (front_trace(w->a, name, source, size, &w->t, &err) != LUATTN_OK ||
+      derive_spec(w->a, &w->t, &w->d, &err) != LUATTN_OK ||
       mask_analyse(w->a, &w->t, &w->mask, &err) != LUATTN_OK ||
       split_online(w->t.g, &w->t.online, name, &w->split, &err) != LUATTN_OK) {
     fail_msg("%s", err.message);

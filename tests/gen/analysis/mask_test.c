@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #include "masks.h"
@@ -31,7 +32,9 @@ static ir_ref q_length(ir *g) { return ir_variable(g, VAR_Q_LEN, 0); }
 static ir_ref kv_length(ir *g) { return ir_variable(g, VAR_KV_LEN, 0); }
 
 static ir_ref causal(ir *g, ir_ref q, ir_ref kv) { return LE(kv, q); }
-static ir_ref causal_bottom_right(ir *g, ir_ref q, ir_ref kv) { return LE(kv, SUB(ADD(q, kv_length(g)), q_length(g))); }
+static ir_ref causal_bottom_right(ir *g, ir_ref q, ir_ref kv) {
+  return LE(kv, SUB(ADD(q, kv_length(g)), q_length(g)));
+}
 static ir_ref window(ir *g, ir_ref q, ir_ref kv) { return AND(LE(kv, q), LT(SUB(q, kv), I(5))); }
 static ir_ref two_sided(ir *g, ir_ref q, ir_ref kv) { return LE(ABS(SUB(q, kv)), I(4)); }
 static ir_ref scalar_window(ir *g, ir_ref q, ir_ref kv) { /* window is a run-time REAL */
@@ -44,7 +47,9 @@ static ir_ref prefix_of_batch(ir *g, ir_ref q, ir_ref kv) {
 }
 static ir_ref block_causal(ir *g, ir_ref q, ir_ref kv) { return LE(FLOORDIV(kv, 4), FLOORDIV(q, 4)); }
 static ir_ref document(ir *g, ir_ref q, ir_ref kv) { return EQ(ids_at(g, q), ids_at(g, kv)); }
-static ir_ref causal_document(ir *g, ir_ref q, ir_ref kv) { return AND(causal(g, q, kv), document(g, q, kv)); }
+static ir_ref causal_document(ir *g, ir_ref q, ir_ref kv) {
+  return AND(causal(g, q, kv), document(g, q, kv));
+}
 static ir_ref dilated(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(ABS(SUB(q, kv)), I(9)), EQ(MOD(SUB(q, kv), 3), I(0)));
 }
@@ -69,21 +74,25 @@ static ir_ref neighborhood(ir *g, ir_ref q, ir_ref kv) {
 
 enum { RANGES = 1, TIGHT = 2, EXACT = 4 }; /* both ranges are bounded; they are the best; so are classes */
 
-static const struct { const char *name; mask_builder *build; int claims; } masks[] = {
-  {"causal", causal, TIGHT | EXACT},
-  {"causal_bottom_right", causal_bottom_right, TIGHT | EXACT},
-  {"window", window, RANGES | TIGHT | EXACT},
-  {"two_sided", two_sided, RANGES | TIGHT | EXACT},
-  {"scalar_window", scalar_window, RANGES | TIGHT | EXACT},
-  {"prefix", prefix, TIGHT | EXACT},
-  {"prefix_of_batch", prefix_of_batch, TIGHT | EXACT},
-  {"block_causal", block_causal, TIGHT | EXACT},
-  {"document", document, EXACT},
-  {"causal_document", causal_document, 0},
-  {"dilated", dilated, RANGES},
-  {"longformer", longformer, 0},
-  {"block_diffusion", block_diffusion, 0},
-  {"neighborhood", neighborhood, RANGES},
+static const struct {
+  const char *name;
+  mask_builder *build;
+  int claims;
+} masks[] = {
+    {"causal", causal, TIGHT | EXACT},
+    {"causal_bottom_right", causal_bottom_right, TIGHT | EXACT},
+    {"window", window, RANGES | TIGHT | EXACT},
+    {"two_sided", two_sided, RANGES | TIGHT | EXACT},
+    {"scalar_window", scalar_window, RANGES | TIGHT | EXACT},
+    {"prefix", prefix, TIGHT | EXACT},
+    {"prefix_of_batch", prefix_of_batch, TIGHT | EXACT},
+    {"block_causal", block_causal, TIGHT | EXACT},
+    {"document", document, EXACT},
+    {"causal_document", causal_document, 0},
+    {"dilated", dilated, RANGES},
+    {"longformer", longformer, 0},
+    {"block_diffusion", block_diffusion, 0},
+    {"neighborhood", neighborhood, RANGES},
 };
 
 static void fill_inputs(mask_case *c, int run) {
@@ -99,7 +108,8 @@ static void fill_inputs(mask_case *c, int run) {
 
 static void test_named(void **state) {
   (void)state;
-  static const int lengths[][2] = {{1, 1}, {17, 17}, {48, 48}, {13, 40}, {40, 13}, {31, 29}, {36, 36}, {1, 48}, {48, 1}};
+  static const int lengths[][2] = {{1, 1},   {17, 17}, {48, 48}, {13, 40}, {40, 13},
+                                   {31, 29}, {36, 36}, {1, 48},  {48, 1}};
   static const int tiles[][2] = {{1, 1}, {4, 4}, {8, 16}, {16, 8}, {5, 7}, {64, 64}};
   for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) {
     mask_case c;
@@ -113,7 +123,8 @@ static void test_named(void **state) {
       c.b = run % 2;
       fill_inputs(&c, run);
       for (size_t k = 0; k < sizeof tiles / sizeof tiles[0]; k++) {
-        mask_check(&c, masks[i].name, tiles[k][0], tiles[k][1], masks[i].claims & EXACT, masks[i].claims & TIGHT);
+        mask_check(&c, masks[i].name, tiles[k][0], tiles[k][1], masks[i].claims & EXACT,
+                   masks[i].claims & TIGHT);
       }
     }
     if (masks[i].claims & RANGES) {
@@ -199,14 +210,27 @@ static void test_levels(void **state) {
   const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0), h = ir_variable(g, VAR_H, 0);
   const ir_ref slope = ir_load(g, 0, IR_REAL, &h, 1), at_q = ir_load(g, 0, IR_REAL, &q, 1), both = SUB(kv, q);
   const ir_ref at_both = ir_load(g, 0, IR_REAL, &both, 1), length = MUL(kv_length(g), I(2));
-  const ir_ref state0 = ADD(ir_variable(g, VAR_STATE, 0), slope), red = ADD(ir_variable(g, VAR_RED, 0), state0);
+  const ir_ref state0 = ADD(ir_variable(g, VAR_STATE, 0), slope),
+               red = ADD(ir_variable(g, VAR_RED, 0), state0);
   const ir_ref column = MUL(slope, kv), score = ADD(ir_variable(g, VAR_SCORE, 0), slope);
   const ir_ref dp = ir_variable(g, VAR_DP, 0), sum = ir_op1(g, IR_REDUCE_SUM, score);
-  const struct { ir_ref r; ir_level level; } want[] = {
-    {slope, LEVEL_HEAD}, {length, LEVEL_HEAD}, {at_q, LEVEL_ROW}, {state0, LEVEL_ROW}, {red, LEVEL_ROW}, {sum, LEVEL_ROW},
-    {column, LEVEL_COL}, {at_both, LEVEL_ELEMENT}, {score, LEVEL_ELEMENT}, {dp, LEVEL_ELEMENT},
-    {ADD(column, at_q), LEVEL_ELEMENT}, {ir_variable(g, VAR_DELTA, 0), LEVEL_ROW},
-    {ADD(ir_variable(g, VAR_ROW, 3), ir_variable(g, VAR_DLSE, 0)), LEVEL_ROW},
+  const struct {
+    ir_ref r;
+    ir_level level;
+  } want[] = {
+      {slope, LEVEL_HEAD},
+      {length, LEVEL_HEAD},
+      {at_q, LEVEL_ROW},
+      {state0, LEVEL_ROW},
+      {red, LEVEL_ROW},
+      {sum, LEVEL_ROW},
+      {column, LEVEL_COL},
+      {at_both, LEVEL_ELEMENT},
+      {score, LEVEL_ELEMENT},
+      {dp, LEVEL_ELEMENT},
+      {ADD(column, at_q), LEVEL_ELEMENT},
+      {ir_variable(g, VAR_DELTA, 0), LEVEL_ROW},
+      {ADD(ir_variable(g, VAR_ROW, 3), ir_variable(g, VAR_DLSE, 0)), LEVEL_ROW},
   };
   uint8_t *level = arena_array(c.a, ir_count(g), 1);
   analyse_levels(g, level);
@@ -216,8 +240,9 @@ static void test_levels(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_named), cmocka_unit_test(test_forms), cmocka_unit_test(test_stats),
-    cmocka_unit_test(test_overflowing_range), cmocka_unit_test(test_levels),
+      cmocka_unit_test(test_named),  cmocka_unit_test(test_forms),
+      cmocka_unit_test(test_stats),  cmocka_unit_test(test_overflowing_range),
+      cmocka_unit_test(test_levels),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #include "masks.h"
@@ -46,8 +47,10 @@ void mask_analyse_case(mask_case *c, ir_ref predicate) {
   if (mask_analyse(c->a, &c->t, &c->m, &err) != LUATTN_OK) fail_msg("%s", err.message);
   const ir_ref zero = ir_int(g, 0);
   const ir_ref range[4] = {
-    c->m.kv_lo != IR_NONE ? c->m.kv_lo : zero, c->m.kv_hi != IR_NONE ? c->m.kv_hi : ir_variable(g, VAR_KV_LEN, 0),
-    c->m.q_lo != IR_NONE ? c->m.q_lo : zero, c->m.q_hi != IR_NONE ? c->m.q_hi : ir_variable(g, VAR_Q_LEN, 0),
+      c->m.kv_lo != IR_NONE ? c->m.kv_lo : zero,
+      c->m.kv_hi != IR_NONE ? c->m.kv_hi : ir_variable(g, VAR_KV_LEN, 0),
+      c->m.q_lo != IR_NONE ? c->m.q_lo : zero,
+      c->m.q_hi != IR_NONE ? c->m.q_hi : ir_variable(g, VAR_Q_LEN, 0),
   };
   /* Brute force evaluates what the user wrote, not what analysis made of it. */
   c->keep = compile(c, &predicate, 1, &c->keep_scratch);
@@ -57,30 +60,45 @@ void mask_analyse_case(mask_case *c, ir_ref predicate) {
 
 /* ---- values ---- */
 
-typedef struct place { const mask_case *c; int q, kv, tile[4]; } place; /* kv of lane 0; tile: q0, q1, kv0, kv1 */
+typedef struct place {
+  const mask_case *c;
+  int q, kv, tile[4];
+} place; /* kv of lane 0; tile: q0, q1, kv0, kv1 */
 
 static int uniform_value(const place *p, ir_var v, uint32_t index) {
   switch (v) {
-    case VAR_B: return p->c->b;
-    case VAR_Q_LEN: return p->c->q_len;
-    case VAR_KV_LEN: return p->c->kv_len;
-    case VAR_TILE: return p->tile[index];
-    case VAR_HEADS: case VAR_HEADS_KV: return 4;
-    default: return 0;
+    case VAR_B:
+      return p->c->b;
+    case VAR_Q_LEN:
+      return p->c->q_len;
+    case VAR_KV_LEN:
+      return p->c->kv_len;
+    case VAR_TILE:
+      return p->tile[index];
+    case VAR_HEADS:
+    case VAR_HEADS_KV:
+      return 4;
+    default:
+      return 0;
   }
 }
 
 static void variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
   const place *p = user;
   for (int i = 0; i < lanes; i++) {
-    if (v == VAR_Q) out[i] = p->q;
-    else if (v == VAR_KV) out[i] = p->kv + i;
-    else if (v == VAR_SCALAR) out[i] = p->c->window;
-    else out[i] = uniform_value(p, v, index);
+    if (v == VAR_Q)
+      out[i] = p->q;
+    else if (v == VAR_KV)
+      out[i] = p->kv + i;
+    else if (v == VAR_SCALAR)
+      out[i] = p->c->window;
+    else
+      out[i] = uniform_value(p, v, index);
   }
 }
 
-static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
+static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
+                 double *out) {
   const place *p = user;
   (void)n_index;
   for (int i = 0; i < lanes; i++) {
@@ -95,10 +113,14 @@ static void load(void *user, uint32_t input, int n_index, const double *const *i
 static ir_bounds variable_bounds(void *user, ir_var v, uint32_t index, ir_type type) {
   const place *p = user;
   ir_bounds b = {.integer = ivi_all()};
-  if (type == IR_REAL) b.real = iv_make(p->c->window, p->c->window, false);
-  else if (v == VAR_Q) b.integer = ivi_make(p->tile[0], p->tile[1]);
-  else if (v == VAR_KV) b.integer = ivi_make(p->tile[2], p->tile[3]);
-  else b.integer = ivi_point(uniform_value(p, v, index));
+  if (type == IR_REAL)
+    b.real = iv_make(p->c->window, p->c->window, false);
+  else if (v == VAR_Q)
+    b.integer = ivi_make(p->tile[0], p->tile[1]);
+  else if (v == VAR_KV)
+    b.integer = ivi_make(p->tile[2], p->tile[3]);
+  else
+    b.integer = ivi_point(uniform_value(p, v, index));
   return b;
 }
 
@@ -147,8 +169,8 @@ static void check_class(mask_case *c, const char *name, const int tile[4], bool 
   const ir_bounds_env env = {&p, variable_bounds, load_bounds};
   const int got = mask_tile_class(c->t.g, &c->m, &env, c->bounds), truth = true_class(c, tile);
   if (got == truth || (got == 1 && !exact)) return;
-  fail_msg("%s: lengths %d x %d, tile q %d..%d kv %d..%d is class %d, but %d by brute force", name, c->q_len, c->kv_len, tile[0],
-           tile[1], tile[2], tile[3], got, truth);
+  fail_msg("%s: lengths %d x %d, tile q %d..%d kv %d..%d is class %d, but %d by brute force", name, c->q_len,
+           c->kv_len, tile[0], tile[1], tile[2], tile[3], got, truth);
 }
 
 /* of_kv: the range of kv for rows lo .. hi; else that of q for columns lo .. hi */
@@ -172,8 +194,8 @@ static void check_range(mask_case *c, const char *name, bool of_kv, int lo, int 
   bool ok = last < 0 || (got_lo <= first && got_hi >= last + 1);
   if (tight) ok = last < 0 ? got_lo >= got_hi : got_lo == first && got_hi == last + 1;
   if (ok) return;
-  fail_msg("%s: lengths %d x %d, %s of %d..%d: range [%g, %g), but [%d, %d) by brute force", name, c->q_len, c->kv_len,
-           of_kv ? "kv" : "q", lo, hi, got_lo, got_hi, first, last + 1);
+  fail_msg("%s: lengths %d x %d, %s of %d..%d: range [%g, %g), but [%d, %d) by brute force", name, c->q_len,
+           c->kv_len, of_kv ? "kv" : "q", lo, hi, got_lo, got_hi, first, last + 1);
 }
 
 static int least(int x, int y) { return x < y ? x : y; }

@@ -26,8 +26,8 @@ void mask_open(mask_case *c);
 void mask_close(mask_case *c);
 void mask_analyse_case(mask_case *c, ir_ref predicate); /* after the predicate was built in c->t.g */
 
-/* Brute force over c's lengths. Soundness always; with `exact` classes, with `tight` ranges have to be the best possible. Fails the
- * test with a message that starts with `name`. */
+/* Brute force over c's lengths. Soundness always; with `exact` classes, with `tight` ranges have to be the
+ * best possible. Fails the test with a message that starts with `name`. */
 void mask_check(mask_case *c, const char *name, int tile_m, int tile_n, bool exact, bool tight);
 
 #endif

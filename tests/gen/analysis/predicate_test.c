@@ -1,11 +1,12 @@
-/* predicate_test.c: random predicates against brute force: no empty tile keeps anything, no full tile drops anything, and ranges
- * contain every kept pair. */
+/* predicate_test.c: random predicates against brute force: no empty tile keeps anything, no full tile drops
+ * anything, and ranges contain every kept pair. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+
 #include <cmocka.h>
 
 #include "masks.h"
@@ -19,7 +20,10 @@ static uint32_t next(uint64_t *seed) {
 
 static int pick(uint64_t *seed, int n) { return (int)(next(seed) % (uint32_t)n); }
 
-typedef struct source { ir *g; uint64_t seed; } source;
+typedef struct source {
+  ir *g;
+  uint64_t seed;
+} source;
 
 static ir_ref integer(source *s, int depth);
 static ir_ref boolean(source *s, int depth);
@@ -28,14 +32,25 @@ static ir_ref integer_leaf(source *s) {
   ir *g = s->g;
   const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0), b = ir_variable(g, VAR_B, 0);
   switch (pick(&s->seed, 14)) {
-    case 0: return ir_variable(g, VAR_Q_LEN, 0);
-    case 1: return ir_variable(g, VAR_KV_LEN, 0);
-    case 2: return ir_load(g, 0, IR_INT, &q, 1);
-    case 3: return ir_load(g, 0, IR_INT, &kv, 1);
-    case 4: return ir_load(g, 1, IR_INT, &b, 1);
-    case 5: case 6: return ir_int(g, pick(&s->seed, 24) - 4);
-    case 7: case 8: case 9: return q;
-    default: return kv;
+    case 0:
+      return ir_variable(g, VAR_Q_LEN, 0);
+    case 1:
+      return ir_variable(g, VAR_KV_LEN, 0);
+    case 2:
+      return ir_load(g, 0, IR_INT, &q, 1);
+    case 3:
+      return ir_load(g, 0, IR_INT, &kv, 1);
+    case 4:
+      return ir_load(g, 1, IR_INT, &b, 1);
+    case 5:
+    case 6:
+      return ir_int(g, pick(&s->seed, 24) - 4);
+    case 7:
+    case 8:
+    case 9:
+      return q;
+    default:
+      return kv;
   }
 }
 
@@ -49,18 +64,32 @@ static ir_ref integer(source *s, int depth) {
   if (depth == 0) return integer_leaf(s);
   const ir_ref x = integer(s, depth - 1);
   switch (pick(&s->seed, 15)) {
-    case 0: return ir_op2(g, IR_MUL, x, nonzero(s));
-    case 1: case 2: return ir_op2(g, IR_FLOORDIV, x, nonzero(s));
-    case 3: return ir_op2(g, IR_MOD, x, nonzero(s));
-    case 4: return ir_op1(g, IR_ABS, x);
-    case 5: return ir_op1(g, IR_NEG, x);
-    case 6: return ir_op2(g, IR_MIN, x, integer(s, depth - 1));
-    case 7: return ir_op2(g, IR_MAX, x, integer(s, depth - 1));
-    case 8: return ir_op3(g, IR_SELECT, boolean(s, depth - 1), x, integer(s, depth - 1));
-    case 9: return ir_op2(g, IR_MUL, x, integer(s, 0));
-    case 10: case 11: return ir_op2(g, IR_ADD, x, integer(s, depth - 1));
-    case 12: return x;
-    default: return ir_op2(g, IR_SUB, x, integer(s, depth - 1));
+    case 0:
+      return ir_op2(g, IR_MUL, x, nonzero(s));
+    case 1:
+    case 2:
+      return ir_op2(g, IR_FLOORDIV, x, nonzero(s));
+    case 3:
+      return ir_op2(g, IR_MOD, x, nonzero(s));
+    case 4:
+      return ir_op1(g, IR_ABS, x);
+    case 5:
+      return ir_op1(g, IR_NEG, x);
+    case 6:
+      return ir_op2(g, IR_MIN, x, integer(s, depth - 1));
+    case 7:
+      return ir_op2(g, IR_MAX, x, integer(s, depth - 1));
+    case 8:
+      return ir_op3(g, IR_SELECT, boolean(s, depth - 1), x, integer(s, depth - 1));
+    case 9:
+      return ir_op2(g, IR_MUL, x, integer(s, 0));
+    case 10:
+    case 11:
+      return ir_op2(g, IR_ADD, x, integer(s, depth - 1));
+    case 12:
+      return x;
+    default:
+      return ir_op2(g, IR_SUB, x, integer(s, depth - 1));
   }
 }
 
@@ -72,17 +101,28 @@ static ir_ref real(source *s, int depth) {
   }
   const ir_ref x = real(s, depth - 1), c = ir_real(g, 0.5 * (pick(&s->seed, 12) - 5) + 0.25);
   switch (pick(&s->seed, 11)) {
-    case 0: return ir_op2(g, IR_MUL, x, c);
-    case 1: return ir_op2(g, IR_DIV, x, c);
-    case 2: return ir_op1(g, IR_FLOOR, x);
-    case 3: return ir_op1(g, IR_ABS, x);
-    case 4: return ir_op1(g, IR_NEG, x);
-    case 5: return ir_op2(g, IR_MIN, x, real(s, depth - 1));
-    case 6: return ir_op2(g, IR_MAX, x, real(s, depth - 1));
-    case 7: return ir_op3(g, IR_SELECT, boolean(s, depth - 1), x, real(s, depth - 1));
-    case 8: return ir_to_real(g, ir_op1(g, pick(&s->seed, 2) ? IR_FLOOR_INT : IR_TO_INT, x));
-    case 9: return ir_op2(g, IR_ADD, x, real(s, depth - 1));
-    default: return ir_op2(g, IR_SUB, x, real(s, depth - 1));
+    case 0:
+      return ir_op2(g, IR_MUL, x, c);
+    case 1:
+      return ir_op2(g, IR_DIV, x, c);
+    case 2:
+      return ir_op1(g, IR_FLOOR, x);
+    case 3:
+      return ir_op1(g, IR_ABS, x);
+    case 4:
+      return ir_op1(g, IR_NEG, x);
+    case 5:
+      return ir_op2(g, IR_MIN, x, real(s, depth - 1));
+    case 6:
+      return ir_op2(g, IR_MAX, x, real(s, depth - 1));
+    case 7:
+      return ir_op3(g, IR_SELECT, boolean(s, depth - 1), x, real(s, depth - 1));
+    case 8:
+      return ir_to_real(g, ir_op1(g, pick(&s->seed, 2) ? IR_FLOOR_INT : IR_TO_INT, x));
+    case 9:
+      return ir_op2(g, IR_ADD, x, real(s, depth - 1));
+    default:
+      return ir_op2(g, IR_SUB, x, real(s, depth - 1));
   }
 }
 
@@ -98,11 +138,17 @@ static ir_ref boolean(source *s, int depth) {
   ir *g = s->g;
   if (depth == 0) return comparison(s, 1);
   switch (pick(&s->seed, 9)) {
-    case 0: case 1: return ir_op2(g, IR_OR, boolean(s, depth - 1), boolean(s, depth - 1));
-    case 2: return ir_op1(g, IR_NOT, boolean(s, depth - 1));
-    case 3: return ir_op3(g, IR_SELECT, boolean(s, depth - 1), boolean(s, depth - 1), boolean(s, depth - 1));
-    case 4: return comparison(s, 2);
-    default: return ir_op2(g, IR_AND, boolean(s, depth - 1), boolean(s, depth - 1));
+    case 0:
+    case 1:
+      return ir_op2(g, IR_OR, boolean(s, depth - 1), boolean(s, depth - 1));
+    case 2:
+      return ir_op1(g, IR_NOT, boolean(s, depth - 1));
+    case 3:
+      return ir_op3(g, IR_SELECT, boolean(s, depth - 1), boolean(s, depth - 1), boolean(s, depth - 1));
+    case 4:
+      return comparison(s, 2);
+    default:
+      return ir_op2(g, IR_AND, boolean(s, depth - 1), boolean(s, depth - 1));
   }
 }
 

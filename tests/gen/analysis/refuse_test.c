@@ -1,4 +1,5 @@
-/* refuse_test.c: online functions whose backward cannot be derived, or that contradict themselves, are refused by name. */
+/* refuse_test.c: online functions whose backward cannot be derived, or that contradict themselves, are
+ * refused by name. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #include "rows.h"
@@ -19,7 +21,8 @@ static void expect_refusal(fixture *f, const char *const *words) {
   luattn_error err;
   if (derive_spec(f->a, &f->t, &d, &err) != LUATTN_SPEC) fail_msg("expected LUATTN_SPEC and '%s'", words[0]);
   for (int i = 0; words[i] != NULL; i++) {
-    if (strstr(err.message, words[i]) == NULL) fail_msg("'%s' is not in the message: %s", words[i], err.message);
+    if (strstr(err.message, words[i]) == NULL)
+      fail_msg("'%s' is not in the message: %s", words[i], err.message);
   }
   assert_non_null(strstr(err.message, "test.lua: online_func 'online':"));
   assert_non_null(strchr(err.message, ';')); /* says what to do */
@@ -32,7 +35,8 @@ static void test_wrong_forward(void **state) {
   ir *g = f.t.g;
   fixture_online(&f, SOFTMAX);
   f.t.online.forward = OP1(EXP, OP2(SUB, VAR(VAR_SCORE), OP2(MUL, VAR(VAR_FINAL), ir_real(g, 2))));
-  expect_refusal(&f, (const char *[]){"forward disagrees with online_fwd", "for score", "give prob", "leave it out", NULL});
+  expect_refusal(&f, (const char *[]){"forward disagrees with online_fwd", "for score", "give prob",
+                                      "leave it out", NULL});
   fixture_close(&f);
 }
 
@@ -76,8 +80,9 @@ static void test_epilogue(void **state) {
   }
 }
 
-/* A prob that tiles do not change is a product of an element's and a row's factor, so only stop_gradient can make the derivative of
- * log prob by the row's sum depend on the score: here it holds the normaliser of the negative scores. */
+/* A prob that tiles do not change is a product of an element's and a row's factor, so only stop_gradient can
+ * make the derivative of log prob by the row's sum depend on the score: here it holds the normaliser of the
+ * negative scores. */
 static void test_not_separable(void **state) {
   (void)state;
   fixture f;
@@ -88,12 +93,13 @@ static void test_not_separable(void **state) {
   const ir_ref s = VAR(VAR_SCORE), r = o->next[1];
   const ir_ref below = OP2(DIV, OP1(RELU, OP1(NEG, s)), OP1(STOP_GRADIENT, r));
   o->prob = OP2(SUB, OP2(DIV, OP1(RELU, s), r), below);
-  expect_refusal(&f, (const char *[]){"backward is not separable", "depends on the score", "reduce_sum kept in 'c'",
-                                      "write backward = function", NULL});
+  expect_refusal(&f, (const char *[]){"backward is not separable", "depends on the score",
+                                      "reduce_sum kept in 'c'", "write backward = function", NULL});
   fixture_close(&f);
 }
 
-/* RetNet's normaliser without its sum: backward needs c where it exceeds 1, and r = max(c, 1) does not tell c. */
+/* RetNet's normaliser without its sum: backward needs c where it exceeds 1, and r = max(c, 1) does not tell
+ * c. */
 static void test_lost_reduction(void **state) {
   (void)state;
   fixture f;
@@ -111,9 +117,11 @@ static void test_lost_reduction(void **state) {
   luattn_error err;
   assert_int_equal(derive_spec(f.a, &f.t, &d, &err), LUATTN_OK);
   /* sinh(r) in place of r: known to no rule that recovers a sum from a state. */
-  const ir_ref sum = OP2(ADD, OP1(LOG, OP2(ADD, r, OP1(SQRT, OP2(ADD, OP2(MUL, r, r), ir_real(g, 1))))), OP1(REDUCE_SUM, a));
+  const ir_ref sum =
+      OP2(ADD, OP1(LOG, OP2(ADD, r, OP1(SQRT, OP2(ADD, OP2(MUL, r, r), ir_real(g, 1))))), OP1(REDUCE_SUM, a));
   o->next[0] = OP2(MUL, ir_real(g, 0.5), OP2(SUB, OP1(EXP, sum), OP1(EXP, OP1(NEG, sum))));
-  expect_refusal(&f, (const char *[]){"that no row scalar holds", "reduce_sum in 'r'", "row scalar of its own", NULL});
+  expect_refusal(
+      &f, (const char *[]){"that no row scalar holds", "reduce_sum in 'r'", "row scalar of its own", NULL});
   fixture_close(&f);
 }
 
@@ -130,7 +138,8 @@ static void test_live_maximum(void **state) {
   o->init[0] = ir_real(g, 0);
   o->next[0] = OP2(MAX, VAR(VAR_STATE), OP1(REDUCE_MAX, OP1(ABS, VAR(VAR_SCORE))));
   o->out = OP2(DIV, VAR(VAR_OUT), VAR(VAR_STATE));
-  expect_refusal(&f, (const char *[]){"backward is not separable", "maximum does not cancel", "'top'", "write backward", NULL});
+  expect_refusal(&f, (const char *[]){"backward is not separable", "maximum does not cancel", "'top'",
+                                      "write backward", NULL});
   /* A backward of the user's own is taken as it is. */
   o->backward = OP2(DIV, VAR(VAR_DP), VAR(VAR_FINAL));
   o->num_final = 1;
@@ -172,7 +181,9 @@ static void test_too_many_reductions(void **state) {
 
 /* ---- out of memory ---- */
 
-typedef struct failing { long left; } failing;
+typedef struct failing {
+  long left;
+} failing;
 
 static void *failing_realloc(void *user, void *ptr, size_t old_size, size_t new_size) {
   failing *x = user;
@@ -217,9 +228,11 @@ static void test_no_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_wrong_forward), cmocka_unit_test(test_wrong_rescale), cmocka_unit_test(test_wrong_next),
-    cmocka_unit_test(test_epilogue), cmocka_unit_test(test_not_separable), cmocka_unit_test(test_lost_reduction), cmocka_unit_test(test_live_maximum),
-    cmocka_unit_test(test_not_finite), cmocka_unit_test(test_too_many_reductions), cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_wrong_forward),       cmocka_unit_test(test_wrong_rescale),
+      cmocka_unit_test(test_wrong_next),          cmocka_unit_test(test_epilogue),
+      cmocka_unit_test(test_not_separable),       cmocka_unit_test(test_lost_reduction),
+      cmocka_unit_test(test_live_maximum),        cmocka_unit_test(test_not_finite),
+      cmocka_unit_test(test_too_many_reductions), cmocka_unit_test(test_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

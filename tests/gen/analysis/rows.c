@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #include "rows.h"
@@ -83,7 +84,8 @@ static void build_softmax(ir *g, traced_online *o, ir_ref factor, ir_ref m0, ir_
 
 /* RetNet's row normaliser: r = max(sum |s|, 1). */
 static void build_retention(ir *g, traced_online *o, bool detached) {
-  const ir_ref s = ir_variable(g, VAR_SCORE, 0), c = ir_variable(g, VAR_STATE, 0), r = ir_variable(g, VAR_STATE, 1);
+  const ir_ref s = ir_variable(g, VAR_SCORE, 0), c = ir_variable(g, VAR_STATE, 0),
+               r = ir_variable(g, VAR_STATE, 1);
   const ir_ref sum = ADD(c, ir_op1(g, IR_REDUCE_SUM, ir_op1(g, IR_ABS, s)));
   ir_ref next = MAX(sum, ir_real(g, 1));
   if (detached) next = ir_op1(g, IR_STOP_GRADIENT, next);
@@ -122,23 +124,50 @@ static void build_relu_l2(ir *g, traced_online *o) {
 void fixture_online(fixture *f, online_kind kind) {
   ir *g = f->t.g;
   traced_online *o = &f->t.online;
-  const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0), low = ir_real(g, -INFINITY), s = ir_variable(g, VAR_SCORE, 0);
+  const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0), low = ir_real(g, -INFINITY),
+               s = ir_variable(g, VAR_SCORE, 0);
   *o = (traced_online){.name = "online", .lse = -1};
   switch (kind) {
-    case SOFTMAX: case SOFTMAX_FORWARD: case SOFTMAX_GIVEN: build_softmax(g, o, one, low, zero); break;
-    case SOFTMAX_ONE: build_softmax(g, o, one, zero, one); break;
-    case SINK: build_softmax(g, o, one, head_slope(g), one); break;
-    case TEMPERATURE: build_softmax(g, o, ir_variable(g, VAR_SCALAR, 0), low, zero); break;
-    case RETENTION: build_retention(g, o, false); break;
-    case RETENTION_DETACHED: build_retention(g, o, true); break;
-    case SIGMOID: build_elementwise(g, o, ir_op1(g, IR_SIGMOID, ADD(s, ir_variable(g, VAR_SCALAR, 1)))); break;
-    case RELU: build_elementwise(g, o, ir_op1(g, IR_RELU, s)); break;
-    case RELU_SQUARED: build_elementwise(g, o, MUL(ir_op1(g, IR_RELU, s), ir_op1(g, IR_RELU, s))); break;
-    case IDENTITY: build_elementwise(g, o, s); break;
-    case RELU_L2: build_relu_l2(g, o); break;
-    case NUM_ONLINE: break;
+    case SOFTMAX:
+    case SOFTMAX_FORWARD:
+    case SOFTMAX_GIVEN:
+      build_softmax(g, o, one, low, zero);
+      break;
+    case SOFTMAX_ONE:
+      build_softmax(g, o, one, zero, one);
+      break;
+    case SINK:
+      build_softmax(g, o, one, head_slope(g), one);
+      break;
+    case TEMPERATURE:
+      build_softmax(g, o, ir_variable(g, VAR_SCALAR, 0), low, zero);
+      break;
+    case RETENTION:
+      build_retention(g, o, false);
+      break;
+    case RETENTION_DETACHED:
+      build_retention(g, o, true);
+      break;
+    case SIGMOID:
+      build_elementwise(g, o, ir_op1(g, IR_SIGMOID, ADD(s, ir_variable(g, VAR_SCALAR, 1))));
+      break;
+    case RELU:
+      build_elementwise(g, o, ir_op1(g, IR_RELU, s));
+      break;
+    case RELU_SQUARED:
+      build_elementwise(g, o, MUL(ir_op1(g, IR_RELU, s), ir_op1(g, IR_RELU, s)));
+      break;
+    case IDENTITY:
+      build_elementwise(g, o, s);
+      break;
+    case RELU_L2:
+      build_relu_l2(g, o);
+      break;
+    case NUM_ONLINE:
+      break;
   }
-  if (kind == SOFTMAX_FORWARD || kind == SOFTMAX_GIVEN) o->forward = EXP(SUB(s, ir_variable(g, VAR_FINAL, 0)));
+  if (kind == SOFTMAX_FORWARD || kind == SOFTMAX_GIVEN)
+    o->forward = EXP(SUB(s, ir_variable(g, VAR_FINAL, 0)));
   if (kind == SOFTMAX_GIVEN) {
     o->backward = MUL(SUB(ir_variable(g, VAR_DP, 0), ir_variable(g, VAR_DELTA, 0)), ir_variable(g, VAR_P, 0));
   }
@@ -150,17 +179,30 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
   const row_env *e = user;
   for (int i = 0; i < lanes; i++) {
     switch (v) {
-      case VAR_STATE: out[i] = e->state[index]; break;
-      case VAR_FINAL: out[i] = e->final[index]; break;
-      case VAR_ROW: out[i] = e->row[index]; break;
-      case VAR_RED: out[i] = e->red[index]; break;
-      case VAR_SCALAR: out[i] = e->scalar[index]; break;
-      default: out[i] = e->var[v]; break;
+      case VAR_STATE:
+        out[i] = e->state[index];
+        break;
+      case VAR_FINAL:
+        out[i] = e->final[index];
+        break;
+      case VAR_ROW:
+        out[i] = e->row[index];
+        break;
+      case VAR_RED:
+        out[i] = e->red[index];
+        break;
+      case VAR_SCALAR:
+        out[i] = e->scalar[index];
+        break;
+      default:
+        out[i] = e->var[v];
+        break;
     }
   }
 }
 
-static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
+static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
+                 double *out) {
   const row_env *e = user;
   assert_int_equal(n_index, 1);
   for (int i = 0; i < lanes; i++) {
@@ -211,11 +253,14 @@ static void add_term(const fixture *f, const derived_term *term, const row_env *
   }
   assert_int_equal(term->num_index, 1);
   const int at = (int)row_eval(f, term->index[0], e);
-  if (term->input == 0) out->slopes[at] += value;
-  else out->table[at] += value;
+  if (term->input == 0)
+    out->slopes[at] += value;
+  else
+    out->table[at] += value;
 }
 
-void row_backward(const fixture *f, const derived_spec *d, const row_case *c, const row_result *r, row_gradient *out) {
+void row_backward(const fixture *f, const derived_spec *d, const row_case *c, const row_result *r,
+                  row_gradient *out) {
   memset(out, 0, sizeof *out);
   row_env e = c->env;
   const bool has_lse = f->t.online.lse >= 0;

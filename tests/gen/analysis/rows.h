@@ -9,8 +9,20 @@
 
 /* The online functions that the tests know, each built as a user would write it. */
 typedef enum online_kind {
-  SOFTMAX, SOFTMAX_FORWARD, SOFTMAX_GIVEN, SOFTMAX_ONE, SINK, TEMPERATURE, RETENTION, RETENTION_DETACHED, SIGMOID, RELU,
-  RELU_SQUARED, IDENTITY, RELU_L2, NUM_ONLINE
+  SOFTMAX,
+  SOFTMAX_FORWARD,
+  SOFTMAX_GIVEN,
+  SOFTMAX_ONE,
+  SINK,
+  TEMPERATURE,
+  RETENTION,
+  RETENTION_DETACHED,
+  SIGMOID,
+  RELU,
+  RELU_SQUARED,
+  IDENTITY,
+  RELU_L2,
+  NUM_ONLINE
 } online_kind;
 
 typedef struct fixture {
@@ -19,7 +31,8 @@ typedef struct fixture {
   uint64_t seed;
 } fixture;
 
-void fixture_open(fixture *f); /* 2 scalars "tau" = 1.3 and "beta" = 0.7; inputs slopes[h] and table[free] with grad */
+void fixture_open(
+    fixture *f); /* 2 scalars "tau" = 1.3 and "beta" = 0.7; inputs slopes[h] and table[free] with grad */
 void fixture_close(fixture *f);
 void fixture_online(fixture *f, online_kind kind);
 double fixture_uniform(fixture *f, double lo, double hi);
@@ -28,7 +41,8 @@ int fixture_int(fixture *f, int n); /* 0 .. n - 1 */
 /* Values of what an expression may read, all of one row. */
 typedef struct row_env {
   double var[VAR_COUNT];
-  double state[SPEC_MAX_STATE], final[DERIVED_MAX_ROWS + 1], row[DERIVED_MAX_ROWS], red[SPEC_MAX_RED], scalar[2];
+  double state[SPEC_MAX_STATE], final[DERIVED_MAX_ROWS + 1], row[DERIVED_MAX_ROWS], red[SPEC_MAX_RED],
+      scalar[2];
   double slopes[4], table[2 * MAX_ROW];
 } row_env;
 
@@ -45,11 +59,16 @@ typedef struct row_case {
 void row_draw(fixture *f, row_case *c, int n, double size);
 
 /* What forward leaves behind for one row. */
-typedef struct row_result { double p[MAX_ROW], state[SPEC_MAX_STATE], out, lse; } row_result;
+typedef struct row_result {
+  double p[MAX_ROW], state[SPEC_MAX_STATE], out, lse;
+} row_result;
 
-typedef struct row_gradient { double p[MAX_ROW], dt[MAX_ROW], scalar[2], slopes[4], table[2 * MAX_ROW]; } row_gradient;
+typedef struct row_gradient {
+  double p[MAX_ROW], dt[MAX_ROW], scalar[2], slopes[4], table[2 * MAX_ROW];
+} row_gradient;
 
 /* Runs the derived backward on one row, given what forward leaves. */
-void row_backward(const fixture *f, const derived_spec *d, const row_case *c, const row_result *r, row_gradient *out);
+void row_backward(const fixture *f, const derived_spec *d, const row_case *c, const row_result *r,
+                  row_gradient *out);
 
 #endif
