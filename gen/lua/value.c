@@ -74,10 +74,6 @@ operand value_get(lua_State *L, int index, const char *what) {
 
 static uint32_t deeper(operand a, operand b) { return 1 + (a.depth > b.depth ? a.depth : b.depth); }
 
-operand value_real(lua_State *L, operand a) {
-  return (operand){.ref = ir_to_real(front_of(L)->g, a.ref), .depth = a.depth + 1};
-}
-
 operand value_unary(lua_State *L, ir_op op, operand a) {
   ir *g = front_of(L)->g;
   if (a.ref == IR_NONE) front_no_memory(L);

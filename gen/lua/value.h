@@ -22,7 +22,6 @@ operand value_get(lua_State *L, int index, const char *what);
 operand value_arith(lua_State *L, ir_op op, operand a, operand b);
 operand value_unary(lua_State *L, ir_op op, operand a); /* result REAL, except NEG and ABS of an INT */
 operand value_floor(lua_State *L, operand a);           /* INT */
-operand value_real(lua_State *L, operand a);
 /* The answer of a comparison in this replay. op is LT, LE or EQ. */
 bool value_compare(lua_State *L, ir_op op, operand a, operand b);
 
