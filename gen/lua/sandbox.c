@@ -72,29 +72,38 @@ static void check_budget(lua_State *L, lua_Debug *event) {
 
 void sandbox_refill(front_state *s) { s->instructions = INSTRUCTION_BUDGET; }
 
-static void raise_text(lua_State *L, int line, const char *fmt, va_list args)
-    __attribute__((noreturn, format(printf, 3, 0)));
-static void raise_text(lua_State *L, int line, const char *fmt, va_list args) {
-  char message[sizeof((luattn_error *)0)->message];
-  int used = line > 0 ? snprintf(message, sizeof message, "(spec):%d: ", line)
-                      : snprintf(message, sizeof message, "(spec): ");
-  if (used < 0) used = 0;
-  vsnprintf(message + used, sizeof message - (size_t)used, fmt, args);
-  lua_pushstring(L, message);
+typedef struct message_text {
+  char text[sizeof((luattn_error *)0)->message];
+} message_text;
+
+static void write_message(message_text *m, int line, const char *fmt, va_list args)
+    __attribute__((format(printf, 3, 0)));
+static void write_message(message_text *m, int line, const char *fmt, va_list args) {
+  const int used = line > 0 ? snprintf(m->text, sizeof m->text, "(spec):%d: ", line)
+                            : snprintf(m->text, sizeof m->text, "(spec): ");
+  if (used > 0) vsnprintf(m->text + used, sizeof m->text - (size_t)used, fmt, args);
+}
+
+int front_raise(lua_State *L, const char *fmt, ...) {
+  message_text m;
+  va_list args;
+  va_start(args, fmt);
+  write_message(&m, front_line(L), fmt, args);
+  va_end(args);
+  lua_pushstring(L, m.text);
   lua_error(L);
   __builtin_unreachable();
 }
 
-int front_raise(lua_State *L, const char *fmt, ...) {
-  va_list args;
-  va_start(args, fmt);
-  raise_text(L, front_line(L), fmt, args);
-}
-
 int front_raise_at(lua_State *L, int line, const char *fmt, ...) {
+  message_text m;
   va_list args;
   va_start(args, fmt);
-  raise_text(L, line, fmt, args);
+  write_message(&m, line, fmt, args);
+  va_end(args);
+  lua_pushstring(L, m.text);
+  lua_error(L);
+  __builtin_unreachable();
 }
 
 const char *front_format(lua_State *L, const char *fmt, ...) {

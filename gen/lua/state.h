@@ -84,9 +84,9 @@ void sandbox_close(lua_State *L); /* NULL is fine */
 luattn_status sandbox_call(lua_State *L, lua_CFunction f, luattn_error *err);
 void sandbox_refill(front_state *s); /* a fresh instruction budget */
 
-/* The environment that the file and the prelude run in (globals.c). Leaves it on the stack. */
+/* The environment that the file and the prelude run in (globals.c). */
 void globals_open(lua_State *L);
-void globals_push(lua_State *L);
+void globals_push(lua_State *L); /* leaves it on the stack */
 void globals_lock(lua_State *L); /* what is defined by now is predefined: a spec cannot redefine it */
 bool globals_predefined(lua_State *L, const char *name);
 bool globals_defined(lua_State *L, const char *name);

@@ -14,8 +14,7 @@ void value_open(lua_State *L);                 /* registers the metatables */
 bool value_is_traced(lua_State *L, int index); /* a traced number */
 void value_push(lua_State *L, operand x);      /* checks for memory and the limits of a trace */
 void value_push_leaf(lua_State *L, ir_ref leaf);
-/* The number or traced number at `index`. Raises for everything else; `what` names it ("second operand of
- * +"). */
+/* The number or traced number at `index`. Raises for everything else; `what` names it in messages. */
 operand value_get(lua_State *L, int index, const char *what);
 
 /* Arithmetic with Lua's rules: INT op INT stays INT where Lua says so, otherwise both become REAL. */
