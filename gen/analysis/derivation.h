@@ -27,6 +27,7 @@ typedef struct derivation {
   double *p_value, *norm_value; /* [SAMPLE_LANES] */
 
   /* separate.c */
+  bool dropped[SPEC_MAX_STATE];                       /* stabilisers */
   bool live[SPEC_MAX_RED];                            /* something flows through R_k */
   ir_ref a_delta[SPEC_MAX_RED], b_dlse[SPEC_MAX_RED]; /* A_k = a delta + b dlse; IR_NONE: zero */
   ir_ref term_s[SPEC_MAX_RED];                        /* df_k/ds; IR_NONE: zero */

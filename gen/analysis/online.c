@@ -58,12 +58,11 @@ static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
   return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, x, y);
 }
 
-/* prob = exp(x) with the row's numbers in x put to zero, and lse in their place: what a softmax of any
- * temperature or base is. */
-static ir_ref share_of_lse(derivation *d) {
+/* For e = exp(x): the same with the row's numbers in x put to zero and lse in their place, which is what e
+ * becomes when it is divided by the row's sum, in a softmax of any temperature or base. */
+static ir_ref share_of_lse(derivation *d, ir_ref e) {
   ir *g = d->g;
-  const ir_node n = *ir_get(g, d->prob);
-  if (n.op != IR_EXP && n.op != IR_EXP2) return IR_NONE;
+  const ir_node n = *ir_get(g, e);
   ir_ref from[SPEC_MAX_STATE + SPEC_MAX_RED], to[SPEC_MAX_STATE + SPEC_MAX_RED];
   int count = 0;
   for (int i = 0; i < d->o->num_state; i++) from[count++] = ir_variable(g, VAR_STATE, (uint32_t)i);
@@ -76,6 +75,11 @@ static ir_ref share_of_lse(derivation *d) {
   return ir_op1(g, (ir_op)n.op, exponent);
 }
 
+static bool is_exp(const ir *g, ir_ref r) {
+  const uint16_t op = ir_get(g, r)->op;
+  return op == IR_EXP || op == IR_EXP2;
+}
+
 /* P in the form that needs the fewest row numbers: `forward`, or exp(s - lse) where that is what it is, or
  * prob * N. */
 static ir_ref choose_prob(derivation *d) {
@@ -83,7 +87,7 @@ static ir_ref choose_prob(derivation *d) {
     text_add(d->how, "; prob is forward");
     return d->o->forward;
   }
-  const ir_ref form = d->o->lse >= 0 ? share_of_lse(d) : IR_NONE;
+  const ir_ref form = d->o->lse >= 0 && is_exp(d->g, d->prob) ? share_of_lse(d, d->prob) : IR_NONE;
   if (form != IR_NONE && separate_equal(d, form, d->p)) {
     text_add(d->how, "; prob is exp(score - lse)");
     return form;
@@ -172,15 +176,23 @@ static ir_ref compose_ds(derivation *d, ir_ref prob) {
                           d->term_s);
 }
 
-/* A row number as exp(leaf - lse) times a constant, if it is one: a sink's share of its row. */
-static ir_ref neat_row(derivation *d, ir_ref x, ir_ref leaf) {
-  if (d->o->lse < 0) return x;
+/* A row number as the share exp(y - lse) of something in it, times a constant, if it is one: a sink's share
+ * of its row, which needs no other row number than lse. */
+static ir_ref neat_row(derivation *d, ir_ref x) {
   ir *g = d->g;
-  const ir_ref lse = ir_variable(g, VAR_FINAL, (uint32_t)d->o->lse);
-  const ir_ref share = ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, leaf, lse));
-  double c = 0;
-  const ir_ref ratio = separate_ratio(d, x, share);
-  return ratio != IR_NONE && ir_is_const(g, ratio, &c) ? ir_op2(g, IR_MUL, ratio, share) : x;
+  uint8_t *under = d->o->lse < 0 ? NULL : arena_array(d->a, (size_t)x + 1, 1);
+  if (under == NULL) return x;
+  under[x] = 1;
+  for (ir_ref r = x; r > IR_NONE; r--) { /* users before arguments */
+    if (!under[r]) continue;
+    const ir_node n = *ir_get(g, r);
+    for (int i = 0; i < n.nargs; i++) under[n.arg[i]] = 1;
+    if (!is_exp(g, r)) continue;
+    const ir_ref share = share_of_lse(d, r), ratio = separate_ratio(d, x, share);
+    double c = 0;
+    if (ratio != IR_NONE && ir_is_const(g, ratio, &c)) return ir_op2(g, IR_MUL, ratio, share);
+  }
+  return x;
 }
 
 /* The gradient of one parameter of the online function: what is the same for all elements goes to the row. */
@@ -198,11 +210,11 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
   two_forms own = direct_derivative(d, prob, of_p, leaf);
   const ir_ref ratio = of_p == IR_NONE ? IR_NONE : separate_ratio(d, of_p, d->p);
   if (ratio != IR_NONE) {
-    row = mul(g, neat_row(d, ratio, leaf), delta);
+    row = mul(g, neat_row(d, ratio), delta);
     own = (two_forms){IR_NONE, IR_NONE};
   }
   const ir_ref element = element_gradient(d, (two_forms){d->p, prob}, own, partial);
-  if (of_lse != IR_NONE) row = add(g, row, mul(g, neat_row(d, of_lse, leaf), dlse));
+  if (of_lse != IR_NONE) row = add(g, row, mul(g, neat_row(d, of_lse), dlse));
   derivation_simplify(d, &row, 1);
   const bool fits = (element == IR_NONE || online_add_term(g, &out->elements, leaf, element)) &&
                     (row == IR_NONE || online_add_term(g, &out->rows, leaf, row));
@@ -212,20 +224,33 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
                      d->o->name, DERIVED_MAX_TERMS);
 }
 
-/* The user's backward, with the gradient of lse added where it leaves that out. */
-static ir_ref given_backward(derivation *d, ir_ref prob) {
+/* The user's backward. It does not know lse's gradient: that comes from the derived one, where the two agree
+ * on the rest, or is added. */
+static ir_ref given_backward(derivation *d, ir_ref prob, bool derived) {
   ir *g = d->g;
-  const ir_ref p = ir_variable(g, VAR_P, 0);
+  const ir_ref p = ir_variable(g, VAR_P, 0), dlse = ir_variable(g, VAR_DLSE, 0), zero = ir_real(g, 0);
   const ir_ref ds = ir_substitute(g, d->o->backward, &p, &prob, 1);
-  if (d->o->lse < 0 || ir_uses(g, d->o->backward, VAR_DLSE)) return ds;
-  ir_ref kept[SPEC_MAX_RED];
-  for (int k = 0; k < d->num_red; k++) {
-    kept[k] = d->a_delta[k];
-    d->a_delta[k] = IR_NONE;
+  if (d->o->lse < 0) return ds;
+  const ir_ref whole = derived ? compose_ds(d, prob) : IR_NONE;
+  if (whole != IR_NONE && !ir_uses(g, whole, VAR_RED) &&
+      separate_equal(d, ir_substitute(g, whole, &dlse, &zero, 1), ds)) {
+    text_add(d->how, "; it agrees with the derived one");
+    return whole;
   }
-  const ir_ref rest = element_gradient(d, (two_forms){d->p, prob}, (two_forms){IR_NONE, IR_NONE}, d->term_s);
-  for (int k = 0; k < d->num_red; k++) d->a_delta[k] = kept[k];
-  return add(g, ds, rest);
+  for (int k = 0; k < d->num_red; k++) d->a_delta[k] = IR_NONE;
+  return add(g, ds, element_gradient(d, (two_forms){d->p, prob}, (two_forms){IR_NONE, IR_NONE}, d->term_s));
+}
+
+/* The adjoints of the reductions, as far as they are needed. *derived: all of them are known. */
+static luattn_status find_adjoints(derivation *d, const ir_ref *leaf, int num_leaves, bool *derived) {
+  const bool has_lse = d->o->lse >= 0, optional = d->o->backward != IR_NONE && num_leaves == 0;
+  luattn_error *const err = d->err;
+  if (optional) d->err = NULL;
+  const luattn_status status = separate_reductions(d, true, has_lse, leaf, num_leaves);
+  d->err = err;
+  *derived = status == LUATTN_OK;
+  if (status == LUATTN_SPEC && optional) return separate_reductions(d, false, has_lse, leaf, num_leaves);
+  return status == LUATTN_NO_MEMORY ? derivation_no_memory(d) : status;
 }
 
 static luattn_status recover_all(derivation *d, online_grad *out) {
@@ -267,13 +292,11 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
                        "%s: online_func '%s': reads %d parameters with a gradient; at most %d are possible",
                        t->file, t->online.name, num_leaves, MAX_LEAVES);
   }
-  const bool needs_dlse =
-      t->online.lse >= 0 && (!given || num_leaves > 0 || !ir_uses(t->g, t->online.backward, VAR_DLSE));
-  TRY(separate_reductions(d, !given || num_leaves > 0, needs_dlse, leaf, num_leaves));
-
+  bool derived;
+  TRY(find_adjoints(d, leaf, num_leaves, &derived));
   *out = (online_grad){.prob = choose_prob(d)};
-  out->ds = given ? given_backward(d, out->prob) : compose_ds(d, out->prob);
-  if (out->ds == IR_NONE) out->ds = ir_real(t->g, 0);
   for (int i = 0; i < num_leaves; i++) TRY(compose_parameter(d, out->prob, leaf[i], out));
+  out->ds = given ? given_backward(d, out->prob, derived) : compose_ds(d, out->prob);
+  if (out->ds == IR_NONE) out->ds = ir_real(t->g, 0);
   return derivation_failed(d) ? derivation_no_memory(d) : recover_all(d, out);
 }

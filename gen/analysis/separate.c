@@ -244,8 +244,9 @@ static void drop_stabilisers(derivation *d, partials *p) {
       of_max = d->step.kind[k] == IR_REDUCE_MAX &&
                ir_substitute(d->g, d->next[i], &d->red[k], &zero, 1) != d->next[i];
     }
-    if (of_max && try_stabiliser(d, p, i))
-      text_add(d->how, "; stabiliser '%s' drops out", d->o->state_name[i]);
+    if (d->dropped[i] || !of_max || !try_stabiliser(d, p, i)) continue;
+    d->dropped[i] = true;
+    text_add(d->how, "; stabiliser '%s' drops out", d->o->state_name[i]);
   }
 }
 
@@ -267,11 +268,14 @@ static bool vanishes(derivation *d, const partials *p, int base, int k) {
 
 static luattn_status not_separable(derivation *d, int k, const char *why) {
   if (derivation_failed(d)) return derivation_no_memory(d);
-  return luattn_fail(
-      d->err, LUATTN_SPEC,
-      "%s: online_func '%s': backward is not separable because %s (%s); write backward = function(dp, p, "
-      "scalars, delta, b, h, q_idx, kv_idx) ... end",
-      d->t->file, d->o->name, why, reduction_name(d, k));
+  const char *remedy =
+      d->o->backward == IR_NONE
+          ? "write backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) ... end"
+          : "backward does not say how lse and the parameters inside online_func move; leave lse out of "
+            "final_rowscales, or the parameters out of online_func";
+  return luattn_fail(d->err, LUATTN_SPEC,
+                     "%s: online_func '%s': backward is not separable because %s (%s); %s", d->t->file,
+                     d->o->name, why, reduction_name(d, k), remedy);
 }
 
 /* S_jk as an expression: df_j/dR_k reduced over the row. *out = IR_NONE for zero. */
@@ -340,6 +344,10 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
   partials *p = arena_new(d->a, sizeof *p);
   if (p == NULL) return derivation_no_memory(d);
   drop_stabilisers(d, p);
+  for (int k = 0; k < d->num_red; k++) {
+    d->live[k] = false;
+    d->a_delta[k] = d->b_dlse[k] = IR_NONE;
+  }
   if (!differentiate(d, p)) return derivation_no_memory(d);
   chain_values(d, p);
   for (int k = 0; k < d->num_red; k++) {
