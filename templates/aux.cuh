@@ -1,11 +1,14 @@
 // aux.cuh: the small kernels around attention, the same for every family: stats, mod, prepare, finish.
 //
-// Each has its own fixed shape, whatever the tiles of the main kernels: aux_threads threads (stats: stats_threads) and aux_tile
-// positions a block, no dynamic shared memory.
-//     luattn_stats    grid (max over i of ceil(size of the axis / stat_block(i)), max over i of the rows of i, num_stats)
-//     luattn_mod      grid (ceil(max(q_len, kv_len) / aux_tile), heads, 3 * batch)       blockIdx.z = 3 * b + {0: q, 1: k, 2: v}
+// Each has its own fixed shape, whatever the tiles of the main kernels: aux_threads threads (luattn_stats:
+// stats_threads), aux_tile positions a block, no dynamic shared memory.
+//
+//     luattn_stats    grid (blocks, rows, num_stats), each the largest that any stat has (see contract.cuh)
+//     luattn_mod      grid (ceil(max(q_len, kv_len) / aux_tile), heads, 3 * batch),
+//                     blockIdx.z = 3 * b + which, which = 0: q, 1: k, 2: v
 //     luattn_prepare  grid (ceil(q_len / aux_tile), heads, batch)
 //     luattn_finish   grid as luattn_mod
+//
 // They are bound by memory: all use 16-byte accesses where pointers and strides allow.
 #pragma once
 #include "rows.cuh"
@@ -13,9 +16,10 @@
 
 static constexpr int aux_threads = 128, aux_tile = 64, stats_threads = 32;
 
-// What a backward image computes. The parameters of an input mod get their gradients in finish, from the gradient of the
-// modified tensor, whether or not the caller wants that of the tensor itself.
-template <class Spec, class Config> struct Needs {
+// What a backward image computes. The parameters of an input mod get their gradients in finish, from the
+// gradient of the modified tensor, whether or not the caller wants that of the tensor itself.
+template <class Spec, class Config>
+struct Needs {
   static constexpr bool parameters = Config::wants_inputs || Config::wants_scalars;
   static constexpr bool dq = Config::wants_dq || (Spec::has_query_mod && parameters);
   static constexpr bool dk = Config::wants_dk || (Spec::has_key_mod && parameters);
@@ -28,7 +32,8 @@ template <class Spec, class Config> struct Needs {
 
 // Sums acc over the block and adds it to memory. Every thread of the block calls it.
 template <class Spec, int Threads>
-LUATTN_FN void flush_block(const LuattnParams &p, const Site &site, const typename Spec::Head &head, typename Spec::Acc &acc) {
+LUATTN_FN void flush_block(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                           typename Spec::Acc &acc) {
   if constexpr (Spec::num_acc > 0) {
     using Real = typename Spec::Real;
     __shared__ Real part[Threads / 32][Spec::num_acc];
@@ -50,7 +55,8 @@ LUATTN_FN void flush_block(const LuattnParams &p, const Site &site, const typena
   }
 }
 
-template <class Acc> LUATTN_FN Acc zero_acc() {
+template <class Acc>
+LUATTN_FN Acc zero_acc() {
   Acc acc;
 #pragma unroll
   for (unsigned i = 0; i < sizeof(acc.x) / sizeof(acc.x[0]); ++i) acc.x[i] = 0;
@@ -58,7 +64,8 @@ template <class Acc> LUATTN_FN Acc zero_acc() {
 }
 
 // Minimum and maximum of one block of one row of an integer input.
-template <class Spec> LUATTN_FN void aux_stats(const LuattnParams &p) {
+template <class Spec>
+LUATTN_FN void aux_stats(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   if constexpr (Spec::num_stats > 0) {
     const int stat = int(blockIdx.z), axis = Spec::stat_axis(stat), size = Spec::stat_block(stat);
@@ -90,7 +97,8 @@ template <class Spec> LUATTN_FN void aux_stats(const LuattnParams &p) {
 }
 
 // Calls body(position, channel) for every N-th channel of the block's positions, spread over the threads.
-template <int Width, int N, class Body> LUATTN_FN void for_each_element(int len, const Body &body) {
+template <int Width, int N, class Body>
+LUATTN_FN void for_each_element(int len, const Body &body) {
   constexpr int per_row = Width / N;
   const int first = int(blockIdx.x) * aux_tile;
   const int count = min_of(aux_tile, len - first) * per_row;
@@ -102,33 +110,44 @@ enum { WHICH_Q = 0, WHICH_K = 1, WHICH_V = 2 };
 
 template <class Spec, int Which, class Real>
 LUATTN_FN Real apply_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {
-  if constexpr (Which == WHICH_Q) return Spec::query_mod(p, s, x, i, d);
-  else if constexpr (Which == WHICH_K) return Spec::key_mod(p, s, x, i, d);
-  else return Spec::value_mod(p, s, x, i, d);
+  if constexpr (Which == WHICH_Q)
+    return Spec::query_mod(p, s, x, i, d);
+  else if constexpr (Which == WHICH_K)
+    return Spec::key_mod(p, s, x, i, d);
+  else
+    return Spec::value_mod(p, s, x, i, d);
 }
 template <class Spec, int Which, class Real>
-LUATTN_FN Real apply_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d, typename Spec::Acc &acc) {
-  if constexpr (Which == WHICH_Q) return Spec::query_mod_grad(p, s, x, g, i, d, acc);
-  else if constexpr (Which == WHICH_K) return Spec::key_mod_grad(p, s, x, g, i, d, acc);
-  else return Spec::value_mod_grad(p, s, x, g, i, d, acc);
+LUATTN_FN Real apply_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d,
+                              typename Spec::Acc &acc) {
+  if constexpr (Which == WHICH_Q)
+    return Spec::query_mod_grad(p, s, x, g, i, d, acc);
+  else if constexpr (Which == WHICH_K)
+    return Spec::key_mod_grad(p, s, x, g, i, d, acc);
+  else
+    return Spec::value_mod_grad(p, s, x, g, i, d, acc);
 }
-template <class Spec, int Which> constexpr bool has_mod = Which == WHICH_Q   ? bool(Spec::has_query_mod)
-                                                          : Which == WHICH_K ? bool(Spec::has_key_mod)
-                                                                             : bool(Spec::has_value_mod);
+template <class Spec, int Which>
+constexpr bool has_mod = Which == WHICH_Q   ? bool(Spec::has_query_mod)
+                         : Which == WHICH_K ? bool(Spec::has_key_mod)
+                                            : bool(Spec::has_value_mod);
 
 template <class Spec, class Elem, int Which, int Width, int N>
-LUATTN_FN void mod_elements(const LuattnParams &p, const Site &site, const LuattnTensor &src, const LuattnTensor &dst, int len) {
+LUATTN_FN void mod_elements(const LuattnParams &p, const Site &site, const LuattnTensor &src,
+                            const LuattnTensor &dst, int len) {
   for_each_element<Width, N>(len, [&](int i, int d) {
     Pack<Elem, N> x, y;
     x.load(row_of<const Elem>(src, site.b, site.h, i) + d);
 #pragma unroll
-    for (int j = 0; j < N; ++j) y[j] = from_real<Elem>(apply_mod<Spec, Which>(p, site, to_real(x[j]), i, d + j));
+    for (int j = 0; j < N; ++j)
+      y[j] = from_real<Elem>(apply_mod<Spec, Which>(p, site, to_real(x[j]), i, d + j));
     y.store(row_of<Elem>(dst, site.b, site.h, i) + d);
   });
 }
 
 template <class Spec, class Config, int Which, int Width>
-LUATTN_FN void mod_tensor(const LuattnParams &p, int b, const LuattnTensor &src, const LuattnTensor &dst, int heads, int len) {
+LUATTN_FN void mod_tensor(const LuattnParams &p, int b, const LuattnTensor &src, const LuattnTensor &dst,
+                          int heads, int len) {
   if constexpr (has_mod<Spec, Which>) {
     using Elem = typename Config::Elem;
     constexpr int wide = 16 / int(sizeof(Elem));
@@ -143,16 +162,21 @@ LUATTN_FN void mod_tensor(const LuattnParams &p, int b, const LuattnTensor &src,
 }
 
 // q', k', v' from q, k, v.
-template <class Spec, class Config> LUATTN_FN void aux_mod(const LuattnParams &p) {
+template <class Spec, class Config>
+LUATTN_FN void aux_mod(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   const int which = int(blockIdx.z) % 3, b = int(blockIdx.z) / 3;
-  if (which == WHICH_Q) mod_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, b, p.src_q, p.q, p.heads, p.q_len);
-  if (which == WHICH_K) mod_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, b, p.src_k, p.k, p.heads_kv, p.kv_len);
-  if (which == WHICH_V) mod_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, b, p.src_v, p.v, p.heads_kv, p.kv_len);
+  if (which == WHICH_Q)
+    mod_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, b, p.src_q, p.q, p.heads, p.q_len);
+  if (which == WHICH_K)
+    mod_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, b, p.src_k, p.k, p.heads_kv, p.kv_len);
+  if (which == WHICH_V)
+    mod_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, b, p.src_v, p.v, p.heads_kv, p.kv_len);
 }
 
 // sum over d of a[d] * b[d], over the lanes of one row, N elements at a time.
-template <class Elem, int Width, int Lanes, int N> LUATTN_FN auto partial_dot(const Elem *a, const Elem *b, int lane) {
+template <class Elem, int Width, int Lanes, int N>
+LUATTN_FN auto partial_dot(const Elem *a, const Elem *b, int lane) {
   decltype(to_real(Elem())) sum = 0;
 #pragma unroll
   for (int d = lane * N; d < Width; d += Lanes * N) {
@@ -170,7 +194,8 @@ LUATTN_FN constexpr int lanes_for(int units) {
   while (lanes < 32 && lanes < units) lanes *= 2;
   return lanes;
 }
-template <int Width, int N> constexpr int lanes_for_width = lanes_for(Width / N);
+template <int Width, int N>
+constexpr int lanes_for_width = lanes_for(Width / N);
 
 template <class Elem, int Width, int N, class Real>
 LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len, Real *delta) {
@@ -180,16 +205,18 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
   for (int r = int(threadIdx.x) / lanes; r < aux_tile; r += groups) {
     Real sum = 0;
     if (first + r < len)
-      sum = partial_dot<Elem, Width, lanes, N>(row_of<const Elem>(p.dout, b, h, first + r), row_of<const Elem>(p.o, b, h, first + r),
-                                               lane);
+      sum = partial_dot<Elem, Width, lanes, N>(row_of<const Elem>(p.dout, b, h, first + r),
+                                               row_of<const Elem>(p.o, b, h, first + r), lane);
     sum = lanes_sum<lanes>(sum);
     if (lane == 0) delta[r] = sum;
   }
 }
 
-// delta = sum over d of dO * O, then the row numbers that the main kernels read. A row that keeps nothing gets zeros. Where there
-// is no lse to tell such a row by, it has O = 0, and parameter gradients, linear in delta, are left alone where delta is 0.
-template <class Spec, class Config> LUATTN_FN void aux_prepare(const LuattnParams &p) {
+// delta = sum over d of dO * O, then the row numbers that the main kernels read. A row that keeps nothing
+// gets zeros. Where there is no lse to tell such a row by, it has O = 0, and parameter gradients, linear in
+// delta, are left alone where delta is 0.
+template <class Spec, class Config>
+LUATTN_FN void aux_prepare(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   using Real = typename Spec::Real;
   using Elem = typename Config::Elem;
@@ -199,15 +226,18 @@ template <class Spec, class Config> LUATTN_FN void aux_prepare(const LuattnParam
   __shared__ Real delta[aux_tile];
   bool narrow = true;
   if constexpr (width % wide == 0) narrow = !(allows_16_bytes<Elem>(p.o) && allows_16_bytes<Elem>(p.dout));
-  if (narrow) row_dots<Elem, width, 1>(p, site.b, site.h, first, site.q_len, delta);
-  else if constexpr (width % wide == 0) row_dots<Elem, width, wide>(p, site.b, site.h, first, site.q_len, delta);
+  if (narrow)
+    row_dots<Elem, width, 1>(p, site.b, site.h, first, site.q_len, delta);
+  else if constexpr (width % wide == 0)
+    row_dots<Elem, width, wide>(p, site.b, site.h, first, site.q_len, delta);
   __syncthreads();
 
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const typename Spec::Head head = Spec::head(p, site);
   const int q = first + int(threadIdx.x);
   if (threadIdx.x < aux_tile && q < site.q_len) {
-    const i64 plane = i64(p.batch) * p.heads * site.q_len, at = (i64(site.b) * p.heads + site.h) * site.q_len + q;
+    const i64 plane = i64(p.batch) * p.heads * site.q_len,
+              at = (i64(site.b) * p.heads + site.h) * site.q_len + q;
     Real lse = 0, dlse = 0, saved[Spec::num_saved > 0 ? Spec::num_saved : 1];
     bool any = true;
     if constexpr (Spec::has_lse) {
@@ -218,7 +248,9 @@ template <class Spec, class Config> LUATTN_FN void aux_prepare(const LuattnParam
 #pragma unroll
     for (int i = 0; i < Spec::num_saved; ++i) saved[i] = static_cast<const Real *>(p.saved)[i * plane + at];
     typename Spec::BwdRow out = {};
-    if (any) out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, lse, saved, delta[threadIdx.x], dlse, acc);
+    if (any)
+      out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, lse, saved, delta[threadIdx.x], dlse,
+                          acc);
     if (!Spec::has_lse && delta[threadIdx.x] == Real(0)) acc = zero_acc<typename Spec::Acc>();
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) static_cast<Real *>(p.bwd_rows)[i * plane + at] = out.x[i];
@@ -227,11 +259,14 @@ template <class Spec, class Config> LUATTN_FN void aux_prepare(const LuattnParam
 }
 
 // Row numbers of one row, as prepare wrote them.
-template <class Spec> LUATTN_FN typename Spec::BwdRow load_bwd_row(const LuattnParams &p, const Site &site, int q) {
+template <class Spec>
+LUATTN_FN typename Spec::BwdRow load_bwd_row(const LuattnParams &p, const Site &site, int q) {
   typename Spec::BwdRow row = {};
-  const i64 plane = i64(p.batch) * p.heads * site.q_len, at = (i64(site.b) * p.heads + site.h) * site.q_len + q;
+  const i64 plane = i64(p.batch) * p.heads * site.q_len,
+            at = (i64(site.b) * p.heads + site.h) * site.q_len + q;
 #pragma unroll
-  for (int i = 0; i < Spec::num_bwd_rows; ++i) row.x[i] = static_cast<const typename Spec::Real *>(p.bwd_rows)[i * plane + at];
+  for (int i = 0; i < Spec::num_bwd_rows; ++i)
+    row.x[i] = static_cast<const typename Spec::Real *>(p.bwd_rows)[i * plane + at];
   return row;
 }
 
@@ -242,13 +277,15 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
   for_each_element<Width, N>(len, [&](int i, int d) {
     Pack<Real, N> g;
-    Order::template load<Width>(g, acc_row<Width, const Real>(from, heads, len, site.b, site.h, 0), len, i, d);
+    Order::template load<Width>(g, acc_row<Width, const Real>(from, heads, len, site.b, site.h, 0), len, i,
+                                d);
     Pack<Elem, N> x, y;
     if constexpr (has_mod<Spec, Which>) x.load(row_of<const Elem>(src, site.b, site.h, i) + d);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       Real value = g[j] * scale;
-      if constexpr (has_mod<Spec, Which>) value = apply_mod_grad<Spec, Which>(p, site, to_real(x[j]), value, i, d + j, acc);
+      if constexpr (has_mod<Spec, Which>)
+        value = apply_mod_grad<Spec, Which>(p, site, to_real(x[j]), value, i, d + j, acc);
       y[j] = from_real<Elem>(value);
     }
     if (dst.data != nullptr) y.store(row_of<Elem>(dst, site.b, site.h, i) + d);
@@ -256,8 +293,8 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
 }
 
 template <class Spec, class Config, int Which, int Width, class Order = PlainRows>
-LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst,
-                             int heads, int len) {
+LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
+                             const LuattnTensor &dst, int heads, int len) {
   using Elem = typename Config::Elem;
   constexpr int wide = 16 / int(sizeof(Elem));
   const Site site{b, int(blockIdx.y), p.q_len, p.kv_len};
@@ -265,27 +302,33 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   bool narrow = true;
   if constexpr (Width % wide == 0)
-    narrow = !(allows_16_bytes(from) && allows_16_bytes<Elem>(dst) && (!has_mod<Spec, Which> || allows_16_bytes<Elem>(src)));
-  if (narrow) finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, acc);
+    narrow = !(allows_16_bytes(from) && allows_16_bytes<Elem>(dst) &&
+               (!has_mod<Spec, Which> || allows_16_bytes<Elem>(src)));
+  if (narrow)
+    finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, acc);
   else if constexpr (Width % wide == 0)
     finish_elements<Spec, Elem, Which, Width, wide, Order>(p, site, from, src, dst, heads, len, acc);
   if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
 }
 
-// dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, to the storage type.
-// DqOrder: how the family's main kernel orders dq_acc.
-template <class Spec, class Config, class DqOrder = PlainRows> LUATTN_FN void aux_finish(const LuattnParams &p) {
+// dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, to the
+// storage type. DqOrder: how the family's main kernel orders dq_acc.
+template <class Spec, class Config, class DqOrder = PlainRows>
+LUATTN_FN void aux_finish(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   using Need = Needs<Spec, Config>;
   const int which = int(blockIdx.z) % 3, b = int(blockIdx.z) / 3;
   if constexpr (Need::finish_q)
     if (which == WHICH_Q)
-      finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.dq_acc, p.src_q, p.dq, p.heads, p.q_len);
+      finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.dq_acc, p.src_q, p.dq, p.heads,
+                                                                      p.q_len);
   if constexpr (Need::finish_k)
     if (which == WHICH_K)
-      finish_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, b, p.dk_acc, p.src_k, p.dk, p.heads_kv, p.kv_len);
+      finish_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, b, p.dk_acc, p.src_k, p.dk, p.heads_kv,
+                                                             p.kv_len);
   if constexpr (Need::finish_v)
     if (which == WHICH_V)
-      finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, b, p.dv_acc, p.src_v, p.dv, p.heads_kv, p.kv_len);
+      finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, b, p.dv_acc, p.src_v, p.dv, p.heads_kv,
+                                                               p.kv_len);
 }

@@ -2,11 +2,11 @@
 #include "bwd_simt.cuh"
 #include "entries_bwd.cuh"
 
-extern "C" __global__ void __launch_bounds__(Config::threads, dkdv_simt_blocks<Config>)
-luattn_dkdv(const __grid_constant__ LuattnParams p) {
+extern "C" __global__ void __launch_bounds__(Config::threads, dkdv_simt_blocks<Spec, Config>)
+    luattn_dkdv(const __grid_constant__ LuattnParams p) {
   dkdv_simt<Spec, Config>(p);
 }
-extern "C" __global__ void __launch_bounds__(Config::threads, dq_simt_blocks<Config>)
-luattn_dq(const __grid_constant__ LuattnParams p) {
+extern "C" __global__ void __launch_bounds__(Config::threads, dq_simt_blocks<Spec, Config>)
+    luattn_dq(const __grid_constant__ LuattnParams p) {
   dq_simt<Spec, Config>(p);
 }

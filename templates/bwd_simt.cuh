@@ -1,33 +1,39 @@
-// bwd_simt.cuh: backward in f32 or f64 on the FMA units. dq, dk and dv are summed in a fixed order, without atomics.
+// bwd_simt.cuh: backward in f32 or f64 on the FMA units; dq, dk and dv without atomics, in a fixed order.
 //
-// luattn_dkdv: grid (ceil(kv_len / tile_n), heads_kv, batch); a block owns a kv tile and walks the q tiles of every q head
-// of its group. Gradients of inputs and scalars arise here. luattn_dq: grid (ceil(q_len / tile_m), heads, batch).
-// Config: as in fwd_simt.cuh; tile_m, tile_n and threads serve both. Config::accumulates_dq is false in this family.
-// Dynamic shared memory, with e = sizeof(elem):
+// luattn_dkdv: grid (ceil(kv_len / tile_n), heads_kv, batch). A block owns a kv tile and walks the q tiles of
+// every q head of its group. Gradients of inputs and scalars arise here.
+// luattn_dq: grid (ceil(q_len / tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
+//
+// Config: as in fwd_simt.cuh. tile_m, tile_n and threads serve both; accumulates_dq is false in this family.
+//
+// Dynamic shared memory of either, with e = sizeof(elem):
 //     2 * 144 * (tile_m + tile_n) + 2 * e * tile_m * (tile_n + 16 / e)
-// in both, and luattn_dkdv has (threads / 32) * num_acc * e bytes of static shared memory.
-// Registers a thread keeps through the loop: luattn_dkdv tile_n * (head_dim + head_dim_v) / threads elements, luattn_dq tile_m *
-// head_dim / threads, and 2 * tile_m * tile_n / threads in each step.
-// Good tiles (256 threads): f32 64 x 64 up to head dims of 64, 64 x 32 up to 128, 32 x 32 beyond; f64 32 x 32 up to 128,
-// 32 x 16 beyond.
+// luattn_dkdv also has (threads / 32) * num_acc * e bytes of static shared memory.
+//
+// Elements that a thread keeps in registers through the loop: in luattn_dkdv tile_n * (head_dim + head_dim_v)
+// / threads, in luattn_dq tile_m * head_dim / threads; and tile_m * tile_n / threads in each step.
+// Good tiles (threads): f32 64 x 64 (256; 128 up to head dims of 128). f64 32 x 32 (128) up to 128, 32 x 32 (256)
+// beyond.
 #pragma once
 #include "aux.cuh"
 #include "simt.cuh"
 
 // Writes the thread's elements of a score tile to a tile of weights.
-template <class T, class Real> LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) {
+template <class T, class Real>
+LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) {
 #pragma unroll
   for (int r = 0; r < T::rows; ++r)
 #pragma unroll
     for (int c = 0; c < T::cols; ++c) w[t.row_at(r) * T::weight_stride + t.col_at(c)] = x[r][c];
 }
 
-// Turns dots into P, in weights(0), and dP into dS, in weights(1), each thread its own elements. The rows are a loop, not
-// unrolled: the hooks' code stands there once for each column, which compiles much faster and needs fewer registers.
-// Hooks are called for kept elements alone: what is not kept must not reach acc either.
+// Turns dots into P, in weights(0), and dP into dS, in weights(1), each thread its own elements. The loop
+// over rows is not unrolled: the hooks' code stands there once for each column, which compiles much faster
+// and needs fewer registers. Hooks are called for kept elements alone, for what is not kept must not reach
+// acc either.
 template <bool Masked, bool WithInputs, class Spec, class Config>
-LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site, const typename Spec::Head &head,
-                         int q0, int kv0, typename Spec::Acc &acc) {
+LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
+                         const typename Spec::Head &head, int q0, int kv0, typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   typename Spec::Col col[T::cols];
@@ -41,7 +47,8 @@ LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
     const int q_at = q0 + t.row_at(r), q = min_of(q_at, site.q_len - 1);
     const typename Spec::Row row = Spec::row(p, site, head, q);
     const typename Spec::BwdRow bwd_row = load_bwd_row<Spec>(p, site, q);
-    Real *s = t.weights(0) + t.row_at(r) * T::weight_stride, *dp = t.weights(1) + t.row_at(r) * T::weight_stride;
+    Real *s = t.weights(0) + t.row_at(r) * T::weight_stride,
+         *dp = t.weights(1) + t.row_at(r) * T::weight_stride;
 #pragma unroll
     for (int c = 0; c < T::cols; ++c) {
       const int x = t.col_at(c), kv_at = kv0 + x, kv = Masked ? min_of(kv_at, site.kv_len - 1) : kv_at;
@@ -51,14 +58,17 @@ LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
         if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row, col[c], q, kv);
       }
       Real prob = 0, ds = 0;
-      if (kept) Spec::template grad<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], dp[x], q, kv, prob, ds, acc);
+      if (kept)
+        Spec::template grad<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], dp[x], q, kv, prob, ds,
+                                        acc);
       s[x] = prob;
       dp[x] = ds;
     }
   }
 }
 
-template <class Spec, class Config> LUATTN_FN void dq_simt(const LuattnParams &p) {
+template <class Spec, class Config>
+LUATTN_FN void dq_simt(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   if constexpr (Needs<Spec, Config>::dq_alone) {
     using Real = typename Spec::Real;
@@ -90,11 +100,15 @@ template <class Spec, class Config> LUATTN_FN void dq_simt(const LuattnParams &p
       put_tile(t, t.weights(0), s);
       t.template dot<dim_v>(s, dout, v, [&] { t.template request_rows<dim, T::tile_n>(k, 0); });
       put_tile(t, t.weights(1), s);
-      if (tile.masked) grad_tile<true, false>(t, p, site, head, q0, k.first, acc);
-      else grad_tile<false, false>(t, p, site, head, q0, k.first, acc);
+      if (tile.masked)
+        grad_tile<true, false>(t, p, site, head, q0, k.first, acc);
+      else
+        grad_tile<false, false>(t, p, site, head, q0, k.first, acc);
       __syncwarp();
       const Tile next = walk.next(p, site);
-      t.template accumulate<dim>(dq, t.weights(1), k, [&] { if (next.valid()) request_scores(next); });
+      t.template accumulate<dim>(dq, t.weights(1), k, [&] {
+        if (next.valid()) request_scores(next);
+      });
       tile = next;
     }
 
@@ -105,28 +119,34 @@ template <class Spec, class Config> LUATTN_FN void dq_simt(const LuattnParams &p
       const int at = q0 + t.row_at(r);
       if (at >= site.q_len) continue;
       if constexpr (Spec::has_query_mod)
-        t.template store<dim>(acc_row<dim, Real>(p.dq_acc, p.heads, site.q_len, site.b, site.h, at), dq[r], Real(1), wide);
-      else t.template store<dim>(row_of<Real>(p.dq, site.b, site.h, at), dq[r], Real(p.scale), wide);
+        t.template store<dim>(acc_row<dim, Real>(p.dq_acc, p.heads, site.q_len, site.b, site.h, at), dq[r],
+                              Real(1), wide);
+      else
+        t.template store<dim>(row_of<Real>(p.dq, site.b, site.h, at), dq[r], Real(p.scale), wide);
     }
   }
 }
 
-// One of dk and dv, from the thread's rows of the accumulator to the caller's tensor or, under a mod, to the workspace.
+// One of dk and dv, from the thread's rows of the accumulator to the caller's tensor or, under a mod, to the
+// workspace.
 template <bool ToAcc, int Width, class T, class Real, int Each>
-LUATTN_FN void store_kv(const T &t, const LuattnParams &p, int b, int h, int kv0, const Real (&x)[T::rows_n][Each],
-                        const LuattnTensor &out, void *acc, Real scale) {
+LUATTN_FN void store_kv(const T &t, const LuattnParams &p, int b, int h, int kv0,
+                        const Real (&x)[T::rows_n][Each], const LuattnTensor &out, void *acc, Real scale) {
   if (ToAcc ? acc == nullptr : out.data == nullptr) return;
   const bool wide = ToAcc ? allows_16_bytes(acc) : allows_16_bytes<Real>(out);
 #pragma unroll
   for (int r = 0; r < T::rows_n; ++r) {
     const int at = kv0 + t.group * T::rows_n + r;
     if (at >= p.kv_len) continue;
-    if constexpr (ToAcc) t.template store<Width>(acc_row<Width, Real>(acc, p.heads_kv, p.kv_len, b, h, at), x[r], Real(1), wide);
-    else t.template store<Width>(row_of<Real>(out, b, h, at), x[r], scale, wide);
+    if constexpr (ToAcc)
+      t.template store<Width>(acc_row<Width, Real>(acc, p.heads_kv, p.kv_len, b, h, at), x[r], Real(1), wide);
+    else
+      t.template store<Width>(row_of<Real>(out, b, h, at), x[r], scale, wide);
   }
 }
 
-template <class Spec, class Config> LUATTN_FN void dkdv_simt(const LuattnParams &p) {
+template <class Spec, class Config>
+LUATTN_FN void dkdv_simt(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   using Need = Needs<Spec, Config>;
   if constexpr (Need::dkdv) {
@@ -134,17 +154,20 @@ template <class Spec, class Config> LUATTN_FN void dkdv_simt(const LuattnParams 
     using T = Simt<Spec, Config>;
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v;
     constexpr bool needs_dp = Need::dk || Need::parameters;
-    const int b = int(blockIdx.z), h_kv = int(blockIdx.y), kv_tile = int(blockIdx.x), kv0 = kv_tile * T::tile_n;
+    const int b = int(blockIdx.z), h_kv = int(blockIdx.y), kv_tile = int(blockIdx.x),
+              kv0 = kv_tile * T::tile_n;
     T t;
     Real dk[T::rows_n][LaneColumns<Real, dim>::each] = {}, dv[T::rows_n][LaneColumns<Real, dim_v>::each] = {};
-    const Slab<Real> k = slab_of<Real>(p.k, b, h_kv, kv0, p.kv_len), v = slab_of<Real>(p.v, b, h_kv, kv0, p.kv_len);
+    const Slab<Real> k = slab_of<Real>(p.k, b, h_kv, kv0, p.kv_len),
+                     v = slab_of<Real>(p.v, b, h_kv, kv0, p.kv_len);
 
 #pragma unroll 1
     for (int h = h_kv * p.group; h < (h_kv + 1) * p.group; ++h) {
       const Site site{b, h, p.q_len, p.kv_len};
       const typename Spec::Head head = Spec::head(p, site);
       typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
-      Slab<Real> q = slab_of<Real>(p.q, b, h, 0, site.q_len), dout = slab_of<Real>(p.dout, b, h, 0, site.q_len);
+      Slab<Real> q = slab_of<Real>(p.q, b, h, 0, site.q_len),
+                 dout = slab_of<Real>(p.dout, b, h, 0, site.q_len);
 
       QTiles<Spec, T::tile_m, T::tile_n> walk(p, site, kv_tile);
       Tile tile = walk.next(p, site), next;
@@ -153,18 +176,26 @@ template <class Spec, class Config> LUATTN_FN void dkdv_simt(const LuattnParams 
         q.first = dout.first = of.index * T::tile_m;
         t.template request_dot<dim>(q, k, 0);
       };
-      const auto after_dk = [&] { if (next.valid()) request_scores(next); };
+      const auto after_dk = [&] {
+        if (next.valid()) request_scores(next);
+      };
       const auto after_dv = [&] {
-        if constexpr (Need::dk) t.template request_rows<dim, T::tile_m>(q, 0);
-        else after_dk();
+        if constexpr (Need::dk)
+          t.template request_rows<dim, T::tile_m>(q, 0);
+        else
+          after_dk();
       };
       const auto after_dp = [&] {
-        if constexpr (Need::dv) t.template request_rows<dim_v, T::tile_m>(dout, 0);
-        else after_dv();
+        if constexpr (Need::dv)
+          t.template request_rows<dim_v, T::tile_m>(dout, 0);
+        else
+          after_dv();
       };
       const auto after_scores = [&] {
-        if constexpr (needs_dp) t.template request_dot<dim_v>(dout, v, 0);
-        else after_dp();
+        if constexpr (needs_dp)
+          t.template request_dot<dim_v>(dout, v, 0);
+        else
+          after_dp();
       };
 
       if (tile.valid()) request_scores(tile);
@@ -179,8 +210,10 @@ template <class Spec, class Config> LUATTN_FN void dkdv_simt(const LuattnParams 
           t.template dot<dim_v>(s, dout, v, after_dp);
           put_tile(t, t.weights(1), s);
         }
-        if (tile.masked) grad_tile<true, Need::parameters>(t, p, site, head, q0, kv0, acc);
-        else grad_tile<false, Need::parameters>(t, p, site, head, q0, kv0, acc);
+        if (tile.masked)
+          grad_tile<true, Need::parameters>(t, p, site, head, q0, kv0, acc);
+        else
+          grad_tile<false, Need::parameters>(t, p, site, head, q0, kv0, acc);
         if constexpr (Need::dv) t.template accumulate_transposed<dim_v>(dv, t.weights(0), dout, after_dv);
         if constexpr (Need::dk) t.template accumulate_transposed<dim>(dk, t.weights(1), q, after_dk);
         tile = next;
@@ -188,15 +221,18 @@ template <class Spec, class Config> LUATTN_FN void dkdv_simt(const LuattnParams 
       if constexpr (Need::parameters) flush_block<Spec, T::threads>(p, site, head, acc);
     }
 
-    if constexpr (Need::dk) store_kv<Spec::has_key_mod, dim>(t, p, b, h_kv, kv0, dk, p.dk, p.dk_acc, Real(p.scale));
-    if constexpr (Need::dv) store_kv<Spec::has_value_mod, dim_v>(t, p, b, h_kv, kv0, dv, p.dv, p.dv_acc, Real(1));
+    if constexpr (Need::dk)
+      store_kv<Spec::has_key_mod, dim>(t, p, b, h_kv, kv0, dk, p.dk, p.dk_acc, Real(p.scale));
+    if constexpr (Need::dv)
+      store_kv<Spec::has_value_mod, dim_v>(t, p, b, h_kv, kv0, dv, p.dv, p.dv_acc, Real(1));
   }
 }
 
 template <class Spec, class Config>
-constexpr int dq_simt_blocks = simt_blocks<Config>(Config::tile_m * (Config::tile_n + Config::head_dim) / Config::threads, 0,
-                                                   int(sizeof(typename Spec::Head)));
+constexpr int dq_simt_blocks = simt_blocks<Config>(Config::tile_m *(Config::tile_n + Config::head_dim) /
+                                                       Config::threads,
+                                                   0, int(sizeof(typename Spec::Head)));
 template <class Spec, class Config>
-constexpr int dkdv_simt_blocks =
-    simt_blocks<Config>(Config::tile_n * (Config::tile_m + Config::head_dim + Config::head_dim_v) / Config::threads, 0,
-                        int(sizeof(typename Spec::Head) + sizeof(typename Spec::Acc)));
+constexpr int dkdv_simt_blocks = simt_blocks<Config>(
+    Config::tile_n *(Config::tile_m + Config::head_dim + Config::head_dim_v) / Config::threads, 0,
+    int(sizeof(typename Spec::Head) + sizeof(typename Spec::Acc)));

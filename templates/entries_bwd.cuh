@@ -2,9 +2,11 @@
 #pragma once
 #include "entries_fwd.cuh"
 
-extern "C" __global__ void __launch_bounds__(aux_threads) luattn_prepare(const __grid_constant__ LuattnParams p) {
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_prepare(const __grid_constant__ LuattnParams p) {
   aux_prepare<Spec, Config>(p);
 }
-extern "C" __global__ void __launch_bounds__(aux_threads) luattn_finish(const __grid_constant__ LuattnParams p) {
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_finish(const __grid_constant__ LuattnParams p) {
   aux_finish<Spec, Config>(p);
 }

@@ -1,19 +1,27 @@
-// fwd_simt.cuh: forward in f32 or f64 on the FMA units. Any architecture from 8.0 on; the correctness baseline on a GPU.
+// fwd_simt.cuh: forward in f32 or f64 on the FMA units, for any architecture from 8.0 on. The correctness
+// baseline on a GPU.
 //
-// Grid (ceil(q_len / tile_m), heads, batch). Config: elem float or double; head_dim, head_dim_v 1 .. 256; tile_m, tile_n
-// powers of two >= 16; threads a power of two, 32 .. 512, and threads / 16 <= min(tile_m, tile_n). `stages` is not read: there
-// are two. tile_m + tile_n >= 32 suffices for every head dim.
+// luattn_fwd: grid (ceil(q_len / tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
+//
+// Config: elem float or double; head_dim and head_dim_v 1 .. 256; tile_m and tile_n powers of two >= 16;
+// threads a power of two, 32 .. 512, with threads / 16 <= min(tile_m, tile_n). stages is not read: there are
+// two, and any tiles suffice for every head dim.
+//
 // Dynamic shared memory, with e = sizeof(elem):
 //     2 * 144 * (tile_m + tile_n) + e * tile_m * (tile_n + 16 / e)
-// Registers a thread keeps through the loop: tile_m * (tile_n + head_dim_v) / threads elements, and the row states.
-// Good tiles (256 threads): f32 64 x 64; f64 64 x 32 up to head_dim_v 128, 32 x 32 beyond.
+//
+// Elements that a thread keeps in registers through the loop: tile_m * (tile_n + head_dim_v) / threads, and
+// its row states.
+// Good tiles (threads): f32 64 x 64 (256; 128 up to head_dim_v 128 is faster and compiles slower). f64
+// 32 x 32 (128) up to head_dim_v 128, 32 x 32 (256) beyond.
 #pragma once
 #include "simt.cuh"
 
-// Scores of one tile in place of its dots, and which of them are kept. score() is only called where the mask keeps: a gather
-// at a masked position may lie outside its input.
+// Scores of one tile in place of its dots, and which of them are kept. score() is only called where the
+// mask keeps: a gather at a masked position may lie outside its input.
 template <bool Masked, class Spec, class Config>
-LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
+                          const typename Spec::Head &head,
                           const typename Spec::Row (&row)[Simt<Spec, Config>::rows], int q0, int kv0,
                           typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
                           KeepBits<Simt<Spec, Config>::cols> (&keep)[Simt<Spec, Config>::rows]) {
@@ -32,13 +40,16 @@ LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, co
         if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row[r], col, q, kv);
         keep[r].set(c, kept);
       }
-      if (kept) s[r][c] = Spec::score(p, site, head, row[r], col, s[r][c], q, kv);
-      else s[r][c] = Spec::mask_by_inf ? -infinity<Real>() : Real(0);
+      if (kept)
+        s[r][c] = Spec::score(p, site, head, row[r], col, s[r][c], q, kv);
+      else
+        s[r][c] = Spec::mask_by_inf ? -infinity<Real>() : Real(0);
     }
   }
 }
 
-template <class Spec, class Config> LUATTN_FN void fwd_simt(const LuattnParams &p) {
+template <class Spec, class Config>
+LUATTN_FN void fwd_simt(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
@@ -96,7 +107,9 @@ template <class Spec, class Config> LUATTN_FN void fwd_simt(const LuattnParams &
     __syncwarp();
 
     const Tile next = walk.next(p, site);
-    t.template accumulate<dim_v>(out, weights, v, [&] { if (next.valid()) request_scores(next); });
+    t.template accumulate<dim_v>(out, weights, v, [&] {
+      if (next.valid()) request_scores(next);
+    });
     tile = next;
   }
 
@@ -132,5 +145,7 @@ template <class Spec, class Config> LUATTN_FN void fwd_simt(const LuattnParams &
   }
 }
 
-template <class Config>
-constexpr int fwd_simt_blocks = simt_blocks<Config>(Config::tile_m * (Config::tile_n + Config::head_dim_v) / Config::threads);
+template <class Spec, class Config>
+constexpr int fwd_simt_blocks = simt_blocks<Config>(
+    Config::tile_m *(Config::tile_n + Config::head_dim_v) / Config::threads,
+    int(sizeof(typename Spec::State) + sizeof(typename Spec::Row)), int(sizeof(typename Spec::Head)));

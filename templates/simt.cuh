@@ -1,14 +1,17 @@
 // simt.cuh: tile products on the FMA units, for the simt family (f32, f64).
 //
 // Two products cover forward and backward:
-//     dot         S[m][n]   = sum over d of A[m][d] * B[n][d]        A, B: rows of two tensors
-//     accumulate  C[r][d]  += sum over k of W[r][k] * X[k][d]        W: a tile of weights in shared memory, or its transpose
-//                                                                    X: rows of a tensor
-// Their tensor operands stream through two stages of shared memory, so that a block needs the same shared memory at every
-// head dim: dot takes slices of d, accumulate slices of k. The stream runs across products: while the last slice of one
-// is at work, `after` asks for the first slice of the next.
 //
-// Threads: 16 lanes share a row (thread % 16), threads / 16 groups share the tile's rows.
+//     dot         S[m][n]  = sum over d of A[m][d] * B[n][d]      A, B: rows of two tensors
+//     accumulate  C[r][d] += sum over k of W[r][k] * X[k][d]      W: weights in shared memory, or their
+//     transpose;
+//                                                                 X: rows of a tensor
+//
+// Operands that are tensors stream through two stages of shared memory, so that a block needs the same shared
+// memory at every head dim: dot takes slices of d, accumulate slices of k. The stream runs on across
+// products: while the last slice of one is at work, `after` asks for the first slice of the next.
+//
+// Threads: 16 lanes share a row (thread % 16); threads / 16 groups share the rows of a tile.
 #pragma once
 #include "rows.cuh"
 #include "tensors.cuh"
@@ -17,14 +20,16 @@
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
 // Rows `first`.. of one (batch, head) of a tensor. Rows past `len` read as zero.
-template <class Real> struct Slab {
+template <class Real>
+struct Slab {
   const Real *data;
   i64 stride;
   int first, len;
   bool wide;  // 16-byte copies are allowed
 };
 
-template <class Real> LUATTN_FN Slab<Real> slab_of(const LuattnTensor &t, int b, int h, int first, int len) {
+template <class Real>
+LUATTN_FN Slab<Real> slab_of(const LuattnTensor &t, int b, int h, int first, int len) {
   Slab<Real> s;
   s.data = row_of<const Real>(t, b, h, 0);
   s.stride = t.seq;
@@ -35,70 +40,78 @@ template <class Real> LUATTN_FN Slab<Real> slab_of(const LuattnTensor &t, int b,
 }
 
 // Where `valid` is false nothing is read and zeros are written.
-template <int Bytes> LUATTN_FN void copy_async(u32 dst, const void *src, bool valid) {
+template <int Bytes>
+LUATTN_FN void copy_async(u32 dst, const void *src, bool valid) {
   const int size = valid ? Bytes : 0;
   if constexpr (Bytes == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(size) : "memory");
   else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(dst), "l"(src), "n"(Bytes), "r"(size) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(dst), "l"(src), "n"(Bytes), "r"(size)
+                 : "memory");
 }
 
-// Copies NumRows x NumCols elements, starting at (x.first + row, col), of a slab that is Width wide; Vec elements a copy.
-template <int Vec, class Real, int Threads, int NumRows, int NumCols, int Stride, int Width>
-LUATTN_FN void copy_vectors(Real *dst, const Slab<Real> &x, int row, int col) {
-  constexpr int per_row = NumCols / Vec;
-  const u32 base = u32(__cvta_generic_to_shared(dst));
-#pragma unroll 1
-  for (int i = int(threadIdx.x); i < NumRows * per_row; i += Threads) {
-    const int r = i / per_row, c = i % per_row * Vec, at = x.first + row + r;
-    const bool valid = at < x.len && col + c < Width;
-    copy_async<Vec * int(sizeof(Real))>(base + u32(r * Stride + c) * u32(sizeof(Real)),
-                                        x.data + (valid ? at * x.stride + col + c : 0), valid);
-  }
-}
+// Copies NumRows x NumCols elements, starting at (x.first + row, col), of a slab that is Width wide.
 template <class Real, int Threads, int NumRows, int NumCols, int Stride, int Width>
 LUATTN_FN void copy_rows(Real *dst, const Slab<Real> &x, int row, int col) {
-  constexpr int word = 16 / int(sizeof(Real));
-  if constexpr (Width % word == 0) {
-    if (x.wide) return copy_vectors<word, Real, Threads, NumRows, NumCols, Stride, Width>(dst, x, row, col);
+  constexpr int word = 16 / int(sizeof(Real)), words = (NumCols + word - 1) / word;
+  const u32 base = u32(__cvta_generic_to_shared(dst));
+#pragma unroll 1
+  for (int i = int(threadIdx.x); i < NumRows * words; i += Threads) {
+    const int r = i / words, c = i % words * word, at = x.first + row + r;
+    const Real *from = x.data + (at < x.len ? at * x.stride : 0) + col + c;
+    const u32 to = base + u32(r * Stride + c) * u32(sizeof(Real));
+    if (Width % word == 0 && x.wide) {
+      copy_async<16>(to, from, at < x.len && col + c < Width);
+    } else {
+#pragma unroll
+      for (int e = 0; e < word; ++e)
+        copy_async<int(sizeof(Real))>(to + u32(e * sizeof(Real)), from + e,
+                                      at < x.len && col + c + e < Width);
+    }
   }
-  copy_vectors<1, Real, Threads, NumRows, NumCols, Stride, Width>(dst, x, row, col);
 }
 
-template <int N, class Real> LUATTN_FN void read_vector(Real (&out)[N], const Real *shared) {
+template <int N, class Real>
+LUATTN_FN void read_vector(Real (&out)[N], const Real *shared) {
   Pack<Real, N> pack;
   pack.load(shared);
 #pragma unroll
   for (int i = 0; i < N; ++i) out[i] = pack[i];
 }
 
-// Slices of d in dot: of equal size, at most 128 bytes of a row, padded with zeros to whole 16-byte words. The stride in
-// shared memory is an odd number of such words, so that 8 rows lie in 8 different groups of banks.
-template <class Real, int D> struct DepthSlices {
+// Slices of d in dot: of equal size, at most 128 bytes of a row, padded with zeros to whole 16-byte words.
+// The stride in shared memory is an odd number of such words, so that 8 rows lie in 8 different groups of
+// banks.
+template <class Real, int D>
+struct DepthSlices {
   static constexpr int word = 16 / int(sizeof(Real)), most = 128 / int(sizeof(Real));
   static constexpr int count = (D + most - 1) / most;
   static constexpr int size = ((D + count - 1) / count + word - 1) / word * word;
   static constexpr int stride = (size / word | 1) * word;
 };
 
-// How 16 lanes share the D columns of an accumulator: vectors of `vec` adjacent columns, 16 * vec apart. The widest vectors
-// are taken that cost at most a quarter more columns than D needs.
-constexpr int columns_per_lane(int width, int vec) { return (width + 16 * vec - 1) / (16 * vec) * vec; }
-constexpr int widest_vector(int width, int vec) {
+// How 16 lanes share the D columns of an accumulator: vectors of `vec` adjacent columns, 16 * vec apart. The
+// widest vectors are taken that cost at most a quarter more columns than D needs.
+LUATTN_FN constexpr int columns_per_lane(int width, int vec) {
+  return (width + 16 * vec - 1) / (16 * vec) * vec;
+}
+LUATTN_FN constexpr int widest_vector(int width, int vec) {
   while (vec > 1 && columns_per_lane(width, vec) * 4 > columns_per_lane(width, 1) * 5) vec /= 2;
   return vec;
 }
-template <class Real, int D> struct LaneColumns {
+template <class Real, int D>
+struct LaneColumns {
   static constexpr int vec = widest_vector(D, 16 / int(sizeof(Real)));
   static constexpr int each = columns_per_lane(D, vec), padded = 16 * each;
 };
 
-constexpr int rows_that_fit(int rows, int row_size, int size) {
+LUATTN_FN constexpr int rows_that_fit(int rows, int row_size, int size) {
   while (rows * row_size > size) rows /= 2;
   return rows;
 }
 
-template <class Spec, class Config> struct Simt {
+template <class Spec, class Config>
+struct Simt {
   using Real = typename Spec::Real;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, threads = Config::threads;
   static constexpr int lanes = 16, groups = threads / lanes, word = 16 / int(sizeof(Real));
@@ -106,11 +119,13 @@ template <class Spec, class Config> struct Simt {
   static constexpr int stage_size = (tile_m + tile_n) * 144 / int(sizeof(Real));
   static constexpr int weight_stride = tile_n + word;
   static constexpr int weight_size = tile_m * weight_stride;
-  static_assert(same_type<Real, typename Config::Elem>::value, "simt computes in its storage type: float or double");
+  static_assert(same_type<Real, typename Config::Elem>::value,
+                "simt computes in its storage type: float or double");
   static_assert(threads % 32 == 0 && threads <= 512, "simt: threads are a multiple of 32, at most 512");
   static_assert((tile_m & (tile_m - 1)) == 0 && tile_m >= 16 && (tile_n & (tile_n - 1)) == 0 && tile_n >= 16,
                 "simt: tile_m and tile_n are powers of two, at least 16");
-  static_assert(rows >= 1 && rows_n >= 1 && (groups & (groups - 1)) == 0, "simt: every group of 16 threads needs a row");
+  static_assert(rows >= 1 && rows_n >= 1 && (groups & (groups - 1)) == 0,
+                "simt: every group of 16 threads needs a row");
 
   Real *shared;
   int fill, read, lane, group;
@@ -135,15 +150,18 @@ template <class Spec, class Config> struct Simt {
     fill ^= 1;
   }
 
-  template <int D> __device__ __forceinline__ void request_dot(const Slab<Real> &a, const Slab<Real> &b, int slice) const {
+  template <int D>
+  __device__ __forceinline__ void request_dot(const Slab<Real> &a, const Slab<Real> &b, int slice) const {
     using S = DepthSlices<Real, D>;
     copy_rows<Real, threads, tile_m, S::size, S::stride, D>(stage(fill), a, 0, slice * S::size);
-    copy_rows<Real, threads, tile_n, S::size, S::stride, D>(stage(fill) + tile_m * S::stride, b, 0, slice * S::size);
+    copy_rows<Real, threads, tile_n, S::size, S::stride, D>(stage(fill) + tile_m * S::stride, b, 0,
+                                                            slice * S::size);
   }
 
   // The first slice has been requested.
   template <int D, class After>
-  __device__ __forceinline__ void dot(Real (&s)[rows][cols], const Slab<Real> &a, const Slab<Real> &b, const After &after) {
+  __device__ __forceinline__ void dot(Real (&s)[rows][cols], const Slab<Real> &a, const Slab<Real> &b,
+                                      const After &after) {
     using S = DepthSlices<Real, D>;
 #pragma unroll
     for (int r = 0; r < rows; ++r)
@@ -152,9 +170,12 @@ template <class Spec, class Config> struct Simt {
 #pragma unroll 1
     for (int slice = 0; slice < S::count; ++slice) {
       arrive();
-      if (slice + 1 < S::count) request_dot<D>(a, b, slice + 1);
-      else after();
-      const Real *from_a = stage(read) + group * S::stride, *from_b = stage(read) + (tile_m + lane) * S::stride;
+      if (slice + 1 < S::count)
+        request_dot<D>(a, b, slice + 1);
+      else
+        after();
+      const Real *from_a = stage(read) + group * S::stride,
+                 *from_b = stage(read) + (tile_m + lane) * S::stride;
 #pragma unroll 1
       for (int d = 0; d < S::size; d += word) {
         Real x[rows][word], y[cols][word];
@@ -176,22 +197,25 @@ template <class Spec, class Config> struct Simt {
   template <int D, int Depth>
   static constexpr int slice_rows = rows_that_fit(Depth, LaneColumns<Real, D>::padded, stage_size);
 
-  template <int D, int Depth> __device__ __forceinline__ void request_rows(const Slab<Real> &x, int slice) const {
+  template <int D, int Depth>
+  __device__ __forceinline__ void request_rows(const Slab<Real> &x, int slice) const {
     constexpr int n = slice_rows<D, Depth>;
     copy_rows<Real, threads, n, D, LaneColumns<Real, D>::padded, D>(stage(fill), x, slice * n, 0);
   }
 
   // c[r] is row row_at(r) of W[tile_m][tile_n] * X. W is in shared memory, written by this warp.
   template <int D, class After>
-  __device__ __forceinline__ void accumulate(Real (&c)[rows][LaneColumns<Real, D>::each], const Real *w, const Slab<Real> &x,
-                                             const After &after) {
+  __device__ __forceinline__ void accumulate(Real (&c)[rows][LaneColumns<Real, D>::each], const Real *w,
+                                             const Slab<Real> &x, const After &after) {
     constexpr int n = slice_rows<D, tile_n>;
     static_assert(n >= word && n % word == 0, "simt: tile_m + tile_n is too small for this head dim");
 #pragma unroll 1
     for (int slice = 0; slice < tile_n / n; ++slice) {
       arrive();
-      if (slice + 1 < tile_n / n) request_rows<D, tile_n>(x, slice + 1);
-      else after();
+      if (slice + 1 < tile_n / n)
+        request_rows<D, tile_n>(x, slice + 1);
+      else
+        after();
       const Real *from_w = w + group * weight_stride + slice * n;
 #pragma unroll 1
       for (int k = 0; k < n; k += word) {
@@ -209,17 +233,21 @@ template <class Spec, class Config> struct Simt {
     }
   }
 
-  // c[r] is row group * rows_n + r of the transpose of W[tile_m][tile_n], times X. Every warp reads what all have written.
+  // c[r] is row group * rows_n + r of the transpose of W[tile_m][tile_n], times X. Every warp reads what all
+  // have written.
   template <int D, class After>
-  __device__ __forceinline__ void accumulate_transposed(Real (&c)[rows_n][LaneColumns<Real, D>::each], const Real *w,
-                                                        const Slab<Real> &x, const After &after) {
+  __device__ __forceinline__ void accumulate_transposed(Real (&c)[rows_n][LaneColumns<Real, D>::each],
+                                                        const Real *w, const Slab<Real> &x,
+                                                        const After &after) {
     constexpr int n = slice_rows<D, tile_m>, vec = rows_n < word ? rows_n : word;
     static_assert(n >= 1, "simt: tile_m + tile_n is too small for this head dim");
 #pragma unroll 1
     for (int slice = 0; slice < tile_m / n; ++slice) {
       arrive();
-      if (slice + 1 < tile_m / n) request_rows<D, tile_m>(x, slice + 1);
-      else after();
+      if (slice + 1 < tile_m / n)
+        request_rows<D, tile_m>(x, slice + 1);
+      else
+        after();
       const Real *from_w = w + slice * n * weight_stride + group * rows_n;
 #pragma unroll 2
       for (int k = 0; k < n; ++k) {
@@ -238,7 +266,8 @@ template <class Spec, class Config> struct Simt {
 
   // The thread's part of a row of the accumulator, times `factor`, to Width elements at `out`.
   template <int D>
-  __device__ __forceinline__ void store(Real *out, const Real (&c)[LaneColumns<Real, D>::each], Real factor, bool wide) const {
+  __device__ __forceinline__ void store(Real *out, const Real (&c)[LaneColumns<Real, D>::each], Real factor,
+                                        bool wide) const {
     using L = LaneColumns<Real, D>;
 #pragma unroll
     for (int j = 0; j < L::each; j += L::vec) {
@@ -256,9 +285,10 @@ template <class Spec, class Config> struct Simt {
     }
   }
 
-private:
+ private:
   template <int D, int Rows>
-  __device__ __forceinline__ void add_outer(Real (&c)[Rows][LaneColumns<Real, D>::each], const Real (&f)[Rows], int k) const {
+  __device__ __forceinline__ void add_outer(Real (&c)[Rows][LaneColumns<Real, D>::each],
+                                            const Real (&f)[Rows], int k) const {
     using L = LaneColumns<Real, D>;
     const Real *from_x = stage(read) + k * L::padded + lane * L::vec;
 #pragma unroll
@@ -273,14 +303,16 @@ private:
   }
 };
 
-// For __launch_bounds__: blocks that shall fit a multiprocessor by their registers, where `elements` are the score tiles and
-// accumulators a thread holds. Left alone, ptxas takes all 255 registers to move loads far ahead, and 8 warps are then all
+// For __launch_bounds__: blocks that shall fit a multiprocessor by their registers. `elements` are the score
+// tiles and accumulators that a thread holds, `row_bytes` its hoisted numbers of one row, `bytes` those of
+// the block. Left alone, ptxas takes all 255 registers to move loads far ahead, and 8 warps are then all
 // there is to hide the latency of the rest; held too tight, it spills.
-template <class Config> constexpr int simt_blocks(int elements) {
-  const int size = int(sizeof(typename Config::Elem)), groups = Config::threads / 16;
-  const int fragments = Config::tile_m / groups + Config::tile_n / 16;
-  const int registers = elements * size / 4 + fragments * 4 + (size == 8 ? 48 : 32);
-  const int bound = registers <= 128 ? 128 : registers <= 168 ? 168 : 255;
+template <class Config>
+LUATTN_FN constexpr int simt_blocks(int elements, int row_bytes, int bytes) {
+  const int size = int(sizeof(typename Config::Elem)), rows = Config::tile_m * 16 / Config::threads;
+  const int fragments = (rows + Config::tile_n / 16) * 16, addresses = size == 8 ? 48 : 38;
+  const int registers = (elements * size + fragments + rows * row_bytes + bytes) / 4 + addresses;
+  const int bound = registers <= 124 ? 128 : registers <= 172 ? 168 : 255;
   const int blocks = 65536 / (bound * Config::threads);
   return blocks > 1 ? blocks : 1;
 }

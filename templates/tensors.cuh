@@ -3,23 +3,29 @@
 #include "base.cuh"
 #include "params.h"
 
-template <class Elem> LUATTN_FN Elem *row_of(const LuattnTensor &t, int b, int h, int position) {
+template <class Elem>
+LUATTN_FN Elem *row_of(const LuattnTensor &t, int b, int h, int position) {
   return static_cast<Elem *>(t.data) + b * t.batch + h * t.head + position * t.seq;
 }
 // The same in a workspace array [batch][heads][len][Width].
-template <int Width, class Real> LUATTN_FN Real *acc_row(void *acc, int heads, int len, int b, int h, int position) {
+template <int Width, class Real>
+LUATTN_FN Real *acc_row(void *acc, int heads, int len, int b, int h, int position) {
   return static_cast<Real *>(acc) + ((i64(b) * heads + h) * len + position) * Width;
 }
-template <class Elem> LUATTN_FN bool allows_16_bytes(const LuattnTensor &t) {
+template <class Elem>
+LUATTN_FN bool allows_16_bytes(const LuattnTensor &t) {
   const u64 strides = u64(t.batch) | u64(t.head) | u64(t.seq);
   return ((u64(t.data) | strides * sizeof(Elem)) & 15) == 0;
 }
 LUATTN_FN bool allows_16_bytes(const void *p) { return (u64(p) & 15) == 0; }
 
 // N elements, in accesses of 16 bytes where N elements are that many.
-template <class T, int N> struct Pack {
+template <class T, int N>
+struct Pack {
   static constexpr int each = N * sizeof(T) < 16 ? N : 16 / int(sizeof(T));
-  struct alignas(sizeof(T) * each) Part { T x[each]; };
+  struct alignas(sizeof(T) * each) Part {
+    T x[each];
+  };
   Part part[N / each];
   __device__ __forceinline__ T &operator[](int i) { return part[i / each].x[i % each]; }
   __device__ __forceinline__ void load(const T *p) {
@@ -34,7 +40,8 @@ template <class T, int N> struct Pack {
 
 // How an accumulator of a head, q_len x Dim, is ordered: row by row. dq_acc.cuh has another order.
 struct PlainRows {
-  template <int Dim, int N, class Real> LUATTN_FN void load(Pack<Real, N> &x, const Real *head, int, int row, int d) {
+  template <int Dim, int N, class Real>
+  LUATTN_FN void load(Pack<Real, N> &x, const Real *head, int, int row, int d) {
     x.load(head + i64(row) * Dim + d);
   }
 };

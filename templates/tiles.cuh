@@ -1,20 +1,21 @@
 // tiles.cuh: which tiles a block visits. Shared by every kernel family.
 //
-// A tile is TileM rows x TileN columns of the score matrix of one (b, h). KvTiles walks the kv tiles of one q tile (forward,
-// dq), QTiles the q tiles of one kv tile (dk, dv). Both go upwards and skip what the mask leaves empty, so a kernel that
-// prefetches asks for the next tile before it works on the current one:
+// A tile is TileM rows x TileN columns of the score matrix of one (b, h). KvTiles walks the kv tiles of one q
+// tile (forward, dq), QTiles the q tiles of one kv tile (dk, dv). Both go upwards and skip what the mask
+// leaves empty, so a kernel that prefetches asks for the next tile before it works on the current one:
 //
 //     KvTiles<Spec, TileM, TileN> walk(p, site, q_tile);
 //     for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) ...
 //
-// The walk is the same in every thread of a block. `site.h` is the query head: a mask may differ between the query heads of
-// one kv head.
+// The walk is the same in every thread of a block. `site.h` is the query head: a mask may differ between the
+// query heads of one kv head.
 #pragma once
 #include "contract.cuh"
 
 struct Tile {
   int index;    // position / TileN (KvTiles) or position / TileM (QTiles); -1 past the last
-  bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as far as the walk promises below
+  bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as far as the walk
+                // promises below
   __device__ __forceinline__ bool valid() const { return index >= 0; }
 };
 
@@ -24,14 +25,18 @@ LUATTN_FN Range tiles_of(Range positions, int len, int tile) {
   return lo < hi ? Range{lo / tile, ceil_div(hi, tile)} : Range{0, 0};
 }
 
-template <class Spec> LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
-  if constexpr (Spec::has_mask) return Spec::tile_class(p, s, q0, q1, kv0, kv1);
-  else return TILE_FULL;
+template <class Spec>
+LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+  if constexpr (Spec::has_mask)
+    return Spec::tile_class(p, s, q0, q1, kv0, kv1);
+  else
+    return TILE_FULL;
 }
 
-// Unmasked means: every row below q_len keeps all TileN columns. Rows at or past q_len do not make a tile masked, because
-// they only ever influence themselves and are not stored.
-template <class Spec, int TileM, int TileN> struct KvTiles {
+// Unmasked means: every row below q_len keeps all TileN columns. Rows at or past q_len do not make a tile
+// masked, because they only ever influence themselves and are not stored.
+template <class Spec, int TileM, int TileN>
+struct KvTiles {
   int q0, q1;
   Range todo;
 
@@ -52,9 +57,11 @@ template <class Spec, int TileM, int TileN> struct KvTiles {
   }
 };
 
-// Unmasked means: all TileM x TileN pairs are kept and inside both lengths. Here a row past q_len would be summed into dk
-// and dv, and a column past kv_len into the gradients of inputs, so either makes the tile masked.
-template <class Spec, int TileM, int TileN> struct QTiles {
+// Unmasked means: all TileM x TileN pairs are kept and inside both lengths. Here a row past q_len would be
+// summed into dk and dv, and a column past kv_len into the gradients of inputs, so either makes the tile
+// masked.
+template <class Spec, int TileM, int TileN>
+struct QTiles {
   int kv0, kv1;
   bool ragged;
   Range todo;
