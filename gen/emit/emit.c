@@ -180,7 +180,7 @@ static void section(writer *w, const char *title) { text_add(&w->out, "\n// %s\n
 static void write_spec(writer *w) {
   const traced_spec *t = traced(w);
   text_add(&w->out, "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract.cuh.\n", t->name,
-           t->file);
+           writer_file(w));
   text_add(&w->out, "#pragma once\n#include \"config.cuh\"\n#include \"contract.cuh\"\n#include \"math.cuh\"\n"
                     "#include \"input.cuh\"\n#include \"stats.cuh\"\n\nstruct Spec {\n");
   w->out.indent++;

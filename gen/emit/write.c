@@ -118,13 +118,13 @@ static void add_spelling(writer *w, const char *spelling, const ir_node *n) {
   }
 }
 
-static const char *base_name(const char *path) {
-  const char *slash = strrchr(path, '/');
+const char *writer_file(const writer *w) {
+  const char *path = w->f->spec->traced.file, *slash = strrchr(path, '/');
   return slash != NULL ? slash + 1 : path;
 }
 
 void writer_line_end(writer *w, const ir_node *n) {
-  if (n->line > 0) text_add(&w->out, ";  // %s:%u\n", base_name(w->f->spec->traced.file), n->line);
+  if (n->line > 0) text_add(&w->out, ";  // %s:%u\n", writer_file(w), n->line);
   else text_add(&w->out, ";\n");
 }
 

@@ -55,6 +55,7 @@ void body_return(writer *w, ir_ref r);
 bool writer_in_slot(const writer *w, ir_ref r);
 const char *writer_input_type(const writer *w, uint32_t input); /* as stored: "bf16_t" */
 const char *writer_type(const writer *w, ir_ref r);              /* "Real", "int", "bool" */
+const char *writer_file(const writer *w); /* the spec's, without its folder: where it lies must not change the text */
 void writer_line_end(writer *w, const ir_node *n); /* `;`, and the line of the spec */
 const char *writer_format(writer *w, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* never NULL */
 

@@ -1,0 +1,230 @@
+/* emit_test.c: golden spec.cuh for three examples, and the choices that the contract leaves to the generator.
+ * LUATTN_UPDATE_GOLDEN=1 rewrites the golden files. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "luattn/compiler.h"
+
+static const luattn_target target = {.struct_size = sizeof target, .pass = LUATTN_BACKWARD, .dtype = LUATTN_BF16,
+                                     .head_dim = 128, .arch = 80, .cache_dir = ""};
+
+static char *emit_file(const char *path, const luattn_target *t, const char *stage) {
+  luattn_spec *spec;
+  luattn_error err;
+  char *text = NULL;
+  luattn_status status = luattn_spec_load(path, NULL, &spec, &err);
+  if (status == LUATTN_OK) {
+    status = luattn_emit(spec, t, stage, &text, &err);
+    luattn_spec_free(spec);
+  }
+  if (status != LUATTN_OK) fail_msg("%s: %s", path, err.message);
+  return text;
+}
+
+static char *emit_text(const char *source, const char *stage) {
+  luattn_spec *spec;
+  luattn_error err;
+  char *text = NULL;
+  luattn_status status = luattn_spec_load_text("spec.lua", source, strlen(source), NULL, &spec, &err);
+  if (status == LUATTN_OK) {
+    status = luattn_emit(spec, &target, stage, &text, &err);
+    luattn_spec_free(spec);
+  }
+  if (status != LUATTN_OK) fail_msg("%s", err.message);
+  return text;
+}
+
+static char *read_file(const char *path) {
+  FILE *f = fopen(path, "rb");
+  if (f == NULL) return NULL;
+  char *text = calloc(1, 1 << 20);
+  assert_non_null(text);
+  assert_true(fread(text, 1, (1 << 20) - 1, f) > 0);
+  fclose(f);
+  return text;
+}
+
+static void golden(const char *name) {
+  char example[512], path[512];
+  snprintf(example, sizeof example, "%s/%s.lua", EXAMPLES, name);
+  snprintf(path, sizeof path, "%s/golden/%s.cuh", HERE, name);
+  char *text = emit_file(example, &target, "spec");
+  const char *update = getenv("LUATTN_UPDATE_GOLDEN");
+  if (update != NULL && strcmp(update, "1") == 0) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+  }
+  char *expected = read_file(path);
+  if (expected == NULL) fail_msg("%s is missing; run with LUATTN_UPDATE_GOLDEN=1", path);
+  assert_string_equal(text, expected);
+  free(expected);
+  luattn_text_free(text);
+}
+
+static void test_golden(void **state) {
+  (void)state;
+  golden("causal");
+  golden("alibi");
+  golden("gemma2");
+}
+
+/* The folder of a spec must not reach the cache key. */
+static void test_path_does_not_matter(void **state) {
+  (void)state;
+  char *a = emit_file(EXAMPLES "/causal.lua", &target, "spec"), *b = emit_file(EXAMPLES "/../examples/causal.lua", &target, "spec");
+  assert_string_equal(a, b);
+  luattn_text_free(a);
+  luattn_text_free(b);
+}
+
+static void check(const char *source, const char *const *has, const char *const *has_not) {
+  char *text = emit_text(source, "spec");
+  for (; has != NULL && *has != NULL; has++)
+    if (strstr(text, *has) == NULL) fail_msg("'%s' is not in\n%s", *has, text);
+  for (; has_not != NULL && *has_not != NULL; has_not++)
+    if (strstr(text, *has_not) != NULL) fail_msg("'%s' is in\n%s", *has_not, text);
+  luattn_text_free(text);
+}
+#define LIST(...) (const char *const[]){__VA_ARGS__, NULL}
+
+/* A plain softmax keeps the dot product; so does one whose score_mod adds to it; any other score_mod does not. */
+static void test_unit_of_the_score(void **state) {
+  (void)state;
+  const char *divided = "A score is handed on divided by the scale";
+  check("return attention { name = 'a' }", LIST(divided, "return dot;"), NULL);
+  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end }", LIST(divided), NULL);
+  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return 2 * s end }", NULL, LIST(divided));
+  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return s + floor(s) end }", NULL, LIST(divided));
+}
+
+static void test_softmax_choices(void **state) {
+  (void)state;
+  check("return attention { name = 'a' }",
+        LIST("num_reductions = 2;", "prob_term = 1;", "mask_by_inf = true;", "has_rescale = true;",
+             "i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED"), NULL);
+}
+
+/* A sum that is read within the step cannot wait for the end. */
+static void test_sum_in_use_is_not_deferred(void **state) {
+  (void)state;
+  check("return attention { name = 'a', online_func = { name = 'f', online_rowscales = { c = 0 },\n"
+        "  online_fwd = function(scores, r, b, h, q) return scores, { c = max(r.c, reduce_sum(abs(scores))) } end } }",
+        LIST("REDUCE_SUM"), LIST("REDUCE_SUM_DEFERRED"));
+}
+
+/* A factor that may be zero or negative makes NaN or +inf of -inf. */
+static void test_mask_by_inf_is_refused(void **state) {
+  (void)state;
+  check("return attention { name = 'a', online_func = identity }", LIST("mask_by_inf = false;"), NULL);
+  check("return attention { name = 'a', scalars = { beta = 1 }, online_func = { name = 'f',\n"
+        "  online_fwd = function(scores, r, b, h, q) return exp(scores * beta) end } }", LIST("mask_by_inf = false;"), NULL);
+  check("return attention { name = 'a', online_func = sigmoid_attention }", LIST("mask_by_inf = true;"), NULL);
+}
+
+/* What is fixed for a head, a row or a column is not computed for an element. */
+static void test_hoisting(void **state) {
+  (void)state;
+  const char *source =
+    "return attention { name = 'a', inputs = { u = { axes = {'q'} }, w = { axes = {'kv'} }, z = { axes = {'h'} } },\n"
+    "  score_mod = function(s, b, h, q, kv) return s * tanh(z[h]) + exp(u[q]) * s + sin(w[kv]) * s end }";
+  char *text = emit_text(source, "spec");
+  const char *score = strstr(text, "Real score("), *end = strstr(score, "bool keep(");
+  assert_true(score != NULL && end != NULL);
+  const char *const moved[] = {"op_tanh", "op_exp", "op_sin", "load_input"};
+  for (int i = 0; i < 4; i++) {
+    const char *at = strstr(text, moved[i]);
+    assert_true(at != NULL && at < score); /* in head, row or col */
+    at = strstr(score, moved[i]);
+    assert_true(at == NULL || at > end);
+  }
+  luattn_text_free(text);
+}
+
+/* Distances are subtracted before they are multiplied: see fold.c. */
+static void test_distance_is_not_distributed(void **state) {
+  (void)state;
+  check("return attention { name = 'a', inputs = { z = { axes = {'h'} } },\n"
+        "  score_mod = function(s, b, h, q, kv) return s + z[h] * (kv - q) end }",
+        LIST("col.kv_idx_0 - row.q_idx_0"), NULL);
+}
+
+static void test_stages(void **state) {
+  (void)state;
+  const char *const stages[] = {"ir", "grad", "mask", "plan", "spec", "config"};
+  for (int i = 0; i < 6; i++) {
+    char *text = emit_file(EXAMPLES "/gemma2.lua", &target, stages[i]);
+    assert_true(strlen(text) > 20);
+    luattn_text_free(text);
+  }
+  luattn_spec *spec;
+  luattn_error err;
+  char *text;
+  assert_int_equal(luattn_spec_load(EXAMPLES "/gemma2.lua", NULL, &spec, &err), LUATTN_OK);
+  assert_int_equal(luattn_emit(spec, &target, "sass", &text, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "'sass'"));
+  luattn_spec_free(spec);
+}
+
+/* ---- out of memory: every allocation of loading and emitting fails once ---- */
+
+typedef struct budget { long left; } budget;
+
+static void *limited(void *user, void *ptr, size_t old_size, size_t new_size) {
+  budget *b = user;
+  (void)old_size;
+  if (new_size == 0) {
+    free(ptr);
+    return NULL;
+  }
+  return b->left-- > 0 ? realloc(ptr, new_size) : NULL;
+}
+
+static void test_out_of_memory(void **state) {
+  (void)state;
+  char *source = read_file(EXAMPLES "/gemma2.lua");
+  const char *const stages[] = {"spec", "plan", "grad"};
+  for (int i = 0; i < 3; i++) {
+    long n = 0;
+    for (luattn_status status = LUATTN_NO_MEMORY; status != LUATTN_OK; n++) {
+      budget b = {n};
+      const luattn_allocator allocator = {limited, &b};
+      luattn_spec *spec = NULL;
+      luattn_error err;
+      char *text = NULL;
+      status = luattn_spec_load_text("gemma2.lua", source, strlen(source), &allocator, &spec, &err);
+      if (status == LUATTN_OK) status = luattn_emit(spec, &target, stages[i], &text, &err);
+      if (status != LUATTN_OK && status != LUATTN_NO_MEMORY) fail_msg("allocation %ld: %s", n, err.message);
+      luattn_text_free(text);
+      luattn_spec_free(spec);
+      assert_true(n < 100000);
+    }
+    assert_true(n > 3);
+  }
+  free(source);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_golden),
+    cmocka_unit_test(test_path_does_not_matter),
+    cmocka_unit_test(test_unit_of_the_score),
+    cmocka_unit_test(test_softmax_choices),
+    cmocka_unit_test(test_sum_in_use_is_not_deferred),
+    cmocka_unit_test(test_mask_by_inf_is_refused),
+    cmocka_unit_test(test_hoisting),
+    cmocka_unit_test(test_distance_is_not_distributed),
+    cmocka_unit_test(test_stages),
+    cmocka_unit_test(test_out_of_memory),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,225 @@
+// spec.cuh: the spec 'gemma2', written by luattn from gemma2.lua. The names are those of contract.cuh.
+#pragma once
+#include "config.cuh"
+#include "contract.cuh"
+#include "math.cuh"
+#include "input.cuh"
+#include "stats.cuh"
+
+struct Spec {
+  using Real = float;
+  struct Head {  // the same for all of one (b, h)
+    Real cap_0;
+    Real mul_1;
+    Real mul_2;
+    Real mul_3;
+    Real mul_4;
+  };
+  struct Row {};
+  struct Col {};
+  struct State { Real x[2]; };
+  struct BwdRow { Real x[2]; };
+  struct Acc { Real x[1]; };
+
+  // What a kernel has to know.
+  static constexpr bool has_mask = true;
+  static constexpr bool has_lse = true;
+  static constexpr bool has_rescale = true;
+  static constexpr bool mask_by_inf = true;
+  static constexpr bool has_query_mod = false;
+  static constexpr bool has_key_mod = false;
+  static constexpr bool has_value_mod = false;
+  static constexpr int num_saved = 0;
+  static constexpr int num_stats = 0;
+  static constexpr int num_reductions = 2;
+  static constexpr int num_state = 2;
+  static constexpr int num_bwd_rows = 2;
+  static constexpr int num_acc = 1;
+  static constexpr int prob_term = 1;
+  static constexpr __device__ int reduction(int i) { return i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED : REDUCE_SUM; }
+  static constexpr __device__ bool state_deferred(int i) { return i == 0 ? true : i == 1 ? false : false; }
+  static constexpr __device__ int stat_input(int i) { return 0; }
+  static constexpr __device__ int stat_axis(int i) { return 0; }
+  static constexpr __device__ int stat_block(int i) { return 1; }
+
+  // Computed once per head, per row and per column.
+  LUATTN_FN Head head(const LuattnParams &p, const Site &s) {
+    const Real t1 = op_div(Real(1), Real(p.scalar[0]));  // gemma2.lua:9
+    const Real t2 = Real(p.scale) * t1;  // gemma2.lua:9
+    const Real t3 = Real(p.scalar[0]) * Real(1.4426950408889634);  // gemma2.lua:6
+    const Real t4 = Real(p.scalar[0]) * t1;  // gemma2.lua:9
+    const Real t5 = Real(p.scalar[0]) * t2;  // gemma2.lua:9
+    const Real t6 = t1 * t5;  // gemma2.lua:9
+    Head made;
+    made.cap_0 = Real(p.scalar[0]);
+    made.mul_1 = t2;
+    made.mul_2 = t3;
+    made.mul_3 = t4;
+    made.mul_4 = t6;
+    return made;
+  }
+  LUATTN_FN Row row(const LuattnParams &p, const Site &s, const Head &head, int q) {
+    return {};
+  }
+  LUATTN_FN Col col(const LuattnParams &p, const Site &s, const Head &head, int kv) {
+    return {};
+  }
+
+  // Elements.
+  LUATTN_FN Real score(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, Real dot, int q, int kv) {
+    const Real t1 = dot * head.mul_1;  // gemma2.lua:9
+    const Real t2 = op_tanh(t1);  // gemma2.lua:9
+    const Real t3 = head.cap_0 * t2;  // gemma2.lua:9
+    return t3;
+  }
+  LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, int q, int kv) {
+    const bool t1 = kv <= q;  // gemma2.lua:10
+    const int t2 = kv + 4095;  // gemma2.lua:10
+    const bool t3 = q <= t2;  // gemma2.lua:10
+    const bool t4 = t1 && t3;  // gemma2.lua:10
+    return t4;
+  }
+
+  // Online function.
+  LUATTN_FN State init(const LuattnParams &p, const Site &s, const Head &head, const Row &row) {
+    State made;
+    made.x[0] = Real(0);
+    made.x[1] = Real(-1e+37);
+    return made;
+  }
+  template <int K>
+  LUATTN_FN Real term(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red, Real score) {
+    if constexpr (K == 0) {
+      return score;
+    } else if constexpr (K == 1) {
+      const Real t1 = op_max(old.x[1], red[0]);  // gemma2.lua:6
+      const Real t2 = t1 * Real(-1.4426950408889634);  // gemma2.lua:6
+      const Real t3 = score * Real(1.4426950408889634);  // gemma2.lua:6
+      const Real t4 = t2 + t3;  // gemma2.lua:6
+      const Real t5 = op_exp2(t4);  // gemma2.lua:6
+      return t5;
+    }
+  }
+  LUATTN_FN Real prob(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red, Real score) {
+    const Real t1 = op_max(old.x[1], red[0]);  // gemma2.lua:6
+    const Real t2 = t1 * Real(-1.4426950408889634);  // gemma2.lua:6
+    const Real t3 = score * Real(1.4426950408889634);  // gemma2.lua:6
+    const Real t4 = t2 + t3;  // gemma2.lua:6
+    const Real t5 = op_exp2(t4);  // gemma2.lua:6
+    return t5;
+  }
+  LUATTN_FN Real rescale(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red) {
+    const Real t1 = op_max(old.x[1], red[0]);  // gemma2.lua:6
+    const Real t2 = old.x[1] - t1;  // gemma2.lua:6
+    const Real t3 = t2 * Real(1.4426950408889634);  // gemma2.lua:6
+    const Real t4 = op_exp2(t3);  // gemma2.lua:6
+    return t4;
+  }
+  LUATTN_FN State next(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red) {
+    const Real t1 = op_max(old.x[1], red[0]);  // gemma2.lua:6
+    const Real t2 = old.x[1] - t1;  // gemma2.lua:6
+    const Real t3 = t2 * Real(1.4426950408889634);  // gemma2.lua:6
+    const Real t4 = op_exp2(t3);  // gemma2.lua:6
+    const Real t5 = old.x[0] * t4;  // gemma2.lua:6
+    const Real t6 = red[1] + t5;  // gemma2.lua:6
+    State made;
+    made.x[0] = t6;
+    made.x[1] = t1;
+    return made;
+  }
+  LUATTN_FN Real out_scale(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
+    const bool t1 = Real(0) < state.x[0];  // gemma2.lua:6
+    const Real t2 = op_div(Real(1), state.x[0]);  // gemma2.lua:6
+    const Real t3 = t1 ? t2 : Real(0);  // gemma2.lua:6
+    return t3;
+  }
+  LUATTN_FN Real lse(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
+    const Real t1 = op_log(state.x[0]);  // gemma2.lua:6
+    const Real t2 = state.x[1] + t1;  // gemma2.lua:6
+    return t2;
+  }
+  LUATTN_FN void save(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state, Real *out) {
+  }
+
+  // Backward.
+  LUATTN_FN BwdRow prepare(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc) {
+    const Real t1 = delta - dlse;
+    const Real t2 = lse * Real(-1.4426950408889634);  // gemma2.lua:6
+    BwdRow made;
+    made.x[0] = t1;
+    made.x[1] = t2;
+    return made;
+  }
+  template <bool with_inputs>
+  LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, int kv, Real &prob, Real &ds, Acc &acc) {
+    const Real t1 = dot * head.mul_1;  // gemma2.lua:9
+    const Real t2 = op_tanh(t1);  // gemma2.lua:9
+    const Real t3 = t2 * head.mul_2;  // gemma2.lua:6
+    const Real t4 = t2 * t2;  // gemma2.lua:9
+    const Real t5 = Real(1) - t4;  // gemma2.lua:9
+    const Real t6 = bwd.x[1] + t3;  // gemma2.lua:6
+    const Real t7 = op_exp2(t6);  // gemma2.lua:6
+    const Real t8 = dp - bwd.x[0];
+    const Real t9 = t7 * t8;
+    const Real t10 = t5 * t9;  // gemma2.lua:9
+    const Real t11 = head.mul_3 * t10;  // gemma2.lua:9
+    prob = t7;
+    ds = t11;
+    if constexpr (with_inputs) {
+      const Real t12 = t2 * t9;  // gemma2.lua:9
+      const Real t13 = dot * t10;  // gemma2.lua:9
+      const Real t14 = head.mul_4 * t13;  // gemma2.lua:9
+      const Real t15 = t12 - t14;  // gemma2.lua:9
+      acc.x[0] += t15;
+    }
+  }
+  LUATTN_FN void flush(const LuattnParams &p, const Site &s, const Head &head, const Acc &acc) {
+    if (acc.x[0] != Real(0)) add_scalar_grad(p, 0, acc.x[0]);  // cap
+  }
+
+  // Elements of q, k and v.
+  LUATTN_FN Real query_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {
+    return x;
+  }
+  LUATTN_FN Real query_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d, Acc &acc) {
+    return g;
+  }
+  LUATTN_FN Real key_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {
+    return x;
+  }
+  LUATTN_FN Real key_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d, Acc &acc) {
+    return g;
+  }
+  LUATTN_FN Real value_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {
+    return x;
+  }
+  LUATTN_FN Real value_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d, Acc &acc) {
+    return g;
+  }
+
+  // Tiles.
+  LUATTN_FN TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+    const tri b1 = ivi_le(ivi_make(kv0, kv1), ivi_make(q0, q1));  // gemma2.lua:10
+    const ivi b2 = ivi_add(ivi_make(kv0, kv1), ivi_point(4095));  // gemma2.lua:10
+    const tri b3 = ivi_le(ivi_make(q0, q1), b2);  // gemma2.lua:10
+    const tri b4 = tri_and(b1, b3);  // gemma2.lua:10
+    return !b4.can_be_true ? TILE_EMPTY : b4.can_be_false ? TILE_PARTIAL : TILE_FULL;
+  }
+  LUATTN_FN Range kv_range(const LuattnParams &p, const Site &s, int q0, int q1) {
+    const int t1 = q1 + 1;
+    const int t2 = q0 - 4095;
+    return clip_range(t2, t1, s.kv_len);
+  }
+  LUATTN_FN Range q_range(const LuattnParams &p, const Site &s, int kv0, int kv1) {
+    const int t1 = kv1 + 4096;
+    return clip_range(kv0, t1, s.q_len);
+  }
+};

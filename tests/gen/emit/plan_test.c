@@ -1,0 +1,170 @@
+/* plan_test.c: families, tiles, and the answers to targets that cannot be. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "gen/plan/plan.h"
+#include "luattn/compiler.h"
+
+static luattn_spec *spec;
+static const int archs[] = {80, 86, 87, 89, 90, 100, 103, 120};
+
+static int open_spec(void **state) {
+  (void)state;
+  luattn_error err;
+  static const char source[] = "return attention { name = 'a', block_mask = function(b, h, q, kv) return kv <= q end }";
+  return luattn_spec_load_text("a.lua", source, sizeof source - 1, NULL, &spec, &err) == LUATTN_OK ? 0 : -1;
+}
+
+static int close_spec(void **state) {
+  (void)state;
+  luattn_spec_free(spec);
+  return 0;
+}
+
+static luattn_target target_of(luattn_pass pass, luattn_dtype dtype, int dim, int dim_v, int arch) {
+  return (luattn_target){.struct_size = sizeof(luattn_target), .pass = pass, .dtype = dtype, .head_dim = dim, .head_dim_v = dim_v,
+                         .arch = arch, .cache_dir = ""};
+}
+
+/* Every choice of every table can be run by its family and fits; and there is always one. */
+static void test_every_plan_fits(void **state) {
+  (void)state;
+  static const int dims[] = {1, 8, 40, 64, 72, 96, 128, 136, 192, 256};
+  for (size_t a = 0; a < sizeof archs / sizeof archs[0]; a++)
+    for (int pass = 0; pass < 2; pass++)
+      for (int dtype = 0; dtype < 4; dtype++)
+        for (size_t d = 0; d < 10; d++)
+          for (size_t dv = 0; dv < 10; dv++) {
+            luattn_target t = target_of((luattn_pass)pass, (luattn_dtype)dtype, dims[d], dims[dv], archs[a]);
+            const bool half = dtype == LUATTN_BF16 || dtype == LUATTN_F16;
+            if (half && (dims[d] % 8 != 0 || dims[dv] % 8 != 0)) continue;
+            arena *mem = arena_open(NULL);
+            luattn_error err;
+            plan p;
+            if (plan_choose(mem, spec, &t, &p, &err) != LUATTN_OK) fail_msg("%s", err.message);
+            assert_int_equal(p.family, half ? LUATTN_SM80 : LUATTN_SIMT);
+            int rank = 0;
+            do {
+              if (tiles_check(&p, &err) != LUATTN_OK) fail_msg("rank %d: %s", rank, err.message);
+              if (plan_entries(mem, &p, spec, 0, 8, 0, &err) != LUATTN_OK) fail_msg("rank %d: %s", rank, err.message);
+              assert_true(p.num_entries > 0);
+            } while (plan_alternative(mem, spec, &t, ++rank, &p));
+            arena_close(mem);
+          }
+}
+
+static void refused(const luattn_target *t, luattn_status status, const char *part) {
+  arena *a = arena_open(NULL);
+  plan p;
+  luattn_error err;
+  assert_int_equal(plan_choose(a, spec, t, &p, &err), status);
+  if (strstr(err.message, part) == NULL) fail_msg("'%s' is not in: %s", part, err.message);
+  arena_close(a);
+}
+
+static void test_impossible_targets(void **state) {
+  (void)state;
+  luattn_target t = target_of(LUATTN_FORWARD, LUATTN_BF16, 100, 64, 80);
+  refused(&t, LUATTN_UNSUPPORTED, "head_dim: is 100");
+  t = target_of(LUATTN_FORWARD, LUATTN_F16, 64, 100, 80);
+  refused(&t, LUATTN_UNSUPPORTED, "head_dim_v: is 100");
+  t = target_of(LUATTN_FORWARD, LUATTN_F32, 257, 0, 80);
+  refused(&t, LUATTN_INVALID, "head_dim: is 257");
+  t = target_of(LUATTN_FORWARD, LUATTN_F32, 64, 0, 75);
+  refused(&t, LUATTN_UNSUPPORTED, "sm_75");
+  t = target_of(LUATTN_FORWARD, LUATTN_F32, 64, 0, 90);
+  t.family = 1 + LUATTN_SM90;
+  refused(&t, LUATTN_UNSUPPORTED, "sm90");
+  t.family = 1 + LUATTN_SM80;
+  refused(&t, LUATTN_UNSUPPORTED, "sm80 does not run f32");
+}
+
+static void test_forced_tiles(void **state) {
+  (void)state;
+  arena *a = arena_open(NULL);
+  plan p;
+  luattn_error err;
+  luattn_target t = target_of(LUATTN_FORWARD, LUATTN_F32, 64, 0, 80);
+  t.tile_m = 32;
+  t.tile_n = 16;
+  assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
+  assert_int_equal(p.tile_m, 32);
+  assert_int_equal(p.tile_n, 16);
+  assert_non_null(strstr(p.why, "asked for"));
+  assert_false(plan_alternative(a, spec, &t, 1, &p));
+  t.tile_m = 48;
+  refused(&t, LUATTN_INVALID, "tile_m: 48");
+  t.tile_m = 256;
+  t.tile_n = 256;
+  refused(&t, LUATTN_INVALID, "256 x 256");
+  t = target_of(LUATTN_FORWARD, LUATTN_BF16, 128, 0, 86);
+  t.tile_n = 24;
+  refused(&t, LUATTN_INVALID, "tile_n: 24");
+  t.tile_n = 512;
+  refused(&t, LUATTN_INVALID, "101376");
+  t.tile_n = -1;
+  refused(&t, LUATTN_INVALID, "is -1");
+  t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 64, 0, 80);
+  t.tile_m = 64;
+  t.tile_n = 128;
+  assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
+  t.tile_n = 48;
+  refused(&t, LUATTN_INVALID, "tile_n: 48");
+  arena_close(a);
+}
+
+/* A gradient that nobody wants brings no kernel. */
+static void test_entries_follow_wants(void **state) {
+  (void)state;
+  arena *a = arena_open(NULL);
+  plan p;
+  luattn_error err;
+  luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_F32, 64, 0, 80);
+  const struct { unsigned wants; int entries; } cases[] = {
+    {LUATTN_WANT_ALL, 3}, {LUATTN_WANT_DQ, 2}, {LUATTN_WANT_DK | LUATTN_WANT_DV, 2}, {LUATTN_WANT_INPUTS, 2}};
+  for (int i = 0; i < 4; i++) {
+    t.wants = cases[i].wants;
+    assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
+    assert_int_equal(plan_entries(a, &p, spec, 0, 8, 0, &err), LUATTN_OK);
+    assert_int_equal(p.num_entries, cases[i].entries);
+  }
+  assert_int_equal(plan_entries(a, &p, spec, 0, 8, 1, &err), LUATTN_OK);
+  assert_int_equal(p.entry[0].role, LUATTN_ROLE_STATS);
+  arena_close(a);
+}
+
+static void test_memory_and_tiles(void **state) {
+  (void)state;
+  luattn_error err;
+  luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 128, 0, 90);
+  const luattn_problem problem = {.batch = 2, .heads = 8, .heads_kv = 2, .q_len = 1000, .kv_len = 3000};
+  luattn_memory_estimate m;
+  int tile_m = 0, tile_n = 0;
+  assert_int_equal(luattn_plan_tiles(spec, &t, &tile_m, &tile_n, &err), LUATTN_OK);
+  assert_true(tile_m > 0 && tile_n > 0);
+  assert_int_equal(luattn_estimate_memory(spec, &t, &problem, &m, &err), LUATTN_OK);
+  const size_t q = 2ul * 8 * 1000 * 128, k = 2ul * 2 * 3000 * 128, rows = 2ul * 8 * 1000;
+  assert_int_equal(m.input, 2 * (q + 2 * k + 2 * q) + 4 * rows);
+  assert_int_equal(m.output, 2 * (q + 2 * k));
+  assert_int_equal(m.internal, 4 * (2 * rows + q)); /* two numbers a row, and dq in f32 */
+  assert_int_equal(m.total, m.input + m.output + m.internal);
+  const luattn_problem odd = {.batch = 1, .heads = 8, .heads_kv = 3, .q_len = 1, .kv_len = 1};
+  assert_int_equal(luattn_estimate_memory(spec, &t, &odd, &m, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "heads_kv = 3"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_every_plan_fits),   cmocka_unit_test(test_impossible_targets),
+    cmocka_unit_test(test_forced_tiles),      cmocka_unit_test(test_entries_follow_wants),
+    cmocka_unit_test(test_memory_and_tiles),
+  };
+  return cmocka_run_group_tests(tests, open_spec, close_spec);
+}
