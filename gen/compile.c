@@ -16,16 +16,19 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation *c, luattn_error *err) {
+luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation *c,
+                           luattn_error *err) {
   memset(c, 0, sizeof *c);
   if (target->struct_size < sizeof target->struct_size || target->struct_size > sizeof *target)
-    return luattn_fail(err, LUATTN_INVALID, "target: struct_size: is %zu, set it to sizeof(luattn_target) = %zu",
+    return luattn_fail(err, LUATTN_INVALID,
+                       "target: struct_size: is %zu, set it to sizeof(luattn_target) = %zu",
                        target->struct_size, sizeof *target);
   memcpy(&c->target, target, target->struct_size);
   c->a = arena_open(arena_allocator(spec->a));
   c->spec = *spec;
   c->spec.traced.g = c->a == NULL ? NULL : ir_clone(c->a, spec->traced.g);
-  if (c->spec.traced.g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
+  if (c->spec.traced.g == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
   ir_set_line(c->spec.traced.g, 0);
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   return mask_analyse(c->a, &c->spec.traced, &c->mask, err);
@@ -68,23 +71,26 @@ static const char *explain_damage(const compilation *c, const nvrtc_result *r) {
     if (!is_launched(c, e->name)) continue;
     if (e->spill_bytes > 0)
       line = arena_printf(c->a, "%s spills %d bytes: %s", e->name, e->spill_bytes,
-                          c->plan.forced                       ? "the tiles were asked for"
+                          c->plan.forced                      ? "the tiles were asked for"
                           : e->spill_bytes <= SPILLS_ACCEPTED ? "less than smaller tiles would cost"
                                                               : "no other tiles of the table do better");
     else if (e->stack_bytes > 0)
-      line = arena_printf(c->a, "%s has %d bytes of stack, for an accurate function", e->name, e->stack_bytes);
+      line =
+          arena_printf(c->a, "%s has %d bytes of stack, for an accurate function", e->name, e->stack_bytes);
     if (line != NULL) why = add_line(c->a, why, line);
   }
   return why;
 }
 
 /* Compiles; a plan that spills more gives way to the next of the table, unless the caller forced it. */
-static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out, luattn_error *err) {
+static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out,
+                           luattn_error *err) {
   nvrtc lib;
   TRY(nvrtc_open(&c->nvrtc, &lib, err));
   if (!nvrtc_supports(&lib, c->plan.arch))
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "nvrtc: %d.%d in '%s' does not know sm_%d; name another with LUATTN_NVRTC",
-                       lib.major, lib.minor, lib.path, c->plan.arch);
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "nvrtc: %d.%d in '%s' does not know sm_%d; name another with LUATTN_NVRTC", lib.major,
+                       lib.minor, lib.path, c->plan.arch);
   compilation attempt = *c;
   int least = -1;
   for (;;) {
@@ -100,8 +106,8 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
   return LUATTN_OK;
 }
 
-static luattn_status make_image(const compilation *c, const nvrtc_result *r, hash128 key, luattn_image **image,
-                                luattn_error *err) {
+static luattn_status make_image(const compilation *c, const nvrtc_result *r, hash128 key,
+                                luattn_image **image, luattn_error *err) {
   luattn_image_info info = c->info;
   info.source_hash[0] = key.lo;
   info.source_hash[1] = key.hi;
@@ -110,24 +116,28 @@ static luattn_status make_image(const compilation *c, const nvrtc_result *r, has
       const nvrtc_entry *e = &r->entry[i];
       if (strcmp(e->name, info.entry[j].name) != 0) continue;
       info.entry[j].registers = (uint32_t)e->registers;
-      info.entry[j].local_bytes = (uint32_t)(e->stack_bytes > e->spill_bytes ? e->stack_bytes : e->spill_bytes);
+      info.entry[j].local_bytes =
+          (uint32_t)(e->stack_bytes > e->spill_bytes ? e->stack_bytes : e->spill_bytes);
     }
   return luattn_image_create(&info, r->cubin, r->cubin_size, image, err);
 }
 
-/* A cached image may have another choice of tiles than the first: the plan that is reported is the one it was made with. */
+/* A cached image may have another choice of tiles than the first: the plan that is reported is the one it was
+ * made with. */
 static void match_plan(compilation *c, const luattn_image *image) {
   const luattn_image_info *info = luattn_image_get_info(image);
   do {
     for (uint32_t i = 0; i < info->num_entries; i++) {
       const luattn_entry_info *e = &info->entry[i];
-      if (e->tile_m == (uint32_t)c->plan.tile_m && e->tile_n == (uint32_t)c->plan.tile_n && e->threads == (uint32_t)c->plan.threads)
+      if (e->tile_m == (uint32_t)c->plan.tile_m && e->tile_n == (uint32_t)c->plan.tile_n &&
+          e->threads == (uint32_t)c->plan.threads)
         return;
     }
   } while (source_alternative(c));
 }
 
-static luattn_status compile(compilation *c, luattn_image **image, luattn_compile_report *report, luattn_error *err) {
+static luattn_status compile(compilation *c, luattn_image **image, luattn_compile_report *report,
+                             luattn_error *err) {
   char dir[1024], warning[256] = "";
   hash128 key;
   const double start = now_ms();

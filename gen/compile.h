@@ -22,13 +22,15 @@ typedef struct compilation {
 } compilation;
 
 /* Opens an arena, clones the IR, analyses the mask. compile_close in any case. */
-luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation *c, luattn_error *err);
+luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation *c,
+                           luattn_error *err);
 void compile_close(compilation *c);
 
 /* manifest.c: what of an image does not come from NVRTC. */
 luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn_error *err);
 
-/* source.c: the plan, and spec.cuh, config.cuh and the manifest for it: for the first choice of tiles that fits. */
+/* source.c: the plan, and spec.cuh, config.cuh and the manifest for it: for the first choice of tiles that
+ * fits. */
 luattn_status source_plan(compilation *c, luattn_error *err);
 /* The same for c->plan as it is, and for the choice after it; false: there is none. */
 luattn_status source_emit(compilation *c, luattn_error *err);
@@ -37,7 +39,8 @@ bool source_alternative(compilation *c);
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err);
 const char *source_arch(const compilation *c); /* "sm_90a"; NULL: out of memory */
 /* One run of NVRTC over c's source. */
-luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *out, luattn_error *err);
+luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *out,
+                             luattn_error *err);
 /* Leaves what NVRTC refused in `dir`, and adds the place to the message. */
 void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err);
 

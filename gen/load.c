@@ -18,8 +18,8 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size, const luattn_allocator *allocator,
-                                    luattn_spec **out, luattn_error *err) {
+luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,
+                                    const luattn_allocator *allocator, luattn_spec **out, luattn_error *err) {
   const double start = now_ms();
   arena *a = arena_open(allocator);
   luattn_spec *spec = a == NULL ? NULL : arena_new(a, sizeof *spec);
@@ -56,20 +56,26 @@ static char *read_all(arena *a, FILE *f, size_t *size) {
   return text;
 }
 
-luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocator, luattn_spec **spec, luattn_error *err) {
+luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocator, luattn_spec **spec,
+                               luattn_error *err) {
   FILE *f = fopen(path, "rb");
-  if (f == NULL) return luattn_fail(err, LUATTN_IO, "%s: cannot be opened: %s; name a Lua file", path, strerror(errno));
+  if (f == NULL)
+    return luattn_fail(err, LUATTN_IO, "%s: cannot be opened: %s; name a Lua file", path, strerror(errno));
   size_t size = 0;
   arena *a = arena_open(allocator);
   const char *text = a == NULL ? NULL : read_all(a, f, &size);
   const bool broken = ferror(f) != 0;
   fclose(f);
   luattn_status status;
-  if (text == NULL) status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", path);
-  else if (broken) status = luattn_fail(err, LUATTN_IO, "%s: cannot be read; name a Lua file", path);
+  if (text == NULL)
+    status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", path);
+  else if (broken)
+    status = luattn_fail(err, LUATTN_IO, "%s: cannot be read; name a Lua file", path);
   else if (size > MAX_SPEC_BYTES)
-    status = luattn_fail(err, LUATTN_SPEC, "%s: is larger than %u bytes; a spec is a short Lua file", path, MAX_SPEC_BYTES);
-  else status = luattn_spec_load_text(path, text, size, allocator, spec, err);
+    status = luattn_fail(err, LUATTN_SPEC, "%s: is larger than %u bytes; a spec is a short Lua file", path,
+                         MAX_SPEC_BYTES);
+  else
+    status = luattn_spec_load_text(path, text, size, allocator, spec, err);
   arena_close(a);
   return status;
 }

@@ -36,7 +36,8 @@ static void fill_spec(const compilation *c, luattn_image_info *out) {
     const mask_stat *s = &c->mask.stat[i];
     out->stat[i].input = (uint32_t)s->input;
     out->stat[i].axis = (uint32_t)s->axis;
-    out->stat[i].block = (uint32_t)(s->along_q ? c->plan.tile_m : c->plan.tile_n); /* as stat_block in spec.cuh */
+    out->stat[i].block =
+        (uint32_t)(s->along_q ? c->plan.tile_m : c->plan.tile_n); /* as stat_block in spec.cuh */
   }
   out->num_saved = (uint32_t)c->spec.derived.num_saved;
   out->has_lse = t->online.lse >= 0;
@@ -63,8 +64,10 @@ luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn
   out->max_len = c->emitted.max_len > INT32_MAX ? INT32_MAX : c->emitted.max_len;
   if (out->max_len < 1)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "compile: %s: its arithmetic on indices leaves 32 bits at any length; use smaller constants, or divide "
-                       "before multiplying", c->spec.traced.name);
+                       "compile: %s: its arithmetic on indices leaves 32 bits at any length; use smaller "
+                       "constants, or divide "
+                       "before multiplying",
+                       c->spec.traced.name);
   fill_spec(c, out);
   fill_entries(p, out);
   return LUATTN_OK;

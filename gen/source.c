@@ -8,7 +8,8 @@
 luattn_status source_emit(compilation *c, luattn_error *err) {
   TRY(emit_spec(c->a, &c->spec, &c->mask, &c->plan, &c->emitted, err));
   TRY(emit_config(c->a, &c->plan, &c->config, err));
-  TRY(plan_entries(c->a, &c->plan, &c->spec, c->emitted.row_bytes, c->emitted.bwd_row_bytes, c->mask.num_stats, err));
+  TRY(plan_entries(c->a, &c->plan, &c->spec, c->emitted.row_bytes, c->emitted.bwd_row_bytes,
+                   c->mask.num_stats, err));
   return manifest_fill(c, &c->info, err);
 }
 
@@ -65,26 +66,30 @@ luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) 
   hasher_add(&h, "manifest", &c->info, sizeof c->info);
   hasher_add(&h, "entry", c->plan.template_file, strlen(c->plan.template_file));
   hasher_add(&h, "arch", arch, strlen(arch));
-  hasher_add(&h, "forced", &c->plan.forced, sizeof c->plan.forced); /* what is not forced may yield to a smaller tile */
+  hasher_add(&h, "forced", &c->plan.forced,
+             sizeof c->plan.forced); /* what is not forced may yield to a smaller tile */
   for (int i = 0; i < num_opts; i++) hasher_add(&h, "option", opts[i], strlen(opts[i]));
   hasher_add(&h, "nvrtc", c->nvrtc.identity, strlen(c->nvrtc.identity));
   *key = hasher_close(&h);
   return LUATTN_OK;
 }
 
-luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *out, luattn_error *err) {
+luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *out,
+                             luattn_error *err) {
   const char *opts[MAX_OPTIONS], *arch = source_arch(c);
   const template_file *entry = entry_file(c);
   template_file *headers = arena_array(c->a, (size_t)c->num_templates + 2, sizeof *headers);
   if (arch == NULL || headers == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   if (entry == NULL)
-    return luattn_fail(err, LUATTN_INTERNAL, "compile: %s: is not among the templates", c->plan.template_file);
+    return luattn_fail(err, LUATTN_INTERNAL, "compile: %s: is not among the templates",
+                       c->plan.template_file);
   int n = 0;
   for (int i = 0; i < c->num_templates; i++)
     if (!is_entry(&c->templates[i])) headers[n++] = c->templates[i];
   headers[n++] = (template_file){"config.cuh", c->config, strlen(c->config)};
   headers[n++] = (template_file){"spec.cuh", c->emitted.spec, strlen(c->emitted.spec)};
-  return nvrtc_compile(lib, c->a, entry->name, entry->data, headers, n, arch, opts, options(opts), want_ptx, out, err);
+  return nvrtc_compile(lib, c->a, entry->name, entry->data, headers, n, arch, opts, options(opts), want_ptx,
+                       out, err);
 }
 
 void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err) {
@@ -93,8 +98,8 @@ void source_keep(const compilation *c, const char *dir, hash128 key, luattn_erro
   const char *path = dir[0] == 0 ? NULL : arena_printf(c->a, "%s/failed-%s.cuh", dir, hex);
   FILE *f = path == NULL ? NULL : fopen(path, "w");
   if (f == NULL) return; /* the message stands without it */
-  fprintf(f, "// %s\n\n// ---- config.cuh\n%s\n// ---- spec.cuh\n%s", err != NULL ? err->message : "", c->config,
-          c->emitted.spec);
+  fprintf(f, "// %s\n\n// ---- config.cuh\n%s\n// ---- spec.cuh\n%s", err != NULL ? err->message : "",
+          c->config, c->emitted.spec);
   fclose(f);
   if (err == NULL) return;
   const size_t used = strlen(err->message);

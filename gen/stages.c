@@ -8,7 +8,11 @@
 
 enum { MAX_ROOTS = 256 };
 
-typedef struct roots { int n; ir_ref ref[MAX_ROOTS]; const char *name[MAX_ROOTS]; } roots;
+typedef struct roots {
+  int n;
+  ir_ref ref[MAX_ROOTS];
+  const char *name[MAX_ROOTS];
+} roots;
 
 static void add(roots *r, const char *name, ir_ref ref) {
   if (ref == IR_NONE || name == NULL || r->n == MAX_ROOTS) return;
@@ -38,7 +42,8 @@ static void stage_ir(compilation *c, text *out) {
   add(r, "rescale", o->rescale);
   for (int i = 0; i < o->num_state; i++) add(r, arena_printf(c->a, "next.%s", o->state_name[i]), o->next[i]);
   add(r, "out", o->out);
-  for (int i = 0; i < o->num_final; i++) add(r, arena_printf(c->a, "final.%s", o->final_name[i]), o->final[i]);
+  for (int i = 0; i < o->num_final; i++)
+    add(r, arena_printf(c->a, "final.%s", o->final_name[i]), o->final[i]);
   add(r, "forward", o->forward);
   add(r, "backward", o->backward);
   print(c, out, r);
@@ -50,7 +55,8 @@ static void add_terms(compilation *c, roots *r, const char *where, const derived
     const derived_term *d = &terms->term[i];
     const char *name = d->input >= 0 ? t->input[d->input].name : t->scalar_name[d->scalar];
     add(r, arena_printf(c->a, "%s.d_%s", where, name), d->value);
-    for (int j = 0; j < d->num_index; j++) add(r, arena_printf(c->a, "%s.d_%s.index%d", where, name, j + 1), d->index[j]);
+    for (int j = 0; j < d->num_index; j++)
+      add(r, arena_printf(c->a, "%s.d_%s.index%d", where, name, j + 1), d->index[j]);
   }
 }
 
@@ -91,8 +97,8 @@ static void stage_plan(const compilation *c, text *out) {
   const plan *p = &c->plan;
   text_add(out, "%s", p->why);
   for (int i = 0; i < p->num_entries; i++)
-    text_add(out, "%s: %d threads, tiles %d x %d, %d bytes of dynamic shared memory\n", p->entry[i].name, p->entry[i].threads,
-             p->entry[i].tile_m, p->entry[i].tile_n, p->entry[i].shared_bytes);
+    text_add(out, "%s: %d threads, tiles %d x %d, %d bytes of dynamic shared memory\n", p->entry[i].name,
+             p->entry[i].threads, p->entry[i].tile_m, p->entry[i].tile_n, p->entry[i].shared_bytes);
 }
 
 static luattn_status stage_ptx(compilation *c, text *out, luattn_error *err) {
@@ -112,12 +118,17 @@ static luattn_status stage(compilation *c, const char *name, text *out, luattn_e
   const bool is_plan = strcmp(name, "plan") == 0, is_spec = strcmp(name, "spec") == 0;
   const bool is_config = strcmp(name, "config") == 0;
   if (!is_plan && !is_spec && !is_config && strcmp(name, "ptx") != 0)
-    return luattn_fail(err, LUATTN_INVALID, "emit: stage: '%s' is not one of ir, grad, mask, plan, spec, config, ptx", name);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "emit: stage: '%s' is not one of ir, grad, mask, plan, spec, config, ptx", name);
   TRY(source_plan(c, err));
-  if (is_plan) stage_plan(c, out);
-  else if (is_spec) text_bytes(out, c->emitted.spec, strlen(c->emitted.spec));
-  else if (is_config) text_bytes(out, c->config, strlen(c->config));
-  else return stage_ptx(c, out, err);
+  if (is_plan)
+    stage_plan(c, out);
+  else if (is_spec)
+    text_bytes(out, c->emitted.spec, strlen(c->emitted.spec));
+  else if (is_config)
+    text_bytes(out, c->config, strlen(c->config));
+  else
+    return stage_ptx(c, out, err);
   return LUATTN_OK;
 }
 

@@ -4,7 +4,9 @@
 #include "gen/compile.h"
 
 /* What the estimate multiplies; double, so that no product overflows before it is compared with a size_t. */
-typedef struct sizes { double batch, heads, heads_kv, q_len, kv_len, dim, dim_v, elem, real; } sizes;
+typedef struct sizes {
+  double batch, heads, heads_kv, q_len, kv_len, dim, dim_v, elem, real;
+} sizes;
 
 static double q_rows(const sizes *s) { return s->batch * s->heads * s->q_len; }
 static double kv_rows(const sizes *s) { return s->batch * s->heads_kv * s->kv_len; }
@@ -14,12 +16,23 @@ static double input_count(const luattn_input_info *in, const sizes *s) {
   double n = 1;
   for (uint32_t i = 0; i < in->num_axes; i++) {
     switch (in->axis[i]) {
-    case LUATTN_AXIS_B: n *= s->batch; break;
-    case LUATTN_AXIS_H: n *= s->heads; break;
-    case LUATTN_AXIS_HKV: n *= s->heads_kv; break;
-    case LUATTN_AXIS_Q: n *= s->q_len; break;
-    case LUATTN_AXIS_KV: n *= s->kv_len; break;
-    default: n *= in->axis[i] > 0 ? in->axis[i] : 1;
+      case LUATTN_AXIS_B:
+        n *= s->batch;
+        break;
+      case LUATTN_AXIS_H:
+        n *= s->heads;
+        break;
+      case LUATTN_AXIS_HKV:
+        n *= s->heads_kv;
+        break;
+      case LUATTN_AXIS_Q:
+        n *= s->q_len;
+        break;
+      case LUATTN_AXIS_KV:
+        n *= s->kv_len;
+        break;
+      default:
+        n *= in->axis[i] > 0 ? in->axis[i] : 1;
     }
   }
   return n;
@@ -27,10 +40,15 @@ static double input_count(const luattn_input_info *in, const sizes *s) {
 
 static double input_size(uint32_t dtype) {
   switch (dtype) {
-  case LUATTN_INPUT_F64: return 8;
-  case LUATTN_INPUT_F32: case LUATTN_INPUT_I32: return 4;
-  case LUATTN_INPUT_BOOL: return 1;
-  default: return 2;
+    case LUATTN_INPUT_F64:
+      return 8;
+    case LUATTN_INPUT_F32:
+    case LUATTN_INPUT_I32:
+      return 4;
+    case LUATTN_INPUT_BOOL:
+      return 1;
+    default:
+      return 2;
   }
 }
 
@@ -42,26 +60,31 @@ static bool has_role(const luattn_image_info *m, luattn_role role) {
 
 /* The parts of the workspace, as runtime/launch.c lays them out. */
 static double workspace(const luattn_image_info *m, const sizes *s) {
-  const bool parameters = (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0, finish = has_role(m, LUATTN_ROLE_FINISH);
+  const bool parameters = (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0,
+             finish = has_role(m, LUATTN_ROLE_FINISH);
   double bytes = 0;
   if (m->has_query_mod) bytes += q_rows(s) * s->dim * s->elem;
   if (m->has_key_mod) bytes += kv_rows(s) * s->dim * s->elem;
   if (m->has_value_mod) bytes += kv_rows(s) * s->dim_v * s->elem;
   if (m->pass == LUATTN_BACKWARD) bytes += q_rows(s) * m->num_bwd_rows * s->real;
   const bool dq = (m->wants & LUATTN_WANT_DQ) != 0 || (m->has_query_mod && parameters);
-  const bool dk = (m->wants & LUATTN_WANT_DK) != 0 || parameters, dv = (m->wants & LUATTN_WANT_DV) != 0 || parameters;
+  const bool dk = (m->wants & LUATTN_WANT_DK) != 0 || parameters,
+             dv = (m->wants & LUATTN_WANT_DV) != 0 || parameters;
   if (finish && dq && (m->accumulates_dq || m->has_query_mod)) bytes += q_rows(s) * s->dim * s->real;
   if (finish && dk && m->has_key_mod) bytes += kv_rows(s) * s->dim * s->real;
   if (finish && dv && m->has_value_mod) bytes += kv_rows(s) * s->dim_v * s->real;
-  for (uint32_t i = 0; i < m->num_stats; i++) bytes += input_count(&m->input[m->stat[i].input], s) / m->stat[i].block * 8;
+  for (uint32_t i = 0; i < m->num_stats; i++)
+    bytes += input_count(&m->input[m->stat[i].input], s) / m->stat[i].block * 8;
   return bytes;
 }
 
 static void estimate_of(const luattn_image_info *m, const sizes *s, luattn_memory_estimate *out) {
-  const double q = q_rows(s) * s->dim * s->elem, k = kv_rows(s) * s->dim * s->elem, v = kv_rows(s) * s->dim_v * s->elem;
+  const double q = q_rows(s) * s->dim * s->elem, k = kv_rows(s) * s->dim * s->elem,
+               v = kv_rows(s) * s->dim_v * s->elem;
   const double o = q_rows(s) * s->dim_v * s->elem, rows = q_rows(s) * s->real * (m->has_lse + m->num_saved);
   double input = q + k + v, output = 0;
-  for (uint32_t i = 0; i < m->num_inputs; i++) input += input_count(&m->input[i], s) * input_size(m->input[i].dtype);
+  for (uint32_t i = 0; i < m->num_inputs; i++)
+    input += input_count(&m->input[i], s) * input_size(m->input[i].dtype);
   if (m->pass == LUATTN_FORWARD) {
     output = o + rows;
   } else {
@@ -70,31 +93,42 @@ static void estimate_of(const luattn_image_info *m, const sizes *s, luattn_memor
     if (m->wants & LUATTN_WANT_DK) output += k;
     if (m->wants & LUATTN_WANT_DV) output += v;
     for (uint32_t i = 0; i < m->num_inputs; i++)
-      if ((m->wants & LUATTN_WANT_INPUTS) && m->input[i].grad) output += input_count(&m->input[i], s) * s->real;
+      if ((m->wants & LUATTN_WANT_INPUTS) && m->input[i].grad)
+        output += input_count(&m->input[i], s) * s->real;
     if (m->wants & LUATTN_WANT_SCALARS) output += m->num_scalars * s->real;
   }
   const double internal = workspace(m, s);
-  *out = (luattn_memory_estimate){(size_t)input, (size_t)internal, (size_t)output, (size_t)(input + internal + output)};
+  *out = (luattn_memory_estimate){(size_t)input, (size_t)internal, (size_t)output,
+                                  (size_t)(input + internal + output)};
 }
 
 static luattn_status check_problem(const luattn_problem *p, luattn_error *err) {
-  const struct { const char *name; int value; } given[] = {{"batch", p->batch}, {"heads", p->heads}, {"heads_kv", p->heads_kv},
-                                                           {"q_len", p->q_len}, {"kv_len", p->kv_len}};
+  const struct {
+    const char *name;
+    int value;
+  } given[] = {{"batch", p->batch},
+               {"heads", p->heads},
+               {"heads_kv", p->heads_kv},
+               {"q_len", p->q_len},
+               {"kv_len", p->kv_len}};
   for (int i = 0; i < 5; i++)
     if (given[i].value < 1)
-      return luattn_fail(err, LUATTN_INVALID, "problem: %s: is %d, must be at least 1", given[i].name, given[i].value);
+      return luattn_fail(err, LUATTN_INVALID, "problem: %s: is %d, must be at least 1", given[i].name,
+                         given[i].value);
   if (p->heads % p->heads_kv != 0)
-    return luattn_fail(err, LUATTN_INVALID, "problem: heads: %d is not a multiple of heads_kv = %d", p->heads, p->heads_kv);
+    return luattn_fail(err, LUATTN_INVALID, "problem: heads: %d is not a multiple of heads_kv = %d", p->heads,
+                       p->heads_kv);
   return LUATTN_OK;
 }
 
-static luattn_status prepare(const luattn_spec *spec, const luattn_target *target, compilation *c, luattn_error *err) {
+static luattn_status prepare(const luattn_spec *spec, const luattn_target *target, compilation *c,
+                             luattn_error *err) {
   TRY(compile_open(spec, target, c, err));
   return source_plan(c, err);
 }
 
-luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m, int *tile_n,
-                                luattn_error *err) {
+luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m,
+                                int *tile_n, luattn_error *err) {
   compilation c;
   const luattn_status status = prepare(spec, target, &c, err);
   if (status == LUATTN_OK) {
@@ -105,14 +139,16 @@ luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *ta
   return status;
 }
 
-luattn_status luattn_estimate_memory(const luattn_spec *spec, const luattn_target *target, const luattn_problem *problem,
-                                     luattn_memory_estimate *estimate, luattn_error *err) {
+luattn_status luattn_estimate_memory(const luattn_spec *spec, const luattn_target *target,
+                                     const luattn_problem *problem, luattn_memory_estimate *estimate,
+                                     luattn_error *err) {
   compilation c;
   TRY(check_problem(problem, err));
   const luattn_status status = prepare(spec, target, &c, err);
   if (status == LUATTN_OK) {
     const double elem[] = {8, 4, 2, 2};
-    const sizes s = {problem->batch, problem->heads, problem->heads_kv, problem->q_len, problem->kv_len, c.plan.head_dim,
+    const sizes s = {problem->batch,    problem->heads,     problem->heads_kv,
+                     problem->q_len,    problem->kv_len,    c.plan.head_dim,
                      c.plan.head_dim_v, elem[c.plan.dtype], c.plan.dtype == LUATTN_F64 ? 8 : 4};
     estimate_of(&c.info, &s, estimate);
   }

@@ -4,19 +4,36 @@
 
 luattn_status emit_config(arena *a, const plan *p, const char **out, luattn_error *err) {
   static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
-  const struct { const char *name; int value; } numbers[] = {
-    {"head_dim", p->head_dim}, {"head_dim_v", p->head_dim_v}, {"tile_m", p->tile_m}, {"tile_n", p->tile_n},
-    {"threads", p->threads}, {"stages", p->stages}, {"sm80_warps_n", p->sm80_warps_n}, {"sm80_chunk_m", p->sm80_chunk_m}};
-  const struct { const char *name; bool value; } flags[] = {
-    {"fast_math", p->fast_math}, {"wants_dq", (p->wants & LUATTN_WANT_DQ) != 0}, {"wants_dk", (p->wants & LUATTN_WANT_DK) != 0},
-    {"wants_dv", (p->wants & LUATTN_WANT_DV) != 0}, {"wants_inputs", (p->wants & LUATTN_WANT_INPUTS) != 0},
-    {"wants_scalars", (p->wants & LUATTN_WANT_SCALARS) != 0}, {"accumulates_dq", p->accumulates_dq}};
+  const struct {
+    const char *name;
+    int value;
+  } numbers[] = {{"head_dim", p->head_dim},
+                 {"head_dim_v", p->head_dim_v},
+                 {"tile_m", p->tile_m},
+                 {"tile_n", p->tile_n},
+                 {"threads", p->threads},
+                 {"stages", p->stages},
+                 {"sm80_warps_n", p->sm80_warps_n},
+                 {"sm80_chunk_m", p->sm80_chunk_m}};
+  const struct {
+    const char *name;
+    bool value;
+  } flags[] = {{"fast_math", p->fast_math},
+               {"wants_dq", (p->wants & LUATTN_WANT_DQ) != 0},
+               {"wants_dk", (p->wants & LUATTN_WANT_DK) != 0},
+               {"wants_dv", (p->wants & LUATTN_WANT_DV) != 0},
+               {"wants_inputs", (p->wants & LUATTN_WANT_INPUTS) != 0},
+               {"wants_scalars", (p->wants & LUATTN_WANT_SCALARS) != 0},
+               {"accumulates_dq", p->accumulates_dq}};
   text t;
   text_init(&t, a);
-  text_add(&t, "// config.cuh: the plan's constants, written by luattn.\n#pragma once\n#include \"base.cuh\"\n\nstruct Config {\n");
+  text_add(&t,
+           "// config.cuh: the plan's constants, written by luattn.\n#pragma once\n#include "
+           "\"base.cuh\"\n\nstruct Config {\n");
   text_add(&t, "  using Elem = %s;\n", elems[p->dtype]);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-    if (numbers[i].value > 0) text_add(&t, "  static constexpr int %s = %d;\n", numbers[i].name, numbers[i].value);
+    if (numbers[i].value > 0)
+      text_add(&t, "  static constexpr int %s = %d;\n", numbers[i].name, numbers[i].value);
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
     text_add(&t, "  static constexpr bool %s = %s;\n", flags[i].name, flags[i].value ? "true" : "false");
   text_add(&t, "};\n");

@@ -11,14 +11,40 @@ void deps_open(deps *d, arena *a, const ir *g) {
 
 static int deps_of_var(ir_var v) {
   switch (v) {
-  case VAR_Q: return DEP_Q;
-  case VAR_KV: return DEP_KV;
-  case VAR_SCORE: case VAR_DOT: case VAR_DP: case VAR_P: return DEP_ELEMENT;
-  case VAR_STATE: case VAR_RED: case VAR_OUT: case VAR_FINAL: case VAR_DELTA: case VAR_DLSE: return DEP_STEP;
-  case VAR_ROW: return DEP_ROW;
-  case VAR_X: case VAR_POS: case VAR_D: case VAR_GRAD: case VAR_TILE: return DEP_MOD;
-  case VAR_B: case VAR_H: case VAR_Q_LEN: case VAR_KV_LEN: case VAR_HEADS: case VAR_HEADS_KV: case VAR_SCALAR:
-  case VAR_SCALE: case VAR_COUNT: break;
+    case VAR_Q:
+      return DEP_Q;
+    case VAR_KV:
+      return DEP_KV;
+    case VAR_SCORE:
+    case VAR_DOT:
+    case VAR_DP:
+    case VAR_P:
+      return DEP_ELEMENT;
+    case VAR_STATE:
+    case VAR_RED:
+    case VAR_OUT:
+    case VAR_FINAL:
+    case VAR_DELTA:
+    case VAR_DLSE:
+      return DEP_STEP;
+    case VAR_ROW:
+      return DEP_ROW;
+    case VAR_X:
+    case VAR_POS:
+    case VAR_D:
+    case VAR_GRAD:
+    case VAR_TILE:
+      return DEP_MOD;
+    case VAR_B:
+    case VAR_H:
+    case VAR_Q_LEN:
+    case VAR_KV_LEN:
+    case VAR_HEADS:
+    case VAR_HEADS_KV:
+    case VAR_SCALAR:
+    case VAR_SCALE:
+    case VAR_COUNT:
+      break;
   }
   return DEP_SITE;
 }
@@ -29,7 +55,8 @@ int deps_of(deps *d, ir_ref r) {
   if (count > d->capacity) {
     const uint32_t capacity = 2 * count + 64;
     uint8_t *mask = arena_new(d->a, capacity);
-    if (mask == NULL) return DEP_ELEMENT; /* the caller's check of the IR and of its output reports out of memory */
+    if (mask == NULL)
+      return DEP_ELEMENT; /* the caller's check of the IR and of its output reports out of memory */
     if (d->count > 0) memcpy(mask, d->mask, d->count);
     d->mask = mask;
     d->capacity = capacity;

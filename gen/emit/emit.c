@@ -30,32 +30,49 @@ static void function(writer *w, const char *signature, int has, const char *stat
 }
 
 /* `static constexpr int name(int i)`, given its values. */
-void table_function(writer *w, const char *type, const char *name, const char *const *values, int n, const char *otherwise) {
+void table_function(writer *w, const char *type, const char *name, const char *const *values, int n,
+                    const char *otherwise) {
   text_add(&w->out, "static constexpr __device__ %s %s(int i) { return ", type, name);
   for (int i = 0; i < n; i++) text_add(&w->out, "i == %d ? %s : ", i, values[i]);
   text_add(&w->out, "%s; }\n", otherwise);
 }
 
-/* ---- constants and types ---------------------------------------------------------------------------------------------- */
+/* ---- constants and types
+ * ---------------------------------------------------------------------------------------------- */
 
 static void constants(writer *w) {
   const emit_form *f = w->f;
   const traced_spec *t = traced(w);
   const char *kinds[SPEC_MAX_RED], *deferred[SPEC_MAX_STATE];
   const char *const truth[] = {"false", "true"};
-  const struct { const char *name; bool value; } flags[] = {
-    {"has_mask", f->keep != IR_NONE}, {"has_lse", f->lse != IR_NONE}, {"has_rescale", f->has_rescale},
-    {"mask_by_inf", f->mask_by_inf}, {"has_query_mod", t->query_mod != IR_NONE}, {"has_key_mod", t->key_mod != IR_NONE},
-    {"has_value_mod", t->value_mod != IR_NONE}};
-  const struct { const char *name; int value; } numbers[] = {
-    {"num_saved", f->spec->derived.num_saved}, {"num_stats", f->mask->num_stats}, {"num_reductions", f->step.num_red},
-    {"num_state", t->online.num_state}, {"num_bwd_rows", f->num_rows}, {"num_acc", w->num_acc}, {"prob_term", f->prob_term}};
+  const struct {
+    const char *name;
+    bool value;
+  } flags[] = {{"has_mask", f->keep != IR_NONE},
+               {"has_lse", f->lse != IR_NONE},
+               {"has_rescale", f->has_rescale},
+               {"mask_by_inf", f->mask_by_inf},
+               {"has_query_mod", t->query_mod != IR_NONE},
+               {"has_key_mod", t->key_mod != IR_NONE},
+               {"has_value_mod", t->value_mod != IR_NONE}};
+  const struct {
+    const char *name;
+    int value;
+  } numbers[] = {{"num_saved", f->spec->derived.num_saved},
+                 {"num_stats", f->mask->num_stats},
+                 {"num_reductions", f->step.num_red},
+                 {"num_state", t->online.num_state},
+                 {"num_bwd_rows", f->num_rows},
+                 {"num_acc", w->num_acc},
+                 {"prob_term", f->prob_term}};
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
     text_add(&w->out, "static constexpr bool %s = %s;\n", flags[i].name, truth[flags[i].value]);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
     text_add(&w->out, "static constexpr int %s = %d;\n", numbers[i].name, numbers[i].value);
   for (int k = 0; k < f->step.num_red; k++)
-    kinds[k] = f->step.kind[k] == IR_REDUCE_MAX ? "REDUCE_MAX" : f->red_deferred[k] ? "REDUCE_SUM_DEFERRED" : "REDUCE_SUM";
+    kinds[k] = f->step.kind[k] == IR_REDUCE_MAX ? "REDUCE_MAX"
+               : f->red_deferred[k]             ? "REDUCE_SUM_DEFERRED"
+                                                : "REDUCE_SUM";
   for (int i = 0; i < t->online.num_state; i++) deferred[i] = truth[f->state_deferred[i]];
   table_function(w, "int", "reduction", kinds, f->step.num_red, "REDUCE_SUM");
   table_function(w, "bool", "state_deferred", deferred, t->online.num_state, "false");
@@ -88,10 +105,13 @@ static void types(writer *w) {
   array_type(w, "Acc", w->num_acc);
 }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------------- */
+/* ---- forward
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static void elements(writer *w) {
-  function(w, "Real score(" PHR BREAK "const Col &col, Real dot, int q, int kv)", HAS_ELEMENT, "", w->f->score);
+  function(w, "Real score(" PHR BREAK "const Col &col, Real dot, int q, int kv)", HAS_ELEMENT, "",
+           w->f->score);
   if (w->f->keep != IR_NONE) {
     function(w, "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "", w->f->keep);
   } else {
@@ -120,8 +140,10 @@ static void terms(writer *w) {
     body_return(w, w->f->step.term[k]);
     w->out.indent--;
   }
-  if (n > 0) text_add(&w->out, "}\n");
-  else text_add(&w->out, "return score;\n");
+  if (n > 0)
+    text_add(&w->out, "}\n");
+  else
+    text_add(&w->out, "return score;\n");
   close_function(w);
 }
 
@@ -156,7 +178,9 @@ static void online(writer *w) {
   close_function(w);
 }
 
-/* ---- the file --------------------------------------------------------------------------------------------------------- */
+/* ---- the file
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static void plan_slots(writer *w) {
   emit_form *f = w->f;
@@ -179,10 +203,12 @@ static void section(writer *w, const char *title) { text_add(&w->out, "\n// %s\n
 
 static void write_spec(writer *w) {
   const traced_spec *t = traced(w);
-  text_add(&w->out, "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract.cuh.\n", t->name,
-           writer_file(w));
-  text_add(&w->out, "#pragma once\n#include \"config.cuh\"\n#include \"contract.cuh\"\n#include \"math.cuh\"\n"
-                    "#include \"input.cuh\"\n#include \"stats.cuh\"\n\nstruct Spec {\n");
+  text_add(&w->out,
+           "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract.cuh.\n",
+           t->name, writer_file(w));
+  text_add(&w->out,
+           "#pragma once\n#include \"config.cuh\"\n#include \"contract.cuh\"\n#include \"math.cuh\"\n"
+           "#include \"input.cuh\"\n#include \"stats.cuh\"\n\nstruct Spec {\n");
   w->out.indent++;
   types(w);
   section(w, "What a kernel has to know.");
@@ -216,17 +242,19 @@ static int row_bytes(const writer *w) {
   return (size + align - 1) / align * align;
 }
 
-/* mask_analyse knows how long the integers of the spec stay exact; positions that became floats count to 2^24. */
+/* mask_analyse knows how long the integers of the spec stay exact; positions that became floats count to
+ * 2^24. */
 static int64_t max_len(const emit_form *f) {
   const int64_t limit = f->mask->max_len, exact = 1 << 24;
   return f->positions_in_real && f->plan->dtype != LUATTN_F64 && limit > exact ? exact : limit;
 }
 
-luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p, emitted *out,
-                        luattn_error *err) {
+luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
+                        emitted *out, luattn_error *err) {
   emit_form *f = arena_new(a, sizeof *f);
   writer *w = arena_new(a, sizeof *w);
-  if (f == NULL || w == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
+  if (f == NULL || w == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
   TRY(form_build(a, spec, mask, p, f, err));
   TRY(writer_open(w, f, err));
   TRY(collect_acc(w, err));
@@ -240,7 +268,8 @@ luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_inf
   if (text_failed(&w->out) || out->spec == NULL || ir_failed(f->g))
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
   if (w->failed)
-    return luattn_fail(err, LUATTN_INTERNAL, "emit: %s: an expression holds what no kernel has; please report the spec",
+    return luattn_fail(err, LUATTN_INTERNAL,
+                       "emit: %s: an expression holds what no kernel has; please report the spec",
                        spec->traced.name);
   return LUATTN_OK;
 }

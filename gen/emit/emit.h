@@ -1,4 +1,5 @@
-/* emit.h: expressions to CUDA text. spec.cuh fulfils templates/contract.cuh; config.cuh names the plan's constants. */
+/* emit.h: expressions to CUDA text. spec.cuh fulfils templates/contract.cuh; config.cuh names the plan's
+ * constants. */
 #ifndef LUATTN_GEN_EMIT_H
 #define LUATTN_GEN_EMIT_H
 
@@ -7,15 +8,15 @@
 
 /* What the emitted spec asks of the image that is made from it. */
 typedef struct emitted {
-  const char *spec;       /* text of spec.cuh */
+  const char *spec; /* text of spec.cuh */
   int num_bwd_rows;
   int row_bytes, bwd_row_bytes; /* size of struct Row (0: empty) and of struct BwdRow */
-  int64_t max_len;        /* longest lengths for which the arithmetic on positions is exact */
+  int64_t max_len;              /* longest lengths for which the arithmetic on positions is exact */
 } emitted;
 
 /* Builds in spec->traced.g, which must be the caller's own clone. */
-luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p, emitted *out,
-                        luattn_error *err);
+luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
+                        emitted *out, luattn_error *err);
 luattn_status emit_config(arena *a, const plan *p, const char **text, luattn_error *err);
 
 #endif

@@ -1,12 +1,13 @@
 /* fold.c: rewrites element expressions into what is cheap on a device.
  *
- * A real expression becomes a linear combination: sum of coefficient * atom, plus a part that is uniform along the row, plus a
- * part that is uniform along the column. Atoms differ from element to element, coefficients do not. Written out again, it is
- * a chain of multiply-adds, and each coefficient is one subexpression that hoist.c moves to the head, row or column.
- * exp and log become exp2 and log2, whose factor of log2(e) disappears into the coefficients.
+ * A real expression becomes a linear combination: sum of coefficient * atom, plus a part that is uniform
+ * along the row, plus a part that is uniform along the column. Atoms differ from element to element,
+ * coefficients do not. Written out again, it is a chain of multiply-adds, and each coefficient is one
+ * subexpression that hoist.c moves to the head, row or column. exp and log become exp2 and log2, whose factor
+ * of log2(e) disappears into the coefficients.
  *
- * One thing is not distributed: c * (kv - q) stays a product. As c * kv - c * q, each product would round at the size of the
- * position, and the difference, which decides the score, would keep that error.
+ * One thing is not distributed: c * (kv - q) stays a product. As c * kv - c * q, each product would round at
+ * the size of the position, and the difference, which decides the score, would keep that error.
  */
 #include <math.h>
 #include <string.h>
@@ -26,12 +27,16 @@ typedef struct lin {
 typedef struct fold {
   emit_form *f;
   ir *g;
-  lin *lin;       /* per node of the input; n = -1: not one */
-  ir_ref *done;   /* per node: rewritten, or IR_NONE if not yet */
+  lin *lin;     /* per REAL node of the input */
+  ir_ref *done; /* per node: rewritten, or IR_NONE if not yet */
 } fold;
 
-static ir_ref mul(ir *g, ir_ref a, ir_ref b) { return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_MUL, a, b); }
-static ir_ref add(ir *g, ir_ref a, ir_ref b) { return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_ADD, a, b); }
+static ir_ref mul(ir *g, ir_ref a, ir_ref b) {
+  return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_MUL, a, b);
+}
+static ir_ref add(ir *g, ir_ref a, ir_ref b) {
+  return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_ADD, a, b);
+}
 static bool uniform(fold *w, ir_ref r) { return !deps_element(deps_of(&w->f->deps, r)); }
 
 static lin lin_of_atom(ir_ref atom) {
@@ -45,8 +50,10 @@ static lin lin_of_uniform(fold *w, ir_ref r) {
   lin l = {0};
   double x;
   if (ir_is_const(w->g, r, &x) && x == 0) return l;
-  if (deps_of(&w->f->deps, r) & DEP_KV) l.col = r;
-  else l.row = r;
+  if (deps_of(&w->f->deps, r) & DEP_KV)
+    l.col = r;
+  else
+    l.row = r;
   return l;
 }
 
@@ -56,9 +63,12 @@ static ir_ref lin_write(fold *w, const lin *l) {
   ir_ref sum = add(g, l->col, l->row);
   for (int i = l->n - 1; i >= 0; i--) {
     double c;
-    if (l->coef[i] == IR_NONE) sum = add(g, l->atom[i], sum);
-    else if (sum != IR_NONE && ir_is_const(g, l->coef[i], &c) && c == -1) sum = ir_op2(g, IR_SUB, sum, l->atom[i]);
-    else sum = add(g, ir_op2(g, IR_MUL, l->coef[i], l->atom[i]), sum);
+    if (l->coef[i] == IR_NONE)
+      sum = add(g, l->atom[i], sum);
+    else if (sum != IR_NONE && ir_is_const(g, l->coef[i], &c) && c == -1)
+      sum = ir_op2(g, IR_SUB, sum, l->atom[i]);
+    else
+      sum = add(g, ir_op2(g, IR_MUL, l->coef[i], l->atom[i]), sum);
   }
   return sum == IR_NONE ? ir_real(g, 0) : sum;
 }
@@ -137,12 +147,13 @@ static ir_ref rebuilt(fold *w, ir_ref r, const ir_node *n) {
   return n->nargs == 0 ? r : ir_rebuild(w->g, r, arg);
 }
 
-/* The Real of an integer expression. Positions are converted before they are subtracted, because a conversion of q or kv is
- * shared by a row or a column while that of kv - q is one slow instruction per element. */
+/* The Real of an integer expression. Positions are converted before they are subtracted, because a conversion
+ * of q or kv is shared by a row or a column while that of kv - q is one slow instruction per element. */
 static ir_ref real_of_int(fold *w, ir_ref r) {
   const ir_node n = *ir_get(w->g, r);
   if (uniform(w, r)) return ir_to_real(w->g, r);
-  if (n.op != IR_ADD && n.op != IR_SUB && n.op != IR_NEG && n.op != IR_ABS && n.op != IR_MIN && n.op != IR_MAX)
+  if (n.op != IR_ADD && n.op != IR_SUB && n.op != IR_NEG && n.op != IR_ABS && n.op != IR_MIN &&
+      n.op != IR_MAX)
     return ir_to_real(w->g, r);
   w->f->positions_in_real = true;
   const ir_ref a = real_of_int(w, n.arg[0]);
@@ -170,7 +181,8 @@ static lin product_of(fold *w, ir_ref r, const ir_node *n) {
   const ir_ref a = n->arg[0], b = n->arg[1], c = pull_coef(w, a), d = pull_coef(w, b);
   if (c == IR_NONE && d == IR_NONE) return lin_of_atom(rebuilt(w, r, n));
   const ir_ref factor = mul(w->g, c, d);
-  const ir_ref x = c == IR_NONE ? written(w, a) : w->lin[a].atom[0], y = d == IR_NONE ? written(w, b) : w->lin[b].atom[0];
+  const ir_ref x = c == IR_NONE ? written(w, a) : w->lin[a].atom[0],
+               y = d == IR_NONE ? written(w, b) : w->lin[b].atom[0];
   if (!uniform(w, factor)) return lin_of_atom(rebuilt(w, r, n));
   lin product = lin_of_atom(ir_op2(w->g, IR_MUL, x, y));
   product.coef[0] = factor;
@@ -181,33 +193,41 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
   ir *g = w->g;
   const ir_ref a = n->nargs > 0 ? n->arg[0] : IR_NONE, b = n->nargs > 1 ? n->arg[1] : IR_NONE;
   switch (n->op) {
-  case IR_ADD: return sum_of(w, w->lin[a], w->lin[b]);
-  case IR_SUB: return sum_of(w, w->lin[a], scaled(w, w->lin[b], ir_real(g, -1)));
-  case IR_NEG: return scaled(w, w->lin[a], ir_real(g, -1));
-  case IR_MUL:
-    if (uniform(w, a)) return scaled(w, w->lin[b], written(w, a));
-    if (uniform(w, b)) return scaled(w, w->lin[a], written(w, b));
-    return product_of(w, r, n);
-  case IR_DIV:
-    if (uniform(w, b)) return scaled(w, w->lin[a], ir_op2(g, IR_DIV, ir_real(g, 1), written(w, b)));
-    break;
-  case IR_EXP: {
-    const lin power = scaled(w, w->lin[a], ir_real(g, LOG2E));
-    return lin_of_atom(ir_op1(g, IR_EXP2, lin_write(w, &power)));
-  }
-  case IR_LOG: return scaled(w, lin_of_atom(ir_op1(g, IR_LOG2, written(w, a))), ir_real(g, LN2));
-  case IR_TO_REAL: return lin_of_new(w, real_of_int(w, written(w, a)));
-  default: break;
+    case IR_ADD:
+      return sum_of(w, w->lin[a], w->lin[b]);
+    case IR_SUB:
+      return sum_of(w, w->lin[a], scaled(w, w->lin[b], ir_real(g, -1)));
+    case IR_NEG:
+      return scaled(w, w->lin[a], ir_real(g, -1));
+    case IR_MUL:
+      if (uniform(w, a)) return scaled(w, w->lin[b], written(w, a));
+      if (uniform(w, b)) return scaled(w, w->lin[a], written(w, b));
+      return product_of(w, r, n);
+    case IR_DIV:
+      if (uniform(w, b)) return scaled(w, w->lin[a], ir_op2(g, IR_DIV, ir_real(g, 1), written(w, b)));
+      break;
+    case IR_EXP: {
+      const lin power = scaled(w, w->lin[a], ir_real(g, LOG2E));
+      return lin_of_atom(ir_op1(g, IR_EXP2, lin_write(w, &power)));
+    }
+    case IR_LOG:
+      return scaled(w, lin_of_atom(ir_op1(g, IR_LOG2, written(w, a))), ir_real(g, LN2));
+    case IR_TO_REAL:
+      return lin_of_new(w, real_of_int(w, written(w, a)));
+    default:
+      break;
   }
   return lin_of_atom(rebuilt(w, r, n));
 }
 
-/* Step-level values (a row's new maximum, its rescale) are computed once per row: only their exp and log change. */
+/* Step-level values (a row's new maximum, its rescale) are computed once per row: only their exp and log
+ * change. */
 static ir_ref fold_uniform(fold *w, ir_ref r, const ir_node *n) {
   if (n->nargs == 0 || !(deps_of(&w->f->deps, r) & DEP_STEP)) return r;
   if (n->op == IR_EXP)
     return ir_op1(w->g, IR_EXP2, ir_op2(w->g, IR_MUL, written(w, n->arg[0]), ir_real(w->g, LOG2E)));
-  if (n->op == IR_LOG) return ir_op2(w->g, IR_MUL, ir_op1(w->g, IR_LOG2, written(w, n->arg[0])), ir_real(w->g, LN2));
+  if (n->op == IR_LOG)
+    return ir_op2(w->g, IR_MUL, ir_op1(w->g, IR_LOG2, written(w, n->arg[0])), ir_real(w->g, LN2));
   return rebuilt(w, r, n);
 }
 
@@ -259,8 +279,10 @@ bool fold_is_shift(emit_form *f, ir_ref r, ir_ref x, ir_ref *rest) {
   lin l = w.lin[r];
   int at = -1;
   for (int i = 0; i < l.n; i++) {
-    if (l.atom[i] == x && l.coef[i] == IR_NONE && at < 0) at = i;
-    else if (ir_uses(f->g, l.atom[i], ir_var_of(ir_get(f->g, x)))) return false;
+    if (l.atom[i] == x && l.coef[i] == IR_NONE && at < 0)
+      at = i;
+    else if (ir_uses(f->g, l.atom[i], ir_var_of(ir_get(f->g, x))))
+      return false;
   }
   if (at < 0) return false;
   l.n--;

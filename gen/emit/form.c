@@ -8,17 +8,20 @@
 
 static const traced_spec *traced(const emit_form *f) { return &f->spec->traced; }
 
-/* With no score_mod, or one that only adds to the score, score() gives score / scale: the dot product itself, or one
- * multiply-add. The online function then sees scale * VAR_SCORE, and its factor joins those that are there already. The scale
- * is positive, so a maximum of scaled scores is the scaled maximum. */
+/* With no score_mod, or one that only adds to the score, score() gives score / scale: the dot product itself,
+ * or one multiply-add. The online function then sees scale * VAR_SCORE, and its factor joins those that are
+ * there already. The scale is positive, so a maximum of scaled scores is the scaled maximum. */
 static void choose_unit(emit_form *f) {
   ir *g = f->g;
-  const ir_ref score = ir_variable(g, VAR_SCORE, 0), dot = ir_variable(g, VAR_DOT, 0), scale = ir_variable(g, VAR_SCALE, 0);
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0), dot = ir_variable(g, VAR_DOT, 0),
+               scale = ir_variable(g, VAR_SCALE, 0);
   const ir_ref scaled = ir_op2(g, IR_MUL, scale, dot);
   ir_ref rest = IR_NONE;
   f->dot_unit = fold_is_shift(f, traced(f)->score_mod, score, &rest);
-  if (!f->dot_unit) f->score = ir_substitute(g, traced(f)->score_mod, &score, &scaled, 1);
-  else f->score = rest == IR_NONE ? dot : ir_op2(g, IR_ADD, dot, ir_op2(g, IR_DIV, rest, scale));
+  if (!f->dot_unit)
+    f->score = ir_substitute(g, traced(f)->score_mod, &score, &scaled, 1);
+  else
+    f->score = rest == IR_NONE ? dot : ir_op2(g, IR_ADD, dot, ir_op2(g, IR_DIV, rest, scale));
 }
 
 static void rewrite_step(emit_form *f) {
@@ -38,7 +41,8 @@ static void rewrite_step(emit_form *f) {
   }
   s->prob = ir_substitute(g, s->prob, from, to, n);
   s->rescale = ir_substitute(g, s->rescale, from, to, n);
-  for (int i = 0; i < traced(f)->online.num_state; i++) s->next[i] = ir_substitute(g, s->next[i], from, to, n);
+  for (int i = 0; i < traced(f)->online.num_state; i++)
+    s->next[i] = ir_substitute(g, s->next[i], from, to, n);
 }
 
 static bool uses_node(ir *g, ir_ref r, ir_ref node) {
@@ -57,7 +61,8 @@ static bool used_elsewhere(emit_form *f, ir_ref x, int state) {
   return uses_node(f->g, s->prob, x) || uses_node(f->g, s->rescale, x);
 }
 
-/* next = a * old + c * red with a and c free of both: then each thread may keep its own part of the sum until the end. */
+/* next = a * old + c * red with a and c free of both: then each thread may keep its own part of the sum until
+ * the end. */
 static bool is_linear_update(emit_form *f, ir_ref next, ir_ref old, ir_ref red) {
   ir *g = f->g;
   const ir_ref one = ir_real(g, 1), from[2] = {old, red}, zero[2] = {ir_real(g, 0), ir_real(g, 0)};
@@ -69,10 +74,12 @@ static bool is_linear_update(emit_form *f, ir_ref next, ir_ref old, ir_ref red) 
   ir_ref rest = ir_substitute(g, next, from, zero, 2);
   ir_simplify(g, &rest, 1);
   double x;
-  /* floor and its kind have derivative zero without being constant: rebuild the update from its parts and compare. */
+  /* floor and its kind have derivative zero without being constant: rebuild the update from its parts and
+   * compare. */
   if (!ir_is_const(g, rest, &x) || x != 0) return false;
   return !ir_uses_op(g, next, IR_FLOOR) && !ir_uses_op(g, next, IR_SIGN) && !ir_uses_op(g, next, IR_MOD) &&
-         !ir_uses_op(g, next, IR_FLOORDIV) && !ir_uses_op(g, next, IR_SELECT) && !ir_uses_op(g, next, IR_STOP_GRADIENT);
+         !ir_uses_op(g, next, IR_FLOORDIV) && !ir_uses_op(g, next, IR_SELECT) &&
+         !ir_uses_op(g, next, IR_STOP_GRADIENT);
 }
 
 static void choose_deferred(emit_form *f) {
@@ -100,9 +107,11 @@ static void choose_prob_term(emit_form *f) {
   }
 }
 
-/* Rows of random numbers, for mask_by_inf. Every fourth lane has scalars and inputs of 0 or below, where a factor turns -inf into
- * NaN or +inf. */
-typedef struct probe { uint64_t random; } probe;
+/* Rows of random numbers, for mask_by_inf. Every fourth lane has scalars and inputs of 0 or below, where a
+ * factor turns -inf into NaN or +inf. */
+typedef struct probe {
+  uint64_t random;
+} probe;
 
 static double next_random(probe *p) {
   p->random = p->random * 6364136223846793005u + 1442695040888963407u;
@@ -117,21 +126,29 @@ static double uniform_value(probe *p, int lane) {
 static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
   (void)index;
   for (int i = 0; i < lanes; i++) {
-    if (v == VAR_SCORE) out[i] = -INFINITY;
-    else if (v == VAR_SCALE) out[i] = next_random(user) + 0.01;
-    else if (v == VAR_SCALAR) out[i] = uniform_value(user, i);
-    else if (v == VAR_STATE || v == VAR_RED) out[i] = i % 2 == 0 ? next_random(user) * 4 + 0.1 : next_random(user) * 20 - 10;
-    else out[i] = floor(next_random(user) * 64) + (v == VAR_Q_LEN || v == VAR_KV_LEN ? 1 : 0); /* no step without keys */
+    if (v == VAR_SCORE)
+      out[i] = -INFINITY;
+    else if (v == VAR_SCALE)
+      out[i] = next_random(user) + 0.01;
+    else if (v == VAR_SCALAR)
+      out[i] = uniform_value(user, i);
+    else if (v == VAR_STATE || v == VAR_RED)
+      out[i] = i % 2 == 0 ? next_random(user) * 4 + 0.1 : next_random(user) * 20 - 10;
+    else
+      out[i] = floor(next_random(user) * 64) +
+               (v == VAR_Q_LEN || v == VAR_KV_LEN ? 1 : 0); /* no step without keys */
   }
 }
 
-static void probe_load(void *user, uint32_t input, int n, const double *const *index, int lanes, double *out) {
+static void probe_load(void *user, uint32_t input, int n, const double *const *index, int lanes,
+                       double *out) {
   (void)input, (void)n, (void)index;
   for (int i = 0; i < lanes; i++) out[i] = uniform_value(user, i);
 }
 
-/* Does a score of -inf leave an element out of every reduction and of prob by itself? Tried on the very expressions that will
- * be emitted. A wrong yes would need a function that is 0 in all probes and not elsewhere. */
+/* Does a score of -inf leave an element out of every reduction and of prob by itself? Tried on the very
+ * expressions that will be emitted. A wrong yes would need a function that is 0 in all probes and not
+ * elsewhere. */
 static luattn_status choose_mask_by_inf(emit_form *f, luattn_error *err) {
   ir_ref roots[SPEC_MAX_RED + 1];
   ir_lane_block value[SPEC_MAX_RED + 1];
@@ -151,7 +168,8 @@ static luattn_status choose_mask_by_inf(emit_form *f, luattn_error *err) {
     ir_program_run(program, &env, IR_LANES, scratch, out);
     for (int k = 0; k < n; k++)
       for (int i = 0; i < IR_LANES; i++)
-        f->mask_by_inf &= value[k][i] == (k < f->step.num_red && f->step.kind[k] == IR_REDUCE_MAX ? -INFINITY : 0.0);
+        f->mask_by_inf &=
+            value[k][i] == (k < f->step.num_red && f->step.kind[k] == IR_REDUCE_MAX ? -INFINITY : 0.0);
   }
   return LUATTN_OK;
 }
@@ -189,8 +207,8 @@ static luattn_status build_online(emit_form *f, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* Everything that a gradient computes from the row's numbers alone moves into prepare, so that an element of a softmax costs
- * one multiply-add, one exp2, one subtraction and one product. */
+/* Everything that a gradient computes from the row's numbers alone moves into prepare, so that an element of
+ * a softmax costs one multiply-add, one exp2, one subtraction and one product. */
 static void hoist_bwd_rows(emit_form *f, ir_ref *roots, int n) {
   ir *g = f->g;
   const uint32_t count = ir_count(g);
@@ -212,7 +230,8 @@ static void hoist_bwd_rows(emit_form *f, ir_ref *roots, int n) {
   int num = 0;
   for (uint32_t r = 1; r < count; r++) {
     if (!found[r]) continue;
-    if (num == DERIVED_MAX_ROWS || num > f->num_rows) return; /* more numbers a row than before: not worth it */
+    if (num == DERIVED_MAX_ROWS || num > f->num_rows)
+      return; /* more numbers a row than before: not worth it */
     from[num++] = r;
   }
   for (int i = 0; i < f->num_rows; i++) old[i] = ir_variable(g, VAR_ROW, (uint32_t)i);
@@ -246,17 +265,19 @@ static luattn_status build_gradient(emit_form *f, luattn_error *err) {
   roots[n++] = d->prob;
   roots[n++] = d->ds;
   for (int i = 0; i < f->element_terms.count; i++) roots[n++] = f->element_terms.term[i].value;
-  for (int i = 0; i < n; i++) roots[i] = roots[i] == IR_NONE ? ir_real(g, 0) : ir_substitute(g, roots[i], &score, &scaled, 1);
+  for (int i = 0; i < n; i++)
+    roots[i] = roots[i] == IR_NONE ? ir_real(g, 0) : ir_substitute(g, roots[i], &score, &scaled, 1);
   fold_roots(f, roots, n);
   hoist_bwd_rows(f, roots, n);
   f->grad_prob = roots[0];
   f->grad_ds = roots[1];
   for (int i = 0; i < f->element_terms.count; i++) f->element_terms.term[i].value = roots[2 + i];
-  return ir_failed(g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name) : LUATTN_OK;
+  return ir_failed(g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name)
+                      : LUATTN_OK;
 }
 
-luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p, emit_form *out,
-                         luattn_error *err) {
+luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
+                         emit_form *out, luattn_error *err) {
   memset(out, 0, sizeof *out);
   out->a = a;
   out->g = spec->traced.g;
@@ -269,5 +290,6 @@ luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_in
   out->keep = mask->keep;
   TRY(build_online(out, err));
   TRY(build_gradient(out, err)); /* in forward images too: a Spec without a hook is no Spec */
-  return ir_failed(out->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name) : LUATTN_OK;
+  return ir_failed(out->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name)
+                           : LUATTN_OK;
 }

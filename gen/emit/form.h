@@ -1,8 +1,9 @@
-/* form.h: a spec as a kernel runs it: every expression that spec.cuh prints, folded, with the choices of the contract made.
+/* form.h: a spec as a kernel runs it: every expression that spec.cuh prints, folded, with the choices of the
+ * contract made.
  *
- * form.c takes the traced and derived spec apart and chooses the unit of the stored score, the reductions and what is
- * deferred; fold.c rewrites expressions into the shapes that are cheap on a device; deps.c says what depends on what.
- * Everything is built in spec->traced.g, which must be the caller's own clone.
+ * form.c takes the traced and derived spec apart and chooses the unit of the stored score, the reductions and
+ * what is deferred; fold.c rewrites expressions into the shapes that are cheap on a device; deps.c says what
+ * depends on what. Everything is built in spec->traced.g, which must be the caller's own clone.
  */
 #ifndef LUATTN_GEN_FORM_H
 #define LUATTN_GEN_FORM_H
@@ -10,18 +11,24 @@
 #include "gen/analysis/split.h"
 #include "gen/emit/emit.h"
 
-/* What an expression depends on. SITE: anything fixed for one (b, h): scalars, lengths, gathers, the scale. */
+/* What an expression depends on. SITE: anything fixed for one (b, h): scalars, lengths, gathers, the scale.
+ */
 enum {
   DEP_SITE = 1,
-  DEP_Q = 2,     /* query position */
-  DEP_KV = 4,    /* key position */
+  DEP_Q = 2,       /* query position */
+  DEP_KV = 4,      /* key position */
   DEP_ELEMENT = 8, /* dot, score, dO.v */
-  DEP_STEP = 16, /* online state, reductions: one value per row and step */
-  DEP_ROW = 32,  /* numbers of a backward row */
-  DEP_MOD = 64   /* element, position, channel and gradient of an input mod; bounds of a tile */
+  DEP_STEP = 16,   /* online state, reductions: one value per row and step */
+  DEP_ROW = 32,    /* numbers of a backward row */
+  DEP_MOD = 64     /* element, position, channel and gradient of an input mod; bounds of a tile */
 };
 
-typedef struct deps { const ir *g; arena *a; uint8_t *mask; uint32_t count, capacity; } deps;
+typedef struct deps {
+  const ir *g;
+  arena *a;
+  uint8_t *mask;
+  uint32_t count, capacity;
+} deps;
 void deps_open(deps *d, arena *a, const ir *g);
 int deps_of(deps *d, ir_ref r); /* also of nodes built since; 0 for IR_NONE */
 
@@ -39,9 +46,9 @@ typedef struct emit_form {
   const mask_info *mask;
   const plan *plan;
 
-  bool dot_unit;   /* score() gives score / scale, and the online function multiplies */
-  ir_ref score;    /* of VAR_DOT and indices */
-  ir_ref keep;     /* IR_NONE: no mask */
+  bool dot_unit;     /* score() gives score / scale, and the online function multiplies */
+  ir_ref score;      /* of VAR_DOT and indices */
+  ir_ref keep;       /* IR_NONE: no mask */
   online_split step; /* of VAR_SCORE as stored */
   ir_ref init[SPEC_MAX_STATE];
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
@@ -49,7 +56,7 @@ typedef struct emit_form {
   bool has_rescale, mask_by_inf;
   ir_ref out_scale, lse; /* of VAR_STATE; lse IR_NONE: none */
 
-  int num_rows;    /* VAR_ROW[i] in the gradients stands for row[i], of VAR_FINAL, VAR_DELTA, VAR_DLSE */
+  int num_rows; /* VAR_ROW[i] in the gradients stands for row[i], of VAR_FINAL, VAR_DELTA, VAR_DLSE */
   ir_ref row[DERIVED_MAX_ROWS];
   derived_terms row_terms;
   ir_ref grad_prob, grad_ds; /* of VAR_DOT, VAR_DP, VAR_ROW and indices */
@@ -57,17 +64,19 @@ typedef struct emit_form {
   bool positions_in_real; /* an integer difference became a difference of Reals: exact below 2^24 in float */
 } emit_form;
 
-luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p, emit_form *out,
-                         luattn_error *err);
+luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
+                         emit_form *out, luattn_error *err);
 
-/* fold.c: exp and log in base 2, linear combinations as chains of multiply-adds with everything uniform in one coefficient. */
+/* fold.c: exp and log in base 2, linear combinations as chains of multiply-adds with everything uniform in
+ * one coefficient. */
 void fold_roots(emit_form *f, ir_ref *roots, int n);
 /* If r = x + rest with `rest` free of x, writes rest (IR_NONE: zero). */
 bool fold_is_shift(emit_form *f, ir_ref r, ir_ref x, ir_ref *rest);
 
 /* Does the kernel's gradient want this term? */
 static inline bool form_wants(const emit_form *f, const derived_term *t) {
-  return (f->plan->wants & (t->input >= 0 ? (unsigned)LUATTN_WANT_INPUTS : (unsigned)LUATTN_WANT_SCALARS)) != 0;
+  return (f->plan->wants & (t->input >= 0 ? (unsigned)LUATTN_WANT_INPUTS : (unsigned)LUATTN_WANT_SCALARS)) !=
+         0;
 }
 
 #endif

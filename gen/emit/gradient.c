@@ -5,7 +5,8 @@
 #define PHR P ", const Head &head, const Row &row"
 
 static bool same_place(const derived_term *a, const derived_term *b) {
-  if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar)) return false;
+  if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar))
+    return false;
   for (int i = 0; i < a->num_index; i++)
     if (a->index[i] != b->index[i]) return false;
   return true;
@@ -29,8 +30,10 @@ static luattn_status collect_terms(writer *w, const derived_terms *terms, luattn
     const derived_term *t = &terms->term[i];
     if (!form_wants(w->f, t) || !is_block_sum(w, t) || acc_of(w, t) >= 0) continue;
     if (w->num_acc == WRITER_MAX_ACC)
-      return luattn_fail(err, LUATTN_UNSUPPORTED, "emit: %s: more than %d parameter gradients; ask for fewer (wants), or mark "
-                         "fewer inputs grad", w->f->spec->traced.name, WRITER_MAX_ACC);
+      return luattn_fail(err, LUATTN_UNSUPPORTED,
+                         "emit: %s: more than %d parameter gradients; ask for fewer (wants), or mark "
+                         "fewer inputs grad",
+                         w->f->spec->traced.name, WRITER_MAX_ACC);
     w->acc[w->num_acc++] = *t;
   }
   return LUATTN_OK;
@@ -108,7 +111,8 @@ static void flush(writer *w) {
 
 void emit_gradients(writer *w) {
   const emit_form *f = w->f;
-  open_function(w, "BwdRow prepare(" PHR ",\n    int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
+  open_function(
+      w, "BwdRow prepare(" PHR ",\n    int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
   body_begin(w, HAS_HEAD | HAS_ROW | HAS_Q, "");
   add_terms(w, &f->row_terms);
   body_lines(w, f->row, f->num_rows);
@@ -119,7 +123,8 @@ void emit_gradients(writer *w) {
 
   const ir_ref roots[2] = {f->grad_prob, f->grad_ds};
   text_add(&w->out, "template <bool with_inputs>\n");
-  open_function(w, "void grad(" PHR ",\n    const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, "
+  open_function(w, "void grad(" PHR
+                   ",\n    const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, "
                    "int kv, Real &prob, Real &ds, Acc &acc)");
   body_begin(w, HAS_ELEMENT, "");
   body_lines(w, roots, 2);
@@ -136,13 +141,16 @@ void emit_gradients(writer *w) {
   flush(w);
 }
 
-/* ---- input mods ------------------------------------------------------------------------------------------------------- */
+/* ---- input mods
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void mod(writer *w, const char *name, ir_ref value, const derived_mod *d) {
   open_function(w, writer_format(w, "Real %s(" P ", Real x, int i, int d)", name));
   body_begin(w, 0, "");
-  if (value == IR_NONE) text_add(&w->out, "return x;\n");
-  else body_return(w, value);
+  if (value == IR_NONE)
+    text_add(&w->out, "return x;\n");
+  else
+    body_return(w, value);
   close_function(w);
 
   open_function(w, writer_format(w, "Real %s_grad(" P ", Real x, Real g, int i, int d, Acc &acc)", name));
@@ -151,8 +159,10 @@ static void mod(writer *w, const char *name, ir_ref value, const derived_mod *d)
     text_add(&w->out, "return g;\n");
   } else {
     add_terms(w, &d->terms);
-    if (d->dx == IR_NONE) text_add(&w->out, "return Real(0);\n");
-    else body_return(w, d->dx);
+    if (d->dx == IR_NONE)
+      text_add(&w->out, "return Real(0);\n");
+    else
+      body_return(w, d->dx);
   }
   close_function(w);
 }

@@ -10,12 +10,37 @@
 
 static int op_cost(const ir_node *n) {
   switch (n->op) {
-  case IR_CONST_REAL: case IR_CONST_INT: case IR_CONST_BOOL: case IR_STOP_GRADIENT: return 0;
-  case IR_VAR: return ir_var_of(n) == VAR_SCALAR || ir_var_of(n) == VAR_SCALE ? 4 : 0; /* a double from the parameters */
-  case IR_TO_REAL: case IR_TO_INT: case IR_FLOOR_INT: return 4;
-  case IR_ADD: case IR_SUB: case IR_MUL: case IR_NEG: case IR_FMA: case IR_MIN: case IR_MAX: case IR_ABS: case IR_LT:
-  case IR_LE: case IR_EQ: case IR_NE: case IR_AND: case IR_OR: case IR_NOT: case IR_SELECT: return 1;
-  default: return 8;
+    case IR_CONST_REAL:
+    case IR_CONST_INT:
+    case IR_CONST_BOOL:
+    case IR_STOP_GRADIENT:
+      return 0;
+    case IR_VAR:
+      return ir_var_of(n) == VAR_SCALAR || ir_var_of(n) == VAR_SCALE ? 4
+                                                                     : 0; /* a double from the parameters */
+    case IR_TO_REAL:
+    case IR_TO_INT:
+    case IR_FLOOR_INT:
+      return 4;
+    case IR_ADD:
+    case IR_SUB:
+    case IR_MUL:
+    case IR_NEG:
+    case IR_FMA:
+    case IR_MIN:
+    case IR_MAX:
+    case IR_ABS:
+    case IR_LT:
+    case IR_LE:
+    case IR_EQ:
+    case IR_NE:
+    case IR_AND:
+    case IR_OR:
+    case IR_NOT:
+    case IR_SELECT:
+      return 1;
+    default:
+      return 8;
   }
 }
 
@@ -36,7 +61,8 @@ luattn_status writer_open(writer *w, emit_form *f, luattn_error *err) {
     const int mask = deps_of(&f->deps, r);
     int cost = op_cost(n);
     for (int i = 0; i < n->nargs; i++) {
-      const bool below = deps_of(&f->deps, n->arg[i]) == DEP_SITE && mask != DEP_SITE; /* lies in Head already */
+      const bool below =
+          deps_of(&f->deps, n->arg[i]) == DEP_SITE && mask != DEP_SITE; /* lies in Head already */
       cost += below ? 0 : w->cost[n->arg[i]];
     }
     w->cost[r] = (uint8_t)(cost > 200 ? 200 : cost);
@@ -47,7 +73,9 @@ luattn_status writer_open(writer *w, emit_form *f, luattn_error *err) {
 /* The slot in which a function with `has` would find r; -1: it computes r itself. */
 static int kind_of(const writer *w, int has, ir_ref r) {
   const int mask = deps_of(&w->f->deps, r);
-  if (mask == 0 || (mask & ~(DEP_SITE | DEP_Q | DEP_KV)) != 0 || (mask & (DEP_Q | DEP_KV)) == (DEP_Q | DEP_KV)) return -1;
+  if (mask == 0 || (mask & ~(DEP_SITE | DEP_Q | DEP_KV)) != 0 ||
+      (mask & (DEP_Q | DEP_KV)) == (DEP_Q | DEP_KV))
+    return -1;
   if (mask == DEP_SITE) return (has & HAS_HEAD) != 0 && w->cost[r] > 0 ? SLOTS_HEAD : -1;
   if ((mask & DEP_Q) != 0) {
     if ((has & HAS_ROW) == 0) return -1;
@@ -111,7 +139,8 @@ static const char *stem(const writer *w, ir_ref r) {
   if (n->op == IR_LOAD) return t->input[ir_index_of(n)].name;
   if (n->op == IR_VAR && ir_var_of(n) == VAR_SCALAR) return t->scalar_name[ir_index_of(n)];
   if (n->op == IR_VAR) return ir_var_name(ir_var_of(n));
-  if (n->op == IR_TO_REAL && ir_get(w->f->g, n->arg[0])->op == IR_VAR) return ir_var_name(ir_var_of(ir_get(w->f->g, n->arg[0])));
+  if (n->op == IR_TO_REAL && ir_get(w->f->g, n->arg[0])->op == IR_VAR)
+    return ir_var_name(ir_var_of(ir_get(w->f->g, n->arg[0])));
   return ir_op_name((ir_op)n->op);
 }
 
@@ -131,9 +160,9 @@ void writer_fix(writer *w) {
 void writer_slots(writer *w, int kind) {
   static const char *const type[SLOTS_KINDS] = {"Head", "Row", "Col"};
   static const char *const signature[SLOTS_KINDS] = {
-    "Head head(const LuattnParams &p, const Site &s)",
-    "Row row(const LuattnParams &p, const Site &s, const Head &head, int q)",
-    "Col col(const LuattnParams &p, const Site &s, const Head &head, int kv)"};
+      "Head head(const LuattnParams &p, const Site &s)",
+      "Row row(const LuattnParams &p, const Site &s, const Head &head, int q)",
+      "Col col(const LuattnParams &p, const Site &s, const Head &head, int kv)"};
   static const int has[SLOTS_KINDS] = {0, HAS_HEAD | HAS_Q, HAS_HEAD | HAS_KV};
   const slots *s = &w->slot[kind];
   text_add(&w->out, "LUATTN_FN %s {\n", signature[kind]);
@@ -145,7 +174,8 @@ void writer_slots(writer *w, int kind) {
     body_lines(w, s->ref, s->count);
     text_add(&w->out, "%s made;\n", type[kind]);
     for (int i = 0; i < s->count; i++)
-      text_add(&w->out, "made.%s = %s;\n", strchr(w->slot_name[s->ref[i]], '.') + 1, body_value(w, s->ref[i]));
+      text_add(&w->out, "made.%s = %s;\n", strchr(w->slot_name[s->ref[i]], '.') + 1,
+               body_value(w, s->ref[i]));
     text_add(&w->out, "return made;\n");
   }
   w->out.indent--;

@@ -6,10 +6,12 @@
 
 void open_function(writer *w, const char *signature);
 void close_function(writer *w);
-void table_function(writer *w, const char *type, const char *name, const char *const *values, int n, const char *otherwise);
+void table_function(writer *w, const char *type, const char *name, const char *const *values, int n,
+                    const char *otherwise);
 
 /* gradient.c */
-luattn_status collect_acc(writer *w, luattn_error *err); /* which parameter gradients a block sums before it adds them */
+luattn_status collect_acc(writer *w,
+                          luattn_error *err); /* which parameter gradients a block sums before it adds them */
 void plan_gradient_slots(writer *w);
 void emit_gradients(writer *w);
 void emit_mods(writer *w);

@@ -1,4 +1,5 @@
-/* tile.c: tile_class by interval arithmetic, the closed-form ranges, and the block statistics of integer inputs. */
+/* tile.c: tile_class by interval arithmetic, the closed-form ranges, and the block statistics of integer
+ * inputs. */
 #include "gen/emit/parts.h"
 
 #include <string.h>
@@ -23,7 +24,8 @@ void emit_stat_tables(writer *w) {
   table_function(w, "int", "stat_block", block, m->num_stats, "1");
 }
 
-/* ---- tile_class ------------------------------------------------------------------------------------------------------- */
+/* ---- tile_class
+ * ------------------------------------------------------------------------------------------------------- */
 
 static const char *bounds_type(const writer *w, ir_ref r) {
   const ir_type t = ir_typeof(w->f->g, r);
@@ -48,7 +50,8 @@ static int stat_of(writer *w, const ir_node *n) {
   for (int i = 0; i < last; i++)
     if (!is_point(w, n->arg[i])) return -1;
   for (int i = 0; i < m->num_stats; i++)
-    if (m->stat[i].input == (int)ir_index_of(n) && m->stat[i].axis == last && along == (m->stat[i].along_q ? DEP_Q : DEP_KV))
+    if (m->stat[i].input == (int)ir_index_of(n) && m->stat[i].axis == last &&
+        along == (m->stat[i].along_q ? DEP_Q : DEP_KV))
       return i;
   return -1;
 }
@@ -61,14 +64,15 @@ static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
   }
   const int last = n->nargs - 1;
   const unsigned input = ir_index_of(n);
-  text_add(&w->out, "stat_bounds(p.stats[%d], p.input[%u], %d, %d, grad_offset(p.input[%u]", stat, input, last,
-           stat_block(w, stat), input);
+  text_add(&w->out, "stat_bounds(p.stats[%d], p.input[%u], %d, %d, grad_offset(p.input[%u]", stat, input,
+           last, stat_block(w, stat), input);
   for (int i = 0; i < last; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));
   text_add(&w->out, "), %s)", bounds_of(w, n->arg[last]));
 }
 
 static void op_bounds(writer *w, const ir_node *n) {
-  const char *prefix = ir_interval_prefix(ir_typeof(w->f->g, n->arg[n->nargs - 1])), *name = ir_op_interval((ir_op)n->op);
+  const char *prefix = ir_interval_prefix(ir_typeof(w->f->g, n->arg[n->nargs - 1])),
+             *name = ir_op_interval((ir_op)n->op);
   if (n->op == IR_MUL && n->arg[0] == n->arg[1]) { /* the two factors vary together */
     text_add(&w->out, "%ssquare(%s)", prefix, bounds_of(w, n->arg[0]));
     return;
@@ -107,16 +111,21 @@ static void tile_class(writer *w) {
     if (!need[r] || is_point(w, r) || n->op == IR_VAR) continue;
     w->temp[r] = ++w->num_temps;
     text_add(&w->out, "const %s b%d = ", bounds_type(w, r), w->temp[r]);
-    if (n->op == IR_LOAD) load_bounds(w, r, n);
-    else op_bounds(w, n);
+    if (n->op == IR_LOAD)
+      load_bounds(w, r, n);
+    else
+      op_bounds(w, n);
     writer_line_end(w, n);
   }
   const char *kept = bounds_of(w, keep);
-  text_add(&w->out, "return !%s.can_be_true ? TILE_EMPTY : %s.can_be_false ? TILE_PARTIAL : TILE_FULL;\n", kept, kept);
+  text_add(&w->out, "return !%s.can_be_true ? TILE_EMPTY : %s.can_be_false ? TILE_PARTIAL : TILE_FULL;\n",
+           kept, kept);
   close_function(w);
 }
 
-/* ---- ranges ----------------------------------------------------------------------------------------------------------- */
+/* ---- ranges
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
 static void range(writer *w, const char *signature, const char *len, ir_ref lo, ir_ref hi) {
   open_function(w, signature);

@@ -1,4 +1,5 @@
-/* write.c: one statement per node, in the order of the IR, each with the line of the spec that it came from. */
+/* write.c: one statement per node, in the order of the IR, each with the line of the spec that it came from.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,12 +20,18 @@ const char *writer_type(const writer *w, ir_ref r) {
 
 const char *writer_input_type(const writer *w, uint32_t input) {
   switch (w->f->spec->traced.input[input].dtype) {
-  case LUATTN_INPUT_F64: return "double";
-  case LUATTN_INPUT_F32: return "float";
-  case LUATTN_INPUT_BF16: return "bf16_t";
-  case LUATTN_INPUT_F16: return "half_t";
-  case LUATTN_INPUT_I32: return "int";
-  default: return "unsigned char";
+    case LUATTN_INPUT_F64:
+      return "double";
+    case LUATTN_INPUT_F32:
+      return "float";
+    case LUATTN_INPUT_BF16:
+      return "bf16_t";
+    case LUATTN_INPUT_F16:
+      return "half_t";
+    case LUATTN_INPUT_I32:
+      return "int";
+    default:
+      return "unsigned char";
   }
 }
 
@@ -40,7 +47,8 @@ static const char *real_literal(writer *w, double x) {
   return writer_format(w, "Real(%s)", digits);
 }
 
-/* INT is 32 bits wide on the device. A larger constant only occurs in comparisons, where its end of the range serves. */
+/* INT is 32 bits wide on the device. A larger constant only occurs in comparisons, where its end of the range
+ * serves. */
 static const char *int_literal(writer *w, long long x) {
   if (x > 2147483647) x = 2147483647;
   if (x < -2147483647) x = -2147483647;
@@ -57,31 +65,58 @@ static const char *variable(writer *w, const ir_node *n) {
   const unsigned i = ir_index_of(n);
   static const char *const tile[] = {"q0", "q1", "kv0", "kv1"};
   switch (ir_var_of(n)) {
-  case VAR_SCORE: return "score";
-  case VAR_B: return "s.b";
-  case VAR_H: return "s.h";
-  case VAR_Q: return "q";
-  case VAR_KV: return "kv";
-  case VAR_Q_LEN: return "s.q_len";
-  case VAR_KV_LEN: return "s.kv_len";
-  case VAR_HEADS: return "p.heads";
-  case VAR_HEADS_KV: return "p.heads_kv";
-  case VAR_SCALAR: return writer_format(w, "Real(p.scalar[%u])", i);
-  case VAR_SCALE: return "Real(p.scale)";
-  case VAR_X: return "x";
-  case VAR_POS: return "i";
-  case VAR_D: return "d";
-  case VAR_GRAD: return "g";
-  case VAR_STATE: return writer_format(w, "%s.x[%u]", w->state, i);
-  case VAR_RED: return writer_format(w, "red[%u]", i);
-  case VAR_ROW: return writer_format(w, "bwd.x[%u]", i);
-  case VAR_FINAL: return final_value(w, i);
-  case VAR_DOT: return "dot";
-  case VAR_DP: return "dp";
-  case VAR_DELTA: return "delta";
-  case VAR_DLSE: return "dlse";
-  case VAR_TILE: return i < 4 ? tile[i] : "";
-  case VAR_P: case VAR_OUT: case VAR_COUNT: break;
+    case VAR_SCORE:
+      return "score";
+    case VAR_B:
+      return "s.b";
+    case VAR_H:
+      return "s.h";
+    case VAR_Q:
+      return "q";
+    case VAR_KV:
+      return "kv";
+    case VAR_Q_LEN:
+      return "s.q_len";
+    case VAR_KV_LEN:
+      return "s.kv_len";
+    case VAR_HEADS:
+      return "p.heads";
+    case VAR_HEADS_KV:
+      return "p.heads_kv";
+    case VAR_SCALAR:
+      return writer_format(w, "Real(p.scalar[%u])", i);
+    case VAR_SCALE:
+      return "Real(p.scale)";
+    case VAR_X:
+      return "x";
+    case VAR_POS:
+      return "i";
+    case VAR_D:
+      return "d";
+    case VAR_GRAD:
+      return "g";
+    case VAR_STATE:
+      return writer_format(w, "%s.x[%u]", w->state, i);
+    case VAR_RED:
+      return writer_format(w, "red[%u]", i);
+    case VAR_ROW:
+      return writer_format(w, "bwd.x[%u]", i);
+    case VAR_FINAL:
+      return final_value(w, i);
+    case VAR_DOT:
+      return "dot";
+    case VAR_DP:
+      return "dp";
+    case VAR_DELTA:
+      return "delta";
+    case VAR_DLSE:
+      return "dlse";
+    case VAR_TILE:
+      return i < 4 ? tile[i] : "";
+    case VAR_P:
+    case VAR_OUT:
+    case VAR_COUNT:
+      break;
   }
   w->failed = true; /* analysis/ leaves none of these in what is emitted */
   return "";
@@ -96,12 +131,18 @@ const char *body_value(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   if (writer_in_slot(w, r)) return w->slot_name[r];
   switch (n->op) {
-  case IR_CONST_REAL: return real_literal(w, n->imm.real);
-  case IR_CONST_INT: return int_literal(w, n->imm.integer);
-  case IR_CONST_BOOL: return n->imm.integer ? "true" : "false";
-  case IR_VAR: return variable(w, n);
-  case IR_STOP_GRADIENT: return body_value(w, n->arg[0]);
-  default: return writer_format(w, "t%d", w->temp[r]);
+    case IR_CONST_REAL:
+      return real_literal(w, n->imm.real);
+    case IR_CONST_INT:
+      return int_literal(w, n->imm.integer);
+    case IR_CONST_BOOL:
+      return n->imm.integer ? "true" : "false";
+    case IR_VAR:
+      return variable(w, n);
+    case IR_STOP_GRADIENT:
+      return body_value(w, n->arg[0]);
+    default:
+      return writer_format(w, "t%d", w->temp[r]);
   }
 }
 
@@ -113,8 +154,10 @@ static void add_spelling(writer *w, const char *spelling, const ir_node *n) {
     length -= 2;
   }
   for (size_t i = 0; i < length; i++) {
-    if (spelling[i] == '%' && i + 1 < length) text_add(&w->out, "%s", body_value(w, n->arg[spelling[++i] - '0']));
-    else text_bytes(&w->out, &spelling[i], 1);
+    if (spelling[i] == '%' && i + 1 < length)
+      text_add(&w->out, "%s", body_value(w, n->arg[spelling[++i] - '0']));
+    else
+      text_bytes(&w->out, &spelling[i], 1);
   }
 }
 
@@ -124,8 +167,10 @@ const char *writer_file(const writer *w) {
 }
 
 void writer_line_end(writer *w, const ir_node *n) {
-  if (n->line > 0) text_add(&w->out, ";  // %s:%u\n", writer_file(w), n->line);
-  else text_add(&w->out, ";\n");
+  if (n->line > 0)
+    text_add(&w->out, ";  // %s:%u\n", writer_file(w), n->line);
+  else
+    text_add(&w->out, ";\n");
 }
 
 static void statement(writer *w, ir_ref r) {
@@ -133,8 +178,8 @@ static void statement(writer *w, ir_ref r) {
   w->temp[r] = ++w->num_temps;
   text_add(&w->out, "const %s t%d = ", writer_type(w, r), w->temp[r]);
   if (n->op == IR_LOAD) {
-    text_add(&w->out, "load_input<%s, %s>(p.input[%u]", writer_type(w, r), writer_input_type(w, ir_index_of(n)),
-             ir_index_of(n));
+    text_add(&w->out, "load_input<%s, %s>(p.input[%u]", writer_type(w, r),
+             writer_input_type(w, ir_index_of(n)), ir_index_of(n));
     for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));
     text_add(&w->out, ")");
   } else if (ir_op_cuda((ir_op)n->op) != NULL) {
@@ -155,7 +200,8 @@ void body_lines(writer *w, const ir_ref *roots, int n) {
     for (int i = 0; i < node->nargs; i++) w->need[node->arg[i]] = true;
   }
   for (uint32_t r = 1; r < w->count; r++)
-    if (w->need[r] && w->temp[r] == 0 && !writer_in_slot(w, r) && is_statement(ir_get(w->f->g, r))) statement(w, r);
+    if (w->need[r] && w->temp[r] == 0 && !writer_in_slot(w, r) && is_statement(ir_get(w->f->g, r)))
+      statement(w, r);
 }
 
 void body_return(writer *w, ir_ref r) {

@@ -1,6 +1,8 @@
-/* write.h: expressions to statements. hoist.c decides what lives in Head, Row and Col; write.c prints function bodies.
+/* write.h: expressions to statements. hoist.c decides what lives in Head, Row and Col; write.c prints
+ * function bodies.
  *
- * First every function registers its expressions (writer_plan), then the slots are fixed (writer_fix), then bodies are written.
+ * First every function registers its expressions (writer_plan), then the slots are fixed (writer_fix), then
+ * bodies are written.
  */
 #ifndef LUATTN_GEN_WRITE_H
 #define LUATTN_GEN_WRITE_H
@@ -16,16 +18,20 @@ enum { SLOTS_HEAD, SLOTS_ROW, SLOTS_COL, SLOTS_KINDS };
 
 #define WRITER_MAX_ACC 32
 
-typedef struct slots { int count, capacity; ir_ref *ref; } slots; /* ascending */
+typedef struct slots {
+  int count, capacity;
+  ir_ref *ref;
+} slots; /* ascending */
 
 typedef struct writer {
   emit_form *f;
   text out;
-  uint32_t count;        /* nodes; the IR is fixed from writer_open on */
-  uint8_t *slot_kind;    /* per node: 1 + SLOTS_*; 0: none. A node has at most one, as what it depends on decides */
+  uint32_t count; /* nodes; the IR is fixed from writer_open on */
+  uint8_t
+      *slot_kind; /* per node: 1 + SLOTS_*; 0: none. A node has at most one, as what it depends on decides */
   const char **slot_name; /* per node: "head.cap_0" */
   slots slot[SLOTS_KINDS];
-  uint8_t *cost;         /* per node: rough instructions to compute it */
+  uint8_t *cost; /* per node: rough instructions to compute it */
 
   int num_acc;
   derived_term acc[WRITER_MAX_ACC]; /* where element i of Acc goes */
@@ -33,8 +39,8 @@ typedef struct writer {
   /* The function being written. */
   int has, num_temps;
   bool *need;
-  int *temp;             /* per node: t<n>; 0: none yet */
-  const char *state;     /* "old" or "state" */
+  int *temp;         /* per node: t<n>; 0: none yet */
+  const char *state; /* "old" or "state" */
   bool failed;
 } writer;
 
@@ -54,9 +60,11 @@ void body_return(writer *w, ir_ref r);
 /* True if the function reads r from a slot instead of computing it. */
 bool writer_in_slot(const writer *w, ir_ref r);
 const char *writer_input_type(const writer *w, uint32_t input); /* as stored: "bf16_t" */
-const char *writer_type(const writer *w, ir_ref r);              /* "Real", "int", "bool" */
-const char *writer_file(const writer *w); /* the spec's, without its folder: where it lies must not change the text */
+const char *writer_type(const writer *w, ir_ref r);             /* "Real", "int", "bool" */
+const char *writer_file(
+    const writer *w); /* the spec's, without its folder: where it lies must not change the text */
 void writer_line_end(writer *w, const ir_node *n); /* `;`, and the line of the spec */
-const char *writer_format(writer *w, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* never NULL */
+const char *writer_format(writer *w, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3))); /* never NULL */
 
 #endif

@@ -1,4 +1,5 @@
-/* embedded.h: the templates as templates/embed.cmake wrote them into the library. Their list is templates/files.cmake. */
+/* embedded.h: the templates as templates/embed.cmake wrote them into the library. Their list is
+ * templates/files.cmake. */
 #ifndef LUATTN_GEN_EMBEDDED_H
 #define LUATTN_GEN_EMBEDDED_H
 

@@ -6,7 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct symbol { const char *name; void *slot; } symbol;
+typedef struct symbol {
+  const char *name;
+  void *slot;
+} symbol;
 
 static bool load_symbols(void *handle, const symbol *symbols, int n, const char **missing) {
   for (int i = 0; i < n; i++) {
@@ -23,29 +26,37 @@ static bool load_symbols(void *handle, const symbol *symbols, int n, const char 
 luattn_status nvrtc_open(const nvrtc_file *file, nvrtc *lib, luattn_error *err) {
   nvrtc out;
   memset(&out, 0, sizeof out);
-  const symbol symbols[] = {
-    {"nvrtcVersion", &out.fn.version}, {"nvrtcGetNumSupportedArchs", &out.fn.num_archs},
-    {"nvrtcGetSupportedArchs", &out.fn.archs}, {"nvrtcCreateProgram", &out.fn.create},
-    {"nvrtcDestroyProgram", &out.fn.destroy}, {"nvrtcCompileProgram", &out.fn.compile},
-    {"nvrtcGetPTXSize", &out.fn.ptx_size}, {"nvrtcGetPTX", &out.fn.ptx},
-    {"nvrtcGetCUBINSize", &out.fn.cubin_size}, {"nvrtcGetCUBIN", &out.fn.cubin},
-    {"nvrtcGetProgramLogSize", &out.fn.log_size}, {"nvrtcGetProgramLog", &out.fn.log},
-    {"nvrtcGetErrorString", &out.fn.error_text}};
+  const symbol symbols[] = {{"nvrtcVersion", &out.fn.version},
+                            {"nvrtcGetNumSupportedArchs", &out.fn.num_archs},
+                            {"nvrtcGetSupportedArchs", &out.fn.archs},
+                            {"nvrtcCreateProgram", &out.fn.create},
+                            {"nvrtcDestroyProgram", &out.fn.destroy},
+                            {"nvrtcCompileProgram", &out.fn.compile},
+                            {"nvrtcGetPTXSize", &out.fn.ptx_size},
+                            {"nvrtcGetPTX", &out.fn.ptx},
+                            {"nvrtcGetCUBINSize", &out.fn.cubin_size},
+                            {"nvrtcGetCUBIN", &out.fn.cubin},
+                            {"nvrtcGetProgramLogSize", &out.fn.log_size},
+                            {"nvrtcGetProgramLog", &out.fn.log},
+                            {"nvrtcGetErrorString", &out.fn.error_text}};
   const char *missing = NULL;
   void *handle = dlopen(file->path, RTLD_NOW | RTLD_LOCAL); /* never closed: see nvrtc.h */
   if (handle == NULL) {
     const char *why = dlerror();
-    return luattn_fail(err, LUATTN_COMPILE, "nvrtc: '%s': cannot be loaded (%s); name another with LUATTN_NVRTC", file->path,
+    return luattn_fail(err, LUATTN_COMPILE,
+                       "nvrtc: '%s': cannot be loaded (%s); name another with LUATTN_NVRTC", file->path,
                        why != NULL ? why : "no reason given");
   }
   if (!load_symbols(handle, symbols, (int)(sizeof symbols / sizeof symbols[0]), &missing))
-    return luattn_fail(err, LUATTN_COMPILE, "nvrtc: '%s': has no function %s; use NVRTC 12 or newer (LUATTN_NVRTC names it)",
+    return luattn_fail(err, LUATTN_COMPILE,
+                       "nvrtc: '%s': has no function %s; use NVRTC 12 or newer (LUATTN_NVRTC names it)",
                        file->path, missing);
   snprintf(out.path, sizeof out.path, "%s", file->path);
   if (out.fn.version(&out.major, &out.minor) != 0 || out.major < 12)
-    return luattn_fail(err, LUATTN_COMPILE,
-                       "nvrtc: '%s': is version %d.%d, too old for C++20; use NVRTC 12 or newer (LUATTN_NVRTC names it)",
-                       file->path, out.major, out.minor);
+    return luattn_fail(
+        err, LUATTN_COMPILE,
+        "nvrtc: '%s': is version %d.%d, too old for C++20; use NVRTC 12 or newer (LUATTN_NVRTC names it)",
+        file->path, out.major, out.minor);
   *lib = out;
   return LUATTN_OK;
 }
@@ -59,12 +70,13 @@ int nvrtc_supports(const nvrtc *lib, int arch) {
 }
 
 /* Fetches one of the program's outputs into the arena, 0-terminated. */
-static luattn_status fetch(arena *a, void *prog, int (*get_size)(void *, size_t *), int (*get)(void *, char *), char **out,
-                           size_t *size, luattn_error *err) {
+static luattn_status fetch(arena *a, void *prog, int (*get_size)(void *, size_t *),
+                           int (*get)(void *, char *), char **out, size_t *size, luattn_error *err) {
   *size = 0;
   if (get_size(prog, size) != 0) *size = 0;
   *out = arena_new(a, *size + 1);
-  if (*out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "nvrtc: output of %zu bytes: out of memory", *size);
+  if (*out == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "nvrtc: output of %zu bytes: out of memory", *size);
   if (*size > 0 && get(prog, *out) != 0) *size = 0;
   return LUATTN_OK;
 }
@@ -79,11 +91,13 @@ static const char *first_error(arena *a, const char *log) {
   return line != NULL ? line : "out of memory";
 }
 
-static luattn_status outputs(const nvrtc *lib, arena *a, void *prog, int want_ptx, nvrtc_result *out, luattn_error *err) {
+static luattn_status outputs(const nvrtc *lib, arena *a, void *prog, int want_ptx, nvrtc_result *out,
+                             luattn_error *err) {
   char *bytes = NULL;
   size_t size = 0;
   TRY(fetch(a, prog, lib->fn.cubin_size, lib->fn.cubin, &bytes, &size, err));
-  if (size == 0) return luattn_fail(err, LUATTN_COMPILE, "nvrtc: cubin: NVRTC gave none; the architecture must be sm_XX");
+  if (size == 0)
+    return luattn_fail(err, LUATTN_COMPILE, "nvrtc: cubin: NVRTC gave none; the architecture must be sm_XX");
   out->cubin = bytes;
   out->cubin_size = size;
   if (want_ptx) {
@@ -94,9 +108,10 @@ static luattn_status outputs(const nvrtc *lib, arena *a, void *prog, int want_pt
   return LUATTN_OK;
 }
 
-luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const char *source, const template_file *headers,
-                            int num_headers, const char *arch, const char *const *options, int num_options, int want_ptx,
-                            nvrtc_result *out, luattn_error *err) {
+luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const char *source,
+                            const template_file *headers, int num_headers, const char *arch,
+                            const char *const *options, int num_options, int want_ptx, nvrtc_result *out,
+                            luattn_error *err) {
   const char **texts = arena_array(a, (size_t)num_headers + 1, sizeof *texts);
   const char **names = arena_array(a, (size_t)num_headers + 1, sizeof *names);
   const char **opts = arena_array(a, (size_t)num_options + 1, sizeof *opts);
@@ -112,8 +127,7 @@ luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const 
 
   void *prog = NULL;
   int result = lib->fn.create(&prog, source, name, num_headers, texts, names);
-  if (result != 0)
-    return luattn_fail(err, LUATTN_COMPILE, "nvrtc: %s: %s", name, lib->fn.error_text(result));
+  if (result != 0) return luattn_fail(err, LUATTN_COMPILE, "nvrtc: %s: %s", name, lib->fn.error_text(result));
   result = lib->fn.compile(prog, num_options + 1, opts);
 
   nvrtc_result r;
@@ -123,8 +137,8 @@ luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const 
   luattn_status status = fetch(a, prog, lib->fn.log_size, lib->fn.log, &log, &size, err);
   r.log = log;
   if (status == LUATTN_OK && result != 0)
-    status = luattn_fail(err, LUATTN_COMPILE, "nvrtc: %s for %s: %s: %s", name, arch, lib->fn.error_text(result),
-                         first_error(a, log));
+    status = luattn_fail(err, LUATTN_COMPILE, "nvrtc: %s for %s: %s: %s", name, arch,
+                         lib->fn.error_text(result), first_error(a, log));
   if (status == LUATTN_OK) status = outputs(lib, a, prog, want_ptx, &r, err);
   lib->fn.destroy(&prog);
   if (status == LUATTN_OK) *out = r;

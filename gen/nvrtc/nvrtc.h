@@ -2,30 +2,40 @@
 #ifndef LUATTN_GEN_NVRTC_H
 #define LUATTN_GEN_NVRTC_H
 
-#include "gen/base/arena.h"
 #include "common/fail.h"
+#include "gen/base/arena.h"
 
-typedef struct template_file { const char *name; const char *data; size_t size; } template_file;
+typedef struct template_file {
+  const char *name;
+  const char *data;
+  size_t size;
+} template_file;
 
-/* The templates: embedded, or all read from LUATTN_TEMPLATE_DIR (a missing file is LUATTN_IO naming it; never mixed). */
+/* The templates: embedded, or all read from LUATTN_TEMPLATE_DIR (a missing file is LUATTN_IO naming it; never
+ * mixed). */
 luattn_status templates_get(arena *a, const template_file **files, int *count, luattn_error *err);
 
-/* Which NVRTC would be used. Found without loading it where possible, because loading takes 10 to 200 ms, which a start from a
- * warm cache does not have. `identity` tells one build of NVRTC from another: it is part of a cache key. */
-typedef struct nvrtc_file { char path[512]; char identity[80]; } nvrtc_file;
+/* Which NVRTC would be used. Found without loading it where possible, because loading takes 10 to 200 ms,
+ * which a start from a warm cache does not have. `identity` tells one build of NVRTC from another: it is part
+ * of a cache key. */
+typedef struct nvrtc_file {
+  char path[512];
+  char identity[80];
+} nvrtc_file;
 
-/* path NULL: LUATTN_NVRTC, then the usual names and places. Errors: LUATTN_COMPILE, with what was tried and how to get it. */
+/* path NULL: LUATTN_NVRTC, then the usual names and places. Errors: LUATTN_COMPILE, with what was tried and
+ * how to get it. */
 luattn_status nvrtc_find(const char *path, nvrtc_file *out, luattn_error *err);
 
-/* A loaded library: plain data, may be copied and shared by threads. It stays loaded for the life of the process (NVRTC does
- * not survive dlclose), and opening it again costs next to nothing. */
+/* A loaded library: plain data, may be copied and shared by threads. It stays loaded for the life of the
+ * process (NVRTC does not survive dlclose), and opening it again costs next to nothing. */
 typedef struct nvrtc_functions nvrtc_functions;
 struct nvrtc_functions {
   int (*version)(int *major, int *minor);
   int (*num_archs)(int *count);
   int (*archs)(int *archs);
-  int (*create)(void **prog, const char *source, const char *name, int num_headers, const char *const *headers,
-                const char *const *names);
+  int (*create)(void **prog, const char *source, const char *name, int num_headers,
+                const char *const *headers, const char *const *names);
   int (*destroy)(void **prog);
   int (*compile)(void *prog, int num_options, const char *const *options);
   int (*ptx_size)(void *prog, size_t *size);
@@ -36,23 +46,35 @@ struct nvrtc_functions {
   int (*log)(void *prog, char *out);
   const char *(*error_text)(int result);
 };
-typedef struct nvrtc { nvrtc_functions fn; int major, minor; char path[512]; } nvrtc;
+typedef struct nvrtc {
+  nvrtc_functions fn;
+  int major, minor;
+  char path[512];
+} nvrtc;
 
 luattn_status nvrtc_open(const nvrtc_file *file, nvrtc *lib, luattn_error *err);
 int nvrtc_supports(const nvrtc *lib, int arch);
 
-typedef struct nvrtc_entry { char name[64]; int registers, spill_bytes, stack_bytes; } nvrtc_entry;
+typedef struct nvrtc_entry {
+  char name[64];
+  int registers, spill_bytes, stack_bytes;
+} nvrtc_entry;
 typedef struct nvrtc_result {
-  const void *cubin; size_t cubin_size; /* in the arena */
-  const char *log, *ptx;                /* ptx only if asked for */
-  int num_entries; nvrtc_entry entry[16]; /* from ptxas -v */
-  const char *remark; /* first line of the log that says setmaxnreg was ignored or wgmma serialised; NULL: none */
+  const void *cubin;
+  size_t cubin_size;     /* in the arena */
+  const char *log, *ptx; /* ptx only if asked for */
+  int num_entries;
+  nvrtc_entry entry[16]; /* from ptxas -v */
+  const char
+      *remark; /* first line of the log that says setmaxnreg was ignored or wgmma serialised; NULL: none */
 } nvrtc_result;
 
-/* Compiles `source` with in-memory headers (names without a path). arch "sm_90a". Errors: LUATTN_COMPILE with the first error line. */
-luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const char *source, const template_file *headers,
-                            int num_headers, const char *arch, const char *const *options, int num_options, int want_ptx,
-                            nvrtc_result *out, luattn_error *err);
+/* Compiles `source` with in-memory headers (names without a path). arch "sm_90a". Errors: LUATTN_COMPILE with
+ * the first error line. */
+luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const char *source,
+                            const template_file *headers, int num_headers, const char *arch,
+                            const char *const *options, int num_options, int want_ptx, nvrtc_result *out,
+                            luattn_error *err);
 
 /* nvrtc_log.c: reads registers, spills and remarks from the log into *out. White box for tests. */
 void nvrtc_read_log(const char *log, nvrtc_result *out);

@@ -10,12 +10,17 @@
 #include "gen/nvrtc/nvrtc.h"
 
 /* What was tried, for the message. */
-typedef struct tried { char text[640]; size_t size; } tried;
+typedef struct tried {
+  char text[640];
+  size_t size;
+} tried;
 
 static void tried_add(tried *t, const char *what) {
   const int n = snprintf(t->text + t->size, sizeof t->text - t->size, "%s%s", t->size == 0 ? "" : ", ", what);
-  if (n > 0 && t->size + (size_t)n < sizeof t->text) t->size += (size_t)n;
-  else t->text[t->size] = 0; /* full: keep whole names only */
+  if (n > 0 && t->size + (size_t)n < sizeof t->text)
+    t->size += (size_t)n;
+  else
+    t->text[t->size] = 0; /* full: keep whole names only */
 }
 
 /* Reads the GNU build id, which every release of NVRTC has, from the ELF notes. */
@@ -27,11 +32,17 @@ static bool read_build_id(FILE *f, char *out, size_t out_size) {
     Elf64_Phdr segment;
     if (fseek(f, (long)(head.e_phoff + i * sizeof segment), SEEK_SET) != 0) return false;
     if (fread(&segment, sizeof segment, 1, f) != 1) return false;
-    struct { Elf64_Nhdr head; char name[4]; unsigned char id[20]; } note;
+    struct {
+      Elf64_Nhdr head;
+      char name[4];
+      unsigned char id[20];
+    } note;
     if (segment.p_type != PT_NOTE || segment.p_filesz < sizeof note) continue;
     if (fseek(f, (long)segment.p_offset, SEEK_SET) != 0 || fread(&note, sizeof note, 1, f) != 1) return false;
-    if (note.head.n_type != NT_GNU_BUILD_ID || memcmp(note.name, "GNU", 4) != 0 || note.head.n_descsz < 20) continue;
-    for (size_t j = 0; j < sizeof note.id && 2 * j + 2 < out_size; j++) snprintf(out + 2 * j, 3, "%02x", note.id[j]);
+    if (note.head.n_type != NT_GNU_BUILD_ID || memcmp(note.name, "GNU", 4) != 0 || note.head.n_descsz < 20)
+      continue;
+    for (size_t j = 0; j < sizeof note.id && 2 * j + 2 < out_size; j++)
+      snprintf(out + 2 * j, 3, "%02x", note.id[j]);
     return true;
   }
   return false;
@@ -51,8 +62,8 @@ static bool look_at(const char *path, nvrtc_file *out) {
   if (read_build_id(f, id, sizeof id))
     snprintf(out->identity, sizeof out->identity, "build %s", id);
   else
-    snprintf(out->identity, sizeof out->identity, "file of %lld bytes, changed at %lld", (long long)st.st_size,
-             (long long)st.st_mtime);
+    snprintf(out->identity, sizeof out->identity, "file of %lld bytes, changed at %lld",
+             (long long)st.st_size, (long long)st.st_mtime);
   fclose(f);
   return true;
 }
@@ -105,15 +116,18 @@ static bool ask_loader(nvrtc_file *out, tried *t) {
 }
 
 luattn_status nvrtc_find(const char *path, nvrtc_file *out, luattn_error *err) {
-  static const char *const folders[] = {"/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/lib/x86_64-linux-gnu",
-                                        "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/opt/cuda/lib64"};
+  static const char *const folders[] = {
+      "/usr/local/cuda/lib64",      "/usr/local/cuda/lib", "/usr/lib/x86_64-linux-gnu",
+      "/usr/lib/aarch64-linux-gnu", "/usr/lib64",          "/opt/cuda/lib64"};
   static const char *const variables[] = {"CUDA_HOME", "CUDA_PATH"};
   const char *forced = path != NULL ? path : getenv("LUATTN_NVRTC");
   if (forced != NULL && forced[0] != 0) {
     if (look_at(forced, out)) return LUATTN_OK;
     return luattn_fail(err, LUATTN_COMPILE,
-                       "nvrtc: '%s' (from %s): there is no such file; name a libnvrtc.so, or leave it out to search the usual "
-                       "places", forced, path != NULL ? "the target" : "LUATTN_NVRTC");
+                       "nvrtc: '%s' (from %s): there is no such file; name a libnvrtc.so, or leave it out to "
+                       "search the usual "
+                       "places",
+                       forced, path != NULL ? "the target" : "LUATTN_NVRTC");
   }
   tried t = {{0}, 0};
   if (look_in_list(getenv("LD_LIBRARY_PATH"), out, &t)) return LUATTN_OK;
@@ -125,6 +139,8 @@ luattn_status nvrtc_find(const char *path, nvrtc_file *out, luattn_error *err) {
     if (look_in(folders[i], "", out, &t)) return LUATTN_OK;
   if (ask_loader(out, &t)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_COMPILE,
-                     "nvrtc: library: not found; install the CUDA Toolkit 12 or newer, or `pip download nvidia-cuda-nvrtc`, and "
-                     "set LUATTN_NVRTC=/path/to/libnvrtc.so (tried %s)", t.text);
+                     "nvrtc: library: not found; install the CUDA Toolkit 12 or newer, or `pip download "
+                     "nvidia-cuda-nvrtc`, and "
+                     "set LUATTN_NVRTC=/path/to/libnvrtc.so (tried %s)",
+                     t.text);
 }

@@ -1,4 +1,5 @@
-/* nvrtc_log.c: what ptxas says about each entry: registers, spills, stack, and remarks that a plan must not ignore. */
+/* nvrtc_log.c: what ptxas says about each entry: registers, spills, stack, and remarks that a plan must not
+ * ignore. */
 #include <stdio.h>
 #include <string.h>
 
@@ -37,7 +38,8 @@ static void read_line(const char *line, nvrtc_result *out, nvrtc_entry **current
   if (*current == NULL) return;
   int stack = 0, stores = 0, loads = 0, registers = 0;
   at = strstr(line, "Used ");
-  if (sscanf(line, " %d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores, &loads) == 3) {
+  if (sscanf(line, " %d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores,
+             &loads) == 3) {
     (*current)->stack_bytes = stack;
     (*current)->spill_bytes = stores > loads ? stores : loads;
   } else if (at != NULL && sscanf(at, "Used %d registers", &registers) == 1) {
@@ -54,7 +56,8 @@ void nvrtc_read_log(const char *log, nvrtc_result *out) {
     memcpy(line, log, kept);
     line[kept] = 0;
     read_line(line, out, &current);
-    if (out->remark == NULL && (strstr(line, "C7508") || strstr(line, "C7510") || strstr(line, "C7511"))) out->remark = log;
+    if (out->remark == NULL && (strstr(line, "C7508") || strstr(line, "C7510") || strstr(line, "C7511")))
+      out->remark = log;
     log += n + (log[n] == '\n');
   }
 }

@@ -7,7 +7,8 @@
 
 #include "gen/nvrtc/embedded.h"
 
-static luattn_status read_template(arena *a, const char *folder, const char *name, template_file *out, luattn_error *err) {
+static luattn_status read_template(arena *a, const char *folder, const char *name, template_file *out,
+                                   luattn_error *err) {
   char *path = arena_printf(a, "%s/%s", folder, name);
   if (path == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "templates: %s: out of memory", name);
   FILE *f = fopen(path, "rb");
@@ -19,8 +20,10 @@ static luattn_status read_template(arena *a, const char *folder, const char *nam
   if (f != NULL) fclose(f);
   if (!ok)
     return luattn_fail(err, LUATTN_IO,
-                       "templates: '%s': cannot be read (%s); LUATTN_TEMPLATE_DIR must hold every template, or be unset to use "
-                       "the embedded ones", path, strerror(reason));
+                       "templates: '%s': cannot be read (%s); LUATTN_TEMPLATE_DIR must hold every template, "
+                       "or be unset to use "
+                       "the embedded ones",
+                       path, strerror(reason));
   out->name = name;
   out->data = data;
   out->size = (size_t)size;

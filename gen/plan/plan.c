@@ -17,43 +17,54 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   if (t->head_dim < 1 || t->head_dim > 256)
     return luattn_fail(err, LUATTN_INVALID, "target: head_dim: is %d, must be 1 to 256", t->head_dim);
   if (t->head_dim_v < 0 || dim_v > 256)
-    return luattn_fail(err, LUATTN_INVALID, "target: head_dim_v: is %d, must be 1 to 256, or 0 for head_dim", t->head_dim_v);
+    return luattn_fail(err, LUATTN_INVALID, "target: head_dim_v: is %d, must be 1 to 256, or 0 for head_dim",
+                       t->head_dim_v);
   if ((unsigned)t->dtype > LUATTN_F16)
     return luattn_fail(err, LUATTN_INVALID, "target: dtype: %d is not a luattn_dtype", (int)t->dtype);
   if ((unsigned)t->pass > LUATTN_BACKWARD)
-    return luattn_fail(err, LUATTN_INVALID, "target: pass: %d is neither LUATTN_FORWARD nor LUATTN_BACKWARD", (int)t->pass);
+    return luattn_fail(err, LUATTN_INVALID, "target: pass: %d is neither LUATTN_FORWARD nor LUATTN_BACKWARD",
+                       (int)t->pass);
   if (t->wants > LUATTN_WANT_ALL)
-    return luattn_fail(err, LUATTN_INVALID, "target: wants: %u has bits that are not of luattn_wants", t->wants);
+    return luattn_fail(err, LUATTN_INVALID, "target: wants: %u has bits that are not of luattn_wants",
+                       t->wants);
   if (t->family < 0 || t->family > 1 + (int)LUATTN_SM90)
     return luattn_fail(err, LUATTN_INVALID, "target: family: %d is not 0 or 1 + a luattn_family", t->family);
   if (tiles_shared_limit(t->arch) == 0)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: arch: sm_%d is not known here; use 80, 86, 87, 89, 90, 100, 101, 103, 110, 120 or 121", t->arch);
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "target: arch: sm_%d is not known here; use 80, 86, 87, 89, 90, 100, 101, 103, 110, 120 or 121",
+        t->arch);
   return LUATTN_OK;
 }
 
 /* Which family can run this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
-  const luattn_family wanted = t->family > 0 ? (luattn_family)(t->family - 1) : half ? LUATTN_SM80 : LUATTN_SIMT;
+  const luattn_family wanted = t->family > 0 ? (luattn_family)(t->family - 1)
+                               : half        ? LUATTN_SM80
+                                             : LUATTN_SIMT;
   if (wanted == LUATTN_SM90)
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: family: there are no sm90 kernels in this version; use sm80 or simt");
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: family: there are no sm90 kernels in this version; use sm80 or simt");
   if (half != (wanted == LUATTN_SM80))
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: family: %s does not run %s; %s does, or leave family 0",
-                       family_names[wanted], dtype_names[p->dtype], half ? "sm80" : "simt");
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: family: %s does not run %s; %s does, or leave family 0", family_names[wanted],
+                       dtype_names[p->dtype], half ? "sm80" : "simt");
   if (half && (p->head_dim % 8 != 0 || p->head_dim_v % 8 != 0)) {
     const bool in_v = p->head_dim % 8 == 0;
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: %s: is %d; the sm80 family needs multiples of 8 in %s; pad the last dimension with zeros (and "
-                       "keep the scale), or use f32", in_v ? "head_dim_v" : "head_dim", in_v ? p->head_dim_v : p->head_dim,
+                       "target: %s: is %d; the sm80 family needs multiples of 8 in %s; pad the last "
+                       "dimension with zeros (and "
+                       "keep the scale), or use f32",
+                       in_v ? "head_dim_v" : "head_dim", in_v ? p->head_dim_v : p->head_dim,
                        dtype_names[p->dtype]);
   }
   p->family = wanted;
   return LUATTN_OK;
 }
 
-/* Bytes of shared memory that the largest kernel needs at least: softmax keeps two numbers for a row of backward. A spec that
- * keeps more may turn out not to fit in plan_entries. */
+/* Bytes of shared memory that the largest kernel needs at least: softmax keeps two numbers for a row of
+ * backward. A spec that keeps more may turn out not to fit in plan_entries. */
 static int least_shared(const plan *p) {
   return tiles_shared_bytes(p, p->pass == LUATTN_FORWARD ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV, 0, 8);
 }
@@ -84,8 +95,8 @@ static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error
   luattn_status status = LUATTN_OK;
   int smallest = 0;
   if (t->tile_m < 0 || t->tile_n < 0)
-    return luattn_fail(err, LUATTN_INVALID, "target: %s: is %d, must not be negative", t->tile_m < 0 ? "tile_m" : "tile_n",
-                       t->tile_m < 0 ? t->tile_m : t->tile_n);
+    return luattn_fail(err, LUATTN_INVALID, "target: %s: is %d, must not be negative",
+                       t->tile_m < 0 ? "tile_m" : "tile_n", t->tile_m < 0 ? t->tile_m : t->tile_n);
   for (int i = 0; tiles_choice(p, i, &c); i++) {
     take(p, &c, t);
     luattn_error why;
@@ -100,9 +111,10 @@ static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error
   }
   if (smallest > 0)
     return luattn_fail(err, LUATTN_INVALID,
-                       "target: tile_m, tile_n: %d x %d at head dims %d and %d needs %d bytes of shared memory; sm_%d has %d a "
-                       "block; choose smaller tiles, or leave them 0", p->tile_m, p->tile_n, p->head_dim, p->head_dim_v, smallest,
-                       p->arch, p->shared_limit);
+                       "target: tile_m, tile_n: %d x %d at head dims %d and %d needs %d bytes of shared "
+                       "memory; sm_%d has %d a "
+                       "block; choose smaller tiles, or leave them 0",
+                       p->tile_m, p->tile_n, p->head_dim, p->head_dim_v, smallest, p->arch, p->shared_limit);
   return luattn_fail(err, status, "%s", first.message);
 }
 
@@ -113,14 +125,16 @@ static const char *explain(arena *a, const plan *p) {
   text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype],
            half ? "mma.sync with f32 accumulation, head dims that are multiples of 8"
                 : "multiply-adds in the storage type, any head dims");
-  if (half && p->arch >= 90) text_add(&t, "fallback: sm_%d would run sm90 kernels faster; this version has none\n", p->arch);
+  if (half && p->arch >= 90)
+    text_add(&t, "fallback: sm_%d would run sm90 kernels faster; this version has none\n", p->arch);
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
-           p->forced ? "asked for by the caller"
+           p->forced      ? "asked for by the caller"
            : p->rank == 0 ? "first choice for these head dims and this shared memory"
                           : "a smaller choice, because the first ran out of registers or shared memory");
   if (p->pass == LUATTN_BACKWARD)
-    text_add(&t, "dq: %s\n", p->accumulates_dq ? "added up by atomics in f32 beside dk and dv, then written by luattn_finish"
-                                               : "in its own kernel, in a fixed order");
+    text_add(&t, "dq: %s\n",
+             p->accumulates_dq ? "added up by atomics in f32 beside dk and dv, then written by luattn_finish"
+                               : "in its own kernel, in a fixed order");
   return text_get(&t);
 }
 
@@ -144,7 +158,8 @@ static luattn_status start(const luattn_target *t, plan *p, luattn_error *err) {
   return LUATTN_OK;
 }
 
-bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank, plan *out) {
+bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank,
+                      plan *out) {
   (void)spec;
   if (start(target, out, NULL) != LUATTN_OK || out->forced) return false;
   out->rank = rank;
@@ -153,28 +168,35 @@ bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_tar
   return out->why != NULL;
 }
 
-luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn_target *target, plan *out, luattn_error *err) {
+luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn_target *target, plan *out,
+                          luattn_error *err) {
   (void)spec;
   TRY(start(target, out, err));
-  if (out->forced) TRY(choose_forced(out, target, err));
+  if (out->forced)
+    TRY(choose_forced(out, target, err));
   else if (!choose_tiles(out, target, 0))
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "plan: head dims %d and %d: no tile fits the %d bytes of shared memory of sm_%d",
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "plan: head dims %d and %d: no tile fits the %d bytes of shared memory of sm_%d",
                        out->head_dim, out->head_dim_v, out->shared_limit, out->arch);
   out->why = explain(a, out);
   return out->why == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory") : LUATTN_OK;
 }
 
-/* ---- entries ---------------------------------------------------------------------------------------------------------- */
+/* ---- entries
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static void add_entry(plan *p, const char *name, luattn_role role, int threads, int tile, int shared) {
-  p->entry[p->num_entries++] = (plan_entry){name, role, threads, shared, tile > 0 ? tile : p->tile_m, tile > 0 ? tile : p->tile_n};
+  p->entry[p->num_entries++] =
+      (plan_entry){name, role, threads, shared, tile > 0 ? tile : p->tile_m, tile > 0 ? tile : p->tile_n};
 }
 
 static void add_main(plan *p, const char *name, luattn_role role, int row_bytes, int bwd_row_bytes) {
   add_entry(p, name, role, p->threads, 0, tiles_shared_bytes(p, role, row_bytes, bwd_row_bytes));
 }
 
-/* Which kernels a backward image has. As struct Needs in aux.cuh, which leaves out the bodies of the others. */
+/* Which kernels a backward image has. As struct Needs in aux.cuh, which leaves out the bodies of the others.
+ */
 static void add_backward(plan *p, const traced_spec *t, int row_bytes, int bwd_row_bytes) {
   const bool parameters = (p->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0;
   const bool mod_q = t->query_mod != IR_NONE, mod_k = t->key_mod != IR_NONE, mod_v = t->value_mod != IR_NONE;
@@ -182,32 +204,38 @@ static void add_backward(plan *p, const traced_spec *t, int row_bytes, int bwd_r
   const bool dk = (p->wants & LUATTN_WANT_DK) != 0 || (mod_k && parameters);
   const bool dv = (p->wants & LUATTN_WANT_DV) != 0 || (mod_v && parameters);
   add_entry(p, "luattn_prepare", LUATTN_ROLE_PREPARE, AUX_THREADS, AUX_TILE, 0);
-  if (dk || dv || parameters || (dq && p->accumulates_dq)) add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, row_bytes, bwd_row_bytes);
+  if (dk || dv || parameters || (dq && p->accumulates_dq))
+    add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, row_bytes, bwd_row_bytes);
   if (dq && !p->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, row_bytes, bwd_row_bytes);
   if ((dq && (mod_q || p->accumulates_dq)) || (dk && mod_k) || (dv && mod_v))
     add_entry(p, "luattn_finish", LUATTN_ROLE_FINISH, AUX_THREADS, AUX_TILE, 0);
 }
 
-luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, int row_bytes, int bwd_row_bytes, int num_stats,
-                           luattn_error *err) {
+luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, int row_bytes,
+                           int bwd_row_bytes, int num_stats, luattn_error *err) {
   const traced_spec *t = &spec->traced;
   int most = 0;
   p->num_entries = 0;
   if (num_stats > 0) add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
     add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
-  if (p->pass == LUATTN_FORWARD) add_main(p, "luattn_fwd", LUATTN_ROLE_FORWARD, row_bytes, bwd_row_bytes);
-  else add_backward(p, t, row_bytes, bwd_row_bytes);
+  if (p->pass == LUATTN_FORWARD)
+    add_main(p, "luattn_fwd", LUATTN_ROLE_FORWARD, row_bytes, bwd_row_bytes);
+  else
+    add_backward(p, t, row_bytes, bwd_row_bytes);
   for (int i = 0; i < p->num_entries; i++)
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;
   const plan_entry *e = &p->entry[most];
   if (e->shared_bytes > p->shared_limit)
     return luattn_fail(err, p->forced ? LUATTN_INVALID : LUATTN_UNSUPPORTED,
-                       "plan: %s: tiles %d x %d with %d bytes a row need %d bytes of shared memory; sm_%d has %d a block; choose "
-                       "smaller tiles", e->name, p->tile_m, p->tile_n, row_bytes + bwd_row_bytes, e->shared_bytes, p->arch,
+                       "plan: %s: tiles %d x %d with %d bytes a row need %d bytes of shared memory; sm_%d "
+                       "has %d a block; choose "
+                       "smaller tiles",
+                       e->name, p->tile_m, p->tile_n, row_bytes + bwd_row_bytes, e->shared_bytes, p->arch,
                        p->shared_limit);
-  const char *why = arena_printf(a, "%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n", p->why, e->name,
-                                 e->shared_bytes, p->shared_limit, p->arch);
+  const char *why =
+      arena_printf(a, "%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n", p->why,
+                   e->name, e->shared_bytes, p->shared_limit, p->arch);
   if (why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
   p->why = why;
   return LUATTN_OK;

@@ -1,11 +1,12 @@
-/* plan.h: which kernel family, tiles and stages, and why. A plan is data; it is what config.cuh is printed from. */
+/* plan.h: which kernel family, tiles and stages, and why. A plan is data; it is what config.cuh is printed
+ * from. */
 #ifndef LUATTN_GEN_PLAN_H
 #define LUATTN_GEN_PLAN_H
 
 #include "gen/analysis/analysis.h"
 
 typedef struct plan_entry {
-  const char *name;   /* "luattn_fwd" */
+  const char *name; /* "luattn_fwd" */
   luattn_role role;
   int threads, shared_bytes, tile_m, tile_n;
 } plan_entry;
@@ -15,7 +16,7 @@ typedef struct plan {
   luattn_family family;
   luattn_dtype dtype;
   int arch;
-  char arch_suffix;   /* 'a' or 0 */
+  char arch_suffix; /* 'a' or 0 */
   int head_dim, head_dim_v;
   int tile_m, tile_n, stages, threads;
   int sm80_warps_n, sm80_chunk_m; /* backward of the sm80 family */
@@ -24,29 +25,35 @@ typedef struct plan {
   const char *template_file; /* entry file among the templates: "fwd_simt.cu" */
   int num_entries;
   plan_entry entry[LUATTN_MAX_ENTRIES]; /* in launch order */
-  const char *why;    /* one line per fact */
+  const char *why;                      /* one line per fact */
 
-  bool forced;        /* the target named a tile */
-  int rank;           /* 0: the first choice; larger: what is tried when registers do not suffice */
-  int shared_limit;   /* bytes a block may have */
+  bool forced;      /* the target named a tile */
+  int rank;         /* 0: the first choice; larger: what is tried when registers do not suffice */
+  int shared_limit; /* bytes a block may have */
 } plan;
 
-/* The best plan. Errors: LUATTN_INVALID (a forced tile that cannot be, by name and number), LUATTN_UNSUPPORTED. */
-luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn_target *target, plan *out, luattn_error *err);
+/* The best plan. Errors: LUATTN_INVALID (a forced tile that cannot be, by name and number),
+ * LUATTN_UNSUPPORTED. */
+luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn_target *target, plan *out,
+                          luattn_error *err);
 
 /* The same with choice `rank` of the table; false: there are not so many. */
-bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank, plan *out);
+bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank,
+                      plan *out);
 
-/* Lists the entries and their shared memory, once it is known what the emitted spec keeps: bytes of Row and BwdRow, the number
- * of stats. Errors: LUATTN_UNSUPPORTED if they do not fit (LUATTN_INVALID if the tiles were forced). */
-luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, int row_bytes, int bwd_row_bytes, int num_stats,
-                           luattn_error *err);
+/* Lists the entries and their shared memory, once it is known what the emitted spec keeps: bytes of Row and
+ * BwdRow, the number of stats. Errors: LUATTN_UNSUPPORTED if they do not fit (LUATTN_INVALID if the tiles
+ * were forced). */
+luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, int row_bytes,
+                           int bwd_row_bytes, int num_stats, luattn_error *err);
 
 /* tiles.c: the arithmetic that the kernel headers state, and the tiles that are good. */
-typedef struct tile_choice { int tile_m, tile_n, threads, stages, warps_n, chunk_m; } tile_choice;
+typedef struct tile_choice {
+  int tile_m, tile_n, threads, stages, warps_n, chunk_m;
+} tile_choice;
 bool tiles_choice(const plan *p, int rank, tile_choice *out); /* without regard to shared memory */
 int tiles_shared_bytes(const plan *p, luattn_role role, int row_bytes, int bwd_row_bytes);
-int tiles_shared_limit(int arch); /* 0: unknown architecture */
+int tiles_shared_limit(int arch);                            /* 0: unknown architecture */
 luattn_status tiles_check(const plan *p, luattn_error *err); /* can the family run these tiles at all? */
 
 #endif

@@ -1,5 +1,6 @@
-/* tiles.c: tiles by pass, head dims and shared memory. The arithmetic is that of the comments at the top of the kernel headers
- * (fwd_simt.cuh, bwd_simt.cuh, fwd_sm80.cuh, bwd_sm80.cuh); what is tabled there as good is tabled here. */
+/* tiles.c: tiles by pass, head dims and shared memory. The arithmetic is that of the comments at the top of
+ * the kernel headers (fwd_simt.cuh, bwd_simt.cuh, fwd_sm80.cuh, bwd_sm80.cuh); what is tabled there as good
+ * is tabled here. */
 #include "common/fail.h"
 #include "gen/plan/plan.h"
 
@@ -8,49 +9,86 @@ static int padded(int dim) { return (dim + 15) / 16 * 16; }
 
 int tiles_shared_limit(int arch) {
   switch (arch) {
-  case 80: case 87: return 163 * 1024;
-  case 86: case 89: case 120: case 121: return 99 * 1024;
-  case 90: case 100: case 101: case 103: case 110: return 227 * 1024;
-  default: return 0;
+    case 80:
+    case 87:
+      return 163 * 1024;
+    case 86:
+    case 89:
+    case 120:
+    case 121:
+      return 99 * 1024;
+    case 90:
+    case 100:
+    case 101:
+    case 103:
+    case 110:
+      return 227 * 1024;
+    default:
+      return 0;
   }
 }
 
-/* Rows of a table: for head dims up to max_dim and shared memory of these classes, the first choice first, then what needs
- * fewer registers. */
+/* Rows of a table: for head dims up to max_dim and shared memory of these classes, the first choice first,
+ * then what needs fewer registers. */
 enum { SMALL = 1, MIDDLE = 2, LARGE = 4, ANY = 7 }; /* 99, 163, 227 KB */
-typedef struct tile_row { int classes, max_dim; tile_choice choice; } tile_row;
+typedef struct tile_row {
+  int classes, max_dim;
+  tile_choice choice;
+} tile_row;
 
-static const tile_row simt_forward_f32[] = {{ANY, 256, {64, 64, 256, 2, 0, 0}}, {ANY, 256, {64, 32, 256, 2, 0, 0}},
-                                            {ANY, 256, {32, 32, 256, 2, 0, 0}}, {ANY, 256, {16, 32, 256, 2, 0, 0}}};
-static const tile_row simt_forward_f64[] = {{ANY, 128, {64, 32, 256, 2, 0, 0}}, {ANY, 256, {32, 32, 256, 2, 0, 0}},
-                                            {ANY, 256, {16, 32, 256, 2, 0, 0}}, {ANY, 256, {16, 16, 256, 2, 0, 0}}};
-static const tile_row simt_backward_f32[] = {{ANY, 64, {64, 64, 256, 2, 0, 0}}, {ANY, 128, {64, 32, 256, 2, 0, 0}},
-                                             {ANY, 256, {32, 32, 256, 2, 0, 0}}, {ANY, 256, {32, 16, 256, 2, 0, 0}},
+static const tile_row simt_forward_f32[] = {{ANY, 256, {64, 64, 256, 2, 0, 0}},
+                                            {ANY, 256, {64, 32, 256, 2, 0, 0}},
+                                            {ANY, 256, {32, 32, 256, 2, 0, 0}},
+                                            {ANY, 256, {16, 32, 256, 2, 0, 0}}};
+static const tile_row simt_forward_f64[] = {{ANY, 128, {64, 32, 256, 2, 0, 0}},
+                                            {ANY, 256, {32, 32, 256, 2, 0, 0}},
+                                            {ANY, 256, {16, 32, 256, 2, 0, 0}},
+                                            {ANY, 256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row simt_backward_f32[] = {{ANY, 64, {64, 64, 256, 2, 0, 0}},
+                                             {ANY, 128, {64, 32, 256, 2, 0, 0}},
+                                             {ANY, 256, {32, 32, 256, 2, 0, 0}},
+                                             {ANY, 256, {32, 16, 256, 2, 0, 0}},
                                              {ANY, 256, {16, 16, 256, 2, 0, 0}}};
-static const tile_row simt_backward_f64[] = {{ANY, 128, {32, 32, 256, 2, 0, 0}}, {ANY, 256, {32, 16, 256, 2, 0, 0}},
+static const tile_row simt_backward_f64[] = {{ANY, 128, {32, 32, 256, 2, 0, 0}},
+                                             {ANY, 256, {32, 16, 256, 2, 0, 0}},
                                              {ANY, 256, {16, 16, 256, 2, 0, 0}}};
 static const tile_row sm80_forward[] = {
-  {ANY, 64, {128, 64, 128, 2, 0, 0}},    {SMALL, 96, {128, 64, 128, 1, 0, 0}},   {MIDDLE, 96, {128, 64, 128, 2, 0, 0}},
-  {SMALL, 128, {128, 32, 128, 1, 0, 0}}, {MIDDLE, 128, {128, 64, 128, 1, 0, 0}}, {LARGE, 128, {128, 64, 128, 2, 0, 0}},
-  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}}, {LARGE, 256, {128, 64, 256, 2, 0, 0}}, {ANY, 256, {64, 64, 128, 1, 0, 0}},
-  {ANY, 256, {64, 32, 128, 1, 0, 0}},    {ANY, 256, {64, 16, 128, 1, 0, 0}}};
-static const tile_row sm80_backward[] = {
-  {SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}}, {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
-  {ANY, 64, {64, 128, 128, 1, 4, 16}},  {ANY, 64, {64, 128, 256, 1, 4, 32}},   {SMALL, 128, {32, 128, 256, 1, 4, 16}},
-  {MIDDLE, 128, {64, 128, 256, 1, 4, 32}}, {LARGE, 128, {64, 128, 256, 2, 4, 32}},
-  {MIDDLE | LARGE, 128, {32, 128, 256, 1, 4, 16}}, {ANY, 128, {64, 64, 256, 1, 4, 32}},
-  {MIDDLE, 256, {64, 64, 256, 1, 4, 32}}, {LARGE, 256, {64, 64, 256, 2, 4, 32}},
-  {ANY, 256, {32, 32, 128, 1, 2, 16}},  {ANY, 256, {32, 64, 256, 1, 4, 16}}};
+    {ANY, 64, {128, 64, 128, 2, 0, 0}},     {SMALL, 96, {128, 64, 128, 1, 0, 0}},
+    {MIDDLE, 96, {128, 64, 128, 2, 0, 0}},  {SMALL, 128, {128, 32, 128, 1, 0, 0}},
+    {MIDDLE, 128, {128, 64, 128, 1, 0, 0}}, {LARGE, 128, {128, 64, 128, 2, 0, 0}},
+    {MIDDLE, 256, {128, 64, 256, 1, 0, 0}}, {LARGE, 256, {128, 64, 256, 2, 0, 0}},
+    {ANY, 256, {64, 64, 128, 1, 0, 0}},     {ANY, 256, {64, 32, 128, 1, 0, 0}},
+    {ANY, 256, {64, 16, 128, 1, 0, 0}}};
+static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}},
+                                         {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
+                                         {ANY, 64, {64, 128, 128, 1, 4, 16}},
+                                         {ANY, 64, {64, 128, 256, 1, 4, 32}},
+                                         {SMALL, 128, {32, 128, 256, 1, 4, 16}},
+                                         {MIDDLE, 128, {64, 128, 256, 1, 4, 32}},
+                                         {LARGE, 128, {64, 128, 256, 2, 4, 32}},
+                                         {MIDDLE | LARGE, 128, {32, 128, 256, 1, 4, 16}},
+                                         {ANY, 128, {64, 64, 256, 1, 4, 32}},
+                                         {MIDDLE, 256, {64, 64, 256, 1, 4, 32}},
+                                         {LARGE, 256, {64, 64, 256, 2, 4, 32}},
+                                         {ANY, 256, {32, 32, 128, 1, 2, 16}},
+                                         {ANY, 256, {32, 64, 256, 1, 4, 16}}};
 
 #define TABLE(t) {t, (int)(sizeof t / sizeof t[0])}
 
-static int class_of(int shared_limit) { return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE; }
+static int class_of(int shared_limit) {
+  return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE;
+}
 
 bool tiles_choice(const plan *p, int rank, tile_choice *out) {
-  static const struct { const tile_row *row; int count; } tables[2][2][2] = {
-    {{TABLE(simt_forward_f32), TABLE(simt_forward_f64)}, {TABLE(simt_backward_f32), TABLE(simt_backward_f64)}},
-    {{TABLE(sm80_forward), TABLE(sm80_forward)}, {TABLE(sm80_backward), TABLE(sm80_backward)}}};
-  const int sm80 = p->family == LUATTN_SM80, backward = p->pass == LUATTN_BACKWARD, f64 = p->dtype == LUATTN_F64;
+  static const struct {
+    const tile_row *row;
+    int count;
+  } tables[2][2][2] = {
+      {{TABLE(simt_forward_f32), TABLE(simt_forward_f64)},
+       {TABLE(simt_backward_f32), TABLE(simt_backward_f64)}},
+      {{TABLE(sm80_forward), TABLE(sm80_forward)}, {TABLE(sm80_backward), TABLE(sm80_backward)}}};
+  const int sm80 = p->family == LUATTN_SM80, backward = p->pass == LUATTN_BACKWARD,
+            f64 = p->dtype == LUATTN_F64;
   const int dim = max_of(p->head_dim, p->head_dim_v), class = class_of(p->shared_limit);
   const tile_row *row = tables[sm80][backward][f64].row;
   for (int i = 0; i < tables[sm80][backward][f64].count; i++) {
@@ -78,33 +116,43 @@ static int sm80_forward_bytes(const plan *p) {
 }
 
 static int sm80_backward_bytes(const plan *p, int row_bytes, int bwd_row_bytes) {
-  const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v), warps_c = p->threads / 32 / p->sm80_warps_n;
+  const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v),
+            warps_c = p->threads / 32 / p->sm80_warps_n;
   const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v);
   const int weights = 2 * p->tile_m * p->tile_n * (p->stages + (warps_c > 1 ? 1 : 0));
-  const int rows = p->stages * p->tile_m * (shared_row(bwd_row_bytes) + (row_bytes > 0 ? shared_row(row_bytes) : 0));
+  const int rows =
+      p->stages * p->tile_m * (shared_row(bwd_row_bytes) + (row_bytes > 0 ? shared_row(row_bytes) : 0));
   return (tiles + weights + rows + 15) / 16 * 16;
 }
 
 int tiles_shared_bytes(const plan *p, luattn_role role, int row_bytes, int bwd_row_bytes) {
   const bool sm80 = p->family == LUATTN_SM80;
   switch (role) {
-  case LUATTN_ROLE_FORWARD: return sm80 ? sm80_forward_bytes(p) : simt_bytes(p, 1);
-  case LUATTN_ROLE_DKDV: return sm80 ? sm80_backward_bytes(p, row_bytes, bwd_row_bytes) : simt_bytes(p, 2);
-  case LUATTN_ROLE_DQ: return simt_bytes(p, 2);
-  default: return 0;
+    case LUATTN_ROLE_FORWARD:
+      return sm80 ? sm80_forward_bytes(p) : simt_bytes(p, 1);
+    case LUATTN_ROLE_DKDV:
+      return sm80 ? sm80_backward_bytes(p, row_bytes, bwd_row_bytes) : simt_bytes(p, 2);
+    case LUATTN_ROLE_DQ:
+      return simt_bytes(p, 2);
+    default:
+      return 0;
   }
 }
 
 static luattn_status refuse(const char *name, int value, const char *rule, luattn_error *err) {
-  return luattn_fail(err, LUATTN_INVALID, "plan: %s: %d is not possible: %s; leave it 0 to let the plan choose", name, value, rule);
+  return luattn_fail(err, LUATTN_INVALID,
+                     "plan: %s: %d is not possible: %s; leave it 0 to let the plan choose", name, value,
+                     rule);
 }
 
 static bool power_of_two(int x) { return x > 0 && (x & (x - 1)) == 0; }
 
 static luattn_status check_simt(const plan *p, luattn_error *err) {
   const char *rule = "the simt family takes powers of two from 16 to 256";
-  if (!power_of_two(p->tile_m) || p->tile_m < 16 || p->tile_m > 256) return refuse("tile_m", p->tile_m, rule, err);
-  if (!power_of_two(p->tile_n) || p->tile_n < 16 || p->tile_n > 256) return refuse("tile_n", p->tile_n, rule, err);
+  if (!power_of_two(p->tile_m) || p->tile_m < 16 || p->tile_m > 256)
+    return refuse("tile_m", p->tile_m, rule, err);
+  if (!power_of_two(p->tile_n) || p->tile_n < 16 || p->tile_n > 256)
+    return refuse("tile_n", p->tile_n, rule, err);
   return LUATTN_OK;
 }
 
@@ -112,13 +160,16 @@ static luattn_status check_sm80(const plan *p, luattn_error *err) {
   if (p->pass == LUATTN_FORWARD) {
     const int warps = p->threads / 32;
     if (p->tile_m != 16 * warps && p->tile_m != 32 * warps)
-      return refuse("tile_m", p->tile_m, "sm80 forward takes 64, 128 or 256: 16 or 32 rows for each of 4 or 8 warps", err);
-    if (p->tile_n < 16 || p->tile_n % 16 != 0) return refuse("tile_n", p->tile_n, "sm80 forward takes multiples of 16", err);
+      return refuse("tile_m", p->tile_m,
+                    "sm80 forward takes 64, 128 or 256: 16 or 32 rows for each of 4 or 8 warps", err);
+    if (p->tile_n < 16 || p->tile_n % 16 != 0)
+      return refuse("tile_n", p->tile_n, "sm80 forward takes multiples of 16", err);
     return LUATTN_OK;
   }
   const int warps_c = p->threads / 32 / p->sm80_warps_n, frags = p->tile_n / (16 * p->sm80_warps_n);
   if (p->tile_m < 16 || p->tile_m % (p->sm80_chunk_m * warps_c) != 0)
-    return refuse("tile_m", p->tile_m, "sm80 backward takes 32, 64 or 128, as the tables of bwd_sm80.cuh have them", err);
+    return refuse("tile_m", p->tile_m,
+                  "sm80 backward takes 32, 64 or 128, as the tables of bwd_sm80.cuh have them", err);
   if (frags < 1 || frags > 2 || frags * 16 * p->sm80_warps_n != p->tile_n)
     return refuse("tile_n", p->tile_n, "sm80 backward takes 32, 64, 128 or 256", err);
   return LUATTN_OK;

@@ -1,8 +1,8 @@
-/* compile_all.c: every example, architecture, pass and dtype through NVRTC, without a GPU. No entry that is launched may spill
- * unless its plan says so.
+/* compile_all.c: every example, architecture, pass and dtype through NVRTC, without a GPU. No entry that is
+ * launched may spill unless its plan says so.
  *
- *   compile_all EXAMPLES_DIR      a sample that meets every example x pass and every architecture x dtype x pass
- * LUATTN_COMPILE_ALL=1 compiles every combination. Exits with 77 (skipped) where there is no NVRTC.
+ *   compile_all EXAMPLES_DIR      a sample that meets every example x pass and every architecture x dtype x
+ * pass LUATTN_COMPILE_ALL=1 compiles every combination. Exits with 77 (skipped) where there is no NVRTC.
  */
 #include <dirent.h>
 #include <pthread.h>
@@ -22,7 +22,9 @@ static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
 static const int dims[][2] = {{64, 64}, {128, 128}, {32, 32}, {192, 128}, {256, 256}, {72, 40}};
 #define COUNT(x) ((int)(sizeof(x) / sizeof((x)[0])))
 
-typedef struct job { int example, arch, dtype, pass, dim; } job;
+typedef struct job {
+  int example, arch, dtype, pass, dim;
+} job;
 
 typedef struct work {
   char path[MAX_EXAMPLES][512];
@@ -34,7 +36,8 @@ typedef struct work {
 
 static void add_job(work *w, int example, int arch, int dtype, int pass, int dim) {
   if (w->num_jobs < MAX_JOBS)
-    w->jobs[w->num_jobs++] = (job){example % w->num_examples, arch % COUNT(archs), dtype % COUNT(dtypes), pass, dim % COUNT(dims)};
+    w->jobs[w->num_jobs++] =
+        (job){example % w->num_examples, arch % COUNT(archs), dtype % COUNT(dtypes), pass, dim % COUNT(dims)};
 }
 
 /* Coprime strides, so that neighbours differ in everything. */
@@ -51,7 +54,8 @@ static void everything(work *w) {
     for (int a = 0; a < COUNT(archs); a++)
       for (int d = 0; d < COUNT(dtypes); d++)
         for (int pass = 0; pass < 2; pass++)
-          for (int dim = 0; dim < 2; dim++) add_job(w, e, a, d, pass, dim == 0 ? d % 2 : 2 + (e + a) % (COUNT(dims) - 2));
+          for (int dim = 0; dim < 2; dim++)
+            add_job(w, e, a, d, pass, dim == 0 ? d % 2 : 2 + (e + a) % (COUNT(dims) - 2));
 }
 
 static bool explained(const luattn_image_info *info, const char *plan) {
@@ -59,7 +63,8 @@ static bool explained(const luattn_image_info *info, const char *plan) {
     char spills[96], stack[96];
     snprintf(spills, sizeof spills, "%s spills", info->entry[i].name);
     snprintf(stack, sizeof stack, "%s has", info->entry[i].name);
-    if (info->entry[i].local_bytes > 0 && strstr(plan, spills) == NULL && strstr(plan, stack) == NULL) return false;
+    if (info->entry[i].local_bytes > 0 && strstr(plan, spills) == NULL && strstr(plan, stack) == NULL)
+      return false;
     if (info->entry[i].registers == 0) return false; /* the log was not understood */
   }
   return true;
@@ -79,9 +84,13 @@ static bool run(work *w, const job *j) {
   luattn_spec *spec = NULL;
   luattn_image *image = NULL;
   luattn_compile_report r;
-  const luattn_target t = {.struct_size = sizeof t, .pass = j->pass == 0 ? LUATTN_FORWARD : LUATTN_BACKWARD,
-                           .dtype = dtypes[j->dtype], .head_dim = dims[j->dim][0], .head_dim_v = dims[j->dim][1],
-                           .arch = archs[j->arch], .cache_dir = ""};
+  const luattn_target t = {.struct_size = sizeof t,
+                           .pass = j->pass == 0 ? LUATTN_FORWARD : LUATTN_BACKWARD,
+                           .dtype = dtypes[j->dtype],
+                           .head_dim = dims[j->dim][0],
+                           .head_dim_v = dims[j->dim][1],
+                           .arch = archs[j->arch],
+                           .cache_dir = ""};
   bool ok = luattn_spec_load(w->path[j->example], NULL, &spec, &err) == LUATTN_OK &&
             luattn_compile(spec, &t, &image, &r, &err) == LUATTN_OK;
   if (!ok) {
@@ -138,14 +147,16 @@ int main(int argc, char **argv) {
   find_examples(&w, argv[1]);
   if (w.num_examples == 0) return fprintf(stderr, "no examples in %s\n", argv[1]), 1;
   const char *all = getenv("LUATTN_COMPILE_ALL");
-  if (all != NULL && strcmp(all, "1") == 0) everything(&w);
-  else sample(&w);
+  if (all != NULL && strcmp(all, "1") == 0)
+    everything(&w);
+  else
+    sample(&w);
   pthread_t threads[WORKERS];
   int started = 0;
   while (started < WORKERS && pthread_create(&threads[started], NULL, worker, &w) == 0) started++;
   if (started == 0) worker(&w);
   for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
-  printf("%d kernels of %d examples compiled, %d failed, %d spill as their plans say\n", w.num_jobs, w.num_examples, w.failed,
-         w.spilled);
+  printf("%d kernels of %d examples compiled, %d failed, %d spill as their plans say\n", w.num_jobs,
+         w.num_examples, w.failed, w.spilled);
   return w.failed == 0 ? 0 : 1;
 }

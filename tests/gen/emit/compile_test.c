@@ -1,4 +1,5 @@
-/* compile_test.c: the pipeline with its cache: cold, warm, damaged, without NVRTC, with a template that does not compile. */
+/* compile_test.c: the pipeline with its cache: cold, warm, damaged, without NVRTC, with a template that does
+ * not compile. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -14,12 +15,16 @@
 #include "gen/nvrtc/embedded.h"
 #include "luattn/compiler.h"
 
-typedef struct fixture { char dir[64]; luattn_spec *spec; luattn_target target; } fixture;
+typedef struct fixture {
+  char dir[64];
+  luattn_spec *spec;
+  luattn_target target;
+} fixture;
 
 static const char source[] =
-  "return attention { name = 'small', scalars = { cap = 30 },\n"
-  "  score_mod = function(s, b, h, q, kv) return cap * tanh(s / cap) end,\n"
-  "  block_mask = function(b, h, q, kv) return kv <= q end }\n";
+    "return attention { name = 'small', scalars = { cap = 30 },\n"
+    "  score_mod = function(s, b, h, q, kv) return cap * tanh(s / cap) end,\n"
+    "  block_mask = function(b, h, q, kv) return kv <= q end }\n";
 
 static int open_fixture(void **state) {
   fixture *f = calloc(1, sizeof *f);
@@ -27,9 +32,10 @@ static int open_fixture(void **state) {
   if (f == NULL) return -1;
   strcpy(f->dir, "/tmp/luattn_compile_XXXXXX");
   if (mkdtemp(f->dir) == NULL) return -1;
-  if (luattn_spec_load_text("small.lua", source, sizeof source - 1, NULL, &f->spec, &err) != LUATTN_OK) return -1;
-  f->target = (luattn_target){.struct_size = sizeof f->target, .dtype = LUATTN_F32, .head_dim = 32, .arch = 80,
-                              .cache_dir = f->dir};
+  if (luattn_spec_load_text("small.lua", source, sizeof source - 1, NULL, &f->spec, &err) != LUATTN_OK)
+    return -1;
+  f->target = (luattn_target){
+      .struct_size = sizeof f->target, .dtype = LUATTN_F32, .head_dim = 32, .arch = 80, .cache_dir = f->dir};
   *state = f;
   return 0;
 }
@@ -80,9 +86,11 @@ static void test_cold_then_warm(void **state) {
   assert_true(info->entry[0].registers > 0);
   assert_int_equal(info->num_scalars, 1);
   assert_true(info->scalar_default[0] == 30);
-  print_message("cold %.0f ms; warm: plan and source %.2f ms, cache %.2f ms\n", cold.nvrtc_ms, warm.plan_ms, warm.cache_ms);
+  print_message("cold %.0f ms; warm: plan and source %.2f ms, cache %.2f ms\n", cold.nvrtc_ms, warm.plan_ms,
+                warm.cache_ms);
 
-  /* The default of a scalar is not in the CUDA text, but it is in the image: another default is another image. */
+  /* The default of a scalar is not in the CUDA text, but it is in the image: another default is another
+   * image. */
   luattn_spec *other, *mine = f->spec;
   luattn_error err;
   char text[sizeof source];
@@ -111,7 +119,8 @@ static void test_targets_are_told_apart(void **state) {
   luattn_image_free(compile(f, &r));
   assert_false(r.cache_hit);
   f->target = before;
-  f->target.tile_m = f->target.tile_n = 64; /* the very tiles that the plan chooses, but forced: no smaller ones are tried */
+  f->target.tile_m = f->target.tile_n =
+      64; /* the very tiles that the plan chooses, but forced: no smaller ones are tried */
   luattn_image_free(compile(f, &r));
   assert_false(r.cache_hit);
   assert_non_null(strstr(r.plan, "asked for"));
@@ -170,11 +179,11 @@ static void test_struct_size(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_cold_then_warm, open_fixture, close_fixture),
-    cmocka_unit_test_setup_teardown(test_targets_are_told_apart, open_fixture, close_fixture),
-    cmocka_unit_test_setup_teardown(test_without_nvrtc, open_fixture, close_fixture),
-    cmocka_unit_test_setup_teardown(test_broken_template, open_fixture, close_fixture),
-    cmocka_unit_test_setup_teardown(test_struct_size, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(test_cold_then_warm, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(test_targets_are_told_apart, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(test_without_nvrtc, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(test_broken_template, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(test_struct_size, open_fixture, close_fixture),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

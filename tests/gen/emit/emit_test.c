@@ -13,8 +13,12 @@
 
 #include "luattn/compiler.h"
 
-static const luattn_target target = {.struct_size = sizeof target, .pass = LUATTN_BACKWARD, .dtype = LUATTN_BF16,
-                                     .head_dim = 128, .arch = 80, .cache_dir = ""};
+static const luattn_target target = {.struct_size = sizeof target,
+                                     .pass = LUATTN_BACKWARD,
+                                     .dtype = LUATTN_BF16,
+                                     .head_dim = 128,
+                                     .arch = 80,
+                                     .cache_dir = ""};
 
 static char *emit_file(const char *path, const luattn_target *t, const char *stage) {
   luattn_spec *spec;
@@ -81,7 +85,8 @@ static void test_golden(void **state) {
 /* The folder of a spec must not reach the cache key. */
 static void test_path_does_not_matter(void **state) {
   (void)state;
-  char *a = emit_file(EXAMPLES "/causal.lua", &target, "spec"), *b = emit_file(EXAMPLES "/../examples/causal.lua", &target, "spec");
+  char *a = emit_file(EXAMPLES "/causal.lua", &target, "spec"),
+       *b = emit_file(EXAMPLES "/../examples/causal.lua", &target, "spec");
   assert_string_equal(a, b);
   luattn_text_free(a);
   luattn_text_free(b);
@@ -95,48 +100,60 @@ static void check(const char *source, const char *const *has, const char *const 
     if (strstr(text, *has_not) != NULL) fail_msg("'%s' is in\n%s", *has_not, text);
   luattn_text_free(text);
 }
-#define LIST(...) (const char *const[]){__VA_ARGS__, NULL}
+#define LIST(...) \
+  (const char *const[]) { __VA_ARGS__, NULL }
 
-/* A plain softmax keeps the dot product; so does one whose score_mod adds to it; any other score_mod does not. */
+/* A plain softmax keeps the dot product; so does one whose score_mod adds to it; any other score_mod does
+ * not. */
 static void test_unit_of_the_score(void **state) {
   (void)state;
   const char *divided = "A score is handed on divided by the scale";
   check("return attention { name = 'a' }", LIST(divided, "return dot;"), NULL);
-  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end }", LIST(divided), NULL);
-  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return 2 * s end }", NULL, LIST(divided));
-  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return s + floor(s) end }", NULL, LIST(divided));
+  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end }",
+        LIST(divided), NULL);
+  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return 2 * s end }", NULL,
+        LIST(divided));
+  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return s + floor(s) end }", NULL,
+        LIST(divided));
 }
 
 static void test_softmax_choices(void **state) {
   (void)state;
   check("return attention { name = 'a' }",
         LIST("num_reductions = 2;", "prob_term = 1;", "mask_by_inf = true;", "has_rescale = true;",
-             "i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED"), NULL);
+             "i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED"),
+        NULL);
 }
 
 /* A sum that is read within the step cannot wait for the end. */
 static void test_sum_in_use_is_not_deferred(void **state) {
   (void)state;
-  check("return attention { name = 'a', online_func = { name = 'f', online_rowscales = { c = 0 },\n"
-        "  online_fwd = function(scores, r, b, h, q) return scores, { c = max(r.c, reduce_sum(abs(scores))) } end } }",
-        LIST("REDUCE_SUM"), LIST("REDUCE_SUM_DEFERRED"));
+  check(
+      "return attention { name = 'a', online_func = { name = 'f', online_rowscales = { c = 0 },\n"
+      "  online_fwd = function(scores, r, b, h, q) return scores, { c = max(r.c, reduce_sum(abs(scores))) } "
+      "end } }",
+      LIST("REDUCE_SUM"), LIST("REDUCE_SUM_DEFERRED"));
 }
 
 /* A factor that may be zero or negative makes NaN or +inf of -inf. */
 static void test_mask_by_inf_is_refused(void **state) {
   (void)state;
   check("return attention { name = 'a', online_func = identity }", LIST("mask_by_inf = false;"), NULL);
-  check("return attention { name = 'a', scalars = { beta = 1 }, online_func = { name = 'f',\n"
-        "  online_fwd = function(scores, r, b, h, q) return exp(scores * beta) end } }", LIST("mask_by_inf = false;"), NULL);
-  check("return attention { name = 'a', online_func = sigmoid_attention }", LIST("mask_by_inf = true;"), NULL);
+  check(
+      "return attention { name = 'a', scalars = { beta = 1 }, online_func = { name = 'f',\n"
+      "  online_fwd = function(scores, r, b, h, q) return exp(scores * beta) end } }",
+      LIST("mask_by_inf = false;"), NULL);
+  check("return attention { name = 'a', online_func = sigmoid_attention }", LIST("mask_by_inf = true;"),
+        NULL);
 }
 
 /* What is fixed for a head, a row or a column is not computed for an element. */
 static void test_hoisting(void **state) {
   (void)state;
   const char *source =
-    "return attention { name = 'a', inputs = { u = { axes = {'q'} }, w = { axes = {'kv'} }, z = { axes = {'h'} } },\n"
-    "  score_mod = function(s, b, h, q, kv) return s * tanh(z[h]) + exp(u[q]) * s + sin(w[kv]) * s end }";
+      "return attention { name = 'a', inputs = { u = { axes = {'q'} }, w = { axes = {'kv'} }, z = { axes = "
+      "{'h'} } },\n"
+      "  score_mod = function(s, b, h, q, kv) return s * tanh(z[h]) + exp(u[q]) * s + sin(w[kv]) * s end }";
   char *text = emit_text(source, "spec");
   const char *score = strstr(text, "Real score("), *end = strstr(score, "bool keep(");
   assert_true(score != NULL && end != NULL);
@@ -153,9 +170,10 @@ static void test_hoisting(void **state) {
 /* Distances are subtracted before they are multiplied: see fold.c. */
 static void test_distance_is_not_distributed(void **state) {
   (void)state;
-  check("return attention { name = 'a', inputs = { z = { axes = {'h'} } },\n"
-        "  score_mod = function(s, b, h, q, kv) return s + z[h] * (kv - q) end }",
-        LIST("col.kv_idx_0 - row.q_idx_0"), NULL);
+  check(
+      "return attention { name = 'a', inputs = { z = { axes = {'h'} } },\n"
+      "  score_mod = function(s, b, h, q, kv) return s + z[h] * (kv - q) end }",
+      LIST("col.kv_idx_0 - row.q_idx_0"), NULL);
 }
 
 static void test_stages(void **state) {
@@ -177,7 +195,9 @@ static void test_stages(void **state) {
 
 /* ---- out of memory: every allocation of loading and emitting fails once ---- */
 
-typedef struct budget { long left; } budget;
+typedef struct budget {
+  long left;
+} budget;
 
 static void *limited(void *user, void *ptr, size_t old_size, size_t new_size) {
   budget *b = user;
@@ -215,16 +235,16 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_golden),
-    cmocka_unit_test(test_path_does_not_matter),
-    cmocka_unit_test(test_unit_of_the_score),
-    cmocka_unit_test(test_softmax_choices),
-    cmocka_unit_test(test_sum_in_use_is_not_deferred),
-    cmocka_unit_test(test_mask_by_inf_is_refused),
-    cmocka_unit_test(test_hoisting),
-    cmocka_unit_test(test_distance_is_not_distributed),
-    cmocka_unit_test(test_stages),
-    cmocka_unit_test(test_out_of_memory),
+      cmocka_unit_test(test_golden),
+      cmocka_unit_test(test_path_does_not_matter),
+      cmocka_unit_test(test_unit_of_the_score),
+      cmocka_unit_test(test_softmax_choices),
+      cmocka_unit_test(test_sum_in_use_is_not_deferred),
+      cmocka_unit_test(test_mask_by_inf_is_refused),
+      cmocka_unit_test(test_hoisting),
+      cmocka_unit_test(test_distance_is_not_distributed),
+      cmocka_unit_test(test_stages),
+      cmocka_unit_test(test_out_of_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

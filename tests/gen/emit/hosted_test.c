@@ -1,5 +1,6 @@
-/* hosted_test.c: what was emitted for every example, compiled by the host's C++ compiler and run in double, against the CPU path.
- * Needs no GPU and no NVRTC: it tests folding, hoisting, printing, tile classes, row updates and gradients alone.
+/* hosted_test.c: what was emitted for every example, compiled by the host's C++ compiler and run in double,
+ * against the CPU path. Needs no GPU and no NVRTC: it tests folding, hoisting, printing, tile classes, row
+ * updates and gradients alone.
  *
  *   hosted_test CXX TESTS_DIR TEMPLATES_DIR EXAMPLES_DIR [EXAMPLE]
  */
@@ -18,7 +19,9 @@
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, DIM = 6, DIM_V = 10, TILE = 16, FREE = 64 };
 
-typedef struct shape { int q_len, kv_len; } shape;
+typedef struct shape {
+  int q_len, kv_len;
+} shape;
 
 /* All arrays of one call. The gradient arrays come in two: from the CPU path and from the hosted spec. */
 typedef struct problem {
@@ -69,12 +72,18 @@ static void *input_data(const luattn_input_info *in, size_t n, int64_t last) {
 
 static int64_t axis_size(int32_t axis, const problem *p) {
   switch (axis) {
-  case LUATTN_AXIS_B: return BATCH;
-  case LUATTN_AXIS_H: return HEADS;
-  case LUATTN_AXIS_HKV: return HEADS_KV;
-  case LUATTN_AXIS_Q: return p->q_len;
-  case LUATTN_AXIS_KV: return p->kv_len;
-  default: return axis > 0 ? axis : FREE;
+    case LUATTN_AXIS_B:
+      return BATCH;
+    case LUATTN_AXIS_H:
+      return HEADS;
+    case LUATTN_AXIS_HKV:
+      return HEADS_KV;
+    case LUATTN_AXIS_Q:
+      return p->q_len;
+    case LUATTN_AXIS_KV:
+      return p->kv_len;
+    default:
+      return axis > 0 ? axis : FREE;
   }
 }
 
@@ -84,14 +93,16 @@ static void open_problem(problem *p, const luattn_spec_info *info, shape s) {
   p->q = reals(nq * DIM, true), p->k = reals(nk * DIM, true), p->v = reals(nk * DIM_V, true);
   p->dout = reals(nq * DIM_V, true), p->dlse = reals(nq, true);
   for (int w = 0; w < 2; w++) {
-    p->o[w] = reals(nq * DIM_V, false), p->lse[w] = reals(nq, false), p->saved[w] = reals(nq * info->num_saved, false);
+    p->o[w] = reals(nq * DIM_V, false), p->lse[w] = reals(nq, false),
+    p->saved[w] = reals(nq * info->num_saved, false);
     p->dq[w] = reals(nq * DIM, false), p->dk[w] = reals(nk * DIM, false), p->dv[w] = reals(nk * DIM_V, false);
     p->dscalar[w] = reals(32, false);
   }
   for (size_t i = 0; i < info->num_inputs; i++) {
     const luattn_input_info *in = &info->inputs[i];
     p->count[i] = 1;
-    for (uint32_t a = 0; a < in->num_axes; a++) p->count[i] *= (size_t)(p->size[i][a] = axis_size(in->axis[a], p));
+    for (uint32_t a = 0; a < in->num_axes; a++)
+      p->count[i] *= (size_t)(p->size[i][a] = axis_size(in->axis[a], p));
     p->input[i] = input_data(in, p->count[i], in->num_axes > 0 ? p->size[i][in->num_axes - 1] : 1);
     for (int w = 0; w < 2; w++) p->dinput[w][i] = reals(p->count[i], false);
   }
@@ -110,7 +121,10 @@ static void close_problem(problem *p) {
 
 /* ---- the CPU path ---- */
 
-typedef struct view { DLTensor t; int64_t shape[4]; } view;
+typedef struct view {
+  DLTensor t;
+  int64_t shape[4];
+} view;
 
 static DLTensor *tensor(view *v, void *data, DLDataType type, int ndim, const int64_t *shape_of) {
   memset(v, 0, sizeof *v);
@@ -120,27 +134,32 @@ static DLTensor *tensor(view *v, void *data, DLDataType type, int ndim, const in
 }
 
 static luattn_status run_cpu(const luattn_spec *spec, problem *p, luattn_error *err) {
-  static const DLDataType types[] = {{kDLFloat, 64, 1}, {kDLFloat, 32, 1}, {kDLBfloat, 16, 1}, {kDLFloat, 16, 1},
-                                     {kDLInt, 32, 1},   {kDLUInt, 8, 1}};
+  static const DLDataType types[] = {{kDLFloat, 64, 1}, {kDLFloat, 32, 1}, {kDLBfloat, 16, 1},
+                                     {kDLFloat, 16, 1}, {kDLInt, 32, 1},   {kDLUInt, 8, 1}};
   const DLDataType f64 = types[0];
   const int64_t sq[] = {BATCH, HEADS, p->q_len, DIM}, sk[] = {BATCH, HEADS_KV, p->kv_len, DIM};
   const int64_t sv[] = {BATCH, HEADS_KV, p->kv_len, DIM_V}, so[] = {BATCH, HEADS, p->q_len, DIM_V};
-  const int64_t saved[] = {(int64_t)p->info->num_saved, BATCH, HEADS, p->q_len}, scalars[] = {(int64_t)p->info->num_scalars};
+  const int64_t saved[] = {(int64_t)p->info->num_saved, BATCH, HEADS, p->q_len},
+                scalars[] = {(int64_t)p->info->num_scalars};
   view v[16], in[12], grad[12];
   luattn_input inputs[12];
   for (size_t i = 0; i < p->info->num_inputs; i++) {
     const luattn_input_info *info = &p->info->inputs[i];
     const DLDataType type = types[info->dtype];
-    inputs[i] = (luattn_input){.name = info->name,
-                               .tensor = tensor(&in[i], p->input[i], type, (int)info->num_axes, p->size[i]),
-                               .grad = info->grad ? tensor(&grad[i], p->dinput[0][i], f64, (int)info->num_axes, p->size[i]) : NULL};
+    inputs[i] = (luattn_input){
+        .name = info->name,
+        .tensor = tensor(&in[i], p->input[i], type, (int)info->num_axes, p->size[i]),
+        .grad = info->grad ? tensor(&grad[i], p->dinput[0][i], f64, (int)info->num_axes, p->size[i]) : NULL};
   }
   luattn_args a = {.struct_size = sizeof a,
-                   .q = tensor(&v[0], p->q, f64, 4, sq), .k = tensor(&v[1], p->k, f64, 4, sk),
-                   .v = tensor(&v[2], p->v, f64, 4, sv), .o = tensor(&v[3], p->o[0], f64, 4, so),
+                   .q = tensor(&v[0], p->q, f64, 4, sq),
+                   .k = tensor(&v[1], p->k, f64, 4, sk),
+                   .v = tensor(&v[2], p->v, f64, 4, sv),
+                   .o = tensor(&v[3], p->o[0], f64, 4, so),
                    .lse = p->info->has_lse ? tensor(&v[4], p->lse[0], f64, 3, sq) : NULL,
                    .saved = p->info->num_saved > 0 ? tensor(&v[5], p->saved[0], f64, 4, saved) : NULL,
-                   .inputs = inputs, .num_inputs = p->info->num_inputs};
+                   .inputs = inputs,
+                   .num_inputs = p->info->num_inputs};
   luattn_status status = luattn_cpu_forward(spec, &a, err);
   if (status != LUATTN_OK) return status;
   a.dout = tensor(&v[6], p->dout, f64, 4, so);
@@ -155,12 +174,18 @@ static luattn_status run_cpu(const luattn_spec *spec, problem *p, luattn_error *
 /* ---- the hosted spec ---- */
 
 static LuattnTensor strided(double *data, int heads, int len, int dim) {
-  return (LuattnTensor){.data = data, .batch = (long long)heads * len * dim, .head = (long long)len * dim, .seq = dim};
+  return (LuattnTensor){
+      .data = data, .batch = (long long)heads * len * dim, .head = (long long)len * dim, .seq = dim};
 }
 
 static void fill(LuattnParams *out, problem *p) {
-  *out = (LuattnParams){.batch = BATCH, .heads = HEADS, .heads_kv = HEADS_KV, .group = HEADS / HEADS_KV, .q_len = p->q_len,
-                        .kv_len = p->kv_len, .scale = 1 / sqrt(DIM)};
+  *out = (LuattnParams){.batch = BATCH,
+                        .heads = HEADS,
+                        .heads_kv = HEADS_KV,
+                        .group = HEADS / HEADS_KV,
+                        .q_len = p->q_len,
+                        .kv_len = p->kv_len,
+                        .scale = 1 / sqrt(DIM)};
   out->q = out->src_q = strided(p->q, HEADS, p->q_len, DIM);
   out->k = out->src_k = strided(p->k, HEADS_KV, p->kv_len, DIM);
   out->v = out->src_v = strided(p->v, HEADS_KV, p->kv_len, DIM_V);
@@ -191,8 +216,14 @@ static void fill(LuattnParams *out, problem *p) {
 }
 
 static bool write_stage(const luattn_spec *spec, const char *stage, const char *path) {
-  const luattn_target t = {.struct_size = sizeof t, .pass = LUATTN_BACKWARD, .dtype = LUATTN_F64, .head_dim = DIM,
-                           .head_dim_v = DIM_V, .arch = 80, .tile_m = TILE, .tile_n = TILE};
+  const luattn_target t = {.struct_size = sizeof t,
+                           .pass = LUATTN_BACKWARD,
+                           .dtype = LUATTN_F64,
+                           .head_dim = DIM,
+                           .head_dim_v = DIM_V,
+                           .arch = 80,
+                           .tile_m = TILE,
+                           .tile_n = TILE};
   char *text;
   luattn_error err;
   if (luattn_emit(spec, &t, stage, &text, &err) != LUATTN_OK) return printf("%s\n", err.message), false;
@@ -210,7 +241,8 @@ static void *host(const luattn_spec *spec, const char *dir, char **argv) {
   if (!write_stage(spec, "spec", path)) return NULL;
   snprintf(path, sizeof path, "%s/config.cuh", dir);
   if (!write_stage(spec, "config", path)) return NULL;
-  snprintf(command, sizeof command, "%s -std=c++20 -O1 -w -shared -fPIC -ffp-contract=off -I%s -I%s -o %s/spec.so %s/hosted.cpp",
+  snprintf(command, sizeof command,
+           "%s -std=c++20 -O1 -w -shared -fPIC -ffp-contract=off -I%s -I%s -o %s/spec.so %s/hosted.cpp",
            argv[1], dir, argv[3], dir, argv[2]);
   if (system(command) != 0) return NULL;
   snprintf(path, sizeof path, "%s/spec.so", dir);
@@ -233,9 +265,17 @@ static double difference(const double *x, const double *y, size_t n) {
 
 static bool compare(problem *p) {
   const size_t nq = (size_t)(BATCH * HEADS * p->q_len), nk = (size_t)(BATCH * HEADS_KV * p->kv_len);
-  struct { const char *name; double *const *x; size_t n; } arrays[20] = {
-    {"o", p->o, nq * DIM_V}, {"lse", p->lse, p->info->has_lse ? nq : 0}, {"saved", p->saved, nq * p->info->num_saved},
-    {"dq", p->dq, nq * DIM}, {"dk", p->dk, nk * DIM}, {"dv", p->dv, nk * DIM_V}, {"d_scalars", p->dscalar, p->info->num_scalars}};
+  struct {
+    const char *name;
+    double *const *x;
+    size_t n;
+  } arrays[20] = {{"o", p->o, nq * DIM_V},
+                  {"lse", p->lse, p->info->has_lse ? nq : 0},
+                  {"saved", p->saved, nq * p->info->num_saved},
+                  {"dq", p->dq, nq * DIM},
+                  {"dk", p->dk, nk * DIM},
+                  {"dv", p->dv, nk * DIM_V},
+                  {"d_scalars", p->dscalar, p->info->num_scalars}};
   bool ok = true;
   for (int i = 0; i < 7; i++) {
     const double e = difference(arrays[i].x[0], arrays[i].x[1], arrays[i].n);
@@ -243,7 +283,8 @@ static bool compare(problem *p) {
   }
   for (size_t i = 0; i < p->info->num_inputs; i++) {
     const double e = difference(p->dinput[0][i], p->dinput[1][i], p->count[i]);
-    if (p->info->inputs[i].grad && !(e < 1e-10)) ok = (printf("  d_%s: differs by %.3g\n", p->info->inputs[i].name, e), false);
+    if (p->info->inputs[i].grad && !(e < 1e-10))
+      ok = (printf("  d_%s: differs by %.3g\n", p->info->inputs[i].name, e), false);
   }
   return ok;
 }
@@ -257,7 +298,8 @@ static void *function(void *library, const char *name) {
 static bool run_shape(const luattn_spec *spec, const luattn_spec_info *info, void *library, shape s) {
   int (*forward)(const LuattnParams *);
   void (*backward)(const LuattnParams *), (*stats)(LuattnParams *);
-  void *symbols[] = {function(library, "hosted_forward"), function(library, "hosted_backward"), function(library, "hosted_stats")};
+  void *symbols[] = {function(library, "hosted_forward"), function(library, "hosted_backward"),
+                     function(library, "hosted_stats")};
   if (symbols[0] == NULL || symbols[1] == NULL || symbols[2] == NULL) return false;
   memcpy(&forward, &symbols[0], sizeof forward);
   memcpy(&backward, &symbols[1], sizeof backward);
@@ -286,7 +328,8 @@ static bool run_example(const char *path, char **argv) {
   luattn_spec *spec;
   luattn_spec_info info;
   luattn_error err;
-  if (luattn_spec_load(path, NULL, &spec, &err) != LUATTN_OK) return printf("FAILED %s\n  %s\n", path, err.message), false;
+  if (luattn_spec_load(path, NULL, &spec, &err) != LUATTN_OK)
+    return printf("FAILED %s\n  %s\n", path, err.message), false;
   luattn_spec_get_info(spec, &info);
   void *library = mkdtemp(dir) == NULL ? NULL : host(spec, dir, argv);
   bool ok = library != NULL;
@@ -304,13 +347,15 @@ static bool run_example(const char *path, char **argv) {
 
 int main(int argc, char **argv) {
   int num = 0, failed = 0;
-  if (argc < 5) return fprintf(stderr, "usage: hosted_test CXX TESTS_DIR TEMPLATES_DIR EXAMPLES_DIR [EXAMPLE]\n"), 2;
+  if (argc < 5)
+    return fprintf(stderr, "usage: hosted_test CXX TESTS_DIR TEMPLATES_DIR EXAMPLES_DIR [EXAMPLE]\n"), 2;
   DIR *d = opendir(argv[4]);
   if (d == NULL) return fprintf(stderr, "no folder %s\n", argv[4]), 1;
   for (const struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
     char path[1024];
     const size_t n = strlen(e->d_name);
-    if (n < 5 || strcmp(e->d_name + n - 4, ".lua") != 0 || (argc > 5 && strcmp(argv[5], e->d_name) != 0)) continue;
+    if (n < 5 || strcmp(e->d_name + n - 4, ".lua") != 0 || (argc > 5 && strcmp(argv[5], e->d_name) != 0))
+      continue;
     snprintf(path, sizeof path, "%s/%s", argv[4], e->d_name);
     failed += !run_example(path, argv);
     num++;

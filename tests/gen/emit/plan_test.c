@@ -18,7 +18,8 @@ static const int archs[] = {80, 86, 87, 89, 90, 100, 103, 120};
 static int open_spec(void **state) {
   (void)state;
   luattn_error err;
-  static const char source[] = "return attention { name = 'a', block_mask = function(b, h, q, kv) return kv <= q end }";
+  static const char source[] =
+      "return attention { name = 'a', block_mask = function(b, h, q, kv) return kv <= q end }";
   return luattn_spec_load_text("a.lua", source, sizeof source - 1, NULL, &spec, &err) == LUATTN_OK ? 0 : -1;
 }
 
@@ -29,8 +30,13 @@ static int close_spec(void **state) {
 }
 
 static luattn_target target_of(luattn_pass pass, luattn_dtype dtype, int dim, int dim_v, int arch) {
-  return (luattn_target){.struct_size = sizeof(luattn_target), .pass = pass, .dtype = dtype, .head_dim = dim, .head_dim_v = dim_v,
-                         .arch = arch, .cache_dir = ""};
+  return (luattn_target){.struct_size = sizeof(luattn_target),
+                         .pass = pass,
+                         .dtype = dtype,
+                         .head_dim = dim,
+                         .head_dim_v = dim_v,
+                         .arch = arch,
+                         .cache_dir = ""};
 }
 
 /* Every choice of every table can be run by its family and fits; and there is always one. */
@@ -53,7 +59,8 @@ static void test_every_plan_fits(void **state) {
             int rank = 0;
             do {
               if (tiles_check(&p, &err) != LUATTN_OK) fail_msg("rank %d: %s", rank, err.message);
-              if (plan_entries(mem, &p, spec, 0, 8, 0, &err) != LUATTN_OK) fail_msg("rank %d: %s", rank, err.message);
+              if (plan_entries(mem, &p, spec, 0, 8, 0, &err) != LUATTN_OK)
+                fail_msg("rank %d: %s", rank, err.message);
               assert_true(p.num_entries > 0);
             } while (plan_alternative(mem, spec, &t, ++rank, &p));
             arena_close(mem);
@@ -127,8 +134,13 @@ static void test_entries_follow_wants(void **state) {
   plan p;
   luattn_error err;
   luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_F32, 64, 0, 80);
-  const struct { unsigned wants; int entries; } cases[] = {
-    {LUATTN_WANT_ALL, 3}, {LUATTN_WANT_DQ, 2}, {LUATTN_WANT_DK | LUATTN_WANT_DV, 2}, {LUATTN_WANT_INPUTS, 2}};
+  const struct {
+    unsigned wants;
+    int entries;
+  } cases[] = {{LUATTN_WANT_ALL, 3},
+               {LUATTN_WANT_DQ, 2},
+               {LUATTN_WANT_DK | LUATTN_WANT_DV, 2},
+               {LUATTN_WANT_INPUTS, 2}};
   for (int i = 0; i < 4; i++) {
     t.wants = cases[i].wants;
     assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
@@ -162,9 +174,9 @@ static void test_memory_and_tiles(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_every_plan_fits),   cmocka_unit_test(test_impossible_targets),
-    cmocka_unit_test(test_forced_tiles),      cmocka_unit_test(test_entries_follow_wants),
-    cmocka_unit_test(test_memory_and_tiles),
+      cmocka_unit_test(test_every_plan_fits),  cmocka_unit_test(test_impossible_targets),
+      cmocka_unit_test(test_forced_tiles),     cmocka_unit_test(test_entries_follow_wants),
+      cmocka_unit_test(test_memory_and_tiles),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }

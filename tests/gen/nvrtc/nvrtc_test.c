@@ -1,5 +1,5 @@
-/* nvrtc_test.c: finding, loading and calling NVRTC; reading its log; the embedded templates. Without NVRTC what needs it is
- * skipped. */
+/* nvrtc_test.c: finding, loading and calling NVRTC; reading its log; the embedded templates. Without NVRTC
+ * what needs it is skipped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -17,15 +17,16 @@
 static void test_log_of_two_entries(void **state) {
   (void)state;
   static const char log[] =
-    "ptxas info    : 0 bytes gmem\n"
-    "ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_80'\n"
-    "ptxas info    : Function properties for helper\n"
-    "    8 bytes stack frame, 900 bytes spill stores, 900 bytes spill loads\n"
-    "ptxas info    : Compiling entry function 'luattn_mod' for 'sm_80'\n"
-    "ptxas info    : Function properties for luattn_mod\n"
-    "    16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads\n"
-    "ptxas info    : Used 255 registers, used 1 barriers, 1504 bytes cmem[0]\n"
-    "ptxas warning : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register requirements.\n";
+      "ptxas info    : 0 bytes gmem\n"
+      "ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_80'\n"
+      "ptxas info    : Function properties for helper\n"
+      "    8 bytes stack frame, 900 bytes spill stores, 900 bytes spill loads\n"
+      "ptxas info    : Compiling entry function 'luattn_mod' for 'sm_80'\n"
+      "ptxas info    : Function properties for luattn_mod\n"
+      "    16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads\n"
+      "ptxas info    : Used 255 registers, used 1 barriers, 1504 bytes cmem[0]\n"
+      "ptxas warning : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register "
+      "requirements.\n";
   nvrtc_result r;
   memset(&r, 0, sizeof r);
   nvrtc_read_log(log, &r);
@@ -50,8 +51,10 @@ static void test_missing_library_is_named(void **state) {
   setenv("LUATTN_NVRTC", "/nowhere/else.so", 1);
   assert_int_equal(nvrtc_find(NULL, &file, &err), LUATTN_COMPILE);
   assert_non_null(strstr(err.message, "'/nowhere/else.so' (from LUATTN_NVRTC)"));
-  if (before != NULL) setenv("LUATTN_NVRTC", before, 1);
-  else unsetenv("LUATTN_NVRTC");
+  if (before != NULL)
+    setenv("LUATTN_NVRTC", before, 1);
+  else
+    unsetenv("LUATTN_NVRTC");
   free(before);
 }
 
@@ -84,20 +87,23 @@ static arena *open_lib(nvrtc *lib) {
   return arena_open(NULL);
 }
 
-static const template_file header = {"twice.cuh", "static __device__ float twice(float x) { return x + x; }\n", 58};
+static const template_file header = {"twice.cuh",
+                                     "static __device__ float twice(float x) { return x + x; }\n", 58};
 
 static void test_compile(void **state) {
   (void)state;
   nvrtc lib;
   arena *a = open_lib(&lib);
-  const char *source = "#include \"twice.cuh\"\n"
-                       "extern \"C\" __global__ void luattn_fwd(float *x) { x[threadIdx.x] = twice(x[threadIdx.x]); }\n";
+  const char *source =
+      "#include \"twice.cuh\"\n"
+      "extern \"C\" __global__ void luattn_fwd(float *x) { x[threadIdx.x] = twice(x[threadIdx.x]); }\n";
   const char *options[] = {"-std=c++20", "--ptxas-options=-v"};
   nvrtc_result r;
   luattn_error err;
   assert_int_equal(nvrtc_supports(&lib, 80), 1);
   assert_int_equal(nvrtc_supports(&lib, 81), 0);
-  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, &header, 1, "sm_80", options, 2, 1, &r, &err), LUATTN_OK);
+  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, &header, 1, "sm_80", options, 2, 1, &r, &err),
+                   LUATTN_OK);
   assert_true(r.cubin_size > 100);
   assert_memory_equal(r.cubin, "\177ELF", 4);
   assert_non_null(strstr(r.ptx, ".entry luattn_fwd"));
@@ -115,7 +121,8 @@ static void test_first_error_is_in_the_message(void **state) {
   arena *a = open_lib(&lib);
   nvrtc_result r;
   luattn_error err;
-  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", "\n__device__ int x = no_such_name;\n", NULL, 0, "sm_80", NULL, 0, 0, &r, &err),
+  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", "\n__device__ int x = no_such_name;\n", NULL, 0, "sm_80",
+                                 NULL, 0, 0, &r, &err),
                    LUATTN_COMPILE);
   assert_non_null(strstr(err.message, "fwd.cu for sm_80"));
   assert_non_null(strstr(err.message, "fwd.cu(2)"));
@@ -149,12 +156,12 @@ static void test_embedded_templates_are_the_files(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_log_of_two_entries),
-    cmocka_unit_test(test_missing_library_is_named),
-    cmocka_unit_test(test_other_file_is_refused),
-    cmocka_unit_test(test_compile),
-    cmocka_unit_test(test_first_error_is_in_the_message),
-    cmocka_unit_test(test_embedded_templates_are_the_files),
+      cmocka_unit_test(test_log_of_two_entries),
+      cmocka_unit_test(test_missing_library_is_named),
+      cmocka_unit_test(test_other_file_is_refused),
+      cmocka_unit_test(test_compile),
+      cmocka_unit_test(test_first_error_is_in_the_message),
+      cmocka_unit_test(test_embedded_templates_are_the_files),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
