@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "gen/spec.h"
+#include "gen/cpu/cpu.h"
 
 static void add_line(check_report *r, const char *name, double error, double tolerance) {
   if (r->count == CHECK_MAX_LINES) return;
@@ -43,7 +43,20 @@ typedef struct comparison {
   check_report *out;
   luattn_dtype dtype;
   const cli_result *got, *want, *rounded; /* rounded: NULL unless dtype is a half type */
+  const cli_result *noise;                /* of parameter gradients; may be NULL */
 } comparison;
+
+static double biggest_of(const array *a) {
+  double biggest = 0;
+  for (int64_t i = 0, n = array_count(a); i < n; i++) biggest = fmax(biggest, fabs(array_get(a, i)));
+  return biggest;
+}
+
+/* What adding and subtracting 0.3 in the type costs the largest value: FlashAttention's allowance for the output's own
+ * rounding, where a plain computation is exact by luck. Two roundings at |x| + 0.3. */
+static double rounding_of(luattn_dtype type, double biggest) {
+  return 2 * (biggest + 0.3) * (type == LUATTN_F16 ? 0x1p-11 : 0x1p-8);
+}
 
 static void compare(const comparison *c, const char *name, size_t offset, double factor) {
   const array *got = (const array *)(const void *)((const char *)c->got + offset);
@@ -54,6 +67,13 @@ static void compare(const comparison *c, const char *name, size_t offset, double
   double tolerance = c->dtype == LUATTN_F64 ? 1e-12 * biggest : 1e-5 * biggest;
   if (c->rounded != NULL) {
     tolerance += factor * distance((const array *)(const void *)((const char *)c->rounded + offset), want, &ignored);
+    if (offset == offsetof(cli_result, o)) tolerance += rounding_of(c->dtype, biggest);
+  }
+  const array *noise = c->noise != NULL ? (const array *)(const void *)((const char *)c->noise + offset) : NULL;
+  if (noise != NULL && noise->storage != NULL && offset >= offsetof(cli_result, input_grad)) {
+    /* A sum of many contributions that cancel: four standard deviations of their independent roundings. */
+    const double unit = c->dtype == LUATTN_F64 ? 1e-12 / 4 : c->dtype == LUATTN_F32 ? 1e-5 / 4 : c->dtype == LUATTN_F16 ? 0x1p-12 : 0x1p-9;
+    tolerance += 4 * unit * biggest_of(noise);
   }
   add_line(c->out, name, error, tolerance + DBL_MIN);
 }
@@ -80,11 +100,22 @@ static luattn_status run_cpu(const cli_problem *p, luattn_dtype precision, cli_r
   return luattn_cpu_backward_in(p->spec, &args, precision, err);
 }
 
+/* `want` has what forward gave. */
+static luattn_status gradient_noise(const cli_problem *p, const cli_result *want, cli_result *noise, luattn_error *err) {
+  const DLDataType f64 = dtype_dl(LUATTN_F64);
+  cli_binding bind;
+  TRY(result_new(p, f64, f64, true, noise, err));
+  const luattn_args outputs = problem_args(p, want, true, &bind);
+  luattn_args args = problem_args(p, noise, true, &bind);
+  args.o = outputs.o, args.lse = outputs.lse, args.saved = outputs.saved;
+  return cpu_gradient_noise(p->spec, &args, err);
+}
+
 luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, check_report *out, luattn_error *err) {
   const bool half = p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16;
   const DLDataType storage = dtype_dl(p->dtype), f64 = dtype_dl(LUATTN_F64);
   const DLDataType real = dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
-  cli_result got = {0}, want = {0}, rounded = {0};
+  cli_result got = {0}, want = {0}, rounded = {0}, noise = {0};
   *out = (check_report){0};
   luattn_status s = result_new(p, storage, real, true, &got, err);
   if (s == LUATTN_OK) s = result_new(p, f64, f64, true, &want, err);
@@ -92,11 +123,12 @@ luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, check_report *ou
   if (s == LUATTN_OK) s = gpu_run(gpu, p, true, &got, err);
   if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, &want, err);
   if (s == LUATTN_OK && half) s = run_cpu(p, p->dtype, &rounded, err);
+  if (s == LUATTN_OK) s = gradient_noise(p, &want, &noise, err);
   if (s == LUATTN_OK) {
-    const comparison c = {out, p->dtype, &got, &want, half ? &rounded : NULL};
+    const comparison c = {out, p->dtype, &got, &want, half ? &rounded : NULL, &noise};
     compare_all(&c, &p->info);
   }
-  result_free(&got), result_free(&want), result_free(&rounded);
+  result_free(&got), result_free(&want), result_free(&rounded), result_free(&noise);
   return s;
 }
 
@@ -204,7 +236,7 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
   if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, &got, err);
   if (s == LUATTN_OK) s = naive_forward(o, p, &want, err);
   if (s == LUATTN_OK) {
-    const comparison c = {out, LUATTN_F64, &got, &want, NULL};
+    const comparison c = {out, LUATTN_F64, &got, &want, NULL, NULL};
     compare(&c, "out", offsetof(cli_result, o), 1);
     compare(&c, "lse", offsetof(cli_result, lse), 1);
     if (!gradient_is_given(p->spec)) s = check_all_slopes(o, p, &got, &want, out, err);

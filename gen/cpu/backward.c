@@ -13,6 +13,7 @@ typedef struct term_program {
 
 typedef struct backward {
   cpu_problem p;
+  bool noise; /* cpu_gradient_noise: squares of magnitudes instead of values */
   cpu_scores scores;
   cpu_program rows, element; /* row numbers; prob and ds */
   term_program row_terms, element_terms;
@@ -24,16 +25,31 @@ typedef struct backward {
 
 #define MAX_ROOTS (DERIVED_MAX_TERMS * 5)
 
-static luattn_status terms_open(const cpu_problem *p, const derived_terms *terms, term_program *out, luattn_error *err) {
+static luattn_status terms_open(const backward *w, const derived_terms *terms, term_program *out, luattn_error *err) {
+  const cpu_problem *p = &w->p;
   ir_ref roots[MAX_ROOTS];
   int n = 0;
   for (int i = 0; i < terms->count; i++) {
     const derived_term *t = &terms->term[i];
-    roots[n++] = t->value;
+    roots[n] = t->value;
+    if (w->noise) TRY(magnitude_of(p->a, p->g, &roots[n], 1, err));
+    n++;
     for (int j = 0; j < t->num_index; j++) roots[n++] = t->index[j];
   }
   *out = (term_program){.terms = terms, .num_roots = n};
   return program_open(p->a, p->g, roots, n, &out->program, err);
+}
+
+static luattn_status rows_open(backward *w, luattn_error *err) {
+  cpu_problem *p = &w->p;
+  const derived_spec *derived = &p->spec->derived;
+  ir_ref row[DERIVED_MAX_ROWS];
+  for (int i = 0; i < derived->num_rows; i++) {
+    row[i] = derived->row[i];
+    const bool cancels = ir_uses(p->g, row[i], VAR_DELTA) || ir_uses(p->g, row[i], VAR_DLSE);
+    if (w->noise && cancels) TRY(magnitude_of(p->a, p->g, &row[i], 1, err));
+  }
+  return program_open(p->a, p->g, row, derived->num_rows, &w->rows, err);
 }
 
 static size_t input_offset(const cpu_view *t, int n_index, const double *const *index, int lane) {
@@ -57,10 +73,11 @@ static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int 
     const double *value = out[at], *const *index = (const double *const *)(out + at + 1);
     at += 1 + term->num_index;
     for (int lane = 0; lane < count; lane++) {
+      const double x = w->noise ? value[lane] * value[lane] : value[lane];
       if (term->input < 0) {
-        w->scalar_grad[term->scalar] += value[lane];
+        w->scalar_grad[term->scalar] += x;
       } else if (w->input_grad[term->input] != NULL) {
-        w->input_grad[term->input][input_offset(&w->p.input[term->input], term->num_index, index, lane)] += value[lane];
+        w->input_grad[term->input][input_offset(&w->p.input[term->input], term->num_index, index, lane)] += x;
       }
     }
   }
@@ -80,8 +97,10 @@ static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
   for (int i = 0; i < derived->num_saved; i++) final[n++] = view_get(&w->saved, (int64_t[]){i, at[0], at[1], at[2]});
   for (int d = 0; d < p->dim_v; d++) {
     const int64_t element[] = {at[0], at[1], at[2], d};
-    delta += view_get(&w->dout, element) * view_get(&w->o, element);
+    const double part = view_get(&w->dout, element) * view_get(&w->o, element);
+    delta += w->noise ? part * part : part;
   }
+  if (w->noise) delta = sqrt(delta); /* each product brings its own rounding of o */
   lanes->final = final;
   lanes->delta = delta;
   lanes->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
@@ -157,7 +176,7 @@ static luattn_status finish_tensor(backward *w, const char *name, const DLTensor
   }
   if (mod != IR_NONE) {
     TRY(program_open(p->a, p->g, &derivative->dx, 1, &dx, err));
-    TRY(terms_open(p, &derivative->terms, &terms, err));
+    TRY(terms_open(w, &derivative->terms, &terms, err));
   }
   for (int at = 0; at < p->batch * heads * len; at++) {
     const int b = at / len / heads, h = at / len % heads, i = at % len;
@@ -188,7 +207,7 @@ static luattn_status write_parameters(backward *w, const luattn_args *args, luat
     for (int64_t at = 0; at < size; at++) {
       int64_t index[4], rest = at;
       for (int j = to->ndim - 1; j >= 0; j--) index[j] = rest % to->shape[j], rest /= to->shape[j];
-      view_set(to, index, w->input_grad[i][at]);
+      view_set(to, index, w->noise ? sqrt(w->input_grad[i][at]) : w->input_grad[i][at]);
     }
   }
   if (args->scalar_grads == NULL || args->scalar_grads->data == NULL) return LUATTN_OK;
@@ -220,13 +239,14 @@ static luattn_status backward_open(backward *w, const luattn_spec *spec, const l
                                    luattn_error *err) {
   const derived_spec *derived = &spec->derived;
   TRY(problem_open(spec, args, precision, a, &w->p, err));
+  TRY(problem_convert(&w->p, args, err));
   cpu_problem *p = &w->p;
   const int64_t row_shape[] = {p->batch, p->heads, p->q_len, p->dim_v};
   TRY(scores_open(p, &w->scores, err));
-  TRY(program_open(a, p->g, derived->row, derived->num_rows, &w->rows, err));
+  TRY(rows_open(w, err));
   TRY(program_open(a, p->g, (ir_ref[]){derived->prob, derived->ds}, 2, &w->element, err));
-  TRY(terms_open(p, &derived->row_terms, &w->row_terms, err));
-  TRY(terms_open(p, &derived->element_terms, &w->element_terms, err));
+  TRY(terms_open(w, &derived->row_terms, &w->row_terms, err));
+  TRY(terms_open(w, &derived->element_terms, &w->element_terms, err));
   TRY(view_open_shaped("o", args->o, 4, row_shape, &w->o, err));
   TRY(view_open_shaped("dout", args->dout, 4, row_shape, &w->dout, err));
   if (spec->traced.online.lse >= 0) TRY(view_open_shaped("lse", args->lse, 3, row_shape, &w->lse, err));
@@ -244,27 +264,41 @@ static luattn_status backward_open(backward *w, const luattn_spec *spec, const l
   return open_arrays(w, err);
 }
 
-luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, luattn_error *err) {
+/* q', k' and v' through their mods, then the parameters. */
+static luattn_status backward_finish(backward *w, const luattn_args *args, luattn_error *err) {
+  const cpu_problem *p = &w->p;
+  const traced_spec *t = &p->spec->traced;
+  const derived_spec *d = &p->spec->derived;
+  const DLTensor *dq = w->noise ? NULL : args->dq, *dk = w->noise ? NULL : args->dk, *dv = w->noise ? NULL : args->dv;
+  TRY(finish_tensor(w, "dq", args->q, dq, t->query_mod, &d->query_mod, w->dq, p->heads, p->q_len, p->dim, err));
+  TRY(finish_tensor(w, "dk", args->k, dk, t->key_mod, &d->key_mod, w->dk, p->heads_kv, p->kv_len, p->dim, err));
+  TRY(finish_tensor(w, "dv", args->v, dv, t->value_mod, &d->value_mod, w->dv, p->heads_kv, p->kv_len, p->dim_v, err));
+  for (int i = 0; w->noise && i < t->num_scalars; i++) w->scalar_grad[i] = sqrt(w->scalar_grad[i]);
+  return write_parameters(w, args, err);
+}
+
+static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, bool noise, luattn_error *err) {
   arena *a = arena_open(arena_allocator(spec->a));
   backward *w = a != NULL ? arena_new(a, sizeof *w) : NULL;
   luattn_status s = w != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  if (s == LUATTN_OK) s = backward_open(w, spec, args, precision, a, err);
-  if (s == LUATTN_OK) s = backward_run(w, err);
-  const traced_spec *t = &spec->traced;
-  const derived_spec *d = &spec->derived;
   if (s == LUATTN_OK) {
-    const cpu_problem *p = &w->p;
-    s = finish_tensor(w, "dq", args->q, args->dq, t->query_mod, &d->query_mod, w->dq, p->heads, p->q_len, p->dim, err);
-    if (s == LUATTN_OK)
-      s = finish_tensor(w, "dk", args->k, args->dk, t->key_mod, &d->key_mod, w->dk, p->heads_kv, p->kv_len, p->dim, err);
-    if (s == LUATTN_OK)
-      s = finish_tensor(w, "dv", args->v, args->dv, t->value_mod, &d->value_mod, w->dv, p->heads_kv, p->kv_len, p->dim_v, err);
-    if (s == LUATTN_OK) s = write_parameters(w, args, err);
+    w->noise = noise;
+    s = backward_open(w, spec, args, precision, a, err);
   }
+  if (s == LUATTN_OK) s = backward_run(w, err);
+  if (s == LUATTN_OK) s = backward_finish(w, args, err);
   arena_close(a);
   return s;
 }
 
+luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, luattn_error *err) {
+  return run(spec, args, precision, false, err);
+}
+
 luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
-  return luattn_cpu_backward_in(spec, args, LUATTN_F64, err);
+  return run(spec, args, LUATTN_F64, false, err);
+}
+
+luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  return run(spec, args, LUATTN_F64, true, err);
 }

@@ -43,6 +43,8 @@ typedef struct cpu_problem {
   double *q, *k, *v;        /* after the input mods, [batch][heads][len][dim] */
 } cpu_problem;
 
+/* Sizes, inputs, scalars and the mask; problem_convert adds q, k and v, which a mask does not need. */
+luattn_status problem_convert(cpu_problem *p, const luattn_args *args, luattn_error *err);
 luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a, cpu_problem *out,
                            luattn_error *err);
 
@@ -66,6 +68,14 @@ typedef struct cpu_program {
 
 luattn_status program_open(arena *a, const ir *g, const ir_ref *roots, int n, cpu_program *out, luattn_error *err);
 void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *const *out);
+
+/* Replaces REAL roots by their magnitudes (magnitude.c). */
+luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *err);
+
+/* What rounding does to parameter gradients: writes sqrt(sum of squared magnitudes of the contributions) in place of each
+ * gradient of an input or scalar; dq, dk and dv are left alone. Independent relative errors r of the contributions move a
+ * gradient by about r times this, however much cancels in it. */
+luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
 /* Class of the tile [q0, q0 + CPU_TILE) x [kv0, kv0 + CPU_TILE), cut at the lengths: 0 empty, 1 partial, 2 full. */
 int problem_tile_class(cpu_problem *p, int b, int h, int q0, int q1, int kv0, int kv1);

@@ -122,6 +122,7 @@ static luattn_status forward_run(forward *f, luattn_error *err) {
 static luattn_status forward_open(forward *f, const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a,
                                   luattn_error *err) {
   TRY(problem_open(spec, args, precision, a, &f->p, err));
+  TRY(problem_convert(&f->p, args, err));
   TRY(scores_open(&f->p, &f->scores, err));
   TRY(open_programs(f, err));
   const cpu_problem *p = &f->p;

@@ -156,7 +156,15 @@ luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, lua
   cloned.g = p->g;
   TRY(mask_analyse(a, &cloned, &p->mask, err));
   p->bounds = arena_array(a, ir_count(p->g), sizeof *p->bounds);
-  if (p->bounds == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  return p->bounds != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+}
+
+luattn_status problem_convert(cpu_problem *p, const luattn_args *args, luattn_error *err) {
+  const traced_spec *t = &p->spec->traced;
+  cpu_view q, k, v;
+  TRY(view_open("q", args->q, 4, &q, err));
+  TRY(view_open("k", args->k, 4, &k, err));
+  TRY(view_open("v", args->v, 4, &v, err));
   TRY(convert(p, &q, t->query_mod, p->heads, &p->q, err));
   TRY(convert(p, &k, t->key_mod, p->heads_kv, &p->k, err));
   return convert(p, &v, t->value_mod, p->heads_kv, &p->v, err);
