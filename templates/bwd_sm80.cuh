@@ -9,16 +9,34 @@
 //     dQ  += dS K          the whole block; dS goes through shared memory; atomic adds to p.dq_acc, scale left to finish
 //
 // Scores are held transposed (a row of a fragment is a kv position), because then P^T and dS^T leave the first two products
-// as A fragments of the next two: with warps_c = 1 neither goes through shared memory on its way to dV and dK.
-// The kernel has one barrier per q tile when stages = 2: behind it, Q and dO of this tile have arrived, the other stage is
-// free to be filled, and dS of the previous tile is complete, whose dQ is computed then. Warps may thus drift apart by a whole
-// tile, and the exponentials of one hide behind the products of another. stages = 1 saves memory and costs a second barrier.
+// as A fragments of the next two: with warps_c = 1 neither goes through shared memory on its way to dV and dK. With more, the
+// warps of a row group exchange them there, which costs less than reading Q and dO for 16 kv rows only.
+// What limits the kernel is what ldmatrix reads from shared memory, then latency with two warps on a scheduler. So each B fragment
+// serves two products where registers allow; dq_acc has an order in which an atomic add touches few lines (dq_acc.cuh); and
+// there is one barrier per q tile when stages = 2: behind it, Q and dO of this tile have arrived, the other stage is free to be
+// filled, and dS of the previous tile is complete, whose dQ is computed then. Warps drift apart by up to a tile, and of the
+// two warps on a scheduler one computes dQ first and one last, so that the exponentials of one hide behind the products of the
+// other. stages = 1 saves memory and costs a second barrier.
 //
-// Config: tile_m     16, 32, 48, .. : rows of a q tile; a multiple of chunk_m * warps_c
-//         tile_n     kv rows of a block = 16 * frags * warps_n, frags 1 or 2
-//         threads    32 * warps_n * warps_c
-//         stages     1 or 2: buffers for Q and dO
-//         sm80_warps_n, sm80_chunk_m
+// Config: tile_m          rows of a q tile, a multiple of sm80_chunk_m * warps_c
+//         tile_n          kv rows of a block = 16 * frags * sm80_warps_n, frags 1 or 2
+//         threads         32 * sm80_warps_n * warps_c, at most 256
+//         stages          1 or 2: buffers for Q, dO, dS and row numbers
+//         sm80_warps_n    warps along kv; the others, warps_c, along q
+//         sm80_chunk_m    q columns of a warp's score fragments, a multiple of 16; 32 * frags registers a thread for each 32
+//
+// Dynamic shared memory, with d and dv rounded up to multiples of 16, up to a multiple of 16 bytes:
+//     2 * (tile_n + stages * tile_m) * (d + dv) + 2 * tile_m * tile_n * (stages + (warps_c > 1))
+//     + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
+// and 4 * num_acc * warps bytes static.
+//
+// Tiles that are good, by max(head_dim, head_dim_v) and shared memory a block may have: tile_m, tile_n, threads, stages,
+// sm80_warps_n, sm80_chunk_m. Behind them, for specs that need more registers, in this order:
+//              227 KB                      163 KB                      99 KB
+//     <= 64    128 128 128 1 4 32          64 128 128 1 4 32           128 128 128 1 4 32      64 128 128 1 4 16, 64 128 256 1 4 32
+//     <= 128   64 128 256 2 4 32           64 128 256 1 4 32           32 128 256 1 4 16       32 128 256 1 4 16, 64 64 256 1 4 32
+//     <= 256   64 64 256 2 4 32            64 64 256 1 4 32            32 32 128 1 2 16        32 64 256 1 4 16
+// (Up to 64, two blocks share a multiprocessor of 227 or 163 KB.)
 #pragma once
 #include "aux.cuh"
 #include "copy.cuh"
@@ -54,7 +72,7 @@ template <class Spec, class Config> struct BwdSm80 {
   static constexpr int v_tiles = (DVP / 16 + out_c - 1) / out_c;  // and of dv
   // Two warps of a block on one scheduler: one computes dq of the last tile before its scores, the other after.
   static constexpr bool alternates = stages == 2 && warps > 4;
-  static_assert(warps_n * warps_c * 32 == threads && frags * 16 * warps_n == N, "warps tile the kv tile");
+  static_assert(warps_n * warps_c * 32 == threads && threads <= 256 && frags * 16 * warps_n == N, "warps tile the kv tile");
   static_assert(M % (chunk * warps_c) == 0 && chunk % 16 == 0, "chunks of the warps tile the q tile");
   static_assert(stages == 1 || stages == 2, "one or two stages");
 
@@ -64,12 +82,12 @@ template <class Spec, class Config> struct BwdSm80 {
   static constexpr bool has_rows = !__is_empty(Row);
 
   // Warps of the dq product: dq_q along q, the others along d. The split that loads least among those without idle warps.
-  static constexpr int dq_cost(int along_q) {
+  LUATTN_FN constexpr int dq_cost(int along_q) {
     const int along_d = warps / along_q, tiles = (DP / 16 + along_d - 1) / along_d;
     const int idle = tiles * along_d - DP / 16;
     return (M / along_q + tiles * 16) * warps + idle * 1024;
   }
-  static constexpr int dq_split() {
+  LUATTN_FN constexpr int dq_split() {
     int best = 1;
     for (int q = 2; q <= warps; q *= 2)
       if (M % (16 * q) == 0 && warps % q == 0 && dq_cost(q) < dq_cost(best)) best = q;
@@ -113,6 +131,14 @@ template <class Spec, class Config> struct BwdSm80 {
     zero(dv);
   }
 
+  // Called where a phase begins, so that the compiler computes the phase's addresses there and does not hold them in registers
+  // through the other phases.
+  __device__ __forceinline__ void begin_phase() {
+    thread = opaque(thread);
+    lane = opaque(lane);
+    warp = opaque(warp);
+  }
+
   // The warp's first kv row in the tile: of its scores, and of its part of dk and dv.
   __device__ __forceinline__ int score_row() const { return warp / warps_c * frags * 16; }
   __device__ __forceinline__ int out_row() const { return warp / out_c * out_frags * 16; }
@@ -145,7 +171,7 @@ template <class Spec, class Config> struct BwdSm80 {
 
   // Q, dO and row numbers of one q tile.
   __device__ __forceinline__ void load_q(int index, int stage) {
-    thread = opaque(thread);
+    begin_phase();
     load_tile<M, D>(at_q + stage * q_bytes, rows_of(p.q, site.b, site.h), index * M, p.q_len);
     load_tile<M, DV>(at_do + stage * do_bytes, rows_of(p.dout, site.b, site.h), index * M, p.q_len);
 #pragma unroll
@@ -209,7 +235,7 @@ template <class Spec, class Config> struct BwdSm80 {
     }
   }
 
-  // Turns dots and dP of 16 q columns from `m` on of the chunk into P and dS.
+  // Turns dots and dP of the chunk's 8 q columns number j into P and dS. The chunk starts at `column` of the q tile.
   template <bool Masked>
   __device__ __forceinline__ void differentiate(float (&s)[frags][chunk / 8][4], float (&dp)[frags][chunk / 8][4], int j,
                                                 int q0, int column, int stage) {
@@ -319,8 +345,7 @@ template <class Spec, class Config> struct BwdSm80 {
 
   // Everything that is computed from one q tile but dq.
   __device__ __forceinline__ void work(const Tile &tile, int stage) {
-    lane = opaque(lane);  // keeps the compiler from holding every address of the tile in registers from tile to tile
-    warp = opaque(warp);
+    begin_phase();
     const u32 k_rows = base + at_k + u32(score_row()) * (DP * 2);
     const u32 v_rows = base + at_v + u32(score_row()) * (DVP * 2);
     const int q0 = tile.index * M;
@@ -342,8 +367,7 @@ template <class Spec, class Config> struct BwdSm80 {
 
   // dQ of a tile from its dS in shared memory, added to p.dq_acc.
   __device__ __forceinline__ void add_dq(int index, int stage) {
-    lane = opaque(lane);
-    warp = opaque(warp);
+    begin_phase();
     const LanePointer<M, true> a_lane(lane);
     const LanePointer<DP, false> b_lane(lane);
     const int first_q = warp % dq_q * dq_frags * 16, first_d = warp / dq_q * dq_tiles;
@@ -389,6 +413,7 @@ template <class Spec, class Config> struct BwdSm80 {
   __device__ __forceinline__ void store_gradient(const float (&x)[out_frags][Octets][4], float scale, int at,
                                                  const LuattnTensor &t) const {
     using Shared = SharedTile<padded_dim(Dim)>;
+    if (t.data == nullptr) return;
 #pragma unroll
     for (int f = 0; f < out_frags; ++f)
 #pragma unroll
