@@ -1,0 +1,90 @@
+"""binding.py: luattn's C API from Python by ctypes, as much of it as the benchmarks need. Tensors are torch's."""
+import ctypes as c
+
+import torch
+
+
+class DLDevice(c.Structure):
+    _fields_ = [("device_type", c.c_int32), ("device_id", c.c_int32)]
+
+
+class DLDataType(c.Structure):
+    _fields_ = [("code", c.c_uint8), ("bits", c.c_uint8), ("lanes", c.c_uint16)]
+
+
+class DLTensor(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("device", DLDevice), ("ndim", c.c_int32), ("dtype", DLDataType),
+                ("shape", c.POINTER(c.c_int64)), ("strides", c.POINTER(c.c_int64)), ("byte_offset", c.c_uint64)]
+
+
+class Error(c.Structure):
+    _fields_ = [("status", c.c_int), ("message", c.c_char * 1020)]
+
+
+class Input(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("tensor", c.POINTER(DLTensor)), ("grad", c.POINTER(DLTensor))]
+
+
+TENSORS = ("q", "k", "v", "o", "lse", "saved", "dout", "dlse", "dq", "dk", "dv")
+
+
+class Args(c.Structure):
+    _fields_ = ([("struct_size", c.c_size_t)] + [(name, c.POINTER(DLTensor)) for name in TENSORS] +
+                [("inputs", c.POINTER(Input)), ("num_inputs", c.c_size_t),
+                 ("scalars", c.c_void_p), ("num_scalars", c.c_size_t),
+                 ("scalar_grads", c.POINTER(DLTensor)), ("scale", c.c_double),
+                 ("workspace", c.c_void_p), ("workspace_size", c.c_size_t)])
+
+
+CODES = {torch.float64: (2, 64), torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16),
+         torch.int32: (0, 32), torch.bool: (1, 8)}
+
+
+class Kept:
+    """A DLTensor and what it points to."""
+
+    def __init__(self, t):
+        n = t.dim()
+        self.torch = t
+        self.shape = (c.c_int64 * n)(*t.shape)
+        self.strides = (c.c_int64 * n)(*t.stride())
+        code, bits = CODES[t.dtype]
+        self.dl = DLTensor(t.data_ptr(), DLDevice(2, t.device.index or 0), n, DLDataType(code, bits, 1), self.shape,
+                           self.strides, 0)
+
+
+class Luattn:
+    def __init__(self, library, cache_dir=None):
+        self.lib = c.CDLL(library)
+        self.err = Error()
+        self.engine = c.c_void_p()
+        self._call("luattn_engine_open", None, c.byref(self.engine))
+
+    def _call(self, name, *args):
+        if getattr(self.lib, name)(*args, c.byref(self.err)) != 0:
+            raise RuntimeError(f"{name}: {self.err.message.decode()}")
+
+    def spec(self, path):
+        spec = c.c_void_p()
+        self._call("luattn_spec_load", path.encode(), None, c.byref(spec))
+        return spec
+
+    def bind(self, spec, backward=False, inputs=None, **tensors):
+        """A function of no arguments that launches one pass on torch's current stream."""
+        kept = {name: Kept(t) for name, t in tensors.items()}
+        given = [(name, Kept(t), Kept(g) if g is not None else None) for name, (t, g) in (inputs or {}).items()]
+        array = (Input * max(1, len(given)))(*[
+            Input(n.encode(), c.pointer(t.dl), c.pointer(g.dl) if g else None) for n, t, g in given])
+        args = Args(struct_size=c.sizeof(Args), inputs=array, num_inputs=len(given))
+        for name, k in kept.items():
+            setattr(args, name, c.pointer(k.dl))
+        size = c.c_size_t()
+        self._call("luattn_engine_workspace_size", self.engine, spec, int(backward), c.byref(args), c.byref(size))
+        workspace = torch.empty(size.value + 256, dtype=torch.uint8, device="cuda")
+        args.workspace = (workspace.data_ptr() + 255) // 256 * 256
+        args.workspace_size = size.value
+        call = "luattn_backward" if backward else "luattn_forward"
+
+        def launch(keep=(kept, given, array, workspace)):
+            self._call(call, self.engine, spec, c.byref(args), c.c_void_p(torch.cuda.current_stream().cuda_stream))
+        return launch
