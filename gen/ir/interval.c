@@ -120,7 +120,7 @@ static ir_bounds limit_variable(void *user, ir_var v, uint32_t index, ir_type ty
 
 static ir_bounds limit_load(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
   (void)user, (void)input, (void)type, (void)n_index, (void)index;
-  return (ir_bounds){.real = iv_all(), .integer = ivi_make(-(1ll << 30), 1ll << 30), .boolean = tri_all()};
+  return (ir_bounds){.real = iv_all(), .integer = ivi_make(-(1ll << 24), 1ll << 24), .boolean = tri_all()};
 }
 
 static bool fits(const ir *g, const ir_ref *roots, int n, int64_t length, ir_bounds *scratch) {
