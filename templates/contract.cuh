@@ -1,7 +1,7 @@
 // contract.cuh: what a generated Spec and Config give, and all that a kernel may use of them.
 //
 // A kernel is a template over <class Spec, class Config>. gen/emit writes one Spec (spec.cuh) and one Config (config.cuh)
-// for each compilation; spec_example.cuh is one written by hand. There are no default hooks: a hook that is missing is an
+// for each compilation; example/spec.cuh is one written by hand. There are no default hooks: a hook that is missing is an
 // error on the first line of every kernel (`static_assert(ValidSpec<Spec>)`), never an identity.
 // The same contract serves every kernel family, forward and backward.
 //

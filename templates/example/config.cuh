@@ -24,6 +24,12 @@
 #ifndef EXAMPLE_STAGES
 #define EXAMPLE_STAGES 2
 #endif
+#ifndef EXAMPLE_WARPS_N
+#define EXAMPLE_WARPS_N 4
+#endif
+#ifndef EXAMPLE_CHUNK_M
+#define EXAMPLE_CHUNK_M 32
+#endif
 
 struct Config {
   using Elem = EXAMPLE_ELEM;
@@ -33,6 +39,8 @@ struct Config {
   static constexpr int tile_n = EXAMPLE_TILE_N;
   static constexpr int threads = EXAMPLE_THREADS;
   static constexpr int stages = EXAMPLE_STAGES;
+  static constexpr int sm80_warps_n = EXAMPLE_WARPS_N;
+  static constexpr int sm80_chunk_m = EXAMPLE_CHUNK_M;
   static constexpr bool fast_math = sizeof(Elem) == 2;
   static constexpr bool wants_dq = true;
   static constexpr bool wants_dk = true;

@@ -1,0 +1,73 @@
+/* example_test.c: the hand-written spec of templates/example, for editors and nvcc, fulfils the contract with
+ * every kernel. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "gen/nvrtc/embedded.h"
+
+static char *read_file(arena *a, const char *name) {
+  char *path = arena_printf(a, "%s/example/%s", TEMPLATES, name), *text = arena_new(a, 1 << 16);
+  FILE *f = fopen(path, "rb");
+  if (f == NULL) fail_msg("%s is missing", path);
+  assert_true(fread(text, 1, (1 << 16) - 1, f) > 0);
+  fclose(f);
+  return text;
+}
+
+static const template_file *entry(const char *name) {
+  for (int i = 0; i < luattn_embedded_template_count; i++)
+    if (strcmp(luattn_embedded_templates[i].name, name) == 0) return &luattn_embedded_templates[i];
+  return NULL;
+}
+
+static void compile(const char *name, const char *const *options, int n) {
+  nvrtc_file file;
+  nvrtc lib;
+  luattn_error err;
+  if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
+  arena *a = arena_open(NULL);
+  template_file headers[64];
+  int count = 0;
+  for (int i = 0; i < luattn_embedded_template_count; i++) headers[count++] = luattn_embedded_templates[i];
+  headers[count++] = (template_file){"config.cuh", read_file(a, "config.cuh"), 0};
+  headers[count++] = (template_file){"spec.cuh", read_file(a, "spec.cuh"), 0};
+  nvrtc_result r;
+  if (nvrtc_compile(&lib, a, name, entry(name)->data, headers, count, "sm_80", options, n, 0, &r, &err) !=
+      LUATTN_OK)
+    fail_msg("%s", err.message);
+  assert_true(r.cubin_size > 0);
+  arena_close(a);
+}
+
+static void test_sm80(void **state) {
+  (void)state;
+  const char *const forward[] = {"-std=c++20", "-default-device"};
+  const char *const backward[] = {"-std=c++20",           "-default-device",       "-DEXAMPLE_TILE_M=64",
+                                  "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=256", "-DEXAMPLE_STAGES=1"};
+  compile("fwd_sm80.cu", forward, 2);
+  compile("bwd_sm80.cu", backward, 6);
+}
+
+static void test_simt(void **state) {
+  (void)state;
+  const char *const elems[] = {"-DEXAMPLE_ELEM=float", "-DEXAMPLE_ELEM=double"};
+  for (int i = 0; i < 2; i++) {
+    const char *const options[] = {"-std=c++20",          "-default-device",     elems[i],
+                                   "-DEXAMPLE_TILE_M=32", "-DEXAMPLE_TILE_N=32", "-DEXAMPLE_THREADS=256"};
+    compile("fwd_simt.cu", options, 6);
+    compile("bwd_simt.cu", options, 6);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sm80), cmocka_unit_test(test_simt)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
