@@ -49,7 +49,7 @@ typedef struct LuattnParams {
 
   /* Workspace. */
   void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], written by prepare, read by the main kernels */
-  void *dq_acc;   /* Real [batch][heads][q_len][head_dim]: zeroed by the runtime, or null */
+  void *dq_acc;   /* Real [batch][heads][q_len][head_dim], a head in the order of dq_acc.cuh: zeroed by the runtime, or null */
   void *dk_acc;   /* Real [batch][heads_kv][kv_len][head_dim], or null */
   void *dv_acc;   /* Real [batch][heads_kv][kv_len][head_dim_v], or null */
   int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract.cuh */
