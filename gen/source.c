@@ -8,8 +8,7 @@
 luattn_status source_emit(compilation *c, luattn_error *err) {
   TRY(emit_spec(c->a, &c->spec, &c->mask, &c->plan, &c->emitted, err));
   TRY(emit_config(c->a, &c->plan, &c->config, err));
-  TRY(plan_entries(c->a, &c->plan, &c->spec, c->emitted.row_bytes, c->emitted.bwd_row_bytes,
-                   c->mask.num_stats, err));
+  TRY(plan_entries(c->a, &c->plan, &c->spec, &c->emitted.rows, err));
   return manifest_fill(c, &c->info, err);
 }
 

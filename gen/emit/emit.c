@@ -262,8 +262,10 @@ luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_inf
   if (!w->failed) write_spec(w);
   out->spec = text_get(&w->out);
   out->num_bwd_rows = f->num_rows;
-  out->row_bytes = row_bytes(w);
-  out->bwd_row_bytes = (f->num_rows > 0 ? f->num_rows : 1) * (p->dtype == LUATTN_F64 ? 8 : 4);
+  out->rows.row_bytes = row_bytes(w);
+  out->rows.bwd_row_bytes = (f->num_rows > 0 ? f->num_rows : 1) * (p->dtype == LUATTN_F64 ? 8 : 4);
+  out->rows.num_acc = w->num_acc;
+  out->rows.num_stats = mask->num_stats;
   out->max_len = max_len(f);
   if (text_failed(&w->out) || out->spec == NULL || ir_failed(f->g))
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);

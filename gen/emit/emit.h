@@ -10,8 +10,8 @@
 typedef struct emitted {
   const char *spec; /* text of spec.cuh */
   int num_bwd_rows;
-  int row_bytes, bwd_row_bytes; /* size of struct Row (0: empty) and of struct BwdRow */
-  int64_t max_len;              /* longest lengths for which the arithmetic on positions is exact */
+  plan_rows rows;
+  int64_t max_len; /* longest lengths for which the arithmetic on positions is exact */
 } emitted;
 
 /* Builds in spec->traced.g, which must be the caller's own clone. */

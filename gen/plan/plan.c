@@ -66,7 +66,8 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
 /* Bytes of shared memory that the largest kernel needs at least: softmax keeps two numbers for a row of
  * backward. A spec that keeps more may turn out not to fit in plan_entries. */
 static int least_shared(const plan *p) {
-  return tiles_shared_bytes(p, p->pass == LUATTN_FORWARD ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV, 0, 8);
+  const plan_rows softmax = {0, 8, 0, 0};
+  return tiles_shared_bytes(p, p->pass == LUATTN_FORWARD ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV, &softmax);
 }
 
 static void take(plan *p, const tile_choice *c, const luattn_target *t) {
@@ -191,51 +192,53 @@ static void add_entry(plan *p, const char *name, luattn_role role, int threads, 
       (plan_entry){name, role, threads, shared, tile > 0 ? tile : p->tile_m, tile > 0 ? tile : p->tile_n};
 }
 
-static void add_main(plan *p, const char *name, luattn_role role, int row_bytes, int bwd_row_bytes) {
-  add_entry(p, name, role, p->threads, 0, tiles_shared_bytes(p, role, row_bytes, bwd_row_bytes));
+static void add_main(plan *p, const char *name, luattn_role role, const plan_rows *rows) {
+  add_entry(p, name, role, p->threads, 0, tiles_shared_bytes(p, role, rows));
 }
 
 /* Which kernels a backward image has. As struct Needs in aux.cuh, which leaves out the bodies of the others.
  */
-static void add_backward(plan *p, const traced_spec *t, int row_bytes, int bwd_row_bytes) {
+static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   const bool parameters = (p->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0;
   const bool mod_q = t->query_mod != IR_NONE, mod_k = t->key_mod != IR_NONE, mod_v = t->value_mod != IR_NONE;
   const bool dq = (p->wants & LUATTN_WANT_DQ) != 0 || (mod_q && parameters);
   const bool dk = (p->wants & LUATTN_WANT_DK) != 0 || (mod_k && parameters);
   const bool dv = (p->wants & LUATTN_WANT_DV) != 0 || (mod_v && parameters);
   add_entry(p, "luattn_prepare", LUATTN_ROLE_PREPARE, AUX_THREADS, AUX_TILE, 0);
-  if (dk || dv || parameters || (dq && p->accumulates_dq))
-    add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, row_bytes, bwd_row_bytes);
-  if (dq && !p->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, row_bytes, bwd_row_bytes);
+  if (dk || dv || parameters || (dq && p->accumulates_dq)) add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, rows);
+  if (dq && !p->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, rows);
   if ((dq && (mod_q || p->accumulates_dq)) || (dk && mod_k) || (dv && mod_v))
     add_entry(p, "luattn_finish", LUATTN_ROLE_FINISH, AUX_THREADS, AUX_TILE, 0);
 }
 
-luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, int row_bytes,
-                           int bwd_row_bytes, int num_stats, luattn_error *err) {
+luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
+                           luattn_error *err) {
   const traced_spec *t = &spec->traced;
   int most = 0;
   p->num_entries = 0;
-  if (num_stats > 0) add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
+  if (rows->num_stats > 0) add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
     add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
   if (p->pass == LUATTN_FORWARD)
-    add_main(p, "luattn_fwd", LUATTN_ROLE_FORWARD, row_bytes, bwd_row_bytes);
+    add_main(p, "luattn_fwd", LUATTN_ROLE_FORWARD, rows);
   else
-    add_backward(p, t, row_bytes, bwd_row_bytes);
+    add_backward(p, t, rows);
   for (int i = 0; i < p->num_entries; i++)
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;
   const plan_entry *e = &p->entry[most];
-  if (e->shared_bytes > p->shared_limit)
-    return luattn_fail(err, p->forced ? LUATTN_INVALID : LUATTN_UNSUPPORTED,
-                       "plan: %s: tiles %d x %d with %d bytes a row need %d bytes of shared memory; sm_%d "
-                       "has %d a block; choose "
-                       "smaller tiles",
-                       e->name, p->tile_m, p->tile_n, row_bytes + bwd_row_bytes, e->shared_bytes, p->arch,
-                       p->shared_limit);
+  /* The sums of parameter gradients lie in static shared memory: one number a warp. */
+  const int fixed = p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4);
+  const int bytes = e->shared_bytes + (p->pass == LUATTN_BACKWARD ? fixed : 0);
+  if (bytes > p->shared_limit)
+    return luattn_fail(
+        err, p->forced ? LUATTN_INVALID : LUATTN_UNSUPPORTED,
+        "plan: %s: tiles %d x %d with %d bytes a row need %d bytes of shared memory; sm_%d has %d "
+        "a block; choose smaller tiles",
+        e->name, p->tile_m, p->tile_n, rows->row_bytes + rows->bwd_row_bytes, bytes, p->arch,
+        p->shared_limit);
   const char *why =
       arena_printf(a, "%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n", p->why,
-                   e->name, e->shared_bytes, p->shared_limit, p->arch);
+                   e->name, bytes, p->shared_limit, p->arch);
   if (why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
   p->why = why;
   return LUATTN_OK;

@@ -41,18 +41,23 @@ luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn
 bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank,
                       plan *out);
 
-/* Lists the entries and their shared memory, once it is known what the emitted spec keeps: bytes of Row and
- * BwdRow, the number of stats. Errors: LUATTN_UNSUPPORTED if they do not fit (LUATTN_INVALID if the tiles
- * were forced). */
-luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, int row_bytes,
-                           int bwd_row_bytes, int num_stats, luattn_error *err);
+/* What the emitted spec keeps: bytes of struct Row (0: empty) and of struct BwdRow, elements of Acc, stats.
+ */
+typedef struct plan_rows {
+  int row_bytes, bwd_row_bytes, num_acc, num_stats;
+} plan_rows;
+
+/* Lists the entries and their shared memory. Errors: LUATTN_UNSUPPORTED if they do not fit (LUATTN_INVALID if
+ * the tiles were forced). */
+luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
+                           luattn_error *err);
 
 /* tiles.c: the arithmetic that the kernel headers state, and the tiles that are good. */
 typedef struct tile_choice {
   int tile_m, tile_n, threads, stages, warps_n, chunk_m;
 } tile_choice;
 bool tiles_choice(const plan *p, int rank, tile_choice *out); /* without regard to shared memory */
-int tiles_shared_bytes(const plan *p, luattn_role role, int row_bytes, int bwd_row_bytes);
+int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows);
 int tiles_shared_limit(int arch);                            /* 0: unknown architecture */
 luattn_status tiles_check(const plan *p, luattn_error *err); /* can the family run these tiles at all? */
 

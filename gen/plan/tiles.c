@@ -40,25 +40,22 @@ static const tile_row simt_forward_f32[] = {{ANY, 256, {64, 64, 256, 2, 0, 0}},
                                             {ANY, 256, {64, 32, 256, 2, 0, 0}},
                                             {ANY, 256, {32, 32, 256, 2, 0, 0}},
                                             {ANY, 256, {16, 32, 256, 2, 0, 0}}};
-static const tile_row simt_forward_f64[] = {{ANY, 128, {64, 32, 256, 2, 0, 0}},
-                                            {ANY, 256, {32, 32, 256, 2, 0, 0}},
-                                            {ANY, 256, {16, 32, 256, 2, 0, 0}},
-                                            {ANY, 256, {16, 16, 256, 2, 0, 0}}};
-static const tile_row simt_backward_f32[] = {{ANY, 64, {64, 64, 256, 2, 0, 0}},
-                                             {ANY, 128, {64, 32, 256, 2, 0, 0}},
+static const tile_row simt_backward_f32[] = {{ANY, 128, {64, 64, 128, 2, 0, 0}},
+                                             {ANY, 256, {64, 64, 256, 2, 0, 0}},
                                              {ANY, 256, {32, 32, 256, 2, 0, 0}},
-                                             {ANY, 256, {32, 16, 256, 2, 0, 0}},
                                              {ANY, 256, {16, 16, 256, 2, 0, 0}}};
-static const tile_row simt_backward_f64[] = {{ANY, 128, {32, 32, 256, 2, 0, 0}},
-                                             {ANY, 256, {32, 16, 256, 2, 0, 0}},
-                                             {ANY, 256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row simt_f64[] = {{ANY, 128, {32, 32, 128, 2, 0, 0}},
+                                    {ANY, 256, {32, 32, 256, 2, 0, 0}},
+                                    {ANY, 256, {32, 16, 256, 2, 0, 0}},
+                                    {ANY, 256, {16, 16, 256, 2, 0, 0}}};
 static const tile_row sm80_forward[] = {
+    {ANY, 32, {128, 64, 128, 2, 0, 0}},     {MIDDLE | LARGE, 64, {128, 96, 128, 2, 0, 0}},
     {ANY, 64, {128, 64, 128, 2, 0, 0}},     {SMALL, 96, {128, 64, 128, 1, 0, 0}},
     {MIDDLE, 96, {128, 64, 128, 2, 0, 0}},  {SMALL, 128, {128, 32, 128, 1, 0, 0}},
     {MIDDLE, 128, {128, 64, 128, 1, 0, 0}}, {LARGE, 128, {128, 64, 128, 2, 0, 0}},
-    {MIDDLE, 256, {128, 64, 256, 1, 0, 0}}, {LARGE, 256, {128, 64, 256, 2, 0, 0}},
-    {ANY, 256, {64, 64, 128, 1, 0, 0}},     {ANY, 256, {64, 32, 128, 1, 0, 0}},
-    {ANY, 256, {64, 16, 128, 1, 0, 0}}};
+    {MIDDLE, 192, {64, 64, 128, 1, 0, 0}},  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}},
+    {LARGE, 256, {128, 64, 256, 2, 0, 0}},  {ANY, 256, {64, 64, 128, 1, 0, 0}},
+    {ANY, 256, {64, 32, 128, 1, 0, 0}},     {ANY, 256, {64, 16, 128, 1, 0, 0}}};
 static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}},
                                          {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
                                          {ANY, 64, {64, 128, 128, 1, 4, 16}},
@@ -73,7 +70,8 @@ static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 
                                          {ANY, 256, {32, 32, 128, 1, 2, 16}},
                                          {ANY, 256, {32, 64, 256, 1, 4, 16}}};
 
-#define TABLE(t) {t, (int)(sizeof t / sizeof t[0])}
+#define TABLE(t) \
+  { t, (int)(sizeof t / sizeof t[0]) }
 
 static int class_of(int shared_limit) {
   return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE;
@@ -84,8 +82,7 @@ bool tiles_choice(const plan *p, int rank, tile_choice *out) {
     const tile_row *row;
     int count;
   } tables[2][2][2] = {
-      {{TABLE(simt_forward_f32), TABLE(simt_forward_f64)},
-       {TABLE(simt_backward_f32), TABLE(simt_backward_f64)}},
+      {{TABLE(simt_forward_f32), TABLE(simt_f64)}, {TABLE(simt_backward_f32), TABLE(simt_f64)}},
       {{TABLE(sm80_forward), TABLE(sm80_forward)}, {TABLE(sm80_backward), TABLE(sm80_backward)}}};
   const int sm80 = p->family == LUATTN_SM80, backward = p->pass == LUATTN_BACKWARD,
             f64 = p->dtype == LUATTN_F64;
@@ -115,23 +112,23 @@ static int sm80_forward_bytes(const plan *p) {
   return max_of(2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)), 2 * p->tile_m * dim_v);
 }
 
-static int sm80_backward_bytes(const plan *p, int row_bytes, int bwd_row_bytes) {
+static int sm80_backward_bytes(const plan *p, const plan_rows *r) {
   const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v),
             warps_c = p->threads / 32 / p->sm80_warps_n;
   const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v);
   const int weights = 2 * p->tile_m * p->tile_n * (p->stages + (warps_c > 1 ? 1 : 0));
-  const int rows =
-      p->stages * p->tile_m * (shared_row(bwd_row_bytes) + (row_bytes > 0 ? shared_row(row_bytes) : 0));
+  const int row = r->row_bytes > 0 ? shared_row(r->row_bytes) : 0;
+  const int rows = p->stages * p->tile_m * (shared_row(r->bwd_row_bytes) + row);
   return (tiles + weights + rows + 15) / 16 * 16;
 }
 
-int tiles_shared_bytes(const plan *p, luattn_role role, int row_bytes, int bwd_row_bytes) {
+int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
   const bool sm80 = p->family == LUATTN_SM80;
   switch (role) {
     case LUATTN_ROLE_FORWARD:
       return sm80 ? sm80_forward_bytes(p) : simt_bytes(p, 1);
     case LUATTN_ROLE_DKDV:
-      return sm80 ? sm80_backward_bytes(p, row_bytes, bwd_row_bytes) : simt_bytes(p, 2);
+      return sm80 ? sm80_backward_bytes(p, rows) : simt_bytes(p, 2);
     case LUATTN_ROLE_DQ:
       return simt_bytes(p, 2);
     default:

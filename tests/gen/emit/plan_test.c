@@ -13,6 +13,7 @@
 #include "luattn/compiler.h"
 
 static luattn_spec *spec;
+static const plan_rows softmax_rows = {.bwd_row_bytes = 8};
 static const int archs[] = {80, 86, 87, 89, 90, 100, 103, 120};
 
 static int open_spec(void **state) {
@@ -59,7 +60,7 @@ static void test_every_plan_fits(void **state) {
             int rank = 0;
             do {
               if (tiles_check(&p, &err) != LUATTN_OK) fail_msg("rank %d: %s", rank, err.message);
-              if (plan_entries(mem, &p, spec, 0, 8, 0, &err) != LUATTN_OK)
+              if (plan_entries(mem, &p, spec, &softmax_rows, &err) != LUATTN_OK)
                 fail_msg("rank %d: %s", rank, err.message);
               assert_true(p.num_entries > 0);
             } while (plan_alternative(mem, spec, &t, ++rank, &p));
@@ -144,10 +145,11 @@ static void test_entries_follow_wants(void **state) {
   for (int i = 0; i < 4; i++) {
     t.wants = cases[i].wants;
     assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
-    assert_int_equal(plan_entries(a, &p, spec, 0, 8, 0, &err), LUATTN_OK);
+    assert_int_equal(plan_entries(a, &p, spec, &softmax_rows, &err), LUATTN_OK);
     assert_int_equal(p.num_entries, cases[i].entries);
   }
-  assert_int_equal(plan_entries(a, &p, spec, 0, 8, 1, &err), LUATTN_OK);
+  const plan_rows with_stats = {.bwd_row_bytes = 8, .num_stats = 1};
+  assert_int_equal(plan_entries(a, &p, spec, &with_stats, &err), LUATTN_OK);
   assert_int_equal(p.entry[0].role, LUATTN_ROLE_STATS);
   arena_close(a);
 }
