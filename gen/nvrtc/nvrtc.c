@@ -1,6 +1,7 @@
 /* nvrtc.c: NVRTC by dlopen, and one compilation. */
 #include "gen/nvrtc/nvrtc.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -23,6 +24,24 @@ static bool load_symbols(void *handle, const symbol *symbols, int n, const char 
   return true;
 }
 
+/* NVRTC opens its built-ins by name alone, which fails for a library outside the loader's paths, such as one from a wheel.
+ * Loaded beforehand by path, they answer to that name. There may be none beside it: then it has to find them itself. */
+static void load_builtins_beside(const char *path) {
+  static const char stem[] = "libnvrtc-builtins.so";
+  char folder[512];
+  const char *slash = strrchr(path, '/');
+  const int n = slash != NULL ? snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path) : 0;
+  DIR *dir = n > 0 && (size_t)n < sizeof folder ? opendir(folder) : NULL;
+  if (dir == NULL) return;
+  for (const struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
+    char file[1024];
+    if (strncmp(e->d_name, stem, sizeof stem - 1) != 0) continue;
+    snprintf(file, sizeof file, "%s/%s", folder, e->d_name);
+    dlopen(file, RTLD_NOW | RTLD_GLOBAL);
+  }
+  closedir(dir);
+}
+
 luattn_status nvrtc_open(const nvrtc_file *file, nvrtc *lib, luattn_error *err) {
   nvrtc out;
   memset(&out, 0, sizeof out);
@@ -40,6 +59,7 @@ luattn_status nvrtc_open(const nvrtc_file *file, nvrtc *lib, luattn_error *err) 
                             {"nvrtcGetProgramLog", &out.fn.log},
                             {"nvrtcGetErrorString", &out.fn.error_text}};
   const char *missing = NULL;
+  load_builtins_beside(file->path);
   void *handle = dlopen(file->path, RTLD_NOW | RTLD_LOCAL); /* never closed: see nvrtc.h */
   if (handle == NULL) {
     const char *why = dlerror();
