@@ -1,5 +1,6 @@
 # Every template that is embedded into the library and handed to NVRTC. A file that is not listed here is not found at run time.
 set(LUATTN_TEMPLATES
+  async.cuh
   aux.cuh
   base.cuh
   bwd_simt.cu

@@ -13,11 +13,10 @@
 //
 // Threads: 16 lanes share a row (thread % 16); threads / 16 groups share the rows of a tile.
 #pragma once
+#include "async.cuh"
 #include "rows.cuh"
 #include "tensors.cuh"
 #include "tiles.cuh"
-
-extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
 // Rows `first`.. of one (batch, head) of a tensor. Rows past `len` read as zero.
 template <class Real>
@@ -37,17 +36,6 @@ LUATTN_FN Slab<Real> slab_of(const LuattnTensor &t, int b, int h, int first, int
   s.len = len;
   s.wide = allows_16_bytes<Real>(t);
   return s;
-}
-
-// Where `valid` is false nothing is read and zeros are written.
-template <int Bytes>
-LUATTN_FN void copy_async(u32 dst, const void *src, bool valid) {
-  const int size = valid ? Bytes : 0;
-  if constexpr (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(size) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(dst), "l"(src), "n"(Bytes), "r"(size)
-                 : "memory");
 }
 
 // Copies NumRows x NumCols elements, starting at (x.first + row, col), of a slab that is Width wide.
@@ -144,7 +132,7 @@ struct Simt {
 
   // A slice that was asked for becomes readable, and the slice before it free. One call for each request.
   __device__ __forceinline__ void arrive() {
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    wait_copies();
     __syncthreads();
     read = fill;
     fill ^= 1;
