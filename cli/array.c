@@ -1,3 +1,4 @@
+/* array.c: host tensors that own their memory, read and written as double. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -5,7 +6,11 @@
 #include "cli/cli.h"
 #include "gen/cpu/cpu.h"
 
-static const struct { const char *name; luattn_dtype dtype; DLDataType dl; } dtypes[] = {
+static const struct {
+  const char *name;
+  luattn_dtype dtype;
+  DLDataType dl;
+} dtypes[] = {
     {"f64", LUATTN_F64, {kDLFloat, 64, 1}},
     {"f32", LUATTN_F32, {kDLFloat, 32, 1}},
     {"bf16", LUATTN_BF16, {kDLBfloat, 16, 1}},
@@ -35,12 +40,18 @@ DLDataType dtype_dl(luattn_dtype t) {
 
 DLDataType dtype_of_input(uint32_t input_dtype) {
   switch (input_dtype) {
-    case LUATTN_INPUT_F64: return (DLDataType){kDLFloat, 64, 1};
-    case LUATTN_INPUT_BF16: return (DLDataType){kDLBfloat, 16, 1};
-    case LUATTN_INPUT_F16: return (DLDataType){kDLFloat, 16, 1};
-    case LUATTN_INPUT_I32: return (DLDataType){kDLInt, 32, 1};
-    case LUATTN_INPUT_BOOL: return (DLDataType){kDLUInt, 8, 1};
-    default: return (DLDataType){kDLFloat, 32, 1};
+    case LUATTN_INPUT_F64:
+      return (DLDataType){kDLFloat, 64, 1};
+    case LUATTN_INPUT_BF16:
+      return (DLDataType){kDLBfloat, 16, 1};
+    case LUATTN_INPUT_F16:
+      return (DLDataType){kDLFloat, 16, 1};
+    case LUATTN_INPUT_I32:
+      return (DLDataType){kDLInt, 32, 1};
+    case LUATTN_INPUT_BOOL:
+      return (DLDataType){kDLUInt, 8, 1};
+    default:
+      return (DLDataType){kDLFloat, 32, 1};
   }
 }
 
@@ -52,7 +63,8 @@ int64_t array_count(const array *a) {
 
 size_t array_bytes(const array *a) { return (size_t)array_count(a) * (a->t.dtype.bits / 8u); }
 
-luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last, luattn_error *err) {
+luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last,
+                        luattn_error *err) {
   static const int plain[4] = {0, 1, 2, 3}, swapped[4] = {0, 2, 1, 3};
   const int *order = heads_last && ndim == 4 ? swapped : plain; /* memory order of the logical axes */
   *a = (array){0};
@@ -61,13 +73,15 @@ luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shap
     a->shape[order[i]] = shape[order[i]];
     a->stride[order[i]] = stride;
     if (shape[order[i]] > 0 && stride > INT64_MAX / 16 / shape[order[i]]) {
-      return luattn_fail(err, LUATTN_INVALID, "array of more than 2^59 elements");
+      return luattn_fail(err, LUATTN_INVALID, "array: more than 2^59 elements; choose smaller sizes");
     }
     stride *= shape[order[i]];
   }
   a->t = (DLTensor){.device = {kDLCPU, 0}, .ndim = ndim, .dtype = type};
   a->storage = calloc((size_t)stride + 1, type.bits / 8u);
-  if (a->storage == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "array of %lld elements: out of memory", (long long)stride);
+  if (a->storage == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "array: no memory for %lld elements; choose smaller sizes",
+                       (long long)stride);
   a->t.data = a->storage;
   return LUATTN_OK;
 }
@@ -77,36 +91,39 @@ void array_free(array *a) {
   *a = (array){0};
 }
 
-/* The DLTensor's pointers follow the struct: callers copy arrays about. */
-static cpu_view view_of(const array *a, int64_t flat, int64_t *index) {
-  cpu_view v = {.data = a->storage, .code = a->t.dtype.code, .bits = a->t.dtype.bits, .ndim = a->t.ndim};
+/* Offset in elements of a flat index in logical row-major order. */
+static int64_t offset(const array *a, int64_t flat) {
+  int64_t at = 0;
   for (int i = a->t.ndim - 1; i >= 0; i--) {
-    v.shape[i] = a->shape[i];
-    v.stride[i] = a->stride[i];
-    index[i] = flat % a->shape[i];
+    at += flat % a->shape[i] * a->stride[i];
     flat /= a->shape[i];
   }
-  return v;
+  return at;
+}
+
+const void *array_at(const array *a, int64_t flat) {
+  return (const char *)a->storage + offset(a, flat) * (a->t.dtype.bits / 8);
+}
+
+/* The element as a view of no dimensions. */
+static cpu_view element(const array *a, int64_t flat) {
+  const DLDataType type = a->t.dtype;
+  return (cpu_view){
+      .data = (char *)a->storage + offset(a, flat) * (type.bits / 8), .code = type.code, .bits = type.bits};
 }
 
 double array_get(const array *a, int64_t flat) {
-  int64_t index[4] = {0};
-  const cpu_view v = view_of(a, flat, index);
-  return view_get(&v, index);
+  const cpu_view v = element(a, flat);
+  return view_get(&v, NULL);
 }
 
 void array_set(array *a, int64_t flat, double x) {
-  int64_t index[4] = {0};
-  const cpu_view v = view_of(a, flat, index);
-  if (v.code == kDLInt) {
-    int32_t *to = (int32_t *)a->storage;
-    for (int i = 0; i < v.ndim; i++) to += index[i] * v.stride[i];
-    *to = (int32_t)x;
-  } else if (v.code == kDLUInt) {
-    char *to = a->storage;
-    for (int i = 0; i < v.ndim; i++) to += index[i] * v.stride[i];
-    *to = x != 0;
-  } else {
-    view_set(&v, index, x);
-  }
+  const cpu_view v = element(a, flat);
+  const int32_t integer = (int32_t)(v.code == kDLInt ? x : 0);
+  if (v.code == kDLInt)
+    memcpy(v.data, &integer, sizeof integer);
+  else if (v.code == kDLUInt)
+    *v.data = x != 0;
+  else
+    view_set(&v, NULL, x);
 }

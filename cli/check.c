@@ -19,11 +19,13 @@ void check_print(const char *title, const check_report *r) {
   printf("%s\n", title);
   for (int i = 0; i < r->count; i++) {
     const check_line *l = &r->line[i];
-    printf("  %-18s error %-10.3g tolerance %-10.3g %s\n", l->name, l->error, l->tolerance, l->ok ? "ok" : "FAILED");
+    printf("  %-18s error %-10.3g tolerance %-10.3g %s\n", l->name, l->error, l->tolerance,
+           l->ok ? "ok" : "FAILED");
   }
 }
 
-/* Largest difference; NaN or infinity where the two do not agree on it gives NaN. *biggest: largest finite |want|. */
+/* Largest difference; NaN or infinity where the two do not agree on it gives NaN. *biggest: largest finite
+ * |want|. */
 static double distance(const array *got, const array *want, double *biggest) {
   double error = 0;
   *biggest = 0;
@@ -52,8 +54,8 @@ static double biggest_of(const array *a) {
   return biggest;
 }
 
-/* What adding and subtracting 0.3 in the type costs the largest value: FlashAttention's allowance for the output's own
- * rounding, where a plain computation is exact by luck. Two roundings at |x| + 0.3. */
+/* What adding and subtracting 0.3 in the type costs the largest value: FlashAttention's allowance for the
+ * output's own rounding, where a plain computation is exact by luck. Two roundings at |x| + 0.3. */
 static double rounding_of(luattn_dtype type, double biggest) {
   return 2 * (biggest + 0.3) * (type == LUATTN_F16 ? 0x1p-11 : 0x1p-8);
 }
@@ -66,13 +68,18 @@ static void compare(const comparison *c, const char *name, size_t offset, double
   const double error = distance(got, want, &biggest);
   double tolerance = c->dtype == LUATTN_F64 ? 1e-12 * biggest : 1e-5 * biggest;
   if (c->rounded != NULL) {
-    tolerance += factor * distance((const array *)(const void *)((const char *)c->rounded + offset), want, &ignored);
+    tolerance +=
+        factor * distance((const array *)(const void *)((const char *)c->rounded + offset), want, &ignored);
     if (offset == offsetof(cli_result, o)) tolerance += rounding_of(c->dtype, biggest);
   }
-  const array *noise = c->noise != NULL ? (const array *)(const void *)((const char *)c->noise + offset) : NULL;
+  const array *noise =
+      c->noise != NULL ? (const array *)(const void *)((const char *)c->noise + offset) : NULL;
   if (noise != NULL && noise->storage != NULL && offset >= offsetof(cli_result, input_grad)) {
     /* A sum of many contributions that cancel: four standard deviations of their independent roundings. */
-    const double unit = c->dtype == LUATTN_F64 ? 1e-12 / 4 : c->dtype == LUATTN_F32 ? 1e-5 / 4 : c->dtype == LUATTN_F16 ? 0x1p-12 : 0x1p-9;
+    const double unit = c->dtype == LUATTN_F64   ? 1e-12 / 4
+                        : c->dtype == LUATTN_F32 ? 1e-5 / 4
+                        : c->dtype == LUATTN_F16 ? 0x1p-12
+                                                 : 0x1p-9;
     tolerance += 4 * unit * biggest_of(noise);
   }
   add_line(c->out, name, error, tolerance + DBL_MIN);
@@ -101,7 +108,8 @@ static luattn_status run_cpu(const cli_problem *p, luattn_dtype precision, cli_r
 }
 
 /* `want` has what forward gave. */
-static luattn_status gradient_noise(const cli_problem *p, const cli_result *want, cli_result *noise, luattn_error *err) {
+static luattn_status gradient_noise(const cli_problem *p, const cli_result *want, cli_result *noise,
+                                    luattn_error *err) {
   const DLDataType f64 = dtype_dl(LUATTN_F64);
   cli_binding bind;
   TRY(result_new(p, f64, f64, true, noise, err));
@@ -132,16 +140,19 @@ luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, check_report *ou
   return s;
 }
 
-/* --- against plain Lua ------------------------------------------------------------------------------------------------ */
+/* --- against plain Lua
+ * ------------------------------------------------------------------------------------------------ */
 
 #define STEP 1e-5
 #define SAMPLES 6
 
 /* sum(dout * o) + sum(dlse * lse) by the definition. */
-static luattn_status plain_loss(const cli_options *o, const cli_problem *p, cli_result *scratch, double *loss, luattn_error *err) {
+static luattn_status plain_loss(const cli_options *o, const cli_problem *p, cli_result *scratch, double *loss,
+                                luattn_error *err) {
   TRY(naive_forward(o, p, scratch, err));
   *loss = 0;
-  for (int64_t i = 0, n = array_count(&scratch->o); i < n; i++) *loss += array_get(&p->dout, i) * array_get(&scratch->o, i);
+  for (int64_t i = 0, n = array_count(&scratch->o); i < n; i++)
+    *loss += array_get(&p->dout, i) * array_get(&scratch->o, i);
   if (p->dlse.storage == NULL) return LUATTN_OK;
   for (int64_t i = 0, n = array_count(&scratch->lse); i < n; i++) {
     const double lse = array_get(&scratch->lse, i);
@@ -150,8 +161,8 @@ static luattn_status plain_loss(const cli_options *o, const cli_problem *p, cli_
   return LUATTN_OK;
 }
 
-static luattn_status difference(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x, int64_t at,
-                                double *slope, luattn_error *err) {
+static luattn_status difference(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
+                                int64_t at, double *slope, luattn_error *err) {
   const double before = array_get(x, at);
   double up = 0, down = 0;
   array_set(x, at, before + STEP);
@@ -166,8 +177,9 @@ static luattn_status difference(const cli_options *o, const cli_problem *p, cli_
 }
 
 /* A sample of the entries of one tensor's gradient. */
-static luattn_status check_slopes(const cli_options *o, const cli_problem *p, cli_result *scratch, const char *name, array *x,
-                                  const array *gradient, check_report *out, luattn_error *err) {
+static luattn_status check_slopes(const cli_options *o, const cli_problem *p, cli_result *scratch,
+                                  const char *name, array *x, const array *gradient, check_report *out,
+                                  luattn_error *err) {
   const int64_t n = array_count(x);
   double error = 0, biggest = 0;
   if (gradient->storage == NULL || n == 0) return LUATTN_OK;
@@ -186,8 +198,8 @@ static luattn_status check_slopes(const cli_options *o, const cli_problem *p, cl
 /* Does the spec say itself what its gradient is? Then differences are not its measure. */
 static bool gradient_is_given(const luattn_spec *spec) {
   const traced_spec *t = &spec->traced;
-  const ir_ref roots[] = {t->score_mod, t->query_mod, t->key_mod, t->value_mod, t->online.prob, t->online.out, t->online.rescale,
-                          t->online.forward};
+  const ir_ref roots[] = {t->score_mod,   t->query_mod,  t->key_mod,        t->value_mod,
+                          t->online.prob, t->online.out, t->online.rescale, t->online.forward};
   if (t->online.backward != IR_NONE) return true;
   for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
     if (roots[i] != IR_NONE && ir_uses_op(t->g, roots[i], IR_STOP_GRADIENT)) return true;
@@ -198,8 +210,8 @@ static bool gradient_is_given(const luattn_spec *spec) {
   return false;
 }
 
-static luattn_status check_all_slopes(const cli_options *o, cli_problem *p, const cli_result *got, cli_result *scratch,
-                                      check_report *out, luattn_error *err) {
+static luattn_status check_all_slopes(const cli_options *o, cli_problem *p, const cli_result *got,
+                                      cli_result *scratch, check_report *out, luattn_error *err) {
   TRY(check_slopes(o, p, scratch, "dq", &p->q, &got->dq, out, err));
   TRY(check_slopes(o, p, scratch, "dk", &p->k, &got->dk, out, err));
   TRY(check_slopes(o, p, scratch, "dv", &p->v, &got->dv, out, err));

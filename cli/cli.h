@@ -9,13 +9,16 @@
 #include "common/fail.h"
 #include "luattn/engine.h"
 
-/* --- options.c ------------------------------------------------------------------------------------------------- */
+/* --- options.c
+ * ------------------------------------------------------------------------------------------------- */
 
-typedef struct cli_pair { const char *name, *value; } cli_pair;
+typedef struct cli_pair {
+  const char *name, *value;
+} cli_pair;
 
 #define CLI_MAX_PAIRS 32
 typedef struct cli_options {
-  const char *spec;                  /* first word that is no option */
+  const char *spec;                    /* first word that is no option */
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
   const char *shape, *layout, *dtype, *device, *out, *stage, *tile, *svg, *arch, *pass, *cache_dir;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
@@ -26,12 +29,25 @@ typedef struct cli_options {
 } cli_options;
 
 /* Which subcommands know an option. */
-enum { CLI_RUN = 1, CLI_CHECK = 2, CLI_EMIT = 4, CLI_MASK = 8, CLI_BENCH = 16, CLI_CACHE = 32, CLI_DEVICES = 64 };
+enum {
+  CLI_RUN = 1,
+  CLI_CHECK = 2,
+  CLI_EMIT = 4,
+  CLI_MASK = 8,
+  CLI_BENCH = 16,
+  CLI_CACHE = 32,
+  CLI_DEVICES = 64
+};
 
-luattn_status options_parse(int argc, char **argv, int command, cli_options *out, luattn_error *err);
+/* `name`: of the subcommand, for messages. Cuts NAME=VALUE words in argv in two. */
+luattn_status options_parse(int argc, char **argv, int command, const char *name, cli_options *out,
+                            luattn_error *err);
 void options_print(FILE *to, int command); /* the part of --help that lists options */
+/* "M,N,..": at most `most` numbers from 0 to INT32_MAX; how many there are, 0 if it is anything else. */
+int parse_sizes(const char *text, int most, int *out);
 
-/* --- array.c: owned host tensors ---------------------------------------------------------------------------------- */
+/* --- array.c: owned host tensors
+ * ---------------------------------------------------------------------------------- */
 
 typedef struct array {
   DLTensor t;
@@ -45,16 +61,24 @@ const char *dtype_name(luattn_dtype t);
 DLDataType dtype_dl(luattn_dtype t);
 DLDataType dtype_of_input(uint32_t input_dtype); /* luattn_input_dtype */
 /* `heads_last`: axes 1 and 2 are stored swapped (logical order stays [batch, heads, len, dim]). */
-luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last, luattn_error *err);
+luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last,
+                        luattn_error *err);
 void array_free(array *a);
-double array_get(const array *a, int64_t flat); /* flat index in logical row-major order */
+/* An element by its flat index in logical row-major order; array_at: where it is stored. */
+double array_get(const array *a, int64_t flat);
+const void *array_at(const array *a, int64_t flat);
 void array_set(array *a, int64_t flat, double x);
 int64_t array_count(const array *a);
 
-luattn_status npy_read(const char *path, array *out, luattn_error *err);          /* checks everything it reads */
-luattn_status npy_write(const char *path, const array *a, luattn_error *err);     /* bf16 is written as float32 */
+/* Checks everything that it reads. The stream must be seekable, and is read to its end; `name` stands in
+ * messages. */
+luattn_status npy_read(const char *path, array *out, luattn_error *err);
+luattn_status npy_read_stream(const char *name, FILE *f, array *out, luattn_error *err);
+/* bf16, which NumPy does not know, is written as float32. */
+luattn_status npy_write(const char *path, const array *a, luattn_error *err);
 
-/* --- problem.c: one call's tensors ---------------------------------------------------------------------------------- */
+/* --- problem.c: one call's tensors
+ * ---------------------------------------------------------------------------------- */
 
 typedef struct cli_problem {
   const luattn_spec *spec;
@@ -69,41 +93,55 @@ typedef struct cli_problem {
   bool heads_last;
 } cli_problem;
 
+/* --dtype and --shape. Of *out, only the sizes are set. */
+luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error *err);
+luattn_status shape_option(const cli_options *o, cli_problem *out, luattn_error *err);
+
 /* From files where given, random elsewhere (--seed). `need_dout`: fill dout (random unless given). */
-luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *out, luattn_error *err);
+luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *out,
+                           luattn_error *err);
 void problem_free(cli_problem *p);
 
 /* What a pass writes. Outputs in `real` (the type of lse and parameter gradients) or `storage`. */
 typedef struct cli_result {
   array o, lse, saved, dq, dk, dv, input_grad[12], scalar_grads;
 } cli_result;
-luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward, cli_result *out,
-                         luattn_error *err);
+luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward,
+                         cli_result *out, luattn_error *err);
 void result_free(cli_result *r);
 
-/* Arguments that point into a problem and a result; `bind` holds the inputs' bindings and must outlive them. */
-typedef struct cli_binding { luattn_input inputs[12]; } cli_binding;
+/* Arguments that point into a problem and a result; `bind` holds the inputs' bindings and must outlive them.
+ */
+typedef struct cli_binding {
+  luattn_input inputs[12];
+} cli_binding;
 luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind);
 
-/* --- gpu.c: the same on a device -------------------------------------------------------------------------------------- */
+/* --- gpu.c: the same on a device
+ * -------------------------------------------------------------------------------------- */
 
 typedef struct cli_gpu cli_gpu;
 luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err);
+/* As --device says; without it a GPU where there is one. *out = NULL: the CPU. */
+luattn_status gpu_pick(const cli_options *o, cli_gpu **out, luattn_error *err);
 void gpu_close(cli_gpu *g);
 const char *gpu_name(const cli_gpu *g);
-/* Copies the problem to the device, poisons every output with NaN bytes, runs the passes and copies results back. */
+/* Copies the problem to the device, poisons every output with NaN bytes, runs the passes and copies results
+ * back. */
 luattn_status gpu_run(cli_gpu *g, const cli_problem *p, bool backward, cli_result *r, luattn_error *err);
 /* Median milliseconds of forward and (if asked for) backward over `repeat` launches. */
-luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int repeat, double *forward_ms, double *backward_ms,
-                        luattn_error *err);
+luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int repeat, double *forward_ms,
+                        double *backward_ms, luattn_error *err);
 
-/* --- naive.c: plain Lua, one score at a time ---------------------------------------------------------------------------- */
+/* --- naive.c: plain Lua, one score at a time
+ * ---------------------------------------------------------------------------- */
 
-/* Forward by the definition: every hook called in plain Lua with numbers, every score computed. Independent of tracing, tiles and
- * derivatives. Results in double. */
+/* Forward by the definition: every hook called in plain Lua with numbers, every score computed. Independent
+ * of tracing, tiles and derivatives. Results in double. */
 luattn_status naive_forward(const cli_options *o, const cli_problem *p, cli_result *r, luattn_error *err);
 
-/* --- the subcommands ---------------------------------------------------------------------------------------------------- */
+/* --- the subcommands
+ * ---------------------------------------------------------------------------------------------------- */
 
 int cmd_run(const cli_options *o);
 int cmd_check(const cli_options *o);

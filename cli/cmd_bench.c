@@ -1,42 +1,63 @@
-/* cmd_bench.c: luattn bench. FLOPs are counted from the elements that the mask keeps in non-empty tiles:
- * forward 2 * (D + Dv) for each, backward 2.5 times that (FlashAttention's convention). */
+/* cmd_bench.c: luattn bench. FLOPs are counted from the scores that the mask keeps: forward 2 * (D + Dv) for
+ * each, backward 2.5 times that (FlashAttention's convention). */
 #include <stdlib.h>
 
 #include "cli/cli.h"
 
 #define TILE 64
+#define MOST_COUNTED (INT64_C(1) << 28) /* scores of one head: about a second for a mask of partial tiles */
 
-/* Elements in tiles that a kernel must visit, summed over batch and heads. */
-static luattn_status visited_elements(const cli_problem *p, double *out, luattn_error *err) {
-  const int rows = (p->q_len + TILE - 1) / TILE, columns = (p->kv_len + TILE - 1) / TILE;
+/* Scores in tiles, summed over batch and heads, where a partial tile counts for half. */
+static luattn_status estimate_kept(const cli_problem *p, const luattn_args *args, double *out,
+                                   luattn_error *err) {
+  const int rows = p->q_len / TILE + (p->q_len % TILE != 0),
+            columns = p->kv_len / TILE + (p->kv_len % TILE != 0);
   unsigned char *tile = malloc((size_t)rows * (size_t)columns + 1);
-  cli_result r = {0};
-  cli_binding bind;
-  const luattn_args args = problem_args(p, &r, false, &bind);
-  luattn_status status = tile != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  luattn_status status =
+      tile != NULL ? LUATTN_OK
+                   : luattn_fail(err, LUATTN_NO_MEMORY, "bench: no memory for %dx%d tiles", rows, columns);
   *out = 0;
   for (int b = 0; b < p->batch && status == LUATTN_OK; b++) {
     for (int h = 0; h < p->heads && status == LUATTN_OK; h++) {
-      status = luattn_mask_tiles(p->spec, &args, b, h, TILE, TILE, tile, err);
-      for (int i = 0; i < rows * columns && status == LUATTN_OK; i++) {
-        *out += tile[i] == 2 ? TILE * TILE : tile[i] == 1 ? TILE * TILE / 2.0 : 0; /* a partial tile keeps about half */
-      }
+      status = luattn_mask_tiles(p->spec, args, b, h, TILE, TILE, tile, err);
+      for (int64_t i = 0; i < (int64_t)rows * columns && status == LUATTN_OK; i++)
+        *out += tile[i] * (TILE * TILE / 2.0);
     }
   }
   free(tile);
   return status;
 }
 
+static luattn_status count_kept(const cli_problem *p, double *out, bool *exact, luattn_error *err) {
+  cli_result r = {0};
+  cli_binding bind;
+  const luattn_args args = problem_args(p, &r, false, &bind);
+  int64_t kept = 0;
+  *exact = (int64_t)p->q_len * p->kv_len <= MOST_COUNTED;
+  if (!*exact) return estimate_kept(p, &args, out, err);
+  TRY(luattn_mask_count(p->spec, &args, &kept, err));
+  *out = (double)kept;
+  return LUATTN_OK;
+}
+
 static luattn_status bench(const cli_options *o, const cli_problem *p, luattn_error *err) {
   cli_gpu *gpu;
-  double elements, forward = 0, backward = 0;
+  double kept, forward = 0, backward = 0;
+  bool exact;
+  if (o->repeat < 1 || o->repeat > 1000) {
+    return luattn_fail(err, LUATTN_INVALID, "--repeat: %ld launches are not possible; use 1 to 1000",
+                       o->repeat);
+  }
   TRY(gpu_open(o, &gpu, err));
-  luattn_status status = visited_elements(p, &elements, err);
-  if (status == LUATTN_OK) status = gpu_bench(gpu, p, o->backward, (int)(o->repeat > 0 ? o->repeat : 1), &forward, &backward, err);
+  luattn_status status = count_kept(p, &kept, &exact, err);
+  if (status == LUATTN_OK) status = gpu_bench(gpu, p, o->backward, (int)o->repeat, &forward, &backward, err);
   if (status == LUATTN_OK) {
-    const double flops = 2.0 * elements * (p->dim + p->dim_v);
-    printf("%s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s\n", p->info.name, gpu_name(gpu), p->batch, p->heads, p->heads_kv, p->q_len,
-           p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype));
+    const double all = (double)p->batch * p->heads * p->q_len * p->kv_len,
+                 flops = 2.0 * kept * (p->dim + p->dim_v);
+    printf("%s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s\n", p->info.name, gpu_name(gpu), p->batch, p->heads,
+           p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype));
+    printf("  the mask keeps %.2f%% of the scores%s\n", all > 0 ? 100 * kept / all : 0,
+           exact ? "" : " (partial 64x64 tiles counted as half: too many to count)");
     printf("  forward   %9.4f ms  %7.1f TFLOP/s\n", forward, flops / forward / 1e9);
     if (o->backward) printf("  backward  %9.4f ms  %7.1f TFLOP/s\n", backward, 2.5 * flops / backward / 1e9);
   }

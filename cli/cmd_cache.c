@@ -8,20 +8,27 @@ static luattn_status run(const cli_options *o, luattn_error *err) {
   char dir[4096];
   size_t removed;
   TRY(cache_resolve(o->cache_dir, dir, sizeof dir, err));
-  if (dir[0] == 0) return luattn_fail(err, LUATTN_INVALID, "there is no disk cache: LUATTN_CACHE_DIR is empty");
+  if (dir[0] == 0)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cache: there is none on disk, as its directory is empty; name one with --cache-dir "
+                       "or LUATTN_CACHE_DIR");
   if (strcmp(o->spec, "info") == 0) {
     cache_stats stats;
     TRY(cache_info(dir, &stats, err));
-    printf("%s: %zu images, %.1f MB, %zu damaged\n", dir, stats.entries, (double)stats.bytes / 1e6, stats.damaged);
+    printf("%s: %zu images, %.1f MB, %zu damaged\n", dir, stats.entries, (double)stats.bytes / 1e6,
+           stats.damaged);
     return LUATTN_OK;
   }
   if (strcmp(o->spec, "clear") == 0) {
     TRY(cache_clear(dir, &removed, err));
   } else if (strcmp(o->spec, "prune") == 0) {
-    if (o->max_bytes <= 0) return luattn_fail(err, LUATTN_INVALID, "cache prune needs --max-bytes N, N > 0");
+    if (o->max_bytes <= 0)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "cache: prune: --max-bytes is %ld; give the size to keep, at least 1", o->max_bytes);
     TRY(cache_prune(dir, (size_t)o->max_bytes, &removed, err));
   } else {
-    return luattn_fail(err, LUATTN_INVALID, "cache: '%s' is not info, prune or clear", o->spec);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cache: '%s' is not something it can do; use info, prune or clear", o->spec);
   }
   printf("%s: removed %zu images\n", dir, removed);
   return LUATTN_OK;
@@ -43,8 +50,8 @@ int cmd_devices(const cli_options *o) {
     luattn_device_info info;
     status = luattn_device_get_info(driver, i, &info, &err);
     if (status != LUATTN_OK) break;
-    printf("cuda:%d  %s  sm_%d  %d multiprocessors  %d KB shared memory a block  %.1f GB\n", i, info.name, info.arch,
-           info.multiprocessors, info.shared_bytes_per_block / 1024, (double)info.memory / 1e9);
+    printf("cuda:%d  %s  sm_%d  %d multiprocessors  %d KB shared memory a block  %.1f GB\n", i, info.name,
+           info.arch, info.multiprocessors, info.shared_bytes_per_block / 1024, (double)info.memory / 1e9);
   }
   luattn_driver_close(driver);
   return status == LUATTN_OK ? 0 : cli_fail(&err);

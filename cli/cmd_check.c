@@ -3,7 +3,8 @@
 
 #include "cli/check.h"
 
-static luattn_status against_plain_lua(const cli_options *given, const luattn_spec *spec, bool *failed, luattn_error *err) {
+static luattn_status against_plain_lua(const cli_options *given, const luattn_spec *spec, bool *failed,
+                                       luattn_error *err) {
   cli_options o = *given;
   cli_problem p;
   check_report r;
@@ -13,17 +14,21 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
   const luattn_status status = check_plain(&o, &p, &r, err);
   if (status == LUATTN_OK) {
     char title[256];
-    snprintf(title, sizeof title, "%s: the CPU path against plain Lua (B%d H%d/%d Sq%d Skv%d D%d Dv%d)", p.info.name, p.batch, p.heads,
-             p.heads_kv, p.q_len, p.kv_len, p.dim, p.dim_v);
+    snprintf(title, sizeof title, "%s: the CPU path against plain Lua (B%d H%d/%d Sq%d Skv%d D%d Dv%d)",
+             p.info.name, p.batch, p.heads, p.heads_kv, p.q_len, p.kv_len, p.dim, p.dim_v);
     check_print(title, &r);
-    if (r.count <= 2) printf("  gradients: given by the spec itself (backward or stop_gradient), so not compared with differences\n");
+    if (r.count <= 2)
+      printf(
+          "  gradients: given by the spec itself (backward or stop_gradient), so not compared with "
+          "differences\n");
     *failed |= r.failed > 0;
   }
   problem_free(&p);
   return status;
 }
 
-static luattn_status against_cpu(const cli_options *given, const luattn_spec *spec, cli_gpu *gpu, bool *failed, luattn_error *err) {
+static luattn_status against_cpu(const cli_options *given, const luattn_spec *spec, cli_gpu *gpu,
+                                 bool *failed, luattn_error *err) {
   static const char *const all[] = {"f64", "f32", "bf16", "f16"};
   luattn_status status = LUATTN_OK;
   for (int i = 0; i < 4 && status == LUATTN_OK; i++) {
@@ -36,8 +41,10 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
     status = check_kernels(gpu, &p, &r, err);
     if (status == LUATTN_OK) {
       char title[256];
-      snprintf(title, sizeof title, "%s: kernels in %s on %s against the CPU path in f64 (B%d H%d/%d Sq%d Skv%d D%d Dv%d)", p.info.name, all[i],
-               gpu_name(gpu), p.batch, p.heads, p.heads_kv, p.q_len, p.kv_len, p.dim, p.dim_v);
+      snprintf(title, sizeof title,
+               "%s: kernels in %s on %s against the CPU path in f64 (B%d H%d/%d Sq%d Skv%d D%d Dv%d)",
+               p.info.name, all[i], gpu_name(gpu), p.batch, p.heads, p.heads_kv, p.q_len, p.kv_len, p.dim,
+               p.dim_v);
       check_print(title, &r);
       *failed |= r.failed > 0;
     }
@@ -48,12 +55,7 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
 
 static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *failed, luattn_error *err) {
   cli_gpu *gpu = NULL;
-  const bool cpu_only = o->device != NULL && strcmp(o->device, "cpu") == 0;
-  if (!cpu_only) {
-    const luattn_status status = gpu_open(o, &gpu, err);
-    if (status != LUATTN_OK && o->device != NULL) return status;
-    if (status != LUATTN_OK) printf("no GPU, so no kernels: %s\n", err->message);
-  }
+  TRY(gpu_pick(o, &gpu, err));
   luattn_status status = LUATTN_OK;
   if (gpu == NULL || o->full) status = against_plain_lua(o, spec, failed, err);
   if (status == LUATTN_OK && gpu != NULL) status = against_cpu(o, spec, gpu, failed, err);

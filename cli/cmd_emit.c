@@ -1,31 +1,45 @@
 /* cmd_emit.c: luattn emit. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 
 static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_error *err) {
-  int b, h, hkv, sq, skv;
-  *t = (luattn_target){.struct_size = sizeof *t, .dtype = LUATTN_F32, .head_dim = 64, .arch = 80, .cache_dir = o->cache_dir};
-  if (o->dtype != NULL && !dtype_parse(o->dtype, &t->dtype)) {
-    return luattn_fail(err, LUATTN_INVALID, "--dtype: '%s' is not f64, f32, bf16 or f16", o->dtype);
+  cli_problem sizes;
+  int tile[2] = {0, 0};
+  TRY(shape_option(o, &sizes, err));
+  *t = (luattn_target){.struct_size = sizeof *t,
+                       .dtype = LUATTN_F32,
+                       .head_dim = sizes.dim,
+                       .head_dim_v = sizes.dim_v,
+                       .arch = 80,
+                       .cache_dir = o->cache_dir};
+  TRY(dtype_option(o, &t->dtype, err));
+  if (o->arch != NULL && (strncmp(o->arch, "sm_", 3) != 0 || parse_sizes(o->arch + 3, 1, &t->arch) != 1)) {
+    return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' is not an architecture; give sm_80, sm_90, ..",
+                       o->arch);
   }
-  if (o->shape != NULL &&
-      sscanf(o->shape, "%d,%d,%d,%d,%d,%d,%d", &b, &h, &hkv, &sq, &skv, &t->head_dim, &t->head_dim_v) < 6) {
-    return luattn_fail(err, LUATTN_INVALID, "--shape: '%s' is not B,H,Hkv,Sq,Skv,D[,Dv]", o->shape);
+  if (o->tile != NULL && (parse_sizes(o->tile, 2, tile) != 2 || tile[0] < 1 || tile[1] < 1)) {
+    return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N; give two positive sizes such as 64,64",
+                       o->tile);
   }
-  if (o->arch != NULL && sscanf(o->arch, "sm_%d", &t->arch) != 1) {
-    return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' is not of the form sm_80", o->arch);
-  }
-  if (o->tile != NULL && sscanf(o->tile, "%d,%d", &t->tile_m, &t->tile_n) != 2) {
-    return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N", o->tile);
-  }
+  t->tile_m = tile[0], t->tile_n = tile[1];
   if (o->pass != NULL && strcmp(o->pass, "backward") == 0) {
     t->pass = LUATTN_BACKWARD;
   } else if (o->pass != NULL && strcmp(o->pass, "forward") != 0) {
-    return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' is not forward or backward", o->pass);
+    return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' is not a pass; use forward or backward", o->pass);
   }
   return LUATTN_OK;
+}
+
+/* What the plan says about the cache: an image that could not be kept is a fact worth a line. */
+static void print_cache_facts(const char *plan) {
+  for (const char *line = plan; *line != 0;) {
+    const int n = (int)strcspn(line, "\n");
+    if (strncmp(line, "cache:", 6) == 0) fprintf(stderr, "%.*s\n", n, line);
+    line += n + (line[n] == '\n');
+  }
 }
 
 static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t, luattn_error *err) {
@@ -34,29 +48,39 @@ static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t,
   size_t size;
   TRY(luattn_compile(spec, t, &image, &report, err));
   if (report.cache_hit) {
-    fprintf(stderr, "from the cache: plan and source %.1f ms, cache %.1f ms\n", report.plan_ms, report.cache_ms);
+    fprintf(stderr, "from the cache: plan and source %.1f ms, cache %.1f ms\n", report.plan_ms,
+            report.cache_ms);
   } else {
-    fprintf(stderr, "compiled: trace %.1f ms, plan and source %.1f ms, NVRTC %.0f ms\n", report.trace_ms, report.plan_ms,
-            report.nvrtc_ms);
+    fprintf(stderr, "compiled: trace %.1f ms, plan and source %.1f ms, NVRTC %.0f ms\n", report.trace_ms,
+            report.plan_ms, report.nvrtc_ms);
   }
+  print_cache_facts(report.plan);
   const void *cubin = luattn_image_cubin(image, &size);
-  const bool ok = fwrite(cubin, 1, size, stdout) == size;
+  const bool ok = fwrite(cubin, 1, size, stdout) == size && fflush(stdout) == 0;
   luattn_image_free(image);
-  return ok ? LUATTN_OK : luattn_fail(err, LUATTN_IO, "writing to standard output failed");
+  return ok ? LUATTN_OK
+            : luattn_fail(err, LUATTN_IO, "standard output: cannot be written: %s", strerror(errno));
 }
 
 static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_error *err) {
+  static const char *const stages[] = {"ir", "grad", "mask", "plan", "spec", "config", "ptx", "cubin"};
   luattn_target target;
   char *text;
-  TRY(read_target(o, &target, err));
-  if (o->stage == NULL) {
-    return luattn_fail(err, LUATTN_INVALID, "--stage is missing: one of ir, grad, mask, plan, spec, config, ptx, cubin");
+  bool known = false;
+  for (size_t i = 0; i < sizeof stages / sizeof *stages; i++)
+    known |= o->stage != NULL && strcmp(o->stage, stages[i]) == 0;
+  if (!known) {
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--stage: '%s' is not a stage; use ir, grad, mask, plan, spec, config, ptx or cubin",
+                       o->stage != NULL ? o->stage : "");
   }
+  TRY(read_target(o, &target, err));
   if (strcmp(o->stage, "cubin") == 0) return emit_cubin(spec, &target, err);
   TRY(luattn_emit(spec, &target, o->stage, &text, err));
-  fputs(text, stdout);
+  const bool ok = fputs(text, stdout) != EOF && fflush(stdout) == 0;
   luattn_text_free(text);
-  return LUATTN_OK;
+  return ok ? LUATTN_OK
+            : luattn_fail(err, LUATTN_IO, "standard output: cannot be written: %s", strerror(errno));
 }
 
 int cmd_emit(const cli_options *o) {

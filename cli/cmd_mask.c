@@ -11,7 +11,8 @@ typedef struct picture {
 } picture;
 
 static void print_text(const picture *m) {
-  static const char *const glyph[] = {"\xc2\xb7", "\xe2\x96\x92", "\xe2\x96\x88"}; /* middle dot, medium shade, full block */
+  static const char *const glyph[] = {"\xc2\xb7", "\xe2\x96\x92",
+                                      "\xe2\x96\x88"}; /* middle dot, medium shade, full block */
   const int most = 64, step_r = (m->rows + most - 1) / most, step_c = (m->columns + most - 1) / most;
   for (int r = 0; r < m->rows; r += step_r) {
     for (int c = 0; c < m->columns; c += step_c) {
@@ -32,37 +33,53 @@ static void print_text(const picture *m) {
 static luattn_status write_svg(const char *path, const picture *m, luattn_error *err) {
   static const char *const colour[] = {"#ffffff", "#f2a65a", "#3b6ea8"};
   FILE *f = fopen(path, "w");
-  if (f == NULL) return luattn_fail(err, LUATTN_IO, "--svg: %s: %s", path, strerror(errno));
+  if (f == NULL) {
+    return luattn_fail(err, LUATTN_IO,
+                       "--svg: '%s' cannot be written: %s; name a file in a folder that exists", path,
+                       strerror(errno));
+  }
   const int cell = m->columns > 128 || m->rows > 128 ? 4 : 10;
-  fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" shape-rendering=\"crispEdges\">\n"
-             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\" stroke=\"#888\"/>\n", m->columns * cell, m->rows * cell);
+  fprintf(
+      f,
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" shape-rendering=\"crispEdges\">\n"
+      "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\" stroke=\"#888\"/>\n",
+      m->columns * cell, m->rows * cell);
   for (int r = 0; r < m->rows; r++) {
-    for (int c = 0; c < m->columns; ) {
+    for (int c = 0; c < m->columns;) {
       const unsigned char *row = m->tile + (size_t)r * (size_t)m->columns;
       int end = c + 1;
       while (end < m->columns && row[end] == row[c]) end++;
       if (row[c] != 0) {
-        fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>\n", c * cell, r * cell, (end - c) * cell, cell,
-                colour[row[c]]);
+        fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>\n", c * cell, r * cell,
+                (end - c) * cell, cell, colour[row[c]]);
       }
       c = end;
     }
   }
   fprintf(f, "</svg>\n");
-  return fclose(f) == 0 ? LUATTN_OK : luattn_fail(err, LUATTN_IO, "--svg: %s: %s", path, strerror(errno));
+  return fclose(f) == 0 ? LUATTN_OK
+                        : luattn_fail(err, LUATTN_IO, "--svg: '%s' cannot be written: %s; free some space",
+                                      path, strerror(errno));
 }
 
 static luattn_status draw(const cli_options *o, const cli_problem *p, luattn_error *err) {
-  picture m = {.tile_m = 64, .tile_n = 64};
+  picture m;
+  int size[2] = {64, 64};
   cli_result r = {0};
   cli_binding bind;
-  if (o->tile != NULL && (sscanf(o->tile, "%d,%d", &m.tile_m, &m.tile_n) != 2 || m.tile_m < 1 || m.tile_n < 1)) {
-    return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N with positive sizes", o->tile);
+  if (o->tile != NULL && (parse_sizes(o->tile, 2, size) != 2 || size[0] < 1 || size[1] < 1)) {
+    return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N; give two positive sizes such as 64,64",
+                       o->tile);
   }
-  m.rows = (p->q_len + m.tile_m - 1) / m.tile_m, m.columns = (p->kv_len + m.tile_n - 1) / m.tile_n;
+  m.tile_m = size[0], m.tile_n = size[1];
+  m.rows = p->q_len / m.tile_m + (p->q_len % m.tile_m != 0),
+  m.columns = p->kv_len / m.tile_n + (p->kv_len % m.tile_n != 0);
   const size_t tiles = (size_t)m.rows * (size_t)m.columns;
   m.tile = malloc(tiles + 1);
-  if (m.tile == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  if (m.tile == NULL) {
+    return luattn_fail(err, LUATTN_NO_MEMORY, "--tile: no memory for %dx%d tiles; choose larger ones", m.rows,
+                       m.columns);
+  }
   const luattn_args args = problem_args(p, &r, false, &bind);
   luattn_status status = luattn_mask_tiles(p->spec, &args, 0, 0, m.tile_m, m.tile_n, m.tile, err);
   if (status == LUATTN_OK) {
@@ -70,9 +87,11 @@ static luattn_status draw(const cli_options *o, const cli_problem *p, luattn_err
     for (size_t i = 0; i < tiles; i++) count[m.tile[i]]++;
     print_text(&m);
     const double total = tiles > 0 ? (double)tiles : 1;
-    printf("%s, batch 0, head 0: %dx%d tiles of %dx%d: %zu full (%.1f%%), %zu partial (%.1f%%), %zu empty (%.1f%%)\n", p->info.name,
-           m.rows, m.columns, m.tile_m, m.tile_n, count[2], 100 * (double)count[2] / total, count[1],
-           100 * (double)count[1] / total, count[0], 100 * (double)count[0] / total);
+    printf(
+        "%s, batch 0, head 0: %dx%d tiles of %dx%d: %zu full (%.1f%%), %zu partial (%.1f%%), %zu empty "
+        "(%.1f%%)\n",
+        p->info.name, m.rows, m.columns, m.tile_m, m.tile_n, count[2], 100 * (double)count[2] / total,
+        count[1], 100 * (double)count[1] / total, count[0], 100 * (double)count[0] / total);
     if (o->svg != NULL) status = write_svg(o->svg, &m, err);
   }
   free(m.tile);

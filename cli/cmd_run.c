@@ -21,8 +21,10 @@ static luattn_status show(const cli_options *o, const char *name, const array *a
   const int64_t n = array_count(a);
   for (int64_t i = 0; i < n; i++) {
     const double x = array_get(a, i);
-    if (isnan(x)) nan++;
-    else if (isfinite(x)) sum += x * x, big = fmax(big, fabs(x));
+    if (isnan(x))
+      nan++;
+    else if (isfinite(x))
+      sum += x * x, big = fmax(big, fabs(x));
   }
   printf("  %-14s rms %-11.5g max %-11.5g", name, n > 0 ? sqrt(sum / (double)n) : 0, big);
   if (nan > 0) printf("  %lld NaN", (long long)nan);
@@ -36,10 +38,8 @@ static luattn_status show(const cli_options *o, const char *name, const array *a
   return LUATTN_OK;
 }
 
-static luattn_status show_all(const cli_options *o, const cli_problem *p, const cli_result *r, luattn_error *err) {
-  if (o->out != NULL && mkdir(o->out, 0777) != 0 && errno != EEXIST) {
-    return luattn_fail(err, LUATTN_IO, "--out: %s: %s", o->out, strerror(errno));
-  }
+static luattn_status show_all(const cli_options *o, const cli_problem *p, const cli_result *r,
+                              luattn_error *err) {
   TRY(show(o, "out", &r->o, err));
   TRY(show(o, "lse", &r->lse, err));
   TRY(show(o, "dq", &r->dq, err));
@@ -72,33 +72,34 @@ static luattn_status run_cpu(const cli_problem *p, bool backward, cli_result *r,
   return backward ? luattn_cpu_backward(p->spec, &args, err) : LUATTN_OK;
 }
 
-/* A GPU where there is one and nothing else was asked for. */
-static luattn_status pick_device(const cli_options *o, cli_gpu **gpu, luattn_error *err) {
-  *gpu = NULL;
-  if (o->device != NULL && strcmp(o->device, "cpu") == 0) return LUATTN_OK;
-  if (o->device != NULL && strcmp(o->device, "cuda") != 0 && strncmp(o->device, "cuda:", 5) != 0) {
-    return luattn_fail(err, LUATTN_INVALID, "--device: '%s' is not cpu, cuda or cuda:N", o->device);
-  }
-  const luattn_status status = gpu_open(o, gpu, err);
-  if (status == LUATTN_OK || o->device != NULL) return status;
-  printf("no GPU: %s\n", err->message);
-  return LUATTN_OK;
+/* Before the work, so that a run of minutes does not end on a misspelt folder. */
+static luattn_status make_folder(const cli_options *o, luattn_error *err) {
+  if (o->out == NULL || mkdir(o->out, 0777) == 0) return LUATTN_OK;
+  struct stat st;
+  const int reason = errno;
+  if (reason == EEXIST && stat(o->out, &st) == 0 && S_ISDIR(st.st_mode)) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_IO,
+                     "--out: '%s' cannot be created: %s; name a folder in one that exists and can be written",
+                     o->out, strerror(reason == EEXIST ? ENOTDIR : reason));
 }
 
 static luattn_status run(const cli_options *o, const cli_problem *p, bool backward, luattn_error *err) {
   cli_gpu *gpu;
   cli_result r;
-  TRY(pick_device(o, &gpu, err));
+  TRY(make_folder(o, err));
+  TRY(gpu_pick(o, &gpu, err));
   const luattn_dtype real = gpu == NULL || p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32;
   /* On the CPU everything is written as float64: nothing is lost on the way to a file. */
-  luattn_status status = result_new(p, dtype_dl(gpu == NULL ? LUATTN_F64 : p->dtype), dtype_dl(real), backward, &r, err);
+  luattn_status status =
+      result_new(p, dtype_dl(gpu == NULL ? LUATTN_F64 : p->dtype), dtype_dl(real), backward, &r, err);
   if (status == LUATTN_OK) {
     const double start = now_ms();
     status = gpu != NULL ? gpu_run(gpu, p, backward, &r, err) : run_cpu(p, backward, &r, err);
     if (status == LUATTN_OK) {
       printf("%s: %s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s, %.1f ms\n", p->info.name,
-             backward ? "forward and backward" : "forward", gpu != NULL ? gpu_name(gpu) : "cpu, in double precision", p->batch, p->heads,
-             p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype), now_ms() - start);
+             backward ? "forward and backward" : "forward",
+             gpu != NULL ? gpu_name(gpu) : "cpu, in double precision", p->batch, p->heads, p->heads_kv,
+             p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype), now_ms() - start);
       status = show_all(o, p, &r, err);
     }
     result_free(&r);

@@ -20,11 +20,30 @@ typedef struct buffers {
   void *ptr[MAX_BUFFERS];
 } buffers;
 
+/* cpu, cuda or cuda:N. *number = -1: the CPU. */
+static luattn_status parse_device(const char *text, int *number, luattn_error *err) {
+  *number = strcmp(text, "cpu") == 0 ? -1 : 0;
+  if (*number < 0 || strcmp(text, "cuda") == 0) return LUATTN_OK;
+  if (strncmp(text, "cuda:", 5) == 0 && parse_sizes(text + 5, 1, number) == 1) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "--device: '%s' is not a device; use cpu, cuda or cuda:N", text);
+}
+
+luattn_status gpu_pick(const cli_options *o, cli_gpu **out, luattn_error *err) {
+  int number = 0;
+  *out = NULL;
+  if (o->device != NULL) TRY(parse_device(o->device, &number, err));
+  if (number < 0) return LUATTN_OK;
+  const luattn_status status = gpu_open(o, out, err);
+  if (status == LUATTN_OK || o->device != NULL) return status;
+  printf("no GPU, so the CPU: %s\n", err->message);
+  return LUATTN_OK;
+}
+
 luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err) {
   luattn_engine_options options = {.struct_size = sizeof options, .cache_dir = o->cache_dir};
-  if (o->device != NULL && strncmp(o->device, "cuda:", 5) == 0) options.device = atoi(o->device + 5);
+  if (o->device != NULL) TRY(parse_device(o->device, &options.device, err));
   cli_gpu *g = calloc(1, sizeof *g);
-  if (g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  if (g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "--device: out of host memory");
   g->device = options.device;
   luattn_status status = luattn_engine_open(&options, &g->engine, err);
   if (status == LUATTN_OK) {
@@ -48,7 +67,8 @@ void gpu_close(cli_gpu *g) {
 const char *gpu_name(const cli_gpu *g) { return g->info.name; }
 
 static luattn_status device_new(buffers *b, size_t size, void **ptr, luattn_error *err) {
-  if (b->count == MAX_BUFFERS) return luattn_fail(err, LUATTN_INTERNAL, "more than %d device buffers", MAX_BUFFERS);
+  if (b->count == MAX_BUFFERS)
+    return luattn_fail(err, LUATTN_INTERNAL, "more than %d device buffers", MAX_BUFFERS);
   TRY(luattn_device_alloc(b->g->driver, b->g->device, size + 1, ptr, err));
   b->ptr[b->count++] = *ptr;
   /* 0xff.. is NaN in every float type: an element that no kernel writes shows. */
@@ -79,15 +99,17 @@ typedef struct device_args {
   cli_binding bind;
 } device_args;
 
-static luattn_status upload(buffers *b, const cli_problem *p, const cli_result *r, bool backward, device_args *d,
-                            luattn_error *err) {
+static luattn_status upload(buffers *b, const cli_problem *p, const cli_result *r, bool backward,
+                            device_args *d, luattn_error *err) {
   d->args = problem_args(p, r, backward, &d->bind);
   luattn_args *a = &d->args;
   const DLTensor **const reads[] = {&a->q, &a->k, &a->v, &a->dout, &a->dlse};
   const DLTensor **const writes[] = {&a->o, &a->lse, &a->saved, &a->dq, &a->dk, &a->dv, &a->scalar_grads};
   int n = 0;
-  for (size_t i = 0; i < sizeof reads / sizeof *reads; i++, n++) TRY(twin(b, reads[i], &d->tensor[n], true, err));
-  for (size_t i = 0; i < sizeof writes / sizeof *writes; i++, n++) TRY(twin(b, writes[i], &d->tensor[n], false, err));
+  for (size_t i = 0; i < sizeof reads / sizeof *reads; i++, n++)
+    TRY(twin(b, reads[i], &d->tensor[n], true, err));
+  for (size_t i = 0; i < sizeof writes / sizeof *writes; i++, n++)
+    TRY(twin(b, writes[i], &d->tensor[n], false, err));
   for (size_t i = 0; i < a->num_inputs; i++) {
     TRY(twin(b, &d->bind.inputs[i].tensor, &d->input[i], true, err));
     TRY(twin(b, &d->bind.inputs[i].grad, &d->input_grad[i], false, err));
@@ -120,13 +142,15 @@ static luattn_args forward_only(const luattn_args *a) {
   return f;
 }
 
-static luattn_status workspace(buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a, luattn_error *err) {
+static luattn_status workspace(buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a,
+                               luattn_error *err) {
   TRY(luattn_engine_workspace_size(b->g->engine, p->spec, pass, a, &a->workspace_size, err));
   if (a->workspace_size == 0) return LUATTN_OK;
   return device_new(b, a->workspace_size, &a->workspace, err);
 }
 
-static luattn_status run_on_device(buffers *b, const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
+static luattn_status run_on_device(buffers *b, const cli_problem *p, bool backward, cli_result *r,
+                                   luattn_error *err) {
   device_args d;
   TRY(upload(b, p, r, backward, &d, err));
   luattn_args forward = forward_only(&d.args);
@@ -152,10 +176,11 @@ static int compare_double(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-typedef luattn_status (*pass_function)(luattn_engine *, const luattn_spec *, const luattn_args *, void *, luattn_error *);
+typedef luattn_status (*pass_function)(luattn_engine *, const luattn_spec *, const luattn_args *, void *,
+                                       luattn_error *);
 
-static luattn_status time_pass(cli_gpu *g, pass_function pass, const cli_problem *p, const luattn_args *a, int repeat,
-                               double *median, luattn_error *err) {
+static luattn_status time_pass(cli_gpu *g, pass_function pass, const cli_problem *p, const luattn_args *a,
+                               int repeat, double *median, luattn_error *err) {
   luattn_timer *timer;
   double ms[1000];
   if (repeat > 1000) repeat = 1000;
@@ -174,8 +199,8 @@ static luattn_status time_pass(cli_gpu *g, pass_function pass, const cli_problem
   return LUATTN_OK;
 }
 
-static luattn_status bench_on_device(buffers *b, const cli_problem *p, bool backward, int repeat, double *forward_ms,
-                                     double *backward_ms, luattn_error *err) {
+static luattn_status bench_on_device(buffers *b, const cli_problem *p, bool backward, int repeat,
+                                     double *forward_ms, double *backward_ms, luattn_error *err) {
   device_args d;
   cli_result r;
   const DLDataType real = dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
@@ -192,8 +217,8 @@ static luattn_status bench_on_device(buffers *b, const cli_problem *p, bool back
   return s;
 }
 
-luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int repeat, double *forward_ms, double *backward_ms,
-                        luattn_error *err) {
+luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int repeat, double *forward_ms,
+                        double *backward_ms, luattn_error *err) {
   buffers b = {.g = g};
   const luattn_status status = bench_on_device(&b, p, backward, repeat, forward_ms, backward_ms, err);
   device_free_all(&b);

@@ -12,11 +12,13 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"run", CLI_RUN, cmd_run, "run SPEC [options]", "run a spec on arrays; write out.npy, lse.npy, dq.npy, .."},
+    {"run", CLI_RUN, cmd_run, "run SPEC [options]",
+     "run a spec on arrays; write out.npy, lse.npy, dq.npy, .."},
     {"check", CLI_CHECK, cmd_check, "check SPEC [options]",
      "compare kernels, the CPU path and plain Lua; print every error beside its tolerance"},
     {"emit", CLI_EMIT, cmd_emit, "emit SPEC --stage NAME [options]", "show one stage of the pipeline"},
-    {"mask", CLI_MASK, cmd_mask, "mask SPEC [options]", "draw which tiles are empty, partial or full, and count them"},
+    {"mask", CLI_MASK, cmd_mask, "mask SPEC [options]",
+     "draw which tiles are empty, partial or full, and count them"},
     {"bench", CLI_BENCH, cmd_bench, "bench SPEC [options]", "time a spec on a GPU"},
     {"cache", CLI_CACHE, cmd_cache, "cache info|prune|clear [options]", "look after the disk cache"},
     {"devices", CLI_DEVICES, cmd_devices, "devices", "list the GPUs that luattn sees"},
@@ -28,14 +30,16 @@ static void print_help(FILE *to) {
           "luattn: fused attention kernels from a small Lua file\n\n"
           "usage: luattn SUBCOMMAND ...        luattn SUBCOMMAND --help\n\n");
   for (int i = 0; i < NUM_COMMANDS; i++) fprintf(to, "  %-36s %s\n", commands[i].usage, commands[i].help);
-  fprintf(to,
-          "\na first spec, causal attention with soft-capped scores:\n\n"
-          "  return attention {\n"
-          "    name = \"first\",\n"
-          "    score_mod = function(score, b, h, q_idx, kv_idx) return 50 * tanh(score / 50) end,\n"
-          "    block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx end,\n"
-          "  }\n\n"
-          "environment: LUATTN_CACHE_DIR, LUATTN_NVRTC, LUATTN_LIBCUDA, LUATTN_TEMPLATE_DIR, LUATTN_LINEINFO\n");
+  fprintf(
+      to,
+      "\na first spec, causal attention with soft-capped scores:\n\n"
+      "  return attention {\n"
+      "    name = \"first\",\n"
+      "    score_mod = function(score, b, h, q_idx, kv_idx) return 50 * tanh(score / 50) end,\n"
+      "    block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx end,\n"
+      "  }\n\n"
+      "environment: LUATTN_CACHE_DIR, LUATTN_NVRTC, LUATTN_LIBCUDA, LUATTN_TEMPLATE_DIR, LUATTN_LINEINFO\n"
+      "exit code: 0 done, 1 failed, 2 the command line cannot be understood\n");
 }
 
 int cli_fail(const luattn_error *err) {
@@ -54,9 +58,13 @@ static int run_command(const command *c, int argc, char **argv) {
       return 0;
     }
   }
-  if (options_parse(argc, argv, c->bit, &o, &err) != LUATTN_OK) return cli_fail(&err);
+  if (options_parse(argc, argv, c->bit, c->name, &o, &err) != LUATTN_OK) {
+    cli_fail(&err);
+    return 2;
+  }
   if (o.spec == NULL && c->bit != CLI_DEVICES) {
-    fprintf(stderr, "luattn: usage: luattn %s\n", c->usage);
+    fprintf(stderr, "luattn: %s: %s is missing; usage: luattn %s\n", c->name,
+            c->bit == CLI_CACHE ? "info, prune or clear" : "SPEC, a Lua file,", c->usage);
     return 2;
   }
   return c->run(&o);
@@ -71,7 +79,9 @@ int main(int argc, char **argv) {
   for (int i = 0; i < NUM_COMMANDS; i++) {
     if (strcmp(name, commands[i].name) == 0) return run_command(&commands[i], argc - 2, argv + 2);
   }
-  fprintf(stderr, "luattn: '%s': no such subcommand\n\n", name);
-  print_help(stderr);
+  fprintf(stderr, "luattn: '%s': no such subcommand; it is one of", name);
+  for (int i = 0; i < NUM_COMMANDS; i++)
+    fprintf(stderr, " %s%s", commands[i].name, i < NUM_COMMANDS - 1 ? "," : "");
+  fprintf(stderr, " (luattn --help says what each does)\n");
   return 2;
 }

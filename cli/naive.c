@@ -1,4 +1,5 @@
-/* naive.c: attention by its definition, hooks called in plain Lua with numbers. Slow, and independent of all that it checks. */
+/* naive.c: attention by its definition, hooks called in plain Lua with numbers. Slow, and independent of all
+ * that it checks. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,6 +8,8 @@
 #include "cli/cli.h"
 #include "gen/lua/front.h"
 #include "gen/spec.h"
+
+#define MAX_SPEC ((size_t)4 << 20) /* as luattn_spec_load */
 
 typedef struct naive {
   const cli_problem *p;
@@ -24,7 +27,9 @@ static double load_input(void *user, const char *name, int n_index, const long l
     int64_t flat = 0;
     for (int j = 0; j < n_index; j++) {
       const int64_t last = a->shape[j] - 1, at = index[j];
-      flat = flat * a->shape[j] + (at < 0 ? 0 : at > last ? last : at); /* gathers clamp; an axis of size 1 broadcasts */
+      flat = flat * a->shape[j] + (at < 0      ? 0
+                                   : at > last ? last
+                                               : at); /* gathers clamp; an axis of size 1 broadcasts */
     }
     return array_get(a, flat);
   }
@@ -33,42 +38,48 @@ static double load_input(void *user, const char *name, int n_index, const long l
 
 static luattn_status read_spec(const char *path, char **text, size_t *size, luattn_error *err) {
   FILE *f = fopen(path, "rb");
-  if (f == NULL) return luattn_fail(err, LUATTN_IO, "%s: %s", path, strerror(errno));
-  *text = calloc(1, 1 << 20);
-  *size = *text != NULL ? fread(*text, 1, (1 << 20) - 1, f) : 0;
+  if (f == NULL)
+    return luattn_fail(err, LUATTN_IO, "%s: cannot be opened: %s; name a Lua file", path, strerror(errno));
+  *text = calloc(1, MAX_SPEC);
+  *size = *text != NULL ? fread(*text, 1, MAX_SPEC, f) : 0;
   fclose(f);
-  return *text != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  return *text != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "%s: no memory to read it", path);
 }
 
 static luattn_status set_globals(naive *n, luattn_error *err) {
   const cli_problem *p = n->p;
-  for (int i = 0; i < p->num_scalars; i++) TRY(front_oracle_set(n->oracle, p->scalar[i].name, p->scalar[i].value, err));
+  for (int i = 0; i < p->num_scalars; i++)
+    TRY(front_oracle_set(n->oracle, p->scalar[i].name, p->scalar[i].value, err));
   TRY(front_oracle_set(n->oracle, "q_len", p->q_len, err));
   TRY(front_oracle_set(n->oracle, "kv_len", p->kv_len, err));
   TRY(front_oracle_set(n->oracle, "heads", p->heads, err));
   return front_oracle_set(n->oracle, "heads_kv", p->heads_kv, err);
 }
 
-static luattn_status modify(naive *n, const char *hook, bool used, const array *from, double **out, luattn_error *err) {
+static luattn_status modify(naive *n, const char *hook, bool used, const array *from, double **out,
+                            luattn_error *err) {
   const int64_t count = array_count(from);
   double *to = calloc((size_t)count + 1, sizeof *to);
-  if (to == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  if (to == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the plain run; choose smaller sizes");
   *out = to;
   for (int64_t i = 0; i < count; i++) {
     to[i] = array_get(from, i);
     if (!used) continue;
     const int64_t d = i % from->shape[3], pos = i / from->shape[3] % from->shape[2];
-    const int64_t h = i / from->shape[3] / from->shape[2] % from->shape[1], b = i / from->shape[3] / from->shape[2] / from->shape[1];
+    const int64_t h = i / from->shape[3] / from->shape[2] % from->shape[1],
+                  b = i / from->shape[3] / from->shape[2] / from->shape[1];
     const double args[] = {to[i], (double)b, (double)h, (double)pos, (double)d};
     TRY(front_oracle_call(n->oracle, hook, args, 5, &to[i], err));
   }
   return LUATTN_OK;
 }
 
-/* The online function over one row in plain Lua, one score at a time: with a single element, reduce_sum and reduce_max are the
- * identity. weight[i] becomes the factor of v[i] in O; *lse is set where the online function has one. */
-static luattn_status online_row(naive *n, const double *score, int kept, int b, int h, int q, double *weight, double *lse,
-                                luattn_error *err) {
+/* The online function over one row in plain Lua, one score at a time: with a single element, reduce_sum and
+ * reduce_max are the identity. weight[i] becomes the factor of v[i] in O; *lse is set where the online
+ * function has one. */
+static luattn_status online_row(naive *n, const double *score, int kept, int b, int h, int q, double *weight,
+                                double *lse, luattn_error *err) {
   const traced_online *on = &n->p->spec->traced.online;
   const int num = on->num_state;
   double args[1 + SPEC_MAX_STATE + 3], state[SPEC_MAX_STATE], scale;
@@ -96,7 +107,8 @@ static luattn_status online_row(naive *n, const double *score, int kept, int b, 
   return on->lse < 0 ? LUATTN_OK : front_oracle_call(n->oracle, "online.final.lse", args, 4 + num, lse, err);
 }
 
-static luattn_status one_row(naive *n, int b, int h, int q, double *score, double *weight, int *column, luattn_error *err) {
+static luattn_status one_row(naive *n, int b, int h, int q, double *score, double *weight, int *column,
+                             luattn_error *err) {
   const cli_problem *p = n->p;
   const int hkv = h / (p->heads / p->heads_kv);
   const double scale = p->scale != 0 ? p->scale : 1 / sqrt((double)p->dim);
@@ -132,7 +144,10 @@ static luattn_status all_rows(naive *n, luattn_error *err) {
   const cli_problem *p = n->p;
   double *score = calloc((size_t)p->kv_len + 1, 2 * sizeof *score);
   int *column = calloc((size_t)p->kv_len + 1, sizeof *column);
-  luattn_status status = score != NULL && column != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  luattn_status status =
+      score != NULL && column != NULL
+          ? LUATTN_OK
+          : luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the plain run; choose smaller sizes");
   for (int b = 0; b < p->batch && status == LUATTN_OK; b++) {
     for (int h = 0; h < p->heads && status == LUATTN_OK; h++) {
       for (int q = 0; q < p->q_len && status == LUATTN_OK; q++) {
@@ -150,10 +165,12 @@ luattn_status naive_forward(const cli_options *o, const cli_problem *p, cli_resu
   naive n = {.p = p, .r = r};
   char *text = NULL;
   size_t size = 0;
-  n.query_mod = t->query_mod != IR_NONE, n.key_mod = t->key_mod != IR_NONE, n.value_mod = t->value_mod != IR_NONE;
+  n.query_mod = t->query_mod != IR_NONE, n.key_mod = t->key_mod != IR_NONE,
+  n.value_mod = t->value_mod != IR_NONE;
   n.block_mask = t->block_mask != IR_NONE, n.score_mod = !ir_is_var(t->g, t->score_mod, VAR_SCORE);
   luattn_status s = read_spec(o->spec, &text, &size, err);
-  if (s == LUATTN_OK) s = front_oracle_open(o->spec, text, size, load_input, (void *)(uintptr_t)p, &n.oracle, err);
+  if (s == LUATTN_OK)
+    s = front_oracle_open(o->spec, text, size, load_input, (void *)(uintptr_t)p, &n.oracle, err);
   if (s == LUATTN_OK) s = set_globals(&n, err);
   if (s == LUATTN_OK) s = modify(&n, "query_mod", n.query_mod, &p->q, &n.q, err);
   if (s == LUATTN_OK) s = modify(&n, "key_mod", n.key_mod, &p->k, &n.k, err);

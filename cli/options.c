@@ -20,29 +20,39 @@ typedef struct option {
 #define AT(field) offsetof(cli_options, field)
 
 static const option options[] = {
-    {"--shape", TEXT, AT(shape), ARRAYS | CLI_EMIT, "B,H,Hkv,Sq,Skv,D[,Dv]", "sizes of random q, k, v (default 1,2,2,256,256,64)"},
+    {"--shape", TEXT, AT(shape), ARRAYS | CLI_EMIT, "B,H,Hkv,Sq,Skv,D[,Dv]",
+     "sizes of random q, k, v (default 1,2,2,256,256,64)"},
     {"--q", TEXT, AT(q), CLI_RUN | CLI_CHECK, "q.npy", "q from a file; likewise the next four"},
     {"--k", TEXT, AT(k), CLI_RUN | CLI_CHECK, "k.npy", NULL},
     {"--v", TEXT, AT(v), CLI_RUN | CLI_CHECK, "v.npy", NULL},
     {"--dout", TEXT, AT(dout), CLI_RUN | CLI_CHECK, "do.npy", "gradient of o; asks for backward"},
     {"--dlse", TEXT, AT(dlse), CLI_RUN | CLI_CHECK, "dlse.npy", "gradient of lse"},
-    {"--backward", SWITCH, AT(backward), CLI_RUN | CLI_BENCH, NULL, "run backward too (a random dout unless --dout)"},
+    {"--backward", SWITCH, AT(backward), CLI_RUN | CLI_BENCH, NULL,
+     "run backward too (a random dout unless --dout)"},
     {"--input", PAIR_INPUT, 0, ARRAYS, "NAME=x.npy", "an extra input from a file (default: random)"},
     {"--set", PAIR_SET, 0, ARRAYS, "NAME=VALUE", "a scalar of the spec"},
     {"--seed", WHOLE, AT(seed), ARRAYS, "N", "seed of the random arrays (default 1)"},
-    {"--layout", TEXT, AT(layout), CLI_RUN | CLI_CHECK | CLI_BENCH, "bhsd|bshd", "memory order of .npy files and random arrays"},
-    {"--dtype", TEXT, AT(dtype), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, "f64|f32|bf16|f16", "of q, k, v, o (default f32; bench bf16)"},
-    {"--scale", REAL, AT(scale), CLI_RUN | CLI_CHECK | CLI_BENCH, "X", "softmax scale (default head_dim^-1/2)"},
-    {"--device", TEXT, AT(device), CLI_RUN | CLI_CHECK, "cpu|cuda[:N]", "default: cuda if there is one, else cpu"},
-    {"--full", SWITCH, AT(full), CLI_CHECK, NULL, "also compare with plain Lua, one score at a time (slow; default on the CPU)"},
-    {"--out", TEXT, AT(out), CLI_RUN, "DIR", "where out.npy, lse.npy, dq.npy, .. go (default: print a summary only)"},
+    {"--layout", TEXT, AT(layout), CLI_RUN | CLI_CHECK | CLI_BENCH, "bhsd|bshd",
+     "memory order of .npy files and random arrays"},
+    {"--dtype", TEXT, AT(dtype), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, "f64|f32|bf16|f16",
+     "of q, k, v, o (default f32; bench bf16)"},
+    {"--scale", REAL, AT(scale), CLI_RUN | CLI_CHECK | CLI_BENCH, "X",
+     "softmax scale (default head_dim^-1/2)"},
+    {"--device", TEXT, AT(device), CLI_RUN | CLI_CHECK, "cpu|cuda[:N]",
+     "default: cuda if there is one, else cpu"},
+    {"--full", SWITCH, AT(full), CLI_CHECK, NULL,
+     "also compare with plain Lua, one score at a time (slow; default on the CPU)"},
+    {"--out", TEXT, AT(out), CLI_RUN, "DIR",
+     "where out.npy, lse.npy, dq.npy, .. go (default: print a summary only)"},
     {"--stage", TEXT, AT(stage), CLI_EMIT, "NAME", "ir, grad, mask, plan, spec, config, ptx or cubin"},
     {"--pass", TEXT, AT(pass), CLI_EMIT, "forward|backward", "default forward"},
     {"--arch", TEXT, AT(arch), CLI_EMIT, "sm_80", "sm_80, sm_86, sm_89, sm_90, sm_100, sm_120"},
-    {"--tile", TEXT, AT(tile), CLI_MASK | CLI_EMIT, "M,N", "tile size (mask: default 64,64; emit: default the plan's)"},
+    {"--tile", TEXT, AT(tile), CLI_MASK | CLI_EMIT, "M,N",
+     "tile size (mask: default 64,64; emit: default the plan's)"},
     {"--svg", TEXT, AT(svg), CLI_MASK, "out.svg", "draw the picture into a file"},
-    {"--repeat", WHOLE, AT(repeat), CLI_BENCH, "N", "launches to take the median of (default 30)"},
-    {"--cache-dir", TEXT, AT(cache_dir), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT, "DIR", "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},
+    {"--repeat", WHOLE, AT(repeat), CLI_BENCH, "N", "launches to take the median of, 1 to 1000 (default 30)"},
+    {"--cache-dir", TEXT, AT(cache_dir), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT, "DIR",
+     "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},
     {"--max-bytes", WHOLE, AT(max_bytes), CLI_CACHE, "N", "prune: keep at most this much"},
 };
 #define NUM_OPTIONS ((int)(sizeof options / sizeof *options))
@@ -63,10 +73,17 @@ static luattn_status parse_pair(const option *o, char *text, cli_options *out, l
   if (equals == NULL || equals == text) {
     return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not of the form %s", o->name, text, o->value);
   }
-  if (*count == CLI_MAX_PAIRS) {
-    return luattn_fail(err, LUATTN_INVALID, "%s: given more than %d times", o->name, CLI_MAX_PAIRS);
-  }
   *equals = 0;
+  for (int i = 0; i < *count; i++) {
+    if (strcmp(pairs[i].name, text) == 0) {
+      return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is given twice, as '%s' and '%s'; keep one", o->name,
+                         text, pairs[i].value, equals + 1);
+    }
+  }
+  if (*count == CLI_MAX_PAIRS) {
+    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is one more than the %d that a spec can have", o->name,
+                       text, CLI_MAX_PAIRS);
+  }
   pairs[(*count)++] = (cli_pair){text, equals + 1};
   return LUATTN_OK;
 }
@@ -75,13 +92,21 @@ static luattn_status parse_value(const option *o, char *text, cli_options *out, 
   char *at = (char *)out + o->offset, *end = text;
   errno = 0;
   switch (o->kind) {
-    case TEXT: *(const char **)(void *)at = text; return LUATTN_OK;
-    case REAL: *(double *)(void *)at = strtod(text, &end); break;
-    case WHOLE: *(long *)(void *)at = strtol(text, &end, 10); break;
-    default: return parse_pair(o, text, out, err);
+    case TEXT:
+      *(const char **)(void *)at = text;
+      return LUATTN_OK;
+    case REAL:
+      *(double *)(void *)at = strtod(text, &end);
+      break;
+    case WHOLE:
+      *(long *)(void *)at = strtol(text, &end, 10);
+      break;
+    default:
+      return parse_pair(o, text, out, err);
   }
   if (*text == 0 || *end != 0 || errno != 0) {
-    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not a %snumber", o->name, text, o->kind == WHOLE ? "whole " : "");
+    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not a %snumber; give %s %s", o->name, text,
+                       o->kind == WHOLE ? "whole " : "", o->name, o->value);
   }
   return LUATTN_OK;
 }
@@ -93,27 +118,52 @@ static const option *find_option(const char *name, size_t size) {
   return NULL;
 }
 
-luattn_status options_parse(int argc, char **argv, int command, cli_options *out, luattn_error *err) {
+luattn_status options_parse(int argc, char **argv, int command, const char *name, cli_options *out,
+                            luattn_error *err) {
   *out = (cli_options){.seed = 1, .repeat = 30};
   for (int i = 0; i < argc; i++) {
     char *word = argv[i];
     if (word[0] != '-' || word[1] == 0) {
-      if (out->spec != NULL) return luattn_fail(err, LUATTN_INVALID, "'%s': only one spec at a time; see --help", word);
+      if (out->spec != NULL || command == CLI_DEVICES) {
+        return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is one argument too many; see luattn %s --help",
+                           name, word, name);
+      }
       out->spec = word;
       continue;
     }
     char *equals = strchr(word, '=');
     const option *o = find_option(word, equals != NULL ? (size_t)(equals - word) : strlen(word));
     if (o == NULL || !(o->commands & command)) {
-      return luattn_fail(err, LUATTN_INVALID, "'%s': no such option for this subcommand; see --help", word);
+      return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not one of its options; see luattn %s --help",
+                         name, word, name);
     }
     if (o->kind == SWITCH) {
+      if (equals != NULL)
+        return luattn_fail(err, LUATTN_INVALID, "%s: takes no value, got '%s'; leave it out", o->name,
+                           equals + 1);
       *(bool *)(void *)((char *)out + o->offset) = true;
       continue;
     }
     char *value = equals != NULL ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
-    if (value == NULL) return luattn_fail(err, LUATTN_INVALID, "%s: needs a value, %s", o->name, o->value);
+    if (value == NULL)
+      return luattn_fail(err, LUATTN_INVALID, "%s: its value is missing; give %s %s", o->name, o->name,
+                         o->value);
     TRY(parse_value(o, value, out, err));
   }
   return LUATTN_OK;
+}
+
+int parse_sizes(const char *text, int most, int *out) {
+  for (int n = 0; n < most;) {
+    char *end;
+    if (*text < '0' || *text > '9') return 0; /* strtol would take spaces and signs */
+    errno = 0;
+    const long x = strtol(text, &end, 10);
+    if (errno != 0 || x > INT32_MAX) return 0;
+    out[n++] = (int)x;
+    if (*end == 0) return n;
+    if (*end != ',') return 0;
+    text = end + 1;
+  }
+  return 0;
 }

@@ -5,7 +5,8 @@
 
 #include "cli/cli.h"
 
-/* --- random numbers: splitmix64 (Steele, Lea, Flood 2014), normal by Box and Muller ------------------------------ */
+/* --- random numbers: splitmix64 (Steele, Lea, Flood 2014), normal by Box and Muller
+ * ------------------------------ */
 
 static uint64_t next_u64(uint64_t *state) {
   uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
@@ -44,84 +45,157 @@ static void fill_input(array *a, uint32_t type, uint64_t *seed) {
   }
 }
 
-/* --- sizes --------------------------------------------------------------------------------------------------------- */
+/* --- sizes
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
-static luattn_status parse_shape(const char *text, cli_problem *p, luattn_error *err) {
-  int *const to[] = {&p->batch, &p->heads, &p->heads_kv, &p->q_len, &p->kv_len, &p->dim, &p->dim_v};
-  int n = 0;
-  for (const char *at = text;; at++) {
-    char *end;
-    const long x = strtol(at, &end, 10);
-    if (end == at || n == 7 || x < 0 || x > INT32_MAX) break;
-    *to[n++] = (int)x;
-    at = end;
-    if (*at == 0) {
-      if (n < 6) break;
-      if (n == 6) p->dim_v = p->dim;
-      if (p->heads_kv > 0 && p->heads % p->heads_kv == 0 && p->batch > 0 && p->dim > 0 && p->dim_v > 0) return LUATTN_OK;
-      return luattn_fail(err, LUATTN_INVALID, "--shape: '%s': B, Hkv, D must be positive and H a multiple of Hkv", text);
-    }
-    if (*at != ',') break;
+luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error *err) {
+  if (o->dtype == NULL || dtype_parse(o->dtype, out)) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "--dtype: '%s' is not a type of q, k, v; use f64, f32, bf16 or f16",
+                     o->dtype);
+}
+
+luattn_status shape_option(const cli_options *o, cli_problem *p, luattn_error *err) {
+  static const char *const names[] = {"B", "H", "Hkv", "Sq", "Skv", "D", "Dv"};
+  const char *text = o->shape != NULL ? o->shape : "1,2,2,256,256,64";
+  int size[7];
+  const int n = parse_sizes(text, 7, size);
+  if (n < 6) {
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--shape: '%s' is not B,H,Hkv,Sq,Skv,D[,Dv]; give six or seven sizes such as "
+                       "2,8,2,1024,1024,128",
+                       text);
   }
-  return luattn_fail(err, LUATTN_INVALID, "--shape: '%s' is not B,H,Hkv,Sq,Skv,D[,Dv], such as 2,8,2,1024,1024,128", text);
+  if (n == 6) size[6] = size[5];
+  for (int i = 0; i < 7; i++) {
+    if (size[i] == 0 && i != 3 && i != 4) {
+      return luattn_fail(err, LUATTN_INVALID, "--shape: '%s': %s is 0; it must be at least 1", text,
+                         names[i]);
+    }
+  }
+  if (size[1] % size[2] != 0) {
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "--shape: '%s': H = %d is not a multiple of Hkv = %d; each kv head serves H / Hkv heads", text,
+        size[1], size[2]);
+  }
+  p->batch = size[0], p->heads = size[1], p->heads_kv = size[2], p->q_len = size[3], p->kv_len = size[4];
+  p->dim = size[5], p->dim_v = size[6];
+  return LUATTN_OK;
 }
 
 static int64_t axis_size(const cli_problem *p, int32_t axis) {
   switch (axis) {
-    case LUATTN_AXIS_B: return p->batch;
-    case LUATTN_AXIS_H: return p->heads;
-    case LUATTN_AXIS_HKV: return p->heads_kv;
-    case LUATTN_AXIS_Q: return p->q_len;
-    case LUATTN_AXIS_KV: return p->kv_len;
-    case LUATTN_AXIS_FREE: return p->q_len + p->kv_len; /* a table over relative positions fits */
-    default: return axis;
+    case LUATTN_AXIS_B:
+      return p->batch;
+    case LUATTN_AXIS_H:
+      return p->heads;
+    case LUATTN_AXIS_HKV:
+      return p->heads_kv;
+    case LUATTN_AXIS_Q:
+      return p->q_len;
+    case LUATTN_AXIS_KV:
+      return p->kv_len;
+    case LUATTN_AXIS_FREE:
+      return p->q_len + p->kv_len; /* a table over relative positions fits */
+    default:
+      return axis;
   }
 }
 
-/* --- files ---------------------------------------------------------------------------------------------------------- */
+/* --- files
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
-/* Reads a [batch, heads, len, dim] tensor (or [batch, len, heads, dim] in a bshd file) into `type`. */
-static luattn_status read_tensor(const char *path, const cli_problem *p, int ndim, DLDataType type, array *out,
-                                 luattn_error *err) {
+/* What an option's file must hold: its axes, for messages. */
+typedef struct file_rule {
+  const char *option, *path;
+  int ndim;
+  const char *axes;
+  DLDataType type;
+} file_rule;
+
+/* May numbers of one type be stored as another? Floats are rounded; integers and booleans must be what they
+ * are. */
+static bool converts(DLDataType from, DLDataType to) {
+  return from.code == to.code || (to.code != kDLInt && to.code != kDLUInt);
+}
+
+/* Reads a [batch, heads, len, dim] tensor (or [batch, len, heads, dim] in a bshd file). */
+static luattn_status read_tensor(const file_rule *rule, bool heads_last, array *out, luattn_error *err) {
+  static const char *const kind[] = {[kDLInt] = "int32", [kDLUInt] = "bool"};
   array raw;
-  TRY(npy_read(path, &raw, err));
+  TRY(npy_read(rule->path, &raw, err));
   luattn_status status = LUATTN_OK;
-  if (raw.t.ndim != ndim) status = luattn_fail(err, LUATTN_INVALID, "%s: has %d dimensions, expected %d", path, raw.t.ndim, ndim);
-  if (status == LUATTN_OK && p->heads_last && ndim == 4) {
+  if (raw.t.ndim != rule->ndim) {
+    status = luattn_fail(err, LUATTN_INVALID, "%s: %s: has %d dimensions, expected %d, %s; reshape it",
+                         rule->option, rule->path, raw.t.ndim, rule->ndim, rule->axes);
+  } else if (!converts(raw.t.dtype, rule->type)) {
+    status =
+        luattn_fail(err, LUATTN_INVALID,
+                    "%s: %s: holds another type than %s, which the spec declares; save x.astype(numpy.%s)",
+                    rule->option, rule->path, kind[rule->type.code], kind[rule->type.code]);
+  }
+  for (int i = 0; i < raw.t.ndim && status == LUATTN_OK; i++) {
+    if (raw.shape[i] > INT32_MAX) {
+      status = luattn_fail(err, LUATTN_INVALID, "%s: %s: axis %d has size %lld, more than 2^31 - 1; cut it",
+                           rule->option, rule->path, i, (long long)raw.shape[i]);
+    }
+  }
+  if (status == LUATTN_OK && heads_last && rule->ndim == 4) {
     const int64_t shape = raw.shape[1], stride = raw.stride[1];
     raw.shape[1] = raw.shape[2], raw.stride[1] = raw.stride[2];
     raw.shape[2] = shape, raw.stride[2] = stride;
   }
-  if (status == LUATTN_OK) status = array_new(out, type, ndim, raw.shape, p->heads_last, err);
-  for (int64_t i = 0, n = status == LUATTN_OK ? array_count(out) : 0; i < n; i++) array_set(out, i, array_get(&raw, i));
+  if (status == LUATTN_OK) status = array_new(out, rule->type, rule->ndim, raw.shape, heads_last, err);
+  for (int64_t i = 0, n = status == LUATTN_OK ? array_count(out) : 0; i < n; i++)
+    array_set(out, i, array_get(&raw, i));
   array_free(&raw);
   return status;
 }
 
-static luattn_status expect(const char *name, const array *a, const int64_t *shape, luattn_error *err) {
+/* `from`: which option each expected size comes from. */
+static luattn_status expect(const char *option, const array *a, const char *const *axis, const int64_t *shape,
+                            const char *const *from, luattn_error *err) {
   for (int i = 0; i < a->t.ndim; i++) {
     if (a->shape[i] != shape[i]) {
-      return luattn_fail(err, LUATTN_INVALID, "%s: axis %d has size %lld, expected %lld", name, i, (long long)a->shape[i], (long long)shape[i]);
+      return luattn_fail(err, LUATTN_INVALID,
+                         "%s: %s is %lld, but %s has %lld; give arrays that agree (and see --layout)", option,
+                         axis[i], (long long)a->shape[i], from[i], (long long)shape[i]);
     }
   }
   return LUATTN_OK;
 }
 
 static luattn_status read_qkv(const cli_options *o, cli_problem *p, luattn_error *err) {
+  static const char *const axis[] = {"batch", "heads_kv", "kv_len", "head_dim"};
+  const char *axes =
+      p->heads_last ? "batch x length x heads x head_dim" : "batch x heads x length x head_dim";
   const DLDataType type = dtype_dl(p->dtype);
   if (o->k == NULL || o->v == NULL || o->q == NULL) {
-    return luattn_fail(err, LUATTN_INVALID, "--q, --k and --v go together; give all three or none");
+    return luattn_fail(err, LUATTN_INVALID,
+                       "%s: is missing; --q, --k and --v go together: give all three or none",
+                       o->q == NULL   ? "--q"
+                       : o->k == NULL ? "--k"
+                                      : "--v");
   }
-  TRY(read_tensor(o->q, p, 4, type, &p->q, err));
-  TRY(read_tensor(o->k, p, 4, type, &p->k, err));
-  TRY(read_tensor(o->v, p, 4, type, &p->v, err));
-  p->batch = (int)p->q.shape[0], p->heads = (int)p->q.shape[1], p->q_len = (int)p->q.shape[2], p->dim = (int)p->q.shape[3];
+  TRY(read_tensor(&(file_rule){"--q", o->q, 4, axes, type}, p->heads_last, &p->q, err));
+  TRY(read_tensor(&(file_rule){"--k", o->k, 4, axes, type}, p->heads_last, &p->k, err));
+  TRY(read_tensor(&(file_rule){"--v", o->v, 4, axes, type}, p->heads_last, &p->v, err));
+  p->batch = (int)p->q.shape[0], p->heads = (int)p->q.shape[1], p->q_len = (int)p->q.shape[2],
+  p->dim = (int)p->q.shape[3];
   p->heads_kv = (int)p->k.shape[1], p->kv_len = (int)p->k.shape[2], p->dim_v = (int)p->v.shape[3];
   if (p->heads_kv < 1 || p->heads % p->heads_kv != 0) {
-    return luattn_fail(err, LUATTN_INVALID, "--k: %d kv heads do not divide the %d heads of --q", p->heads_kv, p->heads);
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "--k: its %d heads do not divide the %d of --q; each kv head serves heads / heads_kv heads "
+        "(and see --layout)",
+        p->heads_kv, p->heads);
   }
-  TRY(expect("--k", &p->k, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim}, err));
-  return expect("--v", &p->v, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim_v}, err);
+  TRY(expect("--k", &p->k, axis, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim},
+             (const char *const[]){"--q", "--k", "--k", "--q"}, err));
+  return expect("--v", &p->v, axis, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim_v},
+                (const char *const[]){"--q", "--k", "--k", "--v"}, err);
 }
 
 static luattn_status random_qkv(cli_problem *p, uint64_t *seed, luattn_error *err) {
@@ -136,18 +210,23 @@ static luattn_status random_qkv(cli_problem *p, uint64_t *seed, luattn_error *er
 }
 
 static luattn_status read_gradients(const cli_options *o, cli_problem *p, uint64_t *seed, luattn_error *err) {
+  static const char *const axis[] = {"batch", "heads", "q_len", "head_dim_v"}, *const from[] = {"--q", "--q",
+                                                                                                "--q", "--v"};
+  const char *axes =
+      p->heads_last ? "batch x q_len x heads x head_dim_v" : "batch x heads x q_len x head_dim_v";
   const int64_t shape[] = {p->batch, p->heads, p->q_len, p->dim_v};
-  const DLDataType real = p->dtype == LUATTN_F64 ? dtype_dl(LUATTN_F64) : dtype_dl(LUATTN_F32);
+  const DLDataType type = dtype_dl(p->dtype),
+                   real = p->dtype == LUATTN_F64 ? dtype_dl(LUATTN_F64) : dtype_dl(LUATTN_F32);
   if (o->dout != NULL) {
-    TRY(read_tensor(o->dout, p, 4, dtype_dl(p->dtype), &p->dout, err));
-    TRY(expect("--dout", &p->dout, shape, err));
+    TRY(read_tensor(&(file_rule){"--dout", o->dout, 4, axes, type}, p->heads_last, &p->dout, err));
+    TRY(expect("--dout", &p->dout, axis, shape, from, err));
   } else {
-    TRY(array_new(&p->dout, dtype_dl(p->dtype), 4, shape, p->heads_last, err));
+    TRY(array_new(&p->dout, type, 4, shape, p->heads_last, err));
     fill_normal(&p->dout, 1, seed);
   }
   if (o->dlse != NULL) {
-    TRY(read_tensor(o->dlse, p, 3, real, &p->dlse, err));
-    TRY(expect("--dlse", &p->dlse, shape, err));
+    TRY(read_tensor(&(file_rule){"--dlse", o->dlse, 3, "batch x heads x q_len", real}, false, &p->dlse, err));
+    TRY(expect("--dlse", &p->dlse, axis, shape, from, err));
   } else if (o->dout == NULL && p->info.has_lse) {
     TRY(array_new(&p->dlse, real, 3, shape, false, err));
     fill_normal(&p->dlse, 1, seed);
@@ -155,14 +234,56 @@ static luattn_status read_gradients(const cli_options *o, cli_problem *p, uint64
   return LUATTN_OK;
 }
 
-static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t *seed, luattn_error *err) {
+/* The name that stands for none of the spec's. */
+static luattn_status unknown(const char *option, const char *kind, const char *name, const cli_problem *p,
+                             luattn_error *err) {
+  char known[512] = "none";
+  size_t used = 0, n = strcmp(kind, "input") == 0 ? p->info.num_inputs : p->info.num_scalars;
+  for (size_t i = 0; i < n && used < sizeof known; i++) {
+    const char *one = strcmp(kind, "input") == 0 ? p->info.inputs[i].name : p->info.scalar_names[i];
+    used += (size_t)snprintf(known + used, sizeof known - used, "%s'%s'", i > 0 ? ", " : "", one);
+  }
+  return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is no %s of the spec '%s'; it declares %s", option, name,
+                     kind, p->info.name, known);
+}
+
+static luattn_status check_names(const cli_options *o, const cli_problem *p, luattn_error *err) {
   for (int j = 0; j < o->num_inputs; j++) {
     bool known = false;
-    for (size_t i = 0; i < p->info.num_inputs; i++) known |= strcmp(o->input[j].name, p->info.inputs[i].name) == 0;
-    if (!known) {
-      return luattn_fail(err, LUATTN_INVALID, "--input: the spec '%s' declares no input '%s'", p->info.name, o->input[j].name);
-    }
+    for (size_t i = 0; i < p->info.num_inputs; i++)
+      known |= strcmp(o->input[j].name, p->info.inputs[i].name) == 0;
+    if (!known) return unknown("--input", "input", o->input[j].name, p, err);
   }
+  for (int j = 0; j < o->num_sets; j++) {
+    bool known = false;
+    for (size_t i = 0; i < p->info.num_scalars; i++)
+      known |= strcmp(o->set[j].name, p->info.scalar_names[i]) == 0;
+    if (!known) return unknown("--set", "scalar", o->set[j].name, p, err);
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status read_input(const luattn_input_info *info, const char *path, const cli_problem *p,
+                                array *out, luattn_error *err) {
+  char option[32 + LUATTN_NAME_SIZE];
+  snprintf(option, sizeof option, "--input: %s", info->name);
+  const file_rule rule = {option, path, (int)info->num_axes, "as the spec declares",
+                          dtype_of_input(info->dtype)};
+  TRY(read_tensor(&rule, false, out, err));
+  for (uint32_t j = 0; j < info->num_axes; j++) {
+    const int64_t have = out->shape[j], want = axis_size(p, info->axis[j]);
+    const bool any = info->axis[j] == LUATTN_AXIS_FREE && have > 0;
+    const bool broadcast = have == 1 && (info->axis[j] == LUATTN_AXIS_B || info->axis[j] == LUATTN_AXIS_H);
+    if (have == want || any || broadcast) continue;
+    return luattn_fail(err, LUATTN_INVALID,
+                       "%s: %s: axis %u has size %lld, expected %lld as the spec declares; cut or pad it",
+                       option, path, (unsigned)j, (long long)have,
+                       (long long)(info->axis[j] == LUATTN_AXIS_FREE ? 1 : want));
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t *seed, luattn_error *err) {
   for (size_t i = 0; i < p->info.num_inputs; i++) {
     const luattn_input_info *info = &p->info.inputs[i];
     const char *path = NULL;
@@ -170,8 +291,7 @@ static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t 
       if (strcmp(o->input[j].name, info->name) == 0) path = o->input[j].value;
     }
     if (path != NULL) {
-      cli_problem plain = {.heads_last = false};
-      TRY(read_tensor(path, &plain, (int)info->num_axes, dtype_of_input(info->dtype), &p->input[i], err));
+      TRY(read_input(info, path, p, &p->input[i], err));
       continue;
     }
     int64_t shape[4];
@@ -186,31 +306,41 @@ static luattn_status read_scalars(const cli_options *o, cli_problem *p, luattn_e
   for (int i = 0; i < o->num_sets; i++) {
     char *end;
     const double x = strtod(o->set[i].value, &end);
-    if (*end != 0 || end == o->set[i].value) {
-      return luattn_fail(err, LUATTN_INVALID, "--set: %s: '%s' is not a number", o->set[i].name, o->set[i].value);
+    if (*end != 0 || end == o->set[i].value || !isfinite(x)) {
+      return luattn_fail(err, LUATTN_INVALID, "--set: %s: '%s' is not a finite number; give --set %s=1.5",
+                         o->set[i].name, o->set[i].value, o->set[i].name);
     }
     p->scalar[p->num_scalars++] = (luattn_scalar){o->set[i].name, x};
   }
   return LUATTN_OK;
 }
 
-luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *p, luattn_error *err) {
+static luattn_status read_options(const cli_options *o, cli_problem *p, luattn_error *err) {
+  TRY(dtype_option(o, &p->dtype, err));
+  if (o->layout != NULL && strcmp(o->layout, "bhsd") != 0 && strcmp(o->layout, "bshd") != 0) {
+    return luattn_fail(err, LUATTN_INVALID, "--layout: '%s' is not a memory order; use bhsd or bshd",
+                       o->layout);
+  }
+  p->heads_last = o->layout != NULL && strcmp(o->layout, "bshd") == 0;
+  if (!(o->scale >= 0 && isfinite(o->scale))) {
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--scale: %g is not a positive number; leave it out for head_dim^-1/2", o->scale);
+  }
+  TRY(check_names(o, p, err));
+  TRY(read_scalars(o, p, err));
+  return shape_option(o, p, err);
+}
+
+luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *p,
+                           luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
   *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale};
   luattn_spec_get_info(spec, &p->info);
-  if (o->dtype != NULL && !dtype_parse(o->dtype, &p->dtype)) {
-    return luattn_fail(err, LUATTN_INVALID, "--dtype: '%s' is not f64, f32, bf16 or f16", o->dtype);
-  }
-  if (o->layout != NULL && strcmp(o->layout, "bhsd") != 0 && strcmp(o->layout, "bshd") != 0) {
-    return luattn_fail(err, LUATTN_INVALID, "--layout: '%s' is not bhsd or bshd", o->layout);
-  }
-  p->heads_last = o->layout != NULL && strcmp(o->layout, "bshd") == 0;
-  luattn_status status = parse_shape(o->shape != NULL ? o->shape : "1,2,2,256,256,64", p, err);
+  luattn_status status = read_options(o, p, err);
   if (status == LUATTN_OK) {
     status = o->q != NULL || o->k != NULL || o->v != NULL ? read_qkv(o, p, err) : random_qkv(p, &seed, err);
   }
   if (status == LUATTN_OK) status = read_inputs(o, p, &seed, err);
-  if (status == LUATTN_OK) status = read_scalars(o, p, err);
   if (status == LUATTN_OK && need_dout) status = read_gradients(o, p, &seed, err);
   if (status != LUATTN_OK) problem_free(p);
   return status;
@@ -222,10 +352,12 @@ void problem_free(cli_problem *p) {
   for (int i = 0; i < 12; i++) array_free(&p->input[i]);
 }
 
-/* --- results ---------------------------------------------------------------------------------------------------------- */
+/* --- results
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
-luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward, cli_result *r,
-                         luattn_error *err) {
+luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward,
+                         cli_result *r, luattn_error *err) {
   const int64_t rows[] = {p->batch, p->heads, p->q_len, p->dim_v};
   const int64_t saved[] = {(int64_t)p->info.num_saved, p->batch, p->heads, p->q_len};
   *r = (cli_result){0};
@@ -237,10 +369,12 @@ luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType re
     if (s == LUATTN_OK) s = array_new(&r->dk, storage, 4, p->k.shape, p->heads_last, err);
     if (s == LUATTN_OK) s = array_new(&r->dv, storage, 4, p->v.shape, p->heads_last, err);
     for (size_t i = 0; i < p->info.num_inputs && s == LUATTN_OK; i++) {
-      if (p->info.inputs[i].grad) s = array_new(&r->input_grad[i], real, p->input[i].t.ndim, p->input[i].shape, false, err);
+      if (p->info.inputs[i].grad)
+        s = array_new(&r->input_grad[i], real, p->input[i].t.ndim, p->input[i].shape, false, err);
     }
     const int64_t scalars[] = {(int64_t)p->info.num_scalars};
-    if (s == LUATTN_OK && p->info.num_scalars > 0) s = array_new(&r->scalar_grads, real, 1, scalars, false, err);
+    if (s == LUATTN_OK && p->info.num_scalars > 0)
+      s = array_new(&r->scalar_grads, real, 1, scalars, false, err);
   }
   if (s != LUATTN_OK) result_free(r);
   return s;
@@ -263,14 +397,21 @@ static const DLTensor *tensor(const array *a) {
 
 luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind) {
   for (size_t i = 0; i < p->info.num_inputs; i++) {
-    bind->inputs[i] = (luattn_input){p->info.inputs[i].name, tensor(&p->input[i]), backward ? tensor(&r->input_grad[i]) : NULL};
+    bind->inputs[i] = (luattn_input){p->info.inputs[i].name, tensor(&p->input[i]),
+                                     backward ? tensor(&r->input_grad[i]) : NULL};
   }
   luattn_args args = {
       .struct_size = sizeof args,
-      .q = tensor(&p->q), .k = tensor(&p->k), .v = tensor(&p->v),
-      .o = tensor(&r->o), .lse = tensor(&r->lse), .saved = tensor(&r->saved),
-      .inputs = bind->inputs, .num_inputs = p->info.num_inputs,
-      .scalars = p->scalar, .num_scalars = (size_t)p->num_scalars,
+      .q = tensor(&p->q),
+      .k = tensor(&p->k),
+      .v = tensor(&p->v),
+      .o = tensor(&r->o),
+      .lse = tensor(&r->lse),
+      .saved = tensor(&r->saved),
+      .inputs = bind->inputs,
+      .num_inputs = p->info.num_inputs,
+      .scalars = p->scalar,
+      .num_scalars = (size_t)p->num_scalars,
       .scale = p->scale,
   };
   if (backward) {

@@ -25,7 +25,8 @@ typedef struct backward {
 
 #define MAX_ROOTS (DERIVED_MAX_TERMS * 5)
 
-static luattn_status terms_open(const backward *w, const derived_terms *terms, term_program *out, luattn_error *err) {
+static luattn_status terms_open(const backward *w, const derived_terms *terms, term_program *out,
+                                luattn_error *err) {
   const cpu_problem *p = &w->p;
   ir_ref roots[MAX_ROOTS];
   int n = 0;
@@ -94,7 +95,8 @@ static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
     final[n++] = view_get(&w->lse, at);
     if (final[0] == -INFINITY) return false;
   }
-  for (int i = 0; i < derived->num_saved; i++) final[n++] = view_get(&w->saved, (int64_t[]){i, at[0], at[1], at[2]});
+  for (int i = 0; i < derived->num_saved; i++)
+    final[n++] = view_get(&w->saved, (int64_t[]){i, at[0], at[1], at[2]});
   for (int d = 0; d < p->dim_v; d++) {
     const int64_t element[] = {at[0], at[1], at[2], d};
     const double part = view_get(&w->dout, element) * view_get(&w->o, element);
@@ -123,7 +125,8 @@ static void backward_row(backward *w, int b, int h, int q, const unsigned char *
     if (class_of_tile[t] == 0) continue;
     const int count = scores_kept(&w->scores, &lanes, kv0, class_of_tile[t] == 1, score);
     for (int i = 0; i < count; i++) {
-      const double *v = p->v + cpu_at(p->heads_kv, p->kv_len, p->dim_v, b, h / p->group, (int)w->scores.kv_idx[i]);
+      const double *v =
+          p->v + cpu_at(p->heads_kv, p->kv_len, p->dim_v, b, h / p->group, (int)w->scores.kv_idx[i]);
       dp[i] = 0;
       for (int d = 0; d < p->dim_v; d++) dp[i] += dout[d] * v[d];
     }
@@ -162,36 +165,44 @@ static luattn_status backward_run(backward *w, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* A gradient through its input mod into the caller's tensor (which may be absent: the mod's own parameters still count). */
-static luattn_status finish_tensor(backward *w, const char *name, const DLTensor *source, const DLTensor *target, ir_ref mod,
-                                   const derived_mod *derivative, double *grad, int heads, int len, int dim,
-                                   luattn_error *err) {
+/* One gradient on its way out: through its input mod into the caller's tensor, which may be absent: the
+ * parameters of the mod still count. */
+typedef struct finish_rule {
+  view_rule rule;
+  const DLTensor *target;
+  const cpu_view *from;
+  ir_ref mod;
+  const derived_mod *derivative;
+  double *grad;
+} finish_rule;
+
+static luattn_status finish_tensor(backward *w, const finish_rule *f, luattn_error *err) {
   cpu_problem *p = &w->p;
-  cpu_view from, to = {0};
+  const int heads = (int)f->rule.shape[1], len = (int)f->rule.shape[2], dim = (int)f->rule.shape[3];
+  double *g = f->grad;
+  cpu_view to = {0};
   cpu_program dx = {0};
   term_program terms = {0};
-  TRY(view_open(name, source, 4, &from, err));
-  if (target != NULL && target->data != NULL) {
-    TRY(view_open_shaped(name, target, 4, (int64_t[]){p->batch, heads, len, dim}, &to, err));
+  if (f->target != NULL && f->target->data != NULL) TRY(view_open(&f->rule, f->target, &to, err));
+  if (f->mod != IR_NONE) {
+    TRY(program_open(p->a, p->g, &f->derivative->dx, 1, &dx, err));
+    TRY(terms_open(w, &f->derivative->terms, &terms, err));
   }
-  if (mod != IR_NONE) {
-    TRY(program_open(p->a, p->g, &derivative->dx, 1, &dx, err));
-    TRY(terms_open(w, &derivative->terms, &terms, err));
-  }
-  for (int at = 0; at < p->batch * heads * len; at++) {
-    const int b = at / len / heads, h = at / len % heads, i = at % len;
-    double *g = grad + (size_t)at * (size_t)dim;
+  for (int64_t row = 0, rows = (int64_t)p->batch * heads * len; row < rows; row++, g += dim) {
+    const int b = (int)(row / len / heads), h = (int)(row / len % heads), i = (int)(row % len);
     for (int d0 = 0; d0 < dim; d0 += IR_LANES) {
       const int count = dim - d0 < IR_LANES ? dim - d0 : IR_LANES;
       double x[IR_LANES], channel[IR_LANES], result[IR_LANES];
       memcpy(result, g + d0, (size_t)count * sizeof *g);
-      if (mod != IR_NONE) {
-        for (int d = 0; d < count; d++) x[d] = view_get(&from, (int64_t[]){b, h, i, d0 + d}), channel[d] = d0 + d;
+      if (f->mod != IR_NONE) {
+        for (int d = 0; d < count; d++)
+          x[d] = view_get(f->from, (int64_t[]){b, h, i, d0 + d}), channel[d] = d0 + d;
         cpu_lanes lanes = {.p = p, .b = b, .h = h, .pos0 = i, .d = channel, .x = x, .grad = g + d0};
         program_run(&dx, &lanes, count, (double *const[]){result});
         terms_add(w, &terms, &lanes, count);
       }
-      for (int d = 0; to.data != NULL && d < count; d++) view_set(&to, (int64_t[]){b, h, i, d0 + d}, result[d]);
+      for (int d = 0; to.data != NULL && d < count; d++)
+        view_set(&to, (int64_t[]){b, h, i, d0 + d}, result[d]);
     }
   }
   return LUATTN_OK;
@@ -212,7 +223,12 @@ static luattn_status write_parameters(backward *w, const luattn_args *args, luat
   }
   if (args->scalar_grads == NULL || args->scalar_grads->data == NULL) return LUATTN_OK;
   cpu_view to;
-  TRY(view_open_shaped("scalar_grads", args->scalar_grads, 1, (int64_t[]){t->num_scalars}, &to, err));
+  const view_rule rule = {.name = "scalar_grads",
+                          .axes = "number of scalars",
+                          .ndim = 1,
+                          .shape = {t->num_scalars},
+                          .is_output = true};
+  TRY(view_open(&rule, args->scalar_grads, &to, err));
   for (int64_t i = 0; i < t->num_scalars; i++) view_set(&to, &i, w->scalar_grad[i]);
   return LUATTN_OK;
 }
@@ -235,32 +251,39 @@ static luattn_status open_arrays(backward *w, luattn_error *err) {
   return ok ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
 }
 
-static luattn_status backward_open(backward *w, const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a,
-                                   luattn_error *err) {
+/* What forward left, and the gradients that come in. */
+static luattn_status open_rows(backward *w, const luattn_args *args, luattn_error *err) {
+  const cpu_problem *p = &w->p;
+  const luattn_spec *spec = p->spec;
+  view_rule o = {
+      .name = "o", .axes = CPU_O_AXES, .ndim = 4, .shape = {p->batch, p->heads, p->q_len, p->dim_v}};
+  view_rule lse = {.name = "lse", .axes = CPU_ROW_AXES, .ndim = 3, .shape = {p->batch, p->heads, p->q_len}};
+  const view_rule saved = {.name = "saved",
+                           .axes = CPU_SAVED_AXES,
+                           .ndim = 4,
+                           .shape = {spec->derived.num_saved, p->batch, p->heads, p->q_len}};
+  TRY(view_open(&o, args->o, &w->o, err));
+  o.name = "dout";
+  TRY(view_open(&o, args->dout, &w->dout, err));
+  if (spec->traced.online.lse >= 0) TRY(view_open(&lse, args->lse, &w->lse, err));
+  if (spec->derived.num_saved > 0) TRY(view_open(&saved, args->saved, &w->saved, err));
+  if (args->dlse == NULL || args->dlse->data == NULL) return LUATTN_OK;
+  if (spec->traced.online.lse < 0) return refuse_lse(spec, "dlse", err);
+  lse.name = "dlse";
+  return view_open(&lse, args->dlse, &w->dlse, err);
+}
+
+static luattn_status backward_open(backward *w, const luattn_spec *spec, const luattn_args *args,
+                                   luattn_dtype precision, arena *a, luattn_error *err) {
   const derived_spec *derived = &spec->derived;
   TRY(problem_open(spec, args, precision, a, &w->p, err));
-  TRY(problem_convert(&w->p, args, err));
   cpu_problem *p = &w->p;
-  const int64_t row_shape[] = {p->batch, p->heads, p->q_len, p->dim_v};
   TRY(scores_open(p, &w->scores, err));
   TRY(rows_open(w, err));
   TRY(program_open(a, p->g, (ir_ref[]){derived->prob, derived->ds}, 2, &w->element, err));
   TRY(terms_open(w, &derived->row_terms, &w->row_terms, err));
   TRY(terms_open(w, &derived->element_terms, &w->element_terms, err));
-  TRY(view_open_shaped("o", args->o, 4, row_shape, &w->o, err));
-  TRY(view_open_shaped("dout", args->dout, 4, row_shape, &w->dout, err));
-  if (spec->traced.online.lse >= 0) TRY(view_open_shaped("lse", args->lse, 3, row_shape, &w->lse, err));
-  if (derived->num_saved > 0) {
-    const int64_t shape[] = {derived->num_saved, p->batch, p->heads, p->q_len};
-    TRY(view_open_shaped("saved", args->saved, 4, shape, &w->saved, err));
-  }
-  if (args->dlse != NULL && args->dlse->data != NULL) {
-    if (spec->traced.online.lse < 0) {
-      return luattn_fail(err, LUATTN_INVALID, "dlse: online_func '%s' of spec '%s' has no lse; leave args.dlse NULL",
-                         spec->traced.online.name, spec->traced.name);
-    }
-    TRY(view_open_shaped("dlse", args->dlse, 3, row_shape, &w->dlse, err));
-  }
+  TRY(open_rows(w, args, err));
   return open_arrays(w, err);
 }
 
@@ -269,15 +292,38 @@ static luattn_status backward_finish(backward *w, const luattn_args *args, luatt
   const cpu_problem *p = &w->p;
   const traced_spec *t = &p->spec->traced;
   const derived_spec *d = &p->spec->derived;
-  const DLTensor *dq = w->noise ? NULL : args->dq, *dk = w->noise ? NULL : args->dk, *dv = w->noise ? NULL : args->dv;
-  TRY(finish_tensor(w, "dq", args->q, dq, t->query_mod, &d->query_mod, w->dq, p->heads, p->q_len, p->dim, err));
-  TRY(finish_tensor(w, "dk", args->k, dk, t->key_mod, &d->key_mod, w->dk, p->heads_kv, p->kv_len, p->dim, err));
-  TRY(finish_tensor(w, "dv", args->v, dv, t->value_mod, &d->value_mod, w->dv, p->heads_kv, p->kv_len, p->dim_v, err));
+  const finish_rule all[] = {
+      {{.name = "dq", .axes = CPU_Q_AXES, .shape = {p->batch, p->heads, p->q_len, p->dim}},
+       args->dq,
+       &p->q_given,
+       t->query_mod,
+       &d->query_mod,
+       w->dq},
+      {{.name = "dk", .axes = CPU_K_AXES, .shape = {p->batch, p->heads_kv, p->kv_len, p->dim}},
+       args->dk,
+       &p->k_given,
+       t->key_mod,
+       &d->key_mod,
+       w->dk},
+      {{.name = "dv", .axes = CPU_V_AXES, .shape = {p->batch, p->heads_kv, p->kv_len, p->dim_v}},
+       args->dv,
+       &p->v_given,
+       t->value_mod,
+       &d->value_mod,
+       w->dv},
+  };
+  for (int i = 0; i < 3; i++) {
+    finish_rule one = all[i];
+    one.rule.ndim = 4, one.rule.is_output = true;
+    if (w->noise) one.target = NULL;
+    TRY(finish_tensor(w, &one, err));
+  }
   for (int i = 0; w->noise && i < t->num_scalars; i++) w->scalar_grad[i] = sqrt(w->scalar_grad[i]);
   return write_parameters(w, args, err);
 }
 
-static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, bool noise, luattn_error *err) {
+static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, bool noise,
+                         luattn_error *err) {
   arena *a = arena_open(arena_allocator(spec->a));
   backward *w = a != NULL ? arena_new(a, sizeof *w) : NULL;
   luattn_status s = w != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
@@ -291,7 +337,8 @@ static luattn_status run(const luattn_spec *spec, const luattn_args *args, luatt
   return s;
 }
 
-luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, luattn_error *err) {
+luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
+                                     luattn_error *err) {
   return run(spec, args, precision, false, err);
 }
 

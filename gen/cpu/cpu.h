@@ -1,7 +1,8 @@
-/* cpu.h: the CPU path's view of one call: arguments converted to double, programs compiled, one lane environment.
+/* cpu.h: the CPU path's view of one call: arguments converted to double, programs compiled, one lane
+ * environment.
  *
- * forward.c and backward.c walk 64 x 64 tiles as a kernel would: empty tiles are skipped, full ones run without the mask.
- * Nothing of size q_len x kv_len is built.
+ * forward.c and backward.c walk 64 x 64 tiles as a kernel would: empty tiles are skipped, full ones run
+ * without the mask. Nothing of size q_len x kv_len is built.
  */
 #ifndef LUATTN_GEN_CPU_H
 #define LUATTN_GEN_CPU_H
@@ -16,7 +17,7 @@
 
 /* A DLTensor on the CPU, read and written as double. */
 typedef struct cpu_view {
-  char *data; /* NULL: absent */
+  char *data;     /* NULL: absent */
   int code, bits; /* DLPack dtype */
   int ndim;
   int64_t shape[4], stride[4]; /* in elements */
@@ -26,7 +27,20 @@ double view_get(const cpu_view *v, const int64_t *index);
 void view_set(const cpu_view *v, const int64_t *index, double x);
 /* x rounded to nearest even in a type, n times. */
 void round_all(luattn_dtype type, double *x, int n);
-luattn_status view_open(const char *name, const DLTensor *t, int ndim, cpu_view *out, luattn_error *err);
+
+typedef enum view_kind { VIEW_REAL, VIEW_INT, VIEW_BOOL } view_kind;
+
+/* What a tensor must be. */
+typedef struct view_rule {
+  const char *name, *axes; /* for messages: "k", "batch, heads_kv, kv_len, head_dim" */
+  int ndim;
+  int64_t shape[4]; /* -1: any size */
+  view_kind kind;
+  bool is_output;  /* elements must not share memory */
+  bool shape_only; /* its data does not matter */
+} view_rule;
+
+luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out, luattn_error *err);
 
 typedef struct cpu_problem {
   arena *a;
@@ -39,14 +53,18 @@ typedef struct cpu_problem {
   cpu_view input[12];
   cpu_view input_grad[12];
   mask_info mask;
-  ir_bounds *bounds;        /* scratch of the tile classifier */
-  double *q, *k, *v;        /* after the input mods, [batch][heads][len][dim] */
+  ir_bounds *bounds; /* scratch of the tile classifier */
+  cpu_view q_given, k_given, v_given;
+  double *q, *k, *v; /* after the input mods, [batch][heads][len][dim] */
 } cpu_problem;
 
-/* Sizes, inputs, scalars and the mask; problem_convert adds q, k and v, which a mask does not need. */
-luattn_status problem_convert(cpu_problem *p, const luattn_args *args, luattn_error *err);
-luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a, cpu_problem *out,
-                           luattn_error *err);
+/* The arguments, checked and converted. */
+luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a,
+                           cpu_problem *out, luattn_error *err);
+/* Only what the mask depends on: the lengths of q and k, scalars, and the inputs that it reads; others may be
+ * missing. */
+luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *out,
+                                luattn_error *err);
 
 /* What the lanes of one run see. A NULL array means the scalar beside it holds for all lanes. */
 typedef struct cpu_lanes {
@@ -59,25 +77,35 @@ typedef struct cpu_lanes {
   double pos0, delta, dlse, out;
 } cpu_lanes;
 
-
 /* A compiled program with its scratch. */
 typedef struct cpu_program {
   const ir_program *program; /* NULL: no roots */
   void *scratch;
 } cpu_program;
 
-luattn_status program_open(arena *a, const ir *g, const ir_ref *roots, int n, cpu_program *out, luattn_error *err);
+luattn_status program_open(arena *a, const ir *g, const ir_ref *roots, int n, cpu_program *out,
+                           luattn_error *err);
 void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *const *out);
 
 /* Replaces REAL roots by their magnitudes (magnitude.c). */
 luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *err);
 
-/* What rounding does to parameter gradients: writes sqrt(sum of squared magnitudes of the contributions) in place of each
- * gradient of an input or scalar; dq, dk and dv are left alone. Independent relative errors r of the contributions move a
- * gradient by about r times this, however much cancels in it. */
+/* What rounding does to parameter gradients: writes sqrt(sum of squared magnitudes of the contributions) in
+ * place of each gradient of an input or scalar; dq, dk and dv are left alone. Independent relative errors r
+ * of the contributions move a gradient by about r times this, however much cancels in it. */
 luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
-/* Class of the tile [q0, q0 + CPU_TILE) x [kv0, kv0 + CPU_TILE), cut at the lengths: 0 empty, 1 partial, 2 full. */
+#define CPU_Q_AXES "batch, heads, q_len, head_dim"
+#define CPU_K_AXES "batch, heads_kv, kv_len, head_dim"
+#define CPU_V_AXES "batch, heads_kv, kv_len, head_dim_v"
+#define CPU_ROW_AXES "batch, heads, q_len"
+#define CPU_O_AXES CPU_ROW_AXES ", head_dim_v"
+#define CPU_SAVED_AXES "num_saved, " CPU_ROW_AXES
+
+/* For a tensor `name` that is given though the online function has no lse. */
+luattn_status refuse_lse(const luattn_spec *spec, const char *name, luattn_error *err);
+
+/* Class of the tile [q0, q1] x [kv0, kv1], which lies inside the lengths: 0 empty, 1 partial, 2 full. */
 int problem_tile_class(cpu_problem *p, int b, int h, int q0, int q1, int kv0, int kv1);
 
 /* Index of element (b, h, i, 0) of a contiguous [batch][heads][len][dim] array. */

@@ -36,7 +36,8 @@ static luattn_status open_programs(forward *f, luattn_error *err) {
   return program_open(a, g, last, f->num_out, &f->finish, err);
 }
 
-/* One tile of a row: reductions over the kept scores, then probabilities in place, the new state, and the factor of O. */
+/* One tile of a row: reductions over the kept scores, then probabilities in place, the new state, and the
+ * factor of O. */
 static double online_step(const forward *f, cpu_lanes *lanes, int count, double *score, double *state) {
   double red[SPEC_MAX_RED] = {0}, x[IR_LANES], values[1 + SPEC_MAX_STATE], *out[1 + SPEC_MAX_STATE];
   lanes->red = red;
@@ -63,10 +64,12 @@ static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const doubl
   lanes->state = state;
   lanes->out = 1;
   if (any) program_run(&f->finish, lanes, 1, out);
-  for (int d = 0; d < dim_v; d++) view_set(&f->o, (int64_t[]){lanes->b, lanes->h, q, d}, any ? o[d] * values[0] : 0);
+  for (int d = 0; d < dim_v; d++)
+    view_set(&f->o, (int64_t[]){lanes->b, lanes->h, q, d}, any ? o[d] * values[0] : 0);
   int next = 1;
   if (f->p.spec->traced.online.lse >= 0) {
-    if (f->lse.data != NULL) view_set(&f->lse, (int64_t[]){lanes->b, lanes->h, q}, any ? values[next] : -INFINITY);
+    if (f->lse.data != NULL)
+      view_set(&f->lse, (int64_t[]){lanes->b, lanes->h, q}, any ? values[next] : -INFINITY);
     next++;
   }
   for (int i = 0; f->saved.data != NULL && next < f->num_out; i++, next++) {
@@ -93,7 +96,8 @@ static void forward_row(forward *f, int b, int h, int q, const unsigned char *cl
     round_all(p->precision, score, count);
     for (int d = 0; any && d < dim_v; d++) o[d] *= scale;
     for (int i = 0; i < count; i++) {
-      const double *v = p->v + cpu_at(p->heads_kv, p->kv_len, dim_v, b, h / p->group, (int)f->scores.kv_idx[i]);
+      const double *v =
+          p->v + cpu_at(p->heads_kv, p->kv_len, dim_v, b, h / p->group, (int)f->scores.kv_idx[i]);
       for (int d = 0; d < dim_v; d++) o[d] += score[i] * v[d];
     }
     any = true;
@@ -119,29 +123,38 @@ static luattn_status forward_run(forward *f, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static luattn_status forward_open(forward *f, const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a,
-                                  luattn_error *err) {
+static luattn_status forward_open(forward *f, const luattn_spec *spec, const luattn_args *args,
+                                  luattn_dtype precision, arena *a, luattn_error *err) {
   TRY(problem_open(spec, args, precision, a, &f->p, err));
-  TRY(problem_convert(&f->p, args, err));
   TRY(scores_open(&f->p, &f->scores, err));
   TRY(open_programs(f, err));
   const cpu_problem *p = &f->p;
-  TRY(view_open_shaped("o", args->o, 4, (int64_t[]){p->batch, p->heads, p->q_len, p->dim_v}, &f->o, err));
+  const view_rule o = {.name = "o",
+                       .axes = CPU_O_AXES,
+                       .ndim = 4,
+                       .shape = {p->batch, p->heads, p->q_len, p->dim_v},
+                       .is_output = true};
+  const view_rule lse = {.name = "lse",
+                         .axes = CPU_ROW_AXES,
+                         .ndim = 3,
+                         .shape = {p->batch, p->heads, p->q_len},
+                         .is_output = true};
+  const view_rule saved = {.name = "saved",
+                           .axes = CPU_SAVED_AXES,
+                           .ndim = 4,
+                           .shape = {spec->derived.num_saved, p->batch, p->heads, p->q_len},
+                           .is_output = true};
+  TRY(view_open(&o, args->o, &f->o, err));
   if (args->lse != NULL && args->lse->data != NULL) {
-    if (spec->traced.online.lse < 0) {
-      return luattn_fail(err, LUATTN_INVALID, "lse: online_func '%s' of spec '%s' has no lse; leave args.lse NULL",
-                         spec->traced.online.name, spec->traced.name);
-    }
-    TRY(view_open_shaped("lse", args->lse, 3, (int64_t[]){p->batch, p->heads, p->q_len}, &f->lse, err));
+    if (spec->traced.online.lse < 0) return refuse_lse(spec, "lse", err);
+    TRY(view_open(&lse, args->lse, &f->lse, err));
   }
-  if (args->saved != NULL && args->saved->data != NULL) {
-    const int64_t shape[] = {spec->derived.num_saved, p->batch, p->heads, p->q_len};
-    TRY(view_open_shaped("saved", args->saved, 4, shape, &f->saved, err));
-  }
-  return LUATTN_OK;
+  return args->saved != NULL && args->saved->data != NULL ? view_open(&saved, args->saved, &f->saved, err)
+                                                          : LUATTN_OK;
 }
 
-luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, luattn_error *err) {
+luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
+                                    luattn_error *err) {
   arena *a = arena_open(arena_allocator(spec->a));
   forward *f = a != NULL ? arena_new(a, sizeof *f) : NULL;
   luattn_status status = f != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");

@@ -1,21 +1,29 @@
-/* magnitude.c: how large the parts of an expression are before they cancel: |a| + |b| for a + b and a - b, and so on up. A
- * rounding error made in a part is small beside this, not beside the result. */
+/* magnitude.c: how large the parts of an expression are before they cancel: |a| + |b| for a + b and a - b,
+ * and so on up. A rounding error made in a part is small beside this, not beside the result. */
 #include "gen/cpu/cpu.h"
 
 static ir_ref magnitude(ir *g, ir_ref r, ir_ref *done) {
   if (done[r] != IR_NONE) return done[r];
   const ir_node n = *ir_get(g, r);
   ir_ref a[3] = {IR_NONE}, out;
-  const bool descends = n.type == IR_REAL && (n.op == IR_ADD || n.op == IR_SUB || n.op == IR_NEG || n.op == IR_MUL ||
-                                              n.op == IR_DIV || n.op == IR_FMA || n.op == IR_SELECT);
+  const bool descends =
+      n.type == IR_REAL && (n.op == IR_ADD || n.op == IR_SUB || n.op == IR_NEG || n.op == IR_MUL ||
+                            n.op == IR_DIV || n.op == IR_FMA || n.op == IR_SELECT);
   for (int i = n.op == IR_SELECT ? 1 : 0; descends && i < n.nargs; i++) a[i] = magnitude(g, n.arg[i], done);
-  if (!descends) out = ir_op1(g, IR_ABS, r);
-  else if (n.op == IR_ADD || n.op == IR_SUB) out = ir_op2(g, IR_ADD, a[0], a[1]);
-  else if (n.op == IR_NEG) out = a[0];
-  else if (n.op == IR_MUL) out = ir_op2(g, IR_MUL, a[0], a[1]);
-  else if (n.op == IR_DIV) out = ir_op2(g, IR_DIV, a[0], ir_op1(g, IR_ABS, n.arg[1]));
-  else if (n.op == IR_FMA) out = ir_op3(g, IR_FMA, a[0], a[1], a[2]);
-  else out = ir_op3(g, IR_SELECT, n.arg[0], a[1], a[2]);
+  if (!descends)
+    out = ir_op1(g, IR_ABS, r);
+  else if (n.op == IR_ADD || n.op == IR_SUB)
+    out = ir_op2(g, IR_ADD, a[0], a[1]);
+  else if (n.op == IR_NEG)
+    out = a[0];
+  else if (n.op == IR_MUL)
+    out = ir_op2(g, IR_MUL, a[0], a[1]);
+  else if (n.op == IR_DIV)
+    out = ir_op2(g, IR_DIV, a[0], ir_op1(g, IR_ABS, n.arg[1]));
+  else if (n.op == IR_FMA)
+    out = ir_op3(g, IR_FMA, a[0], a[1], a[2]);
+  else
+    out = ir_op3(g, IR_SELECT, n.arg[0], a[1], a[2]);
   return done[r] = out;
 }
 

@@ -1,39 +1,47 @@
 /* problem.c: luattn_args checked and converted for the CPU path. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "gen/cpu/cpu.h"
 
-static luattn_status need_dim(const char *name, int axis, int64_t got, int64_t want, const char *why, luattn_error *err) {
-  if (got == want) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "%s: axis %d has size %lld, expected %lld (%s)", name, axis, (long long)got,
-                     (long long)want, why);
+#define MAX_DIM 65536
+
+static luattn_status check_args(const luattn_args *args, luattn_error *err) {
+  if (args->struct_size >= sizeof *args) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "cpu: luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args)",
+                     args->struct_size, sizeof *args);
 }
 
-static luattn_status need_small(const char *name, int axis, int64_t got, int64_t least, int64_t most, luattn_error *err) {
-  if (got >= least && got <= most) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "%s: axis %d has size %lld; it must be %lld to %lld", name, axis, (long long)got,
-                     (long long)least, (long long)most);
+static luattn_status need_dim(const char *name, const char *axis, int64_t dim, luattn_error *err) {
+  if (dim >= 1 && dim <= MAX_DIM) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "cpu: %s: %s is %lld, expected 1 to %d", name, axis, (long long)dim,
+                     MAX_DIM);
 }
 
-static luattn_status read_shapes(const cpu_view *q, const cpu_view *k, const cpu_view *v, cpu_problem *p, luattn_error *err) {
-  const int64_t big = INT32_MAX;
-  TRY(need_small("q", 0, q->shape[0], 1, big, err));
-  TRY(need_small("q", 1, q->shape[1], 1, big, err));
-  TRY(need_small("q", 2, q->shape[2], 0, big, err));
-  TRY(need_small("q", 3, q->shape[3], 1, 65536, err));
-  TRY(need_small("k", 1, k->shape[1], 1, big, err));
-  TRY(need_small("k", 2, k->shape[2], 0, big, err));
-  TRY(need_small("v", 3, v->shape[3], 1, 65536, err));
-  TRY(need_dim("k", 0, k->shape[0], q->shape[0], "q's batch", err));
-  TRY(need_dim("k", 3, k->shape[3], q->shape[3], "q's head_dim", err));
-  TRY(need_dim("v", 0, v->shape[0], q->shape[0], "q's batch", err));
-  TRY(need_dim("v", 1, v->shape[1], k->shape[1], "k's heads", err));
-  TRY(need_dim("v", 2, v->shape[2], k->shape[2], "k's length", err));
-  p->batch = (int)q->shape[0], p->heads = (int)q->shape[1], p->q_len = (int)q->shape[2], p->dim = (int)q->shape[3];
-  p->heads_kv = (int)k->shape[1], p->kv_len = (int)k->shape[2], p->dim_v = (int)v->shape[3];
+static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_problem *p, luattn_error *err) {
+  cpu_view *q = &p->q_given, *k = &p->k_given;
+  const view_rule q_rule = {
+      .name = "q", .axes = CPU_Q_AXES, .ndim = 4, .shape = {-1, -1, -1, -1}, .shape_only = shape_only};
+  TRY(view_open(&q_rule, args->q, q, err));
+  TRY(need_dim("q", "head_dim", q->shape[3], err));
+  const view_rule k_rule = {.name = "k",
+                            .axes = CPU_K_AXES,
+                            .ndim = 4,
+                            .shape = {q->shape[0], -1, -1, q->shape[3]},
+                            .shape_only = shape_only};
+  TRY(view_open(&k_rule, args->k, k, err));
+  p->batch = (int)q->shape[0], p->heads = (int)q->shape[1], p->q_len = (int)q->shape[2],
+  p->dim = (int)q->shape[3];
+  p->heads_kv = (int)k->shape[1], p->kv_len = (int)k->shape[2];
+  if (p->heads < 1 || p->heads_kv < 1) {
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has no heads, expected at least 1",
+                       p->heads < 1 ? "q" : "k");
+  }
   if (p->heads % p->heads_kv != 0) {
-    return luattn_fail(err, LUATTN_INVALID, "k: %d kv heads do not divide q's %d heads; heads must be a multiple of heads_kv",
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cpu: k: its %d heads do not divide q's %d; heads must be a multiple of heads_kv",
                        p->heads_kv, p->heads);
   }
   p->group = p->heads / p->heads_kv;
@@ -42,12 +50,20 @@ static luattn_status read_shapes(const cpu_view *q, const cpu_view *k, const cpu
 
 static int64_t axis_size(const cpu_problem *p, int axis) {
   switch (axis) {
-    case LUATTN_AXIS_B: return p->batch;
-    case LUATTN_AXIS_H: return p->heads;
-    case LUATTN_AXIS_HKV: return p->heads_kv;
-    case LUATTN_AXIS_Q: return p->q_len;
-    case LUATTN_AXIS_KV: return p->kv_len;
-    default: return axis; /* fixed */
+    case LUATTN_AXIS_FREE:
+      return -1;
+    case LUATTN_AXIS_B:
+      return p->batch;
+    case LUATTN_AXIS_H:
+      return p->heads;
+    case LUATTN_AXIS_HKV:
+      return p->heads_kv;
+    case LUATTN_AXIS_Q:
+      return p->q_len;
+    case LUATTN_AXIS_KV:
+      return p->kv_len;
+    default:
+      return axis; /* fixed */
   }
 }
 
@@ -58,64 +74,112 @@ static const luattn_input *find_input(const luattn_args *args, const char *name)
   return NULL;
 }
 
-static luattn_status read_inputs(const traced_spec *t, const luattn_args *args, cpu_problem *p, luattn_error *err) {
-  for (int i = 0; i < t->num_inputs; i++) {
-    const luattn_input_info *info = &t->input[i];
-    const luattn_input *given = find_input(args, info->name);
-    if (given == NULL) {
-      return luattn_fail(err, LUATTN_INVALID, "input '%s': the spec '%s' reads it and it was not given; add it to args.inputs",
-                         info->name, t->name);
-    }
-    TRY(view_open(info->name, given->tensor, (int)info->num_axes, &p->input[i], err));
-    for (int j = 0; j < (int)info->num_axes; j++) {
-      const int64_t size = p->input[i].shape[j];
-      const bool broadcast = size == 1 && (info->axis[j] == LUATTN_AXIS_B || info->axis[j] == LUATTN_AXIS_H);
-      if (info->axis[j] == LUATTN_AXIS_FREE) TRY(need_small(info->name, j, size, 1, INT32_MAX, err));
-      else if (!broadcast) TRY(need_dim(info->name, j, size, axis_size(p, info->axis[j]), "as the spec declares", err));
-    }
-    if (given->grad == NULL || given->grad->data == NULL) continue;
-    if (!info->grad) {
-      return luattn_fail(err, LUATTN_INVALID, "input '%s': a gradient is asked for, but the spec does not mark it grad = true",
-                         info->name);
-    }
-    TRY(view_open(info->name, given->grad, (int)info->num_axes, &p->input_grad[i], err));
-    for (int j = 0; j < (int)info->num_axes; j++) {
-      TRY(need_dim(info->name, j, p->input_grad[i].shape[j], p->input[i].shape[j], "its gradient has the input's sizes", err));
+static luattn_status read_grad(const luattn_input_info *info, const luattn_input *given,
+                               const cpu_view *input, cpu_view *out, luattn_error *err) {
+  char label[LUATTN_NAME_SIZE + 32];
+  if (given->grad == NULL || given->grad->data == NULL) return LUATTN_OK;
+  if (!info->grad) {
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cpu: input '%s': its gradient is asked for, but the spec does not mark it; leave "
+                       "grad NULL, or write "
+                       "grad = true in the spec",
+                       info->name);
+  }
+  snprintf(label, sizeof label, "grad of input '%s'", info->name);
+  view_rule rule = {.name = label, .axes = "as the input", .ndim = input->ndim, .is_output = true};
+  memcpy(rule.shape, input->shape, sizeof rule.shape);
+  return view_open(&rule, given->grad, out, err);
+}
+
+static luattn_status read_input(const traced_spec *t, int i, const luattn_args *args, cpu_problem *p,
+                                luattn_error *err) {
+  const luattn_input_info *info = &t->input[i];
+  const luattn_input *given = find_input(args, info->name);
+  char label[LUATTN_NAME_SIZE + 16];
+  if (given == NULL) {
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cpu: input '%s': is missing, and the spec '%s' reads it; add it to args.inputs",
+                       info->name, t->name);
+  }
+  snprintf(label, sizeof label, "input '%s'", info->name);
+  view_rule rule = {.name = label, .axes = "axes as the spec declares", .ndim = (int)info->num_axes};
+  rule.kind = info->dtype == LUATTN_INPUT_I32    ? VIEW_INT
+              : info->dtype == LUATTN_INPUT_BOOL ? VIEW_BOOL
+                                                 : VIEW_REAL;
+  for (int j = 0; j < rule.ndim; j++) {
+    const bool broadcasts = info->axis[j] == LUATTN_AXIS_B || info->axis[j] == LUATTN_AXIS_H;
+    const DLTensor *tensor = given->tensor;
+    const bool is_one =
+        tensor != NULL && tensor->ndim == rule.ndim && tensor->shape != NULL && tensor->shape[j] == 1;
+    rule.shape[j] = broadcasts && is_one ? 1 : axis_size(p, info->axis[j]);
+  }
+  TRY(view_open(&rule, given->tensor, &p->input[i], err));
+  for (int j = 0; j < rule.ndim; j++) {
+    if (info->axis[j] == LUATTN_AXIS_FREE && p->input[i].shape[j] == 0) {
+      return luattn_fail(err, LUATTN_INVALID, "cpu: %s: axis %d is empty; a gather needs at least 1 element",
+                         label, j);
     }
   }
+  return read_grad(info, given, &p->input[i], &p->input_grad[i], err);
+}
+
+static luattn_status check_names(const traced_spec *t, const luattn_args *args, luattn_error *err) {
   for (size_t i = 0; i < args->num_inputs; i++) {
-    bool known = false;
-    for (int j = 0; j < t->num_inputs && !known; j++) known = strcmp(args->inputs[i].name, t->input[j].name) == 0;
+    bool known = args->inputs[i].name == NULL;
+    for (int j = 0; j < t->num_inputs && !known; j++)
+      known = strcmp(args->inputs[i].name, t->input[j].name) == 0;
     if (!known) {
-      return luattn_fail(err, LUATTN_INVALID, "input '%s': the spec '%s' declares no input of that name", args->inputs[i].name,
-                         t->name);
+      return luattn_fail(err, LUATTN_INVALID,
+                         "cpu: input '%s': the spec '%s' declares no input of that name; take it out",
+                         args->inputs[i].name, t->name);
     }
   }
   return LUATTN_OK;
 }
 
-static luattn_status read_scalars(const traced_spec *t, const luattn_args *args, cpu_problem *p, luattn_error *err) {
+static luattn_status read_scalars(const traced_spec *t, const luattn_args *args, cpu_problem *p,
+                                  luattn_error *err) {
   for (int i = 0; i < t->num_scalars; i++) p->scalar[i] = t->scalar_default[i];
   for (size_t i = 0; i < args->num_scalars; i++) {
+    const luattn_scalar *s = &args->scalars[i];
     int at = 0;
-    while (at < t->num_scalars && strcmp(args->scalars[i].name, t->scalar_name[at]) != 0) at++;
+    while (at < t->num_scalars && (s->name == NULL || strcmp(s->name, t->scalar_name[at]) != 0)) at++;
     if (at == t->num_scalars) {
-      return luattn_fail(err, LUATTN_INVALID, "scalar '%s': the spec '%s' declares no scalar of that name",
-                         args->scalars[i].name, t->name);
+      return luattn_fail(err, LUATTN_INVALID,
+                         "cpu: scalar '%s': the spec '%s' declares no scalar of that name; take it out",
+                         s->name != NULL ? s->name : "NULL", t->name);
     }
-    p->scalar[at] = args->scalars[i].value;
+    p->scalar[at] = s->value;
   }
   p->scale = args->scale != 0 ? args->scale : 1.0 / sqrt((double)p->dim);
   if (!(p->scale > 0) || !isfinite(p->scale)) {
-    return luattn_fail(err, LUATTN_INVALID, "scale: %g is not a positive finite number; 0 means head_dim^-1/2", p->scale);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cpu: scale: is %g, expected a positive number, or 0 for head_dim^-1/2", p->scale);
   }
   return LUATTN_OK;
 }
 
+luattn_status refuse_lse(const luattn_spec *spec, const char *name, luattn_error *err) {
+  return luattn_fail(err, LUATTN_INVALID,
+                     "cpu: %s: online_func '%s' of the spec '%s' has no lse; leave it NULL", name,
+                     spec->traced.online.name, spec->traced.name);
+}
+
+/* The graph is cloned before anything is built in it: the spec's own is shared by threads. */
+static luattn_status open_mask(const traced_spec *t, cpu_problem *p, luattn_error *err) {
+  traced_spec cloned = *t;
+  cloned.g = p->g = ir_clone(p->a, t->g);
+  if (p->g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  TRY(mask_analyse(p->a, &cloned, &p->mask, err));
+  p->bounds = arena_array(p->a, ir_count(p->g), sizeof *p->bounds);
+  return p->bounds != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+}
+
 /* One tensor to doubles, through its input mod. */
-static luattn_status convert(cpu_problem *p, const cpu_view *from, ir_ref mod, int heads, double **out, luattn_error *err) {
+static luattn_status convert(cpu_problem *p, const cpu_view *from, ir_ref mod, int heads, double **out,
+                             luattn_error *err) {
   const int len = (int)from->shape[2], dim = (int)from->shape[3];
-  double *to = arena_array(p->a, (size_t)p->batch * (size_t)heads * (size_t)len, (size_t)dim * sizeof *to + 1);
+  double *to = arena_array(p->a, (size_t)p->batch * (size_t)heads * (size_t)len, (size_t)dim * sizeof *to);
   cpu_program program;
   if (to == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   TRY(program_open(p->a, p->g, &mod, mod != IR_NONE, &program, err));
@@ -139,33 +203,52 @@ static luattn_status convert(cpu_problem *p, const cpu_view *from, ir_ref mod, i
   return LUATTN_OK;
 }
 
-luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a, cpu_problem *p,
-                           luattn_error *err) {
+luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a,
+                           cpu_problem *p, luattn_error *err) {
   const traced_spec *t = &spec->traced;
-  cpu_view q, k, v;
   *p = (cpu_problem){.a = a, .spec = spec, .precision = precision};
-  TRY(view_open("q", args->q, 4, &q, err));
-  TRY(view_open("k", args->k, 4, &k, err));
-  TRY(view_open("v", args->v, 4, &v, err));
-  TRY(read_shapes(&q, &k, &v, p, err));
-  TRY(read_inputs(t, args, p, err));
+  TRY(check_args(args, err));
+  TRY(open_qk(args, false, p, err));
+  const view_rule v_rule = {
+      .name = "v", .axes = CPU_V_AXES, .ndim = 4, .shape = {p->batch, p->heads_kv, p->kv_len, -1}};
+  TRY(view_open(&v_rule, args->v, &p->v_given, err));
+  TRY(need_dim("v", "head_dim_v", p->v_given.shape[3], err));
+  p->dim_v = (int)p->v_given.shape[3];
+  TRY(check_names(t, args, err));
+  for (int i = 0; i < t->num_inputs; i++) TRY(read_input(t, i, args, p, err));
   TRY(read_scalars(t, args, p, err));
-  p->g = ir_clone(a, t->g);
-  if (p->g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  traced_spec cloned = *t;
-  cloned.g = p->g;
-  TRY(mask_analyse(a, &cloned, &p->mask, err));
-  p->bounds = arena_array(a, ir_count(p->g), sizeof *p->bounds);
-  return p->bounds != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  TRY(open_mask(t, p, err));
+  TRY(convert(p, &p->q_given, t->query_mod, p->heads, &p->q, err));
+  TRY(convert(p, &p->k_given, t->key_mod, p->heads_kv, &p->k, err));
+  return convert(p, &p->v_given, t->value_mod, p->heads_kv, &p->v, err);
 }
 
-luattn_status problem_convert(cpu_problem *p, const luattn_args *args, luattn_error *err) {
-  const traced_spec *t = &p->spec->traced;
-  cpu_view q, k, v;
-  TRY(view_open("q", args->q, 4, &q, err));
-  TRY(view_open("k", args->k, 4, &k, err));
-  TRY(view_open("v", args->v, 4, &v, err));
-  TRY(convert(p, &q, t->query_mod, p->heads, &p->q, err));
-  TRY(convert(p, &k, t->key_mod, p->heads_kv, &p->k, err));
-  return convert(p, &v, t->value_mod, p->heads_kv, &p->v, err);
+/* Which inputs the expression under `root` loads. Arguments stand before their users. */
+static luattn_status find_loads(const cpu_problem *p, ir_ref root, bool *loads, luattn_error *err) {
+  bool *used = arena_array(p->a, ir_count(p->g), sizeof *used);
+  if (used == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  used[root] = true;
+  for (ir_ref r = root; r > IR_NONE; r--) {
+    const ir_node *n = ir_get(p->g, r);
+    for (int i = 0; used[r] && i < n->nargs; i++) used[n->arg[i]] = true;
+    if (used[r] && n->op == IR_LOAD) loads[n->imm.integer] = true;
+  }
+  return LUATTN_OK;
+}
+
+luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *p,
+                                luattn_error *err) {
+  const traced_spec *t = &spec->traced;
+  bool loads[12] = {false};
+  *p = (cpu_problem){.a = a, .spec = spec, .precision = LUATTN_F64};
+  TRY(check_args(args, err));
+  TRY(open_qk(args, true, p, err));
+  TRY(check_names(t, args, err));
+  TRY(read_scalars(t, args, p, err));
+  TRY(open_mask(t, p, err));
+  if (t->block_mask != IR_NONE) TRY(find_loads(p, t->block_mask, loads, err));
+  for (int i = 0; i < t->num_inputs; i++) {
+    if (loads[i]) TRY(read_input(t, i, args, p, err));
+  }
+  return LUATTN_OK;
 }

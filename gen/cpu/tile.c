@@ -25,7 +25,8 @@ int scores_kept(cpu_scores *s, cpu_lanes *lanes, int kv0, bool partial, double *
   }
   const double *q = p->q + cpu_at(p->heads, p->q_len, p->dim, lanes->b, lanes->h, (int)lanes->q_idx);
   for (int i = 0; i < count; i++) {
-    const double *k = p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)s->kv_idx[i]);
+    const double *k =
+        p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)s->kv_idx[i]);
     double dot = 0;
     for (int d = 0; d < p->dim; d++) dot += q[d] * k[d];
     score[i] = p->scale * dot;
@@ -48,16 +49,4 @@ void tile_row_classes(cpu_problem *p, int b, int h, int q0, int q1, unsigned cha
     const int kv1 = kv0 + CPU_TILE < p->kv_len ? kv0 + CPU_TILE - 1 : p->kv_len - 1;
     *out++ = (unsigned char)problem_tile_class(p, b, h, q0, q1, kv0, kv1);
   }
-}
-
-luattn_status view_open_shaped(const char *name, const DLTensor *t, int ndim, const int64_t *shape, cpu_view *out,
-                               luattn_error *err) {
-  TRY(view_open(name, t, ndim, out, err));
-  for (int i = 0; i < ndim; i++) {
-    if (out->shape[i] != shape[i]) {
-      return luattn_fail(err, LUATTN_INVALID, "%s: axis %d has size %lld, expected %lld", name, i, (long long)out->shape[i],
-                         (long long)shape[i]);
-    }
-  }
-  return LUATTN_OK;
 }

@@ -1,4 +1,5 @@
-/* tile.h: the scores of one row within one tile: dot products, mask, score_mod. Shared by forward and backward. */
+/* tile.h: the scores of one row within one tile: dot products, mask, score_mod. Shared by forward and
+ * backward. */
 #ifndef LUATTN_GEN_CPU_TILE_H
 #define LUATTN_GEN_CPU_TILE_H
 
@@ -12,15 +13,12 @@ typedef struct cpu_scores {
 
 luattn_status scores_open(const cpu_problem *p, cpu_scores *out, luattn_error *err);
 
-/* scale * dot of row (b, h, q_idx) of `lanes` with the kept columns of the tile at kv0; their number. Sets lanes->kv_idx.
- * `partial`: evaluate the mask. */
+/* scale * dot of row (b, h, q_idx) of `lanes` with the kept columns of the tile at kv0; their number. Sets
+ * lanes->kv_idx. `partial`: evaluate the mask. */
 int scores_kept(cpu_scores *s, cpu_lanes *lanes, int kv0, bool partial, double *score);
 void scores_mod(const cpu_scores *s, cpu_lanes *lanes, int count, double *score); /* score_mod, in place */
 
 /* Classes of the tiles of rows [q0, q1], one for each CPU_TILE columns. */
 void tile_row_classes(cpu_problem *p, int b, int h, int q0, int q1, unsigned char *out);
-
-luattn_status view_open_shaped(const char *name, const DLTensor *t, int ndim, const int64_t *shape, cpu_view *out,
-                               luattn_error *err);
 
 #endif

@@ -15,16 +15,26 @@ static ir_bounds box_variable(void *user, ir_var v, uint32_t index, ir_type type
   const tile_box *t = user;
   const cpu_problem *p = t->p;
   switch (v) {
-    case VAR_B: return exactly_int(t->b);
-    case VAR_H: return exactly_int(t->h);
-    case VAR_Q: return (ir_bounds){.integer = {t->q0, t->q1}};
-    case VAR_KV: return (ir_bounds){.integer = {t->kv0, t->kv1}};
-    case VAR_Q_LEN: return exactly_int(p->q_len);
-    case VAR_KV_LEN: return exactly_int(p->kv_len);
-    case VAR_HEADS: return exactly_int(p->heads);
-    case VAR_HEADS_KV: return exactly_int(p->heads_kv);
-    case VAR_SCALAR: return (ir_bounds){.real = {p->scalar[index], p->scalar[index]}};
-    default: break;
+    case VAR_B:
+      return exactly_int(t->b);
+    case VAR_H:
+      return exactly_int(t->h);
+    case VAR_Q:
+      return (ir_bounds){.integer = {t->q0, t->q1}};
+    case VAR_KV:
+      return (ir_bounds){.integer = {t->kv0, t->kv1}};
+    case VAR_Q_LEN:
+      return exactly_int(p->q_len);
+    case VAR_KV_LEN:
+      return exactly_int(p->kv_len);
+    case VAR_HEADS:
+      return exactly_int(p->heads);
+    case VAR_HEADS_KV:
+      return exactly_int(p->heads_kv);
+    case VAR_SCALAR:
+      return (ir_bounds){.real = {p->scalar[index], p->scalar[index]}};
+    default:
+      break;
   }
   if (type == IR_REAL) return (ir_bounds){.real = {-INFINITY, INFINITY}};
   if (type == IR_INT) return (ir_bounds){.integer = {INT64_MIN, INT64_MAX}};
@@ -33,7 +43,8 @@ static ir_bounds box_variable(void *user, ir_var v, uint32_t index, ir_type type
 
 static long long clamp_to(long long x, long long size) { return x < 0 ? 0 : x >= size ? size - 1 : x; }
 
-/* Scans the part of an input that the index box covers: the CPU can afford what a kernel reads from block minima. */
+/* Scans the part of an input that the index box covers: the CPU can afford what a kernel reads from block
+ * minima. */
 static ir_bounds box_load(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
   const tile_box *t = user;
   const cpu_view *view = &t->p->input[input];
@@ -67,22 +78,80 @@ int problem_tile_class(cpu_problem *p, int b, int h, int q0, int q1, int kv0, in
   return mask_tile_class(p->g, &p->mask, &env, p->bounds);
 }
 
-luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m, int tile_n,
-                                unsigned char *out, luattn_error *err) {
+luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
+                                int tile_n, unsigned char *out, luattn_error *err) {
   arena *a = arena_open(arena_allocator(spec->a));
   if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
   cpu_problem p;
-  luattn_status status = problem_open(spec, args, LUATTN_F64, a, &p, err);
-  if (status == LUATTN_OK && (tile_m < 1 || tile_n < 1 || b < 0 || b >= p.batch || h < 0 || h >= p.heads)) {
-    status = luattn_fail(err, LUATTN_INVALID, "mask: tile %dx%d of batch %d, head %d does not exist; batch is %d, heads %d", tile_m,
-                         tile_n, b, h, p.batch, p.heads);
+  luattn_status status = problem_open_mask(spec, args, a, &p, err);
+  if (status == LUATTN_OK && (tile_m < 1 || tile_n < 1)) {
+    status = luattn_fail(err, LUATTN_INVALID, "mask: tile: is %dx%d, expected sizes of at least 1", tile_m,
+                         tile_n);
   }
-  for (int q0 = 0; status == LUATTN_OK && q0 < p.q_len; q0 += tile_m) {
-    for (int kv0 = 0; kv0 < p.kv_len; kv0 += tile_n) {
-      const int q1 = q0 + tile_m < p.q_len ? q0 + tile_m - 1 : p.q_len - 1;
-      const int kv1 = kv0 + tile_n < p.kv_len ? kv0 + tile_n - 1 : p.kv_len - 1;
-      *out++ = (unsigned char)problem_tile_class(&p, b, h, q0, q1, kv0, kv1);
+  if (status == LUATTN_OK && (b < 0 || b >= p.batch || h < 0 || h >= p.heads)) {
+    status = luattn_fail(err, LUATTN_INVALID, "mask: batch %d, head %d: does not exist; there are %d and %d",
+                         b, h, p.batch, p.heads);
+  }
+  for (int64_t q0 = 0; status == LUATTN_OK && q0 < p.q_len; q0 += tile_m) {
+    for (int64_t kv0 = 0; kv0 < p.kv_len; kv0 += tile_n) {
+      const int64_t q1 = q0 + tile_m < p.q_len ? q0 + tile_m - 1 : p.q_len - 1;
+      const int64_t kv1 = kv0 + tile_n < p.kv_len ? kv0 + tile_n - 1 : p.kv_len - 1;
+      *out++ = (unsigned char)problem_tile_class(&p, b, h, (int)q0, (int)q1, (int)kv0, (int)kv1);
     }
+  }
+  arena_close(a);
+  return status;
+}
+
+/* The elements that a partial tile keeps, by the predicate. */
+static int64_t count_partial(const cpu_problem *p, const cpu_program *keep, int b, int h, int q0, int q1,
+                             int kv0, int kv1) {
+  double kv_idx[IR_LANES], kept[IR_LANES];
+  const int columns = kv1 - kv0 + 1;
+  int64_t count = 0;
+  for (int i = 0; i < columns; i++) kv_idx[i] = kv0 + i;
+  for (int q = q0; q <= q1; q++) {
+    cpu_lanes lanes = {.p = p, .b = b, .h = h, .q_idx = q, .kv_idx = kv_idx};
+    program_run(keep, &lanes, columns, (double *const[]){kept});
+    for (int i = 0; i < columns; i++) count += kept[i] != 0;
+  }
+  return count;
+}
+
+static int64_t count_head(cpu_problem *p, const cpu_program *keep, int b, int h) {
+  int64_t count = 0;
+  for (int q0 = 0; q0 < p->q_len; q0 += CPU_TILE) {
+    const int q1 = p->q_len - q0 > CPU_TILE ? q0 + CPU_TILE - 1 : p->q_len - 1;
+    for (int kv0 = 0; kv0 < p->kv_len; kv0 += CPU_TILE) {
+      const int kv1 = p->kv_len - kv0 > CPU_TILE ? kv0 + CPU_TILE - 1 : p->kv_len - 1;
+      const int class = problem_tile_class(p, b, h, q0, q1, kv0, kv1);
+      if (class == 2)
+        count += (int64_t)(q1 - q0 + 1) * (kv1 - kv0 + 1);
+      else if (class == 1)
+        count += count_partial(p, keep, b, h, q0, q1, kv0, kv1);
+    }
+  }
+  return count;
+}
+
+luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept,
+                                luattn_error *err) {
+  const ir_ref mask = spec->traced.block_mask;
+  arena *a = arena_open(arena_allocator(spec->a));
+  if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
+  cpu_problem p;
+  cpu_program keep;
+  luattn_status status = problem_open_mask(spec, args, a, &p, err);
+  if (status == LUATTN_OK) status = program_open(a, p.g, &mask, mask != IR_NONE, &keep, err);
+  if (status == LUATTN_OK) {
+    /* One head stands for all whose number the mask does not read. */
+    const bool by_batch = mask != IR_NONE && ir_uses(p.g, mask, VAR_B),
+               by_head = mask != IR_NONE && ir_uses(p.g, mask, VAR_H);
+    int64_t count = 0;
+    for (int b = 0; b < (by_batch ? p.batch : p.batch > 0); b++) {
+      for (int h = 0; h < (by_head ? p.heads : 1); h++) count += count_head(&p, &keep, b, h);
+    }
+    *kept = count * (by_batch ? 1 : p.batch) * (by_head ? 1 : p.heads);
   }
   arena_close(a);
   return status;

@@ -1,14 +1,21 @@
+/* view.c: tensors of any type and strides, read and written as double. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "gen/cpu/cpu.h"
 
+#define DLPACK_BOOL 6 /* kDLBool of DLPack 1.0; before, a byte of 0 or 1 stood for it */
+
 static double half_to_double(uint16_t h) {
   const int sign = h >> 15, exponent = (h >> 10) & 31, mantissa = h & 1023;
   double x;
-  if (exponent == 31) x = mantissa ? NAN : INFINITY;
-  else if (exponent == 0) x = ldexp(mantissa, -24);
-  else x = ldexp(mantissa + 1024, exponent - 25);
+  if (exponent == 31)
+    x = mantissa ? NAN : INFINITY;
+  else if (exponent == 0)
+    x = ldexp(mantissa, -24);
+  else
+    x = ldexp(mantissa + 1024, exponent - 25);
   return sign ? -x : x;
 }
 
@@ -30,12 +37,15 @@ static uint16_t double_to_half(double x) {
   if (exponent < -13) exponent = -13;
   const double units = nearbyint(ldexp(y, 11 - exponent)); /* in [0, 2048] */
   /* A carry into 2048, or out of the subnormals, is right because the encoding is monotone. */
-  const int code = exponent == -13 && units < 1024 ? (int)units : ((exponent + 14) << 10) + ((int)units - 1024);
+  const int code =
+      exponent == -13 && units < 1024 ? (int)units : ((exponent + 14) << 10) + ((int)units - 1024);
   return (uint16_t)(sign | (uint16_t)code);
 }
 
 static uint16_t double_to_bf16(double x) {
-  if (isnan(x)) return 0x7fc0u;
+  const uint16_t sign = signbit(x) ? 0x8000u : 0u;
+  if (isnan(x)) return (uint16_t)(sign | 0x7fc0u);
+  if (fabs(x) > FLT_MAX) return (uint16_t)(sign | 0x7f80u);
   const float f = (float)x;
   uint32_t bits;
   memcpy(&bits, &f, sizeof bits);
@@ -45,15 +55,17 @@ static uint16_t double_to_bf16(double x) {
     if (too_far) bits -= 1;
     bits |= 1;
   }
-  const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  return (uint16_t)((isinf(f) ? bits : rounded) >> 16);
+  return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 void round_all(luattn_dtype type, double *x, int n) {
   for (int i = 0; i < n && type != LUATTN_F64; i++) {
-    if (type == LUATTN_F32) x[i] = (double)(float)x[i];
-    else if (type == LUATTN_F16) x[i] = half_to_double(double_to_half(x[i]));
-    else x[i] = bf16_to_double(double_to_bf16(x[i]));
+    if (type == LUATTN_F32)
+      x[i] = (double)(float)x[i];
+    else if (type == LUATTN_F16)
+      x[i] = half_to_double(double_to_half(x[i]));
+    else
+      x[i] = bf16_to_double(double_to_bf16(x[i]));
   }
 }
 
@@ -74,7 +86,8 @@ double view_get(const cpu_view *v, const int64_t *index) {
       if (v->bits == 64) return memcpy(&f64, at, 8), f64;
       if (v->bits == 32) return memcpy(&f32, at, 4), (double)f32;
       return memcpy(&u16, at, 2), half_to_double(u16);
-    case kDLBfloat: return memcpy(&u16, at, 2), bf16_to_double(u16);
+    case kDLBfloat:
+      return memcpy(&u16, at, 2), bf16_to_double(u16);
     case kDLInt:
       return memcpy(&i32, at, 4), (double)i32;
     default: /* bool, as 8-bit unsigned */
@@ -98,30 +111,69 @@ void view_set(const cpu_view *v, const int64_t *index, double x) {
   }
 }
 
-static bool dtype_is_known(DLDataType t) {
+static bool is_of_kind(DLDataType t, view_kind kind) {
   if (t.lanes != 1) return false;
-  if (t.code == kDLFloat) return t.bits == 64 || t.bits == 32 || t.bits == 16;
+  if (kind == VIEW_INT) return t.code == kDLInt && t.bits == 32;
+  if (kind == VIEW_BOOL) return (t.code == kDLUInt || t.code == DLPACK_BOOL) && t.bits == 8;
   if (t.code == kDLBfloat) return t.bits == 16;
-  if (t.code == kDLInt) return t.bits == 32;
-  return t.bits == 8; /* bool is stored as 8 bits, whatever code a DLPack version gives it */
+  return t.code == kDLFloat && (t.bits == 64 || t.bits == 32 || t.bits == 16);
 }
 
-luattn_status view_open(const char *name, const DLTensor *t, int ndim, cpu_view *out, luattn_error *err) {
-  if (t == NULL || t->data == NULL) return luattn_fail(err, LUATTN_INVALID, "%s: tensor is missing", name);
+static luattn_status check_data(const view_rule *rule, const DLTensor *t, luattn_error *err) {
+  static const char *const wanted[] = {
+      [VIEW_REAL] = "float64, float32, bfloat16 or float16", [VIEW_INT] = "int32", [VIEW_BOOL] = "bool"};
+  if (!is_of_kind(t->dtype, rule->kind)) {
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cpu: %s: has DLPack dtype (code %d, %d bits, %d lanes), expected %s; convert it",
+                       rule->name, t->dtype.code, t->dtype.bits, t->dtype.lanes, wanted[rule->kind]);
+  }
+  for (int i = 0; i < rule->ndim; i++) {
+    if (t->shape[i] == 0) return LUATTN_OK; /* nothing is read or written */
+  }
+  if (t->data == NULL)
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: its data pointer is NULL; give it memory", rule->name);
   if (t->device.device_type != kDLCPU) {
-    return luattn_fail(err, LUATTN_INVALID, "%s: tensor is on device type %d; the CPU path needs it on the CPU", name,
-                       (int)t->device.device_type);
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "cpu: %s: is on DLPack device type %d, expected %d (CPU); luattn_copy_to_host copies from a GPU",
+        rule->name, (int)t->device.device_type, (int)kDLCPU);
   }
-  if (t->ndim != ndim) {
-    return luattn_fail(err, LUATTN_INVALID, "%s: tensor has %d dimensions, expected %d", name, t->ndim, ndim);
+  for (int i = 0; rule->is_output && t->strides != NULL && i < rule->ndim; i++) {
+    if (t->strides[i] == 0 && t->shape[i] > 1) {
+      return luattn_fail(err, LUATTN_INVALID,
+                         "cpu: %s: axis %d has stride 0 over %lld elements; give each element of an output "
+                         "memory of its own",
+                         rule->name, i, (long long)t->shape[i]);
+    }
   }
-  if (!dtype_is_known(t->dtype)) {
-    return luattn_fail(err, LUATTN_INVALID, "%s: dtype (code %d, %d bits) is not one of f64, f32, f16, bf16, i32, bool", name,
-                       t->dtype.code, t->dtype.bits);
+  return LUATTN_OK;
+}
+
+luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out, luattn_error *err) {
+  if (t == NULL)
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: is missing; give a tensor [%s]", rule->name,
+                       rule->axes);
+  if (t->ndim != rule->ndim || (t->shape == NULL && t->ndim > 0)) {
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has %d axes%s, expected %d: [%s]", rule->name, t->ndim,
+                       t->ndim == rule->ndim ? " and no shape" : "", rule->ndim, rule->axes);
   }
-  *out = (cpu_view){.data = (char *)t->data + t->byte_offset, .code = t->dtype.code, .bits = t->dtype.bits, .ndim = ndim};
+  for (int i = 0; i < rule->ndim; i++) {
+    if (rule->shape[i] >= 0 && t->shape[i] != rule->shape[i]) {
+      return luattn_fail(err, LUATTN_INVALID,
+                         "cpu: %s: axis %d of [%s] has size %lld, expected %lld; tensors must agree",
+                         rule->name, i, rule->axes, (long long)t->shape[i], (long long)rule->shape[i]);
+    }
+    if (t->shape[i] < 0 || t->shape[i] > INT32_MAX) {
+      return luattn_fail(err, LUATTN_INVALID, "cpu: %s: axis %d of [%s] has size %lld, expected 0 to %d",
+                         rule->name, i, rule->axes, (long long)t->shape[i], INT32_MAX);
+    }
+  }
+  if (!rule->shape_only) TRY(check_data(rule, t, err));
+  *out =
+      (cpu_view){.data = (char *)t->data, .code = t->dtype.code, .bits = t->dtype.bits, .ndim = rule->ndim};
+  if (out->data != NULL) out->data += t->byte_offset;
   int64_t stride = 1;
-  for (int i = ndim - 1; i >= 0; i--) {
+  for (int i = rule->ndim - 1; i >= 0; i--) {
     out->shape[i] = t->shape[i];
     out->stride[i] = t->strides != NULL ? t->strides[i] : stride;
     stride *= t->shape[i];

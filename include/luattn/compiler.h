@@ -83,9 +83,13 @@ LUATTN_API luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const l
                                                 luattn_error *err);
 
 /* Classes of the tiles of one (b, h): out[i * ceil(kv_len / tile_n) + j] = 0 empty, 1 partial, 2 full. args gives lengths (q, k)
- * and the inputs that the mask reads (on the CPU). */
+ * and the inputs that the mask reads (on the CPU); the data of q and k do not matter. */
 LUATTN_API luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
                                            int tile_n, unsigned char *out, luattn_error *err);
+
+/* How many of the batch * heads * q_len * kv_len scores the mask keeps, exactly: full tiles by their size, partial ones by
+ * evaluating the mask. args as above. */
+LUATTN_API luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept, luattn_error *err);
 
 /* Tuning questions. The plan's tiles for these lengths, and the bytes that a pass needs. */
 typedef struct luattn_memory_estimate { size_t input, internal, output, total; } luattn_memory_estimate;
