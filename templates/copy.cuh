@@ -1,15 +1,34 @@
 // copy.cuh: tiles between global and shared memory, 16 bytes a thread and step.
 //
-// A tensor's base pointer and its strides are multiples of 8 elements (the runtime refuses others for the sm80 family), so
-// every chunk is one aligned access. Rows beyond the tensor's length and columns between Dim and the tile's padded width
-// become zeros and are never read from global memory: what lies there may be NaN, and 0 * NaN is NaN.
+// A tensor's base pointer and its strides are multiples of 8 elements (the runtime refuses others for the
+// sm80 family), so every chunk is one aligned access. Rows beyond the tensor's length and columns between Dim
+// and the tile's padded width become zeros and are never read from global memory: what lies there may be NaN,
+// and 0 * NaN is NaN.
 #pragma once
 #include "mma.cuh"
 
 LUATTN_FN constexpr int padded_dim(int dim) { return (dim + 15) / 16 * 16; }
 
+// The thread's number, its lane and a value, each in a way that the compiler cannot see through: what is
+// derived from one of them is worked out anew each time, and takes no register in between.
+LUATTN_FN int thread_anew() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+LUATTN_FN int lane_anew() {
+  int x;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(x));
+  return x;
+}
+LUATTN_FN int anew(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // One head of a tensor: rows `seq` elements apart.
-template <class Elem> struct HeadRows {
+template <class Elem>
+struct HeadRows {
   const Elem *data;
   i64 seq;
 };
@@ -20,15 +39,17 @@ LUATTN_FN constexpr int power_above(int x) {
   return y;
 }
 
-// Copies rows row0 .. row0 + Rows - 1 of `src` to a SharedTile<padded_dim(Dim)> at `tile`, asynchronously; the caller
-// commits the group. Ragged: rows from `len` on become zeros; otherwise the caller knows that row0 + Rows <= len.
-// A thread keeps to one chunk column and walks down the rows with one pointer, even where that leaves threads without a
-// column: an address for each chunk costs the registers that the accumulators need, and a division for each costs time.
+// Copies rows row0 .. row0 + Rows - 1 of `src` to a SharedTile<padded_dim(Dim)> at `tile`, asynchronously;
+// the caller commits the group. Ragged: rows from `len` on become zeros; otherwise the caller knows that row0
+// + Rows <= len. A thread keeps to one chunk column and walks down the rows with one pointer, even where that
+// leaves threads without a column: an address for each chunk costs the registers that the accumulators need,
+// and a division for each costs time.
 template <bool Ragged, int Rows, int Dim, int Threads, class Elem>
 LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, int len, int thread) {
   static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
   using Tile = SharedTile<padded_dim(Dim)>;
-  constexpr int width = power_above(Tile::chunks), pass = Threads / width; // threads of a row, rows of a pass
+  constexpr int width = power_above(Tile::chunks),
+                pass = Threads / width;  // threads of a row, rows of a pass
   static_assert(Threads % width == 0);
   const int first = thread / width, chunk = thread % width;
   if (width > Tile::chunks && chunk >= Tile::chunks) return;
@@ -51,19 +72,21 @@ LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, in
 
 // Writes a warp's C fragments (16 rows x Cols) times one factor per row half to a shared tile at row0.
 template <class Elem, int Cols>
-LUATTN_FN void store_fragments(u32 tile, int row0, const float (&c)[Cols / 8][4], float top, float bottom, int lane) {
+LUATTN_FN void store_fragments(u32 tile, int row0, const float (&c)[Cols / 8][4], float top, float bottom,
+                               int lane) {
   using Tile = SharedTile<Cols>;
   const u32 row = u32(row0 + lane / 4);
 #pragma unroll
   for (int j = 0; j < Cols / 8; ++j) {
     const u32 within = u32(lane % 4) * 4;
     store_shared(tile + Tile::offset(row, u32(j)) + within, pack<Elem>(c[j][0] * top, c[j][1] * top));
-    store_shared(tile + Tile::offset(row + 8, u32(j)) + within, pack<Elem>(c[j][2] * bottom, c[j][3] * bottom));
+    store_shared(tile + Tile::offset(row + 8, u32(j)) + within,
+                 pack<Elem>(c[j][2] * bottom, c[j][3] * bottom));
   }
 }
 
-// Rows row0 .. row0 + Rows - 1 of a shared tile to `dst` (whose row 0 is the tile's row 0), as far as `len` rows exist, by
-// `Threads` threads that number themselves `thread`.
+// Rows row0 .. row0 + Rows - 1 of a shared tile to `dst` (whose row 0 is the tile's row 0), as far as `len`
+// rows exist, by `Threads` threads that number themselves `thread`.
 template <int Rows, int Dim, int Threads, class Elem>
 LUATTN_FN void store_tile(Elem *dst, i64 seq, u32 tile, int row0, int len, int thread) {
   using Tile = SharedTile<padded_dim(Dim)>;
@@ -73,6 +96,8 @@ LUATTN_FN void store_tile(Elem *dst, i64 seq, u32 tile, int row0, int len, int t
     const int index = thread + i * Threads;
     if (total % Threads != 0 && index >= total) break;
     const int row = row0 + index / chunks, chunk = index % chunks;
-    if (row < len) *reinterpret_cast<uint4 *>(dst + i64(row) * seq + chunk * 8) = load_shared_16(tile + Tile::offset(u32(row), u32(chunk)));
+    if (row < len)
+      *reinterpret_cast<uint4 *>(dst + i64(row) * seq + chunk * 8) =
+          load_shared_16(tile + Tile::offset(u32(row), u32(chunk)));
   }
 }

@@ -2,11 +2,8 @@
 #include "entries_fwd.cuh"
 #include "fwd_sm80.cuh"
 
-#ifndef MIN_BLOCKS
-#define MIN_BLOCKS (ForwardSm80<Spec, Config>::blocks)
-#endif
-extern "C" __global__ void __launch_bounds__(Config::threads, MIN_BLOCKS)
-luattn_fwd(const __grid_constant__ LuattnParams p) {
+extern "C" __global__ void __launch_bounds__(Config::threads, ForwardSm80<Spec, Config>::blocks)
+    luattn_fwd(const __grid_constant__ LuattnParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
   fwd_sm80<Spec, Config>(p, shared);
 }

@@ -1,47 +1,45 @@
-// fwd_sm80.cuh: the forward kernel of the sm80 family: f16 or bf16, mma.sync with f32 accumulation, any GPU from sm_80 on.
+// fwd_sm80.cuh: the forward kernel of the sm80 family: f16 or bf16, mma.sync with f32 accumulation, any GPU
+// from sm_80 on.
 //
-// Grid (ceil(q_len / tile_m), heads, batch). A block takes tile_m queries of one head and walks the kv tiles that the mask
-// leaves. Each warp owns 16 or 32 whole rows, so that a row's statistics never leave its four threads:
+// Grid (ceil(q_len / tile_m), heads, batch). A block takes tile_m queries of one head and walks the kv tiles
+// that the mask leaves. Each warp owns 16 or 32 whole rows, so that a row's statistics never leave its four
+// threads:
 //   load     Q once, then K and V tile by tile with cp.async, one tile ahead of the work
 //   compute  S = Q K^T; S becomes probabilities in registers, which are the A operand of O += P V
 //   finish   O times the rows' factors, through shared memory, as 16-byte stores
 //
-// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; they are padded with zeros to multiples of 16 in
-//   shared memory. threads a multiple of 32; tile_m = 16 or 32 times the warps; tile_n a multiple of 16; stages 1 or 2.
-//   stages 2 loads the next K and V tile while a tile is worked on (one barrier a tile); stages 1 loads V under Q K^T and the
-//   next K under P V (two barriers, half the memory).
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; they are padded with zeros to
+// multiples of 16 in
+//   shared memory. threads a multiple of 32; tile_m = 16 or 32 times the warps; tile_n a multiple of 16;
+//   stages 1 or 2. stages 2 loads the next K and V tile while a tile is worked on (one barrier a tile);
+//   stages 1 loads V under Q K^T and the next K under P V (two barriers, half the memory).
 // Dynamic shared memory in bytes, with D and Dv padded to 16:
 //   max(2 * tile_m * D + stages * 2 * tile_n * (D + Dv), 2 * tile_m * Dv)
-// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes): the runtime refuses others.
+// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes): the runtime refuses
+// others.
 //
-// Good tiles, by the larger of the padded head dims and the shared memory a block may have. The accumulators of a warp with 32
-// rows take Dv + tile_n registers, which is why the wide heads have 16 rows a warp.
+// Good tiles, by the larger of the padded head dims and the shared memory a block may have. A warp with 32
+// rows holds Dv + tile_n accumulators a thread, which is why the wide heads have 16 rows a warp.
 //   head dim   227 KB (9.0, 10.0)        163 KB (8.0, 8.7)         99 KB (8.6, 8.9, 12.0)
-//   <=  64     128 x 64, 128 thr, 2 st   the same                  the same
+//   <=  32     128 x 64, 128 thr, 2 st   the same                  the same
+//   <=  64     128 x 96, 128 thr, 2 st   the same                  128 x 64, 128 thr, 2 st
 //   <=  96     128 x 64, 128 thr, 2 st   the same                  128 x 64, 128 thr, 1 st
 //   <= 128     128 x 64, 128 thr, 2 st   128 x 64, 128 thr, 1 st   128 x 32, 128 thr, 1 st
-//   <= 192     128 x 64, 256 thr, 2 st   128 x 64, 256 thr, 1 st   64 x 64, 128 thr, 1 st
+//   <= 192     128 x 64, 256 thr, 2 st   64 x 64, 128 thr, 1 st    64 x 64, 128 thr, 1 st
 //   <= 256     128 x 64, 256 thr, 2 st   128 x 64, 256 thr, 1 st   64 x 64, 128 thr, 1 st
 #pragma once
 #include "copy.cuh"
 #include "rows.cuh"
 #include "tiles.cuh"
 
-#ifndef AHEAD
-#define AHEAD 2
-#endif
-#ifndef FENCE
-#define FENCE 0
-#endif
-#ifndef OPAQUE
-#define OPAQUE 1
-#endif
-
-// Which queries a block takes. Blocks start in the order of their linear index, so neighbours in it are the heads of one
-// group, and within a group the last queries come first: under a causal mask they are the longest, and a long block that
-// starts last would leave the other multiprocessors idle. A group has enough blocks to hide its own longest one (a few for
-// each multiprocessor) and no more, because the K and V of its heads share the L2 cache.
-struct BlockSite { int q_tile, h, b; };
+// Which queries a block takes. Blocks start in the order of their linear index, so neighbours in it are the
+// heads of one group, and within a group the last queries come first: under a causal mask they are the
+// longest, and a long block that starts last would leave the other multiprocessors idle. A group has enough
+// blocks to hide its own longest one (a few for each multiprocessor) and no more, because the K and V of its
+// heads share the L2 cache.
+struct BlockSite {
+  int q_tile, h, b;
+};
 
 LUATTN_FN BlockSite block_site(const LuattnParams &p) {
   constexpr int blocks_of_group = 640;
@@ -50,42 +48,51 @@ LUATTN_FN BlockSite block_site(const LuattnParams &p) {
   const int groups = max_of(heads / least, 1), group = ceil_div(heads / p.group, groups) * p.group;
   const int index = int(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
   const int first = index / (group * q_tiles) * group, within = index - first * q_tiles;
-  const int size = min_of(group, heads - first); // the last group may be smaller
+  const int size = min_of(group, heads - first);  // the last group may be smaller
   const int head = first + within % size;
   return {q_tiles - 1 - within / size, head % p.heads, head / p.heads};
 }
 
-template <class Spec, class Config> struct ForwardSm80 {
+template <class Spec, class Config>
+struct ForwardSm80 {
   using Elem = typename Config::Elem;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
-  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2, "f16 or bf16, accumulated in f32");
+  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2,
+                "f16 or bf16, accumulated in f32");
 
-  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, threads = Config::threads, stages = Config::stages;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, threads = Config::threads,
+                       stages = Config::stages;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int warp_rows = tile_m / (threads / 32);
-  static constexpr int m_tiles = warp_rows / 16, n_tiles = tile_n / 8, v_tiles = dim_v / 8; // fragments of a warp
-  static constexpr int rows = 2 * m_tiles, cols = tile_n / 4;                               // scores of a thread
-  static_assert(threads % 32 == 0 && tile_m == warp_rows * (threads / 32) && (warp_rows == 16 || warp_rows == 32));
+  static constexpr int m_tiles = warp_rows / 16, n_tiles = tile_n / 8,
+                       v_tiles = dim_v / 8;                    // fragments of a warp
+  static constexpr int rows = 2 * m_tiles, cols = tile_n / 4;  // scores of a thread
+  static_assert(threads % 32 == 0 && tile_m == warp_rows * (threads / 32) &&
+                (warp_rows == 16 || warp_rows == 32));
   static_assert(tile_n % 16 == 0 && (stages == 1 || stages == 2) && dim <= 256 && dim_v <= 256);
 
   // Registers: Q stays in them where it leaves enough for addresses and temporaries.
   static constexpr int accumulators = m_tiles * (n_tiles + v_tiles) * 4, q_registers = m_tiles * dim / 4;
   static constexpr bool q_in_registers = accumulators + q_registers <= 176;
+  static constexpr bool copies_anew = accumulators >= 160, masks_anew = accumulators < 192;  // see load
   static constexpr int wanted_registers = accumulators + (q_in_registers ? q_registers : 0) + 56;
   static constexpr int fitting_blocks = 65536 / (threads * wanted_registers);
-  static constexpr int blocks = fitting_blocks < 1 ? 1 : fitting_blocks > 4 ? 4 : fitting_blocks; // a multiprocessor
+  static constexpr int blocks = fitting_blocks < 1   ? 1
+                                : fitting_blocks > 4 ? 4
+                                                     : fitting_blocks;  // a multiprocessor
 
   using QTile = SharedTile<dim>;
   using VTile = SharedTile<dim_v>;
-  static constexpr int q_bytes = QTile::bytes(tile_m), k_bytes = QTile::bytes(tile_n), v_bytes = VTile::bytes(tile_n);
+  static constexpr int q_bytes = QTile::bytes(tile_m), k_bytes = QTile::bytes(tile_n),
+                       v_bytes = VTile::bytes(tile_n);
 
   const LuattnParams &p;
   const Site site;
-  const int q_tile, lane, warp_row;        // the warp's first row in the tile
+  const int q_tile, lane, warp_row;  // the warp's first row in the tile
   const u32 q_shared, k_shared, v_shared;
-  const HeadRows<Elem> k, v;
+  const int kv_head;
   Head head;
   Row row[rows];
   OnlineRows<Spec, rows, cols, 4> online;
@@ -93,15 +100,20 @@ template <class Spec, class Config> struct ForwardSm80 {
   u32 q_frag[q_in_registers ? dim / 16 : 1][m_tiles][4];
 
   __device__ __forceinline__ ForwardSm80(const LuattnParams &params, u32 shared, const BlockSite &block)
-      : p(params), site{block.b, block.h, params.q_len, params.kv_len}, q_tile(block.q_tile), lane(int(threadIdx.x) % 32),
-        warp_row(int(threadIdx.x) / 32 * warp_rows), q_shared(shared), k_shared(shared + q_bytes),
-        v_shared(k_shared + stages * k_bytes), k(head_of(params.k, block.h / params.group)),
-        v(head_of(params.v, block.h / params.group)) {}
+      : p(params),
+        site{block.b, block.h, params.q_len, params.kv_len},
+        q_tile(block.q_tile),
+        lane(int(threadIdx.x) % 32),
+        warp_row(int(threadIdx.x) / 32 * warp_rows),
+        q_shared(shared),
+        k_shared(shared + q_bytes),
+        v_shared(k_shared + stages * k_bytes),
+        kv_head(block.h / params.group) {}
 
   __device__ __forceinline__ void begin() {
     head = Spec::head(p, site);
 #pragma unroll
-    for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
+    for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r, lane));
     online.init(p, site, head, row);
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m)
@@ -114,36 +126,46 @@ template <class Spec, class Config> struct ForwardSm80 {
   __device__ __forceinline__ HeadRows<Elem> head_of(const LuattnTensor &t, int h) const {
     return {static_cast<const Elem *>(t.data) + site.b * t.batch + h * t.head, t.seq};
   }
-  // The query of this thread's row r, and the nearest one that exists.
-  __device__ __forceinline__ int position(int r) const { return q_tile * tile_m + warp_row + r / 2 * 16 + r % 2 * 8 + lane / 4; }
-  __device__ __forceinline__ int query(int r) const { return min_of(position(r), site.q_len - 1); }
-  __device__ __forceinline__ bool ragged(Tile tile) const { return tile.index * tile_n + tile_n > site.kv_len; }
+  // The query of row r of a lane's thread, and the nearest one that exists.
+  __device__ __forceinline__ int position(int r, int lane) const {
+    return q_tile * tile_m + warp_row + r / 2 * 16 + r % 2 * 8 + lane / 4;
+  }
+  __device__ __forceinline__ int query(int r, int lane) const {
+    return min_of(position(r, lane), site.q_len - 1);
+  }
+  __device__ __forceinline__ bool ragged(Tile tile) const {
+    return tile.index * tile_n + tile_n > site.kv_len;
+  }
 
   // ---- load ----
 
-  // The thread's number, read anew: what a copy derives from it would otherwise stay in registers through the whole loop, and
-  // the loads of fragments would wait for theirs.
-  static __device__ __forceinline__ int copier() {
-    int thread = int(threadIdx.x);
-#if OPAQUE
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-#endif
-    return thread;
-  }
+  // Where registers are short, each copy works its addresses out anew from the thread's number and the head:
+  // hidden from the compiler, or it would keep all of them through the loop, and the loads of fragments could
+  // not run ahead of the products. The same goes for the positions that a masked tile compares, except at the
+  // largest accumulators, where ptxas does better by itself (spills, by head dim and architecture, were what
+  // decided).
+  static __device__ __forceinline__ int copier() { return copies_anew ? thread_anew() : int(threadIdx.x); }
   __device__ __forceinline__ void load_q() const {
-    copy_tile_async<true, tile_m, Config::head_dim, threads>(q_shared, head_of(p.q, site.h), q_tile * tile_m, site.q_len, copier());
+    copy_tile_async<true, tile_m, Config::head_dim, threads>(q_shared, head_of(p.q, site.h), q_tile * tile_m,
+                                                             site.q_len, copier());
   }
-  template <bool WithK, bool WithV, bool Ragged> __device__ __forceinline__ void load(Tile tile, int slot) const {
-    const int kv0 = tile.index * tile_n;
+  template <bool WithK, bool WithV, bool Ragged>
+  __device__ __forceinline__ void load(Tile tile, int slot) const {
+    const int kv0 = tile.index * tile_n, h = copies_anew ? anew(kv_head) : kv_head;
     if constexpr (WithK)
-      copy_tile_async<Ragged, tile_n, Config::head_dim, threads>(k_shared + slot * k_bytes, k, kv0, site.kv_len, copier());
+      copy_tile_async<Ragged, tile_n, Config::head_dim, threads>(k_shared + slot * k_bytes, head_of(p.k, h),
+                                                                 kv0, site.kv_len, copier());
     if constexpr (WithV)
-      copy_tile_async<Ragged, tile_n, Config::head_dim_v, threads>(v_shared + slot * v_bytes, v, kv0, site.kv_len, copier());
+      copy_tile_async<Ragged, tile_n, Config::head_dim_v, threads>(v_shared + slot * v_bytes, head_of(p.v, h),
+                                                                   kv0, site.kv_len, copier());
   }
-  template <bool WithK, bool WithV> __device__ __forceinline__ void load(Tile tile, int slot) const {
+  template <bool WithK, bool WithV>
+  __device__ __forceinline__ void load(Tile tile, int slot) const {
     if (tile.valid()) {
-      if (ragged(tile)) load<WithK, WithV, true>(tile, slot);
-      else load<WithK, WithV, false>(tile, slot);
+      if (ragged(tile))
+        load<WithK, WithV, true>(tile, slot);
+      else
+        load<WithK, WithV, false>(tile, slot);
     }
     cp_async_commit();
   }
@@ -151,7 +173,8 @@ template <class Spec, class Config> struct ForwardSm80 {
   __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {
     const LanePointer<dim, false> pointer{u32(lane)};
 #pragma unroll
-    for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[m], pointer.at(q_shared + warp_row * (dim * 2), m * 16, step * 16));
+    for (int m = 0; m < m_tiles; ++m)
+      ldmatrix_x4(a[m], pointer.at(q_shared + warp_row * (dim * 2), m * 16, step * 16));
   }
   __device__ __forceinline__ void keep_q() {
     if constexpr (q_in_registers) {
@@ -164,15 +187,15 @@ template <class Spec, class Config> struct ForwardSm80 {
 
   // ---- compute ----
 
-  // S = Q K^T. Fragments of K are asked for `ahead` steps before their use, those of Q one step of 16 channels.
+  // S = Q K^T. Fragments are asked for before the products that come before their own: K one step ahead, Q
+  // one round of 16 channels.
   __device__ __forceinline__ void dots(float (&s)[m_tiles][n_tiles][4], int slot) const {
-    constexpr int ahead = AHEAD, per_step = n_tiles / 2, total = dim / 16 * per_step;
+    constexpr int per_round = n_tiles / 2, rounds = dim / 16;
     const LanePointer<dim, true> pointer{u32(lane)};
     const u32 tile = k_shared + slot * k_bytes;
-    u32 a[2][m_tiles][4], b[ahead + 1][4];
+    u32 a[2][m_tiles][4], b[2][4];
     if constexpr (!q_in_registers) read_q(0, a[0]);
-#pragma unroll
-    for (int i = 0; i < ahead && i < total; ++i) ldmatrix_x4(b[i], pointer.at(tile, i % per_step * 16, i / per_step * 16));
+    ldmatrix_x4(b[0], pointer.at(tile, 0, 0));
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m)
 #pragma unroll
@@ -180,30 +203,38 @@ template <class Spec, class Config> struct ForwardSm80 {
 #pragma unroll
         for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
 #pragma unroll
-    for (int i = 0; i < total; ++i) {
-      const int step = i / per_step, n = i % per_step * 2, next = i + ahead;
+    for (int round = 0; round < rounds; ++round) {
       if constexpr (!q_in_registers)
-        if (n == 0 && step + 1 < dim / 16) read_q(step + 1, a[(step + 1) % 2]);
-      if (next < total) ldmatrix_x4(b[next % (ahead + 1)], pointer.at(tile, next % per_step * 16, next / per_step * 16));
-      if (FENCE & 1) __syncwarp();
+        if (round + 1 < rounds) read_q(round + 1, a[(round + 1) % 2]);
 #pragma unroll
-      for (int m = 0; m < m_tiles; ++m) {
-        const u32(&x)[4] = q_fragment(a, step, m);
-        mma_16x8x16<Elem>(s[m][n], x, b[i % (ahead + 1)][0], b[i % (ahead + 1)][1]);
-        mma_16x8x16<Elem>(s[m][n + 1], x, b[i % (ahead + 1)][2], b[i % (ahead + 1)][3]);
+      for (int j = 0; j < per_round; ++j) {
+        const int next = round * per_round + j + 1;
+        if (next < rounds * per_round)
+          ldmatrix_x4(b[next % 2], pointer.at(tile, next % per_round * 16, next / per_round * 16));
+        const u32(&now)[4] = b[(next + 1) % 2];
+#pragma unroll
+        for (int m = 0; m < m_tiles; ++m) {
+          const u32(&q)[4] = q_fragment(a, round, m);
+          mma_16x8x16<Elem>(s[m][2 * j], q, now[0], now[1]);
+          mma_16x8x16<Elem>(s[m][2 * j + 1], q, now[2], now[3]);
+        }
       }
     }
   }
-  __device__ __forceinline__ const u32 (&q_fragment(const u32 (&a)[2][m_tiles][4], int step, int m) const)[4] {
-    if constexpr (q_in_registers) return q_frag[step][m];
-    else return a[step % 2][m];
+  __device__ __forceinline__ const u32 (&q_fragment(const u32 (&a)[2][m_tiles][4], int round, int m)
+                                            const)[4] {
+    if constexpr (q_in_registers)
+      return q_frag[round][m];
+    else
+      return a[round % 2][m];
   }
 
-  // Scores in place of dots. Masked: also which of them count; score() is only called for those, because a gather at a
-  // masked position may lie outside its input.
+  // Scores in place of dots. Masked: also which of them count; score() is only called for those, because a
+  // gather at a masked position may lie outside its input.
   template <bool Masked>
-  __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0, float (&x)[rows][cols],
-                                        KeepBits<cols> (&keep)[rows]) const {
+  __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0,
+                                        float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) const {
+    const int lane = Masked && masks_anew ? lane_anew() : this->lane;
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
 #pragma unroll
@@ -217,26 +248,32 @@ template <class Spec, class Config> struct ForwardSm80 {
         bool kept = true;
         if constexpr (Masked) {
           kept = at < site.kv_len;
-          if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row[r], col, query(r), kv);
+          if constexpr (Spec::has_mask)
+            kept = kept && Spec::keep(p, site, head, row[r], col, query(r, lane), kv);
           if (kept) keep[r].word[j / 32] |= 1u << j % 32;
         }
-        if (kept) x[r][j] = Spec::score(p, site, head, row[r], col, dot, query(r), kv);
-        else x[r][j] = Spec::mask_by_inf ? -infinity<float>() : 0.f;
+        if (kept)
+          x[r][j] = Spec::score(p, site, head, row[r], col, dot, query(r, lane), kv);
+        else
+          x[r][j] = Spec::mask_by_inf ? -infinity<float>() : 0.f;
       }
     }
   }
 
-  // A factor of 1 for all 16 rows of a fragment is the common case once a few tiles have passed.
+  // Once a few tiles have passed, it is common that no row of the warp has a new maximum, and all factors
+  // are 1.
   __device__ __forceinline__ void rescale(const float (&scale)[rows]) {
     if constexpr (Spec::has_rescale) {
+      bool changed = false;
 #pragma unroll
-      for (int m = 0; m < m_tiles; ++m) {
-        if (!__any_sync(0xffffffffu, scale[2 * m] != 1.f || scale[2 * m + 1] != 1.f)) continue;
+      for (int r = 0; r < rows; ++r) changed |= scale[r] != 1.f;
+      if (!__any_sync(0xffffffffu, changed)) return;
+#pragma unroll
+      for (int m = 0; m < m_tiles; ++m)
 #pragma unroll
         for (int n = 0; n < v_tiles; ++n)
 #pragma unroll
           for (int i = 0; i < 4; ++i) o[m][n][i] *= scale[2 * m + i / 2];
-      }
     }
   }
 
@@ -258,7 +295,6 @@ template <class Spec, class Config> struct ForwardSm80 {
       for (int n = 0; n < v_tiles; n += 2) {
         u32 b[4];
         ldmatrix_x4_trans(b, pointer.at(tile, step * 16, n * 8));
-        if (FENCE & 2) __syncwarp();
 #pragma unroll
         for (int m = 0; m < m_tiles; ++m) {
           mma_16x8x16<Elem>(o[m][n], a[m], b[0], b[1]);
@@ -268,7 +304,8 @@ template <class Spec, class Config> struct ForwardSm80 {
     }
   }
 
-  template <bool Masked> __device__ __forceinline__ void absorb(const float (&s)[m_tiles][n_tiles][4], Tile tile, int slot) {
+  template <bool Masked>
+  __device__ __forceinline__ void absorb(const float (&s)[m_tiles][n_tiles][4], Tile tile, int slot) {
     float x[rows][cols], scale[rows];
     KeepBits<cols> keep[rows];
     score<Masked>(s, tile.index * tile_n, x, keep);
@@ -278,7 +315,8 @@ template <class Spec, class Config> struct ForwardSm80 {
   }
 
   // A warp may lie beyond q_len, and a masked tile may be empty for the rows of one warp.
-  template <bool Masked> __device__ __forceinline__ bool has_work(Tile tile) const {
+  template <bool Masked>
+  __device__ __forceinline__ bool has_work(Tile tile) const {
     const int first = q_tile * tile_m + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
     if (last < first) return false;
     if constexpr (!Masked) return true;
@@ -288,14 +326,15 @@ template <class Spec, class Config> struct ForwardSm80 {
 
   using Walk = KvTiles<Spec, tile_m, tile_n>;
 
-  // Works on tiles as long as they are all masked, or all not: two loops that the compiler can allocate registers for one by
-  // one, where a branch in a single loop costs moves of the accumulators in every turn.
-  template <bool Masked> __device__ __forceinline__ void run_two_stages(Walk &walk, Tile &tile, int &slot) {
+  // Works on tiles as long as they are all masked, or all not: two loops that the compiler can allocate
+  // registers for one by one, where a branch in a single loop costs moves of the accumulators in every turn.
+  template <bool Masked>
+  __device__ __forceinline__ void run_two_stages(Walk &walk, Tile &tile, int &slot) {
 #pragma unroll 1
     while (tile.valid() && tile.masked == Masked) {
       const Tile next = walk.next(p, site);
       cp_async_wait<0>();
-      __syncthreads(); // this tile is here, and nobody reads the one before any more
+      __syncthreads();  // this tile is here, and nobody reads the one before any more
       load<true, true>(next, slot ^ 1);
       if (has_work<Masked>(tile)) {
         float s[m_tiles][n_tiles][4];
@@ -306,18 +345,19 @@ template <class Spec, class Config> struct ForwardSm80 {
       slot ^= 1;
     }
   }
-  template <bool Masked> __device__ __forceinline__ void run_one_stage(Walk &walk, Tile &tile) {
+  template <bool Masked>
+  __device__ __forceinline__ void run_one_stage(Walk &walk, Tile &tile) {
 #pragma unroll 1
     while (tile.valid() && tile.masked == Masked) {
       const Tile next = walk.next(p, site);
       const bool work = has_work<Masked>(tile);
       float s[m_tiles][n_tiles][4];
       cp_async_wait<0>();
-      __syncthreads(); // K is here, V is free
+      __syncthreads();  // K is here, V is free
       load<false, true>(tile, 0);
       dots(s, 0);
       cp_async_wait<0>();
-      __syncthreads(); // V is here, K is free
+      __syncthreads();  // V is here, K is free
       load<true, false>(next, 0);
       if (work) absorb<Masked>(s, tile, 0);
       tile = next;
@@ -348,17 +388,19 @@ template <class Spec, class Config> struct ForwardSm80 {
   // ---- finish ----
 
   __device__ __forceinline__ void write_row(int r, bool kept) const {
-    const int at = position(r);
+    const int at = position(r, lane);
     if (lane % 4 != 0 || at >= site.q_len) return;
     if constexpr (Spec::has_lse) {
       if (p.lse.data) {
-        float *lse = static_cast<float *>(p.lse.data) + site.b * p.lse.batch + site.h * p.lse.head + at * p.lse.seq;
+        float *lse =
+            static_cast<float *>(p.lse.data) + site.b * p.lse.batch + site.h * p.lse.head + at * p.lse.seq;
         *lse = kept ? Spec::lse(p, site, head, row[r], online.state[r]) : -infinity<float>();
       }
     }
     if constexpr (Spec::num_saved > 0) {
       if (p.saved) {
-        const i64 index = (i64(site.b) * p.heads + site.h) * site.q_len + at, plane = i64(p.batch) * p.heads * site.q_len;
+        const i64 index = (i64(site.b) * p.heads + site.h) * site.q_len + at,
+                  plane = i64(p.batch) * p.heads * site.q_len;
         float saved[Spec::num_saved] = {};
         if (kept) Spec::save(p, site, head, row[r], online.state[r], saved);
 #pragma unroll
@@ -377,18 +419,20 @@ template <class Spec, class Config> struct ForwardSm80 {
       write_row(r, kept);
     }
     cp_async_wait<0>();
-    __syncthreads(); // O takes the place of Q, and of K where it is wider
+    __syncthreads();  // O takes the place of Q, and of K where it is wider
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m)
       store_fragments<Elem, dim_v>(q_shared, warp_row + m * 16, o[m], scale[2 * m], scale[2 * m + 1], lane);
     __syncwarp();
     const i64 q0 = q_tile * tile_m + warp_row;
     Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + q0 * p.o.seq;
-    store_tile<warp_rows, Config::head_dim_v, 32>(out, p.o.seq, q_shared + warp_row * (dim_v * 2), 0, site.q_len - int(q0), lane);
+    store_tile<warp_rows, Config::head_dim_v, 32>(out, p.o.seq, q_shared + warp_row * (dim_v * 2), 0,
+                                                  site.q_len - int(q0), lane);
   }
 };
 
-template <class Spec, class Config> LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
+template <class Spec, class Config>
+LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
   static_assert(ValidSpec<Spec>);
   using Kernel = ForwardSm80<Spec, Config>;
   Kernel kernel(p, shared_address(shared), block_site(p));
