@@ -6,7 +6,7 @@
 
 #include "gen/cpu/cpu.h"
 
-static void add_line(check_report *r, const char *name, double error, double tolerance) {
+void check_add(check_report *r, const char *name, double error, double tolerance) {
   if (r->count == CHECK_MAX_LINES) return;
   check_line *l = &r->line[r->count++];
   snprintf(l->name, sizeof l->name, "%s", name);
@@ -82,7 +82,7 @@ static void compare(const comparison *c, const char *name, size_t offset, double
                                                  : 0x1p-9;
     tolerance += 4 * unit * biggest_of(noise);
   }
-  add_line(c->out, name, error, tolerance + DBL_MIN);
+  check_add(c->out, name, error, tolerance + DBL_MIN);
 }
 
 static void compare_all(const comparison *c, const luattn_spec_info *info) {
@@ -140,105 +140,6 @@ luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, check_report *ou
   return s;
 }
 
-/* --- against plain Lua
- * ------------------------------------------------------------------------------------------------ */
-
-#define STEP 1e-5
-#define SAMPLES 6
-
-/* sum(dout * o) + sum(dlse * lse) by the definition. */
-static luattn_status plain_loss(const cli_options *o, const cli_problem *p, cli_result *scratch, double *loss,
-                                luattn_error *err) {
-  TRY(naive_forward(o, p, scratch, err));
-  *loss = 0;
-  for (int64_t i = 0, n = array_count(&scratch->o); i < n; i++)
-    *loss += array_get(&p->dout, i) * array_get(&scratch->o, i);
-  if (p->dlse.storage == NULL) return LUATTN_OK;
-  for (int64_t i = 0, n = array_count(&scratch->lse); i < n; i++) {
-    const double lse = array_get(&scratch->lse, i);
-    if (isfinite(lse)) *loss += array_get(&p->dlse, i) * lse;
-  }
-  return LUATTN_OK;
-}
-
-static luattn_status difference(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
-                                int64_t at, double *slope, luattn_error *err) {
-  const double before = array_get(x, at);
-  double up = 0, down = 0;
-  array_set(x, at, before + STEP);
-  const double high = array_get(x, at);
-  luattn_status s = plain_loss(o, p, scratch, &up, err);
-  array_set(x, at, before - STEP);
-  const double low = array_get(x, at);
-  if (s == LUATTN_OK) s = plain_loss(o, p, scratch, &down, err);
-  array_set(x, at, before);
-  *slope = (up - down) / (high - low);
-  return s;
-}
-
-/* A sample of the entries of one tensor's gradient. */
-static luattn_status check_slopes(const cli_options *o, const cli_problem *p, cli_result *scratch,
-                                  const char *name, array *x, const array *gradient, check_report *out,
-                                  luattn_error *err) {
-  const int64_t n = array_count(x);
-  double error = 0, biggest = 0;
-  if (gradient->storage == NULL || n == 0) return LUATTN_OK;
-  for (int64_t i = 0; i < n; i++) biggest = fmax(biggest, fabs(array_get(gradient, i)));
-  for (int i = 0; i < SAMPLES; i++) {
-    const int64_t at = (int64_t)((uint64_t)(i + 1) * UINT64_C(2654435761) % (uint64_t)n);
-    double slope;
-    TRY(difference(o, p, scratch, x, at, &slope, err));
-    const double e = fabs(slope - array_get(gradient, at));
-    error = e > error || isnan(e) ? e : error;
-  }
-  add_line(out, name, error, 1e-6 * fmax(biggest, 1e-3));
-  return LUATTN_OK;
-}
-
-/* Does the spec say itself what its gradient is? Then differences are not its measure. */
-static bool gradient_is_given(const luattn_spec *spec) {
-  const traced_spec *t = &spec->traced;
-  const ir_ref roots[] = {t->score_mod,   t->query_mod,  t->key_mod,        t->value_mod,
-                          t->online.prob, t->online.out, t->online.rescale, t->online.forward};
-  if (t->online.backward != IR_NONE) return true;
-  for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
-    if (roots[i] != IR_NONE && ir_uses_op(t->g, roots[i], IR_STOP_GRADIENT)) return true;
-  }
-  for (int i = 0; i < t->online.num_state; i++) {
-    if (ir_uses_op(t->g, t->online.next[i], IR_STOP_GRADIENT)) return true;
-  }
-  return false;
-}
-
-static luattn_status check_all_slopes(const cli_options *o, cli_problem *p, const cli_result *got,
-                                      cli_result *scratch, check_report *out, luattn_error *err) {
-  TRY(check_slopes(o, p, scratch, "dq", &p->q, &got->dq, out, err));
-  TRY(check_slopes(o, p, scratch, "dk", &p->k, &got->dk, out, err));
-  TRY(check_slopes(o, p, scratch, "dv", &p->v, &got->dv, out, err));
-  for (size_t i = 0; i < p->info.num_inputs; i++) {
-    char name[80];
-    snprintf(name, sizeof name, "d_%s", p->info.inputs[i].name);
-    TRY(check_slopes(o, p, scratch, name, &p->input[i], &got->input_grad[i], out, err));
-  }
-  for (size_t i = 0; i < p->info.num_scalars; i++) {
-    char name[80];
-    double value = p->info.scalar_defaults[i], loss[2];
-    int at = 0;
-    while (at < p->num_scalars && strcmp(p->scalar[at].name, p->info.scalar_names[i]) != 0) at++;
-    if (at == p->num_scalars) p->scalar[p->num_scalars++] = (luattn_scalar){p->info.scalar_names[i], value};
-    value = p->scalar[at].value;
-    for (int side = 0; side < 2; side++) {
-      p->scalar[at].value = side ? value - STEP : value + STEP;
-      TRY(plain_loss(o, p, scratch, &loss[side], err));
-    }
-    p->scalar[at].value = value;
-    const double want = (loss[0] - loss[1]) / (2 * STEP), have = array_get(&got->scalar_grads, (int64_t)i);
-    snprintf(name, sizeof name, "d_%s", p->info.scalar_names[i]);
-    add_line(out, name, fabs(want - have), 1e-6 * fmax(fabs(have), 1));
-  }
-  return LUATTN_OK;
-}
-
 luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *out, luattn_error *err) {
   const DLDataType f64 = dtype_dl(LUATTN_F64);
   cli_result got = {0}, want = {0};
@@ -251,7 +152,7 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
     const comparison c = {out, LUATTN_F64, &got, &want, NULL, NULL};
     compare(&c, "out", offsetof(cli_result, o), 1);
     compare(&c, "lse", offsetof(cli_result, lse), 1);
-    if (!gradient_is_given(p->spec)) s = check_all_slopes(o, p, &got, &want, out, err);
+    s = check_slopes(o, p, &got, &want, out, err);
   }
   result_free(&got), result_free(&want);
   return s;

@@ -14,6 +14,8 @@ typedef struct check_line {
 #define CHECK_MAX_LINES 64
 typedef struct check_report {
   int count, failed;
+  bool gradient_is_given; /* by the spec itself (backward or stop_gradient), so that differences are not its
+                             measure */
   check_line line[CHECK_MAX_LINES];
 } check_report;
 
@@ -25,10 +27,17 @@ typedef struct check_report {
  * of what is summed (cpu_gradient_noise). */
 luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, check_report *out, luattn_error *err);
 
-/* The CPU path against plain Lua, one score at a time: forward to 1e-12; gradients of a random sample of
- * entries against central differences of the plain forward (step 1e-5, so to 1e-6). p is float64. */
+/* The CPU path against plain Lua, one score at a time: forward to 1e-12, gradients to 1e-6 by check_slopes. p
+ * is float64. */
 luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *out, luattn_error *err);
 
+/* slopes.c: gradients of `got` against central differences of the plain forward: a sample of the entries of
+ * each tensor, or, where there are so many scores that this would take long, all gradients at once along one
+ * random direction. */
+luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, cli_result *scratch,
+                           check_report *out, luattn_error *err);
+
+void check_add(check_report *r, const char *name, double error, double tolerance); /* one line */
 void check_print(const char *title, const check_report *r);
 
 #endif

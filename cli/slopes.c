@@ -1,0 +1,222 @@
+/* slopes.c: gradients against central differences of the forward pass in plain Lua. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/check.h"
+#include "gen/spec.h"
+
+#define STEP 1e-5
+#define SAMPLES 6
+#define DIRECTION_STEP 2e-6 /* shorter: the more scores, the more of them cross a kink such as relu's */
+#define MANY_SCORES 10000
+
+/* sum(dout * o) + sum(dlse * lse) by the definition. */
+static luattn_status plain_loss(const cli_options *o, const cli_problem *p, cli_result *scratch, double *loss,
+                                luattn_error *err) {
+  TRY(naive_forward(o, p, scratch, err));
+  *loss = 0;
+  for (int64_t i = 0, n = array_count(&scratch->o); i < n; i++)
+    *loss += array_get(&p->dout, i) * array_get(&scratch->o, i);
+  if (p->dlse.storage == NULL) return LUATTN_OK;
+  for (int64_t i = 0, n = array_count(&scratch->lse); i < n; i++) {
+    const double lse = array_get(&scratch->lse, i);
+    if (isfinite(lse)) *loss += array_get(&p->dlse, i) * lse;
+  }
+  return LUATTN_OK;
+}
+
+/* The problem's own scalar number i, entered with its default if the call did not set it. */
+static double *scalar_of(cli_problem *p, size_t i) {
+  const char *name = p->info.scalar_names[i];
+  int at = 0;
+  while (at < p->num_scalars && strcmp(p->scalar[at].name, name) != 0) at++;
+  if (at == p->num_scalars) p->scalar[p->num_scalars++] = (luattn_scalar){name, p->info.scalar_defaults[i]};
+  return &p->scalar[at].value;
+}
+
+/* --- entry by entry ------------------------------------------------------------------------------------ */
+
+static luattn_status difference(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
+                                int64_t at, double *slope, luattn_error *err) {
+  const double before = array_get(x, at);
+  double up = 0, down = 0;
+  array_set(x, at, before + STEP);
+  const double high = array_get(x, at);
+  luattn_status s = plain_loss(o, p, scratch, &up, err);
+  array_set(x, at, before - STEP);
+  const double low = array_get(x, at);
+  if (s == LUATTN_OK) s = plain_loss(o, p, scratch, &down, err);
+  array_set(x, at, before);
+  *slope = (up - down) / (high - low);
+  return s;
+}
+
+/* A sample of the entries of one tensor's gradient. */
+static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cli_result *scratch,
+                                  const char *name, array *x, const array *gradient, check_report *out,
+                                  luattn_error *err) {
+  const int64_t n = array_count(x);
+  double error = 0, biggest = 0;
+  if (gradient->storage == NULL || n == 0) return LUATTN_OK;
+  for (int64_t i = 0; i < n; i++) biggest = fmax(biggest, fabs(array_get(gradient, i)));
+  for (int i = 0; i < SAMPLES; i++) {
+    const int64_t at = (int64_t)((uint64_t)(i + 1) * UINT64_C(2654435761) % (uint64_t)n);
+    double slope;
+    TRY(difference(o, p, scratch, x, at, &slope, err));
+    const double e = fabs(slope - array_get(gradient, at));
+    error = e > error || isnan(e) ? e : error;
+  }
+  check_add(out, name, error, 1e-6 * fmax(biggest, 1e-3));
+  return LUATTN_OK;
+}
+
+static luattn_status check_entries(const cli_options *o, cli_problem *p, const cli_result *got,
+                                   cli_result *scratch, check_report *out, luattn_error *err) {
+  char name[80];
+  TRY(check_tensor(o, p, scratch, "dq", &p->q, &got->dq, out, err));
+  TRY(check_tensor(o, p, scratch, "dk", &p->k, &got->dk, out, err));
+  TRY(check_tensor(o, p, scratch, "dv", &p->v, &got->dv, out, err));
+  for (size_t i = 0; i < p->info.num_inputs; i++) {
+    snprintf(name, sizeof name, "d_%s", p->info.inputs[i].name);
+    TRY(check_tensor(o, p, scratch, name, &p->input[i], &got->input_grad[i], out, err));
+  }
+  for (size_t i = 0; i < p->info.num_scalars; i++) {
+    double *scalar = scalar_of(p, i), loss[2];
+    const double value = *scalar;
+    for (int side = 0; side < 2; side++) {
+      *scalar = side ? value - STEP : value + STEP;
+      TRY(plain_loss(o, p, scratch, &loss[side], err));
+    }
+    *scalar = value;
+    const double want = (loss[0] - loss[1]) / (2 * STEP), have = array_get(&got->scalar_grads, (int64_t)i);
+    snprintf(name, sizeof name, "d_%s", p->info.scalar_names[i]);
+    check_add(out, name, fabs(want - have), 1e-6 * fmax(fabs(have), 1));
+  }
+  return LUATTN_OK;
+}
+
+/* --- all at once --------------------------------------------------------------------------------------- */
+
+/* +1 or -1, a different mix for each tensor. */
+static double sign_at(int tensor, int64_t i) {
+  uint64_t x = ((uint64_t)i << 8 | (uint64_t)tensor) * UINT64_C(0x9e3779b97f4a7c15);
+  x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
+  return x >> 63 ? -1 : 1;
+}
+
+#define NUM_MOVED 15 /* q, k, v and the inputs */
+
+typedef struct direction {
+  array *moved[NUM_MOVED];
+  const array *gradient[NUM_MOVED];
+  double *before[NUM_MOVED]; /* float64, contiguous or not: as stored */
+} direction;
+
+static luattn_status direction_open(direction *d, cli_problem *p, const cli_result *got, luattn_error *err) {
+  array *const moved[] = {&p->q, &p->k, &p->v};
+  const array *const gradient[] = {&got->dq, &got->dk, &got->dv};
+  memset(d, 0, sizeof *d);
+  for (int i = 0; i < NUM_MOVED; i++) {
+    d->gradient[i] = i < 3 ? gradient[i] : &got->input_grad[i - 3];
+    d->moved[i] = i < 3 ? moved[i] : &p->input[i - 3];
+    if (d->gradient[i]->storage == NULL) continue;
+    const int64_t n = array_count(d->moved[i]);
+    d->before[i] = malloc((size_t)n * sizeof(double) + 1);
+    if (d->before[i] == NULL)
+      return luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for a copy of the arrays");
+    for (int64_t j = 0; j < n; j++) d->before[i][j] = array_get(d->moved[i], j);
+  }
+  return LUATTN_OK;
+}
+
+static void direction_close(direction *d) {
+  for (int i = 0; i < NUM_MOVED; i++) free(d->before[i]);
+}
+
+/* Loss with everything moved by `step` along the signs. */
+static luattn_status loss_at(const cli_options *o, cli_problem *p, const direction *d, double step,
+                             cli_result *scratch, double *loss, luattn_error *err) {
+  double scalar[32];
+  for (int i = 0; i < NUM_MOVED; i++) {
+    for (int64_t j = 0, n = d->before[i] != NULL ? array_count(d->moved[i]) : 0; j < n; j++) {
+      array_set(d->moved[i], j, d->before[i][j] + step * sign_at(i, j));
+    }
+  }
+  for (size_t i = 0; i < p->info.num_scalars; i++) {
+    scalar[i] = *scalar_of(p, i);
+    *scalar_of(p, i) += step * sign_at(NUM_MOVED, (int64_t)i);
+  }
+  const luattn_status status = plain_loss(o, p, scratch, loss, err);
+  for (size_t i = 0; i < p->info.num_scalars; i++) *scalar_of(p, i) = scalar[i];
+  for (int i = 0; i < NUM_MOVED; i++) {
+    for (int64_t j = 0, n = d->before[i] != NULL ? array_count(d->moved[i]) : 0; j < n; j++) {
+      array_set(d->moved[i], j, d->before[i][j]);
+    }
+  }
+  return status;
+}
+
+/* How far an element moved between the two sides, in steps of one side: inputs are stored in their own types,
+ * which round. */
+static double shift_of(const direction *d, int i, int64_t j) {
+  array *a = d->moved[i];
+  const double step = DIRECTION_STEP * sign_at(i, j);
+  array_set(a, j, d->before[i][j] + step);
+  const double high = array_get(a, j);
+  array_set(a, j, d->before[i][j] - step);
+  const double low = array_get(a, j);
+  array_set(a, j, d->before[i][j]);
+  return (high - low) / (2 * DIRECTION_STEP);
+}
+
+static luattn_status check_direction(const cli_options *o, cli_problem *p, const cli_result *got,
+                                     cli_result *scratch, check_report *out, luattn_error *err) {
+  direction d;
+  double up = 0, down = 0, slope = 0, squares = 0;
+  luattn_status status = direction_open(&d, p, got, err);
+  if (status == LUATTN_OK) status = loss_at(o, p, &d, DIRECTION_STEP, scratch, &up, err);
+  if (status == LUATTN_OK) status = loss_at(o, p, &d, -DIRECTION_STEP, scratch, &down, err);
+  for (int i = 0; i < NUM_MOVED; i++) {
+    for (int64_t j = 0, n = d.before[i] != NULL ? array_count(d.gradient[i]) : 0; j < n; j++) {
+      const double g = array_get(d.gradient[i], j);
+      slope += g * shift_of(&d, i, j), squares += g * g;
+    }
+  }
+  for (size_t i = 0; i < p->info.num_scalars; i++) {
+    const double g = array_get(&got->scalar_grads, (int64_t)i);
+    slope += g * sign_at(NUM_MOVED, (int64_t)i), squares += g * g;
+  }
+  if (status == LUATTN_OK) {
+    /* A slope along random signs is as large as the root of the sum of squares. */
+    check_add(out, "all gradients", fabs((up - down) / (2 * DIRECTION_STEP) - slope), 1e-6 * sqrt(squares));
+  }
+  direction_close(&d);
+  return status;
+}
+
+/* --- which of them ---------------------------------------------------------------------------------------
+ */
+
+static bool gradient_is_given(const luattn_spec *spec) {
+  const traced_spec *t = &spec->traced;
+  const ir_ref roots[] = {t->score_mod,   t->query_mod,  t->key_mod,        t->value_mod,
+                          t->online.prob, t->online.out, t->online.rescale, t->online.forward};
+  if (t->online.backward != IR_NONE) return true;
+  for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
+    if (roots[i] != IR_NONE && ir_uses_op(t->g, roots[i], IR_STOP_GRADIENT)) return true;
+  }
+  for (int i = 0; i < t->online.num_state; i++) {
+    if (ir_uses_op(t->g, t->online.next[i], IR_STOP_GRADIENT)) return true;
+  }
+  return false;
+}
+
+luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, cli_result *scratch,
+                           check_report *out, luattn_error *err) {
+  out->gradient_is_given = gradient_is_given(p->spec);
+  if (out->gradient_is_given) return LUATTN_OK;
+  const double scores = (double)p->batch * p->heads * p->q_len * p->kv_len;
+  return scores > MANY_SCORES ? check_direction(o, p, got, scratch, out, err)
+                              : check_entries(o, p, got, scratch, out, err);
+}
