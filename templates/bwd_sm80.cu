@@ -2,13 +2,16 @@
 #include "bwd_sm80.cuh"
 #include "entries_fwd.cuh"
 
-extern "C" __global__ void __launch_bounds__(Config::threads) luattn_dkdv(const __grid_constant__ LuattnParams p) {
+extern "C" __global__ void __launch_bounds__(Config::threads)
+    luattn_dkdv(const __grid_constant__ LuattnParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
   BwdSm80<Spec, Config>(p, shared).run();
 }
-extern "C" __global__ void __launch_bounds__(aux_threads) luattn_prepare(const __grid_constant__ LuattnParams p) {
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_prepare(const __grid_constant__ LuattnParams p) {
   aux_prepare<Spec, Config>(p);
 }
-extern "C" __global__ void __launch_bounds__(aux_threads) luattn_finish(const __grid_constant__ LuattnParams p) {
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_finish(const __grid_constant__ LuattnParams p) {
   aux_finish<Spec, Config, FragmentGroups>(p);
 }

@@ -1,42 +1,49 @@
-// bwd_sm80.cuh: the sm80 family's backward main kernel: dk, dv, and dq by atomic adds. mma.sync with f32 accumulation.
+// bwd_sm80.cuh: the sm80 family's backward main kernel: dk, dv, and dq by atomic adds. mma.sync with f32
+// accumulation.
 //
-// A block owns one kv tile of one kv head and keeps its dk and dv in registers. For each q head of the group and each q tile
-// that the mask leaves something of:
+// A block owns one kv tile of one kv head and keeps its dk and dv in registers. For each q head of the group
+// and each q tile that the mask leaves something of:
 //
-//     S^T  = K Q^T         dP^T = V dO^T           warp: 16 * frags kv rows x chunk_m q columns
+//     S^T  = K Q^T         dP^T = V dO^T      warp: 16 * frags kv rows x sm80_chunk_m q columns
 //     P^T, dS^T = Spec::grad, element by element
-//     dV  += P^T dO        dK  += dS^T Q           the same warp, or warps_c warps that share the kv rows and split the columns
-//     dQ  += dS K          the whole block; dS goes through shared memory; atomic adds to p.dq_acc, scale left to finish
+//     dV  += P^T dO        dK  += dS^T Q      the same warp, or all that share kv rows, split by columns
+//     dQ  += dS K          the block, from dS in shared memory; atomic adds to p.dq_acc, without the scale
 //
-// Scores are held transposed (a row of a fragment is a kv position), because then P^T and dS^T leave the first two products
-// as A fragments of the next two: with warps_c = 1 neither goes through shared memory on its way to dV and dK. With more, the
-// warps of a row group exchange them there, which costs less than reading Q and dO for 16 kv rows only.
-// What limits the kernel is what ldmatrix reads from shared memory, then latency with two warps on a scheduler. So each B fragment
-// serves two products where registers allow; dq_acc has an order in which an atomic add touches few lines (dq_acc.cuh); and
-// there is one barrier per q tile when stages = 2: behind it, Q and dO of this tile have arrived, the other stage is free to be
-// filled, and dS of the previous tile is complete, whose dQ is computed then. Warps drift apart by up to a tile, and of the
-// two warps on a scheduler one computes dQ first and one last, so that the exponentials of one hide behind the products of the
-// other. stages = 1 saves memory and costs a second barrier.
+// Scores are held transposed (a row of a fragment is a kv position), because then P^T and dS^T leave the
+// first two products as A fragments of the next two: with warps_c = 1 neither goes through shared memory on
+// its way to dV and dK. With more, the warps of a row group exchange them there, which costs less than
+// reading Q and dO for 16 kv rows only. What limits the kernel is what ldmatrix reads from shared memory,
+// then latency with two warps on a scheduler. So each B fragment serves two products where registers allow;
+// dq_acc has an order in which an atomic add touches few lines (dq_acc.cuh); and there is one barrier per q
+// tile when stages = 2: behind it, Q and dO of this tile have arrived, the other stage is free to be filled,
+// and dS of the previous tile is complete, whose dQ is computed then. Warps drift apart by up to a tile, and
+// of the two warps on a scheduler one computes dQ first and one last, so that the exponentials of one hide
+// behind the products of the other. stages = 1 saves memory and costs a second barrier.
 //
 // Config: tile_m          rows of a q tile, a multiple of sm80_chunk_m * warps_c
 //         tile_n          kv rows of a block = 16 * frags * sm80_warps_n, frags 1 or 2
 //         threads         32 * sm80_warps_n * warps_c, at most 256
 //         stages          1 or 2: buffers for Q, dO, dS and row numbers
 //         sm80_warps_n    warps along kv; the others, warps_c, along q
-//         sm80_chunk_m    q columns of a warp's score fragments, a multiple of 16; 32 * frags registers a thread for each 32
+//         sm80_chunk_m    q columns of a warp's score fragments, a multiple of 16; a thread holds
+//                         frags * sm80_chunk_m floats of scores and dP
 //
 // Dynamic shared memory, with d and dv rounded up to multiples of 16, up to a multiple of 16 bytes:
 //     2 * (tile_n + stages * tile_m) * (d + dv) + 2 * tile_m * tile_n * (stages + (warps_c > 1))
 //     + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
 // and 4 * num_acc * warps bytes static.
 //
-// Tiles that are good, by max(head_dim, head_dim_v) and shared memory a block may have: tile_m, tile_n, threads, stages,
-// sm80_warps_n, sm80_chunk_m. Behind them, for specs that need more registers, in this order:
-//              227 KB                      163 KB                      99 KB
-//     <= 64    128 128 128 1 4 32          64 128 128 1 4 32           128 128 128 1 4 32      64 128 128 1 4 16, 64 128 256 1 4 32
-//     <= 128   64 128 256 2 4 32           64 128 256 1 4 32           32 128 256 1 4 16       32 128 256 1 4 16, 64 64 256 1 4 32
-//     <= 256   64 64 256 2 4 32            64 64 256 1 4 32            32 32 128 1 2 16        32 64 256 1 4 16
-// (Up to 64, two blocks share a multiprocessor of 227 or 163 KB.)
+// Tiles that are good, by max(head_dim, head_dim_v) and by the shared memory a block may have: tile_m,
+// tile_n, threads, stages, sm80_warps_n, sm80_chunk_m. Up to 64, two blocks share a multiprocessor of 227 or
+// 163 KB.
+//              227 KB                 163 KB                 99 KB
+//     <= 64    128 128 128 1 4 32     64 128 128 1 4 32      128 128 128 1 4 32
+//     <= 128   64 128 256 2 4 32      64 128 256 1 4 32      32 128 256 1 4 16
+//     <= 256   64 64 256 2 4 32       64 64 256 1 4 32       32 32 128 1 2 16
+// For specs that need more registers, in this order:
+//     <= 64    64 128 128 1 4 16, 64 128 256 1 4 32
+//     <= 128   32 128 256 1 4 16, 64 64 256 1 4 32
+//     <= 256   32 64 256 1 4 16
 #pragma once
 #include "aux.cuh"
 #include "copy.cuh"
@@ -44,9 +51,15 @@
 #include "tiles.cuh"
 
 // A row's numbers in shared memory, aligned so that one load brings as many as possible.
-template <class T> struct alignas(sizeof(T) % 16 == 0 ? 16 : sizeof(T) % 8 == 0 ? 8 : alignof(T)) SharedRow { T value; };
+template <class T>
+struct alignas(sizeof(T) % 16 == 0  ? 16
+               : sizeof(T) % 8 == 0 ? 8
+                                    : alignof(T)) SharedRow {
+  T value;
+};
 
-template <class Spec, class Config> struct BwdSm80 {
+template <class Spec, class Config>
+struct BwdSm80 {
   using Elem = typename Config::Elem;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
@@ -55,7 +68,7 @@ template <class Spec, class Config> struct BwdSm80 {
   using Acc = typename Spec::Acc;
   static_assert(same_type<typename Spec::Real, float>::value, "the sm80 family accumulates in f32");
 
-  // ---- shape ---------------------------------------------------------------------------------------------------------
+  // ---- shape --------------------------------------------------------------------------------------------
 
   static constexpr int D = Config::head_dim, DV = Config::head_dim_v;
   static constexpr int DP = padded_dim(D), DVP = padded_dim(DV);
@@ -64,15 +77,20 @@ template <class Spec, class Config> struct BwdSm80 {
   static constexpr int warps_n = Config::sm80_warps_n, warps_c = warps / warps_n;
   static constexpr int frags = N / (16 * warps_n);  // 16-row fragments of a warp along kv
   static constexpr int chunk = Config::sm80_chunk_m;
-  // Warps of the dv and dk products: out_n along kv, the others along the columns. What warps_c > 1 warps have written to shared
-  // memory can be split anew, in up to 32 rows, so that every B fragment serves two products.
-  static constexpr int out_n = warps_c == 1 ? warps_n : N % 32 == 0 && warps % (N / 32) == 0 ? N / 32 : warps_n;
+  // Warps of the dv and dk products: out_n along kv, the others along the columns. What warps_c > 1 warps
+  // have written to shared memory can be split anew, in up to 32 rows, so that every B fragment serves two
+  // products.
+  static constexpr int out_n = warps_c == 1                           ? warps_n
+                               : N % 32 == 0 && warps % (N / 32) == 0 ? N / 32
+                                                                      : warps_n;
   static constexpr int out_c = warps / out_n, out_frags = N / (16 * out_n);
   static constexpr int k_tiles = (DP / 16 + out_c - 1) / out_c;   // 16-column tiles of dk in a warp
   static constexpr int v_tiles = (DVP / 16 + out_c - 1) / out_c;  // and of dv
-  // Two warps of a block on one scheduler: one computes dq of the last tile before its scores, the other after.
+  // Two warps of a block on one scheduler: one computes dq of the last tile before its scores, the other
+  // after.
   static constexpr bool alternates = stages == 2 && warps > 4;
-  static_assert(warps_n * warps_c * 32 == threads && threads <= 256 && frags * 16 * warps_n == N, "warps tile the kv tile");
+  static_assert(warps_n * warps_c * 32 == threads && threads <= 256 && frags * 16 * warps_n == N,
+                "warps tile the kv tile");
   static_assert(M % (chunk * warps_c) == 0 && chunk % 16 == 0, "chunks of the warps tile the q tile");
   static_assert(stages == 1 || stages == 2, "one or two stages");
 
@@ -81,7 +99,8 @@ template <class Spec, class Config> struct BwdSm80 {
   static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
   static constexpr bool has_rows = !__is_empty(Row);
 
-  // Warps of the dq product: dq_q along q, the others along d. The split that loads least among those without idle warps.
+  // Warps of the dq product: dq_q along q, the others along d. The split that loads least among those without
+  // idle warps.
   LUATTN_FN constexpr int dq_cost(int along_q) {
     const int along_d = warps / along_q, tiles = (DP / 16 + along_d - 1) / along_d;
     const int idle = tiles * along_d - DP / 16;
@@ -96,7 +115,7 @@ template <class Spec, class Config> struct BwdSm80 {
   static constexpr int dq_q = dq_split(), dq_d = warps / dq_q;
   static constexpr int dq_frags = M / (16 * dq_q), dq_tiles = (DP / 16 + dq_d - 1) / dq_d;
 
-  // ---- shared memory -------------------------------------------------------------------------------------------------
+  // ---- shared memory ------------------------------------------------------------------------------------
 
   using QK = SharedTile<DP>;
   using VO = SharedTile<DVP>;
@@ -104,12 +123,13 @@ template <class Spec, class Config> struct BwdSm80 {
   static constexpr int q_bytes = QK::bytes(M), do_bytes = VO::bytes(M), p_bytes = PT::bytes(N);
   static constexpr int bwd_bytes = M * int(sizeof(SharedRow<BwdRow>));
   static constexpr int row_bytes = has_rows ? M * int(sizeof(SharedRow<Row>)) : 0;
-  static constexpr int at_k = 0, at_v = at_k + QK::bytes(N), at_q = at_v + VO::bytes(N), at_do = at_q + stages * q_bytes;
+  static constexpr int at_k = 0, at_v = at_k + QK::bytes(N), at_q = at_v + VO::bytes(N),
+                       at_do = at_q + stages * q_bytes;
   static constexpr int at_ds = at_do + stages * do_bytes, at_p = at_ds + stages * p_bytes;
   static constexpr int at_bwd = at_p + (warps_c > 1 ? p_bytes : 0), at_row = at_bwd + stages * bwd_bytes;
   static constexpr int shared_bytes = (at_row + stages * row_bytes + 15) / 16 * 16;
 
-  // ---- a thread's view -----------------------------------------------------------------------------------------------
+  // ---- a thread's view ----------------------------------------------------------------------------------
 
   const LuattnParams &p;
   Site site;  // site.h: the q head at work
@@ -124,15 +144,21 @@ template <class Spec, class Config> struct BwdSm80 {
   float dv[out_frags][v_tiles * 2][4];
 
   __device__ __forceinline__ BwdSm80(const LuattnParams &p, unsigned char *shared)
-      : p(p), site{int(blockIdx.z), int(blockIdx.y) * p.group, p.q_len, p.kv_len}, shared(shared),
-        base(shared_address(shared)), thread(int(threadIdx.x)), lane(thread % 32), warp(thread / 32),
-        kv0(int(blockIdx.x) * N), h_kv(int(blockIdx.y)) {
+      : p(p),
+        site{int(blockIdx.z), int(blockIdx.y) * p.group, p.q_len, p.kv_len},
+        shared(shared),
+        base(shared_address(shared)),
+        thread(int(threadIdx.x)),
+        lane(thread % 32),
+        warp(thread / 32),
+        kv0(int(blockIdx.x) * N),
+        h_kv(int(blockIdx.y)) {
     zero(dk);
     zero(dv);
   }
 
-  // Called where a phase begins, so that the compiler computes the phase's addresses there and does not hold them in registers
-  // through the other phases.
+  // Called where a phase begins, so that the compiler computes the phase's addresses there and does not hold
+  // them in registers through the other phases.
   __device__ __forceinline__ void begin_phase() {
     thread = opaque(thread);
     lane = opaque(lane);
@@ -143,7 +169,8 @@ template <class Spec, class Config> struct BwdSm80 {
   __device__ __forceinline__ int score_row() const { return warp / warps_c * frags * 16; }
   __device__ __forceinline__ int out_row() const { return warp / out_c * out_frags * 16; }
 
-  template <int F, int C> LUATTN_FN void zero(float (&x)[F][C][4]) {
+  template <int F, int C>
+  LUATTN_FN void zero(float (&x)[F][C][4]) {
 #pragma unroll
     for (int f = 0; f < F; ++f)
 #pragma unroll
@@ -152,7 +179,7 @@ template <class Spec, class Config> struct BwdSm80 {
         for (int i = 0; i < 4; ++i) x[f][c][i] = 0.f;
   }
 
-  // ---- load ----------------------------------------------------------------------------------------------------------
+  // ---- load ---------------------------------------------------------------------------------------------
 
   LUATTN_FN HeadRows<Elem> rows_of(const LuattnTensor &t, int b, int h) {
     return {static_cast<const Elem *>(t.data) + b * t.batch + h * t.head, t.seq};
@@ -160,8 +187,10 @@ template <class Spec, class Config> struct BwdSm80 {
 
   template <int Rows, int Dim>
   __device__ __forceinline__ void load_tile(int at, const HeadRows<Elem> &src, int row0, int len) const {
-    if (row0 + Rows <= len) copy_tile_async<false, Rows, Dim, threads>(base + at, src, row0, len, thread);
-    else copy_tile_async<true, Rows, Dim, threads>(base + at, src, row0, len, thread);
+    if (row0 + Rows <= len)
+      copy_tile_async<false, Rows, Dim, threads>(base + at, src, row0, len, thread);
+    else
+      copy_tile_async<true, Rows, Dim, threads>(base + at, src, row0, len, thread);
   }
 
   __device__ __forceinline__ void load_kv() const {
@@ -182,7 +211,8 @@ template <class Spec, class Config> struct BwdSm80 {
 
   __device__ __forceinline__ void load_row(int q, int r, int stage) const {
     const i64 plane = i64(p.batch) * p.heads * p.q_len;
-    const float *src = static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * p.q_len + q;
+    const float *src =
+        static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * p.q_len + q;
     const u32 to = base + at_bwd + u32(stage * bwd_bytes + r * int(sizeof(SharedRow<BwdRow>)));
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) cp_async_4(to + 4 * i, src + i * plane);
@@ -195,7 +225,7 @@ template <class Spec, class Config> struct BwdSm80 {
     return reinterpret_cast<SharedRow<Row> *>(shared + at_row + stage * row_bytes);
   }
 
-  // ---- compute -------------------------------------------------------------------------------------------------------
+  // ---- compute ------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ int kv_of(int f, int half) const {
     return kv0 + score_row() + f * 16 + half * 8 + lane / 4;
@@ -213,7 +243,8 @@ template <class Spec, class Config> struct BwdSm80 {
 
   // c = rows of the warp's kv tile (stored n x d) times rows of a q tile (stored m x d), both over d.
   template <int Cols>
-  __device__ __forceinline__ void multiply_scores(float (&c)[frags][chunk / 8][4], u32 kv_tile, u32 q_tile) const {
+  __device__ __forceinline__ void multiply_scores(float (&c)[frags][chunk / 8][4], u32 kv_tile,
+                                                  u32 q_tile) const {
     const LanePointer<Cols, false> a_lane(lane);
     const LanePointer<Cols, true> b_lane(lane);
     zero(c);
@@ -235,10 +266,12 @@ template <class Spec, class Config> struct BwdSm80 {
     }
   }
 
-  // Turns dots and dP of the chunk's 8 q columns number j into P and dS. The chunk starts at `column` of the q tile.
+  // Turns dots and dP of the chunk's 8 q columns number j into P and dS. The chunk starts at `column` of the
+  // q tile.
   template <bool Masked>
-  __device__ __forceinline__ void differentiate(float (&s)[frags][chunk / 8][4], float (&dp)[frags][chunk / 8][4], int j,
-                                                int q0, int column, int stage) {
+  __device__ __forceinline__ void differentiate(float (&s)[frags][chunk / 8][4],
+                                                float (&dp)[frags][chunk / 8][4], int j, int q0, int column,
+                                                int stage) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int m = column + j * 8 + lane % 4 * 2 + i;
@@ -258,17 +291,19 @@ template <class Spec, class Config> struct BwdSm80 {
           }
           float prob = 0.f, ds = 0.f;
           if (kept)
-            Spec::template grad<Need::parameters>(p, site, head, row, col[f][half], bwd, x, g, q, kv, prob, ds, acc);
+            Spec::template grad<Need::parameters>(p, site, head, row, col[f][half], bwd, x, g, q, kv, prob,
+                                                  ds, acc);
           x = prob;
           g = ds;
         }
     }
   }
 
-  // c += a (16 kv rows x 16 q, registers) times 16 q rows of a tile stored (q, d), columns from tile `first` on.
+  // c += a (16 kv rows x 16 q, registers) times 16 q rows of a tile stored (q, d), columns from tile `first`
+  // on.
   template <int Cols, int Octets>
-  __device__ __forceinline__ void multiply_rows(float (&c)[out_frags][Octets][4], const u32 (&a)[out_frags][4],
-                                                u32 rows, int first) const {
+  __device__ __forceinline__ void multiply_rows(float (&c)[out_frags][Octets][4],
+                                                const u32 (&a)[out_frags][4], u32 rows, int first) const {
     constexpr int Tiles = Octets / 2;
     const LanePointer<Cols, false> b_lane(lane);
 #pragma unroll
@@ -297,8 +332,9 @@ template <class Spec, class Config> struct BwdSm80 {
 
   // From dots and dP of one chunk to dV, dK and dS in shared memory.
   template <bool Masked>
-  __device__ __forceinline__ void accumulate(float (&s)[frags][chunk / 8][4], float (&dp)[frags][chunk / 8][4], int q0,
-                                             int column, int stage) {
+  __device__ __forceinline__ void accumulate(float (&s)[frags][chunk / 8][4],
+                                             float (&dp)[frags][chunk / 8][4], int q0, int column,
+                                             int stage) {
     const u32 ds_tile = base + at_ds + stage * p_bytes;
 #pragma unroll
     for (int j = 0; j < chunk / 16; ++j) {
@@ -337,7 +373,8 @@ template <class Spec, class Config> struct BwdSm80 {
       }
       if constexpr (Need::dk) {
 #pragma unroll
-        for (int f = 0; f < out_frags; ++f) ldmatrix_x4(a[f], a_lane.at(base + at_ds + stage * p_bytes + rows, f * 16, m));
+        for (int f = 0; f < out_frags; ++f)
+          ldmatrix_x4(a[f], a_lane.at(base + at_ds + stage * p_bytes + rows, f * 16, m));
         multiply_rows<DP>(dk, a, base + at_q + stage * q_bytes + m * DP * 2, part * k_tiles);
       }
     }
@@ -354,10 +391,14 @@ template <class Spec, class Config> struct BwdSm80 {
       const int column = first + warp % warps_c * chunk;
       float s[frags][chunk / 8][4], dp[frags][chunk / 8][4];
       multiply_scores<DP>(s, k_rows, base + at_q + stage * q_bytes + column * DP * 2);
-      if constexpr (needs_dp) multiply_scores<DVP>(dp, v_rows, base + at_do + stage * do_bytes + column * DVP * 2);
-      else zero(dp);
-      if (tile.masked) accumulate<true>(s, dp, q0, column, stage);
-      else accumulate<false>(s, dp, q0, column, stage);
+      if constexpr (needs_dp)
+        multiply_scores<DVP>(dp, v_rows, base + at_do + stage * do_bytes + column * DVP * 2);
+      else
+        zero(dp);
+      if (tile.masked)
+        accumulate<true>(s, dp, q0, column, stage);
+      else
+        accumulate<false>(s, dp, q0, column, stage);
       if constexpr (warps_c > 1) {
         named_barrier(1 + warp / out_c, 32 * out_c);
         accumulate_shared(first, stage);
@@ -402,11 +443,12 @@ template <class Spec, class Config> struct BwdSm80 {
           const float(&x)[4] = c[f][2 * n], (&y)[4] = c[f][2 * n + 1];
           const int i = half * 2, d0 = (first_d + n) * 16;
           if (dq_tiles * dq_d * 16 == DP || d0 < D)
-            FragmentGroups::add<D>(out, p.q_len, row0 + f * 16 + half * 8, d0, lane, x[i], x[i + 1], y[i], y[i + 1]);
+            FragmentGroups::add<D>(out, p.q_len, row0 + f * 16 + half * 8, d0, lane, x[i], x[i + 1], y[i],
+                                   y[i + 1]);
         }
   }
 
-  // ---- finish --------------------------------------------------------------------------------------------------------
+  // ---- finish -------------------------------------------------------------------------------------------
 
   // A gradient of the kv tile, in Elem to the caller's tensor, by way of the shared tile at `at`.
   template <int Dim, int Octets>
@@ -420,7 +462,8 @@ template <class Spec, class Config> struct BwdSm80 {
       for (int n = 0; n < Octets; ++n)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const u32 row = u32(out_row() + f * 16 + half * 8 + lane / 4), chunk = u32(warp % out_c * Octets + n);
+          const u32 row = u32(out_row() + f * 16 + half * 8 + lane / 4),
+                    chunk = u32(warp % out_c * Octets + n);
           if (Octets * out_c * 8 == padded_dim(Dim) || chunk < Shared::chunks)
             store_shared(base + at + Shared::offset(row, chunk) + lane % 4 * 4,
                          pack<Elem>(x[f][n][half * 2] * scale, x[f][n][half * 2 + 1] * scale));
@@ -430,7 +473,8 @@ template <class Spec, class Config> struct BwdSm80 {
     store_tile<N, Dim, threads>(out, t.seq, base + at, 0, p.kv_len - kv0, thread);
   }
 
-  // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a key_mod or value_mod.
+  // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a key_mod or
+  // value_mod.
   template <int Dim, int Octets>
   __device__ __forceinline__ void store_accumulator(const float (&x)[out_frags][Octets][4], void *dst) const {
     float *out = static_cast<float *>(dst) + (i64(site.b) * (p.heads / p.group) + h_kv) * p.kv_len * Dim;
@@ -443,7 +487,8 @@ template <class Spec, class Config> struct BwdSm80 {
 #pragma unroll
         for (int n = 0; n < Octets; ++n) {
           const int d = (warp % out_c * Octets + n) * 8 + lane % 4 * 2;
-          if (d < Dim) *reinterpret_cast<float2 *>(out + i64(kv) * Dim + d) = {x[f][n][half * 2], x[f][n][half * 2 + 1]};
+          if (d < Dim)
+            *reinterpret_cast<float2 *>(out + i64(kv) * Dim + d) = {x[f][n][half * 2], x[f][n][half * 2 + 1]};
         }
       }
   }
@@ -451,12 +496,16 @@ template <class Spec, class Config> struct BwdSm80 {
   // Behind a barrier: the tiles of K and V are no longer read.
   __device__ __forceinline__ void finish() const {
     if constexpr (Need::dk) {
-      if constexpr (Spec::has_key_mod) store_accumulator<D>(dk, p.dk_acc);
-      else store_gradient<D>(dk, float(p.scale), at_k, p.dk);
+      if constexpr (Spec::has_key_mod)
+        store_accumulator<D>(dk, p.dk_acc);
+      else
+        store_gradient<D>(dk, float(p.scale), at_k, p.dk);
     }
     if constexpr (Need::dv) {
-      if constexpr (Spec::has_value_mod) store_accumulator<DV>(dv, p.dv_acc);
-      else store_gradient<DV>(dv, 1.f, at_v, p.dv);
+      if constexpr (Spec::has_value_mod)
+        store_accumulator<DV>(dv, p.dv_acc);
+      else
+        store_gradient<DV>(dv, 1.f, at_v, p.dv);
     }
   }
 

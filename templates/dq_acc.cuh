@@ -1,9 +1,11 @@
-// dq_acc.cuh: the order of p.dq_acc where luattn_dkdv adds into it from C fragments of mma.m16n8k16 (the sm80 family).
+// dq_acc.cuh: the order of p.dq_acc where luattn_dkdv adds into it from C fragments of mma.m16n8k16 (the sm80
+// family).
 //
-// The accumulator of a head is q_len x Dim floats. Every 8 whole rows make 8 * Dim contiguous floats, in groups of 8 rows x 16
-// columns: a group is what one warp holds of two neighbouring C fragments, 4 floats a lane, so that it is added with full
-// lines. Columns beyond the last multiple of 16 (8 of them or none) follow as 8 rows x 8 columns; the rows beyond the last
-// multiple of 8 are plain rows. No row beyond q_len is ever touched, and the array is as large as a plain one.
+// The accumulator of a head is q_len x Dim floats. Every 8 whole rows make 8 * Dim contiguous floats, in
+// groups of 8 rows x 16 columns: a group is what one warp holds of two neighbouring C fragments, 4 floats a
+// lane, so that it is added with full lines. Columns beyond the last multiple of 16 (8 of them or none)
+// follow as 8 rows x 8 columns; the rows beyond the last multiple of 8 are plain rows. No row beyond q_len is
+// ever touched, and the array is as large as a plain one.
 #pragma once
 #include "mma.cuh"
 #include "tensors.cuh"
@@ -11,14 +13,17 @@
 struct FragmentGroups {
   LUATTN_FN bool grouped(int len, int row0) { return row0 + 8 <= len; }
 
-  // Rows row0 .. row0 + 7 (row0 a multiple of 8), columns d0 .. d0 + 15 (d0 a multiple of 16): lane 4 * g + t brings row
-  // row0 + g, columns d0 + 2t, d0 + 2t + 1 and d0 + 2t + 8, d0 + 2t + 9.
+  // Rows row0 .. row0 + 7 (row0 a multiple of 8), columns d0 .. d0 + 15 (d0 a multiple of 16): lane 4 * g + t
+  // brings row row0 + g, columns d0 + 2t, d0 + 2t + 1 and d0 + 2t + 8, d0 + 2t + 9.
   template <int Dim>
-  LUATTN_FN void add(float *head, int len, int row0, int d0, int lane, float x0, float x1, float x2, float x3) {
+  LUATTN_FN void add(float *head, int len, int row0, int d0, int lane, float x0, float x1, float x2,
+                     float x3) {
     if (grouped(len, row0)) {
       float *group = head + i64(row0) * Dim + d0 * 8;
-      if (Dim % 16 == 0 || d0 + 16 <= Dim) add_global_group(group, lane, x0, x1, x2, x3);
-      else add_global_2(group + lane * 2, x0, x1);
+      if (Dim % 16 == 0 || d0 + 16 <= Dim)
+        add_global_group(group, lane, x0, x1, x2, x3);
+      else
+        add_global_2(group + lane * 2, x0, x1);
     } else if (row0 + lane / 4 < len) {
       float *row = head + i64(row0 + lane / 4) * Dim + d0 + lane % 4 * 2;
       add_global_2(row, x0, x1);
@@ -26,7 +31,8 @@ struct FragmentGroups {
     }
   }
 
-  template <int Dim> LUATTN_FN i64 offset(int len, int q, int d) {
+  template <int Dim>
+  LUATTN_FN i64 offset(int len, int q, int d) {
     const int row0 = q & ~7, d0 = d & ~15, lane = (q & 7) * 4 + (d & 7) / 2;
     if (!grouped(len, row0)) return i64(q) * Dim + d;
     const i64 group = i64(row0) * Dim + d0 * 8;
@@ -34,18 +40,21 @@ struct FragmentGroups {
     return group + group_slot(lane, (d & 8) / 4 + d % 2);
   }
   // N neighbours of row q from d on; N is 1, or 8 with d a multiple of 8.
-  template <int Dim, int N> LUATTN_FN void load(Pack<float, N> &x, const float *head, int len, int q, int d) {
+  template <int Dim, int N>
+  LUATTN_FN void load(Pack<float, N> &x, const float *head, int len, int q, int d) {
     if constexpr (N == 1) {
       x[0] = head[offset<Dim>(len, q, d)];
     } else {
       const int row0 = q & ~7, d0 = d & ~15;
       const bool whole = Dim % 16 == 0 || d0 + 16 <= Dim;
-      if (grouped(len, row0) && whole) load_group_row(x, head + i64(row0) * Dim + d0 * 8, (q & 7) * 4, (d & 8) / 4);
-      else x.load(head + offset<Dim>(len, q, d));
+      if (grouped(len, row0) && whole)
+        load_group_row(x, head + i64(row0) * Dim + d0 * 8, (q & 7) * 4, (d & 8) / 4);
+      else
+        x.load(head + offset<Dim>(len, q, d));
     }
   }
 
-private:
+ private:
   // Columns 2t and 2t + 1 of a fragment, t = 0 .. 3, are floats `first` and first + 1 of lane + t.
   LUATTN_FN void load_group_row(Pack<float, 8> &x, const float *group, int lane, int first) {
 #if __CUDA_ARCH__ >= 900
