@@ -1,0 +1,12 @@
+# run.cmake: compiles simt_check.cpp for one case and runs it.
+string(REPLACE "," ";-DEXAMPLE_" defines "-DEXAMPLE_${DEFINES}")
+set(templates ${HERE}/../../../templates)
+execute_process(COMMAND ${CXX} -std=c++20 -O1 -o ${PROGRAM} -I${HERE}/${SPEC} -I${HERE} -I${templates}
+  -I${templates}/example ${defines} ${HERE}/simt_check.cpp RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "simt_check.cpp does not compile")
+endif()
+execute_process(COMMAND ${PROGRAM} RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "${PROGRAM}: ${status}")
+endif()
