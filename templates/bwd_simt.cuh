@@ -104,7 +104,6 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
         grad_tile<true, false>(t, p, site, head, q0, k.first, acc);
       else
         grad_tile<false, false>(t, p, site, head, q0, k.first, acc);
-      __syncwarp();
       const Tile next = walk.next(p, site);
       t.template accumulate<dim>(dq, t.weights(1), k, [&] {
         if (next.valid()) request_scores(next);

@@ -104,7 +104,6 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
         for (int d = 0; d < LaneColumns<Real, dim_v>::each; ++d) out[r][d] *= scale[r];
       }
     }
-    __syncwarp();
 
     const Tile next = walk.next(p, site);
     t.template accumulate<dim_v>(out, weights, v, [&] {

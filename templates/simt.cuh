@@ -130,7 +130,8 @@ struct Simt {
   __device__ __forceinline__ int row_at(int r) const { return group + groups * r; }
   __device__ __forceinline__ int col_at(int c) const { return lane + lanes * c; }
 
-  // A slice that was asked for becomes readable, and the slice before it free. One call for each request.
+  // A slice that was asked for becomes readable, and the slice before it free. One call for each request. It
+  // is a barrier too: weights written before a product are visible in it.
   __device__ __forceinline__ void arrive() {
     wait_copies();
     __syncthreads();
@@ -191,7 +192,7 @@ struct Simt {
     copy_rows<Real, threads, n, D, LaneColumns<Real, D>::padded, D>(stage(fill), x, slice * n, 0);
   }
 
-  // c[r] is row row_at(r) of W[tile_m][tile_n] * X. W is in shared memory, written by this warp.
+  // c[r] is row row_at(r) of W[tile_m][tile_n] * X.
   template <int D, class After>
   __device__ __forceinline__ void accumulate(Real (&c)[rows][LaneColumns<Real, D>::each], const Real *w,
                                              const Slab<Real> &x, const After &after) {
@@ -221,8 +222,7 @@ struct Simt {
     }
   }
 
-  // c[r] is row group * rows_n + r of the transpose of W[tile_m][tile_n], times X. Every warp reads what all
-  // have written.
+  // c[r] is row group * rows_n + r of the transpose of W[tile_m][tile_n], times X.
   template <int D, class After>
   __device__ __forceinline__ void accumulate_transposed(Real (&c)[rows_n][LaneColumns<Real, D>::each],
                                                         const Real *w, const Slab<Real> &x,
