@@ -31,6 +31,7 @@ static uint16_t double_to_half(double x) {
   const uint16_t sign = signbit(x) ? 0x8000u : 0u;
   const double y = fabs(x);
   if (isnan(x)) return (uint16_t)(sign | 0x7e00u);
+  if (y == 0) return sign; /* frexp has no exponent for it */
   if (y >= 65520.0) return (uint16_t)(sign | 0x7c00u);
   int exponent;
   frexp(y, &exponent); /* y = m * 2^exponent, m in [0.5, 1) */
