@@ -91,18 +91,35 @@ static luattn_status read_grad(const luattn_input_info *info, const luattn_input
   return view_open(&rule, given->grad, out, err);
 }
 
+/* "b, free": as the spec writes them. */
+static void axes_text(const luattn_input_info *info, char *out, size_t size) {
+  static const char *const names[] = {[-LUATTN_AXIS_FREE] = "free", [-LUATTN_AXIS_B] = "b",
+                                      [-LUATTN_AXIS_H] = "h",       [-LUATTN_AXIS_HKV] = "hkv",
+                                      [-LUATTN_AXIS_Q] = "q",       [-LUATTN_AXIS_KV] = "kv"};
+  size_t used = 0;
+  out[0] = 0;
+  for (uint32_t i = 0; i < info->num_axes && used < size; i++) {
+    const char *comma = i > 0 ? ", " : "";
+    const int n = info->axis[i] > 0
+                      ? snprintf(out + used, size - used, "%s%d", comma, (int)info->axis[i])
+                      : snprintf(out + used, size - used, "%s%s", comma, names[-info->axis[i]]);
+    used += (size_t)n;
+  }
+}
+
 static luattn_status read_input(const traced_spec *t, int i, const luattn_args *args, cpu_problem *p,
                                 luattn_error *err) {
   const luattn_input_info *info = &t->input[i];
   const luattn_input *given = find_input(args, info->name);
-  char label[LUATTN_NAME_SIZE + 16];
+  char label[LUATTN_NAME_SIZE + 16], axes[64];
   if (given == NULL) {
     return luattn_fail(err, LUATTN_INVALID,
                        "cpu: input '%s': is missing, and the spec '%s' reads it; add it to args.inputs",
                        info->name, t->name);
   }
   snprintf(label, sizeof label, "input '%s'", info->name);
-  view_rule rule = {.name = label, .axes = "axes as the spec declares", .ndim = (int)info->num_axes};
+  axes_text(info, axes, sizeof axes);
+  view_rule rule = {.name = label, .axes = axes, .ndim = (int)info->num_axes};
   rule.kind = info->dtype == LUATTN_INPUT_I32    ? VIEW_INT
               : info->dtype == LUATTN_INPUT_BOOL ? VIEW_BOOL
                                                  : VIEW_REAL;
