@@ -201,7 +201,7 @@ template <class Elem, int Width, int N, class Real>
 LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len, Real *delta) {
   constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes;
   const int lane = int(threadIdx.x) % lanes;
-#pragma unroll 4
+#pragma unroll(N > 1 ? 2 : 1)
   for (int r = int(threadIdx.x) / lanes; r < aux_tile; r += groups) {
     Real sum = 0;
     if (first + r < len)
