@@ -17,7 +17,8 @@ struct cli_gpu {
 typedef struct buffers {
   cli_gpu *g;
   int count;
-  void *ptr[MAX_BUFFERS];
+  void *base[MAX_BUFFERS]; /* the guard before it included */
+  size_t size[MAX_BUFFERS];
 } buffers;
 
 /* cpu, cuda or cuda:N. *number = -1: the CPU. */
@@ -66,17 +67,39 @@ void gpu_close(cli_gpu *g) {
 
 const char *gpu_name(const cli_gpu *g) { return g->info.name; }
 
+/* Around every buffer stand bytes 0xff, which is NaN in every float type: what a kernel reads there shows in its
+ * results, and what it writes there shows in guards_intact. A buffer itself starts out so too: an element that no kernel
+ * writes shows. */
+enum { GUARD = 4096 };
+
 static luattn_status device_new(buffers *b, size_t size, void **ptr, luattn_error *err) {
+  void *base;
   if (b->count == MAX_BUFFERS)
     return luattn_fail(err, LUATTN_INTERNAL, "more than %d device buffers", MAX_BUFFERS);
-  TRY(luattn_device_alloc(b->g->driver, b->g->device, size + 1, ptr, err));
-  b->ptr[b->count++] = *ptr;
-  /* 0xff.. is NaN in every float type: an element that no kernel writes shows. */
-  return luattn_device_fill(b->g->driver, b->g->device, *ptr, 0xff, size + 1, NULL, err);
+  TRY(luattn_device_alloc(b->g->driver, b->g->device, size + 2 * GUARD, &base, err));
+  b->size[b->count] = size;
+  b->base[b->count++] = base;
+  *ptr = (char *)base + GUARD;
+  return luattn_device_fill(b->g->driver, b->g->device, base, 0xff, size + 2 * GUARD, NULL, err);
+}
+
+static luattn_status guards_intact(const buffers *b, luattn_error *err) {
+  unsigned char guard[GUARD];
+  for (int i = 0; i < b->count; i++) {
+    for (int side = 0; side < 2; side++) {
+      const char *at = (char *)b->base[i] + (side == 0 ? 0 : GUARD + b->size[i]);
+      TRY(luattn_copy_to_host(b->g->driver, b->g->device, guard, at, GUARD, err));
+      for (int j = 0; j < GUARD; j++)
+        if (guard[j] != 0xff)
+          return luattn_fail(err, LUATTN_INTERNAL, "a kernel wrote %s buffer %d of %zu bytes",
+                             side == 0 ? "before" : "behind", i, b->size[i]);
+    }
+  }
+  return LUATTN_OK;
 }
 
 static void device_free_all(buffers *b) {
-  for (int i = 0; i < b->count; i++) luattn_device_free(b->g->driver, b->g->device, b->ptr[i], NULL);
+  for (int i = 0; i < b->count; i++) luattn_device_free(b->g->driver, b->g->device, b->base[i], NULL);
   b->count = 0;
 }
 
@@ -161,6 +184,7 @@ static luattn_status run_on_device(buffers *b, const cli_problem *p, bool backwa
     TRY(luattn_backward(b->g->engine, p->spec, &d.args, NULL, err));
   }
   TRY(luattn_synchronize(b->g->driver, b->g->device, NULL, err));
+  TRY(guards_intact(b, err));
   return download_all(b, &d, r, err);
 }
 

@@ -8,10 +8,12 @@
 
 #include "cli/check.h"
 
-/* Odd, short, long, grouped, cross-length both ways (which gives causal_bottom_right empty rows), D != Dv, large D. */
+/* Odd, short, long, grouped, cross-length both ways (which gives causal_bottom_right empty rows), D != Dv, large D,
+ * no queries, no keys. */
 static const char *const shapes[] = {
     "2,2,2,64,64,64",      "1,2,1,1,1,64",       "1,3,1,7,130,40,24",  "2,4,2,129,65,72,16", "1,2,2,257,127,128",
     "1,4,1,100,300,96,48", "1,2,1,300,100,8,64", "1,2,1,190,190,256",  "1,1,1,515,517,64",   "1,8,2,66,1023,16,32",
+    "2,2,1,0,33,64",       "2,2,1,33,0,64",
 };
 static const char *const dtypes[] = {"f64", "f32", "bf16", "f16"};
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))

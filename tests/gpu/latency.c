@@ -1,0 +1,104 @@
+/* latency.c: host time of a launch, and of a warm start from a spec file to a kernel ready to launch.
+ *
+ * usage: gpu_latency SPEC. Limits: 5 us a launch, 5 ms a warm start (medians). Exit: 0, 1, or 77 without a GPU. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "cli/cli.h"
+
+enum { LAUNCHES = 2000, STARTS = 21, Q_LEN = 128, DIM = 64, BYTES = 1 << 20 };
+
+static double now_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static int compare_double(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static double median(double *x, int n) {
+  qsort(x, (size_t)n, sizeof *x, compare_double);
+  return x[n / 2];
+}
+
+static int verdict(const char *what, double value, double limit, const char *unit) {
+  printf("  %-28s median %7.2f %s, limit %g %s: %s\n", what, value, unit, limit, unit, value <= limit ? "ok" : "FAILED");
+  return value > limit;
+}
+
+/* Spec file -> trace -> plan -> source -> key -> cache -> driver. The first one fills the cache. */
+static luattn_status warm_starts(const char *path, luattn_driver *driver, int arch, double *ms, luattn_error *err) {
+  for (int i = -1; i < STARTS; i++) {
+    const luattn_target target = {.struct_size = sizeof target, .dtype = LUATTN_BF16, .head_dim = DIM, .arch = arch};
+    luattn_spec *spec;
+    luattn_image *image;
+    luattn_kernel *kernel;
+    const double start = now_us();
+    TRY(luattn_spec_load(path, NULL, &spec, err));
+    TRY(luattn_compile(spec, &target, &image, NULL, err));
+    TRY(luattn_kernel_load(driver, 0, image, &kernel, err));
+    if (i >= 0) ms[i] = (now_us() - start) / 1e3;
+    luattn_kernel_unload(kernel);
+    luattn_image_free(image);
+    luattn_spec_free(spec);
+  }
+  return LUATTN_OK;
+}
+
+/* Launches in bursts that the driver's queue holds, so that the host never waits for the device. */
+static luattn_status launches(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, double *us,
+                              luattn_error *err) {
+  for (int i = 0; i < LAUNCHES; i++) {
+    if (i % 100 == 0) TRY(luattn_synchronize(luattn_engine_driver(engine), 0, NULL, err));
+    const double start = now_us();
+    TRY(luattn_forward(engine, spec, args, NULL, err));
+    us[i] = now_us() - start;
+  }
+  return luattn_synchronize(luattn_engine_driver(engine), 0, NULL, err);
+}
+
+static luattn_status measure(const char *path, luattn_engine *engine, int *failed, luattn_error *err) {
+  luattn_driver *driver = luattn_engine_driver(engine);
+  luattn_device_info info;
+  luattn_spec *spec;
+  void *memory;
+  double ms[STARTS], us[LAUNCHES];
+  TRY(luattn_device_get_info(driver, 0, &info, err));
+  TRY(warm_starts(path, driver, info.arch, ms, err));
+  *failed += verdict("warm start, spec to kernel", median(ms, STARTS), 5, "ms");
+  TRY(luattn_spec_load(path, NULL, &spec, err));
+  TRY(luattn_device_alloc(driver, 0, 4 * BYTES, &memory, err));
+  TRY(luattn_device_fill(driver, 0, memory, 0, 4 * BYTES, NULL, err));
+  int64_t shape[4] = {1, 2, Q_LEN, DIM};
+  DLTensor t[4];
+  for (int i = 0; i < 4; i++) {
+    t[i] = (DLTensor){.data = (char *)memory + i * BYTES, .device = {kDLCUDA, 0}, .ndim = 4, .dtype = {kDLBfloat, 16, 1}};
+    t[i].shape = shape;
+  }
+  const luattn_args args = {.struct_size = sizeof args, .q = &t[0], .k = &t[1], .v = &t[2], .o = &t[3]};
+  TRY(luattn_forward(engine, spec, &args, NULL, err));
+  TRY(launches(engine, spec, &args, us, err));
+  *failed += verdict("launch, host time", median(us, LAUNCHES), 5, "us");
+  TRY(luattn_device_free(driver, 0, memory, err));
+  return LUATTN_OK; /* the spec lives as long as the engine, which is until the process ends */
+}
+
+int main(int argc, char **argv) {
+  luattn_engine *engine;
+  luattn_error err;
+  int failed = 0;
+  if (argc != 2) return 2;
+  if (luattn_engine_open(NULL, &engine, &err) != LUATTN_OK) {
+    printf("skipped: %s\n", err.message);
+    return 77;
+  }
+  if (measure(argv[1], engine, &failed, &err) != LUATTN_OK) {
+    printf("%s\n", err.message);
+    failed = 1;
+  }
+  luattn_engine_close(engine);
+  return failed != 0;
+}
