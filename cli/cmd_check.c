@@ -39,7 +39,7 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
     if (o.dtype != NULL && strcmp(o.dtype, all[i]) != 0) continue;
     o.dtype = all[i];
     TRY(problem_read(spec, &o, true, &p, err));
-    status = check_kernels(gpu, &p, &r, err);
+    status = check_kernels(gpu, &p, LUATTN_WANT_ALL, &r, err);
     if (status == LUATTN_OK) {
       char title[256];
       snprintf(title, sizeof title,
