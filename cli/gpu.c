@@ -67,9 +67,9 @@ void gpu_close(cli_gpu *g) {
 
 const char *gpu_name(const cli_gpu *g) { return g->info.name; }
 
-/* Around every buffer stand bytes 0xff, which is NaN in every float type: what a kernel reads there shows in its
- * results, and what it writes there shows in guards_intact. A buffer itself starts out so too: an element that no kernel
- * writes shows. */
+/* Around every buffer stand bytes 0xff, which is NaN in every float type: what a kernel reads there shows in
+ * its results, and what it writes there shows in guards_intact. A buffer itself starts out so too: an element
+ * that no kernel writes shows. */
 enum { GUARD = 4096 };
 
 static luattn_status device_new(buffers *b, size_t size, void **ptr, luattn_error *err) {

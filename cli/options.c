@@ -71,7 +71,8 @@ static luattn_status parse_pair(const option *o, char *text, cli_options *out, l
   int *count = o->kind == PAIR_INPUT ? &out->num_inputs : &out->num_sets;
   cli_pair *pairs = o->kind == PAIR_INPUT ? out->input : out->set;
   if (equals == NULL || equals == text) {
-    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not of the form %s", o->name, text, o->value);
+    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not of the form %s; give %s %s", o->name, text,
+                       o->value, o->name, o->value);
   }
   *equals = 0;
   for (int i = 0; i < *count; i++) {

@@ -1,0 +1,144 @@
+/* fake_nvrtc.c: a libnvrtc that compiles nothing. Its cubin is 64 bytes with a hash of everything it was given, so that equal
+ * input gives an equal image and anything else another one.
+ *
+ * LUATTN_FAKE_NVRTC in the environment steers it:
+ *   fail      compilation fails with a log of three lines
+ *   silent    compilation fails and there is no log
+ *   refuse    a program cannot be created
+ *   empty     compilation succeeds and there is no cubin
+ *   spill     ptxas reports spills for luattn_fwd
+ *   old       it is version 11.8 */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define API __attribute__((visibility("default")))
+
+typedef struct program {
+  uint64_t hash;
+  int failed;
+  char cubin[64];
+  const char *log;
+} program;
+
+/* Of NVRTC's header, which a machine without the CUDA Toolkit lacks. */
+enum { SUCCESS = 0, OUT_OF_MEMORY = 1, COMPILATION = 6 };
+API int nvrtcVersion(int *major, int *minor);
+API int nvrtcGetNumSupportedArchs(int *count);
+API int nvrtcGetSupportedArchs(int *archs);
+API int nvrtcCreateProgram(void **prog, const char *source, const char *name, int num_headers, const char *const *headers,
+                           const char *const *names);
+API int nvrtcDestroyProgram(void **prog);
+API int nvrtcCompileProgram(void *prog, int num_options, const char *const *options);
+API int nvrtcGetPTXSize(void *prog, size_t *size);
+API int nvrtcGetPTX(void *prog, char *out);
+API int nvrtcGetCUBINSize(void *prog, size_t *size);
+API int nvrtcGetCUBIN(void *prog, char *out);
+API int nvrtcGetProgramLogSize(void *prog, size_t *size);
+API int nvrtcGetProgramLog(void *prog, char *out);
+API const char *nvrtcGetErrorString(int result);
+
+static int told(const char *what) {
+  const char *mode = getenv("LUATTN_FAKE_NVRTC");
+  return mode != NULL && strcmp(mode, what) == 0;
+}
+
+static const int supported[] = {75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121};
+
+int nvrtcVersion(int *major, int *minor) {
+  *major = told("old") ? 11 : 13;
+  *minor = told("old") ? 8 : 0;
+  return SUCCESS;
+}
+
+int nvrtcGetNumSupportedArchs(int *count) {
+  *count = (int)(sizeof supported / sizeof *supported);
+  return SUCCESS;
+}
+
+int nvrtcGetSupportedArchs(int *archs) {
+  memcpy(archs, supported, sizeof supported);
+  return SUCCESS;
+}
+
+/* FNV-1a, the terminating zero included, so that texts do not run together. */
+static void add(program *p, const char *s) {
+  do p->hash = (p->hash ^ (unsigned char)*s) * UINT64_C(0x100000001b3);
+  while (*s++ != 0);
+}
+
+int nvrtcCreateProgram(void **prog, const char *source, const char *name, int num_headers, const char *const *headers,
+                       const char *const *names) {
+  if (told("refuse")) return OUT_OF_MEMORY;
+  program *p = calloc(1, sizeof *p);
+  if (p == NULL) return OUT_OF_MEMORY;
+  p->hash = UINT64_C(0xcbf29ce484222325);
+  p->log = "";
+  add(p, source);
+  add(p, name);
+  for (int i = 0; i < num_headers; i++) add(p, headers[i]), add(p, names[i]);
+  *prog = p;
+  return SUCCESS;
+}
+
+int nvrtcDestroyProgram(void **prog) {
+  free(*prog);
+  *prog = NULL;
+  return SUCCESS;
+}
+
+int nvrtcCompileProgram(void *prog, int num_options, const char *const *options) {
+  program *p = prog;
+  for (int i = 0; i < num_options; i++) add(p, options[i]);
+  if (told("spill")) {
+    p->log = "ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_80'\n"
+             "ptxas info    : Function properties for luattn_fwd\n"
+             "    8 bytes stack frame, 900 bytes spill stores, 904 bytes spill loads\n"
+             "ptxas info    : Used 255 registers, used 1 barriers\n";
+  }
+  if (told("fail")) {
+    p->log = "In file included from fwd_simt.cu(3):\nspec.cuh(12): error: identifier \"slopes\" is undefined\n1 error detected\n";
+  }
+  p->failed = told("fail") || told("silent");
+  if (p->failed) return COMPILATION;
+  snprintf(p->cubin, sizeof p->cubin, "fake cubin %016llx", (unsigned long long)p->hash);
+  return SUCCESS;
+}
+
+int nvrtcGetPTXSize(void *prog, size_t *size) {
+  (void)prog;
+  *size = sizeof "// fake ptx\n";
+  return SUCCESS;
+}
+
+int nvrtcGetPTX(void *prog, char *out) {
+  (void)prog;
+  memcpy(out, "// fake ptx\n", sizeof "// fake ptx\n");
+  return SUCCESS;
+}
+
+int nvrtcGetCUBINSize(void *prog, size_t *size) {
+  *size = told("empty") ? 0 : sizeof ((program *)prog)->cubin;
+  return SUCCESS;
+}
+
+int nvrtcGetCUBIN(void *prog, char *out) {
+  memcpy(out, ((program *)prog)->cubin, sizeof ((program *)prog)->cubin);
+  return SUCCESS;
+}
+
+int nvrtcGetProgramLogSize(void *prog, size_t *size) {
+  *size = strlen(((program *)prog)->log) + 1;
+  return SUCCESS;
+}
+
+int nvrtcGetProgramLog(void *prog, char *out) {
+  const program *p = prog;
+  memcpy(out, p->log, strlen(p->log) + 1);
+  return SUCCESS;
+}
+
+const char *nvrtcGetErrorString(int result) {
+  return result == COMPILATION ? "NVRTC_ERROR_COMPILATION" : result == OUT_OF_MEMORY ? "NVRTC_ERROR_OUT_OF_MEMORY" : "NVRTC_ERROR";
+}
