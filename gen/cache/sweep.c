@@ -66,7 +66,7 @@ static luattn_status visit_folder(const char *dir, const char *folder, visit *ca
     cached_file file = {.kind = kind_of(folder, e->d_name)};
     if (file.kind == FILE_FOREIGN || strlen(e->d_name) > MAX_NAME) continue;
     if (fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || S_ISDIR(st.st_mode)) continue;
-    snprintf(file.name, sizeof file.name, "%s/%s", folder, e->d_name);
+    snprintf(file.name, sizeof file.name, "%s/%.*s", folder, MAX_NAME, e->d_name);
     snprintf(path, sizeof path, "%s/%s", dir, file.name);
     file.bytes = (size_t)st.st_size;
     file.used = st.st_mtime;
