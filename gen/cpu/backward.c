@@ -124,6 +124,7 @@ static void backward_row(backward *w, int b, int h, int q, const unsigned char *
   for (int kv0 = 0, t = 0; kv0 < p->kv_len; kv0 += CPU_TILE, t++) {
     if (class_of_tile[t] == 0) continue;
     const int count = scores_kept(&w->scores, &lanes, kv0, class_of_tile[t] == 1, score);
+    if (count == 0) continue;
     for (int i = 0; i < count; i++) {
       const double *v =
           p->v + cpu_at(p->heads_kv, p->kv_len, p->dim_v, b, h / p->group, (int)w->scores.kv_idx[i]);
