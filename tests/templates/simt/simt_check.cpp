@@ -1,15 +1,15 @@
 // simt_check.cpp: the simt family, forward and backward, against a naive reference in double. Runs on the
-// host (see host_cuda.h); the spec, the type, the head dims and the tiles are chosen when it is compiled.
+// host (see host_cuda.hpp); the spec, the type, the head dims and the tiles are chosen when it is compiled.
 //
 //     c++ -std=c++20 -O1 -I<spec> -I. -I../../../templates -I../../../templates/example -DEXAMPLE_ELEM=double
 //     ..
 //
 // Hooks of the specs trap when they are called with a position at or past a length.
-#include "host_cuda.h"
+#include "host_cuda.hpp"
 
 #include "bwd_simt.cu"
 #include "fwd_simt.cu"
-#include "problem.h"
+#include "problem.hpp"
 
 constexpr bool any_mod = Spec::has_query_mod || Spec::has_key_mod || Spec::has_value_mod;
 

@@ -1,4 +1,4 @@
-// reference.h: sigmoid/spec.cuh on the host.
+// reference.hpp: sigmoid/spec.cuh on the host.
 struct Reference {
   static constexpr bool sigmoid = true, sink = false, lse = false;
   static constexpr int num_scalars = 2;

@@ -1,4 +1,4 @@
-// reference.h: softmax/spec.cuh on the host.
+// reference.hpp: softmax/spec.cuh on the host.
 struct Reference {
   static constexpr bool sigmoid = false, sink = true, lse = true;
   static constexpr int num_scalars = 5;

@@ -1,4 +1,4 @@
-// host_cuda.h: enough of CUDA to run the simt kernels without a GPU. Every thread of a block is a fiber;
+// host_cuda.hpp: enough of CUDA to run the simt kernels without a GPU. Every thread of a block is a fiber;
 // blocks run one after the other.
 //
 // Finds: wrong results, barriers that not all threads reach, a copy that is read before it was waited for (it

@@ -1,4 +1,4 @@
-// problem.h: one case of simt_check.cpp: tensors with NaN between and around their rows, and the reference in
+// problem.hpp: one case of simt_check.cpp: tensors with NaN between and around their rows, and the reference in
 // double.
 #pragma once
 #include <math.h>
@@ -83,7 +83,7 @@ struct Gradients {
   double terms = 0;  // sum of |ds|: what the sums over all elements are made of
 };
 
-#include "reference.h"
+#include "reference.hpp"
 
 struct Inputs {
   Doubles q, k, v, dout, dlse;

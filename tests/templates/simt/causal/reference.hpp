@@ -1,4 +1,4 @@
-// reference.h: templates/example/spec.cuh on the host.
+// reference.hpp: templates/example/spec.cuh on the host.
 struct Reference {
   static constexpr bool sigmoid = false, sink = false, lse = true;
   static constexpr int num_scalars = 0;
