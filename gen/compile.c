@@ -36,6 +36,11 @@ luattn_status compile_open(const luattn_spec *spec, const luattn_target *target,
 
 void compile_close(compilation *c) { arena_close(c->a); }
 
+luattn_status compile_memory(const compilation *c, luattn_error *err) {
+  if (!arena_failed(c->a)) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", c->spec.traced.name);
+}
+
 static bool is_launched(const compilation *c, const char *entry) {
   for (int i = 0; i < c->plan.num_entries; i++)
     if (strcmp(c->plan.entry[i].name, entry) == 0) return true;
@@ -158,12 +163,12 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
   }
   nvrtc_result result;
   TRY(build(c, dir, key, &result, err));
+  TRY(compile_memory(c, err)); /* before anything is kept */
   report->nvrtc_ms = now_ms() - looked;
   TRY(make_image(c, &result, key, image, err));
-  const luattn_status stored = cache_store(dir, key, *image, warning, sizeof warning, err);
-  if (stored != LUATTN_OK) luattn_image_free(*image);
+  TRY(cache_store(dir, key, *image, warning, sizeof warning, err));
   if (warning[0] != 0) c->plan.why = add_line(c->a, c->plan.why, warning);
-  return stored;
+  return LUATTN_OK;
 }
 
 luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
@@ -175,10 +180,13 @@ luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *targe
   r.trace_ms = spec->load_ms;
   luattn_status status = compile_open(spec, target, &c, err);
   if (status == LUATTN_OK) status = compile(&c, &made, &r, err);
+  if (status == LUATTN_OK) status = compile_memory(&c, err);
   if (status == LUATTN_OK) {
     snprintf(r.plan, sizeof r.plan, "%s", c.plan.why);
     if (report != NULL) *report = r;
     *image = made;
+  } else {
+    luattn_image_free(made);
   }
   compile_close(&c);
   return status;

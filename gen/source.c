@@ -21,7 +21,8 @@ bool source_alternative(compilation *c) {
 luattn_status source_plan(compilation *c, luattn_error *err) {
   TRY(plan_choose(c->a, &c->spec, &c->target, &c->plan, err));
   const luattn_status status = source_emit(c, err);
-  return status == LUATTN_UNSUPPORTED && source_alternative(c) ? LUATTN_OK : status;
+  if (status == LUATTN_UNSUPPORTED && source_alternative(c)) return compile_memory(c, err);
+  return status != LUATTN_OK ? status : compile_memory(c, err);
 }
 
 const char *source_arch(const compilation *c) {

@@ -139,6 +139,7 @@ luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, 
   luattn_status status = compile_open(spec, target, &c, err);
   text_init(&t, c.a);
   if (status == LUATTN_OK) status = stage(&c, name, &t, err);
+  if (status == LUATTN_OK) status = compile_memory(&c, err);
   if (status == LUATTN_OK) {
     const char *s = text_get(&t);
     char *copy = s == NULL ? NULL : malloc(t.size + 1);

@@ -103,9 +103,10 @@ static void limit_lengths(const traced_spec *t, mask_info *m) {
   }
   m->max_len = ir_int_limit(t->g, root, n);
   for (int i = 0; i < 4; i++) {
-    if (*side[i] == IR_NONE) continue;
+    if (*side[i] == IR_NONE || m->max_len < 0) continue;
     if (m->max_len > RANGE_MAX_LENGTH) m->max_len = RANGE_MAX_LENGTH;
     const int64_t limit = ir_int_limit(t->g, side[i], 1);
+    if (limit < 0) m->max_len = -1; /* out of memory, as the caller sees */
     if (limit < m->max_len && limit < LONG_ENOUGH)
       *side[i] = IR_NONE;
     else if (limit < m->max_len)

@@ -20,6 +20,7 @@ struct arena {
   luattn_allocator allocator;
   chunk *chunks; /* the first one is the one being filled */
   size_t next_size;
+  bool failed;
 };
 
 static void *default_realloc(void *user, void *ptr, size_t old_size, size_t new_size) {
@@ -75,7 +76,10 @@ static void *new_chunk(arena *a, size_t need) {
 }
 
 void *arena_new(arena *a, size_t size) {
-  if (size > SIZE_MAX - alignof(max_align_t)) return NULL;
+  if (size > SIZE_MAX - alignof(max_align_t)) {
+    a->failed = true;
+    return NULL;
+  }
   const size_t need = aligned(size == 0 ? 1 : size);
   chunk *c = a->chunks;
   void *p = NULL;
@@ -85,17 +89,18 @@ void *arena_new(arena *a, size_t size) {
   } else {
     p = new_chunk(a, need);
   }
+  if (p == NULL) a->failed = true;
   return p == NULL ? NULL : memset(p, 0, need);
 }
 
+bool arena_failed(const arena *a) { return a->failed; }
+
 void *arena_array(arena *a, size_t count, size_t size) {
-  if (size != 0 && count > SIZE_MAX / size) return NULL;
-  return arena_new(a, count * size);
+  return arena_new(a, size != 0 && count > SIZE_MAX / size ? SIZE_MAX : count * size);
 }
 
 char *arena_copy(arena *a, const char *s, size_t n) {
-  if (n == SIZE_MAX) return NULL;
-  char *p = arena_new(a, n + 1);
+  char *p = arena_new(a, n < SIZE_MAX ? n + 1 : n);
   if (p != NULL && n > 0) memcpy(p, s, n);
   return p;
 }

@@ -2,6 +2,7 @@
 #ifndef LUATTN_GEN_ARENA_H
 #define LUATTN_GEN_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "luattn/status.h"
@@ -15,6 +16,9 @@ void *arena_new(arena *a, size_t size);                       /* zeroed, aligned
 void *arena_array(arena *a, size_t count, size_t size);       /* likewise, with an overflow check */
 char *arena_copy(arena *a, const char *s, size_t n);          /* n bytes and a terminating 0 */
 char *arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Was any of the above refused since the arena was opened? Whoever makes do without what it could not get relies on this being
+ * asked at the end: a result that only looks worse for want of memory is not to be kept. */
+bool arena_failed(const arena *a);
 const luattn_allocator *arena_allocator(const arena *a);
 
 #endif

@@ -267,7 +267,7 @@ luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_inf
   out->rows.num_acc = w->num_acc;
   out->rows.num_stats = mask->num_stats;
   out->max_len = max_len(f);
-  if (text_failed(&w->out) || out->spec == NULL || ir_failed(f->g))
+  if (text_failed(&w->out) || out->spec == NULL || ir_failed(f->g) || arena_failed(a))
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
   if (w->failed)
     return luattn_fail(err, LUATTN_INTERNAL,

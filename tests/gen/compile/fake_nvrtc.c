@@ -1,5 +1,5 @@
-/* fake_nvrtc.c: a libnvrtc that compiles nothing. Its cubin is 64 bytes with a hash of everything it was given, so that equal
- * input gives an equal image and anything else another one.
+/* fake_nvrtc.c: a libnvrtc that compiles nothing. Its cubin is 64 bytes with a hash of everything it was
+ * given, so that equal input gives an equal image and anything else another one.
  *
  * LUATTN_FAKE_NVRTC in the environment steers it:
  *   fail      compilation fails with a log of three lines
@@ -27,8 +27,8 @@ enum { SUCCESS = 0, OUT_OF_MEMORY = 1, COMPILATION = 6 };
 API int nvrtcVersion(int *major, int *minor);
 API int nvrtcGetNumSupportedArchs(int *count);
 API int nvrtcGetSupportedArchs(int *archs);
-API int nvrtcCreateProgram(void **prog, const char *source, const char *name, int num_headers, const char *const *headers,
-                           const char *const *names);
+API int nvrtcCreateProgram(void **prog, const char *source, const char *name, int num_headers,
+                           const char *const *headers, const char *const *names);
 API int nvrtcDestroyProgram(void **prog);
 API int nvrtcCompileProgram(void *prog, int num_options, const char *const *options);
 API int nvrtcGetPTXSize(void *prog, size_t *size);
@@ -68,8 +68,8 @@ static void add(program *p, const char *s) {
   while (*s++ != 0);
 }
 
-int nvrtcCreateProgram(void **prog, const char *source, const char *name, int num_headers, const char *const *headers,
-                       const char *const *names) {
+int nvrtcCreateProgram(void **prog, const char *source, const char *name, int num_headers,
+                       const char *const *headers, const char *const *names) {
   if (told("refuse")) return OUT_OF_MEMORY;
   program *p = calloc(1, sizeof *p);
   if (p == NULL) return OUT_OF_MEMORY;
@@ -92,13 +92,16 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
   program *p = prog;
   for (int i = 0; i < num_options; i++) add(p, options[i]);
   if (told("spill")) {
-    p->log = "ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_80'\n"
-             "ptxas info    : Function properties for luattn_fwd\n"
-             "    8 bytes stack frame, 900 bytes spill stores, 904 bytes spill loads\n"
-             "ptxas info    : Used 255 registers, used 1 barriers\n";
+    p->log =
+        "ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_80'\n"
+        "ptxas info    : Function properties for luattn_fwd\n"
+        "    8 bytes stack frame, 900 bytes spill stores, 904 bytes spill loads\n"
+        "ptxas info    : Used 255 registers, used 1 barriers\n";
   }
   if (told("fail")) {
-    p->log = "In file included from fwd_simt.cu(3):\nspec.cuh(12): error: identifier \"slopes\" is undefined\n1 error detected\n";
+    p->log =
+        "In file included from fwd_simt.cu(3):\nspec.cuh(12): error: identifier \"slopes\" is undefined\n1 "
+        "error detected\n";
   }
   p->failed = told("fail") || told("silent");
   if (p->failed) return COMPILATION;
@@ -119,12 +122,12 @@ int nvrtcGetPTX(void *prog, char *out) {
 }
 
 int nvrtcGetCUBINSize(void *prog, size_t *size) {
-  *size = told("empty") ? 0 : sizeof ((program *)prog)->cubin;
+  *size = told("empty") ? 0 : sizeof((program *)prog)->cubin;
   return SUCCESS;
 }
 
 int nvrtcGetCUBIN(void *prog, char *out) {
-  memcpy(out, ((program *)prog)->cubin, sizeof ((program *)prog)->cubin);
+  memcpy(out, ((program *)prog)->cubin, sizeof((program *)prog)->cubin);
   return SUCCESS;
 }
 
@@ -140,5 +143,7 @@ int nvrtcGetProgramLog(void *prog, char *out) {
 }
 
 const char *nvrtcGetErrorString(int result) {
-  return result == COMPILATION ? "NVRTC_ERROR_COMPILATION" : result == OUT_OF_MEMORY ? "NVRTC_ERROR_OUT_OF_MEMORY" : "NVRTC_ERROR";
+  return result == COMPILATION     ? "NVRTC_ERROR_COMPILATION"
+         : result == OUT_OF_MEMORY ? "NVRTC_ERROR_OUT_OF_MEMORY"
+                                   : "NVRTC_ERROR";
 }

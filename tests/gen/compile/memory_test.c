@@ -1,0 +1,298 @@
+/* Every allocation on the way from a spec's text to an image fails once, and so do those of the CPU path: the
+ * allocator's and malloc's own (the linker sends the library's calls of malloc, calloc and realloc here).
+ * Each time the answer is LUATTN_NO_MEMORY, and nothing is left behind. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/base/arena.h"
+#include "gen/cache/cache.h"
+#include "support.h"
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *ptr, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *ptr, size_t size);
+
+static int skip_n = 0;
+static struct budget {
+  bool armed; /* only within the calls under test */
+  long count, fail_at;
+  size_t held; /* bytes of the allocator */
+} budget;
+
+static bool refused(void) {
+  if (!budget.armed || budget.count++ != budget.fail_at) return false;
+  if (getenv("ABORT_AT") && budget.fail_at == atoi(getenv("ABORT_AT")) && --skip_n < 0) abort();
+  return true;
+}
+
+void *__wrap_malloc(size_t size) { return refused() ? NULL : __real_malloc(size); }
+void *__wrap_calloc(size_t count, size_t size) { return refused() ? NULL : __real_calloc(count, size); }
+void *__wrap_realloc(void *ptr, size_t size) { return refused() ? NULL : __real_realloc(ptr, size); }
+
+/* An arena asks its allocator for large chunks, so what it hands out is refused one by one here. */
+void *__real_arena_new(arena *a, size_t size);
+void *__real_arena_array(arena *a, size_t count, size_t size);
+char *__real_arena_copy(arena *a, const char *s, size_t n);
+void *__wrap_arena_new(arena *a, size_t size);
+void *__wrap_arena_array(arena *a, size_t count, size_t size);
+char *__wrap_arena_copy(arena *a, const char *s, size_t n);
+
+char *__wrap_arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void *refuse(arena *a) { return __real_arena_new(a, SIZE_MAX); } /* as if it were too large */
+
+void *__wrap_arena_new(arena *a, size_t size) { return refused() ? refuse(a) : __real_arena_new(a, size); }
+void *__wrap_arena_array(arena *a, size_t count, size_t size) {
+  return refused() ? refuse(a) : __real_arena_array(a, count, size);
+}
+char *__wrap_arena_copy(arena *a, const char *s, size_t n) {
+  return refused() ? refuse(a) : __real_arena_copy(a, s, n);
+}
+
+char *__wrap_arena_printf(arena *a, const char *fmt, ...) {
+  va_list args, again;
+  if (refused()) return refuse(a);
+  va_start(args, fmt);
+  va_copy(again, args);
+  const int n = vsnprintf(NULL, 0, fmt, args);
+  char *p = __real_arena_new(a, (size_t)n + 1);
+  if (p != NULL) vsnprintf(p, (size_t)n + 1, fmt, again);
+  va_end(again);
+  va_end(args);
+  return p;
+}
+
+static void *counted(void *user, void *ptr, size_t old_size, size_t new_size) {
+  (void)user;
+  if (new_size == 0) {
+    budget.held -= old_size;
+    free(ptr);
+    return NULL;
+  }
+  if (refused()) return NULL;
+  void *p = __real_realloc(ptr, new_size);
+  assert_non_null(p);
+  budget.held += new_size - old_size;
+  return p;
+}
+
+static const luattn_allocator allocator = {counted, NULL};
+
+/* Runs `work` with the allocation number `fail_at` refused (-1: none). */
+typedef luattn_status (*work_function)(void *data, luattn_error *err);
+
+static luattn_status run(work_function work, void *data, long fail_at, luattn_error *err) {
+  budget.armed = true, budget.count = 0, budget.fail_at = fail_at;
+  const luattn_status status = work(data, err);
+  budget.armed = false;
+  return status;
+}
+
+/* Fails each allocation in turn. `may_recover`: a failure may be survived, as by Lua, which collects garbage
+ * and tries again. */
+static void fail_each(const char *what, work_function work, void *data, bool may_recover) {
+  luattn_error err;
+  for (int i = 0; i < 2; i++) { /* the first may leave something in a cache */
+    if (run(work, data, -1, &err) != LUATTN_OK) fail_msg("%s: %s", what, err.message);
+  }
+  const long total = budget.count;
+  const size_t before = budget.held;
+  long failed = 0;
+  for (long i = 0; i < total; i++) {
+    const luattn_status status = run(work, data, i, &err);
+    if (budget.held != before) {
+      fail_msg("%s: allocation %ld of %ld: %zu bytes are left", what, i, total, budget.held - before);
+    }
+    if (status == LUATTN_NO_MEMORY && strstr(err.message, "memory") != NULL)
+      failed++;
+    else if (status != LUATTN_OK)
+      fail_msg("%s: allocation %ld of %ld: status %d: %s", what, i, total, status, err.message);
+    else if (!may_recover)
+      fail_msg("%s: allocation %ld of %ld: nobody noticed", what, i, total);
+  }
+  print_message("%s: %ld allocations, %ld of them needed\n", what, total, failed);
+  assert_true(failed > 0 && (may_recover || failed == total));
+}
+
+/* Modified tensors, an online function of its own with a saved row number, no closed form of the mask. */
+static const char OTHER[] =
+    "return attention {\n"
+    "  name = 'other',\n"
+    "  inputs = { gain = { axes = {'h'}, grad = true }, shift = { axes = {'b', 'free'}, grad = true } },\n"
+    "  query_mod = function(x, b, h, pos, d) return x * cos(pos * exp(-d)) * gain[h] end,\n"
+    "  value_mod = function(x, b, h, pos, d) return x + shift[{b, d}] end,\n"
+    "  block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx and eq((q_idx - kv_idx) % 3, 0) "
+    "end,\n"
+    "  online_func = online_retention,\n"
+    "}\n";
+
+/* --- what is run
+ * ------------------------------------------------------------------------------------------------ */
+
+static luattn_status load_spec(void *data, luattn_error *err) {
+  const char *source = data;
+  luattn_spec *spec = NULL;
+  const luattn_status status = luattn_spec_load_text("m.lua", source, strlen(source), &allocator, &spec, err);
+  if (status == LUATTN_OK) luattn_spec_free(spec);
+  return status;
+}
+
+static luattn_spec *loaded(const char *source) {
+  luattn_spec *spec = NULL;
+  luattn_error err;
+  budget.armed = false;
+  if (luattn_spec_load_text("m.lua", source, strlen(source), &allocator, &spec, &err) != LUATTN_OK)
+    fail_msg("%s", err.message);
+  return spec;
+}
+
+typedef struct compile_work {
+  const char *source; /* NULL: SPEC */
+  luattn_spec *spec;
+  luattn_target target;
+  const char *stage; /* NULL: compile */
+  bool forget;       /* what the disk cache has */
+} compile_work;
+
+static luattn_status compile_spec(void *data, luattn_error *err) {
+  const compile_work *w = data;
+  luattn_image *image = NULL;
+  char *text = NULL;
+  size_t removed;
+  if (w->forget) assert_int_equal(cache_clear(w->target.cache_dir, &removed, NULL), LUATTN_OK);
+  const luattn_status status = w->stage != NULL ? luattn_emit(w->spec, &w->target, w->stage, &text, err)
+                                                : luattn_compile(w->spec, &w->target, &image, NULL, err);
+  luattn_image_free(image);
+  luattn_text_free(text);
+  return status;
+}
+
+static void fail_each_compile(const char *what, compile_work *w) {
+  w->spec = loaded(w->source != NULL ? w->source : SPEC);
+  fail_each(what, compile_spec, w, false);
+  luattn_spec_free(w->spec);
+}
+
+static void test_load(void **state) {
+  (void)state;
+  fail_each("load", load_spec, (void *)(uintptr_t)SPEC, true);
+  fail_each("load the other", load_spec, (void *)(uintptr_t)OTHER, true);
+}
+
+static void test_compile(void **state) {
+  (void)state;
+  const luattn_dtype dtypes[] = {LUATTN_F32, LUATTN_BF16};
+  for (int i = 0; i < 4; i++) {
+    compile_work w = {.target = target_new()};
+    w.target.pass = i % 2 ? LUATTN_BACKWARD : LUATTN_FORWARD;
+    w.target.dtype = dtypes[i / 2];
+    fail_each_compile(i % 2 ? "compile backward" : "compile forward", &w);
+    w.source = OTHER;
+    fail_each_compile("compile the other", &w);
+  }
+}
+
+static void test_compile_with_cache(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    folder dir = folder_new();
+    compile_work w = {.target = target_new(), .forget = i == 1};
+    w.target.cache_dir = dir.path;
+    fail_each_compile(i == 0 ? "compile with a cache that has it" : "compile into a cache", &w);
+    folder_remove(&dir);
+  }
+}
+
+/* Other tiles are tried while a plan spills. What runs out of memory there is no reason to keep those that
+ * spill. */
+static void test_compile_that_spills(void **state) {
+  (void)state;
+  compile_work w = {.target = target_new()};
+  fake_mode("spill");
+  w.target.pass = LUATTN_FORWARD;
+  fail_each_compile("compile what spills", &w);
+  fake_mode(NULL);
+}
+
+static void test_emit(void **state) {
+  (void)state;
+  static const char *const stages[] = {"ir", "grad", "mask", "plan", "spec", "config", "ptx"};
+  for (int i = 0; i < 7; i++) {
+    compile_work w = {.target = target_new(), .stage = stages[i]};
+    fail_each_compile(stages[i], &w);
+  }
+}
+
+/* The CPU path takes its memory from the spec's allocator too. */
+typedef struct cpu_work {
+  luattn_spec *spec;
+  luattn_args args;
+  int which; /* forward, backward, tiles, count */
+} cpu_work;
+
+static luattn_status run_cpu(void *data, luattn_error *err) {
+  const cpu_work *w = data;
+  unsigned char tiles[16];
+  int64_t kept;
+  switch (w->which) {
+    case 0:
+      return luattn_cpu_forward(w->spec, &w->args, err);
+    case 1:
+      return luattn_cpu_backward(w->spec, &w->args, err);
+    case 2:
+      return luattn_mask_tiles(w->spec, &w->args, 0, 0, 4, 4, tiles, err);
+    default:
+      return luattn_mask_count(w->spec, &w->args, &kept, err);
+  }
+}
+
+static void test_cpu(void **state) {
+  (void)state;
+  static const char *const names[] = {"cpu forward", "cpu backward", "mask tiles", "mask count"};
+  static double x[13][64]; /* q, k, v, o, lse, dout, dq, dk, dv, slopes, d_slopes, d_cap, dlse */
+  static int32_t ids[8];
+  int64_t rows[] = {1, 2, 8, 4}, heads[] = {2}, columns[] = {8}, one[] = {1};
+  DLTensor t[13],
+      id = {.data = ids, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = columns};
+  for (int i = 0; i < 13; i++) {
+    t[i] =
+        (DLTensor){.data = x[i], .device = {kDLCPU, 0}, .ndim = 4, .dtype = {kDLFloat, 64, 1}, .shape = rows};
+  }
+  t[4].ndim = t[12].ndim = 3;
+  t[9].ndim = t[10].ndim = t[11].ndim = 1;
+  t[9].shape = t[10].shape = heads, t[11].shape = one;
+  const luattn_input inputs[] = {{"slopes", &t[9], &t[10]}, {"ids", &id, NULL}};
+  cpu_work w = {.args = {.struct_size = sizeof w.args,
+                         .q = &t[0],
+                         .k = &t[1],
+                         .v = &t[2],
+                         .o = &t[3],
+                         .lse = &t[4],
+                         .dout = &t[5],
+                         .dlse = &t[12],
+                         .dq = &t[6],
+                         .dk = &t[7],
+                         .dv = &t[8],
+                         .inputs = inputs,
+                         .num_inputs = 2,
+                         .scalar_grads = &t[11]}};
+  w.spec = loaded(SPEC);
+  for (w.which = 0; w.which < 4; w.which++) fail_each(names[w.which], run_cpu, &w, false);
+  luattn_spec_free(w.spec);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_load),
+      cmocka_unit_test(test_compile),
+      cmocka_unit_test(test_compile_with_cache),
+      cmocka_unit_test(test_compile_that_spills),
+      cmocka_unit_test(test_emit),
+      cmocka_unit_test(test_cpu),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
