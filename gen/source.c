@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cache/cache.h"
 #include "gen/compile.h"
 
 luattn_status source_emit(compilation *c, luattn_error *err) {
@@ -93,15 +94,12 @@ luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_pt
 }
 
 void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err) {
-  char hex[33];
-  hash_hex(key, hex);
-  const char *path = dir[0] == 0 ? NULL : arena_printf(c->a, "%s/failed-%s.cuh", dir, hex);
-  FILE *f = path == NULL ? NULL : fopen(path, "w");
-  if (f == NULL) return; /* the message stands without it */
-  fprintf(f, "// %s\n\n// ---- config.cuh\n%s\n// ---- spec.cuh\n%s", err != NULL ? err->message : "",
-          c->config, c->emitted.spec);
-  fclose(f);
-  if (err == NULL) return;
+  char path[512];
+  const char *text = arena_printf(c->a, "// %s\n\n// ---- config.cuh\n%s\n// ---- spec.cuh\n%s",
+                                  err != NULL ? err->message : "", c->config, c->emitted.spec);
+  if (text == NULL) return; /* the message stands without it */
+  cache_keep_source(dir, key, text, path, sizeof path);
+  if (err == NULL || path[0] == 0) return;
   const size_t used = strlen(err->message);
   snprintf(err->message + used, sizeof err->message - used, "; the generated source is in %s", path);
 }

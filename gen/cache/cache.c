@@ -187,3 +187,15 @@ luattn_status cache_store(const char *dir, hash128 key, const luattn_image *imag
            reason);
   return LUATTN_OK;
 }
+
+void cache_keep_source(const char *dir, hash128 key, const char *text, char *path, size_t size) {
+  char folder[ENTRY_PATH_SIZE], entry[ENTRY_PATH_SIZE];
+  path[0] = '\0';
+  if (dir[0] == '\0' || entry_path(dir, key, folder, entry, NULL) != LUATTN_OK || make_dirs(folder) != 0)
+    return;
+  const int stem = (int)(strlen(entry) - strlen(ENTRY_SUFFIX));
+  const int length = snprintf(path, size, "%.*s.cu", stem, entry);
+  FILE *f = (size_t)length < size ? fopen(path, "w") : NULL;
+  const int written = f != NULL && fputs(text, f) >= 0;
+  if ((f != NULL && fclose(f) != 0) || !written) path[0] = '\0';
+}

@@ -8,16 +8,23 @@
 /* Resolves target->cache_dir (see compiler.h) into path[size]; empty = no disk cache. */
 luattn_status cache_resolve(const char *cache_dir, char *path, size_t size, luattn_error *err);
 
-/* *image = NULL if there is no sound entry (a damaged one is removed, and one whose source_hash is not {key.lo, key.hi}: it was
- * stored under another name). Fails only on out of memory. */
+/* *image = NULL if there is no sound entry (a damaged one is removed, and one whose source_hash is not
+ * {key.lo, key.hi}: it was stored under another name). Fails only on out of memory. */
 luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, luattn_error *err);
 
-/* Publishes by write, fsync, rename. The image's source_hash must be the key. A full disk or a read-only directory is reported in *warning (a fact, not a failure). */
-luattn_status cache_store(const char *dir, hash128 key, const luattn_image *image, char *warning, size_t warning_size,
-                          luattn_error *err);
+/* Publishes by write, fsync, rename. The image's source_hash must be the key. A full disk or a read-only
+ * directory is reported in *warning (a fact, not a failure). */
+luattn_status cache_store(const char *dir, hash128 key, const luattn_image *image, char *warning,
+                          size_t warning_size, luattn_error *err);
+
+/* Leaves a source that NVRTC refused beside the place of its image, where prune and clear find it. path[size]
+ * gets its name; empty if it could not be written. */
+void cache_keep_source(const char *dir, hash128 key, const char *text, char *path, size_t size);
 
 /* For the CLI. */
-typedef struct cache_stats { size_t entries, bytes, damaged; } cache_stats;
+typedef struct cache_stats {
+  size_t entries, bytes, damaged;
+} cache_stats;
 luattn_status cache_info(const char *dir, cache_stats *out, luattn_error *err);
 luattn_status cache_clear(const char *dir, size_t *removed, luattn_error *err);
 luattn_status cache_prune(const char *dir, size_t max_bytes, size_t *removed, luattn_error *err);

@@ -1,5 +1,5 @@
 /* entry.h: how the cache's files are named: <dir>/<first 2 hex digits>/<32 hex digits>.lai, and beside it .cu
- * and .log of a compilation that failed. A file that is still being written is called .tmp-XXXXXX. */
+ * of a compilation that failed. A file that is still being written is called .tmp-XXXXXX. */
 #ifndef LUATTN_GEN_CACHE_ENTRY_H
 #define LUATTN_GEN_CACHE_ENTRY_H
 

@@ -44,11 +44,15 @@ static int told(const char *what) {
   return mode != NULL && strcmp(mode, what) == 0;
 }
 
+#ifndef FAKE_MINOR
+#define FAKE_MINOR 0
+#endif
+
 static const int supported[] = {75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121};
 
 int nvrtcVersion(int *major, int *minor) {
   *major = told("old") ? 11 : 13;
-  *minor = told("old") ? 8 : 0;
+  *minor = told("old") ? 8 : FAKE_MINOR;
   return SUCCESS;
 }
 

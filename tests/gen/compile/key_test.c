@@ -1,0 +1,199 @@
+/* The key of a kernel in the cache: whatever can change the cubin changes it, and nothing else does. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/compile.h"
+#include "support.h"
+
+static hash128 key_of(const luattn_spec *spec, const luattn_target *target) {
+  luattn_image *image = compile(spec, target, NULL);
+  const uint64_t *hash = luattn_image_get_info(image)->source_hash;
+  const hash128 key = {hash[0], hash[1]};
+  luattn_image_free(image);
+  return key;
+}
+
+static bool same(hash128 a, hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
+
+static hash128 key_of_text(const char *source) {
+  luattn_spec *spec = load(source);
+  const luattn_target target = target_new();
+  const hash128 key = key_of(spec, &target);
+  luattn_spec_free(spec);
+  return key;
+}
+
+/* --- the target and the spec
+ * ---------------------------------------------------------------------------------- */
+
+static void test_targets(void **state) {
+  (void)state;
+  luattn_spec *spec = load(SPEC);
+  luattn_target t[12];
+  hash128 key[12];
+  for (int i = 0; i < 12; i++) t[i] = target_new();
+  t[1].pass = LUATTN_FORWARD;
+  t[2].dtype = LUATTN_F64;
+  t[3].head_dim = 32;
+  t[4].head_dim_v = 32;
+  t[5].arch = 90;
+  t[6].wants = LUATTN_WANT_DQ;
+  t[7].wants = LUATTN_WANT_ALL & ~(unsigned)LUATTN_WANT_INPUTS;
+  t[8].tile_m = 32, t[8].tile_n = 32;
+  t[9].dtype = LUATTN_BF16;
+  t[10].dtype = LUATTN_F16;
+  t[11].nvrtc = OTHER_NVRTC;
+  for (int i = 0; i < 12; i++) {
+    key[i] = key_of(spec, &t[i]);
+    for (int j = 0; j < i; j++) {
+      if (same(key[i], key[j])) fail_msg("targets %d and %d have one key", i, j);
+    }
+  }
+  /* What is no part of the source: where the cache is, a default spelt out. */
+  luattn_target same_again = target_new();
+  folder dir = folder_new();
+  same_again.cache_dir = dir.path, same_again.wants = LUATTN_WANT_ALL,
+  same_again.head_dim_v = same_again.head_dim;
+  assert_true(same(key_of(spec, &same_again), key[0]));
+  folder_remove(&dir);
+  assert_int_equal(setenv("LUATTN_LINEINFO", "1", 1), 0);
+  assert_false(same(key_of(spec, &t[0]), key[0]));
+  unsetenv("LUATTN_LINEINFO");
+  luattn_spec_free(spec);
+}
+
+/* Replaces the first `from` in SPEC. */
+static const char *with(const char *from, const char *to, char out[1024]) {
+  const char *at = strstr(SPEC, from);
+  assert_non_null(at);
+  snprintf(out, 1024, "%.*s%s%s", (int)(at - SPEC), SPEC, to, at + strlen(from));
+  return out;
+}
+
+static void test_specs(void **state) {
+  (void)state;
+  static const char *const changes[][2] = {{"W = 48", "W = 49"},
+                                           {"kv_idx <= q_idx", "kv_idx < q_idx"},
+                                           {"tanh", "sigmoid"},
+                                           {"grad = true", "grad = false"},
+                                           {"axes = {'h'}", "axes = {'b'}"},
+                                           {"cap = 30.0", "cap = 31.0"},
+                                           {"'pipeline'", "'pipelines'"},
+                                           {"'i32'", "'f32'"}};
+  char source[1024];
+  hash128 key[9] = {key_of_text(SPEC)};
+  for (int i = 1; i < 9; i++) {
+    key[i] = key_of_text(with(changes[i - 1][0], changes[i - 1][1], source));
+    for (int j = 0; j < i; j++) {
+      if (same(key[i], key[j])) fail_msg("changes %d and %d give one key", i, j);
+    }
+  }
+  /* The same kernel, written otherwise in the same lines. */
+  assert_true(same(key_of_text(with("local W = 48", "local W = 40 + 8 -- keys", source)), key[0]));
+}
+
+/* --- every byte of the source
+ * ----------------------------------------------------------------------------------- */
+
+static void flip_each(compilation *c, const char **slot, hash128 want) {
+  const char *before = *slot;
+  const size_t n = strlen(before);
+  char *changed = arena_copy(c->a, before, n);
+  hash128 key;
+  assert_true(changed != NULL && n > 100);
+  *slot = changed;
+  for (size_t i = 0; i < n; i++) {
+    changed[i] ^= 1;
+    assert_int_equal(source_key(c, &key, NULL), LUATTN_OK);
+    if (same(key, want)) fail_msg("byte %zu does not count", i);
+    changed[i] ^= 1;
+  }
+  assert_int_equal(source_key(c, &key, NULL), LUATTN_OK);
+  assert_true(same(key, want));
+  *slot = before;
+}
+
+static void test_every_byte(void **state) {
+  (void)state;
+  luattn_spec *spec = load(SPEC);
+  const luattn_target target = target_new();
+  compilation c;
+  luattn_error err;
+  hash128 want, key;
+  if (compile_open(spec, &target, &c, &err) != LUATTN_OK || source_plan(&c, &err) != LUATTN_OK ||
+      nvrtc_find(FAKE_NVRTC, &c.nvrtc, &err) != LUATTN_OK || source_key(&c, &want, &err) != LUATTN_OK) {
+    fail_msg("%s", err.message);
+  }
+  flip_each(&c, &c.emitted.spec, want);
+  flip_each(&c, &c.config, want);
+  for (size_t i = 0; i < sizeof c.info; i += 7) { /* the manifest goes into the image */
+    ((unsigned char *)&c.info)[i] ^= 1;
+    assert_int_equal(source_key(&c, &key, NULL), LUATTN_OK);
+    if (same(key, want)) fail_msg("byte %zu of the manifest does not count", i);
+    ((unsigned char *)&c.info)[i] ^= 1;
+  }
+  compile_close(&c);
+  luattn_spec_free(spec);
+}
+
+/* --- templates
+ * ------------------------------------------------------------------------------------------------------ */
+
+static void append(const folder *dir, const char *name, const char *what) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/%s", dir->path, name);
+  FILE *f = fopen(path, "a");
+  assert_non_null(f);
+  assert_true(fputs(what, f) >= 0);
+  fclose(f);
+}
+
+/* A copy gives the key of the embedded ones; a byte more in a file that is compiled gives another; a missing
+ * file is named. */
+static void test_templates(void **state) {
+  (void)state;
+  static const char *const used[] = {"base.cuh", "params.h", "simt.cuh", "bwd_simt.cu"}, *const others[] = {
+                                                                                             "fwd_simt.cu",
+                                                                                             "bwd_sm80.cu"};
+  folder dir = folder_new();
+  luattn_spec *spec = load(SPEC);
+  luattn_target target = target_new();
+  luattn_image *image = NULL;
+  luattn_error err;
+  char command[512], message[512];
+  const hash128 embedded = key_of(spec, &target);
+  snprintf(command, sizeof command, "cp -r " TEMPLATES "/. '%s'", dir.path);
+  assert_int_equal(system(command), 0);
+  assert_int_equal(setenv("LUATTN_TEMPLATE_DIR", dir.path, 1), 0);
+  assert_true(same(key_of(spec, &target), embedded));
+  for (int i = 0; i < 2; i++) {
+    append(&dir, others[i], "\n");
+    if (!same(key_of(spec, &target), embedded)) fail_msg("%s: counts, though it is not compiled", others[i]);
+  }
+  hash128 before = embedded;
+  for (int i = 0; i < 4; i++) {
+    append(&dir, used[i], "\n");
+    const hash128 key = key_of(spec, &target);
+    if (same(key, before)) fail_msg("%s: a change does not count", used[i]);
+    before = key;
+  }
+  snprintf(command, sizeof command, "%s/rows.cuh", dir.path);
+  assert_int_equal(remove(command), 0);
+  assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_IO);
+  snprintf(message, sizeof message,
+           "templates: '%s/rows.cuh': cannot be read (No such file or directory); LUATTN_TEMPLATE_DIR must "
+           "hold every template, or "
+           "be unset to use the embedded ones",
+           dir.path);
+  assert_string_equal(err.message, message);
+  unsetenv("LUATTN_TEMPLATE_DIR");
+  luattn_spec_free(spec);
+  folder_remove(&dir);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets), cmocka_unit_test(test_specs),
+                                     cmocka_unit_test(test_every_byte), cmocka_unit_test(test_templates)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

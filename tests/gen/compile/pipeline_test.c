@@ -1,0 +1,265 @@
+/* luattn_compile as a whole: NVRTC's failures, many processes and threads, a full disk, spilling plans. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gen/cache/cache.h"
+#include "support.h"
+
+/* --- what NVRTC does
+ * ------------------------------------------------------------------------------------------ */
+
+static void expect_failure(const luattn_target *target, const char *mode, const char *message) {
+  luattn_spec *spec = load(SPEC);
+  luattn_image *image = NULL;
+  luattn_error err;
+  fake_mode(mode);
+  const luattn_status status = luattn_compile(spec, target, &image, NULL, &err);
+  fake_mode(NULL);
+  assert_int_equal(status, LUATTN_COMPILE);
+  assert_null(image);
+  assert_string_equal(err.message, message);
+  luattn_spec_free(spec);
+}
+
+static void test_nvrtc_fails(void **state) {
+  (void)state;
+  const luattn_target target = target_new();
+  expect_failure(&target, "fail",
+                 "nvrtc: bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: spec.cuh(12): error: identifier "
+                 "\"slopes\" is undefined");
+  expect_failure(&target, "silent", "nvrtc: bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: no log");
+  expect_failure(&target, "refuse", "nvrtc: bwd_simt.cu: NVRTC_ERROR_OUT_OF_MEMORY");
+  expect_failure(&target, "empty", "nvrtc: cubin: NVRTC gave none; the architecture must be sm_XX");
+  expect_failure(&target, "old",
+                 "nvrtc: '" FAKE_NVRTC
+                 "': is version 11.8, too old for C++20; use NVRTC 12 or newer (LUATTN_NVRTC names it)");
+}
+
+/* What NVRTC refused is left for people, and goes with the cache. A compilation that then works is not held
+ * up by it. */
+static void test_refused_source_is_kept(void **state) {
+  (void)state;
+  folder dir = folder_new();
+  luattn_spec *spec = load(SPEC);
+  luattn_target target = target_new();
+  luattn_image *image = NULL;
+  luattn_error err;
+  char line[256] = "", path[256] = "";
+  size_t removed;
+  target.cache_dir = dir.path;
+  fake_mode("fail");
+  assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_COMPILE);
+  fake_mode(NULL);
+  const char *at = strstr(err.message, "; the generated source is in ");
+  assert_non_null(at);
+  assert_int_equal(sscanf(at, "; the generated source is in %255s", path), 1);
+  FILE *f = fopen(path, "r");
+  assert_non_null(f);
+  assert_non_null(fgets(line, sizeof line, f));
+  fclose(f);
+  assert_non_null(strstr(line, "identifier \"slopes\" is undefined"));
+  assert_int_equal(folder_count(&dir, "*"), 1);
+  luattn_image_free(compile(spec, &target, NULL));
+  assert_int_equal(folder_count(&dir, "*"), 2);
+  assert_int_equal(cache_clear(dir.path, &removed, NULL), LUATTN_OK);
+  assert_int_equal(folder_count(&dir, "*"), 0);
+  luattn_spec_free(spec);
+  folder_remove(&dir);
+}
+
+/* A plan that spills gives way to others; if all do, the one that spills least is kept and says so. Forced
+ * tiles stay. */
+static void test_spills(void **state) {
+  (void)state;
+  luattn_spec *spec = load(SPEC);
+  luattn_target target = target_new();
+  luattn_compile_report report;
+  target.pass = LUATTN_FORWARD;
+  fake_mode("spill");
+  luattn_image *image = compile(spec, &target, &report);
+  assert_non_null(strstr(report.plan, "luattn_fwd spills 904 bytes: no other tiles of the table do better"));
+  const luattn_entry_info *entry = luattn_image_get_info(image)->entry;
+  while (strcmp(entry->name, "luattn_fwd") != 0) entry++;
+  assert_int_equal(entry->registers, 255);
+  assert_int_equal(entry->local_bytes, 904);
+  target.tile_m = (int)entry->tile_m, target.tile_n = (int)entry->tile_n;
+  luattn_image_free(image);
+  luattn_image_free(compile(spec, &target, &report));
+  assert_non_null(strstr(report.plan, "luattn_fwd spills 904 bytes: the tiles were asked for"));
+  fake_mode(NULL);
+  luattn_spec_free(spec);
+}
+
+/* --- the cache under fire
+ * --------------------------------------------------------------------------------------- */
+
+static bool same_image(const luattn_image *a, const luattn_image *b) {
+  size_t size_a, size_b;
+  const void *bytes_a = luattn_image_bytes(a, &size_a), *bytes_b = luattn_image_bytes(b, &size_b);
+  return size_a == size_b && memcmp(bytes_a, bytes_b, size_a) == 0;
+}
+
+static void test_report(void **state) {
+  (void)state;
+  folder dir = folder_new();
+  luattn_spec *spec = load(SPEC);
+  luattn_target target = target_new();
+  luattn_compile_report cold, warm;
+  target.cache_dir = dir.path;
+  luattn_image *first = compile(spec, &target, &cold), *second = compile(spec, &target, &warm);
+  assert_true(!cold.cache_hit && warm.cache_hit && same_image(first, second));
+  assert_true(cold.trace_ms > 0 && cold.plan_ms > 0 && cold.nvrtc_ms > 0 && warm.nvrtc_ms == 0);
+  assert_string_equal(cold.plan, warm.plan);
+  luattn_image_free(first), luattn_image_free(second);
+  luattn_spec_free(spec);
+  folder_remove(&dir);
+}
+
+/* Children that were forked before anything was compiled, let loose at once. */
+static void test_processes(void **state) {
+  (void)state;
+  enum { PROCESSES = 8, ROUNDS = 5 };
+  luattn_spec *spec = load(SPEC);
+  luattn_target target = target_new();
+  luattn_image *want = compile(spec, &target, NULL);
+  for (int round = 0; round < ROUNDS; round++) {
+    folder dir = folder_new();
+    pid_t child[PROCESSES];
+    int gate[2];
+    target.cache_dir = dir.path;
+    assert_int_equal(pipe(gate), 0);
+    for (int i = 0; i < PROCESSES; i++) {
+      child[i] = fork();
+      assert_true(child[i] >= 0);
+      if (child[i] != 0) continue;
+      char byte;
+      luattn_image *image = NULL;
+      close(gate[1]);
+      if (read(gate[0], &byte, 1) != 0) _exit(2); /* returns when the parent closes its end */
+      const bool ok =
+          luattn_compile(spec, &target, &image, NULL, NULL) == LUATTN_OK && same_image(image, want);
+      _exit(ok ? 0 : 1);
+    }
+    close(gate[0]), close(gate[1]);
+    for (int i = 0; i < PROCESSES; i++) {
+      int status = -1;
+      assert_int_equal(waitpid(child[i], &status, 0), child[i]);
+      assert_int_equal(status, 0);
+    }
+    luattn_compile_report report;
+    luattn_image *image = compile(spec, &target, &report);
+    assert_true(report.cache_hit && same_image(image, want));
+    assert_int_equal(folder_count(&dir, "*"), 1); /* one entry, nothing half written */
+    luattn_image_free(image);
+    folder_remove(&dir);
+  }
+  luattn_image_free(want);
+  luattn_spec_free(spec);
+}
+
+/* No file may grow beyond 100 bytes: compiling works, says that the image was not kept, and leaves nothing.
+ */
+static void test_full_disk(void **state) {
+  (void)state;
+  folder dir = folder_new();
+  luattn_spec *spec = load(SPEC);
+  luattn_target target = target_new();
+  luattn_image *want = compile(spec, &target, NULL);
+  target.cache_dir = dir.path;
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    const struct rlimit limit = {100, 100};
+    luattn_compile_report report;
+    luattn_image *image = NULL;
+    signal(SIGXFSZ, SIG_IGN); /* a full disk sends no signal: write just fails */
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
+    if (luattn_compile(spec, &target, &image, &report, NULL) != LUATTN_OK || !same_image(image, want))
+      _exit(3);
+    if (strstr(report.plan, "cannot write it: File too large; the kernel works but is not kept") == NULL)
+      _exit(4);
+    fake_mode("fail"); /* nor does the refused source fit */
+    luattn_error err;
+    target.head_dim = 32;
+    if (luattn_compile(spec, &target, &image, NULL, &err) != LUATTN_COMPILE) _exit(5);
+    _exit(strstr(err.message, "the generated source is in") == NULL ? 0 : 6);
+  }
+  int status = -1;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  assert_int_equal(folder_count(&dir, "*.lai") + folder_count(&dir, ".tmp-*"), 0);
+  luattn_image_free(want);
+  luattn_spec_free(spec);
+  folder_remove(&dir);
+}
+
+/* --- threads
+ * ------------------------------------------------------------------------------------------------------ */
+
+typedef struct job {
+  const luattn_spec *spec;
+  luattn_target target;
+  luattn_status status;
+  luattn_image *image;
+  char *text;
+} job;
+
+static void *run_job(void *data) {
+  job *j = data;
+  j->status = luattn_compile(j->spec, &j->target, &j->image, NULL, NULL);
+  if (j->status == LUATTN_OK) j->status = luattn_emit(j->spec, &j->target, "spec", &j->text, NULL);
+  return NULL;
+}
+
+/* One spec, eight targets at once, each as if alone; into one cache. */
+static void test_threads(void **state) {
+  (void)state;
+  enum { THREADS = 8 };
+  static const luattn_dtype dtypes[] = {LUATTN_F64, LUATTN_F32, LUATTN_BF16, LUATTN_F16};
+  static const int archs[] = {80, 90, 100, 120};
+  folder dir = folder_new();
+  luattn_spec *spec = load(SPEC);
+  job jobs[THREADS];
+  luattn_image *alone[THREADS];
+  pthread_t thread[THREADS];
+  for (int i = 0; i < THREADS; i++) {
+    memset(&jobs[i], 0, sizeof jobs[i]);
+    jobs[i].spec = spec;
+    jobs[i].target = target_new();
+    jobs[i].target.pass = i % 2 ? LUATTN_FORWARD : LUATTN_BACKWARD;
+    jobs[i].target.dtype = dtypes[i / 2], jobs[i].target.arch = archs[i % 4];
+    alone[i] = compile(spec, &jobs[i].target, NULL);
+    jobs[i].target.cache_dir = dir.path;
+  }
+  for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&thread[i], NULL, run_job, &jobs[i]), 0);
+  for (int i = 0; i < THREADS; i++) {
+    assert_int_equal(pthread_join(thread[i], NULL), 0);
+    assert_int_equal(jobs[i].status, LUATTN_OK);
+    assert_true(same_image(jobs[i].image, alone[i]));
+    for (int j = 0; j < i; j++) assert_false(same_image(alone[i], alone[j]));
+    assert_non_null(strstr(jobs[i].text, "struct"));
+  }
+  assert_int_equal(folder_count(&dir, "*"), THREADS);
+  for (int i = 0; i < THREADS; i++) {
+    luattn_text_free(jobs[i].text);
+    luattn_image_free(jobs[i].image), luattn_image_free(alone[i]);
+  }
+  luattn_spec_free(spec);
+  folder_remove(&dir);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_nvrtc_fails), cmocka_unit_test(test_refused_source_is_kept),
+      cmocka_unit_test(test_spills),      cmocka_unit_test(test_report),
+      cmocka_unit_test(test_processes),   cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_threads),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
