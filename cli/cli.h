@@ -9,8 +9,7 @@
 #include "common/fail.h"
 #include "luattn/engine.h"
 
-/* --- options.c
- * ------------------------------------------------------------------------------------------------- */
+/* ---- options.c ---- */
 
 typedef struct cli_pair {
   const char *name, *value;
@@ -46,8 +45,7 @@ void options_print(FILE *to, int command); /* the part of --help that lists opti
 /* "M,N,..": at most `most` numbers from 0 to INT32_MAX; how many there are, 0 if it is anything else. */
 int parse_sizes(const char *text, int most, int *out);
 
-/* --- array.c: owned host tensors
- * ---------------------------------------------------------------------------------- */
+/* ---- array.c: owned host tensors ---- */
 
 typedef struct array {
   DLTensor t;
@@ -77,8 +75,7 @@ luattn_status npy_read_stream(const char *name, FILE *f, array *out, luattn_erro
 /* bf16, which NumPy does not know, is written as float32. */
 luattn_status npy_write(const char *path, const array *a, luattn_error *err);
 
-/* --- problem.c: one call's tensors
- * ---------------------------------------------------------------------------------- */
+/* ---- problem.c: one call's tensors ---- */
 
 typedef struct cli_problem {
   const luattn_spec *spec;
@@ -117,8 +114,7 @@ typedef struct cli_binding {
 } cli_binding;
 luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind);
 
-/* --- gpu.c: the same on a device
- * -------------------------------------------------------------------------------------- */
+/* ---- gpu.c: the same on a device ---- */
 
 typedef struct cli_gpu cli_gpu;
 luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err);
@@ -133,15 +129,13 @@ luattn_status gpu_run(cli_gpu *g, const cli_problem *p, bool backward, cli_resul
 luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int repeat, double *forward_ms,
                         double *backward_ms, luattn_error *err);
 
-/* --- naive.c: plain Lua, one score at a time
- * ---------------------------------------------------------------------------- */
+/* ---- naive.c: plain Lua, one score at a time ---- */
 
 /* Forward by the definition: every hook called in plain Lua with numbers, every score computed. Independent
  * of tracing, tiles and derivatives. Results in double. */
 luattn_status naive_forward(const cli_options *o, const cli_problem *p, cli_result *r, luattn_error *err);
 
-/* --- the subcommands
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- the subcommands ---- */
 
 int cmd_run(const cli_options *o);
 int cmd_check(const cli_options *o);

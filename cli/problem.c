@@ -5,8 +5,7 @@
 
 #include "cli/cli.h"
 
-/* --- random numbers: splitmix64 (Steele, Lea, Flood 2014), normal by Box and Muller
- * ------------------------------ */
+/* ---- random numbers: splitmix64 (Steele, Lea, Flood 2014), normal by Box and Muller ---- */
 
 static uint64_t next_u64(uint64_t *state) {
   uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
@@ -45,9 +44,7 @@ static void fill_input(array *a, uint32_t type, uint64_t *seed) {
   }
 }
 
-/* --- sizes
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- sizes ---- */
 
 luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error *err) {
   if (o->dtype == NULL || dtype_parse(o->dtype, out)) return LUATTN_OK;
@@ -103,9 +100,7 @@ static int64_t axis_size(const cli_problem *p, int32_t axis) {
   }
 }
 
-/* --- files
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- files ---- */
 
 /* What an option's file must hold: its axes, for messages. */
 typedef struct file_rule {
@@ -352,9 +347,7 @@ void problem_free(cli_problem *p) {
   for (int i = 0; i < 12; i++) array_free(&p->input[i]);
 }
 
-/* --- results
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- results ---- */
 
 luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward,
                          cli_result *r, luattn_error *err) {

@@ -35,7 +35,7 @@ static double *scalar_of(cli_problem *p, size_t i) {
   return &p->scalar[at].value;
 }
 
-/* --- entry by entry ------------------------------------------------------------------------------------ */
+/* ---- entry by entry ---- */
 
 static luattn_status difference(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
                                 int64_t at, double *slope, luattn_error *err) {
@@ -96,7 +96,7 @@ static luattn_status check_entries(const cli_options *o, cli_problem *p, const c
   return LUATTN_OK;
 }
 
-/* --- all at once --------------------------------------------------------------------------------------- */
+/* ---- all at once ---- */
 
 /* +1 or -1, a different mix for each tensor. */
 static double sign_at(int tensor, int64_t i) {
@@ -195,8 +195,7 @@ static luattn_status check_direction(const cli_options *o, cli_problem *p, const
   return status;
 }
 
-/* --- which of them ---------------------------------------------------------------------------------------
- */
+/* ---- which of them ---- */
 
 static bool gradient_is_given(const luattn_spec *spec) {
   const traced_spec *t = &spec->traced;

@@ -25,8 +25,8 @@ typedef struct compilation {
 luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation *c,
                            luattn_error *err);
 void compile_close(compilation *c);
-/* LUATTN_NO_MEMORY if anything was refused on the way: some of it may have been done without, and such a source is not the
- * spec's. */
+/* LUATTN_NO_MEMORY if anything was refused on the way: some of it may have been done without, and such a
+ * source is not the spec's. */
 luattn_status compile_memory(const compilation *c, luattn_error *err);
 
 /* manifest.c: what of an image does not come from NVRTC. */

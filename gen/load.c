@@ -31,7 +31,8 @@ luattn_status luattn_spec_load_text(const char *name, const char *text, size_t s
   luattn_status status = front_trace(a, name, text, size, &spec->traced, err);
   if (status == LUATTN_OK) ir_set_line(spec->traced.g, 0); /* what is derived stands on no line */
   if (status == LUATTN_OK) status = derive_spec(a, &spec->traced, &spec->derived, err);
-  if (status == LUATTN_OK && arena_failed(a)) status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+  if (status == LUATTN_OK && arena_failed(a))
+    status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   if (status != LUATTN_OK) {
     arena_close(a);
     return status;

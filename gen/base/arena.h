@@ -11,13 +11,14 @@ typedef struct arena arena;
 
 /* `allocator` may be NULL (malloc); it is copied. NULL on out of memory. */
 arena *arena_open(const luattn_allocator *allocator);
-void arena_close(arena *a); /* NULL is fine */
-void *arena_new(arena *a, size_t size);                       /* zeroed, aligned for any type; NULL: out of memory */
-void *arena_array(arena *a, size_t count, size_t size);       /* likewise, with an overflow check */
-char *arena_copy(arena *a, const char *s, size_t n);          /* n bytes and a terminating 0 */
+void arena_close(arena *a);             /* NULL is fine */
+void *arena_new(arena *a, size_t size); /* zeroed, aligned for any type; NULL: out of memory */
+void *arena_array(arena *a, size_t count, size_t size); /* likewise, with an overflow check */
+char *arena_copy(arena *a, const char *s, size_t n);    /* n bytes and a terminating 0 */
 char *arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Was any of the above refused since the arena was opened? Whoever makes do without what it could not get relies on this being
- * asked at the end: a result that only looks worse for want of memory is not to be kept. */
+/* Was any of the above refused since the arena was opened? Whoever makes do without what it could not get
+ * relies on this being asked at the end: a result that only looks worse for want of memory is not to be kept.
+ */
 bool arena_failed(const arena *a);
 const luattn_allocator *arena_allocator(const arena *a);
 

@@ -100,9 +100,8 @@ static void axes_text(const luattn_input_info *info, char *out, size_t size) {
   out[0] = 0;
   for (uint32_t i = 0; i < info->num_axes && used < size; i++) {
     const char *comma = i > 0 ? ", " : "";
-    const int n = info->axis[i] > 0
-                      ? snprintf(out + used, size - used, "%s%d", comma, (int)info->axis[i])
-                      : snprintf(out + used, size - used, "%s%s", comma, names[-info->axis[i]]);
+    const int n = info->axis[i] > 0 ? snprintf(out + used, size - used, "%s%d", comma, (int)info->axis[i])
+                                    : snprintf(out + used, size - used, "%s%s", comma, names[-info->axis[i]]);
     used += (size_t)n;
   }
 }

@@ -19,8 +19,7 @@ static uint64_t next(uint64_t *state) {
   return z ^ (z >> 31);
 }
 
-/* --- round trips -------------------------------------------------------------------------------------------
- */
+/* ---- round trips ---- */
 
 static const DLDataType types[] = {{kDLFloat, 64, 1}, {kDLFloat, 32, 1}, {kDLFloat, 16, 1},
                                    {kDLInt, 32, 1},   {kDLUInt, 8, 1},   {kDLBfloat, 16, 1}};
@@ -96,8 +95,43 @@ static void test_numpy_reads_it(void **state) {
   unlink(path);
 }
 
-/* --- damage
- * -------------------------------------------------------------------------------------------------- */
+/* A bshd file holds [batch, length, heads, dim]; what is read is the same tensor in the same logical order.
+ */
+static void test_layouts(void **state) {
+  (void)state;
+  static const char source[] = "return attention { }";
+  const int64_t shape[4] = {2, 2, 3, 5}, swapped[4] = {2, 3, 2, 5};
+  luattn_spec *spec;
+  char path[2][64];
+  array first, last;
+  luattn_error err;
+  assert_int_equal(luattn_spec_load_text("s.lua", source, sizeof source - 1, NULL, &spec, &err), LUATTN_OK);
+  assert_int_equal(array_new(&first, types[1], 4, shape, false, &err), LUATTN_OK);
+  assert_int_equal(array_new(&last, types[1], 4, swapped, false, &err), LUATTN_OK);
+  for (int64_t at = 0; at < 60; at++) {
+    const int64_t b = at / 30, h = at / 15 % 2, i = at / 5 % 3, d = at % 5;
+    array_set(&first, at, (double)at);
+    array_set(&last, ((b * 3 + i) * 2 + h) * 5 + d, (double)at);
+  }
+  for (int l = 0; l < 2; l++) {
+    cli_options o = {.q = path[l], .k = path[l], .v = path[l], .layout = l == 0 ? "bhsd" : "bshd"};
+    cli_problem p;
+    temporary_path(path[l]);
+    assert_int_equal(npy_write(path[l], l == 0 ? &first : &last, &err), LUATTN_OK);
+    if (problem_read(spec, &o, false, &p, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    assert_true(p.batch == 2 && p.heads == 2 && p.heads_kv == 2 && p.q_len == 3 && p.kv_len == 3);
+    assert_true(p.dim == 5 && p.dim_v == 5);
+    for (int64_t at = 0; at < 60; at++) {
+      assert_true(array_get(&p.q, at) == (double)at && array_get(&p.v, at) == (double)at);
+    }
+    problem_free(&p);
+    unlink(path[l]);
+  }
+  array_free(&first), array_free(&last);
+  luattn_spec_free(spec);
+}
+
+/* ---- damage ---- */
 
 #define MOST_BYTES 1024
 
@@ -200,6 +234,6 @@ static void test_damaged_files(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_numpy_reads_it),
-                                     cmocka_unit_test(test_damaged_files)};
+                                     cmocka_unit_test(test_layouts), cmocka_unit_test(test_damaged_files)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

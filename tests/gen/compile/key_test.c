@@ -24,8 +24,7 @@ static hash128 key_of_text(const char *source) {
   return key;
 }
 
-/* --- the target and the spec
- * ---------------------------------------------------------------------------------- */
+/* ---- the target and the spec ---- */
 
 static void test_targets(void **state) {
   (void)state;
@@ -93,8 +92,7 @@ static void test_specs(void **state) {
   assert_true(same(key_of_text(with("local W = 48", "local W = 40 + 8 -- keys", source)), key[0]));
 }
 
-/* --- every byte of the source
- * ----------------------------------------------------------------------------------- */
+/* ---- every byte of the source ---- */
 
 static void flip_each(compilation *c, const char **slot, hash128 want) {
   const char *before = *slot;
@@ -137,8 +135,7 @@ static void test_every_byte(void **state) {
   luattn_spec_free(spec);
 }
 
-/* --- templates
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- templates ---- */
 
 static void append(const folder *dir, const char *name, const char *what) {
   char path[256];

@@ -130,8 +130,7 @@ static const char OTHER[] =
     "  online_func = online_retention,\n"
     "}\n";
 
-/* --- what is run
- * ------------------------------------------------------------------------------------------------ */
+/* ---- what is run ---- */
 
 static luattn_status load_spec(void *data, luattn_error *err) {
   const char *source = data;

@@ -11,8 +11,7 @@
 #include "gen/cache/cache.h"
 #include "support.h"
 
-/* --- what NVRTC does
- * ------------------------------------------------------------------------------------------ */
+/* ---- what NVRTC does ---- */
 
 static void expect_failure(const luattn_target *target, const char *mode, const char *message) {
   luattn_spec *spec = load(SPEC);
@@ -96,8 +95,7 @@ static void test_spills(void **state) {
   luattn_spec_free(spec);
 }
 
-/* --- the cache under fire
- * --------------------------------------------------------------------------------------- */
+/* ---- the cache under fire ---- */
 
 static bool same_image(const luattn_image *a, const luattn_image *b) {
   size_t size_a, size_b;
@@ -199,8 +197,7 @@ static void test_full_disk(void **state) {
   folder_remove(&dir);
 }
 
-/* --- threads
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- threads ---- */
 
 typedef struct job {
   const luattn_spec *spec;

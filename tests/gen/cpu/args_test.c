@@ -64,8 +64,7 @@ static void fixture_free(fixture *f) {
   call_free(&f->c);
 }
 
-/* --- one function a mistake -------------------------------------------------------------------------------
- */
+/* ---- one function a mistake ---- */
 
 static void small_struct(fixture *f) { f->c.args.struct_size = 8; }
 static void no_q(fixture *f) { f->c.args.q = NULL; }

@@ -6,7 +6,7 @@
 
 #include "support.h"
 
-/* --- the reference: every score in memory -------------------------------------------------------------- */
+/* ---- the reference: every score in memory ---- */
 
 typedef struct dense {
   double *q, *k, *v, *dout, *dlse, *o, *lse, *dq, *dk, *dv, *score, *p;
@@ -98,8 +98,7 @@ static void dense_run(const call *c, dense *d, keep_function keep, round_functio
   }
 }
 
-/* --- comparisons -----------------------------------------------------------------------------------------
- */
+/* ---- comparisons ---- */
 
 static void run_both(const luattn_spec *spec, const call *c) {
   luattn_error err;
@@ -190,8 +189,7 @@ static void test_output_types(void **state) {
   luattn_spec_free(spec);
 }
 
-/* --- intermediates in a small type
- * -------------------------------------------------------------------------- */
+/* ---- intermediates in a small type ---- */
 
 static double to_bf16(double x) { return round_all(LUATTN_BF16, &x, 1), x; }
 static double to_f16(double x) { return round_all(LUATTN_F16, &x, 1), x; }
@@ -251,8 +249,7 @@ static void test_backward_precision(void **state) {
   luattn_spec_free(spec);
 }
 
-/* --- edges
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- edges ---- */
 
 static void assert_all(const char *what, const tensor *t, double want) {
   for (int64_t i = 0, n = tensor_count(t); i < n; i++) {
