@@ -176,6 +176,9 @@ static void declare_input(lua_State *L, const char *name, luattn_input_info *inf
   if (!lua_istable(L, -1)) {
     front_raise(L, "%s is %s; write %s = { axes = {\"h\"} }", owner, front_kind(L, -1), name);
   }
+  if (lua_rawlen(L, -1) > 0) {
+    front_raise(L, "%s: its axes stand in a field of that name; write %s = { axes = {\"h\"} }", owner, name);
+  }
   declare_check_keys(L, -1, owner, fields);
   memcpy(info->name, name, strlen(name) + 1);
   declare_axes(L, owner, info);

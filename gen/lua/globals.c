@@ -66,6 +66,39 @@ static const missing_row missing[] = {
     {"table.pack", "write {...}"},
 };
 
+/* Names that other languages and libraries have. A spec may declare them as its own. */
+static const char stand_alone[] = "functions stand alone: where, exp, tanh, min, max, ..";
+static const char by_name[] = "inputs and scalars are named directly: slopes[h], cap";
+static const missing_row foreign[] = {
+    {"torch", stand_alone},
+    {"np", stand_alone},
+    {"numpy", stand_alone},
+    {"jnp", stand_alone},
+    {"F", stand_alone},
+    {"inputs", by_name},
+    {"scalars", by_name},
+    {"inf", "write math.huge"},
+    {"float", "infinity is math.huge"},
+    {"True", "write true"},
+    {"False", "write false"},
+    {"None", "write nil"},
+    {"logical_and", "write a and b"},
+    {"logical_or", "write a or b"},
+    {"logical_not", "write not a"},
+    {"maximum", "write max(a, b)"},
+    {"minimum", "write min(a, b)"},
+    {"round", "write floor(x + 0.5)"},
+    {"scale", "scores arrive multiplied by it; a number of your own goes into scalars"},
+    {"math.inf", "write math.huge"},
+};
+
+static const char *foreign_hint(lua_State *L, const char *name) {
+  for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+    if (strcmp(foreign[i].name, name) == 0) return front_format(L, "; %s", foreign[i].reason);
+  }
+  return NULL;
+}
+
 static const char *missing_reason(const char *name) {
   for (size_t i = 0; i < sizeof missing / sizeof *missing; i++) {
     if (strcmp(missing[i].name, name) == 0) return missing[i].reason;
@@ -92,12 +125,16 @@ static int global_get(lua_State *L) {
   if (input_push_name(L, name)) return 1;
   const char *reason = missing_reason(name);
   if (reason != NULL) front_raise(L, "'%s' is not available in a spec: %s", name, reason);
+  const char *hint = foreign_hint(L, name);
+  if (hint != NULL) front_raise(L, "undefined name '%s'%s", name, hint);
   front_suggestion s;
   front_suggest_start(&s, name);
   suggest_keys(L, lua_upvalueindex(1), &s);
   input_suggest(L, &s);
+  const char *end = front_suggest_end(L, &s);
   const bool loading = front_of(L)->mode == FRONT_LOADING;
-  front_raise(L, "undefined name '%s'%s%s", name, front_suggest_end(L, &s),
+  if (!loading && *end == '\0') end = "; declare it as an input or a scalar, or as a local";
+  front_raise(L, "undefined name '%s'%s%s", name, end,
               loading ? " (inputs, scalars and lengths exist only inside hooks)" : "");
 }
 
@@ -122,7 +159,9 @@ static int library_get(lua_State *L) {
   lua_pushvalue(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
   const char *library = lua_tostring(L, lua_upvalueindex(2)), *name = luaL_tolstring(L, 2, NULL);
-  const char *reason = missing_reason(front_format(L, "%s.%s", library, name));
+  const char *full = front_format(L, "%s.%s", library, name), *hint = foreign_hint(L, full);
+  if (hint != NULL) front_raise(L, "%s has no '%s'%s", library, name, hint);
+  const char *reason = missing_reason(full);
   if (reason != NULL) front_raise(L, "'%s.%s' is not available in a spec: %s", library, name, reason);
   front_suggestion s;
   front_suggest_start(&s, name);

@@ -42,15 +42,32 @@ const char *input_axes_text(lua_State *L, const luattn_input_info *info) {
   return text;
 }
 
+/* In key_mod and value_mod h is the kv head. */
+static bool heads_are_kv(lua_State *L) {
+  const char *hook = front_of(L)->hook;
+  return hook != NULL && (strcmp(hook, "key_mod") == 0 || strcmp(hook, "value_mod") == 0);
+}
+
+/* slopes[h], bias[{h, q_idx, i}]: how an input is read. */
+static const char *indexed_text(lua_State *L, const luattn_input_info *info) {
+  static const char *const of_query[] = {NULL, "b", "h", "h // (heads // heads_kv)", "q_idx", "kv_idx"};
+  static const char *const of_key[] = {NULL, "b", "h * (heads // heads_kv)", "h", "pos", "pos"};
+  const char *const *by_axis = heads_are_kv(L) ? of_key : of_query;
+  static const char *const other[] = {"i", "j", "k", "l"};
+  const char *text = "";
+  for (uint32_t i = 0; i < info->num_axes; i++) {
+    const int32_t axis = info->axis[i];
+    text = front_format(L, "%s%s%s", text, i > 0 ? ", " : "", axis < 0 ? by_axis[-axis] : other[i]);
+  }
+  return front_format(L, info->num_axes == 1 ? "%s[%s]" : "%s[{%s}]", info->name, text);
+}
+
 static void refuse_count(lua_State *L, const gather *t, int count) __attribute__((noreturn));
 static void refuse_count(lua_State *L, const gather *t, int count) {
   const luattn_input_info *info = info_of(L, t);
-  front_raise(L, "input '%s' has %u axes (%s), but %d %s given; write %s%s", info->name, info->num_axes,
-              input_axes_text(L, info), count, count == 1 ? "index is" : "indices are", info->name,
-              info->num_axes == 1   ? "[i]"
-              : info->num_axes == 2 ? "[{i, j}]"
-              : info->num_axes == 3 ? "[{i, j, k}]"
-                                    : "[{i, j, k, l}]");
+  front_raise(L, "input '%s' has %u axes (%s), but %d %s given; write %s", info->name, info->num_axes,
+              input_axes_text(L, info), count, count == 1 ? "index is" : "indices are",
+              indexed_text(L, info));
 }
 
 void input_refuse_unindexed(lua_State *L, int index, const char *what) {
@@ -58,14 +75,32 @@ void input_refuse_unindexed(lua_State *L, int index, const char *what) {
   if (t == NULL) return;
   if (t->count > 0) refuse_count(L, t, t->count);
   const luattn_input_info *info = info_of(L, t);
-  front_raise(L, "%s: input '%s' is used without an index; its axes are (%s), so write %s%s", what,
-              info->name, input_axes_text(L, info), info->name, info->num_axes == 1 ? "[i]" : "[{i, j, ..}]");
+  front_raise(L, "%s: input '%s' is used without an index; its axes are (%s), so write %s", what, info->name,
+              input_axes_text(L, info), indexed_text(L, info));
 }
 
 static void push_gather(lua_State *L, const gather *t) {
   gather *copy = lua_newuserdatauv(L, sizeof *copy, 0);
   *copy = *t;
   luaL_setmetatable(L, METATABLE);
+}
+
+/* A bare b, h, q_idx or kv_idx on an axis of another kind is a swapped index: the gather would clamp it and
+ * go on. The lengths of q and kv may be one length, as for document ids, so these two are left alone. */
+static void check_kind(lua_State *L, const luattn_input_info *info, int position, ir_ref index) {
+  enum { OTHER, BATCH, HEAD, HEAD_KV, PLACE };
+  static const int of_axis[] = {OTHER, BATCH, HEAD, HEAD_KV, PLACE, PLACE};
+  static const char *const names[] = {"", "the batch", "the query head", "the kv head", "a position"};
+  const ir *g = front_of(L)->g;
+  const int32_t axis = info->axis[position - 1];
+  const int want = axis < 0 ? of_axis[-axis] : OTHER;
+  int is = OTHER;
+  if (ir_is_var(g, index, VAR_B)) is = BATCH;
+  if (ir_is_var(g, index, VAR_H)) is = heads_are_kv(L) ? HEAD_KV : HEAD;
+  if (ir_is_var(g, index, VAR_Q) || ir_is_var(g, index, VAR_KV) || ir_is_var(g, index, VAR_POS)) is = PLACE;
+  if (want == OTHER || is == OTHER || want == is) return;
+  front_raise(L, "input '%s': index %d is %s, but its axes are (%s); write %s", info->name, position,
+              names[is], input_axes_text(L, info), indexed_text(L, info));
 }
 
 /* Appends the index at the top of the stack. */
@@ -97,6 +132,7 @@ static void add_index(lua_State *L, gather *t, int position) {
                   "input '%s': index %d is a float expression; gathers take integers, so use // or floor()",
                   info->name, position);
     }
+    check_kind(L, info, position, x.ref);
     t->index[t->count] = x;
   } else if (lua_type(L, -1) != LUA_TNUMBER) {
     front_raise(L, "input '%s': index %d is %s; gathers take integers", info->name, position,
@@ -165,6 +201,11 @@ static int meta_index(lua_State *L) {
   return 1;
 }
 
+static int meta_call(lua_State *L) {
+  const luattn_input_info *info = info_of(L, luaL_checkudata(L, 1, METATABLE));
+  front_raise(L, "input '%s' is called like a function; write %s", info->name, indexed_text(L, info));
+}
+
 static int meta_operator(lua_State *L) {
   const char *sign = lua_tostring(L, lua_upvalueindex(1));
   input_refuse_unindexed(L, 1, sign);
@@ -173,17 +214,21 @@ static int meta_operator(lua_State *L) {
 }
 
 static const char *const operators[][2] = {
-    {"__add", "+"},         {"__sub", "-"},       {"__mul", "*"},
-    {"__div", "/"},         {"__mod", "%"},       {"__idiv", "//"},
-    {"__pow", "^"},         {"__unm", "-"},       {"__lt", "comparison"},
-    {"__le", "comparison"}, {"__eq", "=="},       {"__concat", ".."},
-    {"__len", "#"},         {"__call", "a call"}, {"__newindex", "assignment"},
+    {"__add", "+"},         {"__sub", "-"},
+    {"__mul", "*"},         {"__div", "/"},
+    {"__mod", "%"},         {"__idiv", "//"},
+    {"__pow", "^"},         {"__unm", "-"},
+    {"__lt", "comparison"}, {"__le", "comparison"},
+    {"__eq", "=="},         {"__concat", ".."},
+    {"__len", "#"},         {"__newindex", "assignment"},
 };
 
 void input_open(lua_State *L) {
   luaL_newmetatable(L, METATABLE);
   lua_pushcfunction(L, meta_index);
   lua_setfield(L, -2, "__index");
+  lua_pushcfunction(L, meta_call);
+  lua_setfield(L, -2, "__call");
   for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
     lua_pushstring(L, operators[i][1]);
     lua_pushcclosure(L, meta_operator, 1);

@@ -148,6 +148,24 @@ void sandbox_close(lua_State *L) {
   if (L != NULL) lua_close(L);
 }
 
+typedef struct syntax_row {
+  const char *message, *hint;
+} syntax_row;
+
+/* What Python and C write, by the message in which Lua's parser gives it up. */
+static const syntax_row syntax_hints[] = {
+    {"']' expected near ','", "; several indices stand in braces: t[{i, j}]"},
+    {" near '!'", "; Lua writes ~= for != and `not` for !, and traced numbers compare by ne(a, b)"},
+    {"unexpected symbol near '*'", "; a power is written x ^ y"},
+    {"unexpected symbol near '&'", "; write `and` for &&"},
+    {"unexpected symbol near '|'", "; write `or` for ||"},
+    {"unexpected symbol near '#'", "; a comment starts with --"},
+    {"syntax error near '+'", "; write x = x + y for x += y"},
+    {"syntax error near '-'", "; write x = x - y for x -= y"},
+    {"syntax error near '*'", "; write x = x * y for x *= y"},
+    {" near '?'", "; write where(condition, a, b)"},
+};
+
 /* What Lua's own messages leave open: they speak of "a nil value", we know that a traced value is meant. */
 static const char *hint(const char *message) {
   if (strstr(message, "'for' limit") != NULL || strstr(message, "'for' initial value") != NULL) {
@@ -156,6 +174,9 @@ static const char *hint(const char *message) {
   if (strstr(message, "nested too deeply") != NULL) return ""; /* the handler itself ran out of stack once */
   if (strstr(message, "C stack overflow") != NULL) return "; brackets or calls are nested too deeply";
   if (strstr(message, "stack overflow") != NULL) return "; a function calls itself without end";
+  for (size_t i = 0; i < sizeof syntax_hints / sizeof *syntax_hints; i++) {
+    if (strstr(message, syntax_hints[i].message) != NULL) return syntax_hints[i].hint;
+  }
   return "";
 }
 

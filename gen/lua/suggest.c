@@ -1,11 +1,14 @@
 /* suggest.c: "did you mean" for misspelt names. */
+#include <ctype.h>
 #include <string.h>
 
 #include "gen/lua/state.h"
 
 enum { WORD_MAX = 63 };
 
-/* Optimal string alignment distance: insert, delete, replace, or swap two neighbours. */
+static int lower(char c) { return tolower((unsigned char)c); }
+
+/* Optimal string alignment distance: insert, delete, replace, or swap two neighbours; case is free. */
 static size_t distance(const char *a, const char *b) {
   const size_t n = strlen(a), m = strlen(b);
   if (n > WORD_MAX || m > WORD_MAX) return WORD_MAX;
@@ -15,10 +18,11 @@ static size_t distance(const char *a, const char *b) {
   for (size_t i = 1; i <= n; i++) {
     row[0] = i;
     for (size_t j = 1; j <= m; j++) {
-      size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
+      size_t best = above[j - 1] + (lower(a[i - 1]) != lower(b[j - 1]));
       if (above[j] + 1 < best) best = above[j] + 1;
       if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
+      if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) && lower(a[i - 2]) == lower(b[j - 1]) &&
+          before[j - 2] + 1 < best)
         best = before[j - 2] + 1;
       row[j] = best;
     }

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "gen/lua/input.h"
+#include "gen/lua/refuse.h"
 #include "gen/lua/replay.h"
 
 #define METATABLE "traced number"
@@ -187,24 +188,6 @@ static int meta_tostring(lua_State *L) {
   return 1;
 }
 
-static int meta_refuse(lua_State *L) {
-  front_raise(L, "%s is not possible on a traced number", lua_tostring(L, lua_upvalueindex(1)));
-}
-
-static const char *const refused[][2] = {
-    {"__concat", ".."},
-    {"__len", "#"},
-    {"__call", "a call"},
-    {"__index", "indexing"},
-    {"__newindex", "assigning a field"},
-    {"__band", "&"},
-    {"__bor", "|"},
-    {"__bxor", "~"},
-    {"__bnot", "~"},
-    {"__shl", "<<"},
-    {"__shr", ">>"},
-};
-
 void value_open(lua_State *L) {
   luaL_newmetatable(L, METATABLE);
   for (size_t i = 0; i < sizeof arithmetic / sizeof *arithmetic; i++) {
@@ -212,11 +195,7 @@ void value_open(lua_State *L) {
     lua_pushcclosure(L, meta_arith, 1);
     lua_setfield(L, -2, arithmetic[i].event);
   }
-  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-    lua_pushstring(L, refused[i][1]);
-    lua_pushcclosure(L, meta_refuse, 1);
-    lua_setfield(L, -2, refused[i][0]);
-  }
+  refuse_on_numbers(L);
   for (int strict = 0; strict < 2; strict++) {
     lua_pushboolean(L, strict);
     lua_pushcclosure(L, meta_compare, 1);
@@ -229,4 +208,5 @@ void value_open(lua_State *L) {
   lua_pushcfunction(L, meta_tostring);
   lua_setfield(L, -2, "__tostring");
   lua_pop(L, 1);
+  refuse_on_booleans(L);
 }

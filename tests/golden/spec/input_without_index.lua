@@ -1,4 +1,4 @@
--- expect: input_without_index.lua:4: *: input 'slopes' is used without an index; its axes are (h), so write slopes[i]
+-- expect: input_without_index.lua:4: *: input 'slopes' is used without an index; its axes are (h), so write slopes[h]
 return attention {
   inputs = { slopes = { axes = {"h"} } },
   score_mod = function(score, b, h, q_idx, kv_idx) return score * slopes end,

@@ -1,4 +1,4 @@
--- expect: too_few_indices.lua:4: input 'bias' has 2 axes (h, 32), but 1 index is given; write bias[{i, j}]
+-- expect: too_few_indices.lua:4: input 'bias' has 2 axes (h, 32), but 1 index is given; write bias[{h, j}]
 return attention {
   inputs = { bias = { axes = {"h", 32} } },
   score_mod = function(score, b, h, q_idx, kv_idx) return score + bias[h] end,

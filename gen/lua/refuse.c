@@ -1,0 +1,88 @@
+#include "gen/lua/refuse.h"
+
+#include <string.h>
+
+#include "gen/lua/state.h"
+
+typedef struct refused_row {
+  const char *event, *message;
+} refused_row;
+
+static const refused_row on_numbers[] = {
+    {"__concat", ".. is not possible on a traced number"},
+    {"__len", "# is not possible on a traced number"},
+    {"__call", "a traced number is called like a function; multiplication is written a * b"},
+    {"__newindex", "a field of a traced number is assigned; numbers have no fields"},
+    {"__band", "& is not possible on a traced number; join conditions with `and`, take x & 7 as x % 8"},
+    {"__bor", "| is not possible on a traced number; join conditions with `or`"},
+    {"__bxor", "~ is not possible on a traced number; ~= between traced numbers is written ne(a, b)"},
+    {"__bnot", "~ is not possible on a traced number; negate a condition with `not`"},
+    {"__shl", "<< is not possible on a traced number; write x * 2 for x << 1, x * 4 for x << 2 and so on"},
+    {"__shr", ">> is not possible on a traced number; write x // 2 for x >> 1, x // 4 for x >> 2 and so on"},
+};
+
+static const char number_needed[] =
+    " on a condition: a boolean stands where a number is needed; write where(condition, 1, 0), or join "
+    "conditions with `and`, `or`";
+static const char chained[] =
+    " on a condition: comparisons do not chain; write 0 <= x and x < 5 for 0 <= x < 5";
+
+static const refused_row on_booleans[] = {
+    {"__band", "& between conditions; write `and`"},
+    {"__bor", "| between conditions; write `or`"},
+    {"__bxor", "~ between conditions; write (a and not c) or (c and not a)"},
+    {"__bnot", "~ on a condition; write `not (..)`"},
+    {"__add", "+"},
+    {"__sub", "-"},
+    {"__mul", "*"},
+    {"__div", "/"},
+    {"__mod", "%"},
+    {"__idiv", "//"},
+    {"__pow", "^"},
+    {"__unm", "-"},
+    {"__lt", "<"},
+    {"__le", "<="},
+};
+
+static int raise_number(lua_State *L) {
+  front_raise(L, "%s", on_numbers[lua_tointeger(L, lua_upvalueindex(1))].message);
+}
+
+static int raise_boolean(lua_State *L) {
+  const refused_row *row = &on_booleans[lua_tointeger(L, lua_upvalueindex(1))];
+  const bool compares = strcmp(row->event, "__lt") == 0 || strcmp(row->event, "__le") == 0;
+  const bool whole = row->event[2] == 'b'; /* __band and the like: the message is complete */
+  front_raise(L, "%s%s", row->message, whole ? "" : compares ? chained : number_needed);
+}
+
+/* score:tanh() and score.tanh() are Python's. */
+static int raise_member(lua_State *L) {
+  if (lua_type(L, 2) != LUA_TSTRING)
+    front_raise(L, "a traced number is indexed; only inputs and tables have elements");
+  const char *name = lua_tostring(L, 2);
+  if (globals_defined(L, name))
+    front_raise(L, "a traced number has no '%s'; functions stand in front: %s(x)", name, name);
+  front_raise(L, "a traced number has no '%s'; functions stand in front, as in tanh(x)", name);
+}
+
+static void add_rows(lua_State *L, const refused_row *row, size_t count, lua_CFunction raise) {
+  for (size_t i = 0; i < count; i++) {
+    lua_pushinteger(L, (lua_Integer)i);
+    lua_pushcclosure(L, raise, 1);
+    lua_setfield(L, -2, row[i].event);
+  }
+}
+
+void refuse_on_numbers(lua_State *L) {
+  add_rows(L, on_numbers, sizeof on_numbers / sizeof *on_numbers, raise_number);
+  lua_pushcfunction(L, raise_member);
+  lua_setfield(L, -2, "__index");
+}
+
+void refuse_on_booleans(lua_State *L) {
+  lua_pushboolean(L, 0); /* all booleans share one metatable */
+  lua_newtable(L);
+  add_rows(L, on_booleans, sizeof on_booleans / sizeof *on_booleans, raise_boolean);
+  lua_setmetatable(L, -2);
+  lua_pop(L, 1);
+}

@@ -1,0 +1,7 @@
+-- expect: and_of_conditions.lua:5: & between conditions; write `and`
+return attention {
+  inputs = { slopes = { axes = {"h"} }, keep = { axes = {"b", "kv"}, dtype = "bool" }, gate = { axes = {"hkv"} } },
+  block_mask = function(b, h, q_idx, kv_idx)
+    return (kv_idx <= q_idx) & keep[{b, kv_idx}]
+  end,
+}
