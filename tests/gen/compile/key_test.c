@@ -76,7 +76,7 @@ static void test_specs(void **state) {
                                            {"kv_idx <= q_idx", "kv_idx < q_idx"},
                                            {"tanh", "sigmoid"},
                                            {"grad = true", "grad = false"},
-                                           {"axes = {'h'}", "axes = {'b'}"},
+                                           {"(kv_idx - q_idx)", "(q_idx - kv_idx)"},
                                            {"cap = 30.0", "cap = 31.0"},
                                            {"'pipeline'", "'pipelines'"},
                                            {"'i32'", "'f32'"}};
