@@ -11,6 +11,11 @@ typedef struct tile_box {
 
 static ir_bounds exactly_int(long long x) { return (ir_bounds){.integer = {x, x}}; }
 
+static ir_bounds real_bounds(double low, double high, bool nan) {
+  if (isnan(low) || isnan(high)) low = -INFINITY, high = INFINITY;
+  return (ir_bounds){.real = iv_make(low, high, nan)};
+}
+
 static ir_bounds box_variable(void *user, ir_var v, uint32_t index, ir_type type) {
   const tile_box *t = user;
   const cpu_problem *p = t->p;
@@ -32,13 +37,13 @@ static ir_bounds box_variable(void *user, ir_var v, uint32_t index, ir_type type
     case VAR_HEADS_KV:
       return exactly_int(p->heads_kv);
     case VAR_SCALAR:
-      return (ir_bounds){.real = {p->scalar[index], p->scalar[index]}};
+      return real_bounds(p->scalar[index], p->scalar[index], isnan(p->scalar[index]));
     default:
       break;
   }
-  if (type == IR_REAL) return (ir_bounds){.real = {-INFINITY, INFINITY}};
-  if (type == IR_INT) return (ir_bounds){.integer = {INT64_MIN, INT64_MAX}};
-  return (ir_bounds){.boolean = {1, 1}};
+  if (type == IR_REAL) return real_bounds(-INFINITY, INFINITY, true);
+  if (type == IR_INT) return (ir_bounds){.integer = ivi_all()};
+  return (ir_bounds){.boolean = tri_all()};
 }
 
 static long long clamp_to(long long x, long long size) { return x < 0 ? 0 : x >= size ? size - 1 : x; }
@@ -50,6 +55,7 @@ static ir_bounds box_load(void *user, uint32_t input, ir_type type, int n_index,
   const cpu_view *view = &t->p->input[input];
   int64_t lo[4] = {0}, hi[4] = {0}, at[4];
   double low = INFINITY, high = -INFINITY;
+  bool nan = false;
   for (int i = 0; i < n_index; i++) {
     lo[i] = clamp_to(index[i].lo, view->shape[i]);
     hi[i] = clamp_to(index[i].hi, view->shape[i]);
@@ -59,16 +65,16 @@ static ir_bounds box_load(void *user, uint32_t input, ir_type type, int n_index,
       for (at[2] = lo[2]; at[2] <= hi[2]; at[2]++) {
         for (at[3] = lo[3]; at[3] <= hi[3]; at[3]++) {
           const double x = view_get(view, at);
-          if (isnan(x)) return (ir_bounds){.real = {-INFINITY, INFINITY}};
-          low = fmin(low, x);
+          low = fmin(low, x); /* neither takes NaN */
           high = fmax(high, x);
+          nan |= isnan(x) != 0;
         }
       }
     }
   }
   if (type == IR_INT) return (ir_bounds){.integer = {(long long)low, (long long)high}};
   if (type == IR_BOOL) return (ir_bounds){.boolean = {low == 0, high != 0}};
-  return (ir_bounds){.real = {low, high}};
+  return low <= high ? real_bounds(low, high, nan) : real_bounds(-INFINITY, INFINITY, true);
 }
 
 int problem_tile_class(cpu_problem *p, int b, int h, int q0, int q1, int kv0, int kv1) {

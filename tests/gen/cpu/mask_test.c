@@ -1,4 +1,6 @@
 /* Tile classes and counts against every element, by predicates written in C beside the ones in Lua. */
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,7 +171,61 @@ static void test_inputs(void **state) {
   luattn_spec_free(spec);
 }
 
+/* NaN compares as false, so its negation keeps: no interval of numbers may hide that. */
+static void test_nan(void **state) {
+  (void)state;
+  static const char *const masks[] = {"bias[kv_idx] <= 3", "not (bias[kv_idx] > 3)", "kv_idx < cut",
+                                      "not (kv_idx >= cut)", "not (bias[kv_idx] * 0 > 3)"};
+  const int size[] = {1, 1, 1, 5, 40, 4, 4};
+  for (int m = 0; m < 5; m++) {
+    for (int pattern = 0; pattern < 4; pattern++) {
+      char source[512];
+      snprintf(source, sizeof source,
+               "return attention { scalars = { cut = 7.0 }, inputs = { bias = { axes = {'kv'} } },\n"
+               "  block_mask = function(b, h, q_idx, kv_idx) return %s end }",
+               masks[m]);
+      luattn_spec *spec = load_text(source);
+      tensor bias;
+      call c;
+      unsigned char class[16];
+      const double cut = pattern == 3 ? NAN : 20;
+      const luattn_scalar scalar = {"cut", cut};
+      int64_t kept = 0, counted = -1;
+      tensor_new(&bias, F32, 1, (int64_t[]){40}, DENSE_NULL);
+      bias.t.shape = bias.shape;
+      for (int64_t i = 0; i < 40; i++) { /* no NaN, one in four tiles, tiles of nothing else, all */
+        const bool nan = pattern == 1 ? i % 16 == 5 : pattern == 2 ? i / 8 % 2 == 0 : pattern == 3;
+        tensor_set(&bias, i, nan ? NAN : (double)(i % 8));
+      }
+      call_new(&c, spec, size, DENSE, F64, F64);
+      const luattn_input input = {"bias", &bias.t, NULL};
+      c.args.inputs = &input, c.args.num_inputs = 1, c.args.scalars = &scalar, c.args.num_scalars = 1;
+      assert_int_equal(luattn_mask_tiles(spec, &c.args, 0, 0, 5, 8, class, NULL), LUATTN_OK);
+      for (int tile = 0; tile < 5; tile++) {
+        int in_tile = 0;
+        for (int kv = 8 * tile; kv < 8 * tile + 8; kv++) {
+          const double x = tensor_get(&bias, kv);
+          const bool keep[] = {x <= 3, !(x > 3), kv < cut, !(kv >= cut), !(x * 0 > 3)};
+          in_tile += 5 * keep[m];
+        }
+        kept += in_tile;
+        const int exact = in_tile == 0 ? 0 : in_tile == 40 ? 2 : 1;
+        if (class[tile] != 1 && class[tile] != exact) {
+          fail_msg("%s, pattern %d, tile %d: class %d, keeps %d of 40", masks[m], pattern, tile, class[tile],
+                   in_tile);
+        }
+      }
+      assert_int_equal(luattn_mask_count(spec, &c.args, &counted, NULL), LUATTN_OK);
+      assert_int_equal(counted, kept);
+      call_free(&c);
+      tensor_free(&bias);
+      luattn_spec_free(spec);
+    }
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_classes), cmocka_unit_test(test_inputs)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_classes), cmocka_unit_test(test_inputs),
+                                     cmocka_unit_test(test_nan)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
