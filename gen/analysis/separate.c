@@ -62,6 +62,9 @@ static int simple_rows(derivation *d, ir_ref x, ir_ref *row, int max) {
   row[n++] = ir_real(g, 1);
   if (d->norm != IR_NONE) row[n++] = d->norm;
   for (int k = 0; k < d->num_red && n < max; k++) row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->red[k]);
+  /* A state is more than its reduction where it starts at something, such as a sink. */
+  for (int i = 0; i < d->o->num_state && n < max; i++)
+    row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->next[i]);
   for (int i = 0; i < d->t->num_scalars && n < max; i++) {
     const ir_ref scalar = ir_variable(g, VAR_SCALAR, (uint32_t)i);
     const ir_ref zero = ir_real(g, 0);
@@ -89,7 +92,7 @@ static int trial_scores(derivation *d, ir_ref *score, int max) {
 }
 
 ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y) {
-  enum { MAX_ROWS = 2 + SPEC_MAX_RED + 32, MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5 };
+  enum { MAX_ROWS = 2 + SPEC_MAX_RED + SPEC_MAX_STATE + 32, MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5 };
   ir *g = d->g;
   if (x == y) return ir_real(g, 1);
   ir_ref root[1 + MAX_ROWS + MAX_TRIALS], trial[MAX_TRIALS];

@@ -1,0 +1,6 @@
+-- A mask that is always true, though not by its text.
+return attention {
+  block_mask = function(b, h, q_idx, kv_idx)
+    return kv_idx >= 0 and kv_idx < kv_len
+  end,
+}

@@ -1,0 +1,6 @@
+-- The mean of v.
+return attention {
+  score_mod = function(score, b, h, q_idx, kv_idx)
+    return 3
+  end,
+}
