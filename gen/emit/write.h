@@ -16,7 +16,7 @@ enum { HAS_HEAD = 1, HAS_ROW = 2, HAS_COL = 4, HAS_Q = 8, HAS_KV = 16 };
 
 enum { SLOTS_HEAD, SLOTS_ROW, SLOTS_COL, SLOTS_KINDS };
 
-#define WRITER_MAX_ACC 32
+#define WRITER_MAX_ACC DERIVED_MAX_TERMS
 
 typedef struct slots {
   int count, capacity;

@@ -11,8 +11,8 @@ return attention {
     i7 = { axes = {"h"}, grad = true },
     e0 = { axes = {"q", "kv"}, grad = true },
     e1 = { axes = {"q", "kv"}, grad = true },
-    e2 = { axes = {"q", "kv"}, grad = true },
-    e3 = { axes = {"q", "kv"}, grad = true },
+    i8 = { axes = {"h"}, grad = true },
+    i9 = { axes = {"h"}, grad = true },
   },
   scalars = {
     s0 = 0.05, s1 = 0.15, s2 = 0.25, s3 = 0.35, s4 = 0.45, s5 = 0.55, s6 = 0.65, s7 = 0.75,
@@ -22,8 +22,8 @@ return attention {
   },
   score_mod = function(score, b, h, q_idx, kv_idx)
     local of_head = i0[h] + i1[h] * i2[h] + i3[h] + i4[h] + i5[h] + i6[h] * score + i7[h]
-    local offset = e0[{q_idx, kv_idx}] * e1[{q_idx, kv_idx}] + e2[{q_idx, kv_idx}]
-    local of_element = offset + e3[{q_idx, kv_idx}] * score
+    local offset = e0[{q_idx, kv_idx}] * e1[{q_idx, kv_idx}] + i8[h]
+    local of_element = offset + i9[h] * score
     local linear = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + s8 + s9 + s10 + s11 + s12 + s13 + s14 + s15
     local of_score = score * (s16 + s17 + s18 + s19 + s20 + s21 + s22 + s23)
     local of_distance = (q_idx - kv_idx) * (s24 + s25 + s26 + s27 + s28 + s29 + s30 + s31)
