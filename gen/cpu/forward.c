@@ -63,7 +63,8 @@ static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const doubl
   for (int i = 0; i < f->num_out; i++) out[i] = &values[i];
   lanes->state = state;
   lanes->out = 1;
-  if (any) program_run(&f->finish, lanes, 1, out);
+  /* A row that keeps nothing still has row numbers, those of the state it started with: backward may read them. */
+  program_run(&f->finish, lanes, 1, out);
   for (int d = 0; d < dim_v; d++)
     view_set(&f->o, (int64_t[]){lanes->b, lanes->h, q, d}, any ? o[d] * values[0] : 0);
   int next = 1;

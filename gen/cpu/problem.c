@@ -211,6 +211,7 @@ static luattn_status convert(cpu_problem *p, const cpu_view *from, ir_ref mod, i
           for (int d = 0; d < count; d++) x[d] = row[d0 + d], channel[d] = d0 + d;
           cpu_lanes lanes = {.p = p, .b = b, .h = h, .pos0 = i, .d = channel, .x = x};
           program_run(&program, &lanes, count, (double *const[]){y});
+          round_all(p->precision, y, count); /* q', k' and v' are tensors too */
           memcpy(row + d0, y, (size_t)count * sizeof *y);
         }
       }
