@@ -1,8 +1,8 @@
 -- Inputs of every type.
 return attention {
   inputs = {
-    half = { axes = {"h"}, dtype = "f16" },
-    brain = { axes = {"q", "kv"}, dtype = "bf16" },
+    half = { axes = {"h"}, dtype = "f16", grad = true },
+    brain = { axes = {"q", "kv"}, dtype = "bf16", grad = true },
     double = { axes = {4, "h"}, dtype = "f64", grad = true },
     single = { axes = {"b", "q"}, dtype = "f32", grad = true },
     whole = { axes = {"kv"}, dtype = "i32" },
