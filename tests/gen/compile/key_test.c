@@ -118,7 +118,7 @@ static void test_every_byte(void **state) {
   const luattn_target target = target_new();
   compilation c;
   luattn_error err;
-  hash128 want, key;
+  hash128 want = {0, 0}, key;
   if (compile_open(spec, &target, &c, &err) != LUATTN_OK || source_plan(&c, &err) != LUATTN_OK ||
       nvrtc_find(FAKE_NVRTC, &c.nvrtc, &err) != LUATTN_OK || source_key(&c, &want, &err) != LUATTN_OK) {
     fail_msg("%s", err.message);
