@@ -75,8 +75,9 @@ static void compare(const comparison *c, const char *name, size_t offset, double
   const array *noise =
       c->noise != NULL ? (const array *)(const void *)((const char *)c->noise + offset) : NULL;
   if (noise != NULL && noise->storage != NULL && offset >= offsetof(cli_result, input_grad)) {
-    /* A sum of many contributions that cancel: four standard deviations of their independent roundings. `unit` is half
-     * the unit roundoff of a half type, a little under the standard deviation of one rounding (0.58 of it). */
+    /* A sum of many contributions that cancel: four standard deviations of their independent roundings.
+     * `unit` is half the unit roundoff of a half type, a little under the standard deviation of one rounding
+     * (0.58 of it). */
     const double unit = c->dtype == LUATTN_F64   ? 1e-12 / 4
                         : c->dtype == LUATTN_F32 ? 1e-5 / 4
                         : c->dtype == LUATTN_F16 ? 0x1p-12
@@ -153,7 +154,8 @@ luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, 
   return s;
 }
 
-/* The same values in float64, so that a small step in one of them is not rounded away. The CPU path takes any type. */
+/* The same values in float64, so that a small step in one of them is not rounded away. The CPU path takes any
+ * type. */
 static luattn_status widen_inputs(cli_problem *p, luattn_error *err) {
   for (size_t i = 0; i < p->info.num_inputs; i++) {
     array *from = &p->input[i], to;

@@ -23,8 +23,9 @@ typedef struct check_report {
  * luattn_wants), on the same stored values. f64: 1e-12, f32: 1e-5, of the largest value. f16, bf16: twice
  * (gradients: three times) the error of the same computation with its intermediates rounded to that type,
  * plus 1e-5 of the largest value (what is left of f32), and for o two roundings of the type. Gradients of
- * inputs and scalars are sums that may cancel to nearly nothing: to their tolerance comes four times the unit
- * roundoff times the root of the sum of squares of what is summed (cpu_gradient_noise). */
+ * inputs and scalars are sums that may cancel to nearly nothing: to their tolerance comes twice the unit
+ * roundoff (f64: 1e-12, f32: 1e-5) times the root of the sum of squares of what is summed
+ * (cpu_gradient_noise). */
 luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out,
                             luattn_error *err);
 
