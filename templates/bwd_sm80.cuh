@@ -86,9 +86,6 @@ struct BwdSm80 {
   static constexpr int out_c = warps / out_n, out_frags = N / (16 * out_n);
   static constexpr int k_tiles = (DP / 16 + out_c - 1) / out_c;   // 16-column tiles of dk in a warp
   static constexpr int v_tiles = (DVP / 16 + out_c - 1) / out_c;  // and of dv
-  // Two warps of a block on one scheduler: one computes dq of the last tile before its scores, the other
-  // after.
-  static constexpr bool alternates = stages == 2 && warps > 4;
   static_assert(warps_n * warps_c * 32 == threads && threads <= 256 && frags * 16 * warps_n == N,
                 "warps tile the kv tile");
   static_assert(M % (chunk * warps_c) == 0 && chunk % 16 == 0, "chunks of the warps tile the q tile");
@@ -96,8 +93,13 @@ struct BwdSm80 {
 
   using Need = Needs<Spec, Config>;
   static constexpr bool needs_ds = Need::dq || Need::dk, needs_dp = needs_ds || Need::parameters;
+  // Two warps of a block on one scheduler: one computes dq of the last tile before its scores, the other
+  // after.
+  static constexpr bool alternates = Need::dq && stages == 2 && warps > 4;
   static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
   static constexpr bool has_rows = !__is_empty(Row);
+  // Where grad has no effect but its results, one copy of it serves masked tiles too.
+  static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
 
   // Warps of the dq product: dq_q along q, the others along d. The split that loads least among those without
   // idle warps.
@@ -109,7 +111,7 @@ struct BwdSm80 {
   LUATTN_FN constexpr int dq_split() {
     int best = 1;
     for (int q = 2; q <= warps; q *= 2)
-      if (M % (16 * q) == 0 && warps % q == 0 && dq_cost(q) < dq_cost(best)) best = q;
+      if (M % (16 * q) == 0 && warps % q == 0 && dq_cost(q) <= dq_cost(best)) best = q;
     return best;
   }
   static constexpr int dq_q = dq_split(), dq_d = warps / dq_q;
@@ -193,16 +195,31 @@ struct BwdSm80 {
       copy_tile_async<true, Rows, Dim, threads>(base + at, src, row0, len, thread);
   }
 
+  // The same rows of two tensors; one copy of the code where both have the same width.
+  template <int Rows>
+  __device__ __forceinline__ void load_pair(int at_x, const LuattnTensor &x, int at_y, const LuattnTensor &y,
+                                            int h, int row0, int len) const {
+    if constexpr (D == DV) {
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i)
+        load_tile<Rows, D>(i == 0 ? at_x : at_y, rows_of(i == 0 ? x : y, site.b, h), row0, len);
+    } else {
+      load_tile<Rows, D>(at_x, rows_of(x, site.b, h), row0, len);
+      load_tile<Rows, DV>(at_y, rows_of(y, site.b, h), row0, len);
+    }
+  }
+
   __device__ __forceinline__ void load_kv() const {
-    load_tile<N, D>(at_k, rows_of(p.k, site.b, h_kv), kv0, p.kv_len);
-    if constexpr (needs_dp) load_tile<N, DV>(at_v, rows_of(p.v, site.b, h_kv), kv0, p.kv_len);
+    if constexpr (needs_dp)
+      load_pair<N>(at_k, p.k, at_v, p.v, h_kv, kv0, p.kv_len);
+    else
+      load_tile<N, D>(at_k, rows_of(p.k, site.b, h_kv), kv0, p.kv_len);
   }
 
   // Q, dO and row numbers of one q tile.
   __device__ __forceinline__ void load_q(int index, int stage) {
     begin_phase();
-    load_tile<M, D>(at_q + stage * q_bytes, rows_of(p.q, site.b, site.h), index * M, p.q_len);
-    load_tile<M, DV>(at_do + stage * do_bytes, rows_of(p.dout, site.b, site.h), index * M, p.q_len);
+    load_pair<M>(at_q + stage * q_bytes, p.q, at_do + stage * do_bytes, p.dout, site.h, index * M, p.q_len);
 #pragma unroll
     for (int r0 = 0; r0 < M; r0 += threads)
       if (const int r = r0 + thread; r < M) load_row(min_of(index * M + r, p.q_len - 1), r, stage);
@@ -247,27 +264,24 @@ struct BwdSm80 {
                                                   u32 q_tile) const {
     const LanePointer<Cols, false> a_lane(lane);
     const LanePointer<Cols, true> b_lane(lane);
+    constexpr int lap = Cols % 64 == 0 ? 64 : Cols;  // in tiles of 64 n columns the permutation is one of 64
     zero(c);
+#pragma unroll 1
+    for (int d0 = 0; d0 < Cols; d0 += lap) {
 #pragma unroll
-    for (int d = 0; d < Cols; d += 16) {
-      u32 a[frags][4];
+      for (int d = 0; d < lap; d += 16) {
+        u32 a[frags][4];
 #pragma unroll
-      for (int f = 0; f < frags; ++f) ldmatrix_x4(a[f], a_lane.at(kv_tile, f * 16, d));
+        for (int f = 0; f < frags; ++f) ldmatrix_x4(a[f], a_lane.at(kv_tile + d0 * 2, f * 16, d));
 #pragma unroll
-      for (int j = 0; j < chunk / 16; ++j) {
-        u32 b[4];
-        ldmatrix_x4(b, b_lane.at(q_tile, j * 16, d));
-#pragma unroll
-        for (int f = 0; f < frags; ++f) {
-          mma_16x8x16<Elem>(c[f][2 * j], a[f], b[0], b[1]);
-          mma_16x8x16<Elem>(c[f][2 * j + 1], a[f], b[2], b[3]);
-        }
+        for (int j = 0; j < chunk / 16; ++j)
+          multiply_b<Elem, false>(c, j, a, b_lane.at(q_tile + d0 * 2, j * 16, d));
       }
     }
   }
 
   // Turns dots and dP of the chunk's 8 q columns number j into P and dS. The chunk starts at `column` of the
-  // q tile.
+  // q tile. Masked: only where the mask keeps the element.
   template <bool Masked>
   __device__ __forceinline__ void differentiate(float (&s)[frags][chunk / 8][4],
                                                 float (&dp)[frags][chunk / 8][4], int j, int q0, int column,
@@ -276,6 +290,7 @@ struct BwdSm80 {
     for (int i = 0; i < 2; ++i) {
       const int m = column + j * 8 + lane % 4 * 2 + i;
       const BwdRow bwd = shared_bwd(stage)[m].value;
+      const int kv_end = q0 + m < p.q_len ? p.kv_len : 0;
       Row row{};
       if constexpr (has_rows) row = shared_rows(stage)[m].value;
 #pragma unroll
@@ -284,19 +299,42 @@ struct BwdSm80 {
         for (int half = 0; half < 2; ++half) {
           float &x = s[f][j][half * 2 + i], &g = dp[f][j][half * 2 + i];
           const int q = q0 + m, kv = kv_of(f, half);
-          bool kept = true;
-          if constexpr (Masked) {
-            kept = q < p.q_len && kv < p.kv_len;
-            if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row, col[f][half], q, kv);
-          }
           float prob = 0.f, ds = 0.f;
-          if (kept)
+          if (!Masked || keeps(row, f, half, q, kv, kv_end))
             Spec::template grad<Need::parameters>(p, site, head, row, col[f][half], bwd, x, g, q, kv, prob,
                                                   ds, acc);
           x = prob;
           g = ds;
         }
     }
+  }
+
+  // kv_end: kv_len, or 0 for a row that does not exist.
+  __device__ __forceinline__ bool keeps(const Row &row, int f, int half, int q, int kv, int kv_end) const {
+    bool kept = kv < kv_end;
+    if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row, col[f][half], q, kv);
+    return kept;
+  }
+
+  // Zeros in P and dS where the mask drops the element.
+  __device__ __forceinline__ void drop(float (&s)[frags][chunk / 8][4], float (&dp)[frags][chunk / 8][4],
+                                       int q0, int column, int stage) const {
+#pragma unroll
+    for (int j = 0; j < chunk / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int m = column + j * 8 + lane % 4 * 2 + i, kv_end = q0 + m < p.q_len ? p.kv_len : 0;
+        Row row{};
+        if constexpr (has_rows) row = shared_rows(stage)[m].value;
+#pragma unroll
+        for (int f = 0; f < frags; ++f)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const bool kept = keeps(row, f, half, q0 + m, kv_of(f, half), kv_end);
+            s[f][j][half * 2 + i] = kept ? s[f][j][half * 2 + i] : 0.f;
+            dp[f][j][half * 2 + i] = kept ? dp[f][j][half * 2 + i] : 0.f;
+          }
+      }
   }
 
   // c += a (16 kv rows x 16 q, registers) times 16 q rows of a tile stored (q, d), columns from tile `first`
@@ -309,37 +347,44 @@ struct BwdSm80 {
 #pragma unroll
     for (int n = 0; n < Tiles; ++n) {
       if (Tiles * out_c * 16 != Cols && (first + n) * 16 >= Cols) break;
-      u32 b[4];
-      ldmatrix_x4_trans(b, b_lane.at(rows, 0, (first + n) * 16));
-#pragma unroll
-      for (int f = 0; f < out_frags; ++f) {
-        mma_16x8x16<Elem>(c[f][2 * n], a[f], b[0], b[1]);
-        mma_16x8x16<Elem>(c[f][2 * n + 1], a[f], b[2], b[3]);
-      }
+      multiply_b<Elem, true>(c, n, a, b_lane.at(rows, 0, (first + n) * 16));
     }
   }
 
   // Writes A fragments (16 kv rows x 16 q columns from `column` on) to a tile of P^T or dS^T.
   __device__ __forceinline__ void store_transposed(u32 tile, const u32 (&a)[frags][4], int column) const {
 #pragma unroll
-    for (int f = 0; f < frags; ++f)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const u32 row = u32(score_row() + f * 16 + i % 2 * 8 + lane / 4);
-        store_shared(tile + PT::offset(row, u32(column / 8 + i / 2)) + lane % 4 * 4, a[f][i]);
-      }
+    for (int f = 0; f < frags; ++f) store_a<M>(tile, u32(score_row() + f * 16), u32(column), a[f], u32(lane));
   }
 
-  // From dots and dP of one chunk to dV, dK and dS in shared memory.
+  // The whole chunk from dots and dP to P and dS.
   template <bool Masked>
-  __device__ __forceinline__ void accumulate(float (&s)[frags][chunk / 8][4],
-                                             float (&dp)[frags][chunk / 8][4], int q0, int column,
-                                             int stage) {
+  __device__ __forceinline__ void differentiate_chunk(float (&s)[frags][chunk / 8][4],
+                                                      float (&dp)[frags][chunk / 8][4], int q0, int column,
+                                                      int stage) {
+#pragma unroll
+    for (int j = 0; j < chunk / 8; ++j) differentiate<Masked>(s, dp, j, q0, column, stage);
+  }
+  __device__ __forceinline__ void differentiate_chunk(float (&s)[frags][chunk / 8][4],
+                                                      float (&dp)[frags][chunk / 8][4], bool masked, int q0,
+                                                      int column, int stage) {
+    if constexpr (grad_adds) {
+      if (masked)
+        differentiate_chunk<true>(s, dp, q0, column, stage);
+      else
+        differentiate_chunk<false>(s, dp, q0, column, stage);
+    } else {
+      differentiate_chunk<false>(s, dp, q0, column, stage);
+      if (masked) drop(s, dp, q0, column, stage);
+    }
+  }
+
+  // From P and dS of one chunk to dV, dK and dS in shared memory.
+  __device__ __forceinline__ void accumulate(const float (&s)[frags][chunk / 8][4],
+                                             const float (&dp)[frags][chunk / 8][4], int column, int stage) {
     const u32 ds_tile = base + at_ds + stage * p_bytes;
 #pragma unroll
     for (int j = 0; j < chunk / 16; ++j) {
-      differentiate<Masked>(s, dp, 2 * j, q0, column, stage);
-      differentiate<Masked>(s, dp, 2 * j + 1, q0, column, stage);
       u32 a_p[frags][4], a_ds[frags][4];
 #pragma unroll
       for (int f = 0; f < frags; ++f) {
@@ -362,7 +407,7 @@ struct BwdSm80 {
     const LanePointer<M, false> a_lane(lane);
     const u32 rows = u32(out_row()) * (M * 2);
     const int part = warp % out_c;
-#pragma unroll
+#pragma unroll 1
     for (int j = 0; j < chunk * warps_c / 16; ++j) {
       const int m = column + j * 16;
       u32 a[out_frags][4];
@@ -395,10 +440,8 @@ struct BwdSm80 {
         multiply_scores<DVP>(dp, v_rows, base + at_do + stage * do_bytes + column * DVP * 2);
       else
         zero(dp);
-      if (tile.masked)
-        accumulate<true>(s, dp, q0, column, stage);
-      else
-        accumulate<false>(s, dp, q0, column, stage);
+      differentiate_chunk(s, dp, tile.masked, q0, column, stage);
+      accumulate(s, dp, column, stage);
       if constexpr (warps_c > 1) {
         named_barrier(1 + warp / out_c, 32 * out_c);
         accumulate_shared(first, stage);
@@ -414,7 +457,7 @@ struct BwdSm80 {
     const int first_q = warp % dq_q * dq_frags * 16, first_d = warp / dq_q * dq_tiles;
     float c[dq_frags][dq_tiles * 2][4];
     zero(c);
-#pragma unroll
+#pragma unroll 2
     for (int k = 0; k < N; k += 16) {
       u32 a[dq_frags][4];
 #pragma unroll
@@ -423,13 +466,7 @@ struct BwdSm80 {
 #pragma unroll
       for (int n = 0; n < dq_tiles; ++n) {
         if (dq_tiles * dq_d * 16 != DP && (first_d + n) * 16 >= DP) break;
-        u32 b[4];
-        ldmatrix_x4_trans(b, b_lane.at(base + at_k, k, (first_d + n) * 16));
-#pragma unroll
-        for (int f = 0; f < dq_frags; ++f) {
-          mma_16x8x16<Elem>(c[f][2 * n], a[f], b[0], b[1]);
-          mma_16x8x16<Elem>(c[f][2 * n + 1], a[f], b[2], b[3]);
-        }
+        multiply_b<Elem, true>(c, n, a, b_lane.at(base + at_k, k, (first_d + n) * 16));
       }
     }
     float *out = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + site.h) * p.q_len * D;
@@ -437,38 +474,44 @@ struct BwdSm80 {
 #pragma unroll
     for (int f = 0; f < dq_frags; ++f)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
+      for (int half = 0; half < 2; ++half) {
+        const FragmentGroups::Octet rows =
+            FragmentGroups::octet<D>(out, p.q_len, row0 + f * 16 + half * 8, first_d * 16, lane);
 #pragma unroll
         for (int n = 0; n < dq_tiles; ++n) {
           const float(&x)[4] = c[f][2 * n], (&y)[4] = c[f][2 * n + 1];
           const int i = half * 2, d0 = (first_d + n) * 16;
           if (dq_tiles * dq_d * 16 == DP || d0 < D)
-            FragmentGroups::add<D>(out, p.q_len, row0 + f * 16 + half * 8, d0, lane, x[i], x[i + 1], y[i],
-                                   y[i + 1]);
+            FragmentGroups::add<D>(rows, n * 16, D % 16 == 0 || d0 + 16 <= D, x[i], x[i + 1], y[i], y[i + 1]);
         }
+      }
   }
 
   // ---- finish -------------------------------------------------------------------------------------------
 
-  // A gradient of the kv tile, in Elem to the caller's tensor, by way of the shared tile at `at`.
+  // A gradient of the kv tile, in Elem, to the shared tile at `at`.
   template <int Dim, int Octets>
-  __device__ __forceinline__ void store_gradient(const float (&x)[out_frags][Octets][4], float scale, int at,
-                                                 const LuattnTensor &t) const {
-    using Shared = SharedTile<padded_dim(Dim)>;
-    if (t.data == nullptr) return;
+  __device__ __forceinline__ void share_gradient(const float (&x)[out_frags][Octets][4], float scale,
+                                                 int at) const {
+    constexpr int Cols = padded_dim(Dim);
 #pragma unroll
     for (int f = 0; f < out_frags; ++f)
 #pragma unroll
-      for (int n = 0; n < Octets; ++n)
+      for (int n = 0; n < Octets; n += 2) {
+        const u32 column = u32(warp % out_c * Octets + n) * 8;
+        if (Octets * out_c * 8 != Cols && column >= Cols) continue;
+        float left[4], right[4];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const u32 row = u32(out_row() + f * 16 + half * 8 + lane / 4),
-                    chunk = u32(warp % out_c * Octets + n);
-          if (Octets * out_c * 8 == padded_dim(Dim) || chunk < Shared::chunks)
-            store_shared(base + at + Shared::offset(row, chunk) + lane % 4 * 4,
-                         pack<Elem>(x[f][n][half * 2] * scale, x[f][n][half * 2 + 1] * scale));
-        }
-    __syncthreads();
+        for (int i = 0; i < 4; ++i) left[i] = x[f][n][i] * scale, right[i] = x[f][n + 1][i] * scale;
+        u32 a[4];
+        a_from_c<Elem>(a, left, right);
+        store_a<Cols>(base + at, u32(out_row() + f * 16), column, a, u32(lane));
+      }
+  }
+  // From there to the caller's tensor.
+  template <int Dim>
+  __device__ __forceinline__ void store_gradient(int at, const LuattnTensor &t) const {
+    if (t.data == nullptr) return;
     Elem *out = static_cast<Elem *>(t.data) + site.b * t.batch + h_kv * t.head + kv0 * t.seq;
     store_tile<N, Dim, threads>(out, t.seq, base + at, 0, p.kv_len - kv0, thread);
   }
@@ -495,58 +538,74 @@ struct BwdSm80 {
 
   // Behind a barrier: the tiles of K and V are no longer read.
   __device__ __forceinline__ void finish() const {
-    if constexpr (Need::dk) {
-      if constexpr (Spec::has_key_mod)
-        store_accumulator<D>(dk, p.dk_acc);
-      else
-        store_gradient<D>(dk, float(p.scale), at_k, p.dk);
-    }
-    if constexpr (Need::dv) {
-      if constexpr (Spec::has_value_mod)
-        store_accumulator<DV>(dv, p.dv_acc);
-      else
-        store_gradient<DV>(dv, 1.f, at_v, p.dv);
+    constexpr bool stores_dk = Need::dk && !Spec::has_key_mod, stores_dv = Need::dv && !Spec::has_value_mod;
+    if constexpr (stores_dk)
+      share_gradient<D>(dk, float(p.scale), at_k);
+    else if constexpr (Need::dk)
+      store_accumulator<D>(dk, p.dk_acc);
+    if constexpr (stores_dv)
+      share_gradient<DV>(dv, 1.f, at_v);
+    else if constexpr (Need::dv)
+      store_accumulator<DV>(dv, p.dv_acc);
+    __syncthreads();
+    if constexpr (stores_dk && stores_dv && D == DV) {
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) store_gradient<D>(i == 0 ? at_k : at_v, i == 0 ? p.dk : p.dv);
+    } else {
+      if constexpr (stores_dk) store_gradient<D>(at_k, p.dk);
+      if constexpr (stores_dv) store_gradient<DV>(at_v, p.dv);
     }
   }
 
   // Behind the barrier of a step with two stages: dq of the tile before, and all else of this one.
   __device__ __forceinline__ void work_and_add(const Tile &tile, int last, int stage) {
-    const bool late = alternates && warp >= warps / 2;
-    if constexpr (Need::dq)
-      if (last >= 0 && !late) add_dq(last, stage ^ 1);
-    if (tile.valid()) work(tile, stage);
-    if constexpr (Need::dq && alternates)
-      if (last >= 0 && late) add_dq(last, stage ^ 1);
+    if constexpr (alternates) {
+      const int dq_turn = opaque(warp >= warps / 2);
+#pragma unroll 1
+      for (int turn = 0; turn < 2; ++turn) {
+        if (turn != dq_turn) {
+          if (tile.valid()) work(tile, stage);
+        } else if (last >= 0) {
+          add_dq(last, stage ^ 1);
+        }
+      }
+    } else {
+      if constexpr (Need::dq)
+        if (last >= 0) add_dq(last, stage ^ 1);
+      if (tile.valid()) work(tile, stage);
+    }
   }
 
-  // All q tiles of one q head.
+  // All q tiles of one q head. The first turn only asks for the first tile.
   __device__ __forceinline__ void run_head(int h) {
     site.h = h;
     QTiles<Spec, M, N> walk(p, site, int(blockIdx.x));
-    Tile tile = walk.next(p, site);
-    if (!tile.valid()) return;
     enter_head();
-    load_q(tile.index, 0);
+    Tile tile{-1, false};
     int stage = 0, last = -1;
-    while (tile.valid() || last >= 0) {
-      cp_async_wait<0>();
-      __syncthreads();
-      Tile next{-1, false};
+    do {
+      const bool first = !tile.valid() && last < 0;
+      if (!first) {
+        cp_async_wait<0>();
+        __syncthreads();
+      }
+      if constexpr (stages == 1) {
+        if (!first) {
+          work(tile, 0);
+          __syncthreads();
+        }
+      }
+      const Tile next = walk.next(p, site);
+      if (next.valid()) load_q(next.index, stage ^ (stages - 1));
       if constexpr (stages == 2) {
-        if (tile.valid()) next = walk.next(p, site);
-        if (next.valid()) load_q(next.index, stage ^ 1);
         work_and_add(tile, last, stage);
         last = Need::dq ? tile.index : -1;
         stage ^= 1;
-      } else {
-        work(tile, 0);
-        __syncthreads();
-        next = walk.next(p, site);
-        if (next.valid()) load_q(next.index, 0);
-        if constexpr (Need::dq) add_dq(tile.index, 0);
+      } else if (Need::dq && !first) {
+        add_dq(tile.index, 0);
       }
       tile = next;
-    }
+    } while (tile.valid() || last >= 0);
     __syncthreads();
     if constexpr (reduces_acc) flush_block<Spec, threads>(p, site, head, acc);
   }

@@ -13,21 +13,31 @@
 struct FragmentGroups {
   LUATTN_FN bool grouped(int len, int row0) { return row0 + 8 <= len; }
 
-  // Rows row0 .. row0 + 7 (row0 a multiple of 8), columns d0 .. d0 + 15 (d0 a multiple of 16): lane 4 * g + t
-  // brings row row0 + g, columns d0 + 2t, d0 + 2t + 1 and d0 + 2t + 8, d0 + 2t + 9.
+  // Where a lane adds to rows row0 .. row0 + 7.
+  struct Octet {
+    float *group, *row;
+    bool grouped, inside;  // all rows are grouped; or not, and the lane's row exists
+  };
+  // row0 is a multiple of 8, d0 of 16.
   template <int Dim>
-  LUATTN_FN void add(float *head, int len, int row0, int d0, int lane, float x0, float x1, float x2,
-                     float x3) {
-    if (grouped(len, row0)) {
-      float *group = head + i64(row0) * Dim + d0 * 8;
-      if (Dim % 16 == 0 || d0 + 16 <= Dim)
-        add_global_group(group, lane, x0, x1, x2, x3);
-      else
-        add_global_2(group + lane * 2, x0, x1);
-    } else if (row0 + lane / 4 < len) {
-      float *row = head + i64(row0 + lane / 4) * Dim + d0 + lane % 4 * 2;
-      add_global_2(row, x0, x1);
-      if (Dim % 16 == 0 || d0 + 16 <= Dim) add_global_2(row + 8, x2, x3);
+  LUATTN_FN Octet octet(float *head, int len, int row0, int d0, int lane) {
+    const bool whole = grouped(len, row0);
+    return {head + i64(row0) * Dim + d0 * 8 + lane * group_stride,
+            head + i64(row0 + lane / 4) * Dim + d0 + lane % 4 * 2, whole,
+            !whole && row0 + lane / 4 < len};
+  }
+
+  // Columns d0 + d .. d0 + d + 15 of the rows, d0 that of the octet (wide: all 16 exist, otherwise 8 do): lane
+  // 4 * g + t brings row row0 + g, columns d0 + d + 2t, d0 + d + 2t + 1 and, if wide, those 8 further.
+  template <int Dim>
+  LUATTN_FN void add(const Octet &to, int d, bool wide, float x0, float x1, float x2, float x3) {
+    float *group = to.group + d * 8, *row = to.row + d;
+    if (Dim % 16 == 0 || wide) {
+      add_global_either(to.grouped, group, to.inside, row, x0, x1, x2, x3);
+    } else {
+      const int lane = int(threadIdx.x) % 32;
+      if (to.grouped) add_global_2(group + lane * (2 - group_stride), x0, x1);
+      if (to.inside) add_global_2(row, x0, x1);
     }
   }
 

@@ -54,7 +54,8 @@ static void constants(writer *w) {
                {"mask_by_inf", f->mask_by_inf},
                {"has_query_mod", t->query_mod != IR_NONE},
                {"has_key_mod", t->key_mod != IR_NONE},
-               {"has_value_mod", t->value_mod != IR_NONE}};
+               {"has_value_mod", t->value_mod != IR_NONE},
+               {"grad_adds", f->element_terms.count > 0}};
   const struct {
     const char *name;
     int value;
