@@ -154,10 +154,10 @@ LUATTN_FN void mod_tensor(const LuattnParams &p, int b, const LuattnTensor &src,
     const Site site{b, int(blockIdx.y), p.q_len, p.kv_len};
     if (site.h >= heads) return;
     if constexpr (Width % wide == 0) {
-      if (allows_16_bytes<Elem>(src) && allows_16_bytes<Elem>(dst))
+      if (always_aligned<Elem> || (allows_16_bytes<Elem>(src) && allows_16_bytes<Elem>(dst)))
         return mod_elements<Spec, Elem, Which, Width, wide>(p, site, src, dst, len);
     }
-    mod_elements<Spec, Elem, Which, Width, 1>(p, site, src, dst, len);
+    if constexpr (!always_aligned<Elem>) mod_elements<Spec, Elem, Which, Width, 1>(p, site, src, dst, len);
   }
 }
 
@@ -224,12 +224,13 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
   const int first = int(blockIdx.x) * aux_tile;
   __shared__ Real delta[aux_tile];
-  bool narrow = true;
-  if constexpr (width % wide == 0) narrow = !(allows_16_bytes<Elem>(p.o) && allows_16_bytes<Elem>(p.dout));
-  if (narrow)
-    row_dots<Elem, width, 1>(p, site.b, site.h, first, site.q_len, delta);
-  else if constexpr (width % wide == 0)
-    row_dots<Elem, width, wide>(p, site.b, site.h, first, site.q_len, delta);
+  bool narrow = !always_aligned<Elem>;
+  if constexpr (!always_aligned<Elem> && width % wide == 0)
+    narrow = !(allows_16_bytes<Elem>(p.o) && allows_16_bytes<Elem>(p.dout));
+  if constexpr (width % wide == 0)
+    if (!narrow) row_dots<Elem, width, wide>(p, site.b, site.h, first, site.q_len, delta);
+  if constexpr (!always_aligned<Elem>)
+    if (narrow) row_dots<Elem, width, 1>(p, site.b, site.h, first, site.q_len, delta);
   __syncthreads();
 
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
@@ -300,14 +301,14 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
   const Site site{b, int(blockIdx.y), p.q_len, p.kv_len};
   if (site.h >= heads || from == nullptr) return;
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
-  bool narrow = true;
-  if constexpr (Width % wide == 0)
+  bool narrow = !always_aligned<Elem>;
+  if constexpr (!always_aligned<Elem> && Width % wide == 0)
     narrow = !(allows_16_bytes(from) && allows_16_bytes<Elem>(dst) &&
                (!has_mod<Spec, Which> || allows_16_bytes<Elem>(src)));
-  if (narrow)
-    finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, acc);
-  else if constexpr (Width % wide == 0)
-    finish_elements<Spec, Elem, Which, Width, wide, Order>(p, site, from, src, dst, heads, len, acc);
+  if constexpr (Width % wide == 0)
+    if (!narrow) finish_elements<Spec, Elem, Which, Width, wide, Order>(p, site, from, src, dst, heads, len, acc);
+  if constexpr (!always_aligned<Elem>)
+    if (narrow) finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, acc);
   if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
 }

@@ -88,7 +88,7 @@ struct BwdSm80 {
   static constexpr int v_tiles = (DVP / 16 + out_c - 1) / out_c;  // and of dv
   static_assert(warps_n * warps_c * 32 == threads && threads <= 256 && frags * 16 * warps_n == N,
                 "warps tile the kv tile");
-  static_assert(M % (chunk * warps_c) == 0 && chunk % 16 == 0, "chunks of the warps tile the q tile");
+  static_assert(M % (chunk * warps_c) == 0 && (chunk == 16 || chunk == 32), "chunks of the warps tile the q tile");
   static_assert(stages == 1 || stages == 2, "one or two stages");
 
   using Need = Needs<Spec, Config>;
@@ -117,6 +117,15 @@ struct BwdSm80 {
   static constexpr int dq_q = dq_split(), dq_d = warps / dq_q;
   static constexpr int dq_frags = M / (16 * dq_q), dq_tiles = (DP / 16 + dq_d - 1) / dq_d;
 
+  // ---- blocks of fragments (fragments.cuh): 16 rows x 16 columns each -----------------------------------------------------
+
+  static constexpr int chunk_tiles = chunk / 16, chunk_blocks = frags * chunk_tiles;
+  static constexpr int c_dk = 0, c_dv = c_dk + out_frags * k_tiles, c_s = c_dv + out_frags * v_tiles,
+                       c_dp = c_s + chunk_blocks, c_dq = c_dp + chunk_blocks;
+  static constexpr int a_p = 0, a_ds = frags;  // and from 0 on what a phase loads
+  static_assert(c_dq + dq_frags * dq_tiles <= num_c_blocks, "blocks of C");
+  static_assert(2 * frags <= num_a_blocks && out_frags <= num_a_blocks && dq_frags <= num_a_blocks, "blocks of A");
+
   // ---- shared memory ------------------------------------------------------------------------------------
 
   using QK = SharedTile<DP>;
@@ -140,46 +149,34 @@ struct BwdSm80 {
   Acc acc;
   unsigned char *shared;
   u32 base;  // the same, as an address in shared memory
-  int thread, lane, warp, kv0, h_kv;
-
-  float dk[out_frags][k_tiles * 2][4];
-  float dv[out_frags][v_tiles * 2][4];
+  u32 thread, lane, warp;
+  int kv0, h_kv;
 
   __device__ __forceinline__ BwdSm80(const LuattnParams &p, unsigned char *shared)
       : p(p),
         site{int(blockIdx.z), int(blockIdx.y) * p.group, p.q_len, p.kv_len},
         shared(shared),
         base(shared_address(shared)),
-        thread(int(threadIdx.x)),
+        thread(threadIdx.x),
         lane(thread % 32),
         warp(thread / 32),
         kv0(int(blockIdx.x) * N),
         h_kv(int(blockIdx.y)) {
-    zero(dk);
-    zero(dv);
+    declare_fragments();
+    zero_blocks<c_dk, c_s - c_dk>();
   }
 
   // Called where a phase begins, so that the compiler computes the phase's addresses there and does not hold
   // them in registers through the other phases.
   __device__ __forceinline__ void begin_phase() {
-    thread = opaque(thread);
-    lane = opaque(lane);
-    warp = opaque(warp);
+    thread = u32(opaque(int(thread)));
+    lane = u32(opaque(int(lane)));
+    warp = u32(opaque(int(warp)));
   }
 
   // The warp's first kv row in the tile: of its scores, and of its part of dk and dv.
-  __device__ __forceinline__ int score_row() const { return warp / warps_c * frags * 16; }
-  __device__ __forceinline__ int out_row() const { return warp / out_c * out_frags * 16; }
-
-  template <int F, int C>
-  LUATTN_FN void zero(float (&x)[F][C][4]) {
-#pragma unroll
-    for (int f = 0; f < F; ++f)
-#pragma unroll
-      for (int c = 0; c < C; ++c)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x[f][c][i] = 0.f;
-  }
+  __device__ __forceinline__ int score_row() const { return int(warp / warps_c * frags * 16); }
+  __device__ __forceinline__ int out_row() const { return int(warp / out_c * out_frags * 16); }
 
   // ---- load ---------------------------------------------------------------------------------------------
 
@@ -187,42 +184,43 @@ struct BwdSm80 {
     return {static_cast<const Elem *>(t.data) + b * t.batch + h * t.head, t.seq};
   }
 
-  template <int Rows, int Dim>
+  // Rolled: in a rolled loop, for what is copied once a block.
+  template <bool Rolled, int Rows, int Dim>
   __device__ __forceinline__ void load_tile(int at, const HeadRows<Elem> &src, int row0, int len) const {
-    if (row0 + Rows <= len)
-      copy_tile_async<false, Rows, Dim, threads>(base + at, src, row0, len, thread);
+    if (!Rolled && row0 + Rows <= len)
+      copy_tile_async<false, Rows, Dim, threads>(base + at, src, row0, len, int(thread));
     else
-      copy_tile_async<true, Rows, Dim, threads>(base + at, src, row0, len, thread);
+      copy_tile_async<true, Rows, Dim, threads>(base + at, src, row0, len, int(thread));
   }
 
   // The same rows of two tensors; one copy of the code where both have the same width.
-  template <int Rows>
+  template <bool Rolled, int Rows>
   __device__ __forceinline__ void load_pair(int at_x, const LuattnTensor &x, int at_y, const LuattnTensor &y,
                                             int h, int row0, int len) const {
     if constexpr (D == DV) {
 #pragma unroll 1
       for (int i = 0; i < 2; ++i)
-        load_tile<Rows, D>(i == 0 ? at_x : at_y, rows_of(i == 0 ? x : y, site.b, h), row0, len);
+        load_tile<Rolled, Rows, D>(i == 0 ? at_x : at_y, rows_of(i == 0 ? x : y, site.b, h), row0, len);
     } else {
-      load_tile<Rows, D>(at_x, rows_of(x, site.b, h), row0, len);
-      load_tile<Rows, DV>(at_y, rows_of(y, site.b, h), row0, len);
+      load_tile<Rolled, Rows, D>(at_x, rows_of(x, site.b, h), row0, len);
+      load_tile<Rolled, Rows, DV>(at_y, rows_of(y, site.b, h), row0, len);
     }
   }
 
   __device__ __forceinline__ void load_kv() const {
     if constexpr (needs_dp)
-      load_pair<N>(at_k, p.k, at_v, p.v, h_kv, kv0, p.kv_len);
+      load_pair<true, N>(at_k, p.k, at_v, p.v, h_kv, kv0, p.kv_len);
     else
-      load_tile<N, D>(at_k, rows_of(p.k, site.b, h_kv), kv0, p.kv_len);
+      load_tile<true, N, D>(at_k, rows_of(p.k, site.b, h_kv), kv0, p.kv_len);
   }
 
   // Q, dO and row numbers of one q tile.
   __device__ __forceinline__ void load_q(int index, int stage) {
     begin_phase();
-    load_pair<M>(at_q + stage * q_bytes, p.q, at_do + stage * do_bytes, p.dout, site.h, index * M, p.q_len);
+    load_pair<false, M>(at_q + stage * q_bytes, p.q, at_do + stage * do_bytes, p.dout, site.h, index * M, p.q_len);
 #pragma unroll
     for (int r0 = 0; r0 < M; r0 += threads)
-      if (const int r = r0 + thread; r < M) load_row(min_of(index * M + r, p.q_len - 1), r, stage);
+      if (const int r = r0 + int(thread); r < M) load_row(min_of(index * M + r, p.q_len - 1), r, stage);
     cp_async_commit();
   }
 
@@ -245,7 +243,7 @@ struct BwdSm80 {
   // ---- compute ------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ int kv_of(int f, int half) const {
-    return kv0 + score_row() + f * 16 + half * 8 + lane / 4;
+    return kv0 + score_row() + f * 16 + half * 8 + int(lane / 4);
   }
 
   __device__ __forceinline__ void enter_head() {
@@ -258,54 +256,19 @@ struct BwdSm80 {
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
   }
 
-  // c = rows of the warp's kv tile (stored n x d) times rows of a q tile (stored m x d), both over d.
-  template <int Cols>
-  __device__ __forceinline__ void multiply_scores(float (&c)[frags][chunk / 8][4], u32 kv_tile,
-                                                  u32 q_tile) const {
+  // Blocks C + f * chunk_tiles + j = rows of the warp's kv tile (stored n x d) times rows of a q tile (stored
+  // m x d), both over d.
+  template <int Cols, int C>
+  __device__ __forceinline__ void multiply_scores(u32 kv_tile, u32 q_tile) const {
     const LanePointer<Cols, false> a_lane(lane);
     const LanePointer<Cols, true> b_lane(lane);
-    constexpr int lap = Cols % 64 == 0 ? 64 : Cols;  // in tiles of 64 n columns the permutation is one of 64
-    zero(c);
-#pragma unroll 1
-    for (int d0 = 0; d0 < Cols; d0 += lap) {
+    zero_blocks<C, frags * chunk_tiles>();
 #pragma unroll
-      for (int d = 0; d < lap; d += 16) {
-        u32 a[frags][4];
-#pragma unroll
-        for (int f = 0; f < frags; ++f) ldmatrix_x4(a[f], a_lane.at(kv_tile + d0 * 2, f * 16, d));
-#pragma unroll
-        for (int j = 0; j < chunk / 16; ++j)
-          multiply_b<Elem, false>(c, j, a, b_lane.at(q_tile + d0 * 2, j * 16, d));
-      }
-    }
-  }
-
-  // Turns dots and dP of the chunk's 8 q columns number j into P and dS. The chunk starts at `column` of the
-  // q tile. Masked: only where the mask keeps the element.
-  template <bool Masked>
-  __device__ __forceinline__ void differentiate(float (&s)[frags][chunk / 8][4],
-                                                float (&dp)[frags][chunk / 8][4], int j, int q0, int column,
-                                                int stage) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int m = column + j * 8 + lane % 4 * 2 + i;
-      const BwdRow bwd = shared_bwd(stage)[m].value;
-      const int kv_end = q0 + m < p.q_len ? p.kv_len : 0;
-      Row row{};
-      if constexpr (has_rows) row = shared_rows(stage)[m].value;
-#pragma unroll
-      for (int f = 0; f < frags; ++f)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float &x = s[f][j][half * 2 + i], &g = dp[f][j][half * 2 + i];
-          const int q = q0 + m, kv = kv_of(f, half);
-          float prob = 0.f, ds = 0.f;
-          if (!Masked || keeps(row, f, half, q, kv, kv_end))
-            Spec::template grad<Need::parameters>(p, site, head, row, col[f][half], bwd, x, g, q, kv, prob,
-                                                  ds, acc);
-          x = prob;
-          g = ds;
-        }
+    for (int d = 0; d < Cols; d += 16) {
+      load_a<false, 0, frags>(a_lane.at(kv_tile, 0, d), 16 * Cols * 2);
+      multiply<Elem, false, frags, 0, C, chunk_tiles>(b_lane.at(q_tile, 0, d));
+      if constexpr (chunk_tiles == 2)
+        multiply<Elem, false, frags, 0, C + 1, chunk_tiles>(b_lane.at(q_tile, 16, d));
     }
   }
 
@@ -316,111 +279,135 @@ struct BwdSm80 {
     return kept;
   }
 
-  // Zeros in P and dS where the mask drops the element.
-  __device__ __forceinline__ void drop(float (&s)[frags][chunk / 8][4], float (&dp)[frags][chunk / 8][4],
-                                       int q0, int column, int stage) const {
+  // The element of a block's fragments: f and j number the block, side is 0 on the left, 1 on the right.
+  LUATTN_FN constexpr int element(int side, int half, int i) { return side * 4 + half * 2 + i; }
+  LUATTN_FN constexpr int block(int f, int j) { return f * chunk_tiles + j; }
+
+  // Dots and dP of the chunk that starts at `column` of the q tile to P and dS. Masked: only where the mask keeps the
+  // element.
+  template <bool Masked>
+  __device__ __forceinline__ void differentiate(int q0, int column, int stage) {
+    float s[chunk_blocks][8], dp[chunk_blocks][8];
+    read_blocks<c_s, chunk_blocks>(s);
+    read_blocks<c_dp, chunk_blocks>(dp);
 #pragma unroll
-    for (int j = 0; j < chunk / 8; ++j)
+    for (int octet = 0; octet < chunk / 8; ++octet)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int m = column + j * 8 + lane % 4 * 2 + i, kv_end = q0 + m < p.q_len ? p.kv_len : 0;
+        const int m = column + octet * 8 + int(lane % 4) * 2 + i, q = q0 + m;
+        const int kv_end = q < p.q_len ? p.kv_len : 0;
+        const BwdRow bwd = shared_bwd(stage)[m].value;
         Row row{};
         if constexpr (has_rows) row = shared_rows(stage)[m].value;
 #pragma unroll
         for (int f = 0; f < frags; ++f)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const bool kept = keeps(row, f, half, q0 + m, kv_of(f, half), kv_end);
-            s[f][j][half * 2 + i] = kept ? s[f][j][half * 2 + i] : 0.f;
-            dp[f][j][half * 2 + i] = kept ? dp[f][j][half * 2 + i] : 0.f;
+            const int b = block(f, octet / 2), e = element(octet % 2, half, i), kv = kv_of(f, half);
+            float prob = 0.f, ds = 0.f;
+            if (!Masked || keeps(row, f, half, q, kv, kv_end))
+              Spec::template grad<Need::parameters>(p, site, head, row, col[f][half], bwd, s[b][e], dp[b][e], q,
+                                                    kv, prob, ds, acc);
+            s[b][e] = prob;
+            dp[b][e] = ds;
           }
       }
+    write_blocks<c_s, chunk_blocks>(s);
+    write_blocks<c_dp, chunk_blocks>(dp);
   }
 
-  // c += a (16 kv rows x 16 q, registers) times 16 q rows of a tile stored (q, d), columns from tile `first`
-  // on.
-  template <int Cols, int Octets>
-  __device__ __forceinline__ void multiply_rows(float (&c)[out_frags][Octets][4],
-                                                const u32 (&a)[out_frags][4], u32 rows, int first) const {
-    constexpr int Tiles = Octets / 2;
-    const LanePointer<Cols, false> b_lane(lane);
+  // Zeros in P and dS where the mask drops the element.
+  __device__ __forceinline__ void drop(int q0, int column, int stage) const {
+    bool kept[chunk_blocks][8];
 #pragma unroll
-    for (int n = 0; n < Tiles; ++n) {
-      if (Tiles * out_c * 16 != Cols && (first + n) * 16 >= Cols) break;
-      multiply_b<Elem, true>(c, n, a, b_lane.at(rows, 0, (first + n) * 16));
-    }
+    for (int octet = 0; octet < chunk / 8; ++octet)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int m = column + octet * 8 + int(lane % 4) * 2 + i, kv_end = q0 + m < p.q_len ? p.kv_len : 0;
+        Row row{};
+        if constexpr (has_rows) row = shared_rows(stage)[m].value;
+#pragma unroll
+        for (int f = 0; f < frags; ++f)
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+            kept[block(f, octet / 2)][element(octet % 2, half, i)] =
+                keeps(row, f, half, q0 + m, kv_of(f, half), kv_end);
+      }
+    drop_blocks<c_s, c_dp, chunk_blocks>(kept);
   }
 
-  // Writes A fragments (16 kv rows x 16 q columns from `column` on) to a tile of P^T or dS^T.
-  __device__ __forceinline__ void store_transposed(u32 tile, const u32 (&a)[frags][4], int column) const {
-#pragma unroll
-    for (int f = 0; f < frags; ++f) store_a<M>(tile, u32(score_row() + f * 16), u32(column), a[f], u32(lane));
-  }
-
-  // The whole chunk from dots and dP to P and dS.
-  template <bool Masked>
-  __device__ __forceinline__ void differentiate_chunk(float (&s)[frags][chunk / 8][4],
-                                                      float (&dp)[frags][chunk / 8][4], int q0, int column,
-                                                      int stage) {
-#pragma unroll
-    for (int j = 0; j < chunk / 8; ++j) differentiate<Masked>(s, dp, j, q0, column, stage);
-  }
-  __device__ __forceinline__ void differentiate_chunk(float (&s)[frags][chunk / 8][4],
-                                                      float (&dp)[frags][chunk / 8][4], bool masked, int q0,
-                                                      int column, int stage) {
+  __device__ __forceinline__ void differentiate(bool masked, int q0, int column, int stage) {
     if constexpr (grad_adds) {
       if (masked)
-        differentiate_chunk<true>(s, dp, q0, column, stage);
+        differentiate<true>(q0, column, stage);
       else
-        differentiate_chunk<false>(s, dp, q0, column, stage);
+        differentiate<false>(q0, column, stage);
     } else {
-      differentiate_chunk<false>(s, dp, q0, column, stage);
-      if (masked) drop(s, dp, q0, column, stage);
+      differentiate<false>(q0, column, stage);
+      if (masked) drop(q0, column, stage);
     }
   }
 
-  // From P and dS of one chunk to dV, dK and dS in shared memory.
-  __device__ __forceinline__ void accumulate(const float (&s)[frags][chunk / 8][4],
-                                             const float (&dp)[frags][chunk / 8][4], int column, int stage) {
-    const u32 ds_tile = base + at_ds + stage * p_bytes;
-#pragma unroll
-    for (int j = 0; j < chunk / 16; ++j) {
-      u32 a_p[frags][4], a_ds[frags][4];
-#pragma unroll
-      for (int f = 0; f < frags; ++f) {
-        a_from_c<Elem>(a_p[f], s[f][2 * j], s[f][2 * j + 1]);
-        a_from_c<Elem>(a_ds[f], dp[f][2 * j], dp[f][2 * j + 1]);
-      }
-      const int m = column + j * 16;
-      if constexpr (needs_ds && (Need::dq || warps_c > 1)) store_transposed(ds_tile, a_ds, m);
-      if constexpr (warps_c > 1) {
-        if constexpr (Need::dv) store_transposed(base + at_p, a_p, m);
-      } else {
-        if constexpr (Need::dv) multiply_rows<DVP>(dv, a_p, base + at_do + stage * do_bytes + m * DVP * 2, 0);
-        if constexpr (Need::dk) multiply_rows<DP>(dk, a_ds, base + at_q + stage * q_bytes + m * DP * 2, 0);
-      }
+  // Blocks C + f * Step + n += blocks A + f (16 kv rows x 16 q) times 16 q rows of a tile stored (q, d), columns
+  // from tile `first` on, for n = 0 .. Tiles - 1.
+  template <int Cols, int Frags, int A, int C, int Step, int Tiles>
+  __device__ __forceinline__ void multiply_rows(u32 rows, int first) const {
+    if constexpr (Tiles > 0) {
+      if (Step * out_c * 16 != Cols && first * 16 >= Cols) return;
+      const LanePointer<Cols, false> b_lane(lane);
+      multiply<Elem, true, Frags, A, C, Step>(b_lane.at(rows, 0, first * 16));
+      multiply_rows<Cols, Frags, A, C + 1, Step, Tiles - 1>(rows, first + 1);
+    }
+  }
+  template <int A>
+  __device__ __forceinline__ void add_dv(int row, int stage) const {
+    multiply_rows<DVP, out_frags, A, c_dv, v_tiles, v_tiles>(base + at_do + stage * do_bytes + row * DVP * 2,
+                                                             int(warp % out_c) * v_tiles);
+  }
+  template <int A>
+  __device__ __forceinline__ void add_dk(int row, int stage) const {
+    multiply_rows<DP, out_frags, A, c_dk, k_tiles, k_tiles>(base + at_q + stage * q_bytes + row * DP * 2,
+                                                            int(warp % out_c) * k_tiles);
+  }
+
+  // Blocks C + f * chunk_tiles, rounded, as blocks A + f, and to a tile of P^T or dS^T at `to`.
+  template <bool Store, int A, int C, int Frags = frags>
+  LUATTN_FN void round_column(u32 to) {
+    if constexpr (Frags > 0) {
+      round_block<Elem, A, C>();
+      if constexpr (Store) store_a<M, A>(to);
+      round_column<Store, A + 1, C + chunk_tiles, Frags - 1>(to + 16 * M * 2);
+    }
+  }
+
+  // From P and dS of one chunk, columns 16 * J and on, to dV, dK and dS in shared memory.
+  template <int J = 0>
+  __device__ __forceinline__ void accumulate(int column, int stage) const {
+    if constexpr (J < chunk_tiles) {
+      const int m = column + J * 16;
+      const u32 to = store_pointer<M>(base, u32(score_row()), u32(m), lane);
+      if constexpr (needs_ds)
+        round_column<Need::dq || warps_c != 1, a_ds, c_dp + J>(to + at_ds + stage * p_bytes);
+      if constexpr (Need::dv) round_column<warps_c != 1, a_p, c_s + J>(to + at_p);
+      if constexpr (warps_c == 1 && Need::dv) add_dv<a_p>(m, stage);
+      if constexpr (warps_c == 1 && Need::dk) add_dk<a_ds>(m, stage);
+      accumulate<J + 1>(column, stage);
     }
   }
 
   // dV and dK from P^T and dS^T in shared memory: chunk * warps_c q columns from `column` on.
-  __device__ __forceinline__ void accumulate_shared(int column, int stage) {
+  __device__ __forceinline__ void accumulate_shared(int column, int stage) const {
     const LanePointer<M, false> a_lane(lane);
-    const u32 rows = u32(out_row()) * (M * 2);
-    const int part = warp % out_c;
 #pragma unroll 1
-    for (int j = 0; j < chunk * warps_c / 16; ++j) {
-      const int m = column + j * 16;
-      u32 a[out_frags][4];
+    for (int m = column; m < column + chunk * warps_c; m += 16) {
+      const u32 a = a_lane.at(base, u32(out_row()), u32(m));
       if constexpr (Need::dv) {
-#pragma unroll
-        for (int f = 0; f < out_frags; ++f) ldmatrix_x4(a[f], a_lane.at(base + at_p + rows, f * 16, m));
-        multiply_rows<DVP>(dv, a, base + at_do + stage * do_bytes + m * DVP * 2, part * v_tiles);
+        load_a<false, 0, out_frags>(a + at_p, 16 * M * 2);
+        add_dv<0>(m, stage);
       }
       if constexpr (Need::dk) {
-#pragma unroll
-        for (int f = 0; f < out_frags; ++f)
-          ldmatrix_x4(a[f], a_lane.at(base + at_ds + stage * p_bytes + rows, f * 16, m));
-        multiply_rows<DP>(dk, a, base + at_q + stage * q_bytes + m * DP * 2, part * k_tiles);
+        load_a<false, 0, out_frags>(a + at_ds + stage * p_bytes, 16 * M * 2);
+        add_dk<0>(m, stage);
       }
     }
   }
@@ -433,15 +420,14 @@ struct BwdSm80 {
     const int q0 = tile.index * M;
 #pragma unroll 1
     for (int first = 0; first < M; first += chunk * warps_c) {
-      const int column = first + warp % warps_c * chunk;
-      float s[frags][chunk / 8][4], dp[frags][chunk / 8][4];
-      multiply_scores<DP>(s, k_rows, base + at_q + stage * q_bytes + column * DP * 2);
+      const int column = first + int(warp % warps_c) * chunk;
+      multiply_scores<DP, c_s>(k_rows, base + at_q + stage * q_bytes + column * DP * 2);
       if constexpr (needs_dp)
-        multiply_scores<DVP>(dp, v_rows, base + at_do + stage * do_bytes + column * DVP * 2);
+        multiply_scores<DVP, c_dp>(v_rows, base + at_do + stage * do_bytes + column * DVP * 2);
       else
-        zero(dp);
-      differentiate_chunk(s, dp, tile.masked, q0, column, stage);
-      accumulate(s, dp, column, stage);
+        zero_blocks<c_dp, chunk_blocks>();
+      differentiate(tile.masked, q0, column, stage);
+      accumulate(column, stage);
       if constexpr (warps_c > 1) {
         named_barrier(1 + warp / out_c, 32 * out_c);
         accumulate_shared(first, stage);
@@ -453,85 +439,87 @@ struct BwdSm80 {
   __device__ __forceinline__ void add_dq(int index, int stage) {
     begin_phase();
     const LanePointer<M, true> a_lane(lane);
-    const LanePointer<DP, false> b_lane(lane);
-    const int first_q = warp % dq_q * dq_frags * 16, first_d = warp / dq_q * dq_tiles;
-    float c[dq_frags][dq_tiles * 2][4];
-    zero(c);
-#pragma unroll 2
+    const int first_q = int(warp % dq_q * dq_frags) * 16, first_d = int(warp / dq_q * dq_tiles);
+    zero_blocks<c_dq, dq_frags * dq_tiles>();
+#pragma unroll
     for (int k = 0; k < N; k += 16) {
-      u32 a[dq_frags][4];
-#pragma unroll
-      for (int f = 0; f < dq_frags; ++f)
-        ldmatrix_x4_trans(a[f], a_lane.at(base + at_ds + stage * p_bytes, k, first_q + f * 16));
-#pragma unroll
-      for (int n = 0; n < dq_tiles; ++n) {
-        if (dq_tiles * dq_d * 16 != DP && (first_d + n) * 16 >= DP) break;
-        multiply_b<Elem, true>(c, n, a, b_lane.at(base + at_k, k, (first_d + n) * 16));
-      }
+      load_dq_a<0>(a_lane, base + at_ds + stage * p_bytes, k, first_q);
+      multiply_dq<0>(base + at_k + k * DP * 2, first_d);
     }
     float *out = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + site.h) * p.q_len * D;
-    const int row0 = index * M + first_q;
-#pragma unroll
-    for (int f = 0; f < dq_frags; ++f)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const FragmentGroups::Octet rows =
-            FragmentGroups::octet<D>(out, p.q_len, row0 + f * 16 + half * 8, first_d * 16, lane);
-#pragma unroll
-        for (int n = 0; n < dq_tiles; ++n) {
-          const float(&x)[4] = c[f][2 * n], (&y)[4] = c[f][2 * n + 1];
-          const int i = half * 2, d0 = (first_d + n) * 16;
-          if (dq_tiles * dq_d * 16 == DP || d0 < D)
-            FragmentGroups::add<D>(rows, n * 16, D % 16 == 0 || d0 + 16 <= D, x[i], x[i + 1], y[i], y[i + 1]);
-        }
-      }
+    write_dq<0>(out, index * M + first_q, first_d * 16);
+  }
+  template <int F>
+  LUATTN_FN void load_dq_a(const LanePointer<M, true> &lane, u32 tile, int k, int q) {
+    if constexpr (F < dq_frags) {
+      load_a<true, F, 1>(lane.at(tile, k, q + F * 16), 0);
+      load_dq_a<F + 1>(lane, tile, k, q);
+    }
+  }
+  template <int T>
+  __device__ __forceinline__ void multiply_dq(u32 rows, int first) const {
+    if constexpr (T < dq_tiles) {
+      if (dq_tiles * dq_d * 16 != DP && (first + T) * 16 >= DP) return;
+      const LanePointer<DP, false> b_lane(lane);
+      multiply<Elem, true, dq_frags, 0, c_dq + T, dq_tiles>(b_lane.at(rows, 0, (first + T) * 16));
+      multiply_dq<T + 1>(rows, first);
+    }
+  }
+  template <int F>
+  __device__ __forceinline__ void write_dq(float *out, int row0, int d0) const {
+    if constexpr (F < dq_frags) {
+      FragmentGroups::add<D, c_dq + F * dq_tiles, 0, dq_tiles>(out, p.q_len, row0, d0, int(lane));
+      FragmentGroups::add<D, c_dq + F * dq_tiles, 1, dq_tiles>(out, p.q_len, row0 + 8, d0, int(lane));
+      write_dq<F + 1>(out, row0 + 16, d0);
+    }
   }
 
   // ---- finish -------------------------------------------------------------------------------------------
 
-  // A gradient of the kv tile, in Elem, to the shared tile at `at`.
-  template <int Dim, int Octets>
-  __device__ __forceinline__ void share_gradient(const float (&x)[out_frags][Octets][4], float scale,
-                                                 int at) const {
+  // A gradient of the kv tile, blocks C and on, in Elem, to the shared tile at `at`.
+  template <int Dim, int C, int Tiles, bool Scaled, int B = 0>
+  __device__ __forceinline__ void share_gradient(u32 tile) const {
     constexpr int Cols = padded_dim(Dim);
-#pragma unroll
-    for (int f = 0; f < out_frags; ++f)
-#pragma unroll
-      for (int n = 0; n < Octets; n += 2) {
-        const u32 column = u32(warp % out_c * Octets + n) * 8;
-        if (Octets * out_c * 8 != Cols && column >= Cols) continue;
-        float left[4], right[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) left[i] = x[f][n][i] * scale, right[i] = x[f][n + 1][i] * scale;
-        u32 a[4];
-        a_from_c<Elem>(a, left, right);
-        store_a<Cols>(base + at, u32(out_row() + f * 16), column, a, u32(lane));
+    if constexpr (B < out_frags * Tiles) {
+      const u32 first = warp % out_c * Tiles, at = tile + B / Tiles * (16 * Cols * 2);
+      if (Tiles * out_c * 16 == Cols || (first + B % Tiles) * 16 < Cols) {
+        if constexpr (Scaled) scale_block<C + B>(float(p.scale));
+        round_block<Elem, 0, C + B>();
+        if constexpr (out_c == 1 || (Tiles & (Tiles - 1)) == 0)
+          store_a<Cols, 0>(beside<Cols>(store_pointer<Cols>(at, u32(out_row()), first * 16, lane), B % Tiles));
+        else
+          store_a<Cols, 0>(store_pointer<Cols>(at, u32(out_row()), (first + B % Tiles) * 16, lane));
       }
+      share_gradient<Dim, C, Tiles, Scaled, B + 1>(tile);
+    }
   }
   // From there to the caller's tensor.
   template <int Dim>
   __device__ __forceinline__ void store_gradient(int at, const LuattnTensor &t) const {
     if (t.data == nullptr) return;
     Elem *out = static_cast<Elem *>(t.data) + site.b * t.batch + h_kv * t.head + kv0 * t.seq;
-    store_tile<N, Dim, threads>(out, t.seq, base + at, 0, p.kv_len - kv0, thread);
+    store_tile<N, Dim, threads>(out, t.seq, base + at, 0, p.kv_len - kv0, int(thread));
   }
 
   // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a key_mod or
   // value_mod.
-  template <int Dim, int Octets>
-  __device__ __forceinline__ void store_accumulator(const float (&x)[out_frags][Octets][4], void *dst) const {
+  template <int Dim, int C, int Tiles>
+  __device__ __forceinline__ void store_accumulator(void *dst) const {
     float *out = static_cast<float *>(dst) + (i64(site.b) * (p.heads / p.group) + h_kv) * p.kv_len * Dim;
+    float x[out_frags * Tiles][8];
+    read_blocks<C, out_frags * Tiles>(x);
 #pragma unroll
     for (int f = 0; f < out_frags; ++f)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int kv = kv0 + out_row() + f * 16 + half * 8 + lane / 4;
+        const int kv = kv0 + out_row() + f * 16 + half * 8 + int(lane / 4);
         if (kv >= p.kv_len) continue;
 #pragma unroll
-        for (int n = 0; n < Octets; ++n) {
-          const int d = (warp % out_c * Octets + n) * 8 + lane % 4 * 2;
-          if (d < Dim)
-            *reinterpret_cast<float2 *>(out + i64(kv) * Dim + d) = {x[f][n][half * 2], x[f][n][half * 2 + 1]};
+        for (int octet = 0; octet < 2 * Tiles; ++octet) {
+          const int d = int((warp % out_c * 2 * Tiles + octet) * 8 + lane % 4 * 2);
+          const float(&b)[8] = x[f * Tiles + octet / 2];
+          const int e = element(octet % 2, half, 0);
+          if (d < Dim) *reinterpret_cast<float2 *>(out + i64(kv) * Dim + d) = {b[e], b[e + 1]};
         }
       }
   }
@@ -540,13 +528,13 @@ struct BwdSm80 {
   __device__ __forceinline__ void finish() const {
     constexpr bool stores_dk = Need::dk && !Spec::has_key_mod, stores_dv = Need::dv && !Spec::has_value_mod;
     if constexpr (stores_dk)
-      share_gradient<D>(dk, float(p.scale), at_k);
+      share_gradient<D, c_dk, k_tiles, true>(base + at_k);
     else if constexpr (Need::dk)
-      store_accumulator<D>(dk, p.dk_acc);
+      store_accumulator<D, c_dk, k_tiles>(p.dk_acc);
     if constexpr (stores_dv)
-      share_gradient<DV>(dv, 1.f, at_v);
+      share_gradient<DV, c_dv, v_tiles, false>(base + at_v);
     else if constexpr (Need::dv)
-      store_accumulator<DV>(dv, p.dv_acc);
+      store_accumulator<DV, c_dv, v_tiles>(p.dv_acc);
     __syncthreads();
     if constexpr (stores_dk && stores_dv && D == DV) {
 #pragma unroll 1

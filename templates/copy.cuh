@@ -41,22 +41,24 @@ LUATTN_FN constexpr int power_above(int x) {
 
 // Copies rows row0 .. row0 + Rows - 1 of `src` to a SharedTile<padded_dim(Dim)> at `tile`, asynchronously;
 // the caller commits the group. Ragged: rows from `len` on become zeros; otherwise the caller knows that row0
-// + Rows <= len. A thread keeps to one chunk column and walks down the rows with one pointer, even where that
-// leaves threads without a column: an address for each chunk costs the registers that the accumulators need,
-// and a division for each costs time.
+// + Rows <= len. Ragged tiles are rare, and their loop is rolled: unrolled ones would take a tenth of the
+// time to compile. A thread keeps to one chunk column and walks down the rows with one pointer, even where
+// that leaves threads without a column: an address for each chunk costs the registers that the accumulators
+// need, and a division for each costs time.
 template <bool Ragged, int Rows, int Dim, int Threads, class Elem>
 LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, int len, int thread) {
   static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
   using Tile = SharedTile<padded_dim(Dim)>;
   constexpr int width = power_above(Tile::chunks),
-                pass = Threads / width;  // threads of a row, rows of a pass
+                pass = Threads / width,  // threads of a row, rows of a pass
+      passes = (Rows + pass - 1) / pass;
   static_assert(Threads % width == 0);
   const int first = thread / width, chunk = thread % width;
   if (width > Tile::chunks && chunk >= Tile::chunks) return;
   const bool pad = Dim % 16 != 0 && chunk * 8 >= Dim;
   const Elem *from = src.data + i64(row0 + first) * src.seq + chunk * 8;
-#pragma unroll
-  for (int i = 0; i < (Rows + pass - 1) / pass; ++i) {
+#pragma unroll(Ragged ? 1 : passes)
+  for (int i = 0; i < passes; ++i) {
     const int row = first + i * pass;
     if (Rows % pass != 0 && row >= Rows) break;
     const u32 to = tile + Tile::offset(u32(row), u32(chunk));
@@ -75,13 +77,14 @@ template <class Elem, int Cols>
 LUATTN_FN void store_fragments(u32 tile, int row0, const float (&c)[Cols / 8][4], float top, float bottom,
                                int lane) {
   using Tile = SharedTile<Cols>;
-  const u32 row = u32(row0 + lane / 4);
+  constexpr int low = Tile::group - 1;
+  const u32 row = u32(row0 + lane / 4), swizzle = Tile::swizzle(row);  // row + 8 has the same one
+  const u32 at = tile + row * (Tile::chunks * 16) + u32(lane % 4) * 4;
 #pragma unroll
   for (int j = 0; j < Cols / 8; ++j) {
-    const u32 within = u32(lane % 4) * 4;
-    store_shared(tile + Tile::offset(row, u32(j)) + within, pack<Elem>(c[j][0] * top, c[j][1] * top));
-    store_shared(tile + Tile::offset(row + 8, u32(j)) + within,
-                 pack<Elem>(c[j][2] * bottom, c[j][3] * bottom));
+    const u32 to = at + (u32(j & low) ^ swizzle) * 16 + u32(j & ~low) * 16;
+    store_shared(to, pack<Elem>(c[j][0] * top, c[j][1] * top));
+    store_shared(to + 8 * Tile::chunks * 16, pack<Elem>(c[j][2] * bottom, c[j][3] * bottom));
   }
 }
 
@@ -91,8 +94,9 @@ template <int Rows, int Dim, int Threads, class Elem>
 LUATTN_FN void store_tile(Elem *dst, i64 seq, u32 tile, int row0, int len, int thread) {
   using Tile = SharedTile<padded_dim(Dim)>;
   constexpr int chunks = Dim / 8, total = Rows * chunks;
-#pragma unroll
-  for (int i = 0; i < (total + Threads - 1) / Threads; ++i) {
+  constexpr int passes = (total + Threads - 1) / Threads;
+#pragma unroll(passes < 4 ? passes : 4)
+  for (int i = 0; i < passes; ++i) {
     const int index = thread + i * Threads;
     if (total % Threads != 0 && index >= total) break;
     const int row = row0 + index / chunks, chunk = index % chunks;

@@ -10,6 +10,7 @@ set(LUATTN_TEMPLATES
   contract.cuh
   copy.cuh
   dq_acc.cuh
+  fragments.cuh
   entries_bwd.cuh
   entries_fwd.cuh
   fwd_simt.cu
