@@ -184,40 +184,44 @@ struct BwdSm80 {
     return {static_cast<const Elem *>(t.data) + b * t.batch + h * t.head, t.seq};
   }
 
-  // Rolled: in a rolled loop, for what is copied once a block.
+  // Rows row0 .. row0 + Rows - 1 of `src` to the shared tile at `at`; rows from `len` on and columns from Dim on become
+  // zeros, and nothing is read there. One copy of the code for whole and ragged tiles. Rolled: in a rolled loop,
+  // for what is copied once a block.
   template <bool Rolled, int Rows, int Dim>
   __device__ __forceinline__ void load_tile(int at, const HeadRows<Elem> &src, int row0, int len) const {
-    if (!Rolled && row0 + Rows <= len)
-      copy_tile_async<false, Rows, Dim, threads>(base + at, src, row0, len, int(thread));
-    else
-      copy_tile_async<true, Rows, Dim, threads>(base + at, src, row0, len, int(thread));
-  }
-
-  // The same rows of two tensors; one copy of the code where both have the same width.
-  template <bool Rolled, int Rows>
-  __device__ __forceinline__ void load_pair(int at_x, const LuattnTensor &x, int at_y, const LuattnTensor &y,
-                                            int h, int row0, int len) const {
-    if constexpr (D == DV) {
-#pragma unroll 1
-      for (int i = 0; i < 2; ++i)
-        load_tile<Rolled, Rows, D>(i == 0 ? at_x : at_y, rows_of(i == 0 ? x : y, site.b, h), row0, len);
-    } else {
-      load_tile<Rolled, Rows, D>(at_x, rows_of(x, site.b, h), row0, len);
-      load_tile<Rolled, Rows, DV>(at_y, rows_of(y, site.b, h), row0, len);
+    using Tile = SharedTile<padded_dim(Dim)>;
+    constexpr u32 width = power_above(Tile::chunks), pass = threads / width;  // threads of a row, rows of a pass
+    constexpr int passes = (Rows + pass - 1) / pass;
+    const u32 chunk = thread % width, row = thread / width;
+    if (width > Tile::chunks && chunk >= Tile::chunks) return;
+    const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0 - int(row);
+    const Elem *from = src.data + i64(row0 + int(row)) * src.seq + chunk * 8;
+#pragma unroll(Rolled ? 1 : passes)
+    for (int i = 0; i < passes; ++i) {
+      if (Rows % pass != 0 && row + i * pass >= Rows) break;
+      cp_async_16(base + at + Tile::offset(row + i * pass, chunk), from, i * int(pass) < end);
+      from += pass * src.seq;
     }
   }
 
+  // K and V: the same rows of two tensors, in one loop where they have the same width. In the loop over q tiles that would cost
+  // a twelfth of the speed at D = 128: every warp would wait for tensors chosen at run time.
   __device__ __forceinline__ void load_kv() const {
-    if constexpr (needs_dp)
-      load_pair<true, N>(at_k, p.k, at_v, p.v, h_kv, kv0, p.kv_len);
-    else
+    if constexpr (needs_dp && D == DV) {
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i)
+        load_tile<true, N, D>(i == 0 ? at_k : at_v, rows_of(i == 0 ? p.k : p.v, site.b, h_kv), kv0, p.kv_len);
+    } else {
       load_tile<true, N, D>(at_k, rows_of(p.k, site.b, h_kv), kv0, p.kv_len);
+      if constexpr (needs_dp) load_tile<true, N, DV>(at_v, rows_of(p.v, site.b, h_kv), kv0, p.kv_len);
+    }
   }
 
   // Q, dO and row numbers of one q tile.
   __device__ __forceinline__ void load_q(int index, int stage) {
     begin_phase();
-    load_pair<false, M>(at_q + stage * q_bytes, p.q, at_do + stage * do_bytes, p.dout, site.h, index * M, p.q_len);
+    load_tile<false, M, D>(at_q + stage * q_bytes, rows_of(p.q, site.b, site.h), index * M, p.q_len);
+    load_tile<false, M, DV>(at_do + stage * do_bytes, rows_of(p.dout, site.b, site.h), index * M, p.q_len);
 #pragma unroll
     for (int r0 = 0; r0 < M; r0 += threads)
       if (const int r = r0 + int(thread); r < M) load_row(min_of(index * M + r, p.q_len - 1), r, stage);
