@@ -31,17 +31,20 @@ const char *source_arch(const compilation *c) {
   return arena_printf(c->a, "sm_%d%s", c->plan.arch, suffix);
 }
 
-/* No flag of fast arithmetic: math.cuh decides that for each function. */
-static int options(const char **out) {
+/* No flag of fast arithmetic: math.cuh decides that for each function. A backward image has several kernels that take as long
+ * as each other, hence threads: a fixed number, which stands in the cubin, so that its bytes do not depend on the machine.
+ * Not every NVRTC 12 knows the option. */
+static int options(const compilation *c, bool threads, const char **out) {
   const char *line_info = getenv("LUATTN_LINEINFO");
   int n = 0;
   out[n++] = "-std=c++20";
   out[n++] = "-default-device";
   out[n++] = "--ptxas-options=-v";
   if (line_info != NULL && strcmp(line_info, "1") == 0) out[n++] = "-lineinfo";
+  if (threads && c->target.pass == LUATTN_BACKWARD) out[n++] = "--split-compile=4";
   return n;
 }
-enum { MAX_OPTIONS = 4 };
+enum { MAX_OPTIONS = 5 };
 
 static const template_file *entry_file(const compilation *c) {
   for (int i = 0; i < c->num_templates; i++)
@@ -56,7 +59,7 @@ static bool is_entry(const template_file *f) {
 
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) {
   const char *opts[MAX_OPTIONS], *arch = source_arch(c);
-  const int num_opts = options(opts);
+  const int num_opts = options(c, true, opts);
   hasher h;
   if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   for (int i = 0; i < c->num_templates; i++)
@@ -89,8 +92,8 @@ luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_pt
     if (!is_entry(&c->templates[i])) headers[n++] = c->templates[i];
   headers[n++] = (template_file){"config.cuh", c->config, strlen(c->config)};
   headers[n++] = (template_file){"spec.cuh", c->emitted.spec, strlen(c->emitted.spec)};
-  return nvrtc_compile(lib, c->a, entry->name, entry->data, headers, n, arch, opts, options(opts), want_ptx,
-                       out, err);
+  return nvrtc_compile(lib, c->a, entry->name, entry->data, headers, n, arch, opts,
+                       options(c, lib->major >= 13, opts), want_ptx, out, err);
 }
 
 void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err) {

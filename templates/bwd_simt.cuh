@@ -31,32 +31,29 @@ LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) 
 // over rows is not unrolled: the hooks' code stands there once for each column, which compiles much faster
 // and needs fewer registers. Hooks are called for kept elements alone, for what is not kept must not reach
 // acc either.
-template <bool Masked, bool WithInputs, class Spec, class Config>
+template <bool WithInputs, class Spec, class Config>
 LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
-                         const typename Spec::Head &head, int q0, int kv0, typename Spec::Acc &acc) {
+                         const typename Spec::Head &head, int q0, int kv0, bool masked,
+                         typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   typename Spec::Col col[T::cols];
 #pragma unroll
-  for (int c = 0; c < T::cols; ++c) {
-    const int at = kv0 + t.col_at(c);
-    col[c] = Spec::col(p, site, head, Masked ? min_of(at, site.kv_len - 1) : at);
-  }
+  for (int c = 0; c < T::cols; ++c)
+    col[c] = Spec::col(p, site, head, min_of(kv0 + t.col_at(c), site.kv_len - 1));
 #pragma unroll 1
   for (int r = 0; r < T::rows; ++r) {
     const int q_at = q0 + t.row_at(r), q = min_of(q_at, site.q_len - 1);
+    const int kv_end = q_at < site.q_len ? site.kv_len : 0;
     const typename Spec::Row row = Spec::row(p, site, head, q);
     const typename Spec::BwdRow bwd_row = load_bwd_row<Spec>(p, site, q);
     Real *s = t.weights(0) + t.row_at(r) * T::weight_stride,
          *dp = t.weights(1) + t.row_at(r) * T::weight_stride;
 #pragma unroll
     for (int c = 0; c < T::cols; ++c) {
-      const int x = t.col_at(c), kv_at = kv0 + x, kv = Masked ? min_of(kv_at, site.kv_len - 1) : kv_at;
-      bool kept = true;
-      if constexpr (Masked) {
-        kept = q_at < site.q_len && kv_at < site.kv_len;
-        if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row, col[c], q, kv);
-      }
+      const int x = t.col_at(c), kv = kv0 + x;
+      bool kept = kv < kv_end;
+      if constexpr (Spec::has_mask) kept = kept && (!masked || Spec::keep(p, site, head, row, col[c], q, kv));
       Real prob = 0, ds = 0;
       if (kept)
         Spec::template grad<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], dp[x], q, kv, prob, ds,
@@ -100,10 +97,7 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
       put_tile(t, t.weights(0), s);
       t.template dot<dim_v>(s, dout, v, [&] { t.template request_rows<dim, T::tile_n>(k, 0); });
       put_tile(t, t.weights(1), s);
-      if (tile.masked)
-        grad_tile<true, false>(t, p, site, head, q0, k.first, acc);
-      else
-        grad_tile<false, false>(t, p, site, head, q0, k.first, acc);
+      grad_tile<false>(t, p, site, head, q0, k.first, tile.masked, acc);
       const Tile next = walk.next(p, site);
       t.template accumulate<dim>(dq, t.weights(1), k, [&] {
         if (next.valid()) request_scores(next);
@@ -209,10 +203,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
           t.template dot<dim_v>(s, dout, v, after_dp);
           put_tile(t, t.weights(1), s);
         }
-        if (tile.masked)
-          grad_tile<true, Need::parameters>(t, p, site, head, q0, kv0, acc);
-        else
-          grad_tile<false, Need::parameters>(t, p, site, head, q0, kv0, acc);
+        grad_tile<Need::parameters>(t, p, site, head, q0, kv0, tile.masked, acc);
         if constexpr (Need::dv) t.template accumulate_transposed<dim_v>(dv, t.weights(0), dout, after_dv);
         if constexpr (Need::dk) t.template accumulate_transposed<dim>(dk, t.weights(1), q, after_dk);
         tile = next;

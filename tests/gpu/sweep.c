@@ -1,6 +1,6 @@
 /* sweep.c: every example x dtype x shape on a GPU, forward and backward, against the CPU path in double precision.
  *
- * usage: gpu_sweep --examples DIR [--shard I/N] [--only SUBSTRING] [--verbose]
+ * usage: gpu_sweep --examples DIR [--shard I/N] [--only SUBSTRING] [--dtypes NAME,NAME..] [--verbose]
  * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU. */
 #include <dirent.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static const char *const dtypes[] = {"f64", "f32", "bf16", "f16"};
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
 typedef struct sweep {
-  const char *examples, *only;
+  const char *examples, *only, *dtypes;
   int shard, shards, passed, failed, next;
   bool verbose;
   cli_gpu *gpu;
@@ -60,6 +60,13 @@ static void run_case(sweep *s, const luattn_spec *spec, const char *name, const 
   fflush(stdout);
 }
 
+static bool is_listed(const char *list, const char *name) {
+  const size_t n = strlen(name);
+  for (const char *at = list; at != NULL; at = strchr(at, ','), at += at != NULL)
+    if (strncmp(at, name, n) == 0 && (at[n] == 0 || at[n] == ',')) return true;
+  return list == NULL;
+}
+
 static void run_spec(sweep *s, const char *name) {
   char path[4096];
   luattn_spec *spec = NULL;
@@ -67,7 +74,7 @@ static void run_spec(sweep *s, const char *name) {
   snprintf(path, sizeof path, "%s/%s", s->examples, name);
   for (int d = 0; d < COUNT(dtypes); d++) {
     for (int i = 0; i < COUNT(shapes); i++) {
-      if (s->next++ % s->shards != s->shard) continue;
+      if (s->next++ % s->shards != s->shard || !is_listed(s->dtypes, dtypes[d])) continue;
       if (spec == NULL && luattn_spec_load(path, NULL, &spec, &err) != LUATTN_OK) {
         printf("%s\n  %s\n", name, err.message);
         s->failed++;
@@ -112,6 +119,7 @@ int main(int argc, char **argv) {
     if (strcmp(argv[i], "--verbose") == 0) s.verbose = true;
     else if (i + 1 < argc && strcmp(argv[i], "--examples") == 0) s.examples = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--only") == 0) s.only = argv[++i];
+    else if (i + 1 < argc && strcmp(argv[i], "--dtypes") == 0) s.dtypes = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--shard") == 0) {
       if (sscanf(argv[++i], "%d/%d", &s.shard, &s.shards) != 2 || s.shards < 1) return 2;
     } else return 2;
