@@ -31,9 +31,9 @@ const char *source_arch(const compilation *c) {
   return arena_printf(c->a, "sm_%d%s", c->plan.arch, suffix);
 }
 
-/* No flag of fast arithmetic: math.cuh decides that for each function. A backward image has several kernels that take as long
- * as each other, hence threads: a fixed number, which stands in the cubin, so that its bytes do not depend on the machine.
- * Not every NVRTC 12 knows the option. */
+/* No flag of fast arithmetic: math.cuh decides that for each function. A backward image has several kernels
+ * that take as long as each other, hence threads: a fixed number, which stands in the cubin, so that its
+ * bytes do not depend on the machine. Not every NVRTC 12 knows the option. */
 static int options(const compilation *c, bool threads, const char **out) {
   const char *line_info = getenv("LUATTN_LINEINFO");
   int n = 0;

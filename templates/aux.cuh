@@ -306,7 +306,8 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
     narrow = !(allows_16_bytes(from) && allows_16_bytes<Elem>(dst) &&
                (!has_mod<Spec, Which> || allows_16_bytes<Elem>(src)));
   if constexpr (Width % wide == 0)
-    if (!narrow) finish_elements<Spec, Elem, Which, Width, wide, Order>(p, site, from, src, dst, heads, len, acc);
+    if (!narrow)
+      finish_elements<Spec, Elem, Which, Width, wide, Order>(p, site, from, src, dst, heads, len, acc);
   if constexpr (!always_aligned<Elem>)
     if (narrow) finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, acc);
   if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)

@@ -88,7 +88,8 @@ struct BwdSm80 {
   static constexpr int v_tiles = (DVP / 16 + out_c - 1) / out_c;  // and of dv
   static_assert(warps_n * warps_c * 32 == threads && threads <= 256 && frags * 16 * warps_n == N,
                 "warps tile the kv tile");
-  static_assert(M % (chunk * warps_c) == 0 && (chunk == 16 || chunk == 32), "chunks of the warps tile the q tile");
+  static_assert(M % (chunk * warps_c) == 0 && (chunk == 16 || chunk == 32),
+                "chunks of the warps tile the q tile");
   static_assert(stages == 1 || stages == 2, "one or two stages");
 
   using Need = Needs<Spec, Config>;
@@ -117,14 +118,15 @@ struct BwdSm80 {
   static constexpr int dq_q = dq_split(), dq_d = warps / dq_q;
   static constexpr int dq_frags = M / (16 * dq_q), dq_tiles = (DP / 16 + dq_d - 1) / dq_d;
 
-  // ---- blocks of fragments (fragments.cuh): 16 rows x 16 columns each -----------------------------------------------------
+  // ---- blocks of fragments (fragments.cuh) --------------------------------------------------------------
 
   static constexpr int chunk_tiles = chunk / 16, chunk_blocks = frags * chunk_tiles;
   static constexpr int c_dk = 0, c_dv = c_dk + out_frags * k_tiles, c_s = c_dv + out_frags * v_tiles,
                        c_dp = c_s + chunk_blocks, c_dq = c_dp + chunk_blocks;
   static constexpr int a_p = 0, a_ds = frags;  // and from 0 on what a phase loads
   static_assert(c_dq + dq_frags * dq_tiles <= num_c_blocks, "blocks of C");
-  static_assert(2 * frags <= num_a_blocks && out_frags <= num_a_blocks && dq_frags <= num_a_blocks, "blocks of A");
+  static_assert(2 * frags <= num_a_blocks && out_frags <= num_a_blocks && dq_frags <= num_a_blocks,
+                "blocks of A");
 
   // ---- shared memory ------------------------------------------------------------------------------------
 
@@ -184,13 +186,14 @@ struct BwdSm80 {
     return {static_cast<const Elem *>(t.data) + b * t.batch + h * t.head, t.seq};
   }
 
-  // Rows row0 .. row0 + Rows - 1 of `src` to the shared tile at `at`; rows from `len` on and columns from Dim on become
-  // zeros, and nothing is read there. One copy of the code for whole and ragged tiles. Rolled: in a rolled loop,
-  // for what is copied once a block.
+  // Rows row0 .. row0 + Rows - 1 of `src` to the shared tile at `at`; rows from `len` on and columns from Dim
+  // on become zeros, and nothing is read there. One copy of the code for whole and ragged tiles. Rolled: in a
+  // rolled loop, for what is copied once a block.
   template <bool Rolled, int Rows, int Dim>
   __device__ __forceinline__ void load_tile(int at, const HeadRows<Elem> &src, int row0, int len) const {
     using Tile = SharedTile<padded_dim(Dim)>;
-    constexpr u32 width = power_above(Tile::chunks), pass = threads / width;  // threads of a row, rows of a pass
+    constexpr u32 width = power_above(Tile::chunks),
+                  pass = threads / width;  // threads of a row, rows of a pass
     constexpr int passes = (Rows + pass - 1) / pass;
     const u32 chunk = thread % width, row = thread / width;
     if (width > Tile::chunks && chunk >= Tile::chunks) return;
@@ -204,8 +207,9 @@ struct BwdSm80 {
     }
   }
 
-  // K and V: the same rows of two tensors, in one loop where they have the same width. In the loop over q tiles that would cost
-  // a twelfth of the speed at D = 128: every warp would wait for tensors chosen at run time.
+  // K and V: the same rows of two tensors, in one loop where they have the same width. In the loop over q
+  // tiles that would cost a twelfth of the speed at D = 128: every warp would wait for tensors chosen at run
+  // time.
   __device__ __forceinline__ void load_kv() const {
     if constexpr (needs_dp && D == DV) {
 #pragma unroll 1
@@ -287,8 +291,8 @@ struct BwdSm80 {
   LUATTN_FN constexpr int element(int side, int half, int i) { return side * 4 + half * 2 + i; }
   LUATTN_FN constexpr int block(int f, int j) { return f * chunk_tiles + j; }
 
-  // Dots and dP of the chunk that starts at `column` of the q tile to P and dS. Masked: only where the mask keeps the
-  // element.
+  // Dots and dP of the chunk that starts at `column` of the q tile to P and dS. Masked: only where the mask
+  // keeps the element.
   template <bool Masked>
   __device__ __forceinline__ void differentiate(int q0, int column, int stage) {
     float s[chunk_blocks][8], dp[chunk_blocks][8];
@@ -310,8 +314,8 @@ struct BwdSm80 {
             const int b = block(f, octet / 2), e = element(octet % 2, half, i), kv = kv_of(f, half);
             float prob = 0.f, ds = 0.f;
             if (!Masked || keeps(row, f, half, q, kv, kv_end))
-              Spec::template grad<Need::parameters>(p, site, head, row, col[f][half], bwd, s[b][e], dp[b][e], q,
-                                                    kv, prob, ds, acc);
+              Spec::template grad<Need::parameters>(p, site, head, row, col[f][half], bwd, s[b][e], dp[b][e],
+                                                    q, kv, prob, ds, acc);
             s[b][e] = prob;
             dp[b][e] = ds;
           }
@@ -352,8 +356,8 @@ struct BwdSm80 {
     }
   }
 
-  // Blocks C + f * Step + n += blocks A + f (16 kv rows x 16 q) times 16 q rows of a tile stored (q, d), columns
-  // from tile `first` on, for n = 0 .. Tiles - 1.
+  // Blocks C + f * Step + n += blocks A + f (16 kv rows x 16 q) times 16 q rows of a tile stored (q, d),
+  // columns from tile `first` on, for n = 0 .. Tiles - 1.
   template <int Cols, int Frags, int A, int C, int Step, int Tiles>
   __device__ __forceinline__ void multiply_rows(u32 rows, int first) const {
     if constexpr (Tiles > 0) {
@@ -490,7 +494,8 @@ struct BwdSm80 {
         if constexpr (Scaled) scale_block<C + B>(float(p.scale));
         round_block<Elem, 0, C + B>();
         if constexpr (out_c == 1 || (Tiles & (Tiles - 1)) == 0)
-          store_a<Cols, 0>(beside<Cols>(store_pointer<Cols>(at, u32(out_row()), first * 16, lane), B % Tiles));
+          store_a<Cols, 0>(
+              beside<Cols>(store_pointer<Cols>(at, u32(out_row()), first * 16, lane), B % Tiles));
         else
           store_a<Cols, 0>(store_pointer<Cols>(at, u32(out_row()), (first + B % Tiles) * 16, lane));
       }

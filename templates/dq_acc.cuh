@@ -5,8 +5,8 @@
 // octet of contiguous floats, in groups of its rows x 16 columns: a group is what one warp holds of two
 // neighbouring C fragments, 4 floats a lane, so that an atomic add touches full lines. Columns beyond the
 // last multiple of 16 (8 of them or none) follow as a group of half that width, 2 floats a lane. Lane 4 * g +
-// t holds row g, columns 2t, 2t + 1, 2t + 8 and 2t + 9: with fewer than 8 rows, the first lanes hold what exists,
-// so no row beyond q_len is ever touched, and the array is as large as a plain one.
+// t holds row g, columns 2t, 2t + 1, 2t + 8 and 2t + 9: with fewer than 8 rows, the first lanes hold what
+// exists, so no row beyond q_len is ever touched, and the array is as large as a plain one.
 #pragma once
 #include "fragments.cuh"
 #include "tensors.cuh"
@@ -48,8 +48,8 @@ struct FragmentGroups {
     }
   }
 
-  // From a lane's first number to the next lane's. Before sm_90 an atomic add is of one float: then the numbers of
-  // all lanes with one index lie together, so that an instruction touches as few lines as it can.
+  // From a lane's first number to the next lane's. Before sm_90 an atomic add is of one float: then the
+  // numbers of all lanes with one index lie together, so that an instruction touches as few lines as it can.
 #if __CUDA_ARCH__ >= 900
   static constexpr int lane_stride = 4;
 #else
