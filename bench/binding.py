@@ -1,4 +1,5 @@
-"""binding.py: luattn's C API from Python by ctypes, as much of it as the benchmarks need. Tensors are torch's."""
+"""binding.py: luattn's C API from Python by ctypes, as far as benchmarks need it. Tensors are torch's."""
+
 import ctypes as c
 
 import torch
@@ -13,8 +14,15 @@ class DLDataType(c.Structure):
 
 
 class DLTensor(c.Structure):
-    _fields_ = [("data", c.c_void_p), ("device", DLDevice), ("ndim", c.c_int32), ("dtype", DLDataType),
-                ("shape", c.POINTER(c.c_int64)), ("strides", c.POINTER(c.c_int64)), ("byte_offset", c.c_uint64)]
+    _fields_ = [
+        ("data", c.c_void_p),
+        ("device", DLDevice),
+        ("ndim", c.c_int32),
+        ("dtype", DLDataType),
+        ("shape", c.POINTER(c.c_int64)),
+        ("strides", c.POINTER(c.c_int64)),
+        ("byte_offset", c.c_uint64),
+    ]
 
 
 class Error(c.Structure):
@@ -29,15 +37,62 @@ TENSORS = ("q", "k", "v", "o", "lse", "saved", "dout", "dlse", "dq", "dk", "dv")
 
 
 class Args(c.Structure):
-    _fields_ = ([("struct_size", c.c_size_t)] + [(name, c.POINTER(DLTensor)) for name in TENSORS] +
-                [("inputs", c.POINTER(Input)), ("num_inputs", c.c_size_t),
-                 ("scalars", c.c_void_p), ("num_scalars", c.c_size_t),
-                 ("scalar_grads", c.POINTER(DLTensor)), ("scale", c.c_double),
-                 ("workspace", c.c_void_p), ("workspace_size", c.c_size_t)])
+    _fields_ = (
+        [("struct_size", c.c_size_t)]
+        + [(name, c.POINTER(DLTensor)) for name in TENSORS]
+        + [
+            ("inputs", c.POINTER(Input)),
+            ("num_inputs", c.c_size_t),
+            ("scalars", c.c_void_p),
+            ("num_scalars", c.c_size_t),
+            ("scalar_grads", c.POINTER(DLTensor)),
+            ("scale", c.c_double),
+            ("workspace", c.c_void_p),
+            ("workspace_size", c.c_size_t),
+        ]
+    )
 
 
-CODES = {torch.float64: (2, 64), torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16),
-         torch.int32: (0, 32), torch.bool: (1, 8)}
+class Target(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("pass_", c.c_int),
+        ("dtype", c.c_int),
+        ("head_dim", c.c_int),
+        ("head_dim_v", c.c_int),
+        ("arch", c.c_int),
+        ("wants", c.c_uint),
+        ("family", c.c_int),
+        ("tile_m", c.c_int),
+        ("tile_n", c.c_int),
+        ("cache_dir", c.c_char_p),
+        ("nvrtc", c.c_char_p),
+    ]
+
+
+class SpecInfo(c.Structure):
+    _fields_ = [
+        ("name", c.c_char_p),
+        ("num_inputs", c.c_size_t),
+        ("num_scalars", c.c_size_t),
+        ("num_saved", c.c_size_t),
+        ("inputs", c.c_void_p),
+        ("scalar_names", c.c_void_p),
+        ("scalar_defaults", c.c_void_p),
+        ("has_lse", c.c_int),
+        ("has_mask", c.c_int),
+    ]
+
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # in luattn_dtype's order
+CODES = {
+    torch.float64: (2, 64),
+    torch.float32: (2, 32),
+    torch.float16: (2, 16),
+    torch.bfloat16: (4, 16),
+    torch.int32: (0, 32),
+    torch.bool: (1, 8),
+}
 
 
 class Kept:
@@ -49,12 +104,19 @@ class Kept:
         self.shape = (c.c_int64 * n)(*t.shape)
         self.strides = (c.c_int64 * n)(*t.stride())
         code, bits = CODES[t.dtype]
-        self.dl = DLTensor(t.data_ptr(), DLDevice(2, t.device.index or 0), n, DLDataType(code, bits, 1), self.shape,
-                           self.strides, 0)
+        self.dl = DLTensor(
+            t.data_ptr(),
+            DLDevice(2, t.device.index or 0),
+            n,
+            DLDataType(code, bits, 1),
+            self.shape,
+            self.strides,
+            0,
+        )
 
 
 class Luattn:
-    def __init__(self, library, cache_dir=None):
+    def __init__(self, library):
         self.lib = c.CDLL(library)
         self.err = Error()
         self.engine = c.c_void_p()
@@ -64,27 +126,58 @@ class Luattn:
         if getattr(self.lib, name)(*args, c.byref(self.err)) != 0:
             raise RuntimeError(f"{name}: {self.err.message.decode()}")
 
-    def spec(self, path):
-        spec = c.c_void_p()
-        self._call("luattn_spec_load", path.encode(), None, c.byref(spec))
+    def spec(self, name, text):
+        spec, text = c.c_void_p(), text.encode()
+        self._call("luattn_spec_load_text", name.encode(), text, c.c_size_t(len(text)), None, c.byref(spec))
         return spec
+
+    def has_lse(self, spec):
+        info = SpecInfo()
+        self.lib.luattn_spec_get_info(spec, c.byref(info))
+        return bool(info.has_lse)
+
+    def plan(self, spec, q, v, backward):
+        """The text of the plan: family, tiles, and why."""
+        major, minor = torch.cuda.get_device_capability()
+        target = Target(
+            struct_size=c.sizeof(Target),
+            pass_=int(backward),
+            dtype=DTYPES.index(q.dtype),
+            head_dim=q.shape[-1],
+            head_dim_v=v.shape[-1],
+            arch=10 * major + minor,
+            wants=7,
+        )
+        text = c.c_char_p()
+        self._call("luattn_emit", spec, c.byref(target), b"plan", c.byref(text))
+        plan = text.value.decode()
+        self.lib.luattn_text_free(text)
+        return plan
 
     def bind(self, spec, backward=False, inputs=None, **tensors):
         """A function of no arguments that launches one pass on torch's current stream."""
         kept = {name: Kept(t) for name, t in tensors.items()}
-        given = [(name, Kept(t), Kept(g) if g is not None else None) for name, (t, g) in (inputs or {}).items()]
-        array = (Input * max(1, len(given)))(*[
-            Input(n.encode(), c.pointer(t.dl), c.pointer(g.dl) if g else None) for n, t, g in given])
+        given = [
+            (name, Kept(t), Kept(g) if g is not None else None) for name, (t, g) in (inputs or {}).items()
+        ]
+        array = (Input * max(1, len(given)))(
+            *[Input(n.encode(), c.pointer(t.dl), c.pointer(g.dl) if g else None) for n, t, g in given]
+        )
         args = Args(struct_size=c.sizeof(Args), inputs=array, num_inputs=len(given))
         for name, k in kept.items():
             setattr(args, name, c.pointer(k.dl))
         size = c.c_size_t()
-        self._call("luattn_engine_workspace_size", self.engine, spec, int(backward), c.byref(args), c.byref(size))
+        self._call(
+            "luattn_engine_workspace_size", self.engine, spec, int(backward), c.byref(args), c.byref(size)
+        )
         workspace = torch.empty(size.value + 256, dtype=torch.uint8, device="cuda")
         args.workspace = (workspace.data_ptr() + 255) // 256 * 256
         args.workspace_size = size.value
         call = "luattn_backward" if backward else "luattn_forward"
 
         def launch(keep=(kept, given, array, workspace)):
-            self._call(call, self.engine, spec, c.byref(args), c.c_void_p(torch.cuda.current_stream().cuda_stream))
+            self._call(
+                call, self.engine, spec, c.byref(args), c.c_void_p(torch.cuda.current_stream().cuda_stream)
+            )
+
         return launch

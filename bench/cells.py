@@ -1,0 +1,227 @@
+"""cells.py: what is measured, and how its work is counted. Standard library only, for the tests.
+
+FLOPs follow FlashAttention's convention: two products forward and five backward, of which only the scores
+that the mask keeps count.
+"""
+
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+PASSES = ("fwd", "bwd", "fwdbwd")
+
+
+@dataclass(frozen=True)
+class Problem:
+    batch: int
+    heads: int
+    heads_kv: int
+    length: int
+    dim: int
+    dim_v: int
+    dtype: str = "bf16"
+    heads_last: bool = True  # memory order [batch, length, heads, dim]; otherwise [batch, heads, length, dim]
+
+
+@dataclass(frozen=True)
+class Variant:
+    lua: str  # the spec, from the root of the repository
+    kept: Callable[[int], float]  # of the scores, for a length
+    constants: Optional[Callable] = (
+        None  # for a length: the line of Lua that replaces the one with the same names
+    )
+    window: Optional[Callable] = (
+        None  # for a length: (left, right) of the band kv - q that is kept, where it is one
+    )
+
+
+def _causal(length):
+    return (length, 0)
+
+
+def _side(length):
+    side = round(length**0.5)
+    assert side * side == length, f"{length} tokens are not a square grid"
+    return side
+
+
+VARIANTS = {
+    "full": Variant("examples/full.lua", lambda s: 1.0, window=lambda s: (s, s)),
+    "causal": Variant("examples/causal.lua", lambda s: 0.5, window=_causal),
+    "local1024": Variant(
+        "examples/sliding_window.lua",
+        lambda s: (1024 * (s - 1024) + 1024 * 1024 / 2) / s / s,
+        lambda s: "local W = 1025",
+        window=lambda s: (1024, 0),
+    ),
+    "doc_causal8": Variant("examples/document.lua", lambda s: 0.5 / 8),
+    "natten2d_k13": Variant(
+        "examples/neighborhood_2d.lua",
+        lambda s: 13 * 13 / s,
+        lambda s: f"local H, W, K = {_side(s)}, {_side(s)}, 13",
+    ),
+    "alibi_causal": Variant("examples/alibi.lua", lambda s: 0.5, window=_causal),
+    "softcap_causal": Variant("bench/specs/softcap_causal.lua", lambda s: 0.5, window=_causal),
+    "relbias_full": Variant("bench/specs/relative_bias.lua", lambda s: 1.0, window=lambda s: (s, s)),
+    "sigmoid_causal": Variant("examples/sigmoid.lua", lambda s: 0.5, window=_causal),
+}
+
+
+def spec_text(root, variant, length):
+    """The spec's Lua with its constants set for this length."""
+    v = VARIANTS[variant]
+    with open(f"{root}/{v.lua}") as f:
+        text = f.read()
+    if not v.constants:
+        return text
+    line = v.constants(length)
+    names = line.split("=")[0]
+    lines = text.split("\n")
+    at = [i for i, old in enumerate(lines) if old.startswith(names + "=")]
+    assert len(at) == 1, f"{v.lua}: {len(at)} lines start with '{names}='; one should"
+    lines[at[0]] = line
+    return "\n".join(lines)
+
+
+def flops(problem, kept, pass_):
+    p = problem
+    scores = p.batch * p.heads * p.length * p.length * kept
+    forward = 2 * scores * (p.dim + p.dim_v)
+    backward = 2 * scores * (3 * p.dim + 2 * p.dim_v)
+    return {"fwd": forward, "bwd": backward, "fwdbwd": forward + backward}[pass_]
+
+
+def kept_in_tiles(length, tile_m, tile_n, left, right):
+    """The fraction of the scores that lies in tiles that the band q - left <= kv <= q + right touches."""
+    area = 0
+    for q0 in range(0, length, tile_m):
+        q1 = min(q0 + tile_m, length) - 1
+        first, last = max(0, q0 - left) // tile_n, min(length - 1, q1 + right) // tile_n
+        area += (q1 + 1 - q0) * (min(length, (last + 1) * tile_n) - first * tile_n)
+    return area / length / length
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One column of a cell: a library that computes a variant of a problem."""
+
+    name: str
+    library: str
+    variant: str
+    problem: Problem
+
+
+@dataclass(frozen=True)
+class Cell:
+    suite: str
+    name: str
+    labels: dict  # what the table's and the plot's axes read
+    entries: tuple  # the first is the base of all ratios
+
+
+def _beside(libraries, variant, problem):
+    return tuple(Entry(name, name, variant, problem) for name in libraries)
+
+
+def plain():
+    """Plain attention: 16k tokens, heads * head_dim = 2048."""
+    for dim in (64, 128, 256):
+        for mask in ("full", "causal"):
+            for length in (1024, 4096, 16384):
+                heads = 2048 // dim
+                p = Problem(16384 // length, heads, heads, length, dim, dim)
+                yield Cell(
+                    "plain",
+                    f"D{dim} {mask} S{length}",
+                    dict(D=dim, mask=mask, S=length),
+                    _beside(("luattn", "cudnn", "fa2", "fa3"), mask, p),
+                )
+
+
+def variants():
+    """What FlexAttention is for, beside it; FA3 where it has the mask."""
+    for batch, length in ((4, 4096), (1, 16384)):
+        p = Problem(batch, 16, 16, length, 128, 128, heads_last=False)
+        for variant in VARIANTS:
+            if variant == "sigmoid_causal":
+                continue  # FlexAttention is softmax alone
+            beside = ("luattn", "flex") + (("fa3",) if variant in ("full", "causal", "local1024") else ())
+            yield Cell(
+                "variants",
+                f"{variant} B{batch} S{length}",
+                dict(variant=variant, shape=f"B{batch} S{length}"),
+                _beside(beside, variant, p),
+            )
+
+
+def ratios():
+    """What a modification costs against luattn's own plain causal attention."""
+    names = {
+        "causal": "causal",
+        "ALiBi": "alibi_causal",
+        "soft cap": "softcap_causal",
+        "window 1024": "local1024",
+        "sigmoid": "sigmoid_causal",
+    }
+    for batch, length in ((4, 4096), (1, 16384)):
+        p = Problem(batch, 16, 16, length, 128, 128)
+        yield Cell(
+            "ratios",
+            f"modifications B{batch} S{length}",
+            {},
+            tuple(Entry(name, "luattn", variant, p) for name, variant in names.items()),
+        )
+
+
+def dims():
+    """Head dims that differ, grouped heads, and f16, each against luattn's own plain case."""
+
+    def entries(cases):
+        return tuple(Entry(f"{library} {what}", library, mask, p) for library, what, mask, p in cases)
+
+    at = {
+        what: Problem(4, 16, 16, 4096, *map(int, what.split("/")))
+        for what in ("128/128", "192/128", "128/256", "64/128")
+    }
+    yield Cell(
+        "dims",
+        "head dims D/Dv causal S4096",
+        {},
+        entries(
+            [("luattn", what, "causal", p) for what, p in at.items()]
+            + [
+                (peer, what, "causal", at[what])
+                for peer in ("cudnn", "fa3")
+                for what in ("128/128", "192/128")
+            ]
+        ),
+    )
+    mha, gqa = Problem(2, 32, 32, 4096, 128, 128), Problem(2, 32, 8, 4096, 128, 128)
+    for mask in ("causal", "full"):
+        yield Cell(
+            "dims",
+            f"heads H/Hkv D128 {mask} S4096",
+            {},
+            entries(
+                [("luattn", "32/32", mask, mha), ("luattn", "32/8", mask, gqa)]
+                + [(peer, "32/8", mask, gqa) for peer in ("cudnn", "fa3")]
+            ),
+        )
+    for dim in (64, 128, 256):
+        for mask in ("full", "causal"):
+            heads = 2048 // dim
+            bf16, f16 = (Problem(4, heads, heads, 4096, dim, dim, dtype) for dtype in ("bf16", "f16"))
+            yield Cell(
+                "dims",
+                f"types D{dim} {mask} S4096",
+                {},
+                entries(
+                    [
+                        ("luattn", "bf16", mask, bf16),
+                        ("luattn", "f16", mask, f16),
+                        ("cudnn", "f16", mask, f16),
+                    ]
+                ),
+            )
+
+
+SUITES = {"plain": plain, "variants": variants, "ratios": ratios, "dims": dims}

@@ -1,0 +1,252 @@
+"""contenders.py: an entry of a cell as functions that launch its passes, and the float64 result beside.
+
+Every library works on the same tensors. A contender is a dict from pass to a function that launches the pass
+on torch's current stream and returns its results: o for fwd, dq dk dv for bwd, all four for fwdbwd. Forward
+alone runs without autograd.
+"""
+
+import math
+import os
+import re
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cells import VARIANTS, spec_text
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+
+
+class Tensors:
+    """q, k, v and dout of one problem, [batch, heads, length, dim] in logical order."""
+
+    def __init__(self, p):
+        self.problem = p
+        self.q, self.k = self.make(torch.randn, p.heads, p.dim), self.make(torch.randn, p.heads_kv, p.dim)
+        self.v, self.dout = self.make(torch.randn, p.heads_kv, p.dim_v), self.make(
+            torch.randn, p.heads, p.dim_v
+        )
+
+    def make(self, fill, heads, dim):
+        p = self.problem
+        shape = (p.batch, p.length, heads, dim) if p.heads_last else (p.batch, heads, p.length, dim)
+        t = fill(shape, device="cuda", dtype=DTYPES[p.dtype])
+        return t.transpose(1, 2) if p.heads_last else t
+
+    def unset(self, heads, dim):
+        return self.make(lambda shape, **kw: torch.full(shape, math.nan, **kw), heads, dim)
+
+
+class Variation:
+    """A variant at one problem: its extra inputs by luattn's names, and its mods in FlexAttention's form."""
+
+    def __init__(self, variant, p):
+        self.name, self.inputs, self.score_mod, self.mask_mod = variant, {}, None, None
+        s, h = p.length, p.heads
+        position = torch.arange(s, device="cuda")
+        if variant == "doc_causal8":
+            docs = (position // (s // 8)).int()
+            self.inputs = {"doc_q": docs, "doc_kv": docs}
+            self.mask_mod = lambda b, h, q, k: (q >= k) & (docs[q] == docs[k])
+        elif variant == "local1024":
+            self.mask_mod = lambda b, h, q, k: (q >= k) & (q - k <= 1024)
+        elif variant == "natten2d_k13":
+            side, size = math.isqrt(s), 13
+
+            def neighborhood(b, h, q, k):
+                row = (q // side - size // 2).clamp(0, side - size)
+                column = (q % side - size // 2).clamp(0, side - size)
+                return (
+                    (k // side >= row)
+                    & (k // side < row + size)
+                    & (k % side >= column)
+                    & (k % side < column + size)
+                )
+
+            self.mask_mod = neighborhood
+        elif variant.endswith("causal"):
+            self.mask_mod = lambda b, h, q, k: q >= k
+        if variant == "alibi_causal":
+            slopes = torch.exp2(-8 * torch.arange(1, h + 1, device="cuda") / h)
+            self.score_mod = lambda score, b, h, q, k: score + slopes[h] * (k - q)
+        elif variant == "softcap_causal":
+            self.score_mod = lambda score, b, h, q, k: 50 * torch.tanh(score / 50)
+        elif variant == "relbias_full":
+            bias = torch.randn(h, 2 * s, device="cuda")
+            self.inputs = {"bias": bias}
+            self.score_mod = lambda score, b, h, q, k: score + bias[h, q - k + s]
+        elif variant == "sigmoid_causal":
+            bias = torch.full((h,), -math.log(s), device="cuda")
+            self.inputs = {"bias": bias}
+            self.score_mod = lambda score, b, h, q, k: score + bias[h]
+
+
+def reference(variation, t, backward):
+    """[o, dq, dk, dv] in float64 of the last batch entry's last kv head and its q heads; else o and None."""
+    p = t.problem
+    group = p.heads // p.heads_kv
+    q_idx, kv_idx = (
+        torch.arange(p.length, device="cuda")[:, None],
+        torch.arange(p.length, device="cuda")[None],
+    )
+    batch = torch.tensor(p.batch - 1, device="cuda")
+    k, v = (x[-1, -1].double().requires_grad_(backward) for x in (t.k, t.v))
+    o, dq = [], []
+    with torch.set_grad_enabled(backward):
+        for h in range(p.heads - group, p.heads):
+            q, head = t.q[-1, h].double().requires_grad_(backward), torch.tensor(h, device="cuda")
+            score = q @ k.T * p.dim**-0.5
+            if variation.score_mod:
+                score = variation.score_mod(score, batch, head, q_idx, kv_idx)
+            keep = (
+                variation.mask_mod(batch, head, q_idx, kv_idx)
+                if variation.mask_mod
+                else torch.tensor(True, device="cuda")
+            )
+            if variation.name == "sigmoid_causal":
+                weight = torch.sigmoid(score).masked_fill(~keep, 0)
+            else:
+                weight = torch.softmax(score.masked_fill(~keep, -math.inf), -1)
+            out = weight @ v
+            o.append(out.detach())
+            if backward:
+                out.backward(t.dout[-1, h].double())
+                dq.append(q.grad)
+    return [torch.stack(o), torch.stack(dq) if dq else None, k.grad, v.grad]
+
+
+def of_reference(results, p):
+    """The part of [o, dq, dk, dv] (None where a pass has none) that reference() computes."""
+    group = p.heads // p.heads_kv
+    parts = (lambda x: x[-1, -group:],) * 2 + (lambda x: x[-1, -1],) * 2
+    return [None if r is None else part(r) for part, r in zip(parts, results)]
+
+
+def luattn(library, variation, t):
+    """The passes, and `plan`: family and tiles, e.g. ("sm90", 128, 128)."""
+    p = t.problem
+    spec = library.spec(VARIANTS[variation.name].lua, spec_text(ROOT, variation.name, p.length))
+    qkv = dict(q=t.q, k=t.k, v=t.v)
+    out = dict(o=t.unset(p.heads, p.dim_v))
+    if library.has_lse(spec):
+        out["lse"] = torch.full((p.batch, p.heads, p.length), math.nan, device="cuda")
+    grads = dict(dq=t.unset(p.heads, p.dim), dk=t.unset(p.heads_kv, p.dim), dv=t.unset(p.heads_kv, p.dim_v))
+    inputs = {name: (x, None) for name, x in variation.inputs.items()}
+    forward = library.bind(spec, inputs=inputs, **qkv, **out)
+    backward = None
+
+    def fwd():
+        forward()
+        return [out["o"]]
+
+    def bwd():
+        nonlocal backward
+        if backward is None:
+            forward()
+            backward = library.bind(spec, backward=True, inputs=inputs, dout=t.dout, **qkv, **out, **grads)
+        backward()
+        return list(grads.values())
+
+    def plan(is_backward):
+        text = library.plan(spec, t.q, t.v, is_backward)
+        family, tile_m, tile_n = re.search(r"family (\w+).*?\btiles (\d+) x (\d+)", text, re.DOTALL).groups()
+        return family, int(tile_m), int(tile_n)
+
+    return dict(fwd=fwd, bwd=bwd, fwdbwd=lambda: fwd() + bwd(), plan=plan)
+
+
+def by_autograd(call, t):
+    leaves = [x.detach().requires_grad_() for x in (t.q, t.k, t.v)]
+    out = None
+
+    def fwd():
+        with torch.no_grad():
+            return [call(t.q, t.k, t.v)]
+
+    def bwd():
+        nonlocal out
+        if out is None:
+            out = call(*leaves)
+        return list(torch.autograd.grad(out, leaves, t.dout, retain_graph=True))
+
+    def fwdbwd():
+        o = call(*leaves)
+        return [o.detach(), *torch.autograd.grad(o, leaves, t.dout)]
+
+    return dict(fwd=fwd, bwd=bwd, fwdbwd=fwdbwd)
+
+
+def sdpa(backend, variation, t):
+    causal, grouped = variation.name == "causal", t.problem.heads != t.problem.heads_kv
+
+    def call(q, k, v):
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+
+    return by_autograd(call, t)
+
+
+def flex(variation, t):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    p = t.problem
+    torch._dynamo.reset()  # each variant is compiled for itself; dynamo gives up after a few of one function
+    compiled = torch.compile(flex_attention, dynamic=False)
+    mask = variation.mask_mod and create_block_mask(
+        variation.mask_mod, None, None, p.length, p.length, device="cuda"
+    )
+    grouped = p.heads != p.heads_kv
+    return by_autograd(
+        lambda q, k, v: compiled(q, k, v, score_mod=variation.score_mod, block_mask=mask, enable_gqa=grouped),
+        t,
+    )
+
+
+def load_fa3(path):
+    """path: the extension's .so, or the folder of flash_attn_interface.py. Both register the same ops."""
+    if path.endswith(".so"):
+        torch.ops.load_library(path)
+    else:
+        sys.path.insert(0, path)
+        __import__("flash_attn_interface")
+    return torch.ops.flash_attn_3
+
+
+def fa3(ops, variation, t):
+    p = t.problem
+    left, right = VARIANTS[variation.name].window(p.length)
+    causal, everything = (left, right) == (p.length, 0), left == right == p.length
+    mask = dict(
+        is_causal=causal,
+        window_size_left=-1 if causal or everything else left,
+        window_size_right=-1 if causal or everything else right,
+    )
+    q, k, v, dout = (x.transpose(1, 2) for x in (t.q, t.k, t.v, t.dout))  # FA3 takes heads last
+    scale = p.dim**-0.5
+    grads = [torch.empty_like(x) for x in (q, k, v)]
+    saved = None
+
+    def forward():
+        return ops.fwd(q, k, v, softmax_scale=scale, num_splits=1, **mask)[:2]
+
+    def backward(o, lse):
+        ops.bwd(dout, q, k, v, o, lse, *grads, softmax_scale=scale, **mask)
+        return [g.transpose(1, 2) for g in grads]
+
+    def bwd():
+        nonlocal saved
+        if saved is None:
+            saved = forward()
+        return backward(*saved)
+
+    def fwdbwd():
+        o, lse = forward()
+        return [o.transpose(1, 2), *backward(o, lse)]
+
+    return dict(fwd=lambda: [forward()[0].transpose(1, 2)], bwd=bwd, fwdbwd=fwdbwd)
+
+
+SDPA = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION}

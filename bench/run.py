@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""run.py: luattn beside cuDNN, FlashAttention-2, FlexAttention (all in torch), and FlashAttention-3 if given.
+
+    python3 bench/run.py                                           plain attention, forward
+    python3 bench/run.py --suite all --pass fwd,bwd --json r.json  everything, into r.json, r.md and r_*.svg
+    python3 bench/run.py --only 'D128 causal' --also old=/path/to/another/libluattn.so
+
+All contenders of a cell work on the same tensors in one process, in interleaved rounds (A B C A B C ..). A
+rate is the median over the rounds, a ratio the median of each round's ratios. Results are first compared with
+float64 on one head, and with luattn's on all heads.
+"""
+
+import argparse
+import dataclasses
+import functools
+import os
+import re
+import shlex
+import statistics
+import sys
+import time
+
+import torch
+
+import contenders
+import report
+from binding import Luattn
+from cells import PASSES, SUITES, VARIANTS, flops, kept_in_tiles
+
+# A result is rounded to the half type, and so are up to four numbers on its way (P, dS, dO, and O in the row
+# sums of dO * O). Rounding is off by at most u, 2^-8 in bf16 and 2^-11 in f16: by 0.43 u in the root mean
+# square (u / sqrt(3) for a mantissa of 1, half of that near 2), and five independent ones by 0.95 u together.
+TOLERANCE = {"bf16": 2**-8, "f16": 2**-11}
+RESULTS = ("o", "dq", "dk", "dv")
+
+
+def distance(got, want):
+    """Root mean square of got - want over that of want; NaN is no distance that passes."""
+    return ((got.to(want.dtype) - want).norm() / want.norm()).item()
+
+
+def positions(results, pass_):
+    """[o, dq, dk, dv] with None for what the pass does not compute."""
+    return {"fwd": results + [None] * 3, "bwd": [None] + results, "fwdbwd": results}[pass_]
+
+
+class Contender:
+    """An entry that has launched each pass once: its functions, and for each pass its row of results."""
+
+    def __init__(self, entry, make, passes):
+        self.entry, self.run, self.rows = entry, None, {}
+        for pass_ in passes:
+            start = time.monotonic()
+            row = self.rows[pass_] = dict(name=entry.name, library=entry.library)
+            try:
+                self.run = self.run or make()
+                self.run[pass_]()
+            except Exception as e:  # each library says in its own way what it does not support
+                row["refused"] = " ".join(str(e).split())[:200] or type(e).__name__
+            torch.cuda.synchronize()  # outside the try: after a fault on the device no number can be trusted
+            row["setup_s"] = round(time.monotonic() - start, 2)
+
+    def flops(self, pass_):
+        p = self.entry.problem
+        return flops(p, VARIANTS[self.entry.variant].kept(p.length), pass_)
+
+
+def measure(functions, rounds, round_ms):
+    """Milliseconds of a launch in each round, by name. All is queued before the one wait: no idle device."""
+
+    def launch(f, n):
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(n):
+            f()
+        stop.record()
+        return start, stop, n
+
+    def wait(timed):
+        torch.cuda.synchronize()
+        return [start.elapsed_time(stop) / n for start, stop, n in timed]
+
+    trial = dict(zip(functions, wait([launch(f, 4) for f in functions.values()])))
+    counts = {name: min(64, max(3, round(round_ms / ms))) for name, ms in trial.items()}
+    timed = {name: [] for name in functions}
+    for _ in range(1 + rounds):
+        for name, f in functions.items():
+            timed[name].append(launch(f, counts[name]))
+    return {name: wait(t)[1:] for name, t in timed.items()}  # the first round warms up
+
+
+def check(members, pass_, exact):
+    """Writes each contender's error, difference from the first and whether both are within tolerance."""
+    first = None
+    for m in members:
+        p, row, allowed = m.entry.problem, m.rows[pass_], TOLERANCE[m.entry.problem.dtype]
+        results = positions(m.run[pass_](), pass_)
+        parts = zip(RESULTS, contenders.of_reference(results, p), exact[m.entry.variant, p])
+        errors = {name: distance(got, want) for name, got, want in parts if got is not None}
+        row["error"] = {name: float(f"{e:.3g}") for name, e in errors.items()}
+        row["right"] = all(e <= allowed for e in errors.values())
+        same = m.entry.variant, p
+        if first is None:
+            first = same, [None if r is None else r.clone() for r in results]
+        elif first[0] == same:
+            pairs = zip(results, first[1])
+            differences = [distance(got, want.float()) for got, want in pairs if got is not None]
+            row["difference"] = float(f"{max(differences):.3g}")
+            row["right"] = row["right"] and all(d <= 2 * allowed for d in differences)  # NaN is not
+
+
+def add_rates(members, pass_, times, base):
+    """Medians of rates, and of the base's rate over each other's, into the rows."""
+    rates = {m.entry.name: [m.flops(pass_) / ms / 1e9 for ms in times[m.entry.name]] for m in members}
+    for m in members:
+        row, name = m.rows[pass_], m.entry.name
+        row["ms"], row["tflops"] = (round(statistics.median(x[name]), n) for x, n in ((times, 4), (rates, 1)))
+        if base in rates and name != base:
+            ratios = [b / r for b, r in zip(rates[base], rates[name])]
+            row["base_ratio"] = round(statistics.median(ratios), 4)
+
+
+def add_plan(m, pass_):
+    """The plan of a luattn entry; where the mask is a band, also what its tiles cover over what is kept."""
+    family, tile_m, tile_n = m.run["plan"](pass_ != "fwd")
+    m.rows[pass_]["plan"] = f"{family} {tile_m}x{tile_n}"
+    v, length = VARIANTS[m.entry.variant], m.entry.problem.length
+    if v.window and pass_ == "fwd":
+        covered = kept_in_tiles(length, tile_m, tile_n, *v.window(length))
+        m.rows[pass_]["tile_work"] = round(covered / v.kept(length), 4)
+
+
+def run_cell(cell, makers, a):
+    """Rows of one cell, one for each pass."""
+    tensors, variations, exact, members = {}, {}, {}, []
+    for e in cell.entries:
+        if e.library not in makers:
+            continue
+        key = e.variant, e.problem
+        if e.problem not in tensors:
+            tensors[e.problem] = contenders.Tensors(e.problem)
+        t = tensors[e.problem]
+        if key not in variations:
+            variations[key] = contenders.Variation(*key)
+            exact[key] = contenders.reference(variations[key], t, a.passes != ["fwd"])
+        make = functools.partial(makers[e.library], variations[key], t)
+        members.append(Contender(e, make, a.passes))
+    rows = []
+    for pass_ in a.passes:
+        running = [m for m in members if "refused" not in m.rows[pass_]]
+        check(running, pass_, exact)
+        times = measure({m.entry.name: m.run[pass_] for m in running}, a.rounds, a.round_ms)
+        add_rates(running, pass_, times, cell.entries[0].name)
+        for m in running:
+            if "plan" in m.run:
+                add_plan(m, pass_)
+        labels = {"suite": cell.suite, "cell": cell.name, **cell.labels, "pass": pass_}
+        rows.append({**labels, "entries": [m.rows[pass_] for m in members]})
+    return rows
+
+
+def makers_of(a):
+    """A function from (variation, tensors) to passes, by library."""
+    builds = [("luattn", a.library), *a.also]
+    makers = {name: functools.partial(contenders.luattn, Luattn(path)) for name, path in builds}
+    for name, backend in contenders.SDPA.items():
+        makers[name] = functools.partial(contenders.sdpa, backend)
+    if not a.no_flex:
+        makers["flex"] = contenders.flex
+    if a.fa3:
+        makers["fa3"] = functools.partial(contenders.fa3, contenders.load_fa3(a.fa3))
+    return {name: m for name, m in makers.items() if name not in a.without}
+
+
+def with_also(cell, also):
+    """The cell with each entry of luattn's followed by the same from every other build."""
+    entries = []
+    for e in cell.entries:
+        entries.append(e)
+        if e.library == "luattn":
+            entries += [
+                dataclasses.replace(
+                    e,
+                    library=name,
+                    name=e.name.replace("luattn", name) if "luattn" in e.name else f"{name} {e.name}",
+                )
+                for name, _ in also
+            ]
+    return dataclasses.replace(cell, entries=tuple(entries))
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--library", default=f"{contenders.ROOT}/build/release/engine/libluattn.so", help="libluattn.so"
+    )
+    parser.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="another build of libluattn.so beside it",
+    )
+    parser.add_argument(
+        "--fa3",
+        metavar="PATH",
+        help="FlashAttention-3: its extension's .so, or the folder of flash_attn_interface.py",
+    )
+    parser.add_argument(
+        "--no-flex", action="store_true", help="without FlexAttention, which compiles for seconds a variant"
+    )
+    parser.add_argument(
+        "--without", default="", metavar="LIBRARY,..", help="leave these out: cudnn, fa2, fa3, flex"
+    )
+    parser.add_argument("--suite", default="plain", help=f"{', '.join(SUITES)} or all, with commas between")
+    parser.add_argument(
+        "--pass", dest="passes", default="fwd", help=f"{', '.join(PASSES)}, with commas between"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="cells whose name matches, e.g. 'D128 causal'"
+    )
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument(
+        "--round-ms",
+        type=float,
+        default=12,
+        help="about how long one contender launches in a round (at least 3 times)",
+    )
+    parser.add_argument(
+        "--budget-seconds",
+        type=float,
+        default=float("inf"),
+        help="start no cell after this, and say which are left",
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="where the results go; the table and the plots go beside it"
+    )
+    a = parser.parse_args()
+    a.suites = list(SUITES) if a.suite == "all" else a.suite.split(",")
+    a.passes, a.without = a.passes.split(","), a.without.split(",")
+    a.also = [tuple(x.split("=", 1)) for x in a.also]
+    for given, known, flag in ((a.suites, SUITES, "--suite"), (a.passes, PASSES, "--pass")):
+        for x in given:
+            if x not in known:
+                parser.error(f"{flag}: '{x}' is unknown; there are {', '.join(known)}")
+    if any(len(x) != 2 for x in a.also):
+        parser.error("--also: takes NAME=PATH")
+    return a
+
+
+def main():
+    a = arguments()
+    start = time.monotonic()
+    torch.manual_seed(0)
+    makers = makers_of(a)
+    cells = [with_also(c, a.also) for s in a.suites for c in SUITES[s]() if re.search(a.only, c.name)]
+    data = dict(
+        device=torch.cuda.get_device_name(),
+        torch=torch.__version__,
+        cudnn=torch.backends.cudnn.version(),
+        rounds=a.rounds,
+        command=shlex.join(["bench/run.py", *sys.argv[1:]]),
+        rows=[],
+        skipped=[],
+    )
+    for cell in cells:
+        if time.monotonic() - start > a.budget_seconds:
+            data["skipped"].append(f"{cell.suite}: {cell.name}")
+            continue
+        for row in run_cell(cell, makers, a):
+            data["rows"].append(row)
+            print(report.line(row), flush=True)
+    data["seconds"] = round(time.monotonic() - start, 1)
+    print("\n" + report.markdown(data))
+    if a.json:
+        report.write(data, os.path.splitext(a.json)[0])
+    return 1 if report.wrong(data) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+-- One number for each head and each distance, read from a table that is as long as two sequences.
+--   s + bias[h, q - kv + q_len]
+-- Shaw et al. 2018 without clipping. relative_position(table, n) in the standard library clips at n.
+return attention {
+  name = "relative_bias",
+  inputs = { bias = { axes = {"h", "distances"} } },
+  score_mod = function(score, b, h, q_idx, kv_idx)
+    return score + bias[{h, q_idx - kv_idx + q_len}]
+  end,
+}

@@ -1,0 +1,8 @@
+-- Soft-capped causal attention with the cap as a constant, as benchmarks of FlexAttention have it.
+--   50 * tanh(s / 50),   keep  kv <= q
+-- Gemma 2 (Google 2024). A constant cap lets the compiler bound the score; examples/gemma2.lua has a scalar.
+return attention {
+  name = "softcap_causal",
+  score_mod = softcap(50),
+  block_mask = causal(),
+}

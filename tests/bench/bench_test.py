@@ -1,0 +1,246 @@
+"""bench_test.py: the benchmark's counts of work, its tables and its plots, on a canned result."""
+
+import copy
+import json
+import os
+import sys
+import unittest
+import xml.etree.ElementTree as ET
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{ROOT}/bench")
+import cells  # noqa: E402
+import report  # noqa: E402
+
+
+def row_kept(variant, length, q):
+    """Scores of row q that the variant's mask keeps."""
+    if variant in ("full", "relbias_full"):
+        return length
+    if variant == "local1024":
+        return min(q, 1024) + 1
+    if variant == "doc_causal8":
+        return q % (length // 8) + 1
+    if variant == "natten2d_k13":
+        return 169
+    return q + 1
+
+
+class Work(unittest.TestCase):
+    def test_kept_is_what_the_mask_keeps(self):
+        # The diagonal counts half by convention: at most one score in 2 * 512 rows of a document.
+        for name, variant in cells.VARIANTS.items():
+            for length in (4096, 16384):
+                exact = sum(row_kept(name, length, q) for q in range(length)) / length**2
+                self.assertAlmostEqual(variant.kept(length) / exact, 1, delta=1 / 500, msg=f"{name} {length}")
+
+    def test_flops_of_equal_head_dims(self):
+        p = cells.Problem(4, 16, 16, 4096, 128, 128)
+        forward = 4 * 4 * 16 * 4096 * 4096 * 128
+        self.assertEqual(cells.flops(p, 1.0, "fwd"), forward)
+        self.assertEqual(cells.flops(p, 0.5, "bwd"), 2.5 * forward / 2)
+        self.assertEqual(cells.flops(p, 0.5, "fwdbwd"), 3.5 * forward / 2)
+
+    def test_flops_of_different_head_dims(self):
+        p = cells.Problem(1, 1, 1, 10, 3, 5)
+        self.assertEqual(cells.flops(p, 1.0, "fwd"), 2 * 100 * (3 + 5))  # S, O
+        self.assertEqual(cells.flops(p, 1.0, "bwd"), 2 * 100 * (3 + 5 + 5 + 3 + 3))  # S, dP, dV, dQ, dK
+        self.assertEqual(cells.flops(p, 1.0, "fwdbwd"), 2 * 100 * (8 + 19))
+
+    def test_tiles_of_a_band(self):
+        for length, m, n, left, right in (
+            (64, 16, 8, 64, 0),
+            (100, 16, 12, 20, 0),
+            (100, 32, 8, 0, 0),
+            (90, 16, 16, 7, 30),
+            (50, 7, 9, 50, 50),
+        ):
+            tiles = {
+                (q // m, kv // n) for q in range(length) for kv in range(length) if -left <= kv - q <= right
+            }
+            area = sum(
+                (min(length, (i + 1) * m) - i * m) * (min(length, (j + 1) * n) - j * n) for i, j in tiles
+            )
+            self.assertEqual(cells.kept_in_tiles(length, m, n, left, right), area / length / length)
+
+    def test_suites(self):
+        plain = list(cells.plain())
+        self.assertEqual(len(plain), 18)
+        for cell in plain:
+            p = cell.entries[0].problem
+            self.assertEqual((p.batch * p.length, p.heads * p.dim), (16384, 2048))
+        self.assertEqual(len(list(cells.variants())), 16)
+        for name, suite in cells.SUITES.items():
+            names = [cell.name for cell in suite()]
+            self.assertEqual(len(names), len(set(names)), name)
+            for cell in suite():
+                self.assertEqual(cell.entries[0].library, "luattn")
+                self.assertEqual(len({e.name for e in cell.entries}), len(cell.entries), cell.name)
+
+    def test_specs_take_their_constants(self):
+        self.assertIn("\nlocal W = 1025\n", cells.spec_text(ROOT, "local1024", 4096))
+        self.assertIn("\nlocal H, W, K = 128, 128, 13\n", cells.spec_text(ROOT, "natten2d_k13", 16384))
+        for name, variant in cells.VARIANTS.items():
+            if not variant.constants:
+                with open(f"{ROOT}/{variant.lua}") as f:
+                    self.assertEqual(cells.spec_text(ROOT, name, 4096), f.read())
+
+
+def entry(library, tflops, ratio=None, **more):
+    return dict(
+        name=library,
+        library=library,
+        tflops=tflops,
+        right=True,
+        **({"base_ratio": ratio} if ratio else {}),
+        **more,
+    )
+
+
+def plain_row(dim, mask, length, entries):
+    return {
+        "suite": "plain",
+        "cell": f"D{dim} {mask} S{length}",
+        "D": dim,
+        "mask": mask,
+        "S": length,
+        "pass": "fwd",
+        "entries": entries,
+    }
+
+
+CANNED = {
+    "device": "a <device>",
+    "torch": "2",
+    "cudnn": 9,
+    "rounds": 3,
+    "command": "bench/run.py --suite all",
+    "skipped": ["dims: types D256 full S4096"],
+    "rows": [
+        plain_row(
+            64, "full", 1024, [entry("luattn", 300.0), entry("cudnn", 400.0, 0.8), entry("fa3", 200.0, 1.5)]
+        ),
+        plain_row(
+            64, "full", 4096, [entry("luattn", 500.0), entry("cudnn", 250.0, 2.0), entry("fa3", 400.0, 1.25)]
+        ),
+        plain_row(
+            128,
+            "causal",
+            1024,
+            [
+                entry("luattn", 100.0),
+                {"name": "cudnn", "library": "cudnn", "refused": "no such head dim"},
+                {**entry("fa3", 900.0, 0.1), "right": False, "error": {"o": 1.0}},
+            ],
+        ),
+        {
+            "suite": "ratios",
+            "cell": "modifications",
+            "pass": "fwd",
+            "entries": [
+                {**entry("luattn", 600.0), "name": "causal", "tile_work": 1.1, "plan": "sm90 128x128"},
+                {**entry("luattn", 400.0, 1.5), "name": "window 1024", "tile_work": 1.375},
+            ],
+        },
+        {
+            "suite": "variants",
+            "cell": "causal B4 S4096",
+            "variant": "causal",
+            "shape": "B4 S4096",
+            "pass": "bwd",
+            "entries": [entry("luattn", 450.0), entry("flex", 150.0, 3.0)],
+        },
+    ],
+}
+
+
+class Tables(unittest.TestCase):
+    def lines(self):
+        return report.markdown(CANNED).split("\n")
+
+    def test_cells_and_ratios(self):
+        self.assertIn("| D64 full S1024 | 300.0 | 400.0 | 200.0 | 0.800 | 1.500 | 0.800 |", self.lines())
+        self.assertIn("| D64 full S4096 | 500.0 | 250.0 | 400.0 | 2.000 | 1.250 | 1.250 |", self.lines())
+
+    def test_neither_refused_nor_wrong_counts(self):
+        self.assertIn("| D128 causal S1024 | 100.0 | - | wrong |  |  |  |", self.lines())
+        self.assertIn("- D128 causal S1024 fwd: cudnn: no such head dim", self.lines())
+        self.assertTrue(any(x.startswith("- D128 causal S1024 fwd: fa3: error") for x in self.lines()))
+        self.assertEqual(len(report.wrong(CANNED)), 1)
+
+    def test_geometric_means(self):
+        self.assertIn(
+            "luattn / cuDNN: geometric mean 1.265, lowest 0.800, highest 2.000 over 2 cells.", self.lines()
+        )
+        self.assertIn(
+            "luattn / better of FA3, cuDNN: geometric mean 1.000, lowest 0.800, highest 1.250 over 2 cells.",
+            self.lines(),
+        )
+
+    def test_ratios_of_entries(self):
+        # 400 / 600 of the kept scores; (400 * 1.375) / (600 * 1.1) of the scores in kept tiles.
+        self.assertIn("| modifications | window 1024 | 400.0 | 0.667 | 0.833 |  |", self.lines())
+        self.assertIn("| modifications | causal | 600.0 | 1 |  | sm90 128x128 |", self.lines())
+
+    def test_what_was_left_out(self):
+        self.assertIn("- dims: types D256 full S4096", self.lines())
+
+    def test_line(self):
+        self.assertTrue(
+            report.line(CANNED["rows"][0]).endswith("luattn 300.0  cudnn 400.0 (1.25)  fa3 200.0 (0.67)")
+        )
+
+
+class Plots(unittest.TestCase):
+    def bars(self, svg):
+        return [e for e in ET.fromstring(svg).iter() if e.get("class") == "bar"]
+
+    def test_bars_are_to_scale(self):
+        plots = report.plots(CANNED)
+        self.assertEqual(sorted(plots), ["plain_fwd", "variants_bwd"])
+        bars = self.bars(plots["plain_fwd"])
+        self.assertEqual(len(bars), 7)  # the refused and the wrong one have none
+        rates = [300, 400, 200, 500, 250, 400, 100]
+        for bar, rate in zip(bars, rates):
+            self.assertAlmostEqual(
+                float(bar.get("height")) / float(bars[0].get("height")), rate / 300, delta=0.005
+            )
+
+    def test_everything_is_inside(self):
+        for name, svg in report.plots(CANNED).items():
+            root = ET.fromstring(svg)
+            width, height = (float(x) for x in root.get("viewBox").split()[2:])
+            for e in root.iter():
+                for at, size, limit in (("x", "width", width), ("y", "height", height)):
+                    if e.get(at) is not None:
+                        self.assertGreaterEqual(float(e.get(at)), 0, name)
+                        self.assertLessEqual(float(e.get(at)) + float(e.get(size, 0)), limit, name)
+
+    def test_text(self):
+        svg = report.plots(CANNED)["variants_bwd"]
+        words = [e.text for e in ET.fromstring(svg).iter() if e.tag.endswith("text")]
+        for word in ("causal", "3.00x", "450", "150", "FlexAttention", "luattn", "B4 S4096"):
+            self.assertIn(word, words)
+        self.assertTrue(any("a <device>" in w for w in words))
+
+    def test_another_build_has_a_colour(self):
+        data = copy.deepcopy(CANNED)
+        data["rows"] = data["rows"][:1]
+        data["rows"][0]["entries"].append(entry("old", 290.0, 1.03))
+        colours = {bar.get("fill") for bar in self.bars(report.plots(data)["plain_fwd"])}
+        self.assertEqual(len(colours), 4)
+
+
+class Records(unittest.TestCase):
+    def test_results_of_record_have_tables(self):
+        names = sorted(n for n in os.listdir(f"{ROOT}/bench/results") if n.endswith(".json"))
+        self.assertIn("plain_h200.json", names)
+        for name in names:
+            with open(f"{ROOT}/bench/results/{name}") as f:
+                data = json.load(f)
+            self.assertIn("geometric mean", report.markdown(data), name)
+            self.assertEqual(report.wrong(data), [], name)
+
+
+if __name__ == "__main__":
+    unittest.main()
