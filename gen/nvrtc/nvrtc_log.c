@@ -37,8 +37,9 @@ static void read_line(const char *line, nvrtc_result *out, nvrtc_entry **current
   }
   if (*current == NULL) return;
   int stack = 0, stores = 0, loads = 0, registers = 0;
+  const char *numbers = line + strcspn(line, "0123456789"); /* newer NVRTCs start the line with their name */
   at = strstr(line, "Used ");
-  if (sscanf(line, " %d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores,
+  if (sscanf(numbers, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores,
              &loads) == 3) {
     (*current)->stack_bytes = stack;
     (*current)->spill_bytes = stores > loads ? stores : loads;

@@ -41,6 +41,22 @@ static void test_log_of_two_entries(void **state) {
   assert_non_null(strstr(r.remark, "C7508"));
 }
 
+/* NVRTC 13 writes the numbers behind its name. */
+static void test_log_with_prefixed_lines(void **state) {
+  (void)state;
+  static const char log[] =
+      "ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_90a'\n"
+      "ptxas info    : Function properties for luattn_fwd\n"
+      "ptxas         .     192 bytes stack frame, 328 bytes spill stores, 340 bytes spill loads\n"
+      "ptxas info    : Used 255 registers, used 1 barriers, 192 bytes cumulative stack size\n";
+  nvrtc_result r;
+  memset(&r, 0, sizeof r);
+  nvrtc_read_log(log, &r);
+  assert_int_equal(r.entry[0].spill_bytes, 340);
+  assert_int_equal(r.entry[0].stack_bytes, 192);
+  assert_int_equal(r.entry[0].registers, 255);
+}
+
 static void test_missing_library_is_named(void **state) {
   (void)state;
   nvrtc_file file;
@@ -115,6 +131,31 @@ static void test_compile(void **state) {
   arena_close(a);
 }
 
+/* The log of the very NVRTC that is used: forty values live over a barrier do not fit into 32 registers. */
+static void test_spills_are_seen(void **state) {
+  (void)state;
+  nvrtc lib;
+  arena *a = open_lib(&lib);
+  const char *source =
+      "extern \"C\" __global__ void __launch_bounds__(1024, 2) luattn_fwd(float *x) {\n"
+      "  float v[40];\n"
+      "#pragma unroll\n"
+      "  for (int i = 0; i < 40; ++i) v[i] = x[i * 1024 + threadIdx.x];\n"
+      "  __syncthreads();\n"
+      "#pragma unroll\n"
+      "  for (int i = 0; i < 40; ++i) x[(39 - i) * 1024 + threadIdx.x] = v[i] * v[(i + 7) % 40];\n"
+      "}\n";
+  const char *options[] = {"-std=c++20", "--ptxas-options=-v"};
+  nvrtc_result r;
+  luattn_error err;
+  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80", options, 2, 0, &r, &err),
+                   LUATTN_OK);
+  assert_true(r.entry[0].registers == 32);
+  assert_true(r.entry[0].spill_bytes > 0);
+  assert_true(r.entry[0].stack_bytes > 0);
+  arena_close(a);
+}
+
 static void test_first_error_is_in_the_message(void **state) {
   (void)state;
   nvrtc lib;
@@ -157,9 +198,11 @@ static void test_embedded_templates_are_the_files(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_log_of_two_entries),
+      cmocka_unit_test(test_log_with_prefixed_lines),
       cmocka_unit_test(test_missing_library_is_named),
       cmocka_unit_test(test_other_file_is_refused),
       cmocka_unit_test(test_compile),
+      cmocka_unit_test(test_spills_are_seen),
       cmocka_unit_test(test_first_error_is_in_the_message),
       cmocka_unit_test(test_embedded_templates_are_the_files),
   };
