@@ -47,9 +47,9 @@ static bool is_launched(const compilation *c, const char *entry) {
   return false;
 }
 
-/* Spilled bytes of the entries that will be launched; a remark weighs more than any. */
+/* Spilled bytes of the entries that will be launched and of what they call; a remark weighs more than any. */
 static int damage(const compilation *c, const nvrtc_result *r) {
-  int bytes = r->remark != NULL ? 1 << 20 : 0;
+  int bytes = (r->remark != NULL ? 1 << 20 : 0) + r->called_spill_bytes;
   for (int i = 0; i < r->num_entries; i++)
     if (is_launched(c, r->entry[i].name)) bytes += r->entry[i].spill_bytes;
   return bytes;
@@ -60,8 +60,10 @@ static const char *add_line(arena *a, const char *text, const char *line) {
   return both != NULL ? both : text;
 }
 
-/* A few registers that are spilled outside of the inner loops cost less than smaller tiles would. */
-enum { SPILLS_ACCEPTED = 64 };
+/* A few registers that are spilled outside of the inner loops cost less than smaller tiles would. So does
+ * what is little beside hooks that are called: four bytes are a store and a load, and a byte for 16
+ * instructions of the hooks is a thirtieth of their time. */
+static int spills_accepted(const compilation *c) { return 64 + c->emitted.outlined_work / 16; }
 
 /* What ptxas could not keep in registers, by entry: a plan that spills after all says so. */
 static const char *explain_damage(const compilation *c, const nvrtc_result *r) {
@@ -76,12 +78,16 @@ static const char *explain_damage(const compilation *c, const nvrtc_result *r) {
     if (!is_launched(c, e->name)) continue;
     if (e->spill_bytes > 0)
       line = arena_printf(c->a, "%s spills %d bytes: %s", e->name, e->spill_bytes,
-                          c->plan.forced                      ? "the tiles were asked for"
-                          : e->spill_bytes <= SPILLS_ACCEPTED ? "less than smaller tiles would cost"
-                                                              : "no other tiles of the table do better");
+                          c->plan.forced                         ? "the tiles were asked for"
+                          : e->spill_bytes <= spills_accepted(c) ? "less than smaller tiles would cost"
+                                                                 : "no other tiles of the table do better");
     else if (e->stack_bytes > 0)
-      line =
-          arena_printf(c->a, "%s has %d bytes of stack, for an accurate function", e->name, e->stack_bytes);
+      line = arena_printf(c->a, "%s has %d bytes of stack, for accurate functions or hooks out of line",
+                          e->name, e->stack_bytes);
+    if (line != NULL) why = add_line(c->a, why, line);
+  }
+  if (r->called_spill_bytes > 0) {
+    const char *line = arena_printf(c->a, "functions that are called spill %d bytes", r->called_spill_bytes);
     if (line != NULL) why = add_line(c->a, why, line);
   }
   return why;
@@ -105,7 +111,7 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
     if (status != LUATTN_OK) return status;
     const int spills = damage(&attempt, &r);
     if (least < 0 || spills < least) *c = attempt, *out = r, least = spills;
-    if (spills <= SPILLS_ACCEPTED || !source_alternative(&attempt)) break;
+    if (spills <= spills_accepted(&attempt) || !source_alternative(&attempt)) break;
   }
   c->plan.why = explain_damage(c, out);
   return LUATTN_OK;

@@ -8,6 +8,8 @@
 
 luattn_status source_emit(compilation *c, luattn_error *err) {
   TRY(emit_spec(c->a, &c->spec, &c->mask, &c->plan, &c->emitted, err));
+  c->plan.why = arena_printf(c->a, "%s%s", c->plan.why, c->emitted.outlined);
+  if (c->plan.why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   TRY(emit_config(c->a, &c->plan, &c->config, err));
   TRY(plan_entries(c->a, &c->plan, &c->spec, &c->emitted.rows, err));
   return manifest_fill(c, &c->info, err);

@@ -7,6 +7,10 @@ using u64 = unsigned long long;
 using i64 = long long;
 
 #define LUATTN_FN static __device__ __forceinline__
+#define LUATTN_OUTLINED static __device__ __noinline__  // one copy, called: for hooks too large to inline
+
+// What a function called out of line returns: by value, because a reference would force its target to memory.
+template <class Real, int N> struct Results { Real x[N]; };
 
 struct half_t { u16 bits; };  // IEEE binary16
 struct bf16_t { u16 bits; };  // bfloat16

@@ -22,10 +22,20 @@ void close_function(writer *w) {
 }
 
 /* A function of one expression. */
-static void function(writer *w, const char *signature, int has, const char *state, ir_ref r) {
+static void expression_function(writer *w, const char *name, const char *signature, int has,
+                                const char *state, ir_ref r) {
+  const char *call = NULL;
+  if (outline_is(w, name)) {
+    outline_open(w, writer_type(w, r), name, has, state, &r, 1, 0);
+    body_return(w, r);
+    call = outline_close(w);
+  }
   open_function(w, signature);
   body_begin(w, has, state);
-  body_return(w, r);
+  if (call != NULL)
+    text_add(&w->out, "return %s;\n", call);
+  else
+    body_return(w, r);
   close_function(w);
 }
 
@@ -111,10 +121,11 @@ static void types(writer *w) {
  */
 
 static void elements(writer *w) {
-  function(w, "Real score(" PHR BREAK "const Col &col, Real dot, int q, int kv)", HAS_ELEMENT, "",
-           w->f->score);
+  expression_function(w, "score", "Real score(" PHR BREAK "const Col &col, Real dot, int q, int kv)",
+                      HAS_ELEMENT, "", w->f->score);
   if (w->f->keep != IR_NONE) {
-    function(w, "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "", w->f->keep);
+    expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",
+                        w->f->keep);
   } else {
     open_function(w, "bool keep(" PHR BREAK "const Col &col, int q, int kv)");
     text_add(&w->out, "return true;\n");
@@ -130,21 +141,52 @@ static void array_body(writer *w, const char *type, const ir_ref *values, int n)
   if (n > 0) text_add(&w->out, "return made;\n");
 }
 
+static const char *const term_name[] = {"term_0", "term_1", "term_2", "term_3",
+                                        "term_4", "term_5", "term_6", "term_7"};
+_Static_assert(sizeof term_name / sizeof term_name[0] == SPEC_MAX_RED, "one name for each reduction");
+
 static void terms(writer *w) {
+  const int n = w->f->step.num_red, has = HAS_HEAD | HAS_ROW;
+  const char *call[SPEC_MAX_RED] = {NULL};
+  for (int k = 0; k < n; k++) {
+    if (!outline_is(w, term_name[k])) continue;
+    outline_open(w, "Real", term_name[k], has, "old", &w->f->step.term[k], 1, 0);
+    body_return(w, w->f->step.term[k]);
+    call[k] = outline_close(w);
+  }
   text_add(&w->out, "template <int K>\n");
   open_function(w, "Real term(" STEP ", Real score)");
-  const int n = w->f->step.num_red;
   for (int k = 0; k < n; k++) {
     text_add(&w->out, k == 0 ? "if constexpr (K == %d) {\n" : "} else if constexpr (K == %d) {\n", k);
     w->out.indent++;
-    body_begin(w, HAS_HEAD | HAS_ROW, "old");
-    body_return(w, w->f->step.term[k]);
+    body_begin(w, has, "old");
+    if (call[k] != NULL)
+      text_add(&w->out, "return %s;\n", call[k]);
+    else
+      body_return(w, w->f->step.term[k]);
     w->out.indent--;
   }
   if (n > 0)
     text_add(&w->out, "}\n");
   else
     text_add(&w->out, "return score;\n");
+  close_function(w);
+}
+
+static void next(writer *w) {
+  const int has = HAS_HEAD | HAS_ROW, n = traced(w)->online.num_state;
+  const char *call = NULL;
+  if (outline_is(w, "next")) {
+    outline_open(w, "State", "next", has, "old", w->f->step.next, n, 0);
+    array_body(w, "State", w->f->step.next, n);
+    call = outline_close(w);
+  }
+  open_function(w, "State next(" STEP ")");
+  body_begin(w, has, "old");
+  if (call != NULL)
+    text_add(&w->out, "return %s;\n", call);
+  else
+    array_body(w, "State", w->f->step.next, n);
   close_function(w);
 }
 
@@ -156,16 +198,14 @@ static void online(writer *w) {
   array_body(w, "State", f->init, traced(w)->online.num_state);
   close_function(w);
   terms(w);
-  function(w, "Real prob(" STEP ", Real score)", has, "old", f->step.prob);
-  function(w, "Real rescale(" STEP ")", has, "old", f->step.rescale);
-  open_function(w, "State next(" STEP ")");
-  body_begin(w, has, "old");
-  array_body(w, "State", f->step.next, traced(w)->online.num_state);
-  close_function(w);
+  expression_function(w, "prob", "Real prob(" STEP ", Real score)", has, "old", f->step.prob);
+  expression_function(w, "rescale", "Real rescale(" STEP ")", has, "old", f->step.rescale);
+  next(w);
 
-  function(w, "Real out_scale(" PHR ", const State &state)", has, "state", f->out_scale);
+  expression_function(w, "out_scale", "Real out_scale(" PHR ", const State &state)", has, "state",
+                      f->out_scale);
   if (f->lse != IR_NONE) {
-    function(w, "Real lse(" PHR ", const State &state)", has, "state", f->lse);
+    expression_function(w, "lse", "Real lse(" PHR ", const State &state)", has, "state", f->lse);
   } else {
     open_function(w, "Real lse(" PHR ", const State &state)");
     text_add(&w->out, "return Real(0);\n");
@@ -198,6 +238,32 @@ static void plan_slots(writer *w) {
   writer_plan(w, step, f->spec->derived.saved, f->spec->derived.num_saved);
   plan_gradient_slots(w);
   writer_fix(w);
+}
+
+/* What the kernels of this pass repeat. */
+static void choose_outlined(writer *w, text *why) {
+  const emit_form *f = w->f;
+  const traced_spec *t = traced(w);
+  const plan_copies copies = tiles_copies(f->plan);
+  const int step = HAS_HEAD | HAS_ROW;
+  const slots *row = &w->slot[SLOTS_ROW], *col = &w->slot[SLOTS_COL];
+  outline_add(w, "row", HAS_HEAD | HAS_Q, copies.row, row->ref, row->count);
+  outline_add(w, "col", HAS_HEAD | HAS_KV, copies.col, col->ref, col->count);
+  outline_add(w, "keep", HAS_ELEMENT, copies.element, &f->keep, 1);
+  outline_add(w, "query_mod", 0, copies.mod, &t->query_mod, 1);
+  outline_add(w, "key_mod", 0, copies.mod, &t->key_mod, 1);
+  outline_add(w, "value_mod", 0, copies.mod, &t->value_mod, 1);
+  if (f->plan->pass == LUATTN_FORWARD) {
+    outline_add(w, "score", HAS_ELEMENT, copies.element, &f->score, 1);
+    for (int k = 0; k < f->step.num_red; k++)
+      outline_add(w, term_name[k], step, copies.element, &f->step.term[k], 1);
+    if (f->prob_term < 0) outline_add(w, "prob", step, copies.element, &f->step.prob, 1);
+    outline_add(w, "rescale", step, copies.row, &f->step.rescale, 1);
+    outline_add(w, "next", step, copies.row, f->step.next, t->online.num_state);
+  } else {
+    add_gradient_hooks(w, &copies);
+  }
+  outline_choose(w, why);
 }
 
 static void section(writer *w, const char *title) { text_add(&w->out, "\n// %s\n", title); }
@@ -243,6 +309,13 @@ static int row_bytes(const writer *w) {
   return (size + align - 1) / align * align;
 }
 
+static int outlined_work(const writer *w) {
+  int work = 0;
+  for (int i = 0; i < w->num_hooks; i++)
+    if (w->hook[i].outlined) work += w->hook[i].cost * w->hook[i].copies;
+  return work;
+}
+
 /* mask_analyse knows how long the integers of the spec stay exact; positions that became floats count to
  * 2^24. */
 static int64_t max_len(const emit_form *f) {
@@ -259,8 +332,13 @@ luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_inf
   TRY(form_build(a, spec, mask, p, f, err));
   TRY(writer_open(w, f, err));
   TRY(collect_acc(w, err));
+  text why;
+  text_init(&why, a);
   plan_slots(w);
+  if (!w->failed) choose_outlined(w, &why);
   if (!w->failed) write_spec(w);
+  out->outlined = text_get(&why);
+  out->outlined_work = outlined_work(w);
   out->spec = text_get(&w->out);
   out->num_bwd_rows = f->num_rows;
   out->rows.row_bytes = row_bytes(w);
@@ -268,7 +346,8 @@ luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_inf
   out->rows.num_acc = w->num_acc;
   out->rows.num_stats = mask->num_stats;
   out->max_len = max_len(f);
-  if (text_failed(&w->out) || out->spec == NULL || ir_failed(f->g) || arena_failed(a))
+  if (text_failed(&w->out) || out->spec == NULL || out->outlined == NULL || ir_failed(f->g) ||
+      arena_failed(a))
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
   if (w->failed)
     return luattn_fail(err, LUATTN_INTERNAL,

@@ -4,6 +4,11 @@
 #define P "const LuattnParams &p, const Site &s"
 #define PHR P ", const Head &head, const Row &row"
 
+/* A function out of line that computes gradients: its type, and how it is called. */
+typedef struct outlined_gradient {
+  const char *type, *call;
+} outlined_gradient;
+
 static bool same_place(const derived_term *a, const derived_term *b) {
   if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar))
     return false;
@@ -48,6 +53,13 @@ luattn_status collect_acc(writer *w, luattn_error *err) {
   return collect_terms(w, &d->value_mod.terms, err);
 }
 
+/* Does a term go to memory at once, by way of p? */
+static bool adds_to_memory(const writer *w, const derived_terms *terms) {
+  for (int i = 0; i < terms->count; i++)
+    if (form_wants(w->f, &terms->term[i]) && acc_of(w, &terms->term[i]) < 0) return true;
+  return false;
+}
+
 static int term_roots(const writer *w, const derived_terms *terms, ir_ref *roots) {
   int n = 0;
   for (int i = 0; i < terms->count; i++) {
@@ -62,6 +74,27 @@ static int term_roots(const writer *w, const derived_terms *terms, ir_ref *roots
 
 #define MAX_TERM_ROOTS (5 * DERIVED_MAX_TERMS)
 
+/* Elements of Acc that `terms` add to, each once. */
+static int accs_of(const writer *w, const derived_terms *terms, int *accs) {
+  bool seen[WRITER_MAX_ACC] = {false};
+  int n = 0;
+  for (int i = 0; i < terms->count; i++) {
+    const int acc = form_wants(w->f, &terms->term[i]) ? acc_of(w, &terms->term[i]) : -1;
+    if (acc < 0 || seen[acc]) continue;
+    seen[acc] = true;
+    accs[n++] = acc;
+  }
+  return n;
+}
+
+/* Where what belongs to element `acc` is added: out of line, to what the function returns. */
+static const char *acc_place(writer *w, const derived_terms *terms, int acc) {
+  int accs[WRITER_MAX_ACC], at = 0;
+  if (!w->outlined) return writer_format(w, "acc.x[%d]", acc);
+  for (accs_of(w, terms, accs); accs[at] != acc;) at++;
+  return writer_format(w, "made.x[%d]", w->num_values + at);
+}
+
 static void add_terms(writer *w, const derived_terms *terms) {
   ir_ref roots[MAX_TERM_ROOTS];
   body_lines(w, roots, term_roots(w, terms, roots));
@@ -70,7 +103,7 @@ static void add_terms(writer *w, const derived_terms *terms) {
     if (!form_wants(w->f, t)) continue;
     const int acc = acc_of(w, t);
     if (acc >= 0) {
-      text_add(&w->out, "acc.x[%d] += %s;\n", acc, body_value(w, t->value));
+      text_add(&w->out, "%s += %s;\n", acc_place(w, terms, acc), body_value(w, t->value));
       continue;
     }
     text_add(&w->out, "add_input_grad<Real>(p.input[%d], %s", t->input, body_value(w, t->value));
@@ -88,6 +121,23 @@ void plan_gradient_slots(writer *w) {
   writer_plan(w, HAS_ELEMENT, &f->grad_prob, 1);
   writer_plan(w, HAS_ELEMENT, &f->grad_ds, 1);
   writer_plan(w, HAS_ELEMENT, roots, term_roots(w, &f->element_terms, roots));
+}
+
+static void add_hook(writer *w, const char *name, int has, int copies, const ir_ref *values, int n,
+                     const derived_terms *terms) {
+  ir_ref roots[MAX_TERM_ROOTS + 2];
+  int num_roots = term_roots(w, terms, roots);
+  for (int i = 0; i < n; i++) roots[num_roots++] = values[i];
+  outline_add(w, name, has, copies, roots, num_roots);
+}
+
+void add_gradient_hooks(writer *w, const plan_copies *copies) {
+  const derived_spec *d = &w->f->spec->derived;
+  const ir_ref grads[2] = {w->f->grad_prob, w->f->grad_ds};
+  add_hook(w, "grad", HAS_ELEMENT, copies->element, grads, 2, &w->f->element_terms);
+  add_hook(w, "query_mod_grad", 0, copies->mod, &d->query_mod.dx, 1, &d->query_mod.terms);
+  add_hook(w, "key_mod_grad", 0, copies->mod, &d->key_mod.dx, 1, &d->key_mod.terms);
+  add_hook(w, "value_mod_grad", 0, copies->mod, &d->value_mod.dx, 1, &d->value_mod.terms);
 }
 
 static void flush(writer *w) {
@@ -109,6 +159,74 @@ static void flush(writer *w) {
   close_function(w);
 }
 
+/* A function out of line has returned its values, and after them the sums that are for Acc. */
+static void add_returned(writer *w, const derived_terms *terms, int num_values) {
+  int accs[WRITER_MAX_ACC];
+  const int n = accs_of(w, terms, accs);
+  for (int i = 0; i < n; i++) text_add(&w->out, "acc.x[%d] += made.x[%d];\n", accs[i], num_values + i);
+}
+
+/* `returned`: an outlined function has computed them. */
+static void add_element_terms(writer *w, const outlined_gradient *returned) {
+  if (w->f->element_terms.count == 0) return;
+  text_add(&w->out, "if constexpr (with_inputs) {\n");
+  w->out.indent++;
+  if (returned != NULL)
+    add_returned(w, &w->f->element_terms, 2);
+  else
+    add_terms(w, &w->f->element_terms);
+  w->out.indent--;
+  text_add(&w->out, "}\n");
+}
+
+/* Writes the body out of line: `values`, and the gradients of `terms`; what is returned, and the call. */
+static outlined_gradient outline_gradient(writer *w, const char *name, int has, const ir_ref *values, int n,
+                                          const derived_terms *terms, bool element) {
+  int accs[WRITER_MAX_ACC];
+  ir_ref roots[MAX_TERM_ROOTS + 2];
+  int num_roots = term_roots(w, terms, roots);
+  for (int i = 0; i < n; i++) roots[num_roots++] = values[i];
+  outlined_gradient made;
+  made.type = writer_format(w, "Results<Real, %d>", n + accs_of(w, terms, accs));
+  outline_open(w, made.type, name, has, "", roots, num_roots,
+               (adds_to_memory(w, terms) ? OUTLINE_WITH_P : 0) | (element ? OUTLINE_WITH_INPUTS : 0));
+  w->num_values = n;
+  body_lines(w, values, n);
+  text_add(&w->out, "%s made = {};\n", made.type);
+  for (int i = 0; i < n; i++)
+    if (values[i] != IR_NONE) text_add(&w->out, "made.x[%d] = %s;\n", i, body_value(w, values[i]));
+  if (element)
+    add_element_terms(w, NULL);
+  else
+    add_terms(w, terms);
+  text_add(&w->out, "return made;\n");
+  made.call = outline_close(w);
+  return made;
+}
+
+static void grad(writer *w) {
+  const emit_form *f = w->f;
+  const ir_ref roots[2] = {f->grad_prob, f->grad_ds};
+  const bool outlined = outline_is(w, "grad");
+  outlined_gradient made = {NULL, NULL};
+  if (outlined) made = outline_gradient(w, "grad", HAS_ELEMENT, roots, 2, &f->element_terms, true);
+  text_add(&w->out, "template <bool with_inputs>\n");
+  open_function(w, "void grad(" PHR
+                   ",\n    const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, "
+                   "int kv, Real &prob, Real &ds, Acc &acc)");
+  body_begin(w, HAS_ELEMENT, "");
+  if (outlined) {
+    text_add(&w->out, "const %s made = %s;\nprob = made.x[0];\nds = made.x[1];\n", made.type, made.call);
+    add_element_terms(w, &made);
+  } else {
+    body_lines(w, roots, 2);
+    text_add(&w->out, "prob = %s;\n", body_value(w, roots[0]));
+    text_add(&w->out, "ds = %s;\n", body_value(w, roots[1]));
+    add_element_terms(w, NULL);
+  }
+  close_function(w);
+}
+
 void emit_gradients(writer *w) {
   const emit_form *f = w->f;
   open_function(
@@ -121,42 +239,43 @@ void emit_gradients(writer *w) {
   if (f->num_rows > 0) text_add(&w->out, "return made;\n");
   close_function(w);
 
-  const ir_ref roots[2] = {f->grad_prob, f->grad_ds};
-  text_add(&w->out, "template <bool with_inputs>\n");
-  open_function(w, "void grad(" PHR
-                   ",\n    const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, "
-                   "int kv, Real &prob, Real &ds, Acc &acc)");
-  body_begin(w, HAS_ELEMENT, "");
-  body_lines(w, roots, 2);
-  text_add(&w->out, "prob = %s;\n", body_value(w, roots[0]));
-  text_add(&w->out, "ds = %s;\n", body_value(w, roots[1]));
-  if (f->element_terms.count > 0) {
-    text_add(&w->out, "if constexpr (with_inputs) {\n");
-    w->out.indent++;
-    add_terms(w, &f->element_terms);
-    w->out.indent--;
-    text_add(&w->out, "}\n");
-  }
-  close_function(w);
+  grad(w);
   flush(w);
 }
 
 /* ---- input mods
  * ------------------------------------------------------------------------------------------------------- */
 
-static void mod(writer *w, const char *name, ir_ref value, const derived_mod *d) {
+static void mod_value(writer *w, const char *name, ir_ref value) {
+  const char *call = NULL;
+  if (outline_is(w, name)) {
+    outline_open(w, "Real", name, 0, "", &value, 1, 0);
+    body_return(w, value);
+    call = outline_close(w);
+  }
   open_function(w, writer_format(w, "Real %s(" P ", Real x, int i, int d)", name));
   body_begin(w, 0, "");
   if (value == IR_NONE)
     text_add(&w->out, "return x;\n");
+  else if (call != NULL)
+    text_add(&w->out, "return %s;\n", call);
   else
     body_return(w, value);
   close_function(w);
+}
 
-  open_function(w, writer_format(w, "Real %s_grad(" P ", Real x, Real g, int i, int d, Acc &acc)", name));
+static void mod_grad(writer *w, const char *name, ir_ref value, const derived_mod *d) {
+  const bool outlined = outline_is(w, name);
+  outlined_gradient made = {NULL, NULL};
+  if (outlined) made = outline_gradient(w, name, 0, &d->dx, 1, &d->terms, false);
+  open_function(w, writer_format(w, "Real %s(" P ", Real x, Real g, int i, int d, Acc &acc)", name));
   body_begin(w, 0, "");
   if (value == IR_NONE) {
     text_add(&w->out, "return g;\n");
+  } else if (outlined) {
+    text_add(&w->out, "const %s made = %s;\n", made.type, made.call);
+    add_returned(w, &d->terms, 1);
+    text_add(&w->out, "return made.x[0];\n");
   } else {
     add_terms(w, &d->terms);
     if (d->dx == IR_NONE)
@@ -170,7 +289,10 @@ static void mod(writer *w, const char *name, ir_ref value, const derived_mod *d)
 void emit_mods(writer *w) {
   const traced_spec *t = &w->f->spec->traced;
   const derived_spec *d = &w->f->spec->derived;
-  mod(w, "query_mod", t->query_mod, &d->query_mod);
-  mod(w, "key_mod", t->key_mod, &d->key_mod);
-  mod(w, "value_mod", t->value_mod, &d->value_mod);
+  mod_value(w, "query_mod", t->query_mod);
+  mod_grad(w, "query_mod_grad", t->query_mod, &d->query_mod);
+  mod_value(w, "key_mod", t->key_mod);
+  mod_grad(w, "key_mod_grad", t->key_mod, &d->key_mod);
+  mod_value(w, "value_mod", t->value_mod);
+  mod_grad(w, "value_mod_grad", t->value_mod, &d->value_mod);
 }

@@ -8,40 +8,15 @@
 /* A slot of a row or a column is a register in every thread: less than this is cheaper to compute again. */
 #define SLOT_COST 3
 
-static int op_cost(const ir_node *n) {
-  switch (n->op) {
-    case IR_CONST_REAL:
-    case IR_CONST_INT:
-    case IR_CONST_BOOL:
-    case IR_STOP_GRADIENT:
-      return 0;
-    case IR_VAR:
-      return ir_var_of(n) == VAR_SCALAR || ir_var_of(n) == VAR_SCALE ? 4
-                                                                     : 0; /* a double from the parameters */
-    case IR_TO_REAL:
-    case IR_TO_INT:
-    case IR_FLOOR_INT:
-      return 4;
-    case IR_ADD:
-    case IR_SUB:
-    case IR_MUL:
-    case IR_NEG:
-    case IR_FMA:
-    case IR_MIN:
-    case IR_MAX:
-    case IR_ABS:
-    case IR_LT:
-    case IR_LE:
-    case IR_EQ:
-    case IR_NE:
-    case IR_AND:
-    case IR_OR:
-    case IR_NOT:
-    case IR_SELECT:
-      return 1;
-    default:
-      return 8;
-  }
+int writer_op_cost(const writer *w, ir_ref r) {
+  const ir_node *n = ir_get(w->f->g, r);
+  const plan *p = w->f->plan;
+  if (n->op == IR_VAR) /* a double from the parameters, or a register */
+    return ir_var_of(n) == VAR_SCALAR || ir_var_of(n) == VAR_SCALE ? 4 : 0;
+  return ir_op_cost((ir_op)n->op, (ir_type)n->type,
+                    p->dtype == LUATTN_F64 ? IR_DOUBLE
+                    : p->fast_math         ? IR_FAST
+                                           : IR_ACCURATE);
 }
 
 luattn_status writer_open(writer *w, emit_form *f, luattn_error *err) {
@@ -52,14 +27,15 @@ luattn_status writer_open(writer *w, emit_form *f, luattn_error *err) {
   w->slot_kind = arena_array(f->a, w->count, 1);
   w->cost = arena_array(f->a, w->count, 1);
   w->need = arena_array(f->a, w->count, sizeof *w->need);
+  w->param = arena_array(f->a, w->count, sizeof *w->param);
   w->temp = arena_array(f->a, w->count, sizeof *w->temp);
   w->slot_name = arena_array(f->a, w->count, sizeof *w->slot_name);
-  if (!w->slot_kind || !w->cost || !w->need || !w->temp || !w->slot_name)
+  if (!w->slot_kind || !w->cost || !w->need || !w->param || !w->temp || !w->slot_name)
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", f->spec->traced.name);
   for (uint32_t r = 1; r < w->count; r++) {
     const ir_node *n = ir_get(f->g, r);
     const int mask = deps_of(&f->deps, r);
-    int cost = op_cost(n);
+    int cost = writer_op_cost(w, r);
     for (int i = 0; i < n->nargs; i++) {
       const bool below =
           deps_of(&f->deps, n->arg[i]) == DEP_SITE && mask != DEP_SITE; /* lies in Head already */
@@ -85,6 +61,7 @@ static int kind_of(const writer *w, int has, ir_ref r) {
 }
 
 bool writer_in_slot(const writer *w, ir_ref r) {
+  if (w->outlined) return w->param[r] != 0;
   const int kind = kind_of(w, w->has, r);
   return kind >= 0 && w->slot_kind[r] == 1 + kind;
 }
@@ -144,17 +121,31 @@ static const char *stem(const writer *w, ir_ref r) {
   return ir_op_name((ir_op)n->op);
 }
 
+/* What the functions have that fill Head, Row and Col. */
+static const int slot_has[SLOTS_KINDS] = {0, HAS_HEAD | HAS_Q, HAS_HEAD | HAS_KV};
+
 void writer_fix(writer *w) {
   static const char *const owner[SLOTS_KINDS] = {"head", "row", "col"};
-  static const int has[SLOTS_KINDS] = {0, HAS_HEAD | HAS_Q, HAS_HEAD | HAS_KV};
   for (int kind = SLOTS_KINDS; kind-- > 0;) { /* Row and Col may need more of Head */
     collect(w, kind);
     if (w->failed) return;
     slots *s = &w->slot[kind];
-    if (kind != SLOTS_HEAD) writer_plan(w, has[kind], s->ref, s->count);
+    if (kind != SLOTS_HEAD) writer_plan(w, slot_has[kind], s->ref, s->count);
     for (int i = 0; i < s->count; i++)
       w->slot_name[s->ref[i]] = writer_format(w, "%s.%s_%d", owner[kind], stem(w, s->ref[i]), i);
   }
+}
+
+static void slots_body(writer *w, const char *type, const slots *s) {
+  if (s->count == 0) {
+    text_add(&w->out, "return {};\n");
+    return;
+  }
+  body_lines(w, s->ref, s->count);
+  text_add(&w->out, "%s made;\n", type);
+  for (int i = 0; i < s->count; i++)
+    text_add(&w->out, "made.%s = %s;\n", strchr(w->slot_name[s->ref[i]], '.') + 1, body_value(w, s->ref[i]));
+  text_add(&w->out, "return made;\n");
 }
 
 void writer_slots(writer *w, int kind) {
@@ -163,21 +154,21 @@ void writer_slots(writer *w, int kind) {
       "Head head(const LuattnParams &p, const Site &s)",
       "Row row(const LuattnParams &p, const Site &s, const Head &head, int q)",
       "Col col(const LuattnParams &p, const Site &s, const Head &head, int kv)"};
-  static const int has[SLOTS_KINDS] = {0, HAS_HEAD | HAS_Q, HAS_HEAD | HAS_KV};
+  static const char *const name[SLOTS_KINDS] = {"head", "row", "col"};
   const slots *s = &w->slot[kind];
+  const char *call = NULL;
+  if (outline_is(w, name[kind])) {
+    outline_open(w, type[kind], name[kind], slot_has[kind], "", s->ref, s->count, 0);
+    slots_body(w, type[kind], s);
+    call = outline_close(w);
+  }
   text_add(&w->out, "LUATTN_FN %s {\n", signature[kind]);
   w->out.indent++;
-  if (s->count == 0) {
-    text_add(&w->out, "return {};\n");
-  } else {
-    body_begin(w, has[kind], "");
-    body_lines(w, s->ref, s->count);
-    text_add(&w->out, "%s made;\n", type[kind]);
-    for (int i = 0; i < s->count; i++)
-      text_add(&w->out, "made.%s = %s;\n", strchr(w->slot_name[s->ref[i]], '.') + 1,
-               body_value(w, s->ref[i]));
-    text_add(&w->out, "return made;\n");
-  }
+  body_begin(w, slot_has[kind], "");
+  if (call != NULL)
+    text_add(&w->out, "return %s;\n", call);
+  else
+    slots_body(w, type[kind], s);
   w->out.indent--;
   text_add(&w->out, "}\n");
 }

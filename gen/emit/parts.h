@@ -13,6 +13,7 @@ void table_function(writer *w, const char *type, const char *name, const char *c
 luattn_status collect_acc(writer *w,
                           luattn_error *err); /* which parameter gradients a block sums before it adds them */
 void plan_gradient_slots(writer *w);
+void add_gradient_hooks(writer *w, const plan_copies *copies);
 void emit_gradients(writer *w);
 void emit_mods(writer *w);
 

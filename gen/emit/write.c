@@ -10,6 +10,7 @@ void body_begin(writer *w, int has, const char *state) {
   w->has = has;
   w->num_temps = 0;
   w->state = state;
+  w->outlined = false;
   memset(w->temp, 0, w->count * sizeof *w->temp);
 }
 
@@ -127,8 +128,21 @@ static bool is_statement(const ir_node *n) {
          n->op != IR_STOP_GRADIENT;
 }
 
+const char *writer_parameter(writer *w, ir_ref r) {
+  const char *outside = w->param[r] == PARAM_SLOT ? w->slot_name[r] : variable(w, ir_get(w->f->g, r));
+  char name[128];
+  size_t n = 0;
+  for (; *outside != 0 && n < sizeof name - 1; outside++) {
+    const bool word = strchr("[].", *outside) == NULL;
+    if (word || (n > 0 && name[n - 1] != '_' && outside[1] != 0)) name[n++] = word ? *outside : '_';
+  }
+  name[n] = 0;
+  return writer_format(w, "%s", name);
+}
+
 const char *body_value(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
+  if (w->outlined && w->param[r] != 0) return writer_parameter(w, r);
   if (writer_in_slot(w, r)) return w->slot_name[r];
   switch (n->op) {
     case IR_CONST_REAL:

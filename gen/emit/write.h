@@ -14,6 +14,7 @@
 enum { HAS_HEAD = 1, HAS_ROW = 2, HAS_COL = 4, HAS_Q = 8, HAS_KV = 16 };
 #define HAS_ELEMENT (HAS_HEAD | HAS_ROW | HAS_COL | HAS_Q | HAS_KV)
 
+enum { PARAM_SLOT = 1, PARAM_VARIABLE };
 enum { SLOTS_HEAD, SLOTS_ROW, SLOTS_COL, SLOTS_KINDS };
 
 #define WRITER_MAX_ACC DERIVED_MAX_TERMS
@@ -22,6 +23,14 @@ typedef struct slots {
   int count, capacity;
   ir_ref *ref;
 } slots; /* ascending */
+
+/* A hook that a kernel's code repeats, and what it is made of. */
+typedef struct hook {
+  const char *name;
+  int cost, copies; /* instructions, roughly; how often they stand there if it is inlined */
+  bool outlined;
+} hook;
+#define WRITER_MAX_HOOKS (16 + SPEC_MAX_RED)
 
 typedef struct writer {
   emit_form *f;
@@ -36,11 +45,18 @@ typedef struct writer {
   int num_acc;
   derived_term acc[WRITER_MAX_ACC]; /* where element i of Acc goes */
 
+  int num_hooks;
+  hook hook[WRITER_MAX_HOOKS];
+
   /* The function being written. */
   int has, num_temps;
   bool *need;
   int *temp;         /* per node: t<n>; 0: none yet */
   const char *state; /* "old" or "state" */
+  bool outlined;     /* a function out of line: it has only what it is given */
+  uint8_t *param;    /* per node: PARAM_* if it is given to it */
+  const char *call;  /* how it is called */
+  int num_values;    /* the first results of one that computes gradients; sums for Acc follow */
   bool failed;
 } writer;
 
@@ -57,8 +73,21 @@ const char *body_value(writer *w, ir_ref r); /* an operand: a literal, a paramet
 /* lines, then `return value;` */
 void body_return(writer *w, ir_ref r);
 
+/* outline.c: a hook whose inlined copies would take long to compile is one function, called. */
+void outline_add(writer *w, const char *name, int has, int copies, const ir_ref *roots, int n);
+void outline_choose(writer *w, text *why); /* adds a line to the plan's reasons for each */
+bool outline_is(const writer *w, const char *name);
+/* Between open and close, what is written goes to the function out of line. Flags: it needs p in any case; it
+ * is a template over with_inputs. */
+enum { OUTLINE_WITH_P = 1, OUTLINE_WITH_INPUTS = 2 };
+void outline_open(writer *w, const char *type, const char *name, int has, const char *state,
+                  const ir_ref *roots, int n, int flags);
+const char *outline_close(writer *w); /* the call of it */
+
+int writer_op_cost(const writer *w, ir_ref r); /* of the node alone */
 /* True if the function reads r from a slot instead of computing it. */
 bool writer_in_slot(const writer *w, ir_ref r);
+const char *writer_parameter(writer *w, ir_ref r); /* a slot or variable as a parameter: "head_cap_0" */
 const char *writer_input_type(const writer *w, uint32_t input); /* as stored: "bf16_t" */
 const char *writer_type(const writer *w, ir_ref r);             /* "Real", "int", "bool" */
 const char *writer_file(

@@ -46,7 +46,7 @@ static bool has_derivative(ir_op op) {
 #define GRAD2(a, b) true
 #define GRAD3(a, b, c) true
   static const bool has[] = {
-#define IR_OP(id, name, arity, types, cuda, value, derivative, interval) derivative,
+#define IR_OP(id, name, arity, types, cuda, value, derivative, interval, cost) derivative,
 #include "gen/ir/ops.def"
 #undef IR_OP
   };
@@ -69,9 +69,9 @@ static bool has_derivative(ir_op op) {
 #define GRAD3(a, b, c) (k == 0 ? (a) : k == 1 ? (b) : (c))
 static void push_contribution(maker *m, ir_op op, int k) {
   switch (op) {
-#define IR_OP(id, name, arity, types, cuda, value, derivative, interval) \
-  case IR_##id:                                                          \
-    derivative;                                                          \
+#define IR_OP(id, name, arity, types, cuda, value, derivative, interval, cost) \
+  case IR_##id:                                                                \
+    derivative;                                                                \
     break;
 #include "gen/ir/ops.def"
 #undef IR_OP

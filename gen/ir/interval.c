@@ -41,9 +41,9 @@ static void bounds_of_op(const ir *g, const ir_node *n, const ir_bounds *bounds,
     return;
   }
   switch ((ir_op)n->op) {
-#define IR_OP(id, name, arity, types, cuda, value, derivative, interval) \
-  case IR_##id:                                                          \
-    interval;                                                            \
+#define IR_OP(id, name, arity, types, cuda, value, derivative, interval, cost) \
+  case IR_##id:                                                                \
+    interval;                                                                  \
     break;
 #include "gen/ir/ops.def"
 #undef IR_OP

@@ -107,6 +107,9 @@ ir_ref ir_substitute(ir *g, ir_ref r, const ir_ref *from, const ir_ref *to, int 
 const char *ir_op_name(ir_op op);
 int ir_op_arity(ir_op op);         /* -1 for LOAD, which has 1 to 4 */
 const char *ir_op_cuda(ir_op op);  /* spelling with %0 %1 %2 for the arguments; NULL for leaves, LOAD and reductions */
+/* Instructions of an op on the device, roughly. `type` is the type of its result. */
+typedef enum ir_arithmetic { IR_FAST, IR_ACCURATE, IR_DOUBLE } ir_arithmetic;
+int ir_op_cost(ir_op op, ir_type type, ir_arithmetic how);
 const char *ir_var_name(ir_var v);
 ir_type ir_var_type(ir_var v);
 const char *ir_type_name(ir_type t);

@@ -54,11 +54,24 @@ const char *ir_op_interval(ir_op op) {
 #define REAL_INT1(f) #f
 #define SELECT3(f) #f
   static const char *const stem[] = {
-#define IR_OP(id, name, arity, rule, cuda, value, derivative, interval) interval,
+#define IR_OP(id, name, arity, rule, cuda, value, derivative, interval, cost) interval,
 #include "gen/ir/ops.def"
 #undef IR_OP
   };
   return stem[op];
+}
+
+int ir_op_cost(ir_op op, ir_type type, ir_arithmetic how) {
+#define COST(n) \
+  { n, n, n, n }
+#define COSTS(integer, fast, accurate, wide) \
+  { integer, fast, accurate, wide }
+  static const short cost[][4] = {
+#define IR_OP(id, name, arity, rule, cuda, value, derivative, interval, cost) cost,
+#include "gen/ir/ops.def"
+#undef IR_OP
+  };
+  return cost[op][type == IR_REAL ? 1 + (int)how : 0];
 }
 
 const char *ir_interval_prefix(ir_type t) { return t == IR_REAL ? "iv_" : t == IR_INT ? "ivi_" : "tri_"; }

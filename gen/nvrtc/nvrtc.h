@@ -64,7 +64,8 @@ typedef struct nvrtc_result {
   size_t cubin_size;     /* in the arena */
   const char *log, *ptx; /* ptx only if asked for */
   int num_entries;
-  nvrtc_entry entry[16]; /* from ptxas -v */
+  nvrtc_entry entry[16];  /* from ptxas -v */
+  int called_spill_bytes; /* of the functions that entries call, together */
   const char
       *remark; /* first line of the log that says setmaxnreg was ignored or wgmma serialised; NULL: none */
 } nvrtc_result;

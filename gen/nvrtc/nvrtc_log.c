@@ -1,5 +1,6 @@
 /* nvrtc_log.c: what ptxas says about each entry: registers, spills, stack, and remarks that a plan must not
  * ignore. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,47 +17,66 @@ static nvrtc_entry *entry_named(nvrtc_result *out, const char *name, size_t n) {
   return e;
 }
 
+/* Whose properties are being read: an entry's, a function's that entries call, or nobody's. */
+typedef struct reader {
+  nvrtc_result *out;
+  nvrtc_entry *entry;
+  bool called;
+} reader;
+
+/* A frame is the entry's own; with what it calls it is larger, and then the line of registers says by how
+ * much. */
+static void read_numbers(reader *r, const char *line) {
+  int stack = 0, stores = 0, loads = 0, registers = 0;
+  const char *numbers = line + strcspn(line, "0123456789"); /* newer NVRTCs start the line with their name */
+  const char *used = strstr(line, "Used "), *cumulative = strstr(line, " bytes cumulative stack size");
+  if (sscanf(numbers, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores,
+             &loads) == 3) {
+    const int spills = stores > loads ? stores : loads;
+    if (r->called) r->out->called_spill_bytes += spills;
+    if (r->entry == NULL) return;
+    r->entry->stack_bytes = stack;
+    r->entry->spill_bytes = spills;
+  } else if (r->entry != NULL && used != NULL && sscanf(used, "Used %d registers", &registers) == 1) {
+    r->entry->registers = registers;
+    while (cumulative != NULL && cumulative > line && cumulative[-1] != ' ') cumulative--;
+    if (cumulative != NULL && sscanf(cumulative, "%d", &stack) == 1) r->entry->stack_bytes = stack;
+    r->entry = NULL;
+  }
+}
+
 /*   ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_80'
  *   ptxas info    : Function properties for luattn_fwd
  *       0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
- *   ptxas info    : Used 40 registers, used 1 barriers, 1504 bytes cmem[0]
- * Properties of functions other than entries follow the same pattern and are skipped. */
-static void read_line(const char *line, nvrtc_result *out, nvrtc_entry **current) {
+ *   ptxas info    : Used 40 registers, used 1 barriers, 24 bytes cumulative stack size, 1504 bytes cmem[0]
+ * Properties of functions that are called follow the same pattern, without the last line. */
+static void read_line(reader *r, const char *line) {
   static const char compiling[] = "Compiling entry function '", properties[] = "Function properties for ";
   const char *at = strstr(line, compiling);
   if (at != NULL) {
     at += sizeof compiling - 1;
-    *current = entry_named(out, at, strcspn(at, "'"));
+    r->entry = entry_named(r->out, at, strcspn(at, "'"));
+    r->called = false;
     return;
   }
   at = strstr(line, properties);
-  if (at != NULL) {
-    at += sizeof properties - 1;
-    if (*current == NULL || strcmp((*current)->name, at) != 0) *current = NULL;
+  if (at == NULL) {
+    read_numbers(r, line);
     return;
   }
-  if (*current == NULL) return;
-  int stack = 0, stores = 0, loads = 0, registers = 0;
-  const char *numbers = line + strcspn(line, "0123456789"); /* newer NVRTCs start the line with their name */
-  at = strstr(line, "Used ");
-  if (sscanf(numbers, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores,
-             &loads) == 3) {
-    (*current)->stack_bytes = stack;
-    (*current)->spill_bytes = stores > loads ? stores : loads;
-  } else if (at != NULL && sscanf(at, "Used %d registers", &registers) == 1) {
-    (*current)->registers = registers;
-    *current = NULL;
-  }
+  at += sizeof properties - 1;
+  r->called = r->entry == NULL || strcmp(r->entry->name, at) != 0;
+  if (r->called) r->entry = NULL;
 }
 
 void nvrtc_read_log(const char *log, nvrtc_result *out) {
-  nvrtc_entry *current = NULL;
+  reader r = {.out = out};
   while (*log != 0) {
     char line[512];
     const size_t n = strcspn(log, "\n"), kept = n < sizeof line - 1 ? n : sizeof line - 1;
     memcpy(line, log, kept);
     line[kept] = 0;
-    read_line(line, out, &current);
+    read_line(&r, line);
     if (out->remark == NULL && (strstr(line, "C7508") || strstr(line, "C7510") || strstr(line, "C7511")))
       out->remark = log;
     log += n + (log[n] == '\n');

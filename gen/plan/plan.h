@@ -47,6 +47,14 @@ typedef struct plan_rows {
   int row_bytes, bwd_row_bytes, num_acc, num_stats;
 } plan_rows;
 
+/* How often the main kernel's code repeats a hook that is inlined: once for each score, row and column that it
+ * unrolls over; and the kernels around it, for each element of q, k or v. Code that stands there with and
+ * without a mask counts once. */
+typedef struct plan_copies {
+  int element, row, col, mod;
+} plan_copies;
+plan_copies tiles_copies(const plan *p);
+
 /* Lists the entries and their shared memory. Errors: LUATTN_UNSUPPORTED if they do not fit (LUATTN_INVALID if
  * the tiles were forced). */
 luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,

@@ -136,6 +136,26 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
   }
 }
 
+plan_copies tiles_copies(const plan *p) {
+  const bool backward = p->pass == LUATTN_BACKWARD;
+  const int bytes = p->dtype == LUATTN_F64 ? 8 : p->dtype == LUATTN_F32 ? 4 : 2;
+  plan_copies c = {.mod = 2 * 16 / bytes};
+  if (p->family == LUATTN_SIMT) { /* backward rolls its loop over rows */
+    c.col = max_of(p->tile_n / 16, 1);
+    c.row = backward ? 1 : max_of(p->tile_m * 16 / p->threads, 1);
+    c.element = c.row * c.col;
+  } else if (backward) { /* a chunk of columns at a time, for fragments of 16 kv rows */
+    c.row = 1;
+    c.col = 2 * p->tile_n / (16 * p->sm80_warps_n);
+    c.element = c.col * p->sm80_chunk_m / 4;
+  } else { /* fragments of 16 rows; four threads share a row */
+    c.row = 2 * p->tile_m / (p->threads / 32) / 16;
+    c.col = p->tile_n / 4;
+    c.element = c.row * c.col;
+  }
+  return c;
+}
+
 static luattn_status refuse(const char *name, int value, const char *rule, luattn_error *err) {
   return luattn_fail(err, LUATTN_INVALID,
                      "plan: %s: %d is not possible: %s; leave it 0 to let the plan choose", name, value,

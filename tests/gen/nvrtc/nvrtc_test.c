@@ -33,6 +33,7 @@ static void test_log_of_two_entries(void **state) {
   assert_int_equal(r.num_entries, 2);
   assert_string_equal(r.entry[0].name, "luattn_fwd");
   assert_int_equal(r.entry[0].spill_bytes, 0); /* those of a helper are not its own */
+  assert_int_equal(r.called_spill_bytes, 900);
   assert_string_equal(r.entry[1].name, "luattn_mod");
   assert_int_equal(r.entry[1].registers, 255);
   assert_int_equal(r.entry[1].spill_bytes, 20);
@@ -48,12 +49,16 @@ static void test_log_with_prefixed_lines(void **state) {
       "ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_90a'\n"
       "ptxas info    : Function properties for luattn_fwd\n"
       "ptxas         .     192 bytes stack frame, 328 bytes spill stores, 340 bytes spill loads\n"
-      "ptxas info    : Used 255 registers, used 1 barriers, 192 bytes cumulative stack size\n";
+      "ptxas info    : Used 255 registers, used 1 barriers, 240 bytes cumulative stack size, 128 bytes smem\n"
+      "ptxas info    : Compile time = 1369.716 ms\n"
+      "ptxas info    : Function properties for _ZN4Spec14score_outlinedEff\n"
+      "ptxas         .     48 bytes stack frame, 16 bytes spill stores, 40 bytes spill loads\n";
   nvrtc_result r;
   memset(&r, 0, sizeof r);
   nvrtc_read_log(log, &r);
   assert_int_equal(r.entry[0].spill_bytes, 340);
-  assert_int_equal(r.entry[0].stack_bytes, 192);
+  assert_int_equal(r.entry[0].stack_bytes, 240); /* with what it calls */
+  assert_int_equal(r.called_spill_bytes, 40);
   assert_int_equal(r.entry[0].registers, 255);
 }
 

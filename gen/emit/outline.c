@@ -1,0 +1,142 @@
+/* outline.c: hooks that are called instead of inlined.
+ *
+ * A kernel unrolls over the scores that a thread holds, so an inlined hook stands in its code up to a hundred
+ * times, and compile time grows with the product. Small hooks are best there. Large ones become functions of
+ * their own, compiled once and called for each score; they are given values alone, because a reference to the
+ * kernel's state would force it from registers to memory.
+ */
+#include <string.h>
+
+#include "gen/emit/write.h"
+
+/* What an image may have of inlined hooks, in instructions of one copy of each loop. The sm80 forward kernel
+ * takes 0.2 ms of NVRTC for each: about a second in all. */
+enum { INLINED_MAX = 6000 };
+/* A call and what it saves and moves take about half of that: less is not worth one. */
+enum { OUTLINED_MIN = 32 };
+
+/* Marks in w->need what the body of `roots` computes or reads; slots and what is below them by w->has. */
+static void mark_needed(writer *w, const ir_ref *roots, int n) {
+  memset(w->need, 0, w->count * sizeof *w->need);
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) w->need[roots[i]] = true;
+  for (uint32_t r = w->count; r-- > 1;) {
+    if (!w->need[r] || writer_in_slot(w, r)) continue;
+    const ir_node *node = ir_get(w->f->g, r);
+    for (int i = 0; i < node->nargs; i++) w->need[node->arg[i]] = true;
+  }
+}
+
+void outline_add(writer *w, const char *name, int has, int copies, const ir_ref *roots, int n) {
+  if (w->num_hooks == WRITER_MAX_HOOKS) {
+    w->failed = true;
+    return;
+  }
+  hook *h = &w->hook[w->num_hooks++];
+  *h = (hook){.name = name, .copies = copies};
+  body_begin(w, has, "");
+  mark_needed(w, roots, n);
+  for (uint32_t r = 1; r < w->count; r++)
+    if (w->need[r] && !writer_in_slot(w, r)) h->cost += writer_op_cost(w, r);
+}
+
+/* The hook whose inlined copies are the most code; NULL: none is large enough to be called. */
+static hook *largest(writer *w) {
+  hook *most = NULL;
+  for (int i = 0; i < w->num_hooks; i++) {
+    hook *h = &w->hook[i];
+    if (h->outlined || h->copies < 2 || h->cost < OUTLINED_MIN) continue;
+    if (most == NULL || h->cost * h->copies > most->cost * most->copies) most = h;
+  }
+  return most;
+}
+
+void outline_choose(writer *w, text *why) {
+  int inlined = 0;
+  for (int i = 0; i < w->num_hooks; i++) inlined += w->hook[i].cost * w->hook[i].copies;
+  for (hook *h = NULL; inlined > INLINED_MAX && (h = largest(w)) != NULL;) {
+    h->outlined = true;
+    inlined -= h->cost * h->copies;
+    text_add(
+        why,
+        "hook %s: out of line, one copy of about %d instructions instead of %d inlined, which would compile "
+        "slowly\n",
+        h->name, h->cost, h->copies);
+  }
+}
+
+bool outline_is(const writer *w, const char *name) {
+  for (int i = 0; i < w->num_hooks; i++)
+    if (strcmp(w->hook[i].name, name) == 0) return w->hook[i].outlined;
+  return false;
+}
+
+/* Read through p, which is given whole. */
+static bool is_in_params(const ir_node *n) {
+  if (n->op == IR_LOAD) return true;
+  if (n->op != IR_VAR) return false;
+  const ir_var v = ir_var_of(n);
+  return v == VAR_SCALAR || v == VAR_SCALE || v == VAR_HEADS || v == VAR_HEADS_KV;
+}
+
+/* Cheaper to compute again from other parameters than to hold in a register and hand on. */
+static bool is_made_again(const writer *w, ir_ref r) {
+  const ir_node *n = ir_get(w->f->g, r);
+  double constant;
+  if (n->nargs == 0 || writer_op_cost(w, r) > 1) return false;
+  for (int i = 0; i < n->nargs; i++)
+    if (w->param[n->arg[i]] == 0 && !ir_is_const(w->f->g, n->arg[i], &constant)) return false;
+  return true;
+}
+
+/* Chooses the parameters; true if p is one. */
+static bool choose_params(writer *w, const ir_ref *roots, int n) {
+  bool with_p = false;
+  mark_needed(w, roots, n);
+  memset(w->param, 0, w->count * sizeof *w->param);
+  for (uint32_t r = 1; r < w->count; r++) {
+    const ir_node *node = ir_get(w->f->g, r);
+    if (!w->need[r]) continue;
+    if (writer_in_slot(w, r))
+      w->param[r] = PARAM_SLOT;
+    else if (is_in_params(node))
+      with_p = true;
+    else if (node->op == IR_VAR)
+      w->param[r] = PARAM_VARIABLE;
+  }
+  for (uint32_t r = w->count; r-- > 1;)
+    if (w->param[r] != 0 && is_made_again(w, r)) w->param[r] = 0;
+  return with_p;
+}
+
+void outline_open(writer *w, const char *type, const char *name, int has, const char *state,
+                  const ir_ref *roots, int n, int flags) {
+  text call;
+  text_init(&call, w->f->a);
+  body_begin(w, has, state);
+  const bool with_p = choose_params(w, roots, n) || (flags & OUTLINE_WITH_P) != 0;
+  const bool is_template = (flags & OUTLINE_WITH_INPUTS) != 0;
+  if (is_template) text_add(&w->out, "template <bool with_inputs>\n");
+  text_add(&w->out, "LUATTN_OUTLINED %s %s_outlined(%s", type, name, with_p ? "const LuattnParams &p" : "");
+  text_add(&call, "%s_outlined%s(%s", name, is_template ? "<with_inputs>" : "", with_p ? "p" : "");
+  const char *comma = with_p ? ", " : "";
+  for (uint32_t r = 1; r < w->count; r++) {
+    if (w->param[r] == 0) continue;
+    text_add(&w->out, "%s%s %s", comma, writer_type(w, r), writer_parameter(w, r));
+    text_add(&call, "%s%s", comma, body_value(w, r));
+    comma = ", ";
+  }
+  text_add(&w->out, ") {\n");
+  text_add(&call, ")");
+  w->out.indent++;
+  w->outlined = true;
+  w->call = text_get(&call);
+  if (w->call == NULL) w->failed = true;
+}
+
+const char *outline_close(writer *w) {
+  w->outlined = false;
+  w->out.indent--;
+  text_add(&w->out, "}\n");
+  return w->call;
+}
