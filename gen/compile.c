@@ -61,9 +61,23 @@ static const char *add_line(arena *a, const char *text, const char *line) {
 }
 
 /* A few registers that are spilled outside of the inner loops cost less than smaller tiles would. So does
- * what is little beside hooks that are called: four bytes are a store and a load, and a byte for 16
- * instructions of the hooks is a thirtieth of their time. */
-static int spills_accepted(const compilation *c) { return 64 + c->emitted.outlined_work / 16; }
+ * more of them beside hooks that are called, whose time no tiles change: four bytes are a store and a load,
+ * so that a quarter of the hooks' instructions in bytes is an eighth of their time at most. But more bytes
+ * than a thread has registers are accumulators, spilled around each product. */
+static int spills_accepted(const compilation *c) {
+  const int beside_hooks = c->emitted.outlined_work / 4;
+  return 64 + (beside_hooks < 1024 ? beside_hooks : 1024);
+}
+
+/* Each entry by itself, because it is to its own hooks that its spills compare. */
+static bool is_accepted(const compilation *c, const nvrtc_result *r) {
+  const int accepted = spills_accepted(c);
+  if (c->emitted.outlined_work == 0) return damage(c, r) <= accepted;
+  bool ok = r->remark == NULL && r->called_spill_bytes <= accepted;
+  for (int i = 0; i < r->num_entries; i++)
+    ok &= !is_launched(c, r->entry[i].name) || r->entry[i].spill_bytes <= accepted;
+  return ok;
+}
 
 /* What ptxas could not keep in registers, by entry: a plan that spills after all says so. */
 static const char *explain_damage(const compilation *c, const nvrtc_result *r) {
@@ -110,8 +124,9 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
     if (status == LUATTN_COMPILE) source_keep(&attempt, dir, key, err);
     if (status != LUATTN_OK) return status;
     const int spills = damage(&attempt, &r);
-    if (least < 0 || spills < least) *c = attempt, *out = r, least = spills;
-    if (spills <= spills_accepted(&attempt) || !source_alternative(&attempt)) break;
+    const bool accepted = is_accepted(&attempt, &r);
+    if (least < 0 || accepted || spills < least) *c = attempt, *out = r, least = spills;
+    if (accepted || !source_alternative(&attempt)) break;
   }
   c->plan.why = explain_damage(c, out);
   return LUATTN_OK;

@@ -22,6 +22,9 @@ struct Range { int lo, hi; };
 // Where a block works. `h` is the query head, or the kv head in key_mod and value_mod.
 struct Site { int b, h, q_len, kv_len; };
 
+// A hook is inlined, or, where it is large, hands values (never references, which would force a kernel's registers to
+// memory) to a function of the same Spec, `<hook>_outlined`, and is inlined itself. A kernel need not know.
+//
 // Contract, in the order in which a forward kernel uses it. `p` is the kernel's parameter block, `s` a Site.
 //
 //   Types      Real, Head, Row, Col; State { Real x[]; }, BwdRow { Real x[]; }, Acc { Real x[]; } (at least one element)

@@ -173,23 +173,6 @@ static void terms(writer *w) {
   close_function(w);
 }
 
-static void next(writer *w) {
-  const int has = HAS_HEAD | HAS_ROW, n = traced(w)->online.num_state;
-  const char *call = NULL;
-  if (outline_is(w, "next")) {
-    outline_open(w, "State", "next", has, "old", w->f->step.next, n, 0);
-    array_body(w, "State", w->f->step.next, n);
-    call = outline_close(w);
-  }
-  open_function(w, "State next(" STEP ")");
-  body_begin(w, has, "old");
-  if (call != NULL)
-    text_add(&w->out, "return %s;\n", call);
-  else
-    array_body(w, "State", w->f->step.next, n);
-  close_function(w);
-}
-
 static void online(writer *w) {
   const emit_form *f = w->f;
   const int has = HAS_HEAD | HAS_ROW;
@@ -200,7 +183,10 @@ static void online(writer *w) {
   terms(w);
   expression_function(w, "prob", "Real prob(" STEP ", Real score)", has, "old", f->step.prob);
   expression_function(w, "rescale", "Real rescale(" STEP ")", has, "old", f->step.rescale);
-  next(w);
+  open_function(w, "State next(" STEP ")");
+  body_begin(w, has, "old");
+  array_body(w, "State", f->step.next, traced(w)->online.num_state);
+  close_function(w);
 
   expression_function(w, "out_scale", "Real out_scale(" PHR ", const State &state)", has, "state",
                       f->out_scale);
@@ -258,8 +244,6 @@ static void choose_outlined(writer *w, text *why) {
     for (int k = 0; k < f->step.num_red; k++)
       outline_add(w, term_name[k], step, copies.element, &f->step.term[k], 1);
     if (f->prob_term < 0) outline_add(w, "prob", step, copies.element, &f->step.prob, 1);
-    outline_add(w, "rescale", step, copies.row, &f->step.rescale, 1);
-    outline_add(w, "next", step, copies.row, f->step.next, t->online.num_state);
   } else {
     add_gradient_hooks(w, &copies);
   }

@@ -12,8 +12,9 @@
 /* What an image may have of inlined hooks, in instructions of one copy of each loop. The sm80 forward kernel
  * takes 0.2 ms of NVRTC for each: about a second in all. */
 enum { INLINED_MAX = 6000 };
-/* A call and what it saves and moves take about half of that: less is not worth one. */
-enum { OUTLINED_MIN = 32 };
+/* A call and what it saves and moves take about half of the one: less is not worth a call. Beside the other
+ * it is nothing, and copies of so much, interleaved, would want more registers than there are. */
+enum { OUTLINED_MIN = 32, OUTLINED_ALWAYS = 400 };
 
 /* Marks in w->need what the body of `roots` computes or reads; slots and what is below them by w->has. */
 static void mark_needed(writer *w, const ir_ref *roots, int n) {
@@ -40,12 +41,12 @@ void outline_add(writer *w, const char *name, int has, int copies, const ir_ref 
     if (w->need[r] && !writer_in_slot(w, r)) h->cost += writer_op_cost(w, r);
 }
 
-/* The hook whose inlined copies are the most code; NULL: none is large enough to be called. */
-static hook *largest(writer *w) {
+/* The hook to call next: of those that are large enough, the one whose inlined copies are the most code. */
+static hook *largest(writer *w, int least) {
   hook *most = NULL;
   for (int i = 0; i < w->num_hooks; i++) {
     hook *h = &w->hook[i];
-    if (h->outlined || h->copies < 2 || h->cost < OUTLINED_MIN) continue;
+    if (h->outlined || h->cost < least) continue;
     if (most == NULL || h->cost * h->copies > most->cost * most->copies) most = h;
   }
   return most;
@@ -54,7 +55,7 @@ static hook *largest(writer *w) {
 void outline_choose(writer *w, text *why) {
   int inlined = 0;
   for (int i = 0; i < w->num_hooks; i++) inlined += w->hook[i].cost * w->hook[i].copies;
-  for (hook *h = NULL; inlined > INLINED_MAX && (h = largest(w)) != NULL;) {
+  for (hook *h; (h = largest(w, inlined > INLINED_MAX ? OUTLINED_MIN : OUTLINED_ALWAYS)) != NULL;) {
     h->outlined = true;
     inlined -= h->cost * h->copies;
     text_add(
@@ -79,7 +80,56 @@ static bool is_in_params(const ir_node *n) {
   return v == VAR_SCALAR || v == VAR_SCALE || v == VAR_HEADS || v == VAR_HEADS_KV;
 }
 
-/* Cheaper to compute again from other parameters than to hold in a register and hand on. */
+/* What is handed on lies in a register of every thread until the call. A number of a row or a column that
+ * took fewer instructions than this is computed again instead, where its position is at hand. */
+enum { HANDED_ON_MIN = 32 };
+
+/* A slot that can be computed again. */
+static bool of_position(writer *w, ir_ref r) {
+  const int position = deps_of(&w->f->deps, r) & (DEP_Q | DEP_KV);
+  return position != 0 && (w->has & ((position & DEP_Q) != 0 ? HAS_Q : HAS_KV)) != 0;
+}
+
+/* Marks what the body computes or is given, with a slot as a parameter, or all positional ones computed
+ * again. */
+static void mark_params(writer *w, const ir_ref *roots, int n, bool positional) {
+  memset(w->need, 0, w->count * sizeof *w->need);
+  memset(w->param, 0, w->count * sizeof *w->param);
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) w->need[roots[i]] = true;
+  for (uint32_t r = w->count; r-- > 1;) {
+    const ir_node *node = ir_get(w->f->g, r);
+    if (!w->need[r]) continue;
+    if (writer_in_slot(w, r) && (!of_position(w, r) || (positional && w->cost[r] >= HANDED_ON_MIN)))
+      w->param[r] = PARAM_SLOT;
+    else if (node->op == IR_VAR && !is_in_params(node))
+      w->param[r] = PARAM_VARIABLE;
+    for (int i = 0; i < node->nargs && w->param[r] == 0; i++) w->need[node->arg[i]] = true;
+  }
+}
+
+static int count_cost(writer *w, int *positional) {
+  int cost = 0;
+  *positional = 0;
+  for (uint32_t r = 1; r < w->count; r++) {
+    if (w->need[r] && w->param[r] == 0) cost += writer_op_cost(w, r);
+    *positional += w->param[r] == PARAM_SLOT && of_position(w, r);
+  }
+  return cost;
+}
+
+/* Positional slots are handed on if together they save that much for each: they share most of what they are
+ * made of. */
+static void choose_positional(writer *w, const ir_ref *roots, int n) {
+  int num_slots, none;
+  mark_params(w, roots, n, true);
+  const int with = count_cost(w, &num_slots);
+  if (num_slots == 0) return;
+  mark_params(w, roots, n, false);
+  if (count_cost(w, &none) - with >= num_slots * HANDED_ON_MIN) mark_params(w, roots, n, true);
+}
+
+/* One instruction makes it of other parameters. */
 static bool is_made_again(const writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   double constant;
@@ -92,20 +142,11 @@ static bool is_made_again(const writer *w, ir_ref r) {
 /* Chooses the parameters; true if p is one. */
 static bool choose_params(writer *w, const ir_ref *roots, int n) {
   bool with_p = false;
-  mark_needed(w, roots, n);
-  memset(w->param, 0, w->count * sizeof *w->param);
-  for (uint32_t r = 1; r < w->count; r++) {
-    const ir_node *node = ir_get(w->f->g, r);
-    if (!w->need[r]) continue;
-    if (writer_in_slot(w, r))
-      w->param[r] = PARAM_SLOT;
-    else if (is_in_params(node))
-      with_p = true;
-    else if (node->op == IR_VAR)
-      w->param[r] = PARAM_VARIABLE;
-  }
-  for (uint32_t r = w->count; r-- > 1;)
+  choose_positional(w, roots, n);
+  for (uint32_t r = w->count; r-- > 1;) {
+    if (w->need[r] && w->param[r] == 0) with_p |= is_in_params(ir_get(w->f->g, r));
     if (w->param[r] != 0 && is_made_again(w, r)) w->param[r] = 0;
+  }
   return with_p;
 }
 

@@ -1,5 +1,5 @@
-/* emit_test.c: golden spec.cuh for three examples, and the choices that the contract leaves to the generator.
- * LUATTN_UPDATE_GOLDEN=1 rewrites the golden files. */
+/* emit_test.c: golden spec.cuh for three examples and for hooks that are called, and the choices that the
+ * contract leaves to the generator. LUATTN_UPDATE_GOLDEN=1 rewrites the golden files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -56,11 +56,12 @@ static char *read_file(const char *path) {
   return text;
 }
 
-static void golden(const char *name) {
+static void golden(const char *folder, const char *name, const char *stage) {
   char example[512], path[512];
-  snprintf(example, sizeof example, "%s/%s.lua", EXAMPLES, name);
-  snprintf(path, sizeof path, "%s/golden/%s.cuh", HERE, name);
-  char *text = emit_file(example, &target, "spec");
+  const bool is_spec = strcmp(stage, "spec") == 0;
+  snprintf(example, sizeof example, "%s/%s.lua", folder, name);
+  snprintf(path, sizeof path, "%s/golden/%s.%s", HERE, name, is_spec ? "cuh" : stage);
+  char *text = emit_file(example, &target, stage);
   const char *update = getenv("LUATTN_UPDATE_GOLDEN");
   if (update != NULL && strcmp(update, "1") == 0) {
     FILE *f = fopen(path, "wb");
@@ -77,9 +78,11 @@ static void golden(const char *name) {
 
 static void test_golden(void **state) {
   (void)state;
-  golden("causal");
-  golden("alibi");
-  golden("gemma2");
+  golden(EXAMPLES, "causal", "spec");
+  golden(EXAMPLES, "alibi", "spec");
+  golden(EXAMPLES, "gemma2", "spec");
+  golden(HERE "/specs", "called", "spec");
+  golden(HERE "/specs", "called", "plan");
 }
 
 /* The folder of a spec must not reach the cache key. */
@@ -167,6 +170,34 @@ static void test_hoisting(void **state) {
   luattn_text_free(text);
 }
 
+static bool calls_hooks(const char *path, luattn_pass pass, luattn_dtype dtype) {
+  luattn_target t = target;
+  t.pass = pass;
+  t.dtype = dtype;
+  char *text = emit_file(path, &t, "spec"), *why = emit_file(path, &t, "plan");
+  const bool calls = strstr(text, "LUATTN_OUTLINED") != NULL;
+  assert_int_equal(strstr(why, "out of line") != NULL, calls); /* never silently */
+  luattn_text_free(text);
+  luattn_text_free(why);
+  return calls;
+}
+
+/* What is small stays inlined, whatever the type. */
+static void test_small_hooks_are_inlined(void **state) {
+  (void)state;
+  static const char *const small[] = {"causal", "alibi", "gemma2", "sigmoid", "t5_relative_bias", "cosine"};
+  for (int i = 0; i < 6; i++)
+    for (int dtype = 0; dtype < 4; dtype++)
+      for (int pass = 0; pass < 2; pass++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s.lua", EXAMPLES, small[i]);
+        assert_false(calls_hooks(path, (luattn_pass)pass, (luattn_dtype)dtype));
+      }
+  for (int dtype = 0; dtype < 4; dtype++)
+    for (int pass = 0; pass < 2; pass++)
+      assert_true(calls_hooks(HERE "/specs/called.lua", (luattn_pass)pass, (luattn_dtype)dtype));
+}
+
 /* Distances are subtracted before they are multiplied: see fold.c. */
 static void test_distance_is_not_distributed(void **state) {
   (void)state;
@@ -242,6 +273,7 @@ int main(void) {
       cmocka_unit_test(test_sum_in_use_is_not_deferred),
       cmocka_unit_test(test_mask_by_inf_is_refused),
       cmocka_unit_test(test_hoisting),
+      cmocka_unit_test(test_small_hooks_are_inlined),
       cmocka_unit_test(test_distance_is_not_distributed),
       cmocka_unit_test(test_stages),
       cmocka_unit_test(test_out_of_memory),

@@ -9,6 +9,7 @@
 
 #define __device__
 #define __forceinline__
+#define __noinline__
 #define asm(...) (void)0 // conversions of half types, approximations of float: not used in double
 
 template <class T> static T __ldg(const T *p) { return *p; }

@@ -1,0 +1,308 @@
+// spec.cuh: the spec 'called', written by luattn from called.lua. The names are those of contract.cuh.
+#pragma once
+#include "config.cuh"
+#include "contract.cuh"
+#include "math.cuh"
+#include "input.cuh"
+#include "stats.cuh"
+
+struct Spec {
+  using Real = float;
+  struct Head {  // the same for all of one (b, h)
+    Real c_0;
+    Real scale_1;
+    Real mul_2;
+    Real mul_3;
+    Real mul_4;
+    Real mul_5;
+    Real mul_6;
+    Real mul_7;
+    Real mul_8;
+  };
+  struct Row {};
+  struct Col {};
+  struct State { Real x[2]; };
+  struct BwdRow { Real x[2]; };
+  struct Acc { Real x[1]; };
+
+  // What a kernel has to know.
+  static constexpr bool has_mask = true;
+  static constexpr bool has_lse = true;
+  static constexpr bool has_rescale = true;
+  static constexpr bool mask_by_inf = true;
+  static constexpr bool has_query_mod = false;
+  static constexpr bool has_key_mod = false;
+  static constexpr bool has_value_mod = false;
+  static constexpr int num_saved = 0;
+  static constexpr int num_stats = 0;
+  static constexpr int num_reductions = 2;
+  static constexpr int num_state = 2;
+  static constexpr int num_bwd_rows = 2;
+  static constexpr int num_acc = 1;
+  static constexpr int prob_term = 1;
+  static constexpr __device__ int reduction(int i) { return i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED : REDUCE_SUM; }
+  static constexpr __device__ bool state_deferred(int i) { return i == 0 ? true : i == 1 ? false : false; }
+  static constexpr __device__ int stat_input(int i) { return 0; }
+  static constexpr __device__ int stat_axis(int i) { return 0; }
+  static constexpr __device__ int stat_block(int i) { return 1; }
+
+  // Computed once per head, per row and per column.
+  LUATTN_FN Head head(const LuattnParams &p, const Site &s) {
+    const Real t1 = Real(p.scalar[0]) * Real(2);  // called.lua:9
+    const Real t2 = Real(p.scalar[0]) * Real(3);  // called.lua:9
+    const Real t3 = Real(p.scale) * Real(2);  // called.lua:9
+    const Real t4 = Real(p.scale) * Real(3);  // called.lua:9
+    const Real t5 = Real(p.scale) * Real(1.4426950408889634);  // called.lua:3
+    const Real t6 = Real(p.scalar[0]) * Real(1.4426950408889634);  // called.lua:3
+    const Real t7 = Real(p.scalar[0]) * t2;  // called.lua:9
+    Head made;
+    made.c_0 = Real(p.scalar[0]);
+    made.scale_1 = Real(p.scale);
+    made.mul_2 = t1;
+    made.mul_3 = t2;
+    made.mul_4 = t3;
+    made.mul_5 = t4;
+    made.mul_6 = t5;
+    made.mul_7 = t6;
+    made.mul_8 = t7;
+    return made;
+  }
+  LUATTN_FN Row row(const LuattnParams &p, const Site &s, const Head &head, int q) {
+    return {};
+  }
+  LUATTN_FN Col col(const LuattnParams &p, const Site &s, const Head &head, int kv) {
+    return {};
+  }
+
+  // Elements.
+  LUATTN_FN Real score(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, Real dot, int q, int kv) {
+    const Real t1 = load_input<Real, float>(p.input[0], q, kv);  // called.lua:8
+    const Real t2 = dot * head.scale_1;
+    const Real t3 = t1 * Real(2);  // called.lua:9
+    const Real t4 = t1 * Real(3);  // called.lua:9
+    const Real t5 = t1 + t2;  // called.lua:8
+    const Real t6 = op_sin(t5);  // called.lua:9
+    const Real t7 = head.c_0 * t6;  // called.lua:9
+    const Real t8 = head.mul_2 * t6;  // called.lua:9
+    const Real t9 = dot * head.mul_4;  // called.lua:9
+    const Real t10 = t8 + t9;  // called.lua:9
+    const Real t11 = t3 + t10;  // called.lua:9
+    const Real t12 = op_sin(t11);  // called.lua:9
+    const Real t13 = head.mul_3 * t12;  // called.lua:9
+    const Real t14 = head.mul_3 * t6;  // called.lua:9
+    const Real t15 = t13 + t14;  // called.lua:9
+    const Real t16 = dot * head.mul_5;  // called.lua:9
+    const Real t17 = t15 + t16;  // called.lua:9
+    const Real t18 = t4 + t17;  // called.lua:9
+    const Real t19 = op_sin(t18);  // called.lua:9
+    const Real t20 = head.c_0 * t19;  // called.lua:9
+    const Real t21 = head.c_0 * t12;  // called.lua:9
+    const Real t22 = t20 + t21;  // called.lua:9
+    const Real t23 = t7 + t22;  // called.lua:9
+    const Real t24 = t2 + t23;  // called.lua:9
+    const Real t25 = t1 + t24;  // called.lua:9
+    return t25;
+  }
+  LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, int q, int kv) {
+    const bool t1 = kv <= q;  // called.lua:12
+    return t1;
+  }
+
+  // Online function.
+  LUATTN_FN State init(const LuattnParams &p, const Site &s, const Head &head, const Row &row) {
+    State made;
+    made.x[0] = Real(0);
+    made.x[1] = Real(-1e+37);
+    return made;
+  }
+  template <int K>
+  LUATTN_FN Real term(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red, Real score) {
+    if constexpr (K == 0) {
+      return score;
+    } else if constexpr (K == 1) {
+      const Real t1 = op_max(old.x[1], red[0]);  // called.lua:3
+      const Real t2 = t1 * Real(-1.4426950408889634);  // called.lua:3
+      const Real t3 = score * Real(1.4426950408889634);  // called.lua:3
+      const Real t4 = t2 + t3;  // called.lua:3
+      const Real t5 = op_exp2(t4);  // called.lua:3
+      return t5;
+    }
+  }
+  LUATTN_FN Real prob(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red, Real score) {
+    const Real t1 = op_max(old.x[1], red[0]);  // called.lua:3
+    const Real t2 = t1 * Real(-1.4426950408889634);  // called.lua:3
+    const Real t3 = score * Real(1.4426950408889634);  // called.lua:3
+    const Real t4 = t2 + t3;  // called.lua:3
+    const Real t5 = op_exp2(t4);  // called.lua:3
+    return t5;
+  }
+  LUATTN_FN Real rescale(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red) {
+    const Real t1 = op_max(old.x[1], red[0]);  // called.lua:3
+    const Real t2 = old.x[1] - t1;  // called.lua:3
+    const Real t3 = t2 * Real(1.4426950408889634);  // called.lua:3
+    const Real t4 = op_exp2(t3);  // called.lua:3
+    return t4;
+  }
+  LUATTN_FN State next(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red) {
+    const Real t1 = op_max(old.x[1], red[0]);  // called.lua:3
+    const Real t2 = old.x[1] - t1;  // called.lua:3
+    const Real t3 = t2 * Real(1.4426950408889634);  // called.lua:3
+    const Real t4 = op_exp2(t3);  // called.lua:3
+    const Real t5 = old.x[0] * t4;  // called.lua:3
+    const Real t6 = red[1] + t5;  // called.lua:3
+    State made;
+    made.x[0] = t6;
+    made.x[1] = t1;
+    return made;
+  }
+  LUATTN_FN Real out_scale(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
+    const bool t1 = Real(0) < state.x[0];  // called.lua:3
+    const Real t2 = op_div(Real(1), state.x[0]);  // called.lua:3
+    const Real t3 = t1 ? t2 : Real(0);  // called.lua:3
+    return t3;
+  }
+  LUATTN_FN Real lse(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
+    const Real t1 = op_log(state.x[0]);  // called.lua:3
+    const Real t2 = state.x[1] + t1;  // called.lua:3
+    return t2;
+  }
+  LUATTN_FN void save(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state, Real *out) {
+  }
+
+  // Backward.
+  LUATTN_FN BwdRow prepare(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc) {
+    const Real t1 = delta - dlse;
+    const Real t2 = lse * Real(-1.4426950408889634);  // called.lua:3
+    BwdRow made;
+    made.x[0] = t1;
+    made.x[1] = t2;
+    return made;
+  }
+  template <bool with_inputs>
+  LUATTN_OUTLINED Results<Real, 3> grad_outlined(const LuattnParams &p, int q, int kv, Real head_c_0, Real dp, Real bwd_x_0, Real bwd_x_1, Real dot, Real head_scale_1) {
+    const Real t1 = load_input<Real, float>(p.input[0], q, kv);  // called.lua:8
+    const Real t2 = dot * head_scale_1;
+    const Real t3 = head_c_0 * Real(2);  // called.lua:9
+    const Real t4 = t1 * Real(2);  // called.lua:9
+    const Real t5 = head_c_0 * Real(3);  // called.lua:9
+    const Real t6 = t1 * Real(3);  // called.lua:9
+    const Real t7 = t1 + t2;  // called.lua:8
+    const Real t8 = op_sin(t7);  // called.lua:9
+    const Real t9 = head_scale_1 * Real(2);  // called.lua:9
+    const Real t10 = t3 * t8;  // called.lua:9
+    const Real t11 = dot * t9;  // called.lua:9
+    const Real t12 = t10 + t11;  // called.lua:9
+    const Real t13 = t4 + t12;  // called.lua:9
+    const Real t14 = op_sin(t13);  // called.lua:9
+    const Real t15 = head_scale_1 * Real(3);  // called.lua:9
+    const Real t16 = t5 * t14;  // called.lua:9
+    const Real t17 = t5 * t8;  // called.lua:9
+    const Real t18 = t16 + t17;  // called.lua:9
+    const Real t19 = dot * t15;  // called.lua:9
+    const Real t20 = t18 + t19;  // called.lua:9
+    const Real t21 = t6 + t20;  // called.lua:9
+    const Real t22 = op_sin(t21);  // called.lua:9
+    const Real t23 = op_cos(t7);  // called.lua:9
+    const Real t24 = head_scale_1 * Real(1.4426950408889634);  // called.lua:3
+    const Real t25 = head_c_0 * Real(1.4426950408889634);  // called.lua:3
+    const Real t26 = t22 * t25;  // called.lua:3
+    const Real t27 = t14 * t25;  // called.lua:3
+    const Real t28 = t8 * t25;  // called.lua:3
+    const Real t29 = dot * t24;  // called.lua:3
+    const Real t30 = t1 * Real(1.4426950408889634);  // called.lua:3
+    const Real t31 = op_cos(t21);  // called.lua:9
+    const Real t32 = op_cos(t13);  // called.lua:9
+    const Real t33 = head_c_0 * t5;  // called.lua:9
+    const Real t34 = bwd_x_1 + t26;  // called.lua:3
+    const Real t35 = t27 + t34;  // called.lua:3
+    const Real t36 = t28 + t35;  // called.lua:3
+    const Real t37 = t29 + t36;  // called.lua:3
+    const Real t38 = t30 + t37;  // called.lua:3
+    const Real t39 = op_exp2(t38);  // called.lua:3
+    const Real t40 = dp - bwd_x_0;
+    const Real t41 = t39 * t40;
+    const Real t42 = t31 * t41;  // called.lua:9
+    const Real t43 = t33 * t42;  // called.lua:9
+    const Real t44 = head_c_0 * t41;  // called.lua:9
+    const Real t45 = t43 + t44;  // called.lua:9
+    const Real t46 = t32 * t45;  // called.lua:9
+    const Real t47 = t3 * t46;  // called.lua:9
+    const Real t48 = t43 + t47;  // called.lua:9
+    const Real t49 = t44 + t48;  // called.lua:9
+    const Real t50 = t23 * t49;  // called.lua:9
+    const Real t51 = t5 * t42;  // called.lua:9
+    const Real t52 = t46 * Real(2);  // called.lua:9
+    const Real t53 = t50 + t52;  // called.lua:9
+    const Real t54 = t51 + t53;  // called.lua:9
+    const Real t55 = t41 + t54;  // called.lua:9
+    Results<Real, 3> made = {};
+    made.x[0] = t39;
+    made.x[1] = t55;
+    if constexpr (with_inputs) {
+      const Real t56 = t22 * t41;  // called.lua:9
+      const Real t57 = t41 + t51;  // called.lua:9
+      const Real t58 = t14 * t57;  // called.lua:9
+      const Real t59 = t51 + t52;  // called.lua:9
+      const Real t60 = t41 + t59;  // called.lua:9
+      const Real t61 = t8 * t60;  // called.lua:9
+      const Real t62 = t58 + t61;  // called.lua:9
+      const Real t63 = t56 + t62;  // called.lua:9
+      add_input_grad<Real>(p.input[0], t55, q, kv);
+      made.x[2] += t63;
+    }
+    return made;
+  }
+  template <bool with_inputs>
+  LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, int kv, Real &prob, Real &ds, Acc &acc) {
+    const Results<Real, 3> made = grad_outlined<with_inputs>(p, q, kv, head.c_0, dp, bwd.x[0], bwd.x[1], dot, head.scale_1);
+    prob = made.x[0];
+    ds = made.x[1];
+    if constexpr (with_inputs) {
+      acc.x[0] += made.x[2];
+    }
+  }
+  LUATTN_FN void flush(const LuattnParams &p, const Site &s, const Head &head, const Acc &acc) {
+    if (acc.x[0] != Real(0)) add_scalar_grad(p, 0, acc.x[0]);  // c
+  }
+
+  // Elements of q, k and v.
+  LUATTN_FN Real query_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {
+    return x;
+  }
+  LUATTN_FN Real query_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d, Acc &acc) {
+    return g;
+  }
+  LUATTN_FN Real key_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {
+    return x;
+  }
+  LUATTN_FN Real key_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d, Acc &acc) {
+    return g;
+  }
+  LUATTN_FN Real value_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {
+    return x;
+  }
+  LUATTN_FN Real value_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d, Acc &acc) {
+    return g;
+  }
+
+  // Tiles.
+  LUATTN_FN TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+    const tri b1 = ivi_le(ivi_make(kv0, kv1), ivi_make(q0, q1));  // called.lua:12
+    return !b1.can_be_true ? TILE_EMPTY : b1.can_be_false ? TILE_PARTIAL : TILE_FULL;
+  }
+  LUATTN_FN Range kv_range(const LuattnParams &p, const Site &s, int q0, int q1) {
+    const int t1 = q1 + 1;
+    return clip_range(0, t1, s.kv_len);
+  }
+  LUATTN_FN Range q_range(const LuattnParams &p, const Site &s, int kv0, int kv1) {
+    return clip_range(kv0, s.q_len, s.q_len);
+  }
+};
