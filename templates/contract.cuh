@@ -47,8 +47,9 @@ struct Site { int b, h, q_len, kv_len; };
 //     State next(p, s, head, row, old, red)
 //   A REDUCE_SUM_DEFERRED reduction is needed by `next` alone, and linearly: the thread passes its own partial sum, and the
 //   state components with state_deferred(i) are summed over the row's threads at the end (their initial value is 0).
-//   mask_by_inf: a score of -inf makes every sum term and prob 0 and every max term -inf, if the row has a kept score.
-//   A row that keeps nothing in a tile is not stepped; a row that keeps nothing at all has O = 0, lse = -inf.
+//   mask_by_inf: a score of -inf makes every sum term and prob 0 and every max term -inf, and a step over such scores
+//   alone (red: -inf for a max, 0 for a sum) leaves the state, also the initial one, as it is, with a rescale of 1.
+//   A row that keeps nothing in a tile is not stepped, or by such a step; a row that keeps nothing at all has O = 0, lse = -inf.
 //     Real  out_scale(p, s, head, row, state)           O = out_scale * sum of prob * v'
 //     Real  lse(p, s, head, row, state)                 only where has_lse
 //     void  save(p, s, head, row, state, Real out[num_saved])

@@ -42,15 +42,16 @@ struct BlockSite {
 };
 
 LUATTN_FN BlockSite block_site(const LuattnParams &p) {
-  constexpr int blocks_of_group = 640;
-  const int q_tiles = int(gridDim.x), heads = p.heads * p.batch;
-  const int least = ceil_div(ceil_div(blocks_of_group, q_tiles), p.group) * p.group;
-  const int groups = max_of(heads / least, 1), group = ceil_div(heads / p.group, groups) * p.group;
-  const int index = int(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
-  const int first = index / (group * q_tiles) * group, within = index - first * q_tiles;
-  const int size = min_of(group, heads - first);  // the last group may be smaller
-  const int head = first + within % size;
-  return {q_tiles - 1 - within / size, head % p.heads, head / p.heads};
+  constexpr u32 blocks_of_group = 640;  // unsigned, all of it: a division takes half the instructions
+  const u32 q_tiles = gridDim.x, heads = u32(p.heads), all = heads * u32(p.batch), shared = u32(p.group);
+  const u32 per_head = (blocks_of_group + q_tiles - 1) / q_tiles;
+  const u32 least = (per_head + shared - 1) / shared * shared;
+  const u32 groups = max_of(all / least, 1u), group = (all / shared + groups - 1) / groups * shared;
+  const u32 index = blockIdx.x + q_tiles * (blockIdx.y + gridDim.y * blockIdx.z);
+  const u32 first = index / (group * q_tiles) * group, within = index - first * q_tiles;
+  const u32 size = min_of(group, all - first);  // the last group may be smaller
+  const u32 row = within / size, head = first + (within - row * size), b = head / heads;
+  return {int(q_tiles - 1 - row), int(head - b * heads), int(b)};
 }
 
 template <class Spec, class Config>
@@ -59,6 +60,7 @@ struct ForwardSm80 {
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
+  using State = typename Spec::State;
   static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2,
                 "f16 or bf16, accumulated in f32");
 
@@ -76,7 +78,7 @@ struct ForwardSm80 {
   // Registers: Q stays in them where it leaves enough for addresses and temporaries.
   static constexpr int accumulators = m_tiles * (n_tiles + v_tiles) * 4, q_registers = m_tiles * dim / 4;
   static constexpr bool q_in_registers = accumulators + q_registers <= 176;
-  static constexpr bool copies_anew = accumulators >= 160, masks_anew = accumulators < 192;  // see load
+  static constexpr bool copies_anew = accumulators >= 160;  // see load
   static constexpr int wanted_registers = accumulators + (q_in_registers ? q_registers : 0) + 56;
   static constexpr int fitting_blocks = 65536 / (threads * wanted_registers);
   static constexpr int blocks = fitting_blocks < 1   ? 1
@@ -141,23 +143,29 @@ struct ForwardSm80 {
 
   // Where registers are short, each copy works its addresses out anew from the thread's number and the head:
   // hidden from the compiler, or it would keep all of them through the loop, and the loads of fragments could
-  // not run ahead of the products. The same goes for the positions that a masked tile compares, except at the
-  // largest accumulators, where ptxas does better by itself (spills, by head dim and architecture, were what
-  // decided).
+  // not run ahead of the products.
   static __device__ __forceinline__ int copier() { return copies_anew ? thread_anew() : int(threadIdx.x); }
   __device__ __forceinline__ void load_q() const {
     copy_tile_async<true, tile_m, Config::head_dim, threads>(q_shared, head_of(p.q, site.h), q_tile * tile_m,
                                                              site.q_len, copier());
   }
+  template <bool Ragged, int Dim>
+  __device__ __forceinline__ void load(u32 to, const LuattnTensor &t, Tile tile) const {
+    copy_tile_async<Ragged, tile_n, Dim, threads>(to, head_of(t, copies_anew ? anew(kv_head) : kv_head),
+                                                  tile.index * tile_n, site.kv_len, copier());
+  }
   template <bool WithK, bool WithV, bool Ragged>
   __device__ __forceinline__ void load(Tile tile, int slot) const {
-    const int kv0 = tile.index * tile_n, h = copies_anew ? anew(kv_head) : kv_head;
-    if constexpr (WithK)
-      copy_tile_async<Ragged, tile_n, Config::head_dim, threads>(k_shared + slot * k_bytes, head_of(p.k, h),
-                                                                 kv0, site.kv_len, copier());
-    if constexpr (WithV)
-      copy_tile_async<Ragged, tile_n, Config::head_dim_v, threads>(v_shared + slot * v_bytes, head_of(p.v, h),
-                                                                   kv0, site.kv_len, copier());
+    const u32 to_k = k_shared + slot * k_bytes, to_v = v_shared + slot * v_bytes;
+    if constexpr (Ragged && WithK && WithV && Config::head_dim == Config::head_dim_v) {
+      // Rare, so that short code counts for more than speed.
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i)
+        load<true, Config::head_dim>(i == 0 ? to_k : to_v, i == 0 ? p.k : p.v, tile);
+    } else {
+      if constexpr (WithK) load<Ragged, Config::head_dim>(to_k, p.k, tile);
+      if constexpr (WithV) load<Ragged, Config::head_dim_v>(to_v, p.v, tile);
+    }
   }
   template <bool WithK, bool WithV>
   __device__ __forceinline__ void load(Tile tile, int slot) const {
@@ -229,35 +237,60 @@ struct ForwardSm80 {
       return a[round % 2][m];
   }
 
-  // Scores in place of dots. Masked: also which of them count; score() is only called for those, because a
-  // gather at a masked position may lie outside its input.
-  template <bool Masked>
+  // Scores in place of dots. Where only some tiles are masked, their masked elements are scored like the
+  // others: a position outside the lengths reads a clamped element of an input, and the result is dropped.
   __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0,
-                                        float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) const {
-    const int lane = Masked && masks_anew ? lane_anew() : this->lane;
+                                        float (&x)[rows][cols]) const {
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      const int kv = kv0 + j / 2 * 8 + lane % 4 * 2 + j % 2;
+      const Col col = Spec::col(p, site, head, kv);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        x[r][j] =
+            Spec::score(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2], query(r, lane), kv);
+    }
+  }
+
+  // Which scores count, in a rolled loop of 4 columns a turn: a mask may be a long expression.
+  __device__ __forceinline__ void find_kept(int kv0, KeepBits<cols> (&keep)[rows]) const {
+    const int lane = lane_anew();
+    const int first = kv0 + lane % 4 * 2;
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
 #pragma unroll
-    for (int j = 0; j < cols; ++j) {
-      const int at = kv0 + j / 2 * 8 + lane % 4 * 2 + j % 2;
-      const int kv = Masked ? min_of(at, site.kv_len - 1) : at;
-      const Col col = Spec::col(p, site, head, kv);
+    for (int w = 0; w < (cols + 31) / 32; ++w) {
+#pragma unroll 1
+      for (int j = 0; j < 32 && 32 * w + j < cols; j += 4) {
+        u32 found[rows] = {};
 #pragma unroll
-      for (int r = 0; r < rows; ++r) {
-        const float dot = s[r / 2][j / 2][r % 2 * 2 + j % 2];
-        bool kept = true;
-        if constexpr (Masked) {
-          kept = at < site.kv_len;
-          if constexpr (Spec::has_mask)
-            kept = kept && Spec::keep(p, site, head, row[r], col, query(r, lane), kv);
-          if (kept) keep[r].word[j / 32] |= 1u << j % 32;
+        for (int i = 0; i < 4; ++i) {
+          const int kv = first + (32 * w + j) * 4 + i / 2 * 8 + i % 2;
+          if (kv < site.kv_len) {
+            const Col col = Spec::col(p, site, head, kv);
+#pragma unroll
+            for (int r = 0; r < rows; ++r)
+              if (keeps(row[r], col, query(r, lane), kv)) found[r] |= 1u << i;
+          }
         }
-        if (kept)
-          x[r][j] = Spec::score(p, site, head, row[r], col, dot, query(r, lane), kv);
-        else
-          x[r][j] = Spec::mask_by_inf ? -infinity<float>() : 0.f;
+#pragma unroll
+        for (int r = 0; r < rows; ++r) keep[r].word[w] |= found[r] << j;
       }
     }
+  }
+  __device__ __forceinline__ bool keeps(const Row &row, const Col &col, int q, int kv) const {
+    if constexpr (Spec::has_mask)
+      return Spec::keep(p, site, head, row, col, q, kv);
+    else
+      return true;
+  }
+  // Leaves -inf, or 0 where that would not do, in place of the scores that do not count.
+  LUATTN_FN void mask(const KeepBits<cols> (&keep)[rows], float (&x)[rows][cols]) {
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+#pragma unroll
+      for (int j = 0; j < cols; ++j)
+        if (!keep[r].get(j)) x[r][j] = Spec::mask_by_inf ? -infinity<float>() : 0.f;
   }
 
   // Once a few tiles have passed, it is common that no row of the warp has a new maximum, and all factors
@@ -304,53 +337,78 @@ struct ForwardSm80 {
     }
   }
 
-  template <bool Masked>
+  // The tiles of a loop: all without a mask, all with one, or both. One loop for both takes half the time to
+  // compile; a masked tile differs in a branch that puts -inf in place of what does not count. Where -inf
+  // does not do, the rest differs as well, and two loops are faster: at the join of a longer branch all
+  // accumulators would be moved.
+  enum Kind { OPEN, MASKED, MIXED };
+
+  template <Kind kind>
   __device__ __forceinline__ void absorb(const float (&s)[m_tiles][n_tiles][4], Tile tile, int slot) {
     float x[rows][cols], scale[rows];
-    KeepBits<cols> keep[rows];
-    score<Masked>(s, tile.index * tile_n, x, keep);
-    online.template step<Masked>(p, site, head, row, x, keep, scale);
+    const int kv0 = tile.index * tile_n;
+    score(s, kv0, x);
+    if constexpr (kind == MIXED) {
+      if (__any_sync(0xffffffffu, tile.masked)) {  // the vote tells the compiler that the warp stays together
+        KeepBits<cols> keep[rows];
+        find_kept(kv0, keep);
+        mask(keep, x);
+        online.kept.bits |= online.kept_rows(keep);
+      } else {
+        online.kept.bits = online.all;
+      }
+      online.step_by_inf(p, site, head, row, x, scale);
+    } else {
+      KeepBits<cols> keep[rows];
+      if constexpr (kind == MASKED) {
+        find_kept(kv0, keep);
+        mask(keep, x);
+      }
+      online.template step<kind == MASKED>(p, site, head, row, x, keep, scale);
+    }
     rescale(scale);
     add_values(x, slot);
   }
 
   // A warp may lie beyond q_len, and a masked tile may be empty for the rows of one warp.
-  template <bool Masked>
   __device__ __forceinline__ bool has_work(Tile tile) const {
     const int first = q_tile * tile_m + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
     if (last < first) return false;
-    if constexpr (!Masked) return true;
+    if (!tile.masked) return true;
     const int kv0 = tile.index * tile_n, kv1 = min_of(kv0 + tile_n, site.kv_len) - 1;
     return class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
   }
 
   using Walk = KvTiles<Spec, tile_m, tile_n>;
 
-  // Works on tiles as long as they are all masked, or all not: two loops that the compiler can allocate
-  // registers for one by one, where a branch in a single loop costs moves of the accumulators in every turn.
-  template <bool Masked>
+  // Works on tiles as long as they are of the kind.
+  template <Kind kind>
+  __device__ __forceinline__ bool belongs(Tile tile) const {
+    return tile.valid() && (kind == MIXED || tile.masked == (kind == MASKED));
+  }
+  template <Kind kind>
   __device__ __forceinline__ void run_two_stages(Walk &walk, Tile &tile, int &slot) {
 #pragma unroll 1
-    while (tile.valid() && tile.masked == Masked) {
+    while (belongs<kind>(tile)) {
       const Tile next = walk.next(p, site);
       cp_async_wait<0>();
       __syncthreads();  // this tile is here, and nobody reads the one before any more
       load<true, true>(next, slot ^ 1);
-      if (has_work<Masked>(tile)) {
+      if (has_work(tile)) {
         float s[m_tiles][n_tiles][4];
         dots(s, slot);
-        absorb<Masked>(s, tile, slot);
+        absorb<kind>(s, tile, slot);
       }
       tile = next;
       slot ^= 1;
     }
   }
-  template <bool Masked>
+  template <Kind kind>
   __device__ __forceinline__ void run_one_stage(Walk &walk, Tile &tile) {
 #pragma unroll 1
-    while (tile.valid() && tile.masked == Masked) {
+    while (belongs<kind>(tile)) {
       const Tile next = walk.next(p, site);
-      const bool work = has_work<Masked>(tile);
+      const bool work = has_work(tile);
       float s[m_tiles][n_tiles][4];
       cp_async_wait<0>();
       __syncthreads();  // K is here, V is free
@@ -359,7 +417,7 @@ struct ForwardSm80 {
       cp_async_wait<0>();
       __syncthreads();  // V is here, K is free
       load<true, false>(next, 0);
-      if (work) absorb<Masked>(s, tile, 0);
+      if (work) absorb<kind>(s, tile, 0);
       tile = next;
     }
   }
@@ -369,32 +427,38 @@ struct ForwardSm80 {
     cp_async_commit();
     Walk walk(p, site, q_tile);
     Tile tile = walk.next(p, site);
-    load<true, stages == 2>(tile, 0);
+    if (tile.valid()) load<true, stages == 2, true>(tile, 0);
+    cp_async_commit();
     begin();
     keep_q();
     int slot = 0;
+    if constexpr (Spec::mask_by_inf) {
+      run<MIXED>(walk, tile, slot);
+    } else {
 #pragma unroll 1
-    while (tile.valid()) {
-      if constexpr (stages == 2) {
-        run_two_stages<false>(walk, tile, slot);
-        run_two_stages<true>(walk, tile, slot);
-      } else {
-        run_one_stage<false>(walk, tile);
-        run_one_stage<true>(walk, tile);
+      while (tile.valid()) {
+        run<OPEN>(walk, tile, slot);
+        run<MASKED>(walk, tile, slot);
       }
     }
+  }
+  template <Kind kind>
+  __device__ __forceinline__ void run(Walk &walk, Tile &tile, int &slot) {
+    if constexpr (stages == 2)
+      run_two_stages<kind>(walk, tile, slot);
+    else
+      run_one_stage<kind>(walk, tile);
   }
 
   // ---- finish ----
 
-  __device__ __forceinline__ void write_row(int r, bool kept) const {
-    const int at = position(r, lane);
-    if (lane % 4 != 0 || at >= site.q_len) return;
+  __device__ __forceinline__ void write_row(int at, const Row &row, const State &state, bool kept) const {
+    if (at >= site.q_len) return;
     if constexpr (Spec::has_lse) {
       if (p.lse.data) {
         float *lse =
             static_cast<float *>(p.lse.data) + site.b * p.lse.batch + site.h * p.lse.head + at * p.lse.seq;
-        *lse = kept ? Spec::lse(p, site, head, row[r], online.state[r]) : -infinity<float>();
+        *lse = kept ? Spec::lse(p, site, head, row, state) : -infinity<float>();
       }
     }
     if constexpr (Spec::num_saved > 0) {
@@ -402,22 +466,31 @@ struct ForwardSm80 {
         const i64 index = (i64(site.b) * p.heads + site.h) * site.q_len + at,
                   plane = i64(p.batch) * p.heads * site.q_len;
         float saved[Spec::num_saved] = {};
-        if (kept) Spec::save(p, site, head, row[r], online.state[r], saved);
+        if (kept) Spec::save(p, site, head, row, state, saved);
 #pragma unroll
         for (int i = 0; i < Spec::num_saved; ++i) static_cast<float *>(p.saved)[i * plane + index] = saved[i];
       }
     }
   }
 
+  // Every lane of a row has its state, so each of them sees to one of the rows that they share.
   __device__ __forceinline__ void finish() {
-    float scale[rows];
     online.finish();
+    const int mine = lane % 4;
+    Row my_row = row[0];
+    State my_state = online.state[0];
 #pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      const bool kept = online.kept[r];
-      scale[r] = kept ? Spec::out_scale(p, site, head, row[r], online.state[r]) : 0.f;
-      write_row(r, kept);
-    }
+    for (int r = 1; r < rows; ++r)
+      if (mine == r) {
+        my_row = row[r];
+        my_state = online.state[r];
+      }
+    const bool kept = online.kept[mine];
+    const float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
+    if (mine < rows) write_row(position(mine, lane), my_row, my_state, kept);
+    float scale[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
     cp_async_wait<0>();
     __syncthreads();  // O takes the place of Q, and of K where it is wider
 #pragma unroll

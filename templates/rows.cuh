@@ -49,9 +49,23 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     __device__ __forceinline__ void raise(int r, bool x) { bits |= u32(x) << r; }
   };
   static_assert(Rows <= 32);
+  static constexpr u32 all = ~0u >> (32 - Rows);
 
   State state[Rows];
   Flags kept;  // this thread has seen a kept score of the row
+
+  // This thread's rows that keep a score.
+  LUATTN_FN u32 kept_rows(const KeepBits<Cols> (&keep)[Rows]) {
+    u32 rows = 0;
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      u32 words = 0;
+#pragma unroll
+      for (int w = 0; w < (Cols + 31) / 32; ++w) words |= keep[r].word[w];
+      rows |= u32(words != 0) << r;
+    }
+    return rows;
+  }
 
   __device__ __forceinline__ void init(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows]) {
     kept.bits = 0;
@@ -63,36 +77,52 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   template <bool Masked>
   __device__ __forceinline__ void step(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
                                        Real (&score)[Rows][Cols], const KeepBits<Cols> (&keep)[Rows], Real (&scale)[Rows]) {
+    if constexpr (!Masked) {
+      kept.bits = all;
+      step_by_inf(p, site, head, row, score, scale);
+      return;
+    }
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
-      bool any = true;
-      if constexpr (Masked) {
-        bool mine = false;
+      bool mine = false;
 #pragma unroll
-        for (int w = 0; w < (Cols + 31) / 32; ++w) mine |= keep[r].word[w] != 0;
-        kept.raise(r, mine);
-        any = lanes_any<Lanes>(mine);
-      } else {
-        kept.raise(r, true);
-      }
+      for (int w = 0; w < (Cols + 31) / 32; ++w) mine |= keep[r].word[w] != 0;
+      kept.raise(r, mine);
+      const bool any = lanes_any<Lanes>(mine);
       Real red[num_red];
-      reduce<Masked, 0>(p, site, head, row[r], state[r], score[r], keep[r], red);
+      reduce<true, 0>(p, site, head, row[r], state[r], score[r], keep[r], red);
       if constexpr (Spec::prob_term < 0) {
 #pragma unroll
         for (int j = 0; j < Cols; ++j) {
           const Real x = Spec::prob(p, site, head, row[r], state[r], red, score[r][j]);
-          score[r][j] = is_kept<Masked>(keep[r], j) ? x : Real(0);
+          score[r][j] = is_kept<true>(keep[r], j) ? x : Real(0);
         }
       }
-      if constexpr (Masked) {
-        if (!any) {
+      if (!any) {
 #pragma unroll
-          for (int j = 0; j < Cols; ++j) score[r][j] = Real(0);
-        }
+        for (int j = 0; j < Cols; ++j) score[r][j] = Real(0);
       }
       const State next = Spec::next(p, site, head, row[r], state[r], red);
       scale[r] = Spec::has_rescale && any ? Spec::rescale(p, site, head, row[r], state[r], red) : Real(1);
       if (any) state[r] = next;
+    }
+  }
+
+  // A step over scores that all count; or, with mask_by_inf, over scores of which those that do not are -inf: the
+  // same code for masked and unmasked tiles. The caller sees to `kept`.
+  __device__ __forceinline__ void step_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
+                                              Real (&score)[Rows][Cols], Real (&scale)[Rows]) {
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      Real red[num_red];
+      reduce<false, 0>(p, site, head, row[r], state[r], score[r], KeepBits<Cols>::none(), red);
+      if constexpr (Spec::prob_term < 0) {
+#pragma unroll
+        for (int j = 0; j < Cols; ++j) score[r][j] = Spec::prob(p, site, head, row[r], state[r], red, score[r][j]);
+      }
+      const State next = Spec::next(p, site, head, row[r], state[r], red);
+      scale[r] = Spec::has_rescale ? Spec::rescale(p, site, head, row[r], state[r], red) : Real(1);
+      state[r] = next;
     }
   }
 
@@ -109,7 +139,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   }
 
 private:
-  // Under mask_by_inf the arithmetic itself leaves a masked column out; the row that keeps nothing is put right by `any`.
+  // Under mask_by_inf the arithmetic itself leaves a masked column out; a row that keeps nothing changes nothing, or is put right by `any`.
   template <bool Masked> LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
     if constexpr (Masked && !Spec::mask_by_inf) return keep.get(j);
     else return true;

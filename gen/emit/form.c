@@ -111,6 +111,7 @@ static void choose_prob_term(emit_form *f) {
  * factor turns -inf into NaN or +inf. */
 typedef struct probe {
   uint64_t random;
+  const ir_op *empty; /* kinds of reductions that are over no score; NULL: over some */
 } probe;
 
 static double next_random(probe *p) {
@@ -124,7 +125,6 @@ static double uniform_value(probe *p, int lane) {
 }
 
 static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
-  (void)index;
   for (int i = 0; i < lanes; i++) {
     if (v == VAR_SCORE)
       out[i] = -INFINITY;
@@ -132,6 +132,8 @@ static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, doub
       out[i] = next_random(user) + 0.01;
     else if (v == VAR_SCALAR)
       out[i] = uniform_value(user, i);
+    else if (v == VAR_RED && ((const probe *)user)->empty != NULL)
+      out[i] = ((const probe *)user)->empty[index] == IR_REDUCE_MAX ? -INFINITY : 0;
     else if (v == VAR_STATE || v == VAR_RED)
       out[i] = i % 2 == 0 ? next_random(user) * 4 + 0.1 : next_random(user) * 20 - 10;
     else
@@ -146,32 +148,63 @@ static void probe_load(void *user, uint32_t input, int n, const double *const *i
   for (int i = 0; i < lanes; i++) out[i] = uniform_value(user, i);
 }
 
-/* Does a score of -inf leave an element out of every reduction and of prob by itself? Tried on the very
- * expressions that will be emitted. A wrong yes would need a function that is 0 in all probes and not
- * elsewhere. */
-static luattn_status choose_mask_by_inf(emit_form *f, luattn_error *err) {
-  ir_ref roots[SPEC_MAX_RED + 1];
-  ir_lane_block value[SPEC_MAX_RED + 1];
-  double *out[SPEC_MAX_RED + 1];
-  const int n = f->step.num_red + 1;
-  for (int k = 0; k < n; k++) {
-    roots[k] = k < f->step.num_red ? f->step.term[k] : f->step.prob;
-    out[k] = value[k];
-  }
-  const ir_program *program = ir_program_new(f->a, f->g, roots, n);
+/* Expressions and what they are to be, in every probe. */
+enum { MAX_CLAIMS = 2 * (SPEC_MAX_RED + SPEC_MAX_STATE + 2) };
+typedef struct claims {
+  ir_ref root[2 * MAX_CLAIMS]; /* got, want, got, want .. */
+  int n;
+} claims;
+
+static void claim(claims *c, ir_ref got, ir_ref want) {
+  c->root[c->n++] = got;
+  c->root[c->n++] = want;
+}
+
+static void claim_left_out(claims *c, emit_form *f, const ir_ref *from, const ir_ref *to, int n) {
+  ir *g = f->g;
+  for (int k = 0; k < f->step.num_red; k++)
+    claim(c, ir_substitute(g, f->step.term[k], from, to, n),
+          ir_real(g, f->step.kind[k] == IR_REDUCE_MAX ? -INFINITY : 0));
+  claim(c, ir_substitute(g, f->step.prob, from, to, n), ir_real(g, 0));
+}
+
+static luattn_status try_claims(emit_form *f, const claims *c, probe *p, bool *hold, luattn_error *err) {
+  ir_lane_block value[2 * MAX_CLAIMS];
+  double *out[2 * MAX_CLAIMS];
+  for (int k = 0; k < c->n; k++) out[k] = value[k];
+  const ir_program *program = ir_program_new(f->a, f->g, c->root, c->n);
   void *scratch = program == NULL ? NULL : arena_new(f->a, ir_program_scratch(program));
   if (scratch == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name);
-  f->mask_by_inf = true;
-  probe p = {12345};
   for (int round = 0; round < 8; round++) {
-    const ir_env env = {&p, probe_variable, probe_load};
+    const ir_env env = {p, probe_variable, probe_load};
     ir_program_run(program, &env, IR_LANES, scratch, out);
-    for (int k = 0; k < n; k++)
-      for (int i = 0; i < IR_LANES; i++)
-        f->mask_by_inf &=
-            value[k][i] == (k < f->step.num_red && f->step.kind[k] == IR_REDUCE_MAX ? -INFINITY : 0.0);
+    for (int k = 0; k < c->n; k += 2)
+      for (int i = 0; i < IR_LANES; i++) *hold &= value[k][i] == value[k + 1][i];
   }
   return LUATTN_OK;
+}
+
+/* Does a score of -inf leave an element out of every reduction and of prob by itself? And does a step over
+ * such scores alone change nothing, whether it is a row's first or a later one? Tried on the very
+ * expressions that will be emitted. A wrong yes would need a function that is right in all probes and not
+ * elsewhere. */
+static luattn_status choose_mask_by_inf(emit_form *f, luattn_error *err) {
+  ir *g = f->g;
+  ir_ref state[SPEC_MAX_STATE];
+  const int num_state = traced(f)->online.num_state;
+  for (int i = 0; i < num_state; i++) state[i] = ir_variable(g, VAR_STATE, (uint32_t)i);
+  claims some = {.n = 0}, none = {.n = 0};
+  claim_left_out(&some, f, state, state, num_state);
+  for (int first = 0; first < 2; first++) {
+    const ir_ref *now = first ? f->init : state;
+    claim_left_out(&none, f, state, now, num_state);
+    claim(&none, ir_substitute(g, f->step.rescale, state, now, num_state), ir_real(g, 1));
+    for (int i = 0; i < num_state; i++)
+      claim(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
+  }
+  f->mask_by_inf = true;
+  TRY(try_claims(f, &some, &(probe){.random = 12345}, &f->mask_by_inf, err));
+  return try_claims(f, &none, &(probe){.random = 54321, .empty = f->step.kind}, &f->mask_by_inf, err);
 }
 
 static luattn_status build_online(emit_form *f, luattn_error *err) {

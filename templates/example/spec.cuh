@@ -68,7 +68,7 @@ struct Spec {
 
   LUATTN_FN State init(const LuattnParams &, const Site &, const Head &, const Row &) {
     State next;
-    next.x[0] = -infinity<Real>();
+    next.x[0] = Real(-1e+37);  // finite: see mask_by_inf
     next.x[1] = Real(0);
     return next;
   }

@@ -146,6 +146,16 @@ static void test_mask_by_inf_is_refused(void **state) {
       "return attention { name = 'a', scalars = { beta = 1 }, online_func = { name = 'f',\n"
       "  online_fwd = function(scores, r, b, h, q) return exp(scores * beta) end } }",
       LIST("mask_by_inf = false;"), NULL);
+  check(
+      "return attention { name = 'a', online_func = { name = 'f',\n"
+      "  online_rowscales = { m = -1e300 * 1e300, l = 0 },\n"
+      "  online_fwd = function(scores, r, b, h, q)\n"
+      "    local m = max(r.m, reduce_max(scores))\n"
+      "    local c, p = exp(r.m - m), exp(scores - m)\n"
+      "    return p, { m = m, l = r.l * c + reduce_sum(p) }, c\n"
+      "  end,\n"
+      "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.l end } }",
+      LIST("mask_by_inf = false;"), NULL); /* a first step over no score would be exp(inf - inf) */
   check("return attention { name = 'a', online_func = sigmoid_attention }", LIST("mask_by_inf = true;"),
         NULL);
 }
