@@ -370,84 +370,80 @@ struct ForwardSm80 {
     add_values(x, slot);
   }
 
-  // A warp may lie beyond q_len, and a masked tile may be empty for the rows of one warp.
+  // Whether a tile keeps anything of this warp's rows: they may lie beyond q_len, and a masked tile may be empty for
+  // them. The vote tells the compiler that the warp stays together.
   __device__ __forceinline__ bool has_work(Tile tile) const {
     const int first = q_tile * tile_m + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
-    if (last < first) return false;
-    if (!tile.masked) return true;
-    const int kv0 = tile.index * tile_n, kv1 = min_of(kv0 + tile_n, site.kv_len) - 1;
-    return class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
+    bool work = tile.valid() && first <= last;
+    if (work && tile.masked) {
+      const int kv0 = tile.index * tile_n, kv1 = min_of(kv0 + tile_n, site.kv_len) - 1;
+      work = class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
+    }
+    return __any_sync(0xffffffffu, work);
   }
 
-  using Walk = KvTiles<Spec, tile_m, tile_n>;
-
-  // Works on tiles as long as they are of the kind.
+  // One turn of the loop over tiles: the next tile is found and asked for, this one is worked on. In the first turn
+  // there is none yet, so that both are written once for all tiles. With one stage the scores are those of the turn
+  // before.
+  struct Turn {
+    KvTiles<Spec, tile_m, tile_n> walk;
+    Tile tile;
+    int slot;
+    bool work;
+  };
   template <Kind kind>
-  __device__ __forceinline__ bool belongs(Tile tile) const {
-    return tile.valid() && (kind == MIXED || tile.masked == (kind == MASKED));
-  }
-  template <Kind kind>
-  __device__ __forceinline__ void run_two_stages(Walk &walk, Tile &tile, int &slot) {
-#pragma unroll 1
-    while (belongs<kind>(tile)) {
-      const Tile next = walk.next(p, site);
-      cp_async_wait<0>();
-      __syncthreads();  // this tile is here, and nobody reads the one before any more
-      load<true, true>(next, slot ^ 1);
-      if (has_work(tile)) {
-        float s[m_tiles][n_tiles][4];
-        dots(s, slot);
-        absorb<kind>(s, tile, slot);
+  __device__ __forceinline__ void turn(Turn &t, float (&s)[m_tiles][n_tiles][4]) {
+    const Tile next = t.walk.next(p, site);
+    if constexpr (stages == 2) {
+      const bool work = has_work(t.tile);
+      if (t.tile.valid()) {
+        cp_async_wait<0>();
+        __syncthreads();  // this tile is here, and nobody reads the one before any more
       }
-      tile = next;
-      slot ^= 1;
-    }
-  }
-  template <Kind kind>
-  __device__ __forceinline__ void run_one_stage(Walk &walk, Tile &tile) {
-#pragma unroll 1
-    while (belongs<kind>(tile)) {
-      const Tile next = walk.next(p, site);
-      const bool work = has_work(tile);
-      float s[m_tiles][n_tiles][4];
-      cp_async_wait<0>();
-      __syncthreads();  // K is here, V is free
-      load<false, true>(tile, 0);
-      dots(s, 0);
-      cp_async_wait<0>();
-      __syncthreads();  // V is here, K is free
+      load<true, true>(next, t.slot ^ 1);
+      if (!t.tile.valid()) keep_q();
+      if (work) {
+        dots(s, t.slot);
+        absorb<kind>(s, t.tile, t.slot);
+      }
+      t.slot ^= 1;
+    } else {
       load<true, false>(next, 0);
-      if (work) absorb<kind>(s, tile, 0);
-      tile = next;
+      if (!t.tile.valid()) keep_q();
+      if (t.work) absorb<kind>(s, t.tile, 0);
+      if (next.valid()) {
+        t.work = has_work(next);
+        cp_async_wait<0>();
+        __syncthreads();  // K is here, V is free
+        load<false, true>(next, 0);
+        dots(s, 0);
+        cp_async_wait<0>();
+        __syncthreads();  // V is here, K is free
+      }
     }
+    t.tile = next;
   }
 
   __device__ __forceinline__ void run() {
     load_q();
     cp_async_commit();
-    Walk walk(p, site, q_tile);
-    Tile tile = walk.next(p, site);
-    if (tile.valid()) load<true, stages == 2, true>(tile, 0);
-    cp_async_commit();
+    Turn t{{p, site, q_tile}, {-1, false}, 1, false};
+    float s[m_tiles][n_tiles][4];
     begin();
-    keep_q();
-    int slot = 0;
     if constexpr (Spec::mask_by_inf) {
-      run<MIXED>(walk, tile, slot);
+#pragma unroll 1
+      do turn<MIXED>(t, s);
+      while (t.tile.valid());
     } else {
 #pragma unroll 1
-      while (tile.valid()) {
-        run<OPEN>(walk, tile, slot);
-        run<MASKED>(walk, tile, slot);
-      }
+      do {
+#pragma unroll 1
+        do turn<OPEN>(t, s);
+        while (t.tile.valid() && !t.tile.masked);
+#pragma unroll 1
+        while (t.tile.valid() && t.tile.masked) turn<MASKED>(t, s);
+      } while (t.tile.valid());
     }
-  }
-  template <Kind kind>
-  __device__ __forceinline__ void run(Walk &walk, Tile &tile, int &slot) {
-    if constexpr (stages == 2)
-      run_two_stages<kind>(walk, tile, slot);
-    else
-      run_one_stage<kind>(walk, tile);
   }
 
   // ---- finish ----
