@@ -72,19 +72,23 @@ LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, in
   }
 }
 
-// Writes a warp's C fragments (16 rows x Cols) times one factor per row half to a shared tile at row0.
-template <class Elem, int Cols>
-LUATTN_FN void store_fragments(u32 tile, int row0, const float (&c)[Cols / 8][4], float top, float bottom,
-                               int lane) {
-  using Tile = SharedTile<Cols>;
-  constexpr int low = Tile::group - 1;
-  const u32 row = u32(row0 + lane / 4), swizzle = Tile::swizzle(row);  // row + 8 has the same one
-  const u32 at = tile + row * (Tile::chunks * 16) + u32(lane % 4) * 4;
-#pragma unroll
-  for (int j = 0; j < Cols / 8; ++j) {
-    const u32 to = at + (u32(j & low) ^ swizzle) * 16 + u32(j & ~low) * 16;
-    store_shared(to, pack<Elem>(c[j][0] * top, c[j][1] * top));
-    store_shared(to + 8 * Tile::chunks * 16, pack<Elem>(c[j][2] * bottom, c[j][3] * bottom));
+// As copy_tile_async, for a number of rows known at run time, in a rolled loop. Rows from `len` on become
+// zeros.
+template <int Dim, int Threads, class Elem>
+LUATTN_FN void copy_rows_async(u32 tile, const HeadRows<Elem> &src, int rows, int row0, int len, int thread) {
+  static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
+  using Tile = SharedTile<padded_dim(Dim)>;
+  constexpr int width = power_above(Tile::chunks),
+                pass = Threads / width;  // threads of a row, rows of a pass
+  static_assert(Threads % width == 0);
+  const int chunk = thread % width;
+  if (width > Tile::chunks && chunk >= Tile::chunks) return;
+  const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0;
+  const Elem *from = src.data + i64(row0 + thread / width) * src.seq + chunk * 8;
+#pragma unroll 1
+  for (int row = thread / width; row < rows; row += pass) {
+    cp_async_16(tile + Tile::offset(u32(row), u32(chunk)), row < end ? from : src.data, row < end);
+    from += pass * src.seq;
   }
 }
 

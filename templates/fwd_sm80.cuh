@@ -6,7 +6,7 @@
 // threads:
 //   load     Q once, then K and V tile by tile with cp.async, one tile ahead of the work
 //   compute  S = Q K^T; S becomes probabilities in registers, which are the A operand of O += P V
-//   finish   O times the rows' factors, through shared memory, as 16-byte stores
+//   finish   O times the rows' factors, straight from the fragments
 //
 // Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; they are padded with zeros to
 // multiples of 16 in
@@ -14,7 +14,7 @@
 //   stages 1 or 2. stages 2 loads the next K and V tile while a tile is worked on (one barrier a tile);
 //   stages 1 loads V under Q K^T and the next K under P V (two barriers, half the memory).
 // Dynamic shared memory in bytes, with D and Dv padded to 16:
-//   max(2 * tile_m * D + stages * 2 * tile_n * (D + Dv), 2 * tile_m * Dv)
+//   2 * tile_m * D + stages * 2 * tile_n * (D + Dv)
 // Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes): the runtime refuses
 // others.
 //
@@ -78,7 +78,8 @@ struct ForwardSm80 {
   // Registers: Q stays in them where it leaves enough for addresses and temporaries.
   static constexpr int accumulators = m_tiles * (n_tiles + v_tiles) * 4, q_registers = m_tiles * dim / 4;
   static constexpr bool q_in_registers = accumulators + q_registers <= 176;
-  static constexpr bool copies_anew = accumulators >= 160;  // see load
+  static constexpr bool copies_anew = accumulators >= 160;                     // see load
+  static constexpr bool rolls = !q_in_registers && dim % 64 == 0 && dim > 64;  // see dots
   static constexpr int wanted_registers = accumulators + (q_in_registers ? q_registers : 0) + 56;
   static constexpr int fitting_blocks = 65536 / (threads * wanted_registers);
   static constexpr int blocks = fitting_blocks < 1   ? 1
@@ -145,96 +146,114 @@ struct ForwardSm80 {
   // hidden from the compiler, or it would keep all of them through the loop, and the loads of fragments could
   // not run ahead of the products.
   static __device__ __forceinline__ int copier() { return copies_anew ? thread_anew() : int(threadIdx.x); }
-  __device__ __forceinline__ void load_q() const {
-    copy_tile_async<true, tile_m, Config::head_dim, threads>(q_shared, head_of(p.q, site.h), q_tile * tile_m,
-                                                             site.q_len, copier());
+
+  enum Operand { Q, K, V };
+  template <int Dim>
+  __device__ __forceinline__ void copy_whole(u32 to, const LuattnTensor &t, Tile tile) const {
+    copy_tile_async<false, tile_n, Dim, threads>(to, head_of(t, copies_anew ? anew(kv_head) : kv_head),
+                                                 tile.index * tile_n, site.kv_len, copier());
   }
-  template <bool Ragged, int Dim>
-  __device__ __forceinline__ void load(u32 to, const LuattnTensor &t, Tile tile) const {
-    copy_tile_async<Ragged, tile_n, Dim, threads>(to, head_of(t, copies_anew ? anew(kv_head) : kv_head),
-                                                  tile.index * tile_n, site.kv_len, copier());
+  template <int Dim>
+  __device__ __forceinline__ void copy_part(Operand which, u32 to, const LuattnTensor &t, Tile tile) const {
+    const bool q = which == Q;
+    copy_rows_async<Dim, threads>(to, head_of(t, q ? site.h : kv_head), q ? tile_m : tile_n,
+                                  q ? q_tile * tile_m : tile.index * tile_n, q ? site.q_len : site.kv_len,
+                                  copier());
   }
-  template <bool WithK, bool WithV, bool Ragged>
-  __device__ __forceinline__ void load(Tile tile, int slot) const {
+  // Operands first .. last of a tile, and Q. What a block does once, and what is rare, goes through one
+  // rolled loop: short code counts for more there than speed. Q is a group of its own.
+  template <Operand first, Operand last>
+  __device__ __forceinline__ void load(Tile tile, int slot, bool with_q) const {
     const u32 to_k = k_shared + slot * k_bytes, to_v = v_shared + slot * v_bytes;
-    if constexpr (Ragged && WithK && WithV && Config::head_dim == Config::head_dim_v) {
-      // Rare, so that short code counts for more than speed.
+    if (with_q || ragged(tile)) {
 #pragma unroll 1
-      for (int i = 0; i < 2; ++i)
-        load<true, Config::head_dim>(i == 0 ? to_k : to_v, i == 0 ? p.k : p.v, tile);
-    } else {
-      if constexpr (WithK) load<Ragged, Config::head_dim>(to_k, p.k, tile);
-      if constexpr (WithV) load<Ragged, Config::head_dim_v>(to_v, p.v, tile);
-    }
-  }
-  template <bool WithK, bool WithV>
-  __device__ __forceinline__ void load(Tile tile, int slot) const {
-    if (tile.valid()) {
-      if (ragged(tile))
-        load<WithK, WithV, true>(tile, slot);
-      else
-        load<WithK, WithV, false>(tile, slot);
+      for (int i = with_q ? Q : first; i <= last; ++i) {
+        if (i == Q || (i >= first && tile.valid())) {
+          if (i != V || Config::head_dim == Config::head_dim_v)
+            copy_part<Config::head_dim>(Operand(i),
+                                        i == Q   ? q_shared
+                                        : i == K ? to_k
+                                                 : to_v,
+                                        i == Q   ? p.q
+                                        : i == K ? p.k
+                                                 : p.v,
+                                        tile);
+          else
+            copy_part<Config::head_dim_v>(V, to_v, p.v, tile);
+        }
+        if (i == Q) cp_async_commit();
+      }
+    } else if (tile.valid()) {
+      if constexpr (first == K) copy_whole<Config::head_dim>(to_k, p.k, tile);
+      if constexpr (last == V) copy_whole<Config::head_dim_v>(to_v, p.v, tile);
     }
     cp_async_commit();
   }
 
-  __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {
+  // Q's fragments of 16 channels; `from` is the warp's first row.
+  __device__ __forceinline__ void read_q(u32 from, int step, u32 (&a)[m_tiles][4]) const {
     const LanePointer<dim, false> pointer{u32(lane)};
 #pragma unroll
-    for (int m = 0; m < m_tiles; ++m)
-      ldmatrix_x4(a[m], pointer.at(q_shared + warp_row * (dim * 2), m * 16, step * 16));
+    for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[m], pointer.at(from, m * 16, step * 16));
   }
   __device__ __forceinline__ void keep_q() {
     if constexpr (q_in_registers) {
       cp_async_wait<1>();
       __syncthreads();
 #pragma unroll
-      for (int step = 0; step < dim / 16; ++step) read_q(step, q_frag[step]);
+      for (int step = 0; step < dim / 16; ++step) read_q(q_shared + warp_row * (dim * 2), step, q_frag[step]);
     }
   }
 
   // ---- compute ----
 
   // S = Q K^T. Fragments are asked for before the products that come before their own: K one step ahead, Q
-  // one round of 16 channels.
+  // one round of 16 channels. Wide heads take 64 channels a turn of a rolled loop: after as many the
+  // permutation of chunks repeats, so that a turn's addresses are those of the one before plus a constant.
+  // The last turn asks for the first fragments again, which nobody uses.
   __device__ __forceinline__ void dots(float (&s)[m_tiles][n_tiles][4], int slot) const {
-    constexpr int per_round = n_tiles / 2, rounds = dim / 16;
+    constexpr int per_round = n_tiles / 2, rounds = dim / 16, unit = rolls ? 4 : rounds;
     const LanePointer<dim, true> pointer{u32(lane)};
-    const u32 tile = k_shared + slot * k_bytes;
+    u32 q_from = q_shared + warp_row * (dim * 2), k_from = k_shared + slot * k_bytes;  // this turn's channels
     u32 a[2][m_tiles][4], b[2][4];
-    if constexpr (!q_in_registers) read_q(0, a[0]);
-    ldmatrix_x4(b[0], pointer.at(tile, 0, 0));
+    if constexpr (!q_in_registers) read_q(q_from, 0, a[0]);
+    ldmatrix_x4(b[0], pointer.at(k_from, 0, 0));
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m)
 #pragma unroll
       for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
+#pragma unroll(rolls ? 1 : rounds)
+    for (int first = 0; first < rounds; first += unit) {
+      const u32 step = first + unit < rounds ? unit * 32 : -(rounds - unit) * 32;  // to the next turn's
 #pragma unroll
-    for (int round = 0; round < rounds; ++round) {
-      if constexpr (!q_in_registers)
-        if (round + 1 < rounds) read_q(round + 1, a[(round + 1) % 2]);
+      for (int i = 0; i < unit; ++i) {
+        const bool ends = i + 1 == unit;
+        const int after = ends ? 0 : i + 1;
+        if constexpr (!q_in_registers)
+          if (rolls || !ends) read_q(ends ? q_from + step : q_from, after, a[(i + 1) % 2]);
 #pragma unroll
-      for (int j = 0; j < per_round; ++j) {
-        const int next = round * per_round + j + 1;
-        if (next < rounds * per_round)
-          ldmatrix_x4(b[next % 2], pointer.at(tile, next % per_round * 16, next / per_round * 16));
-        const u32(&now)[4] = b[(next + 1) % 2];
-#pragma unroll
-        for (int m = 0; m < m_tiles; ++m) {
-          const u32(&q)[4] = q_fragment(a, round, m);
-          mma_16x8x16<Elem>(s[m][2 * j], q, now[0], now[1]);
-          mma_16x8x16<Elem>(s[m][2 * j + 1], q, now[2], now[3]);
+        for (int j = 0; j < per_round; ++j) {
+          const int next = i * per_round + j + 1;
+          const bool turns = ends && j + 1 == per_round;
+          if (rolls || !turns)
+            ldmatrix_x4(b[next % 2], pointer.at(turns ? k_from + step : k_from, next % per_round * 16,
+                                                (j + 1 < per_round ? i : after) * 16));
+          const u32(&now)[4] = b[(next + 1) % 2];
+          mma_16_columns<Elem>(s, 2 * j, q_fragment(a, i), now);
         }
       }
+      q_from += step;
+      k_from += step;
     }
   }
-  __device__ __forceinline__ const u32 (&q_fragment(const u32 (&a)[2][m_tiles][4], int round, int m)
-                                            const)[4] {
+  __device__ __forceinline__ const u32 (&q_fragment(const u32 (&a)[2][m_tiles][4], int round)
+                                            const)[m_tiles][4] {
     if constexpr (q_in_registers)
-      return q_frag[round][m];
+      return q_frag[round];
     else
-      return a[round % 2][m];
+      return a[round & 1];
   }
 
   // Scores in place of dots. Where only some tiles are masked, their masked elements are scored like the
@@ -252,29 +271,24 @@ struct ForwardSm80 {
     }
   }
 
-  // Which scores count, in a rolled loop of 4 columns a turn: a mask may be a long expression.
+  // Which scores count, in a rolled loop over columns: a mask may be a long expression, and few tiles are
+  // masked.
   __device__ __forceinline__ void find_kept(int kv0, KeepBits<cols> (&keep)[rows]) const {
     const int lane = lane_anew();
-    const int first = kv0 + lane % 4 * 2;
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
 #pragma unroll
     for (int w = 0; w < (cols + 31) / 32; ++w) {
 #pragma unroll 1
-      for (int j = 0; j < 32 && 32 * w + j < cols; j += 4) {
-        u32 found[rows] = {};
+      for (int bit = 0; bit < 32 && 32 * w + bit < cols; ++bit) {
+        const int j = 32 * w + bit, at = kv0 + j / 2 * 8 + lane % 4 * 2 + j % 2,
+                  kv = min_of(at, site.kv_len - 1);
+        const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int kv = first + (32 * w + j) * 4 + i / 2 * 8 + i % 2;
-          if (kv < site.kv_len) {
-            const Col col = Spec::col(p, site, head, kv);
-#pragma unroll
-            for (int r = 0; r < rows; ++r)
-              if (keeps(row[r], col, query(r, lane), kv)) found[r] |= 1u << i;
-          }
+        for (int r = 0; r < rows; ++r) {
+          const bool kept = keeps(row[r], col, query(r, lane), kv);
+          keep[r].word[w] |= u32(kept && at < site.kv_len) << bit;
         }
-#pragma unroll
-        for (int r = 0; r < rows; ++r) keep[r].word[w] |= found[r] << j;
       }
     }
   }
@@ -286,11 +300,12 @@ struct ForwardSm80 {
   }
   // Leaves -inf, or 0 where that would not do, in place of the scores that do not count.
   LUATTN_FN void mask(const KeepBits<cols> (&keep)[rows], float (&x)[rows][cols]) {
+    const float gone = Spec::mask_by_inf ? -infinity<float>() : 0.f;
 #pragma unroll
     for (int r = 0; r < rows; ++r)
 #pragma unroll
-      for (int j = 0; j < cols; ++j)
-        if (!keep[r].get(j)) x[r][j] = Spec::mask_by_inf ? -infinity<float>() : 0.f;
+      for (int j = 0; j < cols; j += 4)
+        keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone);
   }
 
   // Once a few tiles have passed, it is common that no row of the warp has a new maximum, and all factors
@@ -328,11 +343,7 @@ struct ForwardSm80 {
       for (int n = 0; n < v_tiles; n += 2) {
         u32 b[4];
         ldmatrix_x4_trans(b, pointer.at(tile, step * 16, n * 8));
-#pragma unroll
-        for (int m = 0; m < m_tiles; ++m) {
-          mma_16x8x16<Elem>(o[m][n], a[m], b[0], b[1]);
-          mma_16x8x16<Elem>(o[m][n + 1], a[m], b[2], b[3]);
-        }
+        mma_16_columns<Elem>(o, n, a, b);
       }
     }
   }
@@ -370,8 +381,8 @@ struct ForwardSm80 {
     add_values(x, slot);
   }
 
-  // Whether a tile keeps anything of this warp's rows: they may lie beyond q_len, and a masked tile may be empty for
-  // them. The vote tells the compiler that the warp stays together.
+  // Whether a tile keeps anything of this warp's rows: they may lie beyond q_len, and a masked tile may be
+  // empty for them. The vote tells the compiler that the warp stays together.
   __device__ __forceinline__ bool has_work(Tile tile) const {
     const int first = q_tile * tile_m + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
     bool work = tile.valid() && first <= last;
@@ -382,9 +393,9 @@ struct ForwardSm80 {
     return __any_sync(0xffffffffu, work);
   }
 
-  // One turn of the loop over tiles: the next tile is found and asked for, this one is worked on. In the first turn
-  // there is none yet, so that both are written once for all tiles. With one stage the scores are those of the turn
-  // before.
+  // One turn of the loop over tiles: the next tile is found and asked for, this one is worked on. In the
+  // first turn there is none yet, so that both are written once for all tiles. With one stage the scores are
+  // those of the turn before.
   struct Turn {
     KvTiles<Spec, tile_m, tile_n> walk;
     Tile tile;
@@ -400,7 +411,7 @@ struct ForwardSm80 {
         cp_async_wait<0>();
         __syncthreads();  // this tile is here, and nobody reads the one before any more
       }
-      load<true, true>(next, t.slot ^ 1);
+      load<K, V>(next, t.slot ^ 1, !t.tile.valid());
       if (!t.tile.valid()) keep_q();
       if (work) {
         dots(s, t.slot);
@@ -408,14 +419,14 @@ struct ForwardSm80 {
       }
       t.slot ^= 1;
     } else {
-      load<true, false>(next, 0);
+      load<K, K>(next, 0, !t.tile.valid());
       if (!t.tile.valid()) keep_q();
       if (t.work) absorb<kind>(s, t.tile, 0);
       if (next.valid()) {
         t.work = has_work(next);
         cp_async_wait<0>();
         __syncthreads();  // K is here, V is free
-        load<false, true>(next, 0);
+        load<V, V>(next, 0, false);
         dots(s, 0);
         cp_async_wait<0>();
         __syncthreads();  // V is here, K is free
@@ -425,8 +436,6 @@ struct ForwardSm80 {
   }
 
   __device__ __forceinline__ void run() {
-    load_q();
-    cp_async_commit();
     Turn t{{p, site, q_tile}, {-1, false}, 1, false};
     float s[m_tiles][n_tiles][4];
     begin();
@@ -487,16 +496,23 @@ struct ForwardSm80 {
     float scale[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
-    cp_async_wait<0>();
-    __syncthreads();  // O takes the place of Q, and of K where it is wider
+    write_output(scale);
+    cp_async_wait<0>();  // a block without tiles has not waited for Q
+  }
+
+  // Through shared memory the stores would be wider and their lines whole, but it is no faster: the lines
+  // meet in L2.
+  __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
+    Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + lane % 4 * 2;
 #pragma unroll
-    for (int m = 0; m < m_tiles; ++m)
-      store_fragments<Elem, dim_v>(q_shared, warp_row + m * 16, o[m], scale[2 * m], scale[2 * m + 1], lane);
-    __syncwarp();
-    const i64 q0 = q_tile * tile_m + warp_row;
-    Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + q0 * p.o.seq;
-    store_tile<warp_rows, Config::head_dim_v, 32>(out, p.o.seq, q_shared + warp_row * (dim_v * 2), 0,
-                                                  site.q_len - int(q0), lane);
+    for (int r = 0; r < rows; ++r) {
+      const int at = position(r, lane);
+      if (at >= site.q_len) continue;
+      u32 *to = reinterpret_cast<u32 *>(out + at * p.o.seq);
+#pragma unroll
+      for (int n = 0; n < Config::head_dim_v / 8; ++n)
+        to[n * 4] = pack<Elem>(o[r / 2][n][r % 2 * 2] * scale[r], o[r / 2][n][r % 2 * 2 + 1] * scale[r]);
+    }
   }
 };
 

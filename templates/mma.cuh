@@ -33,12 +33,51 @@ template <class Elem> LUATTN_FN void mma_16x8x16(float (&c)[4], const u32 (&a)[4
   }
 }
 
+// c[i][n] and c[i][n + 1] += a[i] * b, with the B fragments of 16 columns as ldmatrix_x4 leaves them. Two rows of
+// fragments are one statement: the compiler takes time for each operand, and they share b.
+#define LUATTN_MMA(TYPE, C, A, B) \
+  "mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {" C "}, {" A "}, {" B "}, {" C "};\n"
+#define LUATTN_MMA_4(TYPE)                                                                          \
+  asm(LUATTN_MMA(TYPE, "%0,%1,%2,%3", "%16,%17,%18,%19", "%24,%25")                                 \
+      LUATTN_MMA(TYPE, "%4,%5,%6,%7", "%16,%17,%18,%19", "%26,%27")                                 \
+      LUATTN_MMA(TYPE, "%8,%9,%10,%11", "%20,%21,%22,%23", "%24,%25")                               \
+      LUATTN_MMA(TYPE, "%12,%13,%14,%15", "%20,%21,%22,%23", "%26,%27")                             \
+      : "+f"(c[0][n][0]), "+f"(c[0][n][1]), "+f"(c[0][n][2]), "+f"(c[0][n][3]),                     \
+        "+f"(c[0][n + 1][0]), "+f"(c[0][n + 1][1]), "+f"(c[0][n + 1][2]), "+f"(c[0][n + 1][3]),     \
+        "+f"(c[1][n][0]), "+f"(c[1][n][1]), "+f"(c[1][n][2]), "+f"(c[1][n][3]),                     \
+        "+f"(c[1][n + 1][0]), "+f"(c[1][n + 1][1]), "+f"(c[1][n + 1][2]), "+f"(c[1][n + 1][3])      \
+      : "r"(a[0][0]), "r"(a[0][1]), "r"(a[0][2]), "r"(a[0][3]), "r"(a[1][0]), "r"(a[1][1]),         \
+        "r"(a[1][2]), "r"(a[1][3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]))
+template <class Elem, int M, int N>
+LUATTN_FN void mma_16_columns(float (&c)[M][N][4], int n, const u32 (&a)[M][4], const u32 (&b)[4]) {
+  if constexpr (M == 1) {
+    mma_16x8x16<Elem>(c[0][n], a[0], b[0], b[1]);
+    mma_16x8x16<Elem>(c[0][n + 1], a[0], b[2], b[3]);
+  } else if constexpr (same_type<Elem, half_t>::value) {
+    LUATTN_MMA_4("f16");
+  } else {
+    LUATTN_MMA_4("bf16");
+  }
+}
+#undef LUATTN_MMA_4
+#undef LUATTN_MMA
+
 // Two floats rounded to nearest; `lo` takes the lower half.
 template <class Elem> LUATTN_FN u32 pack(float lo, float hi) {
   u32 x;
   if constexpr (same_type<Elem, half_t>::value) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
   else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
   return x;
+}
+
+// Puts `gone` in place of the x_i whose bit i is not set. One statement, because the compiler takes time for each.
+LUATTN_FN void keep_4(float &x0, float &x1, float &x2, float &x3, u32 bits, float gone) {
+  asm("{ .reg .pred p0, p1, p2, p3; .reg .b32 b0, b1, b2, b3;\n"
+      "and.b32 b0, %4, 1; and.b32 b1, %4, 2; and.b32 b2, %4, 4; and.b32 b3, %4, 8;\n"
+      "setp.ne.u32 p0, b0, 0; setp.ne.u32 p1, b1, 0; setp.ne.u32 p2, b2, 0; setp.ne.u32 p3, b3, 0;\n"
+      "selp.f32 %0, %0, %5, p0; selp.f32 %1, %1, %5, p1; selp.f32 %2, %2, %5, p2; selp.f32 %3, %3, %5, p3; }"
+      : "+f"(x0), "+f"(x1), "+f"(x2), "+f"(x3)
+      : "r"(bits), "f"(gone));
 }
 
 // C fragments of columns n and n + 8 as the A fragment of a product that sums over these columns.

@@ -109,7 +109,7 @@ static int shared_row(int bytes) {
 
 static int sm80_forward_bytes(const plan *p) {
   const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v);
-  return max_of(2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)), 2 * p->tile_m * dim_v);
+  return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v));
 }
 
 static int sm80_backward_bytes(const plan *p, const plan_rows *r) {
