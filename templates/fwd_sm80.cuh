@@ -210,14 +210,11 @@ struct ForwardSm80 {
   // S = Q K^T. Fragments are asked for before the products that come before their own: K one step ahead, Q
   // one round of 16 channels. Wide heads take 64 channels a turn of a rolled loop: after as many the
   // permutation of chunks repeats, so that a turn's addresses are those of the one before plus a constant.
-  // The last turn asks for the first fragments again, which nobody uses.
   __device__ __forceinline__ void dots(float (&s)[m_tiles][n_tiles][4], int slot) const {
     constexpr int per_round = n_tiles / 2, rounds = dim / 16, unit = rolls ? 4 : rounds;
     const LanePointer<dim, true> pointer{u32(lane)};
     u32 q_from = q_shared + warp_row * (dim * 2), k_from = k_shared + slot * k_bytes;  // this turn's channels
     u32 a[2][m_tiles][4], b[2][4];
-    if constexpr (!q_in_registers) read_q(q_from, 0, a[0]);
-    ldmatrix_x4(b[0], pointer.at(k_from, 0, 0));
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m)
 #pragma unroll
@@ -226,26 +223,23 @@ struct ForwardSm80 {
         for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
 #pragma unroll(rolls ? 1 : rounds)
     for (int first = 0; first < rounds; first += unit) {
-      const u32 step = first + unit < rounds ? unit * 32 : -(rounds - unit) * 32;  // to the next turn's
+      if constexpr (!q_in_registers) read_q(q_from, 0, a[0]);
+      ldmatrix_x4(b[0], pointer.at(k_from, 0, 0));
 #pragma unroll
       for (int i = 0; i < unit; ++i) {
-        const bool ends = i + 1 == unit;
-        const int after = ends ? 0 : i + 1;
         if constexpr (!q_in_registers)
-          if (rolls || !ends) read_q(ends ? q_from + step : q_from, after, a[(i + 1) % 2]);
+          if (i + 1 < unit) read_q(q_from, i + 1, a[(i + 1) % 2]);
 #pragma unroll
         for (int j = 0; j < per_round; ++j) {
           const int next = i * per_round + j + 1;
-          const bool turns = ends && j + 1 == per_round;
-          if (rolls || !turns)
-            ldmatrix_x4(b[next % 2], pointer.at(turns ? k_from + step : k_from, next % per_round * 16,
-                                                (j + 1 < per_round ? i : after) * 16));
+          if (next < unit * per_round)
+            ldmatrix_x4(b[next % 2], pointer.at(k_from, next % per_round * 16, next / per_round * 16));
           const u32(&now)[4] = b[(next + 1) % 2];
           mma_16_columns<Elem>(s, 2 * j, q_fragment(a, i), now);
         }
       }
-      q_from += step;
-      k_from += step;
+      q_from += unit * 32;
+      k_from += unit * 32;
     }
   }
   __device__ __forceinline__ const u32 (&q_fragment(const u32 (&a)[2][m_tiles][4], int round)
