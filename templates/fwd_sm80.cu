@@ -4,6 +4,6 @@
 
 extern "C" __global__ void __launch_bounds__(Config::threads, ForwardSm80<Spec, Config>::blocks)
     luattn_fwd(const __grid_constant__ LuattnParams p) {
-  extern __shared__ __align__(128) unsigned char shared[];
+  extern __shared__ __align__(512) unsigned char shared[];
   fwd_sm80<Spec, Config>(p, shared);
 }

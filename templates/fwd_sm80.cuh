@@ -78,8 +78,8 @@ struct ForwardSm80 {
   // Registers: Q stays in them where it leaves enough for addresses and temporaries.
   static constexpr int accumulators = m_tiles * (n_tiles + v_tiles) * 4, q_registers = m_tiles * dim / 4;
   static constexpr bool q_in_registers = accumulators + q_registers <= 176;
-  static constexpr bool copies_anew = accumulators >= 160;                     // see load
-  static constexpr bool rolls = !q_in_registers && dim % 64 == 0 && dim > 64;  // see dots
+  static constexpr bool copies_anew = accumulators >= 160;         // see load
+  static constexpr bool rolls = !q_in_registers && dim % 64 == 0;  // see dots
   static constexpr int wanted_registers = accumulators + (q_in_registers ? q_registers : 0) + 56;
   static constexpr int fitting_blocks = 65536 / (threads * wanted_registers);
   static constexpr int blocks = fitting_blocks < 1   ? 1
@@ -190,30 +190,33 @@ struct ForwardSm80 {
     cp_async_commit();
   }
 
-  // Q's fragments of 16 channels; `from` is the warp's first row.
-  __device__ __forceinline__ void read_q(u32 from, int step, u32 (&a)[m_tiles][4]) const {
+  __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {
     const LanePointer<dim, false> pointer{u32(lane)};
 #pragma unroll
-    for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[m], pointer.at(from, m * 16, step * 16));
+    for (int m = 0; m < m_tiles; ++m)
+      ldmatrix_x4(a[m], pointer.at(q_shared + warp_row * (dim * 2), m * 16, step * 16));
   }
   __device__ __forceinline__ void keep_q() {
     if constexpr (q_in_registers) {
       cp_async_wait<1>();
       __syncthreads();
 #pragma unroll
-      for (int step = 0; step < dim / 16; ++step) read_q(q_shared + warp_row * (dim * 2), step, q_frag[step]);
+      for (int step = 0; step < dim / 16; ++step) read_q(step, q_frag[step]);
     }
   }
 
   // ---- compute ----
 
   // S = Q K^T. Fragments are asked for before the products that come before their own: K one step ahead, Q
-  // one round of 16 channels. Wide heads take 64 channels a turn of a rolled loop: after as many the
-  // permutation of chunks repeats, so that a turn's addresses are those of the one before plus a constant.
+  // one round of 16 channels. Where Q comes from shared memory, a turn of a rolled loop takes two rounds:
+  // `at` turns the address of a row's first channels into that of a round's, by an exclusive or within as
+  // many channels as the permutation of chunks and the alignment of rows allow.
   __device__ __forceinline__ void dots(float (&s)[m_tiles][n_tiles][4], int slot) const {
-    constexpr int per_round = n_tiles / 2, rounds = dim / 16, unit = rolls ? 4 : rounds;
+    constexpr int per_round = n_tiles / 2, rounds = dim / 16, unit = rolls ? 2 : rounds;
     const LanePointer<dim, true> pointer{u32(lane)};
-    u32 q_from = q_shared + warp_row * (dim * 2), k_from = k_shared + slot * k_bytes;  // this turn's channels
+    const u32 k_tile = k_shared + slot * k_bytes, q_tile = q_shared + warp_row * (dim * 2);
+    const u32 k_first = pointer.at(k_tile, 0, 0),
+              q_first = LanePointer<dim, false>{u32(lane)}.at(q_tile, 0, 0);
     u32 a[2][m_tiles][4], b[2][4];
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m)
@@ -223,24 +226,36 @@ struct ForwardSm80 {
         for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
 #pragma unroll(rolls ? 1 : rounds)
     for (int first = 0; first < rounds; first += unit) {
-      if constexpr (!q_in_registers) read_q(q_from, 0, a[0]);
-      ldmatrix_x4(b[0], pointer.at(k_from, 0, 0));
+      const auto get_q = [&](int i) {
+        if constexpr (!q_in_registers && rolls) {
+#pragma unroll
+          for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[i % 2][m], at(q_first, first + i) + m * (32 * dim));
+        } else if constexpr (!q_in_registers) {
+          read_q(i, a[i % 2]);
+        }
+      };
+      const auto get_k = [&](int step) {
+        const int i = step / per_round, row = step % per_round * 16;
+        ldmatrix_x4(b[step % 2],
+                    rolls ? at(k_first, first + i) + row * (2 * dim) : pointer.at(k_tile, row, i * 16));
+      };
+      get_q(0);
+      get_k(0);
 #pragma unroll
       for (int i = 0; i < unit; ++i) {
-        if constexpr (!q_in_registers)
-          if (i + 1 < unit) read_q(q_from, i + 1, a[(i + 1) % 2]);
+        if (i + 1 < unit) get_q(i + 1);
 #pragma unroll
         for (int j = 0; j < per_round; ++j) {
-          const int next = i * per_round + j + 1;
-          if (next < unit * per_round)
-            ldmatrix_x4(b[next % 2], pointer.at(k_from, next % per_round * 16, next / per_round * 16));
-          const u32(&now)[4] = b[(next + 1) % 2];
-          mma_16_columns<Elem>(s, 2 * j, q_fragment(a, i), now);
+          const int step = i * per_round + j;
+          if (step + 1 < unit * per_round) get_k(step + 1);
+          mma_16_columns<Elem>(s, 2 * j, q_fragment(a, i), b[step % 2]);
         }
       }
-      q_from += unit * 32;
-      k_from += unit * 32;
     }
+  }
+  LUATTN_FN u32 at(u32 first, int round) {
+    const u32 bytes = u32(round) * 32;
+    return (dim & (dim - 1)) == 0 ? first ^ bytes : (first ^ (bytes & 127)) + (bytes & ~127u);
   }
   __device__ __forceinline__ const u32 (&q_fragment(const u32 (&a)[2][m_tiles][4], int round)
                                             const)[m_tiles][4] {
