@@ -13,6 +13,7 @@ typedef struct args_call {
   const luattn_image_info *info;
   const luattn_args *args;
   int device;
+  int multiprocessors; /* of the device; 0 in a size query */
   bool shapes_only; /* a size query: data pointers, devices and alignments do not matter yet */
   luattn_error *err;
 } args_call;

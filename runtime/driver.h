@@ -11,6 +11,7 @@
 typedef int cu_result; /* CUresult; 0 is success */
 typedef int cu_device;
 typedef unsigned long long cu_pointer; /* CUdeviceptr */
+typedef unsigned long long cu_size;    /* cuuint64_t */
 typedef struct cu_context_object *cu_context;
 typedef struct cu_module_object *cu_module;
 typedef struct cu_function_object *cu_function;
@@ -19,6 +20,7 @@ typedef struct cu_event_object *cu_event;
 
 /* Values of cuda.h, which never change: they are the driver's binary interface. */
 enum {
+  CU_INVALID_VALUE = 1,
   CU_OUT_OF_MEMORY = 2,
   CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
   CU_DEVICE_MULTIPROCESSORS = 16,
@@ -61,6 +63,12 @@ enum {
   X(event_wait, "cuEventSynchronize", (cu_event event))                                                    \
   X(event_elapsed, "cuEventElapsedTime", (float *ms, cu_event start, cu_event stop))
 
+/* What older drivers lack: NULL there. */
+#define DRIVER_OPTIONAL(X)                                                                                    \
+  X(encode_tiled, "cuTensorMapEncodeTiled",                                                                   \
+    (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,              \
+     const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside))
+
 #define DRIVER_MAX_DEVICES 64
 
 struct luattn_driver {
@@ -71,6 +79,7 @@ struct luattn_driver {
   cu_context context[DRIVER_MAX_DEVICES]; /* primary contexts, retained when first used, released on close */
 #define DRIVER_MEMBER(name, symbol, params) cu_result(*name) params;
   DRIVER_FUNCTIONS(DRIVER_MEMBER)
+  DRIVER_OPTIONAL(DRIVER_MEMBER)
 #undef DRIVER_MEMBER
 };
 

@@ -78,7 +78,10 @@ luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn
   k->driver = driver;
   k->device = device;
   k->info = *m;
-  luattn_status status = driver_context(driver, device, &k->context, err);
+  luattn_device_info device_info;
+  luattn_status status = luattn_device_get_info(driver, device, &device_info, err);
+  if (status == LUATTN_OK) status = driver_context(driver, device, &k->context, err);
+  if (status == LUATTN_OK) k->multiprocessors = device_info.multiprocessors;
   if (status == LUATTN_OK) status = driver_push(driver, k->context, err);
   if (status == LUATTN_OK) {
     size_t size;

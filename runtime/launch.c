@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "luattn/compiler.h"
+#include "runtime/maps.h"
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -85,6 +86,7 @@ luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams 
     if (is_needed(m, LUATTN_WANT_DV, m->has_value_mod) && m->has_value_mod)
       p->dv_acc = take(&w, real, p->batch, p->heads_kv, p->kv_len, head_dim_v);
   }
+  if (m->draws_tiles) p->tickets = take(&w, sizeof *p->tickets, 1, 1, 1, 1);
   for (uint32_t i = 0; i < m->num_stats; ++i) {
     int64_t num_rows, blocks;
     stat_shape(m, p, i, &num_rows, &blocks);
@@ -124,6 +126,20 @@ static luattn_status check_grid(const args_call *c, const luattn_entry_info *ent
   return LUATTN_OK;
 }
 
+/* Kernels of the sm90 family fill a multiprocessor with one block, which takes one tile after the other. */
+static luattn_status resident_grid(const args_call *c, const luattn_entry_info *entry, const int64_t size[3],
+                                   unsigned grid[3]) {
+  const int64_t limit = INT32_MAX / 2, per_tile = size[1] * size[2];
+  if (per_tile > limit || (per_tile > 0 && size[0] > limit / per_tile))
+    return args_fail(c, "%s: has %" PRId64 " x %" PRId64 " x %" PRId64
+                     " tiles, expected at most %" PRId64 "; split the call into smaller batches or fewer heads",
+                     entry->name, size[0], size[1], size[2], limit);
+  const int64_t tiles = size[0] * per_tile;
+  grid[0] = (unsigned)(tiles < c->multiprocessors ? tiles : c->multiprocessors);
+  grid[1] = grid[2] = 1;
+  return LUATTN_OK;
+}
+
 luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, const LuattnParams *p,
                           unsigned grid[3]) {
   int64_t size[3] = {0, p->heads, p->batch};
@@ -144,6 +160,9 @@ luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, co
       size[2] = (int64_t)p->batch * 3;
       break;
     case LUATTN_ROLE_FORWARD:
+      size[0] = ceil_div(p->q_len, entry->tile_m);
+      if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, grid);
+      break;
     case LUATTN_ROLE_PREPARE:
     case LUATTN_ROLE_DQ:
       size[0] = ceil_div(p->q_len, entry->tile_m);
@@ -174,6 +193,7 @@ static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, cu
                                luattn_error *err) {
   const luattn_image_info *m = &k->info;
   const size_t real = args_real_size(m);
+  TRY(zero(k, p->tickets, sizeof *p->tickets, "tickets", stream, err));
   if (m->accumulates_dq) {
     const size_t count = (size_t)p->batch * (size_t)p->heads * (size_t)p->q_len * m->head_dim;
     TRY(zero(k, p->dq_acc, count * real, "dq_acc", stream, err));
@@ -186,9 +206,9 @@ static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, cu
   return zero(k, p->scalar_grad, m->num_scalars * real, "scalar_grads", stream, err);
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, unsigned (*grid)[3],
-                                    cu_stream stream, luattn_error *err) {
-  void *pointers[] = {p};
+static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, LuattnTensorMaps *maps,
+                                    unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
+  void *pointers[] = {p, maps}; /* an entry that has one parameter takes the first */
   for (uint32_t i = 0; i < k->info.num_entries; ++i) {
     const luattn_entry_info *e = &k->info.entry[i];
     const unsigned *g = grid[i];
@@ -216,8 +236,13 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
 /* Everything is checked before the first thing is put on the stream. */
 luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream,
                             luattn_error *err) {
-  const args_call c = {.info = &kernel->info, .args = args, .device = kernel->device, .err = err};
+  const args_call c = {.info = &kernel->info,
+                       .args = args,
+                       .device = kernel->device,
+                       .multiprocessors = kernel->multiprocessors,
+                       .err = err};
   LuattnParams p;
+  LuattnTensorMaps maps;
   TRY(args_fill(&c, &p));
   size_t size;
   TRY(workspace_layout(&c, (uintptr_t)args->workspace, &p, &size));
@@ -226,8 +251,10 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
     TRY(launch_grid(&c, &kernel->info.entry[i], &p, grid[i]));
   TRY(driver_push(kernel->driver, kernel->context, err));
-  luattn_status status = zero_sums(kernel, &p, stream, err);
-  if (status == LUATTN_OK) status = launch_entries(kernel, &p, grid, stream, err);
+  luattn_status status = LUATTN_OK;
+  if (kernel->info.family == LUATTN_SM90) status = maps_fill(kernel->driver, &c, &p, &maps);
+  if (status == LUATTN_OK) status = zero_sums(kernel, &p, stream, err);
+  if (status == LUATTN_OK) status = launch_entries(kernel, &p, &maps, grid, stream, err);
   driver_pop(kernel->driver);
   return status;
 }

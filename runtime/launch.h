@@ -8,6 +8,7 @@
 struct luattn_kernel {
   luattn_driver *driver;
   int device;
+  int multiprocessors;
   cu_context context;
   cu_module module;
   cu_function function[LUATTN_MAX_ENTRIES];

@@ -50,7 +50,7 @@ template <class T> LUATTN_FN T from_real(float x) {
   }
 }
 
-LUATTN_FN int ceil_div(int a, int b) { return (a + b - 1) / b; }
+LUATTN_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 template <class T> LUATTN_FN T min_of(T a, T b) { return a < b ? a : b; }
 template <class T> LUATTN_FN T max_of(T a, T b) { return a > b ? a : b; }
 LUATTN_FN float max_of(float a, float b) { return fmaxf(a, b); }  // one FMNMX; the ternary is two instructions

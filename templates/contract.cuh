@@ -28,8 +28,8 @@ struct Site { int b, h, q_len, kv_len; };
 // Contract, in the order in which a forward kernel uses it. `p` is the kernel's parameter block, `s` a Site.
 //
 //   Types      Real, Head, Row, Col; State { Real x[]; }, BwdRow { Real x[]; }, Acc { Real x[]; } (at least one element)
-//   Constants  has_mask, has_lse, num_saved, num_stats, num_reductions, reduction(k), prob_term, has_rescale,
-//              mask_by_inf, num_state, state_deferred(i), num_bwd_rows, num_acc, grad_adds, has_query_mod, has_key_mod, has_value_mod
+//   Constants  has_mask, keep_is_cheap (a few instructions without memory: worth unrolling), has_lse, num_saved, num_stats,
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, num_state, state_deferred(i), num_bwd_rows, num_acc, grad_adds, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -85,7 +85,7 @@ template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i) {
-  { bool(S::has_mask) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) };
+  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) };
   { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) };
   { S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::num_acc + S::prob_term };
   { S::reduction(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };

@@ -17,14 +17,20 @@ set(LUATTN_TEMPLATES
   fwd_simt.cuh
   fwd_sm80.cu
   fwd_sm80.cuh
+  fwd_sm90.cu
+  fwd_sm90.cuh
   input.cuh
   interval.cuh
   math.cuh
   mma.cuh
   params.h
   rows.cuh
+  schedule.cuh
   simt.cuh
+  sm90.cuh
   stats.cuh
   tensors.cuh
   tiles.cuh
+  tma.cuh
+  wgmma.cuh
 )

@@ -30,29 +30,8 @@
 #pragma once
 #include "copy.cuh"
 #include "rows.cuh"
+#include "schedule.cuh"
 #include "tiles.cuh"
-
-// Which queries a block takes. Blocks start in the order of their linear index, so neighbours in it are the
-// heads of one group, and within a group the last queries come first: under a causal mask they are the
-// longest, and a long block that starts last would leave the other multiprocessors idle. A group has enough
-// blocks to hide its own longest one (a few for each multiprocessor) and no more, because the K and V of its
-// heads share the L2 cache.
-struct BlockSite {
-  int q_tile, h, b;
-};
-
-LUATTN_FN BlockSite block_site(const LuattnParams &p) {
-  constexpr u32 blocks_of_group = 640;  // unsigned, all of it: a division takes half the instructions
-  const u32 q_tiles = gridDim.x, heads = u32(p.heads), all = heads * u32(p.batch), shared = u32(p.group);
-  const u32 per_head = (blocks_of_group + q_tiles - 1) / q_tiles;
-  const u32 least = (per_head + shared - 1) / shared * shared;
-  const u32 groups = max_of(all / least, 1u), group = (all / shared + groups - 1) / groups * shared;
-  const u32 index = blockIdx.x + q_tiles * (blockIdx.y + gridDim.y * blockIdx.z);
-  const u32 first = index / (group * q_tiles) * group, within = index - first * q_tiles;
-  const u32 size = min_of(group, all - first);  // the last group may be smaller
-  const u32 row = within / size, head = first + (within - row * size), b = head / heads;
-  return {int(q_tiles - 1 - row), int(head - b * heads), int(b)};
-}
 
 template <class Spec, class Config>
 struct ForwardSm80 {
@@ -529,7 +508,8 @@ template <class Spec, class Config>
 LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
   static_assert(ValidSpec<Spec>);
   using Kernel = ForwardSm80<Spec, Config>;
-  Kernel kernel(p, shared_address(shared), block_site(p));
+  const u32 index = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  Kernel kernel(p, shared_address(shared), site_of(p, gridDim.x, index, heads_for_balance(p, gridDim.x)));
   kernel.run();
   kernel.finish();
 }

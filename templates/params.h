@@ -8,7 +8,7 @@
 #ifndef LUATTN_PARAMS_H
 #define LUATTN_PARAMS_H
 
-#define LUATTN_PARAMS_VERSION 1
+#define LUATTN_PARAMS_VERSION 2
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
@@ -52,11 +52,26 @@ typedef struct LuattnParams {
   void *dq_acc;   /* Real [batch][heads][q_len][head_dim], a head in the order of dq_acc.cuh: zeroed by the runtime, or null */
   void *dk_acc;   /* Real [batch][heads_kv][kv_len][head_dim], or null */
   void *dv_acc;   /* Real [batch][heads_kv][kv_len][head_dim_v], or null */
+  unsigned *tickets; /* one number, zeroed by the runtime: how many tiles have been drawn (schedule.cuh); or null */
   int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract.cuh */
 
   LuattnInput input[LUATTN_MAX_INPUTS];
   double scalar[LUATTN_MAX_SCALARS];
   void *scalar_grad; /* Real [num_scalars], zeroed by the runtime, or null */
 } LuattnParams;
+
+/* How the copy engine of sm_90 finds a tensor: what cuTensorMapEncodeTiled writes. Its axes are channel, position, head
+ * and batch. The kernels of the sm90 family take the maps of q, k and v as their second parameter. */
+typedef struct LuattnTensorMap {
+#ifdef __cplusplus
+  alignas(64) unsigned char bytes[128];
+#else
+  _Alignas(64) unsigned char bytes[128];
+#endif
+} LuattnTensorMap;
+
+typedef struct LuattnTensorMaps {
+  LuattnTensorMap q, k, v; /* boxes of 64 channels by 64 positions (q) or tile_n positions (k, v), swizzled by 128 bytes */
+} LuattnTensorMaps;
 
 #endif

@@ -50,6 +50,14 @@ void table_function(writer *w, const char *type, const char *name, const char *c
 /* ---- constants and types
  * ---------------------------------------------------------------------------------------------- */
 
+/* A few instructions, without memory: comparisons and sums of positions. */
+static bool keep_is_cheap(const writer *w) {
+  enum { FEW = 16 };
+  for (int i = 0; i < w->num_hooks; i++)
+    if (strcmp(w->hook[i].name, "keep") == 0 && w->hook[i].cost > FEW) return false;
+  return w->f->keep == IR_NONE || !ir_uses_op(w->f->g, w->f->keep, IR_LOAD);
+}
+
 static void constants(writer *w) {
   const emit_form *f = w->f;
   const traced_spec *t = traced(w);
@@ -59,6 +67,7 @@ static void constants(writer *w) {
     const char *name;
     bool value;
   } flags[] = {{"has_mask", f->keep != IR_NONE},
+               {"keep_is_cheap", keep_is_cheap(w)},
                {"has_lse", f->lse != IR_NONE},
                {"has_rescale", f->has_rescale},
                {"mask_by_inf", f->mask_by_inf},

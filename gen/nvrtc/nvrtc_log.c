@@ -77,7 +77,7 @@ void nvrtc_read_log(const char *log, nvrtc_result *out) {
     memcpy(line, log, kept);
     line[kept] = 0;
     read_line(&r, line);
-    if (out->remark == NULL && (strstr(line, "C7508") || strstr(line, "C7510") || strstr(line, "C7511")))
+    if (out->remark == NULL && (strstr(line, "C7508") || strstr(line, "instructions are serialized")))
       out->remark = log;
     log += n + (log[n] == '\n');
   }

@@ -40,20 +40,22 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
 /* Which family can run this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
+  const bool hopper = t->arch == 90 && t->pass == LUATTN_FORWARD;
   const luattn_family wanted = t->family > 0 ? (luattn_family)(t->family - 1)
-                               : half        ? LUATTN_SM80
-                                             : LUATTN_SIMT;
-  if (wanted == LUATTN_SM90)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: family: there are no sm90 kernels in this version; use sm80 or simt");
-  if (half != (wanted == LUATTN_SM80))
+                               : !half       ? LUATTN_SIMT
+                               : hopper      ? LUATTN_SM90
+                                             : LUATTN_SM80;
+  if (half == (wanted == LUATTN_SIMT))
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: %s does not run %s; %s does, or leave family 0", family_names[wanted],
                        dtype_names[p->dtype], half ? "sm80" : "simt");
+  if (wanted == LUATTN_SM90 && !hopper)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: family: sm90 has kernels for the forward pass on arch 90; use sm80, or leave family 0");
   if (half && (p->head_dim % 8 != 0 || p->head_dim_v % 8 != 0)) {
     const bool in_v = p->head_dim % 8 == 0;
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: %s: is %d; the sm80 family needs multiples of 8 in %s; pad the last "
+                       "target: %s: is %d; the tensor cores' families need multiples of 8 in %s; pad the last "
                        "dimension with zeros (and "
                        "keep the scale), or use f32",
                        in_v ? "head_dim_v" : "head_dim", in_v ? p->head_dim_v : p->head_dim,
@@ -122,12 +124,14 @@ static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error
 static const char *explain(arena *a, const plan *p) {
   text t;
   text_init(&t, a);
-  const bool half = p->family == LUATTN_SM80;
-  text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype],
-           half ? "mma.sync with f32 accumulation, head dims that are multiples of 8"
-                : "multiply-adds in the storage type, any head dims");
-  if (half && p->arch >= 90)
-    text_add(&t, "fallback: sm_%d would run sm90 kernels faster; this version has none\n", p->arch);
+  static const char *const what[] = {
+      [LUATTN_SIMT] = "multiply-adds in the storage type, any head dims",
+      [LUATTN_SM80] = "mma.sync with f32 accumulation, head dims that are multiples of 8",
+      [LUATTN_SM90] = "wgmma with f32 accumulation and TMA, head dims that are multiples of 8"};
+  text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype], what[p->family]);
+  if (p->family == LUATTN_SM80 && p->arch >= 90)
+    text_add(&t, "fallback: sm_%d could run faster kernels of its own; this version has none for this pass\n",
+             p->arch);
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
            p->forced      ? "asked for by the caller"
            : p->rank == 0 ? "first choice for these head dims and this shared memory"
@@ -152,10 +156,12 @@ static luattn_status start(const luattn_target *t, plan *p, luattn_error *err) {
   p->shared_limit = tiles_shared_limit(t->arch);
   p->forced = t->tile_m != 0 || t->tile_n != 0;
   TRY(choose_family(t, p, err));
-  p->fast_math = p->family == LUATTN_SM80;
+  p->fast_math = p->family != LUATTN_SIMT;
   p->accumulates_dq = p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM80;
-  static const char *const files[2][2] = {{"fwd_simt.cu", "bwd_simt.cu"}, {"fwd_sm80.cu", "bwd_sm80.cu"}};
-  p->template_file = files[p->family == LUATTN_SM80][p->pass == LUATTN_BACKWARD];
+  static const char *const files[][2] = {[LUATTN_SIMT] = {"fwd_simt.cu", "bwd_simt.cu"},
+                                         [LUATTN_SM80] = {"fwd_sm80.cu", "bwd_sm80.cu"},
+                                         [LUATTN_SM90] = {"fwd_sm90.cu", NULL}};
+  p->template_file = files[p->family][p->pass == LUATTN_BACKWARD];
   return LUATTN_OK;
 }
 

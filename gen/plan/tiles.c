@@ -56,6 +56,11 @@ static const tile_row sm80_forward[] = {
     {MIDDLE, 192, {64, 64, 128, 1, 0, 0}},  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}},
     {LARGE, 256, {128, 64, 256, 2, 0, 0}},  {ANY, 256, {64, 64, 128, 1, 0, 0}},
     {ANY, 256, {64, 32, 128, 1, 0, 0}},     {ANY, 256, {64, 16, 128, 1, 0, 0}}};
+static const tile_row sm90_forward[] = {
+    {ANY, 64, {192, 128, 512, 3, 0, 0}},  {ANY, 64, {192, 96, 512, 3, 0, 0}},
+    {ANY, 192, {128, 128, 384, 2, 0, 0}}, {ANY, 192, {128, 112, 384, 2, 0, 0}},
+    {ANY, 192, {128, 96, 384, 2, 0, 0}},  {ANY, 256, {128, 80, 384, 2, 0, 0}},
+    {ANY, 256, {128, 64, 384, 2, 0, 0}},  {ANY, 256, {128, 32, 384, 2, 0, 0}}};
 static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}},
                                          {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
                                          {ANY, 64, {64, 128, 128, 1, 4, 16}},
@@ -81,14 +86,15 @@ bool tiles_choice(const plan *p, int rank, tile_choice *out) {
   static const struct {
     const tile_row *row;
     int count;
-  } tables[2][2][2] = {
-      {{TABLE(simt_forward_f32), TABLE(simt_f64)}, {TABLE(simt_backward_f32), TABLE(simt_f64)}},
-      {{TABLE(sm80_forward), TABLE(sm80_forward)}, {TABLE(sm80_backward), TABLE(sm80_backward)}}};
-  const int sm80 = p->family == LUATTN_SM80, backward = p->pass == LUATTN_BACKWARD,
-            f64 = p->dtype == LUATTN_F64;
+  } tables[][2] = {[LUATTN_SIMT] = {TABLE(simt_forward_f32), TABLE(simt_backward_f32)},
+                   [LUATTN_SM80] = {TABLE(sm80_forward), TABLE(sm80_backward)},
+                   [LUATTN_SM90] = {TABLE(sm90_forward), {NULL, 0}},
+                   [LUATTN_SM90 + 1] = {TABLE(simt_f64), TABLE(simt_f64)}};
+  const int family = p->dtype == LUATTN_F64 ? LUATTN_SM90 + 1 : (int)p->family;
+  const int backward = p->pass == LUATTN_BACKWARD;
   const int dim = max_of(p->head_dim, p->head_dim_v), class = class_of(p->shared_limit);
-  const tile_row *row = tables[sm80][backward][f64].row;
-  for (int i = 0; i < tables[sm80][backward][f64].count; i++) {
+  const tile_row *row = tables[family][backward].row;
+  for (int i = 0; i < tables[family][backward].count; i++) {
     if (dim > row[i].max_dim || (row[i].classes & class) == 0 || rank-- > 0) continue;
     *out = row[i].choice;
     return true;
@@ -112,6 +118,11 @@ static int sm80_forward_bytes(const plan *p) {
   return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v));
 }
 
+static int sm90_forward_bytes(const plan *p) {
+  const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
+  return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)) + 1024;
+}
+
 static int sm80_backward_bytes(const plan *p, const plan_rows *r) {
   const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v),
             warps_c = p->threads / 32 / p->sm80_warps_n;
@@ -126,7 +137,7 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
   const bool sm80 = p->family == LUATTN_SM80;
   switch (role) {
     case LUATTN_ROLE_FORWARD:
-      return sm80 ? sm80_forward_bytes(p) : simt_bytes(p, 1);
+      return sm80 ? sm80_forward_bytes(p) : p->family == LUATTN_SM90 ? sm90_forward_bytes(p) : simt_bytes(p, 1);
     case LUATTN_ROLE_DKDV:
       return sm80 ? sm80_backward_bytes(p, rows) : simt_bytes(p, 2);
     case LUATTN_ROLE_DQ:
@@ -149,8 +160,9 @@ plan_copies tiles_copies(const plan *p) {
     c.col = 2 * p->tile_n / (16 * p->sm80_warps_n);
     c.element = c.col * p->sm80_chunk_m / 4;
   } else { /* fragments of 16 rows; four threads share a row */
-    c.row = 2 * p->tile_m / (p->threads / 32) / 16;
-    c.col = p->tile_n / 4;
+    const bool sm90 = p->family == LUATTN_SM90; /* whose first kv tile has code of its own */
+    c.row = sm90 ? 2 : 2 * p->tile_m / (p->threads / 32) / 16;
+    c.col = (sm90 ? 2 : 1) * p->tile_n / 4;
     c.element = c.row * c.col;
   }
   return c;
@@ -192,6 +204,15 @@ static luattn_status check_sm80(const plan *p, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static luattn_status check_sm90(const plan *p, luattn_error *err) {
+  if (p->tile_m != (p->threads - 128) / 2)
+    return refuse("tile_m", p->tile_m, "sm90 forward takes 128 or 192: 64 rows for each warpgroup", err);
+  if (p->tile_n < 16 || p->tile_n % 16 != 0 || p->tile_n > 256)
+    return refuse("tile_n", p->tile_n, "sm90 forward takes multiples of 16 up to 256", err);
+  return LUATTN_OK;
+}
+
 luattn_status tiles_check(const plan *p, luattn_error *err) {
+  if (p->family == LUATTN_SM90) return check_sm90(p, err);
   return p->family == LUATTN_SM80 ? check_sm80(p, err) : check_simt(p, err);
 }

@@ -77,7 +77,7 @@ static const bad_field bad_fields[] = {
     {FIELD(has_value_mod), 2, "has_value_mod"},
     {FIELD(accumulates_dq), 2, "accumulates_dq"},
     {FIELD(wants), 32, "wants"},
-    {FIELD(reserved), 1, "reserved"},
+    {FIELD(draws_tiles), 2, "draws_tiles"},
     {FIELD(max_len), 0, "max_len: is 0"},
     {FIELD(max_len), (long long)1 << 31, "max_len"},
     {FIELD(entry[0].name[0]), 0, "entry: its name is empty"},

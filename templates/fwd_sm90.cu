@@ -1,0 +1,9 @@
+// fwd_sm90.cu: the forward image of the sm90 family.
+#include "entries_fwd.cuh"
+#include "fwd_sm90.cuh"
+
+extern "C" __global__ void __launch_bounds__(Config::threads, 1)
+    luattn_fwd(const __grid_constant__ LuattnParams p, const __grid_constant__ LuattnTensorMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  fwd_sm90<Spec, Config>(p, maps, shared);
+}

@@ -1,0 +1,459 @@
+// fwd_sm90.cuh: the forward kernel of the sm90 family: f16 or bf16, wgmma with f32 accumulation, TMA, one
+// producer and several consumer warpgroups. sm_90a alone.
+//
+// A block stays on its multiprocessor and takes tile_m queries of one head at a time (schedule.cuh). Each
+// consumer warpgroup owns 64 of them.
+//   load     the producer warp walks the kv tiles that the mask leaves, and has the copy engine bring Q, and
+//            then K and V tile by tile, as far ahead as there are slots; with K it passes on which tile it is
+//   compute  S = Q K^T; S becomes probabilities in registers, which are the A operand of O += P V
+//   finish   O times the rows' factors, from registers to memory
+// A consumer issues the scores of the next tile before it adds the values of this one, so that the tensor
+// cores work on both products while the probabilities of the tile before are computed. README.md has the
+// timing.
+//
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination. threads = 128 + 2 * tile_m;
+//   tile_m a multiple of 64 up to 192; tile_n a multiple of 16; stages >= 2 slots for K and for V.
+// Dynamic shared memory in bytes, with D and Dv padded to 64:
+//   2 * tile_m * D + stages * 2 * tile_n * (D + Dv) + 1024
+// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes): the runtime refuses others.
+#pragma once
+#include "copy.cuh"
+#include "rows.cuh"
+#include "schedule.cuh"
+#include "sm90.cuh"
+#include "wgmma.cuh"
+
+template <class Spec, class Config>
+using TicketsSm90 = Tickets<Spec::has_mask, Config::tile_m, 2 * (Config::head_dim + Config::head_dim_v)>;
+
+// ---- load ----------------------------------------------------------------------------------------------------------
+
+template <class Spec, class Config>
+struct ProducerSm90 {
+  using Shared = SharedSm90<Config>;
+  static constexpr int tile_n = Config::tile_n;
+
+  const LuattnParams &p;
+  const LuattnTensorMaps &maps;
+  const Shared shared;
+  Ring<Config::stages> k, v;
+  Ring<1> q;
+
+  // Slots begin empty: the first wait for them returns at once.
+  __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const LuattnTensorMaps &m, const Shared &s)
+      : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
+
+  __device__ __forceinline__ void load_q(const QNote &note) {
+    const bool some = note.state == QNote::SOME;
+#pragma unroll 1
+    for (int g = 0; g < Shared::groups; ++g) {
+      barrier_wait(shared.q_empty(g), q.parity);
+      if (elected()) {
+        note.store(shared.q_note(g));
+        barrier_arrive_expect(shared.q_full(g), some ? Shared::q_bytes : 0);
+        if (some)
+#pragma unroll
+          for (int i = 0; i < Shared::boxes; ++i)
+            tensor_load(shared.q(g) + i * 64 * 128, maps.q, shared.q_full(g), i * 64,
+                        note.q_tile * Config::tile_m + g * 64, note.h, note.b);
+      }
+    }
+    q.advance();
+  }
+  __device__ __forceinline__ void load_k(Tile tile, bool last, int head, int b) {
+    barrier_wait(shared.k_empty(k.slot), k.parity);
+    if (elected()) {
+      KvNote::of(tile, last).store(shared.k_note(k.slot));
+      barrier_arrive_expect(shared.k_full(k.slot), Shared::k_bytes);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes; ++i)
+        tensor_load(shared.k(k.slot) + i * tile_n * 128, maps.k, shared.k_full(k.slot), i * 64, tile.index * tile_n,
+                    head, b);
+    }
+    k.advance();
+  }
+  __device__ __forceinline__ void load_v(Tile tile, int head, int b) {
+    barrier_wait(shared.v_empty(v.slot), v.parity);
+    if (elected()) {
+      barrier_arrive_expect(shared.v_full(v.slot), Shared::v_bytes);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes_v; ++i)
+        tensor_load(shared.v(v.slot) + i * tile_n * 128, maps.v, shared.v_full(v.slot), i * 64, tile.index * tile_n,
+                    head, b);
+    }
+    v.advance();
+  }
+
+  // K runs one tile ahead of V, as the consumers do.
+  __device__ __forceinline__ void run() {
+    TicketsSm90<Spec, Config> tickets(p);
+    while (tickets.valid()) {
+      const BlockSite block = tickets.site();
+      tickets.draw();  // early: its answer takes a while
+      const Site site{block.b, block.h, p.q_len, p.kv_len};
+      const int head = block.h / p.group;
+      WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
+      Tile tile = walk.next(p, site), next = tile;
+      const bool some = tile.valid();
+      if (some) {
+        next = walk.next(p, site);
+        load_k(tile, !next.valid(), head, block.b);
+      }
+      load_q({block.q_tile, block.h, block.b, u32(some ? QNote::SOME : QNote::EMPTY)});
+      while (tile.valid()) {
+        Tile after = next;
+        if (next.valid()) {
+          after = walk.next(p, site);
+          load_k(next, !after.valid(), head, block.b);
+        }
+        load_v(tile, head, block.b);
+        tile = next;
+        next = after;
+      }
+    }
+    load_q({0, 0, 0, QNote::END});
+  }
+};
+
+// ---- compute -------------------------------------------------------------------------------------------------------
+
+template <class Spec, class Config>
+struct ConsumerSm90 {
+  using Shared = SharedSm90<Config>;
+  using Elem = typename Config::Elem;
+  using Head = typename Spec::Head;
+  using Row = typename Spec::Row;
+  using Col = typename Spec::Col;
+  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2, "f16 or bf16, accumulated in f32");
+
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
+  static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
+  static constexpr int rows = 2, cols = tile_n / 4;  // scores of a thread
+  static constexpr bool takes_turns = Shared::groups > 2;
+  enum { turn_barrier = 1 };
+
+  const LuattnParams &p;
+  const Shared shared;
+  const int group, lane;
+  Site site;
+  int first_row;  // of the warp
+  Head head;
+  Row row[rows];
+  OnlineRows<Spec, rows, cols, 4> online;
+  Ring<stages> k, v;
+  Ring<1> q;
+  float o[dim_v / 2];
+  u32 weights[tile_n / 16][4];  // P, as A operands
+
+  __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const Shared &s, int g)
+      : p(params), shared(s), group(g), lane(int(threadIdx.x) % 32), k(0), v(0), q(0) {}
+
+  __device__ __forceinline__ int position(int r) const { return first_row + r * 8 + lane / 4; }
+  __device__ __forceinline__ int query(int r) const { return min_of(position(r), site.q_len - 1); }
+
+  __device__ __forceinline__ void begin(const QNote &note) {
+    site = Site{note.b, note.h, p.q_len, p.kv_len};
+    first_row = note.q_tile * tile_m + group * 64 + int(threadIdx.x) / 32 % 4 * 16;
+    head = Spec::head(p, site);
+#pragma unroll
+    for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
+    online.init(p, site, head, row);
+#pragma unroll
+    for (int i = 0; i < dim_v / 2; ++i) o[i] = 0;
+  }
+
+  // Consumers take turns at issuing products, so that one's exponentials fall into the other's products.
+  __device__ __forceinline__ void await_turn() const {
+    if constexpr (takes_turns) named_sync(turn_barrier + group, 256);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if constexpr (takes_turns) named_arrive(turn_barrier + (group + 1) % Shared::groups, 256);
+  }
+  __device__ __forceinline__ void release(u32 barrier) const {
+    if (lane == 0) barrier_arrive(barrier);
+  }
+
+  __device__ __forceinline__ void issue_scores(float (&s)[tile_n / 2]) const {
+    const u64 a = wgmma_operand(shared.q(group), 0), b = wgmma_operand(shared.k(k.slot), 0);
+#pragma unroll
+    for (int i = 0; i < dim / 64; ++i)
+      Wgmma<Elem, tile_n>::dots64(s, a + (i * 64 * 128 >> 4), b + (i * tile_n * 128 >> 4), i > 0);
+#pragma unroll
+    for (int i = dim / 64 * 4; i < dim / 16; ++i)
+      Wgmma<Elem, tile_n>::dots16(s, a + (i / 4 * 64 * 128 + i % 4 * 32 >> 4),
+                                  b + (i / 4 * tile_n * 128 + i % 4 * 32 >> 4), i > 0);
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void issue_values() {
+    const u64 b = wgmma_operand(shared.v(v.slot), tile_n * 128);
+#pragma unroll
+    for (int i = 0; i < tile_n / 64 * 4; i += 4)
+      Wgmma<Elem, dim_v>::sums64(o, weights[i], weights[i + 1], weights[i + 2], weights[i + 3],
+                                 b + (i * 16 * 128 >> 4));
+#pragma unroll
+    for (int i = tile_n / 64 * 4; i < tile_n / 16; ++i)
+      Wgmma<Elem, dim_v>::sums16(o, weights[i], b + (i * 16 * 128 >> 4));
+    wgmma_commit();
+  }
+  // Registers that a product has written: what reads them stays behind the wait before this.
+  template <int N>
+  LUATTN_FN void arrived(float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
+  }
+
+  // Scores become probabilities, in the online function's step; gives the factors for O.
+  __device__ __forceinline__ void weigh(const float (&s)[tile_n / 2], KvNote tile, float (&x)[rows][cols],
+                                        float (&scale)[rows]) {
+    const int kv0 = tile.index() * tile_n + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      const int kv = kv0 + j / 2 * 8 + j % 2;
+      const Col col = Spec::col(p, site, head, kv);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        x[r][j] = Spec::score(p, site, head, row[r], col, s[j / 2 * 4 + r * 2 + j % 2], query(r), kv);
+    }
+    if constexpr (Spec::mask_by_inf) {
+      if (tile.masked()) {
+        KeepBits<cols> keep[rows];
+        mask(kv0, x, keep);
+        online.kept.bits |= online.kept_rows(keep);
+      } else {
+        online.kept.bits = online.all;
+      }
+      online.step_by_inf(p, site, head, row, x, scale);
+    } else {
+      KeepBits<cols> keep[rows];
+      if (tile.masked()) {
+        mask(kv0, x, keep);
+        online.template step<true>(p, site, head, row, x, keep, scale);
+      } else {
+        online.template step<false>(p, site, head, row, x, keep, scale);
+      }
+    }
+  }
+  // ptxas would wait for the values' product before it computes the weights that are to overlap with it: a branch on what
+  // depends on the first row's, never taken, keeps the wait behind them. The second row's may then fill the gaps of what
+  // follows the wait.
+  __device__ __forceinline__ void weights_first() const {
+    if constexpr (dim_v <= 64) return;  // too short a product to matter
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < Spec::num_state; ++i)
+      if (Spec::state_deferred(i)) sum += online.state[0].x[i];
+    if (__float_as_uint(sum) == 0x7fc54321u) __nanosleep(0);
+  }
+  __device__ __forceinline__ void mask(int kv0, float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) const {
+#pragma unroll
+    for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
+    if constexpr (!Spec::keep_is_cheap) find_kept(kv0, keep);
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        const bool kept = Spec::keep_is_cheap ? keeps(r, kv0 + j / 2 * 8 + j % 2) : keep[r].get(j);
+        if (Spec::keep_is_cheap && kept) keep[r].word[Spec::mask_by_inf ? 0 : j / 32] |= Spec::mask_by_inf ? 1 : 1u << j % 32;
+        x[r][j] = kept ? x[r][j] : Spec::mask_by_inf ? -infinity<float>() : 0.f;
+      }
+    }
+  }
+  __device__ __forceinline__ bool keeps(int r, int kv) const {
+    bool kept = kv < site.kv_len;
+    if constexpr (Spec::has_mask)
+      kept = kept && Spec::keep(p, site, head, row[r], Spec::col(p, site, head, kv), query(r), kv);
+    return kept;
+  }
+  __device__ __forceinline__ void find_kept(int kv0, KeepBits<cols> (&keep)[rows]) const {
+#pragma unroll
+    for (int w = 0; w < (cols + 31) / 32; ++w) {
+#pragma unroll 1
+      for (int j = 0; j < 32 && 32 * w + j < cols; j += 4) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int r = 0; r < rows; ++r)
+            keep[r].word[w] |= u32(keeps(r, kv0 + (32 * w + j) * 4 + i / 2 * 8 + i % 2)) << (j + i);
+      }
+    }
+  }
+  __device__ __forceinline__ void keep_weights(const float (&x)[rows][cols]) {
+#pragma unroll
+    for (int i = 0; i < tile_n / 16; ++i)
+#pragma unroll
+      for (int w = 0; w < 4; ++w) weights[i][w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
+  }
+  __device__ __forceinline__ void rescale(const float (&scale)[rows]) {
+    if constexpr (Spec::has_rescale) {
+      // Once a few tiles have passed, it is common that no row of the warp has a new maximum.
+      if (!__any_sync(0xffffffffu, scale[0] != 1.f || scale[1] != 1.f)) return;
+#pragma unroll
+      for (int i = 0; i < dim_v / 2; ++i) o[i] *= scale[i / 2 % 2];
+    }
+  }
+
+  __device__ __forceinline__ QNote await_q() const {
+    barrier_wait(shared.q_full(group), q.parity);
+    return QNote::load(shared.q_note(group));
+  }
+  __device__ __forceinline__ void release_q() {
+    release(shared.q_empty(group));
+    q.advance();
+  }
+  __device__ __forceinline__ KvNote await_scores() const {
+    barrier_wait(shared.k_full(k.slot), k.parity);
+    return KvNote::load(shared.k_note(k.slot));
+  }
+  __device__ __forceinline__ void release_scores(KvNote tile) {
+    release(shared.k_empty(k.slot));
+    if (tile.last()) release_q();
+    k.advance();
+  }
+
+  __device__ __forceinline__ KvNote first_tile() {
+    float s[tile_n / 2], x[rows][cols], scale[rows];
+    const KvNote tile = await_scores();
+    wgmma_fence();
+    issue_scores(s);
+    wgmma_wait<0>();
+    arrived(s);
+    release_scores(tile);
+    weigh(s, tile, x, scale);
+    keep_weights(x);
+    return tile;
+  }
+  // Scores of the next tile and values of this one, at once.
+  __device__ __forceinline__ KvNote next_tile() {
+    float s[tile_n / 2], x[rows][cols], scale[rows];
+    const KvNote tile = await_scores();
+    await_turn();
+    wgmma_fence();
+    issue_scores(s);
+    barrier_wait(shared.v_full(v.slot), v.parity);
+    issue_values();
+    pass_turn();
+    wgmma_wait<1>();
+    arrived(s);
+    release_scores(tile);
+    weigh(s, tile, x, scale);
+    weights_first();
+    wgmma_wait<0>();
+    arrived(o);
+    release(shared.v_empty(v.slot));
+    v.advance();
+    keep_weights(x);
+    rescale(scale);
+    return tile;
+  }
+  __device__ __forceinline__ void last_values() {
+    barrier_wait(shared.v_full(v.slot), v.parity);
+    wgmma_fence();
+    issue_values();
+    wgmma_wait<0>();
+    arrived(o);
+    release(shared.v_empty(v.slot));
+    v.advance();
+  }
+
+  __device__ __forceinline__ void run() {
+    if (takes_turns && group == Shared::groups - 1) named_arrive(turn_barrier, 256);
+    for (QNote note = await_q(); note.state != QNote::END; note = await_q()) {
+      begin(note);
+      if (note.state == QNote::SOME) {
+        KvNote tile = first_tile();
+#pragma unroll 1
+        while (!tile.last()) tile = next_tile();
+        last_values();
+      } else {
+        release_q();
+      }
+      finish();
+    }
+  }
+
+  // ---- finish ----
+
+  __device__ __forceinline__ void write_row(int at, const Row &row, const typename Spec::State &state, bool kept) const {
+    if (at >= site.q_len) return;
+    if constexpr (Spec::has_lse) {
+      if (p.lse.data) {
+        float *lse = static_cast<float *>(p.lse.data) + site.b * p.lse.batch + site.h * p.lse.head + at * p.lse.seq;
+        *lse = kept ? Spec::lse(p, site, head, row, state) : -infinity<float>();
+      }
+    }
+    if constexpr (Spec::num_saved > 0) {
+      if (p.saved) {
+        const i64 index = (i64(site.b) * p.heads + site.h) * site.q_len + at,
+                  plane = i64(p.batch) * p.heads * site.q_len;
+        float saved[Spec::num_saved] = {};
+        Spec::save(p, site, head, row, state, saved);
+#pragma unroll
+        for (int i = 0; i < Spec::num_saved; ++i) static_cast<float *>(p.saved)[i * plane + index] = saved[i];
+      }
+    }
+  }
+
+  // Four lanes hold two columns of each of 8; afterwards lane t holds all 8 columns of the group t.
+  __device__ __forceinline__ void gather_columns(u32 (&w)[4]) const {
+#pragma unroll
+    for (int bit = 1; bit <= 2; bit *= 2) {
+      const bool high = (lane & bit) != 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i & bit) continue;
+        const u32 other = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i | bit], bit);
+        w[i] = high ? other : w[i];
+        w[i | bit] = high ? w[i | bit] : other;
+      }
+    }
+  }
+  __device__ __forceinline__ void write_o(const float (&scale)[rows]) const {
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + position(r) * p.o.seq;
+#pragma unroll
+      for (int n = 0; n < dim_v / 8; n += 4) {
+        u32 w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          w[i] = n + i < dim_v / 8 ? pack<Elem>(o[(n + i) * 4 + r * 2] * scale[r], o[(n + i) * 4 + r * 2 + 1] * scale[r]) : 0;
+        gather_columns(w);
+        const int column = (n + lane % 4) * 8;
+        if (position(r) < site.q_len && column < Config::head_dim_v)
+          *reinterpret_cast<uint4 *>(out + column) = make_uint4(w[0], w[1], w[2], w[3]);
+      }
+    }
+  }
+  __device__ __forceinline__ void finish() {
+    online.finish();
+    // Every lane of a row has its state, so each of two sees to one of the rows that they share.
+    const int mine = lane % 2;
+    const Row my_row = mine == 0 ? row[0] : row[1];
+    const typename Spec::State my_state = mine == 0 ? online.state[0] : online.state[1];
+    const bool kept = online.kept[mine];
+    const float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
+    if (lane % 4 < rows) write_row(position(mine), my_row, my_state, kept);
+    float scale[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
+    write_o(scale);
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, void *memory) {
+  static_assert(ValidSpec<Spec>);
+  using Shared = SharedSm90<Config>;
+  const Shared shared{shared_address(memory)};
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+  constexpr bool two = Shared::groups <= 2;
+  const int group = int(uniform(threadIdx.x / 128)) - 1;
+  if (group < 0) {
+    registers_down<two ? 40 : 32>();
+    if (threadIdx.x < 32) ProducerSm90<Spec, Config>(p, maps, shared).run();
+  } else {
+    registers_up<two ? 232 : 160>();
+    ConsumerSm90<Spec, Config>(p, shared, group).run();
+  }
+}

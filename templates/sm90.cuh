@@ -1,0 +1,105 @@
+// sm90.cuh: what the producer and the consumers of an sm90 kernel agree on: where tiles lie in shared memory, the barriers
+// between them, and what the producer tells the consumers of each tile.
+//
+// A slot holds one tile. The producer fills it when its `empty` barrier says that all consumer warps are done with what was
+// there, and the copy engine completes its `full` barrier when the bytes have come.
+#pragma once
+#include "mma.cuh"
+#include "tiles.cuh"
+#include "tma.cuh"
+
+// A slot of a ring, and the parity of the phase to wait for at it.
+template <int Stages>
+struct Ring {
+  int slot;
+  u32 parity;
+  __device__ __forceinline__ explicit Ring(u32 first_parity) : slot(0), parity(first_parity) {}
+  __device__ __forceinline__ void advance() {
+    if (++slot == Stages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The same for all lanes, in a way that ptxas sees: it serialises products behind a branch that might diverge.
+LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+// Of a q tile: where it is, and whether the mask leaves anything of it. END: there are no more.
+struct QNote {
+  enum State { END, EMPTY, SOME };
+  int q_tile, h, b;
+  u32 state;
+
+  __device__ __forceinline__ void store(u32 address) const {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(q_tile), "r"(h), "r"(b), "r"(state)
+                 : "memory");
+  }
+  LUATTN_FN QNote load(u32 address) {
+    QNote x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.q_tile), "=r"(x.h), "=r"(x.b), "=r"(x.state)
+                 : "r"(address)
+                 : "memory");
+    x.state = uniform(x.state);
+    return x;
+  }
+};
+
+// Of a kv tile. last: of its q tile.
+struct KvNote {
+  u32 bits;
+  LUATTN_FN KvNote of(Tile tile, bool last) { return {u32(tile.index) << 2 | u32(tile.masked) << 1 | u32(last)}; }
+  __device__ __forceinline__ int index() const { return int(bits >> 2); }
+  __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
+  __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
+
+  __device__ __forceinline__ void store(u32 address) const { store_shared(address, bits); }
+  LUATTN_FN KvNote load(u32 address) {
+    u32 x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+    return {uniform(x)};
+  }
+};
+
+// Shared memory of the forward kernel. Tiles are boxes of rows x 64 channels (wgmma.cuh), each consumer has its own 64 rows
+// of Q, and the last 1024 bytes hold barriers and notes.
+template <class Config>
+struct SharedSm90 {
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
+  static constexpr int groups = tile_m / 64;  // consumer warpgroups
+  static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
+  static constexpr int q_bytes = boxes * 64 * 128, k_bytes = boxes * tile_n * 128, v_bytes = boxes_v * tile_n * 128;
+  static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && Config::threads == 128 + 2 * tile_m);
+  static_assert(stages * 36 + groups * 32 <= 1024);
+
+  u32 start;  // a multiple of 1024
+
+  __device__ __forceinline__ u32 q(int group) const { return start + group * q_bytes; }
+  __device__ __forceinline__ u32 k(int slot) const { return q(groups) + slot * k_bytes; }
+  __device__ __forceinline__ u32 v(int slot) const { return k(stages) + slot * v_bytes; }
+
+  __device__ __forceinline__ u32 k_full(int slot) const { return v(stages) + slot * 32; }
+  __device__ __forceinline__ u32 k_empty(int slot) const { return k_full(slot) + 8; }
+  __device__ __forceinline__ u32 v_full(int slot) const { return k_full(slot) + 16; }
+  __device__ __forceinline__ u32 v_empty(int slot) const { return k_full(slot) + 24; }
+  __device__ __forceinline__ u32 q_full(int group) const { return k_full(stages) + group * 16; }
+  __device__ __forceinline__ u32 q_empty(int group) const { return q_full(group) + 8; }
+  __device__ __forceinline__ u32 q_note(int group) const { return q_full(groups) + group * 16; }
+  __device__ __forceinline__ u32 k_note(int slot) const { return q_note(groups) + slot * 4; }
+
+  // One thread of the producer fills a slot, and one of each consumer warp empties it.
+  __device__ __forceinline__ void init_barriers() const {
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(k_full(i), 1);
+      barrier_init(k_empty(i), groups * 4);
+      barrier_init(v_full(i), 1);
+      barrier_init(v_empty(i), groups * 4);
+    }
+    for (int g = 0; g < groups; ++g) {
+      barrier_init(q_full(g), 1);
+      barrier_init(q_empty(g), 4);
+    }
+    barrier_init_done();
+  }
+};

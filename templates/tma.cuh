@@ -1,0 +1,61 @@
+// tma.cuh: bulk tensor copies, the barriers that they complete on, and what else a warp-specialised kernel needs of
+// sm_90a's PTX.
+//
+// A barrier (mbarrier) is 8 bytes of shared memory, named by its address. It counts arrivals and bytes; when both have come,
+// its phase ends and the next begins. A waiter names the parity of the phase that it waits for: 0 for the first one, 1 for the
+// second, and so on in turn. Waiting for parity 1 on a new barrier returns at once.
+#pragma once
+#include "base.cuh"
+#include "params.h"
+
+LUATTN_FN void barrier_init(u32 barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// After the initialisation of barriers, before the block's threads meet: the copy engine sees them.
+LUATTN_FN void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+LUATTN_FN void barrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and lets the phase wait for `bytes` more.
+LUATTN_FN void barrier_arrive_expect(u32 barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+LUATTN_FN void barrier_wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}" ::"r"(barrier), "r"(parity)
+      : "memory");
+}
+
+// Copies a box of a tensor map, its first element at (channel, position, head, batch), to `dst`. What lies outside of the
+// tensor becomes 0 and is not read. Counts the whole box's bytes on `barrier`. One thread.
+LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, int position, int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
+          dst),
+      "l"(&map), "r"(barrier), "r"(channel), "r"(position), "r"(head), "r"(batch)
+      : "memory");
+}
+LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Registers a thread may have from here on; every warp of the warpgroup calls it.
+template <int Count> LUATTN_FN void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
+template <int Count> LUATTN_FN void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count)); }
+
+// Named barriers 1 to 15: `threads` threads meet, of which those that only arrive go on.
+LUATTN_FN void named_sync(int name, int threads) {
+  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+LUATTN_FN void named_arrive(int name, int threads) {
+  asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
+// One lane of a converged warp.
+LUATTN_FN bool elected() {
+  u32 chosen;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(chosen));
+  return chosen != 0;
+}
