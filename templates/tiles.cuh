@@ -57,39 +57,6 @@ struct KvTiles {
   }
 };
 
-// The same walk for a whole warp, whose lanes classify 32 tiles at a time: where a mask is read from memory, or
-// leaves many tiles empty, one after the other would keep the products waiting.
-template <class Spec, int TileM, int TileN>
-struct WarpKvTiles {
-  int q0, q1, base;
-  u32 present, masked;  // of the tiles base .. base + 31 that are still to come
-  Range todo;
-
-  __device__ __forceinline__ WarpKvTiles(const LuattnParams &p, const Site &s, int q_tile) {
-    q0 = q_tile * TileM;
-    q1 = min_of(q0 + TileM, s.q_len) - 1;
-    todo = tiles_of(Spec::kv_range(p, s, q0, q1), s.kv_len, TileN);
-    present = masked = 0;
-    base = 0;
-  }
-
-  __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
-    while (present == 0) {
-      if (todo.lo >= todo.hi) return Tile{-1, false};
-      base = todo.lo;
-      const int kv0 = (base + int(threadIdx.x) % 32) * TileN;
-      TileClass c = TILE_EMPTY;
-      if (kv0 < todo.hi * TileN) c = class_of<Spec>(p, s, q0, q1, kv0, min_of(kv0 + TileN, s.kv_len) - 1);
-      present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
-      masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || kv0 + TileN > s.kv_len);
-      todo.lo += 32;
-    }
-    const int i = __ffs(int(present)) - 1;
-    present &= present - 1;
-    return Tile{base + i, ((masked >> i) & 1u) != 0};
-  }
-};
-
 // Unmasked means: all TileM x TileN pairs are kept and inside both lengths. Here a row past q_len would be
 // summed into dk and dv, and a column past kv_len into the gradients of inputs, so either makes the tile
 // masked.

@@ -55,11 +55,10 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
   if (half && (p->head_dim % 8 != 0 || p->head_dim_v % 8 != 0)) {
     const bool in_v = p->head_dim % 8 == 0;
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: %s: is %d; the tensor cores' families need multiples of 8 in %s; pad the last "
-                       "dimension with zeros (and "
-                       "keep the scale), or use f32",
+                       "target: %s: is %d; the %s family needs multiples of 8 in %s; pad the last "
+                       "dimension with zeros (and keep the scale), or use f32",
                        in_v ? "head_dim_v" : "head_dim", in_v ? p->head_dim_v : p->head_dim,
-                       dtype_names[p->dtype]);
+                       family_names[wanted], dtype_names[p->dtype]);
   }
   p->family = wanted;
   return LUATTN_OK;

@@ -84,7 +84,10 @@ void fake_fail(const char *symbol, int nth, int result) {
   plan.result = result;
   atomic_store(&plan.calls, 0);
 }
+static _Thread_local int maps_made; /* by this thread, since the reset */
+
 void fake_reset(void) {
+  maps_made = 0;
   fake_fail("", 0, 0);
   atomic_store(&num_events, 0);
 }
@@ -289,6 +292,33 @@ FAKE(cuLaunchKernel)
   memcpy(e->block, (unsigned[]){block_x, block_y, block_z}, sizeof e->block);
   e->shared_bytes = shared_bytes;
   memcpy(&e->params, params[0], sizeof e->params);
+  if (maps_made > 0) memcpy(&e->maps, params[1], sizeof e->maps);
+  return 0;
+}
+
+/* The rules of the driver that tests can break: alignment, strides, sizes of boxes. The map's bytes are its first arguments. */
+FAKE(cuTensorMapEncodeTiled)
+(void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,
+ const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside);
+FAKE(cuTensorMapEncodeTiled)
+(void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,
+ const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside) {
+  PLANNED("cuTensorMapEncodeTiled");
+  if (fake_current_context() == NULL) return INVALID_CONTEXT;
+  if ((uintptr_t)map % 64 != 0 || (uintptr_t)data % 16 != 0 || rank < 1 || rank > 5 || interleave != 0 || outside != 0)
+    return INVALID_VALUE;
+  if (swizzle == 3 && box[0] * 2 > 128) return INVALID_VALUE;
+  for (unsigned i = 0; i < rank; ++i) {
+    if (size[i] == 0 || size[i] > (cu_size)1 << 32 || box[i] == 0 || box[i] > 256 || step[i] != 1) return INVALID_VALUE;
+    if (i + 1 < rank && (stride[i] % 16 != 0 || stride[i] >= (cu_size)1 << 40)) return INVALID_VALUE;
+  }
+  if (rank != 4 || swizzle != 3) return INVALID_VALUE; /* what this fake can keep */
+  fake_map made = {.type = type, .promotion = promotion, .rank = rank, .box = {box[0], box[1]}, .data = data};
+  memcpy(made.size, size, sizeof made.size);
+  memcpy(made.stride, stride, sizeof made.stride);
+  memset(map, 0, 128);
+  memcpy(map, &made, sizeof made);
+  maps_made++;
   return 0;
 }
 

@@ -18,11 +18,20 @@
 
 typedef enum fake_kind { FAKE_LAUNCH, FAKE_FILL } fake_kind;
 
+/* What cuTensorMapEncodeTiled writes here in place of NVIDIA's format. */
+typedef struct fake_map {
+  int type, promotion;
+  unsigned rank, box[2];
+  const void *data;
+  unsigned long long size[4], stride[3];
+} fake_map;
+
 typedef struct fake_event {
   fake_kind kind;
   char name[64]; /* of the function launched */
   unsigned grid[3], block[3], shared_bytes;
   LuattnParams params;
+  LuattnTensorMaps maps; /* the second parameter, where maps were made since the reset */
   void *ptr; /* of a fill */
   unsigned value;
   size_t bytes;

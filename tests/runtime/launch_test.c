@@ -105,6 +105,56 @@ static void forward(void **state) {
   problem_close(&p);
 }
 
+static void assert_map(const LuattnTensorMap *map, const void *data, const unsigned long long size[4],
+                       const unsigned long long stride[3], unsigned rows) {
+  fake_map m;
+  memcpy(&m, map->bytes, sizeof m);
+  assert_ptr_equal(m.data, data);
+  assert_int_equal(m.type, 9); /* bfloat16 */
+  assert_int_equal(m.box[0], 64);
+  assert_int_equal(m.box[1], rows);
+  for (int i = 0; i < 4; ++i) assert_int_equal(m.size[i], size[i]);
+  for (int i = 0; i < 3; ++i) assert_int_equal(m.stride[i], stride[i]);
+}
+
+/* The sm90 family: blocks that stay, a counter of tiles, and maps of q, k and v: of the mods' copies, where there are any. */
+static void forward_sm90(void **state) {
+  (void)state;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  p.info.family = LUATTN_SM90;
+  p.info.draws_tiles = 1;
+  luattn_kernel *kernel = load(&p);
+  luattn_error err;
+  if (luattn_launch(kernel, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  const size_t last = fake_num_events() - 1;
+  assert_launch(last, "luattn_fwd", 2 * HEADS * BATCH, 1, 1, 256, 100000); /* fewer tiles than multiprocessors */
+  const LuattnParams *a = &fake_get_event(last)->params;
+  assert_non_null(a->tickets);
+  assert_fill(0, a->tickets, sizeof *a->tickets);
+  const LuattnTensorMaps *maps = &fake_get_event(last)->maps;
+  assert_map(&maps->q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
+             (unsigned long long[]){2 * (unsigned long long)p.q.strides[2], 2 * (unsigned long long)p.q.strides[1],
+                                    2 * (unsigned long long)p.q.strides[0]},
+             64);
+  assert_map(&maps->k, a->k.data, (unsigned long long[]){HEAD_DIM, KV_LEN, HEADS_KV, BATCH},
+             (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * KV_LEN, 2 * HEAD_DIM * KV_LEN * HEADS_KV},
+             p.info.entry[2].tile_n);
+  assert_ptr_not_equal(a->k.data, p.k.t.data);
+  fake_fail("cuTensorMapEncodeTiled", 2, 1);
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "k: strides"));
+  assert_non_null(strstr(err.message, "are not what TMA can take"));
+  fake_fail("cuTensorMapEncodeTiled", 1, 700);
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
+  assert_non_null(strstr(err.message, "cuTensorMapEncodeTiled: CUDA_ERROR_ILLEGAL_ADDRESS"));
+  luattn_kernel_unload(kernel);
+  problem_resize(&p, 64, 128, 0); /* more tiles than multiprocessors, and nothing to load of k and v */
+  launch(&p, NULL);
+  assert_launch(fake_num_events() - 1, "luattn_fwd", 132, 1, 1, 256, 100000);
+  problem_close(&p);
+}
+
 /* k has a mod: its copy stands in the workspace, contiguous, and src_k is the caller's. */
 static void forward_workspace(void **state) {
   (void)state;
@@ -442,6 +492,7 @@ static int close_all(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(forward),
+      cmocka_unit_test(forward_sm90),
       cmocka_unit_test(forward_workspace),
       cmocka_unit_test(size_query_needs_shapes_alone),
       cmocka_unit_test(backward),

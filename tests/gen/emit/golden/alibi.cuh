@@ -26,6 +26,7 @@ struct Spec {
 
   // What a kernel has to know.
   static constexpr bool has_mask = true;
+  static constexpr bool keep_is_cheap = true;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool mask_by_inf = true;

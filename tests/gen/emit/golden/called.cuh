@@ -27,12 +27,14 @@ struct Spec {
 
   // What a kernel has to know.
   static constexpr bool has_mask = true;
+  static constexpr bool keep_is_cheap = true;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool mask_by_inf = true;
   static constexpr bool has_query_mod = false;
   static constexpr bool has_key_mod = false;
   static constexpr bool has_value_mod = false;
+  static constexpr bool grad_adds = true;
   static constexpr int num_saved = 0;
   static constexpr int num_stats = 0;
   static constexpr int num_reductions = 2;
