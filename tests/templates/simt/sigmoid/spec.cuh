@@ -28,7 +28,7 @@ struct Spec {
   struct Acc {
     Real x[2];
   };
-  static constexpr bool has_mask = true, has_lse = false, has_rescale = false, mask_by_inf = true;
+  static constexpr bool has_mask = true, keep_is_cheap = true, has_lse = false, has_rescale = false, mask_by_inf = true;
   static constexpr bool has_query_mod = false, has_key_mod = false, has_value_mod = false;
   static constexpr bool grad_adds = true;
   static constexpr int num_saved = 1, num_stats = 0, num_reductions = 1, num_state = 1, num_bwd_rows = 2,

@@ -32,7 +32,7 @@ struct Spec {
   struct Acc {
     Real x[5];
   };
-  static constexpr bool has_mask = true, has_lse = true, has_rescale = true, mask_by_inf = false;
+  static constexpr bool has_mask = true, keep_is_cheap = true, has_lse = true, has_rescale = true, mask_by_inf = false;
   static constexpr bool has_query_mod = true, has_key_mod = true, has_value_mod = true;
   static constexpr bool grad_adds = true;
   static constexpr int num_saved = 1, num_stats = 1, num_reductions = 2, num_state = 2, num_bwd_rows = 2,
