@@ -19,7 +19,7 @@ typedef struct cli_pair {
 typedef struct cli_options {
   const char *spec;                    /* first word that is no option */
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
-  const char *shape, *layout, *dtype, *device, *out, *stage, *tile, *svg, *arch, *pass, *cache_dir;
+  const char *shape, *layout, *dtype, *device, *out, *stage, *tile, *svg, *arch, *pass, *cache_dir, *family;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale;
@@ -92,6 +92,7 @@ typedef struct cli_problem {
 
 /* --dtype and --shape. Of *out, only the sizes are set. */
 luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error *err);
+luattn_status family_option(const cli_options *o, int *out, luattn_error *err); /* as luattn_target.family */
 luattn_status shape_option(const cli_options *o, cli_problem *out, luattn_error *err);
 
 /* From files where given, random elsewhere (--seed). `need_dout`: fill dout (random unless given). */

@@ -16,6 +16,7 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
                        .arch = 80,
                        .cache_dir = o->cache_dir};
   TRY(dtype_option(o, &t->dtype, err));
+  TRY(family_option(o, &t->family, err));
   if (o->arch != NULL && (strncmp(o->arch, "sm_", 3) != 0 || parse_sizes(o->arch + 3, 1, &t->arch) != 1)) {
     return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' is not an architecture; give sm_80, sm_90, ..",
                        o->arch);

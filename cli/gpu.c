@@ -43,6 +43,7 @@ luattn_status gpu_pick(const cli_options *o, cli_gpu **out, luattn_error *err) {
 luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err) {
   luattn_engine_options options = {.struct_size = sizeof options, .cache_dir = o->cache_dir};
   if (o->device != NULL) TRY(parse_device(o->device, &options.device, err));
+  TRY(family_option(o, &options.family, err));
   cli_gpu *g = calloc(1, sizeof *g);
   if (g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "--device: out of host memory");
   g->device = options.device;

@@ -36,6 +36,8 @@ static const option options[] = {
      "memory order of .npy files and random arrays"},
     {"--dtype", TEXT, AT(dtype), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, "f64|f32|bf16|f16",
      "of q, k, v, o (default f32; bench bf16)"},
+    {"--family", TEXT, AT(family), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, "simt|sm80|sm90",
+     "kernel family (default: the plan's choice)"},
     {"--scale", REAL, AT(scale), CLI_RUN | CLI_CHECK | CLI_BENCH, "X",
      "softmax scale (default head_dim^-1/2)"},
     {"--device", TEXT, AT(device), CLI_RUN | CLI_CHECK, "cpu|cuda[:N]",

@@ -52,6 +52,15 @@ luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error
                      o->dtype);
 }
 
+luattn_status family_option(const cli_options *o, int *out, luattn_error *err) {
+  static const char *const names[] = {[LUATTN_SIMT] = "simt", [LUATTN_SM80] = "sm80", [LUATTN_SM90] = "sm90"};
+  *out = 0;
+  for (int i = 0; o->family != NULL && i < 3; i++)
+    if (strcmp(o->family, names[i]) == 0) *out = 1 + i;
+  if (o->family == NULL || *out != 0) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "--family: '%s' is not a kernel family; use simt, sm80 or sm90", o->family);
+}
+
 luattn_status shape_option(const cli_options *o, cli_problem *p, luattn_error *err) {
   static const char *const names[] = {"B", "H", "Hkv", "Sq", "Skv", "D", "Dv"};
   const char *text = o->shape != NULL ? o->shape : "1,2,2,256,256,64";

@@ -31,6 +31,7 @@ typedef struct slot {
 struct luattn_engine {
   luattn_driver *driver;
   int device, arch;
+  int family; /* 0: the plan chooses; else 1 + luattn_family */
   char *cache_dir;
   pthread_mutex_t lock; /* guards what follows */
   pthread_cond_t ended; /* some attempt has ended */
@@ -46,6 +47,7 @@ static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *
           "luattn_engine_options: struct_size is %zu, expected %zu; set it to sizeof(luattn_engine_options)",
           options->struct_size, sizeof *options);
     e->device = options->device;
+    e->family = options->family;
     if (options->cache_dir != NULL) {
       const size_t size = strlen(options->cache_dir) + 1;
       e->cache_dir = malloc(size);
@@ -197,6 +199,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .head_dim = key->head_dim,
                                 .head_dim_v = key->head_dim_v,
                                 .arch = e->arch,
+                                .family = e->family,
                                 .wants = key->wants,
                                 .cache_dir = e->cache_dir};
   luattn_image *image;

@@ -37,10 +37,12 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static bool has_sm90(int arch, luattn_pass pass) { return arch == 90 && pass == LUATTN_FORWARD; }
+
 /* Which family can run this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
-  const bool hopper = t->arch == 90 && t->pass == LUATTN_FORWARD;
+  const bool hopper = has_sm90(t->arch, t->pass);
   const luattn_family wanted = t->family > 0 ? (luattn_family)(t->family - 1)
                                : !half       ? LUATTN_SIMT
                                : hopper      ? LUATTN_SM90
@@ -128,7 +130,9 @@ static const char *explain(arena *a, const plan *p) {
       [LUATTN_SM80] = "mma.sync with f32 accumulation, head dims that are multiples of 8",
       [LUATTN_SM90] = "wgmma with f32 accumulation and TMA, head dims that are multiples of 8"};
   text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype], what[p->family]);
-  if (p->family == LUATTN_SM80 && p->arch >= 90)
+  if (p->family == LUATTN_SM80 && has_sm90(p->arch, p->pass))
+    text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
+  else if (p->family == LUATTN_SM80 && p->arch >= 90)
     text_add(&t, "fallback: sm_%d could run faster kernels of its own; this version has none for this pass\n",
              p->arch);
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,

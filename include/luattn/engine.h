@@ -15,6 +15,7 @@ typedef struct luattn_engine_options {
   size_t struct_size;
   int device;
   const char *cache_dir; /* as in luattn_target */
+  int family;            /* as in luattn_target, for every kernel of the engine; 0: the plan chooses */
 } luattn_engine_options;
 
 /* Thread safe. options may be NULL. */

@@ -1,6 +1,7 @@
 /* sweep.c: every example x dtype x shape on a GPU, forward and backward, against the CPU path in double precision.
  *
- * usage: gpu_sweep --examples DIR [--shard I/N] [--only SUBSTRING] [--dtypes NAME,NAME..] [--verbose]
+ * usage: gpu_sweep --examples DIR [--shard I/N] [--only SUBSTRING] [--dtypes NAME,NAME..]
+ *                  [--family sm80] [--verbose]
  * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU. */
 #include <dirent.h>
 #include <stdlib.h>
@@ -114,17 +115,19 @@ static int run_all(sweep *s) {
 
 int main(int argc, char **argv) {
   sweep s = {.examples = "examples", .shards = 1};
+  cli_options options = {0};
   luattn_error err;
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--verbose") == 0) s.verbose = true;
     else if (i + 1 < argc && strcmp(argv[i], "--examples") == 0) s.examples = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--only") == 0) s.only = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--dtypes") == 0) s.dtypes = argv[++i];
+    else if (i + 1 < argc && strcmp(argv[i], "--family") == 0) options.family = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--shard") == 0) {
       if (sscanf(argv[++i], "%d/%d", &s.shard, &s.shards) != 2 || s.shards < 1) return 2;
     } else return 2;
   }
-  if (gpu_open(&(cli_options){0}, &s.gpu, &err) != LUATTN_OK) {
+  if (gpu_open(&options, &s.gpu, &err) != LUATTN_OK) {
     printf("skipped: %s\n", err.message);
     return 77;
   }
