@@ -162,6 +162,10 @@ static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams
   TRY(args_tensor(c, &rule, t, out->stride, &data));
   out->data = data;
   for (int i = 0; i < rule.ndim; ++i) out->size[i] = (int)rule.shape[i];
+  if (data == NULL) { /* it has no elements: a gather that a row makes all the same reads 0 */
+    out->data = c->zero;
+    memset(out->stride, 0, sizeof out->stride);
+  }
   return fill_grad(c, info, given->grad, &rule, out);
 }
 

@@ -69,6 +69,18 @@ static luattn_status load_functions(luattn_kernel *k, const void *cubin, luattn_
   return LUATTN_OK;
 }
 
+static luattn_status make_zero(luattn_kernel *k, luattn_error *err) {
+  static const unsigned char zeros[8];
+  if (k->info.num_inputs == 0) return LUATTN_OK;
+  cu_result result = k->driver->alloc(&k->zero, sizeof zeros);
+  if (result != 0) {
+    k->zero = 0;
+    return driver_fail(k->driver, err, result, "cuMemAlloc", "allocating %zu bytes", sizeof zeros);
+  }
+  result = k->driver->copy_to_device(k->zero, zeros, sizeof zeros);
+  return result == 0 ? LUATTN_OK : driver_fail(k->driver, err, result, "cuMemcpyHtoD", "copying %zu bytes", sizeof zeros);
+}
+
 luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
                                  luattn_kernel **kernel, luattn_error *err) {
   const luattn_image_info *m = luattn_image_get_info(image);
@@ -86,6 +98,7 @@ luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn
   if (status == LUATTN_OK) {
     size_t size;
     status = load_functions(k, luattn_image_cubin(image, &size), err);
+    if (status == LUATTN_OK) status = make_zero(k, err);
     driver_pop(driver);
   }
   if (status != LUATTN_OK) {
@@ -99,6 +112,7 @@ luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn
 void luattn_kernel_unload(luattn_kernel *kernel) {
   if (kernel == NULL) return;
   if (kernel->module != NULL && driver_push(kernel->driver, kernel->context, NULL) == LUATTN_OK) {
+    if (kernel->zero != 0) (void)kernel->driver->free(kernel->zero);
     (void)kernel->driver->module_unload(kernel->module);
     driver_pop(kernel->driver);
   }

@@ -240,6 +240,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
                        .args = args,
                        .device = kernel->device,
                        .multiprocessors = kernel->multiprocessors,
+                       .zero = (const void *)(uintptr_t)kernel->zero,
                        .err = err};
   LuattnParams p;
   LuattnTensorMaps maps;

@@ -10,6 +10,7 @@ struct luattn_kernel {
   int device;
   int multiprocessors;
   cu_context context;
+  cu_pointer zero; /* 8 bytes of value 0, if there are inputs; see args_call */
   cu_module module;
   cu_function function[LUATTN_MAX_ENTRIES];
   luattn_image_info info;

@@ -459,7 +459,7 @@ struct ForwardSm80 {
         const i64 index = (i64(site.b) * p.heads + site.h) * site.q_len + at,
                   plane = i64(p.batch) * p.heads * site.q_len;
         float saved[Spec::num_saved] = {};
-        if (kept) Spec::save(p, site, head, row, state, saved);
+        Spec::save(p, site, head, row, state, saved);
 #pragma unroll
         for (int i = 0; i < Spec::num_saved; ++i) static_cast<float *>(p.saved)[i * plane + index] = saved[i];
       }

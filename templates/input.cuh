@@ -1,7 +1,8 @@
 // input.cuh: reading the extra inputs of a spec, and adding to their gradients. For generated code.
 //
 // An index outside its axis is clamped to the nearest end: a spec may compute any index, and no index may read or write
-// foreign memory. The CPU path does the same. The gradient of a clamped gather goes to the element that was read.
+// foreign memory. An input with an axis of size 0 reads as one 0, which the runtime sees to. The CPU path does the same. The gradient
+// of a clamped gather goes to the element that was read.
 #pragma once
 #include "base.cuh"
 #include "params.h"
