@@ -103,11 +103,12 @@ static void compare_all(const comparison *c, const luattn_spec_info *info) {
   compare(c, "scalar gradients", offsetof(cli_result, scalar_grads), 3);
 }
 
-static luattn_status run_cpu(const cli_problem *p, luattn_dtype precision, cli_result *r, luattn_error *err) {
+static luattn_status run_cpu(const cli_problem *p, luattn_dtype precision, bool backward, cli_result *r,
+                             luattn_error *err) {
   cli_binding bind;
-  const luattn_args args = problem_args(p, r, true, &bind);
+  const luattn_args args = problem_args(p, r, backward, &bind);
   TRY(luattn_cpu_forward_in(p->spec, &args, precision, err));
-  return luattn_cpu_backward_in(p->spec, &args, precision, err);
+  return backward ? luattn_cpu_backward_in(p->spec, &args, precision, err) : LUATTN_OK;
 }
 
 /* `want` has what forward gave. */
@@ -131,26 +132,38 @@ static void keep_wanted(cli_result *r, unsigned wants) {
   if (!(wants & LUATTN_WANT_SCALARS)) array_free(&r->scalar_grads);
 }
 
-luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out,
+static DLDataType real_of(const cli_problem *p) {
+  return dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
+}
+
+luattn_status check_results(const cli_problem *p, const cli_result *got, bool backward, check_report *out,
                             luattn_error *err) {
   const bool half = p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16;
-  const DLDataType storage = dtype_dl(p->dtype), f64 = dtype_dl(LUATTN_F64);
-  const DLDataType real = dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
-  cli_result got = {0}, want = {0}, rounded = {0}, noise = {0};
+  const DLDataType f64 = dtype_dl(LUATTN_F64);
+  cli_result want = {0}, rounded = {0}, noise = {0};
   *out = (check_report){0};
-  luattn_status s = result_new(p, storage, real, true, &got, err);
-  if (s == LUATTN_OK) s = result_new(p, f64, f64, true, &want, err);
-  if (s == LUATTN_OK) s = result_new(p, storage, real, true, &rounded, err);
-  if (s == LUATTN_OK) keep_wanted(&got, wants);
-  if (s == LUATTN_OK) s = gpu_run(gpu, p, true, &got, err);
-  if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, &want, err);
-  if (s == LUATTN_OK && half) s = run_cpu(p, p->dtype, &rounded, err);
-  if (s == LUATTN_OK) s = gradient_noise(p, &want, &noise, err);
+  luattn_status s = result_new(p, f64, f64, backward, &want, err);
+  if (s == LUATTN_OK) s = result_new(p, dtype_dl(p->dtype), real_of(p), backward, &rounded, err);
+  if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, backward, &want, err);
+  if (s == LUATTN_OK && half) s = run_cpu(p, p->dtype, backward, &rounded, err);
+  if (s == LUATTN_OK && backward) s = gradient_noise(p, &want, &noise, err);
   if (s == LUATTN_OK) {
-    const comparison c = {out, p->dtype, &got, &want, half ? &rounded : NULL, &noise};
+    const comparison c = {out, p->dtype, got, &want, half ? &rounded : NULL, &noise};
     compare_all(&c, &p->info);
   }
-  result_free(&got), result_free(&want), result_free(&rounded), result_free(&noise);
+  result_free(&want), result_free(&rounded), result_free(&noise);
+  return s;
+}
+
+luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out,
+                            luattn_error *err) {
+  cli_result got;
+  *out = (check_report){0};
+  TRY(result_new(p, dtype_dl(p->dtype), real_of(p), true, &got, err));
+  keep_wanted(&got, wants);
+  luattn_status s = gpu_run(gpu, p, true, &got, err);
+  if (s == LUATTN_OK) s = check_results(p, &got, true, out, err);
+  result_free(&got);
   return s;
 }
 
@@ -176,7 +189,7 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
   luattn_status s = widen_inputs(p, err);
   if (s == LUATTN_OK) s = result_new(p, f64, f64, true, &got, err);
   if (s == LUATTN_OK) s = result_new(p, f64, f64, false, &want, err);
-  if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, &got, err);
+  if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, true, &got, err);
   if (s == LUATTN_OK) s = naive_forward(o, p, &want, err);
   if (s == LUATTN_OK) {
     const comparison c = {out, LUATTN_F64, &got, &want, NULL, NULL};

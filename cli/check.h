@@ -29,6 +29,11 @@ typedef struct check_report {
 luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out,
                             luattn_error *err);
 
+/* The same for results that are at hand: of the forward pass alone, or of both. What `got` does not hold is
+ * not compared. */
+luattn_status check_results(const cli_problem *p, const cli_result *got, bool backward, check_report *out,
+                            luattn_error *err);
+
 /* The CPU path against plain Lua, one score at a time: forward to 1e-12, gradients to 1e-6 by check_slopes. p
  * is float64. */
 luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *out, luattn_error *err);
