@@ -1,9 +1,9 @@
-/* graph.c: forward and backward captured into one CUDA graph and replayed with new inputs, against direct launches and the
- * CPU path.
+/* graph.c: forward and backward captured into one CUDA graph and replayed with new inputs, against direct
+ * launches and the CPU path.
  *
- * Capture itself must run nothing and must keep no pointer to the caller's arguments. A replay must zero by itself whatever
- * its kernels add to. o, lse, dk and dv must be those of a direct launch in every bit; the rest is summed by atomics in
- * some families, and is held against the CPU path like all.
+ * Capture itself must run nothing and must keep no pointer to the caller's arguments. A replay must zero by
+ * itself whatever its kernels add to. o, lse, dk and dv must be those of a direct launch in every bit; the
+ * rest is summed by atomics in some families, and is held against the CPU path like all.
  *
  * usage: gpu_graph --examples DIR [--only SUBSTRING] [--verbose]. Exit: 0, 1, or 77 without a GPU. */
 #include <dlfcn.h>
@@ -17,26 +17,31 @@
 #define BLOCK_BYTES ((size_t)64 << 20)
 enum { ROUNDS = 3, REPLAYS = 3 };
 
-/* Plain; with a mask that reads inputs; with scalars and an input that has a gradient; with mods of q and k. */
+/* Plain; with a mask that reads inputs; with scalars and an input that has a gradient; with mods of q and k.
+ */
 static const char *const examples[] = {"full", "causal", "document", "gemma2", "t5_relative_bias", "xpos"};
 static const char *const dtypes[] = {"bf16", "f16", "f32"};
 static const char *const shapes[] = {"2,4,2,300,300,128", "1,6,3,129,257,64"};
 
-/* What the test itself needs of libcuda: member, symbol, parameters. A CUresult is an int; all handles are pointers. */
-#define GRAPH_FUNCTIONS(X)                                                           \
-  X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))        \
-  X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                   \
-  X(context_push, "cuCtxPushCurrent_v2", (void *context))                            \
-  X(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                \
-  X(stream_destroy, "cuStreamDestroy_v2", (void *stream))                            \
-  X(begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                      \
-  X(end, "cuStreamEndCapture", (void *stream, void **graph))                         \
+/* What the test itself needs of libcuda: member, symbol, parameters. A CUresult is an int; all handles are
+ * pointers. */
+#define GRAPH_FUNCTIONS(X)                                                                            \
+  X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                         \
+  X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                                    \
+  X(context_push, "cuCtxPushCurrent_v2", (void *context))                                             \
+  X(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                                 \
+  X(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                             \
+  X(begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                                       \
+  X(end, "cuStreamEndCapture", (void *stream, void **graph))                                          \
   X(instantiate, "cuGraphInstantiateWithFlags", (void **exec, void *graph, unsigned long long flags)) \
-  X(graph_destroy, "cuGraphDestroy", (void *graph))                                  \
-  X(replay, "cuGraphLaunch", (void *exec, void *stream))                             \
+  X(graph_destroy, "cuGraphDestroy", (void *graph))                                                   \
+  X(replay, "cuGraphLaunch", (void *exec, void *stream))                                              \
   X(exec_destroy, "cuGraphExecDestroy", (void *exec))
 
-enum { STREAM_NON_BLOCKING = 1, CAPTURE_GLOBAL = 0 }; /* the strictest mode: no call that might wait or allocate */
+enum {
+  STREAM_NON_BLOCKING = 1,
+  CAPTURE_GLOBAL = 0
+}; /* the strictest mode: no call that might wait or allocate */
 
 typedef struct suite {
 #define MEMBER(name, symbol, params) int(*name) params;
@@ -51,21 +56,21 @@ typedef struct suite {
   bool verbose;
 } suite;
 
-#define CUDA(call)                                                                                   \
-  do {                                                                                               \
-    const int result_ = (call);                                                                      \
-    if (result_ != 0) return luattn_fail(err, LUATTN_CUDA, "%s: CUresult %d", #call, result_);      \
+#define CUDA(call)                                                                             \
+  do {                                                                                         \
+    const int result_ = (call);                                                                \
+    if (result_ != 0) return luattn_fail(err, LUATTN_CUDA, "%s: CUresult %d", #call, result_); \
   } while (0)
 
 static luattn_status load_functions(suite *s, luattn_error *err) {
   const char *path = getenv("LUATTN_LIBCUDA");
   void *library = dlopen(path != NULL && *path != 0 ? path : "libcuda.so.1", RTLD_NOW | RTLD_NODELETE);
   if (library == NULL) return luattn_fail(err, LUATTN_CUDA, "dlopen: %s", dlerror());
-#define LOAD(name, symbol, params)                                                    \
-  {                                                                                   \
-    void *address = dlsym(library, symbol);                                           \
+#define LOAD(name, symbol, params)                                                          \
+  {                                                                                         \
+    void *address = dlsym(library, symbol);                                                 \
     if (address == NULL) return luattn_fail(err, LUATTN_CUDA, "libcuda has no %s", symbol); \
-    memcpy(&s->name, &address, sizeof address);                                       \
+    memcpy(&s->name, &address, sizeof address);                                             \
   }
   GRAPH_FUNCTIONS(LOAD)
 #undef LOAD
@@ -96,7 +101,8 @@ static luattn_status capture(const suite *s, const test_call *t, void **exec, lu
   if (result != 0) return luattn_fail(err, LUATTN_CUDA, "cuStreamEndCapture: CUresult %d", result);
   const int instantiated = s->instantiate(exec, graph, 0);
   CUDA(s->graph_destroy(graph));
-  if (instantiated != 0) return luattn_fail(err, LUATTN_CUDA, "cuGraphInstantiateWithFlags: CUresult %d", instantiated);
+  if (instantiated != 0)
+    return luattn_fail(err, LUATTN_CUDA, "cuGraphInstantiateWithFlags: CUresult %d", instantiated);
   return LUATTN_OK;
 }
 
@@ -187,7 +193,8 @@ static luattn_status rounds(suite *s, test_call *t, cli_options o, cli_result *r
   return status;
 }
 
-/* No kernel has run before the capture: it compiles and loads them when it asks for the size of the workspace. */
+/* No kernel has run before the capture: it compiles and loads them when it asks for the size of the
+ * workspace. */
 static luattn_status place(suite *s, test_call *t, luattn_error *err) {
   memory *m = &s->memory;
   memory_clear(m);
@@ -227,7 +234,8 @@ static bool run_spec(suite *s, const char *name) {
   }
   for (int i = 0; i < COUNT(dtypes) * COUNT(shapes); i++) {
     check_report report = {0};
-    const cli_options o = {.dtype = dtypes[i / COUNT(shapes)], .shape = shapes[i % COUNT(shapes)], .seed = 1 + 100 * i};
+    const cli_options o = {
+        .dtype = dtypes[i / COUNT(shapes)], .shape = shapes[i % COUNT(shapes)], .seed = 1 + 100 * i};
     snprintf(title, sizeof title, "%s %s %s", name, o.dtype, o.shape);
     if (s->only != NULL && strstr(title, s->only) == NULL) continue;
     const luattn_status status = run_case(s, spec, &o, &report, &err);
@@ -259,10 +267,14 @@ int main(int argc, char **argv) {
   suite s = {.examples = "examples"};
   luattn_error err;
   for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--verbose") == 0) s.verbose = true;
-    else if (i + 1 < argc && strcmp(argv[i], "--examples") == 0) s.examples = argv[++i];
-    else if (i + 1 < argc && strcmp(argv[i], "--only") == 0) s.only = argv[++i];
-    else return 2;
+    if (strcmp(argv[i], "--verbose") == 0)
+      s.verbose = true;
+    else if (i + 1 < argc && strcmp(argv[i], "--examples") == 0)
+      s.examples = argv[++i];
+    else if (i + 1 < argc && strcmp(argv[i], "--only") == 0)
+      s.only = argv[++i];
+    else
+      return 2;
   }
   if (luattn_engine_open(NULL, &s.engine, &err) != LUATTN_OK) {
     printf("skipped: %s\n", err.message);

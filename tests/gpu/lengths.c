@@ -1,5 +1,6 @@
-/* lengths.c: the forward pass at every length from 1 to 300, at more tiles than a device takes at once, and at unusual
- * strides, against the CPU path; and 100 launches of a larger problem that must agree in every bit.
+/* lengths.c: the forward pass at every length from 1 to 300, at more tiles than a device takes at once, and
+ * at unusual strides, against the CPU path; and 100 launches of a larger problem that must agree in every
+ * bit.
  *
  * usage: gpu_lengths [--shard I/N] [--only SUBSTRING] [--verbose]
  * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU. */
@@ -13,8 +14,8 @@
 enum { LONGEST = 300, REPEATS = 100 };
 #define BLOCK_BYTES ((size_t)96 << 20)
 
-/* As the examples of these names, with a window of which several fit into the lengths: rows with keys before, inside and
- * behind it, and rows without any. */
+/* As the examples of these names, with a window of which several fit into the lengths: rows with keys before,
+ * inside and behind it, and rows without any. */
 static const struct {
   const char *name, *text;
 } specs[] = {
@@ -32,14 +33,28 @@ static const int dims[] = {64, 128, 256};
 static const int tile_sizes[] = {32, 64, 80, 96, 112, 128, 192};
 static const int heads_of[][3] = {{1, 2, 2}, {2, 4, 2}, {1, 6, 1}, {2, 3, 3}}; /* batch, heads, heads_kv */
 
-/* Of q, k, v, o and lse, or of k and v alone. Padded: NaN stands behind each position's channels, each head's positions and
- * each batch's heads. */
+/* Of q, k, v, o and lse, or of k and v alone. Padded: NaN stands behind each position's channels, each head's
+ * positions and each batch's heads. */
 typedef enum test_layout {
-  DENSE, HEADS_LAST, PADDED, PADDED_HEADS_LAST, SAME_BATCH, SAME_HEAD, SAME_BATCH_AND_HEAD, SAME_POSITION, REVERSED
+  DENSE,
+  HEADS_LAST,
+  PADDED,
+  PADDED_HEADS_LAST,
+  SAME_BATCH,
+  SAME_HEAD,
+  SAME_BATCH_AND_HEAD,
+  SAME_POSITION,
+  REVERSED
 } test_layout;
-static const char *const layouts[] = {
-    "dense", "heads last", "padded", "padded, heads last", "k, v broadcast over batch", "k, v broadcast over heads",
-    "k, v broadcast over batch and heads", "k, v broadcast over positions", "k, v reversed"};
+static const char *const layouts[] = {"dense",
+                                      "heads last",
+                                      "padded",
+                                      "padded, heads last",
+                                      "k, v broadcast over batch",
+                                      "k, v broadcast over heads",
+                                      "k, v broadcast over batch and heads",
+                                      "k, v broadcast over positions",
+                                      "k, v reversed"};
 
 typedef struct test_case {
   int spec, dtype, dim, batch, heads, heads_kv, q_len, kv_len, number;
@@ -83,10 +98,12 @@ static bool strides_of(int layout, int slot, const int64_t *n, int64_t *stride) 
   return true;
 }
 
-/* What no tensor map can hold is refused by name. Every other layout has to work, and so has this one where it is not. */
+/* What no tensor map can hold is refused by name. Every other layout has to work, and so has this one where
+ * it is not. */
 static bool is_refusal(const test_case *t, luattn_status status, const luattn_error *err) {
   const bool unusual = t->layout == REVERSED || t->layout == SAME_POSITION;
-  return unusual && status == LUATTN_INVALID && strstr(err->message, "k: ") != NULL && strstr(err->message, "TMA") != NULL;
+  return unusual && status == LUATTN_INVALID && strstr(err->message, "k: ") != NULL &&
+         strstr(err->message, "TMA") != NULL;
 }
 
 static luattn_status check_finite(const cli_result *r, luattn_error *err) {
@@ -142,11 +159,13 @@ static luattn_status run_case(suite *s, const test_case *t, check_report *report
   cli_problem p;
   cli_result r;
   call c;
-  snprintf(shape, sizeof shape, "%d,%d,%d,%d,%d,%d", t->batch, t->heads, t->heads_kv, t->q_len, t->kv_len, t->dim);
+  snprintf(shape, sizeof shape, "%d,%d,%d,%d,%d,%d", t->batch, t->heads, t->heads_kv, t->q_len, t->kv_len,
+           t->dim);
   const cli_options o = {.dtype = dtypes[t->dtype], .shape = shape, .seed = 1 + t->number};
   luattn_spec **spec = &s->spec[t->spec];
   if (*spec == NULL)
-    TRY(luattn_spec_load_text(specs[t->spec].name, specs[t->spec].text, strlen(specs[t->spec].text), NULL, spec, err));
+    TRY(luattn_spec_load_text(specs[t->spec].name, specs[t->spec].text, strlen(specs[t->spec].text), NULL,
+                              spec, err));
   TRY(problem_read(*spec, &o, false, &p, err));
   luattn_status status = result_new(&p, dtype_dl(p.dtype), dtype_dl(LUATTN_F32), false, &r, err);
   if (status == LUATTN_OK) {
@@ -165,15 +184,15 @@ static double cost_of(const test_case *t) {
   return t->repeated ? 1e9 : launch + scores * t->dim * (t->spec == 1 ? 1 : 0.6);
 }
 
-/* Called for each case twice: to add up what all cost, and to run those of this shard. A shard's cases follow one another,
- * so that it compiles few kernels. */
+/* Called for each case twice: to add up what all cost, and to run those of this shard. A shard's cases follow
+ * one another, so that it compiles few kernels. */
 static void visit(suite *s, test_case t) {
   char title[256];
   check_report report = {0};
   luattn_error err;
   t.number = s->next++;
-  snprintf(title, sizeof title, "%s %s %d,%d,%d,%d,%d,%d %s%s", specs[t.spec].name, dtypes[t.dtype], t.batch, t.heads,
-           t.heads_kv, t.q_len, t.kv_len, t.dim, layouts[t.layout], t.repeated ? ", repeated" : "");
+  snprintf(title, sizeof title, "%s %s %d,%d,%d,%d,%d,%d %s%s", specs[t.spec].name, dtypes[t.dtype], t.batch,
+           t.heads, t.heads_kv, t.q_len, t.kv_len, t.dim, layouts[t.layout], t.repeated ? ", repeated" : "");
   if (s->only != NULL && strstr(title, s->only) == NULL) return;
   s->cost += cost_of(&t);
   if (s->all_cost == 0 || s->broken) return;
@@ -207,7 +226,8 @@ static test_case with_heads(test_case t, int i) {
   return t;
 }
 
-/* q_len = kv_len: all of them for causal at 128; elsewhere the edges, and between them each in one configuration. */
+/* q_len = kv_len: all of them for causal at 128; elsewhere the edges, and between them each in one
+ * configuration. */
 static void equal_lengths(suite *s, test_case t, int configuration, int configurations) {
   const bool all = t.spec == 0 && t.dim == 128;
   for (int n = 1; n <= LONGEST; n++) {
@@ -235,8 +255,11 @@ static void unequal_lengths(suite *s, test_case t, int configuration) {
 
 /* More tiles than multiprocessors, so that blocks take several, some of them without any key. */
 static void many_tiles(suite *s, test_case t) {
-  static const int sizes[][5] = {
-      {2, 96, 12, 1, 300}, {2, 96, 96, 65, 130}, {2, 96, 12, 130, 17}, {1, 80, 8, 200, 140}, {3, 64, 64, 150, 3}};
+  static const int sizes[][5] = {{2, 96, 12, 1, 300},
+                                 {2, 96, 96, 65, 130},
+                                 {2, 96, 12, 130, 17},
+                                 {1, 80, 8, 200, 140},
+                                 {3, 64, 64, 150, 3}};
   for (int i = 0; i < COUNT(sizes); i++) {
     t.batch = sizes[i][0], t.heads = sizes[i][1], t.heads_kv = sizes[i][2];
     t.q_len = sizes[i][3], t.kv_len = sizes[i][4];
@@ -258,14 +281,16 @@ static void each_case(suite *s) {
   const int configurations = COUNT(specs) * COUNT(dtypes) * COUNT(dims);
   s->next = 0;
   for (int i = 0; i < configurations; i++) {
-    const test_case t = {.spec = i / (COUNT(dtypes) * COUNT(dims)), .dtype = i / COUNT(dims) % COUNT(dtypes),
+    const test_case t = {.spec = i / (COUNT(dtypes) * COUNT(dims)),
+                         .dtype = i / COUNT(dims) % COUNT(dtypes),
                          .dim = dims[i % COUNT(dims)]};
     equal_lengths(s, t, i, configurations);
     unequal_lengths(s, t, i);
     many_tiles(s, t);
     unusual_strides(s, t);
     test_case large = t;
-    large.batch = 2, large.heads = 18, large.heads_kv = 6, large.q_len = large.kv_len = 1111, large.repeated = true;
+    large.batch = 2, large.heads = 18, large.heads_kv = 6, large.q_len = large.kv_len = 1111,
+    large.repeated = true;
     visit(s, large);
   }
 }
@@ -283,11 +308,14 @@ int main(int argc, char **argv) {
   suite s = {.shards = 1};
   luattn_error err;
   for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--verbose") == 0) s.verbose = true;
-    else if (i + 1 < argc && strcmp(argv[i], "--only") == 0) s.only = argv[++i];
+    if (strcmp(argv[i], "--verbose") == 0)
+      s.verbose = true;
+    else if (i + 1 < argc && strcmp(argv[i], "--only") == 0)
+      s.only = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--shard") == 0) {
       if (sscanf(argv[++i], "%d/%d", &s.shard, &s.shards) != 2 || s.shards < 1) return 2;
-    } else return 2;
+    } else
+      return 2;
   }
   if (luattn_engine_open(NULL, &s.engine, &err) != LUATTN_OK) {
     printf("skipped: %s\n", err.message);

@@ -2,7 +2,8 @@
  *
  * The block has a twin on the host, byte for byte, and begins as bytes 0xff, which are NaN in every float
  * type. A test places its tensors, uploads the twin, launches and downloads. What it reads that is no element
- * of a tensor shows in its results; what it writes that is no element of an output, memory_unchanged finds. */
+ * of a tensor shows in its results; what it writes that is no element of an output, memory_unchanged finds.
+ */
 #ifndef LUATTN_TESTS_GPU_MEMORY_H
 #define LUATTN_TESTS_GPU_MEMORY_H
 
@@ -28,7 +29,8 @@ void memory_close(memory *m); /* also of one that did not open */
 void memory_clear(memory *m); /* forgets all tensors */
 luattn_status memory_reserve(memory *m, const char *name, size_t size, size_t *first, luattn_error *err);
 luattn_status memory_upload(const memory *m, luattn_error *err);
-luattn_status memory_download(const memory *m, luattn_error *err); /* the default stream's work is done then */
+luattn_status memory_download(const memory *m,
+                              luattn_error *err); /* the default stream's work is done then */
 luattn_status memory_unchanged(const memory *m, luattn_error *err);
 
 /* A tensor in the block: of the shape of `like`, with these strides (NULL: those of `like`), of which any may
@@ -39,8 +41,8 @@ typedef struct placed {
   size_t first, bytes, origin; /* the region, and where element 0 is */
 } placed;
 
-luattn_status memory_place(memory *m, const char *name, const DLTensor *like, const int64_t *stride, placed *out,
-                           luattn_error *err);
+luattn_status memory_place(memory *m, const char *name, const DLTensor *like, const int64_t *stride,
+                           placed *out, luattn_error *err);
 void memory_scatter(memory *m, const placed *x, const DLTensor *from); /* into m->before */
 /* What memory_scatter left, back to the host: where elements share memory, the last one's value for all. */
 void memory_settle(memory *m, const placed *x, const DLTensor *host);
@@ -49,8 +51,21 @@ void memory_take(memory *m, const placed *x, const DLTensor *to);
 
 /* ---- a whole call ---- */
 
-enum { CALL_Q, CALL_K, CALL_V, CALL_DOUT, CALL_DLSE, CALL_O, CALL_LSE, CALL_SAVED, CALL_DQ, CALL_DK, CALL_DV,
-       CALL_SCALAR_GRADS, CALL_SLOTS };
+enum {
+  CALL_Q,
+  CALL_K,
+  CALL_V,
+  CALL_DOUT,
+  CALL_DLSE,
+  CALL_O,
+  CALL_LSE,
+  CALL_SAVED,
+  CALL_DQ,
+  CALL_DK,
+  CALL_DV,
+  CALL_SCALAR_GRADS,
+  CALL_SLOTS
+};
 
 /* Gives strides for a slot of this shape; false: those of the host's array. */
 typedef bool (*call_strides)(int layout, int slot, const int64_t *shape, int64_t *stride);
