@@ -1,21 +1,23 @@
 // fwd_sm90.cuh: the forward kernel of the sm90 family: f16 or bf16, wgmma with f32 accumulation, TMA, one
 // producer and several consumer warpgroups. sm_90a alone.
 //
-// A block stays on its multiprocessor and takes tile_m queries of one head at a time (schedule.cuh). Each
-// consumer warpgroup owns 64 of them.
-//   load     the producer warp walks the kv tiles that the mask leaves, and has the copy engine bring Q, and
-//            then K and V tile by tile, as far ahead as there are slots; with K it passes on which tile it is
-//   compute  S = Q K^T; S becomes probabilities in registers, which are the A operand of O += P V
+// Grid: at most one block a multiprocessor. A block stays there and takes tile_m queries of one head at a time
+// (schedule.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16 whole rows, so that a row's
+// statistics never leave its four threads.
+//   load     the producer, one warp, walks the kv tiles that the mask leaves, and has the copy engine bring Q,
+//            and then K and V tile by tile, as far ahead as there are slots; with K it passes on which tile it is
+//   compute  S = Q K^T; S becomes weights in registers, which, rounded, are the A operand of O += P V
 //   finish   O times the rows' factors, from registers to memory
-// A consumer issues the scores of the next tile before it adds the values of this one, so that the tensor
-// cores work on both products while the probabilities of the tile before are computed. README.md has the
-// timing.
+// A consumer issues the scores of a tile and, right behind, the values of the tile before it, and turns the
+// scores into weights while the values are added up. README.md has the timing, the barriers and the registers.
 //
-// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination. threads = 128 + 2 * tile_m;
-//   tile_m a multiple of 64 up to 192; tile_n a multiple of 16; stages >= 2 slots for K and for V.
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of 64
+//   the copy engine fills with zeros. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192; tile_n a
+//   multiple of 16 up to 256; stages: slots for K, and as many for V; at least 2, or nothing is loaded ahead.
 // Dynamic shared memory in bytes, with D and Dv padded to 64:
 //   2 * tile_m * D + stages * 2 * tile_n * (D + Dv) + 1024
-// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes): the runtime refuses others.
+// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and those of q, k and v what
+// a tensor map can hold: the runtime refuses others (runtime/args.c, runtime/maps.c).
 #pragma once
 #include "copy.cuh"
 #include "rows.cuh"

@@ -1,4 +1,5 @@
-// schedule.cuh: in which order the q tiles of all heads are taken. Shared by the forward kernels.
+// schedule.cuh: in which order the q tiles of all heads are taken. site_of: the order, for every forward kernel on the tensor
+// cores. Tickets: which block takes which, for kernels whose blocks take several (sm90).
 #pragma once
 #include "contract.cuh"
 

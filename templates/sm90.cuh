@@ -1,14 +1,16 @@
 // sm90.cuh: what the producer and the consumers of an sm90 kernel agree on: where tiles lie in shared memory, the barriers
 // between them, and what the producer tells the consumers of each tile.
 //
-// A slot holds one tile. The producer fills it when its `empty` barrier says that all consumer warps are done with what was
-// there, and the copy engine completes its `full` barrier when the bytes have come.
+// A slot has room for one tile: `stages` slots for K, as many for V, and one for each consumer's Q. The producer fills a
+// slot when its `empty` barrier says that all warps that read it are done with what was there, and the copy engine completes
+// its `full` barrier when the bytes have come. README.md shows it in time.
 #pragma once
 #include "mma.cuh"
 #include "tiles.cuh"
 #include "tma.cuh"
 
-// A slot of a ring, and the parity of the phase to wait for at it.
+// Where one side of a ring of slots has got to: the slot, and the parity of the phase to wait for at its barrier. Consumers
+// begin with parity 0, the first fill; the producer with 1, which a new barrier grants at once: slots begin empty.
 template <int Stages>
 struct Ring {
   int slot;
@@ -22,7 +24,7 @@ struct Ring {
   }
 };
 
-// The same for all lanes, in a way that ptxas sees: it serialises products behind a branch that might diverge.
+// A number that all lanes have, in a way that ptxas sees: it serialises products behind a branch that might diverge.
 LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 // The walk of KvTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time: where a mask is read from memory, or
@@ -45,9 +47,9 @@ struct WarpKvTiles {
     while (present == 0) {
       if (todo.lo >= todo.hi) return Tile{-1, false};
       base = todo.lo;
-      const int kv0 = (base + int(threadIdx.x) % 32) * TileN;
+      const int tile = base + int(threadIdx.x) % 32, kv0 = tile * TileN;
       TileClass c = TILE_EMPTY;
-      if (kv0 < todo.hi * TileN) c = class_of<Spec>(p, s, q0, q1, kv0, min_of(kv0 + TileN, s.kv_len) - 1);
+      if (tile < todo.hi) c = class_of<Spec>(p, s, q0, q1, kv0, min_of(kv0 + TileN, s.kv_len) - 1);
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || kv0 + TileN > s.kv_len);
       todo.lo += 32;
@@ -58,7 +60,10 @@ struct WarpKvTiles {
   }
 };
 
-// Of a q tile: where it is, and whether the mask leaves anything of it. END: there are no more.
+// Notes lie beside the slots, and are written before the producer arrives at `full`: who has waited for that sees them.
+//
+// Of a q tile: where it is, and whether the mask leaves anything of it. EMPTY: no K and no V follow, and Q is not copied.
+// END: there are no more q tiles.
 struct QNote {
   enum State { END, EMPTY, SOME };
   int q_tile, h, b;
@@ -79,7 +84,7 @@ struct QNote {
   }
 };
 
-// Of a kv tile. last: of its q tile.
+// Of a kv tile: Tile's index and masked, and whether it is the last of its q tile. K's slot has it; V's needs none.
 struct KvNote {
   u32 bits;
   LUATTN_FN KvNote of(Tile tile, bool last) { return {u32(tile.index) << 2 | u32(tile.masked) << 1 | u32(last)}; }
@@ -95,8 +100,8 @@ struct KvNote {
   }
 };
 
-// Shared memory of the forward kernel. Tiles are boxes of rows x 64 channels (wgmma.cuh), each consumer has its own 64 rows
-// of Q, and the last 1024 bytes hold barriers and notes.
+// Shared memory of the forward kernel: Q of each consumer (64 rows), the slots of K, those of V, and in the last 1024 bytes
+// the barriers and notes. A tile is a row of boxes of 64 channels (wgmma.cuh), each of all the tile's rows, 128 bytes a row.
 template <class Config>
 struct SharedSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
@@ -121,7 +126,7 @@ struct SharedSm90 {
   __device__ __forceinline__ u32 q_note(int group) const { return q_full(groups) + group * 16; }
   __device__ __forceinline__ u32 k_note(int slot) const { return q_note(groups) + slot * 4; }
 
-  // One thread of the producer fills a slot, and one of each consumer warp empties it.
+  // Arrivals that end a phase: one thread of the producer fills a slot, and one of each warp that reads it empties it.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(k_full(i), 1);

@@ -7,8 +7,8 @@
 //     KvTiles<Spec, TileM, TileN> walk(p, site, q_tile);
 //     for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) ...
 //
-// The walk is the same in every thread of a block. `site.h` is the query head: a mask may differ between the
-// query heads of one kv head.
+// The walk is the same in every thread that walks. `site.h` is the query head: a mask may differ between the
+// query heads of one kv head. WarpKvTiles gives what KvTiles gives, to one warp that walks for its whole block.
 #pragma once
 #include "contract.cuh"
 

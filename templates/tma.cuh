@@ -1,9 +1,10 @@
 // tma.cuh: bulk tensor copies, the barriers that they complete on, and what else a warp-specialised kernel needs of
 // sm_90a's PTX.
 //
-// A barrier (mbarrier) is 8 bytes of shared memory, named by its address. It counts arrivals and bytes; when both have come,
-// its phase ends and the next begins. A waiter names the parity of the phase that it waits for: 0 for the first one, 1 for the
-// second, and so on in turn. Waiting for parity 1 on a new barrier returns at once.
+// A barrier (mbarrier) is 8 bytes of shared memory, named by its address. A phase ends, and the next begins, when as many
+// threads have arrived as barrier_init says and all bytes have come that arrivals announced. A waiter names the parity of the
+// phase whose end it waits for: 0 for the first one, 1 for the second, and so on in turn. Waiting for parity 1 on a new barrier
+// returns at once. Who has waited sees what was written before the arrivals, and what the copies wrote.
 #pragma once
 #include "base.cuh"
 #include "params.h"
@@ -41,7 +42,8 @@ LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// Registers a thread may have from here on; every warp of the warpgroup calls it.
+// Registers a thread may have from here on, a multiple of 8; every warp of the warpgroup calls it. registers_up waits until
+// others have given up as many.
 template <int Count> LUATTN_FN void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
 template <int Count> LUATTN_FN void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count)); }
 

@@ -1,18 +1,20 @@
 // wgmma.cuh: the sm90 family's matrix products, as PTX. sm_90a alone.
 //
-// A warpgroup (4 warps, 128 threads) multiplies 64 rows by N columns over 16 channels at a time. Warp w owns rows 16 w to
-// 16 w + 15. Of its accumulator d[N / 2], a thread of lane 4 g + t holds
-//     row g + 8 * (i / 2 % 2), column i / 4 * 8 + 2 t + i % 2                                         for each i
+// A warpgroup (4 warps, 128 threads) multiplies 64 rows by N columns over 16 channels at a time. Its warp w owns rows 16 w to
+// 16 w + 15 of the result, of which the thread of lane 4 g + t holds, in d[i] for i from 0 to N / 2 - 1,
+//     row 16 w + g + 8 * (i / 2 % 2), column i / 4 * 8 + 2 t + i % 2
 // and an A operand in registers is laid out as in mma.m16n8k16 (mma.cuh), so that two neighbouring groups of 8 columns of
 // an accumulator are, once rounded, the A operand of a product that sums over these 16 columns.
 //
 // Operands in shared memory are tiles as TMA writes them with a 128-byte swizzle: boxes of rows x 64 elements, one after the
-// other, each at a multiple of 1024 bytes. Descriptors: PTX ISA, "Matrix descriptor format" of wgmma.
+// other, each at a multiple of 1024 bytes. A descriptor counts in units of 16 bytes: 16 channels further is + 2, 16 rows
+// further + 128. PTX ISA, "Matrix descriptor format" of wgmma.
 #pragma once
 #include "base.cuh"
 
-// A product reads and writes registers behind the compiler's back until it has been waited for. fence: before the first
-// product, registers that it reads have been written. commit closes a group; wait<N> until at most N groups are open.
+// A product reads and writes registers behind the compiler's back until it has been waited for. fence stands before the first
+// product, after other instructions have written registers that products read or add to. commit closes a group of products;
+// wait<N> waits until at most N of the latest groups are still under way.
 LUATTN_FN void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 LUATTN_FN void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N> LUATTN_FN void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
@@ -26,7 +28,7 @@ LUATTN_FN u64 wgmma_operand(u32 address, u32 across) {
 
 template <class Elem, int N> struct Wgmma;
 
-// One instruction. Up to four of them make a statement, with all of their descriptors before the first: ptxas keeps the order,
+// One instruction. One or four of them make a statement, with all of their descriptors before the first: ptxas keeps the order,
 // and would otherwise let the tensor cores wait for the next descriptor. One statement also takes less time to compile.
 #define WGMMA(n, pair, acc, a, b, accumulate, transposed) \
   "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." pair "{" acc "}, " a ", " b ", " accumulate ", 1, 1" transposed ";\n"
