@@ -78,10 +78,13 @@ static luattn_status measure(const char *path, luattn_engine *engine, int *faile
     t[i] = (DLTensor){.data = (char *)memory + i * BYTES, .device = {kDLCUDA, 0}, .ndim = 4, .dtype = {kDLBfloat, 16, 1}};
     t[i].shape = shape;
   }
-  const luattn_args args = {.struct_size = sizeof args, .q = &t[0], .k = &t[1], .v = &t[2], .o = &t[3]};
+  luattn_args args = {.struct_size = sizeof args, .q = &t[0], .k = &t[1], .v = &t[2], .o = &t[3]};
+  TRY(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &args.workspace_size, err));
+  TRY(luattn_device_alloc(driver, 0, args.workspace_size, &args.workspace, err));
   TRY(luattn_forward(engine, spec, &args, NULL, err));
   TRY(launches(engine, spec, &args, us, err));
   *failed += verdict("launch, host time", median(us, LAUNCHES), 5, "us");
+  TRY(luattn_device_free(driver, 0, args.workspace, err));
   TRY(luattn_device_free(driver, 0, memory, err));
   return LUATTN_OK; /* the spec lives as long as the engine, which is until the process ends */
 }
