@@ -447,12 +447,7 @@ LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, voi
   static_assert(ValidSpec<Spec>);
   using Shared = SharedSm90<Config>;
   const Shared shared{shared_address(memory)};
-  if (threadIdx.x == 0) {
-    tensor_prefetch(maps.q);
-    tensor_prefetch(maps.k);
-    tensor_prefetch(maps.v);
-    shared.init_barriers();
-  }
+  if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
   constexpr bool two = Shared::groups <= 2;
   const int group = int(uniform(threadIdx.x / 128)) - 1;

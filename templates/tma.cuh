@@ -38,9 +38,6 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       "l"(&map), "r"(barrier), "r"(channel), "r"(position), "r"(head), "r"(batch)
       : "memory");
 }
-LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
 
 // Registers a thread may have from here on, a multiple of 8; every warp of the warpgroup calls it. registers_up waits until
 // others have given up as many.
