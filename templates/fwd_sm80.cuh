@@ -445,27 +445,6 @@ struct ForwardSm80 {
 
   // ---- finish ----
 
-  __device__ __forceinline__ void write_row(int at, const Row &row, const State &state, bool kept) const {
-    if (at >= site.q_len) return;
-    if constexpr (Spec::has_lse) {
-      if (p.lse.data) {
-        float *lse =
-            static_cast<float *>(p.lse.data) + site.b * p.lse.batch + site.h * p.lse.head + at * p.lse.seq;
-        *lse = kept ? Spec::lse(p, site, head, row, state) : -infinity<float>();
-      }
-    }
-    if constexpr (Spec::num_saved > 0) {
-      if (p.saved) {
-        const i64 index = (i64(site.b) * p.heads + site.h) * site.q_len + at,
-                  plane = i64(p.batch) * p.heads * site.q_len;
-        float saved[Spec::num_saved] = {};
-        Spec::save(p, site, head, row, state, saved);
-#pragma unroll
-        for (int i = 0; i < Spec::num_saved; ++i) static_cast<float *>(p.saved)[i * plane + index] = saved[i];
-      }
-    }
-  }
-
   // Every lane of a row has its state, so each of them sees to one of the rows that they share.
   __device__ __forceinline__ void finish() {
     online.finish();
@@ -480,7 +459,8 @@ struct ForwardSm80 {
       }
     const bool kept = online.kept[mine];
     const float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
-    if (mine < rows) write_row(position(mine, lane), my_row, my_state, kept);
+    const int at = position(mine, lane);
+    if (mine < rows && at < site.q_len) write_row<Spec>(p, site, head, my_row, my_state, at, kept);
     float scale[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);

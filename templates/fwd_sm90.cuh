@@ -375,26 +375,6 @@ struct ConsumerSm90 {
 
   // ---- finish ----
 
-  __device__ __forceinline__ void write_row(int at, const Row &row, const typename Spec::State &state, bool kept) const {
-    if (at >= site.q_len) return;
-    if constexpr (Spec::has_lse) {
-      if (p.lse.data) {
-        float *lse = static_cast<float *>(p.lse.data) + site.b * p.lse.batch + site.h * p.lse.head + at * p.lse.seq;
-        *lse = kept ? Spec::lse(p, site, head, row, state) : -infinity<float>();
-      }
-    }
-    if constexpr (Spec::num_saved > 0) {
-      if (p.saved) {
-        const i64 index = (i64(site.b) * p.heads + site.h) * site.q_len + at,
-                  plane = i64(p.batch) * p.heads * site.q_len;
-        float saved[Spec::num_saved] = {};
-        Spec::save(p, site, head, row, state, saved);
-#pragma unroll
-        for (int i = 0; i < Spec::num_saved; ++i) static_cast<float *>(p.saved)[i * plane + index] = saved[i];
-      }
-    }
-  }
-
   // Four lanes hold two columns of each of 8; afterwards lane t holds all 8 columns of the group t.
   __device__ __forceinline__ void gather_columns(u32 (&w)[4]) const {
 #pragma unroll
@@ -434,7 +414,8 @@ struct ConsumerSm90 {
     const typename Spec::State my_state = mine == 0 ? online.state[0] : online.state[1];
     const bool kept = online.kept[mine];
     const float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
-    if (lane % 4 < rows) write_row(position(mine), my_row, my_state, kept);
+    if (lane % 4 < rows && position(mine) < site.q_len)
+      write_row<Spec>(p, site, head, my_row, my_state, position(mine), kept);
     float scale[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);

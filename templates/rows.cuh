@@ -165,3 +165,25 @@ private:
     }
   }
 };
+
+// What a row leaves besides O: its lse, and what backward wants of it. One thread a row; kept: the row has kept a score.
+template <class Spec>
+LUATTN_FN void write_row(const LuattnParams &p, const Site &site, const typename Spec::Head &head, const typename Spec::Row &row,
+                         const typename Spec::State &state, int at, bool kept) {
+  using Real = typename Spec::Real;
+  if constexpr (Spec::has_lse) {
+    if (p.lse.data != nullptr) {
+      Real *lse = static_cast<Real *>(p.lse.data) + site.b * p.lse.batch + site.h * p.lse.head + at * p.lse.seq;
+      *lse = kept ? Spec::lse(p, site, head, row, state) : -infinity<Real>();
+    }
+  }
+  if constexpr (Spec::num_saved > 0) {
+    if (p.saved != nullptr) {
+      const i64 index = (i64(site.b) * p.heads + site.h) * site.q_len + at, plane = i64(p.batch) * p.heads * site.q_len;
+      Real saved[Spec::num_saved];
+      Spec::save(p, site, head, row, state, saved);
+#pragma unroll
+      for (int i = 0; i < Spec::num_saved; ++i) static_cast<Real *>(p.saved)[i * plane + index] = saved[i];
+    }
+  }
+}
