@@ -9,6 +9,7 @@
 //        score = score_mod(scale * dot), in whatever unit the generator chose (a plain softmax keeps dot itself and folds
 //                its scale into the exponent); a kernel hands it on and never looks at its value
 //        kept  = the mask keeps the element; what is not kept has no influence on anything
+//                (v must be finite: in a tile that is partly kept, a weight of 0 times infinity is NaN)
 #pragma once
 #include "base.cuh"
 #include "params.h"
@@ -34,7 +35,8 @@ struct Site { int b, h, q_len, kv_len; };
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
 //     Row  row(p, s, head, q)                 once per row    (q < q_len)
-//     Col  col(p, s, head, kv)                once per column (kv < kv_len)
+//     Col  col(p, s, head, kv)                once per column; like score, it may be called for kv past the end, and what it gives
+//                                             is then dropped: loads clamp their indices
 //   Elements
 //     Real score(p, s, head, row, col, dot, q, kv)
 //     bool keep(p, s, head, row, col, q, kv)  only called where has_mask

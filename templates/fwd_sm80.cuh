@@ -470,6 +470,7 @@ struct ForwardSm80 {
 
   // Through shared memory the stores would be wider and their lines whole, but it is no faster: the lines
   // meet in L2.
+  // A factor of 0 gives 0, also where a row that keeps nothing has met V's infinities: 0 * inf is NaN.
   __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
     Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + lane % 4 * 2;
 #pragma unroll
@@ -479,7 +480,9 @@ struct ForwardSm80 {
       u32 *to = reinterpret_cast<u32 *>(out + at * p.o.seq);
 #pragma unroll
       for (int n = 0; n < Config::head_dim_v / 8; ++n)
-        to[n * 4] = pack<Elem>(o[r / 2][n][r % 2 * 2] * scale[r], o[r / 2][n][r % 2 * 2 + 1] * scale[r]);
+        to[n * 4] = scale[r] != 0.f
+                        ? pack<Elem>(o[r / 2][n][r % 2 * 2] * scale[r], o[r / 2][n][r % 2 * 2 + 1] * scale[r])
+                        : 0;
     }
   }
 };

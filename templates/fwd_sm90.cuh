@@ -389,6 +389,7 @@ struct ConsumerSm90 {
       }
     }
   }
+  // A factor of 0 gives 0, also where a row that keeps nothing has met V's infinities: 0 * inf is NaN.
   __device__ __forceinline__ void write_o(const float (&scale)[rows]) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
@@ -398,7 +399,9 @@ struct ConsumerSm90 {
         u32 w[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          w[i] = n + i < dim_v / 8 ? pack<Elem>(o[(n + i) * 4 + r * 2] * scale[r], o[(n + i) * 4 + r * 2 + 1] * scale[r]) : 0;
+          w[i] = n + i < dim_v / 8 && scale[r] != 0.f
+                     ? pack<Elem>(o[(n + i) * 4 + r * 2] * scale[r], o[(n + i) * 4 + r * 2 + 1] * scale[r])
+                     : 0;
         gather_columns(w);
         const int column = (n + lane % 4) * 8;
         if (position(r) < site.q_len && column < Config::head_dim_v)
