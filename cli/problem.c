@@ -58,7 +58,8 @@ luattn_status family_option(const cli_options *o, int *out, luattn_error *err) {
   for (int i = 0; o->family != NULL && i < 3; i++)
     if (strcmp(o->family, names[i]) == 0) *out = 1 + i;
   if (o->family == NULL || *out != 0) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "--family: '%s' is not a kernel family; use simt, sm80 or sm90", o->family);
+  return luattn_fail(err, LUATTN_INVALID, "--family: '%s' is not a kernel family; use simt, sm80 or sm90",
+                     o->family);
 }
 
 luattn_status shape_option(const cli_options *o, cli_problem *p, luattn_error *err) {

@@ -36,10 +36,10 @@ static luattn_status load_functions(luattn_driver *d, const char *path, luattn_e
   }
   DRIVER_FUNCTIONS(DRIVER_LOAD)
 #undef DRIVER_LOAD
-#define DRIVER_TRY(name, symbol, params)         \
-  {                                              \
-    void *address = dlsym(d->library, symbol);   \
-    memcpy(&d->name, &address, sizeof address);  \
+#define DRIVER_TRY(name, symbol, params)        \
+  {                                             \
+    void *address = dlsym(d->library, symbol);  \
+    memcpy(&d->name, &address, sizeof address); \
   }
   DRIVER_OPTIONAL(DRIVER_TRY)
 #undef DRIVER_TRY

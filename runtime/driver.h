@@ -64,9 +64,9 @@ enum {
   X(event_elapsed, "cuEventElapsedTime", (float *ms, cu_event start, cu_event stop))
 
 /* What older drivers lack: NULL there. */
-#define DRIVER_OPTIONAL(X)                                                                                    \
-  X(encode_tiled, "cuTensorMapEncodeTiled",                                                                   \
-    (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,              \
+#define DRIVER_OPTIONAL(X)                                                                       \
+  X(encode_tiled, "cuTensorMapEncodeTiled",                                                      \
+    (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride, \
      const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside))
 
 #define DRIVER_MAX_DEVICES 64

@@ -78,7 +78,8 @@ static luattn_status make_zero(luattn_kernel *k, luattn_error *err) {
     return driver_fail(k->driver, err, result, "cuMemAlloc", "allocating %zu bytes", sizeof zeros);
   }
   result = k->driver->copy_to_device(k->zero, zeros, sizeof zeros);
-  return result == 0 ? LUATTN_OK : driver_fail(k->driver, err, result, "cuMemcpyHtoD", "copying %zu bytes", sizeof zeros);
+  return result == 0 ? LUATTN_OK
+                     : driver_fail(k->driver, err, result, "cuMemcpyHtoD", "copying %zu bytes", sizeof zeros);
 }
 
 luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,

@@ -131,8 +131,9 @@ static luattn_status resident_grid(const args_call *c, const luattn_entry_info *
                                    unsigned grid[3]) {
   const int64_t limit = INT32_MAX / 2, per_tile = size[1] * size[2];
   if (per_tile > limit || (per_tile > 0 && size[0] > limit / per_tile))
-    return args_fail(c, "%s: has %" PRId64 " x %" PRId64 " x %" PRId64
-                     " tiles, expected at most %" PRId64 "; split the call into smaller batches or fewer heads",
+    return args_fail(c,
+                     "%s: has %" PRId64 " x %" PRId64 " x %" PRId64 " tiles, expected at most %" PRId64
+                     "; split the call into smaller batches or fewer heads",
                      entry->name, size[0], size[1], size[2], limit);
   const int64_t tiles = size[0] * per_tile;
   grid[0] = (unsigned)(tiles < c->multiprocessors ? tiles : c->multiprocessors);

@@ -17,24 +17,24 @@ static cu_size stride_bytes(long long stride, int size) {
   return size > 1 ? (cu_size)stride * ELEM_BYTES : BOX_CHANNELS * ELEM_BYTES;
 }
 
-static luattn_status fill(const luattn_driver *d, const args_call *c, const LuattnTensor *t, const map_shape *s,
-                          LuattnTensorMap *out) {
+static luattn_status fill(const luattn_driver *d, const args_call *c, const LuattnTensor *t,
+                          const map_shape *s, LuattnTensorMap *out) {
   const int bf16 = c->info->dtype == LUATTN_BF16;
   const cu_size size[] = {(cu_size)s->dim, (cu_size)s->len, (cu_size)s->heads, (cu_size)s->batch};
   const cu_size stride[] = {stride_bytes(t->seq, s->len), stride_bytes(t->head, s->heads),
                             stride_bytes(t->batch, s->batch)};
   const unsigned box[] = {BOX_CHANNELS, (unsigned)s->box_rows, 1, 1}, step[] = {1, 1, 1, 1};
   if (s->len == 0 || s->batch == 0) return LUATTN_OK; /* nothing is loaded */
-  const cu_result result =
-      d->encode_tiled(out, bf16 ? MAP_BFLOAT16 : MAP_FLOAT16, 4, t->data, size, stride, box, step, 0,
-                      MAP_SWIZZLE_128, MAP_PROMOTE_256, 0);
+  const cu_result result = d->encode_tiled(out, bf16 ? MAP_BFLOAT16 : MAP_FLOAT16, 4, t->data, size, stride,
+                                           box, step, 0, MAP_SWIZZLE_128, MAP_PROMOTE_256, 0);
   if (result == 0) return LUATTN_OK;
   if (result != CU_INVALID_VALUE)
     return driver_fail(d, c->err, result, "cuTensorMapEncodeTiled", "describing %s", s->name);
-  return args_fail(c,
-                   "%s: strides %lld, %lld, %lld (batch, head, position) in elements are not what TMA can take "
-                   "(0 to 2^39, multiples of 8); make it contiguous, or compile with family 1 + LUATTN_SM80",
-                   s->name, t->batch, t->head, t->seq);
+  return args_fail(
+      c,
+      "%s: strides %lld, %lld, %lld (batch, head, position) in elements are not what TMA can take "
+      "(0 to 2^39, multiples of 8); make it contiguous, or compile with family 1 + LUATTN_SM80",
+      s->name, t->batch, t->head, t->seq);
 }
 
 static int forward_tile_n(const luattn_image_info *m) {
@@ -50,7 +50,8 @@ luattn_status maps_fill(const luattn_driver *d, const args_call *c, const Luattn
   memset(out, 0, sizeof *out);
   if (d->encode_tiled == NULL)
     return luattn_fail(c->err, LUATTN_UNSUPPORTED,
-                       "luattn_launch: kernels of the sm90 family need a libcuda of CUDA 12.0 or newer, this one is of %d.%d; "
+                       "luattn_launch: kernels of the sm90 family need a libcuda of CUDA 12.0 or newer, this "
+                       "one is of %d.%d; "
                        "update NVIDIA's driver, or compile with family 1 + LUATTN_SM80",
                        d->version / 1000, d->version % 1000 / 10);
   TRY(fill(d, c, &p->q, &(map_shape){"q", dim, p->q_len, p->heads, p->batch, Q_BOX_ROWS}, &out->q));

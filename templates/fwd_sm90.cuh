@@ -1,23 +1,27 @@
 // fwd_sm90.cuh: the forward kernel of the sm90 family: f16 or bf16, wgmma with f32 accumulation, TMA, one
 // producer and several consumer warpgroups. sm_90a alone.
 //
-// Grid: at most one block a multiprocessor. A block stays there and takes tile_m queries of one head at a time
-// (schedule.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16 whole rows, so that a row's
-// statistics never leave its four threads.
-//   load     the producer, one warp, walks the kv tiles that the mask leaves, and has the copy engine bring Q,
-//            and then K and V tile by tile, as far ahead as there are slots; with K it passes on which tile it is
+// Grid: at most one block a multiprocessor. A block stays there and takes tile_m queries of one head at a
+// time (schedule.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16 whole rows, so that
+// a row's statistics never leave its four threads.
+//   load     the producer, one warp, walks the kv tiles that the mask leaves, and has the copy engine bring
+//   Q,
+//            and then K and V tile by tile, as far ahead as there are slots; with K it passes on which tile
+//            it is
 //   compute  S = Q K^T; S becomes weights in registers, which, rounded, are the A operand of O += P V
 //   finish   O times the rows' factors, from registers to memory
 // A consumer issues the scores of a tile and, right behind, the values of the tile before it, and turns the
-// scores into weights while the values are added up. README.md has the timing, the barriers and the registers.
+// scores into weights while the values are added up. README.md has the timing, the barriers and the
+// registers.
 //
-// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of 64
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
+// 64
 //   the copy engine fills with zeros. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192; tile_n a
 //   multiple of 16 up to 256; stages: slots for K, and as many for V; at least 2, or nothing is loaded ahead.
 // Dynamic shared memory in bytes, with D and Dv padded to 64:
 //   2 * tile_m * D + stages * 2 * tile_n * (D + Dv) + 1024
-// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and those of q, k and v what
-// a tensor map can hold: the runtime refuses others (runtime/args.c, runtime/maps.c).
+// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and those of q, k and v
+// what a tensor map can hold: the runtime refuses others (runtime/args.c, runtime/maps.c).
 #pragma once
 #include "copy.cuh"
 #include "rows.cuh"
@@ -28,7 +32,8 @@
 template <class Spec, class Config>
 using TicketsSm90 = Tickets<Spec::has_mask, Config::tile_m, 2 * (Config::head_dim + Config::head_dim_v)>;
 
-// ---- load ----------------------------------------------------------------------------------------------------------
+// ---- load
+// ----------------------------------------------------------------------------------------------------------
 
 template <class Spec, class Config>
 struct ProducerSm90 {
@@ -42,7 +47,8 @@ struct ProducerSm90 {
   Ring<1> q;
 
   // Slots begin empty: the first wait for them returns at once.
-  __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const LuattnTensorMaps &m, const Shared &s)
+  __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
+                                          const Shared &s)
       : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
 
   __device__ __forceinline__ void load_q(const QNote &note) {
@@ -69,8 +75,8 @@ struct ProducerSm90 {
       barrier_arrive_expect(shared.k_full(k.slot), Shared::k_bytes);
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.k(k.slot) + i * tile_n * 128, maps.k, shared.k_full(k.slot), i * 64, tile.index * tile_n,
-                    head, b);
+        tensor_load(shared.k(k.slot) + i * tile_n * 128, maps.k, shared.k_full(k.slot), i * 64,
+                    tile.index * tile_n, head, b);
     }
     k.advance();
   }
@@ -80,8 +86,8 @@ struct ProducerSm90 {
       barrier_arrive_expect(shared.v_full(v.slot), Shared::v_bytes);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.v(v.slot) + i * tile_n * 128, maps.v, shared.v_full(v.slot), i * 64, tile.index * tile_n,
-                    head, b);
+        tensor_load(shared.v(v.slot) + i * tile_n * 128, maps.v, shared.v_full(v.slot), i * 64,
+                    tile.index * tile_n, head, b);
     }
     v.advance();
   }
@@ -117,7 +123,8 @@ struct ProducerSm90 {
   }
 };
 
-// ---- compute -------------------------------------------------------------------------------------------------------
+// ---- compute
+// -------------------------------------------------------------------------------------------------------
 
 template <class Spec, class Config>
 struct ConsumerSm90 {
@@ -126,7 +133,8 @@ struct ConsumerSm90 {
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
-  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2, "f16 or bf16, accumulated in f32");
+  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2,
+                "f16 or bf16, accumulated in f32");
 
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
@@ -235,9 +243,9 @@ struct ConsumerSm90 {
       }
     }
   }
-  // ptxas would wait for the values' product before it computes the weights that are to overlap with it: a branch on what
-  // depends on the first row's, never taken, keeps the wait behind them. The second row's may then fill the gaps of what
-  // follows the wait.
+  // ptxas would wait for the values' product before it computes the weights that are to overlap with it: a
+  // branch on what depends on the first row's, never taken, keeps the wait behind them. The second row's may
+  // then fill the gaps of what follows the wait.
   __device__ __forceinline__ void weights_first() const {
     if constexpr (dim_v <= 64) return;  // too short a product to matter
     float sum = 0;
@@ -255,7 +263,8 @@ struct ConsumerSm90 {
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
         const bool kept = Spec::keep_is_cheap ? keeps(r, kv0 + j / 2 * 8 + j % 2) : keep[r].get(j);
-        if (Spec::keep_is_cheap && kept) keep[r].word[Spec::mask_by_inf ? 0 : j / 32] |= Spec::mask_by_inf ? 1 : 1u << j % 32;
+        if (Spec::keep_is_cheap && kept)
+          keep[r].word[Spec::mask_by_inf ? 0 : j / 32] |= Spec::mask_by_inf ? 1 : 1u << j % 32;
         x[r][j] = kept ? x[r][j] : Spec::mask_by_inf ? -infinity<float>() : 0.f;
       }
     }
@@ -283,7 +292,8 @@ struct ConsumerSm90 {
 #pragma unroll
     for (int i = 0; i < tile_n / 16; ++i)
 #pragma unroll
-      for (int w = 0; w < 4; ++w) weights[i][w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
+      for (int w = 0; w < 4; ++w)
+        weights[i][w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
   }
   __device__ __forceinline__ void rescale(const float (&scale)[rows]) {
     if constexpr (Spec::has_rescale) {
@@ -393,7 +403,8 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void write_o(const float (&scale)[rows]) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + position(r) * p.o.seq;
+      Elem *out =
+          static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + position(r) * p.o.seq;
 #pragma unroll
       for (int n = 0; n < dim_v / 8; n += 4) {
         u32 w[4];

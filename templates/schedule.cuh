@@ -1,5 +1,5 @@
-// schedule.cuh: in which order the q tiles of all heads are taken. site_of: the order, for every forward kernel on the tensor
-// cores. Tickets: which block takes which, for kernels whose blocks take several (sm90).
+// schedule.cuh: in which order the q tiles of all heads are taken. site_of: the order, for every forward
+// kernel on the tensor cores. Tickets: which block takes which, for kernels whose blocks take several (sm90).
 #pragma once
 #include "contract.cuh"
 
@@ -7,20 +7,21 @@ struct BlockSite {
   int q_tile, h, b;
 };
 
-// How many kv heads' tiles hide the longest of them, a few for each multiprocessor. Unsigned, here and below: a division
-// takes half the instructions.
+// How many kv heads' tiles hide the longest of them, a few for each multiprocessor. Unsigned, here and below:
+// a division takes half the instructions.
 LUATTN_FN u32 heads_for_balance(const LuattnParams &p, u32 q_tiles) {
   constexpr u32 tiles_of_group = 640;
   const u32 tiles_of_head = q_tiles * u32(p.group);
   return (tiles_of_group + tiles_of_head - 1) / tiles_of_head;
 }
 
-// Tile `index` of q_tiles * heads * batch. Neighbours are the heads of one group, of at least `kv_heads` kv heads, and
-// within a group the last queries come first: under a causal mask they are the longest, and a long one that starts last would
-// leave the other multiprocessors idle. A group should have enough tiles to hide its own longest one and no more, because
-// the K and V of its heads share the L2 cache.
+// Tile `index` of q_tiles * heads * batch. Neighbours are the heads of one group, of at least `kv_heads` kv
+// heads, and within a group the last queries come first: under a causal mask they are the longest, and a long
+// one that starts last would leave the other multiprocessors idle. A group should have enough tiles to hide
+// its own longest one and no more, because the K and V of its heads share the L2 cache.
 LUATTN_FN BlockSite site_of(const LuattnParams &p, u32 q_tiles, u32 index, u32 kv_heads) {
-  const u32 heads = u32(p.heads), all = heads * u32(p.batch), shared = u32(p.group), least = kv_heads * shared;
+  const u32 heads = u32(p.heads), all = heads * u32(p.batch), shared = u32(p.group),
+            least = kv_heads * shared;
   const u32 groups = max_of(all / least, 1u), group = (all / shared + groups - 1) / groups * shared;
   const u32 first = index / (group * q_tiles) * group, within = index - first * q_tiles;
   const u32 size = min_of(group, all - first);  // the last group may be smaller
@@ -28,9 +29,9 @@ LUATTN_FN BlockSite site_of(const LuattnParams &p, u32 q_tiles, u32 index, u32 k
   return {int(q_tiles - 1 - row), int(head - b * heads), int(b)};
 }
 
-// The tiles of a block that stays on its multiprocessor. Without a mask all take equally long, and a block takes every
-// gridDim.x-th. With one, a block draws the next when it is done with the last, from a counter that the runtime zeroes;
-// the longest are drawn first. One warp calls.
+// The tiles of a block that stays on its multiprocessor. Without a mask all take equally long, and a block
+// takes every gridDim.x-th. With one, a block draws the next when it is done with the last, from a counter
+// that the runtime zeroes; the longest are drawn first. One warp calls.
 template <bool Masked, int TileM, int KvBytes>
 struct Tickets {
   const LuattnParams &p;
@@ -43,15 +44,18 @@ struct Tickets {
         count(q_tiles * u32(params.heads) * u32(params.batch)),
         index(blockIdx.x) {}
   __device__ __forceinline__ bool valid() const { return index < count; }
-  // Without a mask one head after the other, so that all blocks read the same K and V. With one as many as balance
-  // takes, if their K and V stay in the L2 cache, or if they are so few that its misses do not matter.
+  // Without a mask one head after the other, so that all blocks read the same K and V. With one as many as
+  // balance takes, if their K and V stay in the L2 cache, or if they are so few that its misses do not
+  // matter.
   __device__ __forceinline__ u32 kv_heads() const {
     constexpr u32 cache_bytes = 32u << 20, few = 16;  // about half of the cache of an H100 or H200
     if constexpr (!Masked) return 1;
     const u32 fitting = cache_bytes / u32(KvBytes) / u32(max_of(p.kv_len, 1));
     return min_of(heads_for_balance(p, q_tiles), max_of(fitting, few));
   }
-  __device__ __forceinline__ BlockSite site_at(u32 ticket) const { return site_of(p, q_tiles, ticket, kv_heads()); }
+  __device__ __forceinline__ BlockSite site_at(u32 ticket) const {
+    return site_of(p, q_tiles, ticket, kv_heads());
+  }
   __device__ __forceinline__ BlockSite site() const { return site_at(index); }
   __device__ __forceinline__ void draw() {
     if constexpr (Masked) {

@@ -1,16 +1,18 @@
-// sm90.cuh: what the producer and the consumers of an sm90 kernel agree on: where tiles lie in shared memory, the barriers
-// between them, and what the producer tells the consumers of each tile.
+// sm90.cuh: what the producer and the consumers of an sm90 kernel agree on: where tiles lie in shared memory,
+// the barriers between them, and what the producer tells the consumers of each tile.
 //
-// A slot has room for one tile: `stages` slots for K, as many for V, and one for each consumer's Q. The producer fills a
-// slot when its `empty` barrier says that all warps that read it are done with what was there, and the copy engine completes
-// its `full` barrier when the bytes have come. README.md shows it in time.
+// A slot has room for one tile: `stages` slots for K, as many for V, and one for each consumer's Q. The
+// producer fills a slot when its `empty` barrier says that all warps that read it are done with what was
+// there, and the copy engine completes its `full` barrier when the bytes have come. README.md shows it in
+// time.
 #pragma once
 #include "mma.cuh"
 #include "tiles.cuh"
 #include "tma.cuh"
 
-// Where one side of a ring of slots has got to: the slot, and the parity of the phase to wait for at its barrier. Consumers
-// begin with parity 0, the first fill; the producer with 1, which a new barrier grants at once: slots begin empty.
+// Where one side of a ring of slots has got to: the slot, and the parity of the phase to wait for at its
+// barrier. Consumers begin with parity 0, the first fill; the producer with 1, which a new barrier grants at
+// once: slots begin empty.
 template <int Stages>
 struct Ring {
   int slot;
@@ -24,11 +26,12 @@ struct Ring {
   }
 };
 
-// A number that all lanes have, in a way that ptxas sees: it serialises products behind a branch that might diverge.
+// A number that all lanes have, in a way that ptxas sees: it serialises products behind a branch that might
+// diverge.
 LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// The walk of KvTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time: where a mask is read from memory, or
-// leaves many tiles empty, one after the other would keep the products waiting.
+// The walk of KvTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time: where a mask is
+// read from memory, or leaves many tiles empty, one after the other would keep the products waiting.
 template <class Spec, int TileM, int TileN>
 struct WarpKvTiles {
   int q0, q1, base;
@@ -60,17 +63,19 @@ struct WarpKvTiles {
   }
 };
 
-// Notes lie beside the slots, and are written before the producer arrives at `full`: who has waited for that sees them.
+// Notes lie beside the slots, and are written before the producer arrives at `full`: who has waited for that
+// sees them.
 //
-// Of a q tile: where it is, and whether the mask leaves anything of it. EMPTY: no K and no V follow, and Q is not copied.
-// END: there are no more q tiles.
+// Of a q tile: where it is, and whether the mask leaves anything of it. EMPTY: no K and no V follow, and Q is
+// not copied. END: there are no more q tiles.
 struct QNote {
   enum State { END, EMPTY, SOME };
   int q_tile, h, b;
   u32 state;
 
   __device__ __forceinline__ void store(u32 address) const {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(q_tile), "r"(h), "r"(b), "r"(state)
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(q_tile), "r"(h), "r"(b),
+                 "r"(state)
                  : "memory");
   }
   LUATTN_FN QNote load(u32 address) {
@@ -84,10 +89,13 @@ struct QNote {
   }
 };
 
-// Of a kv tile: Tile's index and masked, and whether it is the last of its q tile. K's slot has it; V's needs none.
+// Of a kv tile: Tile's index and masked, and whether it is the last of its q tile. K's slot has it; V's needs
+// none.
 struct KvNote {
   u32 bits;
-  LUATTN_FN KvNote of(Tile tile, bool last) { return {u32(tile.index) << 2 | u32(tile.masked) << 1 | u32(last)}; }
+  LUATTN_FN KvNote of(Tile tile, bool last) {
+    return {u32(tile.index) << 2 | u32(tile.masked) << 1 | u32(last)};
+  }
   __device__ __forceinline__ int index() const { return int(bits >> 2); }
   __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
   __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
@@ -100,14 +108,16 @@ struct KvNote {
   }
 };
 
-// Shared memory of the forward kernel: Q of each consumer (64 rows), the slots of K, those of V, and in the last 1024 bytes
-// the barriers and notes. A tile is a row of boxes of 64 channels (wgmma.cuh), each of all the tile's rows, 128 bytes a row.
+// Shared memory of the forward kernel: Q of each consumer (64 rows), the slots of K, those of V, and in the
+// last 1024 bytes the barriers and notes. A tile is a row of boxes of 64 channels (wgmma.cuh), each of all
+// the tile's rows, 128 bytes a row.
 template <class Config>
 struct SharedSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int groups = tile_m / 64;  // consumer warpgroups
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
-  static constexpr int q_bytes = boxes * 64 * 128, k_bytes = boxes * tile_n * 128, v_bytes = boxes_v * tile_n * 128;
+  static constexpr int q_bytes = boxes * 64 * 128, k_bytes = boxes * tile_n * 128,
+                       v_bytes = boxes_v * tile_n * 128;
   static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && Config::threads == 128 + 2 * tile_m);
   static_assert(stages * 36 + groups * 32 <= 1024);
 
@@ -126,7 +136,8 @@ struct SharedSm90 {
   __device__ __forceinline__ u32 q_note(int group) const { return q_full(groups) + group * 16; }
   __device__ __forceinline__ u32 k_note(int slot) const { return q_note(groups) + slot * 4; }
 
-  // Arrivals that end a phase: one thread of the producer fills a slot, and one of each warp that reads it empties it.
+  // Arrivals that end a phase: one thread of the producer fills a slot, and one of each warp that reads it
+  // empties it.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(k_full(i), 1);

@@ -1,10 +1,11 @@
-// tma.cuh: bulk tensor copies, the barriers that they complete on, and what else a warp-specialised kernel needs of
-// sm_90a's PTX.
+// tma.cuh: bulk tensor copies, the barriers that they complete on, and what else a warp-specialised kernel
+// needs of sm_90a's PTX.
 //
-// A barrier (mbarrier) is 8 bytes of shared memory, named by its address. A phase ends, and the next begins, when as many
-// threads have arrived as barrier_init says and all bytes have come that arrivals announced. A waiter names the parity of the
-// phase whose end it waits for: 0 for the first one, 1 for the second, and so on in turn. Waiting for parity 1 on a new barrier
-// returns at once. Who has waited sees what was written before the arrivals, and what the copies wrote.
+// A barrier (mbarrier) is 8 bytes of shared memory, named by its address. A phase ends, and the next begins,
+// when as many threads have arrived as barrier_init says and all bytes have come that arrivals announced. A
+// waiter names the parity of the phase whose end it waits for: 0 for the first one, 1 for the second, and so
+// on in turn. Waiting for parity 1 on a new barrier returns at once. Who has waited sees what was written
+// before the arrivals, and what the copies wrote.
 #pragma once
 #include "base.cuh"
 #include "params.h"
@@ -19,30 +20,39 @@ LUATTN_FN void barrier_arrive(u32 barrier) {
 }
 // Arrives, and lets the phase wait for `bytes` more.
 LUATTN_FN void barrier_arrive_expect(u32 barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 LUATTN_FN void barrier_wait(u32 barrier, u32 parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
       "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n}" ::"r"(barrier), "r"(parity)
+      "@!done bra again;\n}" ::"r"(barrier),
+      "r"(parity)
       : "memory");
 }
 
-// Copies a box of a tensor map, its first element at (channel, position, head, batch), to `dst`. What lies outside of the
-// tensor becomes 0 and is not read. Counts the whole box's bytes on `barrier`. One thread.
-LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, int position, int head, int batch) {
+// Copies a box of a tensor map, its first element at (channel, position, head, batch), to `dst`. What lies
+// outside of the tensor becomes 0 and is not read. Counts the whole box's bytes on `barrier`. One thread.
+LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, int position,
+                           int head, int batch) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
-          dst),
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+      "%6}], [%2];" ::"r"(dst),
       "l"(&map), "r"(barrier), "r"(channel), "r"(position), "r"(head), "r"(batch)
       : "memory");
 }
 
-// Registers a thread may have from here on, a multiple of 8; every warp of the warpgroup calls it. registers_up waits until
-// others have given up as many.
-template <int Count> LUATTN_FN void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
-template <int Count> LUATTN_FN void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count)); }
+// Registers a thread may have from here on, a multiple of 8; every warp of the warpgroup calls it.
+// registers_up waits until others have given up as many.
+template <int Count>
+LUATTN_FN void registers_down() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+}
+template <int Count>
+LUATTN_FN void registers_up() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+}
 
 // Named barriers 1 to 15: `threads` threads meet, of which those that only arrive go on.
 LUATTN_FN void named_sync(int name, int threads) {

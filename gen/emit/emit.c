@@ -66,14 +66,10 @@ static void constants(writer *w) {
   const struct {
     const char *name;
     bool value;
-  } flags[] = {{"has_mask", f->keep != IR_NONE},
-               {"keep_is_cheap", keep_is_cheap(w)},
-               {"has_lse", f->lse != IR_NONE},
-               {"has_rescale", f->has_rescale},
-               {"mask_by_inf", f->mask_by_inf},
-               {"has_query_mod", t->query_mod != IR_NONE},
-               {"has_key_mod", t->key_mod != IR_NONE},
-               {"has_value_mod", t->value_mod != IR_NONE},
+  } flags[] = {{"has_mask", f->keep != IR_NONE},         {"keep_is_cheap", keep_is_cheap(w)},
+               {"has_lse", f->lse != IR_NONE},           {"has_rescale", f->has_rescale},
+               {"mask_by_inf", f->mask_by_inf},          {"has_query_mod", t->query_mod != IR_NONE},
+               {"has_key_mod", t->key_mod != IR_NONE},   {"has_value_mod", t->value_mod != IR_NONE},
                {"grad_adds", f->element_terms.count > 0}};
   const struct {
     const char *name;

@@ -52,8 +52,9 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
                        "target: family: %s does not run %s; %s does, or leave family 0", family_names[wanted],
                        dtype_names[p->dtype], half ? "sm80" : "simt");
   if (wanted == LUATTN_SM90 && !hopper)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: family: sm90 has kernels for the forward pass on arch 90; use sm80, or leave family 0");
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "target: family: sm90 has kernels for the forward pass on arch 90; use sm80, or leave family 0");
   if (half && (p->head_dim % 8 != 0 || p->head_dim_v % 8 != 0)) {
     const bool in_v = p->head_dim % 8 == 0;
     return luattn_fail(err, LUATTN_UNSUPPORTED,

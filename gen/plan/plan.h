@@ -47,8 +47,8 @@ typedef struct plan_rows {
   int row_bytes, bwd_row_bytes, num_acc, num_stats;
 } plan_rows;
 
-/* How often the main kernel's code repeats a hook that is inlined: once for each score, row and column that it
- * unrolls over; and the kernels around it, for each element of q, k or v. Code that stands there with and
+/* How often the main kernel's code repeats a hook that is inlined: once for each score, row and column that
+ * it unrolls over; and the kernels around it, for each element of q, k or v. Code that stands there with and
  * without a mask counts once. */
 typedef struct plan_copies {
   int element, row, col, mod;

@@ -137,7 +137,9 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
   const bool sm80 = p->family == LUATTN_SM80;
   switch (role) {
     case LUATTN_ROLE_FORWARD:
-      return sm80 ? sm80_forward_bytes(p) : p->family == LUATTN_SM90 ? sm90_forward_bytes(p) : simt_bytes(p, 1);
+      return sm80                       ? sm80_forward_bytes(p)
+             : p->family == LUATTN_SM90 ? sm90_forward_bytes(p)
+                                        : simt_bytes(p, 1);
     case LUATTN_ROLE_DKDV:
       return sm80 ? sm80_backward_bytes(p, rows) : simt_bytes(p, 2);
     case LUATTN_ROLE_DQ:
@@ -159,7 +161,7 @@ plan_copies tiles_copies(const plan *p) {
     c.row = 1;
     c.col = 2 * p->tile_n / (16 * p->sm80_warps_n);
     c.element = c.col * p->sm80_chunk_m / 4;
-  } else { /* fragments of 16 rows; four threads share a row */
+  } else {                                      /* fragments of 16 rows; four threads share a row */
     const bool sm90 = p->family == LUATTN_SM90; /* whose first kv tile has code of its own */
     c.row = sm90 ? 2 : 2 * p->tile_m / (p->threads / 32) / 16;
     c.col = (sm90 ? 2 : 1) * p->tile_n / 4;

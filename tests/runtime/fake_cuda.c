@@ -296,7 +296,8 @@ FAKE(cuLaunchKernel)
   return 0;
 }
 
-/* The rules of the driver that tests can break: alignment, strides, sizes of boxes. The map's bytes are its first arguments. */
+/* The rules of the driver that tests can break: alignment, strides, sizes of boxes. The map's bytes are its
+ * first arguments. */
 FAKE(cuTensorMapEncodeTiled)
 (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,
  const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside);
@@ -305,11 +306,13 @@ FAKE(cuTensorMapEncodeTiled)
  const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside) {
   PLANNED("cuTensorMapEncodeTiled");
   if (fake_current_context() == NULL) return INVALID_CONTEXT;
-  if ((uintptr_t)map % 64 != 0 || (uintptr_t)data % 16 != 0 || rank < 1 || rank > 5 || interleave != 0 || outside != 0)
+  if ((uintptr_t)map % 64 != 0 || (uintptr_t)data % 16 != 0 || rank < 1 || rank > 5 || interleave != 0 ||
+      outside != 0)
     return INVALID_VALUE;
   if (swizzle == 3 && box[0] * 2 > 128) return INVALID_VALUE;
   for (unsigned i = 0; i < rank; ++i) {
-    if (size[i] == 0 || size[i] > (cu_size)1 << 32 || box[i] == 0 || box[i] > 256 || step[i] != 1) return INVALID_VALUE;
+    if (size[i] == 0 || size[i] > (cu_size)1 << 32 || box[i] == 0 || box[i] > 256 || step[i] != 1)
+      return INVALID_VALUE;
     if (i + 1 < rank && (stride[i] % 16 != 0 || stride[i] >= (cu_size)1 << 40)) return INVALID_VALUE;
   }
   if (rank != 4 || swizzle != 3) return INVALID_VALUE; /* what this fake can keep */

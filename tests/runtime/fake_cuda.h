@@ -32,7 +32,7 @@ typedef struct fake_event {
   unsigned grid[3], block[3], shared_bytes;
   LuattnParams params;
   LuattnTensorMaps maps; /* the second parameter, where maps were made since the reset */
-  void *ptr; /* of a fill */
+  void *ptr;             /* of a fill */
   unsigned value;
   size_t bytes;
   void *stream, *context;

@@ -117,7 +117,8 @@ static void assert_map(const LuattnTensorMap *map, const void *data, const unsig
   for (int i = 0; i < 3; ++i) assert_int_equal(m.stride[i], stride[i]);
 }
 
-/* The sm90 family: blocks that stay, a counter of tiles, and maps of q, k and v: of the mods' copies, where there are any. */
+/* The sm90 family: blocks that stay, a counter of tiles, and maps of q, k and v: of the mods' copies, where
+ * there are any. */
 static void forward_sm90(void **state) {
   (void)state;
   problem p;
@@ -128,15 +129,17 @@ static void forward_sm90(void **state) {
   luattn_error err;
   if (luattn_launch(kernel, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
   const size_t last = fake_num_events() - 1;
-  assert_launch(last, "luattn_fwd", 2 * HEADS * BATCH, 1, 1, 256, 100000); /* fewer tiles than multiprocessors */
+  assert_launch(last, "luattn_fwd", 2 * HEADS * BATCH, 1, 1, 256,
+                100000); /* fewer tiles than multiprocessors */
   const LuattnParams *a = &fake_get_event(last)->params;
   assert_non_null(a->tickets);
   assert_fill(0, a->tickets, sizeof *a->tickets);
   const LuattnTensorMaps *maps = &fake_get_event(last)->maps;
-  assert_map(&maps->q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
-             (unsigned long long[]){2 * (unsigned long long)p.q.strides[2], 2 * (unsigned long long)p.q.strides[1],
-                                    2 * (unsigned long long)p.q.strides[0]},
-             64);
+  assert_map(
+      &maps->q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
+      (unsigned long long[]){2 * (unsigned long long)p.q.strides[2], 2 * (unsigned long long)p.q.strides[1],
+                             2 * (unsigned long long)p.q.strides[0]},
+      64);
   assert_map(&maps->k, a->k.data, (unsigned long long[]){HEAD_DIM, KV_LEN, HEADS_KV, BATCH},
              (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * KV_LEN, 2 * HEAD_DIM * KV_LEN * HEADS_KV},
              p.info.entry[2].tile_n);
