@@ -77,7 +77,7 @@ static int least_shared(const plan *p) {
 static void take(plan *p, const tile_choice *c, const luattn_target *t) {
   p->tile_m = t->tile_m > 0 ? t->tile_m : c->tile_m;
   p->tile_n = t->tile_n > 0 ? t->tile_n : c->tile_n;
-  p->threads = c->threads;
+  p->threads = p->family == LUATTN_SM90 ? 128 + 2 * p->tile_m : c->threads; /* 64 rows for a warpgroup, and one more */
   p->stages = c->stages;
   p->sm80_warps_n = c->warps_n;
   p->sm80_chunk_m = c->chunk_m;

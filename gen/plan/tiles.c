@@ -83,14 +83,15 @@ static int class_of(int shared_limit) {
 }
 
 bool tiles_choice(const plan *p, int rank, tile_choice *out) {
+  enum { SIMT_F64 = LUATTN_SM90 + 1 };
   static const struct {
     const tile_row *row;
     int count;
   } tables[][2] = {[LUATTN_SIMT] = {TABLE(simt_forward_f32), TABLE(simt_backward_f32)},
                    [LUATTN_SM80] = {TABLE(sm80_forward), TABLE(sm80_backward)},
                    [LUATTN_SM90] = {TABLE(sm90_forward), {NULL, 0}},
-                   [LUATTN_SM90 + 1] = {TABLE(simt_f64), TABLE(simt_f64)}};
-  const int family = p->dtype == LUATTN_F64 ? LUATTN_SM90 + 1 : (int)p->family;
+                   [SIMT_F64] = {TABLE(simt_f64), TABLE(simt_f64)}};
+  const int family = p->dtype == LUATTN_F64 ? (int)SIMT_F64 : (int)p->family;
   const int backward = p->pass == LUATTN_BACKWARD;
   const int dim = max_of(p->head_dim, p->head_dim_v), class = class_of(p->shared_limit);
   const tile_row *row = tables[family][backward].row;
@@ -207,8 +208,9 @@ static luattn_status check_sm80(const plan *p, luattn_error *err) {
 }
 
 static luattn_status check_sm90(const plan *p, luattn_error *err) {
-  if (p->tile_m != (p->threads - 128) / 2)
-    return refuse("tile_m", p->tile_m, "sm90 forward takes 128 or 192: 64 rows for each warpgroup", err);
+  const bool narrow = p->head_dim <= 64 && p->head_dim_v <= 64; /* three consumers have 160 registers a thread */
+  if (p->tile_m != 128 && !(p->tile_m == 192 && narrow))
+    return refuse("tile_m", p->tile_m, "sm90 forward takes 128, or 192 for head dims up to 64", err);
   if (p->tile_n < 16 || p->tile_n % 16 != 0 || p->tile_n > 256)
     return refuse("tile_n", p->tile_n, "sm90 forward takes multiples of 16 up to 256", err);
   return LUATTN_OK;
