@@ -60,8 +60,8 @@ LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
         kept = kept || !masked;
       Real prob = 0, ds = 0;
       if (kept)
-        Spec::template grad<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], dp[x], q, kv, prob, ds,
-                                        acc);
+        Spec::template grad<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], dp[x], Position{q, 0},
+                                        t.kv_at(kv0, c), prob, ds, acc);
       s[x] = prob;
       dp[x] = ds;
     }

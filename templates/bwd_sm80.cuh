@@ -250,8 +250,8 @@ struct BwdSm80 {
 
   // ---- compute ------------------------------------------------------------------------------------------
 
-  __device__ __forceinline__ int kv_of(int f, int half) const {
-    return kv0 + score_row() + f * 16 + half * 8 + int(lane / 4);
+  __device__ __forceinline__ Position kv_of(int f, int half) const {
+    return {kv0 + score_row() + int(lane / 4), f * 16 + half * 8};
   }
 
   __device__ __forceinline__ void enter_head() {
@@ -260,7 +260,7 @@ struct BwdSm80 {
     for (int f = 0; f < frags; ++f)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        col[f][half] = Spec::col(p, site, head, min_of(kv_of(f, half), p.kv_len - 1));
+        col[f][half] = Spec::col(p, site, head, min_of(int(kv_of(f, half)), p.kv_len - 1));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
   }
 
@@ -302,7 +302,8 @@ struct BwdSm80 {
     for (int octet = 0; octet < chunk / 8; ++octet)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int m = column + octet * 8 + int(lane % 4) * 2 + i, q = q0 + m;
+        const int m = column + octet * 8 + int(lane % 4) * 2 + i;
+        const Position q{q0 + column + int(lane % 4) * 2, octet * 8 + i};
         const int kv_end = q < p.q_len ? p.kv_len : 0;
         const BwdRow bwd = shared_bwd(stage)[m].value;
         Row row{};
@@ -311,7 +312,8 @@ struct BwdSm80 {
         for (int f = 0; f < frags; ++f)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const int b = block(f, octet / 2), e = element(octet % 2, half, i), kv = kv_of(f, half);
+            const int b = block(f, octet / 2), e = element(octet % 2, half, i);
+            const Position kv = kv_of(f, half);
             float prob = 0.f, ds = 0.f;
             if (!Masked || keeps(row, f, half, q, kv, kv_end))
               Spec::template grad<Need::parameters>(p, site, head, row, col[f][half], bwd, s[b][e], dp[b][e],

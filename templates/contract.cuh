@@ -20,6 +20,17 @@ enum ReduceKind { REDUCE_MAX = 0, REDUCE_SUM = 1, REDUCE_SUM_DEFERRED = 2 };
 // Half-open range of positions along one sequence axis.
 struct Range { int lo, hi; };
 
+// A position on a sequence axis, base + offset. base is one value for all elements of a thread in a tile, and
+// offset a constant once the kernel's loops are unrolled. Generated code converts what is linear in positions
+// as Real(part of the bases) + Real(part of the offsets): the first is one conversion a tile, the second a
+// constant. So it costs an addition an element, no conversion and no register per column; and what depends on
+// a distance alone is computed once for all elements at that distance, because the compiler sees that they are
+// equal. Any other split is right as well, and slower.
+struct Position {
+  int base, offset;
+  __device__ __forceinline__ operator int() const { return base + offset; }
+};
+
 // Where a block works. `h` is the query head, or the kv head in key_mod and value_mod.
 struct Site { int b, h, q_len, kv_len; };
 
@@ -38,7 +49,8 @@ struct Site { int b, h, q_len, kv_len; };
 //     Col  col(p, s, head, kv)                once per column; like score, it may be called for kv past the end, and what it gives
 //                                             is then dropped: loads clamp their indices
 //   Elements
-//     Real score(p, s, head, row, col, dot, q, kv)
+//     Real score(p, s, head, row, col, dot, Position q, Position kv)
+//                            where either lies outside the lengths, the result is dropped
 //     bool keep(p, s, head, row, col, q, kv)  only called where has_mask
 //   Online function: one step over the kept scores of a row in one tile. State old -> next. red[k] is reduction k of
 //   term<k> over the kept columns; a term may use red[0 .. k-1].
@@ -60,7 +72,8 @@ struct Site { int b, h, q_len, kv_len; };
 //                            row numbers for the main kernel; delta = sum over d of dO * O; acc collects parameter gradients
 //                            that arise per row. Not called for a row whose lse is -inf (its numbers are 0). Without has_lse it
 //                            is called for a row that keeps nothing too: delta is 0, and acc is then left as it was.
-//     void grad<with_inputs>(p, s, head, row, col, bwd_row, dot, dp, q, kv, Real &prob, Real &ds, acc)
+//     void grad<with_inputs>(p, s, head, row, col, bwd_row, dot, dp, Position q, Position kv, Real &prob,
+//                            Real &ds, acc)
 //                            one kept element: dp = sum over d of dO * v'; ds = d loss / d (scale * dot). Adds gradients of
 //                            inputs and scalars to acc, or to memory by atomics, only if with_inputs.
 //                            Without grad_adds it never does, and may be called for an element that is not kept.
@@ -86,18 +99,18 @@ struct Site { int b, h, q_len, kv_len; };
 template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
-                             typename S::Acc &acc, const R *red, R *out, R x, R &y, int i) {
+                             typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
   { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) };
   { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) };
   { S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::num_acc + S::prob_term };
   { S::reduction(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
-  { S::score(p, s, head, row, col, x, i, i) }; { S::keep(p, s, head, row, col, i, i) };
+  { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) };
   { S::init(p, s, head, row) }; { S::prob(p, s, head, row, state, red, x) };
   { S::rescale(p, s, head, row, state, red) }; { S::next(p, s, head, row, state, red) };
   { S::out_scale(p, s, head, row, state) }; { S::lse(p, s, head, row, state) }; { S::save(p, s, head, row, state, out) };
   { S::prepare(p, s, head, row, i, x, red, x, x, acc) };
-  { S::template grad<true>(p, s, head, row, col, brow, x, x, i, i, y, y, acc) };
+  { S::template grad<true>(p, s, head, row, col, brow, x, x, at, at, y, y, acc) };
   { S::flush(p, s, head, acc) };
   { S::query_mod(p, s, x, i, i) }; { S::query_mod_grad(p, s, x, x, i, i, acc) };
   { S::key_mod(p, s, x, i, i) }; { S::key_mod_grad(p, s, x, x, i, i, acc) };

@@ -33,15 +33,15 @@ LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, co
     const typename Spec::Col col = Spec::col(p, site, head, kv);
 #pragma unroll
     for (int r = 0; r < T::rows; ++r) {
-      const int q = min_of(q0 + t.row_at(r), site.q_len - 1);
       bool kept = true;
       if constexpr (Masked) {
+        const int q = min_of(q0 + t.row_at(r), site.q_len - 1);
         kept = at < site.kv_len;
         if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row[r], col, q, kv);
         keep[r].set(c, kept);
       }
       if (kept)
-        s[r][c] = Spec::score(p, site, head, row[r], col, s[r][c], q, kv);
+        s[r][c] = Spec::score(p, site, head, row[r], col, s[r][c], t.q_at(q0, r), t.kv_at(kv0, c));
       else
         s[r][c] = Spec::mask_by_inf ? -infinity<Real>() : Real(0);
     }

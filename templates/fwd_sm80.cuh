@@ -109,11 +109,11 @@ struct ForwardSm80 {
     return {static_cast<const Elem *>(t.data) + site.b * t.batch + h * t.head, t.seq};
   }
   // The query of row r of a lane's thread, and the nearest one that exists.
-  __device__ __forceinline__ int position(int r, int lane) const {
-    return q_tile * tile_m + warp_row + r / 2 * 16 + r % 2 * 8 + lane / 4;
+  __device__ __forceinline__ Position position(int r, int lane) const {
+    return {q_tile * tile_m + warp_row + lane / 4, r / 2 * 16 + r % 2 * 8};
   }
   __device__ __forceinline__ int query(int r, int lane) const {
-    return min_of(position(r, lane), site.q_len - 1);
+    return min_of(int(position(r, lane)), site.q_len - 1);
   }
   __device__ __forceinline__ bool ragged(Tile tile) const {
     return tile.index * tile_n + tile_n > site.kv_len;
@@ -250,12 +250,12 @@ struct ForwardSm80 {
                                         float (&x)[rows][cols]) const {
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
-      const int kv = kv0 + j / 2 * 8 + lane % 4 * 2 + j % 2;
+      const Position kv{kv0 + lane % 4 * 2, j / 2 * 8 + j % 2};
       const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        x[r][j] =
-            Spec::score(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2], query(r, lane), kv);
+        x[r][j] = Spec::score(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2],
+                              position(r, lane), kv);
     }
   }
 

@@ -158,8 +158,9 @@ struct ConsumerSm90 {
   __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const Shared &s, int g)
       : p(params), shared(s), group(g), lane(int(threadIdx.x) % 32), k(0), v(0), q(0) {}
 
-  __device__ __forceinline__ int position(int r) const { return first_row + r * 8 + lane / 4; }
-  __device__ __forceinline__ int query(int r) const { return min_of(position(r), site.q_len - 1); }
+  // The query of row r of this thread, and the nearest one that exists.
+  __device__ __forceinline__ Position position(int r) const { return {first_row + lane / 4, r * 8}; }
+  __device__ __forceinline__ int query(int r) const { return min_of(int(position(r)), site.q_len - 1); }
 
   __device__ __forceinline__ void begin(const QNote &note) {
     site = Site{note.b, note.h, p.q_len, p.kv_len};
@@ -218,11 +219,11 @@ struct ConsumerSm90 {
     const int kv0 = tile.index() * tile_n + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
-      const int kv = kv0 + j / 2 * 8 + j % 2;
+      const Position kv{kv0, j / 2 * 8 + j % 2};
       const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        x[r][j] = Spec::score(p, site, head, row[r], col, s[j / 2 * 4 + r * 2 + j % 2], query(r), kv);
+        x[r][j] = Spec::score(p, site, head, row[r], col, s[j / 2 * 4 + r * 2 + j % 2], position(r), kv);
     }
     if constexpr (Spec::mask_by_inf) {
       if (tile.masked()) {

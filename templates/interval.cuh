@@ -394,6 +394,7 @@ IV_FN iv ivi_to_real(ivi a) {
   return iv_rounded(a.lo <= -IVI_INF ? -IV_INF : (double)a.lo, a.hi >= IVI_INF ? IV_INF : (double)a.hi,
                     false);
 }
+IV_FN iv ivi_real_sum(ivi a, ivi b) { return iv_add(ivi_to_real(a), ivi_to_real(b)); }
 IV_FN long long ivi_saturate(double x) {
   return x < -2147483648.0 ? -2147483648ll : x > 2147483647.0 ? 2147483647ll : (long long)x;
 }

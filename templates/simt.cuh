@@ -129,6 +129,9 @@ struct Simt {
   // Row and column, in the tile, of the thread's element [r][c] of a score tile. A warp owns its rows.
   __device__ __forceinline__ int row_at(int r) const { return group + groups * r; }
   __device__ __forceinline__ int col_at(int c) const { return lane + lanes * c; }
+  // Their positions, in tiles that begin at q0 and kv0.
+  __device__ __forceinline__ Position q_at(int q0, int r) const { return {q0 + group, groups * r}; }
+  __device__ __forceinline__ Position kv_at(int kv0, int c) const { return {kv0 + lane, lanes * c}; }
 
   // A slice that was asked for becomes readable, and the slice before it free. One call for each request. It
   // is a barrier too: weights written before a product are visible in it.

@@ -83,6 +83,7 @@ static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, doubl
     case VAR_P:
     case VAR_DOT:
     case VAR_TILE:
+    case VAR_PART:
     case VAR_COUNT:
       break;
   }

@@ -35,6 +35,8 @@ static int deps_of_var(ir_var v) {
     case VAR_GRAD:
     case VAR_TILE:
       return DEP_MOD;
+    case VAR_PART:
+      return DEP_PART;
     case VAR_B:
     case VAR_H:
     case VAR_Q_LEN:

@@ -126,7 +126,8 @@ static void types(writer *w) {
  */
 
 static void elements(writer *w) {
-  expression_function(w, "score", "Real score(" PHR BREAK "const Col &col, Real dot, int q, int kv)",
+  expression_function(w, "score",
+                      "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
                       HAS_ELEMENT, "", w->f->score);
   if (w->f->keep != IR_NONE) {
     expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",

@@ -8,6 +8,11 @@
  *
  * One thing is not distributed: c * (kv - q) stays a product. As c * kv - c * q, each product would round at
  * the size of the position, and the difference, which decides the score, would keep that error.
+ *
+ * The Real of an integer that is linear in positions needs no conversion per column. A position is a base,
+ * one for many elements, plus an offset, a constant of the kernel's unrolled loop (contract.cuh), and so is
+ * what is linear in positions. IR_REAL_SUM converts the two apart and adds them: one addition per element,
+ * and nothing that has to stay in registers. It is an atom here.
  */
 #include <math.h>
 #include <string.h>
@@ -28,6 +33,7 @@ typedef struct fold {
   emit_form *f;
   ir *g;
   lin *lin;     /* per REAL node of the input */
+  bool *linear; /* per node of the input: see is_linear */
   ir_ref *done; /* per node: rewritten, or IR_NONE if not yet */
 } fold;
 
@@ -38,6 +44,8 @@ static ir_ref add(ir *g, ir_ref a, ir_ref b) {
   return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_ADD, a, b);
 }
 static bool uniform(fold *w, ir_ref r) { return !deps_element(deps_of(&w->f->deps, r)); }
+/* Of a node of the input: uniform, and kept as a number of the row or the column. */
+static bool fixed(fold *w, ir_ref r) { return uniform(w, r) && !w->linear[r]; }
 
 static lin lin_of_atom(ir_ref atom) {
   lin l = {0};
@@ -73,9 +81,11 @@ static ir_ref lin_write(fold *w, const lin *l) {
   return sum == IR_NONE ? ir_real(g, 0) : sum;
 }
 
-/* c * (col + row) without atoms is kept together: see the top. */
+/* c * (position + col + row) is kept together: see the top. */
 static void lin_close(fold *w, lin *l) {
-  if (l->n == 0 && l->row != IR_NONE && l->col != IR_NONE) *l = lin_of_atom(lin_write(w, l));
+  for (int i = 0; i < l->n; i++)
+    if (l->atom[i] == IR_NONE || ir_get(w->g, l->atom[i])->op != IR_REAL_SUM) return;
+  if (l->n + (l->row != IR_NONE) + (l->col != IR_NONE) > 1) *l = lin_of_atom(lin_write(w, l));
 }
 
 static bool lin_add(fold *w, lin *l, lin b) {
@@ -147,10 +157,48 @@ static ir_ref rebuilt(fold *w, ir_ref r, const ir_node *n) {
   return n->nargs == 0 ? r : ir_rebuild(w->g, r, arg);
 }
 
-/* The Real of an integer expression. Positions are converted before they are subtracted, because a conversion
- * of q or kv is shared by a row or a column while that of kv - q is one slow instruction per element. */
+/* An integer as base + offset. */
+typedef struct parts {
+  ir_ref base, offset;
+} parts;
+
+/* False: it is not linear in positions with constants for coefficients. */
+static bool take_apart(fold *w, ir_ref r, parts *out) {
+  ir *g = w->g;
+  const ir_node n = *ir_get(g, r);
+  parts a, b;
+  if ((deps_of(&w->f->deps, r) & (DEP_Q | DEP_KV)) == 0) {
+    *out = (parts){r, ir_int(g, 0)};
+    return true;
+  }
+  if (n.op == IR_VAR) {
+    const bool q = ir_var_of(&n) == VAR_Q;
+    *out = (parts){ir_variable(g, VAR_PART, q ? PART_Q_BASE : PART_KV_BASE),
+                   ir_variable(g, VAR_PART, q ? PART_Q_OFFSET : PART_KV_OFFSET)};
+    return true;
+  }
+  if (n.op == IR_NEG && take_apart(w, n.arg[0], &a)) {
+    *out = (parts){ir_op1(g, IR_NEG, a.base), ir_op1(g, IR_NEG, a.offset)};
+    return true;
+  }
+  const bool sum = n.op == IR_ADD || n.op == IR_SUB;
+  double factor;
+  if (!sum && !(n.op == IR_MUL && ir_is_const(g, n.arg[1], &factor))) return false;
+  if (!take_apart(w, n.arg[0], &a) || !take_apart(w, n.arg[1], &b)) return false;
+  *out = (parts){ir_op2(g, (ir_op)n.op, a.base, b.base),
+                 ir_op2(g, (ir_op)n.op, a.offset, sum ? b.offset : b.base)};
+  return true;
+}
+
+/* The Real of an integer expression. Positions are converted before they are compared or clipped, because a
+ * conversion for each element is slow. */
 static ir_ref real_of_int(fold *w, ir_ref r) {
   const ir_node n = *ir_get(w->g, r);
+  parts p;
+  if ((deps_of(&w->f->deps, r) & DEP_KV) != 0 && take_apart(w, r, &p)) {
+    w->f->positions_in_real = true;
+    return ir_op2(w->g, IR_REAL_SUM, p.base, p.offset);
+  }
   if (uniform(w, r)) return ir_to_real(w->g, r);
   if (n.op != IR_ADD && n.op != IR_SUB && n.op != IR_NEG && n.op != IR_ABS && n.op != IR_MIN &&
       n.op != IR_MAX)
@@ -200,11 +248,11 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
     case IR_NEG:
       return scaled(w, w->lin[a], ir_real(g, -1));
     case IR_MUL:
-      if (uniform(w, a)) return scaled(w, w->lin[b], written(w, a));
-      if (uniform(w, b)) return scaled(w, w->lin[a], written(w, b));
+      if (fixed(w, a)) return scaled(w, w->lin[b], written(w, a));
+      if (fixed(w, b)) return scaled(w, w->lin[a], written(w, b));
       return product_of(w, r, n);
     case IR_DIV:
-      if (uniform(w, b)) return scaled(w, w->lin[a], ir_op2(g, IR_DIV, ir_real(g, 1), written(w, b)));
+      if (fixed(w, b)) return scaled(w, w->lin[a], ir_op2(g, IR_DIV, ir_real(g, 1), written(w, b)));
       break;
     case IR_EXP: {
       const lin power = scaled(w, w->lin[a], ir_real(g, LOG2E));
@@ -231,6 +279,31 @@ static ir_ref fold_uniform(fold *w, ir_ref r, const ir_node *n) {
   return rebuilt(w, r, n);
 }
 
+/* Linear in the key position, with the same coefficient for a whole row: one multiply-add of the position is
+ * cheaper than a number for each column. */
+static bool is_linear(fold *w, ir_ref r, const ir_node *n) {
+  const ir_ref a = n->nargs > 0 ? n->arg[0] : IR_NONE, b = n->nargs > 1 ? n->arg[1] : IR_NONE;
+  const int positions = DEP_Q | DEP_KV;
+  parts unused;
+  if (n->type != IR_REAL || !uniform(w, r) || (deps_of(&w->f->deps, r) & DEP_KV) == 0) return false;
+  switch (n->op) {
+    case IR_TO_REAL:
+      return take_apart(w, a, &unused);
+    case IR_NEG:
+      return w->linear[a];
+    case IR_ADD:
+    case IR_SUB:
+      return w->linear[a] || w->linear[b];
+    case IR_MUL:
+      return (w->linear[a] && (deps_of(&w->f->deps, b) & positions) == 0) ||
+             (w->linear[b] && (deps_of(&w->f->deps, a) & positions) == 0);
+    case IR_DIV:
+      return w->linear[a] && (deps_of(&w->f->deps, b) & positions) == 0;
+    default:
+      return false;
+  }
+}
+
 /* Marks what the roots need; nodes are in order, so one sweep downwards suffices. */
 static void mark(const ir *g, const ir_ref *roots, int n, uint32_t count, bool *need) {
   for (int i = 0; i < n; i++)
@@ -246,14 +319,16 @@ static bool fold_run(fold *w, const ir_ref *roots, int n) {
   const uint32_t count = ir_count(w->g);
   bool *need = arena_array(w->f->a, count, sizeof *need);
   w->lin = arena_array(w->f->a, count, sizeof *w->lin);
+  w->linear = arena_array(w->f->a, count, sizeof *w->linear);
   w->done = arena_array(w->f->a, count, sizeof *w->done);
-  if (need == NULL || w->lin == NULL || w->done == NULL) return false;
+  if (need == NULL || w->lin == NULL || w->linear == NULL || w->done == NULL) return false;
   mark(w->g, roots, n, count, need);
   for (uint32_t r = 1; r < count && !ir_failed(w->g); r++) {
     if (!need[r]) continue;
     const ir_node node = *ir_get(w->g, r);
     ir_set_line(w->g, node.line);
-    if (uniform(w, r)) {
+    w->linear[r] = is_linear(w, r, &node);
+    if (fixed(w, r)) {
       w->done[r] = fold_uniform(w, r, &node);
       if (node.type == IR_REAL) w->lin[r] = lin_of_uniform(w, w->done[r]);
     } else if (node.type == IR_REAL) {
@@ -266,7 +341,7 @@ static bool fold_run(fold *w, const ir_ref *roots, int n) {
 }
 
 void fold_roots(emit_form *f, ir_ref *roots, int n) {
-  fold w = {f, f->g, NULL, NULL};
+  fold w = {.f = f, .g = f->g};
   if (!fold_run(&w, roots, n)) return;
   for (int i = 0; i < n; i++)
     if (roots[i] != IR_NONE) roots[i] = written(&w, roots[i]);
@@ -274,7 +349,7 @@ void fold_roots(emit_form *f, ir_ref *roots, int n) {
 }
 
 bool fold_is_shift(emit_form *f, ir_ref r, ir_ref x, ir_ref *rest) {
-  fold w = {f, f->g, NULL, NULL};
+  fold w = {.f = f, .g = f->g};
   if (!fold_run(&w, &r, 1)) return false;
   lin l = w.lin[r];
   int at = -1;

@@ -20,8 +20,12 @@ enum {
   DEP_ELEMENT = 8, /* dot, score, dO.v */
   DEP_STEP = 16,   /* online state, reductions: one value per row and step */
   DEP_ROW = 32,    /* numbers of a backward row */
-  DEP_MOD = 64     /* element, position, channel and gradient of an input mod; bounds of a tile */
+  DEP_MOD = 64,    /* element, position, channel and gradient of an input mod; bounds of a tile */
+  DEP_PART = 128 /* base or offset of a position; never in a slot: the compiler sees more where it is used */
 };
+
+/* Indices of VAR_PART. */
+enum { PART_Q_BASE, PART_Q_OFFSET, PART_KV_BASE, PART_KV_OFFSET };
 
 typedef struct deps {
   const ir *g;
@@ -35,7 +39,7 @@ int deps_of(deps *d, ir_ref r); /* also of nodes built since; 0 for IR_NONE */
 /* One value per element of a tile: not shared by the elements of a row, of a column or of a head. */
 static inline bool deps_element(int mask) {
   const int row = DEP_Q | DEP_STEP | DEP_ROW;
-  return (mask & (DEP_ELEMENT | DEP_MOD)) != 0 || ((mask & DEP_KV) != 0 && (mask & row) != 0);
+  return (mask & (DEP_ELEMENT | DEP_MOD | DEP_PART)) != 0 || ((mask & DEP_KV) != 0 && (mask & row) != 0);
 }
 
 typedef struct emit_form {
@@ -61,7 +65,7 @@ typedef struct emit_form {
   derived_terms row_terms;
   ir_ref grad_prob, grad_ds; /* of VAR_DOT, VAR_DP, VAR_ROW and indices */
   derived_terms element_terms;
-  bool positions_in_real; /* an integer difference became a difference of Reals: exact below 2^24 in float */
+  bool positions_in_real; /* positions were converted before they were combined: exact below 2^24 in float */
 } emit_form;
 
 luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,

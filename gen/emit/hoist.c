@@ -13,6 +13,7 @@ int writer_op_cost(const writer *w, ir_ref r) {
   const plan *p = w->f->plan;
   if (n->op == IR_VAR) /* a double from the parameters, or a register */
     return ir_var_of(n) == VAR_SCALAR || ir_var_of(n) == VAR_SCALE ? 4 : 0;
+  if (n->type == IR_INT && (deps_of(&w->f->deps, r) & DEP_PART) != 0) return 0; /* of a tile, or a constant */
   return ir_op_cost((ir_op)n->op, (ir_type)n->type,
                     p->dtype == LUATTN_F64 ? IR_DOUBLE
                     : p->fast_math         ? IR_FAST

@@ -65,6 +65,7 @@ static const char *final_value(writer *w, unsigned i) {
 static const char *variable(writer *w, const ir_node *n) {
   const unsigned i = ir_index_of(n);
   static const char *const tile[] = {"q0", "q1", "kv0", "kv1"};
+  static const char *const part[] = {"q.base", "q.offset", "kv.base", "kv.offset"};
   switch (ir_var_of(n)) {
     case VAR_SCORE:
       return "score";
@@ -114,6 +115,8 @@ static const char *variable(writer *w, const ir_node *n) {
       return "dlse";
     case VAR_TILE:
       return i < 4 ? tile[i] : "";
+    case VAR_PART:
+      return i < 4 ? part[i] : "";
     case VAR_P:
     case VAR_OUT:
     case VAR_COUNT:

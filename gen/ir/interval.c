@@ -19,6 +19,7 @@
 #define BOOL1(f) out->boolean = tri_##f(x->boolean)
 #define BOOL2(f) out->boolean = tri_##f(x->boolean, y->boolean)
 #define INT_REAL1(f) out->real = ivi_##f(x->integer)
+#define INT_REAL2(f) out->real = ivi_##f(x->integer, y->integer)
 #define REAL_INT1(f) out->integer = iv_##f(x->real)
 #define SELECT3(f)                                                \
   do {                                                            \

@@ -51,6 +51,7 @@ const char *ir_op_interval(ir_op op) {
 #define BOOL1(f) #f
 #define BOOL2(f) #f
 #define INT_REAL1(f) #f
+#define INT_REAL2(f) #f
 #define REAL_INT1(f) #f
 #define SELECT3(f) #f
   static const char *const stem[] = {
@@ -113,6 +114,7 @@ static const var_row var_table[] = {
     [VAR_SCALE] = {"scale", IR_REAL, false},
     [VAR_GRAD] = {"grad", IR_REAL, false},
     [VAR_TILE] = {"tile", IR_INT, true},
+    [VAR_PART] = {"part", IR_INT, true},
 };
 _Static_assert(sizeof var_table / sizeof var_table[0] == VAR_COUNT, "one row for each variable");
 

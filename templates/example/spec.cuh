@@ -60,7 +60,8 @@ struct Spec {
   LUATTN_FN Row row(const LuattnParams &, const Site &, const Head &, int) { return {}; }
   LUATTN_FN Col col(const LuattnParams &, const Site &, const Head &, int) { return {}; }
 
-  LUATTN_FN Real score(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, Real dot, int, int) {
+  LUATTN_FN Real score(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, Real dot, Position,
+                       Position) {
     return dot;
   }
   LUATTN_FN bool keep(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, int q, int kv) {
@@ -116,7 +117,7 @@ struct Spec {
   }
   template <bool WithInputs>
   LUATTN_FN void grad(const LuattnParams &, const Site &, const Head &head, const Row &, const Col &, const BwdRow &row,
-                      Real dot, Real dp, int, int, Real &prob, Real &ds, Acc &) {
+                      Real dot, Real dp, Position, Position, Real &prob, Real &ds, Acc &) {
     prob = power_of_two(dot * head.scale_log2 - row.x[0]);
     ds = prob * (dp - row.x[1]);
   }

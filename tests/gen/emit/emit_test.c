@@ -214,7 +214,32 @@ static void test_distance_is_not_distributed(void **state) {
   check(
       "return attention { name = 'a', inputs = { z = { axes = {'h'} } },\n"
       "  score_mod = function(s, b, h, q, kv) return s + z[h] * (kv - q) end }",
-      LIST("col.kv_idx_0 - row.q_idx_0"), NULL);
+      LIST("kv.base - q.base;", "kv.offset - q.offset;", "Real(t1) + Real(t2);", "t3 * head.mul_1;"), NULL);
+  check(
+      "return attention { name = 'a', inputs = { z = { axes = {'h'} } },\n"
+      "  score_mod = function(s, b, h, q, kv) return s + z[h] * (1.0 * kv - 1.0 * q) end }",
+      LIST("Real(kv.base) + Real(kv.offset);", "t1 - row.q_idx_0;", "t2 * head.mul_1;"), NULL);
+}
+
+/* What is linear in the key position costs no number per column, what is not has one. */
+static void test_linear_in_the_position(void **state) {
+  (void)state;
+  static const char *const linear[] = {"0.5 * kv",
+                                       "kv / kv_len",
+                                       "z[h] * (3 - 2 * kv) / 7",
+                                       "0.5 * kv - 0.25 * (kv + q)",
+                                       "abs(q + kv_len - q_len - kv)",
+                                       "max(kv - q, q - 3 * kv)"};
+  for (size_t i = 0; i < sizeof linear / sizeof linear[0]; i++) {
+    char source[512];
+    snprintf(source, sizeof source,
+             "return attention { name = 'a', inputs = { z = { axes = {'h'} } },\n"
+             "  score_mod = function(s, b, h, q, kv) return s + %s end }",
+             linear[i]);
+    check(source, LIST("kv.base", "kv.offset", "struct Col {};"), LIST("Real(kv)", "Real(t1);"));
+  }
+  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return s + exp(-0.1 * kv) end }",
+        LIST("Real(kv)", "+ col."), LIST("kv.base"));
 }
 
 static void test_stages(void **state) {
@@ -250,9 +275,8 @@ static void *limited(void *user, void *ptr, size_t old_size, size_t new_size) {
   return b->left-- > 0 ? realloc(ptr, new_size) : NULL;
 }
 
-static void test_out_of_memory(void **state) {
-  (void)state;
-  char *source = read_file(EXAMPLES "/gemma2.lua");
+static void out_of_memory(const char *path) {
+  char *source = read_file(path);
   const char *const stages[] = {"spec", "plan", "grad"};
   for (int i = 0; i < 3; i++) {
     long n = 0;
@@ -262,7 +286,7 @@ static void test_out_of_memory(void **state) {
       luattn_spec *spec = NULL;
       luattn_error err;
       char *text = NULL;
-      status = luattn_spec_load_text("gemma2.lua", source, strlen(source), &allocator, &spec, &err);
+      status = luattn_spec_load_text("spec.lua", source, strlen(source), &allocator, &spec, &err);
       if (status == LUATTN_OK) status = luattn_emit(spec, &target, stages[i], &text, &err);
       if (status != LUATTN_OK && status != LUATTN_NO_MEMORY) fail_msg("allocation %ld: %s", n, err.message);
       luattn_text_free(text);
@@ -272,6 +296,12 @@ static void test_out_of_memory(void **state) {
     assert_true(n > 3);
   }
   free(source);
+}
+
+static void test_out_of_memory(void **state) {
+  (void)state;
+  out_of_memory(EXAMPLES "/gemma2.lua");
+  out_of_memory(HERE "/specs/positions.lua");
 }
 
 int main(void) {
@@ -285,6 +315,7 @@ int main(void) {
       cmocka_unit_test(test_hoisting),
       cmocka_unit_test(test_small_hooks_are_inlined),
       cmocka_unit_test(test_distance_is_not_distributed),
+      cmocka_unit_test(test_linear_in_the_position),
       cmocka_unit_test(test_stages),
       cmocka_unit_test(test_out_of_memory),
   };

@@ -49,6 +49,8 @@ enum { WHICH_Q, WHICH_K, WHICH_V };
 static double *at(const LuattnTensor &t, int b, int h, int i) {
   return static_cast<double *>(t.data) + b * t.batch + h * t.head + i * t.seq;
 }
+// As the kernels have positions, with any base.
+static Position in_parts(int at) { return {at / 2, at - at / 2}; }
 static double mod(const LuattnParams &p, int which, int b, int h, int i, int d) {
   const Site s{b, h, p.q_len, p.kv_len};
   if (which == WHICH_Q) return Spec::query_mod(p, s, at(p.q, b, h, i)[d], i, d);
@@ -118,7 +120,9 @@ static void forward_row(const LuattnParams &p, const Site &s, const Spec::Head &
       const bool k = !t.masked || (kv < p.kv_len && kept(p, s, head, q, kv));
       keep[0].set(j, k);
       score[0][j] = Spec::mask_by_inf ? -INFINITY : 0;
-      if (k) score[0][j] = Spec::score(p, s, head, row[0], Spec::col(p, s, head, kv), dot(p, s.b, s.h, q, kv), q, kv);
+      if (k)
+        score[0][j] = Spec::score(p, s, head, row[0], Spec::col(p, s, head, kv), dot(p, s.b, s.h, q, kv), in_parts(q),
+                                  in_parts(kv));
     }
     if (t.masked) online.template step<true>(p, s, head, row, score, keep, scale);
     else online.template step<false>(p, s, head, row, score, keep, scale);
@@ -189,7 +193,7 @@ static void main_tile(const LuattnParams &p, const Site &s, const Spec::Head &he
         if (t.masked && !kept(p, s, head, q, kv)) continue;
         double prob, ds;
         Spec::grad<true>(p, s, head, Spec::row(p, s, head, q), Spec::col(p, s, head, kv), rows[q], dot(p, s.b, s.h, q, kv),
-                         dout_dot(p, s.b, s.h, q, kv), q, kv, prob, ds, acc);
+                         dout_dot(p, s.b, s.h, q, kv), in_parts(q), in_parts(kv), prob, ds, acc);
         const long long iq = (1ll * s.b * p.heads + s.h) * p.q_len + q, ik = (1ll * s.b * p.heads_kv + hkv) * p.kv_len + kv;
         for (int d = 0; d < D; ++d) {
           dq[iq * D + d] += p.scale * ds * mod(p, WHICH_K, s.b, hkv, kv, d);

@@ -14,12 +14,8 @@ struct Spec {
     Real mul_2;
     Real mul_3;
   };
-  struct Row {  // of one query position
-    Real to_real_0;
-  };
-  struct Col {  // of one key position
-    Real kv_idx_0;
-  };
+  struct Row {};
+  struct Col {};
   struct State { Real x[2]; };
   struct BwdRow { Real x[2]; };
   struct Acc { Real x[1]; };
@@ -67,28 +63,24 @@ struct Spec {
     return made;
   }
   LUATTN_FN Row row(const LuattnParams &p, const Site &s, const Head &head, int q) {
-    const int t1 = q + s.kv_len;  // alibi.lua:8
-    const int t2 = t1 - s.q_len;  // alibi.lua:8
-    const Real t3 = Real(t2);  // alibi.lua:8
-    Row made;
-    made.to_real_0 = t3;
-    return made;
+    return {};
   }
   LUATTN_FN Col col(const LuattnParams &p, const Site &s, const Head &head, int kv) {
-    const Real t1 = Real(kv);  // alibi.lua:8
-    Col made;
-    made.kv_idx_0 = t1;
-    return made;
+    return {};
   }
 
   // Elements. A score is handed on divided by the scale.
   LUATTN_FN Real score(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const Col &col, Real dot, int q, int kv) {
-    const Real t1 = row.to_real_0 - col.kv_idx_0;  // alibi.lua:8
-    const Real t2 = op_abs(t1);  // alibi.lua:8
-    const Real t3 = t2 * head.mul_1;
-    const Real t4 = dot - t3;
-    return t4;
+      const Col &col, Real dot, Position q, Position kv) {
+    const int t1 = s.kv_len + q.base;  // alibi.lua:8
+    const int t2 = t1 - s.q_len;  // alibi.lua:8
+    const int t3 = t2 - kv.base;  // alibi.lua:8
+    const int t4 = q.offset - kv.offset;  // alibi.lua:8
+    const Real t5 = Real(t3) + Real(t4);  // alibi.lua:8
+    const Real t6 = op_abs(t5);  // alibi.lua:8
+    const Real t7 = t6 * head.mul_1;
+    const Real t8 = dot - t7;
+    return t8;
   }
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, int q, int kv) {
@@ -179,18 +171,23 @@ struct Spec {
   }
   template <bool with_inputs>
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, int kv, Real &prob, Real &ds, Acc &acc) {
-    const Real t1 = row.to_real_0 - col.kv_idx_0;  // alibi.lua:8
-    const Real t2 = op_abs(t1);  // alibi.lua:8
-    const Real t3 = t2 * head.mul_3;  // alibi.lua:4
-    const Real t4 = dot * head.mul_2;  // alibi.lua:4
-    const Real t5 = bwd.x[1] + t3;  // alibi.lua:4
-    const Real t6 = t4 + t5;  // alibi.lua:4
-    const Real t7 = op_exp2(t6);  // alibi.lua:4
-    const Real t8 = dp - bwd.x[0];
-    const Real t9 = t7 * t8;
-    prob = t7;
-    ds = t9;
+      const Col &col, const BwdRow &bwd, Real dot, Real dp,
+      Position q, Position kv, Real &prob, Real &ds, Acc &acc) {
+    const int t1 = s.kv_len + q.base;  // alibi.lua:8
+    const int t2 = t1 - s.q_len;  // alibi.lua:8
+    const int t3 = t2 - kv.base;  // alibi.lua:8
+    const int t4 = q.offset - kv.offset;  // alibi.lua:8
+    const Real t5 = Real(t3) + Real(t4);  // alibi.lua:8
+    const Real t6 = op_abs(t5);  // alibi.lua:8
+    const Real t7 = t6 * head.mul_3;  // alibi.lua:4
+    const Real t8 = dot * head.mul_2;  // alibi.lua:4
+    const Real t9 = bwd.x[1] + t7;  // alibi.lua:4
+    const Real t10 = t8 + t9;  // alibi.lua:4
+    const Real t11 = op_exp2(t10);  // alibi.lua:4
+    const Real t12 = dp - bwd.x[0];
+    const Real t13 = t11 * t12;
+    prob = t11;
+    ds = t13;
   }
   LUATTN_FN void flush(const LuattnParams &p, const Site &s, const Head &head, const Acc &acc) {
   }

@@ -78,7 +78,7 @@ struct Spec {
 
   // Elements.
   LUATTN_FN Real score(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const Col &col, Real dot, int q, int kv) {
+      const Col &col, Real dot, Position q, Position kv) {
     const Real t1 = load_input<Real, float>(p.input[0], q, kv);  // called.lua:8
     const Real t2 = dot * head.scale_1;
     const Real t3 = t1 * Real(2);  // called.lua:9
@@ -263,7 +263,8 @@ struct Spec {
   }
   template <bool with_inputs>
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, int kv, Real &prob, Real &ds, Acc &acc) {
+      const Col &col, const BwdRow &bwd, Real dot, Real dp,
+      Position q, Position kv, Real &prob, Real &ds, Acc &acc) {
     const Results<Real, 3> made = grad_outlined<with_inputs>(p, q, kv, head.c_0, dp, bwd.x[0], bwd.x[1], dot, head.scale_1);
     prob = made.x[0];
     ds = made.x[1];

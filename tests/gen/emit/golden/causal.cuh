@@ -58,7 +58,7 @@ struct Spec {
 
   // Elements. A score is handed on divided by the scale.
   LUATTN_FN Real score(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const Col &col, Real dot, int q, int kv) {
+      const Col &col, Real dot, Position q, Position kv) {
     return dot;
   }
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
@@ -148,7 +148,8 @@ struct Spec {
   }
   template <bool with_inputs>
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, int kv, Real &prob, Real &ds, Acc &acc) {
+      const Col &col, const BwdRow &bwd, Real dot, Real dp,
+      Position q, Position kv, Real &prob, Real &ds, Acc &acc) {
     const Real t1 = dot * head.mul_1;  // causal.lua:4
     const Real t2 = bwd.x[1] + t1;  // causal.lua:4
     const Real t3 = op_exp2(t2);  // causal.lua:4

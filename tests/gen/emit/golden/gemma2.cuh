@@ -69,7 +69,7 @@ struct Spec {
 
   // Elements.
   LUATTN_FN Real score(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const Col &col, Real dot, int q, int kv) {
+      const Col &col, Real dot, Position q, Position kv) {
     const Real t1 = dot * head.mul_1;  // gemma2.lua:9
     const Real t2 = op_tanh(t1);  // gemma2.lua:9
     const Real t3 = head.cap_0 * t2;  // gemma2.lua:9
@@ -161,7 +161,8 @@ struct Spec {
   }
   template <bool with_inputs>
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const Col &col, const BwdRow &bwd, Real dot, Real dp, int q, int kv, Real &prob, Real &ds, Acc &acc) {
+      const Col &col, const BwdRow &bwd, Real dot, Real dp,
+      Position q, Position kv, Real &prob, Real &ds, Acc &acc) {
     const Real t1 = dot * head.mul_1;  // gemma2.lua:9
     const Real t2 = op_tanh(t1);  // gemma2.lua:9
     const Real t3 = t2 * head.mul_2;  // gemma2.lua:6
