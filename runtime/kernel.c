@@ -69,17 +69,28 @@ static luattn_status load_functions(luattn_kernel *k, const void *cubin, luattn_
   return LUATTN_OK;
 }
 
-static luattn_status make_zero(luattn_kernel *k, luattn_error *err) {
-  static const unsigned char zeros[8];
-  if (k->info.num_inputs == 0) return LUATTN_OK;
-  cu_result result = k->driver->alloc(&k->zero, sizeof zeros);
+/* Waits: a launch on whatever stream may follow at once. */
+static luattn_status alloc_zeros(const luattn_driver *d, size_t size, cu_pointer *out, luattn_error *err) {
+  cu_result result = d->alloc(out, size);
   if (result != 0) {
-    k->zero = 0;
-    return driver_fail(k->driver, err, result, "cuMemAlloc", "allocating %zu bytes", sizeof zeros);
+    *out = 0;
+    return driver_fail(d, err, result, "cuMemAlloc", "allocating %zu bytes", size);
   }
-  result = k->driver->copy_to_device(k->zero, zeros, sizeof zeros);
-  return result == 0 ? LUATTN_OK
-                     : driver_fail(k->driver, err, result, "cuMemcpyHtoD", "copying %zu bytes", sizeof zeros);
+  result = d->fill_bytes(*out, 0, size, NULL);
+  if (result != 0) return driver_fail(d, err, result, "cuMemsetD8Async", "zeroing %zu bytes", size);
+  result = d->stream_wait(NULL);
+  return result == 0
+             ? LUATTN_OK
+             : driver_fail(d, err, result, "cuStreamSynchronize", "waiting for %zu bytes of zeros", size);
+}
+
+/* What launches share. */
+static luattn_status make_memory(luattn_kernel *k, luattn_error *err) {
+  if (k->info.num_inputs > 0) TRY(alloc_zeros(k->driver, 8, &k->zero, err));
+  if (!k->info.draws_tiles) return LUATTN_OK;
+  k->tickets = calloc(1, sizeof *k->tickets);
+  if (k->tickets == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_kernel_load: out of memory");
+  return alloc_zeros(k->driver, TICKETS_BYTES, &k->tickets->counters, err);
 }
 
 luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
@@ -99,7 +110,7 @@ luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn
   if (status == LUATTN_OK) {
     size_t size;
     status = load_functions(k, luattn_image_cubin(image, &size), err);
-    if (status == LUATTN_OK) status = make_zero(k, err);
+    if (status == LUATTN_OK) status = make_memory(k, err);
     driver_pop(driver);
   }
   if (status != LUATTN_OK) {
@@ -114,9 +125,12 @@ void luattn_kernel_unload(luattn_kernel *kernel) {
   if (kernel == NULL) return;
   if (kernel->module != NULL && driver_push(kernel->driver, kernel->context, NULL) == LUATTN_OK) {
     if (kernel->zero != 0) (void)kernel->driver->free(kernel->zero);
+    if (kernel->tickets != NULL && kernel->tickets->counters != 0)
+      (void)kernel->driver->free(kernel->tickets->counters);
     (void)kernel->driver->module_unload(kernel->module);
     driver_pop(kernel->driver);
   }
+  free(kernel->tickets);
   free(kernel);
 }
 

@@ -189,12 +189,22 @@ static luattn_status zero(const luattn_kernel *k, void *ptr, size_t size, const 
                      ptr);
 }
 
+/* The workspace has room for the one counter of a launch; it is used, and zeroed, only where the kernel has
+ * none left of those that need no zeroing. */
+static luattn_status place_tickets(const luattn_kernel *k, const void *workspace, LuattnParams *p,
+                                   cu_stream stream, luattn_error *err) {
+  if (k->tickets == NULL) return LUATTN_OK;
+  unsigned *counter = tickets_find(k->tickets, workspace);
+  if (counter == NULL) return zero(k, p->tickets, sizeof *p->tickets, "tickets", stream, err);
+  p->tickets = counter;
+  return LUATTN_OK;
+}
+
 /* What kernels only add to. */
 static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, cu_stream stream,
                                luattn_error *err) {
   const luattn_image_info *m = &k->info;
   const size_t real = args_real_size(m);
-  TRY(zero(k, p->tickets, sizeof *p->tickets, "tickets", stream, err));
   if (m->accumulates_dq) {
     const size_t count = (size_t)p->batch * (size_t)p->heads * (size_t)p->q_len * m->head_dim;
     TRY(zero(k, p->dq_acc, count * real, "dq_acc", stream, err));
@@ -255,6 +265,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
   if (kernel->info.family == LUATTN_SM90) status = maps_fill(kernel->driver, &c, &p, &maps);
+  if (status == LUATTN_OK) status = place_tickets(kernel, args->workspace, &p, stream, err);
   if (status == LUATTN_OK) status = zero_sums(kernel, &p, stream, err);
   if (status == LUATTN_OK) status = launch_entries(kernel, &p, &maps, grid, stream, err);
   driver_pop(kernel->driver);

@@ -4,13 +4,16 @@
 
 #include "runtime/args.h"
 #include "runtime/driver.h"
+#include "runtime/tickets.h"
 
+/* The kernel itself never changes; what launches learn stands beside it. */
 struct luattn_kernel {
   luattn_driver *driver;
   int device;
   int multiprocessors;
   cu_context context;
-  cu_pointer zero; /* 8 bytes of value 0, if there are inputs; see args_call */
+  cu_pointer zero;       /* 8 bytes of value 0, if there are inputs; see args_call */
+  ticket_table *tickets; /* if the image draws tiles */
   cu_module module;
   cu_function function[LUATTN_MAX_ENTRIES];
   luattn_image_info info;

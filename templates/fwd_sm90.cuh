@@ -97,7 +97,7 @@ struct ProducerSm90 {
     TicketsSm90<Spec, Config> tickets(p);
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
-      tickets.draw();  // early: its answer takes a while
+      tickets.draw();  // early: its answer takes a while, and advance() waits for it
       const Site site{block.b, block.h, p.q_len, p.kv_len};
       const int head = block.h / p.group;
       WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
@@ -118,6 +118,7 @@ struct ProducerSm90 {
         tile = next;
         next = after;
       }
+      tickets.advance();
     }
     load_q({0, 0, 0, QNote::END});
   }

@@ -8,7 +8,7 @@
 #ifndef LUATTN_PARAMS_H
 #define LUATTN_PARAMS_H
 
-#define LUATTN_PARAMS_VERSION 2
+#define LUATTN_PARAMS_VERSION 3
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
@@ -52,7 +52,7 @@ typedef struct LuattnParams {
   void *dq_acc;   /* Real [batch][heads][q_len][head_dim], a head in the order of dq_acc.cuh: zeroed by the runtime, or null */
   void *dk_acc;   /* Real [batch][heads_kv][kv_len][head_dim], or null */
   void *dv_acc;   /* Real [batch][heads_kv][kv_len][head_dim_v], or null */
-  unsigned *tickets; /* one number, zeroed by the runtime: how many tiles have been drawn (schedule.cuh); or null */
+  unsigned *tickets; /* one number, 0 before and after a launch: how many tiles have been drawn (schedule.cuh); or null */
   int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract.cuh */
 
   LuattnInput input[LUATTN_MAX_INPUTS];

@@ -30,19 +30,23 @@ LUATTN_FN BlockSite site_of(const LuattnParams &p, u32 q_tiles, u32 index, u32 k
 }
 
 // The tiles of a block that stays on its multiprocessor. Without a mask all take equally long, and a block
-// takes every gridDim.x-th. With one, a block draws the next when it is done with the last, from a counter
-// that the runtime zeroes; the longest are drawn first. One warp calls.
+// takes every gridDim.x-th. With one, a block's first tile is that of its number, and it draws each further
+// one from a counter; the longest are drawn first. The counter is 0 before a launch and after it: a block
+// draws once for each tile that it takes, so `count` draws are made in all, and the last of them turns the
+// counter back to 0. One warp calls: draw, and then, as late as can be, advance.
 template <bool Masked, int TileM, int KvBytes>
 struct Tickets {
   const LuattnParams &p;
   const u32 q_tiles, count;
   u32 index;
+  u32 drawn;  // lane 0's alone, and still on its way
 
   __device__ __forceinline__ explicit Tickets(const LuattnParams &params)
       : p(params),
         q_tiles(u32(ceil_div(params.q_len, TileM))),
         count(q_tiles * u32(params.heads) * u32(params.batch)),
-        index(blockIdx.x) {}
+        index(blockIdx.x),
+        drawn(0) {}
   __device__ __forceinline__ bool valid() const { return index < count; }
   // Without a mask one head after the other, so that all blocks read the same K and V. With one as many as
   // balance takes, if their K and V stay in the L2 cache, or if they are so few that its misses do not
@@ -58,12 +62,13 @@ struct Tickets {
   }
   __device__ __forceinline__ BlockSite site() const { return site_at(index); }
   __device__ __forceinline__ void draw() {
-    if constexpr (Masked) {
-      u32 drawn = 0;
-      if (threadIdx.x % 32 == 0) drawn = atomicAdd(p.tickets, 1u);
+    if constexpr (Masked)
+      if (threadIdx.x % 32 == 0) drawn = atomicInc(p.tickets, count - 1);
+  }
+  __device__ __forceinline__ void advance() {
+    if constexpr (Masked)
       index = gridDim.x + __shfl_sync(0xffffffffu, drawn, 0);
-    } else {
+    else
       index += gridDim.x;
-    }
   }
 };

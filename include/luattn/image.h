@@ -76,7 +76,7 @@ typedef struct luattn_image_info {
   uint32_t has_query_mod, has_key_mod, has_value_mod;
   uint32_t accumulates_dq;            /* DKDV adds into dq_acc and FINISH writes dq */
   uint32_t wants;                     /* gradients compiled in: luattn_wants */
-  uint32_t draws_tiles;               /* FORWARD takes its tiles from a counter in the workspace */
+  uint32_t draws_tiles;               /* FORWARD takes its tiles from a counter, one for each workspace */
   int64_t max_len;                    /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
   luattn_entry_info entry[LUATTN_MAX_ENTRIES]; /* in launch order */
   luattn_input_info input[12];

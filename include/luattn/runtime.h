@@ -1,7 +1,7 @@
 /* runtime.h: from an image to a launch. Needs neither Lua nor NVRTC; libcuda is loaded at run time.
  *
- * Thread safety: a luattn_kernel is immutable and may be launched from many threads on many streams. Launching allocates
- * nothing, never synchronises, and may be captured into a CUDA graph.
+ * Thread safety: a luattn_kernel may be launched from many threads on many streams. Launching allocates nothing, never
+ * synchronises, and may be captured into a CUDA graph.
  */
 #ifndef LUATTN_RUNTIME_H
 #define LUATTN_RUNTIME_H
@@ -55,14 +55,17 @@ LUATTN_API luattn_status luattn_timer_stop(luattn_timer *timer, void *stream, lu
 LUATTN_API luattn_status luattn_timer_read(luattn_timer *timer, double *ms, luattn_error *err);
 
 /* Loads an image for `device` in its primary context (which the CUDA runtime API and frameworks share). Copies what it needs
- * of the image. The driver must outlive the kernel. */
+ * of the image. The driver must outlive the kernel. May allocate a few KB of device memory and wait for the default stream,
+ * so load before capturing a graph. */
 LUATTN_API luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
                                             luattn_kernel **kernel, luattn_error *err);
 LUATTN_API void luattn_kernel_unload(luattn_kernel *kernel); /* NULL is fine */
 LUATTN_API const luattn_image_info *luattn_kernel_get_info(const luattn_kernel *kernel);
 
 /* Bytes of device workspace for these arguments. Looks at the shapes of q, k, v and the inputs alone; data pointers may be
- * NULL. 0 is a possible answer. */
+ * NULL. 0 is a possible answer. What the workspace holds before a launch does not matter. Use few of them and use them
+ * again: where FORWARD draws tiles (luattn_image_info.draws_tiles), a launch with a workspace beyond the first 256 that the
+ * kernel has met zeroes a counter in it first. */
 LUATTN_API luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                                luattn_error *err);
 

@@ -51,7 +51,8 @@ typedef struct luattn_args {
   const DLTensor *scalar_grads; /* [number of scalars in the spec's order (sorted by name)], float32 (float64), or NULL */
   double scale;                 /* 0: head_dim^-1/2 */
   void *workspace;              /* device memory, 256-byte aligned; see luattn_workspace_size. Not shared by launches that may
-                                 * overlap or are issued by several threads at once, not even on one stream */
+                                 * overlap or are issued by several threads at once, not even on one stream: their results,
+                                 * and those of the next launch with it, would be wrong */
   size_t workspace_size;
 } luattn_args;
 

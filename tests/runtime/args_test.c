@@ -20,6 +20,7 @@ static luattn_status launch(problem *p, luattn_error *err) {
   luattn_error load_err;
   if (luattn_kernel_load(driver, 0, image, &kernel, &load_err) != LUATTN_OK) fail_msg("%s", load_err.message);
   luattn_image_free(image);
+  fake_reset(); /* loading zeroed what it allocated */
   const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
   luattn_kernel_unload(kernel);
   return status;

@@ -224,14 +224,23 @@ static void loading_kernels(void **state) {
       {"cuModuleGetFunction", 2, "looking for luattn_mod in 'demo'"},
       {"cuFuncSetAttribute", 1, "giving luattn_dkdv of 'demo' (backward, sm_90) 200000 bytes"},
       {"cuCtxPushCurrent_v2", 1, "making the primary context current"},
+      {"cuMemAlloc_v2", 1, "cuMemAlloc: CUDA_ERROR_INVALID_VALUE (1): allocating 8 bytes"},
+      {"cuMemAlloc_v2", 2, "allocating 8192 bytes"},
+      {"cuMemsetD8Async", 2, "cuMemsetD8Async: CUDA_ERROR_INVALID_VALUE (1): zeroing 8192 bytes"},
+      {"cuStreamSynchronize", 2,
+       "cuStreamSynchronize: CUDA_ERROR_INVALID_VALUE (1): waiting for 8192 bytes of zeros"},
   };
+  luattn_image_free(image);
+  p.info.family = LUATTN_SM90;
+  p.info.draws_tiles = 1;
+  image = problem_image(&p);
   for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
     kernel = NULL;
     fake_fail(bad[i].call, bad[i].nth, 1);
     assert_int_equal(luattn_kernel_load(driver, 0, image, &kernel, &err), LUATTN_CUDA);
     if (strstr(err.message, bad[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, bad[i].message);
     assert_null(kernel);
-    assert_int_equal(fake_live().modules, 0);
+    assert_int_equal(fake_live().modules + fake_live().allocations, 0);
   }
   assert_int_equal(luattn_kernel_load(driver, 7, image, &kernel, &err), LUATTN_INVALID);
   luattn_image_free(image);

@@ -117,23 +117,32 @@ static void assert_map(const LuattnTensorMap *map, const void *data, const unsig
   for (int i = 0; i < 3; ++i) assert_int_equal(m.stride[i], stride[i]);
 }
 
-/* The sm90 family: blocks that stay, a counter of tiles, and maps of q, k and v: of the mods' copies, where
- * there are any. */
+static luattn_kernel *load_sm90(problem *p) {
+  p->info.family = LUATTN_SM90;
+  p->info.draws_tiles = 1;
+  return load(p);
+}
+
+/* The last kernel of a launch. */
+static const fake_event *launch_again(const luattn_kernel *kernel, const problem *p) {
+  luattn_error err;
+  fake_reset();
+  if (luattn_launch(kernel, &p->args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  return fake_get_event(fake_num_events() - 1);
+}
+
+/* The sm90 family: blocks that stay, and maps of q, k and v: of the mods' copies, where there are any. */
 static void forward_sm90(void **state) {
   (void)state;
   problem p;
   problem_open(&p, LUATTN_FORWARD);
-  p.info.family = LUATTN_SM90;
-  p.info.draws_tiles = 1;
-  luattn_kernel *kernel = load(&p);
+  luattn_kernel *kernel = load_sm90(&p);
   luattn_error err;
   if (luattn_launch(kernel, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
   const size_t last = fake_num_events() - 1;
   assert_launch(last, "luattn_fwd", 2 * HEADS * BATCH, 1, 1, 256,
                 100000); /* fewer tiles than multiprocessors */
   const LuattnParams *a = &fake_get_event(last)->params;
-  assert_non_null(a->tickets);
-  assert_fill(0, a->tickets, sizeof *a->tickets);
   const LuattnTensorMaps *maps = &fake_get_event(last)->maps;
   assert_map(
       &maps->q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
@@ -155,6 +164,53 @@ static void forward_sm90(void **state) {
   problem_resize(&p, 64, 128, 0); /* more tiles than multiprocessors, and nothing to load of k and v */
   launch(&p, NULL);
   assert_launch(fake_num_events() - 1, "luattn_fwd", 132, 1, 1, 256, 100000);
+  problem_close(&p);
+}
+
+static void *workspace_number(const problem *p, int i) {
+  return (char *)p->memory + 256 * i; /* it lies on the tensors; nothing runs */
+}
+
+/* Nothing is zeroed at a launch: each workspace has a counter of its own, in the kernel's memory, which was
+ * zeroed when the kernel was loaded. The 257th workspace finds none left, and has its own number zeroed. */
+static void counters(void **state) {
+  (void)state;
+  enum { OWN = 256 };
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  const int before = fake_live().allocations;
+  luattn_kernel *kernel = load_sm90(&p), *other = load(&p);
+  assert_int_equal(fake_live().allocations, before + 4); /* also what empty inputs point to */
+  p.args.workspace_size = (size_t)1 << 20;
+  unsigned *counter[OWN];
+  for (int i = 0; i < OWN; ++i) {
+    p.args.workspace = workspace_number(&p, i);
+    counter[i] = launch_again(kernel, &p)->params.tickets;
+    assert_int_equal(fake_num_events(), 3); /* kernels alone */
+    assert_int_equal(*counter[i], 0);
+    for (int j = 0; j < i; ++j)
+      assert_true((char *)counter[i] - (char *)counter[j] >= 32 ||
+                  (char *)counter[j] - (char *)counter[i] >= 32);
+  }
+  p.args.workspace = workspace_number(&p, OWN);
+  const unsigned *late = launch_again(kernel, &p)->params.tickets;
+  assert_int_equal(fake_num_events(), 4);
+  assert_fill(0, late, sizeof *late);
+  assert_in_range((uintptr_t)late, (uintptr_t)p.args.workspace,
+                  (uintptr_t)p.args.workspace + p.args.workspace_size);
+  fake_fail("cuMemsetD32Async", 1, 1);
+  luattn_error err;
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
+  assert_non_null(strstr(err.message, "zeroing tickets (4 bytes"));
+  for (int i = OWN - 1; i >= 0; i -= 51) {
+    p.args.workspace = workspace_number(&p, i);
+    assert_ptr_equal(launch_again(kernel, &p)->params.tickets, counter[i]);
+    assert_ptr_not_equal(launch_again(other, &p)->params.tickets, counter[i]);
+    assert_int_equal(fake_num_events(), 3);
+  }
+  luattn_kernel_unload(kernel);
+  luattn_kernel_unload(other);
+  assert_int_equal(fake_live().allocations, before);
   problem_close(&p);
 }
 
@@ -492,13 +548,14 @@ static int close_all(void **state) {
   (void)state;
   luattn_driver_close(driver);
   const fake_live_counts live = fake_live();
-  return live.contexts + live.modules;
+  return live.contexts + live.modules + live.allocations;
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(forward),
       cmocka_unit_test(forward_sm90),
+      cmocka_unit_test(counters),
       cmocka_unit_test(forward_workspace),
       cmocka_unit_test(size_query_needs_shapes_alone),
       cmocka_unit_test(backward),

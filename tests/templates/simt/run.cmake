@@ -1,10 +1,10 @@
-# run.cmake: compiles simt_check.cpp for one case and runs it.
+# run.cmake: compiles SOURCE for one case and runs it.
 string(REPLACE "," ";-DEXAMPLE_" defines "-DEXAMPLE_${DEFINES}")
 set(templates ${HERE}/../../../templates)
 execute_process(COMMAND ${CXX} -std=c++20 -O1 -o ${PROGRAM} -I${HERE}/${SPEC} -I${HERE} -I${templates}
-  -I${templates}/example ${defines} ${HERE}/simt_check.cpp RESULT_VARIABLE status)
+  -I${templates}/example ${defines} ${HERE}/${SOURCE} RESULT_VARIABLE status)
 if(NOT status EQUAL 0)
-  message(FATAL_ERROR "simt_check.cpp does not compile")
+  message(FATAL_ERROR "${SOURCE} does not compile")
 endif()
 execute_process(COMMAND ${PROGRAM} RESULT_VARIABLE status)
 if(NOT status EQUAL 0)
