@@ -87,9 +87,11 @@ static luattn_status alloc_zeros(const luattn_driver *d, size_t size, cu_pointer
 /* What launches share. */
 static luattn_status make_memory(luattn_kernel *k, luattn_error *err) {
   if (k->info.num_inputs > 0) TRY(alloc_zeros(k->driver, 8, &k->zero, err));
-  if (!k->info.draws_tiles) return LUATTN_OK;
-  k->tickets = calloc(1, sizeof *k->tickets);
-  if (k->tickets == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_kernel_load: out of memory");
+  if (k->info.family == LUATTN_SM90) k->maps = calloc(1, sizeof *k->maps);
+  if (k->info.draws_tiles) k->tickets = calloc(1, sizeof *k->tickets);
+  if ((k->info.family == LUATTN_SM90 && k->maps == NULL) || (k->info.draws_tiles && k->tickets == NULL))
+    return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_kernel_load: out of memory");
+  if (k->tickets == NULL) return LUATTN_OK;
   return alloc_zeros(k->driver, TICKETS_BYTES, &k->tickets->counters, err);
 }
 
@@ -131,6 +133,7 @@ void luattn_kernel_unload(luattn_kernel *kernel) {
     driver_pop(kernel->driver);
   }
   free(kernel->tickets);
+  free(kernel->maps);
   free(kernel);
 }
 

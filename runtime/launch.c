@@ -3,7 +3,6 @@
 #include <inttypes.h>
 
 #include "luattn/compiler.h"
-#include "runtime/maps.h"
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -264,7 +263,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
     TRY(launch_grid(&c, &kernel->info.entry[i], &p, grid[i]));
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
-  if (kernel->info.family == LUATTN_SM90) status = maps_fill(kernel->driver, &c, &p, &maps);
+  if (kernel->info.family == LUATTN_SM90) status = maps_fill(kernel->driver, kernel->maps, &c, &p, &maps);
   if (status == LUATTN_OK) status = place_tickets(kernel, args->workspace, &p, stream, err);
   if (status == LUATTN_OK) status = zero_sums(kernel, &p, stream, err);
   if (status == LUATTN_OK) status = launch_entries(kernel, &p, &maps, grid, stream, err);

@@ -4,6 +4,7 @@
 
 #include "runtime/args.h"
 #include "runtime/driver.h"
+#include "runtime/maps.h"
 #include "runtime/tickets.h"
 
 /* The kernel itself never changes; what launches learn stands beside it. */
@@ -14,6 +15,7 @@ struct luattn_kernel {
   cu_context context;
   cu_pointer zero;       /* 8 bytes of value 0, if there are inputs; see args_call */
   ticket_table *tickets; /* if the image draws tiles */
+  map_memory *maps;      /* of the sm90 family */
   cu_module module;
   cu_function function[LUATTN_MAX_ENTRIES];
   luattn_image_info info;

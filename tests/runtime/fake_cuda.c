@@ -47,7 +47,8 @@ static struct {
   atomic_int calls;
 } plan;
 static fake_event events[MAX_EVENTS];
-static atomic_size_t num_events;
+static atomic_size_t num_events, num_maps;
+static atomic_int has_maps; /* a map was ever made */
 static atomic_int initialised, arch, num_modules, num_allocations, num_live_events;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local struct {
@@ -84,14 +85,13 @@ void fake_fail(const char *symbol, int nth, int result) {
   plan.result = result;
   atomic_store(&plan.calls, 0);
 }
-static _Thread_local int maps_made; /* by this thread, since the reset */
-
 void fake_reset(void) {
-  maps_made = 0;
+  atomic_store(&num_maps, 0);
   fake_fail("", 0, 0);
   atomic_store(&num_events, 0);
 }
 size_t fake_num_events(void) { return atomic_load(&num_events); }
+size_t fake_num_maps(void) { return atomic_load(&num_maps); }
 const fake_event *fake_get_event(size_t index) { return &events[index]; }
 void *fake_current_context(void) { return stack.size > 0 ? stack.item[stack.size - 1] : NULL; }
 void fake_push_context(void *context) { stack.item[stack.size++] = context; }
@@ -292,7 +292,7 @@ FAKE(cuLaunchKernel)
   memcpy(e->block, (unsigned[]){block_x, block_y, block_z}, sizeof e->block);
   e->shared_bytes = shared_bytes;
   memcpy(&e->params, params[0], sizeof e->params);
-  if (maps_made > 0) memcpy(&e->maps, params[1], sizeof e->maps);
+  if (atomic_load(&has_maps)) memcpy(&e->maps, params[1], sizeof e->maps);
   return 0;
 }
 
@@ -321,7 +321,8 @@ FAKE(cuTensorMapEncodeTiled)
   memcpy(made.stride, stride, sizeof made.stride);
   memset(map, 0, 128);
   memcpy(map, &made, sizeof made);
-  maps_made++;
+  atomic_fetch_add(&num_maps, 1);
+  atomic_store(&has_maps, 1);
   return 0;
 }
 

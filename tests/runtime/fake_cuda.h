@@ -31,7 +31,7 @@ typedef struct fake_event {
   char name[64]; /* of the function launched */
   unsigned grid[3], block[3], shared_bytes;
   LuattnParams params;
-  LuattnTensorMaps maps; /* the second parameter, where maps were made since the reset */
+  LuattnTensorMaps maps; /* the second parameter, once a map was made in this process */
   void *ptr;             /* of a fill */
   unsigned value;
   size_t bytes;
@@ -43,10 +43,11 @@ typedef struct fake_live_counts {
   int contexts, modules, allocations, events;
 } fake_live_counts;
 
-FAKE_API void fake_reset(void); /* forgets events and planned failures */
+FAKE_API void fake_reset(void); /* forgets events, planned failures and the count of maps */
 FAKE_API void fake_fail(const char *symbol, int nth, int result);
 FAKE_API size_t fake_num_events(void);
 FAKE_API const fake_event *fake_get_event(size_t index); /* the first 256 are kept */
+FAKE_API size_t fake_num_maps(void);                     /* made by cuTensorMapEncodeTiled */
 FAKE_API fake_live_counts fake_live(void);
 FAKE_API void *fake_current_context(void); /* of this thread */
 FAKE_API void fake_push_context(void *context);

@@ -153,7 +153,8 @@ static void forward_sm90(void **state) {
              (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * KV_LEN, 2 * HEAD_DIM * KV_LEN * HEADS_KV},
              p.info.entry[2].tile_n);
   assert_ptr_not_equal(a->k.data, p.k.t.data);
-  fake_fail("cuTensorMapEncodeTiled", 2, 1);
+  p.args.workspace = (char *)p.args.workspace + 256; /* k' is elsewhere */
+  fake_fail("cuTensorMapEncodeTiled", 1, 1);
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "k: strides"));
   assert_non_null(strstr(err.message, "are not what TMA can take"));
@@ -211,6 +212,25 @@ static void counters(void **state) {
   luattn_kernel_unload(kernel);
   luattn_kernel_unload(other);
   assert_int_equal(fake_live().allocations, before);
+  problem_close(&p);
+}
+
+/* A map is made once for what it describes (maps_test.c has what else may change). */
+static void maps_are_remembered(void **state) {
+  (void)state;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  luattn_kernel *kernel = load_sm90(&p);
+  const LuattnTensorMaps first = launch_again(kernel, &p)->maps;
+  assert_int_equal(fake_num_maps(), 3);
+  assert_memory_equal(&launch_again(kernel, &p)->maps, &first, sizeof first);
+  assert_int_equal(fake_num_maps(), 0);
+  p.q.t.byte_offset = 16;
+  LuattnTensorMaps moved = launch_again(kernel, &p)->maps;
+  assert_int_equal(fake_num_maps(), 1);
+  assert_memory_not_equal(&moved.q, &first.q, sizeof first.q);
+  assert_memory_equal(&moved.k, &first.k, 2 * sizeof first.k);
+  luattn_kernel_unload(kernel);
   problem_close(&p);
 }
 
@@ -556,6 +576,7 @@ int main(void) {
       cmocka_unit_test(forward),
       cmocka_unit_test(forward_sm90),
       cmocka_unit_test(counters),
+      cmocka_unit_test(maps_are_remembered),
       cmocka_unit_test(forward_workspace),
       cmocka_unit_test(size_query_needs_shapes_alone),
       cmocka_unit_test(backward),

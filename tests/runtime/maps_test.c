@@ -1,0 +1,178 @@
+/* maps_test.c: the memory of tensor maps under many threads, and with more tensors than it holds. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/maps.h"
+#include "tests/runtime/fake_cuda.h"
+
+enum { THREADS = 4, ROUNDS = 20000, DIM = 64, TILE_N = 128, FITTING = 80, TOO_MANY = 2000 };
+
+static luattn_driver *driver;
+static cu_context context;
+static const luattn_image_info info = {
+    .spec_name = "demo",
+    .family = LUATTN_SM90,
+    .dtype = LUATTN_F16,
+    .head_dim = DIM,
+    .head_dim_v = DIM,
+    .num_entries = 1,
+    .entry = {{.role = LUATTN_ROLE_FORWARD, .tile_m = 128, .tile_n = TILE_N}},
+};
+
+/* Number `i` of the problems; all differ, also in what the fields of one share. */
+static LuattnParams problem_number(int i) {
+  LuattnParams p = {
+      .batch = 2 + i % 3, .heads = 4, .heads_kv = 2, .group = 2, .q_len = 100 + i % 7, .kv_len = 200 + i};
+  LuattnTensor *const tensor[] = {&p.q, &p.k, &p.v};
+  for (int t = 0; t < 3; ++t) {
+    tensor[t]->data = (void *)(uintptr_t)(0x10000 + 16 * (3 * i + t));
+    tensor[t]->seq = DIM + 8 * (i % 5);
+    tensor[t]->head = tensor[t]->seq * 1024;
+    tensor[t]->batch = tensor[t]->head * 8;
+  }
+  return p;
+}
+
+static int is_map_of(const LuattnTensorMap *map, const LuattnTensor *t, int batch, int heads, int len,
+                     unsigned rows) {
+  fake_map m;
+  memcpy(&m, map->bytes, sizeof m);
+  return m.data == t->data && m.type == 6 && m.box[1] == rows && m.size[0] == DIM &&
+         m.size[1] == (unsigned)len && m.size[2] == (unsigned)heads && m.size[3] == (unsigned)batch &&
+         m.stride[0] == 2 * (unsigned long long)t->seq && m.stride[1] == 2 * (unsigned long long)t->head &&
+         m.stride[2] == 2 * (unsigned long long)t->batch;
+}
+
+static int maps_are_right(map_memory *memory, const LuattnParams *p) {
+  const args_call c = {.info = &info};
+  LuattnTensorMaps maps;
+  return maps_fill(driver, memory, &c, p, &maps) == LUATTN_OK &&
+         is_map_of(&maps.q, &p->q, p->batch, p->heads, p->q_len, 64) &&
+         is_map_of(&maps.k, &p->k, p->batch, p->heads_kv, p->kv_len, TILE_N) &&
+         is_map_of(&maps.v, &p->v, p->batch, p->heads_kv, p->kv_len, TILE_N);
+}
+
+static int is_right(map_memory *memory, int number) {
+  const LuattnParams p = problem_number(number);
+  return maps_are_right(memory, &p);
+}
+
+typedef struct worker {
+  map_memory *memory;
+  unsigned seed;
+  int problems, wrong;
+} worker;
+
+static void *work(void *arg) {
+  worker *w = arg;
+  unsigned x = w->seed;
+  fake_push_context(context);
+  for (int i = 0; i < ROUNDS; ++i) {
+    x = x * 1664525u + 1013904223u;
+    w->wrong += !is_right(w->memory, (int)(x >> 8) % w->problems);
+  }
+  (void)fake_pop_context();
+  return NULL;
+}
+
+static void run(map_memory *memory, int problems) {
+  worker workers[THREADS];
+  pthread_t thread[THREADS];
+  fake_reset();
+  for (int i = 0; i < THREADS; ++i) {
+    workers[i] = (worker){memory, (unsigned)i + 1, problems, 0};
+    assert_int_equal(pthread_create(&thread[i], NULL, work, &workers[i]), 0);
+  }
+  for (int i = 0; i < THREADS; ++i) {
+    pthread_join(thread[i], NULL);
+    assert_int_equal(workers[i].wrong, 0);
+  }
+}
+
+static void many_threads(void **state) {
+  (void)state;
+  map_memory *memory = calloc(1, sizeof *memory);
+  assert_non_null(memory);
+  run(memory, TOO_MANY);
+  assert_in_range(fake_num_maps(), 3 * TOO_MANY, 3 * THREADS * ROUNDS);
+  run(memory, FITTING);
+  const size_t first = fake_num_maps();
+  run(memory, FITTING); /* what there is room for stays */
+  assert_true(first < 3 * THREADS * ROUNDS / 100);
+  assert_true(fake_num_maps() < 3 * THREADS * ROUNDS / 100);
+  free(memory);
+}
+
+/* Whatever changes of a tensor, its map is another; what does not change is not made again. */
+static void every_field_counts(void **state) {
+  (void)state;
+  map_memory *memory = calloc(1, sizeof *memory);
+  assert_non_null(memory);
+  fake_push_context(context);
+  const LuattnParams first = problem_number(0);
+  assert_true(maps_are_right(memory, &first));
+  for (int field = 0; field < 8; ++field) {
+    LuattnParams p = first;
+    if (field == 0) p.q.data = (char *)p.q.data + 16;
+    if (field == 1) p.q.seq += 8;
+    if (field == 2) p.q.head += 8;
+    if (field == 3) p.q.batch += 8;
+    if (field == 4) p.q_len += 1;
+    if (field == 5) p.heads += 2;
+    if (field == 6) p.batch += 1;
+    if (field == 7) p.k.data = p.v.data; /* k's is then v's */
+    fake_reset();
+    for (int repeat = 0; repeat < 2; ++repeat) assert_true(maps_are_right(memory, &p));
+    assert_int_equal(fake_num_maps(), field == 6 ? 3 : field == 7 ? 0 : 1);
+  }
+  LuattnParams p = first; /* k alike but for the rows of its boxes */
+  p.k = p.v = p.q;
+  p.heads_kv = p.heads;
+  p.kv_len = p.q_len;
+  fake_reset();
+  assert_true(maps_are_right(memory, &p));
+  assert_int_equal(fake_num_maps(), 1);
+  (void)fake_pop_context();
+  free(memory);
+}
+
+/* Tensors in turn, as the layers of a network have them. */
+static void in_turn(void **state) {
+  (void)state;
+  map_memory *memory = calloc(1, sizeof *memory);
+  assert_non_null(memory);
+  fake_push_context(context);
+  for (int round = 0; round < 8; ++round) {
+    fake_reset();
+    for (int i = 0; i < FITTING; ++i) assert_true(is_right(memory, i));
+    if (round == 0) assert_int_equal(fake_num_maps(), 3 * FITTING);
+  }
+  assert_int_equal(fake_num_maps(), 0);
+  (void)fake_pop_context();
+  free(memory);
+}
+
+static int open_all(void **state) {
+  (void)state;
+  if (luattn_driver_open(&driver, NULL) != LUATTN_OK) return -1;
+  return driver_context(driver, 0, &context, NULL) == LUATTN_OK ? 0 : -1;
+}
+
+static int close_all(void **state) {
+  (void)state;
+  luattn_driver_close(driver);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(many_threads), cmocka_unit_test(every_field_counts),
+                                     cmocka_unit_test(in_turn)};
+  return cmocka_run_group_tests(tests, open_all, close_all);
+}
