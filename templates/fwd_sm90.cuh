@@ -142,6 +142,7 @@ struct ConsumerSm90 {
   static constexpr int rows = 2, cols = tile_n / 4;  // scores of a thread
   static constexpr bool takes_turns = Shared::groups > 2;
   enum { turn_barrier = 1 };
+  enum { K_FULL, V_FULL };  // peeks
 
   const LuattnParams &p;
   const Shared shared;
@@ -155,6 +156,7 @@ struct ConsumerSm90 {
   Ring<1> q;
   float o[dim_v / 2];
   u32 weights[tile_n / 16][4];  // P, as A operands
+  float scale[rows];            // what O is still to be multiplied by before P's values are added
 
   __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const Shared &s, int g)
       : p(params), shared(s), group(g), lane(int(threadIdx.x) % 32), k(0), v(0), q(0) {}
@@ -214,9 +216,10 @@ struct ConsumerSm90 {
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
   }
 
-  // Scores become probabilities, in the online function's step; gives the factors for O.
-  __device__ __forceinline__ void weigh(const float (&s)[tile_n / 2], KvNote tile, float (&x)[rows][cols],
-                                        float (&scale)[rows]) {
+  // Scores become probabilities, in the online function's step; gives the factors for O in `scale`. K is given
+  // back in here, behind the mask's branch, because ptxas keeps waits for products behind it: where O's product
+  // is waited for decides how much of it the weights hide.
+  __device__ __forceinline__ void weigh(const float (&s)[tile_n / 2], KvNote tile, float (&x)[rows][cols]) {
     const int kv0 = tile.index() * tile_n + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
@@ -234,8 +237,10 @@ struct ConsumerSm90 {
       } else {
         online.kept.bits = online.all;
       }
+      release_k(tile);
       online.step_by_inf(p, site, head, row, x, scale);
     } else {
+      release_k(tile);
       KeepBits<cols> keep[rows];
       if (tile.masked()) {
         mask(kv0, x, keep);
@@ -244,17 +249,6 @@ struct ConsumerSm90 {
         online.template step<false>(p, site, head, row, x, keep, scale);
       }
     }
-  }
-  // ptxas would wait for the values' product before it computes the weights that are to overlap with it: a
-  // branch on what depends on the first row's, never taken, keeps the wait behind them. The second row's may
-  // then fill the gaps of what follows the wait.
-  __device__ __forceinline__ void weights_first() const {
-    if constexpr (dim_v <= 64) return;  // too short a product to matter
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < Spec::num_state; ++i)
-      if (Spec::state_deferred(i)) sum += online.state[0].x[i];
-    if (__float_as_uint(sum) == 0x7fc54321u) __nanosleep(0);
   }
   __device__ __forceinline__ void mask(int kv0, float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) const {
 #pragma unroll
@@ -297,7 +291,8 @@ struct ConsumerSm90 {
       for (int w = 0; w < 4; ++w)
         weights[i][w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
   }
-  __device__ __forceinline__ void rescale(const float (&scale)[rows]) {
+  // O becomes ready for the next values.
+  __device__ __forceinline__ void rescale() {
     if constexpr (Spec::has_rescale) {
       // Once a few tiles have passed, it is common that no row of the warp has a new maximum.
       if (!__any_sync(0xffffffffu, scale[0] != 1.f || scale[1] != 1.f)) return;
@@ -311,65 +306,76 @@ struct ConsumerSm90 {
     return QNote::load(shared.q_note(group));
   }
   __device__ __forceinline__ void release_q() {
+    __syncwarp();  // all lanes have read the note
     release(shared.q_empty(group));
     q.advance();
   }
-  __device__ __forceinline__ KvNote await_scores() const {
-    barrier_wait(shared.k_full(k.slot), k.parity);
-    return KvNote::load(shared.k_note(k.slot));
-  }
-  __device__ __forceinline__ void release_scores(KvNote tile) {
+  // Gives K back, and looks whether the next one has come.
+  __device__ __forceinline__ void release_k(KvNote tile) {
     release(shared.k_empty(k.slot));
     if (tile.last()) release_q();
     k.advance();
+    barrier_peek<K_FULL>(shared.k_full(k.slot), k.parity);
+  }
+  __device__ __forceinline__ void release_v() {
+    release(shared.v_empty(v.slot));
+    v.advance();
+    barrier_peek<V_FULL>(shared.v_full(v.slot), v.parity);
+  }
+  __device__ __forceinline__ KvNote await_k() const {
+    barrier_wait_peeked<K_FULL>(shared.k_full(k.slot), k.parity);
+    return KvNote::load(shared.k_note(k.slot));
+  }
+  __device__ __forceinline__ void await_v() const {
+    barrier_wait_peeked<V_FULL>(shared.v_full(v.slot), v.parity);
   }
 
   __device__ __forceinline__ KvNote first_tile() {
-    float s[tile_n / 2], x[rows][cols], scale[rows];
-    const KvNote tile = await_scores();
+    float s[tile_n / 2], x[rows][cols];
+    const KvNote tile = await_k();
     wgmma_fence();
     issue_scores(s);
     wgmma_wait<0>();
     arrived(s);
-    release_scores(tile);
-    weigh(s, tile, x, scale);
+    weigh(s, tile, x);
     keep_weights(x);
+    scale[0] = scale[1] = 1;  // there is no O yet
     return tile;
   }
-  // Scores of the next tile and values of this one, at once.
+  // Scores of the next tile and values of this one, at once. O is rescaled between the two: the product of the
+  // scores has only begun, and that of the values would have to wait for it anyway.
   __device__ __forceinline__ KvNote next_tile() {
-    float s[tile_n / 2], x[rows][cols], scale[rows];
-    const KvNote tile = await_scores();
+    float s[tile_n / 2], x[rows][cols];
+    const KvNote tile = await_k();
     await_turn();
     wgmma_fence();
     issue_scores(s);
-    barrier_wait(shared.v_full(v.slot), v.parity);
+    rescale();
+    await_v();
+    wgmma_fence();
     issue_values();
     pass_turn();
     wgmma_wait<1>();
     arrived(s);
-    release_scores(tile);
-    weigh(s, tile, x, scale);
-    weights_first();
+    weigh(s, tile, x);
     wgmma_wait<0>();
     arrived(o);
-    release(shared.v_empty(v.slot));
-    v.advance();
+    release_v();
     keep_weights(x);
-    rescale(scale);
     return tile;
   }
   __device__ __forceinline__ void last_values() {
-    barrier_wait(shared.v_full(v.slot), v.parity);
+    rescale();
+    await_v();
     wgmma_fence();
     issue_values();
     wgmma_wait<0>();
     arrived(o);
-    release(shared.v_empty(v.slot));
-    v.advance();
+    release_v();
   }
 
   __device__ __forceinline__ void run() {
+    barrier_peeks_init();
     if (takes_turns && group == Shared::groups - 1) named_arrive(turn_barrier, 256);
     for (QNote note = await_q(); note.state != QNote::END; note = await_q()) {
       begin(note);

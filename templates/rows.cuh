@@ -150,14 +150,19 @@ private:
                         Real (&score)[Cols], const KeepBits<Cols> &keep, Real (&red)[num_red]) {
     if constexpr (K < Spec::num_reductions) {
       constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX;
-      Real sum = is_max ? -infinity<Real>() : Real(0);
+      // Side by side, as each operation waits for the one before.
+      constexpr int chains = Cols < 4 ? 1 : is_max ? 2 : 4;
+      Real part[chains];
 #pragma unroll
       for (int j = 0; j < Cols; ++j) {
         Real x = Spec::template term<K>(p, site, head, row, old, red, score[j]);
         if (!is_kept<Masked>(keep, j)) x = is_max ? -infinity<Real>() : Real(0);
         if constexpr (Spec::prob_term == K) score[j] = x;  // the last term that needs the score itself
-        sum = is_max ? max_of(sum, x) : sum + x;
+        part[j % chains] = j < chains ? x : is_max ? max_of(part[j % chains], x) : part[j % chains] + x;
       }
+      Real sum = part[0];
+#pragma unroll
+      for (int c = 1; c < chains; ++c) sum = is_max ? max_of(sum, part[c]) : sum + part[c];
       if constexpr (Spec::reduction(K) == REDUCE_MAX) sum = lanes_max<Lanes>(sum);
       if constexpr (Spec::reduction(K) == REDUCE_SUM) sum = lanes_sum<Lanes>(sum);
       red[K] = sum;

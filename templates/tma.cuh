@@ -32,6 +32,29 @@ LUATTN_FN void barrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
+// An early look at a barrier. barrier_peek asks once, and unlike a wait never puts the thread to sleep;
+// barrier_wait_peeked waits for the same phase later, and costs next to nothing where the peek found it ended. The
+// answer takes more than a hundred cycles, and stays in a predicate that PTX alone knows, one of two by its
+// number `Which`: as a value of C++ it would be awaited at once.
+LUATTN_FN void barrier_peeks_init() {
+  asm volatile(".reg .pred ended_<2>;\nmov.pred ended_0, 0;\nmov.pred ended_1, 0;");
+}
+template <int Which>
+LUATTN_FN void barrier_peek(u32 barrier, u32 parity) {
+  asm volatile("mbarrier.test_wait.parity.shared::cta.b64 ended_%2, [%0], %1;" ::"r"(barrier), "r"(parity),
+               "n"(Which)
+               : "memory");
+}
+template <int Which>
+LUATTN_FN void barrier_wait_peeked(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n@ended_%2 bra over;\n"
+      "again:\nmbarrier.try_wait.parity.shared::cta.b64 ended_%2, [%0], %1;\n"
+      "@!ended_%2 bra again;\nover:\n}" ::"r"(barrier),
+      "r"(parity), "n"(Which)
+      : "memory");
+}
+
 // Copies a box of a tensor map, its first element at (channel, position, head, batch), to `dst`. What lies
 // outside of the tensor becomes 0 and is not read. Counts the whole box's bytes on `barrier`. One thread.
 LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, int position,
