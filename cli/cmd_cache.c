@@ -15,8 +15,8 @@ static luattn_status run(const cli_options *o, luattn_error *err) {
   if (strcmp(o->spec, "info") == 0) {
     cache_stats stats;
     TRY(cache_info(dir, &stats, err));
-    printf("%s: %zu images, %.1f MB, %zu damaged\n", dir, stats.entries, (double)stats.bytes / 1e6,
-           stats.damaged);
+    printf("%s: %zu images, %.1f MB, %zu damaged, %zu records of tuning\n", dir, stats.entries,
+           (double)stats.bytes / 1e6, stats.damaged, stats.records);
     return LUATTN_OK;
   }
   if (strcmp(o->spec, "clear") == 0) {

@@ -2,6 +2,8 @@
  *
  *   spec.lua -> front_trace -> derive_spec                                              luattn_spec_load
  *            -> mask_analyse -> plan_choose -> emit -> key -> cache, or NVRTC -> image   luattn_compile
+ *
+ * Where tiles were measured and remembered for the device, tuned_plan chooses and emits once more with them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +28,7 @@ luattn_status compile_open(const luattn_spec *spec, const luattn_target *target,
   memcpy(&c->target, target, target->struct_size);
   c->a = arena_open(arena_allocator(spec->a));
   c->spec = *spec;
+  c->loaded = spec->traced.g;
   c->spec.traced.g = c->a == NULL ? NULL : ir_clone(c->a, spec->traced.g);
   if (c->spec.traced.g == NULL)
     return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
@@ -47,12 +50,17 @@ static bool is_launched(const compilation *c, const char *entry) {
   return false;
 }
 
-/* Spilled bytes of the entries that will be launched and of what they call; a remark weighs more than any. */
-static int damage(const compilation *c, const nvrtc_result *r) {
-  int bytes = (r->remark != NULL ? 1 << 20 : 0) + r->called_spill_bytes;
+/* Spilled bytes of the entries that will be launched and of what they call. */
+static int spilled(const compilation *c, const nvrtc_result *r) {
+  int bytes = r->called_spill_bytes;
   for (int i = 0; i < r->num_entries; i++)
     if (is_launched(c, r->entry[i].name)) bytes += r->entry[i].spill_bytes;
   return bytes;
+}
+
+/* A remark weighs more than any spill. */
+static int damage(const compilation *c, const nvrtc_result *r) {
+  return (r->remark != NULL ? 1 << 20 : 0) + spilled(c, r);
 }
 
 static const char *add_line(arena *a, const char *text, const char *line) {
@@ -107,6 +115,20 @@ static const char *explain_damage(const compilation *c, const nvrtc_result *r) {
   return why;
 }
 
+/* Tiles that are picked were measured or are about to be. What ptxas could not do well does not take part. */
+static luattn_status refuse_damage(const compilation *c, const nvrtc_result *r, luattn_error *err) {
+  const plan *p = &c->plan;
+  if (r->remark != NULL)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "plan: tiles: %d x %d, %d threads, %d stages: ptxas says: %.*s; pick other tiles",
+                       p->tile_m, p->tile_n, p->threads, p->stages, (int)strcspn(r->remark, "\n"), r->remark);
+  return luattn_fail(
+      err, LUATTN_UNSUPPORTED,
+      "plan: tiles: %d x %d, %d threads, %d stages: spill %d bytes of registers, more than %d; "
+      "pick other tiles",
+      p->tile_m, p->tile_n, p->threads, p->stages, spilled(c, r), spills_accepted(c));
+}
+
 /* Compiles; a plan that spills more gives way to the next of the table, unless the caller forced it. */
 static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out,
                            luattn_error *err) {
@@ -125,6 +147,7 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
     if (status != LUATTN_OK) return status;
     const int spills = damage(&attempt, &r);
     const bool accepted = is_accepted(&attempt, &r);
+    if (!accepted && c->plan.picked) return refuse_damage(c, &r, err);
     if (least < 0 || accepted || spills < least) *c = attempt, *out = r, least = spills;
     if (accepted || !source_alternative(&attempt)) break;
   }
@@ -167,7 +190,7 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
   char dir[1024], warning[256] = "";
   hash128 key;
   const double start = now_ms();
-  TRY(source_plan(c, err));
+  TRY(tuned_plan(c, err));
   const double planned = now_ms();
   TRY(cache_resolve(c->target.cache_dir, dir, sizeof dir, err));
   TRY(nvrtc_find(c->target.nvrtc, &c->nvrtc, err));
@@ -204,6 +227,8 @@ luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *targe
   if (status == LUATTN_OK) status = compile_memory(&c, err);
   if (status == LUATTN_OK) {
     snprintf(r.plan, sizeof r.plan, "%s", c.plan.why);
+    r.tiles = plan_tiles(&c.plan);
+    r.every_length = c.every_length || plan_same_tiles(&r.tiles, &c.other);
     if (report != NULL) *report = r;
     *image = made;
   } else {

@@ -9,7 +9,8 @@
 
 typedef struct compilation {
   arena *a;
-  luattn_spec spec;     /* the caller's, with a clone of its IR to build in */
+  const ir *loaded;     /* the caller's IR, as it was loaded */
+  luattn_spec spec;     /* the caller's, with a clone of that to build in */
   luattn_target target; /* of this version's size */
   mask_info mask;
   plan plan;
@@ -19,6 +20,8 @@ typedef struct compilation {
   int num_templates;
   nvrtc_file nvrtc;
   luattn_image_info info; /* complete but for registers and the hash */
+  luattn_tiles other;     /* what the other target.lengths would try first */
+  bool every_length;      /* and so does this one */
 } compilation;
 
 /* Opens an arena, clones the IR, analyses the mask. compile_close in any case. */
@@ -28,6 +31,9 @@ void compile_close(compilation *c);
 /* LUATTN_NO_MEMORY if anything was refused on the way: some of it may have been done without, and such a
  * source is not the spec's. */
 luattn_status compile_memory(const compilation *c, luattn_error *err);
+
+/* tuned.c: source_plan, with the tiles that are remembered for the target's device, if there are any. */
+luattn_status tuned_plan(compilation *c, luattn_error *err);
 
 /* manifest.c: what of an image does not come from NVRTC. */
 luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn_error *err);
@@ -40,6 +46,8 @@ luattn_status source_emit(compilation *c, luattn_error *err);
 bool source_alternative(compilation *c);
 /* The key of all that is compiled, and how. */
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err);
+/* Of what is compiled apart from the plan's numbers: what was measured with another origin says nothing. */
+luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error *err);
 const char *source_arch(const compilation *c); /* "sm_90a"; NULL: out of memory */
 /* One run of NVRTC over c's source. */
 luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *out,

@@ -59,24 +59,39 @@ static bool is_entry(const template_file *f) {
   return n > 3 && strcmp(f->name + n - 3, ".cu") == 0;
 }
 
+/* What is compiled, but for the plan's numbers, and by whom. */
+static void hash_sources(const compilation *c, const char *arch, hasher *h) {
+  for (int i = 0; i < c->num_templates; i++)
+    if (!is_entry(&c->templates[i]) || strcmp(c->templates[i].name, c->plan.template_file) == 0)
+      hasher_add(h, c->templates[i].name, c->templates[i].data, c->templates[i].size);
+  hasher_add(h, "spec.cuh", c->emitted.spec, strlen(c->emitted.spec));
+  hasher_add(h, "entry", c->plan.template_file, strlen(c->plan.template_file));
+  hasher_add(h, "arch", arch, strlen(arch));
+  hasher_add(h, "nvrtc", c->nvrtc.identity, strlen(c->nvrtc.identity));
+}
+
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) {
   const char *opts[MAX_OPTIONS], *arch = source_arch(c);
   const int num_opts = options(c, true, opts);
   hasher h;
   if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
-  for (int i = 0; i < c->num_templates; i++)
-    if (!is_entry(&c->templates[i]) || strcmp(c->templates[i].name, c->plan.template_file) == 0)
-      hasher_add(&h, c->templates[i].name, c->templates[i].data, c->templates[i].size);
-  hasher_add(&h, "spec.cuh", c->emitted.spec, strlen(c->emitted.spec));
+  hash_sources(c, arch, &h);
   hasher_add(&h, "config.cuh", c->config, strlen(c->config));
   hasher_add(&h, "manifest", &c->info, sizeof c->info);
-  hasher_add(&h, "entry", c->plan.template_file, strlen(c->plan.template_file));
-  hasher_add(&h, "arch", arch, strlen(arch));
-  hasher_add(&h, "forced", &c->plan.forced,
-             sizeof c->plan.forced); /* what is not forced may yield to a smaller tile */
+  /* What is not forced may yield to a smaller tile, and what is picked is refused where it spills. */
+  hasher_add(&h, "forced", &c->plan.forced, sizeof c->plan.forced);
+  hasher_add(&h, "picked", &c->plan.picked, sizeof c->plan.picked);
   for (int i = 0; i < num_opts; i++) hasher_add(&h, "option", opts[i], strlen(opts[i]));
-  hasher_add(&h, "nvrtc", c->nvrtc.identity, strlen(c->nvrtc.identity));
   *key = hasher_close(&h);
+  return LUATTN_OK;
+}
+
+luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error *err) {
+  const char *arch = source_arch(c);
+  hasher h;
+  if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  hash_sources(c, arch, &h);
+  *origin = hasher_close(&h);
   return LUATTN_OK;
 }
 

@@ -124,7 +124,7 @@ static luattn_status check_problem(const luattn_problem *p, luattn_error *err) {
 static luattn_status prepare(const luattn_spec *spec, const luattn_target *target, compilation *c,
                              luattn_error *err) {
   TRY(compile_open(spec, target, c, err));
-  return source_plan(c, err);
+  return tuned_plan(c, err);
 }
 
 luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m,
@@ -134,6 +134,20 @@ luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *ta
   if (status == LUATTN_OK) {
     *tile_m = c.plan.tile_m;
     *tile_n = c.plan.tile_n;
+  }
+  compile_close(&c);
+  return status;
+}
+
+luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_target *target, luattn_tiles *out,
+                                     int most, int *count, luattn_error *err) {
+  luattn_tiles list[PLAN_MAX_CANDIDATES];
+  compilation c;
+  luattn_status status = compile_open(spec, target, &c, err);
+  if (status == LUATTN_OK) status = plan_list(&c.spec, &c.target, list, count, err);
+  if (status == LUATTN_OK) {
+    *count = *count < most ? *count : most;
+    for (int i = 0; i < *count; i++) out[i] = list[i];
   }
   compile_close(&c);
   return status;

@@ -89,13 +89,18 @@ luattn_status entry_read(const char *path, bool is_use, luattn_image **image, bo
 }
 
 /* <dir>/<2 digits> in `folder`, and the entry's path in `path`. */
-static luattn_status entry_path(const char *dir, hash128 key, char folder[ENTRY_PATH_SIZE],
-                                char path[ENTRY_PATH_SIZE], luattn_error *err) {
+static luattn_status file_path(const char *dir, hash128 key, const char *suffix, char folder[ENTRY_PATH_SIZE],
+                               char path[ENTRY_PATH_SIZE], luattn_error *err) {
   char hex[33];
   hash_hex(key, hex);
   TRY(fit(snprintf(folder, ENTRY_PATH_SIZE, "%s/%.2s", dir, hex), ENTRY_PATH_SIZE, dir, err));
-  return fit(snprintf(path, ENTRY_PATH_SIZE, "%s/%.2s/%s" ENTRY_SUFFIX, dir, hex, hex), ENTRY_PATH_SIZE, dir,
+  return fit(snprintf(path, ENTRY_PATH_SIZE, "%s/%.2s/%s%s", dir, hex, hex, suffix), ENTRY_PATH_SIZE, dir,
              err);
+}
+
+static luattn_status entry_path(const char *dir, hash128 key, char folder[ENTRY_PATH_SIZE],
+                                char path[ENTRY_PATH_SIZE], luattn_error *err) {
+  return file_path(dir, key, ENTRY_SUFFIX, folder, path, err);
 }
 
 luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, luattn_error *err) {
@@ -147,14 +152,12 @@ static int write_all(int fd, const unsigned char *bytes, size_t size) {
 
 /* Readers see the whole entry or none: it gets its name only when it is complete and on the disk. Returns
  * what failed, with errno set, or NULL. */
-static const char *publish(char *folder, const char *path, const luattn_image *image) {
+static const char *publish(char *folder, const char *path, const void *bytes, size_t size) {
   char temporary[ENTRY_PATH_SIZE + 16];
   snprintf(temporary, sizeof temporary, "%s/" ENTRY_TEMPORARY "XXXXXX", folder);
   if (make_dirs(folder) != 0) return "create its directory";
   const int fd = mkstemp(temporary); /* O_EXCL, mode 0600 */
   if (fd < 0) return "create a file";
-  size_t size;
-  const unsigned char *bytes = luattn_image_bytes(image, &size);
   const char *failed = NULL;
   if (write_all(fd, bytes, size) != 0) failed = "write it";
   if (failed == NULL && fsync(fd) != 0) failed = "flush it";
@@ -172,17 +175,22 @@ static const char *publish(char *folder, const char *path, const luattn_image *i
   return failed;
 }
 
+static void explain(int error, char *reason, size_t size) {
+  if (strerror_r(error, reason, size) != 0) snprintf(reason, size, "error %d", error);
+}
+
 luattn_status cache_store(const char *dir, hash128 key, const luattn_image *image, char *warning,
                           size_t warning_size, luattn_error *err) {
   if (warning_size > 0) warning[0] = '\0';
   if (dir[0] == '\0') return LUATTN_OK;
   char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
   TRY(entry_path(dir, key, folder, path, err));
-  const char *failed = publish(folder, path, image);
+  size_t size;
+  const void *bytes = luattn_image_bytes(image, &size);
+  const char *failed = publish(folder, path, bytes, size);
   if (failed == NULL || warning_size == 0) return LUATTN_OK;
-  const int error = errno;
   char reason[128];
-  if (strerror_r(error, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "error %d", error);
+  explain(errno, reason, sizeof reason);
   snprintf(warning, warning_size, "cache: %s: cannot %s: %s; the kernel works but is not kept", path, failed,
            reason);
   return LUATTN_OK;
@@ -198,4 +206,35 @@ void cache_keep_source(const char *dir, hash128 key, const char *text, char *pat
   FILE *f = (size_t)length < size ? fopen(path, "w") : NULL;
   const int written = f != NULL && fputs(text, f) >= 0;
   if ((f != NULL && fclose(f) != 0) || !written) path[0] = '\0';
+}
+
+bool cache_find_record(const char *dir, hash128 key, char *text, size_t size, char *path, size_t path_size) {
+  char folder[ENTRY_PATH_SIZE], name[ENTRY_PATH_SIZE];
+  if (dir[0] == '\0' || file_path(dir, key, RECORD_SUFFIX, folder, name, NULL) != LUATTN_OK) return false;
+  snprintf(path, path_size, "%s", name);
+  const int fd = open(name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* as entry_read */
+  text[0] = '\0';
+  if (fd < 0) return errno == ELOOP; /* a link is not ours: there, and not sound */
+  const ssize_t got = read_all(fd, (unsigned char *)text, size - 1);
+  text[got > 0 ? got : 0] = '\0';
+  close(fd);
+  return true;
+}
+
+luattn_status cache_store_record(const char *dir, hash128 key, const char *text, char *path, size_t path_size,
+                                 luattn_error *err) {
+  char folder[ENTRY_PATH_SIZE], name[ENTRY_PATH_SIZE], reason[128];
+  TRY(file_path(dir, key, RECORD_SUFFIX, folder, name, err));
+  snprintf(path, path_size, "%s", name);
+  const char *failed = NULL;
+  if (text != NULL)
+    failed = publish(folder, name, text, strlen(text));
+  else if (unlink(name) != 0 && errno != ENOENT)
+    failed = "remove it";
+  if (failed == NULL) return LUATTN_OK;
+  explain(errno, reason, sizeof reason);
+  return luattn_fail(err, LUATTN_IO,
+                     "cache: %s: cannot %s: %s; check its owner and permissions, or name another "
+                     "directory with LUATTN_CACHE_DIR",
+                     name, failed, reason);
 }

@@ -2,6 +2,8 @@
 #ifndef LUATTN_GEN_CACHE_H
 #define LUATTN_GEN_CACHE_H
 
+#include <stdbool.h>
+
 #include "gen/base/hash.h"
 #include "luattn/image.h"
 
@@ -21,9 +23,17 @@ luattn_status cache_store(const char *dir, hash128 key, const luattn_image *imag
  * gets its name; empty if it could not be written. */
 void cache_keep_source(const char *dir, hash128 key, const char *text, char *path, size_t size);
 
+/* Records of tuning: small texts beside the images, which clear removes and prune does not. What they say and
+ * whether they are sound is the caller's business. text[size] gets the record, cut to fit, and
+ * path[path_size] its file; false: there is none. */
+bool cache_find_record(const char *dir, hash128 key, char *text, size_t size, char *path, size_t path_size);
+/* Publishes like an image; text NULL removes the record. Errors: LUATTN_IO. */
+luattn_status cache_store_record(const char *dir, hash128 key, const char *text, char *path, size_t path_size,
+                                 luattn_error *err);
+
 /* For the CLI. */
 typedef struct cache_stats {
-  size_t entries, bytes, damaged;
+  size_t entries, bytes, damaged, records;
 } cache_stats;
 luattn_status cache_info(const char *dir, cache_stats *out, luattn_error *err);
 luattn_status cache_clear(const char *dir, size_t *removed, luattn_error *err);

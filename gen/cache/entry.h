@@ -1,5 +1,6 @@
 /* entry.h: how the cache's files are named: <dir>/<first 2 hex digits>/<32 hex digits>.lai, and beside it .cu
- * of a compilation that failed. A file that is still being written is called .tmp-XXXXXX. */
+ * of a compilation that failed. Records of tuning, by keys of their own, end in .tuned. A file that is still
+ * being written is called .tmp-XXXXXX. */
 #ifndef LUATTN_GEN_CACHE_ENTRY_H
 #define LUATTN_GEN_CACHE_ENTRY_H
 
@@ -9,6 +10,7 @@
 #include "luattn/image.h"
 
 #define ENTRY_SUFFIX ".lai"
+#define RECORD_SUFFIX ".tuned"
 #define ENTRY_TEMPORARY ".tmp-"
 #define ENTRY_PATH_SIZE 4096
 

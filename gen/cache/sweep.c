@@ -17,7 +17,7 @@
 #define MAX_NAME 48
 #define ABANDONED_AFTER 3600 /* seconds; a temporary file so old belongs to a process that died */
 
-typedef enum file_kind { FILE_ENTRY, FILE_COMPANION, FILE_TEMPORARY, FILE_FOREIGN } file_kind;
+typedef enum file_kind { FILE_ENTRY, FILE_COMPANION, FILE_RECORD, FILE_TEMPORARY, FILE_FOREIGN } file_kind;
 
 typedef struct cached_file {
   char name[56]; /* from the cache's directory on */
@@ -37,6 +37,7 @@ static bool is_hex(const char *s, size_t n) {
 static file_kind kind_of(const char *folder, const char *name) {
   if (strncmp(name, ENTRY_TEMPORARY, strlen(ENTRY_TEMPORARY)) == 0) return FILE_TEMPORARY;
   if (!is_hex(name, 32) || strncmp(folder, name, 2) != 0 || name[32] != '.') return FILE_FOREIGN;
+  if (strcmp(name + 32, RECORD_SUFFIX) == 0) return FILE_RECORD;
   return strcmp(name + 32, ENTRY_SUFFIX) == 0 ? FILE_ENTRY : FILE_COMPANION;
 }
 
@@ -92,6 +93,7 @@ static luattn_status visit_all(const char *dir, visit *call, void *user, luattn_
 static luattn_status count_file(void *user, const char *path, const cached_file *file, luattn_error *err) {
   cache_stats *stats = user;
   stats->bytes += file->bytes;
+  stats->records += file->kind == FILE_RECORD;
   if (file->kind != FILE_ENTRY) return LUATTN_OK;
   luattn_image *image;
   bool damaged;
@@ -140,7 +142,7 @@ typedef struct file_list {
 
 static luattn_status list_file(void *user, const char *path, const cached_file *file, luattn_error *err) {
   file_list *list = user;
-  if (is_in_use(file)) return LUATTN_OK;
+  if (is_in_use(file) || file->kind == FILE_RECORD) return LUATTN_OK;
   if (file->kind == FILE_TEMPORARY) return remove_file(path, err);
   if (list->count == list->capacity) {
     const size_t capacity = list->capacity > 0 ? 2 * list->capacity : 64;

@@ -27,6 +27,9 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   if (t->wants > LUATTN_WANT_ALL)
     return luattn_fail(err, LUATTN_INVALID, "target: wants: %u has bits that are not of luattn_wants",
                        t->wants);
+  if ((unsigned)t->lengths > LUATTN_SHORT)
+    return luattn_fail(err, LUATTN_INVALID, "target: lengths: %d is neither LUATTN_LONG nor LUATTN_SHORT",
+                       (int)t->lengths);
   if (t->family < 0 || t->family > 1 + (int)LUATTN_SM90)
     return luattn_fail(err, LUATTN_INVALID, "target: family: %d is not 0 or 1 + a luattn_family", t->family);
   if (tiles_shared_limit(t->arch) == 0)
@@ -67,35 +70,38 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
   return LUATTN_OK;
 }
 
-/* Bytes of shared memory that the largest kernel needs at least: softmax keeps two numbers for a row of
- * backward. A spec that keeps more may turn out not to fit in plan_entries. */
-static int least_shared(const plan *p) {
-  const plan_rows softmax = {0, 8, 0, 0};
-  return tiles_shared_bytes(p, p->pass == LUATTN_FORWARD ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV, &softmax);
-}
-
-static void take(plan *p, const tile_choice *c, const luattn_target *t) {
+static void take(plan *p, const luattn_tiles *c, const luattn_target *t) {
   p->tile_m = t->tile_m > 0 ? t->tile_m : c->tile_m;
   p->tile_n = t->tile_n > 0 ? t->tile_n : c->tile_n;
-  p->threads = p->family == LUATTN_SM90 ? 128 + 2 * p->tile_m : c->threads; /* 64 rows for a warpgroup, and one more */
+  p->threads =
+      p->family == LUATTN_SM90 ? 128 + 2 * p->tile_m : c->threads; /* 64 rows for a warpgroup, and one more */
   p->stages = c->stages;
   p->sm80_warps_n = c->warps_n;
   p->sm80_chunk_m = c->chunk_m;
 }
 
+luattn_tiles plan_tiles(const plan *p) {
+  return (luattn_tiles){p->tile_m, p->tile_n, p->threads, p->stages, p->sm80_warps_n, p->sm80_chunk_m};
+}
+
+bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b) {
+  return a->tile_m == b->tile_m && a->tile_n == b->tile_n && a->threads == b->threads &&
+         a->stages == b->stages && a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
+}
+
 /* Choice `rank` among those that fit shared memory. */
 static bool choose_tiles(plan *p, const luattn_target *t, int rank) {
-  tile_choice c;
+  luattn_tiles c;
   for (int i = 0; tiles_choice(p, i, &c); i++) {
     take(p, &c, t);
-    if (least_shared(p) <= p->shared_limit && rank-- == 0) return true;
+    if (tiles_least_shared(p) <= p->shared_limit && rank-- == 0) return true;
   }
   return false;
 }
 
 /* A forced tile goes with the first threads and stages of the table that can run it. */
 static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error *err) {
-  tile_choice c;
+  luattn_tiles c;
   luattn_error first;
   luattn_status status = LUATTN_OK;
   int smallest = 0;
@@ -110,7 +116,7 @@ static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error
       if (i == 0) first = why, status = possible;
       continue;
     }
-    const int bytes = least_shared(p);
+    const int bytes = tiles_least_shared(p);
     if (bytes <= p->shared_limit) return LUATTN_OK;
     if (smallest == 0 || bytes < smallest) smallest = bytes;
   }
@@ -121,6 +127,28 @@ static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error
                        "block; choose smaller tiles, or leave them 0",
                        p->tile_m, p->tile_n, p->head_dim, p->head_dim_v, smallest, p->arch, p->shared_limit);
   return luattn_fail(err, status, "%s", first.message);
+}
+
+/* Whoever names all of the tiles has them from the list; anything else is a caller's slip, or a list of
+ * another version. */
+static luattn_status choose_picked(plan *p, const luattn_target *t, luattn_error *err) {
+  luattn_tiles list[PLAN_MAX_CANDIDATES];
+  const luattn_tiles *x = t->tiles;
+  const int count = plan_candidates(p, list);
+  if (t->tile_m != 0 || t->tile_n != 0)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "target: tile_m, tile_n: are %d and %d beside tiles, which say the same; leave them 0",
+                       t->tile_m, t->tile_n);
+  for (int i = 0; i < count; i++)
+    if (plan_same_tiles(x, &list[i])) {
+      take(p, x, t);
+      return LUATTN_OK;
+    }
+  return luattn_fail(err, LUATTN_INVALID,
+                     "target: tiles: %d x %d, %d threads, %d stages (%d, %d) is not one of the %d of "
+                     "luattn_plan_candidates; "
+                     "take one of those, or give tile_m and tile_n",
+                     x->tile_m, x->tile_n, x->threads, x->stages, x->warps_n, x->chunk_m, count);
 }
 
 static const char *explain(arena *a, const plan *p) {
@@ -137,8 +165,10 @@ static const char *explain(arena *a, const plan *p) {
     text_add(&t, "fallback: sm_%d could run faster kernels of its own; this version has none for this pass\n",
              p->arch);
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
-           p->forced      ? "asked for by the caller"
-           : p->rank == 0 ? "first choice for these head dims and this shared memory"
+           p->picked      ? "picked from the candidates"
+           : p->forced    ? "asked for by the caller"
+           : p->rank == 0 ? p->is_short ? "first choice for these head dims, a mask and short lengths"
+                                        : "first choice for these head dims and this shared memory"
                           : "a smaller choice, because the first ran out of registers or shared memory");
   if (p->pass == LUATTN_BACKWARD)
     text_add(&t, "dq: %s\n",
@@ -147,7 +177,8 @@ static const char *explain(arena *a, const plan *p) {
   return text_get(&t);
 }
 
-static luattn_status start(const luattn_target *t, plan *p, luattn_error *err) {
+static luattn_status start(const struct luattn_spec *spec, const luattn_target *t, plan *p,
+                           luattn_error *err) {
   memset(p, 0, sizeof *p);
   TRY(check_target(t, err));
   p->pass = t->pass;
@@ -158,7 +189,9 @@ static luattn_status start(const luattn_target *t, plan *p, luattn_error *err) {
   p->head_dim_v = t->head_dim_v > 0 ? t->head_dim_v : t->head_dim;
   p->wants = t->pass == LUATTN_FORWARD ? 0 : t->wants == 0 ? LUATTN_WANT_ALL : t->wants;
   p->shared_limit = tiles_shared_limit(t->arch);
-  p->forced = t->tile_m != 0 || t->tile_n != 0;
+  p->picked = t->tiles != NULL;
+  p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
+  p->is_short = t->lengths == LUATTN_SHORT && spec->traced.block_mask != IR_NONE;
   TRY(choose_family(t, p, err));
   p->fast_math = p->family != LUATTN_SIMT;
   p->accumulates_dq = p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM80;
@@ -171,8 +204,7 @@ static luattn_status start(const luattn_target *t, plan *p, luattn_error *err) {
 
 bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank,
                       plan *out) {
-  (void)spec;
-  if (start(target, out, NULL) != LUATTN_OK || out->forced) return false;
+  if (start(spec, target, out, NULL) != LUATTN_OK || out->forced) return false;
   out->rank = rank;
   if (!choose_tiles(out, target, rank)) return false;
   out->why = explain(a, out);
@@ -181,9 +213,10 @@ bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_tar
 
 luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn_target *target, plan *out,
                           luattn_error *err) {
-  (void)spec;
-  TRY(start(target, out, err));
-  if (out->forced)
+  TRY(start(spec, target, out, err));
+  if (out->picked)
+    TRY(choose_picked(out, target, err));
+  else if (out->forced)
     TRY(choose_forced(out, target, err));
   else if (!choose_tiles(out, target, 0))
     return luattn_fail(err, LUATTN_UNSUPPORTED,
@@ -191,6 +224,14 @@ luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn
                        out->head_dim, out->head_dim_v, out->shared_limit, out->arch);
   out->why = explain(a, out);
   return out->why == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory") : LUATTN_OK;
+}
+
+luattn_status plan_list(const struct luattn_spec *spec, const luattn_target *target,
+                        luattn_tiles out[PLAN_MAX_CANDIDATES], int *count, luattn_error *err) {
+  plan p;
+  TRY(start(spec, target, &p, err));
+  *count = plan_candidates(&p, out);
+  return LUATTN_OK;
 }
 
 /* ---- entries

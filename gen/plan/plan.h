@@ -27,7 +27,9 @@ typedef struct plan {
   plan_entry entry[LUATTN_MAX_ENTRIES]; /* in launch order */
   const char *why;                      /* one line per fact */
 
-  bool forced;      /* the target named a tile */
+  bool forced;      /* the target named a tile, or all of `tiles` */
+  bool picked;      /* the target named all of `tiles` */
+  bool is_short;    /* planned for short lengths, with a mask */
   int rank;         /* 0: the first choice; larger: what is tried when registers do not suffice */
   int shared_limit; /* bytes a block may have */
 } plan;
@@ -40,6 +42,16 @@ luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn
 /* The same with choice `rank` of the table; false: there are not so many. */
 bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank,
                       plan *out);
+
+/* candidates.c: what could be measured for p's family, pass and dims: the table, and what lies near it. At
+ * most PLAN_MAX_CANDIDATES; returns how many. */
+enum { PLAN_MAX_CANDIDATES = 64 };
+int plan_candidates(const plan *p, luattn_tiles out[PLAN_MAX_CANDIDATES]);
+/* The same for a target. */
+luattn_status plan_list(const struct luattn_spec *spec, const luattn_target *target,
+                        luattn_tiles out[PLAN_MAX_CANDIDATES], int *count, luattn_error *err);
+luattn_tiles plan_tiles(const plan *p);
+bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);
 
 /* What the emitted spec keeps: bytes of struct Row (0: empty) and of struct BwdRow, elements of Acc, stats.
  */
@@ -61,12 +73,10 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
                            luattn_error *err);
 
 /* tiles.c: the arithmetic that the kernel headers state, and the tiles that are good. */
-typedef struct tile_choice {
-  int tile_m, tile_n, threads, stages, warps_n, chunk_m;
-} tile_choice;
-bool tiles_choice(const plan *p, int rank, tile_choice *out); /* without regard to shared memory */
+bool tiles_choice(const plan *p, int rank, luattn_tiles *out); /* without regard to shared memory */
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows);
-int tiles_shared_limit(int arch);                            /* 0: unknown architecture */
+int tiles_least_shared(const plan *p); /* of the largest kernel, for a spec that keeps what softmax keeps */
+int tiles_shared_limit(int arch);      /* 0: unknown architecture */
 luattn_status tiles_check(const plan *p, luattn_error *err); /* can the family run these tiles at all? */
 
 #endif

@@ -30,10 +30,16 @@ int tiles_shared_limit(int arch) {
 
 /* Rows of a table: for head dims up to max_dim and shared memory of these classes, the first choice first,
  * then what needs fewer registers. */
-enum { SMALL = 1, MIDDLE = 2, LARGE = 4, ANY = 7 }; /* 99, 163, 227 KB */
+enum {
+  SMALL = 1,
+  MIDDLE = 2,
+  LARGE = 4,
+  ANY = 7, /* 99, 163, 227 KB */
+  NOT_SHORT = 8
+}; /* not for short lengths with a mask */
 typedef struct tile_row {
   int classes, max_dim;
-  tile_choice choice;
+  luattn_tiles choice;
 } tile_row;
 
 static const tile_row simt_forward_f32[] = {{ANY, 256, {64, 64, 256, 2, 0, 0}},
@@ -56,11 +62,16 @@ static const tile_row sm80_forward[] = {
     {MIDDLE, 192, {64, 64, 128, 1, 0, 0}},  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}},
     {LARGE, 256, {128, 64, 256, 2, 0, 0}},  {ANY, 256, {64, 64, 128, 1, 0, 0}},
     {ANY, 256, {64, 32, 128, 1, 0, 0}},     {ANY, 256, {64, 16, 128, 1, 0, 0}}};
-static const tile_row sm90_forward[] = {
-    {ANY, 64, {192, 128, 512, 3, 0, 0}},  {ANY, 64, {192, 96, 512, 3, 0, 0}},
-    {ANY, 192, {128, 128, 384, 2, 0, 0}}, {ANY, 192, {128, 112, 384, 2, 0, 0}},
-    {ANY, 192, {128, 96, 384, 2, 0, 0}},  {ANY, 256, {128, 80, 384, 2, 0, 0}},
-    {ANY, 256, {128, 64, 384, 2, 0, 0}},  {ANY, 256, {128, 32, 384, 2, 0, 0}}};
+/* Three consumers at short lengths: what 192 queries leave empty of a last tile, and what a masked tile of
+ * them computes in vain, is more than they gain. */
+static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3, 0, 0}},
+                                        {ANY | NOT_SHORT, 64, {192, 96, 512, 3, 0, 0}},
+                                        {ANY, 192, {128, 128, 384, 2, 0, 0}},
+                                        {ANY, 192, {128, 112, 384, 2, 0, 0}},
+                                        {ANY, 192, {128, 96, 384, 2, 0, 0}},
+                                        {ANY, 256, {128, 80, 384, 2, 0, 0}},
+                                        {ANY, 256, {128, 64, 384, 2, 0, 0}},
+                                        {ANY, 256, {128, 32, 384, 2, 0, 0}}};
 static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}},
                                          {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
                                          {ANY, 64, {64, 128, 128, 1, 4, 16}},
@@ -82,7 +93,7 @@ static int class_of(int shared_limit) {
   return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE;
 }
 
-bool tiles_choice(const plan *p, int rank, tile_choice *out) {
+bool tiles_choice(const plan *p, int rank, luattn_tiles *out) {
   enum { SIMT_F64 = LUATTN_SM90 + 1 };
   static const struct {
     const tile_row *row;
@@ -96,7 +107,8 @@ bool tiles_choice(const plan *p, int rank, tile_choice *out) {
   const int dim = max_of(p->head_dim, p->head_dim_v), class = class_of(p->shared_limit);
   const tile_row *row = tables[family][backward].row;
   for (int i = 0; i < tables[family][backward].count; i++) {
-    if (dim > row[i].max_dim || (row[i].classes & class) == 0 || rank-- > 0) continue;
+    if (dim > row[i].max_dim || (row[i].classes & class) == 0) continue;
+    if ((p->is_short && (row[i].classes & NOT_SHORT) != 0) || rank-- > 0) continue;
     *out = row[i].choice;
     return true;
   }
@@ -148,6 +160,13 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
     default:
       return 0;
   }
+}
+
+/* A spec that keeps more than softmax, which has two numbers for a row of backward, may turn out not to fit
+ * in plan_entries. */
+int tiles_least_shared(const plan *p) {
+  const plan_rows softmax = {0, 8, 0, 0};
+  return tiles_shared_bytes(p, p->pass == LUATTN_FORWARD ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV, &softmax);
 }
 
 plan_copies tiles_copies(const plan *p) {
@@ -208,7 +227,8 @@ static luattn_status check_sm80(const plan *p, luattn_error *err) {
 }
 
 static luattn_status check_sm90(const plan *p, luattn_error *err) {
-  const bool narrow = p->head_dim <= 64 && p->head_dim_v <= 64; /* three consumers have 160 registers a thread */
+  const bool narrow =
+      p->head_dim <= 64 && p->head_dim_v <= 64; /* three consumers have 160 registers a thread */
   if (p->tile_m != 128 && !(p->tile_m == 192 && narrow))
     return refuse("tile_m", p->tile_m, "sm90 forward takes 128, or 192 for head dims up to 64", err);
   if (p->tile_n < 16 || p->tile_n % 16 != 0 || p->tile_n > 256)

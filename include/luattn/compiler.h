@@ -38,6 +38,20 @@ typedef enum luattn_wants {
   LUATTN_WANT_ALL = 31
 } luattn_wants;
 
+/* Which lengths the tiles of an image are chosen for; the image runs at every length. What counts is the length whose tiles are
+ * the grid: q_len in forward, kv_len in backward. */
+typedef enum luattn_lengths { LUATTN_LONG, LUATTN_SHORT } luattn_lengths;
+#define LUATTN_SHORT_MAX 2048
+static inline luattn_lengths luattn_lengths_of(luattn_pass pass, int64_t q_len, int64_t kv_len) {
+  return (pass == LUATTN_FORWARD ? q_len : kv_len) <= LUATTN_SHORT_MAX ? LUATTN_SHORT : LUATTN_LONG;
+}
+
+/* The tiles of a pass's main kernel, threads of a block and stages of its pipeline. */
+typedef struct luattn_tiles {
+  int tile_m, tile_n, threads, stages;
+  int warps_n, chunk_m; /* backward of the sm80 family, else 0: templates/bwd_sm80.cuh says what they are */
+} luattn_tiles;
+
 /* Everything that is fixed at compile time. Lengths, batch, heads, strides, scalars and inputs are not. Zero means default. */
 typedef struct luattn_target {
   size_t struct_size;
@@ -50,6 +64,11 @@ typedef struct luattn_target {
   int tile_m, tile_n;       /* 0: the plan chooses; an impossible size is refused by name before compiling */
   const char *cache_dir;    /* NULL: LUATTN_CACHE_DIR, else $XDG_CACHE_HOME/luattn, else ~/.cache/luattn; "": no disk cache */
   const char *nvrtc;        /* NULL: LUATTN_NVRTC, else the usual names and places */
+  luattn_lengths lengths;
+  const char *device;       /* its luattn_device_info.name: tiles that were measured on it and remembered beside the cache are used
+                             * (luattn_tuned_store); NULL: none */
+  const luattn_tiles *tiles; /* exactly these, one of luattn_plan_candidates; refused where they spill registers. NULL: the plan
+                             * chooses */
 } luattn_target;
 
 /* How a compilation went; for people and tests. */
@@ -57,6 +76,8 @@ typedef struct luattn_compile_report {
   int cache_hit;
   double trace_ms, plan_ms, nvrtc_ms, cache_ms;
   char plan[1024]; /* family, tiles, shared memory and the reason for each, one line per fact */
+  luattn_tiles tiles;
+  int every_length; /* the other target.lengths has the same tiles, so that one image will do */
 } luattn_compile_report;
 
 /* Compiles (or takes from the cache) one pass. `report` may be NULL. Caller frees *image with luattn_image_free.
@@ -99,6 +120,16 @@ LUATTN_API luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn
 LUATTN_API luattn_status luattn_estimate_memory(const luattn_spec *spec, const luattn_target *target,
                                                 const luattn_problem *problem, luattn_memory_estimate *estimate,
                                                 luattn_error *err);
+
+/* Tuning: the tiles that a target could have, the table's first, then their neighbours, as far as shared memory and registers
+ * allow. Writes at most `most`; *count says how many. */
+LUATTN_API luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_target *target, luattn_tiles *out,
+                                                int most, int *count, luattn_error *err);
+/* Remembers target->tiles beside the cache, for target->device, target->lengths and all else in the target. tiles NULL: forgets
+ * what was remembered. `gain` is how many times as fast they are as the plan's own, for people. path[size], may be NULL: the file.
+ * Errors: LUATTN_INVALID (no device, no cache on disk, no candidate), LUATTN_IO. */
+LUATTN_API luattn_status luattn_tuned_store(const luattn_spec *spec, const luattn_target *target, double gain, char *path,
+                                            size_t size, luattn_error *err);
 
 #ifdef __cplusplus
 }

@@ -402,7 +402,7 @@ static void info_prune_clear(void **state) {
   (void)state;
   luattn_image *a = make_image(1000, 'a');
   luattn_error err;
-  cache_stats stats = {9, 9, 9};
+  cache_stats stats = {9, 9, 9, 9};
   size_t size, removed = 9;
   luattn_image_bytes(a, &size);
   assert_int_equal(cache_info(dir, &stats, &err), LUATTN_OK);
@@ -441,6 +441,43 @@ static void info_prune_clear(void **state) {
   assert_false(exists(name[0]) || exists(name[3]) || exists("00/00000000000000050000000000000000.cu"));
   assert_true(exists("00/notes.txt"));
   luattn_image_free(a);
+}
+
+/* Records of tuning are texts; prune, which is after space, leaves them. */
+static void records(void **state) {
+  (void)state;
+  char text[8], path[512], want[512], target[512];
+  luattn_error err;
+  cache_stats stats;
+  size_t removed = 9;
+  path_of("fe/fedcba98765432100123456789abcdef.tuned", want);
+  assert_false(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
+  assert_false(cache_find_record("", key, text, sizeof text, path, sizeof path));
+  assert_int_equal(cache_store_record(dir, key, "first", path, sizeof path, &err), LUATTN_OK);
+  assert_string_equal(path, want);
+  assert_int_equal(cache_store_record(dir, key, "second one", path, sizeof path, &err), LUATTN_OK);
+  assert_int_equal(count_temporaries(), 0);
+  assert_true(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
+  assert_string_equal(path, want);
+  assert_string_equal(text, "second "); /* what fits */
+  assert_int_equal(cache_info(dir, &stats, &err), LUATTN_OK);
+  assert_int_equal(stats.records, 1);
+  assert_int_equal(stats.entries + stats.damaged, 0);
+  assert_int_equal(cache_prune(dir, 1, &removed, &err), LUATTN_OK);
+  assert_int_equal(removed, 0);
+  assert_true(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
+  assert_int_equal(cache_store_record(dir, key, NULL, path, sizeof path, &err), LUATTN_OK);
+  assert_false(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
+  assert_int_equal(cache_store_record(dir, key, NULL, path, sizeof path, &err), LUATTN_OK);
+  path_of("aside", target);
+  set_file("aside", "a link", 6); /* is not followed */
+  assert_int_equal(symlink(target, want), 0);
+  assert_true(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
+  assert_string_equal(text, "");
+  assert_int_equal(cache_clear(dir, &removed, &err), LUATTN_OK);
+  assert_int_equal(removed, 0);
+  assert_false(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
+  assert_true(exists("aside"));
 }
 
 static void resolving(void **state) {
@@ -490,6 +527,7 @@ int main(void) {
       TEST(killed_in_the_middle),
       TEST(processes_at_once),
       TEST(info_prune_clear),
+      TEST(records),
       TEST(resolving),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
  *   refuse    a program cannot be created
  *   empty     compilation succeeds and there is no cubin
  *   spill     ptxas reports spills for luattn_fwd
+ *   serialise ptxas remarks that it serialised wgmma in luattn_fwd
  *   old       it is version 11.8 */
 #include <stdint.h>
 #include <stdio.h>
@@ -101,6 +102,12 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
         "ptxas info    : Function properties for luattn_fwd\n"
         "    8 bytes stack frame, 900 bytes spill stores, 904 bytes spill loads\n"
         "ptxas info    : Used 255 registers, used 1 barriers\n";
+  }
+  if (told("serialise")) {
+    p->log =
+        "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due "
+        "to "
+        "a reason in function 'luattn_fwd'\n";
   }
   if (told("fail")) {
     p->log =

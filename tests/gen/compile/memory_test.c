@@ -217,6 +217,33 @@ static void test_compile_that_spills(void **state) {
   fake_mode(NULL);
 }
 
+/* With a record that is used, one that is stale, and while one is stored. */
+static luattn_status store_tuned(void *data, luattn_error *err) {
+  const compile_work *w = data;
+  return luattn_tuned_store(w->spec, &w->target, 2, NULL, 0, err);
+}
+
+static void test_tuned(void **state) {
+  (void)state;
+  const luattn_tiles tiles = {128, 96, 384, 2, 0, 0};
+  folder dir = folder_new();
+  compile_work w = {.target = target_new()};
+  w.target.pass = LUATTN_FORWARD;
+  w.target.dtype = LUATTN_BF16;
+  w.target.arch = 90;
+  w.target.cache_dir = dir.path;
+  w.target.device = "Fake 0";
+  w.target.tiles = &tiles;
+  w.spec = loaded(SPEC);
+  fail_each("remember tiles", store_tuned, &w, false);
+  luattn_spec_free(w.spec);
+  w.target.tiles = NULL;
+  fail_each_compile("compile with remembered tiles", &w);
+  w.target.nvrtc = OTHER_NVRTC;
+  fail_each_compile("compile beside a stale record", &w);
+  folder_remove(&dir);
+}
+
 static void test_emit(void **state) {
   (void)state;
   static const char *const stages[] = {"ir", "grad", "mask", "plan", "spec", "config", "ptx"};
@@ -290,6 +317,7 @@ int main(void) {
       cmocka_unit_test(test_compile),
       cmocka_unit_test(test_compile_with_cache),
       cmocka_unit_test(test_compile_that_spills),
+      cmocka_unit_test(test_tuned),
       cmocka_unit_test(test_emit),
       cmocka_unit_test(test_cpu),
   };

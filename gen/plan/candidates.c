@@ -1,0 +1,96 @@
+/* candidates.c: the tiles that tuning measures: the plan's table, and from its best rows one step in each
+ * direction. */
+#include "gen/plan/plan.h"
+
+/* Accumulators and operands of a thread, roughly: what cannot be in registers is not worth a compilation.
+ * ptxas has the last word. */
+static bool fits_registers(const plan *p) {
+  const int dim_v = (p->head_dim_v + 15) / 16 * 16;
+  if (p->family == LUATTN_SIMT || p->pass == LUATTN_BACKWARD) return true; /* hooks decide there, not tiles */
+  if (p->family == LUATTN_SM90) { /* 64 rows a warpgroup: scores, weights, O, and 32 more */
+    const int registers = p->tile_m > 128 ? 160 : 240;
+    return p->tile_n / 2 + p->tile_n / 4 + dim_v / 2 + 32 <= registers;
+  }
+  return p->tile_m / (p->threads / 32) * (p->tile_n + dim_v) / 32 <= 208;
+}
+
+/* What tiles_check leaves to the kernels' own assertions. */
+static bool suits_kernel(const plan *p) {
+  const bool sm90 = p->family == LUATTN_SM90;
+  if (p->threads != 128 && p->threads != 256 && !sm90) return false;
+  if (p->family == LUATTN_SIMT)
+    return p->stages == 2 && p->threads / 16 <= p->tile_m && p->threads / 16 <= p->tile_n;
+  if (p->pass == LUATTN_BACKWARD && p->tile_m > 128) return false;
+  return p->stages >= (sm90 ? 2 : 1) && p->stages <= (sm90 ? 4 : 2);
+}
+
+static bool is_feasible(const plan *started, const luattn_tiles *t) {
+  plan p = *started;
+  p.tile_m = t->tile_m, p.tile_n = t->tile_n, p.threads = t->threads, p.stages = t->stages;
+  p.sm80_warps_n = t->warps_n, p.sm80_chunk_m = t->chunk_m;
+  const bool backward_sm80 = p.family == LUATTN_SM80 && p.pass == LUATTN_BACKWARD;
+  if (t->tile_m < 16 || t->tile_n < 16 || !suits_kernel(&p)) return false;
+  if (backward_sm80 && (t->chunk_m < 16 || t->chunk_m > 32 || t->threads / 32 % t->warps_n != 0))
+    return false;
+  return tiles_check(&p, NULL) == LUATTN_OK && tiles_least_shared(&p) <= p.shared_limit && fits_registers(&p);
+}
+
+typedef enum field { TILE_M, TILE_N, THREADS, STAGES, CHUNK_M } field;
+
+/* Multiply, divide, then add. */
+typedef struct step {
+  field field;
+  int times, over, more;
+} step;
+
+static luattn_tiles stepped(const luattn_tiles *from, const step *s, luattn_family family) {
+  luattn_tiles t = *from;
+  int *const at[] = {[TILE_M] = &t.tile_m,
+                     [TILE_N] = &t.tile_n,
+                     [THREADS] = &t.threads,
+                     [STAGES] = &t.stages,
+                     [CHUNK_M] = &t.chunk_m};
+  *at[s->field] = *at[s->field] * s->times / s->over + s->more;
+  if (family == LUATTN_SM90) t.threads = 128 + 2 * t.tile_m;
+  return t;
+}
+
+/* Nearest first: whoever runs out of time has tried the best guesses. */
+static const step forward_steps[] = {
+    {STAGES, 1, 1, 1},   {STAGES, 1, 1, -1}, {TILE_N, 1, 1, 16}, {TILE_N, 1, 1, -16}, {TILE_M, 1, 1, 64},
+    {TILE_M, 1, 1, -64}, {THREADS, 2, 1, 0}, {THREADS, 1, 2, 0}, {TILE_N, 1, 1, 32},  {TILE_N, 1, 1, 48}};
+static const step other_steps[] = {
+    {STAGES, 1, 1, 1}, {STAGES, 1, 1, -1}, {TILE_M, 1, 2, 0},  {TILE_M, 2, 1, 0},  {TILE_N, 1, 2, 0},
+    {TILE_N, 2, 1, 0}, {THREADS, 2, 1, 0}, {THREADS, 1, 2, 0}, {CHUNK_M, 2, 1, 0}, {CHUNK_M, 1, 2, 0}};
+
+enum { BEST_ROWS = 3 }; /* further down the table stands what needs few registers */
+
+typedef struct list {
+  luattn_tiles *tiles;
+  int count;
+} list;
+
+static void add(list *l, const plan *p, const luattn_tiles *t) {
+  if (l->count == PLAN_MAX_CANDIDATES || !is_feasible(p, t)) return;
+  for (int i = 0; i < l->count; i++)
+    if (plan_same_tiles(&l->tiles[i], t)) return;
+  l->tiles[l->count++] = *t;
+}
+
+int plan_candidates(const plan *started, luattn_tiles out[PLAN_MAX_CANDIDATES]) {
+  plan p = *started;
+  list l = {out, 0};
+  luattn_tiles from;
+  const bool sixteens = p.pass == LUATTN_FORWARD && p.family != LUATTN_SIMT;
+  const step *steps = sixteens ? forward_steps : other_steps;
+  const int count = (int)(sixteens ? sizeof forward_steps : sizeof other_steps) / (int)sizeof *steps;
+  p.is_short = false; /* one list for all lengths */
+  for (int rank = 0; tiles_choice(&p, rank, &from); rank++) add(&l, &p, &from);
+  const int best = l.count < BEST_ROWS ? l.count : BEST_ROWS;
+  for (int i = 0; i < best; i++)
+    for (int j = 0; j < count; j++) {
+      const luattn_tiles t = stepped(&out[i], &steps[j], p.family);
+      add(&l, &p, &t);
+    }
+  return l.count;
+}
