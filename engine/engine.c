@@ -15,6 +15,7 @@ typedef struct kernel_key {
   luattn_dtype dtype;
   int head_dim, head_dim_v;
   unsigned wants;
+  luattn_lengths lengths;
 } kernel_key;
 
 typedef enum slot_state { SLOT_COMPILING, SLOT_READY, SLOT_FAILED } slot_state;
@@ -25,13 +26,18 @@ typedef struct slot {
   slot_state state;
   unsigned attempt; /* so that who waits learns how the attempt it waited for ended */
   luattn_kernel *kernel;
+  bool every_length; /* the kernel is the one for the other key.lengths too */
+  char plan[sizeof((luattn_compile_report *)NULL)->plan];
   luattn_error error;
 } slot;
 
 struct luattn_engine {
   luattn_driver *driver;
   int device, arch;
+  char device_name[sizeof((luattn_device_info *)NULL)->name];
   int family; /* 0: the plan chooses; else 1 + luattn_family */
+  bool no_tuned;
+  int lengths; /* 0: those of each call; else 1 + luattn_lengths */
   char *cache_dir;
   pthread_mutex_t lock; /* guards what follows */
   pthread_cond_t ended; /* some attempt has ended */
@@ -48,6 +54,11 @@ static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *
           options->struct_size, sizeof *options);
     e->device = options->device;
     e->family = options->family;
+    e->no_tuned = options->no_tuned != 0;
+    e->lengths = options->lengths;
+    if (e->lengths < 0 || e->lengths > 1 + (int)LUATTN_SHORT)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_engine_options: lengths: %d is not 0 or 1 + a luattn_lengths", e->lengths);
     if (options->cache_dir != NULL) {
       const size_t size = strlen(options->cache_dir) + 1;
       e->cache_dir = malloc(size);
@@ -60,6 +71,7 @@ static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *
   luattn_device_info info;
   TRY(luattn_device_get_info(e->driver, e->device, &info, err));
   e->arch = info.arch;
+  memcpy(e->device_name, info.name, sizeof e->device_name);
   return LUATTN_OK;
 }
 
@@ -155,6 +167,7 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const l
                          i == 0 ? "q" : "v", (long long)dim[i]);
   key->head_dim = (int)dim[0];
   key->head_dim_v = (int)dim[1];
+  key->lengths = luattn_lengths_of(pass, args->q->shape[2], args->v->shape[2]);
   if (pass == LUATTN_FORWARD) return LUATTN_OK;
   key->wants = wants_of(args);
   if (key->wants == 0)
@@ -164,15 +177,23 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const l
   return LUATTN_OK;
 }
 
+/* But for the lengths. */
 static bool is_same_key(const kernel_key *a, const kernel_key *b) {
   return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
          a->head_dim_v == b->head_dim_v && a->wants == b->wants;
 }
 
+/* The slot of this key, or that of the other lengths where it serves these too. While that one is being
+ * compiled nobody knows, so whoever asks waits for it. */
 static slot *find_slot(const luattn_engine *e, const kernel_key *key) {
-  for (size_t i = 0; i < e->count; ++i)
-    if (is_same_key(&e->slots[i]->key, key)) return e->slots[i];
-  return NULL;
+  slot *other = NULL;
+  for (size_t i = 0; i < e->count; ++i) {
+    slot *s = e->slots[i];
+    if (!is_same_key(&s->key, key)) continue;
+    if (s->key.lengths == key->lengths) return s;
+    if (s->state == SLOT_COMPILING || (s->state == SLOT_READY && s->every_length)) other = s;
+  }
+  return other;
 }
 
 static slot *add_slot(luattn_engine *e, const kernel_key *key) {
@@ -192,7 +213,7 @@ static slot *add_slot(luattn_engine *e, const kernel_key *key) {
 }
 
 static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
-                           luattn_error *err) {
+                           luattn_compile_report *report, luattn_error *err) {
   const luattn_target target = {.struct_size = sizeof target,
                                 .pass = key->pass,
                                 .dtype = key->dtype,
@@ -201,9 +222,11 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .arch = e->arch,
                                 .family = e->family,
                                 .wants = key->wants,
-                                .cache_dir = e->cache_dir};
+                                .cache_dir = e->cache_dir,
+                                .lengths = key->lengths,
+                                .device = e->no_tuned ? NULL : e->device_name};
   luattn_image *image;
-  TRY(luattn_compile(key->spec, &target, &image, NULL, err));
+  TRY(luattn_compile(key->spec, &target, &image, report, err));
   const luattn_status status = luattn_kernel_load(e->driver, e->device, image, kernel, err);
   luattn_image_free(image);
   return status;
@@ -213,12 +236,15 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
 static void attempt(luattn_engine *e, slot *s) {
   luattn_error error = {.status = LUATTN_OK};
   luattn_kernel *kernel = NULL;
+  luattn_compile_report report = {.every_length = 0};
   s->state = SLOT_COMPILING;
   ++s->attempt;
   pthread_mutex_unlock(&e->lock);
-  const luattn_status status = build(e, &s->key, &kernel, &error);
+  const luattn_status status = build(e, &s->key, &kernel, &report, &error);
   pthread_mutex_lock(&e->lock);
   s->kernel = kernel;
+  s->every_length = report.every_length != 0;
+  memcpy(s->plan, report.plan, sizeof s->plan);
   s->state = status == LUATTN_OK ? SLOT_READY : SLOT_FAILED;
   s->error = error;
   s->error.status = status;
@@ -230,31 +256,51 @@ static void wait_for(luattn_engine *e, const slot *s) {
   while (s->state == SLOT_COMPILING && s->attempt == awaited) pthread_cond_wait(&e->ended, &e->lock);
 }
 
+/* Called and returns with the lock held. *out: the slot that has the answer for this key, ready or failed. */
+static luattn_status resolve(luattn_engine *e, const kernel_key *key, const slot **out, luattn_error *err) {
+  for (;;) {
+    slot *s = find_slot(e, key);
+    if (s == NULL) s = add_slot(e, key);
+    if (s == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine: out of memory");
+    if (s->state == SLOT_COMPILING)
+      wait_for(e, s);
+    else if (s->state == SLOT_FAILED)
+      attempt(e, s);
+    *out = s;
+    if (s->key.lengths == key->lengths || (s->state == SLOT_READY && s->every_length)) return LUATTN_OK;
+  }
+}
+
 /* A failure is not remembered beyond those who waited for it: what was missing may be there the next time. */
-luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
-                                   const luattn_args *args, const luattn_kernel **kernel, luattn_error *err) {
+static luattn_status ready_slot(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                                const luattn_args *args, const slot **out, luattn_error *err) {
   kernel_key key;
   TRY(read_key(spec, pass, args, &key, err));
-  luattn_status status = LUATTN_OK;
+  if (engine->lengths > 0) key.lengths = (luattn_lengths)(engine->lengths - 1);
   pthread_mutex_lock(&engine->lock);
-  slot *s = find_slot(engine, &key);
-  if (s == NULL) s = add_slot(engine, &key);
-  if (s == NULL) {
-    status = luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine: out of memory");
-  } else {
-    if (s->state == SLOT_COMPILING)
-      wait_for(engine, s);
-    else if (s->state == SLOT_FAILED)
-      attempt(engine, s);
-    if (s->state == SLOT_READY) {
-      *kernel = s->kernel;
-    } else {
-      status = s->error.status;
-      if (err != NULL) *err = s->error;
-    }
+  luattn_status status = resolve(engine, &key, out, err);
+  if (status == LUATTN_OK && (*out)->state != SLOT_READY) {
+    status = (*out)->error.status;
+    if (err != NULL) *err = (*out)->error;
   }
   pthread_mutex_unlock(&engine->lock);
   return status;
+}
+
+luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                                   const luattn_args *args, const luattn_kernel **kernel, luattn_error *err) {
+  const slot *s;
+  TRY(ready_slot(engine, spec, pass, args, &s, err));
+  *kernel = s->kernel; /* a slot that is ready stays as it is */
+  return LUATTN_OK;
+}
+
+luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                                 const luattn_args *args, const char **plan, luattn_error *err) {
+  const slot *s;
+  TRY(ready_slot(engine, spec, pass, args, &s, err));
+  *plan = s->plan;
+  return LUATTN_OK;
 }
 
 luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,

@@ -16,6 +16,8 @@ typedef struct luattn_engine_options {
   int device;
   const char *cache_dir; /* as in luattn_target */
   int family;            /* as in luattn_target, for every kernel of the engine; 0: the plan chooses */
+  int no_tuned;          /* 1: tiles that were measured and remembered (luattn tune) are not used */
+  int lengths;           /* 0: tiles by the lengths of each call; else 1 + luattn_lengths: the tiles of this class for every call */
 } luattn_engine_options;
 
 /* Thread safe. options may be NULL. */
@@ -24,10 +26,15 @@ LUATTN_API void luattn_engine_close(luattn_engine *engine); /* NULL is fine */
 LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine);
 
 /* The kernel for these arguments, compiled or loaded on first use; owned by the engine. The engine reads dtype and head dims
- * from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants). Backward computes what args has room for: dq,
+ * from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants); two where the plan has other tiles for short
+ * lengths than for long ones (luattn_lengths), the second compiled when it is first needed. Backward computes what args has room for: dq,
  * dk, dv, scalar_grads and the grads with a data pointer that are not NULL are the wants. The spec must outlive the engine. */
 LUATTN_API luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                               const luattn_args *args, const luattn_kernel **kernel, luattn_error *err);
+
+/* The same, and why its tiles are what they are: luattn_compile_report.plan, valid as long as the kernel. */
+LUATTN_API luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                                            const luattn_args *args, const char **plan, luattn_error *err);
 
 /* luattn_engine_kernel, then luattn_launch. args->workspace as luattn_engine_workspace_size says. */
 LUATTN_API luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,

@@ -21,6 +21,7 @@
 /* The spec is a name for what the compiler should do. */
 struct luattn_spec {
   atomic_int compilations, failures_left;
+  int by_length; /* short lengths have other tiles */
 };
 
 static luattn_target last_target; /* read after threads are joined */
@@ -29,7 +30,7 @@ static pthread_mutex_t target_lock = PTHREAD_MUTEX_INITIALIZER;
 luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
                              luattn_compile_report *report, luattn_error *err) {
   luattn_spec *s = (luattn_spec *)(uintptr_t)spec;
-  assert_null(report);
+  assert_non_null(report);
   pthread_mutex_lock(&target_lock);
   last_target = *target;
   pthread_mutex_unlock(&target_lock);
@@ -38,6 +39,9 @@ luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *targe
   const int number = atomic_fetch_add(&s->compilations, 1);
   if (atomic_fetch_sub(&s->failures_left, 1) > 0)
     return luattn_fail(err, LUATTN_COMPILE, "attempt %d failed", number);
+  report->every_length = !s->by_length;
+  snprintf(report->plan, sizeof report->plan, "planned for %s lengths\n",
+           target->lengths == LUATTN_SHORT ? "short" : "long");
   problem p;
   problem_open(&p, target->pass);
   p.info.dtype = target->dtype;
@@ -140,9 +144,86 @@ static void keys(void **state) {
   p.q.shape[2] = 7; /* lengths are no part of it */
   assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &b, &err), LUATTN_OK);
   assert_ptr_equal(a, b);
+  p.q.shape[2] = LUATTN_SHORT_MAX + 1; /* not even these, where the tiles are the same */
+  assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &b, &err), LUATTN_OK);
+  assert_ptr_equal(a, b);
   assert_int_equal(spec[0].compilations, 3);
   luattn_engine_close(engine);
   problem_close(&p);
+}
+
+/* Where the plan has other tiles for short lengths there are two kernels, and no more. */
+static void two_classes_of_lengths(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.by_length = 1};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  static const int64_t lengths[] = {5, LUATTN_SHORT_MAX, LUATTN_SHORT_MAX + 1, 100000, 1};
+  const luattn_kernel *kernel[5];
+  const char *plan;
+  for (int i = 0; i < 5; ++i) {
+    p.q.shape[2] = lengths[i];
+    assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel[i], &err),
+                     LUATTN_OK);
+    assert_int_equal(luattn_engine_plan(engine, &spec, LUATTN_FORWARD, &p.args, &plan, &err), LUATTN_OK);
+    assert_string_equal(plan,
+                        i == 2 || i == 3 ? "planned for long lengths\n" : "planned for short lengths\n");
+  }
+  assert_true(kernel[0] != kernel[2]);
+  assert_ptr_equal(kernel[1], kernel[0]);
+  assert_ptr_equal(kernel[3], kernel[2]);
+  assert_ptr_equal(kernel[4], kernel[0]);
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+  problem_close(&p);
+  assert_int_equal(luattn_lengths_of(LUATTN_FORWARD, 1, 1 << 20), LUATTN_SHORT);
+  assert_int_equal(luattn_lengths_of(LUATTN_BACKWARD, 1, 1 << 20), LUATTN_LONG);
+}
+
+static void one_class_for_all_calls(void **state) {
+  (void)state;
+  for (int class = 0; class < 2; ++class) {
+    luattn_engine *engine = NULL;
+    luattn_error err;
+    const luattn_engine_options options = {.struct_size = sizeof options, .lengths = 1 + class};
+    if (luattn_engine_open(&options, &engine, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    luattn_spec spec = {.by_length = 1};
+    problem p;
+    problem_open(&p, LUATTN_FORWARD);
+    const luattn_kernel *kernel;
+    for (int i = 0; i < 2; ++i) {
+      p.q.shape[2] = i == 0 ? 1 : 1 << 20;
+      assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel, &err),
+                       LUATTN_OK);
+      assert_int_equal(last_target.lengths, class);
+    }
+    assert_int_equal(spec.compilations, 1);
+    luattn_engine_close(engine);
+    problem_close(&p);
+  }
+}
+
+static void tuned_tiles_may_be_left_out(void **state) {
+  (void)state;
+  for (int no_tuned = 0; no_tuned < 2; ++no_tuned) {
+    luattn_engine *engine = NULL;
+    luattn_error err;
+    const luattn_engine_options options = {.struct_size = sizeof options, .no_tuned = no_tuned};
+    if (luattn_engine_open(&options, &engine, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    luattn_spec spec = {.compilations = 0};
+    problem p;
+    problem_open(&p, LUATTN_FORWARD);
+    const luattn_kernel *kernel;
+    assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel, &err), LUATTN_OK);
+    if (no_tuned)
+      assert_null(last_target.device);
+    else
+      assert_string_equal(last_target.device, "Fake 0");
+    luattn_engine_close(engine);
+    problem_close(&p);
+  }
 }
 
 static void bad_arguments(void **state) {
@@ -168,11 +249,14 @@ static void bad_arguments(void **state) {
   assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "q: has DLPack dtype (code 4, 8 bits, 1 lanes)"));
   assert_int_equal(spec.compilations, 0);
-  const luattn_engine_options small = {.struct_size = 4}, far = {.struct_size = sizeof far, .device = 9};
+  const luattn_engine_options small = {.struct_size = 4}, far = {.struct_size = sizeof far, .device = 9},
+                              odd = {.struct_size = sizeof odd, .lengths = 3};
   luattn_engine *none = NULL;
   assert_int_equal(luattn_engine_open(&small, &none, &err), LUATTN_INVALID);
   assert_int_equal(luattn_engine_open(&far, &none, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "device 9"));
+  assert_int_equal(luattn_engine_open(&odd, &none, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "luattn_engine_options: lengths: 3 is not 0 or 1 + a luattn_lengths");
   assert_null(none);
   luattn_engine_close(engine);
   problem_close(&p);
@@ -183,7 +267,7 @@ enum { THREADS = 8 };
 typedef struct worker {
   luattn_engine *engine;
   luattn_spec *spec;
-  int which; /* of the two keys */
+  int which, length; /* of the two keys; 0: the problem's own */
   luattn_status status;
   luattn_error err;
   const luattn_kernel *kernel;
@@ -193,9 +277,10 @@ static void *work(void *arg) {
   worker *w = arg;
   problem p;
   problem_open(&p, w->which ? LUATTN_BACKWARD : LUATTN_FORWARD);
+  if (w->length > 0) p.q.shape[2] = w->length;
   const luattn_pass pass = w->which ? LUATTN_BACKWARD : LUATTN_FORWARD;
   w->status = luattn_engine_kernel(w->engine, w->spec, pass, &p.args, &w->kernel, &w->err);
-  if (w->status == LUATTN_OK) w->status = luattn_launch(w->kernel, &p.args, NULL, &w->err);
+  if (w->status == LUATTN_OK && w->length == 0) w->status = luattn_launch(w->kernel, &p.args, NULL, &w->err);
   problem_close(&p);
   return NULL;
 }
@@ -221,6 +306,28 @@ static void one_compilation_whoever_asks(void **state) {
   }
   assert_int_equal(spec.compilations, 2);
   luattn_engine_close(engine);
+}
+
+/* Threads that ask for both classes at once: one compilation where it serves both, else one for each. */
+static void one_compilation_for_each_class(void **state) {
+  (void)state;
+  for (int by_length = 0; by_length < 2; ++by_length) {
+    luattn_engine *engine = open_engine();
+    luattn_spec spec = {.by_length = by_length};
+    worker workers[THREADS];
+    pthread_t thread[THREADS];
+    for (int i = 0; i < THREADS; ++i) {
+      workers[i] = (worker){.engine = engine, .spec = &spec, .length = i % 2 == 0 ? 64 : 1 << 16};
+      assert_int_equal(pthread_create(&thread[i], NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; ++i) pthread_join(thread[i], NULL);
+    for (int i = 0; i < THREADS; ++i) {
+      if (workers[i].status != LUATTN_OK) fail_msg("%s", workers[i].err.message);
+      assert_ptr_equal(workers[i].kernel, workers[by_length ? i % 2 : 0].kernel);
+    }
+    assert_int_equal(spec.compilations, 1 + by_length);
+    luattn_engine_close(engine);
+  }
 }
 
 static void who_waits_for_a_failure_hears_of_it(void **state) {
@@ -264,8 +371,12 @@ int main(void) {
       TEST(forward_and_backward),
       TEST(wants_are_what_is_given),
       TEST(keys),
+      TEST(two_classes_of_lengths),
+      TEST(one_class_for_all_calls),
+      TEST(tuned_tiles_may_be_left_out),
       TEST(bad_arguments),
       TEST(one_compilation_whoever_asks),
+      TEST(one_compilation_for_each_class),
       TEST(who_waits_for_a_failure_hears_of_it),
       TEST(loading_may_fail),
   };
