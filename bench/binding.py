@@ -67,6 +67,9 @@ class Target(c.Structure):
         ("tile_n", c.c_int),
         ("cache_dir", c.c_char_p),
         ("nvrtc", c.c_char_p),
+        ("lengths", c.c_int),
+        ("device", c.c_char_p),
+        ("tiles", c.c_void_p),
     ]
 
 
@@ -137,8 +140,9 @@ class Luattn:
         return bool(info.has_lse)
 
     def plan(self, spec, q, v, backward):
-        """The text of the plan: family, tiles, and why."""
+        """The text of the plan that the engine follows: family, tiles, and why."""
         major, minor = torch.cuda.get_device_capability()
+        counted = v.shape[2] if backward else q.shape[2]  # as luattn_lengths_of
         target = Target(
             struct_size=c.sizeof(Target),
             pass_=int(backward),
@@ -147,6 +151,8 @@ class Luattn:
             head_dim_v=v.shape[-1],
             arch=10 * major + minor,
             wants=7,
+            lengths=int(counted <= 2048),
+            device=torch.cuda.get_device_name().encode(),
         )
         text = c.c_char_p()
         self._call("luattn_emit", spec, c.byref(target), b"plan", c.byref(text))

@@ -20,11 +20,12 @@ typedef struct cli_options {
   const char *spec;                    /* first word that is no option */
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
   const char *shape, *layout, *dtype, *device, *out, *stage, *tile, *svg, *arch, *pass, *cache_dir, *family;
+  const char *head_dim, *lengths;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale;
-  long seed, repeat, max_bytes;
-  bool backward, full;
+  long seed, repeat, max_bytes, time_limit;
+  bool backward, full, no_tuned;
 } cli_options;
 
 /* Which subcommands know an option. */
@@ -35,7 +36,8 @@ enum {
   CLI_MASK = 8,
   CLI_BENCH = 16,
   CLI_CACHE = 32,
-  CLI_DEVICES = 64
+  CLI_DEVICES = 64,
+  CLI_TUNE = 128
 };
 
 /* `name`: of the subcommand, for messages. Cuts NAME=VALUE words in argv in two. */
@@ -123,12 +125,24 @@ luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err);
 luattn_status gpu_pick(const cli_options *o, cli_gpu **out, luattn_error *err);
 void gpu_close(cli_gpu *g);
 const char *gpu_name(const cli_gpu *g);
+/* The GPU that --device, which must be given, names. */
+luattn_status gpu_look(const cli_options *o, luattn_device_info *out, luattn_error *err);
+/* What the plans of the passes that ran last say about remembered tiles, if anything. */
+void gpu_print_tuning(const cli_gpu *g);
 /* Copies the problem to the device, poisons every output with NaN bytes, runs the passes and copies results
  * back. */
 luattn_status gpu_run(cli_gpu *g, const cli_problem *p, bool backward, cli_result *r, luattn_error *err);
 /* Median milliseconds of forward and (if asked for) backward over `repeat` launches. */
 luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int repeat, double *forward_ms,
                         double *backward_ms, luattn_error *err);
+
+/* ---- cmd_bench.c ---- */
+
+/* How many scores the mask keeps over batch and heads; of very long sequences an estimate, which *exact
+ * tells. */
+luattn_status bench_kept(const cli_problem *p, double *kept, bool *exact, luattn_error *err);
+/* FLOPs of a pass, from these. */
+double bench_flops(const cli_problem *p, luattn_pass pass, double kept);
 
 /* ---- naive.c: plain Lua, one score at a time ---- */
 
@@ -143,6 +157,7 @@ int cmd_check(const cli_options *o);
 int cmd_emit(const cli_options *o);
 int cmd_mask(const cli_options *o);
 int cmd_bench(const cli_options *o);
+int cmd_tune(const cli_options *o);
 int cmd_cache(const cli_options *o);
 int cmd_devices(const cli_options *o);
 

@@ -28,7 +28,7 @@ static luattn_status estimate_kept(const cli_problem *p, const luattn_args *args
   return status;
 }
 
-static luattn_status count_kept(const cli_problem *p, double *out, bool *exact, luattn_error *err) {
+luattn_status bench_kept(const cli_problem *p, double *out, bool *exact, luattn_error *err) {
   cli_result r = {0};
   cli_binding bind;
   const luattn_args args = problem_args(p, &r, false, &bind);
@@ -40,6 +40,10 @@ static luattn_status count_kept(const cli_problem *p, double *out, bool *exact, 
   return LUATTN_OK;
 }
 
+double bench_flops(const cli_problem *p, luattn_pass pass, double kept) {
+  return (pass == LUATTN_FORWARD ? 2 : 5) * kept * (p->dim + p->dim_v);
+}
+
 static luattn_status bench(const cli_options *o, const cli_problem *p, luattn_error *err) {
   cli_gpu *gpu;
   double kept, forward = 0, backward = 0;
@@ -49,17 +53,20 @@ static luattn_status bench(const cli_options *o, const cli_problem *p, luattn_er
                        o->repeat);
   }
   TRY(gpu_open(o, &gpu, err));
-  luattn_status status = count_kept(p, &kept, &exact, err);
+  luattn_status status = bench_kept(p, &kept, &exact, err);
   if (status == LUATTN_OK) status = gpu_bench(gpu, p, o->backward, (int)o->repeat, &forward, &backward, err);
   if (status == LUATTN_OK) {
-    const double all = (double)p->batch * p->heads * p->q_len * p->kv_len,
-                 flops = 2.0 * kept * (p->dim + p->dim_v);
+    const double all = (double)p->batch * p->heads * p->q_len * p->kv_len;
     printf("%s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s\n", p->info.name, gpu_name(gpu), p->batch, p->heads,
            p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype));
     printf("  the mask keeps %.2f%% of the scores%s\n", all > 0 ? 100 * kept / all : 0,
            exact ? "" : " (partial 64x64 tiles counted as half: too many to count)");
-    printf("  forward   %9.4f ms  %7.1f TFLOP/s\n", forward, flops / forward / 1e9);
-    if (o->backward) printf("  backward  %9.4f ms  %7.1f TFLOP/s\n", backward, 2.5 * flops / backward / 1e9);
+    printf("  forward   %9.4f ms  %7.1f TFLOP/s\n", forward,
+           bench_flops(p, LUATTN_FORWARD, kept) / forward / 1e9);
+    if (o->backward)
+      printf("  backward  %9.4f ms  %7.1f TFLOP/s\n", backward,
+             bench_flops(p, LUATTN_BACKWARD, kept) / backward / 1e9);
+    gpu_print_tuning(gpu);
   }
   gpu_close(gpu);
   return status;

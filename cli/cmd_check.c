@@ -47,6 +47,7 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
                p.info.name, all[i], gpu_name(gpu), p.batch, p.heads, p.heads_kv, p.q_len, p.kv_len, p.dim,
                p.dim_v);
       check_print(title, &r);
+      gpu_print_tuning(gpu);
       *failed |= r.failed > 0;
     }
     problem_free(&p);

@@ -5,7 +5,27 @@
 
 #include "cli/cli.h"
 
-static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_error *err) {
+/* --arch, or --device: the architecture of a GPU at hand, and the tiles that are remembered for it. */
+static luattn_status read_arch(const cli_options *o, luattn_target *t, luattn_device_info *device,
+                               luattn_error *err) {
+  if (o->arch != NULL && o->device != NULL)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--arch: '%s' and --device '%s' both name an architecture; give one", o->arch,
+                       o->device);
+  if (o->device != NULL) {
+    TRY(gpu_look(o, device, err));
+    t->arch = device->arch;
+    t->device = o->no_tuned ? NULL : device->name;
+  }
+  if (o->arch != NULL && (strncmp(o->arch, "sm_", 3) != 0 || parse_sizes(o->arch + 3, 1, &t->arch) != 1)) {
+    return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' is not an architecture; give sm_80, sm_90, ..",
+                       o->arch);
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_device_info *device,
+                                 luattn_error *err) {
   cli_problem sizes;
   int tile[2] = {0, 0};
   TRY(shape_option(o, &sizes, err));
@@ -17,10 +37,7 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
                        .cache_dir = o->cache_dir};
   TRY(dtype_option(o, &t->dtype, err));
   TRY(family_option(o, &t->family, err));
-  if (o->arch != NULL && (strncmp(o->arch, "sm_", 3) != 0 || parse_sizes(o->arch + 3, 1, &t->arch) != 1)) {
-    return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' is not an architecture; give sm_80, sm_90, ..",
-                       o->arch);
-  }
+  TRY(read_arch(o, t, device, err));
   if (o->tile != NULL && (parse_sizes(o->tile, 2, tile) != 2 || tile[0] < 1 || tile[1] < 1)) {
     return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N; give two positive sizes such as 64,64",
                        o->tile);
@@ -31,14 +48,16 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
   } else if (o->pass != NULL && strcmp(o->pass, "forward") != 0) {
     return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' is not a pass; use forward or backward", o->pass);
   }
+  if (o->shape != NULL) t->lengths = luattn_lengths_of(t->pass, sizes.q_len, sizes.kv_len);
   return LUATTN_OK;
 }
 
-/* What the plan says about the cache: an image that could not be kept is a fact worth a line. */
-static void print_cache_facts(const char *plan) {
+/* What the plan says about files: an image that could not be kept, tiles that were remembered. */
+static void print_file_facts(const char *plan) {
   for (const char *line = plan; *line != 0;) {
     const int n = (int)strcspn(line, "\n");
-    if (strncmp(line, "cache:", 6) == 0) fprintf(stderr, "%.*s\n", n, line);
+    if (strncmp(line, "cache:", 6) == 0 || strncmp(line, "tuned:", 6) == 0)
+      fprintf(stderr, "%.*s\n", n, line);
     line += n + (line[n] == '\n');
   }
 }
@@ -55,7 +74,7 @@ static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t,
     fprintf(stderr, "compiled: trace %.1f ms, plan and source %.1f ms, NVRTC %.0f ms\n", report.trace_ms,
             report.plan_ms, report.nvrtc_ms);
   }
-  print_cache_facts(report.plan);
+  print_file_facts(report.plan);
   const void *cubin = luattn_image_cubin(image, &size);
   const bool ok = fwrite(cubin, 1, size, stdout) == size && fflush(stdout) == 0;
   luattn_image_free(image);
@@ -66,6 +85,7 @@ static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t,
 static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_error *err) {
   static const char *const stages[] = {"ir", "grad", "mask", "plan", "spec", "config", "ptx", "cubin"};
   luattn_target target;
+  luattn_device_info device;
   char *text;
   bool known = false;
   for (size_t i = 0; i < sizeof stages / sizeof *stages; i++)
@@ -75,7 +95,7 @@ static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_
                        "--stage: '%s' is not a stage; use ir, grad, mask, plan, spec, config, ptx or cubin",
                        o->stage != NULL ? o->stage : "");
   }
-  TRY(read_target(o, &target, err));
+  TRY(read_target(o, &target, &device, err));
   if (strcmp(o->stage, "cubin") == 0) return emit_cubin(spec, &target, err);
   TRY(luattn_emit(spec, &target, o->stage, &text, err));
   const bool ok = fputs(text, stdout) != EOF && fflush(stdout) == 0;

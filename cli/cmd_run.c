@@ -100,6 +100,7 @@ static luattn_status run(const cli_options *o, const cli_problem *p, bool backwa
              backward ? "forward and backward" : "forward",
              gpu != NULL ? gpu_name(gpu) : "cpu, in double precision", p->batch, p->heads, p->heads_kv,
              p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype), now_ms() - start);
+      if (gpu != NULL) gpu_print_tuning(gpu);
       status = show_all(o, p, &r, err);
     }
     result_free(&r);

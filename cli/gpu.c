@@ -2,24 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
-
-#define MAX_BUFFERS 64
-
-struct cli_gpu {
-  luattn_engine *engine;
-  luattn_driver *driver; /* the engine's */
-  int device;
-  luattn_device_info info;
-};
-
-/* Device twins of host arrays for the time of one run. */
-typedef struct buffers {
-  cli_gpu *g;
-  int count;
-  void *base[MAX_BUFFERS]; /* the guard before it included */
-  size_t size[MAX_BUFFERS];
-} buffers;
+#include "cli/gpu.h"
 
 /* cpu, cuda or cuda:N. *number = -1: the CPU. */
 static luattn_status parse_device(const char *text, int *number, luattn_error *err) {
@@ -35,14 +18,23 @@ luattn_status gpu_pick(const cli_options *o, cli_gpu **out, luattn_error *err) {
   if (o->device != NULL) TRY(parse_device(o->device, &number, err));
   if (number < 0) return LUATTN_OK;
   const luattn_status status = gpu_open(o, out, err);
-  if (status == LUATTN_OK || o->device != NULL) return status;
+  if (status == LUATTN_OK || status == LUATTN_INVALID || o->device != NULL) return status;
   printf("no GPU, so the CPU: %s\n", err->message);
   return LUATTN_OK;
 }
 
 luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err) {
-  luattn_engine_options options = {.struct_size = sizeof options, .cache_dir = o->cache_dir};
+  luattn_engine_options options = {
+      .struct_size = sizeof options, .cache_dir = o->cache_dir, .no_tuned = o->no_tuned};
   if (o->device != NULL) TRY(parse_device(o->device, &options.device, err));
+  if (o->lengths != NULL) {
+    options.lengths = strcmp(o->lengths, "long") == 0    ? 1 + LUATTN_LONG
+                      : strcmp(o->lengths, "short") == 0 ? 1 + LUATTN_SHORT
+                                                         : 0;
+    if (options.lengths == 0)
+      return luattn_fail(err, LUATTN_INVALID, "--lengths: '%s' is not a class of lengths; use short or long",
+                         o->lengths);
+  }
   TRY(family_option(o, &options.family, err));
   cli_gpu *g = calloc(1, sizeof *g);
   if (g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "--device: out of host memory");
@@ -60,6 +52,18 @@ luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err) {
   return LUATTN_OK;
 }
 
+luattn_status gpu_look(const cli_options *o, luattn_device_info *out, luattn_error *err) {
+  luattn_driver *driver;
+  int number;
+  TRY(parse_device(o->device, &number, err));
+  if (number < 0)
+    return luattn_fail(err, LUATTN_INVALID, "--device: '%s' has no kernels; give cuda or cuda:N", o->device);
+  TRY(luattn_driver_open(&driver, err));
+  const luattn_status status = luattn_device_get_info(driver, number, out, err);
+  luattn_driver_close(driver);
+  return status;
+}
+
 void gpu_close(cli_gpu *g) {
   if (g == NULL) return;
   luattn_engine_close(g->engine);
@@ -68,15 +72,29 @@ void gpu_close(cli_gpu *g) {
 
 const char *gpu_name(const cli_gpu *g) { return g->info.name; }
 
+/* The plan's lines about tuning: that remembered tiles were used, or could not be, is for the user to see. */
+static void print_tuning(const char *pass, const char *plan) {
+  for (const char *line = plan; *line != 0;) {
+    const int n = (int)strcspn(line, "\n");
+    if (strncmp(line, "tuned:", 6) == 0) printf("  %s %.*s\n", pass, n, line);
+    line += n + (line[n] == '\n');
+  }
+}
+
+void gpu_print_tuning(const cli_gpu *g) {
+  if (g->plan[LUATTN_FORWARD] != NULL) print_tuning("forward", g->plan[LUATTN_FORWARD]);
+  if (g->plan[LUATTN_BACKWARD] != NULL) print_tuning("backward", g->plan[LUATTN_BACKWARD]);
+}
+
 /* Around every buffer stand bytes 0xff, which is NaN in every float type: what a kernel reads there shows in
  * its results, and what it writes there shows in guards_intact. A buffer itself starts out so too: an element
  * that no kernel writes shows. */
 enum { GUARD = 4096 };
 
-static luattn_status device_new(buffers *b, size_t size, void **ptr, luattn_error *err) {
+luattn_status gpu_buffer_new(gpu_buffers *b, size_t size, void **ptr, luattn_error *err) {
   void *base;
-  if (b->count == MAX_BUFFERS)
-    return luattn_fail(err, LUATTN_INTERNAL, "more than %d device buffers", MAX_BUFFERS);
+  if (b->count == GPU_MAX_BUFFERS)
+    return luattn_fail(err, LUATTN_INTERNAL, "more than %d device buffers", GPU_MAX_BUFFERS);
   TRY(luattn_device_alloc(b->g->driver, b->g->device, size + 2 * GUARD, &base, err));
   b->size[b->count] = size;
   b->base[b->count++] = base;
@@ -84,7 +102,7 @@ static luattn_status device_new(buffers *b, size_t size, void **ptr, luattn_erro
   return luattn_device_fill(b->g->driver, b->g->device, base, 0xff, size + 2 * GUARD, NULL, err);
 }
 
-static luattn_status guards_intact(const buffers *b, luattn_error *err) {
+static luattn_status guards_intact(const gpu_buffers *b, luattn_error *err) {
   unsigned char guard[GUARD];
   for (int i = 0; i < b->count; i++) {
     for (int side = 0; side < 2; side++) {
@@ -99,32 +117,27 @@ static luattn_status guards_intact(const buffers *b, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static void device_free_all(buffers *b) {
+void gpu_buffers_free(gpu_buffers *b) {
   for (int i = 0; i < b->count; i++) luattn_device_free(b->g->driver, b->g->device, b->base[i], NULL);
   b->count = 0;
 }
 
 /* Makes *slot a device twin of the array that it stands for. */
-static luattn_status twin(buffers *b, const DLTensor **slot, DLTensor *copy, bool upload, luattn_error *err) {
+static luattn_status twin(gpu_buffers *b, const DLTensor **slot, DLTensor *copy, bool upload,
+                          luattn_error *err) {
   if (*slot == NULL) return LUATTN_OK;
   size_t size = (*slot)->dtype.bits / 8u;
   for (int i = 0; i < (*slot)->ndim; i++) size *= (size_t)(*slot)->shape[i];
   *copy = **slot;
   copy->device = (DLDevice){kDLCUDA, b->g->device};
-  TRY(device_new(b, size, &copy->data, err));
+  TRY(gpu_buffer_new(b, size, &copy->data, err));
   if (upload) TRY(luattn_copy_to_device(b->g->driver, b->g->device, copy->data, (*slot)->data, size, err));
   *slot = copy;
   return LUATTN_OK;
 }
 
-typedef struct device_args {
-  luattn_args args;
-  DLTensor tensor[16], input[12], input_grad[12];
-  cli_binding bind;
-} device_args;
-
-static luattn_status upload(buffers *b, const cli_problem *p, const cli_result *r, bool backward,
-                            device_args *d, luattn_error *err) {
+luattn_status gpu_upload(gpu_buffers *b, const cli_problem *p, const cli_result *r, bool backward,
+                         gpu_args *d, luattn_error *err) {
   d->args = problem_args(p, r, backward, &d->bind);
   luattn_args *a = &d->args;
   const DLTensor **const reads[] = {&a->q, &a->k, &a->v, &a->dout, &a->dlse};
@@ -141,47 +154,48 @@ static luattn_status upload(buffers *b, const cli_problem *p, const cli_result *
   return LUATTN_OK;
 }
 
-static luattn_status download(buffers *b, array *to, const DLTensor *from, luattn_error *err) {
+luattn_status gpu_download(gpu_buffers *b, array *to, const DLTensor *from, luattn_error *err) {
   if (from == NULL || to->storage == NULL) return LUATTN_OK;
   return luattn_copy_to_host(b->g->driver, b->g->device, to->storage, from->data, array_bytes(to), err);
 }
 
-static luattn_status download_all(buffers *b, const device_args *d, cli_result *r, luattn_error *err) {
+static luattn_status download_all(gpu_buffers *b, const gpu_args *d, cli_result *r, luattn_error *err) {
   const luattn_args *a = &d->args;
-  TRY(download(b, &r->o, a->o, err));
-  TRY(download(b, &r->lse, a->lse, err));
-  TRY(download(b, &r->saved, a->saved, err));
-  TRY(download(b, &r->dq, a->dq, err));
-  TRY(download(b, &r->dk, a->dk, err));
-  TRY(download(b, &r->dv, a->dv, err));
-  TRY(download(b, &r->scalar_grads, a->scalar_grads, err));
-  for (size_t i = 0; i < a->num_inputs; i++) TRY(download(b, &r->input_grad[i], d->bind.inputs[i].grad, err));
+  TRY(gpu_download(b, &r->o, a->o, err));
+  TRY(gpu_download(b, &r->lse, a->lse, err));
+  TRY(gpu_download(b, &r->saved, a->saved, err));
+  TRY(gpu_download(b, &r->dq, a->dq, err));
+  TRY(gpu_download(b, &r->dk, a->dk, err));
+  TRY(gpu_download(b, &r->dv, a->dv, err));
+  TRY(gpu_download(b, &r->scalar_grads, a->scalar_grads, err));
+  for (size_t i = 0; i < a->num_inputs; i++)
+    TRY(gpu_download(b, &r->input_grad[i], d->bind.inputs[i].grad, err));
   return LUATTN_OK;
 }
 
-/* Forward's view of arguments that were built for both passes. */
-static luattn_args forward_only(const luattn_args *a) {
+luattn_args gpu_forward_args(const luattn_args *a) {
   luattn_args f = *a;
   f.dout = f.dlse = f.dq = f.dk = f.dv = f.scalar_grads = NULL;
   return f;
 }
 
-static luattn_status workspace(buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a,
-                               luattn_error *err) {
+luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a,
+                            luattn_error *err) {
   TRY(luattn_engine_workspace_size(b->g->engine, p->spec, pass, a, &a->workspace_size, err));
+  TRY(luattn_engine_plan(b->g->engine, p->spec, pass, a, &b->g->plan[pass], err));
   if (a->workspace_size == 0) return LUATTN_OK;
-  return device_new(b, a->workspace_size, &a->workspace, err);
+  return gpu_buffer_new(b, a->workspace_size, &a->workspace, err);
 }
 
-static luattn_status run_on_device(buffers *b, const cli_problem *p, bool backward, cli_result *r,
+static luattn_status run_on_device(gpu_buffers *b, const cli_problem *p, bool backward, cli_result *r,
                                    luattn_error *err) {
-  device_args d;
-  TRY(upload(b, p, r, backward, &d, err));
-  luattn_args forward = forward_only(&d.args);
-  TRY(workspace(b, p, LUATTN_FORWARD, &forward, err));
+  gpu_args d;
+  TRY(gpu_upload(b, p, r, backward, &d, err));
+  luattn_args forward = gpu_forward_args(&d.args);
+  TRY(gpu_workspace(b, p, LUATTN_FORWARD, &forward, err));
   TRY(luattn_forward(b->g->engine, p->spec, &forward, NULL, err));
   if (backward) {
-    TRY(workspace(b, p, LUATTN_BACKWARD, &d.args, err));
+    TRY(gpu_workspace(b, p, LUATTN_BACKWARD, &d.args, err));
     TRY(luattn_backward(b->g->engine, p->spec, &d.args, NULL, err));
   }
   TRY(luattn_synchronize(b->g->driver, b->g->device, NULL, err));
@@ -190,9 +204,9 @@ static luattn_status run_on_device(buffers *b, const cli_problem *p, bool backwa
 }
 
 luattn_status gpu_run(cli_gpu *g, const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
-  buffers b = {.g = g};
+  gpu_buffers b = {.g = g};
   const luattn_status status = run_on_device(&b, p, backward, r, err);
-  device_free_all(&b);
+  gpu_buffers_free(&b);
   return status;
 }
 
@@ -224,18 +238,18 @@ static luattn_status time_pass(cli_gpu *g, pass_function pass, const cli_problem
   return LUATTN_OK;
 }
 
-static luattn_status bench_on_device(buffers *b, const cli_problem *p, bool backward, int repeat,
+static luattn_status bench_on_device(gpu_buffers *b, const cli_problem *p, bool backward, int repeat,
                                      double *forward_ms, double *backward_ms, luattn_error *err) {
-  device_args d;
+  gpu_args d;
   cli_result r;
   const DLDataType real = dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
   TRY(result_new(p, dtype_dl(p->dtype), real, backward, &r, err));
-  luattn_status s = upload(b, p, &r, backward, &d, err);
-  luattn_args forward = forward_only(&d.args);
-  if (s == LUATTN_OK) s = workspace(b, p, LUATTN_FORWARD, &forward, err);
+  luattn_status s = gpu_upload(b, p, &r, backward, &d, err);
+  luattn_args forward = gpu_forward_args(&d.args);
+  if (s == LUATTN_OK) s = gpu_workspace(b, p, LUATTN_FORWARD, &forward, err);
   if (s == LUATTN_OK) s = time_pass(b->g, luattn_forward, p, &forward, repeat, forward_ms, err);
   if (s == LUATTN_OK && backward) {
-    s = workspace(b, p, LUATTN_BACKWARD, &d.args, err);
+    s = gpu_workspace(b, p, LUATTN_BACKWARD, &d.args, err);
     if (s == LUATTN_OK) s = time_pass(b->g, luattn_backward, p, &d.args, repeat, backward_ms, err);
   }
   result_free(&r);
@@ -244,8 +258,8 @@ static luattn_status bench_on_device(buffers *b, const cli_problem *p, bool back
 
 luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int repeat, double *forward_ms,
                         double *backward_ms, luattn_error *err) {
-  buffers b = {.g = g};
+  gpu_buffers b = {.g = g};
   const luattn_status status = bench_on_device(&b, p, backward, repeat, forward_ms, backward_ms, err);
-  device_free_all(&b);
+  gpu_buffers_free(&b);
   return status;
 }

@@ -20,6 +20,8 @@ static const command commands[] = {
     {"mask", CLI_MASK, cmd_mask, "mask SPEC [options]",
      "draw which tiles are empty, partial or full, and count them"},
     {"bench", CLI_BENCH, cmd_bench, "bench SPEC [options]", "time a spec on a GPU"},
+    {"tune", CLI_TUNE, cmd_tune, "tune SPEC [options]",
+     "measure tiles on a GPU; remember the best beside the cache"},
     {"cache", CLI_CACHE, cmd_cache, "cache info|prune|clear [options]", "look after the disk cache"},
     {"devices", CLI_DEVICES, cmd_devices, "devices", "list the GPUs that luattn sees"},
 };

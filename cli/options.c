@@ -16,32 +16,40 @@ typedef struct option {
   const char *value, *help;
 } option;
 
-#define ARRAYS (CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_MASK)
+#define ARRAYS (CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_MASK | CLI_TUNE)
 #define AT(field) offsetof(cli_options, field)
 
 static const option options[] = {
     {"--shape", TEXT, AT(shape), ARRAYS | CLI_EMIT, "B,H,Hkv,Sq,Skv,D[,Dv]",
-     "sizes of random q, k, v (default 1,2,2,256,256,64)"},
+     "sizes of random q, k, v (default 1,2,2,256,256,64; tune: see --lengths)"},
+    {"--head-dim", TEXT, AT(head_dim), CLI_TUNE, "D[,Dv]", "head dims for --lengths (default 64)"},
+    {"--lengths", TEXT, AT(lengths), CLI_TUNE, "S,S,..",
+     "q_len = kv_len to measure, up to 8 (default 1024,8192), with B x S of 8k tokens and H x D = 2048"},
     {"--q", TEXT, AT(q), CLI_RUN | CLI_CHECK, "q.npy", "q from a file; likewise the next four"},
     {"--k", TEXT, AT(k), CLI_RUN | CLI_CHECK, "k.npy", NULL},
     {"--v", TEXT, AT(v), CLI_RUN | CLI_CHECK, "v.npy", NULL},
     {"--dout", TEXT, AT(dout), CLI_RUN | CLI_CHECK, "do.npy", "gradient of o; asks for backward"},
     {"--dlse", TEXT, AT(dlse), CLI_RUN | CLI_CHECK, "dlse.npy", "gradient of lse"},
-    {"--backward", SWITCH, AT(backward), CLI_RUN | CLI_BENCH, NULL,
+    {"--lengths", TEXT, AT(lengths), CLI_RUN | CLI_CHECK | CLI_BENCH, "short|long",
+     "kernels with the tiles for such lengths (default: as q_len says, backward kv_len: short up to 2048)"},
+    {"--backward", SWITCH, AT(backward), CLI_RUN | CLI_BENCH | CLI_TUNE, NULL,
      "run backward too (a random dout unless --dout)"},
     {"--input", PAIR_INPUT, 0, ARRAYS, "NAME=x.npy", "an extra input from a file (default: random)"},
     {"--set", PAIR_SET, 0, ARRAYS, "NAME=VALUE", "a scalar of the spec"},
     {"--seed", WHOLE, AT(seed), ARRAYS, "N", "seed of the random arrays (default 1)"},
-    {"--layout", TEXT, AT(layout), CLI_RUN | CLI_CHECK | CLI_BENCH, "bhsd|bshd",
+    {"--layout", TEXT, AT(layout), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_TUNE, "bhsd|bshd",
      "memory order of .npy files and random arrays"},
-    {"--dtype", TEXT, AT(dtype), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, "f64|f32|bf16|f16",
-     "of q, k, v, o (default f32; bench bf16)"},
-    {"--family", TEXT, AT(family), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, "simt|sm80|sm90",
+    {"--dtype", TEXT, AT(dtype), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, "f64|f32|bf16|f16",
+     "of q, k, v, o (default f32; bench and tune bf16)"},
+    {"--family", TEXT, AT(family), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, "simt|sm80|sm90",
      "kernel family (default: the plan's choice)"},
-    {"--scale", REAL, AT(scale), CLI_RUN | CLI_CHECK | CLI_BENCH, "X",
+    {"--scale", REAL, AT(scale), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_TUNE, "X",
      "softmax scale (default head_dim^-1/2)"},
     {"--device", TEXT, AT(device), CLI_RUN | CLI_CHECK, "cpu|cuda[:N]",
      "default: cuda if there is one, else cpu"},
+    {"--device", TEXT, AT(device), CLI_TUNE, "cuda[:N]", "which GPU to measure on (default cuda:0)"},
+    {"--device", TEXT, AT(device), CLI_EMIT, "cuda[:N]",
+     "as for this GPU: its architecture, and the tiles that tune remembered for it"},
     {"--full", SWITCH, AT(full), CLI_CHECK, NULL,
      "also compare with plain Lua, one score at a time (slow; default on the CPU)"},
     {"--out", TEXT, AT(out), CLI_RUN, "DIR",
@@ -52,9 +60,14 @@ static const option options[] = {
     {"--tile", TEXT, AT(tile), CLI_MASK | CLI_EMIT, "M,N",
      "tile size (mask: default 64,64; emit: default the plan's)"},
     {"--svg", TEXT, AT(svg), CLI_MASK, "out.svg", "draw the picture into a file"},
-    {"--repeat", WHOLE, AT(repeat), CLI_BENCH, "N", "launches to take the median of, 1 to 1000 (default 30)"},
-    {"--cache-dir", TEXT, AT(cache_dir), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT, "DIR",
-     "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},
+    {"--repeat", WHOLE, AT(repeat), CLI_BENCH | CLI_TUNE, "N",
+     "launches to take the median of, 1 to 1000 (default 30; tune: at most, of each candidate in turn)"},
+    {"--time-limit", WHOLE, AT(time_limit), CLI_TUNE, "SECONDS",
+     "stop compiling at half of it, and measuring at all of it (default 300)"},
+    {"--no-tuned", SWITCH, AT(no_tuned), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, NULL,
+     "the plan's own tiles, even where tune has remembered better ones"},
+    {"--cache-dir", TEXT, AT(cache_dir), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT | CLI_TUNE,
+     "DIR", "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},
     {"--max-bytes", WHOLE, AT(max_bytes), CLI_CACHE, "N", "prune: keep at most this much"},
 };
 #define NUM_OPTIONS ((int)(sizeof options / sizeof *options))
@@ -114,16 +127,18 @@ static luattn_status parse_value(const option *o, char *text, cli_options *out, 
   return LUATTN_OK;
 }
 
-static const option *find_option(const char *name, size_t size) {
+/* As `command` knows it. */
+static const option *find_option(const char *name, size_t size, int command) {
   for (int i = 0; i < NUM_OPTIONS; i++) {
-    if (strlen(options[i].name) == size && memcmp(options[i].name, name, size) == 0) return &options[i];
+    const option *o = &options[i];
+    if ((o->commands & command) && strlen(o->name) == size && memcmp(o->name, name, size) == 0) return o;
   }
   return NULL;
 }
 
 luattn_status options_parse(int argc, char **argv, int command, const char *name, cli_options *out,
                             luattn_error *err) {
-  *out = (cli_options){.seed = 1, .repeat = 30};
+  *out = (cli_options){.seed = 1, .repeat = 30, .time_limit = 300};
   for (int i = 0; i < argc; i++) {
     char *word = argv[i];
     if (word[0] != '-' || word[1] == 0) {
@@ -135,8 +150,8 @@ luattn_status options_parse(int argc, char **argv, int command, const char *name
       continue;
     }
     char *equals = strchr(word, '=');
-    const option *o = find_option(word, equals != NULL ? (size_t)(equals - word) : strlen(word));
-    if (o == NULL || !(o->commands & command)) {
+    const option *o = find_option(word, equals != NULL ? (size_t)(equals - word) : strlen(word), command);
+    if (o == NULL) {
       return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not one of its options; see luattn %s --help",
                          name, word, name);
     }

@@ -28,7 +28,11 @@ static const struct {
     {"sliding_window", "return attention { name = 'sliding_window', block_mask = sliding_window(69, 0) }"},
 };
 static const char *const dtypes[] = {"bf16", "f16"};
-static const int dims[] = {64, 128, 256};
+/* At 64 the plan has other tiles for short lengths with a mask. */
+static const struct {
+  int dim;
+  luattn_lengths lengths;
+} shapes[] = {{64, LUATTN_LONG}, {64, LUATTN_SHORT}, {128, LUATTN_LONG}, {256, LUATTN_LONG}};
 /* Sizes of tiles that a plan may choose at these head dims. */
 static const int tile_sizes[] = {32, 64, 80, 96, 112, 128, 192};
 static const int heads_of[][3] = {{1, 2, 2}, {2, 4, 2}, {1, 6, 1}, {2, 3, 3}}; /* batch, heads, heads_kv */
@@ -59,11 +63,12 @@ static const char *const layouts[] = {"dense",
 typedef struct test_case {
   int spec, dtype, dim, batch, heads, heads_kv, q_len, kv_len, number;
   test_layout layout;
+  luattn_lengths lengths; /* whose tiles */
   bool repeated;
 } test_case;
 
 typedef struct suite {
-  luattn_engine *engine;
+  luattn_engine *engine[2]; /* by the lengths for which their tiles are */
   luattn_spec *spec[COUNT(specs)];
   memory memory;
   const char *only;
@@ -115,7 +120,7 @@ static luattn_status check_finite(const cli_result *r, luattn_error *err) {
 
 /* Each launch from the second on must give the bytes of the first, whose results are with the host. */
 static luattn_status repeat(suite *s, const test_case *t, const call *c, luattn_error *err) {
-  luattn_driver *driver = luattn_engine_driver(s->engine);
+  luattn_driver *driver = luattn_engine_driver(s->engine[t->lengths]);
   memory *m = &s->memory;
   static const int outputs[] = {CALL_O, CALL_LSE};
   for (int i = 1; i < REPEATS; i++) {
@@ -123,7 +128,7 @@ static luattn_status repeat(suite *s, const test_case *t, const call *c, luattn_
       const placed *x = &c->slot[outputs[j]];
       TRY(luattn_device_fill(driver, 0, m->device + x->first, 0xff, x->bytes, NULL, err));
     }
-    TRY(luattn_forward(s->engine, s->spec[t->spec], &c->args, NULL, err));
+    TRY(luattn_forward(s->engine[t->lengths], s->spec[t->spec], &c->args, NULL, err));
     for (int j = 0; j < COUNT(outputs); j++) {
       const placed *x = &c->slot[outputs[j]];
       TRY(luattn_copy_to_host(driver, 0, m->after + x->first, m->device + x->first, x->bytes, err));
@@ -141,9 +146,9 @@ static luattn_status run_placed(suite *s, const test_case *t, const cli_problem 
   memory_clear(m);
   TRY(call_place(m, p, r, false, strides_of, (int)t->layout, c, err));
   call_write(m, c);
-  TRY(call_workspace(m, s->engine, p->spec, LUATTN_FORWARD, &c->args, err));
+  TRY(call_workspace(m, s->engine[t->lengths], p->spec, LUATTN_FORWARD, &c->args, err));
   TRY(memory_upload(m, err));
-  const luattn_status status = luattn_forward(s->engine, p->spec, &c->args, NULL, err);
+  const luattn_status status = luattn_forward(s->engine[t->lengths], p->spec, &c->args, NULL, err);
   if (is_refusal(t, status, err)) return LUATTN_OK;
   TRY(status);
   TRY(memory_download(m, err));
@@ -191,8 +196,9 @@ static void visit(suite *s, test_case t) {
   check_report report = {0};
   luattn_error err;
   t.number = s->next++;
-  snprintf(title, sizeof title, "%s %s %d,%d,%d,%d,%d,%d %s%s", specs[t.spec].name, dtypes[t.dtype], t.batch,
-           t.heads, t.heads_kv, t.q_len, t.kv_len, t.dim, layouts[t.layout], t.repeated ? ", repeated" : "");
+  snprintf(title, sizeof title, "%s %s %d,%d,%d,%d,%d,%d %s%s%s", specs[t.spec].name, dtypes[t.dtype],
+           t.batch, t.heads, t.heads_kv, t.q_len, t.kv_len, t.dim, layouts[t.layout],
+           t.lengths == LUATTN_SHORT ? ", short tiles" : "", t.repeated ? ", repeated" : "");
   if (s->only != NULL && strstr(title, s->only) == NULL) return;
   s->cost += cost_of(&t);
   if (s->all_cost == 0 || s->broken) return;
@@ -278,12 +284,15 @@ static void unusual_strides(suite *s, test_case t) {
 }
 
 static void each_case(suite *s) {
-  const int configurations = COUNT(specs) * COUNT(dtypes) * COUNT(dims);
+  const int configurations = COUNT(specs) * COUNT(dtypes) * COUNT(shapes);
   s->next = 0;
   for (int i = 0; i < configurations; i++) {
-    const test_case t = {.spec = i / (COUNT(dtypes) * COUNT(dims)),
-                         .dtype = i / COUNT(dims) % COUNT(dtypes),
-                         .dim = dims[i % COUNT(dims)]};
+    const test_case t = {.spec = i / (COUNT(dtypes) * COUNT(shapes)),
+                         .dtype = i / COUNT(shapes) % COUNT(dtypes),
+                         .dim = shapes[i % COUNT(shapes)].dim,
+                         .lengths = shapes[i % COUNT(shapes)].lengths};
+    if (t.lengths == LUATTN_SHORT && strcmp(specs[t.spec].name, "full") == 0)
+      continue; /* has no other tiles */
     equal_lengths(s, t, i, configurations);
     unequal_lengths(s, t, i);
     many_tiles(s, t);
@@ -293,6 +302,20 @@ static void each_case(suite *s) {
     large.repeated = true;
     visit(s, large);
   }
+}
+
+static void close_engines(suite *s) {
+  for (int i = 0; i < 2; i++) luattn_engine_close(s->engine[i]);
+}
+
+/* The plan's own tiles, whatever has been tuned on this machine. */
+static luattn_status open_engines(suite *s, luattn_error *err) {
+  for (int i = 0; i < 2; i++) {
+    const luattn_engine_options options = {.struct_size = sizeof options, .no_tuned = 1, .lengths = 1 + i};
+    const luattn_status status = luattn_engine_open(&options, &s->engine[i], err);
+    if (status != LUATTN_OK) return close_engines(s), status;
+  }
+  return LUATTN_OK;
 }
 
 static int run_all(suite *s) {
@@ -317,17 +340,17 @@ int main(int argc, char **argv) {
     } else
       return 2;
   }
-  if (luattn_engine_open(NULL, &s.engine, &err) != LUATTN_OK) {
+  if (open_engines(&s, &err) != LUATTN_OK) {
     printf("skipped: %s\n", err.message);
     return 77;
   }
   int code = 1;
-  if (memory_open(luattn_engine_driver(s.engine), BLOCK_BYTES, &s.memory, &err) == LUATTN_OK)
+  if (memory_open(luattn_engine_driver(s.engine[0]), BLOCK_BYTES, &s.memory, &err) == LUATTN_OK)
     code = run_all(&s);
   else
     printf("%s\n", err.message);
   memory_close(&s.memory);
-  luattn_engine_close(s.engine);
+  close_engines(&s);
   for (int i = 0; i < COUNT(specs); i++) luattn_spec_free(s.spec[i]);
   return code;
 }

@@ -23,7 +23,7 @@ typedef struct sweep {
   const char *examples, *only, *dtypes;
   int shard, shards, passed, failed, next;
   bool verbose;
-  cli_gpu *gpu;
+  cli_gpu *gpu[2]; /* whose tiles are for short lengths, and for long ones: a plan may have both */
 } sweep;
 
 static void report(sweep *s, const char *name, const check_report *r) {
@@ -38,8 +38,10 @@ static unsigned wants_of(int number) {
   return number % 3 == 2 ? some[number / 3 % COUNT(some)] : LUATTN_WANT_ALL;
 }
 
-static void run_case(sweep *s, const luattn_spec *spec, const char *name, const char *dtype, const char *shape,
+static void run_case(sweep *s, const luattn_spec *spec, const char *name, const char *dtype, int number,
                      bool heads_last) {
+  const char *shape = shapes[number];
+  cli_gpu *gpu = s->gpu[number >= COUNT(shapes) / 2];
   cli_options o = {.dtype = dtype, .shape = shape, .layout = heads_last ? "bshd" : "bhsd", .seed = 1 + s->next};
   char title[512];
   cli_problem p;
@@ -49,7 +51,7 @@ static void run_case(sweep *s, const luattn_spec *spec, const char *name, const 
   snprintf(title, sizeof title, "%s %s %s %s wants %u", name, dtype, shape, o.layout, wants);
   luattn_status status = problem_read(spec, &o, true, &p, &err);
   if (status == LUATTN_OK) {
-    status = check_kernels(s->gpu, &p, wants, &r, &err);
+    status = check_kernels(gpu, &p, wants, &r, &err);
     problem_free(&p);
   }
   if (status == LUATTN_OK) {
@@ -81,7 +83,7 @@ static void run_spec(sweep *s, const char *name) {
         s->failed++;
         return;
       }
-      run_case(s, spec, name, dtypes[d], shapes[i], (i + d) % 2 != 0);
+      run_case(s, spec, name, dtypes[d], i, (i + d) % 2 != 0);
     }
   }
   /* The engine keeps kernels of this spec: it lives until the engine is closed with the process. */
@@ -127,11 +129,15 @@ int main(int argc, char **argv) {
       if (sscanf(argv[++i], "%d/%d", &s.shard, &s.shards) != 2 || s.shards < 1) return 2;
     } else return 2;
   }
-  if (gpu_open(&options, &s.gpu, &err) != LUATTN_OK) {
+  options.no_tuned = true;
+  for (int i = 0; i < 2; i++) {
+    options.lengths = i == 0 ? "short" : "long";
+    if (gpu_open(&options, &s.gpu[i], &err) == LUATTN_OK) continue;
+    gpu_close(s.gpu[0]);
     printf("skipped: %s\n", err.message);
     return 77;
   }
   const int code = run_all(&s);
-  gpu_close(s.gpu);
+  for (int i = 0; i < 2; i++) gpu_close(s.gpu[i]);
   return code;
 }

@@ -1,6 +1,5 @@
 #include "tests/runtime/fake_cuda.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -49,8 +48,8 @@ static struct {
 static fake_event events[MAX_EVENTS];
 static atomic_size_t num_events, num_maps;
 static atomic_int has_maps; /* a map was ever made */
+static atomic_int ticks, cost_of_shared, wrong_at; /* of LUATTN_FAKE_COST and LUATTN_FAKE_WRONG */
 static atomic_int initialised, arch, num_modules, num_allocations, num_live_events;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local struct {
   cu_context item[MAX_STACK];
   int size;
@@ -129,6 +128,9 @@ FAKE(cuInit)(unsigned flags) {
   if (fail != NULL && sscanf(fail, "%63[^:]:%d:%d", symbol, &nth, &result) == 3)
     fake_fail(symbol, nth, result);
   atomic_store(&arch, sm != NULL ? atoi(sm) : 90);
+  const char *cost = getenv("LUATTN_FAKE_COST"), *wrong = getenv("LUATTN_FAKE_WRONG");
+  atomic_store(&cost_of_shared, cost != NULL && strcmp(cost, "shared") == 0);
+  atomic_store(&wrong_at, wrong != NULL ? atoi(wrong) : -1);
   PLANNED("cuInit");
   atomic_store(&initialised, 1);
   return flags == 0 ? 0 : INVALID_VALUE;
@@ -285,6 +287,8 @@ FAKE(cuLaunchKernel)
   if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_y > 65535 || grid_z > 65535 || block_x == 0 ||
       block_x > 1024 || shared_bytes > (unsigned)f->max_shared || extra != NULL)
     return INVALID_VALUE;
+  if (atomic_load(&cost_of_shared)) atomic_fetch_add(&ticks, (int)(shared_bytes / 1024));
+  if (atomic_load(&wrong_at) == (int)shared_bytes) memset(((const LuattnParams *)params[0])->o.data, 0, 16);
   fake_event *e = new_event(FAKE_LAUNCH, stream);
   if (e == NULL) return 0;
   memcpy(e->name, f->name, sizeof e->name);
@@ -409,12 +413,9 @@ FAKE(cuEventDestroy_v2)(cu_event event) {
 
 FAKE(cuEventRecord)(cu_event event, cu_stream stream);
 FAKE(cuEventRecord)(cu_event event, cu_stream stream) {
-  static int clock;
   (void)stream;
   PLANNED("cuEventRecord");
-  pthread_mutex_lock(&lock);
-  event->recorded = ++clock;
-  pthread_mutex_unlock(&lock);
+  event->recorded = atomic_fetch_add(&ticks, 1) + 1;
   return 0;
 }
 

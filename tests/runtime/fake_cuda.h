@@ -3,7 +3,9 @@
  *
  * A module is any bytes. If they start with "FAKE", the functions it has are the words that follow; otherwise
  * it has them all. LUATTN_FAKE_FAIL=symbol:n:result makes the n-th call of a function fail (read by cuInit,
- * as is LUATTN_FAKE_ARCH=90).
+ * as is LUATTN_FAKE_ARCH=90). A launch takes no time; with LUATTN_FAKE_COST=shared one tick for each KB of its
+ * dynamic shared memory, and two records of events one tick in any case. It writes nothing; with
+ * LUATTN_FAKE_WRONG=n one with n bytes of dynamic shared memory writes zeros at the start of o.
  */
 #ifndef LUATTN_TESTS_FAKE_CUDA_H
 #define LUATTN_TESTS_FAKE_CUDA_H

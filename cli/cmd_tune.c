@@ -1,0 +1,287 @@
+/* cmd_tune.c: luattn tune: measures the tiles that a spec could have, and remembers the best beside the
+ * cache. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/gpu.h"
+#include "cli/tune.h"
+#include "gen/cache/cache.h"
+
+#define TOKENS 8192     /* batch x length where --shape does not say */
+#define WIDTH 2048      /* heads x head_dim, likewise */
+#define LEAST_GAIN 1.01 /* medians of two runs differ by as much */
+
+typedef struct shape {
+  char text[96]; /* as --shape */
+  int q_len, kv_len;
+  double flops[2]; /* of a pass */
+  bool exact;
+} shape;
+
+typedef struct tuning {
+  const cli_options *o;
+  luattn_spec *spec;
+  cli_gpu *gpu;
+  int num_shapes, passes;
+  shape shape[TUNE_MAX_SHAPES];
+  tune_field field[2]; /* by luattn_pass */
+  double start;
+} tuning;
+
+/* ---- options ---- */
+
+static luattn_status read_lengths(tuning *t, luattn_error *err) {
+  const cli_options *o = t->o;
+  int dim[2] = {64, 64}, length[TUNE_MAX_SHAPES] = {1024, 8192}, count = 2;
+  if (o->head_dim != NULL) {
+    const int n = parse_sizes(o->head_dim, 2, dim);
+    if (n == 1) dim[1] = dim[0];
+    if (n < 1 || dim[0] < 1 || dim[1] < 1)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "--head-dim: '%s' is not D or D,Dv; give one or two positive sizes", o->head_dim);
+  }
+  if (o->lengths != NULL) count = parse_sizes(o->lengths, TUNE_MAX_SHAPES, length);
+  for (int i = 0; i < count; i++)
+    if (length[i] < 1) count = 0;
+  if (count == 0)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--lengths: '%s' is not S,S,..; give up to %d positive lengths such as 1024,8192",
+                       o->lengths, TUNE_MAX_SHAPES);
+  for (int i = 0; i < count; i++) {
+    const int batch = length[i] < TOKENS ? TOKENS / length[i] : 1,
+              heads = dim[0] < WIDTH ? WIDTH / dim[0] : 1;
+    snprintf(t->shape[i].text, sizeof t->shape[i].text, "%d,%d,%d,%d,%d,%d,%d", batch, heads, heads,
+             length[i], length[i], dim[0], dim[1]);
+  }
+  t->num_shapes = count;
+  return LUATTN_OK;
+}
+
+static luattn_status read_shapes(tuning *t, luattn_error *err) {
+  const cli_options *o = t->o;
+  if (o->shape == NULL) return read_lengths(t, err);
+  if (o->lengths != NULL || o->head_dim != NULL)
+    return luattn_fail(err, LUATTN_INVALID, "--shape: '%s' says what %s '%s' says too; give one of them",
+                       o->shape, o->lengths != NULL ? "--lengths" : "--head-dim",
+                       o->lengths != NULL ? o->lengths : o->head_dim);
+  if (strlen(o->shape) >= sizeof t->shape[0].text)
+    return luattn_fail(err, LUATTN_INVALID, "--shape: '%.40s..' is longer than %zu characters", o->shape,
+                       sizeof t->shape[0].text - 1);
+  memcpy(t->shape[0].text, o->shape, strlen(o->shape) + 1);
+  t->num_shapes = 1;
+  return LUATTN_OK;
+}
+
+static luattn_status check_options(const cli_options *o, luattn_error *err) {
+  char dir[4096];
+  if (o->repeat < 3 || o->repeat > 1000)
+    return luattn_fail(err, LUATTN_INVALID, "--repeat: %ld rounds are not possible; use 3 to 1000",
+                       o->repeat);
+  if (o->time_limit < 1)
+    return luattn_fail(err, LUATTN_INVALID, "--time-limit: %ld seconds are not possible; give at least 1",
+                       o->time_limit);
+  if (o->device != NULL && strcmp(o->device, "cpu") == 0)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--device: tune measures kernels, and 'cpu' has none; give cuda or cuda:N");
+  TRY(cache_resolve(o->cache_dir, dir, sizeof dir, err));
+  if (dir[0] == 0)
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "tune: there is no cache on disk to remember the best tiles beside, as its directory is "
+        "empty; name one with --cache-dir or LUATTN_CACHE_DIR");
+  return LUATTN_OK;
+}
+
+static luattn_status open_gpu(tuning *t, luattn_error *err) {
+  cli_options o = *t->o;
+  luattn_error why;
+  o.lengths = NULL;
+  o.no_tuned = true; /* forward, for what backward reads, by the plan's own tiles */
+  const luattn_status status = gpu_open(&o, &t->gpu, &why);
+  if (status == LUATTN_OK) return LUATTN_OK;
+  return luattn_fail(
+      err, status,
+      "tune: measures on a GPU, and there is none that it can use: %s. Tune on the machine whose GPU "
+      "will run the spec; without it, the plan chooses by its tables",
+      why.message);
+}
+
+/* ---- compiling and measuring ---- */
+
+static luattn_status compile_all(tuning *t, luattn_error *err) {
+  cli_problem sizes;
+  cli_options o = *t->o;
+  luattn_target target = {.struct_size = sizeof target, .dtype = LUATTN_BF16, .cache_dir = o.cache_dir};
+  o.shape = t->shape[0].text;
+  TRY(shape_option(&o, &sizes, err));
+  TRY(dtype_option(&o, &target.dtype, err));
+  TRY(family_option(&o, &target.family, err));
+  target.arch = t->gpu->info.arch;
+  target.head_dim = sizes.dim;
+  target.head_dim_v = sizes.dim_v;
+  for (int pass = 0; pass < t->passes; pass++) {
+    tune_field *f = &t->field[pass];
+    f->spec = t->spec;
+    f->target = target;
+    f->target.pass = (luattn_pass)pass;
+    /* sm90 has no backward: there, --family is about forward. */
+    if (pass == LUATTN_BACKWARD && target.family == 1 + (int)LUATTN_SM90) f->target.family = 0;
+    TRY(tune_compile(t->gpu, f, t->start + (double)t->o->time_limit / 2 * (pass + 1) / t->passes, err));
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status measure_all(tuning *t, luattn_error *err) {
+  for (int i = 0; i < t->num_shapes; i++) {
+    const double now = tune_now(), end = t->start + (double)t->o->time_limit;
+    cli_options o = *t->o;
+    cli_problem p;
+    shape *s = &t->shape[i];
+    o.shape = s->text;
+    fprintf(stderr, "tune: measuring %s\n", s->text);
+    TRY(problem_read(t->spec, &o, t->passes > 1, &p, err));
+    double kept = 0;
+    luattn_status status = bench_kept(&p, &kept, &s->exact, err);
+    s->q_len = p.q_len, s->kv_len = p.kv_len;
+    for (int pass = 0; pass < 2; pass++) s->flops[pass] = bench_flops(&p, (luattn_pass)pass, kept);
+    if (status == LUATTN_OK)
+      status = tune_measure(t->gpu, &p, t->field, t->passes, i, (int)o.repeat,
+                            now + (end - now) / (t->num_shapes - i), err);
+    problem_free(&p);
+    TRY(status);
+  }
+  return LUATTN_OK;
+}
+
+/* ---- results ---- */
+
+static luattn_lengths lengths_of(const tuning *t, int pass, int i) {
+  return luattn_lengths_of((luattn_pass)pass, t->shape[i].q_len, t->shape[i].kv_len);
+}
+
+static void print_row(const tuning *t, const tune_candidate *c, int pass, int i, double own_ms) {
+  char name[64], compiled[32] = "cached";
+  const shape *s = &t->shape[i];
+  printf("  %-34s", tune_name(&c->tiles, name));
+  if (c->kernel == NULL || c->is_wrong) {
+    printf("  %s\n", c->why);
+    return;
+  }
+  if (c->compile_ms > 0) snprintf(compiled, sizeof compiled, "%.0f", c->compile_ms);
+  printf("  %9u  %6u  %10s  %9.4f  %8.1f  %8.3f\n", c->registers, c->local_bytes, compiled, c->ms[i],
+         s->flops[pass] / c->ms[i] / 1e9, own_ms / c->ms[i]);
+}
+
+static void print_table(const tuning *t, int pass, int i) {
+  static const char *const names[] = {"forward", "backward"};
+  const tune_field *f = &t->field[pass];
+  const luattn_lengths lengths = lengths_of(t, pass, i);
+  const tune_candidate *own = tune_default(f, lengths);
+  luattn_spec_info info;
+  luattn_spec_get_info(t->spec, &info);
+  printf("\n%s %s on %s, %s, shape %s (%s lengths)%s\n", info.name, names[pass], gpu_name(t->gpu),
+         dtype_name(f->target.dtype), t->shape[i].text, lengths == LUATTN_SHORT ? "short" : "long",
+         t->shape[i].exact ? "" : ", partial 64x64 tiles counted as half");
+  printf("  %-34s  registers   local  compile ms         ms   TFLOP/s  of plan's\n", "tiles");
+  print_row(t, own, pass, i, own->ms[i]);
+  for (int j = 0; j < f->count; j++)
+    if (tune_competes(f, j, lengths)) print_row(t, &f->candidate[j], pass, i, own->ms[i]);
+}
+
+/* How many times as fast as the plan's choice, over the shapes of a class: the geometric mean; 0: not
+ * measured. */
+static double gain_of(const tuning *t, int pass, luattn_lengths lengths, const tune_candidate *c) {
+  const tune_candidate *own = tune_default(&t->field[pass], lengths);
+  double sum = 0;
+  int count = 0;
+  for (int i = 0; i < t->num_shapes; i++) {
+    if (lengths_of(t, pass, i) != lengths) continue;
+    if (c->kernel == NULL || c->is_wrong || c->ms[i] <= 0) return 0;
+    sum += log(own->ms[i] / c->ms[i]);
+    count++;
+  }
+  return count > 0 ? exp(sum / count) : 0;
+}
+
+/* What is no faster is forgotten, so that the plan's choice stands. */
+static luattn_status remember(const tuning *t, int pass, luattn_lengths lengths, luattn_error *err) {
+  static const char *const classes[] = {[LUATTN_LONG] = "long", [LUATTN_SHORT] = "short"};
+  const tune_field *f = &t->field[pass];
+  const tune_candidate *own = tune_default(f, lengths), *best = own;
+  double gain = gain_of(t, pass, lengths, own);
+  char name[64], path[4096];
+  luattn_target target = f->target;
+  if (gain == 0) return LUATTN_OK; /* no shape of this class */
+  for (int j = 0; j < f->count; j++) {
+    if (!tune_competes(f, j, lengths)) continue;
+    const double g = gain_of(t, pass, lengths, &f->candidate[j]);
+    if (g > gain) gain = g, best = &f->candidate[j];
+  }
+  target.lengths = lengths;
+  target.device = gpu_name(t->gpu);
+  target.tiles = best != own && gain >= LEAST_GAIN ? &best->tiles : NULL;
+  TRY(luattn_tuned_store(t->spec, &target, gain, path, sizeof path, err));
+  printf("%s, %s lengths: ", pass == LUATTN_FORWARD ? "forward" : "backward", classes[lengths]);
+  if (target.tiles != NULL)
+    printf("%s is %.3f times as fast as the plan's choice; remembered in %s\n", tune_name(&best->tiles, name),
+           gain, path);
+  else
+    printf("nothing is %.0f %% faster than the plan's choice, %s; nothing is remembered\n",
+           100 * (LEAST_GAIN - 1), tune_name(&own->tiles, name));
+  return LUATTN_OK;
+}
+
+/* Wrong results are a fault of luattn's; whoever meets one should not go on as if nothing had been. */
+static luattn_status refuse_wrong(const tuning *t, luattn_error *err) {
+  char name[64];
+  for (int pass = 0; pass < t->passes; pass++)
+    for (int j = 0; j < t->field[pass].count; j++) {
+      const tune_candidate *c = &t->field[pass].candidate[j];
+      if (c->is_wrong)
+        return luattn_fail(
+            err, LUATTN_INTERNAL,
+            "tune: %s: %s; nothing is remembered; this is an error in luattn: report it with the spec "
+            "and the table",
+            tune_name(&c->tiles, name), c->why);
+    }
+  return LUATTN_OK;
+}
+
+static luattn_status tune(tuning *t, luattn_error *err) {
+  TRY(check_options(t->o, err));
+  TRY(read_shapes(t, err));
+  TRY(open_gpu(t, err));
+  TRY(compile_all(t, err));
+  TRY(measure_all(t, err));
+  for (int pass = 0; pass < t->passes; pass++)
+    for (int i = 0; i < t->num_shapes; i++) print_table(t, pass, i);
+  printf("\n");
+  TRY(refuse_wrong(t, err));
+  for (int pass = 0; pass < t->passes; pass++) {
+    TRY(remember(t, pass, LUATTN_SHORT, err));
+    TRY(remember(t, pass, LUATTN_LONG, err));
+  }
+  printf("%.0f s\n", tune_now() - t->start);
+  return LUATTN_OK;
+}
+
+int cmd_tune(const cli_options *given) {
+  luattn_error err;
+  cli_options o = *given;
+  tuning *t = calloc(1, sizeof *t);
+  luattn_status status = t != NULL ? LUATTN_OK : luattn_fail(&err, LUATTN_NO_MEMORY, "tune: out of memory");
+  if (o.dtype == NULL) o.dtype = "bf16";
+  if (status == LUATTN_OK) {
+    t->o = &o;
+    t->passes = o.backward ? 2 : 1;
+    t->start = tune_now();
+    status = luattn_spec_load(o.spec, NULL, &t->spec, &err);
+    if (status == LUATTN_OK) status = tune(t, &err);
+    for (int pass = 0; pass < t->passes; pass++) tune_close(&t->field[pass]);
+    gpu_close(t->gpu);
+    luattn_spec_free(t->spec);
+  }
+  free(t);
+  return status == LUATTN_OK ? 0 : cli_fail(&err);
+}

@@ -1,0 +1,368 @@
+#include "cli/tune.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/gpu.h"
+
+double tune_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+const char *tune_name(const luattn_tiles *t, char out[64]) {
+  int n = snprintf(out, 64, "%d x %d, %d thr, %d st", t->tile_m, t->tile_n, t->threads, t->stages);
+  if (t->warps_n > 0) snprintf(out + n, (size_t)(64 - n), ", %d %d", t->warps_n, t->chunk_m);
+  return out;
+}
+
+static bool is_same(const luattn_tiles *a, const luattn_tiles *b) {
+  return a->tile_m == b->tile_m && a->tile_n == b->tile_n && a->threads == b->threads &&
+         a->stages == b->stages && a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
+}
+
+const tune_candidate *tune_default(const tune_field *f, luattn_lengths lengths) {
+  return &f->candidate[lengths == LUATTN_SHORT ? f->num_defaults - 1 : 0];
+}
+
+bool tune_competes(const tune_field *f, int i, luattn_lengths lengths) {
+  return i >= f->num_defaults && !is_same(&f->candidate[i].tiles, &tune_default(f, lengths)->tiles);
+}
+
+/* ---- compiling ---- */
+
+/* With the tiles of c, or for the plan's choice where these are NULL. */
+static luattn_status compile_one(cli_gpu *g, const tune_field *f, luattn_lengths lengths,
+                                 const luattn_tiles *tiles, tune_candidate *c, bool *every_length,
+                                 luattn_error *err) {
+  luattn_target target = f->target;
+  luattn_compile_report report;
+  luattn_image *image;
+  const double start = tune_now();
+  target.lengths = lengths;
+  target.tiles = tiles;
+  TRY(luattn_compile(f->spec, &target, &image, &report, err));
+  c->compile_ms = report.cache_hit ? 0 : (tune_now() - start) * 1e3;
+  c->tiles = report.tiles;
+  *every_length = report.every_length != 0;
+  const luattn_image_info *info = luattn_image_get_info(image);
+  for (uint32_t i = 0; i < info->num_entries; i++) {
+    const luattn_entry_info *e = &info->entry[i];
+    if (e->registers > c->registers) c->registers = e->registers;
+    c->local_bytes += e->local_bytes;
+  }
+  const luattn_status status = luattn_kernel_load(g->driver, g->device, image, &c->kernel, err);
+  luattn_image_free(image);
+  return status;
+}
+
+static void tell(const tune_field *f, const tune_candidate *c, int done, int all) {
+  char name[64];
+  fprintf(stderr,
+          "tune: %s: %d of %d compiled: %s: ", f->target.pass == LUATTN_FORWARD ? "forward" : "backward",
+          done, all, tune_name(&c->tiles, name));
+  if (c->kernel == NULL)
+    fprintf(stderr, "%s\n", c->why);
+  else if (c->compile_ms > 0)
+    fprintf(stderr, "%.0f ms, %u registers\n", c->compile_ms, c->registers);
+  else
+    fprintf(stderr, "cached, %u registers\n", c->registers);
+}
+
+static luattn_status compile_defaults(cli_gpu *g, tune_field *f, luattn_error *err) {
+  static const luattn_lengths lengths[] = {LUATTN_LONG, LUATTN_SHORT};
+  bool every_length = false;
+  f->num_defaults = 0;
+  while (f->num_defaults < 2 && !every_length) {
+    tune_candidate *c = &f->candidate[f->num_defaults];
+    TRY(compile_one(g, f, lengths[f->num_defaults++], NULL, c, &every_length, err));
+    f->count = f->num_defaults;
+  }
+  return LUATTN_OK;
+}
+
+/* The candidate's name, with which the message may start, and the advice at its end are for others. */
+static void keep_reason(tune_candidate *c, const char *message) {
+  const char *stages = strstr(message, " stages: ");
+  const bool named = strncmp(message, "plan: tiles: ", 13) == 0 && stages != NULL;
+  const char *from = named ? stages + strlen(" stages: ") : message, *advice = strstr(from, "; pick other");
+  const int length = advice != NULL ? (int)(advice - from) : (int)strlen(from);
+  snprintf(c->why, sizeof c->why, "refused: %.*s", length < 300 ? length : 300, from);
+}
+
+luattn_status tune_compile(cli_gpu *g, tune_field *f, double deadline, luattn_error *err) {
+  luattn_tiles list[TUNE_MAX_CANDIDATES - 2];
+  int listed = 0;
+  bool ignored;
+  TRY(compile_defaults(g, f, err));
+  TRY(luattn_plan_candidates(f->spec, &f->target, list, TUNE_MAX_CANDIDATES - 2, &listed, err));
+  for (int i = 0; i < listed; i++) {
+    tune_candidate *c = &f->candidate[f->count];
+    if (f->num_defaults == 1 && is_same(&list[i], &f->candidate[0].tiles)) continue;
+    f->count++;
+    c->tiles = list[i];
+    if (tune_now() > deadline) {
+      snprintf(c->why, sizeof c->why, "not tried: half of --time-limit was over");
+      continue;
+    }
+    luattn_error why;
+    const luattn_status status = compile_one(g, f, LUATTN_LONG, &list[i], c, &ignored, &why);
+    if (status == LUATTN_NO_MEMORY) {
+      if (err != NULL) *err = why;
+      return status;
+    }
+    if (status != LUATTN_OK) keep_reason(c, why.message);
+    tell(f, c, i + 1, listed);
+  }
+  return LUATTN_OK;
+}
+
+void tune_close(tune_field *f) {
+  for (int i = 0; i < f->count; i++) luattn_kernel_unload(f->candidate[i].kernel);
+  f->count = 0;
+}
+
+/* ---- one problem on the device ---- */
+
+typedef struct session {
+  cli_gpu *g;
+  const cli_problem *p;
+  tune_field *f;
+  luattn_lengths lengths;
+  gpu_buffers *b;
+  luattn_args *args;
+  cli_result *want, *got; /* of the plan's choice, and of a candidate */
+  luattn_timer *timer;
+} session;
+
+typedef struct output {
+  const char *name;
+  const DLTensor *device;
+  size_t host; /* offset of its array in cli_result */
+} output;
+
+enum { MAX_OUTPUTS = 3 };
+
+/* What a pass writes and is compared. Gradients of inputs and scalars are sums that may cancel to their own
+ * rounding errors: luattn check knows how to judge them. */
+static void list_outputs(const session *s, output out[MAX_OUTPUTS]) {
+  const luattn_args *a = s->args;
+  const output forward[] = {{"o", a->o, offsetof(cli_result, o)},
+                            {"lse", a->lse, offsetof(cli_result, lse)},
+                            {"saved", a->saved, offsetof(cli_result, saved)}};
+  const output backward[] = {{"dq", a->dq, offsetof(cli_result, dq)},
+                             {"dk", a->dk, offsetof(cli_result, dk)},
+                             {"dv", a->dv, offsetof(cli_result, dv)}};
+  memcpy(out, s->f->target.pass == LUATTN_FORWARD ? forward : backward, sizeof forward);
+}
+
+static array *host_of(cli_result *r, const output *o) { return (array *)(void *)((char *)r + o->host); }
+
+static luattn_status launch(const session *s, const tune_candidate *c, luattn_error *err) {
+  luattn_error why;
+  char name[64];
+  const luattn_status status = luattn_launch(c->kernel, s->args, NULL, &why);
+  return status == LUATTN_OK
+             ? LUATTN_OK
+             : luattn_fail(err, status, "tune: %s: %s", tune_name(&c->tiles, name), why.message);
+}
+
+/* One launch into outputs full of NaN, and its results. */
+static luattn_status run(const session *s, const tune_candidate *c, cli_result *r, luattn_error *err) {
+  output out[MAX_OUTPUTS];
+  luattn_error why;
+  char name[64];
+  list_outputs(s, out);
+  for (int i = 0; i < MAX_OUTPUTS; i++)
+    if (out[i].device != NULL)
+      TRY(luattn_device_fill(s->g->driver, s->g->device, out[i].device->data, 0xff,
+                             array_bytes(host_of(r, &out[i])), NULL, err));
+  TRY(launch(s, c, err));
+  const luattn_status status = luattn_synchronize(s->g->driver, s->g->device, NULL, &why);
+  if (status != LUATTN_OK)
+    return luattn_fail(err, status, "tune: %s: %s", tune_name(&c->tiles, name), why.message);
+  for (int i = 0; i < MAX_OUTPUTS; i++) TRY(gpu_download(s->b, host_of(r, &out[i]), out[i].device, err));
+  return LUATTN_OK;
+}
+
+/* ---- are the results the same? ---- */
+
+/* How far two rows may be apart, over the length of the row. Weights and results are rounded to the storage
+ * type, in each kernel after a maximum of its own: two rounding errors each, which for random v are
+ * independent of each other, so that rows differ by about one unit roundoff; four are allowed. f32 and f64
+ * differ by the order of their sums. */
+static double tolerance(luattn_dtype dtype) {
+  static const double allowed[] = {
+      [LUATTN_F64] = 1e-10, [LUATTN_F32] = 1e-4, [LUATTN_BF16] = 4 * 0x1p-8, [LUATTN_F16] = 4 * 0x1p-11};
+  return allowed[dtype];
+}
+
+typedef struct norms {
+  double want, difference;
+  bool differs; /* where one is not finite and the other is another */
+} norms;
+
+static norms compare_row(const array *want, const array *got, int64_t at, int64_t length) {
+  norms n = {0};
+  for (int64_t i = at; i < at + length; i++) {
+    const double x = array_get(want, i), y = array_get(got, i);
+    if (isfinite(x) && isfinite(y)) {
+      n.want += x * x;
+      n.difference += (x - y) * (x - y);
+    } else {
+      n.differs |= !(isnan(x) && isnan(y)) && x != y;
+    }
+  }
+  n.want = sqrt(n.want), n.difference = sqrt(n.difference);
+  return n;
+}
+
+/* Large tensors by a sample of their rows, a few in each tile: wrong tiles are wrong in whole rows of tiles.
+ * A row that cancels to nearly nothing is held against the largest. */
+bool tune_agrees(const char *name, const array *want, const array *got, luattn_dtype dtype, char *why,
+                 size_t size) {
+  const int64_t length = want->t.ndim > 0 ? want->shape[want->t.ndim - 1] : 1;
+  const int64_t rows = length > 0 ? array_count(want) / length : 0, step = rows > 2048 ? 31 : 1;
+  double largest = 0;
+  for (int64_t r = 0; r < rows; r += step)
+    largest = fmax(largest, compare_row(want, want, r * length, length).want);
+  for (int64_t r = 0; r < rows; r += step) {
+    const norms n = compare_row(want, got, r * length, length);
+    const double allowed = tolerance(dtype) * n.want + (dtype == LUATTN_F64 ? 1e-12 : 1e-5) * largest;
+    if (!n.differs && n.difference <= allowed) continue;
+    snprintf(why, size,
+             "WRONG: %s, row %lld: differs from the plan's choice by %.3g of %.3g, %.3g is allowed", name,
+             (long long)r, n.differs ? INFINITY : n.difference, n.want, allowed);
+    return false;
+  }
+  return true;
+}
+
+static luattn_status check(const session *s, tune_candidate *c, luattn_error *err) {
+  output out[MAX_OUTPUTS];
+  list_outputs(s, out);
+  TRY(run(s, c, s->got, err));
+  for (int i = 0; i < MAX_OUTPUTS && !c->is_wrong; i++) {
+    if (out[i].device == NULL) continue;
+    c->is_wrong = !tune_agrees(out[i].name, host_of(s->want, &out[i]), host_of(s->got, &out[i]), s->p->dtype,
+                               c->why, sizeof c->why);
+  }
+  return LUATTN_OK;
+}
+
+/* ---- time ---- */
+
+static luattn_status time_one(const session *s, const tune_candidate *c, int launches, double *ms,
+                              luattn_error *err) {
+  TRY(luattn_timer_start(s->timer, NULL, err));
+  for (int i = 0; i < launches; i++) TRY(launch(s, c, err));
+  TRY(luattn_timer_stop(s->timer, NULL, err));
+  TRY(luattn_timer_read(s->timer, ms, err));
+  *ms /= launches;
+  return LUATTN_OK;
+}
+
+static int compare_double(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Whom a shape's rounds take in turn. */
+typedef struct lineup {
+  tune_candidate *runner[TUNE_MAX_CANDIDATES];
+  int count, launches, repeat;
+} lineup;
+
+static luattn_status run_rounds(const session *s, const lineup *r, int shape, double deadline,
+                                luattn_error *err) {
+  double *ms = malloc((size_t)r->count * (size_t)r->repeat * sizeof *ms);
+  if (ms == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "tune: no memory for %d times", r->count * r->repeat);
+  luattn_status status = LUATTN_OK;
+  int done = 0;
+  while (status == LUATTN_OK && done < r->repeat && (done < 3 || tune_now() < deadline)) {
+    for (int i = 0; i < r->count && status == LUATTN_OK; i++)
+      status = time_one(s, r->runner[i], r->launches, &ms[i * r->repeat + done], err);
+    done++;
+  }
+  for (int i = 0; i < r->count && status == LUATTN_OK; i++) {
+    qsort(&ms[i * r->repeat], (size_t)done, sizeof *ms, compare_double);
+    r->runner[i]->ms[shape] = ms[i * r->repeat + done / 2];
+  }
+  free(ms);
+  return status;
+}
+
+/* Enough workspace for each. */
+static luattn_status make_workspace(session *s, luattn_error *err) {
+  size_t most = 0;
+  for (int i = 0; i < s->f->count; i++) {
+    size_t size = 0;
+    if (s->f->candidate[i].kernel == NULL) continue;
+    TRY(luattn_workspace_size(s->f->candidate[i].kernel, s->args, &size, err));
+    if (size > most) most = size;
+  }
+  s->args->workspace_size = most;
+  return most > 0 ? gpu_buffer_new(s->b, most, &s->args->workspace, err) : LUATTN_OK;
+}
+
+static luattn_status measure_pass(session *s, int shape, int repeat, double deadline, luattn_error *err) {
+  tune_field *f = s->f;
+  tune_candidate *own = (tune_candidate *)(uintptr_t)tune_default(f, s->lengths);
+  lineup r = {.runner = {own}, .count = 1, .repeat = repeat};
+  double ms;
+  TRY(make_workspace(s, err));
+  TRY(run(s, own, s->want, err));
+  for (int i = 0; i < f->count; i++) {
+    tune_candidate *c = &f->candidate[i];
+    if (!tune_competes(f, i, s->lengths) || c->kernel == NULL || c->is_wrong) continue;
+    TRY(check(s, c, err));
+    if (!c->is_wrong) r.runner[r.count++] = c;
+  }
+  TRY(time_one(s, own, 1, &ms, err));
+  r.launches = ms > 1 ? 1 : ms > 0.0625 ? (int)(1 / ms) + 1 : 16; /* about a millisecond a time */
+  return run_rounds(s, &r, shape, deadline, err);
+}
+
+/* Backward reads what forward, by the plan's own choice, has written. */
+static luattn_status measure_both(session *s, gpu_args *d, tune_field *f, int passes, int shape, int repeat,
+                                  double deadline, luattn_error *err) {
+  const double start = tune_now();
+  luattn_args forward = gpu_forward_args(&d->args);
+  TRY(luattn_timer_open(s->g->driver, s->g->device, &s->timer, err));
+  for (int pass = 0; pass < passes; pass++) {
+    s->f = &f[pass];
+    s->args = pass == LUATTN_FORWARD ? &forward : &d->args;
+    s->lengths = luattn_lengths_of((luattn_pass)pass, s->p->q_len, s->p->kv_len);
+    if (pass == LUATTN_BACKWARD) {
+      TRY(gpu_workspace(s->b, s->p, LUATTN_FORWARD, &forward, err));
+      TRY(luattn_forward(s->g->engine, s->p->spec, &forward, NULL, err));
+    }
+    TRY(measure_pass(s, shape, repeat, start + (deadline - start) * (pass + 1) / passes, err));
+  }
+  return LUATTN_OK;
+}
+
+luattn_status tune_measure(cli_gpu *g, const cli_problem *p, tune_field *f, int passes, int shape, int repeat,
+                           double deadline, luattn_error *err) {
+  const bool backward = passes > 1;
+  const DLDataType real = dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
+  cli_result want, got;
+  gpu_args d;
+  gpu_buffers b = {.g = g};
+  session s = {.g = g, .p = p, .b = &b, .want = &want, .got = &got};
+  TRY(result_new(p, dtype_dl(p->dtype), real, backward, &want, err));
+  luattn_status status = result_new(p, dtype_dl(p->dtype), real, backward, &got, err);
+  if (status == LUATTN_OK) {
+    status = gpu_upload(&b, p, &want, backward, &d, err);
+    if (status == LUATTN_OK) status = measure_both(&s, &d, f, passes, shape, repeat, deadline, err);
+    luattn_timer_close(s.timer);
+    gpu_buffers_free(&b);
+    result_free(&got);
+  }
+  result_free(&want);
+  return status;
+}
