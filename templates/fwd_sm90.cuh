@@ -151,7 +151,8 @@ struct ConsumerSm90 {
   int first_row;  // of the warp
   Head head;
   Row row[rows];
-  OnlineRows<Spec, rows, cols, 4> online;
+  using Online = OnlineRows<Spec, rows, cols, 4>;
+  Online online;
   Ring<stages> k, v;
   Ring<1> q;
   float o[dim_v / 2];
@@ -216,9 +217,8 @@ struct ConsumerSm90 {
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
   }
 
-  // Scores become probabilities, in the online function's step; gives the factors for O in `scale`. K is given
-  // back in here, behind the mask's branch, because ptxas keeps waits for products behind it: where O's product
-  // is waited for decides how much of it the weights hide.
+  // Scores become weights, in the online function's step; gives the factors for O in `scale`, and gives K back,
+  // and Q after the last tile.
   __device__ __forceinline__ void weigh(const float (&s)[tile_n / 2], KvNote tile, float (&x)[rows][cols]) {
     const int kv0 = tile.index() * tile_n + lane % 4 * 2;
 #pragma unroll
@@ -229,19 +229,19 @@ struct ConsumerSm90 {
       for (int r = 0; r < rows; ++r)
         x[r][j] = Spec::score(p, site, head, row[r], col, s[j / 2 * 4 + r * 2 + j % 2], position(r), kv);
     }
+    KeepBits<cols> keep[rows];
     if constexpr (Spec::mask_by_inf) {
       if (tile.masked()) {
-        KeepBits<cols> keep[rows];
         mask(kv0, x, keep);
         online.kept.bits |= online.kept_rows(keep);
       } else {
         online.kept.bits = online.all;
       }
-      release_k(tile);
-      online.step_by_inf(p, site, head, row, x, scale);
+      release_k();
+      step_by_inf(tile, x);
     } else {
-      release_k(tile);
-      KeepBits<cols> keep[rows];
+      release_k();
+      if (tile.last()) release_q();
       if (tile.masked()) {
         mask(kv0, x, keep);
         online.template step<true>(p, site, head, row, x, keep, scale);
@@ -249,6 +249,18 @@ struct ConsumerSm90 {
         online.template step<false>(p, site, head, row, x, keep, scale);
       }
     }
+  }
+  // What both rows share of a step, then the first row's weights, then the second's. The branch between them is
+  // where ptxas puts the wait for O, which it would otherwise move up, before all that O's product is to hide;
+  // and what the first row's weights are needed for fills the gaps between the second's exponentials.
+  __device__ __forceinline__ void step_by_inf(KvNote tile, float (&x)[rows][cols]) {
+    typename Online::Part part[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+      part[r] = online.begin_row_by_inf(p, site, head, row[r], r, x[r], scale[r]);
+    online.end_row_by_inf(p, site, head, row[0], 0, x[0], part[0]);
+    if (tile.last()) release_q();
+    online.end_row_by_inf(p, site, head, row[1], 1, x[1], part[1]);
   }
   __device__ __forceinline__ void mask(int kv0, float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) const {
 #pragma unroll
@@ -306,14 +318,12 @@ struct ConsumerSm90 {
     return QNote::load(shared.q_note(group));
   }
   __device__ __forceinline__ void release_q() {
-    __syncwarp();  // all lanes have read the note
     release(shared.q_empty(group));
     q.advance();
   }
   // Gives K back, and looks whether the next one has come.
-  __device__ __forceinline__ void release_k(KvNote tile) {
+  __device__ __forceinline__ void release_k() {
     release(shared.k_empty(k.slot));
-    if (tile.last()) release_q();
     k.advance();
     barrier_peek<K_FULL>(shared.k_full(k.slot), k.parity);
   }
@@ -332,9 +342,10 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ KvNote first_tile() {
     float s[tile_n / 2], x[rows][cols];
-    const KvNote tile = await_k();
+    const KvNote note = await_k();
     wgmma_fence();
     issue_scores(s);
+    const KvNote tile = note.shared();
     wgmma_wait<0>();
     arrived(s);
     weigh(s, tile, x);
@@ -346,7 +357,7 @@ struct ConsumerSm90 {
   // scores has only begun, and that of the values would have to wait for it anyway.
   __device__ __forceinline__ KvNote next_tile() {
     float s[tile_n / 2], x[rows][cols];
-    const KvNote tile = await_k();
+    const KvNote note = await_k();
     await_turn();
     wgmma_fence();
     issue_scores(s);
@@ -355,6 +366,7 @@ struct ConsumerSm90 {
     wgmma_fence();
     issue_values();
     pass_turn();
+    const KvNote tile = note.shared();
     wgmma_wait<1>();
     arrived(s);
     weigh(s, tile, x);

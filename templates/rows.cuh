@@ -35,12 +35,21 @@ template <int Cols> struct KeepBits {
   __device__ __forceinline__ bool get(int j) const { return (word[j / 32] >> (j % 32)) & 1u; }
 };
 
+// How many reductions it takes until all are done that the whole row shares: deferred ones are for `next` alone.
+template <class Spec> LUATTN_FN constexpr int shared_reductions() {
+  int n = 0;
+  for (int k = 0; k < Spec::num_reductions; ++k)
+    if (Spec::reduction(k) != REDUCE_SUM_DEFERRED) n = k + 1;
+  return n;
+}
+
 template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   using Real = typename Spec::Real;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using State = typename Spec::State;
   static constexpr int num_red = Spec::num_reductions > 0 ? Spec::num_reductions : 1;
+  static constexpr int num_shared = shared_reductions<Spec>();
 
   // One bit a row, in one register for all of them.
   struct Flags {
@@ -90,7 +99,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
       kept.raise(r, mine);
       const bool any = lanes_any<Lanes>(mine);
       Real red[num_red];
-      reduce<true, 0>(p, site, head, row[r], state[r], score[r], keep[r], red);
+      reduce<true, 0, Spec::num_reductions>(p, site, head, row[r], state[r], score[r], keep[r], red);
       if constexpr (Spec::prob_term < 0) {
 #pragma unroll
         for (int j = 0; j < Cols; ++j) {
@@ -114,16 +123,30 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
                                               Real (&score)[Rows][Cols], Real (&scale)[Rows]) {
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
-      Real red[num_red];
-      reduce<false, 0>(p, site, head, row[r], state[r], score[r], KeepBits<Cols>::none(), red);
-      if constexpr (Spec::prob_term < 0) {
-#pragma unroll
-        for (int j = 0; j < Cols; ++j) score[r][j] = Spec::prob(p, site, head, row[r], state[r], red, score[r][j]);
-      }
-      const State next = Spec::next(p, site, head, row[r], state[r], red);
-      scale[r] = Spec::has_rescale ? Spec::rescale(p, site, head, row[r], state[r], red) : Real(1);
-      state[r] = next;
+      Part part = begin_row_by_inf(p, site, head, row[r], r, score[r], scale[r]);
+      end_row_by_inf(p, site, head, row[r], r, score[r], part);
     }
+  }
+  // It has two parts for each row, so that a kernel may choose the order: the reductions that the whole row shares,
+  // which give the factor for O, as deferred ones are for `next` alone; then probabilities and deferred sums.
+  struct Part {
+    Real red[num_red];
+  };
+  __device__ __forceinline__ Part begin_row_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                                                   int r, Real (&score)[Cols], Real &scale) {
+    Part part;
+    reduce<false, 0, num_shared>(p, site, head, row, state[r], score, KeepBits<Cols>::none(), part.red);
+    scale = Spec::has_rescale ? Spec::rescale(p, site, head, row, state[r], part.red) : Real(1);
+    return part;
+  }
+  __device__ __forceinline__ void end_row_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                                                 int r, Real (&score)[Cols], Part &part) {
+    reduce<false, num_shared, Spec::num_reductions>(p, site, head, row, state[r], score, KeepBits<Cols>::none(), part.red);
+    if constexpr (Spec::prob_term < 0) {
+#pragma unroll
+      for (int j = 0; j < Cols; ++j) score[j] = Spec::prob(p, site, head, row, state[r], part.red, score[j]);
+    }
+    state[r] = Spec::next(p, site, head, row, state[r], part.red);
   }
 
   // Sums what was left per thread; afterwards every lane holds the row's state, and `kept` speaks of the whole row.
@@ -145,12 +168,13 @@ private:
     else return true;
   }
 
-  template <bool Masked, int K>
+  // Reductions K .. End - 1.
+  template <bool Masked, int K, int End>
   LUATTN_FN void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row, const State &old,
                         Real (&score)[Cols], const KeepBits<Cols> &keep, Real (&red)[num_red]) {
-    if constexpr (K < Spec::num_reductions) {
+    if constexpr (K < End) {
       constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX;
-      // Side by side, as each operation waits for the one before.
+      // Chains side by side, as each operation waits for the one before.
       constexpr int chains = Cols < 4 ? 1 : is_max ? 2 : 4;
       Real part[chains];
 #pragma unroll
@@ -166,7 +190,7 @@ private:
       if constexpr (Spec::reduction(K) == REDUCE_MAX) sum = lanes_max<Lanes>(sum);
       if constexpr (Spec::reduction(K) == REDUCE_SUM) sum = lanes_sum<Lanes>(sum);
       red[K] = sum;
-      reduce<Masked, K + 1>(p, site, head, row, old, score, keep, red);
+      reduce<Masked, K + 1, End>(p, site, head, row, old, score, keep, red);
     }
   }
 };

@@ -64,7 +64,7 @@ struct WarpKvTiles {
 };
 
 // Notes lie beside the slots, and are written before the producer arrives at `full`: who has waited for that
-// sees them.
+// sees them. Of a warp, lane 0 alone reads a note, because it alone tells the producer that the slot is free.
 //
 // Of a q tile: where it is, and whether the mask leaves anything of it. EMPTY: no K and no V follow, and Q is
 // not copied. END: there are no more q tiles.
@@ -79,13 +79,13 @@ struct QNote {
                  : "memory");
   }
   LUATTN_FN QNote load(u32 address) {
-    QNote x;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.q_tile), "=r"(x.h), "=r"(x.b), "=r"(x.state)
-                 : "r"(address)
-                 : "memory");
-    x.state = uniform(x.state);
-    return x;
+    u32 x[4] = {0, 0, 0, 0};
+    if (threadIdx.x % 32 == 0)
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                   : "r"(address)
+                   : "memory");
+    return {int(uniform(x[0])), int(uniform(x[1])), int(uniform(x[2])), uniform(x[3])};
   }
 };
 
@@ -101,11 +101,13 @@ struct KvNote {
   __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
 
   __device__ __forceinline__ void store(u32 address) const { store_shared(address, bits); }
+  // For lane 0 alone; shared() hands it to the others, later, when it has come.
   LUATTN_FN KvNote load(u32 address) {
-    u32 x;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
-    return {uniform(x)};
+    u32 x = 0;
+    if (threadIdx.x % 32 == 0) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+    return {x};
   }
+  __device__ __forceinline__ KvNote shared() const { return {uniform(bits)}; }
 };
 
 // Shared memory of the forward kernel: Q of each consumer (64 rows), the slots of K, those of V, and in the
