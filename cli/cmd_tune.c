@@ -125,8 +125,6 @@ static luattn_status compile_all(tuning *t, luattn_error *err) {
     f->spec = t->spec;
     f->target = target;
     f->target.pass = (luattn_pass)pass;
-    /* sm90 has no backward: there, --family is about forward. */
-    if (pass == LUATTN_BACKWARD && target.family == 1 + (int)LUATTN_SM90) f->target.family = 0;
     TRY(tune_compile(t->gpu, f, t->start + (double)t->o->time_limit / 2 * (pass + 1) / t->passes, err));
   }
   return LUATTN_OK;

@@ -70,7 +70,10 @@ static double workspace(const luattn_image_info *m, const sizes *s) {
   const bool dq = (m->wants & LUATTN_WANT_DQ) != 0 || (m->has_query_mod && parameters);
   const bool dk = (m->wants & LUATTN_WANT_DK) != 0 || parameters,
              dv = (m->wants & LUATTN_WANT_DV) != 0 || parameters;
-  if (finish && dq && (m->accumulates_dq || m->has_query_mod)) bytes += q_rows(s) * s->dim * s->real;
+  if (finish && dq && (m->accumulates_dq || m->has_query_mod)) {
+    const int64_t len = (int64_t)s->q_len, whole = m->family == LUATTN_SM90 ? (len + 15) / 16 * 16 : len;
+    bytes += s->batch * s->heads * (double)whole * s->dim * s->real;
+  }
   if (finish && dk && m->has_key_mod) bytes += kv_rows(s) * s->dim * s->real;
   if (finish && dv && m->has_value_mod) bytes += kv_rows(s) * s->dim_v * s->real;
   for (uint32_t i = 0; i < m->num_stats; i++)

@@ -112,25 +112,30 @@ static luattn_status fill(const luattn_driver *d, map_memory *memory, const args
   return LUATTN_OK;
 }
 
-static int forward_tile_n(const luattn_image_info *m) {
+/* The entry that takes the maps. */
+static const luattn_entry_info *main_entry(const luattn_image_info *m) {
   for (uint32_t i = 0; i < m->num_entries; ++i)
-    if (m->entry[i].role == LUATTN_ROLE_FORWARD) return (int)m->entry[i].tile_n;
-  return 0;
+    if (m->entry[i].role == LUATTN_ROLE_FORWARD || m->entry[i].role == LUATTN_ROLE_DKDV) return &m->entry[i];
+  return NULL;
 }
 
 luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_call *c, const LuattnParams *p,
                         LuattnTensorMaps *out) {
-  const int tile_n = forward_tile_n(c->info);
+  const luattn_entry_info *entry = main_entry(c->info);
+  const bool backward = c->info->pass == LUATTN_BACKWARD;
   const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v;
   memset(out, 0, sizeof *out);
+  if (entry == NULL) return LUATTN_OK;
+  const int tile_n = (int)entry->tile_n, q_rows = backward ? (int)entry->tile_m : Q_BOX_ROWS;
   if (d->encode_tiled == NULL)
     return luattn_fail(c->err, LUATTN_UNSUPPORTED,
                        "luattn_launch: kernels of the sm90 family need a libcuda of CUDA 12.0 or newer, this "
                        "one is of %d.%d; "
                        "update NVIDIA's driver, or compile with family 1 + LUATTN_SM80",
                        d->version / 1000, d->version % 1000 / 10);
-  TRY(fill(d, memory, c, &p->q, &(map_shape){"q", dim, p->q_len, p->heads, p->batch, Q_BOX_ROWS}, &out->q));
+  TRY(fill(d, memory, c, &p->q, &(map_shape){"q", dim, p->q_len, p->heads, p->batch, q_rows}, &out->q));
   TRY(fill(d, memory, c, &p->k, &(map_shape){"k", dim, p->kv_len, p->heads_kv, p->batch, tile_n}, &out->k));
-  return fill(d, memory, c, &p->v, &(map_shape){"v", dim_v, p->kv_len, p->heads_kv, p->batch, tile_n},
-              &out->v);
+  TRY(fill(d, memory, c, &p->v, &(map_shape){"v", dim_v, p->kv_len, p->heads_kv, p->batch, tile_n}, &out->v));
+  if (!backward) return LUATTN_OK;
+  return fill(d, memory, c, &p->dout, &(map_shape){"dout", dim_v, p->q_len, p->heads, p->batch, q_rows}, &out->dout);
 }

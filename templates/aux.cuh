@@ -30,21 +30,40 @@ struct Needs {
   static constexpr bool finish_k = dk && Spec::has_key_mod, finish_v = dv && Spec::has_value_mod;
 };
 
-// Sums acc over the block and adds it to memory. Every thread of the block calls it.
-template <class Spec, int Threads>
+// A row's numbers in shared memory, aligned so that one load brings as many as possible.
+template <class T>
+struct alignas(sizeof(T) % 16 == 0  ? 16
+               : sizeof(T) % 8 == 0 ? 8
+                                    : alignof(T)) SharedRow {
+  T value;
+};
+
+// A barrier of the block's threads from First on; with some of them left out, named barrier 15.
+template <int Threads, int First>
+LUATTN_FN void sync_threads() {
+  if constexpr (First == 0)
+    __syncthreads();
+  else
+    asm volatile("barrier.cta.sync.aligned 15, %0;" ::"n"(Threads) : "memory");
+}
+
+// Sums acc over the block's threads from First on, Threads of them, and adds it to memory. All of them call
+// it.
+template <class Spec, int Threads, int First = 0>
 LUATTN_FN void flush_block(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                            typename Spec::Acc &acc) {
   if constexpr (Spec::num_acc > 0) {
     using Real = typename Spec::Real;
     __shared__ Real part[Threads / 32][Spec::num_acc];
-    __syncthreads();  // part may still be read by the call before
+    const int thread = int(threadIdx.x) - First;
+    sync_threads<Threads, First>();  // part may still be read by the call before
 #pragma unroll
     for (int i = 0; i < Spec::num_acc; ++i) {
       const Real sum = lanes_sum<32>(acc.x[i]);
-      if (threadIdx.x % 32 == 0) part[threadIdx.x / 32][i] = sum;
+      if (thread % 32 == 0) part[thread / 32][i] = sum;
     }
-    __syncthreads();
-    if (threadIdx.x == 0) {
+    sync_threads<Threads, First>();
+    if (thread == 0) {
 #pragma unroll
       for (int i = 0; i < Spec::num_acc; ++i) {
         acc.x[i] = Real(0);
@@ -278,8 +297,8 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
   for_each_element<Width, N>(len, [&](int i, int d) {
     Pack<Real, N> g;
-    Order::template load<Width>(g, acc_row<Width, const Real>(from, heads, len, site.b, site.h, 0), len, i,
-                                d);
+    Order::template load<Width>(
+        g, acc_row<Width, const Real>(from, heads, Order::head_rows(len), site.b, site.h, 0), len, i, d);
     Pack<Elem, N> x, y;
     if constexpr (has_mod<Spec, Which>) x.load(row_of<const Elem>(src, site.b, site.h, i) + d);
 #pragma unroll

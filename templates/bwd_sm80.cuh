@@ -50,14 +50,6 @@
 #include "dq_acc.cuh"
 #include "tiles.cuh"
 
-// A row's numbers in shared memory, aligned so that one load brings as many as possible.
-template <class T>
-struct alignas(sizeof(T) % 16 == 0  ? 16
-               : sizeof(T) % 8 == 0 ? 8
-                                    : alignof(T)) SharedRow {
-  T value;
-};
-
 template <class Spec, class Config>
 struct BwdSm80 {
   using Elem = typename Config::Elem;

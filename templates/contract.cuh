@@ -41,7 +41,7 @@ struct Site { int b, h, q_len, kv_len; };
 //
 //   Types      Real, Head, Row, Col; State { Real x[]; }, BwdRow { Real x[]; }, Acc { Real x[]; } (at least one element)
 //   Constants  has_mask, keep_is_cheap (a few instructions without memory: worth unrolling), has_lse, num_saved, num_stats,
-//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, num_state, state_deferred(i), num_bwd_rows, num_acc, grad_adds, has_query_mod, has_key_mod, has_value_mod
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -77,6 +77,8 @@ struct Site { int b, h, q_len, kv_len; };
 //                            one kept element: dp = sum over d of dO * v'; ds = d loss / d (scale * dot). Adds gradients of
 //                            inputs and scalars to acc, or to memory by atomics, only if with_inputs.
 //                            Without grad_adds it never does, and may be called for an element that is not kept.
+//                            prob depends on numbers i of bwd_row for which prob_rows has bit i, and not on dp; prob_rows = -1
+//                            where the hook gives both or none.
 //     void flush(p, s, head, acc)             adds acc (summed over a block by the kernel) to memory, one thread a block
 //   Input mods: one element of q, k or v at position i, channel d; *_grad returns d loss / d x and adds parameter gradients.
 //     Real query_mod(p, s, x, i, d)      Real query_mod_grad(p, s, x, g, i, d, acc)      likewise key_, value_
@@ -102,7 +104,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
   { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) };
   { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) };
-  { S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::num_acc + S::prob_term };
+  { S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term };
   { S::reduction(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
   { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) };

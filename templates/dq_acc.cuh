@@ -1,5 +1,9 @@
-// dq_acc.cuh: the order of p.dq_acc where luattn_dkdv adds into it from C fragments of mma.m16n8k16 (the sm80
-// family).
+// dq_acc.cuh: the orders of p.dq_acc where luattn_dkdv adds into it.
+#pragma once
+#include "fragments.cuh"
+#include "tensors.cuh"
+
+// From C fragments of mma.m16n8k16 (the sm80 family).
 //
 // The accumulator of a head is q_len x Dim floats. Every 8 rows, and what is left of them at the end, make an
 // octet of contiguous floats, in groups of its rows x 16 columns: a group is what one warp holds of two
@@ -7,11 +11,8 @@
 // last multiple of 16 (8 of them or none) follow as a group of half that width, 2 floats a lane. Lane 4 * g +
 // t holds row g, columns 2t, 2t + 1, 2t + 8 and 2t + 9: with fewer than 8 rows, the first lanes hold what
 // exists, so no row beyond q_len is ever touched, and the array is as large as a plain one.
-#pragma once
-#include "fragments.cuh"
-#include "tensors.cuh"
-
 struct FragmentGroups {
+  LUATTN_FN int head_rows(int len) { return len; }
   // How many rows of the octet at row0 (a multiple of 8) exist; not positive: none.
   LUATTN_FN int rows(int len, int row0) { return min_of(len - row0, 8); }
 
@@ -69,6 +70,26 @@ struct FragmentGroups {
       const float4 odd = *reinterpret_cast<const float4 *>(slot + 4 * rows);
       x[0] = even.x, x[2] = even.y, x[4] = even.z, x[6] = even.w;
       x[1] = odd.x, x[3] = odd.y, x[5] = odd.z, x[7] = odd.w;
+    }
+  }
+};
+
+// The order where the sm90 family's luattn_dkdv adds into p.dq_acc: as a warp has the result of a product of
+// wgmma, in groups of 16 rows x 8 columns, one behind the other for 16 rows, 4 floats a lane. What a warp
+// adds is contiguous, in memory and in registers. Lane 4 * g + t holds columns 2t and 2t + 1 of rows g and g
+// + 8. The last 16 rows of a head are all there.
+struct ResultGroups {
+  LUATTN_FN int head_rows(int len) { return (len + 15) / 16 * 16; }
+
+  // 8 neighbours of row q from d on, a multiple of 8.
+  template <int Dim, int N>
+  LUATTN_FN void load(Pack<float, N> &x, const float *head, int, int q, int d) {
+    static_assert(N == 8, "tensors of 16-bit elements are read 8 at a time");
+    const float *from = head + i64(q & ~15) * Dim + d * 16 + (q & 7) * 16 + (q & 8) / 4;
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      const float2 pair = *reinterpret_cast<const float2 *>(from + t * 4);
+      x[2 * t] = pair.x, x[2 * t + 1] = pair.y;
     }
   }
 };

@@ -7,6 +7,8 @@ set(LUATTN_TEMPLATES
   bwd_simt.cuh
   bwd_sm80.cu
   bwd_sm80.cuh
+  bwd_sm90.cu
+  bwd_sm90.cuh
   contract.cuh
   copy.cuh
   dq_acc.cuh
@@ -28,6 +30,7 @@ set(LUATTN_TEMPLATES
   schedule.cuh
   simt.cuh
   sm90.cuh
+  sm90_bwd.cuh
   stats.cuh
   tensors.cuh
   tiles.cuh

@@ -210,12 +210,6 @@ struct ConsumerSm90 {
       Wgmma<Elem, dim_v>::sums16(o, weights[i], b + (i * 16 * 128 >> 4));
     wgmma_commit();
   }
-  // Registers that a product has written: what reads them stays behind the wait before this.
-  template <int N>
-  LUATTN_FN void arrived(float (&x)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
-  }
 
   // Scores become weights, in the online function's step; gives the factors for O in `scale`, and gives K back,
   // and Q after the last tile.
@@ -347,7 +341,7 @@ struct ConsumerSm90 {
     issue_scores(s);
     const KvNote tile = note.shared();
     wgmma_wait<0>();
-    arrived(s);
+    wgmma_arrived(s);
     weigh(s, tile, x);
     keep_weights(x);
     scale[0] = scale[1] = 1;  // there is no O yet
@@ -368,10 +362,10 @@ struct ConsumerSm90 {
     pass_turn();
     const KvNote tile = note.shared();
     wgmma_wait<1>();
-    arrived(s);
+    wgmma_arrived(s);
     weigh(s, tile, x);
     wgmma_wait<0>();
-    arrived(o);
+    wgmma_arrived(o);
     release_v();
     keep_weights(x);
     return tile;
@@ -382,7 +376,7 @@ struct ConsumerSm90 {
     wgmma_fence();
     issue_values();
     wgmma_wait<0>();
-    arrived(o);
+    wgmma_arrived(o);
     release_v();
   }
 
@@ -405,20 +399,6 @@ struct ConsumerSm90 {
 
   // ---- finish ----
 
-  // Four lanes hold two columns of each of 8; afterwards lane t holds all 8 columns of the group t.
-  __device__ __forceinline__ void gather_columns(u32 (&w)[4]) const {
-#pragma unroll
-    for (int bit = 1; bit <= 2; bit *= 2) {
-      const bool high = (lane & bit) != 0;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (i & bit) continue;
-        const u32 other = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i | bit], bit);
-        w[i] = high ? other : w[i];
-        w[i | bit] = high ? w[i | bit] : other;
-      }
-    }
-  }
   // A factor of 0 gives 0, also where a row that keeps nothing has met V's infinities: 0 * inf is NaN.
   __device__ __forceinline__ void write_o(const float (&scale)[rows]) const {
 #pragma unroll
@@ -433,7 +413,7 @@ struct ConsumerSm90 {
           w[i] = n + i < dim_v / 8 && scale[r] != 0.f
                      ? pack<Elem>(o[(n + i) * 4 + r * 2] * scale[r], o[(n + i) * 4 + r * 2 + 1] * scale[r])
                      : 0;
-        gather_columns(w);
+        gather_columns(w, lane);
         const int column = (n + lane % 4) * 8;
         if (position(r) < site.q_len && column < Config::head_dim_v)
           *reinterpret_cast<uint4 *>(out + column) = make_uint4(w[0], w[1], w[2], w[3]);

@@ -134,6 +134,15 @@ template <int Cols, bool Crossed> struct LanePointer {
   }
 };
 
+#if __CUDA_ARCH__ >= 900
+// An A fragment to shared memory, transposed: the lanes name 16 bytes each, 8 lanes for each 8 x 8 part in the order of a[],
+// of them the one of lane i for the part's column i.
+LUATTN_FN void store_transposed(u32 address, const u32 (&a)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+               :: "r"(address), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]) : "memory");
+}
+#endif
+
 // ---- global to shared memory -------------------------------------------------------------------------------------------
 
 // 16 bytes; zeros, with `source` untouched, where !valid. Both addresses are multiples of 16.
@@ -154,8 +163,11 @@ LUATTN_FN void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "me
 // Until at most `Pending` of this thread's youngest groups are still under way.
 template <int Pending> LUATTN_FN void cp_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory"); }
 
-// Registers and shared memory, 4 and 16 bytes.
+// Registers and shared memory.
 LUATTN_FN void store_shared(u32 address, u32 x) { asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory"); }
+LUATTN_FN void store_shared_16(u32 address, float x, float y, float z, float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(address), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
 LUATTN_FN uint4 load_shared_16(u32 address) {
   uint4 x;
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"

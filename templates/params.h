@@ -49,7 +49,8 @@ typedef struct LuattnParams {
 
   /* Workspace. */
   void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], written by prepare, read by the main kernels */
-  void *dq_acc;   /* Real [batch][heads][q_len][head_dim], a head in the order of dq_acc.cuh: zeroed by the runtime, or null */
+  void *dq_acc;   /* Real [batch][heads][q_len][head_dim], zeroed by the runtime, or null;
+                   * where luattn_dkdv adds into it, a head has the order, and in the sm90 family the rows, of dq_acc.cuh */
   void *dk_acc;   /* Real [batch][heads_kv][kv_len][head_dim], or null */
   void *dv_acc;   /* Real [batch][heads_kv][kv_len][head_dim_v], or null */
   unsigned *tickets; /* one number, 0 before and after a launch: how many tiles have been drawn (schedule.cuh); or null */
@@ -61,7 +62,7 @@ typedef struct LuattnParams {
 } LuattnParams;
 
 /* How the copy engine of sm_90 finds a tensor: what cuTensorMapEncodeTiled writes. Its axes are channel, position, head
- * and batch. The kernels of the sm90 family take the maps of q, k and v as their second parameter. */
+ * and batch. The kernels of the sm90 family take maps as their second parameter. */
 typedef struct LuattnTensorMap {
 #ifdef __cplusplus
   alignas(64) unsigned char bytes[128];
@@ -71,7 +72,9 @@ typedef struct LuattnTensorMap {
 } LuattnTensorMap;
 
 typedef struct LuattnTensorMaps {
-  LuattnTensorMap q, k, v; /* boxes of 64 channels by 64 positions (q) or tile_n positions (k, v), swizzled by 128 bytes */
+  /* Boxes of 64 channels, swizzled by 128 bytes, by tile_n positions (k, v) and by 64 (q of a forward kernel) or tile_m
+   * (q and dout of a backward kernel, which alone has dout). */
+  LuattnTensorMap q, k, v, dout;
 } LuattnTensorMaps;
 
 #endif

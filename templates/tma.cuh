@@ -66,6 +66,23 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       : "memory");
 }
 
+// What this thread has written to shared memory, wgmma and the copy engine may read after a barrier.
+LUATTN_FN void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Adds `bytes` / 4 floats in shared memory to as many in global memory, if `there`; both addresses and the size are
+// multiples of 16. One thread. bulk_commit closes a group of those it has issued; bulk_wait_read waits until all of
+// them have been read, so that what they read may be written anew.
+LUATTN_FN void bulk_add(float *dst, u32 src, int bytes, bool there) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
+      "@p cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n}" ::"l"(
+          __cvta_generic_to_global(dst)),
+      "r"(src), "r"(bytes), "r"(int(there))
+      : "memory");
+}
+LUATTN_FN void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+LUATTN_FN void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
 // Registers a thread may have from here on, a multiple of 8; every warp of the warpgroup calls it.
 // registers_up waits until others have given up as many.
 template <int Count>

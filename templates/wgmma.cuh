@@ -34,6 +34,7 @@ template <class Elem, int N> struct Wgmma;
   "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." pair "{" acc "}, " a ", " b ", " accumulate ", 1, 1" transposed ";\n"
 #define DOTS(n, pair, acc, a, b, accumulate) WGMMA(n, pair, acc, a, b, accumulate, ", 0, 0")
 #define SUMS(n, pair, acc, a, b) WGMMA(n, pair, acc, "{" a "}", b, "1", ", 1")
+#define TURNED(n, pair, acc, a, b, accumulate) WGMMA(n, pair, acc, a, b, accumulate, ", 0, 1")
 
 // The operands that are not accumulators come first, so that their numbers are the same for every N; "+" although nothing
 // is written, because inputs would have to come last.
@@ -50,6 +51,15 @@ template <class Elem, int N> struct Wgmma;
                    "add.s64 b1, %1, 2;\nadd.s64 b2, %1, 4;\nadd.s64 b3, %1, 6;\n" DOTS(n, pair, at3, "%0", "%1", "p")     \
                        DOTS(n, pair, at3, "a1", "b1", "1") DOTS(n, pair, at3, "a2", "b2", "1")                             \
                            DOTS(n, pair, at3, "a3", "b3", "1") "}"                                                         \
+                   : "+l"(a), "+l"(b), "+r"(add), outs(d));                                                                \
+    }                                                                                                                      \
+    /* d = a b + (add ? d : 0) over 64 columns of a and rows of b */                                                       \
+    static __device__ __forceinline__ void turned64(float (&d)[n / 2], u64 a, u64 b, int add) {                            \
+      asm volatile("{.reg .pred p;\n.reg .b64 a1, a2, a3, b1, b2, b3;\nsetp.ne.b32 p, %2, 0;\n"                            \
+                   "add.s64 a1, %0, 2;\nadd.s64 a2, %0, 4;\nadd.s64 a3, %0, 6;\n"                                         \
+                   "add.s64 b1, %1, 128;\nadd.s64 b2, %1, 256;\nadd.s64 b3, %1, 384;\n"                                   \
+                   TURNED(n, pair, at3, "%0", "%1", "p") TURNED(n, pair, at3, "a1", "b1", "1")                             \
+                       TURNED(n, pair, at3, "a2", "b2", "1") TURNED(n, pair, at3, "a3", "b3", "1") "}"                     \
                    : "+l"(a), "+l"(b), "+r"(add), outs(d));                                                                \
     }                                                                                                                      \
     /* d += a b over 16 or 64 rows of b; a in registers */                                                                 \
@@ -154,3 +164,26 @@ LUATTN_WGMMA_BOTH(208, 13)
 LUATTN_WGMMA_BOTH(224, 14)
 LUATTN_WGMMA_BOTH(240, 15)
 LUATTN_WGMMA_BOTH(256, 16)
+
+// Registers that a product has written: what reads them stays behind the wait before this.
+template <int N>
+LUATTN_FN void wgmma_arrived(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
+}
+
+// Of a result rounded in pairs, four lanes hold two columns of each of 8; afterwards lane t holds all 8 columns of group t,
+// 16 bytes to store at once.
+LUATTN_FN void gather_columns(u32 (&w)[4], int lane) {
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool high = (lane & bit) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const u32 other = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i | bit], bit);
+      w[i] = high ? other : w[i];
+      w[i | bit] = high ? w[i | bit] : other;
+    }
+  }
+}

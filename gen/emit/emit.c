@@ -58,6 +58,39 @@ static bool keep_is_cheap(const writer *w) {
   return w->f->keep == IR_NONE || !ir_uses_op(w->f->g, w->f->keep, IR_LOAD);
 }
 
+/* What `root` reads, without what is behind `known`: rows, the numbers of a backward row, as bits; dot. */
+typedef struct reads {
+  int rows;
+  bool dot;
+} reads;
+static bool find_reads(const emit_form *f, ir_ref root, ir_ref known, reads *out) {
+  const ir *g = f->g;
+  bool *need = arena_array(f->a, ir_count(g), sizeof *need);
+  *out = (reads){0, false};
+  if (need == NULL) return false;
+  if (root != IR_NONE) need[root] = true;
+  for (ir_ref r = root; r >= 1; r--) {
+    const ir_node *node = ir_get(g, r);
+    if (!need[r] || r == known) continue;
+    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
+    if (node->op != IR_VAR) continue;
+    if (ir_var_of(node) == VAR_ROW) out->rows |= 1 << ir_index_of(node);
+    if (ir_var_of(node) == VAR_DOT) out->dot = true;
+  }
+  return true;
+}
+
+/* Which numbers of a backward row prob reads, as bits. -1: it is not to be had alone, or should not be: a
+ * called grad gives all or nothing, and where ds needs more of the dot than prob, that would have to be kept
+ * as well. */
+static int prob_rows(const writer *w) {
+  reads prob, ds;
+  if (outline_is(w, "grad") || !find_reads(w->f, w->f->grad_prob, IR_NONE, &prob) ||
+      !find_reads(w->f, w->f->grad_ds, w->f->grad_prob, &ds))
+    return -1;
+  return ds.dot || !prob.dot ? -1 : prob.rows;
+}
+
 static void constants(writer *w) {
   const emit_form *f = w->f;
   const traced_spec *t = traced(w);
@@ -79,6 +112,7 @@ static void constants(writer *w) {
                  {"num_reductions", f->step.num_red},
                  {"num_state", t->online.num_state},
                  {"num_bwd_rows", f->num_rows},
+                 {"prob_rows", prob_rows(w)},
                  {"num_acc", w->num_acc},
                  {"prob_term", f->prob_term}};
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)

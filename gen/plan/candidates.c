@@ -43,7 +43,7 @@ typedef struct step {
   int times, over, more;
 } step;
 
-static luattn_tiles stepped(const luattn_tiles *from, const step *s, luattn_family family) {
+static luattn_tiles stepped(const luattn_tiles *from, const step *s, const plan *p) {
   luattn_tiles t = *from;
   int *const at[] = {[TILE_M] = &t.tile_m,
                      [TILE_N] = &t.tile_n,
@@ -51,7 +51,7 @@ static luattn_tiles stepped(const luattn_tiles *from, const step *s, luattn_fami
                      [STAGES] = &t.stages,
                      [CHUNK_M] = &t.chunk_m};
   *at[s->field] = *at[s->field] * s->times / s->over + s->more;
-  if (family == LUATTN_SM90) t.threads = 128 + 2 * t.tile_m;
+  if (p->family == LUATTN_SM90) t.threads = 128 + 2 * (p->pass == LUATTN_FORWARD ? t.tile_m : t.tile_n);
   return t;
 }
 
@@ -89,7 +89,7 @@ int plan_candidates(const plan *started, luattn_tiles out[PLAN_MAX_CANDIDATES]) 
   const int best = l.count < BEST_ROWS ? l.count : BEST_ROWS;
   for (int i = 0; i < best; i++)
     for (int j = 0; j < count; j++) {
-      const luattn_tiles t = stepped(&out[i], &steps[j], p.family);
+      const luattn_tiles t = stepped(&out[i], &steps[j], &p);
       add(&l, &p, &t);
     }
   return l.count;

@@ -40,12 +40,28 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static bool has_sm90(int arch, luattn_pass pass) { return arch == 90 && pass == LUATTN_FORWARD; }
+/* The widest head dim that the sm90 family has a kernel for; 0: none. Backward keeps dk and dv of 64
+ * positions in a warpgroup's registers, and 2 * 256 channels do not fit. */
+static int sm90_widest(int arch, luattn_pass pass) {
+  return arch != 90 ? 0 : pass == LUATTN_FORWARD ? 256 : 128;
+}
+
+static void use_family(plan *p, luattn_family family) {
+  static const char *const files[][2] = {[LUATTN_SIMT] = {"fwd_simt.cu", "bwd_simt.cu"},
+                                         [LUATTN_SM80] = {"fwd_sm80.cu", "bwd_sm80.cu"},
+                                         [LUATTN_SM90] = {"fwd_sm90.cu", "bwd_sm90.cu"}};
+  const bool backward = p->pass == LUATTN_BACKWARD;
+  p->family = family;
+  p->fast_math = family != LUATTN_SIMT;
+  p->accumulates_dq = backward && family != LUATTN_SIMT;
+  p->template_file = files[family][backward];
+}
 
 /* Which family can run this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
-  const bool hopper = has_sm90(t->arch, t->pass);
+  const int widest = sm90_widest(t->arch, t->pass);
+  const bool hopper = p->head_dim <= widest && p->head_dim_v <= widest;
   const luattn_family wanted = t->family > 0 ? (luattn_family)(t->family - 1)
                                : !half       ? LUATTN_SIMT
                                : hopper      ? LUATTN_SM90
@@ -54,10 +70,15 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: %s does not run %s; %s does, or leave family 0", family_names[wanted],
                        dtype_names[p->dtype], half ? "sm80" : "simt");
+  if (wanted == LUATTN_SM90 && t->arch != 90)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: family: sm90 has kernels for arch 90, not %d; use sm80, or leave family 0",
+                       t->arch);
   if (wanted == LUATTN_SM90 && !hopper)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
-        "target: family: sm90 has kernels for the forward pass on arch 90; use sm80, or leave family 0");
+        "target: family: sm90 runs backward for head dims up to %d, not %d; use sm80, or leave family 0",
+        widest, p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v);
   if (half && (p->head_dim % 8 != 0 || p->head_dim_v % 8 != 0)) {
     const bool in_v = p->head_dim % 8 == 0;
     return luattn_fail(err, LUATTN_UNSUPPORTED,
@@ -66,15 +87,16 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
                        in_v ? "head_dim_v" : "head_dim", in_v ? p->head_dim_v : p->head_dim,
                        family_names[wanted], dtype_names[p->dtype]);
   }
-  p->family = wanted;
+  use_family(p, wanted);
   return LUATTN_OK;
 }
 
 static void take(plan *p, const luattn_tiles *c, const luattn_target *t) {
   p->tile_m = t->tile_m > 0 ? t->tile_m : c->tile_m;
   p->tile_n = t->tile_n > 0 ? t->tile_n : c->tile_n;
-  p->threads =
-      p->family == LUATTN_SM90 ? 128 + 2 * p->tile_m : c->threads; /* 64 rows for a warpgroup, and one more */
+  p->threads = c->threads;
+  if (p->family == LUATTN_SM90) /* 64 rows, of q or of k and v, for a warpgroup, and one more */
+    p->threads = 128 + 2 * (p->pass == LUATTN_FORWARD ? p->tile_m : p->tile_n);
   p->stages = c->stages;
   p->sm80_warps_n = c->warps_n;
   p->sm80_chunk_m = c->chunk_m;
@@ -89,14 +111,24 @@ bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b) {
          a->stages == b->stages && a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
 }
 
-/* Choice `rank` among those that fit shared memory. */
-static bool choose_tiles(plan *p, const luattn_target *t, int rank) {
+/* Choice `rank` among those of a family that fit shared memory; or takes their number from *rank. */
+static bool choose_in_family(plan *p, const luattn_target *t, int *rank) {
   luattn_tiles c;
   for (int i = 0; tiles_choice(p, i, &c); i++) {
     take(p, &c, t);
-    if (tiles_least_shared(p) <= p->shared_limit && rank-- == 0) return true;
+    if (tiles_least_shared(p) <= p->shared_limit && (*rank)-- == 0) return true;
   }
   return false;
+}
+
+/* After the last choice of sm90's backward come those of sm80, for hooks that leave its products no
+ * registers. */
+static bool choose_tiles(plan *p, const luattn_target *t, int rank) {
+  if (choose_in_family(p, t, &rank)) return true;
+  if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || t->family > 0) return false;
+  use_family(p, LUATTN_SM80);
+  p->fallback = true;
+  return choose_in_family(p, t, &rank);
 }
 
 /* A forced tile goes with the first threads and stages of the table that can run it. */
@@ -159,11 +191,15 @@ static const char *explain(arena *a, const plan *p) {
       [LUATTN_SM80] = "mma.sync with f32 accumulation, head dims that are multiples of 8",
       [LUATTN_SM90] = "wgmma with f32 accumulation and TMA, head dims that are multiples of 8"};
   text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype], what[p->family]);
-  if (p->family == LUATTN_SM80 && has_sm90(p->arch, p->pass))
+  const int widest = sm90_widest(p->arch, p->pass);
+  if (p->family == LUATTN_SM80 && p->fallback)
+    text_add(&t, "fallback: the sm90 family has too few registers for this spec\n");
+  else if (p->family == LUATTN_SM80 && p->head_dim <= widest && p->head_dim_v <= widest)
     text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
+  else if (p->family == LUATTN_SM80 && widest > 0)
+    text_add(&t, "fallback: the sm90 family runs this pass for head dims up to %d\n", widest);
   else if (p->family == LUATTN_SM80 && p->arch >= 90)
-    text_add(&t, "fallback: sm_%d could run faster kernels of its own; this version has none for this pass\n",
-             p->arch);
+    text_add(&t, "fallback: sm_%d could run faster kernels of its own; this version has none\n", p->arch);
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
            p->picked      ? "picked from the candidates"
            : p->forced    ? "asked for by the caller"
@@ -193,12 +229,6 @@ static luattn_status start(const struct luattn_spec *spec, const luattn_target *
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
   p->is_short = t->lengths == LUATTN_SHORT && spec->traced.block_mask != IR_NONE;
   TRY(choose_family(t, p, err));
-  p->fast_math = p->family != LUATTN_SIMT;
-  p->accumulates_dq = p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM80;
-  static const char *const files[][2] = {[LUATTN_SIMT] = {"fwd_simt.cu", "bwd_simt.cu"},
-                                         [LUATTN_SM80] = {"fwd_sm80.cu", "bwd_sm80.cu"},
-                                         [LUATTN_SM90] = {"fwd_sm90.cu", NULL}};
-  p->template_file = files[p->family][p->pass == LUATTN_BACKWARD];
   return LUATTN_OK;
 }
 

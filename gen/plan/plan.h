@@ -30,6 +30,7 @@ typedef struct plan {
   bool forced;      /* the target named a tile, or all of `tiles` */
   bool picked;      /* the target named all of `tiles` */
   bool is_short;    /* planned for short lengths, with a mask */
+  bool fallback;    /* of another family than the target and the head dims ask for */
   int rank;         /* 0: the first choice; larger: what is tried when registers do not suffice */
   int shared_limit; /* bytes a block may have */
 } plan;

@@ -72,6 +72,9 @@ static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3,
                                         {ANY, 256, {128, 80, 384, 2, 0, 0}},
                                         {ANY, 256, {128, 64, 384, 2, 0, 0}},
                                         {ANY, 256, {128, 32, 384, 2, 0, 0}}};
+static const tile_row sm90_backward[] = {{ANY, 64, {128, 128, 384, 2, 0, 0}},
+                                         {ANY, 64, {64, 128, 384, 2, 0, 0}},
+                                         {ANY, 128, {64, 128, 384, 2, 0, 0}}};
 static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}},
                                          {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
                                          {ANY, 64, {64, 128, 128, 1, 4, 16}},
@@ -100,7 +103,7 @@ bool tiles_choice(const plan *p, int rank, luattn_tiles *out) {
     int count;
   } tables[][2] = {[LUATTN_SIMT] = {TABLE(simt_forward_f32), TABLE(simt_backward_f32)},
                    [LUATTN_SM80] = {TABLE(sm80_forward), TABLE(sm80_backward)},
-                   [LUATTN_SM90] = {TABLE(sm90_forward), {NULL, 0}},
+                   [LUATTN_SM90] = {TABLE(sm90_forward), TABLE(sm90_backward)},
                    [SIMT_F64] = {TABLE(simt_f64), TABLE(simt_f64)}};
   const int family = p->dtype == LUATTN_F64 ? (int)SIMT_F64 : (int)p->family;
   const int backward = p->pass == LUATTN_BACKWARD;
@@ -136,6 +139,15 @@ static int sm90_forward_bytes(const plan *p) {
   return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)) + 1024;
 }
 
+static int sm90_backward_bytes(const plan *p, const plan_rows *r) {
+  const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
+  const int tiles =
+      2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v) + 4 * p->tile_m * (p->tile_n + dim);
+  const int row = r->row_bytes > 0 ? shared_row(r->row_bytes) : 0;
+  const int rows = p->stages * p->tile_m * (r->bwd_row_bytes + row);
+  return (tiles + rows + 15) / 16 * 16 + 256;
+}
+
 static int sm80_backward_bytes(const plan *p, const plan_rows *r) {
   const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v),
             warps_c = p->threads / 32 / p->sm80_warps_n;
@@ -154,7 +166,9 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
              : p->family == LUATTN_SM90 ? sm90_forward_bytes(p)
                                         : simt_bytes(p, 1);
     case LUATTN_ROLE_DKDV:
-      return sm80 ? sm80_backward_bytes(p, rows) : simt_bytes(p, 2);
+      return sm80                       ? sm80_backward_bytes(p, rows)
+             : p->family == LUATTN_SM90 ? sm90_backward_bytes(p, rows)
+                                        : simt_bytes(p, 2);
     case LUATTN_ROLE_DQ:
       return simt_bytes(p, 2);
     default:
@@ -177,6 +191,10 @@ plan_copies tiles_copies(const plan *p) {
     c.col = max_of(p->tile_n / 16, 1);
     c.row = backward ? 1 : max_of(p->tile_m * 16 / p->threads, 1);
     c.element = c.row * c.col;
+  } else if (backward && p->family == LUATTN_SM90) { /* transposed: two kv rows, four threads share them */
+    c.row = 1;
+    c.col = 2;
+    c.element = p->tile_m / 2;
   } else if (backward) { /* a chunk of columns at a time, for fragments of 16 kv rows */
     c.row = 1;
     c.col = 2 * p->tile_n / (16 * p->sm80_warps_n);
@@ -229,6 +247,12 @@ static luattn_status check_sm80(const plan *p, luattn_error *err) {
 static luattn_status check_sm90(const plan *p, luattn_error *err) {
   const bool narrow =
       p->head_dim <= 64 && p->head_dim_v <= 64; /* three consumers have 160 registers a thread */
+  if (p->pass == LUATTN_BACKWARD) {
+    if (p->tile_m != 64 && !(p->tile_m == 128 && narrow))
+      return refuse("tile_m", p->tile_m, "sm90 backward takes 64, or 128 for head dims up to 64", err);
+    if (p->tile_n != 128) return refuse("tile_n", p->tile_n, "sm90 backward takes 128", err);
+    return LUATTN_OK;
+  }
   if (p->tile_m != 128 && !(p->tile_m == 192 && narrow))
     return refuse("tile_m", p->tile_m, "sm90 forward takes 128, or 192 for head dims up to 64", err);
   if (p->tile_n < 16 || p->tile_n % 16 != 0 || p->tile_n > 256)

@@ -263,6 +263,38 @@ static void forward_workspace(void **state) {
   problem_close(&p);
 }
 
+/* The sm90 family: maps of q and dout in boxes of tile_m rows, of k and v of tile_n; dq_acc in whole groups
+ * of 16 rows; a grid as every family's backward has it. */
+static void backward_sm90(void **state) {
+  (void)state;
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  p.info.family = LUATTN_SM90;
+  launch(&p, NULL);
+  const fake_event *e = fake_get_event(6);
+  assert_launch(6, "luattn_dkdv", 3, HEADS_KV, BATCH, 256, 200000);
+  assert_fill(0, e->params.dq_acc, (size_t)BATCH * HEADS * 112 * HEAD_DIM * 4); /* 100 rows */
+  assert_map(&e->maps.q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
+             (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * Q_LEN, 2 * HEAD_DIM * Q_LEN * HEADS}, 64);
+  assert_map(
+      &e->maps.v, p.v.t.data, (unsigned long long[]){HEAD_DIM_V, KV_LEN, HEADS_KV, BATCH},
+      (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * KV_LEN, 2 * HEAD_DIM_V * KV_LEN * HEADS_KV},
+      48);
+  assert_map(&e->maps.dout, p.dout.t.data, (unsigned long long[]){HEAD_DIM_V, Q_LEN, HEADS, BATCH},
+             (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * Q_LEN, 2 * HEAD_DIM_V * Q_LEN * HEADS},
+             64);
+  problem_close(&p);
+  luattn_error err;
+  problem_open(&p, LUATTN_BACKWARD);
+  p.info.family = LUATTN_SM90;
+  luattn_kernel *kernel = load(&p);
+  fake_fail("cuTensorMapEncodeTiled", 4, 1);
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "dout: strides"));
+  luattn_kernel_unload(kernel);
+  problem_close(&p);
+}
+
 static void size_query_needs_shapes_alone(void **state) {
   (void)state;
   problem p;
@@ -577,6 +609,7 @@ int main(void) {
       cmocka_unit_test(forward_sm90),
       cmocka_unit_test(counters),
       cmocka_unit_test(maps_are_remembered),
+      cmocka_unit_test(backward_sm90),
       cmocka_unit_test(forward_workspace),
       cmocka_unit_test(size_query_needs_shapes_alone),
       cmocka_unit_test(backward),

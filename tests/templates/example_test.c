@@ -28,7 +28,7 @@ static const template_file *entry(const char *name) {
   return NULL;
 }
 
-static void compile(const char *name, const char *const *options, int n) {
+static void compile(const char *name, const char *arch, const char *const *options, int n) {
   nvrtc_file file;
   nvrtc lib;
   luattn_error err;
@@ -40,10 +40,11 @@ static void compile(const char *name, const char *const *options, int n) {
   headers[count++] = (template_file){"config.cuh", read_file(a, "config.cuh"), 0};
   headers[count++] = (template_file){"spec.cuh", read_file(a, "spec.cuh"), 0};
   nvrtc_result r;
-  if (nvrtc_compile(&lib, a, name, entry(name)->data, headers, count, "sm_80", options, n, 0, &r, &err) !=
+  if (nvrtc_compile(&lib, a, name, entry(name)->data, headers, count, arch, options, n, 0, &r, &err) !=
       LUATTN_OK)
     fail_msg("%s", err.message);
   assert_true(r.cubin_size > 0);
+  assert_null(r.remark);
   arena_close(a);
 }
 
@@ -52,8 +53,18 @@ static void test_sm80(void **state) {
   const char *const forward[] = {"-std=c++20", "-default-device"};
   const char *const backward[] = {"-std=c++20",           "-default-device",       "-DEXAMPLE_TILE_M=64",
                                   "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=256", "-DEXAMPLE_STAGES=1"};
-  compile("fwd_sm80.cu", forward, 2);
-  compile("bwd_sm80.cu", backward, 6);
+  compile("fwd_sm80.cu", "sm_80", forward, 2);
+  compile("bwd_sm80.cu", "sm_80", backward, 6);
+}
+
+static void test_sm90(void **state) {
+  (void)state;
+  const char *const forward[] = {"-std=c++20", "-default-device", "-DEXAMPLE_TILE_M=128",
+                                 "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384"};
+  const char *const backward[] = {"-std=c++20", "-default-device", "-DEXAMPLE_TILE_M=64",
+                                  "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384"};
+  compile("fwd_sm90.cu", "sm_90a", forward, 5);
+  compile("bwd_sm90.cu", "sm_90a", backward, 5);
 }
 
 static void test_simt(void **state) {
@@ -62,12 +73,13 @@ static void test_simt(void **state) {
   for (int i = 0; i < 2; i++) {
     const char *const options[] = {"-std=c++20",          "-default-device",     elems[i],
                                    "-DEXAMPLE_TILE_M=32", "-DEXAMPLE_TILE_N=32", "-DEXAMPLE_THREADS=256"};
-    compile("fwd_simt.cu", options, 6);
-    compile("bwd_simt.cu", options, 6);
+    compile("fwd_simt.cu", "sm_80", options, 6);
+    compile("bwd_simt.cu", "sm_80", options, 6);
   }
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sm80), cmocka_unit_test(test_simt)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sm80), cmocka_unit_test(test_sm90),
+                                     cmocka_unit_test(test_simt)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

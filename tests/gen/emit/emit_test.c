@@ -120,6 +120,15 @@ static void test_unit_of_the_score(void **state) {
         LIST(divided));
 }
 
+/* P of a softmax can be had before dP, from the row's lse; not where ds needs the score's derivative as well.
+ */
+static void test_rows_of_prob(void **state) {
+  (void)state;
+  check("return attention { name = 'a' }", LIST("prob_rows = 2;", "bwd.x[1] + t1"), NULL);
+  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return 8 * tanh(s / 8) end }",
+        LIST("prob_rows = -1;"), NULL);
+}
+
 static void test_softmax_choices(void **state) {
   (void)state;
   check("return attention { name = 'a' }",
@@ -309,6 +318,7 @@ int main(void) {
       cmocka_unit_test(test_golden),
       cmocka_unit_test(test_path_does_not_matter),
       cmocka_unit_test(test_unit_of_the_score),
+      cmocka_unit_test(test_rows_of_prob),
       cmocka_unit_test(test_softmax_choices),
       cmocka_unit_test(test_sum_in_use_is_not_deferred),
       cmocka_unit_test(test_mask_by_inf_is_refused),

@@ -56,8 +56,10 @@ static void test_every_plan_fits(void **state) {
             luattn_error err;
             plan p;
             if (plan_choose(mem, spec, &t, &p, &err) != LUATTN_OK) fail_msg("%s", err.message);
-            const bool hopper = archs[a] == 90 && pass == LUATTN_FORWARD;
+            const int widest = pass == LUATTN_FORWARD ? 256 : 128;
+            const bool hopper = archs[a] == 90 && dims[d] <= widest && dims[dv] <= widest;
             assert_int_equal(p.family, !half ? LUATTN_SIMT : hopper ? LUATTN_SM90 : LUATTN_SM80);
+            assert_int_equal(strstr(p.why, "fallback") != NULL, half && archs[a] >= 90 && !hopper);
             int rank = 0;
             do {
               if (tiles_check(&p, &err) != LUATTN_OK) fail_msg("rank %d: %s", rank, err.message);
@@ -93,6 +95,33 @@ static void test_impossible_targets(void **state) {
   refused(&t, LUATTN_UNSUPPORTED, "sm90");
   t.family = 1 + LUATTN_SM80;
   refused(&t, LUATTN_UNSUPPORTED, "sm80 does not run f32");
+  t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 64, 192, 90);
+  t.family = 1 + LUATTN_SM90;
+  refused(&t, LUATTN_UNSUPPORTED, "sm90 runs backward for head dims up to 128, not 192");
+  t.arch = 100;
+  refused(&t, LUATTN_UNSUPPORTED, "sm90 has kernels for arch 90, not 100");
+}
+
+/* Where sm90's backward has no registers for a hook, sm80's tiles come next, unless the caller wants sm90. */
+static void test_backward_falls_back(void **state) {
+  (void)state;
+  arena *a = arena_open(NULL);
+  plan p;
+  luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 128, 0, 90);
+  assert_true(plan_alternative(a, spec, &t, 0, &p));
+  assert_int_equal(p.family, LUATTN_SM90);
+  assert_string_equal(p.template_file, "bwd_sm90.cu");
+  assert_true(plan_alternative(a, spec, &t, 1, &p));
+  assert_int_equal(p.family, LUATTN_SM80);
+  assert_string_equal(p.template_file, "bwd_sm80.cu");
+  assert_true(p.accumulates_dq && p.fast_math);
+  assert_non_null(strstr(p.why, "fallback: the sm90 family has too few registers"));
+  t.family = 1 + LUATTN_SM90;
+  assert_false(plan_alternative(a, spec, &t, 1, &p));
+  t.family = 1 + LUATTN_SM80;
+  assert_true(plan_alternative(a, spec, &t, 1, &p));
+  assert_null(strstr(p.why, "fallback"));
+  arena_close(a);
 }
 
 static void test_forced_tiles(void **state) {
@@ -126,6 +155,10 @@ static void test_forced_tiles(void **state) {
   assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
   t.tile_n = 48;
   refused(&t, LUATTN_INVALID, "tile_n: 48");
+  t.arch = 90;
+  refused(&t, LUATTN_INVALID, "sm90 backward takes 128");
+  t.tile_m = 96;
+  refused(&t, LUATTN_INVALID, "sm90 backward takes 64, or 128");
   arena_close(a);
 }
 
@@ -168,7 +201,8 @@ static void test_memory_and_tiles(void **state) {
   const size_t q = 2ul * 8 * 1000 * 128, k = 2ul * 2 * 3000 * 128, rows = 2ul * 8 * 1000;
   assert_int_equal(m.input, 2 * (q + 2 * k + 2 * q) + 4 * rows);
   assert_int_equal(m.output, 2 * (q + 2 * k));
-  assert_int_equal(m.internal, 4 * (2 * rows + q)); /* two numbers a row, and dq in f32 */
+  const size_t dq = 4ul * 2 * 8 * 1008 * 128;      /* in f32, whole groups of 16 rows */
+  assert_int_equal(m.internal, 4 * 2 * rows + dq); /* two numbers a row */
   assert_int_equal(m.total, m.input + m.output + m.internal);
   const luattn_problem odd = {.batch = 1, .heads = 8, .heads_kv = 3, .q_len = 1, .kv_len = 1};
   assert_int_equal(luattn_estimate_memory(spec, &t, &odd, &m, &err), LUATTN_INVALID);
@@ -179,7 +213,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_plan_fits),  cmocka_unit_test(test_impossible_targets),
       cmocka_unit_test(test_forced_tiles),     cmocka_unit_test(test_entries_follow_wants),
-      cmocka_unit_test(test_memory_and_tiles),
+      cmocka_unit_test(test_memory_and_tiles), cmocka_unit_test(test_backward_falls_back),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }

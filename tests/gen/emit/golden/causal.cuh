@@ -33,6 +33,7 @@ struct Spec {
   static constexpr int num_reductions = 2;
   static constexpr int num_state = 2;
   static constexpr int num_bwd_rows = 2;
+  static constexpr int prob_rows = 2;
   static constexpr int num_acc = 0;
   static constexpr int prob_term = 1;
   static constexpr __device__ int reduction(int i) { return i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED : REDUCE_SUM; }

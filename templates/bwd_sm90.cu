@@ -1,0 +1,17 @@
+// bwd_sm90.cu: the backward image of the sm90 family.
+#include "bwd_sm90.cuh"
+#include "entries_fwd.cuh"
+
+extern "C" __global__ void __launch_bounds__(Config::threads, 1)
+    luattn_dkdv(const __grid_constant__ LuattnParams p, const __grid_constant__ LuattnTensorMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  bwd_sm90<Spec, Config>(p, maps, shared);
+}
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_prepare(const __grid_constant__ LuattnParams p) {
+  aux_prepare<Spec, Config>(p);
+}
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_finish(const __grid_constant__ LuattnParams p) {
+  aux_finish<Spec, Config, ResultGroups>(p);
+}

@@ -1,0 +1,543 @@
+// bwd_sm90.cuh: the backward main kernel of the sm90 family: dk, dv, and dq by atomic adds. f16 or bf16,
+// wgmma with f32 accumulation, TMA, one producer and two consumer warpgroups. sm_90a alone.
+//
+// Grid (ceil(kv_len / tile_n), heads_kv, batch). A block owns one kv tile of one kv head; each consumer
+// warpgroup has 64 of its rows, and their dk and dv in registers.
+//   load     the producer, one warp, brings K and V once. For each q head of the group it walks the q tiles
+//            that the mask leaves, and brings Q, dO and row numbers tile by tile, one ahead.
+//   compute  S^T  = K Q^T          dP^T = V dO^T      each consumer: 64 kv rows by tile_m columns
+//            P^T, dS^T = Spec::grad, element by element
+//            dV  += P^T dO         dK  += dS^T Q      P^T and dS^T from registers
+//            dQ  = dS K            both consumers' dS, from shared memory; added to p.dq_acc
+//   finish   dk times the scale, dv, from registers to memory
+// Scores are held transposed, because then what comes of them is, rounded, the A operand of dV's and dK's
+// products. Only dS goes through shared memory: dQ sums over the rows of both consumers, and each of them
+// computes its half of it. README.md has the order in time, the barriers and the registers.
+//
+// Config: head_dim, head_dim_v multiples of 8 up to 128, in any combination; what they lack to a multiple of
+//   64 the copy engine fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
+//   head dims up to 64; stages: slots for Q and dO, at least 2, or nothing is loaded ahead.
+// Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 256 more:
+//   2 * (tile_n + stages * tile_m) * (D + Dv) + 4 * tile_m * (tile_n + D)
+//   + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
+// and 4 * num_acc * 8 bytes static.
+#pragma once
+#include "dq_acc.cuh"
+#include "sm90_bwd.cuh"
+#include "wgmma.cuh"
+
+// ---- load
+// ---------------------------------------------------------------------------------------------------
+
+template <class Spec, class Config>
+struct ProducerBwdSm90 {
+  using Shared = SharedBwdSm90<Spec, Config>;
+  using Need = Needs<Spec, Config>;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
+
+  const LuattnParams &p;
+  const LuattnTensorMaps &maps;
+  const Shared shared;
+  const int lane;
+  Site site;
+  typename Spec::Head head;
+  Ring<Config::stages> q;
+
+  __device__ __forceinline__ ProducerBwdSm90(const LuattnParams &params, const LuattnTensorMaps &m,
+                                             const Shared &s)
+      : p(params),
+        maps(m),
+        shared(s),
+        lane(int(threadIdx.x) % 32),
+        site{int(blockIdx.z), int(blockIdx.y) * params.group, params.q_len, params.kv_len},
+        q(1) {}
+
+  __device__ __forceinline__ void load_kv() const {
+    const int h = int(blockIdx.y), row = int(blockIdx.x) * tile_n;
+    if (!elected()) return;
+    barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + Shared::v_bytes);
+#pragma unroll
+    for (int i = 0; i < Shared::boxes; ++i)
+      tensor_load(shared.k() + i * tile_n * 128, maps.k, shared.kv_full(), i * 64, row, h, site.b);
+#pragma unroll
+    for (int i = 0; i < Shared::boxes_v; ++i)
+      tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, row, h, site.b);
+  }
+  __device__ __forceinline__ void load_q(Tile tile, bool last) {
+    const int row = tile.index * tile_m;
+    barrier_wait(shared.empty(q.slot), q.parity);
+    if (elected()) {
+      TileNote::of(tile, last, site.h).store(shared.note(q.slot));
+      barrier_arrive_expect(shared.q_full(q.slot), Shared::q_bytes);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes; ++i)
+        tensor_load(shared.q(q.slot) + i * tile_m * 128, maps.q, shared.q_full(q.slot), i * 64, row, site.h,
+                    site.b);
+      barrier_arrive_expect(shared.do_full(q.slot), Shared::do_bytes);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes_v; ++i)
+        tensor_load(shared.dout(q.slot) + i * tile_m * 128, maps.dout, shared.do_full(q.slot), i * 64, row,
+                    site.h, site.b);
+    }
+    load_rows(row);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared.do_full(q.slot));
+    q.advance();
+  }
+  // Numbers of the tile's rows; of the last one in place of those that do not exist.
+  __device__ __forceinline__ void load_rows(int row) const {
+    float *numbers = shared.numbers(q.slot);
+#pragma unroll 1
+    for (int r = lane; r < tile_m; r += 32) {
+      const int at = min_of(row + r, p.q_len - 1);
+      const typename Spec::BwdRow bwd = load_bwd_row<Spec>(p, site, at);
+#pragma unroll
+      for (int i = 0; i < Spec::num_bwd_rows; ++i) numbers[i * tile_m + r] = bwd.x[i];
+      if constexpr (Shared::has_rows) shared.rows(q.slot)[r].value = Spec::row(p, site, head, at);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    load_kv();
+    const int first = int(blockIdx.y) * p.group;
+#pragma unroll 1
+    for (int h = first; h < first + p.group; ++h) {
+      site.h = h;
+      head = Spec::head(p, site);
+      WarpQTiles<Spec, tile_m, tile_n> walk(p, site, int(blockIdx.x));
+      Tile tile = walk.next(p, site);
+      while (tile.valid()) {
+        const Tile after = walk.next(p, site);
+        load_q(tile, !after.valid());
+        tile = after;
+      }
+    }
+    barrier_wait(shared.empty(q.slot), q.parity);
+    if (lane == 0) {
+      TileNote::end().store(shared.note(q.slot));
+      barrier_arrive(shared.q_full(q.slot));
+    }
+  }
+};
+
+// ---- compute
+// ------------------------------------------------------------------------------------------------
+
+template <class Spec, class Config>
+struct ConsumerBwdSm90 {
+  using Shared = SharedBwdSm90<Spec, Config>;
+  using Need = Needs<Spec, Config>;
+  using Elem = typename Config::Elem;
+  using Head = typename Spec::Head;
+  using Row = typename Spec::Row;
+  using Col = typename Spec::Col;
+  using BwdRow = typename Spec::BwdRow;
+  using Acc = typename Spec::Acc;
+  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2,
+                "f16 or bf16, accumulated in f32");
+
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
+  static constexpr int D = Config::head_dim, DV = Config::head_dim_v;
+  static constexpr int dim = padded_dim(D), dim_v = padded_dim(DV);
+  static constexpr int cols = tile_m / 4;  // a thread's scores in each of its two kv rows
+  // Its part of dQ: with tile_m = 128 each consumer computes 64 rows, with 64 half of the columns.
+  static constexpr bool splits_rows = tile_m == 128;
+  static constexpr int dq_cols = splits_rows ? dim : Shared::boxes * 32;
+  static_assert(Shared::groups == 2 && (tile_m == 64 || tile_m == 128), "two consumers share dQ");
+
+  static constexpr bool needs_ds = Need::dq || Need::dk, needs_dp = needs_ds || Need::parameters;
+  static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
+  // Where grad has no effect but its results, one copy of it serves masked tiles too.
+  static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
+  // With many scores a thread, P is computed while dP is still under way, where the spec can tell one from
+  // the other: grad is then called twice, with the same row numbers, and what both calls compute is computed
+  // once. With few it is quicker to add dQ of the tile before in that time.
+  static constexpr bool weighs_first =
+      tile_m == 128 && needs_dp && Spec::prob_rows >= 0 && !grad_adds && !Shared::has_rows;
+  static constexpr u32 early_rows = weighs_first ? u32(Spec::prob_rows) : 0;
+  static constexpr bool adds_late = tile_m == 64;
+
+  const LuattnParams &p;
+  const Shared shared;
+  const int group, lane, warp;
+  const int kv0;  // the warp's first row
+  Site site;
+  Head head;
+  Col col[2];
+  Acc acc;
+  Ring<stages> q;
+  Ring<2> ds;
+  float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
+  int dq_row;  // the first row of the warp's part of dQ that is still to be added; q_len: there is none
+
+  __device__ __forceinline__ ConsumerBwdSm90(const LuattnParams &params, const Shared &s, int g)
+      : p(params),
+        shared(s),
+        group(g),
+        lane(int(threadIdx.x) % 32),
+        warp(int(threadIdx.x) / 32 % 4),
+        kv0(int(blockIdx.x) * tile_n + g * 64 + warp * 16),
+        site{int(blockIdx.z), 0, params.q_len, params.kv_len},
+        q(0),
+        ds(0),
+        dq_row(params.q_len) {
+#pragma unroll
+    for (int i = 0; i < dim / 2; ++i) dk[i] = 0;
+#pragma unroll
+    for (int i = 0; i < dim_v / 2; ++i) dv[i] = 0;
+  }
+
+  __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
+
+  __device__ __forceinline__ void enter_head(int h) {
+    site.h = h;
+    head = Spec::head(p, site);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), p.kv_len - 1));
+    if constexpr (reduces_acc) acc = zero_acc<Acc>();
+  }
+
+  // ---- products ----
+
+  // x = 64 rows of a tile of the block times all rows of a tile of q positions, over Dim channels.
+  template <int Dim>
+  LUATTN_FN void issue_scores(float (&x)[tile_m / 2], u32 rows, u32 columns) {
+    const u64 a = wgmma_operand(rows, 0), b = wgmma_operand(columns, 0);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < Dim / 64; ++i)
+      Wgmma<Elem, tile_m>::dots64(x, a + (i * tile_n * 128 >> 4), b + (i * tile_m * 128 >> 4), i > 0);
+#pragma unroll
+    for (int i = Dim / 64 * 4; i < Dim / 16; ++i)
+      Wgmma<Elem, tile_m>::dots16(x, a + (i / 4 * tile_n * 128 + i % 4 * 32 >> 4),
+                                  b + (i / 4 * tile_m * 128 + i % 4 * 32 >> 4), i > 0);
+    wgmma_commit();
+  }
+  // x += P^T dO, or dS^T Q.
+  template <int Dim>
+  LUATTN_FN void issue_sums(float (&x)[Dim / 2], u32 (&a)[tile_m / 16][4], u32 rows) {
+    const u64 b = wgmma_operand(rows, tile_m * 128);
+#pragma unroll
+    for (int i = 0; i < tile_m / 16; i += 4)
+      Wgmma<Elem, Dim>::sums64(x, a[i], a[i + 1], a[i + 2], a[i + 3], b + (i * 16 * 128 >> 4));
+    wgmma_commit();
+  }
+  // dQ, once both consumers have shared their dS.
+  __device__ __forceinline__ void issue_dq() {
+    const u32 columns = splits_rows ? 0 : group * (Shared::boxes == 2 ? tile_n * 128 : 64);
+    const u64 a = wgmma_operand(shared.ds(ds.slot) + (splits_rows ? group * 64 * 128 : 0), 0);
+    const u64 b = wgmma_operand(shared.k() + columns, 0);
+    barrier_wait(shared.ds_full(ds.slot), ds.parity);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < tile_n / 64; ++i)
+      Wgmma<Elem, dq_cols>::turned64(dq, a + (i * tile_m * 128 >> 4), b + (i * 64 * 128 >> 4), i > 0);
+    wgmma_commit();
+    ds.advance();
+  }
+  // The warp's part of dQ, 16 rows, to shared memory, and from there the copy engine adds it to memory: not
+  // at once, because the fence takes a while, but where products are under way.
+  __device__ __forceinline__ void share_dq() const {
+    const u32 slab = shared.dq(group * 4 + warp) + lane * 16;
+    bulk_wait_read();
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < dq_cols / 2; i += 4)
+      store_shared_16(slab + i * 128, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
+  }
+  __device__ __forceinline__ void add_dq() {
+    const int d0 = splits_rows ? 0 : group * dq_cols, width = min_of(dq_cols, D - d0);
+    const i64 head_rows = ResultGroups::head_rows(p.q_len);
+    float *head_acc = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + site.h) * head_rows * D;
+    fence_async();
+    __syncwarp();
+    bulk_add(head_acc + i64(dq_row) * D + d0 * 16, shared.dq(group * 4 + warp), width * 64,
+             lane == 0 && width > 0 && dq_row < p.q_len);
+    bulk_commit();
+  }
+
+  // ---- elements ----
+
+  // kv_end: kv_len, or 0 for a query that does not exist.
+  __device__ __forceinline__ bool keeps(const Row &row, int half, int at, int kv, int kv_end) const {
+    bool kept = kv < kv_end;
+    if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row, col[half], at, kv);
+    return kept;
+  }
+  __device__ __forceinline__ Row row_at(int at) const {
+    if constexpr (Shared::has_rows)
+      return shared.rows(q.slot)[at].value;
+    else
+      return Row{};
+  }
+  // Where column j of the thread is in the tile.
+  __device__ __forceinline__ int column(int j) const { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
+  __device__ __forceinline__ Position query(int q0, int j) const {
+    return {q0 + lane % 4 * 2, j / 2 * 8 + j % 2};
+  }
+  LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
+
+  // Bit j of a half: whether column j of the thread is kept there. Rolled, where a hook is long.
+  __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
+#pragma unroll 1
+    for (int j = 0; j < cols; ++j) {
+      const int at = q0 + column(j), kv_end = at < p.q_len ? p.kv_len : 0;
+      const Row row = row_at(column(j));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
+    }
+  }
+
+  // Of the numbers of columns j and j + 1, those that bits of Which name.
+  template <u32 Which>
+  __device__ __forceinline__ void load_rows(int j, BwdRow (&bwd)[cols]) const {
+#pragma unroll
+    for (int i = 0; i < Spec::num_bwd_rows; ++i) {
+      if (!(Which >> i & 1)) continue;
+      const float2 pair = *reinterpret_cast<const float2 *>(shared.numbers(q.slot) + i * tile_m + column(j));
+      bwd[j].x[i] = pair.x, bwd[j + 1].x[i] = pair.y;
+    }
+  }
+  // P alone.
+  __device__ __forceinline__ void weigh(int q0, BwdRow (&bwd)[cols], const float (&s)[tile_m / 2]) {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      if (j % 2 == 0) load_rows<early_rows>(j, bwd);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float prob = 0.f, ds = 0.f;
+        Spec::template grad<false>(p, site, head, Row{}, col[half], bwd[j], s[element(j, half)], 0.f,
+                                   query(q0, j), kv_of(half), prob, ds, acc);
+        asm volatile("" ::"f"(prob));  // wanted here
+        if (j == cols - 1) sum += prob;
+      }
+    }
+    // ptxas would rather wait for dP first: what is before a branch, never taken, stays before it.
+    if (__float_as_uint(sum) == 0x7fc54321u) __nanosleep(0);
+  }
+  // Dots and dP to P and dS. Masked: only where the mask keeps the element.
+  template <bool Masked>
+  __device__ __forceinline__ void differentiate(int q0, BwdRow (&bwd)[cols], float (&s)[tile_m / 2],
+                                                float (&dp)[tile_m / 2]) {
+    KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
+    if constexpr (Masked) find_kept(q0, keep);
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      if (j % 2 == 0) load_rows<~early_rows>(j, bwd);
+      const Row row = row_at(column(j));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int e = element(j, half);
+        float prob = 0.f, grad = 0.f;
+        if (!Masked || keep[half].get(j))
+          Spec::template grad<Need::parameters>(p, site, head, row, col[half], bwd[j], s[e], dp[e],
+                                                query(q0, j), kv_of(half), prob, grad, acc);
+        s[e] = prob;
+        dp[e] = grad;
+      }
+    }
+  }
+  // Zeros in P and dS where the mask drops the element.
+  __device__ __forceinline__ void drop(int q0, float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) const {
+    KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
+    if constexpr (!Spec::keep_is_cheap) find_kept(q0, keep);
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      const int at = q0 + column(j), kv_end = at < p.q_len ? p.kv_len : 0;
+      Row row{};
+      if constexpr (Spec::keep_is_cheap) row = row_at(column(j));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int e = element(j, half);
+        const bool kept = Spec::keep_is_cheap ? keeps(row, half, at, kv_of(half), kv_end) : keep[half].get(j);
+        s[e] = kept ? s[e] : 0.f;
+        dp[e] = kept ? dp[e] : 0.f;
+      }
+    }
+  }
+  // From both products under way to P and dS.
+  __device__ __forceinline__ void differentiate(TileNote tile, float (&s)[tile_m / 2],
+                                                float (&dp)[tile_m / 2]) {
+    const int q0 = tile.index() * tile_m;
+    BwdRow bwd[cols];
+    if constexpr (weighs_first) {
+      wgmma_wait<1>();
+      wgmma_arrived(s);
+      weigh(q0, bwd, s);
+    }
+    wgmma_wait<0>();
+    wgmma_arrived(s);
+    wgmma_arrived(dp);
+    if constexpr (grad_adds) {
+      if (tile.masked())
+        differentiate<true>(q0, bwd, s, dp);
+      else
+        differentiate<false>(q0, bwd, s, dp);
+    } else {
+      differentiate<false>(q0, bwd, s, dp);
+      if (tile.masked()) drop(q0, s, dp);
+    }
+  }
+
+  LUATTN_FN void round(u32 (&a)[tile_m / 16][4], const float (&x)[tile_m / 2]) {
+#pragma unroll
+    for (int i = 0; i < tile_m / 16; ++i)
+#pragma unroll
+      for (int w = 0; w < 4; ++w) a[i][w] = pack<Elem>(x[i * 8 + w * 2], x[i * 8 + w * 2 + 1]);
+  }
+  // dS of this warp to shared memory, where both consumers' products find it, a row for each query.
+  __device__ __forceinline__ void share_ds(const u32 (&a)[tile_m / 16][4]) const {
+    const int row = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
+    const u32 to = shared.ds(ds.slot) + group * tile_m * 128 + row * 128 + ((chunk ^ lane % 8) << 4);
+#pragma unroll
+    for (int i = 0; i < tile_m / 16; ++i) store_transposed(to + i * 16 * 128, a[i]);
+  }
+  __device__ __forceinline__ void announce_ds() const {
+    fence_async();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared.ds_full(ds.slot));
+  }
+
+  // ---- a q tile ----
+
+  __device__ __forceinline__ TileNote await_tile() const {
+    barrier_wait(shared.q_full(q.slot), q.parity);
+    return TileNote::load(shared.note(q.slot));
+  }
+
+  __device__ __forceinline__ void add_tile(TileNote tile) {
+    float s[tile_m / 2], dp[tile_m / 2];
+    u32 a_p[tile_m / 16][4], a_ds[tile_m / 16][4];
+    issue_scores<dim>(s, shared.k() + group * 64 * 128, shared.q(q.slot));
+    barrier_wait(shared.do_full(q.slot), q.parity);
+    if constexpr (needs_dp) {
+      issue_scores<dim_v>(dp, shared.v() + group * 64 * 128, shared.dout(q.slot));
+    } else {
+#pragma unroll
+      for (int i = 0; i < tile_m / 2; ++i) dp[i] = 0;
+    }
+    if constexpr (Need::dq && adds_late) add_dq();
+    differentiate(tile, s, dp);
+    if constexpr (needs_ds) round(a_ds, dp);
+    if constexpr (Need::dq) share_ds(a_ds);
+    if constexpr (Need::dv) {
+      round(a_p, s);
+      wgmma_fence();
+      issue_sums<dim_v>(dv, a_p, shared.dout(q.slot));
+    }
+    if constexpr (Need::dq) {
+      announce_ds();  // here, because the fence takes a while, in which dV's product is under way
+      issue_dq();
+      wgmma_wait<1>();
+    }
+    if constexpr (Need::dk) {
+      wgmma_fence();
+      issue_sums<dim>(dk, a_ds, shared.q(q.slot));
+    }
+    if constexpr (Need::dq) {
+      wgmma_wait<Need::dk ? 1 : 0>();
+      wgmma_arrived(dq);
+      dq_row = tile.index() * tile_m + (splits_rows ? group * 64 : 0) + warp * 16;
+      share_dq();
+      if constexpr (!adds_late) add_dq();
+    }
+    wgmma_wait<0>();
+    wgmma_arrived(dv);
+    wgmma_arrived(dk);
+    if (lane == 0) barrier_arrive(shared.empty(q.slot));
+    q.advance();
+  }
+
+  __device__ __forceinline__ void run() {
+    barrier_wait(shared.kv_full(), 0);
+    for (TileNote tile = await_tile(); !tile.is_end(); tile = await_tile()) {
+      enter_head(int(tile.head));
+#pragma unroll 1
+      for (;;) {
+        add_tile(tile);
+        if (tile.last()) break;
+        tile = await_tile();
+      }
+      if constexpr (Need::dq && adds_late) {
+        add_dq();
+        dq_row = p.q_len;
+      }
+      if constexpr (reduces_acc) flush_block<Spec, Shared::warps * 32, 128>(p, site, head, acc);
+    }
+    if constexpr (Need::dq) bulk_wait_read();  // shared memory lasts no longer than the block
+    finish();
+  }
+
+  // ---- finish ----
+
+  // A gradient of the warp's rows, in Elem.
+  template <int Dim>
+  __device__ __forceinline__ void store(const LuattnTensor &t, const float (&x)[padded_dim(Dim) / 2],
+                                        float factor) const {
+    if (t.data == nullptr) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int kv = kv_of(half);
+      Elem *out = row_of<Elem>(t, site.b, int(blockIdx.y), kv);
+#pragma unroll
+      for (int n = 0; n < padded_dim(Dim) / 8; n += 4) {
+        u32 w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int e = min_of(n + i, padded_dim(Dim) / 8 - 1) * 4 + half * 2;
+          w[i] = pack<Elem>(x[e] * factor, x[e + 1] * factor);
+        }
+        gather_columns(w, lane);
+        const int column = (n + lane % 4) * 8;
+        if (kv < p.kv_len && column < Dim)
+          *reinterpret_cast<uint4 *>(out + column) = make_uint4(w[0], w[1], w[2], w[3]);
+      }
+    }
+  }
+  // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a key_mod or
+  // value_mod.
+  template <int Dim>
+  __device__ __forceinline__ void store_accumulator(void *dst, const float (&x)[padded_dim(Dim) / 2]) const {
+    float *out =
+        static_cast<float *>(dst) + (i64(site.b) * (p.heads / p.group) + int(blockIdx.y)) * p.kv_len * Dim;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int kv = kv_of(half);
+      if (kv >= p.kv_len) continue;
+#pragma unroll
+      for (int n = 0; n < Dim / 8; ++n)
+        *reinterpret_cast<float2 *>(out + i64(kv) * Dim + n * 8 + lane % 4 * 2) = {x[n * 4 + half * 2],
+                                                                                   x[n * 4 + half * 2 + 1]};
+    }
+  }
+  __device__ __forceinline__ void finish() const {
+    if constexpr (Need::dk && Spec::has_key_mod)
+      store_accumulator<D>(p.dk_acc, dk);
+    else if constexpr (Need::dk)
+      store<D>(p.dk, dk, float(p.scale));
+    if constexpr (Need::dv && Spec::has_value_mod)
+      store_accumulator<DV>(p.dv_acc, dv);
+    else if constexpr (Need::dv)
+      store<DV>(p.dv, dv, 1.f);
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, unsigned char *memory) {
+  static_assert(ValidSpec<Spec>);
+  using Shared = SharedBwdSm90<Spec, Config>;
+  const Shared shared{memory, shared_address(memory)};
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+  constexpr int producer = Config::tile_m == 64 ? 24 : 40, consumer = Config::tile_m == 64 ? 240 : 232;
+  const int group = int(uniform(threadIdx.x / 128)) - 1;
+  if (group < 0) {
+    registers_down<producer>();
+    if (threadIdx.x < 32) ProducerBwdSm90<Spec, Config>(p, maps, shared).run();
+  } else {
+    registers_up<consumer>();
+    ConsumerBwdSm90<Spec, Config>(p, shared, group).run();
+  }
+}

@@ -1,0 +1,122 @@
+// sm90_bwd.cuh: what the producer and the consumers of the sm90 backward kernel agree on. As sm90.cuh for the
+// forward kernel, whose rings and barriers it shares.
+#pragma once
+#include "aux.cuh"
+#include "copy.cuh"
+#include "sm90.cuh"
+
+// The walk of QTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time.
+template <class Spec, int TileM, int TileN>
+struct WarpQTiles {
+  int kv0, kv1, base;
+  bool ragged;
+  u32 present, masked;  // of the tiles base .. base + 31 that are still to come
+  Range todo;
+
+  __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Site &s, int kv_tile) {
+    kv0 = kv_tile * TileN;
+    kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
+    ragged = kv0 + TileN > s.kv_len;
+    todo = tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM);
+    present = masked = 0;
+    base = 0;
+  }
+
+  __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
+    while (present == 0) {
+      if (todo.lo >= todo.hi) return Tile{-1, false};
+      base = todo.lo;
+      const int tile = base + int(threadIdx.x) % 32, q0 = tile * TileM;
+      TileClass c = TILE_EMPTY;
+      if (tile < todo.hi) c = class_of<Spec>(p, s, q0, min_of(q0 + TileM, s.q_len) - 1, kv0, kv1);
+      present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
+      masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || ragged || q0 + TileM > s.q_len);
+      todo.lo += 32;
+    }
+    const int i = __ffs(int(present)) - 1;
+    present &= present - 1;
+    return Tile{base + i, ((masked >> i) & 1u) != 0};
+  }
+};
+
+// What the producer tells of a q tile, before it arrives at `q_full`: Tile's index and masked, the q head,
+// and whether it is this head's last. END: there are no more.
+struct TileNote {
+  u32 bits, head;
+  LUATTN_FN TileNote of(Tile tile, bool last, int head) {
+    return {u32(tile.index) << 2 | u32(tile.masked) << 1 | u32(last), u32(head)};
+  }
+  LUATTN_FN TileNote end() { return {~0u, 0}; }
+  __device__ __forceinline__ bool is_end() const { return bits == ~0u; }
+  __device__ __forceinline__ int index() const { return int(bits >> 2); }
+  __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
+  __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
+
+  __device__ __forceinline__ void store(u32 address) const {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(bits), "r"(head) : "memory");
+  }
+  LUATTN_FN TileNote load(u32 address) {
+    TileNote x;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.bits), "=r"(x.head) : "r"(address) : "memory");
+    return {uniform(x.bits), uniform(x.head)};
+  }
+};
+
+// Shared memory: K and V of the block; slots for Q and dO, in boxes of 64 channels by tile_m rows; two tiles
+// of dS^T, in boxes of 64 queries by tile_n keys; each consumer warp's part of dQ in f32, 16 rows in the
+// order of dq_acc.cuh; row numbers of each slot; and in the last 256 bytes the barriers and notes.
+template <class Spec, class Config>
+struct SharedBwdSm90 {
+  using Row = typename Spec::Row;
+  using BwdRow = typename Spec::BwdRow;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
+  static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
+  static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
+  static constexpr int k_bytes = boxes * tile_n * 128, v_bytes = boxes_v * tile_n * 128;
+  static constexpr int q_bytes = boxes * tile_m * 128, do_bytes = boxes_v * tile_m * 128;
+  static constexpr int ds_bytes = tile_m * tile_n * 2, dq_bytes = tile_m * boxes * 64 * 4 / warps;
+  static constexpr bool has_rows = !__is_empty(Row);
+  static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
+                       row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
+  static constexpr int at_v = k_bytes, at_q = at_v + v_bytes, at_do = at_q + stages * q_bytes,
+                       at_ds = at_do + stages * do_bytes, at_dq = at_ds + 2 * ds_bytes,
+                       at_rows = at_dq + warps * dq_bytes,
+                       at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
+  static_assert(tile_m % 64 == 0 && tile_n % 64 == 0 && Config::threads == 128 + 2 * tile_n);
+  static_assert(stages * 32 + 32 <= 256);
+
+  unsigned char *memory;
+  u32 start;  // its address in shared memory, a multiple of 1024
+
+  __device__ __forceinline__ u32 k() const { return start; }
+  __device__ __forceinline__ u32 v() const { return start + at_v; }
+  __device__ __forceinline__ u32 q(int slot) const { return start + at_q + slot * q_bytes; }
+  __device__ __forceinline__ u32 dout(int slot) const { return start + at_do + slot * do_bytes; }
+  __device__ __forceinline__ u32 ds(int slot) const { return start + at_ds + slot * ds_bytes; }
+  __device__ __forceinline__ u32 dq(int warp) const { return start + at_dq + warp * dq_bytes; }
+  __device__ __forceinline__ float *numbers(int slot) const {  // BwdRow::x[i] of row r at [i * tile_m + r]
+    return reinterpret_cast<float *>(memory + at_rows + slot * row_bytes);
+  }
+  __device__ __forceinline__ SharedRow<Row> *rows(int slot) const {
+    return reinterpret_cast<SharedRow<Row> *>(memory + at_rows + slot * row_bytes + bwd_bytes);
+  }
+
+  __device__ __forceinline__ u32 q_full(int slot) const { return start + at_barriers + slot * 32; }
+  __device__ __forceinline__ u32 do_full(int slot) const { return q_full(slot) + 8; }
+  __device__ __forceinline__ u32 empty(int slot) const { return q_full(slot) + 16; }
+  __device__ __forceinline__ u32 note(int slot) const { return q_full(slot) + 24; }
+  __device__ __forceinline__ u32 ds_full(int slot) const { return q_full(stages) + slot * 8; }
+  __device__ __forceinline__ u32 kv_full() const { return q_full(stages) + 16; }
+
+  // Arrivals that end a phase. do_full: of the copies, and of the row numbers.
+  __device__ __forceinline__ void init_barriers() const {
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(q_full(i), 1);
+      barrier_init(do_full(i), 2);
+      barrier_init(empty(i), warps);
+    }
+    for (int i = 0; i < 2; ++i) barrier_init(ds_full(i), warps);
+    barrier_init(kv_full(), 1);
+    barrier_init_done();
+  }
+};
