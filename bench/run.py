@@ -5,7 +5,7 @@
     python3 bench/run.py --suite all --pass fwd,bwd --json r.json  everything, into r.json, r.md and r_*.svg
     python3 bench/run.py --only 'D128 causal' --also old=/path/to/another/libluattn.so
 
-All contenders of a cell work on the same tensors in one process, in interleaved rounds (A B C A B C ..). A
+All contenders of a cell work on the same tensors in one process, in interleaved rounds (A B C B C A C A B ..). A
 rate is the median over the rounds, a ratio the median of each round's ratios. Results are first compared with
 float64 on one head, and with luattn's on all heads.
 """
@@ -83,9 +83,11 @@ def measure(functions, rounds, round_ms):
     trial = dict(zip(functions, wait([launch(f, 4) for f in functions.values()])))
     counts = {name: min(64, max(3, round(round_ms / ms))) for name, ms in trial.items()}
     timed = {name: [] for name in functions}
+    order = list(functions.items())
     for _ in range(1 + rounds):
-        for name, f in functions.items():
+        for name, f in order:
             timed[name].append(launch(f, counts[name]))
+        order.append(order.pop(0))  # the later one comes in a round, the warmer the chip: up to 1 % a place
     return {name: wait(t)[1:] for name, t in timed.items()}  # the first round warms up
 
 
