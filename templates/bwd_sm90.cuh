@@ -446,6 +446,7 @@ struct ConsumerBwdSm90 {
     wgmma_wait<0>();
     wgmma_arrived(dv);
     wgmma_arrived(dk);
+    __syncwarp();  // all lanes have read what the slot holds
     if (lane == 0) barrier_arrive(shared.empty(q.slot));
     q.advance();
   }
