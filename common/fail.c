@@ -14,6 +14,8 @@ luattn_status luattn_fail(luattn_error *err, luattn_status status, const char *f
   return status;
 }
 
+const char *luattn_version(void) { return LUATTN_VERSION; }
+
 const char *luattn_status_text(luattn_status status) {
   switch (status) {
 #define LUATTN_X(name, text) \

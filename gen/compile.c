@@ -144,7 +144,7 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
   int least = -1;
   for (;;) {
     nvrtc_result r;
-    const luattn_status status = source_compile(&attempt, &lib, 0, &r, err);
+    const luattn_status status = source_compile(&attempt, &lib, c->target.ptx, &r, err);
     if (status == LUATTN_COMPILE) source_keep(&attempt, dir, key, err);
     if (status != LUATTN_OK) return status;
     const int spills = damage(&attempt, &r);
@@ -170,12 +170,12 @@ static luattn_status make_image(const compilation *c, const nvrtc_result *r, has
       info.entry[j].local_bytes =
           (uint32_t)(e->stack_bytes > e->spill_bytes ? e->stack_bytes : e->spill_bytes);
     }
-  return luattn_image_create(&info, r->cubin, r->cubin_size, image, err);
+  const bool ptx = info.is_ptx != 0;
+  return luattn_image_create(&info, ptx ? r->ptx : r->cubin, ptx ? strlen(r->ptx) + 1 : r->cubin_size, image,
+                             err);
 }
 
-/* A cached image may have another choice of tiles than the first: the plan that is reported is the one it was
- * made with. */
-static void match_plan(compilation *c, const luattn_image *image) {
+void compile_match_plan(compilation *c, const luattn_image *image) {
   const luattn_image_info *info = luattn_image_get_info(image);
   do {
     for (uint32_t i = 0; i < info->num_entries; i++) {
@@ -200,11 +200,11 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
   *image = NULL;
   TRY(cache_find(dir, key, image, err));
   const double looked = now_ms();
-  report->cache_hit = *image != NULL;
+  report->cache_hit = report->is_kept = *image != NULL;
   report->plan_ms = planned - start;
   report->cache_ms = looked - planned;
   if (*image != NULL) {
-    match_plan(c, *image);
+    compile_match_plan(c, *image);
     return LUATTN_OK;
   }
   nvrtc_result result;
@@ -213,7 +213,18 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
   report->nvrtc_ms = now_ms() - looked;
   TRY(make_image(c, &result, key, image, err));
   TRY(cache_store(dir, key, *image, warning, sizeof warning, err));
+  report->is_kept = dir[0] != 0 && warning[0] == 0;
   if (warning[0] != 0) c->plan.why = add_line(c->a, c->plan.why, warning);
+  return LUATTN_OK;
+}
+
+luattn_status luattn_nvrtc_version(const char *path, int *major, int *minor, luattn_error *err) {
+  nvrtc_file file;
+  nvrtc lib;
+  TRY(nvrtc_find(path, &file, err));
+  TRY(nvrtc_open(&file, &lib, err));
+  *major = lib.major;
+  *minor = lib.minor;
   return LUATTN_OK;
 }
 

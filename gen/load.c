@@ -8,7 +8,9 @@
 
 #include "common/fail.h"
 #include "gen/analysis/analysis.h"
+#include "gen/base/hash.h"
 #include "gen/lua/front.h"
+#include "gen/lua/prelude.h"
 
 #define MAX_SPEC_BYTES (4u << 20)
 
@@ -16,6 +18,19 @@ static double now_ms(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* What a spec means depends on its own text and on the prelude's, and on nothing else: the sandbox reads no
+ * file and no variable. */
+static bool hash_spec(luattn_spec *spec, const char *text, size_t size) {
+  hasher h;
+  if (!hasher_open(&h)) return false;
+  hasher_add(&h, "spec", text, size);
+  hasher_add(&h, "prelude", front_prelude, front_prelude_size);
+  const hash128 hash = hasher_close(&h);
+  spec->hash[0] = hash.lo;
+  spec->hash[1] = hash.hi;
+  return true;
 }
 
 luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,
@@ -31,7 +46,7 @@ luattn_status luattn_spec_load_text(const char *name, const char *text, size_t s
   luattn_status status = front_trace(a, name, text, size, &spec->traced, err);
   if (status == LUATTN_OK) ir_set_line(spec->traced.g, 0); /* what is derived stands on no line */
   if (status == LUATTN_OK) status = derive_spec(a, &spec->traced, &spec->derived, err);
-  if (status == LUATTN_OK && arena_failed(a))
+  if (status == LUATTN_OK && (!hash_spec(spec, text, size) || arena_failed(a)))
     status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   if (status != LUATTN_OK) {
     arena_close(a);
@@ -98,4 +113,5 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
   info->scalar_defaults = t->scalar_default;
   info->has_lse = t->online.lse >= 0;
   info->has_mask = t->block_mask != IR_NONE;
+  memcpy(info->hash, spec->hash, sizeof info->hash);
 }

@@ -87,6 +87,7 @@ struct luattn_spec {
   traced_spec traced;
   derived_spec derived;
   double load_ms;
+  uint64_t hash[2]; /* luattn_spec_info.hash */
 };
 
 #endif

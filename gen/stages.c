@@ -132,13 +132,25 @@ static luattn_status stage(compilation *c, const char *name, text *out, luattn_e
   return LUATTN_OK;
 }
 
-luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *name, char **out,
-                          luattn_error *err) {
+static luattn_status stage_source(compilation *c, const luattn_image *image, text *out, luattn_error *err) {
+  TRY(source_plan(c, err));
+  compile_match_plan(c, image);
+  text_add(out, "// ---- config.cuh\n");
+  text_bytes(out, c->config, strlen(c->config));
+  text_add(out, "\n// ---- spec.cuh\n");
+  text_bytes(out, c->emitted.spec, strlen(c->emitted.spec));
+  return LUATTN_OK;
+}
+
+/* Stage `name`, or what `image` was compiled from. */
+static luattn_status emit(const luattn_spec *spec, const luattn_target *target, const char *name,
+                          const luattn_image *image, char **out, luattn_error *err) {
   compilation c;
   text t;
   luattn_status status = compile_open(spec, target, &c, err);
   text_init(&t, c.a);
-  if (status == LUATTN_OK) status = stage(&c, name, &t, err);
+  if (status == LUATTN_OK)
+    status = image != NULL ? stage_source(&c, image, &t, err) : stage(&c, name, &t, err);
   if (status == LUATTN_OK) status = compile_memory(&c, err);
   if (status == LUATTN_OK) {
     const char *s = text_get(&t);
@@ -153,6 +165,16 @@ luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, 
   }
   compile_close(&c);
   return status;
+}
+
+luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *name, char **out,
+                          luattn_error *err) {
+  return emit(spec, target, name, NULL, out, err);
+}
+
+luattn_status luattn_emit_source(const luattn_spec *spec, const luattn_target *target,
+                                 const luattn_image *image, char **out, luattn_error *err) {
+  return emit(spec, target, "source", image, out, err);
 }
 
 void luattn_text_free(char *s) { free(s); }

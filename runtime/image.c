@@ -18,7 +18,7 @@
 #include "luattn/compiler.h"
 #include "luattn/image.h"
 
-#define FORMAT_VERSION 1u
+#define FORMAT_VERSION 2u
 #define BYTE_ORDER_MARK 0x01020304u
 #define CHECKED_FROM 32u
 #define MAX_CUBIN ((size_t)1 << 30)
@@ -33,7 +33,7 @@ typedef struct header {
 _Static_assert(sizeof(header) == 64, "the header has no holes");
 _Static_assert(sizeof(luattn_entry_info) == 92 && sizeof(luattn_input_info) == 92,
                "the manifest's parts have no holes");
-_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, draws_tiles) + 4,
+_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, reserved) + 4,
                "the manifest has no holes");
 
 static const char magic[8] = {'L', 'U', 'A', 'T', 'T', 'N', 'I', 'M'};
@@ -165,15 +165,25 @@ static luattn_status check_manifest(const luattn_image_info *m, luattn_error *er
       {"has_value_mod", m->has_value_mod},
       {"accumulates_dq", m->accumulates_dq},
       {"draws_tiles", m->draws_tiles},
+      {"is_ptx", m->is_ptx},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
+  TRY(check_range(err, "reserved", m->reserved, 0, 0));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
   TRY(check_entries(m, err));
   TRY(check_inputs(m, err));
   TRY(check_scalars(m, err));
   return check_stats(m, err);
+}
+
+/* The driver reads PTX up to its terminating 0. */
+static luattn_status check_code(const luattn_image_info *m, const void *code, size_t size,
+                                luattn_error *err) {
+  if (!m->is_ptx || ((const char *)code)[size - 1] == '\0') return LUATTN_OK;
+  return luattn_fail(err, LUATTN_IMAGE, "image: PTX of %zu bytes: does not end in a 0; compile it again",
+                     size);
 }
 
 static XXH128_hash_t checksum(const void *bytes, size_t size) {
@@ -215,6 +225,7 @@ luattn_status luattn_image_create(const luattn_image_info *info, const void *cub
   if (cubin_size == 0 || cubin_size > MAX_CUBIN)
     return luattn_fail(err, LUATTN_IMAGE, "image: cubin: has %zu bytes, expected 1 to %zu", cubin_size,
                        MAX_CUBIN);
+  TRY(check_code(info, cubin, cubin_size, err));
   const size_t size = CUBIN_OFFSET + cubin_size;
   luattn_image *out = calloc(1, sizeof *out + size);
   if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "image: no memory for %zu bytes", size);
@@ -252,7 +263,9 @@ luattn_status luattn_image_open(const void *bytes, size_t size, luattn_image **i
   if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "image: no memory for %zu bytes", size);
   out->size = size;
   memcpy(out->bytes, bytes, size);
-  const luattn_status status = check_manifest(luattn_image_get_info(out), err);
+  luattn_status status = check_manifest(luattn_image_get_info(out), err);
+  if (status == LUATTN_OK)
+    status = check_code(luattn_image_get_info(out), out->bytes + CUBIN_OFFSET, size - CUBIN_OFFSET, err);
   if (status != LUATTN_OK) {
     free(out);
     return status;

@@ -2,19 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/arch.h"
 #include "runtime/launch.h"
 
-#define KERNEL_FORMAT "'%s' (%s, sm_%u%s)"
-#define KERNEL_VALUES(m) \
-  (m)->spec_name, (m)->pass == LUATTN_FORWARD ? "forward" : "backward", (unsigned)(m)->arch, (m)->arch_suffix
-
-/* A cubin runs on its own major version from its own minor version on; with suffix a, on that architecture
- * alone. */
-static bool runs_on(const luattn_image_info *m, int arch) {
-  const int image = (int)m->arch;
-  if (m->arch_suffix[0] != '\0') return image == arch;
-  return image / 10 == arch / 10 && image % 10 <= arch % 10;
-}
+#define KERNEL_FORMAT "'%s' (%s, %s_%u%s)"
+#define KERNEL_VALUES(m)                                                                                \
+  (m)->spec_name, (m)->pass == LUATTN_FORWARD ? "forward" : "backward", (m)->is_ptx ? "compute" : "sm", \
+      (unsigned)(m)->arch, (m)->arch_suffix
 
 static luattn_status check_device(luattn_driver *driver, int device, const luattn_image_info *m,
                                   luattn_error *err) {
@@ -27,7 +21,7 @@ static luattn_status check_device(luattn_driver *driver, int device, const luatt
         sizeof(LuattnParams));
   luattn_device_info info;
   TRY(luattn_device_get_info(driver, device, &info, err));
-  if (!runs_on(m, info.arch))
+  if (arch_match((arch_code){m->arch, m->arch_suffix, m->is_ptx != 0}, info.arch) == 0)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_kernel_load: " KERNEL_FORMAT
                        ": does not run on device %d, %s (sm_%d); compile it for arch %d",

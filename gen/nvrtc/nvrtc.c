@@ -24,8 +24,9 @@ static bool load_symbols(void *handle, const symbol *symbols, int n, const char 
   return true;
 }
 
-/* NVRTC opens its built-ins by name alone, which fails for a library outside the loader's paths, such as one from a wheel.
- * Loaded beforehand by path, they answer to that name. There may be none beside it: then it has to find them itself. */
+/* NVRTC opens its built-ins by name alone, which fails for a library outside the loader's paths, such as one
+ * from a wheel. Loaded beforehand by path, they answer to that name. There may be none beside it: then it has
+ * to find them itself. */
 static void load_builtins_beside(const char *path) {
   static const char stem[] = "libnvrtc-builtins.so";
   char folder[512];
@@ -122,6 +123,8 @@ static luattn_status outputs(const nvrtc *lib, arena *a, void *prog, int want_pt
   out->cubin_size = size;
   if (want_ptx) {
     TRY(fetch(a, prog, lib->fn.ptx_size, lib->fn.ptx, &bytes, &size, err));
+    if (size == 0)
+      return luattn_fail(err, LUATTN_COMPILE, "nvrtc: ptx: NVRTC gave none; use another version of it");
     out->ptx = bytes;
   }
   nvrtc_read_log(out->log, out);

@@ -29,6 +29,7 @@ typedef struct luattn_spec_info {
   const char *const *scalar_names; /* sorted */
   const double *scalar_defaults;
   int has_lse, has_mask;
+  uint64_t hash[2]; /* of the spec's text and luattn's standard library: names a spec in packs */
 } luattn_spec_info;
 LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info);
 
@@ -69,11 +70,14 @@ typedef struct luattn_target {
                              * (luattn_tuned_store); NULL: none */
   const luattn_tiles *tiles; /* exactly these, one of luattn_plan_candidates; refused where they spill registers. NULL: the plan
                              * chooses */
+  int ptx;                  /* 1: an image with PTX for arch in place of a cubin: it runs on later architectures too, where the
+                             * driver compiles it when it is loaded */
 } luattn_target;
 
 /* How a compilation went; for people and tests. */
 typedef struct luattn_compile_report {
   int cache_hit;
+  int is_kept; /* the image is in the disk cache now */
   double trace_ms, plan_ms, nvrtc_ms, cache_ms;
   char plan[1024]; /* family, tiles, shared memory and the reason for each, one line per fact */
   luattn_tiles tiles;
@@ -85,9 +89,15 @@ typedef struct luattn_compile_report {
 LUATTN_API luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
                                         luattn_compile_report *report, luattn_error *err);
 
+/* Version of the NVRTC that would be used. `nvrtc` as in luattn_target. Errors: LUATTN_COMPILE (there is none). */
+LUATTN_API luattn_status luattn_nvrtc_version(const char *nvrtc, int *major, int *minor, luattn_error *err);
+
 /* Text of one stage: "ir", "grad", "mask", "plan", "spec", "config", "ptx". Caller frees *text with luattn_text_free. */
 LUATTN_API luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *stage, char **text,
                                      luattn_error *err);
+/* The generated CUDA that `image` was compiled from, with this spec and target. Free it likewise. */
+LUATTN_API luattn_status luattn_emit_source(const luattn_spec *spec, const luattn_target *target, const luattn_image *image,
+                                            char **text, luattn_error *err);
 LUATTN_API void luattn_text_free(char *text);
 
 /* The CPU path: any spec, in double precision, tiled, no array of q_len x kv_len. All tensors on the CPU (kDLCPU), of any

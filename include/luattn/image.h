@@ -77,6 +77,8 @@ typedef struct luattn_image_info {
   uint32_t accumulates_dq;            /* DKDV adds into dq_acc and FINISH writes dq */
   uint32_t wants;                     /* gradients compiled in: luattn_wants */
   uint32_t draws_tiles;               /* FORWARD takes its tiles from a counter, one for each workspace */
+  uint32_t is_ptx;                    /* PTX that the driver compiles, for this architecture and later ones; else a cubin */
+  uint32_t reserved;                  /* 0 */
   int64_t max_len;                    /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
   luattn_entry_info entry[LUATTN_MAX_ENTRIES]; /* in launch order */
   luattn_input_info input[12];
@@ -96,6 +98,7 @@ LUATTN_API luattn_status luattn_image_open(const void *bytes, size_t size, luatt
 LUATTN_API void luattn_image_free(luattn_image *image); /* NULL is fine */
 LUATTN_API const void *luattn_image_bytes(const luattn_image *image, size_t *size);
 LUATTN_API const luattn_image_info *luattn_image_get_info(const luattn_image *image);
+/* The cubin; the text with its terminating 0 where is_ptx is set. */
 LUATTN_API const void *luattn_image_cubin(const luattn_image *image, size_t *size);
 
 #ifdef __cplusplus

@@ -43,6 +43,9 @@ typedef struct luattn_error {
   char message[1020];
 } luattn_error;
 
+/* "0.1.0": of the library that is linked. */
+LUATTN_API const char *luattn_version(void);
+
 /* "invalid argument" and so on; never NULL. */
 LUATTN_API const char *luattn_status_text(luattn_status status);
 

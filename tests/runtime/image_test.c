@@ -78,6 +78,8 @@ static const bad_field bad_fields[] = {
     {FIELD(accumulates_dq), 2, "accumulates_dq"},
     {FIELD(wants), 32, "wants"},
     {FIELD(draws_tiles), 2, "draws_tiles"},
+    {FIELD(is_ptx), 2, "is_ptx"},
+    {FIELD(reserved), 1, "reserved"},
     {FIELD(max_len), 0, "max_len: is 0"},
     {FIELD(max_len), (long long)1 << 31, "max_len"},
     {FIELD(entry[0].name[0]), 0, "entry: its name is empty"},
@@ -128,6 +130,10 @@ static void names_are_checked(void **state) {
   assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "input 'slopes': stands twice"));
   info = sample(LUATTN_FORWARD);
+  info.is_ptx = 1;
+  assert_int_equal(luattn_image_create(&info, "PTX", 3, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "PTX of 3 bytes: does not end in a 0"));
+  info.is_ptx = 0;
   assert_int_equal(luattn_image_create(&info, cubin, 0, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "cubin: has 0 bytes"));
   assert_null(image);
@@ -165,7 +171,7 @@ static void header_is_checked(void **state) {
     const char *message;
   } bad[] = {
       {0, 1, 'X', "magic"},
-      {8, 4, 2, "format version is 2, this luattn reads 1"},
+      {8, 4, 3, "format version is 3, this luattn reads 2"},
       {12, 4, 0x04030201, "another byte order"},
       {16, 1, (uint64_t)bytes[16] ^ 1, "checksum"},
       {32, 8, size + 1, "cut or extended"},
