@@ -1,0 +1,62 @@
+/* pack.h: a pack as bytes, offsets from its start, numbers in the machine's byte order:
+ *
+ *    0  magic "LUATTNPK"
+ *    8  format version, byte-order mark      u32 each
+ *   16  XXH3-128 of everything from byte 32 to the end of the index   u64 low, high
+ *   32  total size, number of entries        u64 each
+ *   48  versions of luattn and NVRTC         32 bytes each, ending in 0
+ *  112  index: one pack_record for each entry
+ *       the entries' bytes, one behind the other, in the index's order, without gaps
+ */
+#ifndef LUATTN_RUNTIME_PACK_H
+#define LUATTN_RUNTIME_PACK_H
+
+#include "common/fail.h"
+#include "luattn/pack.h"
+#include "runtime/arch.h"
+
+#define PACK_MAGIC "LUATTNPK"
+#define PACK_FORMAT_VERSION 1u
+#define PACK_BYTE_ORDER 0x01020304u
+#define PACK_CHECKED_FROM 32u
+#define PACK_MAX_ENTRIES 65536u
+#define PACK_MAX_ENTRY_BYTES ((uint64_t)1 << 28)
+
+typedef struct pack_header {
+  char magic[8];
+  uint32_t version, byte_order;
+  uint64_t checksum_low, checksum_high;
+  uint64_t total_size, num_entries;
+  char luattn_version[32], nvrtc_version[32];
+} pack_header;
+
+/* Bytes as they are stored: compressed by zstd if and only if stored_size < size. */
+typedef struct pack_record {
+  luattn_pack_entry entry;
+  uint64_t offset;
+  uint64_t checksum_low, checksum_high; /* XXH3-128 of the stored bytes */
+} pack_record;
+
+_Static_assert(sizeof(pack_header) == 112 && sizeof(luattn_pack_entry) == 136 && sizeof(pack_record) == 160,
+               "neither has holes");
+
+struct luattn_pack {
+  char *name; /* as messages show it */
+  int fd;     /* -1: in memory */
+  const unsigned char *bytes;
+  pack_header header;
+  pack_record *record;
+  size_t count;
+};
+
+static inline arch_code pack_arch(const luattn_pack_entry *e) {
+  return (arch_code){e->arch, e->arch_suffix, e->is_ptx != 0};
+}
+
+/* What the index says of an image. */
+void pack_describe(const luattn_image_info *info, luattn_pack_entry *e);
+/* "forward of 'gemma2', bf16, head dim 128, sm_90a" */
+void pack_entry_text(const luattn_pack_entry *e, char *text, size_t size);
+const char *pack_dtype(uint32_t dtype);
+
+#endif

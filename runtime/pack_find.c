@@ -1,0 +1,136 @@
+/* pack_find.c: which image of a pack serves a program on a device, or what there is instead. */
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/pack.h"
+
+const char *pack_dtype(uint32_t dtype) {
+  static const char *const name[] = {"f64", "f32", "bf16", "f16"};
+  return dtype < sizeof name / sizeof *name ? name[dtype] : "?";
+}
+
+void pack_entry_text(const luattn_pack_entry *e, char *text, size_t size) {
+  char arch[24], dims[32];
+  arch_text(pack_arch(e), arch);
+  if (e->head_dim_v == e->head_dim)
+    snprintf(dims, sizeof dims, "%u", (unsigned)e->head_dim);
+  else
+    snprintf(dims, sizeof dims, "%ux%u", (unsigned)e->head_dim, (unsigned)e->head_dim_v);
+  snprintf(text, size, "%s of '%s', %s, head dim %s, %s", e->pass == LUATTN_FORWARD ? "forward" : "backward",
+           e->spec_name, pack_dtype(e->dtype), dims, arch);
+}
+
+static bool is_same_spec(const luattn_pack_entry *e, const luattn_pack_query *q) {
+  const bool by_hash = q->spec_hash[0] != 0 || q->spec_hash[1] != 0;
+  if (by_hash && (e->spec_hash[0] != q->spec_hash[0] || e->spec_hash[1] != q->spec_hash[1])) return false;
+  return q->spec_name == NULL || strcmp(e->spec_name, q->spec_name) == 0;
+}
+
+/* Gradients of inputs and scalars may be left out of a launch, those of q, k and v may not. */
+static bool has_wants(unsigned image, unsigned wanted) {
+  const unsigned tensors = 7; /* LUATTN_WANT_DQ, DK, DV */
+  if (wanted == 0) wanted = 31;
+  return (image & tensors) == (wanted & tensors) && (image & wanted) == wanted;
+}
+
+static bool is_wanted(const luattn_pack_entry *e, const luattn_pack_query *q) {
+  const int dim_v = q->head_dim_v != 0 ? q->head_dim_v : q->head_dim;
+  if (e->kind != LUATTN_PACK_IMAGE || !is_same_spec(e, q)) return false;
+  if (e->pass != (uint32_t)q->pass || e->dtype != (uint32_t)q->dtype) return false;
+  if (q->head_dim != 0 && (e->head_dim != (uint32_t)q->head_dim || e->head_dim_v != (uint32_t)dim_v))
+    return false;
+  if (q->family != 0 && e->family + 1 != (uint32_t)q->family) return false;
+  return q->pass == LUATTN_FORWARD || has_wants(e->wants, q->wants);
+}
+
+typedef struct line {
+  char *text;
+  size_t size, used;
+} line;
+
+static void add(line *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add(line *l, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  const int n = vsnprintf(l->text + l->used, l->size - l->used, fmt, args);
+  va_end(args);
+  if (n > 0) l->used += (size_t)n < l->size - l->used ? (size_t)n : l->size - l->used - 1;
+}
+
+/* The images of the spec that was asked for, or else the specs there are. Room in a message is short: the
+ * first few. */
+static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line *out) {
+  enum { SHOWN = 6 };
+  size_t images = 0, shown = 0;
+  for (size_t i = 0; i < p->count; ++i) {
+    const luattn_pack_entry *e = &p->record[i].entry;
+    char text[192];
+    if (e->kind != LUATTN_PACK_IMAGE || !is_same_spec(e, q)) continue;
+    pack_entry_text(e, text, sizeof text);
+    if (images++ < SHOWN) add(out, "%s%s", images > 1 ? "; " : "", text);
+  }
+  if (images > SHOWN) add(out, "; and %zu more", images - SHOWN);
+  if (images > 0) return;
+  const char *last = NULL; /* images of a spec stand together */
+  for (size_t i = 0; i < p->count; ++i) {
+    const luattn_pack_entry *e = &p->record[i].entry;
+    if (e->kind != LUATTN_PACK_IMAGE || (last != NULL && strcmp(e->spec_name, last) == 0)) continue;
+    last = e->spec_name;
+    if (shown++ < SHOWN)
+      add(out, "%s'%s'%s", shown > 1 ? ", " : "specs ", last,
+          q->spec_name != NULL && strcmp(last, q->spec_name) == 0 ? " (of another text)" : "");
+  }
+  if (shown > SHOWN) add(out, " and more");
+  if (shown == 0) add(out, "nothing");
+}
+
+static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q, luattn_error *err) {
+  luattn_pack_entry wanted = {.pass = q->pass,
+                              .dtype = q->dtype,
+                              .arch = (uint32_t)q->arch,
+                              .head_dim = (uint32_t)q->head_dim,
+                              .head_dim_v = (uint32_t)(q->head_dim_v != 0 ? q->head_dim_v : q->head_dim)};
+  char text[192], instead[560] = "";
+  line l = {.text = instead, .size = sizeof instead};
+  snprintf(wanted.spec_name, sizeof wanted.spec_name, "%s", q->spec_name != NULL ? q->spec_name : "");
+  pack_entry_text(&wanted, text, sizeof text);
+  list_instead(p, q, &l);
+  return luattn_fail(err, LUATTN_UNSUPPORTED, "pack: %s: has no %s; it has %s; add it with luattn pack",
+                     p->name, text, instead);
+}
+
+luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query, size_t *index,
+                               luattn_error *err) {
+  if (query->struct_size != sizeof *query)
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "luattn_pack_query: struct_size is %zu, expected %zu; set it to sizeof(luattn_pack_query)",
+        query->struct_size, sizeof *query);
+  int best = 0;
+  for (size_t i = 0; i < pack->count; ++i) {
+    const luattn_pack_entry *e = &pack->record[i].entry;
+    const int match = is_wanted(e, query) ? arch_match(pack_arch(e), query->arch) : 0;
+    if (match <= best) continue;
+    best = match;
+    *index = i;
+  }
+  return best > 0 ? LUATTN_OK : not_found(pack, query, err);
+}
+
+luattn_status luattn_pack_kernel(const luattn_pack *pack, luattn_driver *driver, int device,
+                                 const luattn_pack_query *query, luattn_kernel **kernel, luattn_error *err) {
+  luattn_device_info info;
+  luattn_pack_query here = *query;
+  luattn_image *image;
+  size_t index;
+  TRY(luattn_device_get_info(driver, device, &info, err));
+  here.arch = info.arch;
+  TRY(luattn_pack_find(pack, &here, &index, err));
+  TRY(luattn_pack_image(pack, index, &image, err));
+  const luattn_status status = luattn_kernel_load(driver, device, image, kernel, err);
+  luattn_image_free(image);
+  return status;
+}

@@ -1,0 +1,176 @@
+/* pack_write.c: images and texts become a pack. The order is the caller's, and nothing of the machine or the
+ * time gets in. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL /* no library to link: the header carries the whole function */
+#include <xxhash.h>
+#include <zstd.h>
+
+#include "common/parallel.h"
+#include "runtime/pack.h"
+
+#define LEVEL 19 /* a cubin of 100 KB takes 20 ms, compiling it took 500; reading does not depend on it */
+
+typedef struct writer {
+  const luattn_pack_item *item;
+  size_t count;
+  pack_record *record;
+  unsigned char **stored; /* compressed bytes; NULL: the item's own */
+} writer;
+
+static const void *item_bytes(const luattn_pack_item *item, size_t *size) {
+  if (item->kind == LUATTN_PACK_IMAGE) return luattn_image_bytes(item->image, size);
+  *size = item->text_size;
+  return item->text;
+}
+
+static luattn_status describe_item(const luattn_pack_item *item, size_t index, luattn_pack_entry *e,
+                                   luattn_error *err) {
+  const char *missing = item->kind == LUATTN_PACK_SPEC ? (item->spec_name == NULL ? "spec_name" : NULL)
+                                                       : (item->image == NULL ? "image" : NULL);
+  if (item->kind != LUATTN_PACK_IMAGE && item->text == NULL) missing = "text";
+  if (missing != NULL)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: its %s is missing", index, missing);
+  size_t size;
+  (void)item_bytes(item, &size);
+  if (size > PACK_MAX_ENTRY_BYTES)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: has %zu bytes, at most %llu fit",
+                       index, size, (unsigned long long)PACK_MAX_ENTRY_BYTES);
+  e->kind = item->kind;
+  memcpy(e->spec_hash, item->spec_hash, sizeof e->spec_hash);
+  e->size = size;
+  if (item->image != NULL)
+    pack_describe(luattn_image_get_info(item->image), e);
+  else
+    snprintf(e->spec_name, sizeof e->spec_name, "%s", item->spec_name);
+  return LUATTN_OK;
+}
+
+static luattn_status compress_item(void *user, size_t index, luattn_error *err) {
+  writer *w = user;
+  pack_record *r = &w->record[index];
+  TRY(describe_item(&w->item[index], index, &r->entry, err));
+  size_t size;
+  const void *bytes = item_bytes(&w->item[index], &size);
+  const size_t bound = ZSTD_compressBound(size);
+  unsigned char *out = malloc(bound);
+  if (out == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_pack_write: no memory for %zu bytes", bound);
+  size_t stored = ZSTD_compress(out, bound, bytes, size, LEVEL);
+  if (ZSTD_isError(stored)) {
+    free(out);
+    return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_pack_write: zstd: %s", ZSTD_getErrorName(stored));
+  }
+  if (stored >= size) { /* short texts */
+    free(out);
+    out = NULL;
+    stored = size;
+  }
+  w->stored[index] = out;
+  r->entry.stored_size = stored;
+  const XXH128_hash_t sum = XXH3_128bits(out != NULL ? out : bytes, stored);
+  r->checksum_low = sum.low64;
+  r->checksum_high = sum.high64;
+  return LUATTN_OK;
+}
+
+static void fill_header(writer *w, const char *nvrtc_version, pack_header *h) {
+  *h = (pack_header){.version = PACK_FORMAT_VERSION, .byte_order = PACK_BYTE_ORDER, .num_entries = w->count};
+  memcpy(h->magic, PACK_MAGIC, sizeof h->magic);
+  snprintf(h->luattn_version, sizeof h->luattn_version, "%s", luattn_version());
+  snprintf(h->nvrtc_version, sizeof h->nvrtc_version, "%s", nvrtc_version != NULL ? nvrtc_version : "");
+  h->total_size = sizeof *h + w->count * sizeof *w->record;
+  for (size_t i = 0; i < w->count; ++i) {
+    w->record[i].offset = h->total_size;
+    h->total_size += w->record[i].entry.stored_size;
+  }
+}
+
+static luattn_status sign_header(const writer *w, pack_header *h, luattn_error *err) {
+  XXH3_state_t *state = XXH3_createState();
+  if (state == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_pack_write: out of memory");
+  XXH3_128bits_reset(state);
+  XXH3_128bits_update(state, (const char *)h + PACK_CHECKED_FROM, sizeof *h - PACK_CHECKED_FROM);
+  if (w->count > 0) XXH3_128bits_update(state, w->record, w->count * sizeof *w->record);
+  const XXH128_hash_t sum = XXH3_128bits_digest(state);
+  XXH3_freeState(state);
+  h->checksum_low = sum.low64;
+  h->checksum_high = sum.high64;
+  return LUATTN_OK;
+}
+
+static bool put(int fd, const void *bytes, size_t size) {
+  for (size_t done = 0; done < size;) {
+    const ssize_t n = write(fd, (const char *)bytes + done, size - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    done += (size_t)n;
+  }
+  return true;
+}
+
+static bool put_all(const writer *w, const pack_header *h, int fd) {
+  bool ok = put(fd, h, sizeof *h) && put(fd, w->record, w->count * sizeof *w->record);
+  for (size_t i = 0; i < w->count && ok; ++i) {
+    size_t size;
+    const void *bytes = item_bytes(&w->item[i], &size);
+    ok = put(fd, w->stored[i] != NULL ? w->stored[i] : bytes, (size_t)w->record[i].entry.stored_size);
+  }
+  return ok && fsync(fd) == 0;
+}
+
+/* Under a name of its own until it is complete. */
+static luattn_status publish(const writer *w, const pack_header *h, const char *path, luattn_error *err) {
+  char temporary[4096];
+  const int n = snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
+  if (n < 0 || (size_t)n >= sizeof temporary)
+    return luattn_fail(err, LUATTN_INVALID, "pack: %s: its path is too long; choose a shorter one", path);
+  const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  const char *failed = fd < 0 ? "create it" : !put_all(w, h, fd) ? "write it" : NULL;
+  int error = errno;
+  if (fd >= 0 && close(fd) != 0 && failed == NULL) {
+    failed = "close it";
+    error = errno;
+  }
+  if (failed == NULL && rename(temporary, path) != 0) {
+    failed = "rename it into place";
+    error = errno;
+  }
+  if (failed == NULL) return LUATTN_OK;
+  if (fd >= 0) (void)unlink(temporary);
+  char reason[128];
+  if (strerror_r(error, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "error %d", error);
+  return luattn_fail(err, LUATTN_IO, "pack: %s: cannot %s: %s; nothing was changed", path, failed, reason);
+}
+
+luattn_status luattn_pack_write(const char *path, const char *nvrtc_version, const luattn_pack_item *items,
+                                size_t num_items, luattn_error *err) {
+  if (num_items > PACK_MAX_ENTRIES)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_pack_write: %zu items, at most %u fit; write several packs", num_items,
+                       PACK_MAX_ENTRIES);
+  writer w = {.item = items, .count = num_items};
+  pack_header h;
+  w.record = calloc(num_items + 1, sizeof *w.record);
+  w.stored = calloc(num_items + 1, sizeof *w.stored);
+  luattn_status status = LUATTN_OK;
+  if (w.record == NULL || w.stored == NULL)
+    status = luattn_fail(err, LUATTN_NO_MEMORY, "luattn_pack_write: no memory for %zu items", num_items);
+  if (status == LUATTN_OK) status = parallel_run(num_items, 0, compress_item, NULL, &w, err);
+  if (status == LUATTN_OK) {
+    fill_header(&w, nvrtc_version, &h);
+    status = sign_header(&w, &h, err);
+  }
+  if (status == LUATTN_OK) status = publish(&w, &h, path, err);
+  for (size_t i = 0; i < num_items && w.stored != NULL; ++i) free(w.stored[i]);
+  free(w.stored);
+  free(w.record);
+  return status;
+}

@@ -1,0 +1,494 @@
+/* pack_test.c: packs of images that no GPU would run: what is written is read back, the best image is found,
+ * and damage of every kind is reported. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#define XXH_INLINE_ALL /* no library to link: the header carries the whole function */
+#include <xxhash.h>
+
+#include "runtime/pack.h"
+#include "tests/runtime/fake_cuda.h"
+#include "tests/runtime/problem.h"
+
+static char dir[] = "/tmp/luattn-pack-XXXXXX";
+static char path[sizeof dir + 16];
+
+static int make_dir(void **state) {
+  (void)state;
+  if (mkdtemp(dir) == NULL) return 1;
+  snprintf(path, sizeof path, "%s/pack", dir);
+  return 0;
+}
+
+static int remove_dir(void **state) {
+  (void)state;
+  (void)unlink(path);
+  return rmdir(dir);
+}
+
+/* An image of the sample problem for an architecture; PTX if there is no suffix to speak of and `ptx`. */
+static luattn_image *make_image(luattn_pass pass, unsigned arch, const char *suffix, int ptx,
+                                unsigned wants) {
+  problem p;
+  problem_open(&p, pass);
+  p.info.arch = arch;
+  snprintf(p.info.arch_suffix, sizeof p.info.arch_suffix, "%s", suffix);
+  p.info.is_ptx = (uint32_t)ptx;
+  if (pass == LUATTN_BACKWARD) p.info.wants = wants;
+  luattn_image *image = problem_image(&p);
+  problem_close(&p);
+  return image;
+}
+
+static const char spec_text[] = "return attention { name = 'demo' } -- return attention { name = 'demo' }";
+
+typedef struct sample {
+  luattn_pack_item item[8];
+  size_t count;
+} sample;
+
+static void add_image(sample *s, luattn_image *image) {
+  s->item[s->count++] = (luattn_pack_item){.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}};
+}
+
+/* A spec, and images for 8.0, 8.6 as PTX, 9.0a forward and 9.0a backward. */
+static void sample_open(sample *s) {
+  *s = (sample){.count = 0};
+  s->item[s->count++] = (luattn_pack_item){.kind = LUATTN_PACK_SPEC,
+                                           .spec_name = "demo",
+                                           .spec_hash = {7, 8},
+                                           .text = spec_text,
+                                           .text_size = sizeof spec_text - 1};
+  add_image(s, make_image(LUATTN_FORWARD, 80, "", 0, 0));
+  add_image(s, make_image(LUATTN_FORWARD, 86, "", 1, 0));
+  add_image(s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
+  add_image(s, make_image(LUATTN_BACKWARD, 90, "a", 0, LUATTN_WANT_ALL));
+}
+
+static void sample_close(sample *s) {
+  for (size_t i = 0; i < s->count; ++i) luattn_image_free((luattn_image *)(uintptr_t)s->item[i].image);
+}
+
+static void write_sample(void) {
+  sample s;
+  luattn_error err;
+  sample_open(&s);
+  if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  sample_close(&s);
+}
+
+static unsigned char *read_file(size_t *size) {
+  FILE *f = fopen(path, "rb");
+  assert_non_null(f);
+  unsigned char *bytes = malloc(1 << 20);
+  *size = fread(bytes, 1, 1 << 20, f);
+  fclose(f);
+  return bytes;
+}
+
+static void write_file(const void *bytes, size_t size, const char *mode) {
+  FILE *f = fopen(path, mode);
+  assert_non_null(f);
+  assert_int_equal(fwrite(bytes, 1, size, f), size);
+  assert_int_equal(fclose(f), 0);
+}
+
+static luattn_pack *open_sample(void) {
+  luattn_pack *pack = NULL;
+  luattn_error err;
+  if (luattn_pack_open(path, &pack, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  return pack;
+}
+
+static void check_sample(const luattn_pack *pack) {
+  luattn_pack_info info;
+  luattn_error err;
+  sample s;
+  sample_open(&s);
+  luattn_pack_get_info(pack, &info);
+  assert_int_equal(info.num_entries, s.count);
+  assert_string_equal(info.luattn_version, luattn_version());
+  assert_string_equal(info.nvrtc_version, "13.0");
+  assert_null(luattn_pack_get_entry(pack, s.count));
+  void *bytes;
+  size_t size, expected;
+  assert_int_equal(luattn_pack_read(pack, 0, &bytes, &size, &err), LUATTN_OK);
+  assert_int_equal(size, sizeof spec_text - 1);
+  assert_memory_equal(bytes, spec_text, size);
+  luattn_pack_free(bytes);
+  for (size_t i = 1; i < s.count; ++i) {
+    luattn_image *image;
+    if (luattn_pack_image(pack, i, &image, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    const void *got = luattn_image_bytes(image, &size),
+               *wanted = luattn_image_bytes(s.item[i].image, &expected);
+    assert_int_equal(size, expected);
+    assert_memory_equal(got, wanted, size);
+    const luattn_pack_entry *e = luattn_pack_get_entry(pack, i);
+    assert_true(e->stored_size < e->size / 4); /* mostly zeros */
+    assert_int_equal(e->spec_hash[1], 8);
+    luattn_image_free(image);
+  }
+  luattn_image *none = NULL;
+  assert_int_equal(luattn_pack_image(pack, 0, &none, &err), LUATTN_INVALID);
+  assert_int_equal(luattn_pack_image(pack, s.count, &none, &err), LUATTN_INVALID);
+  sample_close(&s);
+}
+
+static void round_trip(void **state) {
+  (void)state;
+  write_sample();
+  luattn_pack *pack = open_sample();
+  check_sample(pack);
+  luattn_pack_close(pack);
+  size_t size, again_size;
+  unsigned char *bytes = read_file(&size);
+  luattn_error err;
+  assert_int_equal(luattn_pack_open_bytes("memory", bytes, size, &pack, &err), LUATTN_OK);
+  check_sample(pack);
+  luattn_pack_close(pack);
+  luattn_pack_close(NULL);
+  write_sample();
+  unsigned char *again = read_file(&again_size);
+  assert_int_equal(size, again_size);
+  assert_memory_equal(bytes, again, size); /* the same bytes */
+  free(again);
+  free(bytes);
+  assert_int_equal(luattn_pack_write(path, NULL, NULL, 0, &err), LUATTN_OK);
+  pack = open_sample();
+  assert_null(luattn_pack_get_entry(pack, 0));
+  luattn_pack_close(pack);
+}
+
+static luattn_pack_query query_for(int arch) {
+  return (luattn_pack_query){.struct_size = sizeof(luattn_pack_query),
+                             .spec_name = "demo",
+                             .dtype = LUATTN_BF16,
+                             .head_dim = HEAD_DIM,
+                             .head_dim_v = HEAD_DIM_V,
+                             .arch = arch};
+}
+
+static void finds_the_best(void **state) {
+  (void)state;
+  write_sample();
+  luattn_pack *pack = open_sample();
+  luattn_error err;
+  const struct {
+    int arch;
+    size_t index;
+  } expected[] = {{80, 1}, {86, 1}, {87, 1}, {90, 3}, {100, 2}, {121, 2}};
+  for (size_t i = 0; i < sizeof expected / sizeof *expected; ++i) {
+    const luattn_pack_query q = query_for(expected[i].arch);
+    size_t index;
+    if (luattn_pack_find(pack, &q, &index, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    assert_int_equal(index, expected[i].index);
+  }
+  luattn_pack_query q = query_for(90);
+  size_t index = 99;
+  q.spec_name = NULL;
+  q.spec_hash[0] = 7, q.spec_hash[1] = 8;
+  q.pass = LUATTN_BACKWARD;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+  assert_int_equal(index, 4);
+  q.wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV; /* a spec's parameters may go without */
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+  q.wants = LUATTN_WANT_DQ | LUATTN_WANT_DK;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  luattn_pack_close(pack);
+}
+
+static void says_what_there_is(void **state) {
+  (void)state;
+  write_sample();
+  luattn_pack *pack = open_sample();
+  luattn_error err;
+  size_t index;
+  luattn_pack_query q = query_for(75);
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message,
+                         "has no forward of 'demo', bf16, head dim 64x32, sm_75; it has forward of "
+                         "'demo', bf16, head dim 64x32, sm_80; "));
+  assert_non_null(strstr(err.message, "compute_86; "));
+  assert_non_null(
+      strstr(err.message, "backward of 'demo', bf16, head dim 64x32, sm_90a; add it with luattn pack"));
+  q = query_for(90);
+  q.spec_name = "gemma2";
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "has no forward of 'gemma2'"));
+  assert_non_null(strstr(err.message, "it has specs 'demo'; add"));
+  q = query_for(90);
+  q.spec_hash[0] = 1;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "it has specs 'demo' (of another text); add"));
+  q = query_for(90);
+  q.family = 1 + LUATTN_SIMT;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  q.struct_size = 3;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
+  luattn_pack_close(pack);
+}
+
+static void launches_as_any_kernel(void **state) {
+  (void)state;
+  write_sample();
+  luattn_pack *pack = open_sample();
+  luattn_driver *driver;
+  luattn_error err;
+  assert_int_equal(luattn_driver_open(&driver, &err), LUATTN_OK);
+  for (int pass = LUATTN_FORWARD; pass <= LUATTN_BACKWARD; ++pass) {
+    problem p;
+    problem_open(&p, (luattn_pass)pass);
+    luattn_pack_query q = query_for(0);
+    q.pass = (luattn_pass)pass;
+    luattn_kernel *kernel;
+    if (luattn_pack_kernel(pack, driver, 0, &q, &kernel, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    fake_reset();
+    if (luattn_launch(kernel, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    bool launched = false;
+    for (size_t i = 0; i < fake_num_events(); ++i)
+      launched |= strcmp(fake_get_event(i)->name, pass == LUATTN_FORWARD ? "luattn_fwd" : "luattn_dkdv") == 0;
+    assert_true(launched);
+    luattn_kernel_unload(kernel);
+    problem_close(&p);
+  }
+  luattn_pack_close(pack);
+  luattn_driver_close(driver);
+}
+
+/* Opens bytes in a block of exactly `size`, so that a sanitizer sees any read beyond it, and reads every
+ * entry. */
+static luattn_status open_and_read(const unsigned char *bytes, size_t size, bool *opened, luattn_error *err) {
+  unsigned char *copy = malloc(size > 0 ? size : 1);
+  memcpy(copy, bytes, size);
+  luattn_pack *pack = NULL;
+  luattn_status status = luattn_pack_open_bytes("p", copy, size, &pack, err);
+  *opened = status == LUATTN_OK;
+  const luattn_pack_entry *e;
+  for (size_t i = 0; status == LUATTN_OK && (e = luattn_pack_get_entry(pack, i)) != NULL; ++i) {
+    luattn_image *image = NULL;
+    void *text = NULL;
+    size_t text_size;
+    status = e->kind == LUATTN_PACK_IMAGE ? luattn_pack_image(pack, i, &image, err)
+                                          : luattn_pack_read(pack, i, &text, &text_size, err);
+    luattn_image_free(image);
+    luattn_pack_free(text);
+  }
+  luattn_pack_close(pack);
+  free(copy);
+  return status;
+}
+
+static void every_truncation_and_bit_flip(void **state) {
+  (void)state;
+  write_sample();
+  size_t size;
+  luattn_error err;
+  bool opened;
+  unsigned char *bytes = read_file(&size);
+  const size_t index_end = sizeof(pack_header) + 5 * sizeof(pack_record);
+  assert_int_equal(open_and_read(bytes, size, &opened, &err), LUATTN_OK);
+  for (size_t cut = 0; cut < size; ++cut) {
+    assert_int_equal(open_and_read(bytes, cut, &opened, &err), LUATTN_IMAGE);
+    assert_false(opened);
+    assert_true(strncmp(err.message, "pack: p: ", 9) == 0);
+  }
+  for (size_t bit = 0; bit < 8 * size; ++bit) {
+    bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    assert_int_equal(open_and_read(bytes, size, &opened, &err), LUATTN_IMAGE);
+    assert_int_equal(opened, bit / 8 >= index_end); /* in the index it is seen at once */
+    bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
+  }
+  free(bytes);
+}
+
+/* Lets the header's checksum match again, as one who damages on purpose would. */
+static void mend(unsigned char *bytes, size_t entries) {
+  const XXH128_hash_t sum = XXH3_128bits(
+      bytes + PACK_CHECKED_FROM, sizeof(pack_header) + entries * sizeof(pack_record) - PACK_CHECKED_FROM);
+  memcpy(bytes + 16, &sum.low64, 8);
+  memcpy(bytes + 24, &sum.high64, 8);
+}
+
+static void lies_are_refused(void **state) {
+  (void)state;
+  write_sample();
+  size_t size;
+  unsigned char *bytes = read_file(&size), *copy = malloc(size);
+#define IN_RECORD(i, member) sizeof(pack_header) + (i) * sizeof(pack_record) + offsetof(pack_record, member)
+#define IN_HEADER(member) offsetof(pack_header, member)
+  const struct {
+    size_t offset, width;
+    uint64_t value;
+    const char *message;
+  } lie[] = {
+      {IN_HEADER(magic), 1, 'X', "byte 0: magic is not LUATTNPK"},
+      {IN_HEADER(version), 4, 9, "byte 8: format version is 9, this luattn ("},
+      {IN_HEADER(byte_order), 4, 0x04030201, "byte 12: was written on a machine of another byte order"},
+      {IN_HEADER(total_size), 8, UINT64_MAX, "byte 32: says 18446744073709551615 bytes"},
+      {IN_HEADER(num_entries), 8, UINT64_MAX, "byte 40: says 18446744073709551615 entries"},
+      {IN_HEADER(num_entries), 8, UINT64_MAX / sizeof(pack_record) + 2, "which do not fit"},
+      {IN_HEADER(num_entries), 8, 4, "entry 0: has values"},
+      {IN_HEADER(luattn_version), 32, UINT64_MAX, "byte 48: a version does not end"},
+      {IN_RECORD(1, entry.kind), 4, 3, "entry 1: has values that no pack has"},
+      {IN_RECORD(1, entry.dtype), 4, 4, "entry 1: has values"},
+      {IN_RECORD(1, entry.family), 4, 3, "entry 1: has values"},
+      {IN_RECORD(1, entry.arch), 4, 1u << 31, "entry 1: has values"},
+      {IN_RECORD(1, entry.arch_suffix), 4, UINT32_MAX, "entry 1: has values"},
+      {IN_RECORD(2, entry.size), 8, UINT64_MAX, "entry 2: has values"},
+      {IN_RECORD(2, entry.size), 8, PACK_MAX_ENTRY_BYTES + 1, "entry 2: has values"},
+      {IN_RECORD(2, entry.size), 8, PACK_MAX_ENTRY_BYTES,
+       "entry 2: cannot be decompressed to its 268435456 bytes"},
+      {IN_RECORD(2, entry.size), 8, 4096, "entry 2: cannot be decompressed to its 4096 bytes"},
+      {IN_RECORD(2, entry.stored_size), 8, UINT64_MAX - 4096, "entry 2: has values"},
+      {IN_RECORD(3, offset), 8, UINT64_MAX - 10, "entry 3: has values"},
+      {IN_RECORD(3, offset), 8, 0, "entry 3: has values"},
+      {IN_RECORD(4, entry.stored_size), 8, 1, "entries end at byte"},
+      {IN_RECORD(3, checksum_low), 8, 1, "entry 3: checksum does not match its bytes"},
+      {IN_RECORD(1, entry.head_dim), 4, 80, "entry 1: is not the image that the index says"},
+      {IN_RECORD(1, entry.arch), 4, 86, "entry 1: is not the image that the index says"},
+      {IN_RECORD(4, entry.wants), 4, 1, "entry 4: is not the image that the index says"},
+      {IN_RECORD(0, entry.kind), 4, LUATTN_PACK_IMAGE, "image: byte 0: magic is not LUATTNIM"},
+  };
+  for (size_t i = 0; i < sizeof lie / sizeof *lie; ++i) {
+    luattn_error err;
+    bool opened;
+    unsigned char value[32];
+    memset(value, 0xff, sizeof value);
+    memcpy(value, &lie[i].value, sizeof lie[i].value);
+    memcpy(copy, bytes, size);
+    memcpy(copy + lie[i].offset, value, lie[i].width);
+    if (lie[i].value != UINT64_MAX / sizeof(pack_record) + 2 && lie[i].value != UINT64_MAX)
+      mend(copy, lie[i].offset == IN_HEADER(num_entries) ? 4 : 5);
+    else
+      mend(copy, 5);
+    if (open_and_read(copy, size, &opened, &err) != LUATTN_IMAGE) fail_msg("accepted: %s", lie[i].message);
+    if (strstr(err.message, lie[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, lie[i].message);
+  }
+  free(copy);
+  free(bytes);
+}
+
+static void replaced_while_open(void **state) {
+  (void)state;
+  write_sample();
+  luattn_pack *pack = open_sample();
+  luattn_error err;
+  luattn_image *image = NULL;
+  size_t size;
+  unsigned char *bytes = read_file(&size);
+  assert_int_equal(luattn_pack_write(path, NULL, NULL, 0, &err), LUATTN_OK); /* renamed over it */
+  check_sample(pack);
+  luattn_pack_close(pack);
+
+  write_sample();
+  pack = open_sample();
+  memset(bytes + size - 64, 0, 64);
+  write_file(bytes, size, "r+b"); /* the same file, another end */
+  assert_int_equal(luattn_pack_image(pack, 1, &image, &err), LUATTN_OK);
+  luattn_image_free(image);
+  assert_int_equal(luattn_pack_image(pack, 4, &image, &err), LUATTN_IMAGE);
+  assert_non_null(
+      strstr(err.message, "entry 4: checksum does not match its bytes; it is damaged, or the file was"));
+  write_file(bytes, size - 100, "wb");
+  assert_int_equal(luattn_pack_image(pack, 4, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "while it is open; it was cut"));
+  luattn_pack_close(pack);
+  free(bytes);
+}
+
+static void full_disk(void **state) {
+  (void)state;
+  write_sample();
+  size_t size;
+  unsigned char *before = read_file(&size);
+  /* A child, for the limit stays: a file may grow to 1 KB, and the write beyond it fails like one on a full
+   * disk. */
+  const pid_t child = fork();
+  if (child == 0) {
+    sample s;
+    luattn_error err;
+    const struct rlimit limit = {1024, 1024};
+    sample_open(&s);
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
+    if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_IO) _exit(3);
+    if (strstr(err.message, "cannot write it: File too large; nothing was changed") == NULL) _exit(4);
+    _exit(0);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+  size_t size_after;
+  unsigned char *after = read_file(&size_after);
+  assert_int_equal(size, size_after);
+  assert_memory_equal(before, after, size);
+  free(before);
+  free(after); /* remove_dir fails if a temporary file was left */
+}
+
+static void strange_files(void **state) {
+  (void)state;
+  luattn_pack *pack = NULL;
+  luattn_error err;
+  assert_int_equal(luattn_pack_open("/nonexistent/pack", &pack, &err), LUATTN_IO);
+  assert_non_null(strstr(err.message, "pack: /nonexistent/pack: cannot open it: No such file"));
+  assert_int_equal(luattn_pack_open(dir, &pack, &err), LUATTN_IO);
+  assert_non_null(strstr(err.message, "is not a regular file"));
+  (void)unlink(path);
+  assert_int_equal(mkfifo(path, 0600), 0);
+  assert_int_equal(luattn_pack_open(path, &pack, &err), LUATTN_IO);
+  assert_int_equal(unlink(path), 0);
+  write_file("", 0, "wb");
+  assert_int_equal(luattn_pack_open(path, &pack, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "has 0 bytes, fewer than its header of 112"));
+  assert_null(pack);
+  assert_int_equal(luattn_pack_write("/nonexistent/pack", NULL, NULL, 0, &err), LUATTN_IO);
+  assert_non_null(strstr(err.message, "cannot create it: No such file or directory; nothing was changed"));
+  const luattn_pack_item bad = {.kind = LUATTN_PACK_SOURCE, .text = "x", .text_size = 1};
+  assert_int_equal(luattn_pack_write(path, NULL, &bad, 1, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "item 0: its image is missing"));
+}
+
+/* An entry of the cache is a pack of one image. */
+static void image_is_a_pack(void **state) {
+  (void)state;
+  luattn_image *image = make_image(LUATTN_FORWARD, 80, "", 0, 0), *read = NULL;
+  luattn_error err;
+  size_t size, index, read_size;
+  const void *bytes = luattn_image_bytes(image, &size);
+  write_file(bytes, size, "wb");
+  luattn_pack *pack = open_sample();
+  const luattn_pack_query q = query_for(86);
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+  assert_int_equal(luattn_pack_image(pack, index, &read, &err), LUATTN_OK);
+  assert_memory_equal(luattn_image_bytes(read, &read_size), bytes, size);
+  luattn_image_free(read);
+  luattn_pack_close(pack);
+  write_file(bytes, size - 1, "wb");
+  assert_int_equal(luattn_pack_open(path, &pack, &err), LUATTN_IMAGE);
+  luattn_image_free(image);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(round_trip),          cmocka_unit_test(finds_the_best),
+      cmocka_unit_test(says_what_there_is),  cmocka_unit_test(launches_as_any_kernel),
+      cmocka_unit_test(lies_are_refused),    cmocka_unit_test(every_truncation_and_bit_flip),
+      cmocka_unit_test(replaced_while_open), cmocka_unit_test(full_disk),
+      cmocka_unit_test(strange_files),       cmocka_unit_test(image_is_a_pack),
+  };
+  return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}
