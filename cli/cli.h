@@ -16,16 +16,19 @@ typedef struct cli_pair {
 } cli_pair;
 
 #define CLI_MAX_PAIRS 32
+#define CLI_MAX_SPECS 256
 typedef struct cli_options {
-  const char *spec;                    /* first word that is no option */
+  const char *spec;                 /* first word that is no option */
+  const char *specs[CLI_MAX_SPECS]; /* all such words, where a subcommand takes several */
+  int num_specs;
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
   const char *shape, *layout, *dtype, *device, *out, *stage, *tile, *svg, *arch, *pass, *cache_dir, *family;
   const char *head_dim, *lengths;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale;
-  long seed, repeat, max_bytes, time_limit;
-  bool backward, full, no_tuned;
+  long seed, repeat, max_bytes, time_limit, jobs;
+  bool backward, full, no_tuned, list, with_specs, with_sources;
 } cli_options;
 
 /* Which subcommands know an option. */
@@ -37,7 +40,9 @@ enum {
   CLI_BENCH = 16,
   CLI_CACHE = 32,
   CLI_DEVICES = 64,
-  CLI_TUNE = 128
+  CLI_TUNE = 128,
+  CLI_PACK = 256,
+  CLI_WARM = 512
 };
 
 /* `name`: of the subcommand, for messages. Cuts NAME=VALUE words in argv in two. */
@@ -159,6 +164,8 @@ int cmd_mask(const cli_options *o);
 int cmd_bench(const cli_options *o);
 int cmd_tune(const cli_options *o);
 int cmd_cache(const cli_options *o);
+int cmd_pack(const cli_options *o);
+int cmd_warm(const cli_options *o);
 int cmd_devices(const cli_options *o);
 
 int cli_fail(const luattn_error *err); /* prints `luattn: message`; returns the exit code */

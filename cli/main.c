@@ -22,6 +22,9 @@ static const command commands[] = {
     {"bench", CLI_BENCH, cmd_bench, "bench SPEC [options]", "time a spec on a GPU"},
     {"tune", CLI_TUNE, cmd_tune, "tune SPEC [options]",
      "measure tiles on a GPU; remember the best beside the cache"},
+    {"pack", CLI_PACK, cmd_pack, "pack -o FILE SPEC.. [options], or pack --list FILE",
+     "compile kernels ahead of time into one file"},
+    {"warm", CLI_WARM, cmd_warm, "warm SPEC.. [options]", "compile kernels into the disk cache"},
     {"cache", CLI_CACHE, cmd_cache, "cache info|prune|clear [options]", "look after the disk cache"},
     {"devices", CLI_DEVICES, cmd_devices, "devices", "list the GPUs that luattn sees"},
 };
@@ -31,7 +34,7 @@ static void print_help(FILE *to) {
   fprintf(to,
           "luattn: fused attention kernels from a small Lua file\n\n"
           "usage: luattn SUBCOMMAND ...        luattn SUBCOMMAND --help\n\n");
-  for (int i = 0; i < NUM_COMMANDS; i++) fprintf(to, "  %-36s %s\n", commands[i].usage, commands[i].help);
+  for (int i = 0; i < NUM_COMMANDS; i++) fprintf(to, "  %-52s %s\n", commands[i].usage, commands[i].help);
   fprintf(
       to,
       "\na first spec, causal attention with soft-capped scores:\n\n"

@@ -16,6 +16,7 @@ typedef struct option {
   const char *value, *help;
 } option;
 
+#define GRID (CLI_PACK | CLI_WARM)
 #define ARRAYS (CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_MASK | CLI_TUNE)
 #define AT(field) offsetof(cli_options, field)
 
@@ -37,6 +38,20 @@ static const option options[] = {
     {"--input", PAIR_INPUT, 0, ARRAYS, "NAME=x.npy", "an extra input from a file (default: random)"},
     {"--set", PAIR_SET, 0, ARRAYS, "NAME=VALUE", "a scalar of the spec"},
     {"--seed", WHOLE, AT(seed), ARRAYS, "N", "seed of the random arrays (default 1)"},
+    {"-o", TEXT, AT(out), CLI_PACK, "FILE", "the pack to write"},
+    {"--list", SWITCH, AT(list), CLI_PACK, NULL, "check a pack and print what is in it; it is named as FILE"},
+    {"--out", TEXT, AT(out), CLI_PACK, "DIR",
+     "with --list: write the specs and sources that it carries to DIR"},
+    {"--arch", TEXT, AT(arch), GRID, "sm_80,sm_90a,..",
+     "architectures, compute_80 for PTX (default: the GPUs here)"},
+    {"--dtype", TEXT, AT(dtype), GRID, "bf16,f16,..", "of q, k, v, o: f64, f32, bf16, f16 (default bf16)"},
+    {"--head-dim", TEXT, AT(head_dim), GRID, "64,192x128,..",
+     "head dims, DxDv where v has another (default 128)"},
+    {"--pass", TEXT, AT(pass), GRID, "forward|backward", "one of them alone (default: both)"},
+    {"--family", TEXT, AT(family), GRID, "simt|sm80|sm90", "kernel family (default: the plan's choice)"},
+    {"--jobs", WHOLE, AT(jobs), GRID, "N", "threads that compile (default: as many as there are processors)"},
+    {"--with-specs", SWITCH, AT(with_specs), CLI_PACK, NULL, "carry the specs along, for people to read"},
+    {"--with-sources", SWITCH, AT(with_sources), CLI_PACK, NULL, "carry the generated CUDA along"},
     {"--layout", TEXT, AT(layout), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_TUNE, "bhsd|bshd",
      "memory order of .npy files and random arrays"},
     {"--dtype", TEXT, AT(dtype), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, "f64|f32|bf16|f16",
@@ -66,8 +81,9 @@ static const option options[] = {
      "stop compiling at half of it, and measuring at all of it (default 300)"},
     {"--no-tuned", SWITCH, AT(no_tuned), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, NULL,
      "the plan's own tiles, even where tune has remembered better ones"},
-    {"--cache-dir", TEXT, AT(cache_dir), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT | CLI_TUNE,
-     "DIR", "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},
+    {"--cache-dir", TEXT, AT(cache_dir),
+     CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT | CLI_TUNE | GRID, "DIR",
+     "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},
     {"--max-bytes", WHOLE, AT(max_bytes), CLI_CACHE, "N", "prune: keep at most this much"},
 };
 #define NUM_OPTIONS ((int)(sizeof options / sizeof *options))
@@ -142,11 +158,13 @@ luattn_status options_parse(int argc, char **argv, int command, const char *name
   for (int i = 0; i < argc; i++) {
     char *word = argv[i];
     if (word[0] != '-' || word[1] == 0) {
-      if (out->spec != NULL || command == CLI_DEVICES) {
+      const int words = command & GRID ? CLI_MAX_SPECS : 1;
+      if (out->num_specs == words || command == CLI_DEVICES) {
         return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is one argument too many; see luattn %s --help",
                            name, word, name);
       }
-      out->spec = word;
+      if (out->spec == NULL) out->spec = word;
+      out->specs[out->num_specs++] = word;
       continue;
     }
     char *equals = strchr(word, '=');

@@ -1,0 +1,237 @@
+/* cmd_pack.c: luattn pack: writes packs, and tells what is in one. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/grid.h"
+#include "luattn/pack.h"
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* ---- writing ---- */
+
+static luattn_status read_text(const char *path, char **text, size_t *size, luattn_error *err) {
+  struct stat st;
+  FILE *f = fopen(path, "rb");
+  *text = f != NULL && fstat(fileno(f), &st) == 0 ? malloc((size_t)st.st_size + 1) : NULL;
+  *size = *text != NULL ? fread(*text, 1, (size_t)st.st_size, f) : 0;
+  if (f != NULL) fclose(f);
+  if (*text != NULL && *size == (size_t)st.st_size) return LUATTN_OK;
+  free(*text);
+  *text = NULL;
+  return luattn_fail(err, LUATTN_IO, "%s: cannot be read again for the pack", path);
+}
+
+/* Images in the grid's order, each with its source behind it, and each spec before its images. */
+static luattn_status collect(const grid *g, luattn_pack_item *item, size_t *count, luattn_error *err) {
+  const cli_options *o = g->options;
+  const size_t kernels = g->num_kernels / g->num_specs;
+  for (size_t s = 0; s < g->num_specs; s++) {
+    luattn_spec_info info;
+    luattn_spec_get_info(g->spec[s], &info);
+    luattn_pack_item all = {.spec_name = info.name, .spec_hash = {info.hash[0], info.hash[1]}};
+    if (o->with_specs) {
+      char *text;
+      all.kind = LUATTN_PACK_SPEC;
+      TRY(read_text(o->specs[s], &text, &all.text_size, err));
+      all.text = text; /* free_texts gives it back */
+      item[(*count)++] = all;
+    }
+    for (size_t k = s * kernels; k < (s + 1) * kernels; k++) {
+      all.kind = LUATTN_PACK_IMAGE;
+      all.image = g->kernel[k].image;
+      all.text = NULL;
+      item[(*count)++] = all;
+      if (!o->with_sources) continue;
+      all.kind = LUATTN_PACK_SOURCE;
+      all.text = g->kernel[k].source;
+      all.text_size = strlen(g->kernel[k].source);
+      item[(*count)++] = all;
+    }
+  }
+  return LUATTN_OK;
+}
+
+static void free_texts(luattn_pack_item *item, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (item[i].kind == LUATTN_PACK_SPEC) free((void *)(uintptr_t)item[i].text);
+}
+
+static luattn_status write_pack(const grid *g, luattn_error *err) {
+  int major, minor;
+  char nvrtc[32];
+  size_t count = 0;
+  TRY(luattn_nvrtc_version(NULL, &major, &minor, err));
+  snprintf(nvrtc, sizeof nvrtc, "%d.%d", major, minor);
+  luattn_pack_item *item = calloc(g->num_specs + 2 * g->num_kernels, sizeof *item);
+  if (item == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  luattn_status status = collect(g, item, &count, err);
+  if (status == LUATTN_OK) status = luattn_pack_write(g->options->out, nvrtc, item, count, err);
+  free_texts(item, count);
+  free(item);
+  return status;
+}
+
+/* Told now, not after minutes of compiling. */
+static luattn_status check_folder(const char *path, luattn_error *err) {
+  const char *slash = strrchr(path, '/');
+  char folder[4096];
+  snprintf(folder, sizeof folder, "%.*s",
+           slash == NULL   ? 1
+           : slash == path ? 1
+                           : (int)(slash - path),
+           slash == NULL ? "." : path);
+  if (access(folder, W_OK | X_OK) == 0) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_IO,
+                     "-o: '%s' cannot be created: %s; name a file in a folder that can be written", path,
+                     strerror(errno));
+}
+
+static luattn_status make_pack(const cli_options *o, luattn_error *err) {
+  grid g;
+  const double start = now();
+  if (o->out == NULL)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "pack: -o is missing; name the file to write, such as -o model.luapack");
+  TRY(check_folder(o->out, err));
+  luattn_status status = grid_open(o, &g, err);
+  if (status == LUATTN_OK) status = grid_compile(&g, err);
+  if (status == LUATTN_OK) status = write_pack(&g, err);
+  if (status == LUATTN_OK) {
+    size_t bytes = 0;
+    struct stat st;
+    for (size_t i = 0; i < g.num_kernels; i++) {
+      size_t size;
+      (void)luattn_image_bytes(g.kernel[i].image, &size);
+      bytes += size;
+    }
+    printf(
+        "%s: %zu kernels of %zu specs, %lld bytes (%.2f MB before compression), %zu from the cache, %.1f s\n",
+        o->out, g.num_kernels, g.num_specs, stat(o->out, &st) == 0 ? (long long)st.st_size : -1LL,
+        (double)bytes / 1e6, g.from_cache, now() - start);
+  }
+  grid_close(&g);
+  return status;
+}
+
+/* ---- listing ---- */
+
+/* A name out of a file that anyone may have made, as part of a line or of a path. */
+static void clean_name(const char *name, char out[LUATTN_NAME_SIZE]) {
+  size_t i = 0;
+  for (; name[i] != 0 && i + 1 < LUATTN_NAME_SIZE; i++) {
+    const char c = name[i];
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '_' || c == '-' || (c == '.' && i > 0);
+    out[i] = plain ? c : '_';
+  }
+  out[i] = 0;
+}
+
+static void entry_words(const luattn_pack_entry *e, char dims[24], char arch[24]) {
+  snprintf(dims, 24, e->head_dim == e->head_dim_v ? "%u" : "%ux%u", (unsigned)e->head_dim,
+           (unsigned)e->head_dim_v);
+  snprintf(arch, 24, "%s_%u%.3s", e->is_ptx ? "compute" : "sm", (unsigned)e->arch, e->arch_suffix);
+}
+
+static const char *pass_name(const luattn_pack_entry *e) {
+  return e->pass == LUATTN_FORWARD ? "forward" : "backward";
+}
+
+static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_error *err) {
+  static const char *const families[] = {"simt", "sm80", "sm90"};
+  const luattn_pack_entry *e = luattn_pack_get_entry(pack, index);
+  char name[LUATTN_NAME_SIZE], dims[24], arch[24];
+  luattn_image *image;
+  unsigned registers = 0, shared = 0;
+  TRY(luattn_pack_image(pack, index, &image, err));
+  const luattn_image_info *info = luattn_image_get_info(image);
+  for (uint32_t i = 0; i < info->num_entries; i++) {
+    if (info->entry[i].registers > registers) registers = info->entry[i].registers;
+    if (info->entry[i].shared_bytes > shared) shared = info->entry[i].shared_bytes;
+  }
+  clean_name(e->spec_name, name);
+  entry_words(e, dims, arch);
+  printf("%-24s %-8s %-5s %-8s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx\n", name, pass_name(e),
+         dtype_name((luattn_dtype)e->dtype), dims, arch, families[e->family], registers, shared,
+         (unsigned long long)e->size, (unsigned long long)e->stored_size, (unsigned long long)e->spec_hash[1],
+         (unsigned long long)e->spec_hash[0]);
+  luattn_image_free(image);
+  return LUATTN_OK;
+}
+
+/* A spec or a source: a line, and with --out a new file. */
+static luattn_status list_text(const luattn_pack *pack, size_t index, const char *folder, luattn_error *err) {
+  const luattn_pack_entry *e = luattn_pack_get_entry(pack, index);
+  char name[LUATTN_NAME_SIZE], dims[24], arch[24], file[192], path[4096];
+  void *bytes;
+  size_t size;
+  clean_name(e->spec_name, name);
+  entry_words(e, dims, arch);
+  if (e->kind == LUATTN_PACK_SPEC)
+    snprintf(file, sizeof file, "%s.lua", name);
+  else
+    snprintf(file, sizeof file, "%s_%s_%s_%s_%s.cuh", name, pass_name(e), dtype_name((luattn_dtype)e->dtype),
+             dims, arch);
+  TRY(luattn_pack_read(pack, index, &bytes, &size, err));
+  luattn_status status = LUATTN_OK;
+  if (folder != NULL && (size_t)snprintf(path, sizeof path, "%s/%s", folder, file) < sizeof path) {
+    FILE *f = fopen(path, "wx"); /* nothing is written over */
+    const bool ok = f != NULL && fwrite(bytes, 1, size, f) == size;
+    if ((f != NULL && fclose(f) != 0) || !ok)
+      status = luattn_fail(err, LUATTN_IO, "%s: cannot be written: %s; name a new folder with --out", path,
+                           strerror(errno));
+  }
+  if (status == LUATTN_OK) printf("%-24s %s, %zu bytes\n", name, file, size);
+  luattn_pack_free(bytes);
+  return status;
+}
+
+static luattn_status list_entries(const luattn_pack *pack, const cli_options *o, luattn_error *err) {
+  luattn_pack_info info;
+  size_t images = 0;
+  char version[2][LUATTN_NAME_SIZE];
+  luattn_pack_get_info(pack, &info);
+  clean_name(info.luattn_version, version[0]);
+  clean_name(info.nvrtc_version, version[1]);
+  for (size_t i = 0; i < info.num_entries; i++)
+    images += luattn_pack_get_entry(pack, i)->kind == LUATTN_PACK_IMAGE;
+  printf("%s: %zu kernels, %zu bytes, luattn %s, NVRTC %s\n", o->spec, images, info.bytes,
+         version[0][0] != 0 ? version[0] : "unknown", version[1][0] != 0 ? version[1] : "unknown");
+  printf("%-24s %-8s %-5s %-8s %-10s %-6s %9s %8s %9s %9s  %s\n", "spec", "pass", "dtype", "head dim", "arch",
+         "family", "registers", "shared", "bytes", "stored", "spec hash");
+  for (size_t i = 0; i < info.num_entries; i++) {
+    const bool is_image = luattn_pack_get_entry(pack, i)->kind == LUATTN_PACK_IMAGE;
+    if (is_image)
+      TRY(list_image(pack, i, err));
+    else
+      TRY(list_text(pack, i, o->out, err));
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status list_pack(const cli_options *o, luattn_error *err) {
+  luattn_pack *pack;
+  if (o->num_specs > 1)
+    return luattn_fail(err, LUATTN_INVALID, "pack: --list: '%s' is one file too many; name one pack",
+                       o->specs[1]);
+  if (o->out != NULL && mkdir(o->out, 0777) != 0 && errno != EEXIST)
+    return luattn_fail(err, LUATTN_IO, "--out: '%s' cannot be created: %s; name a folder in one that exists",
+                       o->out, strerror(errno));
+  TRY(luattn_pack_open(o->spec, &pack, err));
+  const luattn_status status = list_entries(pack, o, err);
+  luattn_pack_close(pack);
+  return status;
+}
+
+int cmd_pack(const cli_options *o) {
+  luattn_error err;
+  return (o->list ? list_pack(o, &err) : make_pack(o, &err)) == LUATTN_OK ? 0 : cli_fail(&err);
+}

@@ -1,0 +1,215 @@
+#include "cli/grid.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/parallel.h"
+
+enum { MAX_CHOICES = 16 };
+
+/* What the lists of the command line say. */
+typedef struct choices {
+  luattn_target arch[MAX_CHOICES]; /* arch and ptx */
+  luattn_dtype dtype[MAX_CHOICES];
+  int dim[MAX_CHOICES][2];
+  luattn_pass pass[2];
+  int num_archs, num_dtypes, num_dims, num_passes, family;
+} choices;
+
+typedef luattn_status read_item(choices *c, const char *item, luattn_error *err);
+
+static luattn_status read_list(choices *c, const char *option, const char *text, read_item *read,
+                               const int *count, luattn_error *err) {
+  for (const char *at = text;;) {
+    char item[32];
+    const size_t n = strcspn(at, ",");
+    if (n == 0 || n >= sizeof item || *count == MAX_CHOICES)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "%s: '%s' is not a list of at most %d values with commas between them", option, text,
+                         MAX_CHOICES);
+    memcpy(item, at, n);
+    item[n] = 0;
+    TRY(read(c, item, err));
+    if (at[n] == 0) return LUATTN_OK;
+    at += n + 1;
+  }
+}
+
+/* sm_90a and sm_90 are the same to luattn: a family that needs the suffix gets it. */
+static luattn_status read_arch(choices *c, const char *item, luattn_error *err) {
+  const bool is_ptx = strncmp(item, "compute_", 8) == 0;
+  char number[32];
+  snprintf(number, sizeof number, "%s", is_ptx ? item + 8 : strncmp(item, "sm_", 3) == 0 ? item + 3 : "");
+  if (strcmp(number, "90a") == 0) number[2] = 0;
+  luattn_target *t = &c->arch[c->num_archs];
+  *t = (luattn_target){.ptx = is_ptx};
+  if (parse_sizes(number, 1, &t->arch) != 1)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--arch: '%s' is not an architecture; give sm_80, sm_90a, .., or compute_80 for PTX",
+                       item);
+  c->num_archs++;
+  return LUATTN_OK;
+}
+
+static luattn_status read_dtype(choices *c, const char *item, luattn_error *err) {
+  if (!dtype_parse(item, &c->dtype[c->num_dtypes]))
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--dtype: '%s' is not a type of q, k, v; use f64, f32, bf16 or f16", item);
+  c->num_dtypes++;
+  return LUATTN_OK;
+}
+
+static luattn_status read_dim(choices *c, const char *item, luattn_error *err) {
+  char both[40];
+  int *dim = c->dim[c->num_dims];
+  snprintf(both, sizeof both, "%s", item);
+  char *times = strchr(both, 'x');
+  if (times != NULL) *times = ',';
+  const int n = parse_sizes(both, 2, dim);
+  if (n == 0 || dim[0] < 1 || (n == 2 && dim[1] < 1))
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--head-dim: '%s' is not a head dim; give 64, or 192x128 for q and v", item);
+  if (n == 1) dim[1] = dim[0];
+  c->num_dims++;
+  return LUATTN_OK;
+}
+
+/* The devices' architectures. Without one the user has to name them. */
+static luattn_status ask_devices(choices *c, luattn_error *err) {
+  luattn_driver *driver;
+  int count = 0;
+  luattn_status status = luattn_driver_open(&driver, NULL);
+  if (status != LUATTN_OK)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--arch: is missing, and there is no GPU here to ask; give sm_80, sm_90a, ..");
+  status = luattn_device_count(driver, &count, err);
+  for (int i = 0; i < count && status == LUATTN_OK; i++) {
+    luattn_device_info info;
+    status = luattn_device_get_info(driver, i, &info, err);
+    bool known = status != LUATTN_OK || c->num_archs == MAX_CHOICES;
+    for (int j = 0; j < c->num_archs; j++) known |= c->arch[j].arch == info.arch;
+    if (!known) c->arch[c->num_archs++] = (luattn_target){.arch = info.arch};
+  }
+  luattn_driver_close(driver);
+  return status;
+}
+
+static luattn_status read_choices(const cli_options *o, choices *c, luattn_error *err) {
+  *c = (choices){.pass = {LUATTN_FORWARD, LUATTN_BACKWARD}, .num_passes = 2};
+  if (o->arch == NULL)
+    TRY(ask_devices(c, err));
+  else
+    TRY(read_list(c, "--arch", o->arch, read_arch, &c->num_archs, err));
+  TRY(read_list(c, "--dtype", o->dtype != NULL ? o->dtype : "bf16", read_dtype, &c->num_dtypes, err));
+  TRY(read_list(c, "--head-dim", o->head_dim != NULL ? o->head_dim : "128", read_dim, &c->num_dims, err));
+  TRY(family_option(o, &c->family, err));
+  if (o->pass == NULL) return LUATTN_OK;
+  c->num_passes = 1;
+  if (strcmp(o->pass, "backward") == 0)
+    c->pass[0] = LUATTN_BACKWARD;
+  else if (strcmp(o->pass, "forward") != 0)
+    return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' is not a pass; use forward or backward", o->pass);
+  return LUATTN_OK;
+}
+
+/* The grid's order: the k-th kernel. */
+static void place_kernel(const grid *g, const choices *c, size_t k, grid_kernel *out) {
+  *out = (grid_kernel){.target = {.struct_size = sizeof out->target}};
+  out->target.pass = c->pass[k % (size_t)c->num_passes];
+  k /= (size_t)c->num_passes;
+  const luattn_target *arch = &c->arch[k % (size_t)c->num_archs];
+  out->target.arch = arch->arch;
+  out->target.ptx = arch->ptx;
+  k /= (size_t)c->num_archs;
+  const int *dim = c->dim[k % (size_t)c->num_dims];
+  out->target.head_dim = dim[0];
+  out->target.head_dim_v = dim[1];
+  k /= (size_t)c->num_dims;
+  out->target.dtype = c->dtype[k % (size_t)c->num_dtypes];
+  out->target.family = c->family;
+  out->target.cache_dir = g->options->cache_dir;
+  out->spec = k / (size_t)c->num_dtypes;
+}
+
+/* Two specs of one name could not be told apart by a program that asks for it. */
+static luattn_status check_names(const grid *g, luattn_error *err) {
+  luattn_spec_info a, b;
+  for (size_t i = 0; i < g->num_specs; i++)
+    for (size_t j = 0; j < i; j++) {
+      luattn_spec_get_info(g->spec[i], &a);
+      luattn_spec_get_info(g->spec[j], &b);
+      if (strcmp(a.name, b.name) == 0)
+        return luattn_fail(err, LUATTN_INVALID, "%s: its name '%s' is that of %s, too; give it another",
+                           g->options->specs[i], a.name, g->options->specs[j]);
+    }
+  return LUATTN_OK;
+}
+
+luattn_status grid_open(const cli_options *o, grid *g, luattn_error *err) {
+  choices c;
+  *g = (grid){.options = o, .has_bar = isatty(STDERR_FILENO) != 0};
+  TRY(read_choices(o, &c, err));
+  g->spec = calloc((size_t)o->num_specs, sizeof *g->spec);
+  if (g->spec == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  for (int i = 0; i < o->num_specs; i++) {
+    TRY(luattn_spec_load(o->specs[i], NULL, &g->spec[i], err));
+    g->num_specs++;
+  }
+  TRY(check_names(g, err));
+  const size_t count =
+      g->num_specs * (size_t)(c.num_dtypes * c.num_dims) * (size_t)(c.num_archs * c.num_passes);
+  g->kernel = calloc(count, sizeof *g->kernel);
+  if (g->kernel == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  for (; g->num_kernels < count; g->num_kernels++)
+    place_kernel(g, &c, g->num_kernels, &g->kernel[g->num_kernels]);
+  return LUATTN_OK;
+}
+
+static luattn_status compile_one(void *user, size_t index, luattn_error *err) {
+  grid *g = user;
+  grid_kernel *k = &g->kernel[index];
+  luattn_compile_report report = {0};
+  luattn_error inner;
+  luattn_status status = luattn_compile(g->spec[k->spec], &k->target, &k->image, &report, &inner);
+  if (status == LUATTN_OK && g->must_keep && !report.is_kept) {
+    const char *why = strstr(report.plan, "cache: ");
+    status = luattn_fail(&inner, LUATTN_IO, "%s", why != NULL ? why : "it could not be kept in the cache");
+  }
+  if (status == LUATTN_OK && g->options->with_sources)
+    status = luattn_emit_source(g->spec[k->spec], &k->target, k->image, &k->source, &inner);
+  k->is_cached = report.cache_hit != 0;
+  if (status == LUATTN_OK) return status;
+  return luattn_fail(err, status, "%s, %s, head dim %dx%d, %s_%d, %s: %s", g->options->specs[k->spec],
+                     dtype_name(k->target.dtype), k->target.head_dim, k->target.head_dim_v,
+                     k->target.ptx ? "compute" : "sm", k->target.arch,
+                     k->target.pass == LUATTN_FORWARD ? "forward" : "backward", inner.message);
+}
+
+static void draw_bar(void *user, size_t done, size_t count) {
+  static const char full[] = "########################################";
+  const grid *g = user;
+  const int width = (int)(sizeof full - 1), filled = (int)((size_t)width * done / count);
+  if (!g->has_bar) return;
+  fprintf(stderr, "\r[%-*.*s] %zu/%zu kernels", width, filled, full, done, count);
+  if (done == count) fprintf(stderr, "\n");
+  fflush(stderr);
+}
+
+luattn_status grid_compile(grid *g, luattn_error *err) {
+  const luattn_status status =
+      parallel_run(g->num_kernels, (int)g->options->jobs, compile_one, draw_bar, g, err);
+  if (status != LUATTN_OK && g->has_bar) fprintf(stderr, "\n");
+  for (size_t i = 0; i < g->num_kernels && status == LUATTN_OK; i++) g->from_cache += g->kernel[i].is_cached;
+  return status;
+}
+
+void grid_close(grid *g) {
+  for (size_t i = 0; i < g->num_kernels; i++) {
+    luattn_image_free(g->kernel[i].image);
+    luattn_text_free(g->kernel[i].source);
+  }
+  for (size_t i = 0; i < g->num_specs; i++) luattn_spec_free(g->spec[i]);
+  free(g->kernel);
+  free(g->spec);
+}
