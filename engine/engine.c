@@ -1,6 +1,6 @@
 /* engine.c: kernels by need. One compilation for each key, outside the lock; whoever asks for the same key
  * meanwhile waits. */
-#include "luattn/engine.h"
+#include "engine/engine.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -8,15 +8,6 @@
 #include <string.h>
 
 #include "common/fail.h"
-
-typedef struct kernel_key {
-  const luattn_spec *spec;
-  luattn_pass pass;
-  luattn_dtype dtype;
-  int head_dim, head_dim_v;
-  unsigned wants;
-  luattn_lengths lengths;
-} kernel_key;
 
 typedef enum slot_state { SLOT_COMPILING, SLOT_READY, SLOT_FAILED } slot_state;
 
@@ -39,11 +30,24 @@ struct luattn_engine {
   bool no_tuned;
   int lengths; /* 0: those of each call; else 1 + luattn_lengths */
   char *cache_dir;
+  const luattn_pack **packs;
+  size_t num_packs;
+  bool never_compile;
   pthread_mutex_t lock; /* guards what follows */
   pthread_cond_t ended; /* some attempt has ended */
   slot **slots;
   size_t count, capacity;
 };
+
+static luattn_status copy_packs(luattn_engine *e, const luattn_engine_options *options, luattn_error *err) {
+  e->never_compile = options->never_compile != 0;
+  if (options->num_packs == 0) return LUATTN_OK;
+  e->packs = calloc(options->num_packs, sizeof *e->packs);
+  if (e->packs == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
+  for (size_t i = 0; i < options->num_packs; ++i) e->packs[i] = options->packs[i];
+  e->num_packs = options->num_packs;
+  return LUATTN_OK;
+}
 
 static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *options, luattn_error *err) {
   if (options != NULL) {
@@ -66,6 +70,7 @@ static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *
         return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
       memcpy(e->cache_dir, options->cache_dir, size);
     }
+    TRY(copy_packs(e, options, err));
   }
   TRY(luattn_driver_open(&e->driver, err));
   luattn_device_info info;
@@ -107,6 +112,7 @@ void luattn_engine_close(luattn_engine *engine) {
   pthread_cond_destroy(&engine->ended);
   pthread_mutex_destroy(&engine->lock);
   free(engine->cache_dir);
+  free(engine->packs);
   free(engine);
 }
 
@@ -212,8 +218,48 @@ static slot *add_slot(luattn_engine *e, const kernel_key *key) {
   return s;
 }
 
+/* *kernel stays NULL where no pack has it, or not for this device; *err then says what the last one has. A
+ * pack that has it and is damaged, or was made for another luattn, is an error: compiling instead would hide
+ * it. */
+static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
+                                   luattn_error *err) {
+  luattn_spec_info info;
+  luattn_spec_get_info(key->spec, &info);
+  const luattn_pack_query query = {.struct_size = sizeof query,
+                                   .spec_name = info.name,
+                                   .spec_hash = {info.hash[0], info.hash[1]},
+                                   .pass = key->pass,
+                                   .dtype = key->dtype,
+                                   .head_dim = key->head_dim,
+                                   .head_dim_v = key->head_dim_v,
+                                   .wants = key->wants,
+                                   .arch = e->arch,
+                                   .family = e->family};
+  for (size_t i = 0; i < e->num_packs; ++i) {
+    size_t index;
+    luattn_image *image;
+    const luattn_status found = luattn_pack_find(e->packs[i], &query, &index, err);
+    if (found == LUATTN_UNSUPPORTED) continue;
+    TRY(found);
+    TRY(luattn_pack_image(e->packs[i], index, &image, err));
+    const luattn_status status = luattn_kernel_load(e->driver, e->device, image, kernel, err);
+    luattn_image_free(image);
+    if (status != LUATTN_UNSUPPORTED) return status; /* it may need more shared memory than this device has */
+  }
+  return LUATTN_OK;
+}
+
 static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
                            luattn_compile_report *report, luattn_error *err) {
+  if (e->num_packs > 0) {
+    TRY(look_in_packs(e, key, kernel, err));
+    report->every_length = *kernel != NULL;
+    if (*kernel != NULL) return LUATTN_OK;
+  }
+  if (e->never_compile && e->num_packs > 0) return LUATTN_UNSUPPORTED; /* with the last pack's message */
+  if (e->never_compile)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "luattn_engine: never_compile is set and there are no packs; give some");
   const luattn_target target = {.struct_size = sizeof target,
                                 .pass = key->pass,
                                 .dtype = key->dtype,
@@ -272,10 +318,9 @@ static luattn_status resolve(luattn_engine *e, const kernel_key *key, const slot
 }
 
 /* A failure is not remembered beyond those who waited for it: what was missing may be there the next time. */
-static luattn_status ready_slot(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
-                                const luattn_args *args, const slot **out, luattn_error *err) {
-  kernel_key key;
-  TRY(read_key(spec, pass, args, &key, err));
+static luattn_status ready_slot(luattn_engine *engine, const kernel_key *asked, const slot **out,
+                                luattn_error *err) {
+  kernel_key key = *asked;
   if (engine->lengths > 0) key.lengths = (luattn_lengths)(engine->lengths - 1);
   pthread_mutex_lock(&engine->lock);
   luattn_status status = resolve(engine, &key, out, err);
@@ -287,18 +332,27 @@ static luattn_status ready_slot(luattn_engine *engine, const luattn_spec *spec, 
   return status;
 }
 
-luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
-                                   const luattn_args *args, const luattn_kernel **kernel, luattn_error *err) {
+luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const luattn_kernel **kernel,
+                            luattn_error *err) {
   const slot *s;
-  TRY(ready_slot(engine, spec, pass, args, &s, err));
+  TRY(ready_slot(engine, key, &s, err));
   *kernel = s->kernel; /* a slot that is ready stays as it is */
   return LUATTN_OK;
 }
 
+luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                                   const luattn_args *args, const luattn_kernel **kernel, luattn_error *err) {
+  kernel_key key;
+  TRY(read_key(spec, pass, args, &key, err));
+  return engine_kernel(engine, &key, kernel, err);
+}
+
 luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                  const luattn_args *args, const char **plan, luattn_error *err) {
+  kernel_key key;
   const slot *s;
-  TRY(ready_slot(engine, spec, pass, args, &s, err));
+  TRY(read_key(spec, pass, args, &key, err));
+  TRY(ready_slot(engine, &key, &s, err));
   *plan = s->plan;
   return LUATTN_OK;
 }

@@ -1,9 +1,9 @@
-/* engine.h: the convenience layer. Compiles on first use, remembers, launches. Links Lua; NVRTC and libcuda at run time. */
+/* engine.h: the convenience layer. Takes kernels from packs or compiles them on first use, remembers, launches. Links Lua; NVRTC and libcuda at run time. */
 #ifndef LUATTN_ENGINE_H
 #define LUATTN_ENGINE_H
 
 #include "luattn/compiler.h"
-#include "luattn/runtime.h"
+#include "luattn/pack.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,6 +18,10 @@ typedef struct luattn_engine_options {
   int family;            /* as in luattn_target, for every kernel of the engine; 0: the plan chooses */
   int no_tuned;          /* 1: tiles that were measured and remembered (luattn tune) are not used */
   int lengths;           /* 0: tiles by the lengths of each call; else 1 + luattn_lengths: the tiles of this class for every call */
+  /* Looked into first, in this order, by the spec's hash; they must outlive the engine. What is in none is compiled. */
+  const luattn_pack *const *packs;
+  size_t num_packs;
+  int never_compile; /* 1: what is in no pack is LUATTN_UNSUPPORTED; neither NVRTC nor the cache is touched */
 } luattn_engine_options;
 
 /* Thread safe. options may be NULL. */
@@ -35,6 +39,22 @@ LUATTN_API luattn_status luattn_engine_kernel(luattn_engine *engine, const luatt
 /* The same, and why its tiles are what they are: luattn_compile_report.plan, valid as long as the kernel. */
 LUATTN_API luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                             const luattn_args *args, const char **plan, luattn_error *err);
+
+/* A kernel that will be needed. head_dim_v 0: as head_dim. wants: the gradients that launches will ask for; 0: all there are. */
+typedef struct luattn_request {
+  const luattn_spec *spec;
+  luattn_pass pass;
+  luattn_dtype dtype;
+  int head_dim, head_dim_v;
+  unsigned wants;
+} luattn_request;
+/* After each kernel, by one thread at a time, not always the caller's. */
+typedef void luattn_progress(void *user, size_t done, size_t count);
+
+/* Compiles or loads kernels before the first launch needs them, on `threads` threads (0: as many as there are processors).
+ * progress may be NULL. Stops at the first failure; what was ready stays. */
+LUATTN_API luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *requests, size_t num_requests, int threads,
+                                        luattn_progress *progress, void *user, luattn_error *err);
 
 /* luattn_engine_kernel, then luattn_launch. args->workspace as luattn_engine_workspace_size says. */
 LUATTN_API luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,

@@ -1,0 +1,20 @@
+/* engine.h: what makes one kernel of an engine differ from another. */
+#ifndef LUATTN_ENGINE_ENGINE_H
+#define LUATTN_ENGINE_ENGINE_H
+
+#include "luattn/engine.h"
+
+typedef struct kernel_key {
+  const luattn_spec *spec;
+  luattn_pass pass;
+  luattn_dtype dtype;
+  int head_dim, head_dim_v;
+  unsigned wants; /* 0 in forward */
+  luattn_lengths lengths;
+} kernel_key;
+
+/* The kernel of a key, loaded or compiled if nobody has asked for it before. */
+luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const luattn_kernel **kernel,
+                            luattn_error *err);
+
+#endif

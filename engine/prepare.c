@@ -1,0 +1,49 @@
+/* prepare.c: kernels before they are needed. */
+#include "common/parallel.h"
+#include "engine/engine.h"
+
+typedef struct preparation {
+  luattn_engine *engine;
+  const luattn_request *request;
+  luattn_progress *progress;
+  void *user;
+} preparation;
+
+/* What the spec has gradients of, so that the key is that of a launch which asks for them all. */
+static unsigned all_wants(const luattn_spec *spec) {
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
+  unsigned wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
+  if (info.num_scalars > 0) wants |= LUATTN_WANT_SCALARS;
+  for (size_t i = 0; i < info.num_inputs; ++i)
+    if (info.inputs[i].grad) wants |= LUATTN_WANT_INPUTS;
+  return wants;
+}
+
+static luattn_status prepare_one(void *user, size_t index, luattn_error *err) {
+  const preparation *p = user;
+  const luattn_request *r = &p->request[index];
+  const luattn_kernel *kernel;
+  if (r->spec == NULL)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_prepare: request %zu: spec is NULL; give one", index);
+  const kernel_key key = {.spec = r->spec,
+                          .pass = r->pass,
+                          .dtype = r->dtype,
+                          .head_dim = r->head_dim,
+                          .head_dim_v = r->head_dim_v != 0 ? r->head_dim_v : r->head_dim,
+                          .wants = r->pass == LUATTN_FORWARD ? 0
+                                   : r->wants != 0           ? r->wants
+                                                             : all_wants(r->spec)};
+  return engine_kernel(p->engine, &key, &kernel, err);
+}
+
+static void tell(void *user, size_t done, size_t count) {
+  const preparation *p = user;
+  if (p->progress != NULL) p->progress(p->user, done, count);
+}
+
+luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *requests, size_t num_requests,
+                             int threads, luattn_progress *progress, void *user, luattn_error *err) {
+  preparation p = {.engine = engine, .request = requests, .progress = progress, .user = user};
+  return parallel_run(num_requests, threads, prepare_one, tell, &p, err);
+}
