@@ -33,7 +33,7 @@ static const command commands[] = {
 static void print_help(FILE *to) {
   fprintf(to,
           "luattn: fused attention kernels from a small Lua file\n\n"
-          "usage: luattn SUBCOMMAND ...        luattn SUBCOMMAND --help\n\n");
+          "usage: luattn SUBCOMMAND ...        luattn SUBCOMMAND --help        luattn --version\n\n");
   for (int i = 0; i < NUM_COMMANDS; i++) fprintf(to, "  %-52s %s\n", commands[i].usage, commands[i].help);
   fprintf(
       to,
@@ -79,6 +79,10 @@ int main(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "--help";
   if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
     print_help(stdout);
+    return 0;
+  }
+  if (strcmp(name, "--version") == 0) {
+    printf("luattn %s\n", luattn_version());
     return 0;
   }
   for (int i = 0; i < NUM_COMMANDS; i++) {

@@ -16,7 +16,7 @@ add_test(NAME check_headers_refuses COMMAND ${check_headers} -DROOT=${bad_tree} 
 set_tests_properties(check_headers_refuses PROPERTIES PASS_REGULAR_EXPRESSION "include/luattn/bad.h:")
 
 add_test(NAME check_symbols COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DRUNTIME=$<TARGET_FILE:luattn_runtime>
-  -DSHARED=$<TARGET_FILE:luattn_shared> -P ${CMAKE_CURRENT_LIST_DIR}/check_symbols.cmake)
+  -DSHARED=$<TARGET_FILE:luattn_shared> -DRUNTIME_SHARED=$<TARGET_FILE:luattn_runtime_shared> -P ${CMAKE_CURRENT_LIST_DIR}/check_symbols.cmake)
 add_test(NAME check_symbols_refuses COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DRUNTIME=$<TARGET_FILE:luattn>
-  -DSHARED=$<TARGET_FILE:luattn_shared> -P ${CMAKE_CURRENT_LIST_DIR}/check_symbols.cmake)
+  -DSHARED=$<TARGET_FILE:luattn_shared> -DRUNTIME_SHARED=$<TARGET_FILE:luattn_runtime_shared> -P ${CMAKE_CURRENT_LIST_DIR}/check_symbols.cmake)
 set_tests_properties(check_symbols_refuses PROPERTIES PASS_REGULAR_EXPRESSION "needs what it may not")

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# install_test.sh ROOT BUILD FAKE_CUDA PACK: what a newcomer does with an installed luattn, in a folder outside of the tree: README's
+# project by CMake, shared and static; by pkg-config; in C++; the runtime alone. The prefix is moved first, for a package may be.
+set -euo pipefail
+root=$1 build=$2 fake_cuda=$3 pack=$4
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { printf 'install_test: %s\n' "$*" >&2; exit 1; }
+
+cmake --install "$build" --prefix "$work/built" >/dev/null
+mv "$work/built" "$work/prefix"
+prefix=$work/prefix
+lib=$(dirname "$(find "$prefix" -name 'libluattn.so')")
+
+# README's project, as it stands there
+mkdir "$work/tiny"
+sed -n '/^```cmake$/,/^```$/{/^```/d;p}' "$root/README.md" >"$work/tiny/CMakeLists.txt"
+sed -n '/^```c$/,/^```$/{/^```/d;p}' "$root/README.md" >"$work/tiny/tiny.c"
+lines=$(cat "$work/tiny/CMakeLists.txt" "$work/tiny/tiny.c" | wc -l)
+[ "$lines" -ge 20 ] && [ "$lines" -le 40 ] || fail "README's project has $lines lines"
+build_tiny() { # folder
+  cmake -S "$work/$1" -B "$work/$1/build" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 &&
+    cmake --build "$work/$1/build" >>"$work/log" 2>&1 || { cat "$work/log"; fail "README's project does not build ($1)"; }
+  [[ $("$work/$1/build/tiny") == 'o[3] = '[0-9].[0-9][0-9][0-9]\ * ]] || fail "README's project does not run ($1)"
+}
+build_tiny tiny
+cp -r "$work/tiny" "$work/static" && rm -r "$work/static/build"
+sed -i 's/luattn::luattn)/luattn::luattn_static)/' "$work/static/CMakeLists.txt"
+build_tiny static
+ldd "$work/tiny/build/tiny" | grep -q "$prefix.*libluattn.so.0" || fail "README's project does not use the installed library"
+! ldd "$work/static/build/tiny" | grep -q libluattn || fail "the static build uses a shared library"
+
+# pkg-config, and the runtime alone, on a libcuda that computes nothing
+export PKG_CONFIG_PATH=$lib/pkgconfig LD_LIBRARY_PATH=$lib
+cc -std=c11 -D_POSIX_C_SOURCE=200809L "$root/examples/use_pack.c" $(pkg-config --cflags --libs luattn_runtime) -o "$work/use_pack"
+LUATTN_LIBCUDA=$fake_cuda "$work/use_pack" "$pack" causal | grep -q 'O.* = 0.000000' || fail "use_pack does not run"
+! ldd "$work/use_pack" | grep -qE 'liblua5|libnvrtc|libcuda' || fail "use_pack needs Lua or CUDA"
+cc -std=c11 "$root/examples/quickstart.c" $(pkg-config --cflags --libs luattn) -o "$work/quickstart"
+LUATTN_LIBCUDA=/nonexistent "$work/quickstart" | grep -q 'CPU: O' || fail "quickstart does not run"
+[ "$(pkg-config --modversion luattn)" = "$("$prefix/bin/luattn" --version | cut -d' ' -f2)" ] || fail "versions differ"
+pkg-config --static --libs luattn | grep -q -- '-llua5.4.*-lzstd' || fail "pkg-config --static lacks Lua or zstd"
+
+# C++
+if command -v c++ >/dev/null; then
+  (cd "$prefix/include" && printf '#include <%s>\n' luattn/*.h) >"$work/all.cpp"
+  echo 'int main() { luattn_error err; luattn_pack *p; return luattn_pack_open("/nonexistent", &p, &err) == LUATTN_IO ? 0 : 1; }' >>"$work/all.cpp"
+  c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror "$work/all.cpp" $(pkg-config --cflags --libs luattn_runtime) -o "$work/all"
+  "$work/all" || fail "the C++ program does not run"
+fi
+
+# the manual
+page=$prefix/share/man/man1/luattn.1
+[ -s "$page" ] || fail "there is no manual page"
+for word in pack warm cache LUATTN_CACHE_DIR 'head\\-dim'; do grep -q -- "$word" "$page" || fail "the manual does not mention $word"; done
+if command -v groff >/dev/null; then
+  [ -z "$(groff -man -ww -z "$page" 2>&1)" ] || fail "groff warns of the manual page"
+fi
+"$prefix/bin/luattn" check "$prefix/share/luattn/examples/causal.lua" --device cpu --shape 1,1,1,16,16,8 >/dev/null || fail "the installed luattn does not run"
+echo "installed, moved, and used"
