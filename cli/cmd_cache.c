@@ -6,7 +6,7 @@
 
 static luattn_status run(const cli_options *o, luattn_error *err) {
   char dir[4096];
-  size_t removed;
+  size_t removed, limit;
   TRY(cache_resolve(o->cache_dir, dir, sizeof dir, err));
   if (dir[0] == 0)
     return luattn_fail(err, LUATTN_INVALID,
@@ -14,9 +14,15 @@ static luattn_status run(const cli_options *o, luattn_error *err) {
                        "or LUATTN_CACHE_DIR");
   if (strcmp(o->spec, "info") == 0) {
     cache_stats stats;
+    TRY(cache_limit(&limit, err));
     TRY(cache_info(dir, &stats, err));
-    printf("%s: %zu images, %.1f MB, %zu damaged, %zu records of tuning\n", dir, stats.entries,
-           (double)stats.bytes / 1e6, stats.damaged, stats.records);
+    printf(
+        "%s: %zu images, %.1f MB (limit: %.1f MB, 0 for none), %zu damaged, %zu of other versions of luattn, "
+        "%zu records of tuning\n",
+        dir, stats.entries, (double)stats.bytes / 1e6, (double)limit / 1e6, stats.damaged, stats.foreign,
+        stats.records);
+    const char *distrust = cache_distrust(dir);
+    if (distrust != NULL) printf("%s: is not used: %s\n", dir, distrust);
     return LUATTN_OK;
   }
   if (strcmp(o->spec, "clear") == 0) {

@@ -43,7 +43,7 @@ static void print_help(FILE *to) {
       "    score_mod = function(score, b, h, q_idx, kv_idx) return 50 * tanh(score / 50) end,\n"
       "    block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx end,\n"
       "  }\n\n"
-      "environment: LUATTN_CACHE_DIR, LUATTN_NVRTC, LUATTN_LIBCUDA, LUATTN_TEMPLATE_DIR, LUATTN_LINEINFO\n"
+      "environment: LUATTN_CACHE_DIR, LUATTN_CACHE_SIZE, LUATTN_NVRTC, LUATTN_LIBCUDA, LUATTN_TEMPLATE_DIR, LUATTN_LINEINFO\n"
       "exit code: 0 done, 1 failed, 2 the command line cannot be understood\n");
 }
 

@@ -190,11 +190,13 @@ void compile_match_plan(compilation *c, const luattn_image *image) {
 static luattn_status compile(compilation *c, luattn_image **image, luattn_compile_report *report,
                              luattn_error *err) {
   char dir[1024], warning[256] = "";
+  size_t limit;
   hash128 key;
   const double start = now_ms();
   TRY(tuned_plan(c, err));
   const double planned = now_ms();
   TRY(cache_resolve(c->target.cache_dir, dir, sizeof dir, err));
+  TRY(cache_limit(&limit, err));
   TRY(nvrtc_find(c->target.nvrtc, &c->nvrtc, err));
   TRY(source_key(c, &key, err));
   *image = NULL;
@@ -214,6 +216,7 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
   TRY(make_image(c, &result, key, image, err));
   TRY(cache_store(dir, key, *image, warning, sizeof warning, err));
   report->is_kept = dir[0] != 0 && warning[0] == 0;
+  if (report->is_kept) TRY(cache_trim(dir, limit, err));
   if (warning[0] != 0) c->plan.why = add_line(c->a, c->plan.why, warning);
   return LUATTN_OK;
 }

@@ -82,6 +82,7 @@ luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) 
   hasher_add(&h, "forced", &c->plan.forced, sizeof c->plan.forced);
   hasher_add(&h, "picked", &c->plan.picked, sizeof c->plan.picked);
   for (int i = 0; i < num_opts; i++) hasher_add(&h, "option", opts[i], strlen(opts[i]));
+  hasher_add(&h, "luattn", luattn_version(), strlen(luattn_version())); /* several versions share a cache */
   *key = hasher_close(&h);
   return LUATTN_OK;
 }

@@ -18,7 +18,7 @@
 #include "luattn/compiler.h"
 #include "luattn/image.h"
 
-#define FORMAT_VERSION 2u
+#define FORMAT_VERSION ((uint32_t)LUATTN_IMAGE_FORMAT)
 #define BYTE_ORDER_MARK 0x01020304u
 #define CHECKED_FROM 32u
 #define MAX_CUBIN ((size_t)1 << 30)

@@ -46,7 +46,15 @@ static ssize_t read_all(int fd, unsigned char *bytes, size_t size) {
   return (ssize_t)done;
 }
 
-static luattn_status read_image(int fd, size_t size, luattn_image **image, bool *damaged, luattn_error *err) {
+static bool is_foreign(const unsigned char *bytes, size_t size) {
+  uint32_t version;
+  if (size < 12 || memcmp(bytes, "LUATTNIM", 8) != 0) return false;
+  memcpy(&version, bytes + 8, sizeof version);
+  return version != LUATTN_IMAGE_FORMAT;
+}
+
+static luattn_status read_image(int fd, size_t size, luattn_image **image, entry_state *state,
+                                luattn_error *err) {
   unsigned char *bytes = malloc(size);
   if (bytes == NULL)
     return luattn_fail(err, LUATTN_NO_MEMORY, "cache: no memory for an entry of %zu bytes", size);
@@ -54,31 +62,32 @@ static luattn_status read_image(int fd, size_t size, luattn_image **image, bool 
   luattn_status status = LUATTN_OK;
   if (got >= 0) {
     status = luattn_image_open(bytes, (size_t)got, image, err);
-    *damaged = status == LUATTN_IMAGE;
-    if (*damaged) status = LUATTN_OK;
+    *state = status == LUATTN_OK              ? ENTRY_SOUND
+             : is_foreign(bytes, (size_t)got) ? ENTRY_FOREIGN
+                                              : ENTRY_DAMAGED;
+    if (status == LUATTN_IMAGE) status = LUATTN_OK;
   }
   free(bytes);
   return status;
 }
 
 /* O_NONBLOCK: a FIFO in the cache must not hang us. Opening fails on a symbolic link, which is not ours. */
-luattn_status entry_read(const char *path, bool is_use, luattn_image **image, bool *damaged,
+luattn_status entry_read(const char *path, bool is_use, luattn_image **image, entry_state *state,
                          luattn_error *err) {
   *image = NULL;
-  *damaged = false;
+  *state = ENTRY_NONE;
   const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) {
-    *damaged = errno == ELOOP;
+    if (errno == ELOOP) *state = ENTRY_DAMAGED;
     return LUATTN_OK;
   }
   struct stat st;
   luattn_status status = LUATTN_OK;
-  if (fstat(fd, &st) != 0) {
-    *damaged = false; /* cannot be told; it is not used, and not removed */
-  } else if (!S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > MAX_ENTRY_BYTES) {
-    *damaged = true;
-  } else {
-    status = read_image(fd, (size_t)st.st_size, image, damaged, err);
+  if (fstat(fd, &st) == 0) { /* otherwise it cannot be told; it is not used, and not removed */
+    if (!S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > MAX_ENTRY_BYTES)
+      *state = ENTRY_DAMAGED;
+    else
+      status = read_image(fd, (size_t)st.st_size, image, state, err);
   }
   if (*image != NULL && is_use) {
     const struct timespec now[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
@@ -105,12 +114,13 @@ static luattn_status entry_path(const char *dir, hash128 key, char folder[ENTRY_
 
 luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, luattn_error *err) {
   *image = NULL;
-  if (dir[0] == '\0') return LUATTN_OK;
+  if (dir[0] == '\0' || cache_distrust(dir) != NULL) return LUATTN_OK;
   char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
   if (entry_path(dir, key, folder, path, NULL) != LUATTN_OK)
     return LUATTN_OK; /* what cannot be named is not there */
-  bool damaged;
-  TRY(entry_read(path, true, image, &damaged, err));
+  entry_state state;
+  TRY(entry_read(path, true, image, &state, err));
+  bool damaged = state == ENTRY_DAMAGED;
   if (*image != NULL) {
     const uint64_t *hash = luattn_image_get_info(*image)->source_hash;
     damaged = hash[0] != key.lo || hash[1] != key.hi;
@@ -185,6 +195,13 @@ luattn_status cache_store(const char *dir, hash128 key, const luattn_image *imag
   if (dir[0] == '\0') return LUATTN_OK;
   char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
   TRY(entry_path(dir, key, folder, path, err));
+  const char *distrust = cache_distrust(dir);
+  if (distrust != NULL) {
+    if (warning_size > 0)
+      snprintf(warning, warning_size, "cache: %s: %s; it is not used, and the kernel is not kept", dir,
+               distrust);
+    return LUATTN_OK;
+  }
   size_t size;
   const void *bytes = luattn_image_bytes(image, &size);
   const char *failed = publish(folder, path, bytes, size);
@@ -199,18 +216,22 @@ luattn_status cache_store(const char *dir, hash128 key, const luattn_image *imag
 void cache_keep_source(const char *dir, hash128 key, const char *text, char *path, size_t size) {
   char folder[ENTRY_PATH_SIZE], entry[ENTRY_PATH_SIZE];
   path[0] = '\0';
-  if (dir[0] == '\0' || entry_path(dir, key, folder, entry, NULL) != LUATTN_OK || make_dirs(folder) != 0)
+  if (dir[0] == '\0' || cache_distrust(dir) != NULL ||
+      entry_path(dir, key, folder, entry, NULL) != LUATTN_OK || make_dirs(folder) != 0)
     return;
   const int stem = (int)(strlen(entry) - strlen(ENTRY_SUFFIX));
   const int length = snprintf(path, size, "%.*s.cu", stem, entry);
-  FILE *f = (size_t)length < size ? fopen(path, "w") : NULL;
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const int fd = (size_t)length < size ? open(path, flags, 0600) : -1;
+  FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
   const int written = f != NULL && fputs(text, f) >= 0;
   if ((f != NULL && fclose(f) != 0) || !written) path[0] = '\0';
 }
 
 bool cache_find_record(const char *dir, hash128 key, char *text, size_t size, char *path, size_t path_size) {
   char folder[ENTRY_PATH_SIZE], name[ENTRY_PATH_SIZE];
-  if (dir[0] == '\0' || file_path(dir, key, RECORD_SUFFIX, folder, name, NULL) != LUATTN_OK) return false;
+  if (dir[0] == '\0' || cache_distrust(dir) != NULL) return false;
+  if (file_path(dir, key, RECORD_SUFFIX, folder, name, NULL) != LUATTN_OK) return false;
   snprintf(path, path_size, "%s", name);
   const int fd = open(name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* as entry_read */
   text[0] = '\0';
@@ -226,7 +247,11 @@ luattn_status cache_store_record(const char *dir, hash128 key, const char *text,
   char folder[ENTRY_PATH_SIZE], name[ENTRY_PATH_SIZE], reason[128];
   TRY(file_path(dir, key, RECORD_SUFFIX, folder, name, err));
   snprintf(path, path_size, "%s", name);
-  const char *failed = NULL;
+  const char *failed = NULL, *distrust = cache_distrust(dir);
+  if (distrust != NULL)
+    return luattn_fail(err, LUATTN_IO,
+                       "cache: %s: %s, so it is not used; name another directory with LUATTN_CACHE_DIR", dir,
+                       distrust);
   if (text != NULL)
     failed = publish(folder, name, text, strlen(text));
   else if (unlink(name) != 0 && errno != ENOENT)

@@ -10,6 +10,13 @@
 /* Resolves target->cache_dir (see compiler.h) into path[size]; empty = no disk cache. */
 luattn_status cache_resolve(const char *cache_dir, char *path, size_t size, luattn_error *err);
 
+/* NULL if the images in `dir` may be used; otherwise why not. find and keep_source do without such a
+ * directory, store says so. */
+const char *cache_distrust(const char *dir);
+
+/* LUATTN_CACHE_SIZE in bytes, else 1 GB; 0: no limit. Errors: LUATTN_INVALID. */
+luattn_status cache_limit(size_t *bytes, luattn_error *err);
+
 /* *image = NULL if there is no sound entry (a damaged one is removed, and one whose source_hash is not
  * {key.lo, key.hi}: it was stored under another name). Fails only on out of memory. */
 luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, luattn_error *err);
@@ -31,9 +38,13 @@ bool cache_find_record(const char *dir, hash128 key, char *text, size_t size, ch
 luattn_status cache_store_record(const char *dir, hash128 key, const char *text, char *path, size_t path_size,
                                  luattn_error *err);
 
-/* For the CLI. */
+/* After a store: where there is more than max_bytes, removes what was not used for longest, until a tenth is
+ * free. 0: no limit. What cannot be removed stays. Fails only on out of memory. */
+luattn_status cache_trim(const char *dir, size_t max_bytes, luattn_error *err);
+
+/* For the CLI. `foreign`: of another version of luattn, which is left alone. */
 typedef struct cache_stats {
-  size_t entries, bytes, damaged, records;
+  size_t entries, bytes, damaged, foreign, records;
 } cache_stats;
 luattn_status cache_info(const char *dir, cache_stats *out, luattn_error *err);
 luattn_status cache_clear(const char *dir, size_t *removed, luattn_error *err);

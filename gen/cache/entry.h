@@ -14,9 +14,16 @@
 #define ENTRY_TEMPORARY ".tmp-"
 #define ENTRY_PATH_SIZE 4096
 
-/* Reads the image in `path`. *image = NULL if there is none to use; *damaged says that there is a file, and
- * that it is not a sound image. is_use: note the time, for prune. Fails only on out of memory. */
-luattn_status entry_read(const char *path, bool is_use, luattn_image **image, bool *damaged,
+typedef enum entry_state {
+  ENTRY_NONE, /* or it cannot be read */
+  ENTRY_SOUND,
+  ENTRY_FOREIGN, /* an image of another format: another version of luattn uses this directory, too */
+  ENTRY_DAMAGED
+} entry_state;
+
+/* Reads the image in `path`; *image = NULL unless it is sound. is_use: note the time, for prune. Fails only
+ * on out of memory. */
+luattn_status entry_read(const char *path, bool is_use, luattn_image **image, entry_state *state,
                          luattn_error *err);
 
 #endif

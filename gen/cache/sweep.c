@@ -96,11 +96,12 @@ static luattn_status count_file(void *user, const char *path, const cached_file 
   stats->records += file->kind == FILE_RECORD;
   if (file->kind != FILE_ENTRY) return LUATTN_OK;
   luattn_image *image;
-  bool damaged;
-  TRY(entry_read(path, false, &image, &damaged, err));
+  entry_state state;
+  TRY(entry_read(path, false, &image, &state, err));
   luattn_image_free(image);
   ++stats->entries;
-  stats->damaged += damaged;
+  stats->damaged += state == ENTRY_DAMAGED;
+  stats->foreign += state == ENTRY_FOREIGN;
   return LUATTN_OK;
 }
 
@@ -163,11 +164,12 @@ static int by_use(const void *a, const void *b) {
   return strcmp(x->name, y->name);
 }
 
-/* Removes what was not used for longest, until the rest fits. */
-luattn_status cache_prune(const char *dir, size_t max_bytes, size_t *removed, luattn_error *err) {
+/* If there is more than `over`, removes what was not used for longest until `down_to` is left. */
+static luattn_status prune(const char *dir, size_t over, size_t down_to, size_t *removed, luattn_error *err) {
   file_list list = {.file = NULL};
   size_t count = 0;
   luattn_status status = visit_all(dir, list_file, &list, err);
+  const size_t max_bytes = list.bytes > over ? down_to : over;
   if (status == LUATTN_OK && list.count > 0) qsort(list.file, list.count, sizeof *list.file, by_use);
   for (size_t i = 0; i < list.count && status == LUATTN_OK && list.bytes > max_bytes; ++i) {
     char path[ENTRY_PATH_SIZE + 64];
@@ -179,4 +181,15 @@ luattn_status cache_prune(const char *dir, size_t max_bytes, size_t *removed, lu
   free(list.file);
   if (status == LUATTN_OK) *removed = count;
   return status;
+}
+
+luattn_status cache_prune(const char *dir, size_t max_bytes, size_t *removed, luattn_error *err) {
+  return prune(dir, max_bytes, max_bytes, removed, err);
+}
+
+luattn_status cache_trim(const char *dir, size_t max_bytes, luattn_error *err) {
+  size_t removed;
+  if (max_bytes == 0) return LUATTN_OK;
+  const luattn_status status = prune(dir, max_bytes, max_bytes - max_bytes / 10, &removed, err);
+  return status == LUATTN_NO_MEMORY ? status : LUATTN_OK;
 }

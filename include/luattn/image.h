@@ -31,6 +31,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_COUNT
 } luattn_role;
 
+#define LUATTN_IMAGE_FORMAT 2 /* version of the bytes; of one luattn to the next it may change */
 #define LUATTN_MAX_ENTRIES 8
 #define LUATTN_NAME_SIZE 64
 

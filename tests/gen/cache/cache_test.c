@@ -1,5 +1,4 @@
 /* cache_test.c: what is stored is found; what is damaged is not; processes do not disturb each other. */
-#define _XOPEN_SOURCE 700 /* nftw */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,9 +6,7 @@
 
 #include <cmocka.h>
 
-#include <dirent.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,93 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gen/cache/cache.h"
-
-static char dir[128]; /* a fresh one for each test */
-
-static const hash128 key = {0x0123456789abcdefu, 0xfedcba9876543210u};
-#define KEY_PATH "fe/fedcba98765432100123456789abcdef.lai"
-
-static int fresh_dir(void **state) {
-  (void)state;
-  snprintf(dir, sizeof dir, "%s/luattn-cache-test-XXXXXX",
-           getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp");
-  return mkdtemp(dir) != NULL ? 0 : -1;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at) {
-  (void)st, (void)type, (void)at;
-  return remove(path);
-}
-
-static int remove_dir(void **state) {
-  (void)state;
-  return nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-/* An image whose cubin is `size` bytes of `fill`. */
-static luattn_image *make_image_for(hash128 k, size_t size, int fill) {
-  luattn_image_info info = {.spec_name = "cached",
-                            .arch = 90,
-                            .head_dim = 64,
-                            .head_dim_v = 64,
-                            .num_entries = 1,
-                            .source_hash = {k.lo, k.hi},
-                            .max_len = 4096};
-  memcpy(info.entry[0].name, "luattn_fwd", 11);
-  info.entry[0].role = LUATTN_ROLE_FORWARD;
-  info.entry[0].threads = 128;
-  info.entry[0].tile_m = info.entry[0].tile_n = 64;
-  void *cubin = malloc(size);
-  memset(cubin, fill, size);
-  luattn_image *image = NULL;
-  luattn_error err;
-  if (luattn_image_create(&info, cubin, size, &image, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  free(cubin);
-  return image;
-}
-
-static luattn_image *make_image(size_t size, int fill) { return make_image_for(key, size, fill); }
-
-static void store(hash128 k, const luattn_image *image) {
-  char warning[256];
-  luattn_error err;
-  assert_int_equal(cache_store(dir, k, image, warning, sizeof warning, &err), LUATTN_OK);
-  assert_string_equal(warning, "");
-}
-
-static luattn_image *find(hash128 k) {
-  luattn_image *image = NULL;
-  luattn_error err;
-  assert_int_equal(cache_find(dir, k, &image, &err), LUATTN_OK);
-  return image;
-}
-
-static int same_bytes(const luattn_image *a, const luattn_image *b) {
-  size_t na, nb;
-  const void *x = luattn_image_bytes(a, &na), *y = luattn_image_bytes(b, &nb);
-  return na == nb && memcmp(x, y, na) == 0;
-}
-
-static void path_of(const char *name, char path[512]) { snprintf(path, 512, "%s/%s", dir, name); }
-
-static int exists(const char *name) {
-  char path[512];
-  struct stat st;
-  path_of(name, path);
-  return lstat(path, &st) == 0;
-}
-
-static int count_temporaries(void) {
-  char path[512];
-  path_of("fe", path);
-  DIR *d = opendir(path);
-  int count = 0;
-  for (const struct dirent *e = d != NULL ? readdir(d) : NULL; e != NULL; e = readdir(d))
-    count += strncmp(e->d_name, ".tmp-", 5) == 0;
-  if (d != NULL) closedir(d);
-  return count;
-}
+#include "tests/gen/cache/support.h"
 
 static void stores_and_finds(void **state) {
   (void)state;
@@ -159,16 +70,6 @@ static void no_directory_means_no_cache(void **state) {
   luattn_image_free(a);
 }
 
-static void set_file(const char *name, const void *bytes, size_t size) {
-  char path[512];
-  path_of(name, path);
-  FILE *f = fopen(path, "wb");
-  assert_non_null(f);
-  if (size > 0) assert_int_equal(fwrite(bytes, 1, size, f), size);
-  fclose(f);
-}
-
-/* A sound image in another's place is somebody else's kernel. */
 static void misnamed_entry(void **state) {
   (void)state;
   luattn_image *other = make_image_for((hash128){1, 2}, 100, 'o');
@@ -391,18 +292,47 @@ static void processes_at_once(void **state) {
   luattn_image_free(b);
 }
 
-static void set_age(const char *name, time_t seconds) {
-  char path[512];
-  const struct timespec then[2] = {{.tv_sec = time(NULL) - seconds}, {.tv_sec = time(NULL) - seconds}};
-  path_of(name, path);
-  assert_int_equal(utimensat(AT_FDCWD, path, then, 0), 0);
+/* A cold cache and 16 processes that want the same 8 images. Whoever does not find one stores it. */
+static void sixteen_processes_on_a_cold_cache(void **state) {
+  (void)state;
+  enum { PROCESSES = 16, IMAGES = 8 };
+  pid_t child[PROCESSES];
+  for (int i = 0; i < PROCESSES; ++i) {
+    child[i] = fork();
+    if (child[i] != 0) continue;
+    for (uint64_t j = 0; j < IMAGES; ++j) {
+      const hash128 k = {j + 1, (uint64_t)7 << 60 | j % 2};
+      luattn_image *mine = make_image_for(k, 20000, 'x'), *found = NULL;
+      char warning[256] = "";
+      if (cache_find(dir, k, &found, NULL) != LUATTN_OK) _exit(2);
+      if (found == NULL && cache_store(dir, k, mine, warning, sizeof warning, NULL) != LUATTN_OK) _exit(3);
+      if (warning[0] != '\0') _exit(4);
+      luattn_image_free(found);
+      if (cache_find(dir, k, &found, NULL) != LUATTN_OK || found == NULL || !same_bytes(found, mine))
+        _exit(5);
+      luattn_image_free(found);
+      luattn_image_free(mine);
+    }
+    _exit(0);
+  }
+  for (int i = 0; i < PROCESSES; ++i) {
+    int status;
+    assert_int_equal(waitpid(child[i], &status, 0), child[i]);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+  }
+  cache_stats stats;
+  assert_int_equal(cache_info(dir, &stats, NULL), LUATTN_OK);
+  assert_int_equal(stats.entries, IMAGES);
+  assert_int_equal(stats.damaged, 0);
+  assert_int_equal(count_temporaries(), 0);
 }
 
 static void info_prune_clear(void **state) {
   (void)state;
   luattn_image *a = make_image(1000, 'a');
   luattn_error err;
-  cache_stats stats = {9, 9, 9, 9};
+  cache_stats stats = {9, 9, 9, 9, 9};
   size_t size, removed = 9;
   luattn_image_bytes(a, &size);
   assert_int_equal(cache_info(dir, &stats, &err), LUATTN_OK);
@@ -480,36 +410,32 @@ static void records(void **state) {
   assert_true(exists("aside"));
 }
 
-static void resolving(void **state) {
+static void trimming(void **state) {
   (void)state;
-  char path[64];
-  luattn_error err;
-  const struct {
-    const char *given, *luattn, *xdg, *home, *want;
-  } cases[] = {
-      {"/given", "/env", "/xdg", "/home/me", "/given"},
-      {"", "/env", "/xdg", "/home/me", ""},
-      {NULL, "/env", "/xdg", "/home/me", "/env"},
-      {NULL, "", "/xdg", "/home/me", ""},
-      {NULL, NULL, "/xdg", "/home/me", "/xdg/luattn"},
-      {NULL, NULL, "relative", "/home/me", "/home/me/.cache/luattn"},
-      {NULL, NULL, NULL, "/home/me", "/home/me/.cache/luattn"},
-      {NULL, NULL, NULL, NULL, ""},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
-    const char *const names[] = {"LUATTN_CACHE_DIR", "XDG_CACHE_HOME", "HOME"};
-    const char *const values[] = {cases[i].luattn, cases[i].xdg, cases[i].home};
-    for (int n = 0; n < 3; ++n) {
-      if (values[n] != NULL)
-        setenv(names[n], values[n], 1);
-      else
-        unsetenv(names[n]);
-    }
-    assert_int_equal(cache_resolve(cases[i].given, path, sizeof path, &err), LUATTN_OK);
-    assert_string_equal(path, cases[i].want);
+  size_t size = 0, count = 0;
+  for (uint64_t i = 0; i < 20; ++i) {
+    const hash128 k = {0, i + 1};
+    char name[64];
+    luattn_image *image = make_image_for(k, 1000, 'a');
+    luattn_image_bytes(image, &size);
+    store(k, image);
+    luattn_image_free(image);
+    snprintf(name, sizeof name, "00/%016x%016x.lai", (unsigned)i + 1, 0u);
+    if (i < 15) set_age(name, 1000 - (time_t)i);
+    assert_int_equal(cache_trim(dir, 10 * size, NULL), LUATTN_OK);
   }
-  assert_int_equal(cache_resolve("/12345678", path, 9, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "longer than 8 bytes"));
+  for (uint64_t i = 0; i < 20; ++i) {
+    luattn_image *found = find((hash128){0, i + 1});
+    if (found != NULL) assert_true(i >= 9); /* the young ones stay */
+    count += found != NULL;
+    luattn_image_free(found);
+  }
+  assert_in_range(count, 9, 10);
+  assert_int_equal(cache_trim(dir, 0, NULL), LUATTN_OK); /* no limit */
+  assert_int_equal(cache_trim("/nonexistent", 1, NULL), LUATTN_OK);
+  cache_stats stats;
+  assert_int_equal(cache_info(dir, &stats, NULL), LUATTN_OK);
+  assert_int_equal(stats.entries, count);
 }
 
 int main(void) {
@@ -528,7 +454,8 @@ int main(void) {
       TEST(processes_at_once),
       TEST(info_prune_clear),
       TEST(records),
-      TEST(resolving),
+      TEST(sixteen_processes_on_a_cold_cache),
+      TEST(trimming),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

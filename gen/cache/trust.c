@@ -1,0 +1,49 @@
+/* trust.c: whose cache it is, and how large it may become. */
+#include <ctype.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/fail.h"
+#include "gen/cache/cache.h"
+
+#define DEFAULT_LIMIT ((size_t)1 << 30)
+
+/* Images are code. Whoever may write to the directory chooses what runs, so it has to be ours, or root's. One
+ * that is not there will be made for us alone. */
+const char *cache_distrust(const char *dir) {
+  struct stat st;
+  if (dir[0] == '\0' || stat(dir, &st) != 0) return NULL;
+  if (st.st_uid != geteuid() && st.st_uid != 0) return "it belongs to another user";
+  if (S_ISDIR(st.st_mode) && (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+    return "others may write to it (chmod 700 helps)";
+  return NULL;
+}
+
+luattn_status cache_limit(size_t *bytes, luattn_error *err) {
+  static const char units[] = "KMGT";
+  const char *text = getenv("LUATTN_CACHE_SIZE");
+  *bytes = DEFAULT_LIMIT;
+  if (text == NULL || text[0] == '\0') return LUATTN_OK;
+  char *end = NULL;
+  errno = 0;
+  unsigned long long value = isdigit((unsigned char)text[0]) ? strtoull(text, &end, 10) : 0;
+  bool ok = end != NULL && errno == 0;
+  const char *unit = ok && *end != '\0' ? strchr(units, toupper((unsigned char)*end)) : NULL;
+  for (const char *u = units; unit != NULL && u <= unit && ok; ++u) {
+    ok = value <= SIZE_MAX >> 10;
+    value <<= 10;
+  }
+  if (ok && unit != NULL) ++end;
+  if (!ok || *end != '\0' || value > SIZE_MAX)
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "LUATTN_CACHE_SIZE: '%s' is not a size; give bytes, or a number with K, M, G or T (0: no limit)",
+        text);
+  *bytes = (size_t)value;
+  return LUATTN_OK;
+}
