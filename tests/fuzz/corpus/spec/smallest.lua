@@ -1,0 +1,1 @@
+return attention { name = 's' }

@@ -1,0 +1,58 @@
+/* fuzz_pack.c: any bytes as a pack. Whatever opens is listed, searched and read to the end. */
+#include <string.h>
+
+#include "runtime/pack.h"
+#include "tests/fuzz/fuzz.h"
+
+/* Header and index hash right, and the records' sizes add up, in three mutations of four: what lies behind is
+ * to be reached, too. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
+  pack_header h;
+  size = LLVMFuzzerMutate(data, size, max_size);
+  if (size < sizeof h || seed % 4 == 0) return size;
+  memcpy(&h, data, sizeof h);
+  const size_t fit = (size - sizeof h) / sizeof(pack_record);
+  if (seed % 4 > 1 || h.num_entries > fit) {
+    h.num_entries = h.num_entries % (fit + 1);
+    h.total_size = size;
+    memcpy(data, &h, sizeof h);
+  }
+  const size_t index_end = sizeof h + (size_t)h.num_entries * sizeof(pack_record);
+  uint64_t offset = index_end;
+  for (size_t i = 0; i < h.num_entries && seed % 4 > 1; ++i) {
+    pack_record r;
+    memcpy(&r, data + sizeof h + i * sizeof r, sizeof r);
+    r.offset = offset;
+    if (i + 1 == h.num_entries || r.entry.stored_size > size - offset) r.entry.stored_size = size - offset;
+    if (r.entry.size < r.entry.stored_size) r.entry.size = r.entry.stored_size;
+    offset += r.entry.stored_size;
+    memcpy(data + sizeof h + i * sizeof r, &r, sizeof r);
+  }
+  fuzz_mend(data, size, PACK_CHECKED_FROM, index_end);
+  return size;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  luattn_pack *pack;
+  luattn_error err;
+  const luattn_status status = luattn_pack_open_bytes("fuzz", data, size, &pack, &err);
+  fuzz_expect(status, LUATTN_IMAGE, LUATTN_IMAGE);
+  if (status != LUATTN_OK) return 0;
+  const luattn_pack_entry *e;
+  for (size_t i = 0; i < 8 && (e = luattn_pack_get_entry(pack, i)) != NULL; ++i) {
+    luattn_image *image = NULL;
+    void *bytes = NULL;
+    size_t bytes_size, index;
+    if (e->size > (1u << 24)) continue; /* slow, and told from smaller ones by the number alone */
+    fuzz_expect(luattn_pack_read(pack, i, &bytes, &bytes_size, &err), LUATTN_IMAGE, LUATTN_IMAGE);
+    luattn_pack_free(bytes);
+    fuzz_expect(luattn_pack_image(pack, i, &image, &err), LUATTN_IMAGE, LUATTN_INVALID);
+    luattn_image_free(image);
+    luattn_pack_query q = {.struct_size = sizeof q, .spec_name = e->spec_name, .pass = (luattn_pass)e->pass};
+    q.dtype = (luattn_dtype)e->dtype;
+    q.arch = 90;
+    fuzz_expect(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED, LUATTN_UNSUPPORTED);
+  }
+  luattn_pack_close(pack);
+  return 0;
+}
