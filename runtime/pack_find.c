@@ -23,9 +23,10 @@ void pack_entry_text(const luattn_pack_entry *e, char *text, size_t size) {
            e->spec_name, pack_dtype(e->dtype), dims, arch);
 }
 
+/* A spec without a name of its own is called like its file, wherever that is; its hash is always the same. */
 static bool is_same_spec(const luattn_pack_entry *e, const luattn_pack_query *q) {
-  const bool by_hash = q->spec_hash[0] != 0 || q->spec_hash[1] != 0;
-  if (by_hash && (e->spec_hash[0] != q->spec_hash[0] || e->spec_hash[1] != q->spec_hash[1])) return false;
+  if (q->spec_hash[0] != 0 || q->spec_hash[1] != 0)
+    return e->spec_hash[0] == q->spec_hash[0] && e->spec_hash[1] == q->spec_hash[1];
   return q->spec_name == NULL || strcmp(e->spec_name, q->spec_name) == 0;
 }
 

@@ -62,7 +62,7 @@ LUATTN_API void luattn_pack_free(void *bytes);
 typedef struct luattn_pack_query {
   size_t struct_size;
   const char *spec_name; /* or NULL */
-  uint64_t spec_hash[2]; /* or 0 */
+  uint64_t spec_hash[2]; /* or 0. If given, it decides, and the name is for messages alone */
   luattn_pass pass;
   luattn_dtype dtype;
   int head_dim, head_dim_v; /* head_dim_v 0: as head_dim */

@@ -339,6 +339,61 @@ static void one_compilation_for_each_class(void **state) {
   }
 }
 
+typedef struct launcher {
+  luattn_engine *engine;
+  luattn_spec *spec;
+  problem p;
+  int number;
+  luattn_status status;
+} launcher;
+
+static void *launch_many(void *arg) {
+  launcher *l = arg;
+  luattn_error err;
+  void *stream = (void *)(uintptr_t)(1 + l->number);
+  for (int i = 0; i < 2 && l->status == LUATTN_OK; ++i) {
+    l->status = luattn_forward(l->engine, l->spec, &l->p.args, stream, &err);
+    if (l->status == LUATTN_OK) l->status = luattn_backward(l->engine, l->spec, &l->p.args, stream, &err);
+  }
+  return NULL;
+}
+
+/* One engine, a stream for each thread: whatever reaches a stream is its thread's own. */
+static void eight_threads_on_eight_streams(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  launcher *l = calloc(THREADS, sizeof *l);
+  pthread_t thread[THREADS];
+  int seen[THREADS] = {0};
+  for (int i = 0; i < THREADS; ++i) {
+    l[i] = (launcher){.engine = engine, .spec = &spec, .number = i};
+    problem_open(&l[i].p, LUATTN_BACKWARD);
+    l[i].p.args.scale = 1 + i;
+    assert_int_equal(pthread_create(&thread[i], NULL, launch_many, &l[i]), 0);
+  }
+  for (int i = 0; i < THREADS; ++i) pthread_join(thread[i], NULL);
+  assert_int_equal(spec.compilations, 2);
+  const size_t events = fake_num_events();
+  assert_in_range(events, 1, 256); /* all are kept */
+  for (size_t i = 0; i < events; ++i) {
+    const fake_event *e = fake_get_event(i);
+    const uintptr_t owner = (uintptr_t)e->stream - 1;
+    if (e->kind != FAKE_LAUNCH) continue;
+    assert_in_range(owner, 0, THREADS - 1);
+    assert_ptr_equal(e->params.src_q.data, l[owner].p.q.t.data);
+    assert_true(e->params.scale == 1 + (double)owner);
+    ++seen[owner];
+  }
+  for (int i = 0; i < THREADS; ++i) {
+    assert_int_equal(l[i].status, LUATTN_OK);
+    assert_true(seen[i] > 0);
+    problem_close(&l[i].p);
+  }
+  free(l);
+  luattn_engine_close(engine);
+}
+
 static void who_waits_for_a_failure_hears_of_it(void **state) {
   (void)state;
   luattn_engine *engine = open_engine();
@@ -520,6 +575,7 @@ int main(void) {
       TEST(bad_arguments),
       TEST(one_compilation_whoever_asks),
       TEST(one_compilation_for_each_class),
+      TEST(eight_threads_on_eight_streams),
       TEST(who_waits_for_a_failure_hears_of_it),
       TEST(loading_may_fail),
       TEST(packs_first),
