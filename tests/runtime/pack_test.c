@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -439,6 +440,58 @@ static void full_disk(void **state) {
   free(after); /* remove_dir fails if a temporary file was left */
 }
 
+/* The linker sends the library's calls of malloc and calloc here. */
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+/* Seen from outside, because some linkers let shared libraries that are linked ask for them, too. */
+__attribute__((visibility("default"))) void *__wrap_malloc(size_t size);
+__attribute__((visibility("default"))) void *__wrap_calloc(size_t count, size_t size);
+
+static atomic_long until_refusal = -1; /* allocations; negative: none is refused */
+static bool is_refused(void) {
+  return atomic_load(&until_refusal) >= 0 && atomic_fetch_sub(&until_refusal, 1) == 0;
+}
+void *__wrap_malloc(size_t size) { return is_refused() ? NULL : __real_malloc(size); }
+void *__wrap_calloc(size_t count, size_t size) { return is_refused() ? NULL : __real_calloc(count, size); }
+
+static luattn_status write_and_read(const sample *s, luattn_error *err) {
+  luattn_pack *pack;
+  luattn_image *image;
+  void *text;
+  size_t size;
+  TRY(luattn_pack_write(path, "13.0", s->item, s->count, err));
+  TRY(luattn_pack_open(path, &pack, err));
+  luattn_status status = luattn_pack_read(pack, 0, &text, &size, err);
+  if (status == LUATTN_OK) {
+    luattn_pack_free(text);
+    status = luattn_pack_image(pack, 4, &image, err);
+  }
+  if (status == LUATTN_OK) luattn_image_free(image);
+  luattn_pack_close(pack);
+  return status;
+}
+
+/* Each allocation is refused once. Only the one for further threads may go without an error; leaks are the
+ * sanitizer's to see. */
+static void every_allocation_refused(void **state) {
+  (void)state;
+  sample s;
+  luattn_error err;
+  long n = 0, refused = 0;
+  sample_open(&s);
+  for (bool done = false; !done; ++n) {
+    atomic_store(&until_refusal, n);
+    const luattn_status status = write_and_read(&s, &err);
+    done = atomic_exchange(&until_refusal, -1) >= 0;
+    refused += status == LUATTN_NO_MEMORY;
+    assert_true(status == LUATTN_NO_MEMORY || status == LUATTN_OK);
+    if (done) assert_int_equal(status, LUATTN_OK);
+  }
+  assert_in_range(refused, n - 3, n - 1);
+  assert_true(n > 15);
+  sample_close(&s);
+}
+
 static void strange_files(void **state) {
   (void)state;
   luattn_pack *pack = NULL;
@@ -484,11 +537,17 @@ static void image_is_a_pack(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(round_trip),          cmocka_unit_test(finds_the_best),
-      cmocka_unit_test(says_what_there_is),  cmocka_unit_test(launches_as_any_kernel),
-      cmocka_unit_test(lies_are_refused),    cmocka_unit_test(every_truncation_and_bit_flip),
-      cmocka_unit_test(replaced_while_open), cmocka_unit_test(full_disk),
-      cmocka_unit_test(strange_files),       cmocka_unit_test(image_is_a_pack),
+      cmocka_unit_test(round_trip),
+      cmocka_unit_test(finds_the_best),
+      cmocka_unit_test(says_what_there_is),
+      cmocka_unit_test(launches_as_any_kernel),
+      cmocka_unit_test(lies_are_refused),
+      cmocka_unit_test(every_truncation_and_bit_flip),
+      cmocka_unit_test(replaced_while_open),
+      cmocka_unit_test(full_disk),
+      cmocka_unit_test(every_allocation_refused),
+      cmocka_unit_test(strange_files),
+      cmocka_unit_test(image_is_a_pack),
   };
   return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
