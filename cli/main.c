@@ -35,16 +35,16 @@ static void print_help(FILE *to) {
           "luattn: fused attention kernels from a small Lua file\n\n"
           "usage: luattn SUBCOMMAND ...        luattn SUBCOMMAND --help        luattn --version\n\n");
   for (int i = 0; i < NUM_COMMANDS; i++) fprintf(to, "  %-52s %s\n", commands[i].usage, commands[i].help);
-  fprintf(
-      to,
-      "\na first spec, causal attention with soft-capped scores:\n\n"
-      "  return attention {\n"
-      "    name = \"first\",\n"
-      "    score_mod = function(score, b, h, q_idx, kv_idx) return 50 * tanh(score / 50) end,\n"
-      "    block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx end,\n"
-      "  }\n\n"
-      "environment: LUATTN_CACHE_DIR, LUATTN_CACHE_SIZE, LUATTN_NVRTC, LUATTN_LIBCUDA, LUATTN_TEMPLATE_DIR, LUATTN_LINEINFO\n"
-      "exit code: 0 done, 1 failed, 2 the command line cannot be understood\n");
+  fprintf(to,
+          "\na first spec, causal attention with soft-capped scores:\n\n"
+          "  return attention {\n"
+          "    name = \"first\",\n"
+          "    score_mod = function(score, b, h, q_idx, kv_idx) return 50 * tanh(score / 50) end,\n"
+          "    block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx end,\n"
+          "  }\n\n"
+          "environment: LUATTN_CACHE_DIR, LUATTN_CACHE_SIZE, LUATTN_NVRTC, LUATTN_LIBCUDA, "
+          "LUATTN_TEMPLATE_DIR, LUATTN_LINEINFO\n"
+          "exit code: 0 done, 1 failed, 2 the command line cannot be understood\n");
 }
 
 int cli_fail(const luattn_error *err) {

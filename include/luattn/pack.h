@@ -1,9 +1,10 @@
-/* pack.h: kernels compiled ahead of time, many images in one file. Writing and reading need neither Lua nor NVRTC; `luattn pack`
- * makes packs from specs.
+/* pack.h: kernels compiled ahead of time, many images in one file. Writing and reading need neither Lua nor
+ * NVRTC; `luattn pack` makes packs from specs.
  *
- * A pack is an index, then the images, each by itself compressed (zstd) where that makes it smaller. Whatever opens or reads one
- * checks sizes, offsets and hashes first, so that damage is reported and never used. The hashes find damage, not malice: a pack
- * holds code for the GPU, and is to be trusted like a shared library (SECURITY.md).
+ * A pack is an index, then the images, each by itself compressed (zstd) where that makes it smaller. Whatever
+ * opens or reads one checks sizes, offsets and hashes first, so that damage is reported and never used. The
+ * hashes find damage, not malice: a pack holds code for the GPU, and is to be trusted like a shared library
+ * (SECURITY.md).
  *
  * Thread safety: an open pack is immutable and may be used from several threads at once.
  */
@@ -18,13 +19,13 @@ extern "C" {
 
 typedef struct luattn_pack luattn_pack;
 
-/* Opens a pack; reads its index alone. The file stays open, so that one renamed over it changes nothing; one that is written over
- * in place is noticed when an image is read. A single image, such as an entry of the cache, is a pack of one.
- * Errors: LUATTN_IO, LUATTN_IMAGE (says what is wrong and where). */
+/* Opens a pack; reads its index alone. The file stays open, so that one renamed over it changes nothing; one
+ * that is written over in place is noticed when an image is read. A single image, such as an entry of the
+ * cache, is a pack of one. Errors: LUATTN_IO, LUATTN_IMAGE (says what is wrong and where). */
 LUATTN_API luattn_status luattn_pack_open(const char *path, luattn_pack **pack, luattn_error *err);
 /* The same for bytes in memory, which must outlive the pack. `name` stands in messages for a path. */
-LUATTN_API luattn_status luattn_pack_open_bytes(const char *name, const void *bytes, size_t size, luattn_pack **pack,
-                                                luattn_error *err);
+LUATTN_API luattn_status luattn_pack_open_bytes(const char *name, const void *bytes, size_t size,
+                                                luattn_pack **pack, luattn_error *err);
 LUATTN_API void luattn_pack_close(luattn_pack *pack); /* NULL is fine; images and kernels stay valid */
 
 typedef struct luattn_pack_info {
@@ -39,20 +40,21 @@ typedef enum luattn_pack_kind { LUATTN_PACK_IMAGE, LUATTN_PACK_SPEC, LUATTN_PACK
 /* One entry, as the index has it. A spec has name and hash alone. */
 typedef struct luattn_pack_entry {
   char spec_name[LUATTN_NAME_SIZE];
-  uint64_t spec_hash[2];              /* luattn_spec_info.hash; 0: not known */
-  uint32_t kind;                      /* luattn_pack_kind */
-  uint32_t pass, family, dtype;       /* these and what follows as in luattn_image_info */
+  uint64_t spec_hash[2];        /* luattn_spec_info.hash; 0: not known */
+  uint32_t kind;                /* luattn_pack_kind */
+  uint32_t pass, family, dtype; /* these and what follows as in luattn_image_info */
   uint32_t arch;
   char arch_suffix[4];
   uint32_t is_ptx;
   uint32_t head_dim, head_dim_v, wants;
-  uint64_t size, stored_size;         /* bytes, before and after compression */
+  uint64_t size, stored_size; /* bytes, before and after compression */
 } luattn_pack_entry;
 /* Entry `index` of luattn_pack_info.num_entries; NULL beyond. Lives as long as the pack. */
 LUATTN_API const luattn_pack_entry *luattn_pack_get_entry(const luattn_pack *pack, size_t index);
 
 /* Reads one image and checks it. Caller frees with luattn_image_free. */
-LUATTN_API luattn_status luattn_pack_image(const luattn_pack *pack, size_t index, luattn_image **image, luattn_error *err);
+LUATTN_API luattn_status luattn_pack_image(const luattn_pack *pack, size_t index, luattn_image **image,
+                                           luattn_error *err);
 /* Reads any entry. Caller frees *bytes with luattn_pack_free. */
 LUATTN_API luattn_status luattn_pack_read(const luattn_pack *pack, size_t index, void **bytes, size_t *size,
                                           luattn_error *err);
@@ -66,33 +68,36 @@ typedef struct luattn_pack_query {
   luattn_pass pass;
   luattn_dtype dtype;
   int head_dim, head_dim_v; /* head_dim_v 0: as head_dim */
-  unsigned wants;           /* gradients, as in luattn_target; those of inputs and scalars may be among more. 0: all */
-  int arch;                 /* of the device: 80, 90, .. */
-  int family;               /* 0, or 1 + luattn_family */
+  unsigned wants; /* gradients, as in luattn_target; those of inputs and scalars may be among more. 0: all */
+  int arch;       /* of the device: 80, 90, .. */
+  int family;     /* 0, or 1 + luattn_family */
 } luattn_pack_query;
 
-/* The image that serves best: made for this very architecture, else for an earlier one whose code runs there, else PTX.
- * Errors: LUATTN_UNSUPPORTED, with what there is instead. */
-LUATTN_API luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query, size_t *index,
-                                          luattn_error *err);
-/* luattn_pack_find for the device's architecture (query->arch is not read), luattn_pack_image, luattn_kernel_load. */
+/* The image that serves best: made for this very architecture, else for an earlier one whose code runs there,
+ * else PTX. Errors: LUATTN_UNSUPPORTED, with what there is instead. */
+LUATTN_API luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query,
+                                          size_t *index, luattn_error *err);
+/* luattn_pack_find for the device's architecture (query->arch is not read), luattn_pack_image,
+ * luattn_kernel_load. */
 LUATTN_API luattn_status luattn_pack_kernel(const luattn_pack *pack, luattn_driver *driver, int device,
-                                            const luattn_pack_query *query, luattn_kernel **kernel, luattn_error *err);
+                                            const luattn_pack_query *query, luattn_kernel **kernel,
+                                            luattn_error *err);
 
 /* Something to pack: an image, or a text that is carried along. */
 typedef struct luattn_pack_item {
   luattn_pack_kind kind;
   const luattn_image *image; /* of a source: the image that was made of it; NULL for a spec */
   uint64_t spec_hash[2];
-  const char *spec_name;     /* of a spec; otherwise the image's is used */
-  const void *text;          /* of a spec or a source */
+  const char *spec_name; /* of a spec; otherwise the image's is used */
+  const void *text;      /* of a spec or a source */
   size_t text_size;
 } luattn_pack_item;
 
-/* Writes a pack: the same items give the same bytes, whatever the machine or the time. The file appears whole or not at all.
- * Errors: LUATTN_INVALID, LUATTN_IO (message says what failed, such as a full disk). */
-LUATTN_API luattn_status luattn_pack_write(const char *path, const char *nvrtc_version, const luattn_pack_item *items,
-                                           size_t num_items, luattn_error *err);
+/* Writes a pack: the same items give the same bytes, whatever the machine or the time. The file appears whole
+ * or not at all. Errors: LUATTN_INVALID, LUATTN_IO (message says what failed, such as a full disk). */
+LUATTN_API luattn_status luattn_pack_write(const char *path, const char *nvrtc_version,
+                                           const luattn_pack_item *items, size_t num_items,
+                                           luattn_error *err);
 
 #ifdef __cplusplus
 }
