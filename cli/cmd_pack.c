@@ -29,6 +29,21 @@ static luattn_status read_text(const char *path, char **text, size_t *size, luat
   return luattn_fail(err, LUATTN_IO, "%s: cannot be read again for the pack", path);
 }
 
+static void collect_image(const grid_kernel *k, luattn_lengths lengths, luattn_pack_item *all,
+                          luattn_pack_item *item, size_t *count) {
+  if (k->image[lengths] == NULL) return;
+  all->kind = LUATTN_PACK_IMAGE;
+  all->image = k->image[lengths];
+  all->lengths = k->image[LUATTN_SHORT] == NULL ? 0 : 1 + (int)lengths;
+  all->text = NULL;
+  item[(*count)++] = *all;
+  if (k->source[lengths] == NULL) return;
+  all->kind = LUATTN_PACK_SOURCE;
+  all->text = k->source[lengths];
+  all->text_size = strlen(k->source[lengths]);
+  item[(*count)++] = *all;
+}
+
 /* Images in the grid's order, each with its source behind it, and each spec before its images. */
 static luattn_status collect(const grid *g, luattn_pack_item *item, size_t *count, luattn_error *err) {
   const cli_options *o = g->options;
@@ -44,17 +59,9 @@ static luattn_status collect(const grid *g, luattn_pack_item *item, size_t *coun
       all.text = text; /* free_texts gives it back */
       item[(*count)++] = all;
     }
-    for (size_t k = s * kernels; k < (s + 1) * kernels; k++) {
-      all.kind = LUATTN_PACK_IMAGE;
-      all.image = g->kernel[k].image;
-      all.text = NULL;
-      item[(*count)++] = all;
-      if (!o->with_sources) continue;
-      all.kind = LUATTN_PACK_SOURCE;
-      all.text = g->kernel[k].source;
-      all.text_size = strlen(g->kernel[k].source);
-      item[(*count)++] = all;
-    }
+    for (size_t k = s * kernels; k < (s + 1) * kernels; k++)
+      for (int lengths = LUATTN_LONG; lengths <= LUATTN_SHORT; lengths++)
+        collect_image(&g->kernel[k], (luattn_lengths)lengths, &all, item, count);
   }
   return LUATTN_OK;
 }
@@ -70,7 +77,7 @@ static luattn_status write_pack(const grid *g, luattn_error *err) {
   size_t count = 0;
   TRY(luattn_nvrtc_version(NULL, &major, &minor, err));
   snprintf(nvrtc, sizeof nvrtc, "%d.%d", major, minor);
-  luattn_pack_item *item = calloc(g->num_specs + 2 * g->num_kernels, sizeof *item);
+  luattn_pack_item *item = calloc(g->num_specs + 2 * g->num_images, sizeof *item);
   if (item == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
   luattn_status status = collect(g, item, &count, err);
   if (status == LUATTN_OK) status = luattn_pack_write(g->options->out, nvrtc, item, count, err);
@@ -95,7 +102,7 @@ static luattn_status check_folder(const char *path, luattn_error *err) {
 }
 
 static luattn_status make_pack(const cli_options *o, luattn_error *err) {
-  grid g;
+  grid g = {.is_warming = false};
   const double start = now();
   if (o->out == NULL)
     return luattn_fail(err, LUATTN_INVALID,
@@ -107,14 +114,15 @@ static luattn_status make_pack(const cli_options *o, luattn_error *err) {
   if (status == LUATTN_OK) {
     size_t bytes = 0;
     struct stat st;
-    for (size_t i = 0; i < g.num_kernels; i++) {
-      size_t size;
-      (void)luattn_image_bytes(g.kernel[i].image, &size);
+    for (size_t i = 0; i < 2 * g.num_kernels; i++) {
+      size_t size = 0;
+      const luattn_image *image = g.kernel[i / 2].image[i % 2];
+      if (image != NULL) (void)luattn_image_bytes(image, &size);
       bytes += size;
     }
     printf(
         "%s: %zu kernels of %zu specs, %lld bytes (%.2f MB before compression), %zu from the cache, %.1f s\n",
-        o->out, g.num_kernels, g.num_specs, stat(o->out, &st) == 0 ? (long long)st.st_size : -1LL,
+        o->out, g.num_images, g.num_specs, stat(o->out, &st) == 0 ? (long long)st.st_size : -1LL,
         (double)bytes / 1e6, g.from_cache, now() - start);
   }
   grid_close(&g);
@@ -141,6 +149,11 @@ static void entry_words(const luattn_pack_entry *e, char dims[24], char arch[24]
   snprintf(arch, 24, "%s_%u%.3s", e->is_ptx ? "compute" : "sm", (unsigned)e->arch, e->arch_suffix);
 }
 
+static const char *lengths_name(const luattn_pack_entry *e) {
+  static const char *const names[] = {"all", "long", "short"};
+  return names[e->lengths]; /* checked when the pack was opened */
+}
+
 static const char *pass_name(const luattn_pack_entry *e) {
   return e->pass == LUATTN_FORWARD ? "forward" : "backward";
 }
@@ -159,10 +172,10 @@ static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_er
   }
   clean_name(e->spec_name, name);
   entry_words(e, dims, arch);
-  printf("%-24s %-8s %-5s %-8s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx\n", name, pass_name(e),
-         dtype_name((luattn_dtype)e->dtype), dims, arch, families[e->family], registers, shared,
-         (unsigned long long)e->size, (unsigned long long)e->stored_size, (unsigned long long)e->spec_hash[1],
-         (unsigned long long)e->spec_hash[0]);
+  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx\n", name, pass_name(e),
+         dtype_name((luattn_dtype)e->dtype), dims, lengths_name(e), arch, families[e->family], registers,
+         shared, (unsigned long long)e->size, (unsigned long long)e->stored_size,
+         (unsigned long long)e->spec_hash[1], (unsigned long long)e->spec_hash[0]);
   luattn_image_free(image);
   return LUATTN_OK;
 }
@@ -178,8 +191,8 @@ static luattn_status list_text(const luattn_pack *pack, size_t index, const char
   if (e->kind == LUATTN_PACK_SPEC)
     snprintf(file, sizeof file, "%s.lua", name);
   else
-    snprintf(file, sizeof file, "%s_%s_%s_%s_%s.cuh", name, pass_name(e), dtype_name((luattn_dtype)e->dtype),
-             dims, arch);
+    snprintf(file, sizeof file, "%s_%s_%s_%s_%s%s.cuh", name, pass_name(e),
+             dtype_name((luattn_dtype)e->dtype), dims, arch, e->lengths == 2 ? "_short" : "");
   TRY(luattn_pack_read(pack, index, &bytes, &size, err));
   luattn_status status = LUATTN_OK;
   if (folder != NULL && (size_t)snprintf(path, sizeof path, "%s/%s", folder, file) < sizeof path) {
@@ -205,8 +218,8 @@ static luattn_status list_entries(const luattn_pack *pack, const cli_options *o,
     images += luattn_pack_get_entry(pack, i)->kind == LUATTN_PACK_IMAGE;
   printf("%s: %zu kernels, %zu bytes, luattn %s, NVRTC %s\n", o->spec, images, info.bytes,
          version[0][0] != 0 ? version[0] : "unknown", version[1][0] != 0 ? version[1] : "unknown");
-  printf("%-24s %-8s %-5s %-8s %-10s %-6s %9s %8s %9s %9s  %s\n", "spec", "pass", "dtype", "head dim", "arch",
-         "family", "registers", "shared", "bytes", "stored", "spec hash");
+  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9s %8s %9s %9s  %s\n", "spec", "pass", "dtype", "head dim",
+         "lengths", "arch", "family", "registers", "shared", "bytes", "stored", "spec hash");
   for (size_t i = 0; i < info.num_entries; i++) {
     const bool is_image = luattn_pack_get_entry(pack, i)->kind == LUATTN_PACK_IMAGE;
     if (is_image)

@@ -4,7 +4,7 @@
 
 static luattn_status run(const cli_options *o, luattn_error *err) {
   char dir[4096];
-  grid g;
+  grid g = {.is_warming = true};
   TRY(cache_resolve(o->cache_dir, dir, sizeof dir, err));
   if (dir[0] == 0)
     return luattn_fail(
@@ -12,10 +12,9 @@ static luattn_status run(const cli_options *o, luattn_error *err) {
         "warm: there is no cache on disk, as its directory is empty; name one with --cache-dir "
         "or LUATTN_CACHE_DIR");
   luattn_status status = grid_open(o, &g, err);
-  g.must_keep = true;
   if (status == LUATTN_OK) status = grid_compile(&g, err);
   if (status == LUATTN_OK)
-    printf("%s: %zu kernels, %zu of them new\n", dir, g.num_kernels, g.num_kernels - g.from_cache);
+    printf("%s: %zu kernels, %zu of them new\n", dir, g.num_images, g.num_images - g.from_cache);
   grid_close(&g);
   return status;
 }

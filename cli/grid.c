@@ -6,13 +6,11 @@
 
 #include "common/parallel.h"
 
-enum { MAX_CHOICES = 16 };
-
 /* What the lists of the command line say. */
 typedef struct choices {
-  luattn_target arch[MAX_CHOICES]; /* arch and ptx */
-  luattn_dtype dtype[MAX_CHOICES];
-  int dim[MAX_CHOICES][2];
+  luattn_target arch[GRID_MAX_CHOICES]; /* arch and ptx */
+  luattn_dtype dtype[GRID_MAX_CHOICES];
+  int dim[GRID_MAX_CHOICES][2];
   luattn_pass pass[2];
   int num_archs, num_dtypes, num_dims, num_passes, family;
 } choices;
@@ -24,10 +22,10 @@ static luattn_status read_list(choices *c, const char *option, const char *text,
   for (const char *at = text;;) {
     char item[32];
     const size_t n = strcspn(at, ",");
-    if (n == 0 || n >= sizeof item || *count == MAX_CHOICES)
+    if (n == 0 || n >= sizeof item || *count == GRID_MAX_CHOICES)
       return luattn_fail(err, LUATTN_INVALID,
                          "%s: '%s' is not a list of at most %d values with commas between them", option, text,
-                         MAX_CHOICES);
+                         GRID_MAX_CHOICES);
     memcpy(item, at, n);
     item[n] = 0;
     TRY(read(c, item, err));
@@ -76,7 +74,7 @@ static luattn_status read_dim(choices *c, const char *item, luattn_error *err) {
 }
 
 /* The devices' architectures. Without one the user has to name them. */
-static luattn_status ask_devices(choices *c, luattn_error *err) {
+static luattn_status ask_devices(grid *g, choices *c, luattn_error *err) {
   luattn_driver *driver;
   int count = 0;
   luattn_status status = luattn_driver_open(&driver, NULL);
@@ -87,18 +85,22 @@ static luattn_status ask_devices(choices *c, luattn_error *err) {
   for (int i = 0; i < count && status == LUATTN_OK; i++) {
     luattn_device_info info;
     status = luattn_device_get_info(driver, i, &info, err);
-    bool known = status != LUATTN_OK || c->num_archs == MAX_CHOICES;
+    bool known = status != LUATTN_OK || c->num_archs == GRID_MAX_CHOICES;
     for (int j = 0; j < c->num_archs; j++) known |= c->arch[j].arch == info.arch;
-    if (!known) c->arch[c->num_archs++] = (luattn_target){.arch = info.arch};
+    if (known) continue;
+    char *name = g->device[c->num_archs];
+    snprintf(name, sizeof g->device[0], "%s", info.name);
+    c->arch[c->num_archs++] = (luattn_target){.arch = info.arch, .device = g->is_warming ? name : NULL};
   }
   luattn_driver_close(driver);
   return status;
 }
 
-static luattn_status read_choices(const cli_options *o, choices *c, luattn_error *err) {
+static luattn_status read_choices(grid *g, choices *c, luattn_error *err) {
+  const cli_options *o = g->options;
   *c = (choices){.pass = {LUATTN_FORWARD, LUATTN_BACKWARD}, .num_passes = 2};
   if (o->arch == NULL)
-    TRY(ask_devices(c, err));
+    TRY(ask_devices(g, c, err));
   else
     TRY(read_list(c, "--arch", o->arch, read_arch, &c->num_archs, err));
   TRY(read_list(c, "--dtype", o->dtype != NULL ? o->dtype : "bf16", read_dtype, &c->num_dtypes, err));
@@ -121,6 +123,7 @@ static void place_kernel(const grid *g, const choices *c, size_t k, grid_kernel 
   const luattn_target *arch = &c->arch[k % (size_t)c->num_archs];
   out->target.arch = arch->arch;
   out->target.ptx = arch->ptx;
+  out->target.device = arch->device;
   k /= (size_t)c->num_archs;
   const int *dim = c->dim[k % (size_t)c->num_dims];
   out->target.head_dim = dim[0];
@@ -148,8 +151,8 @@ static luattn_status check_names(const grid *g, luattn_error *err) {
 
 luattn_status grid_open(const cli_options *o, grid *g, luattn_error *err) {
   choices c;
-  *g = (grid){.options = o, .has_bar = isatty(STDERR_FILENO) != 0};
-  TRY(read_choices(o, &c, err));
+  *g = (grid){.options = o, .is_warming = g->is_warming, .has_bar = isatty(STDERR_FILENO) != 0};
+  TRY(read_choices(g, &c, err));
   g->spec = calloc((size_t)o->num_specs, sizeof *g->spec);
   if (g->spec == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
   for (int i = 0; i < o->num_specs; i++) {
@@ -166,19 +169,29 @@ luattn_status grid_open(const cli_options *o, grid *g, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static luattn_status compile_image(grid *g, grid_kernel *k, luattn_lengths lengths, bool *is_for_all,
+                                   luattn_error *err) {
+  luattn_compile_report report = {0};
+  luattn_target target = k->target;
+  target.lengths = lengths;
+  TRY(luattn_compile(g->spec[k->spec], &target, &k->image[lengths], &report, err));
+  *is_for_all = report.every_length != 0;
+  k->from_cache += report.cache_hit != 0;
+  if (g->is_warming && !report.is_kept) {
+    const char *why = strstr(report.plan, "cache: ");
+    return luattn_fail(err, LUATTN_IO, "%s", why != NULL ? why : "it could not be kept in the cache");
+  }
+  if (!g->options->with_sources) return LUATTN_OK;
+  return luattn_emit_source(g->spec[k->spec], &target, k->image[lengths], &k->source[lengths], err);
+}
+
 static luattn_status compile_one(void *user, size_t index, luattn_error *err) {
   grid *g = user;
   grid_kernel *k = &g->kernel[index];
-  luattn_compile_report report = {0};
   luattn_error inner;
-  luattn_status status = luattn_compile(g->spec[k->spec], &k->target, &k->image, &report, &inner);
-  if (status == LUATTN_OK && g->must_keep && !report.is_kept) {
-    const char *why = strstr(report.plan, "cache: ");
-    status = luattn_fail(&inner, LUATTN_IO, "%s", why != NULL ? why : "it could not be kept in the cache");
-  }
-  if (status == LUATTN_OK && g->options->with_sources)
-    status = luattn_emit_source(g->spec[k->spec], &k->target, k->image, &k->source, &inner);
-  k->is_cached = report.cache_hit != 0;
+  bool is_for_all = false;
+  luattn_status status = compile_image(g, k, LUATTN_LONG, &is_for_all, &inner);
+  if (status == LUATTN_OK && !is_for_all) status = compile_image(g, k, LUATTN_SHORT, &is_for_all, &inner);
   if (status == LUATTN_OK) return status;
   return luattn_fail(err, status, "%s, %s, head dim %dx%d, %s_%d, %s: %s", g->options->specs[k->spec],
                      dtype_name(k->target.dtype), k->target.head_dim, k->target.head_dim_v,
@@ -200,14 +213,19 @@ luattn_status grid_compile(grid *g, luattn_error *err) {
   const luattn_status status =
       parallel_run(g->num_kernels, (int)g->options->jobs, compile_one, draw_bar, g, err);
   if (status != LUATTN_OK && g->has_bar) fprintf(stderr, "\n");
-  for (size_t i = 0; i < g->num_kernels && status == LUATTN_OK; i++) g->from_cache += g->kernel[i].is_cached;
+  for (size_t i = 0; i < g->num_kernels && status == LUATTN_OK; i++) {
+    g->num_images += g->kernel[i].image[LUATTN_SHORT] != NULL ? 2 : 1;
+    g->from_cache += (size_t)g->kernel[i].from_cache;
+  }
   return status;
 }
 
 void grid_close(grid *g) {
   for (size_t i = 0; i < g->num_kernels; i++) {
-    luattn_image_free(g->kernel[i].image);
-    luattn_text_free(g->kernel[i].source);
+    for (int l = 0; l < 2; l++) {
+      luattn_image_free(g->kernel[i].image[l]);
+      luattn_text_free(g->kernel[i].source[l]);
+    }
   }
   for (size_t i = 0; i < g->num_specs; i++) luattn_spec_free(g->spec[i]);
   free(g->kernel);

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -222,7 +223,7 @@ static slot *add_slot(luattn_engine *e, const kernel_key *key) {
  * pack that has it and is damaged, or was made for another luattn, is an error: compiling instead would hide
  * it. */
 static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
-                                   luattn_error *err) {
+                                   luattn_compile_report *report, luattn_error *err) {
   luattn_spec_info info;
   luattn_spec_get_info(key->spec, &info);
   const luattn_pack_query query = {.struct_size = sizeof query,
@@ -234,7 +235,8 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
                                    .head_dim_v = key->head_dim_v,
                                    .wants = key->wants,
                                    .arch = e->arch,
-                                   .family = e->family};
+                                   .family = e->family,
+                                   .lengths = 1 + (int)key->lengths};
   for (size_t i = 0; i < e->num_packs; ++i) {
     size_t index;
     luattn_image *image;
@@ -244,7 +246,13 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
     TRY(luattn_pack_image(e->packs[i], index, &image, err));
     const luattn_status status = luattn_kernel_load(e->driver, e->device, image, kernel, err);
     luattn_image_free(image);
-    if (status != LUATTN_UNSUPPORTED) return status; /* it may need more shared memory than this device has */
+    if (status == LUATTN_UNSUPPORTED) continue; /* it may need more shared memory than this device has */
+    /* One made for the other lengths is all that there is, and serves these too. */
+    const uint32_t lengths = luattn_pack_get_entry(e->packs[i], index)->lengths;
+    report->every_length = lengths != 1 + (uint32_t)key->lengths;
+    snprintf(report->plan, sizeof report->plan, "from pack number %zu of the engine's, entry %zu\n", i,
+             index);
+    return status;
   }
   return LUATTN_OK;
 }
@@ -252,8 +260,7 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
 static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
                            luattn_compile_report *report, luattn_error *err) {
   if (e->num_packs > 0) {
-    TRY(look_in_packs(e, key, kernel, err));
-    report->every_length = *kernel != NULL;
+    TRY(look_in_packs(e, key, kernel, report, err));
     if (*kernel != NULL) return LUATTN_OK;
   }
   if (e->never_compile && e->num_packs > 0) return LUATTN_UNSUPPORTED; /* with the last pack's message */

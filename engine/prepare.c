@@ -34,7 +34,11 @@ static luattn_status prepare_one(void *user, size_t index, luattn_error *err) {
                           .wants = r->pass == LUATTN_FORWARD ? 0
                                    : r->wants != 0           ? r->wants
                                                              : all_wants(r->spec)};
-  return engine_kernel(p->engine, &key, &kernel, err);
+  /* Both classes of lengths, unless one kernel serves both, which the engine knows. */
+  kernel_key other = key;
+  other.lengths = LUATTN_SHORT;
+  TRY(engine_kernel(p->engine, &key, &kernel, err));
+  return engine_kernel(p->engine, &other, &kernel, err);
 }
 
 static void tell(void *user, size_t done, size_t count) {

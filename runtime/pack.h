@@ -37,7 +37,7 @@ typedef struct pack_record {
   uint64_t checksum_low, checksum_high; /* XXH3-128 of the stored bytes */
 } pack_record;
 
-_Static_assert(sizeof(pack_header) == 112 && sizeof(luattn_pack_entry) == 136 && sizeof(pack_record) == 160,
+_Static_assert(sizeof(pack_header) == 112 && sizeof(luattn_pack_entry) == 144 && sizeof(pack_record) == 168,
                "neither has holes");
 
 struct luattn_pack {

@@ -19,8 +19,10 @@ void pack_entry_text(const luattn_pack_entry *e, char *text, size_t size) {
     snprintf(dims, sizeof dims, "%u", (unsigned)e->head_dim);
   else
     snprintf(dims, sizeof dims, "%ux%u", (unsigned)e->head_dim, (unsigned)e->head_dim_v);
-  snprintf(text, size, "%s of '%s', %s, head dim %s, %s", e->pass == LUATTN_FORWARD ? "forward" : "backward",
-           e->spec_name, pack_dtype(e->dtype), dims, arch);
+  static const char *const lengths[] = {"", ", long", ", short"};
+  snprintf(text, size, "%s of '%s', %s, head dim %s, %s%s",
+           e->pass == LUATTN_FORWARD ? "forward" : "backward", e->spec_name, pack_dtype(e->dtype), dims, arch,
+           lengths[e->lengths]);
 }
 
 /* A spec without a name of its own is called like its file, wherever that is; its hash is always the same. */
@@ -45,6 +47,13 @@ static bool is_wanted(const luattn_pack_entry *e, const luattn_pack_query *q) {
     return false;
   if (q->family != 0 && e->family + 1 != (uint32_t)q->family) return false;
   return q->pass == LUATTN_FORWARD || has_wants(e->wants, q->wants);
+}
+
+/* The larger, the better; 0: not at all. The architecture weighs more than the tiles. */
+static int serves(const luattn_pack_entry *e, const luattn_pack_query *q) {
+  const int match = is_wanted(e, q) ? arch_match(pack_arch(e), q->arch) : 0;
+  const uint32_t lengths = q->lengths != 0 ? (uint32_t)q->lengths : 1;
+  return match == 0 ? 0 : 2 * match + (e->lengths == 0 || e->lengths == lengths);
 }
 
 typedef struct line {
@@ -113,7 +122,7 @@ luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query 
   int best = 0;
   for (size_t i = 0; i < pack->count; ++i) {
     const luattn_pack_entry *e = &pack->record[i].entry;
-    const int match = is_wanted(e, query) ? arch_match(pack_arch(e), query->arch) : 0;
+    const int match = serves(e, query);
     if (match <= best) continue;
     best = match;
     *index = i;

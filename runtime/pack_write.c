@@ -43,7 +43,11 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, l
   if (size > PACK_MAX_ENTRY_BYTES)
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: has %zu bytes, at most %llu fit",
                        index, size, (unsigned long long)PACK_MAX_ENTRY_BYTES);
+  if (item->lengths < 0 || item->lengths > 2)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: lengths is %d, expected 0 to 2",
+                       index, item->lengths);
   e->kind = item->kind;
+  e->lengths = (uint32_t)item->lengths;
   memcpy(e->spec_hash, item->spec_hash, sizeof e->spec_hash);
   e->size = size;
   if (item->image != NULL)

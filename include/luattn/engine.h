@@ -51,7 +51,7 @@ typedef struct luattn_request {
 /* After each kernel, by one thread at a time, not always the caller's. */
 typedef void luattn_progress(void *user, size_t done, size_t count);
 
-/* Compiles or loads kernels before the first launch needs them, on `threads` threads (0: as many as there are processors).
+/* Compiles or loads kernels, for short and for long lengths where they differ, before the first launch needs them, on `threads` threads (0: as many as there are processors).
  * progress may be NULL. Stops at the first failure; what was ready stays. */
 LUATTN_API luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *requests, size_t num_requests, int threads,
                                         luattn_progress *progress, void *user, luattn_error *err);

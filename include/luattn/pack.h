@@ -47,6 +47,8 @@ typedef struct luattn_pack_entry {
   char arch_suffix[4];
   uint32_t is_ptx;
   uint32_t head_dim, head_dim_v, wants;
+  uint32_t lengths;  /* 0: tiles for every length; 1: for long ones, 2: for short ones (1 + luattn_lengths, up to 2048) */
+  uint32_t reserved; /* 0 */
   uint64_t size, stored_size; /* bytes, before and after compression */
 } luattn_pack_entry;
 /* Entry `index` of luattn_pack_info.num_entries; NULL beyond. Lives as long as the pack. */
@@ -71,6 +73,7 @@ typedef struct luattn_pack_query {
   unsigned wants; /* gradients, as in luattn_target; those of inputs and scalars may be among more. 0: all */
   int arch;       /* of the device: 80, 90, .. */
   int family;     /* 0, or 1 + luattn_family */
+  int lengths;    /* 0, or 1 + luattn_lengths: whose tiles are preferred; any image runs at every length */
 } luattn_pack_query;
 
 /* The image that serves best: made for this very architecture, else for an earlier one whose code runs there,
@@ -88,6 +91,7 @@ typedef struct luattn_pack_item {
   luattn_pack_kind kind;
   const luattn_image *image; /* of a source: the image that was made of it; NULL for a spec */
   uint64_t spec_hash[2];
+  int lengths;           /* of an image: as in luattn_pack_entry */
   const char *spec_name; /* of a spec; otherwise the image's is used */
   const void *text;      /* of a spec or a source */
   size_t text_size;

@@ -520,6 +520,48 @@ static void packed_kernel_is_too_large(void **state) {
   problem_close(&p);
 }
 
+/* A pack with tiles for each class of lengths, and one with those for long ones alone, which then serve the
+ * short ones. */
+static void packed_tiles_for_lengths(void **state) {
+  (void)state;
+  char path[32] = "/tmp/luattn-engine-XXXXXX";
+  problem p;
+  luattn_error err;
+  close(mkstemp(path));
+  problem_open(&p, LUATTN_FORWARD);
+  luattn_image *image = problem_image(&p);
+  const luattn_pack_item item[2] = {
+      {.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}, .lengths = 1 + LUATTN_LONG},
+      {.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}, .lengths = 1 + LUATTN_SHORT}};
+  for (size_t count = 1; count <= 2; ++count) {
+    luattn_pack *pack;
+    luattn_engine *engine;
+    if (luattn_pack_write(path, NULL, item, count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    if (luattn_pack_open(path, &pack, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    const luattn_pack *const packs[1] = {pack};
+    const luattn_engine_options options = {
+        .struct_size = sizeof options, .packs = packs, .num_packs = 1, .never_compile = 1};
+    if (luattn_engine_open(&options, &engine, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    luattn_spec spec = {.compilations = 0};
+    const luattn_kernel *kernel[2];
+    const char *plan;
+    for (int i = 0; i < 2; ++i) { /* short, then long */
+      p.q.shape[2] = i == 0 ? 5 : 100000;
+      assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel[i], &err),
+                       LUATTN_OK);
+      assert_int_equal(luattn_engine_plan(engine, &spec, LUATTN_FORWARD, &p.args, &plan, &err), LUATTN_OK);
+      assert_string_equal(plan, i == 0 && count == 2 ? "from pack number 0 of the engine's, entry 1\n"
+                                                     : "from pack number 0 of the engine's, entry 0\n");
+    }
+    assert_int_equal(kernel[0] == kernel[1], count == 1);
+    luattn_engine_close(engine);
+    luattn_pack_close(pack);
+  }
+  luattn_image_free(image);
+  problem_close(&p);
+  unlink(path);
+}
+
 static void count_progress(void *user, size_t done, size_t count) {
   size_t *seen = user;
   assert_int_equal(done, ++*seen);
@@ -551,6 +593,10 @@ static void prepares_on_several_threads(void **state) {
     assert_int_equal(spec[i].compilations, 2); /* nothing was left to do */
   }
   problem_close(&p);
+  luattn_spec classes = {.by_length = 1};
+  const luattn_request both = {.spec = &classes, .dtype = LUATTN_BF16, .head_dim = 32};
+  assert_int_equal(luattn_prepare(engine, &both, 1, 1, NULL, NULL, &err), LUATTN_OK);
+  assert_int_equal(classes.compilations, 2);
   luattn_spec bad = {.failures_left = 1000};
   luattn_request failing[3] = {request[0], request[1], request[2]};
   failing[1].spec = &bad;
@@ -580,6 +626,7 @@ int main(void) {
       TEST(loading_may_fail),
       TEST(packs_first),
       TEST(packed_kernel_is_too_large),
+      TEST(packed_tiles_for_lengths),
       TEST(prepares_on_several_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

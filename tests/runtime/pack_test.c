@@ -210,6 +210,39 @@ static void finds_the_best(void **state) {
   luattn_pack_close(pack);
 }
 
+/* The architecture weighs more than the lengths that the tiles are for, and any image will do for any length.
+ */
+static void finds_tiles_for_lengths(void **state) {
+  (void)state;
+  sample s = {.count = 0};
+  luattn_error err;
+  add_image(&s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
+  add_image(&s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
+  add_image(&s, make_image(LUATTN_FORWARD, 80, "", 0, 0));
+  add_image(&s, make_image(LUATTN_FORWARD, 86, "", 0, 0));
+  s.item[0].lengths = 2;
+  s.item[1].lengths = 1;
+  s.item[3].lengths = 2;
+  if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  luattn_pack *pack = open_sample();
+  const struct {
+    int arch, lengths;
+    size_t index;
+  } expected[] = {{90, 0, 1}, {90, 1, 1}, {90, 2, 0}, {80, 1, 2}, {80, 2, 2}, {86, 1, 3}, {86, 2, 3}};
+  for (size_t i = 0; i < sizeof expected / sizeof *expected; ++i) {
+    luattn_pack_query q = query_for(expected[i].arch);
+    size_t index = 99;
+    q.lengths = expected[i].lengths;
+    assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+    assert_int_equal(index, expected[i].index);
+  }
+  luattn_pack_close(pack);
+  s.item[0].lengths = 3;
+  assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "item 0: lengths is 3, expected 0 to 2"));
+  sample_close(&s);
+}
+
 static void says_what_there_is(void **state) {
   (void)state;
   write_sample();
@@ -347,6 +380,8 @@ static void lies_are_refused(void **state) {
       {IN_RECORD(1, entry.family), 4, 3, "entry 1: has values"},
       {IN_RECORD(1, entry.arch), 4, 1u << 31, "entry 1: has values"},
       {IN_RECORD(1, entry.arch_suffix), 4, UINT32_MAX, "entry 1: has values"},
+      {IN_RECORD(1, entry.lengths), 4, 3, "entry 1: has values"},
+      {IN_RECORD(1, entry.reserved), 4, 1, "entry 1: has values"},
       {IN_RECORD(2, entry.size), 8, UINT64_MAX, "entry 2: has values"},
       {IN_RECORD(2, entry.size), 8, PACK_MAX_ENTRY_BYTES + 1, "entry 2: has values"},
       {IN_RECORD(2, entry.size), 8, PACK_MAX_ENTRY_BYTES,
@@ -539,6 +574,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(round_trip),
       cmocka_unit_test(finds_the_best),
+      cmocka_unit_test(finds_tiles_for_lengths),
       cmocka_unit_test(says_what_there_is),
       cmocka_unit_test(launches_as_any_kernel),
       cmocka_unit_test(lies_are_refused),
