@@ -17,10 +17,12 @@
 #include "common/fail.h"
 #include "luattn/compiler.h"
 #include "luattn/image.h"
+#include "runtime/elf.h"
 
 #define FORMAT_VERSION ((uint32_t)LUATTN_IMAGE_FORMAT)
 #define BYTE_ORDER_MARK 0x01020304u
 #define CHECKED_FROM 32u
+#define PADDING 64 /* zeros behind the code: what is no cubin ends there, as a text or as a header */
 #define MAX_CUBIN ((size_t)1 << 30)
 
 typedef struct header {
@@ -178,12 +180,17 @@ static luattn_status check_manifest(const luattn_image_info *m, luattn_error *er
   return check_stats(m, err);
 }
 
-/* The driver reads PTX up to its terminating 0. */
+/* The driver is given no size: it reads PTX up to its terminating 0, and a cubin as far as that says. */
 static luattn_status check_code(const luattn_image_info *m, const void *code, size_t size,
                                 luattn_error *err) {
-  if (!m->is_ptx || ((const char *)code)[size - 1] == '\0') return LUATTN_OK;
-  return luattn_fail(err, LUATTN_IMAGE, "image: PTX of %zu bytes: does not end in a 0; compile it again",
-                     size);
+  if (m->is_ptx && ((const char *)code)[size - 1] != '\0')
+    return luattn_fail(err, LUATTN_IMAGE, "image: PTX of %zu bytes: does not end in a 0; compile it again",
+                       size);
+  if (!elf_is_within(code, size))
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: cubin of %zu bytes: says that parts of it lie outside of it; compile it again",
+                       size);
+  return LUATTN_OK;
 }
 
 static XXH128_hash_t checksum(const void *bytes, size_t size) {
@@ -227,7 +234,7 @@ luattn_status luattn_image_create(const luattn_image_info *info, const void *cub
                        MAX_CUBIN);
   TRY(check_code(info, cubin, cubin_size, err));
   const size_t size = CUBIN_OFFSET + cubin_size;
-  luattn_image *out = calloc(1, sizeof *out + size);
+  luattn_image *out = calloc(1, sizeof *out + size + PADDING);
   if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "image: no memory for %zu bytes", size);
   out->size = size;
   header h = {.version = FORMAT_VERSION,
@@ -259,10 +266,11 @@ luattn_status luattn_image_open(const void *bytes, size_t size, luattn_image **i
   if (sum.low64 != h.checksum_low || sum.high64 != h.checksum_high)
     return luattn_fail(err, LUATTN_IMAGE,
                        "image: byte 16: checksum does not match the contents; it is damaged");
-  luattn_image *out = malloc(sizeof *out + size);
+  luattn_image *out = malloc(sizeof *out + size + PADDING);
   if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "image: no memory for %zu bytes", size);
   out->size = size;
   memcpy(out->bytes, bytes, size);
+  memset(out->bytes + size, 0, PADDING);
   luattn_status status = check_manifest(luattn_image_get_info(out), err);
   if (status == LUATTN_OK)
     status = check_code(luattn_image_get_info(out), out->bytes + CUBIN_OFFSET, size - CUBIN_OFFSET, err);

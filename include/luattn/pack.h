@@ -47,7 +47,8 @@ typedef struct luattn_pack_entry {
   char arch_suffix[4];
   uint32_t is_ptx;
   uint32_t head_dim, head_dim_v, wants;
-  uint32_t lengths;  /* 0: tiles for every length; 1: for long ones, 2: for short ones (1 + luattn_lengths, up to 2048) */
+  uint32_t lengths;  /* 0: tiles for every length; 1: for long ones, 2: for short ones (1 + luattn_lengths, up
+                        to 2048) */
   uint32_t reserved; /* 0 */
   uint64_t size, stored_size; /* bytes, before and after compression */
 } luattn_pack_entry;

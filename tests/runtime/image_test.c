@@ -139,6 +139,50 @@ static void names_are_checked(void **state) {
   assert_null(image);
 }
 
+static void put(unsigned char *at, uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) at[i] = (unsigned char)(value >> (8 * i));
+}
+
+/* The driver is not told how long a cubin is: what it says of itself has to lie within. */
+static void cubins_end_where_they_say(void **state) {
+  (void)state;
+  enum { SIZE = 64 + 56 + 2 * 64 + 16 };
+  unsigned char elf[SIZE] = {0x7f, 'E', 'L', 'F', 2, 1, 1};
+  put(elf + 32, 64, 8), put(elf + 54, 56, 2), put(elf + 56, 1, 2);  /* one segment */
+  put(elf + 40, 120, 8), put(elf + 58, 64, 2), put(elf + 60, 2, 2); /* two sections */
+  put(elf + 64 + 8, 248, 8), put(elf + 64 + 32, 16, 8);             /* the segment's bytes: the last 16 */
+  put(elf + 184 + 4, 1, 4), put(elf + 184 + 24, 248, 8),
+      put(elf + 184 + 32, 16, 8); /* likewise the second section's */
+  const luattn_image_info info = sample(LUATTN_FORWARD);
+  luattn_image *image = NULL;
+  luattn_error err;
+  if (luattn_image_create(&info, elf, SIZE, &image, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  luattn_image_free(image);
+  static const struct {
+    int offset, bytes;
+    uint64_t value;
+  } bad[] = {{4, 1, 1},          {32, 8, 209},      {32, 8, UINT64_MAX},      {54, 2, 57},
+             {56, 2, 65535},     {40, 8, 137},      {40, 8, UINT64_MAX},      {58, 2, 0},
+             {60, 2, 65535},     {64 + 8, 8, 249},  {64 + 32, 8, 17},         {64 + 32, 8, UINT64_MAX - 200},
+             {184 + 24, 8, 249}, {184 + 32, 8, 17}, {184 + 24, 8, UINT64_MAX}};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+    unsigned char copy[SIZE];
+    memcpy(copy, elf, SIZE);
+    put(copy + bad[i].offset, bad[i].value, bad[i].bytes);
+    assert_int_equal(luattn_image_create(&info, copy, SIZE, &image, &err), LUATTN_IMAGE);
+    assert_non_null(strstr(err.message, "says that parts of it lie outside of it"));
+  }
+  put(elf + 184 + 4, 8, 4), put(elf + 184 + 32, 1 << 20, 8); /* a section without bytes may be of any size */
+  assert_int_equal(luattn_image_create(&info, elf, SIZE, &image, &err), LUATTN_OK);
+  luattn_image_free(image);
+  for (size_t cut = 4; cut < SIZE; ++cut) {
+    unsigned char *exact = malloc(cut); /* so that a sanitizer sees any read beyond it */
+    memcpy(exact, elf, cut);
+    assert_int_equal(luattn_image_create(&info, exact, cut, &image, &err), LUATTN_IMAGE);
+    free(exact);
+  }
+}
+
 /* Puts `value` at `offset` of an image's bytes and mends the checksum, so that the check behind it is
  * reached. */
 static luattn_status open_with(const unsigned char *bytes, size_t size, size_t offset, uint64_t value,
@@ -277,11 +321,9 @@ static void random_mutations(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(round_trip),
-      cmocka_unit_test(manifest_is_checked),
-      cmocka_unit_test(names_are_checked),
-      cmocka_unit_test(header_is_checked),
-      cmocka_unit_test(every_truncation_and_bit_flip),
+      cmocka_unit_test(round_trip),        cmocka_unit_test(manifest_is_checked),
+      cmocka_unit_test(names_are_checked), cmocka_unit_test(cubins_end_where_they_say),
+      cmocka_unit_test(header_is_checked), cmocka_unit_test(every_truncation_and_bit_flip),
       cmocka_unit_test(random_mutations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,11 @@
+/* elf.h: is what a cubin says of itself within it? The driver gets a pointer to a cubin, and no size. */
+#ifndef LUATTN_RUNTIME_ELF_H
+#define LUATTN_RUNTIME_ELF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* True of what is no ELF file: the driver tells by the first bytes, and reads no further. */
+bool elf_is_within(const void *bytes, size_t size);
+
+#endif
