@@ -244,7 +244,7 @@ static void test_used_where_it_was_measured(void **state) {
 static void test_wants(void **state) {
   (void)state;
   luattn_spec *causal = load("return attention { block_mask = function(b, h, q, kv) return kv <= q end }");
-  const luattn_tiles other = {64, 128, 128, 1, 4, 32};
+  const luattn_tiles other = {64, 128, 384, 2, 0, 0};
   luattn_error err;
   luattn_target t = target_here();
   t.pass = LUATTN_BACKWARD;
