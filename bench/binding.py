@@ -84,6 +84,7 @@ class SpecInfo(c.Structure):
         ("scalar_defaults", c.c_void_p),
         ("has_lse", c.c_int),
         ("has_mask", c.c_int),
+        ("hash", c.c_uint64 * 2),
     ]
 
 

@@ -90,6 +90,12 @@ static luattn_status check_options(const cli_options *o, luattn_error *err) {
         err, LUATTN_INVALID,
         "tune: there is no cache on disk to remember the best tiles beside, as its directory is "
         "empty; name one with --cache-dir or LUATTN_CACHE_DIR");
+  const char *distrust = cache_distrust(dir);
+  if (distrust != NULL)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "tune: the best tiles cannot be remembered in %s: %s; name another directory with "
+                       "--cache-dir or LUATTN_CACHE_DIR",
+                       dir, distrust);
   return LUATTN_OK;
 }
 

@@ -133,6 +133,9 @@ static void place_kernel(const grid *g, const choices *c, size_t k, grid_kernel 
   out->target.family = c->family;
   out->target.cache_dir = g->options->cache_dir;
   out->spec = k / (size_t)c->num_dtypes;
+  /* As the engine will ask for it. In a pack it serves those as well that want less. */
+  if (g->is_warming && out->target.pass == LUATTN_BACKWARD)
+    out->target.wants = luattn_spec_wants(g->spec[out->spec]);
 }
 
 /* Two specs of one name could not be told apart by a program that asks for it. */

@@ -47,9 +47,13 @@ static void print_help(FILE *to) {
           "exit code: 0 done, 1 failed, 2 the command line cannot be understood\n");
 }
 
+/* A message may quote a file: what could move the cursor becomes '?'. */
 int cli_fail(const luattn_error *err) {
   fflush(stdout);
-  fprintf(stderr, "luattn: %s\n", err->message);
+  fputs("luattn: ", stderr);
+  for (const char *c = err->message; *c != 0; c++)
+    fputc(((unsigned char)*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f ? '?' : *c, stderr);
+  fputc('\n', stderr);
   return 1;
 }
 

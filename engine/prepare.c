@@ -9,23 +9,16 @@ typedef struct preparation {
   void *user;
 } preparation;
 
-/* What the spec has gradients of, so that the key is that of a launch which asks for them all. */
-static unsigned all_wants(const luattn_spec *spec) {
-  luattn_spec_info info;
-  luattn_spec_get_info(spec, &info);
-  unsigned wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
-  if (info.num_scalars > 0) wants |= LUATTN_WANT_SCALARS;
-  for (size_t i = 0; i < info.num_inputs; ++i)
-    if (info.inputs[i].grad) wants |= LUATTN_WANT_INPUTS;
-  return wants;
-}
-
 static luattn_status prepare_one(void *user, size_t index, luattn_error *err) {
   const preparation *p = user;
   const luattn_request *r = &p->request[index];
   const luattn_kernel *kernel;
   if (r->spec == NULL)
     return luattn_fail(err, LUATTN_INVALID, "luattn_prepare: request %zu: spec is NULL; give one", index);
+  if (r->head_dim < 1 || r->head_dim_v < 0)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_prepare: request %zu: head_dim is %d, head_dim_v %d; give those of q and v",
+                       index, r->head_dim, r->head_dim_v);
   const kernel_key key = {.spec = r->spec,
                           .pass = r->pass,
                           .dtype = r->dtype,
@@ -33,7 +26,7 @@ static luattn_status prepare_one(void *user, size_t index, luattn_error *err) {
                           .head_dim_v = r->head_dim_v != 0 ? r->head_dim_v : r->head_dim,
                           .wants = r->pass == LUATTN_FORWARD ? 0
                                    : r->wants != 0           ? r->wants
-                                                             : all_wants(r->spec)};
+                                                             : luattn_spec_wants(r->spec)};
   /* Both classes of lengths, unless one kernel serves both, which the engine knows. */
   kernel_key other = key;
   other.lengths = LUATTN_SHORT;

@@ -175,16 +175,25 @@ static luattn_status make_image(const compilation *c, const nvrtc_result *r, has
                              err);
 }
 
-void compile_match_plan(compilation *c, const luattn_image *image) {
-  const luattn_image_info *info = luattn_image_get_info(image);
+static bool is_plan_of(const plan *p, const luattn_image_info *info) {
+  bool same = info->family == (uint32_t)p->family && info->num_entries == (uint32_t)p->num_entries;
+  for (int i = 0; same && i < p->num_entries; i++) {
+    const plan_entry *a = &p->entry[i];
+    const luattn_entry_info *b = &info->entry[i];
+    same = b->role == (uint32_t)a->role && b->tile_m == (uint32_t)a->tile_m &&
+           b->tile_n == (uint32_t)a->tile_n && b->threads == (uint32_t)a->threads &&
+           b->shared_bytes == (uint32_t)a->shared_bytes;
+  }
+  return same;
+}
+
+bool compile_match_plan(compilation *c, const luattn_image *image) {
+  const plan first = c->plan;
   do {
-    for (uint32_t i = 0; i < info->num_entries; i++) {
-      const luattn_entry_info *e = &info->entry[i];
-      if (e->tile_m == (uint32_t)c->plan.tile_m && e->tile_n == (uint32_t)c->plan.tile_n &&
-          e->threads == (uint32_t)c->plan.threads)
-        return;
-    }
+    if (is_plan_of(&c->plan, luattn_image_get_info(image))) return true;
   } while (source_alternative(c));
+  c->plan = first;
+  return false;
 }
 
 static luattn_status compile(compilation *c, luattn_image **image, luattn_compile_report *report,
@@ -206,7 +215,7 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
   report->plan_ms = planned - start;
   report->cache_ms = looked - planned;
   if (*image != NULL) {
-    compile_match_plan(c, *image);
+    (void)compile_match_plan(c, *image); /* the report describes it */
     return LUATTN_OK;
   }
   nvrtc_result result;

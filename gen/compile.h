@@ -2,6 +2,8 @@
 #ifndef LUATTN_GEN_COMPILE_H
 #define LUATTN_GEN_COMPILE_H
 
+#include <stdbool.h>
+
 #include "gen/base/hash.h"
 #include "gen/emit/emit.h"
 #include "gen/nvrtc/nvrtc.h"
@@ -33,7 +35,7 @@ void compile_close(compilation *c);
 luattn_status compile_memory(const compilation *c, luattn_error *err);
 
 /* An image may have another choice of tiles than the first: takes c's plan to the one that `image` was made with. */
-void compile_match_plan(compilation *c, const luattn_image *image);
+bool compile_match_plan(compilation *c, const luattn_image *image);
 
 /* tuned.c: source_plan, with the tiles that are remembered for the target's device, if there are any. */
 luattn_status tuned_plan(compilation *c, luattn_error *err);

@@ -115,3 +115,13 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
   info->has_mask = t->block_mask != IR_NONE;
   memcpy(info->hash, spec->hash, sizeof info->hash);
 }
+
+unsigned luattn_spec_wants(const luattn_spec *spec) {
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
+  unsigned wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
+  if (info.num_scalars > 0) wants |= LUATTN_WANT_SCALARS;
+  for (size_t i = 0; i < info.num_inputs; ++i)
+    if (info.inputs[i].grad) wants |= LUATTN_WANT_INPUTS;
+  return wants;
+}

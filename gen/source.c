@@ -59,12 +59,11 @@ static bool is_entry(const template_file *f) {
   return n > 3 && strcmp(f->name + n - 3, ".cu") == 0;
 }
 
-/* What is compiled, but for the plan's numbers, and by whom. */
+/* What is compiled, but for the spec and the plan's numbers, and by whom. */
 static void hash_sources(const compilation *c, const char *arch, hasher *h) {
   for (int i = 0; i < c->num_templates; i++)
     if (!is_entry(&c->templates[i]) || strcmp(c->templates[i].name, c->plan.template_file) == 0)
       hasher_add(h, c->templates[i].name, c->templates[i].data, c->templates[i].size);
-  hasher_add(h, "spec.cuh", c->emitted.spec, strlen(c->emitted.spec));
   hasher_add(h, "entry", c->plan.template_file, strlen(c->plan.template_file));
   hasher_add(h, "arch", arch, strlen(arch));
   hasher_add(h, "nvrtc", c->nvrtc.identity, strlen(c->nvrtc.identity));
@@ -76,6 +75,7 @@ luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) 
   hasher h;
   if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   hash_sources(c, arch, &h);
+  hasher_add(&h, "spec.cuh", c->emitted.spec, strlen(c->emitted.spec));
   hasher_add(&h, "config.cuh", c->config, strlen(c->config));
   hasher_add(&h, "manifest", &c->info, sizeof c->info);
   /* What is not forced may yield to a smaller tile, and what is picked is refused where it spills. */

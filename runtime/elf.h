@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* True of what is no ELF file: the driver tells by the first bytes, and reads no further. */
+/* True of what is no ELF file, of whose contents this knows nothing. */
 bool elf_is_within(const void *bytes, size_t size);
 
 #endif

@@ -130,7 +130,7 @@ static luattn_status check_grid(const args_call *c, const luattn_entry_info *ent
   return LUATTN_OK;
 }
 
-/* Kernels of the sm90 family fill a multiprocessor with one block, which takes one tile after the other. */
+/* The sm90 forward fills a multiprocessor with one block, which takes one tile after the other. */
 static luattn_status resident_grid(const args_call *c, const luattn_entry_info *entry, const int64_t size[3],
                                    unsigned grid[3]) {
   const int64_t limit = INT32_MAX / 2, per_tile = size[1] * size[2];

@@ -151,6 +151,9 @@ static luattn_status publish(const writer *w, const pack_header *h, const char *
   if (fd >= 0) (void)unlink(temporary);
   char reason[128];
   if (strerror_r(error, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "error %d", error);
+  if (fd < 0)
+    return luattn_fail(err, LUATTN_IO, "pack: %s: cannot create %s: %s; nothing was changed", path, temporary,
+                       reason);
   return luattn_fail(err, LUATTN_IO, "pack: %s: cannot %s: %s; nothing was changed", path, failed, reason);
 }
 

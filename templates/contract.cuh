@@ -9,7 +9,8 @@
 //        score = score_mod(scale * dot), in whatever unit the generator chose (a plain softmax keeps dot itself and folds
 //                its scale into the exponent); a kernel hands it on and never looks at its value
 //        kept  = the mask keeps the element; what is not kept has no influence on anything
-//                (v must be finite: in a tile that is partly kept, a weight of 0 times infinity is NaN)
+//                (v must be finite, in backward also q, k and dO: in a tile that is partly kept, a weight of 0 times infinity
+//                is NaN)
 #pragma once
 #include "base.cuh"
 #include "params.h"

@@ -1,4 +1,4 @@
-// entries_bwd.cuh: the entries of aux.cuh that every backward image has. For the .cu file of a family.
+// entries_bwd.cuh: the entries of aux.cuh that backward images of the families simt and sm80 have. For their .cu files.
 #pragma once
 #include "entries_fwd.cuh"
 

@@ -63,7 +63,7 @@ struct TileNote {
 };
 
 // Shared memory: K and V of the block; slots for Q and dO, in boxes of 64 channels by tile_m rows; two tiles
-// of dS^T, in boxes of 64 queries by tile_n keys; each consumer warp's part of dQ in f32, 16 rows in the
+// of dS, in boxes of 64 keys by tile_m queries; each consumer warp's part of dQ in f32, 16 rows in the
 // order of dq_acc.cuh; row numbers of each slot; and in the last 256 bytes the barriers and notes.
 template <class Spec, class Config>
 struct SharedBwdSm90 {

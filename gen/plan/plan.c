@@ -193,7 +193,7 @@ static const char *explain(arena *a, const plan *p) {
   text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype], what[p->family]);
   const int widest = sm90_widest(p->arch, p->pass);
   if (p->family == LUATTN_SM80 && p->fallback)
-    text_add(&t, "fallback: the sm90 family has too few registers for this spec\n");
+    text_add(&t, "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
   else if (p->family == LUATTN_SM80 && p->head_dim <= widest && p->head_dim_v <= widest)
     text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
   else if (p->family == LUATTN_SM80 && widest > 0)
@@ -234,11 +234,14 @@ static luattn_status start(const struct luattn_spec *spec, const luattn_target *
 
 bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank,
                       plan *out) {
-  if (start(spec, target, out, NULL) != LUATTN_OK || out->forced) return false;
-  out->rank = rank;
-  if (!choose_tiles(out, target, rank)) return false;
-  out->why = explain(a, out);
-  return out->why != NULL;
+  plan p;
+  if (start(spec, target, &p, NULL) != LUATTN_OK || p.forced) return false;
+  p.rank = rank;
+  if (!choose_tiles(&p, target, rank)) return false;
+  p.why = explain(a, &p);
+  if (p.why == NULL) return false;
+  *out = p;
+  return true;
 }
 
 luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn_target *target, plan *out,
@@ -308,7 +311,9 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;
   const plan_entry *e = &p->entry[most];
   /* The sums of parameter gradients lie in static shared memory: one number a warp. */
-  const int fixed = p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4);
+  const int sums = p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4);
+  /* Behind it the sm90 family's tiles begin at the next multiple of 1024. */
+  const int fixed = p->family == LUATTN_SM90 ? (sums + 1023) / 1024 * 1024 : sums;
   const int bytes = e->shared_bytes + (p->pass == LUATTN_BACKWARD ? fixed : 0);
   if (bytes > p->shared_limit)
     return luattn_fail(

@@ -1,5 +1,5 @@
 /* tiles.c: tiles by pass, head dims and shared memory. The arithmetic is that of the comments at the top of
- * the kernel headers (fwd_simt.cuh, bwd_simt.cuh, fwd_sm80.cuh, bwd_sm80.cuh); what is tabled there as good
+ * the kernel headers (fwd_simt.cuh, bwd_simt.cuh, fwd_sm80.cuh, bwd_sm80.cuh, fwd_sm90.cuh, bwd_sm90.cuh); what is tabled there as good
  * is tabled here. */
 #include "common/fail.h"
 #include "gen/plan/plan.h"
@@ -73,7 +73,6 @@ static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3,
                                         {ANY, 256, {128, 64, 384, 2, 0, 0}},
                                         {ANY, 256, {128, 32, 384, 2, 0, 0}}};
 static const tile_row sm90_backward[] = {{ANY, 64, {128, 128, 384, 2, 0, 0}},
-                                         {ANY, 64, {64, 128, 384, 2, 0, 0}},
                                          {ANY, 128, {64, 128, 384, 2, 0, 0}}};
 static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}},
                                          {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},

@@ -38,6 +38,8 @@ typedef enum luattn_wants {
   LUATTN_WANT_DQ = 1, LUATTN_WANT_DK = 2, LUATTN_WANT_DV = 4, LUATTN_WANT_INPUTS = 8, LUATTN_WANT_SCALARS = 16,
   LUATTN_WANT_ALL = 31
 } luattn_wants;
+/* Those that the spec has: what a launch wants that is given a tensor for each of them. */
+LUATTN_API unsigned luattn_spec_wants(const luattn_spec *spec);
 
 /* Which lengths the tiles of an image are chosen for; the image runs at every length. What counts is the length whose tiles are
  * the grid: q_len in forward, kv_len in backward. */
@@ -71,7 +73,7 @@ typedef struct luattn_target {
   const luattn_tiles *tiles; /* exactly these, one of luattn_plan_candidates; refused where they spill registers. NULL: the plan
                              * chooses */
   int ptx;                  /* 1: an image with PTX for arch in place of a cubin: it runs on later architectures too, where the
-                             * driver compiles it when it is loaded */
+                             * driver compiles it when it is loaded; of 90 on 9.0 alone, as sm_90a's */
 } luattn_target;
 
 /* How a compilation went; for people and tests. */

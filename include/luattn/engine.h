@@ -56,7 +56,10 @@ typedef void luattn_progress(void *user, size_t done, size_t count);
 LUATTN_API luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *requests, size_t num_requests, int threads,
                                         luattn_progress *progress, void *user, luattn_error *err);
 
-/* luattn_engine_kernel, then luattn_launch. args->workspace as luattn_engine_workspace_size says. */
+/* luattn_engine_kernel, then luattn_launch. args->workspace as luattn_engine_workspace_size says, for the lengths of this
+ * launch: where short and long ones have different tiles, a shorter launch may need a few hundred bytes more.
+ * The first launch of a class of lengths may compile or load a kernel, which a graph capture does not bear:
+ * call luattn_prepare before, or set luattn_engine_options.lengths. */
 LUATTN_API luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                                       const luattn_args *args, size_t *size, luattn_error *err);
 LUATTN_API luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream,

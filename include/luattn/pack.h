@@ -78,7 +78,8 @@ typedef struct luattn_pack_query {
 } luattn_pack_query;
 
 /* The image that serves best: made for this very architecture, else for an earlier one whose code runs there,
- * else PTX. Errors: LUATTN_UNSUPPORTED, with what there is instead. */
+ * else PTX. Tiles are not looked at: bf16 and f16 kernels for sm_80 may need more shared memory than 8.6, 8.9
+ * and 12.0 have, so pack sm_86 or compute_86 for those. Errors: LUATTN_UNSUPPORTED, with what there is instead. */
 LUATTN_API luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query,
                                           size_t *index, luattn_error *err);
 /* luattn_pack_find for the device's architecture (query->arch is not read), luattn_pack_image,

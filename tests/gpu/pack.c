@@ -17,7 +17,8 @@ static const char *const examples[] = {"full", "causal", "document", "gemma2", "
 static const char *const dtypes[] = {"bf16", "f16", "f32"};
 
 typedef struct suite {
-  luattn_engine *engine; /* compiles */
+  luattn_engine *engine; /* compiles, and keeps kernels by their specs, which therefore outlive it */
+  luattn_spec *spec[18];
   luattn_driver *driver;
   int arch;
   memory memory;
@@ -150,14 +151,15 @@ static luattn_status run_spec(suite *s, const luattn_spec *spec, const cli_optio
 }
 
 static void run_all(suite *s, const char *path) {
+  _Static_assert(sizeof s->spec / sizeof *s->spec == sizeof examples / sizeof *examples * (sizeof dtypes / sizeof *dtypes),
+                 "one for each case");
   for (int i = 0; i < COUNT(examples) * COUNT(dtypes); i++) {
     char file[4096];
-    luattn_spec *spec; /* the engine keeps its kernels, so it lives as long as the process */
     luattn_error err;
     const cli_options o = {.dtype = dtypes[i % COUNT(dtypes)], .shape = "2,4,2,300,300,128", .seed = 1 + i};
     snprintf(file, sizeof file, "%s/%s.lua", s->examples, examples[i / COUNT(dtypes)]);
-    luattn_status status = luattn_spec_load(file, NULL, &spec, &err);
-    if (status == LUATTN_OK) status = run_spec(s, spec, &o, path, &err);
+    luattn_status status = luattn_spec_load(file, NULL, &s->spec[i], &err);
+    if (status == LUATTN_OK) status = run_spec(s, s->spec[i], &o, path, &err);
     s->failed += status != LUATTN_OK, s->passed += status == LUATTN_OK;
     if (status != LUATTN_OK || s->verbose)
       printf("%s %s: %s\n", file, o.dtype, status == LUATTN_OK ? "same bits" : err.message);
@@ -203,5 +205,6 @@ int main(int argc, char **argv) {
   free(s.compiled);
   free(s.wrote);
   luattn_engine_close(s.engine);
+  for (int i = 0; i < COUNT(s.spec); i++) luattn_spec_free(s.spec[i]);
   return s.failed > 0 || s.passed == 0;
 }

@@ -61,6 +61,11 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
       (luattn_spec_info){.name = "demo", .num_inputs = 1, .inputs = inputs, .num_scalars = 2, .hash = {7, 8}};
 }
 
+unsigned luattn_spec_wants(const luattn_spec *spec) {
+  (void)spec;
+  return LUATTN_WANT_ALL; /* of the inputs and scalars above */
+}
+
 static luattn_engine *open_engine(void) {
   luattn_engine *engine = NULL;
   luattn_error err;
@@ -605,6 +610,9 @@ static void prepares_on_several_threads(void **state) {
   failing[1].spec = NULL;
   assert_int_equal(luattn_prepare(engine, failing, 3, 2, NULL, NULL, &err), LUATTN_INVALID);
   assert_string_equal(err.message, "luattn_prepare: request 1: spec is NULL; give one");
+  const luattn_request without_dim = {.spec = &classes, .dtype = LUATTN_BF16};
+  assert_int_equal(luattn_prepare(engine, &without_dim, 1, 1, NULL, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "request 0: head_dim is 0, head_dim_v 0"));
   assert_int_equal(luattn_prepare(engine, NULL, 0, 2, NULL, NULL, &err), LUATTN_OK);
   luattn_engine_close(engine);
 }
