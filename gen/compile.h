@@ -34,7 +34,8 @@ void compile_close(compilation *c);
  * source is not the spec's. */
 luattn_status compile_memory(const compilation *c, luattn_error *err);
 
-/* An image may have another choice of tiles than the first: takes c's plan to the one that `image` was made with. */
+/* An image may have another choice of tiles than the first: takes c's plan to the one that `image` was made
+ * with. */
 bool compile_match_plan(compilation *c, const luattn_image *image);
 
 /* tuned.c: source_plan, with the tiles that are remembered for the target's device, if there are any. */

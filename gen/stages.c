@@ -135,9 +135,10 @@ static luattn_status stage(compilation *c, const char *name, text *out, luattn_e
 static luattn_status stage_source(compilation *c, const luattn_image *image, text *out, luattn_error *err) {
   TRY(source_plan(c, err));
   if (!compile_match_plan(c, image))
-    return luattn_fail(err, LUATTN_INVALID,
-                       "emit: image: has tiles that this target's plan does not choose; give the target that it "
-                       "was compiled for, with its `tiles` where they were given");
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "emit: image: has tiles that this target's plan does not choose; give the target that it "
+        "was compiled for, with its `tiles` where they were given");
   text_add(out, "// ---- config.cuh\n");
   text_bytes(out, c->config, strlen(c->config));
   text_add(out, "\n// ---- spec.cuh\n");

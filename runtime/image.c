@@ -186,11 +186,12 @@ static luattn_status check_code(const luattn_image_info *m, const void *code, si
   if (m->is_ptx && ((const char *)code)[size - 1] != '\0')
     return luattn_fail(err, LUATTN_IMAGE, "image: PTX of %zu bytes: does not end in a 0; compile it again",
                        size);
-  static const unsigned char fatbin[] = {0x50, 0xed, 0x55, 0xba}; /* which holds cubins and sizes of its own */
+  static const unsigned char fatbin[] = {0x50, 0xed, 0x55,
+                                         0xba}; /* which holds cubins and sizes of its own */
   if (size >= sizeof fatbin && memcmp(code, fatbin, sizeof fatbin) == 0)
-    return luattn_fail(err, LUATTN_IMAGE,
-                       "image: code of %zu bytes: is a fatbin, and luattn writes cubins and PTX; compile it again",
-                       size);
+    return luattn_fail(
+        err, LUATTN_IMAGE,
+        "image: code of %zu bytes: is a fatbin, and luattn writes cubins and PTX; compile it again", size);
   if (!elf_is_within(code, size))
     return luattn_fail(err, LUATTN_IMAGE,
                        "image: cubin of %zu bytes: says that parts of it lie outside of it; compile it again",

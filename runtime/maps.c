@@ -137,5 +137,6 @@ luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_c
   TRY(fill(d, memory, c, &p->k, &(map_shape){"k", dim, p->kv_len, p->heads_kv, p->batch, tile_n}, &out->k));
   TRY(fill(d, memory, c, &p->v, &(map_shape){"v", dim_v, p->kv_len, p->heads_kv, p->batch, tile_n}, &out->v));
   if (!backward) return LUATTN_OK;
-  return fill(d, memory, c, &p->dout, &(map_shape){"dout", dim_v, p->q_len, p->heads, p->batch, q_rows}, &out->dout);
+  return fill(d, memory, c, &p->dout, &(map_shape){"dout", dim_v, p->q_len, p->heads, p->batch, q_rows},
+              &out->dout);
 }

@@ -193,7 +193,8 @@ static const char *explain(arena *a, const plan *p) {
   text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype], what[p->family]);
   const int widest = sm90_widest(p->arch, p->pass);
   if (p->family == LUATTN_SM80 && p->fallback)
-    text_add(&t, "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
+    text_add(&t,
+             "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
   else if (p->family == LUATTN_SM80 && p->head_dim <= widest && p->head_dim_v <= widest)
     text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
   else if (p->family == LUATTN_SM80 && widest > 0)

@@ -1,6 +1,6 @@
 /* tiles.c: tiles by pass, head dims and shared memory. The arithmetic is that of the comments at the top of
- * the kernel headers (fwd_simt.cuh, bwd_simt.cuh, fwd_sm80.cuh, bwd_sm80.cuh, fwd_sm90.cuh, bwd_sm90.cuh); what is tabled there as good
- * is tabled here. */
+ * the kernel headers (fwd_simt.cuh, bwd_simt.cuh, fwd_sm80.cuh, bwd_sm80.cuh, fwd_sm90.cuh, bwd_sm90.cuh);
+ * what is tabled there as good is tabled here. */
 #include "common/fail.h"
 #include "gen/plan/plan.h"
 

@@ -151,7 +151,8 @@ static luattn_status run_spec(suite *s, const luattn_spec *spec, const cli_optio
 }
 
 static void run_all(suite *s, const char *path) {
-  _Static_assert(sizeof s->spec / sizeof *s->spec == sizeof examples / sizeof *examples * (sizeof dtypes / sizeof *dtypes),
+  _Static_assert(sizeof s->spec / sizeof *s->spec ==
+                     sizeof examples / sizeof *examples * (sizeof dtypes / sizeof *dtypes),
                  "one for each case");
   for (int i = 0; i < COUNT(examples) * COUNT(dtypes); i++) {
     char file[4096];

@@ -172,7 +172,8 @@ static void cubins_end_where_they_say(void **state) {
     assert_int_equal(luattn_image_create(&info, copy, SIZE, &image, &err), LUATTN_IMAGE);
     assert_non_null(strstr(err.message, "says that parts of it lie outside of it"));
   }
-  const unsigned char fatbin[SIZE] = {0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f};
+  const unsigned char fatbin[SIZE] = {0x50, 0xed, 0x55, 0xba, 1,    0,    16,
+                                      0,    0xff, 0xff, 0xff, 0xff, 0xff, 0x7f};
   assert_int_equal(luattn_image_create(&info, fatbin, SIZE, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "is a fatbin"));
   put(elf + 184 + 4, 8, 4), put(elf + 184 + 32, 1 << 20, 8); /* a section without bytes may be of any size */
