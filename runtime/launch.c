@@ -65,8 +65,8 @@ static bool is_needed(const luattn_image_info *m, unsigned want, uint32_t has_mo
   return (m->wants & want) != 0 || (has_mod && (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0);
 }
 
-/* Rows of a head in dq_acc: the sm90 family adds 16 at a time (dq_acc.cuh). */
-static int64_t dq_rows(const luattn_image_info *m, const LuattnParams *p) {
+/* Rows of a head in dq_acc and bwd_rows: the sm90 family adds 16 at a time (dq_acc.cuh), and copies 16 bytes. */
+static int64_t padded_rows(const luattn_image_info *m, const LuattnParams *p) {
   return m->family == LUATTN_SM90 ? ceil_div(p->q_len, 16) * 16 : p->q_len;
 }
 
@@ -81,10 +81,10 @@ luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams 
     if (m->has_value_mod) take_modified(&w, elem, p->batch, p->heads_kv, p->kv_len, head_dim_v, &p->v);
   }
   if (m->num_bwd_rows > 0 && m->pass == LUATTN_BACKWARD)
-    p->bwd_rows = take(&w, real, m->num_bwd_rows, p->batch, p->heads, p->q_len);
+    p->bwd_rows = take(&w, real, m->num_bwd_rows, p->batch, p->heads, padded_rows(m, p));
   if (has_role(m, LUATTN_ROLE_FINISH)) {
     if (is_needed(m, LUATTN_WANT_DQ, m->has_query_mod) && (m->accumulates_dq || m->has_query_mod))
-      p->dq_acc = take(&w, real, p->batch, p->heads, dq_rows(m, p), head_dim);
+      p->dq_acc = take(&w, real, p->batch, p->heads, padded_rows(m, p), head_dim);
     if (is_needed(m, LUATTN_WANT_DK, m->has_key_mod) && m->has_key_mod)
       p->dk_acc = take(&w, real, p->batch, p->heads_kv, p->kv_len, head_dim);
     if (is_needed(m, LUATTN_WANT_DV, m->has_value_mod) && m->has_value_mod)
@@ -210,7 +210,7 @@ static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, cu
   const luattn_image_info *m = &k->info;
   const size_t real = args_real_size(m);
   if (m->accumulates_dq) {
-    const size_t count = (size_t)p->batch * (size_t)p->heads * (size_t)dq_rows(m, p) * m->head_dim;
+    const size_t count = (size_t)p->batch * (size_t)p->heads * (size_t)padded_rows(m, p) * m->head_dim;
     TRY(zero(k, p->dq_acc, count * real, "dq_acc", stream, err));
   }
   for (uint32_t i = 0; i < m->num_inputs; ++i) {

@@ -234,7 +234,8 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
 // delta = sum over d of dO * O, then the row numbers that the main kernels read. A row that keeps nothing
 // gets zeros. Where there is no lse to tell such a row by, it has O = 0, and parameter gradients, linear in
 // delta, are left alone where delta is 0.
-template <class Spec, class Config>
+// RowOrder: how many rows of a head have numbers; those past q_len have zeros.
+template <class Spec, class Config, class RowOrder = PlainRows>
 LUATTN_FN void aux_prepare(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   using Real = typename Spec::Real;
@@ -254,7 +255,9 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
 
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const typename Spec::Head head = Spec::head(p, site);
-  const int q = first + int(threadIdx.x);
+  const int q = first + int(threadIdx.x), rows = RowOrder::head_rows(site.q_len);
+  const i64 row_plane = i64(p.batch) * p.heads * rows, row_at = (i64(site.b) * p.heads + site.h) * rows + q;
+  typename Spec::BwdRow out = {};
   if (threadIdx.x < aux_tile && q < site.q_len) {
     const i64 plane = i64(p.batch) * p.heads * site.q_len,
               at = (i64(site.b) * p.heads + site.h) * site.q_len + q;
@@ -267,13 +270,15 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
     }
 #pragma unroll
     for (int i = 0; i < Spec::num_saved; ++i) saved[i] = static_cast<const Real *>(p.saved)[i * plane + at];
-    typename Spec::BwdRow out = {};
     if (any)
       out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, lse, saved, delta[threadIdx.x], dlse,
                           acc);
     if (!Spec::has_lse && delta[threadIdx.x] == Real(0)) acc = zero_acc<typename Spec::Acc>();
+  }
+  if (threadIdx.x < aux_tile && q < rows) {
 #pragma unroll
-    for (int i = 0; i < Spec::num_bwd_rows; ++i) static_cast<Real *>(p.bwd_rows)[i * plane + at] = out.x[i];
+    for (int i = 0; i < Spec::num_bwd_rows; ++i)
+      static_cast<Real *>(p.bwd_rows)[i * row_plane + row_at] = out.x[i];
   }
   if constexpr (Needs<Spec, Config>::parameters) flush_block<Spec, aux_threads>(p, site, head, acc);
 }

@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(Config::threads, 1)
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_prepare(const __grid_constant__ LuattnParams p) {
-  aux_prepare<Spec, Config>(p);
+  aux_prepare<Spec, Config, ResultGroups>(p);
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_finish(const __grid_constant__ LuattnParams p) {

@@ -73,28 +73,34 @@ struct ProducerBwdSm90 {
       for (int i = 0; i < Shared::boxes; ++i)
         tensor_load(shared.q(q.slot) + i * tile_m * 128, maps.q, shared.q_full(q.slot), i * 64, row, site.h,
                     site.b);
-      barrier_arrive_expect(shared.do_full(q.slot), Shared::do_bytes);
+      const int rows = min_of(tile_m, ResultGroups::head_rows(p.q_len) - row);
+      barrier_arrive_expect(shared.do_full(q.slot), Shared::do_bytes + Spec::num_bwd_rows * rows * 4);
+      load_numbers(row, rows);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
         tensor_load(shared.dout(q.slot) + i * tile_m * 128, maps.dout, shared.do_full(q.slot), i * 64, row,
                     site.h, site.b);
     }
-    load_rows(row);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared.do_full(q.slot));
+    if constexpr (Shared::has_rows) {
+      load_rows(row);
+      barrier_arrive(shared.do_full(q.slot));
+    }
     q.advance();
   }
-  // Numbers of the tile's rows; of the last one in place of those that do not exist.
-  __device__ __forceinline__ void load_rows(int row) const {
-    float *numbers = shared.numbers(q.slot);
-#pragma unroll 1
-    for (int r = lane; r < tile_m; r += 32) {
-      const int at = min_of(row + r, p.q_len - 1);
-      const typename Spec::BwdRow bwd = load_bwd_row<Spec>(p, site, at);
+  // Row numbers of the tile, as prepare wrote them.
+  __device__ __forceinline__ void load_numbers(int row, int rows) const {
+    const i64 head_rows = ResultGroups::head_rows(p.q_len), plane = i64(p.batch) * p.heads * head_rows;
+    const float *from = static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * head_rows + row;
 #pragma unroll
-      for (int i = 0; i < Spec::num_bwd_rows; ++i) numbers[i * tile_m + r] = bwd.x[i];
-      if constexpr (Shared::has_rows) shared.rows(q.slot)[r].value = Spec::row(p, site, head, at);
-    }
+    for (int i = 0; i < Spec::num_bwd_rows; ++i)
+      bulk_load(shared_address(shared.numbers(q.slot) + i * tile_m), from + i * plane, rows * 4,
+                shared.do_full(q.slot));
+  }
+  // Row of the tile's rows; of the last one in place of those that do not exist.
+  __device__ __forceinline__ void load_rows(int row) const {
+#pragma unroll 1
+    for (int r = lane; r < tile_m; r += 32)
+      shared.rows(q.slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.q_len - 1));
   }
 
   __device__ __forceinline__ void run() {
@@ -446,8 +452,7 @@ struct ConsumerBwdSm90 {
     wgmma_wait<0>();
     wgmma_arrived(dv);
     wgmma_arrived(dk);
-    __syncwarp();  // all lanes have read what the slot holds
-    if (lane == 0) barrier_arrive(shared.empty(q.slot));
+    if (Shared::has_rows || lane == 0) barrier_arrive(shared.empty(q.slot));
     q.advance();
   }
 

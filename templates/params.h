@@ -48,7 +48,8 @@ typedef struct LuattnParams {
   LuattnTensor dq, dk, dv; /* the caller's; null where not asked for */
 
   /* Workspace. */
-  void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], written by prepare, read by the main kernels */
+  void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], in the sm90 family q_len up to a multiple of 16; written
+                   * by prepare, read by the main kernels */
   void *dq_acc;   /* Real [batch][heads][q_len][head_dim], zeroed by the runtime, or null;
                    * where luattn_dkdv adds into it, a head has the order, and in the sm90 family the rows, of dq_acc.cuh */
   void *dk_acc;   /* Real [batch][heads_kv][kv_len][head_dim], or null */

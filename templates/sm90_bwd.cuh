@@ -55,9 +55,11 @@ struct TileNote {
   __device__ __forceinline__ void store(u32 address) const {
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(bits), "r"(head) : "memory");
   }
+  // Lane 0 alone reads a note, because it alone gives the slot back (see sm90.cuh).
   LUATTN_FN TileNote load(u32 address) {
-    TileNote x;
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.bits), "=r"(x.head) : "r"(address) : "memory");
+    TileNote x = {0, 0};
+    if (threadIdx.x % 32 == 0)
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.bits), "=r"(x.head) : "r"(address) : "memory");
     return {uniform(x.bits), uniform(x.head)};
   }
 };
@@ -108,12 +110,13 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 ds_full(int slot) const { return q_full(stages) + slot * 8; }
   __device__ __forceinline__ u32 kv_full() const { return q_full(stages) + 16; }
 
-  // Arrivals that end a phase. do_full: of the copies, and of the row numbers.
+  // Arrivals that end a phase. Where a slot holds what lanes have computed, every lane that writes or reads
+  // it arrives for itself.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
-      barrier_init(do_full(i), 2);
-      barrier_init(empty(i), warps);
+      barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
+      barrier_init(empty(i), has_rows ? warps * 32 : warps);
     }
     for (int i = 0; i < 2; ++i) barrier_init(ds_full(i), warps);
     barrier_init(kv_full(), 1);

@@ -66,6 +66,15 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       : "memory");
 }
 
+// Copies `bytes` from global to shared memory; both addresses and the size are multiples of 16. Counts them on
+// `barrier`. One thread.
+LUATTN_FN void bulk_load(u32 dst, const void *src, int bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   dst),
+               "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
 // What this thread has written to shared memory, wgmma and the copy engine may read after a barrier.
 LUATTN_FN void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
