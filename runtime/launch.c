@@ -65,7 +65,8 @@ static bool is_needed(const luattn_image_info *m, unsigned want, uint32_t has_mo
   return (m->wants & want) != 0 || (has_mod && (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0);
 }
 
-/* Rows of a head in dq_acc and bwd_rows: the sm90 family adds 16 at a time (dq_acc.cuh), and copies 16 bytes. */
+/* Rows of a head in dq_acc and bwd_rows: the sm90 family adds 16 at a time (dq_acc.cuh), and copies 16 bytes.
+ */
 static int64_t padded_rows(const luattn_image_info *m, const LuattnParams *p) {
   return m->family == LUATTN_SM90 ? ceil_div(p->q_len, 16) * 16 : p->q_len;
 }

@@ -18,9 +18,9 @@
 //   64 the copy engine fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
 //   head dims up to 64; stages: slots for Q and dO, at least 2, or nothing is loaded ahead.
 // Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 256 more:
-//   2 * (tile_n + stages * tile_m) * (D + Dv) + 4 * tile_m * (tile_n + D)
+//   2 * (tile_n + stages * tile_m) * (D + Dv) + 2 * tile_m * (ds_slots * tile_n + 2 * D)
 //   + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
-// and 4 * num_acc * 8 bytes static.
+// and 4 * num_acc * 8 bytes static. ds_slots: stages + 1, or 2 where that is too much (sm90_bwd.cuh).
 #pragma once
 #include "dq_acc.cuh"
 #include "sm90_bwd.cuh"
@@ -90,7 +90,8 @@ struct ProducerBwdSm90 {
   // Row numbers of the tile, as prepare wrote them.
   __device__ __forceinline__ void load_numbers(int row, int rows) const {
     const i64 head_rows = ResultGroups::head_rows(p.q_len), plane = i64(p.batch) * p.heads * head_rows;
-    const float *from = static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * head_rows + row;
+    const float *from =
+        static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * head_rows + row;
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i)
       bulk_load(shared_address(shared.numbers(q.slot) + i * tile_m), from + i * plane, rows * 4,
@@ -129,6 +130,11 @@ struct ProducerBwdSm90 {
 // ---- compute
 // ------------------------------------------------------------------------------------------------
 
+// A warp's part of dQ of a tile: its first row, and its head. Row q_len: there is none.
+struct DqPlace {
+  int row, head;
+};
+
 template <class Spec, class Config>
 struct ConsumerBwdSm90 {
   using Shared = SharedBwdSm90<Spec, Config>;
@@ -162,6 +168,10 @@ struct ConsumerBwdSm90 {
       tile_m == 128 && needs_dp && Spec::prob_rows >= 0 && !grad_adds && !Shared::has_rows;
   static constexpr u32 early_rows = weighs_first ? u32(Spec::prob_rows) : 0;
   static constexpr bool adds_late = tile_m == 64;
+  // dQ of a tile is computed in the tile behind it: the other consumer's dS, which it needs too, is then
+  // there, and the two need not be at the same point. What it was read from is written again when a slot of Q
+  // has come back twice, which the other consumer had a part in after its own product.
+  static constexpr bool lags = Shared::lags;
 
   const LuattnParams &p;
   const Shared shared;
@@ -172,9 +182,9 @@ struct ConsumerBwdSm90 {
   Col col[2];
   Acc acc;
   Ring<stages> q;
-  Ring<2> ds;
+  Ring<Shared::ds_slots> ds, ds_before;  // of this tile, of the one before
   float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
-  int dq_row;  // the first row of the warp's part of dQ that is still to be added; q_len: there is none
+  DqPlace due, shared_dq;  // of the dQ to be computed next (lags), of the one to be added next
 
   __device__ __forceinline__ ConsumerBwdSm90(const LuattnParams &params, const Shared &s, int g)
       : p(params),
@@ -186,7 +196,10 @@ struct ConsumerBwdSm90 {
         site{int(blockIdx.z), 0, params.q_len, params.kv_len},
         q(0),
         ds(0),
-        dq_row(params.q_len) {
+        ds_before(1),
+        due{params.q_len, 0},
+        shared_dq{params.q_len, 0} {
+    ds_before.slot = Shared::ds_slots - 1;
 #pragma unroll
     for (int i = 0; i < dim / 2; ++i) dk[i] = 0;
 #pragma unroll
@@ -229,18 +242,19 @@ struct ConsumerBwdSm90 {
       Wgmma<Elem, Dim>::sums64(x, a[i], a[i + 1], a[i + 2], a[i + 3], b + (i * 16 * 128 >> 4));
     wgmma_commit();
   }
-  // dQ, once both consumers have shared their dS.
+  // dQ, once both consumers have shared their dS. Of the first tile before, which is none, it is never added.
   __device__ __forceinline__ void issue_dq() {
+    auto &ring = lags ? ds_before : ds;
     const u32 columns = splits_rows ? 0 : group * (Shared::boxes == 2 ? tile_n * 128 : 64);
-    const u64 a = wgmma_operand(shared.ds(ds.slot) + (splits_rows ? group * 64 * 128 : 0), 0);
+    const u64 a = wgmma_operand(shared.ds(ring.slot) + (splits_rows ? group * 64 * 128 : 0), 0);
     const u64 b = wgmma_operand(shared.k() + columns, 0);
-    barrier_wait(shared.ds_full(ds.slot), ds.parity);
+    barrier_wait(shared.ds_full(ring.slot), ring.parity);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < tile_n / 64; ++i)
       Wgmma<Elem, dq_cols>::turned64(dq, a + (i * tile_m * 128 >> 4), b + (i * 64 * 128 >> 4), i > 0);
     wgmma_commit();
-    ds.advance();
+    if constexpr (lags) ds_before.advance();
   }
   // The warp's part of dQ, 16 rows, to shared memory, and from there the copy engine adds it to memory: not
   // at once, because the fence takes a while, but where products are under way.
@@ -255,11 +269,12 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void add_dq() {
     const int d0 = splits_rows ? 0 : group * dq_cols, width = min_of(dq_cols, D - d0);
     const i64 head_rows = ResultGroups::head_rows(p.q_len);
-    float *head_acc = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + site.h) * head_rows * D;
+    float *head_acc =
+        static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + shared_dq.head) * head_rows * D;
     fence_async();
     __syncwarp();
-    bulk_add(head_acc + i64(dq_row) * D + d0 * 16, shared.dq(group * 4 + warp), width * 64,
-             lane == 0 && width > 0 && dq_row < p.q_len);
+    bulk_add(head_acc + i64(shared_dq.row) * D + d0 * 16, shared.dq(group * 4 + warp), width * 64,
+             lane == 0 && width > 0 && shared_dq.row < p.q_len);
     bulk_commit();
   }
 
@@ -436,6 +451,7 @@ struct ConsumerBwdSm90 {
     if constexpr (Need::dq) {
       announce_ds();  // here, because the fence takes a while, in which dV's product is under way
       issue_dq();
+      ds.advance();
       wgmma_wait<1>();
     }
     if constexpr (Need::dk) {
@@ -445,14 +461,16 @@ struct ConsumerBwdSm90 {
     if constexpr (Need::dq) {
       wgmma_wait<Need::dk ? 1 : 0>();
       wgmma_arrived(dq);
-      dq_row = tile.index() * tile_m + (splits_rows ? group * 64 : 0) + warp * 16;
+      const DqPlace here{tile.index() * tile_m + (splits_rows ? group * 64 : 0) + warp * 16, site.h};
+      shared_dq = lags ? due : here;
+      due = here;
       share_dq();
       if constexpr (!adds_late) add_dq();
     }
     wgmma_wait<0>();
     wgmma_arrived(dv);
     wgmma_arrived(dk);
-    if (Shared::has_rows || lane == 0) barrier_arrive(shared.empty(q.slot));
+    barrier_arrive(shared.empty(q.slot));
     q.advance();
   }
 
@@ -466,14 +484,19 @@ struct ConsumerBwdSm90 {
         if (tile.last()) break;
         tile = await_tile();
       }
-      if constexpr (Need::dq && adds_late) {
-        add_dq();
-        dq_row = p.q_len;
-      }
       if constexpr (reduces_acc) flush_block<Spec, Shared::warps * 32, 128>(p, site, head, acc);
     }
-    if constexpr (Need::dq) bulk_wait_read();  // shared memory lasts no longer than the block
+    if constexpr (Need::dq && adds_late) add_dq();
+    if constexpr (Need::dq && lags) issue_dq();
     finish();
+    if constexpr (Need::dq && lags) {
+      wgmma_wait<0>();
+      wgmma_arrived(dq);
+      shared_dq = due;
+      share_dq();
+      add_dq();
+    }
+    if constexpr (Need::dq) bulk_wait_read();  // shared memory lasts no longer than the block
   }
 
   // ---- finish ----

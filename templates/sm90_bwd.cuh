@@ -55,17 +55,15 @@ struct TileNote {
   __device__ __forceinline__ void store(u32 address) const {
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(bits), "r"(head) : "memory");
   }
-  // Lane 0 alone reads a note, because it alone gives the slot back (see sm90.cuh).
   LUATTN_FN TileNote load(u32 address) {
-    TileNote x = {0, 0};
-    if (threadIdx.x % 32 == 0)
-      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.bits), "=r"(x.head) : "r"(address) : "memory");
+    TileNote x;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.bits), "=r"(x.head) : "r"(address) : "memory");
     return {uniform(x.bits), uniform(x.head)};
   }
 };
 
-// Shared memory: K and V of the block; slots for Q and dO, in boxes of 64 channels by tile_m rows; two tiles
-// of dS, in boxes of 64 keys by tile_m queries; each consumer warp's part of dQ in f32, 16 rows in the
+// Shared memory: K and V of the block; slots for Q and dO, in boxes of 64 channels by tile_m rows; slots for
+// dS, in boxes of 64 keys by tile_m queries; each consumer warp's part of dQ in f32, 16 rows in the
 // order of dq_acc.cuh; row numbers of each slot; and in the last 256 bytes the barriers and notes.
 template <class Spec, class Config>
 struct SharedBwdSm90 {
@@ -80,12 +78,19 @@ struct SharedBwdSm90 {
   static constexpr bool has_rows = !__is_empty(Row);
   static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
                        row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
+  // One slot of dS more than stages, if a block can have it together with 1024 bytes for sums: dQ of a tile
+  // then comes a tile later. Without, two.
+  static constexpr int most_bytes = 232448, fixed_bytes = Spec::num_acc > 0 ? 1024 : 0;
+  static constexpr int other_bytes =
+      k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) + warps * dq_bytes + 15 + 256;
+  static constexpr bool lags = other_bytes + (stages + 1) * ds_bytes + fixed_bytes <= most_bytes;
+  static constexpr int ds_slots = lags ? stages + 1 : 2;
   static constexpr int at_v = k_bytes, at_q = at_v + v_bytes, at_do = at_q + stages * q_bytes,
-                       at_ds = at_do + stages * do_bytes, at_dq = at_ds + 2 * ds_bytes,
+                       at_ds = at_do + stages * do_bytes, at_dq = at_ds + ds_slots * ds_bytes,
                        at_rows = at_dq + warps * dq_bytes,
                        at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
   static_assert(tile_m % 64 == 0 && tile_n % 64 == 0 && Config::threads == 128 + 2 * tile_n);
-  static_assert(stages * 32 + 32 <= 256);
+  static_assert(stages * 32 + ds_slots * 8 + 8 <= 256);
 
   unsigned char *memory;
   u32 start;  // its address in shared memory, a multiple of 1024
@@ -108,17 +113,17 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 empty(int slot) const { return q_full(slot) + 16; }
   __device__ __forceinline__ u32 note(int slot) const { return q_full(slot) + 24; }
   __device__ __forceinline__ u32 ds_full(int slot) const { return q_full(stages) + slot * 8; }
-  __device__ __forceinline__ u32 kv_full() const { return q_full(stages) + 16; }
+  __device__ __forceinline__ u32 kv_full() const { return ds_full(ds_slots); }
 
-  // Arrivals that end a phase. Where a slot holds what lanes have computed, every lane that writes or reads
-  // it arrives for itself.
+  // Arrivals that end a phase. Every lane that has read a slot's row numbers, or written a Row, arrives for
+  // itself: ptxas leaves out a __syncwarp before the arrival of one for all.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
       barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
-      barrier_init(empty(i), has_rows ? warps * 32 : warps);
+      barrier_init(empty(i), warps * 32);
     }
-    for (int i = 0; i < 2; ++i) barrier_init(ds_full(i), warps);
+    for (int i = 0; i < ds_slots; ++i) barrier_init(ds_full(i), warps);
     barrier_init(kv_full(), 1);
     barrier_init_done();
   }

@@ -33,9 +33,9 @@ LUATTN_FN void barrier_wait(u32 barrier, u32 parity) {
 }
 
 // An early look at a barrier. barrier_peek asks once, and unlike a wait never puts the thread to sleep;
-// barrier_wait_peeked waits for the same phase later, and costs next to nothing where the peek found it ended. The
-// answer takes more than a hundred cycles, and stays in a predicate that PTX alone knows, one of two by its
-// number `Which`: as a value of C++ it would be awaited at once.
+// barrier_wait_peeked waits for the same phase later, and costs next to nothing where the peek found it
+// ended. The answer takes more than a hundred cycles, and stays in a predicate that PTX alone knows, one of
+// two by its number `Which`: as a value of C++ it would be awaited at once.
 LUATTN_FN void barrier_peeks_init() {
   asm volatile(".reg .pred ended_<2>;\nmov.pred ended_0, 0;\nmov.pred ended_1, 0;");
 }
@@ -66,21 +66,21 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       : "memory");
 }
 
-// Copies `bytes` from global to shared memory; both addresses and the size are multiples of 16. Counts them on
-// `barrier`. One thread.
+// Copies `bytes` from global to shared memory; both addresses and the size are multiples of 16. Counts them
+// on `barrier`. One thread.
 LUATTN_FN void bulk_load(u32 dst, const void *src, int bytes, u32 barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   dst),
-               "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
+      "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier)
+      : "memory");
 }
 
 // What this thread has written to shared memory, wgmma and the copy engine may read after a barrier.
 LUATTN_FN void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Adds `bytes` / 4 floats in shared memory to as many in global memory, if `there`; both addresses and the size are
-// multiples of 16. One thread. bulk_commit closes a group of those it has issued; bulk_wait_read waits until all of
-// them have been read, so that what they read may be written anew.
+// Adds `bytes` / 4 floats in shared memory to as many in global memory, if `there`; both addresses and the
+// size are multiples of 16. One thread. bulk_commit closes a group of those it has issued; bulk_wait_read
+// waits until all of them have been read, so that what they read may be written anew.
 LUATTN_FN void bulk_add(float *dst, u32 src, int bytes, bool there) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"

@@ -138,13 +138,15 @@ static int sm90_forward_bytes(const plan *p) {
   return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)) + 1024;
 }
 
+/* A slot more than stages for dS, if it fits together with 1024 bytes for sums (sm90_bwd.cuh). */
 static int sm90_backward_bytes(const plan *p, const plan_rows *r) {
   const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
-  const int tiles =
-      2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v) + 4 * p->tile_m * (p->tile_n + dim);
+  const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v) + 4 * p->tile_m * dim;
   const int row = r->row_bytes > 0 ? shared_row(r->row_bytes) : 0;
-  const int rows = p->stages * p->tile_m * (r->bwd_row_bytes + row);
-  return (tiles + rows + 15) / 16 * 16 + 256;
+  const int rows = p->stages * p->tile_m * (r->bwd_row_bytes + row), ds = 2 * p->tile_m * p->tile_n;
+  const int fixed = r->num_acc > 0 ? 1024 : 0;
+  const bool lags = tiles + rows + 15 + 256 + (p->stages + 1) * ds + fixed <= tiles_shared_limit(90);
+  return (tiles + rows + (lags ? p->stages + 1 : 2) * ds + 15) / 16 * 16 + 256;
 }
 
 static int sm80_backward_bytes(const plan *p, const plan_rows *r) {

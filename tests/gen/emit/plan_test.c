@@ -201,8 +201,8 @@ static void test_memory_and_tiles(void **state) {
   const size_t q = 2ul * 8 * 1000 * 128, k = 2ul * 2 * 3000 * 128, rows = 2ul * 8 * 1000;
   assert_int_equal(m.input, 2 * (q + 2 * k + 2 * q) + 4 * rows);
   assert_int_equal(m.output, 2 * (q + 2 * k));
-  const size_t dq = 4ul * 2 * 8 * 1008 * 128;      /* in f32, whole groups of 16 rows */
-  assert_int_equal(m.internal, 4 * 2 * rows + dq); /* two numbers a row */
+  const size_t whole = 2ul * 8 * 1008;                           /* groups of 16 rows */
+  assert_int_equal(m.internal, 4 * 2 * whole + 4 * 128 * whole); /* two numbers a row, and dq in f32 */
   assert_int_equal(m.total, m.input + m.output + m.internal);
   const luattn_problem odd = {.batch = 1, .heads = 8, .heads_kv = 3, .q_len = 1, .kv_len = 1};
   assert_int_equal(luattn_estimate_memory(spec, &t, &odd, &m, &err), LUATTN_INVALID);
