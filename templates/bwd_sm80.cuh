@@ -86,28 +86,15 @@ struct BwdSm80 {
 
   using Need = Needs<Spec, Config>;
   static constexpr bool needs_ds = Need::dq || Need::dk, needs_dp = needs_ds || Need::parameters;
-  // Two warps of a block on one scheduler: one computes dq of the last tile before its scores, the other
-  // after.
+  // Of two warps on one scheduler, one computes dq of the last tile before its scores, the other after.
   static constexpr bool alternates = Need::dq && stages == 2 && warps > 4;
   static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
   static constexpr bool has_rows = !__is_empty(Row);
   // Where grad has no effect but its results, one copy of it serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
 
-  // Warps of the dq product: dq_q along q, the others along d. The split that loads least among those without
-  // idle warps.
-  LUATTN_FN constexpr int dq_cost(int along_q) {
-    const int along_d = warps / along_q, tiles = (DP / 16 + along_d - 1) / along_d;
-    const int idle = tiles * along_d - DP / 16;
-    return (M / along_q + tiles * 16) * warps + idle * 1024;
-  }
-  LUATTN_FN constexpr int dq_split() {
-    int best = 1;
-    for (int q = 2; q <= warps; q *= 2)
-      if (M % (16 * q) == 0 && warps % q == 0 && dq_cost(q) <= dq_cost(best)) best = q;
-    return best;
-  }
-  static constexpr int dq_q = dq_split(), dq_d = warps / dq_q;
+  // Warps of the dq product: dq_q along q, the others along d.
+  static constexpr int dq_q = split_of(M, DP, warps), dq_d = warps / dq_q;
   static constexpr int dq_frags = M / (16 * dq_q), dq_tiles = (DP / 16 + dq_d - 1) / dq_d;
 
   // ---- blocks of fragments (fragments.cuh) --------------------------------------------------------------
@@ -283,8 +270,7 @@ struct BwdSm80 {
   LUATTN_FN constexpr int element(int side, int half, int i) { return side * 4 + half * 2 + i; }
   LUATTN_FN constexpr int block(int f, int j) { return f * chunk_tiles + j; }
 
-  // Dots and dP of the chunk that starts at `column` of the q tile to P and dS. Masked: only where the mask
-  // keeps the element.
+  // Dots and dP of the chunk at `column` of the q tile to P and dS. Masked: where the mask keeps them alone.
   template <bool Masked>
   __device__ __forceinline__ void differentiate(int q0, int column, int stage) {
     float s[chunk_blocks][8], dp[chunk_blocks][8];
@@ -504,8 +490,7 @@ struct BwdSm80 {
     store_tile<N, Dim, threads>(out, t.seq, base + at, 0, p.kv_len - kv0, int(thread));
   }
 
-  // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a key_mod or
-  // value_mod.
+  // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for a mod's derivative.
   template <int Dim, int C, int Tiles>
   __device__ __forceinline__ void store_accumulator(void *dst) const {
     float *out = static_cast<float *>(dst) + (i64(site.b) * (p.heads / p.group) + h_kv) * p.kv_len * Dim;

@@ -40,12 +40,11 @@ LUATTN_FN constexpr int power_above(int x) {
 }
 
 // Copies rows row0 .. row0 + Rows - 1 of `src` to a SharedTile<padded_dim(Dim)> at `tile`, asynchronously;
-// the caller commits the group. Ragged: rows from `len` on become zeros; otherwise the caller knows that row0
-// + Rows <= len. Ragged tiles are rare, and their loop is rolled: unrolled ones would take a tenth of the
-// time to compile. A thread keeps to one chunk column and walks down the rows with one pointer, even where
-// that leaves threads without a column: an address for each chunk costs the registers that the accumulators
-// need, and a division for each costs time.
-template <bool Ragged, int Rows, int Dim, int Threads, class Elem>
+// the caller commits the group. Rows from `len` on become zeros, by the same code: a copy of it for whole
+// tiles would be no faster. A thread keeps to one chunk column and walks down the rows with one pointer, even
+// where that leaves threads without a column: an address for each chunk costs the registers that the
+// accumulators need, and a division for each costs time.
+template <int Rows, int Dim, int Threads, class Elem>
 LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, int len, int thread) {
   static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
   using Tile = SharedTile<padded_dim(Dim)>;
@@ -55,19 +54,12 @@ LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, in
   static_assert(Threads % width == 0);
   const int first = thread / width, chunk = thread % width;
   if (width > Tile::chunks && chunk >= Tile::chunks) return;
-  const bool pad = Dim % 16 != 0 && chunk * 8 >= Dim;
+  const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0 - first;
   const Elem *from = src.data + i64(row0 + first) * src.seq + chunk * 8;
-#pragma unroll(Ragged ? 1 : passes)
+#pragma unroll
   for (int i = 0; i < passes; ++i) {
-    const int row = first + i * pass;
-    if (Rows % pass != 0 && row >= Rows) break;
-    const u32 to = tile + Tile::offset(u32(row), u32(chunk));
-    if constexpr (Ragged || Dim % 16 != 0) {
-      const bool valid = (!Ragged || row0 + row < len) && !pad;
-      cp_async_16(to, valid ? from : src.data, valid);
-    } else {
-      cp_async_16(to, from);
-    }
+    if (Rows % pass != 0 && first + i * pass >= Rows) break;
+    cp_async_16(tile + Tile::offset(u32(first + i * pass), u32(chunk)), from, i * pass < end);
     from += pass * src.seq;
   }
 }

@@ -17,11 +17,11 @@ static constexpr int num_c_blocks = 60, num_a_blocks = 8;
 
 LUATTN_FN void declare_fragments() {
 #define LUATTN_C(n) ".reg .f32 c" #n "_<8>;"
-#define LUATTN_C_10(n)                                                                                     \
-  LUATTN_C(n##0)                                                                                           \
-  LUATTN_C(n##1)                                                                                           \
-  LUATTN_C(n##2) LUATTN_C(n##3) LUATTN_C(n##4) LUATTN_C(n##5) LUATTN_C(n##6) LUATTN_C(n##7) LUATTN_C(n##8) \
-      LUATTN_C(n##9)
+#define LUATTN_C_10(n) \
+  LUATTN_C(n##0)       \
+  LUATTN_C(n##1)       \
+  LUATTN_C(n##2)       \
+  LUATTN_C(n##3) LUATTN_C(n##4) LUATTN_C(n##5) LUATTN_C(n##6) LUATTN_C(n##7) LUATTN_C(n##8) LUATTN_C(n##9)
 #define LUATTN_A(n) ".reg .b32 a" #n "_<4>;"
   asm volatile(LUATTN_A(0) LUATTN_A(1) LUATTN_A(2) LUATTN_A(3) LUATTN_A(4) LUATTN_A(5) LUATTN_A(6)
                    LUATTN_A(7) ".reg .b32 b_<4>;" LUATTN_C_10() LUATTN_C_10(1) LUATTN_C_10(2) LUATTN_C_10(3)
@@ -159,6 +159,25 @@ LUATTN_FN void drop_blocks(const bool (*kept)[8]) {
   }
 #undef LUATTN_KEPT
 #undef LUATTN_DROP
+}
+
+// ---- shares of a product -----------------------------------------------------------------------------
+
+// What the warps of a block load for a product of rows x cols, `along` of them side by side along the rows,
+// the others along the columns, in 16-column tiles.
+LUATTN_FN constexpr int split_cost(int rows, int cols, int warps, int along) {
+  const int along_cols = warps / along, tiles = (cols / 16 + along_cols - 1) / along_cols;
+  const int idle = tiles * along_cols - cols / 16;
+  return (rows / along + tiles * 16) * warps + idle * 1024;
+}
+// The number along the rows that loads least among those without idle warps.
+LUATTN_FN constexpr int split_of(int rows, int cols, int warps) {
+  int best = 1;
+  for (int i = 2; i <= warps; i *= 2)
+    if (rows % (16 * i) == 0 && warps % i == 0 &&
+        split_cost(rows, cols, warps, i) <= split_cost(rows, cols, warps, best))
+      best = i;
+  return best;
 }
 
 // ---- results -----------------------------------------------------------------------------------------

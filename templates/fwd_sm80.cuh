@@ -33,6 +33,40 @@
 #include "schedule.cuh"
 #include "tiles.cuh"
 
+// Where a thread's part of a row of O goes.
+struct OutputRow {
+  void *to;
+  float scale;
+  bool exists;
+};
+// One C fragment (mma.cuh), scaled and rounded, `at` bytes into its upper and its lower row. A factor of 0
+// gives 0, also where a row that keeps nothing has met V's infinities: 0 * inf is NaN. One statement, because
+// the compiler takes time for each.
+template <class Elem>
+LUATTN_FN void store_fragment(const OutputRow (&row)[2], int at, const float (&c)[4]) {
+#define LUATTN_STORE_ROW(type, to, scale, exists, left, right)                    \
+  "mul.f32 l, " left ", " scale "; mul.f32 r, " right ", " scale "; cvt.rn." type \
+  "x2.f32 x, r, l;"                                                               \
+  "setp.neu.f32 p, " scale                                                        \
+  ", 0f00000000; selp.b32 x, x, 0, p;"                                            \
+  "add.u64 a, " to ", o; setp.ne.u32 p, " exists ", 0; @p st.global.b32 [a], x;"
+#define LUATTN_STORE_ROWS(type)                                                                             \
+  asm volatile(                                                                                             \
+      "{.reg .b32 x; .reg .f32 l, r; .reg .pred p; .reg .b64 a, o; cvt.u64.u32 o, %6;" LUATTN_STORE_ROW(    \
+          type, "%0", "%2", "%4", "%7", "%8")                                                               \
+          LUATTN_STORE_ROW(type, "%1", "%3", "%5", "%9",                                                    \
+                           "%10") "}" ::"l"(__cvta_generic_to_global(row[0].to)),                           \
+      "l"(__cvta_generic_to_global(row[1].to)), "f"(row[0].scale), "f"(row[1].scale),                       \
+      "r"(int(row[0].exists)), "r"(int(row[1].exists)), "r"(at), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]) \
+      : "memory")
+  if constexpr (same_type<Elem, half_t>::value)
+    LUATTN_STORE_ROWS("f16");
+  else
+    LUATTN_STORE_ROWS("bf16");
+#undef LUATTN_STORE_ROWS
+#undef LUATTN_STORE_ROW
+}
+
 template <class Spec, class Config>
 struct ForwardSm80 {
   using Elem = typename Config::Elem;
@@ -115,9 +149,6 @@ struct ForwardSm80 {
   __device__ __forceinline__ int query(int r, int lane) const {
     return min_of(int(position(r, lane)), site.q_len - 1);
   }
-  __device__ __forceinline__ bool ragged(Tile tile) const {
-    return tile.index * tile_n + tile_n > site.kv_len;
-  }
 
   // ---- load ----
 
@@ -126,47 +157,26 @@ struct ForwardSm80 {
   // not run ahead of the products.
   static __device__ __forceinline__ int copier() { return copies_anew ? thread_anew() : int(threadIdx.x); }
 
-  enum Operand { Q, K, V };
-  template <int Dim>
-  __device__ __forceinline__ void copy_whole(u32 to, const LuattnTensor &t, Tile tile) const {
-    copy_tile_async<false, tile_n, Dim, threads>(to, head_of(t, copies_anew ? anew(kv_head) : kv_head),
-                                                 tile.index * tile_n, site.kv_len, copier());
-  }
-  template <int Dim>
-  __device__ __forceinline__ void copy_part(Operand which, u32 to, const LuattnTensor &t, Tile tile) const {
-    const bool q = which == Q;
-    copy_rows_async<Dim, threads>(to, head_of(t, q ? site.h : kv_head), q ? tile_m : tile_n,
-                                  q ? q_tile * tile_m : tile.index * tile_n, q ? site.q_len : site.kv_len,
-                                  copier());
-  }
-  // Operands first .. last of a tile, and Q. What a block does once, and what is rare, goes through one
-  // rolled loop: short code counts for more there than speed. Q is a group of its own.
+  // One copy of the code for whole and ragged tiles; Q, which a block loads once, in a rolled loop. Q is a
+  // group of its own.
+  enum Operand { K, V };
   template <Operand first, Operand last>
   __device__ __forceinline__ void load(Tile tile, int slot, bool with_q) const {
-    const u32 to_k = k_shared + slot * k_bytes, to_v = v_shared + slot * v_bytes;
-    if (with_q || ragged(tile)) {
-#pragma unroll 1
-      for (int i = with_q ? Q : first; i <= last; ++i) {
-        if (i == Q || (i >= first && tile.valid())) {
-          if (i != V || Config::head_dim == Config::head_dim_v)
-            copy_part<Config::head_dim>(Operand(i),
-                                        i == Q   ? q_shared
-                                        : i == K ? to_k
-                                                 : to_v,
-                                        i == Q   ? p.q
-                                        : i == K ? p.k
-                                                 : p.v,
-                                        tile);
-          else
-            copy_part<Config::head_dim_v>(V, to_v, p.v, tile);
-        }
-        if (i == Q) cp_async_commit();
-      }
-    } else if (tile.valid()) {
-      if constexpr (first == K) copy_whole<Config::head_dim>(to_k, p.k, tile);
-      if constexpr (last == V) copy_whole<Config::head_dim_v>(to_v, p.v, tile);
+    if (with_q) {
+      copy_rows_async<Config::head_dim, threads>(q_shared, head_of(p.q, site.h), tile_m, q_tile * tile_m,
+                                                 site.q_len, copier());
+      cp_async_commit();
+    }
+    if (tile.valid()) {
+      if constexpr (first == K) copy_tile<Config::head_dim>(k_shared + slot * k_bytes, p.k, tile);
+      if constexpr (last == V) copy_tile<Config::head_dim_v>(v_shared + slot * v_bytes, p.v, tile);
     }
     cp_async_commit();
+  }
+  template <int Dim>
+  __device__ __forceinline__ void copy_tile(u32 to, const LuattnTensor &t, Tile tile) const {
+    copy_tile_async<tile_n, Dim, threads>(to, head_of(t, copies_anew ? anew(kv_head) : kv_head),
+                                          tile.index * tile_n, site.kv_len, copier());
   }
 
   __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {
@@ -470,19 +480,15 @@ struct ForwardSm80 {
 
   // Through shared memory the stores would be wider and their lines whole, but it is no faster: the lines
   // meet in L2.
-  // A factor of 0 gives 0, also where a row that keeps nothing has met V's infinities: 0 * inf is NaN.
   __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
     Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + lane % 4 * 2;
 #pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      const int at = position(r, lane);
-      if (at >= site.q_len) continue;
-      u32 *to = reinterpret_cast<u32 *>(out + at * p.o.seq);
+    for (int m = 0; m < m_tiles; ++m) {
+      const int upper = position(2 * m, lane), lower = position(2 * m + 1, lane);
+      const OutputRow row[] = {{out + upper * p.o.seq, scale[2 * m], upper < site.q_len},
+                               {out + lower * p.o.seq, scale[2 * m + 1], lower < site.q_len}};
 #pragma unroll
-      for (int n = 0; n < Config::head_dim_v / 8; ++n)
-        to[n * 4] = scale[r] != 0.f
-                        ? pack<Elem>(o[r / 2][n][r % 2 * 2] * scale[r], o[r / 2][n][r % 2 * 2 + 1] * scale[r])
-                        : 0;
+      for (int n = 0; n < Config::head_dim_v / 8; ++n) store_fragment<Elem>(row, n * 16, o[m][n]);
     }
   }
 };
