@@ -4,6 +4,20 @@
 #include "cli/cli.h"
 #include "gen/cache/cache.h"
 
+/* What prune keeps: --max-bytes, else the limit in force. */
+static luattn_status size_to_keep(const cli_options *o, size_t *bytes, luattn_error *err) {
+  *bytes = (size_t)o->max_bytes;
+  if (o->max_bytes > 0) return LUATTN_OK;
+  if (o->max_bytes != -1)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cache: prune: --max-bytes is %ld; give the size to keep, at least 1", o->max_bytes);
+  TRY(cache_limit(bytes, err));
+  if (*bytes > 0) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "cache: prune: no limit is in force, as LUATTN_CACHE_SIZE is 0; give the size to keep "
+                     "with --max-bytes");
+}
+
 static luattn_status run(const cli_options *o, luattn_error *err) {
   char dir[4096];
   size_t removed, limit;
@@ -28,10 +42,8 @@ static luattn_status run(const cli_options *o, luattn_error *err) {
   if (strcmp(o->spec, "clear") == 0) {
     TRY(cache_clear(dir, &removed, err));
   } else if (strcmp(o->spec, "prune") == 0) {
-    if (o->max_bytes <= 0)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "cache: prune: --max-bytes is %ld; give the size to keep, at least 1", o->max_bytes);
-    TRY(cache_prune(dir, (size_t)o->max_bytes, &removed, err));
+    TRY(size_to_keep(o, &limit, err));
+    TRY(cache_prune(dir, limit, &removed, err));
   } else {
     return luattn_fail(err, LUATTN_INVALID,
                        "cache: '%s' is not something it can do; use info, prune or clear", o->spec);

@@ -84,7 +84,7 @@ static const option options[] = {
     {"--cache-dir", TEXT, AT(cache_dir),
      CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT | CLI_TUNE | GRID, "DIR",
      "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},
-    {"--max-bytes", WHOLE, AT(max_bytes), CLI_CACHE, "N", "prune: keep at most this much"},
+    {"--max-bytes", WHOLE, AT(max_bytes), CLI_CACHE, "N", "prune: keep at most this much (default: LUATTN_CACHE_SIZE, else 1 GB)"},
 };
 #define NUM_OPTIONS ((int)(sizeof options / sizeof *options))
 
@@ -154,7 +154,7 @@ static const option *find_option(const char *name, size_t size, int command) {
 
 luattn_status options_parse(int argc, char **argv, int command, const char *name, cli_options *out,
                             luattn_error *err) {
-  *out = (cli_options){.seed = 1, .repeat = 30, .time_limit = 300};
+  *out = (cli_options){.seed = 1, .repeat = 30, .time_limit = 300, .max_bytes = -1};
   for (int i = 0; i < argc; i++) {
     char *word = argv[i];
     if (word[0] != '-' || word[1] == 0) {
