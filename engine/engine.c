@@ -234,19 +234,14 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
                                    .head_dim = key->head_dim,
                                    .head_dim_v = key->head_dim_v,
                                    .wants = key->wants,
-                                   .arch = e->arch,
                                    .family = e->family,
                                    .lengths = 1 + (int)key->lengths};
   for (size_t i = 0; i < e->num_packs; ++i) {
     size_t index;
-    luattn_image *image;
-    const luattn_status found = luattn_pack_find(e->packs[i], &query, &index, err);
-    if (found == LUATTN_UNSUPPORTED) continue;
-    TRY(found);
-    TRY(luattn_pack_image(e->packs[i], index, &image, err));
-    const luattn_status status = luattn_kernel_load(e->driver, e->device, image, kernel, err);
-    luattn_image_free(image);
-    if (status == LUATTN_UNSUPPORTED) continue; /* it may need more shared memory than this device has */
+    const luattn_status status =
+        luattn_pack_kernel(e->packs[i], e->driver, e->device, &query, kernel, &index, err);
+    if (status == LUATTN_UNSUPPORTED) continue;
+    TRY(status);
     /* One made for the other lengths is all that there is, and serves these too. */
     const uint32_t lengths = luattn_pack_get_entry(e->packs[i], index)->lengths;
     report->every_length = lengths != 1 + (uint32_t)key->lengths;

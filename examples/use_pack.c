@@ -67,7 +67,7 @@ static void run(luattn_driver *driver, const luattn_pack *pack, const char *spec
                                    .dtype = LUATTN_F32,
                                    .head_dim = HEAD_DIM};
   luattn_kernel *kernel;
-  check(luattn_pack_kernel(pack, driver, 0, &query, &kernel, &err));
+  check(luattn_pack_kernel(pack, driver, 0, &query, &kernel, NULL, &err));
   check(luattn_workspace_size(kernel, args, &args->workspace_size, &err));
   check(luattn_device_alloc(driver, 0, args->workspace_size, &args->workspace, &err));
   check(luattn_launch(kernel, args, NULL, &err));

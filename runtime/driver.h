@@ -18,6 +18,14 @@ typedef struct cu_function_object *cu_function;
 typedef struct cu_stream_object *cu_stream;
 typedef struct cu_event_object *cu_event;
 
+/* CUlaunchConfig. */
+typedef struct cu_launch {
+  unsigned grid[3], block[3], shared_bytes;
+  cu_stream stream;
+  void *attributes;
+  unsigned num_attributes;
+} cu_launch;
+
 /* Values of cuda.h, which never change: they are the driver's binary interface. */
 enum {
   CU_INVALID_VALUE = 1,
@@ -64,9 +72,10 @@ enum {
   X(event_elapsed, "cuEventElapsedTime", (float *ms, cu_event start, cu_event stop))
 
 /* What older drivers lack: NULL there. */
-#define DRIVER_OPTIONAL(X)                                                                       \
-  X(encode_tiled, "cuTensorMapEncodeTiled",                                                      \
-    (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride, \
+#define DRIVER_OPTIONAL(X)                                                                                \
+  X(launch_ex, "cuLaunchKernelEx", (const cu_launch *config, cu_function f, void **params, void **extra)) \
+  X(encode_tiled, "cuTensorMapEncodeTiled",                                                               \
+    (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,          \
      const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside))
 
 #define DRIVER_MAX_DEVICES 64

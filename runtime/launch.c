@@ -28,9 +28,8 @@ static void *take(cursor *w, size_t elem, int64_t a, int64_t b, int64_t c, int64
   const int64_t factor[] = {a, b, c, d};
   size_t bytes = elem;
   for (int i = 0; i < 4; ++i) {
-    if (factor[i] > 0 && bytes > SIZE_MAX / 2 / (size_t)factor[i]) w->overflow = true;
+    if (__builtin_mul_overflow(bytes, (size_t)factor[i], &bytes) || bytes > SIZE_MAX / 2) w->overflow = true;
     if (w->overflow) return NULL;
-    bytes *= (size_t)factor[i];
   }
   const size_t start = w->used;
   if (bytes > SIZE_MAX / 2 - start - 255) {
@@ -222,6 +221,14 @@ static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, cu
   return zero(k, p->scalar_grad, m->num_scalars * real, "scalar_grads", stream, err);
 }
 
+/* libcuda of CUDA 11.8 and newer takes 0.1 us less this way. */
+static cu_result launch_entry(const luattn_driver *d, cu_function f, const luattn_entry_info *e,
+                              const unsigned grid[3], cu_stream stream, void **pointers) {
+  const cu_launch how = {{grid[0], grid[1], grid[2]}, {e->threads, 1, 1}, e->shared_bytes, stream, NULL, 0};
+  if (d->launch_ex != NULL) return d->launch_ex(&how, f, pointers, NULL);
+  return d->launch(f, grid[0], grid[1], grid[2], e->threads, 1, 1, e->shared_bytes, stream, pointers, NULL);
+}
+
 static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   void *pointers[] = {p, maps}; /* an entry that has one parameter takes the first */
@@ -229,13 +236,12 @@ static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, Lua
     const luattn_entry_info *e = &k->info.entry[i];
     const unsigned *g = grid[i];
     if (g[0] == 0 || g[1] == 0 || g[2] == 0) continue;
-    const cu_result result = k->driver->launch(k->function[i], g[0], g[1], g[2], e->threads, 1, 1,
-                                               e->shared_bytes, stream, pointers, NULL);
+    const cu_result result = launch_entry(k->driver, k->function[i], e, g, stream, pointers);
     if (result != 0)
-      return driver_fail(k->driver, err, result, "cuLaunchKernel",
-                         "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of shared memory", e->name,
-                         k->info.spec_name, g[0], g[1], g[2], (unsigned)e->threads,
-                         (unsigned)e->shared_bytes);
+      return driver_fail(
+          k->driver, err, result, k->driver->launch_ex != NULL ? "cuLaunchKernelEx" : "cuLaunchKernel",
+          "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of shared memory", e->name, k->info.spec_name,
+          g[0], g[1], g[2], (unsigned)e->threads, (unsigned)e->shared_bytes);
   }
   return LUATTN_OK;
 }

@@ -17,30 +17,15 @@ static cu_size stride_bytes(long long stride, int size) {
   return size > 1 ? (cu_size)stride * ELEM_BYTES : BOX_CHANNELS * ELEM_BYTES;
 }
 
-/* What a map is made from, and what it is remembered by. */
-typedef struct map_source {
-  void *data;
-  cu_size size[4], stride[3]; /* channel, position, head, batch; strides in bytes, without the channel's */
-  int box_rows;
-} map_source;
-
-static map_source source_of(const LuattnTensor *t, const map_shape *s) {
-  return (map_source){
-      .data = t->data,
-      .size = {(cu_size)s->dim, (cu_size)s->len, (cu_size)s->heads, (cu_size)s->batch},
-      .stride = {stride_bytes(t->seq, s->len), stride_bytes(t->head, s->heads),
-                 stride_bytes(t->batch, s->batch)},
-      .box_rows = s->box_rows,
-  };
-}
-
-/* Sizes fit 32 bits, a box's rows 9, and a head dim the rest. */
-static void key_of(const map_source *s, uint64_t key[MAPS_KEY_WORDS]) {
-  key[0] = (uintptr_t)s->data;
-  for (int i = 0; i < 3; ++i) key[1 + i] = s->stride[i];
-  key[4] = (uint64_t)(s->size[1] << 32 | s->size[2]);
-  key[5] = s->size[3];
-  key[6] = (uint64_t)(s->size[0] << 16 | (cu_size)s->box_rows);
+/* What a map is remembered by. */
+static void key_of(const LuattnTensor *t, const map_shape *s, uint64_t key[MAPS_KEY_WORDS]) {
+  key[0] = (uintptr_t)t->data;
+  key[1] = stride_bytes(t->seq, s->len);
+  key[2] = stride_bytes(t->head, s->heads);
+  key[3] = stride_bytes(t->batch, s->batch);
+  key[4] = (uint64_t)s->len << 32 | (uint64_t)s->heads; /* each fits 31 bits */
+  key[5] = (uint64_t)s->batch;
+  key[6] = (uint64_t)s->dim << 16 | (uint64_t)s->box_rows;
 }
 
 /* Entry number i of the window in which the map of this key may be. */
@@ -49,25 +34,27 @@ static remembered_map *in_window(map_memory *memory, uint64_t hash, unsigned i) 
 }
 
 static uint64_t hash_of(const uint64_t key[MAPS_KEY_WORDS]) {
+  const uint64_t odd = 0x9e3779b97f4a7c15u;
   uint64_t hash = 0;
-  for (int i = 0; i < MAPS_KEY_WORDS; ++i) hash = hash * 31 + key[i];
-  return hash * 0x9e3779b97f4a7c15u;
+  for (int i = 0; i < MAPS_KEY_WORDS; ++i) hash += key[i] * (odd + 2 * (uint64_t)i); /* side by side */
+  return hash * odd;
 }
 
 static bool is_empty(const remembered_map *e) {
   return atomic_load_explicit(&e->version, memory_order_relaxed) == 0;
 }
 
+/* false: *out may have been written all the same. */
 static bool recall(remembered_map *e, const uint64_t key[MAPS_KEY_WORDS], LuattnTensorMap *out) {
   const uint64_t version = atomic_load_explicit(&e->version, memory_order_acquire);
   if (version % 2 != 0) return false;
   for (int i = 0; i < MAPS_KEY_WORDS; ++i)
     if (atomic_load_explicit(&e->key[i], memory_order_acquire) != key[i]) return false;
-  uint64_t word[MAPS_WORDS];
-  for (int i = 0; i < MAPS_WORDS; ++i) word[i] = atomic_load_explicit(&e->map[i], memory_order_acquire);
-  if (atomic_load_explicit(&e->version, memory_order_relaxed) != version) return false;
-  memcpy(out->bytes, word, sizeof word);
-  return true;
+  for (int i = 0; i < MAPS_WORDS; ++i) {
+    const uint64_t word = atomic_load_explicit(&e->map[i], memory_order_acquire);
+    memcpy(out->bytes + sizeof word * (size_t)i, &word, sizeof word);
+  }
+  return atomic_load_explicit(&e->version, memory_order_relaxed) == version;
 }
 
 /* Leaves the entry alone if another thread is writing it. */
@@ -81,32 +68,37 @@ static void remember(remembered_map *e, const uint64_t key[MAPS_KEY_WORDS], cons
 }
 
 static luattn_status encode(const luattn_driver *d, const args_call *c, const LuattnTensor *t,
-                            const char *name, const map_source *s, LuattnTensorMap *out) {
+                            const map_shape *s, LuattnTensorMap *out) {
   const int type = c->info->dtype == LUATTN_BF16 ? MAP_BFLOAT16 : MAP_FLOAT16;
   const unsigned box[] = {BOX_CHANNELS, (unsigned)s->box_rows, 1, 1}, step[] = {1, 1, 1, 1};
-  const cu_result result = d->encode_tiled(out, type, 4, s->data, s->size, s->stride, box, step, 0,
-                                           MAP_SWIZZLE_128, MAP_PROMOTE_256, 0);
+  const cu_size size[] = {(cu_size)s->dim, (cu_size)s->len, (cu_size)s->heads, (cu_size)s->batch};
+  const cu_size stride[] = {stride_bytes(t->seq, s->len), stride_bytes(t->head, s->heads),
+                            stride_bytes(t->batch, s->batch)}; /* the channel's goes without saying */
+  const cu_result result =
+      d->encode_tiled(out, type, 4, t->data, size, stride, box, step, 0, MAP_SWIZZLE_128, MAP_PROMOTE_256, 0);
   if (result == 0) return LUATTN_OK;
   if (result != CU_INVALID_VALUE)
-    return driver_fail(d, c->err, result, "cuTensorMapEncodeTiled", "describing %s", name);
+    return driver_fail(d, c->err, result, "cuTensorMapEncodeTiled", "describing %s", s->name);
   return args_fail(
       c,
       "%s: strides %lld, %lld, %lld (batch, head, position) in elements are not what TMA can take "
       "(0 to 2^39, multiples of 8); make it contiguous, or compile with family 1 + LUATTN_SM80",
-      name, t->batch, t->head, t->seq);
+      s->name, t->batch, t->head, t->seq);
 }
 
 static luattn_status fill(const luattn_driver *d, map_memory *memory, const args_call *c,
                           const LuattnTensor *t, const map_shape *s, LuattnTensorMap *out) {
-  if (s->len == 0 || s->batch == 0) return LUATTN_OK; /* nothing is loaded */
-  const map_source source = source_of(t, s);
+  if (s->len == 0 || s->batch == 0) { /* nothing is loaded */
+    memset(out, 0, sizeof *out);
+    return LUATTN_OK;
+  }
   uint64_t key[MAPS_KEY_WORDS];
-  key_of(&source, key);
+  key_of(t, s, key);
   const uint64_t hash = hash_of(key);
   unsigned i = 0; /* the map's place, or the first empty one, behind which it is not */
   for (; i < MAPS_WINDOW && !is_empty(in_window(memory, hash, i)); ++i)
     if (recall(in_window(memory, hash, i), key, out)) return LUATTN_OK;
-  TRY(encode(d, c, t, s->name, &source, out));
+  TRY(encode(d, c, t, s, out));
   if (i == MAPS_WINDOW) i = atomic_fetch_add_explicit(&memory->turn, 1, memory_order_relaxed) % MAPS_WINDOW;
   remember(in_window(memory, hash, i), key, out);
   return LUATTN_OK;
@@ -124,8 +116,10 @@ luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_c
   const luattn_entry_info *entry = main_entry(c->info);
   const bool backward = c->info->pass == LUATTN_BACKWARD;
   const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v;
-  memset(out, 0, sizeof *out);
-  if (entry == NULL) return LUATTN_OK;
+  if (entry == NULL) {
+    memset(out, 0, sizeof *out);
+    return LUATTN_OK;
+  }
   const int tile_n = (int)entry->tile_n, q_rows = backward ? (int)entry->tile_m : Q_BOX_ROWS;
   if (d->encode_tiled == NULL)
     return luattn_fail(c->err, LUATTN_UNSUPPORTED,
@@ -136,7 +130,10 @@ luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_c
   TRY(fill(d, memory, c, &p->q, &(map_shape){"q", dim, p->q_len, p->heads, p->batch, q_rows}, &out->q));
   TRY(fill(d, memory, c, &p->k, &(map_shape){"k", dim, p->kv_len, p->heads_kv, p->batch, tile_n}, &out->k));
   TRY(fill(d, memory, c, &p->v, &(map_shape){"v", dim_v, p->kv_len, p->heads_kv, p->batch, tile_n}, &out->v));
-  if (!backward) return LUATTN_OK;
+  if (!backward) {
+    memset(&out->dout, 0, sizeof out->dout);
+    return LUATTN_OK;
+  }
   return fill(d, memory, c, &p->dout, &(map_shape){"dout", dim_v, p->q_len, p->heads, p->batch, q_rows},
               &out->dout);
 }

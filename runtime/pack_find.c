@@ -112,35 +112,68 @@ static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q,
                      p->name, text, instead);
 }
 
-luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query, size_t *index,
-                               luattn_error *err) {
-  if (query->struct_size != sizeof *query)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "luattn_pack_query: struct_size is %zu, expected %zu; set it to sizeof(luattn_pack_query)",
-        query->struct_size, sizeof *query);
-  int best = 0;
-  for (size_t i = 0; i < pack->count; ++i) {
-    const luattn_pack_entry *e = &pack->record[i].entry;
-    const int match = serves(e, query);
-    if (match <= best) continue;
-    best = match;
-    *index = i;
-  }
-  return best > 0 ? LUATTN_OK : not_found(pack, query, err);
+static luattn_status check_query(const luattn_pack_query *query, luattn_error *err) {
+  if (query->struct_size == sizeof *query) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_INVALID,
+      "luattn_pack_query: struct_size is %zu, expected %zu; set it to sizeof(luattn_pack_query)",
+      query->struct_size, sizeof *query);
 }
 
-luattn_status luattn_pack_kernel(const luattn_pack *pack, luattn_driver *driver, int device,
-                                 const luattn_pack_query *query, luattn_kernel **kernel, luattn_error *err) {
-  luattn_device_info info;
-  luattn_pack_query here = *query;
-  luattn_image *image;
+/* What was found: 0 at first. Of images that serve equally well, the one that comes first is better. */
+typedef struct place {
+  int match;
   size_t index;
-  TRY(luattn_device_get_info(driver, device, &info, err));
-  here.arch = info.arch;
-  TRY(luattn_pack_find(pack, &here, &index, err));
+} place;
+
+static bool is_better(place a, place b) { return a.match != b.match ? a.match > b.match : a.index < b.index; }
+
+/* The best image of those that are worse than `last`. */
+static bool find_next(const luattn_pack *pack, const luattn_pack_query *query, place *last) {
+  place best = {.match = 0};
+  for (size_t i = 0; i < pack->count; ++i) {
+    const place at = {serves(&pack->record[i].entry, query), i};
+    if (at.match == 0 || (last->match > 0 && !is_better(*last, at))) continue;
+    if (best.match == 0 || is_better(at, best)) best = at;
+  }
+  *last = best;
+  return best.match > 0;
+}
+
+luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query, size_t *index,
+                               luattn_error *err) {
+  place at = {.match = 0};
+  TRY(check_query(query, err));
+  if (!find_next(pack, query, &at)) return not_found(pack, query, err);
+  *index = at.index;
+  return LUATTN_OK;
+}
+
+static luattn_status load(const luattn_pack *pack, size_t index, luattn_driver *driver, int device,
+                          luattn_kernel **kernel, luattn_error *err) {
+  luattn_image *image;
   TRY(luattn_pack_image(pack, index, &image, err));
   const luattn_status status = luattn_kernel_load(driver, device, image, kernel, err);
   luattn_image_free(image);
+  return status;
+}
+
+luattn_status luattn_pack_kernel(const luattn_pack *pack, luattn_driver *driver, int device,
+                                 const luattn_pack_query *query, luattn_kernel **kernel, size_t *index,
+                                 luattn_error *err) {
+  luattn_device_info info;
+  place at = {.match = 0};
+  TRY(check_query(query, err));
+  TRY(luattn_device_get_info(driver, device, &info, err));
+  luattn_pack_query here = *query;
+  here.arch = info.arch;
+  if (!find_next(pack, &here, &at)) return not_found(pack, &here, err);
+  luattn_status status = load(pack, at.index, driver, device, kernel, err);
+  while (status == LUATTN_UNSUPPORTED && find_next(pack, &here, &at)) {
+    luattn_error other; /* where nothing fits, the best image's message stands */
+    status = load(pack, at.index, driver, device, kernel, &other);
+    if (status != LUATTN_OK && status != LUATTN_UNSUPPORTED && err != NULL) *err = other;
+  }
+  if (status == LUATTN_OK && index != NULL) *index = at.index;
   return status;
 }

@@ -78,14 +78,17 @@ typedef struct luattn_pack_query {
 } luattn_pack_query;
 
 /* The image that serves best: made for this very architecture, else for an earlier one whose code runs there,
- * else PTX. Tiles are not looked at: bf16 and f16 kernels for sm_80 may need more shared memory than 8.6, 8.9
- * and 12.0 have, so pack sm_86 or compute_86 for those. Errors: LUATTN_UNSUPPORTED, with what there is instead. */
+ * else PTX. What it needs of the device beyond that is not looked at. Errors: LUATTN_UNSUPPORTED, with what there
+ * is instead. */
 LUATTN_API luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query,
                                           size_t *index, luattn_error *err);
 /* luattn_pack_find for the device's architecture (query->arch is not read), luattn_pack_image,
- * luattn_kernel_load. */
+ * luattn_kernel_load. Where the device lacks something that the best image needs, the next best one is taken:
+ * bf16 and f16 kernels for sm_80 may need more shared memory than 8.6, 8.9 and 12.0 have, so pack sm_86 or
+ * compute_86 for those. *index: the entry that was taken; `index` may be NULL. Errors: LUATTN_UNSUPPORTED (what
+ * the pack has instead, or what the device lacks for the best image), LUATTN_IMAGE (damaged). */
 LUATTN_API luattn_status luattn_pack_kernel(const luattn_pack *pack, luattn_driver *driver, int device,
-                                            const luattn_pack_query *query, luattn_kernel **kernel,
+                                            const luattn_pack_query *query, luattn_kernel **kernel, size_t *index,
                                             luattn_error *err);
 
 /* Something to pack: an image, or a text that is carried along. */

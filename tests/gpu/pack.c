@@ -79,7 +79,7 @@ static luattn_status load(suite *s, const luattn_pack *pack, const cli_problem *
                                      .head_dim_v = p->dim_v};
     luattn_kernel *kernel;
     const double start = now_ms();
-    TRY(luattn_pack_kernel(pack, s->driver, 0, &query, &kernel, err));
+    TRY(luattn_pack_kernel(pack, s->driver, 0, &query, &kernel, NULL, err));
     s->load_ms += now_ms() - start;
     s->loads++;
     luattn_kernel_unload(kernel);

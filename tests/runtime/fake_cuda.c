@@ -47,7 +47,7 @@ static struct {
 } plan;
 static fake_event events[MAX_EVENTS];
 static atomic_size_t num_events, num_maps;
-static atomic_int has_maps; /* a map was ever made */
+static atomic_int has_maps;                        /* a map was ever made */
 static atomic_int ticks, cost_of_shared, wrong_at; /* of LUATTN_FAKE_COST and LUATTN_FAKE_WRONG */
 static atomic_int initialised, arch, num_modules, num_allocations, num_live_events;
 static _Thread_local struct {
@@ -276,28 +276,42 @@ FAKE(cuFuncSetAttribute)(cu_function f, int attribute, int value) {
   return 0;
 }
 
+static cu_result launch(const cu_launch *how, cu_function f, void **params, void **extra) {
+  const unsigned *grid = how->grid, *block = how->block;
+  if (fake_current_context() != f->module->context) return INVALID_CONTEXT;
+  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535 || block[0] == 0 ||
+      block[0] > 1024 || how->shared_bytes > (unsigned)f->max_shared || extra != NULL ||
+      how->num_attributes != 0)
+    return INVALID_VALUE;
+  if (atomic_load(&cost_of_shared)) atomic_fetch_add(&ticks, (int)(how->shared_bytes / 1024));
+  if (atomic_load(&wrong_at) == (int)how->shared_bytes)
+    memset(((const LuattnParams *)params[0])->o.data, 0, 16);
+  fake_event *e = new_event(FAKE_LAUNCH, how->stream);
+  if (e == NULL) return 0;
+  memcpy(e->name, f->name, sizeof e->name);
+  memcpy(e->grid, grid, sizeof e->grid);
+  memcpy(e->block, block, sizeof e->block);
+  e->shared_bytes = how->shared_bytes;
+  memcpy(&e->params, params[0], sizeof e->params);
+  if (atomic_load(&has_maps)) memcpy(&e->maps, params[1], sizeof e->maps);
+  return 0;
+}
+
 FAKE(cuLaunchKernel)
 (cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
  unsigned block_z, unsigned shared_bytes, cu_stream stream, void **params, void **extra);
 FAKE(cuLaunchKernel)
 (cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
  unsigned block_z, unsigned shared_bytes, cu_stream stream, void **params, void **extra) {
+  const cu_launch how = {
+      {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, NULL, 0};
   PLANNED("cuLaunchKernel");
-  if (fake_current_context() != f->module->context) return INVALID_CONTEXT;
-  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_y > 65535 || grid_z > 65535 || block_x == 0 ||
-      block_x > 1024 || shared_bytes > (unsigned)f->max_shared || extra != NULL)
-    return INVALID_VALUE;
-  if (atomic_load(&cost_of_shared)) atomic_fetch_add(&ticks, (int)(shared_bytes / 1024));
-  if (atomic_load(&wrong_at) == (int)shared_bytes) memset(((const LuattnParams *)params[0])->o.data, 0, 16);
-  fake_event *e = new_event(FAKE_LAUNCH, stream);
-  if (e == NULL) return 0;
-  memcpy(e->name, f->name, sizeof e->name);
-  memcpy(e->grid, (unsigned[]){grid_x, grid_y, grid_z}, sizeof e->grid);
-  memcpy(e->block, (unsigned[]){block_x, block_y, block_z}, sizeof e->block);
-  e->shared_bytes = shared_bytes;
-  memcpy(&e->params, params[0], sizeof e->params);
-  if (atomic_load(&has_maps)) memcpy(&e->maps, params[1], sizeof e->maps);
-  return 0;
+  return launch(&how, f, params, extra);
+}
+FAKE(cuLaunchKernelEx)(const cu_launch *how, cu_function f, void **params, void **extra);
+FAKE(cuLaunchKernelEx)(const cu_launch *how, cu_function f, void **params, void **extra) {
+  PLANNED("cuLaunchKernelEx");
+  return launch(how, f, params, extra);
 }
 
 /* The rules of the driver that tests can break: alignment, strides, sizes of boxes. The map's bytes are its

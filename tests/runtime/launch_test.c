@@ -13,47 +13,9 @@
 
 #include <cmocka.h>
 
+#include "runtime/driver.h"
 #include "tests/runtime/fake_cuda.h"
-#include "tests/runtime/problem.h"
-
-static luattn_driver *driver;
-
-static luattn_kernel *load(const problem *p) {
-  luattn_image *image = problem_image(p);
-  luattn_kernel *kernel = NULL;
-  luattn_error err;
-  if (luattn_kernel_load(driver, 0, image, &kernel, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  luattn_image_free(image);
-  fake_reset();
-  return kernel;
-}
-
-static void launch(problem *p, void *stream) {
-  luattn_kernel *kernel = load(p);
-  luattn_error err;
-  if (luattn_launch(kernel, &p->args, stream, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  luattn_kernel_unload(kernel);
-}
-
-static void assert_launch(size_t index, const char *name, unsigned x, unsigned y, unsigned z,
-                          unsigned threads, unsigned shared) {
-  const fake_event *e = fake_get_event(index);
-  assert_int_equal(e->kind, FAKE_LAUNCH);
-  assert_string_equal(e->name, name);
-  const unsigned grid[] = {x, y, z};
-  for (int i = 0; i < 3; ++i) assert_int_equal(e->grid[i], grid[i]);
-  assert_int_equal(e->block[0], threads);
-  assert_int_equal(e->block[1] * e->block[2], 1);
-  assert_int_equal(e->shared_bytes, shared);
-}
-
-static void assert_fill(size_t index, const void *ptr, size_t bytes) {
-  const fake_event *e = fake_get_event(index);
-  assert_int_equal(e->kind, FAKE_FILL);
-  assert_ptr_equal(e->ptr, ptr);
-  assert_int_equal(e->bytes, bytes);
-  assert_int_equal(e->value, 0);
-}
+#include "tests/runtime/launches.h"
 
 static void assert_tensor(const LuattnTensor *t, const tensor *from) {
   assert_ptr_equal(t->data, from->t.data);
@@ -105,135 +67,6 @@ static void forward(void **state) {
   problem_close(&p);
 }
 
-static void assert_map(const LuattnTensorMap *map, const void *data, const unsigned long long size[4],
-                       const unsigned long long stride[3], unsigned rows) {
-  fake_map m;
-  memcpy(&m, map->bytes, sizeof m);
-  assert_ptr_equal(m.data, data);
-  assert_int_equal(m.type, 9); /* bfloat16 */
-  assert_int_equal(m.box[0], 64);
-  assert_int_equal(m.box[1], rows);
-  for (int i = 0; i < 4; ++i) assert_int_equal(m.size[i], size[i]);
-  for (int i = 0; i < 3; ++i) assert_int_equal(m.stride[i], stride[i]);
-}
-
-static luattn_kernel *load_sm90(problem *p) {
-  p->info.family = LUATTN_SM90;
-  p->info.draws_tiles = 1;
-  return load(p);
-}
-
-/* The last kernel of a launch. */
-static const fake_event *launch_again(const luattn_kernel *kernel, const problem *p) {
-  luattn_error err;
-  fake_reset();
-  if (luattn_launch(kernel, &p->args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  return fake_get_event(fake_num_events() - 1);
-}
-
-/* The sm90 family: blocks that stay, and maps of q, k and v: of the mods' copies, where there are any. */
-static void forward_sm90(void **state) {
-  (void)state;
-  problem p;
-  problem_open(&p, LUATTN_FORWARD);
-  luattn_kernel *kernel = load_sm90(&p);
-  luattn_error err;
-  if (luattn_launch(kernel, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  const size_t last = fake_num_events() - 1;
-  assert_launch(last, "luattn_fwd", 2 * HEADS * BATCH, 1, 1, 256,
-                100000); /* fewer tiles than multiprocessors */
-  const LuattnParams *a = &fake_get_event(last)->params;
-  const LuattnTensorMaps *maps = &fake_get_event(last)->maps;
-  assert_map(
-      &maps->q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
-      (unsigned long long[]){2 * (unsigned long long)p.q.strides[2], 2 * (unsigned long long)p.q.strides[1],
-                             2 * (unsigned long long)p.q.strides[0]},
-      64);
-  assert_map(&maps->k, a->k.data, (unsigned long long[]){HEAD_DIM, KV_LEN, HEADS_KV, BATCH},
-             (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * KV_LEN, 2 * HEAD_DIM * KV_LEN * HEADS_KV},
-             p.info.entry[2].tile_n);
-  assert_ptr_not_equal(a->k.data, p.k.t.data);
-  p.args.workspace = (char *)p.args.workspace + 256; /* k' is elsewhere */
-  fake_fail("cuTensorMapEncodeTiled", 1, 1);
-  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "k: strides"));
-  assert_non_null(strstr(err.message, "are not what TMA can take"));
-  fake_fail("cuTensorMapEncodeTiled", 1, 700);
-  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
-  assert_non_null(strstr(err.message, "cuTensorMapEncodeTiled: CUDA_ERROR_ILLEGAL_ADDRESS"));
-  luattn_kernel_unload(kernel);
-  problem_resize(&p, 64, 128, 0); /* more tiles than multiprocessors, and nothing to load of k and v */
-  launch(&p, NULL);
-  assert_launch(fake_num_events() - 1, "luattn_fwd", 132, 1, 1, 256, 100000);
-  problem_close(&p);
-}
-
-static void *workspace_number(const problem *p, int i) {
-  return (char *)p->memory + 256 * i; /* it lies on the tensors; nothing runs */
-}
-
-/* Nothing is zeroed at a launch: each workspace has a counter of its own, in the kernel's memory, which was
- * zeroed when the kernel was loaded. The 257th workspace finds none left, and has its own number zeroed. */
-static void counters(void **state) {
-  (void)state;
-  enum { OWN = 256 };
-  problem p;
-  problem_open(&p, LUATTN_FORWARD);
-  const int before = fake_live().allocations;
-  luattn_kernel *kernel = load_sm90(&p), *other = load(&p);
-  assert_int_equal(fake_live().allocations, before + 4); /* also what empty inputs point to */
-  p.args.workspace_size = (size_t)1 << 20;
-  unsigned *counter[OWN];
-  for (int i = 0; i < OWN; ++i) {
-    p.args.workspace = workspace_number(&p, i);
-    counter[i] = launch_again(kernel, &p)->params.tickets;
-    assert_int_equal(fake_num_events(), 3); /* kernels alone */
-    assert_int_equal(*counter[i], 0);
-    for (int j = 0; j < i; ++j)
-      assert_true((char *)counter[i] - (char *)counter[j] >= 32 ||
-                  (char *)counter[j] - (char *)counter[i] >= 32);
-  }
-  p.args.workspace = workspace_number(&p, OWN);
-  const unsigned *late = launch_again(kernel, &p)->params.tickets;
-  assert_int_equal(fake_num_events(), 4);
-  assert_fill(0, late, sizeof *late);
-  assert_in_range((uintptr_t)late, (uintptr_t)p.args.workspace,
-                  (uintptr_t)p.args.workspace + p.args.workspace_size);
-  fake_fail("cuMemsetD32Async", 1, 1);
-  luattn_error err;
-  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
-  assert_non_null(strstr(err.message, "zeroing tickets (4 bytes"));
-  for (int i = OWN - 1; i >= 0; i -= 51) {
-    p.args.workspace = workspace_number(&p, i);
-    assert_ptr_equal(launch_again(kernel, &p)->params.tickets, counter[i]);
-    assert_ptr_not_equal(launch_again(other, &p)->params.tickets, counter[i]);
-    assert_int_equal(fake_num_events(), 3);
-  }
-  luattn_kernel_unload(kernel);
-  luattn_kernel_unload(other);
-  assert_int_equal(fake_live().allocations, before);
-  problem_close(&p);
-}
-
-/* A map is made once for what it describes (maps_test.c has what else may change). */
-static void maps_are_remembered(void **state) {
-  (void)state;
-  problem p;
-  problem_open(&p, LUATTN_FORWARD);
-  luattn_kernel *kernel = load_sm90(&p);
-  const LuattnTensorMaps first = launch_again(kernel, &p)->maps;
-  assert_int_equal(fake_num_maps(), 3);
-  assert_memory_equal(&launch_again(kernel, &p)->maps, &first, sizeof first);
-  assert_int_equal(fake_num_maps(), 0);
-  p.q.t.byte_offset = 16;
-  LuattnTensorMaps moved = launch_again(kernel, &p)->maps;
-  assert_int_equal(fake_num_maps(), 1);
-  assert_memory_not_equal(&moved.q, &first.q, sizeof first.q);
-  assert_memory_equal(&moved.k, &first.k, 2 * sizeof first.k);
-  luattn_kernel_unload(kernel);
-  problem_close(&p);
-}
-
 /* k has a mod: its copy stands in the workspace, contiguous, and src_k is the caller's. */
 static void forward_workspace(void **state) {
   (void)state;
@@ -259,38 +92,6 @@ static void forward_workspace(void **state) {
   assert_null(a->dq_acc);
   p.args.workspace_size = size - 1;
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
-  luattn_kernel_unload(kernel);
-  problem_close(&p);
-}
-
-/* The sm90 family: maps of q and dout in boxes of tile_m rows, of k and v of tile_n; dq_acc in whole groups
- * of 16 rows; a grid as every family's backward has it. */
-static void backward_sm90(void **state) {
-  (void)state;
-  problem p;
-  problem_open(&p, LUATTN_BACKWARD);
-  p.info.family = LUATTN_SM90;
-  launch(&p, NULL);
-  const fake_event *e = fake_get_event(6);
-  assert_launch(6, "luattn_dkdv", 3, HEADS_KV, BATCH, 256, 200000);
-  assert_fill(0, e->params.dq_acc, (size_t)BATCH * HEADS * 112 * HEAD_DIM * 4); /* 100 rows */
-  assert_map(&e->maps.q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
-             (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * Q_LEN, 2 * HEAD_DIM * Q_LEN * HEADS}, 64);
-  assert_map(
-      &e->maps.v, p.v.t.data, (unsigned long long[]){HEAD_DIM_V, KV_LEN, HEADS_KV, BATCH},
-      (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * KV_LEN, 2 * HEAD_DIM_V * KV_LEN * HEADS_KV},
-      48);
-  assert_map(&e->maps.dout, p.dout.t.data, (unsigned long long[]){HEAD_DIM_V, Q_LEN, HEADS, BATCH},
-             (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * Q_LEN, 2 * HEAD_DIM_V * Q_LEN * HEADS},
-             64);
-  problem_close(&p);
-  luattn_error err;
-  problem_open(&p, LUATTN_BACKWARD);
-  p.info.family = LUATTN_SM90;
-  luattn_kernel *kernel = load(&p);
-  fake_fail("cuTensorMapEncodeTiled", 4, 1);
-  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "dout: strides"));
   luattn_kernel_unload(kernel);
   problem_close(&p);
 }
@@ -501,8 +302,8 @@ static void driver_failures(void **state) {
        "cuMemsetD32Async: CUDA_ERROR_INVALID_VALUE (1): zeroing dq_acc (409600 bytes"},
       {"cuMemsetD32Async", 2, 1, "zeroing slopes (32 bytes"},
       {"cuMemsetD32Async", 3, 2, "zeroing scalar_grads (8 bytes"},
-      {"cuLaunchKernel", 4, 6,
-       "cuLaunchKernel: CUDA_ERROR_INVALID_VALUE (1): luattn_dkdv of 'demo', grid 3 x 2 x 2, 256 "
+      {"cuLaunchKernelEx", 4, 6,
+       "cuLaunchKernelEx: CUDA_ERROR_INVALID_VALUE (1): luattn_dkdv of 'demo', grid 3 x 2 x 2, 256 "
        "threads, 200000 bytes of shared memory"},
   };
   int other;
@@ -568,6 +369,30 @@ static void many_threads(void **state) {
   problem_close(&p);
 }
 
+/* libcuda before CUDA 11.8. */
+static void without_launch_ex(void **state) {
+  (void)state;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  luattn_kernel *kernel = load(&p);
+  luattn_error err;
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_OK);
+  fake_event before = *fake_get_event(2), after;
+  assert_string_equal(before.name, "luattn_fwd");
+  fake_reset();
+  cu_result (*const launch_ex)(const cu_launch *, cu_function, void **, void **) = driver->launch_ex;
+  driver->launch_ex = NULL;
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_OK);
+  after = *fake_get_event(2);
+  assert_memory_equal(&before, &after, sizeof before);
+  fake_fail("cuLaunchKernel", 1, 1);
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
+  assert_non_null(strstr(err.message, "cuLaunchKernel: CUDA_ERROR_INVALID_VALUE (1): luattn_stats"));
+  driver->launch_ex = launch_ex;
+  luattn_kernel_unload(kernel);
+  problem_close(&p);
+}
+
 /* Host time of one launch with all its checks, without the driver's own. The limit is loose: machines are
  * busy. */
 static void host_time(void **state) {
@@ -591,25 +416,9 @@ static void host_time(void **state) {
   problem_close(&p);
 }
 
-static int open_all(void **state) {
-  (void)state;
-  return luattn_driver_open(&driver, NULL) == LUATTN_OK ? 0 : -1;
-}
-
-static int close_all(void **state) {
-  (void)state;
-  luattn_driver_close(driver);
-  const fake_live_counts live = fake_live();
-  return live.contexts + live.modules + live.allocations;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(forward),
-      cmocka_unit_test(forward_sm90),
-      cmocka_unit_test(counters),
-      cmocka_unit_test(maps_are_remembered),
-      cmocka_unit_test(backward_sm90),
       cmocka_unit_test(forward_workspace),
       cmocka_unit_test(size_query_needs_shapes_alone),
       cmocka_unit_test(backward),
@@ -619,6 +428,7 @@ int main(void) {
       cmocka_unit_test(no_workspace_needed),
       cmocka_unit_test(workspace_cannot_wrap),
       cmocka_unit_test(driver_failures),
+      cmocka_unit_test(without_launch_ex),
       cmocka_unit_test(many_threads),
       cmocka_unit_test(host_time),
   };

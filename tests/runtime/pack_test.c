@@ -21,97 +21,7 @@
 
 #include "runtime/pack.h"
 #include "tests/runtime/fake_cuda.h"
-#include "tests/runtime/problem.h"
-
-static char dir[] = "/tmp/luattn-pack-XXXXXX";
-static char path[sizeof dir + 16];
-
-static int make_dir(void **state) {
-  (void)state;
-  if (mkdtemp(dir) == NULL) return 1;
-  snprintf(path, sizeof path, "%s/pack", dir);
-  return 0;
-}
-
-static int remove_dir(void **state) {
-  (void)state;
-  (void)unlink(path);
-  return rmdir(dir);
-}
-
-/* An image of the sample problem for an architecture; PTX if there is no suffix to speak of and `ptx`. */
-static luattn_image *make_image(luattn_pass pass, unsigned arch, const char *suffix, int ptx,
-                                unsigned wants) {
-  problem p;
-  problem_open(&p, pass);
-  p.info.arch = arch;
-  snprintf(p.info.arch_suffix, sizeof p.info.arch_suffix, "%s", suffix);
-  p.info.is_ptx = (uint32_t)ptx;
-  if (pass == LUATTN_BACKWARD) p.info.wants = wants;
-  luattn_image *image = problem_image(&p);
-  problem_close(&p);
-  return image;
-}
-
-static const char spec_text[] = "return attention { name = 'demo' } -- return attention { name = 'demo' }";
-
-typedef struct sample {
-  luattn_pack_item item[8];
-  size_t count;
-} sample;
-
-static void add_image(sample *s, luattn_image *image) {
-  s->item[s->count++] = (luattn_pack_item){.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}};
-}
-
-/* A spec, and images for 8.0, 8.6 as PTX, 9.0a forward and 9.0a backward. */
-static void sample_open(sample *s) {
-  *s = (sample){.count = 0};
-  s->item[s->count++] = (luattn_pack_item){.kind = LUATTN_PACK_SPEC,
-                                           .spec_name = "demo",
-                                           .spec_hash = {7, 8},
-                                           .text = spec_text,
-                                           .text_size = sizeof spec_text - 1};
-  add_image(s, make_image(LUATTN_FORWARD, 80, "", 0, 0));
-  add_image(s, make_image(LUATTN_FORWARD, 86, "", 1, 0));
-  add_image(s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
-  add_image(s, make_image(LUATTN_BACKWARD, 90, "a", 0, LUATTN_WANT_ALL));
-}
-
-static void sample_close(sample *s) {
-  for (size_t i = 0; i < s->count; ++i) luattn_image_free((luattn_image *)(uintptr_t)s->item[i].image);
-}
-
-static void write_sample(void) {
-  sample s;
-  luattn_error err;
-  sample_open(&s);
-  if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  sample_close(&s);
-}
-
-static unsigned char *read_file(size_t *size) {
-  FILE *f = fopen(path, "rb");
-  assert_non_null(f);
-  unsigned char *bytes = malloc(1 << 20);
-  *size = fread(bytes, 1, 1 << 20, f);
-  fclose(f);
-  return bytes;
-}
-
-static void write_file(const void *bytes, size_t size, const char *mode) {
-  FILE *f = fopen(path, mode);
-  assert_non_null(f);
-  assert_int_equal(fwrite(bytes, 1, size, f), size);
-  assert_int_equal(fclose(f), 0);
-}
-
-static luattn_pack *open_sample(void) {
-  luattn_pack *pack = NULL;
-  luattn_error err;
-  if (luattn_pack_open(path, &pack, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  return pack;
-}
+#include "tests/runtime/packs.h"
 
 static void check_sample(const luattn_pack *pack) {
   luattn_pack_info info;
@@ -126,8 +36,8 @@ static void check_sample(const luattn_pack *pack) {
   void *bytes;
   size_t size, expected;
   assert_int_equal(luattn_pack_read(pack, 0, &bytes, &size, &err), LUATTN_OK);
-  assert_int_equal(size, sizeof spec_text - 1);
-  assert_memory_equal(bytes, spec_text, size);
+  assert_int_equal(size, sizeof SPEC_TEXT - 1);
+  assert_memory_equal(bytes, SPEC_TEXT, size);
   luattn_pack_free(bytes);
   for (size_t i = 1; i < s.count; ++i) {
     luattn_image *image;
@@ -170,135 +80,6 @@ static void round_trip(void **state) {
   pack = open_sample();
   assert_null(luattn_pack_get_entry(pack, 0));
   luattn_pack_close(pack);
-}
-
-static luattn_pack_query query_for(int arch) {
-  return (luattn_pack_query){.struct_size = sizeof(luattn_pack_query),
-                             .spec_name = "demo",
-                             .dtype = LUATTN_BF16,
-                             .head_dim = HEAD_DIM,
-                             .head_dim_v = HEAD_DIM_V,
-                             .arch = arch};
-}
-
-static void finds_the_best(void **state) {
-  (void)state;
-  write_sample();
-  luattn_pack *pack = open_sample();
-  luattn_error err;
-  const struct {
-    int arch;
-    size_t index;
-  } expected[] = {{80, 1}, {86, 1}, {87, 1}, {90, 3}, {100, 2}, {121, 2}};
-  for (size_t i = 0; i < sizeof expected / sizeof *expected; ++i) {
-    const luattn_pack_query q = query_for(expected[i].arch);
-    size_t index;
-    if (luattn_pack_find(pack, &q, &index, &err) != LUATTN_OK) fail_msg("%s", err.message);
-    assert_int_equal(index, expected[i].index);
-  }
-  luattn_pack_query q = query_for(90);
-  size_t index = 99;
-  q.spec_name = NULL;
-  q.spec_hash[0] = 7, q.spec_hash[1] = 8;
-  q.pass = LUATTN_BACKWARD;
-  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
-  assert_int_equal(index, 4);
-  q.wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV; /* a spec's parameters may go without */
-  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
-  q.wants = LUATTN_WANT_DQ | LUATTN_WANT_DK;
-  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
-  luattn_pack_close(pack);
-}
-
-/* The architecture weighs more than the lengths that the tiles are for, and any image will do for any length.
- */
-static void finds_tiles_for_lengths(void **state) {
-  (void)state;
-  sample s = {.count = 0};
-  luattn_error err;
-  add_image(&s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
-  add_image(&s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
-  add_image(&s, make_image(LUATTN_FORWARD, 80, "", 0, 0));
-  add_image(&s, make_image(LUATTN_FORWARD, 86, "", 0, 0));
-  s.item[0].lengths = 2;
-  s.item[1].lengths = 1;
-  s.item[3].lengths = 2;
-  if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  luattn_pack *pack = open_sample();
-  const struct {
-    int arch, lengths;
-    size_t index;
-  } expected[] = {{90, 0, 1}, {90, 1, 1}, {90, 2, 0}, {80, 1, 2}, {80, 2, 2}, {86, 1, 3}, {86, 2, 3}};
-  for (size_t i = 0; i < sizeof expected / sizeof *expected; ++i) {
-    luattn_pack_query q = query_for(expected[i].arch);
-    size_t index = 99;
-    q.lengths = expected[i].lengths;
-    assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
-    assert_int_equal(index, expected[i].index);
-  }
-  luattn_pack_close(pack);
-  s.item[0].lengths = 3;
-  assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "item 0: lengths is 3, expected 0 to 2"));
-  sample_close(&s);
-}
-
-static void says_what_there_is(void **state) {
-  (void)state;
-  write_sample();
-  luattn_pack *pack = open_sample();
-  luattn_error err;
-  size_t index;
-  luattn_pack_query q = query_for(75);
-  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
-  assert_non_null(strstr(err.message,
-                         "has no forward of 'demo', bf16, head dim 64x32, sm_75; it has forward of "
-                         "'demo', bf16, head dim 64x32, sm_80; "));
-  assert_non_null(strstr(err.message, "compute_86; "));
-  assert_non_null(
-      strstr(err.message, "backward of 'demo', bf16, head dim 64x32, sm_90a; add it with luattn pack"));
-  q = query_for(90);
-  q.spec_name = "gemma2";
-  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
-  assert_non_null(strstr(err.message, "has no forward of 'gemma2'"));
-  assert_non_null(strstr(err.message, "it has specs 'demo'; add"));
-  q = query_for(90);
-  q.spec_hash[0] = 1;
-  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
-  assert_non_null(strstr(err.message, "it has specs 'demo' (of another text); add"));
-  q = query_for(90);
-  q.family = 1 + LUATTN_SIMT;
-  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
-  q.struct_size = 3;
-  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
-  luattn_pack_close(pack);
-}
-
-static void launches_as_any_kernel(void **state) {
-  (void)state;
-  write_sample();
-  luattn_pack *pack = open_sample();
-  luattn_driver *driver;
-  luattn_error err;
-  assert_int_equal(luattn_driver_open(&driver, &err), LUATTN_OK);
-  for (int pass = LUATTN_FORWARD; pass <= LUATTN_BACKWARD; ++pass) {
-    problem p;
-    problem_open(&p, (luattn_pass)pass);
-    luattn_pack_query q = query_for(0);
-    q.pass = (luattn_pass)pass;
-    luattn_kernel *kernel;
-    if (luattn_pack_kernel(pack, driver, 0, &q, &kernel, &err) != LUATTN_OK) fail_msg("%s", err.message);
-    fake_reset();
-    if (luattn_launch(kernel, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
-    bool launched = false;
-    for (size_t i = 0; i < fake_num_events(); ++i)
-      launched |= strcmp(fake_get_event(i)->name, pass == LUATTN_FORWARD ? "luattn_fwd" : "luattn_dkdv") == 0;
-    assert_true(launched);
-    luattn_kernel_unload(kernel);
-    problem_close(&p);
-  }
-  luattn_pack_close(pack);
-  luattn_driver_close(driver);
 }
 
 /* Opens bytes in a block of exactly `size`, so that a sanitizer sees any read beyond it, and reads every
@@ -552,39 +333,15 @@ static void strange_files(void **state) {
 }
 
 /* An entry of the cache is a pack of one image. */
-static void image_is_a_pack(void **state) {
-  (void)state;
-  luattn_image *image = make_image(LUATTN_FORWARD, 80, "", 0, 0), *read = NULL;
-  luattn_error err;
-  size_t size, index, read_size;
-  const void *bytes = luattn_image_bytes(image, &size);
-  write_file(bytes, size, "wb");
-  luattn_pack *pack = open_sample();
-  const luattn_pack_query q = query_for(86);
-  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
-  assert_int_equal(luattn_pack_image(pack, index, &read, &err), LUATTN_OK);
-  assert_memory_equal(luattn_image_bytes(read, &read_size), bytes, size);
-  luattn_image_free(read);
-  luattn_pack_close(pack);
-  write_file(bytes, size - 1, "wb");
-  assert_int_equal(luattn_pack_open(path, &pack, &err), LUATTN_IMAGE);
-  luattn_image_free(image);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(round_trip),
-      cmocka_unit_test(finds_the_best),
-      cmocka_unit_test(finds_tiles_for_lengths),
-      cmocka_unit_test(says_what_there_is),
-      cmocka_unit_test(launches_as_any_kernel),
       cmocka_unit_test(lies_are_refused),
       cmocka_unit_test(every_truncation_and_bit_flip),
       cmocka_unit_test(replaced_while_open),
       cmocka_unit_test(full_disk),
       cmocka_unit_test(every_allocation_refused),
       cmocka_unit_test(strange_files),
-      cmocka_unit_test(image_is_a_pack),
   };
   return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

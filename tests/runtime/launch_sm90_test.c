@@ -1,0 +1,185 @@
+/* launch_sm90_test.c: what arrives at the driver for kernels of the sm90 family: tensor maps, counters,
+ * grids. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/runtime/fake_cuda.h"
+#include "tests/runtime/launches.h"
+
+static void assert_map(const LuattnTensorMap *map, const void *data, const unsigned long long size[4],
+                       const unsigned long long stride[3], unsigned rows) {
+  fake_map m;
+  memcpy(&m, map->bytes, sizeof m);
+  assert_ptr_equal(m.data, data);
+  assert_int_equal(m.type, 9); /* bfloat16 */
+  assert_int_equal(m.box[0], 64);
+  assert_int_equal(m.box[1], rows);
+  for (int i = 0; i < 4; ++i) assert_int_equal(m.size[i], size[i]);
+  for (int i = 0; i < 3; ++i) assert_int_equal(m.stride[i], stride[i]);
+}
+
+static luattn_kernel *load_sm90(problem *p) {
+  p->info.family = LUATTN_SM90;
+  p->info.draws_tiles = 1;
+  return load(p);
+}
+
+/* The last kernel of a launch. */
+static const fake_event *launch_again(const luattn_kernel *kernel, const problem *p) {
+  luattn_error err;
+  fake_reset();
+  if (luattn_launch(kernel, &p->args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  return fake_get_event(fake_num_events() - 1);
+}
+
+/* The sm90 family: blocks that stay, and maps of q, k and v: of the mods' copies, where there are any. */
+static void forward_sm90(void **state) {
+  (void)state;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  luattn_kernel *kernel = load_sm90(&p);
+  luattn_error err;
+  if (luattn_launch(kernel, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  const size_t last = fake_num_events() - 1;
+  assert_launch(last, "luattn_fwd", 2 * HEADS * BATCH, 1, 1, 256,
+                100000); /* fewer tiles than multiprocessors */
+  const LuattnParams *a = &fake_get_event(last)->params;
+  const LuattnTensorMaps *maps = &fake_get_event(last)->maps;
+  assert_map(
+      &maps->q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
+      (unsigned long long[]){2 * (unsigned long long)p.q.strides[2], 2 * (unsigned long long)p.q.strides[1],
+                             2 * (unsigned long long)p.q.strides[0]},
+      64);
+  assert_map(&maps->k, a->k.data, (unsigned long long[]){HEAD_DIM, KV_LEN, HEADS_KV, BATCH},
+             (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * KV_LEN, 2 * HEAD_DIM * KV_LEN * HEADS_KV},
+             p.info.entry[2].tile_n);
+  assert_ptr_not_equal(a->k.data, p.k.t.data);
+  p.args.workspace = (char *)p.args.workspace + 256; /* k' is elsewhere */
+  fake_fail("cuTensorMapEncodeTiled", 1, 1);
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "k: strides"));
+  assert_non_null(strstr(err.message, "are not what TMA can take"));
+  fake_fail("cuTensorMapEncodeTiled", 1, 700);
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
+  assert_non_null(strstr(err.message, "cuTensorMapEncodeTiled: CUDA_ERROR_ILLEGAL_ADDRESS"));
+  luattn_kernel_unload(kernel);
+  problem_resize(&p, 64, 128, 0); /* more tiles than multiprocessors, and nothing to load of k and v */
+  launch(&p, NULL);
+  assert_launch(fake_num_events() - 1, "luattn_fwd", 132, 1, 1, 256, 100000);
+  problem_close(&p);
+}
+
+static void *workspace_number(const problem *p, int i) {
+  return (char *)p->memory + 256 * i; /* it lies on the tensors; nothing runs */
+}
+
+/* Nothing is zeroed at a launch: each workspace has a counter of its own, in the kernel's memory, which was
+ * zeroed when the kernel was loaded. The 257th workspace finds none left, and has its own number zeroed. */
+static void counters(void **state) {
+  (void)state;
+  enum { OWN = 256 };
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  const int before = fake_live().allocations;
+  luattn_kernel *kernel = load_sm90(&p), *other = load(&p);
+  assert_int_equal(fake_live().allocations, before + 4); /* also what empty inputs point to */
+  p.args.workspace_size = (size_t)1 << 20;
+  unsigned *counter[OWN];
+  for (int i = 0; i < OWN; ++i) {
+    p.args.workspace = workspace_number(&p, i);
+    counter[i] = launch_again(kernel, &p)->params.tickets;
+    assert_int_equal(fake_num_events(), 3); /* kernels alone */
+    assert_int_equal(*counter[i], 0);
+    for (int j = 0; j < i; ++j)
+      assert_true((char *)counter[i] - (char *)counter[j] >= 32 ||
+                  (char *)counter[j] - (char *)counter[i] >= 32);
+  }
+  p.args.workspace = workspace_number(&p, OWN);
+  const unsigned *late = launch_again(kernel, &p)->params.tickets;
+  assert_int_equal(fake_num_events(), 4);
+  assert_fill(0, late, sizeof *late);
+  assert_in_range((uintptr_t)late, (uintptr_t)p.args.workspace,
+                  (uintptr_t)p.args.workspace + p.args.workspace_size);
+  fake_fail("cuMemsetD32Async", 1, 1);
+  luattn_error err;
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
+  assert_non_null(strstr(err.message, "zeroing tickets (4 bytes"));
+  for (int i = OWN - 1; i >= 0; i -= 51) {
+    p.args.workspace = workspace_number(&p, i);
+    assert_ptr_equal(launch_again(kernel, &p)->params.tickets, counter[i]);
+    assert_ptr_not_equal(launch_again(other, &p)->params.tickets, counter[i]);
+    assert_int_equal(fake_num_events(), 3);
+  }
+  luattn_kernel_unload(kernel);
+  luattn_kernel_unload(other);
+  assert_int_equal(fake_live().allocations, before);
+  problem_close(&p);
+}
+
+/* A map is made once for what it describes (maps_test.c has what else may change). */
+static void maps_are_remembered(void **state) {
+  (void)state;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  luattn_kernel *kernel = load_sm90(&p);
+  const LuattnTensorMaps first = launch_again(kernel, &p)->maps;
+  assert_int_equal(fake_num_maps(), 3);
+  assert_memory_equal(&launch_again(kernel, &p)->maps, &first, sizeof first);
+  assert_int_equal(fake_num_maps(), 0);
+  p.q.t.byte_offset = 16;
+  LuattnTensorMaps moved = launch_again(kernel, &p)->maps;
+  assert_int_equal(fake_num_maps(), 1);
+  assert_memory_not_equal(&moved.q, &first.q, sizeof first.q);
+  assert_memory_equal(&moved.k, &first.k, 2 * sizeof first.k);
+  luattn_kernel_unload(kernel);
+  problem_close(&p);
+}
+
+/* The sm90 family: maps of q and dout in boxes of tile_m rows, of k and v of tile_n; dq_acc in whole groups
+ * of 16 rows; a grid as every family's backward has it. */
+static void backward_sm90(void **state) {
+  (void)state;
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  p.info.family = LUATTN_SM90;
+  launch(&p, NULL);
+  const fake_event *e = fake_get_event(6);
+  assert_launch(6, "luattn_dkdv", 3, HEADS_KV, BATCH, 256, 200000);
+  assert_fill(0, e->params.dq_acc, (size_t)BATCH * HEADS * 112 * HEAD_DIM * 4); /* 100 rows */
+  assert_map(&e->maps.q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
+             (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * Q_LEN, 2 * HEAD_DIM * Q_LEN * HEADS}, 64);
+  assert_map(
+      &e->maps.v, p.v.t.data, (unsigned long long[]){HEAD_DIM_V, KV_LEN, HEADS_KV, BATCH},
+      (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * KV_LEN, 2 * HEAD_DIM_V * KV_LEN * HEADS_KV},
+      48);
+  assert_map(&e->maps.dout, p.dout.t.data, (unsigned long long[]){HEAD_DIM_V, Q_LEN, HEADS, BATCH},
+             (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * Q_LEN, 2 * HEAD_DIM_V * Q_LEN * HEADS},
+             64);
+  problem_close(&p);
+  luattn_error err;
+  problem_open(&p, LUATTN_BACKWARD);
+  p.info.family = LUATTN_SM90;
+  luattn_kernel *kernel = load(&p);
+  fake_fail("cuTensorMapEncodeTiled", 4, 1);
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "dout: strides"));
+  luattn_kernel_unload(kernel);
+  problem_close(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(forward_sm90),
+      cmocka_unit_test(counters),
+      cmocka_unit_test(maps_are_remembered),
+      cmocka_unit_test(backward_sm90),
+  };
+  return cmocka_run_group_tests(tests, open_all, close_all);
+}

@@ -1,0 +1,18 @@
+/* launches.h: loads and launches kernels of the sample problem, and looks at what arrived at the driver. */
+#ifndef LUATTN_TESTS_LAUNCHES_H
+#define LUATTN_TESTS_LAUNCHES_H
+
+#include "tests/runtime/problem.h"
+
+extern luattn_driver *driver;
+
+luattn_kernel *load(const problem *p); /* fails the test if it cannot; forgets events */
+void launch(problem *p, void *stream); /* the same, launches once and unloads */
+void assert_launch(size_t index, const char *name, unsigned x, unsigned y, unsigned z, unsigned threads,
+                   unsigned shared);
+void assert_fill(size_t index, const void *ptr, size_t bytes);
+
+int open_all(void **state);  /* the driver */
+int close_all(void **state); /* it; 0: nothing is left */
+
+#endif

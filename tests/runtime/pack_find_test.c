@@ -1,0 +1,212 @@
+/* pack_find_test.c: which image of a pack serves, what is said where none does, and that it launches. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/runtime/fake_cuda.h"
+#include "tests/runtime/packs.h"
+
+static luattn_pack_query query_for(int arch) {
+  return (luattn_pack_query){.struct_size = sizeof(luattn_pack_query),
+                             .spec_name = "demo",
+                             .dtype = LUATTN_BF16,
+                             .head_dim = HEAD_DIM,
+                             .head_dim_v = HEAD_DIM_V,
+                             .arch = arch};
+}
+
+static void finds_the_best(void **state) {
+  (void)state;
+  write_sample();
+  luattn_pack *pack = open_sample();
+  luattn_error err;
+  const struct {
+    int arch;
+    size_t index;
+  } expected[] = {{80, 1}, {86, 1}, {87, 1}, {90, 3}, {100, 2}, {121, 2}};
+  for (size_t i = 0; i < sizeof expected / sizeof *expected; ++i) {
+    const luattn_pack_query q = query_for(expected[i].arch);
+    size_t index;
+    if (luattn_pack_find(pack, &q, &index, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    assert_int_equal(index, expected[i].index);
+  }
+  luattn_pack_query q = query_for(90);
+  size_t index = 99;
+  q.spec_name = NULL;
+  q.spec_hash[0] = 7, q.spec_hash[1] = 8;
+  q.pass = LUATTN_BACKWARD;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+  assert_int_equal(index, 4);
+  q.wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV; /* a spec's parameters may go without */
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+  q.wants = LUATTN_WANT_DQ | LUATTN_WANT_DK;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  luattn_pack_close(pack);
+}
+
+/* The architecture weighs more than the lengths that the tiles are for, and any image will do for any length.
+ */
+static void finds_tiles_for_lengths(void **state) {
+  (void)state;
+  sample s = {.count = 0};
+  luattn_error err;
+  add_image(&s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
+  add_image(&s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
+  add_image(&s, make_image(LUATTN_FORWARD, 80, "", 0, 0));
+  add_image(&s, make_image(LUATTN_FORWARD, 86, "", 0, 0));
+  s.item[0].lengths = 2;
+  s.item[1].lengths = 1;
+  s.item[3].lengths = 2;
+  if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  luattn_pack *pack = open_sample();
+  const struct {
+    int arch, lengths;
+    size_t index;
+  } expected[] = {{90, 0, 1}, {90, 1, 1}, {90, 2, 0}, {80, 1, 2}, {80, 2, 2}, {86, 1, 3}, {86, 2, 3}};
+  for (size_t i = 0; i < sizeof expected / sizeof *expected; ++i) {
+    luattn_pack_query q = query_for(expected[i].arch);
+    size_t index = 99;
+    q.lengths = expected[i].lengths;
+    assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+    assert_int_equal(index, expected[i].index);
+  }
+  luattn_pack_close(pack);
+  s.item[0].lengths = 3;
+  assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "item 0: lengths is 3, expected 0 to 2"));
+  sample_close(&s);
+}
+
+static void says_what_there_is(void **state) {
+  (void)state;
+  write_sample();
+  luattn_pack *pack = open_sample();
+  luattn_error err;
+  size_t index;
+  luattn_pack_query q = query_for(75);
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message,
+                         "has no forward of 'demo', bf16, head dim 64x32, sm_75; it has forward of "
+                         "'demo', bf16, head dim 64x32, sm_80; "));
+  assert_non_null(strstr(err.message, "compute_86; "));
+  assert_non_null(
+      strstr(err.message, "backward of 'demo', bf16, head dim 64x32, sm_90a; add it with luattn pack"));
+  q = query_for(90);
+  q.spec_name = "gemma2";
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "has no forward of 'gemma2'"));
+  assert_non_null(strstr(err.message, "it has specs 'demo'; add"));
+  q = query_for(90);
+  q.spec_hash[0] = 1;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "it has specs 'demo' (of another text); add"));
+  q = query_for(90);
+  q.family = 1 + LUATTN_SIMT;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  q.struct_size = 3;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
+  luattn_pack_close(pack);
+}
+
+static void launches_as_any_kernel(void **state) {
+  (void)state;
+  write_sample();
+  luattn_pack *pack = open_sample();
+  luattn_driver *driver;
+  luattn_error err;
+  assert_int_equal(luattn_driver_open(&driver, &err), LUATTN_OK);
+  for (int pass = LUATTN_FORWARD; pass <= LUATTN_BACKWARD; ++pass) {
+    problem p;
+    problem_open(&p, (luattn_pass)pass);
+    luattn_pack_query q = query_for(0);
+    q.pass = (luattn_pass)pass;
+    luattn_kernel *kernel;
+    if (luattn_pack_kernel(pack, driver, 0, &q, &kernel, NULL, &err) != LUATTN_OK)
+      fail_msg("%s", err.message);
+    fake_reset();
+    if (luattn_launch(kernel, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    bool launched = false;
+    for (size_t i = 0; i < fake_num_events(); ++i)
+      launched |= strcmp(fake_get_event(i)->name, pass == LUATTN_FORWARD ? "luattn_fwd" : "luattn_dkdv") == 0;
+    assert_true(launched);
+    luattn_kernel_unload(kernel);
+    problem_close(&p);
+  }
+  luattn_pack_close(pack);
+  luattn_driver_close(driver);
+}
+
+/* What an image for sm_80 needs beyond that, a device may lack: then the next best one is taken. */
+static void takes_what_fits(void **state) {
+  (void)state;
+  static const struct {
+    unsigned arch, shared;
+    int ptx;
+  } image[] = {{90, FAKE_SHARED_BYTES + 4, 0}, {86, FAKE_SHARED_BYTES + 8, 1}, {80, FAKE_SHARED_BYTES, 1}};
+  luattn_driver *driver;
+  luattn_pack *pack;
+  luattn_error err;
+  assert_int_equal(luattn_driver_open(&driver, &err), LUATTN_OK);
+  for (size_t count = 3; count > 0; --count) {
+    sample s = {.count = 0};
+    for (size_t i = 0; i < count; ++i) {
+      problem p;
+      problem_open(&p, LUATTN_FORWARD);
+      p.info.arch = image[i].arch;
+      p.info.arch_suffix[0] = 0;
+      p.info.is_ptx = (uint32_t)image[i].ptx;
+      p.info.entry[2].shared_bytes = image[i].shared;
+      add_image(&s, problem_image(&p));
+      problem_close(&p);
+    }
+    if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    pack = open_sample();
+    luattn_pack_query q = query_for(0);
+    luattn_kernel *kernel = NULL;
+    size_t index = 99;
+    const luattn_status status = luattn_pack_kernel(pack, driver, 0, &q, &kernel, &index, &err);
+    assert_int_equal(status, count == 3 ? LUATTN_OK : LUATTN_UNSUPPORTED);
+    assert_int_equal(index, count == 3 ? 2 : 99);
+    if (count < 3) /* of the best */
+      assert_non_null(strstr(err.message, "luattn_fwd needs 232452 bytes of shared memory, device 0, Fake"));
+    luattn_kernel_unload(kernel);
+    luattn_pack_close(pack);
+    sample_close(&s);
+  }
+  luattn_driver_close(driver);
+}
+
+static void image_is_a_pack(void **state) {
+  (void)state;
+  luattn_image *image = make_image(LUATTN_FORWARD, 80, "", 0, 0), *read = NULL;
+  luattn_error err;
+  size_t size, index, read_size;
+  const void *bytes = luattn_image_bytes(image, &size);
+  write_file(bytes, size, "wb");
+  luattn_pack *pack = open_sample();
+  const luattn_pack_query q = query_for(86);
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+  assert_int_equal(luattn_pack_image(pack, index, &read, &err), LUATTN_OK);
+  assert_memory_equal(luattn_image_bytes(read, &read_size), bytes, size);
+  luattn_image_free(read);
+  luattn_pack_close(pack);
+  write_file(bytes, size - 1, "wb");
+  assert_int_equal(luattn_pack_open(path, &pack, &err), LUATTN_IMAGE);
+  luattn_image_free(image);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(finds_the_best),     cmocka_unit_test(finds_tiles_for_lengths),
+      cmocka_unit_test(says_what_there_is), cmocka_unit_test(launches_as_any_kernel),
+      cmocka_unit_test(takes_what_fits),    cmocka_unit_test(image_is_a_pack),
+  };
+  return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}

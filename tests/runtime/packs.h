@@ -1,0 +1,32 @@
+/* packs.h: a pack to test, in a folder of its own. */
+#ifndef LUATTN_TESTS_PACKS_H
+#define LUATTN_TESTS_PACKS_H
+
+#include "luattn/pack.h"
+#include "tests/runtime/problem.h"
+
+extern char dir[24], path[40]; /* of the folder, and of the pack in it */
+int make_dir(void **state);
+int remove_dir(void **state);
+
+/* An image of the sample problem for an architecture; PTX if there is no suffix to speak of and `ptx`. */
+luattn_image *make_image(luattn_pass pass, unsigned arch, const char *suffix, int ptx, unsigned wants);
+
+#define SPEC_TEXT "return attention { name = 'demo' } -- return attention { name = 'demo' }"
+
+typedef struct sample {
+  luattn_pack_item item[8];
+  size_t count;
+} sample;
+
+void add_image(sample *s, luattn_image *image);
+/* A spec, and images for 8.0, 8.6 as PTX, 9.0a forward and 9.0a backward. */
+void sample_open(sample *s);
+void sample_close(sample *s);
+
+void write_sample(void);
+luattn_pack *open_sample(void);
+unsigned char *read_file(size_t *size); /* caller frees */
+void write_file(const void *bytes, size_t size, const char *mode);
+
+#endif
