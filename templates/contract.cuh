@@ -42,6 +42,8 @@ struct Site { int b, h, q_len, kv_len; };
 //
 //   Types      Real, Head, Row, Col; State { Real x[]; }, BwdRow { Real x[]; }, Acc { Real x[]; } (at least one element)
 //   Constants  has_mask, keep_is_cheap (a few instructions without memory: worth unrolling), has_lse, num_saved, num_stats,
+//              keep_range (which kv of a row q are kept: 0, those that keep says; 1, all below kv_range(p, s, q, q).hi; 2, all
+//              of kv_range(p, s, q, q)),
 //              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
@@ -105,7 +107,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
   { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) };
   { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) };
-  { S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term };
+  { S::keep_range + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term };
   { S::reduction(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
   { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) };

@@ -101,23 +101,21 @@ struct ProducerSm90 {
       const Site site{block.b, block.h, p.q_len, p.kv_len};
       const int head = block.h / p.group;
       WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
-      Tile tile = walk.next(p, site), next = tile;
-      const bool some = tile.valid();
-      if (some) {
-        next = walk.next(p, site);
-        load_k(tile, !next.valid(), head, block.b);
-      }
-      load_q({block.q_tile, block.h, block.b, u32(some ? QNote::SOME : QNote::EMPTY)});
-      while (tile.valid()) {
-        Tile after = next;
-        if (next.valid()) {
-          after = walk.next(p, site);
-          load_k(next, !after.valid(), head, block.b);
+      Tile of_k{-1, false}, of_v{-1, false};  // whose K, and whose V, is to be loaded next
+      bool some = false;
+      for (;;) {
+        const Tile next = walk.next(p, site);
+        if (of_k.valid()) {
+          load_k(of_k, !next.valid(), head, block.b);
+          if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::SOME)});
+          some = true;
         }
-        load_v(tile, head, block.b);
-        tile = next;
-        next = after;
+        if (of_v.valid()) load_v(of_v, head, block.b);
+        of_v = of_k;
+        of_k = next;
+        if (!of_v.valid() && !of_k.valid()) break;
       }
+      if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::EMPTY)});
       tickets.advance();
     }
     load_q({0, 0, 0, QNote::END});
@@ -225,12 +223,10 @@ struct ConsumerSm90 {
     }
     KeepBits<cols> keep[rows];
     if constexpr (Spec::mask_by_inf) {
-      if (tile.masked()) {
+      if (tile.masked())
         mask(kv0, x, keep);
-        online.kept.bits |= online.kept_rows(keep);
-      } else {
+      else
         online.kept.bits = online.all;
-      }
       release_k();
       step_by_inf(tile, x);
     } else {
@@ -256,7 +252,8 @@ struct ConsumerSm90 {
     if (tile.last()) release_q();
     online.end_row_by_inf(p, site, head, row[1], 1, x[1], part[1]);
   }
-  __device__ __forceinline__ void mask(int kv0, float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) const {
+  __device__ __forceinline__ void mask(int kv0, float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) {
+    if constexpr (Spec::keep_range > 0) return mask_interval(kv0, x, keep);
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
     if constexpr (!Spec::keep_is_cheap) find_kept(kv0, keep);
@@ -268,6 +265,25 @@ struct ConsumerSm90 {
         if (Spec::keep_is_cheap && kept)
           keep[r].word[Spec::mask_by_inf ? 0 : j / 32] |= Spec::mask_by_inf ? 1 : 1u << j % 32;
         x[r][j] = kept ? x[r][j] : Spec::mask_by_inf ? -infinity<float>() : 0.f;
+      }
+    }
+    if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
+  }
+  // The same where a row keeps an interval: an element costs a comparison with a constant, or two, and a select.
+  __device__ __forceinline__ void mask_interval(int kv0, float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) {
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const Range kept = Spec::kv_range(p, site, query(r), query(r));
+      const int lo = kept.lo - kv0, hi = kept.hi - kv0, tile = lane % 4 * -2;
+      keep[r] = KeepBits<cols>::none();
+      // If one of the row's four threads keeps something, all may say that they do.
+      if constexpr (Spec::mask_by_inf) online.kept.raise(r, max_of(lo, tile) < min_of(hi, tile + tile_n));
+#pragma unroll
+      for (int j = 0; j < cols; ++j) {
+        const int column = j / 2 * 8 + j % 2;
+        const bool inside = column < hi && (Spec::keep_range == 1 || column >= lo);
+        if constexpr (!Spec::mask_by_inf) keep[r].set(j, inside);
+        x[r][j] = inside ? x[r][j] : Spec::mask_by_inf ? -infinity<float>() : 0.f;
       }
     }
   }

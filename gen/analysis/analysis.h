@@ -26,6 +26,7 @@ typedef struct mask_info {
    * outside the lengths. kv_lo, kv_hi read VAR_TILE[VAR_Q0 / VAR_Q1]; q_lo, q_hi read VAR_TILE[VAR_KV0 /
    * VAR_KV1]. */
   ir_ref kv_lo, kv_hi, q_lo, q_hi;
+  bool is_interval; /* with q0 = q1, kv_lo and kv_hi leave exactly what `keep` keeps inside kv_len */
   int num_stats;
   mask_stat stat[8];
   int64_t max_len; /* see luattn_image_info.max_len */

@@ -70,6 +70,56 @@ static void find_ranges(ir *g, mask_info *out) {
   out->q_hi = useful_hi(g, out->q_hi, VAR_Q_LEN);
 }
 
+/* e = kv * VAR_KV + something linear in q with constant factors. Shared subexpressions are walked again, up to
+ * `work` nodes. */
+typedef struct linear_walk {
+  const ir *g;
+  int kv, work;
+} linear_walk;
+
+static bool is_linear(linear_walk *w, ir_ref e, int sign) {
+  const ir_node *n = ir_get(w->g, e);
+  const bool has_kv = ir_uses(w->g, e, VAR_KV);
+  double c;
+  if (--w->work < 0) return false;
+  if (!has_kv && !ir_uses(w->g, e, VAR_Q)) return true;
+  switch (n->op) {
+    case IR_VAR:
+      w->kv += has_kv ? sign : 0;
+      return true;
+    case IR_NEG:
+      return is_linear(w, n->arg[0], -sign);
+    case IR_ADD:
+    case IR_SUB:
+      return is_linear(w, n->arg[0], sign) && is_linear(w, n->arg[1], n->op == IR_ADD ? sign : -sign);
+    case IR_MUL:
+      return !has_kv && ir_is_const(w->g, n->arg[1], &c) && is_linear(w, n->arg[0], sign);
+    default:
+      return false;
+  }
+}
+
+/* A comparison that bounds kv from one side. For one row range.c only moves its terms to the other side, so
+ * that the bounds of a conjunction of them are exact. */
+static bool bounds_kv(const ir *g, ir_ref p) {
+  const ir_node *n = ir_get(g, p);
+  linear_walk w = {.g = g, .work = 64};
+  if ((n->op != IR_LE && n->op != IR_LT) || ir_typeof(g, n->arg[0]) != IR_INT) return false;
+  return is_linear(&w, n->arg[0], 1) && is_linear(&w, n->arg[1], -1) && (w.kv == 1 || w.kv == -1);
+}
+
+static bool is_interval(const ir *g, ir_ref p) {
+  enum { MANY = 16 }; /* comparisons */
+  for (int i = 0; i < MANY; i++) {
+    const ir_node *n = ir_get(g, p);
+    if (n->op != IR_AND) return bounds_kv(g, p);
+    const int chain = ir_get(g, n->arg[0])->op == IR_AND ? 0 : 1;
+    if (!bounds_kv(g, n->arg[1 - chain])) return false;
+    p = n->arg[chain];
+  }
+  return false;
+}
+
 static const char *side_text(ir_ref lo, ir_ref hi) {
   if (lo != IR_NONE && hi != IR_NONE) return "bounded on both sides";
   return lo != IR_NONE ? "bounded below" : hi != IR_NONE ? "bounded above" : "not bounded";
@@ -82,8 +132,9 @@ static const char *describe(arena *a, const traced_spec *t, const mask_info *m) 
     text_add(&how, "no mask: every tile is full");
     return text_get(&how);
   }
-  text_add(&how, "kv of a q tile: %s; q of a kv tile: %s; tiles inside are classified by interval arithmetic",
-           side_text(m->kv_lo, m->kv_hi), side_text(m->q_lo, m->q_hi));
+  text_add(&how, "kv of a q tile: %s; q of a kv tile: %s; tiles inside are classified by interval arithmetic%s",
+           side_text(m->kv_lo, m->kv_hi), side_text(m->q_lo, m->q_hi),
+           m->is_interval ? "; kv of a row: an interval" : "");
   for (int i = 0; i < m->num_stats; i++) {
     text_add(&how, "%s '%s' along %s", i == 0 ? "; block minima and maxima of" : ",",
              t->input[m->stat[i].input].name, m->stat[i].along_q ? "q" : "kv");
@@ -107,10 +158,12 @@ static void limit_lengths(const traced_spec *t, mask_info *m) {
     if (m->max_len > RANGE_MAX_LENGTH) m->max_len = RANGE_MAX_LENGTH;
     const int64_t limit = ir_int_limit(t->g, side[i], 1);
     if (limit < 0) m->max_len = -1; /* out of memory, as the caller sees */
-    if (limit < m->max_len && limit < LONG_ENOUGH)
+    if (limit < m->max_len && limit < LONG_ENOUGH) {
       *side[i] = IR_NONE;
-    else if (limit < m->max_len)
+      m->is_interval = false;
+    } else if (limit < m->max_len) {
       m->max_len = limit;
+    }
   }
 }
 
@@ -131,6 +184,7 @@ luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luatt
       return luattn_fail(err, LUATTN_NO_MEMORY, "%s: block_mask: out of memory", t->file);
     analyse_levels(g, level);
     find_stats(&search, m.keep);
+    m.is_interval = is_interval(g, m.keep);
     find_ranges(g, &m);
   }
   limit_lengths(t, &m);

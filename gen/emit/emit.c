@@ -58,6 +58,12 @@ static bool keep_is_cheap(const writer *w) {
   return w->f->keep == IR_NONE || !ir_uses_op(w->f->g, w->f->keep, IR_LOAD);
 }
 
+/* In which form a row's kept kv can be had from kv_range; see contract.cuh. */
+static int keep_range(const mask_info *m) {
+  if (m->keep != IR_NONE && !m->is_interval) return 0;
+  return m->kv_lo == IR_NONE ? 1 : 2;
+}
+
 /* What `root` reads, without what is behind `known`: rows, the numbers of a backward row, as bits; dot. */
 typedef struct reads {
   int rows;
@@ -107,7 +113,8 @@ static void constants(writer *w) {
   const struct {
     const char *name;
     int value;
-  } numbers[] = {{"num_saved", f->spec->derived.num_saved},
+  } numbers[] = {{"keep_range", keep_range(f->mask)},
+                 {"num_saved", f->spec->derived.num_saved},
                  {"num_stats", f->mask->num_stats},
                  {"num_reductions", f->step.num_red},
                  {"num_state", t->online.num_state},

@@ -72,16 +72,17 @@ static ir_ref neighborhood(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(ABS(SUB(y, FLOORDIV(kv, 6))), I(1)), LE(ABS(SUB(x, MOD(kv, 6))), I(1)));
 }
 
-enum { RANGES = 1, TIGHT = 2, EXACT = 4 }; /* both ranges are bounded; they are the best; so are classes */
+/* Both ranges are bounded; they are the best; so are classes; what a row keeps is known to be an interval. */
+enum { RANGES = 1, TIGHT = 2, EXACT = 4, INTERVAL = 8 };
 
 static const struct {
   const char *name;
   mask_builder *build;
   int claims;
 } masks[] = {
-    {"causal", causal, TIGHT | EXACT},
-    {"causal_bottom_right", causal_bottom_right, TIGHT | EXACT},
-    {"window", window, RANGES | TIGHT | EXACT},
+    {"causal", causal, INTERVAL | TIGHT | EXACT},
+    {"causal_bottom_right", causal_bottom_right, INTERVAL | TIGHT | EXACT},
+    {"window", window, INTERVAL | RANGES | TIGHT | EXACT},
     {"two_sided", two_sided, RANGES | TIGHT | EXACT},
     {"scalar_window", scalar_window, RANGES | TIGHT | EXACT},
     {"prefix", prefix, TIGHT | EXACT},
@@ -130,6 +131,7 @@ static void test_named(void **state) {
     if (masks[i].claims & RANGES) {
       assert_true(c.m.kv_lo != IR_NONE && c.m.kv_hi != IR_NONE && c.m.q_lo != IR_NONE && c.m.q_hi != IR_NONE);
     }
+    assert_int_equal(c.m.is_interval, (masks[i].claims & INTERVAL) != 0);
     mask_close(&c);
   }
 }

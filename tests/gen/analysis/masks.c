@@ -198,10 +198,21 @@ static void check_range(mask_case *c, const char *name, bool of_kv, int lo, int 
            c->kv_len, of_kv ? "kv" : "q", lo, hi, got_lo, got_hi, first, last + 1);
 }
 
+/* An interval is what its range says: all between the bounds is kept. */
+static void check_interval(mask_case *c, const char *name, int q) {
+  int count = 0;
+  check_range(c, name, true, q, q, true);
+  for (int kv = 1; kv < c->kv_len; kv++) count += c->grid[q][kv] != c->grid[q][kv - 1];
+  if (count + c->grid[q][0] + c->grid[q][c->kv_len - 1] <= 2) return;
+  fail_msg("%s: lengths %d x %d, row %d: said to be an interval, but %d columns differ from the one before",
+           name, c->q_len, c->kv_len, q, count);
+}
+
 static int least(int x, int y) { return x < y ? x : y; }
 
 void mask_check(mask_case *c, const char *name, int tile_m, int tile_n, bool exact, bool tight) {
   fill_grid(c);
+  for (int q = 0; q < c->q_len && c->m.is_interval; q++) check_interval(c, name, q);
   for (int q0 = 0; q0 < c->q_len; q0 += tile_m) {
     const int q1 = least(q0 + tile_m, c->q_len) - 1;
     check_range(c, name, true, q0, q1, tight);

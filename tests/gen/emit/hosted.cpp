@@ -72,7 +72,8 @@ static bool kept(const LuattnParams &p, const Site &s, const Spec::Head &head, i
   return Spec::keep(p, s, head, Spec::row(p, s, head, q), Spec::col(p, s, head, kv), q, kv);
 }
 
-// Tiles that the walk leaves out keep nothing; tiles that it calls full drop nothing. Counts what is wrong.
+// Tiles that the walk leaves out keep nothing; tiles that it calls full drop nothing; a row's range
+// is what it keeps, where the spec says so. Counts what is wrong.
 static int wrong_tiles(const LuattnParams &p, const Site &s, const Spec::Head &head) {
   int wrong = 0;
   for (int i = 0; i * M < p.q_len; ++i) {
@@ -83,6 +84,9 @@ static int wrong_tiles(const LuattnParams &p, const Site &s, const Spec::Head &h
       for (int kv = 0; kv < p.kv_len; ++kv) {
         const bool k = kept(p, s, head, q, kv);
         wrong += (seen[kv / N] == TILE_EMPTY && k) || (seen[kv / N] == TILE_FULL && !k);
+        if (Spec::keep_range == 0) continue;
+        const Range of_row = Spec::kv_range(p, s, q, q);
+        wrong += k != ((Spec::keep_range == 1 || kv >= of_row.lo) && kv < of_row.hi);
       }
   }
   return wrong;

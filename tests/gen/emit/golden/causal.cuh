@@ -28,6 +28,7 @@ struct Spec {
   static constexpr bool has_key_mod = false;
   static constexpr bool has_value_mod = false;
   static constexpr bool grad_adds = false;
+  static constexpr int keep_range = 1;
   static constexpr int num_saved = 0;
   static constexpr int num_stats = 0;
   static constexpr int num_reductions = 2;

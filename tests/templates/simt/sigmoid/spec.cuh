@@ -31,7 +31,7 @@ struct Spec {
   static constexpr bool has_mask = true, keep_is_cheap = true, has_lse = false, has_rescale = false, mask_by_inf = true;
   static constexpr bool has_query_mod = false, has_key_mod = false, has_value_mod = false;
   static constexpr bool grad_adds = true;
-  static constexpr int num_saved = 1, num_stats = 0, num_reductions = 1, num_state = 1, num_bwd_rows = 2, prob_rows = -1,
+  static constexpr int keep_range = 0, num_saved = 1, num_stats = 0, num_reductions = 1, num_state = 1, num_bwd_rows = 2, prob_rows = -1,
                        num_acc = 2, prob_term = 0;
   static constexpr __device__ int reduction(int) { return REDUCE_SUM_DEFERRED; }
   static constexpr __device__ bool state_deferred(int) { return true; }

@@ -35,7 +35,7 @@ struct Spec {
   static constexpr bool has_mask = true, keep_is_cheap = true, has_lse = true, has_rescale = true, mask_by_inf = false;
   static constexpr bool has_query_mod = true, has_key_mod = true, has_value_mod = true;
   static constexpr bool grad_adds = true;
-  static constexpr int num_saved = 1, num_stats = 1, num_reductions = 2, num_state = 2, num_bwd_rows = 2, prob_rows = -1,
+  static constexpr int keep_range = 0, num_saved = 1, num_stats = 1, num_reductions = 2, num_state = 2, num_bwd_rows = 2, prob_rows = -1,
                        num_acc = 5, prob_term = -1;
   static constexpr __device__ int reduction(int k) { return k == 0 ? REDUCE_MAX : REDUCE_SUM; }
   static constexpr __device__ bool state_deferred(int) { return false; }
