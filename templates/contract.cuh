@@ -44,7 +44,7 @@ struct Site { int b, h, q_len, kv_len; };
 //   Constants  has_mask, keep_is_cheap (a few instructions without memory: worth unrolling), has_lse, num_saved, num_stats,
 //              keep_range (which kv of a row q are kept: 0, those that keep says; 1, all below kv_range(p, s, q, q).hi; 2, all
 //              of kv_range(p, s, q, q)),
-//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, has_query_mod, has_key_mod, has_value_mod
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, has_shift, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -54,6 +54,10 @@ struct Site { int b, h, q_len, kv_len; };
 //   Elements
 //     Real score(p, s, head, row, col, dot, Position q, Position kv)
 //                            where either lies outside the lengths, the result is dropped
+//     Real shift(p, s, head, row, Position q, Position kv)
+//                            has_shift: scores lack this, which all of row q have in common that share kv.base; kv.offset is 0.
+//                            Before a step the kernel puts it into Row's member `shift`, where term, prob and the rest read it,
+//                            and it adds it to reductions with red_shifted(k), maxima of scores. Only the sm90 forward's has one.
 //     bool keep(p, s, head, row, col, q, kv)  only called where has_mask
 //   Online function: one step over the kept scores of a row in one tile. State old -> next. red[k] is reduction k of
 //   term<k> over the kept columns; a term may use red[0 .. k-1].
@@ -105,12 +109,12 @@ template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
-  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) };
+  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::has_shift) };
   { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) };
   { S::keep_range + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term };
-  { S::reduction(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
+  { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
-  { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) };
+  { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::shift(p, s, head, row, at, at) };
   { S::init(p, s, head, row) }; { S::prob(p, s, head, row, state, red, x) };
   { S::rescale(p, s, head, row, state, red) }; { S::next(p, s, head, row, state, red) };
   { S::out_scale(p, s, head, row, state) }; { S::lse(p, s, head, row, state) }; { S::save(p, s, head, row, state, out) };

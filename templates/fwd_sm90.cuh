@@ -213,6 +213,11 @@ struct ConsumerSm90 {
   // and Q after the last tile.
   __device__ __forceinline__ void weigh(const float (&s)[tile_n / 2], KvNote tile, float (&x)[rows][cols]) {
     const int kv0 = tile.index() * tile_n + lane % 4 * 2;
+    if constexpr (Spec::has_shift) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        row[r].shift = Spec::shift(p, site, head, row[r], position(r), Position{kv0, 0});
+    }
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const Position kv{kv0, j / 2 * 8 + j % 2};

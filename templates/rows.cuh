@@ -187,6 +187,7 @@ private:
       Real sum = part[0];
 #pragma unroll
       for (int c = 1; c < chains; ++c) sum = is_max ? max_of(sum, part[c]) : sum + part[c];
+      if constexpr (Spec::red_shifted(K)) sum += row.shift;
       if constexpr (Spec::reduction(K) == REDUCE_MAX) sum = lanes_max<Lanes>(sum);
       if constexpr (Spec::reduction(K) == REDUCE_SUM) sum = lanes_sum<Lanes>(sum);
       red[K] = sum;

@@ -34,6 +34,9 @@ typedef struct mask_info {
 } mask_info;
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);
 
+/* r, given that `keep` holds: abs(x) of an integer is x or -x where a comparison of `keep` says so. */
+ir_ref mask_implied(ir *g, ir_ref keep, ir_ref r);
+
 /* Class of one tile on the CPU (0 empty, 1 partial, 2 full), bounds inclusive and inside the lengths. `load`
  * bounds the inputs that the mask reads. scratch: ir_count entries. */
 int mask_tile_class(const ir *g, const mask_info *m, const ir_bounds_env *env, ir_bounds *scratch);

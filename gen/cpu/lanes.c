@@ -84,6 +84,7 @@ static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, doubl
     case VAR_DOT:
     case VAR_TILE:
     case VAR_PART:
+    case VAR_SHIFT:
     case VAR_COUNT:
       break;
   }

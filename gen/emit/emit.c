@@ -100,13 +100,14 @@ static int prob_rows(const writer *w) {
 static void constants(writer *w) {
   const emit_form *f = w->f;
   const traced_spec *t = traced(w);
-  const char *kinds[SPEC_MAX_RED], *deferred[SPEC_MAX_STATE];
+  const char *kinds[SPEC_MAX_RED], *shifted[SPEC_MAX_RED], *deferred[SPEC_MAX_STATE];
   const char *const truth[] = {"false", "true"};
   const struct {
     const char *name;
     bool value;
   } flags[] = {{"has_mask", f->keep != IR_NONE},         {"keep_is_cheap", keep_is_cheap(w)},
                {"has_lse", f->lse != IR_NONE},           {"has_rescale", f->has_rescale},
+               {"has_shift", f->shift != IR_NONE},
                {"mask_by_inf", f->mask_by_inf},          {"has_query_mod", t->query_mod != IR_NONE},
                {"has_key_mod", t->key_mod != IR_NONE},   {"has_value_mod", t->value_mod != IR_NONE},
                {"grad_adds", f->element_terms.count > 0}};
@@ -130,8 +131,10 @@ static void constants(writer *w) {
     kinds[k] = f->step.kind[k] == IR_REDUCE_MAX ? "REDUCE_MAX"
                : f->red_deferred[k]             ? "REDUCE_SUM_DEFERRED"
                                                 : "REDUCE_SUM";
+  for (int k = 0; k < f->step.num_red; k++) shifted[k] = truth[f->red_shifted[k]];
   for (int i = 0; i < t->online.num_state; i++) deferred[i] = truth[f->state_deferred[i]];
   table_function(w, "int", "reduction", kinds, f->step.num_red, "REDUCE_SUM");
+  table_function(w, "bool", "red_shifted", shifted, f->shift != IR_NONE ? f->step.num_red : 0, "false");
   table_function(w, "bool", "state_deferred", deferred, t->online.num_state, "false");
   emit_stat_tables(w);
 }
@@ -142,12 +145,14 @@ static void array_type(writer *w, const char *name, int n) {
 
 static void slot_type(writer *w, int kind, const char *name, const char *what) {
   const slots *s = &w->slot[kind];
-  text_add(&w->out, "struct %s {%s", name, s->count == 0 ? "" : "  // ");
-  text_add(&w->out, s->count == 0 ? "};\n" : "%s\n", what);
-  if (s->count == 0) return;
+  const bool shift = kind == SLOTS_ROW && w->f->shift != IR_NONE, empty = s->count == 0 && !shift;
+  text_add(&w->out, "struct %s {%s", name, empty ? "" : "  // ");
+  text_add(&w->out, empty ? "};\n" : "%s\n", what);
+  if (empty) return;
   w->out.indent++;
   for (int i = 0; i < s->count; i++)
     text_add(&w->out, "%s %s;\n", writer_type(w, s->ref[i]), strchr(w->slot_name[s->ref[i]], '.') + 1);
+  if (shift) text_add(&w->out, "Real shift;  // of the tile at hand: the kernel's\n");
   w->out.indent--;
   text_add(&w->out, "};\n");
 }
@@ -170,6 +175,14 @@ static void elements(writer *w) {
   expression_function(w, "score",
                       "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
                       HAS_ELEMENT, "", w->f->score);
+  if (w->f->shift != IR_NONE) {
+    expression_function(w, "shift", "Real shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "",
+                        w->f->shift);
+  } else {
+    open_function(w, "Real shift(" PHR ", Position q, Position kv)");
+    text_add(&w->out, "return Real(0);\n");
+    close_function(w);
+  }
   if (w->f->keep != IR_NONE) {
     expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",
                         w->f->keep);
@@ -260,6 +273,7 @@ static void plan_slots(writer *w) {
   emit_form *f = w->f;
   const int step = HAS_HEAD | HAS_ROW, num_state = traced(w)->online.num_state;
   writer_plan(w, HAS_ELEMENT, &f->score, 1);
+  writer_plan(w, HAS_ELEMENT, &f->shift, 1);
   writer_plan(w, HAS_ELEMENT, &f->keep, 1);
   writer_plan(w, step, f->init, num_state);
   writer_plan(w, step, f->step.term, f->step.num_red);

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "gen/emit/form.h"
+#include "gen/ir/passes.h"
 
 #define LOG2E 1.4426950408889634
 #define LN2 0.6931471805599453
@@ -346,6 +347,35 @@ void fold_roots(emit_form *f, ir_ref *roots, int n) {
   for (int i = 0; i < n; i++)
     if (roots[i] != IR_NONE) roots[i] = written(&w, roots[i]);
   ir_set_line(f->g, 0);
+}
+
+/* c * (base + offset), c the same for a row: all but the offset of kv goes to the shift. */
+static void take_shift(fold *w, ir_ref *atom, ir_ref coef, ir_ref *shift) {
+  ir *g = w->g;
+  const ir_node n = *ir_get(g, *atom);
+  const ir_ref zero = ir_int(g, 0), of_q = ir_variable(g, VAR_PART, PART_Q_OFFSET),
+               of_kv = ir_variable(g, VAR_PART, PART_KV_OFFSET);
+  if (n.op != IR_REAL_SUM || (deps_of(&w->f->deps, coef) & DEP_KV) != 0) return;
+  const ir_ref rest = ir_op2(g, IR_REAL_SUM, n.arg[0], ir_substitute(g, n.arg[1], &of_kv, &zero, 1));
+  ir_ref offset = ir_substitute(g, n.arg[1], &of_q, &zero, 1);
+  ir_simplify(g, &offset, 1);
+  *shift = add(g, mul(g, coef, rest), *shift);
+  *atom = ir_to_real(g, offset);
+}
+
+ir_ref fold_shift(emit_form *f, ir_ref *score) {
+  fold w = {.f = f, .g = f->g};
+  ir_ref shift = IR_NONE;
+  if (!fold_run(&w, score, 1)) return IR_NONE;
+  lin l = w.lin[*score];
+  for (int i = 0; i < l.n; i++) take_shift(&w, &l.atom[i], l.coef[i], &shift);
+  if (shift != IR_NONE) {
+    shift = add(w.g, shift, l.row);
+    l.row = IR_NONE;
+    *score = lin_write(&w, &l);
+  }
+  ir_set_line(f->g, 0);
+  return shift;
 }
 
 bool fold_is_shift(emit_form *f, ir_ref r, ir_ref x, ir_ref *rest) {

@@ -16,10 +16,11 @@ static void choose_unit(emit_form *f) {
   const ir_ref score = ir_variable(g, VAR_SCORE, 0), dot = ir_variable(g, VAR_DOT, 0),
                scale = ir_variable(g, VAR_SCALE, 0);
   const ir_ref scaled = ir_op2(g, IR_MUL, scale, dot);
+  const ir_ref mod = shift_source(f);
   ir_ref rest = IR_NONE;
-  f->dot_unit = fold_is_shift(f, traced(f)->score_mod, score, &rest);
+  f->dot_unit = fold_is_shift(f, mod, score, &rest);
   if (!f->dot_unit)
-    f->score = ir_substitute(g, traced(f)->score_mod, &score, &scaled, 1);
+    f->score = ir_substitute(g, mod, &score, &scaled, 1);
   else
     f->score = rest == IR_NONE ? dot : ir_op2(g, IR_ADD, dot, ir_op2(g, IR_DIV, rest, scale));
 }
@@ -213,6 +214,7 @@ static luattn_status build_online(emit_form *f, luattn_error *err) {
   TRY(split_online(g, o, traced(f)->file, &f->step, err));
   memcpy(f->init, o->init, sizeof f->init);
   if (f->dot_unit) rewrite_step(f);
+  shift_step(f);
   choose_deferred(f);
 
   ir_ref roots[SPEC_MAX_RED + SPEC_MAX_STATE + 2];
@@ -319,7 +321,7 @@ luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_in
   out->plan = p;
   deps_open(&out->deps, a, out->g);
   choose_unit(out);
-  fold_roots(out, &out->score, 1);
+  shift_score(out);
   out->keep = mask->keep;
   TRY(build_online(out, err));
   TRY(build_gradient(out, err)); /* in forward images too: a Spec without a hook is no Spec */

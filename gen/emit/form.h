@@ -52,6 +52,8 @@ typedef struct emit_form {
 
   bool dot_unit;     /* score() gives score / scale, and the online function multiplies */
   ir_ref score;      /* of VAR_DOT and indices */
+  ir_ref shift;      /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
+  bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
   ir_ref keep;       /* IR_NONE: no mask */
   online_split step; /* of VAR_SCORE as stored */
   ir_ref init[SPEC_MAX_STATE];
@@ -76,6 +78,15 @@ luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_in
 void fold_roots(emit_form *f, ir_ref *roots, int n);
 /* If r = x + rest with `rest` free of x, writes rest (IR_NONE: zero). */
 bool fold_is_shift(emit_form *f, ir_ref r, ir_ref x, ir_ref *rest);
+
+/* Folds a score and takes from it what is the same for all elements that a thread has of one row in a tile.
+ * IR_NONE: nothing is, and the score is as it was. */
+ir_ref fold_shift(emit_form *f, ir_ref *score);
+
+/* shift.c: `score` without what is the same for a row in a tile, which the online function gets by itself. */
+ir_ref shift_source(const emit_form *f); /* the score_mod to start from */
+void shift_score(emit_form *f);
+void shift_step(emit_form *f);
 
 /* Does the kernel's gradient want this term? */
 static inline bool form_wants(const emit_form *f, const derived_term *t) {

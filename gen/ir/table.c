@@ -115,6 +115,7 @@ static const var_row var_table[] = {
     [VAR_GRAD] = {"grad", IR_REAL, false},
     [VAR_TILE] = {"tile", IR_INT, true},
     [VAR_PART] = {"part", IR_INT, true},
+    [VAR_SHIFT] = {"shift", IR_REAL, false},
 };
 _Static_assert(sizeof var_table / sizeof var_table[0] == VAR_COUNT, "one row for each variable");
 

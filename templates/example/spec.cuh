@@ -26,6 +26,7 @@ struct Spec {
   static constexpr bool keep_is_cheap = true;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
+  static constexpr bool has_shift = false;
   static constexpr bool mask_by_inf = true;
   static constexpr bool has_query_mod = false;
   static constexpr bool has_key_mod = false;
@@ -41,6 +42,7 @@ struct Spec {
   static constexpr int num_acc = 0;
   static constexpr int prob_term = 1;
   static constexpr __device__ int reduction(int k) { return k == 0 ? REDUCE_MAX : REDUCE_SUM_DEFERRED; }
+  static constexpr __device__ bool red_shifted(int) { return false; }
   static constexpr __device__ bool state_deferred(int i) { return i == 1; }
   static constexpr __device__ int stat_input(int) { return 0; }
   static constexpr __device__ int stat_axis(int) { return 0; }
@@ -66,6 +68,7 @@ struct Spec {
                        Position) {
     return dot;
   }
+  LUATTN_FN Real shift(const LuattnParams &, const Site &, const Head &, const Row &, Position, Position) { return Real(0); }
   LUATTN_FN bool keep(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, int q, int kv) {
     return kv <= q;
   }

@@ -20,6 +20,12 @@ static const luattn_target target = {.struct_size = sizeof target,
                                      .arch = 80,
                                      .cache_dir = ""};
 
+static const luattn_target hopper = {.struct_size = sizeof hopper,
+                                     .dtype = LUATTN_BF16,
+                                     .head_dim = 64,
+                                     .arch = 90,
+                                     .cache_dir = ""};
+
 static char *emit_file(const char *path, const luattn_target *t, const char *stage) {
   luattn_spec *spec;
   luattn_error err;
@@ -33,13 +39,13 @@ static char *emit_file(const char *path, const luattn_target *t, const char *sta
   return text;
 }
 
-static char *emit_text(const char *source, const char *stage) {
+static char *emit_text(const char *source, const luattn_target *t, const char *stage) {
   luattn_spec *spec;
   luattn_error err;
   char *text = NULL;
   luattn_status status = luattn_spec_load_text("spec.lua", source, strlen(source), NULL, &spec, &err);
   if (status == LUATTN_OK) {
-    status = luattn_emit(spec, &target, stage, &text, &err);
+    status = luattn_emit(spec, t, stage, &text, &err);
     luattn_spec_free(spec);
   }
   if (status != LUATTN_OK) fail_msg("%s", err.message);
@@ -56,12 +62,13 @@ static char *read_file(const char *path) {
   return text;
 }
 
-static void golden(const char *folder, const char *name, const char *stage) {
+static void golden(const char *folder, const char *name, const char *stage, const luattn_target *t,
+                   const char *suffix) {
   char example[512], path[512];
   const bool is_spec = strcmp(stage, "spec") == 0;
   snprintf(example, sizeof example, "%s/%s.lua", folder, name);
-  snprintf(path, sizeof path, "%s/golden/%s.%s", HERE, name, is_spec ? "cuh" : stage);
-  char *text = emit_file(example, &target, stage);
+  snprintf(path, sizeof path, "%s/golden/%s%s.%s", HERE, name, suffix, is_spec ? "cuh" : stage);
+  char *text = emit_file(example, t, stage);
   const char *update = getenv("LUATTN_UPDATE_GOLDEN");
   if (update != NULL && strcmp(update, "1") == 0) {
     FILE *f = fopen(path, "wb");
@@ -78,11 +85,12 @@ static void golden(const char *folder, const char *name, const char *stage) {
 
 static void test_golden(void **state) {
   (void)state;
-  golden(EXAMPLES, "causal", "spec");
-  golden(EXAMPLES, "alibi", "spec");
-  golden(EXAMPLES, "gemma2", "spec");
-  golden(HERE "/specs", "called", "spec");
-  golden(HERE "/specs", "called", "plan");
+  golden(EXAMPLES, "causal", "spec", &target, "");
+  golden(EXAMPLES, "alibi", "spec", &target, "");
+  golden(EXAMPLES, "alibi", "spec", &hopper, "_sm90");
+  golden(EXAMPLES, "gemma2", "spec", &target, "");
+  golden(HERE "/specs", "called", "spec", &target, "");
+  golden(HERE "/specs", "called", "plan", &target, "");
 }
 
 /* The folder of a spec must not reach the cache key. */
@@ -95,13 +103,17 @@ static void test_path_does_not_matter(void **state) {
   luattn_text_free(b);
 }
 
-static void check(const char *source, const char *const *has, const char *const *has_not) {
-  char *text = emit_text(source, "spec");
+static void check_for(const luattn_target *t, const char *source, const char *const *has,
+                      const char *const *has_not) {
+  char *text = emit_text(source, t, "spec");
   for (; has != NULL && *has != NULL; has++)
     if (strstr(text, *has) == NULL) fail_msg("'%s' is not in\n%s", *has, text);
   for (; has_not != NULL && *has_not != NULL; has_not++)
     if (strstr(text, *has_not) != NULL) fail_msg("'%s' is in\n%s", *has_not, text);
   luattn_text_free(text);
+}
+static void check(const char *source, const char *const *has, const char *const *has_not) {
+  check_for(&target, source, has, has_not);
 }
 #define LIST(...) \
   (const char *const[]) { __VA_ARGS__, NULL }
@@ -176,7 +188,7 @@ static void test_hoisting(void **state) {
       "return attention { name = 'a', inputs = { u = { axes = {'q'} }, w = { axes = {'kv'} }, z = { axes = "
       "{'h'} } },\n"
       "  score_mod = function(s, b, h, q, kv) return s * tanh(z[h]) + exp(u[q]) * s + sin(w[kv]) * s end }";
-  char *text = emit_text(source, "spec");
+  char *text = emit_text(source, &target, "spec");
   const char *score = strstr(text, "Real score("), *end = strstr(score, "bool keep(");
   assert_true(score != NULL && end != NULL);
   const char *const moved[] = {"op_tanh", "op_exp", "op_sin", "load_input"};
@@ -249,6 +261,40 @@ static void test_linear_in_the_position(void **state) {
   }
   check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return s + exp(-0.1 * kv) end }",
         LIST("Real(kv)", "+ col."), LIST("kv.base"));
+}
+
+/* A term that is the same for a row in a tile leaves the sm90 forward's score; abs does not keep it where the
+ * mask says that a distance is not negative. */
+static void test_shift(void **state) {
+  (void)state;
+  static const struct {
+    const char *mods;
+    bool shifted;
+  } cases[] = {{"score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end", true},
+               {"score_mod = function(s, b, h, q, kv) return 8 * tanh(s / 8) - 0.5 * (q + kv) end", true},
+               {"score_mod = function(s, b, h, q, kv) return s - abs(kv - q) end", false},
+               {"score_mod = function(s, b, h, q, kv) return s - abs(kv - q) end, block_mask = causal()", true},
+               {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv + 1) end, block_mask = causal()", true},
+               {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv - 1) end, block_mask = causal()", false},
+               {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv - 1) end,\n"
+                "block_mask = function(b, h, q, kv) return b >= 0 and kv < q end", true},
+               {"inputs = { w = { axes = {'kv'} } },\n"
+                "score_mod = function(s, b, h, q, kv) return s + w[kv] * (kv - q) end", false},
+               {"score_mod = function(s, b, h, q, kv) return s * (kv - q) end", false}};
+  const char *const score = "Real(kv.offset)", *const yes = "has_shift = true;", *const no = "has_shift = false;";
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char source[512];
+    luattn_target sm80 = hopper, backward = hopper;
+    sm80.arch = 80;
+    backward.pass = LUATTN_BACKWARD;
+    snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
+    if (cases[i].shifted)
+      check_for(&hopper, source, LIST(yes, "i == 0 ? true : i == 1 ? false", "row.shift"), LIST(no));
+    else
+      check_for(&hopper, source, LIST(no), LIST("row.shift", score));
+    check_for(&sm80, source, LIST(no), LIST("row.shift", score));
+    check_for(&backward, source, LIST(no), LIST("row.shift", score));
+  }
 }
 
 static void test_stages(void **state) {
@@ -326,6 +372,7 @@ int main(void) {
       cmocka_unit_test(test_small_hooks_are_inlined),
       cmocka_unit_test(test_distance_is_not_distributed),
       cmocka_unit_test(test_linear_in_the_position),
+      cmocka_unit_test(test_shift),
       cmocka_unit_test(test_stages),
       cmocka_unit_test(test_out_of_memory),
   };

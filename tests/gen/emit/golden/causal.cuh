@@ -23,6 +23,7 @@ struct Spec {
   static constexpr bool keep_is_cheap = true;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
+  static constexpr bool has_shift = false;
   static constexpr bool mask_by_inf = true;
   static constexpr bool has_query_mod = false;
   static constexpr bool has_key_mod = false;
@@ -38,6 +39,7 @@ struct Spec {
   static constexpr int num_acc = 0;
   static constexpr int prob_term = 1;
   static constexpr __device__ int reduction(int i) { return i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED : REDUCE_SUM; }
+  static constexpr __device__ bool red_shifted(int i) { return false; }
   static constexpr __device__ bool state_deferred(int i) { return i == 0 ? true : i == 1 ? false : false; }
   static constexpr __device__ int stat_input(int i) { return 0; }
   static constexpr __device__ int stat_axis(int i) { return 0; }
@@ -62,6 +64,9 @@ struct Spec {
   LUATTN_FN Real score(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, Real dot, Position q, Position kv) {
     return dot;
+  }
+  LUATTN_FN Real shift(const LuattnParams &p, const Site &s, const Head &head, const Row &row, Position q, Position kv) {
+    return Real(0);
   }
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, int q, int kv) {

@@ -26,6 +26,7 @@ struct Spec {
   static constexpr bool keep_is_cheap = true;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
+  static constexpr bool has_shift = false;
   static constexpr bool mask_by_inf = true;
   static constexpr bool has_query_mod = false;
   static constexpr bool has_key_mod = false;
@@ -41,6 +42,7 @@ struct Spec {
   static constexpr int num_acc = 1;
   static constexpr int prob_term = 1;
   static constexpr __device__ int reduction(int i) { return i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED : REDUCE_SUM; }
+  static constexpr __device__ bool red_shifted(int i) { return false; }
   static constexpr __device__ bool state_deferred(int i) { return i == 0 ? true : i == 1 ? false : false; }
   static constexpr __device__ int stat_input(int i) { return 0; }
   static constexpr __device__ int stat_axis(int i) { return 0; }
@@ -76,6 +78,9 @@ struct Spec {
     const Real t2 = op_tanh(t1);  // gemma2.lua:9
     const Real t3 = head.cap_0 * t2;  // gemma2.lua:9
     return t3;
+  }
+  LUATTN_FN Real shift(const LuattnParams &p, const Site &s, const Head &head, const Row &row, Position q, Position kv) {
+    return Real(0);
   }
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, int q, int kv) {

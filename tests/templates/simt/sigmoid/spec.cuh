@@ -28,12 +28,13 @@ struct Spec {
   struct Acc {
     Real x[2];
   };
-  static constexpr bool has_mask = true, keep_is_cheap = true, has_lse = false, has_rescale = false, mask_by_inf = true;
+  static constexpr bool has_mask = true, keep_is_cheap = true, has_lse = false, has_rescale = false, has_shift = false, mask_by_inf = true;
   static constexpr bool has_query_mod = false, has_key_mod = false, has_value_mod = false;
   static constexpr bool grad_adds = true;
   static constexpr int keep_range = 0, num_saved = 1, num_stats = 0, num_reductions = 1, num_state = 1, num_bwd_rows = 2, prob_rows = -1,
                        num_acc = 2, prob_term = 0;
   static constexpr __device__ int reduction(int) { return REDUCE_SUM_DEFERRED; }
+  static constexpr __device__ bool red_shifted(int) { return false; }
   static constexpr __device__ bool state_deferred(int) { return true; }
   static constexpr __device__ int stat_input(int) { return 0; }
   static constexpr __device__ int stat_axis(int) { return 0; }
@@ -59,6 +60,7 @@ struct Spec {
                        int, int) {
     return h.scale * dot + h.bias;
   }
+  LUATTN_FN Real shift(const LuattnParams &, const Site &, const Head &, const Row &, Position, Position) { return Real(0); }
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &, const Row &, const Col &, int q,
                       int kv) {
     if (q >= p.q_len || kv >= p.kv_len) __trap();

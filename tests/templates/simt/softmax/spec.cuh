@@ -32,12 +32,13 @@ struct Spec {
   struct Acc {
     Real x[5];
   };
-  static constexpr bool has_mask = true, keep_is_cheap = true, has_lse = true, has_rescale = true, mask_by_inf = false;
+  static constexpr bool has_mask = true, keep_is_cheap = true, has_lse = true, has_rescale = true, has_shift = false, mask_by_inf = false;
   static constexpr bool has_query_mod = true, has_key_mod = true, has_value_mod = true;
   static constexpr bool grad_adds = true;
   static constexpr int keep_range = 0, num_saved = 1, num_stats = 1, num_reductions = 2, num_state = 2, num_bwd_rows = 2, prob_rows = -1,
                        num_acc = 5, prob_term = -1;
   static constexpr __device__ int reduction(int k) { return k == 0 ? REDUCE_MAX : REDUCE_SUM; }
+  static constexpr __device__ bool red_shifted(int) { return false; }
   static constexpr __device__ bool state_deferred(int) { return false; }
   static constexpr __device__ int stat_input(int) { return 0; }
   static constexpr __device__ int stat_axis(int) { return 1; }
@@ -64,6 +65,7 @@ struct Spec {
                        int q, int kv) {
     return h.scale * dot + h.slope * Real(0.01) * Real(kv - q) + c.bias;
   }
+  LUATTN_FN Real shift(const LuattnParams &, const Site &, const Head &, const Row &, Position, Position) { return Real(0); }
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &, const Row &, const Col &, int q,
                       int kv) {
     if (q >= p.q_len || kv >= p.kv_len) __trap();

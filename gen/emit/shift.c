@@ -1,0 +1,37 @@
+/* shift.c: terms of a score that are the same for all elements that a thread has of a row in a tile.
+ *
+ * ALiBi's score is dot + slope * (kv - q). With kv = base + offset (contract.cuh), slope * (base - q) is one
+ * number for a row of a thread in a tile, the shift, and each element costs one multiply-add with a constant,
+ * dot + slope * offset. A shift goes through the online function at the cost of a row: the maximum of shifted
+ * scores is the shifted maximum, and in what is linear in a score it joins the terms of the row.
+ */
+#include "gen/emit/form.h"
+
+/* Of the kernels, the sm90 forward knows shifts. */
+static bool kernel_has_shift(const plan *p) {
+  return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD;
+}
+
+/* A distance under a causal mask needs no abs, and is linear. */
+ir_ref shift_source(const emit_form *f) {
+  const ir_ref score = f->spec->traced.score_mod;
+  return kernel_has_shift(f->plan) ? mask_implied(f->g, f->mask->keep, score) : score;
+}
+
+void shift_score(emit_form *f) {
+  if (kernel_has_shift(f->plan)) f->shift = fold_shift(f, &f->score);
+  if (f->shift == IR_NONE) fold_roots(f, &f->score, 1);
+}
+
+void shift_step(emit_form *f) {
+  ir *g = f->g;
+  online_split *s = &f->step;
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0),
+               shifted = ir_op2(g, IR_ADD, score, ir_variable(g, VAR_SHIFT, 0));
+  if (f->shift == IR_NONE) return;
+  for (int k = 0; k < s->num_red; k++) {
+    f->red_shifted[k] = s->kind[k] == IR_REDUCE_MAX && s->term[k] == score;
+    if (!f->red_shifted[k]) s->term[k] = ir_substitute(g, s->term[k], &score, &shifted, 1);
+  }
+  s->prob = ir_substitute(g, s->prob, &score, &shifted, 1);
+}

@@ -1,0 +1,250 @@
+// spec.cuh: the spec 'alibi', written by luattn from alibi.lua. The names are those of contract.cuh.
+#pragma once
+#include "config.cuh"
+#include "contract.cuh"
+#include "math.cuh"
+#include "input.cuh"
+#include "stats.cuh"
+
+struct Spec {
+  using Real = float;
+  struct Head {  // the same for all of one (b, h)
+    Real scale_0;
+    Real mul_1;
+    Real mul_2;
+    Real mul_3;
+  };
+  struct Row {  // of one query position
+    Real shift;  // of the tile at hand: the kernel's
+  };
+  struct Col {};
+  struct State { Real x[2]; };
+  struct BwdRow { Real x[2]; };
+  struct Acc { Real x[1]; };
+
+  // What a kernel has to know.
+  static constexpr bool has_mask = true;
+  static constexpr bool keep_is_cheap = true;
+  static constexpr bool has_lse = true;
+  static constexpr bool has_rescale = true;
+  static constexpr bool has_shift = true;
+  static constexpr bool mask_by_inf = true;
+  static constexpr bool has_query_mod = false;
+  static constexpr bool has_key_mod = false;
+  static constexpr bool has_value_mod = false;
+  static constexpr bool grad_adds = false;
+  static constexpr int keep_range = 1;
+  static constexpr int num_saved = 0;
+  static constexpr int num_stats = 0;
+  static constexpr int num_reductions = 2;
+  static constexpr int num_state = 2;
+  static constexpr int num_bwd_rows = 2;
+  static constexpr int prob_rows = 2;
+  static constexpr int num_acc = 0;
+  static constexpr int prob_term = 1;
+  static constexpr __device__ int reduction(int i) { return i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED : REDUCE_SUM; }
+  static constexpr __device__ bool red_shifted(int i) { return i == 0 ? true : i == 1 ? false : false; }
+  static constexpr __device__ bool state_deferred(int i) { return i == 0 ? true : i == 1 ? false : false; }
+  static constexpr __device__ int stat_input(int i) { return 0; }
+  static constexpr __device__ int stat_axis(int i) { return 0; }
+  static constexpr __device__ int stat_block(int i) { return 1; }
+
+  // Computed once per head, per row and per column.
+  LUATTN_FN Head head(const LuattnParams &p, const Site &s) {
+    const int t1 = s.h + 1;  // alibi.lua:7
+    const int t2 = t1 * (-8);  // alibi.lua:7
+    const Real t3 = Real(t2);  // alibi.lua:7
+    const Real t4 = Real(p.heads);  // alibi.lua:7
+    const Real t5 = op_div(t3, t4);  // alibi.lua:7
+    const Real t6 = op_exp2(t5);  // alibi.lua:7
+    const Real t7 = op_div(Real(1), Real(p.scale));
+    const Real t8 = t6 * t7;
+    const Real t9 = Real(p.scale) * Real(1.4426950408889634);  // alibi.lua:4
+    const Real t10 = t6 * Real(-1.4426950408889634);  // alibi.lua:4
+    Head made;
+    made.scale_0 = Real(p.scale);
+    made.mul_1 = t8;
+    made.mul_2 = t9;
+    made.mul_3 = t10;
+    return made;
+  }
+  LUATTN_FN Row row(const LuattnParams &p, const Site &s, const Head &head, int q) {
+    return {};
+  }
+  LUATTN_FN Col col(const LuattnParams &p, const Site &s, const Head &head, int kv) {
+    return {};
+  }
+
+  // Elements. A score is handed on divided by the scale.
+  LUATTN_FN Real score(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, Real dot, Position q, Position kv) {
+    const int t1 = -kv.offset;  // alibi.lua:8
+    const Real t2 = Real(t1);
+    const Real t3 = head.mul_1 * t2;
+    const Real t4 = dot - t3;
+    return t4;
+  }
+  LUATTN_FN Real shift(const LuattnParams &p, const Site &s, const Head &head, const Row &row, Position q, Position kv) {
+    const int t1 = s.kv_len + q.base;  // alibi.lua:8
+    const int t2 = t1 - s.q_len;  // alibi.lua:8
+    const int t3 = t2 - kv.base;  // alibi.lua:8
+    const Real t4 = Real(t3) + Real(q.offset);
+    const Real t5 = head.mul_1 * t4;
+    const Real t6 = -t5;
+    return t6;
+  }
+  LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, int q, int kv) {
+    const int t1 = q + s.kv_len;  // alibi.lua:8
+    const int t2 = kv + s.q_len;  // alibi.lua:4
+    const bool t3 = t2 <= t1;  // alibi.lua:4
+    return t3;
+  }
+
+  // Online function.
+  LUATTN_FN State init(const LuattnParams &p, const Site &s, const Head &head, const Row &row) {
+    State made;
+    made.x[0] = Real(0);
+    made.x[1] = Real(-1e+37);
+    return made;
+  }
+  template <int K>
+  LUATTN_FN Real term(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red, Real score) {
+    if constexpr (K == 0) {
+      return score;
+    } else if constexpr (K == 1) {
+      const Real t1 = red[0] * head.scale_0;
+      const Real t2 = op_max(old.x[1], t1);  // alibi.lua:4
+      const Real t3 = head.scale_0 * row.shift;
+      const Real t4 = t3 - t2;  // alibi.lua:4
+      const Real t5 = t4 * Real(1.4426950408889634);  // alibi.lua:4
+      const Real t6 = score * head.mul_2;  // alibi.lua:4
+      const Real t7 = t5 + t6;  // alibi.lua:4
+      const Real t8 = op_exp2(t7);  // alibi.lua:4
+      return t8;
+    }
+  }
+  LUATTN_FN Real prob(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red, Real score) {
+    const Real t1 = red[0] * head.scale_0;
+    const Real t2 = op_max(old.x[1], t1);  // alibi.lua:4
+    const Real t3 = head.scale_0 * row.shift;
+    const Real t4 = t3 - t2;  // alibi.lua:4
+    const Real t5 = t4 * Real(1.4426950408889634);  // alibi.lua:4
+    const Real t6 = score * head.mul_2;  // alibi.lua:4
+    const Real t7 = t5 + t6;  // alibi.lua:4
+    const Real t8 = op_exp2(t7);  // alibi.lua:4
+    return t8;
+  }
+  LUATTN_FN Real rescale(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red) {
+    const Real t1 = red[0] * head.scale_0;
+    const Real t2 = op_max(old.x[1], t1);  // alibi.lua:4
+    const Real t3 = old.x[1] - t2;  // alibi.lua:4
+    const Real t4 = t3 * Real(1.4426950408889634);  // alibi.lua:4
+    const Real t5 = op_exp2(t4);  // alibi.lua:4
+    return t5;
+  }
+  LUATTN_FN State next(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red) {
+    const Real t1 = red[0] * head.scale_0;
+    const Real t2 = op_max(old.x[1], t1);  // alibi.lua:4
+    const Real t3 = old.x[1] - t2;  // alibi.lua:4
+    const Real t4 = t3 * Real(1.4426950408889634);  // alibi.lua:4
+    const Real t5 = op_exp2(t4);  // alibi.lua:4
+    const Real t6 = old.x[0] * t5;  // alibi.lua:4
+    const Real t7 = red[1] + t6;  // alibi.lua:4
+    State made;
+    made.x[0] = t7;
+    made.x[1] = t2;
+    return made;
+  }
+  LUATTN_FN Real out_scale(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
+    const bool t1 = Real(0) < state.x[0];  // alibi.lua:4
+    const Real t2 = op_div(Real(1), state.x[0]);  // alibi.lua:4
+    const Real t3 = t1 ? t2 : Real(0);  // alibi.lua:4
+    return t3;
+  }
+  LUATTN_FN Real lse(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
+    const Real t1 = op_log(state.x[0]);  // alibi.lua:4
+    const Real t2 = state.x[1] + t1;  // alibi.lua:4
+    return t2;
+  }
+  LUATTN_FN void save(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state, Real *out) {
+  }
+
+  // Backward.
+  LUATTN_FN BwdRow prepare(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc) {
+    const Real t1 = delta - dlse;
+    const Real t2 = lse * Real(-1.4426950408889634);  // alibi.lua:4
+    BwdRow made;
+    made.x[0] = t1;
+    made.x[1] = t2;
+    return made;
+  }
+  template <bool with_inputs>
+  LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, const BwdRow &bwd, Real dot, Real dp,
+      Position q, Position kv, Real &prob, Real &ds, Acc &acc) {
+    const int t1 = s.kv_len + q.base;  // alibi.lua:8
+    const int t2 = t1 - s.q_len;  // alibi.lua:8
+    const int t3 = t2 - kv.base;  // alibi.lua:8
+    const int t4 = q.offset - kv.offset;  // alibi.lua:8
+    const Real t5 = Real(t3) + Real(t4);  // alibi.lua:8
+    const Real t6 = op_abs(t5);  // alibi.lua:8
+    const Real t7 = t6 * head.mul_3;  // alibi.lua:4
+    const Real t8 = dot * head.mul_2;  // alibi.lua:4
+    const Real t9 = bwd.x[1] + t7;  // alibi.lua:4
+    const Real t10 = t8 + t9;  // alibi.lua:4
+    const Real t11 = op_exp2(t10);  // alibi.lua:4
+    const Real t12 = dp - bwd.x[0];
+    const Real t13 = t11 * t12;
+    prob = t11;
+    ds = t13;
+  }
+  LUATTN_FN void flush(const LuattnParams &p, const Site &s, const Head &head, const Acc &acc) {
+  }
+
+  // Elements of q, k and v.
+  LUATTN_FN Real query_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {
+    return x;
+  }
+  LUATTN_FN Real query_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d, Acc &acc) {
+    return g;
+  }
+  LUATTN_FN Real key_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {
+    return x;
+  }
+  LUATTN_FN Real key_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d, Acc &acc) {
+    return g;
+  }
+  LUATTN_FN Real value_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {
+    return x;
+  }
+  LUATTN_FN Real value_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d, Acc &acc) {
+    return g;
+  }
+
+  // Tiles.
+  LUATTN_FN TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+    const ivi b1 = ivi_add(ivi_make(q0, q1), ivi_point(s.kv_len));  // alibi.lua:8
+    const ivi b2 = ivi_add(ivi_make(kv0, kv1), ivi_point(s.q_len));  // alibi.lua:4
+    const tri b3 = ivi_le(b2, b1);  // alibi.lua:4
+    return !b3.can_be_true ? TILE_EMPTY : b3.can_be_false ? TILE_PARTIAL : TILE_FULL;
+  }
+  LUATTN_FN Range kv_range(const LuattnParams &p, const Site &s, int q0, int q1) {
+    const int t1 = q1 - s.q_len;
+    const int t2 = s.kv_len + t1;
+    const int t3 = t2 + 1;
+    return clip_range(0, t3, s.kv_len);
+  }
+  LUATTN_FN Range q_range(const LuattnParams &p, const Site &s, int kv0, int kv1) {
+    const int t1 = -kv0;
+    const int t2 = t1 - s.q_len;
+    const int t3 = s.kv_len + t2;
+    const int t4 = -t3;
+    return clip_range(t4, s.q_len, s.q_len);
+  }
+};
