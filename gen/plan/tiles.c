@@ -66,6 +66,7 @@ static const tile_row sm80_forward[] = {
  * them computes in vain, is more than they gain. */
 static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3, 0, 0}},
                                         {ANY | NOT_SHORT, 64, {192, 96, 512, 3, 0, 0}},
+                                        {ANY, 64, {128, 128, 384, 3, 0, 0}},
                                         {ANY, 192, {128, 128, 384, 2, 0, 0}},
                                         {ANY, 192, {128, 112, 384, 2, 0, 0}},
                                         {ANY, 192, {128, 96, 384, 2, 0, 0}},
