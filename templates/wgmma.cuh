@@ -148,22 +148,58 @@ template <class Elem, int N> struct Wgmma;
 #define LUATTN_WGMMA_BOTH(n, g)                                                  \
   LUATTN_WGMMA(half_t, n, "f16.f16 ", AT3_##g, AT5_##g, AT17_##g, OUT_##g)       \
   LUATTN_WGMMA(bf16_t, n, "bf16.bf16 ", AT3_##g, AT5_##g, AT17_##g, OUT_##g)
+// To read one width takes the compiler 2 ms. Bit i is width 16 (i + 1); where config.cuh names none there are all.
+#ifndef LUATTN_WGMMA_WIDTHS
+#define LUATTN_WGMMA_WIDTHS 0xffff
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 0 & 1
 LUATTN_WGMMA_BOTH(16, 1)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 1 & 1
 LUATTN_WGMMA_BOTH(32, 2)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 2 & 1
 LUATTN_WGMMA_BOTH(48, 3)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 3 & 1
 LUATTN_WGMMA_BOTH(64, 4)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 4 & 1
 LUATTN_WGMMA_BOTH(80, 5)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 5 & 1
 LUATTN_WGMMA_BOTH(96, 6)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 6 & 1
 LUATTN_WGMMA_BOTH(112, 7)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 7 & 1
 LUATTN_WGMMA_BOTH(128, 8)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 8 & 1
 LUATTN_WGMMA_BOTH(144, 9)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 9 & 1
 LUATTN_WGMMA_BOTH(160, 10)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 10 & 1
 LUATTN_WGMMA_BOTH(176, 11)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 11 & 1
 LUATTN_WGMMA_BOTH(192, 12)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 12 & 1
 LUATTN_WGMMA_BOTH(208, 13)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 13 & 1
 LUATTN_WGMMA_BOTH(224, 14)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 14 & 1
 LUATTN_WGMMA_BOTH(240, 15)
+#endif
+#if LUATTN_WGMMA_WIDTHS >> 15 & 1
 LUATTN_WGMMA_BOTH(256, 16)
+#endif
 
 // Registers that a product has written: what reads them stays behind the wait before this.
 template <int N>

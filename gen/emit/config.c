@@ -2,6 +2,11 @@
 #include "gen/base/text.h"
 #include "gen/emit/emit.h"
 
+/* Widths of the sm90 forward's products, as bits: S has tile_n columns, O the padded head dim of v. */
+static unsigned wgmma_widths(const plan *p) {
+  return 1u << (p->tile_n / 16 - 1) | 1u << ((p->head_dim_v + 15) / 16 - 1);
+}
+
 luattn_status emit_config(arena *a, const plan *p, const char **out, luattn_error *err) {
   static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
   const struct {
@@ -37,6 +42,9 @@ luattn_status emit_config(arena *a, const plan *p, const char **out, luattn_erro
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
     text_add(&t, "  static constexpr bool %s = %s;\n", flags[i].name, flags[i].value ? "true" : "false");
   text_add(&t, "};\n");
+  if (p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD)
+    text_add(&t, "\n#define LUATTN_WGMMA_WIDTHS 0x%x  // those that wgmma.cuh is to define\n",
+             wgmma_widths(p));
   *out = text_get(&t);
   return *out == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: config: out of memory") : LUATTN_OK;
 }

@@ -20,11 +20,8 @@ static const luattn_target target = {.struct_size = sizeof target,
                                      .arch = 80,
                                      .cache_dir = ""};
 
-static const luattn_target hopper = {.struct_size = sizeof hopper,
-                                     .dtype = LUATTN_BF16,
-                                     .head_dim = 64,
-                                     .arch = 90,
-                                     .cache_dir = ""};
+static const luattn_target hopper = {
+    .struct_size = sizeof hopper, .dtype = LUATTN_BF16, .head_dim = 64, .arch = 90, .cache_dir = ""};
 
 static char *emit_file(const char *path, const luattn_target *t, const char *stage) {
   luattn_spec *spec;
@@ -270,18 +267,22 @@ static void test_shift(void **state) {
   static const struct {
     const char *mods;
     bool shifted;
-  } cases[] = {{"score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end", true},
-               {"score_mod = function(s, b, h, q, kv) return 8 * tanh(s / 8) - 0.5 * (q + kv) end", true},
-               {"score_mod = function(s, b, h, q, kv) return s - abs(kv - q) end", false},
-               {"score_mod = function(s, b, h, q, kv) return s - abs(kv - q) end, block_mask = causal()", true},
-               {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv + 1) end, block_mask = causal()", true},
-               {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv - 1) end, block_mask = causal()", false},
-               {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv - 1) end,\n"
-                "block_mask = function(b, h, q, kv) return b >= 0 and kv < q end", true},
-               {"inputs = { w = { axes = {'kv'} } },\n"
-                "score_mod = function(s, b, h, q, kv) return s + w[kv] * (kv - q) end", false},
-               {"score_mod = function(s, b, h, q, kv) return s * (kv - q) end", false}};
-  const char *const score = "Real(kv.offset)", *const yes = "has_shift = true;", *const no = "has_shift = false;";
+  } cases[] = {
+      {"score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end", true},
+      {"score_mod = function(s, b, h, q, kv) return 8 * tanh(s / 8) - 0.5 * (q + kv) end", true},
+      {"score_mod = function(s, b, h, q, kv) return s - abs(kv - q) end", false},
+      {"score_mod = function(s, b, h, q, kv) return s - abs(kv - q) end, block_mask = causal()", true},
+      {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv + 1) end, block_mask = causal()", true},
+      {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv - 1) end, block_mask = causal()", false},
+      {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv - 1) end,\n"
+       "block_mask = function(b, h, q, kv) return b >= 0 and kv < q end",
+       true},
+      {"inputs = { w = { axes = {'kv'} } },\n"
+       "score_mod = function(s, b, h, q, kv) return s + w[kv] * (kv - q) end",
+       false},
+      {"score_mod = function(s, b, h, q, kv) return s * (kv - q) end", false}};
+  const char *const score = "Real(kv.offset)", *const yes = "has_shift = true;",
+                    *const no = "has_shift = false;";
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[512];
     luattn_target sm80 = hopper, backward = hopper;
@@ -295,6 +296,21 @@ static void test_shift(void **state) {
     check_for(&sm80, source, LIST(no), LIST("row.shift", score));
     check_for(&backward, source, LIST(no), LIST("row.shift", score));
   }
+}
+
+/* The sm90 forward names the widths of its products: 128 columns of S, 64 or 40 of O. */
+static void test_widths(void **state) {
+  (void)state;
+  static const char *const source = "return attention { name = 'a' }", *const name = "LUATTN_WGMMA_WIDTHS";
+  luattn_target narrow = hopper, backward = hopper;
+  narrow.head_dim_v = 40;
+  backward.pass = LUATTN_BACKWARD;
+  char *text[] = {emit_text(source, &hopper, "config"), emit_text(source, &narrow, "config"),
+                  emit_text(source, &backward, "config")};
+  assert_non_null(strstr(text[0], "LUATTN_WGMMA_WIDTHS 0x88 "));
+  assert_non_null(strstr(text[1], "LUATTN_WGMMA_WIDTHS 0x84 "));
+  assert_null(strstr(text[2], name));
+  for (int i = 0; i < 3; i++) luattn_text_free(text[i]);
 }
 
 static void test_stages(void **state) {
@@ -373,6 +389,7 @@ int main(void) {
       cmocka_unit_test(test_distance_is_not_distributed),
       cmocka_unit_test(test_linear_in_the_position),
       cmocka_unit_test(test_shift),
+      cmocka_unit_test(test_widths),
       cmocka_unit_test(test_stages),
       cmocka_unit_test(test_out_of_memory),
   };
