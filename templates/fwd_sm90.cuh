@@ -209,8 +209,8 @@ struct ConsumerSm90 {
     wgmma_commit();
   }
 
-  // Scores become weights, in the online function's step; gives the factors for O in `scale`, and gives K back,
-  // and Q after the last tile.
+  // Scores become weights, in the online function's step; gives the factors for O in `scale`, and gives K
+  // back, and Q after the last tile.
   __device__ __forceinline__ void weigh(const float (&s)[tile_n / 2], KvNote tile, float (&x)[rows][cols]) {
     const int kv0 = tile.index() * tile_n + lane % 4 * 2;
     if constexpr (Spec::has_shift) {
@@ -245,9 +245,9 @@ struct ConsumerSm90 {
       }
     }
   }
-  // What both rows share of a step, then the first row's weights, then the second's. The branch between them is
-  // where ptxas puts the wait for O, which it would otherwise move up, before all that O's product is to hide;
-  // and what the first row's weights are needed for fills the gaps between the second's exponentials.
+  // What both rows share of a step, then the first row's weights, then the second's. The branch between them
+  // is where ptxas puts the wait for O, which it would otherwise move up, before all that O's product is to
+  // hide; and what the first row's weights are needed for fills the gaps between the second's exponentials.
   __device__ __forceinline__ void step_by_inf(KvNote tile, float (&x)[rows][cols]) {
     typename Online::Part part[rows];
 #pragma unroll
@@ -274,8 +274,10 @@ struct ConsumerSm90 {
     }
     if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
   }
-  // The same where a row keeps an interval: an element costs a comparison with a constant, or two, and a select.
-  __device__ __forceinline__ void mask_interval(int kv0, float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) {
+  // The same where a row keeps an interval: an element costs a comparison with a constant, or two, and a
+  // select.
+  __device__ __forceinline__ void mask_interval(int kv0, float (&x)[rows][cols],
+                                                KeepBits<cols> (&keep)[rows]) {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const Range kept = Spec::kv_range(p, site, query(r), query(r));
@@ -368,8 +370,8 @@ struct ConsumerSm90 {
     scale[0] = scale[1] = 1;  // there is no O yet
     return tile;
   }
-  // Scores of the next tile and values of this one, at once. O is rescaled between the two: the product of the
-  // scores has only begun, and that of the values would have to wait for it anyway.
+  // Scores of the next tile and values of this one, at once. O is rescaled between the two: the product of
+  // the scores has only begun, and that of the values would have to wait for it anyway.
   __device__ __forceinline__ KvNote next_tile() {
     float s[tile_n / 2], x[rows][cols];
     const KvNote note = await_k();

@@ -70,8 +70,8 @@ static void find_ranges(ir *g, mask_info *out) {
   out->q_hi = useful_hi(g, out->q_hi, VAR_Q_LEN);
 }
 
-/* e = kv * VAR_KV + something linear in q with constant factors. Shared subexpressions are walked again, up to
- * `work` nodes. */
+/* e = kv * VAR_KV + something linear in q with constant factors. Shared subexpressions are walked again, up
+ * to `work` nodes. */
 typedef struct linear_walk {
   const ir *g;
   int kv, work;
@@ -132,7 +132,8 @@ static const char *describe(arena *a, const traced_spec *t, const mask_info *m) 
     text_add(&how, "no mask: every tile is full");
     return text_get(&how);
   }
-  text_add(&how, "kv of a q tile: %s; q of a kv tile: %s; tiles inside are classified by interval arithmetic%s",
+  text_add(&how,
+           "kv of a q tile: %s; q of a kv tile: %s; tiles inside are classified by interval arithmetic%s",
            side_text(m->kv_lo, m->kv_hi), side_text(m->q_lo, m->q_hi),
            m->is_interval ? "; kv of a row: an interval" : "");
   for (int i = 0; i < m->num_stats; i++) {

@@ -105,23 +105,23 @@ static void constants(writer *w) {
   const struct {
     const char *name;
     bool value;
-  } flags[] = {{"has_mask", f->keep != IR_NONE},         {"keep_is_cheap", keep_is_cheap(w)},
-               {"has_lse", f->lse != IR_NONE},           {"has_rescale", f->has_rescale},
+  } flags[] = {{"has_mask", f->keep != IR_NONE},
+               {"keep_is_cheap", keep_is_cheap(w)},
+               {"has_lse", f->lse != IR_NONE},
+               {"has_rescale", f->has_rescale},
                {"has_shift", f->shift != IR_NONE},
-               {"mask_by_inf", f->mask_by_inf},          {"has_query_mod", t->query_mod != IR_NONE},
-               {"has_key_mod", t->key_mod != IR_NONE},   {"has_value_mod", t->value_mod != IR_NONE},
+               {"mask_by_inf", f->mask_by_inf},
+               {"has_query_mod", t->query_mod != IR_NONE},
+               {"has_key_mod", t->key_mod != IR_NONE},
+               {"has_value_mod", t->value_mod != IR_NONE},
                {"grad_adds", f->element_terms.count > 0}};
   const struct {
     const char *name;
     int value;
-  } numbers[] = {{"keep_range", keep_range(f->mask)},
-                 {"num_saved", f->spec->derived.num_saved},
-                 {"num_stats", f->mask->num_stats},
-                 {"num_reductions", f->step.num_red},
-                 {"num_state", t->online.num_state},
-                 {"num_bwd_rows", f->num_rows},
-                 {"prob_rows", prob_rows(w)},
-                 {"num_acc", w->num_acc},
+  } numbers[] = {{"keep_range", keep_range(f->mask)}, {"num_saved", f->spec->derived.num_saved},
+                 {"num_stats", f->mask->num_stats},   {"num_reductions", f->step.num_red},
+                 {"num_state", t->online.num_state},  {"num_bwd_rows", f->num_rows},
+                 {"prob_rows", prob_rows(w)},         {"num_acc", w->num_acc},
                  {"prob_term", f->prob_term}};
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
     text_add(&w->out, "static constexpr bool %s = %s;\n", flags[i].name, truth[flags[i].value]);

@@ -50,12 +50,12 @@ typedef struct emit_form {
   const mask_info *mask;
   const plan *plan;
 
-  bool dot_unit;     /* score() gives score / scale, and the online function multiplies */
-  ir_ref score;      /* of VAR_DOT and indices */
-  ir_ref shift;      /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
+  bool dot_unit; /* score() gives score / scale, and the online function multiplies */
+  ir_ref score;  /* of VAR_DOT and indices */
+  ir_ref shift;  /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
-  ir_ref keep;       /* IR_NONE: no mask */
-  online_split step; /* of VAR_SCORE as stored */
+  ir_ref keep;                    /* IR_NONE: no mask */
+  online_split step;              /* of VAR_SCORE as stored */
   ir_ref init[SPEC_MAX_STATE];
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
   int prob_term;

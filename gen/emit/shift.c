@@ -8,9 +8,7 @@
 #include "gen/emit/form.h"
 
 /* Of the kernels, the sm90 forward knows shifts. */
-static bool kernel_has_shift(const plan *p) {
-  return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD;
-}
+static bool kernel_has_shift(const plan *p) { return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD; }
 
 /* A distance under a causal mask needs no abs, and is linear. */
 ir_ref shift_source(const emit_form *f) {
