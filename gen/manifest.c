@@ -60,6 +60,7 @@ luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn
   out->params_size = sizeof(LuattnParams);
   out->num_bwd_rows = (uint32_t)c->emitted.num_bwd_rows;
   out->accumulates_dq = p->accumulates_dq;
+  out->deterministic = p->deterministic;
   out->wants = p->wants;
   out->draws_tiles =
       p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && c->spec.traced.block_mask != IR_NONE;

@@ -75,7 +75,8 @@ static unsigned effective_wants(const compilation *c) {
 static luattn_status record_keys(const compilation *c, hash128 keys[2], luattn_error *err) {
   const plan *p = &c->plan;
   const int numbers[] = {
-      p->pass, p->family, p->dtype, p->arch, p->head_dim, p->head_dim_v, (int)effective_wants(c)};
+      p->pass,         p->family, p->dtype, p->arch, p->head_dim, p->head_dim_v, (int)effective_wants(c),
+      p->deterministic};
   hasher h;
   if (!hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
   add_spec(&h, c);

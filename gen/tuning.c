@@ -1,7 +1,9 @@
 /* tuning.c: answers before anything is compiled: the tiles, and the memory that a pass needs. */
+#include <math.h>
 #include <string.h>
 
 #include "gen/compile.h"
+#include "templates/params.h"
 
 /* What the estimate multiplies; double, so that no product overflows before it is compared with a size_t. */
 typedef struct sizes {
@@ -58,6 +60,20 @@ static bool has_role(const luattn_image_info *m, luattn_role role) {
   return false;
 }
 
+/* What a deterministic backward has besides: the turns of kv tiles, and exact sums. */
+static double ordered(const luattn_image_info *m, const sizes *s, bool dq) {
+  double bytes = 0, elements = m->wants & LUATTN_WANT_SCALARS ? m->num_scalars : 0;
+  for (uint32_t i = 0; i < m->num_entries && dq && m->accumulates_dq; i++) {
+    const luattn_entry_info *e = &m->entry[i];
+    if (e->role != LUATTN_ROLE_DKDV) continue;
+    const double tiles = ceil(s->q_len / e->tile_m) * (m->family == LUATTN_SM90 ? 1 : e->threads / 32);
+    bytes += 4 * (LUATTN_TURNS_FIRST + s->batch * s->heads * tiles);
+  }
+  for (uint32_t i = 0; i < m->num_inputs; i++)
+    if ((m->wants & LUATTN_WANT_INPUTS) && m->input[i].grad) elements += input_count(&m->input[i], s);
+  return bytes + elements * 8 * LUATTN_EXACT_LIMBS(s->real);
+}
+
 /* The parts of the workspace, as runtime/launch.c lays them out. */
 static double workspace(const luattn_image_info *m, const sizes *s) {
   const bool parameters = (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0,
@@ -73,6 +89,7 @@ static double workspace(const luattn_image_info *m, const sizes *s) {
   const bool dk = (m->wants & LUATTN_WANT_DK) != 0 || parameters,
              dv = (m->wants & LUATTN_WANT_DV) != 0 || parameters;
   if (finish && dq && (m->accumulates_dq || m->has_query_mod)) bytes += padded_rows * s->dim * s->real;
+  if (m->deterministic) bytes += ordered(m, s, finish && dq);
   if (finish && dk && m->has_key_mod) bytes += kv_rows(s) * s->dim * s->real;
   if (finish && dv && m->has_value_mod) bytes += kv_rows(s) * s->dim_v * s->real;
   for (uint32_t i = 0; i < m->num_stats; i++)

@@ -35,7 +35,7 @@ typedef struct header {
 _Static_assert(sizeof(header) == 64, "the header has no holes");
 _Static_assert(sizeof(luattn_entry_info) == 92 && sizeof(luattn_input_info) == 92,
                "the manifest's parts have no holes");
-_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, reserved) + 4,
+_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, deterministic) + 4,
                "the manifest has no holes");
 
 static const char magic[8] = {'L', 'U', 'A', 'T', 'T', 'N', 'I', 'M'};
@@ -75,9 +75,16 @@ static bool role_in_pass(uint32_t role, uint32_t pass) {
   return (role == LUATTN_ROLE_FORWARD) == (pass == LUATTN_FORWARD);
 }
 
+static bool has_parameters(const luattn_image_info *m) {
+  bool some = (m->wants & LUATTN_WANT_SCALARS) != 0 && m->num_scalars > 0;
+  for (uint32_t i = 0; i < m->num_inputs; ++i)
+    some |= (m->wants & LUATTN_WANT_INPUTS) != 0 && m->input[i].grad != 0;
+  return some;
+}
+
 static luattn_status check_entries(const luattn_image_info *m, luattn_error *err) {
   TRY(check_range(err, "num_entries", m->num_entries, 1, LUATTN_MAX_ENTRIES));
-  bool finishes = false;
+  bool finishes = false, rounds = false, adds = false;
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const luattn_entry_info *e = &m->entry[i];
     TRY(check_name(err, "entry", e->name, sizeof e->name, false));
@@ -92,7 +99,15 @@ static luattn_status check_entries(const luattn_image_info *m, luattn_error *err
     TRY(check_range(err, "entry: tile_m", e->tile_m, by_m, 1u << 20));
     TRY(check_range(err, "entry: tile_n", e->tile_n, by_n, 1u << 20));
     finishes = finishes || e->role == LUATTN_ROLE_FINISH;
+    rounds = rounds || e->role == LUATTN_ROLE_ROUND;
+    adds = adds || e->role == LUATTN_ROLE_DKDV;
   }
+  if (m->deterministic && has_parameters(m) && !rounds)
+    return luattn_fail(
+        err, LUATTN_IMAGE,
+        "image: deterministic: no entry rounds the sums of inputs and scalars; compile it again");
+  if (m->accumulates_dq && m->deterministic && !adds)
+    return luattn_fail(err, LUATTN_IMAGE, "image: deterministic: no entry adds to dq_acc; compile it again");
   if (m->accumulates_dq && (m->wants & LUATTN_WANT_DQ) && !finishes)
     return luattn_fail(err, LUATTN_IMAGE,
                        "image: accumulates_dq: no entry turns the sums into dq; compile it again");
@@ -168,15 +183,15 @@ static luattn_status check_manifest(const luattn_image_info *m, luattn_error *er
       {"accumulates_dq", m->accumulates_dq},
       {"draws_tiles", m->draws_tiles},
       {"is_ptx", m->is_ptx},
+      {"deterministic", m->deterministic},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
-  TRY(check_range(err, "reserved", m->reserved, 0, 0));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
-  TRY(check_entries(m, err));
   TRY(check_inputs(m, err));
   TRY(check_scalars(m, err));
+  TRY(check_entries(m, err));
   return check_stats(m, err);
 }
 

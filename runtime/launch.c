@@ -70,7 +70,49 @@ static int64_t padded_rows(const luattn_image_info *m, const LuattnParams *p) {
   return m->family == LUATTN_SM90 ? ceil_div(p->q_len, 16) * 16 : p->q_len;
 }
 
-luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams *p, size_t *size) {
+static const luattn_entry_info *entry_of(const luattn_image_info *m, luattn_role role) {
+  for (uint32_t i = 0; i < m->num_entries; ++i)
+    if (m->entry[i].role == (uint32_t)role) return &m->entry[i];
+  return NULL;
+}
+
+static bool adds_dq(const luattn_image_info *m) {
+  return m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod);
+}
+
+/* For each q tile of a head, in the sm80 family for each warp's part of it (turns.cuh). */
+static int64_t num_turns(const luattn_image_info *m, const LuattnParams *p) {
+  const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_DKDV);
+  return ceil_div(p->q_len, main->tile_m) * (m->family == LUATTN_SM90 ? 1 : main->threads / 32);
+}
+
+/* What a deterministic backward adds to besides dq_acc. */
+static void take_ordered(cursor *w, const luattn_image_info *m, LuattnParams *p) {
+  const size_t limbs = LUATTN_EXACT_LIMBS(args_real_size(m)) * sizeof(unsigned long long);
+  if (adds_dq(m)) {
+    const int64_t count = (int64_t)p->batch * p->heads * num_turns(m, p);
+    p->turns = take(w, sizeof *p->turns, LUATTN_TURNS_FIRST + count, 1, 1, 1);
+  }
+  for (uint32_t i = 0; i < m->num_inputs; ++i) {
+    LuattnInput *in = &p->input[i];
+    in->count = 1;
+    for (uint32_t a = 0; a < m->input[i].num_axes; ++a) in->count *= in->size[a];
+    if (m->input[i].grad && (m->wants & LUATTN_WANT_INPUTS)) in->exact = take(w, limbs, in->count, 1, 1, 1);
+  }
+  p->num_scalars = (int)m->num_scalars;
+  if (m->wants & LUATTN_WANT_SCALARS) p->scalar_exact = take(w, limbs, m->num_scalars, 1, 1, 1);
+}
+
+/* What kernels only add to, side by side, so that it is zeroed at once. */
+static void take_sums(cursor *w, const luattn_image_info *m, LuattnParams *p, workspace_need *out) {
+  out->sums = w->used;
+  if (has_role(m, LUATTN_ROLE_FINISH) && adds_dq(m))
+    p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p), m->head_dim);
+  if (m->deterministic) take_ordered(w, m, p);
+  out->sums_size = w->used - out->sums;
+}
+
+luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams *p, workspace_need *out) {
   const luattn_image_info *m = c->info;
   cursor w = {.base = base};
   const size_t real = args_real_size(m), elem = elem_size(m);
@@ -82,9 +124,10 @@ luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams 
   }
   if (m->num_bwd_rows > 0 && m->pass == LUATTN_BACKWARD)
     p->bwd_rows = take(&w, real, m->num_bwd_rows, p->batch, p->heads, padded_rows(m, p));
+  take_sums(&w, m, p, out);
   if (has_role(m, LUATTN_ROLE_FINISH)) {
-    if (is_needed(m, LUATTN_WANT_DQ, m->has_query_mod) && (m->accumulates_dq || m->has_query_mod))
-      p->dq_acc = take(&w, real, p->batch, p->heads, padded_rows(m, p), head_dim);
+    if (!m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod) && m->has_query_mod)
+      p->dq_acc = take(&w, real, p->batch, p->heads, p->q_len, head_dim);
     if (is_needed(m, LUATTN_WANT_DK, m->has_key_mod) && m->has_key_mod)
       p->dk_acc = take(&w, real, p->batch, p->heads_kv, p->kv_len, head_dim);
     if (is_needed(m, LUATTN_WANT_DV, m->has_value_mod) && m->has_value_mod)
@@ -98,7 +141,7 @@ luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams 
   }
   if (w.overflow)
     return args_fail(c, "workspace: would exceed what this machine can address; use smaller tensors");
-  *size = w.used;
+  out->size = w.used;
   return LUATTN_OK;
 }
 
@@ -176,6 +219,13 @@ luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, co
       size[0] = ceil_div(p->kv_len, entry->tile_n);
       size[1] = p->heads_kv;
       break;
+    case LUATTN_ROLE_ROUND:
+      size[0] = p->num_scalars > 0 && p->scalar_exact != NULL; /* there are fewer scalars than threads */
+      for (uint32_t i = 0; i < c->info->num_inputs; ++i)
+        if (p->input[i].exact != NULL) size[0] = max_of(size[0], ceil_div(p->input[i].count, entry->tile_m));
+      size[1] = (int64_t)c->info->num_inputs + 1;
+      size[2] = 1;
+      break;
     case LUATTN_ROLE_COUNT: /* refused when the image was opened */
       return luattn_fail(c->err, LUATTN_INTERNAL, "%s: has no role", entry->name);
   }
@@ -205,14 +255,11 @@ static luattn_status place_tickets(const luattn_kernel *k, const void *workspace
 }
 
 /* What kernels only add to. */
-static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, cu_stream stream,
-                               luattn_error *err) {
+static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, void *sums, size_t size,
+                               cu_stream stream, luattn_error *err) {
   const luattn_image_info *m = &k->info;
   const size_t real = args_real_size(m);
-  if (m->accumulates_dq) {
-    const size_t count = (size_t)p->batch * (size_t)p->heads * (size_t)padded_rows(m, p) * m->head_dim;
-    TRY(zero(k, p->dq_acc, count * real, "dq_acc", stream, err));
-  }
+  TRY(zero(k, sums, size, m->deterministic ? "sums" : "dq_acc", stream, err));
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
     size_t count = 1;
     for (uint32_t a = 0; a < m->input[i].num_axes; ++a) count *= (size_t)p->input[i].size[a];
@@ -251,8 +298,11 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   const args_call c = {
       .info = &kernel->info, .args = args, .device = kernel->device, .shapes_only = true, .err = err};
   LuattnParams p;
+  workspace_need need;
   TRY(args_fill(&c, &p));
-  return workspace_layout(&c, 0, &p, size);
+  TRY(workspace_layout(&c, 0, &p, &need));
+  *size = need.size;
+  return LUATTN_OK;
 }
 
 /* Everything is checked before the first thing is put on the stream. */
@@ -267,9 +317,9 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   LuattnParams p;
   LuattnTensorMaps maps;
   TRY(args_fill(&c, &p));
-  size_t size;
-  TRY(workspace_layout(&c, (uintptr_t)args->workspace, &p, &size));
-  TRY(check_workspace(&c, size));
+  workspace_need need;
+  TRY(workspace_layout(&c, (uintptr_t)args->workspace, &p, &need));
+  TRY(check_workspace(&c, need.size));
   unsigned grid[LUATTN_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
     TRY(launch_grid(&c, &kernel->info.entry[i], &p, grid[i]));
@@ -277,7 +327,8 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   luattn_status status = LUATTN_OK;
   if (kernel->info.family == LUATTN_SM90) status = maps_fill(kernel->driver, kernel->maps, &c, &p, &maps);
   if (status == LUATTN_OK) status = place_tickets(kernel, args->workspace, &p, stream, err);
-  if (status == LUATTN_OK) status = zero_sums(kernel, &p, stream, err);
+  if (status == LUATTN_OK)
+    status = zero_sums(kernel, &p, (char *)args->workspace + need.sums, need.sums_size, stream, err);
   if (status == LUATTN_OK) status = launch_entries(kernel, &p, &maps, grid, stream, err);
   driver_pop(kernel->driver);
   return status;

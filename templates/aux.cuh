@@ -1,4 +1,4 @@
-// aux.cuh: the small kernels around attention, the same for every family: stats, mod, prepare, finish.
+// aux.cuh: the small kernels around attention, the same for every family: stats, mod, prepare, finish, round.
 //
 // Each has its own fixed shape, whatever the tiles of the main kernels: aux_threads threads (luattn_stats:
 // stats_threads), aux_tile positions a block, no dynamic shared memory.
@@ -8,9 +8,11 @@
 //                     blockIdx.z = 3 * b + which, which = 0: q, 1: k, 2: v
 //     luattn_prepare  grid (ceil(q_len / aux_tile), heads, batch)
 //     luattn_finish   grid as luattn_mod
+//     luattn_round    grid (ceil(most elements / aux_threads), inputs + 1), the last for the scalars
 //
 // They are bound by memory: all use 16-byte accesses where pointers and strides allow.
 #pragma once
+#include "exact.cuh"
 #include "rows.cuh"
 #include "tensors.cuh"
 
@@ -25,7 +27,8 @@ struct Needs {
   static constexpr bool dk = Config::wants_dk || (Spec::has_key_mod && parameters);
   static constexpr bool dv = Config::wants_dv || (Spec::has_value_mod && parameters);
   static constexpr bool dkdv = dk || dv || parameters || (dq && Config::accumulates_dq);
-  static constexpr bool dq_alone = dq && !Config::accumulates_dq;  // luattn_dq
+  static constexpr bool dq_alone = dq && !Config::accumulates_dq;                       // luattn_dq
+  static constexpr bool turns = dq && Config::accumulates_dq && Config::deterministic;  // turns.cuh
   static constexpr bool finish_q = dq && (Spec::has_query_mod || Config::accumulates_dq);
   static constexpr bool finish_k = dk && Spec::has_key_mod, finish_v = dv && Spec::has_value_mod;
 };
@@ -336,6 +339,24 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
     if (narrow) finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, acc);
   if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
+}
+
+// Deterministic backward: gradients of inputs and scalars from their exact sums. What is there already is a
+// sum of infinities and NaN, or 0.
+template <class Spec>
+LUATTN_FN void round_sums(void *grad, const u64 *exact, i64 count) {
+  using Real = typename Spec::Real;
+  const i64 at = i64(blockIdx.x) * aux_threads + int(threadIdx.x);
+  if (grad != nullptr && at < count) static_cast<Real *>(grad)[at] += exact_value<Real>(exact + at, count);
+}
+template <class Spec, class Config>
+LUATTN_FN void aux_round(const LuattnParams &p) {
+  if constexpr (Config::deterministic && Needs<Spec, Config>::parameters) {
+    const bool scalars = blockIdx.y + 1 == gridDim.y;
+    const LuattnInput &in = p.input[scalars ? 0 : blockIdx.y];
+    round_sums<Spec>(scalars ? p.scalar_grad : in.grad, scalars ? p.scalar_exact : in.exact,
+                     scalars ? p.num_scalars : in.count);
+  }
 }
 
 // dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, to the

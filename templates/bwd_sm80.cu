@@ -5,7 +5,14 @@
 extern "C" __global__ void __launch_bounds__(Config::threads)
     luattn_dkdv(const __grid_constant__ LuattnParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
-  BwdSm80<Spec, Config>(p, shared).run();
+  if constexpr (Needs<Spec, Config>::turns) {
+    __shared__ KvBlock drawn;
+    if (threadIdx.x == 0) drawn = draw_kv_block(p);
+    __syncthreads();
+    BwdSm80<Spec, Config>(p, shared, drawn).run();
+  } else {
+    BwdSm80<Spec, Config>(p, shared, KvBlock{int(blockIdx.x), int(blockIdx.y), int(blockIdx.z)}).run();
+  }
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_prepare(const __grid_constant__ LuattnParams p) {
@@ -14,4 +21,8 @@ extern "C" __global__ void __launch_bounds__(aux_threads)
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_finish(const __grid_constant__ LuattnParams p) {
   aux_finish<Spec, Config, FragmentGroups>(p);
+}
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_round(const __grid_constant__ LuattnParams p) {
+  aux_round<Spec, Config>(p);
 }

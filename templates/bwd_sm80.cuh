@@ -49,6 +49,7 @@
 #include "copy.cuh"
 #include "dq_acc.cuh"
 #include "tiles.cuh"
+#include "turns.cuh"
 
 template <class Spec, class Config>
 struct BwdSm80 {
@@ -133,16 +134,16 @@ struct BwdSm80 {
   u32 thread, lane, warp;
   int kv0, h_kv;
 
-  __device__ __forceinline__ BwdSm80(const LuattnParams &p, unsigned char *shared)
+  __device__ __forceinline__ BwdSm80(const LuattnParams &p, unsigned char *shared, KvBlock at)
       : p(p),
-        site{int(blockIdx.z), int(blockIdx.y) * p.group, p.q_len, p.kv_len},
+        site{at.b, at.h * p.group, p.q_len, p.kv_len},
         shared(shared),
         base(shared_address(shared)),
         thread(threadIdx.x),
         lane(thread % 32),
         warp(thread / 32),
-        kv0(int(blockIdx.x) * N),
-        h_kv(int(blockIdx.y)) {
+        kv0(at.tile * N),
+        h_kv(at.h) {
     declare_fragments();
     zero_blocks<c_dk, c_s - c_dk>();
   }
@@ -155,6 +156,7 @@ struct BwdSm80 {
     warp = u32(opaque(int(warp)));
   }
 
+  __device__ __forceinline__ int kv_tile() const { return Need::turns ? kv0 / N : int(blockIdx.x); }
   // The warp's first kv row in the tile: of its scores, and of its part of dk and dv.
   __device__ __forceinline__ int score_row() const { return int(warp / warps_c * frags * 16); }
   __device__ __forceinline__ int out_row() const { return int(warp / out_c * out_frags * 16); }
@@ -435,7 +437,16 @@ struct BwdSm80 {
       multiply_dq<0>(base + at_k + k * DP * 2, first_d);
     }
     float *out = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + site.h) * p.q_len * D;
-    write_dq<0>(out, index * M + first_q, first_d * 16);
+    if constexpr (Need::turns) {
+      const i64 head = i64(site.b) * p.heads + site.h, tile = head * ceil_div(p.q_len, M) + index;
+      u32 *turn =
+          p.turns + LUATTN_TURNS_FIRST + tile * warps + warp;  // a warp's part is the same in every block
+      turn_await(turn, turn_before<Spec, M, N>(p, site, index, kv_tile()));
+      write_dq<0>(out, index * M + first_q, first_d * 16);
+      turn_pass(turn, kv_tile());
+    } else {
+      write_dq<0>(out, index * M + first_q, first_d * 16);
+    }
   }
   template <int F>
   LUATTN_FN void load_dq_a(const LanePointer<M, true> &lane, u32 tile, int k, int q) {
@@ -555,7 +566,7 @@ struct BwdSm80 {
   // All q tiles of one q head. The first turn only asks for the first tile.
   __device__ __forceinline__ void run_head(int h) {
     site.h = h;
-    QTiles<Spec, M, N> walk(p, site, int(blockIdx.x));
+    QTiles<Spec, M, N> walk(p, site, kv_tile());
     enter_head();
     Tile tile{-1, false};
     int stage = 0, last = -1;

@@ -24,6 +24,7 @@
 #pragma once
 #include "dq_acc.cuh"
 #include "sm90_bwd.cuh"
+#include "sm90_turns.cuh"
 #include "wgmma.cuh"
 
 // ---- load
@@ -49,11 +50,11 @@ struct ProducerBwdSm90 {
         maps(m),
         shared(s),
         lane(int(threadIdx.x) % 32),
-        site{int(blockIdx.z), int(blockIdx.y) * params.group, params.q_len, params.kv_len},
+        site{s.batch(), s.kv_head() * params.group, params.q_len, params.kv_len},
         q(1) {}
 
   __device__ __forceinline__ void load_kv() const {
-    const int h = int(blockIdx.y), row = int(blockIdx.x) * tile_n;
+    const int h = shared.kv_head(), row = shared.kv_tile() * tile_n;
     if (!elected()) return;
     barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + Shared::v_bytes);
 #pragma unroll
@@ -106,12 +107,12 @@ struct ProducerBwdSm90 {
 
   __device__ __forceinline__ void run() {
     load_kv();
-    const int first = int(blockIdx.y) * p.group;
+    const int first = shared.kv_head() * p.group;
 #pragma unroll 1
     for (int h = first; h < first + p.group; ++h) {
       site.h = h;
       head = Spec::head(p, site);
-      WarpQTiles<Spec, tile_m, tile_n> walk(p, site, int(blockIdx.x));
+      WarpQTiles<Spec, tile_m, tile_n> walk(p, site, shared.kv_tile());
       Tile tile = walk.next(p, site);
       while (tile.valid()) {
         const Tile after = walk.next(p, site);
@@ -130,7 +131,7 @@ struct ProducerBwdSm90 {
 // ---- compute
 // ------------------------------------------------------------------------------------------------
 
-// A warp's part of dQ of a tile: its first row, and its head. Row q_len: there is none.
+// A warp's part of dQ of a tile: its first row, and its head. Row no_dq(): there is none.
 struct DqPlace {
   int row, head;
 };
@@ -152,9 +153,8 @@ struct ConsumerBwdSm90 {
   static constexpr int D = Config::head_dim, DV = Config::head_dim_v;
   static constexpr int dim = padded_dim(D), dim_v = padded_dim(DV);
   static constexpr int cols = tile_m / 4;  // a thread's scores in each of its two kv rows
-  // Its part of dQ: with tile_m = 128 each consumer computes 64 rows, with 64 half of the columns.
-  static constexpr bool splits_rows = tile_m == 128;
-  static constexpr int dq_cols = splits_rows ? dim : Shared::boxes * 32;
+  static constexpr bool splits_rows = Shared::splits_rows;
+  static constexpr int dq_cols = Shared::dq_cols;
   static_assert(Shared::groups == 2 && (tile_m == 64 || tile_m == 128), "two consumers share dQ");
 
   static constexpr bool needs_ds = Need::dq || Need::dk, needs_dp = needs_ds || Need::parameters;
@@ -185,6 +185,7 @@ struct ConsumerBwdSm90 {
   Ring<Shared::ds_slots> ds, ds_before;  // of this tile, of the one before
   float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
   DqPlace due, shared_dq;  // of the dQ to be computed next (lags), of the one to be added next
+  u32 num_handed = 0;      // turns: of its parts of dQ that it has handed over, modulo 2
 
   __device__ __forceinline__ ConsumerBwdSm90(const LuattnParams &params, const Shared &s, int g)
       : p(params),
@@ -192,13 +193,13 @@ struct ConsumerBwdSm90 {
         group(g),
         lane(int(threadIdx.x) % 32),
         warp(int(threadIdx.x) / 32 % 4),
-        kv0(int(blockIdx.x) * tile_n + g * 64 + warp * 16),
-        site{int(blockIdx.z), 0, params.q_len, params.kv_len},
+        kv0(s.kv_tile() * tile_n + g * 64 + warp * 16),
+        site{s.batch(), 0, params.q_len, params.kv_len},
         q(0),
         ds(0),
         ds_before(1),
-        due{params.q_len, 0},
-        shared_dq{params.q_len, 0} {
+        due{no_dq(params), 0},
+        shared_dq{no_dq(params), 0} {
     ds_before.slot = Shared::ds_slots - 1;
 #pragma unroll
     for (int i = 0; i < dim / 2; ++i) dk[i] = 0;
@@ -260,13 +261,18 @@ struct ConsumerBwdSm90 {
   // at once, because the fence takes a while, but where products are under way.
   __device__ __forceinline__ void share_dq() const {
     const u32 slab = shared.dq(group * 4 + warp) + lane * 16;
-    bulk_wait_read();
-    __syncwarp();
+    if constexpr (Need::turns) {
+      barrier_wait(shared.dq_empty(), num_handed ^ 1);
+    } else {
+      bulk_wait_read();
+      __syncwarp();
+    }
 #pragma unroll
     for (int i = 0; i < dq_cols / 2; i += 4)
       store_shared_16(slab + i * 128, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
   }
   __device__ __forceinline__ void add_dq() {
+    if constexpr (Need::turns) return hand_dq_over();
     const int d0 = splits_rows ? 0 : group * dq_cols, width = min_of(dq_cols, D - d0);
     const i64 head_rows = ResultGroups::head_rows(p.q_len);
     float *head_acc =
@@ -276,6 +282,15 @@ struct ConsumerBwdSm90 {
     bulk_add(head_acc + i64(shared_dq.row) * D + d0 * 16, shared.dq(group * 4 + warp), width * 64,
              lane == 0 && width > 0 && shared_dq.row < p.q_len);
     bulk_commit();
+  }
+
+  // To the warp that adds it in turn, also a part that lies past the end; row -1 says that there is none.
+  LUATTN_FN int no_dq(const LuattnParams &p) { return Need::turns ? -1 : p.q_len; }
+  __device__ __forceinline__ void hand_dq_over() {
+    fence_async();
+    if (shared_dq.row < 0) return;
+    barrier_arrive(shared.dq_full());
+    num_handed ^= 1;
   }
 
   // ---- elements ----
@@ -496,7 +511,7 @@ struct ConsumerBwdSm90 {
       share_dq();
       add_dq();
     }
-    if constexpr (Need::dq) bulk_wait_read();  // shared memory lasts no longer than the block
+    if constexpr (Need::dq && !Need::turns) bulk_wait_read();  // shared memory lasts no longer than the block
   }
 
   // ---- finish ----
@@ -509,7 +524,7 @@ struct ConsumerBwdSm90 {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int kv = kv_of(half);
-      Elem *out = row_of<Elem>(t, site.b, int(blockIdx.y), kv);
+      Elem *out = row_of<Elem>(t, site.b, shared.kv_head(), kv);
 #pragma unroll
       for (int n = 0; n < padded_dim(Dim) / 8; n += 4) {
         u32 w[4];
@@ -530,7 +545,7 @@ struct ConsumerBwdSm90 {
   template <int Dim>
   __device__ __forceinline__ void store_accumulator(void *dst, const float (&x)[padded_dim(Dim) / 2]) const {
     float *out =
-        static_cast<float *>(dst) + (i64(site.b) * (p.heads / p.group) + int(blockIdx.y)) * p.kv_len * Dim;
+        static_cast<float *>(dst) + (i64(site.b) * (p.heads / p.group) + shared.kv_head()) * p.kv_len * Dim;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int kv = kv_of(half);
@@ -558,13 +573,19 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
   static_assert(ValidSpec<Spec>);
   using Shared = SharedBwdSm90<Spec, Config>;
   const Shared shared{memory, shared_address(memory)};
-  if (threadIdx.x == 0) shared.init_barriers();
+  if (threadIdx.x == 0) {
+    shared.init_barriers();
+    if constexpr (Shared::turns) *shared.drawn() = draw_kv_block(p);
+  }
   __syncthreads();
-  constexpr int producer = Config::tile_m == 64 ? 24 : 40, consumer = Config::tile_m == 64 ? 240 : 232;
+  constexpr bool tight = Config::tile_m == 64 && !Shared::turns;  // the writer needs more than 24
+  constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
     registers_down<producer>();
     if (threadIdx.x < 32) ProducerBwdSm90<Spec, Config>(p, maps, shared).run();
+    if constexpr (Shared::turns)
+      if (threadIdx.x / 32 == 1) DqWriterSm90<Spec, Config>(p, shared).run();
   } else {
     registers_up<consumer>();
     ConsumerBwdSm90<Spec, Config>(p, shared, group).run();

@@ -103,7 +103,8 @@ struct Site { int b, h, q_len, kv_len; };
 // Config: named constants. elem is the storage type (float, double, half_t, bf16_t).
 //   Elem, head_dim, head_dim_v, tile_m, tile_n, threads, stages          and what one family alone needs, named for it
 //   fast_math (bool: approximate functions are allowed), and in backward wants_dq, wants_dk, wants_dv, wants_inputs, wants_scalars
-//   (bools) and accumulates_dq (luattn_dkdv adds into dq_acc, there is no luattn_dq)
+//   (bools), accumulates_dq (luattn_dkdv adds into dq_acc, there is no luattn_dq) and
+//   deterministic (the same bits in every run: turns.cuh, exact.cuh)
 //   LUATTN_WGMMA_WIDTHS, a macro: which widths of wgmma.cuh a kernel uses, where the generator knows them
 
 template <class S, class R = typename S::Real>

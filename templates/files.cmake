@@ -12,6 +12,7 @@ set(LUATTN_TEMPLATES
   contract.cuh
   copy.cuh
   dq_acc.cuh
+  exact.cuh
   fragments.cuh
   entries_bwd.cuh
   entries_fwd.cuh
@@ -31,9 +32,11 @@ set(LUATTN_TEMPLATES
   simt.cuh
   sm90.cuh
   sm90_bwd.cuh
+  sm90_turns.cuh
   stats.cuh
   tensors.cuh
   tiles.cuh
   tma.cuh
+  turns.cuh
   wgmma.cuh
 )

@@ -5,6 +5,7 @@
 // of a clamped gather goes to the element that was read.
 #pragma once
 #include "base.cuh"
+#include "exact.cuh"
 #include "params.h"
 
 LUATTN_FN int clamp_index(int i, int size) { return max(min(i, size - 1), 0); }
@@ -36,10 +37,16 @@ template <class Value, class Stored, class... Index> LUATTN_FN Value load_input(
   return Value(read_input(static_cast<const Stored *>(in.data) + input_offset(in, index...)));
 }
 
+// All gradients of inputs and scalars are summed here. Deterministic: into `exact`, which luattn_round makes numbers of.
+template <class Real> LUATTN_FN void add_grad(Real *grad, u64 *exact, i64 count, i64 at, Real x) {
+  if constexpr (Config::deterministic) exact_add(exact + at, count, grad + at, x);
+  else atomic_add(grad + at, x);
+}
+
 template <class Real, class... Index> LUATTN_FN void add_input_grad(const LuattnInput &in, Real x, Index... index) {
-  if (in.grad != nullptr) atomic_add(static_cast<Real *>(in.grad) + grad_offset(in, index...), x);
+  if (in.grad != nullptr) add_grad(static_cast<Real *>(in.grad), in.exact, in.count, grad_offset(in, index...), x);
 }
 
 template <class Real> LUATTN_FN void add_scalar_grad(const LuattnParams &p, int scalar, Real x) {
-  if (p.scalar_grad != nullptr) atomic_add(static_cast<Real *>(p.scalar_grad) + scalar, x);
+  if (p.scalar_grad != nullptr) add_grad(static_cast<Real *>(p.scalar_grad), p.scalar_exact, p.num_scalars, scalar, x);
 }

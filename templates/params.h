@@ -8,10 +8,12 @@
 #ifndef LUATTN_PARAMS_H
 #define LUATTN_PARAMS_H
 
-#define LUATTN_PARAMS_VERSION 3
+#define LUATTN_PARAMS_VERSION 4
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
+#define LUATTN_EXACT_LIMBS(real_size) ((real_size) == 4 ? 10 : 75) /* of exact.cuh, 8 bytes each */
+#define LUATTN_TURNS_FIRST 32 /* of LuattnParams.turns, the first that is of a tile */
 #define LUATTN_MAX_STATS 8    /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
 
 /* A tensor with a batch, a head and a sequence axis; the last axis, if there is one, is contiguous. */
@@ -27,6 +29,8 @@ typedef struct LuattnInput {
   void *grad;
   long long stride[LUATTN_MAX_AXES];
   int size[LUATTN_MAX_AXES];
+  unsigned long long *exact; /* deterministic backward: what becomes grad (exact.cuh), zeroed by the runtime */
+  long long count;           /* elements of grad */
 } LuattnInput;
 
 typedef struct LuattnParams {
@@ -54,12 +58,15 @@ typedef struct LuattnParams {
                    * where luattn_dkdv adds into it, a head has the order, and in the sm90 family the rows, of dq_acc.cuh */
   void *dk_acc;   /* Real [batch][heads_kv][kv_len][head_dim], or null */
   void *dv_acc;   /* Real [batch][heads_kv][kv_len][head_dim_v], or null */
+  unsigned *turns; /* deterministic backward that adds into dq_acc: turns.cuh says what they are; zeroed by the runtime */
   unsigned *tickets; /* one number, 0 before and after a launch: how many tiles have been drawn (schedule.cuh); or null */
   int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract.cuh */
 
   LuattnInput input[LUATTN_MAX_INPUTS];
   double scalar[LUATTN_MAX_SCALARS];
   void *scalar_grad; /* Real [num_scalars], zeroed by the runtime, or null */
+  unsigned long long *scalar_exact; /* as LuattnInput.exact */
+  int num_scalars;
 } LuattnParams;
 
 /* How the copy engine of sm_90 finds a tensor: what cuTensorMapEncodeTiled writes. Its axes are channel, position, head

@@ -4,6 +4,7 @@
 #include "aux.cuh"
 #include "copy.cuh"
 #include "sm90.cuh"
+#include "turns.cuh"
 
 // The walk of QTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time.
 template <class Spec, int TileM, int TileN>
@@ -70,6 +71,7 @@ struct SharedBwdSm90 {
   using Row = typename Spec::Row;
   using BwdRow = typename Spec::BwdRow;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
+  static constexpr bool turns = Needs<Spec, Config>::turns;
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int k_bytes = boxes * tile_n * 128, v_bytes = boxes_v * tile_n * 128;
@@ -90,7 +92,10 @@ struct SharedBwdSm90 {
                        at_rows = at_dq + warps * dq_bytes,
                        at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
   static_assert(tile_m % 64 == 0 && tile_n % 64 == 0 && Config::threads == 128 + 2 * tile_n);
-  static_assert(stages * 32 + ds_slots * 8 + 8 <= 256);
+  // A consumer's part of dQ: with tile_m = 128 each of them computes 64 rows, with 64 half of the columns.
+  static constexpr bool splits_rows = tile_m == 128;
+  static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
+  static_assert(stages * 32 + ds_slots * 8 + 40 <= 256);
 
   unsigned char *memory;
   u32 start;  // its address in shared memory, a multiple of 1024
@@ -114,6 +119,17 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 note(int slot) const { return q_full(slot) + 24; }
   __device__ __forceinline__ u32 ds_full(int slot) const { return q_full(stages) + slot * 8; }
   __device__ __forceinline__ u32 kv_full() const { return ds_full(ds_slots); }
+  // Of a deterministic kernel: see sm90_turns.cuh.
+  __device__ __forceinline__ u32 dq_full() const { return kv_full() + 8; }
+  __device__ __forceinline__ u32 dq_empty() const { return kv_full() + 16; }
+
+  // What the block works on. A deterministic kernel's blocks draw it, and leave it in shared memory.
+  __device__ __forceinline__ KvBlock *drawn() const {
+    return reinterpret_cast<KvBlock *>(memory + at_barriers + stages * 32 + ds_slots * 8 + 24);
+  }
+  __device__ __forceinline__ int kv_tile() const { return turns ? drawn()->tile : int(blockIdx.x); }
+  __device__ __forceinline__ int kv_head() const { return turns ? drawn()->h : int(blockIdx.y); }
+  __device__ __forceinline__ int batch() const { return turns ? drawn()->b : int(blockIdx.z); }
 
   // Arrivals that end a phase. Every lane that has read a slot's row numbers, or written a Row, arrives for
   // itself: ptxas leaves out a __syncwarp before the arrival of one for all.
@@ -125,6 +141,10 @@ struct SharedBwdSm90 {
     }
     for (int i = 0; i < ds_slots; ++i) barrier_init(ds_full(i), warps);
     barrier_init(kv_full(), 1);
+    if constexpr (turns) {
+      barrier_init(dq_full(), warps * 32);
+      barrier_init(dq_empty(), 1);
+    }
     barrier_init_done();
   }
 };

@@ -77,10 +77,13 @@ LUATTN_FN void bulk_load(u32 dst, const void *src, int bytes, u32 barrier) {
 
 // What this thread has written to shared memory, wgmma and the copy engine may read after a barrier.
 LUATTN_FN void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// What this thread has seen of global memory came before what it now has the copy engine do there.
+LUATTN_FN void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // Adds `bytes` / 4 floats in shared memory to as many in global memory, if `there`; both addresses and the
 // size are multiples of 16. One thread. bulk_commit closes a group of those it has issued; bulk_wait_read
-// waits until all of them have been read, so that what they read may be written anew.
+// waits until all of them have been read, so that what they read may be written
+// anew, bulk_wait until they have been added.
 LUATTN_FN void bulk_add(float *dst, u32 src, int bytes, bool there) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
@@ -90,6 +93,7 @@ LUATTN_FN void bulk_add(float *dst, u32 src, int bytes, bool there) {
       : "memory");
 }
 LUATTN_FN void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+LUATTN_FN void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 LUATTN_FN void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // Registers a thread may have from here on, a multiple of 8; every warp of the warpgroup calls it.

@@ -29,7 +29,8 @@ luattn_status emit_config(arena *a, const plan *p, const char **out, luattn_erro
                {"wants_dv", (p->wants & LUATTN_WANT_DV) != 0},
                {"wants_inputs", (p->wants & LUATTN_WANT_INPUTS) != 0},
                {"wants_scalars", (p->wants & LUATTN_WANT_SCALARS) != 0},
-               {"accumulates_dq", p->accumulates_dq}};
+               {"accumulates_dq", p->accumulates_dq},
+               {"deterministic", p->deterministic}};
   text t;
   text_init(&t, a);
   text_add(&t,

@@ -11,6 +11,7 @@ static const char *const family_names[] = {"simt", "sm80", "sm90"};
 
 /* Fixed shapes of the kernels in aux.cuh. */
 enum { AUX_THREADS = 128, AUX_TILE = 64, STATS_THREADS = 32 };
+enum { EXACT_BYTES = 80, EXACT_BYTES_F64 = 600 }; /* of a sum: exact.cuh */
 
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   const int dim_v = t->head_dim_v > 0 ? t->head_dim_v : t->head_dim;
@@ -183,6 +184,13 @@ static luattn_status choose_picked(plan *p, const luattn_target *t, luattn_error
                      x->tile_m, x->tile_n, x->threads, x->stages, x->warps_n, x->chunk_m, count);
 }
 
+static bool has_parameters(const plan *p, const traced_spec *t) {
+  bool some = (p->wants & LUATTN_WANT_SCALARS) != 0 && t->num_scalars > 0;
+  for (int i = 0; i < t->num_inputs; i++)
+    some |= (p->wants & LUATTN_WANT_INPUTS) != 0 && t->input[i].grad != 0;
+  return some;
+}
+
 static const char *explain(arena *a, const plan *p) {
   text t;
   text_init(&t, a);
@@ -209,8 +217,17 @@ static const char *explain(arena *a, const plan *p) {
                           : "a smaller choice, because the first ran out of registers or shared memory");
   if (p->pass == LUATTN_BACKWARD)
     text_add(&t, "dq: %s\n",
-             p->accumulates_dq ? "added up by atomics in f32 beside dk and dv, then written by luattn_finish"
-                               : "in its own kernel, in a fixed order");
+             !p->accumulates_dq ? "in its own kernel, in a fixed order"
+             : p->deterministic
+                 ? "added up in f32 beside dk and dv, kv tiles in turn (deterministic), then "
+                   "written by luattn_finish"
+                 : "added up by atomics in f32 beside dk and dv, then written by luattn_finish");
+  if (p->rounds)
+    text_add(
+        &t,
+        "gradients of inputs and scalars: summed exactly, so in any order (deterministic), then rounded by "
+        "luattn_round; %d bytes of workspace an element\n",
+        p->dtype == LUATTN_F64 ? EXACT_BYTES_F64 : EXACT_BYTES);
   return text_get(&t);
 }
 
@@ -228,6 +245,8 @@ static luattn_status start(const struct luattn_spec *spec, const luattn_target *
   p->shared_limit = tiles_shared_limit(t->arch);
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
+  p->deterministic = t->pass == LUATTN_BACKWARD && t->deterministic != 0; /* forward always is */
+  p->rounds = p->deterministic && has_parameters(p, &spec->traced);
   p->is_short = t->lengths == LUATTN_SHORT && spec->traced.block_mask != IR_NONE;
   TRY(choose_family(t, p, err));
   return LUATTN_OK;
@@ -294,6 +313,7 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   if (dq && !p->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, rows);
   if ((dq && (mod_q || p->accumulates_dq)) || (dk && mod_k) || (dv && mod_v))
     add_entry(p, "luattn_finish", LUATTN_ROLE_FINISH, AUX_THREADS, AUX_TILE, 0);
+  if (p->rounds) add_entry(p, "luattn_round", LUATTN_ROLE_ROUND, AUX_THREADS, AUX_THREADS, 0);
 }
 
 luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
@@ -311,8 +331,9 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   for (int i = 0; i < p->num_entries; i++)
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;
   const plan_entry *e = &p->entry[most];
-  /* The sums of parameter gradients lie in static shared memory: one number a warp. */
-  const int sums = p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4);
+  /* The sums of parameter gradients lie in static shared memory: one number a warp; and what a block draws. */
+  const int sums = p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4) +
+                   (p->deterministic && p->family == LUATTN_SM80 ? 16 : 0);
   /* Behind it the sm90 family's tiles begin at the next multiple of 1024. */
   const int fixed = p->family == LUATTN_SM90 ? (sums + 1023) / 1024 * 1024 : sums;
   const int bytes = e->shared_bytes + (p->pass == LUATTN_BACKWARD ? fixed : 0);

@@ -21,7 +21,8 @@ typedef struct plan {
   int tile_m, tile_n, stages, threads;
   int sm80_warps_n, sm80_chunk_m; /* backward of the sm80 family */
   unsigned wants;
-  bool accumulates_dq, fast_math;
+  bool accumulates_dq, fast_math, deterministic;
+  bool rounds; /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
   const char *template_file; /* entry file among the templates: "fwd_simt.cu" */
   int num_entries;
   plan_entry entry[LUATTN_MAX_ENTRIES]; /* in launch order */

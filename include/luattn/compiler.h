@@ -74,6 +74,9 @@ typedef struct luattn_target {
                              * chooses */
   int ptx;                  /* 1: an image with PTX for arch in place of a cubin: it runs on later architectures too, where the
                              * driver compiles it when it is loaded; of 90 on 9.0 alone, as sm_90a's */
+  int deterministic;        /* 1: backward gives the same bits in every run and process: dq, dk, dv and the gradients of inputs
+                             * and scalars. On one GPU model, with one image: tiles of the other class of lengths, or tuned ones,
+                             * may give others. Forward always does */
 } luattn_target;
 
 /* How a compilation went; for people and tests. */

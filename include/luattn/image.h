@@ -28,6 +28,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_DKDV,    /* grid (ceil(kv_len / tile_n), heads_kv, batch); may add into dq_acc */
   LUATTN_ROLE_DQ,      /* grid (ceil(q_len / tile_m), heads, batch) */
   LUATTN_ROLE_FINISH,  /* accumulators and mods' derivatives to dq, dk, dv; grid (positions / tile_m, heads, batch * 3) */
+  LUATTN_ROLE_ROUND,   /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
@@ -79,7 +80,7 @@ typedef struct luattn_image_info {
   uint32_t wants;                     /* gradients compiled in: luattn_wants */
   uint32_t draws_tiles;               /* FORWARD takes its tiles from a counter, one for each workspace */
   uint32_t is_ptx;                    /* PTX that the driver compiles, for this architecture and later ones; else a cubin */
-  uint32_t reserved;                  /* 0 */
+  uint32_t deterministic;             /* backward gives the same bits in every run */
   int64_t max_len;                    /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
   luattn_entry_info entry[LUATTN_MAX_ENTRIES]; /* in launch order */
   luattn_input_info input[12];

@@ -31,6 +31,10 @@
 #define EXAMPLE_CHUNK_M 32
 #endif
 
+#ifndef EXAMPLE_DETERMINISTIC
+#define EXAMPLE_DETERMINISTIC false
+#endif
+
 struct Config {
   using Elem = EXAMPLE_ELEM;
   static constexpr int head_dim = EXAMPLE_HEAD_DIM;
@@ -48,4 +52,5 @@ struct Config {
   static constexpr bool wants_inputs = true;
   static constexpr bool wants_scalars = true;
   static constexpr bool accumulates_dq = sizeof(Elem) == 2;
+  static constexpr bool deterministic = EXAMPLE_DETERMINISTIC;
 };

@@ -29,9 +29,9 @@ static hash128 key_of_text(const char *source) {
 static void test_targets(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
-  luattn_target t[12];
-  hash128 key[12];
-  for (int i = 0; i < 12; i++) t[i] = target_new();
+  luattn_target t[13];
+  hash128 key[13];
+  for (int i = 0; i < 13; i++) t[i] = target_new();
   t[1].pass = LUATTN_FORWARD;
   t[2].dtype = LUATTN_F64;
   t[3].head_dim = 32;
@@ -43,7 +43,8 @@ static void test_targets(void **state) {
   t[9].dtype = LUATTN_BF16;
   t[10].dtype = LUATTN_F16;
   t[11].nvrtc = OTHER_NVRTC;
-  for (int i = 0; i < 12; i++) {
+  t[12].deterministic = 1;
+  for (int i = 0; i < 13; i++) {
     key[i] = key_of(spec, &t[i]);
     for (int j = 0; j < i; j++) {
       if (same(key[i], key[j])) fail_msg("targets %d and %d have one key", i, j);
@@ -55,6 +56,8 @@ static void test_targets(void **state) {
   same_again.cache_dir = dir.path, same_again.wants = LUATTN_WANT_ALL,
   same_again.head_dim_v = same_again.head_dim;
   assert_true(same(key_of(spec, &same_again), key[0]));
+  t[1].deterministic = 1; /* forward is anyway */
+  assert_true(same(key_of(spec, &t[1]), key[1]));
   folder_remove(&dir);
   assert_int_equal(setenv("LUATTN_LINEINFO", "1", 1), 0);
   assert_false(same(key_of(spec, &t[0]), key[0]));

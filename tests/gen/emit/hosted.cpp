@@ -31,6 +31,9 @@ static float rsqrtf(float x) { return 1 / sqrtf(x); }
 static double rsqrt(double x) { return 1 / sqrt(x); }
 static void atomicAdd(float *p, float x) { *p += x; }
 static void atomicAdd(double *p, double x) { *p += x; }
+static void atomicAdd(unsigned long long *p, unsigned long long x) { *p += x; }
+static unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
+static long long __double_as_longlong(double x) { long long y; memcpy(&y, &x, 8); return y; }
 static int min(int a, int b) { return a < b ? a : b; }
 static int max(int a, int b) { return a > b ? a : b; }
 static long long min(long long a, long long b) { return a < b ? a : b; }

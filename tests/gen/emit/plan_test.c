@@ -124,6 +124,30 @@ static void test_backward_falls_back(void **state) {
   arena_close(a);
 }
 
+/* Above 128 no kernel of sm90 adds to dq in turn: a deterministic backward takes sm80's there. */
+static void test_deterministic_families(void **state) {
+  (void)state;
+  arena *a = arena_open(NULL);
+  plan p;
+  luattn_error err;
+  for (int dim = 64; dim <= 256; dim *= 2) {
+    luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, dim, dim == 128 ? 192 : 0, 90);
+    t.deterministic = 1;
+    assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
+    assert_int_equal(p.family, dim == 64 ? LUATTN_SM90 : LUATTN_SM80);
+    assert_true(p.deterministic);
+    assert_non_null(strstr(p.why, "kv tiles in turn (deterministic)"));
+    t.pass = LUATTN_FORWARD;
+    assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
+    assert_false(p.deterministic);
+  }
+  luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 256, 0, 90);
+  t.deterministic = 1;
+  t.family = 1 + LUATTN_SM90;
+  assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_UNSUPPORTED);
+  arena_close(a);
+}
+
 static void test_forced_tiles(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -204,6 +228,10 @@ static void test_memory_and_tiles(void **state) {
   const size_t whole = 2ul * 8 * 1008;                           /* groups of 16 rows */
   assert_int_equal(m.internal, 4 * 2 * whole + 4 * 128 * whole); /* two numbers a row, and dq in f32 */
   assert_int_equal(m.total, m.input + m.output + m.internal);
+  const size_t internal = m.internal;
+  t.deterministic = 1; /* a number for each q tile of 64, and 32 more */
+  assert_int_equal(luattn_estimate_memory(spec, &t, &problem, &m, &err), LUATTN_OK);
+  assert_int_equal(m.internal, internal + 4 * (32 + 2 * 8 * 16));
   const luattn_problem odd = {.batch = 1, .heads = 8, .heads_kv = 3, .q_len = 1, .kv_len = 1};
   assert_int_equal(luattn_estimate_memory(spec, &t, &odd, &m, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "heads_kv = 3"));
@@ -214,6 +242,7 @@ int main(void) {
       cmocka_unit_test(test_every_plan_fits),  cmocka_unit_test(test_impossible_targets),
       cmocka_unit_test(test_forced_tiles),     cmocka_unit_test(test_entries_follow_wants),
       cmocka_unit_test(test_memory_and_tiles), cmocka_unit_test(test_backward_falls_back),
+      cmocka_unit_test(test_deterministic_families),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }

@@ -94,6 +94,8 @@ static T atomicAdd(T *p, T x) {
 }
 static double __longlong_as_double(long long x) { return std::bit_cast<double>(x); }
 static float __int_as_float(int x) { return std::bit_cast<float>(x); }
+static long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
+static unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 static float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 
 // In place of async.cuh.

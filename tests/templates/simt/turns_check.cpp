@@ -1,0 +1,103 @@
+// turns_check.cpp: whom a kv tile comes after (turns.cuh), for masks of which any tiles may be empty: the tiles
+// that QTiles visits for a q tile form one chain, the last first; and blocks draw each tile once, larger ones of
+// a head first.
+#include "host_cuda.hpp"
+
+static unsigned __ballot_sync(unsigned, bool x) {
+  unsigned bits = unsigned(x) << threadIdx.x % 32;
+  for (int m = 16; m > 0; m /= 2) bits |= __shfl_xor_sync(~0u, bits, m);
+  return bits;
+}
+template <class T>
+static T __shfl_sync(unsigned, T x, int) {
+  return x;  // of whom waits: not called here
+}
+static int __ffs(int x) { return __builtin_ffs(x); }
+
+#include "turns.cuh"
+
+constexpr int tile_m = 64, tile_n = 128, most = 80;
+
+// Tile (i, j) of head h is there if bit h of present[i][j] is; q tiles outside of a kv tile's range are not.
+static unsigned char present[2 * most][most];
+static Range range[most];
+struct Spec {
+  static constexpr bool has_mask = true;
+  static Range q_range(const LuattnParams &, const Site &, int kv0, int) { return range[kv0 / tile_n]; }
+  static TileClass tile_class(const LuattnParams &, const Site &s, int q0, int, int kv0, int) {
+    return present[q0 / tile_m][kv0 / tile_n] >> s.h & 1 ? TILE_PARTIAL : TILE_EMPTY;
+  }
+};
+struct Full : Spec {
+  static constexpr bool has_mask = false;
+  static Range q_range(const LuattnParams &, const Site &s, int, int) { return {0, s.q_len}; }
+};
+
+static uint64_t state = 88172645463325252ull;
+static unsigned random_below(unsigned n) {
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return unsigned((state >> 32) % n);
+}
+
+struct Chain {
+  const LuattnParams *p;
+  unsigned last[2 * most];  // the number that stands behind each q tile
+};
+template <class S>
+static void check_chain(const Chain &given) {
+  static Chain c;
+  const LuattnParams &p = *given.p;
+  if (threadIdx.x == 0) c = given;
+  for (int h = 0; h < 2; ++h) {
+    const Site s{0, h, p.q_len, p.kv_len};
+    __syncwarp();
+    if (threadIdx.x == 0) memset(c.last, 0, sizeof c.last);
+    __syncwarp();
+    for (int j = ceil_div(p.kv_len, tile_n) - 1; j >= 0; --j) {
+      QTiles<S, tile_m, tile_n> walk(p, s, j);
+      for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s)) {
+        const unsigned before = turn_before<S, tile_m, tile_n>(p, s, t.index, j);
+        if (before != c.last[t.index]) host_fail("a kv tile does not come after the one that came last");
+        __syncwarp();
+        if (threadIdx.x == 0) c.last[t.index] = unsigned(j + 1);
+        __syncwarp();
+      }
+    }
+  }
+}
+
+static void check_draws() {
+  LuattnParams p{};
+  std::vector<unsigned> turns(LUATTN_TURNS_FIRST);
+  p.turns = turns.data();
+  gridDim = dim3(1 + random_below(9), 1 + random_below(5), 1 + random_below(4));
+  std::vector<int> next(gridDim.y * gridDim.z, int(gridDim.x) - 1);
+  for (unsigned i = 0; i < gridDim.x * gridDim.y * gridDim.z; ++i) {
+    const KvBlock at = draw_kv_block(p);
+    if (at.h < 0 || at.h >= int(gridDim.y) || at.b < 0 || at.b >= int(gridDim.z)) host_fail("no such head");
+    if (at.tile < 0 || next[unsigned(at.b) * gridDim.y + unsigned(at.h)]-- != at.tile)
+      host_fail("a tile was not drawn in its turn");
+  }
+}
+
+int main() {
+  for (int i = 0; i < 24; ++i) {
+    LuattnParams p{};
+    p.q_len = int(1 + random_below(most * tile_n)), p.kv_len = int(1 + random_below(most * tile_n));
+    const unsigned density = 1 + random_below(40);
+    for (auto &row : present)
+      for (unsigned char &tile : row) tile = random_below(density) == 0 ? 3 : (unsigned char)random_below(2);
+    for (Range &r : range) {
+      r.lo = int(random_below(unsigned(p.q_len)));
+      r.hi = r.lo + int(random_below(unsigned(p.q_len)));
+    }
+    const Chain c{&p, {}};
+    descending = i % 2 != 0;
+    launch(check_chain<Spec>, dim3(1), 32, 0, c);
+    if (i < 5) launch(check_chain<Full>, dim3(1), 32, 0, c);
+    check_draws();
+  }
+  puts("every tile has its turn");
+}
