@@ -28,7 +28,7 @@ typedef struct cli_options {
   int num_inputs, num_sets;
   double scale;
   long seed, repeat, max_bytes, time_limit, jobs;
-  bool backward, full, no_tuned, list, with_specs, with_sources;
+  bool backward, full, no_tuned, list, with_specs, with_sources, deterministic;
 } cli_options;
 
 /* Which subcommands know an option. */

@@ -34,7 +34,8 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
                        .head_dim = sizes.dim,
                        .head_dim_v = sizes.dim_v,
                        .arch = 80,
-                       .cache_dir = o->cache_dir};
+                       .cache_dir = o->cache_dir,
+                       .deterministic = o->deterministic};
   TRY(dtype_option(o, &t->dtype, err));
   TRY(family_option(o, &t->family, err));
   TRY(read_arch(o, t, device, err));

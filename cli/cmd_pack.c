@@ -172,10 +172,11 @@ static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_er
   }
   clean_name(e->spec_name, name);
   entry_words(e, dims, arch);
-  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx\n", name, pass_name(e),
+  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx%s\n", name, pass_name(e),
          dtype_name((luattn_dtype)e->dtype), dims, lengths_name(e), arch, families[e->family], registers,
          shared, (unsigned long long)e->size, (unsigned long long)e->stored_size,
-         (unsigned long long)e->spec_hash[1], (unsigned long long)e->spec_hash[0]);
+         (unsigned long long)e->spec_hash[1], (unsigned long long)e->spec_hash[0],
+         e->deterministic ? "  deterministic" : "");
   luattn_image_free(image);
   return LUATTN_OK;
 }

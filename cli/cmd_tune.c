@@ -118,7 +118,10 @@ static luattn_status open_gpu(tuning *t, luattn_error *err) {
 static luattn_status compile_all(tuning *t, luattn_error *err) {
   cli_problem sizes;
   cli_options o = *t->o;
-  luattn_target target = {.struct_size = sizeof target, .dtype = LUATTN_BF16, .cache_dir = o.cache_dir};
+  luattn_target target = {.struct_size = sizeof target,
+                          .dtype = LUATTN_BF16,
+                          .cache_dir = o.cache_dir,
+                          .deterministic = o.deterministic};
   o.shape = t->shape[0].text;
   TRY(shape_option(&o, &sizes, err));
   TRY(dtype_option(&o, &target.dtype, err));

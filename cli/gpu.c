@@ -24,8 +24,10 @@ luattn_status gpu_pick(const cli_options *o, cli_gpu **out, luattn_error *err) {
 }
 
 luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err) {
-  luattn_engine_options options = {
-      .struct_size = sizeof options, .cache_dir = o->cache_dir, .no_tuned = o->no_tuned};
+  luattn_engine_options options = {.struct_size = sizeof options,
+                                   .cache_dir = o->cache_dir,
+                                   .no_tuned = o->no_tuned,
+                                   .deterministic = o->deterministic};
   if (o->device != NULL) TRY(parse_device(o->device, &options.device, err));
   if (o->lengths != NULL) {
     options.lengths = strcmp(o->lengths, "long") == 0    ? 1 + LUATTN_LONG

@@ -33,7 +33,7 @@ struct luattn_engine {
   char *cache_dir;
   const luattn_pack **packs;
   size_t num_packs;
-  bool never_compile;
+  bool never_compile, deterministic;
   pthread_mutex_t lock; /* guards what follows */
   pthread_cond_t ended; /* some attempt has ended */
   slot **slots;
@@ -42,6 +42,7 @@ struct luattn_engine {
 
 static luattn_status copy_packs(luattn_engine *e, const luattn_engine_options *options, luattn_error *err) {
   e->never_compile = options->never_compile != 0;
+  e->deterministic = options->deterministic != 0;
   if (options->num_packs == 0) return LUATTN_OK;
   e->packs = calloc(options->num_packs, sizeof *e->packs);
   if (e->packs == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
@@ -235,7 +236,8 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
                                    .head_dim_v = key->head_dim_v,
                                    .wants = key->wants,
                                    .family = e->family,
-                                   .lengths = 1 + (int)key->lengths};
+                                   .lengths = 1 + (int)key->lengths,
+                                   .deterministic = e->deterministic};
   for (size_t i = 0; i < e->num_packs; ++i) {
     size_t index;
     const luattn_status status =
@@ -272,7 +274,8 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .wants = key->wants,
                                 .cache_dir = e->cache_dir,
                                 .lengths = key->lengths,
-                                .device = e->no_tuned ? NULL : e->device_name};
+                                .device = e->no_tuned ? NULL : e->device_name,
+                                .deterministic = e->deterministic};
   luattn_image *image;
   TRY(luattn_compile(key->spec, &target, &image, report, err));
   const luattn_status status = luattn_kernel_load(e->driver, e->device, image, kernel, err);

@@ -71,7 +71,7 @@ static bool is_sound(const pack_record *r, uint64_t offset, uint64_t total) {
   const bool names = ends(e->spec_name, sizeof e->spec_name) && ends(e->arch_suffix, sizeof e->arch_suffix);
   const bool values = e->kind <= LUATTN_PACK_SOURCE && e->pass <= LUATTN_BACKWARD &&
                       e->family <= LUATTN_SM90 && e->dtype <= LUATTN_F16 && e->arch <= 999 &&
-                      e->is_ptx <= 1 && e->lengths <= 2 && e->reserved == 0 && e->head_dim <= 1024 &&
+                      e->is_ptx <= 1 && e->lengths <= 2 && e->deterministic <= 1 && e->head_dim <= 1024 &&
                       e->head_dim_v <= 1024;
   const bool sizes = e->size <= PACK_MAX_ENTRY_BYTES && e->stored_size <= e->size && r->offset == offset &&
                      e->stored_size <= total - offset;
@@ -135,6 +135,7 @@ void pack_describe(const luattn_image_info *info, luattn_pack_entry *e) {
   e->head_dim = info->head_dim;
   e->head_dim_v = info->head_dim_v;
   e->wants = info->wants;
+  e->deterministic = info->deterministic;
 }
 
 /* A single image becomes a pack of one entry. The image has a hash of its own; ours makes sure that it is

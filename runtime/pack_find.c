@@ -20,7 +20,7 @@ void pack_entry_text(const luattn_pack_entry *e, char *text, size_t size) {
   else
     snprintf(dims, sizeof dims, "%ux%u", (unsigned)e->head_dim, (unsigned)e->head_dim_v);
   static const char *const lengths[] = {"", ", long", ", short"};
-  snprintf(text, size, "%s of '%s', %s, head dim %s, %s%s",
+  snprintf(text, size, "%s%s of '%s', %s, head dim %s, %s%s", e->deterministic ? "deterministic " : "",
            e->pass == LUATTN_FORWARD ? "forward" : "backward", e->spec_name, pack_dtype(e->dtype), dims, arch,
            lengths[e->lengths]);
 }
@@ -46,14 +46,18 @@ static bool is_wanted(const luattn_pack_entry *e, const luattn_pack_query *q) {
   if (q->head_dim != 0 && (e->head_dim != (uint32_t)q->head_dim || e->head_dim_v != (uint32_t)dim_v))
     return false;
   if (q->family != 0 && e->family + 1 != (uint32_t)q->family) return false;
-  return q->pass == LUATTN_FORWARD || has_wants(e->wants, q->wants);
+  return q->pass == LUATTN_FORWARD ||
+         (has_wants(e->wants, q->wants) && (e->deterministic || !q->deterministic));
 }
 
-/* The larger, the better; 0: not at all. The architecture weighs more than the tiles. */
+/* The larger, the better; 0: not at all. The architecture weighs most, then that nobody waits for an order
+ * that was not asked for, then the tiles. */
 static int serves(const luattn_pack_entry *e, const luattn_pack_query *q) {
   const int match = is_wanted(e, q) ? arch_match(pack_arch(e), q->arch) : 0;
   const uint32_t lengths = q->lengths != 0 ? (uint32_t)q->lengths : 1;
-  return match == 0 ? 0 : 2 * match + (e->lengths == 0 || e->lengths == lengths);
+  return match == 0 ? 0
+                    : 4 * match + 2 * (q->deterministic || !e->deterministic) +
+                          (e->lengths == 0 || e->lengths == lengths);
 }
 
 typedef struct line {
@@ -99,6 +103,7 @@ static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line 
 
 static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q, luattn_error *err) {
   luattn_pack_entry wanted = {.pass = q->pass,
+                              .deterministic = q->pass == LUATTN_BACKWARD && q->deterministic != 0,
                               .dtype = q->dtype,
                               .arch = (uint32_t)q->arch,
                               .head_dim = (uint32_t)q->head_dim,

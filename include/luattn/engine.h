@@ -22,6 +22,7 @@ typedef struct luattn_engine_options {
   const luattn_pack *const *packs;
   size_t num_packs;
   int never_compile; /* 1: what is in no pack is LUATTN_UNSUPPORTED; neither NVRTC nor the cache is touched */
+  int deterministic; /* 1: every backward gives the same bits in every run, as luattn_target.deterministic */
 } luattn_engine_options;
 
 /* Thread safe. options may be NULL. */

@@ -49,7 +49,7 @@ typedef struct luattn_pack_entry {
   uint32_t head_dim, head_dim_v, wants;
   uint32_t lengths;  /* 0: tiles for every length; 1: for long ones, 2: for short ones (1 + luattn_lengths, up
                         to 2048) */
-  uint32_t reserved; /* 0 */
+  uint32_t deterministic;
   uint64_t size, stored_size; /* bytes, before and after compression */
 } luattn_pack_entry;
 /* Entry `index` of luattn_pack_info.num_entries; NULL beyond. Lives as long as the pack. */
@@ -75,6 +75,7 @@ typedef struct luattn_pack_query {
   int arch;       /* of the device: 80, 90, .. */
   int family;     /* 0, or 1 + luattn_family */
   int lengths;    /* 0, or 1 + luattn_lengths: whose tiles are preferred; any image runs at every length */
+  int deterministic; /* 1: in backward, only images that are; 0: others are preferred */
 } luattn_pack_query;
 
 /* The image that serves best: made for this very architecture, else for an earlier one whose code runs there,

@@ -178,6 +178,23 @@ static void tuned_tiles_may_be_left_out(void **state) {
   }
 }
 
+static void deterministic_if_asked_for(void **state) {
+  (void)state;
+  for (int asked = 0; asked < 2; ++asked) {
+    luattn_engine *engine = NULL;
+    luattn_spec spec = {.compilations = 0};
+    luattn_error err;
+    problem p;
+    const luattn_engine_options options = {.struct_size = sizeof options, .deterministic = asked};
+    assert_int_equal(luattn_engine_open(&options, &engine, &err), LUATTN_OK);
+    problem_open(&p, LUATTN_BACKWARD);
+    assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_OK);
+    assert_int_equal(last_target.deterministic, asked);
+    luattn_engine_close(engine);
+    problem_close(&p);
+  }
+}
+
 static void bad_arguments(void **state) {
   (void)state;
   luattn_engine *engine = open_engine();
@@ -381,6 +398,7 @@ int main(void) {
       TEST(two_classes_of_lengths),
       TEST(one_class_for_all_calls),
       TEST(tuned_tiles_may_be_left_out),
+      TEST(deterministic_if_asked_for),
       TEST(bad_arguments),
       TEST(one_compilation_whoever_asks),
       TEST(one_compilation_for_each_class),

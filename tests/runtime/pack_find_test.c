@@ -84,6 +84,56 @@ static void finds_tiles_for_lengths(void **state) {
   sample_close(&s);
 }
 
+static luattn_image *make_deterministic(unsigned arch, const char *suffix, unsigned wants) {
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  p.info.arch = arch;
+  snprintf(p.info.arch_suffix, sizeof p.info.arch_suffix, "%s", suffix);
+  p.info.deterministic = 1;
+  p.info.wants = wants;
+  luattn_image *image = problem_image(&p);
+  problem_close(&p);
+  return image;
+}
+
+/* Who asks for the same bits gets nothing else; who does not is not made to wait for turns, if there is a
+ * choice. */
+static void finds_deterministic_kernels(void **state) {
+  (void)state;
+  const unsigned tensors = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
+  sample s = {.count = 0};
+  luattn_error err;
+  add_image(&s, make_deterministic(80, "", tensors));
+  add_image(&s, make_image(LUATTN_BACKWARD, 80, "", 0, tensors));
+  add_image(&s, make_deterministic(90, "a", tensors));
+  if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  luattn_pack *pack = open_sample();
+  const struct {
+    int arch, deterministic;
+    size_t index;
+  } expected[] = {{80, 0, 1}, {80, 1, 0}, {90, 0, 2}, {90, 1, 2}, {86, 0, 1}, {86, 1, 0}};
+  for (size_t i = 0; i < sizeof expected / sizeof *expected; ++i) {
+    luattn_pack_query q = query_for(expected[i].arch);
+    size_t index = 99;
+    q.pass = LUATTN_BACKWARD;
+    q.wants = tensors;
+    q.deterministic = expected[i].deterministic;
+    assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+    assert_int_equal(index, expected[i].index);
+    assert_int_equal(luattn_pack_get_entry(pack, index)->deterministic, index != 1);
+  }
+  luattn_pack_query q = query_for(75);
+  size_t index;
+  q.pass = LUATTN_BACKWARD;
+  q.deterministic = 1;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message,
+                         "has no deterministic backward of 'demo', bf16, head dim 64x32, sm_75; "
+                         "it has deterministic backward of 'demo', bf16"));
+  luattn_pack_close(pack);
+  sample_close(&s);
+}
+
 static void says_what_there_is(void **state) {
   (void)state;
   write_sample();
@@ -204,9 +254,13 @@ static void image_is_a_pack(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finds_the_best),     cmocka_unit_test(finds_tiles_for_lengths),
-      cmocka_unit_test(says_what_there_is), cmocka_unit_test(launches_as_any_kernel),
-      cmocka_unit_test(takes_what_fits),    cmocka_unit_test(image_is_a_pack),
+      cmocka_unit_test(finds_the_best),
+      cmocka_unit_test(finds_tiles_for_lengths),
+      cmocka_unit_test(finds_deterministic_kernels),
+      cmocka_unit_test(says_what_there_is),
+      cmocka_unit_test(launches_as_any_kernel),
+      cmocka_unit_test(takes_what_fits),
+      cmocka_unit_test(image_is_a_pack),
   };
   return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

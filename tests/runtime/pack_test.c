@@ -162,7 +162,7 @@ static void lies_are_refused(void **state) {
       {IN_RECORD(1, entry.arch), 4, 1u << 31, "entry 1: has values"},
       {IN_RECORD(1, entry.arch_suffix), 4, UINT32_MAX, "entry 1: has values"},
       {IN_RECORD(1, entry.lengths), 4, 3, "entry 1: has values"},
-      {IN_RECORD(1, entry.reserved), 4, 1, "entry 1: has values"},
+      {IN_RECORD(1, entry.deterministic), 4, 2, "entry 1: has values"},
       {IN_RECORD(2, entry.size), 8, UINT64_MAX, "entry 2: has values"},
       {IN_RECORD(2, entry.size), 8, PACK_MAX_ENTRY_BYTES + 1, "entry 2: has values"},
       {IN_RECORD(2, entry.size), 8, PACK_MAX_ENTRY_BYTES,
