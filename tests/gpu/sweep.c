@@ -1,7 +1,7 @@
 /* sweep.c: every example x dtype x shape on a GPU, forward and backward, against the CPU path in double precision.
  *
  * usage: gpu_sweep --examples DIR [--shard I/N] [--only SUBSTRING] [--dtypes NAME,NAME..]
- *                  [--family sm80] [--verbose]
+ *                  [--family sm80] [--deterministic] [--verbose]
  * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU. */
 #include <dirent.h>
 #include <stdlib.h>
@@ -121,6 +121,7 @@ int main(int argc, char **argv) {
   luattn_error err;
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--verbose") == 0) s.verbose = true;
+    else if (strcmp(argv[i], "--deterministic") == 0) options.deterministic = true;
     else if (i + 1 < argc && strcmp(argv[i], "--examples") == 0) s.examples = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--only") == 0) s.only = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--dtypes") == 0) s.dtypes = argv[++i];
