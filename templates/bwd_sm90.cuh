@@ -298,7 +298,7 @@ struct ConsumerBwdSm90 {
   // kv_end: kv_len, or 0 for a query that does not exist.
   __device__ __forceinline__ bool keeps(const Row &row, int half, int at, int kv, int kv_end) const {
     bool kept = kv < kv_end;
-    if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row, col[half], at, kv);
+    if constexpr (Spec::has_mask) kept = kept & Spec::keep(p, site, head, row, col[half], at, kv);
     return kept;
   }
   __device__ __forceinline__ Row row_at(int at) const {

@@ -58,7 +58,7 @@ struct Site { int b, h, q_len, kv_len; };
 //                            has_shift: scores lack this, which all of row q have in common that share kv.base; kv.offset is 0.
 //                            Before a step the kernel puts it into Row's member `shift`, where term, prob and the rest read it,
 //                            and it adds it to reductions with red_shifted(k), maxima of scores. Only the sm90 forward's has one.
-//     bool keep(p, s, head, row, col, q, kv)  only called where has_mask
+//     bool keep(p, s, head, row, col, q, kv)  only called where has_mask; for positions past the ends the result is dropped
 //   Online function: one step over the kept scores of a row in one tile. State old -> next. red[k] is reduction k of
 //   term<k> over the kept columns; a term may use red[0 .. k-1].
 //     State init(p, s, head, row)

@@ -297,7 +297,7 @@ struct ConsumerSm90 {
   __device__ __forceinline__ bool keeps(int r, int kv) const {
     bool kept = kv < site.kv_len;
     if constexpr (Spec::has_mask)
-      kept = kept && Spec::keep(p, site, head, row[r], Spec::col(p, site, head, kv), query(r), kv);
+      kept = kept & Spec::keep(p, site, head, row[r], Spec::col(p, site, head, kv), query(r), kv);
     return kept;
   }
   __device__ __forceinline__ void find_kept(int kv0, KeepBits<cols> (&keep)[rows]) const {

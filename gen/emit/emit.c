@@ -50,12 +50,26 @@ void table_function(writer *w, const char *type, const char *name, const char *c
 /* ---- constants and types
  * ---------------------------------------------------------------------------------------------- */
 
+/* Does keep read memory itself, beyond its slots? Forward fills Col for each tile anew, which is the same. */
+static bool keep_loads(const writer *w) {
+  bool *need = arena_array(w->f->a, w->count, sizeof *need);
+  if (need == NULL || w->f->plan->pass == LUATTN_FORWARD) return ir_uses_op(w->f->g, w->f->keep, IR_LOAD);
+  need[w->f->keep] = true;
+  for (ir_ref r = w->f->keep; r >= 1; r--) {
+    const ir_node *node = ir_get(w->f->g, r);
+    if (!need[r] || writer_slot_of(w, HAS_ELEMENT, r)) continue;
+    if (node->op == IR_LOAD) return true;
+    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
+  }
+  return false;
+}
+
 /* A few instructions, without memory: comparisons and sums of positions. */
 static bool keep_is_cheap(const writer *w) {
   enum { FEW = 16 };
   for (int i = 0; i < w->num_hooks; i++)
     if (strcmp(w->hook[i].name, "keep") == 0 && w->hook[i].cost > FEW) return false;
-  return w->f->keep == IR_NONE || !ir_uses_op(w->f->g, w->f->keep, IR_LOAD);
+  return w->f->keep == IR_NONE || !keep_loads(w);
 }
 
 /* In which form a row's kept kv can be had from kv_range; see contract.cuh. */

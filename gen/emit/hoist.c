@@ -61,10 +61,13 @@ static int kind_of(const writer *w, int has, ir_ref r) {
   return (has & HAS_COL) != 0 && w->cost[r] >= SLOT_COST ? SLOTS_COL : -1;
 }
 
-bool writer_in_slot(const writer *w, ir_ref r) {
-  if (w->outlined) return w->param[r] != 0;
-  const int kind = kind_of(w, w->has, r);
+bool writer_slot_of(const writer *w, int has, ir_ref r) {
+  const int kind = kind_of(w, has, r);
   return kind >= 0 && w->slot_kind[r] == 1 + kind;
+}
+
+bool writer_in_slot(const writer *w, ir_ref r) {
+  return w->outlined ? w->param[r] != 0 : writer_slot_of(w, w->has, r);
 }
 
 void writer_plan(writer *w, int has, const ir_ref *roots, int n) {

@@ -87,6 +87,8 @@ const char *outline_close(writer *w); /* the call of it */
 int writer_op_cost(const writer *w, ir_ref r); /* of the node alone */
 /* True if the function reads r from a slot instead of computing it. */
 bool writer_in_slot(const writer *w, ir_ref r);
+/* The same of a function with `has` that is not being written. */
+bool writer_slot_of(const writer *w, int has, ir_ref r);
 const char *writer_parameter(writer *w, ir_ref r); /* a slot or variable as a parameter: "head_cap_0" */
 const char *writer_input_type(const writer *w, uint32_t input); /* as stored: "bf16_t" */
 const char *writer_type(const writer *w, ir_ref r);             /* "Real", "int", "bool" */
