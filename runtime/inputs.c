@@ -136,6 +136,16 @@ static luattn_status fill_grad(const args_call *c, const luattn_input_info *info
   return args_tensor(c, &rule, grad, stride, &out->grad);
 }
 
+/* Kernels multiply an index along the last axis with a stride in bytes of 32 bits (templates/input.cuh). */
+static luattn_status check_last_stride(const args_call *c, const tensor_rule *rule, const long long *stride) {
+  const int last = rule->ndim - 1;
+  const long long most = INT32_MAX / (rule->dtype.bits / 8);
+  if (last < 0 || (stride[last] <= most && stride[last] >= -most)) return LUATTN_OK;
+  return args_fail(
+      c, "%s: the last axis has stride %lld, expected at most %lld elements; copy it with a smaller one",
+      rule->name, stride[last], most);
+}
+
 static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams *p) {
   const luattn_input_info *info = &c->info->input[index];
   const luattn_input *given = NULL;
@@ -160,6 +170,7 @@ static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams
   LuattnInput *out = &p->input[index];
   void *data;
   TRY(args_tensor(c, &rule, t, out->stride, &data));
+  TRY(check_last_stride(c, &rule, out->stride));
   out->data = data;
   for (int i = 0; i < rule.ndim; ++i) out->size[i] = (int)rule.shape[i];
   if (data == NULL) { /* it has no elements: a gather that a row makes all the same reads 0 */

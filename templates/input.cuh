@@ -10,11 +10,19 @@
 
 LUATTN_FN int clamp_index(int i, int size) { return max(min(i, size - 1), 0); }
 
-template <class... Index> LUATTN_FN i64 input_offset(const LuattnInput &in, Index... index) {
-  i64 at = 0;
-  int axis = 0;
-  ((at += in.stride[axis] * clamp_index(index, in.size[axis]), ++axis), ...);
-  return at;
+// Elements of a tile differ in the last index. All before it is one number, kept apart from what is added for each
+// element (asm: or the compiler would add the two in another order); so an element costs a multiply-add. The
+// runtime sees to it that the last stride in bytes fits into 32 bits.
+template <class Stored, class... Index> LUATTN_FN const Stored *input_at(const LuattnInput &in, Index... index) {
+  constexpr int last = int(sizeof...(Index)) - 1;
+  const int i[] = {index...};
+  u64 at = reinterpret_cast<u64>(in.data);
+#pragma unroll
+  for (int axis = 0; axis < last; ++axis)
+    at += u64(in.stride[axis]) * sizeof(Stored) * u32(clamp_index(i[axis], in.size[axis]));
+  asm("" : "+l"(at));
+  at += i64(int(in.stride[last]) * int(sizeof(Stored))) * clamp_index(i[last], in.size[last]);
+  return reinterpret_cast<const Stored *>(at);
 }
 
 // Gradients are contiguous, whatever the strides of the input.
@@ -34,7 +42,7 @@ LUATTN_FN bool read_input(const unsigned char *x) { return __ldg(x) != 0; }
 
 // Stored is what the input holds, Value what the expression wants of it: Real, int or bool.
 template <class Value, class Stored, class... Index> LUATTN_FN Value load_input(const LuattnInput &in, Index... index) {
-  return Value(read_input(static_cast<const Stored *>(in.data) + input_offset(in, index...)));
+  return Value(read_input(input_at<Stored>(in, index...)));
 }
 
 // All gradients of inputs and scalars are summed here. Deterministic: into `exact`, which luattn_round makes numbers of.

@@ -47,6 +47,15 @@ LUATTN_FN double op_div(double x, double y) { return x / y; }
 LUATTN_FN float op_fma(float x, float y, float z) { return __fmaf_rn(x, y, z); }
 LUATTN_FN double op_fma(double x, double y, double z) { return __fma_rn(x, y, z); }
 
+// A number that all elements of a thread share, plus a constant. Without the asm the compiler would add the
+// constant to a part of the base first, and the rest of it for each element.
+LUATTN_FN int op_sum_apart(int base, int offset) {
+  asm("" : "+r"(base));
+  return base + offset;
+}
+LUATTN_FN float op_sum_apart(float base, float offset) { return base + offset; }
+LUATTN_FN double op_sum_apart(double base, double offset) { return base + offset; }
+
 LUATTN_FN float op_floor(float x) { return floorf(x); }
 LUATTN_FN double op_floor(double x) { return floor(x); }
 

@@ -191,6 +191,19 @@ static bool take_apart(fold *w, ir_ref r, parts *out) {
   return true;
 }
 
+/* A gather for each element: an index that is linear in positions is written base + offset, so that elements
+ * at one distance share a load, and the rest of its address is a constant's. */
+static ir_ref gather(fold *w, ir_ref r, const ir_node *n) {
+  ir_ref arg[4] = {IR_NONE};
+  for (int i = 0; i < n->nargs; i++) {
+    parts p;
+    const bool varies = deps_element(deps_of(&w->f->deps, n->arg[i]));
+    const bool linear = varies && take_apart(w, n->arg[i], &p);
+    arg[i] = linear ? ir_op2(w->g, IR_SUM_APART, p.base, p.offset) : written(w, n->arg[i]);
+  }
+  return ir_rebuild(w->g, r, arg);
+}
+
 /* The Real of an integer expression. Positions are converted before they are compared or clipped, because a
  * conversion for each element is slow. */
 static ir_ref real_of_int(fold *w, ir_ref r) {
@@ -263,6 +276,8 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
       return scaled(w, lin_of_atom(ir_op1(g, IR_LOG2, written(w, a))), ir_real(g, LN2));
     case IR_TO_REAL:
       return lin_of_new(w, real_of_int(w, written(w, a)));
+    case IR_LOAD:
+      return lin_of_atom(gather(w, r, n));
     default:
       break;
   }

@@ -20,7 +20,7 @@ extern "C" {
 
 typedef enum luattn_dtype { LUATTN_F64, LUATTN_F32, LUATTN_BF16, LUATTN_F16 } luattn_dtype; /* of q, k, v and o */
 
-/* One extra input of the spec, by name. `grad` (may have a NULL data pointer when not wanted) receives its gradient: a contiguous
+/* One extra input of the spec, by name; any strides, that of the last axis below 2^31 bytes. `grad` (may have a NULL data pointer when not wanted) receives its gradient: a contiguous
  * array of float32 (float64 in float64 kernels) with the same sizes; it is overwritten. */
 typedef struct luattn_input {
   const char *name;

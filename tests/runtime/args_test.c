@@ -87,6 +87,7 @@ BEND(input_batch, p->ids.shape[0] = 3)
 BEND(input_kv, p->ids.shape[1] = 1)
 BEND(input_fixed, p->table.shape[1] = 15)
 BEND(input_free, p->table.shape[0] = 0)
+BEND(input_far_apart, p->ids.strides[1] = 1ll << 29)
 BEND(input_on_cpu, p->slopes.t.device.device_type = kDLCPU)
 BEND(unknown_scalar, p->scalars[0].name = "temprature")
 BEND(unnamed_scalar, p->scalars[0].name = NULL)
@@ -176,6 +177,9 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, input_kv, "input 'ids': axis 1 (kv) has size 1, expected 130"},
     {LUATTN_FORWARD, input_fixed, "input 'table': axis 1 (fixed) has size 15, expected 16"},
     {LUATTN_FORWARD, input_free, "input 'table': axis 0 (free) has size 0, expected at least 1"},
+    {LUATTN_FORWARD, input_far_apart,
+     "input 'ids': the last axis has stride 536870912, expected at most 536870911 elements; copy it with a "
+     "smaller one"},
     {LUATTN_FORWARD, input_on_cpu, "input 'slopes': is in CPU memory"},
     {LUATTN_FORWARD, unknown_scalar,
      "scalar 'temprature': the spec has no such scalar; did you mean 'temperature'?"},

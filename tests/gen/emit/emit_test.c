@@ -146,6 +146,14 @@ static void test_softmax_choices(void **state) {
         NULL);
 }
 
+/* A gather by a distance adds a constant to what all elements share. */
+static void test_gather_by_distance(void **state) {
+  (void)state;
+  check("return attention { name = 'a', inputs = { x = { axes = {'h', 'n'} } },\n"
+        "  score_mod = function(s, b, h, q, kv) return s + x[{h, q - kv + 7}] end }",
+        LIST("q.base - kv.base", "q.offset - kv.offset", "op_sum_apart("), NULL);
+}
+
 /* A sum that is read within the step cannot wait for the end. */
 static void test_sum_in_use_is_not_deferred(void **state) {
   (void)state;
@@ -382,6 +390,7 @@ int main(void) {
       cmocka_unit_test(test_unit_of_the_score),
       cmocka_unit_test(test_rows_of_prob),
       cmocka_unit_test(test_softmax_choices),
+      cmocka_unit_test(test_gather_by_distance),
       cmocka_unit_test(test_sum_in_use_is_not_deferred),
       cmocka_unit_test(test_mask_by_inf_is_refused),
       cmocka_unit_test(test_hoisting),

@@ -21,6 +21,7 @@ static long long lua_floordiv(long long x, long long y) {
 static double ref_arithmetic(ir_op op, double x, double y, double z) {
   switch (op) {
     case IR_ADD:
+    case IR_SUM_APART:
     case IR_REAL_SUM:
       return x + y;
     case IR_SUB:
