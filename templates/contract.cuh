@@ -62,8 +62,10 @@ struct Site { int b, h, q_len, kv_len; };
 //   Online function: one step over the kept scores of a row in one tile. State old -> next. red[k] is reduction k of
 //   term<k> over the kept columns; a term may use red[0 .. k-1].
 //     State init(p, s, head, row)
-//     Real  term<k>(p, s, head, row, old, red, score)
-//     Real  prob(p, s, head, row, old, red, score)      prob_term = k says that prob is term<k> (-1: none of them)
+//     Real  term<k>(p, s, head, row, old, red, score, turn)
+//     Real  prob(p, s, head, row, old, red, score, turn)      prob_term = k says that prob is term<k> (-1: none of them)
+//                            turn: which of its scores of a row a thread is at, a constant once loops are unrolled; approximations
+//                            may alternate by it between units of the device
 //     Real  rescale(p, s, head, row, old, red)          factor for the O accumulated so far; 1 unless has_rescale
 //     State next(p, s, head, row, old, red)
 //   A REDUCE_SUM_DEFERRED reduction is needed by `next` alone, and linearly: the thread passes its own partial sum, and the
@@ -117,7 +119,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
   { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::shift(p, s, head, row, at, at) };
-  { S::init(p, s, head, row) }; { S::prob(p, s, head, row, state, red, x) };
+  { S::init(p, s, head, row) }; { S::prob(p, s, head, row, state, red, x, i) };
   { S::rescale(p, s, head, row, state, red) }; { S::next(p, s, head, row, state, red) };
   { S::out_scale(p, s, head, row, state) }; { S::lse(p, s, head, row, state) }; { S::save(p, s, head, row, state, out) };
   { S::prepare(p, s, head, row, i, x, red, x, x, acc) };

@@ -255,10 +255,19 @@ IV_FN iv iv_rsqrt(iv a) {
   return iv_at_least(iv_widened(lo, hi, IV_REL_DIVISION, 0, a.nan), 0);
 }
 IV_FN iv iv_tanh(iv a) { return iv_absolute(tanh(a.lo), tanh(a.hi), a.nan); }
+IV_FN iv iv_rough_tanh(iv a) { return iv_widened(tanh(a.lo), tanh(a.hi), 0.000625, 0, a.nan); }
 IV_FN iv iv_erf(iv a) { return iv_absolute(erf(a.lo), erf(a.hi), a.nan); }
 IV_FN double iv_end_sigmoid(double x) { return 1 / (1 + exp(-x)); }
 IV_FN iv iv_sigmoid(iv a) {
   return iv_at_least(iv_relative(iv_end_sigmoid(a.lo), iv_end_sigmoid(a.hi), a.nan), 0);
+}
+IV_FN double iv_end_sigmoid2(double x) { return 1 / (1 + exp2(-x)); }
+IV_FN iv iv_sigmoid2(iv a) {
+  return iv_at_least(iv_relative(iv_end_sigmoid2(a.lo), iv_end_sigmoid2(a.hi), a.nan), 0);
+}
+// By op_sigmoid2_in_turn, 2^-12.9.
+IV_FN iv iv_sigmoid2_in_turn(iv a) {
+  return iv_at_least(iv_widened(iv_end_sigmoid2(a.lo), iv_end_sigmoid2(a.hi), 1.4e-4, 1e-37, a.nan), 0);
 }
 IV_FN double iv_end_softplus(double x) { return (x > 0 ? x : 0) + log1p(exp(x > 0 ? -x : x)); }
 IV_FN iv iv_softplus(iv a) { return iv_absolute(iv_end_softplus(a.lo), iv_end_softplus(a.hi), a.nan); }

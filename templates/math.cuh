@@ -1,10 +1,13 @@
 // math.cuh: the ops of the IR that are not operators (column cuda of gen/ir/ops.def).
 //
 // float has two forms. With Config::fast_math (storage of 16 bits) exp, log and division use the hardware's
-// approximations, with relative errors near 2^-22; tanh.approx (2^-11) is not good enough for a soft cap of
-// 50 and is not used. Without it they are CUDA's accurate functions. sin, cos, pow, erf and log1p are always
-// accurate: their fast forms fail for arguments that a position or a score may well have. Include after
-// Config. The bounds in interval.cuh allow for the errors made here.
+// approximations, with relative errors near 2^-22. Without it they are CUDA's accurate functions. sin, cos,
+// pow, erf and log1p are always accurate: their fast forms fail for arguments that a position or a score may
+// well have. Include after Config. The bounds in interval.cuh allow for the errors made here.
+//
+// What costs most in a kernel with tensor cores is one number of the unit of exp2 for each score, 16 a cycle.
+// So two approximations are rougher, where the result is rounded or its error is that of a rounding: see
+// op_rough_tanh and op_sigmoid2_in_turn.
 #pragma once
 #include "base.cuh"
 
@@ -164,6 +167,17 @@ LUATTN_FN float op_tanh(float x) {
 }
 LUATTN_FN double op_tanh(double x) { return tanh(x); }
 
+// One number of the unit of exp2 instead of two. Its relative error is 2^-10.9 (PTX ISA), so a capped score s
+// is wrong by |s| 2^-10.9: an eighth of what rounding s to bf16 does, which the plain computation in that
+// type makes and luattn's check takes for its measure. For f16 it would be all of it. In backward, too, the
+// scores of forward are met by accurate ones: their weights differ by that much.
+LUATTN_FN float op_rough_tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+LUATTN_FN double op_rough_tanh(double x) { return tanh(x); }
+
 LUATTN_FN float op_sigmoid(float x) {
   if constexpr (Config::fast_math)
     return fast_reciprocal(1.0f + fast_exp2(x * -op_log2_e));
@@ -171,6 +185,35 @@ LUATTN_FN float op_sigmoid(float x) {
     return __fdiv_rn(1.0f, 1.0f + expf(-x));
 }
 LUATTN_FN double op_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+LUATTN_FN float op_sigmoid2(float x) {
+  if constexpr (Config::fast_math)
+    return fast_reciprocal(1.0f + fast_exp2(-x));
+  else
+    return __fdiv_rn(1.0f, 1.0f + exp2f(-x));
+}
+LUATTN_FN double op_sigmoid2(double x) { return 1.0 / (1.0 + exp2(-x)); }
+
+// 1 / a without the unit that exp2 shares with it, for 1 <= a <= 2^126.5. The difference of bits is 1 / a
+// to 5.1 %: e, what it lacks, is within 0.0506, and y0 (1 + e + e^2) within e^3 = 2^-12.9, a quarter of f16's
+// rounding. What is below the least normal number is 0.
+LUATTN_FN float reciprocal_by_fma(float a) {
+  const float y0 = __int_as_float(0x7EF311C7 - __float_as_int(a));
+  const float e = __fmaf_rn(-a, y0, 1.0f);
+  float y;
+  asm("fma.rn.ftz.f32 %0, %1, %2, %1;" : "=f"(y) : "f"(y0), "f"(__fmaf_rn(e, e, e)));
+  return y;
+}
+
+// Five of eight elements spare the unit of exp2 their division: as measured (bench/journal.md). Turn 0 does
+// not.
+LUATTN_FN float op_sigmoid2_in_turn(float x, int turn) {
+  if (!Config::fast_math || turn % 8 < 3) return op_sigmoid2(x);
+  float z;  // exp2 of it is finite; a NaN stays one
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(-x), "f"(126.5f));
+  return reciprocal_by_fma(1.0f + fast_exp2(z));
+}
+LUATTN_FN double op_sigmoid2_in_turn(double x, int) { return op_sigmoid2(x); }
 
 LUATTN_FN float op_softplus(float x) {
   if constexpr (Config::fast_math)

@@ -103,7 +103,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
       if constexpr (Spec::prob_term < 0) {
 #pragma unroll
         for (int j = 0; j < Cols; ++j) {
-          const Real x = Spec::prob(p, site, head, row[r], state[r], red, score[r][j]);
+          const Real x = Spec::prob(p, site, head, row[r], state[r], red, score[r][j], j);
           score[r][j] = is_kept<true>(keep[r], j) ? x : Real(0);
         }
       }
@@ -144,7 +144,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     reduce<false, num_shared, Spec::num_reductions>(p, site, head, row, state[r], score, KeepBits<Cols>::none(), part.red);
     if constexpr (Spec::prob_term < 0) {
 #pragma unroll
-      for (int j = 0; j < Cols; ++j) score[j] = Spec::prob(p, site, head, row, state[r], part.red, score[j]);
+      for (int j = 0; j < Cols; ++j) score[j] = Spec::prob(p, site, head, row, state[r], part.red, score[j], j);
     }
     state[r] = Spec::next(p, site, head, row, state[r], part.red);
   }
@@ -179,7 +179,7 @@ private:
       Real part[chains];
 #pragma unroll
       for (int j = 0; j < Cols; ++j) {
-        Real x = Spec::template term<K>(p, site, head, row, old, red, score[j]);
+        Real x = Spec::template term<K>(p, site, head, row, old, red, score[j], j);
         if (!is_kept<Masked>(keep, j)) x = is_max ? -infinity<Real>() : Real(0);
         if constexpr (Spec::prob_term == K) score[j] = x;  // the last term that needs the score itself
         part[j % chains] = j < chains ? x : is_max ? max_of(part[j % chains], x) : part[j % chains] + x;

@@ -7,6 +7,7 @@
 #define PH P ", const Head &head"
 #define PHR PH ", const Row &row"
 #define BREAK ",\n    "
+#define NO_TURN "0"
 #define STEP PHR BREAK "const State &old, const Real *red"
 
 static const traced_spec *traced(const writer *w) { return &w->f->spec->traced; }
@@ -23,7 +24,7 @@ void close_function(writer *w) {
 
 /* A function of one expression. */
 static void expression_function(writer *w, const char *name, const char *signature, int has,
-                                const char *state, ir_ref r) {
+                                const char *state, const char *turn, ir_ref r) {
   const char *call = NULL;
   if (outline_is(w, name)) {
     outline_open(w, writer_type(w, r), name, has, state, &r, 1, 0);
@@ -32,6 +33,7 @@ static void expression_function(writer *w, const char *name, const char *signatu
   }
   open_function(w, signature);
   body_begin(w, has, state);
+  w->turn = turn;
   if (call != NULL)
     text_add(&w->out, "return %s;\n", call);
   else
@@ -188,10 +190,10 @@ static void types(writer *w) {
 static void elements(writer *w) {
   expression_function(w, "score",
                       "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
-                      HAS_ELEMENT, "", w->f->score);
+                      HAS_ELEMENT, "", "kv.offset + kv.offset / 8", w->f->score);
   if (w->f->shift != IR_NONE) {
     expression_function(w, "shift", "Real shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "",
-                        w->f->shift);
+                        NO_TURN, w->f->shift);
   } else {
     open_function(w, "Real shift(" PHR ", Position q, Position kv)");
     text_add(&w->out, "return Real(0);\n");
@@ -199,7 +201,7 @@ static void elements(writer *w) {
   }
   if (w->f->keep != IR_NONE) {
     expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",
-                        w->f->keep);
+                        NO_TURN, w->f->keep);
   } else {
     open_function(w, "bool keep(" PHR BREAK "const Col &col, int q, int kv)");
     text_add(&w->out, "return true;\n");
@@ -229,11 +231,12 @@ static void terms(writer *w) {
     call[k] = outline_close(w);
   }
   text_add(&w->out, "template <int K>\n");
-  open_function(w, "Real term(" STEP ", Real score)");
+  open_function(w, "Real term(" STEP ", Real score, int turn)");
   for (int k = 0; k < n; k++) {
     text_add(&w->out, k == 0 ? "if constexpr (K == %d) {\n" : "} else if constexpr (K == %d) {\n", k);
     w->out.indent++;
     body_begin(w, has, "old");
+    w->turn = "turn";
     if (call[k] != NULL)
       text_add(&w->out, "return %s;\n", call[k]);
     else
@@ -255,17 +258,18 @@ static void online(writer *w) {
   array_body(w, "State", f->init, traced(w)->online.num_state);
   close_function(w);
   terms(w);
-  expression_function(w, "prob", "Real prob(" STEP ", Real score)", has, "old", f->step.prob);
-  expression_function(w, "rescale", "Real rescale(" STEP ")", has, "old", f->step.rescale);
+  expression_function(w, "prob", "Real prob(" STEP ", Real score, int turn)", has, "old", "turn",
+                      f->step.prob);
+  expression_function(w, "rescale", "Real rescale(" STEP ")", has, "old", NO_TURN, f->step.rescale);
   open_function(w, "State next(" STEP ")");
   body_begin(w, has, "old");
   array_body(w, "State", f->step.next, traced(w)->online.num_state);
   close_function(w);
 
-  expression_function(w, "out_scale", "Real out_scale(" PHR ", const State &state)", has, "state",
+  expression_function(w, "out_scale", "Real out_scale(" PHR ", const State &state)", has, "state", NO_TURN,
                       f->out_scale);
   if (f->lse != IR_NONE) {
-    expression_function(w, "lse", "Real lse(" PHR ", const State &state)", has, "state", f->lse);
+    expression_function(w, "lse", "Real lse(" PHR ", const State &state)", has, "state", NO_TURN, f->lse);
   } else {
     open_function(w, "Real lse(" PHR ", const State &state)");
     text_add(&w->out, "return Real(0);\n");
@@ -341,7 +345,9 @@ static void write_spec(writer *w) {
   constants(w);
   section(w, "Computed once per head, per row and per column.");
   for (int kind = 0; kind < SLOTS_KINDS; kind++) writer_slots(w, kind);
-  section(w, w->f->dot_unit ? "Elements. A score is handed on divided by the scale." : "Elements.");
+  section(w, w->f->step_unit  ? "Elements. A score is handed on with the factors of the online function."
+             : w->f->dot_unit ? "Elements. A score is handed on divided by the scale."
+                              : "Elements.");
   elements(w);
   section(w, "Online function.");
   online(w);
@@ -393,6 +399,8 @@ luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_inf
   TRY(collect_acc(w, err));
   text why;
   text_init(&why, a);
+  if (f->bounded)
+    text_add(&why, "scores lie within %g and %g: no running maximum\n", f->score_lo, f->score_hi);
   plan_slots(w);
   if (!w->failed) choose_outlined(w, &why);
   if (!w->failed) write_spec(w);

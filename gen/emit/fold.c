@@ -4,7 +4,7 @@
  * along the row, plus a part that is uniform along the column. Atoms differ from element to element,
  * coefficients do not. Written out again, it is a chain of multiply-adds, and each coefficient is one
  * subexpression that hoist.c moves to the head, row or column. exp and log become exp2 and log2, whose factor
- * of log2(e) disappears into the coefficients.
+ * of log2(e) disappears into the coefficients, and so do sigmoid and tanh where they are made of exp2.
  *
  * One thing is not distributed: c * (kv - q) stays a product. As c * kv - c * q, each product would round at
  * the size of the position, and the difference, which decides the score, would keep that error.
@@ -251,6 +251,11 @@ static lin product_of(fold *w, ir_ref r, const ir_node *n) {
   return product;
 }
 
+static ir_ref sigmoid_of(fold *w, ir_op op, ir_ref x, double factor) {
+  const lin power = scaled(w, w->lin[x], ir_real(w->g, factor));
+  return ir_op1(w->g, op, lin_write(w, &power));
+}
+
 static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
   ir *g = w->g;
   const ir_ref a = n->nargs > 0 ? n->arg[0] : IR_NONE, b = n->nargs > 1 ? n->arg[1] : IR_NONE;
@@ -271,6 +276,18 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
     case IR_EXP: {
       const lin power = scaled(w, w->lin[a], ir_real(g, LOG2E));
       return lin_of_atom(ir_op1(g, IR_EXP2, lin_write(w, &power)));
+    }
+    case IR_SIGMOID: /* of approximations alone: the accurate functions are not made of exp2 */
+      if (!w->f->plan->fast_math) break;
+      return lin_of_atom(sigmoid_of(w, IR_SIGMOID2_IN_TURN, a, LOG2E));
+    case IR_TANH: { /* 2 / (1 + e^-2x) - 1; what is left of it near 0 is no place for rough approximations */
+      if (!w->f->plan->fast_math) break;
+      if (w->f->plan->dtype == LUATTN_BF16 && w->f->plan->pass == LUATTN_FORWARD)
+        return lin_of_atom(ir_op1(g, IR_ROUGH_TANH, written(w, a)));
+      lin l = lin_of_atom(sigmoid_of(w, IR_SIGMOID2, a, 2 * LOG2E));
+      l.coef[0] = ir_real(g, 2);
+      l.row = ir_real(g, -1);
+      return l;
     }
     case IR_LOG:
       return scaled(w, lin_of_atom(ir_op1(g, IR_LOG2, written(w, a))), ir_real(g, LN2));

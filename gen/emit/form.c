@@ -8,9 +8,17 @@
 
 static const traced_spec *traced(const emit_form *f) { return &f->spec->traced; }
 
-/* With no score_mod, or one that only adds to the score, score() gives score / scale: the dot product itself,
- * or one multiply-add. The online function then sees scale * VAR_SCORE, and its factor joins those that are
- * there already. The scale is positive, so a maximum of scaled scores is the scaled maximum. */
+static bool has_maximum(const emit_form *f) {
+  const traced_online *o = &traced(f)->online;
+  bool found = ir_uses_op(f->g, o->prob, IR_REDUCE_MAX) || ir_uses_op(f->g, o->rescale, IR_REDUCE_MAX);
+  for (int i = 0; i < o->num_state; i++) found |= ir_uses_op(f->g, o->next[i], IR_REDUCE_MAX);
+  return found;
+}
+
+/* Before a maximum, and with no score_mod, or one that only adds to the score, score() gives score / scale:
+ * the dot product itself, or one addition. The online function then sees scale * VAR_SCORE, and its factor
+ * joins those that are there already. The scale is positive, so a maximum of scaled scores is the scaled
+ * maximum. */
 static void choose_unit(emit_form *f) {
   ir *g = f->g;
   const ir_ref score = ir_variable(g, VAR_SCORE, 0), dot = ir_variable(g, VAR_DOT, 0),
@@ -18,7 +26,7 @@ static void choose_unit(emit_form *f) {
   const ir_ref scaled = ir_op2(g, IR_MUL, scale, dot);
   const ir_ref mod = shift_source(f);
   ir_ref rest = IR_NONE;
-  f->dot_unit = fold_is_shift(f, mod, score, &rest);
+  f->dot_unit = has_maximum(f) && fold_is_shift(f, mod, score, &rest);
   if (!f->dot_unit)
     f->score = ir_substitute(g, mod, &score, &scaled, 1);
   else
@@ -108,104 +116,74 @@ static void choose_prob_term(emit_form *f) {
   }
 }
 
-/* Rows of random numbers, for mask_by_inf. Every fourth lane has scalars and inputs of 0 or below, where a
- * factor turns -inf into NaN or +inf. */
-typedef struct probe {
-  uint64_t random;
-  const ir_op *empty; /* kinds of reductions that are over no score; NULL: over some */
-} probe;
-
-static double next_random(probe *p) {
-  p->random = p->random * 6364136223846793005u + 1442695040888963407u;
-  return (double)(p->random >> 11) / 9007199254740992.0;
+/* All roots of the step, taken out and put back. */
+enum { STEP_ROOTS = SPEC_MAX_RED + SPEC_MAX_STATE + 2 };
+static int step_roots(const emit_form *f, ir_ref *root) {
+  int n = 0;
+  for (int k = 0; k < f->step.num_red; k++) root[n++] = f->step.term[k];
+  for (int i = 0; i < traced(f)->online.num_state; i++) root[n++] = f->step.next[i];
+  root[n++] = f->step.prob;
+  root[n++] = f->step.rescale;
+  return n;
+}
+static void set_step_roots(emit_form *f, const ir_ref *root) {
+  int n = 0;
+  for (int k = 0; k < f->step.num_red; k++) f->step.term[k] = root[n++];
+  for (int i = 0; i < traced(f)->online.num_state; i++) f->step.next[i] = root[n++];
+  f->step.prob = root[n++];
+  f->step.rescale = root[n++];
 }
 
-static double uniform_value(probe *p, int lane) {
-  const double x = next_random(p);
-  return lane % 8 == 0 ? 0 : lane % 8 == 4 ? -2 * x : 3 * x + 0.1;
-}
-
-static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
-  for (int i = 0; i < lanes; i++) {
-    if (v == VAR_SCORE)
-      out[i] = -INFINITY;
-    else if (v == VAR_SCALE)
-      out[i] = next_random(user) + 0.01;
-    else if (v == VAR_SCALAR)
-      out[i] = uniform_value(user, i);
-    else if (v == VAR_RED && ((const probe *)user)->empty != NULL)
-      out[i] = ((const probe *)user)->empty[index] == IR_REDUCE_MAX ? -INFINITY : 0;
-    else if (v == VAR_STATE || v == VAR_RED)
-      out[i] = i % 2 == 0 ? next_random(user) * 4 + 0.1 : next_random(user) * 20 - 10;
-    else
-      out[i] = floor(next_random(user) * 64) +
-               (v == VAR_Q_LEN || v == VAR_KV_LEN ? 1 : 0); /* no step without keys */
+/* The only node under the roots that reads x; IR_NONE: x is a root itself, or several read it, or none. */
+static ir_ref only_reader(const emit_form *f, const ir_ref *root, int n, ir_ref x) {
+  const uint32_t count = ir_count(f->g);
+  bool *need = arena_array(f->a, count, sizeof *need);
+  ir_ref reader = IR_NONE;
+  if (need == NULL) return IR_NONE;
+  for (int i = 0; i < n; i++) need[root[i]] = true;
+  if (need[x]) return IR_NONE;
+  for (ir_ref r = count; r-- > 1;) {
+    const ir_node *node = ir_get(f->g, r);
+    for (int i = 0; i < node->nargs && need[r]; i++) {
+      need[node->arg[i]] = true;
+      if (node->arg[i] != x || r == reader) continue;
+      if (reader != IR_NONE) return IR_NONE;
+      reader = r;
+    }
   }
+  return reader;
 }
 
-static void probe_load(void *user, uint32_t input, int n, const double *const *index, int lanes,
-                       double *out) {
-  (void)input, (void)n, (void)index;
-  for (int i = 0; i < lanes; i++) out[i] = uniform_value(user, i);
-}
-
-/* Expressions and what they are to be, in every probe. */
-enum { MAX_CLAIMS = 2 * (SPEC_MAX_RED + SPEC_MAX_STATE + 2) };
-typedef struct claims {
-  ir_ref root[2 * MAX_CLAIMS]; /* got, want, got, want .. */
-  int n;
-} claims;
-
-static void claim(claims *c, ir_ref got, ir_ref want) {
-  c->root[c->n++] = got;
-  c->root[c->n++] = want;
-}
-
-static void claim_left_out(claims *c, emit_form *f, const ir_ref *from, const ir_ref *to, int n) {
+/* Where the online function reads nothing but a * score + b, with numbers of the head, score() gives that:
+ * its own last multiply-add takes a and b. Not where -inf would no longer leave an element out. */
+static luattn_status choose_stored(emit_form *f, luattn_error *err) {
   ir *g = f->g;
-  for (int k = 0; k < f->step.num_red; k++)
-    claim(c, ir_substitute(g, f->step.term[k], from, to, n),
-          ir_real(g, f->step.kind[k] == IR_REDUCE_MAX ? -INFINITY : 0));
-  claim(c, ir_substitute(g, f->step.prob, from, to, n), ir_real(g, 0));
-}
-
-static luattn_status try_claims(emit_form *f, const claims *c, probe *p, bool *hold, luattn_error *err) {
-  ir_lane_block value[2 * MAX_CLAIMS];
-  double *out[2 * MAX_CLAIMS];
-  for (int k = 0; k < c->n; k++) out[k] = value[k];
-  const ir_program *program = ir_program_new(f->a, f->g, c->root, c->n);
-  void *scratch = program == NULL ? NULL : arena_new(f->a, ir_program_scratch(program));
-  if (scratch == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name);
-  for (int round = 0; round < 8; round++) {
-    const ir_env env = {p, probe_variable, probe_load};
-    ir_program_run(program, &env, IR_LANES, scratch, out);
-    for (int k = 0; k < c->n; k += 2)
-      for (int i = 0; i < IR_LANES; i++) *hold &= value[k][i] == value[k + 1][i];
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0);
+  ir_ref root[STEP_ROOTS], stored = score;
+  const int n = step_roots(f, root);
+  for (ir_ref r = only_reader(f, root, n, score); r != IR_NONE; r = only_reader(f, root, n, r)) {
+    const ir_node node = *ir_get(g, r);
+    const bool sum = node.op == IR_ADD || (node.op == IR_SUB && node.arg[0] == stored);
+    if ((!sum && node.op != IR_MUL) || node.arg[0] == node.arg[1]) break;
+    const ir_ref other = node.arg[node.arg[0] == stored ? 1 : 0];
+    if ((deps_of(&f->deps, other) & ~DEP_SITE) != 0) break;
+    stored = r;
   }
+  if (stored == score) return LUATTN_OK;
+  const online_split before = f->step;
+  for (int i = 0; i < n; i++) root[i] = ir_substitute(g, root[i], &stored, &score, 1);
+  set_step_roots(f, root);
+  bool by_inf;
+  TRY(claims_mask_by_inf(f, &by_inf, err));
+  if (by_inf != f->mask_by_inf) {
+    f->step = before;
+    return LUATTN_OK;
+  }
+  f->step_unit = true;
+  f->score = ir_substitute(g, stored, &score, &f->score, 1);
+  fold_roots(f, &f->score, 1);
+  choose_prob_term(f);
   return LUATTN_OK;
-}
-
-/* Does a score of -inf leave an element out of every reduction and of prob by itself? And does a step over
- * such scores alone change nothing, whether it is a row's first or a later one? Tried on the very
- * expressions that will be emitted. A wrong yes would need a function that is right in all probes and not
- * elsewhere. */
-static luattn_status choose_mask_by_inf(emit_form *f, luattn_error *err) {
-  ir *g = f->g;
-  ir_ref state[SPEC_MAX_STATE];
-  const int num_state = traced(f)->online.num_state;
-  for (int i = 0; i < num_state; i++) state[i] = ir_variable(g, VAR_STATE, (uint32_t)i);
-  claims some = {.n = 0}, none = {.n = 0};
-  claim_left_out(&some, f, state, state, num_state);
-  for (int first = 0; first < 2; first++) {
-    const ir_ref *now = first ? f->init : state;
-    claim_left_out(&none, f, state, now, num_state);
-    claim(&none, ir_substitute(g, f->step.rescale, state, now, num_state), ir_real(g, 1));
-    for (int i = 0; i < num_state; i++)
-      claim(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
-  }
-  f->mask_by_inf = true;
-  TRY(try_claims(f, &some, &(probe){.random = 12345}, &f->mask_by_inf, err));
-  return try_claims(f, &none, &(probe){.random = 54321, .empty = f->step.kind}, &f->mask_by_inf, err);
 }
 
 static luattn_status build_online(emit_form *f, luattn_error *err) {
@@ -213,32 +191,26 @@ static luattn_status build_online(emit_form *f, luattn_error *err) {
   const traced_online *o = &traced(f)->online;
   TRY(split_online(g, o, traced(f)->file, &f->step, err));
   memcpy(f->init, o->init, sizeof f->init);
+  f->tail[0] = o->out;
+  f->tail[1] = o->lse >= 0 ? o->final[o->lse] : IR_NONE;
+  TRY(claims_bounded_scores(f, err));
   if (f->dot_unit) rewrite_step(f);
   shift_step(f);
   choose_deferred(f);
 
-  ir_ref roots[SPEC_MAX_RED + SPEC_MAX_STATE + 2];
-  int n = 0;
-  for (int k = 0; k < f->step.num_red; k++) roots[n++] = f->step.term[k];
-  for (int i = 0; i < o->num_state; i++) roots[n++] = f->step.next[i];
-  roots[n++] = f->step.prob;
-  roots[n++] = f->step.rescale;
-  fold_roots(f, roots, n);
-  n = 0;
-  for (int k = 0; k < f->step.num_red; k++) f->step.term[k] = roots[n++];
-  for (int i = 0; i < o->num_state; i++) f->step.next[i] = roots[n++];
-  f->step.prob = roots[n++];
-  f->step.rescale = roots[n++];
+  ir_ref root[STEP_ROOTS];
+  fold_roots(f, root, step_roots(f, root));
+  set_step_roots(f, root);
   choose_prob_term(f);
-  TRY(choose_mask_by_inf(f, err));
+  TRY(claims_mask_by_inf(f, &f->mask_by_inf, err));
+  TRY(choose_stored(f, err));
 
   double rescale;
   f->has_rescale = !ir_is_const(g, f->step.rescale, &rescale) || rescale != 1;
   const ir_ref sum = ir_variable(g, VAR_OUT, 0), one = ir_real(g, 1);
-  ir_ref tail[2] = {ir_substitute(g, o->out, &sum, &one, 1), o->lse >= 0 ? o->final[o->lse] : IR_NONE};
-  ir_simplify(g, tail, 1);
-  f->out_scale = tail[0];
-  f->lse = tail[1];
+  f->out_scale = ir_substitute(g, f->tail[0], &sum, &one, 1);
+  ir_simplify(g, &f->out_scale, 1);
+  f->lse = f->tail[1];
   return LUATTN_OK;
 }
 

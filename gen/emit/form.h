@@ -2,8 +2,8 @@
  * contract made.
  *
  * form.c takes the traced and derived spec apart and chooses the unit of the stored score, the reductions and
- * what is deferred; fold.c rewrites expressions into the shapes that are cheap on a device; deps.c says what
- * depends on what. Everything is built in spec->traced.g, which must be the caller's own clone.
+ * what is deferred; claims.c tries what a masked or bounded score makes needless; fold.c rewrites expressions
+ * into the shapes that are cheap on a device; deps.c says what depends on what. Everything is built in spec->traced.g, which must be the caller's own clone.
  */
 #ifndef LUATTN_GEN_FORM_H
 #define LUATTN_GEN_FORM_H
@@ -51,6 +51,9 @@ typedef struct emit_form {
   const plan *plan;
 
   bool dot_unit; /* score() gives score / scale, and the online function multiplies */
+  bool step_unit; /* score() gives what the online function would make of it first, a * score + b */
+  bool bounded;   /* scores lie within score_lo and score_hi, and no maximum is kept */
+  double score_lo, score_hi;
   ir_ref score;  /* of VAR_DOT and indices */
   ir_ref shift;  /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
@@ -60,6 +63,7 @@ typedef struct emit_form {
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
   int prob_term;
   bool has_rescale, mask_by_inf;
+  ir_ref tail[2];        /* the epilogue: O, of VAR_OUT and VAR_STATE; lse */
   ir_ref out_scale, lse; /* of VAR_STATE; lse IR_NONE: none */
 
   int num_rows; /* VAR_ROW[i] in the gradients stands for row[i], of VAR_FINAL, VAR_DELTA, VAR_DLSE */
@@ -72,6 +76,10 @@ typedef struct emit_form {
 
 luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
                          emit_form *out, luattn_error *err);
+
+/* claims.c. Leaves the step as it is, or takes its maximum away and writes `bounded` and `tail`. */
+luattn_status claims_bounded_scores(emit_form *f, luattn_error *err);
+luattn_status claims_mask_by_inf(emit_form *f, bool *hold, luattn_error *err);
 
 /* fold.c: exp and log in base 2, linear combinations as chains of multiply-adds with everything uniform in
  * one coefficient. */

@@ -11,6 +11,7 @@ void body_begin(writer *w, int has, const char *state) {
   w->num_temps = 0;
   w->state = state;
   w->outlined = false;
+  w->turn = "0";
   memset(w->temp, 0, w->count * sizeof *w->temp);
 }
 
@@ -173,7 +174,9 @@ static void add_spelling(writer *w, const char *spelling, const ir_node *n) {
     length -= 2;
   }
   for (size_t i = 0; i < length; i++) {
-    if (spelling[i] == '%' && i + 1 < length)
+    if (spelling[i] == '%' && spelling[i + 1] == 't')
+      text_add(&w->out, "%s", w->turn), i++;
+    else if (spelling[i] == '%' && i + 1 < length)
       text_add(&w->out, "%s", body_value(w, n->arg[spelling[++i] - '0']));
     else
       text_bytes(&w->out, &spelling[i], 1);

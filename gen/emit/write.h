@@ -53,6 +53,7 @@ typedef struct writer {
   bool *need;
   int *temp;         /* per node: t<n>; 0: none yet */
   const char *state; /* "old" or "state" */
+  const char *turn;  /* which of a thread's elements it computes, where it is told */
   bool outlined;     /* a function out of line: it has only what it is given */
   uint8_t *param;    /* per node: PARAM_* if it is given to it */
   const char *call;  /* how it is called */

@@ -81,7 +81,7 @@ struct Spec {
   }
   template <int K>
   LUATTN_FN Real term(const LuattnParams &, const Site &, const Head &head, const Row &, const State &old, const Real *red,
-                      Real score) {
+                      Real score, int) {
     if constexpr (K == 0) {
       return score;
     } else {
@@ -90,8 +90,8 @@ struct Spec {
     }
   }
   LUATTN_FN Real prob(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &old,
-                      const Real *red, Real score) {
-    return term<1>(p, s, head, row, old, red, score);
+                      const Real *red, Real score, int turn) {
+    return term<1>(p, s, head, row, old, red, score, turn);
   }
   LUATTN_FN Real rescale(const LuattnParams &, const Site &, const Head &head, const Row &, const State &old,
                          const Real *red) {

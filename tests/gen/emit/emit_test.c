@@ -146,12 +146,68 @@ static void test_softmax_choices(void **state) {
         NULL);
 }
 
-/* A gather by a distance adds a constant to what all elements share. */
-static void test_gather_by_distance(void **state) {
+/* Bounds on the scores do what a running maximum does, where a weight at either bound suits the type. */
+static void test_bounded_scores(void **state) {
   (void)state;
-  check("return attention { name = 'a', inputs = { x = { axes = {'h', 'n'} } },\n"
-        "  score_mod = function(s, b, h, q, kv) return s + x[{h, q - kv + 7}] end }",
-        LIST("q.base - kv.base", "q.offset - kv.offset", "op_sum_apart("), NULL);
+  const char *const gone[] = {"num_reductions = 1;", "has_rescale = false;", "mask_by_inf = true;",
+                              "op_exp2(score)", NULL},
+                    *const kept[] = {"num_reductions = 2;", "has_rescale = true;", NULL};
+  const char *cap = "return attention { name = 'a', score_mod = softcap(50) }",
+             *low = "return attention { name = 'a', score_mod = softcap(5) }",
+             *sink = "return attention { name = 'a', score_mod = softcap(50), online_func = softmax_one }";
+  luattn_target half = target, exact = target;
+  half.dtype = LUATTN_F16;
+  exact.dtype = LUATTN_F32;
+  check(cap, gone, NULL);
+  check(sink, gone, NULL);
+  check_for(&half, cap, kept, NULL); /* 144 bits of range, and f16 has 30 */
+  check_for(&half, low, gone, NULL);
+  check_for(&exact, low, kept, NULL);
+  check("return attention { name = 'a', score_mod = softcap(200) }", kept, NULL);
+  check("return attention { name = 'a', scalars = { c = 50 }, score_mod = softcap('c') }", kept, NULL);
+  check(
+      "return attention { name = 'a', inputs = { x = { axes = {'h'} } }, score_mod = softcap(50),\n"
+      "  online_func = attention_sink('x') }",
+      kept, NULL); /* the sink has no bounds */
+  check(
+      "return attention { name = 'a', score_mod = softcap(5), online_func = { name = 'f',\n"
+      "  online_rowscales = { m = -1e37, l = 0 },\n"
+      "  online_fwd = function(scores, r, b, h, q)\n"
+      "    local m = max(r.m, reduce_max(scores))\n"
+      "    local c, p = exp(r.m - m), exp(scores - m)\n"
+      "    return p, { m = m, l = r.l * c + reduce_sum(p) }, c\n"
+      "  end,\n"
+      "  online_fwd_epilogue = function(o, r, b, h, q) return o / (r.l + 1) end,\n"
+      "  backward = function(dp, p, r, delta, b, h, q, kv, s) return p * dp end } }",
+      kept, NULL); /* here the maximum matters */
+}
+
+/* A function of the score alone takes the factors before it. */
+static void test_factors_of_the_score(void **state) {
+  (void)state;
+  const char *text = "A score is handed on with the factors of the online function";
+  check(
+      "return attention { name = 'a', inputs = { x = { axes = {'h'} } },\n"
+      "  score_mod = function(s, b, h, q, kv) return s + x[h] end, online_func = sigmoid_attention }",
+      LIST(text, "dot * head.", "op_sigmoid2_in_turn(score, turn)", "mask_by_inf = true;"), NULL);
+  check("return attention { name = 'a' }", NULL, LIST(text));
+}
+
+/* A gather by a distance adds a constant to what all elements share; bf16 alone has the rough tanh, and
+ * forward. */
+static void test_spellings_for_elements(void **state) {
+  (void)state;
+  const char *table =
+      "return attention { name = 'a', inputs = { x = { axes = {'h', 'n'} } },\n"
+      "  score_mod = function(s, b, h, q, kv) return s + x[{h, q - kv + 7}] end }";
+  const char *cap = "return attention { name = 'a', score_mod = softcap(50) }";
+  luattn_target forward = target, half = target;
+  forward.pass = half.pass = LUATTN_FORWARD;
+  half.dtype = LUATTN_F16;
+  check(table, LIST("q.base - kv.base", "q.offset - kv.offset", "op_sum_apart("), NULL);
+  check_for(&forward, cap, LIST("op_rough_tanh("), NULL);
+  check(cap, LIST("op_sigmoid2("), LIST("op_rough_tanh("));
+  check_for(&half, cap, LIST("op_sigmoid2("), LIST("op_rough_tanh("));
 }
 
 /* A sum that is read within the step cannot wait for the end. */
@@ -390,7 +446,9 @@ int main(void) {
       cmocka_unit_test(test_unit_of_the_score),
       cmocka_unit_test(test_rows_of_prob),
       cmocka_unit_test(test_softmax_choices),
-      cmocka_unit_test(test_gather_by_distance),
+      cmocka_unit_test(test_bounded_scores),
+      cmocka_unit_test(test_factors_of_the_score),
+      cmocka_unit_test(test_spellings_for_elements),
       cmocka_unit_test(test_sum_in_use_is_not_deferred),
       cmocka_unit_test(test_mask_by_inf_is_refused),
       cmocka_unit_test(test_hoisting),

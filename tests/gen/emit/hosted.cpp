@@ -16,6 +16,7 @@ template <class T> static T __ldg(const T *p) { return *p; }
 template <class T> static T __shfl_xor_sync(unsigned, T x, int) { return x; }
 static double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
 static float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
+static int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
 static float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 static float __fdividef(float x, float y) { return x / y; }
 static float __fdiv_rn(float x, float y) { return x / y; }

@@ -34,7 +34,11 @@ static void write_op(FILE *f, ir_op op, ir_type type) {
       fputc(*s, f);
       continue;
     }
-    const int k = *++s - '0';
+    if (*++s == 't') { /* which of a thread's elements */
+      fprintf(f, "int_0");
+      continue;
+    }
+    const int k = *s - '0';
     fprintf(f, "%s_%d", cuda_type[argument_type(op, type, k)], k);
   }
   fprintf(f, "; sum += Real(r); }\n");

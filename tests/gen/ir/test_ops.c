@@ -98,6 +98,11 @@ static double ref_function(ir_op op, double x, double y) {
       return (double)(1 / (1 + expl(-(long double)x)));
     case IR_SOFTPLUS:
       return (double)logl(1 + expl(x));
+    case IR_ROUGH_TANH:
+      return (double)((expl(2 * (long double)x) - 1) / (expl(2 * (long double)x) + 1));
+    case IR_SIGMOID2:
+    case IR_SIGMOID2_IN_TURN:
+      return (double)(powl(2, x) / (1 + powl(2, x)));
     case IR_RELU:
       return fmax(x, 0);
     case IR_GELU:

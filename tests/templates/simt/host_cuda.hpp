@@ -93,6 +93,7 @@ static T atomicAdd(T *p, T x) {
   return old;
 }
 static double __longlong_as_double(long long x) { return std::bit_cast<double>(x); }
+static int __float_as_int(float x) { return std::bit_cast<int>(x); }
 static float __int_as_float(int x) { return std::bit_cast<float>(x); }
 static long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
 static unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }

@@ -128,7 +128,7 @@ struct Spec {
   }
   template <int K>
   LUATTN_FN Real term(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const State &old, const Real *red, Real score) {
+      const State &old, const Real *red, Real score, int turn) {
     if constexpr (K == 0) {
       return score;
     } else if constexpr (K == 1) {
@@ -141,7 +141,7 @@ struct Spec {
     }
   }
   LUATTN_FN Real prob(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const State &old, const Real *red, Real score) {
+      const State &old, const Real *red, Real score, int turn) {
     const Real t1 = op_max(old.x[1], red[0]);  // called.lua:3
     const Real t2 = t1 * Real(-1.4426950408889634);  // called.lua:3
     const Real t3 = score * Real(1.4426950408889634);  // called.lua:3

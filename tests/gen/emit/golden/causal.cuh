@@ -83,7 +83,7 @@ struct Spec {
   }
   template <int K>
   LUATTN_FN Real term(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const State &old, const Real *red, Real score) {
+      const State &old, const Real *red, Real score, int turn) {
     if constexpr (K == 0) {
       return score;
     } else if constexpr (K == 1) {
@@ -97,7 +97,7 @@ struct Spec {
     }
   }
   LUATTN_FN Real prob(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const State &old, const Real *red, Real score) {
+      const State &old, const Real *red, Real score, int turn) {
     const Real t1 = red[0] * head.scale_0;
     const Real t2 = op_max(old.x[1], t1);  // causal.lua:4
     const Real t3 = t2 * Real(-1.4426950408889634);  // causal.lua:4

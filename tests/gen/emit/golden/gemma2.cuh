@@ -11,9 +11,11 @@ struct Spec {
   struct Head {  // the same for all of one (b, h)
     Real cap_0;
     Real mul_1;
-    Real mul_2;
+    Real neg_2;
     Real mul_3;
     Real mul_4;
+    Real mul_5;
+    Real mul_6;
   };
   struct Row {};
   struct Col {};
@@ -51,17 +53,22 @@ struct Spec {
   // Computed once per head, per row and per column.
   LUATTN_FN Head head(const LuattnParams &p, const Site &s) {
     const Real t1 = op_div(Real(1), Real(p.scalar[0]));  // gemma2.lua:9
-    const Real t2 = Real(p.scale) * t1;  // gemma2.lua:9
-    const Real t3 = Real(p.scalar[0]) * Real(1.4426950408889634);  // gemma2.lua:6
-    const Real t4 = Real(p.scalar[0]) * t1;  // gemma2.lua:9
-    const Real t5 = Real(p.scalar[0]) * t2;  // gemma2.lua:9
-    const Real t6 = t1 * t5;  // gemma2.lua:9
+    const Real t2 = Real(p.scalar[0]) * Real(2);  // gemma2.lua:9
+    const Real t3 = -Real(p.scalar[0]);  // gemma2.lua:9
+    const Real t4 = Real(p.scale) * t1;  // gemma2.lua:9
+    const Real t5 = t4 * Real(2.8853900817779268);  // gemma2.lua:9
+    const Real t6 = t2 * Real(1.4426950408889634);  // gemma2.lua:6
+    const Real t7 = Real(p.scalar[0]) * t1;  // gemma2.lua:9
+    const Real t8 = Real(p.scalar[0]) * t4;  // gemma2.lua:9
+    const Real t9 = t1 * t8;  // gemma2.lua:9
     Head made;
     made.cap_0 = Real(p.scalar[0]);
     made.mul_1 = t2;
-    made.mul_2 = t3;
-    made.mul_3 = t4;
+    made.neg_2 = t3;
+    made.mul_3 = t5;
     made.mul_4 = t6;
+    made.mul_5 = t7;
+    made.mul_6 = t9;
     return made;
   }
   LUATTN_FN Row row(const LuattnParams &p, const Site &s, const Head &head, int q) {
@@ -74,10 +81,11 @@ struct Spec {
   // Elements.
   LUATTN_FN Real score(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, Real dot, Position q, Position kv) {
-    const Real t1 = dot * head.mul_1;  // gemma2.lua:9
-    const Real t2 = op_tanh(t1);  // gemma2.lua:9
-    const Real t3 = head.cap_0 * t2;  // gemma2.lua:9
-    return t3;
+    const Real t1 = dot * head.mul_3;  // gemma2.lua:9
+    const Real t2 = op_sigmoid2(t1);  // gemma2.lua:9
+    const Real t3 = head.mul_1 * t2;  // gemma2.lua:9
+    const Real t4 = t3 - head.cap_0;  // gemma2.lua:9
+    return t4;
   }
   LUATTN_FN Real shift(const LuattnParams &p, const Site &s, const Head &head, const Row &row, Position q, Position kv) {
     return Real(0);
@@ -100,7 +108,7 @@ struct Spec {
   }
   template <int K>
   LUATTN_FN Real term(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const State &old, const Real *red, Real score) {
+      const State &old, const Real *red, Real score, int turn) {
     if constexpr (K == 0) {
       return score;
     } else if constexpr (K == 1) {
@@ -113,7 +121,7 @@ struct Spec {
     }
   }
   LUATTN_FN Real prob(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const State &old, const Real *red, Real score) {
+      const State &old, const Real *red, Real score, int turn) {
     const Real t1 = op_max(old.x[1], red[0]);  // gemma2.lua:6
     const Real t2 = t1 * Real(-1.4426950408889634);  // gemma2.lua:6
     const Real t3 = score * Real(1.4426950408889634);  // gemma2.lua:6
@@ -160,35 +168,38 @@ struct Spec {
   LUATTN_FN BwdRow prepare(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc) {
     const Real t1 = delta - dlse;
-    const Real t2 = lse * Real(-1.4426950408889634);  // gemma2.lua:6
+    const Real t2 = head.neg_2 - lse;  // gemma2.lua:6
+    const Real t3 = t2 * Real(1.4426950408889634);  // gemma2.lua:6
     BwdRow made;
     made.x[0] = t1;
-    made.x[1] = t2;
+    made.x[1] = t3;
     return made;
   }
   template <bool with_inputs>
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, const BwdRow &bwd, Real dot, Real dp,
       Position q, Position kv, Real &prob, Real &ds, Acc &acc) {
-    const Real t1 = dot * head.mul_1;  // gemma2.lua:9
-    const Real t2 = op_tanh(t1);  // gemma2.lua:9
-    const Real t3 = t2 * head.mul_2;  // gemma2.lua:6
-    const Real t4 = t2 * t2;  // gemma2.lua:9
-    const Real t5 = Real(1) - t4;  // gemma2.lua:9
-    const Real t6 = bwd.x[1] + t3;  // gemma2.lua:6
-    const Real t7 = op_exp2(t6);  // gemma2.lua:6
-    const Real t8 = dp - bwd.x[0];
-    const Real t9 = t7 * t8;
-    const Real t10 = t5 * t9;  // gemma2.lua:9
-    const Real t11 = head.mul_3 * t10;  // gemma2.lua:9
-    prob = t7;
-    ds = t11;
+    const Real t1 = dot * head.mul_3;  // gemma2.lua:9
+    const Real t2 = op_sigmoid2(t1);  // gemma2.lua:9
+    const Real t3 = t2 * head.mul_4;  // gemma2.lua:6
+    const Real t4 = t2 * Real(2);  // gemma2.lua:9
+    const Real t5 = t4 + Real(-1);  // gemma2.lua:9
+    const Real t6 = t5 * t5;  // gemma2.lua:9
+    const Real t7 = Real(1) - t6;  // gemma2.lua:9
+    const Real t8 = bwd.x[1] + t3;  // gemma2.lua:6
+    const Real t9 = op_exp2(t8);  // gemma2.lua:6
+    const Real t10 = dp - bwd.x[0];
+    const Real t11 = t9 * t10;
+    const Real t12 = t7 * t11;  // gemma2.lua:9
+    const Real t13 = head.mul_5 * t12;  // gemma2.lua:9
+    prob = t9;
+    ds = t13;
     if constexpr (with_inputs) {
-      const Real t12 = t2 * t9;  // gemma2.lua:9
-      const Real t13 = dot * t10;  // gemma2.lua:9
-      const Real t14 = head.mul_4 * t13;  // gemma2.lua:9
-      const Real t15 = t12 - t14;  // gemma2.lua:9
-      acc.x[0] += t15;
+      const Real t14 = t5 * t11;  // gemma2.lua:9
+      const Real t15 = dot * t12;  // gemma2.lua:9
+      const Real t16 = head.mul_6 * t15;  // gemma2.lua:9
+      const Real t17 = t14 - t16;  // gemma2.lua:9
+      acc.x[0] += t17;
     }
   }
   LUATTN_FN void flush(const LuattnParams &p, const Site &s, const Head &head, const Acc &acc) {

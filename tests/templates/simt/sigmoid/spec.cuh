@@ -69,11 +69,11 @@ struct Spec {
   LUATTN_FN State init(const LuattnParams &, const Site &, const Head &, const Row &) { return {{Real(0)}}; }
   template <int K>
   LUATTN_FN Real term(const LuattnParams &, const Site &, const Head &, const Row &, const State &,
-                      const Real *, Real score) {
+                      const Real *, Real score, int) {
     return sigmoid(score);
   }
   LUATTN_FN Real prob(const LuattnParams &, const Site &, const Head &, const Row &, const State &,
-                      const Real *, Real score) {
+                      const Real *, Real score, int) {
     return sigmoid(score);
   }
   LUATTN_FN Real rescale(const LuattnParams &, const Site &, const Head &, const Row &, const State &,

@@ -76,15 +76,15 @@ struct Spec {
   }
   template <int K>
   LUATTN_FN Real term(const LuattnParams &, const Site &, const Head &, const Row &, const State &old,
-                      const Real *red, Real score) {
+                      const Real *red, Real score, int) {
     if constexpr (K == 0)
       return score;
     else
       return ex(score - max_of(old.x[0], red[0]));
   }
   LUATTN_FN Real prob(const LuattnParams &p, const Site &s, const Head &h, const Row &r, const State &old,
-                      const Real *red, Real score) {
-    return term<1>(p, s, h, r, old, red, score);
+                      const Real *red, Real score, int turn) {
+    return term<1>(p, s, h, r, old, red, score, turn);
   }
   LUATTN_FN Real rescale(const LuattnParams &, const Site &, const Head &, const Row &, const State &old,
                          const Real *red) {

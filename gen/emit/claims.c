@@ -1,0 +1,310 @@
+/* claims.c: choices that are tried with random numbers on the very expressions that will be emitted. A wrong
+ * yes would need a function that is right in all probes and not elsewhere.
+ *
+ * mask_by_inf: whether a score of -inf leaves an element out by itself.
+ * bounded_scores: whether a softmax needs its running maximum. It only keeps exponentials in range; where
+ * interval arithmetic proves that the scores stay within bounds, any number between these does that, and the
+ * maximum, the exchange of it between threads and the rescaling of O disappear.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/fail.h"
+#include "gen/emit/form.h"
+#include "gen/ir/interval.h"
+#include "gen/ir/passes.h"
+
+static const traced_spec *traced(const emit_form *f) { return &f->spec->traced; }
+
+/* Rows of random numbers. Every fourth lane has scalars and inputs of 0 or below, where a factor turns -inf
+ * into NaN or +inf. */
+typedef struct probe {
+  uint64_t random;
+  const ir_op *empty; /* kinds of reductions that are over no score; NULL: over some */
+  double lo, hi;      /* of scores; equal: all are -inf */
+  double slack;       /* that two values about 1, or of the same size, may differ by and be equal */
+} probe;
+
+static double next_random(probe *p) {
+  p->random = p->random * 6364136223846793005u + 1442695040888963407u;
+  return (double)(p->random >> 11) / 9007199254740992.0;
+}
+
+static double uniform_value(probe *p, int lane) {
+  const double x = next_random(p);
+  return lane % 8 == 0 ? 0 : lane % 8 == 4 ? -2 * x : 3 * x + 0.1;
+}
+
+static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
+  probe *p = user;
+  for (int i = 0; i < lanes; i++) {
+    if (v == VAR_SCORE)
+      out[i] = p->lo < p->hi ? p->lo + next_random(p) * (p->hi - p->lo) : -INFINITY;
+    else if (v == VAR_SCALE)
+      out[i] = next_random(p) + 0.01;
+    else if (v == VAR_SCALAR)
+      out[i] = uniform_value(p, i);
+    else if (v == VAR_RED && p->empty != NULL)
+      out[i] = p->empty[index] == IR_REDUCE_MAX ? -INFINITY : 0;
+    else if (v == VAR_STATE || v == VAR_RED)
+      out[i] = i % 2 == 0 ? next_random(p) * 4 + 0.1 : next_random(p) * 20 - 10;
+    else
+      out[i] =
+          floor(next_random(p) * 64) + (v == VAR_Q_LEN || v == VAR_KV_LEN ? 1 : 0); /* no step without keys */
+  }
+}
+
+static void probe_load(void *user, uint32_t input, int n, const double *const *index, int lanes,
+                       double *out) {
+  (void)input, (void)n, (void)index;
+  for (int i = 0; i < lanes; i++) out[i] = uniform_value(user, i);
+}
+
+/* Expressions and what they are to be, in every probe. */
+enum { MAX_CLAIMS = 2 * (SPEC_MAX_RED + SPEC_MAX_STATE + 2) };
+typedef struct claims {
+  ir_ref root[2 * MAX_CLAIMS]; /* got, want, got, want .. */
+  int n;
+} claims;
+
+static void claim(claims *c, ir_ref got, ir_ref want) {
+  c->root[c->n++] = got;
+  c->root[c->n++] = want;
+}
+
+static bool holds(const probe *p, double got, double want) {
+  return got == want || fabs(got - want) <= p->slack * (1 + fabs(want));
+}
+
+static luattn_status try_claims(emit_form *f, const claims *c, probe *p, bool *hold, luattn_error *err) {
+  ir_lane_block value[2 * MAX_CLAIMS];
+  double *out[2 * MAX_CLAIMS];
+  for (int k = 0; k < c->n; k++) out[k] = value[k];
+  const ir_program *program = ir_program_new(f->a, f->g, c->root, c->n);
+  void *scratch = program == NULL ? NULL : arena_new(f->a, ir_program_scratch(program));
+  if (scratch == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name);
+  for (int round = 0; round < 8; round++) {
+    const ir_env env = {p, probe_variable, probe_load};
+    ir_program_run(program, &env, IR_LANES, scratch, out);
+    for (int k = 0; k < c->n; k += 2)
+      for (int i = 0; i < IR_LANES; i++) *hold &= holds(p, value[k][i], value[k + 1][i]);
+  }
+  return LUATTN_OK;
+}
+
+/* ---- mask_by_inf ---- */
+
+static void claim_left_out(claims *c, emit_form *f, const ir_ref *from, const ir_ref *to, int n) {
+  ir *g = f->g;
+  for (int k = 0; k < f->step.num_red; k++)
+    claim(c, ir_substitute(g, f->step.term[k], from, to, n),
+          ir_real(g, f->step.kind[k] == IR_REDUCE_MAX ? -INFINITY : 0));
+  claim(c, ir_substitute(g, f->step.prob, from, to, n), ir_real(g, 0));
+}
+
+/* Does a score of -inf leave an element out of every reduction and of prob by itself? And does a step over
+ * such scores alone change nothing, whether it is a row's first or a later one? */
+luattn_status claims_mask_by_inf(emit_form *f, bool *hold, luattn_error *err) {
+  ir *g = f->g;
+  ir_ref state[SPEC_MAX_STATE];
+  const int num_state = traced(f)->online.num_state;
+  for (int i = 0; i < num_state; i++) state[i] = ir_variable(g, VAR_STATE, (uint32_t)i);
+  claims some = {.n = 0}, none = {.n = 0};
+  claim_left_out(&some, f, state, state, num_state);
+  for (int first = 0; first < 2; first++) {
+    const ir_ref *now = first ? f->init : state;
+    claim_left_out(&none, f, state, now, num_state);
+    claim(&none, ir_substitute(g, f->step.rescale, state, now, num_state), ir_real(g, 1));
+    for (int i = 0; i < num_state; i++)
+      claim(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
+  }
+  *hold = true;
+  TRY(try_claims(f, &some, &(probe){.random = 12345}, hold, err));
+  return try_claims(f, &none, &(probe){.random = 54321, .empty = f->step.kind}, hold, err);
+}
+
+/* ---- bounded_scores ---- */
+
+typedef struct bounds_user {
+  iv score;
+} bounds_user;
+
+static ir_bounds variable_bounds(void *user, ir_var v, uint32_t index, ir_type type) {
+  (void)index, (void)type;
+  const iv real = v == VAR_SCORE ? ((const bounds_user *)user)->score : iv_all();
+  return (ir_bounds){.real = real, .integer = ivi_all(), .boolean = tri_all()};
+}
+
+static ir_bounds load_bounds(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
+  (void)user, (void)input, (void)type, (void)n_index, (void)index;
+  return (ir_bounds){.real = iv_all(), .integer = ivi_all(), .boolean = tri_all()};
+}
+
+/* Where scores lie within `score`. Out of memory: everywhere. */
+static iv bounds_of(emit_form *f, ir_ref r, iv score) {
+  bounds_user user = {score};
+  const ir_bounds_env env = {.user = &user, .variable = variable_bounds, .load = load_bounds};
+  ir_bounds *scratch = arena_array(f->a, ir_count(f->g), sizeof *scratch), out;
+  if (scratch == NULL) return iv_all();
+  ir_interval(f->g, &r, 1, &env, scratch, &out);
+  return out.real;
+}
+
+/* The state that is the running maximum of reduction *red; -1: there is none, or it is not the only one. */
+static int running_maximum(emit_form *f, const online_split *s, int *red) {
+  int found = -1;
+  *red = -1;
+  for (int k = 0; k < s->num_red; k++) {
+    if (s->kind[k] != IR_REDUCE_MAX) continue;
+    if (*red >= 0 || s->term[k] != ir_variable(f->g, VAR_SCORE, 0)) return -1;
+    *red = k;
+  }
+  if (*red < 0) return -1;
+  const ir_ref r = ir_variable(f->g, VAR_RED, (uint32_t)*red);
+  for (int i = 0; i < traced(f)->online.num_state; i++)
+    if (s->next[i] == ir_op2(f->g, IR_MAX, ir_variable(f->g, VAR_STATE, (uint32_t)i), r)) found = i;
+  return found;
+}
+
+/* The step with a constant in place of state `max` and of reduction `red`, which is gone. */
+static void without_maximum(emit_form *f, const online_split *s, int max, int red, ir_ref constant,
+                            online_split *out) {
+  ir *g = f->g;
+  ir_ref from[1 + SPEC_MAX_RED], to[1 + SPEC_MAX_RED], root[SPEC_MAX_RED + SPEC_MAX_STATE + 2];
+  const int num_state = traced(f)->online.num_state;
+  int n = 0, roots = 0;
+  from[n] = ir_variable(g, VAR_STATE, (uint32_t)max);
+  to[n++] = constant;
+  for (int k = red; k < s->num_red; k++) {
+    from[n] = ir_variable(g, VAR_RED, (uint32_t)k);
+    to[n++] = k == red ? constant : ir_variable(g, VAR_RED, (uint32_t)k - 1);
+  }
+  *out = (online_split){.num_red = 0};
+  for (int k = 0; k < s->num_red; k++) {
+    if (k == red) continue;
+    out->kind[out->num_red++] = s->kind[k];
+    root[roots++] = ir_substitute(g, s->term[k], from, to, n);
+  }
+  root[roots++] = ir_substitute(g, s->prob, from, to, n);
+  root[roots++] = ir_substitute(g, s->rescale, from, to, n);
+  for (int i = 0; i < num_state; i++)
+    root[roots++] =
+        i == max ? ir_variable(g, VAR_STATE, (uint32_t)i) : ir_substitute(g, s->next[i], from, to, n);
+  ir_simplify(g, root, roots);
+  roots = 0;
+  for (int k = 0; k < out->num_red; k++) out->term[k] = root[roots++];
+  out->prob = root[roots++];
+  out->rescale = root[roots++];
+  for (int i = 0; i < num_state; i++) out->next[i] = root[roots++];
+}
+
+/* What the epilogue makes of a row of four scores in two steps, with values of 1 and 3. */
+static void run_row(emit_form *f, const online_split *s, const ir_ref *tail, int n, ir_ref *result) {
+  ir *g = f->g;
+  const traced_online *o = &traced(f)->online;
+  enum { OUT, SCORE, STATE, RED = STATE + SPEC_MAX_STATE, NAMES = RED + SPEC_MAX_RED };
+  ir_ref from[NAMES], to[2][NAMES], next[SPEC_MAX_STATE], sum = ir_real(g, 0);
+  from[OUT] = ir_variable(g, VAR_OUT, 0);
+  from[SCORE] = ir_variable(g, VAR_SCORE, 0);
+  for (int i = 0; i < SPEC_MAX_STATE; i++) from[STATE + i] = ir_variable(g, VAR_STATE, (uint32_t)i);
+  for (int k = 0; k < SPEC_MAX_RED; k++) from[RED + k] = ir_variable(g, VAR_RED, (uint32_t)k);
+  memcpy(to[0], from, sizeof from);
+  for (int i = 0; i < o->num_state; i++) to[0][STATE + i] = o->init[i];
+  for (uint32_t step = 0; step < 2; step++) {
+    memcpy(to[1], to[0], sizeof to[0]);
+    for (uint32_t e = 0; e < 2; e++) to[e][SCORE] = ir_variable(g, VAR_SCORE, 2 * step + e);
+    for (int k = 0; k < s->num_red; k++) {
+      const ir_ref a = ir_substitute(g, s->term[k], from, to[0], NAMES),
+                   b = ir_substitute(g, s->term[k], from, to[1], NAMES);
+      to[0][RED + k] = to[1][RED + k] = ir_op2(g, s->kind[k] == IR_REDUCE_MAX ? IR_MAX : IR_ADD, a, b);
+    }
+    const ir_ref p = ir_substitute(g, s->prob, from, to[0], NAMES),
+                 q = ir_op2(g, IR_MUL, ir_real(g, 3), ir_substitute(g, s->prob, from, to[1], NAMES));
+    sum = ir_op2(g, IR_MUL, sum, ir_substitute(g, s->rescale, from, to[0], NAMES));
+    sum = ir_op2(g, IR_ADD, sum, ir_op2(g, IR_ADD, p, q));
+    for (int i = 0; i < o->num_state; i++) next[i] = ir_substitute(g, s->next[i], from, to[0], NAMES);
+    for (int i = 0; i < o->num_state; i++) to[0][STATE + i] = next[i];
+  }
+  to[0][OUT] = sum;
+  for (int i = 0; i < n; i++) result[i] = ir_substitute(g, tail[i], from, to[0], NAMES);
+}
+
+/* Weights of a bounded score: at least `least`, so that they, and their sum for a row whose scores all are at
+ * the lower end, are normal numbers in the type they are rounded to; at most `most`, which leaves the sum of
+ * their products with values 2^-most of the range of float. */
+typedef struct weight_range {
+  double least, most;
+} weight_range;
+
+static weight_range range_of(const plan *p) {
+  return p->dtype == LUATTN_F16 ? (weight_range){0x1p-14, 0x1p15} : (weight_range){0x1p-112, 0x1p40};
+}
+
+static bool in_range(iv x, weight_range allowed) { return x.lo >= allowed.least && x.hi <= allowed.most; }
+
+/* All weights and what is summed beside them. */
+static bool all_in_range(emit_form *f, const online_split *s, iv score) {
+  const weight_range allowed = range_of(f->plan);
+  bool ok = in_range(bounds_of(f, s->prob, score), allowed);
+  for (int k = 0; k < s->num_red; k++) ok &= in_range(bounds_of(f, s->term[k], score), allowed);
+  return ok;
+}
+
+/* Does the epilogue take exp of something that has no bounds, which the maximum had kept in range? */
+static bool exp_unbounded(emit_form *f, ir_ref root) {
+  bool *need = arena_array(f->a, (size_t)root + 1, sizeof *need);
+  if (need == NULL) return true;
+  need[root] = true;
+  for (ir_ref r = root; r >= 1; r--) { /* users before arguments */
+    if (!need[r]) continue;
+    const ir_node n = *ir_get(f->g, r);
+    for (int i = 0; i < n.nargs; i++) need[n.arg[i]] = true;
+    if ((n.op == IR_EXP || n.op == IR_EXP2) && !in_range(bounds_of(f, r, iv_all()), range_of(f->plan)))
+      return true;
+  }
+  return false;
+}
+
+static bool reads(emit_form *f, ir_ref r, ir_ref var) {
+  const ir_ref marker = ir_variable(f->g, VAR_DELTA, 0); /* never in an epilogue */
+  return ir_substitute(f->g, r, &var, &marker, 1) != r;
+}
+
+luattn_status claims_bounded_scores(emit_form *f, luattn_error *err) {
+  ir *g = f->g;
+  const traced_online *o = &traced(f)->online;
+  int red;
+  const int max = f->plan->fast_math ? running_maximum(f, &f->step, &red) : -1;
+  if (max < 0) return LUATTN_OK;
+  const iv score = bounds_of(f, traced(f)->score_mod, iv_all());
+  if (iv_unbounded(score)) return LUATTN_OK;
+  const ir_ref state = ir_variable(g, VAR_STATE, (uint32_t)max);
+  for (int i = 0; i < f->spec->derived.num_saved; i++)
+    if (reads(f, f->spec->derived.saved[i], state)) return LUATTN_OK;
+
+  const double depth = -log(2 * range_of(f->plan).least),
+               middle = score.hi - score.lo <= depth ? score.hi : score.lo + depth;
+  const ir_ref constant = ir_real(g, middle);
+  online_split bounded;
+  without_maximum(f, &f->step, max, red, constant, &bounded);
+  ir_ref before[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, after[2], result[4];
+  for (int i = 0; i < 2; i++) after[i] = ir_substitute(g, before[i], &state, &constant, 1);
+  ir_simplify(g, after, 2);
+  if (!all_in_range(f, &bounded, score) || exp_unbounded(f, after[0]) || exp_unbounded(f, after[1]))
+    return LUATTN_OK;
+  run_row(f, &f->step, before, 2, result);
+  run_row(f, &bounded, after, 2, result + 2);
+  claims same = {.n = 0};
+  for (int i = 0; i < 2; i++) claim(&same, result[2 + i], result[i]);
+  bool hold = true;
+  TRY(try_claims(f, &same, &(probe){.random = 777, .lo = score.lo, .hi = score.hi, .slack = 1e-9}, &hold,
+                 err));
+  if (!hold) return LUATTN_OK;
+  f->step = bounded;
+  f->bounded = true;
+  f->score_lo = score.lo;
+  f->score_hi = score.hi;
+  f->tail[0] = after[0];
+  f->tail[1] = after[1];
+  return LUATTN_OK;
+}
