@@ -223,7 +223,7 @@ template <class Elem, int Width, int N, class Real>
 LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len, Real *delta) {
   constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes;
   const int lane = int(threadIdx.x) % lanes;
-#pragma unroll(N > 1 ? 2 : 1)
+#pragma unroll(N > 1 ? 4 : 1)
   for (int r = int(threadIdx.x) / lanes; r < aux_tile; r += groups) {
     Real sum = 0;
     if (first + r < len)
@@ -360,16 +360,23 @@ LUATTN_FN void aux_round(const LuattnParams &p) {
 }
 
 // dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, to the
-// storage type. DqOrder: how the family's main kernel orders dq_acc.
+// storage type. DqOrder: how the family's main kernel orders dq_acc; where it `writes`, it writes 16 rows
+// itself.
 template <class Spec, class Config, class DqOrder = PlainRows>
 LUATTN_FN void aux_finish(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   using Need = Needs<Spec, Config>;
   const int which = int(blockIdx.z) % 3, b = int(blockIdx.z) / 3;
   if constexpr (Need::finish_q)
-    if (which == WHICH_Q)
-      finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.dq_acc, p.src_q, p.dq, p.heads,
-                                                                      p.q_len);
+    if (which == WHICH_Q) {
+      if constexpr (DqOrder::writes && !Spec::has_query_mod) {
+        const int row0 = int(blockIdx.x) * aux_tile + int(threadIdx.x) / 32 * 16;
+        if (int(blockIdx.y) < p.heads) DqOrder::template write<Config>(p, b, int(blockIdx.y), row0);
+      } else {
+        finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.dq_acc, p.src_q, p.dq,
+                                                                        p.heads, p.q_len);
+      }
+    }
   if constexpr (Need::finish_k)
     if (which == WHICH_K)
       finish_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, b, p.dk_acc, p.src_k, p.dk, p.heads_kv,

@@ -1,5 +1,6 @@
 // bwd_sm90.cu: the backward image of the sm90 family.
 #include "bwd_sm90.cuh"
+#include "dq_finish.cuh"
 #include "entries_fwd.cuh"
 
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
@@ -13,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(aux_threads)
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_finish(const __grid_constant__ LuattnParams p) {
-  aux_finish<Spec, Config, ResultGroups>(p);
+  aux_finish<Spec, Config, WrittenGroups>(p);
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_round(const __grid_constant__ LuattnParams p) {

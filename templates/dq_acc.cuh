@@ -12,6 +12,7 @@
 // t holds row g, columns 2t, 2t + 1, 2t + 8 and 2t + 9: with fewer than 8 rows, the first lanes hold what
 // exists, so no row beyond q_len is ever touched, and the array is as large as a plain one.
 struct FragmentGroups {
+  static constexpr bool writes = false;
   LUATTN_FN int head_rows(int len) { return len; }
   // How many rows of the octet at row0 (a multiple of 8) exist; not positive: none.
   LUATTN_FN int rows(int len, int row0) { return min_of(len - row0, 8); }
@@ -79,6 +80,7 @@ struct FragmentGroups {
 // adds is contiguous, in memory and in registers. Lane 4 * g + t holds columns 2t and 2t + 1 of rows g and g
 // + 8. The last 16 rows of a head are all there.
 struct ResultGroups {
+  static constexpr bool writes = false;
   LUATTN_FN int head_rows(int len) { return (len + 15) / 16 * 16; }
 
   // 8 neighbours of row q from d on, a multiple of 8.

@@ -12,6 +12,7 @@ set(LUATTN_TEMPLATES
   contract.cuh
   copy.cuh
   dq_acc.cuh
+  dq_finish.cuh
   exact.cuh
   fragments.cuh
   entries_bwd.cuh
