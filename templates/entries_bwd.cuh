@@ -1,5 +1,6 @@
 // entries_bwd.cuh: the entries of aux.cuh that backward images of the families simt and sm80 have. For their .cu files.
 #pragma once
+#include "aux.cuh"
 #include "entries_fwd.cuh"
 
 extern "C" __global__ void __launch_bounds__(aux_threads)

@@ -338,7 +338,11 @@ static void write_spec(writer *w) {
            t->name, writer_file(w));
   text_add(&w->out,
            "#pragma once\n#include \"config.cuh\"\n#include \"contract.cuh\"\n#include \"math.cuh\"\n"
-           "#include \"input.cuh\"\n#include \"stats.cuh\"\n\nstruct Spec {\n");
+           "#include \"input.cuh\"\n#include \"stats.cuh\"\n\n");
+  if (w->f->mask->num_stats == 0) text_add(&w->out, "#define LUATTN_NO_STATS  // nor an entry for them\n");
+  if (t->query_mod == IR_NONE && t->key_mod == IR_NONE && t->value_mod == IR_NONE)
+    text_add(&w->out, "#define LUATTN_NO_MODS   // of q, k and v, nor an entry for them\n");
+  text_add(&w->out, "\nstruct Spec {\n");
   w->out.indent++;
   types(w);
   section(w, "What a kernel has to know.");

@@ -6,6 +6,9 @@
 #include "input.cuh"
 #include "stats.cuh"
 
+#define LUATTN_NO_STATS  // nor an entry for them
+#define LUATTN_NO_MODS   // of q, k and v, nor an entry for them
+
 struct Spec {
   using Real = float;
   struct Head {  // the same for all of one (b, h)
