@@ -124,9 +124,22 @@ static void mark_active(const ir *g, uint8_t *active, ir_ref top, const ir_ref *
   }
 }
 
+/* a + b. What the arms of one select contribute apart comes together again: select(c, x, 0) + select(c, 0, y)
+ * = select(c, x, y), which is x where both are. */
+static ir_ref sum(ir *g, ir_ref a, ir_ref b) {
+  if (ir_is_op(g, a, IR_SELECT) && ir_is_op(g, b, IR_SELECT)) {
+    const ir_node x = *ir_get(g, a), y = *ir_get(g, b);
+    const bool first = is_zero(g, x.arg[1]) && is_zero(g, y.arg[2]),
+               second = is_zero(g, x.arg[2]) && is_zero(g, y.arg[1]);
+    if (x.arg[0] == y.arg[0] && (first || second))
+      return ir_op3(g, IR_SELECT, x.arg[0], first ? y.arg[1] : x.arg[1], first ? x.arg[2] : y.arg[2]);
+  }
+  return ir_op2(g, IR_ADD, a, b);
+}
+
 static void add(ir *g, ir_ref *adjoint, ir_ref d) {
   if (is_zero(g, d)) return;
-  *adjoint = *adjoint == IR_NONE ? d : ir_op2(g, IR_ADD, *adjoint, d);
+  *adjoint = *adjoint == IR_NONE ? d : sum(g, *adjoint, d);
 }
 
 /* Arguments always precede their users, so the order of the refs, backwards, is a reverse topological order.

@@ -192,6 +192,19 @@ static void test_random_graphs(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
+/* What a select's two arms share has one derivative, without a select. */
+static void test_arms_come_together(void **state) {
+  fixture *f = *state;
+  ir *g = f->g;
+  const ir_ref condition = ir_op2(g, IR_LT, f->x, f->y), zero = ir_real(g, 0);
+  const ir_ref sum = ir_op2(g, IR_ADD, f->x, f->y);
+  const ir_ref root = ir_op3(g, IR_SELECT, condition, sum, f->x);
+  assert_int_equal(grad_of(f, root, f->x), f->one);
+  assert_int_equal(grad_of(f, root, f->y), ir_op3(g, IR_SELECT, condition, f->one, zero));
+  const ir_ref scaled = ir_op3(g, IR_SELECT, condition, ir_op2(g, IR_MUL, f->x, f->y), f->x);
+  assert_int_equal(grad_of(f, scaled, f->x), ir_op3(g, IR_SELECT, condition, f->y, f->one));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_shared_subexpressions),
@@ -199,6 +212,7 @@ int main(void) {
       TEST(test_zero_is_none),
       TEST(test_loads),
       TEST(test_guarded_arms),
+      TEST(test_arms_come_together),
       TEST(test_lines_follow),
       cmocka_unit_test(test_random_graphs),
   };
