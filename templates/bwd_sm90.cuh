@@ -375,22 +375,32 @@ struct ConsumerBwdSm90 {
       }
     }
   }
-  // Zeros in P and dS where the mask drops the element.
-  __device__ __forceinline__ void drop(int q0, float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) const {
-    KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
-    if constexpr (!Spec::keep_is_cheap) find_kept(q0, keep);
+  // Zeros in P and dS where `kept`, of a column and half of the thread, says no.
+  template <class Kept>
+  LUATTN_FN void select(float (&s)[tile_m / 2], float (&dp)[tile_m / 2], const Kept &kept) {
 #pragma unroll
-    for (int j = 0; j < cols; ++j) {
-      const int at = q0 + column(j), kv_end = at < p.q_len ? p.kv_len : 0;
-      Row row{};
-      if constexpr (Spec::keep_is_cheap) row = row_at(column(j));
+    for (int j = 0; j < cols; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int e = element(j, half);
-        const bool kept = Spec::keep_is_cheap ? keeps(row, half, at, kv_of(half), kv_end) : keep[half].get(j);
-        s[e] = kept ? s[e] : 0.f;
-        dp[e] = kept ? dp[e] : 0.f;
+        const bool stays = kept(j, half);
+        s[e] = stays ? s[e] : 0.f;
+        dp[e] = stays ? dp[e] : 0.f;
       }
+  }
+  // The mask, and in last tiles what lies past the lengths: apart, for most tiles of a mask are no last ones.
+  __device__ __forceinline__ void drop(int q0, float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) const {
+    if constexpr (Spec::has_mask && !Spec::keep_is_cheap) {
+      KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
+      find_kept(q0, keep);
+      select(s, dp, [&](int j, int half) { return keep[half].get(j); });
+    } else {
+      if constexpr (Spec::has_mask)
+        select(s, dp, [&](int j, int half) {
+          return Spec::keep(p, site, head, row_at(column(j)), col[half], q0 + column(j), kv_of(half));
+        });
+      if (q0 + tile_m > p.q_len || int(blockIdx.x + 1) * tile_n > p.kv_len)
+        select(s, dp, [&](int j, int half) { return q0 + column(j) < p.q_len && kv_of(half) < p.kv_len; });
     }
   }
   // From both products under way to P and dS.
