@@ -63,6 +63,12 @@ VARIANTS = {
     "softcap_causal": Variant("bench/specs/softcap_causal.lua", lambda s: 0.5, window=_causal),
     "relbias_full": Variant("bench/specs/relative_bias.lua", lambda s: 1.0, window=lambda s: (s, s)),
     "sigmoid_causal": Variant("examples/sigmoid.lua", lambda s: 0.5, window=_causal),
+    # With parameters that learn; full unless the name says otherwise.
+    "slopes_causal": Variant("bench/specs/alibi_slopes.lua", lambda s: 0.5, window=_causal),
+    "t5_full": Variant("examples/t5_relative_bias.lua", lambda s: 1.0),
+    "biasq_full": Variant("bench/specs/bias_of_query.lua", lambda s: 1.0),
+    "biaskv_full": Variant("bench/specs/bias_of_key.lua", lambda s: 1.0),
+    "bias2d_full": Variant("bench/specs/bias_of_pair.lua", lambda s: 1.0),
 }
 
 
@@ -108,6 +114,7 @@ class Entry:
     library: str
     variant: str
     problem: Problem
+    gradients: bool = False  # of the extra inputs as well; luattn alone
 
 
 @dataclass(frozen=True)
@@ -137,13 +144,23 @@ def plain():
                 )
 
 
+BESIDE_FLEX = (
+    "full",
+    "causal",
+    "local1024",
+    "doc_causal8",
+    "natten2d_k13",
+    "alibi_causal",
+    "softcap_causal",
+    "relbias_full",
+)
+
+
 def variants():
     """What FlexAttention is for, beside it; FA3 where it has the mask."""
     for batch, length in ((4, 4096), (1, 16384)):
         p = Problem(batch, 16, 16, length, 128, 128, heads_last=False)
-        for variant in VARIANTS:
-            if variant == "sigmoid_causal":
-                continue  # FlexAttention is softmax alone
+        for variant in BESIDE_FLEX:
             beside = ("luattn", "flex") + (("fa3",) if variant in ("full", "causal", "local1024") else ())
             yield Cell(
                 "variants",
@@ -170,6 +187,27 @@ def ratios():
             {},
             tuple(Entry(name, "luattn", variant, p) for name, variant in names.items()),
         )
+
+
+def gradients():
+    """What gradients of extra inputs cost in backward, beside the same spec without them."""
+    names = {
+        "slopes[h], ALiBi causal": "slopes_causal",
+        "T5: t[h, bucket(kv - q)]": "t5_full",
+        "t[h, q - kv + n]": "relbias_full",
+        "t[h, q]": "biasq_full",
+        "t[h, kv]": "biaskv_full",
+        "t[h, q, kv]": "bias2d_full",
+    }
+    for dim in (64, 128):
+        p = Problem(4, 2048 // dim, 2048 // dim, 4096, dim, dim)
+        for name, variant in names.items():
+            yield Cell(
+                "gradients",
+                f"{name} D{dim} S4096",
+                {},
+                tuple(Entry(f"luattn{x}", "luattn", variant, p, x != "") for x in ("", " + gradients")),
+            )
 
 
 def dims():
@@ -224,4 +262,4 @@ def dims():
             )
 
 
-SUITES = {"plain": plain, "variants": variants, "ratios": ratios, "dims": dims}
+SUITES = {"plain": plain, "variants": variants, "ratios": ratios, "dims": dims, "gradients": gradients}

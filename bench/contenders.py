@@ -40,6 +40,14 @@ class Tensors:
         return self.make(lambda shape, **kw: torch.full(shape, math.nan, **kw), heads, dim)
 
 
+def t5_bucket(relative):
+    """As examples/t5_relative_bias.lua has it."""
+    n = relative.abs()
+    far = torch.log(n.clamp(min=1) / 8) / math.log(16) * 8
+    large = (8 + torch.floor(far + 0.001).int()).clamp(max=15)
+    return torch.where(n < 8, n, large) + torch.where(relative > 0, 16, 0)
+
+
 class Variation:
     """A variant at one problem: its extra inputs by luattn's names, and its mods in FlexAttention's form."""
 
@@ -78,6 +86,20 @@ class Variation:
             bias = torch.randn(h, 2 * s, device="cuda")
             self.inputs = {"bias": bias}
             self.score_mod = lambda score, b, h, q, k: score + bias[h, q - k + s]
+        elif variant == "slopes_causal":
+            slopes = torch.exp2(-8 * torch.arange(1, h + 1, device="cuda") / h)
+            self.inputs = {"slopes": slopes}
+            self.score_mod = lambda score, b, h, q, k: score + slopes[h] * (k - q)
+        elif variant == "t5_full":
+            bias = torch.randn(h, 32, device="cuda")
+            self.inputs = {"bias": bias}
+            self.score_mod = lambda score, b, h, q, k: score + bias[h, t5_bucket(k - q)]
+        elif variant in ("biasq_full", "biaskv_full", "bias2d_full"):
+            sizes = (h, s) if variant != "bias2d_full" else (h, s, s)
+            bias = torch.randn(sizes, device="cuda")
+            at = {"biasq_full": lambda q, k: (q,), "biaskv_full": lambda q, k: (k,), "bias2d_full": lambda q, k: (q, k)}
+            self.inputs = {"bias": bias}
+            self.score_mod = lambda score, b, h, q, k: score + bias[(h, *at[variant](q, k))]
         elif variant == "sigmoid_causal":
             bias = torch.full((h,), -math.log(s), device="cuda")
             self.inputs = {"bias": bias}
@@ -125,8 +147,8 @@ def of_reference(results, p):
     return [None if r is None else part(r) for part, r in zip(parts, results)]
 
 
-def luattn(library, variation, t):
-    """The passes, and `plan`: family and tiles, e.g. ("sm90", 128, 128)."""
+def luattn(library, variation, t, gradients=False):
+    """The passes, and `plan`: family and tiles, e.g. ("sm90", 128, 128). gradients: of the extra inputs too."""
     p = t.problem
     spec = library.spec(VARIANTS[variation.name].lua, spec_text(ROOT, variation.name, p.length))
     qkv = dict(q=t.q, k=t.k, v=t.v)
@@ -134,7 +156,10 @@ def luattn(library, variation, t):
     if library.has_lse(spec):
         out["lse"] = torch.full((p.batch, p.heads, p.length), math.nan, device="cuda")
     grads = dict(dq=t.unset(p.heads, p.dim), dk=t.unset(p.heads_kv, p.dim), dv=t.unset(p.heads_kv, p.dim_v))
-    inputs = {name: (x, None) for name, x in variation.inputs.items()}
+    inputs = {
+        name: (x, torch.empty_like(x) if gradients and x.is_floating_point() else None)
+        for name, x in variation.inputs.items()
+    }
     forward = library.bind(spec, inputs=inputs, **qkv, **out)
     backward = None
 

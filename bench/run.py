@@ -145,7 +145,8 @@ def run_cell(cell, makers, a):
         if key not in variations:
             variations[key] = contenders.Variation(*key)
             exact[key] = contenders.reference(variations[key], t, a.passes != ["fwd"])
-        make = functools.partial(makers[e.library], variations[key], t)
+        asked = {"gradients": True} if e.gradients else {}
+        make = functools.partial(makers[e.library], variations[key], t, **asked)
         members.append(Contender(e, make, a.passes))
     rows = []
     for pass_ in a.passes:

@@ -1,0 +1,9 @@
+-- ALiBi with slopes that learn.
+--   s + slopes[h] (kv - q),   causal
+-- Press et al. 2022 fixes the slopes; examples/alibi.lua computes theirs.
+return attention {
+  name = "alibi_slopes",
+  inputs = { slopes = { axes = {"h"}, grad = true } },
+  score_mod = function(score, b, h, q_idx, kv_idx) return score + slopes[h] * (kv_idx - q_idx) end,
+  block_mask = causal(),
+}
