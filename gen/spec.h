@@ -47,13 +47,14 @@ typedef struct traced_spec {
   traced_online online;
 } traced_spec;
 
-/* One gradient contribution to an input or a scalar: `value` is added at `index` (inputs) for each element or row. */
+/* One gradient contribution to an input or a scalar: `value` is added at `index` (inputs) for each element or row. Where
+ * value = factor * ds with a factor of positions alone, `factor` is that; otherwise IR_NONE. */
 typedef struct derived_term {
   int input;            /* input number, or -1: scalar number `scalar` */
   int scalar;
   int num_index;
   ir_ref index[4];
-  ir_ref value;
+  ir_ref value, factor;
 } derived_term;
 
 #define DERIVED_MAX_ROWS 16

@@ -9,6 +9,7 @@
 //            P^T, dS^T = Spec::grad, element by element
 //            dV  += P^T dO         dK  += dS^T Q      P^T and dS^T from registers
 //            dQ  = dS K            both consumers' dS, from shared memory; added to p.dq_acc
+//   sums     two more warps of the first warpgroup, for some gradients of parameters: sm90_sums.cuh
 //   finish   dk times the scale, dv, from registers to memory
 // Scores are held transposed, because then what comes of them is, rounded, the A operand of dV's and dK's
 // products. Only dS goes through shared memory: dQ sums over the rows of both consumers, and each of them
@@ -23,7 +24,7 @@
 // and 4 * num_acc * 8 bytes static. ds_slots: stages + 1, or 2 where that is too much (sm90_bwd.cuh).
 #pragma once
 #include "dq_acc.cuh"
-#include "sm90_bwd.cuh"
+#include "sm90_sums.cuh"
 #include "sm90_turns.cuh"
 #include "wgmma.cuh"
 
@@ -157,10 +158,16 @@ struct ConsumerBwdSm90 {
   static constexpr int dq_cols = Shared::dq_cols;
   static_assert(Shared::groups == 2 && (tile_m == 64 || tile_m == 128), "two consumers share dQ");
 
-  static constexpr bool needs_ds = Need::dq || Need::dk, needs_dp = needs_ds || Need::parameters;
-  static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
+  static constexpr bool sums_cols = Need::parameters && (Spec::sums & SUM_COL) != 0,
+                        sums_distances = Need::parameters && (Spec::sums & SUM_DISTANCE) != 0,
+                        sums_here = Need::parameters && (Spec::sums & SUM_HERE) != 0;
+  static constexpr bool sums = sums_cols || sums_distances || sums_here;
+  static constexpr bool shares_ds = Need::dq || Shared::sums;
+  static constexpr bool needs_ds = shares_ds || Need::dk, needs_dp = needs_ds || Need::parameters;
   // Where grad has no effect but its results, one copy of it serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
+  static constexpr bool reduces_acc = Spec::num_acc > 0 &&
+                                      (grad_adds || sums_cols || sums_distances || sums_here);
   // With many scores a thread, P is computed while dP is still under way, where the spec can tell one from
   // the other: grad is then called twice, with the same row numbers, and what both calls compute is computed
   // once. With few it is quicker to add dQ of the tile before in that time.
@@ -173,6 +180,8 @@ struct ConsumerBwdSm90 {
   // has come back twice, which the other consumer had a part in after its own product.
   static constexpr bool lags = Shared::lags;
 
+  enum { DS_EMPTY };  // a peek
+
   const LuattnParams &p;
   const Shared shared;
   const int group, lane, warp;
@@ -181,6 +190,7 @@ struct ConsumerBwdSm90 {
   Head head;
   Col col[2];
   Acc acc;
+  float col_sum[2];  // of dS, if the spec wants that
   Ring<stages> q;
   Ring<Shared::ds_slots> ds, ds_before;  // of this tile, of the one before
   float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
@@ -216,6 +226,18 @@ struct ConsumerBwdSm90 {
     for (int half = 0; half < 2; ++half)
       col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), p.kv_len - 1));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
+    col_sum[0] = col_sum[1] = 0.f;
+  }
+  __device__ __forceinline__ void leave_head() {
+    if constexpr (sums_cols) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float sum = lanes_sum<4>(col_sum[half]);
+        const int kv = kv_of(half);
+        if (lane % 4 == 0 && kv < p.kv_len) Spec::add_col(p, site, head, kv, sum, acc);
+      }
+    }
+    if constexpr (reduces_acc) flush_block<Spec, Shared::warps * 32, 128>(p, site, head, acc);
   }
 
   // ---- products ----
@@ -399,7 +421,7 @@ struct ConsumerBwdSm90 {
         select(s, dp, [&](int j, int half) {
           return Spec::keep(p, site, head, row_at(column(j)), col[half], q0 + column(j), kv_of(half));
         });
-      if (q0 + tile_m > p.q_len || int(blockIdx.x + 1) * tile_n > p.kv_len)
+      if (q0 + tile_m > p.q_len || (shared.kv_tile() + 1) * tile_n > p.kv_len)
         select(s, dp, [&](int j, int half) { return q0 + column(j) < p.q_len && kv_of(half) < p.kv_len; });
     }
   }
@@ -427,6 +449,30 @@ struct ConsumerBwdSm90 {
     }
   }
 
+  // What dS adds to gradients of parameters, once masks are applied.
+  __device__ __forceinline__ void sum_ds(int q0, const float (&ds)[tile_m / 2]) {
+    if constexpr (sums_cols || sums_here) {
+      const int q_base =
+          opaque(query(q0, 0).base);  // distances are computed again, not kept since the scores
+#pragma unroll
+      for (int j = 0; j < cols; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if constexpr (sums_cols) col_sum[half] += ds[element(j, half)];
+          if constexpr (sums_here)
+            Spec::add_here(p, site, head, Position{q_base, query(q0, j).offset}, kv_of(half),
+                           ds[element(j, half)], acc);
+        }
+    }
+    if constexpr (sums_distances) {
+      using Sums = DistanceSums<tile_m / 8>;
+      const Sums sums([&](int octet, int half, int i) { return ds[element(octet * 2 + i, half)]; }, lane);
+#pragma unroll(Sums::count > 3 ? 1 : Sums::count)  // beside each other where they are few
+      for (int i = 0; i < Sums::count; ++i)
+        Spec::add_distance(p, site, head, q0 + Sums::distance(i, lane), kv0, sums.get(i), acc);
+    }
+  }
+
   LUATTN_FN void round(u32 (&a)[tile_m / 16][4], const float (&x)[tile_m / 2]) {
 #pragma unroll
     for (int i = 0; i < tile_m / 16; ++i)
@@ -435,6 +481,7 @@ struct ConsumerBwdSm90 {
   }
   // dS of this warp to shared memory, where both consumers' products find it, a row for each query.
   __device__ __forceinline__ void share_ds(const u32 (&a)[tile_m / 16][4]) const {
+    if constexpr (Shared::sums) barrier_wait_peeked<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
     const int row = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
     const u32 to = shared.ds(ds.slot) + group * tile_m * 128 + row * 128 + ((chunk ^ lane % 8) << 4);
 #pragma unroll
@@ -465,20 +512,24 @@ struct ConsumerBwdSm90 {
       for (int i = 0; i < tile_m / 2; ++i) dp[i] = 0;
     }
     if constexpr (Need::dq && adds_late) add_dq();
+    if constexpr (Shared::sums) barrier_peek<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
     differentiate(tile, s, dp);
+    if constexpr (Need::dv && sums) round(a_p, s);  // P takes half of the registers then
+    sum_ds(tile.index() * tile_m, dp);
     if constexpr (needs_ds) round(a_ds, dp);
-    if constexpr (Need::dq) share_ds(a_ds);
+    if constexpr (shares_ds) share_ds(a_ds);
     if constexpr (Need::dv) {
-      round(a_p, s);
+      if constexpr (!sums) round(a_p, s);
       wgmma_fence();
       issue_sums<dim_v>(dv, a_p, shared.dout(q.slot));
     }
+    if constexpr (shares_ds)
+      announce_ds();  // here, for the fence takes a while, in which dV's product is under way
     if constexpr (Need::dq) {
-      announce_ds();  // here, because the fence takes a while, in which dV's product is under way
       issue_dq();
-      ds.advance();
       wgmma_wait<1>();
     }
+    if constexpr (shares_ds) ds.advance();
     if constexpr (Need::dk) {
       wgmma_fence();
       issue_sums<dim>(dk, a_ds, shared.q(q.slot));
@@ -500,6 +551,7 @@ struct ConsumerBwdSm90 {
   }
 
   __device__ __forceinline__ void run() {
+    if constexpr (Shared::sums) barrier_peeks_init();
     barrier_wait(shared.kv_full(), 0);
     for (TileNote tile = await_tile(); !tile.is_end(); tile = await_tile()) {
       enter_head(int(tile.head));
@@ -509,7 +561,7 @@ struct ConsumerBwdSm90 {
         if (tile.last()) break;
         tile = await_tile();
       }
-      if constexpr (reduces_acc) flush_block<Spec, Shared::warps * 32, 128>(p, site, head, acc);
+      leave_head();
     }
     if constexpr (Need::dq && adds_late) add_dq();
     if constexpr (Need::dq && lags) issue_dq();
@@ -588,7 +640,8 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
     if constexpr (Shared::turns) *shared.drawn() = draw_kv_block(p);
   }
   __syncthreads();
-  constexpr bool tight = Config::tile_m == 64 && !Shared::turns;  // the writer needs more than 24
+  // What a writer or summers need of registers the consumers of smaller tiles would rather have.
+  constexpr bool tight = Config::tile_m == 64 && !Shared::turns && !Shared::sums;
   constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
@@ -596,6 +649,8 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
     if (threadIdx.x < 32) ProducerBwdSm90<Spec, Config>(p, maps, shared).run();
     if constexpr (Shared::turns)
       if (threadIdx.x / 32 == 1) DqWriterSm90<Spec, Config>(p, shared).run();
+    if constexpr (Shared::sums)
+      if (threadIdx.x >= 64) SummerBwdSm90<Spec, Config>(p, shared, int(uniform(threadIdx.x / 32)) - 2).run();
   } else {
     registers_up<consumer>();
     ConsumerBwdSm90<Spec, Config>(p, shared, group).run();

@@ -16,6 +16,9 @@
 #include "params.h"
 
 enum TileClass { TILE_EMPTY = 0, TILE_PARTIAL = 1, TILE_FULL = 2 };
+// What is the same for all elements of dS that add up to a gradient of a parameter: q - kv; q; kv; or nothing, but they go to one
+// place, with a factor of a few instructions.
+enum SumKind { SUM_DISTANCE = 1, SUM_ROW = 2, SUM_COL = 4, SUM_HERE = 8 };
 enum ReduceKind { REDUCE_MAX = 0, REDUCE_SUM = 1, REDUCE_SUM_DEFERRED = 2 };
 
 // Half-open range of positions along one sequence axis.
@@ -44,7 +47,7 @@ struct Site { int b, h, q_len, kv_len; };
 //   Constants  has_mask, keep_is_cheap (a few instructions without memory: worth unrolling), has_lse, num_saved, num_stats,
 //              keep_range (which kv of a row q are kept: 0, those that keep says; 1, all below kv_range(p, s, q, q).hi; 2, all
 //              of kv_range(p, s, q, q)),
-//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, has_shift, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, has_query_mod, has_key_mod, has_value_mod
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, has_shift, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -88,6 +91,12 @@ struct Site { int b, h, q_len, kv_len; };
 //                            Without grad_adds it never does, and may be called for an element that is not kept.
 //                            prob depends on numbers i of bwd_row for which prob_rows has bit i, and not on dp; prob_rows = -1
 //                            where the hook gives both or none.
+//     void add_distance(p, s, head, q, kv, Real g, acc)     sums: bits of SumKind, 0 but in images of a family that knows them.
+//     void add_row(p, s, head, q, Real g, acc)              g is the sum of ds over elements that are kept and at the same
+//     void add_col(p, s, head, kv, Real g, acc)             q - kv (any q and kv that far apart stand for them, also outside the
+//     void add_here(p, s, head, Position q, Position kv, Real g, acc)     lengths), or row, or column; or ds of one element, 0 if it
+//                            is not kept. Like grad, they add to acc or to memory, and grad has left these parameters out; add_row
+//                            adds to memory alone. All lanes of a warp call add_distance.
 //     void flush(p, s, head, acc)             adds acc (summed over a block by the kernel) to memory, one thread a block
 //   Input mods: one element of q, k or v at position i, channel d; *_grad returns d loss / d x and adds parameter gradients.
 //     Real query_mod(p, s, x, i, d)      Real query_mod_grad(p, s, x, g, i, d, acc)      likewise key_, value_
@@ -115,7 +124,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
   { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::has_shift) };
   { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) };
-  { S::keep_range + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term };
+  { S::keep_range + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
   { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::shift(p, s, head, row, at, at) };
@@ -124,6 +133,9 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
   { S::out_scale(p, s, head, row, state) }; { S::lse(p, s, head, row, state) }; { S::save(p, s, head, row, state, out) };
   { S::prepare(p, s, head, row, i, x, red, x, x, acc) };
   { S::template grad<true>(p, s, head, row, col, brow, x, x, at, at, y, y, acc) };
+  { S::add_distance(p, s, head, i, i, x, acc) }; { S::add_row(p, s, head, i, x, acc) };
+  { S::add_col(p, s, head, i, x, acc) };
+  { S::add_here(p, s, head, at, at, x, acc) };
   { S::flush(p, s, head, acc) };
   { S::query_mod(p, s, x, i, i) }; { S::query_mod_grad(p, s, x, x, i, i, acc) };
   { S::key_mod(p, s, x, i, i) }; { S::key_mod_grad(p, s, x, x, i, i, acc) };

@@ -33,6 +33,7 @@ set(LUATTN_TEMPLATES
   simt.cuh
   sm90.cuh
   sm90_bwd.cuh
+  sm90_sums.cuh
   sm90_turns.cuh
   stats.cuh
   tensors.cuh

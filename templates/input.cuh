@@ -55,6 +55,19 @@ template <class Real, class... Index> LUATTN_FN void add_input_grad(const Luattn
   if (in.grad != nullptr) add_grad(static_cast<Real *>(in.grad), in.exact, in.count, grad_offset(in, index...), x);
 }
 
+// The same from all lanes of a warp at once, which often add to one place: then one of them does, for all.
+template <class Real, class... Index> LUATTN_FN void add_input_grad_by_warp(const LuattnInput &in, Real x, Index... index) {
+  if (in.grad == nullptr) return;
+  int same;
+  __match_all_sync(0xffffffffu, grad_offset(in, index...), &same);
+  if (same) {
+#pragma unroll
+    for (int m = 16; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
+    if (threadIdx.x % 32 != 0) x = 0;
+  }
+  if (x != Real(0)) add_input_grad(in, x, index...);
+}
+
 template <class Real> LUATTN_FN void add_scalar_grad(const LuattnParams &p, int scalar, Real x) {
   if (p.scalar_grad != nullptr) add_grad(static_cast<Real *>(p.scalar_grad), p.scalar_exact, p.num_scalars, scalar, x);
 }

@@ -95,7 +95,11 @@ struct SharedBwdSm90 {
   // A consumer's part of dQ: with tile_m = 128 each of them computes 64 rows, with 64 half of the columns.
   static constexpr bool splits_rows = tile_m == 128;
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
-  static_assert(stages * 32 + ds_slots * 8 + 40 <= 256);
+  // Some parameters' gradients are sums of rows of dS, for which two warps read what consumers share:
+  // SummerBwdSm90.
+  static constexpr bool sums = Needs<Spec, Config>::parameters && (Spec::sums & SUM_ROW) != 0;
+  static constexpr int summers = sums ? 2 * 32 : 0;  // threads
+  static_assert(stages * 32 + (sums ? 2 : 1) * ds_slots * 8 + 40 <= 256);
 
   unsigned char *memory;
   u32 start;  // its address in shared memory, a multiple of 1024
@@ -130,16 +134,22 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ int kv_tile() const { return turns ? drawn()->tile : int(blockIdx.x); }
   __device__ __forceinline__ int kv_head() const { return turns ? drawn()->h : int(blockIdx.y); }
   __device__ __forceinline__ int batch() const { return turns ? drawn()->b : int(blockIdx.z); }
+  // Behind what a deterministic kernel keeps here.
+  __device__ __forceinline__ u32 ds_empty(int slot) const { return kv_full() + 40 + slot * 8; }
 
   // Arrivals that end a phase. Every lane that has read a slot's row numbers, or written a Row, arrives for
-  // itself: ptxas leaves out a __syncwarp before the arrival of one for all.
+  // itself: ptxas leaves out a __syncwarp before the arrival of one for all. Summers, too, and ds_empty is
+  // theirs.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
       barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
-      barrier_init(empty(i), warps * 32);
+      barrier_init(empty(i), warps * 32 + summers);
     }
-    for (int i = 0; i < ds_slots; ++i) barrier_init(ds_full(i), warps);
+    for (int i = 0; i < ds_slots; ++i) {
+      barrier_init(ds_full(i), warps);
+      if constexpr (sums) barrier_init(ds_empty(i), summers);
+    }
     barrier_init(kv_full(), 1);
     if constexpr (turns) {
       barrier_init(dq_full(), warps * 32);

@@ -11,11 +11,46 @@ static luattn_status no_memory(const traced_spec *t, luattn_error *err) {
   return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
 }
 
+/* v / d where it is plain to see, in factors up to `depth` products deep; IR_NONE elsewhere. */
+static ir_ref quotient(ir *g, ir_ref v, ir_ref d, int depth) {
+  double x;
+  if (v == d) return ir_real(g, 1);
+  if (ir_is_const(g, d, &x) && x != 0) return ir_op2(g, IR_DIV, v, d);
+  if (depth == 0) return IR_NONE;
+  const ir_node n = *ir_get(g, v);
+  ir_ref part;
+  switch (n.op) {
+    case IR_NEG:
+      part = quotient(g, n.arg[0], d, depth - 1);
+      return part == IR_NONE ? IR_NONE : ir_op1(g, IR_NEG, part);
+    case IR_MUL:
+      if ((part = quotient(g, n.arg[0], d, depth - 1)) != IR_NONE) return ir_op2(g, IR_MUL, part, n.arg[1]);
+      part = quotient(g, n.arg[1], d, depth - 1);
+      return part == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, n.arg[0], part);
+    case IR_DIV:
+      part = quotient(g, n.arg[0], d, depth - 1);
+      return part == IR_NONE ? IR_NONE : ir_op2(g, IR_DIV, part, n.arg[1]);
+    default:
+      return IR_NONE;
+  }
+}
+
+static bool reads_element(const ir *g, ir_ref r) {
+  return ir_uses(g, r, VAR_SCORE) || ir_uses(g, r, VAR_DP) || ir_uses(g, r, VAR_P);
+}
+
+/* What stands beside ds in the gradient of a parameter: the quotient of y's derivatives. */
+static ir_ref factor_of(ir *g, ir_ref by_parameter, ir_ref by_score) {
+  if (by_parameter == IR_NONE || by_score == IR_NONE) return IR_NONE;
+  const ir_ref factor = quotient(g, by_parameter, by_score, 8);
+  return factor == IR_NONE || reads_element(g, factor) ? IR_NONE : factor;
+}
+
 /* Adds the gradients of y's parameters, dy being y's adjoint, to `terms`; *dx = the gradient of variable x.
  */
 static luattn_status differentiate(const traced_spec *t, const char *hook, ir_ref y, ir_ref dy, ir_ref x,
                                    ir_ref *dx, derived_terms *terms, luattn_error *err) {
-  ir_ref wrt[1 + MAX_LEAVES] = {x}, grad[1 + MAX_LEAVES];
+  ir_ref wrt[1 + MAX_LEAVES] = {x}, grad[1 + MAX_LEAVES], slope[1 + MAX_LEAVES] = {IR_NONE};
   const int n = online_leaves(t, &y, 1, wrt + 1, MAX_LEAVES);
   if (n < 0) return no_memory(t, err);
   if (n > MAX_LEAVES) {
@@ -25,10 +60,18 @@ static luattn_status differentiate(const traced_spec *t, const char *hook, ir_re
   }
   ir_grad(t->g, &y, &dy, 1, wrt, grad, 1 + n);
   *dx = grad[0] == IR_NONE ? ir_real(t->g, 0) : grad[0];
+  if (n > 0 && ir_is_var(t->g, x, VAR_SCORE)) {
+    const ir_ref one = ir_real(t->g, 1);
+    ir_grad(t->g, &y, &one, 1, wrt, slope, 1 + n);
+    ir_simplify(t->g, slope, 1 + n);
+  }
   for (int i = 0; i < n; i++) {
-    if (grad[1 + i] == IR_NONE || online_add_term(t->g, terms, wrt[1 + i], grad[1 + i])) continue;
-    return luattn_fail(err, LUATTN_SPEC, "%s: %s: more than %d parameter gradients; read fewer inputs",
-                       t->file, hook, DERIVED_MAX_TERMS);
+    const int before = terms->count;
+    if (grad[1 + i] == IR_NONE) continue;
+    if (!online_add_term(t->g, terms, wrt[1 + i], grad[1 + i]))
+      return luattn_fail(err, LUATTN_SPEC, "%s: %s: more than %d parameter gradients; read fewer inputs",
+                         t->file, hook, DERIVED_MAX_TERMS);
+    if (terms->count > before) terms->term[before].factor = factor_of(t->g, slope[1 + i], slope[0]);
   }
   return ir_failed(t->g) ? no_memory(t, err) : LUATTN_OK;
 }

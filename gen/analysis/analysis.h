@@ -45,4 +45,8 @@ int mask_tile_class(const ir *g, const mask_info *m, const ir_bounds_env *env, i
 typedef enum ir_level { LEVEL_HEAD, LEVEL_ROW, LEVEL_COL, LEVEL_ELEMENT } ir_level;
 void analyse_levels(const ir *g, uint8_t *level /* [ir_count] */);
 
+/* Are all roots functions of q - kv, and of what is the same for all of a (batch, head)? False may mean that
+ * it was not found out. */
+bool analyse_distance(arena *a, const ir *g, const ir_ref *roots, int n);
+
 #endif

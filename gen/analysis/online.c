@@ -23,6 +23,7 @@ bool online_add_term(ir *g, derived_terms *terms, ir_ref leaf, ir_ref value) {
     for (int i = 0; i < new_term.num_index && same; i++) same = old->index[i] == new_term.index[i];
     if (!same) continue;
     old->value = ir_op2(g, IR_ADD, old->value, value);
+    old->factor = IR_NONE;
     return true;
   }
   if (terms->count == DERIVED_MAX_TERMS) return false;

@@ -113,6 +113,13 @@ static int prob_rows(const writer *w) {
   return ds.dot || !prob.dot ? -1 : prob.rows;
 }
 
+/* As bits, 1 << SUM_*. */
+static int sums_of(const emit_form *f) {
+  int bits = 0;
+  for (int kind = 0; kind < SUM_KINDS; kind++) bits |= (f->sum[kind].count > 0) << kind;
+  return bits;
+}
+
 static void constants(writer *w) {
   const emit_form *f = w->f;
   const traced_spec *t = traced(w);
@@ -138,7 +145,7 @@ static void constants(writer *w) {
                  {"num_stats", f->mask->num_stats},   {"num_reductions", f->step.num_red},
                  {"num_state", t->online.num_state},  {"num_bwd_rows", f->num_rows},
                  {"prob_rows", prob_rows(w)},         {"num_acc", w->num_acc},
-                 {"prob_term", f->prob_term}};
+                 {"prob_term", f->prob_term},         {"sums", sums_of(f)}};
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
     text_add(&w->out, "static constexpr bool %s = %s;\n", flags[i].name, truth[flags[i].value]);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)

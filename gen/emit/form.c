@@ -258,6 +258,74 @@ static void keep_wanted(const emit_form *f, const derived_terms *from, derived_t
     if (form_wants(f, &from->term[i])) to->term[to->count++] = from->term[i];
 }
 
+/* A few instructions that give a finite number whatever the positions: sums and products of them. `left`: how
+ * many may be. */
+static bool is_plain(emit_form *f, ir_ref r, int *left) {
+  const ir_node *n = ir_get(f->g, r);
+  if ((deps_of(&f->deps, r) & ~DEP_SITE) == 0 || n->op == IR_VAR) return true;
+  const bool plain = n->op == IR_ADD || n->op == IR_SUB || n->op == IR_NEG || n->op == IR_MUL ||
+                     n->op == IR_ABS || n->op == IR_MIN || n->op == IR_MAX || n->op == IR_TO_REAL;
+  if (!plain || (*left)-- == 0) return false;
+  for (int i = 0; i < n->nargs; i++)
+    if (!is_plain(f, n->arg[i], left)) return false;
+  return true;
+}
+
+/* What is the same for all elements whose dS are summed before they reach the parameter. -1: nothing, grad
+ * adds them. Rows are summed where there is no Acc. Where a thread has 64 scores, ptxas spills
+ * 500 bytes for a sum over each of them, and none for sums along diagonals, which take twice the
+ * instructions. */
+static int sum_kind(emit_form *f, const derived_term *t) {
+  enum { FEW = 4 };
+  if (t->factor == IR_NONE) return -1;
+  ir_ref part[5] = {t->factor};
+  int mask = deps_of(&f->deps, t->factor), place = 0, left = FEW;
+  for (int i = 0; i < t->num_index; i++) {
+    part[1 + i] = t->index[i];
+    place |= deps_of(&f->deps, t->index[i]);
+  }
+  mask |= place;
+  const bool one_place = (place & ~DEP_SITE) == 0;
+  if ((mask & ~(DEP_SITE | DEP_KV)) == 0) return SUM_COL;
+  if ((mask & ~(DEP_SITE | DEP_Q | DEP_KV)) != 0) return -1;
+  const bool distance = analyse_distance(f->a, f->g, part, 1 + t->num_index);
+  if (one_place && is_plain(f, t->factor, &left) && !(distance && f->plan->tile_m == 128)) return SUM_HERE;
+  if (distance) return SUM_DISTANCE;
+  return one_place || (mask & DEP_KV) != 0 ? -1 : SUM_ROW;
+}
+
+/* factor * sum, and 0 for a sum of nothing, whatever the factor is there. */
+static ir_ref value_of_sum(emit_form *f, int kind, ir_ref factor) {
+  ir *g = f->g;
+  double x;
+  const ir_ref sum = ir_variable(g, VAR_GRAD, 0), zero = ir_real(g, 0);
+  if (kind == SUM_HERE) fold_roots(f, &factor, 1);
+  const ir_ref product = ir_op2(g, IR_MUL, factor, sum);
+  if (kind == SUM_HERE || ir_is_const(g, factor, &x)) return product;
+  return ir_op3(g, IR_SELECT, ir_op2(g, IR_NE, sum, zero), product, zero);
+}
+
+/* Of the terms of an element, those that the sm90 family's kernel for head dims up to 128 makes from dS,
+ * behind its masks. */
+static void take_sums(emit_form *f) {
+  derived_terms *from = &f->element_terms;
+  const plan *p = f->plan;
+  int left = 0;
+  if (p->pass != LUATTN_BACKWARD || p->family != LUATTN_SM90 || p->head_dim > 128 || p->head_dim_v > 128)
+    return;
+  for (int i = 0; i < from->count; i++) {
+    derived_term t = from->term[i];
+    const int kind = sum_kind(f, &t);
+    if (kind < 0) {
+      from->term[left++] = t;
+      continue;
+    }
+    t.value = value_of_sum(f, kind, t.factor);
+    f->sum[kind].term[f->sum[kind].count++] = t;
+  }
+  from->count = left;
+}
+
 static luattn_status build_gradient(emit_form *f, luattn_error *err) {
   ir *g = f->g;
   const derived_spec *d = &f->spec->derived;
@@ -265,6 +333,7 @@ static luattn_status build_gradient(emit_form *f, luattn_error *err) {
   const ir_ref scaled = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), ir_variable(g, VAR_DOT, 0));
   keep_wanted(f, &d->element_terms, &f->element_terms);
   keep_wanted(f, &d->row_terms, &f->row_terms);
+  take_sums(f);
   f->num_rows = d->num_rows;
   memcpy(f->row, d->row, sizeof f->row);
   ir_ref roots[DERIVED_MAX_TERMS + 2];

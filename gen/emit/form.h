@@ -42,6 +42,10 @@ static inline bool deps_element(int mask) {
   return (mask & (DEP_ELEMENT | DEP_MOD | DEP_PART)) != 0 || ((mask & DEP_KV) != 0 && (mask & row) != 0);
 }
 
+/* Gradients of parameters that are sums of dS, by what they are sums over; as contract.cuh has it. VAR_GRAD
+ * stands for the sum. */
+enum { SUM_DISTANCE, SUM_ROW, SUM_COL, SUM_HERE, SUM_KINDS };
+
 typedef struct emit_form {
   arena *a;
   ir *g;
@@ -69,8 +73,9 @@ typedef struct emit_form {
   int num_rows; /* VAR_ROW[i] in the gradients stands for row[i], of VAR_FINAL, VAR_DELTA, VAR_DLSE */
   ir_ref row[DERIVED_MAX_ROWS];
   derived_terms row_terms;
-  ir_ref grad_prob, grad_ds; /* of VAR_DOT, VAR_DP, VAR_ROW and indices */
-  derived_terms element_terms;
+  ir_ref grad_prob, grad_ds;   /* of VAR_DOT, VAR_DP, VAR_ROW and indices */
+  derived_terms element_terms; /* without those in `sum` */
+  derived_terms sum[SUM_KINDS];
   bool positions_in_real; /* positions were converted before they were combined: exact below 2^24 in float */
 } emit_form;
 

@@ -47,6 +47,7 @@ static luattn_status collect_terms(writer *w, const derived_terms *terms, luattn
 luattn_status collect_acc(writer *w, luattn_error *err) {
   const derived_spec *d = &w->f->spec->derived;
   TRY(collect_terms(w, &w->f->element_terms, err));
+  for (int kind = 0; kind < SUM_KINDS; kind++) TRY(collect_terms(w, &w->f->sum[kind], err));
   TRY(collect_terms(w, &w->f->row_terms, err));
   TRY(collect_terms(w, &d->query_mod.terms, err));
   TRY(collect_terms(w, &d->key_mod.terms, err));
@@ -95,7 +96,27 @@ static const char *acc_place(writer *w, const derived_terms *terms, int acc) {
   return writer_format(w, "made.x[%d]", w->num_values + at);
 }
 
-static void add_terms(writer *w, const derived_terms *terms) {
+/* Positions and what is fixed for a head, added up: another distance gives another number. */
+static bool is_sum_of_positions(writer *w, ir_ref r) {
+  const ir_node *n = ir_get(w->f->g, r);
+  if ((deps_of(&w->f->deps, r) & ~DEP_SITE) == 0 || n->op == IR_VAR) return true;
+  if (n->op != IR_ADD && n->op != IR_SUB && n->op != IR_NEG) return false;
+  for (int i = 0; i < n->nargs; i++)
+    if (!is_sum_of_positions(w, n->arg[i])) return false;
+  return true;
+}
+
+/* What adds to an input's gradient in memory, in the hook for sums of `kind` (-1: another hook). A warp calls
+ * the one for distances at once, where often all have one place, so that one lane adds for all. An addition
+ * to memory takes a multiprocessor a cycle for each lane. */
+static const char *adder_of(writer *w, int kind, const derived_term *t) {
+  bool apart = true;
+  if (kind != SUM_DISTANCE) return "add_input_grad";
+  for (int i = 0; i < t->num_index; i++) apart &= is_sum_of_positions(w, t->index[i]);
+  return apart ? "if (g != Real(0)) add_input_grad" : "add_input_grad_by_warp";
+}
+
+static void add_terms_of(writer *w, int kind, const derived_terms *terms) {
   ir_ref roots[MAX_TERM_ROOTS];
   body_lines(w, roots, term_roots(w, terms, roots));
   for (int i = 0; i < terms->count; i++) {
@@ -106,9 +127,30 @@ static void add_terms(writer *w, const derived_terms *terms) {
       text_add(&w->out, "%s += %s;\n", acc_place(w, terms, acc), body_value(w, t->value));
       continue;
     }
-    text_add(&w->out, "add_input_grad<Real>(p.input[%d], %s", t->input, body_value(w, t->value));
+    text_add(&w->out, "%s<Real>(p.input[%d], %s", adder_of(w, kind, t), t->input, body_value(w, t->value));
     for (int j = 0; j < t->num_index; j++) text_add(&w->out, ", %s", body_value(w, t->index[j]));
     text_add(&w->out, ");\n");
+  }
+}
+
+static void add_terms(writer *w, const derived_terms *terms) { add_terms_of(w, -1, terms); }
+
+/* The hooks for sums of dS: what they have, and what they are given. */
+static const struct {
+  const char *name, *positions;
+  int has;
+} sum_hook[SUM_KINDS] = {[SUM_DISTANCE] = {"add_distance", "int q, int kv, ", HAS_HEAD | HAS_Q | HAS_KV},
+                         [SUM_ROW] = {"add_row", "int q, ", HAS_HEAD | HAS_Q},
+                         [SUM_COL] = {"add_col", "int kv, ", HAS_HEAD | HAS_KV},
+                         [SUM_HERE] = {"add_here", "Position q, Position kv, ", HAS_HEAD | HAS_Q | HAS_KV}};
+
+static void sums(writer *w) {
+  for (int kind = 0; kind < SUM_KINDS; kind++) {
+    open_function(w, writer_format(w, "void %s(" P ", const Head &head, %sReal g, Acc &acc)",
+                                   sum_hook[kind].name, sum_hook[kind].positions));
+    body_begin(w, sum_hook[kind].has, "");
+    add_terms_of(w, kind, &w->f->sum[kind]);
+    close_function(w);
   }
 }
 
@@ -121,6 +163,8 @@ void plan_gradient_slots(writer *w) {
   writer_plan(w, HAS_ELEMENT, &f->grad_prob, 1);
   writer_plan(w, HAS_ELEMENT, &f->grad_ds, 1);
   writer_plan(w, HAS_ELEMENT, roots, term_roots(w, &f->element_terms, roots));
+  for (int kind = 0; kind < SUM_KINDS; kind++)
+    writer_plan(w, sum_hook[kind].has, roots, term_roots(w, &f->sum[kind], roots));
 }
 
 static void add_hook(writer *w, const char *name, int has, int copies, const ir_ref *values, int n,
@@ -240,6 +284,7 @@ void emit_gradients(writer *w) {
   close_function(w);
 
   grad(w);
+  sums(w);
   flush(w);
 }
 

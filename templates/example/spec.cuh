@@ -41,6 +41,7 @@ struct Spec {
   static constexpr int prob_rows = 1;
   static constexpr int num_acc = 0;
   static constexpr int prob_term = 1;
+  static constexpr int sums = 0;
   static constexpr __device__ int reduction(int k) { return k == 0 ? REDUCE_MAX : REDUCE_SUM_DEFERRED; }
   static constexpr __device__ bool red_shifted(int) { return false; }
   static constexpr __device__ bool state_deferred(int i) { return i == 1; }
@@ -126,6 +127,10 @@ struct Spec {
     prob = power_of_two(dot * head.scale_log2 - row.x[0]);
     ds = prob * (dp - row.x[1]);
   }
+  LUATTN_FN void add_distance(const LuattnParams &, const Site &, const Head &, int, int, Real, Acc &) {}
+  LUATTN_FN void add_row(const LuattnParams &, const Site &, const Head &, int, Real, Acc &) {}
+  LUATTN_FN void add_col(const LuattnParams &, const Site &, const Head &, int, Real, Acc &) {}
+  LUATTN_FN void add_here(const LuattnParams &, const Site &, const Head &, Position, Position, Real, Acc &) {}
   LUATTN_FN void flush(const LuattnParams &, const Site &, const Head &, const Acc &) {}
 
   LUATTN_FN Real query_mod(const LuattnParams &, const Site &, Real x, int, int) { return x; }

@@ -138,6 +138,61 @@ static void test_rows_of_prob(void **state) {
         LIST("prob_rows = -1;"), NULL);
 }
 
+/* Which gradients of t, in score_mod's `score`, are sums of dS (SumKind in contract.cuh), and whether any is
+ * not. */
+static void check_sums(int arch, const char *axes, const char *score, int sums, bool adds) {
+  luattn_target t = target;
+  t.arch = arch;
+  char source[512], want[2][40];
+  snprintf(source, sizeof source,
+           "return attention { name = 'a', inputs = { t = { axes = {%s}, grad = true } },\n"
+           "  score_mod = function(s, b, h, q, kv) return %s end }",
+           axes, score);
+  snprintf(want[0], sizeof want[0], " sums = %d;", sums);
+  snprintf(want[1], sizeof want[1], "grad_adds = %s;", adds ? "true" : "false");
+  luattn_spec *spec;
+  luattn_error err;
+  char *text = NULL;
+  luattn_status status = luattn_spec_load_text("spec.lua", source, strlen(source), NULL, &spec, &err);
+  if (status == LUATTN_OK) {
+    status = luattn_emit(spec, &t, "spec", &text, &err);
+    luattn_spec_free(spec);
+  }
+  if (status != LUATTN_OK) fail_msg("%s", err.message);
+  for (int i = 0; i < 2; i++)
+    if (strstr(text, want[i]) == NULL) fail_msg("%s: '%s' is not in\n%s", score, want[i], text);
+  luattn_text_free(text);
+}
+
+static void test_sums(void **state) {
+  (void)state;
+  enum { DISTANCE = 1, ROW = 2, COL = 4, ONE_PLACE = 8 };
+  check_sums(90, "'h'", "s + t[h] * (kv - q)", ONE_PLACE, false);
+  check_sums(90, "'h'", "s - exp(-t[h] * abs(q - kv))", DISTANCE, false);
+  check_sums(90, "'h'", "s + where(q < kv + 3, t[h], 0)", DISTANCE, false);
+  check_sums(90, "'h', 'n'", "s + t[{h, abs(kv - q)}]", DISTANCE, false);
+  check_sums(90, "'h', 'n'", "s + t[{h, min((2 * q - 2 * kv) // 3, 7) + kv_len}]", DISTANCE, false);
+  check_sums(90, "'h', 'q'", "s + t[{h, q}]", ROW, false);
+  check_sums(90, "'h', 'q'", "s + q * t[{h, q}]", ROW, false);
+  check_sums(90, "'h', 'kv'", "s + t[{h, kv}]", COL, false);
+  check_sums(90, "'h'", "s + t[h]", COL, false);
+  check_sums(90, "'h'", "2 * s + t[h]", COL, false);
+  check_sums(90, "'h'", "8 * tanh((s + t[h]) / 8)", COL, false);
+  check_sums(90, "'h', 'q', 'kv'", "s + t[{h, q, kv}]", 0, true);
+  check_sums(90, "'h', 'n'", "s + t[{h, q - 2 * kv}]", 0, true);
+  check_sums(90, "'h', 'n'", "s + t[{h, min(q, kv)}]", 0, true);
+  check_sums(90, "'n'", "s + t[q] + t[kv] + t[q - kv]", DISTANCE | ROW | COL, false);
+  check_sums(90, "'n'", "s + t[q] * t[kv]", 0, true);
+  /* One place for sums that differ from element to element; and what is no multiple of dS. */
+  check_sums(90, "'h'", "s + t[h] * q * kv / (1 + kv)", 0, true);
+  check_sums(90, "'h'", "8 * tanh(s / 8) + t[h]", 0, true);
+  check_sums(90, "'h', 'n'", "s * t[{h, q - kv}]", 0, true);
+  check_sums(90, "'n'", "s * t[0] + t[q - kv]", 0, true); /* dS says nothing where t[0] is 0 */
+  check_sums(90, "'n'", "s + t[0] * q * kv + t[q - kv]", DISTANCE | ONE_PLACE, false);
+  check_sums(90, "'n'", "s + t[0] * sin(q * kv) + t[q - kv]", DISTANCE, true);
+  check_sums(80, "'h'", "s + t[h] * (kv - q)", 0, true); /* the family has no hands free for them */
+}
+
 static void test_softmax_choices(void **state) {
   (void)state;
   check("return attention { name = 'a' }",
@@ -445,6 +500,7 @@ int main(void) {
       cmocka_unit_test(test_path_does_not_matter),
       cmocka_unit_test(test_unit_of_the_score),
       cmocka_unit_test(test_rows_of_prob),
+      cmocka_unit_test(test_sums),
       cmocka_unit_test(test_softmax_choices),
       cmocka_unit_test(test_bounded_scores),
       cmocka_unit_test(test_factors_of_the_score),

@@ -41,6 +41,7 @@ struct Spec {
   static constexpr int prob_rows = 2;
   static constexpr int num_acc = 0;
   static constexpr int prob_term = 1;
+  static constexpr int sums = 0;
   static constexpr __device__ int reduction(int i) { return i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED : REDUCE_SUM; }
   static constexpr __device__ bool red_shifted(int i) { return false; }
   static constexpr __device__ bool state_deferred(int i) { return i == 0 ? true : i == 1 ? false : false; }
@@ -167,6 +168,14 @@ struct Spec {
     const Real t5 = t3 * t4;
     prob = t3;
     ds = t5;
+  }
+  LUATTN_FN void add_distance(const LuattnParams &p, const Site &s, const Head &head, int q, int kv, Real g, Acc &acc) {
+  }
+  LUATTN_FN void add_row(const LuattnParams &p, const Site &s, const Head &head, int q, Real g, Acc &acc) {
+  }
+  LUATTN_FN void add_col(const LuattnParams &p, const Site &s, const Head &head, int kv, Real g, Acc &acc) {
+  }
+  LUATTN_FN void add_here(const LuattnParams &p, const Site &s, const Head &head, Position q, Position kv, Real g, Acc &acc) {
   }
   LUATTN_FN void flush(const LuattnParams &p, const Site &s, const Head &head, const Acc &acc) {
   }

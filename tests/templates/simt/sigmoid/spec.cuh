@@ -32,7 +32,7 @@ struct Spec {
   static constexpr bool has_query_mod = false, has_key_mod = false, has_value_mod = false;
   static constexpr bool grad_adds = true;
   static constexpr int keep_range = 0, num_saved = 1, num_stats = 0, num_reductions = 1, num_state = 1, num_bwd_rows = 2, prob_rows = -1,
-                       num_acc = 2, prob_term = 0;
+                       num_acc = 2, prob_term = 0, sums = 0;
   static constexpr __device__ int reduction(int) { return REDUCE_SUM_DEFERRED; }
   static constexpr __device__ bool red_shifted(int) { return false; }
   static constexpr __device__ bool state_deferred(int) { return true; }
@@ -107,6 +107,10 @@ struct Spec {
     ds = b.x[0] * phi * (1 - phi) * (dp - b.x[1]);
     if (WithInputs) acc.x[0] += ds;
   }
+  LUATTN_FN void add_distance(const LuattnParams &, const Site &, const Head &, int, int, Real, Acc &) {}
+  LUATTN_FN void add_row(const LuattnParams &, const Site &, const Head &, int, Real, Acc &) {}
+  LUATTN_FN void add_col(const LuattnParams &, const Site &, const Head &, int, Real, Acc &) {}
+  LUATTN_FN void add_here(const LuattnParams &, const Site &, const Head &, Position, Position, Real, Acc &) {}
   LUATTN_FN void flush(const LuattnParams &p, const Site &, const Head &, const Acc &acc) {
     for (int i = 0; i < 2; ++i) atomic_add(static_cast<Real *>(p.scalar_grad) + i, acc.x[i]);
   }

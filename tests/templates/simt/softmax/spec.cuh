@@ -36,7 +36,7 @@ struct Spec {
   static constexpr bool has_query_mod = true, has_key_mod = true, has_value_mod = true;
   static constexpr bool grad_adds = true;
   static constexpr int keep_range = 0, num_saved = 1, num_stats = 1, num_reductions = 2, num_state = 2, num_bwd_rows = 2, prob_rows = -1,
-                       num_acc = 5, prob_term = -1;
+                       num_acc = 5, prob_term = -1, sums = 0;
   static constexpr __device__ int reduction(int k) { return k == 0 ? REDUCE_MAX : REDUCE_SUM; }
   static constexpr __device__ bool red_shifted(int) { return false; }
   static constexpr __device__ bool state_deferred(int) { return false; }
@@ -121,6 +121,10 @@ struct Spec {
         atomic_add(static_cast<Real *>(p.input[1].grad) + i64(s.h) * p.input[1].size[1] + kv, ds);
     }
   }
+  LUATTN_FN void add_distance(const LuattnParams &, const Site &, const Head &, int, int, Real, Acc &) {}
+  LUATTN_FN void add_row(const LuattnParams &, const Site &, const Head &, int, Real, Acc &) {}
+  LUATTN_FN void add_col(const LuattnParams &, const Site &, const Head &, int, Real, Acc &) {}
+  LUATTN_FN void add_here(const LuattnParams &, const Site &, const Head &, Position, Position, Real, Acc &) {}
   LUATTN_FN void flush(const LuattnParams &p, const Site &, const Head &, const Acc &acc) {
     for (int i = 0; i < 5; ++i) atomic_add(static_cast<Real *>(p.scalar_grad) + i, acc.x[i]);
   }
