@@ -16,8 +16,8 @@
 #include "params.h"
 
 enum TileClass { TILE_EMPTY = 0, TILE_PARTIAL = 1, TILE_FULL = 2 };
-// What is the same for all elements of dS that add up to a gradient of a parameter: q - kv; q; kv; or nothing, but they go to one
-// place, with a factor of a few instructions.
+// What is the same for all elements of dS that add up to a gradient of a parameter: q - kv; q; kv; or nothing: each adds for
+// itself, to one place with a factor of a few instructions, or to a place of its own.
 enum SumKind { SUM_DISTANCE = 1, SUM_ROW = 2, SUM_COL = 4, SUM_HERE = 8 };
 enum ReduceKind { REDUCE_MAX = 0, REDUCE_SUM = 1, REDUCE_SUM_DEFERRED = 2 };
 

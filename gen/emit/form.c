@@ -260,6 +260,7 @@ static void keep_wanted(const emit_form *f, const derived_terms *from, derived_t
 
 /* A few instructions that give a finite number whatever the positions: sums and products of them. `left`: how
  * many may be. */
+enum { FEW = 4 };
 static bool is_plain(emit_form *f, ir_ref r, int *left) {
   const ir_node *n = ir_get(f->g, r);
   if ((deps_of(&f->deps, r) & ~DEP_SITE) == 0 || n->op == IR_VAR) return true;
@@ -276,7 +277,6 @@ static bool is_plain(emit_form *f, ir_ref r, int *left) {
  * 500 bytes for a sum over each of them, and none for sums along diagonals, which take twice the
  * instructions. */
 static int sum_kind(emit_form *f, const derived_term *t) {
-  enum { FEW = 4 };
   if (t->factor == IR_NONE) return -1;
   ir_ref part[5] = {t->factor};
   int mask = deps_of(&f->deps, t->factor), place = 0, left = FEW;
@@ -291,7 +291,8 @@ static int sum_kind(emit_form *f, const derived_term *t) {
   const bool distance = analyse_distance(f->a, f->g, part, 1 + t->num_index);
   if (one_place && is_plain(f, t->factor, &left) && !(distance && f->plan->tile_m == 128)) return SUM_HERE;
   if (distance) return SUM_DISTANCE;
-  return one_place || (mask & DEP_KV) != 0 ? -1 : SUM_ROW;
+  if (one_place) return -1;
+  return (mask & DEP_KV) == 0 ? SUM_ROW : SUM_HERE;
 }
 
 /* factor * sum, and 0 for a sum of nothing, whatever the factor is there. */
@@ -299,9 +300,11 @@ static ir_ref value_of_sum(emit_form *f, int kind, ir_ref factor) {
   ir *g = f->g;
   double x;
   const ir_ref sum = ir_variable(g, VAR_GRAD, 0), zero = ir_real(g, 0);
+  int left = FEW;
+  const bool plain = is_plain(f, factor, &left);
   if (kind == SUM_HERE) fold_roots(f, &factor, 1);
   const ir_ref product = ir_op2(g, IR_MUL, factor, sum);
-  if (kind == SUM_HERE || ir_is_const(g, factor, &x)) return product;
+  if ((kind == SUM_HERE && plain) || ir_is_const(g, factor, &x)) return product;
   return ir_op3(g, IR_SELECT, ir_op2(g, IR_NE, sum, zero), product, zero);
 }
 

@@ -111,6 +111,7 @@ static bool is_sum_of_positions(writer *w, ir_ref r) {
  * to memory takes a multiprocessor a cycle for each lane. */
 static const char *adder_of(writer *w, int kind, const derived_term *t) {
   bool apart = true;
+  if (kind == SUM_HERE) return "if (g != Real(0)) add_input_grad";
   if (kind != SUM_DISTANCE) return "add_input_grad";
   for (int i = 0; i < t->num_index; i++) apart &= is_sum_of_positions(w, t->index[i]);
   return apart ? "if (g != Real(0)) add_input_grad" : "add_input_grad_by_warp";

@@ -166,8 +166,8 @@ static void check_sums(int arch, const char *axes, const char *score, int sums, 
 
 static void test_sums(void **state) {
   (void)state;
-  enum { DISTANCE = 1, ROW = 2, COL = 4, ONE_PLACE = 8 };
-  check_sums(90, "'h'", "s + t[h] * (kv - q)", ONE_PLACE, false);
+  enum { DISTANCE = 1, ROW = 2, COL = 4, EACH = 8 };
+  check_sums(90, "'h'", "s + t[h] * (kv - q)", EACH, false);
   check_sums(90, "'h'", "s - exp(-t[h] * abs(q - kv))", DISTANCE, false);
   check_sums(90, "'h'", "s + where(q < kv + 3, t[h], 0)", DISTANCE, false);
   check_sums(90, "'h', 'n'", "s + t[{h, abs(kv - q)}]", DISTANCE, false);
@@ -178,17 +178,17 @@ static void test_sums(void **state) {
   check_sums(90, "'h'", "s + t[h]", COL, false);
   check_sums(90, "'h'", "2 * s + t[h]", COL, false);
   check_sums(90, "'h'", "8 * tanh((s + t[h]) / 8)", COL, false);
-  check_sums(90, "'h', 'q', 'kv'", "s + t[{h, q, kv}]", 0, true);
-  check_sums(90, "'h', 'n'", "s + t[{h, q - 2 * kv}]", 0, true);
-  check_sums(90, "'h', 'n'", "s + t[{h, min(q, kv)}]", 0, true);
+  check_sums(90, "'h', 'q', 'kv'", "s + t[{h, q, kv}]", EACH, false);
+  check_sums(90, "'h', 'n'", "s + t[{h, q - 2 * kv}]", EACH, false);
+  check_sums(90, "'h', 'n'", "s + t[{h, min(q, kv)}]", EACH, false);
   check_sums(90, "'n'", "s + t[q] + t[kv] + t[q - kv]", DISTANCE | ROW | COL, false);
-  check_sums(90, "'n'", "s + t[q] * t[kv]", 0, true);
-  /* One place for sums that differ from element to element; and what is no multiple of dS. */
+  check_sums(90, "'n'", "s + t[q] * t[kv]", EACH, false);
+  /* A factor of many instructions to one place; and what is no multiple of dS. */
   check_sums(90, "'h'", "s + t[h] * q * kv / (1 + kv)", 0, true);
   check_sums(90, "'h'", "8 * tanh(s / 8) + t[h]", 0, true);
   check_sums(90, "'h', 'n'", "s * t[{h, q - kv}]", 0, true);
   check_sums(90, "'n'", "s * t[0] + t[q - kv]", 0, true); /* dS says nothing where t[0] is 0 */
-  check_sums(90, "'n'", "s + t[0] * q * kv + t[q - kv]", DISTANCE | ONE_PLACE, false);
+  check_sums(90, "'n'", "s + t[0] * q * kv + t[q - kv]", DISTANCE | EACH, false);
   check_sums(90, "'n'", "s + t[0] * sin(q * kv) + t[q - kv]", DISTANCE, true);
   check_sums(80, "'h'", "s + t[h] * (kv - q)", 0, true); /* the family has no hands free for them */
 }
