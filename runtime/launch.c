@@ -188,6 +188,11 @@ static luattn_status resident_grid(const args_call *c, const luattn_entry_info *
   return LUATTN_OK;
 }
 
+/* The sm90 backward for wide head dims, which has tiles of 64 positions, runs in clusters of two blocks. */
+static int64_t blocks_together(const luattn_image_info *m, const luattn_entry_info *dkdv) {
+  return m->family == LUATTN_SM90 && dkdv->tile_n == 64 ? 2 : 1;
+}
+
 luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, const LuattnParams *p,
                           unsigned grid[3]) {
   int64_t size[3] = {0, p->heads, p->batch};
@@ -216,7 +221,8 @@ luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, co
       size[0] = ceil_div(p->q_len, entry->tile_m);
       break;
     case LUATTN_ROLE_DKDV:
-      size[0] = ceil_div(p->kv_len, entry->tile_n);
+      size[0] = ceil_div(p->kv_len, entry->tile_n * blocks_together(c->info, entry)) *
+                blocks_together(c->info, entry);
       size[1] = p->heads_kv;
       break;
     case LUATTN_ROLE_ROUND:

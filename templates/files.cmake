@@ -9,6 +9,9 @@ set(LUATTN_TEMPLATES
   bwd_sm80.cuh
   bwd_sm90.cu
   bwd_sm90.cuh
+  bwd_sm90_wide.cu
+  bwd_sm90_wide.cuh
+  cluster.cuh
   contract.cuh
   copy.cuh
   dq_acc.cuh
@@ -35,10 +38,12 @@ set(LUATTN_TEMPLATES
   sm90_bwd.cuh
   sm90_sums.cuh
   sm90_turns.cuh
+  sm90_wide.cuh
   stats.cuh
   tensors.cuh
   tiles.cuh
   tma.cuh
   turns.cuh
   wgmma.cuh
+  wgmma_wide.cuh
 )

@@ -51,7 +51,11 @@ static luattn_tiles stepped(const luattn_tiles *from, const step *s, const plan 
                      [STAGES] = &t.stages,
                      [CHUNK_M] = &t.chunk_m};
   *at[s->field] = *at[s->field] * s->times / s->over + s->more;
-  if (p->family == LUATTN_SM90) t.threads = 128 + 2 * (p->pass == LUATTN_FORWARD ? t.tile_m : t.tile_n);
+  if (p->family == LUATTN_SM90) {
+    plan there = *p;
+    there.tile_m = t.tile_m, there.tile_n = t.tile_n;
+    t.threads = tiles_sm90_threads(&there);
+  }
   return t;
 }
 

@@ -41,12 +41,6 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* The widest head dim that the sm90 family has a kernel for; 0: none. Backward keeps dk and dv of 64
- * positions in a warpgroup's registers, and 2 * 256 channels do not fit. */
-static int sm90_widest(int arch, luattn_pass pass) {
-  return arch != 90 ? 0 : pass == LUATTN_FORWARD ? 256 : 128;
-}
-
 static void use_family(plan *p, luattn_family family) {
   static const char *const files[][2] = {[LUATTN_SIMT] = {"fwd_simt.cu", "bwd_simt.cu"},
                                          [LUATTN_SM80] = {"fwd_sm80.cu", "bwd_sm80.cu"},
@@ -56,17 +50,22 @@ static void use_family(plan *p, luattn_family family) {
   p->fast_math = family != LUATTN_SIMT;
   p->accumulates_dq = backward && family != LUATTN_SIMT;
   p->template_file = files[family][backward];
+  if (tiles_wide(p)) p->template_file = "bwd_sm90_wide.cu";
+}
+
+/* Whether the sm90 family has a kernel for the plan's architecture and head dims: that for head dims above
+ * 128 does not add to dq in turn. */
+static bool sm90_runs(const plan *p) {
+  return p->arch == 90 && !(p->deterministic && (p->head_dim > 128 || p->head_dim_v > 128));
 }
 
 /* Which family can run this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
-  const int widest = sm90_widest(t->arch, t->pass);
-  const bool hopper = p->head_dim <= widest && p->head_dim_v <= widest;
-  const luattn_family wanted = t->family > 0 ? (luattn_family)(t->family - 1)
-                               : !half       ? LUATTN_SIMT
-                               : hopper      ? LUATTN_SM90
-                                             : LUATTN_SM80;
+  const luattn_family wanted = t->family > 0  ? (luattn_family)(t->family - 1)
+                               : !half        ? LUATTN_SIMT
+                               : sm90_runs(p) ? LUATTN_SM90
+                                              : LUATTN_SM80;
   if (half == (wanted == LUATTN_SIMT))
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: %s does not run %s; %s does, or leave family 0", family_names[wanted],
@@ -75,11 +74,12 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: sm90 has kernels for arch 90, not %d; use sm80, or leave family 0",
                        t->arch);
-  if (wanted == LUATTN_SM90 && !hopper)
+  if (wanted == LUATTN_SM90 && !sm90_runs(p))
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
-        "target: family: sm90 runs backward for head dims up to %d, not %d; use sm80, or leave family 0",
-        widest, p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v);
+        "target: family: the backward of sm90 can be deterministic for head dims up to 128, not "
+        "%d; use sm80, or leave family 0",
+        p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v);
   if (half && (p->head_dim % 8 != 0 || p->head_dim_v % 8 != 0)) {
     const bool in_v = p->head_dim % 8 == 0;
     return luattn_fail(err, LUATTN_UNSUPPORTED,
@@ -96,8 +96,7 @@ static void take(plan *p, const luattn_tiles *c, const luattn_target *t) {
   p->tile_m = t->tile_m > 0 ? t->tile_m : c->tile_m;
   p->tile_n = t->tile_n > 0 ? t->tile_n : c->tile_n;
   p->threads = c->threads;
-  if (p->family == LUATTN_SM90) /* 64 rows, of q or of k and v, for a warpgroup, and one more */
-    p->threads = 128 + 2 * (p->pass == LUATTN_FORWARD ? p->tile_m : p->tile_n);
+  if (p->family == LUATTN_SM90) p->threads = tiles_sm90_threads(p);
   p->stages = c->stages;
   p->sm80_warps_n = c->warps_n;
   p->sm80_chunk_m = c->chunk_m;
@@ -199,14 +198,13 @@ static const char *explain(arena *a, const plan *p) {
       [LUATTN_SM80] = "mma.sync with f32 accumulation, head dims that are multiples of 8",
       [LUATTN_SM90] = "wgmma with f32 accumulation and TMA, head dims that are multiples of 8"};
   text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype], what[p->family]);
-  const int widest = sm90_widest(p->arch, p->pass);
   if (p->family == LUATTN_SM80 && p->fallback)
     text_add(&t,
              "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
-  else if (p->family == LUATTN_SM80 && p->head_dim <= widest && p->head_dim_v <= widest)
+  else if (p->family == LUATTN_SM80 && p->arch == 90 && !sm90_runs(p))
+    text_add(&t, "fallback: the sm90 family's backward can be deterministic for head dims up to 128\n");
+  else if (p->family == LUATTN_SM80 && p->arch == 90)
     text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
-  else if (p->family == LUATTN_SM80 && widest > 0)
-    text_add(&t, "fallback: the sm90 family runs this pass for head dims up to %d\n", widest);
   else if (p->family == LUATTN_SM80 && p->arch >= 90)
     text_add(&t, "fallback: sm_%d could run faster kernels of its own; this version has none\n", p->arch);
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
@@ -331,7 +329,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   for (int i = 0; i < p->num_entries; i++)
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;
   const plan_entry *e = &p->entry[most];
-  /* The sums of parameter gradients lie in static shared memory: one number a warp; and what a block draws. */
+  /* The sums of parameter gradients lie in static shared memory: one number a warp; and what a block draws.
+   */
   const int sums = p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4) +
                    (p->deterministic && p->family == LUATTN_SM80 ? 16 : 0);
   /* Behind it the sm90 family's tiles begin at the next multiple of 1024. */

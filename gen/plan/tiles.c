@@ -75,6 +75,7 @@ static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3,
                                         {ANY, 256, {128, 32, 384, 2, 0, 0}}};
 static const tile_row sm90_backward[] = {{ANY, 64, {128, 128, 384, 2, 0, 0}},
                                          {ANY, 128, {64, 128, 384, 2, 0, 0}}};
+static const tile_row sm90_backward_wide[] = {{ANY, 256, {64, 64, 512, 2, 0, 0}}};
 static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}},
                                          {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
                                          {ANY, 64, {64, 128, 128, 1, 4, 16}},
@@ -97,15 +98,16 @@ static int class_of(int shared_limit) {
 }
 
 bool tiles_choice(const plan *p, int rank, luattn_tiles *out) {
-  enum { SIMT_F64 = LUATTN_SM90 + 1 };
+  enum { SIMT_F64 = LUATTN_SM90 + 1, SM90_WIDE };
   static const struct {
     const tile_row *row;
     int count;
   } tables[][2] = {[LUATTN_SIMT] = {TABLE(simt_forward_f32), TABLE(simt_backward_f32)},
                    [LUATTN_SM80] = {TABLE(sm80_forward), TABLE(sm80_backward)},
                    [LUATTN_SM90] = {TABLE(sm90_forward), TABLE(sm90_backward)},
-                   [SIMT_F64] = {TABLE(simt_f64), TABLE(simt_f64)}};
-  const int family = p->dtype == LUATTN_F64 ? (int)SIMT_F64 : (int)p->family;
+                   [SIMT_F64] = {TABLE(simt_f64), TABLE(simt_f64)},
+                   [SM90_WIDE] = {{NULL, 0}, TABLE(sm90_backward_wide)}};
+  const int family = p->dtype == LUATTN_F64 ? (int)SIMT_F64 : tiles_wide(p) ? (int)SM90_WIDE : (int)p->family;
   const int backward = p->pass == LUATTN_BACKWARD;
   const int dim = max_of(p->head_dim, p->head_dim_v), class = class_of(p->shared_limit);
   const tile_row *row = tables[family][backward].row;
@@ -116,6 +118,17 @@ bool tiles_choice(const plan *p, int rank, luattn_tiles *out) {
     return true;
   }
   return false;
+}
+
+bool tiles_wide(const plan *p) {
+  return p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && max_of(p->head_dim, p->head_dim_v) > 128;
+}
+
+/* 64 rows, of q or of k and v, for a warpgroup, and one more. The wide backward has warpgroups for its
+ * scores, dk and dv. */
+int tiles_sm90_threads(const plan *p) {
+  if (tiles_wide(p)) return 512;
+  return 128 + 2 * (p->pass == LUATTN_FORWARD ? p->tile_m : p->tile_n);
 }
 
 static int simt_bytes(const plan *p, int weights) {
@@ -137,6 +150,13 @@ static int sm80_forward_bytes(const plan *p) {
 static int sm90_forward_bytes(const plan *p) {
   const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
   return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)) + 1024;
+}
+
+static int sm90_wide_backward_bytes(const plan *p, const plan_rows *r) {
+  const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64, box = 64 * 128;
+  const int tiles = 128 * dim + box * ((dim + 127) / 128) + 128 * p->stages * (dim + dim_v) + 5 * box;
+  const int row = r->row_bytes > 0 ? shared_row(r->row_bytes) : 0;
+  return (tiles + p->stages * p->tile_m * (r->bwd_row_bytes + row) + 15) / 16 * 16 + 256;
 }
 
 /* A slot more than stages for dS, if it fits together with 1024 bytes for sums (sm90_bwd.cuh). */
@@ -169,6 +189,7 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
                                         : simt_bytes(p, 1);
     case LUATTN_ROLE_DKDV:
       return sm80                       ? sm80_backward_bytes(p, rows)
+             : tiles_wide(p)            ? sm90_wide_backward_bytes(p, rows)
              : p->family == LUATTN_SM90 ? sm90_backward_bytes(p, rows)
                                         : simt_bytes(p, 2);
     case LUATTN_ROLE_DQ:
@@ -249,6 +270,13 @@ static luattn_status check_sm80(const plan *p, luattn_error *err) {
 static luattn_status check_sm90(const plan *p, luattn_error *err) {
   const bool narrow =
       p->head_dim <= 64 && p->head_dim_v <= 64; /* three consumers have 160 registers a thread */
+  if (tiles_wide(p)) {
+    if (p->tile_m != 64)
+      return refuse("tile_m", p->tile_m, "sm90 backward takes 64 for head dims above 128", err);
+    if (p->tile_n != 64)
+      return refuse("tile_n", p->tile_n, "sm90 backward takes 64 for head dims above 128", err);
+    return LUATTN_OK;
+  }
   if (p->pass == LUATTN_BACKWARD) {
     if (p->tile_m != 64 && !(p->tile_m == 128 && narrow))
       return refuse("tile_m", p->tile_m, "sm90 backward takes 64, or 128 for head dims up to 64", err);

@@ -174,12 +174,26 @@ static void backward_sm90(void **state) {
   problem_close(&p);
 }
 
+/* Its kernel for wide head dims has tiles of 64 positions and clusters of two blocks: whole ones. */
+static void backward_sm90_in_clusters(void **state) {
+  (void)state;
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  p.info.family = LUATTN_SM90;
+  for (uint32_t i = 0; i < p.info.num_entries; ++i)
+    if (p.info.entry[i].role == LUATTN_ROLE_DKDV) p.info.entry[i].tile_n = 64;
+  launch(&p, NULL);
+  assert_launch(6, "luattn_dkdv", 4, HEADS_KV, BATCH, 256, 200000); /* 130 positions are 3 tiles */
+  problem_close(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(forward_sm90),
       cmocka_unit_test(counters),
       cmocka_unit_test(maps_are_remembered),
       cmocka_unit_test(backward_sm90),
+      cmocka_unit_test(backward_sm90_in_clusters),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

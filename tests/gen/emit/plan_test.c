@@ -56,8 +56,7 @@ static void test_every_plan_fits(void **state) {
             luattn_error err;
             plan p;
             if (plan_choose(mem, spec, &t, &p, &err) != LUATTN_OK) fail_msg("%s", err.message);
-            const int widest = pass == LUATTN_FORWARD ? 256 : 128;
-            const bool hopper = archs[a] == 90 && dims[d] <= widest && dims[dv] <= widest;
+            const bool hopper = archs[a] == 90;
             assert_int_equal(p.family, !half ? LUATTN_SIMT : hopper ? LUATTN_SM90 : LUATTN_SM80);
             assert_int_equal(strstr(p.why, "fallback") != NULL, half && archs[a] >= 90 && !hopper);
             int rank = 0;
@@ -95,10 +94,8 @@ static void test_impossible_targets(void **state) {
   refused(&t, LUATTN_UNSUPPORTED, "sm90");
   t.family = 1 + LUATTN_SM80;
   refused(&t, LUATTN_UNSUPPORTED, "sm80 does not run f32");
-  t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 64, 192, 90);
+  t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 64, 192, 100);
   t.family = 1 + LUATTN_SM90;
-  refused(&t, LUATTN_UNSUPPORTED, "sm90 runs backward for head dims up to 128, not 192");
-  t.arch = 100;
   refused(&t, LUATTN_UNSUPPORTED, "sm90 has kernels for arch 90, not 100");
 }
 
@@ -148,6 +145,28 @@ static void test_deterministic_families(void **state) {
   arena_close(a);
 }
 
+/* Above 128 channels, of q and k or of v, the sm90 family has another kernel for backward, which falls back
+ * as well. */
+static void test_wide_backward(void **state) {
+  (void)state;
+  static const int dims[][2] = {{256, 256}, {136, 8}, {128, 136}};
+  arena *a = arena_open(NULL);
+  plan p;
+  for (int i = 0; i < 3; i++) {
+    luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_F16, dims[i][0], dims[i][1], 90);
+    assert_true(plan_alternative(a, spec, &t, 0, &p));
+    assert_string_equal(p.template_file, "bwd_sm90_wide.cu");
+    assert_true(p.tile_m == 64 && p.tile_n == 64 && p.threads == 512 && p.accumulates_dq);
+    assert_true(plan_alternative(a, spec, &t, 1, &p));
+    assert_string_equal(p.template_file, "bwd_sm80.cu");
+    assert_non_null(strstr(p.why, "fallback: the sm90 family has too few registers"));
+    t.pass = LUATTN_FORWARD;
+    assert_true(plan_alternative(a, spec, &t, 0, &p));
+    assert_string_equal(p.template_file, "fwd_sm90.cu");
+  }
+  arena_close(a);
+}
+
 static void test_forced_tiles(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -183,6 +202,10 @@ static void test_forced_tiles(void **state) {
   refused(&t, LUATTN_INVALID, "sm90 backward takes 128");
   t.tile_m = 96;
   refused(&t, LUATTN_INVALID, "sm90 backward takes 64, or 128");
+  t.head_dim_v = 192;
+  refused(&t, LUATTN_INVALID, "tile_m: 96 is not possible: sm90 backward takes 64 for head dims above 128");
+  t.tile_m = 64;
+  refused(&t, LUATTN_INVALID, "tile_n: 48 is not possible: sm90 backward takes 64 for head dims above 128");
   arena_close(a);
 }
 
@@ -239,10 +262,10 @@ static void test_memory_and_tiles(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_plan_fits),  cmocka_unit_test(test_impossible_targets),
-      cmocka_unit_test(test_forced_tiles),     cmocka_unit_test(test_entries_follow_wants),
-      cmocka_unit_test(test_memory_and_tiles), cmocka_unit_test(test_backward_falls_back),
-      cmocka_unit_test(test_deterministic_families),
+      cmocka_unit_test(test_every_plan_fits),        cmocka_unit_test(test_impossible_targets),
+      cmocka_unit_test(test_forced_tiles),           cmocka_unit_test(test_entries_follow_wants),
+      cmocka_unit_test(test_memory_and_tiles),       cmocka_unit_test(test_backward_falls_back),
+      cmocka_unit_test(test_deterministic_families), cmocka_unit_test(test_wide_backward),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }

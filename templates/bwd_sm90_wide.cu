@@ -1,0 +1,21 @@
+// bwd_sm90_wide.cu: the backward image of the sm90 family for head dims above 128.
+#include "bwd_sm90_wide.cuh"
+#include "entries_fwd.cuh"
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Config::threads, 1)
+    luattn_dkdv(const __grid_constant__ LuattnParams p, const __grid_constant__ LuattnTensorMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  bwd_sm90_wide<Spec, Config>(p, maps, shared);
+}
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_prepare(const __grid_constant__ LuattnParams p) {
+  aux_prepare<Spec, Config, ResultGroups>(p);
+}
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_finish(const __grid_constant__ LuattnParams p) {
+  aux_finish<Spec, Config, ResultGroups>(p);
+}
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_round(const __grid_constant__ LuattnParams p) {
+  aux_round<Spec, Config>(p);
+}

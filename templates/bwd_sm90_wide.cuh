@@ -1,0 +1,594 @@
+// bwd_sm90_wide.cuh: the backward main kernel of the sm90 family for head dims above 128. As bwd_sm90.cuh:
+// dk, dv, and dq by atomic adds; f16 or bf16, wgmma with f32 accumulation, TMA. sm_90a alone.
+//
+// Grid (2 * ceil(kv_len / 128), heads_kv, batch), in pairs of neighbours that work together (clusters). A
+// block owns 64 kv positions of one kv head. What 64 positions add to dq_acc would be what limits the kernel;
+// so each block sends its dS to the other, and computes dQ of half of the channels over the 128 positions of
+// both.
+//
+// Four warpgroups: dk and dv of 64 positions are the accumulators of one each. README.md has the order in
+// time, the barriers and the registers.
+//   load     one warp brings K and V, and then dO, row numbers and Q tile by tile
+//   scores   S^T = K Q^T   dP^T = V dO^T, with V in registers   P^T, dS^T = Spec::grad, element by element,
+//            rounded to shared memory, dS also to the other block's   dQ = dS K, added to p.dq_acc
+//   values   dV += P^T dO
+//   keys     dK += dS^T Q
+//
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
+//   64 the copy engine fills with zeros. tile_m = tile_n = 64, threads = 512; stages: slots for Q and dO, at
+//   least 2.
+// Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 256 more:
+//   128 * D + 8192 * (D / 128, rounded up) + 128 * stages * (D + Dv) + 5 * 8192
+//   + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
+// and 4 * num_acc * 4 bytes static.
+#pragma once
+#include "dq_acc.cuh"
+#include "sm90_wide.cuh"
+
+// ---- load ----
+
+template <class Spec, class Config>
+struct ProducerWide {
+  using Shared = SharedWide<Spec, Config>;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, box = Shared::box;
+
+  const LuattnParams &p;
+  const LuattnTensorMaps &maps;
+  const Shared shared;
+  const int rank;
+  Site site;
+  typename Spec::Head head;
+  Ring<Config::stages> slot;
+
+  __device__ __forceinline__ ProducerWide(const LuattnParams &params, const LuattnTensorMaps &m,
+                                          const Shared &s)
+      : p(params),
+        maps(m),
+        shared(s),
+        rank(cluster_rank()),
+        site{int(blockIdx.z), int(blockIdx.y) * params.group, params.q_len, params.kv_len},
+        slot(1) {}
+
+  __device__ __forceinline__ void load_kv() const {
+    const int h = int(blockIdx.y), row = int(blockIdx.x) * tile_n, peer_row = int(blockIdx.x ^ 1) * tile_n;
+    const int first = Shared::first_dq(rank), count = Shared::num_dq(rank);
+    if (!elected()) return;
+    barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + count * box + Shared::v_bytes);
+#pragma unroll
+    for (int i = 0; i < Shared::boxes; ++i)
+      tensor_load(shared.k() + i * box, maps.k, shared.kv_full(), i * 64, row, h, site.b);
+#pragma unroll 1
+    for (int i = 0; i < count; ++i)
+      tensor_load(shared.peer_k() + i * box, maps.k, shared.kv_full(), (first + i) * 64, peer_row, h, site.b);
+#pragma unroll
+    for (int i = 0; i < Shared::boxes_v; ++i)
+      tensor_load(shared.dout(Config::stages - 1) + i * box, maps.v, shared.kv_full(), i * 64, row, h,
+                  site.b);
+  }
+  // dO, which is free sooner and needed sooner, and Q.
+  __device__ __forceinline__ void load_tile(Tile tile) const {
+    const int row = tile.index * tile_m;
+    const TileNote note = TileNote::of(tile, false, site.h);
+    barrier_wait(shared.do_empty(slot.slot), slot.parity);
+    if (slot.slot == Config::stages - 1) barrier_wait(shared.v_taken(), 0);
+    if (elected()) {
+      const int rows = min_of(tile_m, ResultGroups::head_rows(p.q_len) - row);
+      const u32 full = shared.do_full(slot.slot);
+      note.store(shared.do_note(slot.slot));
+      barrier_arrive_expect(full, Shared::v_bytes + Spec::num_bwd_rows * rows * 4);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes_v; ++i)
+        tensor_load(shared.dout(slot.slot) + i * box, maps.dout, full, i * 64, row, site.h, site.b);
+      load_numbers(row, rows);
+    }
+    if constexpr (Shared::has_rows) load_rows(row);
+    barrier_wait(shared.q_empty(slot.slot), slot.parity);
+    if (elected()) {
+      const u32 full = shared.q_full(slot.slot);
+      note.store(shared.q_note(slot.slot));
+      barrier_arrive_expect(full, Shared::k_bytes);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes; ++i)
+        tensor_load(shared.q(slot.slot) + i * box, maps.q, full, i * 64, row, site.h, site.b);
+    }
+  }
+  // Row numbers of the tile, as prepare wrote them.
+  __device__ __forceinline__ void load_numbers(int row, int rows) const {
+    const i64 head_rows = ResultGroups::head_rows(p.q_len), plane = i64(p.batch) * p.heads * head_rows;
+    const float *from =
+        static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * head_rows + row;
+#pragma unroll
+    for (int i = 0; i < Spec::num_bwd_rows; ++i)
+      bulk_load(shared_address(shared.numbers(slot.slot) + i * tile_m), from + i * plane, rows * 4,
+                shared.do_full(slot.slot));
+  }
+  // Row of the tile's rows; of the last one in place of those that do not exist.
+  __device__ __forceinline__ void load_rows(int row) const {
+#pragma unroll 1
+    for (int r = lane_anew(); r < tile_m; r += 32)
+      shared.rows(slot.slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.q_len - 1));
+    barrier_arrive(shared.do_full(slot.slot));
+  }
+
+  __device__ __forceinline__ void run() {
+    load_kv();
+#pragma unroll 1
+    for (; site.h < int(blockIdx.y + 1) * p.group; ++site.h) {
+      head = Spec::head(p, site);
+      WarpQTiles<Spec, tile_m, 2 * tile_n> walk(p, site, int(blockIdx.x) / 2);
+      for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) {
+        load_tile(tile);
+        slot.advance();
+      }
+    }
+    barrier_wait(shared.q_empty(slot.slot), slot.parity);
+    barrier_wait(shared.do_empty(slot.slot), slot.parity);
+    if (elected()) {
+      TileNote::end().store(shared.do_note(slot.slot));
+      TileNote::end().store(shared.q_note(slot.slot));
+      barrier_arrive(shared.q_full(slot.slot));
+      barrier_arrive(shared.do_full(slot.slot));
+    }
+    if constexpr (Shared::has_rows) barrier_arrive(shared.do_full(slot.slot));
+  }
+};
+
+// ---- scores ----
+
+template <class Spec, class Config>
+struct ScoresWide {
+  using Shared = SharedWide<Spec, Config>;
+  using Need = Needs<Spec, Config>;
+  using Elem = typename Config::Elem;
+  using Head = typename Spec::Head;
+  using Row = typename Spec::Row;
+  using Col = typename Spec::Col;
+  using BwdRow = typename Spec::BwdRow;
+  using Acc = typename Spec::Acc;
+  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2,
+                "f16 or bf16, accumulated in f32");
+
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, box = Shared::box;
+  static constexpr int D = Config::head_dim;
+  static constexpr int cols = tile_m / 4;  // a thread's scores in each of its two kv rows
+  static constexpr bool needs_ds = Shared::needs_ds, needs_dp = needs_ds || Need::parameters;
+  static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
+  // Where grad has no effect but its results, one copy of it serves masked tiles too.
+  static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
+
+  const LuattnParams &p;
+  const Shared shared;
+  const int rank, lane, warp;
+  const int kv0;  // the warp's first row
+  Site site;
+  Head head;
+  Col col[2];
+  Acc acc;
+  Ring<Config::stages> slot;
+  Ring<2> ds, before;  // slots of dS: the next to fill, and the one of which dQ comes next
+  u32 parity;          // of the phases of P
+  u32 v[Shared::boxes_v * 4][4];
+  float s[tile_m / 2], dp[tile_m / 2];
+
+  __device__ __forceinline__ ScoresWide(const LuattnParams &params, const Shared &m)
+      : p(params),
+        shared(m),
+        rank(cluster_rank()),
+        lane(int(threadIdx.x) % 32),
+        warp(int(threadIdx.x) / 32 % 4),
+        kv0(int(blockIdx.x) * tile_n + warp * 16),
+        site{int(blockIdx.z), 0, params.q_len, params.kv_len},
+        slot(0),
+        ds(0),
+        before(0),
+        parity(0) {}
+
+  __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
+
+  __device__ __forceinline__ void enter_head(int h) {
+    site.h = h;
+    head = Spec::head(p, site);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), p.kv_len - 1));
+    if constexpr (reduces_acc) acc = zero_acc<Acc>();
+  }
+
+  // ---- products ----
+
+  __device__ __forceinline__ void load_v() {
+    barrier_wait(shared.kv_full(), 0);
+    const u32 row = shared.dout(Config::stages - 1) + (warp * 16 + lane % 16) * 128;
+#pragma unroll
+    for (int i = 0; i < Shared::boxes_v * 4; ++i)
+      ldmatrix_x4(v[i], row + i / 4 * box + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4));
+    barrier_arrive(shared.v_taken());
+  }
+  __device__ __forceinline__ TileNote await_tile() const {
+    barrier_wait(shared.q_full(slot.slot), slot.parity);
+    return TileNote::load(shared.q_note(slot.slot));
+  }
+  // Of the tile that has been awaited; behind the last one, of what is there.
+  __device__ __forceinline__ void issue_dots() {
+    const u64 a = block_operand(shared.k(), 0), b = block_operand(shared.q(slot.slot), 0);
+    wgmma_fence();
+    WgmmaFresh<Elem>::dots64(s, a, b);
+#pragma unroll
+    for (int i = 1; i < Shared::boxes; ++i)
+      Wgmma<Elem, tile_m>::dots64(s, a + (i * box >> 4), b + (i * box >> 4), 1);
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void issue_dp() {
+    barrier_wait(shared.do_full(slot.slot), slot.parity);
+    if constexpr (needs_dp) {
+      const u64 columns = block_operand(shared.dout(slot.slot), 0);
+      wgmma_fence();
+      WgmmaKept<Elem>::template dots64<true>(dp, v, columns);
+#pragma unroll
+      for (int i = 1; i < Shared::boxes_v; ++i)
+        WgmmaKept<Elem>::template dots64<false>(dp, v + i * 4, columns + (i * box >> 4));
+      wgmma_commit();
+    } else {
+#pragma unroll
+      for (int i = 0; i < tile_m / 2; ++i) dp[i] = 0;
+    }
+  }
+  __device__ __forceinline__ void await_scores() {
+    wgmma_wait<0>();
+    wgmma_arrived(s);
+    wgmma_arrived(dp);
+  }
+  // Box number `i` of this block's share of dQ: over its own positions, then over the other block's.
+  __device__ __forceinline__ void issue_dq(float (&dq)[32], int i) const {
+    const u64 own = block_operand(shared.k() + (Shared::first_dq(rank) + i) * box, 0),
+              peer = block_operand(shared.peer_k() + i * box, 0);
+    wgmma_fence();
+    Wgmma<Elem, 64>::turned64(dq, block_operand(shared.ds(before.slot), 0), own, 0);
+    Wgmma<Elem, 64>::turned64(dq, block_operand(shared.peer_ds(before.slot), 0), peer, 1);
+    wgmma_commit();
+  }
+  // The warp's 16 rows of it to memory, if the tile is one.
+  __device__ __forceinline__ void add_dq(const float (&dq)[32], int i, TileNote tile) const {
+    const int row = tile.index() * tile_m + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
+    const i64 plane = i64(site.b) * p.heads + int(tile.head);
+    float *to = static_cast<float *>(p.dq_acc) + (plane * ResultGroups::head_rows(p.q_len) + row) * D +
+                d0 * 16 + lane * 4;
+    const bool there = !tile.is_end() && i < Shared::num_dq(rank) && row < p.q_len;
+#pragma unroll
+    for (int e = 0; e < 32; e += 4)
+      add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3],
+                 there && (D % 64 == 0 || d0 + e * 2 < D));
+  }
+  // dS of the tile that has been handed on to the other block.
+  __device__ __forceinline__ void send_ds() const {
+    const int slot = ds.slot;
+    barrier_wait(shared.ds_full(slot), ds.parity);
+    if (warp == 0 && elected()) {
+      barrier_arrive_expect(shared.peer_ds_full(slot), box);
+      copy_to_peer(shared.peer_ds(slot), shared.ds(slot), box, shared.peer_ds_full(slot), rank);
+    }
+  }
+  // dQ of a tile, if it is one, a turn behind its dS, which has had time to come over. What is added to
+  // memory is added while products are under way.
+  template <bool Next>
+  __device__ __forceinline__ void compute_dq(TileNote tile) {
+    constexpr bool two = Shared::most_dq > 1;
+    float dq[2][32];
+    if (!tile.is_end()) barrier_wait(shared.peer_ds_full(before.slot), before.parity);
+    issue_dq(dq[0], 0);
+    if constexpr (two) issue_dq(dq[1], 1);
+    if constexpr (Next) send_ds();
+    wgmma_wait<two>();
+    wgmma_arrived(dq[0]);
+    add_dq(dq[0], 0, tile);
+    if constexpr (two) {
+      wgmma_wait<0>();
+      wgmma_arrived(dq[1]);
+    }
+    if (!tile.is_end()) {
+      if (lane == 0) barrier_arrive_both(shared.ds_empty(before.slot), rank);
+      before.advance();
+    }
+    if constexpr (Next) issue_dp();
+    if constexpr (two) add_dq(dq[1], 1, tile);
+  }
+
+  // ---- elements ----
+
+  // kv_end: kv_len, or 0 for a query that does not exist.
+  __device__ __forceinline__ bool keeps(const Row &row, int half, int at, int kv, int kv_end) const {
+    bool kept = kv < kv_end;
+    if constexpr (Spec::has_mask) kept = kept & Spec::keep(p, site, head, row, col[half], at, kv);
+    return kept;
+  }
+  __device__ __forceinline__ Row row_at(int at) const {
+    if constexpr (Shared::has_rows)
+      return shared.rows(slot.slot)[at].value;
+    else
+      return Row{};
+  }
+  // Where column j of the thread is in the tile.
+  __device__ __forceinline__ int column(int j) const { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
+  __device__ __forceinline__ Position query(int q0, int j) const {
+    return {q0 + lane % 4 * 2, j / 2 * 8 + j % 2};
+  }
+  LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
+
+  // Bit j of a half: whether column j of the thread is kept there. Rolled, where a hook is long.
+  __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
+#pragma unroll 1
+    for (int j = 0; j < cols; ++j) {
+      const int at = q0 + column(j), kv_end = at < p.q_len ? p.kv_len : 0;
+      const Row row = row_at(column(j));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
+    }
+  }
+  // Numbers of columns j and j + 1.
+  __device__ __forceinline__ void load_numbers(int j, BwdRow (&bwd)[2]) const {
+#pragma unroll
+    for (int i = 0; i < Spec::num_bwd_rows; ++i) {
+      const float2 pair =
+          *reinterpret_cast<const float2 *>(shared.numbers(slot.slot) + i * tile_m + column(j));
+      bwd[0].x[i] = pair.x, bwd[1].x[i] = pair.y;
+    }
+  }
+  // Dots and dP to P and dS. Masked: only where the mask keeps the element.
+  template <bool Masked>
+  __device__ __forceinline__ void differentiate(int q0) {
+    KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
+    if constexpr (Masked) find_kept(q0, keep);
+    BwdRow bwd[2];
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      if (j % 2 == 0) load_numbers(j, bwd);
+      const Row row = row_at(column(j));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int e = element(j, half);
+        float prob = 0.f, grad = 0.f;
+        if (!Masked || keep[half].get(j))
+          Spec::template grad<Need::parameters>(p, site, head, row, col[half], bwd[j % 2], s[e], dp[e],
+                                                query(q0, j), kv_of(half), prob, grad, acc);
+        s[e] = prob;
+        dp[e] = grad;
+      }
+    }
+  }
+  // Zeros in P and dS where the mask drops the element.
+  __device__ __forceinline__ void drop(int q0) {
+    KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
+    if constexpr (!Spec::keep_is_cheap) find_kept(q0, keep);
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      const int at = q0 + column(j), kv_end = at < p.q_len ? p.kv_len : 0;
+      Row row{};
+      if constexpr (Spec::keep_is_cheap) row = row_at(column(j));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int e = element(j, half);
+        const bool kept = Spec::keep_is_cheap ? keeps(row, half, at, kv_of(half), kv_end) : keep[half].get(j);
+        s[e] = kept ? s[e] : 0.f;
+        dp[e] = kept ? dp[e] : 0.f;
+      }
+    }
+  }
+  __device__ __forceinline__ void differentiate(TileNote tile) {
+    const int q0 = tile.index() * tile_m;
+    if constexpr (grad_adds) {
+      if (tile.masked())
+        differentiate<true>(q0);
+      else
+        differentiate<false>(q0);
+    } else {
+      differentiate<false>(q0);
+      if (tile.masked()) drop(q0);
+    }
+  }
+  // P or dS of this warp, rounded, to a tile in shared memory that has a row for each query.
+  __device__ __forceinline__ void share(u32 tile, const float (&x)[tile_m / 2]) const {
+    const int row = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
+    const u32 to = tile + row * 128 + ((chunk ^ lane % 8) << 4);
+#pragma unroll
+    for (int i = 0; i < tile_m / 16; ++i) {
+      u32 a[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) a[w] = pack<Elem>(x[i * 8 + w * 2], x[i * 8 + w * 2 + 1]);
+      store_transposed(to + i * 16 * 128, a);
+    }
+  }
+
+  // ---- a q tile ----
+
+  // Elements, to where the other warpgroups find them.
+  __device__ __forceinline__ void hand_on(TileNote tile) {
+    differentiate(tile);
+    barrier_arrive(shared.q_empty(slot.slot));
+    barrier_arrive(shared.do_empty(slot.slot));
+    slot.advance();
+    if constexpr (Need::dv) {
+      barrier_wait(shared.p_empty(), parity ^ 1);
+      share(shared.p(), s);
+    }
+    if constexpr (needs_ds) {
+      barrier_wait(shared.ds_empty(ds.slot), ds.parity ^ 1);
+      share(shared.ds(ds.slot), dp);
+    }
+    fence_async();
+    __syncwarp();
+    if (lane == 0) {
+      if constexpr (Need::dv) barrier_arrive(shared.p_full());
+      if constexpr (needs_ds) barrier_arrive(shared.ds_full(ds.slot));
+    }
+    parity ^= 1;
+  }
+
+  __device__ __forceinline__ void run() {
+    load_v();
+    TileNote tile = await_tile();
+    issue_dots();
+    issue_dp();
+    await_scores();
+    TileNote last = TileNote::end();
+    int h = -1;
+#pragma unroll 1
+    while (!tile.is_end()) {
+      if (int(tile.head) != h) enter_head(h = int(tile.head));
+      hand_on(tile);
+      if constexpr (Need::dq)
+        compute_dq<true>(last);
+      else
+        issue_dp();
+      ds.advance();
+      const TileNote next = await_tile();
+      issue_dots();
+      if (lane == 0) barrier_arrive(shared.keys_turn());
+      await_scores();
+      if constexpr (reduces_acc)
+        if (next.is_end() || next.head != tile.head) flush_block<Spec, 128, 128>(p, site, head, acc);
+      last = tile;
+      tile = next;
+    }
+    if constexpr (Need::dq)
+      if (!last.is_end()) compute_dq<false>(last);
+  }
+};
+
+// ---- sums ----
+
+// dV (Value) or dK of the block's 64 positions.
+template <class Spec, class Config, bool Value>
+struct SumsWide {
+  using Shared = SharedWide<Spec, Config>;
+  using Elem = typename Config::Elem;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
+  static constexpr int Dim = Value ? Config::head_dim_v : Config::head_dim;
+  static constexpr int boxes = Value ? Shared::boxes_v : Shared::boxes;
+
+  const LuattnParams &p;
+  const Shared shared;
+  const int rank, lane, warp;
+  // Products of 128 channels, and one of 64: ptxas takes no wider ones in a kernel of 512 threads.
+  static constexpr int pairs = boxes / 2;
+  static constexpr bool odd = boxes % 2 != 0;
+  float sum[pairs + odd][64];
+
+  __device__ __forceinline__ SumsWide(const LuattnParams &params, const Shared &s)
+      : p(params),
+        shared(s),
+        rank(cluster_rank()),
+        lane(int(threadIdx.x) % 32),
+        warp(int(threadIdx.x) / 32 % 4) {
+#pragma unroll
+    for (int i = 0; i < boxes * 32; ++i) at(i) = 0;
+  }
+
+  __device__ __forceinline__ float &at(int i) { return sum[i / 64][i % 64]; }
+  __device__ __forceinline__ float at(int i) const { return sum[i / 64][i % 64]; }
+
+  __device__ __forceinline__ void run() {
+    Ring<Config::stages> slot(0);
+    Ring<2> ds(0);
+    u32 parity = 0;
+#pragma unroll 1
+    for (;;) {
+      barrier_wait(Value ? shared.do_full(slot.slot) : shared.q_full(slot.slot), slot.parity);
+      if (TileNote::load(Value ? shared.do_note(slot.slot) : shared.q_note(slot.slot)).is_end()) break;
+      barrier_wait(Value ? shared.p_full() : shared.ds_full(ds.slot), Value ? parity : ds.parity);
+      if constexpr (!Value) barrier_wait(shared.keys_turn(), parity);
+      wgmma_fence();
+      const u64 a = block_operand(Value ? shared.p() : shared.ds(ds.slot), 0),
+                b = block_operand(Value ? shared.dout(slot.slot) : shared.q(slot.slot), Shared::box);
+#pragma unroll
+      for (int i = 0; i < pairs; ++i)
+        WgmmaOuter<Elem, 128>::sums64(sum[i], a, b + (i * 2 * Shared::box >> 4));
+      if constexpr (odd) WgmmaOuter<Elem, 64>::sums64(sum[pairs], a, b + (pairs * 2 * Shared::box >> 4));
+      wgmma_commit();
+      wgmma_wait<0>();
+#pragma unroll
+      for (int i = 0; i < pairs + odd; ++i) wgmma_arrived(sum[i]);
+      if (lane == 0) barrier_arrive(Value ? shared.p_empty() : shared.ds_empty(ds.slot));
+      barrier_arrive(Value ? shared.do_empty(slot.slot) : shared.q_empty(slot.slot));
+      slot.advance();
+      ds.advance();
+      parity ^= 1;
+    }
+    finish();
+  }
+
+  // ---- finish ----
+
+  __device__ __forceinline__ int kv_of(int half) const {
+    return int(blockIdx.x) * tile_n + warp * 16 + lane / 4 + half * 8;
+  }
+  __device__ __forceinline__ void store(const LuattnTensor &t, float factor) const {
+    if (t.data == nullptr) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int kv = kv_of(half);
+      Elem *out = row_of<Elem>(t, int(blockIdx.z), int(blockIdx.y), kv);
+#pragma unroll
+      for (int n = 0; n < boxes * 8; n += 4) {
+        u32 w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int e = (n + i) * 4 + half * 2;
+          w[i] = pack<Elem>(at(e) * factor, at(e + 1) * factor);
+        }
+        gather_columns(w, lane);
+        const int column = (n + lane % 4) * 8;
+        if (kv < p.kv_len && column < Dim)
+          *reinterpret_cast<uint4 *>(out + column) = make_uint4(w[0], w[1], w[2], w[3]);
+      }
+    }
+  }
+  // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a key_mod or
+  // value_mod.
+  __device__ __forceinline__ void store_accumulator(void *dst) const {
+    float *out = static_cast<float *>(dst) +
+                 (i64(blockIdx.z) * (p.heads / p.group) + int(blockIdx.y)) * p.kv_len * Dim;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int kv = kv_of(half);
+      if (kv >= p.kv_len) continue;
+#pragma unroll
+      for (int n = 0; n < Dim / 8; ++n)
+        *reinterpret_cast<float2 *>(out + i64(kv) * Dim + n * 8 + lane % 4 * 2) = {at(n * 4 + half * 2),
+                                                                                   at(n * 4 + half * 2 + 1)};
+    }
+  }
+  __device__ __forceinline__ void finish() const {
+    if constexpr (Value && Spec::has_value_mod)
+      store_accumulator(p.dv_acc);
+    else if constexpr (Value)
+      store(p.dv, 1.f);
+    else if constexpr (Spec::has_key_mod)
+      store_accumulator(p.dk_acc);
+    else
+      store(p.dk, float(p.scale));
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void bwd_sm90_wide(const LuattnParams &p, const LuattnTensorMaps &maps, unsigned char *memory) {
+  static_assert(ValidSpec<Spec>);
+  using Need = Needs<Spec, Config>;
+  const SharedWide<Spec, Config> shared{shared_address(memory)};
+  if (threadIdx.x == 0) shared.init_barriers();
+  cluster_sync();
+  const int group = int(uniform(threadIdx.x / 128));
+  if (group == 0) {
+    registers_down<32>();
+    if (threadIdx.x < 32) ProducerWide<Spec, Config>(p, maps, shared).run();
+  } else if (group == 1) {
+    registers_up<160>();
+    ScoresWide<Spec, Config>(p, shared).run();
+  } else if (group == 2) {
+    registers_up<160>();
+    if constexpr (Need::dv) SumsWide<Spec, Config, true>(p, shared).run();
+  } else {
+    registers_up<160>();
+    if constexpr (Need::dk) SumsWide<Spec, Config, false>(p, shared).run();
+  }
+  cluster_sync();  // the other block may still arrive at this one's barriers
+}

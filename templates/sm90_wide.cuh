@@ -1,0 +1,94 @@
+// sm90_wide.cuh: what the warpgroups of the wide sm90 backward kernel agree on: where things lie in shared
+// memory, and the barriers between them. As sm90_bwd.cuh, whose notes and walk it shares.
+#pragma once
+#include "cluster.cuh"
+#include "sm90_bwd.cuh"
+#include "wgmma_wide.cuh"
+
+// As wgmma_operand. In a cluster, addresses in shared memory say which block's they are, and a descriptor has
+// no room for that.
+LUATTN_FN u64 block_operand(u32 address, u32 across) { return wgmma_operand(address & 0x3ffff, across); }
+
+// Shared memory of one block of a pair: its K, and of the other's K the channels of which it computes dQ;
+// slots for Q and dO; P, and two slots for dS and for the other's dS, each a row of 64 positions for each
+// query; row numbers of each slot; barriers and notes. Tiles are boxes of 64 channels by 64 rows. V lies in
+// the last slot of dO until the scores have it in registers.
+template <class Spec, class Config>
+struct SharedWide {
+  using Row = typename Spec::Row;
+  using BwdRow = typename Spec::BwdRow;
+  using Need = Needs<Spec, Config>;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
+  static constexpr int box = 64 * 128;  // bytes
+  static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
+  static constexpr int most_dq = (boxes + 1) / 2;  // boxes of dQ that a block computes at most
+  static constexpr int k_bytes = boxes * box, v_bytes = boxes_v * box;  // of Q and dO as well
+  static constexpr bool needs_ds = Need::dq || Need::dk;
+  static constexpr bool has_rows = !__is_empty(Row);
+  static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
+                       row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
+  static constexpr int at_peer_k = k_bytes, at_q = at_peer_k + most_dq * box, at_do = at_q + stages * k_bytes,
+                       at_p = at_do + stages * v_bytes, at_ds = at_p + box, at_peer_ds = at_ds + 2 * box,
+                       at_rows = at_peer_ds + 2 * box,
+                       at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
+  static_assert(tile_m == 64 && tile_n == 64 && Config::threads == 512);
+  static_assert(stages >= 2 && stages * 48 + 88 <= 256);
+
+  u32 start;  // a multiple of 1024
+
+  __device__ __forceinline__ u32 k() const { return start; }
+  __device__ __forceinline__ u32 peer_k() const { return start + at_peer_k; }
+  __device__ __forceinline__ u32 q(int slot) const { return start + at_q + slot * k_bytes; }
+  __device__ __forceinline__ u32 dout(int slot) const { return start + at_do + slot * v_bytes; }
+  __device__ __forceinline__ u32 p() const { return start + at_p; }
+  __device__ __forceinline__ u32 ds(int slot) const { return start + at_ds + slot * box; }
+  __device__ __forceinline__ u32 peer_ds(int slot) const { return start + at_peer_ds + slot * box; }
+  __device__ __forceinline__ float *numbers(int slot) const {  // BwdRow::x[i] of row r at [i * tile_m + r]
+    return static_cast<float *>(__cvta_shared_to_generic(start + at_rows + slot * row_bytes));
+  }
+  __device__ __forceinline__ SharedRow<Row> *rows(int slot) const {
+    return static_cast<SharedRow<Row> *>(
+        __cvta_shared_to_generic(start + at_rows + slot * row_bytes + bwd_bytes));
+  }
+
+  __device__ __forceinline__ u32 q_full(int slot) const { return start + at_barriers + slot * 48; }
+  __device__ __forceinline__ u32 q_empty(int slot) const { return q_full(slot) + 8; }
+  __device__ __forceinline__ u32 do_full(int slot) const { return q_full(slot) + 16; }
+  __device__ __forceinline__ u32 do_empty(int slot) const { return q_full(slot) + 24; }
+  __device__ __forceinline__ u32 q_note(int slot) const { return q_full(slot) + 32; }
+  __device__ __forceinline__ u32 do_note(int slot) const { return q_full(slot) + 40; }
+  __device__ __forceinline__ u32 kv_full() const { return q_full(stages); }
+  __device__ __forceinline__ u32 v_taken() const { return kv_full() + 8; }
+  __device__ __forceinline__ u32 p_full() const { return kv_full() + 16; }
+  __device__ __forceinline__ u32 p_empty() const { return kv_full() + 24; }
+  __device__ __forceinline__ u32 keys_turn() const { return kv_full() + 32; }
+  __device__ __forceinline__ u32 ds_full(int slot) const { return kv_full() + 40 + slot * 24; }
+  __device__ __forceinline__ u32 ds_empty(int slot) const { return ds_full(slot) + 8; }
+  __device__ __forceinline__ u32 peer_ds_full(int slot) const { return ds_full(slot) + 16; }
+
+  // Arrivals that end a phase: the producer's, or one of each warp that is done, in both blocks where the
+  // slot is filled for both.
+  __device__ __forceinline__ void init_barriers() const {
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(q_full(i), 1);
+      barrier_init(q_empty(i), 128 * (1 + Need::dk));
+      barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
+      barrier_init(do_empty(i), 128 * (1 + Need::dv));
+    }
+    barrier_init(kv_full(), 1);
+    barrier_init(v_taken(), 128);
+    barrier_init(p_full(), 4);
+    barrier_init(p_empty(), 4);
+    barrier_init(keys_turn(), 4);
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(ds_full(i), 4);
+      barrier_init(ds_empty(i), (Need::dk ? 4 : 0) + (Need::dq ? 8 : 0));
+      barrier_init(peer_ds_full(i), 1);
+    }
+    barrier_init_done();
+  }
+
+  // The boxes of dQ that block `rank` computes: the first ones the first block, the rest the second.
+  LUATTN_FN int first_dq(int rank) { return rank == 0 ? 0 : boxes / 2 + (boxes > 1 ? boxes % 2 : 0); }
+  LUATTN_FN int num_dq(int rank) { return boxes / 2 + (rank == 0 ? boxes % 2 : 0); }
+};
