@@ -23,7 +23,7 @@ struct SharedWide {
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int most_dq = (boxes + 1) / 2;  // boxes of dQ that a block computes at most
   static constexpr int k_bytes = boxes * box, v_bytes = boxes_v * box;  // of Q and dO as well
-  static constexpr bool needs_ds = Need::dq || Need::dk;
+  static_assert(Need::dq || Need::dk, "the plan's wide_lacks: a barrier of no arrivals, which crashes ptxas");
   static constexpr bool has_rows = !__is_empty(Row);
   static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
                        row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);

@@ -53,11 +53,15 @@ static void use_family(plan *p, luattn_family family) {
   if (tiles_wide(p)) p->template_file = "bwd_sm90_wide.cu";
 }
 
-/* Whether the sm90 family has a kernel for the plan's architecture and head dims: that for head dims above
- * 128 does not add to dq in turn. */
-static bool sm90_runs(const plan *p) {
-  return p->arch == 90 && !(p->deterministic && (p->head_dim > 128 || p->head_dim_v > 128));
+/* What the sm90 family's backward for head dims above 128 has against this plan; NULL: nothing. It does not
+ * add to dq in turn, and its blocks work in pairs for the sake of dS, which dq and dk alone are made of. */
+static const char *wide_lacks(const plan *p) {
+  if (p->pass != LUATTN_BACKWARD || (p->head_dim <= 128 && p->head_dim_v <= 128)) return NULL;
+  if (p->deterministic) return "cannot be deterministic";
+  return (p->wants & (LUATTN_WANT_DQ | LUATTN_WANT_DK)) == 0 ? "is for calls that want dq or dk" : NULL;
 }
+
+static bool sm90_runs(const plan *p) { return p->arch == 90 && wide_lacks(p) == NULL; }
 
 /* Which family can run this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
@@ -75,11 +79,10 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
                        "target: family: sm90 has kernels for arch 90, not %d; use sm80, or leave family 0",
                        t->arch);
   if (wanted == LUATTN_SM90 && !sm90_runs(p))
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "target: family: the backward of sm90 can be deterministic for head dims up to 128, not "
-        "%d; use sm80, or leave family 0",
-        p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v);
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: family: above head dim 128 the backward of sm90 %s, and this is %d; use "
+                       "sm80, or leave family 0",
+                       wide_lacks(p), p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v);
   if (half && (p->head_dim % 8 != 0 || p->head_dim_v % 8 != 0)) {
     const bool in_v = p->head_dim % 8 == 0;
     return luattn_fail(err, LUATTN_UNSUPPORTED,
@@ -202,7 +205,7 @@ static const char *explain(arena *a, const plan *p) {
     text_add(&t,
              "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
   else if (p->family == LUATTN_SM80 && p->arch == 90 && !sm90_runs(p))
-    text_add(&t, "fallback: the sm90 family's backward can be deterministic for head dims up to 128\n");
+    text_add(&t, "fallback: above head dim 128 the sm90 family's backward %s\n", wide_lacks(p));
   else if (p->family == LUATTN_SM80 && p->arch == 90)
     text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
   else if (p->family == LUATTN_SM80 && p->arch >= 90)

@@ -145,6 +145,25 @@ static void test_deterministic_families(void **state) {
   arena_close(a);
 }
 
+/* Pairs of blocks exchange dS: without dq and dk there is none, and another family's kernel runs. */
+static void test_wide_backward_of_dv(void **state) {
+  (void)state;
+  arena *a = arena_open(NULL);
+  plan p;
+  luattn_error err;
+  for (unsigned wants = 1; wants <= LUATTN_WANT_ALL; wants++) {
+    luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 192, 128, 90);
+    const bool some = (wants & (LUATTN_WANT_DQ | LUATTN_WANT_DK)) != 0;
+    t.wants = wants;
+    assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
+    assert_int_equal(p.family, some ? LUATTN_SM90 : LUATTN_SM80);
+    assert_int_equal(strstr(p.why, "calls that want dq or dk") == NULL, some);
+    t.family = 1 + LUATTN_SM90;
+    assert_int_equal(plan_choose(a, spec, &t, &p, &err), some ? LUATTN_OK : LUATTN_UNSUPPORTED);
+  }
+  arena_close(a);
+}
+
 /* Above 128 channels, of q and k or of v, the sm90 family has another kernel for backward, which falls back
  * as well. */
 static void test_wide_backward(void **state) {
@@ -266,6 +285,7 @@ int main(void) {
       cmocka_unit_test(test_forced_tiles),           cmocka_unit_test(test_entries_follow_wants),
       cmocka_unit_test(test_memory_and_tiles),       cmocka_unit_test(test_backward_falls_back),
       cmocka_unit_test(test_deterministic_families), cmocka_unit_test(test_wide_backward),
+      cmocka_unit_test(test_wide_backward_of_dv),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }
