@@ -87,7 +87,8 @@ static const option options[] = {
     {"--cache-dir", TEXT, AT(cache_dir),
      CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT | CLI_TUNE | GRID, "DIR",
      "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},
-    {"--max-bytes", WHOLE, AT(max_bytes), CLI_CACHE, "N", "prune: keep at most this much (default: LUATTN_CACHE_SIZE, else 1 GB)"},
+    {"--max-bytes", WHOLE, AT(max_bytes), CLI_CACHE, "N",
+     "prune: keep at most this much (default: LUATTN_CACHE_SIZE, else 1 GB)"},
 };
 #define NUM_OPTIONS ((int)(sizeof options / sizeof *options))
 

@@ -28,8 +28,7 @@
 #include "sm90_turns.cuh"
 #include "wgmma.cuh"
 
-// ---- load
-// ---------------------------------------------------------------------------------------------------
+// ---- load ----
 
 template <class Spec, class Config>
 struct ProducerBwdSm90 {
@@ -129,8 +128,7 @@ struct ProducerBwdSm90 {
   }
 };
 
-// ---- compute
-// ------------------------------------------------------------------------------------------------
+// ---- compute ----
 
 // A warp's part of dQ of a tile: its first row, and its head. Row no_dq(): there is none.
 struct DqPlace {

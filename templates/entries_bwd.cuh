@@ -1,4 +1,5 @@
-// entries_bwd.cuh: the entries of aux.cuh that backward images of the families simt and sm80 have. For their .cu files.
+// entries_bwd.cuh: the entries of aux.cuh that backward images of the families simt and sm80 have. For their
+// .cu files.
 #pragma once
 #include "aux.cuh"
 #include "entries_fwd.cuh"

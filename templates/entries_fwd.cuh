@@ -1,5 +1,5 @@
-// entries_fwd.cuh: the entries of aux.cuh that images of both passes have, where their spec needs them. For the .cu
-// file of a family.
+// entries_fwd.cuh: the entries of aux.cuh that images of both passes have, where their spec needs them. For
+// the .cu file of a family.
 #pragma once
 #include "spec.cuh"
 

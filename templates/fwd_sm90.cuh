@@ -32,8 +32,7 @@
 template <class Spec, class Config>
 using TicketsSm90 = Tickets<Spec::has_mask, Config::tile_m, 2 * (Config::head_dim + Config::head_dim_v)>;
 
-// ---- load
-// ----------------------------------------------------------------------------------------------------------
+// ---- load ----
 
 template <class Spec, class Config>
 struct ProducerSm90 {
@@ -122,8 +121,7 @@ struct ProducerSm90 {
   }
 };
 
-// ---- compute
-// -------------------------------------------------------------------------------------------------------
+// ---- compute ----
 
 template <class Spec, class Config>
 struct ConsumerSm90 {

@@ -199,8 +199,8 @@ static void elements(writer *w) {
                       "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
                       HAS_ELEMENT, "", "kv.offset + kv.offset / 8", w->f->score);
   if (w->f->shift != IR_NONE) {
-    expression_function(w, "shift", "Real shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "",
-                        NO_TURN, w->f->shift);
+    expression_function(w, "shift", "Real shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "", NO_TURN,
+                        w->f->shift);
   } else {
     open_function(w, "Real shift(" PHR ", Position q, Position kv)");
     text_add(&w->out, "return Real(0);\n");

@@ -3,7 +3,8 @@
  *
  * form.c takes the traced and derived spec apart and chooses the unit of the stored score, the reductions and
  * what is deferred; claims.c tries what a masked or bounded score makes needless; fold.c rewrites expressions
- * into the shapes that are cheap on a device; deps.c says what depends on what. Everything is built in spec->traced.g, which must be the caller's own clone.
+ * into the shapes that are cheap on a device; deps.c says what depends on what. Everything is built in
+ * spec->traced.g, which must be the caller's own clone.
  */
 #ifndef LUATTN_GEN_FORM_H
 #define LUATTN_GEN_FORM_H
@@ -54,12 +55,12 @@ typedef struct emit_form {
   const mask_info *mask;
   const plan *plan;
 
-  bool dot_unit; /* score() gives score / scale, and the online function multiplies */
+  bool dot_unit;  /* score() gives score / scale, and the online function multiplies */
   bool step_unit; /* score() gives what the online function would make of it first, a * score + b */
   bool bounded;   /* scores lie within score_lo and score_hi, and no maximum is kept */
   double score_lo, score_hi;
-  ir_ref score;  /* of VAR_DOT and indices */
-  ir_ref shift;  /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
+  ir_ref score; /* of VAR_DOT and indices */
+  ir_ref shift; /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
   ir_ref keep;                    /* IR_NONE: no mask */
   online_split step;              /* of VAR_SCORE as stored */

@@ -207,14 +207,10 @@ static void test_arms_come_together(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(test_shared_subexpressions),
-      TEST(test_several_roots),
-      TEST(test_zero_is_none),
-      TEST(test_loads),
-      TEST(test_guarded_arms),
-      TEST(test_arms_come_together),
-      TEST(test_lines_follow),
-      cmocka_unit_test(test_random_graphs),
+      TEST(test_shared_subexpressions), TEST(test_several_roots),
+      TEST(test_zero_is_none),          TEST(test_loads),
+      TEST(test_guarded_arms),          TEST(test_arms_come_together),
+      TEST(test_lines_follow),          cmocka_unit_test(test_random_graphs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
