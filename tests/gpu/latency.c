@@ -4,7 +4,7 @@
  * that no launch has seen before: the kernel remembers how the first two are described to the copy engine.
  * Most of a launch is the driver's: in a second round cuLaunchKernelEx alone is timed within it, and what
  * luattn adds is the rest. Cores of a virtual machine differ by a third, with whom they share; so the
- * launches are measured on several of them, and the limits are for the fastest.
+ * launches are measured on several of them, and the limits are for the median core.
  *
  * usage: gpu_latency SPEC. Limits (medians): 5 us a launch, of which 1 us luattn's; 5 ms a warm start. Exit:
  * 0, 1, or 77 without a GPU. */
@@ -127,18 +127,19 @@ static luattn_status on_cores(luattn_engine *engine, const luattn_spec *spec, co
   if (sched_getaffinity(0, sizeof cores, &cores) != 0) return luattn_fail(err, LUATTN_IO, "no affinity");
   driver_launch = driver->launch_ex;
   for (size_t i = 0; i < sizeof all_series / sizeof *all_series; i++) {
-    double best = 1e9, best_own = 1e9, worst = 0, worst_own = 0, us, own, ignored;
-    for (int core = 0; core < CORES && move_to(&cores, core); core++) {
-      TRY(launches(engine, spec, args, &all_series[i], tensor, &us, &ignored, err));
+    double us[CORES], own[CORES], ignored;
+    int n = 0;
+    for (; n < CORES && move_to(&cores, n); n++) {
+      TRY(launches(engine, spec, args, &all_series[i], tensor, &us[n], &ignored, err));
       if (driver_launch != NULL) driver->launch_ex = timed_launch;
-      TRY(launches(engine, spec, args, &all_series[i], tensor, &ignored, &own, err));
+      TRY(launches(engine, spec, args, &all_series[i], tensor, &ignored, &own[n], err));
       driver->launch_ex = driver_launch;
-      best = us < best ? us : best, worst = us > worst ? us : worst;
-      best_own = own < best_own ? own : best_own, worst_own = own > worst_own ? own : worst_own;
     }
-    *failed += verdict(all_series[i].name, best, worst, 5, "us");
+    if (n == 0) return luattn_fail(err, LUATTN_IO, "no core to run on");
+    const double us_median = median(us, n), own_median = median(own, n); /* and sorted */
+    *failed += verdict(all_series[i].name, us_median, us[n - 1], 5, "us");
     if (driver_launch != NULL)
-      *failed += verdict("  without the driver's call", best_own, worst_own, 1, "us");
+      *failed += verdict("  without the driver's call", own_median, own[n - 1], 1, "us");
   }
   return LUATTN_OK;
 }
