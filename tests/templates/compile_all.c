@@ -24,6 +24,7 @@ static const int dims[][2] = {{64, 64}, {128, 128}, {32, 32}, {192, 128}, {256, 
 
 typedef struct job {
   int example, arch, dtype, pass, dim;
+  unsigned wants; /* 0: every gradient */
 } job;
 
 typedef struct work {
@@ -36,8 +37,26 @@ typedef struct work {
 
 static void add_job(work *w, int example, int arch, int dtype, int pass, int dim) {
   if (w->num_jobs < MAX_JOBS)
-    w->jobs[w->num_jobs++] =
-        (job){example % w->num_examples, arch % COUNT(archs), dtype % COUNT(dtypes), pass, dim % COUNT(dims)};
+    w->jobs[w->num_jobs++] = (job){
+        example % w->num_examples, arch % COUNT(archs), dtype % COUNT(dtypes), pass, dim % COUNT(dims), 0};
+}
+
+/* Some gradients only, which leaves out parts of a kernel: in each family, and for wide heads. */
+static void some_gradients(work *w) {
+  static const unsigned wants[] = {LUATTN_WANT_DQ,
+                                   LUATTN_WANT_DK,
+                                   LUATTN_WANT_DV,
+                                   LUATTN_WANT_DQ | LUATTN_WANT_DK,
+                                   LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS,
+                                   LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS | LUATTN_WANT_DV};
+  enum { SM_80 = 0, SM_90 = 3, HALF = 0, F32 = 1, D128 = 1, WIDE = 3 };
+  static const int kernels[][3] = {
+      {SM_80, HALF, D128}, {SM_80, F32, D128}, {SM_90, HALF, D128}, {SM_90, HALF, WIDE}};
+  for (int k = 0; k < COUNT(kernels); k++)
+    for (int i = 0; i < COUNT(wants); i++) {
+      add_job(w, w->num_jobs, kernels[k][0], kernels[k][1], 1, kernels[k][2]);
+      w->jobs[w->num_jobs - 1].wants = wants[i];
+    }
 }
 
 /* Coprime strides, so that neighbours differ in everything. */
@@ -47,6 +66,7 @@ static void sample(work *w) {
   for (int a = 0; a < COUNT(archs); a++)
     for (int d = 0; d < COUNT(dtypes); d++)
       for (int pass = 0; pass < 2; pass++) add_job(w, 7 * w->num_jobs + 3, a, d, pass, a + d);
+  some_gradients(w);
 }
 
 static void everything(work *w) {
@@ -56,6 +76,7 @@ static void everything(work *w) {
         for (int pass = 0; pass < 2; pass++)
           for (int dim = 0; dim < 2; dim++)
             add_job(w, e, a, d, pass, dim == 0 ? d % 2 : 2 + (e + a) % (COUNT(dims) - 2));
+  some_gradients(w);
 }
 
 static bool explained(const luattn_image_info *info, const char *plan) {
@@ -73,8 +94,9 @@ static bool explained(const luattn_image_info *info, const char *plan) {
 static void report(work *w, const job *j, const char *what, const char *text) {
   const char *name = strrchr(w->path[j->example], '/') + 1;
   pthread_mutex_lock(&w->lock);
-  printf("%s: %s sm_%d %s %s D %d Dv %d: %s\n", what, name, archs[j->arch], dtype_names[dtypes[j->dtype]],
-         j->pass == 0 ? "forward" : "backward", dims[j->dim][0], dims[j->dim][1], text);
+  printf("%s: %s sm_%d %s %s wants %u D %d Dv %d: %s\n", what, name, archs[j->arch],
+         dtype_names[dtypes[j->dtype]], j->pass == 0 ? "forward" : "backward", j->wants, dims[j->dim][0],
+         dims[j->dim][1], text);
   fflush(stdout);
   pthread_mutex_unlock(&w->lock);
 }
@@ -90,6 +112,7 @@ static bool run(work *w, const job *j) {
                            .head_dim = dims[j->dim][0],
                            .head_dim_v = dims[j->dim][1],
                            .arch = archs[j->arch],
+                           .wants = j->wants,
                            .cache_dir = ""};
   bool ok = luattn_spec_load(w->path[j->example], NULL, &spec, &err) == LUATTN_OK &&
             luattn_compile(spec, &t, &image, &r, &err) == LUATTN_OK;
