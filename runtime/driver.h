@@ -76,7 +76,8 @@ enum {
   X(launch_ex, "cuLaunchKernelEx", (const cu_launch *config, cu_function f, void **params, void **extra)) \
   X(encode_tiled, "cuTensorMapEncodeTiled",                                                               \
     (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,          \
-     const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside))
+     const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside)) \
+  X(replace_address, "cuTensorMapReplaceAddress", (void *map, void *data))
 
 #define DRIVER_MAX_DEVICES 64
 

@@ -17,15 +17,14 @@ static cu_size stride_bytes(long long stride, int size) {
   return size > 1 ? (cu_size)stride * ELEM_BYTES : BOX_CHANNELS * ELEM_BYTES;
 }
 
-/* What a map is remembered by. */
+/* What a map is remembered by: all that it says but the address. */
 static void key_of(const LuattnTensor *t, const map_shape *s, uint64_t key[MAPS_KEY_WORDS]) {
-  key[0] = (uintptr_t)t->data;
-  key[1] = stride_bytes(t->seq, s->len);
-  key[2] = stride_bytes(t->head, s->heads);
-  key[3] = stride_bytes(t->batch, s->batch);
-  key[4] = (uint64_t)s->len << 32 | (uint64_t)s->heads; /* each fits 31 bits */
-  key[5] = (uint64_t)s->batch;
-  key[6] = (uint64_t)s->dim << 16 | (uint64_t)s->box_rows;
+  key[0] = stride_bytes(t->seq, s->len);
+  key[1] = stride_bytes(t->head, s->heads);
+  key[2] = stride_bytes(t->batch, s->batch);
+  key[3] = (uint64_t)s->len << 32 | (uint64_t)s->heads; /* each fits 31 bits */
+  key[4] = (uint64_t)s->batch;
+  key[5] = (uint64_t)s->dim << 16 | (uint64_t)s->box_rows;
 }
 
 /* Entry number i of the window in which the map of this key may be. */
@@ -44,12 +43,14 @@ static bool is_empty(const remembered_map *e) {
   return atomic_load_explicit(&e->version, memory_order_relaxed) == 0;
 }
 
-/* false: *out may have been written all the same. */
-static bool recall(remembered_map *e, const uint64_t key[MAPS_KEY_WORDS], LuattnTensorMap *out) {
+/* *address: of whichever tensor the map was made for. false: *out may have been written all the same. */
+static bool recall(remembered_map *e, const uint64_t key[MAPS_KEY_WORDS], LuattnTensorMap *out,
+                   uint64_t *address) {
   const uint64_t version = atomic_load_explicit(&e->version, memory_order_acquire);
   if (version % 2 != 0) return false;
   for (int i = 0; i < MAPS_KEY_WORDS; ++i)
     if (atomic_load_explicit(&e->key[i], memory_order_acquire) != key[i]) return false;
+  *address = atomic_load_explicit(&e->address, memory_order_acquire);
   for (int i = 0; i < MAPS_WORDS; ++i) {
     const uint64_t word = atomic_load_explicit(&e->map[i], memory_order_acquire);
     memcpy(out->bytes + sizeof word * (size_t)i, &word, sizeof word);
@@ -58,11 +59,13 @@ static bool recall(remembered_map *e, const uint64_t key[MAPS_KEY_WORDS], Luattn
 }
 
 /* Leaves the entry alone if another thread is writing it. */
-static void remember(remembered_map *e, const uint64_t key[MAPS_KEY_WORDS], const LuattnTensorMap *map) {
+static void remember(remembered_map *e, const uint64_t key[MAPS_KEY_WORDS], uint64_t address,
+                     const LuattnTensorMap *map) {
   uint64_t version = atomic_load_explicit(&e->version, memory_order_relaxed), word[MAPS_WORDS];
   if (version % 2 != 0 || !atomic_compare_exchange_strong(&e->version, &version, version + 1)) return;
   memcpy(word, map->bytes, sizeof word);
   for (int i = 0; i < MAPS_KEY_WORDS; ++i) atomic_store_explicit(&e->key[i], key[i], memory_order_release);
+  atomic_store_explicit(&e->address, address, memory_order_release);
   for (int i = 0; i < MAPS_WORDS; ++i) atomic_store_explicit(&e->map[i], word[i], memory_order_release);
   atomic_store_explicit(&e->version, version + 2, memory_order_release);
 }
@@ -86,21 +89,30 @@ static luattn_status encode(const luattn_driver *d, const args_call *c, const Lu
       s->name, t->batch, t->head, t->seq);
 }
 
+static luattn_status move(const luattn_driver *d, const args_call *c, const LuattnTensor *t,
+                          const map_shape *s, LuattnTensorMap *map) {
+  const cu_result result = d->replace_address(map, t->data);
+  if (result == 0) return LUATTN_OK;
+  return driver_fail(d, c->err, result, "cuTensorMapReplaceAddress", "describing %s", s->name);
+}
+
 static luattn_status fill(const luattn_driver *d, map_memory *memory, const args_call *c,
                           const LuattnTensor *t, const map_shape *s, LuattnTensorMap *out) {
   if (s->len == 0 || s->batch == 0) { /* nothing is loaded */
     memset(out, 0, sizeof *out);
     return LUATTN_OK;
   }
-  uint64_t key[MAPS_KEY_WORDS];
+  const uint64_t wanted = (uintptr_t)t->data;
+  uint64_t key[MAPS_KEY_WORDS], address;
   key_of(t, s, key);
   const uint64_t hash = hash_of(key);
   unsigned i = 0; /* the map's place, or the first empty one, behind which it is not */
   for (; i < MAPS_WINDOW && !is_empty(in_window(memory, hash, i)); ++i)
-    if (recall(in_window(memory, hash, i), key, out)) return LUATTN_OK;
+    if (recall(in_window(memory, hash, i), key, out, &address))
+      return address == wanted ? LUATTN_OK : move(d, c, t, s, out);
   TRY(encode(d, c, t, s, out));
   if (i == MAPS_WINDOW) i = atomic_fetch_add_explicit(&memory->turn, 1, memory_order_relaxed) % MAPS_WINDOW;
-  remember(in_window(memory, hash, i), key, out);
+  remember(in_window(memory, hash, i), key, wanted, out);
   return LUATTN_OK;
 }
 
@@ -121,7 +133,7 @@ luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_c
     return LUATTN_OK;
   }
   const int tile_n = (int)entry->tile_n, q_rows = backward ? (int)entry->tile_m : Q_BOX_ROWS;
-  if (d->encode_tiled == NULL)
+  if (d->encode_tiled == NULL || d->replace_address == NULL)
     return luattn_fail(c->err, LUATTN_UNSUPPORTED,
                        "luattn_launch: kernels of the sm90 family need a libcuda of CUDA 12.0 or newer, this "
                        "one is of %d.%d; "

@@ -344,6 +344,18 @@ FAKE(cuTensorMapEncodeTiled)
   return 0;
 }
 
+FAKE(cuTensorMapReplaceAddress)(void *map, void *data);
+FAKE(cuTensorMapReplaceAddress)(void *map, void *data) {
+  PLANNED("cuTensorMapReplaceAddress");
+  if (fake_current_context() == NULL) return INVALID_CONTEXT;
+  if ((uintptr_t)map % 64 != 0 || (uintptr_t)data % 16 != 0) return INVALID_VALUE;
+  fake_map m;
+  memcpy(&m, map, sizeof m);
+  m.data = data;
+  memcpy(map, &m, sizeof m);
+  return 0;
+}
+
 static cu_result fill(cu_pointer ptr, unsigned value, size_t bytes, cu_stream stream) {
   if (fake_current_context() == NULL) return INVALID_CONTEXT;
   fake_event *e = new_event(FAKE_FILL, stream);
