@@ -35,7 +35,9 @@ const char *source_arch(const compilation *c) {
 
 /* No flag of fast arithmetic: math.cuh decides that for each function. A backward image has several kernels
  * that take as long as each other, hence threads: a fixed number, which stands in the cubin, so that its
- * bytes do not depend on the machine. Not every NVRTC 12 knows the option. */
+ * bytes do not depend on the machine. Not every NVRTC 12 knows the option. Not for the sm90 family, whose
+ * plans yield to what ptxas says of wgmma (C7512 and others): from threads that goes to stderr, not into the
+ * log. And there one kernel takes most of the time. */
 static int options(const compilation *c, bool threads, const char **out) {
   const char *line_info = getenv("LUATTN_LINEINFO");
   int n = 0;
@@ -43,7 +45,8 @@ static int options(const compilation *c, bool threads, const char **out) {
   out[n++] = "-default-device";
   out[n++] = "--ptxas-options=-v";
   if (line_info != NULL && strcmp(line_info, "1") == 0) out[n++] = "-lineinfo";
-  if (threads && c->target.pass == LUATTN_BACKWARD) out[n++] = "--split-compile=4";
+  if (threads && c->target.pass == LUATTN_BACKWARD && c->plan.family != LUATTN_SM90)
+    out[n++] = "--split-compile=4";
   return n;
 }
 enum { MAX_OPTIONS = 5 };

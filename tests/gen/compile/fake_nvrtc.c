@@ -9,6 +9,7 @@
  *   spill     ptxas reports spills for luattn_fwd
  *   serialise ptxas remarks that it serialised wgmma in luattn_fwd
  *   old       it is version 11.8 */
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +96,11 @@ int nvrtcDestroyProgram(void **prog) {
 
 int nvrtcCompileProgram(void *prog, int num_options, const char *const *options) {
   program *p = prog;
-  for (int i = 0; i < num_options; i++) add(p, options[i]);
+  bool threads = false;
+  for (int i = 0; i < num_options; i++) {
+    add(p, options[i]);
+    threads |= strncmp(options[i], "--split-compile", 15) == 0;
+  }
   if (told("spill")) {
     p->log =
         "ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_80'\n"
@@ -103,7 +108,7 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
         "    8 bytes stack frame, 900 bytes spill stores, 904 bytes spill loads\n"
         "ptxas info    : Used 255 registers, used 1 barriers\n";
   }
-  if (told("serialise")) {
+  if (told("serialise") && !threads) { /* NVRTC's threads print it instead */
     p->log =
         "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due "
         "to "

@@ -155,6 +155,22 @@ static void test_refusals(void **state) {
   refused(&t, LUATTN_INVALID, "target: lengths: 2 is neither LUATTN_LONG nor LUATTN_SHORT");
 }
 
+/* Backward images of other families are compiled by threads of NVRTC, which keep remarks to themselves. */
+static void test_remarks_of_backward(void **state) {
+  (void)state;
+  luattn_target t = target_here();
+  luattn_tiles tiles[PLAN_MAX_CANDIDATES];
+  luattn_image *image = NULL;
+  luattn_error err;
+  t.pass = LUATTN_BACKWARD;
+  assert_true(list(&t, tiles) > 0);
+  t.tiles = &tiles[0];
+  fake_mode("serialise");
+  assert_int_equal(luattn_compile(spec, &t, &image, NULL, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "ptxas says: ptxas info    : (C7510)"));
+  fake_mode(NULL);
+}
+
 /* ---- the plan by lengths ---- */
 
 static void test_lengths(void **state) {
@@ -370,14 +386,10 @@ static void test_what_cannot_be_stored(void **state) {
 
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_all, close_all)
-  const struct CMUnitTest tests[] = {TEST(test_candidates),
-                                     TEST(test_candidates_have_their_own_keys),
-                                     TEST(test_refusals),
-                                     TEST(test_lengths),
-                                     TEST(test_used_where_it_was_measured),
-                                     TEST(test_wants),
-                                     TEST(test_stale),
-                                     TEST(test_damaged),
-                                     TEST(test_what_cannot_be_stored)};
+  const struct CMUnitTest tests[] = {TEST(test_candidates), TEST(test_candidates_have_their_own_keys),
+                                     TEST(test_refusals),   TEST(test_remarks_of_backward),
+                                     TEST(test_lengths),    TEST(test_used_where_it_was_measured),
+                                     TEST(test_wants),      TEST(test_stale),
+                                     TEST(test_damaged),    TEST(test_what_cannot_be_stored)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
