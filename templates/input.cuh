@@ -5,7 +5,6 @@
 // of a clamped gather goes to the element that was read.
 #pragma once
 #include "base.cuh"
-#include "exact.cuh"
 #include "params.h"
 
 LUATTN_FN int clamp_index(int i, int size) { return max(min(i, size - 1), 0); }
@@ -45,6 +44,9 @@ template <class Value, class Stored, class... Index> LUATTN_FN Value load_input(
   return Value(read_input(input_at<Stored>(in, index...)));
 }
 
+#ifndef LUATTN_NO_GRADIENTS
+#include "exact.cuh"
+
 // All gradients of inputs and scalars are summed here. Deterministic: into `exact`, which luattn_round makes numbers of.
 template <class Real> LUATTN_FN void add_grad(Real *grad, u64 *exact, i64 count, i64 at, Real x) {
   if constexpr (Config::deterministic) exact_add(exact + at, count, grad + at, x);
@@ -71,3 +73,4 @@ template <class Real, class... Index> LUATTN_FN void add_input_grad_by_warp(cons
 template <class Real> LUATTN_FN void add_scalar_grad(const LuattnParams &p, int scalar, Real x) {
   if (p.scalar_grad != nullptr) add_grad(static_cast<Real *>(p.scalar_grad), p.scalar_exact, p.num_scalars, scalar, x);
 }
+#endif

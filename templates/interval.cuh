@@ -18,12 +18,6 @@
 #define IV_INF (__longlong_as_double(0x7ff0000000000000ll))
 #endif
 
-// Real: every value that is a number lies in [lo, hi]; it may be NaN only if `nan`. Ends may be infinite.
-typedef struct iv {
-  double lo, hi;
-  bool nan;
-} iv;
-
 // Integer, inclusive. Ends saturate: lo = -IVI_INF is no lower bound, hi = IVI_INF no upper bound.
 typedef struct ivi {
   long long lo, hi;
@@ -35,17 +29,6 @@ typedef struct tri {
 } tri;
 
 // ---- making
-
-IV_FN iv iv_make(double lo, double hi, bool nan) {
-  iv r;
-  r.lo = lo;
-  r.hi = hi;
-  r.nan = nan;
-  return r;
-}
-IV_FN iv iv_all(void) { return iv_make(-IV_INF, IV_INF, true); }
-// Any number, no NaN, no infinity (of float).
-IV_FN iv iv_finite(void) { return iv_make(-3.4028234663852886e38, 3.4028234663852886e38, false); }
 
 IV_FN ivi ivi_make(long long lo, long long hi) {
   ivi r;
@@ -65,13 +48,145 @@ IV_FN tri tri_make(bool can_be_false, bool can_be_true) {
 IV_FN tri tri_all(void) { return tri_make(true, true); }
 IV_FN tri tri_point(bool x) { return tri_make(!x, x); }
 
+IV_FN ivi ivi_hull(ivi a, ivi b) { return ivi_make(a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi); }
+
+// ---- integer arithmetic
+
+IV_FN ivi ivi_same(ivi a) { return a; }
+IV_FN long long ivi_clamp(long long x) { return x > IVI_INF ? IVI_INF : x < -IVI_INF ? -IVI_INF : x; }
+
+IV_FN ivi ivi_neg(ivi a) { return ivi_make(-a.hi, -a.lo); }
+IV_FN ivi ivi_add(ivi a, ivi b) {
+  const long long lo = a.lo == -IVI_INF || b.lo == -IVI_INF ? -IVI_INF : ivi_clamp(a.lo + b.lo);
+  const long long hi = a.hi == IVI_INF || b.hi == IVI_INF ? IVI_INF : ivi_clamp(a.hi + b.hi);
+  return ivi_make(lo, hi);
+}
+IV_FN ivi ivi_sub(ivi a, ivi b) { return ivi_add(a, ivi_neg(b)); }
+
+// Integers are finite, so 0 times no bound is 0.
+IV_FN long long ivi_end_mul(long long a, long long b) {
+  if (a == 0 || b == 0) return 0;
+  const bool saturated = a >= IVI_INF || a <= -IVI_INF || b >= IVI_INF || b <= -IVI_INF;
+  const double p = (double)a * (double)b;
+  if (saturated || p > 4e18 || p < -4e18) return (a < 0) == (b < 0) ? IVI_INF : -IVI_INF;
+  return ivi_clamp(a * b);
+}
+IV_FN ivi ivi_mul(ivi a, ivi b) {
+  const ivi p = ivi_hull(ivi_point(ivi_end_mul(a.lo, b.lo)), ivi_point(ivi_end_mul(a.lo, b.hi)));
+  const ivi q = ivi_hull(ivi_point(ivi_end_mul(a.hi, b.lo)), ivi_point(ivi_end_mul(a.hi, b.hi)));
+  return ivi_hull(p, q);
+}
+IV_FN ivi ivi_square(ivi a) {  // a * a of one node
+  const long long l = ivi_end_mul(a.lo, a.lo), h = ivi_end_mul(a.hi, a.hi);
+  return ivi_make(a.lo <= 0 && a.hi >= 0 ? 0 : l < h ? l : h, l > h ? l : h);
+}
+
+IV_FN long long ivi_end_floordiv(long long x, long long m) {  // m > 0
+  if (x >= IVI_INF || x <= -IVI_INF) return x;
+  const long long q = x / m;
+  return q * m > x ? q - 1 : q;
+}
+// By m in [least, most], both above 0: monotone in x, and in m on either side of 0.
+IV_FN ivi ivi_floordiv_positive(ivi a, long long least, long long most) {
+  const long long lo1 = ivi_end_floordiv(a.lo, least), hi1 = ivi_end_floordiv(a.hi, least);
+  if (least == most) return ivi_make(lo1, hi1);
+  const long long lo2 = ivi_end_floordiv(a.lo, most), hi2 = ivi_end_floordiv(a.hi, most);
+  return ivi_make(lo1 < lo2 ? lo1 : lo2, hi1 > hi2 ? hi1 : hi2);
+}
+IV_FN ivi ivi_floordiv(ivi a, ivi b) {
+  if (b.lo > 0) return ivi_floordiv_positive(a, b.lo, b.hi);
+  if (b.hi < 0) return ivi_floordiv_positive(ivi_neg(a), -b.hi, -b.lo);
+  ivi r = ivi_point(0);  // x // 0 = 0
+  if (b.hi > 0) r = ivi_hull(r, ivi_floordiv_positive(a, 1, b.hi));
+  if (b.lo < 0) r = ivi_hull(r, ivi_floordiv_positive(ivi_neg(a), 1, -b.lo));
+  return r;
+}
+
+IV_FN ivi ivi_mod_positive(ivi a, long long least, long long most) {
+  if (a.lo >= 0 && a.hi < least) return a;
+  if (least == most && a.lo > -IVI_INF && a.hi < IVI_INF) {
+    const long long lo = ivi_end_floordiv(a.lo, least), hi = ivi_end_floordiv(a.hi, least);
+    if (lo == hi) return ivi_make(a.lo - lo * least, a.hi - hi * least);
+  }
+  const long long top = most >= IVI_INF ? IVI_INF : most - 1;
+  return ivi_make(0, a.lo >= 0 && a.hi < top ? a.hi : top);
+}
+IV_FN ivi ivi_mod(ivi a, ivi b) {
+  if (b.lo > 0) return ivi_mod_positive(a, b.lo, b.hi);
+  if (b.hi < 0) return ivi_neg(ivi_mod_positive(ivi_neg(a), -b.hi, -b.lo));
+  ivi r = a;  // x % 0 = x
+  if (b.hi > 0) r = ivi_hull(r, ivi_mod_positive(a, 1, b.hi));
+  if (b.lo < 0) r = ivi_hull(r, ivi_neg(ivi_mod_positive(ivi_neg(a), 1, -b.lo)));
+  return r;
+}
+
+IV_FN ivi ivi_min(ivi a, ivi b) { return ivi_make(a.lo < b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi); }
+IV_FN ivi ivi_max(ivi a, ivi b) { return ivi_make(a.lo > b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi); }
+IV_FN ivi ivi_abs(ivi a) {
+  if (a.lo >= 0) return a;
+  if (a.hi <= 0) return ivi_neg(a);
+  return ivi_make(0, -a.lo > a.hi ? -a.lo : a.hi);
+}
+IV_FN ivi ivi_sign(ivi a) {
+  return ivi_make(a.lo > 0 ? 1 : a.lo < 0 ? -1 : 0, a.hi > 0 ? 1 : a.hi < 0 ? -1 : 0);
+}
+
+// ---- comparisons and logic
+IV_FN tri tri_not(tri a) { return tri_make(a.can_be_true, a.can_be_false); }
+IV_FN bool ivi_below(long long hi, long long lo) { return hi < lo && hi < IVI_INF && lo > -IVI_INF; }
+IV_FN bool ivi_not_above(long long hi, long long lo) { return hi <= lo && hi < IVI_INF && lo > -IVI_INF; }
+IV_FN tri ivi_lt(ivi a, ivi b) { return tri_make(!ivi_below(a.hi, b.lo), !ivi_not_above(b.hi, a.lo)); }
+IV_FN tri ivi_le(ivi a, ivi b) { return tri_make(!ivi_not_above(a.hi, b.lo), !ivi_below(b.hi, a.lo)); }
+IV_FN tri ivi_eq(ivi a, ivi b) {
+  const bool point = a.lo == a.hi && b.lo == b.hi && a.lo == b.lo && a.lo < IVI_INF && a.lo > -IVI_INF;
+  return tri_make(!point, !ivi_below(a.hi, b.lo) && !ivi_below(b.hi, a.lo));
+}
+IV_FN tri ivi_ne(ivi a, ivi b) { return tri_not(ivi_eq(a, b)); }
+
+IV_FN tri tri_and(tri a, tri b) {
+  return tri_make(a.can_be_false || b.can_be_false, a.can_be_true && b.can_be_true);
+}
+IV_FN tri tri_or(tri a, tri b) {
+  return tri_make(a.can_be_false && b.can_be_false, a.can_be_true || b.can_be_true);
+}
+
+IV_FN ivi ivi_select(tri c, ivi a, ivi b) {
+  return !c.can_be_false ? a : !c.can_be_true ? b : ivi_hull(a, b);
+}
+IV_FN tri tri_select(tri c, tri a, tri b) {
+  if (!c.can_be_false) return a;
+  if (!c.can_be_true) return b;
+  return tri_make(a.can_be_false || b.can_be_false, a.can_be_true || b.can_be_true);
+}
+
+// ---- real numbers
+// Most masks compute with integers alone, and to read the rest takes 3 ms of every compilation.
+
+#ifndef LUATTN_NO_REAL_BOUNDS
+
+// Real: every value that is a number lies in [lo, hi]; it may be NaN only if `nan`. Ends may be infinite.
+typedef struct iv {
+  double lo, hi;
+  bool nan;
+} iv;
+
+IV_FN iv iv_make(double lo, double hi, bool nan) {
+  iv r;
+  r.lo = lo;
+  r.hi = hi;
+  r.nan = nan;
+  return r;
+}
+IV_FN iv iv_all(void) { return iv_make(-IV_INF, IV_INF, true); }
+// Any number, no NaN, no infinity (of float).
+IV_FN iv iv_finite(void) { return iv_make(-3.4028234663852886e38, 3.4028234663852886e38, false); }
+
 IV_FN double iv_least(double a, double b) { return a < b ? a : b; }
 IV_FN double iv_most(double a, double b) { return a > b ? a : b; }
 IV_FN double iv_abs_of(double a) { return a < 0 ? -a : a; }
 IV_FN bool iv_has(iv a, double x) { return a.lo <= x && x <= a.hi; }
 IV_FN bool iv_unbounded(iv a) { return a.lo == -IV_INF || a.hi == IV_INF; }
 IV_FN iv iv_hull(iv a, iv b) { return iv_make(iv_least(a.lo, b.lo), iv_most(a.hi, b.hi), a.nan || b.nan); }
-IV_FN ivi ivi_hull(ivi a, ivi b) { return ivi_make(a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi); }
 
 // ---- rounding
 // Correctly rounded ops are monotone, so the float (or double) result lies between the float below the exact
@@ -122,7 +237,6 @@ IV_FN iv iv_any(iv a) {
   return iv_all();
 }
 IV_FN iv iv_same(iv a) { return a; }
-IV_FN ivi ivi_same(ivi a) { return a; }
 
 // ---- real arithmetic
 
@@ -317,86 +431,6 @@ IV_FN iv iv_pow(iv a, iv b) {
   return iv_pow_corners(iv_abs(a), b);
 }
 
-// ---- integer arithmetic
-
-IV_FN long long ivi_clamp(long long x) { return x > IVI_INF ? IVI_INF : x < -IVI_INF ? -IVI_INF : x; }
-
-IV_FN ivi ivi_neg(ivi a) { return ivi_make(-a.hi, -a.lo); }
-IV_FN ivi ivi_add(ivi a, ivi b) {
-  const long long lo = a.lo == -IVI_INF || b.lo == -IVI_INF ? -IVI_INF : ivi_clamp(a.lo + b.lo);
-  const long long hi = a.hi == IVI_INF || b.hi == IVI_INF ? IVI_INF : ivi_clamp(a.hi + b.hi);
-  return ivi_make(lo, hi);
-}
-IV_FN ivi ivi_sub(ivi a, ivi b) { return ivi_add(a, ivi_neg(b)); }
-
-// Integers are finite, so 0 times no bound is 0.
-IV_FN long long ivi_end_mul(long long a, long long b) {
-  if (a == 0 || b == 0) return 0;
-  const bool saturated = a >= IVI_INF || a <= -IVI_INF || b >= IVI_INF || b <= -IVI_INF;
-  const double p = (double)a * (double)b;
-  if (saturated || p > 4e18 || p < -4e18) return (a < 0) == (b < 0) ? IVI_INF : -IVI_INF;
-  return ivi_clamp(a * b);
-}
-IV_FN ivi ivi_mul(ivi a, ivi b) {
-  const ivi p = ivi_hull(ivi_point(ivi_end_mul(a.lo, b.lo)), ivi_point(ivi_end_mul(a.lo, b.hi)));
-  const ivi q = ivi_hull(ivi_point(ivi_end_mul(a.hi, b.lo)), ivi_point(ivi_end_mul(a.hi, b.hi)));
-  return ivi_hull(p, q);
-}
-IV_FN ivi ivi_square(ivi a) {  // a * a of one node
-  const long long l = ivi_end_mul(a.lo, a.lo), h = ivi_end_mul(a.hi, a.hi);
-  return ivi_make(a.lo <= 0 && a.hi >= 0 ? 0 : l < h ? l : h, l > h ? l : h);
-}
-
-IV_FN long long ivi_end_floordiv(long long x, long long m) {  // m > 0
-  if (x >= IVI_INF || x <= -IVI_INF) return x;
-  const long long q = x / m;
-  return q * m > x ? q - 1 : q;
-}
-// By m in [least, most], both above 0: monotone in x, and in m on either side of 0.
-IV_FN ivi ivi_floordiv_positive(ivi a, long long least, long long most) {
-  const long long lo1 = ivi_end_floordiv(a.lo, least), hi1 = ivi_end_floordiv(a.hi, least);
-  if (least == most) return ivi_make(lo1, hi1);
-  const long long lo2 = ivi_end_floordiv(a.lo, most), hi2 = ivi_end_floordiv(a.hi, most);
-  return ivi_make(lo1 < lo2 ? lo1 : lo2, hi1 > hi2 ? hi1 : hi2);
-}
-IV_FN ivi ivi_floordiv(ivi a, ivi b) {
-  if (b.lo > 0) return ivi_floordiv_positive(a, b.lo, b.hi);
-  if (b.hi < 0) return ivi_floordiv_positive(ivi_neg(a), -b.hi, -b.lo);
-  ivi r = ivi_point(0);  // x // 0 = 0
-  if (b.hi > 0) r = ivi_hull(r, ivi_floordiv_positive(a, 1, b.hi));
-  if (b.lo < 0) r = ivi_hull(r, ivi_floordiv_positive(ivi_neg(a), 1, -b.lo));
-  return r;
-}
-
-IV_FN ivi ivi_mod_positive(ivi a, long long least, long long most) {
-  if (a.lo >= 0 && a.hi < least) return a;
-  if (least == most && a.lo > -IVI_INF && a.hi < IVI_INF) {
-    const long long lo = ivi_end_floordiv(a.lo, least), hi = ivi_end_floordiv(a.hi, least);
-    if (lo == hi) return ivi_make(a.lo - lo * least, a.hi - hi * least);
-  }
-  const long long top = most >= IVI_INF ? IVI_INF : most - 1;
-  return ivi_make(0, a.lo >= 0 && a.hi < top ? a.hi : top);
-}
-IV_FN ivi ivi_mod(ivi a, ivi b) {
-  if (b.lo > 0) return ivi_mod_positive(a, b.lo, b.hi);
-  if (b.hi < 0) return ivi_neg(ivi_mod_positive(ivi_neg(a), -b.hi, -b.lo));
-  ivi r = a;  // x % 0 = x
-  if (b.hi > 0) r = ivi_hull(r, ivi_mod_positive(a, 1, b.hi));
-  if (b.lo < 0) r = ivi_hull(r, ivi_neg(ivi_mod_positive(ivi_neg(a), 1, -b.lo)));
-  return r;
-}
-
-IV_FN ivi ivi_min(ivi a, ivi b) { return ivi_make(a.lo < b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi); }
-IV_FN ivi ivi_max(ivi a, ivi b) { return ivi_make(a.lo > b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi); }
-IV_FN ivi ivi_abs(ivi a) {
-  if (a.lo >= 0) return a;
-  if (a.hi <= 0) return ivi_neg(a);
-  return ivi_make(0, -a.lo > a.hi ? -a.lo : a.hi);
-}
-IV_FN ivi ivi_sign(ivi a) {
-  return ivi_make(a.lo > 0 ? 1 : a.lo < 0 ? -1 : 0, a.hi > 0 ? 1 : a.hi < 0 ? -1 : 0);
-}
-
 // ---- conversions
 
 IV_FN iv ivi_to_real(ivi a) {
@@ -414,8 +448,8 @@ IV_FN ivi iv_to_ivi(double lo, double hi, bool nan) {  // a NaN converts to 0
 IV_FN ivi iv_to_int(iv a) { return iv_to_ivi(trunc(a.lo), trunc(a.hi), a.nan); }
 IV_FN ivi iv_floor_int(iv a) { return iv_to_ivi(floor(a.lo), floor(a.hi), a.nan); }
 
-// ---- comparisons and logic
-// A comparison with a NaN is false, but for `ne`.
+// ---- comparisons
+// One with a NaN is false, but for `ne`.
 
 IV_FN tri iv_lt(iv a, iv b) {
   const bool nan = a.nan || b.nan;
@@ -429,34 +463,9 @@ IV_FN tri iv_eq(iv a, iv b) {
   const bool nan = a.nan || b.nan, point = a.lo == a.hi && b.lo == b.hi && a.lo == b.lo;
   return tri_make(nan || !point, a.lo <= b.hi && b.lo <= a.hi);
 }
-IV_FN tri tri_not(tri a) { return tri_make(a.can_be_true, a.can_be_false); }
 IV_FN tri iv_ne(iv a, iv b) { return tri_not(iv_eq(a, b)); }
 
-IV_FN bool ivi_below(long long hi, long long lo) { return hi < lo && hi < IVI_INF && lo > -IVI_INF; }
-IV_FN bool ivi_not_above(long long hi, long long lo) { return hi <= lo && hi < IVI_INF && lo > -IVI_INF; }
-IV_FN tri ivi_lt(ivi a, ivi b) { return tri_make(!ivi_below(a.hi, b.lo), !ivi_not_above(b.hi, a.lo)); }
-IV_FN tri ivi_le(ivi a, ivi b) { return tri_make(!ivi_not_above(a.hi, b.lo), !ivi_below(b.hi, a.lo)); }
-IV_FN tri ivi_eq(ivi a, ivi b) {
-  const bool point = a.lo == a.hi && b.lo == b.hi && a.lo == b.lo && a.lo < IVI_INF && a.lo > -IVI_INF;
-  return tri_make(!point, !ivi_below(a.hi, b.lo) && !ivi_below(b.hi, a.lo));
-}
-IV_FN tri ivi_ne(ivi a, ivi b) { return tri_not(ivi_eq(a, b)); }
-
-IV_FN tri tri_and(tri a, tri b) {
-  return tri_make(a.can_be_false || b.can_be_false, a.can_be_true && b.can_be_true);
-}
-IV_FN tri tri_or(tri a, tri b) {
-  return tri_make(a.can_be_false && b.can_be_false, a.can_be_true || b.can_be_true);
-}
-
 IV_FN iv iv_select(tri c, iv a, iv b) { return !c.can_be_false ? a : !c.can_be_true ? b : iv_hull(a, b); }
-IV_FN ivi ivi_select(tri c, ivi a, ivi b) {
-  return !c.can_be_false ? a : !c.can_be_true ? b : ivi_hull(a, b);
-}
-IV_FN tri tri_select(tri c, tri a, tri b) {
-  if (!c.can_be_false) return a;
-  if (!c.can_be_true) return b;
-  return tri_make(a.can_be_false || b.can_be_false, a.can_be_true || b.can_be_true);
-}
 
+#endif
 #endif

@@ -338,17 +338,33 @@ static void choose_outlined(writer *w, text *why) {
 
 static void section(writer *w, const char *title) { text_add(&w->out, "\n// %s\n", title); }
 
+static bool sums_gradients(const traced_spec *t) {
+  bool any = t->num_scalars > 0;
+  for (int i = 0; i < t->num_inputs; i++) any |= t->input[i].grad != 0;
+  return any;
+}
+
+/* What the spec does without is not even read: that takes time too. */
+static void write_includes(writer *w) {
+  const traced_spec *t = traced(w);
+  text_add(&w->out, "#pragma once\n");
+  if (!sums_gradients(t)) text_add(&w->out, "#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n");
+  if (!emit_bounds_reals(w))
+    text_add(&w->out, "#define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers\n");
+  text_add(&w->out,
+           "#include \"config.cuh\"\n#include \"contract.cuh\"\n#include \"math.cuh\"\n"
+           "#include \"input.cuh\"\n#include \"stats.cuh\"\n\n");
+  if (w->f->mask->num_stats == 0) text_add(&w->out, "#define LUATTN_NO_STATS  // nor an entry for them\n");
+  if (t->query_mod == IR_NONE && t->key_mod == IR_NONE && t->value_mod == IR_NONE)
+    text_add(&w->out, "#define LUATTN_NO_MODS   // of q, k and v, nor an entry for them\n");
+}
+
 static void write_spec(writer *w) {
   const traced_spec *t = traced(w);
   text_add(&w->out,
            "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract.cuh.\n",
            t->name, writer_file(w));
-  text_add(&w->out,
-           "#pragma once\n#include \"config.cuh\"\n#include \"contract.cuh\"\n#include \"math.cuh\"\n"
-           "#include \"input.cuh\"\n#include \"stats.cuh\"\n\n");
-  if (w->f->mask->num_stats == 0) text_add(&w->out, "#define LUATTN_NO_STATS  // nor an entry for them\n");
-  if (t->query_mod == IR_NONE && t->key_mod == IR_NONE && t->value_mod == IR_NONE)
-    text_add(&w->out, "#define LUATTN_NO_MODS   // of q, k and v, nor an entry for them\n");
+  write_includes(w);
   text_add(&w->out, "\nstruct Spec {\n");
   w->out.indent++;
   types(w);

@@ -20,5 +20,6 @@ void emit_mods(writer *w);
 /* tile.c */
 void emit_stat_tables(writer *w);
 void emit_tiles(writer *w);
+bool emit_bounds_reals(writer *w); /* whether tile_class bounds a real number */
 
 #endif

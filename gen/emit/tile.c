@@ -82,6 +82,25 @@ static void op_bounds(writer *w, const ir_node *n) {
   text_add(&w->out, ")");
 }
 
+/* Those that tile_class needs the bounds of. */
+static bool *bounded_nodes(writer *w) {
+  bool *need = arena_array(w->f->a, w->count, sizeof *need);
+  if (need == NULL) return NULL;
+  need[w->f->keep] = true;
+  for (uint32_t r = w->count; r-- > 1;) {
+    const ir_node *n = ir_get(w->f->g, r);
+    for (int i = 0; need[r] && i < n->nargs && !is_point(w, r); i++) need[n->arg[i]] = true;
+  }
+  return need;
+}
+
+bool emit_bounds_reals(writer *w) {
+  bool any = false;
+  const bool *need = w->f->keep == IR_NONE ? NULL : bounded_nodes(w);
+  for (uint32_t r = 1; need != NULL && r < w->count; r++) any |= need[r] && ir_typeof(w->f->g, r) == IR_REAL;
+  return any;
+}
+
 static void tile_class(writer *w) {
   const ir_ref keep = w->f->keep;
   open_function(w, "TileClass tile_class(" P ", int q0, int q1, int kv0, int kv1)");
@@ -90,20 +109,15 @@ static void tile_class(writer *w) {
     close_function(w);
     return;
   }
-  bool *need = arena_array(w->f->a, w->count, sizeof *need);
+  const bool *need = bounded_nodes(w);
   ir_ref *points = arena_array(w->f->a, w->count, sizeof *points);
   int num_points = 0;
   if (need == NULL || points == NULL) {
     w->failed = true;
     return;
   }
-  need[keep] = true;
-  for (uint32_t r = w->count; r-- > 1;) {
-    if (!need[r]) continue;
-    if (is_point(w, r)) points[num_points++] = r;
-    const ir_node *n = ir_get(w->f->g, r);
-    for (int i = 0; i < n->nargs && !is_point(w, r); i++) need[n->arg[i]] = true;
-  }
+  for (uint32_t r = w->count; r-- > 1;)
+    if (need[r] && is_point(w, r)) points[num_points++] = r;
   body_begin(w, 0, "");
   body_lines(w, points, num_points);
   for (uint32_t r = 1; r < w->count; r++) {

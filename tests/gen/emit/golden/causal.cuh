@@ -1,5 +1,7 @@
 // spec.cuh: the spec 'causal', written by luattn from causal.lua. The names are those of contract.cuh.
 #pragma once
+#define LUATTN_NO_GRADIENTS    // of inputs and scalars
+#define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers
 #include "config.cuh"
 #include "contract.cuh"
 #include "math.cuh"
