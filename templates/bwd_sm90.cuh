@@ -156,16 +156,13 @@ struct ConsumerBwdSm90 {
   static constexpr int dq_cols = Shared::dq_cols;
   static_assert(Shared::groups == 2 && (tile_m == 64 || tile_m == 128), "two consumers share dQ");
 
-  static constexpr bool sums_cols = Need::parameters && (Spec::sums & SUM_COL) != 0,
-                        sums_distances = Need::parameters && (Spec::sums & SUM_DISTANCE) != 0,
-                        sums_here = Need::parameters && (Spec::sums & SUM_HERE) != 0;
-  static constexpr bool sums = sums_cols || sums_distances || sums_here;
+  using Sums = ParameterSums<Spec, Config>;
   static constexpr bool shares_ds = Need::dq || Shared::sums;
-  static constexpr bool needs_ds = shares_ds || Need::dk, needs_dp = needs_ds || Need::parameters;
+  static constexpr bool needs_ds = shares_ds || Need::dk || Sums::rounded,
+                        needs_dp = needs_ds || Need::parameters;
   // Where grad has no effect but its results, one copy of it serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
-  static constexpr bool reduces_acc = Spec::num_acc > 0 &&
-                                      (grad_adds || sums_cols || sums_distances || sums_here);
+  static constexpr bool reduces_acc = Spec::num_acc > 0 && (grad_adds || Sums::any);
   // With many scores a thread, P is computed while dP is still under way, where the spec can tell one from
   // the other: grad is then called twice, with the same row numbers, and what both calls compute is computed
   // once. With few it is quicker to add dQ of the tile before in that time.
@@ -188,7 +185,7 @@ struct ConsumerBwdSm90 {
   Head head;
   Col col[2];
   Acc acc;
-  float col_sum[2];  // of dS, if the spec wants that
+  Sums sums;
   Ring<stages> q;
   Ring<Shared::ds_slots> ds, ds_before;  // of this tile, of the one before
   float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
@@ -217,6 +214,10 @@ struct ConsumerBwdSm90 {
 
   __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
 
+  __device__ __forceinline__ typename Sums::At sums_at() {
+    return {p, site, head, acc, kv0, lane, shared.dq(group * 4 + warp)};
+  }
+
   __device__ __forceinline__ void enter_head(int h) {
     site.h = h;
     head = Spec::head(p, site);
@@ -224,17 +225,10 @@ struct ConsumerBwdSm90 {
     for (int half = 0; half < 2; ++half)
       col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), p.kv_len - 1));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
-    col_sum[0] = col_sum[1] = 0.f;
+    sums.enter_head();
   }
   __device__ __forceinline__ void leave_head() {
-    if constexpr (sums_cols) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float sum = lanes_sum<4>(col_sum[half]);
-        const int kv = kv_of(half);
-        if (lane % 4 == 0 && kv < p.kv_len) Spec::add_col(p, site, head, kv, sum, acc);
-      }
-    }
+    sums.leave_head(sums_at());
     if constexpr (reduces_acc) flush_block<Spec, Shared::warps * 32, 128>(p, site, head, acc);
   }
 
@@ -447,30 +441,6 @@ struct ConsumerBwdSm90 {
     }
   }
 
-  // What dS adds to gradients of parameters, once masks are applied.
-  __device__ __forceinline__ void sum_ds(int q0, const float (&ds)[tile_m / 2]) {
-    if constexpr (sums_cols || sums_here) {
-      const int q_base =
-          opaque(query(q0, 0).base);  // distances are computed again, not kept since the scores
-#pragma unroll
-      for (int j = 0; j < cols; ++j)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          if constexpr (sums_cols) col_sum[half] += ds[element(j, half)];
-          if constexpr (sums_here)
-            Spec::add_here(p, site, head, Position{q_base, query(q0, j).offset}, kv_of(half),
-                           ds[element(j, half)], acc);
-        }
-    }
-    if constexpr (sums_distances) {
-      using Sums = DistanceSums<tile_m / 8>;
-      const Sums sums([&](int octet, int half, int i) { return ds[element(octet * 2 + i, half)]; }, lane);
-#pragma unroll(Sums::count > 3 ? 1 : Sums::count)  // beside each other where they are few
-      for (int i = 0; i < Sums::count; ++i)
-        Spec::add_distance(p, site, head, q0 + Sums::distance(i, lane), kv0, sums.get(i), acc);
-    }
-  }
-
   LUATTN_FN void round(u32 (&a)[tile_m / 16][4], const float (&x)[tile_m / 2]) {
 #pragma unroll
     for (int i = 0; i < tile_m / 16; ++i)
@@ -512,17 +482,22 @@ struct ConsumerBwdSm90 {
     if constexpr (Need::dq && adds_late) add_dq();
     if constexpr (Shared::sums) barrier_peek<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
     differentiate(tile, s, dp);
-    if constexpr (Need::dv && sums) round(a_p, s);  // P takes half of the registers then
-    sum_ds(tile.index() * tile_m, dp);
+    if constexpr (Need::dv && Sums::in_f32) round(a_p, s);  // P takes half of the registers then
+    sums.add(sums_at(), tile.index() * tile_m, tile.alike(), dp);
     if constexpr (needs_ds) round(a_ds, dp);
+    if constexpr (Sums::rounded) sums.add_rounded(sums_at(), tile.index() * tile_m, tile.alike(), a_ds);
     if constexpr (shares_ds) share_ds(a_ds);
     if constexpr (Need::dv) {
-      if constexpr (!sums) round(a_p, s);
+      if constexpr (!Sums::in_f32) round(a_p, s);
       wgmma_fence();
       issue_sums<dim_v>(dv, a_p, shared.dout(q.slot));
     }
     if constexpr (shares_ds)
       announce_ds();  // here, for the fence takes a while, in which dV's product is under way
+    if constexpr (Sums::in_line) {
+      if constexpr (!shares_ds) fence_async(), __syncwarp();
+      sums.send_line(sums_at());
+    }
     if constexpr (Need::dq) {
       issue_dq();
       wgmma_wait<1>();
@@ -571,7 +546,8 @@ struct ConsumerBwdSm90 {
       share_dq();
       add_dq();
     }
-    if constexpr (Need::dq && !Need::turns) bulk_wait_read();  // shared memory lasts no longer than the block
+    if constexpr ((Need::dq && !Need::turns) || Sums::in_line)
+      bulk_wait_read();  // shared memory lasts no longer than the block
   }
 
   // ---- finish ----

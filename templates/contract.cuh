@@ -17,8 +17,9 @@
 
 enum TileClass { TILE_EMPTY = 0, TILE_PARTIAL = 1, TILE_FULL = 2 };
 // What is the same for all elements of dS that add up to a gradient of a parameter: q - kv; q; kv; or nothing: each adds for
-// itself, to one place with a factor of a few instructions, or to a place of its own.
-enum SumKind { SUM_DISTANCE = 1, SUM_ROW = 2, SUM_COL = 4, SUM_HERE = 8 };
+// itself, to one place with a factor of a few instructions, or to a place of its own; or to one place with a factor that is
+// linear in q and kv.
+enum SumKind { SUM_DISTANCE = 1, SUM_ROW = 2, SUM_COL = 4, SUM_HERE = 8, SUM_LINEAR = 16 };
 enum ReduceKind { REDUCE_MAX = 0, REDUCE_SUM = 1, REDUCE_SUM_DEFERRED = 2 };
 
 // Half-open range of positions along one sequence axis.
@@ -35,6 +36,15 @@ struct Position {
   __device__ __forceinline__ operator int() const { return base + offset; }
 };
 
+// The places of a gradient along its last axis. `index`, which may lie outside the axis, is where the asker's q and kv add
+// their sum times `factor`. Of the whole gradient, `before` elements come before `row`, the axis's first, and `after` from there on.
+template <class Real> struct GradLine {
+  Real *row;  // nullptr: not wanted
+  int index, size;
+  i64 before, after;
+  Real factor;
+};
+
 // Where a block works. `h` is the query head, or the kv head in key_mod and value_mod.
 struct Site { int b, h, q_len, kv_len; };
 
@@ -47,7 +57,7 @@ struct Site { int b, h, q_len, kv_len; };
 //   Constants  has_mask, keep_is_cheap (a few instructions without memory: worth unrolling), has_lse, num_saved, num_stats,
 //              keep_range (which kv of a row q are kept: 0, those that keep says; 1, all below kv_range(p, s, q, q).hi; 2, all
 //              of kv_range(p, s, q, q)),
-//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, has_shift, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, has_query_mod, has_key_mod, has_value_mod
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, has_shift, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -97,6 +107,13 @@ struct Site { int b, h, q_len, kv_len; };
 //     void add_here(p, s, head, Position q, Position kv, Real g, acc)     lengths), or row, or column; or ds of one element, 0 if it
 //                            is not kept. Like grad, they add to acc or to memory, and grad has left these parameters out; add_row
 //                            adds to memory alone. All lanes of a warp call add_distance.
+//     void add_linear(p, s, head, q, kv, Real g, Real g_by_q, acc)   of elements of one key: g the sum of ds, g_by_q of
+//                            (their query - q) * ds
+//     bool alike(p, s, q0, q1, kv0, kv1)      add_distance adds all elements of the tile, as for tile_class, to the same places;
+//                            never true unless may_be_alike
+//     GradLine<Real> distance_line(p, s, head, q, kv)   where distance_step is not 0: add_distance adds factor * g to one place,
+//                            which moves by distance_step elements of the line as q moves by one
+//     GradLine<Real> pair_line(p, s, head, q, kv)       where pairs_in_line: likewise add_here, which moves by one as kv does
 //     void flush(p, s, head, acc)             adds acc (summed over a block by the kernel) to memory, one thread a block
 //   Input mods: one element of q, k or v at position i, channel d; *_grad returns d loss / d x and adds parameter gradients.
 //     Real query_mod(p, s, x, i, d)      Real query_mod_grad(p, s, x, g, i, d, acc)      likewise key_, value_
@@ -123,8 +140,8 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
   { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::has_shift) };
-  { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) };
-  { S::keep_range + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums };
+  { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) };
+  { S::keep_range + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
   { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::shift(p, s, head, row, at, at) };
@@ -136,6 +153,9 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
   { S::add_distance(p, s, head, i, i, x, acc) }; { S::add_row(p, s, head, i, x, acc) };
   { S::add_col(p, s, head, i, x, acc) };
   { S::add_here(p, s, head, at, at, x, acc) };
+  { S::add_linear(p, s, head, i, i, x, x, acc) };
+  { S::distance_line(p, s, head, i, i).factor + S::pair_line(p, s, head, i, i).factor };
+  { bool(S::alike(p, s, i, i, i, i)) };
   { S::flush(p, s, head, acc) };
   { S::query_mod(p, s, x, i, i) }; { S::query_mod_grad(p, s, x, x, i, i, acc) };
   { S::key_mod(p, s, x, i, i) }; { S::key_mod_grad(p, s, x, x, i, i, acc) };

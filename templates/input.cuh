@@ -4,7 +4,7 @@
 // foreign memory. An input with an axis of size 0 reads as one 0, which the runtime sees to. The CPU path does the same. The gradient
 // of a clamped gather goes to the element that was read.
 #pragma once
-#include "base.cuh"
+#include "contract.cuh"
 #include "params.h"
 
 LUATTN_FN int clamp_index(int i, int size) { return max(min(i, size - 1), 0); }
@@ -68,6 +68,18 @@ template <class Real, class... Index> LUATTN_FN void add_input_grad_by_warp(cons
     if (threadIdx.x % 32 != 0) x = 0;
   }
   if (x != Real(0)) add_input_grad(in, x, index...);
+}
+
+template <class Real, class... Index>
+LUATTN_FN GradLine<Real> grad_line(const LuattnInput &in, Real factor, Index... index) {
+  constexpr int last = int(sizeof...(Index)) - 1;
+  const int i[] = {index...};
+  const i64 at = grad_offset(in, index...) - clamp_index(i[last], in.size[last]);
+  i64 count = 1;
+#pragma unroll
+  for (int axis = 0; axis <= last; ++axis) count *= in.size[axis];
+  Real *grad = static_cast<Real *>(in.grad);
+  return {grad == nullptr ? nullptr : grad + at, i[last], in.size[last], at, count - at, factor};
 }
 
 template <class Real> LUATTN_FN void add_scalar_grad(const LuattnParams &p, int scalar, Real x) {

@@ -11,7 +11,7 @@ template <class Spec, int TileM, int TileN>
 struct WarpQTiles {
   int kv0, kv1, base;
   bool ragged;
-  u32 present, masked;  // of the tiles base .. base + 31 that are still to come
+  u32 present, masked, alike;  // of the tiles base .. base + 31 that are still to come
   Range todo;
 
   __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Site &s, int kv_tile) {
@@ -19,7 +19,7 @@ struct WarpQTiles {
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;
     todo = tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM);
-    present = masked = 0;
+    present = masked = alike = 0;
     base = 0;
   }
 
@@ -32,24 +32,28 @@ struct WarpQTiles {
       if (tile < todo.hi) c = class_of<Spec>(p, s, q0, min_of(q0 + TileM, s.q_len) - 1, kv0, kv1);
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || ragged || q0 + TileM > s.q_len);
+      if constexpr (Spec::may_be_alike)
+        alike = __ballot_sync(0xffffffffu,
+                              kv0 < kv1 && Spec::alike(p, s, q0, min_of(q0 + TileM, s.q_len) - 1, kv0, kv1));
       todo.lo += 32;
     }
     const int i = __ffs(int(present)) - 1;
     present &= present - 1;
-    return Tile{base + i, ((masked >> i) & 1u) != 0};
+    return Tile{base + i, ((masked >> i) & 1u) != 0, ((alike >> i) & 1u) != 0};
   }
 };
 
-// What the producer tells of a q tile, before it arrives at `q_full`: Tile's index and masked, the q head,
-// and whether it is this head's last. END: there are no more.
+// What the producer tells of a q tile, before it arrives at `q_full`: what Tile says, the q head, and whether
+// it is this head's last. END: there are no more.
 struct TileNote {
   u32 bits, head;
   LUATTN_FN TileNote of(Tile tile, bool last, int head) {
-    return {u32(tile.index) << 2 | u32(tile.masked) << 1 | u32(last), u32(head)};
+    return {u32(tile.index) << 3 | u32(tile.alike) << 2 | u32(tile.masked) << 1 | u32(last), u32(head)};
   }
   LUATTN_FN TileNote end() { return {~0u, 0}; }
   __device__ __forceinline__ bool is_end() const { return bits == ~0u; }
-  __device__ __forceinline__ int index() const { return int(bits >> 2); }
+  __device__ __forceinline__ int index() const { return int(bits >> 3); }
+  __device__ __forceinline__ bool alike() const { return (bits & 4) != 0; }
   __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
   __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
 

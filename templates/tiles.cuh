@@ -17,6 +17,7 @@ struct Tile {
   int index;    // position / TileN (KvTiles) or position / TileM (QTiles); -1 past the last
   bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as far as the walk
                 // promises below
+  bool alike = false;  // WarpQTiles: see Spec::alike
   __device__ __forceinline__ bool valid() const { return index >= 0; }
 };
 

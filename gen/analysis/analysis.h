@@ -48,5 +48,7 @@ void analyse_levels(const ir *g, uint8_t *level /* [ir_count] */);
 /* Are all roots functions of q - kv, and of what is the same for all of a (batch, head)? False may mean that
  * it was not found out. */
 bool analyse_distance(arena *a, const ir *g, const ir_ref *roots, int n);
+/* Is it *q * VAR_Q + *kv * VAR_KV + what is the same for all of a (batch, head)? Likewise. */
+bool analyse_linear(arena *a, const ir *g, ir_ref r, double *q, double *kv);
 
 #endif

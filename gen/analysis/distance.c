@@ -1,4 +1,4 @@
-/* distance.c: is an expression a function of q - kv? */
+/* distance.c: is an expression a function of q - kv, or linear in q and kv? */
 #include "gen/analysis/analysis.h"
 
 /* What is known of a node. As a linear combination of positions, q * VAR_Q + kv * VAR_KV + what has neither.
@@ -83,12 +83,26 @@ static trait trait_of(const ir *g, const ir_node *n, const trait *known) {
   return made;
 }
 
+/* Of all nodes up to `last`; NULL: out of memory. */
+static trait *find_traits(arena *a, const ir *g, ir_ref last) {
+  trait *known = arena_array(a, (size_t)last + 1, sizeof *known);
+  for (ir_ref r = 1; r <= last && known != NULL; r++) known[r] = trait_of(g, ir_get(g, r), known);
+  return known;
+}
+
+bool analyse_linear(arena *a, const ir *g, ir_ref r, double *q, double *kv) {
+  const trait *known = find_traits(a, g, r);
+  if (known == NULL || !known[r].linear) return false;
+  *q = known[r].q;
+  *kv = known[r].kv;
+  return true;
+}
+
 bool analyse_distance(arena *a, const ir *g, const ir_ref *roots, int n) {
   ir_ref last = IR_NONE;
   for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;
-  trait *known = arena_array(a, (size_t)last + 1, sizeof *known);
+  const trait *known = find_traits(a, g, last);
   if (known == NULL) return false;
-  for (ir_ref r = 1; r <= last; r++) known[r] = trait_of(g, ir_get(g, r), known);
   for (int i = 0; i < n; i++)
     if (roots[i] != IR_NONE && !known[roots[i]].of_distance) return false;
   return true;

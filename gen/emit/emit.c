@@ -137,7 +137,9 @@ static void constants(writer *w) {
                {"has_query_mod", t->query_mod != IR_NONE},
                {"has_key_mod", t->key_mod != IR_NONE},
                {"has_value_mod", t->value_mod != IR_NONE},
-               {"grad_adds", f->element_terms.count > 0}};
+               {"grad_adds", f->element_terms.count > 0},
+               {"may_be_alike", tiles_may_be_alike(w)},
+               {"pairs_in_line", f->pairs_in_line}};
   const struct {
     const char *name;
     int value;
@@ -145,7 +147,8 @@ static void constants(writer *w) {
                  {"num_stats", f->mask->num_stats},   {"num_reductions", f->step.num_red},
                  {"num_state", t->online.num_state},  {"num_bwd_rows", f->num_rows},
                  {"prob_rows", prob_rows(w)},         {"num_acc", w->num_acc},
-                 {"prob_term", f->prob_term},         {"sums", sums_of(f)}};
+                 {"prob_term", f->prob_term},         {"sums", sums_of(f)},
+                 {"distance_step", f->distance_step}};
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
     text_add(&w->out, "static constexpr bool %s = %s;\n", flags[i].name, truth[flags[i].value]);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)

@@ -277,6 +277,7 @@ static bool is_plain(emit_form *f, ir_ref r, int *left) {
  * 500 bytes for a sum over each of them, and none for sums along diagonals, which take twice the
  * instructions. */
 static int sum_kind(emit_form *f, const derived_term *t) {
+  double by_q, by_kv;
   if (t->factor == IR_NONE) return -1;
   ir_ref part[5] = {t->factor};
   int mask = deps_of(&f->deps, t->factor), place = 0, left = FEW;
@@ -288,6 +289,7 @@ static int sum_kind(emit_form *f, const derived_term *t) {
   const bool one_place = (place & ~DEP_SITE) == 0;
   if ((mask & ~(DEP_SITE | DEP_KV)) == 0) return SUM_COL;
   if ((mask & ~(DEP_SITE | DEP_Q | DEP_KV)) != 0) return -1;
+  if (one_place && analyse_linear(f->a, f->g, t->factor, &by_q, &by_kv)) return SUM_LINEAR;
   const bool distance = analyse_distance(f->a, f->g, part, 1 + t->num_index);
   if (one_place && is_plain(f, t->factor, &left) && !(distance && f->plan->tile_m == 128)) return SUM_HERE;
   if (distance) return SUM_DISTANCE;
@@ -304,8 +306,22 @@ static ir_ref value_of_sum(emit_form *f, int kind, ir_ref factor) {
   const bool plain = is_plain(f, factor, &left);
   if (kind == SUM_HERE) fold_roots(f, &factor, 1);
   const ir_ref product = ir_op2(g, IR_MUL, factor, sum);
-  if ((kind == SUM_HERE && plain) || ir_is_const(g, factor, &x)) return product;
+  if ((kind == SUM_HERE && plain) || kind == SUM_LINEAR || ir_is_const(g, factor, &x)) return product;
   return ir_op3(g, IR_SELECT, ir_op2(g, IR_NE, sum, zero), product, zero);
+}
+
+/* Where one term alone is of `kind`, and the last index of its place moves by one element as q does
+ * (SUM_DISTANCE) or as kv does (SUM_HERE): by 1, or by -1. Its factor and its other indices may not move. */
+static int step_of_line(emit_form *f, int kind) {
+  const derived_term *t = &f->sum[kind].term[0];
+  const int last = t->num_index - 1, fixed = kind == SUM_HERE ? DEP_SITE | DEP_Q : DEP_SITE;
+  double q, kv;
+  if (f->sum[kind].count != 1 || last < 0 || (deps_of(&f->deps, t->factor) & ~DEP_SITE) != 0) return 0;
+  for (int i = 0; i < last; i++)
+    if ((deps_of(&f->deps, t->index[i]) & ~fixed) != 0) return 0;
+  if (!analyse_linear(f->a, f->g, t->index[last], &q, &kv)) return 0;
+  if (kind == SUM_HERE) return q == 0 && kv == 1 ? 1 : 0;
+  return q == 1 || q == -1 ? (int)q : 0;
 }
 
 /* Of the terms of an element, those that the sm90 family's kernel for head dims up to 128 makes from dS,
@@ -324,9 +340,14 @@ static void take_sums(emit_form *f) {
       continue;
     }
     t.value = value_of_sum(f, kind, t.factor);
+    double by_q, by_kv;
+    if (kind == SUM_LINEAR && analyse_linear(f->a, f->g, t.factor, &by_q, &by_kv))
+      f->factor_of_q[f->sum[kind].count] = by_q;
     f->sum[kind].term[f->sum[kind].count++] = t;
   }
   from->count = left;
+  f->distance_step = step_of_line(f, SUM_DISTANCE);
+  f->pairs_in_line = step_of_line(f, SUM_HERE) == 1;
 }
 
 static luattn_status build_gradient(emit_form *f, luattn_error *err) {

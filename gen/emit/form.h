@@ -45,7 +45,7 @@ static inline bool deps_element(int mask) {
 
 /* Gradients of parameters that are sums of dS, by what they are sums over; as contract.cuh has it. VAR_GRAD
  * stands for the sum. */
-enum { SUM_DISTANCE, SUM_ROW, SUM_COL, SUM_HERE, SUM_KINDS };
+enum { SUM_DISTANCE, SUM_ROW, SUM_COL, SUM_HERE, SUM_LINEAR, SUM_KINDS };
 
 typedef struct emit_form {
   arena *a;
@@ -77,6 +77,9 @@ typedef struct emit_form {
   ir_ref grad_prob, grad_ds;   /* of VAR_DOT, VAR_DP, VAR_ROW and indices */
   derived_terms element_terms; /* without those in `sum` */
   derived_terms sum[SUM_KINDS];
+  double factor_of_q[DERIVED_MAX_TERMS]; /* of terms of SUM_LINEAR: what their factor grows by from q to q + 1 */
+  int distance_step;  /* contract.cuh */
+  bool pairs_in_line; /* likewise */
   bool positions_in_real; /* positions were converted before they were combined: exact below 2^24 in float */
 } emit_form;
 

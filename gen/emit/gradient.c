@@ -125,7 +125,10 @@ static void add_terms_of(writer *w, int kind, const derived_terms *terms) {
     if (!form_wants(w->f, t)) continue;
     const int acc = acc_of(w, t);
     if (acc >= 0) {
-      text_add(&w->out, "%s += %s;\n", acc_place(w, terms, acc), body_value(w, t->value));
+      text_add(&w->out, "%s += %s", acc_place(w, terms, acc), body_value(w, t->value));
+      if (kind == SUM_LINEAR && w->f->factor_of_q[i] != 0)
+        text_add(&w->out, " + Real(%.17g) * g_by_q", w->f->factor_of_q[i]);
+      text_add(&w->out, ";\n");
       continue;
     }
     text_add(&w->out, "%s<Real>(p.input[%d], %s", adder_of(w, kind, t), t->input, body_value(w, t->value));
@@ -138,21 +141,40 @@ static void add_terms(writer *w, const derived_terms *terms) { add_terms_of(w, -
 
 /* The hooks for sums of dS: what they have, and what they are given. */
 static const struct {
-  const char *name, *positions;
+  const char *name, *given;
   int has;
-} sum_hook[SUM_KINDS] = {[SUM_DISTANCE] = {"add_distance", "int q, int kv, ", HAS_HEAD | HAS_Q | HAS_KV},
-                         [SUM_ROW] = {"add_row", "int q, ", HAS_HEAD | HAS_Q},
-                         [SUM_COL] = {"add_col", "int kv, ", HAS_HEAD | HAS_KV},
-                         [SUM_HERE] = {"add_here", "Position q, Position kv, ", HAS_HEAD | HAS_Q | HAS_KV}};
+} sum_hook[SUM_KINDS] = {
+    [SUM_DISTANCE] = {"add_distance", "int q, int kv, Real g", HAS_HEAD | HAS_Q | HAS_KV},
+    [SUM_ROW] = {"add_row", "int q, Real g", HAS_HEAD | HAS_Q},
+    [SUM_COL] = {"add_col", "int kv, Real g", HAS_HEAD | HAS_KV},
+    [SUM_HERE] = {"add_here", "Position q, Position kv, Real g", HAS_HEAD | HAS_Q | HAS_KV},
+    [SUM_LINEAR] = {"add_linear", "int q, int kv, Real g, Real g_by_q", HAS_HEAD | HAS_Q | HAS_KV}};
 
 static void sums(writer *w) {
   for (int kind = 0; kind < SUM_KINDS; kind++) {
-    open_function(w, writer_format(w, "void %s(" P ", const Head &head, %sReal g, Acc &acc)",
-                                   sum_hook[kind].name, sum_hook[kind].positions));
+    open_function(w, writer_format(w, "void %s(" P ", const Head &head, %s, Acc &acc)", sum_hook[kind].name,
+                                   sum_hook[kind].given));
     body_begin(w, sum_hook[kind].has, "");
     add_terms_of(w, kind, &w->f->sum[kind]);
     close_function(w);
   }
+}
+
+/* Where the places lie that the one term of `kind` adds to. */
+static void line(writer *w, const char *name, int kind, bool there) {
+  const derived_term *t = &w->f->sum[kind].term[0];
+  open_function(w, writer_format(w, "GradLine<Real> %s(" P ", const Head &head, int q, int kv)", name));
+  if (there) {
+    body_begin(w, sum_hook[kind].has, "");
+    body_lines(w, &t->factor, 1);
+    body_lines(w, t->index, t->num_index);
+    text_add(&w->out, "return grad_line<Real>(p.input[%d], %s", t->input, body_value(w, t->factor));
+    for (int i = 0; i < t->num_index; i++) text_add(&w->out, ", %s", body_value(w, t->index[i]));
+    text_add(&w->out, ");\n");
+  } else {
+    text_add(&w->out, "return {};\n");
+  }
+  close_function(w);
 }
 
 void plan_gradient_slots(writer *w) {
@@ -166,6 +188,8 @@ void plan_gradient_slots(writer *w) {
   writer_plan(w, HAS_ELEMENT, roots, term_roots(w, &f->element_terms, roots));
   for (int kind = 0; kind < SUM_KINDS; kind++)
     writer_plan(w, sum_hook[kind].has, roots, term_roots(w, &f->sum[kind], roots));
+  if (f->distance_step != 0) writer_plan(w, HAS_HEAD, &f->sum[SUM_DISTANCE].term[0].factor, 1);
+  if (f->pairs_in_line) writer_plan(w, HAS_HEAD, &f->sum[SUM_HERE].term[0].factor, 1);
 }
 
 static void add_hook(writer *w, const char *name, int has, int copies, const ir_ref *values, int n,
@@ -286,6 +310,8 @@ void emit_gradients(writer *w) {
 
   grad(w);
   sums(w);
+  line(w, "distance_line", SUM_DISTANCE, f->distance_step != 0);
+  line(w, "pair_line", SUM_HERE, f->pairs_in_line);
   flush(w);
 }
 

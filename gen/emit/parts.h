@@ -20,6 +20,7 @@ void emit_mods(writer *w);
 /* tile.c */
 void emit_stat_tables(writer *w);
 void emit_tiles(writer *w);
-bool emit_bounds_reals(writer *w); /* whether tile_class bounds a real number */
+bool emit_bounds_reals(writer *w);  /* whether tile_class or alike bounds a real number */
+bool tiles_may_be_alike(writer *w); /* contract.cuh: may_be_alike */
 
 #endif

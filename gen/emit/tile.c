@@ -82,34 +82,22 @@ static void op_bounds(writer *w, const ir_node *n) {
   text_add(&w->out, ")");
 }
 
-/* Those that tile_class needs the bounds of. */
-static bool *bounded_nodes(writer *w) {
+/* Those that are bounded to bound the roots. */
+static bool *bounded_nodes(writer *w, const ir_ref *roots, int n) {
   bool *need = arena_array(w->f->a, w->count, sizeof *need);
   if (need == NULL) return NULL;
-  need[w->f->keep] = true;
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) need[roots[i]] = true;
   for (uint32_t r = w->count; r-- > 1;) {
-    const ir_node *n = ir_get(w->f->g, r);
-    for (int i = 0; need[r] && i < n->nargs && !is_point(w, r); i++) need[n->arg[i]] = true;
+    const ir_node *node = ir_get(w->f->g, r);
+    for (int i = 0; need[r] && i < node->nargs && !is_point(w, r); i++) need[node->arg[i]] = true;
   }
   return need;
 }
 
-bool emit_bounds_reals(writer *w) {
-  bool any = false;
-  const bool *need = w->f->keep == IR_NONE ? NULL : bounded_nodes(w);
-  for (uint32_t r = 1; need != NULL && r < w->count; r++) any |= need[r] && ir_typeof(w->f->g, r) == IR_REAL;
-  return any;
-}
-
-static void tile_class(writer *w) {
-  const ir_ref keep = w->f->keep;
-  open_function(w, "TileClass tile_class(" P ", int q0, int q1, int kv0, int kv1)");
-  if (keep == IR_NONE) {
-    text_add(&w->out, "return TILE_FULL;\n");
-    close_function(w);
-    return;
-  }
-  const bool *need = bounded_nodes(w);
+/* A body that bounds what the roots are in a tile. */
+static void bounds_lines(writer *w, const ir_ref *roots, int n) {
+  const bool *need = bounded_nodes(w, roots, n);
   ir_ref *points = arena_array(w->f->a, w->count, sizeof *points);
   int num_points = 0;
   if (need == NULL || points == NULL) {
@@ -121,20 +109,80 @@ static void tile_class(writer *w) {
   body_begin(w, 0, "");
   body_lines(w, points, num_points);
   for (uint32_t r = 1; r < w->count; r++) {
-    const ir_node *n = ir_get(w->f->g, r);
-    if (!need[r] || is_point(w, r) || n->op == IR_VAR) continue;
+    const ir_node *node = ir_get(w->f->g, r);
+    if (!need[r] || is_point(w, r) || node->op == IR_VAR) continue;
     w->temp[r] = ++w->num_temps;
     text_add(&w->out, "const %s b%d = ", bounds_type(w, r), w->temp[r]);
-    if (n->op == IR_LOAD)
-      load_bounds(w, r, n);
+    if (node->op == IR_LOAD)
+      load_bounds(w, r, node);
     else
-      op_bounds(w, n);
-    writer_line_end(w, n);
+      op_bounds(w, node);
+    writer_line_end(w, node);
   }
+}
+
+static void tile_class(writer *w) {
+  const ir_ref keep = w->f->keep;
+  open_function(w, "TileClass tile_class(" P ", int q0, int q1, int kv0, int kv1)");
+  if (keep == IR_NONE) {
+    text_add(&w->out, "return TILE_FULL;\n");
+    close_function(w);
+    return;
+  }
+  bounds_lines(w, &keep, 1);
   const char *kept = bounds_of(w, keep);
   text_add(&w->out, "return !%s.can_be_true ? TILE_EMPTY : %s.can_be_false ? TILE_PARTIAL : TILE_FULL;\n",
            kept, kept);
   close_function(w);
+}
+
+/* Where a place says more of q - kv than their sum, it may be one for all distances of a tile. Of a factor
+ * that differs it would be of no use. */
+bool tiles_may_be_alike(writer *w) {
+  const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
+  for (int i = 0; i < terms->count; i++)
+    if (terms->term[i].num_index == 0 || !is_point(w, terms->term[i].factor)) return false;
+  return terms->count > 0 && w->f->distance_step == 0;
+}
+
+/* The indices of what add_distance adds to. */
+static int distance_indices(const writer *w, ir_ref index[4 * DERIVED_MAX_TERMS]) {
+  const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
+  int n = 0;
+  for (int i = 0; i < terms->count; i++)
+    for (int j = 0; j < terms->term[i].num_index; j++) index[n++] = terms->term[i].index[j];
+  return n;
+}
+
+static void alike(writer *w) {
+  const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
+  ir_ref index[4 * DERIVED_MAX_TERMS];
+  open_function(w, "bool alike(" P ", int q0, int q1, int kv0, int kv1)");
+  if (!tiles_may_be_alike(w)) {
+    text_add(&w->out, "return false;\n");
+    close_function(w);
+    return;
+  }
+  bounds_lines(w, index, distance_indices(w, index));
+  const char *glue = "return ";
+  for (int i = 0; i < terms->count; i++)
+    for (int j = 0; j < terms->term[i].num_index; j++)
+      if (!is_point(w, terms->term[i].index[j])) {
+        text_add(&w->out, "%sis_one_place(%s, p.input[%d].size[%d])", glue,
+                 bounds_of(w, terms->term[i].index[j]), terms->term[i].input, j);
+        glue = " && ";
+      }
+  text_add(&w->out, ";\n");
+  close_function(w);
+}
+
+bool emit_bounds_reals(writer *w) {
+  ir_ref root[1 + 4 * DERIVED_MAX_TERMS] = {w->f->keep};
+  bool any = false;
+  const int n = 1 + (tiles_may_be_alike(w) ? distance_indices(w, root + 1) : 0);
+  const bool *need = bounded_nodes(w, root, n);
+  for (uint32_t r = 1; need != NULL && r < w->count; r++) any |= need[r] && ir_typeof(w->f->g, r) == IR_REAL;
+  return any;
 }
 
 /* ---- ranges
@@ -159,6 +207,7 @@ static void range(writer *w, const char *signature, const char *len, ir_ref lo, 
 void emit_tiles(writer *w) {
   const mask_info *m = w->f->mask;
   tile_class(w);
+  alike(w);
   range(w, "Range kv_range(" P ", int q0, int q1)", "s.kv_len", m->kv_lo, m->kv_hi);
   range(w, "Range q_range(" P ", int kv0, int kv1)", "s.q_len", m->q_lo, m->q_hi);
 }

@@ -42,6 +42,9 @@ struct Spec {
   static constexpr int num_acc = 0;
   static constexpr int prob_term = 1;
   static constexpr int sums = 0;
+  static constexpr bool may_be_alike = false;
+  static constexpr bool pairs_in_line = false;
+  static constexpr int distance_step = 0;
   static constexpr __device__ int reduction(int k) { return k == 0 ? REDUCE_MAX : REDUCE_SUM_DEFERRED; }
   static constexpr __device__ bool red_shifted(int) { return false; }
   static constexpr __device__ bool state_deferred(int i) { return i == 1; }
@@ -131,6 +134,10 @@ struct Spec {
   LUATTN_FN void add_row(const LuattnParams &, const Site &, const Head &, int, Real, Acc &) {}
   LUATTN_FN void add_col(const LuattnParams &, const Site &, const Head &, int, Real, Acc &) {}
   LUATTN_FN void add_here(const LuattnParams &, const Site &, const Head &, Position, Position, Real, Acc &) {}
+  LUATTN_FN void add_linear(const LuattnParams &, const Site &, const Head &, int, int, Real, Real, Acc &) {}
+  LUATTN_FN GradLine<Real> distance_line(const LuattnParams &, const Site &, const Head &, int, int) { return {}; }
+  LUATTN_FN GradLine<Real> pair_line(const LuattnParams &, const Site &, const Head &, int, int) { return {}; }
+  LUATTN_FN bool alike(const LuattnParams &, const Site &, int, int, int, int) { return false; }
   LUATTN_FN void flush(const LuattnParams &, const Site &, const Head &, const Acc &) {}
 
   LUATTN_FN Real query_mod(const LuattnParams &, const Site &, Real x, int, int) { return x; }

@@ -166,8 +166,10 @@ static void check_sums(int arch, const char *axes, const char *score, int sums, 
 
 static void test_sums(void **state) {
   (void)state;
-  enum { DISTANCE = 1, ROW = 2, COL = 4, EACH = 8 };
-  check_sums(90, "'h'", "s + t[h] * (kv - q)", EACH, false);
+  enum { DISTANCE = 1, ROW = 2, COL = 4, EACH = 8, LINEAR = 16 };
+  check_sums(90, "'h'", "s + t[h] * (kv - q)", LINEAR, false);
+  check_sums(90, "'h'", "s + t[h] * (q_len - 2 * q)", LINEAR, false);
+  check_sums(90, "'h'", "s + t[h] * abs(kv - q)", EACH, false);
   check_sums(90, "'h'", "s - exp(-t[h] * abs(q - kv))", DISTANCE, false);
   check_sums(90, "'h'", "s + where(q < kv + 3, t[h], 0)", DISTANCE, false);
   check_sums(90, "'h', 'n'", "s + t[{h, abs(kv - q)}]", DISTANCE, false);
@@ -191,6 +193,43 @@ static void test_sums(void **state) {
   check_sums(90, "'n'", "s + t[0] * q * kv + t[q - kv]", DISTANCE | EACH, false);
   check_sums(90, "'n'", "s + t[0] * sin(q * kv) + t[q - kv]", DISTANCE, true);
   check_sums(80, "'h'", "s + t[h] * (kv - q)", 0, true); /* the family has no hands free for them */
+}
+
+/* Where the places of sums lie: one for many distances; side by side as q or kv moves; neither. */
+static void check_places(const char *axes, const char *score, const char *alike, const char *step,
+                         const char *pairs) {
+  luattn_target t = target;
+  t.arch = 90;
+  char source[512];
+  snprintf(
+      source, sizeof source,
+      "return attention { name = 'a', inputs = { t = { axes = {%s}, grad = true }, w = { axes = {'h'} } },\n"
+      "  score_mod = function(s, b, h, q, kv) return s + %s end }",
+      axes, score);
+  char *text = emit_text(source, &t, "spec");
+  const char *const want[] = {alike, step, pairs}, *const name[] = {"may_be_alike", "distance_step",
+                                                                    "pairs_in_line"};
+  for (int i = 0; i < 3; i++) {
+    char line[64];
+    snprintf(line, sizeof line, " %s = %s;", name[i], want[i]);
+    if (strstr(text, line) == NULL) fail_msg("%s: '%s' is not in\n%s", score, line, text);
+  }
+  luattn_text_free(text);
+}
+
+static void test_places_of_sums(void **state) {
+  (void)state;
+  check_places("'h', 'n'", "t[{h, q - kv + kv_len}]", "false", "1", "false");
+  check_places("'h', 'n'", "w[h] * t[{h, kv - q}]", "false", "-1", "false");
+  check_places("'h', 'n'", "t[{h, 2 * (kv - q)}]", "true", "0", "false");
+  check_places("'h', 'n'", "t[{h, min(abs(kv - q), 9)}]", "true", "0", "false");
+  check_places("'h', 'n'", "(q - kv) * t[{h, min(abs(kv - q), 9)}]", "false", "0", "false");
+  check_places("'h', 'n'", "t[{h, q - kv}] + t[{h, kv - q}]", "true", "0", "false");
+  check_places("'n', 'h'", "t[{q - kv, h}]", "true", "0", "false");
+  check_places("'h', 'q', 'kv'", "t[{h, q, kv}]", "false", "0", "true");
+  check_places("'q', 'kv'", "w[h] * t[{q // 2, kv + 4}]", "false", "0", "true");
+  check_places("'h', 'kv', 'q'", "t[{h, kv, q}]", "false", "0", "false");
+  check_places("'h', 'kv'", "t[{h, kv}]", "false", "0", "false");
 }
 
 static void test_softmax_choices(void **state) {
@@ -501,6 +540,7 @@ int main(void) {
       cmocka_unit_test(test_unit_of_the_score),
       cmocka_unit_test(test_rows_of_prob),
       cmocka_unit_test(test_sums),
+      cmocka_unit_test(test_places_of_sums),
       cmocka_unit_test(test_softmax_choices),
       cmocka_unit_test(test_bounded_scores),
       cmocka_unit_test(test_factors_of_the_score),

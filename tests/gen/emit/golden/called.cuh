@@ -40,6 +40,8 @@ struct Spec {
   static constexpr bool has_key_mod = false;
   static constexpr bool has_value_mod = false;
   static constexpr bool grad_adds = true;
+  static constexpr bool may_be_alike = false;
+  static constexpr bool pairs_in_line = false;
   static constexpr int keep_range = 1;
   static constexpr int num_saved = 0;
   static constexpr int num_stats = 0;
@@ -50,6 +52,7 @@ struct Spec {
   static constexpr int num_acc = 1;
   static constexpr int prob_term = 1;
   static constexpr int sums = 0;
+  static constexpr int distance_step = 0;
   static constexpr __device__ int reduction(int i) { return i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED : REDUCE_SUM; }
   static constexpr __device__ bool red_shifted(int i) { return false; }
   static constexpr __device__ bool state_deferred(int i) { return i == 0 ? true : i == 1 ? false : false; }
@@ -292,6 +295,14 @@ struct Spec {
   }
   LUATTN_FN void add_here(const LuattnParams &p, const Site &s, const Head &head, Position q, Position kv, Real g, Acc &acc) {
   }
+  LUATTN_FN void add_linear(const LuattnParams &p, const Site &s, const Head &head, int q, int kv, Real g, Real g_by_q, Acc &acc) {
+  }
+  LUATTN_FN GradLine<Real> distance_line(const LuattnParams &p, const Site &s, const Head &head, int q, int kv) {
+    return {};
+  }
+  LUATTN_FN GradLine<Real> pair_line(const LuattnParams &p, const Site &s, const Head &head, int q, int kv) {
+    return {};
+  }
   LUATTN_FN void flush(const LuattnParams &p, const Site &s, const Head &head, const Acc &acc) {
     if (acc.x[0] != Real(0)) add_scalar_grad(p, 0, acc.x[0]);  // c
   }
@@ -320,6 +331,9 @@ struct Spec {
   LUATTN_FN TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
     const tri b1 = ivi_le(ivi_make(kv0, kv1), ivi_make(q0, q1));  // called.lua:12
     return !b1.can_be_true ? TILE_EMPTY : b1.can_be_false ? TILE_PARTIAL : TILE_FULL;
+  }
+  LUATTN_FN bool alike(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+    return false;
   }
   LUATTN_FN Range kv_range(const LuattnParams &p, const Site &s, int q0, int q1) {
     const int t1 = q1 + 1;

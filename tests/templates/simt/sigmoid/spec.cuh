@@ -32,7 +32,8 @@ struct Spec {
   static constexpr bool has_query_mod = false, has_key_mod = false, has_value_mod = false;
   static constexpr bool grad_adds = true;
   static constexpr int keep_range = 0, num_saved = 1, num_stats = 0, num_reductions = 1, num_state = 1, num_bwd_rows = 2, prob_rows = -1,
-                       num_acc = 2, prob_term = 0, sums = 0;
+                       num_acc = 2, prob_term = 0, sums = 0, distance_step = 0;
+  static constexpr bool may_be_alike = false, pairs_in_line = false;
   static constexpr __device__ int reduction(int) { return REDUCE_SUM_DEFERRED; }
   static constexpr __device__ bool red_shifted(int) { return false; }
   static constexpr __device__ bool state_deferred(int) { return true; }
@@ -111,6 +112,10 @@ struct Spec {
   LUATTN_FN void add_row(const LuattnParams &, const Site &, const Head &, int, Real, Acc &) {}
   LUATTN_FN void add_col(const LuattnParams &, const Site &, const Head &, int, Real, Acc &) {}
   LUATTN_FN void add_here(const LuattnParams &, const Site &, const Head &, Position, Position, Real, Acc &) {}
+  LUATTN_FN void add_linear(const LuattnParams &, const Site &, const Head &, int, int, Real, Real, Acc &) {}
+  LUATTN_FN GradLine<Real> distance_line(const LuattnParams &, const Site &, const Head &, int, int) { return {}; }
+  LUATTN_FN GradLine<Real> pair_line(const LuattnParams &, const Site &, const Head &, int, int) { return {}; }
+  LUATTN_FN bool alike(const LuattnParams &, const Site &, int, int, int, int) { return false; }
   LUATTN_FN void flush(const LuattnParams &p, const Site &, const Head &, const Acc &acc) {
     for (int i = 0; i < 2; ++i) atomic_add(static_cast<Real *>(p.scalar_grad) + i, acc.x[i]);
   }
