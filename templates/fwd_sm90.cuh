@@ -227,7 +227,7 @@ struct ConsumerSm90 {
     KeepBits<cols> keep[rows];
     if constexpr (Spec::mask_by_inf) {
       if (tile.masked())
-        mask(kv0, x, keep);
+        mask(tile, kv0, x, keep);
       else
         online.kept.bits = online.all;
       release_k();
@@ -236,7 +236,7 @@ struct ConsumerSm90 {
       release_k();
       if (tile.last()) release_q();
       if (tile.masked()) {
-        mask(kv0, x, keep);
+        mask(tile, kv0, x, keep);
         online.template step<true>(p, site, head, row, x, keep, scale);
       } else {
         online.template step<false>(p, site, head, row, x, keep, scale);
@@ -255,8 +255,11 @@ struct ConsumerSm90 {
     if (tile.last()) release_q();
     online.end_row_by_inf(p, site, head, row[1], 1, x[1], part[1]);
   }
-  __device__ __forceinline__ void mask(int kv0, float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) {
-    if constexpr (Spec::keep_range > 0) return mask_interval(kv0, x, keep);
+  __device__ __forceinline__ void mask(KvNote tile, int kv0, float (&x)[rows][cols],
+                                       KeepBits<cols> (&keep)[rows]) {
+    if constexpr (Spec::keep_period > 0) return mask_grid(kv0, x, keep);
+    if constexpr (Spec::keep_range > 0)
+      if (!Spec::keep_apart || tile.by_range()) return mask_interval(kv0, x, keep);
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
     if constexpr (!Spec::keep_is_cheap) find_kept(kv0, keep);
@@ -291,6 +294,41 @@ struct ConsumerSm90 {
         x[r][j] = inside ? x[r][j] : Spec::mask_by_inf ? -infinity<float>() : 0.f;
       }
     }
+  }
+  // Where it keeps an interval in each row of a grid: bits of the columns that this thread has of them, and
+  // for an element the test of its bit and a select.
+  __device__ __forceinline__ void mask_grid(int kv0, float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) {
+    constexpr int period = Spec::keep_period > 0 ? Spec::keep_period : 1;
+    const int tile0 = kv0 - lane % 4 * 2;
+    Range kept[rows], rest[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      kept[r] = Spec::kv_range(p, site, query(r), query(r));
+      rest[r] = Spec::rest_range(p, site, query(r));
+      keep[r] = KeepBits<cols>::none();
+    }
+#pragma unroll 1
+    for (int line = tile0 / period * period; line < tile0 + tile_n; line += period) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        const int lo = max_of(kept[r].lo, line + max_of(rest[r].lo, 0)) - kv0,
+                  hi = min_of(kept[r].hi, line + min_of(rest[r].hi, period)) - kv0;
+#pragma unroll
+        for (int w = 0; w < (cols + 31) / 32; ++w)
+          keep[r].word[w] |= columns_below(hi - 128 * w) & ~columns_below(lo - 128 * w);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+#pragma unroll
+      for (int j = 0; j < cols; ++j)
+        x[r][j] = keep[r].get(j) ? x[r][j] : Spec::mask_by_inf ? -infinity<float>() : 0.f;
+    if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
+  }
+  // A bit for each of a thread's first 32 columns, at j / 2 * 8 + j % 2, that is below x.
+  LUATTN_FN u32 columns_below(int x) {
+    const int inside = min_of(max_of(x, 0), 128);
+    return u32((1ull << (inside / 8 * 2 + min_of(inside % 8, 2))) - 1);
   }
   __device__ __forceinline__ bool keeps(int r, int kv) const {
     bool kept = kv < site.kv_len;

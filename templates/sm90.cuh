@@ -35,14 +35,14 @@ LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
 template <class Spec, int TileM, int TileN>
 struct WarpKvTiles {
   int q0, q1, base;
-  u32 present, masked;  // of the tiles base .. base + 31 that are still to come
+  u32 present, masked, by_range;  // of the tiles base .. base + 31 that are still to come
   Range todo;
 
   __device__ __forceinline__ WarpKvTiles(const LuattnParams &p, const Site &s, int q_tile) {
     q0 = q_tile * TileM;
     q1 = min_of(q0 + TileM, s.q_len) - 1;
     todo = tiles_of(Spec::kv_range(p, s, q0, q1), s.kv_len, TileN);
-    present = masked = 0;
+    present = masked = by_range = 0;
     base = 0;
   }
 
@@ -50,16 +50,19 @@ struct WarpKvTiles {
     while (present == 0) {
       if (todo.lo >= todo.hi) return Tile{-1, false};
       base = todo.lo;
-      const int tile = base + int(threadIdx.x) % 32, kv0 = tile * TileN;
+      const int tile = base + int(threadIdx.x) % 32, kv0 = tile * TileN,
+                kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
       TileClass c = TILE_EMPTY;
-      if (tile < todo.hi) c = class_of<Spec>(p, s, q0, q1, kv0, min_of(kv0 + TileN, s.kv_len) - 1);
+      if (tile < todo.hi) c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
+      if constexpr (Spec::keep_apart)
+        by_range = __ballot_sync(0xffffffffu, tile < todo.hi && Spec::rest_holds(p, s, q0, q1, kv0, kv1));
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || kv0 + TileN > s.kv_len);
       todo.lo += 32;
     }
     const int i = __ffs(int(present)) - 1;
     present &= present - 1;
-    return Tile{base + i, ((masked >> i) & 1u) != 0};
+    return Tile{base + i, ((masked >> i) & 1u) != 0, false, ((by_range >> i) & 1u) != 0};
   }
 };
 
@@ -89,14 +92,15 @@ struct QNote {
   }
 };
 
-// Of a kv tile: Tile's index and masked, and whether it is the last of its q tile. K's slot has it; V's needs
+// Of a kv tile: Tile's members, and whether it is the last of its q tile. K's slot has it; V's needs
 // none.
 struct KvNote {
   u32 bits;
   LUATTN_FN KvNote of(Tile tile, bool last) {
-    return {u32(tile.index) << 2 | u32(tile.masked) << 1 | u32(last)};
+    return {u32(tile.index) << 3 | u32(tile.by_range) << 2 | u32(tile.masked) << 1 | u32(last)};
   }
-  __device__ __forceinline__ int index() const { return int(bits >> 2); }
+  __device__ __forceinline__ int index() const { return int(bits >> 3); }
+  __device__ __forceinline__ bool by_range() const { return (bits & 4) != 0; }
   __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
   __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
 

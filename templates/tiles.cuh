@@ -18,6 +18,7 @@ struct Tile {
   bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as far as the walk
                 // promises below
   bool alike = false;  // WarpQTiles: see Spec::alike
+  bool by_range = false;  // WarpKvTiles: masked, and kv_range alone says what its rows keep
   __device__ __forceinline__ bool valid() const { return index >= 0; }
 };
 

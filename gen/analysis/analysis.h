@@ -27,6 +27,13 @@ typedef struct mask_info {
    * VAR_KV1]. */
   ir_ref kv_lo, kv_hi, q_lo, q_hi;
   bool is_interval; /* with q0 = q1, kv_lo and kv_hi leave exactly what `keep` keeps inside kv_len */
+  /* Else, if period > 0, it keeps of that what has kv mod period in [rest_lo, rest_hi): INT, of the same and
+   * of VAR_TILE[VAR_Q0] = q, and possibly outside [0, period). */
+  int period;
+  ir_ref rest_lo, rest_hi;
+  /* Else, kv_lo and kv_hi say it of a row for which this part of `keep` holds throughout; IR_NONE: no such
+   * part. */
+  ir_ref rest;
   int num_stats;
   mask_stat stat[8];
   int64_t max_len; /* see luattn_image_info.max_len */

@@ -10,7 +10,10 @@
 #define MAX_STATS ((int)(sizeof((mask_info *)0)->stat / sizeof(mask_stat)))
 
 #define RANGE_MAX_LENGTH (INT64_C(1) << 30) /* range.c cuts real bounds here */
-#define LONG_ENOUGH (INT64_C(1) << 24)      /* lengths that a range must not cost a spec */
+#define MANY 16                             /* comparisons */
+#define MAX_PERIOD (1 << 20)
+#define LEAST_PERIOD 16                /* for shorter ones `keep` costs less (fwd_sm90.cuh) */
+#define LONG_ENOUGH (INT64_C(1) << 24) /* lengths that a range must not cost a spec */
 
 typedef struct stat_search {
   const traced_spec *t;
@@ -109,7 +112,6 @@ static bool bounds_kv(const ir *g, ir_ref p) {
 }
 
 static bool is_interval(const ir *g, ir_ref p) {
-  enum { MANY = 16 }; /* comparisons */
   for (int i = 0; i < MANY; i++) {
     const ir_node *n = ir_get(g, p);
     if (n->op != IR_AND) return bounds_kv(g, p);
@@ -118,6 +120,125 @@ static bool is_interval(const ir *g, ir_ref p) {
     p = n->arg[chain];
   }
   return false;
+}
+
+/* ---- a row of a grid in row-major order ---- */
+
+/* sign * atom + rest, where atom is kv // c or kv mod c with a constant c, and rest is free of kv */
+typedef struct grid_walk {
+  ir *g;
+  ir_op op;
+  int c, sign, work;
+  ir_ref rest;
+} grid_walk;
+
+static bool collect(grid_walk *w, ir_ref e, int sign) {
+  const ir_node n = *ir_get(w->g, e);
+  double c;
+  if (--w->work < 0) return false;
+  if (!ir_uses(w->g, e, VAR_KV)) {
+    w->rest = ir_op2(w->g, sign > 0 ? IR_ADD : IR_SUB, w->rest, e);
+    return true;
+  }
+  switch (n.op) {
+    case IR_NEG:
+      return collect(w, n.arg[0], -sign);
+    case IR_ADD:
+    case IR_SUB:
+      return collect(w, n.arg[0], sign) && collect(w, n.arg[1], n.op == IR_ADD ? sign : -sign);
+    case IR_FLOORDIV:
+    case IR_MOD:
+      if (w->c > 0 || !ir_is_var(w->g, n.arg[0], VAR_KV) || !ir_is_const(w->g, n.arg[1], &c)) return false;
+      if (c < 1 || c > MAX_PERIOD) return false;
+      w->c = (int)c, w->sign = sign, w->op = (ir_op)n.op;
+      return true;
+    default:
+      return false;
+  }
+}
+
+/* What range.c bounds by its very value where q is known; with a remainder, which it does not, if `mod`. */
+static bool is_known(const ir *g, ir_ref e, bool mod, int *work) {
+  const ir_node *n = ir_get(g, e);
+  double c;
+  if (--*work < 0 || ir_uses(g, e, VAR_KV)) return false;
+  if (n->op == IR_VAR || !ir_uses(g, e, VAR_Q)) return true;
+  const bool by_constant = n->nargs == 2 && ir_is_const(g, n->arg[1], &c) && c > 0;
+  switch (n->op) {
+    case IR_ADD:
+    case IR_SUB:
+    case IR_MIN:
+    case IR_MAX:
+      return is_known(g, n->arg[0], mod, work) && is_known(g, n->arg[1], mod, work);
+    case IR_NEG:
+      return is_known(g, n->arg[0], mod, work);
+    case IR_MOD:
+    case IR_FLOORDIV:
+    case IR_MUL:
+      return by_constant && (mod || n->op != IR_MOD) && is_known(g, n->arg[0], mod, work);
+    default:
+      return false;
+  }
+}
+
+/* A bound of kv mod period joins those in m; one of kv or kv // period is in kv_lo and kv_hi already. */
+static bool joins_period(ir *g, ir_ref p, mask_info *m) {
+  const ir_node n = *ir_get(g, p);
+  grid_walk w = {.g = g, .work = 64, .rest = ir_int(g, 0)};
+  int work = 64;
+  if (bounds_kv(g, p)) return true;
+  if ((n.op != IR_LE && n.op != IR_LT) || ir_typeof(g, n.arg[0]) != IR_INT) return false;
+  if (!collect(&w, n.arg[0], 1) || !collect(&w, n.arg[1], -1) || w.c == 0) return false;
+  if (!is_known(g, w.rest, w.op == IR_MOD, &work)) return false;
+  if (w.op == IR_FLOORDIV) return true;
+  if (m->period != 0 && m->period != w.c) return false;
+  if (m->period == 0) m->rest_lo = ir_int(g, 0), m->rest_hi = ir_int(g, w.c);
+  m->period = w.c;
+  if (w.sign < 0) { /* rest <= kv mod c, or < */
+    const ir_ref first = n.op == IR_LT ? ir_op2(g, IR_ADD, w.rest, ir_int(g, 1)) : w.rest;
+    m->rest_lo = ir_op2(g, IR_MAX, m->rest_lo, first);
+  } else {
+    const ir_ref end = ir_op2(g, IR_SUB, ir_int(g, n.op == IR_LE ? 1 : 0), w.rest);
+    m->rest_hi = ir_op2(g, IR_MIN, m->rest_hi, end);
+  }
+  return true;
+}
+
+/* A conjunction of bounds of kv, of kv // c and of kv mod c: in each row of a grid, an interval. */
+static void find_period(ir *g, mask_info *m) {
+  ir_ref p = m->keep;
+  bool all = true;
+  for (int i = 0; i < MANY && all && ir_get(g, p)->op == IR_AND; i++) {
+    const ir_node n = *ir_get(g, p);
+    const int chain = ir_get(g, n.arg[0])->op == IR_AND ? 0 : 1;
+    all = joins_period(g, n.arg[1 - chain], m);
+    p = n.arg[chain];
+  }
+  if (!all || !joins_period(g, p, m) || m->period < LEAST_PERIOD) {
+    m->period = 0;
+    return;
+  }
+  const ir_ref q = ir_variable(g, VAR_Q, 0), q0 = ir_variable(g, VAR_TILE, VAR_Q0);
+  ir_ref root[2] = {ir_substitute(g, m->rest_lo, &q, &q0, 1), ir_substitute(g, m->rest_hi, &q, &q0, 1)};
+  ir_simplify(g, root, 2);
+  m->rest_lo = root[0], m->rest_hi = root[1];
+}
+
+/* What a conjunction says besides bounds of kv, if it has some. */
+static ir_ref rest_of(ir *g, ir_ref p) {
+  ir_ref rest = IR_NONE;
+  bool bounds = false;
+  for (int i = 0; i < MANY && p != IR_NONE; i++) {
+    const ir_node n = *ir_get(g, p);
+    const int chain = n.op != IR_AND ? -1 : ir_get(g, n.arg[0])->op == IR_AND ? 0 : 1;
+    const ir_ref part = chain < 0 ? p : n.arg[1 - chain];
+    if (bounds_kv(g, part))
+      bounds = true;
+    else
+      rest = rest == IR_NONE ? part : ir_op2(g, IR_AND, rest, part);
+    p = chain < 0 ? IR_NONE : n.arg[chain];
+  }
+  return bounds && p == IR_NONE ? rest : IR_NONE;
 }
 
 static const char *side_text(ir_ref lo, ir_ref hi) {
@@ -135,7 +256,9 @@ static const char *describe(arena *a, const traced_spec *t, const mask_info *m) 
   text_add(&how,
            "kv of a q tile: %s; q of a kv tile: %s; tiles inside are classified by interval arithmetic%s",
            side_text(m->kv_lo, m->kv_hi), side_text(m->q_lo, m->q_hi),
-           m->is_interval ? "; kv of a row: an interval" : "");
+           m->is_interval  ? "; kv of a row: an interval"
+           : m->period > 0 ? "; kv of a row: an interval in each row of a grid"
+                           : "");
   for (int i = 0; i < m->num_stats; i++) {
     text_add(&how, "%s '%s' along %s", i == 0 ? "; block minima and maxima of" : ",",
              t->input[m->stat[i].input].name, m->stat[i].along_q ? "q" : "kv");
@@ -162,6 +285,8 @@ static void limit_lengths(const traced_spec *t, mask_info *m) {
     if (limit < m->max_len && limit < LONG_ENOUGH) {
       *side[i] = IR_NONE;
       m->is_interval = false;
+      m->period = 0;
+      m->rest = IR_NONE;
     } else if (limit < m->max_len) {
       m->max_len = limit;
     }
@@ -187,6 +312,8 @@ luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luatt
     find_stats(&search, m.keep);
     m.is_interval = is_interval(g, m.keep);
     find_ranges(g, &m);
+    if (!m.is_interval) find_period(g, &m);
+    if (!m.is_interval && m.period == 0) m.rest = rest_of(g, m.keep);
   }
   limit_lengths(t, &m);
   m.how = describe(a, t, &m);

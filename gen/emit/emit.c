@@ -74,9 +74,13 @@ static bool keep_is_cheap(const writer *w) {
   return w->f->keep == IR_NONE || !keep_loads(w);
 }
 
+/* What costs little is not worth code of its own for tiles where the rest of it holds. */
+static bool keep_apart(const writer *w) { return w->f->mask->rest != IR_NONE && !keep_is_cheap(w); }
+
 /* In which form a row's kept kv can be had from kv_range; see contract.cuh. */
-static int keep_range(const mask_info *m) {
-  if (m->keep != IR_NONE && !m->is_interval) return 0;
+static int keep_range(const writer *w) {
+  const mask_info *m = w->f->mask;
+  if (m->keep != IR_NONE && !m->is_interval && m->period == 0 && !keep_apart(w)) return 0;
   return m->kv_lo == IR_NONE ? 1 : 2;
 }
 
@@ -130,6 +134,7 @@ static void constants(writer *w) {
     bool value;
   } flags[] = {{"has_mask", f->keep != IR_NONE},
                {"keep_is_cheap", keep_is_cheap(w)},
+               {"keep_apart", keep_apart(w)},
                {"has_lse", f->lse != IR_NONE},
                {"has_rescale", f->has_rescale},
                {"has_shift", f->shift != IR_NONE},
@@ -143,11 +148,17 @@ static void constants(writer *w) {
   const struct {
     const char *name;
     int value;
-  } numbers[] = {{"keep_range", keep_range(f->mask)}, {"num_saved", f->spec->derived.num_saved},
-                 {"num_stats", f->mask->num_stats},   {"num_reductions", f->step.num_red},
-                 {"num_state", t->online.num_state},  {"num_bwd_rows", f->num_rows},
-                 {"prob_rows", prob_rows(w)},         {"num_acc", w->num_acc},
-                 {"prob_term", f->prob_term},         {"sums", sums_of(f)},
+  } numbers[] = {{"keep_range", keep_range(w)},
+                 {"keep_period", f->mask->period},
+                 {"num_saved", f->spec->derived.num_saved},
+                 {"num_stats", f->mask->num_stats},
+                 {"num_reductions", f->step.num_red},
+                 {"num_state", t->online.num_state},
+                 {"num_bwd_rows", f->num_rows},
+                 {"prob_rows", prob_rows(w)},
+                 {"num_acc", w->num_acc},
+                 {"prob_term", f->prob_term},
+                 {"sums", sums_of(f)},
                  {"distance_step", f->distance_step}};
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
     text_add(&w->out, "static constexpr bool %s = %s;\n", flags[i].name, truth[flags[i].value]);

@@ -136,6 +136,18 @@ static void tile_class(writer *w) {
   close_function(w);
 }
 
+static void rest_holds(writer *w) {
+  const ir_ref rest = w->f->mask->rest;
+  open_function(w, "bool rest_holds(" P ", int q0, int q1, int kv0, int kv1)");
+  if (rest == IR_NONE) {
+    text_add(&w->out, "return false;\n");
+  } else {
+    bounds_lines(w, &rest, 1);
+    text_add(&w->out, "return !%s.can_be_false;\n", bounds_of(w, rest));
+  }
+  close_function(w);
+}
+
 /* Where a place says more of q - kv than their sum, it may be one for all distances of a tile. Of a factor
  * that differs it would be of no use. */
 bool tiles_may_be_alike(writer *w) {
@@ -204,10 +216,26 @@ static void range(writer *w, const char *signature, const char *len, ir_ref lo, 
   close_function(w);
 }
 
+static void rest_range(writer *w) {
+  const mask_info *m = w->f->mask;
+  const ir_ref roots[2] = {m->rest_lo, m->rest_hi};
+  open_function(w, "Range rest_range(" P ", int q0)");
+  if (m->period == 0) {
+    text_add(&w->out, "return {0, 0};\n");
+  } else {
+    body_begin(w, 0, "");
+    body_lines(w, roots, 2);
+    text_add(&w->out, "return {%s, %s};\n", body_value(w, roots[0]), body_value(w, roots[1]));
+  }
+  close_function(w);
+}
+
 void emit_tiles(writer *w) {
   const mask_info *m = w->f->mask;
   tile_class(w);
   alike(w);
   range(w, "Range kv_range(" P ", int q0, int q1)", "s.kv_len", m->kv_lo, m->kv_hi);
   range(w, "Range q_range(" P ", int kv0, int kv1)", "s.q_len", m->q_lo, m->q_hi);
+  rest_range(w);
+  rest_holds(w);
 }

@@ -24,6 +24,7 @@ struct Spec {
 
   static constexpr bool has_mask = true;
   static constexpr bool keep_is_cheap = true;
+  static constexpr bool keep_apart = false;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_shift = false;
@@ -33,6 +34,7 @@ struct Spec {
   static constexpr bool has_value_mod = false;
   static constexpr bool grad_adds = false;
   static constexpr int keep_range = 1;
+  static constexpr int keep_period = 0;
   static constexpr int num_saved = 0;
   static constexpr int num_stats = 0;
   static constexpr int num_reductions = 2;
@@ -153,4 +155,6 @@ struct Spec {
   }
   LUATTN_FN Range kv_range(const LuattnParams &, const Site &s, int, int q1) { return {0, min_of(s.kv_len, q1 + 1)}; }
   LUATTN_FN Range q_range(const LuattnParams &, const Site &s, int kv0, int) { return {min_of(kv0, s.q_len), s.q_len}; }
+  LUATTN_FN Range rest_range(const LuattnParams &, const Site &, int) { return {0, 0}; }
+  LUATTN_FN bool rest_holds(const LuattnParams &, const Site &, int, int, int, int) { return false; }
 };

@@ -26,6 +26,9 @@ static const struct {
      "  inputs = { doc_q = { axes = {'q'}, dtype = 'i32' }, doc_kv = { axes = {'kv'}, dtype = 'i32' } },\n"
      "  block_mask = function(b, h, q, kv) return eq(doc_q[q], doc_kv[kv]) and kv <= q end }"},
     {"sliding_window", "return attention { name = 'sliding_window', block_mask = sliding_window(69, 0) }"},
+    {"neighborhood",
+     "return attention { name = 'neighborhood', block_mask = neighborhood { size = {15, 20}, kernel = {3, 7} "
+     "} }"},
 };
 static const char *const dtypes[] = {"bf16", "f16"};
 /* At 64 the plan has other tiles for short lengths with a mask. */

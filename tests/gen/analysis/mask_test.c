@@ -72,8 +72,30 @@ static ir_ref neighborhood(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(ABS(SUB(y, FLOORDIV(kv, 6))), I(1)), LE(ABS(SUB(x, MOD(kv, 6))), I(1)));
 }
 
-/* Both ranges are bounded; they are the best; so are classes; what a row keeps is known to be an interval. */
-enum { RANGES = 1, TIGHT = 2, EXACT = 4, INTERVAL = 8 };
+/* Rows of 17 positions; windows of 3 x 5 that stay inside the grid, the last one causal along the rows. */
+static ir_ref near(ir *g, ir_ref i, ir_ref j, int window, int length) {
+  const ir_ref first = MIN(MAX(SUB(i, I(window / 2)), I(0)), I(length - window));
+  return AND(LE(first, j), LT(j, ADD(first, I(window))));
+}
+static ir_ref grid(ir *g, ir_ref q, ir_ref kv) {
+  return AND(near(g, FLOORDIV(q, 17), FLOORDIV(kv, 17), 3, 5), near(g, MOD(q, 17), MOD(kv, 17), 5, 17));
+}
+static ir_ref causal_grid(ir *g, ir_ref q, ir_ref kv) {
+  return AND(AND(LE(kv, q), LT(MOD(kv, 17), ADD(MOD(q, 17), I(2)))),
+             LE(SUB(FLOORDIV(q, 17), I(1)), FLOORDIV(kv, 17)));
+}
+/* What looks alike, and is none: a remainder beside kv // c, two periods, a short one. */
+static ir_ref no_grid(ir *g, ir_ref q, ir_ref kv) {
+  return AND(LE(MOD(q, 17), FLOORDIV(kv, 17)), LE(MOD(q, 17), MOD(kv, 17)));
+}
+static ir_ref two_periods(ir *g, ir_ref q, ir_ref kv) {
+  return AND(LE(MOD(q, 17), MOD(kv, 17)), LE(MOD(kv, 19), MOD(q, 19)));
+}
+static ir_ref short_period(ir *g, ir_ref q, ir_ref kv) { return AND(LE(kv, q), LE(MOD(kv, 6), MOD(q, 6))); }
+
+/* Both ranges are bounded; they are the best; so are classes; what a row keeps is known to be an interval, or
+ * one in each row of a grid. */
+enum { RANGES = 1, TIGHT = 2, EXACT = 4, INTERVAL = 8, GRID = 16 };
 
 static const struct {
   const char *name;
@@ -94,6 +116,11 @@ static const struct {
     {"longformer", longformer, 0},
     {"block_diffusion", block_diffusion, 0},
     {"neighborhood", neighborhood, RANGES},
+    {"grid", grid, RANGES | GRID},
+    {"causal_grid", causal_grid, GRID},
+    {"no_grid", no_grid, 0},
+    {"two_periods", two_periods, 0},
+    {"short_period", short_period, 0},
 };
 
 static void fill_inputs(mask_case *c, int run) {
@@ -132,6 +159,7 @@ static void test_named(void **state) {
       assert_true(c.m.kv_lo != IR_NONE && c.m.kv_hi != IR_NONE && c.m.q_lo != IR_NONE && c.m.q_hi != IR_NONE);
     }
     assert_int_equal(c.m.is_interval, (masks[i].claims & INTERVAL) != 0);
+    assert_int_equal(c.m.period > 0, (masks[i].claims & GRID) != 0);
     mask_close(&c);
   }
 }

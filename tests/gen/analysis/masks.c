@@ -46,15 +46,18 @@ void mask_analyse_case(mask_case *c, ir_ref predicate) {
   c->t.block_mask = predicate;
   if (mask_analyse(c->a, &c->t, &c->m, &err) != LUATTN_OK) fail_msg("%s", err.message);
   const ir_ref zero = ir_int(g, 0);
-  const ir_ref range[4] = {
+  const bool grid = c->m.period > 0;
+  const ir_ref range[6] = {
       c->m.kv_lo != IR_NONE ? c->m.kv_lo : zero,
       c->m.kv_hi != IR_NONE ? c->m.kv_hi : ir_variable(g, VAR_KV_LEN, 0),
       c->m.q_lo != IR_NONE ? c->m.q_lo : zero,
       c->m.q_hi != IR_NONE ? c->m.q_hi : ir_variable(g, VAR_Q_LEN, 0),
+      grid ? c->m.rest_lo : zero,
+      grid ? c->m.rest_hi : zero,
   };
   /* Brute force evaluates what the user wrote, not what analysis made of it. */
   c->keep = compile(c, &predicate, 1, &c->keep_scratch);
-  c->range = compile(c, range, 4, &c->range_scratch);
+  c->range = compile(c, range, 6, &c->range_scratch);
   c->bounds = arena_array(c->a, ir_count(g), sizeof *c->bounds);
 }
 
@@ -180,7 +183,7 @@ static void check_range(mask_case *c, const char *name, bool of_kv, int lo, int 
   p.tile[of_kv ? 0 : 2] = lo;
   p.tile[of_kv ? 1 : 3] = hi;
   const ir_env env = {&p, variable, load};
-  double x[4], *out[4] = {&x[0], &x[1], &x[2], &x[3]};
+  double x[6], *out[6] = {&x[0], &x[1], &x[2], &x[3], &x[4], &x[5]};
   ir_program_run(c->range, &env, 1, c->range_scratch, out);
   const double got_lo = fmax(x[of_kv ? 0 : 2], 0), got_hi = fmin(x[of_kv ? 1 : 3], len);
   int first = len, last = -1;
@@ -208,11 +211,25 @@ static void check_interval(mask_case *c, const char *name, int q) {
            name, c->q_len, c->kv_len, q, count);
 }
 
+static void check_grid(mask_case *c, const char *name, int q) {
+  place p = {.c = c, .tile = {q, q}};
+  const ir_env env = {&p, variable, load};
+  double x[6], *out[6] = {&x[0], &x[1], &x[2], &x[3], &x[4], &x[5]};
+  ir_program_run(c->range, &env, 1, c->range_scratch, out);
+  for (int kv = 0; kv < c->kv_len; kv++) {
+    const int at = kv % c->m.period;
+    if (c->grid[q][kv] == (x[0] <= kv && kv < x[1] && x[4] <= at && at < x[5])) continue;
+    fail_msg("%s: lengths %d x %d, row %d: kv %d is kept: %d, but [%g, %g) and [%g, %g) of %d say otherwise",
+             name, c->q_len, c->kv_len, q, kv, c->grid[q][kv], x[0], x[1], x[4], x[5], c->m.period);
+  }
+}
+
 static int least(int x, int y) { return x < y ? x : y; }
 
 void mask_check(mask_case *c, const char *name, int tile_m, int tile_n, bool exact, bool tight) {
   fill_grid(c);
   for (int q = 0; q < c->q_len && c->m.is_interval; q++) check_interval(c, name, q);
+  for (int q = 0; q < c->q_len && c->m.period > 0; q++) check_grid(c, name, q);
   for (int q0 = 0; q0 < c->q_len; q0 += tile_m) {
     const int q1 = least(q0 + tile_m, c->q_len) - 1;
     check_range(c, name, true, q0, q1, tight);

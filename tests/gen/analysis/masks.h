@@ -12,7 +12,8 @@ typedef struct mask_case {
   arena *a;
   traced_spec t;
   mask_info m;
-  ir_program *keep, *range; /* range: kv_lo, kv_hi, q_lo, q_hi, where absent 0 or the length */
+  ir_program *keep, *range; /* range: kv_lo, kv_hi, q_lo, q_hi, where absent 0 or the length;
+                             * rest_lo, rest_hi, where there is no period 0 */
   void *keep_scratch, *range_scratch;
   ir_bounds *bounds;
 

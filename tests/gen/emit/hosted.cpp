@@ -91,9 +91,13 @@ static int wrong_tiles(const LuattnParams &p, const Site &s, const Spec::Head &h
       for (int kv = 0; kv < p.kv_len; ++kv) {
         const bool k = kept(p, s, head, q, kv);
         wrong += (seen[kv / N] == TILE_EMPTY && k) || (seen[kv / N] == TILE_FULL && !k);
-        if (Spec::keep_range == 0) continue;
-        const Range of_row = Spec::kv_range(p, s, q, q);
-        wrong += k != ((Spec::keep_range == 1 || kv >= of_row.lo) && kv < of_row.hi);
+        const int q1 = std::min(p.q_len, i * M + M) - 1, kv0 = kv / N * N, kv1 = std::min(p.kv_len, kv0 + N) - 1;
+        const bool always = Spec::keep_range > 0 && !Spec::keep_apart;
+        if (!always && !Spec::rest_holds(p, s, i * M, q1, kv0, kv1)) continue;
+        const Range of_row = Spec::kv_range(p, s, q, q), rest = Spec::rest_range(p, s, q);
+        const int at = Spec::keep_period > 0 ? kv % Spec::keep_period : 0;
+        const bool inside = Spec::keep_period == 0 || (rest.lo <= at && at < rest.hi);
+        wrong += k != ((Spec::keep_range == 1 || kv >= of_row.lo) && kv < of_row.hi && inside);
       }
   }
   return wrong;

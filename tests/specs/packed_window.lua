@@ -1,0 +1,8 @@
+-- A mask that costs loads, beside bounds of kv: in most tiles these are all that is left of it.
+return attention {
+  name = "packed_window",
+  inputs = { doc_q = { axes = {"q"}, dtype = "i32" }, doc_kv = { axes = {"kv"}, dtype = "i32" } },
+  block_mask = function(b, h, q_idx, kv_idx)
+    return eq(doc_q[q_idx], doc_kv[kv_idx]) and kv_idx <= q_idx + 20 and q_idx - kv_idx < 90
+  end,
+}
