@@ -3,83 +3,73 @@
 
 #include "gen/cpu/cpu.h"
 
-static void fill(double *out, int lanes, const double *values, double same) {
-  for (int i = 0; i < lanes; i++) out[i] = values != NULL ? values[i] : same;
-}
-
-static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
-  const cpu_lanes *c = user;
-  const cpu_problem *p = c->p;
+/* Of one value a lane; NULL: all lanes have the same. */
+static const double *lane_values(const cpu_lanes *c, ir_var v) {
   switch (v) {
     case VAR_SCORE:
-      fill(out, lanes, c->score, 0);
-      return;
-    case VAR_B:
-      fill(out, lanes, NULL, c->b);
-      return;
-    case VAR_H:
-      fill(out, lanes, NULL, c->h);
-      return;
-    case VAR_Q:
-      fill(out, lanes, NULL, c->q_idx);
-      return;
+      return c->score;
     case VAR_KV:
-      fill(out, lanes, c->kv_idx, 0);
-      return;
-    case VAR_Q_LEN:
-      fill(out, lanes, NULL, p->q_len);
-      return;
-    case VAR_KV_LEN:
-      fill(out, lanes, NULL, p->kv_len);
-      return;
-    case VAR_HEADS:
-      fill(out, lanes, NULL, p->heads);
-      return;
-    case VAR_HEADS_KV:
-      fill(out, lanes, NULL, p->heads_kv);
-      return;
-    case VAR_SCALAR:
-      fill(out, lanes, NULL, p->scalar[index]);
-      return;
+      return c->kv_idx;
     case VAR_X:
-      fill(out, lanes, c->x, 0);
-      return;
+      return c->x;
     case VAR_POS:
-      fill(out, lanes, c->pos, c->pos0);
-      return;
+      return c->pos;
     case VAR_D:
-      fill(out, lanes, c->d, 0);
-      return;
-    case VAR_STATE:
-      fill(out, lanes, NULL, c->state[index]);
-      return;
-    case VAR_OUT:
-      fill(out, lanes, NULL, c->out);
-      return;
-    case VAR_FINAL:
-      fill(out, lanes, NULL, c->final[index]);
-      return;
+      return c->d;
     case VAR_DP:
-      fill(out, lanes, c->dp, 0);
-      return;
-    case VAR_DELTA:
-      fill(out, lanes, NULL, c->delta);
-      return;
-    case VAR_DLSE:
-      fill(out, lanes, NULL, c->dlse);
-      return;
-    case VAR_ROW:
-      fill(out, lanes, NULL, c->row[index]);
-      return;
-    case VAR_RED:
-      fill(out, lanes, NULL, c->red[index]);
-      return;
-    case VAR_SCALE:
-      fill(out, lanes, NULL, p->scale);
-      return;
+      return c->dp;
     case VAR_GRAD:
-      fill(out, lanes, c->grad, 0);
-      return;
+      return c->grad;
+    default:
+      return NULL;
+  }
+}
+
+/* Of all lanes. A NaN would show what no expression has left after analysis. */
+static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
+  const cpu_problem *p = c->p;
+  switch (v) {
+    case VAR_B:
+      return c->b;
+    case VAR_H:
+      return c->h;
+    case VAR_Q:
+      return c->q_idx;
+    case VAR_Q_LEN:
+      return p->q_len;
+    case VAR_KV_LEN:
+      return p->kv_len;
+    case VAR_HEADS:
+      return p->heads;
+    case VAR_HEADS_KV:
+      return p->heads_kv;
+    case VAR_SCALAR:
+      return p->scalar[index];
+    case VAR_POS:
+      return c->pos0;
+    case VAR_STATE:
+      return c->state[index];
+    case VAR_OUT:
+      return c->out;
+    case VAR_FINAL:
+      return c->final[index];
+    case VAR_DELTA:
+      return c->delta;
+    case VAR_DLSE:
+      return c->dlse;
+    case VAR_ROW:
+      return c->row[index];
+    case VAR_RED:
+      return c->red[index];
+    case VAR_SCALE:
+      return p->scale;
+    case VAR_SCORE:
+    case VAR_KV:
+    case VAR_X:
+    case VAR_D:
+    case VAR_DP:
+    case VAR_GRAD:
+      return 0; /* who runs the program gives the lanes' values where it has any */
     case VAR_P:
     case VAR_DOT:
     case VAR_TILE:
@@ -88,7 +78,13 @@ static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, doubl
     case VAR_COUNT:
       break;
   }
-  fill(out, lanes, NULL, NAN); /* analysis leaves none of these in an expression; NaN would show it */
+  return NAN;
+}
+
+static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
+  const cpu_lanes *c = user;
+  const double *values = lane_values(c, v), same = values == NULL ? shared_value(c, v, index) : 0;
+  for (int i = 0; i < lanes; i++) out[i] = values != NULL ? values[i] : same;
 }
 
 static bool is_empty(const cpu_view *t, int num_axes) {
