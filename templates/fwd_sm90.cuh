@@ -96,7 +96,6 @@ struct ProducerSm90 {
     TicketsSm90<Spec, Config> tickets(p);
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
-      tickets.draw();  // early: its answer takes a while, and advance() waits for it
       const Site site{block.b, block.h, p.q_len, p.kv_len};
       const int head = block.h / p.group;
       WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
@@ -104,6 +103,9 @@ struct ProducerSm90 {
       bool some = false;
       for (;;) {
         const Tile next = walk.next(p, site);
+        // Before the last K, because the answer takes a while; a block that drew sooner would keep a tile that
+        // others have time for.
+        if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
         if (of_k.valid()) {
           load_k(of_k, !next.valid(), head, block.b);
           if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::SOME)});

@@ -33,7 +33,7 @@ LUATTN_FN BlockSite site_of(const LuattnParams &p, u32 q_tiles, u32 index, u32 k
 // takes every gridDim.x-th. With one, a block's first tile is that of its number, and it draws each further
 // one from a counter; the longest are drawn first. The counter is 0 before a launch and after it: a block
 // draws once for each tile that it takes, so `count` draws are made in all, and the last of them turns the
-// counter back to 0. One warp calls: draw, and then, as late as can be, advance.
+// counter back to 0. One warp calls: draw, and then, when the answer has had time to come, advance.
 template <bool Masked, int TileM, int KvBytes>
 struct Tickets {
   const LuattnParams &p;
@@ -52,7 +52,7 @@ struct Tickets {
   // balance takes, if their K and V stay in the L2 cache, or if they are so few that its misses do not
   // matter.
   __device__ __forceinline__ u32 kv_heads() const {
-    constexpr u32 cache_bytes = 32u << 20, few = 16;  // about half of the cache of an H100 or H200
+    constexpr u32 cache_bytes = 32u << 20, few = 4;  // about half of the cache of an H100 or H200
     if constexpr (!Masked) return 1;
     const u32 fitting = cache_bytes / u32(KvBytes) / u32(max_of(p.kv_len, 1));
     return min_of(heads_for_balance(p, q_tiles), max_of(fitting, few));
