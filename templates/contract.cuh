@@ -59,7 +59,7 @@ struct Site { int b, h, q_len, kv_len; };
 //              of kv_range(p, s, q, q)),
 //              keep_period (0, or: of these only those whose kv mod keep_period lies in rest_range(p, s, q)),
 //              keep_apart (all that only in tiles of which rest_holds says so),
-//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, has_shift, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, has_shift, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -83,6 +83,11 @@ struct Site { int b, h, q_len, kv_len; };
 //                            may alternate by it between units of the device
 //     Real  rescale(p, s, head, row, old, red)          factor for the O accumulated so far; 1 unless has_rescale
 //     State next(p, s, head, row, old, red)
+//   lags: reduction 0 is the running maximum of a softmax, which only keeps weights in range, and may lag behind. A step is
+//   raise, which takes red[0] in and goes with rescale, and then the rest, which does not read it; or, while weights stay in
+//   range, the rest alone. Only the sm90 forward's does; elsewhere the two hooks are never called.
+//     State raise(p, s, head, row, old, red)
+//     bool  in_range(p, s, head, row, state, score)     with a shift: the weight of this score, not shifted yet, is well in range
 //   A REDUCE_SUM_DEFERRED reduction is needed by `next` alone, and linearly: the thread passes its own partial sum, and the
 //   state components with state_deferred(i) are summed over the row's threads at the end (their initial value is 0).
 //   mask_by_inf: a score of -inf makes every sum term and prob 0 and every max term -inf, and a step over such scores
@@ -143,7 +148,7 @@ template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
-  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::has_shift) };
+  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::has_shift) && bool(S::lags) };
   { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) };
   { S::keep_range + S::keep_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
@@ -151,6 +156,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
   { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::shift(p, s, head, row, at, at) };
   { S::init(p, s, head, row) }; { S::prob(p, s, head, row, state, red, x, i) };
   { S::rescale(p, s, head, row, state, red) }; { S::next(p, s, head, row, state, red) };
+  { S::raise(p, s, head, row, state, red) }; { bool(S::in_range(p, s, head, row, state, x)) };
   { S::out_scale(p, s, head, row, state) }; { S::lse(p, s, head, row, state) }; { S::save(p, s, head, row, state, out) };
   { S::prepare(p, s, head, row, i, x, red, x, x, acc) };
   { S::template grad<true>(p, s, head, row, col, brow, x, x, at, at, y, y, acc) };

@@ -27,6 +27,7 @@
 #include "rows.cuh"
 #include "schedule.cuh"
 #include "sm90.cuh"
+#include "tensors.cuh"
 #include "wgmma.cuh"
 
 template <class Spec, class Config>
@@ -139,6 +140,9 @@ struct ConsumerSm90 {
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int rows = 2, cols = tile_n / 4;  // scores of a thread
   static constexpr bool takes_turns = Shared::groups > 2;
+  // A thread's sum of weights over a tile stays below this while the maximum lags: a weight is finite in
+  // Elem, and sums of its products with values up to 2^40 are in float.
+  static constexpr float most = same_type<Elem, half_t>::value ? 0x1p15f : 0x1p80f;
   enum { turn_barrier = 1 };
   enum { K_FULL, V_FULL };  // peeks
 
@@ -156,6 +160,9 @@ struct ConsumerSm90 {
   float o[dim_v / 2];
   u32 weights[tile_n / 16][4];  // P, as A operands
   float scale[rows];            // what O is still to be multiplied by before P's values are added
+  bool started;                 // lags: all rows of the warp have a maximum
+  bool exceeds;                 // lags: a sum of the warp's first rows is not below `most`
+  float peak[rows];             // lags, has_shift: the largest score, without its shift, when `raise` saw it
 
   __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const Shared &s, int g)
       : p(params), shared(s), group(g), lane(int(threadIdx.x) % 32), k(0), v(0), q(0) {}
@@ -171,6 +178,7 @@ struct ConsumerSm90 {
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
     online.init(p, site, head, row);
+    started = false;
 #pragma unroll
     for (int i = 0; i < dim_v / 2; ++i) o[i] = 0;
   }
@@ -209,10 +217,7 @@ struct ConsumerSm90 {
     wgmma_commit();
   }
 
-  // Scores become weights, in the online function's step; gives the factors for O in `scale`, and gives K
-  // back, and Q after the last tile.
-  __device__ __forceinline__ void weigh(const float (&s)[tile_n / 2], KvNote tile, float (&x)[rows][cols]) {
-    const int kv0 = tile.index() * tile_n + lane % 4 * 2;
+  __device__ __forceinline__ void score(int kv0, const float (&s)[tile_n / 2], float (&x)[rows][cols]) {
     if constexpr (Spec::has_shift) {
 #pragma unroll
       for (int r = 0; r < rows; ++r)
@@ -226,14 +231,27 @@ struct ConsumerSm90 {
       for (int r = 0; r < rows; ++r)
         x[r][j] = Spec::score(p, site, head, row[r], col, s[j / 2 * 4 + r * 2 + j % 2], position(r), kv);
     }
+  }
+  // Scores become weights, in the online function's step; gives the factors for O in `scale`, and gives K
+  // back, and Q after the last tile. First: of a q tile.
+  template <bool First>
+  __device__ __forceinline__ void weigh(const float (&s)[tile_n / 2], KvNote tile, float (&x)[rows][cols],
+                                        typename Online::Part (&part)[rows]) {
+    const int kv0 = tile.index() * tile_n + lane % 4 * 2;
+    score(kv0, s, x);
     KeepBits<cols> keep[rows];
     if constexpr (Spec::mask_by_inf) {
-      if (tile.masked())
-        mask(tile, kv0, x, keep);
-      else
-        online.kept.bits = online.all;
+      if (!Spec::lags || First || tile.masked() || !may_lag()) {
+        if (tile.masked())
+          mask(tile, kv0, x, keep);
+        else
+          online.kept.bits = online.all;
+        raise(x, part);
+      } else {
+        scale[0] = scale[1] = 1;
+      }
       release_k();
-      step_by_inf(tile, x);
+      step_by_inf(tile, x, part);
     } else {
       release_k();
       if (tile.last()) release_q();
@@ -245,17 +263,78 @@ struct ConsumerSm90 {
       }
     }
   }
-  // What both rows share of a step, then the first row's weights, then the second's. The branch between them
-  // is where ptxas puts the wait for O, which it would otherwise move up, before all that O's product is to
-  // hide; and what the first row's weights are needed for fills the gaps between the second's exponentials.
-  __device__ __forceinline__ void step_by_inf(KvNote tile, float (&x)[rows][cols]) {
-    typename Online::Part part[rows];
+  __device__ __forceinline__ void raise(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      part[r] = online.begin_row_by_inf(p, site, head, row[r], r, x[r], scale[r]);
+      if constexpr (Spec::lags && Spec::has_shift) peak[r] = part[r].red[0] - row[r].shift;
+    }
+    if constexpr (Spec::lags) started = __all_sync(0xffffffffu, online.kept.bits == online.all);
+  }
+  // May a tile's weights be taken with the maxima known so far? That they are in range is tried afterwards;
+  // but a shift that grows from tile to tile would take them out of it often. So: would they be in range if
+  // the largest score came again with this tile's shift?
+  __device__ __forceinline__ bool may_lag() const {
+    if constexpr (!Spec::has_shift) return started;
+    bool in_range = started;
 #pragma unroll
     for (int r = 0; r < rows; ++r)
-      part[r] = online.begin_row_by_inf(p, site, head, row[r], r, x[r], scale[r]);
-    online.end_row_by_inf(p, site, head, row[0], 0, x[0], part[0]);
+      in_range = in_range & Spec::in_range(p, site, head, row[r], online.state[r], peak[r]);
+    return __all_sync(0xffffffffu, in_range);
+  }
+  // The first row's weights, then the second's, after what both rows share of a step. The branch between them
+  // is where ptxas puts the wait for O, which it would otherwise move up, before all that O's product is to
+  // hide; and what the first row's weights are needed for fills the gaps between the second's exponentials.
+  // Where the maximum lags there is a branch behind both, and ptxas would move all weights above the first,
+  // or sums below it. What a lane asks another for it moves past no branch: hence a vote on the first row's
+  // sum above, and the second row's maximum by a shuffle below.
+  __device__ __forceinline__ void step_by_inf(KvNote tile, float (&x)[rows][cols],
+                                              typename Online::Part (&part)[rows]) {
+    weigh_row(0, x, part);
+    if constexpr (Spec::lags) exceeds = __any_sync(0xffffffffu, part[0].red[1] >= most);
     if (tile.last()) release_q();
-    online.end_row_by_inf(p, site, head, row[1], 1, x[1], part[1]);
+    if constexpr (Spec::lags)
+#pragma unroll
+      for (int i = 0; i < Spec::num_state; ++i)
+        if (!Spec::state_deferred(i))
+          online.state[1].x[i] = __shfl_sync(0xffffffffu, online.state[1].x[i], lane);
+    weigh_row(1, x, part);
+  }
+  __device__ __forceinline__ void weigh_row(int r, float (&x)[rows][cols],
+                                            typename Online::Part (&part)[rows]) {
+    online.weigh_row_by_inf(p, site, head, row[r], r, x[r], part[r]);
+    if constexpr (!Spec::lags) online.end_row(p, site, head, row[r], r, part[r]);
+  }
+  // Takes the sums of weights in, which are made anew first where one may not be finite.
+  __device__ __forceinline__ void end_step(KvNote tile, typename Online::Part (&part)[rows]) {
+    if constexpr (Spec::lags) {
+      if (__any_sync(0xffffffffu, part[1].red[1] >= most) | exceeds) weigh_again(tile.index(), part);
+      online.end_rows(p, site, head, row, part);
+    }
+  }
+  // The weights of an unmasked tile whose scores exceeded the maximum by too much. The scores are overwritten
+  // and K has been given back, so this rare case reads Q and K from memory. It begins with the maximum.
+  __device__ __forceinline__ void weigh_again(int tile, typename Online::Part (&part)[rows]) {
+    float s[tile_n / 2], x[rows][cols];
+    const Elem *const of_q = row_of<Elem>(p.q, site.b, site.h, 0) + lane % 4 * 2,
+                      *const of_k = row_of<Elem>(p.k, site.b, site.h / p.group, tile * tile_n + lane / 4) +
+                                    lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < tile_n / 2; ++i) s[i] = 0;
+#pragma unroll 1
+    for (int d = 0; d < Config::head_dim; d += 8) {
+      u32 a[2];
+#pragma unroll
+      for (int r = 0; r < rows; ++r) a[r] = *reinterpret_cast<const u32 *>(of_q + query(r) * p.q.seq + d);
+#pragma unroll
+      for (int n = 0; n < tile_n / 8; ++n)
+        mma_16x8x8<Elem>(s + n * 4, a, *reinterpret_cast<const u32 *>(of_k + n * 8 * p.k.seq + d));
+    }
+    score(tile * tile_n + lane % 4 * 2, s, x);
+    raise(x, part);
+#pragma unroll
+    for (int r = 0; r < rows; ++r) online.weigh_row_by_inf(p, site, head, row[r], r, x[r], part[r]);
+    keep_weights(x);
   }
   __device__ __forceinline__ void mask(KvNote tile, int kv0, float (&x)[rows][cols],
                                        KeepBits<cols> (&keep)[rows]) {
@@ -403,7 +482,9 @@ struct ConsumerSm90 {
     const KvNote tile = note.shared();
     wgmma_wait<0>();
     wgmma_arrived(s);
-    weigh(s, tile, x);
+    typename Online::Part part[rows];
+    weigh<true>(s, tile, x, part);
+    if constexpr (Spec::lags) online.end_rows(p, site, head, row, part);
     keep_weights(x);
     scale[0] = scale[1] = 1;  // there is no O yet
     return tile;
@@ -424,11 +505,13 @@ struct ConsumerSm90 {
     const KvNote tile = note.shared();
     wgmma_wait<1>();
     wgmma_arrived(s);
-    weigh(s, tile, x);
+    typename Online::Part part[rows];
+    weigh<false>(s, tile, x, part);
     wgmma_wait<0>();
     wgmma_arrived(o);
     release_v();
     keep_weights(x);
+    end_step(tile, part);
     return tile;
   }
   __device__ __forceinline__ void last_values() {

@@ -33,6 +33,17 @@ template <class Elem> LUATTN_FN void mma_16x8x16(float (&c)[4], const u32 (&a)[4
   }
 }
 
+// The same over 8 elements, of which a[0], a[1] and b are the first halves of the fragments.
+template <class Elem> LUATTN_FN void mma_16x8x8(float *c, const u32 (&a)[2], u32 b) {
+  if constexpr (same_type<Elem, half_t>::value) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
+  } else {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
+  }
+}
+
 // c[i][n] and c[i][n + 1] += a[i] * b, with the B fragments of 16 columns as ldmatrix_x4 leaves them. Two rows of
 // fragments are one statement: the compiler takes time for each operand, and they share b.
 #define LUATTN_MMA(TYPE, C, A, B) \

@@ -91,6 +91,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
       step_by_inf(p, site, head, row, score, scale);
       return;
     }
+    static_assert(!Spec::lags);
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
       bool mine = false;
@@ -124,7 +125,8 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
       Part part = begin_row_by_inf(p, site, head, row[r], r, score[r], scale[r]);
-      end_row_by_inf(p, site, head, row[r], r, score[r], part);
+      weigh_row_by_inf(p, site, head, row[r], r, score[r], part);
+      end_row(p, site, head, row[r], r, part);
     }
   }
   // It has two parts for each row, so that a kernel may choose the order: the reductions that the whole row shares,
@@ -137,16 +139,25 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     Part part;
     reduce<false, 0, num_shared>(p, site, head, row, state[r], score, KeepBits<Cols>::none(), part.red);
     scale = Spec::has_rescale ? Spec::rescale(p, site, head, row, state[r], part.red) : Real(1);
+    if constexpr (Spec::lags) state[r] = Spec::raise(p, site, head, row, state[r], part.red);
     return part;
   }
-  __device__ __forceinline__ void end_row_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
-                                                 int r, Real (&score)[Cols], Part &part) {
+  __device__ __forceinline__ void weigh_row_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                                                   int r, Real (&score)[Cols], Part &part) {
     reduce<false, num_shared, Spec::num_reductions>(p, site, head, row, state[r], score, KeepBits<Cols>::none(), part.red);
     if constexpr (Spec::prob_term < 0) {
 #pragma unroll
       for (int j = 0; j < Cols; ++j) score[j] = Spec::prob(p, site, head, row, state[r], part.red, score[j], j);
     }
+  }
+  __device__ __forceinline__ void end_row(const LuattnParams &p, const Site &site, const Head &head, const Row &row, int r,
+                                          const Part &part) {
     state[r] = Spec::next(p, site, head, row, state[r], part.red);
+  }
+  __device__ __forceinline__ void end_rows(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
+                                           const Part (&part)[Rows]) {
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) end_row(p, site, head, row[r], r, part[r]);
   }
 
   // Sums what was left per thread; afterwards every lane holds the row's state, and `kept` speaks of the whole row.

@@ -5,6 +5,8 @@
  * bounded_scores: whether a softmax needs its running maximum. It only keeps exponentials in range; where
  * interval arithmetic proves that the scores stay within bounds, any number between these does that, and the
  * maximum, the exchange of it between threads and the rescaling of O disappear.
+ * lagging_maximum: whether a step may leave the running maximum as it is while scores do not exceed it by
+ * much.
  */
 #include <math.h>
 #include <string.h>
@@ -199,7 +201,8 @@ static void without_maximum(emit_form *f, const online_split *s, int max, int re
 }
 
 /* What the epilogue makes of a row of four scores in two steps, with values of 1 and 3. */
-static void run_row(emit_form *f, const online_split *s, const ir_ref *tail, int n, ir_ref *result) {
+static void run_row(emit_form *f, const online_split *first, const online_split *second, const ir_ref *tail,
+                    int n, ir_ref *result) {
   ir *g = f->g;
   const traced_online *o = &traced(f)->online;
   enum { OUT, SCORE, STATE, RED = STATE + SPEC_MAX_STATE, NAMES = RED + SPEC_MAX_RED };
@@ -211,6 +214,7 @@ static void run_row(emit_form *f, const online_split *s, const ir_ref *tail, int
   memcpy(to[0], from, sizeof from);
   for (int i = 0; i < o->num_state; i++) to[0][STATE + i] = o->init[i];
   for (uint32_t step = 0; step < 2; step++) {
+    const online_split *s = step == 0 ? first : second;
     memcpy(to[1], to[0], sizeof to[0]);
     for (uint32_t e = 0; e < 2; e++) to[e][SCORE] = ir_variable(g, VAR_SCORE, 2 * step + e);
     for (int k = 0; k < s->num_red; k++) {
@@ -292,8 +296,8 @@ luattn_status claims_bounded_scores(emit_form *f, luattn_error *err) {
   ir_simplify(g, after, 2);
   if (!all_in_range(f, &bounded, score) || exp_unbounded(f, after[0]) || exp_unbounded(f, after[1]))
     return LUATTN_OK;
-  run_row(f, &f->step, before, 2, result);
-  run_row(f, &bounded, after, 2, result + 2);
+  run_row(f, &f->step, &f->step, before, 2, result);
+  run_row(f, &bounded, &bounded, after, 2, result + 2);
   claims same = {.n = 0};
   for (int i = 0; i < 2; i++) claim(&same, result[2 + i], result[i]);
   bool hold = true;
@@ -307,4 +311,51 @@ luattn_status claims_bounded_scores(emit_form *f, luattn_error *err) {
   f->tail[0] = after[0];
   f->tail[1] = after[1];
   return LUATTN_OK;
+}
+
+/* ---- lagging_maximum ---- */
+
+/* A softmax's step that leaves its maximum as it is: with the state in place of the new one. */
+static void lag(emit_form *f, int max, online_split *out) {
+  ir *g = f->g;
+  const ir_ref red = ir_variable(g, VAR_RED, 0), state = ir_variable(g, VAR_STATE, (uint32_t)max),
+               sum = ir_variable(g, VAR_STATE, (uint32_t)(1 - max));
+  *out = f->step;
+  out->term[1] = out->prob = ir_substitute(g, f->step.prob, &red, &state, 1);
+  out->rescale = ir_real(g, 1);
+  out->next[max] = state;
+  out->next[1 - max] = ir_op2(g, IR_ADD, sum, ir_variable(g, VAR_RED, 1));
+}
+
+/* A step is one of a softmax if it has a maximum of scores and the sum of exp(score - maximum), which are the
+ * weights too, and if it can be done in two: take the maximum in and rescale, then sum. In range, any number
+ * does for the maximum if the row's results say so. */
+luattn_status claims_lagging_maximum(emit_form *f, luattn_error *err) {
+  ir *g = f->g;
+  const traced_online *o = &traced(f)->online;
+  const plan *p = f->plan;
+  int red;
+  const int max = running_maximum(f, &f->step, &red);
+  if (p->family != LUATTN_SM90 || p->pass != LUATTN_FORWARD || max < 0 || red != 0 || f->step.num_red != 2 ||
+      o->num_state != 2 || f->step.term[1] != f->step.prob)
+    return LUATTN_OK;
+  const ir_ref state = ir_variable(g, VAR_STATE, (uint32_t)max), none = ir_real(g, 0),
+               old = ir_variable(g, VAR_STATE, (uint32_t)(1 - max)), to_none = ir_variable(g, VAR_RED, 1);
+  for (int i = 0; i < f->spec->derived.num_saved; i++)
+    if (reads(f, f->spec->derived.saved[i], state)) return LUATTN_OK;
+  online_split kept;
+  lag(f, max, &kept);
+  ir_ref tail[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, result[4];
+  run_row(f, &f->step, &f->step, tail, 2, result);
+  run_row(f, &f->step, &kept, tail, 2, result + 2);
+  claims same = {.n = 0};
+  for (int i = 0; i < 2; i++) claim(&same, result[2 + i], result[i]);
+  claim(&same, kept.prob, ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, ir_variable(g, VAR_SCORE, 0), state)));
+  claim(&same, ir_substitute(g, f->step.next[1 - max], &(ir_ref){ir_variable(g, VAR_RED, 0)}, &state, 1),
+        kept.next[1 - max]);
+  claim(&same, ir_substitute(g, f->step.next[1 - max], &to_none, &none, 1),
+        ir_op2(g, IR_MUL, old, f->step.rescale));
+  f->lags = true;
+  f->lagging = max;
+  return try_claims(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, &f->lags, err);
 }

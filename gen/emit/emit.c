@@ -138,6 +138,7 @@ static void constants(writer *w) {
                {"has_lse", f->lse != IR_NONE},
                {"has_rescale", f->has_rescale},
                {"has_shift", f->shift != IR_NONE},
+               {"lags", f->lags},
                {"mask_by_inf", f->mask_by_inf},
                {"has_query_mod", t->query_mod != IR_NONE},
                {"has_key_mod", t->key_mod != IR_NONE},
@@ -271,6 +272,28 @@ static void terms(writer *w) {
   close_function(w);
 }
 
+/* How a lagging maximum is taken in, and when it must be. */
+static void raise(writer *w) {
+  const emit_form *f = w->f;
+  const int has = HAS_HEAD | HAS_ROW;
+  open_function(w, "State raise(" STEP ")");
+  if (f->lags) {
+    body_begin(w, has, "old");
+    array_body(w, "State", f->raise, traced(w)->online.num_state);
+  } else {
+    text_add(&w->out, "return old;\n");
+  }
+  close_function(w);
+  open_function(w, "bool in_range(" PHR ", const State &state, Real score)");
+  if (f->in_range != IR_NONE) {
+    body_begin(w, has, "state");
+    body_return(w, f->in_range);
+  } else {
+    text_add(&w->out, "return true;\n");
+  }
+  close_function(w);
+}
+
 static void online(writer *w) {
   const emit_form *f = w->f;
   const int has = HAS_HEAD | HAS_ROW;
@@ -286,6 +309,7 @@ static void online(writer *w) {
   body_begin(w, has, "old");
   array_body(w, "State", f->step.next, traced(w)->online.num_state);
   close_function(w);
+  raise(w);
 
   expression_function(w, "out_scale", "Real out_scale(" PHR ", const State &state)", has, "state", NO_TURN,
                       f->out_scale);
@@ -319,6 +343,10 @@ static void plan_slots(writer *w) {
   writer_plan(w, step, &f->step.prob, 1);
   writer_plan(w, step, &f->step.rescale, 1);
   writer_plan(w, step, f->step.next, num_state);
+  if (f->lags) {
+    writer_plan(w, step, f->raise, num_state);
+    writer_plan(w, step, &f->in_range, 1);
+  }
   writer_plan(w, step, &f->out_scale, 1);
   writer_plan(w, step, &f->lse, 1);
   writer_plan(w, step, f->spec->derived.saved, f->spec->derived.num_saved);

@@ -186,6 +186,44 @@ static luattn_status choose_stored(emit_form *f, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* Does a score read memory for each element or column? The code of a score stands once more where the maximum
+ * lags, and with such loads that spills. */
+static bool score_loads(emit_form *f) {
+  bool *need = arena_array(f->a, (size_t)f->score + 1, sizeof *need);
+  if (need == NULL) return true;
+  need[f->score] = true;
+  for (ir_ref r = f->score; r >= 1; r--) { /* users before arguments */
+    if (!need[r]) continue;
+    const ir_node *n = ir_get(f->g, r);
+    if (n->op == IR_LOAD && (deps_of(&f->deps, r) & (DEP_KV | DEP_PART)) != 0) return true;
+    for (int i = 0; i < n->nargs; i++) need[n->arg[i]] = true;
+  }
+  return false;
+}
+
+/* What a row's first scores give stays its maximum while weights are in range, which the kernel sees to. With
+ * a shift, it asks first: e^32 leaves e^23 to 2^80, and e^4, as weights are stored in f16, e^6 to 2^15. */
+static void lag_step(emit_form *f) {
+  ir *g = f->g;
+  online_split *s = &f->step;
+  const ir_ref peak = s->next[f->lagging], red = ir_variable(g, VAR_RED, 0),
+               max = ir_variable(g, VAR_STATE, (uint32_t)f->lagging),
+               sum = ir_variable(g, VAR_STATE, (uint32_t)(1 - f->lagging));
+  const ir_ref prob = ir_substitute(g, s->prob, &peak, &max, 1);
+  f->lags = f->lags && f->mask_by_inf && f->prob_term == 1 && !uses_node(g, prob, red) && !score_loads(f);
+  if (!f->lags) return;
+  f->raise[f->lagging] = peak;
+  f->raise[1 - f->lagging] = ir_op2(g, IR_MUL, sum, s->rescale);
+  s->term[1] = s->prob = prob;
+  s->next[f->lagging] = max;
+  s->next[1 - f->lagging] = ir_op2(g, IR_ADD, sum, ir_variable(g, VAR_RED, 1));
+  if (f->shift == IR_NONE) return;
+  ir_ref score = ir_op2(g, IR_ADD, ir_variable(g, VAR_SCORE, 0), ir_variable(g, VAR_SHIFT, 0));
+  if (f->dot_unit) score = ir_op2(g, IR_MUL, score, ir_variable(g, VAR_SCALE, 0));
+  const ir_ref limit = ir_op2(g, IR_ADD, max, ir_real(g, f->plan->dtype == LUATTN_F16 ? 4 : 32));
+  f->in_range = ir_op2(g, IR_LE, score, limit);
+}
+
 static luattn_status build_online(emit_form *f, luattn_error *err) {
   ir *g = f->g;
   const traced_online *o = &traced(f)->online;
@@ -194,6 +232,7 @@ static luattn_status build_online(emit_form *f, luattn_error *err) {
   f->tail[0] = o->out;
   f->tail[1] = o->lse >= 0 ? o->final[o->lse] : IR_NONE;
   TRY(claims_bounded_scores(f, err));
+  TRY(claims_lagging_maximum(f, err));
   if (f->dot_unit) rewrite_step(f);
   shift_step(f);
   choose_deferred(f);
@@ -204,6 +243,7 @@ static luattn_status build_online(emit_form *f, luattn_error *err) {
   choose_prob_term(f);
   TRY(claims_mask_by_inf(f, &f->mask_by_inf, err));
   TRY(choose_stored(f, err));
+  lag_step(f);
 
   double rescale;
   f->has_rescale = !ir_is_const(g, f->step.rescale, &rescale) || rescale != 1;

@@ -59,8 +59,12 @@ typedef struct emit_form {
   bool step_unit; /* score() gives what the online function would make of it first, a * score + b */
   bool bounded;   /* scores lie within score_lo and score_hi, and no maximum is kept */
   double score_lo, score_hi;
-  ir_ref score; /* of VAR_DOT and indices */
-  ir_ref shift; /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
+  bool lags;   /* the maximum lags behind: `raise` takes it in, the step is that of the state as it is */
+  int lagging; /* the state that it is */
+  ir_ref raise[SPEC_MAX_STATE]; /* the state with reduction 0 taken in */
+  ir_ref in_range;              /* of a score: it needs no raise. IR_NONE: there is no shift */
+  ir_ref score;                 /* of VAR_DOT and indices */
+  ir_ref shift;                 /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
   ir_ref keep;                    /* IR_NONE: no mask */
   online_split step;              /* of VAR_SCORE as stored */
@@ -88,6 +92,7 @@ luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_in
 
 /* claims.c. Leaves the step as it is, or takes its maximum away and writes `bounded` and `tail`. */
 luattn_status claims_bounded_scores(emit_form *f, luattn_error *err);
+luattn_status claims_lagging_maximum(emit_form *f, luattn_error *err); /* writes `lags` and `lagging` */
 luattn_status claims_mask_by_inf(emit_form *f, bool *hold, luattn_error *err);
 
 /* fold.c: exp and log in base 2, linear combinations as chains of multiply-adds with everything uniform in

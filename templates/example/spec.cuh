@@ -28,6 +28,7 @@ struct Spec {
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_shift = false;
+  static constexpr bool lags = false;
   static constexpr bool mask_by_inf = true;
   static constexpr bool has_query_mod = false;
   static constexpr bool has_key_mod = false;
@@ -110,6 +111,13 @@ struct Spec {
     next.x[0] = max_of(old.x[0], head.scale * red[0]);
     next.x[1] = old.x[1] * rescale(p, s, head, row, old, red) + red[1];
     return next;
+  }
+  LUATTN_FN State raise(const LuattnParams &, const Site &, const Head &, const Row &, const State &old,
+                        const Real *) {
+    return old;
+  }
+  LUATTN_FN bool in_range(const LuattnParams &, const Site &, const Head &, const Row &, const State &, Real) {
+    return true;
   }
   LUATTN_FN Real out_scale(const LuattnParams &, const Site &, const Head &, const Row &, const State &state) {
     return Real(1) / state.x[1];

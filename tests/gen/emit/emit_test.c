@@ -456,6 +456,46 @@ static void test_shift(void **state) {
   }
 }
 
+/* The sm90 forward lets a softmax's maximum lag behind, where nothing else reads it and -inf masks. */
+static void test_lags(void **state) {
+  (void)state;
+  static const struct {
+    const char *mods;
+    bool lags;
+  } cases[] = {
+      {"block_mask = causal()", true},
+      {"score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end", true},
+      {"scalars = { c = 10.0 }, score_mod = function(s, b, h, q, kv) return c * tanh(s) end", true},
+      {"inputs = { w = { axes = {'h', 'q'} } },\n"
+       "score_mod = function(s, b, h, q, kv) return s + w[{h, q}] end",
+       true},
+      {"inputs = { w = { axes = {'kv'} } },\n"
+       "score_mod = function(s, b, h, q, kv) return s + w[kv] end",
+       false},
+      {"score_mod = softcap(50)", false}, /* keeps no maximum at all */
+      {"online_func = { name = 'o', online_fwd = function(s, r, b, h, q) return sigmoid(s) end }", false},
+      {"online_func = { name = 'o', online_rowscales = { m = -1e37, l = 0 },\n"
+       "  online_fwd = function(scores, r, b, h, q)\n"
+       "    local m = max(r.m, reduce_max(scores))\n"
+       "    local c, p = exp(r.m - m), exp(2 * (scores - m))\n"
+       "    return p, { m = m, l = r.l * c * c + reduce_sum(p) }, c * c\n"
+       "  end,\n"
+       "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.l end,\n"
+       "  backward = function(dp, p, r, delta, b, h, q, kv, s) return p * dp end }",
+       false}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char source[768];
+    const char *const yes = "lags = true;", *const no = "lags = false;";
+    luattn_target sm80 = hopper, backward = hopper;
+    sm80.arch = 80;
+    backward.pass = LUATTN_BACKWARD;
+    snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
+    check_for(&hopper, source, LIST(cases[i].lags ? yes : no), LIST(cases[i].lags ? no : yes));
+    check_for(&sm80, source, LIST(no), LIST(yes));
+    check_for(&backward, source, LIST(no), LIST(yes));
+  }
+}
+
 /* The sm90 forward names the widths of its products: 128 columns of S, 64 or 40 of O. */
 static void test_widths(void **state) {
   (void)state;
@@ -552,6 +592,7 @@ int main(void) {
       cmocka_unit_test(test_distance_is_not_distributed),
       cmocka_unit_test(test_linear_in_the_position),
       cmocka_unit_test(test_shift),
+      cmocka_unit_test(test_lags),
       cmocka_unit_test(test_widths),
       cmocka_unit_test(test_stages),
       cmocka_unit_test(test_out_of_memory),

@@ -32,6 +32,7 @@ struct Spec {
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_shift = false;
+  static constexpr bool lags = false;
   static constexpr bool mask_by_inf = true;
   static constexpr bool has_query_mod = false;
   static constexpr bool has_key_mod = false;
@@ -162,6 +163,13 @@ struct Spec {
     made.x[0] = t7;
     made.x[1] = t2;
     return made;
+  }
+  LUATTN_FN State raise(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red) {
+    return old;
+  }
+  LUATTN_FN bool in_range(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state, Real score) {
+    return true;
   }
   LUATTN_FN Real out_scale(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
     const bool t1 = Real(0) < state.x[0];  // alibi.lua:4

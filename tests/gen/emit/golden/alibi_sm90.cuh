@@ -34,6 +34,7 @@ struct Spec {
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_shift = true;
+  static constexpr bool lags = true;
   static constexpr bool mask_by_inf = true;
   static constexpr bool has_query_mod = false;
   static constexpr bool has_key_mod = false;
@@ -125,28 +126,24 @@ struct Spec {
     if constexpr (K == 0) {
       return score;
     } else if constexpr (K == 1) {
-      const Real t1 = red[0] * head.scale_0;
-      const Real t2 = op_max(old.x[1], t1);  // alibi.lua:4
-      const Real t3 = head.scale_0 * row.shift;
-      const Real t4 = t3 - t2;  // alibi.lua:4
-      const Real t5 = t4 * Real(1.4426950408889634);  // alibi.lua:4
-      const Real t6 = score * head.mul_2;  // alibi.lua:4
-      const Real t7 = t5 + t6;  // alibi.lua:4
-      const Real t8 = op_exp2(t7);  // alibi.lua:4
-      return t8;
+      const Real t1 = head.scale_0 * row.shift;
+      const Real t2 = score * head.mul_2;  // alibi.lua:4
+      const Real t3 = t1 - old.x[1];  // alibi.lua:4
+      const Real t4 = t3 * Real(1.4426950408889634);  // alibi.lua:4
+      const Real t5 = t2 + t4;  // alibi.lua:4
+      const Real t6 = op_exp2(t5);  // alibi.lua:4
+      return t6;
     }
   }
   LUATTN_FN Real prob(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const State &old, const Real *red, Real score, int turn) {
-    const Real t1 = red[0] * head.scale_0;
-    const Real t2 = op_max(old.x[1], t1);  // alibi.lua:4
-    const Real t3 = head.scale_0 * row.shift;
-    const Real t4 = t3 - t2;  // alibi.lua:4
-    const Real t5 = t4 * Real(1.4426950408889634);  // alibi.lua:4
-    const Real t6 = score * head.mul_2;  // alibi.lua:4
-    const Real t7 = t5 + t6;  // alibi.lua:4
-    const Real t8 = op_exp2(t7);  // alibi.lua:4
-    return t8;
+    const Real t1 = head.scale_0 * row.shift;
+    const Real t2 = score * head.mul_2;  // alibi.lua:4
+    const Real t3 = t1 - old.x[1];  // alibi.lua:4
+    const Real t4 = t3 * Real(1.4426950408889634);  // alibi.lua:4
+    const Real t5 = t2 + t4;  // alibi.lua:4
+    const Real t6 = op_exp2(t5);  // alibi.lua:4
+    return t6;
   }
   LUATTN_FN Real rescale(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const State &old, const Real *red) {
@@ -159,17 +156,31 @@ struct Spec {
   }
   LUATTN_FN State next(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const State &old, const Real *red) {
+    const Real t1 = old.x[0] + red[1];
+    State made;
+    made.x[0] = t1;
+    made.x[1] = old.x[1];
+    return made;
+  }
+  LUATTN_FN State raise(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const State &old, const Real *red) {
     const Real t1 = red[0] * head.scale_0;
     const Real t2 = op_max(old.x[1], t1);  // alibi.lua:4
     const Real t3 = old.x[1] - t2;  // alibi.lua:4
     const Real t4 = t3 * Real(1.4426950408889634);  // alibi.lua:4
     const Real t5 = op_exp2(t4);  // alibi.lua:4
     const Real t6 = old.x[0] * t5;  // alibi.lua:4
-    const Real t7 = red[1] + t6;  // alibi.lua:4
     State made;
-    made.x[0] = t7;
+    made.x[0] = t6;
     made.x[1] = t2;
     return made;
+  }
+  LUATTN_FN bool in_range(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state, Real score) {
+    const Real t1 = score + row.shift;
+    const Real t2 = head.scale_0 * t1;
+    const Real t3 = state.x[1] + Real(32);
+    const bool t4 = t2 <= t3;
+    return t4;
   }
   LUATTN_FN Real out_scale(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
     const bool t1 = Real(0) < state.x[0];  // alibi.lua:4

@@ -28,7 +28,7 @@ struct Spec {
   struct Acc {
     Real x[2];
   };
-  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, has_lse = false, has_rescale = false, has_shift = false, mask_by_inf = true;
+  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, has_lse = false, has_rescale = false, has_shift = false, lags = false, mask_by_inf = true;
   static constexpr bool has_query_mod = false, has_key_mod = false, has_value_mod = false;
   static constexpr bool grad_adds = true;
   static constexpr int keep_range = 0, keep_period = 0, num_saved = 1, num_stats = 0, num_reductions = 1, num_state = 1, num_bwd_rows = 2, prob_rows = -1,
@@ -84,6 +84,13 @@ struct Spec {
   LUATTN_FN State next(const LuattnParams &, const Site &, const Head &, const Row &, const State &old,
                        const Real *red) {
     return {{old.x[0] + red[0]}};
+  }
+  LUATTN_FN State raise(const LuattnParams &, const Site &, const Head &, const Row &, const State &old,
+                        const Real *) {
+    return old;
+  }
+  LUATTN_FN bool in_range(const LuattnParams &, const Site &, const Head &, const Row &, const State &, Real) {
+    return true;
   }
   LUATTN_FN Real out_scale(const LuattnParams &, const Site &, const Head &h, const Row &, const State &st) {
     return 1 / (h.floor + st.x[0]);

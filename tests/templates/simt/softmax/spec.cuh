@@ -32,7 +32,7 @@ struct Spec {
   struct Acc {
     Real x[5];
   };
-  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, has_lse = true, has_rescale = true, has_shift = false, mask_by_inf = false;
+  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, has_lse = true, has_rescale = true, has_shift = false, lags = false, mask_by_inf = false;
   static constexpr bool has_query_mod = true, has_key_mod = true, has_value_mod = true;
   static constexpr bool grad_adds = true;
   static constexpr int keep_range = 0, keep_period = 0, num_saved = 1, num_stats = 1, num_reductions = 2, num_state = 2, num_bwd_rows = 2, prob_rows = -1,
@@ -94,6 +94,13 @@ struct Spec {
   LUATTN_FN State next(const LuattnParams &p, const Site &s, const Head &h, const Row &r, const State &old,
                        const Real *red) {
     return {{max_of(old.x[0], red[0]), old.x[1] * rescale(p, s, h, r, old, red) + red[1]}};
+  }
+  LUATTN_FN State raise(const LuattnParams &, const Site &, const Head &, const Row &, const State &old,
+                        const Real *) {
+    return old;
+  }
+  LUATTN_FN bool in_range(const LuattnParams &, const Site &, const Head &, const Row &, const State &, Real) {
+    return true;
   }
   LUATTN_FN Real out_scale(const LuattnParams &, const Site &, const Head &, const Row &, const State &st) {
     return Real(1) / st.x[1];
