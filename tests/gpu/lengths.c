@@ -15,7 +15,8 @@ enum { LONGEST = 300, REPEATS = 100 };
 #define BLOCK_BYTES ((size_t)96 << 20)
 
 /* As the examples of these names, with a window of which several fit into the lengths: rows with keys before,
- * inside and behind it, and rows without any. */
+ * inside and behind it, and rows without any. rising: weights of later keys exceed those of earlier ones by
+ * so much that no maximum may lag behind. */
 static const struct {
   const char *name, *text;
 } specs[] = {
@@ -29,6 +30,9 @@ static const struct {
     {"neighborhood",
      "return attention { name = 'neighborhood', block_mask = neighborhood { size = {15, 20}, kernel = {3, 7} "
      "} }"},
+    {"rising",
+     "return attention { name = 'rising',\n"
+     "  score_mod = function(s, b, h, q, kv) return s + 70.0 * (kv // 100) end }"},
 };
 static const char *const dtypes[] = {"bf16", "f16"};
 /* At 64 the plan has other tiles for short lengths with a mask. */
@@ -294,9 +298,10 @@ static void each_case(suite *s) {
                          .dtype = i / COUNT(shapes) % COUNT(dtypes),
                          .dim = shapes[i % COUNT(shapes)].dim,
                          .lengths = shapes[i % COUNT(shapes)].lengths};
-    if (t.lengths == LUATTN_SHORT && strcmp(specs[t.spec].name, "full") == 0)
+    const bool rises = strcmp(specs[t.spec].name, "rising") == 0;
+    if (t.lengths == LUATTN_SHORT && (rises || strcmp(specs[t.spec].name, "full") == 0))
       continue; /* has no other tiles */
-    equal_lengths(s, t, i, configurations);
+    if (!rises) equal_lengths(s, t, i, configurations);
     unequal_lengths(s, t, i);
     many_tiles(s, t);
     unusual_strides(s, t);
