@@ -486,11 +486,14 @@ static void test_lags(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[768];
     const char *const yes = "lags = true;", *const no = "lags = false;";
-    luattn_target sm80 = hopper, backward = hopper;
+    luattn_target sm80 = hopper, backward = hopper, half = hopper;
     sm80.arch = 80;
+    half.dtype = LUATTN_F16;
     backward.pass = LUATTN_BACKWARD;
     snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
     check_for(&hopper, source, LIST(cases[i].lags ? yes : no), LIST(cases[i].lags ? no : yes));
+    if (i == 1)
+      check_for(&half, source, LIST("has_shift = true;", no), LIST(yes)); /* has a shift, but no range */
     check_for(&sm80, source, LIST(no), LIST(yes));
     check_for(&backward, source, LIST(no), LIST(yes));
   }
