@@ -152,6 +152,7 @@ struct ScoresWide {
   static constexpr int D = Config::head_dim;
   static constexpr int cols = tile_m / 4;  // a thread's scores in each of its two kv rows
   static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
+  static constexpr bool needs_ds = Shared::needs_ds, needs_dp = needs_ds || Need::parameters;
   // Where grad has no effect but its results, one copy of it serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
 
@@ -219,18 +220,23 @@ struct ScoresWide {
   }
   __device__ __forceinline__ void issue_dp() {
     barrier_wait(shared.do_full(slot.slot), slot.parity);
-    const u64 columns = block_operand(shared.dout(slot.slot), 0);
-    wgmma_fence();
-    WgmmaKept<Elem>::template dots64<true>(dp, v, columns);
+    if constexpr (needs_dp) {
+      const u64 columns = block_operand(shared.dout(slot.slot), 0);
+      wgmma_fence();
+      WgmmaKept<Elem>::template dots64<true>(dp, v, columns);
 #pragma unroll
-    for (int i = 1; i < Shared::boxes_v; ++i)
-      WgmmaKept<Elem>::template dots64<false>(dp, v + i * 4, columns + (i * box >> 4));
-    wgmma_commit();
+      for (int i = 1; i < Shared::boxes_v; ++i)
+        WgmmaKept<Elem>::template dots64<false>(dp, v + i * 4, columns + (i * box >> 4));
+      wgmma_commit();
+    } else {
+#pragma unroll
+      for (int i = 0; i < tile_m / 2; ++i) dp[i] = 0;
+    }
   }
   __device__ __forceinline__ void await_scores() {
     wgmma_wait<0>();
     wgmma_arrived(s);
-    wgmma_arrived(dp);
+    if constexpr (needs_dp) wgmma_arrived(dp);
   }
   // Box number `i` of this block's share of dQ: over its own positions, then over the other block's.
   __device__ __forceinline__ void issue_dq(float (&dq)[32], int i) const {
@@ -404,13 +410,15 @@ struct ScoresWide {
       barrier_wait(shared.p_empty(), parity ^ 1);
       share(shared.p(), s);
     }
-    barrier_wait(shared.ds_empty(ds.slot), ds.parity ^ 1);
-    share(shared.ds(ds.slot), dp);
+    if constexpr (needs_ds) {
+      barrier_wait(shared.ds_empty(ds.slot), ds.parity ^ 1);
+      share(shared.ds(ds.slot), dp);
+    }
     fence_async();
     __syncwarp();
     if (lane == 0) {
       if constexpr (Need::dv) barrier_arrive(shared.p_full());
-      barrier_arrive(shared.ds_full(ds.slot));
+      if constexpr (needs_ds) barrier_arrive(shared.ds_full(ds.slot));
     }
     parity ^= 1;
   }

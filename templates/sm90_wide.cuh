@@ -23,7 +23,7 @@ struct SharedWide {
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int most_dq = (boxes + 1) / 2;  // boxes of dQ that a block computes at most
   static constexpr int k_bytes = boxes * box, v_bytes = boxes_v * box;  // of Q and dO as well
-  static_assert(Need::dq || Need::dk, "the plan's wide_lacks: a barrier of no arrivals, which crashes ptxas");
+  static constexpr bool needs_ds = Need::dq || Need::dk;
   static constexpr bool has_rows = !__is_empty(Row);
   static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
                        row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
@@ -80,10 +80,12 @@ struct SharedWide {
     barrier_init(p_full(), 4);
     barrier_init(p_empty(), 4);
     barrier_init(keys_turn(), 4);
-    for (int i = 0; i < 2; ++i) {
-      barrier_init(ds_full(i), 4);
-      barrier_init(ds_empty(i), (Need::dk ? 4 : 0) + (Need::dq ? 8 : 0));
-      barrier_init(peer_ds_full(i), 1);
+    if constexpr (needs_ds) {  // ptxas crashes on a barrier of no arrivals
+      for (int i = 0; i < 2; ++i) {
+        barrier_init(ds_full(i), 4);
+        barrier_init(ds_empty(i), (Need::dk ? 4 : 0) + (Need::dq ? 8 : 0));
+        barrier_init(peer_ds_full(i), 1);
+      }
     }
     barrier_init_done();
   }

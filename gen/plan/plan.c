@@ -53,15 +53,11 @@ static void use_family(plan *p, luattn_family family) {
   if (tiles_wide(p)) p->template_file = "bwd_sm90_wide.cu";
 }
 
-/* What the sm90 family's backward for head dims above 128 has against this plan; NULL: nothing. It does not
- * add to dq in turn, and its blocks work in pairs for the sake of dS, which dq and dk alone are made of. */
-static const char *wide_lacks(const plan *p) {
-  if (p->pass != LUATTN_BACKWARD || (p->head_dim <= 128 && p->head_dim_v <= 128)) return NULL;
-  if (p->deterministic) return "cannot be deterministic";
-  return (p->wants & (LUATTN_WANT_DQ | LUATTN_WANT_DK)) == 0 ? "is for calls that want dq or dk" : NULL;
+/* The sm90 family's backward for head dims above 128 does not add to dq in turn. */
+static bool sm90_runs(const plan *p) {
+  const bool wide = p->pass == LUATTN_BACKWARD && (p->head_dim > 128 || p->head_dim_v > 128);
+  return p->arch == 90 && !(wide && p->deterministic);
 }
-
-static bool sm90_runs(const plan *p) { return p->arch == 90 && wide_lacks(p) == NULL; }
 
 /* Which family can run this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
@@ -80,9 +76,9 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
                        t->arch);
   if (wanted == LUATTN_SM90 && !sm90_runs(p))
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: family: above head dim 128 the backward of sm90 %s, and this is %d; use "
-                       "sm80, or leave family 0",
-                       wide_lacks(p), p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v);
+                       "target: family: above head dim 128 the backward of sm90 cannot be deterministic, and "
+                       "this is %d; use sm80, or leave family 0",
+                       p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v);
   if (half && (p->head_dim % 8 != 0 || p->head_dim_v % 8 != 0)) {
     const bool in_v = p->head_dim % 8 == 0;
     return luattn_fail(err, LUATTN_UNSUPPORTED,
@@ -205,7 +201,7 @@ static const char *explain(arena *a, const plan *p) {
     text_add(&t,
              "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
   else if (p->family == LUATTN_SM80 && p->arch == 90 && !sm90_runs(p))
-    text_add(&t, "fallback: above head dim 128 the sm90 family's backward %s\n", wide_lacks(p));
+    text_add(&t, "fallback: above head dim 128 the sm90 family's backward cannot be deterministic\n");
   else if (p->family == LUATTN_SM80 && p->arch == 90)
     text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
   else if (p->family == LUATTN_SM80 && p->arch >= 90)

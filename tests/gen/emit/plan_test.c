@@ -145,21 +145,18 @@ static void test_deterministic_families(void **state) {
   arena_close(a);
 }
 
-/* Pairs of blocks exchange dS: without dq and dk there is none, and another family's kernel runs. */
-static void test_wide_backward_of_dv(void **state) {
+/* Whatever gradients are wanted, also those that need no dS, which pairs of blocks exchange. */
+static void test_wide_backward_of_any_wants(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
   plan p;
   luattn_error err;
   for (unsigned wants = 1; wants <= LUATTN_WANT_ALL; wants++) {
     luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 192, 128, 90);
-    const bool some = (wants & (LUATTN_WANT_DQ | LUATTN_WANT_DK)) != 0;
     t.wants = wants;
     assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
-    assert_int_equal(p.family, some ? LUATTN_SM90 : LUATTN_SM80);
-    assert_int_equal(strstr(p.why, "calls that want dq or dk") == NULL, some);
-    t.family = 1 + LUATTN_SM90;
-    assert_int_equal(plan_choose(a, spec, &t, &p, &err), some ? LUATTN_OK : LUATTN_UNSUPPORTED);
+    assert_string_equal(p.template_file, "bwd_sm90_wide.cu");
+    assert_null(strstr(p.why, "fallback"));
   }
   arena_close(a);
 }
@@ -281,11 +278,15 @@ static void test_memory_and_tiles(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_plan_fits),        cmocka_unit_test(test_impossible_targets),
-      cmocka_unit_test(test_forced_tiles),           cmocka_unit_test(test_entries_follow_wants),
-      cmocka_unit_test(test_memory_and_tiles),       cmocka_unit_test(test_backward_falls_back),
-      cmocka_unit_test(test_deterministic_families), cmocka_unit_test(test_wide_backward),
-      cmocka_unit_test(test_wide_backward_of_dv),
+      cmocka_unit_test(test_every_plan_fits),
+      cmocka_unit_test(test_impossible_targets),
+      cmocka_unit_test(test_forced_tiles),
+      cmocka_unit_test(test_entries_follow_wants),
+      cmocka_unit_test(test_memory_and_tiles),
+      cmocka_unit_test(test_backward_falls_back),
+      cmocka_unit_test(test_deterministic_families),
+      cmocka_unit_test(test_wide_backward),
+      cmocka_unit_test(test_wide_backward_of_any_wants),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }
