@@ -49,6 +49,7 @@ class Args(c.Structure):
             ("scale", c.c_double),
             ("workspace", c.c_void_p),
             ("workspace_size", c.c_size_t),
+            ("num_splits", c.c_int),
         ]
     )
 

@@ -27,7 +27,7 @@ typedef struct cli_options {
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale;
-  long seed, repeat, max_bytes, time_limit, jobs;
+  long seed, repeat, max_bytes, time_limit, jobs, splits;
   bool backward, full, no_tuned, list, with_specs, with_sources, deterministic;
 } cli_options;
 
@@ -94,6 +94,7 @@ typedef struct cli_problem {
   luattn_scalar scalar[CLI_MAX_PAIRS];
   int num_scalars;
   double scale;
+  int num_splits; /* as luattn_args has it */
   bool heads_last;
 } cli_problem;
 

@@ -178,6 +178,7 @@ static luattn_status download_all(gpu_buffers *b, const gpu_args *d, cli_result 
 luattn_args gpu_forward_args(const luattn_args *a) {
   luattn_args f = *a;
   f.dout = f.dlse = f.dq = f.dk = f.dv = f.scalar_grads = NULL;
+  f.num_splits = 0;
   return f;
 }
 

@@ -60,6 +60,8 @@ static const option options[] = {
      "kernel family (default: the plan's choice)"},
     {"--scale", REAL, AT(scale), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_TUNE, "X",
      "softmax scale (default head_dim^-1/2)"},
+    {"--splits", WHOLE, AT(splits), CLI_RUN | CLI_CHECK | CLI_BENCH, "N",
+     "backward of sm90: blocks that share the queries of 128 keys (default: what keeps the GPU busy)"},
     {"--device", TEXT, AT(device), CLI_RUN | CLI_CHECK, "cpu|cuda[:N]",
      "default: cuda if there is one, else cpu"},
     {"--device", TEXT, AT(device), CLI_TUNE, "cuda[:N]", "which GPU to measure on (default cuda:0)"},

@@ -1,4 +1,5 @@
 /* problem.c: the tensors of one call, from .npy files or random. */
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -340,6 +341,7 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
   *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale};
+  p->num_splits = o->splits > INT_MAX ? INT_MAX : (int)o->splits;
   luattn_spec_get_info(spec, &p->info);
   luattn_status status = read_options(o, p, err);
   if (status == LUATTN_OK) {
@@ -421,6 +423,7 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
     args.dout = tensor(&p->dout), args.dlse = tensor(&p->dlse);
     args.dq = tensor(&r->dq), args.dk = tensor(&r->dk), args.dv = tensor(&r->dv);
     args.scalar_grads = tensor(&r->scalar_grads);
+    args.num_splits = p->num_splits;
   }
   return args;
 }

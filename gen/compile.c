@@ -76,7 +76,7 @@ static const char *add_line(arena *a, const char *text, const char *line) {
 static int spills_accepted(const compilation *c) {
   const int beside_hooks = c->emitted.outlined_work / 4;
   const bool slow_next = c->plan.family == LUATTN_SM90 && c->plan.pass == LUATTN_BACKWARD;
-  return (slow_next ? 256 : 64) + (beside_hooks < 1024 ? beside_hooks : 1024);
+  return (slow_next ? 288 : 64) + (beside_hooks < 1024 ? beside_hooks : 1024);
 }
 
 /* Each entry by itself, because it is to its own hooks that its spills compare. */

@@ -41,6 +41,7 @@ static void fill_spec(const compilation *c, luattn_image_info *out) {
   }
   out->num_saved = (uint32_t)c->spec.derived.num_saved;
   out->has_lse = t->online.lse >= 0;
+  out->has_mask = t->block_mask != IR_NONE;
   out->has_query_mod = t->query_mod != IR_NONE;
   out->has_key_mod = t->key_mod != IR_NONE;
   out->has_value_mod = t->value_mod != IR_NONE;
@@ -61,6 +62,7 @@ luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn
   out->num_bwd_rows = (uint32_t)c->emitted.num_bwd_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;
+  out->can_split = p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90;
   out->wants = p->wants;
   out->draws_tiles =
       p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && c->spec.traced.block_mask != IR_NONE;

@@ -82,16 +82,17 @@ static double workspace(const luattn_image_info *m, const sizes *s) {
   if (m->has_query_mod) bytes += q_rows(s) * s->dim * s->elem;
   if (m->has_key_mod) bytes += kv_rows(s) * s->dim * s->elem;
   if (m->has_value_mod) bytes += kv_rows(s) * s->dim_v * s->elem;
-  const int64_t len = (int64_t)s->q_len, whole = m->family == LUATTN_SM90 ? (len + 15) / 16 * 16 : len;
-  const double padded_rows = s->batch * s->heads * (double)whole;
+  const double pad = m->family == LUATTN_SM90 ? 16 : 1;
+  const double padded_rows = s->batch * s->heads * ceil(s->q_len / pad) * pad,
+               padded_kv = s->batch * s->heads_kv * ceil(s->kv_len / pad) * pad;
   if (m->pass == LUATTN_BACKWARD) bytes += padded_rows * m->num_bwd_rows * s->real;
   const bool dq = (m->wants & LUATTN_WANT_DQ) != 0 || (m->has_query_mod && parameters);
   const bool dk = (m->wants & LUATTN_WANT_DK) != 0 || parameters,
              dv = (m->wants & LUATTN_WANT_DV) != 0 || parameters;
   if (finish && dq && (m->accumulates_dq || m->has_query_mod)) bytes += padded_rows * s->dim * s->real;
   if (m->deterministic) bytes += ordered(m, s, finish && dq);
-  if (finish && dk && m->has_key_mod) bytes += kv_rows(s) * s->dim * s->real;
-  if (finish && dv && m->has_value_mod) bytes += kv_rows(s) * s->dim_v * s->real;
+  if (finish && dk && m->has_key_mod) bytes += padded_kv * s->dim * s->real;
+  if (finish && dv && m->has_value_mod) bytes += padded_kv * s->dim_v * s->real;
   for (uint32_t i = 0; i < m->num_stats; i++)
     bytes += input_count(&m->input[m->stat[i].input], s) / m->stat[i].block * 8;
   return bytes;

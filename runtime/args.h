@@ -13,7 +13,7 @@ typedef struct args_call {
   const luattn_image_info *info;
   const luattn_args *args;
   int device;
-  int multiprocessors; /* of the device; 0 in a size query */
+  int multiprocessors; /* of the device */
   const void *zero;    /* 8 bytes of the device, of value 0: what an input without elements points to */
   bool shapes_only; /* a size query: data pointers, devices and alignments do not matter yet */
   luattn_error *err;

@@ -35,7 +35,7 @@ typedef struct header {
 _Static_assert(sizeof(header) == 64, "the header has no holes");
 _Static_assert(sizeof(luattn_entry_info) == 92 && sizeof(luattn_input_info) == 92,
                "the manifest's parts have no holes");
-_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, deterministic) + 4,
+_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, has_mask) + 4,
                "the manifest has no holes");
 
 static const char magic[8] = {'L', 'U', 'A', 'T', 'T', 'N', 'I', 'M'};
@@ -184,6 +184,8 @@ static luattn_status check_manifest(const luattn_image_info *m, luattn_error *er
       {"draws_tiles", m->draws_tiles},
       {"is_ptx", m->is_ptx},
       {"deterministic", m->deterministic},
+      {"can_split", m->can_split},
+      {"has_mask", m->has_mask},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));

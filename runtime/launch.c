@@ -64,10 +64,10 @@ static bool is_needed(const luattn_image_info *m, unsigned want, uint32_t has_mo
   return (m->wants & want) != 0 || (has_mod && (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0);
 }
 
-/* Rows of a head in dq_acc and bwd_rows: the sm90 family adds 16 at a time (dq_acc.cuh), and copies 16 bytes.
- */
-static int64_t padded_rows(const luattn_image_info *m, const LuattnParams *p) {
-  return m->family == LUATTN_SM90 ? ceil_div(p->q_len, 16) * 16 : p->q_len;
+/* Rows of a head in dq_acc, dk_acc, dv_acc and bwd_rows: the sm90 family has 16 at a time (dq_acc.cuh), and
+ * copies 16 bytes. */
+static int64_t padded_rows(const luattn_image_info *m, int len) {
+  return m->family == LUATTN_SM90 ? ceil_div(len, 16) * 16 : len;
 }
 
 static const luattn_entry_info *entry_of(const luattn_image_info *m, luattn_role role) {
@@ -107,9 +107,63 @@ static void take_ordered(cursor *w, const luattn_image_info *m, LuattnParams *p)
 static void take_sums(cursor *w, const luattn_image_info *m, LuattnParams *p, workspace_need *out) {
   out->sums = w->used;
   if (has_role(m, LUATTN_ROLE_FINISH) && adds_dq(m))
-    p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p), m->head_dim);
+    p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
   if (m->deterministic) take_ordered(w, m, p);
   out->sums_size = w->used - out->sums;
+}
+
+/* The sm90 backward for wide head dims, which has tiles of 64 positions, runs in clusters of two blocks. */
+static int64_t blocks_together(const luattn_image_info *m, const luattn_entry_info *dkdv) {
+  return m->family == LUATTN_SM90 && dkdv->tile_n == 64 ? 2 : 1;
+}
+
+static int64_t kv_blocks(const luattn_image_info *m, const luattn_entry_info *dkdv, const LuattnParams *p) {
+  const int64_t together = blocks_together(m, dkdv);
+  return ceil_div(p->kv_len, dkdv->tile_n * together) * together;
+}
+
+/* How long a backward takes whose kv tiles have n blocks each, in units of a q tile's time: a block has two
+ * beside its tiles, and what blocks have of dk and dv is written, read and added up. With a mask, half of the
+ * tiles are there, and blocks are of many sizes (bench/journal.md). */
+static int64_t time_with_splits(int n, int64_t blocks, int64_t tiles, int64_t multiprocessors,
+                                bool has_mask) {
+  const int64_t longest = ceil_div(tiles, n) + 2, sums = n > 1 ? 2 + 4 * n * blocks / multiprocessors : 0;
+  if (!has_mask) return ceil_div(blocks * n, multiprocessors) * longest + sums;
+  return max_of(longest, (blocks * (tiles / 2 + 2 * n)) / multiprocessors + longest / 2) + sums;
+}
+
+/* How many blocks share a kv tile. A gain of less than an eighth is not certain. */
+static int best_splits(int64_t blocks, int64_t tiles, int64_t multiprocessors, bool has_mask) {
+  const int64_t whole = time_with_splits(1, blocks, tiles, multiprocessors, has_mask);
+  int best = 1;
+  int64_t least = whole - whole / 8;
+  for (int n = 2; n <= 16; ++n) {
+    const int64_t time = time_with_splits(n, blocks, tiles, multiprocessors, has_mask);
+    if (time < least) best = n, least = time;
+  }
+  return best;
+}
+
+static luattn_status choose_splits(const args_call *c, LuattnParams *p) {
+  const luattn_image_info *m = c->info;
+  const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_DKDV);
+  const bool can = m->can_split && main != NULL;
+  const int asked = c->args->num_splits;
+  p->num_splits = 1;
+  if (asked < 0 || asked > LUATTN_MAX_SPLITS)
+    return args_fail(c, "num_splits: is %d, expected 1 to %d, or 0 to leave it to the launch", asked,
+                     LUATTN_MAX_SPLITS);
+  if (asked > 1 && !can)
+    return args_fail(c, "num_splits: is %d, and this kernel has one block for a kv tile; leave it 0 or 1",
+                     asked);
+  if (!can) return LUATTN_OK;
+  const int64_t blocks = kv_blocks(m, main, p) * p->heads_kv * p->batch;
+  if (asked > 0)
+    p->num_splits = asked;
+  else if (blocks > 0 && blocks < c->multiprocessors)
+    p->num_splits =
+        best_splits(blocks, ceil_div(p->q_len, main->tile_m) * p->group, c->multiprocessors, m->has_mask);
+  return LUATTN_OK;
 }
 
 luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams *p, workspace_need *out) {
@@ -117,21 +171,24 @@ luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams 
   cursor w = {.base = base};
   const size_t real = args_real_size(m), elem = elem_size(m);
   const int head_dim = (int)m->head_dim, head_dim_v = (int)m->head_dim_v;
+  TRY(choose_splits(c, p));
   if (has_role(m, LUATTN_ROLE_MOD)) {
     if (m->has_query_mod) take_modified(&w, elem, p->batch, p->heads, p->q_len, head_dim, &p->q);
     if (m->has_key_mod) take_modified(&w, elem, p->batch, p->heads_kv, p->kv_len, head_dim, &p->k);
     if (m->has_value_mod) take_modified(&w, elem, p->batch, p->heads_kv, p->kv_len, head_dim_v, &p->v);
   }
   if (m->num_bwd_rows > 0 && m->pass == LUATTN_BACKWARD)
-    p->bwd_rows = take(&w, real, m->num_bwd_rows, p->batch, p->heads, padded_rows(m, p));
+    p->bwd_rows = take(&w, real, m->num_bwd_rows, p->batch, p->heads, padded_rows(m, p->q_len));
   take_sums(&w, m, p, out);
   if (has_role(m, LUATTN_ROLE_FINISH)) {
     if (!m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod) && m->has_query_mod)
       p->dq_acc = take(&w, real, p->batch, p->heads, p->q_len, head_dim);
-    if (is_needed(m, LUATTN_WANT_DK, m->has_key_mod) && m->has_key_mod)
-      p->dk_acc = take(&w, real, p->batch, p->heads_kv, p->kv_len, head_dim);
-    if (is_needed(m, LUATTN_WANT_DV, m->has_value_mod) && m->has_value_mod)
-      p->dv_acc = take(&w, real, p->batch, p->heads_kv, p->kv_len, head_dim_v);
+    const int64_t tensors = (int64_t)p->num_splits * p->batch;
+    const bool in_parts = p->num_splits > 1;
+    if (is_needed(m, LUATTN_WANT_DK, m->has_key_mod) && (m->has_key_mod || in_parts))
+      p->dk_acc = take(&w, real, tensors, p->heads_kv, padded_rows(m, p->kv_len), head_dim);
+    if (is_needed(m, LUATTN_WANT_DV, m->has_value_mod) && (m->has_value_mod || in_parts))
+      p->dv_acc = take(&w, real, tensors, p->heads_kv, padded_rows(m, p->kv_len), head_dim_v);
   }
   if (m->draws_tiles) p->tickets = take(&w, sizeof *p->tickets, 1, 1, 1, 1);
   for (uint32_t i = 0; i < m->num_stats; ++i) {
@@ -188,11 +245,6 @@ static luattn_status resident_grid(const args_call *c, const luattn_entry_info *
   return LUATTN_OK;
 }
 
-/* The sm90 backward for wide head dims, which has tiles of 64 positions, runs in clusters of two blocks. */
-static int64_t blocks_together(const luattn_image_info *m, const luattn_entry_info *dkdv) {
-  return m->family == LUATTN_SM90 && dkdv->tile_n == 64 ? 2 : 1;
-}
-
 luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, const LuattnParams *p,
                           unsigned grid[3]) {
   int64_t size[3] = {0, p->heads, p->batch};
@@ -209,6 +261,8 @@ luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, co
       break;
     case LUATTN_ROLE_MOD:
     case LUATTN_ROLE_FINISH:
+      if (entry->role == LUATTN_ROLE_FINISH && p->dq_acc == NULL && p->dk_acc == NULL && p->dv_acc == NULL)
+        break;
       size[0] = ceil_div(max_of(p->q_len, p->kv_len), entry->tile_m);
       size[2] = (int64_t)p->batch * 3;
       break;
@@ -221,9 +275,9 @@ luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, co
       size[0] = ceil_div(p->q_len, entry->tile_m);
       break;
     case LUATTN_ROLE_DKDV:
-      size[0] = ceil_div(p->kv_len, entry->tile_n * blocks_together(c->info, entry)) *
-                blocks_together(c->info, entry);
+      size[0] = kv_blocks(c->info, entry, p);
       size[1] = p->heads_kv;
+      size[2] = (int64_t)p->batch * p->num_splits;
       break;
     case LUATTN_ROLE_ROUND:
       size[0] = p->num_scalars > 0 && p->scalar_exact != NULL; /* there are fewer scalars than threads */
@@ -301,8 +355,12 @@ static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, Lua
 
 luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                     luattn_error *err) {
-  const args_call c = {
-      .info = &kernel->info, .args = args, .device = kernel->device, .shapes_only = true, .err = err};
+  const args_call c = {.info = &kernel->info,
+                       .args = args,
+                       .device = kernel->device,
+                       .multiprocessors = kernel->multiprocessors,
+                       .shapes_only = true,
+                       .err = err};
   LuattnParams p;
   workspace_need need;
   TRY(args_fill(&c, &p));

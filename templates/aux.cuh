@@ -303,10 +303,19 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
                                const LuattnTensor &dst, int heads, int len, typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
+  const Real *acc_head = acc_row<Width, const Real>(from, heads, Order::head_rows(len), site.b, site.h, 0);
   for_each_element<Width, N>(len, [&](int i, int d) {
     Pack<Real, N> g;
-    Order::template load<Width>(
-        g, acc_row<Width, const Real>(from, heads, Order::head_rows(len), site.b, site.h, 0), len, i, d);
+    Order::template load<Width>(g, acc_head, len, i, d);
+    if constexpr (Order::writes && Which != WHICH_Q) {  // what blocks have left that shared the queries
+      for (int split = 1; split < p.num_splits; ++split) {
+        Pack<Real, N> more;
+        Order::template load<Width>(
+            more, acc_head + split * (i64(p.batch) * heads * Order::head_rows(len) * Width), len, i, d);
+#pragma unroll
+        for (int j = 0; j < N; ++j) g[j] += more[j];
+      }
+    }
     Pack<Elem, N> x, y;
     if constexpr (has_mod<Spec, Which>) x.load(row_of<const Elem>(src, site.b, site.h, i) + d);
 #pragma unroll
@@ -360,29 +369,29 @@ LUATTN_FN void aux_round(const LuattnParams &p) {
 }
 
 // dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, to the
-// storage type. DqOrder: how the family's main kernel orders dq_acc; where it `writes`, it writes 16 rows
-// itself.
-template <class Spec, class Config, class DqOrder = PlainRows>
+// storage type. DqOrder, KvOrder: how the family's main kernel orders these. Where it `writes`, it writes
+// tensors without a mod itself, dk and dv too if luattn_dkdv has not.
+template <class Spec, class Config, class DqOrder = PlainRows, class KvOrder = PlainRows>
 LUATTN_FN void aux_finish(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   using Need = Needs<Spec, Config>;
   const int which = int(blockIdx.z) % 3, b = int(blockIdx.z) / 3;
-  if constexpr (Need::finish_q)
-    if (which == WHICH_Q) {
-      if constexpr (DqOrder::writes && !Spec::has_query_mod) {
-        const int row0 = int(blockIdx.x) * aux_tile + int(threadIdx.x) / 32 * 16;
-        if (int(blockIdx.y) < p.heads) DqOrder::template write<Config>(p, b, int(blockIdx.y), row0);
-      } else {
-        finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.dq_acc, p.src_q, p.dq,
-                                                                        p.heads, p.q_len);
-      }
-    }
+  if constexpr (DqOrder::writes) {
+    const bool has_mod = which == WHICH_Q   ? Spec::has_query_mod
+                         : which == WHICH_K ? Spec::has_key_mod
+                                            : Spec::has_value_mod;
+    if (!has_mod) return DqOrder::template write<Config>(p, which, b);
+  }
+  if constexpr (Need::finish_q && !(DqOrder::writes && !Spec::has_query_mod))
+    if (which == WHICH_Q)
+      finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.dq_acc, p.src_q, p.dq, p.heads,
+                                                                      p.q_len);
   if constexpr (Need::finish_k)
     if (which == WHICH_K)
-      finish_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, b, p.dk_acc, p.src_k, p.dk, p.heads_kv,
-                                                             p.kv_len);
+      finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.dk_acc, p.src_k, p.dk,
+                                                                      p.heads_kv, p.kv_len);
   if constexpr (Need::finish_v)
     if (which == WHICH_V)
-      finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, b, p.dv_acc, p.src_v, p.dv, p.heads_kv,
-                                                               p.kv_len);
+      finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v, KvOrder>(p, b, p.dv_acc, p.src_v, p.dv,
+                                                                        p.heads_kv, p.kv_len);
 }

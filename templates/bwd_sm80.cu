@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(Config::threads)
     __syncthreads();
     BwdSm80<Spec, Config>(p, shared, drawn).run();
   } else {
-    BwdSm80<Spec, Config>(p, shared, KvBlock{int(blockIdx.x), int(blockIdx.y), int(blockIdx.z)}).run();
+    BwdSm80<Spec, Config>(p, shared, KvBlock{int(blockIdx.x), int(blockIdx.y), int(blockIdx.z), 0}).run();
   }
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)

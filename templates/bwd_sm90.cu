@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(aux_threads)
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_finish(const __grid_constant__ LuattnParams p) {
-  aux_finish<Spec, Config, WrittenGroups>(p);
+  aux_finish<Spec, Config, WrittenGroups, WrittenGroups>(p);
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_round(const __grid_constant__ LuattnParams p) {

@@ -1,8 +1,8 @@
 // bwd_sm90.cuh: the backward main kernel of the sm90 family: dk, dv, and dq by atomic adds. f16 or bf16,
 // wgmma with f32 accumulation, TMA, one producer and two consumer warpgroups. sm_90a alone.
 //
-// Grid (ceil(kv_len / tile_n), heads_kv, batch). A block owns one kv tile of one kv head; each consumer
-// warpgroup has 64 of its rows, and their dk and dv in registers.
+// Grid (ceil(kv_len / tile_n), heads_kv, batch * num_splits). A block owns one kv tile of one kv head, or
+// a share of its q tiles; each consumer warpgroup has 64 of its rows, and their dk and dv in registers.
 //   load     the producer, one warp, brings K and V once. For each q head of the group it walks the q tiles
 //            that the mask leaves, and brings Q, dO and row numbers tile by tile, one ahead.
 //   compute  S^T  = K Q^T          dP^T = V dO^T      each consumer: 64 kv rows by tile_m columns
@@ -50,7 +50,7 @@ struct ProducerBwdSm90 {
         maps(m),
         shared(s),
         lane(int(threadIdx.x) % 32),
-        site{s.batch(), s.kv_head() * params.group, params.q_len, params.kv_len},
+        site{s.batch(params), s.kv_head() * params.group, params.q_len, params.kv_len},
         q(1) {}
 
   __device__ __forceinline__ void load_kv() const {
@@ -108,11 +108,12 @@ struct ProducerBwdSm90 {
   __device__ __forceinline__ void run() {
     load_kv();
     const int first = shared.kv_head() * p.group;
+    const QShare share{shared.split(p)};
 #pragma unroll 1
-    for (int h = first; h < first + p.group; ++h) {
+    for (int h = first + share.first(p); h < first + share.end(p); ++h) {
       site.h = h;
       head = Spec::head(p, site);
-      WarpQTiles<Spec, tile_m, tile_n> walk(p, site, shared.kv_tile());
+      WarpQTiles<Spec, tile_m, tile_n> walk(p, site, shared.kv_tile(), share);
       Tile tile = walk.next(p, site);
       while (tile.valid()) {
         const Tile after = walk.next(p, site);
@@ -199,7 +200,7 @@ struct ConsumerBwdSm90 {
         lane(int(threadIdx.x) % 32),
         warp(int(threadIdx.x) / 32 % 4),
         kv0(s.kv_tile() * tile_n + g * 64 + warp * 16),
-        site{s.batch(), 0, params.q_len, params.kv_len},
+        site{s.batch(params), 0, params.q_len, params.kv_len},
         q(0),
         ds(0),
         ds_before(1),
@@ -546,17 +547,21 @@ struct ConsumerBwdSm90 {
       share_dq();
       add_dq();
     }
+    if (p.num_splits > 1) {  // behind dQ, whose registers the addresses need
+      if constexpr (Need::dk) store_accumulator<D>(p.dk_acc, dk);
+      if constexpr (Need::dv) store_accumulator<DV>(p.dv_acc, dv);
+    }
     if constexpr ((Need::dq && !Need::turns) || Sums::in_line)
       bulk_wait_read();  // shared memory lasts no longer than the block
   }
 
   // ---- finish ----
 
-  // A gradient of the warp's rows, in Elem.
+  // A gradient of the warp's rows, in Elem, unless other blocks have a share in it.
   template <int Dim>
   __device__ __forceinline__ void store(const LuattnTensor &t, const float (&x)[padded_dim(Dim) / 2],
                                         float factor) const {
-    if (t.data == nullptr) return;
+    if (p.num_splits > 1) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int kv = kv_of(half);
@@ -576,21 +581,17 @@ struct ConsumerBwdSm90 {
       }
     }
   }
-  // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a key_mod or
-  // value_mod.
+  // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
+  // luattn_finish.
   template <int Dim>
   __device__ __forceinline__ void store_accumulator(void *dst, const float (&x)[padded_dim(Dim) / 2]) const {
-    float *out =
-        static_cast<float *>(dst) + (i64(site.b) * (p.heads / p.group) + shared.kv_head()) * p.kv_len * Dim;
+    if (kv0 >= p.kv_len) return;
+    float *out = acc_row<Dim, float>(dst, p.heads_kv, ResultGroups::head_rows(p.kv_len),
+                                     shared.split(p) * p.batch + site.b, shared.kv_head(), kv0) +
+                 lane * 4;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int kv = kv_of(half);
-      if (kv >= p.kv_len) continue;
-#pragma unroll
-      for (int n = 0; n < Dim / 8; ++n)
-        *reinterpret_cast<float2 *>(out + i64(kv) * Dim + n * 8 + lane % 4 * 2) = {x[n * 4 + half * 2],
-                                                                                   x[n * 4 + half * 2 + 1]};
-    }
+    for (int n = 0; n < Dim / 2; n += 4)
+      *reinterpret_cast<float4 *>(out + n * 32) = make_float4(x[n], x[n + 1], x[n + 2], x[n + 3]);
   }
   __device__ __forceinline__ void finish() const {
     if constexpr (Need::dk && Spec::has_key_mod)

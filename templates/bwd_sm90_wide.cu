@@ -1,5 +1,6 @@
 // bwd_sm90_wide.cu: the backward image of the sm90 family for head dims above 128.
 #include "bwd_sm90_wide.cuh"
+#include "dq_finish.cuh"
 #include "entries_fwd.cuh"
 
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Config::threads, 1)
@@ -13,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(aux_threads)
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_finish(const __grid_constant__ LuattnParams p) {
-  aux_finish<Spec, Config, ResultGroups>(p);
+  aux_finish<Spec, Config, WrittenGroups, WrittenGroups>(p);
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_round(const __grid_constant__ LuattnParams p) {

@@ -1,10 +1,10 @@
 // bwd_sm90_wide.cuh: the backward main kernel of the sm90 family for head dims above 128. As bwd_sm90.cuh:
 // dk, dv, and dq by atomic adds; f16 or bf16, wgmma with f32 accumulation, TMA. sm_90a alone.
 //
-// Grid (2 * ceil(kv_len / 128), heads_kv, batch), in pairs of neighbours that work together (clusters). A
-// block owns 64 kv positions of one kv head. What 64 positions add to dq_acc would be what limits the kernel;
-// so each block sends its dS to the other, and computes dQ of half of the channels over the 128 positions of
-// both.
+// Grid (2 * ceil(kv_len / 128), heads_kv, batch * num_splits), in pairs of neighbours that work together
+// (clusters). A block owns 64 kv positions of one kv head. What 64 positions add to dq_acc would be what
+// limits the kernel; so each block sends its dS to the other, and computes dQ of half of the channels over
+// the 128 positions of both.
 //
 // Four warpgroups: dk and dv of 64 positions are the accumulators of one each. README.md has the order in
 // time, the barriers and the registers.
@@ -46,7 +46,7 @@ struct ProducerWide {
         maps(m),
         shared(s),
         rank(cluster_rank()),
-        site{int(blockIdx.z), int(blockIdx.y) * params.group, params.q_len, params.kv_len},
+        site{s.batch(params), int(blockIdx.y) * params.group, params.q_len, params.kv_len},
         slot(1) {}
 
   __device__ __forceinline__ void load_kv() const {
@@ -112,10 +112,12 @@ struct ProducerWide {
 
   __device__ __forceinline__ void run() {
     load_kv();
+    const QShare share{shared.split(p)};
+    const int end = site.h + share.end(p);
 #pragma unroll 1
-    for (; site.h < int(blockIdx.y + 1) * p.group; ++site.h) {
+    for (site.h += share.first(p); site.h < end; ++site.h) {
       head = Spec::head(p, site);
-      WarpQTiles<Spec, tile_m, 2 * tile_n> walk(p, site, int(blockIdx.x) / 2);
+      WarpQTiles<Spec, tile_m, 2 * tile_n> walk(p, site, int(blockIdx.x) / 2, share);
       for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) {
         load_tile(tile);
         slot.advance();
@@ -177,7 +179,7 @@ struct ScoresWide {
         lane(int(threadIdx.x) % 32),
         warp(int(threadIdx.x) / 32 % 4),
         kv0(int(blockIdx.x) * tile_n + warp * 16),
-        site{int(blockIdx.z), 0, params.q_len, params.kv_len},
+        site{m.batch(params), 0, params.q_len, params.kv_len},
         slot(0),
         ds(0),
         before(0),
@@ -526,7 +528,7 @@ struct SumsWide {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int kv = kv_of(half);
-      Elem *out = row_of<Elem>(t, int(blockIdx.z), int(blockIdx.y), kv);
+      Elem *out = row_of<Elem>(t, shared.batch(p), int(blockIdx.y), kv);
 #pragma unroll
       for (int n = 0; n < boxes * 8; n += 4) {
         u32 w[4];
@@ -542,30 +544,23 @@ struct SumsWide {
       }
     }
   }
-  // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a key_mod or
-  // value_mod.
+  // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
+  // luattn_finish.
   __device__ __forceinline__ void store_accumulator(void *dst) const {
-    float *out = static_cast<float *>(dst) +
-                 (i64(blockIdx.z) * (p.heads / p.group) + int(blockIdx.y)) * p.kv_len * Dim;
+    const int kv0 = int(blockIdx.x) * tile_n + warp * 16;
+    if (kv0 >= p.kv_len) return;
+    float *out = acc_row<Dim, float>(dst, p.heads_kv, ResultGroups::head_rows(p.kv_len),
+                                     shared.split(p) * p.batch + shared.batch(p), int(blockIdx.y), kv0) +
+                 lane * 4;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int kv = kv_of(half);
-      if (kv >= p.kv_len) continue;
-#pragma unroll
-      for (int n = 0; n < Dim / 8; ++n)
-        *reinterpret_cast<float2 *>(out + i64(kv) * Dim + n * 8 + lane % 4 * 2) = {at(n * 4 + half * 2),
-                                                                                   at(n * 4 + half * 2 + 1)};
-    }
+    for (int n = 0; n < Dim / 2; n += 4)
+      *reinterpret_cast<float4 *>(out + n * 32) = make_float4(at(n), at(n + 1), at(n + 2), at(n + 3));
   }
   __device__ __forceinline__ void finish() const {
-    if constexpr (Value && Spec::has_value_mod)
-      store_accumulator(p.dv_acc);
-    else if constexpr (Value)
-      store(p.dv, 1.f);
-    else if constexpr (Spec::has_key_mod)
-      store_accumulator(p.dk_acc);
+    if ((Value ? Spec::has_value_mod : Spec::has_key_mod) || p.num_splits > 1)
+      store_accumulator(Value ? p.dv_acc : p.dk_acc);
     else
-      store(p.dk, float(p.scale));
+      store(Value ? p.dv : p.dk, Value ? 1.f : float(p.scale));
   }
 };
 

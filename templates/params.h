@@ -8,12 +8,13 @@
 #ifndef LUATTN_PARAMS_H
 #define LUATTN_PARAMS_H
 
-#define LUATTN_PARAMS_VERSION 4
+#define LUATTN_PARAMS_VERSION 5
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
 #define LUATTN_EXACT_LIMBS(real_size) ((real_size) == 4 ? 10 : 75) /* of exact.cuh, 8 bytes each */
 #define LUATTN_TURNS_FIRST 32 /* of LuattnParams.turns, the first that is of a tile */
+#define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward */
 #define LUATTN_MAX_STATS 8    /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
 
 /* A tensor with a batch, a head and a sequence axis; the last axis, if there is one, is contiguous. */
@@ -36,6 +37,7 @@ typedef struct LuattnInput {
 typedef struct LuattnParams {
   int batch, heads, heads_kv, group;  /* group = heads / heads_kv; q head h reads kv head h / group */
   int q_len, kv_len;
+  int num_splits; /* sm90 backward: so many blocks share the q tiles of a kv tile; more than 1: dk and dv go to dk_acc, dv_acc */
   double scale;                       /* scores are scale * dot(q, k); > 0 */
 
   /* What the attention kernels read. With a query_mod, key_mod or value_mod these point at the modified copies in the
@@ -56,8 +58,8 @@ typedef struct LuattnParams {
                    * by prepare, read by the main kernels */
   void *dq_acc;   /* Real [batch][heads][q_len][head_dim], zeroed by the runtime, or null;
                    * where luattn_dkdv adds into it, a head has the order, and in the sm90 family the rows, of dq_acc.cuh */
-  void *dk_acc;   /* Real [batch][heads_kv][kv_len][head_dim], or null */
-  void *dv_acc;   /* Real [batch][heads_kv][kv_len][head_dim_v], or null */
+  void *dk_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim], or null; in the sm90 family ordered as dq_acc */
+  void *dv_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim_v], or null; likewise */
   unsigned *turns; /* deterministic backward that adds into dq_acc: turns.cuh says what they are; zeroed by the runtime */
   unsigned *tickets; /* one number, 0 before and after a launch: how many tiles have been drawn (schedule.cuh); or null */
   int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract.cuh */

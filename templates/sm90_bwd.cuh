@@ -6,7 +6,8 @@
 #include "sm90.cuh"
 #include "turns.cuh"
 
-// The walk of QTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time.
+// The walk of QTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a share of
+// the tiles.
 template <class Spec, int TileM, int TileN>
 struct WarpQTiles {
   int kv0, kv1, base;
@@ -14,11 +15,11 @@ struct WarpQTiles {
   u32 present, masked, alike;  // of the tiles base .. base + 31 that are still to come
   Range todo;
 
-  __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Site &s, int kv_tile) {
+  __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Site &s, int kv_tile, QShare share) {
     kv0 = kv_tile * TileN;
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;
-    todo = tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM);
+    todo = share.of(p, tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM), s.h);
     present = masked = alike = 0;
     base = 0;
   }
@@ -137,7 +138,12 @@ struct SharedBwdSm90 {
   }
   __device__ __forceinline__ int kv_tile() const { return turns ? drawn()->tile : int(blockIdx.x); }
   __device__ __forceinline__ int kv_head() const { return turns ? drawn()->h : int(blockIdx.y); }
-  __device__ __forceinline__ int batch() const { return turns ? drawn()->b : int(blockIdx.z); }
+  __device__ __forceinline__ int batch(const LuattnParams &p) const {
+    return turns ? drawn()->b : int(blockIdx.z) / p.num_splits;
+  }
+  __device__ __forceinline__ int split(const LuattnParams &p) const {
+    return turns ? drawn()->split : int(blockIdx.z) % p.num_splits;
+  }
   // Behind what a deterministic kernel keeps here.
   __device__ __forceinline__ u32 ds_empty(int slot) const { return kv_full() + 40 + slot * 8; }
 

@@ -20,7 +20,10 @@ struct DqWriterSm90 {
   Site site;
 
   __device__ __forceinline__ DqWriterSm90(const LuattnParams &params, const Shared &s)
-      : p(params), shared(s), lane(int(threadIdx.x) % 32), site{s.batch(), 0, params.q_len, params.kv_len} {}
+      : p(params),
+        shared(s),
+        lane(int(threadIdx.x) % 32),
+        site{s.batch(params), 0, params.q_len, params.kv_len} {}
 
   // A lane for the part of each consumer warp: 16 rows, and all channels or half of them.
   __device__ __forceinline__ void add(int tile) const {
@@ -42,12 +45,13 @@ struct DqWriterSm90 {
 
   __device__ __forceinline__ void run() {
     const int first = shared.kv_head() * p.group, kv_tile = shared.kv_tile();
+    const QShare share{shared.split(p)};
     u32 parity = 0;
 #pragma unroll 1
-    for (int h = first; h < first + p.group; ++h) {
+    for (int h = first + share.first(p); h < first + share.end(p); ++h) {
       site.h = h;
       u32 *turns = p.turns + LUATTN_TURNS_FIRST + (i64(site.b) * p.heads + h) * ceil_div(p.q_len, tile_m);
-      WarpQTiles<Spec, tile_m, tile_n> walk(p, site, kv_tile);
+      WarpQTiles<Spec, tile_m, tile_n> walk(p, site, kv_tile, share);
       Tile tile = walk.next(p, site);
       u32 before = tile.valid() ? before_me(tile) : 0;
       bool passed = false;

@@ -36,6 +36,9 @@ struct SharedWide {
 
   u32 start;  // a multiple of 1024
 
+  __device__ __forceinline__ int batch(const LuattnParams &p) const { return int(blockIdx.z) / p.num_splits; }
+  __device__ __forceinline__ int split(const LuattnParams &p) const { return int(blockIdx.z) % p.num_splits; }
+
   __device__ __forceinline__ u32 k() const { return start; }
   __device__ __forceinline__ u32 peer_k() const { return start + at_peer_k; }
   __device__ __forceinline__ u32 q(int slot) const { return start + at_q + slot * k_bytes; }

@@ -17,7 +17,7 @@ struct Tile {
   int index;    // position / TileN (KvTiles) or position / TileM (QTiles); -1 past the last
   bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as far as the walk
                 // promises below
-  bool alike = false;  // WarpQTiles: see Spec::alike
+  bool alike = false;     // WarpQTiles: see Spec::alike
   bool by_range = false;  // WarpKvTiles: masked, and kv_range alone says what its rows keep
   __device__ __forceinline__ bool valid() const { return index >= 0; }
 };
@@ -57,6 +57,24 @@ struct KvTiles {
       if (c != TILE_EMPTY) return Tile{todo.lo++, c == TILE_PARTIAL || kv0 + TileN > s.kv_len};
     }
     return Tile{-1, false};
+  }
+};
+
+// A block's share of the q tiles of a kv tile, number `split` of p.num_splits: those of the group's heads,
+// one behind the other, in equal parts, as if all heads had as many.
+struct QShare {
+  int split;
+
+  // Of the group's heads, those that the share has some of.
+  __device__ __forceinline__ int first(const LuattnParams &p) const { return split * p.group / p.num_splits; }
+  __device__ __forceinline__ int end(const LuattnParams &p) const {
+    return ceil_div((split + 1) * p.group, p.num_splits);
+  }
+  // Of the tiles of query head h.
+  __device__ __forceinline__ Range of(const LuattnParams &p, Range tiles, int h) const {
+    const int from = split * p.group - h % p.group * p.num_splits, count = tiles.hi - tiles.lo;
+    return {tiles.lo + count * max_of(from, 0) / p.num_splits,
+            tiles.lo + count * min_of(from + p.group, p.num_splits) / p.num_splits};
   }
 };
 

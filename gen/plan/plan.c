@@ -219,6 +219,10 @@ static const char *explain(arena *a, const plan *p) {
                  ? "added up in f32 beside dk and dv, kv tiles in turn (deterministic), then "
                    "written by luattn_finish"
                  : "added up by atomics in f32 beside dk and dv, then written by luattn_finish");
+  if (p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90)
+    text_add(&t,
+             "queries: shared among blocks where kv tiles are fewer than multiprocessors "
+             "(luattn_args.num_splits)\n");
   if (p->rounds)
     text_add(
         &t,
@@ -308,7 +312,8 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   add_entry(p, "luattn_prepare", LUATTN_ROLE_PREPARE, AUX_THREADS, AUX_TILE, 0);
   if (dk || dv || parameters || (dq && p->accumulates_dq)) add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, rows);
   if (dq && !p->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, rows);
-  if ((dq && (mod_q || p->accumulates_dq)) || (dk && mod_k) || (dv && mod_v))
+  const bool splits = p->family == LUATTN_SM90; /* dk and dv may be in parts then */
+  if ((dq && (mod_q || p->accumulates_dq)) || (dk && (mod_k || splits)) || (dv && (mod_v || splits)))
     add_entry(p, "luattn_finish", LUATTN_ROLE_FINISH, AUX_THREADS, AUX_TILE, 0);
   if (p->rounds) add_entry(p, "luattn_round", LUATTN_ROLE_ROUND, AUX_THREADS, AUX_THREADS, 0);
 }

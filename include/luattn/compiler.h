@@ -128,7 +128,7 @@ LUATTN_API luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn
  * evaluating the mask. args as above. */
 LUATTN_API luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept, luattn_error *err);
 
-/* Tuning questions. The plan's tiles for these lengths, and the bytes that a pass needs. */
+/* Tuning questions. The plan's tiles for these lengths, and the bytes that a pass needs, with luattn_args.num_splits = 1. */
 typedef struct luattn_memory_estimate { size_t input, internal, output, total; } luattn_memory_estimate;
 typedef struct luattn_problem { int batch, heads, heads_kv, q_len, kv_len; } luattn_problem;
 LUATTN_API luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m, int *tile_n,

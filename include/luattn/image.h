@@ -32,7 +32,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_COUNT
 } luattn_role;
 
-#define LUATTN_IMAGE_FORMAT 2 /* version of the bytes; of one luattn to the next it may change */
+#define LUATTN_IMAGE_FORMAT 3 /* version of the bytes; of one luattn to the next it may change */
 #define LUATTN_MAX_ENTRIES 8
 #define LUATTN_NAME_SIZE 64
 
@@ -81,6 +81,8 @@ typedef struct luattn_image_info {
   uint32_t draws_tiles;               /* FORWARD takes its tiles from a counter, one for each workspace */
   uint32_t is_ptx;                    /* PTX that the driver compiles, for this architecture and later ones; else a cubin */
   uint32_t deterministic;             /* backward gives the same bits in every run */
+  uint32_t can_split;                 /* blocks of DKDV may share the queries of a kv tile: luattn_args.num_splits */
+  uint32_t has_mask;                  /* there is one: some kv tiles have more to do than others */
   int64_t max_len;                    /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
   luattn_entry_info entry[LUATTN_MAX_ENTRIES]; /* in launch order */
   luattn_input_info input[12];

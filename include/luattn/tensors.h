@@ -54,6 +54,9 @@ typedef struct luattn_args {
                                  * overlap or are issued by several threads at once, not even on one stream: their results,
                                  * and those of the next launch with it, would be wrong */
   size_t workspace_size;
+  int num_splits;               /* backward of the sm90 family: how many blocks share the queries of 128 keys of a kv head, at most
+                                 * 64. 0: as many as keep the device busy where keys, kv heads and batch are few; 1: none do. Counts
+                                 * in luattn_workspace_size: each has dk and dv of its own there, which are then added up in order */
 } luattn_args;
 
 #ifdef __cplusplus

@@ -13,8 +13,8 @@
 enum { RUNS = 20, LINE = 512 };
 
 /* Enough blocks that several of a head run at once, and in another order each time: a fast backward differs
- * from run to run in nearly all of them. Gradients of scalars, of tables that are read per element, of mods,
- * of rows. */
+ * from run to run in nearly all of them. Few blocks, too, which share queries. Gradients of scalars, of
+ * tables that are read per element, of mods, of rows. */
 static const struct {
   const char *spec, *dtype, *family, *shape;
 } cases[] = {
@@ -29,6 +29,8 @@ static const struct {
     {"gemma2", "bf16", "sm90", "2,8,8,1024,1100,64"},
     {"t5_relative_bias", "bf16", "sm90", "1,8,8,1100,1024,64"},
     {"xpos", "bf16", "sm90", "1,8,8,1024,1024,64"},
+    {"causal", "bf16", "sm90", "1,32,4,2048,2048,128"},
+    {"document", "f16", "sm90", "1,16,1,1500,1500,64"},
     {"full", "bf16", "sm80", "2,16,16,1024,1024,64"},
     {"causal", "bf16", "sm80", "1,16,4,1300,1300,128"},
     {"causal", "f16", "sm80", "1,16,16,1024,1024,256"},

@@ -2,13 +2,15 @@
  * precision.
  *
  * usage: gpu_sweep --examples DIR [--shard I/N] [--only SUBSTRING] [--dtypes NAME,NAME..]
- *                  [--family sm80] [--deterministic] [--verbose]
- * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU. */
+ *                  [--family sm80] [--deterministic] [--splits N] [--verbose]
+ * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU, and with
+ * --splits without one that has the sm90 family. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/check.h"
+#include "cli/gpu.h"
 
 /* Odd, short (of one query and one key there are many heads: twice the error of a single plain result may be
  * twice nothing), long, grouped, cross-length both ways (which gives causal_bottom_right empty rows), D !=
@@ -24,6 +26,7 @@ static const char *const dtypes[] = {"f64", "f32", "bf16", "f16"};
 
 typedef struct sweep {
   const char *examples, *only, *dtypes;
+  long splits;
   int shard, shards, passed, failed, next;
   bool verbose;
   cli_gpu *gpu[2]; /* whose tiles are for short lengths, and for long ones: a plan may have both */
@@ -45,8 +48,11 @@ static void run_case(sweep *s, const luattn_spec *spec, const char *name, const 
                      bool heads_last) {
   const char *shape = shapes[number];
   cli_gpu *gpu = s->gpu[number >= COUNT(shapes) / 2];
-  cli_options o = {
-      .dtype = dtype, .shape = shape, .layout = heads_last ? "bshd" : "bhsd", .seed = 1 + s->next};
+  cli_options o = {.dtype = dtype,
+                   .shape = shape,
+                   .layout = heads_last ? "bshd" : "bhsd",
+                   .seed = 1 + s->next,
+                   .splits = s->splits};
   char title[512];
   cli_problem p;
   check_report r = {0};
@@ -140,6 +146,8 @@ int main(int argc, char **argv) {
       s.dtypes = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--family") == 0)
       options.family = argv[++i];
+    else if (i + 1 < argc && strcmp(argv[i], "--splits") == 0)
+      s.splits = strtol(argv[++i], NULL, 10);
     else if (i + 1 < argc && strcmp(argv[i], "--shard") == 0) {
       if (sscanf(argv[++i], "%d/%d", &s.shard, &s.shards) != 2 || s.shards < 1) return 2;
     } else
@@ -153,7 +161,9 @@ int main(int argc, char **argv) {
     printf("skipped: %s\n", err.message);
     return 77;
   }
-  const int code = run_all(&s);
+  const bool can_split = s.splits <= 1 || s.gpu[0]->info.arch == 90;
+  if (!can_split) printf("skipped: --splits is for the sm90 family\n");
+  const int code = can_split ? run_all(&s) : 77;
   for (int i = 0; i < 2; i++) gpu_close(s.gpu[i]);
   return code;
 }

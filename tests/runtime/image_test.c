@@ -79,6 +79,8 @@ static const bad_field bad_fields[] = {
     {FIELD(wants), 32, "wants"},
     {FIELD(draws_tiles), 2, "draws_tiles"},
     {FIELD(is_ptx), 2, "is_ptx"},
+    {FIELD(can_split), 2, "can_split: is 2"},
+    {FIELD(has_mask), 2, "has_mask: is 2"},
     {FIELD(deterministic), 2, "deterministic: is 2"},
     {FIELD(deterministic), 1, "deterministic: no entry rounds"},
     {FIELD(max_len), 0, "max_len: is 0"},
@@ -220,7 +222,7 @@ static void header_is_checked(void **state) {
     const char *message;
   } bad[] = {
       {0, 1, 'X', "magic"},
-      {8, 4, 3, "format version is 3, this luattn reads 2"},
+      {8, 4, 4, "format version is 4, this luattn reads 3"},
       {12, 4, 0x04030201, "another byte order"},
       {16, 1, (uint64_t)bytes[16] ^ 1, "checksum"},
       {32, 8, size + 1, "cut or extended"},

@@ -196,6 +196,98 @@ static void backward_sm90_in_clusters(void **state) {
   problem_close(&p);
 }
 
+static LuattnParams params_of_backward(problem *p, int asked) {
+  p->args.num_splits = asked;
+  launch(p, NULL);
+  return fake_get_event(6)->params;
+}
+
+/* Blocks that share the queries of a kv tile: a grid of them all, dk and dv of each in the workspace, in
+ * whole groups of 16 rows; and luattn_finish, also where nobody wants dq. */
+static void backward_sm90_splits(void **state) {
+  (void)state;
+  enum { KEYS = (KV_LEN + 15) / 16 * 16 };
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  p.info.family = LUATTN_SM90;
+  p.info.can_split = 1;
+  const LuattnParams one = params_of_backward(&p, 1), three = params_of_backward(&p, 3);
+  assert_int_equal(one.num_splits, 1);
+  assert_null(one.dv_acc);
+  assert_ptr_equal(one.stats[0], (char *)one.dk_acc + BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
+  assert_launch(6, "luattn_dkdv", 3, HEADS_KV, BATCH * 3, 256, 200000);
+  assert_int_equal(three.num_splits, 3);
+  assert_ptr_equal(three.dv_acc, (char *)three.dk_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
+  assert_ptr_equal(three.stats[0], (char *)three.dv_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM_V * 4);
+  assert_launch(7, "luattn_finish", 17, HEADS, 3 * BATCH, 128, 0);
+  p.info.wants &= ~(uint32_t)(LUATTN_WANT_DQ | LUATTN_WANT_DK);
+  p.info.has_key_mod = 0;
+  p.args.dq = p.args.dk = NULL;
+  params_of_backward(&p, 1);
+  assert_int_equal(fake_num_events(), 6); /* without dq_acc, and nothing to finish */
+  params_of_backward(&p, 3);
+  assert_int_equal(fake_num_events(), 7);
+  assert_launch(6, "luattn_finish", 17, HEADS, 3 * BATCH, 128, 0);
+  problem_close(&p);
+}
+
+/* The launch's own choice: 12 blocks of 132 multiprocessors. */
+static void backward_sm90_chooses_splits(void **state) {
+  (void)state;
+  static const struct {
+    int batch, q_len;
+    uint32_t has_mask;
+    int splits;
+  } cases[] = {{BATCH, 640, 0, 8}, {BATCH, 64, 0, 1}, {BATCH, 0, 0, 1}, {5, 640, 0, 4},
+               {10, 1280, 0, 2},   {10, 1280, 1, 3},  {21, 640, 0, 1},  {22, 640, 1, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    problem p;
+    problem_open(&p, LUATTN_BACKWARD);
+    p.info.family = LUATTN_SM90;
+    p.info.can_split = 1;
+    p.info.has_mask = cases[i].has_mask;
+    problem_resize(&p, cases[i].batch, cases[i].q_len, KV_LEN);
+    luattn_kernel *kernel = load(&p);
+    luattn_error err;
+    size_t size[2];
+    for (int n = 0; n < 2; ++n) {
+      p.args.num_splits = n == 0 ? 0 : cases[i].splits;
+      assert_int_equal(luattn_workspace_size(kernel, &p.args, &size[n], &err), LUATTN_OK);
+    }
+    assert_int_equal(size[0], size[1]);
+    p.args.num_splits = cases[i].splits + 1;
+    assert_int_equal(luattn_workspace_size(kernel, &p.args, &size[1], &err), LUATTN_OK);
+    assert_true(size[0] < size[1]);
+    luattn_kernel_unload(kernel);
+    problem_close(&p);
+  }
+}
+
+static void impossible_splits(void **state) {
+  (void)state;
+  static const struct {
+    int pass, family, splits;
+    const char *message;
+  } cases[] = {
+      {LUATTN_BACKWARD, LUATTN_SM90, -1, "num_splits: is -1, expected 1 to 64, or 0"},
+      {LUATTN_BACKWARD, LUATTN_SM90, 65, "num_splits: is 65, expected 1 to 64, or 0"},
+      {LUATTN_BACKWARD, LUATTN_SM80, 2, "num_splits: is 2, and this kernel has one block for a kv tile"},
+      {LUATTN_FORWARD, LUATTN_SM90, 2, "num_splits: is 2, and this kernel has one block for a kv tile"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    problem p;
+    problem_open(&p, (luattn_pass)cases[i].pass);
+    p.info.family = (uint32_t)cases[i].family;
+    p.info.can_split = cases[i].splits != 2;
+    p.args.num_splits = cases[i].splits;
+    luattn_kernel *kernel = load(&p);
+    luattn_error err;
+    assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
+    assert_non_null(strstr(err.message, cases[i].message));
+    luattn_kernel_unload(kernel);
+    problem_close(&p);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(forward_sm90),
@@ -203,6 +295,9 @@ int main(void) {
       cmocka_unit_test(maps_are_remembered),
       cmocka_unit_test(backward_sm90),
       cmocka_unit_test(backward_sm90_in_clusters),
+      cmocka_unit_test(backward_sm90_splits),
+      cmocka_unit_test(backward_sm90_chooses_splits),
+      cmocka_unit_test(impossible_splits),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -122,7 +122,7 @@ static void scalar_grads_size(fixture *f) { f->scalar_grads.shape[0] = 2; }
 static void scale_negative(fixture *f) { f->c.args.scale = -1; }
 static void scale_nan(fixture *f) { f->c.args.scale = NAN; }
 
-_Static_assert(sizeof(luattn_args) == 160, "a message below shows this size");
+_Static_assert(sizeof(luattn_args) == 168, "a message below shows this size");
 
 typedef struct argument_case {
   void (*spoil)(fixture *f);
@@ -133,7 +133,7 @@ typedef struct argument_case {
 
 static const argument_case cases[] = {
     {small_struct, SPEC, false,
-     "cpu: luattn_args: struct_size is 8, expected 160; set it to sizeof(luattn_args)"},
+     "cpu: luattn_args: struct_size is 8, expected 168; set it to sizeof(luattn_args)"},
     {no_q, SPEC, false, "cpu: q: is missing; give a tensor [batch, heads, q_len, head_dim]"},
     {no_k, SPEC, false, "cpu: k: is missing; give a tensor [batch, heads_kv, kv_len, head_dim]"},
     {no_v, SPEC, false, "cpu: v: is missing; give a tensor [batch, heads_kv, kv_len, head_dim_v]"},

@@ -1,6 +1,6 @@
-// turns_check.cpp: whom a kv tile comes after (turns.cuh), for masks of which any tiles may be empty: the tiles
-// that QTiles visits for a q tile form one chain, the last first; and blocks draw each tile once, larger ones of
-// a head first.
+// turns_check.cpp: whom a kv tile comes after (turns.cuh), for masks of which any tiles may be empty: the
+// tiles that QTiles visits for a q tile form one chain, the last first; and blocks draw each tile once,
+// larger ones of a head first. How blocks that share a kv tile divide its q tiles (QShare).
 #include "host_cuda.hpp"
 
 static unsigned __ballot_sync(unsigned, bool x) {
@@ -72,14 +72,39 @@ static void check_draws() {
   LuattnParams p{};
   std::vector<unsigned> turns(LUATTN_TURNS_FIRST);
   p.turns = turns.data();
-  gridDim = dim3(1 + random_below(9), 1 + random_below(5), 1 + random_below(4));
-  std::vector<int> next(gridDim.y * gridDim.z, int(gridDim.x) - 1);
+  p.batch = int(1 + random_below(4)), p.num_splits = int(1 + random_below(4));
+  gridDim = dim3(1 + random_below(9), 1 + random_below(5), unsigned(p.batch * p.num_splits));
+  std::vector<int> drawn(gridDim.y * unsigned(p.batch));
   for (unsigned i = 0; i < gridDim.x * gridDim.y * gridDim.z; ++i) {
     const KvBlock at = draw_kv_block(p);
-    if (at.h < 0 || at.h >= int(gridDim.y) || at.b < 0 || at.b >= int(gridDim.z)) host_fail("no such head");
-    if (at.tile < 0 || next[unsigned(at.b) * gridDim.y + unsigned(at.h)]-- != at.tile)
+    if (at.h < 0 || at.h >= int(gridDim.y) || at.b < 0 || at.b >= p.batch) host_fail("no such head");
+    const int turn = drawn[unsigned(at.b) * gridDim.y + unsigned(at.h)]++;
+    if (at.tile != int(gridDim.x) - 1 - turn / p.num_splits || at.split != turn % p.num_splits)
       host_fail("a tile was not drawn in its turn");
   }
+}
+
+// Each tile of each head of a group has one share; shares differ by a tile of each head that they have.
+static void check_shares() {
+  LuattnParams p{};
+  p.group = int(1 + random_below(12)), p.num_splits = int(1 + random_below(LUATTN_MAX_SPLITS));
+  const int first = int(random_below(3)) * p.group, lo = int(random_below(9)), count = int(random_below(100));
+  std::vector<int> end(unsigned(p.group), lo);  // of what shares have had of each head
+  for (int split = 0; split < p.num_splits; ++split) {
+    const QShare share{split};
+    int size = 0;
+    for (int i = share.first(p); i < share.end(p); ++i) {
+      const Range r = share.of(p, {lo, lo + count}, first + i);
+      if (r.lo != end[unsigned(i)] || r.hi < r.lo)
+        host_fail("a share does not begin where the one before ends");
+      end[unsigned(i)] = r.hi;
+      size += r.hi - r.lo;
+    }
+    if (abs(size * p.num_splits - p.group * count) > p.num_splits * (share.end(p) - share.first(p)))
+      host_fail("a share is not an equal part");
+  }
+  for (int last : end)
+    if (last != lo + count) host_fail("tiles that no share has");
 }
 
 int main() {
@@ -98,6 +123,7 @@ int main() {
     launch(check_chain<Spec>, dim3(1), 32, 0, c);
     if (i < 5) launch(check_chain<Full>, dim3(1), 32, 0, c);
     check_draws();
+    for (int j = 0; j < 100; ++j) check_shares();
   }
   puts("every tile has its turn");
 }
