@@ -8,7 +8,7 @@
 //
 // Four warpgroups: dk and dv of 64 positions are the accumulators of one each. README.md has the order in
 // time, the barriers and the registers.
-//   load     one warp brings K and V, and then dO, row numbers and Q tile by tile
+//   load     one warp brings K and V, and then dO, row numbers and Q tile by tile; another sends dS
 //   scores   S^T = K Q^T   dP^T = V dO^T, with V in registers   P^T, dS^T = Spec::grad, element by element,
 //            rounded to shared memory, dS also to the other block's   dQ = dS K, added to p.dq_acc
 //   values   dV += P^T dO
@@ -135,6 +135,35 @@ struct ProducerWide {
   }
 };
 
+// ---- dS ----
+
+// Hands dS of each tile on to the other block, as soon as it is there: a warp of its own, so that the scores'
+// threads do not wait for each other's. As all who read a note, its lanes give Q back.
+template <class Spec, class Config>
+struct SenderWide {
+  using Shared = SharedWide<Spec, Config>;
+
+  LUATTN_FN void run(const Shared &shared) {
+    const int rank = cluster_rank();
+    Ring<Config::stages> slot(0);
+    Ring<2> ds(0);
+#pragma unroll 1
+    for (;;) {
+      barrier_wait(shared.q_full(slot.slot), slot.parity);
+      if (TileNote::load(shared.q_note(slot.slot)).is_end()) break;
+      barrier_wait(shared.ds_full(ds.slot), ds.parity);
+      if (elected()) {
+        barrier_arrive_expect(shared.peer_ds_full(ds.slot), Shared::box);
+        copy_to_peer(shared.peer_ds(ds.slot), shared.ds(ds.slot), Shared::box, shared.peer_ds_full(ds.slot),
+                     rank);
+      }
+      barrier_arrive(shared.q_empty(slot.slot));
+      slot.advance();
+      ds.advance();
+    }
+  }
+};
+
 // ---- scores ----
 
 template <class Spec, class Config>
@@ -157,6 +186,8 @@ struct ScoresWide {
   static constexpr bool needs_ds = Shared::needs_ds, needs_dp = needs_ds || Need::parameters;
   // Where grad has no effect but its results, one copy of it serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
+
+  enum { P_EMPTY, DS_EMPTY, DS_HERE, DO_FULL };  // peeks, each before each wait for it
 
   const LuattnParams &p;
   const Shared shared;
@@ -220,8 +251,13 @@ struct ScoresWide {
       Wgmma<Elem, tile_m>::dots64(s, a + (i * box >> 4), b + (i * box >> 4), 1);
     wgmma_commit();
   }
+  // Peeked: an early look has been taken at the barrier.
+  template <bool Peeked = false>
   __device__ __forceinline__ void issue_dp() {
-    barrier_wait(shared.do_full(slot.slot), slot.parity);
+    if constexpr (Peeked)
+      barrier_wait_peeked<DO_FULL>(shared.do_full(slot.slot), slot.parity);
+    else
+      barrier_wait(shared.do_full(slot.slot), slot.parity);
     if constexpr (needs_dp) {
       const u64 columns = block_operand(shared.dout(slot.slot), 0);
       wgmma_fence();
@@ -261,25 +297,20 @@ struct ScoresWide {
       add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3],
                  there && (D % 64 == 0 || d0 + e * 2 < D));
   }
-  // dS of the tile that has been handed on to the other block.
-  __device__ __forceinline__ void send_ds() const {
-    const int slot = ds.slot;
-    barrier_wait(shared.ds_full(slot), ds.parity);
-    if (warp == 0 && elected()) {
-      barrier_arrive_expect(shared.peer_ds_full(slot), box);
-      copy_to_peer(shared.peer_ds(slot), shared.ds(slot), box, shared.peer_ds_full(slot), rank);
-    }
-  }
   // dQ of a tile, if it is one, a turn behind its dS, which has had time to come over. What is added to
   // memory is added while products are under way.
   template <bool Next>
   __device__ __forceinline__ void compute_dq(TileNote tile) {
     constexpr bool two = Shared::most_dq > 1;
     float dq[2][32];
-    if (!tile.is_end()) barrier_wait(shared.peer_ds_full(before.slot), before.parity);
+    if constexpr (Next) {
+      if (!tile.is_end()) barrier_wait_peeked<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
+      barrier_peek<DO_FULL>(shared.do_full(slot.slot), slot.parity);
+    } else {
+      barrier_wait(shared.peer_ds_full(before.slot), before.parity);
+    }
     issue_dq(dq[0], 0);
     if constexpr (two) issue_dq(dq[1], 1);
-    if constexpr (Next) send_ds();
     wgmma_wait<two>();
     wgmma_arrived(dq[0]);
     add_dq(dq[0], 0, tile);
@@ -291,7 +322,7 @@ struct ScoresWide {
       if (lane == 0) barrier_arrive_both(shared.ds_empty(before.slot), rank);
       before.advance();
     }
-    if constexpr (Next) issue_dp();
+    if constexpr (Next) issue_dp<true>();
     if constexpr (two) add_dq(dq[1], 1, tile);
   }
 
@@ -404,16 +435,19 @@ struct ScoresWide {
 
   // Elements, to where the other warpgroups find them.
   __device__ __forceinline__ void hand_on(TileNote tile) {
+    if constexpr (Need::dv) barrier_peek<P_EMPTY>(shared.p_empty(), parity ^ 1);
+    if constexpr (needs_ds) barrier_peek<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
+    if constexpr (Need::dq) barrier_peek<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
     differentiate(tile);
     barrier_arrive(shared.q_empty(slot.slot));
     barrier_arrive(shared.do_empty(slot.slot));
     slot.advance();
     if constexpr (Need::dv) {
-      barrier_wait(shared.p_empty(), parity ^ 1);
+      barrier_wait_peeked<P_EMPTY>(shared.p_empty(), parity ^ 1);
       share(shared.p(), s);
     }
     if constexpr (needs_ds) {
-      barrier_wait(shared.ds_empty(ds.slot), ds.parity ^ 1);
+      barrier_wait_peeked<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
       share(shared.ds(ds.slot), dp);
     }
     fence_async();
@@ -426,6 +460,7 @@ struct ScoresWide {
   }
 
   __device__ __forceinline__ void run() {
+    barrier_peeks_init();
     load_v();
     TileNote tile = await_tile();
     issue_dots();
@@ -435,7 +470,10 @@ struct ScoresWide {
     int h = -1;
 #pragma unroll 1
     while (!tile.is_end()) {
-      if (int(tile.head) != h) enter_head(h = int(tile.head));
+      if (int(tile.head) != h) {
+        enter_head(h = int(tile.head));
+        asm volatile("");  // keeps this a branch: as a select it would cost its latency for each tile
+      }
       hand_on(tile);
       if constexpr (Need::dq)
         compute_dq<true>(last);
@@ -575,6 +613,8 @@ LUATTN_FN void bwd_sm90_wide(const LuattnParams &p, const LuattnTensorMaps &maps
   if (group == 0) {
     registers_down<32>();
     if (threadIdx.x < 32) ProducerWide<Spec, Config>(p, maps, shared).run();
+    if constexpr (Need::dq)
+      if (threadIdx.x / 32 == 1) SenderWide<Spec, Config>::run(shared);
   } else if (group == 1) {
     registers_up<160>();
     ScoresWide<Spec, Config>(p, shared).run();

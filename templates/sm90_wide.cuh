@@ -74,7 +74,7 @@ struct SharedWide {
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
-      barrier_init(q_empty(i), 128 * (1 + Need::dk));
+      barrier_init(q_empty(i), 128 * (1 + Need::dk) + (Need::dq ? 32 : 0));
       barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
       barrier_init(do_empty(i), 128 * (1 + Need::dv));
     }

@@ -35,9 +35,11 @@ LUATTN_FN void barrier_wait(u32 barrier, u32 parity) {
 // An early look at a barrier. barrier_peek asks once, and unlike a wait never puts the thread to sleep;
 // barrier_wait_peeked waits for the same phase later, and costs next to nothing where the peek found it
 // ended. The answer takes more than a hundred cycles, and stays in a predicate that PTX alone knows, one of
-// two by its number `Which`: as a value of C++ it would be awaited at once.
+// four by its number `Which`: as a value of C++ it would be awaited at once.
 LUATTN_FN void barrier_peeks_init() {
-  asm volatile(".reg .pred ended_<2>;\nmov.pred ended_0, 0;\nmov.pred ended_1, 0;");
+  asm volatile(
+      ".reg .pred ended_<4>;\nmov.pred ended_0, 0;\nmov.pred ended_1, 0;\nmov.pred ended_2, 0;\n"
+      "mov.pred ended_3, 0;");
 }
 template <int Which>
 LUATTN_FN void barrier_peek(u32 barrier, u32 parity) {
