@@ -132,13 +132,19 @@ static luattn_status refuse_damage(const compilation *c, const nvrtc_result *r, 
 }
 
 /* Compiles; a plan that spills more gives way to the next of the table, unless the caller forced it. */
-static luattn_status attempts(compilation *c, const nvrtc *lib, const char *dir, hash128 key,
-                              nvrtc_result *out, luattn_error *err) {
+static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out,
+                           luattn_error *err) {
+  nvrtc lib;
+  TRY(nvrtc_open(&c->nvrtc, &lib, err));
+  if (!nvrtc_supports(&lib, c->plan.arch))
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "nvrtc: %d.%d in '%s' does not know sm_%d; name another with LUATTN_NVRTC", lib.major,
+                       lib.minor, lib.path, c->plan.arch);
   compilation attempt = *c;
   int least = -1;
   for (;;) {
     nvrtc_result r;
-    const luattn_status status = source_compile(&attempt, lib, c->target.ptx, &r, err);
+    const luattn_status status = source_compile(&attempt, &lib, c->target.ptx, &r, err);
     if (status == LUATTN_COMPILE) source_keep(&attempt, dir, key, err);
     if (status != LUATTN_OK) return status;
     const int spills = damage(&attempt, &r);
@@ -149,23 +155,6 @@ static luattn_status attempts(compilation *c, const nvrtc *lib, const char *dir,
   }
   c->plan.why = explain_damage(c, out);
   return LUATTN_OK;
-}
-
-static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out,
-                           luattn_error *err) {
-  nvrtc lib;
-  nvrtc_warming warming;
-  const char *arch = source_arch(c);
-  if (arch == NULL) return compile_memory(c, err);
-  TRY(nvrtc_open(&c->nvrtc, &lib, err));
-  if (!nvrtc_supports(&lib, c->plan.arch))
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "nvrtc: %d.%d in '%s' does not know sm_%d; name another with LUATTN_NVRTC", lib.major,
-                       lib.minor, lib.path, c->plan.arch);
-  nvrtc_warm_begin(&lib, arch, &warming);
-  const luattn_status status = attempts(c, &lib, dir, key, out, err);
-  nvrtc_warm_end(&warming);
-  return status;
 }
 
 static luattn_status make_image(const compilation *c, const nvrtc_result *r, hash128 key,

@@ -60,7 +60,6 @@ luattn_status nvrtc_open(const nvrtc_file *file, nvrtc *lib, luattn_error *err) 
                             {"nvrtcGetProgramLog", &out.fn.log},
                             {"nvrtcGetErrorString", &out.fn.error_text}};
   const char *missing = NULL;
-  out.is_new = dlopen(file->path, RTLD_NOW | RTLD_NOLOAD) == NULL;
   load_builtins_beside(file->path);
   void *handle = dlopen(file->path, RTLD_NOW | RTLD_LOCAL); /* never closed: see nvrtc.h */
   if (handle == NULL) {

@@ -2,9 +2,6 @@
 #ifndef LUATTN_GEN_NVRTC_H
 #define LUATTN_GEN_NVRTC_H
 
-#include <pthread.h>
-#include <stdbool.h>
-
 #include "common/fail.h"
 #include "gen/base/arena.h"
 
@@ -53,23 +50,10 @@ typedef struct nvrtc {
   nvrtc_functions fn;
   int major, minor;
   char path[512];
-  bool is_new; /* nobody had loaded it into this process before */
 } nvrtc;
 
 luattn_status nvrtc_open(const nvrtc_file *file, nvrtc *lib, luattn_error *err);
 int nvrtc_supports(const nvrtc *lib, int arch);
-
-/* Beside the first compilation of a process, where there is a second core, a thread compiles a tiny kernel
- * for "sm_90a", so that what a library does when it is first used takes less of the caller's time. Nothing
- * depends on it; *lib and *w stay where they are until nvrtc_warm_end, which waits for it. */
-typedef struct nvrtc_warming {
-  const nvrtc *lib;
-  char arch_option[40];
-  bool is_running;
-  pthread_t thread;
-} nvrtc_warming;
-void nvrtc_warm_begin(const nvrtc *lib, const char *arch, nvrtc_warming *w);
-void nvrtc_warm_end(nvrtc_warming *w);
 
 typedef struct nvrtc_entry {
   char name[64];

@@ -1,7 +1,6 @@
 /* compiler.h: from a spec in Lua to an image, and the CPU path. Needs Lua; NVRTC is loaded when the first image is compiled.
  *
  * Thread safety: a luattn_spec is immutable once loaded and may be compiled from several threads at once.
- * The first compilation of a process has a thread of its own beside the caller's, which has ended when it returns.
  */
 #ifndef LUATTN_COMPILER_H
 #define LUATTN_COMPILER_H

@@ -98,42 +98,6 @@ static void test_other_file_is_refused(void **state) {
   unlink(path);
 }
 
-/* What a library that is warmed is asked for; in a thread, where nothing can be asserted. */
-static int made, freed;
-static char asked[40];
-static int make(void **prog, const char *source, const char *name, int num_headers,
-                const char *const *headers, const char *const *names) {
-  (void)headers, (void)names;
-  if (strstr(source, "__global__") == NULL || strcmp(name, "tiny.cu") != 0 || num_headers != 0) return 6;
-  *prog = &made;
-  return ++made, 0;
-}
-static int refuse(void *prog, int num_options, const char *const *options) {
-  if (prog == &made && num_options == 3) snprintf(asked, sizeof asked, "%s", options[0]);
-  return 6; /* whatever comes of it */
-}
-static int give_back(void **prog) {
-  *prog = NULL;
-  return ++freed, 0;
-}
-
-/* Once, and only a library that nobody has used yet. */
-static void test_warming(void **state) {
-  (void)state;
-  nvrtc lib = {.fn = {.create = make, .compile = refuse, .destroy = give_back}};
-  nvrtc_warming w;
-  nvrtc_warm_begin(&lib, "sm_90a", &w);
-  nvrtc_warm_end(&w);
-  assert_int_equal(made, 0);
-  lib.is_new = true;
-  nvrtc_warm_begin(&lib, "sm_90a", &w);
-  nvrtc_warm_end(&w);
-  if (sysconf(_SC_NPROCESSORS_ONLN) < 2) skip();
-  assert_int_equal(made, 1);
-  assert_int_equal(freed, 1);
-  assert_string_equal(asked, "--gpu-architecture=sm_90a");
-}
-
 static arena *open_lib(nvrtc *lib) {
   nvrtc_file file;
   luattn_error err;
@@ -157,9 +121,6 @@ static void test_compile(void **state) {
   const char *options[] = {"-std=c++20", "--ptxas-options=-v"};
   nvrtc_result r;
   luattn_error err;
-  nvrtc again;
-  arena_close(open_lib(&again));
-  assert_false(again.is_new);
   assert_int_equal(nvrtc_supports(&lib, 80), 1);
   assert_int_equal(nvrtc_supports(&lib, 81), 0);
   assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, &header, 1, "sm_80", options, 2, 1, &r, &err),
@@ -244,7 +205,6 @@ int main(void) {
       cmocka_unit_test(test_log_of_two_entries),
       cmocka_unit_test(test_log_with_prefixed_lines),
       cmocka_unit_test(test_missing_library_is_named),
-      cmocka_unit_test(test_warming),
       cmocka_unit_test(test_other_file_is_refused),
       cmocka_unit_test(test_compile),
       cmocka_unit_test(test_spills_are_seen),
