@@ -86,6 +86,17 @@ static int64_t num_turns(const luattn_image_info *m, const LuattnParams *p) {
   return ceil_div(p->q_len, main->tile_m) * (m->family == LUATTN_SM90 ? 1 : main->threads / 32);
 }
 
+/* The sm90 backward for wide head dims has tiles of 64 positions. */
+static bool is_wide(const luattn_image_info *m, const luattn_entry_info *dkdv) {
+  return m->family == LUATTN_SM90 && dkdv->tile_n == 64;
+}
+
+/* The sm90 backward up to head dims of 128 draws its kv tiles from the first number. */
+static bool draws_kv(const luattn_image_info *m) {
+  const luattn_entry_info *main = m->pass == LUATTN_BACKWARD ? entry_of(m, LUATTN_ROLE_DKDV) : NULL;
+  return m->family == LUATTN_SM90 && main != NULL && !is_wide(m, main);
+}
+
 /* What a deterministic backward adds to besides dq_acc. */
 static void take_ordered(cursor *w, const luattn_image_info *m, LuattnParams *p) {
   const size_t limbs = LUATTN_EXACT_LIMBS(args_real_size(m)) * sizeof(unsigned long long);
@@ -103,18 +114,23 @@ static void take_ordered(cursor *w, const luattn_image_info *m, LuattnParams *p)
   if (m->wants & LUATTN_WANT_SCALARS) p->scalar_exact = take(w, limbs, m->num_scalars, 1, 1, 1);
 }
 
-/* What kernels only add to, side by side, so that it is zeroed at once. */
+/* What kernels only add to, side by side, so that it is zeroed at once; but in the sm90 family prepare zeroes
+ * dq_acc, while it waits for what it reads, and the counter of a launch that is not deterministic. */
 static void take_sums(cursor *w, const luattn_image_info *m, LuattnParams *p, workspace_need *out) {
+  const bool adds = has_role(m, LUATTN_ROLE_FINISH) && adds_dq(m), prepared = m->family == LUATTN_SM90;
+  if (adds && prepared)
+    p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
   out->sums = w->used;
-  if (has_role(m, LUATTN_ROLE_FINISH) && adds_dq(m))
+  if (adds && !prepared)
     p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
   if (m->deterministic) take_ordered(w, m, p);
   out->sums_size = w->used - out->sums;
+  if (draws_kv(m) && p->turns == NULL) p->turns = take(w, sizeof *p->turns, LUATTN_TURNS_FIRST, 1, 1, 1);
 }
 
-/* The sm90 backward for wide head dims, which has tiles of 64 positions, runs in clusters of two blocks. */
+/* It runs in clusters of two blocks. */
 static int64_t blocks_together(const luattn_image_info *m, const luattn_entry_info *dkdv) {
-  return m->family == LUATTN_SM90 && dkdv->tile_n == 64 ? 2 : 1;
+  return is_wide(m, dkdv) ? 2 : 1;
 }
 
 static int64_t kv_blocks(const luattn_image_info *m, const luattn_entry_info *dkdv, const LuattnParams *p) {
@@ -230,7 +246,8 @@ static luattn_status check_grid(const args_call *c, const luattn_entry_info *ent
   return LUATTN_OK;
 }
 
-/* The sm90 forward fills a multiprocessor with one block, which takes one tile after the other. */
+/* A block of the sm90 family fills a multiprocessor, and takes one tile after the other: in forward, and in
+ * backward up to head dims of 128. */
 static luattn_status resident_grid(const args_call *c, const luattn_entry_info *entry, const int64_t size[3],
                                    unsigned grid[3]) {
   const int64_t limit = INT32_MAX / 2, per_tile = size[1] * size[2];
@@ -270,7 +287,9 @@ luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, co
       size[0] = ceil_div(p->q_len, entry->tile_m);
       if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, grid);
       break;
-    case LUATTN_ROLE_PREPARE:
+    case LUATTN_ROLE_PREPARE: /* one block at least, where it zeroes a counter */
+      size[0] = max_of(ceil_div(p->q_len, entry->tile_m), draws_kv(c->info));
+      break;
     case LUATTN_ROLE_DQ:
       size[0] = ceil_div(p->q_len, entry->tile_m);
       break;
@@ -278,6 +297,7 @@ luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, co
       size[0] = kv_blocks(c->info, entry, p);
       size[1] = p->heads_kv;
       size[2] = (int64_t)p->batch * p->num_splits;
+      if (draws_kv(c->info)) return resident_grid(c, entry, size, grid);
       break;
     case LUATTN_ROLE_ROUND:
       size[0] = p->num_scalars > 0 && p->scalar_exact != NULL; /* there are fewer scalars than threads */

@@ -234,6 +234,16 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
   }
 }
 
+// Zeros to what luattn_dkdv adds to: the block's rows of dq_acc, and the counter that it draws from.
+template <class RowOrder, int Width>
+LUATTN_FN void zero_rows(const LuattnParams &p, const Site &site, int first) {
+  const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * Width / 4;
+  float4 *to =
+      reinterpret_cast<float4 *>(acc_row<Width, float>(p.dq_acc, p.heads, rows, site.b, site.h, first));
+#pragma unroll 4
+  for (int i = int(threadIdx.x); i < count; i += aux_threads) to[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+}
+
 // delta = sum over d of dO * O, then the row numbers that the main kernels read. A row that keeps nothing
 // gets zeros. Where there is no lse to tell such a row by, it has O = 0, and parameter gradients, linear in
 // delta, are left alone where delta is 0.
@@ -246,6 +256,10 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   constexpr int width = Config::head_dim_v, wide = 16 / int(sizeof(Elem));
   const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
   const int first = int(blockIdx.x) * aux_tile;
+  if constexpr (RowOrder::zeroes && Needs<Spec, Config>::dq)
+    zero_rows<RowOrder, Config::head_dim>(p, site, first);
+  if constexpr (RowOrder::zeroes)
+    if (p.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.turns = 0;
   __shared__ Real delta[aux_tile];
   bool narrow = !always_aligned<Elem>;
   if constexpr (!always_aligned<Elem> && width % wide == 0)
@@ -375,7 +389,8 @@ template <class Spec, class Config, class DqOrder = PlainRows, class KvOrder = P
 LUATTN_FN void aux_finish(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   using Need = Needs<Spec, Config>;
-  const int which = int(blockIdx.z) % 3, b = int(blockIdx.z) / 3;
+  // The last heads first: what has just been added to them is still in the cache.
+  const int which = int(blockIdx.z) % 3, b = p.batch - 1 - int(blockIdx.z) / 3;
   if constexpr (DqOrder::writes) {
     const bool has_mod = which == WHICH_Q   ? Spec::has_query_mod
                          : which == WHICH_K ? Spec::has_key_mod

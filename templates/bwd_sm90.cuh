@@ -1,16 +1,18 @@
 // bwd_sm90.cuh: the backward main kernel of the sm90 family: dk, dv, and dq by atomic adds. f16 or bf16,
 // wgmma with f32 accumulation, TMA, one producer and two consumer warpgroups. sm_90a alone.
 //
-// Grid (ceil(kv_len / tile_n), heads_kv, batch * num_splits). A block owns one kv tile of one kv head, or
-// a share of its q tiles; each consumer warpgroup has 64 of its rows, and their dk and dv in registers.
-//   load     the producer, one warp, brings K and V once. For each q head of the group it walks the q tiles
-//            that the mask leaves, and brings Q, dO and row numbers tile by tile, one ahead.
+// One block for each multiprocessor, or for each kv tile of each kv head where there are fewer; each draws kv
+// tiles of tile_n positions, or shares of their q tiles, until there are no more (KvTickets). Each consumer
+// warpgroup has 64 of a tile's rows, and their dk and dv in registers.
+//   load     the producer, one warp, brings K and V once a kv tile. For each q head of the group it walks the
+//            q tiles that the mask leaves, and brings Q, dO and row numbers tile by tile, one ahead:
+//            bwd_sm90_load.cuh
 //   compute  S^T  = K Q^T          dP^T = V dO^T      each consumer: 64 kv rows by tile_m columns
 //            P^T, dS^T = Spec::grad, element by element
 //            dV  += P^T dO         dK  += dS^T Q      P^T and dS^T from registers
 //            dQ  = dS K            both consumers' dS, from shared memory; added to p.dq_acc
 //   sums     two more warps of the first warpgroup, for some gradients of parameters: sm90_sums.cuh
-//   finish   dk times the scale, dv, from registers to memory
+//   finish   dk times the scale, dv, by way of shared memory to memory, while the next K and V are loaded
 // Scores are held transposed, because then what comes of them is, rounded, the A operand of dV's and dK's
 // products. Only dS goes through shared memory: dQ sums over the rows of both consumers, and each of them
 // computes its half of it. README.md has the order in time, the barriers and the registers.
@@ -19,117 +21,15 @@
 //   64 the copy engine fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
 //   head dims up to 64; stages: slots for Q and dO, at least 2, or nothing is loaded ahead.
 // Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 256 more:
-//   2 * (tile_n + stages * tile_m) * (D + Dv) + 2 * tile_m * (ds_slots * tile_n + 2 * D)
+//   2 * (tile_n + stages * tile_m) * (D + Dv) + 2 * tile_m * ds_slots * tile_n
+//   + max(4 * tile_m * D, tile_n * (16 + 2 * max(D, Dv)))
 //   + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
 // and 4 * num_acc * 8 bytes static. ds_slots: stages + 1, or 2 where that is too much (sm90_bwd.cuh).
 #pragma once
-#include "dq_acc.cuh"
+#include "bwd_sm90_load.cuh"
 #include "sm90_sums.cuh"
 #include "sm90_turns.cuh"
 #include "wgmma.cuh"
-
-// ---- load ----
-
-template <class Spec, class Config>
-struct ProducerBwdSm90 {
-  using Shared = SharedBwdSm90<Spec, Config>;
-  using Need = Needs<Spec, Config>;
-  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
-
-  const LuattnParams &p;
-  const LuattnTensorMaps &maps;
-  const Shared shared;
-  const int lane;
-  Site site;
-  typename Spec::Head head;
-  Ring<Config::stages> q;
-
-  __device__ __forceinline__ ProducerBwdSm90(const LuattnParams &params, const LuattnTensorMaps &m,
-                                             const Shared &s)
-      : p(params),
-        maps(m),
-        shared(s),
-        lane(int(threadIdx.x) % 32),
-        site{s.batch(params), s.kv_head() * params.group, params.q_len, params.kv_len},
-        q(1) {}
-
-  __device__ __forceinline__ void load_kv() const {
-    const int h = shared.kv_head(), row = shared.kv_tile() * tile_n;
-    if (!elected()) return;
-    barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + Shared::v_bytes);
-#pragma unroll
-    for (int i = 0; i < Shared::boxes; ++i)
-      tensor_load(shared.k() + i * tile_n * 128, maps.k, shared.kv_full(), i * 64, row, h, site.b);
-#pragma unroll
-    for (int i = 0; i < Shared::boxes_v; ++i)
-      tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, row, h, site.b);
-  }
-  __device__ __forceinline__ void load_q(Tile tile, bool last) {
-    const int row = tile.index * tile_m;
-    barrier_wait(shared.empty(q.slot), q.parity);
-    if (elected()) {
-      TileNote::of(tile, last, site.h).store(shared.note(q.slot));
-      barrier_arrive_expect(shared.q_full(q.slot), Shared::q_bytes);
-#pragma unroll
-      for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.q(q.slot) + i * tile_m * 128, maps.q, shared.q_full(q.slot), i * 64, row, site.h,
-                    site.b);
-      const int rows = min_of(tile_m, ResultGroups::head_rows(p.q_len) - row);
-      barrier_arrive_expect(shared.do_full(q.slot), Shared::do_bytes + Spec::num_bwd_rows * rows * 4);
-      load_numbers(row, rows);
-#pragma unroll
-      for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.dout(q.slot) + i * tile_m * 128, maps.dout, shared.do_full(q.slot), i * 64, row,
-                    site.h, site.b);
-    }
-    if constexpr (Shared::has_rows) {
-      load_rows(row);
-      barrier_arrive(shared.do_full(q.slot));
-    }
-    q.advance();
-  }
-  // Row numbers of the tile, as prepare wrote them.
-  __device__ __forceinline__ void load_numbers(int row, int rows) const {
-    const i64 head_rows = ResultGroups::head_rows(p.q_len), plane = i64(p.batch) * p.heads * head_rows;
-    const float *from =
-        static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * head_rows + row;
-#pragma unroll
-    for (int i = 0; i < Spec::num_bwd_rows; ++i)
-      bulk_load(shared_address(shared.numbers(q.slot) + i * tile_m), from + i * plane, rows * 4,
-                shared.do_full(q.slot));
-  }
-  // Row of the tile's rows; of the last one in place of those that do not exist.
-  __device__ __forceinline__ void load_rows(int row) const {
-#pragma unroll 1
-    for (int r = lane; r < tile_m; r += 32)
-      shared.rows(q.slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.q_len - 1));
-  }
-
-  __device__ __forceinline__ void run() {
-    load_kv();
-    const int first = shared.kv_head() * p.group;
-    const QShare share{shared.split(p)};
-#pragma unroll 1
-    for (int h = first + share.first(p); h < first + share.end(p); ++h) {
-      site.h = h;
-      head = Spec::head(p, site);
-      WarpQTiles<Spec, tile_m, tile_n> walk(p, site, shared.kv_tile(), share);
-      Tile tile = walk.next(p, site);
-      while (tile.valid()) {
-        const Tile after = walk.next(p, site);
-        load_q(tile, !after.valid());
-        tile = after;
-      }
-    }
-    barrier_wait(shared.empty(q.slot), q.parity);
-    if (lane == 0) {
-      TileNote::end().store(shared.note(q.slot));
-      barrier_arrive(shared.q_full(q.slot));
-    }
-  }
-};
-
-// ---- compute ----
 
 // A warp's part of dQ of a tile: its first row, and its head. Row no_dq(): there is none.
 struct DqPlace {
@@ -181,7 +81,8 @@ struct ConsumerBwdSm90 {
   const LuattnParams &p;
   const Shared shared;
   const int group, lane, warp;
-  const int kv0;  // the warp's first row
+  u32 turn;  // kv tiles before this one
+  int kv0;   // the warp's first row
   Site site;
   Head head;
   Col col[2];
@@ -199,22 +100,26 @@ struct ConsumerBwdSm90 {
         group(g),
         lane(int(threadIdx.x) % 32),
         warp(int(threadIdx.x) / 32 % 4),
-        kv0(s.kv_tile() * tile_n + g * 64 + warp * 16),
-        site{s.batch(params), 0, params.q_len, params.kv_len},
+        turn(0),
+        kv0(0),
+        site{0, 0, params.q_len, params.kv_len},
         q(0),
         ds(0),
-        ds_before(1),
-        due{no_dq(params), 0},
-        shared_dq{no_dq(params), 0} {
+        ds_before(1) {
     ds_before.slot = Shared::ds_slots - 1;
+  }
+
+  __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
+
+  __device__ __forceinline__ void enter_block(const KvBlock &at) {
+    site.b = at.b;
+    kv0 = at.tile * tile_n + group * 64 + warp * 16;
+    due = shared_dq = DqPlace{no_dq(p), 0};
 #pragma unroll
     for (int i = 0; i < dim / 2; ++i) dk[i] = 0;
 #pragma unroll
     for (int i = 0; i < dim_v / 2; ++i) dv[i] = 0;
   }
-
-  __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
-
   __device__ __forceinline__ typename Sums::At sums_at() {
     return {p, site, head, acc, kv0, lane, shared.dq(group * 4 + warp)};
   }
@@ -258,7 +163,8 @@ struct ConsumerBwdSm90 {
       Wgmma<Elem, Dim>::sums64(x, a[i], a[i + 1], a[i + 2], a[i + 3], b + (i * 16 * 128 >> 4));
     wgmma_commit();
   }
-  // dQ, once both consumers have shared their dS. Of the first tile before, which is none, it is never added.
+  // dQ, once both consumers have shared their dS. Of the tile before a kv tile's first, which is none of its
+  // own, it is never added.
   __device__ __forceinline__ void issue_dq() {
     auto &ring = lags ? ds_before : ds;
     const u32 columns = splits_rows ? 0 : group * (Shared::boxes == 2 ? tile_n * 128 : 64);
@@ -270,18 +176,18 @@ struct ConsumerBwdSm90 {
     for (int i = 0; i < tile_n / 64; ++i)
       Wgmma<Elem, dq_cols>::turned64(dq, a + (i * tile_m * 128 >> 4), b + (i * 64 * 128 >> 4), i > 0);
     wgmma_commit();
-    if constexpr (lags) ds_before.advance();
+  }
+  // What the copy engine brings to memory from the warp's part has been read.
+  __device__ __forceinline__ void await_part() const {
+    if constexpr (Need::turns) barrier_wait(shared.dq_empty(), num_handed ^ 1);
+    bulk_wait_read();
+    __syncwarp();
   }
   // The warp's part of dQ, 16 rows, to shared memory, and from there the copy engine adds it to memory: not
   // at once, because the fence takes a while, but where products are under way.
   __device__ __forceinline__ void share_dq() const {
     const u32 slab = shared.dq(group * 4 + warp) + lane * 16;
-    if constexpr (Need::turns) {
-      barrier_wait(shared.dq_empty(), num_handed ^ 1);
-    } else {
-      bulk_wait_read();
-      __syncwarp();
-    }
+    await_part();
 #pragma unroll
     for (int i = 0; i < dq_cols / 2; i += 4)
       store_shared_16(slab + i * 128, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
@@ -414,7 +320,7 @@ struct ConsumerBwdSm90 {
         select(s, dp, [&](int j, int half) {
           return Spec::keep(p, site, head, row_at(column(j)), col[half], q0 + column(j), kv_of(half));
         });
-      if (q0 + tile_m > p.q_len || (shared.kv_tile() + 1) * tile_n > p.kv_len)
+      if (q0 + tile_m > p.q_len || kv0 / tile_n * tile_n + tile_n > p.kv_len)
         select(s, dp, [&](int j, int half) { return q0 + column(j) < p.q_len && kv_of(half) < p.kv_len; });
     }
   }
@@ -432,13 +338,13 @@ struct ConsumerBwdSm90 {
     wgmma_arrived(s);
     wgmma_arrived(dp);
     if constexpr (grad_adds) {
-      if (tile.masked())
+      if (tile.masked(group))
         differentiate<true>(q0, bwd, s, dp);
       else
         differentiate<false>(q0, bwd, s, dp);
     } else {
       differentiate<false>(q0, bwd, s, dp);
-      if (tile.masked()) drop(q0, s, dp);
+      if (tile.masked(group)) drop(q0, s, dp);
     }
   }
 
@@ -501,6 +407,7 @@ struct ConsumerBwdSm90 {
     }
     if constexpr (Need::dq) {
       issue_dq();
+      if constexpr (lags) ds_before.advance();
       wgmma_wait<1>();
     }
     if constexpr (shares_ds) ds.advance();
@@ -524,84 +431,136 @@ struct ConsumerBwdSm90 {
     q.advance();
   }
 
-  __device__ __forceinline__ void run() {
-    if constexpr (Shared::sums) barrier_peeks_init();
-    barrier_wait(shared.kv_full(), 0);
-    for (TileNote tile = await_tile(); !tile.is_end(); tile = await_tile()) {
+  // A tile of which the mask leaves nothing for this consumer: zeros in dS, and dQ of the tile before.
+  __device__ __forceinline__ void skip_tile(TileNote tile) {
+    if constexpr (Need::dq && adds_late) add_dq();
+    if constexpr (shares_ds) {
+      const u32 zeros = shared.ds(ds.slot) + group * tile_m * 128 + (warp * 32 + lane) * 16;
+#pragma unroll
+      for (int i = 0; i < tile_m / 16; ++i) store_shared_16(zeros + i * 16 * 128, 0.f, 0.f, 0.f, 0.f);
+      announce_ds();
+    }
+    if constexpr (Need::dq) {
+      issue_dq();
+      if constexpr (lags) ds_before.advance();
+      wgmma_wait<0>();
+      wgmma_arrived(dq);
+      const DqPlace here{tile.index() * tile_m + (splits_rows ? group * 64 : 0) + warp * 16, site.h};
+      shared_dq = lags ? due : here;
+      due = here;
+      share_dq();
+      if constexpr (!adds_late) add_dq();
+    }
+    if constexpr (shares_ds) ds.advance();
+    barrier_arrive(shared.empty(q.slot));
+    q.advance();
+  }
+  __device__ __forceinline__ void add_tiles() {
+    for (bool more = true; more;) {
+      TileNote tile = await_tile();
       enter_head(int(tile.head));
 #pragma unroll 1
       for (;;) {
-        add_tile(tile);
+        if (Shared::halves && tile.keeps_nothing(group))
+          skip_tile(tile);
+        else
+          add_tile(tile);
         if (tile.last()) break;
         tile = await_tile();
       }
+      more = !tile.ends_block();
       leave_head();
     }
+  }
+  // The last q tile's dQ, where it comes late; and K and V go back.
+  __device__ __forceinline__ void leave_block() {
     if constexpr (Need::dq && adds_late) add_dq();
-    if constexpr (Need::dq && lags) issue_dq();
-    finish();
     if constexpr (Need::dq && lags) {
+      issue_dq();
       wgmma_wait<0>();
       wgmma_arrived(dq);
+    }
+    barrier_arrive(shared.kv_empty());
+    if constexpr (Need::dq && lags) {
       shared_dq = due;
       share_dq();
       add_dq();
     }
-    if (p.num_splits > 1) {  // behind dQ, whose registers the addresses need
-      if constexpr (Need::dk) store_accumulator<D>(p.dk_acc, dk);
-      if constexpr (Need::dv) store_accumulator<DV>(p.dv_acc, dv);
+  }
+  __device__ __forceinline__ void run() {
+    if constexpr (Shared::sums) barrier_peeks_init();
+#pragma unroll 1
+    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
+         note = shared.await_block(turn)) {
+      enter_block(note.at);
+      if (note.state == BlockNote::SOME) {
+        add_tiles();
+        leave_block();
+      } else {
+        barrier_arrive(shared.kv_empty());
+      }
+      finish(BlockNote::load(shared.block_note(turn)).at);
+      ++turn;
     }
-    if constexpr ((Need::dq && !Need::turns) || Sums::in_line)
-      bulk_wait_read();  // shared memory lasts no longer than the block
+    bulk_wait_read();  // shared memory lasts no longer than the block
   }
 
   // ---- finish ----
 
-  // A gradient of the warp's rows, in Elem, unless other blocks have a share in it.
+  // A gradient of the warp's rows, in Elem, by way of its part of shared memory for dQ.
   template <int Dim>
-  __device__ __forceinline__ void store(const LuattnTensor &t, const float (&x)[padded_dim(Dim) / 2],
+  __device__ __forceinline__ void store(const LuattnTensor &t, int h, const float (&x)[padded_dim(Dim) / 2],
                                         float factor) const {
-    if (p.num_splits > 1) return;
+    const u32 part = shared.dq(group * 4 + warp), to = part + lane % 16 * Shared::row_pitch + lane / 16 * 16;
+    await_part();
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int kv = kv_of(half);
-      Elem *out = row_of<Elem>(t, site.b, shared.kv_head(), kv);
+    for (int n = 0; n < padded_dim(Dim) / 2; n += 8) {
+      u32 a[4];
 #pragma unroll
-      for (int n = 0; n < padded_dim(Dim) / 8; n += 4) {
-        u32 w[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int e = min_of(n + i, padded_dim(Dim) / 8 - 1) * 4 + half * 2;
-          w[i] = pack<Elem>(x[e] * factor, x[e + 1] * factor);
-        }
-        gather_columns(w, lane);
-        const int column = (n + lane % 4) * 8;
-        if (kv < p.kv_len && column < Dim)
-          *reinterpret_cast<uint4 *>(out + column) = make_uint4(w[0], w[1], w[2], w[3]);
-      }
+      for (int i = 0; i < 4; ++i) a[i] = pack<Elem>(x[n + 2 * i] * factor, x[n + 2 * i + 1] * factor);
+      store_parts(to + n * 4, a);
     }
+    fence_async();
+    __syncwarp();
+    const int kv = kv0 + lane;
+    bulk_store(row_of<Elem>(t, site.b, h, kv), part + lane * Shared::row_pitch, Dim * 2,
+               lane < 16 && kv < p.kv_len);
+    bulk_commit();
   }
   // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
   // luattn_finish.
   template <int Dim>
-  __device__ __forceinline__ void store_accumulator(void *dst, const float (&x)[padded_dim(Dim) / 2]) const {
-    if (kv0 >= p.kv_len) return;
+  __device__ __forceinline__ void store_accumulator(void *dst, const KvBlock &at,
+                                                    const float (&x)[padded_dim(Dim) / 2]) const {
+    const u32 part = shared.dq(group * 4 + warp);
     float *out = acc_row<Dim, float>(dst, p.heads_kv, ResultGroups::head_rows(p.kv_len),
-                                     shared.split(p) * p.batch + site.b, shared.kv_head(), kv0) +
-                 lane * 4;
+                                     at.split * p.batch + site.b, at.h, kv0);
 #pragma unroll
-    for (int n = 0; n < Dim / 2; n += 4)
-      *reinterpret_cast<float4 *>(out + n * 32) = make_float4(x[n], x[n + 1], x[n + 2], x[n + 3]);
+    for (int d = 0; d < Dim; d += 32) {
+      await_part();
+#pragma unroll
+      for (int i = 0; i < 16; i += 4)
+        store_shared_16(part + lane * 16 + i * 128, x[d / 2 + i], x[d / 2 + i + 1], x[d / 2 + i + 2],
+                        x[d / 2 + i + 3]);
+      fence_async();
+      __syncwarp();
+      bulk_store(out + d * 16, part, min_of(32, Dim - d) * 64, lane == 0 && kv0 < p.kv_len);
+      bulk_commit();
+    }
   }
-  __device__ __forceinline__ void finish() const {
-    if constexpr (Need::dk && Spec::has_key_mod)
-      store_accumulator<D>(p.dk_acc, dk);
-    else if constexpr (Need::dk)
-      store<D>(p.dk, dk, float(p.scale));
-    if constexpr (Need::dv && Spec::has_value_mod)
-      store_accumulator<DV>(p.dv_acc, dv);
-    else if constexpr (Need::dv)
-      store<DV>(p.dv, dv, 1.f);
+  __device__ __forceinline__ void finish(const KvBlock &at) const {
+    if constexpr (Need::dk) {
+      if (Spec::has_key_mod || p.num_splits > 1)
+        store_accumulator<D>(p.dk_acc, at, dk);
+      else
+        store<D>(p.dk, at.h, dk, float(p.scale));
+    }
+    if constexpr (Need::dv) {
+      if (Spec::has_value_mod || p.num_splits > 1)
+        store_accumulator<DV>(p.dv_acc, at, dv);
+      else
+        store<DV>(p.dv, at.h, dv, 1.f);
+    }
   }
 };
 
@@ -610,13 +569,10 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
   static_assert(ValidSpec<Spec>);
   using Shared = SharedBwdSm90<Spec, Config>;
   const Shared shared{memory, shared_address(memory)};
-  if (threadIdx.x == 0) {
-    shared.init_barriers();
-    if constexpr (Shared::turns) *shared.drawn() = draw_kv_block(p);
-  }
+  if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
-  // What a writer or summers need of registers the consumers of smaller tiles would rather have.
-  constexpr bool tight = Config::tile_m == 64 && !Shared::turns && !Shared::sums;
+  // What a writer or summers need of registers the consumers would rather have.
+  constexpr bool tight = !Shared::turns && !Shared::sums;
   constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {

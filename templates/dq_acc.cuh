@@ -80,7 +80,7 @@ struct FragmentGroups {
 // adds is contiguous, in memory and in registers. Lane 4 * g + t holds columns 2t and 2t + 1 of rows g and g
 // + 8. The last 16 rows of a head are all there.
 struct ResultGroups {
-  static constexpr bool writes = false;
+  static constexpr bool writes = false, zeroes = true;  // by prepare
   LUATTN_FN int head_rows(int len) { return (len + 15) / 16 * 16; }
 
   // 8 neighbours of row q from d on, a multiple of 8.

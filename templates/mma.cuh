@@ -152,6 +152,11 @@ LUATTN_FN void store_transposed(u32 address, const u32 (&a)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
                :: "r"(address), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]) : "memory");
 }
+// Four 8 x 8 parts of a result, rounded, to shared memory: the lanes name a row each, 8 lanes for each part.
+LUATTN_FN void store_parts(u32 address, const u32 (&a)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               :: "r"(address), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]) : "memory");
+}
 #endif
 
 // ---- global to shared memory -------------------------------------------------------------------------------------------

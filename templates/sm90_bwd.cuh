@@ -7,20 +7,27 @@
 #include "turns.cuh"
 
 // The walk of QTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a share of
-// the tiles.
-template <class Spec, int TileM, int TileN>
+// the tiles. Halves: they look at both halves of the kv tile, one for each consumer.
+template <class Spec, int TileM, int TileN, bool Halves = false>
 struct WarpQTiles {
   int kv0, kv1, base;
   bool ragged;
   u32 present, masked, alike;  // of the tiles base .. base + 31 that are still to come
+  u32 none[2], all[2];         // of which half of them nothing is kept; everything, inside the lengths
   Range todo;
+  // Of the tile that `next` has given last, for halves 0 and 1: bits 0 and 1, nothing of it is kept; 2 and 3,
+  // everything.
+  u32 halves;
 
+  // Of no tile.
+  __device__ __forceinline__ WarpQTiles()
+      : kv0(0), kv1(0), base(0), ragged(false), present(0), masked(0), alike(0), todo{0, 0}, halves(0) {}
   __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Site &s, int kv_tile, QShare share) {
     kv0 = kv_tile * TileN;
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;
     todo = share.of(p, tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM), s.h);
-    present = masked = alike = 0;
+    present = masked = alike = halves = 0;
     base = 0;
   }
 
@@ -28,34 +35,63 @@ struct WarpQTiles {
     while (present == 0) {
       if (todo.lo >= todo.hi) return Tile{-1, false};
       base = todo.lo;
-      const int tile = base + int(threadIdx.x) % 32, q0 = tile * TileM;
+      const int tile = base + int(threadIdx.x) % 32, q0 = tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
+      const bool inside = !ragged && q0 + TileM <= s.q_len;
       TileClass c = TILE_EMPTY;
-      if (tile < todo.hi) c = class_of<Spec>(p, s, q0, min_of(q0 + TileM, s.q_len) - 1, kv0, kv1);
+      if constexpr (Halves)
+        c = classify_halves(p, s, tile < todo.hi, q0, q1, inside);
+      else if (tile < todo.hi)
+        c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
-      masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || ragged || q0 + TileM > s.q_len);
+      masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || !inside);
       if constexpr (Spec::may_be_alike)
-        alike = __ballot_sync(0xffffffffu,
-                              kv0 < kv1 && Spec::alike(p, s, q0, min_of(q0 + TileM, s.q_len) - 1, kv0, kv1));
+        alike = __ballot_sync(0xffffffffu, kv0 < kv1 && Spec::alike(p, s, q0, q1, kv0, kv1));
       todo.lo += 32;
     }
     const int i = __ffs(int(present)) - 1;
     present &= present - 1;
+    if constexpr (Halves)
+      halves = (none[0] >> i & 1) | (none[1] >> i & 1) << 1 | (all[0] >> i & 1) << 2 | (all[1] >> i & 1) << 3;
     return Tile{base + i, ((masked >> i) & 1u) != 0, ((alike >> i) & 1u) != 0};
+  }
+
+ private:
+  __device__ __forceinline__ TileClass classify_halves(const LuattnParams &p, const Site &s, bool there,
+                                                       int q0, int q1, bool inside) {
+    u32 kept = 0, full = 0;
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      const int lo = kv0 + half * (TileN / 2), hi = min_of(lo + TileN / 2 - 1, kv1);
+      const TileClass c = there && lo <= hi ? class_of<Spec>(p, s, q0, q1, lo, hi) : TILE_EMPTY;
+      kept |= u32(c != TILE_EMPTY) << half;
+      full |= u32(c == TILE_FULL && inside) << half;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      none[half] = __ballot_sync(0xffffffffu, (kept >> half & 1) == 0);
+      all[half] = __ballot_sync(0xffffffffu, (full >> half & 1) != 0);
+    }
+    return kept == 0 ? TILE_EMPTY : full == 3 ? TILE_FULL : TILE_PARTIAL;
   }
 };
 
-// What the producer tells of a q tile, before it arrives at `q_full`: what Tile says, the q head, and whether
-// it is this head's last. END: there are no more.
+// What the producer tells of a q tile, before it arrives at `q_full`: what Tile says, the q head, whether it
+// is this head's last, whether the kv tile's, and WarpQTiles::halves. END: there are no more.
 struct TileNote {
   u32 bits, head;
-  LUATTN_FN TileNote of(Tile tile, bool last, int head) {
-    return {u32(tile.index) << 3 | u32(tile.alike) << 2 | u32(tile.masked) << 1 | u32(last), u32(head)};
+  LUATTN_FN TileNote of(Tile tile, bool last, int head, bool ends = false, u32 halves = 0) {
+    return {u32(tile.index) << 8 | u32(tile.alike) << 7 | halves << 3 | u32(ends) << 2 |
+                u32(tile.masked) << 1 | u32(last),
+            u32(head)};
   }
   LUATTN_FN TileNote end() { return {~0u, 0}; }
   __device__ __forceinline__ bool is_end() const { return bits == ~0u; }
-  __device__ __forceinline__ int index() const { return int(bits >> 3); }
-  __device__ __forceinline__ bool alike() const { return (bits & 4) != 0; }
+  __device__ __forceinline__ int index() const { return int(bits >> 8); }
+  __device__ __forceinline__ bool alike() const { return (bits & 128) != 0; }
   __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
+  __device__ __forceinline__ bool ends_block() const { return (bits & 4) != 0; }
+  __device__ __forceinline__ bool keeps_nothing(int half) const { return (bits >> (3 + half) & 1) != 0; }
+  __device__ __forceinline__ bool masked(int half) const { return masked() && (bits >> (5 + half) & 1) == 0; }
   __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
 
   __device__ __forceinline__ void store(u32 address) const {
@@ -65,6 +101,71 @@ struct TileNote {
     TileNote x;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.bits), "=r"(x.head) : "r"(address) : "memory");
     return {uniform(x.bits), uniform(x.head)};
+  }
+};
+
+// What the producer tells of a kv tile, before it arrives at `kv_full`: its KvBlock, and whether there are q
+// tiles for it. END: there are no more.
+struct BlockNote {
+  enum State { END, EMPTY, SOME };
+  KvBlock at;
+  u32 state;
+
+  __device__ __forceinline__ void store(u32 address) const {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(at.tile), "r"(at.h),
+                 "r"(at.b), "r"(u32(at.split) << 2 | state)
+                 : "memory");
+  }
+  LUATTN_FN BlockNote load(u32 address) {
+    u32 x[4];
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+    const u32 rest = uniform(x[3]);
+    return {{int(uniform(x[0])), int(uniform(x[1])), int(uniform(x[2])), int(rest >> 2)}, rest & 3};
+  }
+};
+
+// Which kv tiles a block takes: it stays on its multiprocessor, and draws one after the other from a counter
+// at p.turns. One warp draws.
+template <class Spec, class Config>
+struct KvTickets {
+  const LuattnParams &p;
+  const u32 kv_tiles, splits, tiles, heads;  // of a head; shares of each, their product; all kv heads
+
+  __device__ __forceinline__ explicit KvTickets(const LuattnParams &params)
+      : p(params),
+        kv_tiles(u32(ceil_div(params.kv_len, Config::tile_n))),
+        splits(u32(params.num_splits)),
+        tiles(kv_tiles * splits),
+        heads(u32(params.heads_kv) * u32(params.batch)) {}
+  // Tile -1: there are no more.
+  __device__ __forceinline__ KvBlock draw() const {
+    u32 ticket = 0;
+    if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.turns, 1u);
+    ticket = uniform(ticket);
+    if (ticket >= tiles * heads) return {-1, 0, 0, 0};
+    if constexpr (Needs<Spec, Config>::turns)
+      return kv_block_of(ticket, kv_tiles, u32(p.heads_kv), heads, splits);
+    return block_of(ticket);
+  }
+
+ private:
+  // One head after the other, so that what runs together has q, dO and dQ in common in the L2 cache. With a
+  // mask, the last heads together, two tiles for each block, the first tile of each of them first: a causal
+  // mask leaves most for the first positions, and a long tile that starts last would leave the other
+  // multiprocessors idle.
+  __device__ __forceinline__ KvBlock block_of(u32 ticket) const {
+    const u32 together = Spec::has_mask ? min_of(heads, (2 * gridDim.x + tiles - 1) / tiles) : 0;
+    const u32 alone = heads - together, first = alone * tiles;
+    u32 head = ticket / tiles, tile = ticket - head * tiles;
+    if (Spec::has_mask && ticket >= first) {
+      tile = (ticket - first) / together;
+      head = alone + (ticket - first - tile * together);
+    }
+    const u32 b = head / u32(p.heads_kv);
+    return {int(tile / splits), int(head - b * u32(p.heads_kv)), int(b), int(tile % splits)};
   }
 };
 
@@ -81,7 +182,12 @@ struct SharedBwdSm90 {
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int k_bytes = boxes * tile_n * 128, v_bytes = boxes_v * tile_n * 128;
   static constexpr int q_bytes = boxes * tile_m * 128, do_bytes = boxes_v * tile_m * 128;
-  static constexpr int ds_bytes = tile_m * tile_n * 2, dq_bytes = tile_m * boxes * 64 * 4 / warps;
+  static constexpr int ds_bytes = tile_m * tile_n * 2;
+  // A warp's 16 rows of dK or dV on their way to memory, 16 bytes apart so that columns of them lie in
+  // different banks.
+  static constexpr int row_pitch = 16 + 128 * (boxes > boxes_v ? boxes : boxes_v);
+  static constexpr int dq_part = tile_m * boxes * 64 * 4 / warps,
+                       dq_bytes = dq_part > 16 * row_pitch ? dq_part : 16 * row_pitch;
   static constexpr bool has_rows = !__is_empty(Row);
   static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
                        row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
@@ -104,7 +210,10 @@ struct SharedBwdSm90 {
   // SummerBwdSm90.
   static constexpr bool sums = Needs<Spec, Config>::parameters && (Spec::sums & SUM_ROW) != 0;
   static constexpr int summers = sums ? 2 * 32 : 0;  // threads
-  static_assert(stages * 32 + (sums ? 2 : 1) * ds_slots * 8 + 40 <= 256);
+  static_assert(stages * 32 + (sums ? 2 : 1) * ds_slots * 8 + 64 <= 256);
+
+  // A consumer leaves out a tile of whose half nothing is kept. Not where others walk or read the same tiles.
+  static constexpr bool halves = Spec::has_mask && tile_m == 64 && !turns && !sums;
 
   unsigned char *memory;
   u32 start;  // its address in shared memory, a multiple of 1024
@@ -126,26 +235,21 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 do_full(int slot) const { return q_full(slot) + 8; }
   __device__ __forceinline__ u32 empty(int slot) const { return q_full(slot) + 16; }
   __device__ __forceinline__ u32 note(int slot) const { return q_full(slot) + 24; }
-  __device__ __forceinline__ u32 ds_full(int slot) const { return q_full(stages) + slot * 8; }
+  // Notes of kv tiles, two in turn: a consumer reads one until it has given back K and V of the next.
+  __device__ __forceinline__ u32 block_note(u32 turn) const { return q_full(stages) + (turn & 1) * 16; }
+  __device__ __forceinline__ u32 ds_full(int slot) const { return q_full(stages) + 32 + slot * 8; }
   __device__ __forceinline__ u32 kv_full() const { return ds_full(ds_slots); }
+  __device__ __forceinline__ u32 kv_empty() const { return kv_full() + 8; }
   // Of a deterministic kernel: see sm90_turns.cuh.
-  __device__ __forceinline__ u32 dq_full() const { return kv_full() + 8; }
-  __device__ __forceinline__ u32 dq_empty() const { return kv_full() + 16; }
-
-  // What the block works on. A deterministic kernel's blocks draw it, and leave it in shared memory.
-  __device__ __forceinline__ KvBlock *drawn() const {
-    return reinterpret_cast<KvBlock *>(memory + at_barriers + stages * 32 + ds_slots * 8 + 24);
-  }
-  __device__ __forceinline__ int kv_tile() const { return turns ? drawn()->tile : int(blockIdx.x); }
-  __device__ __forceinline__ int kv_head() const { return turns ? drawn()->h : int(blockIdx.y); }
-  __device__ __forceinline__ int batch(const LuattnParams &p) const {
-    return turns ? drawn()->b : int(blockIdx.z) / p.num_splits;
-  }
-  __device__ __forceinline__ int split(const LuattnParams &p) const {
-    return turns ? drawn()->split : int(blockIdx.z) % p.num_splits;
-  }
+  __device__ __forceinline__ u32 dq_full() const { return kv_full() + 16; }
+  __device__ __forceinline__ u32 dq_empty() const { return kv_full() + 24; }
   // Behind what a deterministic kernel keeps here.
-  __device__ __forceinline__ u32 ds_empty(int slot) const { return kv_full() + 40 + slot * 8; }
+  __device__ __forceinline__ u32 ds_empty(int slot) const { return kv_full() + 32 + slot * 8; }
+  // The kv tile that the block is at, `turn` of its own before it.
+  __device__ __forceinline__ BlockNote await_block(u32 turn) const {
+    barrier_wait(kv_full(), turn & 1);
+    return BlockNote::load(block_note(turn));
+  }
 
   // Arrivals that end a phase. Every lane that has read a slot's row numbers, or written a Row, arrives for
   // itself: ptxas leaves out a __syncwarp before the arrival of one for all. Summers, too, and ds_empty is
@@ -161,6 +265,7 @@ struct SharedBwdSm90 {
       if constexpr (sums) barrier_init(ds_empty(i), summers);
     }
     barrier_init(kv_full(), 1);
+    barrier_init(kv_empty(), warps * 32 + summers + (turns ? 32 : 0));
     if constexpr (turns) {
       barrier_init(dq_full(), warps * 32);
       barrier_init(dq_empty(), 1);

@@ -305,7 +305,7 @@ struct SummerBwdSm90 {
         shared(s),
         group(g),
         lane(int(threadIdx.x % 32)),
-        site{s.batch(), 0, params.q_len, params.kv_len},
+        site{0, 0, params.q_len, params.kv_len},
         acc(zero_acc<Acc>()),
         turn(0) {}
 
@@ -356,8 +356,9 @@ struct SummerBwdSm90 {
     barrier_arrive(shared.ds_empty(int(turn % Shared::ds_slots)));
     ++turn;
   }
-  __device__ __forceinline__ void run() {
-    for (TileNote tile = await_tile(); !tile.is_end(); tile = await_tile()) {
+  __device__ __forceinline__ void sum_block() {
+    for (bool more = true; more;) {
+      TileNote tile = await_tile();
       site.h = int(tile.head);
       head = Spec::head(p, site);
 #pragma unroll 1
@@ -366,6 +367,17 @@ struct SummerBwdSm90 {
         if (tile.last()) break;
         tile = await_tile();
       }
+      more = !tile.ends_block();
+    }
+  }
+  __device__ __forceinline__ void run() {
+    u32 block = 0;
+#pragma unroll 1
+    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
+         note = shared.await_block(++block)) {
+      barrier_arrive(shared.kv_empty());
+      site.b = note.at.b;
+      if (note.state == BlockNote::SOME) sum_block();
     }
   }
 };

@@ -18,12 +18,14 @@ struct DqWriterSm90 {
   const Shared shared;
   const int lane;
   Site site;
+  u32 parity;  // of the next part of dQ
 
   __device__ __forceinline__ DqWriterSm90(const LuattnParams &params, const Shared &s)
       : p(params),
         shared(s),
         lane(int(threadIdx.x) % 32),
-        site{s.batch(params), 0, params.q_len, params.kv_len} {}
+        site{0, 0, params.q_len, params.kv_len},
+        parity(0) {}
 
   // A lane for the part of each consumer warp: 16 rows, and all channels or half of them.
   __device__ __forceinline__ void add(int tile) const {
@@ -39,21 +41,30 @@ struct DqWriterSm90 {
     bulk_commit();
   }
 
-  __device__ __forceinline__ u32 before_me(Tile tile) const {
-    return turn_before<Spec, tile_m, tile_n>(p, site, tile.index, shared.kv_tile());
+  __device__ __forceinline__ u32 before_me(Tile tile, int kv_tile) const {
+    return turn_before<Spec, tile_m, tile_n>(p, site, tile.index, kv_tile);
   }
 
   __device__ __forceinline__ void run() {
-    const int first = shared.kv_head() * p.group, kv_tile = shared.kv_tile();
-    const QShare share{shared.split(p)};
-    u32 parity = 0;
+    u32 turn = 0;
+#pragma unroll 1
+    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
+         note = shared.await_block(++turn)) {
+      barrier_arrive(shared.kv_empty());
+      add_block(note.at);
+    }
+  }
+  __device__ __forceinline__ void add_block(const KvBlock &at) {
+    const int first = at.h * p.group, kv_tile = at.tile;
+    const QShare share{at.split};
+    site.b = at.b;
 #pragma unroll 1
     for (int h = first + share.first(p); h < first + share.end(p); ++h) {
       site.h = h;
       u32 *turns = p.turns + LUATTN_TURNS_FIRST + (i64(site.b) * p.heads + h) * ceil_div(p.q_len, tile_m);
       WarpQTiles<Spec, tile_m, tile_n> walk(p, site, kv_tile, share);
       Tile tile = walk.next(p, site);
-      u32 before = tile.valid() ? before_me(tile) : 0;
+      u32 before = tile.valid() ? before_me(tile, kv_tile) : 0;
       bool passed = false;
 #pragma unroll 1
       while (tile.valid()) {
@@ -67,7 +78,7 @@ struct DqWriterSm90 {
         parity ^= 1;
         const Tile next = walk.next(p, site);  // while it is added
         if (next.valid()) {
-          before = before_me(next);
+          before = before_me(next, kv_tile);
           passed = turn_pass(turn, kv_tile, turns + next.index, before, [] { bulk_wait(); });
         } else {
           bulk_wait();

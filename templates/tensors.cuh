@@ -44,6 +44,7 @@ struct Pack {
 
 // How an accumulator of a head, q_len x Dim, is ordered: row by row. dq_acc.cuh has other orders.
 struct PlainRows {
+  static constexpr bool zeroes = false;
   static constexpr bool writes = false;
   LUATTN_FN int head_rows(int len) { return len; }
   template <int Dim, int N, class Real>

@@ -94,6 +94,15 @@ LUATTN_FN void bulk_add(float *dst, u32 src, int bytes, bool there) {
       "r"(src), "r"(bytes), "r"(int(there))
       : "memory");
 }
+// Copies `bytes` from shared to global memory, in the same way.
+LUATTN_FN void bulk_store(void *dst, u32 src, int bytes, bool there) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
+      "@p cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n}" ::"l"(
+          __cvta_generic_to_global(dst)),
+      "r"(src), "r"(bytes), "r"(int(there))
+      : "memory");
+}
 LUATTN_FN void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 LUATTN_FN void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 LUATTN_FN void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }

@@ -25,7 +25,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_MOD,     /* writes q', k', v' into the workspace; grid (positions, heads, batch * 3) */
   LUATTN_ROLE_FORWARD, /* grid (ceil(q_len / tile_m), heads, batch) */
   LUATTN_ROLE_PREPARE, /* backward rows; grid (ceil(q_len / tile_m), heads, batch) */
-  LUATTN_ROLE_DKDV,    /* grid (ceil(kv_len / tile_n), heads_kv, batch); may add into dq_acc */
+  LUATTN_ROLE_DKDV,    /* grid (ceil(kv_len / tile_n), heads_kv, batch), or as many blocks as stay; may add into dq_acc */
   LUATTN_ROLE_DQ,      /* grid (ceil(q_len / tile_m), heads, batch) */
   LUATTN_ROLE_FINISH,  /* accumulators and mods' derivatives to dq, dk, dv; grid (positions / tile_m, heads, batch * 3) */
   LUATTN_ROLE_ROUND,   /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
