@@ -31,6 +31,10 @@ struct dim3 {
   dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 static dim3 threadIdx, blockIdx, gridDim;
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 enum FiberState { READY, AT_BLOCK_BARRIER, AT_WARP_BARRIER, DONE };
 struct PendingCopy {
