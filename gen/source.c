@@ -35,10 +35,11 @@ const char *source_arch(const compilation *c) {
 
 /* No flag of fast arithmetic: math.cuh decides that for each function. `recent`: what not every NVRTC 12
  * knows. Minimal: without the declarations of textures and of the CUDA runtime, a tenth of the front end's
- * time. A backward image has several kernels that take as long as each other, hence threads: a fixed number,
- * which stands in the cubin, so that its bytes do not depend on the machine. Not for the sm90 family, whose
- * plans yield to what ptxas says of wgmma (C7512 and others): from threads that goes to stderr, not into the
- * log. And there one kernel takes most of the time. */
+ * time. No cache: NVRTC would start CUDA to look among the driver's cached kernels, and luattn has a cache of
+ * its own. A backward image has several kernels that take as long as each other, hence threads: a fixed
+ * number, which stands in the cubin, so that its bytes do not depend on the machine. Not for the sm90 family,
+ * whose plans yield to what ptxas says of wgmma (C7512 and others): from threads that goes to stderr, not
+ * into the log. And there one kernel takes most of the time. */
 static int options(const compilation *c, bool recent, const char **out) {
   const char *line_info = getenv("LUATTN_LINEINFO");
   int n = 0;
@@ -47,11 +48,12 @@ static int options(const compilation *c, bool recent, const char **out) {
   out[n++] = "--ptxas-options=-v";
   if (line_info != NULL && strcmp(line_info, "1") == 0) out[n++] = "-lineinfo";
   if (recent) out[n++] = "--minimal";
+  if (recent) out[n++] = "--no-cache";
   if (recent && c->target.pass == LUATTN_BACKWARD && c->plan.family != LUATTN_SM90)
     out[n++] = "--split-compile=4";
   return n;
 }
-enum { MAX_OPTIONS = 6 };
+enum { MAX_OPTIONS = 7 };
 
 static const template_file *entry_file(const compilation *c) {
   for (int i = 0; i < c->num_templates; i++)
