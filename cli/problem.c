@@ -341,7 +341,10 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
   *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale};
-  p->num_splits = o->splits > INT_MAX ? INT_MAX : (int)o->splits;
+  if (o->splits > INT_MAX)
+    return luattn_fail(err, LUATTN_INVALID, "--splits: is %ld, too many for any kernel; leave it out",
+                       o->splits);
+  p->num_splits = (int)o->splits;
   luattn_spec_get_info(spec, &p->info);
   luattn_status status = read_options(o, p, err);
   if (status == LUATTN_OK) {

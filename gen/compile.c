@@ -72,14 +72,11 @@ static const char *add_line(arena *a, const char *text, const char *line) {
  * more of them beside hooks that are called, whose time no tiles change: four bytes are a store and a load,
  * so that a quarter of the hooks' instructions in bytes is an eighth of their time at most. But more bytes
  * than a thread has registers are accumulators, spilled around each product. What follows the sm90 backward's
- * first tiles is slower by a third, and what follows its last ones, sm80's kernel, takes twice as long: 512
- * bytes that are all read and written once a tile are 1000 cycles of the first-level cache, of 3500 of a
- * tile. */
+ * first tiles is slower by a third. */
 static int spills_accepted(const compilation *c) {
   const int beside_hooks = c->emitted.outlined_work / 4;
-  const bool slow_next = c->plan.family == LUATTN_SM90 && c->plan.pass == LUATTN_BACKWARD,
-             last = slow_next && c->plan.tile_m == 64;
-  return (last ? 512 : slow_next ? 288 : 64) + (beside_hooks < 1024 ? beside_hooks : 1024);
+  const bool slow_next = c->plan.family == LUATTN_SM90 && c->plan.pass == LUATTN_BACKWARD;
+  return (slow_next ? 288 : 64) + (beside_hooks < 1024 ? beside_hooks : 1024);
 }
 
 /* Each entry by itself, because it is to its own hooks that its spills compare. */
