@@ -20,6 +20,16 @@ typedef struct mask_stat {
   int input, axis;
   bool along_q;
 } mask_stat;
+/* What a key is kept for (columns.c): all q in [lo, hi), IR_NONE: no bound; if period > 0, of these what has
+ * q mod period in [rest_lo, rest_hi). INT, of the same as ranges of a tile, and of VAR_TILE[VAR_KV0] = kv.
+ * apart: only in a tile all of which mask_info.rest keeps. */
+typedef struct mask_columns {
+  bool known, apart;
+  ir_ref lo, hi, rest_lo, rest_hi;
+  int period;
+  ir_ref mod; /* q mod period */
+} mask_columns;
+
 typedef struct mask_info {
   ir_ref keep; /* simplified predicate; IR_NONE: no mask */
   /* INT, of VAR_B, VAR_H, lengths, scalars, loads at those, and VAR_TILE; IR_NONE: no bound. They may lie
@@ -34,11 +44,13 @@ typedef struct mask_info {
   /* Else, kv_lo and kv_hi say it of a row for which this part of `keep` holds throughout; IR_NONE: no such
    * part. */
   ir_ref rest;
+  mask_columns columns;
   int num_stats;
   mask_stat stat[8];
   int64_t max_len; /* see luattn_image_info.max_len */
   const char *how; /* for `luattn emit --stage mask`: what was found, in words */
 } mask_info;
+mask_columns mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);
 
 /* r, given that `keep` holds: abs(x) of an integer is x or -x where a comparison of `keep` says so. */

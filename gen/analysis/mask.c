@@ -54,10 +54,9 @@ static ir_ref useful_hi(const ir *g, ir_ref hi, ir_var len) {
   return hi != IR_NONE && ir_is_var(g, hi, len) ? IR_NONE : hi;
 }
 
-static void find_ranges(ir *g, mask_info *out) {
-  const range kv = range_of(g, out->keep, VAR_KV), q = range_of(g, out->keep, VAR_Q);
-  ir_ref *to[4] = {&out->kv_lo, &out->kv_hi, &out->q_lo, &out->q_hi}, root[4];
-  *to[0] = kv.lo, *to[1] = kv.hi, *to[2] = q.lo, *to[3] = q.hi;
+/* Of several, some of which may be none. */
+static void simplify(ir *g, ir_ref *const to[4]) {
+  ir_ref root[4];
   int n = 0;
   for (int i = 0; i < 4; i++) {
     if (*to[i] != IR_NONE) root[n++] = *to[i];
@@ -67,6 +66,12 @@ static void find_ranges(ir *g, mask_info *out) {
   for (int i = 0; i < 4; i++) {
     if (*to[i] != IR_NONE) *to[i] = root[n++];
   }
+}
+
+static void find_ranges(ir *g, mask_info *out) {
+  const range kv = range_of(g, out->keep, VAR_KV), q = range_of(g, out->keep, VAR_Q);
+  out->kv_lo = kv.lo, out->kv_hi = kv.hi, out->q_lo = q.lo, out->q_hi = q.hi;
+  simplify(g, (ir_ref *[4]){&out->kv_lo, &out->kv_hi, &out->q_lo, &out->q_hi});
   out->kv_lo = useful_lo(g, out->kv_lo);
   out->kv_hi = useful_hi(g, out->kv_hi, VAR_KV_LEN);
   out->q_lo = useful_lo(g, out->q_lo);
@@ -259,11 +264,23 @@ static const char *describe(arena *a, const traced_spec *t, const mask_info *m) 
            m->is_interval  ? "; kv of a row: an interval"
            : m->period > 0 ? "; kv of a row: an interval in each row of a grid"
                            : "");
+  if (m->columns.known)
+    text_add(&how, "; q of a column: an interval%s%s", m->columns.period > 0 ? " in each row of a grid" : "",
+             m->columns.apart ? ", in tiles where the rest of the mask holds" : "");
   for (int i = 0; i < m->num_stats; i++) {
     text_add(&how, "%s '%s' along %s", i == 0 ? "; block minima and maxima of" : ",",
              t->input[m->stat[i].input].name, m->stat[i].along_q ? "q" : "kv");
   }
   return text_get(&how);
+}
+
+static void find_columns(ir *g, mask_info *out) {
+  mask_columns *c = &out->columns;
+  *c = mask_columns_of(g, out->keep, out->rest);
+  if (!c->known) return;
+  simplify(g, (ir_ref *[4]){&c->lo, &c->hi, &c->rest_lo, &c->rest_hi});
+  c->lo = useful_lo(g, c->lo);
+  c->hi = useful_hi(g, c->hi, VAR_Q_LEN);
 }
 
 /* The spec's own integer arithmetic sets max_len. A range that would overflow at lengths in use is given up
@@ -291,6 +308,13 @@ static void limit_lengths(const traced_spec *t, mask_info *m) {
       m->max_len = limit;
     }
   }
+  const ir_ref column[4] = {m->columns.lo, m->columns.hi, m->columns.rest_lo, m->columns.rest_hi};
+  for (int i = 0; i < 4; i++) {
+    if (column[i] == IR_NONE || m->max_len < 0 || !m->columns.known) continue;
+    const int64_t limit = ir_int_limit(t->g, &column[i], 1);
+    if (limit < 0) m->max_len = -1;
+    if (limit < m->max_len) m->columns = (mask_columns){.known = false};
+  }
 }
 
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err) {
@@ -314,6 +338,7 @@ luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luatt
     find_ranges(g, &m);
     if (!m.is_interval) find_period(g, &m);
     if (!m.is_interval && m.period == 0) m.rest = rest_of(g, m.keep);
+    find_columns(g, &m);
   }
   limit_lengths(t, &m);
   m.how = describe(a, t, &m);

@@ -22,6 +22,7 @@ typedef struct ranger {
   ir_ref len;                /* of main */
   ir_ref other_lo, other_hi; /* inclusive */
   int work;
+  bool lost; /* something of the predicate */
 } ranger;
 
 /* sum of coef[i] * atom[i] + constant */
@@ -32,7 +33,8 @@ typedef struct linear {
   bool failed;
 } linear;
 
-static const range everything = {IR_NONE, IR_NONE, false}, nothing = {IR_NONE, IR_NONE, true};
+static const range everything = {.lo = IR_NONE, .hi = IR_NONE},
+                   nothing = {.lo = IR_NONE, .hi = IR_NONE, .never = true};
 
 static range predicate(ranger *r, ir_ref p, bool want);
 static range int_at_most(ranger *r, ir_ref e, ir_ref bound);
@@ -44,6 +46,12 @@ static bool out_of_work(ranger *r) { return ++r->work > MAX_WORK || ir_failed(r-
 static bool has_main(const ranger *r, ir_ref e) { return ir_uses(r->g, e, r->main); }
 static bool has_other(const ranger *r, ir_ref e) { return ir_uses(r->g, e, r->other); }
 
+/* A sound answer where none is found. */
+static range unknown(ranger *r) {
+  r->lost = true;
+  return everything;
+}
+
 static ir_ref binary(ranger *r, ir_op op, ir_ref x, ir_ref y) {
   return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_op2(r->g, op, x, y);
 }
@@ -52,29 +60,33 @@ static ir_ref plus(ranger *r, ir_ref x, int64_t c) { return ir_op2(r->g, IR_ADD,
 
 static range both(ranger *r, range a, range b) {
   if (a.never || b.never) return nothing;
-  return (range){a.lo == IR_NONE   ? b.lo
-                 : b.lo == IR_NONE ? a.lo
-                                   : ir_op2(r->g, IR_MAX, a.lo, b.lo),
-                 a.hi == IR_NONE   ? b.hi
-                 : b.hi == IR_NONE ? a.hi
-                                   : ir_op2(r->g, IR_MIN, a.hi, b.hi),
-                 false};
+  return (range){.lo = a.lo == IR_NONE   ? b.lo
+                       : b.lo == IR_NONE ? a.lo
+                                         : ir_op2(r->g, IR_MAX, a.lo, b.lo),
+                 .hi = a.hi == IR_NONE   ? b.hi
+                       : b.hi == IR_NONE ? a.hi
+                                         : ir_op2(r->g, IR_MIN, a.hi, b.hi)};
 }
 
+/* The hull, which is the union where one is everything or nothing, or both reach to the same end. */
 static range either(ranger *r, range a, range b) {
   if (a.never) return b;
   if (b.never) return a;
-  return (range){binary(r, IR_MIN, a.lo, b.lo), binary(r, IR_MAX, a.hi, b.hi), false};
+  const bool upward = a.hi == IR_NONE && b.hi == IR_NONE, downward = a.lo == IR_NONE && b.lo == IR_NONE;
+  if (!upward && !downward && !a.gate && !b.gate) r->lost = true;
+  return (range){
+      .lo = binary(r, IR_MIN, a.lo, b.lo), .hi = binary(r, IR_MAX, a.hi, b.hi), .gate = a.gate && b.gate};
 }
 
 /* Everything where `possible` (free of positions) holds, else nothing. */
 static range gate(ranger *r, ir_ref possible) {
-  if (possible == IR_NONE) return everything;
+  if (possible == IR_NONE) return unknown(r);
   const ir_node *n = ir_get(r->g, possible);
   if (n->op == IR_CONST_BOOL) return n->imm.integer ? everything : nothing;
   const ir_ref zero = ir_int(r->g, 0);
-  return (range){ir_op3(r->g, IR_SELECT, possible, zero, r->len),
-                 ir_op3(r->g, IR_SELECT, possible, r->len, zero), false};
+  return (range){.lo = ir_op3(r->g, IR_SELECT, possible, zero, r->len),
+                 .hi = ir_op3(r->g, IR_SELECT, possible, r->len, zero),
+                 .gate = true};
 }
 
 /* ---- bounds of what is free of main, over the interval of the other position ---- */
@@ -249,7 +261,7 @@ static ir_ref times(ranger *r, ir_ref x, int64_t c) { return ir_op2(r->g, IR_MUL
 
 /* a // c <= bound, or >= bound */
 static range invert_quotient(ranger *r, ir_ref a, int64_t c, ir_ref limit, bool at_most) {
-  if (c > MAX_CONSTANT || c < -MAX_CONSTANT || c == 0) return everything;
+  if (c > MAX_CONSTANT || c < -MAX_CONSTANT || c == 0) return unknown(r);
   if (at_most) {
     return c > 0 ? int_at_most(r, a, plus(r, times(r, limit, c), c - 1))
                  : int_at_least(r, a, plus(r, times(r, limit, c), c + 1));
@@ -274,15 +286,15 @@ static range invert_select(ranger *r, const ir_node *n, ir_ref limit, bool at_mo
 
 /* An atom of a linear form, which contains main, compared with a limit that is free of positions. */
 static range invert_atom(ranger *r, ir_ref atom, ir_ref limit, bool at_most) {
-  if (out_of_work(r)) return everything;
+  if (out_of_work(r)) return unknown(r);
   const ir_node n = *ir_get(r->g, atom);
   range (*const compare)(ranger *, ir_ref, ir_ref) = at_most ? int_at_most : int_at_least;
   double c;
   switch (n.op) {
     case IR_VAR:
-      return at_most ? (range){IR_NONE, plus(r, limit, 1), false} : (range){limit, IR_NONE, false};
+      return at_most ? (range){.lo = IR_NONE, .hi = plus(r, limit, 1)} : (range){.lo = limit, .hi = IR_NONE};
     case IR_FLOORDIV:
-      if (!ir_is_const(r->g, n.arg[1], &c)) return everything;
+      if (!ir_is_const(r->g, n.arg[1], &c)) return unknown(r);
       return invert_quotient(r, n.arg[0], (int64_t)c, limit, at_most);
     case IR_MIN:
     case IR_MAX: {
@@ -306,21 +318,21 @@ static range invert_atom(ranger *r, ir_ref atom, ir_ref limit, bool at_most) {
       return real_at_least(r, n.arg[0], ir_to_real(r->g, plus(r, limit, -1)), true, false);
     }
     default:
-      return everything;
+      return unknown(r);
   }
 }
 
 /* l <= 0 for some value of the other position */
 static range solve(ranger *r, const linear *l) {
   int at = -1;
-  if (l->failed) return everything;
+  if (l->failed) return unknown(r);
   for (int i = 0; i < l->count; i++) {
     if (l->coef[i] == 0 || !has_main(r, l->atom[i])) continue;
-    if (at >= 0) return everything;
+    if (at >= 0) return unknown(r);
     at = i;
   }
   const ir_ref rest = largest_of_minus(r, l, at);
-  if (rest == IR_NONE) return everything;
+  if (rest == IR_NONE) return unknown(r);
   if (at < 0) return gate(r, ir_op2(r->g, IR_LE, ir_int(r->g, 0), rest));
   /* c * atom <= rest */
   const int64_t c = l->coef[at];
@@ -359,14 +371,14 @@ static int free_side(const ranger *r, const ir_node *n) {
 
 static range real_sum(ranger *r, const ir_node *n, ir_ref limit, bool at_most, bool strict) {
   const int side = free_side(r, n);
-  if (side < 0) return everything;
+  if (side < 0) return unknown(r);
   const bool minus = n->op == IR_SUB;
   /* x + y <= u: x <= u - y.  x - y <= u: x <= u + y.  y - x <= u: x >= y - u. */
   const bool flips = minus && side == 0;
   const bool upper = flips ? !at_most : minus ? at_most : !at_most;
   const ir_ref y = bound(r, n->arg[side], upper), x = n->arg[1 - side];
   const ir_ref moved = flips ? binary(r, IR_SUB, y, limit) : binary(r, minus ? IR_ADD : IR_SUB, limit, y);
-  if (moved == IR_NONE) return everything;
+  if (moved == IR_NONE) return unknown(r);
   return at_most != flips ? real_at_most(r, x, moved, strict, true)
                           : real_at_least(r, x, moved, strict, true);
 }
@@ -374,18 +386,19 @@ static range real_sum(ranger *r, const ir_node *n, ir_ref limit, bool at_most, b
 static range real_product(ranger *r, const ir_node *n, ir_ref limit, bool at_most, bool strict) {
   double c = 0;
   int at = ir_is_const(r->g, n->arg[1], &c) ? 1 : 0;
-  if (n->op == IR_DIV ? at != 1 : at == 0 && !ir_is_const(r->g, n->arg[0], &c)) return everything;
-  if (!(c > 1e-9 || c < -1e-9) || !(c < 1e9 && c > -1e9)) return everything;
+  if (n->op == IR_DIV ? at != 1 : at == 0 && !ir_is_const(r->g, n->arg[0], &c)) return unknown(r);
+  if (!(c > 1e-9 || c < -1e-9) || !(c < 1e9 && c > -1e9)) return unknown(r);
   const ir_ref moved = ir_op2(r->g, n->op == IR_DIV ? IR_MUL : IR_DIV, limit, ir_real(r->g, c));
   return at_most == (c > 0) ? real_at_most(r, n->arg[1 - at], moved, strict, true)
                             : real_at_least(r, n->arg[1 - at], moved, strict, true);
 }
 
 static range invert_real(ranger *r, ir_ref e, ir_ref limit, bool at_most, bool strict, bool rounded) {
-  if (out_of_work(r)) return everything;
+  if (out_of_work(r)) return unknown(r);
+  r->lost = true; /* by rounding */
   if (!has_main(r, e)) {
     const ir_ref x = bound(r, e, !at_most);
-    if (x == IR_NONE) return everything;
+    if (x == IR_NONE) return unknown(r);
     return gate(r, at_most ? ir_op2(r->g, IR_LE, x, limit) : ir_op2(r->g, IR_LE, limit, x));
   }
   const ir_node n = *ir_get(r->g, e);
@@ -431,7 +444,7 @@ static range invert_real(ranger *r, ir_ref e, ir_ref limit, bool at_most, bool s
       return at_most ? real_at_most(r, n.arg[0], ir_op2(r->g, IR_ADD, limit, ir_real(r->g, 1)), true, true)
                      : real_at_least(r, n.arg[0], limit, false, rounded);
     default:
-      return everything;
+      return unknown(r);
   }
 }
 
@@ -453,17 +466,17 @@ static range ordered(ranger *r, ir_ref x, ir_ref y, bool strict) {
     linear_add(r, &l, y, -1);
     return solve(r, &l);
   }
-  if (has_main(r, x) && has_main(r, y)) return everything;
+  if (has_main(r, x) && has_main(r, y)) return unknown(r);
   if (has_main(r, y)) {
     const ir_ref limit = bound(r, x, false);
-    return limit == IR_NONE ? everything : real_at_least(r, y, limit, strict, false);
+    return limit == IR_NONE ? unknown(r) : real_at_least(r, y, limit, strict, false);
   }
   const ir_ref limit = bound(r, y, true);
-  return limit == IR_NONE ? everything : real_at_most(r, x, limit, strict, false);
+  return limit == IR_NONE ? unknown(r) : real_at_most(r, x, limit, strict, false);
 }
 
 static range predicate(ranger *r, ir_ref p, bool want) {
-  if (out_of_work(r)) return everything;
+  if (out_of_work(r)) return unknown(r);
   const ir_node n = *ir_get(r->g, p);
   if (!has_main(r, p) && !has_other(r, p)) return gate(r, want ? p : ir_op1(r->g, IR_NOT, p));
   switch (n.op) {
@@ -485,10 +498,10 @@ static range predicate(ranger *r, ir_ref p, bool want) {
       return want ? ordered(r, n.arg[0], n.arg[1], false) : ordered(r, n.arg[1], n.arg[0], true);
     case IR_EQ:
     case IR_NE:
-      if ((n.op == IR_EQ) != want) return everything;
+      if ((n.op == IR_EQ) != want) return unknown(r);
       return both(r, ordered(r, n.arg[0], n.arg[1], false), ordered(r, n.arg[1], n.arg[0], false));
     default:
-      return everything;
+      return unknown(r);
   }
 }
 
@@ -499,6 +512,7 @@ range range_of(ir *g, ir_ref p, ir_var main) {
   r.other_lo = ir_variable(g, VAR_TILE, of_kv ? VAR_Q0 : VAR_KV0);
   r.other_hi = ir_variable(g, VAR_TILE, of_kv ? VAR_Q1 : VAR_KV1);
   range x = predicate(&r, p, true);
-  if (x.never) x = (range){r.len, ir_int(g, 0), true};
+  if (x.never) x = (range){.lo = r.len, .hi = ir_int(g, 0), .never = true};
+  x.exact = !r.lost;
   return x;
 }

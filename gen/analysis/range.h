@@ -4,10 +4,12 @@
 
 #include "gen/ir/ir.h"
 
-/* Positions that may be kept lie in [lo, hi); IR_NONE: no bound. `never`: nothing is kept. */
+/* Positions that may be kept lie in [lo, hi); IR_NONE: no bound. `never`: nothing is kept. exact: where the
+ * predicate does not read the other position, all of them in [0, length) are kept. */
 typedef struct range {
   ir_ref lo, hi;
-  bool never;
+  bool never, exact;
+  bool gate; /* range.c: all positions, or none */
 } range;
 
 /* Kept `main` positions (VAR_KV or VAR_Q) for all positions of the other kind in [other_lo, other_hi]:

@@ -84,7 +84,8 @@ static ir_ref causal_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(AND(LE(kv, q), LT(MOD(kv, 17), ADD(MOD(q, 17), I(2)))),
              LE(SUB(FLOORDIV(q, 17), I(1)), FLOORDIV(kv, 17)));
 }
-/* What looks alike, and is none: a remainder beside kv // c, two periods, a short one. */
+/* What looks alike, and is none: a remainder beside kv // c (but of a column, it is), two periods, a short
+ * one. */
 static ir_ref no_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(MOD(q, 17), FLOORDIV(kv, 17)), LE(MOD(q, 17), MOD(kv, 17)));
 }
@@ -94,33 +95,42 @@ static ir_ref two_periods(ir *g, ir_ref q, ir_ref kv) {
 static ir_ref short_period(ir *g, ir_ref q, ir_ref kv) { return AND(LE(kv, q), LE(MOD(kv, 6), MOD(q, 6))); }
 
 /* Both ranges are bounded; they are the best; so are classes; what a row keeps is known to be an interval, or
- * one in each row of a grid. */
-enum { RANGES = 1, TIGHT = 2, EXACT = 4, INTERVAL = 8, GRID = 16 };
+ * one in each row of a grid. What a column keeps is known; in each row of a grid; where the rest holds. */
+enum {
+  RANGES = 1,
+  TIGHT = 2,
+  EXACT = 4,
+  INTERVAL = 8,
+  GRID = 16,
+  COLUMNS = 32,
+  COLUMN_GRID = 64,
+  APART = 128
+};
 
 static const struct {
   const char *name;
   mask_builder *build;
   int claims;
 } masks[] = {
-    {"causal", causal, INTERVAL | TIGHT | EXACT},
-    {"causal_bottom_right", causal_bottom_right, INTERVAL | TIGHT | EXACT},
-    {"window", window, INTERVAL | RANGES | TIGHT | EXACT},
-    {"two_sided", two_sided, RANGES | TIGHT | EXACT},
-    {"scalar_window", scalar_window, RANGES | TIGHT | EXACT},
-    {"prefix", prefix, TIGHT | EXACT},
-    {"prefix_of_batch", prefix_of_batch, TIGHT | EXACT},
-    {"block_causal", block_causal, TIGHT | EXACT},
+    {"causal", causal, INTERVAL | TIGHT | EXACT | COLUMNS},
+    {"causal_bottom_right", causal_bottom_right, INTERVAL | TIGHT | EXACT | COLUMNS},
+    {"window", window, INTERVAL | RANGES | TIGHT | EXACT | COLUMNS},
+    {"two_sided", two_sided, RANGES | TIGHT | EXACT | COLUMNS},
+    {"scalar_window", scalar_window, RANGES | TIGHT | EXACT | COLUMNS | APART},
+    {"prefix", prefix, TIGHT | EXACT | COLUMNS},
+    {"prefix_of_batch", prefix_of_batch, TIGHT | EXACT | COLUMNS},
+    {"block_causal", block_causal, TIGHT | EXACT | COLUMNS},
     {"document", document, EXACT},
-    {"causal_document", causal_document, 0},
+    {"causal_document", causal_document, COLUMNS | APART},
     {"dilated", dilated, RANGES},
     {"longformer", longformer, 0},
     {"block_diffusion", block_diffusion, 0},
     {"neighborhood", neighborhood, RANGES},
-    {"grid", grid, RANGES | GRID},
-    {"causal_grid", causal_grid, GRID},
-    {"no_grid", no_grid, 0},
+    {"grid", grid, RANGES | GRID | COLUMNS | COLUMN_GRID},
+    {"causal_grid", causal_grid, GRID | COLUMNS | COLUMN_GRID},
+    {"no_grid", no_grid, COLUMNS | COLUMN_GRID},
     {"two_periods", two_periods, 0},
-    {"short_period", short_period, 0},
+    {"short_period", short_period, COLUMNS | APART},
 };
 
 static void fill_inputs(mask_case *c, int run) {
@@ -160,6 +170,9 @@ static void test_named(void **state) {
     }
     assert_int_equal(c.m.is_interval, (masks[i].claims & INTERVAL) != 0);
     assert_int_equal(c.m.period > 0, (masks[i].claims & GRID) != 0);
+    assert_int_equal(c.m.columns.known, (masks[i].claims & COLUMNS) != 0);
+    assert_int_equal(c.m.columns.period > 0, (masks[i].claims & COLUMN_GRID) != 0);
+    assert_int_equal(c.m.columns.apart, (masks[i].claims & APART) != 0);
     mask_close(&c);
   }
 }

@@ -10,6 +10,8 @@
 
 #include "masks.h"
 
+enum { RANGES = 10 };
+
 static void declare(luattn_input_info *info, const char *name, int32_t axis) {
   memset(info, 0, sizeof *info);
   snprintf(info->name, sizeof info->name, "%s", name);
@@ -46,18 +48,24 @@ void mask_analyse_case(mask_case *c, ir_ref predicate) {
   c->t.block_mask = predicate;
   if (mask_analyse(c->a, &c->t, &c->m, &err) != LUATTN_OK) fail_msg("%s", err.message);
   const ir_ref zero = ir_int(g, 0);
-  const bool grid = c->m.period > 0;
-  const ir_ref range[6] = {
+  const mask_columns *columns = &c->m.columns;
+  const bool grid = c->m.period > 0, column_grid = columns->period > 0;
+  const ir_ref range[RANGES] = {
       c->m.kv_lo != IR_NONE ? c->m.kv_lo : zero,
       c->m.kv_hi != IR_NONE ? c->m.kv_hi : ir_variable(g, VAR_KV_LEN, 0),
       c->m.q_lo != IR_NONE ? c->m.q_lo : zero,
       c->m.q_hi != IR_NONE ? c->m.q_hi : ir_variable(g, VAR_Q_LEN, 0),
       grid ? c->m.rest_lo : zero,
       grid ? c->m.rest_hi : zero,
+      columns->lo != IR_NONE ? columns->lo : zero,
+      columns->hi != IR_NONE ? columns->hi : ir_variable(g, VAR_Q_LEN, 0),
+      column_grid ? columns->rest_lo : zero,
+      column_grid ? columns->rest_hi : zero,
   };
   /* Brute force evaluates what the user wrote, not what analysis made of it. */
   c->keep = compile(c, &predicate, 1, &c->keep_scratch);
-  c->range = compile(c, range, 6, &c->range_scratch);
+  c->range = compile(c, range, RANGES, &c->range_scratch);
+  c->rest = compile(c, c->m.rest != IR_NONE ? &c->m.rest : &predicate, 1, &c->rest_scratch);
   c->bounds = arena_array(c->a, ir_count(g), sizeof *c->bounds);
 }
 
@@ -176,15 +184,21 @@ static void check_class(mask_case *c, const char *name, const int tile[4], bool 
            c->kv_len, tile[0], tile[1], tile[2], tile[3], got, truth);
 }
 
+static void run_ranges(mask_case *c, const place *p, double x[RANGES]) {
+  const ir_env env = {(void *)p, variable, load};
+  double *out[RANGES];
+  for (int i = 0; i < RANGES; i++) out[i] = &x[i];
+  ir_program_run(c->range, &env, 1, c->range_scratch, out);
+}
+
 /* of_kv: the range of kv for rows lo .. hi; else that of q for columns lo .. hi */
 static void check_range(mask_case *c, const char *name, bool of_kv, int lo, int hi, bool tight) {
   const int len = of_kv ? c->kv_len : c->q_len;
   place p = {.c = c};
   p.tile[of_kv ? 0 : 2] = lo;
   p.tile[of_kv ? 1 : 3] = hi;
-  const ir_env env = {&p, variable, load};
-  double x[6], *out[6] = {&x[0], &x[1], &x[2], &x[3], &x[4], &x[5]};
-  ir_program_run(c->range, &env, 1, c->range_scratch, out);
+  double x[RANGES];
+  run_ranges(c, &p, x);
   const double got_lo = fmax(x[of_kv ? 0 : 2], 0), got_hi = fmin(x[of_kv ? 1 : 3], len);
   int first = len, last = -1;
   for (int i = lo; i <= hi; i++) {
@@ -212,15 +226,33 @@ static void check_interval(mask_case *c, const char *name, int q) {
 }
 
 static void check_grid(mask_case *c, const char *name, int q) {
-  place p = {.c = c, .tile = {q, q}};
-  const ir_env env = {&p, variable, load};
-  double x[6], *out[6] = {&x[0], &x[1], &x[2], &x[3], &x[4], &x[5]};
-  ir_program_run(c->range, &env, 1, c->range_scratch, out);
+  const place p = {.c = c, .tile = {q, q}};
+  double x[RANGES];
+  run_ranges(c, &p, x);
   for (int kv = 0; kv < c->kv_len; kv++) {
     const int at = kv % c->m.period;
     if (c->grid[q][kv] == (x[0] <= kv && kv < x[1] && x[4] <= at && at < x[5])) continue;
     fail_msg("%s: lengths %d x %d, row %d: kv %d is kept: %d, but [%g, %g) and [%g, %g) of %d say otherwise",
              name, c->q_len, c->kv_len, q, kv, c->grid[q][kv], x[0], x[1], x[4], x[5], c->m.period);
+  }
+}
+
+/* All that a key is kept for, or, of pairs for which the rest of the mask holds. */
+static void check_column(mask_case *c, const char *name, int kv) {
+  const int period = c->m.columns.period;
+  place p = {.c = c, .kv = kv, .tile = {0, 0, kv, kv}};
+  const ir_env env = {&p, variable, load};
+  double x[RANGES], holds, *out[1] = {&holds};
+  run_ranges(c, &p, x);
+  for (int q = 0; q < c->q_len; q++) {
+    p.q = q;
+    ir_program_run(c->rest, &env, 1, c->rest_scratch, out);
+    if (c->m.columns.apart && holds == 0) continue;
+    const bool inside = x[6] <= q && q < x[7];
+    if (c->grid[q][kv] == (inside && (period == 0 || (x[8] <= q % period && q % period < x[9])))) continue;
+    fail_msg(
+        "%s: lengths %d x %d, column %d: q %d is kept: %d, but [%g, %g) and [%g, %g) of %d say otherwise",
+        name, c->q_len, c->kv_len, kv, q, c->grid[q][kv], x[6], x[7], x[8], x[9], period);
   }
 }
 
@@ -230,6 +262,7 @@ void mask_check(mask_case *c, const char *name, int tile_m, int tile_n, bool exa
   fill_grid(c);
   for (int q = 0; q < c->q_len && c->m.is_interval; q++) check_interval(c, name, q);
   for (int q = 0; q < c->q_len && c->m.period > 0; q++) check_grid(c, name, q);
+  for (int kv = 0; kv < c->kv_len && c->m.columns.known; kv++) check_column(c, name, kv);
   for (int q0 = 0; q0 < c->q_len; q0 += tile_m) {
     const int q1 = least(q0 + tile_m, c->q_len) - 1;
     check_range(c, name, true, q0, q1, tight);

@@ -13,8 +13,9 @@ typedef struct mask_case {
   traced_spec t;
   mask_info m;
   ir_program *keep, *range; /* range: kv_lo, kv_hi, q_lo, q_hi, where absent 0 or the length;
-                             * rest_lo, rest_hi, where there is no period 0 */
-  void *keep_scratch, *range_scratch;
+                             * rest_lo, rest_hi, where there is no period 0; the same four of columns */
+  ir_program *rest;         /* `keep`, where there is none */
+  void *keep_scratch, *range_scratch, *rest_scratch;
   ir_bounds *bounds;
 
   int q_len, kv_len, b;
