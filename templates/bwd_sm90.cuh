@@ -235,8 +235,15 @@ struct ConsumerBwdSm90 {
   }
   LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
 
-  // Bit j of a half: whether column j of the thread is kept there. Rolled, where a hook is long.
-  __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
+  // Bit j of a half: whether column j of the thread is kept there.
+  __device__ __forceinline__ void find_kept(TileNote tile, int q0, KeepBits<cols> (&keep)[2]) const {
+    if (Spec::keep_columns && (!Spec::columns_apart || tile.by_range()))
+      find_kept_queries<Spec, tile_m>(p, site, int(kv_of(0)), q0, keep);
+    else
+      ask_all(q0, keep);
+  }
+  // Rolled, where a hook is long.
+  __device__ __forceinline__ void ask_all(int q0, KeepBits<cols> (&keep)[2]) const {
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
       const int at = q0 + column(j), kv_end = at < p.q_len ? p.kv_len : 0;
@@ -276,10 +283,10 @@ struct ConsumerBwdSm90 {
   }
   // Dots and dP to P and dS. Masked: only where the mask keeps the element.
   template <bool Masked>
-  __device__ __forceinline__ void differentiate(int q0, BwdRow (&bwd)[cols], float (&s)[tile_m / 2],
-                                                float (&dp)[tile_m / 2]) {
+  __device__ __forceinline__ void differentiate(TileNote tile, int q0, BwdRow (&bwd)[cols],
+                                                float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
-    if constexpr (Masked) find_kept(q0, keep);
+    if constexpr (Masked) find_kept(tile, q0, keep);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       if (j % 2 == 0) load_rows<~early_rows>(j, bwd);
@@ -310,10 +317,11 @@ struct ConsumerBwdSm90 {
       }
   }
   // The mask, and in last tiles what lies past the lengths: apart, for most tiles of a mask are no last ones.
-  __device__ __forceinline__ void drop(int q0, float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) const {
-    if constexpr (Spec::has_mask && !Spec::keep_is_cheap) {
+  __device__ __forceinline__ void drop(TileNote tile, int q0, float (&s)[tile_m / 2],
+                                       float (&dp)[tile_m / 2]) const {
+    if constexpr (Spec::has_mask && (Spec::keep_columns || !Spec::keep_is_cheap)) {
       KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
-      find_kept(q0, keep);
+      find_kept(tile, q0, keep);
       select(s, dp, [&](int j, int half) { return keep[half].get(j); });
     } else {
       if constexpr (Spec::has_mask)
@@ -339,12 +347,12 @@ struct ConsumerBwdSm90 {
     wgmma_arrived(dp);
     if constexpr (grad_adds) {
       if (tile.masked(group))
-        differentiate<true>(q0, bwd, s, dp);
+        differentiate<true>(tile, q0, bwd, s, dp);
       else
-        differentiate<false>(q0, bwd, s, dp);
+        differentiate<false>(tile, q0, bwd, s, dp);
     } else {
-      differentiate<false>(q0, bwd, s, dp);
-      if (tile.masked(group)) drop(q0, s, dp);
+      differentiate<false>(tile, q0, bwd, s, dp);
+      if (tile.masked(group)) drop(tile, q0, s, dp);
     }
   }
 

@@ -59,6 +59,9 @@ struct Site { int b, h, q_len, kv_len; };
 //              of kv_range(p, s, q, q)),
 //              keep_period (0, or: of these only those whose kv mod keep_period lies in rest_range(p, s, q)),
 //              keep_apart (all that only in tiles of which rest_holds says so),
+//              keep_columns (a column kv is kept for all q of column_range(p, s, kv)), column_period (0, or: of these only for
+//              those whose q mod column_period lies in column_rest(p, s, kv)), columns_apart (all that only in tiles of which
+//              rest_holds says so), grad_reads_row (what backward's main kernel calls besides keep reads Row),
 //              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, has_shift, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
@@ -130,7 +133,8 @@ struct Site { int b, h, q_len, kv_len; };
 //     Range kv_range(p, s, q0, q1)            every kept kv of these rows lies inside, and inside [0, kv_len)
 //     Range q_range(p, s, kv0, kv1)
 //     Range rest_range(p, s, q)               only where keep_period > 0; may reach outside [0, keep_period)
-//     bool rest_holds(p, s, q0, q1, kv0, kv1) only where keep_apart; sound, as tile_class
+//     bool rest_holds(p, s, q0, q1, kv0, kv1) only where keep_apart or columns_apart; sound, as tile_class
+//     Range column_range(p, s, kv), column_rest(p, s, kv)      only where keep_columns; inside [0, q_len); as rest_range
 //   Block minima and maxima of integer inputs read by the mask: stat i covers input stat_input(i) along axis stat_axis(i)
 //   (the input's last axis; the ones before it, flattened, are the rows of params.stats[i]), in blocks of stat_block(i).
 //     constexpr int stat_input(i), stat_axis(i), stat_block(i)
@@ -148,9 +152,9 @@ template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
-  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::has_shift) && bool(S::lags) };
+  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::keep_columns) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::has_shift) && bool(S::lags) };
   { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) };
-  { S::keep_range + S::keep_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
+  { S::keep_range + S::keep_period + S::column_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
   { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::shift(p, s, head, row, at, at) };
@@ -170,6 +174,6 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
   { S::query_mod(p, s, x, i, i) }; { S::query_mod_grad(p, s, x, x, i, i, acc) };
   { S::key_mod(p, s, x, i, i) }; { S::key_mod_grad(p, s, x, x, i, i, acc) };
   { S::value_mod(p, s, x, i, i) }; { S::value_mod_grad(p, s, x, x, i, i, acc) };
-  { S::tile_class(p, s, i, i, i, i) }; { S::kv_range(p, s, i, i) }; { S::q_range(p, s, i, i) }; { S::rest_range(p, s, i) }; { S::rest_holds(p, s, i, i, i, i) };
+  { S::tile_class(p, s, i, i, i, i) }; { S::kv_range(p, s, i, i) }; { S::q_range(p, s, i, i) }; { S::rest_range(p, s, i) }; { S::column_range(p, s, i) }; { S::column_rest(p, s, i) }; { S::rest_holds(p, s, i, i, i, i) };
   { S::stat_input(i) + S::stat_axis(i) + S::stat_block(i) };
 };

@@ -406,11 +406,6 @@ struct ConsumerSm90 {
         x[r][j] = keep[r].get(j) ? x[r][j] : Spec::mask_by_inf ? -infinity<float>() : 0.f;
     if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
   }
-  // A bit for each of a thread's first 32 columns, at j / 2 * 8 + j % 2, that is below x.
-  LUATTN_FN u32 columns_below(int x) {
-    const int inside = min_of(max_of(x, 0), 128);
-    return u32((1ull << (inside / 8 * 2 + min_of(inside % 8, 2))) - 1);
-  }
   __device__ __forceinline__ bool keeps(int r, int kv) const {
     bool kept = kv < site.kv_len;
     if constexpr (Spec::has_mask)

@@ -30,6 +30,12 @@ struct Ring {
 // diverge.
 LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
 
+// A bit for each of a thread's first 32 columns of a fragment, at j / 2 * 8 + j % 2, that is below x.
+LUATTN_FN u32 columns_below(int x) {
+  const int inside = min_of(max_of(x, 0), 128);
+  return u32((1ull << (inside / 8 * 2 + min_of(inside % 8, 2))) - 1);
+}
+
 // The walk of KvTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time: where a mask is
 // read from memory, or leaves many tiles empty, one after the other would keep the products waiting.
 template <class Spec, int TileM, int TileN>

@@ -12,8 +12,8 @@ template <class Spec, int TileM, int TileN, bool Halves = false>
 struct WarpQTiles {
   int kv0, kv1, base;
   bool ragged;
-  u32 present, masked, alike;  // of the tiles base .. base + 31 that are still to come
-  u32 none[2], all[2];         // of which half of them nothing is kept; everything, inside the lengths
+  u32 present, masked, alike, by_range;  // of the tiles base .. base + 31 that are still to come
+  u32 none[2], all[2];  // of which half of them nothing is kept; everything, inside the lengths
   Range todo;
   // Of the tile that `next` has given last, for halves 0 and 1: bits 0 and 1, nothing of it is kept; 2 and 3,
   // everything.
@@ -21,13 +21,22 @@ struct WarpQTiles {
 
   // Of no tile.
   __device__ __forceinline__ WarpQTiles()
-      : kv0(0), kv1(0), base(0), ragged(false), present(0), masked(0), alike(0), todo{0, 0}, halves(0) {}
+      : kv0(0),
+        kv1(0),
+        base(0),
+        ragged(false),
+        present(0),
+        masked(0),
+        alike(0),
+        by_range(0),
+        todo{0, 0},
+        halves(0) {}
   __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Site &s, int kv_tile, QShare share) {
     kv0 = kv_tile * TileN;
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;
     todo = share.of(p, tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM), s.h);
-    present = masked = alike = halves = 0;
+    present = masked = alike = by_range = halves = 0;
     base = 0;
   }
 
@@ -44,6 +53,8 @@ struct WarpQTiles {
         c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || !inside);
+      if constexpr (Spec::columns_apart)
+        by_range = __ballot_sync(0xffffffffu, tile < todo.hi && Spec::rest_holds(p, s, q0, q1, kv0, kv1));
       if constexpr (Spec::may_be_alike)
         alike = __ballot_sync(0xffffffffu, kv0 < kv1 && Spec::alike(p, s, q0, q1, kv0, kv1));
       todo.lo += 32;
@@ -52,7 +63,7 @@ struct WarpQTiles {
     present &= present - 1;
     if constexpr (Halves)
       halves = (none[0] >> i & 1) | (none[1] >> i & 1) << 1 | (all[0] >> i & 1) << 2 | (all[1] >> i & 1) << 3;
-    return Tile{base + i, ((masked >> i) & 1u) != 0, ((alike >> i) & 1u) != 0};
+    return Tile{base + i, ((masked >> i) & 1u) != 0, ((alike >> i) & 1u) != 0, ((by_range >> i) & 1u) != 0};
   }
 
  private:
@@ -75,18 +86,45 @@ struct WarpQTiles {
   }
 };
 
+// Of a thread's keys, kv and kv + 8, the bits of its queries in the tile from q0 on that they are kept for,
+// where these are an interval, or one in each row of a grid.
+template <class Spec, int TileM, int Cols>
+LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, int q0,
+                                 KeepBits<Cols> (&keep)[2]) {
+  constexpr int period = Spec::column_period;
+  const int first = q0 + int(threadIdx.x) % 4 * 2;
+  asm volatile("" : "+r"(kv));  // here: what all tiles have in common would take registers
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int key = kv + half * 8;
+    const Range kept = key < s.kv_len ? Spec::column_range(p, s, key) : Range{0, 0};
+    if constexpr (period == 0) {
+      keep[half].word[0] = columns_below(kept.hi - first) & ~columns_below(kept.lo - first);
+    } else {
+      const Range rest = Spec::column_rest(p, s, key);
+#pragma unroll 1
+      for (int line = q0 / period * period; line < q0 + TileM; line += period) {
+        const int lo = max_of(kept.lo, line + max_of(rest.lo, 0)),
+                  hi = min_of(kept.hi, line + min_of(rest.hi, period));
+        keep[half].word[0] |= columns_below(hi - first) & ~columns_below(lo - first);
+      }
+    }
+  }
+}
+
 // What the producer tells of a q tile, before it arrives at `q_full`: what Tile says, the q head, whether it
 // is this head's last, whether the kv tile's, and WarpQTiles::halves. END: there are no more.
 struct TileNote {
   u32 bits, head;
   LUATTN_FN TileNote of(Tile tile, bool last, int head, bool ends = false, u32 halves = 0) {
-    return {u32(tile.index) << 8 | u32(tile.alike) << 7 | halves << 3 | u32(ends) << 2 |
-                u32(tile.masked) << 1 | u32(last),
+    return {u32(tile.index) << 9 | u32(tile.by_range) << 8 | u32(tile.alike) << 7 | halves << 3 |
+                u32(ends) << 2 | u32(tile.masked) << 1 | u32(last),
             u32(head)};
   }
   LUATTN_FN TileNote end() { return {~0u, 0}; }
   __device__ __forceinline__ bool is_end() const { return bits == ~0u; }
-  __device__ __forceinline__ int index() const { return int(bits >> 8); }
+  __device__ __forceinline__ int index() const { return int(bits >> 9); }
+  __device__ __forceinline__ bool by_range() const { return (bits & 256) != 0; }
   __device__ __forceinline__ bool alike() const { return (bits & 128) != 0; }
   __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
   __device__ __forceinline__ bool ends_block() const { return (bits & 4) != 0; }
@@ -178,6 +216,8 @@ struct SharedBwdSm90 {
   using BwdRow = typename Spec::BwdRow;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr bool turns = Needs<Spec, Config>::turns;
+  // Whether there are tiles for which `keep` is called.
+  static constexpr bool keep_reads = Spec::has_mask && (!Spec::keep_columns || Spec::columns_apart);
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int k_bytes = boxes * tile_n * 128, v_bytes = boxes_v * tile_n * 128;
@@ -188,7 +228,7 @@ struct SharedBwdSm90 {
   static constexpr int row_pitch = 16 + 128 * (boxes > boxes_v ? boxes : boxes_v);
   static constexpr int dq_part = tile_m * boxes * 64 * 4 / warps,
                        dq_bytes = dq_part > 16 * row_pitch ? dq_part : 16 * row_pitch;
-  static constexpr bool has_rows = !__is_empty(Row);
+  static constexpr bool has_rows = !__is_empty(Row) && (Spec::grad_reads_row || keep_reads);
   static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
                        row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
   // One slot of dS more than stages, if a block can have it together with 1024 bytes for sums: dQ of a tile

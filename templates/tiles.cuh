@@ -17,8 +17,9 @@ struct Tile {
   int index;    // position / TileN (KvTiles) or position / TileM (QTiles); -1 past the last
   bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as far as the walk
                 // promises below
-  bool alike = false;     // WarpQTiles: see Spec::alike
-  bool by_range = false;  // WarpKvTiles: masked, and kv_range alone says what its rows keep
+  bool alike = false;  // WarpQTiles: see Spec::alike
+  bool by_range =
+      false;  // WarpKvTiles: if masked, kv_range alone says what its rows keep; WarpQTiles: column_range
   __device__ __forceinline__ bool valid() const { return index >= 0; }
 };
 

@@ -135,6 +135,9 @@ static void constants(writer *w) {
   } flags[] = {{"has_mask", f->keep != IR_NONE},
                {"keep_is_cheap", keep_is_cheap(w)},
                {"keep_apart", keep_apart(w)},
+               {"keep_columns", f->mask->columns.known},
+               {"columns_apart", f->mask->columns.apart},
+               {"grad_reads_row", w->grad_reads_row},
                {"has_lse", f->lse != IR_NONE},
                {"has_rescale", f->has_rescale},
                {"has_shift", f->shift != IR_NONE},
@@ -151,6 +154,7 @@ static void constants(writer *w) {
     int value;
   } numbers[] = {{"keep_range", keep_range(w)},
                  {"keep_period", f->mask->period},
+                 {"column_period", f->mask->columns.period},
                  {"num_saved", f->spec->derived.num_saved},
                  {"num_stats", f->mask->num_stats},
                  {"num_reductions", f->step.num_red},
@@ -335,6 +339,7 @@ static void online(writer *w) {
 static void plan_slots(writer *w) {
   emit_form *f = w->f;
   const int step = HAS_HEAD | HAS_ROW, num_state = traced(w)->online.num_state;
+  plan_gradient_slots(w);
   writer_plan(w, HAS_ELEMENT, &f->score, 1);
   writer_plan(w, HAS_ELEMENT, &f->shift, 1);
   writer_plan(w, HAS_ELEMENT, &f->keep, 1);
@@ -350,7 +355,6 @@ static void plan_slots(writer *w) {
   writer_plan(w, step, &f->out_scale, 1);
   writer_plan(w, step, &f->lse, 1);
   writer_plan(w, step, f->spec->derived.saved, f->spec->derived.num_saved);
-  plan_gradient_slots(w);
   writer_fix(w);
 }
 
@@ -443,6 +447,16 @@ static int row_bytes(const writer *w) {
   return (size + align - 1) / align * align;
 }
 
+/* Whether a kernel keeps Row. Where queries come from their side, the sm90 backward does without for masks.
+ */
+static bool needs_rows(const writer *w) {
+  const plan *p = w->f->plan;
+  const mask_columns *c = &w->f->mask->columns;
+  if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_wide(p) || w->grad_reads_row)
+    return true;
+  return w->f->keep != IR_NONE && (!c->known || c->apart);
+}
+
 static int outlined_work(const writer *w) {
   int work = 0;
   for (int i = 0; i < w->num_hooks; i++)
@@ -477,7 +491,7 @@ luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_inf
   out->outlined_work = outlined_work(w);
   out->spec = text_get(&w->out);
   out->num_bwd_rows = f->num_rows;
-  out->rows.row_bytes = row_bytes(w);
+  out->rows.row_bytes = needs_rows(w) ? row_bytes(w) : 0;
   out->rows.bwd_row_bytes = (f->num_rows > 0 ? f->num_rows : 1) * (p->dtype == LUATTN_F64 ? 8 : 4);
   out->rows.num_acc = w->num_acc;
   out->rows.num_stats = mask->num_stats;

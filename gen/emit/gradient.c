@@ -181,8 +181,6 @@ void plan_gradient_slots(writer *w) {
   emit_form *f = w->f;
   ir_ref roots[MAX_TERM_ROOTS];
   const int in_prepare = HAS_HEAD | HAS_ROW | HAS_Q;
-  writer_plan(w, in_prepare, f->row, f->num_rows);
-  writer_plan(w, in_prepare, roots, term_roots(w, &f->row_terms, roots));
   writer_plan(w, HAS_ELEMENT, &f->grad_prob, 1);
   writer_plan(w, HAS_ELEMENT, &f->grad_ds, 1);
   writer_plan(w, HAS_ELEMENT, roots, term_roots(w, &f->element_terms, roots));
@@ -190,6 +188,9 @@ void plan_gradient_slots(writer *w) {
     writer_plan(w, sum_hook[kind].has, roots, term_roots(w, &f->sum[kind], roots));
   if (f->distance_step != 0) writer_plan(w, HAS_HEAD, &f->sum[SUM_DISTANCE].term[0].factor, 1);
   if (f->pairs_in_line) writer_plan(w, HAS_HEAD, &f->sum[SUM_HERE].term[0].factor, 1);
+  for (uint32_t r = 1; r < w->count; r++) w->grad_reads_row |= w->slot_kind[r] == 1 + SLOTS_ROW;
+  writer_plan(w, in_prepare, f->row, f->num_rows);
+  writer_plan(w, in_prepare, roots, term_roots(w, &f->row_terms, roots));
 }
 
 static void add_hook(writer *w, const char *name, int has, int copies, const ir_ref *values, int n,

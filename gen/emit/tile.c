@@ -216,11 +216,11 @@ static void range(writer *w, const char *signature, const char *len, ir_ref lo, 
   close_function(w);
 }
 
-static void rest_range(writer *w) {
-  const mask_info *m = w->f->mask;
-  const ir_ref roots[2] = {m->rest_lo, m->rest_hi};
-  open_function(w, "Range rest_range(" P ", int q0)");
-  if (m->period == 0) {
+/* Of positions modulo a period. */
+static void rest_range(writer *w, const char *signature, int period, ir_ref lo, ir_ref hi) {
+  const ir_ref roots[2] = {lo, hi};
+  open_function(w, signature);
+  if (period == 0) {
     text_add(&w->out, "return {0, 0};\n");
   } else {
     body_begin(w, 0, "");
@@ -236,6 +236,9 @@ void emit_tiles(writer *w) {
   alike(w);
   range(w, "Range kv_range(" P ", int q0, int q1)", "s.kv_len", m->kv_lo, m->kv_hi);
   range(w, "Range q_range(" P ", int kv0, int kv1)", "s.q_len", m->q_lo, m->q_hi);
-  rest_range(w);
+  rest_range(w, "Range rest_range(" P ", int q0)", m->period, m->rest_lo, m->rest_hi);
+  range(w, "Range column_range(" P ", int kv0)", "s.q_len", m->columns.lo, m->columns.hi);
+  rest_range(w, "Range column_rest(" P ", int kv0)", m->columns.period, m->columns.rest_lo,
+             m->columns.rest_hi);
   rest_holds(w);
 }

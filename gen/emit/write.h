@@ -42,6 +42,8 @@ typedef struct writer {
   slots slot[SLOTS_KINDS];
   uint8_t *cost; /* per node: rough instructions to compute it */
 
+  bool grad_reads_row; /* what backward's main kernel calls besides `keep` has slots in Row */
+
   int num_acc;
   derived_term acc[WRITER_MAX_ACC]; /* where element i of Acc goes */
 

@@ -25,6 +25,9 @@ struct Spec {
   static constexpr bool has_mask = true;
   static constexpr bool keep_is_cheap = true;
   static constexpr bool keep_apart = false;
+  static constexpr bool keep_columns = true;
+  static constexpr bool columns_apart = false;
+  static constexpr bool grad_reads_row = false;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_shift = false;
@@ -36,6 +39,7 @@ struct Spec {
   static constexpr bool grad_adds = false;
   static constexpr int keep_range = 1;
   static constexpr int keep_period = 0;
+  static constexpr int column_period = 0;
   static constexpr int num_saved = 0;
   static constexpr int num_stats = 0;
   static constexpr int num_reductions = 2;
@@ -164,5 +168,7 @@ struct Spec {
   LUATTN_FN Range kv_range(const LuattnParams &, const Site &s, int, int q1) { return {0, min_of(s.kv_len, q1 + 1)}; }
   LUATTN_FN Range q_range(const LuattnParams &, const Site &s, int kv0, int) { return {min_of(kv0, s.q_len), s.q_len}; }
   LUATTN_FN Range rest_range(const LuattnParams &, const Site &, int) { return {0, 0}; }
+  LUATTN_FN Range column_range(const LuattnParams &, const Site &s, int kv) { return {min_of(kv, s.q_len), s.q_len}; }
+  LUATTN_FN Range column_rest(const LuattnParams &, const Site &, int) { return {0, 0}; }
   LUATTN_FN bool rest_holds(const LuattnParams &, const Site &, int, int, int, int) { return false; }
 };

@@ -31,6 +31,9 @@ struct Spec {
   static constexpr bool has_mask = true;
   static constexpr bool keep_is_cheap = true;
   static constexpr bool keep_apart = false;
+  static constexpr bool keep_columns = true;
+  static constexpr bool columns_apart = false;
+  static constexpr bool grad_reads_row = false;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_shift = true;
@@ -44,6 +47,7 @@ struct Spec {
   static constexpr bool pairs_in_line = false;
   static constexpr int keep_range = 1;
   static constexpr int keep_period = 0;
+  static constexpr int column_period = 0;
   static constexpr int num_saved = 0;
   static constexpr int num_stats = 0;
   static constexpr int num_reductions = 2;
@@ -289,6 +293,16 @@ struct Spec {
     return clip_range(t4, s.q_len, s.q_len);
   }
   LUATTN_FN Range rest_range(const LuattnParams &p, const Site &s, int q0) {
+    return {0, 0};
+  }
+  LUATTN_FN Range column_range(const LuattnParams &p, const Site &s, int kv0) {
+    const int t1 = -s.q_len;
+    const int t2 = t1 - kv0;
+    const int t3 = s.kv_len + t2;
+    const int t4 = -t3;
+    return clip_range(t4, s.q_len, s.q_len);
+  }
+  LUATTN_FN Range column_rest(const LuattnParams &p, const Site &s, int kv0) {
     return {0, 0};
   }
   LUATTN_FN bool rest_holds(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
