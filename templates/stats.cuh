@@ -7,22 +7,22 @@
 
 // Bounds of the values at positions `at` of the last axis, number `axis`; `row` is the row-major index over the axes before it.
 LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
-  const i64 last = in.size[axis] - 1;
+  const ivi_end last = in.size[axis] - 1, first = 0;
   const int blocks = ceil_div(in.size[axis], block);
-  const int from = int(max(min(at.lo, last), i64(0))) / block, to = int(max(min(at.hi, last), i64(0))) / block;
+  const int from = int(max(min(at.lo, last), first)) / block, to = int(max(min(at.hi, last), first)) / block;
   ivi bounds = ivi_make(IVI_INF, -IVI_INF);
 #pragma unroll 1
   for (int j = from; j <= to; ++j) {
     const int *low_high = stat + (row * blocks + j) * 2;
-    bounds = ivi_make(min(bounds.lo, i64(low_high[0])), max(bounds.hi, i64(low_high[1])));
+    bounds = ivi_make(min(bounds.lo, ivi_end(low_high[0])), max(bounds.hi, ivi_end(low_high[1])));
   }
   return bounds;
 }
 
 // Is an index inside these bounds one place of an axis of this size, as clamp_index has it?
 LUATTN_FN bool is_one_place(ivi at, int size) {
-  const i64 last = max(size - 1, 0);
-  return max(min(at.lo, last), i64(0)) == max(min(at.hi, last), i64(0));
+  const ivi_end last = max(size - 1, 0), first = 0;
+  return max(min(at.lo, last), first) == max(min(at.hi, last), first);
 }
 
 // [lo, hi) inside [0, len), and not turned round.

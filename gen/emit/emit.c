@@ -397,6 +397,8 @@ static void write_includes(writer *w) {
   if (!sums_gradients(t)) text_add(&w->out, "#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n");
   if (!emit_bounds_reals(w))
     text_add(&w->out, "#define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers\n");
+  if (emit_bounds_small(w))
+    text_add(&w->out, "#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length\n");
   text_add(&w->out,
            "#include \"config.cuh\"\n#include \"contract.cuh\"\n#include \"math.cuh\"\n"
            "#include \"input.cuh\"\n#include \"stats.cuh\"\n\n");

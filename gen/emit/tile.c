@@ -188,13 +188,34 @@ static void alike(writer *w) {
   close_function(w);
 }
 
+/* What is bounded at all. */
+enum { MAX_BOUNDED = 2 + 4 * DERIVED_MAX_TERMS };
+static int bounded_roots(writer *w, ir_ref root[MAX_BOUNDED]) {
+  int n = 0;
+  if (w->f->keep != IR_NONE) root[n++] = w->f->keep;
+  if (w->f->mask->rest != IR_NONE) root[n++] = w->f->mask->rest;
+  return n + (tiles_may_be_alike(w) ? distance_indices(w, root + n) : 0);
+}
+
 bool emit_bounds_reals(writer *w) {
-  ir_ref root[1 + 4 * DERIVED_MAX_TERMS] = {w->f->keep};
+  ir_ref root[MAX_BOUNDED];
+  const bool *need = bounded_nodes(w, root, bounded_roots(w, root));
   bool any = false;
-  const int n = 1 + (tiles_may_be_alike(w) ? distance_indices(w, root + 1) : 0);
-  const bool *need = bounded_nodes(w, root, n);
   for (uint32_t r = 1; need != NULL && r < w->count; r++) any |= need[r] && ir_typeof(w->f->g, r) == IR_REAL;
   return any;
+}
+
+bool emit_bounds_small(writer *w) {
+  ir_ref root[MAX_BOUNDED];
+  const int n = bounded_roots(w, root);
+  const bool *need = bounded_nodes(w, root, n);
+  bool all = need != NULL && !emit_bounds_reals(w) && ir_ints_fit(w->f->g, root, n, w->f->mask->max_len);
+  for (uint32_t r = 1; all && r < w->count; r++) {
+    const ir_node *node = ir_get(w->f->g, r);
+    if (need[r] && node->op == IR_LOAD && node->type == IR_INT && !is_point(w, r))
+      all = stat_of(w, node) >= 0;
+  }
+  return all;
 }
 
 /* ---- ranges

@@ -137,6 +137,11 @@ static bool fits(const ir *g, const ir_ref *roots, int n, int64_t length, ir_bou
   return true;
 }
 
+bool ir_ints_fit(const ir *g, const ir_ref *roots, int n, int64_t length) {
+  ir_bounds *scratch = arena_array(g->a, g->count, sizeof *scratch);
+  return scratch != NULL && fits(g, roots, n, length, scratch);
+}
+
 int64_t ir_int_limit(const ir *g, const ir_ref *roots, int n) {
   ir_bounds *scratch = arena_array(g->a, g->count, sizeof *scratch);
   if (scratch == NULL) return -1;

@@ -26,5 +26,7 @@ void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *e
  * [0, L], batch, head and channel numbers up to 65535 and loaded integers within 2^24 of 0. 0: not even L = 0 is safe.
  * -1: out of memory. */
 int64_t ir_int_limit(const ir *g, const ir_ref *roots, int n);
+/* Is `length` such a length? */
+bool ir_ints_fit(const ir *g, const ir_ref *roots, int n, int64_t length);
 
 #endif

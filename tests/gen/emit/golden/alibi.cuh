@@ -2,6 +2,7 @@
 #pragma once
 #define LUATTN_NO_GRADIENTS    // of inputs and scalars
 #define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers
+#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length
 #include "config.cuh"
 #include "contract.cuh"
 #include "math.cuh"

@@ -1,6 +1,7 @@
 // spec.cuh: the spec 'called', written by luattn from called.lua. The names are those of contract.cuh.
 #pragma once
 #define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers
+#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length
 #include "config.cuh"
 #include "contract.cuh"
 #include "math.cuh"
