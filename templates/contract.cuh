@@ -62,7 +62,7 @@ struct Site { int b, h, q_len, kv_len; };
 //              keep_columns (a column kv is kept for all q of column_range(p, s, kv)), column_period (0, or: of these only for
 //              those whose q mod column_period lies in column_rest(p, s, kv)), columns_apart (all that only in tiles of which
 //              rest_holds says so), grad_reads_row (what backward's main kernel calls besides keep reads Row),
-//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, has_shift, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_shift, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -95,6 +95,8 @@ struct Site { int b, h, q_len, kv_len; };
 //   state components with state_deferred(i) are summed over the row's threads at the end (their initial value is 0).
 //   mask_by_inf: a score of -inf makes every sum term and prob 0 and every max term -inf, and a step over such scores
 //   alone (red: -inf for a max, 0 for a sum) leaves the state, also the initial one, as it is, with a rescale of 1.
+//   mask_by_zero, where mask_by_inf does not hold: a score of 0 makes every sum term and prob 0, and a step over such scores
+//   alone leaves the states that init and next give as they are, with a rescale of 1. There is no max then.
 //   A row that keeps nothing in a tile is not stepped, or by such a step; a row that keeps nothing at all has O = 0, lse = -inf.
 //     Real  out_scale(p, s, head, row, state)           O = out_scale * sum of prob * v'
 //     Real  lse(p, s, head, row, state)                 only where has_lse
@@ -152,7 +154,7 @@ template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
-  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::keep_columns) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::has_shift) && bool(S::lags) };
+  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::keep_columns) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_shift) && bool(S::lags) };
   { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) };
   { S::keep_range + S::keep_period + S::column_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };

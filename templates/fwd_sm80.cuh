@@ -298,7 +298,7 @@ struct ForwardSm80 {
   }
   // Leaves -inf, or 0 where that would not do, in place of the scores that do not count.
   LUATTN_FN void mask(const KeepBits<cols> (&keep)[rows], float (&x)[rows][cols]) {
-    const float gone = Spec::mask_by_inf ? -infinity<float>() : 0.f;
+    const float gone = Spec::mask_by_inf ? -infinity<float>() : 0.f;  // also for mask_by_zero
 #pragma unroll
     for (int r = 0; r < rows; ++r)
 #pragma unroll
@@ -347,10 +347,11 @@ struct ForwardSm80 {
   }
 
   // The tiles of a loop: all without a mask, all with one, or both. One loop for both takes half the time to
-  // compile; a masked tile differs in a branch that puts -inf in place of what does not count. Where -inf
-  // does not do, the rest differs as well, and two loops are faster: at the join of a longer branch all
+  // compile; a masked tile differs in a branch that puts -inf, or 0, in place of what does not count. Where
+  // neither does, the rest differs as well, and two loops are faster: at the join of a longer branch all
   // accumulators would be moved.
   enum Kind { OPEN, MASKED, MIXED };
+  static constexpr bool one_loop = Spec::mask_by_inf || Spec::mask_by_zero;
 
   template <Kind kind>
   __device__ __forceinline__ void absorb(const float (&s)[m_tiles][n_tiles][4], Tile tile, int slot) {
@@ -437,7 +438,7 @@ struct ForwardSm80 {
     Turn t{{p, site, q_tile}, {-1, false}, 1, false};
     float s[m_tiles][n_tiles][4];
     begin();
-    if constexpr (Spec::mask_by_inf) {
+    if constexpr (one_loop) {
 #pragma unroll 1
       do turn<MIXED>(t, s);
       while (t.tile.valid());

@@ -118,8 +118,8 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     }
   }
 
-  // A step over scores that all count; or, with mask_by_inf, over scores of which those that do not are -inf: the
-  // same code for masked and unmasked tiles. The caller sees to `kept`.
+  // A step over scores that all count; or, with mask_by_inf, over scores of which those that do not are -inf, with
+  // mask_by_zero 0: the same code for masked and unmasked tiles. The caller sees to `kept`.
   __device__ __forceinline__ void step_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
                                               Real (&score)[Rows][Cols], Real (&scale)[Rows]) {
 #pragma unroll

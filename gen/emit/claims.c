@@ -2,6 +2,7 @@
  * yes would need a function that is right in all probes and not elsewhere.
  *
  * mask_by_inf: whether a score of -inf leaves an element out by itself.
+ * mask_by_zero: whether a score of 0 does.
  * bounded_scores: whether a softmax needs its running maximum. It only keeps exponentials in range; where
  * interval arithmetic proves that the scores stay within bounds, any number between these does that, and the
  * maximum, the exchange of it between threads and the rescaling of O disappear.
@@ -24,6 +25,7 @@ typedef struct probe {
   uint64_t random;
   const ir_op *empty; /* kinds of reductions that are over no score; NULL: over some */
   double lo, hi;      /* of scores; equal: all are -inf */
+  bool zero;          /* or 0 */
   double slack;       /* that two values about 1, or of the same size, may differ by and be equal */
 } probe;
 
@@ -41,7 +43,7 @@ static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, doub
   probe *p = user;
   for (int i = 0; i < lanes; i++) {
     if (v == VAR_SCORE)
-      out[i] = p->lo < p->hi ? p->lo + next_random(p) * (p->hi - p->lo) : -INFINITY;
+      out[i] = p->zero ? 0 : p->lo < p->hi ? p->lo + next_random(p) * (p->hi - p->lo) : -INFINITY;
     else if (v == VAR_SCALE)
       out[i] = next_random(p) + 0.01;
     else if (v == VAR_SCALAR)
@@ -123,6 +125,32 @@ luattn_status claims_mask_by_inf(emit_form *f, bool *hold, luattn_error *err) {
   *hold = true;
   TRY(try_claims(f, &some, &(probe){.random = 12345}, hold, err));
   return try_claims(f, &none, &(probe){.random = 54321, .empty = f->step.kind}, hold, err);
+}
+
+/* The same of a score of 0. What follows a row's first step need hold for states that a step gives alone:
+ * there, one number may say what another is. */
+luattn_status claims_mask_by_zero(emit_form *f, bool *hold, luattn_error *err) {
+  ir *g = f->g;
+  const int num_state = traced(f)->online.num_state, num_red = f->step.num_red;
+  ir_ref state[SPEC_MAX_STATE], red[SPEC_MAX_RED], before[SPEC_MAX_RED], stepped[SPEC_MAX_STATE];
+  for (int i = 0; i < num_state; i++) state[i] = ir_variable(g, VAR_STATE, (uint32_t)i);
+  for (int k = 0; k < num_red; k++) {
+    red[k] = ir_variable(g, VAR_RED, (uint32_t)k);
+    before[k] = ir_variable(g, VAR_STATE, (uint32_t)(SPEC_MAX_STATE + k)); /* any number, as a state is */
+  }
+  for (int i = 0; i < num_state; i++) stepped[i] = ir_substitute(g, f->step.next[i], red, before, num_red);
+  claims some = {.n = 0}, none = {.n = 0};
+  claim_left_out(&some, f, state, state, num_state);
+  for (int first = 0; first < 2; first++) {
+    const ir_ref *now = first ? f->init : stepped;
+    claim_left_out(&none, f, state, now, num_state);
+    claim(&none, ir_substitute(g, f->step.rescale, state, now, num_state), ir_real(g, 1));
+    for (int i = 0; i < num_state; i++)
+      claim(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
+  }
+  *hold = true;
+  TRY(try_claims(f, &some, &(probe){.random = 2345, .zero = true}, hold, err));
+  return try_claims(f, &none, &(probe){.random = 5432, .zero = true, .empty = f->step.kind}, hold, err);
 }
 
 /* ---- bounded_scores ---- */

@@ -143,6 +143,7 @@ static void constants(writer *w) {
                {"has_shift", f->shift != IR_NONE},
                {"lags", f->lags},
                {"mask_by_inf", f->mask_by_inf},
+               {"mask_by_zero", f->mask_by_zero},
                {"has_query_mod", t->query_mod != IR_NONE},
                {"has_key_mod", t->key_mod != IR_NONE},
                {"has_value_mod", t->value_mod != IR_NONE},

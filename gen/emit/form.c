@@ -244,6 +244,7 @@ static luattn_status build_online(emit_form *f, luattn_error *err) {
   choose_prob_term(f);
   TRY(claims_mask_by_inf(f, &f->mask_by_inf, err));
   TRY(choose_stored(f, err));
+  if (!f->mask_by_inf) TRY(claims_mask_by_zero(f, &f->mask_by_zero, err));
   lag_step(f);
 
   double rescale;

@@ -71,7 +71,7 @@ typedef struct emit_form {
   ir_ref init[SPEC_MAX_STATE];
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
   int prob_term;
-  bool has_rescale, mask_by_inf;
+  bool has_rescale, mask_by_inf, mask_by_zero;
   ir_ref tail[2];        /* the epilogue: O, of VAR_OUT and VAR_STATE; lse */
   ir_ref out_scale, lse; /* of VAR_STATE; lse IR_NONE: none */
 
@@ -94,6 +94,7 @@ luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_in
 luattn_status claims_bounded_scores(emit_form *f, luattn_error *err);
 luattn_status claims_lagging_maximum(emit_form *f, luattn_error *err); /* writes `lags` and `lagging` */
 luattn_status claims_mask_by_inf(emit_form *f, bool *hold, luattn_error *err);
+luattn_status claims_mask_by_zero(emit_form *f, bool *hold, luattn_error *err);
 
 /* fold.c: exp and log in base 2, linear combinations as chains of multiply-adds with everything uniform in
  * one coefficient. */

@@ -336,6 +336,24 @@ static void test_mask_by_inf_is_refused(void **state) {
         NULL);
 }
 
+/* A score of 0 leaves an element out of sums of what is linear in scores, but not out of exponentials. */
+static void test_mask_by_zero(void **state) {
+  (void)state;
+  check("return attention { name = 'a', online_func = identity }", LIST("mask_by_zero = true;"), NULL);
+  check(
+      "return attention { name = 'a', online_func = { name = 'f', online_rowscales = { c = 0, r = 1 },\n"
+      "  online_fwd = function(scores, r, b, h, q)\n"
+      "    local c = r.c + reduce_sum(abs(scores))\n"
+      "    local n = stop_gradient(max(c, 1))\n"
+      "    return scores / n, { c = c, r = n }, r.r / n\n"
+      "  end } }",
+      LIST("mask_by_zero = true;"), NULL); /* r is max(c, 1) after every step */
+  check(
+      "return attention { name = 'a', scalars = { beta = 1 }, online_func = { name = 'f',\n"
+      "  online_fwd = function(scores, r, b, h, q) return exp(scores * beta) end } }",
+      LIST("mask_by_zero = false;"), NULL);
+}
+
 /* What is fixed for a head, a row or a column is not computed for an element. */
 static void test_hoisting(void **state) {
   (void)state;
@@ -590,6 +608,7 @@ int main(void) {
       cmocka_unit_test(test_spellings_for_elements),
       cmocka_unit_test(test_sum_in_use_is_not_deferred),
       cmocka_unit_test(test_mask_by_inf_is_refused),
+      cmocka_unit_test(test_mask_by_zero),
       cmocka_unit_test(test_hoisting),
       cmocka_unit_test(test_small_hooks_are_inlined),
       cmocka_unit_test(test_distance_is_not_distributed),

@@ -139,7 +139,10 @@ static void forward_row(const LuattnParams &p, const Site &s, const Spec::Head &
         score[0][j] = Spec::score(p, s, head, row[0], Spec::col(p, s, head, kv), dot(p, s.b, s.h, q, kv), in_parts(q),
                                   in_parts(kv));
     }
-    if (t.masked) online.template step<true>(p, s, head, row, score, keep, scale);
+    if (t.masked && Spec::mask_by_zero) {
+      online.kept.bits |= online.kept_rows(keep);
+      online.step_by_inf(p, s, head, row, score, scale);
+    } else if (t.masked) online.template step<true>(p, s, head, row, score, keep, scale);
     else online.template step<false>(p, s, head, row, score, keep, scale);
     for (int d = 0; d < DV; ++d) {
       o[d] *= scale[0];

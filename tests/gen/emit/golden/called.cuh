@@ -42,6 +42,7 @@ struct Spec {
   static constexpr bool has_shift = false;
   static constexpr bool lags = false;
   static constexpr bool mask_by_inf = true;
+  static constexpr bool mask_by_zero = false;
   static constexpr bool has_query_mod = false;
   static constexpr bool has_key_mod = false;
   static constexpr bool has_value_mod = false;
