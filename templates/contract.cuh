@@ -88,9 +88,8 @@ struct Site { int b, h, q_len, kv_len; };
 //     State next(p, s, head, row, old, red)
 //   lags: reduction 0 is the running maximum of a softmax, which only keeps weights in range, and may lag behind. A step is
 //   raise, which takes red[0] in and goes with rescale, and then the rest, which does not read it; or, while weights stay in
-//   range, the rest alone. Only the sm90 forward's does; elsewhere the two hooks are never called.
+//   range, the rest alone. Only the sm90 forward's does; elsewhere the hook is never called.
 //     State raise(p, s, head, row, old, red)
-//     bool  in_range(p, s, head, row, state, score)     with a shift: the weight of this score, not shifted yet, is well in range
 //   A REDUCE_SUM_DEFERRED reduction is needed by `next` alone, and linearly: the thread passes its own partial sum, and the
 //   state components with state_deferred(i) are summed over the row's threads at the end (their initial value is 0).
 //   mask_by_inf: a score of -inf makes every sum term and prob 0 and every max term -inf, and a step over such scores
@@ -162,7 +161,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
   { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::shift(p, s, head, row, at, at) };
   { S::init(p, s, head, row) }; { S::prob(p, s, head, row, state, red, x, i) };
   { S::rescale(p, s, head, row, state, red) }; { S::next(p, s, head, row, state, red) };
-  { S::raise(p, s, head, row, state, red) }; { bool(S::in_range(p, s, head, row, state, x)) };
+  { S::raise(p, s, head, row, state, red) };
   { S::out_scale(p, s, head, row, state) }; { S::lse(p, s, head, row, state) }; { S::save(p, s, head, row, state, out) };
   { S::prepare(p, s, head, row, i, x, red, x, x, acc) };
   { S::template grad<true>(p, s, head, row, col, brow, x, x, at, at, y, y, acc) };

@@ -143,6 +143,8 @@ struct ConsumerSm90 {
   // A thread's sum of weights over a tile stays below this while the maximum lags: a weight is finite in
   // Elem, and sums of its products with values up to 2^40 are in float.
   static constexpr float most = same_type<Elem, half_t>::value ? 0x1p15f : 0x1p80f;
+  // A maximum that rises by more than this factor's inverse from tile to tile: 2^4, 2.
+  static constexpr float fast = same_type<Elem, half_t>::value ? 0.5f : 0.0625f;
   enum { turn_barrier = 1 };
   enum { K_FULL, V_FULL };  // peeks
 
@@ -160,9 +162,8 @@ struct ConsumerSm90 {
   float o[dim_v / 2];
   u32 weights[tile_n / 16][4];  // P, as A operands
   float scale[rows];            // what O is still to be multiplied by before P's values are added
-  bool started;                 // lags: all rows of the warp have a maximum
+  bool may_lag;                 // lags: the maxima of the warp's rows may stay as they are
   bool exceeds;                 // lags: a sum of the warp's first rows is not below `most`
-  float peak[rows];             // lags, has_shift: the largest score, without its shift, when `raise` saw it
 
   __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const Shared &s, int g)
       : p(params), shared(s), group(g), lane(int(threadIdx.x) % 32), k(0), v(0), q(0) {}
@@ -178,7 +179,7 @@ struct ConsumerSm90 {
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
     online.init(p, site, head, row);
-    started = false;
+    may_lag = false;
 #pragma unroll
     for (int i = 0; i < dim_v / 2; ++i) o[i] = 0;
   }
@@ -241,12 +242,12 @@ struct ConsumerSm90 {
     score(kv0, s, x);
     KeepBits<cols> keep[rows];
     if constexpr (Spec::mask_by_inf) {
-      if (!Spec::lags || First || tile.masked() || !may_lag()) {
+      if (!Spec::lags || First || tile.masked() || !may_lag) {
         if (tile.masked())
           mask(tile, kv0, x, keep);
         else
           online.kept.bits = online.all;
-        raise(x, part);
+        raise<First>(x, part);
       } else {
         scale[0] = scale[1] = 1;
       }
@@ -263,24 +264,17 @@ struct ConsumerSm90 {
       }
     }
   }
+  // A maximum lags once every row has one, unless it rises fast: then the next tile's weights would be out of
+  // range as well.
+  template <bool First>
   __device__ __forceinline__ void raise(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
 #pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      part[r] = online.begin_row_by_inf(p, site, head, row[r], r, x[r], scale[r]);
-      if constexpr (Spec::lags && Spec::has_shift) peak[r] = part[r].red[0] - row[r].shift;
-    }
-    if constexpr (Spec::lags) started = __all_sync(0xffffffffu, online.kept.bits == online.all);
-  }
-  // May a tile's weights be taken with the maxima known so far? That they are in range is tried afterwards;
-  // but a shift that grows from tile to tile would take them out of it often. So: would they be in range if
-  // the largest score came again with this tile's shift?
-  __device__ __forceinline__ bool may_lag() const {
-    if constexpr (!Spec::has_shift) return started;
-    bool in_range = started;
-#pragma unroll
     for (int r = 0; r < rows; ++r)
-      in_range = in_range & Spec::in_range(p, site, head, row[r], online.state[r], peak[r]);
-    return __all_sync(0xffffffffu, in_range);
+      part[r] = online.begin_row_by_inf(p, site, head, row[r], r, x[r], scale[r]);
+    if constexpr (Spec::lags) {
+      const bool steady = First || min_of(scale[0], scale[1]) > fast;
+      may_lag = __all_sync(0xffffffffu, online.kept.bits == online.all && steady);
+    }
   }
   // The first row's weights, then the second's, after what both rows share of a step. The branch between them
   // is where ptxas puts the wait for O, which it would otherwise move up, before all that O's product is to
@@ -331,7 +325,7 @@ struct ConsumerSm90 {
         mma_16x8x8<Elem>(s + n * 4, a, *reinterpret_cast<const u32 *>(of_k + n * 8 * p.k.seq + d));
     }
     score(tile * tile_n + lane % 4 * 2, s, x);
-    raise(x, part);
+    raise<false>(x, part);
 #pragma unroll
     for (int r = 0; r < rows; ++r) online.weigh_row_by_inf(p, site, head, row[r], r, x[r], part[r]);
     keep_weights(x);

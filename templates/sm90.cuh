@@ -36,12 +36,14 @@ LUATTN_FN u32 columns_below(int x) {
   return u32((1ull << (inside / 8 * 2 + min_of(inside % 8, 2))) - 1);
 }
 
-// The walk of KvTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time: where a mask is
-// read from memory, or leaves many tiles empty, one after the other would keep the products waiting.
+// The walk of KvTiles (tiles.cuh), for a whole warp, whose lanes classify 32 tiles at a time: where a mask is
+// read from memory, or leaves many tiles empty, one after the other would keep the products waiting. And
+// downwards: the diagonal of a causal mask comes first, with the tile whose maximum is taken anyway, and
+// scores that fall with the distance from it, as ALiBi's do, need no other.
 template <class Spec, int TileM, int TileN>
 struct WarpKvTiles {
   int q0, q1, base;
-  u32 present, masked, by_range;  // of the tiles base .. base + 31 that are still to come
+  u32 present, masked, by_range;  // of the tiles base, base - 1, .. base - 31 that are still to come
   Range todo;
 
   __device__ __forceinline__ WarpKvTiles(const LuattnParams &p, const Site &s, int q_tile) {
@@ -55,20 +57,20 @@ struct WarpKvTiles {
   __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
     while (present == 0) {
       if (todo.lo >= todo.hi) return Tile{-1, false};
-      base = todo.lo;
-      const int tile = base + int(threadIdx.x) % 32, kv0 = tile * TileN,
+      base = todo.hi - 1;
+      const int tile = base - int(threadIdx.x) % 32, kv0 = tile * TileN,
                 kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
       TileClass c = TILE_EMPTY;
-      if (tile < todo.hi) c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
+      if (tile >= todo.lo) c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
       if constexpr (Spec::keep_apart)
-        by_range = __ballot_sync(0xffffffffu, tile < todo.hi && Spec::rest_holds(p, s, q0, q1, kv0, kv1));
+        by_range = __ballot_sync(0xffffffffu, tile >= todo.lo && Spec::rest_holds(p, s, q0, q1, kv0, kv1));
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || kv0 + TileN > s.kv_len);
-      todo.lo += 32;
+      todo.hi -= 32;
     }
     const int i = __ffs(int(present)) - 1;
     present &= present - 1;
-    return Tile{base + i, ((masked >> i) & 1u) != 0, false, ((by_range >> i) & 1u) != 0};
+    return Tile{base - i, ((masked >> i) & 1u) != 0, false, ((by_range >> i) & 1u) != 0};
   }
 };
 

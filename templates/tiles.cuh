@@ -8,8 +8,8 @@
 //     for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) ...
 //
 // The walk is the same in every thread that walks. `site.h` is the query head: a mask may differ between the
-// query heads of one kv head. WarpKvTiles gives what KvTiles gives, to one warp that walks for its whole
-// block.
+// query heads of one kv head. WarpKvTiles gives what KvTiles gives, downwards, to one warp that walks for its
+// whole block.
 #pragma once
 #include "contract.cuh"
 

@@ -277,7 +277,7 @@ static void terms(writer *w) {
   close_function(w);
 }
 
-/* How a lagging maximum is taken in, and when it must be. */
+/* How a lagging maximum is taken in. */
 static void raise(writer *w) {
   const emit_form *f = w->f;
   const int has = HAS_HEAD | HAS_ROW;
@@ -287,14 +287,6 @@ static void raise(writer *w) {
     array_body(w, "State", f->raise, traced(w)->online.num_state);
   } else {
     text_add(&w->out, "return old;\n");
-  }
-  close_function(w);
-  open_function(w, "bool in_range(" PHR ", const State &state, Real score)");
-  if (f->in_range != IR_NONE) {
-    body_begin(w, has, "state");
-    body_return(w, f->in_range);
-  } else {
-    text_add(&w->out, "return true;\n");
   }
   close_function(w);
 }
@@ -349,10 +341,7 @@ static void plan_slots(writer *w) {
   writer_plan(w, step, &f->step.prob, 1);
   writer_plan(w, step, &f->step.rescale, 1);
   writer_plan(w, step, f->step.next, num_state);
-  if (f->lags) {
-    writer_plan(w, step, f->raise, num_state);
-    writer_plan(w, step, &f->in_range, 1);
-  }
+  if (f->lags) writer_plan(w, step, f->raise, num_state);
   writer_plan(w, step, &f->out_scale, 1);
   writer_plan(w, step, &f->lse, 1);
   writer_plan(w, step, f->spec->derived.saved, f->spec->derived.num_saved);

@@ -201,8 +201,7 @@ static bool score_loads(emit_form *f) {
   return false;
 }
 
-/* What a row's first scores give stays its maximum while weights are in range, which the kernel sees to. With
- * a shift, it asks first: e^32 leaves e^23 to 2^80. The e^10 of f16 are too few for that. */
+/* What a row's first scores give stays its maximum while weights are in range, which the kernel sees to. */
 static void lag_step(emit_form *f) {
   ir *g = f->g;
   online_split *s = &f->step;
@@ -210,19 +209,13 @@ static void lag_step(emit_form *f) {
                max = ir_variable(g, VAR_STATE, (uint32_t)f->lagging),
                sum = ir_variable(g, VAR_STATE, (uint32_t)(1 - f->lagging));
   const ir_ref prob = ir_substitute(g, s->prob, &peak, &max, 1);
-  f->lags = f->lags && f->mask_by_inf && f->prob_term == 1 && !uses_node(g, prob, red) && !score_loads(f) &&
-            (f->shift == IR_NONE || f->plan->dtype != LUATTN_F16);
+  f->lags = f->lags && f->mask_by_inf && f->prob_term == 1 && !uses_node(g, prob, red) && !score_loads(f);
   if (!f->lags) return;
   f->raise[f->lagging] = peak;
   f->raise[1 - f->lagging] = ir_op2(g, IR_MUL, sum, s->rescale);
   s->term[1] = s->prob = prob;
   s->next[f->lagging] = max;
   s->next[1 - f->lagging] = ir_op2(g, IR_ADD, sum, ir_variable(g, VAR_RED, 1));
-  if (f->shift == IR_NONE) return;
-  ir_ref score = ir_op2(g, IR_ADD, ir_variable(g, VAR_SCORE, 0), ir_variable(g, VAR_SHIFT, 0));
-  if (f->dot_unit) score = ir_op2(g, IR_MUL, score, ir_variable(g, VAR_SCALE, 0));
-  const ir_ref limit = ir_op2(g, IR_ADD, max, ir_real(g, 32));
-  f->in_range = ir_op2(g, IR_LE, score, limit);
 }
 
 static luattn_status build_online(emit_form *f, luattn_error *err) {

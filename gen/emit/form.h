@@ -62,7 +62,6 @@ typedef struct emit_form {
   bool lags;   /* the maximum lags behind: `raise` takes it in, the step is that of the state as it is */
   int lagging; /* the state that it is */
   ir_ref raise[SPEC_MAX_STATE]; /* the state with reduction 0 taken in */
-  ir_ref in_range;              /* of a score: it needs no raise. IR_NONE: there is no shift */
   ir_ref score;                 /* of VAR_DOT and indices */
   ir_ref shift;                 /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */

@@ -15,8 +15,9 @@ enum { LONGEST = 300, REPEATS = 100 };
 #define BLOCK_BYTES ((size_t)96 << 20)
 
 /* As the examples of these names, with a window of which several fit into the lengths: rows with keys before,
- * inside and behind it, and rows without any. rising: weights of later keys exceed those of earlier ones by
- * so much that no maximum may lag behind. */
+ * inside and behind it, and rows without any. rising, falling: weights of later keys exceed those of earlier
+ * ones, or the other way round, by so much that no maximum may lag behind; far: so do those of farther keys,
+ * by a shift. */
 static const struct {
   const char *name, *text;
 } specs[] = {
@@ -33,6 +34,12 @@ static const struct {
     {"rising",
      "return attention { name = 'rising',\n"
      "  score_mod = function(s, b, h, q, kv) return s + 70.0 * (kv // 100) end }"},
+    {"falling",
+     "return attention { name = 'falling',\n"
+     "  score_mod = function(s, b, h, q, kv) return s - 70.0 * (kv // 100) end }"},
+    {"far",
+     "return attention { name = 'far', block_mask = causal(),\n"
+     "  score_mod = function(s, b, h, q, kv) return s + 0.7 * (q - kv) end }"},
 };
 static const char *const dtypes[] = {"bf16", "f16"};
 /* At 64 the plan has other tiles for short lengths with a mask. */
@@ -298,10 +305,11 @@ static void each_case(suite *s) {
                          .dtype = i / COUNT(shapes) % COUNT(dtypes),
                          .dim = shapes[i % COUNT(shapes)].dim,
                          .lengths = shapes[i % COUNT(shapes)].lengths};
-    const bool rises = strcmp(specs[t.spec].name, "rising") == 0;
-    if (t.lengths == LUATTN_SHORT && (rises || strcmp(specs[t.spec].name, "full") == 0))
-      continue; /* has no other tiles */
-    if (!rises) equal_lengths(s, t, i, configurations);
+    const char *const name = specs[t.spec].name;
+    const bool steep = strcmp(name, "rising") == 0 || strcmp(name, "falling") == 0,
+               far = strcmp(name, "far") == 0;
+    if (t.lengths == LUATTN_SHORT && (steep || strcmp(name, "full") == 0)) continue; /* has no other tiles */
+    if (!steep && !far) equal_lengths(s, t, i, configurations);
     unequal_lengths(s, t, i);
     many_tiles(s, t);
     unusual_strides(s, t);

@@ -181,13 +181,6 @@ struct Spec {
     made.x[1] = t2;
     return made;
   }
-  LUATTN_FN bool in_range(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state, Real score) {
-    const Real t1 = score + row.shift;
-    const Real t2 = head.scale_0 * t1;
-    const Real t3 = state.x[1] + Real(32);
-    const bool t4 = t2 <= t3;
-    return t4;
-  }
   LUATTN_FN Real out_scale(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
     const bool t1 = Real(0) < state.x[0];  // alibi.lua:4
     const Real t2 = op_div(Real(1), state.x[0]);  // alibi.lua:4

@@ -171,9 +171,6 @@ struct Spec {
       const State &old, const Real *red) {
     return old;
   }
-  LUATTN_FN bool in_range(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state, Real score) {
-    return true;
-  }
   LUATTN_FN Real out_scale(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
     const bool t1 = Real(0) < state.x[0];  // gemma2.lua:6
     const Real t2 = op_div(Real(1), state.x[0]);  // gemma2.lua:6

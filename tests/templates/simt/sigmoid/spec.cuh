@@ -89,9 +89,6 @@ struct Spec {
                         const Real *) {
     return old;
   }
-  LUATTN_FN bool in_range(const LuattnParams &, const Site &, const Head &, const Row &, const State &, Real) {
-    return true;
-  }
   LUATTN_FN Real out_scale(const LuattnParams &, const Site &, const Head &h, const Row &, const State &st) {
     return 1 / (h.floor + st.x[0]);
   }

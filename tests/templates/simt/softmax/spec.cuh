@@ -99,9 +99,6 @@ struct Spec {
                         const Real *) {
     return old;
   }
-  LUATTN_FN bool in_range(const LuattnParams &, const Site &, const Head &, const Row &, const State &, Real) {
-    return true;
-  }
   LUATTN_FN Real out_scale(const LuattnParams &, const Site &, const Head &, const Row &, const State &st) {
     return Real(1) / st.x[1];
   }
