@@ -33,13 +33,20 @@ const char *source_arch(const compilation *c) {
   return arena_printf(c->a, "sm_%d%s", c->plan.arch, suffix);
 }
 
+/* Kernels that take as long as each other to compile: a backward image's, and a forward's with luattn_mod. */
+static bool has_several(const plan *p) {
+  bool several = p->pass == LUATTN_BACKWARD;
+  for (int i = 0; i < p->num_entries; i++) several |= p->entry[i].role == LUATTN_ROLE_MOD;
+  return several;
+}
+
 /* No flag of fast arithmetic: math.cuh decides that for each function. `recent`: what not every NVRTC 12
  * knows. Minimal: without the declarations of textures and of the CUDA runtime, a tenth of the front end's
  * time. No cache: NVRTC would start CUDA to look among the driver's cached kernels, and luattn has a cache of
- * its own. A backward image has several kernels that take as long as each other, hence threads: a fixed
- * number, which stands in the cubin, so that its bytes do not depend on the machine. Not for the sm90 family,
- * whose plans yield to what ptxas says of wgmma (C7512 and others): from threads that goes to stderr, not
- * into the log. And there one kernel takes most of the time. */
+ * its own. Threads where there are several kernels: a fixed number, which stands in the cubin, so that its
+ * bytes do not depend on the machine. Not for the sm90 family, whose plans yield to what ptxas says of wgmma
+ * (C7512 and others): from threads that goes to stderr, not into the log. And there one kernel takes most of
+ * the time. */
 static int options(const compilation *c, bool recent, const char **out) {
   const char *line_info = getenv("LUATTN_LINEINFO");
   int n = 0;
@@ -49,8 +56,7 @@ static int options(const compilation *c, bool recent, const char **out) {
   if (line_info != NULL && strcmp(line_info, "1") == 0) out[n++] = "-lineinfo";
   if (recent) out[n++] = "--minimal";
   if (recent) out[n++] = "--no-cache";
-  if (recent && c->target.pass == LUATTN_BACKWARD && c->plan.family != LUATTN_SM90)
-    out[n++] = "--split-compile=4";
+  if (recent && has_several(&c->plan) && c->plan.family != LUATTN_SM90) out[n++] = "--split-compile=4";
   return n;
 }
 enum { MAX_OPTIONS = 7 };
