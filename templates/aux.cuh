@@ -103,6 +103,7 @@ LUATTN_FN void aux_stats(const LuattnParams &p) {
     const int *data = static_cast<const int *>(in.data) + at;
     const int lo = block * size, hi = min_of(lo + size, len);
     int low = 0x7fffffff, high = int(0x80000000u);
+#pragma unroll 1
     for (int i = lo + int(threadIdx.x); i < hi; i += stats_threads) {
       const int x = data[i * in.stride[axis]];
       low = min_of(low, x);
@@ -124,7 +125,7 @@ LUATTN_FN void for_each_element(int len, const Body &body) {
   constexpr int per_row = Width / N;
   const int first = int(blockIdx.x) * aux_tile;
   const int count = min_of(aux_tile, len - first) * per_row;
-#pragma unroll 2
+#pragma unroll 1
   for (int i = int(threadIdx.x); i < count; i += aux_threads) body(first + i / per_row, i % per_row * N);
 }
 
