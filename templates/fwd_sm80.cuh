@@ -258,15 +258,29 @@ struct ForwardSm80 {
   // others: a position outside the lengths reads a clamped element of an input, and the result is dropped.
   __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0,
                                         float (&x)[rows][cols]) const {
+    constexpr int distances =
+        Spec::has_distance_term ? cols / 2 + rows - 1 : 1;  // of even and of odd columns
+    float term[distances][2];
+#pragma unroll
+    for (int i = 0; i < distances; ++i) {  // kv.offset - q.offset = 8 * (i - (rows - 1)), and one more
+      const int r = max_of(rows - 1 - i, 0), n = i - (rows - 1) + r;
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd)
+        term[i][odd] = Spec::distance_term(p, site, head, position(r, lane), column(kv0, 2 * n + odd));
+    }
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
-      const Position kv{kv0 + lane % 4 * 2, j / 2 * 8 + j % 2};
+      const Position kv = column(kv0, j);
       const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        x[r][j] = Spec::score(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2],
-                              position(r, lane), kv);
+        x[r][j] = Spec::score_with(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2],
+                                   position(r, lane), kv,
+                                   term[Spec::has_distance_term ? j / 2 - r + rows - 1 : 0][j % 2]);
     }
+  }
+  __device__ __forceinline__ Position column(int kv0, int j) const {
+    return {kv0 + lane % 4 * 2, j / 2 * 8 + j % 2};
   }
 
   // Which scores count, in a rolled loop over columns: a mask may be a long expression, and few tiles are

@@ -75,6 +75,7 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
     case VAR_TILE:
     case VAR_PART:
     case VAR_SHIFT:
+    case VAR_TERM:
     case VAR_COUNT:
       break;
   }

@@ -19,6 +19,7 @@ static int deps_of_var(ir_var v) {
     case VAR_DOT:
     case VAR_DP:
     case VAR_P:
+    case VAR_TERM:
       return DEP_ELEMENT;
     case VAR_STATE:
     case VAR_RED:

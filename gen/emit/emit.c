@@ -124,6 +124,11 @@ static int sums_of(const emit_form *f) {
   return bits;
 }
 
+/* A hook that is called computes all of its score itself. */
+static bool has_distance_term(const writer *w) {
+  return w->f->distance_term != IR_NONE && !outline_is(w, "score");
+}
+
 static void constants(writer *w) {
   const emit_form *f = w->f;
   const traced_spec *t = traced(w);
@@ -140,6 +145,7 @@ static void constants(writer *w) {
                {"grad_reads_row", w->grad_reads_row},
                {"has_lse", f->lse != IR_NONE},
                {"has_rescale", f->has_rescale},
+               {"has_distance_term", has_distance_term(w)},
                {"has_shift", f->shift != IR_NONE},
                {"lags", f->lags},
                {"mask_by_inf", f->mask_by_inf},
@@ -214,10 +220,30 @@ static void types(writer *w) {
  * ----------------------------------------------------------------------------------------------------------
  */
 
-static void elements(writer *w) {
+static void scores(writer *w) {
+  static const char score_turn[] = "kv.offset + kv.offset / 8";
+  static const char term[] = "Real distance_term(" PH ", Position q, Position kv)",
+                    with[] = "Real score_with(" PHR BREAK
+                             "const Col &col, Real dot, Position q, Position kv, Real term)";
   expression_function(w, "score",
                       "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
-                      HAS_ELEMENT, "", "kv.offset + kv.offset / 8", w->f->score);
+                      HAS_ELEMENT, "", score_turn, w->f->score);
+  if (has_distance_term(w)) {
+    expression_function(w, "distance_term", term, HAS_HEAD | HAS_Q | HAS_KV, "", NO_TURN,
+                        w->f->distance_term);
+    expression_function(w, "score_with", with, HAS_ELEMENT, "", score_turn, w->f->score_with);
+    return;
+  }
+  open_function(w, term);
+  text_add(&w->out, "return Real(0);\n");
+  close_function(w);
+  open_function(w, with);
+  text_add(&w->out, "return score(p, s, head, row, col, dot, q, kv);\n");
+  close_function(w);
+}
+
+static void elements(writer *w) {
+  scores(w);
   if (w->f->shift != IR_NONE) {
     expression_function(w, "shift", "Real shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "", NO_TURN,
                         w->f->shift);
@@ -334,6 +360,8 @@ static void plan_slots(writer *w) {
   const int step = HAS_HEAD | HAS_ROW, num_state = traced(w)->online.num_state;
   plan_gradient_slots(w);
   writer_plan(w, HAS_ELEMENT, &f->score, 1);
+  writer_plan(w, HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1);
+  writer_plan(w, HAS_ELEMENT, &f->score_with, 1);
   writer_plan(w, HAS_ELEMENT, &f->shift, 1);
   writer_plan(w, HAS_ELEMENT, &f->keep, 1);
   writer_plan(w, step, f->init, num_state);

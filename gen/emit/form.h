@@ -63,6 +63,8 @@ typedef struct emit_form {
   int lagging; /* the state that it is */
   ir_ref raise[SPEC_MAX_STATE]; /* the state with reduction 0 taken in */
   ir_ref score;                 /* of VAR_DOT and indices */
+  ir_ref distance_term;         /* distance.c; IR_NONE: none */
+  ir_ref score_with;            /* the score, of VAR_TERM in its place */
   ir_ref shift;                 /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
   ir_ref keep;                    /* IR_NONE: no mask */
@@ -80,14 +82,17 @@ typedef struct emit_form {
   ir_ref grad_prob, grad_ds;   /* of VAR_DOT, VAR_DP, VAR_ROW and indices */
   derived_terms element_terms; /* without those in `sum` */
   derived_terms sum[SUM_KINDS];
-  double factor_of_q[DERIVED_MAX_TERMS]; /* of terms of SUM_LINEAR: what their factor grows by from q to q + 1 */
-  int distance_step;  /* contract.cuh */
-  bool pairs_in_line; /* likewise */
+  double
+      factor_of_q[DERIVED_MAX_TERMS]; /* of terms of SUM_LINEAR: what their factor grows by from q to q + 1 */
+  int distance_step;                  /* contract.cuh */
+  bool pairs_in_line;                 /* likewise */
   bool positions_in_real; /* positions were converted before they were combined: exact below 2^24 in float */
 } emit_form;
 
 luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
                          emit_form *out, luattn_error *err);
+
+void distance_take(emit_form *f); /* writes `distance_term` and `score_with` */
 
 /* claims.c. Leaves the step as it is, or takes its maximum away and writes `bounded` and `tail`. */
 luattn_status claims_bounded_scores(emit_form *f, luattn_error *err);

@@ -120,6 +120,8 @@ static const char *variable(writer *w, const ir_node *n) {
       return i < 4 ? part[i] : "";
     case VAR_SHIFT:
       return "row.shift";
+    case VAR_TERM:
+      return "term";
     case VAR_P:
     case VAR_OUT:
     case VAR_COUNT:

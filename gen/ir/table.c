@@ -116,6 +116,7 @@ static const var_row var_table[] = {
     [VAR_TILE] = {"tile", IR_INT, true},
     [VAR_PART] = {"part", IR_INT, true},
     [VAR_SHIFT] = {"shift", IR_REAL, false},
+    [VAR_TERM] = {"term", IR_REAL, false},
 };
 _Static_assert(sizeof var_table / sizeof var_table[0] == VAR_COUNT, "one row for each variable");
 

@@ -30,6 +30,7 @@ struct Spec {
   static constexpr bool grad_reads_row = false;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
+  static constexpr bool has_distance_term = false;
   static constexpr bool has_shift = false;
   static constexpr bool lags = false;
   static constexpr bool mask_by_inf = true;
@@ -79,6 +80,11 @@ struct Spec {
   LUATTN_FN Real score(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, Real dot, Position,
                        Position) {
     return dot;
+  }
+  LUATTN_FN Real distance_term(const LuattnParams &, const Site &, const Head &, Position, Position) { return Real(0); }
+  LUATTN_FN Real score_with(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const Col &col, Real dot,
+                            Position q, Position kv, Real) {
+    return score(p, s, head, row, col, dot, q, kv);
   }
   LUATTN_FN Real shift(const LuattnParams &, const Site &, const Head &, const Row &, Position, Position) { return Real(0); }
   LUATTN_FN bool keep(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, int q, int kv) {

@@ -12,42 +12,7 @@
 #include <cmocka.h>
 
 #include "luattn/compiler.h"
-
-static const luattn_target target = {.struct_size = sizeof target,
-                                     .pass = LUATTN_BACKWARD,
-                                     .dtype = LUATTN_BF16,
-                                     .head_dim = 128,
-                                     .arch = 80,
-                                     .cache_dir = ""};
-
-static const luattn_target hopper = {
-    .struct_size = sizeof hopper, .dtype = LUATTN_BF16, .head_dim = 64, .arch = 90, .cache_dir = ""};
-
-static char *emit_file(const char *path, const luattn_target *t, const char *stage) {
-  luattn_spec *spec;
-  luattn_error err;
-  char *text = NULL;
-  luattn_status status = luattn_spec_load(path, NULL, &spec, &err);
-  if (status == LUATTN_OK) {
-    status = luattn_emit(spec, t, stage, &text, &err);
-    luattn_spec_free(spec);
-  }
-  if (status != LUATTN_OK) fail_msg("%s: %s", path, err.message);
-  return text;
-}
-
-static char *emit_text(const char *source, const luattn_target *t, const char *stage) {
-  luattn_spec *spec;
-  luattn_error err;
-  char *text = NULL;
-  luattn_status status = luattn_spec_load_text("spec.lua", source, strlen(source), NULL, &spec, &err);
-  if (status == LUATTN_OK) {
-    status = luattn_emit(spec, t, stage, &text, &err);
-    luattn_spec_free(spec);
-  }
-  if (status != LUATTN_OK) fail_msg("%s", err.message);
-  return text;
-}
+#include "tests/gen/emit/emitted.h"
 
 static char *read_file(const char *path) {
   FILE *f = fopen(path, "rb");
@@ -99,21 +64,6 @@ static void test_path_does_not_matter(void **state) {
   luattn_text_free(a);
   luattn_text_free(b);
 }
-
-static void check_for(const luattn_target *t, const char *source, const char *const *has,
-                      const char *const *has_not) {
-  char *text = emit_text(source, t, "spec");
-  for (; has != NULL && *has != NULL; has++)
-    if (strstr(text, *has) == NULL) fail_msg("'%s' is not in\n%s", *has, text);
-  for (; has_not != NULL && *has_not != NULL; has_not++)
-    if (strstr(text, *has_not) != NULL) fail_msg("'%s' is in\n%s", *has_not, text);
-  luattn_text_free(text);
-}
-static void check(const char *source, const char *const *has, const char *const *has_not) {
-  check_for(&target, source, has, has_not);
-}
-#define LIST(...) \
-  (const char *const[]) { __VA_ARGS__, NULL }
 
 /* A plain softmax keeps the dot product; so does one whose score_mod adds to it; any other score_mod does
  * not. */
@@ -232,50 +182,6 @@ static void test_places_of_sums(void **state) {
   check_places("'h', 'kv'", "t[{h, kv}]", "false", "0", "false");
 }
 
-static void test_softmax_choices(void **state) {
-  (void)state;
-  check("return attention { name = 'a' }",
-        LIST("num_reductions = 2;", "prob_term = 1;", "mask_by_inf = true;", "has_rescale = true;",
-             "i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED"),
-        NULL);
-}
-
-/* Bounds on the scores do what a running maximum does, where a weight at either bound suits the type. */
-static void test_bounded_scores(void **state) {
-  (void)state;
-  const char *const gone[] = {"num_reductions = 1;", "has_rescale = false;", "mask_by_inf = true;",
-                              "op_exp2(score)", NULL},
-                    *const kept[] = {"num_reductions = 2;", "has_rescale = true;", NULL};
-  const char *cap = "return attention { name = 'a', score_mod = softcap(50) }",
-             *low = "return attention { name = 'a', score_mod = softcap(5) }",
-             *sink = "return attention { name = 'a', score_mod = softcap(50), online_func = softmax_one }";
-  luattn_target half = target, exact = target;
-  half.dtype = LUATTN_F16;
-  exact.dtype = LUATTN_F32;
-  check(cap, gone, NULL);
-  check(sink, gone, NULL);
-  check_for(&half, cap, kept, NULL); /* 144 bits of range, and f16 has 30 */
-  check_for(&half, low, gone, NULL);
-  check_for(&exact, low, kept, NULL);
-  check("return attention { name = 'a', score_mod = softcap(200) }", kept, NULL);
-  check("return attention { name = 'a', scalars = { c = 50 }, score_mod = softcap('c') }", kept, NULL);
-  check(
-      "return attention { name = 'a', inputs = { x = { axes = {'h'} } }, score_mod = softcap(50),\n"
-      "  online_func = attention_sink('x') }",
-      kept, NULL); /* the sink has no bounds */
-  check(
-      "return attention { name = 'a', score_mod = softcap(5), online_func = { name = 'f',\n"
-      "  online_rowscales = { m = -1e37, l = 0 },\n"
-      "  online_fwd = function(scores, r, b, h, q)\n"
-      "    local m = max(r.m, reduce_max(scores))\n"
-      "    local c, p = exp(r.m - m), exp(scores - m)\n"
-      "    return p, { m = m, l = r.l * c + reduce_sum(p) }, c\n"
-      "  end,\n"
-      "  online_fwd_epilogue = function(o, r, b, h, q) return o / (r.l + 1) end,\n"
-      "  backward = function(dp, p, r, delta, b, h, q, kv, s) return p * dp end } }",
-      kept, NULL); /* here the maximum matters */
-}
-
 /* A function of the score alone takes the factors before it. */
 static void test_factors_of_the_score(void **state) {
   (void)state;
@@ -302,56 +208,6 @@ static void test_spellings_for_elements(void **state) {
   check_for(&forward, cap, LIST("op_rough_tanh("), NULL);
   check(cap, LIST("op_sigmoid2("), LIST("op_rough_tanh("));
   check_for(&half, cap, LIST("op_sigmoid2("), LIST("op_rough_tanh("));
-}
-
-/* A sum that is read within the step cannot wait for the end. */
-static void test_sum_in_use_is_not_deferred(void **state) {
-  (void)state;
-  check(
-      "return attention { name = 'a', online_func = { name = 'f', online_rowscales = { c = 0 },\n"
-      "  online_fwd = function(scores, r, b, h, q) return scores, { c = max(r.c, reduce_sum(abs(scores))) } "
-      "end } }",
-      LIST("REDUCE_SUM"), LIST("REDUCE_SUM_DEFERRED"));
-}
-
-/* A factor that may be zero or negative makes NaN or +inf of -inf. */
-static void test_mask_by_inf_is_refused(void **state) {
-  (void)state;
-  check("return attention { name = 'a', online_func = identity }", LIST("mask_by_inf = false;"), NULL);
-  check(
-      "return attention { name = 'a', scalars = { beta = 1 }, online_func = { name = 'f',\n"
-      "  online_fwd = function(scores, r, b, h, q) return exp(scores * beta) end } }",
-      LIST("mask_by_inf = false;"), NULL);
-  check(
-      "return attention { name = 'a', online_func = { name = 'f',\n"
-      "  online_rowscales = { m = -1e300 * 1e300, l = 0 },\n"
-      "  online_fwd = function(scores, r, b, h, q)\n"
-      "    local m = max(r.m, reduce_max(scores))\n"
-      "    local c, p = exp(r.m - m), exp(scores - m)\n"
-      "    return p, { m = m, l = r.l * c + reduce_sum(p) }, c\n"
-      "  end,\n"
-      "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.l end } }",
-      LIST("mask_by_inf = false;"), NULL); /* a first step over no score would be exp(inf - inf) */
-  check("return attention { name = 'a', online_func = sigmoid_attention }", LIST("mask_by_inf = true;"),
-        NULL);
-}
-
-/* A score of 0 leaves an element out of sums of what is linear in scores, but not out of exponentials. */
-static void test_mask_by_zero(void **state) {
-  (void)state;
-  check("return attention { name = 'a', online_func = identity }", LIST("mask_by_zero = true;"), NULL);
-  check(
-      "return attention { name = 'a', online_func = { name = 'f', online_rowscales = { c = 0, r = 1 },\n"
-      "  online_fwd = function(scores, r, b, h, q)\n"
-      "    local c = r.c + reduce_sum(abs(scores))\n"
-      "    local n = stop_gradient(max(c, 1))\n"
-      "    return scores / n, { c = c, r = n }, r.r / n\n"
-      "  end } }",
-      LIST("mask_by_zero = true;"), NULL); /* r is max(c, 1) after every step */
-  check(
-      "return attention { name = 'a', scalars = { beta = 1 }, online_func = { name = 'f',\n"
-      "  online_fwd = function(scores, r, b, h, q) return exp(scores * beta) end } }",
-      LIST("mask_by_zero = false;"), NULL);
 }
 
 /* What is fixed for a head, a row or a column is not computed for an element. */
@@ -474,48 +330,6 @@ static void test_shift(void **state) {
   }
 }
 
-/* The sm90 forward lets a softmax's maximum lag behind, where nothing else reads it and -inf masks. */
-static void test_lags(void **state) {
-  (void)state;
-  static const struct {
-    const char *mods;
-    bool lags;
-  } cases[] = {
-      {"block_mask = causal()", true},
-      {"score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end", true},
-      {"scalars = { c = 10.0 }, score_mod = function(s, b, h, q, kv) return c * tanh(s) end", true},
-      {"inputs = { w = { axes = {'h', 'q'} } },\n"
-       "score_mod = function(s, b, h, q, kv) return s + w[{h, q}] end",
-       true},
-      {"inputs = { w = { axes = {'kv'} } },\n"
-       "score_mod = function(s, b, h, q, kv) return s + w[kv] end",
-       false},
-      {"score_mod = softcap(50)", false}, /* keeps no maximum at all */
-      {"online_func = { name = 'o', online_fwd = function(s, r, b, h, q) return sigmoid(s) end }", false},
-      {"online_func = { name = 'o', online_rowscales = { m = -1e37, l = 0 },\n"
-       "  online_fwd = function(scores, r, b, h, q)\n"
-       "    local m = max(r.m, reduce_max(scores))\n"
-       "    local c, p = exp(r.m - m), exp(2 * (scores - m))\n"
-       "    return p, { m = m, l = r.l * c * c + reduce_sum(p) }, c * c\n"
-       "  end,\n"
-       "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.l end,\n"
-       "  backward = function(dp, p, r, delta, b, h, q, kv, s) return p * dp end }",
-       false}};
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    char source[768];
-    const char *const yes = "lags = true;", *const no = "lags = false;";
-    luattn_target sm80 = hopper, backward = hopper, half = hopper;
-    sm80.arch = 80;
-    half.dtype = LUATTN_F16;
-    backward.pass = LUATTN_BACKWARD;
-    snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
-    check_for(&hopper, source, LIST(cases[i].lags ? yes : no), LIST(cases[i].lags ? no : yes));
-    if (i == 1) check_for(&half, source, LIST("has_shift = true;", yes), LIST(no));
-    check_for(&sm80, source, LIST(no), LIST(yes));
-    check_for(&backward, source, LIST(no), LIST(yes));
-  }
-}
-
 /* The sm90 forward names the widths of its products: 128 columns of S, 64 or 40 of O. */
 static void test_widths(void **state) {
   (void)state;
@@ -601,19 +415,13 @@ int main(void) {
       cmocka_unit_test(test_rows_of_prob),
       cmocka_unit_test(test_sums),
       cmocka_unit_test(test_places_of_sums),
-      cmocka_unit_test(test_softmax_choices),
-      cmocka_unit_test(test_bounded_scores),
       cmocka_unit_test(test_factors_of_the_score),
       cmocka_unit_test(test_spellings_for_elements),
-      cmocka_unit_test(test_sum_in_use_is_not_deferred),
-      cmocka_unit_test(test_mask_by_inf_is_refused),
-      cmocka_unit_test(test_mask_by_zero),
       cmocka_unit_test(test_hoisting),
       cmocka_unit_test(test_small_hooks_are_inlined),
       cmocka_unit_test(test_distance_is_not_distributed),
       cmocka_unit_test(test_linear_in_the_position),
       cmocka_unit_test(test_shift),
-      cmocka_unit_test(test_lags),
       cmocka_unit_test(test_widths),
       cmocka_unit_test(test_stages),
       cmocka_unit_test(test_out_of_memory),

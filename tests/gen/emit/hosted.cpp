@@ -136,8 +136,8 @@ static void forward_row(const LuattnParams &p, const Site &s, const Spec::Head &
       keep[0].set(j, k);
       score[0][j] = Spec::mask_by_inf ? -INFINITY : 0;
       if (k)
-        score[0][j] = Spec::score(p, s, head, row[0], Spec::col(p, s, head, kv), dot(p, s.b, s.h, q, kv), in_parts(q),
-                                  in_parts(kv));
+        score[0][j] = Spec::score_with(p, s, head, row[0], Spec::col(p, s, head, kv), dot(p, s.b, s.h, q, kv), in_parts(q),
+                                       in_parts(kv), Spec::distance_term(p, s, head, in_parts(q), in_parts(kv)));
     }
     if (t.masked && Spec::mask_by_zero) {
       online.kept.bits |= online.kept_rows(keep);

@@ -37,6 +37,7 @@ struct Spec {
   static constexpr bool grad_reads_row = false;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
+  static constexpr bool has_distance_term = false;
   static constexpr bool has_shift = true;
   static constexpr bool lags = true;
   static constexpr bool mask_by_inf = true;
@@ -101,6 +102,13 @@ struct Spec {
     const Real t3 = head.mul_1 * t2;
     const Real t4 = dot - t3;
     return t4;
+  }
+  LUATTN_FN Real distance_term(const LuattnParams &p, const Site &s, const Head &head, Position q, Position kv) {
+    return Real(0);
+  }
+  LUATTN_FN Real score_with(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, Real dot, Position q, Position kv, Real term) {
+    return score(p, s, head, row, col, dot, q, kv);
   }
   LUATTN_FN Real shift(const LuattnParams &p, const Site &s, const Head &head, const Row &row, Position q, Position kv) {
     const int t1 = s.kv_len + q.base;  // alibi.lua:8

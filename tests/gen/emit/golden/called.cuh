@@ -39,6 +39,7 @@ struct Spec {
   static constexpr bool grad_reads_row = false;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
+  static constexpr bool has_distance_term = false;
   static constexpr bool has_shift = false;
   static constexpr bool lags = false;
   static constexpr bool mask_by_inf = true;
@@ -126,6 +127,13 @@ struct Spec {
     const Real t24 = t2 + t23;  // called.lua:9
     const Real t25 = t1 + t24;  // called.lua:9
     return t25;
+  }
+  LUATTN_FN Real distance_term(const LuattnParams &p, const Site &s, const Head &head, Position q, Position kv) {
+    return Real(0);
+  }
+  LUATTN_FN Real score_with(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, Real dot, Position q, Position kv, Real term) {
+    return score(p, s, head, row, col, dot, q, kv);
   }
   LUATTN_FN Real shift(const LuattnParams &p, const Site &s, const Head &head, const Row &row, Position q, Position kv) {
     return Real(0);

@@ -37,6 +37,7 @@ struct Spec {
   static constexpr bool grad_reads_row = false;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
+  static constexpr bool has_distance_term = false;
   static constexpr bool has_shift = false;
   static constexpr bool lags = false;
   static constexpr bool mask_by_inf = true;
@@ -103,6 +104,13 @@ struct Spec {
     const Real t3 = head.mul_1 * t2;  // gemma2.lua:9
     const Real t4 = t3 - head.cap_0;  // gemma2.lua:9
     return t4;
+  }
+  LUATTN_FN Real distance_term(const LuattnParams &p, const Site &s, const Head &head, Position q, Position kv) {
+    return Real(0);
+  }
+  LUATTN_FN Real score_with(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+      const Col &col, Real dot, Position q, Position kv, Real term) {
+    return score(p, s, head, row, col, dot, q, kv);
   }
   LUATTN_FN Real shift(const LuattnParams &p, const Site &s, const Head &head, const Row &row, Position q, Position kv) {
     return Real(0);

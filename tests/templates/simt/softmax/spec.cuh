@@ -32,7 +32,7 @@ struct Spec {
   struct Acc {
     Real x[5];
   };
-  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, keep_columns = false, columns_apart = false, grad_reads_row = true, has_lse = true, has_rescale = true, has_shift = false, lags = false, mask_by_inf = false, mask_by_zero = false;
+  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, keep_columns = false, columns_apart = false, grad_reads_row = true, has_lse = true, has_rescale = true, has_distance_term = false, has_shift = false, lags = false, mask_by_inf = false, mask_by_zero = false;
   static constexpr bool has_query_mod = true, has_key_mod = true, has_value_mod = true;
   static constexpr bool grad_adds = true;
   static constexpr int keep_range = 0, keep_period = 0, column_period = 0, num_saved = 1, num_stats = 1, num_reductions = 2, num_state = 2, num_bwd_rows = 2, prob_rows = -1,
@@ -65,6 +65,11 @@ struct Spec {
   LUATTN_FN Real score(const LuattnParams &, const Site &, const Head &h, const Row &, const Col &c, Real dot,
                        int q, int kv) {
     return h.scale * dot + h.slope * Real(0.01) * Real(kv - q) + c.bias;
+  }
+  LUATTN_FN Real distance_term(const LuattnParams &, const Site &, const Head &, Position, Position) { return Real(0); }
+  LUATTN_FN Real score_with(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const Col &col, Real dot,
+                            Position q, Position kv, Real) {
+    return score(p, s, head, row, col, dot, q, kv);
   }
   LUATTN_FN Real shift(const LuattnParams &, const Site &, const Head &, const Row &, Position, Position) { return Real(0); }
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &, const Row &, const Col &, int q,

@@ -1,0 +1,60 @@
+/* distance.c: what a score takes from the distance between query and key alone, where that is long.
+ *
+ * A thread of a kernel with several rows has many elements at one distance: those whose kv.offset - q.offset
+ * are equal. T5's bucket and its bias are computed once for all of them. ptxas would find that by itself, but
+ * by then NVVM has written them out for each element, which takes time.
+ */
+#include "gen/emit/form.h"
+
+/* A few instructions for each element take no time that is worth a value for each distance. */
+enum { LONG = 16 };
+
+/* Without what is the same for a head. */
+static int cost_of(emit_form *f, ir_ref root, bool *need) {
+  int cost = 0;
+  for (ir_ref r = 1; r <= root; r++) need[r] = r == root;
+  for (ir_ref r = root; r >= 1; r--) {
+    if (!need[r] || (deps_of(&f->deps, r) & ~DEP_SITE) == 0) continue;
+    const ir_node *n = ir_get(f->g, r);
+    cost += ir_op_cost((ir_op)n->op, (ir_type)n->type, IR_FAST);
+    for (int i = 0; i < n->nargs; i++) need[n->arg[i]] = true;
+  }
+  return cost;
+}
+
+/* For one thread, whose elements differ in the offsets alone. */
+static bool is_of_distance(emit_form *f, ir_ref r) {
+  ir *g = f->g;
+  const ir_ref zero = ir_int(g, 0);
+  const ir_ref from[] = {ir_variable(g, VAR_PART, PART_Q_BASE), ir_variable(g, VAR_PART, PART_KV_BASE),
+                         ir_variable(g, VAR_PART, PART_Q_OFFSET), ir_variable(g, VAR_PART, PART_KV_OFFSET)};
+  const ir_ref to[] = {zero, zero, ir_variable(g, VAR_Q, 0), ir_variable(g, VAR_KV, 0)};
+  const ir_ref root = ir_substitute(g, r, from, to, 4);
+  return root != IR_NONE && analyse_distance(f->a, g, &root, 1);
+}
+
+/* The most expensive part of the score that is, and lies in no other. */
+void distance_take(emit_form *f) {
+  const ir_ref score = f->score;
+  bool *inside = arena_array(f->a, (size_t)score + 1, sizeof *inside);
+  bool *need = arena_array(f->a, (size_t)score + 1, sizeof *need);
+  int most = LONG - 1;
+  ir_ref best = IR_NONE;
+  if (inside == NULL || need == NULL) return;
+  inside[score] = true;
+  for (ir_ref r = score; r >= 1; r--) {
+    const ir_node n = *ir_get(f->g, r);
+    const int mask = deps_of(&f->deps, r);
+    if (!inside[r] || !deps_element(mask)) continue;
+    if (n.type == IR_REAL && (mask & (DEP_ELEMENT | DEP_STEP | DEP_ROW)) == 0 && is_of_distance(f, r)) {
+      const int cost = cost_of(f, r, need);
+      if (cost > most) most = cost, best = r;
+      continue;
+    }
+    for (int i = 0; i < n.nargs; i++) inside[n.arg[i]] = true;
+  }
+  if (best == IR_NONE) return;
+  const ir_ref term = ir_variable(f->g, VAR_TERM, 0);
+  f->distance_term = best;
+  f->score_with = ir_substitute(f->g, score, &best, &term, 1);
+}

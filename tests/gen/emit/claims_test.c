@@ -1,0 +1,185 @@
+/* claims_test.c: what the emitter finds out about scores and online functions, and what kernels then do
+ * without. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/gen/emit/emitted.h"
+
+/* Bounds on the scores do what a running maximum does, where a weight at either bound suits the type. */
+static void test_bounded_scores(void **state) {
+  (void)state;
+  const char *const gone[] = {"num_reductions = 1;", "has_rescale = false;", "mask_by_inf = true;",
+                              "op_exp2(score)", NULL},
+                    *const kept[] = {"num_reductions = 2;", "has_rescale = true;", NULL};
+  const char *cap = "return attention { name = 'a', score_mod = softcap(50) }",
+             *low = "return attention { name = 'a', score_mod = softcap(5) }",
+             *sink = "return attention { name = 'a', score_mod = softcap(50), online_func = softmax_one }";
+  luattn_target half = target, exact = target;
+  half.dtype = LUATTN_F16;
+  exact.dtype = LUATTN_F32;
+  check(cap, gone, NULL);
+  check(sink, gone, NULL);
+  check_for(&half, cap, kept, NULL); /* 144 bits of range, and f16 has 30 */
+  check_for(&half, low, gone, NULL);
+  check_for(&exact, low, kept, NULL);
+  check("return attention { name = 'a', score_mod = softcap(200) }", kept, NULL);
+  check("return attention { name = 'a', scalars = { c = 50 }, score_mod = softcap('c') }", kept, NULL);
+  check(
+      "return attention { name = 'a', inputs = { x = { axes = {'h'} } }, score_mod = softcap(50),\n"
+      "  online_func = attention_sink('x') }",
+      kept, NULL); /* the sink has no bounds */
+  check(
+      "return attention { name = 'a', score_mod = softcap(5), online_func = { name = 'f',\n"
+      "  online_rowscales = { m = -1e37, l = 0 },\n"
+      "  online_fwd = function(scores, r, b, h, q)\n"
+      "    local m = max(r.m, reduce_max(scores))\n"
+      "    local c, p = exp(r.m - m), exp(scores - m)\n"
+      "    return p, { m = m, l = r.l * c + reduce_sum(p) }, c\n"
+      "  end,\n"
+      "  online_fwd_epilogue = function(o, r, b, h, q) return o / (r.l + 1) end,\n"
+      "  backward = function(dp, p, r, delta, b, h, q, kv, s) return p * dp end } }",
+      kept, NULL); /* here the maximum matters */
+}
+
+static void test_softmax_choices(void **state) {
+  (void)state;
+  check("return attention { name = 'a' }",
+        LIST("num_reductions = 2;", "prob_term = 1;", "mask_by_inf = true;", "has_rescale = true;",
+             "i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED"),
+        NULL);
+}
+
+/* A sum that is read within the step cannot wait for the end. */
+static void test_sum_in_use_is_not_deferred(void **state) {
+  (void)state;
+  check(
+      "return attention { name = 'a', online_func = { name = 'f', online_rowscales = { c = 0 },\n"
+      "  online_fwd = function(scores, r, b, h, q) return scores, { c = max(r.c, reduce_sum(abs(scores))) } "
+      "end } }",
+      LIST("REDUCE_SUM"), LIST("REDUCE_SUM_DEFERRED"));
+}
+
+/* A factor that may be zero or negative makes NaN or +inf of -inf. */
+static void test_mask_by_inf_is_refused(void **state) {
+  (void)state;
+  check("return attention { name = 'a', online_func = identity }", LIST("mask_by_inf = false;"), NULL);
+  check(
+      "return attention { name = 'a', scalars = { beta = 1 }, online_func = { name = 'f',\n"
+      "  online_fwd = function(scores, r, b, h, q) return exp(scores * beta) end } }",
+      LIST("mask_by_inf = false;"), NULL);
+  check(
+      "return attention { name = 'a', online_func = { name = 'f',\n"
+      "  online_rowscales = { m = -1e300 * 1e300, l = 0 },\n"
+      "  online_fwd = function(scores, r, b, h, q)\n"
+      "    local m = max(r.m, reduce_max(scores))\n"
+      "    local c, p = exp(r.m - m), exp(scores - m)\n"
+      "    return p, { m = m, l = r.l * c + reduce_sum(p) }, c\n"
+      "  end,\n"
+      "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.l end } }",
+      LIST("mask_by_inf = false;"), NULL); /* a first step over no score would be exp(inf - inf) */
+  check("return attention { name = 'a', online_func = sigmoid_attention }", LIST("mask_by_inf = true;"),
+        NULL);
+}
+
+/* A score of 0 leaves an element out of sums of what is linear in scores, but not out of exponentials. */
+static void test_mask_by_zero(void **state) {
+  (void)state;
+  check("return attention { name = 'a', online_func = identity }", LIST("mask_by_zero = true;"), NULL);
+  check(
+      "return attention { name = 'a', online_func = { name = 'f', online_rowscales = { c = 0, r = 1 },\n"
+      "  online_fwd = function(scores, r, b, h, q)\n"
+      "    local c = r.c + reduce_sum(abs(scores))\n"
+      "    local n = stop_gradient(max(c, 1))\n"
+      "    return scores / n, { c = c, r = n }, r.r / n\n"
+      "  end } }",
+      LIST("mask_by_zero = true;"), NULL); /* r is max(c, 1) after every step */
+  check(
+      "return attention { name = 'a', scalars = { beta = 1 }, online_func = { name = 'f',\n"
+      "  online_fwd = function(scores, r, b, h, q) return exp(scores * beta) end } }",
+      LIST("mask_by_zero = false;"), NULL);
+}
+
+/* What depends on the distance alone and is long is a hook of its own. A slope times a distance is short. */
+static void test_distance_term(void **state) {
+  (void)state;
+  const char *const some[] = {"has_distance_term = true;", "dot + term;", NULL};
+  const char *const none[] = {"has_distance_term = false;", NULL};
+  luattn_target forward = target;
+  forward.pass = LUATTN_FORWARD;
+  check_for(&forward,
+            "return attention { name = 'a', inputs = { bias = { axes = {'h', 64} } },\n"
+            "  score_mod = function(s, b, h, q, kv) local far = abs(q - kv)\n"
+            "    return s + bias[{h, min(far, 63)}] * log2(far + 1) end }",
+            some, NULL);
+  check_for(&forward,
+            "return attention { name = 'a', inputs = { bias = { axes = {'h', 64} } },\n"
+            "  score_mod = function(s, b, h, q, kv)\n"
+            "    return s + bias[{h, min(q + kv, 63)}] * log2(q + kv + 1) end }",
+            none, NULL);
+  check_for(&forward,
+            "return attention { name = 'a',\n"
+            "  score_mod = function(s, b, h, q, kv) return s + exp2(-h) * (kv - q) end }",
+            none, NULL);
+}
+
+/* The sm90 forward lets a softmax's maximum lag behind, where nothing else reads it and -inf masks. */
+static void test_lags(void **state) {
+  (void)state;
+  static const struct {
+    const char *mods;
+    bool lags;
+  } cases[] = {
+      {"block_mask = causal()", true},
+      {"score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end", true},
+      {"scalars = { c = 10.0 }, score_mod = function(s, b, h, q, kv) return c * tanh(s) end", true},
+      {"inputs = { w = { axes = {'h', 'q'} } },\n"
+       "score_mod = function(s, b, h, q, kv) return s + w[{h, q}] end",
+       true},
+      {"inputs = { w = { axes = {'kv'} } },\n"
+       "score_mod = function(s, b, h, q, kv) return s + w[kv] end",
+       false},
+      {"score_mod = softcap(50)", false}, /* keeps no maximum at all */
+      {"online_func = { name = 'o', online_fwd = function(s, r, b, h, q) return sigmoid(s) end }", false},
+      {"online_func = { name = 'o', online_rowscales = { m = -1e37, l = 0 },\n"
+       "  online_fwd = function(scores, r, b, h, q)\n"
+       "    local m = max(r.m, reduce_max(scores))\n"
+       "    local c, p = exp(r.m - m), exp(2 * (scores - m))\n"
+       "    return p, { m = m, l = r.l * c * c + reduce_sum(p) }, c * c\n"
+       "  end,\n"
+       "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.l end,\n"
+       "  backward = function(dp, p, r, delta, b, h, q, kv, s) return p * dp end }",
+       false}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char source[768];
+    const char *const yes = "lags = true;", *const no = "lags = false;";
+    luattn_target sm80 = hopper, backward = hopper, half = hopper;
+    sm80.arch = 80;
+    half.dtype = LUATTN_F16;
+    backward.pass = LUATTN_BACKWARD;
+    snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
+    check_for(&hopper, source, LIST(cases[i].lags ? yes : no), LIST(cases[i].lags ? no : yes));
+    if (i == 1) check_for(&half, source, LIST("has_shift = true;", yes), LIST(no));
+    check_for(&sm80, source, LIST(no), LIST(yes));
+    check_for(&backward, source, LIST(no), LIST(yes));
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_softmax_choices),
+      cmocka_unit_test(test_bounded_scores),
+      cmocka_unit_test(test_sum_in_use_is_not_deferred),
+      cmocka_unit_test(test_mask_by_inf_is_refused),
+      cmocka_unit_test(test_mask_by_zero),
+      cmocka_unit_test(test_distance_term),
+      cmocka_unit_test(test_lags),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
