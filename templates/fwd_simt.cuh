@@ -17,33 +17,43 @@
 #pragma once
 #include "simt.cuh"
 
-// Scores of one tile in place of its dots, and which of them are kept. score() is only called where the
-// mask keeps: a gather at a masked position may lie outside its input.
-template <bool Masked, class Spec, class Config>
+// Scores of one tile in place of its dots: of all elements, one copy of the code for masked and other tiles.
+template <class Spec, class Config>
 LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
                           const typename Spec::Head &head,
                           const typename Spec::Row (&row)[Simt<Spec, Config>::rows], int q0, int kv0,
-                          typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
-                          KeepBits<Simt<Spec, Config>::cols> (&keep)[Simt<Spec, Config>::rows]) {
+                          typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols]) {
+  using T = Simt<Spec, Config>;
+#pragma unroll
+  for (int c = 0; c < T::cols; ++c) {
+    const Position kv = t.kv_at(kv0, c);
+    const typename Spec::Col col = Spec::col(p, site, head, min_of(int(kv), site.kv_len - 1));
+#pragma unroll
+    for (int r = 0; r < T::rows; ++r)
+      s[r][c] = Spec::score(p, site, head, row[r], col, s[r][c], t.q_at(q0, r), kv);
+  }
+}
+
+// Which of them count; -inf or 0 in place of those that do not.
+template <class Spec, class Config>
+LUATTN_FN void mask_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
+                         const typename Spec::Head &head,
+                         const typename Spec::Row (&row)[Simt<Spec, Config>::rows], int q0, int kv0,
+                         typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
+                         KeepBits<Simt<Spec, Config>::cols> (&keep)[Simt<Spec, Config>::rows]) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
 #pragma unroll
   for (int c = 0; c < T::cols; ++c) {
-    const int at = kv0 + t.col_at(c), kv = Masked ? min_of(at, site.kv_len - 1) : at;
+    const int at = kv0 + t.col_at(c), kv = min_of(at, site.kv_len - 1);
     const typename Spec::Col col = Spec::col(p, site, head, kv);
 #pragma unroll
     for (int r = 0; r < T::rows; ++r) {
-      bool kept = true;
-      if constexpr (Masked) {
-        const int q = min_of(q0 + t.row_at(r), site.q_len - 1);
-        kept = at < site.kv_len;
-        if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row[r], col, q, kv);
-        keep[r].set(c, kept);
-      }
-      if (kept)
-        s[r][c] = Spec::score(p, site, head, row[r], col, s[r][c], t.q_at(q0, r), t.kv_at(kv0, c));
-      else
-        s[r][c] = Spec::mask_by_inf ? -infinity<Real>() : Real(0);
+      const int q = min_of(q0 + t.row_at(r), site.q_len - 1);
+      bool kept = at < site.kv_len;
+      if constexpr (Spec::has_mask) kept = kept & Spec::keep(p, site, head, row[r], col, q, kv);
+      keep[r].set(c, kept);
+      s[r][c] = kept ? s[r][c] : Spec::mask_by_inf ? -infinity<Real>() : Real(0);
     }
   }
 }
@@ -88,11 +98,14 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
     KeepBits<cols> keep[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
-    if (tile.masked) {
-      score_tile<true>(t, p, site, head, row, q0, k.first, s, keep);
+    score_tile(t, p, site, head, row, q0, k.first, s);
+    if (tile.masked) mask_tile(t, p, site, head, row, q0, k.first, s, keep);
+    if constexpr (Spec::mask_by_inf || Spec::mask_by_zero) {
+      online.kept.bits |= tile.masked ? online.kept_rows(keep) : online.all;
+      online.step_by_inf(p, site, head, row, s, scale);
+    } else if (tile.masked) {
       online.template step<true>(p, site, head, row, s, keep, scale);
     } else {
-      score_tile<false>(t, p, site, head, row, q0, k.first, s, keep);
       online.template step<false>(p, site, head, row, s, keep, scale);
     }
 #pragma unroll
