@@ -395,13 +395,19 @@ struct ForwardSm80 {
   }
 
   // Whether a tile keeps anything of this warp's rows: they may lie beyond q_len, and a masked tile may be
-  // empty for them. The vote tells the compiler that the warp stays together.
+  // empty for them. What block statistics say of them they have said of the tile. The vote tells the compiler
+  // that the warp stays together.
   __device__ __forceinline__ bool has_work(Tile tile) const {
     const int first = q_tile * tile_m + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
     bool work = tile.valid() && first <= last;
     if (work && tile.masked) {
       const int kv0 = tile.index * tile_n, kv1 = min_of(kv0 + tile_n, site.kv_len) - 1;
-      work = class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
+      if constexpr (Spec::num_stats > 0) {
+        const Range kept = Spec::kv_range(p, site, first, last);
+        work = kept.lo <= kv1 && kv0 < kept.hi;
+      } else {
+        work = class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
+      }
     }
     return __any_sync(0xffffffffu, work);
   }
