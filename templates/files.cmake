@@ -38,6 +38,7 @@ set(LUATTN_TEMPLATES
   simt.cuh
   sm90.cuh
   sm90_bwd.cuh
+  sm90_out.cuh
   sm90_sums.cuh
   sm90_turns.cuh
   sm90_wide.cuh

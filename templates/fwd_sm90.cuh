@@ -27,8 +27,8 @@
 #include "rows.cuh"
 #include "schedule.cuh"
 #include "sm90.cuh"
+#include "sm90_out.cuh"
 #include "tensors.cuh"
-#include "wgmma.cuh"
 
 template <class Spec, class Config>
 using TicketsSm90 = Tickets<Spec::has_mask, Config::tile_m, 2 * (Config::head_dim + Config::head_dim_v)>;
@@ -104,8 +104,8 @@ struct ProducerSm90 {
       bool some = false;
       for (;;) {
         const Tile next = walk.next(p, site);
-        // Before the last K, because the answer takes a while; a block that drew sooner would keep a tile that
-        // others have time for.
+        // Before the last K, because the answer takes a while; a block that drew sooner would keep a tile
+        // that others have time for.
         if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
         if (of_k.valid()) {
           load_k(of_k, !next.valid(), head, block.b);
@@ -159,11 +159,10 @@ struct ConsumerSm90 {
   Online online;
   Ring<stages> k, v;
   Ring<1> q;
-  float o[dim_v / 2];
-  u32 weights[tile_n / 16][4];  // P, as A operands
-  float scale[rows];            // what O is still to be multiplied by before P's values are added
-  bool may_lag;                 // lags: the maxima of the warp's rows may stay as they are
-  bool exceeds;                 // lags: a sum of the warp's first rows is not below `most`
+  u32 weights[tile_n / 4];  // P, as A operands; O is in registers of sm90_out.cuh
+  float scale[rows];        // what O is still to be multiplied by before P's values are added
+  bool may_lag;             // lags: the maxima of the warp's rows may stay as they are
+  bool exceeds;             // lags: a sum of the warp's first rows is not below `most`
 
   __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const Shared &s, int g)
       : p(params), shared(s), group(g), lane(int(threadIdx.x) % 32), k(0), v(0), q(0) {}
@@ -180,8 +179,7 @@ struct ConsumerSm90 {
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
     online.init(p, site, head, row);
     may_lag = false;
-#pragma unroll
-    for (int i = 0; i < dim_v / 2; ++i) o[i] = 0;
+    zero_out<dim_v / 16>();
   }
 
   // Consumers take turns at issuing products, so that one's exponentials fall into the other's products.
@@ -208,13 +206,12 @@ struct ConsumerSm90 {
   }
   __device__ __forceinline__ void issue_values() {
     const u64 b = wgmma_operand(shared.v(v.slot), tile_n * 128);
-#pragma unroll
-    for (int i = 0; i < tile_n / 64 * 4; i += 4)
-      Wgmma<Elem, dim_v>::sums64(o, weights[i], weights[i + 1], weights[i + 2], weights[i + 3],
-                                 b + (i * 16 * 128 >> 4));
-#pragma unroll
-    for (int i = tile_n / 64 * 4; i < tile_n / 16; ++i)
-      Wgmma<Elem, dim_v>::sums16(o, weights[i], b + (i * 16 * 128 >> 4));
+    if constexpr (dim_v == 256) {
+      out_sums<Elem, 0, 128, tile_n>(weights, b);
+      out_sums<Elem, 8, 128, tile_n>(weights, b + (2 * tile_n * 128 >> 4));
+    } else {
+      out_sums<Elem, 0, dim_v, tile_n>(weights, b);
+    }
     wgmma_commit();
   }
 
@@ -233,26 +230,26 @@ struct ConsumerSm90 {
         x[r][j] = Spec::score(p, site, head, row[r], col, s[j / 2 * 4 + r * 2 + j % 2], position(r), kv);
     }
   }
-  // Scores become weights, in the online function's step; gives the factors for O in `scale`, and gives K
-  // back, and Q after the last tile. First: of a q tile.
-  template <bool First>
-  __device__ __forceinline__ void weigh(const float (&s)[tile_n / 2], KvNote tile, float (&x)[rows][cols],
-                                        typename Online::Part (&part)[rows]) {
+  // Scores become weights, in the online function's step; gives the factors for O in `scale`, and, unless
+  // this is done again, K back, and Q after the last tile. Raises: the maximum may not lag.
+  template <bool Raises>
+  __device__ __forceinline__ void weigh(const float (&s)[tile_n / 2], KvNote tile, bool again,
+                                        float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
     const int kv0 = tile.index() * tile_n + lane % 4 * 2;
     score(kv0, s, x);
     KeepBits<cols> keep[rows];
     if constexpr (Spec::mask_by_inf) {
-      if (!Spec::lags || First || tile.masked() || !may_lag) {
+      if (!Spec::lags || Raises || tile.masked() || !may_lag) {
         if (tile.masked())
           mask(tile, kv0, x, keep);
         else
           online.kept.bits = online.all;
-        raise<First>(x, part);
+        raise(Raises && !again, x, part);
       } else {
         scale[0] = scale[1] = 1;
       }
-      release_k();
-      step_by_inf(tile, x, part);
+      if (!again) release_k();
+      step_by_inf(tile.last() && !again, x, part);
     } else {
       release_k();
       if (tile.last()) release_q();
@@ -266,13 +263,13 @@ struct ConsumerSm90 {
   }
   // A maximum lags once every row has one, unless it rises fast: then the next tile's weights would be out of
   // range as well.
-  template <bool First>
-  __device__ __forceinline__ void raise(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
+  __device__ __forceinline__ void raise(bool first, float (&x)[rows][cols],
+                                        typename Online::Part (&part)[rows]) {
 #pragma unroll
     for (int r = 0; r < rows; ++r)
       part[r] = online.begin_row_by_inf(p, site, head, row[r], r, x[r], scale[r]);
     if constexpr (Spec::lags) {
-      const bool steady = First || min_of(scale[0], scale[1]) > fast;
+      const bool steady = first || min_of(scale[0], scale[1]) > fast;
       may_lag = __all_sync(0xffffffffu, online.kept.bits == online.all && steady);
     }
   }
@@ -282,11 +279,11 @@ struct ConsumerSm90 {
   // Where the maximum lags there is a branch behind both, and ptxas would move all weights above the first,
   // or sums below it. What a lane asks another for it moves past no branch: hence a vote on the first row's
   // sum above, and the second row's maximum by a shuffle below.
-  __device__ __forceinline__ void step_by_inf(KvNote tile, float (&x)[rows][cols],
+  __device__ __forceinline__ void step_by_inf(bool last, float (&x)[rows][cols],
                                               typename Online::Part (&part)[rows]) {
     weigh_row(0, x, part);
     if constexpr (Spec::lags) exceeds = __any_sync(0xffffffffu, part[0].red[1] >= most);
-    if (tile.last()) release_q();
+    if (last) release_q();
     if constexpr (Spec::lags)
 #pragma unroll
       for (int i = 0; i < Spec::num_state; ++i)
@@ -299,17 +296,17 @@ struct ConsumerSm90 {
     online.weigh_row_by_inf(p, site, head, row[r], r, x[r], part[r]);
     if constexpr (!Spec::lags) online.end_row(p, site, head, row[r], r, part[r]);
   }
-  // Takes the sums of weights in, which are made anew first where one may not be finite.
-  __device__ __forceinline__ void end_step(KvNote tile, typename Online::Part (&part)[rows]) {
+  // Takes the sums of weights in, unless one may not be finite.
+  __device__ __forceinline__ bool end_step(const typename Online::Part (&part)[rows]) {
     if constexpr (Spec::lags) {
-      if (__any_sync(0xffffffffu, part[1].red[1] >= most) | exceeds) weigh_again(tile.index(), part);
+      if (__any_sync(0xffffffffu, part[1].red[1] >= most) | exceeds) return false;
       online.end_rows(p, site, head, row, part);
     }
+    return true;
   }
-  // The weights of an unmasked tile whose scores exceeded the maximum by too much. The scores are overwritten
-  // and K has been given back, so this rare case reads Q and K from memory. It begins with the maximum.
-  __device__ __forceinline__ void weigh_again(int tile, typename Online::Part (&part)[rows]) {
-    float s[tile_n / 2], x[rows][cols];
+  // The scores of an unmasked tile that exceeded the maximum by too much, which are weighed again with a new
+  // one. They have been overwritten and K given back, so this rare case reads Q and K from memory.
+  __device__ __forceinline__ void scores_again(int tile, float (&s)[tile_n / 2]) const {
     const Elem *const of_q = row_of<Elem>(p.q, site.b, site.h, 0) + lane % 4 * 2,
                       *const of_k = row_of<Elem>(p.k, site.b, site.h / p.group, tile * tile_n + lane / 4) +
                                     lane % 4 * 2;
@@ -324,11 +321,6 @@ struct ConsumerSm90 {
       for (int n = 0; n < tile_n / 8; ++n)
         mma_16x8x8<Elem>(s + n * 4, a, *reinterpret_cast<const u32 *>(of_k + n * 8 * p.k.seq + d));
     }
-    score(tile * tile_n + lane % 4 * 2, s, x);
-    raise<false>(x, part);
-#pragma unroll
-    for (int r = 0; r < rows; ++r) online.weigh_row_by_inf(p, site, head, row[r], r, x[r], part[r]);
-    keep_weights(x);
   }
   __device__ __forceinline__ void mask(KvNote tile, int kv0, float (&x)[rows][cols],
                                        KeepBits<cols> (&keep)[rows]) {
@@ -424,15 +416,14 @@ struct ConsumerSm90 {
     for (int i = 0; i < tile_n / 16; ++i)
 #pragma unroll
       for (int w = 0; w < 4; ++w)
-        weights[i][w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
+        weights[i * 4 + w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
   }
   // O becomes ready for the next values.
   __device__ __forceinline__ void rescale() {
     if constexpr (Spec::has_rescale) {
       // Once a few tiles have passed, it is common that no row of the warp has a new maximum.
-      if (!__any_sync(0xffffffffu, scale[0] != 1.f || scale[1] != 1.f)) return;
-#pragma unroll
-      for (int i = 0; i < dim_v / 2; ++i) o[i] *= scale[i / 2 % 2];
+      if (__any_sync(0xffffffffu, scale[0] != 1.f || scale[1] != 1.f))
+        scale_out<dim_v / 16>(scale[0], scale[1]);
     }
   }
 
@@ -463,24 +454,28 @@ struct ConsumerSm90 {
     barrier_wait_peeked<V_FULL>(shared.v_full(v.slot), v.parity);
   }
 
-  __device__ __forceinline__ KvNote first_tile() {
-    float s[tile_n / 2], x[rows][cols];
+  __device__ __forceinline__ KvNote first_scores(float (&s)[tile_n / 2]) {
     const KvNote note = await_k();
     wgmma_fence();
     issue_scores(s);
     const KvNote tile = note.shared();
     wgmma_wait<0>();
     wgmma_arrived(s);
-    typename Online::Part part[rows];
-    weigh<true>(s, tile, x, part);
-    if constexpr (Spec::lags) online.end_rows(p, site, head, row, part);
-    keep_weights(x);
-    scale[0] = scale[1] = 1;  // there is no O yet
     return tile;
   }
-  // Scores of the next tile and values of this one, at once. O is rescaled between the two: the product of
-  // the scores has only begun, and that of the values would have to wait for it anyway.
-  __device__ __forceinline__ KvNote next_tile() {
+  // Weights of a q tile's first scores; or of the latest ones, again.
+  __device__ __forceinline__ void first_tile(const float (&s)[tile_n / 2], KvNote tile, bool again) {
+    float x[rows][cols];
+    typename Online::Part part[rows];
+    weigh<true>(s, tile, again, x, part);
+    if constexpr (Spec::lags) online.end_rows(p, site, head, row, part);
+    keep_weights(x);
+    if (!again) scale[0] = scale[1] = 1;  // there is no O yet
+  }
+  // Scores of the next tile and values of this one, at once; says whether its weights are good. O is rescaled
+  // between the two: the product of the scores has only begun, and that of the values would have to wait for
+  // it anyway.
+  __device__ __forceinline__ bool next_tile(KvNote &tile) {
     float s[tile_n / 2], x[rows][cols];
     const KvNote note = await_k();
     await_turn();
@@ -491,17 +486,15 @@ struct ConsumerSm90 {
     wgmma_fence();
     issue_values();
     pass_turn();
-    const KvNote tile = note.shared();
+    tile = note.shared();
     wgmma_wait<1>();
     wgmma_arrived(s);
     typename Online::Part part[rows];
-    weigh<false>(s, tile, x, part);
+    weigh<false>(s, tile, false, x, part);
     wgmma_wait<0>();
-    wgmma_arrived(o);
     release_v();
     keep_weights(x);
-    end_step(tile, part);
-    return tile;
+    return end_step(part);
   }
   __device__ __forceinline__ void last_values() {
     rescale();
@@ -509,49 +502,46 @@ struct ConsumerSm90 {
     wgmma_fence();
     issue_values();
     wgmma_wait<0>();
-    wgmma_arrived(o);
     release_v();
+  }
+  __device__ __forceinline__ void all_tiles() {
+    float s[tile_n / 2];
+    KvNote tile = first_scores(s);
+    for (bool again = false;; again = true) {
+      first_tile(s, tile, again);
+      bool good = true;
+#pragma unroll 1
+      while (good && !tile.last()) good = next_tile(tile);
+      if (good) break;
+      scores_again(tile.index(), s);
+    }
+    last_values();
   }
 
   __device__ __forceinline__ void run() {
     barrier_peeks_init();
+    declare_out();
     if (takes_turns && group == Shared::groups - 1) named_arrive(turn_barrier, 256);
     for (QNote note = await_q(); note.state != QNote::END; note = await_q()) {
       begin(note);
-      if (note.state == QNote::SOME) {
-        KvNote tile = first_tile();
-#pragma unroll 1
-        while (!tile.last()) tile = next_tile();
-        last_values();
-      } else {
+      if (note.state == QNote::SOME)
+        all_tiles();
+      else
         release_q();
-      }
       finish();
     }
   }
 
   // ---- finish ----
 
-  // A factor of 0 gives 0, also where a row that keeps nothing has met V's infinities: 0 * inf is NaN.
   __device__ __forceinline__ void write_o(const float (&scale)[rows]) const {
+    OutRow to[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      Elem *out =
-          static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + position(r) * p.o.seq;
-#pragma unroll
-      for (int n = 0; n < dim_v / 8; n += 4) {
-        u32 w[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          w[i] = n + i < dim_v / 8 && scale[r] != 0.f
-                     ? pack<Elem>(o[(n + i) * 4 + r * 2] * scale[r], o[(n + i) * 4 + r * 2 + 1] * scale[r])
-                     : 0;
-        gather_columns(w, lane);
-        const int column = (n + lane % 4) * 8;
-        if (position(r) < site.q_len && column < Config::head_dim_v)
-          *reinterpret_cast<uint4 *>(out + column) = make_uint4(w[0], w[1], w[2], w[3]);
-      }
+      const Elem *row = row_of<Elem>(p.o, site.b, site.h, position(r)) + lane % 4 * 8;
+      to[r] = {u64(__cvta_generic_to_global(row)), scale[r], position(r) < site.q_len};
     }
+    store_outs<Elem, Config::head_dim_v>(to, lane);
   }
   __device__ __forceinline__ void finish() {
     online.finish();

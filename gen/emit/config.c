@@ -2,10 +2,8 @@
 #include "gen/base/text.h"
 #include "gen/emit/emit.h"
 
-/* Widths of the sm90 forward's products, as bits: S has tile_n columns, O the padded head dim of v. */
-static unsigned wgmma_widths(const plan *p) {
-  return 1u << (p->tile_n / 16 - 1) | 1u << ((p->head_dim_v + 15) / 16 - 1);
-}
+/* The width of a product of the sm90 forward, padded, as a bit. */
+static unsigned width_bit(int columns) { return 1u << ((columns + 15) / 16 - 1); }
 
 luattn_status emit_config(arena *a, const plan *p, const char **out, luattn_error *err) {
   static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
@@ -44,8 +42,10 @@ luattn_status emit_config(arena *a, const plan *p, const char **out, luattn_erro
     text_add(&t, "  static constexpr bool %s = %s;\n", flags[i].name, flags[i].value ? "true" : "false");
   text_add(&t, "};\n");
   if (p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD)
-    text_add(&t, "\n#define LUATTN_WGMMA_WIDTHS 0x%x  // those that wgmma.cuh is to define\n",
-             wgmma_widths(p));
+    text_add(&t,
+             "\n// Widths of products, of S and of O, that wgmma.cuh and sm90_out.cuh are to define.\n"
+             "#define LUATTN_WGMMA_WIDTHS 0x%x\n#define LUATTN_OUT_WIDTHS 0x%x\n",
+             width_bit(p->tile_n), width_bit(p->head_dim_v));
   *out = text_get(&t);
   return *out == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: config: out of memory") : LUATTN_OK;
 }

@@ -333,14 +333,14 @@ static void test_shift(void **state) {
 /* The sm90 forward names the widths of its products: 128 columns of S, 64 or 40 of O. */
 static void test_widths(void **state) {
   (void)state;
-  static const char *const source = "return attention { name = 'a' }", *const name = "LUATTN_WGMMA_WIDTHS";
+  static const char *const source = "return attention { name = 'a' }", *const name = "_WIDTHS";
   luattn_target narrow = hopper, backward = hopper;
   narrow.head_dim_v = 40;
   backward.pass = LUATTN_BACKWARD;
   char *text[] = {emit_text(source, &hopper, "config"), emit_text(source, &narrow, "config"),
                   emit_text(source, &backward, "config")};
-  assert_non_null(strstr(text[0], "LUATTN_WGMMA_WIDTHS 0x88 "));
-  assert_non_null(strstr(text[1], "LUATTN_WGMMA_WIDTHS 0x84 "));
+  assert_non_null(strstr(text[0], "#define LUATTN_WGMMA_WIDTHS 0x80\n#define LUATTN_OUT_WIDTHS 0x8\n"));
+  assert_non_null(strstr(text[1], "#define LUATTN_WGMMA_WIDTHS 0x80\n#define LUATTN_OUT_WIDTHS 0x4\n"));
   assert_null(strstr(text[2], name));
   for (int i = 0; i < 3; i++) luattn_text_free(text[i]);
 }
