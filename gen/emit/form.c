@@ -186,21 +186,6 @@ static luattn_status choose_stored(emit_form *f, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* Does a score read memory for each element or column? The code of a score stands once more where the maximum
- * lags, and with such loads that spills. */
-static bool score_loads(emit_form *f) {
-  bool *need = arena_array(f->a, (size_t)f->score + 1, sizeof *need);
-  if (need == NULL) return true;
-  need[f->score] = true;
-  for (ir_ref r = f->score; r >= 1; r--) { /* users before arguments */
-    if (!need[r]) continue;
-    const ir_node *n = ir_get(f->g, r);
-    if (n->op == IR_LOAD && (deps_of(&f->deps, r) & (DEP_KV | DEP_PART)) != 0) return true;
-    for (int i = 0; i < n->nargs; i++) need[n->arg[i]] = true;
-  }
-  return false;
-}
-
 /* What a row's first scores give stays its maximum while weights are in range, which the kernel sees to. */
 static void lag_step(emit_form *f) {
   ir *g = f->g;
@@ -209,7 +194,7 @@ static void lag_step(emit_form *f) {
                max = ir_variable(g, VAR_STATE, (uint32_t)f->lagging),
                sum = ir_variable(g, VAR_STATE, (uint32_t)(1 - f->lagging));
   const ir_ref prob = ir_substitute(g, s->prob, &peak, &max, 1);
-  f->lags = f->lags && f->mask_by_inf && f->prob_term == 1 && !uses_node(g, prob, red) && !score_loads(f);
+  f->lags = f->lags && f->mask_by_inf && f->prob_term == 1 && !uses_node(g, prob, red);
   if (!f->lags) return;
   f->raise[f->lagging] = peak;
   f->raise[1 - f->lagging] = ir_op2(g, IR_MUL, sum, s->rescale);

@@ -144,7 +144,7 @@ static void test_lags(void **state) {
        true},
       {"inputs = { w = { axes = {'kv'} } },\n"
        "score_mod = function(s, b, h, q, kv) return s + w[kv] end",
-       false},
+       true},
       {"score_mod = softcap(50)", false}, /* keeps no maximum at all */
       {"online_func = { name = 'o', online_fwd = function(s, r, b, h, q) return sigmoid(s) end }", false},
       {"online_func = { name = 'o', online_rowscales = { m = -1e37, l = 0 },\n"
