@@ -62,7 +62,7 @@ struct ProducerBwdSm90 {
                     site.h, site.b);
     }
     if constexpr (Shared::has_rows) {
-      load_rows(row);
+      if (Spec::grad_reads_row || (tile.masked && !tile.by_range)) load_rows(row);
       barrier_arrive(shared.do_full(q.slot));
     }
     q.advance();

@@ -58,10 +58,10 @@ struct Site { int b, h, q_len, kv_len; };
 //              keep_range (which kv of a row q are kept: 0, those that keep says; 1, all below kv_range(p, s, q, q).hi; 2, all
 //              of kv_range(p, s, q, q)),
 //              keep_period (0, or: of these only those whose kv mod keep_period lies in rest_range(p, s, q)),
-//              keep_apart (all that only in tiles of which rest_holds says so),
+//              keep_apart (all that only in tiles whose rest_class is FULL),
 //              keep_columns (a column kv is kept for all q of column_range(p, s, kv)), column_period (0, or: of these only for
-//              those whose q mod column_period lies in column_rest(p, s, kv)), columns_apart (all that only in tiles of which
-//              rest_holds says so), grad_reads_row (what backward's main kernel calls besides keep reads Row),
+//              those whose q mod column_period lies in column_rest(p, s, kv)), columns_apart (all that only in tiles
+//              whose rest_class is FULL), grad_reads_row (what backward's main kernel calls besides keep reads Row),
 //              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_distance_term, has_shift, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
@@ -137,7 +137,9 @@ struct Site { int b, h, q_len, kv_len; };
 //     Range kv_range(p, s, q0, q1)            every kept kv of these rows lies inside, and inside [0, kv_len)
 //     Range q_range(p, s, kv0, kv1)
 //     Range rest_range(p, s, q)               only where keep_period > 0; may reach outside [0, keep_period)
-//     bool rest_holds(p, s, q0, q1, kv0, kv1) only where keep_apart or columns_apart; sound, as tile_class
+//     TileClass rest_class(p, s, q0, q1, kv0, kv1), bounds_class(..)     of two parts of the mask that together make it: what
+//                            keep_apart and columns_apart speak of, and what the ranges say, which reads no memory along positions
+//                            then. Where neither is set, FULL and tile_class.
 //     Range column_range(p, s, kv), column_rest(p, s, kv)      only where keep_columns; inside [0, q_len); as rest_range
 //   Block minima and maxima of integer inputs read by the mask: stat i covers input stat_input(i) along axis stat_axis(i)
 //   (the input's last axis; the ones before it, flattened, are the rows of params.stats[i]), in blocks of stat_block(i).
@@ -178,6 +180,6 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
   { S::query_mod(p, s, x, i, i) }; { S::query_mod_grad(p, s, x, x, i, i, acc) };
   { S::key_mod(p, s, x, i, i) }; { S::key_mod_grad(p, s, x, x, i, i, acc) };
   { S::value_mod(p, s, x, i, i) }; { S::value_mod_grad(p, s, x, x, i, i, acc) };
-  { S::tile_class(p, s, i, i, i, i) }; { S::kv_range(p, s, i, i) }; { S::q_range(p, s, i, i) }; { S::rest_range(p, s, i) }; { S::column_range(p, s, i) }; { S::column_rest(p, s, i) }; { S::rest_holds(p, s, i, i, i, i) };
+  { S::tile_class(p, s, i, i, i, i) }; { S::kv_range(p, s, i, i) }; { S::q_range(p, s, i, i) }; { S::rest_range(p, s, i) }; { S::column_range(p, s, i) }; { S::column_rest(p, s, i) }; { S::rest_class(p, s, i, i, i, i) }; { S::bounds_class(p, s, i, i, i, i) };
   { S::stat_input(i) + S::stat_axis(i) + S::stat_block(i) };
 };

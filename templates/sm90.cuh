@@ -61,9 +61,14 @@ struct WarpKvTiles {
       const int tile = base - int(threadIdx.x) % 32, kv0 = tile * TileN,
                 kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
       TileClass c = TILE_EMPTY;
-      if (tile >= todo.lo) c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
-      if constexpr (Spec::keep_apart)
-        by_range = __ballot_sync(0xffffffffu, tile >= todo.lo && Spec::rest_holds(p, s, q0, q1, kv0, kv1));
+      if constexpr (Spec::keep_apart) {
+        TileClass rest = TILE_EMPTY;
+        if (tile >= todo.lo) rest = Spec::rest_class(p, s, q0, q1, kv0, kv1);
+        if (rest != TILE_EMPTY) c = least_of(rest, Spec::bounds_class(p, s, q0, q1, kv0, kv1));
+        by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
+      } else if (tile >= todo.lo) {
+        c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
+      }
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || kv0 + TileN > s.kv_len);
       todo.hi -= 32;

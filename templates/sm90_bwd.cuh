@@ -46,15 +46,15 @@ struct WarpQTiles {
       base = todo.lo;
       const int tile = base + int(threadIdx.x) % 32, q0 = tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
       const bool inside = !ragged && q0 + TileM <= s.q_len;
-      TileClass c = TILE_EMPTY;
+      TileClass rest = TILE_EMPTY, c = TILE_EMPTY;
+      if (tile < todo.hi) rest = Spec::columns_apart ? Spec::rest_class(p, s, q0, q1, kv0, kv1) : TILE_FULL;
       if constexpr (Halves)
-        c = classify_halves(p, s, tile < todo.hi, q0, q1, inside);
-      else if (tile < todo.hi)
-        c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
+        c = classify_halves(p, s, rest, q0, q1, inside);
+      else if (rest != TILE_EMPTY)
+        c = least_of(rest, other_class(p, s, q0, q1, kv0, kv1));
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || !inside);
-      if constexpr (Spec::columns_apart)
-        by_range = __ballot_sync(0xffffffffu, tile < todo.hi && Spec::rest_holds(p, s, q0, q1, kv0, kv1));
+      if constexpr (Spec::columns_apart) by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
       if constexpr (Spec::may_be_alike)
         alike = __ballot_sync(0xffffffffu, kv0 < kv1 && Spec::alike(p, s, q0, q1, kv0, kv1));
       todo.lo += 32;
@@ -67,15 +67,26 @@ struct WarpQTiles {
   }
 
  private:
-  __device__ __forceinline__ TileClass classify_halves(const LuattnParams &p, const Site &s, bool there,
+  // Without what rest_class has said.
+  LUATTN_FN TileClass other_class(const LuattnParams &p, const Site &s, int q0, int q1, int lo, int hi) {
+    if constexpr (Spec::columns_apart)
+      return Spec::bounds_class(p, s, q0, q1, lo, hi);
+    else
+      return class_of<Spec>(p, s, q0, q1, lo, hi);
+  }
+  __device__ __forceinline__ TileClass classify_halves(const LuattnParams &p, const Site &s, TileClass rest,
                                                        int q0, int q1, bool inside) {
-    u32 kept = 0, full = 0;
+    u32 kept = 0, full = 0;  // of halves 0 and 1
+    // The whole first: where no tile is partly kept, as far from a causal diagonal, that is all.
 #pragma unroll 1
-    for (int half = 0; half < 2; ++half) {
-      const int lo = kv0 + half * (TileN / 2), hi = min_of(lo + TileN / 2 - 1, kv1);
-      const TileClass c = there && lo <= hi ? class_of<Spec>(p, s, q0, q1, lo, hi) : TILE_EMPTY;
-      kept |= u32(c != TILE_EMPTY) << half;
-      full |= u32(c == TILE_FULL && inside) << half;
+    for (int part = -1; part < 2; ++part) {
+      const int lo = kv0 + (part > 0 ? TileN / 2 : 0), hi = part == 0 ? min_of(lo + TileN / 2 - 1, kv1) : kv1;
+      TileClass c = TILE_EMPTY;
+      if (rest != TILE_EMPTY && lo <= hi) c = least_of(rest, other_class(p, s, q0, q1, lo, hi));
+      const u32 bits = part < 0 ? 3 : 1 << part;
+      kept = (kept & ~bits) | (c != TILE_EMPTY ? bits : 0);
+      full = (full & ~bits) | (c == TILE_FULL && inside ? bits : 0);
+      if (part < 0 && !ragged && __all_sync(0xffffffffu, c != TILE_PARTIAL)) break;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

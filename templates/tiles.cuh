@@ -37,6 +37,9 @@ LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q
     return TILE_FULL;
 }
 
+// Of what is kept where both parts of a mask keep it.
+LUATTN_FN TileClass least_of(TileClass a, TileClass b) { return a < b ? a : b; }
+
 // Unmasked means: every row below q_len keeps all TileN columns. Rows at or past q_len do not make a tile
 // masked, because they only ever influence themselves and are not stored.
 template <class Spec, int TileM, int TileN>

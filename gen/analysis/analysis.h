@@ -41,9 +41,9 @@ typedef struct mask_info {
    * of VAR_TILE[VAR_Q0] = q, and possibly outside [0, period). */
   int period;
   ir_ref rest_lo, rest_hi;
-  /* Else, kv_lo and kv_hi say it of a row for which this part of `keep` holds throughout; IR_NONE: no such
-   * part. */
-  ir_ref rest;
+  /* Else, kv_lo and kv_hi say it of a row for which this part of `keep` holds throughout, and `bounds` is the
+   * other part; IR_NONE: no such parts. */
+  ir_ref rest, bounds;
   mask_columns columns;
   int num_stats;
   mask_stat stat[8];

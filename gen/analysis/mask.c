@@ -229,21 +229,22 @@ static void find_period(ir *g, mask_info *m) {
   m->rest_lo = root[0], m->rest_hi = root[1];
 }
 
-/* What a conjunction says besides bounds of kv, if it has some. */
-static ir_ref rest_of(ir *g, ir_ref p) {
-  ir_ref rest = IR_NONE;
-  bool bounds = false;
+static ir_ref conjoin(ir *g, ir_ref p, ir_ref q) { return p == IR_NONE ? q : ir_op2(g, IR_AND, p, q); }
+
+/* What a conjunction says besides bounds of kv, if it has some, and these. */
+static void find_rest(ir *g, mask_info *m) {
+  ir_ref rest = IR_NONE, bounds = IR_NONE, p = m->keep;
   for (int i = 0; i < MANY && p != IR_NONE; i++) {
     const ir_node n = *ir_get(g, p);
     const int chain = n.op != IR_AND ? -1 : ir_get(g, n.arg[0])->op == IR_AND ? 0 : 1;
     const ir_ref part = chain < 0 ? p : n.arg[1 - chain];
     if (bounds_kv(g, part))
-      bounds = true;
+      bounds = conjoin(g, bounds, part);
     else
-      rest = rest == IR_NONE ? part : ir_op2(g, IR_AND, rest, part);
+      rest = conjoin(g, rest, part);
     p = chain < 0 ? IR_NONE : n.arg[chain];
   }
-  return bounds && p == IR_NONE ? rest : IR_NONE;
+  if (bounds != IR_NONE && p == IR_NONE) m->rest = rest, m->bounds = bounds;
 }
 
 static const char *side_text(ir_ref lo, ir_ref hi) {
@@ -337,7 +338,7 @@ luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luatt
     m.is_interval = is_interval(g, m.keep);
     find_ranges(g, &m);
     if (!m.is_interval) find_period(g, &m);
-    if (!m.is_interval && m.period == 0) m.rest = rest_of(g, m.keep);
+    if (!m.is_interval && m.period == 0) find_rest(g, &m);
     find_columns(g, &m);
   }
   limit_lengths(t, &m);

@@ -121,9 +121,9 @@ static void bounds_lines(writer *w, const ir_ref *roots, int n) {
   }
 }
 
-static void tile_class(writer *w) {
-  const ir_ref keep = w->f->keep;
-  open_function(w, "TileClass tile_class(" P ", int q0, int q1, int kv0, int kv1)");
+/* Of a part of the mask; IR_NONE keeps everything. */
+static void part_class(writer *w, const char *name, ir_ref keep) {
+  open_function(w, writer_format(w, "TileClass %s(" P ", int q0, int q1, int kv0, int kv1)", name));
   if (keep == IR_NONE) {
     text_add(&w->out, "return TILE_FULL;\n");
     close_function(w);
@@ -136,15 +136,16 @@ static void tile_class(writer *w) {
   close_function(w);
 }
 
-static void rest_holds(writer *w) {
-  const ir_ref rest = w->f->mask->rest;
-  open_function(w, "bool rest_holds(" P ", int q0, int q1, int kv0, int kv1)");
-  if (rest == IR_NONE) {
-    text_add(&w->out, "return false;\n");
-  } else {
-    bounds_lines(w, &rest, 1);
-    text_add(&w->out, "return !%s.can_be_false;\n", bounds_of(w, rest));
-  }
+/* A part that reads memory along positions is bounded by itself, so that it can be asked about once. */
+static void tile_class(writer *w) {
+  static const char *const args = "(p, s, q0, q1, kv0, kv1)";
+  const mask_info *m = w->f->mask;
+  const bool apart = m->rest != IR_NONE;
+  part_class(w, "rest_class", m->rest);
+  part_class(w, "bounds_class", apart ? m->bounds : w->f->keep);
+  open_function(w, "TileClass tile_class(" P ", int q0, int q1, int kv0, int kv1)");
+  if (apart) text_add(&w->out, "const TileClass rest = rest_class%s, bounds = bounds_class%s;\n", args, args);
+  text_add(&w->out, apart ? "return rest < bounds ? rest : bounds;\n" : "return bounds_class%s;\n", args);
   close_function(w);
 }
 
@@ -261,5 +262,4 @@ void emit_tiles(writer *w) {
   range(w, "Range column_range(" P ", int kv0)", "s.q_len", m->columns.lo, m->columns.hi);
   rest_range(w, "Range column_rest(" P ", int kv0)", m->columns.period, m->columns.rest_lo,
              m->columns.rest_hi);
-  rest_holds(w);
 }

@@ -174,5 +174,8 @@ struct Spec {
   LUATTN_FN Range rest_range(const LuattnParams &, const Site &, int) { return {0, 0}; }
   LUATTN_FN Range column_range(const LuattnParams &, const Site &s, int kv) { return {min_of(kv, s.q_len), s.q_len}; }
   LUATTN_FN Range column_rest(const LuattnParams &, const Site &, int) { return {0, 0}; }
-  LUATTN_FN bool rest_holds(const LuattnParams &, const Site &, int, int, int, int) { return false; }
+  LUATTN_FN TileClass rest_class(const LuattnParams &, const Site &, int, int, int, int) { return TILE_FULL; }
+  LUATTN_FN TileClass bounds_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+    return tile_class(p, s, q0, q1, kv0, kv1);
+  }
 };

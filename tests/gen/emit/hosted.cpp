@@ -79,8 +79,13 @@ static bool kept(const LuattnParams &p, const Site &s, const Spec::Head &head, i
   return Spec::keep(p, s, head, Spec::row(p, s, head, q), Spec::col(p, s, head, kv), q, kv);
 }
 
-// Tiles that the walk leaves out keep nothing; tiles that it calls full drop nothing; a row's range
-// is what it keeps, where the spec says so. Counts what is wrong.
+static bool holds(Range in_range, int at, int period, Range rest) {
+  const int of_period = period > 0 ? at % period : 0;
+  return in_range.lo <= at && at < in_range.hi && (period == 0 || (rest.lo <= of_period && of_period < rest.hi));
+}
+
+// Tiles that the walk leaves out keep nothing; tiles that it calls full drop nothing; a row's or a column's
+// range is what it keeps, where the spec says so. Counts what is wrong.
 static int wrong_tiles(const LuattnParams &p, const Site &s, const Spec::Head &head) {
   int wrong = 0;
   for (int i = 0; i * M < p.q_len; ++i) {
@@ -92,12 +97,13 @@ static int wrong_tiles(const LuattnParams &p, const Site &s, const Spec::Head &h
         const bool k = kept(p, s, head, q, kv);
         wrong += (seen[kv / N] == TILE_EMPTY && k) || (seen[kv / N] == TILE_FULL && !k);
         const int q1 = std::min(p.q_len, i * M + M) - 1, kv0 = kv / N * N, kv1 = std::min(p.kv_len, kv0 + N) - 1;
-        const bool always = Spec::keep_range > 0 && !Spec::keep_apart;
-        if (!always && !Spec::rest_holds(p, s, i * M, q1, kv0, kv1)) continue;
-        const Range of_row = Spec::kv_range(p, s, q, q), rest = Spec::rest_range(p, s, q);
-        const int at = Spec::keep_period > 0 ? kv % Spec::keep_period : 0;
-        const bool inside = Spec::keep_period == 0 || (rest.lo <= at && at < rest.hi);
-        wrong += k != ((Spec::keep_range == 1 || kv >= of_row.lo) && kv < of_row.hi && inside);
+        const bool rest = Spec::rest_class(p, s, i * M, q1, kv0, kv1) == TILE_FULL;
+        Range of_row = Spec::kv_range(p, s, q, q);
+        if (Spec::keep_range == 1) of_row.lo = 0;
+        if (Spec::keep_range > 0 && (rest || !Spec::keep_apart))
+          wrong += k != holds(of_row, kv, Spec::keep_period, Spec::rest_range(p, s, q));
+        if (Spec::keep_columns && (rest || !Spec::columns_apart))
+          wrong += k != holds(Spec::column_range(p, s, kv), q, Spec::column_period, Spec::column_rest(p, s, kv));
       }
   }
   return wrong;

@@ -273,11 +273,17 @@ struct Spec {
   }
 
   // Tiles.
-  LUATTN_FN TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+  LUATTN_FN TileClass rest_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+    return TILE_FULL;
+  }
+  LUATTN_FN TileClass bounds_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
     const ivi b1 = ivi_add(ivi_make(q0, q1), ivi_point(s.kv_len));  // alibi.lua:8
     const ivi b2 = ivi_add(ivi_make(kv0, kv1), ivi_point(s.q_len));  // alibi.lua:4
     const tri b3 = ivi_le(b2, b1);  // alibi.lua:4
     return !b3.can_be_true ? TILE_EMPTY : b3.can_be_false ? TILE_PARTIAL : TILE_FULL;
+  }
+  LUATTN_FN TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+    return bounds_class(p, s, q0, q1, kv0, kv1);
   }
   LUATTN_FN bool alike(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
     return false;
@@ -307,8 +313,5 @@ struct Spec {
   }
   LUATTN_FN Range column_rest(const LuattnParams &p, const Site &s, int kv0) {
     return {0, 0};
-  }
-  LUATTN_FN bool rest_holds(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
-    return false;
   }
 };

@@ -235,9 +235,15 @@ struct Spec {
   }
 
   // Tiles.
-  LUATTN_FN TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+  LUATTN_FN TileClass rest_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+    return TILE_FULL;
+  }
+  LUATTN_FN TileClass bounds_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
     const tri b1 = ivi_le(ivi_make(kv0, kv1), ivi_make(q0, q1));  // causal.lua:6
     return !b1.can_be_true ? TILE_EMPTY : b1.can_be_false ? TILE_PARTIAL : TILE_FULL;
+  }
+  LUATTN_FN TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+    return bounds_class(p, s, q0, q1, kv0, kv1);
   }
   LUATTN_FN bool alike(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
     return false;
@@ -257,8 +263,5 @@ struct Spec {
   }
   LUATTN_FN Range column_rest(const LuattnParams &p, const Site &s, int kv0) {
     return {0, 0};
-  }
-  LUATTN_FN bool rest_holds(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
-    return false;
   }
 };

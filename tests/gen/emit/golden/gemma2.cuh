@@ -272,12 +272,18 @@ struct Spec {
   }
 
   // Tiles.
-  LUATTN_FN TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+  LUATTN_FN TileClass rest_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+    return TILE_FULL;
+  }
+  LUATTN_FN TileClass bounds_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
     const tri b1 = ivi_le(ivi_make(kv0, kv1), ivi_make(q0, q1));  // gemma2.lua:10
     const ivi b2 = ivi_add(ivi_make(kv0, kv1), ivi_point(4095));  // gemma2.lua:10
     const tri b3 = ivi_le(ivi_make(q0, q1), b2);  // gemma2.lua:10
     const tri b4 = tri_and(b1, b3);  // gemma2.lua:10
     return !b4.can_be_true ? TILE_EMPTY : b4.can_be_false ? TILE_PARTIAL : TILE_FULL;
+  }
+  LUATTN_FN TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+    return bounds_class(p, s, q0, q1, kv0, kv1);
   }
   LUATTN_FN bool alike(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
     return false;
@@ -300,8 +306,5 @@ struct Spec {
   }
   LUATTN_FN Range column_rest(const LuattnParams &p, const Site &s, int kv0) {
     return {0, 0};
-  }
-  LUATTN_FN bool rest_holds(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
-    return false;
   }
 };
