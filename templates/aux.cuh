@@ -77,6 +77,15 @@ LUATTN_FN void flush_block(const LuattnParams &p, const Site &site, const typena
   }
 }
 
+// The same for a warp by itself, which waits for no other.
+template <class Spec>
+LUATTN_FN void flush_warp(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                          typename Spec::Acc &acc) {
+#pragma unroll
+  for (int i = 0; i < Spec::num_acc; ++i) acc.x[i] = lanes_sum<32>(acc.x[i]);
+  if (threadIdx.x % 32 == 0) Spec::flush(p, site, head, acc);
+}
+
 template <class Acc>
 LUATTN_FN Acc zero_acc() {
   Acc acc;

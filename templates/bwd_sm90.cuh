@@ -23,8 +23,8 @@
 // Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 256 more:
 //   2 * (tile_n + stages * tile_m) * (D + Dv) + 2 * tile_m * ds_slots * tile_n
 //   + max(4 * tile_m * D, tile_n * (16 + 2 * max(D, Dv)))
-//   + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
-// and 4 * num_acc * 8 bytes static. ds_slots: stages + 1, or 2 where that is too much (sm90_bwd.cuh).
+//   + stages * tile_m * (sizeof(BwdRow) + (has_rows ? sizeof(Row) : 0))
+// ds_slots: stages + 1, or 2 where that is too much; has_rows: whether anything reads Row (sm90_bwd.cuh).
 #pragma once
 #include "bwd_sm90_load.cuh"
 #include "sm90_sums.cuh"
@@ -135,7 +135,7 @@ struct ConsumerBwdSm90 {
   }
   __device__ __forceinline__ void leave_head() {
     sums.leave_head(sums_at());
-    if constexpr (reduces_acc) flush_block<Spec, Shared::warps * 32, 128>(p, site, head, acc);
+    if constexpr (reduces_acc) flush_warp<Spec>(p, site, head, acc);
   }
 
   // ---- products ----

@@ -242,12 +242,12 @@ struct SharedBwdSm90 {
   static constexpr bool has_rows = !__is_empty(Row) && (Spec::grad_reads_row || keep_reads);
   static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
                        row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
-  // One slot of dS more than stages, if a block can have it together with 1024 bytes for sums: dQ of a tile
+  // One slot of dS more than stages, if a block can have it: dQ of a tile
   // then comes a tile later. Without, two.
-  static constexpr int most_bytes = 232448, fixed_bytes = Spec::num_acc > 0 ? 1024 : 0;
+  static constexpr int most_bytes = 232448;
   static constexpr int other_bytes =
       k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) + warps * dq_bytes + 15 + 256;
-  static constexpr bool lags = other_bytes + (stages + 1) * ds_bytes + fixed_bytes <= most_bytes;
+  static constexpr bool lags = other_bytes + (stages + 1) * ds_bytes <= most_bytes;
   static constexpr int ds_slots = lags ? stages + 1 : 2;
   static constexpr int at_v = k_bytes, at_q = at_v + v_bytes, at_do = at_q + stages * q_bytes,
                        at_ds = at_do + stages * do_bytes, at_dq = at_ds + ds_slots * ds_bytes,

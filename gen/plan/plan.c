@@ -333,10 +333,12 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   for (int i = 0; i < p->num_entries; i++)
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;
   const plan_entry *e = &p->entry[most];
-  /* The sums of parameter gradients lie in static shared memory: one number a warp; and what a block draws.
-   */
-  const int sums = p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4) +
-                   (p->deterministic && p->family == LUATTN_SM80 ? 16 : 0);
+  /* The sums of parameter gradients lie in static shared memory: one number a warp, but for the sm90 backward
+   * up to head dim 128; and what a block draws. */
+  const bool in_blocks = p->family != LUATTN_SM90 || tiles_wide(p);
+  const int sums = !in_blocks ? 0
+                              : p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4) +
+                                    (p->deterministic && p->family == LUATTN_SM80 ? 16 : 0);
   /* Behind it the sm90 family's tiles begin at the next multiple of 1024. */
   const int fixed = p->family == LUATTN_SM90 ? (sums + 1023) / 1024 * 1024 : sums;
   const int bytes = e->shared_bytes + (p->pass == LUATTN_BACKWARD ? fixed : 0);
