@@ -104,7 +104,7 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
                                  KeepBits<Cols> (&keep)[2]) {
   constexpr int period = Spec::column_period;
   const int first = q0 + int(threadIdx.x) % 4 * 2;
-  asm volatile("" : "+r"(kv));  // here: what all tiles have in common would take registers
+  kv = opaque(kv);  // what all tiles have in common would take registers
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int key = kv + half * 8;
