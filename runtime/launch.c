@@ -91,10 +91,9 @@ static bool is_wide(const luattn_image_info *m, const luattn_entry_info *dkdv) {
   return m->family == LUATTN_SM90 && dkdv->tile_n == 64;
 }
 
-/* The sm90 backward up to head dims of 128 draws its kv tiles from the first number. */
+/* The sm90 backward draws its kv tiles from the first number. */
 static bool draws_kv(const luattn_image_info *m) {
-  const luattn_entry_info *main = m->pass == LUATTN_BACKWARD ? entry_of(m, LUATTN_ROLE_DKDV) : NULL;
-  return m->family == LUATTN_SM90 && main != NULL && !is_wide(m, main);
+  return m->family == LUATTN_SM90 && m->pass == LUATTN_BACKWARD && has_role(m, LUATTN_ROLE_DKDV);
 }
 
 /* What a deterministic backward adds to besides dq_acc. */
@@ -246,18 +245,18 @@ static luattn_status check_grid(const args_call *c, const luattn_entry_info *ent
   return LUATTN_OK;
 }
 
-/* A block of the sm90 family fills a multiprocessor, and takes one tile after the other: in forward, and in
- * backward up to head dims of 128. */
+/* A block of the sm90 family fills a multiprocessor, and takes one tile after the other, alone or with the
+ * `together` - 1 others of its cluster. */
 static luattn_status resident_grid(const args_call *c, const luattn_entry_info *entry, const int64_t size[3],
-                                   unsigned grid[3]) {
+                                   int64_t together, unsigned grid[3]) {
   const int64_t limit = INT32_MAX / 2, per_tile = size[1] * size[2];
   if (per_tile > limit || (per_tile > 0 && size[0] > limit / per_tile))
     return args_fail(c,
                      "%s: has %" PRId64 " x %" PRId64 " x %" PRId64 " tiles, expected at most %" PRId64
                      "; split the call into smaller batches or fewer heads",
                      entry->name, size[0], size[1], size[2], limit);
-  const int64_t tiles = size[0] * per_tile;
-  grid[0] = (unsigned)(tiles < c->multiprocessors ? tiles : c->multiprocessors);
+  const int64_t tiles = size[0] * per_tile, most = max_of(c->multiprocessors / together, 1) * together;
+  grid[0] = (unsigned)(tiles < most ? tiles : most);
   grid[1] = grid[2] = 1;
   return LUATTN_OK;
 }
@@ -285,7 +284,7 @@ luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, co
       break;
     case LUATTN_ROLE_FORWARD:
       size[0] = ceil_div(p->q_len, entry->tile_m);
-      if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, grid);
+      if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, 1, grid);
       break;
     case LUATTN_ROLE_PREPARE: /* one block at least, where it zeroes a counter */
       size[0] = max_of(ceil_div(p->q_len, entry->tile_m), draws_kv(c->info));
@@ -297,7 +296,7 @@ luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, co
       size[0] = kv_blocks(c->info, entry, p);
       size[1] = p->heads_kv;
       size[2] = (int64_t)p->batch * p->num_splits;
-      if (draws_kv(c->info)) return resident_grid(c, entry, size, grid);
+      if (draws_kv(c->info)) return resident_grid(c, entry, size, blocks_together(c->info, entry), grid);
       break;
     case LUATTN_ROLE_ROUND:
       size[0] = p->num_scalars > 0 && p->scalar_exact != NULL; /* there are fewer scalars than threads */

@@ -1,10 +1,11 @@
 // bwd_sm90_wide.cuh: the backward main kernel of the sm90 family for head dims above 128. As bwd_sm90.cuh:
 // dk, dv, and dq by atomic adds; f16 or bf16, wgmma with f32 accumulation, TMA. sm_90a alone.
 //
-// Grid (2 * ceil(kv_len / 128), heads_kv, batch * num_splits), in pairs of neighbours that work together
-// (clusters). A block owns 64 kv positions of one kv head. What 64 positions add to dq_acc would be what
-// limits the kernel; so each block sends its dS to the other, and computes dQ of half of the channels over
-// the 128 positions of both.
+// One block for each multiprocessor, or two for each kv tile of each kv head where there are fewer, in pairs
+// of neighbours that work together (clusters). A pair draws kv tiles of 128 positions, or shares of their q
+// tiles, until there are no more (KvTickets). A block has 64 of the positions. What 64 positions add to
+// dq_acc would be what limits the kernel; so each block sends its dS to the other, and computes dQ of half of
+// the channels over the 128 positions of both.
 //
 // Four warpgroups: dk and dv of 64 positions are the accumulators of one each. README.md has the order in
 // time, the barriers and the registers.
@@ -26,6 +27,11 @@
 #include "bwd_sm90_wide_load.cuh"
 
 // ---- scores ----
+
+// A tile of which dQ is due: its first query, -1: there is none; batch and head in one number.
+struct DqPlace {
+  int row, plane;
+};
 
 template <class Spec, class Config>
 struct ScoresWide {
@@ -53,12 +59,12 @@ struct ScoresWide {
   const LuattnParams &p;
   const Shared shared;
   const int rank, lane, warp;
-  const int kv0;  // the warp's first row
+  int kv0;  // the warp's first row
   Site site;
   Head head;
   Col col[2];
   Acc acc;
-  Ring<Config::stages> slot;
+  Ring<Config::stages> q, dout;
   Ring<2> ds, before;  // slots of dS: the next to fill, and the one of which dQ comes next
   u32 parity;          // of the phases of P
   u32 v[Shared::boxes_v * 4][4];
@@ -70,9 +76,10 @@ struct ScoresWide {
         rank(cluster_rank()),
         lane(int(threadIdx.x) % 32),
         warp(int(threadIdx.x) / 32 % 4),
-        kv0(int(blockIdx.x) * tile_n + warp * 16),
-        site{m.batch(params), 0, params.q_len, params.kv_len},
-        slot(0),
+        kv0(0),
+        site{0, 0, params.q_len, params.kv_len},
+        q(0),
+        dout(0),
         ds(0),
         before(0),
         parity(0) {}
@@ -90,21 +97,38 @@ struct ScoresWide {
 
   // ---- products ----
 
-  __device__ __forceinline__ void load_v() {
-    barrier_wait(shared.kv_full(), 0);
-    const u32 row = shared.dout(Config::stages - 1) + (warp * 16 + lane % 16) * 128;
+  // V of the next kv tile that has q tiles. False: there are no more.
+  __device__ __forceinline__ bool enter_block() {
+    WideNote note;
+#pragma unroll 1
+    for (;;) {
+      barrier_wait(shared.do_full(dout.slot), dout.parity);
+      note = WideNote::load(shared.do_note(dout.slot));
+      if (!note.is(WideNote::NOTHING)) break;
+      barrier_arrive(shared.do_empty(dout.slot));
+      dout.advance();
+      barrier_wait(shared.q_full(q.slot), q.parity);
+      barrier_arrive(shared.q_empty(q.slot));
+      q.advance();
+    }
+    if (note.is(WideNote::END)) return false;
+    site.b = int(note.b);
+    kv0 = (note.kv_tile() * 2 + rank) * tile_n + warp * 16;
+    const u32 row = shared.dout(dout.slot) + (warp * 16 + lane % 16) * 128;
 #pragma unroll
     for (int i = 0; i < Shared::boxes_v * 4; ++i)
       ldmatrix_x4(v[i], row + i / 4 * box + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4));
-    barrier_arrive(shared.v_taken());
+    barrier_arrive(shared.do_empty(dout.slot));
+    dout.advance();
+    return true;
   }
-  __device__ __forceinline__ TileNote await_tile() const {
-    barrier_wait(shared.q_full(slot.slot), slot.parity);
-    return TileNote::load(shared.q_note(slot.slot));
+  __device__ __forceinline__ WideNote await_tile() const {
+    barrier_wait(shared.q_full(q.slot), q.parity);
+    return WideNote::load(shared.q_note(q.slot));
   }
-  // Of the tile that has been awaited; behind the last one, of what is there.
+  // Of the tile that has been awaited.
   __device__ __forceinline__ void issue_dots() {
-    const u64 a = block_operand(shared.k(), 0), b = block_operand(shared.q(slot.slot), 0);
+    const u64 a = block_operand(shared.k(), 0), b = block_operand(shared.q(q.slot), 0);
     wgmma_fence();
     WgmmaFresh<Elem>::dots64(s, a, b);
 #pragma unroll
@@ -116,11 +140,11 @@ struct ScoresWide {
   template <bool Peeked = false>
   __device__ __forceinline__ void issue_dp() {
     if constexpr (Peeked)
-      barrier_wait_peeked<DO_FULL>(shared.do_full(slot.slot), slot.parity);
+      barrier_wait_peeked<DO_FULL>(shared.do_full(dout.slot), dout.parity);
     else
-      barrier_wait(shared.do_full(slot.slot), slot.parity);
+      barrier_wait(shared.do_full(dout.slot), dout.parity);
     if constexpr (needs_dp) {
-      const u64 columns = block_operand(shared.dout(slot.slot), 0);
+      const u64 columns = block_operand(shared.dout(dout.slot), 0);
       wgmma_fence();
       WgmmaKept<Elem>::template dots64<true>(dp, v, columns);
 #pragma unroll
@@ -147,26 +171,25 @@ struct ScoresWide {
     wgmma_commit();
   }
   // The warp's 16 rows of it to memory, if the tile is one.
-  __device__ __forceinline__ void add_dq(const float (&dq)[32], int i, TileNote tile) const {
-    const int row = tile.index() * tile_m + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
-    const i64 plane = i64(site.b) * p.heads + int(tile.head);
-    float *to = static_cast<float *>(p.dq_acc) + (plane * ResultGroups::head_rows(p.q_len) + row) * D +
-                d0 * 16 + lane * 4;
-    const bool there = !tile.is_end() && i < Shared::num_dq(rank) && row < p.q_len;
+  __device__ __forceinline__ void add_dq(const float (&dq)[32], int i, DqPlace tile) const {
+    const int row = tile.row + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
+    float *to = static_cast<float *>(p.dq_acc) +
+                (i64(tile.plane) * ResultGroups::head_rows(p.q_len) + row) * D + d0 * 16 + lane * 4;
+    if (tile.row < 0 || i >= Shared::num_dq(rank) || row >= p.q_len) return;
 #pragma unroll
     for (int e = 0; e < 32; e += 4)
-      add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3],
-                 there && (D % 64 == 0 || d0 + e * 2 < D));
+      if (D % 64 == 0 || d0 + e * 2 < D) add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3]);
   }
   // dQ of a tile, if it is one, a turn behind its dS, which has had time to come over. What is added to
-  // memory is added while products are under way.
+  // memory is added while products are under way. Next: dP of another tile follows. leaves: no more is
+  // computed from K.
   template <bool Next>
-  __device__ __forceinline__ void compute_dq(TileNote tile) {
+  __device__ __forceinline__ void compute_dq(DqPlace tile, bool leaves = false) {
     constexpr bool two = Shared::most_dq > 1;
     float dq[2][32];
     if constexpr (Next) {
-      if (!tile.is_end()) barrier_wait_peeked<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
-      barrier_peek<DO_FULL>(shared.do_full(slot.slot), slot.parity);
+      if (tile.row >= 0) barrier_wait_peeked<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
+      barrier_peek<DO_FULL>(shared.do_full(dout.slot), dout.parity);
     } else {
       barrier_wait(shared.peer_ds_full(before.slot), before.parity);
     }
@@ -179,10 +202,11 @@ struct ScoresWide {
       wgmma_wait<0>();
       wgmma_arrived(dq[1]);
     }
-    if (!tile.is_end()) {
+    if (tile.row >= 0) {
       if (lane == 0) barrier_arrive_both(shared.ds_empty(before.slot), rank);
       before.advance();
     }
+    if (leaves && lane == 0) barrier_arrive(shared.k_empty());
     if constexpr (Next) issue_dp<true>();
     if constexpr (two) add_dq(dq[1], 1, tile);
   }
@@ -197,7 +221,7 @@ struct ScoresWide {
   }
   __device__ __forceinline__ Row row_at(int at) const {
     if constexpr (Shared::has_rows)
-      return shared.rows(slot.slot)[at].value;
+      return shared.rows(dout.slot)[at].value;
     else
       return Row{};
   }
@@ -223,7 +247,7 @@ struct ScoresWide {
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) {
       const float2 pair =
-          *reinterpret_cast<const float2 *>(shared.numbers(slot.slot) + i * tile_m + column(j));
+          *reinterpret_cast<const float2 *>(shared.numbers(dout.slot) + i * tile_m + column(j));
       bwd[0].x[i] = pair.x, bwd[1].x[i] = pair.y;
     }
   }
@@ -267,7 +291,7 @@ struct ScoresWide {
       }
     }
   }
-  __device__ __forceinline__ void differentiate(TileNote tile) {
+  __device__ __forceinline__ void differentiate(WideNote tile) {
     const int q0 = tile.index() * tile_m;
     if constexpr (grad_adds) {
       if (tile.masked())
@@ -295,14 +319,15 @@ struct ScoresWide {
   // ---- a q tile ----
 
   // Elements, to where the other warpgroups find them.
-  __device__ __forceinline__ void hand_on(TileNote tile) {
+  __device__ __forceinline__ void hand_on(WideNote tile) {
     if constexpr (Need::dv) barrier_peek<P_EMPTY>(shared.p_empty(), parity ^ 1);
     if constexpr (needs_ds) barrier_peek<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
     if constexpr (Need::dq) barrier_peek<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
     differentiate(tile);
-    barrier_arrive(shared.q_empty(slot.slot));
-    barrier_arrive(shared.do_empty(slot.slot));
-    slot.advance();
+    barrier_arrive(shared.q_empty(q.slot));
+    barrier_arrive(shared.do_empty(dout.slot));
+    q.advance();
+    dout.advance();
     if constexpr (Need::dv) {
       barrier_wait_peeked<P_EMPTY>(shared.p_empty(), parity ^ 1);
       share(shared.p(), s);
@@ -320,38 +345,57 @@ struct ScoresWide {
     parity ^= 1;
   }
 
+  // Behind a kv tile's last q tile: dQ of the one before it, and V of the next kv tile. False: there is none.
+  __device__ __forceinline__ bool leave_block(DqPlace last) {
+    if constexpr (reduces_acc) flush_block<Spec, 128, 128>(p, site, head, acc);
+    if constexpr (Need::dq) {
+      if (last.row >= 0) compute_dq<false>(last);
+      barrier_peek<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
+    }
+    if (lane == 0) barrier_arrive(shared.keys_turn());
+    return enter_block();
+  }
   __device__ __forceinline__ void run() {
     barrier_peeks_init();
-    load_v();
-    TileNote tile = await_tile();
-    issue_dots();
+    if (!enter_block()) return;
     issue_dp();
+    WideNote tile = await_tile();
+    issue_dots();
     await_scores();
-    TileNote last = TileNote::end();
+    DqPlace last{-1, 0};
     int h = -1;
-#pragma unroll 1
-    while (!tile.is_end()) {
+    for (;;) {
       if (int(tile.head) != h) {
         enter_head(h = int(tile.head));
         asm volatile("");  // keeps this a branch: as a select it would cost its latency for each tile
       }
+      const bool leaves = tile.ends_block();
+      if (leaves && lane == 0) barrier_arrive(shared.k_scored());
       hand_on(tile);
-      if constexpr (Need::dq)
-        compute_dq<true>(last);
-      else
-        issue_dp();
       ds.advance();
-      const TileNote next = await_tile();
+      const DqPlace here{tile.index() * tile_m, site.b * p.heads + h};
+      if (leaves) {
+        const bool more = leave_block(last);
+        last = here;
+        if (!more) break;
+        h = -1;
+      }
+      if constexpr (Need::dq) {
+        compute_dq<true>(last, leaves);
+      } else {
+        if (leaves && lane == 0) barrier_arrive(shared.k_empty());
+        issue_dp();
+      }
+      const WideNote next = await_tile();
       issue_dots();
-      if (lane == 0) barrier_arrive(shared.keys_turn());
+      if (lane == 0 && !leaves) barrier_arrive(shared.keys_turn());
       await_scores();
       if constexpr (reduces_acc)
-        if (next.is_end() || next.head != tile.head) flush_block<Spec, 128, 128>(p, site, head, acc);
-      last = tile;
+        if (!leaves && next.head != tile.head) flush_block<Spec, 128, 128>(p, site, head, acc);
+      last = leaves ? DqPlace{-1, 0} : here;
       tile = next;
     }
-    if constexpr (Need::dq)
-      if (!last.is_end()) compute_dq<false>(last);
+    if constexpr (Need::dq) compute_dq<false>(last);
   }
 };
 
@@ -373,61 +417,90 @@ struct SumsWide {
   static constexpr int pairs = boxes / 2;
   static constexpr bool odd = boxes % 2 != 0;
   float sum[pairs + odd][64];
+  Ring<Config::stages> slot;
+  Ring<2> ds;
+  u32 parity;
 
   __device__ __forceinline__ SumsWide(const LuattnParams &params, const Shared &s)
       : p(params),
         shared(s),
         rank(cluster_rank()),
         lane(int(threadIdx.x) % 32),
-        warp(int(threadIdx.x) / 32 % 4) {
+        warp(int(threadIdx.x) / 32 % 4),
+        slot(0),
+        ds(0),
+        parity(0) {}
+
+  __device__ __forceinline__ float &at(int i) { return sum[i / 64][i % 64]; }
+  __device__ __forceinline__ float at(int i) const { return sum[i / 64][i % 64]; }
+  __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < boxes * 32; ++i) at(i) = 0;
   }
 
-  __device__ __forceinline__ float &at(int i) { return sum[i / 64][i % 64]; }
-  __device__ __forceinline__ float at(int i) const { return sum[i / 64][i % 64]; }
-
+  __device__ __forceinline__ WideNote await() const {
+    barrier_wait(Value ? shared.do_full(slot.slot) : shared.q_full(slot.slot), slot.parity);
+    return WideNote::load(Value ? shared.do_note(slot.slot) : shared.q_note(slot.slot));
+  }
+  __device__ __forceinline__ void give_back() {
+    barrier_arrive(Value ? shared.do_empty(slot.slot) : shared.q_empty(slot.slot));
+    slot.advance();
+  }
+  __device__ __forceinline__ void add_tile() {
+    barrier_wait(Value ? shared.p_full() : shared.ds_full(ds.slot), Value ? parity : ds.parity);
+    if constexpr (!Value) barrier_wait(shared.keys_turn(), parity);
+    wgmma_fence();
+    const u64 a = block_operand(Value ? shared.p() : shared.ds(ds.slot), 0),
+              b = block_operand(Value ? shared.dout(slot.slot) : shared.q(slot.slot), Shared::box);
+#pragma unroll
+    for (int i = 0; i < pairs; ++i) WgmmaOuter<Elem, 128>::sums64(sum[i], a, b + (i * 2 * Shared::box >> 4));
+    if constexpr (odd) WgmmaOuter<Elem, 64>::sums64(sum[pairs], a, b + (pairs * 2 * Shared::box >> 4));
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < pairs + odd; ++i) wgmma_arrived(sum[i]);
+    if (lane == 0) barrier_arrive(Value ? shared.p_empty() : shared.ds_empty(ds.slot));
+    ds.advance();
+    parity ^= 1;
+  }
   __device__ __forceinline__ void run() {
-    Ring<Config::stages> slot(0);
-    Ring<2> ds(0);
-    u32 parity = 0;
 #pragma unroll 1
     for (;;) {
-      barrier_wait(Value ? shared.do_full(slot.slot) : shared.q_full(slot.slot), slot.parity);
-      if (TileNote::load(Value ? shared.do_note(slot.slot) : shared.q_note(slot.slot)).is_end()) break;
-      barrier_wait(Value ? shared.p_full() : shared.ds_full(ds.slot), Value ? parity : ds.parity);
-      if constexpr (!Value) barrier_wait(shared.keys_turn(), parity);
-      wgmma_fence();
-      const u64 a = block_operand(Value ? shared.p() : shared.ds(ds.slot), 0),
-                b = block_operand(Value ? shared.dout(slot.slot) : shared.q(slot.slot), Shared::box);
-#pragma unroll
-      for (int i = 0; i < pairs; ++i)
-        WgmmaOuter<Elem, 128>::sums64(sum[i], a, b + (i * 2 * Shared::box >> 4));
-      if constexpr (odd) WgmmaOuter<Elem, 64>::sums64(sum[pairs], a, b + (pairs * 2 * Shared::box >> 4));
-      wgmma_commit();
-      wgmma_wait<0>();
-#pragma unroll
-      for (int i = 0; i < pairs + odd; ++i) wgmma_arrived(sum[i]);
-      if (lane == 0) barrier_arrive(Value ? shared.p_empty() : shared.ds_empty(ds.slot));
-      barrier_arrive(Value ? shared.do_empty(slot.slot) : shared.q_empty(slot.slot));
-      slot.advance();
-      ds.advance();
-      parity ^= 1;
+      WideNote note = await();
+      if (note.is(WideNote::END)) break;
+      clear();
+      if (note.is(WideNote::VALUES)) {
+        give_back();
+        note = await();
+      }
+      if (note.is(WideNote::TILE)) {
+#pragma unroll 1
+        for (;;) {
+          add_tile();
+          give_back();
+          if (note.ends_block()) break;
+          note = await();
+        }
+      } else {
+        give_back();
+      }
+      finish(note);
     }
-    finish();
   }
 
   // ---- finish ----
 
-  __device__ __forceinline__ int kv_of(int half) const {
-    return int(blockIdx.x) * tile_n + warp * 16 + lane / 4 + half * 8;
+  __device__ __forceinline__ int first_row(const WideNote &block) const {
+    return (block.kv_tile() * 2 + rank) * tile_n + warp * 16;
   }
-  __device__ __forceinline__ void store(const LuattnTensor &t, float factor) const {
+  __device__ __forceinline__ void store(const LuattnTensor &t, const WideNote &block, float factor) const {
     if (t.data == nullptr) return;
+    __syncwarp();
+    const int thread = lane_anew(), part = thread % 4 * 8;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int kv = kv_of(half);
-      Elem *out = row_of<Elem>(t, shared.batch(p), int(blockIdx.y), kv);
+      const int kv = first_row(block) + thread / 4 + half * 8;
+      Elem *out = row_of<Elem>(t, int(block.b), int(block.head) / p.group, kv) + part;
 #pragma unroll
       for (int n = 0; n < boxes * 8; n += 4) {
         u32 w[4];
@@ -436,30 +509,29 @@ struct SumsWide {
           const int e = (n + i) * 4 + half * 2;
           w[i] = pack<Elem>(at(e) * factor, at(e + 1) * factor);
         }
-        gather_columns(w, lane);
-        const int column = (n + lane % 4) * 8;
-        if (kv < p.kv_len && column < Dim)
-          *reinterpret_cast<uint4 *>(out + column) = make_uint4(w[0], w[1], w[2], w[3]);
+        gather_columns(w, thread);
+        if (kv < p.kv_len && (Dim % 32 == 0 || n * 8 + part < Dim))
+          *reinterpret_cast<uint4 *>(out + n * 8) = make_uint4(w[0], w[1], w[2], w[3]);
       }
     }
   }
   // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
   // luattn_finish.
-  __device__ __forceinline__ void store_accumulator(void *dst) const {
-    const int kv0 = int(blockIdx.x) * tile_n + warp * 16;
+  __device__ __forceinline__ void store_accumulator(void *dst, const WideNote &block) const {
+    const int kv0 = first_row(block);
     if (kv0 >= p.kv_len) return;
     float *out = acc_row<Dim, float>(dst, p.heads_kv, ResultGroups::head_rows(p.kv_len),
-                                     shared.split(p) * p.batch + shared.batch(p), int(blockIdx.y), kv0) +
-                 lane * 4;
+                                     block.split() * p.batch + int(block.b), int(block.head) / p.group, kv0) +
+                 lane_anew() * 4;
 #pragma unroll
     for (int n = 0; n < Dim / 2; n += 4)
       *reinterpret_cast<float4 *>(out + n * 32) = make_float4(at(n), at(n + 1), at(n + 2), at(n + 3));
   }
-  __device__ __forceinline__ void finish() const {
+  __device__ __forceinline__ void finish(const WideNote &block) const {
     if ((Value ? Spec::has_value_mod : Spec::has_key_mod) || p.num_splits > 1)
-      store_accumulator(Value ? p.dv_acc : p.dk_acc);
+      store_accumulator(Value ? p.dv_acc : p.dk_acc, block);
     else
-      store(Value ? p.dv : p.dk, Value ? 1.f : float(p.scale));
+      store(Value ? p.dv : p.dk, block, Value ? 1.f : float(p.scale));
   }
 };
 
@@ -475,7 +547,7 @@ LUATTN_FN void bwd_sm90_wide(const LuattnParams &p, const LuattnTensorMaps &maps
     registers_down<32>();
     if (threadIdx.x < 32) ProducerWide<Spec, Config>(p, maps, shared).run();
     if constexpr (Need::dq)
-      if (threadIdx.x / 32 == 1) SenderWide<Spec, Config>::run(shared);
+      if (threadIdx.x / 32 == 1) SenderWide<Spec, Config>::run(p, maps, shared);
   } else if (group == 1) {
     registers_up<160>();
     ScoresWide<Spec, Config>(p, shared).run();

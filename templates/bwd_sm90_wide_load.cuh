@@ -15,7 +15,8 @@ struct ProducerWide {
   const int rank;
   Site site;
   typename Spec::Head head;
-  Ring<Config::stages> slot;
+  Ring<Config::stages> q, dout;
+  u32 draws, kv_tiles;  // of this block: of tickets; of kv tiles that have q tiles
 
   __device__ __forceinline__ ProducerWide(const LuattnParams &params, const LuattnTensorMaps &m,
                                           const Shared &s)
@@ -23,51 +24,109 @@ struct ProducerWide {
         maps(m),
         shared(s),
         rank(cluster_rank()),
-        site{s.batch(params), int(blockIdx.y) * params.group, params.q_len, params.kv_len},
-        slot(1) {}
+        site{0, 0, params.q_len, params.kv_len},
+        q(1),
+        dout(1),
+        draws(0),
+        kv_tiles(0) {}
 
-  __device__ __forceinline__ void load_kv() const {
-    const int h = int(blockIdx.y), row = int(blockIdx.x) * tile_n, peer_row = int(blockIdx.x ^ 1) * tile_n;
-    const int first = Shared::first_dq(rank), count = Shared::num_dq(rank);
-    if (!elected()) return;
-    barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + count * box + Shared::v_bytes);
+  // One of the pair draws and tells the other.
+  __device__ __forceinline__ u32 draw(const KvTickets<Spec, Config, 2> &tickets) {
+    const u32 parity = draws++ & 1;
+    u32 ticket = 0;
+    if (rank == 0) {
+      ticket = tickets.draw_ticket();
+      barrier_wait(shared.ticket_empty(), parity ^ 1);
+      if (lane_anew() == 0) {
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.ticket()), "r"(ticket) : "memory");
+        fence_async();
+        copy_to_peer(shared.ticket(), shared.ticket(), 16, shared.ticket_full(), rank);
+      }
+      return ticket;
+    }
+    if (lane_anew() == 0) {
+      barrier_arrive_expect(shared.ticket_full(), 16);
+      barrier_wait(shared.ticket_full(), parity);
+      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ticket) : "r"(shared.ticket()) : "memory");
+      barrier_arrive_peer(shared.ticket_empty(), rank);
+    }
+    __syncwarp();
+    return uniform(ticket);
+  }
+
+  // Fills the next slot of dO with V, or nothing.
+  __device__ __forceinline__ void load_v(const KvBlock &at, WideNote::Kind kind) {
+    barrier_wait(shared.do_empty(dout.slot), dout.parity);
+    if (elected()) {
+      const u32 full = shared.do_full(dout.slot);
+      WideNote::of(kind, at, {0, false}, at.h * p.group, kind != WideNote::VALUES)
+          .store(shared.do_note(dout.slot));
+      barrier_arrive_expect(full, kind == WideNote::VALUES ? Shared::v_bytes : 0);
+      if (kind == WideNote::VALUES) {
 #pragma unroll
-    for (int i = 0; i < Shared::boxes; ++i)
-      tensor_load(shared.k() + i * box, maps.k, shared.kv_full(), i * 64, row, h, site.b);
+        for (int i = 0; i < Shared::boxes_v; ++i)
+          tensor_load(shared.dout(dout.slot) + i * box, maps.v, full, i * 64, (at.tile * 2 + rank) * tile_n,
+                      at.h, at.b);
+      }
+    }
+    if constexpr (Shared::has_rows) barrier_arrive(shared.do_full(dout.slot));
+    dout.advance();
+  }
+  // Tells that a kv tile has no q tiles, or that there is no more.
+  __device__ __forceinline__ void tell(const KvBlock &at, WideNote::Kind kind) {
+    load_v(at, kind);
+    barrier_wait(shared.q_empty(q.slot), q.parity);
+    if (elected()) {
+      WideNote::of(kind, at, {0, false}, at.h * p.group, true).store(shared.q_note(q.slot));
+      barrier_arrive(shared.q_full(q.slot));
+    }
+    q.advance();
+  }
+  // K, which counts as the first Q: the channels of which the other block computes dQ as soon as the kv tile
+  // before has its last scores.
+  __device__ __forceinline__ void load_k(const KvBlock &at) const {
+    const int row = (at.tile * 2 + rank) * tile_n;
 #pragma unroll 1
-    for (int i = 0; i < count; ++i)
-      tensor_load(shared.peer_k() + i * box, maps.k, shared.kv_full(), (first + i) * 64, peer_row, h, site.b);
-#pragma unroll
-    for (int i = 0; i < Shared::boxes_v; ++i)
-      tensor_load(shared.dout(Config::stages - 1) + i * box, maps.v, shared.kv_full(), i * 64, row, h,
-                  site.b);
+    for (int part = 0; part < 2; ++part) {
+      const int whose = rank ^ 1 ^ part, first = Shared::first_dq(whose), count = Shared::num_dq(whose);
+      barrier_wait(part == 0 ? shared.k_scored() : shared.k_empty(), kv_tiles & 1 ^ 1);
+      if (elected())
+#pragma unroll 1
+        for (int i = first; i < first + count; ++i)
+          tensor_load(shared.k() + i * box, maps.k, shared.q_full(q.slot), i * 64, row, at.h, at.b);
+    }
   }
   // dO, which is free sooner and needed sooner, and Q.
-  __device__ __forceinline__ void load_tile(Tile tile) const {
+  __device__ __forceinline__ void load_tile(const KvBlock &at, Tile tile, bool begins, bool ends) {
     const int row = tile.index * tile_m;
-    const TileNote note = TileNote::of(tile, false, site.h);
-    barrier_wait(shared.do_empty(slot.slot), slot.parity);
-    if (slot.slot == Config::stages - 1) barrier_wait(shared.v_taken(), 0);
+    const WideNote note = WideNote::of(WideNote::TILE, at, tile, site.h, ends);
+    barrier_wait(shared.do_empty(dout.slot), dout.parity);
     if (elected()) {
       const int rows = min_of(tile_m, ResultGroups::head_rows(p.q_len) - row);
-      const u32 full = shared.do_full(slot.slot);
-      note.store(shared.do_note(slot.slot));
+      const u32 full = shared.do_full(dout.slot);
+      note.store(shared.do_note(dout.slot));
       barrier_arrive_expect(full, Shared::v_bytes + Spec::num_bwd_rows * rows * 4);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.dout(slot.slot) + i * box, maps.dout, full, i * 64, row, site.h, site.b);
+        tensor_load(shared.dout(dout.slot) + i * box, maps.dout, full, i * 64, row, site.h, site.b);
       load_numbers(row, rows);
     }
     if constexpr (Shared::has_rows) load_rows(row);
-    barrier_wait(shared.q_empty(slot.slot), slot.parity);
+    barrier_wait(shared.q_empty(q.slot), q.parity);
     if (elected()) {
-      const u32 full = shared.q_full(slot.slot);
-      note.store(shared.q_note(slot.slot));
-      barrier_arrive_expect(full, Shared::k_bytes);
+      const u32 full = shared.q_full(q.slot);
+      note.store(shared.q_note(q.slot));
+      barrier_arrive_expect(full, Shared::k_bytes * (begins ? 2 : 1));
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.q(slot.slot) + i * box, maps.q, full, i * 64, row, site.h, site.b);
+        tensor_load(shared.q(q.slot) + i * box, maps.q, full, i * 64, row, site.h, site.b);
     }
+    if (begins) {
+      load_k(at);
+      ++kv_tiles;
+    }
+    q.advance();
+    dout.advance();
   }
   // Row numbers of the tile, as prepare wrote them.
   __device__ __forceinline__ void load_numbers(int row, int rows) const {
@@ -76,65 +135,107 @@ struct ProducerWide {
         static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * head_rows + row;
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i)
-      bulk_load(shared_address(shared.numbers(slot.slot) + i * tile_m), from + i * plane, rows * 4,
-                shared.do_full(slot.slot));
+      bulk_load(shared_address(shared.numbers(dout.slot) + i * tile_m), from + i * plane, rows * 4,
+                shared.do_full(dout.slot));
   }
   // Row of the tile's rows; of the last one in place of those that do not exist.
   __device__ __forceinline__ void load_rows(int row) const {
 #pragma unroll 1
     for (int r = lane_anew(); r < tile_m; r += 32)
-      shared.rows(slot.slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.q_len - 1));
-    barrier_arrive(shared.do_full(slot.slot));
+      shared.rows(dout.slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.q_len - 1));
+    barrier_arrive(shared.do_full(dout.slot));
   }
 
-  __device__ __forceinline__ void run() {
-    load_kv();
-    const QShare share{shared.split(p)};
-    const int end = site.h + share.end(p);
-#pragma unroll 1
-    for (site.h += share.first(p); site.h < end; ++site.h) {
-      head = Spec::head(p, site);
-      WarpQTiles<Spec, tile_m, 2 * tile_n> walk(p, site, int(blockIdx.x) / 2, share);
-      for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) {
-        load_tile(tile);
-        slot.advance();
+  // V and the q tiles of a kv tile.
+  __device__ __forceinline__ void load_block(const KvBlock &at) {
+    const QShare share{at.split};
+    Site ahead{at.b, at.h * p.group + share.first(p) - 1, p.q_len, p.kv_len};
+    const int last_head = at.h * p.group + share.end(p) - 1;
+    WarpQTiles<Spec, tile_m, 2 * tile_n> walk;
+    bool begins = true;
+    for (Tile tile{-1, false};;) {
+      const Tile after = walk.next(p, ahead);
+      if (!after.valid() && ahead.h < last_head) {
+        ++ahead.h;
+        walk = WarpQTiles<Spec, tile_m, 2 * tile_n>(p, ahead, at.tile, share);
+        continue;
       }
+      const bool there = tile.valid(), ends = !after.valid();
+      if (there) {
+        load_tile(at, tile, begins, ends);
+        begins = false;
+      } else if (!ends) {
+        load_v(at, WideNote::VALUES);
+      }
+      if (ends) {
+        if (!there) tell(at, WideNote::NOTHING);
+        break;
+      }
+      if (!there || ahead.h != site.h) {
+        site = ahead;
+        head = Spec::head(p, site);
+      }
+      tile = after;
     }
-    barrier_wait(shared.q_empty(slot.slot), slot.parity);
-    barrier_wait(shared.do_empty(slot.slot), slot.parity);
-    if (elected()) {
-      TileNote::end().store(shared.do_note(slot.slot));
-      TileNote::end().store(shared.q_note(slot.slot));
-      barrier_arrive(shared.q_full(slot.slot));
-      barrier_arrive(shared.do_full(slot.slot));
+  }
+  __device__ __forceinline__ void run() {
+    const KvTickets<Spec, Config, 2> tickets(p);
+#pragma unroll 1
+    for (;;) {
+      const KvBlock at = tickets.block_at(draw(tickets));
+      if (at.tile < 0) break;
+      load_block(at);
     }
-    if constexpr (Shared::has_rows) barrier_arrive(shared.do_full(slot.slot));
+    tell({0, 0, 0, 0}, WideNote::END);
   }
 };
 
 // Hands dS of each tile on to the other block, as soon as it is there: a warp of its own, so that the scores'
-// threads do not wait for each other's. As all who read a note, its lanes give Q back.
+// threads do not wait for each other's. As all who read a note, its lanes give Q back. With the other block's
+// first dS of a kv tile it brings of its K the channels of which this block computes dQ.
 template <class Spec, class Config>
 struct SenderWide {
   using Shared = SharedWide<Spec, Config>;
 
-  LUATTN_FN void run(const Shared &shared) {
+  LUATTN_FN void run(const LuattnParams &p, const LuattnTensorMaps &maps, const Shared &shared) {
     const int rank = cluster_rank();
     Ring<Config::stages> slot(0);
     Ring<2> ds(0);
+    bool begins = true;
+    u32 parity = 1;
 #pragma unroll 1
     for (;;) {
       barrier_wait(shared.q_full(slot.slot), slot.parity);
-      if (TileNote::load(shared.q_note(slot.slot)).is_end()) break;
-      barrier_wait(shared.ds_full(ds.slot), ds.parity);
-      if (elected()) {
-        barrier_arrive_expect(shared.peer_ds_full(ds.slot), Shared::box);
-        copy_to_peer(shared.peer_ds(ds.slot), shared.ds(ds.slot), Shared::box, shared.peer_ds_full(ds.slot),
-                     rank);
+      const WideNote note = WideNote::load(shared.q_note(slot.slot));
+      if (note.is(WideNote::END)) break;
+      if (note.is(WideNote::TILE)) {
+        const u32 full = shared.peer_ds_full(ds.slot);
+        if (begins) {  // all dQ of the kv tile before is there, so that the barrier has no phase under way
+          barrier_wait(shared.k_empty(), parity);
+          parity ^= 1;
+          if (elected()) load_peer_k(p, maps, shared, note, full, rank);
+        }
+        barrier_wait(shared.ds_full(ds.slot), ds.parity);
+        if (elected()) {
+          if (!begins) barrier_arrive_expect(full, Shared::box);
+          copy_to_peer(shared.peer_ds(ds.slot), shared.ds(ds.slot), Shared::box, full, rank);
+        }
+        ds.advance();
+        begins = note.ends_block();
       }
       barrier_arrive(shared.q_empty(slot.slot));
       slot.advance();
-      ds.advance();
     }
+  }
+
+ private:
+  LUATTN_FN void load_peer_k(const LuattnParams &p, const LuattnTensorMaps &maps, const Shared &shared,
+                             const WideNote &note, u32 full, int rank) {
+    const int first = Shared::first_dq(rank), count = Shared::num_dq(rank);
+    barrier_arrive_expect(full, (1 + count) * Shared::box);
+#pragma unroll 1
+    for (int i = 0; i < count; ++i)
+      tensor_load(shared.peer_k() + i * Shared::box, maps.k, full, (first + i) * 64,
+                  (note.kv_tile() * 2 + (rank ^ 1)) * Config::tile_n, int(note.head) / p.group, int(note.b));
   }
 };

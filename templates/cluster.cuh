@@ -21,11 +21,14 @@ LUATTN_FN u32 peer(u32 address, int rank) {
   return x;
 }
 
-// Arrives at the barrier of both blocks, to give back what products have read: nothing that this thread has
-// written is announced to the other block, for which a fence for the whole GPU would be needed.
+// Arrives at the barrier of the other block, or of both, to give back what has been read: nothing that this
+// thread has written is announced to the other block, for which a fence for the whole GPU would be needed.
+LUATTN_FN void barrier_arrive_peer(u32 barrier, int rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(peer(barrier, rank)) : "memory");
+}
 LUATTN_FN void barrier_arrive_both(u32 barrier, int rank) {
   barrier_arrive(barrier);
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(peer(barrier, rank)) : "memory");
+  barrier_arrive_peer(barrier, rank);
 }
 
 // Copies `bytes` of shared memory to `dst` of the other block, whose `barrier` counts them. One thread.
@@ -37,11 +40,9 @@ LUATTN_FN void copy_to_peer(u32 dst, u32 src, int bytes, u32 barrier, int rank) 
       : "memory");
 }
 
-// Adds 4 floats to as many in global memory, if `there`; their address is a multiple of 16.
-LUATTN_FN void add_global(float *to, float x, float y, float z, float w, bool there) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p red.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(
-          __cvta_generic_to_global(to)),
-      "f"(x), "f"(y), "f"(z), "f"(w), "r"(int(there))
-      : "memory");
+// Adds 4 floats to as many in global memory; their address is a multiple of 16.
+LUATTN_FN void add_global(float *to, float x, float y, float z, float w) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "f"(x),
+               "f"(y), "f"(z), "f"(w)
+               : "memory");
 }

@@ -176,24 +176,27 @@ struct BlockNote {
   }
 };
 
-// Which kv tiles a block takes: it stays on its multiprocessor, and draws one after the other from a counter
-// at p.turns. One warp draws.
-template <class Spec, class Config>
+// Which kv tiles a block, or `Together` blocks, take: they stay on their multiprocessors, and draw one after
+// the other from a counter at p.turns. One warp draws.
+template <class Spec, class Config, int Together = 1>
 struct KvTickets {
   const LuattnParams &p;
   const u32 kv_tiles, splits, tiles, heads;  // of a head; shares of each, their product; all kv heads
 
   __device__ __forceinline__ explicit KvTickets(const LuattnParams &params)
       : p(params),
-        kv_tiles(u32(ceil_div(params.kv_len, Config::tile_n))),
+        kv_tiles(u32(ceil_div(params.kv_len, Together * Config::tile_n))),
         splits(u32(params.num_splits)),
         tiles(kv_tiles * splits),
         heads(u32(params.heads_kv) * u32(params.batch)) {}
-  // Tile -1: there are no more.
-  __device__ __forceinline__ KvBlock draw() const {
+  __device__ __forceinline__ u32 draw_ticket() const {
     u32 ticket = 0;
     if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.turns, 1u);
-    ticket = uniform(ticket);
+    return uniform(ticket);
+  }
+  __device__ __forceinline__ KvBlock draw() const { return block_at(draw_ticket()); }
+  // Tile -1: there are no more.
+  __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
     if (ticket >= tiles * heads) return {-1, 0, 0, 0};
     if constexpr (Needs<Spec, Config>::turns)
       return kv_block_of(ticket, kv_tiles, u32(p.heads_kv), heads, splits);
@@ -206,7 +209,7 @@ struct KvTickets {
   // mask leaves most for the first positions, and a long tile that starts last would leave the other
   // multiprocessors idle.
   __device__ __forceinline__ KvBlock block_of(u32 ticket) const {
-    const u32 together = Spec::has_mask ? min_of(heads, (2 * gridDim.x + tiles - 1) / tiles) : 0;
+    const u32 together = Spec::has_mask ? min_of(heads, (2 * gridDim.x / Together + tiles - 1) / tiles) : 0;
     const u32 alone = heads - together, first = alone * tiles;
     u32 head = ticket / tiles, tile = ticket - head * tiles;
     if (Spec::has_mask && ticket >= first) {

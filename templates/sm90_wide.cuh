@@ -9,10 +9,44 @@
 // no room for that.
 LUATTN_FN u64 block_operand(u32 address, u32 across) { return wgmma_operand(address & 0x3ffff, across); }
 
+// What the producer tells of a slot of Q or dO, before it arrives at `q_full` or `do_full`: a q tile; V of a
+// kv tile (in a slot of dO); that a kv tile has no q tiles (in both); or that there is no more (in both).
+struct WideNote {
+  enum Kind { TILE, VALUES, NOTHING, END };
+  u32 bits, head;
+  u32 place, b;  // the kv tile and the share of its q tiles; the batch
+
+  LUATTN_FN WideNote of(Kind kind, const KvBlock &at, Tile tile, int head, bool ends_block) {
+    return {u32(tile.index) << 4 | u32(ends_block) << 3 | u32(tile.masked) << 2 | u32(kind), u32(head),
+            u32(at.tile) << 6 | u32(at.split), u32(at.b)};
+  }
+  __device__ __forceinline__ bool is(Kind kind) const { return (bits & 3) == u32(kind); }
+  __device__ __forceinline__ bool masked() const { return (bits & 4) != 0; }
+  __device__ __forceinline__ bool ends_block() const { return (bits & 8) != 0; }
+  __device__ __forceinline__ int index() const { return int(bits >> 4); }
+  __device__ __forceinline__ int kv_tile() const { return int(place >> 6); }
+  __device__ __forceinline__ int split() const { return int(place & 63); }
+
+  __device__ __forceinline__ void store(u32 address) const {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(bits), "r"(head), "r"(place),
+                 "r"(b)
+                 : "memory");
+  }
+  LUATTN_FN WideNote load(u32 address) {
+    WideNote x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.bits), "=r"(x.head), "=r"(x.place), "=r"(x.b)
+                 : "r"(address)
+                 : "memory");
+    return {uniform(x.bits), uniform(x.head), x.place, x.b};
+  }
+};
+static_assert(LUATTN_MAX_SPLITS <= 64);
+
 // Shared memory of one block of a pair: its K, and of the other's K the channels of which it computes dQ;
 // slots for Q and dO; P, and two slots for dS and for the other's dS, each a row of 64 positions for each
-// query; row numbers of each slot; barriers and notes. Tiles are boxes of 64 channels by 64 rows. V lies in
-// the last slot of dO until the scores have it in registers.
+// query; row numbers of each slot of dO; barriers and notes. Tiles are boxes of 64 channels by 64 rows. V of
+// a kv tile takes a slot of dO, ahead of its q tiles, until the scores have it in registers.
 template <class Spec, class Config>
 struct SharedWide {
   using Row = typename Spec::Row;
@@ -32,12 +66,9 @@ struct SharedWide {
                        at_rows = at_peer_ds + 2 * box,
                        at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
   static_assert(tile_m == 64 && tile_n == 64 && Config::threads == 512);
-  static_assert(stages >= 2 && stages * 48 + 88 <= 256);
+  static_assert(stages >= 2 && stages * 64 + 120 <= 256);
 
   u32 start;  // a multiple of 1024
-
-  __device__ __forceinline__ int batch(const LuattnParams &p) const { return int(blockIdx.z) / p.num_splits; }
-  __device__ __forceinline__ int split(const LuattnParams &p) const { return int(blockIdx.z) % p.num_splits; }
 
   __device__ __forceinline__ u32 k() const { return start; }
   __device__ __forceinline__ u32 peer_k() const { return start + at_peer_k; }
@@ -54,18 +85,21 @@ struct SharedWide {
         __cvta_shared_to_generic(start + at_rows + slot * row_bytes + bwd_bytes));
   }
 
-  __device__ __forceinline__ u32 q_full(int slot) const { return start + at_barriers + slot * 48; }
-  __device__ __forceinline__ u32 q_empty(int slot) const { return q_full(slot) + 8; }
-  __device__ __forceinline__ u32 do_full(int slot) const { return q_full(slot) + 16; }
-  __device__ __forceinline__ u32 do_empty(int slot) const { return q_full(slot) + 24; }
-  __device__ __forceinline__ u32 q_note(int slot) const { return q_full(slot) + 32; }
-  __device__ __forceinline__ u32 do_note(int slot) const { return q_full(slot) + 40; }
-  __device__ __forceinline__ u32 kv_full() const { return q_full(stages); }
-  __device__ __forceinline__ u32 v_taken() const { return kv_full() + 8; }
-  __device__ __forceinline__ u32 p_full() const { return kv_full() + 16; }
-  __device__ __forceinline__ u32 p_empty() const { return kv_full() + 24; }
-  __device__ __forceinline__ u32 keys_turn() const { return kv_full() + 32; }
-  __device__ __forceinline__ u32 ds_full(int slot) const { return kv_full() + 40 + slot * 24; }
+  __device__ __forceinline__ u32 q_note(int slot) const { return start + at_barriers + slot * 64; }
+  __device__ __forceinline__ u32 do_note(int slot) const { return q_note(slot) + 16; }
+  __device__ __forceinline__ u32 q_full(int slot) const { return q_note(slot) + 32; }
+  __device__ __forceinline__ u32 q_empty(int slot) const { return q_note(slot) + 40; }
+  __device__ __forceinline__ u32 do_full(int slot) const { return q_note(slot) + 48; }
+  __device__ __forceinline__ u32 do_empty(int slot) const { return q_note(slot) + 56; }
+  __device__ __forceinline__ u32 ticket() const { return q_note(stages); }  // 16 bytes
+  __device__ __forceinline__ u32 ticket_full() const { return ticket() + 16; }
+  __device__ __forceinline__ u32 ticket_empty() const { return ticket() + 24; }
+  __device__ __forceinline__ u32 k_scored() const { return ticket() + 32; }
+  __device__ __forceinline__ u32 k_empty() const { return ticket() + 40; }
+  __device__ __forceinline__ u32 p_full() const { return ticket() + 48; }
+  __device__ __forceinline__ u32 p_empty() const { return ticket() + 56; }
+  __device__ __forceinline__ u32 keys_turn() const { return ticket() + 64; }
+  __device__ __forceinline__ u32 ds_full(int slot) const { return ticket() + 72 + slot * 24; }
   __device__ __forceinline__ u32 ds_empty(int slot) const { return ds_full(slot) + 8; }
   __device__ __forceinline__ u32 peer_ds_full(int slot) const { return ds_full(slot) + 16; }
 
@@ -78,8 +112,10 @@ struct SharedWide {
       barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
       barrier_init(do_empty(i), 128 * (1 + Need::dv));
     }
-    barrier_init(kv_full(), 1);
-    barrier_init(v_taken(), 128);
+    barrier_init(ticket_full(), 1);
+    barrier_init(ticket_empty(), 1);
+    barrier_init(k_scored(), 4);
+    barrier_init(k_empty(), 4);
     barrier_init(p_full(), 4);
     barrier_init(p_empty(), 4);
     barrier_init(keys_turn(), 4);

@@ -196,8 +196,11 @@ static void backward_sm90_in_clusters(void **state) {
   for (uint32_t i = 0; i < p.info.num_entries; ++i)
     if (p.info.entry[i].role == LUATTN_ROLE_DKDV) p.info.entry[i].tile_n = 64;
   launch(&p, NULL);
-  assert_launch(5, "luattn_dkdv", 4, HEADS_KV, BATCH, 256, 200000); /* 130 positions are 3 tiles */
-  assert_null(fake_get_event(5)->params.turns);
+  assert_launch(5, "luattn_dkdv", 4 * HEADS_KV * BATCH, 1, 1, 256, 200000); /* 130 positions are 3 tiles */
+  assert_non_null(fake_get_event(5)->params.turns);
+  problem_resize(&p, BATCH, Q_LEN, 64 * 200); /* more than 132 multiprocessors */
+  launch(&p, NULL);
+  assert_launch(5, "luattn_dkdv", 132, 1, 1, 256, 200000);
   problem_close(&p);
 }
 
