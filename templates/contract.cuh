@@ -62,7 +62,7 @@ struct Site { int b, h, q_len, kv_len; };
 //              keep_columns (a column kv is kept for all q of column_range(p, s, kv)), column_period (0, or: of these only for
 //              those whose q mod column_period lies in column_rest(p, s, kv)), columns_apart (all that only in tiles
 //              whose rest_class is FULL), grad_reads_row (what backward's main kernel calls besides keep reads Row),
-//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_distance_term, has_shift, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_distance_term, has_shift, has_small, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -79,6 +79,9 @@ struct Site { int b, h, q_len, kv_len; };
 //                            has_shift: scores lack this, which all of row q have in common that share kv.base; kv.offset is 0.
 //                            Before a step the kernel puts it into Row's member `shift`, where term, prob and the rest read it,
 //                            and it adds it to reductions with red_shifted(k), maxima of scores. Only the sm90 forward's has one.
+//     Real small_test(p, s, head, dot)        has_small: where its sign bit is set for all dots of a tile without a mask, a kernel
+//     Real small_weight(p, s, head, dot)      may take these weights, which cost less. The only reduction, if there is one, is then
+//                            their sum; there is no rescale.
 //     bool keep(p, s, head, row, col, q, kv)  only called where has_mask; for positions past the ends the result is dropped
 //   Online function: one step over the kept scores of a row in one tile. State old -> next. red[k] is reduction k of
 //   term<k> over the kept columns; a term may use red[0 .. k-1].
@@ -158,12 +161,12 @@ template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
-  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::keep_columns) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_shift) && bool(S::lags) };
+  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::keep_columns) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_shift) && bool(S::has_small) && bool(S::lags) };
   { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) };
   { S::keep_range + S::keep_period + S::column_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
-  { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::distance_term(p, s, head, at, at) + S::score_with(p, s, head, row, col, x, at, at, x) }; { S::shift(p, s, head, row, at, at) };
+  { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::distance_term(p, s, head, at, at) + S::score_with(p, s, head, row, col, x, at, at, x) }; { S::shift(p, s, head, row, at, at) }; { S::small_test(p, s, head, x) + S::small_weight(p, s, head, x) };
   { S::init(p, s, head, row) }; { S::prob(p, s, head, row, state, red, x, i) };
   { S::rescale(p, s, head, row, state, red) }; { S::next(p, s, head, row, state, red) };
   { S::raise(p, s, head, row, state, red) };

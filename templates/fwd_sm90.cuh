@@ -261,6 +261,45 @@ struct ConsumerSm90 {
       }
     }
   }
+  // Are all dots of the warp's rows small? The test's arithmetic is not to be kept for scores, which would take
+  // 64 registers: hence copies of the dots.
+  __device__ __forceinline__ bool is_small(const float (&s)[tile_n / 2]) const {
+    int signs = -1;
+#pragma unroll
+    for (int i = 0; i < tile_n / 2; ++i) {
+      float dot = s[i];
+      asm("" : "+f"(dot));
+      signs &= __float_as_int(Spec::small_test(p, site, head, dot));
+    }
+    return __all_sync(0xffffffffu, signs < 0);
+  }
+  // weigh where they are, and what follows it. The second row's weights stay below the branch, as in
+  // step_by_inf, by a 0 that a lane asks another for.
+  __device__ __forceinline__ void weigh_small(const float (&s)[tile_n / 2], KvNote tile,
+                                              float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
+    release_k();
+    online.kept.bits = online.all;
+    scale[0] = scale[1] = 1;
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      float none = 0, sum[4] = {0, 0, 0, 0};
+      if (r > 0) {
+        if (tile.last()) release_q();
+        none = __int_as_float(__shfl_sync(0xffffffffu, lane, 0));
+        wgmma_wait<0>();
+        release_v();
+      }
+#pragma unroll
+      for (int j = 0; j < cols; ++j) {
+        const float dot = s[j / 2 * 4 + r * 2 + j % 2];
+        x[r][j] = Spec::small_weight(p, site, head, r > 0 ? dot + none : dot);
+        sum[j % 4] += x[r][j];
+      }
+      if constexpr (Spec::num_reductions > 0) part[r].red[0] = sum[0] + sum[1] + (sum[2] + sum[3]);
+      online.end_row(p, site, head, row[r], r, part[r]);
+    }
+    keep_weights(x);
+  }
   // A maximum lags once every row has one, unless it rises fast: then the next tile's weights would be out of
   // range as well.
   __device__ __forceinline__ void raise(bool first, float (&x)[rows][cols],
@@ -490,6 +529,11 @@ struct ConsumerSm90 {
     wgmma_wait<1>();
     wgmma_arrived(s);
     typename Online::Part part[rows];
+    if constexpr (Spec::has_small)
+      if (!tile.masked() && is_small(s)) {
+        weigh_small(s, tile, x, part);
+        return true;
+      }
     weigh<false>(s, tile, false, x, part);
     wgmma_wait<0>();
     release_v();

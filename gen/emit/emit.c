@@ -147,6 +147,7 @@ static void constants(writer *w) {
                {"has_rescale", f->has_rescale},
                {"has_distance_term", has_distance_term(w)},
                {"has_shift", f->shift != IR_NONE},
+               {"has_small", f->small_test != IR_NONE},
                {"lags", f->lags},
                {"mask_by_inf", f->mask_by_inf},
                {"mask_by_zero", f->mask_by_zero},
@@ -242,6 +243,18 @@ static void scores(writer *w) {
   close_function(w);
 }
 
+/* Of dots alone. */
+static void small(writer *w, const char *signature, ir_ref r) {
+  open_function(w, signature);
+  if (r != IR_NONE) {
+    body_begin(w, HAS_HEAD, "");
+    body_return(w, r);
+  } else {
+    text_add(&w->out, "return Real(0);\n");
+  }
+  close_function(w);
+}
+
 static void elements(writer *w) {
   scores(w);
   if (w->f->shift != IR_NONE) {
@@ -260,6 +273,8 @@ static void elements(writer *w) {
     text_add(&w->out, "return true;\n");
     close_function(w);
   }
+  small(w, "Real small_test(" PH ", Real dot)", w->f->small_test);
+  small(w, "Real small_weight(" PH ", Real dot)", w->f->small_weight);
 }
 
 /* `Result made; made.x[i] = ..; return made;` */
@@ -363,6 +378,8 @@ static void plan_slots(writer *w) {
   writer_plan(w, HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1);
   writer_plan(w, HAS_ELEMENT, &f->score_with, 1);
   writer_plan(w, HAS_ELEMENT, &f->shift, 1);
+  writer_plan(w, HAS_HEAD, &f->small_test, 1);
+  writer_plan(w, HAS_HEAD, &f->small_weight, 1);
   writer_plan(w, HAS_ELEMENT, &f->keep, 1);
   writer_plan(w, step, f->init, num_state);
   writer_plan(w, step, f->step.term, f->step.num_red);

@@ -227,6 +227,7 @@ static luattn_status build_online(emit_form *f, luattn_error *err) {
 
   double rescale;
   f->has_rescale = !ir_is_const(g, f->step.rescale, &rescale) || rescale != 1;
+  small_choose(f);
   const ir_ref sum = ir_variable(g, VAR_OUT, 0), one = ir_real(g, 1);
   f->out_scale = ir_substitute(g, f->tail[0], &sum, &one, 1);
   ir_simplify(g, &f->out_scale, 1);

@@ -73,6 +73,7 @@ typedef struct emit_form {
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
   int prob_term;
   bool has_rescale, mask_by_inf, mask_by_zero;
+  ir_ref small_test, small_weight; /* of VAR_DOT; IR_NONE: there are none. See small.c */
   ir_ref tail[2];        /* the epilogue: O, of VAR_OUT and VAR_STATE; lse */
   ir_ref out_scale, lse; /* of VAR_STATE; lse IR_NONE: none */
 
@@ -109,6 +110,9 @@ bool fold_is_shift(emit_form *f, ir_ref r, ir_ref x, ir_ref *rest);
 /* Folds a score and takes from it what is the same for all elements that a thread has of one row in a tile.
  * IR_NONE: nothing is, and the score is as it was. */
 ir_ref fold_shift(emit_form *f, ir_ref *score);
+
+/* small.c: how to tell that dots are small, and weights of such. */
+void small_choose(emit_form *f);
 
 /* shift.c: `score` without what is the same for a row in a tile, which the online function gets by itself. */
 ir_ref shift_source(const emit_form *f); /* the score_mod to start from */

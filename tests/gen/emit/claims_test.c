@@ -171,6 +171,46 @@ static void test_lags(void **state) {
   }
 }
 
+/* Weights of small dots cost less where tanh caps them, and in three consumers also where a sigmoid makes
+ * them. */
+static void test_small(void **state) {
+  (void)state;
+  static const struct {
+    const char *mods;
+    bool at_64, at_128;
+  } cases[] = {{"score_mod = softcap(50)", true, true},
+               {"score_mod = function(s, b, h, q, kv) return 30.0 * tanh(s * 0.1) end", true, true},
+               {"online_func = sigmoid_attention", true, false},
+               {"inputs = { w = { axes = {'h'} } }, online_func = sigmoid_attention,\n"
+                "score_mod = function(s, b, h, q, kv) return s + w[h] end",
+                true, false},
+               {"inputs = { w = { axes = {'kv'} } }, online_func = sigmoid_attention,\n"
+                "score_mod = function(s, b, h, q, kv) return s + w[kv] end",
+                false, false}, /* not of dots alone */
+               {"score_mod = function(s, b, h, q, kv) return 50.0 * tanh(s / 50.0) + 0.1 * (kv - q) end",
+                false, false},
+               {"scalars = { c = 50.0 }, score_mod = function(s, b, h, q, kv) return c * tanh(s / c) end",
+                false, false}, /* keeps a maximum */
+               {"block_mask = causal()", false, false}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char source[512];
+    const char *const yes = "has_small = true;", *const no = "has_small = false;";
+    luattn_target wide = hopper, half = hopper, sm80 = hopper, backward = hopper;
+    wide.head_dim = wide.head_dim_v = 128;
+    half.dtype = LUATTN_F16;
+    sm80.arch = 80;
+    backward.pass = LUATTN_BACKWARD;
+    snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
+    check_for(&hopper, source, LIST(cases[i].at_64 ? yes : no), LIST(cases[i].at_64 ? no : yes));
+    check_for(&wide, source, LIST(cases[i].at_128 ? yes : no), LIST(cases[i].at_128 ? no : yes));
+    wide.head_dim = wide.head_dim_v = 256;
+    check_for(&wide, source, LIST(no), LIST(yes));
+    if (i < 2) check_for(&half, source, LIST(no), LIST(yes)); /* an accurate tanh */
+    check_for(&sm80, source, LIST(no), LIST(yes));
+    check_for(&backward, source, LIST(no), LIST(yes));
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_softmax_choices),
@@ -180,6 +220,7 @@ int main(void) {
       cmocka_unit_test(test_mask_by_zero),
       cmocka_unit_test(test_distance_term),
       cmocka_unit_test(test_lags),
+      cmocka_unit_test(test_small),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,6 +39,7 @@ struct Spec {
   static constexpr bool has_rescale = true;
   static constexpr bool has_distance_term = false;
   static constexpr bool has_shift = true;
+  static constexpr bool has_small = false;
   static constexpr bool lags = true;
   static constexpr bool mask_by_inf = true;
   static constexpr bool mask_by_zero = false;
@@ -125,6 +126,12 @@ struct Spec {
     const int t2 = kv + s.q_len;  // alibi.lua:4
     const bool t3 = t2 <= t1;  // alibi.lua:4
     return t3;
+  }
+  LUATTN_FN Real small_test(const LuattnParams &p, const Site &s, const Head &head, Real dot) {
+    return Real(0);
+  }
+  LUATTN_FN Real small_weight(const LuattnParams &p, const Site &s, const Head &head, Real dot) {
+    return Real(0);
   }
 
   // Online function.

@@ -41,6 +41,7 @@ struct Spec {
   static constexpr bool has_rescale = true;
   static constexpr bool has_distance_term = false;
   static constexpr bool has_shift = false;
+  static constexpr bool has_small = false;
   static constexpr bool lags = false;
   static constexpr bool mask_by_inf = true;
   static constexpr bool mask_by_zero = false;
@@ -142,6 +143,12 @@ struct Spec {
       const Col &col, int q, int kv) {
     const bool t1 = kv <= q;  // called.lua:12
     return t1;
+  }
+  LUATTN_FN Real small_test(const LuattnParams &p, const Site &s, const Head &head, Real dot) {
+    return Real(0);
+  }
+  LUATTN_FN Real small_weight(const LuattnParams &p, const Site &s, const Head &head, Real dot) {
+    return Real(0);
   }
 
   // Online function.

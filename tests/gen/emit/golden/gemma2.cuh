@@ -39,6 +39,7 @@ struct Spec {
   static constexpr bool has_rescale = true;
   static constexpr bool has_distance_term = false;
   static constexpr bool has_shift = false;
+  static constexpr bool has_small = false;
   static constexpr bool lags = false;
   static constexpr bool mask_by_inf = true;
   static constexpr bool mask_by_zero = false;
@@ -122,6 +123,12 @@ struct Spec {
     const bool t3 = q <= t2;  // gemma2.lua:10
     const bool t4 = t1 && t3;  // gemma2.lua:10
     return t4;
+  }
+  LUATTN_FN Real small_test(const LuattnParams &p, const Site &s, const Head &head, Real dot) {
+    return Real(0);
+  }
+  LUATTN_FN Real small_weight(const LuattnParams &p, const Site &s, const Head &head, Real dot) {
+    return Real(0);
   }
 
   // Online function.
