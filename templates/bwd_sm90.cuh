@@ -13,6 +13,7 @@
 //            dQ  = dS K            both consumers' dS, from shared memory; added to p.dq_acc
 //   sums     two more warps of the first warpgroup, for some gradients of parameters: sm90_sums.cuh
 //   finish   dk times the scale, dv, by way of shared memory to memory, while the next K and V are loaded
+// The consumers take turns at the elements, so that one multiplies meanwhile.
 // Scores are held transposed, because then what comes of them is, rounded, the A operand of dV's and dK's
 // products. Only dS goes through shared memory: dQ sums over the rows of both consumers, and each of them
 // computes its half of it. README.md has the order in time, the barriers and the registers.
@@ -29,7 +30,7 @@
 #include "bwd_sm90_load.cuh"
 #include "sm90_sums.cuh"
 #include "sm90_turns.cuh"
-#include "wgmma.cuh"
+#include "wgmma_wide.cuh"
 
 // A warp's part of dQ of a tile: its first row, and its head. Row no_dq(): there is none.
 struct DqPlace {
@@ -75,6 +76,14 @@ struct ConsumerBwdSm90 {
   // there, and the two need not be at the same point. What it was read from is written again when a slot of Q
   // has come back twice, which the other consumer had a part in after its own product.
   static constexpr bool lags = Shared::lags;
+  // With few scores a thread the consumers compute elements in turn: left alone they fall into step, and
+  // nobody multiplies meanwhile. With many it costs more than it gives.
+  static constexpr bool alternates = tile_m == 64;
+  // Half of V stays in registers, as A operands, where a spec leaves room for it: shared memory sets the
+  // pace, and would be read for each q tile.
+  static constexpr bool keeps_v = tile_m == 64 && dim_v == 128 && needs_dp && Spec::has_lse &&
+                                  Spec::num_acc == 0 && !Sums::any && !Shared::has_rows &&
+                                  (!Spec::has_mask || Spec::keep_is_cheap);
 
   enum { DS_EMPTY };  // a peek
 
@@ -91,6 +100,7 @@ struct ConsumerBwdSm90 {
   Ring<stages> q;
   Ring<Shared::ds_slots> ds, ds_before;  // of this tile, of the one before
   float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
+  u32 v[keeps_v ? 4 : 1][4];
   DqPlace due, shared_dq;  // of the dQ to be computed next (lags), of the one to be added next
   u32 num_handed = 0;      // turns: of its parts of dQ that it has handed over, modulo 2
 
@@ -99,7 +109,7 @@ struct ConsumerBwdSm90 {
         shared(s),
         group(g),
         lane(int(threadIdx.x) % 32),
-        warp(int(threadIdx.x) / 32 % 4),
+        warp(int(uniform(threadIdx.x / 32 % 4))),
         turn(0),
         kv0(0),
         site{0, 0, params.q_len, params.kv_len},
@@ -153,6 +163,22 @@ struct ConsumerBwdSm90 {
       Wgmma<Elem, tile_m>::dots16(x, a + (i / 4 * tile_n * 128 + i % 4 * 32 >> 4),
                                   b + (i / 4 * tile_m * 128 + i % 4 * 32 >> 4), i > 0);
     wgmma_commit();
+  }
+  __device__ __forceinline__ void keep_v() {
+    const u32 row = shared.v() + tile_n * 128 + (group * 64 + warp * 16 + lane % 16) * 128;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) ldmatrix_x4(v[i], row + ((i * 2 + lane / 16 ^ lane % 8) << 4));
+  }
+  __device__ __forceinline__ void issue_dp(float (&dp)[tile_m / 2]) {
+    if constexpr (keeps_v) {
+      const u64 b = wgmma_operand(shared.dout(q.slot), 0);
+      wgmma_fence();
+      Wgmma<Elem, tile_m>::dots64(dp, wgmma_operand(shared.v() + group * 64 * 128, 0), b, 0);
+      WgmmaKept<Elem>::template dots64<false>(dp, v, b + (tile_m * 128 >> 4));
+      wgmma_commit();
+    } else {
+      issue_scores<dim_v>(dp, shared.v() + group * 64 * 128, shared.dout(q.slot));
+    }
   }
   // x += P^T dO, or dS^T Q.
   template <int Dim>
@@ -215,6 +241,14 @@ struct ConsumerBwdSm90 {
   }
 
   // ---- elements ----
+
+  // Each consumer has a named barrier, at which it waits until the other has done with a tile's elements.
+  __device__ __forceinline__ void await_turn() const {
+    if constexpr (alternates) named_sync(1 + group, Shared::warps * 32);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if constexpr (alternates) named_arrive(2 - group, Shared::warps * 32);
+  }
 
   // kv_end: kv_len, or 0 for a query that does not exist.
   __device__ __forceinline__ bool keeps(const Row &row, int half, int at, int kv, int kv_end) const {
@@ -345,6 +379,7 @@ struct ConsumerBwdSm90 {
     wgmma_wait<0>();
     wgmma_arrived(s);
     wgmma_arrived(dp);
+    await_turn();
     if constexpr (grad_adds) {
       if (tile.masked(group))
         differentiate<true>(tile, q0, bwd, s, dp);
@@ -389,7 +424,7 @@ struct ConsumerBwdSm90 {
     issue_scores<dim>(s, shared.k() + group * 64 * 128, shared.q(q.slot));
     barrier_wait(shared.do_full(q.slot), q.parity);
     if constexpr (needs_dp) {
-      issue_scores<dim_v>(dp, shared.v() + group * 64 * 128, shared.dout(q.slot));
+      issue_dp(dp);
     } else {
 #pragma unroll
       for (int i = 0; i < tile_m / 2; ++i) dp[i] = 0;
@@ -407,6 +442,7 @@ struct ConsumerBwdSm90 {
       wgmma_fence();
       issue_sums<dim_v>(dv, a_p, shared.dout(q.slot));
     }
+    pass_turn();
     if constexpr (shares_ds)
       announce_ds();  // here, for the fence takes a while, in which dV's product is under way
     if constexpr (Sums::in_line) {
@@ -441,6 +477,8 @@ struct ConsumerBwdSm90 {
 
   // A tile of which the mask leaves nothing for this consumer: zeros in dS, and dQ of the tile before.
   __device__ __forceinline__ void skip_tile(TileNote tile) {
+    await_turn();
+    pass_turn();
     if constexpr (Need::dq && adds_late) add_dq();
     if constexpr (shares_ds) {
       const u32 zeros = shared.ds(ds.slot) + group * tile_m * 128 + (warp * 32 + lane) * 16;
@@ -497,11 +535,13 @@ struct ConsumerBwdSm90 {
   }
   __device__ __forceinline__ void run() {
     if constexpr (Shared::sums) barrier_peeks_init();
+    if (group == 1) pass_turn();
 #pragma unroll 1
     for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
          note = shared.await_block(turn)) {
       enter_block(note.at);
       if (note.state == BlockNote::SOME) {
+        if constexpr (keeps_v) keep_v();
         add_tiles();
         leave_block();
       } else {

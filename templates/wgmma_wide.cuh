@@ -1,4 +1,4 @@
-// wgmma_wide.cuh: the products of bwd_sm90_wide.cuh that wgmma.cuh lacks, over 64 channels or rows at once.
+// wgmma_wide.cuh: products of the backward kernels that wgmma.cuh lacks, over 64 channels or rows at once.
 #pragma once
 #include "wgmma.cuh"
 
