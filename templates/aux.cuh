@@ -206,21 +206,6 @@ LUATTN_FN void aux_mod(const LuattnParams &p) {
     mod_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, b, p.src_v, p.v, p.heads_kv, p.kv_len);
 }
 
-// sum over d of a[d] * b[d], over the lanes of one row, N elements at a time.
-template <class Elem, int Width, int Lanes, int N>
-LUATTN_FN auto partial_dot(const Elem *a, const Elem *b, int lane) {
-  decltype(to_real(Elem())) sum = 0;
-#pragma unroll
-  for (int d = lane * N; d < Width; d += Lanes * N) {
-    Pack<Elem, N> x, y;
-    x.load(a + d);
-    y.load(b + d);
-#pragma unroll
-    for (int j = 0; j < N; ++j) sum += to_real(x[j]) * to_real(y[j]);
-  }
-  return sum;
-}
-
 LUATTN_FN constexpr int lanes_for(int units) {
   int lanes = 2;
   while (lanes < 32 && lanes < units) lanes *= 2;
@@ -229,18 +214,39 @@ LUATTN_FN constexpr int lanes_for(int units) {
 template <int Width, int N>
 constexpr int lanes_for_width = lanes_for(Width / N);
 
+// delta[r] = sum over d of dO * O of the block's row r, N elements at a time. A thread asks for what it needs
+// of several rows before it waits for the first; of the last row in place of those that do not exist.
 template <class Elem, int Width, int N, class Real>
 LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len, Real *delta) {
-  constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes;
+  constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes, steps = aux_tile / groups,
+                rows = N > 1 && steps % 4 == 0 ? 4 : 1;
+  if (first >= len) return;  // no queries
   const int lane = int(threadIdx.x) % lanes;
-#pragma unroll(N > 1 ? 4 : 1)
-  for (int r = int(threadIdx.x) / lanes; r < aux_tile; r += groups) {
-    Real sum = 0;
-    if (first + r < len)
-      sum = partial_dot<Elem, Width, lanes, N>(row_of<const Elem>(p.dout, b, h, first + r),
-                                               row_of<const Elem>(p.o, b, h, first + r), lane);
-    sum = lanes_sum<lanes>(sum);
-    if (lane == 0) delta[r] = sum;
+  const Elem *dout = row_of<const Elem>(p.dout, b, h, first), *o = row_of<const Elem>(p.o, b, h, first);
+#pragma unroll 1
+  for (int r = int(threadIdx.x) / lanes; r < aux_tile; r += groups * rows) {
+    Real sum[rows] = {};
+#pragma unroll
+    for (int d0 = 0; d0 < Width; d0 += lanes * N) {
+      const int d = d0 + lane * N;
+      if (d0 + lanes * N > Width && d >= Width) continue;
+      Pack<Elem, N> x[rows], y[rows];
+#pragma unroll
+      for (int i = 0; i < rows; ++i) {
+        const int row = min_of(r + i * groups, len - 1 - first);
+        x[i].load(dout + row * p.dout.seq + d);
+        y[i].load(o + row * p.o.seq + d);
+      }
+#pragma unroll
+      for (int i = 0; i < rows; ++i)
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum[i] += to_real(x[i][j]) * to_real(y[i][j]);
+    }
+#pragma unroll
+    for (int i = 0; i < rows; ++i) {
+      const Real dot = lanes_sum<lanes>(sum[i]);
+      if (lane == 0) delta[r + i * groups] = dot;
+    }
   }
 }
 
@@ -250,7 +256,7 @@ LUATTN_FN void zero_rows(const LuattnParams &p, const Site &site, int first) {
   const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * Width / 4;
   float4 *to =
       reinterpret_cast<float4 *>(acc_row<Width, float>(p.dq_acc, p.heads, rows, site.b, site.h, first));
-#pragma unroll 4
+#pragma unroll 1
   for (int i = int(threadIdx.x); i < count; i += aux_threads) to[i] = make_float4(0.f, 0.f, 0.f, 0.f);
 }
 
