@@ -52,18 +52,28 @@ void table_function(writer *w, const char *type, const char *name, const char *c
 /* ---- constants and types
  * ---------------------------------------------------------------------------------------------- */
 
-/* Does keep read memory itself, beyond its slots? Forward fills Col for each tile anew, which is the same. */
-static bool keep_loads(const writer *w) {
+/* Does `root` read memory for each element, beyond what slots hold? */
+static bool loads(const writer *w, ir_ref root) {
   bool *need = arena_array(w->f->a, w->count, sizeof *need);
-  if (need == NULL || w->f->plan->pass == LUATTN_FORWARD) return ir_uses_op(w->f->g, w->f->keep, IR_LOAD);
-  need[w->f->keep] = true;
-  for (ir_ref r = w->f->keep; r >= 1; r--) {
+  if (need == NULL) return ir_uses_op(w->f->g, root, IR_LOAD);
+  need[root] = true;
+  for (ir_ref r = root; r >= 1; r--) {
     const ir_node *node = ir_get(w->f->g, r);
     if (!need[r] || writer_slot_of(w, HAS_ELEMENT, r)) continue;
     if (node->op == IR_LOAD) return true;
     for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
   }
   return false;
+}
+
+/* Forward fills Col for each tile anew, which is as if keep read the memory itself. */
+static bool keep_loads(const writer *w) {
+  return w->f->plan->pass == LUATTN_FORWARD ? ir_uses_op(w->f->g, w->f->keep, IR_LOAD) : loads(w, w->f->keep);
+}
+
+/* Does backward's grad leave registers over? What it reads from memory, and a call, takes them. */
+static bool grad_is_light(const writer *w) {
+  return !outline_is(w, "grad") && !loads(w, w->f->grad_prob) && !loads(w, w->f->grad_ds);
 }
 
 /* A few instructions, without memory: comparisons and sums of positions. */
@@ -143,6 +153,7 @@ static void constants(writer *w) {
                {"keep_columns", f->mask->columns.known},
                {"columns_apart", f->mask->columns.apart},
                {"grad_reads_row", w->grad_reads_row},
+               {"grad_is_light", grad_is_light(w)},
                {"has_lse", f->lse != IR_NONE},
                {"has_rescale", f->has_rescale},
                {"has_distance_term", has_distance_term(w)},

@@ -129,6 +129,30 @@ static void test_distance_term(void **state) {
             none, NULL);
 }
 
+/* The sm90 backward keeps half of V in registers where grad leaves them over. */
+static void test_grad_is_light(void **state) {
+  (void)state;
+  static const struct {
+    const char *mods;
+    bool light;
+  } cases[] = {{"block_mask = causal()", true},
+               {"score_mod = softcap(50)", true},
+               {"inputs = { w = { axes = {'h', 'kv'} } },\n" /* in Col */
+                "score_mod = function(s, b, h, q, kv) return s + w[{h, kv}] end",
+                true},
+               {"inputs = { w = { axes = {'h', 'n'} } },\n"
+                "score_mod = function(s, b, h, q, kv) return s + w[{h, q - kv + q_len}] end",
+                false}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char source[512];
+    const char *const yes = "grad_is_light = true;", *const no = "grad_is_light = false;";
+    luattn_target backward = hopper;
+    backward.pass = LUATTN_BACKWARD;
+    snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
+    check_for(&backward, source, LIST(cases[i].light ? yes : no), LIST(cases[i].light ? no : yes));
+  }
+}
+
 /* The sm90 forward lets a softmax's maximum lag behind, where nothing else reads it and -inf masks. */
 static void test_lags(void **state) {
   (void)state;
@@ -220,6 +244,7 @@ int main(void) {
       cmocka_unit_test(test_mask_by_zero),
       cmocka_unit_test(test_distance_term),
       cmocka_unit_test(test_lags),
+      cmocka_unit_test(test_grad_is_light),
       cmocka_unit_test(test_small),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

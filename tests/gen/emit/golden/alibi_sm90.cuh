@@ -35,6 +35,7 @@ struct Spec {
   static constexpr bool keep_columns = true;
   static constexpr bool columns_apart = false;
   static constexpr bool grad_reads_row = false;
+  static constexpr bool grad_is_light = true;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_distance_term = false;
