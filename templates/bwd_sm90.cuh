@@ -82,7 +82,7 @@ struct ConsumerBwdSm90 {
   static constexpr bool alternates = tile_m == 64 && !Need::turns;
   // Half of V stays in registers, as A operands, where a spec leaves room for it: shared memory sets the
   // pace, and would be read for each q tile.
-  static constexpr bool keeps_v = alternates && dim_v == 128 && needs_dp && Spec::has_lse &&
+  static constexpr bool keeps_v = alternates && !Shared::sums && dim_v == 128 && needs_dp && Spec::has_lse &&
                                   Spec::num_acc == 0 && !Sums::any && !Shared::has_rows &&
                                   Spec::grad_is_light && (!Spec::has_mask || Spec::keep_is_cheap);
 
