@@ -4,6 +4,7 @@ FLOPs follow FlashAttention's convention: two products forward and five backward
 that the mask keeps count.
 """
 
+import random
 from dataclasses import dataclass
 from typing import Callable, Optional
 
@@ -104,6 +105,19 @@ def kept_in_tiles(length, tile_m, tile_n, left, right):
         first, last = max(0, q0 - left) // tile_n, min(length - 1, q1 + right) // tile_n
         area += (q1 + 1 - q0) * (min(length, (last + 1) * tile_n) - first * tile_n)
     return area / length / length
+
+
+def orders(names, rounds, seed):
+    """For each round the names in an order of its own: the same for the same seed.
+
+    What runs behind a slow kernel finds a cooler chip. In rounds of one order, turned by a place each, two
+    copies of one kernel differed by up to 5 %; in random ones they agree within 1 %.
+    """
+    shuffle = random.Random(seed).shuffle
+    for _ in range(rounds):
+        order = list(names)
+        shuffle(order)
+        yield order
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,8 @@ def refusals(data):
 def markdown(data):
     cudnn = f", cuDNN {data['cudnn']}" if "cudnn" in data else ""
     versions = f"{data['device']}, torch {data['torch']}{cudnn}"
-    method = f"medians of {data['rounds']} interleaved rounds; ratios are medians of each round's"
+    order = f", each in a random order (seed {data['seed']})" if "seed" in data else ""
+    method = f"medians of {data['rounds']} interleaved rounds{order}; ratios are medians of each round's"
     text = [f"{versions}. TFLOP/s, {method}. `{data['command']}`"]
     for suite, pass_, rows in groups_of(data):
         text += [f"## {suite}, {PASS_NAMES[pass_]}", wide_table(rows) if suite in WIDE else long_table(rows)]

@@ -5,9 +5,9 @@
     python3 bench/run.py --suite all --pass fwd,bwd --json r.json  everything, into r.json, r.md and r_*.svg
     python3 bench/run.py --only 'D128 causal' --also old=/path/to/another/libluattn.so
 
-All contenders of a cell work on the same tensors in one process, in interleaved rounds (A B C B C A C A B ..). A
-rate is the median over the rounds, a ratio the median of each round's ratios. Results are first compared with
-float64 on one head, and with luattn's on all heads.
+All contenders of a cell work on the same tensors in one process, in interleaved rounds, each in a random order
+(--seed). A rate is the median over the rounds, a ratio the median of each round's ratios. Results are first
+compared with float64 on one head, and with luattn's on all heads.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import torch
 import contenders
 import report
 from binding import Luattn
-from cells import PASSES, SUITES, VARIANTS, flops, kept_in_tiles
+from cells import PASSES, SUITES, VARIANTS, flops, kept_in_tiles, orders
 
 # A result is rounded to the half type, and so are up to four numbers on its way (P, dS, dO, and O in the row
 # sums of dO * O). Rounding is off by at most u, 2^-8 in bf16 and 2^-11 in f16: by 0.43 u in the root mean
@@ -65,7 +65,7 @@ class Contender:
         return flops(p, VARIANTS[self.entry.variant].kept(p.length), pass_)
 
 
-def measure(functions, rounds, round_ms):
+def measure(functions, rounds, round_ms, seed):
     """Milliseconds of a launch in each round, by name. All is queued before the one wait: no idle device."""
 
     def launch(f, n):
@@ -83,11 +83,9 @@ def measure(functions, rounds, round_ms):
     trial = dict(zip(functions, wait([launch(f, 4) for f in functions.values()])))
     counts = {name: min(64, max(3, round(round_ms / ms))) for name, ms in trial.items()}
     timed = {name: [] for name in functions}
-    order = list(functions.items())
-    for _ in range(1 + rounds):
-        for name, f in order:
-            timed[name].append(launch(f, counts[name]))
-        order.append(order.pop(0))  # the later one comes in a round, the warmer the chip: up to 1 % a place
+    for order in orders(functions, 1 + rounds, seed):
+        for name in order:
+            timed[name].append(launch(functions[name], counts[name]))
     return {name: wait(t)[1:] for name, t in timed.items()}  # the first round warms up
 
 
@@ -152,7 +150,8 @@ def run_cell(cell, makers, a):
     for pass_ in a.passes:
         running = [m for m in members if "refused" not in m.rows[pass_]]
         check(running, pass_, exact)
-        times = measure({m.entry.name: m.run[pass_] for m in running}, a.rounds, a.round_ms)
+        functions = {m.entry.name: m.run[pass_] for m in running}
+        times = measure(functions, a.rounds, a.round_ms, f"{a.seed} {cell.name} {pass_}")
         add_rates(running, pass_, times, cell.entries[0].name)
         for m in running:
             if "plan" in m.run:
@@ -225,6 +224,7 @@ def arguments():
         "--only", default="", metavar="REGEX", help="cells whose name matches, e.g. 'D128 causal'"
     )
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seed", type=int, default=0, help="of the order of contenders in each round")
     parser.add_argument(
         "--round-ms",
         type=float,
@@ -264,6 +264,7 @@ def main():
         torch=torch.__version__,
         cudnn=torch.backends.cudnn.version(),
         rounds=a.rounds,
+        seed=a.seed,
         command=shlex.join(["bench/run.py", *sys.argv[1:]]),
         rows=[],
         skipped=[],

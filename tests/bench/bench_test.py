@@ -1,6 +1,7 @@
 """bench_test.py: the benchmark's counts of work, its tables and its plots, on a canned result."""
 
 import copy
+import itertools
 import json
 import os
 import sys
@@ -76,6 +77,18 @@ class Work(unittest.TestCase):
             for cell in suite():
                 self.assertEqual(cell.entries[0].library, "luattn")
                 self.assertEqual(len({e.name for e in cell.entries}), len(cell.entries), cell.name)
+
+    def test_orders_are_random_and_the_same_for_a_seed(self):
+        names = ("luattn", "cudnn", "fa2", "fa3")
+        rounds = list(cells.orders(names, 240, "0 D64 full S1024 fwd"))
+        self.assertEqual(len(rounds), 240)
+        for order in rounds:
+            self.assertEqual(sorted(order), sorted(names))
+        self.assertEqual(rounds, list(cells.orders(names, 240, "0 D64 full S1024 fwd")))
+        self.assertNotEqual(rounds, list(cells.orders(names, 240, "1 D64 full S1024 fwd")))
+        # All 24 orders come, and each in 2 to 25 of 240 rounds: 10 are expected, with a deviation of 3.1.
+        counts = [rounds.count(list(order)) for order in itertools.permutations(names)]
+        self.assertTrue(all(2 <= n <= 25 for n in counts), counts)
 
     def test_specs_take_their_constants(self):
         self.assertIn("\nlocal W = 1025\n", cells.spec_text(ROOT, "local1024", 4096))
@@ -184,6 +197,11 @@ class Tables(unittest.TestCase):
 
     def test_what_was_left_out(self):
         self.assertIn("- dims: types D256 full S4096", self.lines())
+
+    def test_order_of_rounds(self):
+        self.assertIn("medians of 3 interleaved rounds; ratios", self.lines()[0])  # of older files
+        text = report.markdown({**CANNED, "seed": 7})
+        self.assertIn("medians of 3 interleaved rounds, each in a random order (seed 7); ratios", text)
 
     def test_line(self):
         self.assertTrue(
