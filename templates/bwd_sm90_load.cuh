@@ -1,7 +1,6 @@
 // bwd_sm90_load.cuh: the producer of bwd_sm90.cuh, a warp that draws the block's kv tiles, walks their q
 // tiles and has the copy engine bring both.
 #pragma once
-#include "dq_acc.cuh"
 #include "sm90_bwd.cuh"
 
 template <class Spec, class Config>
@@ -55,33 +54,18 @@ struct ProducerBwdSm90 {
                     site.b);
       const int rows = min_of(tile_m, ResultGroups::head_rows(p.q_len) - row);
       barrier_arrive_expect(shared.do_full(q.slot), Shared::do_bytes + Spec::num_bwd_rows * rows * 4);
-      load_numbers(row, rows);
+      load_numbers<Spec>(p, site, shared, q.slot, shared.do_full(q.slot), row, rows);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
         tensor_load(shared.dout(q.slot) + i * tile_m * 128, maps.dout, shared.do_full(q.slot), i * 64, row,
                     site.h, site.b);
     }
     if constexpr (Shared::has_rows) {
-      if (Spec::grad_reads_row || (tile.masked && !tile.by_range)) load_rows(row);
+      if (Spec::grad_reads_row || (tile.masked && !tile.by_range))
+        load_rows<Spec>(p, site, head, shared, q.slot, row, lane);
       barrier_arrive(shared.do_full(q.slot));
     }
     q.advance();
-  }
-  // Row numbers of the tile, as prepare wrote them.
-  __device__ __forceinline__ void load_numbers(int row, int rows) const {
-    const i64 head_rows = ResultGroups::head_rows(p.q_len), plane = i64(p.batch) * p.heads * head_rows;
-    const float *from =
-        static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * head_rows + row;
-#pragma unroll
-    for (int i = 0; i < Spec::num_bwd_rows; ++i)
-      bulk_load(shared_address(shared.numbers(q.slot) + i * tile_m), from + i * plane, rows * 4,
-                shared.do_full(q.slot));
-  }
-  // Row of the tile's rows; of the last one in place of those that do not exist.
-  __device__ __forceinline__ void load_rows(int row) const {
-#pragma unroll 1
-    for (int r = lane; r < tile_m; r += 32)
-      shared.rows(q.slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.q_len - 1));
   }
 
   // The q tiles of a kv tile. The first of them comes before K and V, which have to wait until the kv tile

@@ -1,7 +1,6 @@
 // bwd_sm90_wide_load.cuh: two warps of bwd_sm90_wide.cuh that have the copy engine move what the others
 // compute with: the producer, from memory, and the sender of dS, to the other block of the pair.
 #pragma once
-#include "dq_acc.cuh"
 #include "sm90_wide.cuh"
 
 template <class Spec, class Config>
@@ -109,9 +108,12 @@ struct ProducerWide {
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
         tensor_load(shared.dout(dout.slot) + i * box, maps.dout, full, i * 64, row, site.h, site.b);
-      load_numbers(row, rows);
+      load_numbers<Spec>(p, site, shared, dout.slot, full, row, rows);
     }
-    if constexpr (Shared::has_rows) load_rows(row);
+    if constexpr (Shared::has_rows) {
+      load_rows<Spec>(p, site, head, shared, dout.slot, row, lane_anew());
+      barrier_arrive(shared.do_full(dout.slot));
+    }
     barrier_wait(shared.q_empty(q.slot), q.parity);
     if (elected()) {
       const u32 full = shared.q_full(q.slot);
@@ -127,23 +129,6 @@ struct ProducerWide {
     }
     q.advance();
     dout.advance();
-  }
-  // Row numbers of the tile, as prepare wrote them.
-  __device__ __forceinline__ void load_numbers(int row, int rows) const {
-    const i64 head_rows = ResultGroups::head_rows(p.q_len), plane = i64(p.batch) * p.heads * head_rows;
-    const float *from =
-        static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * head_rows + row;
-#pragma unroll
-    for (int i = 0; i < Spec::num_bwd_rows; ++i)
-      bulk_load(shared_address(shared.numbers(dout.slot) + i * tile_m), from + i * plane, rows * 4,
-                shared.do_full(dout.slot));
-  }
-  // Row of the tile's rows; of the last one in place of those that do not exist.
-  __device__ __forceinline__ void load_rows(int row) const {
-#pragma unroll 1
-    for (int r = lane_anew(); r < tile_m; r += 32)
-      shared.rows(dout.slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.q_len - 1));
-    barrier_arrive(shared.do_full(dout.slot));
   }
 
   // V and the q tiles of a kv tile.

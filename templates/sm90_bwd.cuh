@@ -3,6 +3,7 @@
 #pragma once
 #include "aux.cuh"
 #include "copy.cuh"
+#include "dq_acc.cuh"
 #include "sm90.cuh"
 #include "turns.cuh"
 
@@ -327,3 +328,24 @@ struct SharedBwdSm90 {
     barrier_init_done();
   }
 };
+
+// What producers of both kernels bring of the rows of a q tile from `row` on, besides tensors. The numbers of
+// `rows` rows as luattn_prepare wrote them, to a slot of `shared`, counted on `full`; one thread.
+template <class Spec, class Shared>
+LUATTN_FN void load_numbers(const LuattnParams &p, const Site &site, const Shared &shared, int slot, u32 full,
+                            int row, int rows) {
+  const i64 head_rows = ResultGroups::head_rows(p.q_len), plane = i64(p.batch) * p.heads * head_rows;
+  const float *from =
+      static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * head_rows + row;
+#pragma unroll
+  for (int i = 0; i < Spec::num_bwd_rows; ++i)
+    bulk_load(shared_address(shared.numbers(slot) + i * Shared::tile_m), from + i * plane, rows * 4, full);
+}
+// Row of each; of the last one in place of those that do not exist. A warp.
+template <class Spec, class Shared>
+LUATTN_FN void load_rows(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                         const Shared &shared, int slot, int row, int lane) {
+#pragma unroll 1
+  for (int r = lane; r < Shared::tile_m; r += 32)
+    shared.rows(slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.q_len - 1));
+}
