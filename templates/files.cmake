@@ -36,6 +36,7 @@ set(LUATTN_TEMPLATES
   rows.cuh
   schedule.cuh
   simt.cuh
+  sm80_out.cuh
   sm90.cuh
   sm90_bwd.cuh
   sm90_out.cuh

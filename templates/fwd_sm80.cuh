@@ -31,41 +31,8 @@
 #include "copy.cuh"
 #include "rows.cuh"
 #include "schedule.cuh"
+#include "sm80_out.cuh"
 #include "tiles.cuh"
-
-// Where a thread's part of a row of O goes.
-struct OutputRow {
-  void *to;
-  float scale;
-  bool exists;
-};
-// One C fragment (mma.cuh), scaled and rounded, `at` bytes into its upper and its lower row. A factor of 0
-// gives 0, also where a row that keeps nothing has met V's infinities: 0 * inf is NaN. One statement, because
-// the compiler takes time for each.
-template <class Elem>
-LUATTN_FN void store_fragment(const OutputRow (&row)[2], int at, const float (&c)[4]) {
-#define LUATTN_STORE_ROW(type, to, scale, exists, left, right)                    \
-  "mul.f32 l, " left ", " scale "; mul.f32 r, " right ", " scale "; cvt.rn." type \
-  "x2.f32 x, r, l;"                                                               \
-  "setp.neu.f32 p, " scale                                                        \
-  ", 0f00000000; selp.b32 x, x, 0, p;"                                            \
-  "add.u64 a, " to ", o; setp.ne.u32 p, " exists ", 0; @p st.global.b32 [a], x;"
-#define LUATTN_STORE_ROWS(type)                                                                             \
-  asm volatile(                                                                                             \
-      "{.reg .b32 x; .reg .f32 l, r; .reg .pred p; .reg .b64 a, o; cvt.u64.u32 o, %6;" LUATTN_STORE_ROW(    \
-          type, "%0", "%2", "%4", "%7", "%8")                                                               \
-          LUATTN_STORE_ROW(type, "%1", "%3", "%5", "%9",                                                    \
-                           "%10") "}" ::"l"(__cvta_generic_to_global(row[0].to)),                           \
-      "l"(__cvta_generic_to_global(row[1].to)), "f"(row[0].scale), "f"(row[1].scale),                       \
-      "r"(int(row[0].exists)), "r"(int(row[1].exists)), "r"(at), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]) \
-      : "memory")
-  if constexpr (same_type<Elem, half_t>::value)
-    LUATTN_STORE_ROWS("f16");
-  else
-    LUATTN_STORE_ROWS("bf16");
-#undef LUATTN_STORE_ROWS
-#undef LUATTN_STORE_ROW
-}
 
 template <class Spec, class Config>
 struct ForwardSm80 {
@@ -82,7 +49,8 @@ struct ForwardSm80 {
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int warp_rows = tile_m / (threads / 32);
   static constexpr int m_tiles = warp_rows / 16, n_tiles = tile_n / 8,
-                       v_tiles = dim_v / 8;                    // fragments of a warp
+                       v_tiles = dim_v / 8;     // fragments of a warp
+  static constexpr int v_blocks = v_tiles / 2;  // of O (sm80_out.cuh), for each row of fragments
   static constexpr int rows = 2 * m_tiles, cols = tile_n / 4;  // scores of a thread
   static_assert(threads % 32 == 0 && tile_m == warp_rows * (threads / 32) &&
                 (warp_rows == 16 || warp_rows == 32));
@@ -112,7 +80,6 @@ struct ForwardSm80 {
   Head head;
   Row row[rows];
   OnlineRows<Spec, rows, cols, 4> online;
-  float o[m_tiles][v_tiles][4];
   u32 q_frag[q_in_registers ? dim / 16 : 1][m_tiles][4];
 
   __device__ __forceinline__ ForwardSm80(const LuattnParams &params, u32 shared, const BlockSite &block)
@@ -131,12 +98,8 @@ struct ForwardSm80 {
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r, lane));
     online.init(p, site, head, row);
-#pragma unroll
-    for (int m = 0; m < m_tiles; ++m)
-#pragma unroll
-      for (int n = 0; n < v_tiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[m][n][i] = 0;
+    declare_out();
+    zero_out<m_tiles * v_blocks>();
   }
 
   __device__ __forceinline__ HeadRows<Elem> head_of(const LuattnTensor &t, int h) const {
@@ -328,12 +291,8 @@ struct ForwardSm80 {
 #pragma unroll
       for (int r = 0; r < rows; ++r) changed |= scale[r] != 1.f;
       if (!__any_sync(0xffffffffu, changed)) return;
-#pragma unroll
-      for (int m = 0; m < m_tiles; ++m)
-#pragma unroll
-        for (int n = 0; n < v_tiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) o[m][n][i] *= scale[2 * m + i / 2];
+      scale_out<0, v_blocks>(scale[0], scale[1]);
+      if constexpr (m_tiles > 1) scale_out<v_blocks, v_blocks>(scale[2], scale[3]);
     }
   }
 
@@ -343,20 +302,16 @@ struct ForwardSm80 {
     const u32 tile = v_shared + slot * v_bytes;
 #pragma unroll
     for (int step = 0; step < tile_n / 16; ++step) {
-      u32 a[m_tiles][4];
-#pragma unroll
-      for (int m = 0; m < m_tiles; ++m)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int r = 2 * m + i % 2, j = step * 4 + i / 2 * 2;
-          a[m][i] = pack<Elem>(x[r][j], x[r][j + 1]);
-        }
-#pragma unroll
-      for (int n = 0; n < v_tiles; n += 2) {
-        u32 b[4];
-        ldmatrix_x4_trans(b, pointer.at(tile, step * 16, n * 8));
-        mma_16_columns<Elem>(o, n, a, b);
-      }
+      round_probs<Elem, 0>(x[0] + step * 4, x[1] + step * 4);
+      if constexpr (m_tiles > 1) round_probs<Elem, 1>(x[2] + step * 4, x[3] + step * 4);
+      add_products<0>(pointer, tile, step * 16);
+    }
+  }
+  template <int N>
+  LUATTN_FN void add_products(const LanePointer<dim_v, false> &pointer, u32 tile, int row) {
+    if constexpr (N < v_blocks) {
+      add_values_16<Elem, m_tiles, N, v_blocks>(pointer.at(tile, row, N * 16));
+      add_products<N + 1>(pointer, tile, row);
     }
   }
 
@@ -503,14 +458,14 @@ struct ForwardSm80 {
   // meet in L2.
   __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
     Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + lane % 4 * 2;
+    OutRow row[rows];
 #pragma unroll
-    for (int m = 0; m < m_tiles; ++m) {
-      const int upper = position(2 * m, lane), lower = position(2 * m + 1, lane);
-      const OutputRow row[] = {{out + upper * p.o.seq, scale[2 * m], upper < site.q_len},
-                               {out + lower * p.o.seq, scale[2 * m + 1], lower < site.q_len}};
-#pragma unroll
-      for (int n = 0; n < Config::head_dim_v / 8; ++n) store_fragment<Elem>(row, n * 16, o[m][n]);
+    for (int r = 0; r < rows; ++r) {
+      const int at = position(r, lane);
+      row[r] = {__cvta_generic_to_global(out + at * p.o.seq), scale[r], at < site.q_len};
     }
+    store_out<Elem, 0, Config::head_dim_v>(row[0], row[1]);
+    if constexpr (m_tiles > 1) store_out<Elem, v_tiles, Config::head_dim_v>(row[2], row[3]);
   }
 };
 
