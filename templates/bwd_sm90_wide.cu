@@ -1,7 +1,7 @@
 // bwd_sm90_wide.cu: the backward image of the sm90 family for head dims above 128.
+#include "entries_fwd.cuh"
 #include "bwd_sm90_wide.cuh"
 #include "dq_finish.cuh"
-#include "entries_fwd.cuh"
 
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Config::threads, 1)
     luattn_dkdv(const __grid_constant__ LuattnParams p, const __grid_constant__ LuattnTensorMaps maps) {

@@ -2,8 +2,16 @@
 #include "gen/base/text.h"
 #include "gen/emit/emit.h"
 
-/* The width of a product of the sm90 forward, padded, as a bit. */
+/* The width of a product of the sm90 family, padded, as a bit. */
 static unsigned width_bit(int columns) { return 1u << ((columns + 15) / 16 - 1); }
+
+/* Of scores, of dk and dv, and of a consumer's share of dq. */
+static unsigned backward_widths(const plan *p) {
+  if (tiles_wide(p)) return width_bit(64);
+  const int boxes = (p->head_dim + 63) / 64;
+  return width_bit(p->tile_m) | width_bit(p->head_dim) | width_bit(p->head_dim_v) |
+         width_bit(boxes * (p->tile_m == 128 ? 64 : 32));
+}
 
 luattn_status emit_config(arena *a, const plan *p, const char **out, luattn_error *err) {
   static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
@@ -46,6 +54,9 @@ luattn_status emit_config(arena *a, const plan *p, const char **out, luattn_erro
              "\n// Widths of products, of S and of O, that wgmma.cuh and sm90_out.cuh are to define.\n"
              "#define LUATTN_WGMMA_WIDTHS 0x%x\n#define LUATTN_OUT_WIDTHS 0x%x\n",
              width_bit(p->tile_n), width_bit(p->head_dim_v));
+  if (p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD)
+    text_add(&t, "\n// Widths of products that wgmma.cuh is to define.\n#define LUATTN_WGMMA_WIDTHS 0x%x\n",
+             backward_widths(p));
   *out = text_get(&t);
   return *out == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: config: out of memory") : LUATTN_OK;
 }

@@ -330,19 +330,22 @@ static void test_shift(void **state) {
   }
 }
 
-/* The sm90 forward names the widths of its products: 128 columns of S, 64 or 40 of O. */
+/* The sm90 family names the widths of its products: 128 columns of S, 64 or 40 of O; in backward 128 queries
+ * and 64 channels, or 64 of all above head dim 128. */
 static void test_widths(void **state) {
   (void)state;
-  static const char *const source = "return attention { name = 'a' }", *const name = "_WIDTHS";
-  luattn_target narrow = hopper, backward = hopper;
+  static const char *const source = "return attention { name = 'a' }";
+  luattn_target narrow = hopper, backward = hopper, wide = hopper;
   narrow.head_dim_v = 40;
-  backward.pass = LUATTN_BACKWARD;
+  backward.pass = wide.pass = LUATTN_BACKWARD;
+  wide.head_dim = wide.head_dim_v = 256;
   char *text[] = {emit_text(source, &hopper, "config"), emit_text(source, &narrow, "config"),
-                  emit_text(source, &backward, "config")};
+                  emit_text(source, &backward, "config"), emit_text(source, &wide, "config")};
   assert_non_null(strstr(text[0], "#define LUATTN_WGMMA_WIDTHS 0x80\n#define LUATTN_OUT_WIDTHS 0x8\n"));
   assert_non_null(strstr(text[1], "#define LUATTN_WGMMA_WIDTHS 0x80\n#define LUATTN_OUT_WIDTHS 0x4\n"));
-  assert_null(strstr(text[2], name));
-  for (int i = 0; i < 3; i++) luattn_text_free(text[i]);
+  assert_non_null(strstr(text[2], "#define LUATTN_WGMMA_WIDTHS 0x88\n"));
+  assert_non_null(strstr(text[3], "#define LUATTN_WGMMA_WIDTHS 0x8\n"));
+  for (int i = 0; i < 4; i++) luattn_text_free(text[i]);
 }
 
 static void test_stages(void **state) {
