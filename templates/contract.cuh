@@ -75,7 +75,7 @@ struct Site { int b, h, q_len, kv_len; };
 //                            where either lies outside the lengths, the result is dropped
 //     Real distance_term(p, s, head, Position q, Position kv), score_with(p, s, head, row, col, dot, q, kv, Real term)
 //                            has_distance_term: the same score in two steps, of which the first gives one number to all elements
-//                            of a thread that have the same kv.offset - q.offset
+//                            of one head that have the same kv - q, whatever q and kv are, also beyond the lengths
 //     Real shift(p, s, head, row, Position q, Position kv)
 //                            has_shift: scores lack this, which all of row q have in common that share kv.base; kv.offset is 0.
 //                            Before a step the kernel puts it into Row's member `shift`, where term, prob and the rest read it,

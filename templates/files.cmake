@@ -16,6 +16,7 @@ set(LUATTN_TEMPLATES
   cluster.cuh
   contract.cuh
   copy.cuh
+  distance.cuh
   dq_acc.cuh
   dq_finish.cuh
   exact.cuh

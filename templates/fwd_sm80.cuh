@@ -29,6 +29,7 @@
 //   <= 256     128 x 64, 256 thr, 2 st   128 x 64, 256 thr, 1 st   64 x 64, 128 thr, 1 st
 #pragma once
 #include "copy.cuh"
+#include "distance.cuh"
 #include "rows.cuh"
 #include "schedule.cuh"
 #include "sm80_out.cuh"
@@ -221,16 +222,9 @@ struct ForwardSm80 {
   // others: a position outside the lengths reads a clamped element of an input, and the result is dropped.
   __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0,
                                         float (&x)[rows][cols]) const {
-    constexpr int distances =
-        Spec::has_distance_term ? cols / 2 + rows - 1 : 1;  // of even and of odd columns
-    float term[distances][2];
-#pragma unroll
-    for (int i = 0; i < distances; ++i) {  // kv.offset - q.offset = 8 * (i - (rows - 1)), and one more
-      const int r = max_of(rows - 1 - i, 0), n = i - (rows - 1) + r;
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd)
-        term[i][odd] = Spec::distance_term(p, site, head, position(r, lane), column(kv0, 2 * n + odd));
-    }
+    float term[Spec::has_distance_term ? cols / 2 + rows - 1 : 1][2];
+    if constexpr (Spec::has_distance_term)
+      distance_terms<Spec>(p, site, head, kv0 - (q_tile * tile_m + warp_row + warp_rows - 1), lane, term);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const Position kv = column(kv0, j);

@@ -24,6 +24,7 @@
 // what a tensor map can hold: the runtime refuses others (runtime/args.c, runtime/maps.c).
 #pragma once
 #include "copy.cuh"
+#include "distance.cuh"
 #include "rows.cuh"
 #include "schedule.cuh"
 #include "sm90.cuh"
@@ -221,13 +222,17 @@ struct ConsumerSm90 {
       for (int r = 0; r < rows; ++r)
         row[r].shift = Spec::shift(p, site, head, row[r], position(r), Position{kv0, 0});
     }
+    float term[Spec::has_distance_term ? cols / 2 + rows - 1 : 1][2];
+    if constexpr (Spec::has_distance_term)
+      distance_terms<Spec>(p, site, head, kv0 - lane % 4 * 2 - (first_row + 15), lane, term);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const Position kv{kv0, j / 2 * 8 + j % 2};
       const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        x[r][j] = Spec::score(p, site, head, row[r], col, s[j / 2 * 4 + r * 2 + j % 2], position(r), kv);
+        x[r][j] = Spec::score_with(p, site, head, row[r], col, s[j / 2 * 4 + r * 2 + j % 2], position(r), kv,
+                                   term[Spec::has_distance_term ? j / 2 - r + rows - 1 : 0][j % 2]);
     }
   }
   // Scores become weights, in the online function's step; gives the factors for O in `scale`, and, unless

@@ -1,8 +1,8 @@
 /* distance.c: what a score takes from the distance between query and key alone, where that is long.
  *
- * A thread of a kernel with several rows has many elements at one distance: those whose kv.offset - q.offset
- * are equal. T5's bucket and its bias are computed once for all of them. ptxas would find that by itself, but
- * by then NVVM has written them out for each element, which takes time.
+ * A warp of a kernel with several rows has many elements at one distance. T5's bucket and its bias are
+ * computed once for all of them (distance.cuh). ptxas would find that by itself for the elements of a thread,
+ * but by then NVVM has written them out for each element, which takes time.
  */
 #include "gen/emit/form.h"
 
