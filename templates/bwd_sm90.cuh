@@ -626,11 +626,15 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
     registers_down<producer>();
-    if (threadIdx.x < 32) ProducerBwdSm90<Spec, Config>(p, maps, shared).run();
-    if constexpr (Shared::turns)
-      if (threadIdx.x / 32 == 1) DqWriterSm90<Spec, Config>(p, shared).run();
-    if constexpr (Shared::sums)
-      if (threadIdx.x >= 64) SummerBwdSm90<Spec, Config>(p, shared, int(uniform(threadIdx.x / 32)) - 2).run();
+    // By one number that ptxas sees to be uniform: with conditions apart it would spill in the consumers.
+    const u32 worker = uniform(threadIdx.x / 32);
+    if (worker == 0) {
+      ProducerBwdSm90<Spec, Config>(p, maps, shared).run();
+    } else if (worker == 1) {
+      if constexpr (Shared::turns) DqWriterSm90<Spec, Config>(p, shared).run();
+    } else {
+      if constexpr (Shared::sums) SummerBwdSm90<Spec, Config>(p, shared, int(worker) - 2).run();
+    }
   } else {
     registers_up<consumer>();
     ConsumerBwdSm90<Spec, Config>(p, shared, group).run();
