@@ -91,15 +91,21 @@ static bool is_wide(const luattn_image_info *m, const luattn_entry_info *dkdv) {
   return m->family == LUATTN_SM90 && dkdv->tile_n == 64;
 }
 
-/* The sm90 backward draws its kv tiles from the first number. */
+/* The sm90 backward draws its kv tiles from a counter. */
 static bool draws_kv(const luattn_image_info *m) {
   return m->family == LUATTN_SM90 && m->pass == LUATTN_BACKWARD && has_role(m, LUATTN_ROLE_DKDV);
+}
+
+/* That counter, and the turns of a deterministic one. */
+static int64_t num_counters(const luattn_image_info *m, const LuattnParams *p) {
+  return LUATTN_TURNS_FIRST +
+         (m->deterministic && adds_dq(m) ? (int64_t)p->batch * p->heads * num_turns(m, p) : 0);
 }
 
 /* What a deterministic backward adds to besides dq_acc. */
 static void take_ordered(cursor *w, const luattn_image_info *m, LuattnParams *p) {
   const size_t limbs = LUATTN_EXACT_LIMBS(args_real_size(m)) * sizeof(unsigned long long);
-  if (adds_dq(m)) {
+  if (adds_dq(m) && p->turns == NULL) {
     const int64_t count = (int64_t)p->batch * p->heads * num_turns(m, p);
     p->turns = take(w, sizeof *p->turns, LUATTN_TURNS_FIRST + count, 1, 1, 1);
   }
@@ -114,17 +120,17 @@ static void take_ordered(cursor *w, const luattn_image_info *m, LuattnParams *p)
 }
 
 /* What kernels only add to, side by side, so that it is zeroed at once; but in the sm90 family prepare zeroes
- * dq_acc, while it waits for what it reads, and the counter of a launch that is not deterministic. */
+ * dq_acc, while it waits for what it reads, and the counters. */
 static void take_sums(cursor *w, const luattn_image_info *m, LuattnParams *p, workspace_need *out) {
   const bool adds = has_role(m, LUATTN_ROLE_FINISH) && adds_dq(m), prepared = m->family == LUATTN_SM90;
   if (adds && prepared)
     p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
+  if (draws_kv(m)) p->turns = take(w, sizeof *p->turns, num_counters(m, p), 1, 1, 1);
   out->sums = w->used;
   if (adds && !prepared)
     p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
   if (m->deterministic) take_ordered(w, m, p);
   out->sums_size = w->used - out->sums;
-  if (draws_kv(m) && p->turns == NULL) p->turns = take(w, sizeof *p->turns, LUATTN_TURNS_FIRST, 1, 1, 1);
 }
 
 /* It runs in clusters of two blocks. */

@@ -250,14 +250,28 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
   }
 }
 
-// Zeros to what luattn_dkdv adds to: the block's rows of dq_acc, and the counter that it draws from.
-template <class RowOrder, int Width>
-LUATTN_FN void zero_rows(const LuattnParams &p, const Site &site, int first) {
-  const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * Width / 4;
-  float4 *to =
-      reinterpret_cast<float4 *>(acc_row<Width, float>(p.dq_acc, p.heads, rows, site.b, site.h, first));
+// The number of p.turns that says whose turn has passed in the q tile of row `first`.
+template <class Config>
+LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
+  return p.turns + LUATTN_TURNS_FIRST +
+         ((i64(b) * p.heads + h) * ceil_div(p.q_len, Config::tile_m) + first / Config::tile_m);
+}
+
+// Zeros to what the sm90 family's luattn_dkdv adds to: the block's rows of dq_acc, or the turn of its q tile,
+// and the counter that kv tiles are drawn from.
+template <class Spec, class Config, class RowOrder>
+LUATTN_FN void prepare_sums(const LuattnParams &p, const Site &site, int first) {
+  constexpr int width = Config::head_dim;
+  if constexpr (Needs<Spec, Config>::turns) {
+    if (threadIdx.x == 0 && first < site.q_len) *turn_of<Config>(p, site.b, site.h, first) = 0;
+  } else if constexpr (Needs<Spec, Config>::dq) {
+    const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * width / 4;
+    float4 *to =
+        reinterpret_cast<float4 *>(acc_row<width, float>(p.dq_acc, p.heads, rows, site.b, site.h, first));
 #pragma unroll 1
-  for (int i = int(threadIdx.x); i < count; i += aux_threads) to[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+    for (int i = int(threadIdx.x); i < count; i += aux_threads) to[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+  if (p.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.turns = 0;
 }
 
 // delta = sum over d of dO * O, then the row numbers that the main kernels read. A row that keeps nothing
@@ -272,10 +286,7 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   constexpr int width = Config::head_dim_v, wide = 16 / int(sizeof(Elem));
   const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
   const int first = int(blockIdx.x) * aux_tile;
-  if constexpr (RowOrder::zeroes && Needs<Spec, Config>::dq)
-    zero_rows<RowOrder, Config::head_dim>(p, site, first);
-  if constexpr (RowOrder::zeroes)
-    if (p.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.turns = 0;
+  if constexpr (RowOrder::zeroes) prepare_sums<Spec, Config, RowOrder>(p, site, first);
   __shared__ Real delta[aux_tile];
   bool narrow = !always_aligned<Elem>;
   if constexpr (!always_aligned<Elem> && width % wide == 0)
@@ -330,13 +341,18 @@ LUATTN_FN typename Spec::BwdRow load_bwd_row(const LuattnParams &p, const Site &
 
 template <class Spec, class Elem, int Which, int Width, int N, class Order>
 LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *from, const LuattnTensor &src,
-                               const LuattnTensor &dst, int heads, int len, typename Spec::Acc &acc) {
+                               const LuattnTensor &dst, int heads, int len, bool there,
+                               typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
   const Real *acc_head = acc_row<Width, const Real>(from, heads, Order::head_rows(len), site.b, site.h, 0);
   for_each_element<Width, N>(len, [&](int i, int d) {
     Pack<Real, N> g;
     Order::template load<Width>(g, acc_head, len, i, d);
+    if constexpr (Order::writes && Which == WHICH_Q) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) g[j] = there ? g[j] : Real(0);
+    }
     if constexpr (Order::writes && Which != WHICH_Q) {  // what blocks have left that shared the queries
       for (int split = 1; split < p.num_splits; ++split) {
         Pack<Real, N> more;
@@ -359,9 +375,10 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
   });
 }
 
+// there: whether there are sums at all; else they are 0.
 template <class Spec, class Config, int Which, int Width, class Order = PlainRows>
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
-                             const LuattnTensor &dst, int heads, int len) {
+                             const LuattnTensor &dst, int heads, int len, bool there = true) {
   using Elem = typename Config::Elem;
   constexpr int wide = 16 / int(sizeof(Elem));
   const Site site{b, int(blockIdx.y), p.q_len, p.kv_len};
@@ -373,9 +390,10 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
                (!has_mod<Spec, Which> || allows_16_bytes<Elem>(src)));
   if constexpr (Width % wide == 0)
     if (!narrow)
-      finish_elements<Spec, Elem, Which, Width, wide, Order>(p, site, from, src, dst, heads, len, acc);
+      finish_elements<Spec, Elem, Which, Width, wide, Order>(p, site, from, src, dst, heads, len, there, acc);
   if constexpr (!always_aligned<Elem>)
-    if (narrow) finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, acc);
+    if (narrow)
+      finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, there, acc);
   if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
 }
@@ -398,6 +416,16 @@ LUATTN_FN void aux_round(const LuattnParams &p) {
   }
 }
 
+// Whether there is anything in dq_acc for the block's rows: in the sm90 family not where blocks take turns
+// and none has had one.
+template <class Spec, class Config>
+LUATTN_FN bool dq_is_there(const LuattnParams &p, int b) {
+  const int h = int(blockIdx.y), first = int(blockIdx.x) * aux_tile;
+  if constexpr (Needs<Spec, Config>::turns)
+    return h < p.heads && first < p.q_len && *turn_of<Config>(p, b, h, first) != 0;
+  return true;
+}
+
 // dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, to the
 // storage type. DqOrder, KvOrder: how the family's main kernel orders these. Where it `writes`, it writes
 // tensors without a mod itself, dk and dv too if luattn_dkdv has not.
@@ -407,16 +435,18 @@ LUATTN_FN void aux_finish(const LuattnParams &p) {
   using Need = Needs<Spec, Config>;
   // The last heads first: what has just been added to them is still in the cache.
   const int which = int(blockIdx.z) % 3, b = p.batch - 1 - int(blockIdx.z) / 3;
+  bool there = true;
   if constexpr (DqOrder::writes) {
+    if (Need::dq && which == WHICH_Q) there = dq_is_there<Spec, Config>(p, b);
     const bool has_mod = which == WHICH_Q   ? Spec::has_query_mod
                          : which == WHICH_K ? Spec::has_key_mod
                                             : Spec::has_value_mod;
-    if (!has_mod) return DqOrder::template write<Config>(p, which, b);
+    if (!has_mod) return DqOrder::template write<Config>(p, which, b, there);
   }
   if constexpr (Need::finish_q && !(DqOrder::writes && !Spec::has_query_mod))
     if (which == WHICH_Q)
       finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.dq_acc, p.src_q, p.dq, p.heads,
-                                                                      p.q_len);
+                                                                      p.q_len, there);
   if constexpr (Need::finish_k)
     if (which == WHICH_K)
       finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.dk_acc, p.src_k, p.dk,

@@ -9,14 +9,15 @@
 struct WrittenGroups : ResultGroups {
   static constexpr bool writes = true;
 
-  // Rows of dq, dk or dv. One body for those of one width, which the compiler would else take long for.
+  // Rows of dq, dk or dv; dq is 0 where it is not `there`. One body for those of one width, which the
+  // compiler would else take long for.
   template <class Config>
-  LUATTN_FN void write(const LuattnParams &p, int which, int b) {
+  LUATTN_FN void write(const LuattnParams &p, int which, int b, bool there) {
     const bool is_q = which == WHICH_Q, is_v = which == WHICH_V;
     const LuattnTensor to = is_q ? p.dq : is_v ? p.dv : p.dk;
     const float *acc = static_cast<const float *>(is_q ? p.dq_acc : is_v ? p.dv_acc : p.dk_acc);
     const int heads = is_q ? p.heads : p.heads_kv, len = is_q ? p.q_len : p.kv_len, h = int(blockIdx.y),
-              splits = is_q ? 1 : p.num_splits,
+              splits = is_q ? int(there) : p.num_splits,
               row0 = int(blockIdx.x) * aux_tile + int(threadIdx.x) / 32 * 16;
     const float scale = is_v ? 1.f : float(p.scale);
     if (acc == nullptr || to.data == nullptr || h >= heads || row0 >= len) return;

@@ -27,17 +27,20 @@ struct DqWriterSm90 {
         site{0, 0, params.q_len, params.kv_len},
         parity(0) {}
 
-  // A lane for the part of each consumer warp: 16 rows, and all channels or half of them.
-  __device__ __forceinline__ void add(int tile) const {
+  // A lane for the part of each consumer warp: 16 rows, and all channels or half of them. Whoever is the
+  // first of a tile has nothing to add to.
+  __device__ __forceinline__ void add(int tile, bool is_first) const {
     const int group = lane / 4, row = tile * tile_m + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16;
     const int d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
     const i64 head_rows = ResultGroups::head_rows(p.q_len);
     float *head =
         static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + site.h) * head_rows * Config::head_dim;
+    const bool there = lane < Shared::warps && width > 0 && row < p.q_len;
+    float *to = head + i64(row) * Config::head_dim + d0 * 16;
     fence_async_global();
-    bulk_add(head + i64(row) * Config::head_dim + d0 * 16, shared.dq(lane), width * 64,
-             lane < Shared::warps && width > 0 && row < p.q_len);
+    bulk_store(to, shared.dq(lane), width * 64, there && is_first);
+    bulk_add(to, shared.dq(lane), width * 64, there && !is_first);
     bulk_commit();
   }
 
@@ -61,7 +64,7 @@ struct DqWriterSm90 {
 #pragma unroll 1
     for (int h = first + share.first(p); h < first + share.end(p); ++h) {
       site.h = h;
-      u32 *turns = p.turns + LUATTN_TURNS_FIRST + (i64(site.b) * p.heads + h) * ceil_div(p.q_len, tile_m);
+      u32 *turns = turn_of<Config>(p, site.b, h, 0);
       WarpQTiles<Spec, tile_m, tile_n> walk(p, site, kv_tile, share);
       Tile tile = walk.next(p, site);
       u32 before = tile.valid() ? before_me(tile, kv_tile) : 0;
@@ -71,7 +74,7 @@ struct DqWriterSm90 {
         u32 *turn = turns + tile.index;
         if (!passed) turn_await(turn, before);
         barrier_wait(shared.dq_full(), parity);
-        add(tile.index);
+        add(tile.index, before == 0);
         bulk_wait_read();
         __syncwarp();
         if (lane == 0) barrier_arrive(shared.dq_empty());

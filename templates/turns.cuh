@@ -12,7 +12,8 @@
 // diagonal, where it is the first, and every other block above has passed its second q tile by then.
 //
 // p.turns[0] is that counter, and the numbers begin at LUATTN_TURNS_FIRST; the runtime zeroes them all before
-// each launch, with dq_acc.
+// each launch, with dq_acc. In the sm90 family luattn_prepare does, and nobody zeroes dq_acc: the first of a
+// q tile stores what it has, and luattn_finish takes a q tile for 0 in which nobody took a turn.
 #pragma once
 #include "tiles.cuh"
 
