@@ -63,7 +63,7 @@ struct Site { int b, h, q_len, kv_len; };
 //              those whose q mod column_period lies in column_rest(p, s, kv)), columns_apart (all that only in tiles
 //              whose rest_class is FULL), grad_reads_row (what backward's main kernel calls besides keep reads Row),
 //              grad_is_light (it reads no memory for an element, and is inlined),
-//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_distance_term, has_shift, has_small, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_distance_term, has_shift, has_small, prob_is_sigmoid, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -80,9 +80,10 @@ struct Site { int b, h, q_len, kv_len; };
 //                            has_shift: scores lack this, which all of row q have in common that share kv.base; kv.offset is 0.
 //                            Before a step the kernel puts it into Row's member `shift`, where term, prob and the rest read it,
 //                            and it adds it to reductions with red_shifted(k), maxima of scores. Only the sm90 forward's has one.
-//     Real small_test(p, s, head, dot)        has_small: where its sign bit is set for all dots of a tile without a mask, a kernel
-//     Real small_weight(p, s, head, dot)      may take these weights, which cost less. The only reduction, if there is one, is then
-//                            their sum; there is no rescale.
+//     Real small_limit(p, s, head)            has_small: where the squares of all dots of a tile without a mask are below, a kernel
+//     Real small_weight(p, s, head, dot, Real term)     may take these weights, which cost less. The only reduction, if there is
+//                            one, is then their sum; there is no rescale. term is 0, and of a kernel's making: what it comes
+//                            from comes before the weight.
 //     bool keep(p, s, head, row, col, q, kv)  only called where has_mask; for positions past the ends the result is dropped
 //   Online function: one step over the kept scores of a row in one tile. State old -> next. red[k] is reduction k of
 //   term<k> over the kept columns; a term may use red[0 .. k-1].
@@ -91,6 +92,8 @@ struct Site { int b, h, q_len, kv_len; };
 //     Real  prob(p, s, head, row, old, red, score, turn)      prob_term = k says that prob is term<k> (-1: none of them)
 //                            turn: which of its scores of a row a thread is at, a constant once loops are unrolled; approximations
 //                            may alternate by it between units of the device
+//                            prob_is_sigmoid: it is 1 / (1 + 2^-score), there are no reductions and no rescale, and a kernel may
+//                            compute it from 2^score, rounded to Elem
 //     Real  rescale(p, s, head, row, old, red)          factor for the O accumulated so far; 1 unless has_rescale
 //     State next(p, s, head, row, old, red)
 //   lags: reduction 0 is the running maximum of a softmax, which only keeps weights in range, and may lag behind. A step is
@@ -162,12 +165,12 @@ template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
-  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::keep_columns) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::grad_is_light) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_shift) && bool(S::has_small) && bool(S::lags) };
+  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::keep_columns) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::grad_is_light) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_shift) && bool(S::has_small) && bool(S::prob_is_sigmoid) && bool(S::lags) };
   { bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) };
   { S::keep_range + S::keep_period + S::column_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
-  { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::distance_term(p, s, head, at, at) + S::score_with(p, s, head, row, col, x, at, at, x) }; { S::shift(p, s, head, row, at, at) }; { S::small_test(p, s, head, x) + S::small_weight(p, s, head, x) };
+  { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::distance_term(p, s, head, at, at) + S::score_with(p, s, head, row, col, x, at, at, x) }; { S::shift(p, s, head, row, at, at) }; { S::small_limit(p, s, head) + S::small_weight(p, s, head, x, x) };
   { S::init(p, s, head, row) }; { S::prob(p, s, head, row, state, red, x, i) };
   { S::rescale(p, s, head, row, state, red) }; { S::next(p, s, head, row, state, red) };
   { S::raise(p, s, head, row, state, red) };

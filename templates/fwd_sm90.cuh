@@ -25,6 +25,7 @@
 #pragma once
 #include "copy.cuh"
 #include "distance.cuh"
+#include "halves.cuh"
 #include "rows.cuh"
 #include "schedule.cuh"
 #include "sm90.cuh"
@@ -266,17 +267,21 @@ struct ConsumerSm90 {
       }
     }
   }
-  // Are all dots of the warp's rows small? The test's arithmetic is not to be kept for scores, which would take
-  // 64 registers: hence copies of the dots.
+  // Are all dots of the warp's rows small? Sums of eight squares say so, but for a NaN, which either way
+  // keeps. The squares are not to be kept for the weights, which would take 64 registers: hence copies of the
+  // dots.
   __device__ __forceinline__ bool is_small(const float (&s)[tile_n / 2]) const {
-    int signs = -1;
+    constexpr int chains = tile_n / 16;
+    float sum[chains], most = 0;
 #pragma unroll
     for (int i = 0; i < tile_n / 2; ++i) {
       float dot = s[i];
       asm("" : "+f"(dot));
-      signs &= __float_as_int(Spec::small_test(p, site, head, dot));
+      sum[i % chains] = i < chains ? dot * dot : op_fma(dot, dot, sum[i % chains]);
     }
-    return __all_sync(0xffffffffu, signs < 0);
+#pragma unroll
+    for (int i = 0; i < chains; ++i) most = max_of(most, sum[i]);
+    return __all_sync(0xffffffffu, most < Spec::small_limit(p, site, head));
   }
   // weigh where they are, and what follows it. The second row's weights stay below the branch, as in
   // step_by_inf, by a 0 that a lane asks another for.
@@ -287,7 +292,7 @@ struct ConsumerSm90 {
     scale[0] = scale[1] = 1;
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      float none = 0, sum[4] = {0, 0, 0, 0};
+      float none = -0.f, sum[4] = {0, 0, 0, 0};
       if (r > 0) {
         if (tile.last()) release_q();
         none = __int_as_float(__shfl_sync(0xffffffffu, lane, 0));
@@ -296,14 +301,13 @@ struct ConsumerSm90 {
       }
 #pragma unroll
       for (int j = 0; j < cols; ++j) {
-        const float dot = s[j / 2 * 4 + r * 2 + j % 2];
-        x[r][j] = Spec::small_weight(p, site, head, r > 0 ? dot + none : dot);
+        x[r][j] = Spec::small_weight(p, site, head, s[j / 2 * 4 + r * 2 + j % 2], none);
         sum[j % 4] += x[r][j];
       }
       if constexpr (Spec::num_reductions > 0) part[r].red[0] = sum[0] + sum[1] + (sum[2] + sum[3]);
       online.end_row(p, site, head, row[r], r, part[r]);
     }
-    keep_weights(x);
+    keep_weights<false>(x);
   }
   // A maximum lags once every row has one, unless it rises fast: then the next tile's weights would be out of
   // range as well.
@@ -337,6 +341,11 @@ struct ConsumerSm90 {
   }
   __device__ __forceinline__ void weigh_row(int r, float (&x)[rows][cols],
                                             typename Online::Part (&part)[rows]) {
+    if constexpr (Spec::prob_is_sigmoid) {
+#pragma unroll
+      for (int j = 0; j < cols; ++j) x[r][j] = op_exp2(x[r][j]);
+      return;
+    }
     online.weigh_row_by_inf(p, site, head, row[r], r, x[r], part[r]);
     if constexpr (!Spec::lags) online.end_row(p, site, head, row[r], r, part[r]);
   }
@@ -455,12 +464,18 @@ struct ConsumerSm90 {
       }
     }
   }
+  // First: of a q tile. It takes no second way, which is code.
+  template <bool First>
   __device__ __forceinline__ void keep_weights(const float (&x)[rows][cols]) {
 #pragma unroll
     for (int i = 0; i < tile_n / 16; ++i)
 #pragma unroll
       for (int w = 0; w < 4; ++w)
         weights[i * 4 + w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
+    if constexpr (Spec::prob_is_sigmoid && First)
+      sigmoids_of_any<Elem>(weights);
+    else if constexpr (Spec::prob_is_sigmoid)
+      sigmoids_of_powers<Elem>(weights);
   }
   // O becomes ready for the next values.
   __device__ __forceinline__ void rescale() {
@@ -513,7 +528,7 @@ struct ConsumerSm90 {
     typename Online::Part part[rows];
     weigh<true>(s, tile, again, x, part);
     if constexpr (Spec::lags) online.end_rows(p, site, head, row, part);
-    keep_weights(x);
+    keep_weights<true>(x);
     if (!again) scale[0] = scale[1] = 1;  // there is no O yet
   }
   // Scores of the next tile and values of this one, at once; says whether its weights are good. O is rescaled
@@ -542,7 +557,7 @@ struct ConsumerSm90 {
     weigh<false>(s, tile, false, x, part);
     wgmma_wait<0>();
     release_v();
-    keep_weights(x);
+    keep_weights<false>(x);
     return end_step(part);
   }
   __device__ __forceinline__ void last_values() {

@@ -158,8 +158,9 @@ static void constants(writer *w) {
                {"has_rescale", f->has_rescale},
                {"has_distance_term", has_distance_term(w)},
                {"has_shift", f->shift != IR_NONE},
-               {"has_small", f->small_test != IR_NONE},
+               {"has_small", f->small_limit != IR_NONE},
                {"lags", f->lags},
+               {"prob_is_sigmoid", f->prob_is_sigmoid},
                {"mask_by_inf", f->mask_by_inf},
                {"mask_by_zero", f->mask_by_zero},
                {"has_query_mod", t->query_mod != IR_NONE},
@@ -284,8 +285,8 @@ static void elements(writer *w) {
     text_add(&w->out, "return true;\n");
     close_function(w);
   }
-  small(w, "Real small_test(" PH ", Real dot)", w->f->small_test);
-  small(w, "Real small_weight(" PH ", Real dot)", w->f->small_weight);
+  small(w, "Real small_limit(" PH ")", w->f->small_limit);
+  small(w, "Real small_weight(" PH ", Real dot, Real term)", w->f->small_weight);
 }
 
 /* `Result made; made.x[i] = ..; return made;` */
@@ -389,7 +390,7 @@ static void plan_slots(writer *w) {
   writer_plan(w, HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1);
   writer_plan(w, HAS_ELEMENT, &f->score_with, 1);
   writer_plan(w, HAS_ELEMENT, &f->shift, 1);
-  writer_plan(w, HAS_HEAD, &f->small_test, 1);
+  writer_plan(w, HAS_HEAD, &f->small_limit, 1);
   writer_plan(w, HAS_HEAD, &f->small_weight, 1);
   writer_plan(w, HAS_ELEMENT, &f->keep, 1);
   writer_plan(w, step, f->init, num_state);

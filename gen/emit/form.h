@@ -73,9 +73,10 @@ typedef struct emit_form {
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
   int prob_term;
   bool has_rescale, mask_by_inf, mask_by_zero;
-  ir_ref small_test, small_weight; /* of VAR_DOT; IR_NONE: there are none. See small.c */
-  ir_ref tail[2];        /* the epilogue: O, of VAR_OUT and VAR_STATE; lse */
-  ir_ref out_scale, lse; /* of VAR_STATE; lse IR_NONE: none */
+  ir_ref small_limit, small_weight; /* the second of VAR_DOT and VAR_TERM; IR_NONE: none. See small.c */
+  bool prob_is_sigmoid;             /* see small.c */
+  ir_ref tail[2];                   /* the epilogue: O, of VAR_OUT and VAR_STATE; lse */
+  ir_ref out_scale, lse;            /* of VAR_STATE; lse IR_NONE: none */
 
   int num_rows; /* VAR_ROW[i] in the gradients stands for row[i], of VAR_FINAL, VAR_DELTA, VAR_DLSE */
   ir_ref row[DERIVED_MAX_ROWS];
@@ -111,7 +112,7 @@ bool fold_is_shift(emit_form *f, ir_ref r, ir_ref x, ir_ref *rest);
  * IR_NONE: nothing is, and the score is as it was. */
 ir_ref fold_shift(emit_form *f, ir_ref *score);
 
-/* small.c: how to tell that dots are small, and weights of such. */
+/* small.c: how to tell that dots are small, and weights of such; whether weights are sigmoids. */
 void small_choose(emit_form *f);
 
 /* shift.c: `score` without what is the same for a row in a tile, which the online function gets by itself. */

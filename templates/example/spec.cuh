@@ -37,6 +37,7 @@ struct Spec {
   static constexpr bool mask_by_inf = true;
   static constexpr bool mask_by_zero = false;
   static constexpr bool has_small = false;
+  static constexpr bool prob_is_sigmoid = false;
   static constexpr bool has_query_mod = false;
   static constexpr bool has_key_mod = false;
   static constexpr bool has_value_mod = false;
@@ -89,8 +90,8 @@ struct Spec {
     return score(p, s, head, row, col, dot, q, kv);
   }
   LUATTN_FN Real shift(const LuattnParams &, const Site &, const Head &, const Row &, Position, Position) { return Real(0); }
-  LUATTN_FN Real small_test(const LuattnParams &, const Site &, const Head &, Real) { return Real(0); }
-  LUATTN_FN Real small_weight(const LuattnParams &, const Site &, const Head &, Real) { return Real(0); }
+  LUATTN_FN Real small_limit(const LuattnParams &, const Site &, const Head &) { return Real(0); }
+  LUATTN_FN Real small_weight(const LuattnParams &, const Site &, const Head &, Real, Real) { return Real(0); }
   LUATTN_FN bool keep(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, int q, int kv) {
     return kv <= q;
   }

@@ -195,41 +195,66 @@ static void test_lags(void **state) {
   }
 }
 
-/* Weights of small dots cost less where tanh caps them, and in three consumers also where a sigmoid makes
- * them. */
+/* Weights of small dots cost less where tanh caps them. */
 static void test_small(void **state) {
   (void)state;
   static const struct {
     const char *mods;
-    bool at_64, at_128;
-  } cases[] = {{"score_mod = softcap(50)", true, true},
-               {"score_mod = function(s, b, h, q, kv) return 30.0 * tanh(s * 0.1) end", true, true},
-               {"online_func = sigmoid_attention", true, false},
-               {"inputs = { w = { axes = {'h'} } }, online_func = sigmoid_attention,\n"
-                "score_mod = function(s, b, h, q, kv) return s + w[h] end",
-                true, false},
-               {"inputs = { w = { axes = {'kv'} } }, online_func = sigmoid_attention,\n"
-                "score_mod = function(s, b, h, q, kv) return s + w[kv] end",
-                false, false}, /* not of dots alone */
-               {"score_mod = function(s, b, h, q, kv) return 50.0 * tanh(s / 50.0) + 0.1 * (kv - q) end",
-                false, false},
-               {"scalars = { c = 50.0 }, score_mod = function(s, b, h, q, kv) return c * tanh(s / c) end",
-                false, false}, /* keeps a maximum */
-               {"block_mask = causal()", false, false}};
+    bool has;
+  } cases[] = {
+      {"score_mod = softcap(50)", true},
+      {"score_mod = function(s, b, h, q, kv) return 30.0 * tanh(s * 0.1) end", true},
+      {"score_mod = function(s, b, h, q, kv) return 50.0 * tanh(s / 50.0) + 0.1 * (kv - q) end", false},
+      {"scalars = { c = 50.0 }, score_mod = function(s, b, h, q, kv) return c * tanh(s / c) end",
+       false}, /* keeps a maximum */
+      {"block_mask = causal()", false}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[512];
     const char *const yes = "has_small = true;", *const no = "has_small = false;";
     luattn_target wide = hopper, half = hopper, sm80 = hopper, backward = hopper;
-    wide.head_dim = wide.head_dim_v = 128;
     half.dtype = LUATTN_F16;
     sm80.arch = 80;
     backward.pass = LUATTN_BACKWARD;
     snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
-    check_for(&hopper, source, LIST(cases[i].at_64 ? yes : no), LIST(cases[i].at_64 ? no : yes));
-    check_for(&wide, source, LIST(cases[i].at_128 ? yes : no), LIST(cases[i].at_128 ? no : yes));
-    wide.head_dim = wide.head_dim_v = 256;
-    check_for(&wide, source, LIST(no), LIST(yes));
-    if (i < 2) check_for(&half, source, LIST(no), LIST(yes)); /* an accurate tanh */
+    for (int dim = 64; dim <= 256; dim *= 2) {
+      const bool has = cases[i].has && dim <= 128;
+      wide.head_dim = wide.head_dim_v = dim;
+      check_for(&wide, source, LIST(has ? yes : no), LIST(has ? no : yes));
+    }
+    check_for(&half, source, LIST(no), LIST(yes)); /* an accurate tanh */
+    check_for(&sm80, source, LIST(no), LIST(yes));
+    check_for(&backward, source, LIST(no), LIST(yes));
+  }
+}
+
+/* Weights that are sigmoids of the score as stored, and nothing else of it is wanted. */
+static void test_sigmoid_weights(void **state) {
+  (void)state;
+  static const struct {
+    const char *mods;
+    bool are;
+  } cases[] = {{"online_func = sigmoid_attention", true},
+               {"inputs = { w = { axes = {'kv'} } }, online_func = sigmoid_attention,\n"
+                "score_mod = function(s, b, h, q, kv) return 2.0 * s + w[kv] end",
+                true},
+#define ONLINE(prob) "online_func = { name = 'b', online_fwd = function(s, r, b, h, q) return " prob " end }"
+               {ONLINE("sigmoid(3.0 * s - 1.0)"), true},
+               {ONLINE("sigmoid(s) * s"), false},
+               {ONLINE("2.0 * sigmoid(s)"), false},
+               {ONLINE("sigmoid(-s)"), false}, /* what is left out weighs 1 */
+#undef ONLINE
+               {"online_func = relu_attention", false},
+               {"score_mod = function(s, b, h, q, kv) return sigmoid(s) end", false}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char source[512];
+    const char *const yes = "prob_is_sigmoid = true;", *const no = "prob_is_sigmoid = false;";
+    luattn_target half = hopper, sm80 = hopper, backward = hopper;
+    half.dtype = LUATTN_F16;
+    sm80.arch = 80;
+    backward.pass = LUATTN_BACKWARD;
+    snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
+    check_for(&hopper, source, LIST(cases[i].are ? yes : no), LIST(cases[i].are ? no : yes));
+    check_for(&half, source, LIST(cases[i].are ? yes : no), LIST(cases[i].are ? no : yes));
     check_for(&sm80, source, LIST(no), LIST(yes));
     check_for(&backward, source, LIST(no), LIST(yes));
   }
@@ -246,6 +271,7 @@ int main(void) {
       cmocka_unit_test(test_lags),
       cmocka_unit_test(test_grad_is_light),
       cmocka_unit_test(test_small),
+      cmocka_unit_test(test_sigmoid_weights),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

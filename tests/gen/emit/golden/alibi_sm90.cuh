@@ -42,6 +42,7 @@ struct Spec {
   static constexpr bool has_shift = true;
   static constexpr bool has_small = false;
   static constexpr bool lags = true;
+  static constexpr bool prob_is_sigmoid = false;
   static constexpr bool mask_by_inf = true;
   static constexpr bool mask_by_zero = false;
   static constexpr bool has_query_mod = false;
@@ -128,10 +129,10 @@ struct Spec {
     const bool t3 = t2 <= t1;  // alibi.lua:4
     return t3;
   }
-  LUATTN_FN Real small_test(const LuattnParams &p, const Site &s, const Head &head, Real dot) {
+  LUATTN_FN Real small_limit(const LuattnParams &p, const Site &s, const Head &head) {
     return Real(0);
   }
-  LUATTN_FN Real small_weight(const LuattnParams &p, const Site &s, const Head &head, Real dot) {
+  LUATTN_FN Real small_weight(const LuattnParams &p, const Site &s, const Head &head, Real dot, Real term) {
     return Real(0);
   }
 

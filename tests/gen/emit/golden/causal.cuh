@@ -38,6 +38,7 @@ struct Spec {
   static constexpr bool has_shift = false;
   static constexpr bool has_small = false;
   static constexpr bool lags = false;
+  static constexpr bool prob_is_sigmoid = false;
   static constexpr bool mask_by_inf = true;
   static constexpr bool mask_by_zero = false;
   static constexpr bool has_query_mod = false;
@@ -101,10 +102,10 @@ struct Spec {
     const bool t1 = kv <= q;  // causal.lua:6
     return t1;
   }
-  LUATTN_FN Real small_test(const LuattnParams &p, const Site &s, const Head &head, Real dot) {
+  LUATTN_FN Real small_limit(const LuattnParams &p, const Site &s, const Head &head) {
     return Real(0);
   }
-  LUATTN_FN Real small_weight(const LuattnParams &p, const Site &s, const Head &head, Real dot) {
+  LUATTN_FN Real small_weight(const LuattnParams &p, const Site &s, const Head &head, Real dot, Real term) {
     return Real(0);
   }
 
