@@ -23,7 +23,7 @@ typedef struct cli_options {
   int num_specs;
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
   const char *shape, *layout, *dtype, *device, *out, *stage, *tile, *svg, *arch, *pass, *cache_dir, *family;
-  const char *head_dim, *lengths;
+  const char *head_dim, *lengths, *skip;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale;
@@ -94,7 +94,7 @@ typedef struct cli_problem {
   luattn_scalar scalar[CLI_MAX_PAIRS];
   int num_scalars;
   double scale;
-  int num_splits; /* as luattn_args has it */
+  int num_splits, skip; /* as luattn_args has them */
   bool heads_last;
 } cli_problem;
 

@@ -62,6 +62,8 @@ static const option options[] = {
      "softmax scale (default head_dim^-1/2)"},
     {"--splits", WHOLE, AT(splits), CLI_RUN | CLI_CHECK | CLI_BENCH, "N",
      "backward of sm90: blocks that share the queries of 128 keys (default: what keeps the GPU busy)"},
+    {"--skip", TEXT, AT(skip), CLI_RUN | CLI_CHECK | CLI_BENCH, "auto|always|never",
+     "tiles that norms of q and k prove to be without weight (default auto: where lengths make it pay)"},
     {"--device", TEXT, AT(device), CLI_RUN | CLI_CHECK, "cpu|cuda[:N]",
      "default: cuda if there is one, else cpu"},
     {"--device", TEXT, AT(device), CLI_TUNE, "cuda[:N]", "which GPU to measure on (default cuda:0)"},

@@ -337,6 +337,17 @@ static luattn_status read_options(const cli_options *o, cli_problem *p, luattn_e
   return shape_option(o, p, err);
 }
 
+static luattn_status skip_option(const cli_options *o, int *out, luattn_error *err) {
+  static const char *const names[] = {
+      [LUATTN_SKIP_AUTO] = "auto", [LUATTN_SKIP_ALWAYS] = "always", [LUATTN_SKIP_NEVER] = "never"};
+  for (int i = 0; i < (int)(sizeof names / sizeof *names); i++) {
+    if (o->skip != NULL && strcmp(o->skip, names[i]) != 0) continue;
+    *out = i;
+    return LUATTN_OK;
+  }
+  return luattn_fail(err, LUATTN_INVALID, "--skip: '%s' is not a choice; use auto, always or never", o->skip);
+}
+
 luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *p,
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
@@ -345,6 +356,7 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
     return luattn_fail(err, LUATTN_INVALID, "--splits: is %ld, too many for any kernel; leave it out",
                        o->splits);
   p->num_splits = (int)o->splits;
+  TRY(skip_option(o, &p->skip, err));
   luattn_spec_get_info(spec, &p->info);
   luattn_status status = read_options(o, p, err);
   if (status == LUATTN_OK) {
@@ -421,6 +433,7 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
       .scalars = p->scalar,
       .num_scalars = (size_t)p->num_scalars,
       .scale = p->scale,
+      .skip = p->skip,
   };
   if (backward) {
     args.dout = tensor(&p->dout), args.dlse = tensor(&p->dlse);

@@ -74,6 +74,24 @@ static double ordered(const luattn_image_info *m, const sizes *s, bool dq) {
   return bytes + elements * 8 * LUATTN_EXACT_LIMBS(s->real);
 }
 
+/* Norms, and a bit for each tile, where tiles without weight are skipped. */
+static double visits(const luattn_image_info *m, const sizes *s) {
+  const bool backward = m->pass == LUATTN_BACKWARD;
+  const double least = backward ? LUATTN_SKIP_BACKWARD : LUATTN_SKIP_FORWARD;
+  double bytes = 0;
+  if (!has_role(m, LUATTN_ROLE_REACH) || s->q_len < least || s->kv_len < least) return 0;
+  for (uint32_t i = 0; i < m->num_entries; i++) {
+    const luattn_entry_info *e = &m->entry[i];
+    if (e->role != LUATTN_ROLE_REACH) continue;
+    const double q_tiles = ceil(s->q_len / e->tile_m),
+                 kv_tiles = ceil(s->kv_len / (backward ? fmax(e->tile_n, 128) : e->tile_n)),
+                 words = backward ? kv_tiles * ceil(q_tiles / 32) : q_tiles * ceil(kv_tiles / 32);
+    bytes += 4 * s->batch * s->heads * words;
+  }
+  bytes += 4 * s->batch * s->heads_kv * ceil(s->kv_len / LUATTN_NORM_ROWS);
+  return bytes + (backward ? 8 * s->batch * s->heads * ceil(s->q_len / LUATTN_NORM_ROWS) : 0);
+}
+
 /* The parts of the workspace, as runtime/launch.c lays them out. */
 static double workspace(const luattn_image_info *m, const sizes *s) {
   const bool parameters = (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0,
@@ -95,7 +113,7 @@ static double workspace(const luattn_image_info *m, const sizes *s) {
   if (finish && dv && m->has_value_mod) bytes += padded_kv * s->dim_v * s->real;
   for (uint32_t i = 0; i < m->num_stats; i++)
     bytes += input_count(&m->input[m->stat[i].input], s) / m->stat[i].block * 8;
-  return bytes;
+  return bytes + visits(m, s);
 }
 
 static void estimate_of(const luattn_image_info *m, const sizes *s, luattn_memory_estimate *out) {

@@ -71,7 +71,9 @@ static luattn_status check_name(luattn_error *err, const char *subject, const ch
 }
 
 static bool role_in_pass(uint32_t role, uint32_t pass) {
-  if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD) return true;
+  if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS ||
+      role == LUATTN_ROLE_REACH)
+    return true;
   return (role == LUATTN_ROLE_FORWARD) == (pass == LUATTN_FORWARD);
 }
 
@@ -84,7 +86,7 @@ static bool has_parameters(const luattn_image_info *m) {
 
 static luattn_status check_entries(const luattn_image_info *m, luattn_error *err) {
   TRY(check_range(err, "num_entries", m->num_entries, 1, LUATTN_MAX_ENTRIES));
-  bool finishes = false, rounds = false, adds = false;
+  bool finishes = false, rounds = false, adds = false, norms = false, reaches = false;
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const luattn_entry_info *e = &m->entry[i];
     TRY(check_name(err, "entry", e->name, sizeof e->name, false));
@@ -101,7 +103,14 @@ static luattn_status check_entries(const luattn_image_info *m, luattn_error *err
     finishes = finishes || e->role == LUATTN_ROLE_FINISH;
     rounds = rounds || e->role == LUATTN_ROLE_ROUND;
     adds = adds || e->role == LUATTN_ROLE_DKDV;
+    norms = norms || e->role == LUATTN_ROLE_NORMS;
+    reaches = reaches || e->role == LUATTN_ROLE_REACH;
   }
+  if (norms != reaches)
+    return luattn_fail(
+        err, LUATTN_IMAGE,
+        "image: entries: one of the norms of q and k and of the tiles that they leave is missing; "
+        "compile it again");
   if (m->deterministic && has_parameters(m) && !rounds)
     return luattn_fail(
         err, LUATTN_IMAGE,

@@ -187,6 +187,56 @@ static luattn_status choose_splits(const args_call *c, LuattnParams *p) {
   return LUATTN_OK;
 }
 
+/* To find the tiles takes longer than it saves where there are few of them. */
+static bool skipping_pays(const luattn_image_info *m, const LuattnParams *p) {
+  const int least = m->pass == LUATTN_FORWARD ? LUATTN_SKIP_FORWARD : LUATTN_SKIP_BACKWARD;
+  return p->q_len >= least && p->kv_len >= least;
+}
+
+static luattn_status choose_skip(const args_call *c, const LuattnParams *p, bool *skips) {
+  const int asked = c->args->skip;
+  const bool can = has_role(c->info, LUATTN_ROLE_REACH);
+  if (asked < LUATTN_SKIP_AUTO || asked > LUATTN_SKIP_NEVER)
+    return args_fail(c, "skip: is %d, expected a luattn_skip, 0 to 2", asked);
+  if (asked == LUATTN_SKIP_ALWAYS && !can)
+    return args_fail(c,
+                     "skip: is LUATTN_SKIP_ALWAYS, and this kernel knows no tiles without weight; leave it "
+                     "LUATTN_SKIP_AUTO");
+  *skips = can && p->q_len > 0 && p->kv_len > 0 &&
+           (asked == LUATTN_SKIP_ALWAYS || (asked == LUATTN_SKIP_AUTO && skipping_pays(c->info, p)));
+  return LUATTN_OK;
+}
+
+/* Rows of tiles of a head, and words of 32 tiles that each has; see tiles.cuh, Visits. */
+static void visits_shape(const luattn_image_info *m, const LuattnParams *p, int64_t *rows, int64_t *words) {
+  const bool forward = m->pass == LUATTN_FORWARD;
+  const luattn_entry_info *main = entry_of(m, forward ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV);
+  *rows = *words = 0;
+  if (main == NULL) return;
+  const int64_t q_tiles = ceil_div(p->q_len, main->tile_m),
+                kv_tiles = ceil_div(p->kv_len, main->tile_n * (forward ? 1 : blocks_together(m, main)));
+  *rows = forward ? q_tiles : kv_tiles;
+  *words = ceil_div(forward ? kv_tiles : q_tiles, 32);
+}
+
+static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p) {
+  const luattn_image_info *m = c->info;
+  const int64_t q_groups = ceil_div(p->q_len, LUATTN_NORM_ROWS),
+                kv_groups = ceil_div(p->kv_len, LUATTN_NORM_ROWS);
+  int64_t rows, words;
+  bool skips = false;
+  TRY(choose_skip(c, p, &skips));
+  if (!skips) return LUATTN_OK;
+  visits_shape(m, p, &rows, &words);
+  p->norm_k = take(w, sizeof *p->norm_k, p->batch, p->heads_kv, kv_groups, 1);
+  if (m->pass == LUATTN_BACKWARD) {
+    p->norm_q = take(w, sizeof *p->norm_q, p->batch, p->heads, q_groups, 1);
+    p->least_lse = take(w, sizeof *p->least_lse, p->batch, p->heads, q_groups, 1);
+  }
+  p->visits = take(w, sizeof *p->visits, p->batch, p->heads, rows, words);
+  return LUATTN_OK;
+}
+
 luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams *p, workspace_need *out) {
   const luattn_image_info *m = c->info;
   cursor w = {.base = base};
@@ -217,6 +267,7 @@ luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams 
     stat_shape(m, p, i, &num_rows, &blocks);
     p->stats[i] = take(&w, sizeof(int), num_rows, blocks, 2, 1);
   }
+  TRY(take_visits(&w, c, p));
   if (w.overflow)
     return args_fail(c, "workspace: would exceed what this machine can address; use smaller tensors");
   out->size = w.used;
@@ -267,6 +318,14 @@ static luattn_status resident_grid(const args_call *c, const luattn_entry_info *
   return LUATTN_OK;
 }
 
+/* In backward a warp has 32 q tiles of a kv tile. */
+static int64_t reach_blocks(const luattn_image_info *m, const luattn_entry_info *entry,
+                            const LuattnParams *p) {
+  int64_t rows, words;
+  visits_shape(m, p, &rows, &words);
+  return m->pass == LUATTN_FORWARD ? rows : ceil_div(rows * words, entry->threads / 32);
+}
+
 luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, const LuattnParams *p,
                           unsigned grid[3]) {
   int64_t size[3] = {0, p->heads, p->batch};
@@ -287,6 +346,18 @@ luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, co
         break;
       size[0] = ceil_div(max_of(p->q_len, p->kv_len), entry->tile_m);
       size[2] = (int64_t)p->batch * 3;
+      break;
+    case LUATTN_ROLE_NORMS:
+      if (p->visits == NULL) break;
+      size[0] = ceil_div(p->kv_len, entry->tile_m);
+      size[1] = p->heads_kv;
+      if (c->info->pass == LUATTN_FORWARD) break;
+      size[0] = max_of(size[0], ceil_div(p->q_len, entry->tile_m));
+      size[1] = p->heads;
+      size[2] = (int64_t)p->batch * 2;
+      break;
+    case LUATTN_ROLE_REACH:
+      if (p->visits != NULL) size[0] = reach_blocks(c->info, entry, p);
       break;
     case LUATTN_ROLE_FORWARD:
       size[0] = ceil_div(p->q_len, entry->tile_m);

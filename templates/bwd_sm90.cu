@@ -3,6 +3,18 @@
 #include "bwd_sm90.cuh"
 #include "dq_finish.cuh"
 
+#ifdef LUATTN_SCORE_BOUNDS
+#include "reach.cuh"
+extern "C" __global__ void __launch_bounds__(norm_threads)
+    luattn_norms(const __grid_constant__ LuattnParams p) {
+  reach_norms<Config, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(reach_threads)
+    luattn_reach(const __grid_constant__ LuattnParams p) {
+  reach_bwd<Spec, Config, Config::tile_n>(p);
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
     luattn_dkdv(const __grid_constant__ LuattnParams p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];

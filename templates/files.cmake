@@ -35,6 +35,7 @@ set(LUATTN_TEMPLATES
   math.cuh
   mma.cuh
   params.h
+  reach.cuh
   rows.cuh
   schedule.cuh
   simt.cuh

@@ -2,6 +2,18 @@
 #include "entries_fwd.cuh"
 #include "fwd_sm90.cuh"
 
+#ifdef LUATTN_SCORE_BOUNDS
+#include "reach.cuh"
+extern "C" __global__ void __launch_bounds__(norm_threads)
+    luattn_norms(const __grid_constant__ LuattnParams p) {
+  reach_norms<Config, false>(p);
+}
+extern "C" __global__ void __launch_bounds__(Config::tile_m)
+    luattn_reach(const __grid_constant__ LuattnParams p) {
+  reach_fwd<Spec, Config>(p);
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
     luattn_fwd(const __grid_constant__ LuattnParams p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];

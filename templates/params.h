@@ -15,6 +15,10 @@
 #define LUATTN_EXACT_LIMBS(real_size) ((real_size) == 4 ? 10 : 75) /* of exact.cuh, 8 bytes each */
 #define LUATTN_TURNS_FIRST 32 /* of LuattnParams.turns, the first that is of a tile */
 #define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward */
+#define LUATTN_NORM_ROWS 32   /* positions that one number of norm_q, norm_k and least_lse is for */
+/* q_len and kv_len from which on it pays to look for tiles without weight. */
+#define LUATTN_SKIP_FORWARD 3072
+#define LUATTN_SKIP_BACKWARD 2048
 #define LUATTN_MAX_STATS 8    /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
 
 /* A tensor with a batch, a head and a sequence axis; the last axis, if there is one, is contiguous. */
@@ -64,6 +68,12 @@ typedef struct LuattnParams {
   unsigned *turns; /* deterministic backward that adds into dq_acc: turns.cuh says what they are; zeroed by the runtime, in the
                     * sm90 family by prepare. Else, in the sm90 family's backward, a counter, zeroed by prepare (sm90_bwd.cuh) */
   unsigned *tickets; /* one number, 0 before and after a launch: how many tiles have been drawn (schedule.cuh); or null */
+  /* Where tiles without weight are skipped (reach.cuh), else null. Of each LUATTN_NORM_ROWS positions: */
+  float *norm_k; /* [batch][heads_kv][ceil(kv_len / LUATTN_NORM_ROWS)]: a bound of the largest |k| */
+  float *norm_q, *least_lse; /* [batch][heads][ceil(q_len / LUATTN_NORM_ROWS)], in backward: the same of |q|, and the least lse
+                              * of rows that keep something */
+  unsigned *visits; /* bits of [batch][heads][q tiles][kv tiles], in backward [kv tiles][q tiles], the last axis up to a multiple
+                     * of 32: is the tile computed? */
   int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract.cuh */
 
   LuattnInput input[LUATTN_MAX_INPUTS];

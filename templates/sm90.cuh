@@ -36,6 +36,25 @@ LUATTN_FN u32 columns_below(int x) {
   return u32((1ull << (inside / 8 * 2 + min_of(inside % 8, 2))) - 1);
 }
 
+// From the first to the last of these tiles that is visited.
+template <class Spec>
+LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {
+  if constexpr (Spec::has_score_bounds) {
+    if (visits.words == nullptr) return tiles;
+    int lo = tiles.hi, hi = tiles.lo;
+#pragma unroll 1
+    for (int w = tiles.lo / 32 + int(threadIdx.x) % 32; w * 32 < tiles.hi; w += 32) {
+      const u32 bits = visits.words[w];
+      if (bits == 0) continue;
+      lo = min_of(lo, w * 32 + __ffs(int(bits)) - 1);
+      hi = max_of(hi, w * 32 + 32 - __clz(int(bits)));
+    }
+    tiles.lo = max_of(__reduce_min_sync(0xffffffffu, lo), tiles.lo);
+    tiles.hi = min_of(__reduce_max_sync(0xffffffffu, hi), tiles.hi);
+  }
+  return tiles;
+}
+
 // The walk of KvTiles (tiles.cuh), for a whole warp, whose lanes classify 32 tiles at a time: where a mask is
 // read from memory, or leaves many tiles empty, one after the other would keep the products waiting. And
 // downwards: the diagonal of a causal mask comes first, with the tile whose maximum is taken anyway, and
@@ -45,11 +64,13 @@ struct WarpKvTiles {
   int q0, q1, base;
   u32 present, masked, by_range;  // of the tiles base, base - 1, .. base - 31 that are still to come
   Range todo;
+  Visits<Spec> visits;
 
-  __device__ __forceinline__ WarpKvTiles(const LuattnParams &p, const Site &s, int q_tile) {
+  __device__ __forceinline__ WarpKvTiles(const LuattnParams &p, const Site &s, int q_tile)
+      : visits(p, s, q_tile, ceil_div(s.q_len, TileM), ceil_div(s.kv_len, TileN)) {
     q0 = q_tile * TileM;
     q1 = min_of(q0 + TileM, s.q_len) - 1;
-    todo = tiles_of(Spec::kv_range(p, s, q0, q1), s.kv_len, TileN);
+    todo = visited_hull(visits, tiles_of(Spec::kv_range(p, s, q0, q1), s.kv_len, TileN));
     present = masked = by_range = 0;
     base = 0;
   }
@@ -63,10 +84,10 @@ struct WarpKvTiles {
       TileClass c = TILE_EMPTY;
       if constexpr (Spec::keep_apart) {
         TileClass rest = TILE_EMPTY;
-        if (tile >= todo.lo) rest = Spec::rest_class(p, s, q0, q1, kv0, kv1);
+        if (tile >= todo.lo && visits.has(tile)) rest = Spec::rest_class(p, s, q0, q1, kv0, kv1);
         if (rest != TILE_EMPTY) c = least_of(rest, Spec::bounds_class(p, s, q0, q1, kv0, kv1));
         by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
-      } else if (tile >= todo.lo) {
+      } else if (tile >= todo.lo && visits.has(tile)) {
         c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
       }
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);

@@ -16,6 +16,7 @@ struct WarpQTiles {
   u32 present, masked, alike, by_range;  // of the tiles base .. base + 31 that are still to come
   u32 none[2], all[2];  // of which half of them nothing is kept; everything, inside the lengths
   Range todo;
+  Visits<Spec> visits;
   // Of the tile that `next` has given last, for halves 0 and 1: bits 0 and 1, nothing of it is kept; 2 and 3,
   // everything.
   u32 halves;
@@ -32,11 +33,12 @@ struct WarpQTiles {
         by_range(0),
         todo{0, 0},
         halves(0) {}
-  __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Site &s, int kv_tile, QShare share) {
+  __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Site &s, int kv_tile, QShare share)
+      : visits(p, s, kv_tile, ceil_div(s.kv_len, TileN), ceil_div(s.q_len, TileM)) {
     kv0 = kv_tile * TileN;
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;
-    todo = share.of(p, tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM), s.h);
+    todo = share.of(p, visited_hull(visits, tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM)), s.h);
     present = masked = alike = by_range = halves = 0;
     base = 0;
   }
@@ -48,7 +50,8 @@ struct WarpQTiles {
       const int tile = base + int(threadIdx.x) % 32, q0 = tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
       const bool inside = !ragged && q0 + TileM <= s.q_len;
       TileClass rest = TILE_EMPTY, c = TILE_EMPTY;
-      if (tile < todo.hi) rest = Spec::columns_apart ? Spec::rest_class(p, s, q0, q1, kv0, kv1) : TILE_FULL;
+      if (tile < todo.hi && visits.has(tile))
+        rest = Spec::columns_apart ? Spec::rest_class(p, s, q0, q1, kv0, kv1) : TILE_FULL;
       if constexpr (Halves)
         c = classify_halves(p, s, rest, q0, q1, inside);
       else if (rest != TILE_EMPTY)

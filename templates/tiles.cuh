@@ -8,8 +8,9 @@
 //     for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) ...
 //
 // The walk is the same in every thread that walks. `site.h` is the query head: a mask may differ between the
-// query heads of one kv head. WarpKvTiles gives what KvTiles gives, downwards, to one warp that walks for its
-// whole block.
+// query heads of one kv head. Both visit every tile; the walks of the sm90 family leave out those without
+// weight, too (Visits). But for that, WarpKvTiles gives what KvTiles gives, downwards, to one warp that walks
+// for its whole block.
 #pragma once
 #include "contract.cuh"
 
@@ -39,6 +40,30 @@ LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q
 
 // Of what is kept where both parts of a mask keep it.
 LUATTN_FN TileClass least_of(TileClass a, TileClass b) { return a < b ? a : b; }
+
+// Tiles whose weights are all too small to matter (reach.cuh). Of a row of tiles, which is a q tile in
+// forward and a kv tile in backward, a bit for each tile says whether it is visited. Empty where a spec's
+// scores have no bounds.
+template <class Spec, bool Some = Spec::has_score_bounds>
+struct Visits {
+  const u32 *words;  // nullptr: all are
+
+  __device__ __forceinline__ Visits() : words(nullptr) {}
+  // Row number `row` of a head's `rows`, of `tiles` tiles.
+  __device__ __forceinline__ Visits(const LuattnParams &p, const Site &s, int row, int rows, int tiles)
+      : words(p.visits) {
+    if (words != nullptr) words += ((i64(s.b) * p.heads + s.h) * rows + row) * ceil_div(tiles, 32);
+  }
+  __device__ __forceinline__ bool has(int tile) const {
+    return words == nullptr || (words[tile / 32] >> tile % 32 & 1) != 0;
+  }
+};
+template <class Spec>
+struct Visits<Spec, false> {
+  __device__ __forceinline__ Visits() {}
+  __device__ __forceinline__ Visits(const LuattnParams &, const Site &, int, int, int) {}
+  __device__ __forceinline__ bool has(int) const { return true; }
+};
 
 // Unmasked means: every row below q_len keeps all TileN columns. Rows at or past q_len do not make a tile
 // masked, because they only ever influence themselves and are not stored.

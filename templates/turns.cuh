@@ -49,7 +49,7 @@ LUATTN_FN KvBlock draw_kv_block(const LuattnParams &p) {
 template <class Spec, int TileM, int TileN>
 LUATTN_FN u32 turn_before(const LuattnParams &p, const Site &s, int q_tile, int kv_tile) {
   const int q0 = q_tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1, count = ceil_div(s.kv_len, TileN);
-  if constexpr (!Spec::has_mask) return kv_tile + 1 < count ? u32(kv_tile + 2) : 0;
+  if constexpr (!Spec::has_mask && !Spec::has_score_bounds) return kv_tile + 1 < count ? u32(kv_tile + 2) : 0;
 #pragma unroll 1
   for (int base = kv_tile + 1; base < count; base += 32) {
     const int tile = base + int(threadIdx.x) % 32, kv0 = tile * TileN,
@@ -57,7 +57,9 @@ LUATTN_FN u32 turn_before(const LuattnParams &p, const Site &s, int q_tile, int 
     bool visits = false;
     if (tile < count) {  // exactly as QTiles and WarpQTiles decide it
       const Range todo = tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM);
-      visits = q_tile >= todo.lo && q_tile < todo.hi && class_of<Spec>(p, s, q0, q1, kv0, kv1) != TILE_EMPTY;
+      visits = q_tile >= todo.lo && q_tile < todo.hi &&
+               Visits<Spec>(p, s, tile, count, ceil_div(s.q_len, TileM)).has(q_tile) &&
+               class_of<Spec>(p, s, q0, q1, kv0, kv1) != TILE_EMPTY;
     }
     const u32 found = __ballot_sync(0xffffffffu, visits);
     if (found != 0) return u32(base + __ffs(int(found)));

@@ -8,6 +8,7 @@
  * maximum, the exchange of it between threads and the rescaling of O disappear.
  * lagging_maximum: whether a step may leave the running maximum as it is while scores do not exceed it by
  * much.
+ * softmax: whether weights that are far below a row's largest may be left out.
  */
 #include <math.h>
 #include <string.h>
@@ -357,33 +358,87 @@ static void lag(emit_form *f, int max, online_split *out) {
 
 /* A step is one of a softmax if it has a maximum of scores and the sum of exp(score - maximum), which are the
  * weights too, and if it can be done in two: take the maximum in and rescale, then sum. In range, any number
- * does for the maximum if the row's results say so. */
-luattn_status claims_lagging_maximum(emit_form *f, luattn_error *err) {
+ * does for the maximum if the row's results say so. False: it is none for certain. Else it is one if the
+ * claims hold, and *max is its maximum. */
+static bool claim_softmax(emit_form *f, claims *same, int *max) {
   ir *g = f->g;
   const traced_online *o = &traced(f)->online;
-  const plan *p = f->plan;
   int red;
-  const int max = running_maximum(f, &f->step, &red);
-  if (p->family != LUATTN_SM90 || p->pass != LUATTN_FORWARD || max < 0 || red != 0 || f->step.num_red != 2 ||
-      o->num_state != 2 || f->step.term[1] != f->step.prob)
-    return LUATTN_OK;
-  const ir_ref state = ir_variable(g, VAR_STATE, (uint32_t)max), none = ir_real(g, 0),
-               old = ir_variable(g, VAR_STATE, (uint32_t)(1 - max)), to_none = ir_variable(g, VAR_RED, 1);
+  *max = running_maximum(f, &f->step, &red);
+  if (*max < 0 || red != 0 || f->step.num_red != 2 || o->num_state != 2 || f->step.term[1] != f->step.prob)
+    return false;
+  const ir_ref state = ir_variable(g, VAR_STATE, (uint32_t)*max), none = ir_real(g, 0),
+               old = ir_variable(g, VAR_STATE, (uint32_t)(1 - *max)), to_none = ir_variable(g, VAR_RED, 1);
   for (int i = 0; i < f->spec->derived.num_saved; i++)
-    if (reads(f, f->spec->derived.saved[i], state)) return LUATTN_OK;
+    if (reads(f, f->spec->derived.saved[i], state)) return false;
   online_split kept;
-  lag(f, max, &kept);
+  lag(f, *max, &kept);
   ir_ref tail[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, result[4];
   run_row(f, &f->step, &f->step, tail, 2, result);
   run_row(f, &f->step, &kept, tail, 2, result + 2);
-  claims same = {.n = 0};
-  for (int i = 0; i < 2; i++) claim(&same, result[2 + i], result[i]);
-  claim(&same, kept.prob, ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, ir_variable(g, VAR_SCORE, 0), state)));
-  claim(&same, ir_substitute(g, f->step.next[1 - max], &(ir_ref){ir_variable(g, VAR_RED, 0)}, &state, 1),
-        kept.next[1 - max]);
-  claim(&same, ir_substitute(g, f->step.next[1 - max], &to_none, &none, 1),
+  for (int i = 0; i < 2; i++) claim(same, result[2 + i], result[i]);
+  claim(same, kept.prob, ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, ir_variable(g, VAR_SCORE, 0), state)));
+  claim(same, ir_substitute(g, f->step.next[1 - *max], &(ir_ref){ir_variable(g, VAR_RED, 0)}, &state, 1),
+        kept.next[1 - *max]);
+  claim(same, ir_substitute(g, f->step.next[1 - *max], &to_none, &none, 1),
         ir_op2(g, IR_MUL, old, f->step.rescale));
+  return true;
+}
+
+luattn_status claims_lagging_maximum(emit_form *f, luattn_error *err) {
+  const plan *p = f->plan;
+  claims same = {.n = 0};
+  int max;
+  if (p->family != LUATTN_SM90 || p->pass != LUATTN_FORWARD || !claim_softmax(f, &same, &max))
+    return LUATTN_OK;
   f->lags = true;
   f->lagging = max;
   return try_claims(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, &f->lags, err);
+}
+
+/* ---- softmax ---- */
+
+/* What a row's results make of a sum that is off by a small factor is off by as little. */
+static luattn_status try_steady(emit_form *f, int max, bool *hold, luattn_error *err) {
+  ir *g = f->g;
+  const traced_online *o = &traced(f)->online;
+  const ir_ref sum = ir_variable(g, VAR_STATE, (uint32_t)(1 - max)),
+               off = ir_op2(g, IR_MUL, sum, ir_real(g, 1 + 1e-6));
+  ir_ref tail[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, other[2], result[4];
+  for (int i = 0; i < 2; i++) other[i] = ir_substitute(g, tail[i], &sum, &off, 1);
+  run_row(f, &f->step, &f->step, tail, 2, result);
+  run_row(f, &f->step, &f->step, other, 2, result + 2);
+  claims same = {.n = 0};
+  for (int i = 0; i < 2; i++) claim(&same, result[2 + i], result[i]);
+  return try_claims(f, &same, &(probe){.random = 31, .lo = -8, .hi = 8, .slack = 4e-6}, hold, err);
+}
+
+/* The weight is exp(score - lse), and what an element's gradient is a multiple of. */
+static luattn_status try_backward(emit_form *f, bool *hold, luattn_error *err) {
+  ir *g = f->g;
+  const derived_spec *d = &f->spec->derived;
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0), one = ir_real(g, 1);
+  ir_ref row[DERIVED_MAX_ROWS], mod = traced(f)->score_mod, by_score = IR_NONE;
+  *hold = traced(f)->online.lse >= 0 && d->prob != IR_NONE && d->ds != IR_NONE;
+  if (!*hold) return LUATTN_OK;
+  for (int i = 0; i < d->num_rows; i++) row[i] = ir_variable(g, VAR_ROW, (uint32_t)i);
+  ir_grad(g, &mod, &one, 1, &score, &by_score, 1);
+  const ir_ref weight = ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, mod, ir_variable(g, VAR_FINAL, 0)));
+  ir_ref sum = ir_op2(g, IR_SUB, ir_variable(g, VAR_DP, 0), ir_variable(g, VAR_DELTA, 0));
+  sum = ir_op2(g, IR_MUL, ir_op2(g, IR_ADD, sum, ir_variable(g, VAR_DLSE, 0)), weight);
+  claims same = {.n = 0};
+  claim(&same, ir_substitute(g, d->prob, row, d->row, d->num_rows), weight);
+  claim(&same, ir_substitute(g, d->ds, row, d->row, d->num_rows),
+        by_score == IR_NONE ? ir_real(g, 0) : ir_op2(g, IR_MUL, sum, by_score));
+  return try_claims(f, &same, &(probe){.random = 73, .lo = -8, .hi = 8, .slack = 1e-9}, hold, err);
+}
+
+luattn_status claims_softmax(emit_form *f, bool *hold, luattn_error *err) {
+  claims same = {.n = 0};
+  int max;
+  if (f->plan->pass == LUATTN_BACKWARD) return try_backward(f, hold, err);
+  *hold = claim_softmax(f, &same, &max);
+  if (!*hold) return LUATTN_OK;
+  TRY(try_claims(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, hold, err));
+  return try_steady(f, max, hold, err);
 }

@@ -168,6 +168,7 @@ static void constants(writer *w) {
                {"has_value_mod", t->value_mod != IR_NONE},
                {"grad_adds", f->element_terms.count > 0},
                {"may_be_alike", tiles_may_be_alike(w)},
+               {"has_score_bounds", f->score_bounds != IR_NONE},
                {"pairs_in_line", f->pairs_in_line}};
   const struct {
     const char *name;
@@ -444,6 +445,8 @@ static void write_includes(writer *w) {
   if (!sums_gradients(t)) text_add(&w->out, "#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n");
   if (!emit_bounds_reals(w))
     text_add(&w->out, "#define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers\n");
+  if (w->f->score_bounds != IR_NONE)
+    text_add(&w->out, "#define LUATTN_SCORE_BOUNDS    // some tiles may have no weight\n");
   if (emit_bounds_small(w))
     text_add(&w->out, "#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length\n");
   text_add(&w->out,
@@ -533,6 +536,11 @@ luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_inf
   text_init(&why, a);
   if (f->bounded)
     text_add(&why, "scores lie within %g and %g: no running maximum\n", f->score_lo, f->score_hi);
+  if (f->score_bounds != IR_NONE)
+    text_add(
+        &why,
+        "scores fall with positions: at long lengths tiles are skipped whose weights norms of q and k prove "
+        "to be negligible (luattn_args.skip)\n");
   plan_slots(w);
   if (!w->failed) choose_outlined(w, &why);
   if (!w->failed) write_spec(w);
@@ -544,6 +552,7 @@ luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_inf
   out->rows.bwd_row_bytes = (f->num_rows > 0 ? f->num_rows : 1) * (p->dtype == LUATTN_F64 ? 8 : 4);
   out->rows.num_acc = w->num_acc;
   out->rows.num_stats = mask->num_stats;
+  out->rows.skips = f->score_bounds != IR_NONE;
   out->max_len = max_len(f);
   if (text_failed(&w->out) || out->spec == NULL || out->outlined == NULL || ir_failed(f->g) ||
       arena_failed(a))

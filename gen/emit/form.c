@@ -210,6 +210,7 @@ static luattn_status build_online(emit_form *f, luattn_error *err) {
   memcpy(f->init, o->init, sizeof f->init);
   f->tail[0] = o->out;
   f->tail[1] = o->lse >= 0 ? o->final[o->lse] : IR_NONE;
+  TRY(reach_choose(f, err));
   TRY(claims_bounded_scores(f, err));
   TRY(claims_lagging_maximum(f, err));
   if (f->dot_unit) rewrite_step(f);

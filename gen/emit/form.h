@@ -67,6 +67,7 @@ typedef struct emit_form {
   ir_ref score_with;            /* the score, of VAR_TERM in its place */
   ir_ref shift;                 /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
+  ir_ref score_bounds;            /* of VAR_SCORE and indices: what is bounded; IR_NONE: nothing. See reach.c */
   ir_ref keep;                    /* IR_NONE: no mask */
   online_split step;              /* of VAR_SCORE as stored */
   ir_ref init[SPEC_MAX_STATE];
@@ -99,6 +100,8 @@ void distance_take(emit_form *f); /* writes `distance_term` and `score_with` */
 /* claims.c. Leaves the step as it is, or takes its maximum away and writes `bounded` and `tail`. */
 luattn_status claims_bounded_scores(emit_form *f, luattn_error *err);
 luattn_status claims_lagging_maximum(emit_form *f, luattn_error *err); /* writes `lags` and `lagging` */
+/* Is it a softmax, whose weights, small enough, may be left out of both passes? Before a maximum is taken away. */
+luattn_status claims_softmax(emit_form *f, bool *hold, luattn_error *err);
 luattn_status claims_mask_by_inf(emit_form *f, bool *hold, luattn_error *err);
 luattn_status claims_mask_by_zero(emit_form *f, bool *hold, luattn_error *err);
 
@@ -111,6 +114,8 @@ bool fold_is_shift(emit_form *f, ir_ref r, ir_ref x, ir_ref *rest);
 /* Folds a score and takes from it what is the same for all elements that a thread has of one row in a tile.
  * IR_NONE: nothing is, and the score is as it was. */
 ir_ref fold_shift(emit_form *f, ir_ref *score);
+
+luattn_status reach_choose(emit_form *f, luattn_error *err); /* reach.c; writes `score_bounds` */
 
 /* small.c: how to tell that dots are small, and weights of such; whether weights are sigmoids. */
 void small_choose(emit_form *f);

@@ -40,6 +40,7 @@ static const char *bounds_of(writer *w, ir_ref r) {
   if (is_point(w, r)) return writer_format(w, "%s_point(%s)", bounds_type(w, r), body_value(w, r));
   if (n->op == IR_VAR && ir_var_of(n) == VAR_Q) return "ivi_make(q0, q1)";
   if (n->op == IR_VAR && ir_var_of(n) == VAR_KV) return "ivi_make(kv0, kv1)";
+  if (n->op == IR_VAR && ir_var_of(n) == VAR_SCORE) return "iv_make(least, most, !(most < IV_INF))";
   return writer_format(w, "b%d", w->temp[r]);
 }
 
@@ -189,30 +190,57 @@ static void alike(writer *w) {
   close_function(w);
 }
 
-/* What is bounded at all. */
-enum { MAX_BOUNDED = 2 + 4 * DERIVED_MAX_TERMS };
-static int bounded_roots(writer *w, ir_ref root[MAX_BOUNDED]) {
+static void score_bounds(writer *w) {
+  const ir_ref score = w->f->score_bounds;
+  if (score == IR_NONE) return;
+  open_function(w, "iv score_bounds(" P ", int q0, int q1, int kv0, int kv1, double least, double most)");
+  bounds_lines(w, &score, 1);
+  text_add(&w->out, "return %s;\n", bounds_of(w, score));
+  close_function(w);
+}
+
+/* What tiles' classes and places are from; and what is bounded at all. */
+enum { MAX_BOUNDED = 3 + 4 * DERIVED_MAX_TERMS };
+static int class_roots(writer *w, ir_ref root[MAX_BOUNDED]) {
   int n = 0;
   if (w->f->keep != IR_NONE) root[n++] = w->f->keep;
   if (w->f->mask->rest != IR_NONE) root[n++] = w->f->mask->rest;
   return n + (tiles_may_be_alike(w) ? distance_indices(w, root + n) : 0);
 }
 
-bool emit_bounds_reals(writer *w) {
-  ir_ref root[MAX_BOUNDED];
-  const bool *need = bounded_nodes(w, root, bounded_roots(w, root));
+static int bounded_roots(writer *w, ir_ref root[MAX_BOUNDED]) {
+  int n = class_roots(w, root);
+  if (w->f->score_bounds != IR_NONE) root[n++] = w->f->score_bounds;
+  return n;
+}
+
+static bool uses_reals(writer *w, const ir_ref *root, int n) {
+  const bool *need = bounded_nodes(w, root, n);
   bool any = false;
   for (uint32_t r = 1; need != NULL && r < w->count; r++) any |= need[r] && ir_typeof(w->f->g, r) == IR_REAL;
   return any;
 }
 
+bool emit_bounds_reals(writer *w) {
+  ir_ref root[MAX_BOUNDED];
+  return uses_reals(w, root, bounded_roots(w, root));
+}
+
+/* A real number as an integer may be any. */
+static bool is_rounded(const writer *w, const ir_node *n) {
+  return n->type == IR_INT && n->nargs > 0 && n->op != IR_LOAD &&
+         ir_typeof(w->f->g, n->arg[n->nargs - 1]) == IR_REAL;
+}
+
 bool emit_bounds_small(writer *w) {
   ir_ref root[MAX_BOUNDED];
+  bool all = !uses_reals(w, root, class_roots(w, root));
   const int n = bounded_roots(w, root);
   const bool *need = bounded_nodes(w, root, n);
-  bool all = need != NULL && !emit_bounds_reals(w) && ir_ints_fit(w->f->g, root, n, w->f->mask->max_len);
+  all = all && need != NULL && ir_ints_fit(w->f->g, root, n, w->f->mask->max_len);
   for (uint32_t r = 1; all && r < w->count; r++) {
     const ir_node *node = ir_get(w->f->g, r);
+    if (need[r] && !is_point(w, r) && is_rounded(w, node)) all = false;
     if (need[r] && node->op == IR_LOAD && node->type == IR_INT && !is_point(w, r))
       all = stat_of(w, node) >= 0;
   }
@@ -256,6 +284,7 @@ void emit_tiles(writer *w) {
   const mask_info *m = w->f->mask;
   tile_class(w);
   alike(w);
+  score_bounds(w);
   range(w, "Range kv_range(" P ", int q0, int q1)", "s.kv_len", m->kv_lo, m->kv_hi);
   range(w, "Range q_range(" P ", int kv0, int kv1)", "s.q_len", m->q_lo, m->q_hi);
   rest_range(w, "Range rest_range(" P ", int q0)", m->period, m->rest_lo, m->rest_hi);

@@ -9,8 +9,8 @@
 static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
 static const char *const family_names[] = {"simt", "sm80", "sm90"};
 
-/* Fixed shapes of the kernels in aux.cuh. */
-enum { AUX_THREADS = 128, AUX_TILE = 64, STATS_THREADS = 32 };
+/* Fixed shapes of the kernels in aux.cuh and reach.cuh. */
+enum { AUX_THREADS = 128, AUX_TILE = 64, STATS_THREADS = 32, NORM_TILE = 128 };
 enum { EXACT_BYTES = 80, EXACT_BYTES_F64 = 600 }; /* of a sum: exact.cuh */
 
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
@@ -326,6 +326,11 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   if (rows->num_stats > 0) add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
     add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
+  if (rows->skips) {
+    add_entry(p, "luattn_norms", LUATTN_ROLE_NORMS, AUX_THREADS, NORM_TILE, 0);
+    add_entry(p, "luattn_reach", LUATTN_ROLE_REACH, p->pass == LUATTN_FORWARD ? p->tile_m : AUX_THREADS, 0,
+              0);
+  }
   if (p->pass == LUATTN_FORWARD)
     add_main(p, "luattn_fwd", LUATTN_ROLE_FORWARD, rows);
   else

@@ -59,6 +59,7 @@ bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);
  */
 typedef struct plan_rows {
   int row_bytes, bwd_row_bytes, num_acc, num_stats;
+  bool skips; /* tiles without weight */
 } plan_rows;
 
 /* How often the main kernel's code repeats a hook that is inlined: once for each score, row and column that

@@ -203,7 +203,7 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
 /* A spec that keeps more than softmax, which has two numbers for a row of backward, may turn out not to fit
  * in plan_entries. */
 int tiles_least_shared(const plan *p) {
-  const plan_rows softmax = {0, 8, 0, 0};
+  const plan_rows softmax = {.bwd_row_bytes = 8};
   return tiles_shared_bytes(p, p->pass == LUATTN_FORWARD ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV, &softmax);
 }
 

@@ -23,6 +23,10 @@ typedef enum luattn_family { LUATTN_SIMT, LUATTN_SM80, LUATTN_SM90 } luattn_fami
 typedef enum luattn_role {
   LUATTN_ROLE_STATS,   /* block minima and maxima of an integer input; grid (blocks, rows, stat) */
   LUATTN_ROLE_MOD,     /* writes q', k', v' into the workspace; grid (positions, heads, batch * 3) */
+  LUATTN_ROLE_NORMS,   /* bounds of |k| into the workspace; grid (kv_len / tile_m, heads_kv, batch); in backward of |q| too, and of
+                        * lse: (positions / tile_m, heads, batch * 2) */
+  LUATTN_ROLE_REACH,   /* which tiles of FORWARD or DKDV have weights; grid (q tiles, heads, batch), in backward (32 q tiles of a kv
+                        * tile for each of four warps, heads, batch); tile_m and tile_n are the main entry's */
   LUATTN_ROLE_FORWARD, /* grid (ceil(q_len / tile_m), heads, batch) */
   LUATTN_ROLE_PREPARE, /* backward rows; grid (ceil(q_len / tile_m), heads, batch) */
   LUATTN_ROLE_DKDV,    /* grid (ceil(kv_len / tile_n), heads_kv, batch), or as many blocks as stay; may add into dq_acc */
@@ -32,7 +36,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_COUNT
 } luattn_role;
 
-#define LUATTN_IMAGE_FORMAT 3 /* version of the bytes; of one luattn to the next it may change */
+#define LUATTN_IMAGE_FORMAT 4 /* version of the bytes; of one luattn to the next it may change */
 #define LUATTN_MAX_ENTRIES 8
 #define LUATTN_NAME_SIZE 64
 

@@ -33,6 +33,15 @@ typedef struct luattn_scalar {
   double value;
 } luattn_scalar;
 
+/* Whether tiles of scores are skipped whose weights norms of q and k prove to be negligible: together below 2^-24 of a row's sum,
+ * in backward also of all rows of a column. Kernels of the sm90 family for a softmax whose scores fall with positions, as ALiBi's
+ * do, have this. What v holds there is then not read. */
+typedef enum luattn_skip {
+  LUATTN_SKIP_AUTO,   /* where lengths are such that it pays */
+  LUATTN_SKIP_ALWAYS, /* an error where the kernel cannot */
+  LUATTN_SKIP_NEVER   /* every tile that the mask leaves is computed */
+} luattn_skip;
+
 /* Arguments of a forward or backward pass. Set struct_size = sizeof(luattn_args), zero what is not used.
  * Forward reads q, k, v and writes o, lse, saved. Backward reads q, k, v, o, lse, saved, dout, dlse and writes dq, dk, dv, the
  * inputs' grads and scalar_grads. Outputs that are NULL are not computed. */
@@ -57,6 +66,8 @@ typedef struct luattn_args {
   int num_splits;               /* backward of the sm90 family: how many blocks share the queries of 128 keys of a kv head, at most
                                  * 64. 0: as many as keep the device busy where keys, kv heads and batch are few; 1: none do. Counts
                                  * in luattn_workspace_size: each has dk and dv of its own there, which are then added up in order */
+  int skip;                     /* luattn_skip, where the kernel can skip tiles (LUATTN_ROLE_REACH among its entries). Counts in
+                                 * luattn_workspace_size */
 } luattn_args;
 
 #ifdef __cplusplus

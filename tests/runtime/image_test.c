@@ -91,6 +91,8 @@ static const bad_field bad_fields[] = {
     {FIELD(entry[1].threads), 0, "entry: threads"},
     {FIELD(entry[1].threads), 1025, "entry: threads: is 1025, expected 1 to 1024"},
     {FIELD(entry[1].shared_bytes), 1u << 21, "entry: shared_bytes"},
+    {FIELD(entry[1].role), LUATTN_ROLE_NORMS, "one of the norms of q and k and of the tiles"},
+    {FIELD(entry[1].role), LUATTN_ROLE_REACH, "one of the norms of q and k and of the tiles"},
     {FIELD(entry[2].tile_m), 0, "entry: tile_m"},
     {FIELD(entry[3].tile_n), 0, "entry: tile_n"},
     {FIELD(entry[4].role), LUATTN_ROLE_DQ, "no entry turns the sums into dq"},
@@ -222,7 +224,7 @@ static void header_is_checked(void **state) {
     const char *message;
   } bad[] = {
       {0, 1, 'X', "magic"},
-      {8, 4, 4, "format version is 4, this luattn reads 3"},
+      {8, 4, 5, "format version is 5, this luattn reads 4"},
       {12, 4, 0x04030201, "another byte order"},
       {16, 1, (uint64_t)bytes[16] ^ 1, "checksum"},
       {32, 8, size + 1, "cut or extended"},

@@ -2,6 +2,7 @@
  * grids. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -296,6 +297,92 @@ static void impossible_splits(void **state) {
   }
 }
 
+/* luattn_norms and luattn_reach before the main entry, which is the last but one of a backward. */
+static void add_reach(problem *p) {
+  luattn_image_info *m = &p->info;
+  const uint32_t at = m->num_entries - (m->pass == LUATTN_BACKWARD ? 2 : 1);
+  memmove(&m->entry[at + 2], &m->entry[at], (m->num_entries - at) * sizeof *m->entry);
+  m->entry[at] = (luattn_entry_info){
+      .name = "luattn_norms", .role = LUATTN_ROLE_NORMS, .threads = 128, .tile_m = 128, .tile_n = 128};
+  m->entry[at + 1] = (luattn_entry_info){
+      .name = "luattn_reach", .role = LUATTN_ROLE_REACH, .threads = 128, .tile_m = 64, .tile_n = 48};
+  m->num_entries += 2;
+}
+
+/* Norms of 32 positions each, bits for 32 tiles each, and grids; and neither where nothing is to be skipped.
+ */
+static void skips(luattn_pass pass) {
+  enum { NORMS_Q = (Q_LEN + 31) / 32, NORMS_K = (KV_LEN + 31) / 32, BLOCKS = (KV_LEN + 127) / 128 };
+  const bool forward = pass == LUATTN_FORWARD;
+  problem p;
+  problem_open(&p, pass);
+  p.info.family = LUATTN_SM90;
+  add_reach(&p);
+  p.args.skip = LUATTN_SKIP_ALWAYS;
+  launch(&p, NULL);
+  const size_t first = forward ? 2 : 3, count = fake_num_events();
+  size_t at = 0;
+  while (at < count && strcmp(fake_get_event(at)->name, "luattn_norms") != 0) at++;
+  assert_true(at >= first && at + 2 < count);
+  if (forward)
+    assert_launch(at, "luattn_norms", BLOCKS, HEADS_KV, BATCH, 128, 0);
+  else
+    assert_launch(at, "luattn_norms", Q_LEN > KV_LEN ? (Q_LEN + 127) / 128 : BLOCKS, HEADS, 2 * BATCH, 128,
+                  0);
+  const int64_t q_tiles = (Q_LEN + 63) / 64, kv_tiles = forward ? (KV_LEN + 127) / 128 : (KV_LEN + 47) / 48;
+  assert_launch(at + 1, "luattn_reach", (unsigned)(forward ? q_tiles : (kv_tiles + 3) / 4), HEADS, BATCH, 128,
+                0);
+  const LuattnParams *a = &fake_get_event(at + 2)->params;
+  char *behind = (char *)a->norm_k + (BATCH * HEADS_KV * NORMS_K * 4 + 255) / 256 * 256;
+  const size_t of_q = (BATCH * HEADS * NORMS_Q * 4 + 255) / 256 * 256;
+  assert_ptr_equal(a->norm_q, forward ? NULL : behind);
+  assert_ptr_equal(a->least_lse, forward ? NULL : behind + of_q);
+  assert_ptr_equal(a->visits, forward ? behind : behind + 2 * of_q);
+  for (int skip = LUATTN_SKIP_AUTO; skip <= LUATTN_SKIP_NEVER; skip += LUATTN_SKIP_NEVER) {
+    p.args.skip = skip; /* lengths are too short for the launch's own choice */
+    launch(&p, NULL);
+    assert_int_equal(fake_num_events(), count - 2);
+    assert_null(fake_get_event(at)->params.visits);
+  }
+  problem_resize(&p, 1, forward ? LUATTN_SKIP_FORWARD : LUATTN_SKIP_BACKWARD, LUATTN_SKIP_FORWARD);
+  p.args.skip = LUATTN_SKIP_AUTO;
+  launch(&p, NULL);
+  assert_int_equal(fake_num_events(), count);
+  problem_close(&p);
+}
+
+static void forward_skips(void **state) {
+  (void)state;
+  skips(LUATTN_FORWARD);
+}
+
+static void backward_skips(void **state) {
+  (void)state;
+  skips(LUATTN_BACKWARD);
+}
+
+static void impossible_skips(void **state) {
+  (void)state;
+  static const struct {
+    int skip;
+    const char *message;
+  } cases[] = {
+      {-1, "skip: is -1, expected a luattn_skip, 0 to 2"},
+      {3, "skip: is 3, expected a luattn_skip, 0 to 2"},
+      {LUATTN_SKIP_ALWAYS, "skip: is LUATTN_SKIP_ALWAYS, and this kernel knows no tiles without weight"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    problem p;
+    problem_open(&p, LUATTN_FORWARD);
+    p.args.skip = cases[i].skip;
+    luattn_kernel *kernel = load(&p);
+    luattn_error err;
+    assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
+    assert_non_null(strstr(err.message, cases[i].message));
+    luattn_kernel_unload(kernel);
+    problem_close(&p);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(forward_sm90),
@@ -306,6 +393,9 @@ int main(void) {
       cmocka_unit_test(backward_sm90_splits),
       cmocka_unit_test(backward_sm90_chooses_splits),
       cmocka_unit_test(impossible_splits),
+      cmocka_unit_test(forward_skips),
+      cmocka_unit_test(backward_skips),
+      cmocka_unit_test(impossible_skips),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -143,7 +143,7 @@ void problem_close(problem *p) { free(p->memory); }
 luattn_image *problem_image(const problem *p) {
   static const char cubin[] =
       "FAKE luattn_stats luattn_mod luattn_fwd luattn_prepare luattn_dkdv luattn_finish luattn_dq "
-      "luattn_round";
+      "luattn_round luattn_norms luattn_reach";
   luattn_image *image = NULL;
   if (luattn_image_create(&p->info, cubin, sizeof cubin, &image, NULL) != LUATTN_OK) abort();
   return image;

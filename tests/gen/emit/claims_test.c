@@ -48,6 +48,53 @@ static void test_bounded_scores(void **state) {
       kept, NULL); /* here the maximum matters */
 }
 
+/* Tiles may have no weight where scores fall with positions, and the function is a softmax whose results bear
+ * to lose the rest. */
+static void check_reach(const char *rest, bool want) {
+  const char *const yes = "has_score_bounds = true;", *const no = "has_score_bounds = false;";
+  char source[1024];
+  luattn_target t = target;
+  t.arch = 90;
+  snprintf(source, sizeof source,
+           "return attention { name = 'a', inputs = { x = { axes = {'h'} }, t = { axes = {'n'} } },\n"
+           "  %s }",
+           rest);
+  for (int pass = LUATTN_FORWARD; pass <= LUATTN_BACKWARD; pass++) {
+    t.pass = (luattn_pass)pass;
+    check_for(&t, source, LIST(want ? yes : no), NULL);
+  }
+  t.family = 1 + (int)LUATTN_SM80;
+  check_for(&t, source, LIST(no), NULL); /* it visits every tile */
+}
+
+static void test_tiles_without_weight(void **state) {
+  (void)state;
+  check_reach("score_mod = alibi()", true);
+  check_reach("score_mod = alibi('x'), block_mask = causal(), online_func = softmax_one", true);
+  check_reach("score_mod = alibi('x'), online_func = attention_sink('x')", true);
+  check_reach("score_mod = function(s, b, h, q, kv) return 50 * tanh(s / 50) - x[h] * sqrt(abs(q - kv)) end",
+              true);
+  check_reach("score_mod = function(s, b, h, q, kv) return s - 2 * log(1 + abs(q - kv)) end",
+              false); /* too slowly */
+  check_reach("score_mod = function(s, b, h, q, kv) return s + t[kv] - x[h] * abs(q - kv) end", false);
+  check_reach("score_mod = function(s, b, h, q, kv) return s * x[h] end", false);
+  check_reach("score_mod = function(s, b, h, q, kv) return s - q end", false); /* all of a row */
+  check_reach("block_mask = causal()", false);
+  check_reach("score_mod = alibi(), online_func = sigmoid_attention", false);
+  check_reach(
+      "score_mod = alibi(), online_func = { name = 'f',\n"
+      "  online_rowscales = { m = -math.huge, l = 0 },\n"
+      "  online_fwd = function(scores, r, b, h, q)\n"
+      "    local m = max(r.m, reduce_max(scores))\n"
+      "    local c, p = exp(r.m - m), exp(scores - m)\n"
+      "    return p, { m = m, l = r.l * c + reduce_sum(p) }, c\n"
+      "  end,\n"
+      "  online_fwd_epilogue = function(o, r, b, h, q) return o / sin(1e6 * r.l), { lse = r.m + log(r.l) } "
+      "end,\n"
+      "  backward = function(dp, p, r, delta, b, h, q, kv, s) return p * p * dp end }",
+      false);
+}
+
 static void test_softmax_choices(void **state) {
   (void)state;
   check("return attention { name = 'a' }",
@@ -262,15 +309,11 @@ static void test_sigmoid_weights(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_softmax_choices),
-      cmocka_unit_test(test_bounded_scores),
-      cmocka_unit_test(test_sum_in_use_is_not_deferred),
-      cmocka_unit_test(test_mask_by_inf_is_refused),
-      cmocka_unit_test(test_mask_by_zero),
-      cmocka_unit_test(test_distance_term),
-      cmocka_unit_test(test_lags),
-      cmocka_unit_test(test_grad_is_light),
-      cmocka_unit_test(test_small),
+      cmocka_unit_test(test_softmax_choices),        cmocka_unit_test(test_bounded_scores),
+      cmocka_unit_test(test_tiles_without_weight),   cmocka_unit_test(test_sum_in_use_is_not_deferred),
+      cmocka_unit_test(test_mask_by_inf_is_refused), cmocka_unit_test(test_mask_by_zero),
+      cmocka_unit_test(test_distance_term),          cmocka_unit_test(test_lags),
+      cmocka_unit_test(test_grad_is_light),          cmocka_unit_test(test_small),
       cmocka_unit_test(test_sigmoid_weights),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

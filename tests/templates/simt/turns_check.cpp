@@ -22,7 +22,7 @@ constexpr int tile_m = 64, tile_n = 128, most = 80;
 static unsigned char present[2 * most][most];
 static Range range[most];
 struct Spec {
-  static constexpr bool has_mask = true;
+  static constexpr bool has_mask = true, has_score_bounds = false;
   static Range q_range(const LuattnParams &, const Site &, int kv0, int) { return range[kv0 / tile_n]; }
   static TileClass tile_class(const LuattnParams &, const Site &s, int q0, int, int kv0, int) {
     return present[q0 / tile_m][kv0 / tile_n] >> s.h & 1 ? TILE_PARTIAL : TILE_EMPTY;
@@ -31,6 +31,11 @@ struct Spec {
 struct Full : Spec {
   static constexpr bool has_mask = false;
   static Range q_range(const LuattnParams &, const Site &s, int, int) { return {0, s.q_len}; }
+};
+
+// Some of whose tiles have no weight, as p.visits says.
+struct Falling : Full {
+  static constexpr bool has_score_bounds = true;
 };
 
 static uint64_t state = 88172645463325252ull;
@@ -57,7 +62,9 @@ static void check_chain(const Chain &given) {
     __syncwarp();
     for (int j = ceil_div(p.kv_len, tile_n) - 1; j >= 0; --j) {
       QTiles<S, tile_m, tile_n> walk(p, s, j);
+      const Visits<S> visits(p, s, j, ceil_div(p.kv_len, tile_n), ceil_div(p.q_len, tile_m));
       for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s)) {
+        if (!visits.has(t.index)) continue;
         const unsigned before = turn_before<S, tile_m, tile_n>(p, s, t.index, j);
         if (before != c.last[t.index]) host_fail("a kv tile does not come after the one that came last");
         __syncwarp();
@@ -110,6 +117,7 @@ static void check_shares() {
 int main() {
   for (int i = 0; i < 24; ++i) {
     LuattnParams p{};
+    p.heads = 2;
     p.q_len = int(1 + random_below(most * tile_n)), p.kv_len = int(1 + random_below(most * tile_n));
     const unsigned density = 1 + random_below(40);
     for (auto &row : present)
@@ -122,6 +130,11 @@ int main() {
     descending = i % 2 != 0;
     launch(check_chain<Spec>, dim3(1), 32, 0, c);
     if (i < 5) launch(check_chain<Full>, dim3(1), 32, 0, c);
+    if (i < 5) launch(check_chain<Falling>, dim3(1), 32, 0, c);
+    std::vector<unsigned> visits(2 * most * ((2 * most + 31) / 32));
+    for (unsigned &word : visits) word = random_below(1u << 31) << 1 & random_below(1u << 31) << (i % 2);
+    p.visits = visits.data();
+    if (i < 5) launch(check_chain<Falling>, dim3(1), 32, 0, c);
     check_draws();
     for (int j = 0; j < 100; ++j) check_shares();
   }

@@ -1,7 +1,7 @@
 // spec.cuh: the spec 'alibi', written by luattn from alibi.lua. The names are those of contract.cuh.
 #pragma once
 #define LUATTN_NO_GRADIENTS    // of inputs and scalars
-#define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers
+#define LUATTN_SCORE_BOUNDS    // some tiles may have no weight
 #define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length
 #include "config.cuh"
 #include "contract.cuh"
@@ -50,6 +50,7 @@ struct Spec {
   static constexpr bool has_value_mod = false;
   static constexpr bool grad_adds = false;
   static constexpr bool may_be_alike = false;
+  static constexpr bool has_score_bounds = true;
   static constexpr bool pairs_in_line = false;
   static constexpr int keep_range = 1;
   static constexpr int keep_period = 0;
@@ -296,6 +297,22 @@ struct Spec {
   }
   LUATTN_FN bool alike(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
     return false;
+  }
+  LUATTN_FN iv score_bounds(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1, double least, double most) {
+    const int t1 = s.h + 1;  // alibi.lua:7
+    const int t2 = t1 * (-8);  // alibi.lua:7
+    const Real t3 = Real(t2);  // alibi.lua:7
+    const Real t4 = Real(p.heads);  // alibi.lua:7
+    const Real t5 = op_div(t3, t4);  // alibi.lua:7
+    const Real t6 = op_exp2(t5);  // alibi.lua:7
+    const ivi b7 = ivi_add(ivi_make(q0, q1), ivi_point(s.kv_len));  // alibi.lua:8
+    const ivi b8 = ivi_sub(b7, ivi_point(s.q_len));  // alibi.lua:8
+    const ivi b9 = ivi_sub(b8, ivi_make(kv0, kv1));  // alibi.lua:8
+    const ivi b10 = ivi_abs(b9);  // alibi.lua:8
+    const iv b11 = ivi_to_real(b10);  // alibi.lua:8
+    const iv b12 = iv_mul(iv_point(t6), b11);  // alibi.lua:8
+    const iv b13 = iv_sub(iv_make(least, most, !(most < IV_INF)), b12);  // alibi.lua:8
+    return b13;
   }
   LUATTN_FN Range kv_range(const LuattnParams &p, const Site &s, int q0, int q1) {
     const int t1 = q1 - s.q_len;

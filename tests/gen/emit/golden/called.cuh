@@ -52,6 +52,7 @@ struct Spec {
   static constexpr bool has_value_mod = false;
   static constexpr bool grad_adds = true;
   static constexpr bool may_be_alike = false;
+  static constexpr bool has_score_bounds = false;
   static constexpr bool pairs_in_line = false;
   static constexpr int keep_range = 1;
   static constexpr int keep_period = 0;
