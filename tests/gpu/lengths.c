@@ -2,8 +2,10 @@
  * at unusual strides, against the CPU path; and 100 launches of a larger problem that must agree in every
  * bit.
  *
- * usage: gpu_lengths [--shard I/N] [--only SUBSTRING] [--verbose]
- * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU. */
+ * usage: gpu_lengths [--shard I/N] [--only SUBSTRING] [--skip] [--verbose]
+ * --skip: specs whose scores fall with positions, with tiles without weight skipped at every length.
+ * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU, and with
+ * --skip without one that has the sm90 family. */
 #include <math.h>
 #include <string.h>
 
@@ -92,7 +94,7 @@ typedef struct suite {
   const char *only;
   int shard, shards, next, passed, failed;
   double cost, all_cost; /* so far; of all cases, 0 until that is known */
-  bool verbose, broken;
+  bool verbose, broken, skip;
 } suite;
 
 /* ---- one case ---- */
@@ -186,7 +188,8 @@ static luattn_status run_case(suite *s, const test_case *t, check_report *report
   call c;
   snprintf(shape, sizeof shape, "%d,%d,%d,%d,%d,%d", t->batch, t->heads, t->heads_kv, t->q_len, t->kv_len,
            t->dim);
-  const cli_options o = {.dtype = dtypes[t->dtype], .shape = shape, .seed = 1 + t->number};
+  const cli_options o = {
+      .dtype = dtypes[t->dtype], .shape = shape, .seed = 1 + t->number, .skip = s->skip ? "always" : NULL};
   luattn_spec **spec = &s->spec[t->spec];
   if (*spec == NULL)
     TRY(luattn_spec_load_text(specs[t->spec].name, specs[t->spec].text, strlen(specs[t->spec].text), NULL,
@@ -314,6 +317,7 @@ static void each_case(suite *s) {
     const char *const name = specs[t.spec].name;
     const bool steep = strcmp(name, "rising") == 0 || strcmp(name, "falling") == 0,
                far = strcmp(name, "far") == 0;
+    if (s->skip && !steep && !far) continue;
     if (t.lengths == LUATTN_SHORT && (steep || strcmp(name, "full") == 0)) continue; /* has no other tiles */
     if (!steep && !far) equal_lengths(s, t, i, configurations);
     unequal_lengths(s, t, i);
@@ -328,6 +332,14 @@ static void each_case(suite *s) {
 
 static void close_engines(suite *s) {
   for (int i = 0; i < 2; i++) luattn_engine_close(s->engine[i]);
+}
+
+/* Is there a device with the family that skips? */
+static bool can_skip(suite *s, luattn_error *err) {
+  luattn_device_info info;
+  if (luattn_device_get_info(luattn_engine_driver(s->engine[0]), 0, &info, err) != LUATTN_OK) return false;
+  if (info.arch != 90) (void)luattn_fail(err, LUATTN_UNSUPPORTED, "--skip is for the sm90 family");
+  return info.arch == 90;
 }
 
 /* The plan's own tiles, whatever has been tuned on this machine. */
@@ -355,6 +367,8 @@ int main(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--verbose") == 0)
       s.verbose = true;
+    else if (strcmp(argv[i], "--skip") == 0)
+      s.skip = true;
     else if (i + 1 < argc && strcmp(argv[i], "--only") == 0)
       s.only = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--shard") == 0) {
@@ -364,6 +378,11 @@ int main(int argc, char **argv) {
   }
   if (open_engines(&s, &err) != LUATTN_OK) {
     printf("skipped: %s\n", err.message);
+    return 77;
+  }
+  if (s.skip && !can_skip(&s, &err)) {
+    printf("skipped: %s\n", err.message);
+    close_engines(&s);
     return 77;
   }
   int code = 1;

@@ -2,9 +2,9 @@
  * precision.
  *
  * usage: gpu_sweep --examples DIR [--shard I/N] [--only SUBSTRING] [--dtypes NAME,NAME..]
- *                  [--family sm80] [--deterministic] [--splits N] [--verbose]
+ *                  [--family sm80] [--deterministic] [--splits N] [--skip always] [--verbose]
  * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU, and with
- * --splits without one that has the sm90 family. */
+ * --splits or --skip without one that has the sm90 family. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static const char *const dtypes[] = {"f64", "f32", "bf16", "f16"};
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
 typedef struct sweep {
-  const char *examples, *only, *dtypes;
+  const char *examples, *only, *dtypes, *skip;
   long splits;
   int shard, shards, passed, failed, refused, next;
   bool verbose;
@@ -52,7 +52,8 @@ static void run_case(sweep *s, const luattn_spec *spec, const char *name, const 
                    .shape = shape,
                    .layout = heads_last ? "bshd" : "bhsd",
                    .seed = 1 + s->next,
-                   .splits = s->splits};
+                   .splits = s->splits,
+                   .skip = s->skip};
   char title[512];
   cli_problem p;
   check_report r = {0};
@@ -66,8 +67,9 @@ static void run_case(sweep *s, const luattn_spec *spec, const char *name, const 
   }
   if (status == LUATTN_OK) {
     report(s, title, &r);
-  } else if (s->splits > 1 && strstr(err.message, ": num_splits: is ") != NULL) {
-    s->refused++; /* the plan has left the sm90 family, and no other can */
+  } else if ((s->splits > 1 && strstr(err.message, ": num_splits: is ") != NULL) ||
+             (s->skip != NULL && strstr(err.message, ": skip: is ") != NULL)) {
+    s->refused++; /* the plan has left the sm90 family, and no other can; or scores do not fall */
   } else {
     printf("%s\n  %s\n", title, err.message);
     s->failed++;
@@ -129,7 +131,8 @@ static int run_all(sweep *s) {
   }
   printf("%d passed, %d failed\n", s->passed, s->failed);
   if (s->refused > 0)
-    printf("%d cases whose kernel has no splits were refused, as they have to be\n", s->refused);
+    printf("%d cases whose kernel has no splits, or skips nothing, were refused, as they have to be\n",
+           s->refused);
   return s->failed > 0 || s->passed == 0;
 }
 
@@ -152,6 +155,8 @@ int main(int argc, char **argv) {
       options.family = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--splits") == 0)
       s.splits = strtol(argv[++i], NULL, 10);
+    else if (i + 1 < argc && strcmp(argv[i], "--skip") == 0)
+      s.skip = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--shard") == 0) {
       if (sscanf(argv[++i], "%d/%d", &s.shard, &s.shards) != 2 || s.shards < 1) return 2;
     } else
@@ -165,9 +170,9 @@ int main(int argc, char **argv) {
     printf("skipped: %s\n", err.message);
     return 77;
   }
-  const bool can_split = s.splits <= 1 || s.gpu[0]->info.arch == 90;
-  if (!can_split) printf("skipped: --splits is for the sm90 family\n");
-  const int code = can_split ? run_all(&s) : 77;
+  const bool can = (s.splits <= 1 && s.skip == NULL) || s.gpu[0]->info.arch == 90;
+  if (!can) printf("skipped: --splits and --skip are for the sm90 family\n");
+  const int code = can ? run_all(&s) : 77;
   for (int i = 0; i < 2; i++) gpu_close(s.gpu[i]);
   return code;
 }
