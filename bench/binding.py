@@ -50,8 +50,12 @@ class Args(c.Structure):
             ("workspace", c.c_void_p),
             ("workspace_size", c.c_size_t),
             ("num_splits", c.c_int),
+            ("skip", c.c_int),
         ]
     )
+
+
+SKIP_NEVER = 2  # of luattn_skip
 
 
 class Target(c.Structure):
@@ -162,7 +166,7 @@ class Luattn:
         self.lib.luattn_text_free(text)
         return plan
 
-    def bind(self, spec, backward=False, inputs=None, **tensors):
+    def bind(self, spec, backward=False, inputs=None, every_tile=False, **tensors):
         """A function of no arguments that launches one pass on torch's current stream."""
         kept = {name: Kept(t) for name, t in tensors.items()}
         given = [
@@ -172,6 +176,7 @@ class Luattn:
             *[Input(n.encode(), c.pointer(t.dl), c.pointer(g.dl) if g else None) for n, t, g in given]
         )
         args = Args(struct_size=c.sizeof(Args), inputs=array, num_inputs=len(given))
+        args.skip = SKIP_NEVER if every_tile else 0
         for name, k in kept.items():
             setattr(args, name, c.pointer(k.dl))
         size = c.c_size_t()

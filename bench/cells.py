@@ -129,6 +129,7 @@ class Entry:
     variant: str
     problem: Problem
     gradients: bool = False  # of the extra inputs as well; luattn alone
+    every_tile: bool = False  # those without weight, too; luattn alone
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ def ratios():
     names = {
         "causal": "causal",
         "ALiBi": "alibi_causal",
+        "ALiBi, every tile": "alibi_causal",
         "soft cap": "softcap_causal",
         "window 1024": "local1024",
         "sigmoid": "sigmoid_causal",
@@ -199,7 +201,10 @@ def ratios():
             "ratios",
             f"modifications B{batch} S{length}",
             {},
-            tuple(Entry(name, "luattn", variant, p) for name, variant in names.items()),
+            tuple(
+                Entry(name, "luattn", variant, p, every_tile="every tile" in name)
+                for name, variant in names.items()
+            ),
         )
 
 

@@ -147,8 +147,9 @@ def of_reference(results, p):
     return [None if r is None else part(r) for part, r in zip(parts, results)]
 
 
-def luattn(library, variation, t, gradients=False):
-    """The passes, and `plan`: family and tiles, e.g. ("sm90", 128, 128). gradients: of the extra inputs too."""
+def luattn(library, variation, t, gradients=False, every_tile=False):
+    """The passes, and `plan`: family and tiles, e.g. ("sm90", 128, 128). gradients: of the extra inputs too.
+    every_tile: no tile is skipped for want of weight."""
     p = t.problem
     spec = library.spec(VARIANTS[variation.name].lua, spec_text(ROOT, variation.name, p.length))
     qkv = dict(q=t.q, k=t.k, v=t.v)
@@ -160,7 +161,7 @@ def luattn(library, variation, t, gradients=False):
         name: (x, torch.empty_like(x) if gradients and x.is_floating_point() else None)
         for name, x in variation.inputs.items()
     }
-    forward = library.bind(spec, inputs=inputs, **qkv, **out)
+    forward = library.bind(spec, inputs=inputs, every_tile=every_tile, **qkv, **out)
     backward = None
 
     def fwd():
@@ -171,7 +172,9 @@ def luattn(library, variation, t, gradients=False):
         nonlocal backward
         if backward is None:
             forward()
-            backward = library.bind(spec, backward=True, inputs=inputs, dout=t.dout, **qkv, **out, **grads)
+            backward = library.bind(
+                spec, backward=True, inputs=inputs, every_tile=every_tile, dout=t.dout, **qkv, **out, **grads
+            )
         backward()
         return list(grads.values())
 
