@@ -15,7 +15,6 @@
 // What they are small beside is in backward the row's lse. Forward computes for each row the scores of two
 // keys that it keeps, where positions alone promise the best ones: the row's sum is at least their weights.
 #pragma once
-#include "math.cuh"
 #include "rows.cuh"
 #include "tensors.cuh"
 #include "tiles.cuh"
@@ -28,7 +27,7 @@ static_assert(norm_rows == 32, "a warp's lanes are the rows");
 // From a sum of squares; infinite where it is not finite, so that no score has a bound. It allows for errors
 // of the sum and of the root, and for squares that are flushed to 0.
 LUATTN_FN float norm_bound(float sum) {
-  return sum < infinity<float>() ? fast_sqrt(sum) * 1.001f + 2e-18f : infinity<float>();
+  return sum < infinity<float>() ? sqrtf(sum) * 1.001f + 2e-18f : infinity<float>();
 }
 
 // So many lanes share a row, 8 channels each.
