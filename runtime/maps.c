@@ -5,7 +5,7 @@
 /* Values of cuda.h. */
 enum { MAP_FLOAT16 = 6, MAP_BFLOAT16 = 9, MAP_SWIZZLE_128 = 3, MAP_PROMOTE_256 = 3 };
 
-enum { BOX_CHANNELS = 64, Q_BOX_ROWS = 64, ELEM_BYTES = 2 };
+enum { BOX_CHANNELS = 64, Q_BOX_ROWS = 64, O_BOX_ROWS = 16, ELEM_BYTES = 2 };
 
 typedef struct map_shape {
   const char *name;
@@ -142,10 +142,9 @@ luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_c
   TRY(fill(d, memory, c, &p->q, &(map_shape){"q", dim, p->q_len, p->heads, p->batch, q_rows}, &out->q));
   TRY(fill(d, memory, c, &p->k, &(map_shape){"k", dim, p->kv_len, p->heads_kv, p->batch, tile_n}, &out->k));
   TRY(fill(d, memory, c, &p->v, &(map_shape){"v", dim_v, p->kv_len, p->heads_kv, p->batch, tile_n}, &out->v));
-  if (!backward) {
-    memset(&out->dout, 0, sizeof out->dout);
-    return LUATTN_OK;
-  }
+  if (!backward)
+    return fill(d, memory, c, &p->o, &(map_shape){"o", dim_v, p->q_len, p->heads, p->batch, O_BOX_ROWS},
+                &out->o);
   return fill(d, memory, c, &p->dout, &(map_shape){"dout", dim_v, p->q_len, p->heads, p->batch, q_rows},
               &out->dout);
 }

@@ -1,4 +1,4 @@
-/* maps.h: tensor maps, by which the copy engine of sm_90 finds q, k and v (backward: and dout), and a memory
+/* maps.h: tensor maps, by which the copy engine of sm_90 finds q, k, v and o (backward: dout), and a memory
  * of those that were made: a tensor of the same sizes and strides has the same map, but for the address,
  * which libcuda replaces in a fifth of the time that it takes to make a map. */
 #ifndef LUATTN_RUNTIME_MAPS_H
@@ -31,7 +31,7 @@ typedef struct map_memory {
   atomic_uint turn; /* which of a full window is forgotten next */
 } map_memory;
 
-/* Maps of the q, k, v (and dout) that *p names, in boxes as params.h says. No device is asked, but libcuda
+/* Maps of the q, k, v and o (or dout) that *p names, in boxes as params.h says. No device is asked, but libcuda
  * wants a current context. Any number of threads may share `memory`. Errors: LUATTN_UNSUPPORTED (libcuda
  * older than CUDA 12), LUATTN_INVALID (a stride that no map can hold). */
 luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_call *c, const LuattnParams *p,

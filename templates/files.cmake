@@ -29,6 +29,7 @@ set(LUATTN_TEMPLATES
   fwd_sm80.cuh
   fwd_sm90.cu
   fwd_sm90.cuh
+  fwd_sm90_load.cuh
   halves.cuh
   input.cuh
   interval.cuh

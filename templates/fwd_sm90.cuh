@@ -4,127 +4,34 @@
 // Grid: at most one block a multiprocessor. A block stays there and takes tile_m queries of one head at a
 // time (schedule.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16 whole rows, so that
 // a row's statistics never leave its four threads.
-//   load     the producer, one warp, walks the kv tiles that the mask leaves, and has the copy engine bring
-//   Q,
-//            and then K and V tile by tile, as far ahead as there are slots; with K it passes on which tile
-//            it is
+//   load     the producer (fwd_sm90_load.cuh), one warp, walks the kv tiles that the mask leaves, and has the
+//            copy engine bring Q, and then K and V tile by tile, as far ahead as there are slots; with K it
+//            passes on which tile it is
 //   compute  S = Q K^T; S becomes weights in registers, which, rounded, are the A operand of O += P V
-//   finish   O times the rows' factors, from registers to memory
+//   finish   O times the rows' factors, rounded, to shared memory, and from there by the copy engine while
+//   the
+//            next q tile is computed; columns that shared memory has no room for, from registers to memory
 // A consumer issues the scores of a tile and, right behind, the values of the tile before it, and turns the
 // scores into weights while the values are added up. README.md has the timing, the barriers and the
 // registers.
 //
 // Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
-// 64
-//   the copy engine fills with zeros. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192; tile_n a
-//   multiple of 16 up to 256; stages: slots for K, and as many for V; at least 2, or nothing is loaded ahead.
+//   64 the copy engine fills with zeros. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192;
+//   tile_n a multiple of 16 up to 256; stages: slots for K, and as many for V; at least 2, or nothing is
+//   loaded ahead.
 // Dynamic shared memory in bytes, with D and Dv padded to 64:
-//   2 * tile_m * D + stages * 2 * tile_n * (D + Dv) + 1024
-// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and those of q, k and v
-// what a tensor map can hold: the runtime refuses others (runtime/args.c, runtime/maps.c).
+//   2 * tile_m * D + stages * 2 * tile_n * (D + Dv) + 1024, and 2 * tile_m * 64 for each 64 columns of O that
+//   the limit of 227 KB leaves room for
+// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and what a tensor map can
+// hold: the runtime refuses others (runtime/args.c, runtime/maps.c).
 #pragma once
 #include "copy.cuh"
 #include "distance.cuh"
+#include "fwd_sm90_load.cuh"
 #include "halves.cuh"
 #include "rows.cuh"
-#include "schedule.cuh"
-#include "sm90.cuh"
 #include "sm90_out.cuh"
 #include "tensors.cuh"
-
-template <class Spec, class Config>
-using TicketsSm90 = Tickets<Spec::has_mask, Config::tile_m, 2 * (Config::head_dim + Config::head_dim_v)>;
-
-// ---- load ----
-
-template <class Spec, class Config>
-struct ProducerSm90 {
-  using Shared = SharedSm90<Config>;
-  static constexpr int tile_n = Config::tile_n;
-
-  const LuattnParams &p;
-  const LuattnTensorMaps &maps;
-  const Shared shared;
-  Ring<Config::stages> k, v;
-  Ring<1> q;
-
-  // Slots begin empty: the first wait for them returns at once.
-  __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
-                                          const Shared &s)
-      : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
-
-  __device__ __forceinline__ void load_q(const QNote &note) {
-    const bool some = note.state == QNote::SOME;
-#pragma unroll 1
-    for (int g = 0; g < Shared::groups; ++g) {
-      barrier_wait(shared.q_empty(g), q.parity);
-      if (elected()) {
-        note.store(shared.q_note(g));
-        barrier_arrive_expect(shared.q_full(g), some ? Shared::q_bytes : 0);
-        if (some)
-#pragma unroll
-          for (int i = 0; i < Shared::boxes; ++i)
-            tensor_load(shared.q(g) + i * 64 * 128, maps.q, shared.q_full(g), i * 64,
-                        note.q_tile * Config::tile_m + g * 64, note.h, note.b);
-      }
-    }
-    q.advance();
-  }
-  __device__ __forceinline__ void load_k(Tile tile, bool last, int head, int b) {
-    barrier_wait(shared.k_empty(k.slot), k.parity);
-    if (elected()) {
-      KvNote::of(tile, last).store(shared.k_note(k.slot));
-      barrier_arrive_expect(shared.k_full(k.slot), Shared::k_bytes);
-#pragma unroll
-      for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.k(k.slot) + i * tile_n * 128, maps.k, shared.k_full(k.slot), i * 64,
-                    tile.index * tile_n, head, b);
-    }
-    k.advance();
-  }
-  __device__ __forceinline__ void load_v(Tile tile, int head, int b) {
-    barrier_wait(shared.v_empty(v.slot), v.parity);
-    if (elected()) {
-      barrier_arrive_expect(shared.v_full(v.slot), Shared::v_bytes);
-#pragma unroll
-      for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.v(v.slot) + i * tile_n * 128, maps.v, shared.v_full(v.slot), i * 64,
-                    tile.index * tile_n, head, b);
-    }
-    v.advance();
-  }
-
-  // K runs one tile ahead of V, as the consumers do.
-  __device__ __forceinline__ void run() {
-    TicketsSm90<Spec, Config> tickets(p);
-    while (tickets.valid()) {
-      const BlockSite block = tickets.site();
-      const Site site{block.b, block.h, p.q_len, p.kv_len};
-      const int head = block.h / p.group;
-      WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
-      Tile of_k{-1, false}, of_v{-1, false};  // whose K, and whose V, is to be loaded next
-      bool some = false;
-      for (;;) {
-        const Tile next = walk.next(p, site);
-        // Before the last K, because the answer takes a while; a block that drew sooner would keep a tile
-        // that others have time for.
-        if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
-        if (of_k.valid()) {
-          load_k(of_k, !next.valid(), head, block.b);
-          if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::SOME)});
-          some = true;
-        }
-        if (of_v.valid()) load_v(of_v, head, block.b);
-        of_v = of_k;
-        of_k = next;
-        if (!of_v.valid() && !of_k.valid()) break;
-      }
-      if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::EMPTY)});
-      tickets.advance();
-    }
-    load_q({0, 0, 0, QNote::END});
-  }
-};
 
 // ---- compute ----
 
@@ -142,6 +49,10 @@ struct ConsumerSm90 {
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int rows = 2, cols = tile_n / 4;  // scores of a thread
   static constexpr bool takes_turns = Shared::groups > 2;
+  // A consumer leaves out kv tiles that the mask leaves others' rows alone. Of two consumers one would wait
+  // for the other.
+  static constexpr bool skips = Spec::has_mask && takes_turns;
+  static constexpr bool skips_last = skips && Spec::keep_range != 1;  // else kv_range has no lower end
   // A thread's sum of weights over a tile stays below this while the maximum lags: a weight is finite in
   // Elem, and sums of its products with values up to 2^40 are in float.
   static constexpr float most = same_type<Elem, half_t>::value ? 0x1p15f : 0x1p80f;
@@ -151,8 +62,9 @@ struct ConsumerSm90 {
   enum { K_FULL, V_FULL };  // peeks
 
   const LuattnParams &p;
+  const LuattnTensorMaps &maps;
   const Shared shared;
-  const int group, lane;
+  const int group, warp, lane;
   Site site;
   int first_row;  // of the warp
   Head head;
@@ -165,9 +77,21 @@ struct ConsumerSm90 {
   float scale[rows];        // what O is still to be multiplied by before P's values are added
   bool may_lag;             // lags: the maxima of the warp's rows may stay as they are
   bool exceeds;             // lags: a sum of the warp's first rows is not below `most`
+  Range wanted;             // skips: the q tile's kv tiles that the mask may leave this consumer's rows
+  bool late_v;              // skips: V of the latest tile that was left out is still to be given back
 
-  __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const Shared &s, int g)
-      : p(params), shared(s), group(g), lane(int(threadIdx.x) % 32), k(0), v(0), q(0) {}
+  __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
+                                          const Shared &s, int g)
+      : p(params),
+        maps(m),
+        shared(s),
+        group(g),
+        warp(int(uniform(threadIdx.x / 32 % 4))),
+        lane(int(threadIdx.x) % 32),
+        k(0),
+        v(0),
+        q(0),
+        late_v(false) {}
 
   // The query of row r of this thread, and the nearest one that exists.
   __device__ __forceinline__ Position position(int r) const { return {first_row + lane / 4, r * 8}; }
@@ -175,7 +99,10 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ void begin(const QNote &note) {
     site = Site{note.b, note.h, p.q_len, p.kv_len};
-    first_row = note.q_tile * tile_m + group * 64 + int(threadIdx.x) / 32 % 4 * 16;
+    const int q0 = note.q_tile * tile_m + group * 64, q1 = min_of(q0 + 64, site.q_len);
+    first_row = q0 + warp * 16;
+    wanted =
+        skips && q0 < q1 ? tiles_of(Spec::kv_range(p, site, q0, q1 - 1), site.kv_len, tile_n) : Range{0, 0};
     head = Spec::head(p, site);
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
@@ -190,6 +117,10 @@ struct ConsumerSm90 {
   }
   __device__ __forceinline__ void pass_turn() const {
     if constexpr (takes_turns) named_arrive(turn_barrier + (group + 1) % Shared::groups, 256);
+  }
+  __device__ __forceinline__ void take_turn() const {
+    await_turn();
+    pass_turn();
   }
   __device__ __forceinline__ void release(u32 barrier) const {
     if (lane == 0) barrier_arrive(barrier);
@@ -250,15 +181,18 @@ struct ConsumerSm90 {
           mask(tile, kv0, x, keep);
         else
           online.kept.bits = online.all;
-        raise(Raises && !again, x, part);
+        if (!Spec::lags || Raises || !may_lag)
+          raise(Raises && !again, x, part);
+        else
+          scale[0] = scale[1] = 1;
       } else {
         scale[0] = scale[1] = 1;
       }
       if (!again) release_k();
-      step_by_inf(tile.last() && !again, x, part);
+      step_by_inf(ends(tile) && !again, x, part);
     } else {
       release_k();
-      if (tile.last()) release_q();
+      if (ends(tile)) release_q();
       if (tile.masked()) {
         mask(tile, kv0, x, keep);
         online.template step<true>(p, site, head, row, x, keep, scale);
@@ -294,7 +228,7 @@ struct ConsumerSm90 {
     for (int r = 0; r < rows; ++r) {
       float none = -0.f, sum[4] = {0, 0, 0, 0};
       if (r > 0) {
-        if (tile.last()) release_q();
+        if (ends(tile)) release_q();
         none = __int_as_float(__shfl_sync(0xffffffffu, lane, 0));
         wgmma_wait<0>();
         release_v();
@@ -357,8 +291,9 @@ struct ConsumerSm90 {
     }
     return true;
   }
-  // The scores of an unmasked tile that exceeded the maximum by too much, which are weighed again with a new
-  // one. They have been overwritten and K given back, so this rare case reads Q and K from memory.
+  // The scores of a tile that exceeded the maximum by too much, which are weighed again with a new one. They
+  // have been overwritten and K given back, so this rare case reads Q and K from memory; all of the tile,
+  // because the one at the end of K comes first and has its maximum taken.
   __device__ __forceinline__ void scores_again(int tile, float (&s)[tile_n / 2]) const {
     const Elem *const of_q = row_of<Elem>(p.q, site.b, site.h, 0) + lane % 4 * 2,
                       *const of_k = row_of<Elem>(p.k, site.b, site.h / p.group, tile * tile_n + lane / 4) +
@@ -568,14 +503,54 @@ struct ConsumerSm90 {
     wgmma_wait<0>();
     release_v();
   }
-  __device__ __forceinline__ void all_tiles() {
+  // Leaves out the next kv tile, of which the mask leaves this consumer's rows nothing. V, which comes later
+  // than K, it gives back with the one after it.
+  __device__ __forceinline__ void skip_tile(KvNote &tile) {
+    if (!tile.before_first()) take_turn();
+    tile = await_k().shared();
+    give_late_v();
+    release_k();
+    late_v = true;
+  }
+  __device__ __forceinline__ void give_late_v() {
+    if (!skips || !late_v) return;
+    await_v();
+    release_v();
+    late_v = false;
+  }
+  // Leaves out the q tile's first kv tiles; says whether one is left, and in `tile` which was the latest.
+  __device__ __forceinline__ bool skip_first(KvNote &tile) {
+    if constexpr (skips) {
+#pragma unroll 1
+      for (; !tile.last(); skip_tile(tile)) {
+        const int next = await_k().shared().index();
+        if (next >= wanted.hi) continue;
+        if (skips_last && next < wanted.lo) return false;
+        if (!tile.before_first()) take_turn();
+        return true;
+      }
+      return false;
+    }
+    return true;
+  }
+  __device__ __forceinline__ void skip_rest(KvNote tile) {
+    if constexpr (skips_last)
+#pragma unroll 1
+      while (!tile.last()) skip_tile(tile);
+  }
+  // Of this consumer: after the kv tile there is none that it wants.
+  __device__ __forceinline__ bool ends(KvNote tile) const {
+    return tile.last() || (skips_last && tile.index() <= wanted.lo);
+  }
+  __device__ __forceinline__ void all_tiles(KvNote &tile) {
     float s[tile_n / 2];
-    KvNote tile = first_scores(s);
+    tile = first_scores(s);
     for (bool again = false;; again = true) {
       first_tile(s, tile, again);
+      give_late_v();
       bool good = true;
 #pragma unroll 1
-      while (good && !tile.last()) good = next_tile(tile);
+      while (good && !ends(tile)) good = next_tile(tile);
       if (good) break;
       scores_again(tile.index(), s);
     }
@@ -588,12 +563,15 @@ struct ConsumerSm90 {
     if (takes_turns && group == Shared::groups - 1) named_arrive(turn_barrier, 256);
     for (QNote note = await_q(); note.state != QNote::END; note = await_q()) {
       begin(note);
-      if (note.state == QNote::SOME)
-        all_tiles();
+      KvNote tile = note.state == QNote::SOME ? KvNote::before() : KvNote::none();
+      if (note.state == QNote::SOME && skip_first(tile))
+        all_tiles(tile);
       else
         release_q();
       finish();
+      skip_rest(tile);
     }
+    if (Shared::o_boxes > 0 && elected()) bulk_wait_read();  // shared memory is the block's
   }
 
   // ---- finish ----
@@ -605,7 +583,24 @@ struct ConsumerSm90 {
       const Elem *row = row_of<Elem>(p.o, site.b, site.h, position(r)) + lane % 4 * 8;
       to[r] = {u64(__cvta_generic_to_global(row)), scale[r], position(r) < site.q_len};
     }
-    store_outs<Elem, Config::head_dim_v>(to, lane);
+    store_outs<Elem, Config::head_dim_v, Shared::o_boxes * 4>(to, lane);
+  }
+  // The same by way of shared memory and the copy engine, which takes it from there while the next q tile is
+  // computed, and knows where the tensor ends.
+  __device__ __forceinline__ void stage_o(const float (&scale)[rows]) const {
+    const u32 to = shared.o(group * 4 + warp), row = lane % 16;
+    if (elected()) bulk_wait_read();
+    __syncwarp();
+    constexpr int columns = Shared::o_boxes < Shared::boxes_v ? Shared::o_boxes * 64 : Config::head_dim_v;
+    stage_outs<Elem, columns>(to + row * 128 + (lane / 16 ^ row % 8) * 16, scale[0], scale[1]);
+    fence_async();
+    __syncwarp();
+    if (elected()) {
+#pragma unroll
+      for (int i = 0; i < Shared::o_boxes; ++i)
+        tensor_store(to + i * Shared::o_box_bytes, maps.o, i * 64, first_row, site.h, site.b);
+      bulk_commit();
+    }
   }
   __device__ __forceinline__ void finish() {
     online.finish();
@@ -615,12 +610,14 @@ struct ConsumerSm90 {
     const typename Spec::State my_state = mine == 0 ? online.state[0] : online.state[1];
     const bool kept = online.kept[mine];
     const float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
-    if (lane % 4 < rows && position(mine) < site.q_len)
-      write_row<Spec>(p, site, head, my_row, my_state, position(mine), kept);
     float scale[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
-    write_o(scale);
+    if constexpr (Shared::o_boxes > 0) stage_o(scale);
+    if constexpr (Shared::o_boxes < Shared::boxes_v) write_o(scale);
+    // Behind O, which the fence before its copy would otherwise let wait for these stores.
+    if (lane % 4 < rows && position(mine) < site.q_len)
+      write_row<Spec>(p, site, head, my_row, my_state, position(mine), kept);
   }
 };
 
@@ -638,6 +635,6 @@ LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, voi
     if (threadIdx.x < 32) ProducerSm90<Spec, Config>(p, maps, shared).run();
   } else {
     registers_up<two ? 232 : 160>();
-    ConsumerSm90<Spec, Config>(p, shared, group).run();
+    ConsumerSm90<Spec, Config>(p, maps, shared, group).run();
   }
 }

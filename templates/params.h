@@ -94,9 +94,12 @@ typedef struct LuattnTensorMap {
 } LuattnTensorMap;
 
 typedef struct LuattnTensorMaps {
-  /* Boxes of 64 channels, swizzled by 128 bytes, by tile_n positions (k, v) and by 64 (q of a forward kernel) or tile_m
-   * (q and dout of a backward kernel, which alone has dout). */
-  LuattnTensorMap q, k, v, dout;
+  /* Boxes of 64 channels, swizzled by 128 bytes, by tile_n positions (k, v), 64 (q of a forward kernel), 16 (its o) and
+   * tile_m (q and dout of a backward kernel). */
+  LuattnTensorMap q, k, v;
+  union {
+    LuattnTensorMap o, dout; /* of a forward and of a backward kernel */
+  };
 } LuattnTensorMaps;
 
 #endif

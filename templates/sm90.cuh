@@ -133,6 +133,10 @@ struct KvNote {
   LUATTN_FN KvNote of(Tile tile, bool last) {
     return {u32(tile.index) << 3 | u32(tile.by_range) << 2 | u32(tile.masked) << 1 | u32(last)};
   }
+  // What a consumer of a q tile has before its first kv tile, and where there is none.
+  LUATTN_FN KvNote before() { return {~1u}; }
+  LUATTN_FN KvNote none() { return {1}; }
+  __device__ __forceinline__ bool before_first() const { return bits == ~1u; }
   __device__ __forceinline__ int index() const { return int(bits >> 3); }
   __device__ __forceinline__ bool by_range() const { return (bits & 4) != 0; }
   __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
@@ -148,9 +152,9 @@ struct KvNote {
   __device__ __forceinline__ KvNote shared() const { return {uniform(bits)}; }
 };
 
-// Shared memory of the forward kernel: Q of each consumer (64 rows), the slots of K, those of V, and in the
-// last 1024 bytes the barriers and notes. A tile is a row of boxes of 64 channels (wgmma.cuh), each of all
-// the tile's rows, 128 bytes a row.
+// Shared memory of the forward kernel: Q of each consumer (64 rows), the slots of K, those of V, O on its way
+// to memory, and in the last 1024 bytes the barriers and notes. A tile is a row of boxes of 64 channels
+// (wgmma.cuh), each of all the tile's rows, 128 bytes a row.
 template <class Config>
 struct SharedSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
@@ -158,8 +162,14 @@ struct SharedSm90 {
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int q_bytes = boxes * 64 * 128, k_bytes = boxes * tile_n * 128,
                        v_bytes = boxes_v * tile_n * 128;
+  // On their way to memory as many of O's boxes as there is room for have a place of their own, 16 rows of
+  // each warp.
+  static constexpr int o_box_bytes = 16 * 128, most_bytes = 232448;
+  static constexpr int without_o = groups * q_bytes + stages * (k_bytes + v_bytes) + 1024;
+  static constexpr int room = (most_bytes - without_o) / (groups * 4 * o_box_bytes);
+  static constexpr int o_boxes = room < boxes_v ? room : boxes_v;
   static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && Config::threads == 128 + 2 * tile_m);
-  static_assert(stages * 36 + groups * 32 <= 1024);
+  static_assert(stages * 36 + groups * 32 <= 1024 && without_o <= most_bytes);
 
   u32 start;  // a multiple of 1024
 
@@ -167,7 +177,9 @@ struct SharedSm90 {
   __device__ __forceinline__ u32 k(int slot) const { return q(groups) + slot * k_bytes; }
   __device__ __forceinline__ u32 v(int slot) const { return k(stages) + slot * v_bytes; }
 
-  __device__ __forceinline__ u32 k_full(int slot) const { return v(stages) + slot * 32; }
+  __device__ __forceinline__ u32 o(int warp) const { return v(stages) + warp * o_boxes * o_box_bytes; }
+
+  __device__ __forceinline__ u32 k_full(int slot) const { return o(groups * 4) + slot * 32; }
   __device__ __forceinline__ u32 k_empty(int slot) const { return k_full(slot) + 8; }
   __device__ __forceinline__ u32 v_full(int slot) const { return k_full(slot) + 16; }
   __device__ __forceinline__ u32 v_empty(int slot) const { return k_full(slot) + 24; }

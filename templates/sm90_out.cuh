@@ -153,6 +153,38 @@ LUATTN_FN void out_sums(const u32 *a, u64 b) {
 
 // ---- results ----
 
+// Blocks of 16 columns from Block to the row's end, times the row's factors, rounded, to shared memory at
+// `at`, which the caller has put at the lane's row and chunk: four parts of 8 x 8 a block, in boxes of 64
+// columns as the copy engine swizzles them. A factor of 0 gives 0, also where a row that keeps nothing has
+// met V's infinities: 0 * inf is NaN.
+template <class Elem, int Columns, int Block = 0>
+LUATTN_FN void stage_outs(u32 at, float upper, float lower) {
+#define PAIR(type, w, i, j, scale, kept)                                                       \
+  "mul.f32 a, o%3_" i ", " scale "; mul.f32 b, o%3_" j ", " scale "; cvt.rn." type "x2.f32 " w \
+  ", b, a; "                                                                                   \
+  "selp.b32 " w ", " w ", 0, " kept ";\n"
+#define STAGE(type)                                                                                      \
+  asm volatile(                                                                                          \
+      "{.reg .pred up, low; .reg .f32 a, b; .reg .b32 w0, w1, w2, w3;\n"                                 \
+      "setp.neu.f32 up, %1, 0f00000000; setp.neu.f32 low, %2, 0f00000000;\n" PAIR(                       \
+          type, "w0", "0", "1", "%1", "up") PAIR(type, "w1", "2", "3", "%2", "low")                      \
+          PAIR(type, "w2", "4", "5", "%1", "up") PAIR(                                                   \
+              type, "w3", "6", "7", "%2",                                                                \
+              "low") "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0 + %4], {w0, w1, w2, w3};}" ::"r"(to), \
+      "f"(upper), "f"(lower), "n"(Block), "n"(Block / 4 * 16 * 128)                                      \
+      : "memory")
+  if constexpr (Block * 16 < Columns) {
+    const u32 to = at ^ Block % 4 * 32;
+    if constexpr (same_type<Elem, half_t>::value)
+      STAGE("f16");
+    else
+      STAGE("bf16");
+    stage_outs<Elem, Columns, Block + 1>(at, upper, lower);
+  }
+#undef STAGE
+#undef PAIR
+}
+
 // Where a thread's part of a row of O goes, and what it is multiplied by before it is rounded.
 struct OutRow {
   u64 to;  // in global memory: column lane % 4 * 8

@@ -68,6 +68,16 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       : "memory");
 }
 
+// Copies a box from `src` back to where the map says, leaving out what lies outside of the tensor;
+// bulk_commit closes its group, too. One thread.
+LUATTN_FN void tensor_store(u32 src, const LuattnTensorMap &map, int channel, int position, int head,
+                            int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+      "r"(src), "r"(channel), "r"(position), "r"(head), "r"(batch)
+      : "memory");
+}
+
 // Copies `bytes` from global to shared memory; both addresses and the size are multiples of 16. Counts them
 // on `barrier`. One thread.
 LUATTN_FN void bulk_load(u32 dst, const void *src, int bytes, u32 barrier) {

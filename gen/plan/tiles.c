@@ -150,7 +150,9 @@ static int sm80_forward_bytes(const plan *p) {
 
 static int sm90_forward_bytes(const plan *p) {
   const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
-  return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)) + 1024;
+  const int tiles = 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)) + 1024;
+  const int box = 2 * p->tile_m * 64, room = max_of(tiles_shared_limit(90) - tiles, 0) / box;
+  return tiles + box * (room < dim_v / 64 ? room : dim_v / 64);
 }
 
 static int sm90_wide_backward_bytes(const plan *p, const plan_rows *r) {

@@ -40,7 +40,7 @@ static const fake_event *launch_again(const luattn_kernel *kernel, const problem
   return fake_get_event(fake_num_events() - 1);
 }
 
-/* The sm90 family: blocks that stay, and maps of q, k and v: of the mods' copies, where there are any. */
+/* The sm90 family: blocks that stay, and maps of q, k, v and o: of the mods' copies, where there are any. */
 static void forward_sm90(void **state) {
   (void)state;
   problem p;
@@ -62,6 +62,9 @@ static void forward_sm90(void **state) {
              (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * KV_LEN, 2 * HEAD_DIM * KV_LEN * HEADS_KV},
              p.info.entry[2].tile_n);
   assert_ptr_not_equal(a->k.data, p.k.t.data);
+  assert_map(&maps->o, p.o.t.data, (unsigned long long[]){HEAD_DIM_V, Q_LEN, HEADS, BATCH},
+             (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * Q_LEN, 2 * HEAD_DIM_V * Q_LEN * HEADS},
+             16);
   p.args.workspace = (char *)p.args.workspace + 256; /* k' is elsewhere */
   fake_fail("cuTensorMapReplaceAddress", 1, 700);
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
@@ -73,6 +76,11 @@ static void forward_sm90(void **state) {
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "k: strides"));
   assert_non_null(strstr(err.message, "are not what TMA can take"));
+  fake_fail("cuTensorMapEncodeTiled", 3, 1); /* q has one by now */
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "o: strides"));
+  luattn_kernel_unload(kernel);
+  kernel = load_sm90(&p);
   fake_fail("cuTensorMapEncodeTiled", 1, 700);
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
   assert_non_null(strstr(err.message, "cuTensorMapEncodeTiled: CUDA_ERROR_ILLEGAL_ADDRESS"));
@@ -137,7 +145,7 @@ static void maps_are_remembered(void **state) {
   problem_open(&p, LUATTN_FORWARD);
   luattn_kernel *kernel = load_sm90(&p);
   const LuattnTensorMaps first = launch_again(kernel, &p)->maps;
-  assert_int_equal(fake_num_maps(), 3);
+  assert_int_equal(fake_num_maps(), 4);
   assert_memory_equal(&launch_again(kernel, &p)->maps, &first, sizeof first);
   assert_int_equal(fake_num_maps(), 0);
   p.q.t.byte_offset = 16;
@@ -147,7 +155,7 @@ static void maps_are_remembered(void **state) {
   memcpy(&q, moved.q.bytes, sizeof q);
   assert_ptr_equal(q.data, (char *)p.q.t.data + 16);
   assert_memory_not_equal(&moved.q, &first.q, sizeof first.q);
-  assert_memory_equal(&moved.k, &first.k, 2 * sizeof first.k);
+  assert_memory_equal(&moved.k, &first.k, 3 * sizeof first.k);
   luattn_kernel_unload(kernel);
   problem_close(&p);
 }

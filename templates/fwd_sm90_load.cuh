@@ -1,0 +1,97 @@
+// fwd_sm90_load.cuh: the producer of the sm90 forward: one warp, which draws q tiles, walks the kv tiles that
+// the mask leaves, and has the copy engine bring Q, K and V. README.md has the timing.
+#pragma once
+#include "schedule.cuh"
+#include "sm90.cuh"
+
+template <class Spec, class Config>
+using TicketsSm90 = Tickets<Spec::has_mask, Config::tile_m, 2 * (Config::head_dim + Config::head_dim_v)>;
+
+template <class Spec, class Config>
+struct ProducerSm90 {
+  using Shared = SharedSm90<Config>;
+  static constexpr int tile_n = Config::tile_n;
+
+  const LuattnParams &p;
+  const LuattnTensorMaps &maps;
+  const Shared shared;
+  Ring<Config::stages> k, v;
+  Ring<1> q;
+
+  // Slots begin empty: the first wait for them returns at once.
+  __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
+                                          const Shared &s)
+      : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
+
+  __device__ __forceinline__ void load_q(const QNote &note) {
+    const bool some = note.state == QNote::SOME;
+#pragma unroll 1
+    for (int g = 0; g < Shared::groups; ++g) {
+      barrier_wait(shared.q_empty(g), q.parity);
+      if (elected()) {
+        note.store(shared.q_note(g));
+        barrier_arrive_expect(shared.q_full(g), some ? Shared::q_bytes : 0);
+        if (some)
+#pragma unroll
+          for (int i = 0; i < Shared::boxes; ++i)
+            tensor_load(shared.q(g) + i * 64 * 128, maps.q, shared.q_full(g), i * 64,
+                        note.q_tile * Config::tile_m + g * 64, note.h, note.b);
+      }
+    }
+    q.advance();
+  }
+  __device__ __forceinline__ void load_k(Tile tile, bool last, int head, int b) {
+    barrier_wait(shared.k_empty(k.slot), k.parity);
+    if (elected()) {
+      KvNote::of(tile, last).store(shared.k_note(k.slot));
+      barrier_arrive_expect(shared.k_full(k.slot), Shared::k_bytes);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes; ++i)
+        tensor_load(shared.k(k.slot) + i * tile_n * 128, maps.k, shared.k_full(k.slot), i * 64,
+                    tile.index * tile_n, head, b);
+    }
+    k.advance();
+  }
+  __device__ __forceinline__ void load_v(Tile tile, int head, int b) {
+    barrier_wait(shared.v_empty(v.slot), v.parity);
+    if (elected()) {
+      barrier_arrive_expect(shared.v_full(v.slot), Shared::v_bytes);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes_v; ++i)
+        tensor_load(shared.v(v.slot) + i * tile_n * 128, maps.v, shared.v_full(v.slot), i * 64,
+                    tile.index * tile_n, head, b);
+    }
+    v.advance();
+  }
+
+  // K runs one tile ahead of V, as the consumers do.
+  __device__ __forceinline__ void run() {
+    TicketsSm90<Spec, Config> tickets(p);
+    while (tickets.valid()) {
+      const BlockSite block = tickets.site();
+      const Site site{block.b, block.h, p.q_len, p.kv_len};
+      const int head = block.h / p.group;
+      WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
+      Tile of_k{-1, false}, of_v{-1, false};  // whose K, and whose V, is to be loaded next
+      bool some = false;
+      for (;;) {
+        const Tile next = walk.next(p, site);
+        // Before the last K, because the answer takes a while; a block that drew sooner would keep a tile
+        // that others have time for.
+        if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
+        if (of_k.valid()) {
+          load_k(of_k, !next.valid(), head, block.b);
+          if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::SOME)});
+          some = true;
+        }
+        if (of_v.valid()) load_v(of_v, head, block.b);
+        of_v = of_k;
+        of_k = next;
+        if (!of_v.valid() && !of_k.valid()) break;
+      }
+      if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::EMPTY)});
+      tickets.advance();
+    }
+    load_q({0, 0, 0, QNote::END});
+  }
+};
