@@ -520,18 +520,15 @@ struct ConsumerSm90 {
   }
   // Leaves out the q tile's first kv tiles; says whether one is left, and in `tile` which was the latest.
   __device__ __forceinline__ bool skip_first(KvNote &tile) {
-    if constexpr (skips) {
 #pragma unroll 1
-      for (; !tile.last(); skip_tile(tile)) {
-        const int next = await_k().shared().index();
-        if (next >= wanted.hi) continue;
-        if (skips_last && next < wanted.lo) return false;
-        if (!tile.before_first()) take_turn();
-        return true;
-      }
-      return false;
+    for (; !tile.last(); skip_tile(tile)) {
+      const int next = await_k().shared().index();
+      if (next >= wanted.hi) continue;
+      if (skips_last && next < wanted.lo) return false;
+      if (!tile.before_first()) take_turn();
+      return true;
     }
-    return true;
+    return false;
   }
   __device__ __forceinline__ void skip_rest(KvNote tile) {
     if constexpr (skips_last)
@@ -542,9 +539,10 @@ struct ConsumerSm90 {
   __device__ __forceinline__ bool ends(KvNote tile) const {
     return tile.last() || (skips_last && tile.index() <= wanted.lo);
   }
-  __device__ __forceinline__ void all_tiles(KvNote &tile) {
+  // Says which was the latest.
+  __device__ __forceinline__ KvNote all_tiles() {
     float s[tile_n / 2];
-    tile = first_scores(s);
+    KvNote tile = first_scores(s);
     for (bool again = false;; again = true) {
       first_tile(s, tile, again);
       give_late_v();
@@ -555,6 +553,7 @@ struct ConsumerSm90 {
       scores_again(tile.index(), s);
     }
     last_values();
+    return tile;
   }
 
   __device__ __forceinline__ void run() {
@@ -564,10 +563,14 @@ struct ConsumerSm90 {
     for (QNote note = await_q(); note.state != QNote::END; note = await_q()) {
       begin(note);
       KvNote tile = note.state == QNote::SOME ? KvNote::before() : KvNote::none();
-      if (note.state == QNote::SOME && skip_first(tile))
-        all_tiles(tile);
-      else
+      bool some = note.state == QNote::SOME;
+      if constexpr (skips) some = some && skip_first(tile);
+      if (some) {
+        const KvNote latest = all_tiles();
+        if constexpr (skips) tile = latest;  // else ptxas would carry it along
+      } else {
         release_q();
+      }
       finish();
       skip_rest(tile);
     }
