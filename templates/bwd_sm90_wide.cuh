@@ -545,9 +545,12 @@ LUATTN_FN void bwd_sm90_wide(const LuattnParams &p, const LuattnTensorMaps &maps
   const int group = int(uniform(threadIdx.x / 128));
   if (group == 0) {
     registers_down<32>();
-    if (threadIdx.x < 32) ProducerWide<Spec, Config>(p, maps, shared).run();
-    if constexpr (Need::dq)
-      if (threadIdx.x / 32 == 1) SenderWide<Spec, Config>::run(p, maps, shared);
+    const u32 worker = uniform(threadIdx.x / 32);
+    if (worker == 0) {
+      ProducerWide<Spec, Config>(p, maps, shared).run();
+    } else if (worker == 1) {
+      if constexpr (Need::dq) SenderWide<Spec, Config>::run(p, maps, shared);
+    }
   } else if (group == 1) {
     registers_up<160>();
     ScoresWide<Spec, Config>(p, shared).run();
