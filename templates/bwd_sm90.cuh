@@ -11,7 +11,7 @@
 //            P^T, dS^T = Spec::grad, element by element
 //            dV  += P^T dO         dK  += dS^T Q      P^T and dS^T from registers
 //            dQ  = dS K            both consumers' dS, from shared memory; added to p.dq_acc
-//   sums     two more warps of the first warpgroup, for some gradients of parameters: sm90_sums.cuh
+//   sums     of dS, for gradients of parameters: sm90_sums.cuh
 //   finish   dk times the scale, dv, by way of shared memory to memory, while the next K and V are loaded
 // The consumers take turns at the elements, so that one multiplies meanwhile.
 // Scores are held transposed, because then what comes of them is, rounded, the A operand of dV's and dK's
@@ -21,7 +21,7 @@
 // Config: head_dim, head_dim_v multiples of 8 up to 128, in any combination; what they lack to a multiple of
 //   64 the copy engine fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
 //   head dims up to 64; stages: slots for Q and dO, at least 2, or nothing is loaded ahead.
-// Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 256 more:
+// Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 512 more:
 //   2 * (tile_n + stages * tile_m) * (D + Dv) + 2 * tile_m * ds_slots * tile_n
 //   + max(4 * tile_m * D, tile_n * (16 + 2 * max(D, Dv)))
 //   + stages * tile_m * (sizeof(BwdRow) + (has_rows ? sizeof(Row) : 0))
@@ -30,7 +30,6 @@
 #include "bwd_sm90_load.cuh"
 #include "sm90_sums.cuh"
 #include "sm90_turns.cuh"
-#include "wgmma_wide.cuh"
 
 // A warp's part of dQ of a tile: its first row, and its head. Row no_dq(): there is none.
 struct DqPlace {
@@ -59,7 +58,8 @@ struct ConsumerBwdSm90 {
   static_assert(Shared::groups == 2 && (tile_m == 64 || tile_m == 128), "two consumers share dQ");
 
   using Sums = ParameterSums<Spec, Config>;
-  static constexpr bool shares_ds = Need::dq || Shared::sums;
+  using Rows = RowSums<Spec, Config>;
+  static constexpr bool shares_ds = Need::dq || Rows::wanted;
   static constexpr bool needs_ds = shares_ds || Need::dk || Sums::rounded,
                         needs_dp = needs_ds || Need::parameters;
   // Where grad has no effect but its results, one copy of it serves masked tiles too.
@@ -82,11 +82,9 @@ struct ConsumerBwdSm90 {
   static constexpr bool alternates = tile_m == 64 && !Need::turns;
   // Half of V stays in registers, as A operands, where a spec leaves room for it: shared memory sets the
   // pace, and would be read for each q tile.
-  static constexpr bool keeps_v = alternates && !Shared::sums && dim_v == 128 && needs_dp && Spec::has_lse &&
+  static constexpr bool keeps_v = alternates && dim_v == 128 && needs_dp && Spec::has_lse &&
                                   Spec::num_acc == 0 && !Sums::any && !Shared::has_rows &&
                                   Spec::grad_is_light && (!Spec::has_mask || Spec::keep_is_cheap);
-
-  enum { DS_EMPTY };  // a peek
 
   const LuattnParams &p;
   const Shared shared;
@@ -98,6 +96,7 @@ struct ConsumerBwdSm90 {
   Col col[2];
   Acc acc;
   Sums sums;
+  Rows row_sums;
   Ring<stages> q;
   Ring<Shared::ds_slots> ds, ds_before;  // of this tile, of the one before
   float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
@@ -190,19 +189,34 @@ struct ConsumerBwdSm90 {
       Wgmma<Elem, Dim>::sums64(x, a[i], a[i + 1], a[i + 2], a[i + 3], b + (i * 16 * 128 >> 4));
     wgmma_commit();
   }
-  // dQ, once both consumers have shared their dS. Of the tile before a kv tile's first, which is none of its
-  // own, it is never added.
+  // dQ and sums of rows, once both consumers have shared their dS. Of the tile before a kv tile's first,
+  // which is none of its own, they are never added.
   __device__ __forceinline__ void issue_dq() {
     auto &ring = lags ? ds_before : ds;
     const u32 columns = splits_rows ? 0 : group * (Shared::boxes == 2 ? tile_n * 128 : 64);
-    const u64 a = wgmma_operand(shared.ds(ring.slot) + (splits_rows ? group * 64 * 128 : 0), 0);
-    const u64 b = wgmma_operand(shared.k() + columns, 0);
+    const u32 rows = shared.ds(ring.slot) + (splits_rows ? group * 64 * 128 : 0);
+    const u64 a = wgmma_operand(rows, 0), b = wgmma_operand(shared.k() + columns, 0);
     barrier_wait(shared.ds_full(ring.slot), ring.parity);
     wgmma_fence();
+    if constexpr (Need::dq) {
 #pragma unroll
-    for (int i = 0; i < tile_n / 64; ++i)
-      Wgmma<Elem, dq_cols>::turned64(dq, a + (i * tile_m * 128 >> 4), b + (i * 64 * 128 >> 4), i > 0);
+      for (int i = 0; i < tile_n / 64; ++i)
+        Wgmma<Elem, dq_cols>::turned64(dq, a + (i * tile_m * 128 >> 4), b + (i * 64 * 128 >> 4), i > 0);
+    }
+    if constexpr (Rows::wanted) {
+      if constexpr (splits_rows)
+        row_sums.template issue<tile_n / 64>(rows, tile_m * 128, shared.ones());
+      else
+        row_sums.template issue<1>(rows + group * tile_m * 128, 0, shared.ones());
+    }
     wgmma_commit();
+  }
+  __device__ __forceinline__ void dq_arrived() {
+    wgmma_arrived(dq);
+    if constexpr (Rows::wanted) wgmma_arrived(row_sums.sum);
+  }
+  __device__ __forceinline__ void add_rows() {
+    if constexpr (Rows::wanted) row_sums.add(p, site, head, shared_dq.head, shared_dq.row, lane, acc);
   }
   // What the copy engine brings to memory from the warp's part has been read.
   __device__ __forceinline__ void await_part() const {
@@ -400,7 +414,6 @@ struct ConsumerBwdSm90 {
   }
   // dS of this warp to shared memory, where both consumers' products find it, a row for each query.
   __device__ __forceinline__ void share_ds(const u32 (&a)[tile_m / 16][4]) const {
-    if constexpr (Shared::sums) barrier_wait_peeked<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
     const int row = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
     const u32 to = shared.ds(ds.slot) + group * tile_m * 128 + row * 128 + ((chunk ^ lane % 8) << 4);
 #pragma unroll
@@ -431,7 +444,6 @@ struct ConsumerBwdSm90 {
       for (int i = 0; i < tile_m / 2; ++i) dp[i] = 0;
     }
     if constexpr (Need::dq && adds_late) add_dq();
-    if constexpr (Shared::sums) barrier_peek<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
     differentiate(tile, s, dp);
     if constexpr (Need::dv && Sums::in_f32) round(a_p, s);  // P takes half of the registers then
     sums.add(sums_at(), tile.index() * tile_m, tile.alike(), dp);
@@ -450,7 +462,7 @@ struct ConsumerBwdSm90 {
       if constexpr (!shares_ds) fence_async(), __syncwarp();
       sums.send_line(sums_at());
     }
-    if constexpr (Need::dq) {
+    if constexpr (shares_ds) {
       issue_dq();
       if constexpr (lags) ds_before.advance();
       wgmma_wait<1>();
@@ -460,20 +472,28 @@ struct ConsumerBwdSm90 {
       wgmma_fence();
       issue_sums<dim>(dk, a_ds, shared.q(q.slot));
     }
-    if constexpr (Need::dq) {
+    if constexpr (shares_ds) {
       wgmma_wait<Need::dk ? 1 : 0>();
-      wgmma_arrived(dq);
-      const DqPlace here{tile.index() * tile_m + (splits_rows ? group * 64 : 0) + warp * 16, site.h};
-      shared_dq = lags ? due : here;
-      due = here;
-      share_dq();
-      if constexpr (!adds_late) add_dq();
+      take_dq(tile);
     }
     wgmma_wait<0>();
     wgmma_arrived(dv);
     wgmma_arrived(dk);
+    add_rows();
     barrier_arrive(shared.empty(q.slot));
     q.advance();
+  }
+
+  // dQ, of this tile or the one before, has been computed.
+  __device__ __forceinline__ void take_dq(TileNote tile) {
+    dq_arrived();
+    const DqPlace here{tile.index() * tile_m + (splits_rows ? group * 64 : 0) + warp * 16, site.h};
+    shared_dq = lags ? due : here;
+    due = here;
+    if constexpr (Need::dq) {
+      share_dq();
+      if constexpr (!adds_late) add_dq();
+    }
   }
 
   // A tile of which the mask leaves nothing for this consumer: zeros in dS, and dQ of the tile before.
@@ -487,18 +507,14 @@ struct ConsumerBwdSm90 {
       for (int i = 0; i < tile_m / 16; ++i) store_shared_16(zeros + i * 16 * 128, 0.f, 0.f, 0.f, 0.f);
       announce_ds();
     }
-    if constexpr (Need::dq) {
+    if constexpr (shares_ds) {
       issue_dq();
       if constexpr (lags) ds_before.advance();
       wgmma_wait<0>();
-      wgmma_arrived(dq);
-      const DqPlace here{tile.index() * tile_m + (splits_rows ? group * 64 : 0) + warp * 16, site.h};
-      shared_dq = lags ? due : here;
-      due = here;
-      share_dq();
-      if constexpr (!adds_late) add_dq();
+      take_dq(tile);
+      add_rows();
+      ds.advance();
     }
-    if constexpr (shares_ds) ds.advance();
     barrier_arrive(shared.empty(q.slot));
     q.advance();
   }
@@ -522,20 +538,22 @@ struct ConsumerBwdSm90 {
   // The last q tile's dQ, where it comes late; and K and V go back.
   __device__ __forceinline__ void leave_block() {
     if constexpr (Need::dq && adds_late) add_dq();
-    if constexpr (Need::dq && lags) {
+    if constexpr (shares_ds && lags) {
       issue_dq();
       wgmma_wait<0>();
-      wgmma_arrived(dq);
+      dq_arrived();
     }
     barrier_arrive(shared.kv_empty());
-    if constexpr (Need::dq && lags) {
+    if constexpr (shares_ds && lags) {
       shared_dq = due;
+      add_rows();
+    }
+    if constexpr (Need::dq && lags) {
       share_dq();
       add_dq();
     }
   }
   __device__ __forceinline__ void run() {
-    if constexpr (Shared::sums) barrier_peeks_init();
     if (group == 1) pass_turn();
 #pragma unroll 1
     for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
@@ -619,9 +637,14 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
   using Shared = SharedBwdSm90<Spec, Config>;
   const Shared shared{memory, shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();
+  if constexpr (RowSums<Spec, Config>::wanted) {
+    if (threadIdx.x < 64)
+      store_shared(shared.ones() + threadIdx.x * 4, pack<typename Config::Elem>(1.f, 1.f));
+    fence_async();
+  }
   __syncthreads();
-  // What a writer or summers need of registers the consumers would rather have.
-  constexpr bool tight = !Shared::turns && !Shared::sums;
+  // What a writer needs of registers the consumers would rather have.
+  constexpr bool tight = !Shared::turns;
   constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
@@ -632,8 +655,6 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
       ProducerBwdSm90<Spec, Config>(p, maps, shared).run();
     } else if (worker == 1) {
       if constexpr (Shared::turns) DqWriterSm90<Spec, Config>(p, shared).run();
-    } else {
-      if constexpr (Shared::sums) SummerBwdSm90<Spec, Config>(p, shared, int(worker) - 2).run();
     }
   } else {
     registers_up<consumer>();

@@ -227,7 +227,7 @@ struct KvTickets {
 
 // Shared memory: K and V of the block; slots for Q and dO, in boxes of 64 channels by tile_m rows; slots for
 // dS, in boxes of 64 keys by tile_m queries; each consumer warp's part of dQ in f32, 16 rows in the
-// order of dq_acc.cuh; row numbers of each slot; and in the last 256 bytes the barriers and notes.
+// order of dq_acc.cuh; row numbers of each slot; and in the last 512 bytes barriers, notes and ones.
 template <class Spec, class Config>
 struct SharedBwdSm90 {
   using Row = typename Spec::Row;
@@ -253,7 +253,7 @@ struct SharedBwdSm90 {
   // then comes a tile later. Without, two.
   static constexpr int most_bytes = 232448;
   static constexpr int other_bytes =
-      k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) + warps * dq_bytes + 15 + 256;
+      k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) + warps * dq_bytes + 15 + 512;
   static constexpr bool lags = other_bytes + (stages + 1) * ds_bytes <= most_bytes;
   static constexpr int ds_slots = lags ? stages + 1 : 2;
   static constexpr int at_v = k_bytes, at_q = at_v + v_bytes, at_do = at_q + stages * q_bytes,
@@ -264,14 +264,10 @@ struct SharedBwdSm90 {
   // A consumer's part of dQ: with tile_m = 128 each of them computes 64 rows, with 64 half of the columns.
   static constexpr bool splits_rows = tile_m == 128;
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
-  // Some parameters' gradients are sums of rows of dS, for which two warps read what consumers share:
-  // SummerBwdSm90.
-  static constexpr bool sums = Needs<Spec, Config>::parameters && (Spec::sums & SUM_ROW) != 0;
-  static constexpr int summers = sums ? 2 * 32 : 0;  // threads
-  static_assert(stages * 32 + (sums ? 2 : 1) * ds_slots * 8 + 64 <= 256);
+  static_assert(stages * 32 + ds_slots * 8 + 64 <= 256);
 
-  // A consumer leaves out a tile of whose half nothing is kept. Not where others walk or read the same tiles.
-  static constexpr bool halves = Spec::has_mask && tile_m == 64 && !turns && !sums;
+  // A consumer leaves out a tile of whose half nothing is kept. Not where others walk the same tiles.
+  static constexpr bool halves = Spec::has_mask && tile_m == 64 && !turns;
 
   unsigned char *memory;
   u32 start;  // its address in shared memory, a multiple of 1024
@@ -301,8 +297,8 @@ struct SharedBwdSm90 {
   // Of a deterministic kernel: see sm90_turns.cuh.
   __device__ __forceinline__ u32 dq_full() const { return kv_full() + 16; }
   __device__ __forceinline__ u32 dq_empty() const { return kv_full() + 24; }
-  // Behind what a deterministic kernel keeps here.
-  __device__ __forceinline__ u32 ds_empty(int slot) const { return kv_full() + 32 + slot * 8; }
+  // Ones of Elem, as many as two core matrices of wgmma have.
+  __device__ __forceinline__ u32 ones() const { return start + at_barriers + 256; }
   // The kv tile that the block is at, `turn` of its own before it.
   __device__ __forceinline__ BlockNote await_block(u32 turn) const {
     barrier_wait(kv_full(), turn & 1);
@@ -310,20 +306,16 @@ struct SharedBwdSm90 {
   }
 
   // Arrivals that end a phase. Every lane that has read a slot's row numbers, or written a Row, arrives for
-  // itself: ptxas leaves out a __syncwarp before the arrival of one for all. Summers, too, and ds_empty is
-  // theirs.
+  // itself: ptxas leaves out a __syncwarp before the arrival of one for all.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
       barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
-      barrier_init(empty(i), warps * 32 + summers);
+      barrier_init(empty(i), warps * 32);
     }
-    for (int i = 0; i < ds_slots; ++i) {
-      barrier_init(ds_full(i), warps);
-      if constexpr (sums) barrier_init(ds_empty(i), summers);
-    }
+    for (int i = 0; i < ds_slots; ++i) barrier_init(ds_full(i), warps);
     barrier_init(kv_full(), 1);
-    barrier_init(kv_empty(), warps * 32 + summers + (turns ? 32 : 0));
+    barrier_init(kv_empty(), warps * 32 + (turns ? 32 : 0));
     if constexpr (turns) {
       barrier_init(dq_full(), warps * 32);
       barrier_init(dq_empty(), 1);

@@ -1,13 +1,12 @@
 // sm90_sums.cuh: gradients of parameters that are sums of dS (contract.cuh, SumKind), in the sm90 backward
 // kernel.
 //
-// The consumers make them from their registers, a warp its own (ParameterSums). For sums of rows two warps
-// beside the producer (SummerBwdSm90) read the tile of dS that the consumers leave in shared memory for dQ,
-// 64 keys each, rounded as dQ and dK see it, and say by a barrier when they have. All sums are made in a
-// fixed order.
+// The consumers make them from their registers, a warp its own (ParameterSums), and sums of rows from the
+// tile of dS that they leave in shared memory for dQ (RowSums). All sums are made in a fixed order.
 #pragma once
 #include "mma.cuh"
 #include "sm90_bwd.cuh"
+#include "wgmma_wide.cuh"
 
 // From a warp's dS, 16 keys by Octets * 8 queries as wgmma leaves S^T, to sums along its diagonals.
 //
@@ -285,99 +284,30 @@ struct ParameterSums {
   }
 };
 
+// Sums of rows of dS over a consumer's part of it: by products with ones, beside dQ's, of dS as it lies in
+// shared memory for that, rounded. They come with dQ, a tile late where that does.
 template <class Spec, class Config>
-struct SummerBwdSm90 {
-  using Shared = SharedBwdSm90<Spec, Config>;
+struct RowSums {
   using Elem = typename Config::Elem;
-  using Acc = typename Spec::Acc;
-  static constexpr int tile_m = Config::tile_m;
+  static constexpr bool wanted = Needs<Spec, Config>::parameters && (Spec::sums & SUM_ROW) != 0;
+  float sum[wanted ? 4 : 1];
 
-  const LuattnParams &p;
-  const Shared shared;
-  const int group, lane;
-  Site site;
-  typename Spec::Head head;
-  Acc acc;
-  unsigned turn;  // q tiles so far: which slots hold this one, and their phase
-
-  __device__ __forceinline__ SummerBwdSm90(const LuattnParams &params, const Shared &s, int g)
-      : p(params),
-        shared(s),
-        group(g),
-        lane(int(threadIdx.x % 32)),
-        site{0, 0, params.q_len, params.kv_len},
-        acc(zero_acc<Acc>()),
-        turn(0) {}
-
-  // The tile of its keys, from query `row` of the tile on, in rows of 128 bytes whose chunks of 16 are
-  // permuted as the copy engine and wgmma have it.
-  __device__ __forceinline__ u32 rows_from(int row) const {
-    return shared.ds(int(turn % Shared::ds_slots)) + u32(group * tile_m * 128 + row * 128);
-  }
-  // Where a lane points ldmatrix.x4 at the first two chunks of 16 rows; other chunks are an exclusive or
-  // away.
-  __device__ __forceinline__ u32 block_pointer(u32 rows) const {
-    return rows + u32(lane) % 16 * 128 + ((u32(lane) / 16 ^ u32(lane) % 8) << 4);
-  }
-  // By products with ones.
-  __device__ __forceinline__ void sum_rows(int q0) {
-    const u32 ones = pack<Elem>(1.f, 1.f);
-#pragma unroll 1
-    for (int row = 0; row < tile_m; row += 32) {
-      const u32 from = block_pointer(rows_from(row));
-      float sum[2][4] = {};
+  // The product; ds: 64 rows, of keys in Boxes boxes that are `across` bytes apart.
+  template <int Boxes>
+  __device__ __forceinline__ void issue(u32 ds, int across, u32 ones) {
+    const u64 a = wgmma_operand(ds, 0), b = u64(128 >> 4) << 16 | ones >> 4;
+    WgmmaRowSums<Elem>::template sums64<true>(sum, a, b);
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-#pragma unroll
-        for (u32 chunk = 0; chunk < 8; chunk += 2) {
-          u32 a[4];
-          ldmatrix_x4(a, (from ^ chunk << 4) + i * 16 * 128);
-          mma_16x8x16<Elem>(sum[i], a, ones, ones);
-        }
-      const float all = lane % 4 < 2    ? lane % 2 == 0 ? sum[0][0] : sum[0][2]
-                           : lane % 2 == 0 ? sum[1][0]
-                                        : sum[1][2];
-      if (all != 0.f) Spec::add_row(p, site, head, q0 + row + lane % 4 * 8 + lane / 4, all, acc);
-    }
+    for (int i = 1; i < Boxes; ++i) WgmmaRowSums<Elem>::template sums64<false>(sum, a + (i * across >> 4), b);
   }
-
-  // ---- a q tile, a head ----
-
-  __device__ __forceinline__ TileNote await_tile() {
-    const int slot = int(turn % Config::stages);
-    barrier_wait(shared.q_full(slot), turn / Config::stages & 1);
-    const TileNote note = TileNote::load(shared.note(slot));
-    barrier_arrive(shared.empty(slot));
-    return note;
-  }
-  __device__ __forceinline__ void sum_tile(int q0) {
-    barrier_wait(shared.ds_full(int(turn % Shared::ds_slots)), turn / Shared::ds_slots & 1);
-    sum_rows(q0);
-    barrier_arrive(shared.ds_empty(int(turn % Shared::ds_slots)));
-    ++turn;
-  }
-  __device__ __forceinline__ void sum_block() {
-    for (bool more = true; more;) {
-      TileNote tile = await_tile();
-      site.h = int(tile.head);
-      head = Spec::head(p, site);
-#pragma unroll 1
-      for (;;) {
-        sum_tile(tile.index() * tile_m);
-        if (tile.last()) break;
-        tile = await_tile();
-      }
-      more = !tile.ends_block();
-    }
-  }
-  __device__ __forceinline__ void run() {
-    u32 block = 0;
-#pragma unroll 1
-    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
-         note = shared.await_block(++block)) {
-      barrier_arrive(shared.kv_empty());
-      site.b = note.at.b;
-      if (note.state == BlockNote::SOME) sum_block();
-    }
+  // To memory: of the warp's 16 rows from q0 on. `head` is that of site.h.
+  __device__ __forceinline__ void add(const LuattnParams &p, Site site, const typename Spec::Head &head,
+                                      int h, int q0, int lane, typename Spec::Acc &acc) const {
+    const int q = q0 + lane % 4 * 8 + lane / 4;
+    const float all = lane % 4 == 0 ? sum[0] : sum[2];
+    if (q0 < 0 || q >= p.q_len || lane % 4 >= 2 || all == 0.f) return;
+    if (h == site.h) return Spec::add_row(p, site, head, q, all, acc);
+    site.h = h;  // the head before, of the same kv head
+    Spec::add_row(p, site, Spec::head(p, site), q, all, acc);
   }
 };

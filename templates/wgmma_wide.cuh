@@ -6,6 +6,9 @@
 template <class Elem> struct WgmmaKept;
 // d = a b', both in shared memory, K-major. As dots64 with add = 0, and ptxas knows that it reads no d.
 template <class Elem> struct WgmmaFresh;
+// The sums of 64 rows over 64 columns (first), or added to d: a in shared memory, K-major. Of d, 0 counts for the
+// rows of 2 numbers up to 1, and 2 for those 8 further on. ones: of 256 bytes of ones in shared memory.
+template <class Elem> struct WgmmaRowSums;
 // d += a' b over 64 rows of a and b, both in shared memory; a has 64 columns, b N. Of d, N / 2 numbers count.
 template <class Elem, int N> struct WgmmaOuter;
 
@@ -51,7 +54,22 @@ template <class Elem, int N> struct WgmmaOuter;
                    : "+l"(a), "+l"(b), "+r"(unused), outs(d));                                                             \
     }                                                                                                                      \
   };
+#define ROW_SUMS(pair, a, accumulate) WGMMA(8, pair, "%0,%1,%2,%3", a, "%5", accumulate, ", 0, 0")
+#define LUATTN_ROW_SUMS(pair, first)                                                                                       \
+  asm volatile("{.reg .b64 a1, a2, a3;\nadd.s64 a1, %4, 2;\nadd.s64 a2, %4, 4;\nadd.s64 a3, %4, 6;\n"                   \
+               ROW_SUMS(pair, "%4", first) ROW_SUMS(pair, "a1", "1") ROW_SUMS(pair, "a2", "1")                             \
+                   ROW_SUMS(pair, "a3", "1") "}"                                                                           \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(ones))
+#define LUATTN_WGMMA_ROW_SUMS(elem, pair)                                                                                  \
+  template <> struct WgmmaRowSums<elem> {                                                                                  \
+    template <bool First>                                                                                                  \
+    static __device__ __forceinline__ void sums64(float (&d)[4], u64 a, u64 ones) {                                        \
+      if constexpr (First) LUATTN_ROW_SUMS(pair, "0");                                                                     \
+      else LUATTN_ROW_SUMS(pair, "1");                                                                                     \
+    }                                                                                                                      \
+  };
 #define LUATTN_WGMMA_WIDE(elem, pair) \
+  LUATTN_WGMMA_ROW_SUMS(elem, pair) \
   LUATTN_WGMMA_KEPT(elem, pair)       \
   LUATTN_WGMMA_FRESH(elem, pair)      \
   LUATTN_WGMMA_OUTER(elem, 64, pair, AT3_4, OUT_4) \

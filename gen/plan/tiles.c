@@ -169,8 +169,8 @@ static int sm90_backward_bytes(const plan *p, const plan_rows *r) {
   const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v) + dq;
   const int row = r->row_bytes > 0 ? shared_row(r->row_bytes) : 0;
   const int rows = p->stages * p->tile_m * (r->bwd_row_bytes + row), ds = 2 * p->tile_m * p->tile_n;
-  const bool lags = tiles + rows + 15 + 256 + (p->stages + 1) * ds <= tiles_shared_limit(90);
-  return (tiles + rows + (lags ? p->stages + 1 : 2) * ds + 15) / 16 * 16 + 256;
+  const bool lags = tiles + rows + 15 + 512 + (p->stages + 1) * ds <= tiles_shared_limit(90);
+  return (tiles + rows + (lags ? p->stages + 1 : 2) * ds + 15) / 16 * 16 + 512;
 }
 
 static int sm80_backward_bytes(const plan *p, const plan_rows *r) {

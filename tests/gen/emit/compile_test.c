@@ -1,5 +1,5 @@
 /* compile_test.c: the pipeline with its cache: cold, warm, damaged, without NVRTC, with a template that does
- * not compile. */
+ * not compile; and kernels that ptxas has refused before. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -168,6 +168,28 @@ static void test_broken_template(void **state) {
   fclose(in);
 }
 
+/* Sums of rows in Hopper's backward: where ptxas had to serialise products beside them, sm80's kernel took
+ * over, which is slower than the same spec's without the gradient by more than the sums cost. */
+static void test_sums_of_rows_have_hoppers_kernel(void **state) {
+  fixture *f = *state;
+  luattn_spec *mine = f->spec;
+  luattn_error err;
+  if (no_nvrtc()) skip();
+  assert_int_equal(luattn_spec_load(SPECS "/bias_of_query.lua", NULL, &f->spec, &err), LUATTN_OK);
+  f->target = (luattn_target){.struct_size = sizeof f->target,
+                              .pass = LUATTN_BACKWARD,
+                              .dtype = LUATTN_BF16,
+                              .arch = 90,
+                              .cache_dir = ""};
+  for (f->target.head_dim = 64; f->target.head_dim <= 128; f->target.head_dim += 64) {
+    luattn_compile_report r;
+    luattn_image_free(compile(f, &r));
+    if (strstr(r.plan, "family sm90") == NULL) fail_msg("D %d: %s", f->target.head_dim, r.plan);
+  }
+  luattn_spec_free(f->spec);
+  f->spec = mine;
+}
+
 static void test_struct_size(void **state) {
   fixture *f = *state;
   luattn_image *image = NULL;
@@ -183,6 +205,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_targets_are_told_apart, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(test_without_nvrtc, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(test_broken_template, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(test_sums_of_rows_have_hoppers_kernel, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(test_struct_size, open_fixture, close_fixture),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
