@@ -77,14 +77,14 @@ struct ConsumerBwdSm90 {
   // has come back twice, which the other consumer had a part in after its own product.
   static constexpr bool lags = Shared::lags;
   // With few scores a thread the consumers compute elements in turn: left alone they fall into step, and
-  // nobody multiplies meanwhile. With many it costs more than it gives, and so it does
-  // where each waits for other blocks, to add dQ in turn.
-  static constexpr bool alternates = tile_m == 64 && !Need::turns;
+  // nobody multiplies meanwhile. With many it costs more than it gives, and so it does where elements wait
+  // for memory, or each consumer for other blocks, to add dQ in turn.
+  static constexpr bool alternates = tile_m == 64 && !Need::turns && Spec::grad_is_light;
   // Half of V stays in registers, as A operands, where a spec leaves room for it: shared memory sets the
   // pace, and would be read for each q tile.
   static constexpr bool keeps_v = alternates && dim_v == 128 && needs_dp && Spec::has_lse &&
                                   Spec::num_acc == 0 && !Sums::any && !Shared::has_rows &&
-                                  Spec::grad_is_light && (!Spec::has_mask || Spec::keep_is_cheap);
+                                  (!Spec::has_mask || Spec::keep_is_cheap);
 
   const LuattnParams &p;
   const Shared shared;
