@@ -28,13 +28,9 @@
 // ds_slots: stages + 1, or 2 where that is too much; has_rows: whether anything reads Row (sm90_bwd.cuh).
 #pragma once
 #include "bwd_sm90_load.cuh"
+#include "sm90_part.cuh"
 #include "sm90_sums.cuh"
 #include "sm90_turns.cuh"
-
-// A warp's part of dQ of a tile: its first row, and its head. Row no_dq(): there is none.
-struct DqPlace {
-  int row, head;
-};
 
 template <class Spec, class Config>
 struct ConsumerBwdSm90 {
@@ -59,6 +55,7 @@ struct ConsumerBwdSm90 {
 
   using Sums = ParameterSums<Spec, Config>;
   using Rows = RowSums<Spec, Config>;
+  using Part = WarpPart<Spec, Config>;
   static constexpr bool shares_ds = Need::dq || Rows::wanted;
   static constexpr bool needs_ds = shares_ds || Need::dk || Sums::rounded,
                         needs_dp = needs_ds || Need::parameters;
@@ -102,7 +99,7 @@ struct ConsumerBwdSm90 {
   float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
   u32 v[keeps_v ? 4 : 1][4];
   DqPlace due, shared_dq;  // of the dQ to be computed next (lags), of the one to be added next
-  u32 num_handed = 0;      // turns: of its parts of dQ that it has handed over, modulo 2
+  Part part;
 
   __device__ __forceinline__ ConsumerBwdSm90(const LuattnParams &params, const Shared &s, int g)
       : p(params),
@@ -115,7 +112,8 @@ struct ConsumerBwdSm90 {
         site{0, 0, params.q_len, params.kv_len},
         q(0),
         ds(0),
-        ds_before(1) {
+        ds_before(1),
+        part{s, g, warp, lane} {
     ds_before.slot = Shared::ds_slots - 1;
   }
 
@@ -124,14 +122,14 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void enter_block(const KvBlock &at) {
     site.b = at.b;
     kv0 = at.tile * tile_n + group * 64 + warp * 16;
-    due = shared_dq = DqPlace{no_dq(p), 0};
+    due = shared_dq = DqPlace{Part::no_dq(p), 0};
 #pragma unroll
     for (int i = 0; i < dim / 2; ++i) dk[i] = 0;
 #pragma unroll
     for (int i = 0; i < dim_v / 2; ++i) dv[i] = 0;
   }
   __device__ __forceinline__ typename Sums::At sums_at() {
-    return {p, site, head, acc, kv0, lane, shared.dq(group * 4 + warp)};
+    return {p, site, head, acc, kv0, lane, part.address()};
   }
 
   __device__ __forceinline__ void enter_head(int h) {
@@ -217,42 +215,6 @@ struct ConsumerBwdSm90 {
   }
   __device__ __forceinline__ void add_rows() {
     if constexpr (Rows::wanted) row_sums.add(p, site, head, shared_dq.head, shared_dq.row, lane, acc);
-  }
-  // What the copy engine brings to memory from the warp's part has been read.
-  __device__ __forceinline__ void await_part() const {
-    if constexpr (Need::turns) barrier_wait(shared.dq_empty(), num_handed ^ 1);
-    bulk_wait_read();
-    __syncwarp();
-  }
-  // The warp's part of dQ, 16 rows, to shared memory, and from there the copy engine adds it to memory: not
-  // at once, because the fence takes a while, but where products are under way.
-  __device__ __forceinline__ void share_dq() const {
-    const u32 slab = shared.dq(group * 4 + warp) + lane * 16;
-    await_part();
-#pragma unroll
-    for (int i = 0; i < dq_cols / 2; i += 4)
-      store_shared_16(slab + i * 128, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
-  }
-  __device__ __forceinline__ void add_dq() {
-    if constexpr (Need::turns) return hand_dq_over();
-    const int d0 = splits_rows ? 0 : group * dq_cols, width = min_of(dq_cols, D - d0);
-    const i64 head_rows = ResultGroups::head_rows(p.q_len);
-    float *head_acc =
-        static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + shared_dq.head) * head_rows * D;
-    fence_async();
-    __syncwarp();
-    bulk_add(head_acc + i64(shared_dq.row) * D + d0 * 16, shared.dq(group * 4 + warp), width * 64,
-             lane == 0 && width > 0 && shared_dq.row < p.q_len);
-    bulk_commit();
-  }
-
-  // To the warp that adds it in turn, also a part that lies past the end; row -1 says that there is none.
-  LUATTN_FN int no_dq(const LuattnParams &p) { return Need::turns ? -1 : p.q_len; }
-  __device__ __forceinline__ void hand_dq_over() {
-    fence_async();
-    if (shared_dq.row < 0) return;
-    barrier_arrive(shared.dq_full());
-    num_handed ^= 1;
   }
 
   // ---- elements ----
@@ -443,7 +405,7 @@ struct ConsumerBwdSm90 {
 #pragma unroll
       for (int i = 0; i < tile_m / 2; ++i) dp[i] = 0;
     }
-    if constexpr (Need::dq && adds_late) add_dq();
+    if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
     differentiate(tile, s, dp);
     if constexpr (Need::dv && Sums::in_f32) round(a_p, s);  // P takes half of the registers then
     sums.add(sums_at(), tile.index() * tile_m, tile.alike(), dp);
@@ -491,8 +453,8 @@ struct ConsumerBwdSm90 {
     shared_dq = lags ? due : here;
     due = here;
     if constexpr (Need::dq) {
-      share_dq();
-      if constexpr (!adds_late) add_dq();
+      part.share_dq(dq);
+      if constexpr (!adds_late) part.add_dq(p, site.b, shared_dq);
     }
   }
 
@@ -500,7 +462,7 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void skip_tile(TileNote tile) {
     await_turn();
     pass_turn();
-    if constexpr (Need::dq && adds_late) add_dq();
+    if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
     if constexpr (shares_ds) {
       const u32 zeros = shared.ds(ds.slot) + group * tile_m * 128 + (warp * 32 + lane) * 16;
 #pragma unroll
@@ -537,7 +499,7 @@ struct ConsumerBwdSm90 {
   }
   // The last q tile's dQ, where it comes late; and K and V go back.
   __device__ __forceinline__ void leave_block() {
-    if constexpr (Need::dq && adds_late) add_dq();
+    if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
     if constexpr (shares_ds && lags) {
       issue_dq();
       wgmma_wait<0>();
@@ -549,8 +511,8 @@ struct ConsumerBwdSm90 {
       add_rows();
     }
     if constexpr (Need::dq && lags) {
-      share_dq();
-      add_dq();
+      part.share_dq(dq);
+      part.add_dq(p, site.b, shared_dq);
     }
   }
   __device__ __forceinline__ void run() {
@@ -574,59 +536,18 @@ struct ConsumerBwdSm90 {
 
   // ---- finish ----
 
-  // A gradient of the warp's rows, in Elem, by way of its part of shared memory for dQ.
-  template <int Dim>
-  __device__ __forceinline__ void store(const LuattnTensor &t, int h, const float (&x)[padded_dim(Dim) / 2],
-                                        float factor) const {
-    const u32 part = shared.dq(group * 4 + warp), to = part + lane % 16 * Shared::row_pitch + lane / 16 * 16;
-    await_part();
-#pragma unroll
-    for (int n = 0; n < padded_dim(Dim) / 2; n += 8) {
-      u32 a[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = pack<Elem>(x[n + 2 * i] * factor, x[n + 2 * i + 1] * factor);
-      store_parts(to + n * 4, a);
-    }
-    fence_async();
-    __syncwarp();
-    const int kv = kv0 + lane;
-    bulk_store(row_of<Elem>(t, site.b, h, kv), part + lane * Shared::row_pitch, Dim * 2,
-               lane < 16 && kv < p.kv_len);
-    bulk_commit();
-  }
-  // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
-  // luattn_finish.
-  template <int Dim>
-  __device__ __forceinline__ void store_accumulator(void *dst, const KvBlock &at,
-                                                    const float (&x)[padded_dim(Dim) / 2]) const {
-    const u32 part = shared.dq(group * 4 + warp);
-    float *out = acc_row<Dim, float>(dst, p.heads_kv, ResultGroups::head_rows(p.kv_len),
-                                     at.split * p.batch + site.b, at.h, kv0);
-#pragma unroll
-    for (int d = 0; d < Dim; d += 32) {
-      await_part();
-#pragma unroll
-      for (int i = 0; i < 16; i += 4)
-        store_shared_16(part + lane * 16 + i * 128, x[d / 2 + i], x[d / 2 + i + 1], x[d / 2 + i + 2],
-                        x[d / 2 + i + 3]);
-      fence_async();
-      __syncwarp();
-      bulk_store(out + d * 16, part, min_of(32, Dim - d) * 64, lane == 0 && kv0 < p.kv_len);
-      bulk_commit();
-    }
-  }
   __device__ __forceinline__ void finish(const KvBlock &at) const {
     if constexpr (Need::dk) {
       if (Spec::has_key_mod || p.num_splits > 1)
-        store_accumulator<D>(p.dk_acc, at, dk);
+        part.template store_accumulator<D>(p, p.dk_acc, at, kv0, dk);
       else
-        store<D>(p.dk, at.h, dk, float(p.scale));
+        part.template store<D>(p, p.dk, at, kv0, dk, float(p.scale));
     }
     if constexpr (Need::dv) {
       if (Spec::has_value_mod || p.num_splits > 1)
-        store_accumulator<DV>(p.dv_acc, at, dv);
+        part.template store_accumulator<DV>(p, p.dv_acc, at, kv0, dv);
       else
-        store<DV>(p.dv, at.h, dv, 1.f);
+        part.template store<DV>(p, p.dv, at, kv0, dv, 1.f);
     }
   }
 };

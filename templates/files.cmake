@@ -44,6 +44,7 @@ set(LUATTN_TEMPLATES
   sm90.cuh
   sm90_bwd.cuh
   sm90_out.cuh
+  sm90_part.cuh
   sm90_sums.cuh
   sm90_turns.cuh
   sm90_wide.cuh
