@@ -211,7 +211,8 @@ struct KvTickets {
   // One head after the other, so that what runs together has q, dO and dQ in common in the L2 cache. With a
   // mask, the last heads together, two tiles for each block, the first tile of each of them first: a causal
   // mask leaves most for the first positions, and a long tile that starts last would leave the other
-  // multiprocessors idle.
+  // multiprocessors idle. Batches come before heads, or behind them where these have numbers for pairs that
+  // all batches read and add to, likewise in the L2 cache.
   __device__ __forceinline__ KvBlock block_of(u32 ticket) const {
     const u32 together = Spec::has_mask ? min_of(heads, (2 * gridDim.x / Together + tiles - 1) / tiles) : 0;
     const u32 alone = heads - together, first = alone * tiles;
@@ -220,8 +221,9 @@ struct KvTickets {
       tile = (ticket - first) / together;
       head = alone + (ticket - first - tile * together);
     }
-    const u32 b = head / u32(p.heads_kv);
-    return {int(tile / splits), int(head - b * u32(p.heads_kv)), int(b), int(tile % splits)};
+    constexpr bool pairs = (Spec::sums & SUM_HERE) != 0;
+    const u32 inner = u32(pairs ? p.batch : p.heads_kv), outer = head / inner, rest = head - outer * inner;
+    return {int(tile / splits), int(pairs ? outer : rest), int(pairs ? rest : outer), int(tile % splits)};
   }
 };
 
