@@ -274,17 +274,22 @@ struct ConsumerBwdSm90 {
       bwd[j].x[i] = pair.x, bwd[j + 1].x[i] = pair.y;
     }
   }
-  // P alone.
+  // P alone. Distances by what the compiler takes for other positions than those of the second call: of a
+  // term that is not linear in them it would compute all first and keep them, more than there are registers.
   __device__ __forceinline__ void weigh(int q0, BwdRow (&bwd)[cols], const float (&s)[tile_m / 2]) {
     float sum = 0;
+    int first = q0;
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
-      if (j % 2 == 0) load_rows<early_rows>(j, bwd);
+      if (j % 2 == 0) {
+        load_rows<early_rows>(j, bwd);
+        first = opaque(q0);
+      }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float prob = 0.f, ds = 0.f;
         Spec::template grad<false>(p, site, head, Row{}, col[half], bwd[j], s[element(j, half)], 0.f,
-                                   query(q0, j), kv_of(half), prob, ds, acc);
+                                   query(first, j), kv_of(half), prob, ds, acc);
         asm volatile("" ::"f"(prob));  // wanted here
         if (j == cols - 1) sum += prob;
       }
