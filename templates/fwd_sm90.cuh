@@ -48,10 +48,15 @@ struct ConsumerSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int rows = 2, cols = tile_n / 4;  // scores of a thread
-  static constexpr bool takes_turns = Shared::groups > 2;
+  // Two consumers find their order by themselves, but where they weigh small dots not a good one, as
+  // measured. O by way of the copy engine takes uniform registers, for want of which ptxas moves the wait for
+  // O in that loop.
+  static constexpr bool two_small = Spec::has_small && Shared::groups == 2;
+  static constexpr bool takes_turns = Shared::groups > 2 || two_small;
+  static constexpr int o_boxes = two_small ? 0 : Shared::o_boxes;  // 64 columns of O that it takes
   // A consumer leaves out kv tiles that the mask leaves others' rows alone. Of two consumers one would wait
   // for the other.
-  static constexpr bool skips = Spec::has_mask && takes_turns;
+  static constexpr bool skips = Spec::has_mask && Shared::groups > 2;
   static constexpr bool skips_last = skips && Spec::keep_range != 1;  // else kv_range has no lower end
   // A thread's sum of weights over a tile stays below this while the maximum lags: a weight is finite in
   // Elem, and sums of its products with values up to 2^40 are in float.
@@ -574,7 +579,7 @@ struct ConsumerSm90 {
       finish();
       skip_rest(tile);
     }
-    if (Shared::o_boxes > 0 && elected()) bulk_wait_read();  // shared memory is the block's
+    if (o_boxes > 0 && elected()) bulk_wait_read();  // shared memory is the block's
   }
 
   // ---- finish ----
@@ -586,7 +591,7 @@ struct ConsumerSm90 {
       const Elem *row = row_of<Elem>(p.o, site.b, site.h, position(r)) + lane % 4 * 8;
       to[r] = {u64(__cvta_generic_to_global(row)), scale[r], position(r) < site.q_len};
     }
-    store_outs<Elem, Config::head_dim_v, Shared::o_boxes * 4>(to, lane);
+    store_outs<Elem, Config::head_dim_v, o_boxes * 4>(to, lane);
   }
   // The same by way of shared memory and the copy engine, which takes it from there while the next q tile is
   // computed, and knows where the tensor ends.
@@ -594,13 +599,13 @@ struct ConsumerSm90 {
     const u32 to = shared.o(group * 4 + warp), row = lane % 16;
     if (elected()) bulk_wait_read();
     __syncwarp();
-    constexpr int columns = Shared::o_boxes < Shared::boxes_v ? Shared::o_boxes * 64 : Config::head_dim_v;
+    constexpr int columns = o_boxes < Shared::boxes_v ? o_boxes * 64 : Config::head_dim_v;
     stage_outs<Elem, columns>(to + row * 128 + (lane / 16 ^ row % 8) * 16, scale[0], scale[1]);
     fence_async();
     __syncwarp();
     if (elected()) {
 #pragma unroll
-      for (int i = 0; i < Shared::o_boxes; ++i)
+      for (int i = 0; i < o_boxes; ++i)
         tensor_store(to + i * Shared::o_box_bytes, maps.o, i * 64, first_row, site.h, site.b);
       bulk_commit();
     }
@@ -616,8 +621,8 @@ struct ConsumerSm90 {
     float scale[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
-    if constexpr (Shared::o_boxes > 0) stage_o(scale);
-    if constexpr (Shared::o_boxes < Shared::boxes_v) write_o(scale);
+    if constexpr (o_boxes > 0) stage_o(scale);
+    if constexpr (o_boxes < Shared::boxes_v) write_o(scale);
     // Behind O, which the fence before its copy would otherwise let wait for these stores.
     if (lane % 4 < rows && position(mine) < site.q_len)
       write_row<Spec>(p, site, head, my_row, my_state, position(mine), kept);
