@@ -206,20 +206,21 @@ struct ConsumerSm90 {
       }
     }
   }
-  // Are all dots of the warp's rows small? Sums of eight squares say so, but for a NaN, which either way
-  // keeps. The squares are not to be kept for the weights, which would take 64 registers: hence copies of the
-  // dots.
+  // Are all dots of the warp's rows small? Sums of 8 squares say so, or of 16 where three consumers count
+  // instructions, but for a NaN, which either way keeps. The squares are not to be kept for the weights,
+  // which would take 64 registers: hence copies of the dots.
   __device__ __forceinline__ bool is_small(const float (&s)[tile_n / 2]) const {
-    constexpr int chains = tile_n / 16;
-    float sum[chains], most = 0;
+    constexpr int chains = two_small ? tile_n / 16 : tile_n / 32;
+    float sum[chains];
 #pragma unroll
     for (int i = 0; i < tile_n / 2; ++i) {
       float dot = s[i];
       asm("" : "+f"(dot));
       sum[i % chains] = i < chains ? dot * dot : op_fma(dot, dot, sum[i % chains]);
     }
+    float most = sum[0];
 #pragma unroll
-    for (int i = 0; i < chains; ++i) most = max_of(most, sum[i]);
+    for (int i = 1; i < chains; ++i) most = max_of(most, sum[i]);
     return __all_sync(0xffffffffu, most < Spec::small_limit(p, site, head));
   }
   // weigh where they are, and what follows it. The second row's weights stay below the branch, as in
