@@ -35,6 +35,7 @@ set(LUATTN_TEMPLATES
   interval.cuh
   math.cuh
   mma.cuh
+  out.cuh
   params.h
   reach.cuh
   rows.cuh

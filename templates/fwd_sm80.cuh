@@ -100,6 +100,7 @@ struct ForwardSm80 {
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r, lane));
     online.init(p, site, head, row);
     declare_out();
+    declare_weights();
     zero_out<m_tiles * v_blocks>();
   }
 

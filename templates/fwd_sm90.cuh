@@ -423,7 +423,7 @@ struct ConsumerSm90 {
     if constexpr (Spec::has_rescale) {
       // Once a few tiles have passed, it is common that no row of the warp has a new maximum.
       if (__any_sync(0xffffffffu, scale[0] != 1.f || scale[1] != 1.f))
-        scale_out<dim_v / 16>(scale[0], scale[1]);
+        scale_out<0, dim_v / 16>(scale[0], scale[1]);
     }
   }
 

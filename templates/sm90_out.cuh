@@ -1,43 +1,9 @@
-// sm90_out.cuh: O of the sm90 forward, in registers that PTX knows and NVVM does not, for the reason that
-// fragments.cuh gives.
+// sm90_out.cuh: O of the sm90 forward, in the registers of out.cuh: products, and the way to memory.
 //
 //     o<n>_0 .. 7   of columns 16 n .. 16 n + 15: what wgmma.cuh calls d[8 n] .. d[8 n + 7]
-//
-// A kernel calls declare_out() once, outside of all loops. Blocks of 16 columns are counted by template
-// arguments, because their numbers become text.
 #pragma once
+#include "out.cuh"
 #include "wgmma.cuh"
-
-LUATTN_FN void declare_out() {
-#define OUT(n) ".reg .f32 o" #n "_<8>;"
-  asm volatile(OUT(0) OUT(1) OUT(2) OUT(3) OUT(4) OUT(5) OUT(6) OUT(7) OUT(8) OUT(9) OUT(10) OUT(11) OUT(12)
-                   OUT(13) OUT(14) OUT(15));
-#undef OUT
-}
-
-template <int Blocks>
-LUATTN_FN void zero_out() {
-#define ZERO(i) "mov.f32 o%0_" i ", 0f00000000;"
-  if constexpr (Blocks > 0) {
-    zero_out<Blocks - 1>();
-    asm volatile(ZERO("0") ZERO("1") ZERO("2") ZERO("3") ZERO("4") ZERO("5") ZERO("6")
-                     ZERO("7")::"n"(Blocks - 1));
-  }
-#undef ZERO
-}
-
-// Of a thread's two rows the upper one is multiplied by `upper`, the other by `lower`.
-template <int Blocks>
-LUATTN_FN void scale_out(float upper, float lower) {
-#define SCALE(i, factor) "mul.f32 o%0_" i ", o%0_" i ", " factor ";"
-  if constexpr (Blocks > 0) {
-    scale_out<Blocks - 1>(upper, lower);
-    asm volatile(SCALE("0", "%1") SCALE("1", "%1") SCALE("2", "%2") SCALE("3", "%2") SCALE("4", "%1")
-                     SCALE("5", "%1") SCALE("6", "%2") SCALE("7", "%2")::"n"(Blocks - 1),
-                 "f"(upper), "f"(lower));
-  }
-#undef SCALE
-}
 
 // ---- products ----
 
