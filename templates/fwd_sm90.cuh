@@ -9,8 +9,7 @@
 //            passes on which tile it is
 //   compute  S = Q K^T; S becomes weights in registers, which, rounded, are the A operand of O += P V
 //   finish   O times the rows' factors, rounded, to shared memory, and from there by the copy engine while
-//   the
-//            next q tile is computed; columns that shared memory has no room for, from registers to memory
+//            the next q tile is computed; what has no room there, from registers to memory
 // A consumer issues the scores of a tile and, right behind, the values of the tile before it, and turns the
 // scores into weights while the values are added up. README.md has the timing, the barriers and the
 // registers.
