@@ -22,9 +22,16 @@ enum { ROUNDS = 3, REPLAYS = 3 };
 static const char *const examples[] = {"full", "causal", "document", "gemma2", "t5_relative_bias", "xpos"};
 static const char *const dtypes[] = {"bf16", "f16", "f32"};
 static const char *const shapes[] = {"2,4,2,300,300,128", "1,6,3,129,257,64"};
-/* One with more tiles than a device takes at once: blocks draw them, and each replay finds the counter as the
- * one before left it. */
-static const char *const drawing = "causal", *const many_tiles = "1,32,8,1000,200,64";
+/* Cases of one spec. More tiles than a device takes at once: blocks draw them, and each replay finds the
+ * counter as the one before left it. Tiles without weight skipped: each replay finds them anew from the new
+ * inputs. */
+static const struct extra {
+  const char *example, *dtype, *shape, *skip;
+} extras[] = {
+    {"causal", "bf16", "1,32,8,1000,200,64", NULL},
+    {"alibi", "bf16", "1,4,2,300,1300,128", "always"},
+    {"alibi", "f16", "2,8,2,257,900,64", "always"},
+};
 
 /* What the test itself needs of libcuda: member, symbol, parameters. A CUresult is an int; all handles are
  * pointers. */
@@ -225,35 +232,52 @@ static luattn_status run_case(suite *s, const luattn_spec *spec, const cli_optio
 }
 
 /* False: the device is lost to this process. */
-static bool run_spec(suite *s, const char *name) {
-  char path[4096], title[256];
+static bool run_options(suite *s, const char *name, const luattn_spec *spec, const cli_options *o) {
+  char title[256];
+  check_report report = {0};
+  luattn_error err;
+  snprintf(title, sizeof title, "%s %s %s%s", name, o->dtype, o->shape, o->skip != NULL ? " skip" : "");
+  if (s->only != NULL && strstr(title, s->only) == NULL) return true;
+  const luattn_status status = run_case(s, spec, o, &report, &err);
+  const bool failed = status != LUATTN_OK || report.failed > 0;
+  s->failed += failed, s->passed += !failed;
+  if (status != LUATTN_OK)
+    printf("%s\n  %s\n", title, err.message);
+  else if (failed || s->verbose)
+    check_print(title, &report);
+  fflush(stdout);
+  return status != LUATTN_CUDA;
+}
+
+/* The engine keeps kernels of a spec, so that it lives as long as the process. NULL, and counted as failed:
+ * it cannot be loaded. */
+static luattn_spec *load_spec(suite *s, const char *name) {
+  char path[4096];
   luattn_spec *spec = NULL;
   luattn_error err;
   snprintf(path, sizeof path, "%s/%s.lua", s->examples, name);
-  if (luattn_spec_load(path, NULL, &spec, &err) != LUATTN_OK) {
-    printf("%s\n  %s\n", name, err.message);
-    s->failed++;
-    return true;
+  if (luattn_spec_load(path, NULL, &spec, &err) == LUATTN_OK) return spec;
+  printf("%s\n  %s\n", name, err.message);
+  s->failed++;
+  return NULL;
+}
+
+static bool run_spec(suite *s, const char *name) {
+  const luattn_spec *spec = load_spec(s, name);
+  bool alive = true;
+  for (int i = 0; i < COUNT(dtypes) * COUNT(shapes) && spec != NULL && alive; i++) {
+    const cli_options o = {
+        .dtype = dtypes[i / COUNT(shapes)], .shape = shapes[i % COUNT(shapes)], .seed = 1 + 100 * i};
+    alive = run_options(s, name, spec, &o);
   }
-  const int common = COUNT(dtypes) * COUNT(shapes);
-  for (int i = 0; i < common + (strcmp(name, drawing) == 0); i++) {
-    check_report report = {0};
-    const cli_options o = {.dtype = i < common ? dtypes[i / COUNT(shapes)] : dtypes[0],
-                           .shape = i < common ? shapes[i % COUNT(shapes)] : many_tiles,
-                           .seed = 1 + 100 * i};
-    snprintf(title, sizeof title, "%s %s %s", name, o.dtype, o.shape);
-    if (s->only != NULL && strstr(title, s->only) == NULL) continue;
-    const luattn_status status = run_case(s, spec, &o, &report, &err);
-    const bool failed = status != LUATTN_OK || report.failed > 0;
-    s->failed += failed, s->passed += !failed;
-    if (status != LUATTN_OK)
-      printf("%s\n  %s\n", title, err.message);
-    else if (failed || s->verbose)
-      check_print(title, &report);
-    fflush(stdout);
-    if (status == LUATTN_CUDA) return false;
-  }
-  return true; /* the engine keeps kernels of this spec, so it lives as long as the process */
+  return alive;
+}
+
+static bool run_extra(suite *s, const struct extra *e, bool can_skip) {
+  if (e->skip != NULL && !can_skip) return true;
+  const luattn_spec *spec = load_spec(s, e->example);
+  const cli_options o = {.dtype = e->dtype, .shape = e->shape, .skip = e->skip, .seed = 7};
+  return spec == NULL || run_options(s, e->example, spec, &o);
 }
 
 static luattn_status run_all(suite *s, luattn_error *err) {
@@ -262,8 +286,11 @@ static luattn_status run_all(suite *s, luattn_error *err) {
   CUDA(s->context_push(s->context));
   CUDA(s->stream_create(&s->stream, STREAM_NON_BLOCKING));
   TRY(memory_open(s->driver, BLOCK_BYTES, &s->memory, err));
+  luattn_device_info device;
+  TRY(luattn_device_get_info(s->driver, 0, &device, err));
   bool alive = true;
   for (int i = 0; i < COUNT(examples) && alive; i++) alive = run_spec(s, examples[i]);
+  for (int i = 0; i < COUNT(extras) && alive; i++) alive = run_extra(s, &extras[i], device.arch == 90);
   if (alive) CUDA(s->stream_destroy(s->stream));
   return LUATTN_OK;
 }
