@@ -29,6 +29,7 @@
 #include "fwd_sm90_load.cuh"
 #include "halves.cuh"
 #include "rows.cuh"
+#include "sm90_mask.cuh"
 #include "sm90_out.cuh"
 #include "tensors.cuh"
 
@@ -171,6 +172,8 @@ struct ConsumerSm90 {
                                    term[Spec::has_distance_term ? j / 2 - r + rows - 1 : 0][j % 2]);
     }
   }
+  using Mask = MaskSm90<Spec, Online, tile_n>;
+  __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane}; }
   // Scores become weights, in the online function's step; gives the factors for O in `scale`, and, unless
   // this is done again, K back, and Q after the last tile. Raises: the maximum may not lag.
   template <bool Raises>
@@ -182,7 +185,7 @@ struct ConsumerSm90 {
     if constexpr (Spec::mask_by_inf) {
       if (!Spec::lags || Raises || tile.masked() || !may_lag) {
         if (tile.masked())
-          mask(tile, kv0, x, keep);
+          mask().apply(tile, kv0, x, keep, online);
         else
           online.kept.bits = online.all;
         if (!Spec::lags || Raises || !may_lag)
@@ -198,7 +201,7 @@ struct ConsumerSm90 {
       release_k();
       if (ends(tile)) release_q();
       if (tile.masked()) {
-        mask(tile, kv0, x, keep);
+        mask().apply(tile, kv0, x, keep, online);
         online.template step<true>(p, site, head, row, x, keep, scale);
       } else {
         online.template step<false>(p, site, head, row, x, keep, scale);
@@ -313,95 +316,6 @@ struct ConsumerSm90 {
 #pragma unroll
       for (int n = 0; n < tile_n / 8; ++n)
         mma_16x8x8<Elem>(s + n * 4, a, *reinterpret_cast<const u32 *>(of_k + n * 8 * p.k.seq + d));
-    }
-  }
-  __device__ __forceinline__ void mask(KvNote tile, int kv0, float (&x)[rows][cols],
-                                       KeepBits<cols> (&keep)[rows]) {
-    if constexpr (Spec::keep_period > 0) return mask_grid(kv0, x, keep);
-    if constexpr (Spec::keep_range > 0)
-      if (!Spec::keep_apart || tile.by_range()) return mask_interval(kv0, x, keep);
-#pragma unroll
-    for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
-    if constexpr (!Spec::keep_is_cheap) find_kept(kv0, keep);
-#pragma unroll
-    for (int j = 0; j < cols; ++j) {
-#pragma unroll
-      for (int r = 0; r < rows; ++r) {
-        const bool kept = Spec::keep_is_cheap ? keeps(r, kv0 + j / 2 * 8 + j % 2) : keep[r].get(j);
-        if (Spec::keep_is_cheap && kept)
-          keep[r].word[Spec::mask_by_inf ? 0 : j / 32] |= Spec::mask_by_inf ? 1 : 1u << j % 32;
-        x[r][j] = kept ? x[r][j] : Spec::mask_by_inf ? -infinity<float>() : 0.f;
-      }
-    }
-    if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
-  }
-  // The same where a row keeps an interval: an element costs a comparison with a constant, or two, and a
-  // select.
-  __device__ __forceinline__ void mask_interval(int kv0, float (&x)[rows][cols],
-                                                KeepBits<cols> (&keep)[rows]) {
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      const Range kept = Spec::kv_range(p, site, query(r), query(r));
-      const int lo = kept.lo - kv0, hi = kept.hi - kv0, tile = lane % 4 * -2;
-      keep[r] = KeepBits<cols>::none();
-      // If one of the row's four threads keeps something, all may say that they do.
-      if constexpr (Spec::mask_by_inf) online.kept.raise(r, max_of(lo, tile) < min_of(hi, tile + tile_n));
-#pragma unroll
-      for (int j = 0; j < cols; ++j) {
-        const int column = j / 2 * 8 + j % 2;
-        const bool inside = column < hi && (Spec::keep_range == 1 || column >= lo);
-        if constexpr (!Spec::mask_by_inf) keep[r].set(j, inside);
-        x[r][j] = inside ? x[r][j] : Spec::mask_by_inf ? -infinity<float>() : 0.f;
-      }
-    }
-  }
-  // Where it keeps an interval in each row of a grid: bits of the columns that this thread has of them, and
-  // for an element the test of its bit and a select.
-  __device__ __forceinline__ void mask_grid(int kv0, float (&x)[rows][cols], KeepBits<cols> (&keep)[rows]) {
-    constexpr int period = Spec::keep_period > 0 ? Spec::keep_period : 1;
-    const int tile0 = kv0 - lane % 4 * 2;
-    Range kept[rows], rest[rows];
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      kept[r] = Spec::kv_range(p, site, query(r), query(r));
-      rest[r] = Spec::rest_range(p, site, query(r));
-      keep[r] = KeepBits<cols>::none();
-    }
-#pragma unroll 1
-    for (int line = tile0 / period * period; line < tile0 + tile_n; line += period) {
-#pragma unroll
-      for (int r = 0; r < rows; ++r) {
-        const int lo = max_of(kept[r].lo, line + max_of(rest[r].lo, 0)) - kv0,
-                  hi = min_of(kept[r].hi, line + min_of(rest[r].hi, period)) - kv0;
-#pragma unroll
-        for (int w = 0; w < (cols + 31) / 32; ++w)
-          keep[r].word[w] |= columns_below(hi - 128 * w) & ~columns_below(lo - 128 * w);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < rows; ++r)
-#pragma unroll
-      for (int j = 0; j < cols; ++j)
-        x[r][j] = keep[r].get(j) ? x[r][j] : Spec::mask_by_inf ? -infinity<float>() : 0.f;
-    if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
-  }
-  __device__ __forceinline__ bool keeps(int r, int kv) const {
-    bool kept = kv < site.kv_len;
-    if constexpr (Spec::has_mask)
-      kept = kept & Spec::keep(p, site, head, row[r], Spec::col(p, site, head, kv), query(r), kv);
-    return kept;
-  }
-  __device__ __forceinline__ void find_kept(int kv0, KeepBits<cols> (&keep)[rows]) const {
-#pragma unroll
-    for (int w = 0; w < (cols + 31) / 32; ++w) {
-#pragma unroll 1
-      for (int j = 0; j < 32 && 32 * w + j < cols; j += 4) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-#pragma unroll
-          for (int r = 0; r < rows; ++r)
-            keep[r].word[w] |= u32(keeps(r, kv0 + (32 * w + j) * 4 + i / 2 * 8 + i % 2)) << (j + i);
-      }
     }
   }
   // First: of a q tile. It takes no second way, which is code.
