@@ -206,6 +206,12 @@ static int meta_call(lua_State *L) {
   front_raise(L, "input '%s' is called like a function; write %s", info->name, indexed_text(L, info));
 }
 
+static int meta_assign(lua_State *L) {
+  const gather *t = luaL_checkudata(L, 1, METATABLE);
+  front_raise(L, "an element of input '%s' is assigned; a hook reads inputs and returns its result",
+              info_of(L, t)->name);
+}
+
 static int meta_operator(lua_State *L) {
   const char *sign = lua_tostring(L, lua_upvalueindex(1));
   input_refuse_unindexed(L, 1, sign);
@@ -214,13 +220,9 @@ static int meta_operator(lua_State *L) {
 }
 
 static const char *const operators[][2] = {
-    {"__add", "+"},         {"__sub", "-"},
-    {"__mul", "*"},         {"__div", "/"},
-    {"__mod", "%"},         {"__idiv", "//"},
-    {"__pow", "^"},         {"__unm", "-"},
-    {"__lt", "comparison"}, {"__le", "comparison"},
-    {"__eq", "=="},         {"__concat", ".."},
-    {"__len", "#"},         {"__newindex", "assignment"},
+    {"__add", "+"},   {"__sub", "-"},     {"__mul", "*"}, {"__div", "/"},         {"__mod", "%"},
+    {"__idiv", "//"}, {"__pow", "^"},     {"__unm", "-"}, {"__lt", "comparison"}, {"__le", "comparison"},
+    {"__eq", "=="},   {"__concat", ".."}, {"__len", "#"},
 };
 
 void input_open(lua_State *L) {
@@ -229,6 +231,8 @@ void input_open(lua_State *L) {
   lua_setfield(L, -2, "__index");
   lua_pushcfunction(L, meta_call);
   lua_setfield(L, -2, "__call");
+  lua_pushcfunction(L, meta_assign);
+  lua_setfield(L, -2, "__newindex");
   for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
     lua_pushstring(L, operators[i][1]);
     lua_pushcclosure(L, meta_operator, 1);

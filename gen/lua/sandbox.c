@@ -171,6 +171,10 @@ static const char *hint(const char *message) {
   if (strstr(message, "'for' limit") != NULL || strstr(message, "'for' initial value") != NULL) {
     return "; a loop cannot run to a traced value: loop to a constant and decide inside";
   }
+  if (strstr(message, "number expected, got traced number") != NULL) {
+    return "; it needs a number that is known now, and a traced one is not: compute with + - * / // % ^, "
+           "floor, exp, sin, tanh, ..";
+  }
   if (strstr(message, "nested too deeply") != NULL) return ""; /* the handler itself ran out of stack once */
   if (strstr(message, "C stack overflow") != NULL) return "; brackets or calls are nested too deeply";
   if (strstr(message, "stack overflow") != NULL) return "; a function calls itself without end";

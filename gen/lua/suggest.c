@@ -40,7 +40,7 @@ void front_suggest_start(front_suggestion *s, const char *word) {
 
 void front_suggest_try(front_suggestion *s, const char *candidate) {
   const size_t d = distance(s->word, candidate), length = strlen(s->word);
-  const size_t limit = length <= 3 ? 1 : length <= 6 ? 2 : 3;
+  const size_t limit = length <= 5 ? 1 : length <= 7 ? 2 : 3; /* farther is another word: slope, score */
   if (d > limit || d >= length) return;
   const bool better =
       s->best == NULL || d < s->distance || (d == s->distance && strcmp(candidate, s->best) < 0);
