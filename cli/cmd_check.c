@@ -57,6 +57,8 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
 
 static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *failed, luattn_error *err) {
   cli_gpu *gpu = NULL;
+  luattn_dtype one = LUATTN_F64; /* of the kernels to check; the CPU path has but one */
+  TRY(dtype_option(o, &one, err));
   TRY(gpu_pick(o, &gpu, err));
   luattn_status status = LUATTN_OK;
   if (gpu == NULL || o->full) status = against_plain_lua(o, spec, failed, err);

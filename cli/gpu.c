@@ -12,9 +12,30 @@ static luattn_status parse_device(const char *text, int *number, luattn_error *e
   return luattn_fail(err, LUATTN_INVALID, "--device: '%s' is not a device; use cpu, cuda or cuda:N", text);
 }
 
+static luattn_status lengths_option(const cli_options *o, int *out, luattn_error *err) {
+  *out = 0;
+  if (o->lengths == NULL) return LUATTN_OK;
+  if (strcmp(o->lengths, "long") == 0) return *out = 1 + LUATTN_LONG, LUATTN_OK;
+  if (strcmp(o->lengths, "short") == 0) return *out = 1 + LUATTN_SHORT, LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "--lengths: '%s' is not a class of lengths; use short or long",
+                     o->lengths);
+}
+
+/* What the options say of kernels, the device aside. */
+static luattn_status engine_options(const cli_options *o, luattn_engine_options *out, luattn_error *err) {
+  *out = (luattn_engine_options){.struct_size = sizeof *out,
+                                 .cache_dir = o->cache_dir,
+                                 .no_tuned = o->no_tuned,
+                                 .deterministic = o->deterministic};
+  TRY(lengths_option(o, &out->lengths, err));
+  return family_option(o, &out->family, err);
+}
+
 luattn_status gpu_pick(const cli_options *o, cli_gpu **out, luattn_error *err) {
   int number = 0;
+  luattn_engine_options unused;
   *out = NULL;
+  TRY(engine_options(o, &unused, err)); /* a misspelt option is one on the CPU, too */
   if (o->device != NULL) TRY(parse_device(o->device, &number, err));
   if (number < 0) return LUATTN_OK;
   const luattn_status status = gpu_open(o, out, err);
@@ -24,20 +45,11 @@ luattn_status gpu_pick(const cli_options *o, cli_gpu **out, luattn_error *err) {
 }
 
 luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err) {
-  luattn_engine_options options = {.struct_size = sizeof options,
-                                   .cache_dir = o->cache_dir,
-                                   .no_tuned = o->no_tuned,
-                                   .deterministic = o->deterministic};
+  luattn_engine_options options;
+  TRY(engine_options(o, &options, err));
   if (o->device != NULL) TRY(parse_device(o->device, &options.device, err));
-  if (o->lengths != NULL) {
-    options.lengths = strcmp(o->lengths, "long") == 0    ? 1 + LUATTN_LONG
-                      : strcmp(o->lengths, "short") == 0 ? 1 + LUATTN_SHORT
-                                                         : 0;
-    if (options.lengths == 0)
-      return luattn_fail(err, LUATTN_INVALID, "--lengths: '%s' is not a class of lengths; use short or long",
-                         o->lengths);
-  }
-  TRY(family_option(o, &options.family, err));
+  if (options.device < 0)
+    return luattn_fail(err, LUATTN_INVALID, "--device: '%s' has no kernels; give cuda or cuda:N", o->device);
   cli_gpu *g = calloc(1, sizeof *g);
   if (g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "--device: out of host memory");
   g->device = options.device;
