@@ -23,11 +23,11 @@ typedef struct cli_options {
   int num_specs;
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
   const char *shape, *layout, *dtype, *device, *out, *stage, *tile, *svg, *arch, *pass, *cache_dir, *family;
-  const char *head_dim, *lengths, *skip;
+  const char *head_dim, *lengths, *skip, *max_bytes;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale;
-  long seed, repeat, max_bytes, time_limit, jobs, splits;
+  long seed, repeat, time_limit, jobs, splits;
   bool backward, full, no_tuned, list, with_specs, with_sources, deterministic;
 } cli_options;
 
@@ -98,9 +98,11 @@ typedef struct cli_problem {
   bool heads_last;
 } cli_problem;
 
-/* --dtype and --shape. Of *out, only the sizes are set. */
+/* --dtype, --family (as luattn_target.family), one value of --arch, of which only arch and ptx are set, and
+ * --shape, of which only the sizes are set. */
 luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error *err);
-luattn_status family_option(const cli_options *o, int *out, luattn_error *err); /* as luattn_target.family */
+luattn_status family_option(const cli_options *o, int *out, luattn_error *err);
+luattn_status arch_option(const char *text, luattn_target *out, luattn_error *err);
 luattn_status shape_option(const cli_options *o, cli_problem *out, luattn_error *err);
 
 /* From files where given, random elsewhere (--seed). `need_dout`: fill dout (random unless given). */

@@ -6,11 +6,13 @@
 
 /* What prune keeps: --max-bytes, else the limit in force. */
 static luattn_status size_to_keep(const cli_options *o, size_t *bytes, luattn_error *err) {
-  *bytes = (size_t)o->max_bytes;
-  if (o->max_bytes > 0) return LUATTN_OK;
-  if (o->max_bytes != -1)
+  if (o->max_bytes != NULL) {
+    if (cache_parse_size(o->max_bytes, bytes) && *bytes > 0) return LUATTN_OK;
     return luattn_fail(err, LUATTN_INVALID,
-                       "cache: prune: --max-bytes is %ld; give the size to keep, at least 1", o->max_bytes);
+                       "--max-bytes: '%s' is not a size to keep; give bytes, at least 1, or a number with K, "
+                       "M, G or T",
+                       o->max_bytes);
+  }
   TRY(cache_limit(bytes, err));
   if (*bytes > 0) return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID,

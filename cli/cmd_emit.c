@@ -17,11 +17,7 @@ static luattn_status read_arch(const cli_options *o, luattn_target *t, luattn_de
     t->arch = device->arch;
     t->device = o->no_tuned ? NULL : device->name;
   }
-  if (o->arch != NULL && (strncmp(o->arch, "sm_", 3) != 0 || parse_sizes(o->arch + 3, 1, &t->arch) != 1)) {
-    return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' is not an architecture; give sm_80, sm_90, ..",
-                       o->arch);
-  }
-  return LUATTN_OK;
+  return o->arch != NULL ? arch_option(o->arch, t, err) : LUATTN_OK;
 }
 
 static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_device_info *device,

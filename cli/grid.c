@@ -34,18 +34,9 @@ static luattn_status read_list(choices *c, const char *option, const char *text,
   }
 }
 
-/* sm_90a and sm_90 are the same to luattn: a family that needs the suffix gets it. */
 static luattn_status read_arch(choices *c, const char *item, luattn_error *err) {
-  const bool is_ptx = strncmp(item, "compute_", 8) == 0;
-  char number[32];
-  snprintf(number, sizeof number, "%s", is_ptx ? item + 8 : strncmp(item, "sm_", 3) == 0 ? item + 3 : "");
-  if (strcmp(number, "90a") == 0) number[2] = 0;
-  luattn_target *t = &c->arch[c->num_archs];
-  *t = (luattn_target){.ptx = is_ptx};
-  if (parse_sizes(number, 1, &t->arch) != 1)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--arch: '%s' is not an architecture; give sm_80, sm_90a, .., or compute_80 for PTX",
-                       item);
+  c->arch[c->num_archs] = (luattn_target){.struct_size = 0};
+  TRY(arch_option(item, &c->arch[c->num_archs], err));
   c->num_archs++;
   return LUATTN_OK;
 }

@@ -21,8 +21,12 @@ typedef struct option {
 #define AT(field) offsetof(cli_options, field)
 
 static const option options[] = {
-    {"--shape", TEXT, AT(shape), ARRAYS | CLI_EMIT, "B,H,Hkv,Sq,Skv,D[,Dv]",
-     "sizes of random q, k, v (default 1,2,2,256,256,64; tune: see --lengths)"},
+    {"--shape", TEXT, AT(shape), CLI_RUN | CLI_EMIT | CLI_MASK | CLI_BENCH, "B,H,Hkv,Sq,Skv,D[,Dv]",
+     "sizes of random q, k, v (default 1,2,2,256,256,64)"},
+    {"--shape", TEXT, AT(shape), CLI_CHECK, "B,H,Hkv,Sq,Skv,D[,Dv]",
+     "sizes of random q, k, v (default 1,2,2,256,256,64; beside plain Lua 2,2,1,19,23,6,5)"},
+    {"--shape", TEXT, AT(shape), CLI_TUNE, "B,H,Hkv,Sq,Skv,D[,Dv]",
+     "the one shape to measure (default: see --lengths)"},
     {"--head-dim", TEXT, AT(head_dim), CLI_TUNE, "D[,Dv]", "head dims for --lengths (default 64)"},
     {"--lengths", TEXT, AT(lengths), CLI_TUNE, "S,S,..",
      "q_len = kv_len to measure, up to 8 (default 1024,8192), with B x S of 8k tokens and H x D = 2048"},
@@ -66,7 +70,8 @@ static const option options[] = {
      "tiles that norms of q and k prove to be without weight (default auto: where lengths make it pay)"},
     {"--device", TEXT, AT(device), CLI_RUN | CLI_CHECK, "cpu|cuda[:N]",
      "default: cuda if there is one, else cpu"},
-    {"--device", TEXT, AT(device), CLI_TUNE, "cuda[:N]", "which GPU to measure on (default cuda:0)"},
+    {"--device", TEXT, AT(device), CLI_BENCH | CLI_TUNE, "cuda[:N]",
+     "which GPU to measure on (default cuda:0)"},
     {"--device", TEXT, AT(device), CLI_EMIT, "cuda[:N]",
      "as for this GPU: its architecture, and the tiles that tune remembered for it"},
     {"--full", SWITCH, AT(full), CLI_CHECK, NULL,
@@ -75,7 +80,8 @@ static const option options[] = {
      "where out.npy, lse.npy, dq.npy, .. go (default: print a summary only)"},
     {"--stage", TEXT, AT(stage), CLI_EMIT, "NAME", "ir, grad, mask, plan, spec, config, ptx or cubin"},
     {"--pass", TEXT, AT(pass), CLI_EMIT, "forward|backward", "default forward"},
-    {"--arch", TEXT, AT(arch), CLI_EMIT, "sm_80", "sm_80, sm_86, sm_89, sm_90, sm_100, sm_120"},
+    {"--arch", TEXT, AT(arch), CLI_EMIT, "sm_80",
+     "sm_80, sm_86, sm_89, sm_90, sm_100, sm_120; compute_80 for PTX (default sm_80)"},
     {"--tile", TEXT, AT(tile), CLI_MASK | CLI_EMIT, "M,N",
      "tile size (mask: default 64,64; emit: default the plan's)"},
     {"--svg", TEXT, AT(svg), CLI_MASK, "out.svg", "draw the picture into a file"},
@@ -91,8 +97,8 @@ static const option options[] = {
     {"--cache-dir", TEXT, AT(cache_dir),
      CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT | CLI_TUNE | GRID, "DIR",
      "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},
-    {"--max-bytes", WHOLE, AT(max_bytes), CLI_CACHE, "N",
-     "prune: keep at most this much (default: LUATTN_CACHE_SIZE, else 1 GB)"},
+    {"--max-bytes", TEXT, AT(max_bytes), CLI_CACHE, "SIZE",
+     "prune: keep at most this much, as in 500M (default: LUATTN_CACHE_SIZE, else 1G)"},
 };
 #define NUM_OPTIONS ((int)(sizeof options / sizeof *options))
 
@@ -162,7 +168,7 @@ static const option *find_option(const char *name, size_t size, int command) {
 
 luattn_status options_parse(int argc, char **argv, int command, const char *name, cli_options *out,
                             luattn_error *err) {
-  *out = (cli_options){.seed = 1, .repeat = 30, .time_limit = 300, .max_bytes = -1};
+  *out = (cli_options){.seed = 1, .repeat = 30, .time_limit = 300};
   for (int i = 0; i < argc; i++) {
     char *word = argv[i];
     if (word[0] != '-' || word[1] == 0) {

@@ -63,6 +63,18 @@ luattn_status family_option(const cli_options *o, int *out, luattn_error *err) {
                      o->family);
 }
 
+/* sm_90a and sm_90 are the same to luattn: a family that needs the suffix gets it. */
+luattn_status arch_option(const char *text, luattn_target *out, luattn_error *err) {
+  char number[32];
+  out->ptx = strncmp(text, "compute_", 8) == 0;
+  snprintf(number, sizeof number, "%s", out->ptx ? text + 8 : strncmp(text, "sm_", 3) == 0 ? text + 3 : "");
+  if (strcmp(number, "90a") == 0) number[2] = 0;
+  if (parse_sizes(number, 1, &out->arch) == 1) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "--arch: '%s' is not an architecture; give sm_80, sm_90a, .., or compute_80 for PTX",
+                     text);
+}
+
 luattn_status shape_option(const cli_options *o, cli_problem *p, luattn_error *err) {
   static const char *const names[] = {"B", "H", "Hkv", "Sq", "Skv", "D", "Dv"};
   const char *text = o->shape != NULL ? o->shape : "1,2,2,256,256,64";

@@ -14,6 +14,9 @@ luattn_status cache_resolve(const char *cache_dir, char *path, size_t size, luat
  * directory, store says so. */
 const char *cache_distrust(const char *dir);
 
+/* "4096", "500M": bytes, or a number with K, M, G or T. false: neither, or more than a size_t holds. */
+bool cache_parse_size(const char *text, size_t *bytes);
+
 /* LUATTN_CACHE_SIZE in bytes, else 1 GB; 0: no limit. Errors: LUATTN_INVALID. */
 luattn_status cache_limit(size_t *bytes, luattn_error *err);
 

@@ -24,11 +24,8 @@ const char *cache_distrust(const char *dir) {
   return NULL;
 }
 
-luattn_status cache_limit(size_t *bytes, luattn_error *err) {
+bool cache_parse_size(const char *text, size_t *bytes) {
   static const char units[] = "KMGT";
-  const char *text = getenv("LUATTN_CACHE_SIZE");
-  *bytes = DEFAULT_LIMIT;
-  if (text == NULL || text[0] == '\0') return LUATTN_OK;
   char *end = NULL;
   errno = 0;
   unsigned long long value = isdigit((unsigned char)text[0]) ? strtoull(text, &end, 10) : 0;
@@ -39,11 +36,16 @@ luattn_status cache_limit(size_t *bytes, luattn_error *err) {
     value <<= 10;
   }
   if (ok && unit != NULL) ++end;
-  if (!ok || *end != '\0' || value > SIZE_MAX)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "LUATTN_CACHE_SIZE: '%s' is not a size; give bytes, or a number with K, M, G or T (0: no limit)",
-        text);
+  if (!ok || *end != '\0' || value > SIZE_MAX) return false;
   *bytes = (size_t)value;
-  return LUATTN_OK;
+  return true;
+}
+
+luattn_status cache_limit(size_t *bytes, luattn_error *err) {
+  const char *text = getenv("LUATTN_CACHE_SIZE");
+  *bytes = DEFAULT_LIMIT;
+  if (text == NULL || text[0] == '\0' || cache_parse_size(text, bytes)) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_INVALID,
+      "LUATTN_CACHE_SIZE: '%s' is not a size; give bytes, or a number with K, M, G or T (0: no limit)", text);
 }
