@@ -95,9 +95,11 @@ static luattn_status check_entries(const luattn_image_info *m, luattn_error *err
       return luattn_fail(err, LUATTN_IMAGE,
                          "image: entry '%s': role %u does not belong to a %s pass; compile it again", e->name,
                          (unsigned)e->role, m->pass == LUATTN_FORWARD ? "forward" : "backward");
-    TRY(check_range(err, "entry: threads", e->threads, 1, 1024));
+    TRY(check_range(err, "entry: threads", e->threads, 32, 1024));
     TRY(check_range(err, "entry: shared_bytes", e->shared_bytes, 0, 1u << 20));
-    const bool by_n = e->role == LUATTN_ROLE_DKDV, by_m = !by_n && e->role != LUATTN_ROLE_STATS;
+    /* A launch divides by these. */
+    const bool by_m = e->role != LUATTN_ROLE_STATS,
+               by_n = e->role == LUATTN_ROLE_FORWARD || e->role == LUATTN_ROLE_DKDV;
     TRY(check_range(err, "entry: tile_m", e->tile_m, by_m, 1u << 20));
     TRY(check_range(err, "entry: tile_n", e->tile_n, by_n, 1u << 20));
     finishes = finishes || e->role == LUATTN_ROLE_FINISH;

@@ -88,12 +88,13 @@ static const bad_field bad_fields[] = {
     {FIELD(entry[0].name[0]), 0, "entry: its name is empty"},
     {FIELD(entry[1].role), LUATTN_ROLE_COUNT, "entry: role"},
     {FIELD(entry[1].role), LUATTN_ROLE_FORWARD, "does not belong to a backward pass"},
-    {FIELD(entry[1].threads), 0, "entry: threads"},
-    {FIELD(entry[1].threads), 1025, "entry: threads: is 1025, expected 1 to 1024"},
+    {FIELD(entry[1].threads), 31, "entry: threads: is 31, expected 32 to 1024"},
+    {FIELD(entry[1].threads), 1025, "entry: threads: is 1025, expected 32 to 1024"},
     {FIELD(entry[1].shared_bytes), 1u << 21, "entry: shared_bytes"},
     {FIELD(entry[1].role), LUATTN_ROLE_NORMS, "one of the norms of q and k and of the tiles"},
     {FIELD(entry[1].role), LUATTN_ROLE_REACH, "one of the norms of q and k and of the tiles"},
     {FIELD(entry[2].tile_m), 0, "entry: tile_m"},
+    {FIELD(entry[3].tile_m), 0, "entry: tile_m"},
     {FIELD(entry[3].tile_n), 0, "entry: tile_n"},
     {FIELD(entry[4].role), LUATTN_ROLE_DQ, "no entry turns the sums into dq"},
     {FIELD(input[0].dtype), 6, "input: dtype"},
@@ -122,7 +123,7 @@ static void manifest_is_checked(void **state) {
   }
 }
 
-static void names_are_checked(void **state) {
+static void names_and_tiles_are_checked(void **state) {
   (void)state;
   luattn_error err;
   luattn_image *image = NULL;
@@ -134,6 +135,10 @@ static void names_are_checked(void **state) {
   memcpy(info.input[2].name, "slopes", sizeof "slopes");
   assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "input 'slopes': stands twice"));
+  info = sample(LUATTN_FORWARD);
+  info.entry[2].tile_n = 0;
+  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "entry: tile_n: is 0"));
   info = sample(LUATTN_FORWARD);
   info.is_ptx = 1;
   assert_int_equal(luattn_image_create(&info, "PTX", 3, &image, &err), LUATTN_IMAGE);
@@ -330,9 +335,12 @@ static void random_mutations(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(round_trip),        cmocka_unit_test(manifest_is_checked),
-      cmocka_unit_test(names_are_checked), cmocka_unit_test(cubins_end_where_they_say),
-      cmocka_unit_test(header_is_checked), cmocka_unit_test(every_truncation_and_bit_flip),
+      cmocka_unit_test(round_trip),
+      cmocka_unit_test(manifest_is_checked),
+      cmocka_unit_test(names_and_tiles_are_checked),
+      cmocka_unit_test(cubins_end_where_they_say),
+      cmocka_unit_test(header_is_checked),
+      cmocka_unit_test(every_truncation_and_bit_flip),
       cmocka_unit_test(random_mutations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
