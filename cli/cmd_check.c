@@ -3,6 +3,20 @@
 
 #include "cli/check.h"
 
+/* Random inputs may leave a mask little to keep, or nothing, and zeros agree with zeros. */
+static luattn_status print_kept(const cli_problem *p, luattn_error *err) {
+  const double all = (double)p->batch * p->heads * p->q_len * p->kv_len;
+  double kept;
+  bool exact;
+  if (!p->info.has_mask || all == 0) return LUATTN_OK;
+  TRY(bench_kept(p, &kept, &exact, err));
+  printf("  the mask keeps %.2f%% of the scores%s\n", 100 * kept / all,
+         kept > 0 ? ""
+                  : ", so that all that was compared is 0; give inputs that keep some (--input), or another "
+                    "--shape");
+  return LUATTN_OK;
+}
+
 static luattn_status against_plain_lua(const cli_options *given, const luattn_spec *spec, bool *failed,
                                        luattn_error *err) {
   cli_options o = *given;
@@ -11,7 +25,7 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
   o.dtype = "f64";
   if (o.shape == NULL) o.shape = "2,2,1,19,23,6,5";
   TRY(problem_read(spec, &o, true, &p, err));
-  const luattn_status status = check_plain(&o, &p, &r, err);
+  luattn_status status = check_plain(&o, &p, &r, err);
   if (status == LUATTN_OK) {
     char title[256];
     snprintf(title, sizeof title, "%s: the CPU path against plain Lua (B%d H%d/%d Sq%d Skv%d D%d Dv%d)",
@@ -23,6 +37,7 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
           "differences\n");
     }
     *failed |= r.failed > 0;
+    status = print_kept(&p, err);
   }
   problem_free(&p);
   return status;
@@ -49,6 +64,7 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
       check_print(title, &r);
       gpu_print_tuning(gpu);
       *failed |= r.failed > 0;
+      status = print_kept(&p, err);
     }
     problem_free(&p);
   }
