@@ -1,4 +1,5 @@
-/* engine.h: the convenience layer. Takes kernels from packs or compiles them on first use, remembers, launches. Links Lua; NVRTC and libcuda at run time. */
+/* engine.h: the convenience layer. Takes kernels from packs or compiles them on first use, remembers, launches. Links Lua;
+ * NVRTC and libcuda at run time. */
 #ifndef LUATTN_ENGINE_H
 #define LUATTN_ENGINE_H
 
@@ -31,9 +32,10 @@ LUATTN_API void luattn_engine_close(luattn_engine *engine); /* NULL is fine */
 LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine);
 
 /* The kernel for these arguments, compiled or loaded on first use; owned by the engine. The engine reads dtype and head dims
- * from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants); two where the plan has other tiles for short
- * lengths than for long ones (luattn_lengths), the second compiled when it is first needed. Backward computes what args has room for: dq,
- * dk, dv, scalar_grads and the grads with a data pointer that are not NULL are the wants. The spec must outlive the engine. */
+ * from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants); two where the plan has other tiles for
+ * short lengths than for long ones (luattn_lengths), the second compiled when it is first needed. Backward computes what
+ * args has room for: dq, dk, dv, scalar_grads and the grads with a data pointer that are not NULL are the wants. The spec
+ * must outlive the engine. */
 LUATTN_API luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                               const luattn_args *args, const luattn_kernel **kernel, luattn_error *err);
 
@@ -52,8 +54,9 @@ typedef struct luattn_request {
 /* After each kernel, by one thread at a time, not always the caller's. */
 typedef void luattn_progress(void *user, size_t done, size_t count);
 
-/* Compiles or loads kernels, for short and for long lengths where they differ, before the first launch needs them, on `threads` threads (0: as many as there are processors).
- * progress may be NULL. Stops at the first failure; what was ready stays. */
+/* Compiles or loads kernels, for short and for long lengths where they differ, before the first launch needs them, on
+ * `threads` threads (0: as many as there are processors). progress may be NULL. Stops at the first failure; what was ready
+ * stays. */
 LUATTN_API luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *requests, size_t num_requests, int threads,
                                         luattn_progress *progress, void *user, luattn_error *err);
 

@@ -62,8 +62,8 @@ LUATTN_API luattn_status luattn_kernel_load(luattn_driver *driver, int device, c
 LUATTN_API void luattn_kernel_unload(luattn_kernel *kernel); /* NULL is fine */
 LUATTN_API const luattn_image_info *luattn_kernel_get_info(const luattn_kernel *kernel);
 
-/* Bytes of device workspace for these arguments. Looks at the shapes of q, k, v and the inputs alone; data pointers may be
- * NULL. 0 is a possible answer. What the workspace holds before a launch does not matter. Use few of them and use them
+/* Bytes of device workspace for these arguments. Looks at q, k, v and the inputs, whose data pointers may be NULL, at
+ * scalars, scale, num_splits and skip; at nothing else. 0 is a possible answer. What the workspace holds before a launch does not matter. Use few of them and use them
  * again: where FORWARD draws tiles (luattn_image_info.draws_tiles), a launch with a workspace beyond the first 256 that the
  * kernel has met zeroes a counter in it first. */
 LUATTN_API luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,

@@ -1,8 +1,9 @@
 /* status.h: what every luattn call returns, the caller-owned error message, and the replaceable allocator.
  *
  * A call returns a luattn_status. On anything but LUATTN_OK it fills *err (if err is not NULL) with a message that names the
- * tensor or the spec line, the value, and what to do; outputs are written only on LUATTN_OK. Nothing here exits, aborts or
- * prints. There is no global state.
+ * tensor or the spec line, the value, and what to do; outputs are written only on LUATTN_OK. Look at *err after a failure
+ * alone: a call that succeeds leaves in it what it held, or a message of something that it did without. Nothing here exits,
+ * aborts or prints. There is no global state.
  */
 #ifndef LUATTN_STATUS_H
 #define LUATTN_STATUS_H
@@ -37,7 +38,7 @@ typedef enum luattn_status {
 #undef LUATTN_X
 } luattn_status;
 
-/* Caller-owned; need not be initialised. `message` is empty on success. */
+/* Caller-owned; need not be initialised. */
 typedef struct luattn_error {
   luattn_status status;
   char message[1020];

@@ -20,8 +20,9 @@ extern "C" {
 
 typedef enum luattn_dtype { LUATTN_F64, LUATTN_F32, LUATTN_BF16, LUATTN_F16 } luattn_dtype; /* of q, k, v and o */
 
-/* One extra input of the spec, by name; any strides, that of the last axis below 2^31 bytes. `grad` (may have a NULL data pointer when not wanted) receives its gradient: a contiguous
- * array of float32 (float64 in float64 kernels) with the same sizes; it is overwritten. */
+/* One extra input of the spec, by name; any strides, that of the last axis below 2^31 bytes. `grad` (may have a NULL data
+ * pointer when not wanted) receives its gradient: a contiguous array of float32 (float64 in float64 kernels) with the same
+ * sizes; it is overwritten. */
 typedef struct luattn_input {
   const char *name;
   const DLTensor *tensor;
@@ -63,9 +64,10 @@ typedef struct luattn_args {
                                  * overlap or are issued by several threads at once, not even on one stream: their results,
                                  * and those of the next launch with it, would be wrong */
   size_t workspace_size;
-  int num_splits;               /* backward of the sm90 family: how many blocks share the queries of 128 keys of a kv head, at most
-                                 * 64. 0: as many as keep the device busy where keys, kv heads and batch are few; 1: none do. Counts
-                                 * in luattn_workspace_size: each has dk and dv of its own there, which are then added up in order */
+  int num_splits;               /* backward of the sm90 family: how many blocks share the queries of 128 keys of a kv head, at
+                                 * most 64. 0: as many as keep the device busy where keys, kv heads and batch are few; 1: none
+                                 * do. Counts in luattn_workspace_size: each has dk and dv of its own there, which are then
+                                 * added up in order */
   int skip;                     /* luattn_skip, where the kernel can skip tiles (LUATTN_ROLE_REACH among its entries). Counts in
                                  * luattn_workspace_size */
 } luattn_args;
