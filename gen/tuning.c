@@ -5,7 +5,7 @@
 #include "gen/compile.h"
 #include "templates/params.h"
 
-/* What the estimate multiplies; double, so that no product overflows before it is compared with a size_t. */
+/* What the estimate multiplies; double, so that no product overflows before it is known to fit a size_t. */
 typedef struct sizes {
   double batch, heads, heads_kv, q_len, kv_len, dim, dim_v, elem, real;
 } sizes;
@@ -116,7 +116,8 @@ static double workspace(const luattn_image_info *m, const sizes *s) {
   return bytes + visits(m, s);
 }
 
-static void estimate_of(const luattn_image_info *m, const sizes *s, luattn_memory_estimate *out) {
+static luattn_status estimate_of(const luattn_image_info *m, const sizes *s, luattn_memory_estimate *out,
+                                 luattn_error *err) {
   const double q = q_rows(s) * s->dim * s->elem, k = kv_rows(s) * s->dim * s->elem,
                v = kv_rows(s) * s->dim_v * s->elem;
   const double o = q_rows(s) * s->dim_v * s->elem, rows = q_rows(s) * s->real * (m->has_lse + m->num_saved);
@@ -135,9 +136,13 @@ static void estimate_of(const luattn_image_info *m, const sizes *s, luattn_memor
         output += input_count(&m->input[i], s) * s->real;
     if (m->wants & LUATTN_WANT_SCALARS) output += m->num_scalars * s->real;
   }
-  const double internal = workspace(m, s);
-  *out = (luattn_memory_estimate){(size_t)input, (size_t)internal, (size_t)output,
-                                  (size_t)(input + internal + output)};
+  const double internal = workspace(m, s), total = input + internal + output;
+  if (total >= 0x1p62)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "problem: needs %.3g bytes, more than a machine can address; use smaller sizes",
+                       total);
+  *out = (luattn_memory_estimate){(size_t)input, (size_t)internal, (size_t)output, (size_t)total};
+  return LUATTN_OK;
 }
 
 static luattn_status check_problem(const luattn_problem *p, luattn_error *err) {
@@ -196,13 +201,13 @@ luattn_status luattn_estimate_memory(const luattn_spec *spec, const luattn_targe
                                      luattn_error *err) {
   compilation c;
   TRY(check_problem(problem, err));
-  const luattn_status status = prepare(spec, target, &c, err);
+  luattn_status status = prepare(spec, target, &c, err);
   if (status == LUATTN_OK) {
     const double elem[] = {8, 4, 2, 2};
     const sizes s = {problem->batch,    problem->heads,     problem->heads_kv,
                      problem->q_len,    problem->kv_len,    c.plan.head_dim,
                      c.plan.head_dim_v, elem[c.plan.dtype], c.plan.dtype == LUATTN_F64 ? 8 : 4};
-    estimate_of(&c.info, &s, estimate);
+    status = estimate_of(&c.info, &s, estimate, err);
   }
   compile_close(&c);
   return status;

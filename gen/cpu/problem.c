@@ -140,6 +140,9 @@ static luattn_status read_input(const traced_spec *t, int i, const luattn_args *
 }
 
 static luattn_status check_names(const traced_spec *t, const luattn_args *args, luattn_error *err) {
+  if (args->num_inputs > 0 && args->inputs == NULL) {
+    return luattn_fail(err, LUATTN_INVALID, "cpu: inputs: is NULL, but num_inputs is %zu", args->num_inputs);
+  }
   for (size_t i = 0; i < args->num_inputs; i++) {
     bool known = args->inputs[i].name == NULL;
     for (int j = 0; j < t->num_inputs && !known; j++)
@@ -149,6 +152,10 @@ static luattn_status check_names(const traced_spec *t, const luattn_args *args, 
                          "cpu: input '%s': the spec '%s' declares no input of that name; take it out",
                          args->inputs[i].name, t->name);
     }
+    for (size_t j = 0; j < i && args->inputs[i].name != NULL; j++) {
+      if (args->inputs[j].name != NULL && strcmp(args->inputs[i].name, args->inputs[j].name) == 0)
+        return luattn_fail(err, LUATTN_INVALID, "cpu: input '%s': was given twice", args->inputs[i].name);
+    }
   }
   return LUATTN_OK;
 }
@@ -156,6 +163,10 @@ static luattn_status check_names(const traced_spec *t, const luattn_args *args, 
 static luattn_status read_scalars(const traced_spec *t, const luattn_args *args, cpu_problem *p,
                                   luattn_error *err) {
   for (int i = 0; i < t->num_scalars; i++) p->scalar[i] = t->scalar_default[i];
+  if (args->num_scalars > 0 && args->scalars == NULL) {
+    return luattn_fail(err, LUATTN_INVALID, "cpu: scalars: is NULL, but num_scalars is %zu",
+                       args->num_scalars);
+  }
   for (size_t i = 0; i < args->num_scalars; i++) {
     const luattn_scalar *s = &args->scalars[i];
     int at = 0;
@@ -164,6 +175,10 @@ static luattn_status read_scalars(const traced_spec *t, const luattn_args *args,
       return luattn_fail(err, LUATTN_INVALID,
                          "cpu: scalar '%s': the spec '%s' declares no scalar of that name; take it out",
                          s->name != NULL ? s->name : "NULL", t->name);
+    }
+    for (size_t j = 0; j < i; j++) {
+      if (strcmp(s->name, args->scalars[j].name) == 0)
+        return luattn_fail(err, LUATTN_INVALID, "cpu: scalar '%s': was given twice", s->name);
     }
     p->scalar[at] = s->value;
   }

@@ -177,7 +177,9 @@ luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out,
   for (int i = rule->ndim - 1; i >= 0; i--) {
     out->shape[i] = t->shape[i];
     out->stride[i] = t->strides != NULL ? t->strides[i] : stride;
-    stride *= t->shape[i];
+    if (t->shape[i] > 0 && (__builtin_mul_overflow(stride, t->shape[i], &stride) || stride > INT64_MAX / 16))
+      return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has more elements than a machine can address",
+                         rule->name);
   }
   return LUATTN_OK;
 }

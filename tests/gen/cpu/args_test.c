@@ -22,7 +22,7 @@ typedef struct fixture {
   call c;
   tensor slopes, ids, flag, fixed, slopes_grad, fixed_grad, scalar_grads;
   luattn_input inputs[5];
-  luattn_scalar scalars[1];
+  luattn_scalar scalars[2];
 } fixture;
 
 enum { SLOPES, IDS, FLAG, FIXED };
@@ -82,6 +82,9 @@ static void q_headless(fixture *f) { f->c.q.shape[1] = 0; }
 static void k_headless(fixture *f) { f->c.k.shape[1] = 0; }
 static void q_negative(fixture *f) { f->c.q.shape[2] = -1; }
 static void q_too_long(fixture *f) { f->c.q.shape[2] = INT64_C(1) << 31; }
+static void q_endless(fixture *f) { /* one element, repeated without end: its strides are 0 */
+  for (int i = 0; i < 3; i++) f->c.q.shape[i] = INT32_MAX, f->c.q.stride[i] = 0;
+}
 static void q_flat(fixture *f) { f->c.q.shape[3] = f->c.k.shape[3] = 0; }
 static void v_flat(fixture *f) { f->c.v.shape[3] = 0; }
 static void k_dim(fixture *f) { f->c.k.shape[3] = 5; }
@@ -117,6 +120,10 @@ static void input_not_bool(fixture *f) { f->flag.t.dtype = F32; }
 static void grad_unmarked(fixture *f) { f->inputs[FIXED].grad = view(&f->fixed_grad); }
 static void grad_size(fixture *f) { f->slopes_grad.shape[0] = 2; }
 static void scalar_unknown(fixture *f) { f->scalars[0].name = "gap"; }
+static void scalar_twice(fixture *f) { f->scalars[1] = f->scalars[0], f->c.args.num_scalars = 2; }
+static void scalars_null(fixture *f) { f->c.args.scalars = NULL; }
+static void input_twice(fixture *f) { f->inputs[4] = f->inputs[FLAG], f->c.args.num_inputs = 5; }
+static void inputs_null(fixture *f) { f->c.args.inputs = NULL; }
 static void scalar_unnamed(fixture *f) { f->scalars[0].name = NULL; }
 static void scalar_grads_size(fixture *f) { f->scalar_grads.shape[0] = 2; }
 static void scale_negative(fixture *f) { f->c.args.scale = -1; }
@@ -159,6 +166,7 @@ static const argument_case cases[] = {
      "cpu: q: axis 2 of [batch, heads, q_len, head_dim] has size -1, expected 0 to 2147483647"},
     {q_too_long, SPEC, false,
      "cpu: q: axis 2 of [batch, heads, q_len, head_dim] has size 2147483648, expected 0 to 2147483647"},
+    {q_endless, SPEC, false, "cpu: q: has more elements than a machine can address"},
     {q_flat, SPEC, false, "cpu: q: head_dim is 0, expected 1 to 65536"},
     {v_flat, SPEC, false, "cpu: v: head_dim_v is 0, expected 1 to 65536"},
     {k_dim, SPEC, false,
@@ -221,6 +229,10 @@ static const argument_case cases[] = {
      "cpu: grad of input 'slopes': axis 0 of [as the input] has size 2, expected 4; tensors must agree"},
     {scalar_unknown, SPEC, false,
      "cpu: scalar 'gap': the spec 'test' declares no scalar of that name; take it out"},
+    {scalar_twice, SPEC, false, "cpu: scalar 'cap': was given twice"},
+    {scalars_null, SPEC, false, "cpu: scalars: is NULL, but num_scalars is 1"},
+    {input_twice, SPEC, false, "cpu: input 'flag': was given twice"},
+    {inputs_null, SPEC, false, "cpu: inputs: is NULL, but num_inputs is 4"},
     {scalar_unnamed, SPEC, false,
      "cpu: scalar 'NULL': the spec 'test' declares no scalar of that name; take it out"},
     {scalar_grads_size, SPEC, true,
