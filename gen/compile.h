@@ -47,14 +47,12 @@ luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn
 /* source.c: the plan, and spec.cuh, config.cuh and the manifest for it: for the first choice of tiles that
  * fits. */
 luattn_status source_plan(compilation *c, luattn_error *err);
-/* The same for c->plan as it is, and for the choice after it; false: there is none. */
-luattn_status source_emit(compilation *c, luattn_error *err);
+/* The same for the choice after c->plan; false: there is none. */
 bool source_alternative(compilation *c);
 /* The key of all that is compiled, and how. */
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err);
 /* Of what is compiled apart from the plan's numbers: what was measured with another origin says nothing. */
 luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error *err);
-const char *source_arch(const compilation *c); /* "sm_90a"; NULL: out of memory */
 /* One run of NVRTC over c's source. */
 luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *out,
                              luattn_error *err);

@@ -6,7 +6,7 @@
 #include "gen/cache/cache.h"
 #include "gen/compile.h"
 
-luattn_status source_emit(compilation *c, luattn_error *err) {
+static luattn_status emit_plan(compilation *c, luattn_error *err) {
   TRY(emit_spec(c->a, &c->spec, &c->mask, &c->plan, &c->emitted, err));
   c->plan.why = arena_printf(c->a, "%s%s", c->plan.why, c->emitted.outlined);
   if (c->plan.why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
@@ -17,18 +17,19 @@ luattn_status source_emit(compilation *c, luattn_error *err) {
 
 bool source_alternative(compilation *c) {
   while (plan_alternative(c->a, &c->spec, &c->target, c->plan.rank + 1, &c->plan))
-    if (source_emit(c, NULL) == LUATTN_OK) return true;
+    if (emit_plan(c, NULL) == LUATTN_OK) return true;
   return false;
 }
 
 luattn_status source_plan(compilation *c, luattn_error *err) {
   TRY(plan_choose(c->a, &c->spec, &c->target, &c->plan, err));
-  const luattn_status status = source_emit(c, err);
+  const luattn_status status = emit_plan(c, err);
   if (status == LUATTN_UNSUPPORTED && source_alternative(c)) return compile_memory(c, err);
   return status != LUATTN_OK ? status : compile_memory(c, err);
 }
 
-const char *source_arch(const compilation *c) {
+/* "sm_90a"; NULL: out of memory. */
+static const char *arch_name(const compilation *c) {
   const char suffix[2] = {c->plan.arch_suffix, 0};
   return arena_printf(c->a, "sm_%d%s", c->plan.arch, suffix);
 }
@@ -83,7 +84,7 @@ static void hash_sources(const compilation *c, const char *arch, hasher *h) {
 }
 
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) {
-  const char *opts[MAX_OPTIONS], *arch = source_arch(c);
+  const char *opts[MAX_OPTIONS], *arch = arch_name(c);
   const int num_opts = options(c, true, opts);
   hasher h;
   if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
@@ -101,7 +102,7 @@ luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) 
 }
 
 luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error *err) {
-  const char *arch = source_arch(c);
+  const char *arch = arch_name(c);
   hasher h;
   if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   hash_sources(c, arch, &h);
@@ -111,7 +112,7 @@ luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error 
 
 luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *out,
                              luattn_error *err) {
-  const char *opts[MAX_OPTIONS], *arch = source_arch(c);
+  const char *opts[MAX_OPTIONS], *arch = arch_name(c);
   const template_file *entry = entry_file(c);
   template_file *headers = arena_array(c->a, (size_t)c->num_templates + 2, sizeof *headers);
   if (arch == NULL || headers == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");

@@ -19,7 +19,7 @@ luattn_status args_fail(const args_call *c, const char *fmt, ...) {
                      c->info->pass == LUATTN_FORWARD ? "forward" : "backward", c->info->spec_name, text);
 }
 
-bool args_is_dtype(DLDataType a, DLDataType b) {
+static bool is_same_dtype(DLDataType a, DLDataType b) {
   return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
 
@@ -32,7 +32,7 @@ void args_dtype_text(DLDataType dtype, char *text, size_t size) {
     snprintf(text, size, "%s%dx%d", base, dtype.bits, dtype.lanes);
 }
 
-void args_shape_text(const int64_t *shape, int ndim, char *text, size_t size) {
+static void shape_text(const int64_t *shape, int ndim, char *text, size_t size) {
   size_t used = (size_t)snprintf(text, size, "[");
   for (int i = 0; i < ndim && used < size; ++i)
     used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, i > 0 ? ", " : "", shape[i]);
@@ -62,7 +62,7 @@ static luattn_status check_shape(const args_call *c, const tensor_rule *rule, co
     return args_fail(c, "%s: has %d axes, expected %d: [%s]", rule->name, t->ndim, rule->ndim, rule->axes);
   if (t->shape == NULL && rule->ndim > 0)
     return args_fail(c, "%s: its shape is NULL, expected [%s]", rule->name, rule->axes);
-  if (!args_is_dtype(t->dtype, rule->dtype)) {
+  if (!is_same_dtype(t->dtype, rule->dtype)) {
     char have[32], want[32];
     args_dtype_text(t->dtype, have, sizeof have);
     args_dtype_text(rule->dtype, want, sizeof want);
@@ -72,8 +72,8 @@ static luattn_status check_shape(const args_call *c, const tensor_rule *rule, co
   for (int i = 0; i < rule->ndim; ++i) {
     if (t->shape[i] == rule->shape[i]) continue;
     char have[128], want[128];
-    args_shape_text(t->shape, t->ndim, have, sizeof have);
-    args_shape_text(rule->shape, rule->ndim, want, sizeof want);
+    shape_text(t->shape, t->ndim, have, sizeof have);
+    shape_text(rule->shape, rule->ndim, want, sizeof want);
     return args_fail(c, "%s: has shape %s, expected %s = [%s]", rule->name, have, want, rule->axes);
   }
   return LUATTN_OK;

@@ -41,9 +41,7 @@ typedef struct tensor_rule {
 luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4],
                           void **data);
 
-bool args_is_dtype(DLDataType a, DLDataType b);
 void args_dtype_text(DLDataType dtype, char *text, size_t size);
-void args_shape_text(const int64_t *shape, int ndim, char *text, size_t size);
 DLDataType args_real(const luattn_image_info *info); /* float64 in float64 kernels, else float32 */
 size_t args_real_size(const luattn_image_info *info);
 

@@ -40,6 +40,11 @@ static void *take(cursor *w, size_t elem, int64_t a, int64_t b, int64_t c, int64
   return w->base != 0 ? (void *)(w->base + start) : NULL;
 }
 
+/* Bytes of a workspace, and where in it the sums are that begin as zeros. */
+typedef struct workspace_need {
+  size_t size, sums, sums_size;
+} workspace_need;
+
 static void take_modified(cursor *w, size_t elem, int batch, int heads, int len, int dim, LuattnTensor *out) {
   out->data = take(w, elem, batch, heads, len, dim);
   out->seq = dim;
@@ -237,7 +242,10 @@ static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p)
   return LUATTN_OK;
 }
 
-luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams *p, workspace_need *out) {
+/* Lays out the workspace behind `base` (0: the size alone matters) and enters it into *p. Every part starts
+ * at a multiple of 256 bytes. Errors: LUATTN_INVALID (more than a size_t can count). */
+static luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams *p,
+                                      workspace_need *out) {
   const luattn_image_info *m = c->info;
   cursor w = {.base = base};
   const size_t real = args_real_size(m), elem = elem_size(m);
@@ -326,8 +334,10 @@ static int64_t reach_blocks(const luattn_image_info *m, const luattn_entry_info 
   return m->pass == LUATTN_FORWARD ? rows : ceil_div(rows * words, entry->threads / 32);
 }
 
-luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, const LuattnParams *p,
-                          unsigned grid[3]) {
+/* Grid of one entry; a size of 0 means that there is nothing to launch. Errors: LUATTN_INVALID (a limit of
+ * the device). */
+static luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, const LuattnParams *p,
+                                 unsigned grid[3]) {
   int64_t size[3] = {0, p->heads, p->batch};
   switch ((luattn_role)entry->role) {
     case LUATTN_ROLE_STATS:

@@ -55,8 +55,5 @@ static inline arch_code pack_arch(const luattn_pack_entry *e) {
 
 /* What the index says of an image. */
 void pack_describe(const luattn_image_info *info, luattn_pack_entry *e);
-/* "forward of 'gemma2', bf16, head dim 128, sm_90a" */
-void pack_entry_text(const luattn_pack_entry *e, char *text, size_t size);
-const char *pack_dtype(uint32_t dtype);
 
 #endif

@@ -7,12 +7,13 @@
 
 #include "runtime/pack.h"
 
-const char *pack_dtype(uint32_t dtype) {
+static const char *dtype_name(uint32_t dtype) {
   static const char *const name[] = {"f64", "f32", "bf16", "f16"};
   return dtype < sizeof name / sizeof *name ? name[dtype] : "?";
 }
 
-void pack_entry_text(const luattn_pack_entry *e, char *text, size_t size) {
+/* "forward of 'gemma2', bf16, head dim 128, sm_90a" */
+static void entry_text(const luattn_pack_entry *e, char *text, size_t size) {
   char arch[24], dims[32];
   arch_text(pack_arch(e), arch);
   if (e->head_dim_v == e->head_dim)
@@ -21,7 +22,7 @@ void pack_entry_text(const luattn_pack_entry *e, char *text, size_t size) {
     snprintf(dims, sizeof dims, "%ux%u", (unsigned)e->head_dim, (unsigned)e->head_dim_v);
   static const char *const lengths[] = {"", ", long", ", short"};
   snprintf(text, size, "%s%s of '%s', %s, head dim %s, %s%s", e->deterministic ? "deterministic " : "",
-           e->pass == LUATTN_FORWARD ? "forward" : "backward", e->spec_name, pack_dtype(e->dtype), dims, arch,
+           e->pass == LUATTN_FORWARD ? "forward" : "backward", e->spec_name, dtype_name(e->dtype), dims, arch,
            lengths[e->lengths]);
 }
 
@@ -83,7 +84,7 @@ static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line 
     const luattn_pack_entry *e = &p->record[i].entry;
     char text[192];
     if (e->kind != LUATTN_PACK_IMAGE || !is_same_spec(e, q)) continue;
-    pack_entry_text(e, text, sizeof text);
+    entry_text(e, text, sizeof text);
     if (images++ < SHOWN) add(out, "%s%s", images > 1 ? "; " : "", text);
   }
   if (images > SHOWN) add(out, "; and %zu more", images - SHOWN);
@@ -111,7 +112,7 @@ static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q,
   char text[192], instead[560] = "";
   line l = {.text = instead, .size = sizeof instead};
   snprintf(wanted.spec_name, sizeof wanted.spec_name, "%s", q->spec_name != NULL ? q->spec_name : "");
-  pack_entry_text(&wanted, text, sizeof text);
+  entry_text(&wanted, text, sizeof text);
   list_instead(p, q, &l);
   return luattn_fail(err, LUATTN_UNSUPPORTED, "pack: %s: has no %s; it has %s; add it with luattn pack",
                      p->name, text, instead);

@@ -122,7 +122,7 @@ static ir_content content_of(const ir *g, const ir_node *n) {
   return c;
 }
 
-ir_ref ir_intern(ir *g, const ir_node *n) {
+static ir_ref intern(ir *g, const ir_node *n) {
   const uint32_t hash = hash_node(n);
   for (uint32_t i = hash & (g->table_size - 1); g->table[i] != IR_NONE; i = (i + 1) & (g->table_size - 1))
     if (same_node(&g->node[g->table[i]], n)) return g->table[i];
@@ -139,11 +139,11 @@ ir_ref ir_intern(ir *g, const ir_node *n) {
 /* ---- leaves ---- */
 
 static ir_ref leaf(ir *g, ir_op op, ir_type type, int64_t imm) {
-  return ir_intern(g, &(ir_node){.op = (uint16_t)op, .type = (uint8_t)type, .imm.integer = imm});
+  return intern(g, &(ir_node){.op = (uint16_t)op, .type = (uint8_t)type, .imm.integer = imm});
 }
 
 ir_ref ir_real(ir *g, double x) {
-  return ir_intern(g, &(ir_node){.op = IR_CONST_REAL, .type = IR_REAL, .imm.real = x});
+  return intern(g, &(ir_node){.op = IR_CONST_REAL, .type = IR_REAL, .imm.real = x});
 }
 
 ir_ref ir_int(ir *g, int64_t x) { return leaf(g, IR_CONST_INT, IR_INT, x); }
@@ -163,7 +163,7 @@ ir_ref ir_load(ir *g, uint32_t input, ir_type type, const ir_ref *index, int n) 
     assert(ir_typeof(g, index[i]) == IR_INT);
     node.arg[i] = index[i];
   }
-  return ir_intern(g, &node);
+  return intern(g, &node);
 }
 
 ir_ref ir_const_of(ir *g, ir_type type, double value) {
@@ -237,7 +237,7 @@ static ir_ref make(ir *g, ir_op op, const ir_ref *args, int n) {
   node.type = (uint8_t)ir_result_type(g, op, node.arg);
   const ir_ref folded = ir_fold(g, &node);
   if (folded != IR_NONE) return folded;
-  return g->failed ? IR_NONE : ir_intern(g, &node);
+  return g->failed ? IR_NONE : intern(g, &node);
 }
 
 ir_ref ir_op1(ir *g, ir_op op, ir_ref a) { return make(g, op, &a, 1); }

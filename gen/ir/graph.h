@@ -45,9 +45,6 @@ struct ir {
 
 ir_rule ir_op_rule(ir_op op);
 bool ir_var_indexed(ir_var v); /* is one of a family */
-
-/* The node's ref, found or made; canonical order and folding have been done. */
-ir_ref ir_intern(ir *g, const ir_node *n);
 /* What the node folds to, or IR_NONE if to itself (fold.c). */
 ir_ref ir_fold(ir *g, const ir_node *n);
 /* Result type for these arguments (the rule's, given a node's own type for leaves). */

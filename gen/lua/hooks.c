@@ -58,7 +58,8 @@ static bool is_integer(ir_var v) {
   return v == VAR_B || v == VAR_H || v == VAR_Q || v == VAR_KV || v == VAR_POS || v == VAR_D;
 }
 
-void hook_push_leaf(lua_State *L, ir_var v, uint32_t index) {
+/* Pushes a variable as this mode of running has it. */
+static void push_leaf(lua_State *L, ir_var v, uint32_t index) {
   const front_state *s = front_of(L);
   if (s->mode == FRONT_TRACING) {
     value_push_leaf(L, ir_variable(s->g, v, index));
@@ -93,7 +94,7 @@ static void push_rowscales(lua_State *L, ir_var v) {
   const bool final = v == VAR_FINAL;
   lua_newtable(L);
   for (int i = 0; i < (final ? online->num_final : online->num_state); i++) {
-    hook_push_leaf(L, v, (uint32_t)i);
+    push_leaf(L, v, (uint32_t)i);
     lua_setfield(L, -2, final ? online->final_name[i] : online->state_name[i]);
   }
   lua_newtable(L);
@@ -114,7 +115,7 @@ int hook_call(lua_State *L, hook_id id, int function) {
     if (row->arg[i] == VAR_STATE || row->arg[i] == VAR_FINAL)
       push_rowscales(L, row->arg[i]);
     else
-      hook_push_leaf(L, row->arg[i], 0);
+      push_leaf(L, row->arg[i], 0);
   }
   lua_call(L, row->count, LUA_MULTRET);
   return lua_gettop(L) - base;
@@ -136,7 +137,7 @@ void hook_take_number(lua_State *L, int index, const char *what, replay_result *
   out->value[out->count++] = r;
 }
 
-void hook_take_boolean(lua_State *L, int index, const char *what, replay_result *out) {
+static void take_boolean(lua_State *L, int index, const char *what, replay_result *out) {
   const front_state *s = front_of(L);
   if (lua_isfunction(L, index)) {
     front_raise(L, "%s: returned a function; call the mask where it is declared, as in %s = causal()", what,
@@ -152,7 +153,7 @@ void hook_take_boolean(lua_State *L, int index, const char *what, replay_result 
 }
 
 void hook_take_leaf(lua_State *L, ir_var v, uint32_t index, replay_result *out) {
-  hook_push_leaf(L, v, index);
+  push_leaf(L, v, index);
   hook_take_number(L, -1, "", out);
   lua_pop(L, 1);
 }
@@ -164,7 +165,7 @@ void hook_run_mod(lua_State *L, int function, void *user, replay_result *out) {
   if (n > 1) front_raise(L, "%s: returned %d values; return one", name, n);
   if (n == 0) lua_pushnil(L);
   if (id == HOOK_BLOCK_MASK)
-    hook_take_boolean(L, -1, name, out);
+    take_boolean(L, -1, name, out);
   else
     hook_take_number(L, -1, name, out);
   lua_pop(L, 1);

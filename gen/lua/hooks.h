@@ -39,11 +39,8 @@ int hook_call(lua_State *L, hook_id id, int function);
 /* Takes the number at `index` as the next result: REAL. `what` names it ("score_mod", "online_fwd: o_scale").
  */
 void hook_take_number(lua_State *L, int index, const char *what, replay_result *out);
-void hook_take_boolean(lua_State *L, int index, const char *what, replay_result *out);
 void hook_take_leaf(lua_State *L, ir_var v, uint32_t index, replay_result *out);
 
-/* Pushes a variable as this mode of running has it. */
-void hook_push_leaf(lua_State *L, ir_var v, uint32_t index);
 
 /* The five hooks of attention {..}: traces field `id` of the table at `table`; IR_NONE if it is absent. */
 ir_ref hook_trace(lua_State *L, int table, hook_id id);

@@ -31,7 +31,7 @@ int input_num_axes(lua_State *L, int index) {
   return (int)info_of(L, luaL_checkudata(L, index, METATABLE))->num_axes;
 }
 
-const char *input_axes_text(lua_State *L, const luattn_input_info *info) {
+static const char *axes_text(lua_State *L, const luattn_input_info *info) {
   static const char *const meaning[] = {"free", "b", "h", "hkv", "q", "kv"};
   const char *text = "";
   for (uint32_t i = 0; i < info->num_axes; i++) {
@@ -66,8 +66,7 @@ static void refuse_count(lua_State *L, const gather *t, int count) __attribute__
 static void refuse_count(lua_State *L, const gather *t, int count) {
   const luattn_input_info *info = info_of(L, t);
   front_raise(L, "input '%s' has %u axes (%s), but %d %s given; write %s", info->name, info->num_axes,
-              input_axes_text(L, info), count, count == 1 ? "index is" : "indices are",
-              indexed_text(L, info));
+              axes_text(L, info), count, count == 1 ? "index is" : "indices are", indexed_text(L, info));
 }
 
 void input_refuse_unindexed(lua_State *L, int index, const char *what) {
@@ -76,7 +75,7 @@ void input_refuse_unindexed(lua_State *L, int index, const char *what) {
   if (t->count > 0) refuse_count(L, t, t->count);
   const luattn_input_info *info = info_of(L, t);
   front_raise(L, "%s: input '%s' is used without an index; its axes are (%s), so write %s", what, info->name,
-              input_axes_text(L, info), indexed_text(L, info));
+              axes_text(L, info), indexed_text(L, info));
 }
 
 static void push_gather(lua_State *L, const gather *t) {
@@ -100,7 +99,7 @@ static void check_kind(lua_State *L, const luattn_input_info *info, int position
   if (ir_is_var(g, index, VAR_Q) || ir_is_var(g, index, VAR_KV) || ir_is_var(g, index, VAR_POS)) is = PLACE;
   if (want == OTHER || is == OTHER || want == is) return;
   front_raise(L, "input '%s': index %d is %s, but its axes are (%s); write %s", info->name, position,
-              names[is], input_axes_text(L, info), indexed_text(L, info));
+              names[is], axes_text(L, info), indexed_text(L, info));
 }
 
 /* Appends the index at the top of the stack. */

@@ -12,7 +12,6 @@ void input_suggest(lua_State *L, front_suggestion *s);
 /* Raises if the value at `index` is an input with indices still missing. */
 void input_refuse_unindexed(lua_State *L, int index, const char *what);
 int input_num_axes(lua_State *L, int index);
-const char *input_axes_text(lua_State *L, const luattn_input_info *info); /* "h, q, 32" */
 
 /* The integer variables that are visible to every hook. */
 typedef struct length_row {
