@@ -44,6 +44,11 @@ static luattn_status copy_packs(luattn_engine *e, const luattn_engine_options *o
   e->never_compile = options->never_compile != 0;
   e->deterministic = options->deterministic != 0;
   if (options->num_packs == 0) return LUATTN_OK;
+  for (size_t i = 0; i < options->num_packs; ++i)
+    if (options->packs == NULL || options->packs[i] == NULL)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_engine_options: packs: number %zu of %zu is NULL; open it first", i,
+                         options->num_packs);
   e->packs = calloc(options->num_packs, sizeof *e->packs);
   if (e->packs == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
   for (size_t i = 0; i < options->num_packs; ++i) e->packs[i] = options->packs[i];

@@ -60,6 +60,13 @@ static void packs_first(void **state) {
     assert_int_equal(spec.compilations, 1); /* the backward pass, where it was allowed */
     luattn_engine_close(engine);
   }
+  /* A pack that was not opened. */
+  luattn_engine_options unopened = options;
+  unopened.packs = (const luattn_pack *const[]){pack[0], NULL};
+  assert_int_equal(luattn_engine_open(&unopened, &engine, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "packs: number 1 of 2 is NULL"));
+  unopened.packs = NULL;
+  assert_int_equal(luattn_engine_open(&unopened, &engine, &err), LUATTN_INVALID);
   /* Damage is an error, not a reason to compile. */
   options.never_compile = 0;
   const int fd = open(path[1], O_WRONLY);
