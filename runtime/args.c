@@ -137,14 +137,14 @@ static luattn_status check_alignment(const args_call *c, const tensor_rule *rule
   if ((address & (align - 1)) != 0)
     return args_fail(c, "%s: address 0x%" PRIxPTR " (data + byte_offset) is not a multiple of %u bytes; %s",
                      rule->name, address, align,
-                     vectors ? "copy it, or compile for the simt family" : "its data is misplaced");
+                     vectors ? "copy it, or convert q, k, v to float32" : "its data is misplaced");
   if (!vectors) return LUATTN_OK;
   const long long step = 16 / (long long)elem;
   for (int i = 0; i < t->ndim - 1; ++i)
     if ((stride[i] & (step - 1)) != 0)
       return args_fail(c,
                        "%s: axis %d has stride %lld, expected a multiple of %lld elements (16 bytes); copy "
-                       "it, or compile for the simt family",
+                       "it, or convert q, k, v to float32",
                        rule->name, i, stride[i], step);
   return LUATTN_OK;
 }

@@ -149,7 +149,7 @@ static const bad_case cases[] = {
      "q: is in CPU memory, expected CUDA device 0; luattn_copy_to_device copies it"},
     {LUATTN_FORWARD, q_on_device_1, "q: is on CUDA device 1, but the kernel is loaded on device 0"},
     {LUATTN_FORWARD, q_null, "q: its data pointer is NULL"},
-    {LUATTN_FORWARD, q_unaligned, "is not a multiple of 16 bytes; copy it, or compile for the simt family"},
+    {LUATTN_FORWARD, q_unaligned, "is not a multiple of 16 bytes; copy it, or convert q, k, v to float32"},
     {LUATTN_FORWARD, lse_unaligned, "is not a multiple of 4 bytes"},
     {LUATTN_FORWARD, q_last_stride, "q: the last axis has stride 2, expected 1"},
     {LUATTN_FORWARD, k_stride, "k: axis 2 has stride 68, expected a multiple of 8 elements"},
