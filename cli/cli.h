@@ -94,7 +94,9 @@ typedef struct cli_problem {
   luattn_scalar scalar[CLI_MAX_PAIRS];
   int num_scalars;
   double scale;
-  int num_splits, skip; /* as luattn_args has them */
+  int num_splits, skip;      /* as luattn_args has them */
+  const unsigned char *kept; /* what the mask keeps, a byte for each score, where it is known; naive_forward
+                                then asks the mask no more */
   bool heads_last;
 } cli_problem;
 
@@ -157,6 +159,8 @@ double bench_flops(const cli_problem *p, luattn_pass pass, double kept);
 /* Forward by the definition: every hook called in plain Lua with numbers, every score computed. Independent
  * of tracing, tiles and derivatives. Results in double. */
 luattn_status naive_forward(const cli_options *o, const cli_problem *p, cli_result *r, luattn_error *err);
+/* The mask's answers, for cli_problem.kept: batch x heads x q_len x kv_len bytes. */
+luattn_status naive_mask(const cli_options *o, const cli_problem *p, unsigned char *kept, luattn_error *err);
 
 /* ---- the subcommands ---- */
 

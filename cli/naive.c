@@ -107,6 +107,18 @@ static luattn_status online_row(naive *n, const double *score, int kept, int b, 
   return on->lse < 0 ? LUATTN_OK : front_oracle_call(n->oracle, "online.final.lse", args, 4 + num, lse, err);
 }
 
+/* Does the mask keep this score? */
+static luattn_status ask_mask(naive *n, int b, int h, int q, int kv, bool *keep, luattn_error *err) {
+  const cli_problem *p = n->p;
+  double answer = 1;
+  if (p->kept != NULL)
+    answer = p->kept[(((int64_t)b * p->heads + h) * p->q_len + q) * p->kv_len + kv];
+  else if (n->block_mask)
+    TRY(front_oracle_call(n->oracle, "block_mask", (double[]){b, h, q, kv}, 4, &answer, err));
+  *keep = answer != 0;
+  return LUATTN_OK;
+}
+
 static luattn_status one_row(naive *n, int b, int h, int q, double *score, double *weight, int *column,
                              luattn_error *err) {
   const cli_problem *p = n->p;
@@ -116,10 +128,10 @@ static luattn_status one_row(naive *n, int b, int h, int q, double *score, doubl
   int kept = 0;
   for (int kv = 0; kv < p->kv_len; kv++) {
     const double *kr = n->k + (((int64_t)b * p->heads_kv + hkv) * p->kv_len + kv) * p->dim;
-    const double where[] = {b, h, q, kv};
-    double keep = 1, s = 0;
-    if (n->block_mask) TRY(front_oracle_call(n->oracle, "block_mask", where, 4, &keep, err));
-    if (keep == 0) continue;
+    bool keep;
+    double s = 0;
+    TRY(ask_mask(n, b, h, q, kv, &keep, err));
+    if (!keep) continue;
     for (int d = 0; d < p->dim; d++) s += qr[d] * kr[d];
     s *= scale;
     if (n->score_mod) TRY(front_oracle_call(n->oracle, "score_mod", (double[]){s, b, h, q, kv}, 5, &s, err));
@@ -160,23 +172,47 @@ static luattn_status all_rows(naive *n, luattn_error *err) {
   return status;
 }
 
-luattn_status naive_forward(const cli_options *o, const cli_problem *p, cli_result *r, luattn_error *err) {
+static luattn_status naive_open(naive *n, const cli_options *o, const cli_problem *p, luattn_error *err) {
   const traced_spec *t = &p->spec->traced;
-  naive n = {.p = p, .r = r};
   char *text = NULL;
   size_t size = 0;
-  n.query_mod = t->query_mod != IR_NONE, n.key_mod = t->key_mod != IR_NONE,
-  n.value_mod = t->value_mod != IR_NONE;
-  n.block_mask = t->block_mask != IR_NONE, n.score_mod = !ir_is_var(t->g, t->score_mod, VAR_SCORE);
-  luattn_status s = read_spec(o->spec, &text, &size, err);
-  if (s == LUATTN_OK)
-    s = front_oracle_open(o->spec, text, size, load_input, (void *)(uintptr_t)p, &n.oracle, err);
-  if (s == LUATTN_OK) s = set_globals(&n, err);
+  *n = (naive){.p = p,
+               .query_mod = t->query_mod != IR_NONE,
+               .key_mod = t->key_mod != IR_NONE,
+               .value_mod = t->value_mod != IR_NONE,
+               .block_mask = t->block_mask != IR_NONE,
+               .score_mod = !ir_is_var(t->g, t->score_mod, VAR_SCORE)};
+  TRY(read_spec(o->spec, &text, &size, err));
+  luattn_status s = front_oracle_open(o->spec, text, size, load_input, (void *)(uintptr_t)p, &n->oracle, err);
+  free(text);
+  if (s == LUATTN_OK) s = set_globals(n, err);
+  return s;
+}
+
+luattn_status naive_mask(const cli_options *o, const cli_problem *p, unsigned char *kept, luattn_error *err) {
+  naive n;
+  luattn_status s = naive_open(&n, o, p, err);
+  for (int b = 0; b < p->batch; b++)
+    for (int h = 0; h < p->heads; h++)
+      for (int q = 0; q < p->q_len; q++)
+        for (int kv = 0; kv < p->kv_len && s == LUATTN_OK; kv++) {
+          bool keep = false;
+          s = ask_mask(&n, b, h, q, kv, &keep, err);
+          *kept++ = keep;
+        }
+  front_oracle_close(n.oracle);
+  return s;
+}
+
+luattn_status naive_forward(const cli_options *o, const cli_problem *p, cli_result *r, luattn_error *err) {
+  naive n;
+  luattn_status s = naive_open(&n, o, p, err);
+  n.r = r;
   if (s == LUATTN_OK) s = modify(&n, "query_mod", n.query_mod, &p->q, &n.q, err);
   if (s == LUATTN_OK) s = modify(&n, "key_mod", n.key_mod, &p->k, &n.k, err);
   if (s == LUATTN_OK) s = modify(&n, "value_mod", n.value_mod, &p->v, &n.v, err);
   if (s == LUATTN_OK) s = all_rows(&n, err);
   front_oracle_close(n.oracle);
-  free(n.q), free(n.k), free(n.v), free(text);
+  free(n.q), free(n.k), free(n.v);
   return s;
 }

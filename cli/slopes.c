@@ -1,4 +1,5 @@
 /* slopes.c: gradients against central differences of the forward pass in plain Lua. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,22 @@ static luattn_status plain_loss(const cli_options *o, const cli_problem *p, cli_
     if (isfinite(lse)) *loss += array_get(&p->dlse, i) * lse;
   }
   return LUATTN_OK;
+}
+
+/* What rounding does to the loss: each of its terms is off by about a unit roundoff of it, one way or the
+ * other; four standard deviations of their sum. Divided by a step, it is what a difference quotient may be
+ * off. */
+static double loss_noise(const cli_problem *p, const cli_result *got) {
+  double squares = 0;
+  for (int64_t i = 0, n = array_count(&got->o); i < n; i++) {
+    const double term = array_get(&p->dout, i) * array_get(&got->o, i);
+    if (isfinite(term)) squares += term * term;
+  }
+  for (int64_t i = 0, n = p->dlse.storage != NULL ? array_count(&got->lse) : 0; i < n; i++) {
+    const double term = array_get(&p->dlse, i) * array_get(&got->lse, i);
+    if (isfinite(term)) squares += term * term;
+  }
+  return 4 * DBL_EPSILON * sqrt(squares);
 }
 
 /* The problem's own scalar number i, entered with its default if the call did not set it. */
@@ -54,8 +71,8 @@ static luattn_status difference(const cli_options *o, const cli_problem *p, cli_
 
 /* A sample of the entries of one tensor's gradient. */
 static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cli_result *scratch,
-                                  const char *name, array *x, const array *gradient, check_report *out,
-                                  luattn_error *err) {
+                                  const char *name, array *x, const array *gradient, double noise,
+                                  check_report *out, luattn_error *err) {
   const int64_t n = array_count(x);
   double error = 0, biggest = 0;
   if (gradient->storage == NULL || n == 0) return LUATTN_OK;
@@ -67,19 +84,20 @@ static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cl
     const double e = fabs(slope - array_get(gradient, at));
     error = e > error || isnan(e) ? e : error;
   }
-  check_add(out, name, error, 1e-6 * fmax(biggest, 1e-3));
+  check_add(out, name, error, 1e-6 * fmax(biggest, 1e-3) + noise);
   return LUATTN_OK;
 }
 
 static luattn_status check_entries(const cli_options *o, cli_problem *p, const cli_result *got,
                                    cli_result *scratch, check_report *out, luattn_error *err) {
+  const double noise = loss_noise(p, got) / STEP;
   char name[80];
-  TRY(check_tensor(o, p, scratch, "dq", &p->q, &got->dq, out, err));
-  TRY(check_tensor(o, p, scratch, "dk", &p->k, &got->dk, out, err));
-  TRY(check_tensor(o, p, scratch, "dv", &p->v, &got->dv, out, err));
+  TRY(check_tensor(o, p, scratch, "dq", &p->q, &got->dq, noise, out, err));
+  TRY(check_tensor(o, p, scratch, "dk", &p->k, &got->dk, noise, out, err));
+  TRY(check_tensor(o, p, scratch, "dv", &p->v, &got->dv, noise, out, err));
   for (size_t i = 0; i < p->info.num_inputs; i++) {
     snprintf(name, sizeof name, "d_%s", p->info.inputs[i].name);
-    TRY(check_tensor(o, p, scratch, name, &p->input[i], &got->input_grad[i], out, err));
+    TRY(check_tensor(o, p, scratch, name, &p->input[i], &got->input_grad[i], noise, out, err));
   }
   for (size_t i = 0; i < p->info.num_scalars; i++) {
     double *scalar = scalar_of(p, i), loss[2];
@@ -91,7 +109,7 @@ static luattn_status check_entries(const cli_options *o, cli_problem *p, const c
     *scalar = value;
     const double want = (loss[0] - loss[1]) / (2 * STEP), have = array_get(&got->scalar_grads, (int64_t)i);
     snprintf(name, sizeof name, "d_%s", p->info.scalar_names[i]);
-    check_add(out, name, fabs(want - have), 1e-6 * fmax(fabs(have), 1));
+    check_add(out, name, fabs(want - have), 1e-6 * fmax(fabs(have), 1) + noise);
   }
   return LUATTN_OK;
 }
@@ -189,7 +207,8 @@ static luattn_status check_direction(const cli_options *o, cli_problem *p, const
   }
   if (status == LUATTN_OK) {
     /* A slope along random signs is as large as the root of the sum of squares. */
-    check_add(out, "all gradients", fabs((up - down) / (2 * DIRECTION_STEP) - slope), 1e-6 * sqrt(squares));
+    check_add(out, "all gradients", fabs((up - down) / (2 * DIRECTION_STEP) - slope),
+              1e-6 * sqrt(squares) + loss_noise(p, got) / DIRECTION_STEP);
   }
   direction_close(&d);
   return status;
@@ -211,11 +230,20 @@ static bool gradient_is_given(const luattn_spec *spec) {
   return false;
 }
 
+/* A mask has no gradient: a step in a number that it compares must not move its edge. */
 luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, cli_result *scratch,
                            check_report *out, luattn_error *err) {
   out->gradient_is_given = gradient_is_given(p->spec);
   if (out->gradient_is_given) return LUATTN_OK;
-  const double scores = (double)p->batch * p->heads * p->q_len * p->kv_len;
-  return scores > MANY_SCORES ? check_direction(o, p, got, scratch, out, err)
-                              : check_entries(o, p, got, scratch, out, err);
+  const size_t scores = (size_t)p->batch * (size_t)p->heads * (size_t)p->q_len * (size_t)p->kv_len;
+  unsigned char *kept = malloc(scores + 1);
+  luattn_status s = kept != NULL ? naive_mask(o, p, kept, err)
+                                 : luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the mask");
+  p->kept = kept;
+  if (s == LUATTN_OK)
+    s = scores > MANY_SCORES ? check_direction(o, p, got, scratch, out, err)
+                             : check_entries(o, p, got, scratch, out, err);
+  p->kept = NULL;
+  free(kept);
+  return s;
 }
