@@ -225,9 +225,16 @@ static slot *add_slot(luattn_engine *e, const kernel_key *key) {
   return s;
 }
 
-/* *kernel stays NULL where no pack has it, or not for this device; *err then says what the last one has. A
- * pack that has it and is damaged, or was made for another luattn, is an error: compiling instead would hide
- * it. */
+static bool knows_spec(const luattn_pack *pack, const uint64_t hash[2]) {
+  const luattn_pack_entry *e;
+  for (size_t i = 0; (e = luattn_pack_get_entry(pack, i)) != NULL; ++i)
+    if (e->kind == LUATTN_PACK_IMAGE && e->spec_hash[0] == hash[0] && e->spec_hash[1] == hash[1]) return true;
+  return false;
+}
+
+/* *kernel stays NULL where no pack has it, or not for this device; *err then says what the first one has that
+ * knows the spec, or else the last one. A pack that has it and is damaged, or was made for another luattn, is
+ * an error: compiling instead would hide it. */
 static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
                                    luattn_compile_report *report, luattn_error *err) {
   luattn_spec_info info;
@@ -243,11 +250,17 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
                                    .family = e->family,
                                    .lengths = 1 + (int)key->lengths,
                                    .deterministic = e->deterministic};
+  bool told = false;
   for (size_t i = 0; i < e->num_packs; ++i) {
     size_t index;
+    luattn_error said;
     const luattn_status status =
-        luattn_pack_kernel(e->packs[i], e->driver, e->device, &query, kernel, &index, err);
-    if (status == LUATTN_UNSUPPORTED) continue;
+        luattn_pack_kernel(e->packs[i], e->driver, e->device, &query, kernel, &index, &said);
+    if (status != LUATTN_OK && (!told || status != LUATTN_UNSUPPORTED)) *err = said;
+    if (status == LUATTN_UNSUPPORTED) {
+      told = told || knows_spec(e->packs[i], info.hash);
+      continue;
+    }
     TRY(status);
     /* One made for the other lengths is all that there is, and serves these too. */
     const uint32_t lengths = luattn_pack_get_entry(e->packs[i], index)->lengths;
@@ -265,7 +278,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
     TRY(look_in_packs(e, key, kernel, report, err));
     if (*kernel != NULL) return LUATTN_OK;
   }
-  if (e->never_compile && e->num_packs > 0) return LUATTN_UNSUPPORTED; /* with the last pack's message */
+  if (e->never_compile && e->num_packs > 0) return LUATTN_UNSUPPORTED; /* with the message of a pack */
   if (e->never_compile)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: never_compile is set and there are no packs; give some");

@@ -60,6 +60,13 @@ static void packs_first(void **state) {
     assert_int_equal(spec.compilations, 1); /* the backward pass, where it was allowed */
     luattn_engine_close(engine);
   }
+  /* Whatever the order, the message is that of the pack that knows the spec. */
+  luattn_engine_options reversed = options;
+  reversed.packs = (const luattn_pack *const[]){pack[1], pack[0]};
+  assert_int_equal(luattn_engine_open(&reversed, &engine, &err), LUATTN_OK);
+  assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "it has forward of 'demo'"));
+  luattn_engine_close(engine);
   /* A pack that was not opened. */
   luattn_engine_options unopened = options;
   unopened.packs = (const luattn_pack *const[]){pack[0], NULL};
