@@ -6,9 +6,18 @@
 #include "gen/cache/cache.h"
 #include "gen/compile.h"
 
+/* What a launch will refuse, where it is among the lengths that people have. */
+static const char *length_fact(const compilation *c) {
+  if (c->emitted.max_len >= 1 << 24) return "";
+  return arena_printf(c->a, "lengths up to %lld: beyond, the spec's index arithmetic leaves 32 bits\n",
+                      (long long)c->emitted.max_len);
+}
+
 static luattn_status emit_plan(compilation *c, luattn_error *err) {
   TRY(emit_spec(c->a, &c->spec, &c->mask, &c->plan, &c->emitted, err));
-  c->plan.why = arena_printf(c->a, "%s%s", c->plan.why, c->emitted.outlined);
+  const char *lengths = length_fact(c);
+  c->plan.why =
+      lengths != NULL ? arena_printf(c->a, "%s%s%s", c->plan.why, c->emitted.outlined, lengths) : NULL;
   if (c->plan.why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   TRY(emit_config(c->a, &c->plan, &c->config, err));
   TRY(plan_entries(c->a, &c->plan, &c->spec, &c->emitted.rows, err));
