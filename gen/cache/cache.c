@@ -224,6 +224,7 @@ void cache_keep_source(const char *dir, hash128 key, const char *text, char *pat
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   const int fd = (size_t)length < size ? open(path, flags, 0600) : -1;
   FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+  if (fd >= 0 && f == NULL) close(fd);
   const int written = f != NULL && fputs(text, f) >= 0;
   if ((f != NULL && fclose(f) != 0) || !written) path[0] = '\0';
 }

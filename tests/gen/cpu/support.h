@@ -34,8 +34,7 @@ void tensor_fill(tensor *t, uint64_t seed); /* standard normal, roughly */
 
 double uniform(uint64_t *state); /* [0, 1) */
 
-/* A call with random q, k, v, dout (and dlse), and outputs of NaN. All types float64 unless changed before
- * call_fill. */
+/* A call with random q, k, v, dout (and dlse), and outputs of NaN. Types are those that call_new is given. */
 typedef struct call {
   int batch, heads, heads_kv, q_len, kv_len, dim, dim_v;
   layout layout;
