@@ -85,12 +85,14 @@ static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_
   luattn_device_info device;
   char *text;
   bool known = false;
-  for (size_t i = 0; i < sizeof stages / sizeof *stages; i++)
-    known |= o->stage != NULL && strcmp(o->stage, stages[i]) == 0;
+  if (o->stage == NULL)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--stage: is missing; name ir, grad, mask, plan, spec, config, ptx or cubin");
+  for (size_t i = 0; i < sizeof stages / sizeof *stages; i++) known |= strcmp(o->stage, stages[i]) == 0;
   if (!known) {
     return luattn_fail(err, LUATTN_INVALID,
                        "--stage: '%s' is not a stage; use ir, grad, mask, plan, spec, config, ptx or cubin",
-                       o->stage != NULL ? o->stage : "");
+                       o->stage);
   }
   TRY(read_target(o, &target, &device, err));
   if (strcmp(o->stage, "cubin") == 0) return emit_cubin(spec, &target, err);

@@ -121,9 +121,11 @@ static luattn_status make_pack(const cli_options *o, luattn_error *err) {
       bytes += size;
     }
     printf(
-        "%s: %zu kernels of %zu specs, %lld bytes (%.2f MB before compression), %zu from the cache, %.1f s\n",
-        o->out, g.num_images, g.num_specs, stat(o->out, &st) == 0 ? (long long)st.st_size : -1LL,
-        (double)bytes / 1e6, g.from_cache, now() - start);
+        "%s: %zu kernels of %zu spec%s, %lld bytes (%.2f MB before compression), %zu from the cache, %.1f "
+        "s\n",
+        o->out, g.num_images, g.num_specs, g.num_specs == 1 ? "" : "s",
+        stat(o->out, &st) == 0 ? (long long)st.st_size : -1LL, (double)bytes / 1e6, g.from_cache,
+        now() - start);
   }
   grid_close(&g);
   return status;
