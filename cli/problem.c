@@ -35,16 +35,6 @@ static void fill_ids(array *a, uint64_t *seed) {
   }
 }
 
-static void fill_input(array *a, uint32_t type, uint64_t *seed) {
-  if (type == LUATTN_INPUT_I32) {
-    fill_ids(a, seed);
-  } else if (type == LUATTN_INPUT_BOOL) {
-    for (int64_t i = 0, n = array_count(a); i < n; i++) array_set(a, i, uniform(seed) < 0.5);
-  } else {
-    fill_normal(a, 0.5, seed);
-  }
-}
-
 /* ---- sizes ---- */
 
 luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error *err) {
@@ -301,6 +291,28 @@ static luattn_status read_input(const luattn_input_info *info, const char *path,
   return LUATTN_OK;
 }
 
+/* An integer for each batch entry or head is a length, a prefix or a window. */
+static bool counts_positions(const luattn_input_info *info) {
+  bool all = info->num_axes > 0;
+  for (uint32_t i = 0; i < info->num_axes; i++)
+    all &=
+        info->axis[i] == LUATTN_AXIS_B || info->axis[i] == LUATTN_AXIS_H || info->axis[i] == LUATTN_AXIS_HKV;
+  return all;
+}
+
+static void fill_input(array *a, const luattn_input_info *info, const cli_problem *p, uint64_t *seed) {
+  const int64_t n = array_count(a);
+  if (info->dtype == LUATTN_INPUT_I32 && counts_positions(info)) {
+    for (int64_t i = 0; i < n; i++) array_set(a, i, floor(uniform(seed) * ((double)p->kv_len + 1)));
+  } else if (info->dtype == LUATTN_INPUT_I32) {
+    fill_ids(a, seed);
+  } else if (info->dtype == LUATTN_INPUT_BOOL) {
+    for (int64_t i = 0; i < n; i++) array_set(a, i, uniform(seed) < 0.5);
+  } else {
+    fill_normal(a, 0.5, seed);
+  }
+}
+
 static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t *seed, luattn_error *err) {
   for (size_t i = 0; i < p->info.num_inputs; i++) {
     const luattn_input_info *info = &p->info.inputs[i];
@@ -315,7 +327,7 @@ static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t 
     int64_t shape[4];
     for (uint32_t j = 0; j < info->num_axes; j++) shape[j] = axis_size(p, info->axis[j]);
     TRY(array_new(&p->input[i], dtype_of_input(info->dtype), (int)info->num_axes, shape, false, err));
-    fill_input(&p->input[i], info->dtype, seed);
+    fill_input(&p->input[i], info, p, seed);
   }
   return LUATTN_OK;
 }
