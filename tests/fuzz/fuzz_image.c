@@ -51,9 +51,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_expect(status, LUATTN_IMAGE, LUATTN_UNSUPPORTED); /* or it lacks a function */
   luattn_image_free(image);
   if (status != LUATTN_OK) return 0;
-  luattn_args args = passes[pass].args;
-  if (luattn_workspace_size(kernel, &args, &args.workspace_size, &err) == LUATTN_OK &&
-      args.workspace_size <= passes[pass].args.workspace_size) {
+  for (int extras = 0; extras < 2; ++extras) {
+    luattn_args args = passes[pass].args;
+    if (extras) args.skip = LUATTN_SKIP_ALWAYS, args.num_splits = 3; /* where the image can do that */
+    if (luattn_workspace_size(kernel, &args, &args.workspace_size, &err) != LUATTN_OK ||
+        args.workspace_size > passes[pass].args.workspace_size)
+      continue;
     status = luattn_launch(kernel, &args, NULL, &err);
     fuzz_expect(status, LUATTN_INVALID, LUATTN_CUDA);
   }

@@ -1,0 +1,114 @@
+/* seeds.c: fuzz_seeds FOLDER writes FOLDER/image/.. and FOLDER/pack/.., where the targets of these names
+ * start. They are made anew for each build, for an image of another format would end at its version, and each
+ * image is launched here, so that what is mutated gets that far. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "luattn/pack.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/runtime/problem.h"
+
+enum { SEEDS = 6 };
+
+static luattn_error err;
+static void check(luattn_status status, const char *what) {
+  if (status == LUATTN_OK) return;
+  fprintf(stderr, "fuzz_seeds: %s: %s\n", what, err.message);
+  exit(1);
+}
+
+static void write_seed(const char *folder, const char *kind, const char *name, const void *bytes,
+                       size_t size) {
+  char path[1024];
+  const int n = snprintf(path, sizeof path, "%s/%s/%s", folder, kind, name);
+  FILE *f = (size_t)n < sizeof path ? fopen(path, "wb") : NULL;
+  const int written = f != NULL && fwrite(bytes, 1, size, f) == size;
+  if ((f != NULL && fclose(f) != 0) || !written) {
+    fprintf(stderr, "fuzz_seeds: %s: cannot be written\n", path);
+    exit(1);
+  }
+}
+
+static luattn_entry_info *insert_entry(luattn_image_info *m, uint32_t at, const char *name,
+                                       luattn_role role) {
+  luattn_entry_info *e = &m->entry[at];
+  memmove(e + 1, e, (m->num_entries++ - at) * sizeof *e);
+  *e = (luattn_entry_info){.role = role, .threads = 128, .tile_m = 64, .tile_n = 64};
+  memcpy(e->name, name, strlen(name) + 1);
+  return e;
+}
+
+/* What the sm90 family has beside the others: tiles drawn from counters, tiles skipped, blocks that share
+ * one. */
+static void make_sm90(luattn_image_info *m) {
+  const uint32_t main = m->pass == LUATTN_FORWARD ? 2 : 3;
+  m->family = LUATTN_SM90;
+  m->draws_tiles = m->pass == LUATTN_FORWARD;
+  m->can_split = m->has_mask = m->pass == LUATTN_BACKWARD;
+  insert_entry(m, main, "luattn_reach", LUATTN_ROLE_REACH);
+  insert_entry(m, main, "luattn_norms", LUATTN_ROLE_NORMS);
+}
+
+static luattn_image *make_image(int seed) {
+  problem p;
+  problem_open(&p, seed % 2 == 0 ? LUATTN_FORWARD : LUATTN_BACKWARD);
+  if (seed == 2 || seed == 3) make_sm90(&p.info);
+  if (seed == 4) p.info.is_ptx = 1;
+  if (seed == 5) {
+    p.info.deterministic = 1;
+    insert_entry(&p.info, p.info.num_entries, "luattn_round", LUATTN_ROLE_ROUND);
+  }
+  luattn_image *image = problem_image(&p);
+  problem_close(&p);
+  return image;
+}
+
+/* All that fuzz_image does with one. */
+static void launch(luattn_driver *driver, const luattn_image *image) {
+  problem p;
+  luattn_kernel *kernel;
+  problem_open(&p, (luattn_pass)luattn_image_get_info(image)->pass);
+  check(luattn_kernel_load(driver, 0, image, &kernel, &err), "load");
+  check(luattn_launch(kernel, &p.args, NULL, &err), "launch");
+  luattn_kernel_unload(kernel);
+  problem_close(&p);
+}
+
+static void write_pack(const char *folder, const char *name, const luattn_pack_item *item, size_t count) {
+  char path[1024];
+  snprintf(path, sizeof path, "%s/pack/%s", folder, name);
+  check(luattn_pack_write(path, "13.0", item, count, &err), "pack");
+}
+
+int main(int argc, char **argv) {
+  static const char *const names[SEEDS] = {"forward",       "backward", "sm90_forward",
+                                           "sm90_backward", "ptx",      "ordered"};
+  static const char text[] = "return attention { name = 'demo' }";
+  luattn_pack_item item[SEEDS + 2];
+  luattn_driver *driver;
+  size_t size;
+  if (argc != 2) return 2;
+  check(luattn_driver_open(&driver, &err), "driver");
+  for (int i = 0; i < SEEDS; ++i) {
+    luattn_image *image = make_image(i);
+    launch(driver, image);
+    const void *bytes = luattn_image_bytes(image, &size);
+    write_seed(argv[1], "image", names[i], bytes, size);
+    item[i] = (luattn_pack_item){.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}};
+    if (i == 0) write_seed(argv[1], "pack", "image", bytes, size);
+  }
+  item[SEEDS] = (luattn_pack_item){.kind = LUATTN_PACK_SPEC,
+                                   .spec_name = "demo",
+                                   .spec_hash = {7, 8},
+                                   .text = text,
+                                   .text_size = sizeof text - 1};
+  item[SEEDS + 1] = (luattn_pack_item){
+      .kind = LUATTN_PACK_SOURCE, .image = item[0].image, .text = "// source", .text_size = 9};
+  write_pack(argv[1], "empty", item, 0);
+  write_pack(argv[1], "one", item, 1);
+  write_pack(argv[1], "all", item, SEEDS + 2);
+  for (int i = 0; i < SEEDS; ++i) luattn_image_free((luattn_image *)(uintptr_t)item[i].image);
+  luattn_driver_close(driver);
+  return 0;
+}
