@@ -34,8 +34,8 @@ luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, 
 luattn_status check_results(const cli_problem *p, const cli_result *got, bool backward, check_report *out,
                             luattn_error *err);
 
-/* The CPU path against plain Lua, one score at a time: forward to 1e-12, gradients to 1e-6 by check_slopes. p
- * is float64. */
+/* The CPU path against plain Lua, one score at a time: forward to 1e-12, gradients to 1e-6 and what rounding
+ * does to a difference quotient, by check_slopes. p is float64. */
 luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *out, luattn_error *err);
 
 /* slopes.c: gradients of `got` against central differences of the plain forward: a sample of the entries of

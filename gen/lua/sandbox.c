@@ -166,8 +166,21 @@ static const syntax_row syntax_hints[] = {
     {" near '?'", "; write where(condition, a, b)"},
 };
 
+/* `def` at the start of a line, or a lambda: the parser gives up at some word behind it. */
+static bool has_python_function(const front_state *s) {
+  static const char *const signs[] = {"\ndef ", "= lambda "};
+  if (s->source_size > 4 && memcmp(s->source, "def ", 4) == 0) return true;
+  for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
+    const size_t n = strlen(signs[i]);
+    for (size_t at = 0; at + n <= s->source_size; at++) { /* the source ends in no 0 */
+      if (memcmp(s->source + at, signs[i], n) == 0) return true;
+    }
+  }
+  return false;
+}
+
 /* What Lua's own messages leave open: they speak of "a nil value", we know that a traced value is meant. */
-static const char *hint(const char *message) {
+static const char *hint(const front_state *s, const char *message) {
   if (strstr(message, "'for' limit") != NULL || strstr(message, "'for' initial value") != NULL) {
     return "; a loop cannot run to a traced value: loop to a constant and decide inside";
   }
@@ -181,6 +194,8 @@ static const char *hint(const char *message) {
   for (size_t i = 0; i < sizeof syntax_hints / sizeof *syntax_hints; i++) {
     if (strstr(message, syntax_hints[i].message) != NULL) return syntax_hints[i].hint;
   }
+  if (strstr(message, " near '") != NULL && has_python_function(s))
+    return "; Lua writes function(score, b, h, q_idx, kv_idx) return .. end for def and lambda";
   return "";
 }
 
@@ -201,14 +216,14 @@ static int complete_message(lua_State *L) {
   lua_pushlstring(L, message, size);
   message = lua_tostring(L, -1);
   if (strncmp(message, "(spec):", 7) == 0) {
-    lua_pushfstring(L, "%s%s", message, hint(message));
+    lua_pushfstring(L, "%s%s", message, hint(s, message));
     return 1;
   }
   if (strncmp(message, "(luattn):", 9) == 0) {
     const char *text = strstr(message, ": ");
     if (text != NULL) message = text + 2;
   }
-  lua_pushfstring(L, "%s%s%s", place, message, hint(message));
+  lua_pushfstring(L, "%s%s%s", place, message, hint(s, message));
   return 1;
 }
 
