@@ -13,11 +13,31 @@ static const char *length_fact(const compilation *c) {
                       (long long)c->emitted.max_len);
 }
 
+/* A gather clamps: an input along q that is read at kv_idx, such as document ids, wants kv_len = q_len. */
+static const char *gather_fact(const compilation *c) {
+  const traced_spec *t = &c->spec.traced;
+  for (ir_ref r = 1; r < ir_count(c->loaded); r++) {
+    const ir_node *n = ir_get(c->loaded, r);
+    for (int i = 0; n->op == IR_LOAD && i < n->nargs; i++) {
+      const luattn_input_info *in = &t->input[n->imm.integer];
+      const bool q_at_kv = in->axis[i] == LUATTN_AXIS_Q && ir_is_var(c->loaded, n->arg[i], VAR_KV),
+                 kv_at_q = in->axis[i] == LUATTN_AXIS_KV && ir_is_var(c->loaded, n->arg[i], VAR_Q);
+      if (q_at_kv || kv_at_q)
+        return arena_printf(c->a,
+                            "input '%s': its axis %s is read at %s too: right where q_len = kv_len; a free "
+                            "axis serves both\n",
+                            in->name, q_at_kv ? "q" : "kv", q_at_kv ? "kv_idx" : "q_idx");
+    }
+  }
+  return "";
+}
+
 static luattn_status emit_plan(compilation *c, luattn_error *err) {
   TRY(emit_spec(c->a, &c->spec, &c->mask, &c->plan, &c->emitted, err));
-  const char *lengths = length_fact(c);
-  c->plan.why =
-      lengths != NULL ? arena_printf(c->a, "%s%s%s", c->plan.why, c->emitted.outlined, lengths) : NULL;
+  const char *lengths = length_fact(c), *gathers = gather_fact(c);
+  c->plan.why = lengths != NULL && gathers != NULL
+                    ? arena_printf(c->a, "%s%s%s%s", c->plan.why, c->emitted.outlined, lengths, gathers)
+                    : NULL;
   if (c->plan.why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   TRY(emit_config(c->a, &c->plan, &c->config, err));
   TRY(plan_entries(c->a, &c->plan, &c->spec, &c->emitted.rows, err));
