@@ -56,11 +56,21 @@ LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, in
   if (width > Tile::chunks && chunk >= Tile::chunks) return;
   const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0 - first;
   const Elem *from = src.data + i64(row0 + first) * src.seq + chunk * 8;
+  const u32 to = tile + Tile::offset(u32(first), u32(chunk));
+  if constexpr (Rows % pass == 0 && pass % 8 == 0 &&
+                passes % 4 == 0) {  // the permutation repeats each 8 rows
+    constexpr int bytes = pass * Tile::chunks * 16;
 #pragma unroll
-  for (int i = 0; i < passes; ++i) {
-    if (Rows % pass != 0 && first + i * pass >= Rows) break;
-    cp_async_16(tile + Tile::offset(u32(first + i * pass), u32(chunk)), from, i * pass < end);
-    from += pass * src.seq;
+    for (int i = 0; i < passes; i += 4)
+      cp_async_16_x4<pass, bytes>(to + i * bytes, __cvta_generic_to_global(from + i * pass * src.seq),
+                                  2 * pass * src.seq, end - i * pass);
+  } else {
+#pragma unroll
+    for (int i = 0; i < passes; ++i) {
+      if (Rows % pass != 0 && first + i * pass >= Rows) break;
+      cp_async_16(tile + Tile::offset(u32(first + i * pass), u32(chunk)), from, i * pass < end);
+      from += pass * src.seq;
+    }
   }
 }
 

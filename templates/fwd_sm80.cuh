@@ -21,8 +21,7 @@
 // Good tiles, by the larger of the padded head dims and the shared memory a block may have. A warp with 32
 // rows holds Dv + tile_n accumulators a thread, which is why the wide heads have 16 rows a warp.
 //   head dim   227 KB (9.0, 10.0)        163 KB (8.0, 8.7)         99 KB (8.6, 8.9, 12.0)
-//   <=  32     128 x 64, 128 thr, 2 st   the same                  the same
-//   <=  64     128 x 96, 128 thr, 2 st   the same                  128 x 64, 128 thr, 2 st
+//   <=  64     128 x 64, 128 thr, 2 st   the same                  the same
 //   <=  96     128 x 64, 128 thr, 2 st   the same                  128 x 64, 128 thr, 1 st
 //   <= 128     128 x 64, 128 thr, 2 st   128 x 64, 128 thr, 1 st   128 x 32, 128 thr, 1 st
 //   <= 192     128 x 64, 256 thr, 2 st   64 x 64, 128 thr, 1 st    64 x 64, 128 thr, 1 st

@@ -170,6 +170,20 @@ LUATTN_FN void cp_async_16(u32 destination, const void *source) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
                :: "r"(destination), "l"(__cvta_generic_to_global(source)) : "memory");
 }
+// Four times 16 bytes, `stride` bytes apart in global memory and Bytes in shared memory; zeros in place of
+// the i-th where i * Rows >= end. One statement, because the compiler takes time for each.
+template <int Rows, int Bytes>
+LUATTN_FN void cp_async_16_x4(u32 destination, u64 source, i64 stride, int end) {
+#define COPY(row, at)                                         \
+  "setp.lt.s32 valid, " row ", %3; selp.b32 n, 16, 0, valid;" \
+  "cp.async.cg.shared.global.L2::128B [%0+" at "], [from], 16, n; add.s64 from, from, %2;"
+  asm volatile("{ .reg .pred valid; .reg .b32 n; .reg .b64 from; mov.b64 from, %1;" COPY("0", "0")
+                   COPY("%4", "%5") COPY("%6", "%7") COPY("%8", "%9") "}" ::"r"(destination),
+               "l"(source), "l"(stride), "r"(end), "n"(Rows), "n"(Bytes), "n"(2 * Rows), "n"(2 * Bytes),
+               "n"(3 * Rows), "n"(3 * Bytes)
+               : "memory");
+#undef COPY
+}
 // 4 bytes; both addresses are multiples of 4.
 LUATTN_FN void cp_async_4(u32 destination, const void *source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"

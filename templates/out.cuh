@@ -16,14 +16,24 @@ LUATTN_FN void declare_out() {
 #undef OUT
 }
 
+// Eight blocks are one statement, because the compiler takes time for each.
+#define LUATTN_BLOCK(f, n) f(n, "0") f(n, "1") f(n, "2") f(n, "3") f(n, "4") f(n, "5") f(n, "6") f(n, "7")
+#define LUATTN_EIGHT(n) \
+  "n"(n), "n"((n) + 1), "n"((n) + 2), "n"((n) + 3), "n"((n) + 4), "n"((n) + 5), "n"((n) + 6), "n"((n) + 7)
+
 template <int Blocks>
 LUATTN_FN void zero_out() {
-#define ZERO(i) "mov.f32 o%0_" i ", 0f00000000;"
-  if constexpr (Blocks > 0) {
+#define ZERO(n, i) "mov.f32 o" n "_" i ", 0f00000000;"
+#define BLOCK(n) LUATTN_BLOCK(ZERO, n)
+  if constexpr (Blocks >= 8) {
+    zero_out<Blocks - 8>();
+    asm volatile(BLOCK("%0") BLOCK("%1") BLOCK("%2") BLOCK("%3") BLOCK("%4") BLOCK("%5") BLOCK("%6")
+                     BLOCK("%7")::LUATTN_EIGHT(Blocks - 8));
+  } else if constexpr (Blocks > 0) {
     zero_out<Blocks - 1>();
-    asm volatile(ZERO("0") ZERO("1") ZERO("2") ZERO("3") ZERO("4") ZERO("5") ZERO("6")
-                     ZERO("7")::"n"(Blocks - 1));
+    asm volatile(BLOCK("%0")::"n"(Blocks - 1));
   }
+#undef BLOCK
 #undef ZERO
 }
 
@@ -31,12 +41,22 @@ LUATTN_FN void zero_out() {
 // the other by `lower`.
 template <int First, int Count>
 LUATTN_FN void scale_out(float upper, float lower) {
-#define SCALE(i, factor) "mul.f32 o%0_" i ", o%0_" i ", " factor ";"
-  if constexpr (Count > 0) {
-    asm volatile(SCALE("0", "%1") SCALE("1", "%1") SCALE("2", "%2") SCALE("3", "%2") SCALE("4", "%1")
-                     SCALE("5", "%1") SCALE("6", "%2") SCALE("7", "%2")::"n"(First),
-                 "f"(upper), "f"(lower));
+#define SCALE(n, i, factor) "mul.f32 o" n "_" i ", o" n "_" i ", " factor ";"
+#define PAIR(n, i, j, factor) SCALE(n, i, factor) SCALE(n, j, factor)
+#define BLOCK(n) \
+  PAIR(n, "0", "1", "%0") PAIR(n, "2", "3", "%1") PAIR(n, "4", "5", "%0") PAIR(n, "6", "7", "%1")
+  if constexpr (Count >= 8) {
+    asm volatile(BLOCK("%2") BLOCK("%3") BLOCK("%4") BLOCK("%5") BLOCK("%6") BLOCK("%7") BLOCK("%8")
+                     BLOCK("%9")::"f"(upper),
+                 "f"(lower), LUATTN_EIGHT(First));
+    scale_out<First + 8, Count - 8>(upper, lower);
+  } else if constexpr (Count > 0) {
+    asm volatile(BLOCK("%2")::"f"(upper), "f"(lower), "n"(First));
     scale_out<First + 1, Count - 1>(upper, lower);
   }
+#undef BLOCK
+#undef PAIR
 #undef SCALE
 }
+#undef LUATTN_EIGHT
+#undef LUATTN_BLOCK
