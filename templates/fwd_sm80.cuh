@@ -91,7 +91,7 @@ struct ForwardSm80 {
         q_shared(shared),
         k_shared(shared + q_bytes),
         v_shared(k_shared + stages * k_bytes),
-        kv_head(block.h / params.group) {}
+        kv_head(int(u32(block.h) / u32(params.group))) {}
 
   __device__ __forceinline__ void begin() {
     head = Spec::head(p, site);
@@ -322,14 +322,18 @@ struct ForwardSm80 {
     const int kv0 = tile.index * tile_n;
     score(s, kv0, x);
     if constexpr (kind == MIXED) {
+      bool some = true;
       if (__any_sync(0xffffffffu, tile.masked)) {  // the vote tells the compiler that the warp stays together
         KeepBits<cols> keep[rows];
         find_kept(kv0, keep);
         mask(keep, x);
-        online.kept.bits |= online.kept_rows(keep);
+        const u32 kept = online.kept_rows(keep);
+        online.kept.bits |= kept;
+        some = kept != 0;
       } else {
         online.kept.bits = online.all;
       }
+      if (stages == 1 && !__any_sync(0xffffffffu, some)) return;  // with two, has_work has said so
       online.step_by_inf(p, site, head, row, x, scale);
     } else {
       KeepBits<cols> keep[rows];
@@ -343,9 +347,9 @@ struct ForwardSm80 {
     add_values(x, slot);
   }
 
-  // Whether a tile keeps anything of this warp's rows: they may lie beyond q_len, and a masked tile may be
-  // empty for them. What block statistics say of them they have said of the tile. The vote tells the compiler
-  // that the warp stays together.
+  // With two stages, whether a tile keeps anything of this warp's rows: they may lie beyond q_len, and a
+  // masked tile may be empty for them. What block statistics say of them they have said of the tile. The vote
+  // tells the compiler that the warp stays together.
   __device__ __forceinline__ bool has_work(Tile tile) const {
     const int first = q_tile * tile_m + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
     bool work = tile.valid() && first <= last;
@@ -363,12 +367,12 @@ struct ForwardSm80 {
 
   // One turn of the loop over tiles: the next tile is found and asked for, this one is worked on. In the
   // first turn there is none yet, so that both are written once for all tiles. With one stage the scores are
-  // those of the turn before.
+  // those of the turn before. They must not wait for has_work there: a branch around all that is done with
+  // them takes a tenth of the time to compile.
   struct Turn {
     KvTiles<Spec, tile_m, tile_n> walk;
     Tile tile;
     int slot;
-    bool work;
   };
   template <Kind kind>
   __device__ __forceinline__ void turn(Turn &t, float (&s)[m_tiles][n_tiles][4]) {
@@ -389,9 +393,8 @@ struct ForwardSm80 {
     } else {
       load<K, K>(next, 0, !t.tile.valid());
       if (!t.tile.valid()) keep_q();
-      if (t.work) absorb<kind>(s, t.tile, 0);
+      if (t.tile.valid()) absorb<kind>(s, t.tile, 0);
       if (next.valid()) {
-        t.work = has_work(next);
         cp_async_wait<0>();
         __syncthreads();  // K is here, V is free
         load<V, V>(next, 0, false);
@@ -404,7 +407,7 @@ struct ForwardSm80 {
   }
 
   __device__ __forceinline__ void run() {
-    Turn t{{p, site, q_tile}, {-1, false}, 1, false};
+    Turn t{{p, site, q_tile}, {-1, false}, 1};
     float s[m_tiles][n_tiles][4];
     begin();
     if constexpr (one_loop) {
@@ -468,7 +471,7 @@ LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
   static_assert(ValidSpec<Spec>);
   using Kernel = ForwardSm80<Spec, Config>;
   const u32 index = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-  Kernel kernel(p, shared_address(shared), site_of(p, gridDim.x, index, heads_for_balance(p, gridDim.x)));
+  Kernel kernel(p, shared_address(shared), site_of(p, gridDim.x, index, groups_for_balance(p, gridDim.x)));
   kernel.run();
   kernel.finish();
 }

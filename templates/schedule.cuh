@@ -7,26 +7,30 @@ struct BlockSite {
   int q_tile, h, b;
 };
 
-// How many kv heads' tiles hide the longest of them, a few for each multiprocessor. Unsigned, here and below:
-// a division takes half the instructions.
+// How many tiles hide the longest of them, a few for each multiprocessor.
+inline constexpr u32 tiles_for_balance = 640;
+
+// So many kv heads have as many. Unsigned, here and below: a division takes half the instructions.
 LUATTN_FN u32 heads_for_balance(const LuattnParams &p, u32 q_tiles) {
-  constexpr u32 tiles_of_group = 640;
   const u32 tiles_of_head = q_tiles * u32(p.group);
-  return (tiles_of_group + tiles_of_head - 1) / tiles_of_head;
+  return (tiles_for_balance + tiles_of_head - 1) / tiles_of_head;
 }
 
-// Tile `index` of q_tiles * heads * batch. Neighbours are the heads of one group, of at least `kv_heads` kv
-// heads, and within a group the last queries come first: under a causal mask they are the longest, and a long
-// one that starts last would leave the other multiprocessors idle. A group should have enough tiles to hide
-// its own longest one and no more, because the K and V of its heads share the L2 cache.
-LUATTN_FN BlockSite site_of(const LuattnParams &p, u32 q_tiles, u32 index, u32 kv_heads) {
-  const u32 heads = u32(p.heads), all = heads * u32(p.batch), shared = u32(p.group),
-            least = kv_heads * shared;
-  const u32 groups = max_of(all / least, 1u), group = (all / shared + groups - 1) / groups * shared;
+// Tile `index` of q_tiles * heads * batch. Neighbours are the heads of one of `groups` groups, as equal as
+// whole kv heads allow, and within a group the last queries come first: under a causal mask they are the
+// longest, and a long one that starts last would leave the other multiprocessors idle. A group should have
+// enough tiles to hide its own longest one and no more, because the K and V of its heads share the L2 cache.
+LUATTN_FN BlockSite site_of(const LuattnParams &p, u32 q_tiles, u32 index, u32 groups) {
+  const u32 heads = u32(p.heads), all = heads * u32(p.batch), all_kv = u32(p.heads_kv) * u32(p.batch);
+  const u32 group = (all_kv + groups - 1) / groups * u32(p.group);
   const u32 first = index / (group * q_tiles) * group, within = index - first * q_tiles;
   const u32 size = min_of(group, all - first);  // the last group may be smaller
   const u32 row = within / size, head = first + (within - row * size), b = head / heads;
   return {int(q_tiles - 1 - row), int(head - b * heads), int(b)};
+}
+// As many groups as have tiles enough.
+LUATTN_FN u32 groups_for_balance(const LuattnParams &p, u32 q_tiles) {
+  return max_of(q_tiles * u32(p.heads) * u32(p.batch) / tiles_for_balance, 1u);
 }
 
 // The tiles of a block that stays on its multiprocessor. Without a mask all take equally long, and a block
@@ -58,7 +62,7 @@ struct Tickets {
     return min_of(heads_for_balance(p, q_tiles), max_of(fitting, few));
   }
   __device__ __forceinline__ BlockSite site_at(u32 ticket) const {
-    return site_of(p, q_tiles, ticket, kv_heads());
+    return site_of(p, q_tiles, ticket, max_of(u32(p.heads_kv) * u32(p.batch) / kv_heads(), 1u));
   }
   __device__ __forceinline__ BlockSite site() const { return site_at(index); }
   __device__ __forceinline__ void draw() {
