@@ -48,11 +48,12 @@ struct ConsumerSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int rows = 2, cols = tile_n / 4;  // scores of a thread
-  // Two consumers find their order by themselves, but where they weigh small dots not a good one, as
-  // measured. O by way of the copy engine takes uniform registers, for want of which ptxas moves the wait for
-  // O in that loop.
-  static constexpr bool two_small = Spec::has_small && Shared::groups == 2;
-  static constexpr bool takes_turns = Shared::groups > 2 || two_small;
+  // Two consumers find their order by themselves, but where they weigh small dots, or sigmoids, not a good
+  // one, as measured. O by way of the copy engine takes uniform registers, for want of which ptxas moves the
+  // wait for O in the loop of small dots.
+  static constexpr bool two_small = Spec::has_small && Shared::groups == 2,
+                        two_sigmoid = Spec::prob_is_sigmoid && Shared::groups == 2;
+  static constexpr bool takes_turns = Shared::groups > 2 || two_small || two_sigmoid;
   static constexpr int o_boxes = two_small ? 0 : Shared::o_boxes;  // 64 columns of O that it takes
   // A consumer leaves out kv tiles that the mask leaves others' rows alone. Of two consumers one would wait
   // for the other.
@@ -249,7 +250,7 @@ struct ConsumerSm90 {
       if constexpr (Spec::num_reductions > 0) part[r].red[0] = sum[0] + sum[1] + (sum[2] + sum[3]);
       online.end_row(p, site, head, row[r], r, part[r]);
     }
-    keep_weights<false>(x);
+    keep_weights(x);
   }
   // A maximum lags once every row has one, unless it rises fast: then the next tile's weights would be out of
   // range as well.
@@ -318,18 +319,16 @@ struct ConsumerSm90 {
         mma_16x8x8<Elem>(s + n * 4, a, *reinterpret_cast<const u32 *>(of_k + n * 8 * p.k.seq + d));
     }
   }
-  // First: of a q tile. It takes no second way, which is code.
-  template <bool First>
   __device__ __forceinline__ void keep_weights(const float (&x)[rows][cols]) {
 #pragma unroll
     for (int i = 0; i < tile_n / 16; ++i)
 #pragma unroll
       for (int w = 0; w < 4; ++w)
         weights[i * 4 + w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
-    if constexpr (Spec::prob_is_sigmoid && First)
-      sigmoids_of_any<Elem>(weights);
-    else if constexpr (Spec::prob_is_sigmoid)
-      sigmoids_of_powers<Elem>(weights);
+  }
+  // Powers become sigmoids while the next scores are multiplied: only the values' product waits for them.
+  __device__ __forceinline__ void finish_weights() {
+    if constexpr (Spec::prob_is_sigmoid) sigmoids_of_powers<Elem>(weights, sigmoid_steps<Elem>(weights));
   }
   // O becomes ready for the next values.
   __device__ __forceinline__ void rescale() {
@@ -382,7 +381,7 @@ struct ConsumerSm90 {
     typename Online::Part part[rows];
     weigh<true>(s, tile, again, x, part);
     if constexpr (Spec::lags) online.end_rows(p, site, head, row, part);
-    keep_weights<true>(x);
+    keep_weights(x);
     if (!again) scale[0] = scale[1] = 1;  // there is no O yet
   }
   // Scores of the next tile and values of this one, at once; says whether its weights are good. O is rescaled
@@ -395,6 +394,7 @@ struct ConsumerSm90 {
     wgmma_fence();
     issue_scores(s);
     rescale();
+    finish_weights();
     await_v();
     wgmma_fence();
     issue_values();
@@ -411,11 +411,12 @@ struct ConsumerSm90 {
     weigh<false>(s, tile, false, x, part);
     wgmma_wait<0>();
     release_v();
-    keep_weights<false>(x);
+    keep_weights(x);
     return end_step(part);
   }
   __device__ __forceinline__ void last_values() {
     rescale();
+    finish_weights();
     await_v();
     wgmma_fence();
     issue_values();
