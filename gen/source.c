@@ -45,14 +45,25 @@ static luattn_status emit_plan(compilation *c, luattn_error *err) {
 }
 
 bool source_alternative(compilation *c) {
-  while (plan_alternative(c->a, &c->spec, &c->target, c->plan.rank + 1, &c->plan))
+  while (plan_alternative(c->a, &c->spec, &c->target, c->plan.small_dots, c->plan.rank + 1, &c->plan))
     if (emit_plan(c, NULL) == LUATTN_OK) return true;
   return false;
 }
 
+/* That the spec weighs small dots apart is known once it has been emitted, and may ask for other tiles. */
+static bool suits_small_dots(compilation *c) {
+  plan other;
+  if (!plan_alternative(c->a, &c->spec, &c->target, true, 0, &other)) return false;
+  const luattn_tiles now = plan_tiles(&c->plan), then = plan_tiles(&other);
+  if (plan_same_tiles(&now, &then)) return false;
+  c->plan = other;
+  return true;
+}
+
 luattn_status source_plan(compilation *c, luattn_error *err) {
   TRY(plan_choose(c->a, &c->spec, &c->target, &c->plan, err));
-  const luattn_status status = emit_plan(c, err);
+  luattn_status status = emit_plan(c, err);
+  if (status == LUATTN_OK && c->emitted.small_dots && suits_small_dots(c)) status = emit_plan(c, err);
   if (status == LUATTN_UNSUPPORTED && source_alternative(c)) return compile_memory(c, err);
   return status != LUATTN_OK ? status : compile_memory(c, err);
 }

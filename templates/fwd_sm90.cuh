@@ -209,11 +209,11 @@ struct ConsumerSm90 {
       }
     }
   }
-  // Are all dots of the warp's rows small? Sums of 8 squares say so, or of 16 where three consumers count
-  // instructions, but for a NaN, which either way keeps. The squares are not to be kept for the weights,
-  // which would take 64 registers: hence copies of the dots.
+  // Are all dots of the warp's rows small? Sums of 8 squares say so, or of 10 and 16 where three consumers
+  // count instructions, but for a NaN, which either way keeps. The squares are not to be kept for the
+  // weights, which would take 64 registers: hence copies of the dots.
   __device__ __forceinline__ bool is_small(const float (&s)[tile_n / 2]) const {
-    constexpr int chains = two_small ? tile_n / 16 : tile_n / 32;
+    constexpr int chains = two_small ? tile_n / 16 : 4;
     float sum[chains];
 #pragma unroll
     for (int i = 0; i < tile_n / 2; ++i) {
@@ -235,7 +235,7 @@ struct ConsumerSm90 {
     scale[0] = scale[1] = 1;
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      float none = -0.f, sum[4] = {0, 0, 0, 0};
+      float none = -0.f, sum[4];
       if (r > 0) {
         if (ends(tile)) release_q();
         none = __int_as_float(__shfl_sync(0xffffffffu, lane, 0));
@@ -245,7 +245,7 @@ struct ConsumerSm90 {
 #pragma unroll
       for (int j = 0; j < cols; ++j) {
         x[r][j] = Spec::small_weight(p, site, head, s[j / 2 * 4 + r * 2 + j % 2], none);
-        sum[j % 4] += x[r][j];
+        sum[j % 4] = j < 4 ? x[r][j] : sum[j % 4] + x[r][j];
       }
       if constexpr (Spec::num_reductions > 0) part[r].red[0] = sum[0] + sum[1] + (sum[2] + sum[3]);
       online.end_row(p, site, head, row[r], r, part[r]);

@@ -8,11 +8,12 @@
 
 /* What the emitted spec asks of the image that is made from it. */
 typedef struct emitted {
-  const char *spec; /* text of spec.cuh */
+  const char *spec;     /* text of spec.cuh */
   const char *outlined; /* lines for the plan: hooks that are called instead of inlined */
   int outlined_work;    /* instructions of all calls that stand in one copy of each loop */
   int num_bwd_rows;
   plan_rows rows;
+  bool small_dots; /* weighs them apart: small.c */
   int64_t max_len; /* longest lengths for which the arithmetic on positions is exact */
 } emitted;
 

@@ -90,6 +90,8 @@ int plan_candidates(const plan *started, luattn_tiles out[PLAN_MAX_CANDIDATES]) 
   const int count = (int)(sixteens ? sizeof forward_steps : sizeof other_steps) / (int)sizeof *steps;
   p.is_short = false; /* one list for all lengths */
   for (int rank = 0; tiles_choice(&p, rank, &from); rank++) add(&l, &p, &from);
+  p.small_dots = true;
+  if (tiles_choice(&p, 0, &from)) add(&l, &p, &from);
   const int best = l.count < BEST_ROWS ? l.count : BEST_ROWS;
   for (int i = 0; i < best; i++)
     for (int j = 0; j < count; j++) {

@@ -209,8 +209,9 @@ static const char *explain(arena *a, const plan *p) {
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
            p->picked      ? "picked from the candidates"
            : p->forced    ? "asked for by the caller"
-           : p->rank == 0 ? p->is_short ? "first choice for these head dims, a mask and short lengths"
-                                        : "first choice for these head dims and this shared memory"
+           : p->rank == 0 ? p->small_dots ? "first choice for these head dims and a soft cap"
+                            : p->is_short ? "first choice for these head dims, a mask and short lengths"
+                                          : "first choice for these head dims and this shared memory"
                           : "a smaller choice, because the first ran out of registers or shared memory");
   if (p->pass == LUATTN_BACKWARD)
     text_add(&t, "dq: %s\n",
@@ -253,11 +254,12 @@ static luattn_status start(const struct luattn_spec *spec, const luattn_target *
   return LUATTN_OK;
 }
 
-bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank,
-                      plan *out) {
+bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, bool small_dots,
+                      int rank, plan *out) {
   plan p;
   if (start(spec, target, &p, NULL) != LUATTN_OK || p.forced) return false;
   p.rank = rank;
+  p.small_dots = small_dots;
   if (!choose_tiles(&p, target, rank)) return false;
   p.why = explain(a, &p);
   if (p.why == NULL) return false;

@@ -31,6 +31,7 @@ typedef struct plan {
   bool forced;      /* the target named a tile, or all of `tiles` */
   bool picked;      /* the target named all of `tiles` */
   bool is_short;    /* planned for short lengths, with a mask */
+  bool small_dots;  /* the emitted spec weighs small dots apart (gen/emit/small.c) */
   bool fallback;    /* of another family than the target and the head dims ask for */
   int rank;         /* 0: the first choice; larger: what is tried when registers do not suffice */
   int shared_limit; /* bytes a block may have */
@@ -41,9 +42,9 @@ typedef struct plan {
 luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn_target *target, plan *out,
                           luattn_error *err);
 
-/* The same with choice `rank` of the table; false: there are not so many. */
-bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, int rank,
-                      plan *out);
+/* The same with choice `rank` of the table; false: there are not so many, or the target names a tile. */
+bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, bool small_dots,
+                      int rank, plan *out);
 
 /* candidates.c: what could be measured for p's family, pass and dims: the table, and what lies near it. At
  * most PLAN_MAX_CANDIDATES; returns how many. */

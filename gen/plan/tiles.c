@@ -93,6 +93,13 @@ static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 
 #define TABLE(t) \
   { t, (int)(sizeof t / sizeof t[0]) }
 
+/* Where small dots are weighed apart, a score takes some eight instructions. They are what binds, and a third
+ * consumer finds the time for more of them. */
+static const luattn_tiles for_small_dots = {192, 80, 512, 3, 0, 0};
+static bool weighs_small_dots(const plan *p, int dim) {
+  return p->small_dots && p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && dim > 64 && dim <= 128;
+}
+
 static int class_of(int shared_limit) {
   return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE;
 }
@@ -111,6 +118,13 @@ bool tiles_choice(const plan *p, int rank, luattn_tiles *out) {
   const int backward = p->pass == LUATTN_BACKWARD;
   const int dim = max_of(p->head_dim, p->head_dim_v), class = class_of(p->shared_limit);
   const tile_row *row = tables[family][backward].row;
+  if (weighs_small_dots(p, dim)) {
+    if (rank == 0) {
+      *out = for_small_dots;
+      return true;
+    }
+    rank--;
+  }
   for (int i = 0; i < tables[family][backward].count; i++) {
     if (dim > row[i].max_dim || (row[i].classes & class) == 0) continue;
     if ((p->is_short && (row[i].classes & NOT_SHORT) != 0) || rank-- > 0) continue;

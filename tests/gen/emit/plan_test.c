@@ -65,7 +65,7 @@ static void test_every_plan_fits(void **state) {
               if (plan_entries(mem, &p, spec, &softmax_rows, &err) != LUATTN_OK)
                 fail_msg("rank %d: %s", rank, err.message);
               assert_true(p.num_entries > 0);
-            } while (plan_alternative(mem, spec, &t, ++rank, &p));
+            } while (plan_alternative(mem, spec, &t, false, ++rank, &p));
             arena_close(mem);
           }
 }
@@ -105,18 +105,18 @@ static void test_backward_falls_back(void **state) {
   arena *a = arena_open(NULL);
   plan p;
   luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 128, 0, 90);
-  assert_true(plan_alternative(a, spec, &t, 0, &p));
+  assert_true(plan_alternative(a, spec, &t, false, 0, &p));
   assert_int_equal(p.family, LUATTN_SM90);
   assert_string_equal(p.template_file, "bwd_sm90.cu");
-  assert_true(plan_alternative(a, spec, &t, 1, &p));
+  assert_true(plan_alternative(a, spec, &t, false, 1, &p));
   assert_int_equal(p.family, LUATTN_SM80);
   assert_string_equal(p.template_file, "bwd_sm80.cu");
   assert_true(p.accumulates_dq && p.fast_math);
   assert_non_null(strstr(p.why, "fallback: the sm90 family has too few registers"));
   t.family = 1 + LUATTN_SM90;
-  assert_false(plan_alternative(a, spec, &t, 1, &p));
+  assert_false(plan_alternative(a, spec, &t, false, 1, &p));
   t.family = 1 + LUATTN_SM80;
-  assert_true(plan_alternative(a, spec, &t, 1, &p));
+  assert_true(plan_alternative(a, spec, &t, false, 1, &p));
   assert_null(strstr(p.why, "fallback"));
   arena_close(a);
 }
@@ -170,15 +170,44 @@ static void test_wide_backward(void **state) {
   plan p;
   for (int i = 0; i < 3; i++) {
     luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_F16, dims[i][0], dims[i][1], 90);
-    assert_true(plan_alternative(a, spec, &t, 0, &p));
+    assert_true(plan_alternative(a, spec, &t, false, 0, &p));
     assert_string_equal(p.template_file, "bwd_sm90_wide.cu");
     assert_true(p.tile_m == 64 && p.tile_n == 64 && p.threads == 512 && p.accumulates_dq);
-    assert_true(plan_alternative(a, spec, &t, 1, &p));
+    assert_true(plan_alternative(a, spec, &t, false, 1, &p));
     assert_string_equal(p.template_file, "bwd_sm80.cu");
     assert_non_null(strstr(p.why, "fallback: the sm90 family has too few registers"));
     t.pass = LUATTN_FORWARD;
-    assert_true(plan_alternative(a, spec, &t, 0, &p));
+    assert_true(plan_alternative(a, spec, &t, false, 0, &p));
     assert_string_equal(p.template_file, "fwd_sm90.cu");
+  }
+  arena_close(a);
+}
+
+/* Small dots have a choice of their own before the table's, up to head dim 128, in a forward of sm90 alone.
+ */
+static void test_small_dots(void **state) {
+  (void)state;
+  arena *a = arena_open(NULL);
+  plan p;
+  luattn_target t = target_of(LUATTN_FORWARD, LUATTN_BF16, 128, 0, 90);
+  assert_true(plan_alternative(a, spec, &t, true, 0, &p));
+  assert_true(p.tile_m == 192 && p.tile_n == 80 && p.threads == 512);
+  assert_non_null(strstr(p.why, "a soft cap"));
+  assert_true(plan_alternative(a, spec, &t, true, 1, &p));
+  assert_true(p.tile_m == 128 && p.tile_n == 128);
+  static const struct {
+    luattn_pass pass;
+    int dim, arch;
+  } others[] = {{LUATTN_FORWARD, 64, 90},
+                {LUATTN_FORWARD, 192, 90},
+                {LUATTN_FORWARD, 128, 80},
+                {LUATTN_BACKWARD, 128, 90}};
+  for (int i = 0; i < 4; i++) {
+    plan q;
+    t = target_of(others[i].pass, LUATTN_BF16, others[i].dim, 0, others[i].arch);
+    assert_true(plan_alternative(a, spec, &t, true, 0, &p) && plan_alternative(a, spec, &t, false, 0, &q));
+    const luattn_tiles apart = plan_tiles(&p), table = plan_tiles(&q);
+    assert_true(plan_same_tiles(&apart, &table));
   }
   arena_close(a);
 }
@@ -195,7 +224,7 @@ static void test_forced_tiles(void **state) {
   assert_int_equal(p.tile_m, 32);
   assert_int_equal(p.tile_n, 16);
   assert_non_null(strstr(p.why, "asked for"));
-  assert_false(plan_alternative(a, spec, &t, 1, &p));
+  assert_false(plan_alternative(a, spec, &t, false, 1, &p));
   t.tile_m = 48;
   refused(&t, LUATTN_INVALID, "tile_m: 48");
   t.tile_m = 256;
@@ -282,15 +311,11 @@ static void test_memory_and_tiles(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_plan_fits),
-      cmocka_unit_test(test_impossible_targets),
-      cmocka_unit_test(test_forced_tiles),
-      cmocka_unit_test(test_entries_follow_wants),
-      cmocka_unit_test(test_memory_and_tiles),
-      cmocka_unit_test(test_backward_falls_back),
-      cmocka_unit_test(test_deterministic_families),
-      cmocka_unit_test(test_wide_backward),
-      cmocka_unit_test(test_wide_backward_of_any_wants),
+      cmocka_unit_test(test_every_plan_fits),      cmocka_unit_test(test_impossible_targets),
+      cmocka_unit_test(test_small_dots),           cmocka_unit_test(test_forced_tiles),
+      cmocka_unit_test(test_entries_follow_wants), cmocka_unit_test(test_memory_and_tiles),
+      cmocka_unit_test(test_backward_falls_back),  cmocka_unit_test(test_deterministic_families),
+      cmocka_unit_test(test_wide_backward),        cmocka_unit_test(test_wide_backward_of_any_wants),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }
