@@ -59,6 +59,10 @@ struct ConsumerSm90 {
   // for the other.
   static constexpr bool skips = Spec::has_mask && Shared::groups > 2;
   static constexpr bool skips_last = skips && Spec::keep_range != 1;  // else kv_range has no lower end
+  // The code of weights stands once, in a loop, because most of the time that a kernel takes to compile goes
+  // to it. Three consumers have no registers for scores that live across the loop's end: there a q tile's
+  // first weights have a copy of their own.
+  static constexpr bool twice = Shared::groups > 2;
   // A thread's sum of weights over a tile stays below this while the maximum lags: a weight is finite in
   // Elem, and sums of its products with values up to 2^40 are in float.
   static constexpr float most = same_type<Elem, half_t>::value ? 0x1p15f : 0x1p80f;
@@ -81,10 +85,15 @@ struct ConsumerSm90 {
   Ring<1> q;
   u32 weights[tile_n / 4];  // P, as A operands; O is in registers of sm90_out.cuh
   float scale[rows];        // what O is still to be multiplied by before P's values are added
-  bool may_lag;             // lags: the maxima of the warp's rows may stay as they are
-  bool exceeds;             // lags: a sum of the warp's first rows is not below `most`
-  Range wanted;             // skips: the q tile's kv tiles that the mask may leave this consumer's rows
-  bool late_v;              // skips: V of the latest tile that was left out is still to be given back
+  // What is given back amid the weights of the scores at hand: barriers of K and V, or 0, and whether Q, too.
+  u32 k_back, v_back;
+  bool q_back;
+  bool first;    // the scores at hand are the q tile's first: O is 0, and no values are being added
+  bool may_lag;  // lags: the maxima of the warp's rows may stay as they are
+  bool sure;     // lags: the weights are in range, because their maxima have been taken
+  bool exceeds;  // lags: a sum of the warp's first rows is not below `most`
+  Range wanted;  // skips: the q tile's kv tiles that the mask may leave this consumer's rows
+  bool late_v;   // skips: V of the latest tile that was left out is still to be given back
 
   __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
                                           const Shared &s, int g)
@@ -132,16 +141,22 @@ struct ConsumerSm90 {
     if (lane == 0) barrier_arrive(barrier);
   }
 
-  __device__ __forceinline__ void issue_scores(float (&s)[tile_n / 2]) const {
+  __device__ __forceinline__ void issue_scores(float (&s)[tile_n / 2]) {
     const u64 a = wgmma_operand(shared.q(group), 0), b = wgmma_operand(shared.k(k.slot), 0);
+    using Product = Wgmma<Elem, tile_n>;
+    if constexpr (dim >= 128)
+      Product::first128(s, a, b);
+    else if constexpr (dim >= 64)
+      Product::first64(s, a, b);
 #pragma unroll
-    for (int i = 0; i < dim / 64; ++i)
-      Wgmma<Elem, tile_n>::dots64(s, a + (i * 64 * 128 >> 4), b + (i * tile_n * 128 >> 4), i > 0);
+    for (int i = 2; i < dim / 64; ++i)
+      Product::dots64(s, a + (i * 64 * 128 >> 4), b + (i * tile_n * 128 >> 4), 1);
 #pragma unroll
     for (int i = dim / 64 * 4; i < dim / 16; ++i)
-      Wgmma<Elem, tile_n>::dots16(s, a + (i / 4 * 64 * 128 + i % 4 * 32 >> 4),
-                                  b + (i / 4 * tile_n * 128 + i % 4 * 32 >> 4), i > 0);
+      Product::dots16(s, a + (i / 4 * 64 * 128 + i % 4 * 32 >> 4),
+                      b + (i / 4 * tile_n * 128 + i % 4 * 32 >> 4), i > 0);
     wgmma_commit();
+    advance_k();
   }
   __device__ __forceinline__ void issue_values() {
     const u64 b = wgmma_operand(shared.v(v.slot), tile_n * 128);
@@ -152,6 +167,7 @@ struct ConsumerSm90 {
       out_sums<Elem, 0, dim_v, tile_n>(weights, b);
     }
     wgmma_commit();
+    advance_v();
   }
 
   __device__ __forceinline__ void score(int kv0, const float (&s)[tile_n / 2], float (&x)[rows][cols]) {
@@ -175,39 +191,50 @@ struct ConsumerSm90 {
   }
   using Mask = MaskSm90<Spec, Online, tile_n>;
   __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane}; }
-  // Scores become weights, in the online function's step; gives the factors for O in `scale`, and, unless
-  // this is done again, K back, and Q after the last tile. Raises: the maximum may not lag.
-  template <bool Raises>
-  __device__ __forceinline__ void weigh(const float (&s)[tile_n / 2], KvNote tile, bool again,
-                                        float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
+  // Scores become weights, in the online function's step; gives the factors for O in `scale`, and K, V and Q
+  // back. Says whether the weights are good.
+  __device__ __forceinline__ bool weigh(const float (&s)[tile_n / 2], KvNote tile) {
+    float x[rows][cols];
+    typename Online::Part part[rows];
+    if constexpr (Spec::has_small)
+      if (!first && !tile.masked() && is_small(s)) {
+        weigh_small(s, x, part);
+        return true;
+      }
     const int kv0 = tile.index() * tile_n + lane % 4 * 2;
     score(kv0, s, x);
     KeepBits<cols> keep[rows];
     if constexpr (Spec::mask_by_inf) {
-      if (!Spec::lags || Raises || tile.masked() || !may_lag) {
+      sure = !may_lag;
+      scale[0] = scale[1] = 1;
+      if (!Spec::lags || tile.masked() || !may_lag) {
         if (tile.masked())
           mask().apply(tile, kv0, x, keep, online);
         else
           online.kept.bits = online.all;
-        if (!Spec::lags || Raises || !may_lag)
-          raise(Raises && !again, x, part);
-        else
-          scale[0] = scale[1] = 1;
-      } else {
-        scale[0] = scale[1] = 1;
+        if (!Spec::lags || !may_lag) raise(x, part);
       }
-      if (!again) release_k();
-      step_by_inf(ends(tile) && !again, x, part);
+      release_k();
+      step_by_inf(x, part);
     } else {
       release_k();
-      if (ends(tile)) release_q();
       if (tile.masked()) {
         mask().apply(tile, kv0, x, keep, online);
         online.template step<true>(p, site, head, row, x, keep, scale);
       } else {
         online.template step<false>(p, site, head, row, x, keep, scale);
       }
+      give_q_and_v();
+      if (Spec::has_rescale && first) scale[0] = scale[1] = 1;
     }
+    keep_weights(x);
+    first = false;
+    return end_step(part);
+  }
+  __device__ __forceinline__ void give_q_and_v() {
+    if (q_back) release_q();
+    wgmma_wait<0>();
+    release_v();
   }
   // Are all dots of the warp's rows small? Sums of 8 squares say so, or of 10 and 16 where three consumers
   // count instructions, but for a NaN, which either way keeps. The squares are not to be kept for the
@@ -228,8 +255,8 @@ struct ConsumerSm90 {
   }
   // weigh where they are, and what follows it. The second row's weights stay below the branch, as in
   // step_by_inf, by a 0 that a lane asks another for.
-  __device__ __forceinline__ void weigh_small(const float (&s)[tile_n / 2], KvNote tile,
-                                              float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
+  __device__ __forceinline__ void weigh_small(const float (&s)[tile_n / 2], float (&x)[rows][cols],
+                                              typename Online::Part (&part)[rows]) {
     release_k();
     online.kept.bits = online.all;
     scale[0] = scale[1] = 1;
@@ -237,7 +264,7 @@ struct ConsumerSm90 {
     for (int r = 0; r < rows; ++r) {
       float none = -0.f, sum[4];
       if (r > 0) {
-        if (ends(tile)) release_q();
+        if (q_back) release_q();
         none = __int_as_float(__shfl_sync(0xffffffffu, lane, 0));
         wgmma_wait<0>();
         release_v();
@@ -254,8 +281,7 @@ struct ConsumerSm90 {
   }
   // A maximum lags once every row has one, unless it rises fast: then the next tile's weights would be out of
   // range as well.
-  __device__ __forceinline__ void raise(bool first, float (&x)[rows][cols],
-                                        typename Online::Part (&part)[rows]) {
+  __device__ __forceinline__ void raise(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
 #pragma unroll
     for (int r = 0; r < rows; ++r)
       part[r] = online.begin_row_by_inf(p, site, head, row[r], r, x[r], scale[r]);
@@ -263,6 +289,7 @@ struct ConsumerSm90 {
       const bool steady = first || min_of(scale[0], scale[1]) > fast;
       may_lag = __all_sync(0xffffffffu, online.kept.bits == online.all && steady);
     }
+    if (first) scale[0] = scale[1] = 1;  // there is no O yet
   }
   // The first row's weights, then the second's, after what both rows share of a step. The branch between them
   // is where ptxas puts the wait for O, which it would otherwise move up, before all that O's product is to
@@ -270,11 +297,10 @@ struct ConsumerSm90 {
   // Where the maximum lags there is a branch behind both, and ptxas would move all weights above the first,
   // or sums below it. What a lane asks another for it moves past no branch: hence a vote on the first row's
   // sum above, and the second row's maximum by a shuffle below.
-  __device__ __forceinline__ void step_by_inf(bool last, float (&x)[rows][cols],
-                                              typename Online::Part (&part)[rows]) {
+  __device__ __forceinline__ void step_by_inf(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
     weigh_row(0, x, part);
     if constexpr (Spec::lags) exceeds = __any_sync(0xffffffffu, part[0].red[1] >= most);
-    if (last) release_q();
+    give_q_and_v();
     if constexpr (Spec::lags)
 #pragma unroll
       for (int i = 0; i < Spec::num_state; ++i)
@@ -292,21 +318,24 @@ struct ConsumerSm90 {
     online.weigh_row_by_inf(p, site, head, row[r], r, x[r], part[r]);
     if constexpr (!Spec::lags) online.end_row(p, site, head, row[r], r, part[r]);
   }
-  // Takes the sums of weights in, unless one may not be finite.
+  // Takes the sums of weights in, unless one may not be finite. That a maximum has just been taken is asked
+  // as well: rounding of huge scores must not weigh a tile again for ever.
   __device__ __forceinline__ bool end_step(const typename Online::Part (&part)[rows]) {
     if constexpr (Spec::lags) {
-      if (__any_sync(0xffffffffu, part[1].red[1] >= most) | exceeds) return false;
+      if ((__any_sync(0xffffffffu, part[1].red[1] >= most) | exceeds) & !sure) return false;
       online.end_rows(p, site, head, row, part);
     }
     return true;
   }
   // The scores of a tile that exceeded the maximum by too much, which are weighed again with a new one. They
   // have been overwritten and K given back, so this rare case reads Q and K from memory; all of the tile,
-  // because the one at the end of K comes first and has its maximum taken.
+  // because the one at the end of K comes first and has its maximum taken. Statements of PTX step from row to
+  // row of K: the compiler would multiply for each, which takes registers and its time.
   __device__ __forceinline__ void scores_again(int tile, float (&s)[tile_n / 2]) const {
-    const Elem *const of_q = row_of<Elem>(p.q, site.b, site.h, 0) + lane % 4 * 2,
-                      *const of_k = row_of<Elem>(p.k, site.b, site.h / p.group, tile * tile_n + lane / 4) +
-                                    lane % 4 * 2;
+    const Elem *const of_q = row_of<Elem>(p.q, site.b, site.h, 0) + lane % 4 * 2;
+    const Elem *const first_k = row_of<Elem>(p.k, site.b, site.h / p.group, tile * tile_n + lane / 4);
+    u64 of_k = u64(__cvta_generic_to_global(first_k + lane % 4 * 2));
+    const i64 step = p.k.seq * 8 * i64(sizeof(Elem)), next = 8 * i64(sizeof(Elem)) - step * (tile_n / 8);
 #pragma unroll
     for (int i = 0; i < tile_n / 2; ++i) s[i] = 0;
 #pragma unroll 1
@@ -315,8 +344,12 @@ struct ConsumerSm90 {
 #pragma unroll
       for (int r = 0; r < rows; ++r) a[r] = *reinterpret_cast<const u32 *>(of_q + query(r) * p.q.seq + d);
 #pragma unroll
-      for (int n = 0; n < tile_n / 8; ++n)
-        mma_16x8x8<Elem>(s + n * 4, a, *reinterpret_cast<const u32 *>(of_k + n * 8 * p.k.seq + d));
+      for (int n = 0; n < tile_n / 8; ++n) {
+        u32 b;
+        asm volatile("ld.global.b32 %0, [%1];\nadd.s64 %1, %1, %2;" : "=r"(b), "+l"(of_k) : "l"(step));
+        mma_16x8x8<Elem>(s + n * 4, a, b);
+      }
+      of_k += next;
     }
   }
   __device__ __forceinline__ void keep_weights(const float (&x)[rows][cols]) {
@@ -347,15 +380,21 @@ struct ConsumerSm90 {
     release(shared.q_empty(group));
     q.advance();
   }
+  __device__ __forceinline__ void advance_k() {
+    k_back = shared.k_empty(k.slot);
+    k.advance();
+  }
+  __device__ __forceinline__ void advance_v() {
+    v_back = shared.v_empty(v.slot);
+    v.advance();
+  }
   // Gives K back, and looks whether the next one has come.
   __device__ __forceinline__ void release_k() {
-    release(shared.k_empty(k.slot));
-    k.advance();
+    if (k_back != 0) release(k_back);
     barrier_peek<K_FULL>(shared.k_full(k.slot), k.parity);
   }
   __device__ __forceinline__ void release_v() {
-    release(shared.v_empty(v.slot));
-    v.advance();
+    if (v_back != 0) release(v_back);
     barrier_peek<V_FULL>(shared.v_full(v.slot), v.parity);
   }
   __device__ __forceinline__ KvNote await_k() const {
@@ -372,23 +411,16 @@ struct ConsumerSm90 {
     issue_scores(s);
     const KvNote tile = note.shared();
     wgmma_wait<0>();
-    wgmma_arrived(s);
+    end_scores(s, tile);
     return tile;
   }
-  // Weights of a q tile's first scores; or of the latest ones, again.
-  __device__ __forceinline__ void first_tile(const float (&s)[tile_n / 2], KvNote tile, bool again) {
-    float x[rows][cols];
-    typename Online::Part part[rows];
-    weigh<true>(s, tile, again, x, part);
-    if constexpr (Spec::lags) online.end_rows(p, site, head, row, part);
-    keep_weights(x);
-    if (!again) scale[0] = scale[1] = 1;  // there is no O yet
+  __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvNote tile) {
+    wgmma_arrived(s);
+    q_back = ends(tile);
   }
-  // Scores of the next tile and values of this one, at once; says whether its weights are good. O is rescaled
-  // between the two: the product of the scores has only begun, and that of the values would have to wait for
-  // it anyway.
-  __device__ __forceinline__ bool next_tile(KvNote &tile) {
-    float s[tile_n / 2], x[rows][cols];
+  // Scores of the next tile and values of this one, at once. O is rescaled between the two: the product of
+  // the scores has only begun, and that of the values would have to wait for it anyway.
+  __device__ __forceinline__ KvNote next_scores(float (&s)[tile_n / 2]) {
     const KvNote note = await_k();
     await_turn();
     wgmma_fence();
@@ -399,20 +431,10 @@ struct ConsumerSm90 {
     wgmma_fence();
     issue_values();
     pass_turn();
-    tile = note.shared();
+    const KvNote tile = note.shared();
     wgmma_wait<1>();
-    wgmma_arrived(s);
-    typename Online::Part part[rows];
-    if constexpr (Spec::has_small)
-      if (!tile.masked() && is_small(s)) {
-        weigh_small(s, tile, x, part);
-        return true;
-      }
-    weigh<false>(s, tile, false, x, part);
-    wgmma_wait<0>();
-    release_v();
-    keep_weights(x);
-    return end_step(part);
+    end_scores(s, tile);
+    return tile;
   }
   __device__ __forceinline__ void last_values() {
     rescale();
@@ -429,12 +451,14 @@ struct ConsumerSm90 {
     if (!tile.before_first()) take_turn();
     tile = await_k().shared();
     give_late_v();
+    advance_k();
     release_k();
     late_v = true;
   }
   __device__ __forceinline__ void give_late_v() {
     if (!skips || !late_v) return;
     await_v();
+    advance_v();
     release_v();
     late_v = false;
   }
@@ -459,18 +483,36 @@ struct ConsumerSm90 {
   __device__ __forceinline__ bool ends(KvNote tile) const {
     return tile.last() || (skips_last && tile.index() <= wanted.lo);
   }
+  // From the scores at hand to the end, or to a tile whose weights are not good, which it returns in `tile`.
+  __device__ __forceinline__ bool good_tiles(float (&s)[tile_n / 2], KvNote &tile) {
+    asm volatile("");  // else ptxas would see one loop in two, and put the rare case into its midst
+    bool good = true;
+    if constexpr (twice) {
+      good = weigh(s, tile);
+      give_late_v();
+#pragma unroll 1
+      while (good && !ends(tile)) {
+        float next[tile_n / 2];
+        tile = next_scores(next);
+        good = weigh(next, tile);
+      }
+    } else {
+#pragma unroll 1
+      while ((good = weigh(s, tile)) && !ends(tile)) tile = next_scores(s);
+    }
+    return good;
+  }
   // Says which was the latest.
   __device__ __forceinline__ KvNote all_tiles() {
     float s[tile_n / 2];
     KvNote tile = first_scores(s);
-    for (bool again = false;; again = true) {
-      first_tile(s, tile, again);
-      give_late_v();
-      bool good = true;
+    first = true;
+    v_back = 0;
 #pragma unroll 1
-      while (good && !ends(tile)) good = next_tile(tile);
-      if (good) break;
+    while (!good_tiles(s, tile)) {
       scores_again(tile.index(), s);
+      q_back = may_lag = false;
+      k_back = v_back = 0;
     }
     last_values();
     return tile;

@@ -36,9 +36,15 @@ template <class Elem, int N> struct Wgmma;
 #define SUMS(n, pair, acc, a, b) WGMMA(n, pair, acc, "{" a "}", b, "1", ", 1")
 #define TURNED(n, pair, acc, a, b, accumulate) WGMMA(n, pair, acc, a, b, accumulate, ", 0, 1")
 
+// Descriptors of channels further on, and products with them.
+#define DOTS_AT(i, a, b) "add.s64 a" i ", %0, " a ";\nadd.s64 b" i ", %1, " b ";\n"
+#define DOTS_MORE(n, pair, acc, i) DOTS(n, pair, acc, "a" i, "b" i, "1")
+#define DOTS_FOUR(n, pair, acc, i, j, k) \
+  DOTS(n, pair, acc, "%0", "%1", "0") DOTS_MORE(n, pair, acc, i) DOTS_MORE(n, pair, acc, j) DOTS_MORE(n, pair, acc, k)
+
 // The operands that are not accumulators come first, so that their numbers are the same for every N; "+" although nothing
 // is written, because inputs would have to come last.
-#define LUATTN_WGMMA(elem, n, pair, at3, at5, at17, outs)                                                                  \
+#define LUATTN_WGMMA(elem, n, pair, at3, at5, at17, outs, results)                                                         \
   template <> struct Wgmma<elem, n> {                                                                                      \
     /* d = a b' + (add ? d : 0) over 16 or 64 channels; both K-major */                                                    \
     static __device__ __forceinline__ void dots16(float (&d)[n / 2], u64 a, u64 b, int add) {                              \
@@ -52,6 +58,20 @@ template <class Elem, int N> struct Wgmma;
                        DOTS(n, pair, at3, "a1", "b1", "1") DOTS(n, pair, at3, "a2", "b2", "1")                             \
                            DOTS(n, pair, at3, "a3", "b3", "1") "}"                                                         \
                    : "+l"(a), "+l"(b), "+r"(add), outs(d));                                                                \
+    }                                                                                                                      \
+    /* The same over 64 or 128 channels, with new values as results, which take less time to compile */                    \
+    static __device__ __forceinline__ void first64(float (&d)[n / 2], u64 a, u64 b, int none = 0) {                        \
+      asm volatile("{.reg .b64 a1, a2, a3, b1, b2, b3;\n" DOTS_AT("1", "2", "2") DOTS_AT("2", "4", "4")                    \
+                   DOTS_AT("3", "6", "6") DOTS_FOUR(n, pair, at3, "1", "2", "3") "}"                                       \
+                   : "+l"(a), "+l"(b), "+r"(none), results(d));                                                            \
+    }                                                                                                                      \
+    static __device__ __forceinline__ void first128(float (&d)[n / 2], u64 a, u64 b, int none = 0) {                       \
+      asm volatile("{.reg .b64 a1, a2, a3, a4, a5, a6, a7, b1, b2, b3, b4, b5, b6, b7;\n" DOTS_AT("1", "2", "2")           \
+                   DOTS_AT("2", "4", "4") DOTS_AT("3", "6", "6") DOTS_AT("4", "512", #n "*8")                              \
+                   DOTS_AT("5", "514", #n "*8+2") DOTS_AT("6", "516", #n "*8+4") DOTS_AT("7", "518", #n "*8+6")            \
+                   DOTS_FOUR(n, pair, at3, "1", "2", "3") DOTS_MORE(n, pair, at3, "4") DOTS_MORE(n, pair, at3, "5")        \
+                   DOTS_MORE(n, pair, at3, "6") DOTS_MORE(n, pair, at3, "7") "}"                                           \
+                   : "+l"(a), "+l"(b), "+r"(none), results(d));                                                            \
     }                                                                                                                      \
     /* d = a b + (add ? d : 0) over 64 columns of a and rows of b */                                                       \
     static __device__ __forceinline__ void turned64(float (&d)[n / 2], u64 a, u64 b, int add) {                            \
@@ -129,6 +149,24 @@ template <class Elem, int N> struct Wgmma;
 #define AT17_16 AT17_15 ",""%137,%138,%139,%140,%141,%142,%143,%144"
 #define EIGHT(d, i)                                                                                                   \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define NEW_8(d, i)                                                                                                   \
+  "=f"(d[i]), "=f"(d[i + 1]), "=f"(d[i + 2]), "=f"(d[i + 3]), "=f"(d[i + 4]), "=f"(d[i + 5]), "=f"(d[i + 6]), "=f"(d[i + 7])
+#define RESULTS_1(d) NEW_8(d, 0)
+#define RESULTS_2(d) RESULTS_1(d), NEW_8(d, 8)
+#define RESULTS_3(d) RESULTS_2(d), NEW_8(d, 16)
+#define RESULTS_4(d) RESULTS_3(d), NEW_8(d, 24)
+#define RESULTS_5(d) RESULTS_4(d), NEW_8(d, 32)
+#define RESULTS_6(d) RESULTS_5(d), NEW_8(d, 40)
+#define RESULTS_7(d) RESULTS_6(d), NEW_8(d, 48)
+#define RESULTS_8(d) RESULTS_7(d), NEW_8(d, 56)
+#define RESULTS_9(d) RESULTS_8(d), NEW_8(d, 64)
+#define RESULTS_10(d) RESULTS_9(d), NEW_8(d, 72)
+#define RESULTS_11(d) RESULTS_10(d), NEW_8(d, 80)
+#define RESULTS_12(d) RESULTS_11(d), NEW_8(d, 88)
+#define RESULTS_13(d) RESULTS_12(d), NEW_8(d, 96)
+#define RESULTS_14(d) RESULTS_13(d), NEW_8(d, 104)
+#define RESULTS_15(d) RESULTS_14(d), NEW_8(d, 112)
+#define RESULTS_16(d) RESULTS_15(d), NEW_8(d, 120)
 #define OUT_1(d) EIGHT(d, 0)
 #define OUT_2(d) OUT_1(d), EIGHT(d, 8)
 #define OUT_3(d) OUT_2(d), EIGHT(d, 16)
@@ -145,9 +183,9 @@ template <class Elem, int N> struct Wgmma;
 #define OUT_14(d) OUT_13(d), EIGHT(d, 104)
 #define OUT_15(d) OUT_14(d), EIGHT(d, 112)
 #define OUT_16(d) OUT_15(d), EIGHT(d, 120)
-#define LUATTN_WGMMA_BOTH(n, g)                                                  \
-  LUATTN_WGMMA(half_t, n, "f16.f16 ", AT3_##g, AT5_##g, AT17_##g, OUT_##g)       \
-  LUATTN_WGMMA(bf16_t, n, "bf16.bf16 ", AT3_##g, AT5_##g, AT17_##g, OUT_##g)
+#define LUATTN_WGMMA_BOTH(n, g)                                                             \
+  LUATTN_WGMMA(half_t, n, "f16.f16 ", AT3_##g, AT5_##g, AT17_##g, OUT_##g, RESULTS_##g)     \
+  LUATTN_WGMMA(bf16_t, n, "bf16.bf16 ", AT3_##g, AT5_##g, AT17_##g, OUT_##g, RESULTS_##g)
 // To read one width takes the compiler 2 ms. Bit i is width 16 (i + 1); where config.cuh names none there are all.
 #ifndef LUATTN_WGMMA_WIDTHS
 #define LUATTN_WGMMA_WIDTHS 0xffff
