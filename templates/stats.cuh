@@ -19,6 +19,12 @@ LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int 
   return bounds;
 }
 
+// Is an index inside these bounds one place of an axis of this size, as clamp_index has it?
+LUATTN_FN bool is_one_place(ivi at, int size) {
+  const ivi_end last = max(size - 1, 0), first = 0;
+  return max(min(at.lo, last), first) == max(min(at.hi, last), first);
+}
+
 // [lo, hi) inside [0, len), and not turned round.
 LUATTN_FN Range clip_range(int lo, int hi, int len) {
   const int first = max(min(lo, len), 0);
