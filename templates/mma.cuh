@@ -91,22 +91,10 @@ LUATTN_FN void keep_4(float &x0, float &x1, float &x2, float &x3, u32 bits, floa
       : "r"(bits), "f"(gone));
 }
 
-// C fragments of columns n and n + 8 as the A fragment of a product that sums over these columns.
-template <class Elem> LUATTN_FN void a_from_c(u32 (&a)[4], const float (&left)[4], const float (&right)[4]) {
-  a[0] = pack<Elem>(left[0], left[1]);
-  a[1] = pack<Elem>(left[2], left[3]);
-  a[2] = pack<Elem>(right[0], right[1]);
-  a[3] = pack<Elem>(right[2], right[3]);
-}
-
 // ---- shared memory to fragments ----------------------------------------------------------------------------------------
 
 LUATTN_FN void ldmatrix_x4(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
-LUATTN_FN void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 

@@ -137,7 +137,6 @@ struct TileNote {
             u32(head)};
   }
   LUATTN_FN TileNote end() { return {~0u, 0}; }
-  __device__ __forceinline__ bool is_end() const { return bits == ~0u; }
   __device__ __forceinline__ int index() const { return int(bits >> 9); }
   __device__ __forceinline__ bool by_range() const { return (bits & 256) != 0; }
   __device__ __forceinline__ bool alike() const { return (bits & 128) != 0; }

@@ -44,7 +44,7 @@ template <class Elem, int N> struct Wgmma;
 
 // The operands that are not accumulators come first, so that their numbers are the same for every N; "+" although nothing
 // is written, because inputs would have to come last.
-#define LUATTN_WGMMA(elem, n, pair, at3, at5, at17, outs, results)                                                         \
+#define LUATTN_WGMMA(elem, n, pair, at3, at17, outs, results)                                                              \
   template <> struct Wgmma<elem, n> {                                                                                      \
     /* d = a b' + (add ? d : 0) over 16 or 64 channels; both K-major */                                                    \
     static __device__ __forceinline__ void dots16(float (&d)[n / 2], u64 a, u64 b, int add) {                              \
@@ -82,11 +82,7 @@ template <class Elem, int N> struct Wgmma;
                        TURNED(n, pair, at3, "a2", "b2", "1") TURNED(n, pair, at3, "a3", "b3", "1") "}"                     \
                    : "+l"(a), "+l"(b), "+r"(add), outs(d));                                                                \
     }                                                                                                                      \
-    /* d += a b over 16 or 64 rows of b; a in registers */                                                                 \
-    static __device__ __forceinline__ void sums16(float (&d)[n / 2], u32 (&a)[4], u64 b) {                                 \
-      asm volatile(SUMS(n, pair, at5, "%0,%1,%2,%3", "%4")                                                                 \
-                   : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]), "+l"(b), outs(d));                                    \
-    }                                                                                                                      \
+    /* d += a b over 64 rows of b; a in registers */                                                                       \
     static __device__ __forceinline__ void sums64(float (&d)[n / 2], u32 (&a)[4], u32 (&e)[4], u32 (&f)[4], u32 (&g)[4],   \
                                                   u64 b) {                                                                 \
       asm volatile("{.reg .b64 b1, b2, b3;\nadd.s64 b1, %16, 128;\nadd.s64 b2, %16, 256;\nadd.s64 b3, %16, 384;\n"        \
@@ -98,7 +94,7 @@ template <class Elem, int N> struct Wgmma;
     }                                                                                                                      \
   };
 
-// Accumulators in groups of 8, as text that begins with operand 3, 5 or 17, and as operands.
+// Accumulators in groups of 8, as text that begins with operand 3 or 17, and as operands.
 #define AT3_1 "%3,%4,%5,%6,%7,%8,%9,%10"
 #define AT3_2 AT3_1 ",""%11,%12,%13,%14,%15,%16,%17,%18"
 #define AT3_3 AT3_2 ",""%19,%20,%21,%22,%23,%24,%25,%26"
@@ -115,22 +111,6 @@ template <class Elem, int N> struct Wgmma;
 #define AT3_14 AT3_13 ",""%107,%108,%109,%110,%111,%112,%113,%114"
 #define AT3_15 AT3_14 ",""%115,%116,%117,%118,%119,%120,%121,%122"
 #define AT3_16 AT3_15 ",""%123,%124,%125,%126,%127,%128,%129,%130"
-#define AT5_1 "%5,%6,%7,%8,%9,%10,%11,%12"
-#define AT5_2 AT5_1 ",""%13,%14,%15,%16,%17,%18,%19,%20"
-#define AT5_3 AT5_2 ",""%21,%22,%23,%24,%25,%26,%27,%28"
-#define AT5_4 AT5_3 ",""%29,%30,%31,%32,%33,%34,%35,%36"
-#define AT5_5 AT5_4 ",""%37,%38,%39,%40,%41,%42,%43,%44"
-#define AT5_6 AT5_5 ",""%45,%46,%47,%48,%49,%50,%51,%52"
-#define AT5_7 AT5_6 ",""%53,%54,%55,%56,%57,%58,%59,%60"
-#define AT5_8 AT5_7 ",""%61,%62,%63,%64,%65,%66,%67,%68"
-#define AT5_9 AT5_8 ",""%69,%70,%71,%72,%73,%74,%75,%76"
-#define AT5_10 AT5_9 ",""%77,%78,%79,%80,%81,%82,%83,%84"
-#define AT5_11 AT5_10 ",""%85,%86,%87,%88,%89,%90,%91,%92"
-#define AT5_12 AT5_11 ",""%93,%94,%95,%96,%97,%98,%99,%100"
-#define AT5_13 AT5_12 ",""%101,%102,%103,%104,%105,%106,%107,%108"
-#define AT5_14 AT5_13 ",""%109,%110,%111,%112,%113,%114,%115,%116"
-#define AT5_15 AT5_14 ",""%117,%118,%119,%120,%121,%122,%123,%124"
-#define AT5_16 AT5_15 ",""%125,%126,%127,%128,%129,%130,%131,%132"
 #define AT17_1 "%17,%18,%19,%20,%21,%22,%23,%24"
 #define AT17_2 AT17_1 ",""%25,%26,%27,%28,%29,%30,%31,%32"
 #define AT17_3 AT17_2 ",""%33,%34,%35,%36,%37,%38,%39,%40"
@@ -184,8 +164,8 @@ template <class Elem, int N> struct Wgmma;
 #define OUT_15(d) OUT_14(d), EIGHT(d, 112)
 #define OUT_16(d) OUT_15(d), EIGHT(d, 120)
 #define LUATTN_WGMMA_BOTH(n, g)                                                             \
-  LUATTN_WGMMA(half_t, n, "f16.f16 ", AT3_##g, AT5_##g, AT17_##g, OUT_##g, RESULTS_##g)     \
-  LUATTN_WGMMA(bf16_t, n, "bf16.bf16 ", AT3_##g, AT5_##g, AT17_##g, OUT_##g, RESULTS_##g)
+  LUATTN_WGMMA(half_t, n, "f16.f16 ", AT3_##g, AT17_##g, OUT_##g, RESULTS_##g)               \
+  LUATTN_WGMMA(bf16_t, n, "bf16.bf16 ", AT3_##g, AT17_##g, OUT_##g, RESULTS_##g)
 // To read one width takes the compiler 2 ms. Bit i is width 16 (i + 1); where config.cuh names none there are all.
 #ifndef LUATTN_WGMMA_WIDTHS
 #define LUATTN_WGMMA_WIDTHS 0xffff
