@@ -58,6 +58,21 @@ class Args(c.Structure):
 SKIP_NEVER = 2  # of luattn_skip
 
 
+class EngineOptions(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("device", c.c_int),
+        ("cache_dir", c.c_char_p),
+        ("family", c.c_int),
+        ("no_tuned", c.c_int),
+        ("lengths", c.c_int),
+        ("packs", c.c_void_p),
+        ("num_packs", c.c_size_t),
+        ("never_compile", c.c_int),
+        ("deterministic", c.c_int),
+    ]
+
+
 class Target(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t),
@@ -93,6 +108,7 @@ class SpecInfo(c.Structure):
     ]
 
 
+FAMILIES = ("simt", "sm80", "sm90")  # in luattn_family's order
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # in luattn_dtype's order
 CODES = {
     torch.float64: (2, 64),
@@ -125,11 +141,14 @@ class Kept:
 
 
 class Luattn:
-    def __init__(self, library):
+    def __init__(self, library, family=None):
+        """family: of FAMILIES, for every kernel; None: the plan chooses."""
         self.lib = c.CDLL(library)
         self.err = Error()
         self.engine = c.c_void_p()
-        self._call("luattn_engine_open", None, c.byref(self.engine))
+        self.family = 0 if family is None else 1 + FAMILIES.index(family)
+        options = EngineOptions(struct_size=c.sizeof(EngineOptions), family=self.family)
+        self._call("luattn_engine_open", c.byref(options), c.byref(self.engine))
 
     def _call(self, name, *args):
         if getattr(self.lib, name)(*args, c.byref(self.err)) != 0:
@@ -157,6 +176,7 @@ class Luattn:
             head_dim_v=v.shape[-1],
             arch=10 * major + minor,
             wants=7,
+            family=self.family,
             lengths=int(counted <= 2048),
             device=torch.cuda.get_device_name().encode(),
         )

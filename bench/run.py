@@ -24,7 +24,7 @@ import torch
 
 import contenders
 import report
-from binding import Luattn
+from binding import FAMILIES, Luattn
 from cells import PASSES, SUITES, VARIANTS, flops, kept_in_tiles, orders
 
 # A result is rounded to the half type, and so are up to four numbers on its way (P, dS, dO, and O in the row
@@ -164,7 +164,7 @@ def run_cell(cell, makers, a):
 def makers_of(a):
     """A function from (variation, tensors) to passes, by library."""
     builds = [("luattn", a.library), *a.also]
-    makers = {name: functools.partial(contenders.luattn, Luattn(path)) for name, path in builds}
+    makers = {name: functools.partial(contenders.luattn, Luattn(path, a.family)) for name, path in builds}
     for name, backend in contenders.SDPA.items():
         makers[name] = functools.partial(contenders.sdpa, backend)
     if not a.no_flex:
@@ -216,6 +216,7 @@ def arguments():
     parser.add_argument(
         "--without", default="", metavar="LIBRARY,..", help="leave these out: cudnn, fa2, fa3, flex"
     )
+    parser.add_argument("--family", choices=FAMILIES, help="of luattn's kernels (default: the plan's choice)")
     parser.add_argument("--suite", default="plain", help=f"{', '.join(SUITES)} or all, with commas between")
     parser.add_argument(
         "--pass", dest="passes", default="fwd", help=f"{', '.join(PASSES)}, with commas between"

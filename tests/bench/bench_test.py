@@ -252,7 +252,7 @@ class Plots(unittest.TestCase):
 class Records(unittest.TestCase):
     def test_results_of_record_have_tables(self):
         names = sorted(n for n in os.listdir(f"{ROOT}/bench/results") if n.endswith(".json"))
-        self.assertIn("plain_h200.json", names)
+        self.assertIn("plain_sm80_h200.json", names)
         for name in names:
             with open(f"{ROOT}/bench/results/{name}") as f:
                 data = json.load(f)
