@@ -95,7 +95,11 @@ static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_
                        o->stage);
   }
   TRY(read_target(o, &target, &device, err));
-  if (strcmp(o->stage, "cubin") == 0) return emit_cubin(spec, &target, err);
+  const bool cubin = strcmp(o->stage, "cubin") == 0;
+  if (cubin && target.ptx)
+    return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' has no cubin; give --stage ptx, or sm_%d", o->arch,
+                       target.arch);
+  if (cubin) return emit_cubin(spec, &target, err);
   TRY(luattn_emit(spec, &target, o->stage, &text, err));
   const bool ok = fputs(text, stdout) != EOF && fflush(stdout) == 0;
   luattn_text_free(text);
