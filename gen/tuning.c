@@ -60,15 +60,23 @@ static bool has_role(const luattn_image_info *m, luattn_role role) {
   return false;
 }
 
-/* What a deterministic backward has besides: the turns of kv tiles, and exact sums. */
-static double ordered(const luattn_image_info *m, const sizes *s, bool dq) {
-  double bytes = 0, elements = m->wants & LUATTN_WANT_SCALARS ? m->num_scalars : 0;
-  for (uint32_t i = 0; i < m->num_entries && dq && m->accumulates_dq; i++) {
+/* What kv tiles are drawn from, and a number for each q tile, or in the sm80 family for each warp's part. */
+static double counters(const luattn_image_info *m, const sizes *s, bool dq) {
+  const bool sm90 = m->family == LUATTN_SM90;
+  double bytes = 0;
+  for (uint32_t i = 0; i < m->num_entries; i++) {
     const luattn_entry_info *e = &m->entry[i];
     if (e->role != LUATTN_ROLE_DKDV) continue;
-    const double tiles = ceil(s->q_len / e->tile_m) * (m->family == LUATTN_SM90 ? 1 : e->threads / 32);
-    bytes += 4 * (LUATTN_TURNS_FIRST + s->batch * s->heads * tiles);
+    const bool counts = dq && m->accumulates_dq && (sm90 || m->deterministic);
+    const double tiles = counts ? ceil(s->q_len / e->tile_m) * (sm90 ? 1 : e->threads / 32) : 0;
+    if (sm90 || counts) bytes += 4 * (LUATTN_TURNS_FIRST + s->batch * s->heads * tiles);
   }
+  return bytes;
+}
+
+/* What a deterministic backward has besides: exact sums. */
+static double ordered(const luattn_image_info *m, const sizes *s) {
+  double bytes = 0, elements = m->wants & LUATTN_WANT_SCALARS ? m->num_scalars : 0;
   for (uint32_t i = 0; i < m->num_inputs; i++)
     if ((m->wants & LUATTN_WANT_INPUTS) && m->input[i].grad) elements += input_count(&m->input[i], s);
   return bytes + elements * 8 * LUATTN_EXACT_LIMBS(s->real);
@@ -108,7 +116,8 @@ static double workspace(const luattn_image_info *m, const sizes *s) {
   const bool dk = (m->wants & LUATTN_WANT_DK) != 0 || parameters,
              dv = (m->wants & LUATTN_WANT_DV) != 0 || parameters;
   if (finish && dq && (m->accumulates_dq || m->has_query_mod)) bytes += padded_rows * s->dim * s->real;
-  if (m->deterministic) bytes += ordered(m, s, finish && dq);
+  if (m->pass == LUATTN_BACKWARD) bytes += counters(m, s, finish && dq);
+  if (m->deterministic) bytes += ordered(m, s);
   if (finish && dk && m->has_key_mod) bytes += padded_kv * s->dim * s->real;
   if (finish && dv && m->has_value_mod) bytes += padded_kv * s->dim_v * s->real;
   for (uint32_t i = 0; i < m->num_stats; i++)

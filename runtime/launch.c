@@ -85,7 +85,7 @@ static bool adds_dq(const luattn_image_info *m) {
   return m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod);
 }
 
-/* For each q tile of a head, in the sm80 family for each warp's part of it (turns.cuh). */
+/* For each q tile of a head, in the sm80 family for each warp's part of it (turns.cuh, sm90_claims.cuh). */
 static int64_t num_turns(const luattn_image_info *m, const LuattnParams *p) {
   const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_DKDV);
   return ceil_div(p->q_len, main->tile_m) * (m->family == LUATTN_SM90 ? 1 : main->threads / 32);
@@ -101,10 +101,9 @@ static bool draws_kv(const luattn_image_info *m) {
   return m->family == LUATTN_SM90 && m->pass == LUATTN_BACKWARD && has_role(m, LUATTN_ROLE_DKDV);
 }
 
-/* That counter, and the turns of a deterministic one. */
+/* That counter, and a number for each q tile: whose turn it is, or who stores first. */
 static int64_t num_counters(const luattn_image_info *m, const LuattnParams *p) {
-  return LUATTN_TURNS_FIRST +
-         (m->deterministic && adds_dq(m) ? (int64_t)p->batch * p->heads * num_turns(m, p) : 0);
+  return LUATTN_TURNS_FIRST + (adds_dq(m) ? (int64_t)p->batch * p->heads * num_turns(m, p) : 0);
 }
 
 /* What a deterministic backward adds to besides dq_acc. */

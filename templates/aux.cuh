@@ -29,6 +29,7 @@ struct Needs {
   static constexpr bool dkdv = dk || dv || parameters || (dq && Config::accumulates_dq);
   static constexpr bool dq_alone = dq && !Config::accumulates_dq;                       // luattn_dq
   static constexpr bool turns = dq && Config::accumulates_dq && Config::deterministic;  // turns.cuh
+  static constexpr bool claims = dq && Config::accumulates_dq && Config::claims;        // sm90_claims.cuh
   static constexpr bool finish_q = dq && (Spec::has_query_mod || Config::accumulates_dq);
   static constexpr bool finish_k = dk && Spec::has_key_mod, finish_v = dv && Spec::has_value_mod;
 };
@@ -250,21 +251,38 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
   }
 }
 
-// The number of p.turns that says whose turn has passed in the q tile of row `first`.
+// The number of p.turns that says whose turn has passed in the q tile of row `first`, or what has become of
+// its claim.
 template <class Config>
 LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
   return p.turns + LUATTN_TURNS_FIRST +
          ((i64(b) * p.heads + h) * ceil_div(p.q_len, Config::tile_m) + first / Config::tile_m);
 }
 
-// Zeros to what the sm90 family's luattn_dkdv adds to: the block's rows of dq_acc, or the turn of its q tile,
-// and the counter that kv tiles are drawn from.
+// What has become of a q tile's claim (sm90_claims.cuh). 0 also says that nobody has had a turn (turns.cuh).
+enum : u32 { UNCLAIMED = 0, CLAIMED = 1, STORED = 2 };
+// Where a q tile has few kv tiles: what is saved, once a q tile, is less in long rows than what is waited
+// for, in each of their tiles. A mask that reads memory may leave few of many.
+template <class Spec, class Config>
+LUATTN_FN bool pays_to_claim(const LuattnParams &p, const Site &site, int q0) {
+  const Range kept = Spec::kv_range(p, site, q0, min_of(q0 + Config::tile_m, site.q_len) - 1);
+  return Spec::num_stats > 0 || kept.hi - kept.lo <= 10 * Config::tile_n;
+}
+
+// Zeros to what the sm90 family's luattn_dkdv adds to: the block's rows of dq_acc, or the turn or the claim
+// of its q tile, and the counter that kv tiles are drawn from.
 template <class Spec, class Config, class RowOrder>
 LUATTN_FN void prepare_sums(const LuattnParams &p, const Site &site, int first) {
   constexpr int width = Config::head_dim;
-  if constexpr (Needs<Spec, Config>::turns) {
-    if (threadIdx.x == 0 && first < site.q_len) *turn_of<Config>(p, site.b, site.h, first) = 0;
-  } else if constexpr (Needs<Spec, Config>::dq) {
+  using Need = Needs<Spec, Config>;
+  static_assert(!Need::claims || Config::tile_m == aux_tile);
+  bool stores = Need::turns;
+  if constexpr (Need::claims) stores = first < site.q_len && pays_to_claim<Spec, Config>(p, site, first);
+  if constexpr (Need::turns || Need::claims) {
+    if (threadIdx.x == 0 && first < site.q_len)
+      *turn_of<Config>(p, site.b, site.h, first) = stores ? UNCLAIMED : STORED;
+  }
+  if (Need::dq && !stores) {
     const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * width / 4;
     float4 *to =
         reinterpret_cast<float4 *>(acc_row<width, float>(p.dq_acc, p.heads, rows, site.b, site.h, first));
@@ -416,12 +434,12 @@ LUATTN_FN void aux_round(const LuattnParams &p) {
   }
 }
 
-// Whether there is anything in dq_acc for the block's rows: in the sm90 family not where blocks take turns
-// and none has had one.
+// Whether there is anything in dq_acc for the block's rows: in the sm90 family not where blocks take turns,
+// or claim, and none has.
 template <class Spec, class Config>
 LUATTN_FN bool dq_is_there(const LuattnParams &p, int b) {
   const int h = int(blockIdx.y), first = int(blockIdx.x) * aux_tile;
-  if constexpr (Needs<Spec, Config>::turns)
+  if constexpr (Needs<Spec, Config>::turns || Needs<Spec, Config>::claims)
     return h < p.heads && first < p.q_len && *turn_of<Config>(p, b, h, first) != 0;
   return true;
 }

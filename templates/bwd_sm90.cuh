@@ -28,6 +28,7 @@
 // ds_slots: stages + 1, or 2 where that is too much; has_rows: whether anything reads Row (sm90_bwd.cuh).
 #pragma once
 #include "bwd_sm90_load.cuh"
+#include "sm90_claims.cuh"
 #include "sm90_part.cuh"
 #include "sm90_sums.cuh"
 #include "sm90_turns.cuh"
@@ -536,12 +537,13 @@ struct ConsumerBwdSm90 {
       finish(BlockNote::load(shared.block_note(turn)).at);
       ++turn;
     }
+    part.dismiss();
     bulk_wait_read();  // shared memory lasts no longer than the block
   }
 
   // ---- finish ----
 
-  __device__ __forceinline__ void finish(const KvBlock &at) const {
+  __device__ __forceinline__ void finish(const KvBlock &at) {
     if constexpr (Need::dk) {
       if (Spec::has_key_mod || p.num_splits > 1)
         part.template store_accumulator<D>(p, p.dk_acc, at, kv0, dk);
@@ -581,6 +583,9 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
       ProducerBwdSm90<Spec, Config>(p, maps, shared).run();
     } else if (worker == 1) {
       if constexpr (Shared::turns) DqWriterSm90<Spec, Config>(p, shared).run();
+      if constexpr (Shared::claims) ClaimerSm90<Spec, Config>(p, shared).run();
+    } else {
+      if constexpr (Shared::claims) DqStorerSm90<Spec, Config>(p, shared).run(worker % 2);
     }
   } else {
     registers_up<consumer>();

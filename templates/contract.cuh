@@ -161,7 +161,7 @@ struct Site { int b, h, q_len, kv_len; };
 //   Elem, head_dim, head_dim_v, tile_m, tile_n, threads, stages          and what one family alone needs, named for it
 //   fast_math (bool: approximate functions are allowed), and in backward wants_dq, wants_dk, wants_dv, wants_inputs, wants_scalars
 //   (bools), accumulates_dq (luattn_dkdv adds into dq_acc, there is no luattn_dq) and
-//   deterministic (the same bits in every run: turns.cuh, exact.cuh)
+//   deterministic (the same bits in every run: turns.cuh, exact.cuh) and claims (nobody zeroes dq_acc: sm90_claims.cuh)
 //   LUATTN_WGMMA_WIDTHS, a macro: which widths of wgmma.cuh a kernel uses, where the generator knows them
 
 template <class S, class R = typename S::Real>

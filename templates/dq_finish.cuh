@@ -17,25 +17,25 @@ struct WrittenGroups : ResultGroups {
     const LuattnTensor to = is_q ? p.dq : is_v ? p.dv : p.dk;
     const float *acc = static_cast<const float *>(is_q ? p.dq_acc : is_v ? p.dv_acc : p.dk_acc);
     const int heads = is_q ? p.heads : p.heads_kv, len = is_q ? p.q_len : p.kv_len, h = int(blockIdx.y),
-              splits = is_q ? int(there) : p.num_splits,
+              splits = is_q ? 1 : p.num_splits,
               row0 = int(blockIdx.x) * aux_tile + int(threadIdx.x) / 32 * 16;
     const float scale = is_v ? 1.f : float(p.scale);
     if (acc == nullptr || to.data == nullptr || h >= heads || row0 >= len) return;
     if constexpr (Config::head_dim == Config::head_dim_v)
-      write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale);
+      write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale, there);
     else if (is_v)
-      write_rows<Config, Config::head_dim_v>(p, to, acc, heads, len, b, h, row0, splits, scale);
+      write_rows<Config, Config::head_dim_v>(p, to, acc, heads, len, b, h, row0, splits, scale, there);
     else
-      write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale);
+      write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale, there);
   }
 
  private:
   // A warp writes 16 rows of a head, 128 channels at a time. It reads them all before it writes the first, so
   // that as much as can be is on its way. Of dk and dv it adds up what blocks have left that shared the
-  // queries, in order.
+  // queries, in order. What is not `there` is read, too: to wait for the answer first would take longer.
   template <class Config, int D>
   LUATTN_FN void write_rows(const LuattnParams &p, const LuattnTensor &to, const float *acc, int heads,
-                            int len, int b, int h, int row0, int splits, float scale) {
+                            int len, int b, int h, int row0, int splits, float scale, bool there) {
     using Elem = typename Config::Elem;
     constexpr int groups = D / 8, padded = groups < 16 ? (groups + 3) / 4 * 4 : 16;
     const int lane = int(threadIdx.x) % 32, rows = head_rows(len);
@@ -59,8 +59,9 @@ struct WrittenGroups : ResultGroups {
           u32 w[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            w[i] = half == 0 ? pack<Elem>(x[n + i].x * scale, x[n + i].y * scale)
-                             : pack<Elem>(x[n + i].z * scale, x[n + i].w * scale);
+            w[i] = !there      ? 0
+                   : half == 0 ? pack<Elem>(x[n + i].x * scale, x[n + i].y * scale)
+                               : pack<Elem>(x[n + i].z * scale, x[n + i].w * scale);
           gather_columns(w, lane);
           const int row = row0 + half * 8 + lane / 4, d = (first + n + lane % 4) * 8;
           if (row < len && d < D)

@@ -44,6 +44,7 @@ set(LUATTN_TEMPLATES
   sm80_out.cuh
   sm90.cuh
   sm90_bwd.cuh
+  sm90_claims.cuh
   sm90_mask.cuh
   sm90_out.cuh
   sm90_part.cuh

@@ -8,7 +8,7 @@
 #ifndef LUATTN_PARAMS_H
 #define LUATTN_PARAMS_H
 
-#define LUATTN_PARAMS_VERSION 7
+#define LUATTN_PARAMS_VERSION 8
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
@@ -60,13 +60,14 @@ typedef struct LuattnParams {
   /* Workspace. */
   void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], in the sm90 family q_len up to a multiple of 16; written
                    * by prepare, read by the main kernels */
-  void *dq_acc;   /* Real [batch][heads][q_len][head_dim], zeroed by the runtime, in the sm90 family by prepare (a
-                   * deterministic one's first turns store: turns.cuh), or null;
+  void *dq_acc;   /* Real [batch][heads][q_len][head_dim], zeroed by the runtime, in the sm90 family by prepare (but a
+                   * first turn stores: turns.cuh, and so may who comes first: sm90_claims.cuh), or null;
                    * where luattn_dkdv adds into it, a head has the order, and in the sm90 family the rows, of dq_acc.cuh */
   void *dk_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim], or null; in the sm90 family ordered as dq_acc */
   void *dv_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim_v], or null; likewise */
   unsigned *turns; /* deterministic backward that adds into dq_acc: turns.cuh says what they are; zeroed by the runtime, in the
-                    * sm90 family by prepare. Else, in the sm90 family's backward, a counter, zeroed by prepare (sm90_bwd.cuh) */
+                    * sm90 family by prepare. Else, in the sm90 family's backward, a counter (sm90_bwd.cuh) and, where it adds
+                    * into dq_acc, from LUATTN_TURNS_FIRST on a number for each q tile of a head (sm90_claims.cuh); set by prepare */
   unsigned *tickets; /* one number, 0 before and after a launch: how many tiles have been drawn (schedule.cuh); or null */
   /* Where tiles without weight are skipped (reach.cuh), else null. Of each LUATTN_NORM_ROWS positions: */
   float *norm_k; /* [batch][heads_kv][ceil(kv_len / LUATTN_NORM_ROWS)]: a bound of the largest |k| */

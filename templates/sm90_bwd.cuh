@@ -234,7 +234,7 @@ struct SharedBwdSm90 {
   using Row = typename Spec::Row;
   using BwdRow = typename Spec::BwdRow;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
-  static constexpr bool turns = Needs<Spec, Config>::turns;
+  static constexpr bool turns = Needs<Spec, Config>::turns, claims = Needs<Spec, Config>::claims;
   // Whether there are tiles for which `keep` is called.
   static constexpr bool keep_reads = Spec::has_mask && (!Spec::keep_columns || Spec::columns_apart);
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
@@ -265,7 +265,7 @@ struct SharedBwdSm90 {
   // A consumer's part of dQ: with tile_m = 128 each of them computes 64 rows, with 64 half of the columns.
   static constexpr bool splits_rows = tile_m == 128;
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
-  static_assert(stages * 32 + ds_slots * 8 + 64 <= 256);
+  static_assert(stages * 32 + ds_slots * 8 + 48 + (claims ? 112 : 16) <= 256);
 
   // A consumer leaves out a tile of whose half nothing is kept. Not where others walk the same tiles.
   static constexpr bool halves = Spec::has_mask && tile_m == 64 && !turns;
@@ -298,6 +298,11 @@ struct SharedBwdSm90 {
   // Of a deterministic kernel: see sm90_turns.cuh.
   __device__ __forceinline__ u32 dq_full() const { return kv_full() + 16; }
   __device__ __forceinline__ u32 dq_empty() const { return kv_full() + 24; }
+  // Of a kernel that claims q tiles, for the block's q tile number `tile` and its stored dQ number n: see
+  // sm90_claims.cuh. Behind `claimed` and `taken` lies what is told with them.
+  __device__ __forceinline__ u32 claimed(u32 tile) const { return kv_full() + 16 + tile % 4 * 16; }
+  __device__ __forceinline__ u32 handed(u32 n) const { return kv_full() + 80 + n % 2 * 24; }
+  __device__ __forceinline__ u32 taken(u32 n) const { return handed(n) + 8; }
   // Ones of Elem, as many as two core matrices of wgmma have.
   __device__ __forceinline__ u32 ones() const { return start + at_barriers + 256; }
   // The kv tile that the block is at, `turn` of its own before it.
@@ -312,11 +317,18 @@ struct SharedBwdSm90 {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
       barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
-      barrier_init(empty(i), warps * 32);
+      barrier_init(empty(i), warps * 32 + (claims ? 32 : 0));
     }
     for (int i = 0; i < ds_slots; ++i) barrier_init(ds_full(i), warps);
     barrier_init(kv_full(), 1);
-    barrier_init(kv_empty(), warps * 32 + (turns ? 32 : 0));
+    barrier_init(kv_empty(), warps * 32 + (turns || claims ? 32 : 0));
+    if constexpr (claims) {
+      for (int i = 0; i < 4; ++i) barrier_init(claimed(i), 1);
+      for (int i = 0; i < 2; ++i) {
+        barrier_init(handed(i), warps * 32);
+        barrier_init(taken(i), 32);
+      }
+    }
     if constexpr (turns) {
       barrier_init(dq_full(), warps * 32);
       barrier_init(dq_empty(), 1);

@@ -36,7 +36,8 @@ luattn_status emit_config(arena *a, const plan *p, const char **out, luattn_erro
                {"wants_inputs", (p->wants & LUATTN_WANT_INPUTS) != 0},
                {"wants_scalars", (p->wants & LUATTN_WANT_SCALARS) != 0},
                {"accumulates_dq", p->accumulates_dq},
-               {"deterministic", p->deterministic}};
+               {"deterministic", p->deterministic},
+               {"claims", p->claims}};
   text t;
   text_init(&t, a);
   text_add(&t,

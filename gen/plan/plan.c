@@ -189,6 +189,14 @@ static bool has_parameters(const plan *p, const traced_spec *t) {
   return some;
 }
 
+/* Without a mask kv tiles of a head are at the same q tiles together, and would wait for each other; with
+ * tiles of 128 queries a block is done with too few of them before others come; and sums of gradients of
+ * inputs and scalars leave no registers for it. */
+static bool pays_to_claim(const plan *p, const traced_spec *t) {
+  return p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90 && !tiles_wide(p) && !p->deterministic &&
+         p->tile_m == 64 && t->block_mask != IR_NONE && !has_parameters(p, t);
+}
+
 static const char *explain(arena *a, const plan *p) {
   text t;
   text_init(&t, a);
@@ -216,9 +224,11 @@ static const char *explain(arena *a, const plan *p) {
   if (p->pass == LUATTN_BACKWARD)
     text_add(&t, "dq: %s\n",
              !p->accumulates_dq ? "in its own kernel, in a fixed order"
-             : p->deterministic
-                 ? "added up in f32 beside dk and dv, kv tiles in turn (deterministic), then "
-                   "written by luattn_finish"
+             : p->deterministic ? "added up in f32 beside dk and dv, kv tiles in turn (deterministic), then "
+                                  "written by luattn_finish"
+             : p->claims
+                 ? "stored in f32 by the first kv tile of each q tile, beside dk and dv, the others added by "
+                   "atomics, then written by luattn_finish"
                  : "added up by atomics in f32 beside dk and dv, then written by luattn_finish");
   if (p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90)
     text_add(&t,
@@ -261,6 +271,7 @@ bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_tar
   p.rank = rank;
   p.small_dots = small_dots;
   if (!choose_tiles(&p, target, rank)) return false;
+  p.claims = pays_to_claim(&p, &spec->traced);
   p.why = explain(a, &p);
   if (p.why == NULL) return false;
   *out = p;
@@ -278,6 +289,7 @@ luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "plan: head dims %d and %d: no tile fits the %d bytes of shared memory of sm_%d",
                        out->head_dim, out->head_dim_v, out->shared_limit, out->arch);
+  out->claims = pays_to_claim(out, &spec->traced);
   out->why = explain(a, out);
   return out->why == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory") : LUATTN_OK;
 }

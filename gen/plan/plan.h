@@ -22,6 +22,7 @@ typedef struct plan {
   int sm80_warps_n, sm80_chunk_m; /* backward of the sm80 family */
   unsigned wants;
   bool accumulates_dq, fast_math, deterministic;
+  bool claims; /* the first kv tile of a q tile stores dq_acc (templates/sm90_claims.cuh) */
   bool rounds; /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
   const char *template_file; /* entry file among the templates: "fwd_simt.cu" */
   int num_entries;

@@ -21,7 +21,7 @@ typedef enum luattn_family { LUATTN_SIMT, LUATTN_SM80, LUATTN_SM90 } luattn_fami
 
 /* What an entry of an image does, which tells the runtime its grid. */
 typedef enum luattn_role {
-  LUATTN_ROLE_STATS,   /* block minima and maxima of an integer input; grid (blocks, rows, stat) */
+  LUATTN_ROLE_STATS,   /* block minima and maxima of an integer input; grid (blocks, rows, stat). Where PREPARE finds them there is none */
   LUATTN_ROLE_MOD,     /* writes q', k', v' into the workspace; grid (positions, heads, batch * 3) */
   LUATTN_ROLE_NORMS,   /* bounds of |k| into the workspace; grid (kv_len / tile_m, heads_kv, batch); in backward of |q| too, and of
                         * lse: (positions / tile_m, heads, batch * 2) */

@@ -34,6 +34,9 @@
 #ifndef EXAMPLE_DETERMINISTIC
 #define EXAMPLE_DETERMINISTIC false
 #endif
+#ifndef EXAMPLE_CLAIMS
+#define EXAMPLE_CLAIMS false
+#endif
 
 struct Config {
   using Elem = EXAMPLE_ELEM;
@@ -53,4 +56,5 @@ struct Config {
   static constexpr bool wants_scalars = true;
   static constexpr bool accumulates_dq = sizeof(Elem) == 2;
   static constexpr bool deterministic = EXAMPLE_DETERMINISTIC;
+  static constexpr bool claims = EXAMPLE_CLAIMS;
 };

@@ -61,8 +61,8 @@ static void test_sm90(void **state) {
   (void)state;
   const char *const forward[] = {"-std=c++20", "-default-device", "-DEXAMPLE_TILE_M=128",
                                  "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384"};
-  const char *const backward[] = {"-std=c++20", "-default-device", "-DEXAMPLE_TILE_M=64",
-                                  "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384"};
+  const char *const backward[] = {"-std=c++20",           "-default-device",       "-DEXAMPLE_TILE_M=64",
+                                  "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384", "-DEXAMPLE_CLAIMS=true"};
   const char *const wide[] = {"-std=c++20",
                               "-default-device",
                               "-DEXAMPLE_TILE_M=64",
@@ -71,7 +71,7 @@ static void test_sm90(void **state) {
                               "-DEXAMPLE_HEAD_DIM=192",
                               "-DEXAMPLE_HEAD_DIM_V=128"};
   compile("fwd_sm90.cu", "sm_90a", forward, 5);
-  compile("bwd_sm90.cu", "sm_90a", backward, 5);
+  for (int n = 5; n <= 6; n++) compile("bwd_sm90.cu", "sm_90a", backward, n);
   compile("bwd_sm90_wide.cu", "sm_90a", wide, 7);
 }
 
