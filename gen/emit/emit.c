@@ -452,7 +452,8 @@ static void write_includes(writer *w) {
   text_add(&w->out,
            "#include \"config.cuh\"\n#include \"contract.cuh\"\n#include \"math.cuh\"\n"
            "#include \"input.cuh\"\n#include \"stats.cuh\"\n\n");
-  if (w->f->mask->num_stats == 0) text_add(&w->out, "#define LUATTN_NO_STATS  // nor an entry for them\n");
+  if (w->f->mask->num_stats == 0 || plan_prepares_stats(w->f->plan, w->f->score_bounds != IR_NONE))
+    text_add(&w->out, "#define LUATTN_NO_STATS  // nor an entry for them\n");
   if (t->query_mod == IR_NONE && t->key_mod == IR_NONE && t->value_mod == IR_NONE)
     text_add(&w->out, "#define LUATTN_NO_MODS   // of q, k and v, nor an entry for them\n");
 }

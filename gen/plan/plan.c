@@ -332,12 +332,17 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   if (p->rounds) add_entry(p, "luattn_round", LUATTN_ROLE_ROUND, AUX_THREADS, AUX_THREADS, 0);
 }
 
+bool plan_prepares_stats(const plan *p, bool skips) {
+  return p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && !skips;
+}
+
 luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
                            luattn_error *err) {
   const traced_spec *t = &spec->traced;
   int most = 0;
   p->num_entries = 0;
-  if (rows->num_stats > 0) add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
+  if (rows->num_stats > 0 && !plan_prepares_stats(p, rows->skips))
+    add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
     add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
   if (rows->skips) {

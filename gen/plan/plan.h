@@ -72,6 +72,10 @@ typedef struct plan_copies {
 } plan_copies;
 plan_copies tiles_copies(const plan *p);
 
+/* Whether luattn_prepare finds block minima and maxima, so that there is no luattn_stats: nothing reads them
+ * before it does. */
+bool plan_prepares_stats(const plan *p, bool skips);
+
 /* Lists the entries and their shared memory. Errors: LUATTN_UNSUPPORTED if they do not fit (LUATTN_INVALID if
  * the tiles were forced). */
 luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
