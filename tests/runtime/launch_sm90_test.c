@@ -184,6 +184,11 @@ static void backward_sm90(void **state) {
   problem_resize(&p, BATCH, 0, KV_LEN);
   launch(&p, NULL);
   assert_launch(4, "luattn_prepare", 1, HEADS, BATCH, 128, 0); /* for the counter */
+  problem_resize(&p, BATCH, 640, KV_LEN);
+  launch(&p, NULL);
+  e = fake_get_event(5); /* a number for each q tile, behind the counter */
+  assert_true((char *)e->params.dk_acc - (char *)e->params.turns >=
+              4 * (LUATTN_TURNS_FIRST + BATCH * HEADS * 640 / 64));
   problem_close(&p);
   luattn_error err;
   problem_open(&p, LUATTN_BACKWARD);
