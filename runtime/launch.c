@@ -350,12 +350,16 @@ static luattn_status launch_grid(const args_call *c, const luattn_entry_info *en
       }
       break;
     case LUATTN_ROLE_MOD:
-    case LUATTN_ROLE_FINISH:
-      if (entry->role == LUATTN_ROLE_FINISH && p->dq_acc == NULL && p->dk_acc == NULL && p->dv_acc == NULL)
-        break;
       size[0] = ceil_div(max_of(p->q_len, p->kv_len), entry->tile_m);
       size[2] = (int64_t)p->batch * 3;
       break;
+    case LUATTN_ROLE_FINISH: { /* of dq alone, or of all three */
+      const bool kv = p->dk_acc != NULL || p->dv_acc != NULL;
+      if (p->dq_acc == NULL && !kv) break;
+      size[0] = ceil_div(kv ? max_of(p->q_len, p->kv_len) : p->q_len, entry->tile_m);
+      size[2] = (int64_t)p->batch * (kv ? 3 : 1);
+      break;
+    }
     case LUATTN_ROLE_NORMS:
       if (p->visits == NULL) break;
       size[0] = ceil_div(p->kv_len, entry->tile_m);

@@ -7,7 +7,7 @@
 //     luattn_mod      grid (ceil(max(q_len, kv_len) / aux_tile), heads, 3 * batch),
 //                     blockIdx.z = 3 * b + which, which = 0: q, 1: k, 2: v
 //     luattn_prepare  grid (ceil(q_len / aux_tile), heads, batch)
-//     luattn_finish   grid as luattn_mod
+//     luattn_finish   grid as luattn_mod, or (.., batch) where nothing but dq has to be written
 //     luattn_round    grid (ceil(most elements / aux_threads), inputs + 1), the last for the scalars
 //
 // They are bound by memory: all use 16-byte accesses where pointers and strides allow.
@@ -247,8 +247,9 @@ template <int Width, int N>
 constexpr int lanes_for_width = lanes_for(Width / N);
 
 // delta[r] = sum over d of dO * O of the block's row r, N elements at a time. A thread asks for what it needs
-// of several rows before it waits for the first; of the last row in place of those that do not exist.
-template <class Elem, int Width, int N, class Real>
+// of several rows before it waits for the first; of the last row in place of those that do not exist. Once:
+// past the L1 cache, which pays where nothing is stored meanwhile (bench/journal.md).
+template <class Elem, int Width, int N, bool Once, class Real>
 LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len, Real *delta) {
   constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes, steps = aux_tile / groups,
                 rows = N > 1 && steps % 4 == 0 ? 4 : 1;
@@ -266,9 +267,17 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
 #pragma unroll
       for (int i = 0; i < rows; ++i) {
         const int row = min_of(r + i * groups, len - 1 - first);
-        x[i].load(dout + row * p.dout.seq + d);
-        y[i].load(o + row * p.o.seq + d);
+        if constexpr (Once) {
+          x[i].load_once(dout + row * p.dout.seq + d);
+          y[i].load_once(o + row * p.o.seq + d);
+        } else {
+          x[i].load(dout + row * p.dout.seq + d);
+          y[i].load(o + row * p.o.seq + d);
+        }
       }
+      // ptxas would rather wait for the first rows before it asks for the last: what is before a branch,
+      // hardly ever taken, stays before it.
+      if (rows > 1 && p.q_len < 0) __nanosleep(0);
 #pragma unroll
       for (int i = 0; i < rows; ++i)
 #pragma unroll
@@ -343,9 +352,10 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   if constexpr (!always_aligned<Elem> && width % wide == 0)
     narrow = !(allows_16_bytes<Elem>(p.o) && allows_16_bytes<Elem>(p.dout));
   if constexpr (width % wide == 0)
-    if (!narrow) row_dots<Elem, width, wide>(p, site.b, site.h, first, site.q_len, delta);
+    if (!narrow)
+      row_dots<Elem, width, wide, Needs<Spec, Config>::claims>(p, site.b, site.h, first, site.q_len, delta);
   if constexpr (!always_aligned<Elem>)
-    if (narrow) row_dots<Elem, width, 1>(p, site.b, site.h, first, site.q_len, delta);
+    if (narrow) row_dots<Elem, width, 1, false>(p, site.b, site.h, first, site.q_len, delta);
   __syncthreads();
 
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
@@ -392,10 +402,11 @@ LUATTN_FN typename Spec::BwdRow load_bwd_row(const LuattnParams &p, const Site &
 
 template <class Spec, class Elem, int Which, int Width, int N, class Order>
 LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *from, const LuattnTensor &src,
-                               const LuattnTensor &dst, int heads, int len, bool there,
+                               const LuattnTensor &dst, int heads, int len, const u32 *claim,
                                typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
+  const bool there = claim == nullptr || *claim != 0;
   const Real *acc_head = acc_row<Width, const Real>(from, heads, Order::head_rows(len), site.b, site.h, 0);
   for_each_element<Width, N>(len, [&](int i, int d) {
     Pack<Real, N> g;
@@ -426,10 +437,10 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
   });
 }
 
-// there: whether there are sums at all; else they are 0.
+// claim: of dq_claim.
 template <class Spec, class Config, int Which, int Width, class Order = PlainRows>
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
-                             const LuattnTensor &dst, int heads, int len, bool there = true) {
+                             const LuattnTensor &dst, int heads, int len, const u32 *claim = nullptr) {
   using Elem = typename Config::Elem;
   constexpr int wide = 16 / int(sizeof(Elem));
   const Site site{b, int(blockIdx.y), p.q_len, p.kv_len};
@@ -441,10 +452,10 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
                (!has_mod<Spec, Which> || allows_16_bytes<Elem>(src)));
   if constexpr (Width % wide == 0)
     if (!narrow)
-      finish_elements<Spec, Elem, Which, Width, wide, Order>(p, site, from, src, dst, heads, len, there, acc);
+      finish_elements<Spec, Elem, Which, Width, wide, Order>(p, site, from, src, dst, heads, len, claim, acc);
   if constexpr (!always_aligned<Elem>)
     if (narrow)
-      finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, there, acc);
+      finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, claim, acc);
   if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
 }
@@ -467,14 +478,14 @@ LUATTN_FN void aux_round(const LuattnParams &p) {
   }
 }
 
-// Whether there is anything in dq_acc for the block's rows: in the sm90 family not where blocks take turns,
-// or claim, and none has.
+// In the sm90 family, where blocks take turns or claim q tiles: the number that is 0 if nobody has, so that
+// there is nothing in dq_acc for the block's rows. Else null.
 template <class Spec, class Config>
-LUATTN_FN bool dq_is_there(const LuattnParams &p, int b) {
+LUATTN_FN const u32 *dq_claim(const LuattnParams &p, int b) {
   const int h = int(blockIdx.y), first = int(blockIdx.x) * aux_tile;
   if constexpr (Needs<Spec, Config>::turns || Needs<Spec, Config>::claims)
-    return h < p.heads && first < p.q_len && *turn_of<Config>(p, b, h, first) != 0;
-  return true;
+    if (h < p.heads && first < p.q_len) return turn_of<Config>(p, b, h, first);
+  return nullptr;
 }
 
 // dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, to the
@@ -484,20 +495,22 @@ template <class Spec, class Config, class DqOrder = PlainRows, class KvOrder = P
 LUATTN_FN void aux_finish(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   using Need = Needs<Spec, Config>;
+  const bool q_alone = int(gridDim.z) == p.batch;
   // The last heads first: what has just been added to them is still in the cache.
-  const int which = int(blockIdx.z) % 3, b = p.batch - 1 - int(blockIdx.z) / 3;
-  bool there = true;
+  const int which = q_alone ? WHICH_Q : int(blockIdx.z) % 3,
+            b = p.batch - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
+  const u32 *claim = nullptr;
   if constexpr (DqOrder::writes) {
-    if (Need::dq && which == WHICH_Q) there = dq_is_there<Spec, Config>(p, b);
+    if (Need::dq && which == WHICH_Q) claim = dq_claim<Spec, Config>(p, b);
     const bool has_mod = which == WHICH_Q   ? Spec::has_query_mod
                          : which == WHICH_K ? Spec::has_key_mod
                                             : Spec::has_value_mod;
-    if (!has_mod) return DqOrder::template write<Config>(p, which, b, there);
+    if (!has_mod) return DqOrder::template write<Config>(p, which, b, claim);
   }
   if constexpr (Need::finish_q && !(DqOrder::writes && !Spec::has_query_mod))
     if (which == WHICH_Q)
       finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.dq_acc, p.src_q, p.dq, p.heads,
-                                                                      p.q_len, there);
+                                                                      p.q_len, claim);
   if constexpr (Need::finish_k)
     if (which == WHICH_K)
       finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.dk_acc, p.src_k, p.dk,

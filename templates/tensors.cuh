@@ -36,6 +36,18 @@ struct Pack {
 #pragma unroll
     for (int i = 0; i < N / each; ++i) part[i] = reinterpret_cast<const Part *>(p)[i];
   }
+  // What the kernel reads once and nobody writes meanwhile: it does not stay in the L1 cache.
+  __device__ __forceinline__ void load_once(const T *p) {
+    static_assert(sizeof(Part) == 16);
+#pragma unroll
+    for (int i = 0; i < N / each; ++i) {
+      alignas(16) u32 x[4];
+      asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+          : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+          : "l"(__cvta_generic_to_global(p + i * each)));
+      part[i] = *reinterpret_cast<const Part *>(x);
+    }
+  }
   __device__ __forceinline__ void store(T *p) const {
 #pragma unroll
     for (int i = 0; i < N / each; ++i) reinterpret_cast<Part *>(p)[i] = part[i];

@@ -35,6 +35,7 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline void __nanosleep(unsigned) {}
 
 enum FiberState { READY, AT_BLOCK_BARRIER, AT_WARP_BARRIER, DONE };
 struct PendingCopy {
