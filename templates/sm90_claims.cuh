@@ -89,7 +89,7 @@ struct ClaimerSm90 {
                  : "l"(claim), "n"(int(UNCLAIMED)), "n"(int(CLAIMED))
                  : "memory");
     if (before == UNCLAIMED) return true;
-    while (before != STORED) before = look(claim);
+    for (; before != STORED; before = look(claim)) __nanosleep(200);
     return false;
   }
   __device__ __forceinline__ void tell(u32 claimed, bool stores) const {
