@@ -1,8 +1,8 @@
-/* lengths.c: the forward pass at every length from 1 to 300, at more tiles than a device takes at once, and
- * at unusual strides, against the CPU path; and 100 launches of a larger problem that must agree in every
- * bit.
+/* lengths.c: the forward pass, or both, at every length from 1 to 300, at more tiles than a device takes at
+ * once, and at unusual strides, with NaN behind every bound, against the CPU path; and 100 launches of a
+ * larger forward pass that must agree in every bit.
  *
- * usage: gpu_lengths [--shard I/N] [--only SUBSTRING] [--skip] [--verbose]
+ * usage: gpu_lengths [--backward [--deterministic]] [--shard I/N] [--only SUBSTRING] [--skip] [--verbose]
  * --skip: specs whose scores fall with positions, with tiles without weight skipped at every length.
  * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU, and with
  * --skip without one that has the sm90 family. */
@@ -14,7 +14,7 @@
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 enum { LONGEST = 300, REPEATS = 100 };
-#define BLOCK_BYTES ((size_t)96 << 20)
+#define BLOCK_BYTES ((size_t)224 << 20)
 
 /* As the examples of these names, with a window of which several fit into the lengths: rows with keys before,
  * inside and behind it, and rows without any. rising, falling: weights of later keys exceed those of earlier
@@ -53,8 +53,9 @@ static const struct {
   int dim;
   luattn_lengths lengths;
 } shapes[] = {{64, LUATTN_LONG}, {64, LUATTN_SHORT}, {128, LUATTN_LONG}, {256, LUATTN_LONG}};
-/* Sizes of tiles that a plan may choose at these head dims. */
-static const int tile_sizes[] = {32, 64, 80, 96, 112, 128, 192};
+/* Sizes of tiles that a plan may choose at these head dims, forward and backward. */
+static const int tile_sizes[] = {64, 128, 32, 80, 96, 112, 192};
+enum { BACKWARD_SIZES = 2 };
 static const int heads_of[][3] = {{1, 2, 2}, {2, 4, 2}, {1, 6, 1}, {2, 3, 3}}; /* batch, heads, heads_kv */
 
 /* Of q, k, v, o and lse, or of k and v alone. Padded: NaN stands behind each position's channels, each head's
@@ -94,7 +95,7 @@ typedef struct suite {
   const char *only;
   int shard, shards, next, passed, failed;
   double cost, all_cost; /* so far; of all cases, 0 until that is known */
-  bool verbose, broken, skip;
+  bool verbose, broken, skip, backward, deterministic;
 } suite;
 
 /* ---- one case ---- */
@@ -102,7 +103,8 @@ typedef struct suite {
 static bool strides_of(int layout, int slot, const int64_t *n, int64_t *stride) {
   const bool last = layout == PADDED_HEADS_LAST;
   const bool both = slot == CALL_K || slot == CALL_V;
-  if (slot == CALL_LSE) {
+  if (slot == CALL_SAVED || slot == CALL_SCALAR_GRADS) return false;
+  if (slot == CALL_LSE || slot == CALL_DLSE) {
     if (layout != PADDED && !last) return false;
     stride[2] = last ? 2 * n[1] + 1 : 3;
     stride[1] = last ? 2 : n[2] * 3 + 1;
@@ -165,18 +167,22 @@ static luattn_status repeat(suite *s, const test_case *t, const call *c, luattn_
 static luattn_status run_placed(suite *s, const test_case *t, const cli_problem *p, cli_result *r, call *c,
                                 check_report *report, luattn_error *err) {
   memory *m = &s->memory;
+  luattn_engine *engine = s->engine[t->lengths];
   memory_clear(m);
-  TRY(call_place(m, p, r, false, strides_of, (int)t->layout, c, err));
+  TRY(call_place(m, p, r, s->backward, strides_of, (int)t->layout, c, err));
+  luattn_args backward = c->args;
   call_write(m, c);
-  TRY(call_workspace(m, s->engine[t->lengths], p->spec, LUATTN_FORWARD, &c->args, err));
+  TRY(call_workspace(m, engine, p->spec, LUATTN_FORWARD, &c->args, err));
+  if (s->backward) TRY(call_workspace(m, engine, p->spec, LUATTN_BACKWARD, &backward, err));
   TRY(memory_upload(m, err));
-  const luattn_status status = luattn_forward(s->engine[t->lengths], p->spec, &c->args, NULL, err);
+  luattn_status status = luattn_forward(engine, p->spec, &c->args, NULL, err);
+  if (status == LUATTN_OK && s->backward) status = luattn_backward(engine, p->spec, &backward, NULL, err);
   if (is_refusal(t, status, err)) return LUATTN_OK;
   TRY(status);
   TRY(memory_download(m, err));
   call_read(m, c);
   TRY(memory_unchanged(m, err));
-  if (!t->repeated) return check_results(p, r, false, report, err);
+  if (!t->repeated) return check_results(p, r, s->backward, report, err);
   TRY(check_finite(r, err)); /* too large for the CPU path */
   return repeat(s, t, c, err);
 }
@@ -194,8 +200,8 @@ static luattn_status run_case(suite *s, const test_case *t, check_report *report
   if (*spec == NULL)
     TRY(luattn_spec_load_text(specs[t->spec].name, specs[t->spec].text, strlen(specs[t->spec].text), NULL,
                               spec, err));
-  TRY(problem_read(*spec, &o, false, &p, err));
-  luattn_status status = result_new(&p, dtype_dl(p.dtype), dtype_dl(LUATTN_F32), false, &r, err);
+  TRY(problem_read(*spec, &o, s->backward, &p, err));
+  luattn_status status = result_new(&p, dtype_dl(p.dtype), dtype_dl(LUATTN_F32), s->backward, &r, err);
   if (status == LUATTN_OK) {
     status = run_placed(s, t, &p, &r, &c, report, err);
     result_free(&r);
@@ -239,9 +245,9 @@ static void visit(suite *s, test_case t) {
 }
 
 /* A tile is full, lacks one position, or has one. */
-static bool is_edge(int n) {
+static bool is_edge(const suite *s, int n) {
   if (n <= 17 || n == LONGEST) return true;
-  for (int i = 0; i < COUNT(tile_sizes); i++) {
+  for (int i = 0; i < (s->backward ? BACKWARD_SIZES : COUNT(tile_sizes)); i++) {
     const int rest = n % tile_sizes[i];
     if (rest <= 1 || rest == tile_sizes[i] - 1) return true;
   }
@@ -255,16 +261,23 @@ static test_case with_heads(test_case t, int i) {
   return t;
 }
 
+/* Of very few scores a plain result may be exact by luck, and the error that it allows next to nothing: hence
+ * more of them (as in sweep.c). */
+static test_case with_enough(const suite *s, test_case t) {
+  if (s->backward && t.q_len * t.kv_len <= 64) t.batch *= 16;
+  return t;
+}
+
 /* q_len = kv_len: all of them for causal at 128; elsewhere the edges, and between them each in one
  * configuration. */
 static void equal_lengths(suite *s, test_case t, int configuration, int configurations) {
   const bool all = t.spec == 0 && t.dim == 128;
   for (int n = 1; n <= LONGEST; n++) {
-    if (!all && !is_edge(n) && n % configurations != configuration) continue;
+    if (!all && !is_edge(s, n) && n % configurations != configuration) continue;
     t = with_heads(t, n);
     t.q_len = t.kv_len = n;
     t.layout = (test_layout)((n + n / 4 + configuration) % 4);
-    visit(s, t);
+    visit(s, with_enough(s, t));
   }
 }
 
@@ -272,13 +285,13 @@ static void equal_lengths(suite *s, test_case t, int configuration, int configur
 static void unequal_lengths(suite *s, test_case t, int configuration) {
   int edge[LONGEST], count = 0;
   for (int n = 1; n <= LONGEST; n++)
-    if (is_edge(n)) edge[count++] = n;
+    if (is_edge(s, n)) edge[count++] = n;
   for (int i = 0; i < count; i++) {
     t = with_heads(t, i + configuration);
     t.q_len = edge[i];
     t.kv_len = edge[(i * 37 + 11 * configuration + 5) % count];
     t.layout = (test_layout)((i + i / 4) % 4);
-    visit(s, t);
+    visit(s, with_enough(s, t));
   }
 }
 
@@ -318,11 +331,13 @@ static void each_case(suite *s) {
     const bool steep = strcmp(name, "rising") == 0 || strcmp(name, "falling") == 0,
                far = strcmp(name, "far") == 0;
     if (s->skip && !steep && !far) continue;
+    if (s->backward && !s->skip && (steep || far)) continue; /* to the backward pass like others */
     if (t.lengths == LUATTN_SHORT && (steep || strcmp(name, "full") == 0)) continue; /* has no other tiles */
     if (!steep && !far) equal_lengths(s, t, i, configurations);
     unequal_lengths(s, t, i);
     many_tiles(s, t);
     unusual_strides(s, t);
+    if (s->backward) continue; /* gpu_deterministic repeats it */
     test_case large = t;
     large.batch = 2, large.heads = 18, large.heads_kv = 6, large.q_len = large.kv_len = 1111,
     large.repeated = true;
@@ -345,7 +360,8 @@ static bool can_skip(suite *s, luattn_error *err) {
 /* The plan's own tiles, whatever has been tuned on this machine. */
 static luattn_status open_engines(suite *s, luattn_error *err) {
   for (int i = 0; i < 2; i++) {
-    const luattn_engine_options options = {.struct_size = sizeof options, .no_tuned = 1, .lengths = 1 + i};
+    const luattn_engine_options options = {
+        .struct_size = sizeof options, .no_tuned = 1, .lengths = 1 + i, .deterministic = s->deterministic};
     const luattn_status status = luattn_engine_open(&options, &s->engine[i], err);
     if (status != LUATTN_OK) return close_engines(s), status;
   }
@@ -369,6 +385,10 @@ int main(int argc, char **argv) {
       s.verbose = true;
     else if (strcmp(argv[i], "--skip") == 0)
       s.skip = true;
+    else if (strcmp(argv[i], "--backward") == 0)
+      s.backward = true;
+    else if (strcmp(argv[i], "--deterministic") == 0)
+      s.deterministic = true;
     else if (i + 1 < argc && strcmp(argv[i], "--only") == 0)
       s.only = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--shard") == 0) {
