@@ -60,6 +60,15 @@ static double rounding_of(luattn_dtype type, double biggest) {
   return 2 * (biggest + 0.3) * (type == LUATTN_F16 ? 0x1p-11 : 0x1p-8);
 }
 
+/* Half the unit roundoff of a half type, a little under the standard deviation of one rounding (0.58 of it);
+ * of others a quarter of what is allowed. */
+static double unit_of(luattn_dtype type) {
+  return type == LUATTN_F64   ? 1e-12 / 4
+         : type == LUATTN_F32 ? 1e-5 / 4
+         : type == LUATTN_F16 ? 0x1p-12
+                              : 0x1p-9;
+}
+
 static void compare(const comparison *c, const char *name, size_t offset, double factor) {
   const array *got = (const array *)(const void *)((const char *)c->got + offset);
   const array *want = (const array *)(const void *)((const char *)c->want + offset);
@@ -75,14 +84,8 @@ static void compare(const comparison *c, const char *name, size_t offset, double
   const array *noise =
       c->noise != NULL ? (const array *)(const void *)((const char *)c->noise + offset) : NULL;
   if (noise != NULL && noise->storage != NULL && offset >= offsetof(cli_result, input_grad)) {
-    /* A sum of many contributions that cancel: four standard deviations of their independent roundings.
-     * `unit` is half the unit roundoff of a half type, a little under the standard deviation of one rounding
-     * (0.58 of it). */
-    const double unit = c->dtype == LUATTN_F64   ? 1e-12 / 4
-                        : c->dtype == LUATTN_F32 ? 1e-5 / 4
-                        : c->dtype == LUATTN_F16 ? 0x1p-12
-                                                 : 0x1p-9;
-    tolerance += 4 * unit * biggest_of(noise);
+    /* A sum of many contributions that cancel: four standard deviations of their independent roundings. */
+    tolerance += 4 * unit_of(c->dtype) * biggest_of(noise);
   }
   /* What lies under the smallest normal number of the type of the sums is 0 there. */
   check_add(c->out, name, error, tolerance + (c->dtype == LUATTN_F64 ? DBL_MIN : FLT_MIN));
@@ -169,16 +172,20 @@ luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, 
 
 /* The same values in float64, so that a small step in one of them is not rounded away. The CPU path takes any
  * type. */
+static luattn_status widen(array *from, luattn_error *err) {
+  array to;
+  const uint8_t code = from->t.dtype.code;
+  if (from->storage == NULL || (code != kDLFloat && code != kDLBfloat) || from->t.dtype.bits == 64)
+    return LUATTN_OK;
+  TRY(array_new(&to, dtype_dl(LUATTN_F64), from->t.ndim, from->shape, false, err));
+  for (int64_t j = 0, n = array_count(from); j < n; j++) array_set(&to, j, array_get(from, j));
+  array_free(from);
+  *from = to;
+  return LUATTN_OK;
+}
+
 static luattn_status widen_inputs(cli_problem *p, luattn_error *err) {
-  for (size_t i = 0; i < p->info.num_inputs; i++) {
-    array *from = &p->input[i], to;
-    const uint8_t code = from->t.dtype.code;
-    if ((code != kDLFloat && code != kDLBfloat) || from->t.dtype.bits == 64) continue;
-    TRY(array_new(&to, dtype_dl(LUATTN_F64), from->t.ndim, from->shape, false, err));
-    for (int64_t j = 0, n = array_count(from); j < n; j++) array_set(&to, j, array_get(from, j));
-    array_free(from);
-    *from = to;
-  }
+  for (size_t i = 0; i < p->info.num_inputs; i++) TRY(widen(&p->input[i], err));
   return LUATTN_OK;
 }
 
@@ -198,5 +205,76 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
     s = check_slopes(o, p, &got, &want, out, err);
   }
   result_free(&got), result_free(&want);
+  return s;
+}
+
+/* ---- the adjoint identity ---- */
+
+/* The sum of squares of what three times plain arithmetic in p's type is off in one gradient, and of what its
+ * terms' own roundings are: as `compare` has it, but of all elements. */
+static double squares_of_errors(const comparison *c, size_t offset) {
+  const array *want = (const array *)(const void *)((const char *)c->want + offset),
+              *rounded = c->rounded != NULL ? (const array *)(const void *)((const char *)c->rounded + offset)
+                                            : NULL,
+              *noise = (const array *)(const void *)((const char *)c->noise + offset);
+  const double type = c->dtype == LUATTN_F64 ? 1e-12 : 1e-5;
+  double sum = 0;
+  for (int64_t i = 0, n = want->storage != NULL ? array_count(want) : 0; i < n; i++) {
+    const double x = array_get(want, i), error = rounded != NULL ? 3 * fabs(array_get(rounded, i) - x) : 0;
+    sum += error * error + type * type * x * x;
+  }
+  for (int64_t i = 0, n = noise->storage != NULL && offset >= offsetof(cli_result, input_grad)
+                              ? array_count(noise)
+                              : 0;
+       i < n; i++) {
+    const double x = unit_of(c->dtype) * array_get(noise, i);
+    sum += x * x;
+  }
+  return sum;
+}
+
+/* Of q, k and v, and of inputs and scalars. */
+static void allow_along(const comparison *c, size_t num_inputs, double allowed[2]) {
+  const double tensors = squares_of_errors(c, offsetof(cli_result, dq)) +
+                         squares_of_errors(c, offsetof(cli_result, dk)) +
+                         squares_of_errors(c, offsetof(cli_result, dv));
+  double parameters = squares_of_errors(c, offsetof(cli_result, scalar_grads));
+  for (size_t i = 0; i < num_inputs; i++)
+    parameters += squares_of_errors(c, offsetof(cli_result, input_grad) + i * sizeof(array));
+  allowed[0] = 4 * sqrt(tensors), allowed[1] = 4 * sqrt(parameters);
+}
+
+luattn_status check_results_adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
+                                    check_report *out, luattn_error *err) {
+  const bool half = p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16;
+  const DLDataType f64 = dtype_dl(LUATTN_F64);
+  cli_result want = {0}, rounded = {0}, noise = {0};
+  *out = (check_report){0};
+  luattn_status s = result_new(p, f64, f64, true, &want, err);
+  if (s == LUATTN_OK) s = result_new(p, dtype_dl(p->dtype), real_of(p), true, &rounded, err);
+  if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, true, &want, err);
+  if (s == LUATTN_OK && half) s = run_cpu(p, p->dtype, true, &rounded, err);
+  if (s == LUATTN_OK) s = gradient_noise(p, &want, &noise, err);
+  if (s == LUATTN_OK) {
+    const comparison c = {out, p->dtype, got, &want, half ? &rounded : NULL, &noise};
+    double allowed[2];
+    allow_along(&c, p->info.num_inputs, allowed);
+    array *const arrays[] = {&p->q, &p->k, &p->v, &p->dout, &p->dlse};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && s == LUATTN_OK; i++) s = widen(arrays[i], err);
+    if (s == LUATTN_OK) s = widen_inputs(p, err);
+    if (s == LUATTN_OK) s = check_adjoint(o, p, got, allowed, &want, out, err);
+  }
+  result_free(&want), result_free(&rounded), result_free(&noise);
+  return s;
+}
+
+luattn_status check_kernels_adjoint(cli_gpu *gpu, const cli_options *o, cli_problem *p, check_report *out,
+                                    luattn_error *err) {
+  cli_result got;
+  *out = (check_report){0};
+  TRY(result_new(p, dtype_dl(p->dtype), real_of(p), true, &got, err));
+  luattn_status s = gpu_run(gpu, p, true, &got, err);
+  if (s == LUATTN_OK) s = check_results_adjoint(o, p, &got, out, err);
+  result_free(&got);
   return s;
 }

@@ -44,6 +44,23 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
 luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, cli_result *scratch,
                            check_report *out, luattn_error *err);
 
+/* The adjoint identity: the gradients of `got` along a random direction are what the loss rises along it, by
+ * central differences of the plain forward; once for q, k and v, once for inputs and scalars. Off by
+ * `allowed` at most, and by what check_slopes allows. p's arrays hold float64. */
+luattn_status check_adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
+                            const double allowed[2], cli_result *scratch, check_report *out,
+                            luattn_error *err);
+
+/* The adjoint identity for kernels, at the values that they read. A random direction knows nothing of the
+ * errors of single gradients, so that along it they are together as large as the root of the sum of their
+ * squares. Allowed are four times that, of errors that are, as in check_kernels, three times those of plain
+ * half precision. Makes p's arrays float64. */
+luattn_status check_kernels_adjoint(cli_gpu *gpu, const cli_options *o, cli_problem *p, check_report *out,
+                                    luattn_error *err);
+/* The same for results of both passes that are at hand. */
+luattn_status check_results_adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
+                                    check_report *out, luattn_error *err);
+
 void check_add(check_report *r, const char *name, double error, double tolerance); /* one line */
 void check_print(const char *title, const check_report *r);
 

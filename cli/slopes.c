@@ -125,20 +125,26 @@ static double sign_at(int tensor, int64_t i) {
 
 #define NUM_MOVED 15 /* q, k, v and the inputs */
 
+/* What moves: q, k and v, or the inputs and scalars, or all of them. */
+typedef enum moving { TENSORS = 1, PARAMETERS = 2, EVERYTHING = 3 } moving;
+
 typedef struct direction {
+  moving what;
   array *moved[NUM_MOVED];
   const array *gradient[NUM_MOVED];
   double *before[NUM_MOVED]; /* float64, contiguous or not: as stored */
 } direction;
 
-static luattn_status direction_open(direction *d, cli_problem *p, const cli_result *got, luattn_error *err) {
+static luattn_status direction_open(direction *d, moving what, cli_problem *p, const cli_result *got,
+                                    luattn_error *err) {
   array *const moved[] = {&p->q, &p->k, &p->v};
   const array *const gradient[] = {&got->dq, &got->dk, &got->dv};
   memset(d, 0, sizeof *d);
+  d->what = what;
   for (int i = 0; i < NUM_MOVED; i++) {
     d->gradient[i] = i < 3 ? gradient[i] : &got->input_grad[i - 3];
     d->moved[i] = i < 3 ? moved[i] : &p->input[i - 3];
-    if (d->gradient[i]->storage == NULL) continue;
+    if (d->gradient[i]->storage == NULL || !(what & (i < 3 ? TENSORS : PARAMETERS))) continue;
     const int64_t n = array_count(d->moved[i]);
     d->before[i] = malloc((size_t)n * sizeof(double) + 1);
     if (d->before[i] == NULL)
@@ -146,6 +152,10 @@ static luattn_status direction_open(direction *d, cli_problem *p, const cli_resu
     for (int64_t j = 0; j < n; j++) d->before[i][j] = array_get(d->moved[i], j);
   }
   return LUATTN_OK;
+}
+
+static size_t moved_scalars(const direction *d, const cli_problem *p) {
+  return d->what & PARAMETERS ? p->info.num_scalars : 0;
 }
 
 static void direction_close(direction *d) {
@@ -161,12 +171,12 @@ static luattn_status loss_at(const cli_options *o, cli_problem *p, const directi
       array_set(d->moved[i], j, d->before[i][j] + step * sign_at(i, j));
     }
   }
-  for (size_t i = 0; i < p->info.num_scalars; i++) {
+  for (size_t i = 0; i < moved_scalars(d, p); i++) {
     scalar[i] = *scalar_of(p, i);
     *scalar_of(p, i) += step * sign_at(NUM_MOVED, (int64_t)i);
   }
   const luattn_status status = plain_loss(o, p, scratch, loss, err);
-  for (size_t i = 0; i < p->info.num_scalars; i++) *scalar_of(p, i) = scalar[i];
+  for (size_t i = 0; i < moved_scalars(d, p); i++) *scalar_of(p, i) = scalar[i];
   for (int i = 0; i < NUM_MOVED; i++) {
     for (int64_t j = 0, n = d->before[i] != NULL ? array_count(d->moved[i]) : 0; j < n; j++) {
       array_set(d->moved[i], j, d->before[i][j]);
@@ -188,11 +198,13 @@ static double shift_of(const direction *d, int i, int64_t j) {
   return (high - low) / (2 * DIRECTION_STEP);
 }
 
-static luattn_status check_direction(const cli_options *o, cli_problem *p, const cli_result *got,
-                                     cli_result *scratch, check_report *out, luattn_error *err) {
+/* allowed: how far off the gradients may be along such a direction; 0: not at all. */
+static luattn_status check_direction(const cli_options *o, cli_problem *p, const cli_result *got, moving what,
+                                     const char *name, double allowed, cli_result *scratch, check_report *out,
+                                     luattn_error *err) {
   direction d;
   double up = 0, down = 0, slope = 0, squares = 0;
-  luattn_status status = direction_open(&d, p, got, err);
+  luattn_status status = direction_open(&d, what, p, got, err);
   if (status == LUATTN_OK) status = loss_at(o, p, &d, DIRECTION_STEP, scratch, &up, err);
   if (status == LUATTN_OK) status = loss_at(o, p, &d, -DIRECTION_STEP, scratch, &down, err);
   for (int i = 0; i < NUM_MOVED; i++) {
@@ -201,14 +213,16 @@ static luattn_status check_direction(const cli_options *o, cli_problem *p, const
       slope += g * shift_of(&d, i, j), squares += g * g;
     }
   }
-  for (size_t i = 0; i < p->info.num_scalars; i++) {
+  for (size_t i = 0; i < moved_scalars(&d, p); i++) {
     const double g = array_get(&got->scalar_grads, (int64_t)i);
     slope += g * sign_at(NUM_MOVED, (int64_t)i), squares += g * g;
   }
   if (status == LUATTN_OK) {
-    /* A slope along random signs is as large as the root of the sum of squares. */
-    check_add(out, "all gradients", fabs((up - down) / (2 * DIRECTION_STEP) - slope),
-              1e-6 * sqrt(squares) + loss_noise(p, got) / DIRECTION_STEP);
+    /* A slope along random signs is as large as the root of the sum of squares. Scalars by themselves are off
+     * by what check_entries allows them: their slope may be next to nothing. */
+    const double size = fmax(sqrt(squares), what == PARAMETERS && moved_scalars(&d, p) > 0 ? 1 : 0);
+    check_add(out, name, fabs((up - down) / (2 * DIRECTION_STEP) - slope),
+              allowed + 1e-6 * size + loss_noise(p, got) / DIRECTION_STEP);
   }
   direction_close(&d);
   return status;
@@ -230,20 +244,61 @@ static bool gradient_is_given(const luattn_spec *spec) {
   return false;
 }
 
-/* A mask has no gradient: a step in a number that it compares must not move its edge. */
-luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, cli_result *scratch,
-                           check_report *out, luattn_error *err) {
+static size_t count_scores(const cli_problem *p) {
+  return (size_t)p->batch * (size_t)p->heads * (size_t)p->q_len * (size_t)p->kv_len;
+}
+
+/* Some differences, with the mask of this point: it has no gradient, and a step in a number that it compares
+ * must not move its edge. */
+typedef luattn_status (*differences)(const cli_options *o, cli_problem *p, const cli_result *got,
+                                     const double *allowed, cli_result *scratch, check_report *out,
+                                     luattn_error *err);
+
+static luattn_status with_mask(differences check, const cli_options *o, cli_problem *p, const cli_result *got,
+                               const double *allowed, cli_result *scratch, check_report *out,
+                               luattn_error *err) {
   out->gradient_is_given = gradient_is_given(p->spec);
   if (out->gradient_is_given) return LUATTN_OK;
-  const size_t scores = (size_t)p->batch * (size_t)p->heads * (size_t)p->q_len * (size_t)p->kv_len;
-  unsigned char *kept = malloc(scores + 1);
+  unsigned char *kept = malloc(count_scores(p) + 1);
   luattn_status s = kept != NULL ? naive_mask(o, p, kept, err)
                                  : luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the mask");
   p->kept = kept;
-  if (s == LUATTN_OK)
-    s = scores > MANY_SCORES ? check_direction(o, p, got, scratch, out, err)
-                             : check_entries(o, p, got, scratch, out, err);
+  if (s == LUATTN_OK) s = check(o, p, got, allowed, scratch, out, err);
   p->kept = NULL;
   free(kept);
   return s;
+}
+
+static luattn_status slopes(const cli_options *o, cli_problem *p, const cli_result *got,
+                            const double *allowed, cli_result *scratch, check_report *out,
+                            luattn_error *err) {
+  (void)allowed;
+  if (count_scores(p) > MANY_SCORES)
+    return check_direction(o, p, got, EVERYTHING, "all gradients", 0, scratch, out, err);
+  return check_entries(o, p, got, scratch, out, err);
+}
+
+luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, cli_result *scratch,
+                           check_report *out, luattn_error *err) {
+  return with_mask(slopes, o, p, got, NULL, scratch, out, err);
+}
+
+static bool has_parameters(const cli_problem *p, const cli_result *got) {
+  bool some = p->info.num_scalars > 0;
+  for (size_t i = 0; i < p->info.num_inputs; i++) some |= got->input_grad[i].storage != NULL;
+  return some;
+}
+
+static luattn_status adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
+                             const double *allowed, cli_result *scratch, check_report *out,
+                             luattn_error *err) {
+  TRY(check_direction(o, p, got, TENSORS, "along q, k, v", allowed[0], scratch, out, err));
+  if (!has_parameters(p, got)) return LUATTN_OK;
+  return check_direction(o, p, got, PARAMETERS, "along parameters", allowed[1], scratch, out, err);
+}
+
+luattn_status check_adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
+                            const double allowed[2], cli_result *scratch, check_report *out,
+                            luattn_error *err) {
+  return with_mask(adjoint, o, p, got, allowed, scratch, out, err);
 }

@@ -2,7 +2,9 @@
  * precision.
  *
  * usage: gpu_sweep --examples DIR [--shard I/N] [--only SUBSTRING] [--dtypes NAME,NAME..]
- *                  [--family sm80] [--deterministic] [--splits N] [--skip always] [--verbose]
+ *                  [--family sm80] [--deterministic] [--splits N] [--skip always] [--adjoint] [--verbose]
+ * --adjoint: instead, all gradients along a random direction, against central differences of plain Lua, of
+ * shapes for which that does not take too long.
  * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU, and with
  * --splits or --skip without one that has the sm90 family. */
 #include <dirent.h>
@@ -21,6 +23,7 @@ static const char *const shapes[] = {
     "1,1,1,515,517,64",      "1,8,2,66,1023,16,32",  "2,2,1,0,33,64",      "2,2,1,33,0,64",
     "1,4,2,129,200,192,128", "2,2,2,70,150,136,200", "1,6,2,700,640,112",
 };
+#define ADJOINT_SCORES 150000 /* at most */
 static const char *const dtypes[] = {"f64", "f32", "bf16", "f16"};
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
@@ -28,11 +31,16 @@ typedef struct sweep {
   const char *examples, *only, *dtypes, *skip;
   long splits;
   int shard, shards, passed, failed, refused, next;
-  bool verbose;
+  bool verbose, adjoint;
+  int given;       /* by specs that give their gradients themselves, which no difference measures */
   cli_gpu *gpu[2]; /* whose tiles are for short lengths, and for long ones: a plan may have both */
 } sweep;
 
 static void report(sweep *s, const char *name, const check_report *r) {
+  if (s->adjoint && r->gradient_is_given) {
+    s->given++;
+    return;
+  }
   if (r->failed > 0 || s->verbose) check_print(name, r);
   *(r->failed > 0 ? &s->failed : &s->passed) += 1;
 }
@@ -44,11 +52,13 @@ static unsigned wants_of(int number) {
   return number % 3 == 2 ? some[number / 3 % COUNT(some)] : LUATTN_WANT_ALL;
 }
 
-static void run_case(sweep *s, const luattn_spec *spec, const char *name, const char *dtype, int number,
+static void run_case(sweep *s, const luattn_spec *spec, const char *path, const char *dtype, int number,
                      bool heads_last) {
   const char *shape = shapes[number];
   cli_gpu *gpu = s->gpu[number >= COUNT(shapes) / 2];
-  cli_options o = {.dtype = dtype,
+  const char *const slash = strrchr(path, '/'), *const name = slash != NULL ? slash + 1 : path;
+  cli_options o = {.spec = path,
+                   .dtype = dtype,
                    .shape = shape,
                    .layout = heads_last ? "bshd" : "bhsd",
                    .seed = 1 + s->next,
@@ -58,11 +68,16 @@ static void run_case(sweep *s, const luattn_spec *spec, const char *name, const 
   cli_problem p;
   check_report r = {0};
   luattn_error err;
-  const unsigned wants = wants_of(s->next);
-  snprintf(title, sizeof title, "%s %s %s %s wants %u", name, dtype, shape, o.layout, wants);
+  const unsigned wants = s->adjoint ? LUATTN_WANT_ALL : wants_of(s->next);
+  snprintf(title, sizeof title, "%.200s %s %s %s wants %u", name, dtype, shape, o.layout, wants);
   luattn_status status = problem_read(spec, &o, true, &p, &err);
+  if (status == LUATTN_OK && s->adjoint && (double)p.batch * p.heads * p.q_len * p.kv_len > ADJOINT_SCORES) {
+    problem_free(&p);
+    return;
+  }
   if (status == LUATTN_OK) {
-    status = check_kernels(gpu, &p, wants, &r, &err);
+    status =
+        s->adjoint ? check_kernels_adjoint(gpu, &o, &p, &r, &err) : check_kernels(gpu, &p, wants, &r, &err);
     problem_free(&p);
   }
   if (status == LUATTN_OK) {
@@ -97,7 +112,7 @@ static void run_spec(sweep *s, const char *name) {
         s->failed++;
         return;
       }
-      run_case(s, spec, name, dtypes[d], i, (i + d) % 2 != 0);
+      run_case(s, spec, path, dtypes[d], i, (i + d) % 2 != 0);
     }
   }
   /* The engine keeps kernels of this spec: it lives until the engine is closed with the process. */
@@ -130,6 +145,8 @@ static int run_all(sweep *s) {
     free(names[i]);
   }
   printf("%d passed, %d failed\n", s->passed, s->failed);
+  if (s->given > 0)
+    printf("%d cases of specs that give their gradients themselves were left out\n", s->given);
   if (s->refused > 0)
     printf("%d cases whose kernel has no splits, or skips nothing, were refused, as they have to be\n",
            s->refused);
@@ -145,6 +162,8 @@ int main(int argc, char **argv) {
       s.verbose = true;
     else if (strcmp(argv[i], "--deterministic") == 0)
       options.deterministic = true;
+    else if (strcmp(argv[i], "--adjoint") == 0)
+      s.adjoint = true;
     else if (i + 1 < argc && strcmp(argv[i], "--examples") == 0)
       s.examples = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--only") == 0)
