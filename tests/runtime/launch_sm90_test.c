@@ -242,8 +242,12 @@ static void backward_sm90_splits(void **state) {
   assert_ptr_equal(three.dv_acc, (char *)three.dk_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
   assert_ptr_equal(three.stats[0], (char *)three.dv_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM_V * 4);
   assert_launch(6, "luattn_finish", 17, HEADS, 3 * BATCH, 128, 0);
-  p.info.wants &= ~(uint32_t)(LUATTN_WANT_DQ | LUATTN_WANT_DK);
   p.info.has_key_mod = 0;
+  params_of_backward(&p, 1);
+  assert_launch(6, "luattn_finish", 13, HEADS, BATCH, 128, 0); /* of dq alone */
+  params_of_backward(&p, 3);
+  assert_launch(6, "luattn_finish", 17, HEADS, 3 * BATCH, 128, 0);
+  p.info.wants &= ~(uint32_t)(LUATTN_WANT_DQ | LUATTN_WANT_DK);
   p.args.dq = p.args.dk = NULL;
   params_of_backward(&p, 1);
   assert_int_equal(fake_num_events(), 6); /* without dq_acc, and nothing to finish */
