@@ -106,6 +106,8 @@ static void compare_all(const comparison *c, const luattn_spec_info *info) {
   compare(c, "scalar gradients", offsetof(cli_result, scalar_grads), 3);
 }
 
+static bool is_half(const cli_problem *p) { return p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16; }
+
 static luattn_status run_cpu(const cli_problem *p, luattn_dtype precision, bool backward, cli_result *r,
                              luattn_error *err) {
   cli_binding bind;
@@ -139,22 +141,41 @@ static DLDataType real_of(const cli_problem *p) {
   return dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
 }
 
+/* What the CPU path gives, in double precision and, for a half type, in that; and how large the terms of
+ * parameter gradients are. */
+typedef struct references {
+  cli_result want, rounded, noise;
+} references;
+
+static void references_free(references *r) {
+  result_free(&r->want), result_free(&r->rounded), result_free(&r->noise);
+}
+
+/* references_free frees also what an error has left. */
+static luattn_status references_compute(const cli_problem *p, bool backward, references *r,
+                                        luattn_error *err) {
+  const DLDataType f64 = dtype_dl(LUATTN_F64);
+  *r = (references){0};
+  TRY(result_new(p, f64, f64, backward, &r->want, err));
+  TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->rounded, err));
+  TRY(run_cpu(p, LUATTN_F64, backward, &r->want, err));
+  if (is_half(p)) TRY(run_cpu(p, p->dtype, backward, &r->rounded, err));
+  return backward ? gradient_noise(p, &r->want, &r->noise, err) : LUATTN_OK;
+}
+
+static comparison comparison_of(const cli_problem *p, const cli_result *got, const references *r,
+                                check_report *out) {
+  return (comparison){out, p->dtype, got, &r->want, is_half(p) ? &r->rounded : NULL, &r->noise};
+}
+
 luattn_status check_results(const cli_problem *p, const cli_result *got, bool backward, check_report *out,
                             luattn_error *err) {
-  const bool half = p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16;
-  const DLDataType f64 = dtype_dl(LUATTN_F64);
-  cli_result want = {0}, rounded = {0}, noise = {0};
+  references r;
   *out = (check_report){0};
-  luattn_status s = result_new(p, f64, f64, backward, &want, err);
-  if (s == LUATTN_OK) s = result_new(p, dtype_dl(p->dtype), real_of(p), backward, &rounded, err);
-  if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, backward, &want, err);
-  if (s == LUATTN_OK && half) s = run_cpu(p, p->dtype, backward, &rounded, err);
-  if (s == LUATTN_OK && backward) s = gradient_noise(p, &want, &noise, err);
-  if (s == LUATTN_OK) {
-    const comparison c = {out, p->dtype, got, &want, half ? &rounded : NULL, &noise};
-    compare_all(&c, &p->info);
-  }
-  result_free(&want), result_free(&rounded), result_free(&noise);
+  const luattn_status s = references_compute(p, backward, &r, err);
+  const comparison c = comparison_of(p, got, &r, out);
+  if (s == LUATTN_OK) compare_all(&c, &p->info);
+  references_free(&r);
   return s;
 }
 
@@ -244,27 +265,26 @@ static void allow_along(const comparison *c, size_t num_inputs, double allowed[2
   allowed[0] = 4 * sqrt(tensors), allowed[1] = 4 * sqrt(parameters);
 }
 
+/* Its arrays, so that differences of a small step are exact enough. */
+static luattn_status widen_problem(cli_problem *p, luattn_error *err) {
+  array *const arrays[] = {&p->q, &p->k, &p->v, &p->dout, &p->dlse};
+  for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) TRY(widen(arrays[i], err));
+  return widen_inputs(p, err);
+}
+
 luattn_status check_results_adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
                                     check_report *out, luattn_error *err) {
-  const bool half = p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16;
-  const DLDataType f64 = dtype_dl(LUATTN_F64);
-  cli_result want = {0}, rounded = {0}, noise = {0};
+  references r;
+  double allowed[2];
   *out = (check_report){0};
-  luattn_status s = result_new(p, f64, f64, true, &want, err);
-  if (s == LUATTN_OK) s = result_new(p, dtype_dl(p->dtype), real_of(p), true, &rounded, err);
-  if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, true, &want, err);
-  if (s == LUATTN_OK && half) s = run_cpu(p, p->dtype, true, &rounded, err);
-  if (s == LUATTN_OK) s = gradient_noise(p, &want, &noise, err);
+  luattn_status s = references_compute(p, true, &r, err);
   if (s == LUATTN_OK) {
-    const comparison c = {out, p->dtype, got, &want, half ? &rounded : NULL, &noise};
-    double allowed[2];
+    const comparison c = comparison_of(p, got, &r, out);
     allow_along(&c, p->info.num_inputs, allowed);
-    array *const arrays[] = {&p->q, &p->k, &p->v, &p->dout, &p->dlse};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && s == LUATTN_OK; i++) s = widen(arrays[i], err);
-    if (s == LUATTN_OK) s = widen_inputs(p, err);
-    if (s == LUATTN_OK) s = check_adjoint(o, p, got, allowed, &want, out, err);
+    s = widen_problem(p, err);
   }
-  result_free(&want), result_free(&rounded), result_free(&noise);
+  if (s == LUATTN_OK) s = check_adjoint(o, p, got, allowed, &r.want, out, err);
+  references_free(&r);
   return s;
 }
 
