@@ -24,9 +24,9 @@ void check_print(const char *title, const check_report *r) {
   }
 }
 
-/* Largest difference; NaN or infinity where the two do not agree on it gives NaN. *biggest: largest finite
- * |want|. */
-static double distance(const array *got, const array *want, double *biggest) {
+/* Largest difference, less what is `allowed` for each element (NULL: nothing); NaN or infinity where the two
+ * do not agree on it gives NaN. *biggest: largest finite |want|. */
+static double distance(const array *got, const array *want, const array *allowed, double *biggest) {
   double error = 0;
   *biggest = 0;
   for (int64_t i = 0, n = array_count(want); i < n; i++) {
@@ -35,7 +35,7 @@ static double distance(const array *got, const array *want, double *biggest) {
       if (!(x == y)) return NAN; /* equal infinities are equal; a NaN on either side is an error */
       continue;
     }
-    error = fmax(error, fabs(x - y));
+    error = fmax(error, fabs(x - y) - (allowed != NULL ? array_get(allowed, i) : 0));
     *biggest = fmax(*biggest, fabs(y));
   }
   return error;
@@ -46,6 +46,7 @@ typedef struct comparison {
   luattn_dtype dtype;
   const cli_result *got, *want, *rounded; /* rounded: NULL unless dtype is a half type */
   const cli_result *noise;                /* of parameter gradients; may be NULL */
+  const cli_result *kinks;                /* of dq, dk, dv (cpu_gradient_kinks); may be NULL */
 } comparison;
 
 static double biggest_of(const array *a) {
@@ -74,11 +75,14 @@ static void compare(const comparison *c, const char *name, size_t offset, double
   const array *want = (const array *)(const void *)((const char *)c->want + offset);
   double biggest, ignored;
   if (want->storage == NULL || got->storage == NULL) return;
-  const double error = distance(got, want, &biggest);
+  const array *kinks =
+      c->kinks != NULL ? (const array *)(const void *)((const char *)c->kinks + offset) : NULL;
+  if (kinks != NULL && (offset < offsetof(cli_result, dq) || offset > offsetof(cli_result, dv))) kinks = NULL;
+  const double error = distance(got, want, kinks, &biggest);
   double tolerance = c->dtype == LUATTN_F64 ? 1e-12 * biggest : 1e-5 * biggest;
   if (c->rounded != NULL) {
-    tolerance +=
-        factor * distance((const array *)(const void *)((const char *)c->rounded + offset), want, &ignored);
+    tolerance += factor * distance((const array *)(const void *)((const char *)c->rounded + offset), want,
+                                   NULL, &ignored);
     if (offset == offsetof(cli_result, o)) tolerance += rounding_of(c->dtype, biggest);
   }
   const array *noise =
@@ -141,14 +145,27 @@ static DLDataType real_of(const cli_problem *p) {
   return dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
 }
 
-/* What the CPU path gives, in double precision and, for a half type, in that; and how large the terms of
- * parameter gradients are. */
+/* What the CPU path gives, in double precision and, for a half type, in that; how large the terms of
+ * parameter gradients are; and how far others may move because a derivative jumps. */
 typedef struct references {
-  cli_result want, rounded, noise;
+  cli_result want, rounded, noise, kinks;
+  bool has_kinks;
 } references;
 
 static void references_free(references *r) {
-  result_free(&r->want), result_free(&r->rounded), result_free(&r->noise);
+  result_free(&r->want), result_free(&r->rounded), result_free(&r->noise), result_free(&r->kinks);
+}
+
+/* A kernel adds up products in float, or double, in an order of its own: a few units of its type, of which
+ * the largest partial sum is at most the sum of magnitudes. */
+static luattn_status gradient_kinks(const cli_problem *p, references *r, luattn_error *err) {
+  const DLDataType f64 = dtype_dl(LUATTN_F64);
+  cli_binding bind;
+  TRY(result_new(p, f64, f64, true, &r->kinks, err));
+  const luattn_args outputs = problem_args(p, &r->want, true, &bind);
+  luattn_args args = problem_args(p, &r->kinks, true, &bind);
+  args.o = outputs.o, args.lse = outputs.lse, args.saved = outputs.saved;
+  return cpu_gradient_kinks(p->spec, &args, p->dtype == LUATTN_F64 ? 0x1p-49 : 0x1p-20, &r->has_kinks, err);
 }
 
 /* references_free frees also what an error has left. */
@@ -160,12 +177,20 @@ static luattn_status references_compute(const cli_problem *p, bool backward, ref
   TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->rounded, err));
   TRY(run_cpu(p, LUATTN_F64, backward, &r->want, err));
   if (is_half(p)) TRY(run_cpu(p, p->dtype, backward, &r->rounded, err));
-  return backward ? gradient_noise(p, &r->want, &r->noise, err) : LUATTN_OK;
+  if (!backward) return LUATTN_OK;
+  TRY(gradient_noise(p, &r->want, &r->noise, err));
+  return gradient_kinks(p, r, err);
 }
 
 static comparison comparison_of(const cli_problem *p, const cli_result *got, const references *r,
                                 check_report *out) {
-  return (comparison){out, p->dtype, got, &r->want, is_half(p) ? &r->rounded : NULL, &r->noise};
+  return (comparison){out,
+                      p->dtype,
+                      got,
+                      &r->want,
+                      is_half(p) ? &r->rounded : NULL,
+                      &r->noise,
+                      r->has_kinks ? &r->kinks : NULL};
 }
 
 luattn_status check_results(const cli_problem *p, const cli_result *got, bool backward, check_report *out,
@@ -220,7 +245,7 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
   if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, true, &got, err);
   if (s == LUATTN_OK) s = naive_forward(o, p, &want, err);
   if (s == LUATTN_OK) {
-    const comparison c = {out, LUATTN_F64, &got, &want, NULL, NULL};
+    const comparison c = {out, LUATTN_F64, &got, &want, NULL, NULL, NULL};
     compare(&c, "out", offsetof(cli_result, o), 1);
     compare(&c, "lse", offsetof(cli_result, lse), 1);
     s = check_slopes(o, p, &got, &want, out, err);

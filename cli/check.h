@@ -25,7 +25,8 @@ typedef struct check_report {
  * plus 1e-5 of the largest value (what is left of f32), and for o two roundings of the type. Gradients of
  * inputs and scalars are sums that may cancel to nearly nothing: to their tolerance comes twice the unit
  * roundoff (f64: 1e-12, f32: 1e-5) times the root of the sum of squares of what is summed
- * (cpu_gradient_noise). */
+ * (cpu_gradient_noise). Where a derivative jumps, as relu's, an element of dq, dk or dv may be off by what
+ * scores so close to the jump add to it that rounding may carry them across (cpu_gradient_kinks). */
 luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out,
                             luattn_error *err);
 

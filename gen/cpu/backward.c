@@ -11,9 +11,13 @@ typedef struct term_program {
   int num_roots;
 } term_program;
 
+/* Gradients, or what cpu_gradient_noise or cpu_gradient_kinks says in their place. */
+typedef enum purpose { GRADIENTS, NOISE, KINKS } purpose;
+
 typedef struct backward {
   cpu_problem p;
-  bool noise; /* cpu_gradient_noise: squares of magnitudes instead of values */
+  purpose purpose; /* NOISE: squares of magnitudes instead of values */
+  double unit;     /* KINKS */
   cpu_scores scores;
   cpu_program rows, element; /* row numbers; prob and ds */
   term_program row_terms, element_terms;
@@ -33,7 +37,7 @@ static luattn_status terms_open(const backward *w, const derived_terms *terms, t
   for (int i = 0; i < terms->count; i++) {
     const derived_term *t = &terms->term[i];
     roots[n] = t->value;
-    if (w->noise) TRY(magnitude_of(p->a, p->g, &roots[n], 1, err));
+    if (w->purpose == NOISE) TRY(magnitude_of(p->a, p->g, &roots[n], 1, err));
     n++;
     for (int j = 0; j < t->num_index; j++) roots[n++] = t->index[j];
   }
@@ -48,7 +52,7 @@ static luattn_status rows_open(backward *w, luattn_error *err) {
   for (int i = 0; i < derived->num_rows; i++) {
     row[i] = derived->row[i];
     const bool cancels = ir_uses(p->g, row[i], VAR_DELTA) || ir_uses(p->g, row[i], VAR_DLSE);
-    if (w->noise && cancels) TRY(magnitude_of(p->a, p->g, &row[i], 1, err));
+    if (w->purpose == NOISE && cancels) TRY(magnitude_of(p->a, p->g, &row[i], 1, err));
   }
   return program_open(p->a, p->g, row, derived->num_rows, &w->rows, err);
 }
@@ -74,7 +78,7 @@ static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int 
     const double *value = out[at], *const *index = (const double *const *)(out + at + 1);
     at += 1 + term->num_index;
     for (int lane = 0; lane < count; lane++) {
-      const double x = w->noise ? value[lane] * value[lane] : value[lane];
+      const double x = w->purpose == NOISE ? value[lane] * value[lane] : value[lane];
       if (term->input < 0) {
         w->scalar_grad[term->scalar] += x;
       } else if (w->input_grad[term->input] != NULL) {
@@ -100,9 +104,9 @@ static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
   for (int d = 0; d < p->dim_v; d++) {
     const int64_t element[] = {at[0], at[1], at[2], d};
     const double part = view_get(&w->dout, element) * view_get(&w->o, element);
-    delta += w->noise ? part * part : part;
+    delta += w->purpose == NOISE ? part * part : part;
   }
-  if (w->noise) delta = sqrt(delta); /* each product brings its own rounding of o */
+  if (w->purpose == NOISE) delta = sqrt(delta); /* each product brings its own rounding of o */
   lanes->final = final;
   lanes->delta = delta;
   lanes->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
@@ -110,6 +114,39 @@ static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
   program_run(&w->rows, lanes, 1, out);
   terms_add(w, &w->row_terms, lanes, 1);
   return true;
+}
+
+/* How far a and b are apart, where that is no smooth change: more than a hundredth of what they are. */
+static double jump(double a, double b) {
+  const double apart = fabs(a - b);
+  return apart > 0.01 * (fabs(a) + fabs(b)) ? apart : 0;
+}
+
+/* In place of the kept elements' values: how far they jump where their score moves by as much as rounding may
+ * move it, which is w->unit of the products that it is a sum of. */
+static void run_kinks(backward *w, cpu_lanes *lanes, int count, const double *score, double *prob,
+                      double *ds) {
+  const cpu_problem *p = &w->p;
+  const double *q = p->q + cpu_at(p->heads, p->q_len, p->dim, lanes->b, lanes->h, (int)lanes->q_idx);
+  double low[IR_LANES], high[IR_LANES], prob_low[IR_LANES], ds_low[IR_LANES];
+  for (int i = 0; i < count; i++) {
+    const double *k =
+        p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)lanes->kv_idx[i]);
+    double sum = 0;
+    for (int d = 0; d < p->dim; d++) sum += fabs(q[d] * k[d]);
+    const double error = w->unit * p->scale * sum;
+    low[i] = score[i] - error, high[i] = score[i] + error;
+  }
+  lanes->score = low;
+  program_run(&w->element, lanes, count, (double *const[]){prob_low, ds_low});
+  lanes->score = high;
+  program_run(&w->element, lanes, count, (double *const[]){prob, ds});
+  for (int i = 0; i < count; i++) prob[i] = jump(prob[i], prob_low[i]), ds[i] = jump(ds[i], ds_low[i]);
+}
+
+/* What the element adds to a gradient: a product, or with KINKS how large it may be. */
+static double product(const backward *w, double a, double b) {
+  return w->purpose == KINKS ? fabs(a * b) : a * b;
 }
 
 static void backward_row(backward *w, int b, int h, int q, const unsigned char *class_of_tile, double *dout) {
@@ -134,17 +171,20 @@ static void backward_row(backward *w, int b, int h, int q, const unsigned char *
     round_all(p->precision, dp, count);
     lanes.score = score;
     lanes.dp = dp;
-    program_run(&w->element, &lanes, count, (double *const[]){prob, ds});
+    if (w->purpose == KINKS)
+      run_kinks(w, &lanes, count, score, prob, ds);
+    else
+      program_run(&w->element, &lanes, count, (double *const[]){prob, ds});
     round_all(p->precision, prob, count);
     round_all(p->precision, ds, count);
-    terms_add(w, &w->element_terms, &lanes, count);
+    if (w->purpose != KINKS) terms_add(w, &w->element_terms, &lanes, count);
     for (int i = 0; i < count; i++) {
       const int kv = (int)w->scores.kv_idx[i];
       const size_t at = cpu_at(p->heads_kv, p->kv_len, 1, b, h / p->group, kv);
       const double *k = p->k + at * (size_t)p->dim, g = p->scale * ds[i];
       double *dk = w->dk + at * (size_t)p->dim, *dv = w->dv + at * (size_t)p->dim_v;
-      for (int d = 0; d < p->dim; d++) dq[d] += g * k[d], dk[d] += g * qr[d];
-      for (int d = 0; d < p->dim_v; d++) dv[d] += prob[i] * dout[d];
+      for (int d = 0; d < p->dim; d++) dq[d] += product(w, g, k[d]), dk[d] += product(w, g, qr[d]);
+      for (int d = 0; d < p->dim_v; d++) dv[d] += product(w, prob[i], dout[d]);
     }
   }
 }
@@ -203,7 +243,7 @@ static luattn_status finish_tensor(backward *w, const finish_rule *f, luattn_err
         terms_add(w, &terms, &lanes, count);
       }
       for (int d = 0; to.data != NULL && d < count; d++)
-        view_set(&to, (int64_t[]){b, h, i, d0 + d}, result[d]);
+        view_set(&to, (int64_t[]){b, h, i, d0 + d}, w->purpose == KINKS ? fabs(result[d]) : result[d]);
     }
   }
   return LUATTN_OK;
@@ -219,7 +259,7 @@ static luattn_status write_parameters(backward *w, const luattn_args *args, luat
     for (int64_t at = 0; at < size; at++) {
       int64_t index[4], rest = at;
       for (int j = to->ndim - 1; j >= 0; j--) index[j] = rest % to->shape[j], rest /= to->shape[j];
-      view_set(to, index, w->noise ? sqrt(w->input_grad[i][at]) : w->input_grad[i][at]);
+      view_set(to, index, w->purpose == NOISE ? sqrt(w->input_grad[i][at]) : w->input_grad[i][at]);
     }
   }
   if (args->scalar_grads == NULL || args->scalar_grads->data == NULL) return LUATTN_OK;
@@ -316,20 +356,20 @@ static luattn_status backward_finish(backward *w, const luattn_args *args, luatt
   for (int i = 0; i < 3; i++) {
     finish_rule one = all[i];
     one.rule.ndim = 4, one.rule.is_output = true;
-    if (w->noise) one.target = NULL;
+    if (w->purpose == NOISE) one.target = NULL;
     TRY(finish_tensor(w, &one, err));
   }
-  for (int i = 0; w->noise && i < t->num_scalars; i++) w->scalar_grad[i] = sqrt(w->scalar_grad[i]);
-  return write_parameters(w, args, err);
+  for (int i = 0; w->purpose == NOISE && i < t->num_scalars; i++) w->scalar_grad[i] = sqrt(w->scalar_grad[i]);
+  return w->purpose == KINKS ? LUATTN_OK : write_parameters(w, args, err);
 }
 
-static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, bool noise,
-                         luattn_error *err) {
+static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
+                         purpose why, double unit, luattn_error *err) {
   arena *a = arena_open(arena_allocator(spec->a));
   backward *w = a != NULL ? arena_new(a, sizeof *w) : NULL;
   luattn_status s = w != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   if (s == LUATTN_OK) {
-    w->noise = noise;
+    w->purpose = why, w->unit = unit;
     s = backward_open(w, spec, args, precision, a, err);
   }
   if (s == LUATTN_OK) s = backward_run(w, err);
@@ -340,13 +380,28 @@ static luattn_status run(const luattn_spec *spec, const luattn_args *args, luatt
 
 luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                      luattn_error *err) {
-  return run(spec, args, precision, false, err);
+  return run(spec, args, precision, GRADIENTS, 0, err);
 }
 
 luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
-  return run(spec, args, LUATTN_F64, false, err);
+  return run(spec, args, LUATTN_F64, GRADIENTS, 0, err);
 }
 
 luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
-  return run(spec, args, LUATTN_F64, true, err);
+  return run(spec, args, LUATTN_F64, NOISE, 0, err);
+}
+
+/* Does anything that is not continuous read a score? */
+static bool has_kinks(const ir *g) {
+  static const ir_op steps[] = {IR_LT, IR_LE, IR_EQ, IR_NE, IR_SIGN, IR_FLOOR, IR_FLOORDIV, IR_MOD};
+  for (ir_ref r = 1; r < ir_count(g); r++)
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+      if (ir_get(g, r)->op == steps[i] && ir_uses(g, r, VAR_SCORE)) return true;
+  return false;
+}
+
+luattn_status cpu_gradient_kinks(const luattn_spec *spec, const luattn_args *args, double unit, bool *some,
+                                 luattn_error *err) {
+  *some = has_kinks(spec->traced.g);
+  return *some ? run(spec, args, LUATTN_F64, KINKS, unit, err) : LUATTN_OK;
 }

@@ -95,6 +95,12 @@ luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *
  * of the contributions move a gradient by about r times this, however much cancels in it. */
 luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
+/* What rounding does where a derivative jumps, as relu's does at 0: writes in place of dq, dk and dv how far
+ * each element may move when every score is off by up to unit * sum |q_d * k_d| * scale. Gradients of inputs
+ * and scalars are left alone. *some: whether scores meet anything that jumps; else nothing is written. */
+luattn_status cpu_gradient_kinks(const luattn_spec *spec, const luattn_args *args, double unit, bool *some,
+                                 luattn_error *err);
+
 #define CPU_Q_AXES "batch, heads, q_len, head_dim"
 #define CPU_K_AXES "batch, heads_kv, kv_len, head_dim"
 #define CPU_V_AXES "batch, heads_kv, kv_len, head_dim_v"
