@@ -141,6 +141,7 @@ static void run_kinks(backward *w, cpu_lanes *lanes, int count, const double *sc
   program_run(&w->element, lanes, count, (double *const[]){prob_low, ds_low});
   lanes->score = high;
   program_run(&w->element, lanes, count, (double *const[]){prob, ds});
+  lanes->score = score;
   for (int i = 0; i < count; i++) prob[i] = jump(prob[i], prob_low[i]), ds[i] = jump(ds[i], ds_low[i]);
 }
 
