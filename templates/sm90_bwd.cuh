@@ -208,15 +208,12 @@ struct KvTickets {
 
  private:
   // One head after the other, so that what runs together has q, dO and dQ in common in the L2 cache. With a
-  // mask, the last heads together, two tiles for each block, or six of a mask that reads memory, whose tiles
-  // are short; the first tile of each of them first: a causal mask leaves most for the first positions, and a
-  // long tile that starts last would leave the other multiprocessors idle. Batches come before heads, or
-  // behind them where these have numbers for pairs that all batches read and add to, likewise in the L2
-  // cache.
+  // mask, the last heads together, two tiles for each block, the first tile of each of them first: a causal
+  // mask leaves most for the first positions, and a long tile that starts last would leave the other
+  // multiprocessors idle. Batches come before heads, or behind them where these have numbers for pairs that
+  // all batches read and add to, likewise in the L2 cache.
   __device__ __forceinline__ KvBlock block_of(u32 ticket) const {
-    constexpr u32 of_block = Spec::num_stats > 0 ? 6 : 2;
-    const u32 together =
-        Spec::has_mask ? min_of(heads, (of_block * gridDim.x / Together + tiles - 1) / tiles) : 0;
+    const u32 together = Spec::has_mask ? min_of(heads, (2 * gridDim.x / Together + tiles - 1) / tiles) : 0;
     const u32 alone = heads - together, first = alone * tiles;
     u32 head = ticket / tiles, tile = ticket - head * tiles;
     if (Spec::has_mask && ticket >= first) {
