@@ -1,6 +1,7 @@
 """binding.py: luattn's C API from Python by ctypes, as far as benchmarks need it. Tensors are torch's."""
 
 import ctypes as c
+import functools
 
 import torch
 
@@ -90,6 +91,8 @@ class Target(c.Structure):
         ("lengths", c.c_int),
         ("device", c.c_char_p),
         ("tiles", c.c_void_p),
+        ("ptx", c.c_int),
+        ("deterministic", c.c_int),
     ]
 
 
@@ -141,14 +144,22 @@ class Kept:
 
 
 class Luattn:
-    def __init__(self, library, family=None):
+    def __init__(self, library, family=None, deterministic=False):
         """family: of FAMILIES, for every kernel; None: the plan chooses."""
+        self.path, self.of_family, self.is_deterministic = library, family, deterministic
         self.lib = c.CDLL(library)
         self.err = Error()
         self.engine = c.c_void_p()
         self.family = 0 if family is None else 1 + FAMILIES.index(family)
-        options = EngineOptions(struct_size=c.sizeof(EngineOptions), family=self.family)
+        options = EngineOptions(
+            struct_size=c.sizeof(EngineOptions), family=self.family, deterministic=int(deterministic)
+        )
         self._call("luattn_engine_open", c.byref(options), c.byref(self.engine))
+
+    @functools.cache
+    def deterministic(self):
+        """The same library with an engine whose backward gives the same bits in every run."""
+        return Luattn(self.path, self.of_family, True)
 
     def _call(self, name, *args):
         if getattr(self.lib, name)(*args, c.byref(self.err)) != 0:
@@ -179,6 +190,7 @@ class Luattn:
             family=self.family,
             lengths=int(counted <= 2048),
             device=torch.cuda.get_device_name().encode(),
+            deterministic=int(self.is_deterministic),
         )
         text = c.c_char_p()
         self._call("luattn_emit", spec, c.byref(target), b"plan", c.byref(text))

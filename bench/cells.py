@@ -130,6 +130,7 @@ class Entry:
     problem: Problem
     gradients: bool = False  # of the extra inputs as well; luattn alone
     every_tile: bool = False  # those without weight, too; luattn alone
+    deterministic: bool = False  # backward gives the same bits in every run; luattn alone
 
 
 @dataclass(frozen=True)
@@ -208,25 +209,47 @@ def ratios():
         )
 
 
+LEARNED = {
+    "slopes[h], ALiBi causal": "slopes_causal",
+    "T5: t[h, bucket(kv - q)]": "t5_full",
+    "t[h, q - kv + n]": "relbias_full",
+    "t[h, q]": "biasq_full",
+    "t[h, kv]": "biaskv_full",
+    "t[h, q, kv]": "bias2d_full",
+}
+
+
 def gradients():
     """What gradients of extra inputs cost in backward, beside the same spec without them."""
-    names = {
-        "slopes[h], ALiBi causal": "slopes_causal",
-        "T5: t[h, bucket(kv - q)]": "t5_full",
-        "t[h, q - kv + n]": "relbias_full",
-        "t[h, q]": "biasq_full",
-        "t[h, kv]": "biaskv_full",
-        "t[h, q, kv]": "bias2d_full",
-    }
     for dim in (64, 128):
         p = Problem(4, 2048 // dim, 2048 // dim, 4096, dim, dim)
-        for name, variant in names.items():
+        for name, variant in LEARNED.items():
             yield Cell(
                 "gradients",
                 f"{name} D{dim} S4096",
                 {},
                 tuple(Entry(f"luattn{x}", "luattn", variant, p, x != "") for x in ("", " + gradients")),
             )
+
+
+def deterministic():
+    """What the same bits in every run cost in backward, also with gradients of extra inputs."""
+
+    def cell(name, variant, p, gradients):
+        entries = (
+            Entry(f"luattn{x}", "luattn", variant, p, gradients, deterministic=x != "")
+            for x in ("", " deterministic")
+        )
+        return Cell("deterministic", name, {}, tuple(entries))
+
+    for dim in (64, 128, 192, 256):
+        for mask in ("full", "causal"):
+            for length in (1024, 4096, 16384):
+                p = Problem(16384 // length, 2048 // dim, 2048 // dim, length, dim, dim)
+                yield cell(f"D{dim} {mask} S{length}", mask, p, False)
+    for dim in (64, 128, 256):
+        for name, variant in LEARNED.items():
+            yield cell(f"{name} D{dim} S4096", variant, Problem(4, 2048 // dim, 2048 // dim, 4096, dim, dim), True)
 
 
 def dims():
@@ -281,4 +304,5 @@ def dims():
             )
 
 
-SUITES = {"plain": plain, "variants": variants, "ratios": ratios, "dims": dims, "gradients": gradients}
+SUITES = {"plain": plain, "variants": variants, "ratios": ratios, "dims": dims, "gradients": gradients,
+          "deterministic": deterministic}

@@ -147,9 +147,11 @@ def of_reference(results, p):
     return [None if r is None else part(r) for part, r in zip(parts, results)]
 
 
-def luattn(library, variation, t, gradients=False, every_tile=False):
+def luattn(library, variation, t, gradients=False, every_tile=False, deterministic=False):
     """The passes, and `plan`: family and tiles, e.g. ("sm90", 128, 128). gradients: of the extra inputs too.
-    every_tile: no tile is skipped for want of weight."""
+    every_tile: no tile is skipped for want of weight. deterministic: backward gives the same bits each time."""
+    if deterministic:
+        library = library.deterministic()
     p = t.problem
     spec = library.spec(VARIANTS[variation.name].lua, spec_text(ROOT, variation.name, p.length))
     qkv = dict(q=t.q, k=t.k, v=t.v)

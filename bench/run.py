@@ -143,7 +143,7 @@ def run_cell(cell, makers, a):
         if key not in variations:
             variations[key] = contenders.Variation(*key)
             exact[key] = contenders.reference(variations[key], t, a.passes != ["fwd"])
-        asked = {name: True for name in ("gradients", "every_tile") if getattr(e, name)}
+        asked = {name: True for name in ("gradients", "every_tile", "deterministic") if getattr(e, name)}
         make = functools.partial(makers[e.library], variations[key], t, **asked)
         members.append(Contender(e, make, a.passes))
     rows = []

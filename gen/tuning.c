@@ -60,7 +60,8 @@ static bool has_role(const luattn_image_info *m, luattn_role role) {
   return false;
 }
 
-/* What kv tiles are drawn from, and a number for each q tile, or in the sm80 family for each warp's part. */
+/* What kv tiles are drawn from, and a number for each q tile, or in the sm80 family for each warp's part, in
+ * the wide sm90 backward for each block of a pair. */
 static double counters(const luattn_image_info *m, const sizes *s, bool dq) {
   const bool sm90 = m->family == LUATTN_SM90;
   double bytes = 0;
@@ -68,8 +69,9 @@ static double counters(const luattn_image_info *m, const sizes *s, bool dq) {
     const luattn_entry_info *e = &m->entry[i];
     if (e->role != LUATTN_ROLE_DKDV) continue;
     const bool counts = dq && m->accumulates_dq && (sm90 || m->deterministic);
-    const double tiles = counts ? ceil(s->q_len / e->tile_m) * (sm90 ? 1 : e->threads / 32) : 0;
-    if (sm90 || counts) bytes += 4 * (LUATTN_TURNS_FIRST + s->batch * s->heads * tiles);
+    const int parts = !sm90 ? e->threads / 32 : e->tile_n == 64 ? 2 : 1;
+    const double tiles = counts ? ceil(s->q_len / e->tile_m) : 0;
+    if (sm90 || counts) bytes += 4 * (LUATTN_TURNS_FIRST + s->batch * s->heads * tiles * parts);
   }
   return bytes;
 }

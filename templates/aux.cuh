@@ -291,12 +291,17 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
   }
 }
 
-// The number of p.turns that says whose turn has passed in the q tile of row `first`, or what has become of
-// its claim.
+// How many numbers of p.turns a q tile has: of the sm90 family's kernel for wide head dims, whose kv tiles are
+// of 64 positions, one for each block of a pair.
+template <class Config>
+inline constexpr int turns_of_tile = Config::tile_n == 64 ? 2 : 1;
+// The first of them for the q tile of row `first`. Each says whose turn has passed, or what has become of the
+// tile's claim.
 template <class Config>
 LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
   return p.turns + LUATTN_TURNS_FIRST +
-         ((i64(b) * p.heads + h) * ceil_div(p.q_len, Config::tile_m) + first / Config::tile_m);
+         ((i64(b) * p.heads + h) * ceil_div(p.q_len, Config::tile_m) + first / Config::tile_m) *
+             turns_of_tile<Config>;
 }
 
 // What has become of a q tile's claim (sm90_claims.cuh). 0 also says that nobody has had a turn (turns.cuh).
@@ -319,8 +324,8 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const Site &site, int first) 
   bool stores = Need::turns;
   if constexpr (Need::claims) stores = first < site.q_len && pays_to_claim<Spec, Config>(p, site, first);
   if constexpr (Need::turns || Need::claims) {
-    if (threadIdx.x == 0 && first < site.q_len)
-      *turn_of<Config>(p, site.b, site.h, first) = stores ? UNCLAIMED : STORED;
+    if (threadIdx.x < turns_of_tile<Config> && first < site.q_len)
+      turn_of<Config>(p, site.b, site.h, first)[threadIdx.x] = stores ? UNCLAIMED : STORED;
   }
   if (Need::dq && !stores) {
     const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * width / 4;

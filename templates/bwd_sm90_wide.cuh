@@ -19,12 +19,14 @@
 // Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
 //   64 the copy engine fills with zeros. tile_m = tile_n = 64, threads = 512; stages: slots for Q and dO, at
 //   least 2.
-// Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 256 more:
+// Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 256 more, or 384 in a
+// deterministic kernel:
 //   128 * D + 8192 * (D / 128, rounded up) + 128 * stages * (D + Dv) + 5 * 8192
 //   + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
 // and 4 * num_acc * 4 bytes static.
 #pragma once
 #include "bwd_sm90_wide_load.cuh"
+#include "sm90_wide_turns.cuh"
 
 // ---- scores ----
 
@@ -67,6 +69,7 @@ struct ScoresWide {
   Ring<Config::stages> q, dout;
   Ring<2> ds, before;  // slots of dS: the next to fill, and the one of which dQ comes next
   u32 parity;          // of the phases of P
+  u32 turn_parity;     // of the turns, where there are any
   u32 v[Shared::boxes_v * 4][4];
   float s[tile_m / 2], dp[tile_m / 2];
 
@@ -82,7 +85,8 @@ struct ScoresWide {
         dout(0),
         ds(0),
         before(0),
-        parity(0) {}
+        parity(0),
+        turn_parity(0) {}
 
   __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
 
@@ -170,15 +174,28 @@ struct ScoresWide {
     Wgmma<Elem, 64>::turned64(dq, block_operand(shared.peer_ds(before.slot), 0), peer, 1);
     wgmma_commit();
   }
+  // In a deterministic kernel: waits for the block's turn in the tile. True: it is the first to have one.
+  __device__ __forceinline__ bool await_turn(DqPlace tile) {
+    if constexpr (!Shared::turns) return false;
+    if (tile.row < 0) return false;
+    barrier_wait(shared.turn(), turn_parity);
+    turn_parity ^= 1;
+    return load_shared(shared.is_first()) != 0;
+  }
   // The warp's 16 rows of it to memory, if the tile is one.
-  __device__ __forceinline__ void add_dq(const float (&dq)[32], int i, DqPlace tile) const {
+  __device__ __forceinline__ void add_dq(const float (&dq)[32], int i, DqPlace tile, bool first) const {
     const int row = tile.row + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
     float *to = static_cast<float *>(p.dq_acc) +
                 (i64(tile.plane) * ResultGroups::head_rows(p.q_len) + row) * D + d0 * 16 + lane * 4;
     if (tile.row < 0 || i >= Shared::num_dq(rank) || row >= p.q_len) return;
 #pragma unroll
     for (int e = 0; e < 32; e += 4)
-      if (D % 64 == 0 || d0 + e * 2 < D) add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3]);
+      if (D % 64 == 0 || d0 + e * 2 < D) {
+        if constexpr (Shared::turns)
+          put_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3], first);
+        else
+          add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3]);
+      }
   }
   // dQ of a tile, if it is one, a turn behind its dS, which has had time to come over. What is added to
   // memory is added while products are under way. Next: dP of another tile follows. leaves: no more is
@@ -197,7 +214,8 @@ struct ScoresWide {
     if constexpr (two) issue_dq(dq[1], 1);
     wgmma_wait<two>();
     wgmma_arrived(dq[0]);
-    add_dq(dq[0], 0, tile);
+    const bool first = await_turn(tile);
+    add_dq(dq[0], 0, tile, first);
     if constexpr (two) {
       wgmma_wait<0>();
       wgmma_arrived(dq[1]);
@@ -208,7 +226,8 @@ struct ScoresWide {
     }
     if (leaves && lane == 0) barrier_arrive(shared.k_empty());
     if constexpr (Next) issue_dp<true>();
-    if constexpr (two) add_dq(dq[1], 1, tile);
+    if constexpr (two) add_dq(dq[1], 1, tile, first);
+    if (Shared::turns && tile.row >= 0) barrier_arrive(shared.dq_added());
   }
 
   // ---- elements ----
@@ -550,6 +569,8 @@ LUATTN_FN void bwd_sm90_wide(const LuattnParams &p, const LuattnTensorMaps &maps
       ProducerWide<Spec, Config>(p, maps, shared).run();
     } else if (worker == 1) {
       if constexpr (Need::dq) SenderWide<Spec, Config>::run(p, maps, shared);
+    } else if (worker == 2) {
+      if constexpr (Need::turns) TurnsWide<Spec, Config>(p, shared).run();
     }
   } else if (group == 1) {
     registers_up<160>();

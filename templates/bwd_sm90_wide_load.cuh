@@ -192,7 +192,10 @@ struct SenderWide {
     for (;;) {
       barrier_wait(shared.q_full(slot.slot), slot.parity);
       const WideNote note = WideNote::load(shared.q_note(slot.slot));
-      if (note.is(WideNote::END)) break;
+      if (note.is(WideNote::END)) {
+        if constexpr (Shared::turns) tell_turns(shared, note, ds);
+        break;
+      }
       if (note.is(WideNote::TILE)) {
         const u32 full = shared.peer_ds_full(ds.slot);
         if (begins) {  // all dQ of the kv tile before is there, so that the barrier has no phase under way
@@ -205,6 +208,7 @@ struct SenderWide {
           if (!begins) barrier_arrive_expect(full, Shared::box);
           copy_to_peer(shared.peer_ds(ds.slot), shared.ds(ds.slot), Shared::box, full, rank);
         }
+        if constexpr (Shared::turns) tell_turns(shared, note, ds);
         ds.advance();
         begins = note.ends_block();
       }
@@ -214,6 +218,15 @@ struct SenderWide {
   }
 
  private:
+  // Which tile is next to whoever waits for turns: of the one whose slot it takes, dQ has been added by now,
+  // or dS of this one would not be there.
+  LUATTN_FN void tell_turns(const Shared &shared, const WideNote &note, const Ring<2> &ds) {
+    barrier_wait(shared.ds_empty(ds.slot), ds.parity ^ 1);
+    if (elected()) {
+      note.store(shared.turn_note(ds.slot));
+      barrier_arrive(shared.turn_noted(ds.slot));
+    }
+  }
   LUATTN_FN void load_peer_k(const LuattnParams &p, const LuattnTensorMaps &maps, const Shared &shared,
                              const WideNote &note, u32 full, int rank) {
     const int first = Shared::first_dq(rank), count = Shared::num_dq(rank);

@@ -46,3 +46,11 @@ LUATTN_FN void add_global(float *to, float x, float y, float z, float w) {
                "f"(y), "f"(z), "f"(w)
                : "memory");
 }
+// Stores them if `first`, else adds them.
+LUATTN_FN void put_global(float *to, float x, float y, float z, float w, bool first) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p st.global.v4.f32 [%0], {%1, %2, %3, %4};\n"
+      "@!p red.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(__cvta_generic_to_global(to)),
+      "f"(x), "f"(y), "f"(z), "f"(w), "r"(u32(first))
+      : "memory");
+}

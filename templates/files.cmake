@@ -51,6 +51,7 @@ set(LUATTN_TEMPLATES
   sm90_sums.cuh
   sm90_turns.cuh
   sm90_wide.cuh
+  sm90_wide_turns.cuh
   stats.cuh
   tensors.cuh
   tiles.cuh

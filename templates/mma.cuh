@@ -186,6 +186,11 @@ LUATTN_FN void store_shared(u32 address, u32 x) { asm volatile("st.shared.b32 [%
 LUATTN_FN void store_shared_16(u32 address, float x, float y, float z, float w) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(address), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
+LUATTN_FN u32 load_shared(u32 address) {
+  u32 x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
 LUATTN_FN uint4 load_shared_16(u32 address) {
   uint4 x;
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"

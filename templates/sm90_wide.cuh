@@ -57,7 +57,7 @@ struct SharedWide {
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int most_dq = (boxes + 1) / 2;  // boxes of dQ that a block computes at most
   static constexpr int k_bytes = boxes * box, v_bytes = boxes_v * box;  // of Q and dO as well
-  static constexpr bool needs_ds = Need::dq || Need::dk;
+  static constexpr bool needs_ds = Need::dq || Need::dk, turns = Need::turns;
   static constexpr bool has_rows = !__is_empty(Row);
   static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
                        row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
@@ -66,7 +66,7 @@ struct SharedWide {
                        at_rows = at_peer_ds + 2 * box,
                        at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
   static_assert(tile_m == 64 && tile_n == 64 && Config::threads == 512);
-  static_assert(stages >= 2 && stages * 64 + 120 <= 256);
+  static_assert(stages >= 2 && stages * 64 + (turns ? 196 : 120) <= (turns ? 384 : 256));
 
   u32 start;  // a multiple of 1024
 
@@ -102,6 +102,12 @@ struct SharedWide {
   __device__ __forceinline__ u32 ds_full(int slot) const { return ticket() + 72 + slot * 24; }
   __device__ __forceinline__ u32 ds_empty(int slot) const { return ds_full(slot) + 8; }
   __device__ __forceinline__ u32 peer_ds_full(int slot) const { return ds_full(slot) + 16; }
+  // Of a deterministic kernel: see sm90_wide_turns.cuh.
+  __device__ __forceinline__ u32 turn_note(int slot) const { return ds_full(2) + 8 + slot * 16; }
+  __device__ __forceinline__ u32 turn_noted(int slot) const { return turn_note(2) + slot * 8; }
+  __device__ __forceinline__ u32 turn() const { return turn_note(2) + 16; }
+  __device__ __forceinline__ u32 dq_added() const { return turn_note(2) + 24; }
+  __device__ __forceinline__ u32 is_first() const { return turn_note(2) + 32; }
 
   // Arrivals that end a phase: the producer's, or one of each warp that is done, in both blocks where the
   // slot is filled for both.
@@ -125,6 +131,11 @@ struct SharedWide {
         barrier_init(ds_empty(i), (Need::dk ? 4 : 0) + (Need::dq ? 8 : 0));
         barrier_init(peer_ds_full(i), 1);
       }
+    }
+    if constexpr (turns) {
+      for (int i = 0; i < 2; ++i) barrier_init(turn_noted(i), 1);
+      barrier_init(turn(), 1);
+      barrier_init(dq_added(), 128);
     }
     barrier_init_done();
   }

@@ -53,19 +53,13 @@ static void use_family(plan *p, luattn_family family) {
   if (tiles_wide(p)) p->template_file = "bwd_sm90_wide.cu";
 }
 
-/* The sm90 family's backward for head dims above 128 does not add to dq in turn. */
-static bool sm90_runs(const plan *p) {
-  const bool wide = p->pass == LUATTN_BACKWARD && (p->head_dim > 128 || p->head_dim_v > 128);
-  return p->arch == 90 && !(wide && p->deterministic);
-}
-
 /* Which family can run this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
   const luattn_family wanted = t->family > 0  ? (luattn_family)(t->family - 1)
                                : !half        ? LUATTN_SIMT
-                               : sm90_runs(p) ? LUATTN_SM90
-                                              : LUATTN_SM80;
+                               : t->arch == 90 ? LUATTN_SM90
+                                               : LUATTN_SM80;
   if (half == (wanted == LUATTN_SIMT))
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: %s does not run %s; %s does, or leave family 0", family_names[wanted],
@@ -74,11 +68,6 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: sm90 has kernels for arch 90, not %d; use sm80, or leave family 0",
                        t->arch);
-  if (wanted == LUATTN_SM90 && !sm90_runs(p))
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: family: above head dim 128 the backward of sm90 cannot be deterministic, and "
-                       "this is %d; use sm80, or leave family 0",
-                       p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v);
   if (half && (p->head_dim % 8 != 0 || p->head_dim_v % 8 != 0)) {
     const bool in_v = p->head_dim % 8 == 0;
     return luattn_fail(err, LUATTN_UNSUPPORTED,
@@ -208,8 +197,6 @@ static const char *explain(arena *a, const plan *p) {
   if (p->family == LUATTN_SM80 && p->fallback)
     text_add(&t,
              "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
-  else if (p->family == LUATTN_SM80 && p->arch == 90 && !sm90_runs(p))
-    text_add(&t, "fallback: above head dim 128 the sm90 family's backward cannot be deterministic\n");
   else if (p->family == LUATTN_SM80 && p->arch == 90)
     text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
   else if (p->family == LUATTN_SM80 && p->arch >= 90)
