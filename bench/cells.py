@@ -248,8 +248,11 @@ def deterministic():
                 p = Problem(16384 // length, 2048 // dim, 2048 // dim, length, dim, dim)
                 yield cell(f"D{dim} {mask} S{length}", mask, p, False)
     for dim in (64, 128, 256):
+        p = Problem(4, 2048 // dim, 2048 // dim, 4096, dim, dim)
+        for variant in ("doc_causal8", "alibi_causal"):
+            yield cell(f"{variant} D{dim} S4096", variant, p, False)
         for name, variant in LEARNED.items():
-            yield cell(f"{name} D{dim} S4096", variant, Problem(4, 2048 // dim, 2048 // dim, 4096, dim, dim), True)
+            yield cell(f"{name} D{dim} S4096", variant, p, True)
 
 
 def dims():
@@ -304,5 +307,5 @@ def dims():
             )
 
 
-SUITES = {"plain": plain, "variants": variants, "ratios": ratios, "dims": dims, "gradients": gradients,
-          "deterministic": deterministic}
+SUITES = {"plain": plain, "variants": variants, "ratios": ratios, "dims": dims}
+SUITES |= {"gradients": gradients, "deterministic": deterministic}

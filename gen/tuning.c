@@ -69,7 +69,7 @@ static double counters(const luattn_image_info *m, const sizes *s, bool dq) {
     const luattn_entry_info *e = &m->entry[i];
     if (e->role != LUATTN_ROLE_DKDV) continue;
     const bool counts = dq && m->accumulates_dq && (sm90 || m->deterministic);
-    const int parts = !sm90 ? e->threads / 32 : e->tile_n == 64 ? 2 : 1;
+    const int parts = !sm90 ? (int)e->threads / 32 : e->tile_n == 64 ? 2 : 1;
     const double tiles = counts ? ceil(s->q_len / e->tile_m) : 0;
     if (sm90 || counts) bytes += 4 * (LUATTN_TURNS_FIRST + s->batch * s->heads * tiles * parts);
   }

@@ -90,8 +90,8 @@ static bool is_wide(const luattn_image_info *m, const luattn_entry_info *dkdv) {
   return m->family == LUATTN_SM90 && dkdv->tile_n == 64;
 }
 
-/* For each q tile of a head, in the sm80 family for each warp's part of it, in the wide sm90 backward for each
- * block of a pair (turns.cuh, sm90_claims.cuh). */
+/* For each q tile of a head, in the sm80 family for each warp's part of it, in the wide sm90 backward for
+ * each block of a pair (turns.cuh, sm90_claims.cuh). */
 static int64_t num_turns(const luattn_image_info *m, const LuattnParams *p) {
   const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_DKDV);
   const int64_t parts = m->family != LUATTN_SM90 ? main->threads / 32 : is_wide(m, main) ? 2 : 1;

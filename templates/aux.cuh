@@ -291,8 +291,8 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
   }
 }
 
-// How many numbers of p.turns a q tile has: of the sm90 family's kernel for wide head dims, whose kv tiles are
-// of 64 positions, one for each block of a pair.
+// How many numbers of p.turns a q tile has: of the sm90 family's kernel for wide head dims, whose kv tiles
+// are of 64 positions, one for each block of a pair.
 template <class Config>
 inline constexpr int turns_of_tile = Config::tile_n == 64 ? 2 : 1;
 // The first of them for the q tile of row `first`. Each says whose turn has passed, or what has become of the

@@ -26,13 +26,13 @@ struct KvBlock {
 // What a ticket stands for: of `tiles` kv tiles of each of `all` heads, heads_kv of them of one batch, in
 // shares of their q tiles; those of a kv tile one behind the other, so that all of the tiles above have
 // begun. Without a mask a block follows the one above through all q tiles, so that neighbours that begin
-// together wait for each other. Hence heads come in groups that fill the GPU, and within a group a tile of
-// each head before the next tile of any: what begins together are tiles of different heads.
-LUATTN_FN KvBlock kv_block_of(u32 ticket, u32 kv_tiles, u32 heads_kv, u32 all, u32 splits) {
-  constexpr u32 blocks_of_group = 256;  // at least; more than there are multiprocessors
+// together wait for each other. Hence heads come in groups of `together` tiles or more, and within a group a
+// tile of each head before the next tile of any: what begins together are tiles of different heads. They fill
+// the GPU, but no more than that, for what they read and add to shares the L2 cache.
+LUATTN_FN KvBlock kv_block_of(u32 ticket, u32 kv_tiles, u32 heads_kv, u32 all, u32 splits, u32 together) {
   const u32 tiles = kv_tiles * splits;
   u32 heads = 1;
-  while (heads * tiles < blocks_of_group) heads *= 2;
+  while (heads * tiles < together) heads *= 2;
   const u32 group = ticket / (heads * tiles), first = group * heads, within = ticket - first * tiles;
   const u32 size = min_of(heads, all - first), row = within / size, head = first + (within - row * size),
             b = head / heads_kv;
@@ -42,7 +42,7 @@ LUATTN_FN KvBlock kv_block_of(u32 ticket, u32 kv_tiles, u32 heads_kv, u32 all, u
 // splits) draw.
 LUATTN_FN KvBlock draw_kv_block(const LuattnParams &p) {
   return kv_block_of(atomicAdd(p.turns, 1u), gridDim.x, gridDim.y, gridDim.y * u32(p.batch),
-                     u32(p.num_splits));
+                     u32(p.num_splits), 256);  // a multiprocessor may have two blocks
 }
 
 // Whom kv_tile comes after in q_tile, as the number in memory says it. For a whole warp.

@@ -56,8 +56,8 @@ static void use_family(plan *p, luattn_family family) {
 /* Which family can run this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
-  const luattn_family wanted = t->family > 0  ? (luattn_family)(t->family - 1)
-                               : !half        ? LUATTN_SIMT
+  const luattn_family wanted = t->family > 0   ? (luattn_family)(t->family - 1)
+                               : !half         ? LUATTN_SIMT
                                : t->arch == 90 ? LUATTN_SM90
                                                : LUATTN_SM80;
   if (half == (wanted == LUATTN_SIMT))

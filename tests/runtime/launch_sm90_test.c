@@ -215,6 +215,11 @@ static void backward_sm90_in_clusters(void **state) {
   problem_resize(&p, BATCH, Q_LEN, 64 * 200); /* more than 132 multiprocessors */
   launch(&p, NULL);
   assert_launch(5, "luattn_dkdv", 132, 1, 1, 256, 200000);
+  problem_resize(&p, BATCH, 640, KV_LEN);
+  launch(&p, NULL);
+  const fake_event *e = fake_get_event(5); /* a number of each q tile for each block of a pair */
+  assert_true((char *)e->params.dk_acc - (char *)e->params.turns >=
+              4 * (LUATTN_TURNS_FIRST + BATCH * HEADS * 2 * 640 / 64));
   problem_close(&p);
 }
 

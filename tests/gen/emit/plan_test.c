@@ -121,7 +121,7 @@ static void test_backward_falls_back(void **state) {
   arena_close(a);
 }
 
-/* Above 128 no kernel of sm90 adds to dq in turn: a deterministic backward takes sm80's there. */
+/* A deterministic backward has the family of a fast one, at all head dims. */
 static void test_deterministic_families(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -131,17 +131,13 @@ static void test_deterministic_families(void **state) {
     luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, dim, dim == 128 ? 192 : 0, 90);
     t.deterministic = 1;
     assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
-    assert_int_equal(p.family, dim == 64 ? LUATTN_SM90 : LUATTN_SM80);
+    assert_int_equal(p.family, LUATTN_SM90);
     assert_true(p.deterministic);
     assert_non_null(strstr(p.why, "kv tiles in turn (deterministic)"));
     t.pass = LUATTN_FORWARD;
     assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
     assert_false(p.deterministic);
   }
-  luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 256, 0, 90);
-  t.deterministic = 1;
-  t.family = 1 + LUATTN_SM90;
-  assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_UNSUPPORTED);
   arena_close(a);
 }
 
@@ -301,6 +297,10 @@ static void test_memory_and_tiles(void **state) {
   t.deterministic = 1; /* no inputs, whose sums would take more */
   assert_int_equal(luattn_estimate_memory(spec, &t, &problem, &m, &err), LUATTN_OK);
   assert_int_equal(m.internal, internal);
+  t.head_dim = 256; /* two numbers for each q tile then */
+  assert_int_equal(luattn_estimate_memory(spec, &t, &problem, &m, &err), LUATTN_OK);
+  assert_int_equal(m.internal, 4 * 2 * whole + 4 * 256 * whole + 4 * (32 + 2 * 8 * 16 * 2));
+  t.head_dim = 128;
   const luattn_problem odd = {.batch = 1, .heads = 8, .heads_kv = 3, .q_len = 1, .kv_len = 1};
   assert_int_equal(luattn_estimate_memory(spec, &t, &odd, &m, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "heads_kv = 3"));
