@@ -5,6 +5,7 @@
  *
  * Where tiles were measured and remembered for the device, tuned_plan chooses and emits once more with them.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -133,6 +134,17 @@ static luattn_status refuse_damage(const compilation *c, const nvrtc_result *r, 
       p->tile_m, p->tile_n, p->threads, p->stages, spilled(c, r), spills_accepted(c));
 }
 
+/* After the last choice of tiles. */
+static luattn_status refuse_all(const compilation *c, const nvrtc_result *r, luattn_error *err) {
+  const plan *p = &c->plan;
+  return luattn_fail(
+      err, LUATTN_UNSUPPORTED,
+      "plan: tiles: %d x %d, %d threads, %d stages: ptxas finds no registers for them%s: %.*s; "
+      "%s, or use f32",
+      p->tile_m, p->tile_n, p->threads, p->stages, p->forced ? "" : ", nor for others of the table",
+      (int)strcspn(r->remark, "\n"), r->remark, p->forced ? "pick other tiles" : "write shorter hooks");
+}
+
 /* Compiles; a plan that spills more gives way to the next of the table, unless the caller forced it. */
 static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out,
                            luattn_error *err) {
@@ -149,12 +161,13 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
     const luattn_status status = source_compile(&attempt, &lib, c->target.ptx, &r, err);
     if (status == LUATTN_COMPILE) source_keep(&attempt, dir, key, err);
     if (status != LUATTN_OK) return status;
-    const int spills = damage(&attempt, &r);
-    const bool accepted = is_accepted(&attempt, &r);
+    const int spills = r.cubin == NULL ? INT_MAX : damage(&attempt, &r);
+    const bool accepted = r.cubin != NULL && is_accepted(&attempt, &r);
     if (!accepted && c->plan.picked) return refuse_damage(c, &r, err);
     if (least < 0 || accepted || spills < least) *c = attempt, *out = r, least = spills;
     if (accepted || !source_alternative(&attempt)) break;
   }
+  if (out->cubin == NULL) return refuse_all(c, out, err);
   c->plan.why = explain_damage(c, out);
   return LUATTN_OK;
 }

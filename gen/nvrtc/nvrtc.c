@@ -112,6 +112,10 @@ static const char *first_error(arena *a, const char *log) {
   return line != NULL ? line : "out of memory";
 }
 
+/* What ptxas says at last (C7600: "Register allocation failed") it does not leave in the log, but it has
+ * remarked before that it ran short. */
+static bool ran_out(const nvrtc_result *r) { return r->remark != NULL && strstr(r->log, "error") == NULL; }
+
 static luattn_status outputs(const nvrtc *lib, arena *a, void *prog, int want_ptx, nvrtc_result *out,
                              luattn_error *err) {
   char *bytes = NULL;
@@ -127,7 +131,6 @@ static luattn_status outputs(const nvrtc *lib, arena *a, void *prog, int want_pt
       return luattn_fail(err, LUATTN_COMPILE, "nvrtc: ptx: NVRTC gave none; use another version of it");
     out->ptx = bytes;
   }
-  nvrtc_read_log(out->log, out);
   return LUATTN_OK;
 }
 
@@ -159,10 +162,11 @@ luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const 
   size_t size = 0;
   luattn_status status = fetch(a, prog, lib->fn.log_size, lib->fn.log, &log, &size, err);
   r.log = log;
-  if (status == LUATTN_OK && result != 0)
+  if (status == LUATTN_OK) nvrtc_read_log(log, &r);
+  if (status == LUATTN_OK && result != 0 && !ran_out(&r))
     status = luattn_fail(err, LUATTN_COMPILE, "nvrtc: %s for %s: %s: %s", name, arch,
                          lib->fn.error_text(result), first_error(a, log));
-  if (status == LUATTN_OK) status = outputs(lib, a, prog, want_ptx, &r, err);
+  if (status == LUATTN_OK && result == 0) status = outputs(lib, a, prog, want_ptx, &r, err);
   lib->fn.destroy(&prog);
   if (status == LUATTN_OK) *out = r;
   return status;

@@ -60,8 +60,8 @@ typedef struct nvrtc_entry {
   int registers, spill_bytes, stack_bytes;
 } nvrtc_entry;
 typedef struct nvrtc_result {
-  const void *cubin;
-  size_t cubin_size;     /* in the arena */
+  const void *cubin; /* in the arena; NULL: ptxas ran out of registers, of which `remark` speaks */
+  size_t cubin_size;
   const char *log, *ptx; /* ptx only if asked for */
   int num_entries;
   nvrtc_entry entry[16];  /* from ptxas -v */
@@ -71,7 +71,7 @@ typedef struct nvrtc_result {
 } nvrtc_result;
 
 /* Compiles `source` with in-memory headers (names without a path). arch "sm_90a". Errors: LUATTN_COMPILE with
- * the first error line. */
+ * the first error line. That ptxas finds no registers is no error: other tiles may need fewer. */
 luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const char *source,
                             const template_file *headers, int num_headers, const char *arch,
                             const char *const *options, int num_options, int want_ptx, nvrtc_result *out,

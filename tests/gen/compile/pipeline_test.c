@@ -95,6 +95,40 @@ static void test_spills(void **state) {
   luattn_spec_free(spec);
 }
 
+/* So does a plan for which ptxas finds no registers; if it finds some for none, that is said. */
+static void test_exhausted(void **state) {
+  (void)state;
+  luattn_spec *spec = load(SPEC);
+  luattn_target target = target_new();
+  luattn_compile_report report;
+  luattn_image *image = NULL;
+  luattn_error err;
+  target.pass = LUATTN_FORWARD, target.dtype = LUATTN_BF16, target.arch = 90;
+  luattn_image_free(compile(spec, &target, &report));
+  assert_int_equal(report.tiles.tile_m, 192);
+  fake_mode("exhaust tile_m = 192;");
+  image = compile(spec, &target, &report);
+  assert_int_equal(report.tiles.tile_m, 128);
+  assert_int_equal(luattn_image_get_info(image)->family, LUATTN_SM90);
+  assert_non_null(strstr(report.plan, "because the first ran out of registers"));
+  luattn_image_free(image);
+  fake_mode("exhaust stages = 3;"); /* all of the family that this head dim has first */
+  luattn_image_free(compile(spec, &target, &report));
+  assert_true(report.tiles.stages != 3);
+  fake_mode("exhaust struct Config");
+  target.family = 1 + LUATTN_SM90;
+  assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(
+      strstr(err.message, "ptxas finds no registers for them, nor for others of the table: ptxas info"));
+  assert_non_null(strstr(err.message, "write shorter hooks, or use f32"));
+  target.tile_m = 128, target.tile_n = 96;
+  assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "plan: tiles: 128 x 96, 384 threads"));
+  assert_non_null(strstr(err.message, "pick other tiles, or use f32"));
+  fake_mode(NULL);
+  luattn_spec_free(spec);
+}
+
 /* ---- the cache under fire ---- */
 
 static bool same_image(const luattn_image *a, const luattn_image *b) {
@@ -254,9 +288,9 @@ static void test_threads(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nvrtc_fails), cmocka_unit_test(test_refused_source_is_kept),
-      cmocka_unit_test(test_spills),      cmocka_unit_test(test_report),
-      cmocka_unit_test(test_processes),   cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_spills),      cmocka_unit_test(test_exhausted),
+      cmocka_unit_test(test_report),      cmocka_unit_test(test_processes),
+      cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

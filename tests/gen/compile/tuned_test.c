@@ -149,6 +149,13 @@ static void test_refusals(void **state) {
           "Loss: wgmma.mma_async instructions are serialized due to a reason in function 'luattn_fwd'; pick "
           "other "
           "tiles");
+  fake_mode("exhaust stages = 2;");
+  refused(&t, LUATTN_UNSUPPORTED,
+          "plan: tiles: 128 x 128, 384 threads, 2 stages: ptxas says: ptxas info    : (C7510) Potential "
+          "Performance "
+          "Loss: wgmma.mma_async instructions are serialized due to a reason in function 'luattn_fwd'; pick "
+          "other "
+          "tiles");
   assert_int_equal(folder_count(&dir, "*.lai"), 0); /* what is refused is not kept */
   fake_mode(NULL);
   t.lengths = (luattn_lengths)2;
