@@ -113,8 +113,12 @@ static const char *first_error(arena *a, const char *log) {
 }
 
 /* What ptxas says at last (C7600: "Register allocation failed") it does not leave in the log, but it has
- * remarked before that it ran short. */
-static bool ran_out(const nvrtc_result *r) { return r->remark != NULL && strstr(r->log, "error") == NULL; }
+ * remarked before that it ran short. The front end's errors are in the log, and other failures have other
+ * codes. */
+static bool ran_out(int result, const nvrtc_result *r) {
+  enum { NVRTC_ERROR_COMPILATION = 6 };
+  return result == NVRTC_ERROR_COMPILATION && r->remark != NULL && strstr(r->log, "error") == NULL;
+}
 
 static luattn_status outputs(const nvrtc *lib, arena *a, void *prog, int want_ptx, nvrtc_result *out,
                              luattn_error *err) {
@@ -163,7 +167,7 @@ luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const 
   luattn_status status = fetch(a, prog, lib->fn.log_size, lib->fn.log, &log, &size, err);
   r.log = log;
   if (status == LUATTN_OK) nvrtc_read_log(log, &r);
-  if (status == LUATTN_OK && result != 0 && !ran_out(&r))
+  if (status == LUATTN_OK && result != 0 && !ran_out(result, &r))
     status = luattn_fail(err, LUATTN_COMPILE, "nvrtc: %s for %s: %s: %s", name, arch,
                          lib->fn.error_text(result), first_error(a, log));
   if (status == LUATTN_OK && result == 0) status = outputs(lib, a, prog, want_ptx, &r, err);

@@ -9,6 +9,7 @@
  *   spill     ptxas reports spills for luattn_fwd
  *   serialise ptxas remarks that it serialised wgmma in luattn_fwd
  *   exhaust X ptxas runs out of registers where a header has the text X, and leaves only a remark in the log
+ *   memory    compilation fails for want of memory, behind the same remark
  *   old       it is version 11.8 */
 #include <stdbool.h>
 #include <stdint.h>
@@ -119,7 +120,8 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
         "    8 bytes stack frame, 900 bytes spill stores, 904 bytes spill loads\n"
         "ptxas info    : Used 255 registers, used 1 barriers\n";
   }
-  if ((told("serialise") || p->exhausts) && !threads) { /* NVRTC's threads print it instead */
+  if ((told("serialise") || told("memory") || p->exhausts) &&
+      !threads) { /* NVRTC's threads print it instead */
     p->log =
         "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due "
         "to "
@@ -131,6 +133,7 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
         "error detected\n";
   }
   p->failed = told("fail") || told("silent") || p->exhausts;
+  if (told("memory")) return OUT_OF_MEMORY;
   if (p->failed) return COMPILATION;
   snprintf(p->cubin, sizeof p->cubin, "fake cubin %016llx", (unsigned long long)p->hash);
   return SUCCESS;

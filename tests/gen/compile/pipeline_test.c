@@ -115,6 +115,9 @@ static void test_exhausted(void **state) {
   fake_mode("exhaust stages = 3;"); /* all of the family that this head dim has first */
   luattn_image_free(compile(spec, &target, &report));
   assert_true(report.tiles.stages != 3);
+  fake_mode("memory"); /* has nothing to do with registers */
+  assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_COMPILE);
+  assert_non_null(strstr(err.message, "NVRTC_ERROR_OUT_OF_MEMORY: ptxas info"));
   fake_mode("exhaust struct Config");
   target.family = 1 + LUATTN_SM90;
   assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_UNSUPPORTED);
