@@ -25,12 +25,15 @@
 //   2 * (tile_n + stages * tile_m) * (D + Dv) + 2 * tile_m * ds_slots * tile_n
 //   + max(4 * tile_m * D, tile_n * (16 + 2 * max(D, Dv)))
 //   + stages * tile_m * (sizeof(BwdRow) + (has_rows ? sizeof(Row) : 0))
-// ds_slots: stages + 1, or 2 where that is too much; has_rows: whether anything reads Row (sm90_bwd.cuh).
+//   + (hands_sums ? 4 * (9 * tile_m + 256 + tile_n) : 0)
+// ds_slots: stages + 1, or 2 where that is too much; has_rows: whether anything reads Row; hands_sums:
+// whether sums at distances are handed over (sm90_bwd.cuh).
 #pragma once
 #include "bwd_sm90_load.cuh"
 #include "sm90_claims.cuh"
 #include "sm90_part.cuh"
 #include "sm90_sums.cuh"
+#include "sm90_sums_writer.cuh"
 #include "sm90_turns.cuh"
 
 template <class Spec, class Config>
@@ -130,7 +133,7 @@ struct ConsumerBwdSm90 {
     for (int i = 0; i < dim_v / 2; ++i) dv[i] = 0;
   }
   __device__ __forceinline__ typename Sums::At sums_at() {
-    return {p, site, head, acc, kv0, lane, part.address()};
+    return {p, site, head, acc, kv0, lane, part.address(), shared, q.slot};
   }
 
   __device__ __forceinline__ void enter_head(int h) {
@@ -572,7 +575,7 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
   }
   __syncthreads();
   // What a writer needs of registers the consumers would rather have.
-  constexpr bool tight = !Shared::turns;
+  constexpr bool tight = !Shared::turns && !Shared::hands_sums;
   constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
@@ -585,6 +588,8 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
       if constexpr (Shared::turns) DqWriterSm90<Spec, Config>(p, shared).run();
       if constexpr (Shared::claims) ClaimerSm90<Spec, Config>(p, shared).run();
     } else {
+      if constexpr (Shared::hands_sums)
+        if (worker == 2) SumsWriterSm90<Spec, Config>(p, shared).run();
       if constexpr (Shared::claims) DqStorerSm90<Spec, Config>(p, shared).run(worker % 2);
     }
   } else {

@@ -16,6 +16,7 @@ struct ProducerBwdSm90 {
   Site site;
   typename Spec::Head head;
   Ring<Config::stages> q;
+  u32 num_tiles = 0;  // turns: q tiles of the block so far
 
   __device__ __forceinline__ ProducerBwdSm90(const LuattnParams &params, const LuattnTensorMaps &m,
                                              const Shared &s)
@@ -46,7 +47,9 @@ struct ProducerBwdSm90 {
     const int row = tile.index * tile_m;
     barrier_wait(shared.empty(q.slot), q.parity);
     if (elected()) {
-      TileNote::of(tile, last, site.h, ends, halves).store(shared.note(q.slot));
+      const TileNote note = TileNote::of(tile, last, site.h, ends, halves);
+      note.store(shared.note(q.slot));
+      if constexpr (Shared::turns) note.store(shared.turn_note(num_tiles));
       barrier_arrive_expect(shared.q_full(q.slot), Shared::q_bytes);
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
@@ -66,6 +69,7 @@ struct ProducerBwdSm90 {
       barrier_arrive(shared.do_full(q.slot));
     }
     q.advance();
+    if constexpr (Shared::turns) ++num_tiles;
   }
 
   // The q tiles of a kv tile. The first of them comes before K and V, which have to wait until the kv tile

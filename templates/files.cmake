@@ -49,6 +49,7 @@ set(LUATTN_TEMPLATES
   sm90_out.cuh
   sm90_part.cuh
   sm90_sums.cuh
+  sm90_sums_writer.cuh
   sm90_turns.cuh
   sm90_wide.cuh
   sm90_wide_turns.cuh

@@ -57,6 +57,16 @@ template <class Real, class... Index> LUATTN_FN void add_input_grad(const Luattn
   if (in.grad != nullptr) add_grad(static_cast<Real *>(in.grad), in.exact, in.count, grad_offset(in, index...), x);
 }
 
+// The same in a deterministic kernel for each score: exact_add_called, exact_add_together.
+template <class Real, class... Index> LUATTN_FN void add_input_grad_called(const LuattnInput &in, Real x, Index... index) {
+  const i64 at = grad_offset(in, index...);
+  if (in.grad != nullptr) exact_add_called(in.exact + at, in.count, static_cast<Real *>(in.grad) + at, x);
+}
+template <class Real, class... Index> LUATTN_FN void add_input_grad_together(const LuattnInput &in, Real x, Index... index) {
+  const i64 at = grad_offset(in, index...);
+  if (in.grad != nullptr) exact_add_together(in.exact + at, in.count, static_cast<Real *>(in.grad) + at, x);
+}
+
 // The same from all lanes of a warp at once, which often add to one place: then one of them does, for all.
 template <class Real, class... Index> LUATTN_FN void add_input_grad_by_warp(const LuattnInput &in, Real x, Index... index) {
   if (in.grad == nullptr) return;

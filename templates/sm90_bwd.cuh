@@ -8,8 +8,9 @@
 #include "turns.cuh"
 
 // The walk of QTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a share of
-// the tiles. Halves: they look at both halves of the kv tile, one for each consumer.
-template <class Spec, int TileM, int TileN, bool Halves = false>
+// the tiles. Halves: they look at both halves of the kv tile, one for each consumer. Alike: they find
+// Tile::alike.
+template <class Spec, int TileM, int TileN, bool Halves = false, bool Alike = Spec::may_be_alike>
 struct WarpQTiles {
   int kv0, kv1, base;
   bool ragged;
@@ -59,7 +60,7 @@ struct WarpQTiles {
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || !inside);
       if constexpr (Spec::columns_apart) by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
-      if constexpr (Spec::may_be_alike)
+      if constexpr (Alike)
         alike = __ballot_sync(0xffffffffu, kv0 < kv1 && Spec::alike(p, s, q0, q1, kv0, kv1));
       todo.lo += 32;
     }
@@ -238,6 +239,11 @@ struct SharedBwdSm90 {
   // Whether there are tiles for which `keep` is called.
   static constexpr bool keep_reads = Spec::has_mask && (!Spec::keep_columns || Spec::columns_apart);
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
+  // Deterministic sums at distances: a line of them for each consumer warp (sm90_sums_writer.cuh).
+  static constexpr bool hands_sums =
+      Config::deterministic && Needs<Spec, Config>::parameters && (Spec::sums & SUM_DISTANCE) != 0;
+  static constexpr int line_floats = tile_m + 32, sums_groups = (tile_m + tile_n) / 32,
+                       sums_bytes = hands_sums ? (warps * line_floats + sums_groups * 32) * 4 : 0;
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int k_bytes = boxes * tile_n * 128, v_bytes = boxes_v * tile_n * 128;
   static constexpr int q_bytes = boxes * tile_m * 128, do_bytes = boxes_v * tile_m * 128;
@@ -254,21 +260,21 @@ struct SharedBwdSm90 {
   // then comes a tile later. Without, two.
   static constexpr int most_bytes = 232448;
   static constexpr int other_bytes =
-      k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) + warps * dq_bytes + 15 + 512;
+      k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) + warps * dq_bytes + sums_bytes + 15 + 512;
   static constexpr bool lags = other_bytes + (stages + 1) * ds_bytes <= most_bytes;
   static constexpr int ds_slots = lags ? stages + 1 : 2;
   static constexpr int at_v = k_bytes, at_q = at_v + v_bytes, at_do = at_q + stages * q_bytes,
                        at_ds = at_do + stages * do_bytes, at_dq = at_ds + ds_slots * ds_bytes,
-                       at_rows = at_dq + warps * dq_bytes,
+                       at_sums = at_dq + warps * dq_bytes, at_rows = at_sums + sums_bytes,
                        at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
   static_assert(tile_m % 64 == 0 && tile_n % 64 == 0 && Config::threads == 128 + 2 * tile_n);
   // A consumer's part of dQ: with tile_m = 128 each of them computes 64 rows, with 64 half of the columns.
   static constexpr bool splits_rows = tile_m == 128;
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
-  static_assert(stages * 32 + ds_slots * 8 + 48 + (claims ? 112 : 16) <= 256);
+  static_assert(stages * 32 + ds_slots * 8 + 48 + (claims ? 112 : 32) + (turns ? 64 : 0) <= 256);
 
   // A consumer leaves out a tile of whose half nothing is kept. Not where others walk the same tiles.
-  static constexpr bool halves = Spec::has_mask && tile_m == 64 && !turns;
+  static constexpr bool halves = Spec::has_mask && tile_m == 64 && !turns && !hands_sums;
 
   unsigned char *memory;
   u32 start;  // its address in shared memory, a multiple of 1024
@@ -279,6 +285,8 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 dout(int slot) const { return start + at_do + slot * do_bytes; }
   __device__ __forceinline__ u32 ds(int slot) const { return start + at_ds + slot * ds_bytes; }
   __device__ __forceinline__ u32 dq(int warp) const { return start + at_dq + warp * dq_bytes; }
+  __device__ __forceinline__ u32 line(int warp) const { return start + at_sums + warp * line_floats * 4; }
+  __device__ __forceinline__ u32 sums_kept() const { return line(warps); }  // by the warp that adds them
   __device__ __forceinline__ float *numbers(int slot) const {  // BwdRow::x[i] of row r at [i * tile_m + r]
     return reinterpret_cast<float *>(memory + at_rows + slot * row_bytes);
   }
@@ -298,6 +306,11 @@ struct SharedBwdSm90 {
   // Of a deterministic kernel: see sm90_turns.cuh.
   __device__ __forceinline__ u32 dq_full() const { return kv_full() + 16; }
   __device__ __forceinline__ u32 dq_empty() const { return kv_full() + 24; }
+  // Where sums are handed over: see sm90_sums_writer.cuh.
+  __device__ __forceinline__ u32 sums_full() const { return kv_full() + 32; }
+  __device__ __forceinline__ u32 sums_empty() const { return kv_full() + 40; }
+  // The note of the q tile before which the block had n, also for who is behind the consumers: up to five.
+  __device__ __forceinline__ u32 turn_note(u32 n) const { return kv_full() + 48 + n % 8 * 8; }
   // Of a kernel that claims q tiles, for the block's q tile number `tile` and its stored dQ number n: see
   // sm90_claims.cuh. Behind `claimed` and `taken` lies what is told with them.
   __device__ __forceinline__ u32 claimed(u32 tile) const { return kv_full() + 16 + tile % 4 * 16; }
@@ -317,11 +330,11 @@ struct SharedBwdSm90 {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
       barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
-      barrier_init(empty(i), warps * 32 + (claims ? 32 : 0));
+      barrier_init(empty(i), warps * 32 + (claims ? 32 : 0) + (hands_sums ? 32 : 0));
     }
     for (int i = 0; i < ds_slots; ++i) barrier_init(ds_full(i), warps);
     barrier_init(kv_full(), 1);
-    barrier_init(kv_empty(), warps * 32 + (turns || claims ? 32 : 0));
+    barrier_init(kv_empty(), warps * 32 + (turns || claims ? 32 : 0) + (hands_sums ? 32 : 0));
     if constexpr (claims) {
       for (int i = 0; i < 4; ++i) barrier_init(claimed(i), 1);
       for (int i = 0; i < 2; ++i) {
@@ -332,6 +345,10 @@ struct SharedBwdSm90 {
     if constexpr (turns) {
       barrier_init(dq_full(), warps * 32);
       barrier_init(dq_empty(), 1);
+    }
+    if constexpr (hands_sums) {
+      barrier_init(sums_full(), warps * 32);
+      barrier_init(sums_empty(), 32);
     }
     barrier_init_done();
   }

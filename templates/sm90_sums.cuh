@@ -3,6 +3,8 @@
 //
 // The consumers make them from their registers, a warp its own (ParameterSums), and sums of rows from the
 // tile of dS that they leave in shared memory for dQ (RowSums). All sums are made in a fixed order.
+// A deterministic kernel's consumers hand theirs at distances to a warp that adds them
+// (sm90_sums_writer.cuh).
 #pragma once
 #include "mma.cuh"
 #include "sm90_bwd.cuh"
@@ -114,6 +116,7 @@ struct ParameterSums {
                         linear = wants(SUM_LINEAR);
   static constexpr bool any = cols || distances || here || linear;
   static constexpr bool alike = distances && Spec::may_be_alike;
+  static constexpr bool hands = SharedBwdSm90<Spec, Config>::hands_sums;
   static constexpr bool in_line = distances && Spec::distance_step != 0 && !Config::deterministic;
   static constexpr bool in_quads = here && Spec::pairs_in_line && !Config::deterministic;
   // Which read dS in f32, and which rounded.
@@ -127,6 +130,11 @@ struct ParameterSums {
     Acc &acc;
     int kv0, lane;
     u32 slab;  // its part of shared memory for dQ
+    const SharedBwdSm90<Spec, Config> &shared;
+    int slot;  // of Q
+
+    // hands: where the warp's sums lie for who adds them.
+    __device__ __forceinline__ u32 line() const { return shared.line(int(threadIdx.x) / 32 - 4); }
 
     __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
   };
@@ -141,7 +149,7 @@ struct ParameterSums {
     same_q = 0;
   }
   __device__ __forceinline__ void leave_head(const At &at) {
-    if constexpr (alike) flush_same(at);
+    if constexpr (alike && !hands) flush_same(at);
     if constexpr (!cols) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -173,6 +181,13 @@ struct ParameterSums {
   __device__ __forceinline__ void add_distances(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     using Sums = DistanceSums<tile_m / 8>;
     const Sums sums([&](int octet, int half, int i) { return ds[octet * 4 + half * 2 + i]; }, at.lane);
+    if constexpr (hands) {
+      await_line(at);
+#pragma unroll
+      for (int i = 0; i < Sums::count; ++i)
+        store_shared(at.line() + (Sums::distance(i, at.lane) + 16) * 4, __float_as_uint(sums.x[i]));
+      return hand_over(at);
+    }
     if constexpr (in_line)
       if (line_up(at, q0, sums)) return;
 #pragma unroll(Sums::count > 3 ? 1 : Sums::count)  // beside each other where they are few
@@ -180,6 +195,12 @@ struct ParameterSums {
       Spec::add_distance(at.p, at.site, at.head, q0 + Sums::distance(i, at.lane), at.kv0, sums.get(i),
                          at.acc);
   }
+  // Until the line's last sums have been read; what has been written there is for who reads it.
+  LUATTN_FN void await_line(const At &at) {
+    static_assert(Config::stages % 2 == 0);
+    barrier_wait(at.shared.sums_empty(), u32(at.slot) & 1 ^ 1);
+  }
+  LUATTN_FN void hand_over(const At &at) { barrier_arrive(at.shared.sums_full()); }
   // Sums at distances from -15 to tile_m - 1 to the slab, as their places lie in memory, with zeros up to
   // multiples of 16 bytes on either side. False: some place lies outside its axis, or a zero outside the
   // gradient.
@@ -269,7 +290,13 @@ struct ParameterSums {
                            at.acc);
       }
     }
-    if constexpr (alike) {
+    if constexpr (alike && hands) {
+      if (!is_alike) return;
+      const QuerySums<Elem, tile_m, false> sums(ds, at.lane);
+      await_line(at);
+      store_shared(at.line() + at.lane * 4, __float_as_uint(sums.sum[0] + sums.sum[1]));
+      hand_over(at);
+    } else if constexpr (alike) {
       if (!is_alike || q0 != same_q + tile_m) flush_same(at);
       if (!is_alike) return;
       const QuerySums<Elem, tile_m, false> sums(ds, at.lane);

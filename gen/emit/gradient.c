@@ -108,10 +108,16 @@ static bool is_sum_of_positions(writer *w, ir_ref r) {
 
 /* What adds to an input's gradient in memory, in the hook for sums of `kind` (-1: another hook). A warp calls
  * the one for distances at once, where often all have one place, so that one lane adds for all. An addition
- * to memory takes a multiprocessor a cycle for each lane. */
+ * to memory takes a multiprocessor a cycle for each lane. An exact sum for each score is a function that is
+ * called; where there are registers for it, lanes that have one place add up together. */
 static const char *adder_of(writer *w, int kind, const derived_term *t) {
   bool apart = true;
-  if (kind == SUM_HERE) return "if (g != Real(0)) add_input_grad";
+  if (w->f->plan->deterministic && w->f->plan->family != LUATTN_SM90 && kind < 0)
+    return "add_input_grad_together";
+  if (w->f->plan->deterministic && kind < 0) return "add_input_grad_called";
+  if (kind == SUM_HERE)
+    return w->f->plan->deterministic ? "if (g != Real(0)) add_input_grad_called"
+                                     : "if (g != Real(0)) add_input_grad";
   if (kind != SUM_DISTANCE) return "add_input_grad";
   for (int i = 0; i < t->num_index; i++) apart &= is_sum_of_positions(w, t->index[i]);
   return apart ? "if (g != Real(0)) add_input_grad" : "add_input_grad_by_warp";

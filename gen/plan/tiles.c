@@ -176,11 +176,13 @@ static int sm90_wide_backward_bytes(const plan *p, const plan_rows *r) {
          (p->deterministic ? 384 : 256);
 }
 
-/* A slot more than stages for dS, if it fits (sm90_bwd.cuh). */
+/* A slot more than stages for dS, if it fits (sm90_bwd.cuh). What a deterministic kernel's consumer warps sum
+ * at distances is handed over in shared memory. */
 static int sm90_backward_bytes(const plan *p, const plan_rows *r) {
   const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
   const int dq = max_of(4 * p->tile_m * dim, p->tile_n * (16 + 2 * max_of(dim, dim_v)));
-  const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v) + dq;
+  const int lines = p->deterministic && r->sums_distances ? 4 * (8 * (p->tile_m + 32) + p->tile_m + p->tile_n) : 0;
+  const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v) + dq + lines;
   const int row = r->row_bytes > 0 ? shared_row(r->row_bytes) : 0;
   const int rows = p->stages * p->tile_m * (r->bwd_row_bytes + row), ds = 2 * p->tile_m * p->tile_n;
   const bool lags = tiles + rows + 15 + 512 + (p->stages + 1) * ds <= tiles_shared_limit(90);

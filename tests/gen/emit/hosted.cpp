@@ -16,6 +16,12 @@ template <class T> static T __ldg(const T *p) { return *p; }
 // One thread is all there is.
 template <class T> static T __shfl_xor_sync(unsigned, T x, int) { return x; }
 static unsigned __match_all_sync(unsigned, long long, int *same) { *same = 0; return 1; }
+static unsigned __activemask() { return 1; }
+static unsigned __ballot_sync(unsigned, bool x) { return x; }
+static bool __any_sync(unsigned, bool x) { return x; }
+static int __reduce_add_sync(unsigned, int x) { return x; }
+template <class T> static T __shfl_sync(unsigned, T x, int) { return x; }
+static int __ffs(int x) { return __builtin_ffs(x); }
 static const struct { unsigned x; } threadIdx = {0};
 static double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
 static float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }

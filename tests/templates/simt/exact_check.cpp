@@ -58,6 +58,23 @@ static Real random_real(int spread) {
                                   (Bits(r >> 8) & ((Bits(1) << mantissa) - 1))));
 }
 
+// By a warp whose lanes meet, and have one element or not.
+template <class Real>
+static void add_by_warp(const std::vector<Real> &x, std::vector<u64> *sum, int count, Real *special) {
+  lanes_meet = true;
+  launch(
+      [&](int) {
+        for (size_t k = threadIdx.x; k < (x.size() + 31) / 32 * 32; k += 32) {
+          u64 *alone = &sum[1][0];  // of the last lane, in every other turn
+          const bool elsewhere = threadIdx.x == 31 && k / 32 % 2;
+          exact_add_together(elsewhere ? alone : &sum[0][1], count, special, k < x.size() ? x[k] : Real(0));
+        }
+      },
+      dim3(1), 32, 0, 0);
+  lanes_meet = false;
+  for (size_t k = 0; k < sum[0].size(); ++k) sum[0][k] += k == 0 ? 0 : sum[1][k - 1];
+}
+
 template <class Real>
 static void check_sums() {
   constexpr int limbs = exact_limbs<Real>, count = 3;
@@ -69,11 +86,15 @@ static void check_sums() {
     Long want;
     for (Real y : x) want.add(double(y));
     Real first = 0;
-    for (int order = 0; order < 4; ++order) {
-      std::vector<u64> sum(limbs * count);
+    for (int order = 0; order < 5; ++order) {
+      std::vector<u64> by_warp[2] = {std::vector<u64>(limbs * count), std::vector<u64>(limbs * count)},
+                       &sum = by_warp[0];
       Real special = 0;
       for (size_t k = x.size(); k > 1 && order > 0; --k) std::swap(x[k - 1], x[random_bits() % k]);
-      for (Real y : x) exact_add(&sum[1], count, &special, y);
+      if (order == 4)
+        add_by_warp(x, by_warp, count, &special);
+      else
+        for (Real y : x) exact_add(&sum[1], count, &special, y);
       const Real got = exact_value<Real>(&sum[1], count);
       if (order == 0) first = got;
       if (memcmp(&got, &first, sizeof got) != 0) host_fail("the sum depends on the order");

@@ -82,6 +82,37 @@ static T __shfl_xor_sync(unsigned, T x, int mask) {
   memcpy(&x, &theirs, sizeof x);
   return x;
 }
+static int __ffs(int x) { return __builtin_ffs(x); }
+
+template <class T>
+static T __shfl_sync(unsigned, T x, int lane) {
+  if (fibers.empty()) return x;  // one thread, without a block
+  fibers[running].shuffled = 0;
+  memcpy(&fibers[running].shuffled, &x, sizeof x);
+  __syncwarp();
+  const uint64_t theirs = fibers[running / 32 * 32 + lane].shuffled;
+  __syncwarp();
+  memcpy(&x, &theirs, sizeof x);
+  return x;
+}
+static int __reduce_add_sync(unsigned, int x) {
+  for (int m = 16; m > 0; m /= 2) x += __shfl_xor_sync(~0u, x, m);
+  return x;
+}
+static unsigned __ballot_sync(unsigned, bool x) {
+  return unsigned(__reduce_add_sync(~0u, x ? int(1u << running % 32) : 0));
+}
+static bool __any_sync(unsigned lanes, bool x) {
+  return (lanes & (lanes - 1)) == 0 ? x : __ballot_sync(lanes, x) != 0;
+}
+// Who is at one point together is for each machine to say. Here each lane is alone, or, if a test says so and
+// has them all call, the whole warp is.
+static bool lanes_meet = false;
+static unsigned __activemask() { return lanes_meet ? ~0u : 1u << running % 32; }
+static unsigned __match_all_sync(unsigned lanes, unsigned long long x, int *same) {
+  *same = (lanes & (lanes - 1)) == 0 || __ballot_sync(lanes, x == __shfl_sync(lanes, x, 0)) == ~0u;
+  return *same ? lanes : 0;
+}
 static int __reduce_min_sync(unsigned, int x) {
   for (int m = 16; m > 0; m /= 2) {
     const int y = __shfl_xor_sync(~0u, x, m);

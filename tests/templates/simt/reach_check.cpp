@@ -3,11 +3,6 @@
 // something out, for steep heads alone.
 #include "host_cuda.hpp"
 
-static unsigned __ballot_sync(unsigned, bool x) {
-  unsigned bits = unsigned(x) << threadIdx.x % 32;
-  for (int m = 16; m > 0; m /= 2) bits |= __shfl_xor_sync(~0u, bits, m);
-  return bits;
-}
 static int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 
 #include "interval.cuh"

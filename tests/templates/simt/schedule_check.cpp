@@ -8,11 +8,6 @@ static unsigned atomicInc(unsigned *p, unsigned last) {
   *p = old >= last ? 0 : old + 1;
   return old;
 }
-template <class T>
-static T __shfl_sync(unsigned, T x, int) {
-  return x;  // of the one lane that there is here
-}
-
 #include "schedule.cuh"
 
 constexpr int tile_m = 64, kv_bytes = 512;

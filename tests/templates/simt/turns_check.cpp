@@ -2,18 +2,6 @@
 // tiles that QTiles visits for a q tile form one chain, the last first; and blocks draw each tile once,
 // larger ones of a head first. How blocks that share a kv tile divide its q tiles (QShare).
 #include "host_cuda.hpp"
-
-static unsigned __ballot_sync(unsigned, bool x) {
-  unsigned bits = unsigned(x) << threadIdx.x % 32;
-  for (int m = 16; m > 0; m /= 2) bits |= __shfl_xor_sync(~0u, bits, m);
-  return bits;
-}
-template <class T>
-static T __shfl_sync(unsigned, T x, int) {
-  return x;  // of whom waits: not called here
-}
-static int __ffs(int x) { return __builtin_ffs(x); }
-
 #include "turns.cuh"
 
 constexpr int tile_m = 64, tile_n = 128, most = 80;
