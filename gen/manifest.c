@@ -27,7 +27,10 @@ static void fill_spec(const compilation *c, luattn_image_info *out) {
   out->num_inputs = (uint32_t)t->num_inputs;
   out->num_scalars = (uint32_t)t->num_scalars;
   out->num_stats = (uint32_t)c->mask.num_stats;
-  for (int i = 0; i < t->num_inputs; i++) out->input[i] = t->input[i];
+  for (int i = 0; i < t->num_inputs; i++) {
+    out->input[i] = t->input[i];
+    out->input[i].pairs = c->emitted.pairs[i];
+  }
   for (int i = 0; i < t->num_scalars; i++) {
     copy_name(out->scalar_name[i], t->scalar_name[i]);
     out->scalar_default[i] = t->scalar_default[i];

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/pairs.h"
 #include "gen/compile.h"
 #include "templates/params.h"
 
@@ -13,30 +14,27 @@ typedef struct sizes {
 static double q_rows(const sizes *s) { return s->batch * s->heads * s->q_len; }
 static double kv_rows(const sizes *s) { return s->batch * s->heads_kv * s->kv_len; }
 
+static double axis_size(int32_t axis, const sizes *s) {
+  switch (axis) {
+    case LUATTN_AXIS_B:
+      return s->batch;
+    case LUATTN_AXIS_H:
+      return s->heads;
+    case LUATTN_AXIS_HKV:
+      return s->heads_kv;
+    case LUATTN_AXIS_Q:
+      return s->q_len;
+    case LUATTN_AXIS_KV:
+      return s->kv_len;
+    default:
+      return axis > 0 ? axis : 1;
+  }
+}
+
 /* Elements of an extra input; an axis of free size counts as 1. */
 static double input_count(const luattn_input_info *in, const sizes *s) {
   double n = 1;
-  for (uint32_t i = 0; i < in->num_axes; i++) {
-    switch (in->axis[i]) {
-      case LUATTN_AXIS_B:
-        n *= s->batch;
-        break;
-      case LUATTN_AXIS_H:
-        n *= s->heads;
-        break;
-      case LUATTN_AXIS_HKV:
-        n *= s->heads_kv;
-        break;
-      case LUATTN_AXIS_Q:
-        n *= s->q_len;
-        break;
-      case LUATTN_AXIS_KV:
-        n *= s->kv_len;
-        break;
-      default:
-        n *= in->axis[i] > 0 ? in->axis[i] : 1;
-    }
-  }
+  for (uint32_t i = 0; i < in->num_axes; i++) n *= axis_size(in->axis[i], s);
   return n;
 }
 
@@ -76,11 +74,18 @@ static double counters(const luattn_image_info *m, const sizes *s, bool dq) {
   return bytes;
 }
 
+static bool in_any_order(const luattn_input_info *in, const sizes *s) {
+  pairs_sizes all = {.batch = s->batch, .heads = s->heads, .q_len = s->q_len, .kv_len = s->kv_len};
+  for (uint32_t a = 0; a < in->num_axes; a++) all.axis[a] = axis_size(in->axis[a], s);
+  return pairs_in_any_order(in, &all);
+}
+
 /* What a deterministic backward has besides: exact sums. */
 static double ordered(const luattn_image_info *m, const sizes *s) {
   double bytes = 0, elements = m->wants & LUATTN_WANT_SCALARS ? m->num_scalars : 0;
   for (uint32_t i = 0; i < m->num_inputs; i++)
-    if ((m->wants & LUATTN_WANT_INPUTS) && m->input[i].grad) elements += input_count(&m->input[i], s);
+    if ((m->wants & LUATTN_WANT_INPUTS) && m->input[i].grad && !in_any_order(&m->input[i], s))
+      elements += input_count(&m->input[i], s);
   return bytes + elements * 8 * LUATTN_EXACT_LIMBS(s->real);
 }
 

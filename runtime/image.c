@@ -33,7 +33,7 @@ typedef struct header {
 } header;
 
 _Static_assert(sizeof(header) == 64, "the header has no holes");
-_Static_assert(sizeof(luattn_entry_info) == 92 && sizeof(luattn_input_info) == 92,
+_Static_assert(sizeof(luattn_entry_info) == 92 && sizeof(luattn_input_info) == 96,
                "the manifest's parts have no holes");
 _Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, has_mask) + 4,
                "the manifest has no holes");
@@ -133,6 +133,9 @@ static luattn_status check_inputs(const luattn_image_info *m, luattn_error *err)
     TRY(check_range(err, "input: dtype", in->dtype, 0, LUATTN_INPUT_BOOL));
     TRY(check_range(err, "input: num_axes", in->num_axes, 0, 4));
     TRY(check_range(err, "input: grad", in->grad, 0, 1));
+    for (uint32_t a = 0; a < 8; ++a)
+      TRY(check_range(err, "input: pairs", in->pairs >> 4 * a & 15, 0,
+                      a < in->num_axes ? LUATTN_INDEX_KV : 0));
     for (uint32_t a = 0; a < in->num_axes; ++a)
       if (in->axis[a] < LUATTN_AXIS_KV) return bad(err, "input: axis", in->axis[a], "a size, or -5 to 0");
     for (uint32_t j = 0; j < i; ++j)

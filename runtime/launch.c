@@ -1,4 +1,5 @@
 #include "runtime/launch.h"
+#include "common/pairs.h"
 
 #include <inttypes.h>
 
@@ -108,6 +109,12 @@ static int64_t num_counters(const luattn_image_info *m, const LuattnParams *p) {
   return LUATTN_TURNS_FIRST + (adds_dq(m) ? (int64_t)p->batch * p->heads * num_turns(m, p) : 0);
 }
 
+static bool in_any_order(const luattn_input_info *info, const LuattnParams *p, const LuattnInput *in) {
+  pairs_sizes s = {.batch = p->batch, .heads = p->heads, .q_len = p->q_len, .kv_len = p->kv_len};
+  for (uint32_t a = 0; a < info->num_axes; ++a) s.axis[a] = (double)in->size[a];
+  return pairs_in_any_order(info, &s);
+}
+
 /* What a deterministic backward adds to besides dq_acc. */
 static void take_ordered(cursor *w, const luattn_image_info *m, LuattnParams *p) {
   const size_t limbs = LUATTN_EXACT_LIMBS(args_real_size(m)) * sizeof(unsigned long long);
@@ -119,7 +126,8 @@ static void take_ordered(cursor *w, const luattn_image_info *m, LuattnParams *p)
     LuattnInput *in = &p->input[i];
     in->count = 1;
     for (uint32_t a = 0; a < m->input[i].num_axes; ++a) in->count *= in->size[a];
-    if (m->input[i].grad && (m->wants & LUATTN_WANT_INPUTS)) in->exact = take(w, limbs, in->count, 1, 1, 1);
+    const bool wanted = m->input[i].grad && (m->wants & LUATTN_WANT_INPUTS);
+    if (wanted && !in_any_order(&m->input[i], p, in)) in->exact = take(w, limbs, in->count, 1, 1, 1);
   }
   p->num_scalars = (int)m->num_scalars;
   if (m->wants & LUATTN_WANT_SCALARS) p->scalar_exact = take(w, limbs, m->num_scalars, 1, 1, 1);

@@ -67,6 +67,15 @@ template <class Real, class... Index> LUATTN_FN void add_input_grad_together(con
   if (in.grad != nullptr) exact_add_together(in.exact + at, in.count, static_cast<Real *>(in.grad) + at, x);
 }
 
+// The same where the runtime may find that sums are the same in any order (LuattnInput.exact is null then).
+template <class Real, class... Index> LUATTN_FN void add_input_grad_alone(const LuattnInput &in, Real x, Index... index) {
+  const i64 at = grad_offset(in, index...);
+  if (in.grad == nullptr) return;
+  Real *grad = static_cast<Real *>(in.grad) + at;
+  if (in.exact == nullptr) atomic_add(grad, x);
+  else exact_add_called(in.exact + at, in.count, grad, x);
+}
+
 // The same from all lanes of a warp at once, which often add to one place: then one of them does, for all.
 template <class Real, class... Index> LUATTN_FN void add_input_grad_by_warp(const LuattnInput &in, Real x, Index... index) {
   if (in.grad == nullptr) return;
@@ -80,6 +89,7 @@ template <class Real, class... Index> LUATTN_FN void add_input_grad_by_warp(cons
   if (x != Real(0)) add_input_grad(in, x, index...);
 }
 
+// Of exact sums there is none.
 template <class Real, class... Index>
 LUATTN_FN GradLine<Real> grad_line(const LuattnInput &in, Real factor, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
@@ -89,7 +99,8 @@ LUATTN_FN GradLine<Real> grad_line(const LuattnInput &in, Real factor, Index... 
 #pragma unroll
   for (int axis = 0; axis <= last; ++axis) count *= in.size[axis];
   Real *grad = static_cast<Real *>(in.grad);
-  return {grad == nullptr ? nullptr : grad + at, i[last], in.size[last], at, count - at, factor};
+  const bool there = !Config::deterministic || in.exact == nullptr;
+  return {grad == nullptr ? nullptr : grad + at, there ? i[last] : -1, in.size[last], at, count - at, factor};
 }
 
 template <class Real> LUATTN_FN void add_scalar_grad(const LuattnParams &p, int scalar, Real x) {

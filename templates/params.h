@@ -34,7 +34,8 @@ typedef struct LuattnInput {
   void *grad;
   long long stride[LUATTN_MAX_AXES];
   int size[LUATTN_MAX_AXES];
-  unsigned long long *exact; /* deterministic backward: what becomes grad (exact.cuh), zeroed by the runtime */
+  unsigned long long *exact; /* deterministic backward: what becomes grad (exact.cuh), zeroed by the runtime; null where sums
+                              * are the same in any order (common/pairs.h) */
   long long count;           /* elements of grad */
 } LuattnInput;
 

@@ -118,7 +118,7 @@ struct ParameterSums {
   static constexpr bool alike = distances && Spec::may_be_alike;
   static constexpr bool hands = SharedBwdSm90<Spec, Config>::hands_sums;
   static constexpr bool in_line = distances && Spec::distance_step != 0 && !Config::deterministic;
-  static constexpr bool in_quads = here && Spec::pairs_in_line && !Config::deterministic;
+  static constexpr bool in_quads = here && Spec::pairs_in_line;
   // Which read dS in f32, and which rounded.
   static constexpr bool in_f32 = distances || here, rounded = cols || linear || alike;
 

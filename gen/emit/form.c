@@ -372,6 +372,44 @@ static void take_sums(emit_form *f) {
   f->pairs_in_line = step_of_line(f, SUM_HERE) == 1;
 }
 
+static int terms_of_input(const emit_form *f, const derived_terms *terms, int input,
+                          const derived_term **last) {
+  int n = 0;
+  for (int i = 0; i < terms->count; i++) {
+    if (terms->term[i].input != input || !form_wants(f, &terms->term[i])) continue;
+    *last = &terms->term[i];
+    n++;
+  }
+  return n;
+}
+
+/* luattn_input_info.pairs: of inputs to which one term alone adds, for each score by itself. */
+static void find_pairs(emit_form *f) {
+  const derived_spec *d = &f->spec->derived;
+  const derived_terms *const all[] = {
+      &f->element_terms,     &f->sum[SUM_HERE], /* for each score; and others: */
+      &f->sum[SUM_DISTANCE], &f->sum[SUM_ROW],    &f->sum[SUM_COL],  &f->sum[SUM_LINEAR],
+      &f->row_terms,         &d->query_mod.terms, &d->key_mod.terms, &d->value_mod.terms};
+  for (int input = 0; input < f->spec->traced.num_inputs; input++) {
+    const derived_term *t = NULL, *ignored;
+    const int by_score = terms_of_input(f, all[0], input, &t) + terms_of_input(f, all[1], input, &t);
+    int others = 0;
+    for (size_t i = 2; i < sizeof all / sizeof *all; i++)
+      others += terms_of_input(f, all[i], input, &ignored);
+    f->pairs[input] = 0;
+    for (int a = 0; by_score == 1 && others == 0 && a < t->num_index; a++) {
+      const ir_node *n = ir_get(f->g, t->index[a]);
+      const int var = n->op == IR_VAR ? (int)ir_var_of(n) : -1;
+      const uint32_t index = var == VAR_B    ? LUATTN_INDEX_B
+                             : var == VAR_H  ? LUATTN_INDEX_H
+                             : var == VAR_Q  ? LUATTN_INDEX_Q
+                             : var == VAR_KV ? LUATTN_INDEX_KV
+                                             : LUATTN_INDEX_OTHER;
+      f->pairs[input] |= index << 4 * a;
+    }
+  }
+}
+
 static luattn_status build_gradient(emit_form *f, luattn_error *err) {
   ir *g = f->g;
   const derived_spec *d = &f->spec->derived;
@@ -380,6 +418,7 @@ static luattn_status build_gradient(emit_form *f, luattn_error *err) {
   keep_wanted(f, &d->element_terms, &f->element_terms);
   keep_wanted(f, &d->row_terms, &f->row_terms);
   take_sums(f);
+  find_pairs(f);
   f->num_rows = d->num_rows;
   memcpy(f->row, d->row, sizeof f->row);
   ir_ref roots[DERIVED_MAX_TERMS + 2];

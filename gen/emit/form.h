@@ -67,9 +67,9 @@ typedef struct emit_form {
   ir_ref score_with;            /* the score, of VAR_TERM in its place */
   ir_ref shift;                 /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
-  ir_ref score_bounds;            /* of VAR_SCORE and indices: what is bounded; IR_NONE: nothing. See reach.c */
-  ir_ref keep;                    /* IR_NONE: no mask */
-  online_split step;              /* of VAR_SCORE as stored */
+  ir_ref score_bounds; /* of VAR_SCORE and indices: what is bounded; IR_NONE: nothing. See reach.c */
+  ir_ref keep;         /* IR_NONE: no mask */
+  online_split step;   /* of VAR_SCORE as stored */
   ir_ref init[SPEC_MAX_STATE];
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
   int prob_term;
@@ -89,6 +89,7 @@ typedef struct emit_form {
       factor_of_q[DERIVED_MAX_TERMS]; /* of terms of SUM_LINEAR: what their factor grows by from q to q + 1 */
   int distance_step;                  /* contract.cuh */
   bool pairs_in_line;                 /* likewise */
+  uint32_t pairs[12];    /* luattn_input_info.pairs */
   bool positions_in_real; /* positions were converted before they were combined: exact below 2^24 in float */
 } emit_form;
 
@@ -100,7 +101,8 @@ void distance_take(emit_form *f); /* writes `distance_term` and `score_with` */
 /* claims.c. Leaves the step as it is, or takes its maximum away and writes `bounded` and `tail`. */
 luattn_status claims_bounded_scores(emit_form *f, luattn_error *err);
 luattn_status claims_lagging_maximum(emit_form *f, luattn_error *err); /* writes `lags` and `lagging` */
-/* Is it a softmax, whose weights, small enough, may be left out of both passes? Before a maximum is taken away. */
+/* Is it a softmax, whose weights, small enough, may be left out of both passes? Before a maximum is taken
+ * away. */
 luattn_status claims_softmax(emit_form *f, bool *hold, luattn_error *err);
 luattn_status claims_mask_by_inf(emit_form *f, bool *hold, luattn_error *err);
 luattn_status claims_mask_by_zero(emit_form *f, bool *hold, luattn_error *err);

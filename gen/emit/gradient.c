@@ -106,21 +106,26 @@ static bool is_sum_of_positions(writer *w, ir_ref r) {
   return true;
 }
 
+/* For each score a deterministic kernel calls a function that sums exactly, unless the runtime finds that the
+ * order does not matter (pairs.h). Where there are registers for it, lanes that have one place add up
+ * together. */
+static const char *ordered_adder_of(const writer *w, const derived_term *t) {
+  return w->f->pairs[t->input] != 0          ? "add_input_grad_alone"
+         : w->f->plan->family == LUATTN_SM90 ? "add_input_grad_called"
+                                             : "add_input_grad_together";
+}
+
 /* What adds to an input's gradient in memory, in the hook for sums of `kind` (-1: another hook). A warp calls
  * the one for distances at once, where often all have one place, so that one lane adds for all. An addition
- * to memory takes a multiprocessor a cycle for each lane. An exact sum for each score is a function that is
- * called; where there are registers for it, lanes that have one place add up together. */
+ * to memory takes a multiprocessor a cycle for each lane. */
 static const char *adder_of(writer *w, int kind, const derived_term *t) {
+  const bool by_score = kind < 0 || kind == SUM_HERE;
+  const char *adder = by_score && w->f->plan->deterministic ? ordered_adder_of(w, t) : "add_input_grad";
   bool apart = true;
-  if (w->f->plan->deterministic && w->f->plan->family != LUATTN_SM90 && kind < 0)
-    return "add_input_grad_together";
-  if (w->f->plan->deterministic && kind < 0) return "add_input_grad_called";
-  if (kind == SUM_HERE)
-    return w->f->plan->deterministic ? "if (g != Real(0)) add_input_grad_called"
-                                     : "if (g != Real(0)) add_input_grad";
-  if (kind != SUM_DISTANCE) return "add_input_grad";
-  for (int i = 0; i < t->num_index; i++) apart &= is_sum_of_positions(w, t->index[i]);
-  return apart ? "if (g != Real(0)) add_input_grad" : "add_input_grad_by_warp";
+  if (kind == SUM_DISTANCE)
+    for (int i = 0; i < t->num_index; i++) apart &= is_sum_of_positions(w, t->index[i]);
+  if (!apart) return "add_input_grad_by_warp";
+  return kind == SUM_HERE || kind == SUM_DISTANCE ? writer_format(w, "if (g != Real(0)) %s", adder) : adder;
 }
 
 static void add_terms_of(writer *w, int kind, const derived_terms *terms) {

@@ -36,7 +36,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_COUNT
 } luattn_role;
 
-#define LUATTN_IMAGE_FORMAT 4 /* version of the bytes; of one luattn to the next it may change */
+#define LUATTN_IMAGE_FORMAT 5 /* version of the bytes; of one luattn to the next it may change */
 #define LUATTN_MAX_ENTRIES 8
 #define LUATTN_NAME_SIZE 64
 
@@ -54,7 +54,11 @@ typedef struct luattn_input_info {
   uint32_t num_axes;
   int32_t axis[4];             /* > 0: fixed size; otherwise a luattn_axis */
   uint32_t grad;               /* marked grad in the spec */
+  uint32_t pairs;              /* where each score adds to its gradient at one place alone: what stands at each axis, a luattn_index of
+                                * four bits from axis 0 on; 0: nobody knows */
 } luattn_input_info;
+
+typedef enum luattn_index { LUATTN_INDEX_OTHER, LUATTN_INDEX_B, LUATTN_INDEX_H, LUATTN_INDEX_Q, LUATTN_INDEX_KV } luattn_index;
 
 typedef enum luattn_input_dtype {
   LUATTN_INPUT_F64, LUATTN_INPUT_F32, LUATTN_INPUT_BF16, LUATTN_INPUT_F16, LUATTN_INPUT_I32, LUATTN_INPUT_BOOL

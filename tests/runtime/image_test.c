@@ -101,6 +101,8 @@ static const bad_field bad_fields[] = {
     {FIELD(input[0].num_axes), 5, "input: num_axes"},
     {FIELD(input[0].axis[0]), -6, "input: axis: is -6"},
     {FIELD(input[0].grad), 2, "input: grad"},
+    {FIELD(input[0].pairs), LUATTN_INDEX_KV + 1, "input: pairs: is 5"},
+    {FIELD(input[0].pairs), 1u << 28, "input: pairs: is 1, expected 0 to 0"}, /* of an axis that is not there */
     {FIELD(scalar_name[0][0]), 'z', "scalar 'temperature': names are not in order"},
     {FIELD(stat[0].input), 4, "stat: input"},
     {FIELD(stat[0].input), 0, "stat: dtype of its input"},
@@ -229,7 +231,7 @@ static void header_is_checked(void **state) {
     const char *message;
   } bad[] = {
       {0, 1, 'X', "magic"},
-      {8, 4, 5, "format version is 5, this luattn reads 4"},
+      {8, 4, 6, "format version is 6, this luattn reads 5"},
       {12, 4, 0x04030201, "another byte order"},
       {16, 1, (uint64_t)bytes[16] ^ 1, "checksum"},
       {32, 8, size + 1, "cut or extended"},

@@ -132,6 +132,40 @@ static void test_exhausted(void **state) {
   luattn_spec_free(spec);
 }
 
+/* What the runtime is told of an input to whose gradient each score adds at one place. */
+static void test_pairs(void **state) {
+  (void)state;
+  static const struct {
+    const char *axes, *element;
+    uint32_t pairs;
+  } cases[] = {
+      {"'h', 'q', 'kv'", "x[{h, q, kv}]", 0x432},
+      {"'b', 'kv', 'n', 'h'", "x[{b, kv, q, h}]", 0x2341},
+      {"'h', 'q', 'kv'", "x[{h, q, kv}] + x[{h, kv, q}]", 0},
+      {"'h', 'q', 'kv'", "x[{h, q, kv - 1}]", 0x032},
+      {"'h', 'n'", "x[{h, q - kv + 100}]", 0},
+      {"'h', 'q', 'kv'", "tanh(x[{h, q, kv}] * score)", 0x432},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (int arch = 80; arch <= 90; arch += 10) {
+      char source[512];
+      snprintf(source, sizeof source,
+               "return attention { name = 'pairs', inputs = { x = { axes = {%s}, grad = true } }, "
+               "score_mod = function(score, b, h, q, kv) return score + %s end }",
+               cases[i].axes, cases[i].element);
+      luattn_spec *spec = load(source);
+      luattn_target target = target_new();
+      target.dtype = LUATTN_BF16, target.arch = arch, target.deterministic = 1;
+      luattn_image *image = compile(spec, &target, NULL);
+      const uint32_t pairs = luattn_image_get_info(image)->input[0].pairs;
+      /* That the head alone is an index says nothing either. */
+      if (pairs != cases[i].pairs && !(cases[i].pairs == 0 && (pairs & 0xff) == 0x02))
+        fail_msg("%s: %x", cases[i].element, pairs);
+      luattn_image_free(image);
+      luattn_spec_free(spec);
+    }
+}
+
 /* ---- the cache under fire ---- */
 
 static bool same_image(const luattn_image *a, const luattn_image *b) {
@@ -292,8 +326,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nvrtc_fails), cmocka_unit_test(test_refused_source_is_kept),
       cmocka_unit_test(test_spills),      cmocka_unit_test(test_exhausted),
-      cmocka_unit_test(test_report),      cmocka_unit_test(test_processes),
-      cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_pairs),       cmocka_unit_test(test_report),
+      cmocka_unit_test(test_processes),   cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
