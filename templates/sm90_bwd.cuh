@@ -229,7 +229,7 @@ struct KvTickets {
 
 // Shared memory: K and V of the block; slots for Q and dO, in boxes of 64 channels by tile_m rows; slots for
 // dS, in boxes of 64 keys by tile_m queries; each consumer warp's part of dQ in f32, 16 rows in the
-// order of dq_acc.cuh; row numbers of each slot; and in the last 512 bytes barriers, notes and ones.
+// order of dq_acc.cuh; row numbers of each slot; barriers and notes; and 256 bytes of ones.
 template <class Spec, class Config>
 struct SharedBwdSm90 {
   using Row = typename Spec::Row;
@@ -258,9 +258,10 @@ struct SharedBwdSm90 {
                        row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
   // One slot of dS more than stages, if a block can have it: dQ of a tile
   // then comes a tile later. Without, two.
-  static constexpr int most_bytes = 232448;
+  static constexpr int most_bytes = 232448, barrier_bytes = stages == 2 ? 256 : 384;
   static constexpr int other_bytes =
-      k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) + warps * dq_bytes + sums_bytes + 15 + 512;
+      k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) + warps * dq_bytes + sums_bytes + 15 +
+      barrier_bytes + 256;
   static constexpr bool lags = other_bytes + (stages + 1) * ds_bytes <= most_bytes;
   static constexpr int ds_slots = lags ? stages + 1 : 2;
   static constexpr int at_v = k_bytes, at_q = at_v + v_bytes, at_do = at_q + stages * q_bytes,
@@ -271,7 +272,7 @@ struct SharedBwdSm90 {
   // A consumer's part of dQ: with tile_m = 128 each of them computes 64 rows, with 64 half of the columns.
   static constexpr bool splits_rows = tile_m == 128;
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
-  static_assert(stages * 32 + ds_slots * 8 + 48 + (claims ? 112 : 32) + (turns ? 64 : 0) <= 256);
+  static_assert(stages * 32 + ds_slots * 8 + 48 + (claims ? 112 : 32) + (turns ? 64 : 0) <= barrier_bytes);
 
   // A consumer leaves out a tile of whose half nothing is kept. Not where others walk the same tiles.
   static constexpr bool halves = Spec::has_mask && tile_m == 64 && !turns && !hands_sums;
@@ -317,7 +318,7 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 handed(u32 n) const { return kv_full() + 80 + n % 2 * 24; }
   __device__ __forceinline__ u32 taken(u32 n) const { return handed(n) + 8; }
   // Ones of Elem, as many as two core matrices of wgmma have.
-  __device__ __forceinline__ u32 ones() const { return start + at_barriers + 256; }
+  __device__ __forceinline__ u32 ones() const { return start + at_barriers + barrier_bytes; }
   // The kv tile that the block is at, `turn` of its own before it.
   __device__ __forceinline__ BlockNote await_block(u32 turn) const {
     barrier_wait(kv_full(), turn & 1);

@@ -140,9 +140,10 @@ struct ParameterSums {
   };
 
   float col[2];
-  float same;      // of tiles that are alike, the last of which begins
-  int same_q;      // here
-  int line_first;  // of the places that the copy engine adds to next; no_line: nothing
+  float same;          // of tiles that are alike, the last of which begins
+  int same_q;          // here
+  int line_first;      // of the places that the copy engine adds to next; no_line: nothing
+  u32 num_handed = 0;  // of lines
 
   __device__ __forceinline__ void enter_head() {
     col[0] = col[1] = same = 0.f;
@@ -196,11 +197,14 @@ struct ParameterSums {
                          at.acc);
   }
   // Until the line's last sums have been read; what has been written there is for who reads it.
-  LUATTN_FN void await_line(const At &at) {
-    static_assert(Config::stages % 2 == 0);
-    barrier_wait(at.shared.sums_empty(), u32(at.slot) & 1 ^ 1);
+  __device__ __forceinline__ void await_line(const At &at) const {
+    const u32 tiles = Config::stages % 2 == 0 ? u32(at.slot) : num_handed;  // before this one, modulo 2
+    barrier_wait(at.shared.sums_empty(), tiles & 1 ^ 1);
   }
-  LUATTN_FN void hand_over(const At &at) { barrier_arrive(at.shared.sums_full()); }
+  __device__ __forceinline__ void hand_over(const At &at) {
+    barrier_arrive(at.shared.sums_full());
+    ++num_handed;
+  }
   // Sums at distances from -15 to tile_m - 1 to the slab, as their places lie in memory, with zeros up to
   // multiples of 16 bytes on either side. False: some place lies outside its axis, or a zero outside the
   // gradient.

@@ -383,6 +383,16 @@ static int terms_of_input(const emit_form *f, const derived_terms *terms, int in
   return n;
 }
 
+static uint32_t index_of(const emit_form *f, ir_ref r) {
+  const ir_node *n = ir_get(f->g, r);
+  const int var = n->op == IR_VAR ? (int)ir_var_of(n) : -1;
+  return var == VAR_B    ? LUATTN_INDEX_B
+         : var == VAR_H  ? LUATTN_INDEX_H
+         : var == VAR_Q  ? LUATTN_INDEX_Q
+         : var == VAR_KV ? LUATTN_INDEX_KV
+                         : LUATTN_INDEX_OTHER;
+}
+
 /* luattn_input_info.pairs: of inputs to which one term alone adds, for each score by itself. */
 static void find_pairs(emit_form *f) {
   const derived_spec *d = &f->spec->derived;
@@ -393,20 +403,18 @@ static void find_pairs(emit_form *f) {
   for (int input = 0; input < f->spec->traced.num_inputs; input++) {
     const derived_term *t = NULL, *ignored;
     const int by_score = terms_of_input(f, all[0], input, &t) + terms_of_input(f, all[1], input, &t);
-    int others = 0;
+    int others = 0, has = 0;
     for (size_t i = 2; i < sizeof all / sizeof *all; i++)
       others += terms_of_input(f, all[i], input, &ignored);
     f->pairs[input] = 0;
-    for (int a = 0; by_score == 1 && others == 0 && a < t->num_index; a++) {
-      const ir_node *n = ir_get(f->g, t->index[a]);
-      const int var = n->op == IR_VAR ? (int)ir_var_of(n) : -1;
-      const uint32_t index = var == VAR_B    ? LUATTN_INDEX_B
-                             : var == VAR_H  ? LUATTN_INDEX_H
-                             : var == VAR_Q  ? LUATTN_INDEX_Q
-                             : var == VAR_KV ? LUATTN_INDEX_KV
-                                             : LUATTN_INDEX_OTHER;
-      f->pairs[input] |= index << 4 * a;
+    if (by_score != 1 || others != 0) continue;
+    uint32_t pairs = 0;
+    for (int a = 0; a < t->num_index; a++) {
+      const uint32_t index = index_of(f, t->index[a]);
+      pairs |= index << 4 * a;
+      has |= 1 << index;
     }
+    if ((has >> LUATTN_INDEX_Q & 1) != 0 && (has >> LUATTN_INDEX_KV & 1) != 0) f->pairs[input] = pairs;
   }
 }
 

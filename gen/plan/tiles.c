@@ -181,12 +181,14 @@ static int sm90_wide_backward_bytes(const plan *p, const plan_rows *r) {
 static int sm90_backward_bytes(const plan *p, const plan_rows *r) {
   const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
   const int dq = max_of(4 * p->tile_m * dim, p->tile_n * (16 + 2 * max_of(dim, dim_v)));
-  const int lines = p->deterministic && r->sums_distances ? 4 * (8 * (p->tile_m + 32) + p->tile_m + p->tile_n) : 0;
+  const int lines =
+      p->deterministic && r->sums_distances ? 4 * (8 * (p->tile_m + 32) + p->tile_m + p->tile_n) : 0;
   const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v) + dq + lines;
   const int row = r->row_bytes > 0 ? shared_row(r->row_bytes) : 0;
   const int rows = p->stages * p->tile_m * (r->bwd_row_bytes + row), ds = 2 * p->tile_m * p->tile_n;
-  const bool lags = tiles + rows + 15 + 512 + (p->stages + 1) * ds <= tiles_shared_limit(90);
-  return (tiles + rows + (lags ? p->stages + 1 : 2) * ds + 15) / 16 * 16 + 512;
+  const int barriers = p->stages == 2 ? 512 : 640;
+  const bool lags = tiles + rows + 15 + barriers + (p->stages + 1) * ds <= tiles_shared_limit(90);
+  return (tiles + rows + (lags ? p->stages + 1 : 2) * ds + 15) / 16 * 16 + barriers;
 }
 
 static int sm80_backward_bytes(const plan *p, const plan_rows *r) {

@@ -55,7 +55,7 @@ typedef struct luattn_input_info {
   int32_t axis[4];             /* > 0: fixed size; otherwise a luattn_axis */
   uint32_t grad;               /* marked grad in the spec */
   uint32_t pairs;              /* where each score adds to its gradient at one place alone: what stands at each axis, a luattn_index of
-                                * four bits from axis 0 on; 0: nobody knows */
+                                * four bits from axis 0 on, q and kv among them; 0: it does not */
 } luattn_input_info;
 
 typedef enum luattn_index { LUATTN_INDEX_OTHER, LUATTN_INDEX_B, LUATTN_INDEX_H, LUATTN_INDEX_Q, LUATTN_INDEX_KV } luattn_index;
