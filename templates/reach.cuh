@@ -27,7 +27,7 @@ static_assert(norm_rows == 32, "a warp's lanes are the rows");
 // From a sum of squares; infinite where it is not finite, so that no score has a bound. It allows for errors
 // of the sum and of the root, and for squares that are flushed to 0.
 LUATTN_FN float norm_bound(float sum) {
-  return sum < infinity<float>() ? sqrtf(sum) * 1.001f + 2e-18f : infinity<float>();
+  return sum < infinity<float>() ? fast_sqrt(sum) * 1.001f + 2e-18f : infinity<float>();
 }
 
 // So many lanes share a row, 8 channels each.
@@ -43,7 +43,7 @@ LUATTN_FN float largest_norm(const LuattnTensor &t, int b, int h, int first, int
   const u32 lane = threadIdx.x % 32, chunk = lane % lanes;
   const Elem *row = row_of<Elem>(t, b, h, first + int(lane / lanes)) + chunk * 8;
   float most = 0;
-#pragma unroll 2
+#pragma unroll 1
   for (int i = 0; i < norm_rows; i += at_once) {
     float sum = 0;
     if (chunk < chunks && first + i + int(lane / lanes) < len) {
@@ -176,7 +176,7 @@ LUATTN_FN RowDots row_dots(const LuattnParams &p, const Site &s, int first, int 
   }
   const Elem *q = row_of<Elem>(p.q, s.b, s.h, 0) + channel;
   RowDots mine = {0, {0, 0}};
-#pragma unroll 2
+#pragma unroll 1
   for (int i = 0; i < lanes; ++i) {
     float sum = 0, dot[2] = {0, 0};
     if (inside) {

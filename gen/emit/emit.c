@@ -78,7 +78,7 @@ static bool grad_is_light(const writer *w) {
 
 /* A few instructions, without memory: comparisons and sums of positions. */
 static bool keep_is_cheap(const writer *w) {
-  enum { FEW = 16 };
+  enum { FEW = 8 };
   for (int i = 0; i < w->num_hooks; i++)
     if (strcmp(w->hook[i].name, "keep") == 0 && w->hook[i].cost > FEW) return false;
   return w->f->keep == IR_NONE || !keep_loads(w);
