@@ -576,7 +576,7 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
   }
   __syncthreads();
   // What a writer needs of registers the consumers would rather have.
-  constexpr bool tight = !Shared::turns && !Shared::hands_sums;
+  constexpr bool tight = !Shared::turns && !Shared::hands_sums || Shared::hands_sums && Config::tile_m == 128;
   constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {

@@ -203,7 +203,7 @@ struct KvTickets {
   __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
     if (ticket >= tiles * heads) return {-1, 0, 0, 0};
     if constexpr (Needs<Spec, Config>::turns)
-      return kv_block_of(ticket, kv_tiles, u32(p.heads_kv), heads, splits, 128);
+      return kv_block_of(ticket, kv_tiles, u32(p.heads_kv), heads, splits, Config::head_dim <= 64 ? 256 : 128);
     return block_of(ticket);
   }
 
