@@ -575,8 +575,8 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
     fence_async();
   }
   __syncthreads();
-  // What a writer needs of registers the consumers would rather have.
-  constexpr bool tight = !Shared::turns && !Shared::hands_sums || Shared::hands_sums && Config::tile_m == 128;
+  // What writers of dQ need of registers the consumers would rather have, and with many sums do have.
+  constexpr bool tight = !Shared::turns || (Needs<Spec, Config>::parameters && Config::tile_m == 128);
   constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
@@ -586,11 +586,13 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
     if (worker == 0) {
       ProducerBwdSm90<Spec, Config>(p, maps, shared).run();
     } else if (worker == 1) {
-      if constexpr (Shared::turns) DqWriterSm90<Spec, Config>(p, shared).run();
+      if constexpr (Shared::turns) DqWriterSm90<Spec, Config>(p, shared, 0).run();
       if constexpr (Shared::claims) ClaimerSm90<Spec, Config>(p, shared).run();
     } else {
       if constexpr (Shared::hands_sums)
         if (worker == 2) SumsWriterSm90<Spec, Config>(p, shared).run();
+      if constexpr (Shared::turns)
+        if (worker == 3) DqWriterSm90<Spec, Config>(p, shared, 1).run();
       if constexpr (Shared::claims) DqStorerSm90<Spec, Config>(p, shared).run(worker % 2);
     }
   } else {

@@ -78,14 +78,15 @@ struct ProducerBwdSm90 {
     const QShare share{at.split};
     Site ahead{at.b, at.h * p.group + share.first(p) - 1, p.q_len, p.kv_len};
     const int last_head = at.h * p.group + share.end(p) - 1;
-    WarpQTiles<Spec, tile_m, tile_n, Shared::halves> walk;
+    using Walk = WarpQTiles<Spec, tile_m, tile_n, Shared::halves, Shared::turns>;
+    Walk walk;
     bool first = true;
     u32 halves = 0;
     for (Tile tile{-1, false};;) {
       Tile after = walk.next(p, ahead);
       if (!after.valid() && ahead.h < last_head) {
         ++ahead.h;
-        walk = WarpQTiles<Spec, tile_m, tile_n, Shared::halves>(p, ahead, at.tile, share);
+        walk = Walk(p, ahead, at.tile, share);
         continue;
       }
       const bool ends = !after.valid();

@@ -8,9 +8,10 @@
 #include "turns.cuh"
 
 // The walk of QTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a share of
-// the tiles. Halves: they look at both halves of the kv tile, one for each consumer. Alike: they find
-// Tile::alike.
-template <class Spec, int TileM, int TileN, bool Halves = false, bool Alike = Spec::may_be_alike>
+// the tiles. Halves: they look at both halves of the kv tile, one for each consumer; nothing may be kept of
+// either, as of a tile that others decide about by the whole (Whole). Alike: they find Tile::alike.
+template <class Spec, int TileM, int TileN, bool Halves = false, bool Whole = false,
+          bool Alike = Spec::may_be_alike>
 struct WarpQTiles {
   int kv0, kv1, base;
   bool ragged;
@@ -82,6 +83,7 @@ struct WarpQTiles {
   __device__ __forceinline__ TileClass classify_halves(const LuattnParams &p, const Site &s, TileClass rest,
                                                        int q0, int q1, bool inside) {
     u32 kept = 0, full = 0;  // of halves 0 and 1
+    bool some = false;       // of the whole
     // The whole first: where no tile is partly kept, as far from a causal diagonal, that is all.
 #pragma unroll 1
     for (int part = -1; part < 2; ++part) {
@@ -91,6 +93,7 @@ struct WarpQTiles {
       const u32 bits = part < 0 ? 3 : 1 << part;
       kept = (kept & ~bits) | (c != TILE_EMPTY ? bits : 0);
       full = (full & ~bits) | (c == TILE_FULL && inside ? bits : 0);
+      if (Whole && part < 0) some = c != TILE_EMPTY;
       if (part < 0 && !ragged && __all_sync(0xffffffffu, c != TILE_PARTIAL)) break;
     }
 #pragma unroll
@@ -98,7 +101,7 @@ struct WarpQTiles {
       none[half] = __ballot_sync(0xffffffffu, (kept >> half & 1) == 0);
       all[half] = __ballot_sync(0xffffffffu, (full >> half & 1) != 0);
     }
-    return kept == 0 ? TILE_EMPTY : full == 3 ? TILE_FULL : TILE_PARTIAL;
+    return kept == 0 && !some ? TILE_EMPTY : full == 3 ? TILE_FULL : TILE_PARTIAL;
   }
 };
 
@@ -272,10 +275,10 @@ struct SharedBwdSm90 {
   // A consumer's part of dQ: with tile_m = 128 each of them computes 64 rows, with 64 half of the columns.
   static constexpr bool splits_rows = tile_m == 128;
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
-  static_assert(stages * 32 + ds_slots * 8 + 48 + (claims ? 112 : 32) + (turns ? 64 : 0) <= barrier_bytes);
+  static_assert(stages * 32 + ds_slots * 8 + 48 + (claims ? 112 : 40) + (turns ? 64 : 0) <= barrier_bytes);
 
-  // A consumer leaves out a tile of whose half nothing is kept. Not where others walk the same tiles.
-  static constexpr bool halves = Spec::has_mask && tile_m == 64 && !turns && !hands_sums;
+  // A consumer leaves out a tile of whose half nothing is kept. Not where it has sums for others.
+  static constexpr bool halves = Spec::has_mask && tile_m == 64 && !hands_sums;
 
   unsigned char *memory;
   u32 start;  // its address in shared memory, a multiple of 1024
@@ -305,13 +308,13 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 kv_full() const { return ds_full(ds_slots); }
   __device__ __forceinline__ u32 kv_empty() const { return kv_full() + 8; }
   // Of a deterministic kernel: see sm90_turns.cuh.
-  __device__ __forceinline__ u32 dq_full() const { return kv_full() + 16; }
-  __device__ __forceinline__ u32 dq_empty() const { return kv_full() + 24; }
+  __device__ __forceinline__ u32 dq_full(u32 tile) const { return kv_full() + 16 + (tile & 1) * 8; }
+  __device__ __forceinline__ u32 dq_empty() const { return kv_full() + 32; }
   // Where sums are handed over: see sm90_sums_writer.cuh.
-  __device__ __forceinline__ u32 sums_full() const { return kv_full() + 32; }
-  __device__ __forceinline__ u32 sums_empty() const { return kv_full() + 40; }
+  __device__ __forceinline__ u32 sums_full() const { return kv_full() + 40; }
+  __device__ __forceinline__ u32 sums_empty() const { return kv_full() + 48; }
   // The note of the q tile before which the block had n, also for who is behind the consumers: up to five.
-  __device__ __forceinline__ u32 turn_note(u32 n) const { return kv_full() + 48 + n % 8 * 8; }
+  __device__ __forceinline__ u32 turn_note(u32 n) const { return kv_full() + 56 + n % 8 * 8; }
   // Of a kernel that claims q tiles, for the block's q tile number `tile` and its stored dQ number n: see
   // sm90_claims.cuh. Behind `claimed` and `taken` lies what is told with them.
   __device__ __forceinline__ u32 claimed(u32 tile) const { return kv_full() + 16 + tile % 4 * 16; }
@@ -335,7 +338,7 @@ struct SharedBwdSm90 {
     }
     for (int i = 0; i < ds_slots; ++i) barrier_init(ds_full(i), warps);
     barrier_init(kv_full(), 1);
-    barrier_init(kv_empty(), warps * 32 + (turns || claims ? 32 : 0) + (hands_sums ? 32 : 0));
+    barrier_init(kv_empty(), warps * 32 + (turns ? 64 : claims ? 32 : 0) + (hands_sums ? 32 : 0));
     if constexpr (claims) {
       for (int i = 0; i < 4; ++i) barrier_init(claimed(i), 1);
       for (int i = 0; i < 2; ++i) {
@@ -344,7 +347,7 @@ struct SharedBwdSm90 {
       }
     }
     if constexpr (turns) {
-      barrier_init(dq_full(), warps * 32);
+      for (u32 i = 0; i < 2; ++i) barrier_init(dq_full(i), warps * 32);
       barrier_init(dq_empty(), 1);
     }
     if constexpr (hands_sums) {

@@ -104,7 +104,7 @@ struct WarpPart {
   __device__ __forceinline__ void hand_dq_over(const DqPlace &at) {
     fence_async();
     if (at.row < 0) return;
-    barrier_arrive(shared.dq_full());
+    barrier_arrive(shared.dq_full(num_handed));
     num_handed ^= 1;
   }
 

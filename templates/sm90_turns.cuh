@@ -1,10 +1,11 @@
 // sm90_turns.cuh: deterministic backward of the sm90 family: a warp that takes dQ from shared memory to
 // dq_acc when it is the block's turn.
 //
-// It is the second warp of the producer's warpgroup. Consumers leave their parts of a tile's dQ in shared
-// memory and arrive at `dq_full`; waiting for the turn, and for the additions to have been made before it is
-// passed on, is the writer's alone. When the copy engine has read the parts it arrives at `dq_empty`. Which
-// tiles they are the producer's notes say, kept for it a few tiles longer.
+// There are two of them in the producer's warpgroup, each for every other q tile: from when a part is there
+// until the next block may add takes about as long as computing a tile does. Consumers leave their parts of a
+// tile's dQ in shared memory and arrive at `dq_full`; waiting for the turn, and for the additions to have been
+// made before it is passed on, is the writer's alone. When the copy engine has read the parts it arrives at
+// `dq_empty`. Which tiles they are the producer's notes say, kept for it a few tiles longer.
 #pragma once
 #include "sm90_bwd.cuh"
 #include "turns.cuh"
@@ -17,15 +18,16 @@ struct DqWriterSm90 {
   const LuattnParams &p;
   const Shared shared;
   const int lane;
+  const u32 which;  // of the two
   Site site;
-  u32 parity, num_tiles;  // of the next part of dQ; q tiles before it
+  u32 num_tiles;  // q tiles before this one
 
-  __device__ __forceinline__ DqWriterSm90(const LuattnParams &params, const Shared &s)
+  __device__ __forceinline__ DqWriterSm90(const LuattnParams &params, const Shared &s, u32 w)
       : p(params),
         shared(s),
         lane(int(threadIdx.x) % 32),
+        which(w),
         site{0, 0, params.q_len, params.kv_len},
-        parity(0),
         num_tiles(0) {}
 
   // A lane for the part of each consumer warp: 16 rows, and all channels or half of them. Whoever is the
@@ -50,12 +52,16 @@ struct DqWriterSm90 {
     u32 *number;
     u32 before;
   };
-  // Of the next tile. That consumers have had it, or dQ of the one before it where dQ lags, is known.
-  __device__ __forceinline__ Turn next_turn(int kv_tile) {
-    const TileNote tile = TileNote::load(shared.turn_note(num_tiles++));
+  __device__ __forceinline__ Turn turn_in(TileNote tile, int kv_tile) {
     site.h = int(tile.head);
     return {tile, turn_of<Config>(p, site.b, site.h, 0) + tile.index(),
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), kv_tile)};
+  }
+  __device__ __forceinline__ TileNote note(u32 tile) const { return TileNote::load(shared.turn_note(tile)); }
+  // dQ of the next tile; of the other writer's, too: it cannot be overtaken, for the one behind it is this
+  // one's.
+  __device__ __forceinline__ void await_dq() const {
+    barrier_wait(shared.dq_full(num_tiles), num_tiles / 2 & 1);
   }
 
   __device__ __forceinline__ void run() {
@@ -68,34 +74,27 @@ struct DqWriterSm90 {
       if (note.state == BlockNote::SOME) add_block(note.at.tile);
     }
   }
-  __device__ __forceinline__ void await_dq() {
-    barrier_wait(shared.dq_full(), parity);
-    parity ^= 1;
-  }
   __device__ __forceinline__ void add_block(int kv_tile) {
-    await_dq();
-    Turn turn = next_turn(kv_tile);
-    bool passed = false;
+    Turn turn;
+    bool awaited = false;  // the turn has come
 #pragma unroll 1
-    for (;;) {
-      if (!passed) turn_await(turn.number, turn.before);
-      add(turn.tile.index(), int(turn.tile.head), turn.before == 0);
-      bulk_wait_read();
-      __syncwarp();
-      if (lane == 0) barrier_arrive(shared.dq_empty());
-      const bool ends = turn.tile.ends_block();
-      if (Shared::lags && !ends) {
-        const Turn next = next_turn(kv_tile);  // while it is added
-        passed = turn_pass(turn.number, kv_tile, next.number, next.before, [] { bulk_wait(); });
-        turn = next;
-        await_dq();
-      } else {
+    for (bool ends = false; !ends; ++num_tiles) {
+      await_dq();
+      const TileNote tile = note(num_tiles);
+      ends = tile.ends_block();
+      if (num_tiles % 2 == which) {
+        if (!awaited) turn_await((turn = turn_in(tile, kv_tile)).number, turn.before);
+        add(tile.index(), int(tile.head), turn.before == 0);
+        bulk_wait_read();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared.dq_empty());
         bulk_wait();
         turn_pass(turn.number, kv_tile);
-        if (ends) break;
-        await_dq();
-        turn = next_turn(kv_tile);
-        passed = false;
+        awaited = false;
+      } else if (Shared::lags && !ends) {  // consumers have had the next one, too
+        turn = turn_in(note(num_tiles + 1), kv_tile);
+        turn_await(turn.number, turn.before);
+        awaited = true;
       }
     }
   }
