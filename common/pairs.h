@@ -1,4 +1,5 @@
-/* pairs.h: whether a gradient of an input is the same in whatever order it is summed. */
+/* pairs.h: whether a gradient of an input, to which each score adds at one place, is the same in whatever
+ * order kernels sum it, or comes in a fixed order if they see to that of batches. */
 #ifndef LUATTN_COMMON_PAIRS_H
 #define LUATTN_COMMON_PAIRS_H
 
@@ -10,11 +11,13 @@
 /* Numbers of elements, of the input's axes too. An axis that is too short for its index would be clamped to.
  */
 typedef struct pairs_sizes {
-  double batch, heads, q_len, kv_len, axis[4];
+  double batch, heads, heads_kv, q_len, kv_len, axis[4];
 } pairs_sizes;
 
-/* Two numbers at most are added to an element, which is 0 at first: a + b is b + a. */
-static inline bool pairs_in_any_order(const luattn_input_info *in, const pairs_sizes *s) {
+/* Where scores of different queries, or keys, add to different elements: whether batches and heads have an
+ * axis of their own. */
+static inline bool pairs_apart(const luattn_input_info *in, const pairs_sizes *s, bool *by_batch,
+                               bool *by_head) {
   const double all[] = {0, s->batch, s->heads, s->q_len, s->kv_len};
   bool has[5] = {false};
   for (uint32_t a = 0; a < in->num_axes; a++) {
@@ -22,8 +25,22 @@ static inline bool pairs_in_any_order(const luattn_input_info *in, const pairs_s
     if (s->axis[a] < all[index]) return false;
     has[index] = true;
   }
-  const double additions = (has[LUATTN_INDEX_B] ? 1 : s->batch) * (has[LUATTN_INDEX_H] ? 1 : s->heads);
-  return has[LUATTN_INDEX_Q] && has[LUATTN_INDEX_KV] && additions <= 2;
+  *by_batch = has[LUATTN_INDEX_B];
+  *by_head = has[LUATTN_INDEX_H];
+  return has[LUATTN_INDEX_Q] && has[LUATTN_INDEX_KV];
+}
+
+/* Two numbers at most are added to an element, which is 0 at first: a + b is b + a. */
+static inline bool pairs_in_any_order(const luattn_input_info *in, const pairs_sizes *s) {
+  bool by_batch, by_head;
+  return pairs_apart(in, s, &by_batch, &by_head) && (by_batch ? 1 : s->batch) * (by_head ? 1 : s->heads) <= 2;
+}
+
+/* All that is added to an element comes from one kv head and kv tile, of whatever batches: from one thread,
+ * which adds in the order of its program. */
+static inline bool pairs_in_batch_order(const luattn_input_info *in, const pairs_sizes *s) {
+  bool by_batch, by_head;
+  return pairs_apart(in, s, &by_batch, &by_head) && (by_head || s->heads_kv == 1);
 }
 
 #endif

@@ -109,44 +109,6 @@ static int64_t num_counters(const luattn_image_info *m, const LuattnParams *p) {
   return LUATTN_TURNS_FIRST + (adds_dq(m) ? (int64_t)p->batch * p->heads * num_turns(m, p) : 0);
 }
 
-static bool in_any_order(const luattn_input_info *info, const LuattnParams *p, const LuattnInput *in) {
-  pairs_sizes s = {.batch = p->batch, .heads = p->heads, .q_len = p->q_len, .kv_len = p->kv_len};
-  for (uint32_t a = 0; a < info->num_axes; ++a) s.axis[a] = (double)in->size[a];
-  return pairs_in_any_order(info, &s);
-}
-
-/* What a deterministic backward adds to besides dq_acc. */
-static void take_ordered(cursor *w, const luattn_image_info *m, LuattnParams *p) {
-  const size_t limbs = LUATTN_EXACT_LIMBS(args_real_size(m)) * sizeof(unsigned long long);
-  if (adds_dq(m) && p->turns == NULL) {
-    const int64_t count = (int64_t)p->batch * p->heads * num_turns(m, p);
-    p->turns = take(w, sizeof *p->turns, LUATTN_TURNS_FIRST + count, 1, 1, 1);
-  }
-  for (uint32_t i = 0; i < m->num_inputs; ++i) {
-    LuattnInput *in = &p->input[i];
-    in->count = 1;
-    for (uint32_t a = 0; a < m->input[i].num_axes; ++a) in->count *= in->size[a];
-    const bool wanted = m->input[i].grad && (m->wants & LUATTN_WANT_INPUTS);
-    if (wanted && !in_any_order(&m->input[i], p, in)) in->exact = take(w, limbs, in->count, 1, 1, 1);
-  }
-  p->num_scalars = (int)m->num_scalars;
-  if (m->wants & LUATTN_WANT_SCALARS) p->scalar_exact = take(w, limbs, m->num_scalars, 1, 1, 1);
-}
-
-/* What kernels only add to, side by side, so that it is zeroed at once; but in the sm90 family prepare zeroes
- * dq_acc, while it waits for what it reads, and the counters. */
-static void take_sums(cursor *w, const luattn_image_info *m, LuattnParams *p, workspace_need *out) {
-  const bool adds = has_role(m, LUATTN_ROLE_FINISH) && adds_dq(m), prepared = m->family == LUATTN_SM90;
-  if (adds && prepared)
-    p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
-  if (draws_kv(m)) p->turns = take(w, sizeof *p->turns, num_counters(m, p), 1, 1, 1);
-  out->sums = w->used;
-  if (adds && !prepared)
-    p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
-  if (m->deterministic) take_ordered(w, m, p);
-  out->sums_size = w->used - out->sums;
-}
-
 /* It runs in clusters of two blocks. */
 static int64_t blocks_together(const luattn_image_info *m, const luattn_entry_info *dkdv) {
   return is_wide(m, dkdv) ? 2 : 1;
@@ -177,6 +139,59 @@ static int best_splits(int64_t blocks, int64_t tiles, int64_t multiprocessors, b
     if (time < least) best = n, least = time;
   }
   return best;
+}
+
+/* Whether sums of an input's gradient need not be exact for a deterministic backward: their order does not
+ * matter, or blocks can keep to one. They then take all batches of a kv tile, and should still fill an eighth
+ * of the GPU, for exact sums take that much longer. */
+static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
+  const luattn_image_info *m = c->info;
+  const luattn_input_info *info = &m->input[input];
+  const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_DKDV);
+  pairs_sizes s = {
+      .batch = p->batch, .heads = p->heads, .heads_kv = p->heads_kv, .q_len = p->q_len, .kv_len = p->kv_len};
+  for (uint32_t a = 0; a < info->num_axes; ++a) s.axis[a] = (double)p->input[input].size[a];
+  if (pairs_in_any_order(info, &s)) return true;
+  if (m->family != LUATTN_SM90 || main == NULL || p->num_splits > 1 || !pairs_in_batch_order(info, &s))
+    return false;
+  if (kv_blocks(m, main, p) * p->heads_kv * 8 < c->multiprocessors) return false;
+  p->batches_in_turn = 1;
+  return true;
+}
+
+/* What a deterministic backward adds to besides dq_acc. */
+static void take_ordered(cursor *w, const args_call *c, LuattnParams *p) {
+  const luattn_image_info *m = c->info;
+  const size_t limbs = LUATTN_EXACT_LIMBS(args_real_size(m)) * sizeof(unsigned long long);
+  if (adds_dq(m) && p->turns == NULL) {
+    const int64_t count = (int64_t)p->batch * p->heads * num_turns(m, p);
+    p->turns = take(w, sizeof *p->turns, LUATTN_TURNS_FIRST + count, 1, 1, 1);
+  }
+  p->batches_in_turn = 0;
+  for (uint32_t i = 0; i < m->num_inputs; ++i) {
+    LuattnInput *in = &p->input[i];
+    in->count = 1;
+    for (uint32_t a = 0; a < m->input[i].num_axes; ++a) in->count *= in->size[a];
+    const bool wanted = m->input[i].grad && (m->wants & LUATTN_WANT_INPUTS);
+    if (wanted && !is_ordered(c, i, p)) in->exact = take(w, limbs, in->count, 1, 1, 1);
+  }
+  p->num_scalars = (int)m->num_scalars;
+  if (m->wants & LUATTN_WANT_SCALARS) p->scalar_exact = take(w, limbs, m->num_scalars, 1, 1, 1);
+}
+
+/* What kernels only add to, side by side, so that it is zeroed at once; but in the sm90 family prepare zeroes
+ * dq_acc, while it waits for what it reads, and the counters. */
+static void take_sums(cursor *w, const args_call *c, LuattnParams *p, workspace_need *out) {
+  const luattn_image_info *m = c->info;
+  const bool adds = has_role(m, LUATTN_ROLE_FINISH) && adds_dq(m), prepared = m->family == LUATTN_SM90;
+  if (adds && prepared)
+    p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
+  if (draws_kv(m)) p->turns = take(w, sizeof *p->turns, num_counters(m, p), 1, 1, 1);
+  out->sums = w->used;
+  if (adds && !prepared)
+    p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
+  if (m->deterministic) take_ordered(w, c, p);
+  out->sums_size = w->used - out->sums;
 }
 
 static luattn_status choose_splits(const args_call *c, LuattnParams *p) {
@@ -267,7 +282,7 @@ static luattn_status workspace_layout(const args_call *c, uintptr_t base, Luattn
   }
   if (m->num_bwd_rows > 0 && m->pass == LUATTN_BACKWARD)
     p->bwd_rows = take(&w, real, m->num_bwd_rows, p->batch, p->heads, padded_rows(m, p->q_len));
-  take_sums(&w, m, p, out);
+  take_sums(&w, c, p, out);
   if (has_role(m, LUATTN_ROLE_FINISH)) {
     if (!m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod) && m->has_query_mod)
       p->dq_acc = take(&w, real, p->batch, p->heads, p->q_len, head_dim);

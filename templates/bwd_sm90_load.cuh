@@ -108,10 +108,11 @@ struct ProducerBwdSm90 {
     const KvTickets<Spec, Config> tickets(p);
     u32 turn = 0;
 #pragma unroll 1
-    for (;; ++turn) {
-      const KvBlock at = tickets.draw();
+    for (;;) {
+      KvBlock at = tickets.draw();
       if (at.tile < 0) break;
-      load_block(at, turn);
+      do load_block(at, turn++);
+      while (tickets.next(at));
     }
     load_kv({{0, 0, 0, 0}, BlockNote::END}, turn);
   }

@@ -167,9 +167,10 @@ struct ProducerWide {
     const KvTickets<Spec, Config, 2> tickets(p);
 #pragma unroll 1
     for (;;) {
-      const KvBlock at = tickets.block_at(draw(tickets));
+      KvBlock at = tickets.block_at(draw(tickets));
       if (at.tile < 0) break;
-      load_block(at);
+      do load_block(at);
+      while (tickets.next(at));
     }
     tell({0, 0, 0, 0}, WideNote::END);
   }

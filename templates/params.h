@@ -8,7 +8,7 @@
 #ifndef LUATTN_PARAMS_H
 #define LUATTN_PARAMS_H
 
-#define LUATTN_PARAMS_VERSION 9
+#define LUATTN_PARAMS_VERSION 10
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
@@ -35,7 +35,7 @@ typedef struct LuattnInput {
   long long stride[LUATTN_MAX_AXES];
   int size[LUATTN_MAX_AXES];
   unsigned long long *exact; /* deterministic backward: what becomes grad (exact.cuh), zeroed by the runtime; null where sums
-                              * are the same in any order (common/pairs.h) */
+                              * come in a fixed order, or are the same in any (common/pairs.h) */
   long long count;           /* elements of grad */
 } LuattnInput;
 
@@ -43,6 +43,8 @@ typedef struct LuattnParams {
   int batch, heads, heads_kv, group;  /* group = heads / heads_kv; q head h reads kv head h / group */
   int q_len, kv_len;
   int num_splits; /* sm90 backward: so many blocks share the q tiles of a kv tile; more than 1: dk and dv go to dk_acc, dv_acc */
+  int batches_in_turn; /* deterministic sm90 backward: 1: a block has a kv tile of all batches, one behind the other, so that what
+                        * they add to one place of a gradient comes in their order (common/pairs.h) */
   double scale;                       /* scores are scale * dot(q, k); > 0 */
 
   /* What the attention kernels read. With a query_mod, key_mod or value_mod these point at the modified copies in the

@@ -101,7 +101,7 @@ struct WarpQTiles {
       none[half] = __ballot_sync(0xffffffffu, (kept >> half & 1) == 0);
       all[half] = __ballot_sync(0xffffffffu, (full >> half & 1) != 0);
     }
-    return kept == 0 && !some ? TILE_EMPTY : full == 3 ? TILE_FULL : TILE_PARTIAL;
+    return (Whole ? !some : kept == 0) ? TILE_EMPTY : full == 3 ? TILE_FULL : TILE_PARTIAL;
   }
 };
 
@@ -187,26 +187,38 @@ struct BlockNote {
 // the other from a counter at p.turns. One warp draws.
 template <class Spec, class Config, int Together = 1>
 struct KvTickets {
+  // A block may have a kv tile of all batches, for the order of what they add to a gradient.
+  static constexpr bool orders_batches = Config::deterministic && Needs<Spec, Config>::parameters &&
+                                         (Spec::grad_adds || (Spec::sums & SUM_HERE) != 0);
+
   const LuattnParams &p;
-  const u32 kv_tiles, splits, tiles, heads;  // of a head; shares of each, their product; all kv heads
+  const u32 kv_tiles, splits, tiles, batch, heads;  // of a head; shares of each, their product; tickets'
+                                                    // batches and kv heads
 
   __device__ __forceinline__ explicit KvTickets(const LuattnParams &params)
       : p(params),
         kv_tiles(u32(ceil_div(params.kv_len, Together * Config::tile_n))),
         splits(u32(params.num_splits)),
         tiles(kv_tiles * splits),
-        heads(u32(params.heads_kv) * u32(params.batch)) {}
+        batch(orders_batches && params.batches_in_turn ? 1 : u32(params.batch)),
+        heads(u32(params.heads_kv) * batch) {}
   __device__ __forceinline__ u32 draw_ticket() const {
     u32 ticket = 0;
     if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.turns, 1u);
     return uniform(ticket);
   }
   __device__ __forceinline__ KvBlock draw() const { return block_at(draw_ticket()); }
+  // Turns to what the ticket stands for besides. False: that was all.
+  __device__ __forceinline__ bool next(KvBlock &at) const {
+    if constexpr (!orders_batches) return false;
+    return p.batches_in_turn != 0 && ++at.b < p.batch;
+  }
   // Tile -1: there are no more.
   __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
     if (ticket >= tiles * heads) return {-1, 0, 0, 0};
     if constexpr (Needs<Spec, Config>::turns)
-      return kv_block_of(ticket, kv_tiles, u32(p.heads_kv), heads, splits, Config::head_dim <= 64 ? 256 : 128);
+      return kv_block_of(ticket, kv_tiles, u32(p.heads_kv), heads, splits,
+                         Config::head_dim <= 64 ? 256 : 128);
     return block_of(ticket);
   }
 
@@ -225,7 +237,7 @@ struct KvTickets {
       head = alone + (ticket - first - tile * together);
     }
     constexpr bool pairs = (Spec::sums & SUM_HERE) != 0;
-    const u32 inner = u32(pairs ? p.batch : p.heads_kv), outer = head / inner, rest = head - outer * inner;
+    const u32 inner = pairs ? batch : u32(p.heads_kv), outer = head / inner, rest = head - outer * inner;
     return {int(tile / splits), int(pairs ? outer : rest), int(pairs ? rest : outer), int(tile % splits)};
   }
 };
@@ -262,9 +274,8 @@ struct SharedBwdSm90 {
   // One slot of dS more than stages, if a block can have it: dQ of a tile
   // then comes a tile later. Without, two.
   static constexpr int most_bytes = 232448, barrier_bytes = stages == 2 ? 256 : 384;
-  static constexpr int other_bytes =
-      k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) + warps * dq_bytes + sums_bytes + 15 +
-      barrier_bytes + 256;
+  static constexpr int other_bytes = k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) +
+                                     warps * dq_bytes + sums_bytes + 15 + barrier_bytes + 256;
   static constexpr bool lags = other_bytes + (stages + 1) * ds_bytes <= most_bytes;
   static constexpr int ds_slots = lags ? stages + 1 : 2;
   static constexpr int at_v = k_bytes, at_q = at_v + v_bytes, at_do = at_q + stages * q_bytes,

@@ -190,7 +190,11 @@ static void sums_in_any_order(void **state) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     luattn_input_info in = {.num_axes = cases[i].num_axes, .grad = 1};
-    pairs_sizes s = {.batch = cases[i].batch, .heads = cases[i].heads, .q_len = 100, .kv_len = 200};
+    pairs_sizes s = {.batch = cases[i].batch,
+                     .heads = cases[i].heads,
+                     .heads_kv = cases[i].heads,
+                     .q_len = 100,
+                     .kv_len = 200};
     for (uint32_t a = 0; a < in.num_axes; ++a) in.pairs |= cases[i].index[a] << 4 * a;
     memcpy(s.axis, cases[i].axis, sizeof s.axis);
     if (pairs_in_any_order(&in, &s) != cases[i].holds) fail_msg("case %zu", i);
@@ -220,6 +224,47 @@ static void backward_deterministic_in_any_order(void **state) {
       assert_null(params->input[3].exact);
     else
       assert_non_null(params->input[3].exact);
+    problem_close(&p);
+  }
+}
+
+/* Or blocks of the sm90 family keep to an order: where all that is added to an element comes from one kv
+ * head, they share no kv tile, and are enough. */
+static void backward_deterministic_batches_in_turn(void **state) {
+  (void)state;
+  const struct {
+    uint32_t pairs, family;
+    int kv_len, splits;
+    bool in_turn;
+  } cases[] = {
+      {H | Q << 4 | KV << 8, LUATTN_SM90, 1000, 0, true},
+      {H | Q << 4 | KV << 8, LUATTN_SM90, 1000, 2, false},
+      {H | Q << 4 | KV << 8, LUATTN_SM90, 384, 0,
+       false}, /* 8 kv tiles of 2 kv heads for 132 multiprocessors */
+      {H | Q << 4 | KV << 8, LUATTN_SM80, 1000, 0, false},
+      {LUATTN_INDEX_OTHER | Q << 4 | KV << 8, LUATTN_SM90, 1000, 0, false},
+      {0, LUATTN_SM90, 1000, 0, false},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    problem p;
+    problem_open(&p, LUATTN_BACKWARD);
+    p.info.deterministic = 1;
+    p.info.family = cases[i].family;
+    p.info.can_split = cases[i].family == LUATTN_SM90;
+    p.info.input[3].pairs = cases[i].pairs;
+    p.info.input[3].num_axes = 3;
+    p.info.input[3].axis[0] = p.info.input[3].axis[1] = p.info.input[3].axis[2] = LUATTN_AXIS_FREE;
+    p.info.entry[5] =
+        (luattn_entry_info){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
+    p.info.num_entries = 6;
+    p.args.num_splits = cases[i].splits;
+    problem_resize(&p, 3, 40, cases[i].kv_len);
+    tensor_set(&p, &p.table, kDLFloat, 16, 3, HEADS, 40, cases[i].kv_len, 1);
+    launch(&p, NULL);
+    const LuattnParams *params = &fake_get_event(8)->params;
+    assert_non_null(params->input[0].exact);
+    if (params->batches_in_turn != cases[i].in_turn || (params->input[3].exact == NULL) != cases[i].in_turn)
+      fail_msg("case %zu: %d, %d splits", i, params->batches_in_turn, params->num_splits);
     problem_close(&p);
   }
 }
@@ -526,6 +571,7 @@ int main(void) {
       cmocka_unit_test(backward_deterministic),
       cmocka_unit_test(sums_in_any_order),
       cmocka_unit_test(backward_deterministic_in_any_order),
+      cmocka_unit_test(backward_deterministic_batches_in_turn),
       cmocka_unit_test(float64_doubles_the_sums),
       cmocka_unit_test(broadcasting),
       cmocka_unit_test(empty_problems),

@@ -1,0 +1,7 @@
+-- What a pair's bias gets is not dS, for the score is capped: grad adds it, number by number.
+return attention {
+  name = "capped_pair_bias",
+  inputs = { bias = { axes = {"h", "q", "kv"}, grad = true } },
+  score_mod = function(score, b, h, q_idx, kv_idx) return 20 * tanh(score / 20) + bias[{h, q_idx, kv_idx}] end,
+  block_mask = causal(),
+}
