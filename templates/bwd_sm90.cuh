@@ -472,6 +472,8 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void skip_tile(TileNote tile) {
     await_turn();
     pass_turn();
+    // dO on its way to a slot that is given back: where both consumers may leave a tile out, one has to wait.
+    if constexpr (Shared::turns) barrier_wait(shared.do_full(q.slot), q.parity);
     if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
     if constexpr (shares_ds) {
       const u32 zeros = shared.ds(ds.slot) + group * tile_m * 128 + (warp * 32 + lane) * 16;

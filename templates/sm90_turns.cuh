@@ -3,9 +3,9 @@
 //
 // There are two of them in the producer's warpgroup, each for every other q tile: from when a part is there
 // until the next block may add takes about as long as computing a tile does. Consumers leave their parts of a
-// tile's dQ in shared memory and arrive at `dq_full`; waiting for the turn, and for the additions to have been
-// made before it is passed on, is the writer's alone. When the copy engine has read the parts it arrives at
-// `dq_empty`. Which tiles they are the producer's notes say, kept for it a few tiles longer.
+// tile's dQ in shared memory and arrive at `dq_full`; waiting for the turn, and for the additions to have
+// been made before it is passed on, is the writer's alone. When the copy engine has read the parts it arrives
+// at `dq_empty`. Which tiles they are the producer's notes say, kept for it a few tiles longer.
 #pragma once
 #include "sm90_bwd.cuh"
 #include "turns.cuh"
@@ -83,7 +83,10 @@ struct DqWriterSm90 {
       const TileNote tile = note(num_tiles);
       ends = tile.ends_block();
       if (num_tiles % 2 == which) {
-        if (!awaited) turn_await((turn = turn_in(tile, kv_tile)).number, turn.before);
+        if (!awaited) {
+          turn = turn_in(tile, kv_tile);
+          turn_await(turn.number, turn.before);
+        }
         add(tile.index(), int(tile.head), turn.before == 0);
         bulk_wait_read();
         __syncwarp();

@@ -77,7 +77,8 @@ static bool grad_is_light(const writer *w) {
 }
 
 /* A few instructions, without memory: comparisons and sums of positions. On an H200 a loop over a tile's
- * scores takes 0.7 to 0.9 of the speed at 13 of them (dilated window), and is faster at 14 (block diffusion). */
+ * scores takes 0.7 to 0.9 of the speed at 13 of them (dilated window), and is faster at 14 (block diffusion).
+ */
 static bool keep_is_cheap(const writer *w) {
   enum { FEW = 13 };
   for (int i = 0; i < w->num_hooks; i++)
