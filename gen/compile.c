@@ -73,12 +73,13 @@ static const char *add_line(arena *a, const char *text, const char *line) {
  * more of them beside hooks that are called, whose time no tiles change: four bytes are a store and a load,
  * so that a quarter of the hooks' instructions in bytes is an eighth of their time at most. But more bytes
  * than a thread has registers are accumulators, spilled around each product. What follows the sm90 backward's
- * first tiles is slower by a third; what follows it above head dim 128, where the loading warps, which have
- * time, spill up to 200 of the bytes, takes 1.3 to 1.8 times as long. */
+ * first tiles is slower by a third; what follows it above head dim 128 takes 1.3 to 1.8 times as long, and
+ * with gradients of parameters up to 80 times. There the loading warps, which have time, spill up to 200 of
+ * the bytes, and the one that sums dS up to 400. */
 static int spills_accepted(const compilation *c) {
   const int beside_hooks = c->emitted.outlined_work / 4;
   const bool slow_next = c->plan.family == LUATTN_SM90 && c->plan.pass == LUATTN_BACKWARD;
-  const int alone = tiles_wide(&c->plan) ? 512 : slow_next ? 288 : 64;
+  const int alone = tiles_wide(&c->plan) ? 768 : slow_next ? 288 : 64;
   return alone + (beside_hooks < 1024 ? beside_hooks : 1024);
 }
 

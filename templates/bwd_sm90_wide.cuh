@@ -10,7 +10,7 @@
 // Four warpgroups: dk and dv of 64 positions are the accumulators of one each. README.md has the order in
 // time, the barriers and the registers.
 //   load     one warp brings K and V, and then dO, row numbers and Q tile by tile; another sends dS:
-//            bwd_sm90_wide_load.cuh
+//            bwd_sm90_wide_load.cuh; one sums dS for gradients of parameters: sm90_wide_sums.cuh
 //   scores   S^T = K Q^T   dP^T = V dO^T, with V in registers   P^T, dS^T = Spec::grad, element by element,
 //            rounded to shared memory, dS also to the other block's   dQ = dS K, added to p.dq_acc
 //   values   dV += P^T dO
@@ -26,6 +26,7 @@
 // and 4 * num_acc * 4 bytes static.
 #pragma once
 #include "bwd_sm90_wide_load.cuh"
+#include "sm90_wide_sums.cuh"
 #include "sm90_wide_turns.cuh"
 
 // ---- scores ----
@@ -51,10 +52,10 @@ struct ScoresWide {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, box = Shared::box;
   static constexpr int D = Config::head_dim;
   static constexpr int cols = tile_m / 4;  // a thread's scores in each of its two kv rows
-  static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
   static constexpr bool needs_ds = Shared::needs_ds, needs_dp = needs_ds || Need::parameters;
   // Where grad has no effect but its results, one copy of it serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
+  static constexpr bool reduces_acc = grad_adds && Spec::num_acc > 0;
 
   enum { P_EMPTY, DS_EMPTY, DS_HERE, DO_FULL };  // peeks, each before each wait for it
 
@@ -571,6 +572,8 @@ LUATTN_FN void bwd_sm90_wide(const LuattnParams &p, const LuattnTensorMaps &maps
       if constexpr (Need::dq) SenderWide<Spec, Config>::run(p, maps, shared);
     } else if (worker == 2) {
       if constexpr (Need::turns) TurnsWide<Spec, Config>(p, shared).run();
+    } else {
+      if constexpr (SharedWide<Spec, Config>::sums != 0) ParametersWide<Spec, Config>(p, shared).run();
     }
   } else if (group == 1) {
     registers_up<160>();

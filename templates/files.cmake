@@ -52,6 +52,7 @@ set(LUATTN_TEMPLATES
   sm90_sums_writer.cuh
   sm90_turns.cuh
   sm90_wide.cuh
+  sm90_wide_sums.cuh
   sm90_wide_turns.cuh
   stats.cuh
   tensors.cuh

@@ -17,13 +17,15 @@ struct WideNote {
   u32 place, b;  // the kv tile and the share of its q tiles; the batch
 
   LUATTN_FN WideNote of(Kind kind, const KvBlock &at, Tile tile, int head, bool ends_block) {
-    return {u32(tile.index) << 4 | u32(ends_block) << 3 | u32(tile.masked) << 2 | u32(kind), u32(head),
-            u32(at.tile) << 6 | u32(at.split), u32(at.b)};
+    return {u32(tile.index) << 5 | u32(tile.alike) << 4 | u32(ends_block) << 3 | u32(tile.masked) << 2 |
+                u32(kind),
+            u32(head), u32(at.tile) << 6 | u32(at.split), u32(at.b)};
   }
   __device__ __forceinline__ bool is(Kind kind) const { return (bits & 3) == u32(kind); }
   __device__ __forceinline__ bool masked() const { return (bits & 4) != 0; }
   __device__ __forceinline__ bool ends_block() const { return (bits & 8) != 0; }
-  __device__ __forceinline__ int index() const { return int(bits >> 4); }
+  __device__ __forceinline__ bool alike() const { return (bits & 16) != 0; }
+  __device__ __forceinline__ int index() const { return int(bits >> 5); }
   __device__ __forceinline__ int kv_tile() const { return int(place >> 6); }
   __device__ __forceinline__ int split() const { return int(place & 63); }
 
@@ -57,7 +59,8 @@ struct SharedWide {
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int most_dq = (boxes + 1) / 2;  // boxes of dQ that a block computes at most
   static constexpr int k_bytes = boxes * box, v_bytes = boxes_v * box;  // of Q and dO as well
-  static constexpr bool needs_ds = Need::dq || Need::dk, turns = Need::turns;
+  static constexpr int sums = Need::parameters ? Spec::sums : 0;        // that a warp makes of dS
+  static constexpr bool needs_ds = Need::dq || Need::dk || sums != 0, turns = Need::turns;
   static constexpr bool has_rows = !__is_empty(Row);
   static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
                        row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
@@ -114,7 +117,7 @@ struct SharedWide {
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
-      barrier_init(q_empty(i), 128 * (1 + Need::dk) + (Need::dq ? 32 : 0));
+      barrier_init(q_empty(i), 128 * (1 + Need::dk) + (Need::dq ? 32 : 0) + (sums != 0 ? 32 : 0));
       barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
       barrier_init(do_empty(i), 128 * (1 + Need::dv));
     }
@@ -128,7 +131,7 @@ struct SharedWide {
     if constexpr (needs_ds) {  // ptxas crashes on a barrier of no arrivals
       for (int i = 0; i < 2; ++i) {
         barrier_init(ds_full(i), 4);
-        barrier_init(ds_empty(i), (Need::dk ? 4 : 0) + (Need::dq ? 8 : 0));
+        barrier_init(ds_empty(i), (Need::dk ? 4 : 0) + (Need::dq ? 8 : 0) + (sums != 0 ? 1 : 0));
         barrier_init(peer_ds_full(i), 1);
       }
     }

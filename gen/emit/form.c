@@ -346,14 +346,12 @@ static int step_of_line(emit_form *f, int kind) {
   return q == 1 || q == -1 ? (int)q : 0;
 }
 
-/* Of the terms of an element, those that the sm90 family's kernel for head dims up to 128 makes from dS,
- * behind its masks. */
+/* Of the terms of an element, those that the sm90 family's kernels make from dS, behind their masks. */
 static void take_sums(emit_form *f) {
   derived_terms *from = &f->element_terms;
   const plan *p = f->plan;
   int left = 0;
-  if (p->pass != LUATTN_BACKWARD || p->family != LUATTN_SM90 || p->head_dim > 128 || p->head_dim_v > 128)
-    return;
+  if (p->pass != LUATTN_BACKWARD || p->family != LUATTN_SM90) return;
   for (int i = 0; i < from->count; i++) {
     derived_term t = from->term[i];
     const int kind = sum_kind(f, &t);
