@@ -96,6 +96,14 @@ class Target(c.Structure):
     ]
 
 
+class Report(c.Structure):
+    _fields_ = (
+        [("cache_hit", c.c_int), ("is_kept", c.c_int)]
+        + [(name, c.c_double) for name in ("trace_ms", "plan_ms", "nvrtc_ms", "cache_ms")]
+        + [("plan", c.c_char * 1024), ("tiles", c.c_int * 6), ("every_length", c.c_int)]
+    )
+
+
 class SpecInfo(c.Structure):
     _fields_ = [
         ("name", c.c_char_p),
@@ -175,8 +183,8 @@ class Luattn:
         self.lib.luattn_spec_get_info(spec, c.byref(info))
         return bool(info.has_lse)
 
-    def plan(self, spec, q, v, backward):
-        """The text of the plan that the engine follows: family, tiles, and why."""
+    def plan(self, spec, q, v, backward, gradients=False):
+        """The text of the plan that the engine's kernel was compiled by: family, tiles, and why."""
         major, minor = torch.cuda.get_device_capability()
         counted = v.shape[2] if backward else q.shape[2]  # as luattn_lengths_of
         target = Target(
@@ -186,17 +194,16 @@ class Luattn:
             head_dim=q.shape[-1],
             head_dim_v=v.shape[-1],
             arch=10 * major + minor,
-            wants=7,
+            wants=15 if gradients else 7,
             family=self.family,
             lengths=int(counted <= 2048),
             device=torch.cuda.get_device_name().encode(),
             deterministic=int(self.is_deterministic),
         )
-        text = c.c_char_p()
-        self._call("luattn_emit", spec, c.byref(target), b"plan", c.byref(text))
-        plan = text.value.decode()
-        self.lib.luattn_text_free(text)
-        return plan
+        image, report = c.c_void_p(), Report()
+        self._call("luattn_compile", spec, c.byref(target), c.byref(image), c.byref(report))
+        self.lib.luattn_image_free(image)
+        return report.plan.decode()
 
     def bind(self, spec, backward=False, inputs=None, every_tile=False, **tensors):
         """A function of no arguments that launches one pass on torch's current stream."""

@@ -221,7 +221,7 @@ LEARNED = {
 
 def gradients():
     """What gradients of extra inputs cost in backward, beside the same spec without them."""
-    for dim in (64, 128):
+    for dim in (64, 128, 256):
         p = Problem(4, 2048 // dim, 2048 // dim, 4096, dim, dim)
         for name, variant in LEARNED.items():
             yield Cell(

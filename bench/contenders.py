@@ -181,7 +181,8 @@ def luattn(library, variation, t, gradients=False, every_tile=False, determinist
         return list(grads.values())
 
     def plan(is_backward):
-        text = library.plan(spec, t.q, t.v, is_backward)
+        wants_inputs = is_backward and any(grad is not None for _, grad in inputs.values())
+        text = library.plan(spec, t.q, t.v, is_backward, wants_inputs)
         family, tile_m, tile_n = re.search(r"family (\w+).*?\btiles (\d+) x (\d+)", text, re.DOTALL).groups()
         return family, int(tile_m), int(tile_n)
 
