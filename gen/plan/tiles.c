@@ -172,8 +172,9 @@ static int sm90_wide_backward_bytes(const plan *p, const plan_rows *r) {
   const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64, box = 64 * 128;
   const int tiles = 128 * dim + box * ((dim + 127) / 128) + 128 * p->stages * (dim + dim_v) + 5 * box;
   const int row = r->row_bytes > 0 ? shared_row(r->row_bytes) : 0;
+  const int barriers = 64 * p->stages + (p->deterministic ? 216 : 120);
   return (tiles + p->stages * p->tile_m * (r->bwd_row_bytes + row) + 15) / 16 * 16 +
-         (p->deterministic ? 384 : 256);
+         (barriers + 127) / 128 * 128;
 }
 
 /* A slot more than stages for dS, if it fits (sm90_bwd.cuh). What a deterministic kernel's consumer warps sum
