@@ -139,7 +139,7 @@ struct SharedWide {
     if constexpr (turns) {
       for (int i = 0; i < 2; ++i) {
         barrier_init(turn_noted(i), 1);
-        barrier_init(turn_read(i), 1);
+        barrier_init(turn_read(i), 32);
       }
       barrier_init(turn(), 1);
       barrier_init(dq_added(), 128);

@@ -34,8 +34,7 @@ struct TurnsWide {
   __device__ __forceinline__ Turn await_tile() {
     barrier_wait(shared.turn_noted(note.slot), note.parity);
     const WideNote tile = WideNote::load(shared.turn_note(note.slot));
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(shared.turn_read(note.slot));
+    barrier_arrive(shared.turn_read(note.slot));
     note.advance();
     if (!tile.is(WideNote::TILE)) return {tile, nullptr, 0};
     const Site site{int(tile.b), int(tile.head), p.q_len, p.kv_len};
