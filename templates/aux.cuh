@@ -471,7 +471,8 @@ template <class Spec>
 LUATTN_FN void round_sums(void *grad, const u64 *exact, i64 count) {
   using Real = typename Spec::Real;
   const i64 at = i64(blockIdx.x) * aux_threads + int(threadIdx.x);
-  if (grad != nullptr && exact != nullptr && at < count) static_cast<Real *>(grad)[at] += exact_value<Real>(exact + at, count);
+  if (grad != nullptr && exact != nullptr && at < count)
+    static_cast<Real *>(grad)[at] += exact_value<Real>(exact + at, count);
 }
 template <class Spec, class Config>
 LUATTN_FN void aux_round(const LuattnParams &p) {

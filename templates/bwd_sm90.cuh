@@ -5,8 +5,7 @@
 // tiles of tile_n positions, or shares of their q tiles, until there are no more (KvTickets). Each consumer
 // warpgroup has 64 of a tile's rows, and their dk and dv in registers.
 //   load     the producer, one warp, brings K and V once a kv tile. For each q head of the group it walks the
-//            q tiles that the mask leaves, and brings Q, dO and row numbers tile by tile, one ahead:
-//            bwd_sm90_load.cuh
+//            q tiles that the mask leaves, and brings Q, dO and row numbers: bwd_sm90_load.cuh
 //   compute  S^T  = K Q^T          dP^T = V dO^T      each consumer: 64 kv rows by tile_m columns
 //            P^T, dS^T = Spec::grad, element by element
 //            dV  += P^T dO         dK  += dS^T Q      P^T and dS^T from registers
@@ -21,8 +20,7 @@
 // Config: head_dim, head_dim_v multiples of 8 up to 128, in any combination; what they lack to a multiple of
 //   64 the copy engine fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
 //   head dims up to 64; stages: slots for Q and dO, at least 2, or nothing is loaded ahead.
-// Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 512 more, or 640
-// with more than 2 stages:
+// Dynamic shared memory in bytes, with D and Dv padded to 64, to a multiple of 16, and 512 (over 2 stages 640):
 //   2 * (tile_n + stages * tile_m) * (D + Dv) + 2 * tile_m * ds_slots * tile_n
 //   + max(4 * tile_m * D, tile_n * (16 + 2 * max(D, Dv)))
 //   + stages * tile_m * (sizeof(BwdRow) + (has_rows ? sizeof(Row) : 0))
@@ -438,8 +436,8 @@ struct ConsumerBwdSm90 {
       issue_dq();
       if constexpr (lags) ds_before.advance();
       wgmma_wait<1>();
+      ds.advance();
     }
-    if constexpr (shares_ds) ds.advance();
     if constexpr (Need::dk) {
       wgmma_fence();
       issue_sums<dim>(dk, a_ds, shared.q(q.slot));
@@ -480,8 +478,6 @@ struct ConsumerBwdSm90 {
 #pragma unroll
       for (int i = 0; i < tile_m / 16; ++i) store_shared_16(zeros + i * 16 * 128, 0.f, 0.f, 0.f, 0.f);
       announce_ds();
-    }
-    if constexpr (shares_ds) {
       issue_dq();
       if constexpr (lags) ds_before.advance();
       wgmma_wait<0>();

@@ -1,11 +1,11 @@
-// sm90_turns.cuh: deterministic backward of the sm90 family: a warp that takes dQ from shared memory to
-// dq_acc when it is the block's turn.
+// sm90_turns.cuh: deterministic backward of the sm90 family: two warps that take dQ from shared memory to
+// dq_acc when it is the block's turn, each for every other q tile.
 //
-// There are two of them in the producer's warpgroup, each for every other q tile: from when a part is there
-// until the next block may add takes about as long as computing a tile does. Consumers leave their parts of a
+// They are the second and the fourth warp of the producer's warpgroup; to add a tile, and to see to it that
+// the next block may, takes one about as long as computing a tile does. Consumers leave their parts of a
 // tile's dQ in shared memory and arrive at `dq_full`; waiting for the turn, and for the additions to have
 // been made before it is passed on, is the writer's alone. When the copy engine has read the parts it arrives
-// at `dq_empty`. Which tiles they are the producer's notes say, kept for it a few tiles longer.
+// at `dq_empty`. Which tiles they are the producer's notes say, kept for the writers a few tiles longer.
 #pragma once
 #include "sm90_bwd.cuh"
 #include "turns.cuh"

@@ -67,7 +67,7 @@ struct TurnsWide {
       } else {
         const Turn next = await_tile();
         await_added();
-        passed = turn_pass(turn.number, kv_tile, next.number, next.before, [] {});
+        passed = turn_pass(turn.number, kv_tile, next.number, next.before);
         turn = next;
       }
     }

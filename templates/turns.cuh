@@ -89,13 +89,11 @@ LUATTN_FN void turn_pass(u32 *turn, int kv_tile) {
   if (threadIdx.x % 32 == 0)
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(turn), "r"(u32(kv_tile + 1)) : "memory");
 }
-// turn_pass, with a look at `next` in between, on the way while the additions are made; true: `before` has
-// passed there, as turn_await says it.
-template <class Wait>
-LUATTN_FN bool turn_pass(u32 *turn, int kv_tile, const u32 *next, u32 before, const Wait &made) {
+// turn_pass, with a look at `next`, for which one fence serves as well; true: `before` has passed there, as
+// turn_await says it.
+LUATTN_FN bool turn_pass(u32 *turn, int kv_tile, const u32 *next, u32 before) {
   u32 passed = 0;
   if (threadIdx.x % 32 == 0) passed = turn_look(next);
-  made();
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
     turn_fence();

@@ -13,9 +13,9 @@ typedef struct emitted {
   int outlined_work;    /* instructions of all calls that stand in one copy of each loop */
   int num_bwd_rows;
   plan_rows rows;
-  bool small_dots;                 /* weighs them apart: small.c */
+  bool small_dots;    /* weighs them apart: small.c */
   uint32_t pairs[12]; /* luattn_input_info.pairs */
-  int64_t max_len;                 /* longest lengths for which the arithmetic on positions is exact */
+  int64_t max_len;    /* longest lengths for which the arithmetic on positions is exact */
 } emitted;
 
 /* Builds in spec->traced.g, which must be the caller's own clone. */

@@ -62,7 +62,7 @@ bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);
 typedef struct plan_rows {
   int row_bytes, bwd_row_bytes, num_acc, num_stats;
   bool skips;          /* tiles without weight */
-  bool sums_distances; /* gradients of parameters, in the sm90 family's backward up to head dim 128 */
+  bool sums_distances; /* some gradient of a parameter is sums of dS at distances (SUM_DISTANCE) */
 } plan_rows;
 
 /* How often the main kernel's code repeats a hook that is inlined: once for each score, row and column that
