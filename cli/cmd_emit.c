@@ -99,6 +99,7 @@ static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_
   if (cubin && target.ptx)
     return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' has no cubin; give --stage ptx, or sm_%d", o->arch,
                        target.arch);
+  target.one_code = cubin;
   if (cubin) return emit_cubin(spec, &target, err);
   TRY(luattn_emit(spec, &target, o->stage, &text, err));
   const bool ok = fputs(text, stdout) != EOF && fflush(stdout) == 0;

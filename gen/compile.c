@@ -148,7 +148,7 @@ static luattn_status refuse_all(const compilation *c, const nvrtc_result *r, lua
 
 /* Compiles; a plan that spills more gives way to the next of the table, unless the caller forced it. */
 static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out,
-                           luattn_error *err) {
+                           nvrtc_result *others, luattn_error *err) {
   nvrtc lib;
   TRY(nvrtc_open(&c->nvrtc, &lib, err));
   if (!nvrtc_supports(&lib, c->plan.arch))
@@ -158,14 +158,14 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
   compilation attempt = *c;
   int least = -1;
   for (;;) {
-    nvrtc_result r;
-    const luattn_status status = source_compile(&attempt, &lib, c->target.ptx, &r, err);
+    nvrtc_result r, rest;
+    const luattn_status status = parts_compile(&attempt, &lib, c->target.ptx, &r, &rest, err);
     if (status == LUATTN_COMPILE) source_keep(&attempt, dir, key, err);
     if (status != LUATTN_OK) return status;
     const int spills = r.cubin == NULL ? INT_MAX : damage(&attempt, &r);
     const bool accepted = r.cubin != NULL && is_accepted(&attempt, &r);
     if (!accepted && c->plan.picked) return refuse_damage(c, &r, err);
-    if (least < 0 || accepted || spills < least) *c = attempt, *out = r, least = spills;
+    if (least < 0 || accepted || spills < least) *c = attempt, *out = r, *others = rest, least = spills;
     if (accepted || !source_alternative(&attempt)) break;
   }
   if (out->cubin == NULL) return refuse_all(c, out, err);
@@ -173,8 +173,8 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
   return LUATTN_OK;
 }
 
-static luattn_status make_image(const compilation *c, const nvrtc_result *r, hash128 key,
-                                luattn_image **image, luattn_error *err) {
+static luattn_status make_image(const compilation *c, const nvrtc_result *r, const nvrtc_result *others,
+                                hash128 key, luattn_image **image, luattn_error *err) {
   luattn_image_info info = c->info;
   info.source_hash[0] = key.lo;
   info.source_hash[1] = key.hi;
@@ -186,9 +186,7 @@ static luattn_status make_image(const compilation *c, const nvrtc_result *r, has
       info.entry[j].local_bytes =
           (uint32_t)(e->stack_bytes > e->spill_bytes ? e->stack_bytes : e->spill_bytes);
     }
-  const bool ptx = info.is_ptx != 0;
-  return luattn_image_create(&info, ptx ? r->ptx : r->cubin, ptx ? strlen(r->ptx) + 1 : r->cubin_size, image,
-                             err);
+  return parts_image(c, &info, r, others, image, err);
 }
 
 static bool is_plan_of(const plan *p, const luattn_image_info *info) {
@@ -234,11 +232,11 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
     (void)compile_match_plan(c, *image); /* the report describes it */
     return LUATTN_OK;
   }
-  nvrtc_result result;
-  TRY(build(c, dir, key, &result, err));
+  nvrtc_result result, others;
+  TRY(build(c, dir, key, &result, &others, err));
   TRY(compile_memory(c, err)); /* before anything is kept */
   report->nvrtc_ms = now_ms() - looked;
-  TRY(make_image(c, &result, key, image, err));
+  TRY(make_image(c, &result, &others, key, image, err));
   TRY(cache_store(dir, key, *image, warning, sizeof warning, err));
   report->is_kept = dir[0] != 0 && warning[0] == 0;
   if (report->is_kept) TRY(cache_trim(dir, limit, err));

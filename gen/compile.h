@@ -53,10 +53,20 @@ bool source_alternative(compilation *c);
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err);
 /* Of what is compiled apart from the plan's numbers: what was measured with another origin says nothing. */
 luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error *err);
-/* One run of NVRTC over c's source. */
-luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *out,
-                             luattn_error *err);
+/* One run of NVRTC over c's source, for all kernels or some (LUATTN_PART of the templates). Results lie in
+ * `a`. */
+typedef enum source_part { PART_ALL, PART_MAIN, PART_OTHERS } source_part;
+luattn_status source_compile(const compilation *c, arena *a, const nvrtc *lib, source_part part, int want_ptx,
+                             nvrtc_result *out, luattn_error *err);
 /* Leaves what NVRTC refused in `dir`, and adds the place to the message. */
 void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err);
+
+/* parts.c: whether an image has its main kernels in one code and the others in a second one. */
+bool parts_has_two(const compilation *c);
+/* Compiles them side by side. What ptxas says of both is in *main; `others` has a code, or is empty. */
+luattn_status parts_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *main,
+                            nvrtc_result *others, luattn_error *err);
+luattn_status parts_image(const compilation *c, luattn_image_info *info, const nvrtc_result *main,
+                          const nvrtc_result *others, luattn_image **image, luattn_error *err);
 
 #endif

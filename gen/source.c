@@ -69,26 +69,16 @@ luattn_status source_plan(compilation *c, luattn_error *err) {
 }
 
 /* "sm_90a"; NULL: out of memory. */
-static const char *arch_name(const compilation *c) {
+static const char *arch_name(const compilation *c, arena *a) {
   const char suffix[2] = {c->plan.arch_suffix, 0};
-  return arena_printf(c->a, "sm_%d%s", c->plan.arch, suffix);
-}
-
-/* Kernels that take as long as each other to compile: a backward image's, and a forward's with luattn_mod. */
-static bool has_several(const plan *p) {
-  bool several = p->pass == LUATTN_BACKWARD;
-  for (int i = 0; i < p->num_entries; i++) several |= p->entry[i].role == LUATTN_ROLE_MOD;
-  return several;
+  return arena_printf(a, "sm_%d%s", c->plan.arch, suffix);
 }
 
 /* No flag of fast arithmetic: math.cuh decides that for each function. `recent`: what not every NVRTC 12
  * knows. Minimal: without the declarations of textures and of the CUDA runtime, a tenth of the front end's
  * time. No cache: NVRTC would start CUDA to look among the driver's cached kernels, and luattn has a cache of
- * its own. Threads where there are several kernels: a fixed number, which stands in the cubin, so that its
- * bytes do not depend on the machine. Not for the sm90 family, whose plans yield to what ptxas says of wgmma
- * (C7512 and others): from threads that goes to stderr, not into the log. And there one kernel takes most of
- * the time. */
-static int options(const compilation *c, bool recent, const char **out) {
+ * its own. */
+static int options(source_part part, bool recent, const char **out) {
   const char *line_info = getenv("LUATTN_LINEINFO");
   int n = 0;
   out[n++] = "-std=c++20";
@@ -97,7 +87,7 @@ static int options(const compilation *c, bool recent, const char **out) {
   if (line_info != NULL && strcmp(line_info, "1") == 0) out[n++] = "-lineinfo";
   if (recent) out[n++] = "--minimal";
   if (recent) out[n++] = "--no-cache";
-  if (recent && has_several(&c->plan) && c->plan.family != LUATTN_SM90) out[n++] = "--split-compile=4";
+  if (part != PART_ALL) out[n++] = part == PART_MAIN ? "-DLUATTN_PART=1" : "-DLUATTN_PART=2";
   return n;
 }
 enum { MAX_OPTIONS = 7 };
@@ -124,8 +114,8 @@ static void hash_sources(const compilation *c, const char *arch, hasher *h) {
 }
 
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) {
-  const char *opts[MAX_OPTIONS], *arch = arch_name(c);
-  const int num_opts = options(c, true, opts);
+  const char *opts[MAX_OPTIONS], *arch = arch_name(c, c->a);
+  const int num_opts = options(parts_has_two(c) ? PART_MAIN : PART_ALL, true, opts);
   hasher h;
   if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   hash_sources(c, arch, &h);
@@ -142,7 +132,7 @@ luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) 
 }
 
 luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error *err) {
-  const char *arch = arch_name(c);
+  const char *arch = arch_name(c, c->a);
   hasher h;
   if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   hash_sources(c, arch, &h);
@@ -150,11 +140,11 @@ luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error 
   return LUATTN_OK;
 }
 
-luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *out,
-                             luattn_error *err) {
-  const char *opts[MAX_OPTIONS], *arch = arch_name(c);
+luattn_status source_compile(const compilation *c, arena *a, const nvrtc *lib, source_part part, int want_ptx,
+                             nvrtc_result *out, luattn_error *err) {
+  const char *opts[MAX_OPTIONS], *arch = arch_name(c, a);
   const template_file *entry = entry_file(c);
-  template_file *headers = arena_array(c->a, (size_t)c->num_templates + 2, sizeof *headers);
+  template_file *headers = arena_array(a, (size_t)c->num_templates + 2, sizeof *headers);
   if (arch == NULL || headers == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   if (entry == NULL)
     return luattn_fail(err, LUATTN_INTERNAL, "compile: %s: is not among the templates",
@@ -164,8 +154,8 @@ luattn_status source_compile(const compilation *c, const nvrtc *lib, int want_pt
     if (!is_entry(&c->templates[i])) headers[n++] = c->templates[i];
   headers[n++] = (template_file){"config.cuh", c->config, strlen(c->config)};
   headers[n++] = (template_file){"spec.cuh", c->emitted.spec, strlen(c->emitted.spec)};
-  return nvrtc_compile(lib, c->a, entry->name, entry->data, headers, n, arch, opts,
-                       options(c, lib->major >= 13, opts), want_ptx, out, err);
+  return nvrtc_compile(lib, a, entry->name, entry->data, headers, n, arch, opts,
+                       options(part, lib->major >= 13, opts), want_ptx, out, err);
 }
 
 void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err) {

@@ -5,7 +5,7 @@
  *   16  XXH3-128 of everything from byte 32    u64 low, high
  *   32  total size, manifest size, cubin offset, cubin size   u64 each
  *   64  manifest (luattn_image_info)
- *       zeros up to a multiple of 64, then the cubin, which ends the image
+ *       zeros up to a multiple of 64, then the cubin, which ends the image; or two, 64 zeros and more between
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@
 #define FORMAT_VERSION ((uint32_t)LUATTN_IMAGE_FORMAT)
 #define BYTE_ORDER_MARK 0x01020304u
 #define CHECKED_FROM 32u
-#define PADDING 64 /* zeros behind the code: what is no cubin ends there, as a text or as a header */
+#define PADDING 64 /* zeros behind a code: what is no cubin ends there, as a text or as a header */
 #define MAX_CUBIN ((size_t)1 << 30)
 
 typedef struct header {
@@ -35,7 +35,7 @@ typedef struct header {
 _Static_assert(sizeof(header) == 64, "the header has no holes");
 _Static_assert(sizeof(luattn_entry_info) == 92 && sizeof(luattn_input_info) == 96,
                "the manifest's parts have no holes");
-_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, has_mask) + 4,
+_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, reserved) + 4,
                "the manifest has no holes");
 
 static const char magic[8] = {'L', 'U', 'A', 'T', 'T', 'N', 'I', 'M'};
@@ -204,6 +204,7 @@ static luattn_status check_manifest(const luattn_image_info *m, luattn_error *er
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
+  TRY(check_range(err, "reserved", m->reserved, 0, 0));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
   TRY(check_inputs(m, err));
   TRY(check_scalars(m, err));
@@ -212,8 +213,7 @@ static luattn_status check_manifest(const luattn_image_info *m, luattn_error *er
 }
 
 /* The driver is given no size: it reads PTX up to its terminating 0, and a cubin as far as that says. */
-static luattn_status check_code(const luattn_image_info *m, const void *code, size_t size,
-                                luattn_error *err) {
+static luattn_status check_one(const luattn_image_info *m, const void *code, size_t size, luattn_error *err) {
   if (m->is_ptx && ((const char *)code)[size - 1] != '\0')
     return luattn_fail(err, LUATTN_IMAGE, "image: PTX of %zu bytes: does not end in a 0; compile it again",
                        size);
@@ -228,6 +228,22 @@ static luattn_status check_code(const luattn_image_info *m, const void *code, si
                        "image: cubin of %zu bytes: says that parts of it lie outside of it; compile it again",
                        size);
   return LUATTN_OK;
+}
+
+static luattn_status check_code(const luattn_image_info *m, const void *code, size_t size,
+                                luattn_error *err) {
+  static const unsigned char zeros[PADDING];
+  const size_t second = m->second_code;
+  if (second == 0) return check_one(m, code, size, err);
+  if (second % 64 != 0 || second <= PADDING || second >= size ||
+      memcmp((const char *)code + second - PADDING, zeros, PADDING) != 0)
+    return luattn_fail(
+        err, LUATTN_IMAGE,
+        "image: second_code: is %zu in a code of %zu bytes, expected a multiple of 64 inside it, "
+        "behind 64 zeros; compile it again",
+        second, size);
+  TRY(check_one(m, code, second, err));
+  return check_one(m, (const char *)code + second, size - second, err);
 }
 
 static XXH128_hash_t checksum(const void *bytes, size_t size) {

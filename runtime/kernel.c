@@ -37,19 +37,25 @@ static luattn_status check_device(luattn_driver *driver, int device, const luatt
   return LUATTN_OK;
 }
 
-static luattn_status load_functions(luattn_kernel *k, const void *cubin, luattn_error *err) {
+static luattn_status load_module(luattn_kernel *k, int number, const void *code, luattn_error *err) {
+  const luattn_driver *d = k->driver;
+  const cu_result result = d->module_load(&k->module[number], code);
+  if (result == 0) return LUATTN_OK;
+  k->module[number] = NULL;
+  return driver_fail(d, err, result, "cuModuleLoadData",
+                     "loading " KERNEL_FORMAT
+                     "; the driver supports CUDA %d.%d, and NVRTC must not be newer by a major version",
+                     KERNEL_VALUES(&k->info), d->version / 1000, d->version % 1000 / 10);
+}
+
+static luattn_status load_functions(luattn_kernel *k, const void *code, luattn_error *err) {
   const luattn_driver *d = k->driver;
   const luattn_image_info *m = &k->info;
-  cu_result result = d->module_load(&k->module, cubin);
-  if (result != 0) {
-    k->module = NULL;
-    return driver_fail(d, err, result, "cuModuleLoadData",
-                       "loading " KERNEL_FORMAT
-                       "; the driver supports CUDA %d.%d, and NVRTC must not be newer by a major version",
-                       KERNEL_VALUES(m), d->version / 1000, d->version % 1000 / 10);
-  }
+  TRY(load_module(k, 0, code, err));
+  if (m->second_code > 0) TRY(load_module(k, 1, (const char *)code + m->second_code, err));
   for (uint32_t i = 0; i < m->num_entries; ++i) {
-    result = d->module_function(&k->function[i], k->module, m->entry[i].name);
+    const int number = m->second_code > 0 && !luattn_role_is_main(m->entry[i].role);
+    cu_result result = d->module_function(&k->function[i], k->module[number], m->entry[i].name);
     if (result != 0)
       return driver_fail(d, err, result, "cuModuleGetFunction", "looking for %s in " KERNEL_FORMAT,
                          m->entry[i].name, KERNEL_VALUES(m));
@@ -119,11 +125,12 @@ luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn
 
 void luattn_kernel_unload(luattn_kernel *kernel) {
   if (kernel == NULL) return;
-  if (kernel->module != NULL && driver_push(kernel->driver, kernel->context, NULL) == LUATTN_OK) {
+  if (kernel->module[0] != NULL && driver_push(kernel->driver, kernel->context, NULL) == LUATTN_OK) {
     if (kernel->zero != 0) (void)kernel->driver->free(kernel->zero);
     if (kernel->tickets != NULL && kernel->tickets->counters != 0)
       (void)kernel->driver->free(kernel->tickets->counters);
-    (void)kernel->driver->module_unload(kernel->module);
+    for (int i = 0; i < 2; ++i)
+      if (kernel->module[i] != NULL) (void)kernel->driver->module_unload(kernel->module[i]);
     driver_pop(kernel->driver);
   }
   free(kernel->tickets);

@@ -2,6 +2,7 @@
 #include "bwd_simt.cuh"
 #include "entries_bwd.cuh"
 
+#if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads, dkdv_simt_blocks<Spec, Config>)
     luattn_dkdv(const __grid_constant__ LuattnParams p) {
   dkdv_simt<Spec, Config>(p);
@@ -10,3 +11,4 @@ extern "C" __global__ void __launch_bounds__(Config::threads, dq_simt_blocks<Spe
     luattn_dq(const __grid_constant__ LuattnParams p) {
   dq_simt<Spec, Config>(p);
 }
+#endif

@@ -2,6 +2,7 @@
 #include "bwd_sm80.cuh"
 #include "entries_fwd.cuh"
 
+#if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads)
     luattn_dkdv(const __grid_constant__ LuattnParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
@@ -14,6 +15,9 @@ extern "C" __global__ void __launch_bounds__(Config::threads)
     BwdSm80<Spec, Config>(p, shared, KvBlock{int(blockIdx.x), int(blockIdx.y), int(blockIdx.z), 0}).run();
   }
 }
+#endif
+
+#if LUATTN_PART != 1
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_prepare(const __grid_constant__ LuattnParams p) {
   aux_prepare<Spec, Config>(p);
@@ -26,3 +30,4 @@ extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_round(const __grid_constant__ LuattnParams p) {
   aux_round<Spec, Config>(p);
 }
+#endif

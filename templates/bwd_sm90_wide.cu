@@ -3,7 +3,7 @@
 #include "bwd_sm90_wide.cuh"
 #include "dq_finish.cuh"
 
-#ifdef LUATTN_SCORE_BOUNDS
+#if defined(LUATTN_SCORE_BOUNDS) && LUATTN_PART != 1
 #include "reach.cuh"
 extern "C" __global__ void __launch_bounds__(norm_threads)
     luattn_norms(const __grid_constant__ LuattnParams p) {
@@ -15,11 +15,15 @@ extern "C" __global__ void __launch_bounds__(reach_threads)
 }
 #endif
 
+#if LUATTN_PART != 2
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Config::threads, 1)
     luattn_dkdv(const __grid_constant__ LuattnParams p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   bwd_sm90_wide<Spec, Config>(p, maps, shared);
 }
+#endif
+
+#if LUATTN_PART != 1
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_prepare(const __grid_constant__ LuattnParams p) {
   aux_prepare<Spec, Config, ResultGroups>(p);
@@ -32,3 +36,4 @@ extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_round(const __grid_constant__ LuattnParams p) {
   aux_round<Spec, Config>(p);
 }
+#endif

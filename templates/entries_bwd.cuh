@@ -4,6 +4,7 @@
 #include "aux.cuh"
 #include "entries_fwd.cuh"
 
+#if LUATTN_PART != 1
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_prepare(const __grid_constant__ LuattnParams p) {
   aux_prepare<Spec, Config>(p);
@@ -16,3 +17,4 @@ extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_round(const __grid_constant__ LuattnParams p) {
   aux_round<Spec, Config>(p);
 }
+#endif

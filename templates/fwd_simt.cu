@@ -2,7 +2,9 @@
 #include "entries_fwd.cuh"
 #include "fwd_simt.cuh"
 
+#if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads, fwd_simt_blocks<Spec, Config>)
     luattn_fwd(const __grid_constant__ LuattnParams p) {
   fwd_simt<Spec, Config>(p);
 }
+#endif

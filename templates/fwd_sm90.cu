@@ -2,7 +2,7 @@
 #include "entries_fwd.cuh"
 #include "fwd_sm90.cuh"
 
-#ifdef LUATTN_SCORE_BOUNDS
+#if defined(LUATTN_SCORE_BOUNDS) && LUATTN_PART != 1
 #include "reach.cuh"
 extern "C" __global__ void __launch_bounds__(norm_threads)
     luattn_norms(const __grid_constant__ LuattnParams p) {
@@ -14,8 +14,10 @@ extern "C" __global__ void __launch_bounds__(Config::tile_m)
 }
 #endif
 
+#if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
     luattn_fwd(const __grid_constant__ LuattnParams p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   fwd_sm90<Spec, Config>(p, maps, shared);
 }
+#endif

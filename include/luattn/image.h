@@ -36,7 +36,12 @@ typedef enum luattn_role {
   LUATTN_ROLE_COUNT
 } luattn_role;
 
-#define LUATTN_IMAGE_FORMAT 5 /* version of the bytes; of one luattn to the next it may change */
+/* Those that attention is computed in; the others are short. */
+static inline int luattn_role_is_main(uint32_t role) {
+  return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV || role == LUATTN_ROLE_DQ;
+}
+
+#define LUATTN_IMAGE_FORMAT 6 /* version of the bytes; of one luattn to the next it may change */
 #define LUATTN_MAX_ENTRIES 8
 #define LUATTN_NAME_SIZE 64
 
@@ -91,6 +96,9 @@ typedef struct luattn_image_info {
   uint32_t deterministic;             /* backward gives the same bits in every run */
   uint32_t can_split;                 /* blocks of DKDV may share the queries of a kv tile: luattn_args.num_splits */
   uint32_t has_mask;                  /* there is one: some kv tiles have more to do than others */
+  uint32_t second_code;               /* where in the code a second cubin (PTX) begins, with all kernels but the main ones; a
+                                       * multiple of 64, and 64 zeros before it; 0: there is one alone */
+  uint32_t reserved;                  /* 0 */
   int64_t max_len;                    /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
   luattn_entry_info entry[LUATTN_MAX_ENTRIES]; /* in launch order */
   luattn_input_info input[12];
@@ -110,7 +118,7 @@ LUATTN_API luattn_status luattn_image_open(const void *bytes, size_t size, luatt
 LUATTN_API void luattn_image_free(luattn_image *image); /* NULL is fine */
 LUATTN_API const void *luattn_image_bytes(const luattn_image *image, size_t *size);
 LUATTN_API const luattn_image_info *luattn_image_get_info(const luattn_image *image);
-/* The cubin; the text with its terminating 0 where is_ptx is set. */
+/* The cubin, or both; text with a terminating 0 where is_ptx is set. */
 LUATTN_API const void *luattn_image_cubin(const luattn_image *image, size_t *size);
 
 #ifdef __cplusplus

@@ -248,6 +248,40 @@ static void loading_kernels(void **state) {
   luattn_driver_close(driver);
 }
 
+/* The main kernels from the first code, the others from the second. */
+static void two_codes(void **state) {
+  (void)state;
+  luattn_driver *driver = open_driver();
+  luattn_kernel *kernel = NULL;
+  luattn_image *image;
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  static const char main_first[256] = "FAKE luattn_dkdv";
+  char code[512];
+  memcpy(code, main_first, sizeof main_first);
+  memset(code + 256, 0, 256);
+  strcpy(code + 256, "FAKE luattn_stats luattn_mod luattn_prepare luattn_finish");
+  p.info.second_code = 256;
+  assert_int_equal(luattn_image_create(&p.info, code, sizeof code, &image, &err), LUATTN_OK);
+  if (luattn_kernel_load(driver, 0, image, &kernel, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  assert_int_equal(fake_live().modules, 2);
+  luattn_kernel_unload(kernel);
+  assert_int_equal(fake_live().modules, 0);
+  fake_fail("cuModuleLoadData", 2, 1);
+  assert_int_equal(luattn_kernel_load(driver, 0, image, &kernel, &err), LUATTN_CUDA);
+  assert_int_equal(fake_live().modules, 0);
+  fake_reset();
+  luattn_image_free(image);
+  strcpy(code + 256, "FAKE luattn_stats luattn_mod luattn_prepare");
+  assert_int_equal(luattn_image_create(&p.info, code, sizeof code, &image, &err), LUATTN_OK);
+  assert_int_equal(luattn_kernel_load(driver, 0, image, &kernel, &err), LUATTN_CUDA);
+  assert_non_null(strstr(err.message, "looking for luattn_finish"));
+  luattn_image_free(image);
+  problem_close(&p);
+  luattn_driver_close(driver);
+}
+
 static luattn_status load_for(const luattn_image_info *info, const char *arch, luattn_error *err) {
   setenv("LUATTN_FAKE_ARCH", arch, 1);
   luattn_driver *driver = open_driver();
@@ -317,6 +351,7 @@ int main(void) {
       TEST(timers),
       TEST(current_context_is_left_alone),
       TEST(loading_kernels),
+      TEST(two_codes),
       TEST(architectures),
   };
   const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -102,8 +102,10 @@ static const bad_field bad_fields[] = {
     {FIELD(input[0].axis[0]), -6, "input: axis: is -6"},
     {FIELD(input[0].grad), 2, "input: grad"},
     {FIELD(input[0].pairs), LUATTN_INDEX_KV + 1, "input: pairs: is 5"},
-    {FIELD(input[0].pairs), 1u << 28, "input: pairs: is 1, expected 0 to 0"}, /* of an axis that is not there */
+    {FIELD(input[0].pairs), 1u << 28,
+     "input: pairs: is 1, expected 0 to 0"}, /* of an axis that is not there */
     {FIELD(scalar_name[0][0]), 'z', "scalar 'temperature': names are not in order"},
+    {FIELD(reserved), 1, "reserved: is 1"},
     {FIELD(stat[0].input), 4, "stat: input"},
     {FIELD(stat[0].input), 0, "stat: dtype of its input"},
     {FIELD(stat[0].axis), 0, "stat: axis"},
@@ -199,6 +201,43 @@ static void cubins_end_where_they_say(void **state) {
   }
 }
 
+/* A second code lies behind zeros, where a driver that reads the first one ends, and is checked like it. */
+static void two_codes(void **state) {
+  (void)state;
+  enum { SIZE = 128 + 64 };
+  luattn_image_info info = sample(LUATTN_FORWARD);
+  luattn_image *image = NULL;
+  luattn_error err;
+  unsigned char code[SIZE] = "first";
+  memcpy(code + 128, "second", 7);
+  info.second_code = 128;
+  assert_int_equal(luattn_image_create(&info, code, SIZE, &image, &err), LUATTN_OK);
+  size_t size;
+  assert_memory_equal((const char *)luattn_image_cubin(image, &size) + 128, "second", 7);
+  assert_int_equal((uintptr_t)luattn_image_cubin(image, &size) % 16, 0);
+  luattn_image_free(image);
+  static const uint32_t bad[] = {1, 64, 120, 192, 256, UINT32_MAX - 63};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+    info.second_code = bad[i];
+    assert_int_equal(luattn_image_create(&info, code, SIZE, &image, &err), LUATTN_IMAGE);
+    assert_non_null(strstr(err.message, "second_code: is "));
+  }
+  info.second_code = 128;
+  code[64] = 1;
+  assert_int_equal(luattn_image_create(&info, code, SIZE, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "behind 64 zeros"));
+  code[64] = 0;
+  const unsigned char elf[] = {0x7f, 'E', 'L', 'F', 2, 1, 1};
+  memcpy(code + 128, elf, sizeof elf);
+  put(code + 128 + 32, 64, 8), put(code + 128 + 54, 56, 2), put(code + 128 + 56, 1, 2); /* past the end */
+  assert_int_equal(luattn_image_create(&info, code, SIZE, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "cubin of 64 bytes: says that parts of it lie outside of it"));
+  info.is_ptx = 1;
+  code[SIZE - 1] = 'x';
+  assert_int_equal(luattn_image_create(&info, code, SIZE, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "PTX of 64 bytes: does not end in a 0"));
+}
+
 /* Puts `value` at `offset` of an image's bytes and mends the checksum, so that the check behind it is
  * reached. */
 static luattn_status open_with(const unsigned char *bytes, size_t size, size_t offset, uint64_t value,
@@ -231,7 +270,7 @@ static void header_is_checked(void **state) {
     const char *message;
   } bad[] = {
       {0, 1, 'X', "magic"},
-      {8, 4, 6, "format version is 6, this luattn reads 5"},
+      {8, 4, 5, "format version is 5, this luattn reads 6"},
       {12, 4, 0x04030201, "another byte order"},
       {16, 1, (uint64_t)bytes[16] ^ 1, "checksum"},
       {32, 8, size + 1, "cut or extended"},
@@ -341,6 +380,7 @@ int main(void) {
       cmocka_unit_test(manifest_is_checked),
       cmocka_unit_test(names_and_tiles_are_checked),
       cmocka_unit_test(cubins_end_where_they_say),
+      cmocka_unit_test(two_codes),
       cmocka_unit_test(header_is_checked),
       cmocka_unit_test(every_truncation_and_bit_flip),
       cmocka_unit_test(random_mutations),

@@ -108,11 +108,7 @@ int nvrtcDestroyProgram(void **prog) {
 
 int nvrtcCompileProgram(void *prog, int num_options, const char *const *options) {
   program *p = prog;
-  bool threads = false;
-  for (int i = 0; i < num_options; i++) {
-    add(p, options[i]);
-    threads |= strncmp(options[i], "--split-compile", 15) == 0;
-  }
+  for (int i = 0; i < num_options; i++) add(p, options[i]);
   if (told("spill")) {
     p->log =
         "ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_80'\n"
@@ -120,8 +116,7 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
         "    8 bytes stack frame, 900 bytes spill stores, 904 bytes spill loads\n"
         "ptxas info    : Used 255 registers, used 1 barriers\n";
   }
-  if ((told("serialise") || told("memory") || p->exhausts) &&
-      !threads) { /* NVRTC's threads print it instead */
+  if (told("serialise") || told("memory") || p->exhausts) {
     p->log =
         "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due "
         "to "

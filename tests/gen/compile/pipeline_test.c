@@ -132,6 +132,34 @@ static void test_exhausted(void **state) {
   luattn_spec_free(spec);
 }
 
+/* The main kernels and the others, where there are some, in two codes; or, for tools, in one. */
+static void test_parts(void **state) {
+  (void)state;
+  luattn_spec *spec = load(SPEC), *full = load("return attention { name = 'full' }");
+  luattn_target target = target_new();
+  for (int i = 0; i < 12; i++) {
+    const int ptx = i % 2, one_code = i / 2 % 2, backward = i / 4 == 2;
+    const luattn_spec *s = i / 4 == 1 ? full : spec;
+    target.ptx = ptx, target.one_code = one_code, target.pass = backward ? LUATTN_BACKWARD : LUATTN_FORWARD;
+    luattn_image *image = compile(s, &target, NULL);
+    const luattn_image_info *info = luattn_image_get_info(image);
+    size_t size, others = 0;
+    const char *code = luattn_image_cubin(image, &size);
+    for (uint32_t j = 0; j < info->num_entries; j++) others += !luattn_role_is_main(info->entry[j].role);
+    assert_int_equal(info->second_code != 0, others > 0 && !one_code);
+    if (backward) assert_true(others > 0);
+    if (s == full) assert_int_equal(others, 0);
+    if (info->second_code > 0) {
+      assert_true(info->second_code < size);
+      assert_memory_equal(code + info->second_code, ptx ? "// fake ptx" : "fake cubin", 10);
+      if (!ptx) assert_memory_not_equal(code, code + info->second_code, 64); /* of other options */
+    }
+    luattn_image_free(image);
+  }
+  luattn_spec_free(full);
+  luattn_spec_free(spec);
+}
+
 /* What the runtime is told of an input to whose gradient each score adds at one place. */
 static void test_pairs(void **state) {
   (void)state;
@@ -324,9 +352,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nvrtc_fails), cmocka_unit_test(test_refused_source_is_kept),
       cmocka_unit_test(test_spills),      cmocka_unit_test(test_exhausted),
-      cmocka_unit_test(test_pairs),       cmocka_unit_test(test_report),
-      cmocka_unit_test(test_processes),   cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_parts),       cmocka_unit_test(test_pairs),
+      cmocka_unit_test(test_report),      cmocka_unit_test(test_processes),
+      cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
