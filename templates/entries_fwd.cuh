@@ -5,7 +5,7 @@
 #include "spec.cuh"
 
 // To read aux.cuh and to compile two empty kernels takes 10 ms, of 300 for a forward image.
-#if !defined(LUATTN_NO_STATS) || !defined(LUATTN_NO_MODS)
+#if LUATTN_PART != 1 && (!defined(LUATTN_NO_STATS) || !defined(LUATTN_NO_MODS))
 #include "aux.cuh"
 #endif
 
