@@ -124,6 +124,8 @@ static void place_kernel(const grid *g, const choices *c, size_t k, grid_kernel 
   out->target.family = c->family;
   out->target.cache_dir = g->options->cache_dir;
   out->target.deterministic = g->options->deterministic;
+  out->target.one_code =
+      !g->is_warming; /* a pack's programs load one module; all cores compile other images anyway */
   out->spec = k / (size_t)c->num_dtypes;
   /* As the engine will ask for it. In a pack it serves those as well that want less. */
   if (g->is_warming && out->target.pass == LUATTN_BACKWARD)

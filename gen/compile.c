@@ -38,10 +38,13 @@ luattn_status compile_open(const luattn_spec *spec, const luattn_target *target,
   return mask_analyse(c->a, &c->spec.traced, &c->mask, err);
 }
 
-void compile_close(compilation *c) { arena_close(c->a); }
+void compile_close(compilation *c) {
+  arena_close(c->beside);
+  arena_close(c->a);
+}
 
 luattn_status compile_memory(const compilation *c, luattn_error *err) {
-  if (!arena_failed(c->a)) return LUATTN_OK;
+  if (!arena_failed(c->a) && (c->beside == NULL || !arena_failed(c->beside))) return LUATTN_OK;
   return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", c->spec.traced.name);
 }
 
@@ -155,6 +158,8 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "nvrtc: %d.%d in '%s' does not know sm_%d; name another with LUATTN_NVRTC", lib.major,
                        lib.minor, lib.path, c->plan.arch);
+  c->beside = arena_open(NULL);
+  if (c->beside == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   compilation attempt = *c;
   int least = -1;
   for (;;) {

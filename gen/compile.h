@@ -11,6 +11,7 @@
 
 typedef struct compilation {
   arena *a;
+  arena *beside;        /* of the second run of NVRTC (parts.c), whose thread the caller's allocator never meets */
   const ir *loaded;     /* the caller's IR, as it was loaded */
   luattn_spec spec;     /* the caller's, with a clone of that to build in */
   luattn_target target; /* of this version's size */
@@ -53,15 +54,15 @@ bool source_alternative(compilation *c);
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err);
 /* Of what is compiled apart from the plan's numbers: what was measured with another origin says nothing. */
 luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error *err);
-/* One run of NVRTC over c's source, for all kernels or some (LUATTN_PART of the templates). Results lie in
- * `a`. */
+/* One run of NVRTC over c's source, for all kernels or some (LUATTN_PART of the templates). Results of the
+ * others lie in c->beside. */
 typedef enum source_part { PART_ALL, PART_MAIN, PART_OTHERS } source_part;
-luattn_status source_compile(const compilation *c, arena *a, const nvrtc *lib, source_part part, int want_ptx,
+luattn_status source_compile(const compilation *c, const nvrtc *lib, source_part part, int want_ptx,
                              nvrtc_result *out, luattn_error *err);
 /* Leaves what NVRTC refused in `dir`, and adds the place to the message. */
 void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err);
 
-/* parts.c: whether an image has its main kernels in one code and the others in a second one. */
+/* parts.c: whether an image has its main kernel in one code and the others in a second one. */
 bool parts_has_two(const compilation *c);
 /* Compiles them side by side. What ptxas says of both is in *main; `others` has a code, or is empty. */
 luattn_status parts_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *main,

@@ -140,8 +140,9 @@ luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error 
   return LUATTN_OK;
 }
 
-luattn_status source_compile(const compilation *c, arena *a, const nvrtc *lib, source_part part, int want_ptx,
+luattn_status source_compile(const compilation *c, const nvrtc *lib, source_part part, int want_ptx,
                              nvrtc_result *out, luattn_error *err) {
+  arena *a = part == PART_OTHERS ? c->beside : c->a;
   const char *opts[MAX_OPTIONS], *arch = arch_name(c, a);
   const template_file *entry = entry_file(c);
   template_file *headers = arena_array(a, (size_t)c->num_templates + 2, sizeof *headers);

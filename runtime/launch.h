@@ -16,7 +16,7 @@ struct luattn_kernel {
   cu_pointer zero;       /* 8 bytes of value 0, if there are inputs; see args_call */
   ticket_table *tickets; /* if the image draws tiles */
   map_memory *maps;      /* of the sm90 family */
-  cu_module module[2]; /* of the main kernels, or all; of the others, where they have a code of their own */
+  cu_module module[2]; /* of the main kernel, or all; of the others, where they have a code of their own */
   cu_function function[LUATTN_MAX_ENTRIES];
   luattn_image_info info;
 };

@@ -7,6 +7,9 @@ extern "C" __global__ void __launch_bounds__(Config::threads, dkdv_simt_blocks<S
     luattn_dkdv(const __grid_constant__ LuattnParams p) {
   dkdv_simt<Spec, Config>(p);
 }
+#endif
+
+#if LUATTN_PART != 1
 extern "C" __global__ void __launch_bounds__(Config::threads, dq_simt_blocks<Spec, Config>)
     luattn_dq(const __grid_constant__ LuattnParams p) {
   dq_simt<Spec, Config>(p);

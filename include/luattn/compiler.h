@@ -77,8 +77,9 @@ typedef struct luattn_target {
   int deterministic;        /* 1: backward gives the same bits in every run and process: dq, dk, dv and the gradients of inputs
                              * and scalars. On one GPU model, with one image: tiles of the other class of lengths, or tuned ones,
                              * may give others. Forward always does */
-  int one_code;             /* 1: all kernels in one cubin, for tools that read one; else the main ones in the first and the others in a
-                             * second one, which compile side by side */
+  int one_code;             /* 1: all kernels in one code (a cubin or PTX), for tools that read one, and for packs: one module to load.
+                             * Else the main kernel in the first and the others in a second one, which compile side by side, in
+                             * the time of the first; the image is another one, with a key of its own in the cache */
 } luattn_target;
 
 /* How a compilation went; for people and tests. */
@@ -91,7 +92,7 @@ typedef struct luattn_compile_report {
   int every_length; /* the other target.lengths has the same tiles, so that one image will do */
 } luattn_compile_report;
 
-/* Compiles (or takes from the cache) one pass, in this thread and, meanwhile, one that it starts and waits for. `report` may be
+/* Compiles (or takes from the cache) one pass, in this thread and one that it starts and waits for. `report` may be
  * NULL. Caller frees *image with luattn_image_free.
  * Errors: LUATTN_INVALID and LUATTN_UNSUPPORTED (target), LUATTN_COMPILE (log in the message; source kept beside the cache). */
 LUATTN_API luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,

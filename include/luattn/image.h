@@ -1,6 +1,6 @@
 /* image.h: a compiled pass of one spec as data: what the compiler hands to the runtime, in memory, in the cache or in a pack.
  *
- * An image is one immutable block of bytes: a header with magic, version and checksum, the manifest below, and the cubin. It
+ * An image is one immutable block of bytes: a header with magic, version and checksum, the manifest below, and its code. It
  * holds no pointers and is the same on every machine of one byte order. Opening checks every offset, size and the checksum.
  */
 #ifndef LUATTN_IMAGE_H
@@ -36,17 +36,15 @@ typedef enum luattn_role {
   LUATTN_ROLE_COUNT
 } luattn_role;
 
-/* Those that attention is computed in; the others are short. */
-static inline int luattn_role_is_main(uint32_t role) {
-  return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV || role == LUATTN_ROLE_DQ;
-}
+/* The one that takes longest to compile. All others together take less: DQ, of the simt family's backward, about as long. */
+static inline int luattn_role_is_main(uint32_t role) { return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV; }
 
 #define LUATTN_IMAGE_FORMAT 6 /* version of the bytes; of one luattn to the next it may change */
 #define LUATTN_MAX_ENTRIES 8
 #define LUATTN_NAME_SIZE 64
 
 typedef struct luattn_entry_info {
-  char name[LUATTN_NAME_SIZE]; /* symbol in the cubin */
+  char name[LUATTN_NAME_SIZE]; /* symbol in its code */
   uint32_t role;               /* luattn_role */
   uint32_t threads, shared_bytes; /* dynamic shared memory */
   uint32_t tile_m, tile_n;     /* rows and columns a block covers, as its role's grid needs */
@@ -81,7 +79,7 @@ typedef struct luattn_stat_info { uint32_t input, axis, block; } luattn_stat_inf
 typedef struct luattn_image_info {
   char spec_name[LUATTN_NAME_SIZE];
   uint32_t pass, family, dtype;       /* luattn_pass, luattn_family, luattn_dtype */
-  uint32_t arch;                      /* 80, 86, 90, ..; arch_suffix 'a' where the cubin runs on that architecture alone */
+  uint32_t arch;                      /* 80, 86, 90, ..; arch_suffix 'a' where the code runs on that architecture alone */
   char arch_suffix[4];
   uint32_t head_dim, head_dim_v;
   uint32_t params_version, params_size; /* of templates/params.h */
@@ -96,7 +94,7 @@ typedef struct luattn_image_info {
   uint32_t deterministic;             /* backward gives the same bits in every run */
   uint32_t can_split;                 /* blocks of DKDV may share the queries of a kv tile: luattn_args.num_splits */
   uint32_t has_mask;                  /* there is one: some kv tiles have more to do than others */
-  uint32_t second_code;               /* where in the code a second cubin (PTX) begins, with all kernels but the main ones; a
+  uint32_t second_code;               /* where in the code a second cubin (PTX) begins, with all kernels but the main one; a
                                        * multiple of 64, and 64 zeros before it; 0: there is one alone */
   uint32_t reserved;                  /* 0 */
   int64_t max_len;                    /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
@@ -110,15 +108,15 @@ typedef struct luattn_image_info {
 
 typedef struct luattn_image luattn_image;
 
-/* Copies manifest and cubin into a new image. Caller frees with luattn_image_free. */
-LUATTN_API luattn_status luattn_image_create(const luattn_image_info *info, const void *cubin, size_t cubin_size,
+/* Copies manifest and code into a new image. Caller frees with luattn_image_free. */
+LUATTN_API luattn_status luattn_image_create(const luattn_image_info *info, const void *code, size_t code_size,
                                              luattn_image **image, luattn_error *err);
 /* Checks and copies bytes that luattn_image_bytes once gave. Errors: LUATTN_IMAGE (says what is wrong and where). */
 LUATTN_API luattn_status luattn_image_open(const void *bytes, size_t size, luattn_image **image, luattn_error *err);
 LUATTN_API void luattn_image_free(luattn_image *image); /* NULL is fine */
 LUATTN_API const void *luattn_image_bytes(const luattn_image *image, size_t *size);
 LUATTN_API const luattn_image_info *luattn_image_get_info(const luattn_image *image);
-/* The cubin, or both; text with a terminating 0 where is_ptx is set. */
+/* The code: a cubin, or PTX with a terminating 0, and at info->second_code, where that is set, another one. */
 LUATTN_API const void *luattn_image_cubin(const luattn_image *image, size_t *size);
 
 #ifdef __cplusplus

@@ -50,7 +50,8 @@ LUATTN_API const char *luattn_version(void);
 /* "invalid argument" and so on; never NULL. */
 LUATTN_API const char *luattn_status_text(luattn_status status);
 
-/* Replaces malloc for the host memory of a compilation. size 0 frees. Must be thread safe if used by several threads. */
+/* Replaces malloc for the host memory of a compilation, but for that of a thread which it starts (luattn_compile). size 0 frees.
+ * Must be thread safe if used by several threads. */
 typedef struct luattn_allocator {
   void *(*realloc)(void *user, void *ptr, size_t old_size, size_t new_size);
   void *user;

@@ -9,7 +9,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/runtime/problem.h"
 
-enum { SEEDS = 6 };
+enum { SEEDS = 7 };
 
 static luattn_error err;
 static void check(luattn_status status, const char *what) {
@@ -52,13 +52,14 @@ static void make_sm90(luattn_image_info *m) {
 
 static luattn_image *make_image(int seed) {
   problem p;
-  problem_open(&p, seed % 2 == 0 ? LUATTN_FORWARD : LUATTN_BACKWARD);
+  problem_open(&p, seed % 2 == 0 && seed < 6 ? LUATTN_FORWARD : LUATTN_BACKWARD);
   if (seed == 2 || seed == 3) make_sm90(&p.info);
   if (seed == 4) p.info.is_ptx = 1;
   if (seed == 5) {
     p.info.deterministic = 1;
     insert_entry(&p.info, p.info.num_entries, "luattn_round", LUATTN_ROLE_ROUND);
   }
+  if (seed == 6) p.info.second_code = 256;
   luattn_image *image = problem_image(&p);
   problem_close(&p);
   return image;
@@ -82,8 +83,8 @@ static void write_pack(const char *folder, const char *name, const luattn_pack_i
 }
 
 int main(int argc, char **argv) {
-  static const char *const names[SEEDS] = {"forward",       "backward", "sm90_forward",
-                                           "sm90_backward", "ptx",      "ordered"};
+  static const char *const names[SEEDS] = {"forward", "backward", "sm90_forward", "sm90_backward",
+                                           "ptx",     "ordered",  "two_codes"};
   static const char text[] = "return attention { name = 'demo' }";
   luattn_pack_item item[SEEDS + 2];
   luattn_driver *driver;

@@ -21,6 +21,16 @@ static luattn_image_info sample(luattn_pass pass) {
   return info;
 }
 
+/* With one code or two. */
+static luattn_image *sample_image(uint32_t second_code) {
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  p.info.second_code = second_code;
+  luattn_image *image = problem_image(&p);
+  problem_close(&p);
+  return image;
+}
+
 static void round_trip(void **state) {
   (void)state;
   const luattn_image_info info = sample(LUATTN_BACKWARD);
@@ -302,11 +312,8 @@ static luattn_status open_exact(const unsigned char *bytes, size_t size) {
   return status;
 }
 
-static void every_truncation_and_bit_flip(void **state) {
-  (void)state;
-  const luattn_image_info info = sample(LUATTN_BACKWARD);
-  luattn_image *image;
-  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, NULL), LUATTN_OK);
+static void truncate_and_flip(uint32_t second_code) {
+  luattn_image *image = sample_image(second_code);
   size_t size;
   const unsigned char *bytes = luattn_image_bytes(image, &size);
   assert_int_equal(open_exact(bytes, size), LUATTN_OK);
@@ -322,6 +329,12 @@ static void every_truncation_and_bit_flip(void **state) {
   luattn_image_free(image);
 }
 
+static void every_truncation_and_bit_flip(void **state) {
+  (void)state;
+  truncate_and_flip(0);
+  truncate_and_flip(256);
+}
+
 static uint64_t next_random(uint64_t *x) {
   *x ^= *x << 13;
   *x ^= *x >> 7;
@@ -331,11 +344,8 @@ static uint64_t next_random(uint64_t *x) {
 
 /* Random numbers in random places, checksum mended: whatever opens must pass its own check again and be safe
  * to read. */
-static void random_mutations(void **state) {
-  (void)state;
-  const luattn_image_info info = sample(LUATTN_BACKWARD);
-  luattn_image *image;
-  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, NULL), LUATTN_OK);
+static void mutate(uint32_t second_code) {
+  luattn_image *image = sample_image(second_code);
   size_t size, accepted = 0;
   const unsigned char *bytes = luattn_image_bytes(image, &size);
   unsigned char *copy = malloc(size);
@@ -359,7 +369,9 @@ static void random_mutations(void **state) {
     const luattn_status status = luattn_image_open(copy, size, &opened, &err);
     if (status == LUATTN_OK) {
       luattn_image *again = NULL;
-      assert_int_equal(luattn_image_create(luattn_image_get_info(opened), cubin, sizeof cubin, &again, &err),
+      size_t code_size;
+      const void *code = luattn_image_cubin(opened, &code_size);
+      assert_int_equal(luattn_image_create(luattn_image_get_info(opened), code, code_size, &again, &err),
                        LUATTN_OK);
       luattn_image_free(again);
       luattn_image_free(opened);
@@ -372,6 +384,12 @@ static void random_mutations(void **state) {
   assert_in_range(accepted, 1000, 99000); /* both ways were walked */
   free(copy);
   luattn_image_free(image);
+}
+
+static void random_mutations(void **state) {
+  (void)state;
+  mutate(0);
+  mutate(256);
 }
 
 int main(void) {

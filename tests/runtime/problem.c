@@ -1,5 +1,6 @@
 #include "tests/runtime/problem.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,10 +142,16 @@ void problem_open(problem *p, luattn_pass pass) {
 void problem_close(problem *p) { free(p->memory); }
 
 luattn_image *problem_image(const problem *p) {
-  static const char cubin[] =
-      "FAKE luattn_stats luattn_mod luattn_fwd luattn_prepare luattn_dkdv luattn_finish luattn_dq "
-      "luattn_round luattn_norms luattn_reach";
+  static const char others[] =
+      "luattn_stats luattn_mod luattn_prepare luattn_finish luattn_dq luattn_round luattn_norms luattn_reach";
+  char code[512] = {0};
+  const size_t second = p->info.second_code;
+  if (second == 0)
+    snprintf(code, sizeof code, "FAKE luattn_fwd luattn_dkdv %s", others);
+  else
+    snprintf(code, second, "FAKE luattn_fwd luattn_dkdv"),
+        snprintf(code + second, sizeof code - second, "FAKE %s", others);
   luattn_image *image = NULL;
-  if (luattn_image_create(&p->info, cubin, sizeof cubin, &image, NULL) != LUATTN_OK) abort();
+  if (luattn_image_create(&p->info, code, sizeof code, &image, NULL) != LUATTN_OK) abort();
   return image;
 }

@@ -4,6 +4,7 @@
  *   compile_all EXAMPLES_DIR      a sample that meets every example x pass and every architecture x dtype x
  * pass LUATTN_COMPILE_ALL=1 compiles every combination. Exits with 77 (skipped) where there is no NVRTC.
  */
+#define _GNU_SOURCE /* memmem */
 #include <dirent.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -79,6 +80,23 @@ static void everything(work *w) {
   some_gradients(w);
 }
 
+/* A kernel stands in the code that the runtime takes it from, and in no other. */
+static bool placed(const luattn_image *image) {
+  const luattn_image_info *info = luattn_image_get_info(image);
+  size_t size;
+  const char *code = luattn_image_cubin(image, &size);
+  const size_t end = info->second_code > 0 ? info->second_code : size;
+  for (unsigned i = 0; i < info->num_entries; i++) {
+    char section[80];
+    const int n = snprintf(section, sizeof section, ".text.%s", info->entry[i].name);
+    const bool in_first = memmem(code, end, section, (size_t)n + 1) != NULL;
+    const bool in_second = memmem(code + end, size - end, section, (size_t)n + 1) != NULL;
+    const bool is_first = info->second_code == 0 || luattn_role_is_main(info->entry[i].role);
+    if (in_first != is_first || in_second == is_first) return false;
+  }
+  return true;
+}
+
 static bool explained(const luattn_image_info *info, const char *plan) {
   for (unsigned i = 0; i < info->num_entries; i++) {
     char spills[96], stack[96];
@@ -123,6 +141,9 @@ static bool run(work *w, const job *j) {
     if (spills != NULL) report(w, j, "spills, as the plan says", r.plan);
     ok = explained(luattn_image_get_info(image), r.plan);
     if (!ok) report(w, j, "FAILED: local memory that the plan does not explain", r.plan);
+    const bool is_placed = placed(image);
+    if (!is_placed) report(w, j, "FAILED: a kernel is not in its code, or in both", r.plan);
+    ok = ok && is_placed;
     pthread_mutex_lock(&w->lock);
     w->spilled += spills != NULL;
     pthread_mutex_unlock(&w->lock);

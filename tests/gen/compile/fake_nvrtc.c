@@ -6,11 +6,13 @@
  *   silent    compilation fails and there is no log
  *   refuse    a program cannot be created
  *   empty     compilation succeeds and there is no cubin
- *   spill     ptxas reports spills for luattn_fwd
- *   serialise ptxas remarks that it serialised wgmma in luattn_fwd
+ *   spill     ptxas reports spills for luattn_fwd, or luattn_prepare where the main kernel is left out
+ *   serialise ptxas remarks that it serialised wgmma there
  *   exhaust X ptxas runs out of registers where a header has the text X, and leaves only a remark in the log
  *   memory    compilation fails for want of memory, behind the same remark
- *   old       it is version 11.8 */
+ *   old       it is version 11.8
+ * "others MODE" is fail, silent, empty, spill, serialise, exhaust X or memory in programs with the kernels
+ * besides the main one alone (LUATTN_PART=2). */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,9 +24,10 @@
 typedef struct program {
   uint64_t hash;
   int failed;
-  bool exhausts;
+  bool has_text; /* the X of "exhaust X" */
+  bool is_others;
   char cubin[64];
-  const char *log;
+  char log[512];
 } program;
 
 /* Of NVRTC's header, which a machine without the CUDA Toolkit lacks. */
@@ -44,15 +47,22 @@ API int nvrtcGetProgramLogSize(void *prog, size_t *size);
 API int nvrtcGetProgramLog(void *prog, char *out);
 API const char *nvrtcGetErrorString(int result);
 
-static int told(const char *what) {
+/* What it is told to do with p; NULL: nothing. */
+static const char *mode_of(const program *p) {
   const char *mode = getenv("LUATTN_FAKE_NVRTC");
+  if (mode == NULL || strncmp(mode, "others ", 7) != 0) return mode;
+  return p != NULL && p->is_others ? mode + 7 : NULL;
+}
+
+static int told(const program *p, const char *what) {
+  const char *mode = mode_of(p);
   return mode != NULL && strcmp(mode, what) == 0;
 }
 
-/* Told "exhaust X", and `text` has the X. */
-static bool exhausts(const char *text) {
-  const char *mode = getenv("LUATTN_FAKE_NVRTC");
-  return mode != NULL && strncmp(mode, "exhaust ", 8) == 0 && strstr(text, mode + 8) != NULL;
+/* `text` has the X of "exhaust X". */
+static bool has_text(const char *text) {
+  const char *mode = getenv("LUATTN_FAKE_NVRTC"), *x = mode == NULL ? NULL : strstr(mode, "exhaust ");
+  return x != NULL && strstr(text, x + 8) != NULL;
 }
 
 #ifndef FAKE_MINOR
@@ -62,8 +72,8 @@ static bool exhausts(const char *text) {
 static const int supported[] = {75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121};
 
 int nvrtcVersion(int *major, int *minor) {
-  *major = told("old") ? 11 : 13;
-  *minor = told("old") ? 8 : FAKE_MINOR;
+  *major = told(NULL, "old") ? 11 : 13;
+  *minor = told(NULL, "old") ? 8 : FAKE_MINOR;
   return SUCCESS;
 }
 
@@ -85,16 +95,15 @@ static void add(program *p, const char *s) {
 
 int nvrtcCreateProgram(void **prog, const char *source, const char *name, int num_headers,
                        const char *const *headers, const char *const *names) {
-  if (told("refuse")) return OUT_OF_MEMORY;
+  if (told(NULL, "refuse")) return OUT_OF_MEMORY;
   program *p = calloc(1, sizeof *p);
   if (p == NULL) return OUT_OF_MEMORY;
   p->hash = UINT64_C(0xcbf29ce484222325);
-  p->log = "";
   add(p, source);
   add(p, name);
   for (int i = 0; i < num_headers; i++) {
     add(p, headers[i]), add(p, names[i]);
-    p->exhausts |= exhausts(headers[i]);
+    p->has_text |= has_text(headers[i]);
   }
   *prog = p;
   return SUCCESS;
@@ -108,27 +117,30 @@ int nvrtcDestroyProgram(void **prog) {
 
 int nvrtcCompileProgram(void *prog, int num_options, const char *const *options) {
   program *p = prog;
-  for (int i = 0; i < num_options; i++) add(p, options[i]);
-  if (told("spill")) {
-    p->log =
-        "ptxas info    : Compiling entry function 'luattn_fwd' for 'sm_80'\n"
-        "ptxas info    : Function properties for luattn_fwd\n"
-        "    8 bytes stack frame, 900 bytes spill stores, 904 bytes spill loads\n"
-        "ptxas info    : Used 255 registers, used 1 barriers\n";
+  for (int i = 0; i < num_options; i++) {
+    add(p, options[i]);
+    p->is_others |= strcmp(options[i], "-DLUATTN_PART=2") == 0;
   }
-  if (told("serialise") || told("memory") || p->exhausts) {
-    p->log =
-        "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due "
-        "to "
-        "a reason in function 'luattn_fwd'\n";
-  }
-  if (told("fail")) {
-    p->log =
-        "In file included from fwd_simt.cu(3):\nspec.cuh(12): error: identifier \"slopes\" is undefined\n1 "
-        "error detected\n";
-  }
-  p->failed = told("fail") || told("silent") || p->exhausts;
-  if (told("memory")) return OUT_OF_MEMORY;
+  const char *const mode = mode_of(p), *const entry = p->is_others ? "luattn_prepare" : "luattn_fwd";
+  const bool exhausted = mode != NULL && strncmp(mode, "exhaust ", 8) == 0 && p->has_text;
+  if (told(p, "spill"))
+    snprintf(p->log, sizeof p->log,
+             "ptxas info    : Compiling entry function '%s' for 'sm_80'\n"
+             "ptxas info    : Function properties for %s\n"
+             "    8 bytes stack frame, 900 bytes spill stores, 904 bytes spill loads\n"
+             "ptxas info    : Used 255 registers, used 1 barriers\n",
+             entry, entry);
+  if (told(p, "serialise") || told(p, "memory") || exhausted)
+    snprintf(p->log, sizeof p->log,
+             "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are "
+             "serialized due to a reason in function '%s'\n",
+             entry);
+  if (told(p, "fail"))
+    snprintf(p->log, sizeof p->log,
+             "In file included from fwd_simt.cu(3):\nspec.cuh(12): error: identifier \"slopes\" is "
+             "undefined\n1 error detected\n");
+  p->failed = told(p, "fail") || told(p, "silent") || exhausted;
+  if (told(p, "memory")) return OUT_OF_MEMORY;
   if (p->failed) return COMPILATION;
   snprintf(p->cubin, sizeof p->cubin, "fake cubin %016llx", (unsigned long long)p->hash);
   return SUCCESS;
@@ -147,7 +159,7 @@ int nvrtcGetPTX(void *prog, char *out) {
 }
 
 int nvrtcGetCUBINSize(void *prog, size_t *size) {
-  *size = told("empty") ? 0 : sizeof((program *)prog)->cubin;
+  *size = told(prog, "empty") ? 0 : sizeof((program *)prog)->cubin;
   return SUCCESS;
 }
 

@@ -29,9 +29,9 @@ static hash128 key_of_text(const char *source) {
 static void test_targets(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
-  luattn_target t[13];
-  hash128 key[13];
-  for (int i = 0; i < 13; i++) t[i] = target_new();
+  luattn_target t[14];
+  hash128 key[14];
+  for (int i = 0; i < 14; i++) t[i] = target_new();
   t[1].pass = LUATTN_FORWARD;
   t[2].dtype = LUATTN_F64;
   t[3].head_dim = 32;
@@ -44,7 +44,8 @@ static void test_targets(void **state) {
   t[10].dtype = LUATTN_F16;
   t[11].nvrtc = OTHER_NVRTC;
   t[12].deterministic = 1;
-  for (int i = 0; i < 13; i++) {
+  t[13].one_code = 1;
+  for (int i = 0; i < 14; i++) {
     key[i] = key_of(spec, &t[i]);
     for (int j = 0; j < i; j++) {
       if (same(key[i], key[j])) fail_msg("targets %d and %d have one key", i, j);

@@ -1,6 +1,7 @@
 /* Every allocation on the way from a spec's text to an image fails once, and so do those of the CPU path: the
  * allocator's and malloc's own (the linker sends the library's calls of malloc, calloc and realloc here).
  * Each time the answer is LUATTN_NO_MEMORY, and nothing is left behind. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +19,14 @@ void *__wrap_realloc(void *ptr, size_t size);
 
 static int skip_n = 0;
 static struct budget {
-  bool armed; /* only within the calls under test */
-  long count, fail_at;
+  bool armed;        /* only within the calls under test */
+  atomic_long count; /* by two threads */
+  long fail_at;
   size_t held; /* bytes of the allocator */
 } budget;
 
 static bool refused(void) {
-  if (!budget.armed || budget.count++ != budget.fail_at) return false;
+  if (!budget.armed || atomic_fetch_add(&budget.count, 1) != budget.fail_at) return false;
   if (getenv("ABORT_AT") && budget.fail_at == atoi(getenv("ABORT_AT")) && --skip_n < 0) abort();
   return true;
 }
@@ -86,7 +88,8 @@ static const luattn_allocator allocator = {counted, NULL};
 typedef luattn_status (*work_function)(void *data, luattn_error *err);
 
 static luattn_status run(work_function work, void *data, long fail_at, luattn_error *err) {
-  budget.armed = true, budget.count = 0, budget.fail_at = fail_at;
+  budget.count = 0;
+  budget.armed = true, budget.fail_at = fail_at;
   const luattn_status status = work(data, err);
   budget.armed = false;
   return status;

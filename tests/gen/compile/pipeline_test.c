@@ -132,7 +132,7 @@ static void test_exhausted(void **state) {
   luattn_spec_free(spec);
 }
 
-/* The main kernels and the others, where there are some, in two codes; or, for tools, in one. */
+/* The main kernel and the others, where there are some, in two codes; or, for tools, in one. */
 static void test_parts(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC), *full = load("return attention { name = 'full' }");
@@ -157,6 +157,44 @@ static void test_parts(void **state) {
     luattn_image_free(image);
   }
   luattn_spec_free(full);
+  luattn_spec_free(spec);
+}
+
+/* What goes wrong with the others alone is said as if it had gone wrong with all. */
+static void test_second_part(void **state) {
+  (void)state;
+  static const struct {
+    const char *mode, *says;
+    luattn_status status;
+  } cases[] = {
+      {"others fail", "identifier \"slopes\" is undefined", LUATTN_COMPILE},
+      {"others silent", "NVRTC_ERROR_COMPILATION", LUATTN_COMPILE},
+      {"others memory", "NVRTC_ERROR_OUT_OF_MEMORY", LUATTN_COMPILE},
+      {"others exhaust struct Config", "a reason in function 'luattn_prepare'", LUATTN_UNSUPPORTED},
+  };
+  luattn_spec *spec = load(SPEC);
+  luattn_target target = target_new();
+  luattn_compile_report report;
+  luattn_image *image;
+  luattn_error err;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fake_mode(cases[i].mode);
+    assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), cases[i].status);
+    if (strstr(err.message, cases[i].says) == NULL) fail_msg("%s: %s", cases[i].mode, err.message);
+    assert_int_equal(luattn_compile(spec, &target, &image, NULL, NULL), cases[i].status);
+  }
+  fake_mode("others spill");
+  image = compile(spec, &target, &report);
+  assert_non_null(strstr(report.plan, "luattn_prepare spills 904 bytes"));
+  const luattn_entry_info *entry = luattn_image_get_info(image)->entry;
+  while (strcmp(entry->name, "luattn_prepare") != 0) entry++;
+  assert_int_equal(entry->registers, 255);
+  assert_int_equal(entry->local_bytes, 904);
+  luattn_image_free(image);
+  fake_mode("others serialise");
+  luattn_image_free(compile(spec, &target, &report));
+  assert_non_null(strstr(report.plan, "serialized due to a reason in function 'luattn_prepare'"));
+  fake_mode(NULL);
   luattn_spec_free(spec);
 }
 
@@ -352,9 +390,11 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nvrtc_fails), cmocka_unit_test(test_refused_source_is_kept),
       cmocka_unit_test(test_spills),      cmocka_unit_test(test_exhausted),
-      cmocka_unit_test(test_parts),       cmocka_unit_test(test_pairs),
-      cmocka_unit_test(test_report),      cmocka_unit_test(test_processes),
-      cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_second_part),
+      cmocka_unit_test(test_pairs),       cmocka_unit_test(test_report),
+      cmocka_unit_test(test_processes),   cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
