@@ -110,7 +110,7 @@ static void test_exhausted(void **state) {
   image = compile(spec, &target, &report);
   assert_int_equal(report.tiles.tile_m, 128);
   assert_int_equal(luattn_image_get_info(image)->family, LUATTN_SM90);
-  assert_non_null(strstr(report.plan, "because the first ran out of registers"));
+  assert_non_null(strstr(report.plan, "because the first runs out of registers"));
   luattn_image_free(image);
   fake_mode("exhaust stages = 3;"); /* all of the family that this head dim has first */
   luattn_image_free(compile(spec, &target, &report));
@@ -130,6 +130,39 @@ static void test_exhausted(void **state) {
   assert_non_null(strstr(err.message, "pick other tiles, or use f32"));
   fake_mode(NULL);
   luattn_spec_free(spec);
+}
+
+/* Tiles for which ptxas is known to find no registers are not asked for, up to where it does. */
+static void test_crowded(void **state) {
+  (void)state;
+  static const struct {
+    const char *source;
+    luattn_pass pass;
+    int head_dim, tile_m, tile_n;
+  } cases[] = {
+      {"return attention { block_mask = causal(), online_func = online_retention }", LUATTN_FORWARD, 64, 192,
+       96},
+      {"return attention { block_mask = causal(), online_func = online_retention }", LUATTN_FORWARD, 40, 192,
+       128},
+      {"return attention { block_mask = causal() }", LUATTN_FORWARD, 64, 192, 128},
+      {"return attention { inputs = { x = { axes = {'h', 'q', 'kv'}, grad = true } }, "
+       "score_mod = function(score, b, h, q, kv) return score + x[{h, q, kv}] end }",
+       LUATTN_BACKWARD, 64, 64, 128},
+      {"return attention { inputs = { x = { axes = {'h', 'q', 'kv'} } }, "
+       "score_mod = function(score, b, h, q, kv) return score + x[{h, q, kv}] end }",
+       LUATTN_BACKWARD, 64, 128, 128},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    luattn_spec *spec = load(cases[i].source);
+    luattn_target target = target_new();
+    luattn_compile_report report;
+    target.pass = cases[i].pass, target.dtype = LUATTN_BF16, target.arch = 90;
+    target.head_dim = cases[i].head_dim;
+    luattn_image_free(compile(spec, &target, &report));
+    if (report.tiles.tile_m != cases[i].tile_m || report.tiles.tile_n != cases[i].tile_n)
+      fail_msg("case %zu: %d x %d", i, report.tiles.tile_m, report.tiles.tile_n);
+    luattn_spec_free(spec);
+  }
 }
 
 /* The main kernel and the others, where there are some, in two codes; or, for tools, in one. */
@@ -390,11 +423,10 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nvrtc_fails), cmocka_unit_test(test_refused_source_is_kept),
       cmocka_unit_test(test_spills),      cmocka_unit_test(test_exhausted),
-      cmocka_unit_test(test_parts),
-      cmocka_unit_test(test_second_part),
-      cmocka_unit_test(test_pairs),       cmocka_unit_test(test_report),
-      cmocka_unit_test(test_processes),   cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_crowded),     cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_second_part), cmocka_unit_test(test_pairs),
+      cmocka_unit_test(test_report),      cmocka_unit_test(test_processes),
+      cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
