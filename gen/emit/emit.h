@@ -14,7 +14,7 @@ typedef struct emitted {
   int num_bwd_rows;
   plan_rows rows;
   bool small_dots;    /* weighs them apart: small.c */
-  bool crowded;       /* is known to run out of registers in the plan's tiles */
+  bool crowded;       /* is known to do better in other tiles than the plan's */
   uint32_t pairs[12]; /* luattn_input_info.pairs */
   int64_t max_len;    /* longest lengths for which the arithmetic on positions is exact */
 } emitted;

@@ -207,7 +207,7 @@ static const char *explain(arena *a, const plan *p) {
            : p->rank == 0 ? p->small_dots ? "first choice for these head dims and a soft cap"
                             : p->is_short ? "first choice for these head dims, a mask and short lengths"
                                           : "first choice for these head dims and this shared memory"
-                          : "a smaller choice, because the first runs out of registers or shared memory");
+                          : "a later choice: those before have too few registers or too much shared memory");
   if (p->pass == LUATTN_BACKWARD)
     text_add(&t, "dq: %s\n",
              !p->accumulates_dq ? "in its own kernel, in a fixed order"

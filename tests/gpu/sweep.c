@@ -46,10 +46,12 @@ static void report(sweep *s, const char *name, const check_report *r) {
 }
 
 /* Every third case asks for some gradients only: kernels leave out what nobody wants. */
-static unsigned wants_of(int number) {
+static unsigned wants_of(const luattn_spec *spec, int number) {
+  enum { PARAMETERS = LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS };
   static const unsigned some[] = {LUATTN_WANT_DQ, LUATTN_WANT_DK | LUATTN_WANT_DV, LUATTN_WANT_DK,
-                                  LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS | LUATTN_WANT_DV};
-  return number % 3 == 2 ? some[number / 3 % COUNT(some)] : LUATTN_WANT_ALL;
+                                  PARAMETERS | LUATTN_WANT_DV, PARAMETERS};
+  const unsigned wants = number % 3 == 2 ? some[number / 3 % COUNT(some)] : LUATTN_WANT_ALL;
+  return (wants & luattn_spec_wants(spec)) != 0 ? wants : LUATTN_WANT_ALL;
 }
 
 static void run_case(sweep *s, const luattn_spec *spec, const char *path, const char *dtype, int number,
@@ -68,7 +70,7 @@ static void run_case(sweep *s, const luattn_spec *spec, const char *path, const 
   cli_problem p;
   check_report r = {0};
   luattn_error err;
-  const unsigned wants = s->adjoint ? LUATTN_WANT_ALL : wants_of(s->next);
+  const unsigned wants = s->adjoint ? LUATTN_WANT_ALL : wants_of(spec, s->next);
   snprintf(title, sizeof title, "%.200s %s %s %s wants %u", name, dtype, shape, o.layout, wants);
   luattn_status status = problem_read(spec, &o, true, &p, &err);
   if (status == LUATTN_OK && s->adjoint && (double)p.batch * p.heads * p.q_len * p.kv_len > ADJOINT_SCORES) {
