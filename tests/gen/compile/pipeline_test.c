@@ -147,7 +147,7 @@ static void test_crowded(void **state) {
       {"return attention { block_mask = causal() }", LUATTN_FORWARD, 64, 192, 128},
       {"return attention { score_mod = function(s, b, h, q, kv) for i = 1, 64 do s = tanh(s) end return s "
        "end }",
-       LUATTN_FORWARD, 64, 128, 128},
+       LUATTN_FORWARD, 64, 192, 96},
       {"return attention { inputs = { x = { axes = {'h', 'q', 'kv'}, grad = true } }, "
        "score_mod = function(score, b, h, q, kv) return score + x[{h, q, kv}] end }",
        LUATTN_BACKWARD, 64, 64, 128},
