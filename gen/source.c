@@ -60,12 +60,21 @@ static bool suits_small_dots(compilation *c) {
   return true;
 }
 
+/* Takes the next choice of tiles that does not crowd the spec; where there is none, the plan stays. */
+static void avoid_crowding(compilation *c) {
+  const compilation first = *c;
+  while (c->emitted.crowded && !c->plan.forced)
+    if (!source_alternative(c)) {
+      *c = first;
+      return;
+    }
+}
+
 luattn_status source_plan(compilation *c, luattn_error *err) {
   TRY(plan_choose(c->a, &c->spec, &c->target, &c->plan, err));
   luattn_status status = emit_plan(c, err);
   if (status == LUATTN_OK && c->emitted.small_dots && suits_small_dots(c)) status = emit_plan(c, err);
-  while (status == LUATTN_OK && c->emitted.crowded && !c->plan.forced)
-    if (!source_alternative(c)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  if (status == LUATTN_OK) avoid_crowding(c);
   if (status == LUATTN_UNSUPPORTED && source_alternative(c)) return compile_memory(c, err);
   return status != LUATTN_OK ? status : compile_memory(c, err);
 }
