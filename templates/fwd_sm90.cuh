@@ -53,7 +53,13 @@ struct ConsumerSm90 {
   // wait for O in the loop of small dots.
   static constexpr bool two_small = Spec::has_small && Shared::groups == 2,
                         two_sigmoid = Spec::prob_is_sigmoid && Shared::groups == 2;
-  static constexpr bool takes_turns = Shared::groups > 2 || two_small || two_sigmoid;
+  // The products of scores stand once where O is wide: ptxas asks of each accumulator that a product writes
+  // which registers it meets, and a place of their own for a q tile's first scores takes it a tenth of its
+  // time. The branch there costs up to 0.06 of the speed where O is narrow, and with sigmoids and distances,
+  // and registers where Q is narrow and tiles thus wide.
+  static constexpr bool once =
+      Shared::groups == 2 && dim > 192 && dim_v > 192 && !two_sigmoid && !Spec::has_distance_term;
+  static constexpr bool takes_turns = Shared::groups > 2 || two_small || two_sigmoid || once;
   static constexpr int o_boxes = two_small ? 0 : Shared::o_boxes;  // 64 columns of O that it takes
   // A consumer leaves out kv tiles that the mask leaves others' rows alone. Of two consumers one would wait
   // for the other.
@@ -405,6 +411,10 @@ struct ConsumerSm90 {
     barrier_wait_peeked<V_FULL>(shared.v_full(v.slot), v.parity);
   }
 
+  __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvNote tile) {
+    wgmma_arrived(s);
+    q_back = ends(tile);
+  }
   __device__ __forceinline__ KvNote first_scores(float (&s)[tile_n / 2]) {
     const KvNote note = await_k();
     wgmma_fence();
@@ -414,25 +424,30 @@ struct ConsumerSm90 {
     end_scores(s, tile);
     return tile;
   }
-  __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvNote tile) {
-    wgmma_arrived(s);
-    q_back = ends(tile);
-  }
   // Scores of the next tile and values of this one, at once. O is rescaled between the two: the product of
-  // the scores has only begun, and that of the values would have to wait for it anyway.
+  // the scores has only begun, and that of the values would have to wait for it anyway. With `once`, a q
+  // tile's first scores as well, which have no values beside them.
   __device__ __forceinline__ KvNote next_scores(float (&s)[tile_n / 2]) {
     const KvNote note = await_k();
     await_turn();
     wgmma_fence();
     issue_scores(s);
-    rescale();
-    finish_weights();
-    await_v();
-    wgmma_fence();
-    issue_values();
-    pass_turn();
-    const KvNote tile = note.shared();
-    wgmma_wait<1>();
+    KvNote tile;
+    if (once && first) {
+      pass_turn();
+      tile = note.shared();
+      wgmma_wait<0>();
+    } else {
+      if constexpr (once) wgmma_wait<1>();  // for none; else ptxas lets O wait for the scores
+      rescale();
+      finish_weights();
+      await_v();
+      wgmma_fence();
+      issue_values();
+      pass_turn();
+      tile = note.shared();
+      wgmma_wait<1>();
+    }
     end_scores(s, tile);
     return tile;
   }
@@ -502,17 +517,34 @@ struct ConsumerSm90 {
     }
     return good;
   }
+  // The same scores once more, for a tile whose weights are not good.
+  __device__ __forceinline__ void again(float (&s)[tile_n / 2], KvNote tile) {
+    scores_again(tile.index(), s);
+    q_back = may_lag = false;
+    k_back = v_back = 0;
+  }
   // Says which was the latest.
   __device__ __forceinline__ KvNote all_tiles() {
     float s[tile_n / 2];
-    KvNote tile = first_scores(s);
+    KvNote tile;
     first = true;
     v_back = 0;
+    if constexpr (once) {
+      // One loop: of one within another, the inner would have masks found before it, also for tiles that have
+      // none.
+      bool good = true;
 #pragma unroll 1
-    while (!good_tiles(s, tile)) {
-      scores_again(tile.index(), s);
-      q_back = may_lag = false;
-      k_back = v_back = 0;
+      do {
+        if (good)
+          tile = next_scores(s);
+        else
+          again(s, tile);
+        good = weigh(s, tile);
+      } while (!good || !ends(tile));
+    } else {
+      tile = first_scores(s);
+#pragma unroll 1
+      while (!good_tiles(s, tile)) again(s, tile);
     }
     last_values();
     return tile;
