@@ -43,6 +43,7 @@ set(LUATTN_TEMPLATES
   simt.cuh
   sm80_out.cuh
   sm90.cuh
+  sm90_again.cuh
   sm90_bwd.cuh
   sm90_claims.cuh
   sm90_mask.cuh

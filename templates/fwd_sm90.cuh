@@ -29,6 +29,7 @@
 #include "fwd_sm90_load.cuh"
 #include "halves.cuh"
 #include "rows.cuh"
+#include "sm90_again.cuh"
 #include "sm90_mask.cuh"
 #include "sm90_out.cuh"
 #include "tensors.cuh"
@@ -55,10 +56,10 @@ struct ConsumerSm90 {
                         two_sigmoid = Spec::prob_is_sigmoid && Shared::groups == 2;
   // The products of scores stand once where O is wide: ptxas asks of each accumulator that a product writes
   // which registers it meets, and a place of their own for a q tile's first scores takes it a tenth of its
-  // time. The branch there costs up to 0.06 of the speed where O is narrow, and with sigmoids and distances,
-  // and registers where Q is narrow and tiles thus wide.
+  // time. The branch there costs up to 0.06 of the speed where O is narrow, and with sigmoids and scores from
+  // memory, and registers where Q is narrow and tiles thus wide.
   static constexpr bool once =
-      Shared::groups == 2 && dim > 192 && dim_v > 192 && !two_sigmoid && !Spec::has_distance_term;
+      Shared::groups == 2 && dim > 192 && dim_v > 192 && Spec::score_is_light && !two_sigmoid;
   static constexpr bool takes_turns = Shared::groups > 2 || two_small || two_sigmoid || once;
   static constexpr int o_boxes = two_small ? 0 : Shared::o_boxes;  // 64 columns of O that it takes
   // A consumer leaves out kv tiles that the mask leaves others' rows alone. Of two consumers one would wait
@@ -333,31 +334,6 @@ struct ConsumerSm90 {
     }
     return true;
   }
-  // The scores of a tile that exceeded the maximum by too much, which are weighed again with a new one. They
-  // have been overwritten and K given back, so this rare case reads Q and K from memory; all of the tile,
-  // because the one at the end of K comes first and has its maximum taken. Statements of PTX step from row to
-  // row of K: the compiler would multiply for each, which takes registers and its time.
-  __device__ __forceinline__ void scores_again(int tile, float (&s)[tile_n / 2]) const {
-    const Elem *const of_q = row_of<Elem>(p.q, site.b, site.h, 0) + lane % 4 * 2;
-    const Elem *const first_k = row_of<Elem>(p.k, site.b, site.h / p.group, tile * tile_n + lane / 4);
-    u64 of_k = u64(__cvta_generic_to_global(first_k + lane % 4 * 2));
-    const i64 step = p.k.seq * 8 * i64(sizeof(Elem)), next = 8 * i64(sizeof(Elem)) - step * (tile_n / 8);
-#pragma unroll
-    for (int i = 0; i < tile_n / 2; ++i) s[i] = 0;
-#pragma unroll 1
-    for (int d = 0; d < Config::head_dim; d += 8) {
-      u32 a[2];
-#pragma unroll
-      for (int r = 0; r < rows; ++r) a[r] = *reinterpret_cast<const u32 *>(of_q + query(r) * p.q.seq + d);
-#pragma unroll
-      for (int n = 0; n < tile_n / 8; ++n) {
-        u32 b;
-        asm volatile("ld.global.b32 %0, [%1];\nadd.s64 %1, %1, %2;" : "=r"(b), "+l"(of_k) : "l"(step));
-        mma_16x8x8<Elem>(s + n * 4, a, b);
-      }
-      of_k += next;
-    }
-  }
   __device__ __forceinline__ void keep_weights(const float (&x)[rows][cols]) {
 #pragma unroll
     for (int i = 0; i < tile_n / 16; ++i)
@@ -517,9 +493,13 @@ struct ConsumerSm90 {
     }
     return good;
   }
-  // The same scores once more, for a tile whose weights are not good.
+  // The scores of a tile that exceeded the maximum by too much, to be weighed with a new one.
   __device__ __forceinline__ void again(float (&s)[tile_n / 2], KvNote tile) {
-    scores_again(tile.index(), s);
+    const int queries[rows] = {query(0), query(1)};
+    Site at = site;
+    // Addresses that are kept in registers for this spill others. Plain scores have room for them.
+    if constexpr (Spec::has_mask || !Spec::score_is_light) at.h = anew(at.h);
+    scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, tile.index(), lane, s);
     q_back = may_lag = false;
     k_back = v_back = 0;
   }

@@ -29,6 +29,7 @@ struct Spec {
   static constexpr bool columns_apart = false;
   static constexpr bool grad_reads_row = false;
   static constexpr bool grad_is_light = true;
+  static constexpr bool score_is_light = true;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_distance_term = false;
