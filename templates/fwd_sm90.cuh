@@ -565,7 +565,8 @@ struct ConsumerSm90 {
   // The same by way of shared memory and the copy engine, which takes it from there while the next q tile is
   // computed, and knows where the tensor ends.
   __device__ __forceinline__ void stage_o(const float (&scale)[rows]) const {
-    const u32 to = shared.o(group * 4 + warp), row = lane % 16;
+    // Weights of 0 take more registers: a place kept in one from tile to tile would spill another.
+    const u32 to = shared.o(group * 4 + warp), row = (Spec::mask_by_inf ? lane : anew(lane)) % 16;
     if (elected()) bulk_wait_read();
     __syncwarp();
     constexpr int columns = o_boxes < Shared::boxes_v ? o_boxes * 64 : Config::head_dim_v;
