@@ -57,9 +57,9 @@ struct ConsumerSm90 {
   // The products of scores stand once where O is wide: ptxas asks of each accumulator that a product writes
   // which registers it meets, and a place of their own for a q tile's first scores takes it a tenth of its
   // time. The branch there costs up to 0.06 of the speed where O is narrow, and with sigmoids and scores from
-  // memory, and registers where Q is narrow and tiles thus wide.
+  // memory, and registers where Q is narrow and tiles thus wide. With it turns gain a little.
   static constexpr bool once =
-      Shared::groups == 2 && dim > 192 && dim_v > 192 && Spec::score_is_light && !two_sigmoid;
+      Shared::groups == 2 && dim > 192 && dim_v > 192 && Spec::score_reads == 0 && !Spec::prob_is_sigmoid;
   static constexpr bool takes_turns = Shared::groups > 2 || two_small || two_sigmoid || once;
   static constexpr int o_boxes = two_small ? 0 : Shared::o_boxes;  // 64 columns of O that it takes
   // A consumer leaves out kv tiles that the mask leaves others' rows alone. Of two consumers one would wait
@@ -95,7 +95,7 @@ struct ConsumerSm90 {
   // What is given back amid the weights of the scores at hand: barriers of K and V, or 0, and whether Q, too.
   u32 k_back, v_back;
   bool q_back;
-  bool first;    // the scores at hand are the q tile's first: O is 0, and no values are being added
+  bool first;    // the scores at hand, or to come, are the q tile's first: O is 0, no values are being added
   bool may_lag;  // lags: the maxima of the warp's rows may stay as they are
   bool sure;     // lags: the weights are in range, because their maxima have been taken
   bool exceeds;  // lags: a sum of the warp's first rows is not below `most`
@@ -497,8 +497,9 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void again(float (&s)[tile_n / 2], KvNote tile) {
     const int queries[rows] = {query(0), query(1)};
     Site at = site;
-    // Addresses that are kept in registers for this spill others. Plain scores have room for them.
-    if constexpr (Spec::has_mask || !Spec::score_is_light) at.h = anew(at.h);
+    // Addresses that are kept in registers for this spill others. Scores without a mask, that read no memory
+    // for an element, have room for them.
+    if constexpr (Spec::has_mask || Spec::score_reads == 2) at.h = anew(at.h);
     scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, tile.index(), lane, s);
     q_back = may_lag = false;
     k_back = v_back = 0;
@@ -565,7 +566,7 @@ struct ConsumerSm90 {
   // The same by way of shared memory and the copy engine, which takes it from there while the next q tile is
   // computed, and knows where the tensor ends.
   __device__ __forceinline__ void stage_o(const float (&scale)[rows]) const {
-    // Weights of 0 take more registers: a place kept in one from tile to tile would spill another.
+    // Where -inf does not mask, weights take more registers: a place kept in one would spill another.
     const u32 to = shared.o(group * 4 + warp), row = (Spec::mask_by_inf ? lane : anew(lane)) % 16;
     if (elected()) bulk_wait_read();
     __syncwarp();

@@ -52,14 +52,14 @@ void table_function(writer *w, const char *type, const char *name, const char *c
 /* ---- constants and types
  * ---------------------------------------------------------------------------------------------- */
 
-/* Does `root` read memory for each element, beyond what slots hold? */
-static bool loads(const writer *w, ir_ref root) {
+/* Does `root` read memory for each element, beyond what slots of `has` hold? */
+static bool loads(const writer *w, int has, ir_ref root) {
   bool *need = arena_array(w->f->a, w->count, sizeof *need);
   if (need == NULL) return ir_uses_op(w->f->g, root, IR_LOAD);
   need[root] = true;
   for (ir_ref r = root; r >= 1; r--) {
     const ir_node *node = ir_get(w->f->g, r);
-    if (!need[r] || writer_slot_of(w, HAS_ELEMENT, r)) continue;
+    if (!need[r] || writer_slot_of(w, has, r)) continue;
     if (node->op == IR_LOAD) return true;
     for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
   }
@@ -68,16 +68,24 @@ static bool loads(const writer *w, ir_ref root) {
 
 /* Forward fills Col for each tile anew, which is as if keep read the memory itself. */
 static bool keep_loads(const writer *w) {
-  return w->f->plan->pass == LUATTN_FORWARD ? ir_uses_op(w->f->g, w->f->keep, IR_LOAD) : loads(w, w->f->keep);
+  return w->f->plan->pass == LUATTN_FORWARD ? ir_uses_op(w->f->g, w->f->keep, IR_LOAD)
+                                            : loads(w, HAS_ELEMENT, w->f->keep);
 }
 
 /* Does backward's grad leave registers over? What it reads from memory, and a call, takes them. */
 static bool grad_is_light(const writer *w) {
-  return !outline_is(w, "grad") && !loads(w, w->f->grad_prob) && !loads(w, w->f->grad_ds);
+  return !outline_is(w, "grad") && !loads(w, HAS_ELEMENT, w->f->grad_prob) &&
+         !loads(w, HAS_ELEMENT, w->f->grad_ds);
 }
 
-/* Does a score take arithmetic alone? Kernels arrange a loop otherwise where it waits for memory. */
-static bool score_is_light(const writer *w) { return !outline_is(w, "score") && !loads(w, w->f->score); }
+/* What a score reads beyond its q tile's rows: 0, nothing; 1, memory for each column, as Col is filled anew
+ * for each tile; 2, memory for each element, or it is called. Kernels arrange a loop otherwise where it
+ * waits.
+ */
+static int score_reads(const writer *w) {
+  if (outline_is(w, "score") || loads(w, HAS_ELEMENT, w->f->score)) return 2;
+  return loads(w, HAS_HEAD | HAS_ROW, w->f->score);
+}
 
 /* A few instructions, without memory: comparisons and sums of positions. On an H200 a loop over a tile's
  * scores takes 0.7 to 0.9 of the speed at 13 of them (dilated window), and is faster at 14 (block diffusion).
@@ -159,7 +167,6 @@ static void constants(writer *w) {
                {"columns_apart", f->mask->columns.apart},
                {"grad_reads_row", w->grad_reads_row},
                {"grad_is_light", grad_is_light(w)},
-               {"score_is_light", score_is_light(w)},
                {"has_lse", f->lse != IR_NONE},
                {"has_rescale", f->has_rescale},
                {"has_distance_term", has_distance_term(w)},
@@ -179,7 +186,8 @@ static void constants(writer *w) {
   const struct {
     const char *name;
     int value;
-  } numbers[] = {{"keep_range", keep_range(w)},
+  } numbers[] = {{"score_reads", score_reads(w)},
+                 {"keep_range", keep_range(w)},
                  {"keep_period", f->mask->period},
                  {"column_period", f->mask->columns.period},
                  {"num_saved", f->spec->derived.num_saved},

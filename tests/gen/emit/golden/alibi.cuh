@@ -34,7 +34,6 @@ struct Spec {
   static constexpr bool columns_apart = false;
   static constexpr bool grad_reads_row = false;
   static constexpr bool grad_is_light = true;
-  static constexpr bool score_is_light = true;
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_distance_term = false;
@@ -51,6 +50,7 @@ struct Spec {
   static constexpr bool may_be_alike = false;
   static constexpr bool has_score_bounds = false;
   static constexpr bool pairs_in_line = false;
+  static constexpr int score_reads = 0;
   static constexpr int keep_range = 1;
   static constexpr int keep_period = 0;
   static constexpr int column_period = 0;
