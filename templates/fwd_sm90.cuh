@@ -497,9 +497,9 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void again(float (&s)[tile_n / 2], KvNote tile) {
     const int queries[rows] = {query(0), query(1)};
     Site at = site;
-    // Addresses that are kept in registers for this spill others. Scores without a mask, that read no memory
-    // for an element, have room for them.
-    if constexpr (Spec::has_mask || Spec::score_reads == 2) at.h = anew(at.h);
+    // Addresses that are kept in registers for this spill others. Without a mask there is room for them where
+    // scores read nothing, and beside three consumers' also where they read of columns alone.
+    if constexpr (Spec::has_mask || Spec::score_reads > (Shared::groups > 2 ? 1 : 0)) at.h = anew(at.h);
     scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, tile.index(), lane, s);
     q_back = may_lag = false;
     k_back = v_back = 0;
