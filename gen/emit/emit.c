@@ -79,9 +79,7 @@ static bool grad_is_light(const writer *w) {
 }
 
 /* What a score reads beyond its q tile's rows: 0, nothing; 1, memory for each column, as Col is filled anew
- * for each tile; 2, memory for each element, or it is called. Kernels arrange a loop otherwise where it
- * waits.
- */
+ * for each tile; 2, memory for each element, or it is called. A kernel's loop may depend on it. */
 static int score_reads(const writer *w) {
   if (outline_is(w, "score") || loads(w, HAS_ELEMENT, w->f->score)) return 2;
   return loads(w, HAS_HEAD | HAS_ROW, w->f->score);

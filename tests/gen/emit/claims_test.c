@@ -153,6 +153,30 @@ static void test_mask_by_zero(void **state) {
       LIST("mask_by_zero = false;"), NULL);
 }
 
+/* What a q tile's rows have is at hand; of columns the forward reads anew for each tile. */
+static void test_score_reads(void **state) {
+  (void)state;
+  static const struct {
+    const char *bias, *index, *reads;
+  } cases[] = {{"'h'", "h", "score_reads = 0;"},
+               {"'h', 'q'", "h, q", "score_reads = 0;"},
+               {"'h', 'kv'", "h, kv", "score_reads = 1;"},
+               {"'h', 'q', 'kv'", "h, q, kv", "score_reads = 2;"},
+               {"'h', 64", "h, min(abs(q - kv), 63)", "score_reads = 2;"}};
+  luattn_target forward = target;
+  forward.pass = LUATTN_FORWARD;
+  check_for(&forward, "return attention { name = 'a', score_mod = softcap(10) }", LIST("score_reads = 0;"),
+            NULL);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[512];
+    snprintf(text, sizeof text,
+             "return attention { name = 'a', inputs = { bias = { axes = {%s} } },\n"
+             "  score_mod = function(s, b, h, q, kv) return s + bias[{%s}] end }",
+             cases[i].bias, cases[i].index);
+    check_for(&forward, text, LIST(cases[i].reads), NULL);
+  }
+}
+
 /* What depends on the distance alone and is long is a hook of its own. A slope times a distance is short. */
 static void test_distance_term(void **state) {
   (void)state;
@@ -309,11 +333,17 @@ static void test_sigmoid_weights(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_softmax_choices),        cmocka_unit_test(test_bounded_scores),
-      cmocka_unit_test(test_tiles_without_weight),   cmocka_unit_test(test_sum_in_use_is_not_deferred),
-      cmocka_unit_test(test_mask_by_inf_is_refused), cmocka_unit_test(test_mask_by_zero),
-      cmocka_unit_test(test_distance_term),          cmocka_unit_test(test_lags),
-      cmocka_unit_test(test_grad_is_light),          cmocka_unit_test(test_small),
+      cmocka_unit_test(test_softmax_choices),
+      cmocka_unit_test(test_bounded_scores),
+      cmocka_unit_test(test_tiles_without_weight),
+      cmocka_unit_test(test_sum_in_use_is_not_deferred),
+      cmocka_unit_test(test_mask_by_inf_is_refused),
+      cmocka_unit_test(test_mask_by_zero),
+      cmocka_unit_test(test_score_reads),
+      cmocka_unit_test(test_distance_term),
+      cmocka_unit_test(test_lags),
+      cmocka_unit_test(test_grad_is_light),
+      cmocka_unit_test(test_small),
       cmocka_unit_test(test_sigmoid_weights),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
