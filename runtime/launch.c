@@ -1,5 +1,6 @@
 #include "runtime/launch.h"
 #include "common/pairs.h"
+#include "runtime/order.h"
 
 #include <inttypes.h>
 
@@ -334,17 +335,24 @@ static luattn_status check_grid(const args_call *c, const luattn_entry_info *ent
   return LUATTN_OK;
 }
 
-/* A block of the sm90 family fills a multiprocessor, and takes one tile after the other, alone or with the
- * `together` - 1 others of its cluster. */
-static luattn_status resident_grid(const args_call *c, const luattn_entry_info *entry, const int64_t size[3],
-                                   int64_t together, unsigned grid[3]) {
+/* A kernel numbers its tiles. */
+static luattn_status check_tiles(const args_call *c, const luattn_entry_info *entry, const int64_t size[3]) {
   const int64_t limit = INT32_MAX / 2, per_tile = size[1] * size[2];
   if (per_tile > limit || (per_tile > 0 && size[0] > limit / per_tile))
     return args_fail(c,
                      "%s: has %" PRId64 " x %" PRId64 " x %" PRId64 " tiles, expected at most %" PRId64
                      "; split the call into smaller batches or fewer heads",
                      entry->name, size[0], size[1], size[2], limit);
-  const int64_t tiles = size[0] * per_tile, most = max_of(c->multiprocessors / together, 1) * together;
+  return LUATTN_OK;
+}
+
+/* A block of the sm90 family fills a multiprocessor, and takes one tile after the other, alone or with the
+ * `together` - 1 others of its cluster. */
+static luattn_status resident_grid(const args_call *c, const luattn_entry_info *entry, const int64_t size[3],
+                                   int64_t together, unsigned grid[3]) {
+  TRY(check_tiles(c, entry, size));
+  const int64_t tiles = size[0] * size[1] * size[2],
+                most = max_of(c->multiprocessors / together, 1) * together;
   grid[0] = (unsigned)(tiles < most ? tiles : most);
   grid[1] = grid[2] = 1;
   return LUATTN_OK;
@@ -400,6 +408,7 @@ static luattn_status launch_grid(const args_call *c, const luattn_entry_info *en
     case LUATTN_ROLE_FORWARD:
       size[0] = ceil_div(p->q_len, entry->tile_m);
       if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, 1, grid);
+      if (c->info->family == LUATTN_SM80) TRY(check_tiles(c, entry, size));
       break;
     case LUATTN_ROLE_PREPARE: /* one block at least, where it zeroes a counter */
       size[0] = max_of(ceil_div(p->q_len, entry->tile_m), draws_kv(c->info));
@@ -426,6 +435,18 @@ static luattn_status launch_grid(const args_call *c, const luattn_entry_info *en
   TRY(check_grid(c, entry, size));
   for (int i = 0; i < 3; ++i) grid[i] = (unsigned)size[i];
   return LUATTN_OK;
+}
+
+/* The order of a forward kernel's q tiles, once its grid is known to be within the limits. */
+static void choose_order(const luattn_image_info *m, LuattnParams *p) {
+  const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_FORWARD);
+  if (main == NULL || m->family == LUATTN_SIMT) return;
+  const int64_t q_tiles = ceil_div(p->q_len, main->tile_m), tiles = q_tiles * p->heads * p->batch;
+  if (tiles == 0) return;
+  const bool stays = m->family == LUATTN_SM90;
+  const int64_t kv_bytes = (int64_t)elem_size(m) * (m->head_dim + m->head_dim_v);
+  order_fill(p, q_tiles,
+             stays ? order_groups_resident(p, q_tiles, m->has_mask, kv_bytes) : order_groups(tiles));
 }
 
 static luattn_status zero(const luattn_kernel *k, void *ptr, size_t size, const char *what, cu_stream stream,
@@ -521,6 +542,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   unsigned grid[LUATTN_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
     TRY(launch_grid(&c, &kernel->info.entry[i], &p, grid[i]));
+  choose_order(&kernel->info, &p);
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
   if (kernel->info.family == LUATTN_SM90) status = maps_fill(kernel->driver, kernel->maps, &c, &p, &maps);

@@ -91,7 +91,7 @@ struct ForwardSm80 {
         q_shared(shared),
         k_shared(shared + q_bytes),
         v_shared(k_shared + stages * k_bytes),
-        kv_head(int(u32(block.h) / u32(params.group))) {}
+        kv_head(block.h_kv) {}
 
   __device__ __forceinline__ void begin() {
     head = Spec::head(p, site);
@@ -471,7 +471,7 @@ LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
   static_assert(ValidSpec<Spec>);
   using Kernel = ForwardSm80<Spec, Config>;
   const u32 index = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-  Kernel kernel(p, shared_address(shared), site_of(p, gridDim.x, index, groups_for_balance(p, gridDim.x)));
+  Kernel kernel(p, shared_address(shared), site_of(p.order, index));
   kernel.run();
   kernel.finish();
 }

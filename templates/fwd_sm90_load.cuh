@@ -5,9 +5,6 @@
 #include "sm90.cuh"
 
 template <class Spec, class Config>
-using TicketsSm90 = Tickets<Spec::has_mask, Config::tile_m, 2 * (Config::head_dim + Config::head_dim_v)>;
-
-template <class Spec, class Config>
 struct ProducerSm90 {
   using Shared = SharedSm90<Config>;
   static constexpr int tile_n = Config::tile_n;
@@ -66,11 +63,10 @@ struct ProducerSm90 {
 
   // K runs one tile ahead of V, as the consumers do.
   __device__ __forceinline__ void run() {
-    TicketsSm90<Spec, Config> tickets(p);
+    Tickets<Spec::has_mask> tickets(p);
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
       const Site site{block.b, block.h, p.q_len, p.kv_len};
-      const int head = block.h / p.group;
       WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
       Tile of_k{-1, false}, of_v{-1, false};  // whose K, and whose V, is to be loaded next
       bool some = false;
@@ -80,11 +76,11 @@ struct ProducerSm90 {
         // that others have time for.
         if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
         if (of_k.valid()) {
-          load_k(of_k, !next.valid(), head, block.b);
+          load_k(of_k, !next.valid(), block.h_kv, block.b);
           if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::SOME)});
           some = true;
         }
-        if (of_v.valid()) load_v(of_v, head, block.b);
+        if (of_v.valid()) load_v(of_v, block.h_kv, block.b);
         of_v = of_k;
         of_k = next;
         if (!of_v.valid() && !of_k.valid()) break;

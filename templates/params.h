@@ -8,7 +8,7 @@
 #ifndef LUATTN_PARAMS_H
 #define LUATTN_PARAMS_H
 
-#define LUATTN_PARAMS_VERSION 10
+#define LUATTN_PARAMS_VERSION 11
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
@@ -39,6 +39,22 @@ typedef struct LuattnInput {
   long long count;           /* elements of grad */
 } LuattnInput;
 
+/* A number to divide by: n / d is (2 n * multiplier >> 32) >> shift for 0 <= n < 2^31, with 2^shift the least power of two
+ * that is not below d, and multiplier = ceil(2^(31 + shift) / d). Granlund and Montgomery, "Division by invariant integers using
+ * multiplication", PLDI 1994, theorem 4.2. */
+typedef struct LuattnDivisor {
+  unsigned d, multiplier, shift;
+} LuattnDivisor;
+
+/* The order in which a forward kernel on the tensor cores takes q tiles: schedule.cuh, runtime/order.h. */
+typedef struct LuattnOrder {
+  unsigned q_tiles, tiles;      /* of a head; of all heads of all batches */
+  unsigned last;                /* the last group of heads, counted from 0 */
+  LuattnDivisor group_tiles;    /* q_tiles of a group, but for the last */
+  LuattnDivisor group_heads[2]; /* heads of a group, and of the last one, which may have fewer */
+  LuattnDivisor heads, group;   /* LuattnParams' */
+} LuattnOrder;
+
 typedef struct LuattnParams {
   int batch, heads, heads_kv, group;  /* group = heads / heads_kv; q head h reads kv head h / group */
   int q_len, kv_len;
@@ -46,6 +62,7 @@ typedef struct LuattnParams {
   int batches_in_turn; /* deterministic sm90 backward: 1: a block has a kv tile of all batches, one behind the other, so that what
                         * they add to one place of a gradient comes in their order (common/pairs.h) */
   double scale;                       /* scores are scale * dot(q, k); > 0 */
+  LuattnOrder order;                  /* forward, but for the simt family */
 
   /* What the attention kernels read. With a query_mod, key_mod or value_mod these point at the modified copies in the
    * workspace, and src_* at the caller's tensors; without, src_* are the same as these. */

@@ -2,6 +2,7 @@
 // first scores have been overwritten, and K given back.
 #pragma once
 #include "mma.cuh"
+#include "schedule.cuh"
 #include "tensors.cuh"
 
 // All of the tile: the one at the end of K comes first and has its maximum taken, so that this one exists to
@@ -11,7 +12,8 @@ template <class Elem, int Dim, int TileN>
 LUATTN_FN void scores_from_memory(const LuattnParams &p, const Site &site, const int (&query)[2], int tile,
                                   int lane, float (&s)[TileN / 2]) {
   const Elem *const of_q = row_of<Elem>(p.q, site.b, site.h, 0) + lane % 4 * 2;
-  const Elem *const first_k = row_of<Elem>(p.k, site.b, site.h / p.group, tile * TileN + lane / 4);
+  const int h_kv = int(quotient(u32(site.h), p.order.group));
+  const Elem *const first_k = row_of<Elem>(p.k, site.b, h_kv, tile * TileN + lane / 4);
   u64 of_k = u64(__cvta_generic_to_global(first_k + lane % 4 * 2));
   const i64 step = p.k.seq * 8 * i64(sizeof(Elem)), next = 8 * i64(sizeof(Elem)) - step * (TileN / 8);
 #pragma unroll

@@ -82,6 +82,7 @@ static T __shfl_xor_sync(unsigned, T x, int mask) {
   memcpy(&x, &theirs, sizeof x);
   return x;
 }
+static unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 static int __ffs(int x) { return __builtin_ffs(x); }
 
 template <class T>

@@ -2,7 +2,7 @@
 string(REPLACE "," ";-DEXAMPLE_" defines "-DEXAMPLE_${DEFINES}")
 set(templates ${HERE}/../../../templates)
 execute_process(COMMAND ${CXX} -std=c++20 -O1 -o ${PROGRAM} -I${HERE}/${SPEC} -I${HERE} -I${templates}
-  -I${templates}/example ${defines} ${HERE}/${SOURCE} RESULT_VARIABLE status)
+  -I${templates}/example -I${templates}/.. ${defines} ${HERE}/${SOURCE} RESULT_VARIABLE status)
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "${SOURCE} does not compile")
 endif()

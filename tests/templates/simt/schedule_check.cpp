@@ -1,6 +1,8 @@
-// schedule_check.cpp: blocks that draw their tiles (schedule.cuh), launch after launch from one counter that
-// nobody zeroes in between, in whatever order the draws of a launch fall: every tile is taken once, and the
-// counter is left at 0.
+// schedule_check.cpp: the order of q tiles, as a launch chooses it (runtime/order.h) and kernels read it
+// (schedule.cuh). It visits every tile once, groups of heads behind each other and in them the last queries
+// first. And blocks that draw their tiles, launch after launch from one counter that nobody zeroes in
+// between, in whatever order the draws of a launch fall: every tile is taken once, and the counter is left at
+// 0. Divisions by LuattnDivisor are those of the processor.
 #include "host_cuda.hpp"
 
 static unsigned atomicInc(unsigned *p, unsigned last) {
@@ -8,6 +10,7 @@ static unsigned atomicInc(unsigned *p, unsigned last) {
   *p = old >= last ? 0 : old + 1;
   return old;
 }
+#include "runtime/order.h"
 #include "schedule.cuh"
 
 constexpr int tile_m = 64, kv_bytes = 512;
@@ -22,7 +25,7 @@ static unsigned random_below(unsigned n) {
 
 template <bool Masked>
 struct Block {
-  Tickets<Masked, tile_m, kv_bytes> tickets;
+  Tickets<Masked> tickets;
   bool has_drawn = false;
 };
 
@@ -38,25 +41,49 @@ struct Launch {
     q_tiles = unsigned(ceil_div(q_len, tile_m));
     tiles = q_tiles * unsigned(heads * batch);
     grid = min_of(tiles, multiprocessors);
-    taken.resize(tiles);
   }
 
   void take(const BlockSite &s) {
+    if (s.h_kv != s.h / p.group) host_fail("a head has another's K and V");
     if (s.q_tile < 0 || s.q_tile >= int(q_tiles) || s.h < 0 || s.h >= p.heads || s.b < 0 || s.b >= p.batch)
       host_fail("a tile lies outside of the tensors");
     ++taken[(unsigned(s.b * p.heads + s.h)) * q_tiles + unsigned(s.q_tile)];
   }
 
+  void check_taken() const {
+    for (int times : taken)
+      if (times != 1) host_fail("a tile was not taken once");
+  }
+
+  // All tiles, in their order: heads of one group, whole kv heads of it, its last queries first.
+  void check_order(int64_t groups) {
+    order_fill(&p, q_tiles, groups);
+    taken.assign(tiles, 0);
+    const unsigned kv_heads = unsigned(p.heads_kv * p.batch);
+    const unsigned size = (kv_heads + unsigned(groups) - 1) / unsigned(groups) * unsigned(p.group);
+    unsigned group = 0, row = 0;
+    for (unsigned i = 0; i < tiles; ++i) {
+      const BlockSite s = site_of(p.order, i);
+      take(s);
+      const unsigned in = unsigned(s.b * p.heads + s.h) / size, from_last = q_tiles - 1 - unsigned(s.q_tile);
+      if (in < group || (in == group && from_last < row)) host_fail("a tile comes too late");
+      group = in, row = from_last;
+    }
+    check_taken();
+  }
+
   // A step is a block's next tile and draw, or what it does when its draw has come back.
   template <bool Masked>
   void run() {
+    order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, Masked, kv_bytes));
+    taken.assign(tiles, 0);
     gridDim = dim3(grid);
     threadIdx = dim3(0);
     std::vector<Block<Masked>> blocks;
     std::vector<unsigned> live;
     for (unsigned i = 0; i < grid; ++i) {
       blockIdx = dim3(i);
-      blocks.push_back({Tickets<Masked, tile_m, kv_bytes>(p)});
+      blocks.push_back({Tickets<Masked>(p)});
       live.push_back(i);
     }
     while (!live.empty()) {
@@ -74,13 +101,34 @@ struct Launch {
         live.pop_back();
       }
     }
-    for (int times : taken)
-      if (times != 1) host_fail("a tile was not taken once");
+    check_taken();
     if (*p.tickets != 0) host_fail("the counter was not left at 0");
   }
 };
 
+// Every divisor of 16 bits, and some beyond, at the ends of what each quotient is for.
+static void check_divisor(unsigned d) {
+  constexpr unsigned most = (1u << 31) - 1;
+  const LuattnDivisor by = order_divisor(d);
+  const unsigned whole = most / d;
+  const auto check = [&](uint64_t n) {
+    if (n <= most && quotient(unsigned(n), by) != n / d) host_fail("a quotient is wrong");
+  };
+  for (uint64_t q : {0u, 1u, 2u, whole / 2, whole - (whole > 0), whole})
+    for (uint64_t n : {q * d, q * d + 1, q * d + d - 1, (q + 1) * d}) check(n);
+  check(most);
+  for (int i = 0; i < 8; ++i) check(random_below(most));
+}
+static void check_divisors() {
+  for (unsigned d = 1; d < 1u << 16; ++d) check_divisor(d);
+  for (unsigned bit = 16; bit < 31; ++bit)
+    for (unsigned d : {(1u << bit) - 1, 1u << bit, (1u << bit) + 1}) check_divisor(d);
+  for (int i = 0; i < 100000; ++i) check_divisor(1 + random_below((1u << 31) - 2));
+  check_divisor((1u << 31) - 1);
+}
+
 int main() {
+  check_divisors();
   unsigned counter = 0;
   for (int i = 0; i < 400; ++i) {
     const int group = 1 << random_below(3), heads = group * int(1 + random_below(6));
@@ -89,6 +137,8 @@ int main() {
     Launch plain = masked;
     masked.run<true>();
     plain.run<false>();
+    plain.check_order(order_groups(plain.tiles));
+    plain.check_order(1 + random_below(unsigned(plain.p.heads_kv * plain.p.batch)));
   }
   puts("every tile was taken once");
 }

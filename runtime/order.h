@@ -1,0 +1,57 @@
+/* order.h: in which order a forward kernel on the tensor cores takes its q tiles, as numbers that it reads
+ * (LuattnOrder in templates/params.h; templates/schedule.cuh takes the tiles). */
+#ifndef LUATTN_RUNTIME_ORDER_H
+#define LUATTN_RUNTIME_ORDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "templates/params.h"
+
+/* 1 <= d < 2^31. */
+static inline LuattnDivisor order_divisor(int64_t d) {
+  LuattnDivisor by = {(unsigned)d, 0, 0};
+  while ((int64_t)1 << by.shift < d) ++by.shift;
+  by.multiplier = (unsigned)((((uint64_t)1 << (31 + by.shift)) + (uint64_t)d - 1) / (uint64_t)d);
+  return by;
+}
+
+/* So many tiles hide the longest of them, a few for each multiprocessor. */
+enum { ORDER_TILES_FOR_BALANCE = 640 };
+
+/* Of a block for each tile. As many groups of heads as have tiles enough. */
+static inline int64_t order_groups(int64_t tiles) {
+  return tiles < ORDER_TILES_FOR_BALANCE ? 1 : tiles / ORDER_TILES_FOR_BALANCE;
+}
+
+/* Of blocks that stay on their multiprocessors and take several tiles. Without a mask one head after the
+ * other, so that all blocks read the same K and V. With one as many as balance takes, if their K and V stay
+ * in the L2 cache, or if they are so few that its misses do not matter. kv_bytes: of a position's K and V. */
+static inline int64_t order_groups_resident(const LuattnParams *p, int64_t q_tiles, bool has_mask,
+                                            int64_t kv_bytes) {
+  const int64_t cache_bytes = 32 << 20, few = 4; /* about half of the cache of an H100 or H200 */
+  const int64_t all_kv = (int64_t)p->heads_kv * p->batch, tiles_of_head = q_tiles * p->group;
+  if (!has_mask) return all_kv;
+  const int64_t fitting = cache_bytes / kv_bytes / (p->kv_len > 0 ? p->kv_len : 1);
+  const int64_t balanced = (ORDER_TILES_FOR_BALANCE + tiles_of_head - 1) / tiles_of_head;
+  const int64_t most = fitting > few ? fitting : few, heads = balanced < most ? balanced : most;
+  return all_kv > heads ? all_kv / heads : 1;
+}
+
+/* Groups are as equal as whole kv heads allow. Enters p->order; q_tiles * heads * batch is below 2^31, and
+ * at least 1. */
+static inline void order_fill(LuattnParams *p, int64_t q_tiles, int64_t groups) {
+  const int64_t all = (int64_t)p->heads * p->batch, all_kv = (int64_t)p->heads_kv * p->batch;
+  const int64_t heads = (all_kv + groups - 1) / groups * p->group, last = (all + heads - 1) / heads - 1;
+  LuattnOrder *const o = &p->order;
+  o->q_tiles = (unsigned)q_tiles;
+  o->tiles = (unsigned)(q_tiles * all);
+  o->last = (unsigned)last;
+  o->group_tiles = order_divisor(heads * q_tiles);
+  o->group_heads[0] = order_divisor(heads);
+  o->group_heads[1] = order_divisor(all - last * heads);
+  o->heads = order_divisor(p->heads);
+  o->group = order_divisor(p->group);
+}
+
+#endif
