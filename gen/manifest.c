@@ -44,7 +44,7 @@ static void fill_spec(const compilation *c, luattn_image_info *out) {
   }
   out->num_saved = (uint32_t)c->spec.derived.num_saved;
   out->has_lse = t->online.lse >= 0;
-  out->has_mask = t->block_mask != IR_NONE;
+  out->has_mask = c->mask.keep != IR_NONE; /* as in spec.cuh: not where it simplifies to true */
   out->has_query_mod = t->query_mod != IR_NONE;
   out->has_key_mod = t->key_mod != IR_NONE;
   out->has_value_mod = t->value_mod != IR_NONE;
@@ -67,8 +67,7 @@ luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn
   out->deterministic = p->deterministic;
   out->can_split = p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90;
   out->wants = p->wants;
-  out->draws_tiles =
-      p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && c->spec.traced.block_mask != IR_NONE;
+  out->draws_tiles = p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && c->mask.keep != IR_NONE;
   out->is_ptx = c->target.ptx != 0;
   const int64_t longest = INT64_C(1) << 30; /* kernels add a tile to a position in 32 bits */
   out->max_len = c->emitted.max_len > longest ? longest : c->emitted.max_len;

@@ -336,9 +336,10 @@ static luattn_status check_grid(const args_call *c, const luattn_entry_info *ent
 }
 
 /* A kernel numbers its tiles. */
-static luattn_status check_tiles(const args_call *c, const luattn_entry_info *entry, const int64_t size[3]) {
-  const int64_t limit = INT32_MAX / 2, per_tile = size[1] * size[2];
-  if (per_tile > limit || (per_tile > 0 && size[0] > limit / per_tile))
+static luattn_status check_tiles(const args_call *c, const luattn_entry_info *entry, const int64_t size[3],
+                                 int64_t limit) {
+  const int64_t per_tile = size[1] * size[2];
+  if (size[0] > 0 && per_tile > 0 && (per_tile > limit || size[0] > limit / per_tile))
     return args_fail(c,
                      "%s: has %" PRId64 " x %" PRId64 " x %" PRId64 " tiles, expected at most %" PRId64
                      "; split the call into smaller batches or fewer heads",
@@ -350,7 +351,7 @@ static luattn_status check_tiles(const args_call *c, const luattn_entry_info *en
  * `together` - 1 others of its cluster. */
 static luattn_status resident_grid(const args_call *c, const luattn_entry_info *entry, const int64_t size[3],
                                    int64_t together, unsigned grid[3]) {
-  TRY(check_tiles(c, entry, size));
+  TRY(check_tiles(c, entry, size, INT32_MAX / 2)); /* a block counts on from there */
   const int64_t tiles = size[0] * size[1] * size[2],
                 most = max_of(c->multiprocessors / together, 1) * together;
   grid[0] = (unsigned)(tiles < most ? tiles : most);
@@ -408,7 +409,7 @@ static luattn_status launch_grid(const args_call *c, const luattn_entry_info *en
     case LUATTN_ROLE_FORWARD:
       size[0] = ceil_div(p->q_len, entry->tile_m);
       if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, 1, grid);
-      if (c->info->family == LUATTN_SM80) TRY(check_tiles(c, entry, size));
+      if (c->info->family == LUATTN_SM80) TRY(check_tiles(c, entry, size, INT32_MAX));
       break;
     case LUATTN_ROLE_PREPARE: /* one block at least, where it zeroes a counter */
       size[0] = max_of(ceil_div(p->q_len, entry->tile_m), draws_kv(c->info));

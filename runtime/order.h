@@ -19,14 +19,16 @@ static inline LuattnDivisor order_divisor(int64_t d) {
 /* So many tiles hide the longest of them, a few for each multiprocessor. */
 enum { ORDER_TILES_FOR_BALANCE = 640 };
 
-/* Of a block for each tile. As many groups of heads as have tiles enough. */
+/* How many groups of heads one behind the other, in a grid with a block for each tile: as many as have tiles
+ * enough. */
 static inline int64_t order_groups(int64_t tiles) {
   return tiles < ORDER_TILES_FOR_BALANCE ? 1 : tiles / ORDER_TILES_FOR_BALANCE;
 }
 
-/* Of blocks that stay on their multiprocessors and take several tiles. Without a mask one head after the
- * other, so that all blocks read the same K and V. With one as many as balance takes, if their K and V stay
- * in the L2 cache, or if they are so few that its misses do not matter. kv_bytes: of a position's K and V. */
+/* The same where blocks stay on their multiprocessors and take several tiles. Without a mask a group is one
+ * kv head, so that all blocks read the same K and V. With one it has as many as balance takes, if their K and
+ * V stay in the L2 cache, or if they are so few that its misses do not matter. kv_bytes: of a position's K
+ * and V. */
 static inline int64_t order_groups_resident(const LuattnParams *p, int64_t q_tiles, bool has_mask,
                                             int64_t kv_bytes) {
   const int64_t cache_bytes = 32 << 20, few = 4; /* about half of the cache of an H100 or H200 */
@@ -38,8 +40,8 @@ static inline int64_t order_groups_resident(const LuattnParams *p, int64_t q_til
   return all_kv > heads ? all_kv / heads : 1;
 }
 
-/* Groups are as equal as whole kv heads allow. Enters p->order; q_tiles * heads * batch is below 2^31, and
- * at least 1. */
+/* Enters p->order. Groups are as equal as whole kv heads allow; q_tiles * heads * batch is at least 1 and
+ * below 2^31. */
 static inline void order_fill(LuattnParams *p, int64_t q_tiles, int64_t groups) {
   const int64_t all = (int64_t)p->heads * p->batch, all_kv = (int64_t)p->heads_kv * p->batch;
   const int64_t heads = (all_kv + groups - 1) / groups * p->group, last = (all + heads - 1) / heads - 1;

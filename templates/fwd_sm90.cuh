@@ -91,7 +91,7 @@ struct ConsumerSm90 {
   Ring<stages> k, v;
   Ring<1> q;
   u32 weights[tile_n / 4];  // P, as A operands; O is in registers of sm90_out.cuh
-  float scale[rows];        // what O is still to be multiplied by before P's values are added
+  float scale[rows];        // what O is multiplied by before P's values are added
   // What is given back amid the weights of the scores at hand: barriers of K and V, or 0, and whether Q, too.
   u32 k_back, v_back;
   bool q_back;

@@ -113,6 +113,18 @@ static void scalar_twice(problem *p) {
   p->scalars[1] = p->scalars[0];
 }
 static void too_many_batches(problem *p) { problem_resize(p, 22000, 1, 1); }
+/* 2^14 tiles of each of 8 x 21000 heads. */
+static void too_many_tiles(problem *p) {
+  const int64_t len = 1 << 20;
+  problem_resize(p, 21000, 1, 1);
+  tensor *const rows[] = {&p->q, &p->o, &p->lse, &p->saved};
+  for (int i = 0; i < 4; ++i) {
+    const int axis = i < 3 ? 2 : 3;
+    rows[i]->shape[axis] = len;
+    for (int a = 0; a < axis; ++a) rows[i]->strides[a] *= len;
+  }
+  p->flags.shape[0] = len;
+}
 static void grad_strided(problem *p) {
   p->table.t.dtype.bits = 16;
   p->inputs[3].grad = &p->slopes_grad.t;
@@ -191,6 +203,9 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, small_workspace, "workspace: has 1000 bytes, expected "},
     {LUATTN_FORWARD, odd_workspace, "is not a multiple of 256 bytes"},
     {LUATTN_FORWARD, too_many_batches, "luattn_mod: needs a grid of 1 x 8 x 66000, and z is at most 65535"},
+    {LUATTN_FORWARD, too_many_tiles,
+     "luattn_fwd: has 16384 x 8 x 21000 tiles, expected at most 2147483647; split the call into smaller "
+     "batches or fewer heads"},
     {LUATTN_BACKWARD, no_dout, "backward of 'demo': dout: is missing"},
     {LUATTN_BACKWARD, no_lse, "lse: is missing; give a tensor [batch, heads, q_len]"},
     {LUATTN_BACKWARD, no_dq,

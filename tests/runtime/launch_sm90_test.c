@@ -91,6 +91,40 @@ static void forward_sm90(void **state) {
   problem_close(&p);
 }
 
+static LuattnOrder order_of(problem *p, uint32_t family, bool has_mask) {
+  p->info.family = family;
+  p->info.draws_tiles = family == LUATTN_SM90;
+  p->info.has_mask = has_mask;
+  launch(p, NULL);
+  return fake_get_event(fake_num_events() - 1)->params.order;
+}
+
+/* Groups of 2, 1 or all of the batches' kv heads, of 4 query heads each. */
+static void forward_order(void **state) {
+  (void)state;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  problem_resize(&p, 5, 51 * 64, KV_LEN);
+  const LuattnOrder grid = order_of(&p, LUATTN_SM80, false); /* 2040 tiles */
+  assert_int_equal(grid.q_tiles, 51);
+  assert_int_equal(grid.tiles, 51 * HEADS * 5);
+  assert_int_equal(grid.group_heads[0].d, 16); /* 3 groups of 10 kv heads: 4, 4, and */
+  assert_int_equal(grid.group_heads[1].d, 8);
+  assert_int_equal(grid.last, 2);
+  assert_int_equal(grid.group_tiles.d, 16 * 51);
+  assert_int_equal(grid.heads.d, HEADS);
+  assert_int_equal(grid.group.d, HEADS / HEADS_KV);
+  const LuattnOrder plain = order_of(&p, LUATTN_SM90, false), masked = order_of(&p, LUATTN_SM90, true);
+  assert_int_equal(plain.group_heads[0].d, 4); /* one kv head after the other */
+  assert_int_equal(plain.last, 9);
+  assert_int_equal(masked.group_heads[0].d,
+                   20); /* 640 tiles are those of 4 kv heads; 10 / 4 groups: 2 of 5 */
+  assert_int_equal(masked.group_heads[1].d, 20);
+  assert_int_equal(masked.last, 1);
+  assert_int_equal(order_of(&p, LUATTN_SIMT, true).tiles, 0);
+  problem_close(&p);
+}
+
 static void *workspace_number(const problem *p, int i) {
   return (char *)p->memory + 256 * i; /* it lies on the tensors; nothing runs */
 }
@@ -408,6 +442,7 @@ static void impossible_skips(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(forward_sm90),
+      cmocka_unit_test(forward_order),
       cmocka_unit_test(counters),
       cmocka_unit_test(maps_are_remembered),
       cmocka_unit_test(backward_sm90),

@@ -127,8 +127,36 @@ static void check_divisors() {
   check_divisor((1u << 31) - 1);
 }
 
+// Groups of heads: one for 640 tiles of a grid. Of blocks that stay, one for each kv head without a mask;
+// with one, for as many kv heads as have 640 tiles, but not more than 32 MiB of K and V, unless that is less
+// than 4.
+static void check_groups() {
+  LuattnParams p{};
+  p.batch = 4, p.heads_kv = 16, p.group = 1, p.kv_len = 4096;
+  const auto resident = [&](int64_t q_tiles, bool has_mask) {
+    return order_groups_resident(&p, q_tiles, has_mask, kv_bytes);
+  };
+  const auto expect = [](int64_t got, int64_t want) {
+    if (got != want) host_fail("another number of groups");
+  };
+  expect(order_groups(1), 1);
+  expect(order_groups(1279), 1);
+  expect(order_groups(1280), 2);
+  expect(resident(32, false), 64);
+  expect(resident(32, true), 64 / 16);  // 32 MiB have 16 kv heads; 20 have 640 tiles
+  expect(resident(64, true), 64 / 10);  // 10 have 640 tiles
+  expect(resident(1000, true), 64);     // one has
+  p.kv_len = 1 << 20;
+  expect(resident(32, true), 64 / 4);  // not one is in 32 MiB
+  p.group = 8;
+  expect(resident(32, true), 64 / 3);  // 3 have 640 tiles
+  p.kv_len = 0;
+  expect(resident(1, true), 1);  // 80 have
+}
+
 int main() {
   check_divisors();
+  check_groups();
   unsigned counter = 0;
   for (int i = 0; i < 400; ++i) {
     const int group = 1 << random_below(3), heads = group * int(1 + random_below(6));
