@@ -266,6 +266,31 @@ static void test_pairs(void **state) {
     }
 }
 
+/* The runtime is told of a mask where the kernel has one: not where it simplifies to true. */
+static void test_mask(void **state) {
+  (void)state;
+  static const struct {
+    const char *mask;
+    uint32_t has_mask;
+  } cases[] = {{"kv <= q", 1}, {"(kv < q + 3) or (kv >= q)", 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char source[256];
+    snprintf(source, sizeof source,
+             "return attention { name = 'mask', block_mask = function(b, h, q, kv) return %s end }",
+             cases[i].mask);
+    luattn_spec *spec = load(source);
+    luattn_target target = target_new();
+    target.pass = LUATTN_FORWARD, target.dtype = LUATTN_BF16, target.arch = 90;
+    luattn_image *image = compile(spec, &target, NULL);
+    const luattn_image_info *info = luattn_image_get_info(image);
+    assert_int_equal(info->family, LUATTN_SM90);
+    if (info->has_mask != cases[i].has_mask || info->draws_tiles != cases[i].has_mask)
+      fail_msg("%s: %u %u", cases[i].mask, info->has_mask, info->draws_tiles);
+    luattn_image_free(image);
+    luattn_spec_free(spec);
+  }
+}
+
 /* ---- the cache under fire ---- */
 
 static bool same_image(const luattn_image *a, const luattn_image *b) {
@@ -428,8 +453,9 @@ int main(void) {
       cmocka_unit_test(test_spills),      cmocka_unit_test(test_exhausted),
       cmocka_unit_test(test_crowded),     cmocka_unit_test(test_parts),
       cmocka_unit_test(test_second_part), cmocka_unit_test(test_pairs),
-      cmocka_unit_test(test_report),      cmocka_unit_test(test_processes),
-      cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_mask),        cmocka_unit_test(test_report),
+      cmocka_unit_test(test_processes),   cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
