@@ -10,8 +10,7 @@
 
 /* 1 <= d < 2^31. */
 static inline LuattnDivisor order_divisor(int64_t d) {
-  LuattnDivisor by = {(unsigned)d, 0, 0};
-  while ((int64_t)1 << by.shift < d) ++by.shift;
+  LuattnDivisor by = {(unsigned)d, 0, d > 1 ? 32 - (unsigned)__builtin_clz((unsigned)d - 1) : 0};
   by.multiplier = (unsigned)((((uint64_t)1 << (31 + by.shift)) + (uint64_t)d - 1) / (uint64_t)d);
   return by;
 }
