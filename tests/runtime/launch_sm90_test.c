@@ -99,7 +99,7 @@ static LuattnOrder order_of(problem *p, uint32_t family, bool has_mask) {
   return fake_get_event(fake_num_events() - 1)->params.order;
 }
 
-/* Groups of 2, 1 or all of the batches' kv heads, of 4 query heads each. */
+/* Of 10 kv heads, with 4 query heads each, groups of 4 (sm80), of 1 (sm90) and of 5 (sm90 with a mask). */
 static void forward_order(void **state) {
   (void)state;
   problem p;
@@ -117,8 +117,7 @@ static void forward_order(void **state) {
   const LuattnOrder plain = order_of(&p, LUATTN_SM90, false), masked = order_of(&p, LUATTN_SM90, true);
   assert_int_equal(plain.group_heads[0].d, 4); /* one kv head after the other */
   assert_int_equal(plain.last, 9);
-  assert_int_equal(masked.group_heads[0].d,
-                   20); /* 640 tiles are those of 4 kv heads; 10 / 4 groups: 2 of 5 */
+  assert_int_equal(masked.group_heads[0].d, 20); /* 4 kv heads have 640 tiles; 10 / 4 groups: 2 of 5 */
   assert_int_equal(masked.group_heads[1].d, 20);
   assert_int_equal(masked.last, 1);
   assert_int_equal(order_of(&p, LUATTN_SIMT, true).tiles, 0);
