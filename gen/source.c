@@ -85,12 +85,33 @@ static const char *arch_name(const compilation *c, arena *a) {
   return arena_printf(a, "sm_%d%s", c->plan.arch, suffix);
 }
 
+/* Passes of NVVM's optimizer that a forward kernel does without. They take a fortieth to a tenth of the time
+ * that it takes to compile, and leave it as fast; which ones was measured for each kernel (bench/journal.md,
+ * "Passes of NVVM left out"). More would cost narrow heads and the masks of grids some speed, and backward
+ * kernels spill. The option is in no manual; an NVRTC that refuses it compiles with all passes. */
+static int passes_left_out(const compilation *c, const char **out) {
+  const plan *p = &c->plan;
+  int n = 0;
+  if (p->pass != LUATTN_FORWARD || p->family == LUATTN_SIMT) return 0;
+  const bool is_wide = p->head_dim > 192 && p->head_dim_v > 192;
+  if (c->mask.period > 0 || (p->family == LUATTN_SM90 && !is_wide)) {
+    out[n++] = "-full-inst-combine=0"; /* instructions are combined less often */
+  } else {
+    out[n++] = "-disable-InstructionCombiningPass";
+    if (p->family == LUATTN_SM90) out[n++] = "-disable-LICMPass";
+  }
+  return n;
+}
+
+enum { MAX_LEFT_OUT = 2, MAX_OPTIONS = 7 + 4 * MAX_LEFT_OUT };
+
 /* No flag of fast arithmetic: math.cuh decides that for each function. `recent`: what not every NVRTC 12
  * knows. Minimal: without the declarations of textures and of the CUDA runtime, a tenth of the front end's
  * time. No cache: NVRTC would start CUDA to look among the driver's cached kernels, and luattn has a cache of
  * its own. */
-static int options(source_part part, bool recent, const char **out) {
-  const char *line_info = getenv("LUATTN_LINEINFO");
+static nvrtc_options options(const compilation *c, source_part part, bool recent,
+                             const char *out[MAX_OPTIONS]) {
+  const char *line_info = getenv("LUATTN_LINEINFO"), *left_out[MAX_LEFT_OUT];
   int n = 0;
   out[n++] = "-std=c++20";
   out[n++] = "-default-device";
@@ -99,9 +120,15 @@ static int options(source_part part, bool recent, const char **out) {
   if (recent) out[n++] = "--minimal";
   if (recent) out[n++] = "--no-cache";
   if (part != PART_ALL) out[n++] = part == PART_MAIN ? "-DLUATTN_PART=1" : "-DLUATTN_PART=2";
-  return n;
+  const int num_left_out = recent ? passes_left_out(c, left_out) : 0;
+  for (int i = 0; i < num_left_out; i++) {
+    out[n++] = "-Xnvvm"; /* to NVVM: what follows is for its optimizer */
+    out[n++] = "-Xopt";
+    out[n++] = "-Xnvvm";
+    out[n++] = left_out[i];
+  }
+  return (nvrtc_options){.list = out, .count = n, .optional = 4 * num_left_out};
 }
-enum { MAX_OPTIONS = 7 };
 
 static const template_file *entry_file(const compilation *c) {
   for (int i = 0; i < c->num_templates; i++)
@@ -126,7 +153,7 @@ static void hash_sources(const compilation *c, const char *arch, hasher *h) {
 
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) {
   const char *opts[MAX_OPTIONS], *arch = arch_name(c, c->a);
-  const int num_opts = options(parts_has_two(c) ? PART_MAIN : PART_ALL, true, opts);
+  const nvrtc_options told = options(c, parts_has_two(c) ? PART_MAIN : PART_ALL, true, opts);
   hasher h;
   if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   hash_sources(c, arch, &h);
@@ -136,7 +163,7 @@ luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) 
   /* What is not forced may yield to a smaller tile, and what is picked is refused where it spills. */
   hasher_add(&h, "forced", &c->plan.forced, sizeof c->plan.forced);
   hasher_add(&h, "picked", &c->plan.picked, sizeof c->plan.picked);
-  for (int i = 0; i < num_opts; i++) hasher_add(&h, "option", opts[i], strlen(opts[i]));
+  for (int i = 0; i < told.count; i++) hasher_add(&h, "option", told.list[i], strlen(told.list[i]));
   hasher_add(&h, "luattn", luattn_version(), strlen(luattn_version())); /* several versions share a cache */
   *key = hasher_close(&h);
   return LUATTN_OK;
@@ -166,8 +193,8 @@ luattn_status source_compile(const compilation *c, const nvrtc *lib, source_part
     if (!is_entry(&c->templates[i])) headers[n++] = c->templates[i];
   headers[n++] = (template_file){"config.cuh", c->config, strlen(c->config)};
   headers[n++] = (template_file){"spec.cuh", c->emitted.spec, strlen(c->emitted.spec)};
-  return nvrtc_compile(lib, a, entry->name, entry->data, headers, n, arch, opts,
-                       options(part, lib->major >= 13, opts), want_ptx, out, err);
+  return nvrtc_compile(lib, a, entry->name, entry->data, headers, n, arch,
+                       options(c, part, lib->major >= 13, opts), want_ptx, out, err);
 }
 
 void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err) {

@@ -112,11 +112,18 @@ static const char *first_error(arena *a, const char *log) {
   return line != NULL ? line : "out of memory";
 }
 
+enum { NVRTC_ERROR_INVALID_OPTION = 5, NVRTC_ERROR_COMPILATION = 6 };
+
+/* NVRTC does not know an option, or NVVM one that NVRTC handed on. Both say so before they compile. */
+static bool refuses_option(int result, const char *log) {
+  return result == NVRTC_ERROR_INVALID_OPTION ||
+         (result == NVRTC_ERROR_COMPILATION && strstr(log, "is an unsupported option") != NULL);
+}
+
 /* What ptxas says at last (C7600: "Register allocation failed") it does not leave in the log, but it has
  * remarked before that it ran short. The front end's errors are in the log, and other failures have other
  * codes. */
 static bool ran_out(int result, const nvrtc_result *r) {
-  enum { NVRTC_ERROR_COMPILATION = 6 };
   return result == NVRTC_ERROR_COMPILATION && r->remark != NULL && strstr(r->log, "error") == NULL;
 }
 
@@ -138,13 +145,20 @@ static luattn_status outputs(const nvrtc *lib, arena *a, void *prog, int want_pt
   return LUATTN_OK;
 }
 
+/* Compiles with the first num_options of `options`, and gives NVRTC's result and its log. */
+static luattn_status compile(const nvrtc *lib, arena *a, void *prog, const char *const *options,
+                             int num_options, int *result, char **log, luattn_error *err) {
+  size_t size = 0;
+  *result = lib->fn.compile(prog, num_options, options);
+  return fetch(a, prog, lib->fn.log_size, lib->fn.log, log, &size, err);
+}
+
 luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const char *source,
                             const template_file *headers, int num_headers, const char *arch,
-                            const char *const *options, int num_options, int want_ptx, nvrtc_result *out,
-                            luattn_error *err) {
+                            nvrtc_options options, int want_ptx, nvrtc_result *out, luattn_error *err) {
   const char **texts = arena_array(a, (size_t)num_headers + 1, sizeof *texts);
   const char **names = arena_array(a, (size_t)num_headers + 1, sizeof *names);
-  const char **opts = arena_array(a, (size_t)num_options + 1, sizeof *opts);
+  const char **opts = arena_array(a, (size_t)options.count + 1, sizeof *opts);
   char *arch_option = arena_printf(a, "--gpu-architecture=%s", arch);
   if (texts == NULL || names == NULL || opts == NULL || arch_option == NULL)
     return luattn_fail(err, LUATTN_NO_MEMORY, "nvrtc: %s: out of memory", name);
@@ -153,18 +167,18 @@ luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const 
     names[i] = headers[i].name;
   }
   opts[0] = arch_option;
-  for (int i = 0; i < num_options; i++) opts[i + 1] = options[i];
+  for (int i = 0; i < options.count; i++) opts[i + 1] = options.list[i];
 
   void *prog = NULL;
   int result = lib->fn.create(&prog, source, name, num_headers, texts, names);
   if (result != 0) return luattn_fail(err, LUATTN_COMPILE, "nvrtc: %s: %s", name, lib->fn.error_text(result));
-  result = lib->fn.compile(prog, num_options + 1, opts);
 
   nvrtc_result r;
   memset(&r, 0, sizeof r);
   char *log = NULL;
-  size_t size = 0;
-  luattn_status status = fetch(a, prog, lib->fn.log_size, lib->fn.log, &log, &size, err);
+  luattn_status status = compile(lib, a, prog, opts, options.count + 1, &result, &log, err);
+  if (status == LUATTN_OK && options.optional > 0 && refuses_option(result, log))
+    status = compile(lib, a, prog, opts, options.count + 1 - options.optional, &result, &log, err);
   r.log = log;
   if (status == LUATTN_OK) nvrtc_read_log(log, &r);
   if (status == LUATTN_OK && result != 0 && !ran_out(result, &r))

@@ -70,12 +70,18 @@ typedef struct nvrtc_result {
       *remark; /* first line of the log that says setmaxnreg was ignored or wgmma serialised; NULL: none */
 } nvrtc_result;
 
+/* What NVRTC is told. The last `optional` of the list not every NVRTC knows: one that refuses them compiles
+ * without. */
+typedef struct nvrtc_options {
+  const char *const *list;
+  int count, optional;
+} nvrtc_options;
+
 /* Compiles `source` with in-memory headers (names without a path). arch "sm_90a". Errors: LUATTN_COMPILE with
  * the first error line. That ptxas finds no registers is no error: other tiles may need fewer. */
 luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const char *source,
                             const template_file *headers, int num_headers, const char *arch,
-                            const char *const *options, int num_options, int want_ptx, nvrtc_result *out,
-                            luattn_error *err);
+                            nvrtc_options options, int want_ptx, nvrtc_result *out, luattn_error *err);
 
 /* nvrtc_log.c: reads registers, spills and remarks from the log into *out. White box for tests. */
 void nvrtc_read_log(const char *log, nvrtc_result *out);

@@ -40,8 +40,8 @@ static void compile(const char *name, const char *arch, const char *const *optio
   headers[count++] = (template_file){"config.cuh", read_file(a, "config.cuh"), 0};
   headers[count++] = (template_file){"spec.cuh", read_file(a, "spec.cuh"), 0};
   nvrtc_result r;
-  if (nvrtc_compile(&lib, a, name, entry(name)->data, headers, count, arch, options, n, 0, &r, &err) !=
-      LUATTN_OK)
+  if (nvrtc_compile(&lib, a, name, entry(name)->data, headers, count, arch, (nvrtc_options){options, n, 0}, 0,
+                    &r, &err) != LUATTN_OK)
     fail_msg("%s", err.message);
   assert_true(r.cubin_size > 0);
   assert_null(r.remark);

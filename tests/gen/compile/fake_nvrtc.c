@@ -10,6 +10,7 @@
  *   serialise ptxas remarks that it serialised wgmma there
  *   exhaust X ptxas runs out of registers where a header has the text X, and leaves only a remark in the log
  *   memory    compilation fails for want of memory, behind the same remark
+ *   plain     it hands no option on to NVVM
  *   old       it is version 11.8
  * "others MODE" is fail, silent, empty, spill, serialise, exhaust X or memory in programs with the kernels
  * besides the main one alone (LUATTN_PART=2). */
@@ -117,7 +118,12 @@ int nvrtcDestroyProgram(void **prog) {
 
 int nvrtcCompileProgram(void *prog, int num_options, const char *const *options) {
   program *p = prog;
+  p->log[0] = 0;
   for (int i = 0; i < num_options; i++) {
+    if (told(p, "plain") && strcmp(options[i], "-Xnvvm") == 0) {
+      snprintf(p->log, sizeof p->log, "libnvvm : error: %s is an unsupported option\n", options[i + 1]);
+      return COMPILATION;
+    }
     add(p, options[i]);
     p->is_others |= strcmp(options[i], "-DLUATTN_PART=2") == 0;
   }

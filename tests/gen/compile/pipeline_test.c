@@ -299,6 +299,35 @@ static bool same_image(const luattn_image *a, const luattn_image *b) {
   return size_a == size_b && memcmp(bytes_a, bytes_b, size_a) == 0;
 }
 
+/* An NVRTC that hands nothing on to NVVM compiles with all of its passes. Equal images: none was left out
+ * before either. */
+static void test_passes_left_out(void **state) {
+  (void)state;
+  static const struct {
+    luattn_pass pass;
+    luattn_dtype dtype;
+    int arch, head_dim;
+    bool some;
+  } cases[] = {
+      {LUATTN_FORWARD, LUATTN_BF16, 90, 64, true},   {LUATTN_FORWARD, LUATTN_F16, 90, 256, true},
+      {LUATTN_FORWARD, LUATTN_BF16, 80, 64, true},   {LUATTN_FORWARD, LUATTN_F32, 90, 64, false},
+      {LUATTN_BACKWARD, LUATTN_BF16, 90, 64, false}, {LUATTN_BACKWARD, LUATTN_BF16, 80, 64, false},
+  };
+  luattn_spec *spec = load(SPEC);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    luattn_target target = target_new();
+    target.pass = cases[i].pass, target.dtype = cases[i].dtype, target.arch = cases[i].arch;
+    target.head_dim = target.head_dim_v = cases[i].head_dim;
+    luattn_image *with = compile(spec, &target, NULL);
+    fake_mode("plain");
+    luattn_image *without = compile(spec, &target, NULL);
+    fake_mode(NULL);
+    if (same_image(with, without) == cases[i].some) fail_msg("case %zu", i);
+    luattn_image_free(with), luattn_image_free(without);
+  }
+  luattn_spec_free(spec);
+}
+
 static void test_report(void **state) {
   (void)state;
   folder dir = folder_new();
@@ -455,7 +484,7 @@ int main(void) {
       cmocka_unit_test(test_second_part), cmocka_unit_test(test_pairs),
       cmocka_unit_test(test_mask),        cmocka_unit_test(test_report),
       cmocka_unit_test(test_processes),   cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_threads),     cmocka_unit_test(test_passes_left_out),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* nvrtc_test.c: finding, loading and calling NVRTC; reading its log; the embedded templates. Without NVRTC
  * what needs it is skipped. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -123,7 +124,8 @@ static void test_compile(void **state) {
   luattn_error err;
   assert_int_equal(nvrtc_supports(&lib, 80), 1);
   assert_int_equal(nvrtc_supports(&lib, 81), 0);
-  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, &header, 1, "sm_80", options, 2, 1, &r, &err),
+  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, &header, 1, "sm_80",
+                                 (nvrtc_options){options, 2, 0}, 1, &r, &err),
                    LUATTN_OK);
   assert_true(r.cubin_size > 100);
   assert_memory_equal(r.cubin, "\177ELF", 4);
@@ -153,12 +155,93 @@ static void test_spills_are_seen(void **state) {
   const char *options[] = {"-std=c++20", "--ptxas-options=-v"};
   nvrtc_result r;
   luattn_error err;
-  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80", options, 2, 0, &r, &err),
-                   LUATTN_OK);
+  assert_int_equal(
+      nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80", (nvrtc_options){options, 2, 0}, 0, &r, &err),
+      LUATTN_OK);
   assert_true(r.entry[0].registers == 32);
   assert_true(r.entry[0].spill_bytes > 0);
   assert_true(r.entry[0].stack_bytes > 0);
   arena_close(a);
+}
+
+/* Of NVRTC itself, and of NVVM, which NVRTC hands an option on to. */
+static void test_refused_options(void **state) {
+  (void)state;
+  nvrtc lib;
+  arena *a = open_lib(&lib);
+  const char *source = "extern \"C\" __global__ void luattn_fwd(float *x) { x[threadIdx.x] = 1.f; }\n";
+  const char *const refused[][3] = {{"-std=c++20", "-no-such-option", "-w"},
+                                    {"-std=c++20", "-Xnvvm", "-no-such-option"}};
+  for (int i = 0; i < 2; i++) {
+    nvrtc_result r;
+    luattn_error err;
+    assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80",
+                                   (nvrtc_options){refused[i], 3, 2}, 0, &r, &err),
+                     LUATTN_OK);
+    assert_true(r.cubin_size > 100);
+    assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80",
+                                   (nvrtc_options){refused[i], 3, 0}, 0, &r, &err),
+                     LUATTN_COMPILE);
+    assert_non_null(strstr(err.message, "-no-such-option"));
+    /* An error of the source is no refusal. */
+    assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", "\n__device__ int x = no_such_name;\n", NULL, 0,
+                                   "sm_80", (nvrtc_options){refused[i], 3, 2}, 0, &r, &err),
+                     LUATTN_COMPILE);
+    assert_non_null(strstr(err.message, "no_such_name"));
+  }
+  arena_close(a);
+}
+
+/* What one compilation leaves out, others before, after and beside it do not. */
+enum { COMPILATIONS = 8 };
+typedef struct compilation {
+  const nvrtc *lib;
+  bool leaves_out;
+  arena *a;
+  nvrtc_result r;
+  luattn_status status;
+} compilation;
+
+static void *compile_loop(void *job) {
+  compilation *c = job;
+  static const char source[] =
+      "extern \"C\" __global__ void luattn_fwd(int *x, int n) {\n"
+      "  for (int i = int(threadIdx.x) % 32; i < n; i += 32) x[i / 4 * 4 + i % 4] = (x[i] * 6 + n % 8) / 2;\n"
+      "}\n";
+  static const char *const options[] = {
+      "-std=c++20", "-Xnvvm", "-Xopt",  "-Xnvvm",           "-disable-InstructionCombiningPass",
+      "-Xnvvm",     "-Xopt",  "-Xnvvm", "-disable-LICMPass"};
+  const nvrtc_options told = {options, c->leaves_out ? 9 : 1, c->leaves_out ? 8 : 0};
+  luattn_error err;
+  c->status = nvrtc_compile(c->lib, c->a, "fwd.cu", source, NULL, 0, "sm_80", told, 0, &c->r, &err);
+  return NULL;
+}
+
+static bool same_code(const compilation *a, const compilation *b) {
+  return a->r.cubin_size == b->r.cubin_size && memcmp(a->r.cubin, b->r.cubin, a->r.cubin_size) == 0;
+}
+
+static void test_passes_are_left_out_of_one_compilation(void **state) {
+  (void)state;
+  nvrtc lib;
+  arena_close(open_lib(&lib));
+  compilation c[COMPILATIONS];
+  pthread_t thread[COMPILATIONS];
+  if (lib.major < 13) skip();
+  for (int i = 0; i < COMPILATIONS; i++) {
+    c[i] = (compilation){.lib = &lib, .leaves_out = i % 2 == 1, .a = arena_open(NULL)};
+    if (i < COMPILATIONS / 2)
+      compile_loop(&c[i]);
+    else
+      assert_int_equal(pthread_create(&thread[i], NULL, compile_loop, &c[i]), 0);
+  }
+  for (int i = COMPILATIONS / 2; i < COMPILATIONS; i++) pthread_join(thread[i], NULL);
+  for (int i = 0; i < COMPILATIONS; i++) {
+    assert_int_equal(c[i].status, LUATTN_OK);
+    assert_true(same_code(&c[i], &c[i % 2]));
+  }
+  assert_false(same_code(&c[0], &c[1])); /* it does leave something out */
+  for (int i = 0; i < COMPILATIONS; i++) arena_close(c[i].a);
 }
 
 static void test_first_error_is_in_the_message(void **state) {
@@ -168,7 +251,7 @@ static void test_first_error_is_in_the_message(void **state) {
   nvrtc_result r;
   luattn_error err;
   assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", "\n__device__ int x = no_such_name;\n", NULL, 0, "sm_80",
-                                 NULL, 0, 0, &r, &err),
+                                 (nvrtc_options){NULL, 0, 0}, 0, &r, &err),
                    LUATTN_COMPILE);
   assert_non_null(strstr(err.message, "fwd.cu for sm_80"));
   assert_non_null(strstr(err.message, "fwd.cu(2)"));
@@ -208,6 +291,8 @@ int main(void) {
       cmocka_unit_test(test_other_file_is_refused),
       cmocka_unit_test(test_compile),
       cmocka_unit_test(test_spills_are_seen),
+      cmocka_unit_test(test_refused_options),
+      cmocka_unit_test(test_passes_are_left_out_of_one_compilation),
       cmocka_unit_test(test_first_error_is_in_the_message),
       cmocka_unit_test(test_embedded_templates_are_the_files),
   };
