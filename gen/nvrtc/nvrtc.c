@@ -114,7 +114,7 @@ static const char *first_error(arena *a, const char *log) {
 
 enum { NVRTC_ERROR_INVALID_OPTION = 5, NVRTC_ERROR_COMPILATION = 6 };
 
-/* NVRTC does not know an option, or NVVM one that NVRTC handed on. Both say so before they compile. */
+/* NVRTC does not know an option, or NVVM one that NVRTC handed on, which it says behind the front end. */
 static bool refuses_option(int result, const char *log) {
   return result == NVRTC_ERROR_INVALID_OPTION ||
          (result == NVRTC_ERROR_COMPILATION && strstr(log, "is an unsupported option") != NULL);

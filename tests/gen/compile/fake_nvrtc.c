@@ -10,7 +10,7 @@
  *   serialise ptxas remarks that it serialised wgmma there
  *   exhaust X ptxas runs out of registers where a header has the text X, and leaves only a remark in the log
  *   memory    compilation fails for want of memory, behind the same remark
- *   plain     it hands no option on to NVVM
+ *   lacks X   it refuses the option X, and fails without --no-cache
  *   old       it is version 11.8
  * "others MODE" is fail, silent, empty, spill, serialise, exhaust X or memory in programs with the kernels
  * besides the main one alone (LUATTN_PART=2). */
@@ -23,7 +23,7 @@
 #define API __attribute__((visibility("default")))
 
 typedef struct program {
-  uint64_t hash;
+  uint64_t source_hash, hash;
   int failed;
   bool has_text; /* the X of "exhaust X" */
   bool is_others;
@@ -66,6 +66,12 @@ static bool has_text(const char *text) {
   return x != NULL && strstr(text, x + 8) != NULL;
 }
 
+/* The X of "lacks X"; NULL: it knows all options. */
+static const char *lacking(void) {
+  const char *mode = getenv("LUATTN_FAKE_NVRTC");
+  return mode != NULL && strncmp(mode, "lacks ", 6) == 0 ? mode + 6 : NULL;
+}
+
 #ifndef FAKE_MINOR
 #define FAKE_MINOR 0
 #endif
@@ -106,6 +112,7 @@ int nvrtcCreateProgram(void **prog, const char *source, const char *name, int nu
     add(p, headers[i]), add(p, names[i]);
     p->has_text |= has_text(headers[i]);
   }
+  p->source_hash = p->hash;
   *prog = p;
   return SUCCESS;
 }
@@ -118,15 +125,19 @@ int nvrtcDestroyProgram(void **prog) {
 
 int nvrtcCompileProgram(void *prog, int num_options, const char *const *options) {
   program *p = prog;
-  p->log[0] = 0;
+  const char *const lacks = lacking();
+  bool no_cache = false;
+  p->log[0] = 0, p->hash = p->source_hash;
   for (int i = 0; i < num_options; i++) {
-    if (told(p, "plain") && strcmp(options[i], "-Xnvvm") == 0) {
-      snprintf(p->log, sizeof p->log, "libnvvm : error: %s is an unsupported option\n", options[i + 1]);
+    if (lacks != NULL && strcmp(options[i], lacks) == 0) {
+      snprintf(p->log, sizeof p->log, "libnvvm : error: %s is an unsupported option\n", lacks);
       return COMPILATION;
     }
     add(p, options[i]);
     p->is_others |= strcmp(options[i], "-DLUATTN_PART=2") == 0;
+    no_cache |= strcmp(options[i], "--no-cache") == 0;
   }
+  if (lacks != NULL && !no_cache) return COMPILATION;
   const char *const mode = mode_of(p), *const entry = p->is_others ? "luattn_prepare" : "luattn_fwd";
   const bool exhausted = mode != NULL && strncmp(mode, "exhaust ", 8) == 0 && p->has_text;
   if (told(p, "spill"))

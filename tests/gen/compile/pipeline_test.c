@@ -299,35 +299,6 @@ static bool same_image(const luattn_image *a, const luattn_image *b) {
   return size_a == size_b && memcmp(bytes_a, bytes_b, size_a) == 0;
 }
 
-/* An NVRTC that hands nothing on to NVVM compiles with all of its passes. Equal images: none was left out
- * before either. */
-static void test_passes_left_out(void **state) {
-  (void)state;
-  static const struct {
-    luattn_pass pass;
-    luattn_dtype dtype;
-    int arch, head_dim;
-    bool some;
-  } cases[] = {
-      {LUATTN_FORWARD, LUATTN_BF16, 90, 64, true},   {LUATTN_FORWARD, LUATTN_F16, 90, 256, true},
-      {LUATTN_FORWARD, LUATTN_BF16, 80, 64, true},   {LUATTN_FORWARD, LUATTN_F32, 90, 64, false},
-      {LUATTN_BACKWARD, LUATTN_BF16, 90, 64, false}, {LUATTN_BACKWARD, LUATTN_BF16, 80, 64, false},
-  };
-  luattn_spec *spec = load(SPEC);
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    luattn_target target = target_new();
-    target.pass = cases[i].pass, target.dtype = cases[i].dtype, target.arch = cases[i].arch;
-    target.head_dim = target.head_dim_v = cases[i].head_dim;
-    luattn_image *with = compile(spec, &target, NULL);
-    fake_mode("plain");
-    luattn_image *without = compile(spec, &target, NULL);
-    fake_mode(NULL);
-    if (same_image(with, without) == cases[i].some) fail_msg("case %zu", i);
-    luattn_image_free(with), luattn_image_free(without);
-  }
-  luattn_spec_free(spec);
-}
-
 static void test_report(void **state) {
   (void)state;
   folder dir = folder_new();
@@ -474,6 +445,50 @@ static void test_threads(void **state) {
   }
   luattn_spec_free(spec);
   folder_remove(&dir);
+}
+
+/* Which passes of NVVM each kernel is compiled without: an image without the option is another one. */
+static void test_passes_left_out(void **state) {
+  (void)state;
+  static const char causal[] = "return attention { block_mask = causal() }",
+                    grid[] =
+                        "return attention { block_mask = neighborhood { size = {64, 64}, kernel = {7, 7} } }";
+  static const char *const flags[] = {"lacks -full-inst-combine=0", "lacks -disable-InstructionCombiningPass",
+                                      "lacks -disable-LICMPass"};
+  enum { LESS = 1, COMBINING = 2, HOISTING = 4 };
+  static const struct {
+    const char *source;
+    luattn_pass pass;
+    luattn_dtype dtype;
+    int arch, head_dim, head_dim_v, left_out;
+  } cases[] = {
+      {causal, LUATTN_FORWARD, LUATTN_BF16, 90, 64, 64, LESS},
+      {causal, LUATTN_FORWARD, LUATTN_F16, 90, 128, 256, LESS},
+      {causal, LUATTN_FORWARD, LUATTN_F16, 90, 192, 192, LESS},
+      {causal, LUATTN_FORWARD, LUATTN_BF16, 90, 256, 256, COMBINING | HOISTING},
+      {grid, LUATTN_FORWARD, LUATTN_BF16, 90, 256, 256, LESS},
+      {causal, LUATTN_FORWARD, LUATTN_BF16, 80, 64, 64, COMBINING},
+      {causal, LUATTN_FORWARD, LUATTN_BF16, 80, 256, 256, COMBINING},
+      {grid, LUATTN_FORWARD, LUATTN_BF16, 80, 64, 64, LESS},
+      {causal, LUATTN_FORWARD, LUATTN_F32, 90, 64, 64, 0},
+      {causal, LUATTN_BACKWARD, LUATTN_BF16, 90, 256, 256, 0},
+      {causal, LUATTN_BACKWARD, LUATTN_BF16, 80, 64, 64, 0},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    luattn_spec *spec = load(cases[i].source);
+    luattn_target target = target_new();
+    target.pass = cases[i].pass, target.dtype = cases[i].dtype, target.arch = cases[i].arch;
+    target.head_dim = cases[i].head_dim, target.head_dim_v = cases[i].head_dim_v;
+    luattn_image *with = compile(spec, &target, NULL);
+    for (int j = 0; j < 3; j++) {
+      fake_mode(flags[j]);
+      luattn_image *without = compile(spec, &target, NULL);
+      fake_mode(NULL);
+      if (same_image(with, without) == (cases[i].left_out >> j & 1)) fail_msg("case %zu, %s", i, flags[j]);
+      luattn_image_free(without);
+    }
+    luattn_image_free(with), luattn_spec_free(spec);
+  }
 }
 
 int main(void) {
