@@ -40,7 +40,8 @@ static void fill_spec(const compilation *c, luattn_image_info *out) {
     out->stat[i].input = (uint32_t)s->input;
     out->stat[i].axis = (uint32_t)s->axis;
     out->stat[i].block =
-        (uint32_t)(s->along_q ? c->plan.tile_m : c->plan.tile_n); /* as stat_block in spec.cuh */
+        (uint32_t)(s->along_q ? c->plan.tile_m
+                              : tiles_walk_columns(&c->plan)); /* as stat_block in spec.cuh */
   }
   out->num_saved = (uint32_t)c->spec.derived.num_saved;
   out->has_lse = t->online.lse >= 0;

@@ -59,6 +59,7 @@ struct Site { int b, h, q_len, kv_len; };
 //              of kv_range(p, s, q, q)),
 //              keep_period (0, or: of these only those whose kv mod keep_period lies in rest_range(p, s, q)),
 //              keep_apart (all that only in tiles whose rest_class is FULL),
+//              row_for_keep (in forward, keep alone reads Row, and a few instructions fill it), score_reads_col (score reads Col),
 //              keep_columns (a column kv is kept for all q of column_range(p, s, kv)), column_period (0, or: of these only for
 //              those whose q mod column_period lies in column_rest(p, s, kv)), columns_apart (all that only in tiles
 //              whose rest_class is FULL), grad_reads_row (what backward's main kernel calls besides keep reads Row),
@@ -155,6 +156,7 @@ struct Site { int b, h, q_len, kv_len; };
 //   Block minima and maxima of integer inputs read by the mask: stat i covers input stat_input(i) along axis stat_axis(i)
 //   (the input's last axis; the ones before it, flattened, are the rows of params.stats[i]), in blocks of stat_block(i).
 //     constexpr int stat_input(i), stat_axis(i), stat_block(i)
+//     walk_rows, walk_columns: with stats, tile functions are asked about tiles of this size, or parts of one, alone
 //     row = row-major index over the sizes of the earlier axes; an axis of size 1 has index 0 there, whatever b or h is. {min, max}
 //     of block j of row r is at stats[i][(r * blocks + j) * 2], blocks = ceil(size of stat_axis / stat_block(i)).
 //
@@ -169,7 +171,7 @@ template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
-  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::keep_columns) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::grad_is_light) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_shift) && bool(S::has_small) && bool(S::prob_is_sigmoid) && bool(S::lags) };
+  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::row_for_keep) && bool(S::score_reads_col) && bool(S::keep_columns) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::grad_is_light) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_shift) && bool(S::has_small) && bool(S::prob_is_sigmoid) && bool(S::lags) };
   { bool(S::has_score_bounds) && bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) };
   { S::score_reads + S::keep_range + S::keep_period + S::column_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
@@ -192,5 +194,12 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
   { S::key_mod(p, s, x, i, i) }; { S::key_mod_grad(p, s, x, x, i, i, acc) };
   { S::value_mod(p, s, x, i, i) }; { S::value_mod_grad(p, s, x, x, i, i, acc) };
   { S::tile_class(p, s, i, i, i, i) }; { S::kv_range(p, s, i, i) }; { S::q_range(p, s, i, i) }; { S::rest_range(p, s, i) }; { S::column_range(p, s, i) }; { S::column_rest(p, s, i) }; { S::rest_class(p, s, i, i, i, i) }; { S::bounds_class(p, s, i, i, i, i) };
-  { S::stat_input(i) + S::stat_axis(i) + S::stat_block(i) };
+  { S::stat_input(i) + S::stat_axis(i) + S::stat_block(i) + S::walk_rows + S::walk_columns };
 };
+
+// Col for scores: empty where they do not read it, for it is long until a compiler has found out that nobody does.
+template <class Spec>
+LUATTN_FN typename Spec::Col score_col(const LuattnParams &p, const Site &s, const typename Spec::Head &head, int kv) {
+  if constexpr (Spec::score_reads_col) return Spec::col(p, s, head, kv);
+  else return {};
+}

@@ -96,7 +96,8 @@ struct ForwardSm80 {
   __device__ __forceinline__ void begin() {
     head = Spec::head(p, site);
 #pragma unroll
-    for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r, lane));
+    for (int r = 0; r < rows; ++r)
+      row[r] = Spec::row_for_keep ? Row{} : Spec::row(p, site, head, query(r, lane));
     online.init(p, site, head, row);
     declare_out();
     declare_weights();
@@ -228,7 +229,7 @@ struct ForwardSm80 {
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const Position kv = column(kv0, j);
-      const Col col = Spec::col(p, site, head, kv);
+      const Col col = score_col<Spec>(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
         x[r][j] = Spec::score_with(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2],
@@ -241,11 +242,15 @@ struct ForwardSm80 {
   }
 
   // Which scores count, in a rolled loop over columns: a mask may be a long expression, and few tiles are
-  // masked.
+  // masked. What it alone wants of the rows takes no registers in between.
   __device__ __forceinline__ void find_kept(int kv0, KeepBits<cols> (&keep)[rows]) const {
     const int lane = lane_anew();
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
+    Row row_here[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+      row_here[r] = Spec::row_for_keep ? Spec::row(p, site, head, query(r, lane)) : row[r];
 #pragma unroll
     for (int w = 0; w < (cols + 31) / 32; ++w) {
 #pragma unroll 1
@@ -255,7 +260,7 @@ struct ForwardSm80 {
         const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
-          const bool kept = keeps(row[r], col, query(r, lane), kv);
+          const bool kept = keeps(row_here[r], col, query(r, lane), kv);
           keep[r].word[w] |= u32(kept && at < site.kv_len) << bit;
         }
       }

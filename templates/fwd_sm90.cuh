@@ -189,7 +189,7 @@ struct ConsumerSm90 {
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const Position kv{kv0, j / 2 * 8 + j % 2};
-      const Col col = Spec::col(p, site, head, kv);
+      const Col col = score_col<Spec>(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
         x[r][j] = Spec::score_with(p, site, head, row[r], col, s[j / 2 * 4 + r * 2 + j % 2], position(r), kv,

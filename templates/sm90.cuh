@@ -70,6 +70,7 @@ LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {
 // scores that fall with the distance from it, as ALiBi's do, need no other.
 template <class Spec, int TileM, int TileN>
 struct WarpKvTiles {
+  static_assert(walks_stats<Spec, TileM, TileN>);
   int q0, q1, base;
   u32 present, masked, by_range;  // of the tiles base, base - 1, .. base - 31 that are still to come
   Range todo;

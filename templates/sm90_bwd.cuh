@@ -13,6 +13,7 @@
 template <class Spec, int TileM, int TileN, bool Halves = false, bool Whole = false,
           bool Alike = Spec::may_be_alike>
 struct WarpQTiles {
+  static_assert(walks_stats<Spec, TileM, TileN>);
   int kv0, kv1, base;
   bool ragged;
   u32 present, masked, alike, by_range;  // of the tiles base .. base + 31 that are still to come

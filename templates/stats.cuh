@@ -19,6 +19,15 @@ LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int 
   return bounds;
 }
 
+// The same of the positions of one tile, which are those of one block or, behind the axis's end, its last one.
+struct alignas(8) LowHigh { int low, high; };
+LUATTN_FN ivi block_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
+  const int size = in.size[axis];
+  const u32 j = u32(min_of(int(at.lo), size - 1)) / u32(block);
+  const LowHigh bounds = reinterpret_cast<const LowHigh *>(stat)[row * ceil_div(size, block) + j];
+  return ivi_make(bounds.low, bounds.high);
+}
+
 // Is an index inside these bounds one place of an axis of this size, as clamp_index has it?
 LUATTN_FN bool is_one_place(ivi at, int size) {
   const ivi_end last = max(size - 1, 0), first = 0;

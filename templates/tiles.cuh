@@ -30,6 +30,11 @@ LUATTN_FN Range tiles_of(Range positions, int len, int tile) {
   return lo < hi ? Range{lo / tile, ceil_div(hi, tile)} : Range{0, 0};
 }
 
+// Does a walk have the tiles whose block statistics its spec looks up?
+template <class Spec, int TileM, int TileN>
+constexpr bool walks_stats =
+    Spec::num_stats == 0 || (TileM == Spec::walk_rows && TileN == Spec::walk_columns);
+
 template <class Spec>
 LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
   if constexpr (Spec::has_mask)
@@ -69,6 +74,7 @@ struct Visits<Spec, false> {
 // masked, because they only ever influence themselves and are not stored.
 template <class Spec, int TileM, int TileN>
 struct KvTiles {
+  static_assert(walks_stats<Spec, TileM, TileN>);
   int q0, q1;
   Range todo;
 
@@ -112,6 +118,7 @@ struct QShare {
 // masked.
 template <class Spec, int TileM, int TileN>
 struct QTiles {
+  static_assert(walks_stats<Spec, TileM, TileN>);
   int kv0, kv1;
   bool ragged;
   Range todo;

@@ -41,178 +41,9 @@ static void expression_function(writer *w, const char *name, const char *signatu
   close_function(w);
 }
 
-/* `static constexpr int name(int i)`, given its values. */
-void table_function(writer *w, const char *type, const char *name, const char *const *values, int n,
-                    const char *otherwise) {
-  text_add(&w->out, "static constexpr __device__ %s %s(int i) { return ", type, name);
-  for (int i = 0; i < n; i++) text_add(&w->out, "i == %d ? %s : ", i, values[i]);
-  text_add(&w->out, "%s; }\n", otherwise);
-}
-
-/* ---- constants and types
- * ---------------------------------------------------------------------------------------------- */
-
-/* Does `root` read memory for each element, beyond what slots of `has` hold? */
-static bool loads(const writer *w, int has, ir_ref root) {
-  bool *need = arena_array(w->f->a, w->count, sizeof *need);
-  if (need == NULL) return ir_uses_op(w->f->g, root, IR_LOAD);
-  need[root] = true;
-  for (ir_ref r = root; r >= 1; r--) {
-    const ir_node *node = ir_get(w->f->g, r);
-    if (!need[r] || writer_slot_of(w, has, r)) continue;
-    if (node->op == IR_LOAD) return true;
-    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
-  }
-  return false;
-}
-
-/* Forward fills Col for each tile anew, which is as if keep read the memory itself. */
-static bool keep_loads(const writer *w) {
-  return w->f->plan->pass == LUATTN_FORWARD ? ir_uses_op(w->f->g, w->f->keep, IR_LOAD)
-                                            : loads(w, HAS_ELEMENT, w->f->keep);
-}
-
-/* Does backward's grad leave registers over? What it reads from memory, and a call, takes them. */
-static bool grad_is_light(const writer *w) {
-  return !outline_is(w, "grad") && !loads(w, HAS_ELEMENT, w->f->grad_prob) &&
-         !loads(w, HAS_ELEMENT, w->f->grad_ds);
-}
-
-/* What a score reads beyond its q tile's rows: 0, nothing; 1, memory for each column, as Col is filled anew
- * for each tile; 2, memory for each element, or it is called. A kernel's loop may depend on it. */
-static int score_reads(const writer *w) {
-  if (outline_is(w, "score") || loads(w, HAS_ELEMENT, w->f->score)) return 2;
-  return loads(w, HAS_HEAD | HAS_ROW, w->f->score);
-}
-
-/* A few instructions, without memory: comparisons and sums of positions. On an H200 a loop over a tile's
- * scores takes 0.7 to 0.9 of the speed at 13 of them (dilated window), and is faster at 14 (block diffusion).
+/* ---- types
+ * ------------------------------------------------------------------------------------------------------------
  */
-static bool keep_is_cheap(const writer *w) {
-  enum { FEW = 13 };
-  for (int i = 0; i < w->num_hooks; i++)
-    if (strcmp(w->hook[i].name, "keep") == 0 && w->hook[i].cost > FEW) return false;
-  return w->f->keep == IR_NONE || !keep_loads(w);
-}
-
-/* What costs little is not worth code of its own for tiles where the rest of it holds. */
-static bool keep_apart(const writer *w) { return w->f->mask->rest != IR_NONE && !keep_is_cheap(w); }
-
-/* In which form a row's kept kv can be had from kv_range; see contract.cuh. */
-static int keep_range(const writer *w) {
-  const mask_info *m = w->f->mask;
-  if (m->keep != IR_NONE && !m->is_interval && m->period == 0 && !keep_apart(w)) return 0;
-  return m->kv_lo == IR_NONE ? 1 : 2;
-}
-
-/* What `root` reads, without what is behind `known`: rows, the numbers of a backward row, as bits; dot. */
-typedef struct reads {
-  int rows;
-  bool dot;
-} reads;
-static bool find_reads(const emit_form *f, ir_ref root, ir_ref known, reads *out) {
-  const ir *g = f->g;
-  bool *need = arena_array(f->a, ir_count(g), sizeof *need);
-  *out = (reads){0, false};
-  if (need == NULL) return false;
-  if (root != IR_NONE) need[root] = true;
-  for (ir_ref r = root; r >= 1; r--) {
-    const ir_node *node = ir_get(g, r);
-    if (!need[r] || r == known) continue;
-    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
-    if (node->op != IR_VAR) continue;
-    if (ir_var_of(node) == VAR_ROW) out->rows |= 1 << ir_index_of(node);
-    if (ir_var_of(node) == VAR_DOT) out->dot = true;
-  }
-  return true;
-}
-
-/* Which numbers of a backward row prob reads, as bits. -1: it is not to be had alone, or should not be: a
- * called grad gives all or nothing, and where ds needs more of the dot than prob, that would have to be kept
- * as well. */
-static int prob_rows(const writer *w) {
-  reads prob, ds;
-  if (outline_is(w, "grad") || !find_reads(w->f, w->f->grad_prob, IR_NONE, &prob) ||
-      !find_reads(w->f, w->f->grad_ds, w->f->grad_prob, &ds))
-    return -1;
-  return ds.dot || !prob.dot ? -1 : prob.rows;
-}
-
-/* As bits, 1 << SUM_*. */
-static int sums_of(const emit_form *f) {
-  int bits = 0;
-  for (int kind = 0; kind < SUM_KINDS; kind++) bits |= (f->sum[kind].count > 0) << kind;
-  return bits;
-}
-
-/* A hook that is called computes all of its score itself. */
-static bool has_distance_term(const writer *w) {
-  return w->f->distance_term != IR_NONE && !outline_is(w, "score");
-}
-
-static void constants(writer *w) {
-  const emit_form *f = w->f;
-  const traced_spec *t = traced(w);
-  const char *kinds[SPEC_MAX_RED], *shifted[SPEC_MAX_RED], *deferred[SPEC_MAX_STATE];
-  const char *const truth[] = {"false", "true"};
-  const struct {
-    const char *name;
-    bool value;
-  } flags[] = {{"has_mask", f->keep != IR_NONE},
-               {"keep_is_cheap", keep_is_cheap(w)},
-               {"keep_apart", keep_apart(w)},
-               {"keep_columns", f->mask->columns.known},
-               {"columns_apart", f->mask->columns.apart},
-               {"grad_reads_row", w->grad_reads_row},
-               {"grad_is_light", grad_is_light(w)},
-               {"has_lse", f->lse != IR_NONE},
-               {"has_rescale", f->has_rescale},
-               {"has_distance_term", has_distance_term(w)},
-               {"has_shift", f->shift != IR_NONE},
-               {"has_small", f->small_limit != IR_NONE},
-               {"lags", f->lags},
-               {"prob_is_sigmoid", f->prob_is_sigmoid},
-               {"mask_by_inf", f->mask_by_inf},
-               {"mask_by_zero", f->mask_by_zero},
-               {"has_query_mod", t->query_mod != IR_NONE},
-               {"has_key_mod", t->key_mod != IR_NONE},
-               {"has_value_mod", t->value_mod != IR_NONE},
-               {"grad_adds", f->element_terms.count > 0},
-               {"may_be_alike", tiles_may_be_alike(w)},
-               {"has_score_bounds", f->score_bounds != IR_NONE},
-               {"pairs_in_line", f->pairs_in_line}};
-  const struct {
-    const char *name;
-    int value;
-  } numbers[] = {{"score_reads", score_reads(w)},
-                 {"keep_range", keep_range(w)},
-                 {"keep_period", f->mask->period},
-                 {"column_period", f->mask->columns.period},
-                 {"num_saved", f->spec->derived.num_saved},
-                 {"num_stats", f->mask->num_stats},
-                 {"num_reductions", f->step.num_red},
-                 {"num_state", t->online.num_state},
-                 {"num_bwd_rows", f->num_rows},
-                 {"prob_rows", prob_rows(w)},
-                 {"num_acc", w->num_acc},
-                 {"prob_term", f->prob_term},
-                 {"sums", sums_of(f)},
-                 {"distance_step", f->distance_step}};
-  for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
-    text_add(&w->out, "static constexpr bool %s = %s;\n", flags[i].name, truth[flags[i].value]);
-  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-    text_add(&w->out, "static constexpr int %s = %d;\n", numbers[i].name, numbers[i].value);
-  for (int k = 0; k < f->step.num_red; k++)
-    kinds[k] = f->step.kind[k] == IR_REDUCE_MAX ? "REDUCE_MAX"
-               : f->red_deferred[k]             ? "REDUCE_SUM_DEFERRED"
-                                                : "REDUCE_SUM";
-  for (int k = 0; k < f->step.num_red; k++) shifted[k] = truth[f->red_shifted[k]];
-  for (int i = 0; i < t->online.num_state; i++) deferred[i] = truth[f->state_deferred[i]];
-  table_function(w, "int", "reduction", kinds, f->step.num_red, "REDUCE_SUM");
-  table_function(w, "bool", "red_shifted", shifted, f->shift != IR_NONE ? f->step.num_red : 0, "false");
-  table_function(w, "bool", "state_deferred", deferred, t->online.num_state, "false");
-  emit_stat_tables(w);
-}
 
 static void array_type(writer *w, const char *name, int n) {
   text_add(&w->out, "struct %s { Real x[%d]; };\n", name, n > 0 ? n : 1);
@@ -254,7 +85,7 @@ static void scores(writer *w) {
   expression_function(w, "score",
                       "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
                       HAS_ELEMENT, "", score_turn, w->f->score);
-  if (has_distance_term(w)) {
+  if (emit_has_distance_term(w)) {
     expression_function(w, "distance_term", term, HAS_HEAD | HAS_Q | HAS_KV, "", NO_TURN,
                         w->f->distance_term);
     expression_function(w, "score_with", with, HAS_ELEMENT, "", score_turn, w->f->score_with);
@@ -395,26 +226,33 @@ static void online(writer *w) {
  * ---------------------------------------------------------------------------------------------------------
  */
 
-static void plan_slots(writer *w) {
-  emit_form *f = w->f;
+int emit_forward_parts(const writer *w, forward_part out[FORWARD_PARTS]) {
+  const emit_form *f = w->f;
   const int step = HAS_HEAD | HAS_ROW, num_state = traced(w)->online.num_state;
+  const forward_part part[FORWARD_PARTS] = {{HAS_ELEMENT, &f->score, 1},
+                                            {HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1},
+                                            {HAS_ELEMENT, &f->score_with, 1},
+                                            {HAS_ELEMENT, &f->shift, 1},
+                                            {HAS_HEAD, &f->small_limit, 1},
+                                            {HAS_HEAD, &f->small_weight, 1},
+                                            {step, f->init, num_state},
+                                            {step, f->step.term, f->step.num_red},
+                                            {step, &f->step.prob, 1},
+                                            {step, &f->step.rescale, 1},
+                                            {step, f->step.next, num_state},
+                                            {step, f->raise, f->lags ? num_state : 0},
+                                            {step, &f->out_scale, 1},
+                                            {step, &f->lse, 1},
+                                            {step, f->spec->derived.saved, f->spec->derived.num_saved}};
+  memcpy(out, part, sizeof part);
+  return FORWARD_PARTS;
+}
+
+static void plan_slots(writer *w) {
+  forward_part part[FORWARD_PARTS];
   plan_gradient_slots(w);
-  writer_plan(w, HAS_ELEMENT, &f->score, 1);
-  writer_plan(w, HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1);
-  writer_plan(w, HAS_ELEMENT, &f->score_with, 1);
-  writer_plan(w, HAS_ELEMENT, &f->shift, 1);
-  writer_plan(w, HAS_HEAD, &f->small_limit, 1);
-  writer_plan(w, HAS_HEAD, &f->small_weight, 1);
-  writer_plan(w, HAS_ELEMENT, &f->keep, 1);
-  writer_plan(w, step, f->init, num_state);
-  writer_plan(w, step, f->step.term, f->step.num_red);
-  writer_plan(w, step, &f->step.prob, 1);
-  writer_plan(w, step, &f->step.rescale, 1);
-  writer_plan(w, step, f->step.next, num_state);
-  if (f->lags) writer_plan(w, step, f->raise, num_state);
-  writer_plan(w, step, &f->out_scale, 1);
-  writer_plan(w, step, &f->lse, 1);
-  writer_plan(w, step, f->spec->derived.saved, f->spec->derived.num_saved);
+  for (int i = emit_forward_parts(w, part); i-- > 0;) writer_plan(w, part[i].has, part[i].root, part[i].n);
+  writer_plan(w, HAS_ELEMENT, &w->f->keep, 1);
   writer_fix(w);
 }
 
@@ -480,7 +318,7 @@ static void write_spec(writer *w) {
   w->out.indent++;
   types(w);
   section(w, "What a kernel has to know.");
-  constants(w);
+  emit_constants(w);
   section(w, "Computed once per head, per row and per column.");
   for (int kind = 0; kind < SLOTS_KINDS; kind++) writer_slots(w, kind);
   section(w, w->f->step_unit  ? "Elements. A score is handed on with the factors of the online function."

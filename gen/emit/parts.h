@@ -6,8 +6,21 @@
 
 void open_function(writer *w, const char *signature);
 void close_function(writer *w);
+
+/* emit.c: the expressions of the forward's functions but `keep`, and what these have. */
+typedef struct forward_part {
+  int has;
+  const ir_ref *root;
+  int n;
+} forward_part;
+enum { FORWARD_PARTS = 15 };
+int emit_forward_parts(const writer *w, forward_part out[FORWARD_PARTS]); /* how many */
+
+/* constants.c */
+void emit_constants(writer *w);
 void table_function(writer *w, const char *type, const char *name, const char *const *values, int n,
-                    const char *otherwise);
+                    const char *otherwise); /* `static constexpr type name(int i)`, given its values */
+bool emit_has_distance_term(const writer *w);
 
 /* gradient.c */
 luattn_status collect_acc(writer *w,

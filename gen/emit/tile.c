@@ -6,9 +6,9 @@
 
 #define P "const LuattnParams &p, const Site &s"
 
-/* Stats lie along one position; a block as long as the tile makes one lookup a tile. */
+/* Stats lie along one position; a block as long as the walk's tiles makes one lookup a tile. */
 static int stat_block(const writer *w, int stat) {
-  return w->f->mask->stat[stat].along_q ? w->f->plan->tile_m : w->f->plan->tile_n;
+  return w->f->mask->stat[stat].along_q ? w->f->plan->tile_m : tiles_walk_columns(w->f->plan);
 }
 
 void emit_stat_tables(writer *w) {
@@ -22,6 +22,8 @@ void emit_stat_tables(writer *w) {
   table_function(w, "int", "stat_input", input, m->num_stats, "0");
   table_function(w, "int", "stat_axis", axis, m->num_stats, "0");
   table_function(w, "int", "stat_block", block, m->num_stats, "1");
+  text_add(&w->out, "static constexpr int walk_rows = %d, walk_columns = %d;\n", w->f->plan->tile_m,
+           tiles_walk_columns(w->f->plan));
 }
 
 /* ---- tile_class
@@ -57,6 +59,11 @@ static int stat_of(writer *w, const ir_node *n) {
   return -1;
 }
 
+/* Does a tile have one block of statistics along this index? Blocks are as long as tiles (stat_block). */
+static bool is_position(const writer *w, ir_ref r) {
+  return ir_is_var(w->f->g, r, VAR_Q) || ir_is_var(w->f->g, r, VAR_KV);
+}
+
 static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
   const int stat = n->type == IR_INT ? stat_of(w, n) : -1;
   if (stat < 0) {
@@ -65,10 +72,19 @@ static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
   }
   const int last = n->nargs - 1;
   const unsigned input = ir_index_of(n);
-  text_add(&w->out, "stat_bounds(p.stats[%d], p.input[%u], %d, %d, grad_offset(p.input[%u]", stat, input,
+  const char *function = is_position(w, n->arg[last]) ? "block_bounds" : "stat_bounds";
+  text_add(&w->out, "%s(p.stats[%d], p.input[%u], %d, %d, grad_offset(p.input[%u]", function, stat, input,
            last, stat_block(w, stat), input);
   for (int i = 0; i < last; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));
   text_add(&w->out, "), %s)", bounds_of(w, n->arg[last]));
+}
+
+/* By a number above 0, a quotient or remainder has a shorter function; to compile the other branches takes
+ * time.
+ */
+static bool is_by_positive(const writer *w, const ir_node *n) {
+  const ir_node *by = n->op == IR_FLOORDIV || n->op == IR_MOD ? ir_get(w->f->g, n->arg[1]) : NULL;
+  return by != NULL && n->type == IR_INT && by->op == IR_CONST_INT && by->imm.integer > 0;
 }
 
 static void op_bounds(writer *w, const ir_node *n) {
@@ -76,6 +92,11 @@ static void op_bounds(writer *w, const ir_node *n) {
              *name = ir_op_interval((ir_op)n->op);
   if (n->op == IR_MUL && n->arg[0] == n->arg[1]) { /* the two factors vary together */
     text_add(&w->out, "%ssquare(%s)", prefix, bounds_of(w, n->arg[0]));
+    return;
+  }
+  if (is_by_positive(w, n)) {
+    const char *by = body_value(w, n->arg[1]);
+    text_add(&w->out, "%s%s_positive(%s, %s, %s)", prefix, name, bounds_of(w, n->arg[0]), by, by);
     return;
   }
   text_add(&w->out, "%s%s(", prefix, name);

@@ -92,8 +92,10 @@ int writer_op_cost(const writer *w, ir_ref r); /* of the node alone */
 bool writer_in_slot(const writer *w, ir_ref r);
 /* The same of a function with `has` that is not being written. */
 bool writer_slot_of(const writer *w, int has, ir_ref r);
-const char *writer_parameter(writer *w, ir_ref r); /* a slot or variable as a parameter: "head_cap_0" */
-const char *writer_type(const writer *w, ir_ref r);             /* "Real", "int", "bool" */
+/* True if functions with `has`, of these roots, read a slot of this kind. */
+bool writer_reads(const writer *w, int has, int kind, const ir_ref *roots, int n);
+const char *writer_parameter(writer *w, ir_ref r);  /* a slot or variable as a parameter: "head_cap_0" */
+const char *writer_type(const writer *w, ir_ref r); /* "Real", "int", "bool" */
 const char *writer_file(
     const writer *w); /* the spec's, without its folder: where it lies must not change the text */
 void writer_line_end(writer *w, const ir_node *n); /* `;`, and the line of the spec */

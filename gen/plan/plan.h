@@ -88,6 +88,7 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows);
 int tiles_least_shared(const plan *p); /* of the largest kernel, for a spec that keeps what softmax keeps */
 int tiles_shared_limit(int arch);      /* 0: unknown architecture */
 bool tiles_wide(const plan *p);        /* the sm90 family's backward kernel for head dims above 128 */
+int tiles_walk_columns(const plan *p); /* kv positions of a tile of the main kernel's walk; queries: tile_m */
 int tiles_sm90_threads(const plan *p); /* of p's tiles */
 luattn_status tiles_check(const plan *p, luattn_error *err); /* can the family run these tiles at all? */
 

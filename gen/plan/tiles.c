@@ -138,6 +138,9 @@ bool tiles_wide(const plan *p) {
   return p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && max_of(p->head_dim, p->head_dim_v) > 128;
 }
 
+/* The wide backward's blocks share a tile two by two. */
+int tiles_walk_columns(const plan *p) { return (tiles_wide(p) ? 2 : 1) * p->tile_n; }
+
 /* 64 rows, of q or of k and v, for a warpgroup, and one more. The wide backward has warpgroups for its
  * scores, dk and dv. */
 int tiles_sm90_threads(const plan *p) {

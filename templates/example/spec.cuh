@@ -25,6 +25,8 @@ struct Spec {
   static constexpr bool has_mask = true;
   static constexpr bool keep_is_cheap = true;
   static constexpr bool keep_apart = false;
+  static constexpr bool row_for_keep = true;
+  static constexpr bool score_reads_col = false;
   static constexpr bool keep_columns = true;
   static constexpr bool columns_apart = false;
   static constexpr bool grad_reads_row = false;
@@ -64,6 +66,7 @@ struct Spec {
   static constexpr __device__ int stat_input(int) { return 0; }
   static constexpr __device__ int stat_axis(int) { return 0; }
   static constexpr __device__ int stat_block(int) { return 1; }
+  static constexpr int walk_rows = Config::tile_m, walk_columns = Config::tile_n;
 
   LUATTN_FN double power_of_two(double x) { return exp2(x); }
   LUATTN_FN float power_of_two(float x) {

@@ -447,6 +447,38 @@ static void test_threads(void **state) {
   folder_remove(&dir);
 }
 
+/* The runtime sizes block statistics as kernels look them up: a block for each tile of the walk. */
+static void test_stat_blocks(void **state) {
+  (void)state;
+  static const struct {
+    luattn_pass pass;
+    int head_dim, kv_block; /* two blocks of the wide backward share 128 keys */
+  } cases[] = {{LUATTN_FORWARD, 256, 80}, {LUATTN_BACKWARD, 128, 128}, {LUATTN_BACKWARD, 256, 128}};
+  luattn_spec *spec = load(
+      "return attention { inputs = { doc = { axes = {'n'}, dtype = 'i32' } },\n"
+      "  block_mask = function(b, h, q, kv) return eq(doc[q], doc[kv]) end }");
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    luattn_target target = target_new();
+    target.pass = cases[i].pass, target.arch = 90, target.dtype = LUATTN_BF16;
+    target.head_dim = target.head_dim_v = cases[i].head_dim;
+    luattn_image *image = compile(spec, &target, NULL);
+    const luattn_image_info *info = luattn_image_get_info(image);
+    assert_int_equal(info->family, LUATTN_SM90);
+    assert_int_equal(info->num_stats, 2);
+    char *text, want[96];
+    luattn_error err;
+    if (luattn_emit(spec, &target, "spec", &text, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    snprintf(want, sizeof want, "stat_block(int i) { return i == 0 ? %u : i == 1 ? %u : 1; }",
+             info->stat[0].block, info->stat[1].block);
+    if (strstr(text, want) == NULL) fail_msg("case %zu: not '%s'", i, want);
+    if (info->stat[0].block != (uint32_t)cases[i].kv_block &&
+        info->stat[1].block != (uint32_t)cases[i].kv_block)
+      fail_msg("case %zu: blocks of %u and %u", i, info->stat[0].block, info->stat[1].block);
+    luattn_text_free(text), luattn_image_free(image);
+  }
+  luattn_spec_free(spec);
+}
+
 /* Which passes of NVVM each kernel is compiled without: an image without the option is another one. */
 static void test_passes_left_out(void **state) {
   (void)state;
@@ -493,13 +525,21 @@ static void test_passes_left_out(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_nvrtc_fails), cmocka_unit_test(test_refused_source_is_kept),
-      cmocka_unit_test(test_spills),      cmocka_unit_test(test_exhausted),
-      cmocka_unit_test(test_crowded),     cmocka_unit_test(test_parts),
-      cmocka_unit_test(test_second_part), cmocka_unit_test(test_pairs),
-      cmocka_unit_test(test_mask),        cmocka_unit_test(test_report),
-      cmocka_unit_test(test_processes),   cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_threads),     cmocka_unit_test(test_passes_left_out),
+      cmocka_unit_test(test_nvrtc_fails),
+      cmocka_unit_test(test_refused_source_is_kept),
+      cmocka_unit_test(test_spills),
+      cmocka_unit_test(test_exhausted),
+      cmocka_unit_test(test_crowded),
+      cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_second_part),
+      cmocka_unit_test(test_pairs),
+      cmocka_unit_test(test_mask),
+      cmocka_unit_test(test_report),
+      cmocka_unit_test(test_stat_blocks),
+      cmocka_unit_test(test_processes),
+      cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_passes_left_out),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,6 +177,77 @@ static void test_score_reads(void **state) {
   }
 }
 
+/* Row and Col are filled where something reads them: a kernel may leave out what keep alone would read. */
+static void test_who_reads(void **state) {
+  (void)state;
+#define INPUTS \
+  "inputs = { doc = { axes = {'n'}, dtype = 'i32' }, x = { axes = {'q'} }, y = { axes = {'kv'} } }"
+#define DOCUMENTS "block_mask = function(b, h, q, kv) return eq(doc[q], doc[kv]) end"
+  static const struct {
+    const char *mods, *row, *col;
+  } cases[] = {{DOCUMENTS, "row_for_keep = true;", "score_reads_col = false;"},
+               {DOCUMENTS ", score_mod = function(s, b, h, q, kv) return s + y[kv] end",
+                "row_for_keep = true;", "score_reads_col = true;"},
+               {DOCUMENTS ", score_mod = function(s, b, h, q, kv) return s + x[q] end",
+                "row_for_keep = false;", "score_reads_col = false;"},
+               {DOCUMENTS ", online_func = { name = 'f', online_fwd = function(s, r, b, h, q)\n"
+                          "  return sigmoid(s + x[q]) end }",
+                "row_for_keep = false;", "score_reads_col = false;"},
+               {DOCUMENTS ", online_func = { name = 'f', online_fwd = function(s, r, b, h, q) return s end,\n"
+                          "  online_fwd_epilogue = function(o, r, b, h, q) return o * x[q] end }",
+                "row_for_keep = false;", "score_reads_col = false;"},
+               {"score_mod = softcap(10)", "row_for_keep = false;", "score_reads_col = false;"}};
+  luattn_target forward = target;
+  forward.pass = LUATTN_FORWARD;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[1024];
+    snprintf(text, sizeof text, "return attention { name = 'a', " INPUTS ",\n  %s }", cases[i].mods);
+    check_for(&forward, text, LIST(cases[i].row), NULL);
+    check_for(&forward, text, LIST(cases[i].col), NULL);
+  }
+#undef DOCUMENTS
+#undef INPUTS
+}
+
+/* A position alone looks up its tile's block of statistics; what is computed from it, all that it may reach.
+ */
+static void test_block_of_tile(void **state) {
+  (void)state;
+#define MASK(keep)                                                                      \
+  "return attention { name = 'a', inputs = { doc = { axes = {'n'}, dtype = 'i32' } }, " \
+  "block_mask = function(b, h, q, kv) return " keep " end }"
+  luattn_target wide = target;
+  wide.pass = LUATTN_BACKWARD, wide.arch = 90, wide.head_dim = wide.head_dim_v = 256;
+  const char *both = MASK("eq(doc[q], doc[kv]) and eq(doc[q], doc[kv // 2])");
+  const char *const blocks[] = {"block_bounds(p.stats[0], p.input[0], 0, ", "block_bounds(p.stats[1], ",
+                                NULL};
+  check(MASK("eq(doc[q], doc[kv])"), blocks, LIST("stat_bounds("));
+  check(both, blocks, NULL);
+  check(both, LIST("stat_bounds(p.stats["), NULL);
+  /* two blocks of threads share 128 keys */
+  const char *const shared[] = {"walk_rows = 64, walk_columns = 128;", "stat_block(int i) { return i == 0 ? ",
+                                "64 : ", "128 : ", NULL};
+  check_for(&wide, MASK("eq(doc[q], doc[kv])"), shared, NULL);
+#undef MASK
+}
+
+/* By a constant above 0 bounds take less; by what may be 0 or below, all cases. */
+static void test_bounds_by_constant(void **state) {
+  (void)state;
+#define BLOCKS(by)                                                                                   \
+  "return attention { name = 'a', block_mask = function(b, h, q, kv) return q // " by " <= kv % " by \
+  " end "                                                                                            \
+  "}"
+  const char *const positive[] = {"ivi_floordiv_positive(ivi_make(q0, q1), 24, 24)",
+                                  "ivi_mod_positive(ivi_make(kv0, kv1), 24, 24)", NULL};
+  const char *const any[] = {"ivi_floordiv(ivi_make(q0, q1), ivi_point(",
+                             "ivi_mod(ivi_make(kv0, kv1), ivi_point(", NULL};
+  check(BLOCKS("24"), positive, NULL);
+  check(BLOCKS("(-24)"), any, LIST("_positive("));
+  check(BLOCKS("(q_len - 5)"), any, LIST("_positive("));
+#undef BLOCKS
+}
+
 /* What depends on the distance alone and is long is a hook of its own. A slope times a distance is short. */
 static void test_distance_term(void **state) {
   (void)state;
@@ -340,6 +411,9 @@ int main(void) {
       cmocka_unit_test(test_mask_by_inf_is_refused),
       cmocka_unit_test(test_mask_by_zero),
       cmocka_unit_test(test_score_reads),
+      cmocka_unit_test(test_who_reads),
+      cmocka_unit_test(test_block_of_tile),
+      cmocka_unit_test(test_bounds_by_constant),
       cmocka_unit_test(test_distance_term),
       cmocka_unit_test(test_lags),
       cmocka_unit_test(test_grad_is_light),

@@ -32,8 +32,10 @@ struct Spec {
   static constexpr bool has_mask = true;
   static constexpr bool keep_is_cheap = true;
   static constexpr bool keep_apart = false;
+  static constexpr bool row_for_keep = true;
   static constexpr bool keep_columns = true;
   static constexpr bool columns_apart = false;
+  static constexpr bool score_reads_col = false;
   static constexpr bool grad_reads_row = false;
   static constexpr bool grad_is_light = true;
   static constexpr bool has_lse = true;
@@ -72,6 +74,7 @@ struct Spec {
   static constexpr __device__ int stat_input(int i) { return 0; }
   static constexpr __device__ int stat_axis(int i) { return 0; }
   static constexpr __device__ int stat_block(int i) { return 1; }
+  static constexpr int walk_rows = 64, walk_columns = 128;
 
   // Computed once per head, per row and per column.
   LUATTN_FN Head head(const LuattnParams &p, const Site &s) {

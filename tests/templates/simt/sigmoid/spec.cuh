@@ -28,7 +28,7 @@ struct Spec {
   struct Acc {
     Real x[2];
   };
-  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, keep_columns = false, columns_apart = false, grad_reads_row = true, grad_is_light = true, has_lse = false, has_rescale = false, has_distance_term = false, has_shift = false, lags = false, mask_by_inf = true, mask_by_zero = false, has_small = false, prob_is_sigmoid = false;
+  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, row_for_keep = false, score_reads_col = true, keep_columns = false, columns_apart = false, grad_reads_row = true, grad_is_light = true, has_lse = false, has_rescale = false, has_distance_term = false, has_shift = false, lags = false, mask_by_inf = true, mask_by_zero = false, has_small = false, prob_is_sigmoid = false;
   static constexpr bool has_query_mod = false, has_key_mod = false, has_value_mod = false;
   static constexpr bool grad_adds = true;
   static constexpr int score_reads = 0, keep_range = 0, keep_period = 0, column_period = 0, num_saved = 1, num_stats = 0, num_reductions = 1, num_state = 1, num_bwd_rows = 2, prob_rows = -1,
@@ -40,6 +40,7 @@ struct Spec {
   static constexpr __device__ int stat_input(int) { return 0; }
   static constexpr __device__ int stat_axis(int) { return 0; }
   static constexpr __device__ int stat_block(int) { return 1; }
+  static constexpr int walk_rows = Config::tile_m, walk_columns = Config::tile_n;
   LUATTN_FN Real sigmoid(Real x) {
     if constexpr (is_double)
       return 1 / (1 + exp(-x));
