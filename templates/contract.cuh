@@ -156,7 +156,8 @@ struct Site { int b, h, q_len, kv_len; };
 //   Block minima and maxima of integer inputs read by the mask: stat i covers input stat_input(i) along axis stat_axis(i)
 //   (the input's last axis; the ones before it, flattened, are the rows of params.stats[i]), in blocks of stat_block(i).
 //     constexpr int stat_input(i), stat_axis(i), stat_block(i)
-//     walk_rows, walk_columns: with stats, tile functions are asked about tiles of this size, or parts of one, alone
+//     walk_rows, walk_columns: with stats, tile functions are asked about one tile of this size or a part of it, in a grid that
+//     begins at position 0
 //     row = row-major index over the sizes of the earlier axes; an axis of size 1 has index 0 there, whatever b or h is. {min, max}
 //     of block j of row r is at stats[i][(r * blocks + j) * 2], blocks = ceil(size of stat_axis / stat_block(i)).
 //
@@ -197,7 +198,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
   { S::stat_input(i) + S::stat_axis(i) + S::stat_block(i) + S::walk_rows + S::walk_columns };
 };
 
-// Col for scores: empty where they do not read it, for it is long until a compiler has found out that nobody does.
+// Col for scores: empty where they do not read it. To find out by itself that nobody does takes a compiler time.
 template <class Spec>
 LUATTN_FN typename Spec::Col score_col(const LuattnParams &p, const Site &s, const typename Spec::Head &head, int kv) {
   if constexpr (Spec::score_reads_col) return Spec::col(p, s, head, kv);

@@ -97,6 +97,7 @@ LUATTN_OUTLINED iv score_bounds(const LuattnParams &p, Site s, int q0, int q1, i
 // Of one query head.
 template <class Spec, int TileN>
 struct Reach {
+  static_assert(Spec::num_stats == 0 || (Spec::walk_rows % norm_rows == 0 && TileN == Spec::walk_columns));
   const LuattnParams &p;
   const Site site;
   const float *norm_k;

@@ -19,7 +19,8 @@ LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int 
   return bounds;
 }
 
-// The same of the positions of one tile, which are those of one block or, behind the axis's end, its last one.
+// The same of positions of one tile, from 0 on, which lie in one block. Those behind the axis's end have its last value,
+// as clamp_index has it, and the last block; no axis is empty where there are tiles.
 struct alignas(8) LowHigh { int low, high; };
 LUATTN_FN ivi block_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
   const int size = in.size[axis];

@@ -48,6 +48,7 @@ LUATTN_FN KvBlock draw_kv_block(const LuattnParams &p) {
 // Whom kv_tile comes after in q_tile, as the number in memory says it. For a whole warp.
 template <class Spec, int TileM, int TileN>
 LUATTN_FN u32 turn_before(const LuattnParams &p, const Site &s, int q_tile, int kv_tile) {
+  static_assert(walks_stats<Spec, TileM, TileN>);
   const int q0 = q_tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1, count = ceil_div(s.kv_len, TileN);
   if constexpr (!Spec::has_mask && !Spec::has_score_bounds) return kv_tile + 1 < count ? u32(kv_tile + 2) : 0;
 #pragma unroll 1

@@ -47,13 +47,24 @@ static int score_reads(const writer *w) {
 
 /* What of a key a score reads that Col holds. */
 static bool score_reads_col(const writer *w) {
-  return writer_reads(w, HAS_ELEMENT, SLOTS_COL, &w->f->score, 1);
+  const ir_ref root[2] = {w->f->score, w->f->score_with};
+  return writer_reads(w, HAS_ELEMENT, SLOTS_COL, root, 2);
 }
 
-/* Is it keep alone that reads Row in the forward, and Row short to fill, as it is not by a call? */
+/* Rough instructions. */
+static int hook_cost(const writer *w, const char *name) {
+  for (int i = 0; i < w->num_hooks; i++)
+    if (strcmp(w->hook[i].name, name) == 0) return w->hook[i].cost;
+  return 0;
+}
+
+/* Is it keep alone that reads Row in the forward, and Row short to fill, beside a loop over all columns of a
+ * masked tile? */
 static bool row_for_keep(const writer *w) {
+  enum { SHORT = 48 };
   forward_part part[FORWARD_PARTS];
   if (w->f->keep == IR_NONE || w->f->shift != IR_NONE || outline_is(w, "row")) return false;
+  if (hook_cost(w, "row") > SHORT) return false;
   for (int i = emit_forward_parts(w, part); i-- > 0;)
     if (writer_reads(w, part[i].has, SLOTS_ROW, part[i].root, part[i].n)) return false;
   return true;
@@ -64,9 +75,7 @@ static bool row_for_keep(const writer *w) {
  */
 static bool keep_is_cheap(const writer *w) {
   enum { FEW = 13 };
-  for (int i = 0; i < w->num_hooks; i++)
-    if (strcmp(w->hook[i].name, "keep") == 0 && w->hook[i].cost > FEW) return false;
-  return w->f->keep == IR_NONE || !keep_loads(w);
+  return w->f->keep == IR_NONE || (hook_cost(w, "keep") <= FEW && !keep_loads(w));
 }
 
 /* What costs little is not worth code of its own for tiles where the rest of it holds. */
@@ -124,11 +133,27 @@ bool emit_has_distance_term(const writer *w) {
   return w->f->distance_term != IR_NONE && !outline_is(w, "score");
 }
 
+static const char *const truth[] = {"false", "true"};
+
+/* Of reductions and of the state. */
+static void tables(writer *w) {
+  const emit_form *f = w->f;
+  const int num_state = traced(w)->online.num_state;
+  const char *kinds[SPEC_MAX_RED], *shifted[SPEC_MAX_RED], *deferred[SPEC_MAX_STATE];
+  for (int k = 0; k < f->step.num_red; k++)
+    kinds[k] = f->step.kind[k] == IR_REDUCE_MAX ? "REDUCE_MAX"
+               : f->red_deferred[k]             ? "REDUCE_SUM_DEFERRED"
+                                                : "REDUCE_SUM";
+  for (int k = 0; k < f->step.num_red; k++) shifted[k] = truth[f->red_shifted[k]];
+  for (int i = 0; i < num_state; i++) deferred[i] = truth[f->state_deferred[i]];
+  table_function(w, "int", "reduction", kinds, f->step.num_red, "REDUCE_SUM");
+  table_function(w, "bool", "red_shifted", shifted, f->shift != IR_NONE ? f->step.num_red : 0, "false");
+  table_function(w, "bool", "state_deferred", deferred, num_state, "false");
+}
+
 void emit_constants(writer *w) {
   const emit_form *f = w->f;
   const traced_spec *t = traced(w);
-  const char *kinds[SPEC_MAX_RED], *shifted[SPEC_MAX_RED], *deferred[SPEC_MAX_STATE];
-  const char *const truth[] = {"false", "true"};
   const struct {
     const char *name;
     bool value;
@@ -178,14 +203,6 @@ void emit_constants(writer *w) {
     text_add(&w->out, "static constexpr bool %s = %s;\n", flags[i].name, truth[flags[i].value]);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
     text_add(&w->out, "static constexpr int %s = %d;\n", numbers[i].name, numbers[i].value);
-  for (int k = 0; k < f->step.num_red; k++)
-    kinds[k] = f->step.kind[k] == IR_REDUCE_MAX ? "REDUCE_MAX"
-               : f->red_deferred[k]             ? "REDUCE_SUM_DEFERRED"
-                                                : "REDUCE_SUM";
-  for (int k = 0; k < f->step.num_red; k++) shifted[k] = truth[f->red_shifted[k]];
-  for (int i = 0; i < t->online.num_state; i++) deferred[i] = truth[f->state_deferred[i]];
-  table_function(w, "int", "reduction", kinds, f->step.num_red, "REDUCE_SUM");
-  table_function(w, "bool", "red_shifted", shifted, f->shift != IR_NONE ? f->step.num_red : 0, "false");
-  table_function(w, "bool", "state_deferred", deferred, t->online.num_state, "false");
+  tables(w);
   emit_stat_tables(w);
 }

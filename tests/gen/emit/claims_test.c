@@ -196,6 +196,9 @@ static void test_who_reads(void **state) {
                {DOCUMENTS ", online_func = { name = 'f', online_fwd = function(s, r, b, h, q) return s end,\n"
                           "  online_fwd_epilogue = function(o, r, b, h, q) return o * x[q] end }",
                 "row_for_keep = false;", "score_reads_col = false;"},
+               {"block_mask = function(b, h, q, kv)\n"
+                "  local n = q for i = 1, 12 do n = (n * 5 + i) // 3 end return n <= kv end",
+                "row_for_keep = false;", "score_reads_col = false;"}, /* long to find */
                {"score_mod = softcap(10)", "row_for_keep = false;", "score_reads_col = false;"}};
   luattn_target forward = target;
   forward.pass = LUATTN_FORWARD;
@@ -225,8 +228,10 @@ static void test_block_of_tile(void **state) {
   check(both, blocks, NULL);
   check(both, LIST("stat_bounds(p.stats["), NULL);
   /* two blocks of threads share 128 keys */
-  const char *const shared[] = {"walk_rows = 64, walk_columns = 128;", "stat_block(int i) { return i == 0 ? ",
-                                "64 : ", "128 : ", NULL};
+  const char *const shared[] = {
+      "walk_rows = 64, walk_columns = 128;", "stat_block(int i) { return i == 0 ? 64 : i == 1 ? 128 : 1; }",
+      "block_bounds(p.stats[0], p.input[0], 0, 64, grad_offset(p.input[0]), ivi_make(q0, q1))",
+      "block_bounds(p.stats[1], p.input[0], 0, 128, grad_offset(p.input[0]), ivi_make(kv0, kv1))", NULL};
   check_for(&wide, MASK("eq(doc[q], doc[kv])"), shared, NULL);
 #undef MASK
 }
