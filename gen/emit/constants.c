@@ -26,6 +26,24 @@ static bool loads(const writer *w, int has, ir_ref root) {
   return false;
 }
 
+/* Do functions with `has`, of these roots, read a slot of this kind? */
+static bool reads_slot(const writer *w, int has, int kind, const ir_ref *roots, int n) {
+  bool *need = arena_array(w->f->a, w->count, sizeof *need);
+  if (need == NULL) return true;
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) need[roots[i]] = true;
+  for (uint32_t r = w->count; r-- > 1;) {
+    if (!need[r]) continue;
+    if (writer_slot_of(w, has, r)) {
+      if (w->slot_kind[r] == 1 + kind) return true;
+      continue;
+    }
+    const ir_node *node = ir_get(w->f->g, r);
+    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
+  }
+  return false;
+}
+
 /* Forward fills Col for each tile anew, which is as if keep read the memory itself. */
 static bool keep_loads(const writer *w) {
   return w->f->plan->pass == LUATTN_FORWARD ? ir_uses_op(w->f->g, w->f->keep, IR_LOAD)
@@ -48,7 +66,7 @@ static int score_reads(const writer *w) {
 /* What of a key a score reads that Col holds. */
 static bool score_reads_col(const writer *w) {
   const ir_ref root[2] = {w->f->score, w->f->score_with};
-  return writer_reads(w, HAS_ELEMENT, SLOTS_COL, root, 2);
+  return reads_slot(w, HAS_ELEMENT, SLOTS_COL, root, 2);
 }
 
 /* Rough instructions. */
@@ -66,7 +84,7 @@ static bool row_for_keep(const writer *w) {
   if (w->f->keep == IR_NONE || w->f->shift != IR_NONE || outline_is(w, "row")) return false;
   if (hook_cost(w, "row") > SHORT) return false;
   for (int i = emit_forward_parts(w, part); i-- > 0;)
-    if (writer_reads(w, part[i].has, SLOTS_ROW, part[i].root, part[i].n)) return false;
+    if (reads_slot(w, part[i].has, SLOTS_ROW, part[i].root, part[i].n)) return false;
   return true;
 }
 

@@ -90,23 +90,6 @@ void writer_plan(writer *w, int has, const ir_ref *roots, int n) {
   }
 }
 
-bool writer_reads(const writer *w, int has, int kind, const ir_ref *roots, int n) {
-  bool *need = arena_array(w->f->a, w->count, sizeof *need);
-  if (need == NULL) return true;
-  for (int i = 0; i < n; i++)
-    if (roots[i] != IR_NONE) need[roots[i]] = true;
-  for (uint32_t r = w->count; r-- > 1;) {
-    if (!need[r]) continue;
-    if (writer_slot_of(w, has, r)) {
-      if (w->slot_kind[r] == 1 + kind) return true;
-      continue;
-    }
-    const ir_node *node = ir_get(w->f->g, r);
-    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
-  }
-  return false;
-}
-
 static void collect(writer *w, int kind) {
   slots *s = &w->slot[kind];
   for (uint32_t r = 1; r < w->count; r++) s->capacity += w->slot_kind[r] == 1 + kind;

@@ -92,8 +92,6 @@ int writer_op_cost(const writer *w, ir_ref r); /* of the node alone */
 bool writer_in_slot(const writer *w, ir_ref r);
 /* The same of a function with `has` that is not being written. */
 bool writer_slot_of(const writer *w, int has, ir_ref r);
-/* True if functions with `has`, of these roots, read a slot of this kind. */
-bool writer_reads(const writer *w, int has, int kind, const ir_ref *roots, int n);
 const char *writer_parameter(writer *w, ir_ref r);  /* a slot or variable as a parameter: "head_cap_0" */
 const char *writer_type(const writer *w, ir_ref r); /* "Real", "int", "bool" */
 const char *writer_file(
