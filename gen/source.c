@@ -91,11 +91,12 @@ static const char *arch_name(const compilation *c, arena *a) {
  * grids some speed, and backward kernels of the sm90 family spill. The option is in no manual; an NVRTC that
  * refuses it compiles with all passes, and one that does not know a pass by this name leaves none out. */
 static int passes_left_out(const compilation *c, const char **out) {
+  enum { GRID = 16 }; /* a period that a kernel takes for rows of a grid (templates/sm90_lines.cuh) */
   const plan *p = &c->plan;
   int n = 0;
   if (p->pass != LUATTN_FORWARD || p->family == LUATTN_SIMT) return 0;
   const bool is_wide = p->head_dim > 192 && p->head_dim_v > 192;
-  if (c->mask.period > 0 || (p->family == LUATTN_SM90 && !is_wide)) {
+  if (c->mask.rows.period >= GRID || (p->family == LUATTN_SM90 && !is_wide)) {
     out[n++] = "-full-inst-combine=0"; /* instructions are combined less often */
   } else {
     out[n++] = "-disable-InstructionCombiningPass";

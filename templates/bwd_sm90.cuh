@@ -251,7 +251,7 @@ struct ConsumerBwdSm90 {
 
   // Bit j of a half: whether column j of the thread is kept there.
   __device__ __forceinline__ void find_kept(TileNote tile, int q0, KeepBits<cols> (&keep)[2]) const {
-    if (Spec::keep_columns && (!Spec::columns_apart || tile.by_range()))
+    if (Spec::column_ranges > 0 && (!Spec::columns_apart || tile.by_range()))
       find_kept_queries<Spec, tile_m>(p, site, int(kv_of(0)), q0, keep);
     else
       ask_all(q0, keep);
@@ -338,7 +338,7 @@ struct ConsumerBwdSm90 {
   // The mask, and in last tiles what lies past the lengths: apart, for most tiles of a mask are no last ones.
   __device__ __forceinline__ void drop(TileNote tile, int q0, float (&s)[tile_m / 2],
                                        float (&dp)[tile_m / 2]) const {
-    if constexpr (Spec::has_mask && (Spec::keep_columns || !Spec::keep_is_cheap)) {
+    if constexpr (Spec::has_mask && (Spec::column_ranges > 0 || !Spec::keep_is_cheap)) {
       KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
       find_kept(tile, q0, keep);
       select(s, dp, [&](int j, int half) { return keep[half].get(j); });

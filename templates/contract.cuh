@@ -55,13 +55,12 @@ struct Site { int b, h, q_len, kv_len; };
 //
 //   Types      Real, Head, Row, Col; State { Real x[]; }, BwdRow { Real x[]; }, Acc { Real x[]; } (at least one element)
 //   Constants  has_mask, keep_is_cheap (a few instructions without memory: worth unrolling), has_lse, num_saved, num_stats,
-//              keep_range (which kv of a row q are kept: 0, those that keep says; 1, all below kv_range(p, s, q, q).hi; 2, all
-//              of kv_range(p, s, q, q)),
-//              keep_period (0, or: of these only those whose kv mod keep_period lies in rest_range(p, s, q)),
+//              row_ranges (which kv of a row q are kept: 0, those that keep says; 1, all of row_range(p, s, q); 2, also all of
+//              row_second(p, s, q)), row_from_start (row_ranges is 1, and row_range begins at 0),
+//              row_period (0, or: of these only those whose kv mod row_period lies in row_rest(p, s, q)),
 //              keep_apart (all that only in tiles whose rest_class is FULL),
 //              row_for_keep (in forward, keep alone reads Row, and a few instructions fill it), score_reads_col (score reads Col),
-//              keep_columns (a column kv is kept for all q of column_range(p, s, kv)), column_period (0, or: of these only for
-//              those whose q mod column_period lies in column_rest(p, s, kv)), columns_apart (all that only in tiles
+//              column_ranges, column_period (which q of a column kv are kept, likewise), columns_apart (all that only in tiles
 //              whose rest_class is FULL), grad_reads_row (what backward's main kernel calls besides keep reads Row),
 //              grad_is_light (it reads no memory for an element, and is inlined),
 //              score_reads (beyond the rows: 0, nothing; 1, memory for each column; 2, memory for each element, or it is called),
@@ -145,11 +144,12 @@ struct Site { int b, h, q_len, kv_len; };
 //     TileClass tile_class(p, s, q0, q1, kv0, kv1)
 //     Range kv_range(p, s, q0, q1)            every kept kv of these rows lies inside, and inside [0, kv_len)
 //     Range q_range(p, s, kv0, kv1)
-//     Range rest_range(p, s, q)               only where keep_period > 0; may reach outside [0, keep_period)
+//     Range row_range(p, s, q), row_second(p, s, q)      only as row_ranges says; inside [0, kv_len)
+//     Range row_rest(p, s, q)                 only where row_period > 0; may reach outside [0, row_period)
 //     TileClass rest_class(p, s, q0, q1, kv0, kv1), bounds_class(..)     of two parts of the mask that together make it: what
 //                            keep_apart and columns_apart speak of, and what the ranges say, which reads no memory along positions
 //                            then. Where neither is set, FULL and tile_class.
-//     Range column_range(p, s, kv), column_rest(p, s, kv)      only where keep_columns; inside [0, q_len); as rest_range
+//     Range column_range(p, s, kv), column_second(p, s, kv), column_rest(p, s, kv)      likewise, inside [0, q_len)
 //     iv   score_bounds(p, s, q0, q1, kv0, kv1, double least, double most)     only where has_score_bounds: of what score_mod
 //                            gives (natural exponents), for dots times the scale from least to most. The online function is then
 //                            a softmax: weights are exp(score - lse), and what backward gives an element has that factor
@@ -172,9 +172,9 @@ template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
-  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::row_for_keep) && bool(S::score_reads_col) && bool(S::keep_columns) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::grad_is_light) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_shift) && bool(S::has_small) && bool(S::prob_is_sigmoid) && bool(S::lags) };
+  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::row_for_keep) && bool(S::score_reads_col) && bool(S::row_from_start) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::grad_is_light) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_shift) && bool(S::has_small) && bool(S::prob_is_sigmoid) && bool(S::lags) };
   { bool(S::has_score_bounds) && bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) };
-  { S::score_reads + S::keep_range + S::keep_period + S::column_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
+  { S::score_reads + S::row_ranges + S::row_period + S::column_ranges + S::column_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
   { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::distance_term(p, s, head, at, at) + S::score_with(p, s, head, row, col, x, at, at, x) }; { S::shift(p, s, head, row, at, at) }; { S::small_limit(p, s, head) + S::small_weight(p, s, head, x, x) };
@@ -194,7 +194,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
   { S::query_mod(p, s, x, i, i) }; { S::query_mod_grad(p, s, x, x, i, i, acc) };
   { S::key_mod(p, s, x, i, i) }; { S::key_mod_grad(p, s, x, x, i, i, acc) };
   { S::value_mod(p, s, x, i, i) }; { S::value_mod_grad(p, s, x, x, i, i, acc) };
-  { S::tile_class(p, s, i, i, i, i) }; { S::kv_range(p, s, i, i) }; { S::q_range(p, s, i, i) }; { S::rest_range(p, s, i) }; { S::column_range(p, s, i) }; { S::column_rest(p, s, i) }; { S::rest_class(p, s, i, i, i, i) }; { S::bounds_class(p, s, i, i, i, i) };
+  { S::tile_class(p, s, i, i, i, i) }; { S::kv_range(p, s, i, i) }; { S::q_range(p, s, i, i) }; { S::row_range(p, s, i) }; { S::row_second(p, s, i) }; { S::row_rest(p, s, i) }; { S::column_range(p, s, i) }; { S::column_second(p, s, i) }; { S::column_rest(p, s, i) }; { S::rest_class(p, s, i, i, i, i) }; { S::bounds_class(p, s, i, i, i, i) };
   { S::stat_input(i) + S::stat_axis(i) + S::stat_block(i) + S::walk_rows + S::walk_columns };
 };
 

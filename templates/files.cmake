@@ -46,6 +46,7 @@ set(LUATTN_TEMPLATES
   sm90_again.cuh
   sm90_bwd.cuh
   sm90_claims.cuh
+  sm90_lines.cuh
   sm90_mask.cuh
   sm90_out.cuh
   sm90_part.cuh

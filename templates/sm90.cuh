@@ -30,21 +30,6 @@ struct Ring {
 // diverge.
 LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// A bit for each of a thread's first 32 columns of a fragment, at j / 2 * 8 + j % 2, that is below x.
-LUATTN_FN u32 columns_below(int x) {
-  const int inside = min_of(max_of(x, 0), 128);
-  return u32((1ull << (inside / 8 * 2 + min_of(inside % 8, 2))) - 1);
-}
-
-// Likewise, from lo to hi - 1.
-LUATTN_FN u32 columns_between(int lo, int hi) {
-  const int from = min_of(max_of(lo, 0), 128), to = min_of(max_of(hi, 0), 128);
-  const int first = from / 8 * 2 + min_of(from % 8, 2), end = to / 8 * 2 + min_of(to % 8, 2);
-  u32 bits;
-  asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(first), "r"(max_of(end - first, 0)));
-  return bits;
-}
-
 // From the first to the last of these tiles that is visited.
 template <class Spec>
 LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {

@@ -5,6 +5,7 @@
 #include "copy.cuh"
 #include "dq_acc.cuh"
 #include "sm90.cuh"
+#include "sm90_lines.cuh"
 #include "turns.cuh"
 
 // The walk of QTiles (tiles.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a share of
@@ -107,27 +108,27 @@ struct WarpQTiles {
 };
 
 // Of a thread's keys, kv and kv + 8, the bits of its queries in the tile from q0 on that they are kept for,
-// where these are an interval, or one in each row of a grid.
+// where these are an interval or two, or of those what is kept of each period.
 template <class Spec, int TileM, int Cols>
 LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, int q0,
                                  KeepBits<Cols> (&keep)[2]) {
-  constexpr int period = Spec::column_period;
+  static_assert(Cols <= 32);
   const int first = q0 + int(threadIdx.x) % 4 * 2;
   kv = opaque(kv);  // what all tiles have in common would take registers
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int key = kv + half * 8;
     const Range kept = key < s.kv_len ? Spec::column_range(p, s, key) : Range{0, 0};
-    if constexpr (period == 0) {
-      keep[half].word[0] = columns_below(kept.hi - first) & ~columns_below(kept.lo - first);
-    } else {
-      const Range rest = Spec::column_rest(p, s, key);
-#pragma unroll 1
-      for (int line = q0 / period * period; line < q0 + TileM; line += period) {
-        const int lo = max_of(kept.lo, line + max_of(rest.lo, 0)),
-                  hi = min_of(kept.hi, line + min_of(rest.hi, period));
-        keep[half].word[0] |= columns_below(hi - first) & ~columns_below(lo - first);
-      }
+    u32 &bits = keep[half].word[0];
+    bits = columns_below(kept.hi - first) & ~columns_below(kept.lo - first);
+    if constexpr (Spec::column_ranges == 2) {
+      const Range second = key < s.kv_len ? Spec::column_second(p, s, key) : Range{0, 0};
+      bits |= columns_below(second.hi - first) & ~columns_below(second.lo - first);
+    }
+    if constexpr (Spec::column_period > 0) {
+      u32 rest[1];
+      columns_modulo<Spec::column_period, TileM>(rest, first, q0, Spec::column_rest(p, s, key));
+      bits &= rest[0];
     }
   }
 }
@@ -253,7 +254,7 @@ struct SharedBwdSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr bool turns = Needs<Spec, Config>::turns, claims = Needs<Spec, Config>::claims;
   // Whether there are tiles for which `keep` is called.
-  static constexpr bool keep_reads = Spec::has_mask && (!Spec::keep_columns || Spec::columns_apart);
+  static constexpr bool keep_reads = Spec::has_mask && (Spec::column_ranges == 0 || Spec::columns_apart);
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
   // Deterministic sums at distances: a line of them for each consumer warp (sm90_sums_writer.cuh).
   static constexpr bool hands_sums =

@@ -4,15 +4,16 @@
 #include "mma.cuh"
 #include "rows.cuh"
 #include "sm90.cuh"
+#include "sm90_lines.cuh"
 
 // Puts -inf, or 0 without Spec::mask_by_inf, in place of the scores that do not count, and notes in `keep`
 // which do, and in `online` which rows have kept one. Where a row keeps an interval, an element costs a
-// comparison with a constant, or two, and a select; where the predicate is cheap, its value and a select.
-// Else loops, which are short to compile, find a bit for each, and an element costs the test of its bit and a
-// select.
+// comparison with a constant, or two, and a select; where the predicate is cheap and nothing else is known,
+// its value and a select. Else what a row keeps, or loops over the predicate, which are short to compile, find
+// a bit for each, and an element costs the test of its bit and a select.
 template <class Spec, class Online, int TileN>
 struct MaskSm90 {
-  static constexpr int rows = 2, cols = TileN / 4, tile_n = TileN;
+  static constexpr int rows = 2, cols = TileN / 4, tile_n = TileN, words = (cols + 31) / 32;
   using Keep = KeepBits<cols>;
   const LuattnParams &p;
   const Site &site;
@@ -29,14 +30,13 @@ struct MaskSm90 {
                                         Online &online) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = Keep::none();
-    constexpr bool in_place = Spec::mask_by_inf && Spec::keep_period == 0;
-    if constexpr (in_place && Spec::keep_range > 0 && !Spec::keep_apart) return by_interval(kv0, x, online);
-    if constexpr (in_place && Spec::keep_range == 0 && Spec::keep_is_cheap)
+    constexpr bool by_row = Spec::row_ranges > 0 && !Spec::keep_apart;
+    if constexpr (Spec::mask_by_inf && by_row && Spec::row_ranges == 1 && Spec::row_period == 0)
+      return by_interval(kv0, x, online);
+    if constexpr (Spec::mask_by_inf && Spec::row_ranges == 0 && Spec::keep_is_cheap)
       return by_predicate(kv0, x, online);
-    if constexpr (Spec::keep_period > 0)
-      bits_of_grid(kv0, keep);
-    else if (Spec::keep_range > 0 && (!Spec::keep_apart || tile.by_range()))
-      bits_of_interval(kv0, keep, online);
+    if (by_row || (Spec::row_ranges > 0 && tile.by_range()))
+      bits_of_row(kv0, keep);
     else
       bits_of_predicate(kv0, keep);
 #pragma unroll
@@ -47,35 +47,19 @@ struct MaskSm90 {
     if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
   }
   static __device__ __forceinline__ float gone() { return Spec::mask_by_inf ? -infinity<float>() : 0.f; }
-  // What row r keeps, from kv0 on. If one of the row's four threads keeps something, all may say that they
-  // do.
-  __device__ __forceinline__ Range interval(int r, int kv0, Online &online) const {
-    const Range kept = Spec::kv_range(p, site, query(r), query(r));
-    const int lo = kept.lo - kv0, hi = kept.hi - kv0, tile = lane % 4 * -2;
-    if constexpr (Spec::mask_by_inf) online.kept.raise(r, max_of(lo, tile) < min_of(hi, tile + tile_n));
-    return {lo, hi};
-  }
+  // If one of a row's four threads keeps something, all may say that they do.
   __device__ __forceinline__ void by_interval(int kv0, float (&x)[rows][cols], Online &online) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const Range kept = interval(r, kv0, online);
+      const Range kept = Spec::row_range(p, site, query(r));
+      const int lo = kept.lo - kv0, hi = kept.hi - kv0, tile = lane % 4 * -2;
+      online.kept.raise(r, max_of(lo, tile) < min_of(hi, tile + tile_n));
 #pragma unroll
       for (int j = 0; j < cols; ++j) {
         const int column = j / 2 * 8 + j % 2;
-        const bool inside = column < kept.hi && (Spec::keep_range == 1 || column >= kept.lo);
+        const bool inside = column < hi && (Spec::row_from_start || column >= lo);
         x[r][j] = inside ? x[r][j] : gone();
       }
-    }
-  }
-  static __device__ __forceinline__ void add(Keep &keep, int lo, int hi) {
-#pragma unroll
-    for (int w = 0; w < (cols + 31) / 32; ++w) keep.word[w] |= columns_between(lo - 128 * w, hi - 128 * w);
-  }
-  __device__ __forceinline__ void bits_of_interval(int kv0, Keep (&keep)[rows], Online &online) const {
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      const Range kept = interval(r, kv0, online);
-      add(keep[r], Spec::keep_range == 1 ? 0 : kept.lo, kept.hi);
     }
   }
   __device__ __forceinline__ void by_predicate(int kv0, float (&x)[rows][cols], Online &online) const {
@@ -91,22 +75,25 @@ struct MaskSm90 {
 #pragma unroll
     for (int r = 0; r < rows; ++r) online.kept.raise(r, any[r]);
   }
-  // A row keeps an interval in each row of a grid.
-  __device__ __forceinline__ void bits_of_grid(int kv0, Keep (&keep)[rows]) const {
-    constexpr int period = Spec::keep_period > 0 ? Spec::keep_period : 1;
-    const int tile0 = kv0 - lane % 4 * 2;
-    Range kept[rows], rest[rows];
+  static __device__ __forceinline__ void add(Keep &keep, Range kept, int kv0) {
+#pragma unroll
+    for (int w = 0; w < words; ++w)
+      keep.word[w] |= columns_between(kept.lo - kv0 - 128 * w, kept.hi - kv0 - 128 * w, tile_n - 128 * w);
+  }
+  // One interval or two, and of these what is kept of each period.
+  __device__ __forceinline__ void bits_of_row(int kv0, Keep (&keep)[rows]) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      kept[r] = Spec::kv_range(p, site, query(r), query(r));
-      rest[r] = Spec::rest_range(p, site, query(r));
-    }
-#pragma unroll 1
-    for (int line = tile0 / period * period; line < tile0 + tile_n; line += period)
+      add(keep[r], Spec::row_range(p, site, query(r)), kv0);
+      if constexpr (Spec::row_ranges == 2) add(keep[r], Spec::row_second(p, site, query(r)), kv0);
+      if constexpr (Spec::row_period > 0) {
+        Keep rest;
+        columns_modulo<Spec::row_period, tile_n>(rest.word, kv0, kv0 - lane % 4 * 2,
+                                                 Spec::row_rest(p, site, query(r)));
 #pragma unroll
-      for (int r = 0; r < rows; ++r)
-        add(keep[r], max_of(kept[r].lo, line + max_of(rest[r].lo, 0)) - kv0,
-            min_of(kept[r].hi, line + min_of(rest[r].hi, period)) - kv0);
+        for (int w = 0; w < words; ++w) keep[r].word[w] &= rest.word[w];
+      }
+    }
   }
   __device__ __forceinline__ bool keeps(int r, int kv) const {
     bool kept = kv < site.kv_len;
@@ -117,7 +104,7 @@ struct MaskSm90 {
   __device__ __forceinline__ void bits_of_predicate(int kv0, Keep (&keep)[rows]) const {
     constexpr int step = 4;
 #pragma unroll
-    for (int w = 0; w < (cols + 31) / 32; ++w) {
+    for (int w = 0; w < words; ++w) {
 #pragma unroll 1
       for (int j = 0; j < 32 && 32 * w + j < cols; j += step) {
 #pragma unroll

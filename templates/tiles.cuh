@@ -20,7 +20,7 @@ struct Tile {
                 // promises below
   bool alike = false;  // WarpQTiles: see Spec::alike
   bool by_range =
-      false;  // WarpKvTiles: if masked, kv_range alone says what its rows keep; WarpQTiles: column_range
+      false;  // WarpKvTiles: if masked, row_range alone says what its rows keep; WarpQTiles: column_range
   __device__ __forceinline__ bool valid() const { return index >= 0; }
 };
 

@@ -20,15 +20,16 @@ typedef struct mask_stat {
   int input, axis;
   bool along_q;
 } mask_stat;
-/* What a key is kept for (columns.c): all q in [lo, hi), IR_NONE: no bound; if period > 0, of these what has
- * q mod period in [rest_lo, rest_hi). INT, of the same as ranges of a tile, and of VAR_TILE[VAR_KV0] = kv.
- * apart: only in a tile all of which mask_info.rest keeps. */
-typedef struct mask_columns {
-  bool known, apart;
-  ir_ref lo, hi, rest_lo, rest_hi;
+/* What one line keeps (lines.c): a row its kv, a column its q. All in [lo[0], hi[0]), or, of two, in [lo[1],
+ * hi[1]), IR_NONE: no bound; if period > 0, of these what modulo the period lies in [rest_lo, rest_hi), which
+ * may reach outside [0, period). INT, of the same as ranges of a tile, and of VAR_TILE[VAR_Q0] = q of a row
+ * or VAR_TILE[VAR_KV0] = kv of a column. apart: only in a tile all of which mask_info.rest keeps. */
+typedef struct mask_line {
+  int count; /* of intervals; 0: not known */
+  bool apart;
   int period;
-  ir_ref mod; /* q mod period */
-} mask_columns;
+  ir_ref lo[2], hi[2], rest_lo, rest_hi;
+} mask_line;
 
 typedef struct mask_info {
   ir_ref keep; /* simplified predicate; IR_NONE: no mask */
@@ -36,23 +37,19 @@ typedef struct mask_info {
    * outside the lengths. kv_lo, kv_hi read VAR_TILE[VAR_Q0 / VAR_Q1]; q_lo, q_hi read VAR_TILE[VAR_KV0 /
    * VAR_KV1]. */
   ir_ref kv_lo, kv_hi, q_lo, q_hi;
-  bool is_interval; /* with q0 = q1, kv_lo and kv_hi leave exactly what `keep` keeps inside kv_len */
-  /* Else, if period > 0, it keeps of that what has kv mod period in [rest_lo, rest_hi): INT, of the same and
-   * of VAR_TILE[VAR_Q0] = q, and possibly outside [0, period). */
-  int period;
-  ir_ref rest_lo, rest_hi;
-  /* Else, kv_lo and kv_hi say it of a row for which this part of `keep` holds throughout, and `bounds` is the
-   * other part; IR_NONE: no such parts. */
-  ir_ref rest, bounds;
-  mask_columns columns;
+  mask_line rows, columns;
+  ir_ref rest, bounds; /* what of keep rows.apart speaks of, and the other part; IR_NONE: no such parts */
   int num_stats;
   mask_stat stat[8];
   int64_t max_len; /* see luattn_image_info.max_len */
   const char *how; /* for `luattn emit --stage mask`: what was found, in words */
 } mask_info;
-mask_columns mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
+mask_line mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest);
+mask_line mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);
 
+/* The same predicate without what its own conditions decide (assume.c). */
+ir_ref mask_assume(ir *g, ir_ref keep);
 /* r, given that `keep` holds: abs(x) of an integer is x or -x where a comparison of `keep` says so. */
 ir_ref mask_implied(ir *g, ir_ref keep, ir_ref r);
 

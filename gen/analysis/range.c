@@ -3,11 +3,12 @@
  * A comparison is brought into the form f(main) <= U, where U bounds everything else over the interval of the
  * other position (symbolic interval arithmetic). f is then inverted from outside in: sums, products by
  * constants, floor divisions, min, max, abs and select. What cannot be inverted gives no bound, which is
- * always sound. `and` intersects, `or` takes the hull.
+ * always sound. `and` intersects, `or` takes the hull, or of a single line two intervals.
  */
 #include "gen/analysis/range.h"
 
 #include "gen/analysis/analysis.h"
+#include "gen/ir/passes.h"
 
 #define MAX_ATOMS 16
 #define MAX_WORK 4000           /* calls; beyond it there is no bound, so that no predicate takes long */
@@ -22,7 +23,8 @@ typedef struct ranger {
   ir_ref len;                /* of main */
   ir_ref other_lo, other_hi; /* inclusive */
   int work;
-  bool lost; /* something of the predicate */
+  bool may_split; /* into two intervals */
+  bool lost;      /* something of the predicate */
 } ranger;
 
 /* sum of coef[i] * atom[i] + constant */
@@ -58,24 +60,79 @@ static ir_ref binary(ranger *r, ir_op op, ir_ref x, ir_ref y) {
 static ir_ref negated(ranger *r, ir_ref x) { return x == IR_NONE ? IR_NONE : ir_op1(r->g, IR_NEG, x); }
 static ir_ref plus(ranger *r, ir_ref x, int64_t c) { return ir_op2(r->g, IR_ADD, x, ir_int(r->g, c)); }
 
-static range both(ranger *r, range a, range b) {
-  if (a.never || b.never) return nothing;
-  return (range){.lo = a.lo == IR_NONE   ? b.lo
-                       : b.lo == IR_NONE ? a.lo
-                                         : ir_op2(r->g, IR_MAX, a.lo, b.lo),
-                 .hi = a.hi == IR_NONE   ? b.hi
-                       : b.hi == IR_NONE ? a.hi
-                                         : ir_op2(r->g, IR_MIN, a.hi, b.hi)};
+static ir_ref larger(ir *g, ir_ref x, ir_ref y) {
+  return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_MAX, x, y);
+}
+static ir_ref smaller(ir *g, ir_ref x, ir_ref y) {
+  return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_MIN, x, y);
 }
 
-/* The hull, which is the union where one is everything or nothing, or both reach to the same end. */
+static range first(range a) { return (range){.lo = a.lo, .hi = a.hi, .gate = a.gate}; }
+static range second(range a) { return (range){.lo = a.lo2, .hi = a.hi2}; }
+static range pair(range a, range b) {
+  return (range){.lo = a.lo, .hi = a.hi, .lo2 = b.lo, .hi2 = b.hi, .two = true};
+}
+static range hull(ranger *r, range a, range b) {
+  return (range){
+      .lo = binary(r, IR_MIN, a.lo, b.lo), .hi = binary(r, IR_MAX, a.hi, b.hi), .gate = a.gate && b.gate};
+}
+static range whole(ranger *r, range a) { return a.two ? hull(r, first(a), second(a)) : a; }
+
+static range common(ir *g, range a, range b) {
+  const ir_ref lo = larger(g, a.lo, b.lo);
+  return (range){.lo = lo, .hi = smaller(g, a.hi, b.hi)};
+}
+
+/* b is one interval. */
+static range both_of_one(ir *g, range a, range b) {
+  range x = common(g, a, b);
+  if (a.two) x = pair(x, common(g, second(a), b));
+  x.only = a.only != IR_NONE ? a.only : b.only;
+  return x;
+}
+
+static range both(ranger *r, range a, range b) {
+  if (a.never || b.never) return nothing;
+  if (!b.two) return both_of_one(r->g, a, b);
+  if (a.two) r->lost = true;
+  return both_of_one(r->g, b, whole(r, a));
+}
+
+/* Is one of them nothing, whatever line it is? */
+static bool exclude(ir *g, range a, range b) {
+  double c;
+  if (a.only == IR_NONE || b.only == IR_NONE) return false;
+  ir_ref sum = ir_op2(g, IR_ADD, a.only, b.only);
+  ir_simplify(g, &sum, 1);
+  return ir_is_const(g, sum, &c) && c < 0;
+}
+
+/* The union, or else the hull: the same where one is everything or nothing, or both reach to the same end. */
 static range either(ranger *r, range a, range b) {
   if (a.never) return b;
   if (b.never) return a;
+  if (a.two && b.gate) return pair(hull(r, first(a), b), hull(r, second(a), b));
+  if (b.two && a.gate) return pair(hull(r, a, first(b)), hull(r, a, second(b)));
   const bool upward = a.hi == IR_NONE && b.hi == IR_NONE, downward = a.lo == IR_NONE && b.lo == IR_NONE;
-  if (!upward && !downward && !a.gate && !b.gate) r->lost = true;
-  return (range){
-      .lo = binary(r, IR_MIN, a.lo, b.lo), .hi = binary(r, IR_MAX, a.hi, b.hi), .gate = a.gate && b.gate};
+  const bool one = !a.two && !b.two;
+  if (one && (upward || downward || a.gate || b.gate)) return hull(r, a, b);
+  if (r->may_split && exclude(r->g, a, b)) {
+    const range x = hull(r, first(a), first(b));
+    if (one) return x;
+    return pair(x, a.two && b.two ? hull(r, second(a), second(b)) : second(a.two ? a : b));
+  }
+  if (one && r->may_split) return pair(a, b);
+  r->lost = true;
+  return hull(r, whole(r, a), whole(r, b));
+}
+
+/* What is at least 0 just where p, a comparison of integers, holds. */
+static ir_ref margin(ir *g, ir_ref p) {
+  const bool negated = ir_get(g, p)->op == IR_NOT;
+  const ir_node n = *ir_get(g, negated ? ir_get(g, p)->arg[0] : p);
+  if ((n.op != IR_LE && n.op != IR_LT) || ir_typeof(g, n.arg[0]) != IR_INT) return IR_NONE;
+  const ir_ref gap = ir_op2(g, IR_SUB, n.arg[negated ? 0 : 1], n.arg[negated ? 1 : 0]);
+  return negated == (n.op == IR_LE) ? ir_op2(g, IR_SUB, gap, ir_int(g, 1)) : gap;
 }
 
 /* Everything where `possible` (free of positions) holds, else nothing. */
@@ -86,7 +143,8 @@ static range gate(ranger *r, ir_ref possible) {
   const ir_ref zero = ir_int(r->g, 0);
   return (range){.lo = ir_op3(r->g, IR_SELECT, possible, zero, r->len),
                  .hi = ir_op3(r->g, IR_SELECT, possible, r->len, zero),
-                 .gate = true};
+                 .gate = true,
+                 .only = r->may_split ? margin(r->g, possible) : IR_NONE};
 }
 
 /* ---- bounds of what is free of main, over the interval of the other position ---- */
@@ -498,21 +556,34 @@ static range predicate(ranger *r, ir_ref p, bool want) {
       return want ? ordered(r, n.arg[0], n.arg[1], false) : ordered(r, n.arg[1], n.arg[0], true);
     case IR_EQ:
     case IR_NE:
-      if ((n.op == IR_EQ) != want) return unknown(r);
-      return both(r, ordered(r, n.arg[0], n.arg[1], false), ordered(r, n.arg[1], n.arg[0], false));
+      if ((n.op == IR_EQ) == want)
+        return both(r, ordered(r, n.arg[0], n.arg[1], false), ordered(r, n.arg[1], n.arg[0], false));
+      if (!r->may_split) return unknown(r);
+      return either(r, ordered(r, n.arg[0], n.arg[1], true), ordered(r, n.arg[1], n.arg[0], true));
     default:
       return unknown(r);
   }
 }
 
-range range_of(ir *g, ir_ref p, ir_var main) {
+static range solved(ir *g, ir_ref p, ir_var main, bool may_split) {
   const bool of_kv = main == VAR_KV;
-  ranger r = {.g = g, .main = main, .other = of_kv ? VAR_Q : VAR_KV};
+  ranger r = {.g = g, .main = main, .other = of_kv ? VAR_Q : VAR_KV, .may_split = may_split};
   r.len = ir_variable(g, of_kv ? VAR_KV_LEN : VAR_Q_LEN, 0);
   r.other_lo = ir_variable(g, VAR_TILE, of_kv ? VAR_Q0 : VAR_KV0);
   r.other_hi = ir_variable(g, VAR_TILE, of_kv ? VAR_Q1 : VAR_KV1);
   range x = predicate(&r, p, true);
   if (x.never) x = (range){.lo = r.len, .hi = ir_int(g, 0), .never = true};
   x.exact = !r.lost;
+  return x;
+}
+
+range range_of(ir *g, ir_ref p, ir_var main) { return solved(g, p, main, false); }
+
+range ranges_of(ir *g, ir_ref p, ir_var main) { return solved(g, p, main, true); }
+
+range range_both(ir *g, range a, range b) {
+  range x = b.two ? both_of_one(g, b, a) : both_of_one(g, a, b);
+  x.never = a.never || b.never;
+  x.exact = a.exact && b.exact && !(a.two && b.two);
   return x;
 }

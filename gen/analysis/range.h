@@ -4,17 +4,26 @@
 
 #include "gen/ir/ir.h"
 
-/* Positions that may be kept lie in [lo, hi); IR_NONE: no bound. `never`: nothing is kept. exact: where the
- * predicate does not read the other position, all of them in [0, length) are kept. */
+/* Positions that may be kept lie in [lo, hi), or, if `two`, in [lo2, hi2); IR_NONE: no bound. `never`:
+ * nothing is kept. exact: where the predicate does not read the other position, all of them in [0, length)
+ * are kept. */
 typedef struct range {
-  ir_ref lo, hi;
-  bool never, exact;
-  bool gate; /* range.c: all positions, or none */
+  ir_ref lo, hi, lo2, hi2;
+  bool never, exact, two;
+  /* range.c */
+  bool gate;   /* all positions, or none */
+  ir_ref only; /* INT: where it is below 0, nothing, from beyond the length to 0; IR_NONE: not known */
 } range;
 
 /* Kept `main` positions (VAR_KV or VAR_Q) for all positions of the other kind in [other_lo, other_hi]:
  * expressions of what does not depend on a position, of VAR_TILE and of lengths. Sound: no kept position is
- * outside. */
+ * outside. One interval. */
 range range_of(ir *g, ir_ref predicate, ir_var main);
+
+/* The same of a predicate that does not read the other position, in up to two intervals. */
+range ranges_of(ir *g, ir_ref predicate, ir_var main);
+
+/* What lies in both; not exact where each is two. */
+range range_both(ir *g, range a, range b);
 
 #endif

@@ -97,13 +97,18 @@ static bool keep_is_cheap(const writer *w) {
 }
 
 /* What costs little is not worth code of its own for tiles where the rest of it holds. */
-static bool keep_apart(const writer *w) { return w->f->mask->rest != IR_NONE && !keep_is_cheap(w); }
+static bool keep_apart(const writer *w) { return w->f->mask->rows.apart && !keep_is_cheap(w); }
 
-/* In which form a row's kept kv can be had from kv_range; see contract.cuh. */
-static int keep_range(const writer *w) {
+/* How many intervals say what a row keeps; 0, where only keep does. */
+static int row_ranges(const writer *w) {
   const mask_info *m = w->f->mask;
-  if (m->keep != IR_NONE && !m->is_interval && m->period == 0 && !keep_apart(w)) return 0;
-  return m->kv_lo == IR_NONE ? 1 : 2;
+  if (m->keep == IR_NONE) return 1;
+  return m->rows.apart && !keep_apart(w) ? 0 : m->rows.count;
+}
+
+/* One interval from the first key on: only its end is looked at. */
+static bool row_from_start(const writer *w) {
+  return row_ranges(w) == 1 && w->f->mask->rows.lo[0] == IR_NONE;
 }
 
 /* What `root` reads, without what is behind `known`: rows, the numbers of a backward row, as bits; dot. */
@@ -179,7 +184,7 @@ void emit_constants(writer *w) {
                {"keep_is_cheap", keep_is_cheap(w)},
                {"keep_apart", keep_apart(w)},
                {"row_for_keep", row_for_keep(w)},
-               {"keep_columns", f->mask->columns.known},
+               {"row_from_start", row_from_start(w)},
                {"columns_apart", f->mask->columns.apart},
                {"score_reads_col", score_reads_col(w)},
                {"grad_reads_row", w->grad_reads_row},
@@ -204,8 +209,9 @@ void emit_constants(writer *w) {
     const char *name;
     int value;
   } numbers[] = {{"score_reads", score_reads(w)},
-                 {"keep_range", keep_range(w)},
-                 {"keep_period", f->mask->period},
+                 {"row_ranges", row_ranges(w)},
+                 {"row_period", row_ranges(w) > 0 ? f->mask->rows.period : 0},
+                 {"column_ranges", f->mask->columns.count},
                  {"column_period", f->mask->columns.period},
                  {"num_saved", f->spec->derived.num_saved},
                  {"num_stats", f->mask->num_stats},

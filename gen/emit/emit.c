@@ -354,10 +354,10 @@ static int row_bytes(const writer *w) {
  */
 static bool needs_rows(const writer *w) {
   const plan *p = w->f->plan;
-  const mask_columns *c = &w->f->mask->columns;
+  const mask_line *c = &w->f->mask->columns;
   if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_wide(p) || w->grad_reads_row)
     return true;
-  return w->f->keep != IR_NONE && (!c->known || c->apart);
+  return w->f->keep != IR_NONE && (c->count == 0 || c->apart);
 }
 
 static int outlined_work(const writer *w) {

@@ -296,10 +296,10 @@ static void range(writer *w, const char *signature, const char *len, ir_ref lo, 
 }
 
 /* Of positions modulo a period. */
-static void rest_range(writer *w, const char *signature, int period, ir_ref lo, ir_ref hi) {
-  const ir_ref roots[2] = {lo, hi};
+static void rest_range(writer *w, const char *signature, const mask_line *m) {
+  const ir_ref roots[2] = {m->rest_lo, m->rest_hi};
   open_function(w, signature);
-  if (period == 0) {
+  if (m->period == 0) {
     text_add(&w->out, "return {0, 0};\n");
   } else {
     body_begin(w, 0, "");
@@ -309,6 +309,14 @@ static void rest_range(writer *w, const char *signature, int period, ir_ref lo, 
   close_function(w);
 }
 
+/* What a row, or a column, keeps: `name`_range, .._second and .._rest. */
+static void line(writer *w, const char *name, const char *position, const char *len, const mask_line *m) {
+  arena *a = w->f->a;
+  range(w, arena_printf(a, "Range %s_range(" P ", int %s)", name, position), len, m->lo[0], m->hi[0]);
+  range(w, arena_printf(a, "Range %s_second(" P ", int %s)", name, position), len, m->lo[1], m->hi[1]);
+  rest_range(w, arena_printf(a, "Range %s_rest(" P ", int %s)", name, position), m);
+}
+
 void emit_tiles(writer *w) {
   const mask_info *m = w->f->mask;
   tile_class(w);
@@ -316,8 +324,6 @@ void emit_tiles(writer *w) {
   score_bounds(w);
   range(w, "Range kv_range(" P ", int q0, int q1)", "s.kv_len", m->kv_lo, m->kv_hi);
   range(w, "Range q_range(" P ", int kv0, int kv1)", "s.q_len", m->q_lo, m->q_hi);
-  rest_range(w, "Range rest_range(" P ", int q0)", m->period, m->rest_lo, m->rest_hi);
-  range(w, "Range column_range(" P ", int kv0)", "s.q_len", m->columns.lo, m->columns.hi);
-  rest_range(w, "Range column_rest(" P ", int kv0)", m->columns.period, m->columns.rest_lo,
-             m->columns.rest_hi);
+  line(w, "row", "q0", "s.kv_len", &m->rows);
+  line(w, "column", "kv0", "s.q_len", &m->columns);
 }

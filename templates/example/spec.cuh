@@ -27,7 +27,7 @@ struct Spec {
   static constexpr bool keep_apart = false;
   static constexpr bool row_for_keep = true;
   static constexpr bool score_reads_col = false;
-  static constexpr bool keep_columns = true;
+  static constexpr bool row_from_start = true;
   static constexpr bool columns_apart = false;
   static constexpr bool grad_reads_row = false;
   static constexpr bool grad_is_light = true;
@@ -45,8 +45,9 @@ struct Spec {
   static constexpr bool has_value_mod = false;
   static constexpr bool grad_adds = false;
   static constexpr int score_reads = 0;
-  static constexpr int keep_range = 1;
-  static constexpr int keep_period = 0;
+  static constexpr int row_ranges = 1;
+  static constexpr int row_period = 0;
+  static constexpr int column_ranges = 1;
   static constexpr int column_period = 0;
   static constexpr int num_saved = 0;
   static constexpr int num_stats = 0;
@@ -180,8 +181,11 @@ struct Spec {
   }
   LUATTN_FN Range kv_range(const LuattnParams &, const Site &s, int, int q1) { return {0, min_of(s.kv_len, q1 + 1)}; }
   LUATTN_FN Range q_range(const LuattnParams &, const Site &s, int kv0, int) { return {min_of(kv0, s.q_len), s.q_len}; }
-  LUATTN_FN Range rest_range(const LuattnParams &, const Site &, int) { return {0, 0}; }
+  LUATTN_FN Range row_range(const LuattnParams &, const Site &s, int q) { return {0, min_of(s.kv_len, q + 1)}; }
+  LUATTN_FN Range row_second(const LuattnParams &, const Site &, int) { return {0, 0}; }
+  LUATTN_FN Range row_rest(const LuattnParams &, const Site &, int) { return {0, 0}; }
   LUATTN_FN Range column_range(const LuattnParams &, const Site &s, int kv) { return {min_of(kv, s.q_len), s.q_len}; }
+  LUATTN_FN Range column_second(const LuattnParams &, const Site &, int) { return {0, 0}; }
   LUATTN_FN Range column_rest(const LuattnParams &, const Site &, int) { return {0, 0}; }
   LUATTN_FN TileClass rest_class(const LuattnParams &, const Site &, int, int, int, int) { return TILE_FULL; }
   LUATTN_FN TileClass bounds_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {

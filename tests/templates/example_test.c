@@ -34,8 +34,9 @@ static void compile(const char *name, const char *arch, const char *const *optio
   luattn_error err;
   if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
   arena *a = arena_open(NULL);
-  template_file headers[64];
+  template_file headers[128];
   int count = 0;
+  assert_true(luattn_embedded_template_count + 2 <= (int)(sizeof headers / sizeof headers[0]));
   for (int i = 0; i < luattn_embedded_template_count; i++) headers[count++] = luattn_embedded_templates[i];
   headers[count++] = (template_file){"config.cuh", read_file(a, "config.cuh"), 0};
   headers[count++] = (template_file){"spec.cuh", read_file(a, "spec.cuh"), 0};

@@ -10,7 +10,7 @@
 
 #include "masks.h"
 
-enum { RANGES = 10 };
+enum { OF_LINE = 6, ROWS = 4, COLUMNS = ROWS + OF_LINE, RANGES = COLUMNS + OF_LINE };
 
 static void declare(luattn_input_info *info, const char *name, int32_t axis) {
   memset(info, 0, sizeof *info);
@@ -42,26 +42,30 @@ static ir_program *compile(mask_case *c, const ir_ref *roots, int n, void **scra
   return p;
 }
 
+static ir_ref or_end(ir *g, ir_ref side, bool upper, bool of_kv) {
+  if (side != IR_NONE) return side;
+  return upper ? ir_variable(g, of_kv ? VAR_KV_LEN : VAR_Q_LEN, 0) : ir_int(g, 0);
+}
+
+static void put_line(ir *g, const mask_line *m, bool of_kv, ir_ref out[OF_LINE]) {
+  for (int i = 0; i < 2; i++) {
+    out[2 * i] = or_end(g, m->lo[i], false, of_kv);
+    out[2 * i + 1] = or_end(g, m->hi[i], true, of_kv);
+  }
+  out[4] = or_end(g, m->rest_lo, false, of_kv);
+  out[5] = or_end(g, m->rest_hi, false, of_kv);
+}
+
 void mask_analyse_case(mask_case *c, ir_ref predicate) {
   ir *g = c->t.g;
   luattn_error err;
   c->t.block_mask = predicate;
   if (mask_analyse(c->a, &c->t, &c->m, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  const ir_ref zero = ir_int(g, 0);
-  const mask_columns *columns = &c->m.columns;
-  const bool grid = c->m.period > 0, column_grid = columns->period > 0;
-  const ir_ref range[RANGES] = {
-      c->m.kv_lo != IR_NONE ? c->m.kv_lo : zero,
-      c->m.kv_hi != IR_NONE ? c->m.kv_hi : ir_variable(g, VAR_KV_LEN, 0),
-      c->m.q_lo != IR_NONE ? c->m.q_lo : zero,
-      c->m.q_hi != IR_NONE ? c->m.q_hi : ir_variable(g, VAR_Q_LEN, 0),
-      grid ? c->m.rest_lo : zero,
-      grid ? c->m.rest_hi : zero,
-      columns->lo != IR_NONE ? columns->lo : zero,
-      columns->hi != IR_NONE ? columns->hi : ir_variable(g, VAR_Q_LEN, 0),
-      column_grid ? columns->rest_lo : zero,
-      column_grid ? columns->rest_hi : zero,
-  };
+  ir_ref range[RANGES];
+  const ir_ref side[4] = {c->m.kv_lo, c->m.kv_hi, c->m.q_lo, c->m.q_hi};
+  for (int i = 0; i < 4; i++) range[i] = or_end(g, side[i], i % 2 == 1, i < 2);
+  put_line(g, &c->m.rows, true, range + ROWS);
+  put_line(g, &c->m.columns, false, range + COLUMNS);
   /* Brute force evaluates what the user wrote, not what analysis made of it. */
   c->keep = compile(c, &predicate, 1, &c->keep_scratch);
   c->range = compile(c, range, RANGES, &c->range_scratch);
@@ -215,44 +219,31 @@ static void check_range(mask_case *c, const char *name, bool of_kv, int lo, int 
            c->kv_len, of_kv ? "kv" : "q", lo, hi, got_lo, got_hi, first, last + 1);
 }
 
-/* An interval is what its range says: all between the bounds is kept. */
-static void check_interval(mask_case *c, const char *name, int q) {
-  int count = 0;
-  check_range(c, name, true, q, q, true);
-  for (int kv = 1; kv < c->kv_len; kv++) count += c->grid[q][kv] != c->grid[q][kv - 1];
-  if (count + c->grid[q][0] + c->grid[q][c->kv_len - 1] <= 2) return;
-  fail_msg("%s: lengths %d x %d, row %d: said to be an interval, but %d columns differ from the one before",
-           name, c->q_len, c->kv_len, q, count);
+static bool is_inside(const mask_line *m, const double *x, int at) {
+  const bool first = x[0] <= at && at < x[1], second = m->count == 2 && x[2] <= at && at < x[3];
+  return (first || second) && (m->period == 0 || (x[4] <= at % m->period && at % m->period < x[5]));
 }
 
-static void check_grid(mask_case *c, const char *name, int q) {
-  const place p = {.c = c, .tile = {q, q}};
-  double x[RANGES];
-  run_ranges(c, &p, x);
-  for (int kv = 0; kv < c->kv_len; kv++) {
-    const int at = kv % c->m.period;
-    if (c->grid[q][kv] == (x[0] <= kv && kv < x[1] && x[4] <= at && at < x[5])) continue;
-    fail_msg("%s: lengths %d x %d, row %d: kv %d is kept: %d, but [%g, %g) and [%g, %g) of %d say otherwise",
-             name, c->q_len, c->kv_len, q, kv, c->grid[q][kv], x[0], x[1], x[4], x[5], c->m.period);
-  }
-}
-
-/* All that a key is kept for, or, of pairs for which the rest of the mask holds. */
-static void check_column(mask_case *c, const char *name, int kv) {
-  const int period = c->m.columns.period;
-  place p = {.c = c, .kv = kv, .tile = {0, 0, kv, kv}};
+/* All that a row or a key is kept for, or, of pairs for which the rest of the mask holds. */
+static void check_line(mask_case *c, const char *name, bool is_row, int at) {
+  const mask_line *m = is_row ? &c->m.rows : &c->m.columns;
+  place p = {.c = c, .q = at, .kv = at};
+  p.tile[is_row ? 0 : 2] = p.tile[is_row ? 1 : 3] = at;
   const ir_env env = {&p, variable, load};
   double x[RANGES], holds, *out[1] = {&holds};
   run_ranges(c, &p, x);
-  for (int q = 0; q < c->q_len; q++) {
-    p.q = q;
+  const double *const line = x + (is_row ? ROWS : COLUMNS);
+  for (int i = 0; i < (is_row ? c->kv_len : c->q_len); i++) {
+    *(is_row ? &p.kv : &p.q) = i;
     ir_program_run(c->rest, &env, 1, c->rest_scratch, out);
-    if (c->m.columns.apart && holds == 0) continue;
-    const bool inside = x[6] <= q && q < x[7];
-    if (c->grid[q][kv] == (inside && (period == 0 || (x[8] <= q % period && q % period < x[9])))) continue;
+    if (m->apart && holds == 0) continue;
+    const bool kept = is_row ? c->grid[at][i] : c->grid[i][at];
+    if (kept == is_inside(m, line, i)) continue;
     fail_msg(
-        "%s: lengths %d x %d, column %d: q %d is kept: %d, but [%g, %g) and [%g, %g) of %d say otherwise",
-        name, c->q_len, c->kv_len, kv, q, c->grid[q][kv], x[6], x[7], x[8], x[9], period);
+        "%s: lengths %d x %d, %s %d: %d is kept: %d, but %d of [%g, %g), [%g, %g) and [%g, %g) of %d say "
+        "otherwise",
+        name, c->q_len, c->kv_len, is_row ? "row" : "column", at, i, kept, m->count, line[0], line[1],
+        line[2], line[3], line[4], line[5], m->period);
   }
 }
 
@@ -260,9 +251,8 @@ static int least(int x, int y) { return x < y ? x : y; }
 
 void mask_check(mask_case *c, const char *name, int tile_m, int tile_n, bool exact, bool tight) {
   fill_grid(c);
-  for (int q = 0; q < c->q_len && c->m.is_interval; q++) check_interval(c, name, q);
-  for (int q = 0; q < c->q_len && c->m.period > 0; q++) check_grid(c, name, q);
-  for (int kv = 0; kv < c->kv_len && c->m.columns.known; kv++) check_column(c, name, kv);
+  for (int q = 0; q < c->q_len && c->m.rows.count > 0; q++) check_line(c, name, true, q);
+  for (int kv = 0; kv < c->kv_len && c->m.columns.count > 0; kv++) check_line(c, name, false, kv);
   for (int q0 = 0; q0 < c->q_len; q0 += tile_m) {
     const int q1 = least(q0 + tile_m, c->q_len) - 1;
     check_range(c, name, true, q0, q1, tight);

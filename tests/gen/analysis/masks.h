@@ -12,9 +12,10 @@ typedef struct mask_case {
   arena *a;
   traced_spec t;
   mask_info m;
-  ir_program *keep, *range; /* range: kv_lo, kv_hi, q_lo, q_hi, where absent 0 or the length;
-                             * rest_lo, rest_hi, where there is no period 0; the same four of columns */
-  ir_program *rest;         /* `keep`, where there is none */
+  ir_program *keep,
+      *range;       /* range: kv_lo, kv_hi, q_lo, q_hi, where absent 0 or the length;
+                     * of rows, then of columns: lo, hi, those of the second interval, rest_lo, rest_hi */
+  ir_program *rest; /* `keep`, where there is none */
   void *keep_scratch, *range_scratch, *rest_scratch;
   ir_bounds *bounds;
 

@@ -85,9 +85,9 @@ static bool kept(const LuattnParams &p, const Site &s, const Spec::Head &head, i
   return Spec::keep(p, s, head, Spec::row(p, s, head, q), Spec::col(p, s, head, kv), q, kv);
 }
 
-static bool holds(Range in_range, int at, int period, Range rest) {
-  const int of_period = period > 0 ? at % period : 0;
-  return in_range.lo <= at && at < in_range.hi && (period == 0 || (rest.lo <= of_period && of_period < rest.hi));
+static bool in(Range r, int at) { return r.lo <= at && at < r.hi; }
+static bool holds(int ranges, Range first, Range second, int at, int period, Range rest) {
+  return (in(first, at) || (ranges == 2 && in(second, at))) && (period == 0 || in(rest, at % period));
 }
 
 // Tiles that the walk leaves out keep nothing; tiles that it calls full drop nothing; a row's or a column's
@@ -104,12 +104,13 @@ static int wrong_tiles(const LuattnParams &p, const Site &s, const Spec::Head &h
         wrong += (seen[kv / N] == TILE_EMPTY && k) || (seen[kv / N] == TILE_FULL && !k);
         const int q1 = std::min(p.q_len, i * M + M) - 1, kv0 = kv / N * N, kv1 = std::min(p.kv_len, kv0 + N) - 1;
         const bool rest = Spec::rest_class(p, s, i * M, q1, kv0, kv1) == TILE_FULL;
-        Range of_row = Spec::kv_range(p, s, q, q);
-        if (Spec::keep_range == 1) of_row.lo = 0;
-        if (Spec::keep_range > 0 && (rest || !Spec::keep_apart))
-          wrong += k != holds(of_row, kv, Spec::keep_period, Spec::rest_range(p, s, q));
-        if (Spec::keep_columns && (rest || !Spec::columns_apart))
-          wrong += k != holds(Spec::column_range(p, s, kv), q, Spec::column_period, Spec::column_rest(p, s, kv));
+        wrong += Spec::row_from_start && Spec::row_range(p, s, q).lo != 0;
+        if (Spec::row_ranges > 0 && (rest || !Spec::keep_apart))
+          wrong += k != holds(Spec::row_ranges, Spec::row_range(p, s, q), Spec::row_second(p, s, q), kv,
+                              Spec::row_period, Spec::row_rest(p, s, q));
+        if (Spec::column_ranges > 0 && (rest || !Spec::columns_apart))
+          wrong += k != holds(Spec::column_ranges, Spec::column_range(p, s, kv), Spec::column_second(p, s, kv), q,
+                              Spec::column_period, Spec::column_rest(p, s, kv));
       }
   }
   return wrong;

@@ -31,7 +31,7 @@ struct Spec {
   static constexpr bool keep_is_cheap = true;
   static constexpr bool keep_apart = false;
   static constexpr bool row_for_keep = true;
-  static constexpr bool keep_columns = true;
+  static constexpr bool row_from_start = true;
   static constexpr bool columns_apart = false;
   static constexpr bool score_reads_col = false;
   static constexpr bool grad_reads_row = false;
@@ -53,8 +53,9 @@ struct Spec {
   static constexpr bool has_score_bounds = false;
   static constexpr bool pairs_in_line = false;
   static constexpr int score_reads = 0;
-  static constexpr int keep_range = 1;
-  static constexpr int keep_period = 0;
+  static constexpr int row_ranges = 1;
+  static constexpr int row_period = 0;
+  static constexpr int column_ranges = 1;
   static constexpr int column_period = 0;
   static constexpr int num_saved = 0;
   static constexpr int num_stats = 0;
@@ -308,7 +309,16 @@ struct Spec {
     const int t4 = -t3;
     return clip_range(t4, s.q_len, s.q_len);
   }
-  LUATTN_FN Range rest_range(const LuattnParams &p, const Site &s, int q0) {
+  LUATTN_FN Range row_range(const LuattnParams &p, const Site &s, int q0) {
+    const int t1 = s.kv_len - s.q_len;
+    const int t2 = q0 + t1;
+    const int t3 = t2 + 1;
+    return clip_range(0, t3, s.kv_len);
+  }
+  LUATTN_FN Range row_second(const LuattnParams &p, const Site &s, int q0) {
+    return {0, s.kv_len};
+  }
+  LUATTN_FN Range row_rest(const LuattnParams &p, const Site &s, int q0) {
     return {0, 0};
   }
   LUATTN_FN Range column_range(const LuattnParams &p, const Site &s, int kv0) {
@@ -317,6 +327,9 @@ struct Spec {
     const int t3 = s.kv_len + t2;
     const int t4 = -t3;
     return clip_range(t4, s.q_len, s.q_len);
+  }
+  LUATTN_FN Range column_second(const LuattnParams &p, const Site &s, int kv0) {
+    return {0, s.q_len};
   }
   LUATTN_FN Range column_rest(const LuattnParams &p, const Site &s, int kv0) {
     return {0, 0};

@@ -35,7 +35,7 @@ struct Spec {
   static constexpr bool keep_is_cheap = true;
   static constexpr bool keep_apart = false;
   static constexpr bool row_for_keep = true;
-  static constexpr bool keep_columns = true;
+  static constexpr bool row_from_start = true;
   static constexpr bool columns_apart = false;
   static constexpr bool score_reads_col = false;
   static constexpr bool grad_reads_row = false;
@@ -57,8 +57,9 @@ struct Spec {
   static constexpr bool has_score_bounds = false;
   static constexpr bool pairs_in_line = false;
   static constexpr int score_reads = 2;
-  static constexpr int keep_range = 1;
-  static constexpr int keep_period = 0;
+  static constexpr int row_ranges = 1;
+  static constexpr int row_period = 0;
+  static constexpr int column_ranges = 1;
   static constexpr int column_period = 0;
   static constexpr int num_saved = 0;
   static constexpr int num_stats = 0;
@@ -383,11 +384,21 @@ struct Spec {
   LUATTN_FN Range q_range(const LuattnParams &p, const Site &s, int kv0, int kv1) {
     return clip_range(kv0, s.q_len, s.q_len);
   }
-  LUATTN_FN Range rest_range(const LuattnParams &p, const Site &s, int q0) {
+  LUATTN_FN Range row_range(const LuattnParams &p, const Site &s, int q0) {
+    const int t1 = q0 + 1;
+    return clip_range(0, t1, s.kv_len);
+  }
+  LUATTN_FN Range row_second(const LuattnParams &p, const Site &s, int q0) {
+    return {0, s.kv_len};
+  }
+  LUATTN_FN Range row_rest(const LuattnParams &p, const Site &s, int q0) {
     return {0, 0};
   }
   LUATTN_FN Range column_range(const LuattnParams &p, const Site &s, int kv0) {
     return clip_range(kv0, s.q_len, s.q_len);
+  }
+  LUATTN_FN Range column_second(const LuattnParams &p, const Site &s, int kv0) {
+    return {0, s.q_len};
   }
   LUATTN_FN Range column_rest(const LuattnParams &p, const Site &s, int kv0) {
     return {0, 0};

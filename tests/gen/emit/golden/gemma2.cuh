@@ -33,7 +33,7 @@ struct Spec {
   static constexpr bool keep_is_cheap = true;
   static constexpr bool keep_apart = false;
   static constexpr bool row_for_keep = true;
-  static constexpr bool keep_columns = true;
+  static constexpr bool row_from_start = false;
   static constexpr bool columns_apart = false;
   static constexpr bool score_reads_col = false;
   static constexpr bool grad_reads_row = false;
@@ -55,8 +55,9 @@ struct Spec {
   static constexpr bool has_score_bounds = false;
   static constexpr bool pairs_in_line = false;
   static constexpr int score_reads = 0;
-  static constexpr int keep_range = 2;
-  static constexpr int keep_period = 0;
+  static constexpr int row_ranges = 1;
+  static constexpr int row_period = 0;
+  static constexpr int column_ranges = 1;
   static constexpr int column_period = 0;
   static constexpr int num_saved = 0;
   static constexpr int num_stats = 0;
@@ -311,12 +312,23 @@ struct Spec {
     const int t1 = kv1 + 4096;
     return clip_range(kv0, t1, s.q_len);
   }
-  LUATTN_FN Range rest_range(const LuattnParams &p, const Site &s, int q0) {
+  LUATTN_FN Range row_range(const LuattnParams &p, const Site &s, int q0) {
+    const int t1 = q0 - 4095;
+    const int t2 = q0 + 1;
+    return clip_range(t1, t2, s.kv_len);
+  }
+  LUATTN_FN Range row_second(const LuattnParams &p, const Site &s, int q0) {
+    return {0, s.kv_len};
+  }
+  LUATTN_FN Range row_rest(const LuattnParams &p, const Site &s, int q0) {
     return {0, 0};
   }
   LUATTN_FN Range column_range(const LuattnParams &p, const Site &s, int kv0) {
     const int t1 = kv0 + 4096;
     return clip_range(kv0, t1, s.q_len);
+  }
+  LUATTN_FN Range column_second(const LuattnParams &p, const Site &s, int kv0) {
+    return {0, s.q_len};
   }
   LUATTN_FN Range column_rest(const LuattnParams &p, const Site &s, int kv0) {
     return {0, 0};

@@ -32,10 +32,10 @@ struct Spec {
   struct Acc {
     Real x[5];
   };
-  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, row_for_keep = false, score_reads_col = true, keep_columns = false, columns_apart = false, grad_reads_row = true, grad_is_light = true, has_lse = true, has_rescale = true, has_distance_term = false, has_shift = false, lags = false, mask_by_inf = false, mask_by_zero = false, has_small = false, prob_is_sigmoid = false;
+  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, row_for_keep = false, score_reads_col = true, row_from_start = false, columns_apart = false, grad_reads_row = true, grad_is_light = true, has_lse = true, has_rescale = true, has_distance_term = false, has_shift = false, lags = false, mask_by_inf = false, mask_by_zero = false, has_small = false, prob_is_sigmoid = false;
   static constexpr bool has_query_mod = true, has_key_mod = true, has_value_mod = true;
   static constexpr bool grad_adds = true;
-  static constexpr int score_reads = 0, keep_range = 0, keep_period = 0, column_period = 0, num_saved = 1, num_stats = 1, num_reductions = 2, num_state = 2, num_bwd_rows = 2, prob_rows = -1,
+  static constexpr int score_reads = 0, row_ranges = 0, row_period = 0, column_ranges = 0, column_period = 0, num_saved = 1, num_stats = 1, num_reductions = 2, num_state = 2, num_bwd_rows = 2, prob_rows = -1,
                        num_acc = 5, prob_term = -1, sums = 0, distance_step = 0;
   static constexpr bool may_be_alike = false, has_score_bounds = false, pairs_in_line = false;
   static constexpr __device__ int reduction(int k) { return k == 0 ? REDUCE_MAX : REDUCE_SUM; }
@@ -189,8 +189,11 @@ struct Spec {
   LUATTN_FN Range q_range(const LuattnParams &, const Site &s, int kv0, int) {
     return {min_of(max_of(kv0 - 7, 0), s.q_len), s.q_len};
   }
-  LUATTN_FN Range rest_range(const LuattnParams &, const Site &, int) { return {0, 0}; }
+  LUATTN_FN Range row_range(const LuattnParams &, const Site &, int) { return {0, 0}; }
+  LUATTN_FN Range row_second(const LuattnParams &, const Site &, int) { return {0, 0}; }
+  LUATTN_FN Range row_rest(const LuattnParams &, const Site &, int) { return {0, 0}; }
   LUATTN_FN Range column_range(const LuattnParams &, const Site &, int) { return {0, 0}; }
+  LUATTN_FN Range column_second(const LuattnParams &, const Site &, int) { return {0, 0}; }
   LUATTN_FN Range column_rest(const LuattnParams &, const Site &, int) { return {0, 0}; }
   LUATTN_FN TileClass rest_class(const LuattnParams &, const Site &, int, int, int, int) { return TILE_FULL; }
   LUATTN_FN TileClass bounds_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
