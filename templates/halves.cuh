@@ -74,13 +74,33 @@ LUATTN_FN int sigmoid_steps(const u32 (&e)[N]) {
   if (__all_sync(0xffffffffu, halves_up_to(most, H::most_for_one))) return 1;
   return __all_sync(0xffffffffu, halves_up_to(most, H::most_for_two)) ? 2 : 0;
 }
-// In place of powers their sigmoids.
+// The first four behind the others.
+template <int N>
+LUATTN_FN void turn_by_four(u32 (&e)[N]) {
+  const u32 first[4] = {e[0], e[1], e[2], e[3]};
+#pragma unroll
+  for (int i = 4; i < N; ++i) e[i - 4] = e[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) e[N - 4 + i] = first[i];
+}
+// In place of powers their sigmoids. Where there are few, beside a wide O, a loop takes the rare ways: they are
+// the most of this code, which a kernel has twice.
 template <class Elem, int N>
 LUATTN_FN void sigmoids_of_powers(u32 (&e)[N], int steps) {
   using H = Halves<Elem>;
+  constexpr bool few = N <= 24;
   if (steps == 1) {
 #pragma unroll
     for (int i = 0; i < N; i += 4) H::once(e + i);
+  } else if constexpr (few) {
+#pragma unroll 1
+    for (int i = 0; i < N; i += 4) {
+      if (steps == 2)
+        H::twice(e);
+      else
+        H::any(e);
+      turn_by_four(e);
+    }
   } else if (steps == 2) {
 #pragma unroll
     for (int i = 0; i < N; i += 4) H::twice(e + i);

@@ -125,11 +125,13 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
       const Range second = key < s.kv_len ? Spec::column_second(p, s, key) : Range{0, 0};
       bits |= columns_below(second.hi - first) & ~columns_below(second.lo - first);
     }
-    if constexpr (Spec::column_period > 0) {
-      u32 rest[1];
-      columns_modulo<Spec::column_period, TileM>(rest, first, q0, Spec::column_rest(p, s, key));
-      bits &= rest[0];
-    }
+  }
+  if constexpr (Spec::column_period > 0) {
+    u32 of_rest[2][1];
+    const Range rest[2] = {Spec::column_rest(p, s, kv), Spec::column_rest(p, s, kv + 8)};
+    columns_modulo<Spec::column_period, TileM>(of_rest, first, q0, rest);
+    keep[0].word[0] &= of_rest[0][0];
+    keep[1].word[0] &= of_rest[1][0];
   }
 }
 

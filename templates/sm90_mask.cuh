@@ -86,13 +86,17 @@ struct MaskSm90 {
     for (int r = 0; r < rows; ++r) {
       add(keep[r], Spec::row_range(p, site, query(r)), kv0);
       if constexpr (Spec::row_ranges == 2) add(keep[r], Spec::row_second(p, site, query(r)), kv0);
-      if constexpr (Spec::row_period > 0) {
-        Keep rest;
-        columns_modulo<Spec::row_period, tile_n>(rest.word, kv0, kv0 - lane % 4 * 2,
-                                                 Spec::row_rest(p, site, query(r)));
+    }
+    if constexpr (Spec::row_period > 0) {
+      u32 of_rest[rows][words];
+      Range rest[rows];
 #pragma unroll
-        for (int w = 0; w < words; ++w) keep[r].word[w] &= rest.word[w];
-      }
+      for (int r = 0; r < rows; ++r) rest[r] = Spec::row_rest(p, site, query(r));
+      columns_modulo<Spec::row_period, tile_n>(of_rest, kv0, kv0 - lane % 4 * 2, rest);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+#pragma unroll
+        for (int w = 0; w < words; ++w) keep[r].word[w] &= of_rest[r][w];
     }
   }
   __device__ __forceinline__ bool keeps(int r, int kv) const {
