@@ -56,7 +56,7 @@ struct Site { int b, h, q_len, kv_len; };
 //   Types      Real, Head, Row, Col; State { Real x[]; }, BwdRow { Real x[]; }, Acc { Real x[]; } (at least one element)
 //   Constants  has_mask, keep_is_cheap (a few instructions without memory: worth unrolling), has_lse, num_saved, num_stats,
 //              row_ranges (which kv of a row q are kept: 0, those that keep says; 1, all of row_range(p, s, q); 2, also all of
-//              row_second(p, s, q)), row_from_start (row_ranges is 1, and row_range begins at 0),
+//              row_second(p, s, q)), row_from_start (row_range begins at 0),
 //              row_period (0, or: of these only those whose kv mod row_period lies in row_rest(p, s, q)),
 //              keep_apart (all that only in tiles whose rest_class is FULL),
 //              row_for_keep (in forward, keep alone reads Row, and a few instructions fill it), score_reads_col (score reads Col),

@@ -341,9 +341,13 @@ struct ConsumerSm90 {
       for (int w = 0; w < 4; ++w)
         weights[i * 4 + w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
   }
-  // Powers become sigmoids while the next scores are multiplied: only the values' product waits for them.
+  // Powers become sigmoids while the next scores are multiplied: only the values' product waits for them. The
+  // last ones, of a q tile, are few where O is wide, and their code is not worth its time to compile.
+  template <bool Last>
   __device__ __forceinline__ void finish_weights() {
-    if constexpr (Spec::prob_is_sigmoid) sigmoids_of_powers<Elem>(weights, sigmoid_steps<Elem>(weights));
+    constexpr bool rolled = Last && dim_v > 192;
+    if constexpr (Spec::prob_is_sigmoid)
+      sigmoids_of_powers<Elem, rolled>(weights, sigmoid_steps<Elem>(weights));
   }
   // O becomes ready for the next values.
   __device__ __forceinline__ void rescale() {
@@ -415,7 +419,7 @@ struct ConsumerSm90 {
       wgmma_wait<0>();
     } else {
       if constexpr (!once) rescale();
-      finish_weights();
+      finish_weights<false>();
       await_v();
       wgmma_fence();
       issue_values();
@@ -428,7 +432,7 @@ struct ConsumerSm90 {
   }
   __device__ __forceinline__ void last_values() {
     if constexpr (!once) rescale();
-    finish_weights();
+    finish_weights<true>();
     await_v();
     wgmma_fence();
     issue_values();

@@ -83,16 +83,15 @@ LUATTN_FN void turn_by_four(u32 (&e)[N]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) e[N - 4 + i] = first[i];
 }
-// In place of powers their sigmoids. Where there are few, beside a wide O, a loop takes the rare ways: they are
-// the most of this code, which a kernel has twice.
-template <class Elem, int N>
+// In place of powers their sigmoids. Rolled: the ways but that of one step, which are most of the code, in a
+// loop.
+template <class Elem, bool Rolled, int N>
 LUATTN_FN void sigmoids_of_powers(u32 (&e)[N], int steps) {
   using H = Halves<Elem>;
-  constexpr bool few = N <= 24;
   if (steps == 1) {
 #pragma unroll
     for (int i = 0; i < N; i += 4) H::once(e + i);
-  } else if constexpr (few) {
+  } else if constexpr (Rolled) {
 #pragma unroll 1
     for (int i = 0; i < N; i += 4) {
       if (steps == 2)

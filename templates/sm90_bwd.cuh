@@ -107,31 +107,48 @@ struct WarpQTiles {
   }
 };
 
+// Of a key's queries in the tile from q0 on, a thread's first at `first`: the bits of those in `kept`, and of a
+// long period of those in each row of a grid.
+template <class Spec, int TileM>
+LUATTN_FN u32 queries_in(Range kept, Range rest, int q0, int first) {
+  constexpr int period = Spec::column_period;
+  if constexpr (period < short_period) {
+    return columns_below(kept.hi - first) & ~columns_below(kept.lo - first);
+  } else {
+    u32 bits = 0;
+#pragma unroll 1
+    for (int line = q0 / period * period; line < q0 + TileM; line += period) {
+      const int lo = max_of(kept.lo, line + max_of(rest.lo, 0)),
+                hi = min_of(kept.hi, line + min_of(rest.hi, period));
+      bits |= columns_below(hi - first) & ~columns_below(lo - first);
+    }
+    return bits;
+  }
+}
 // Of a thread's keys, kv and kv + 8, the bits of its queries in the tile from q0 on that they are kept for,
 // where these are an interval or two, or of those what is kept of each period.
 template <class Spec, int TileM, int Cols>
 LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, int q0,
                                  KeepBits<Cols> (&keep)[2]) {
   static_assert(Cols <= 32);
+  constexpr int period = Spec::column_period;
   const int first = q0 + int(threadIdx.x) % 4 * 2;
   kv = opaque(kv);  // what all tiles have in common would take registers
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int key = kv + half * 8;
-    const Range kept = key < s.kv_len ? Spec::column_range(p, s, key) : Range{0, 0};
+    const bool exists = key < s.kv_len;
+    const Range kept = exists ? Spec::column_range(p, s, key) : Range{0, 0},
+                rest = period > 0 ? Spec::column_rest(p, s, key) : Range{0, 0};
     u32 &bits = keep[half].word[0];
-    bits = columns_below(kept.hi - first) & ~columns_below(kept.lo - first);
-    if constexpr (Spec::column_ranges == 2) {
-      const Range second = key < s.kv_len ? Spec::column_second(p, s, key) : Range{0, 0};
-      bits |= columns_below(second.hi - first) & ~columns_below(second.lo - first);
+    bits = queries_in<Spec, TileM>(kept, rest, q0, first);
+    if constexpr (Spec::column_ranges == 2)
+      bits |= queries_in<Spec, TileM>(exists ? Spec::column_second(p, s, key) : Range{0, 0}, rest, q0, first);
+    if constexpr (period > 0 && period < short_period) {
+      u32 of_rest[1];
+      columns_of_residues<period>(of_rest, first, rest);
+      bits &= of_rest[0];
     }
-  }
-  if constexpr (Spec::column_period > 0) {
-    u32 of_rest[2][1];
-    const Range rest[2] = {Spec::column_rest(p, s, kv), Spec::column_rest(p, s, kv + 8)};
-    columns_modulo<Spec::column_period, TileM>(of_rest, first, q0, rest);
-    keep[0].word[0] &= of_rest[0][0];
-    keep[1].word[0] &= of_rest[1][0];
   }
 }
 

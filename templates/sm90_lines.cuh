@@ -3,6 +3,9 @@
 #pragma once
 #include "contract.cuh"
 
+// Of a shorter period each remainder is looked at; of a longer one each multiple, where a grid's row begins.
+constexpr int short_period = 16;
+
 // Below x.
 LUATTN_FN u32 columns_below(int x) {
   const int inside = min_of(max_of(x, 0), 128);
@@ -26,36 +29,17 @@ LUATTN_FN constexpr u32 columns_of_residue(int period, int residue, int w) {
   return bits;
 }
 
-// Of each of a thread's lines those whose position mod Period lies in rest, word 0's first being at `first`, of a
-// tile from tile0 >= 0 on: of a short period each remainder is looked at, of a long one each multiple, where a
-// grid's row begins.
-template <int Period, int TileN, int Lines, int Words>
-LUATTN_FN void columns_modulo(u32 (&word)[Lines][Words], int first, int tile0, const Range (&rest)[Lines]) {
+// Those whose position mod Period lies in rest, a short period; word 0's first is at `first` >= 0.
+template <int Period, int Words>
+LUATTN_FN void columns_of_residues(u32 (&word)[Words], int first, Range rest) {
+  const int begin = int(u32(first) % Period);
 #pragma unroll
-  for (int i = 0; i < Lines; ++i)
+  for (int w = 0; w < Words; ++w) word[w] = 0;
 #pragma unroll
-    for (int w = 0; w < Words; ++w) word[i][w] = 0;
-  if constexpr (Period < 16) {
-    const int begin = int(u32(first) % Period);
+  for (int residue = 0; residue < Period; ++residue) {
+    const int at = begin + residue - (begin + residue < Period ? 0 : Period);
+    const bool inside = rest.lo <= at && at < rest.hi;
 #pragma unroll
-    for (int residue = 0; residue < Period; ++residue) {
-      const int at = begin + residue - (begin + residue < Period ? 0 : Period);
-#pragma unroll
-      for (int i = 0; i < Lines; ++i) {
-        const bool inside = rest[i].lo <= at && at < rest[i].hi;
-#pragma unroll
-        for (int w = 0; w < Words; ++w) word[i][w] |= inside ? columns_of_residue(Period, residue, w) : 0;
-      }
-    }
-  } else {
-#pragma unroll 1
-    for (int line = tile0 / Period * Period - first; line < tile0 + TileN - first; line += Period)
-#pragma unroll
-      for (int i = 0; i < Lines; ++i) {
-        const int lo = line + max_of(rest[i].lo, 0), hi = line + min_of(rest[i].hi, Period);
-#pragma unroll
-        for (int w = 0; w < Words; ++w)
-          word[i][w] |= columns_between(lo - 128 * w, hi - 128 * w, TileN - 128 * w);
-      }
+    for (int w = 0; w < Words; ++w) word[w] |= inside ? columns_of_residue(Period, residue, w) : 0;
   }
 }

@@ -75,28 +75,50 @@ struct MaskSm90 {
 #pragma unroll
     for (int r = 0; r < rows; ++r) online.kept.raise(r, any[r]);
   }
-  static __device__ __forceinline__ void add(Keep &keep, Range kept, int kv0) {
+  static __device__ __forceinline__ void add(Keep &keep, int lo, int hi) {
 #pragma unroll
     for (int w = 0; w < words; ++w)
-      keep.word[w] |= columns_between(kept.lo - kv0 - 128 * w, kept.hi - kv0 - 128 * w, tile_n - 128 * w);
+      keep.word[w] |= columns_between(lo - 128 * w, hi - 128 * w, tile_n - 128 * w);
   }
-  // One interval or two, and of these what is kept of each period.
   __device__ __forceinline__ void bits_of_row(int kv0, Keep (&keep)[rows]) const {
+    Range kept[rows], rest[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      add(keep[r], Spec::row_range(p, site, query(r)), kv0);
-      if constexpr (Spec::row_ranges == 2) add(keep[r], Spec::row_second(p, site, query(r)), kv0);
+      kept[r] = Spec::row_range(p, site, query(r));
+      if constexpr (Spec::row_from_start) kept[r].lo = kv0;
+      if constexpr (Spec::row_period > 0) rest[r] = Spec::row_rest(p, site, query(r));
     }
-    if constexpr (Spec::row_period > 0) {
-      u32 of_rest[rows][words];
-      Range rest[rows];
+    bits_of_range(kv0, kept, rest, keep);
+    if constexpr (Spec::row_ranges == 2) {
 #pragma unroll
-      for (int r = 0; r < rows; ++r) rest[r] = Spec::row_rest(p, site, query(r));
-      columns_modulo<Spec::row_period, tile_n>(of_rest, kv0, kv0 - lane % 4 * 2, rest);
+      for (int r = 0; r < rows; ++r) kept[r] = Spec::row_second(p, site, query(r));
+      bits_of_range(kv0, kept, rest, keep);
+    }
+    if constexpr (Spec::row_period > 0 && Spec::row_period < short_period) {
 #pragma unroll
-      for (int r = 0; r < rows; ++r)
+      for (int r = 0; r < rows; ++r) {
+        u32 of_rest[words];
+        columns_of_residues<Spec::row_period>(of_rest, kv0, rest[r]);
 #pragma unroll
-        for (int w = 0; w < words; ++w) keep[r].word[w] &= of_rest[r][w];
+        for (int w = 0; w < words; ++w) keep[r].word[w] &= of_rest[w];
+      }
+    }
+  }
+  // Of an interval, all, or of a long period what lies in each row of a grid.
+  __device__ __forceinline__ void bits_of_range(int kv0, const Range (&kept)[rows], const Range (&rest)[rows],
+                                                Keep (&keep)[rows]) const {
+    constexpr int period = Spec::row_period;
+    if constexpr (period < short_period) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) add(keep[r], kept[r].lo - kv0, kept[r].hi - kv0);
+    } else {
+      const int tile0 = kv0 - lane % 4 * 2;
+#pragma unroll 1
+      for (int line = tile0 / period * period; line < tile0 + tile_n; line += period)
+#pragma unroll
+        for (int r = 0; r < rows; ++r)
+          add(keep[r], max_of(kept[r].lo, line + max_of(rest[r].lo, 0)) - kv0,
+              min_of(kept[r].hi, line + min_of(rest[r].hi, period)) - kv0);
     }
   }
   __device__ __forceinline__ bool keeps(int r, int kv) const {

@@ -354,10 +354,9 @@ static int row_bytes(const writer *w) {
  */
 static bool needs_rows(const writer *w) {
   const plan *p = w->f->plan;
-  const mask_line *c = &w->f->mask->columns;
   if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_wide(p) || w->grad_reads_row)
     return true;
-  return w->f->keep != IR_NONE && (c->count == 0 || c->apart);
+  return w->f->keep != IR_NONE && (emit_column_ranges(w) == 0 || w->f->mask->columns.apart);
 }
 
 static int outlined_work(const writer *w) {

@@ -21,6 +21,7 @@ void emit_constants(writer *w);
 void table_function(writer *w, const char *type, const char *name, const char *const *values, int n,
                     const char *otherwise); /* `static constexpr type name(int i)`, given its values */
 bool emit_has_distance_term(const writer *w);
+int emit_column_ranges(const writer *w);
 
 /* gradient.c */
 luattn_status collect_acc(writer *w,
