@@ -35,25 +35,33 @@ struct MaskSm90 {
       return by_interval(kv0, x, online);
     if constexpr (Spec::mask_by_inf && Spec::row_ranges == 0 && Spec::keep_is_cheap)
       return by_predicate(kv0, x, online);
-    if (by_row || (Spec::row_ranges > 0 && tile.by_range()))
-      bits_of_row(kv0, keep);
-    else
+    if (by_row || (Spec::row_ranges > 0 && tile.by_range())) {
+      bits_of_row(kv0, keep, online);
+    } else {
       bits_of_predicate(kv0, keep);
+      note(keep, online);
+    }
 #pragma unroll
     for (int r = 0; r < rows; ++r)
 #pragma unroll
       for (int j = 0; j < cols; j += 4)
         keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone());
+  }
+  // Which rows keep something of the tile. If one of a row's four threads does, all may say that they do.
+  __device__ __forceinline__ void note(const Keep (&keep)[rows], Online &online) const {
     if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
   }
+  __device__ __forceinline__ void note(int r, int kv0, Range kept, Online &online) const {
+    const int lo = kept.lo - kv0, hi = kept.hi - kv0, tile = lane % 4 * -2;
+    if constexpr (Spec::mask_by_inf) online.kept.raise(r, max_of(lo, tile) < min_of(hi, tile + tile_n));
+  }
   static __device__ __forceinline__ float gone() { return Spec::mask_by_inf ? -infinity<float>() : 0.f; }
-  // If one of a row's four threads keeps something, all may say that they do.
   __device__ __forceinline__ void by_interval(int kv0, float (&x)[rows][cols], Online &online) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const Range kept = Spec::row_range(p, site, query(r));
-      const int lo = kept.lo - kv0, hi = kept.hi - kv0, tile = lane % 4 * -2;
-      online.kept.raise(r, max_of(lo, tile) < min_of(hi, tile + tile_n));
+      const int lo = kept.lo - kv0, hi = kept.hi - kv0;
+      note(r, kv0, kept, online);
 #pragma unroll
       for (int j = 0; j < cols; ++j) {
         const int column = j / 2 * 8 + j % 2;
@@ -80,12 +88,14 @@ struct MaskSm90 {
     for (int w = 0; w < words; ++w)
       keep.word[w] |= columns_between(lo - 128 * w, hi - 128 * w, tile_n - 128 * w);
   }
-  __device__ __forceinline__ void bits_of_row(int kv0, Keep (&keep)[rows]) const {
+  __device__ __forceinline__ void bits_of_row(int kv0, Keep (&keep)[rows], Online &online) const {
+    constexpr bool one = Spec::row_ranges == 1 && Spec::row_period == 0;
     Range kept[rows], rest[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       kept[r] = Spec::row_range(p, site, query(r));
-      if constexpr (Spec::row_from_start) kept[r].lo = kv0;
+      if constexpr (one) note(r, kv0, kept[r], online);
+      if constexpr (Spec::row_from_start) kept[r].lo = kv0;  // or below
       if constexpr (Spec::row_period > 0) rest[r] = Spec::row_rest(p, site, query(r));
     }
     bits_of_range(kv0, kept, rest, keep);
@@ -103,6 +113,7 @@ struct MaskSm90 {
         for (int w = 0; w < words; ++w) keep[r].word[w] &= of_rest[w];
       }
     }
+    if constexpr (!one) note(keep, online);
   }
   // Of an interval, all, or of a long period what lies in each row of a grid.
   __device__ __forceinline__ void bits_of_range(int kv0, const Range (&kept)[rows], const Range (&rest)[rows],

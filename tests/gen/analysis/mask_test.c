@@ -114,14 +114,16 @@ static ir_ref no_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(MOD(q, 17), FLOORDIV(kv, 17)), LE(MOD(q, 17), MOD(kv, 17)));
 }
 static ir_ref two_periods(ir *g, ir_ref q, ir_ref kv) {
-  return AND(LE(MOD(q, 17), MOD(kv, 17)), LE(MOD(kv, 19), MOD(q, 19)));
+  const ir_ref first = LE(MOD(q, 17), MOD(kv, 17));
+  return AND(first, LE(MOD(kv, 19), MOD(q, 19)));
 }
 static ir_ref short_period(ir *g, ir_ref q, ir_ref kv) { return AND(LE(kv, q), LE(MOD(kv, 6), MOD(q, 6))); }
 static ir_ref no_residue(ir *g, ir_ref q, ir_ref kv) { return EQ(MOD(SUB(q, kv), 3), I(3)); }
 static ir_ref twice(ir *g, ir_ref q, ir_ref kv) { return EQ(MOD(ADD(ADD(kv, kv), q), 4), I(0)); }
 static ir_ref three(ir *g, ir_ref q, ir_ref kv) { return OR(longformer(g, q, kv), LT(I(40), kv)); }
 static ir_ref two_and_two(ir *g, ir_ref q, ir_ref kv) {
-  return AND(longformer(g, q, kv), not_itself(g, q, kv));
+  const ir_ref first = longformer(g, q, kv);
+  return AND(first, not_itself(g, q, kv));
 }
 
 /* Both ranges are bounded; they are the best; so are classes. What a row keeps, and a column: intervals, and

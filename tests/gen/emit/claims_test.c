@@ -212,6 +212,38 @@ static void test_who_reads(void **state) {
 #undef INPUTS
 }
 
+/* In which form kernels take what a row keeps, and what a column: a short predicate is asked for columns that
+ * are more than an interval, or one in each row of a grid. */
+static void test_lines(void **state) {
+  (void)state;
+#define LINES(row, start, row_period, column, column_period)                                 \
+  "row_ranges = " #row ";", "row_from_start = " #start ";", "row_period = " #row_period ";", \
+      "column_ranges = " #column ";", "column_period = " #column_period ";", NULL
+  static const struct {
+    const char *keep, *line[6];
+  } cases[] = {{"kv <= q", {LINES(1, true, 0, 1, 0)}},
+               {"abs(q - kv) <= 9", {LINES(1, false, 0, 1, 0)}},
+               {"kv < 9 or abs(q - kv) <= 9", {LINES(2, true, 0, 0, 0)}},
+               {"kv ~= q", {LINES(2, true, 0, 0, 0)}},
+               {"abs(q - kv) <= 9 and eq((q - kv) % 3, 1)", {LINES(1, false, 3, 0, 0)}},
+               {"abs(q // 20 - kv // 20) < 2 and kv % 20 < 7 and q % 20 < 9", {LINES(1, false, 20, 1, 20)}},
+               {"eq(q // 4, kv // 4) or eq((q * 3 + kv) % 64 // 2 * 5 // 3 % 9 // 2, (kv * 7 + 1) % 5 // 2)",
+                {LINES(0, false, 0, 0, 0)}},
+               {"(q < 99 and kv < 99 and eq(q // 8, kv // 8)) or (99 <= kv and kv // 8 - 12 <= q // 8 and q "
+                "// 4 < 999)",
+                {LINES(2, false, 0, 2, 0)}}};
+  luattn_target wanted = target;
+  wanted.arch = 90;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[1024];
+    snprintf(text, sizeof text,
+             "return attention { name = 'a', block_mask = function(b, h, q, kv) return %s end }",
+             cases[i].keep);
+    check_for(&wanted, text, cases[i].line, NULL);
+  }
+#undef LINES
+}
+
 /* A position alone looks up its tile's block of statistics; what is computed from it, all that it may reach.
  */
 static void test_block_of_tile(void **state) {
@@ -417,6 +449,7 @@ int main(void) {
       cmocka_unit_test(test_mask_by_zero),
       cmocka_unit_test(test_score_reads),
       cmocka_unit_test(test_who_reads),
+      cmocka_unit_test(test_lines),
       cmocka_unit_test(test_block_of_tile),
       cmocka_unit_test(test_bounds_by_constant),
       cmocka_unit_test(test_distance_term),

@@ -1,0 +1,11 @@
+-- Rows of a grid of 10, one interval in each, for weights that no -inf masks.
+return attention {
+  name = "narrow_grid",
+  block_mask = function(b, h, q_idx, kv_idx)
+    return abs(q_idx // 10 - kv_idx // 10) <= 4 and abs(q_idx % 10 - kv_idx % 10) <= 2
+  end,
+  online_func = {
+    name = "squares",
+    online_fwd = function(scores, rowscales, b, h, q_idx) return scores * scores + 0.5 end,
+  },
+}

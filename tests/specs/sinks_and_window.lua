@@ -1,0 +1,7 @@
+-- Two intervals of a row, one of a column: the first keys, and those near.
+return attention {
+  name = "sinks_and_window",
+  block_mask = function(b, h, q_idx, kv_idx)
+    return kv_idx <= q_idx + 3 and (kv_idx < 5 or q_idx - kv_idx < 70)
+  end,
+}
