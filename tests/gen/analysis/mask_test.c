@@ -168,7 +168,7 @@ static const struct {
     {"short_period", short_period, 0, {1, 6, false}, {1, 6, false}},
     {"no_residue", no_residue, 0, {0, 0, false}, {0, 0, false}},
     {"twice", twice, 0, {0, 0, false}, {1, 4, false}},
-    {"three", three, 0, {0, 0, false}, {0, 0, false}},
+    {"three", three, 0, {0, 0, false}, {2, 0, false}},
     {"two_and_two", two_and_two, 0, {2, 0, true}, {2, 0, true}},
 };
 
