@@ -17,7 +17,8 @@ enum { LONGEST = 300, REPEATS = 100 };
 #define BLOCK_BYTES ((size_t)224 << 20)
 
 /* As the examples of these names, with a window of which several fit into the lengths: rows with keys before,
- * inside and behind it, and rows without any. rising, falling: weights of later keys exceed those of earlier
+ * inside and behind it, and rows without any. lines: two intervals of a row, and of these what has a
+ * remainder. rising, falling: weights of later keys exceed those of earlier
  * ones, or the other way round, by so much that no maximum may lag behind; far: so do those of farther keys,
  * by a shift. few, capped: weights, and dots, that are small in some tiles and not in others. */
 static const struct {
@@ -33,6 +34,9 @@ static const struct {
     {"neighborhood",
      "return attention { name = 'neighborhood', block_mask = neighborhood { size = {15, 20}, kernel = {3, 7} "
      "} }"},
+    {"lines",
+     "return attention { name = 'lines', block_mask = function(b, h, q, kv)\n"
+     "  return (kv < 5 or abs(q - kv) <= 69) and eq((q - kv) % 3, 0) end }"},
     {"rising",
      "return attention { name = 'rising',\n"
      "  score_mod = function(s, b, h, q, kv) return s + 70.0 * (kv // 100) end }"},
