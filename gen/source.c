@@ -87,16 +87,18 @@ static const char *arch_name(const compilation *c, arena *a) {
 
 /* Passes of NVVM's optimizer that a forward kernel does without. They take a fortieth to a tenth of the time
  * that it takes to compile, and leave most as fast, T5 above head dim 192 5 % slower; which ones was measured
- * on an H200 (bench/journal.md, "Passes of NVVM left out"). More would cost narrow heads and the masks of
- * grids some speed, and backward kernels of the sm90 family spill. The option is in no manual; an NVRTC that
- * refuses it compiles with all passes, and one that does not know a pass by this name leaves none out. */
+ * on an H200 (bench/journal.md, "Passes of NVVM left out"). More would cost narrow heads, the masks of grids
+ * and f32 some speed, and backward kernels of the sm90 family spill. The option is in no manual; an NVRTC
+ * that refuses it compiles with all passes, and one that does not know a pass by this name leaves none out.
+ */
 static int passes_left_out(const compilation *c, const char **out) {
   enum { GRID = 16 }; /* a period that a kernel takes for rows of a grid (templates/sm90_lines.cuh) */
   const plan *p = &c->plan;
   int n = 0;
-  if (p->pass != LUATTN_FORWARD || p->family == LUATTN_SIMT) return 0;
+  if (p->pass != LUATTN_FORWARD || p->dtype == LUATTN_F64) return 0;
   const bool is_wide = p->head_dim > 192 && p->head_dim_v > 192;
-  if (c->mask.rows.period >= GRID || (p->family == LUATTN_SM90 && !is_wide)) {
+  const bool is_grid = c->mask.rows.period >= GRID, is_narrow = p->family == LUATTN_SM90 && !is_wide;
+  if (p->family == LUATTN_SIMT || is_grid || is_narrow) {
     out[n++] = "-full-inst-combine=0"; /* instructions are combined less often */
   } else {
     out[n++] = "-disable-InstructionCombiningPass";

@@ -483,9 +483,10 @@ static void test_stat_blocks(void **state) {
 /* Which passes of NVVM each kernel is compiled without: an image without the option is another one. */
 static void test_passes_left_out(void **state) {
   (void)state;
-  static const char causal[] = "return attention { block_mask = causal() }",
-                    grid[] =
-                        "return attention { block_mask = neighborhood { size = {64, 64}, kernel = {7, 7} } }";
+  static const char
+      causal[] = "return attention { block_mask = causal() }",
+      grid[] = "return attention { block_mask = neighborhood { size = {64, 64}, kernel = {7, 7} } }",
+      dilated[] = "return attention { block_mask = function(b, h, q, kv) return eq((q - kv) % 4, 0) end }";
   static const char *const flags[] = {"lacks -full-inst-combine=0", "lacks -disable-InstructionCombiningPass",
                                       "lacks -disable-LICMPass"};
   enum { LESS = 1, COMBINING = 2, HOISTING = 4 };
@@ -503,7 +504,10 @@ static void test_passes_left_out(void **state) {
       {causal, LUATTN_FORWARD, LUATTN_BF16, 80, 64, 64, COMBINING},
       {causal, LUATTN_FORWARD, LUATTN_BF16, 80, 256, 256, COMBINING},
       {grid, LUATTN_FORWARD, LUATTN_BF16, 80, 64, 64, LESS},
-      {causal, LUATTN_FORWARD, LUATTN_F32, 90, 64, 64, 0},
+      {dilated, LUATTN_FORWARD, LUATTN_BF16, 90, 256, 256, COMBINING | HOISTING},
+      {causal, LUATTN_FORWARD, LUATTN_F32, 90, 64, 64, LESS},
+      {causal, LUATTN_FORWARD, LUATTN_F64, 90, 64, 64, 0},
+      {causal, LUATTN_BACKWARD, LUATTN_F32, 90, 64, 64, 0},
       {causal, LUATTN_BACKWARD, LUATTN_BF16, 90, 256, 256, 0},
       {causal, LUATTN_BACKWARD, LUATTN_BF16, 80, 64, 64, 0},
   };
