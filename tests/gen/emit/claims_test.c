@@ -223,14 +223,15 @@ static void test_lines(void **state) {
     const char *keep, *line[6];
   } cases[] = {{"kv <= q", {LINES(1, true, 0, 1, 0)}},
                {"abs(q - kv) <= 9", {LINES(1, false, 0, 1, 0)}},
-               {"kv < 9 or abs(q - kv) <= 9", {LINES(2, true, 0, 0, 0)}},
-               {"kv ~= q", {LINES(2, true, 0, 0, 0)}},
+               {"kv < 9 or abs(q - kv) <= 9", {LINES(2, true, 0, 1, 0)}},
+               {"kv < 9 or q < 9 or abs(q - kv) <= 9", {LINES(2, true, 0, 0, 0)}},
+               {"ne(kv, q)", {LINES(2, true, 0, 0, 0)}},
                {"abs(q - kv) <= 9 and eq((q - kv) % 3, 1)", {LINES(1, false, 3, 0, 0)}},
                {"abs(q // 20 - kv // 20) < 2 and kv % 20 < 7 and q % 20 < 9", {LINES(1, false, 20, 1, 20)}},
                {"eq(q // 4, kv // 4) or eq((q * 3 + kv) % 64 // 2 * 5 // 3 % 9 // 2, (kv * 7 + 1) % 5 // 2)",
                 {LINES(0, false, 0, 0, 0)}},
-               {"(q < 99 and kv < 99 and eq(q // 8, kv // 8)) or (99 <= kv and kv // 8 - 12 <= q // 8 and q "
-                "// 4 < 999)",
+               {"where(kv < 64, q < 64 and eq(q // 8, kv // 8),"
+                "  where(q < 64, (kv - 64) // 8 < q // 8, (kv - 64) // 8 <= (q - 64) // 8))",
                 {LINES(2, false, 0, 2, 0)}}};
   luattn_target wanted = target;
   wanted.arch = 90;
