@@ -120,6 +120,21 @@ static ir_ref two_periods(ir *g, ir_ref q, ir_ref kv) {
 static ir_ref short_period(ir *g, ir_ref q, ir_ref kv) { return AND(LE(kv, q), LE(MOD(kv, 6), MOD(q, 6))); }
 static ir_ref no_residue(ir *g, ir_ref q, ir_ref kv) { return EQ(MOD(SUB(q, kv), 3), I(3)); }
 static ir_ref twice(ir *g, ir_ref q, ir_ref kv) { return EQ(MOD(ADD(ADD(kv, kv), q), 4), I(0)); }
+static ir_ref kv_twice(ir *g, ir_ref q, ir_ref kv) { return EQ(MOD(ADD(ADD(kv, q), kv), 4), I(0)); }
+static ir_ref two_and_two_or(ir *g, ir_ref q, ir_ref kv) {
+  const ir_ref first = longformer(g, q, kv);
+  return OR(AND(first, not_itself(g, q, kv)), LT(q, I(1)));
+}
+/* Of one row both cases hold. */
+static ir_ref meeting(ir *g, ir_ref q, ir_ref kv) {
+  const ir_ref before = AND(LE(q, I(9)), LT(kv, I(5)));
+  return OR(before, AND(LE(I(9), q), LT(I(10), kv)));
+}
+/* Of a row the end would overflow at lengths in use; without it none asks for the rest. */
+static ir_ref coarse_document(ir *g, ir_ref q, ir_ref kv) {
+  const ir_ref same = document(g, q, kv);
+  return AND(same, LE(FLOORDIV(kv, 200), q));
+}
 static ir_ref three(ir *g, ir_ref q, ir_ref kv) { return OR(longformer(g, q, kv), LT(I(40), kv)); }
 static ir_ref two_and_two(ir *g, ir_ref q, ir_ref kv) {
   const ir_ref first = longformer(g, q, kv);
@@ -168,6 +183,10 @@ static const struct {
     {"short_period", short_period, 0, {1, 6, false}, {1, 6, false}},
     {"no_residue", no_residue, 0, {0, 0, false}, {0, 0, false}},
     {"twice", twice, 0, {0, 0, false}, {1, 4, false}},
+    {"kv_twice", kv_twice, 0, {0, 0, false}, {1, 4, false}},
+    {"two_and_two_or", two_and_two_or, 0, {0, 0, false}, {0, 0, false}},
+    {"meeting", meeting, 0, {2, 0, false}, {1, 0, false}},
+    {"coarse_document", coarse_document, 0, {0, 0, false}, {0, 0, false}},
     {"three", three, 0, {0, 0, false}, {2, 0, false}},
     {"two_and_two", two_and_two, 0, {2, 0, true}, {2, 0, true}},
 };
