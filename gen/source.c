@@ -92,12 +92,11 @@ static const char *arch_name(const compilation *c, arena *a) {
  * that refuses it compiles with all passes, and one that does not know a pass by this name leaves none out.
  */
 static int passes_left_out(const compilation *c, const char **out) {
-  enum { GRID = 16 }; /* a period that a kernel takes for rows of a grid (templates/sm90_lines.cuh) */
   const plan *p = &c->plan;
   int n = 0;
   if (p->pass != LUATTN_FORWARD || p->dtype == LUATTN_F64) return 0;
   const bool is_wide = p->head_dim > 192 && p->head_dim_v > 192;
-  const bool is_grid = c->mask.rows.period >= GRID, is_narrow = p->family == LUATTN_SM90 && !is_wide;
+  const bool is_grid = c->mask.rows.period >= MASK_GRID, is_narrow = p->family == LUATTN_SM90 && !is_wide;
   if (p->family == LUATTN_SIMT || is_grid || is_narrow) {
     out[n++] = "-full-inst-combine=0"; /* instructions are combined less often */
   } else {

@@ -65,7 +65,7 @@ struct ConsumerSm90 {
   // A consumer leaves out kv tiles that the mask leaves others' rows alone. Of two consumers one would wait
   // for the other.
   static constexpr bool skips = Spec::has_mask && Shared::groups > 2;
-  static constexpr bool skips_last = skips && !Spec::row_from_start;  // else kv_range has no lower end
+  static constexpr bool skips_last = skips && !Spec::row_from_start;  // else kv_range hardly has a lower end
   // The code of weights stands once, in a loop, because most of the time that a kernel takes to compile goes
   // to it. Three consumers have no registers for scores that live across the loop's end: there a q tile's
   // first weights have a copy of their own.

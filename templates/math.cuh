@@ -114,7 +114,7 @@ LUATTN_FN int op_floor_int(double x) { return x == x ? __double2int_rd(x) : 0; }
 // ---- functions
 
 // Those of double that are long are called. A kernel in f64 has each in many places, and would take a fifth more
-// time to compile.
+// time to compile. Templates, so that other kernels have none of them.
 #define LUATTN_CALLED(f)                                  \
   template <class Real>                                   \
   LUATTN_OUTLINED Real called_##f(Real x) {               \

@@ -20,6 +20,8 @@ typedef struct mask_stat {
   int input, axis;
   bool along_q;
 } mask_stat;
+/* A period from here on kernels take for rows of a grid (short_period of templates/sm90_lines.cuh). */
+#define MASK_GRID 16
 /* What one line keeps (lines.c): a row its kv, a column its q. All in [lo[0], hi[0]), or, of two, in [lo[1],
  * hi[1]), IR_NONE: no bound; if period > 0, of these what modulo the period lies in [rest_lo, rest_hi), which
  * may reach outside [0, period). INT, of the same as ranges of a tile, and of VAR_TILE[VAR_Q0] = q of a row

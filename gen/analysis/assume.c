@@ -9,24 +9,29 @@ enum { MAX_FACTS = 8, MAX_WORK = 128 };
 typedef struct facts {
   ir *g;
   ir_ref from[MAX_FACTS], to[MAX_FACTS];
-  int n;
+  int n, work;
 } facts;
 
+/* Shared nodes would be walked once for each way to them: a list that is full ends it, and holds none twice.
+ */
 static void add(facts *f, ir_ref p, bool value) {
   const ir_node n = *ir_get(f->g, p);
+  for (int i = 0; i < f->n; i++)
+    if (f->from[i] == p) return;
+  if (--f->work < 0 || f->n == MAX_FACTS) return;
   if (n.op == IR_NOT) {
     add(f, n.arg[0], !value);
   } else if (n.op == (value ? IR_AND : IR_OR)) {
     add(f, n.arg[0], value);
     add(f, n.arg[1], value);
-  } else if (f->n < MAX_FACTS && n.op != IR_CONST_BOOL) {
+  } else if (n.op != IR_CONST_BOOL) {
     f->from[f->n] = p;
     f->to[f->n++] = ir_bool(f->g, value);
   }
 }
 
 static ir_ref given(ir *g, ir_ref r, ir_ref p, bool value) {
-  facts f = {.g = g};
+  facts f = {.g = g, .work = MAX_WORK};
   add(&f, p, value);
   return ir_substitute(g, r, f.from, f.to, f.n);
 }

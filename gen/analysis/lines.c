@@ -73,7 +73,7 @@ static bool is_of_remainder(const line_search *s, ir_ref r, ir_ref *mod, int *wo
   return n->nargs > 0;
 }
 
-/* e = *sign * main + *rest, *rest free of main; *sign stays 0 where there is none. */
+/* Adds sign * e to *of_main * main + *rest, *rest free of main. False: e is no such sum. */
 static bool is_shifted(const line_search *s, ir_ref e, int sign, int *of_main, ir_ref *rest, int *work) {
   const ir_node n = *ir_get(s->g, e);
   if (--*work < 0) return false;

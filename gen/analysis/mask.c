@@ -129,7 +129,7 @@ static bool fits(const ir *g, mask_info *m, ir_ref side) {
 
 static void limit_line(const ir *g, mask_info *m, mask_line *line) {
   const ir_ref side[] = {line->lo[0], line->hi[0], line->lo[1], line->hi[1], line->rest_lo, line->rest_hi};
-  for (size_t i = 0; i < sizeof side / sizeof side[0]; i++)
+  for (size_t i = 0; i < sizeof side / sizeof side[0] && line->count > 0; i++)
     if (!fits(g, m, side[i])) *line = (mask_line){.count = 0};
 }
 

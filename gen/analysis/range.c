@@ -107,7 +107,9 @@ static bool exclude(ir *g, range a, range b) {
   return ir_is_const(g, sum, &c) && c < 0;
 }
 
-/* The union, or else the hull: the same where one is everything or nothing, or both reach to the same end. */
+/* The union; of a tile, and of what is more than two intervals, the hull, which says more than the union. It
+ * does not where one is everything or nothing, where both reach to the same end, or where of two that exclude
+ * each other one is nothing on each line. */
 static range either(ranger *r, range a, range b) {
   if (a.never) return b;
   if (b.never) return a;
@@ -116,7 +118,7 @@ static range either(ranger *r, range a, range b) {
   const bool upward = a.hi == IR_NONE && b.hi == IR_NONE, downward = a.lo == IR_NONE && b.lo == IR_NONE;
   const bool one = !a.two && !b.two;
   if (one && (upward || downward || a.gate || b.gate)) return hull(r, a, b);
-  if (r->may_split && exclude(r->g, a, b)) {
+  if (exclude(r->g, a, b)) {
     const range x = hull(r, first(a), first(b));
     if (one) return x;
     return pair(x, a.two && b.two ? hull(r, second(a), second(b)) : second(a.two ? a : b));

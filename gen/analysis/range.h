@@ -4,15 +4,16 @@
 
 #include "gen/ir/ir.h"
 
-/* Positions that may be kept lie in [lo, hi), or, if `two`, in [lo2, hi2); IR_NONE: no bound. `never`:
- * nothing is kept. exact: where the predicate does not read the other position, all of them in [0, length)
- * are kept. */
+/* Positions that may be kept lie in [lo, hi), or, if `two`, in [lo2, hi2), which may meet, overlap or be
+ * empty; IR_NONE: no bound. `never`: nothing is kept. exact: where the predicate does not read the other
+ * position, all of them in [0, length) are kept. */
 typedef struct range {
   ir_ref lo, hi, lo2, hi2;
   bool never, exact, two;
   /* range.c */
   bool gate;   /* all positions, or none */
-  ir_ref only; /* INT: where it is below 0, nothing, from beyond the length to 0; IR_NONE: not known */
+  ir_ref only; /* INT: where it is below 0, nothing is kept, and each interval goes from the length or beyond
+                * to 0 or below, so that a hull with it adds nothing; IR_NONE: not known */
 } range;
 
 /* Kept `main` positions (VAR_KV or VAR_Q) for all positions of the other kind in [other_lo, other_hi]:

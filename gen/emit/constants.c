@@ -109,12 +109,11 @@ static int row_ranges(const writer *w) {
 /* Only the end of the first is looked at. */
 static bool row_from_start(const writer *w) { return row_ranges(w) > 0 && w->f->mask->rows.lo[0] == IR_NONE; }
 
-/* Likewise of a column. There a cheap predicate is faster than two intervals or remainders, by a fiftieth to
- * a twentieth on an H200 (Longformer, dilated window). */
+/* How many intervals say what a column keeps, as row_ranges. There a cheap predicate is faster than two
+ * intervals or remainders, by a fiftieth to a twentieth on an H200 (Longformer, dilated window). */
 int emit_column_ranges(const writer *w) {
-  enum { GRID = 16 }; /* short_period of templates/sm90_lines.cuh */
   const mask_line *m = &w->f->mask->columns;
-  const bool simple = m->count == 1 && (m->period == 0 || m->period >= GRID);
+  const bool simple = m->count == 1 && (m->period == 0 || m->period >= MASK_GRID);
   return simple || !keep_is_cheap(w) ? m->count : 0;
 }
 

@@ -238,6 +238,28 @@ static void test_named(void **state) {
   }
 }
 
+/* A condition that is shared doubles the ways to it each time; none may be walked for each way. */
+static void test_shared_conditions(void **state) {
+  (void)state;
+  for (int either = 0; either < 2; either++) {
+    mask_case c;
+    mask_open(&c);
+    ir *g = c.t.g;
+    const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0);
+    const ir_op join = either ? IR_OR : IR_AND;
+    ir_ref p = LE(kv, q);
+    for (int i = 0; i < 60; i++) {
+      const ir_ref square = MOD(ir_op2(g, IR_MUL, q, q), i + 3), above = LT(square, MOD(kv, i + 7));
+      const ir_ref x = ir_op2(g, join, p, above);
+      p = ir_op2(g, join, x, ir_op2(g, join, p, LT(MOD(kv, i + 5), square)));
+    }
+    mask_analyse_case(&c, p);
+    c.q_len = 31, c.kv_len = 29;
+    mask_check(&c, either ? "or" : "and", 8, 8, false, false);
+    mask_close(&c);
+  }
+}
+
 static void test_forms(void **state) {
   (void)state;
   mask_case c;
@@ -344,9 +366,8 @@ static void test_levels(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_named),  cmocka_unit_test(test_forms),
-      cmocka_unit_test(test_stats),  cmocka_unit_test(test_overflowing_range),
-      cmocka_unit_test(test_levels),
+      cmocka_unit_test(test_named), cmocka_unit_test(test_shared_conditions), cmocka_unit_test(test_forms),
+      cmocka_unit_test(test_stats), cmocka_unit_test(test_overflowing_range), cmocka_unit_test(test_levels),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
