@@ -127,8 +127,13 @@ static bool fits(const ir *g, mask_info *m, ir_ref side) {
   return true;
 }
 
-static void limit_line(const ir *g, mask_info *m, mask_line *line) {
-  const ir_ref side[] = {line->lo[0], line->hi[0], line->lo[1], line->hi[1], line->rest_lo, line->rest_hi};
+/* A kernel adds rest_lo to where rows of a grid begin, which may be in a tile that goes on behind the length.
+ */
+static void limit_line(ir *g, mask_info *m, mask_line *line, ir_var len) {
+  enum { WIDEST = 512 }; /* tile, and more */
+  const ir_ref ends = ir_op2(g, IR_ADD, ir_variable(g, len, 0), ir_int(g, WIDEST));
+  const ir_ref rest_lo = line->rest_lo == IR_NONE ? IR_NONE : ir_op2(g, IR_ADD, line->rest_lo, ends);
+  const ir_ref side[] = {line->lo[0], line->hi[0], line->lo[1], line->hi[1], rest_lo, line->rest_hi};
   for (size_t i = 0; i < sizeof side / sizeof side[0] && line->count > 0; i++)
     if (!fits(g, m, side[i])) *line = (mask_line){.count = 0};
 }
@@ -146,8 +151,8 @@ static void limit_lengths(const traced_spec *t, mask_info *m) {
   m->max_len = ir_int_limit(t->g, root, n);
   for (int i = 0; i < 4; i++)
     if (!fits(t->g, m, *side[i])) *side[i] = IR_NONE;
-  limit_line(t->g, m, &m->rows);
-  limit_line(t->g, m, &m->columns);
+  limit_line(t->g, m, &m->rows, VAR_KV_LEN);
+  limit_line(t->g, m, &m->columns, VAR_Q_LEN);
   if (m->rows.count > 0) return;
   m->rest = m->bounds = IR_NONE;
   if (m->columns.apart) m->columns = (mask_line){.count = 0};

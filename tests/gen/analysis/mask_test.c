@@ -238,6 +238,26 @@ static void test_named(void **state) {
   }
 }
 
+/* A kernel adds a remainder's bound to a position: where the sum would overflow, at lengths that the mask
+ * itself takes, the row is not known. */
+static void test_remainders_beyond(void **state) {
+  (void)state;
+  static const int factor[] = {32768, 100};
+  for (int i = 0; i < 2; i++) {
+    mask_case c;
+    mask_open(&c);
+    ir *g = c.t.g;
+    const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0);
+    mask_analyse_case(&c, LE(ir_op2(g, IR_MUL, q, I(factor[i])), MOD(kv, 32)));
+    assert_int_equal(c.m.rows.count, i);
+    assert_int_equal(c.m.columns.count, 1);
+    if (i == 0) assert_true(c.m.max_len >= 65535 && c.m.max_len <= 65536);
+    c.q_len = 11, c.kv_len = 47;
+    mask_check(&c, "beyond", 4, 8, false, false);
+    mask_close(&c);
+  }
+}
+
 /* A condition that is shared doubles the ways to it each time; none may be walked for each way. */
 static void test_shared_conditions(void **state) {
   (void)state;
@@ -366,8 +386,13 @@ static void test_levels(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_named), cmocka_unit_test(test_shared_conditions), cmocka_unit_test(test_forms),
-      cmocka_unit_test(test_stats), cmocka_unit_test(test_overflowing_range), cmocka_unit_test(test_levels),
+      cmocka_unit_test(test_named),
+      cmocka_unit_test(test_shared_conditions),
+      cmocka_unit_test(test_remainders_beyond),
+      cmocka_unit_test(test_forms),
+      cmocka_unit_test(test_stats),
+      cmocka_unit_test(test_overflowing_range),
+      cmocka_unit_test(test_levels),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
