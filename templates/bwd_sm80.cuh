@@ -47,7 +47,9 @@
 #pragma once
 #include "aux.cuh"
 #include "copy.cuh"
+#include "distance.cuh"
 #include "dq_acc.cuh"
+#include "sm80_sums.cuh"
 #include "tiles.cuh"
 #include "turns.cuh"
 
@@ -86,9 +88,12 @@ struct BwdSm80 {
   static_assert(stages == 1 || stages == 2, "one or two stages");
 
   using Need = Needs<Spec, Config>;
-  static constexpr bool needs_ds = Need::dq || Need::dk, needs_dp = needs_ds || Need::parameters;
-  // Of two warps on one scheduler, one computes dq of the last tile before its scores, the other after.
-  static constexpr bool alternates = Need::dq && stages == 2 && warps > 4;
+  using Sums = SumsSm80<Spec, Config>;
+  static constexpr bool needs_ds = Need::dq || Need::dk || Sums::any, needs_dp = needs_ds || Need::parameters;
+  // Something is computed from all of a tile's dS, once it is in shared memory: dq, sums for parameters.
+  static constexpr bool shares_ds = Need::dq || Sums::any;
+  // Of two warps on one scheduler, one does so with the last tile before its scores, the other after.
+  static constexpr bool alternates = shares_ds && stages == 2 && warps > 4;
   static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
   static constexpr bool has_rows = !__is_empty(Row);
   // Where grad has no effect but its results, one copy of it serves masked tiles too.
@@ -129,6 +134,7 @@ struct BwdSm80 {
   Head head;
   Col col[frags][2];
   Acc acc;
+  Sums sums;
   unsigned char *shared;
   u32 base;  // the same, as an address in shared memory
   u32 thread, lane, warp;
@@ -243,6 +249,7 @@ struct BwdSm80 {
       for (int half = 0; half < 2; ++half)
         col[f][half] = Spec::col(p, site, head, min_of(int(kv_of(f, half)), p.kv_len - 1));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
+    sums.enter_head();
   }
 
   // Blocks C + f * chunk_tiles + j = rows of the warp's kv tile (stored n x d) times rows of a q tile (stored
@@ -278,6 +285,8 @@ struct BwdSm80 {
     float s[chunk_blocks][8], dp[chunk_blocks][8];
     read_blocks<c_s, chunk_blocks>(s);
     read_blocks<c_dp, chunk_blocks>(dp);
+    const DistanceTerms<Spec, 2 * frags, chunk / 8, true> terms(
+        p, site, head, q0 + column - (kv0 + score_row() + frags * 16 - 1), int(lane));
 #pragma unroll
     for (int octet = 0; octet < chunk / 8; ++octet)
 #pragma unroll
@@ -297,7 +306,7 @@ struct BwdSm80 {
             float prob = 0.f, ds = 0.f;
             if (!Masked || keeps(row, f, half, q, kv, kv_end))
               Spec::template grad<Need::parameters>(p, site, head, row, col[f][half], bwd, s[b][e], dp[b][e],
-                                                    q, kv, prob, ds, acc);
+                                                    q, kv, terms.get(f * 2 + half, octet, i), prob, ds, acc);
             s[b][e] = prob;
             dp[b][e] = ds;
           }
@@ -377,7 +386,7 @@ struct BwdSm80 {
       const int m = column + J * 16;
       const u32 to = store_pointer<M>(base, u32(score_row()), u32(m), lane);
       if constexpr (needs_ds)
-        round_column<Need::dq || warps_c != 1, a_ds, c_dp + J>(to + at_ds + stage * p_bytes);
+        round_column<shares_ds || warps_c != 1, a_ds, c_dp + J>(to + at_ds + stage * p_bytes);
       if constexpr (Need::dv) round_column<warps_c != 1, a_p, c_s + J>(to + at_p);
       if constexpr (warps_c == 1 && Need::dv) add_dv<a_p>(m, stage);
       if constexpr (warps_c == 1 && Need::dk) add_dk<a_ds>(m, stage);
@@ -473,6 +482,18 @@ struct BwdSm80 {
     }
   }
 
+  __device__ __forceinline__ typename Sums::At sums_at(int index, int stage) {
+    return {p, site, head, acc, index * M, kv0, int(warp), int(lane), base + at_ds + stage * p_bytes};
+  }
+  // What is computed from all of a tile's dS.
+  __device__ __forceinline__ void use_ds(int index, int stage) {
+    if constexpr (Need::dq) add_dq(index, stage);
+    if constexpr (Sums::any) {
+      begin_phase();
+      sums.add(sums_at(index, stage));
+    }
+  }
+
   // ---- finish -------------------------------------------------------------------------------------------
 
   // A gradient of the kv tile, blocks C and on, in Elem, to the shared tile at `at`.
@@ -553,12 +574,12 @@ struct BwdSm80 {
         if (turn != dq_turn) {
           if (tile.valid()) work(tile, stage);
         } else if (last >= 0) {
-          add_dq(last, stage ^ 1);
+          use_ds(last, stage ^ 1);
         }
       }
     } else {
-      if constexpr (Need::dq)
-        if (last >= 0) add_dq(last, stage ^ 1);
+      if constexpr (shares_ds)
+        if (last >= 0) use_ds(last, stage ^ 1);
       if (tile.valid()) work(tile, stage);
     }
   }
@@ -586,14 +607,15 @@ struct BwdSm80 {
       if (next.valid()) load_q(next.index, stage ^ (stages - 1));
       if constexpr (stages == 2) {
         work_and_add(tile, last, stage);
-        last = Need::dq ? tile.index : -1;
+        last = shares_ds ? tile.index : -1;
         stage ^= 1;
-      } else if (Need::dq && !first) {
-        add_dq(tile.index, 0);
+      } else if (shares_ds && !first) {
+        use_ds(tile.index, 0);
       }
       tile = next;
     } while (tile.valid() || last >= 0);
     __syncthreads();
+    if constexpr (Sums::any) sums.leave_head(sums_at(0, 0));
     if constexpr (reduces_acc) flush_block<Spec, threads>(p, site, head, acc);
   }
 

@@ -56,6 +56,7 @@ struct ConsumerBwdSm90 {
   static constexpr int dq_cols = Shared::dq_cols;
   static_assert(Shared::groups == 2 && (tile_m == 64 || tile_m == 128), "two consumers share dQ");
 
+  using Terms = DistanceTerms<Spec, 2, tile_m / 8, true>;
   using Sums = ParameterSums<Spec, Config>;
   using Rows = RowSums<Spec, Config>;
   using Part = WarpPart<Spec, Config>;
@@ -279,7 +280,8 @@ struct ConsumerBwdSm90 {
   }
   // P alone. Distances by what the compiler takes for other positions than those of the second call: of a
   // term that is not linear in them it would compute all first and keep them, more than there are registers.
-  __device__ __forceinline__ void weigh(int q0, BwdRow (&bwd)[cols], const float (&s)[tile_m / 2]) {
+  __device__ __forceinline__ void weigh(int q0, const Terms &terms, BwdRow (&bwd)[cols],
+                                        const float (&s)[tile_m / 2]) {
     float sum = 0;
     int first = q0;
 #pragma unroll
@@ -292,7 +294,7 @@ struct ConsumerBwdSm90 {
       for (int half = 0; half < 2; ++half) {
         float prob = 0.f, ds = 0.f;
         Spec::template grad<false>(p, site, head, Row{}, col[half], bwd[j], s[element(j, half)], 0.f,
-                                   query(first, j), kv_of(half), prob, ds, acc);
+                                   query(first, j), kv_of(half), terms.get(half, j / 2, j % 2), prob, ds, acc);
         asm volatile("" ::"f"(prob));  // wanted here
         if (j == cols - 1) sum += prob;
       }
@@ -302,8 +304,8 @@ struct ConsumerBwdSm90 {
   }
   // Dots and dP to P and dS. Masked: only where the mask keeps the element.
   template <bool Masked>
-  __device__ __forceinline__ void differentiate(TileNote tile, int q0, BwdRow (&bwd)[cols],
-                                                float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
+  __device__ __forceinline__ void differentiate(TileNote tile, int q0, const Terms &terms,
+                                                BwdRow (&bwd)[cols], float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
     if constexpr (Masked) find_kept(tile, q0, keep);
 #pragma unroll
@@ -316,7 +318,8 @@ struct ConsumerBwdSm90 {
         float prob = 0.f, grad = 0.f;
         if (!Masked || keep[half].get(j))
           Spec::template grad<Need::parameters>(p, site, head, row, col[half], bwd[j], s[e], dp[e],
-                                                query(q0, j), kv_of(half), prob, grad, acc);
+                                                query(q0, j), kv_of(half), terms.get(half, j / 2, j % 2),
+                                                prob, grad, acc);
         s[e] = prob;
         dp[e] = grad;
       }
@@ -355,11 +358,12 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void differentiate(TileNote tile, float (&s)[tile_m / 2],
                                                 float (&dp)[tile_m / 2]) {
     const int q0 = tile.index() * tile_m;
+    const Terms terms(p, site, head, q0 - (kv0 + 15), lane);  // read memory while products are under way
     BwdRow bwd[cols];
     if constexpr (weighs_first) {
       wgmma_wait<1>();
       wgmma_arrived(s);
-      weigh(q0, bwd, s);
+      weigh(q0, terms, bwd, s);
     }
     wgmma_wait<0>();
     wgmma_arrived(s);
@@ -367,11 +371,11 @@ struct ConsumerBwdSm90 {
     await_turn();
     if constexpr (grad_adds) {
       if (tile.masked(group))
-        differentiate<true>(tile, q0, bwd, s, dp);
+        differentiate<true>(tile, q0, terms, bwd, s, dp);
       else
-        differentiate<false>(tile, q0, bwd, s, dp);
+        differentiate<false>(tile, q0, terms, bwd, s, dp);
     } else {
-      differentiate<false>(tile, q0, bwd, s, dp);
+      differentiate<false>(tile, q0, terms, bwd, s, dp);
       if (tile.masked(group)) drop(tile, q0, s, dp);
     }
   }

@@ -276,6 +276,7 @@ struct ScoresWide {
   __device__ __forceinline__ void differentiate(int q0) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
     if constexpr (Masked) find_kept(q0, keep);
+    const DistanceTerms<Spec, 2, cols / 2, true> terms(p, site, head, q0 - (kv0 + 15), lane);
     BwdRow bwd[2];
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
@@ -287,7 +288,8 @@ struct ScoresWide {
         float prob = 0.f, grad = 0.f;
         if (!Masked || keep[half].get(j))
           Spec::template grad<Need::parameters>(p, site, head, row, col[half], bwd[j % 2], s[e], dp[e],
-                                                query(q0, j), kv_of(half), prob, grad, acc);
+                                                query(q0, j), kv_of(half), terms.get(half, j / 2, j % 2),
+                                                prob, grad, acc);
         s[e] = prob;
         dp[e] = grad;
       }

@@ -76,7 +76,8 @@ struct Site { int b, h, q_len, kv_len; };
 //                            where either lies outside the lengths, the result is dropped
 //     Real distance_term(p, s, head, Position q, Position kv), score_with(p, s, head, row, col, dot, q, kv, Real term)
 //                            has_distance_term: the same score in two steps, of which the first gives one number to all elements
-//                            of one head that have the same kv - q, whatever q and kv are, also beyond the lengths
+//                            of one head that have the same kv - q, whatever q and kv are, also beyond the lengths. In a
+//                            backward image distance_term is what `grad` is given, and score_with is as score
 //     Real shift(p, s, head, row, Position q, Position kv)
 //                            has_shift: scores lack this, which all of row q have in common that share kv.base; kv.offset is 0.
 //                            Before a step the kernel puts it into Row's member `shift`, where term, prob and the rest read it,
@@ -116,8 +117,8 @@ struct Site { int b, h, q_len, kv_len; };
 //                            row numbers for the main kernel; delta = sum over d of dO * O; acc collects parameter gradients
 //                            that arise per row. Not called for a row whose lse is -inf (its numbers are 0). Without has_lse it
 //                            is called for a row that keeps nothing too: delta is 0, and acc is then left as it was.
-//     void grad<with_inputs>(p, s, head, row, col, bwd_row, dot, dp, Position q, Position kv, Real &prob,
-//                            Real &ds, acc)
+//     void grad<with_inputs>(p, s, head, row, col, bwd_row, dot, dp, Position q, Position kv, Real term,
+//                            Real &prob, Real &ds, acc)
 //                            one kept element: dp = sum over d of dO * v'; ds = d loss / d (scale * dot). Adds gradients of
 //                            inputs and scalars to acc, or to memory by atomics, only if with_inputs.
 //                            Without grad_adds it never does, and may be called for an element that is not kept.
@@ -183,7 +184,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
   { S::raise(p, s, head, row, state, red) };
   { S::out_scale(p, s, head, row, state) }; { S::lse(p, s, head, row, state) }; { S::save(p, s, head, row, state, out) };
   { S::prepare(p, s, head, row, i, x, red, x, x, acc) };
-  { S::template grad<true>(p, s, head, row, col, brow, x, x, at, at, y, y, acc) };
+  { S::template grad<true>(p, s, head, row, col, brow, x, x, at, at, x, y, y, acc) };
   { S::add_distance(p, s, head, i, i, x, acc) }; { S::add_row(p, s, head, i, x, acc) };
   { S::add_col(p, s, head, i, x, acc) };
   { S::add_here(p, s, head, at, at, x, acc) };

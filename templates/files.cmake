@@ -42,6 +42,7 @@ set(LUATTN_TEMPLATES
   schedule.cuh
   simt.cuh
   sm80_out.cuh
+  sm80_sums.cuh
   sm90.cuh
   sm90_again.cuh
   sm90_bwd.cuh
@@ -57,6 +58,7 @@ set(LUATTN_TEMPLATES
   sm90_wide_sums.cuh
   sm90_wide_turns.cuh
   stats.cuh
+  sums.cuh
   tensors.cuh
   tiles.cuh
   tma.cuh

@@ -223,9 +223,8 @@ struct ForwardSm80 {
   // others: a position outside the lengths reads a clamped element of an input, and the result is dropped.
   __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0,
                                         float (&x)[rows][cols]) const {
-    float term[Spec::has_distance_term ? cols / 2 + rows - 1 : 1][2];
-    if constexpr (Spec::has_distance_term)
-      distance_terms<Spec>(p, site, head, kv0 - (q_tile * tile_m + warp_row + warp_rows - 1), lane, term);
+    const DistanceTerms<Spec, rows, cols / 2> terms(
+        p, site, head, kv0 - (q_tile * tile_m + warp_row + warp_rows - 1), lane);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const Position kv = column(kv0, j);
@@ -233,8 +232,7 @@ struct ForwardSm80 {
 #pragma unroll
       for (int r = 0; r < rows; ++r)
         x[r][j] = Spec::score_with(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2],
-                                   position(r, lane), kv,
-                                   term[Spec::has_distance_term ? j / 2 - r + rows - 1 : 0][j % 2]);
+                                   position(r, lane), kv, terms.get(r, j / 2, j % 2));
     }
   }
   __device__ __forceinline__ Position column(int kv0, int j) const {

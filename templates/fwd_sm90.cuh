@@ -183,9 +183,8 @@ struct ConsumerSm90 {
       for (int r = 0; r < rows; ++r)
         row[r].shift = Spec::shift(p, site, head, row[r], position(r), Position{kv0, 0});
     }
-    float term[Spec::has_distance_term ? cols / 2 + rows - 1 : 1][2];
-    if constexpr (Spec::has_distance_term)
-      distance_terms<Spec>(p, site, head, kv0 - lane % 4 * 2 - (first_row + 15), lane, term);
+    const DistanceTerms<Spec, rows, cols / 2> terms(p, site, head, kv0 - lane % 4 * 2 - (first_row + 15),
+                                                    lane);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const Position kv{kv0, j / 2 * 8 + j % 2};
@@ -193,7 +192,7 @@ struct ConsumerSm90 {
 #pragma unroll
       for (int r = 0; r < rows; ++r)
         x[r][j] = Spec::score_with(p, site, head, row[r], col, s[j / 2 * 4 + r * 2 + j % 2], position(r), kv,
-                                   term[Spec::has_distance_term ? j / 2 - r + rows - 1 : 0][j % 2]);
+                                   terms.get(r, j / 2, j % 2));
     }
   }
   using Mask = MaskSm90<Spec, Online, tile_n>;

@@ -3,6 +3,7 @@
 #pragma once
 #include "aux.cuh"
 #include "copy.cuh"
+#include "distance.cuh"
 #include "dq_acc.cuh"
 #include "sm90.cuh"
 #include "sm90_lines.cuh"

@@ -157,9 +157,10 @@ static int sums_of(const emit_form *f) {
   return bits;
 }
 
-/* A hook that is called computes all of its score itself. */
+/* A score that is called computes all of it itself; a gradient that is called is given the term. */
 bool emit_has_distance_term(const writer *w) {
-  return w->f->distance_term != IR_NONE && !outline_is(w, "score");
+  const bool called = w->f->plan->pass == LUATTN_FORWARD && outline_is(w, "score");
+  return w->f->distance_term != IR_NONE && !called;
 }
 
 static const char *const truth[] = {"false", "true"};

@@ -33,28 +33,41 @@ static bool is_of_distance(emit_form *f, ir_ref r) {
   return root != IR_NONE && analyse_distance(f->a, g, &root, 1);
 }
 
-/* The most expensive part of the score that is, and lies in no other. */
-void distance_take(emit_form *f) {
-  const ir_ref score = f->score;
-  bool *inside = arena_array(f->a, (size_t)score + 1, sizeof *inside);
-  bool *need = arena_array(f->a, (size_t)score + 1, sizeof *need);
+/* The most expensive part of `roots` that is, and lies in no other; IR_NONE: none is long. */
+static ir_ref longest_of_distance(emit_form *f, const ir_ref *roots, int n) {
+  ir_ref last = IR_NONE, best = IR_NONE;
+  for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;
+  bool *inside = arena_array(f->a, (size_t)last + 1, sizeof *inside);
+  bool *need = arena_array(f->a, (size_t)last + 1, sizeof *need);
   int most = LONG - 1;
-  ir_ref best = IR_NONE;
-  if (inside == NULL || need == NULL) return;
-  inside[score] = true;
-  for (ir_ref r = score; r >= 1; r--) {
-    const ir_node n = *ir_get(f->g, r);
+  if (inside == NULL || need == NULL) return IR_NONE;
+  for (int i = 0; i < n; i++) inside[roots[i]] = true;
+  for (ir_ref r = last; r >= 1; r--) {
+    const ir_node node = *ir_get(f->g, r);
     const int mask = deps_of(&f->deps, r);
     if (!inside[r] || !deps_element(mask)) continue;
-    if (n.type == IR_REAL && (mask & (DEP_ELEMENT | DEP_STEP | DEP_ROW)) == 0 && is_of_distance(f, r)) {
+    if (node.type == IR_REAL && (mask & (DEP_ELEMENT | DEP_STEP | DEP_ROW)) == 0 && is_of_distance(f, r)) {
       const int cost = cost_of(f, r, need);
       if (cost > most) most = cost, best = r;
       continue;
     }
-    for (int i = 0; i < n.nargs; i++) inside[n.arg[i]] = true;
+    for (int i = 0; i < node.nargs; i++) inside[node.arg[i]] = true;
   }
+  return best;
+}
+
+void distance_take(emit_form *f) {
+  const ir_ref best = longest_of_distance(f, &f->score, 1), term = ir_variable(f->g, VAR_TERM, 0);
   if (best == IR_NONE) return;
-  const ir_ref term = ir_variable(f->g, VAR_TERM, 0);
   f->distance_term = best;
-  f->score_with = ir_substitute(f->g, score, &best, &term, 1);
+  f->score_with = ir_substitute(f->g, f->score, &best, &term, 1);
+}
+
+void distance_take_gradient(emit_form *f) {
+  const ir_ref roots[2] = {f->grad_prob, f->grad_ds};
+  const ir_ref best = longest_of_distance(f, roots, 2), term = ir_variable(f->g, VAR_TERM, 0);
+  if (best == IR_NONE) return;
+  f->distance_term = best;
+  f->grad_prob = ir_substitute(f->g, f->grad_prob, &best, &term, 1);
+  f->grad_ds = ir_substitute(f->g, f->grad_ds, &best, &term, 1);
 }

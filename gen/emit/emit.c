@@ -85,15 +85,19 @@ static void scores(writer *w) {
   expression_function(w, "score",
                       "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
                       HAS_ELEMENT, "", score_turn, w->f->score);
-  if (emit_has_distance_term(w)) {
+  const bool has_term = emit_has_distance_term(w);
+  if (has_term) {
     expression_function(w, "distance_term", term, HAS_HEAD | HAS_Q | HAS_KV, "", NO_TURN,
                         w->f->distance_term);
+  } else {
+    open_function(w, term);
+    text_add(&w->out, "return Real(0);\n");
+    close_function(w);
+  }
+  if (has_term && w->f->score_with != IR_NONE) {
     expression_function(w, "score_with", with, HAS_ELEMENT, "", score_turn, w->f->score_with);
     return;
   }
-  open_function(w, term);
-  text_add(&w->out, "return Real(0);\n");
-  close_function(w);
   open_function(w, with);
   text_add(&w->out, "return score(p, s, head, row, col, dot, q, kv);\n");
   close_function(w);
@@ -385,7 +389,7 @@ static bool is_crowded(writer *w, const plan *p) {
     return p->tile_m == 192 && ((calls && p->tile_n == 128) || (full && w->f->mask_by_zero));
   bool pairs = false;
   for (int i = 0; i < traced(w)->num_inputs; i++) pairs |= w->f->pairs[i] != 0;
-  const bool by_distance = tiles_may_be_alike(w) && tiles_index_is_long(w);
+  const bool by_distance = tiles_may_be_alike(w) && tiles_index_is_long(w) && !emit_has_distance_term(w);
   return p->tile_m == 128 && full && !calls && (pairs || by_distance);
 }
 

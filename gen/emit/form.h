@@ -64,7 +64,7 @@ typedef struct emit_form {
   ir_ref raise[SPEC_MAX_STATE]; /* the state with reduction 0 taken in */
   ir_ref score;                 /* of VAR_DOT and indices */
   ir_ref distance_term;         /* distance.c; IR_NONE: none */
-  ir_ref score_with;            /* the score, of VAR_TERM in its place */
+  ir_ref score_with;            /* the score, of VAR_TERM in its place; IR_NONE in backward */
   ir_ref shift;                 /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
   ir_ref score_bounds; /* of VAR_SCORE and indices: what is bounded; IR_NONE: nothing. See reach.c */
@@ -96,7 +96,9 @@ typedef struct emit_form {
 luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
                          emit_form *out, luattn_error *err);
 
-void distance_take(emit_form *f); /* writes `distance_term` and `score_with` */
+/* Write `distance_term`, and `score_with` or the gradients with VAR_TERM in its place. */
+void distance_take(emit_form *f);
+void distance_take_gradient(emit_form *f);
 
 /* claims.c. Leaves the step as it is, or takes its maximum away and writes `bounded` and `tail`. */
 luattn_status claims_bounded_scores(emit_form *f, luattn_error *err);

@@ -294,7 +294,7 @@ static void grad(writer *w) {
   text_add(&w->out, "template <bool with_inputs>\n");
   open_function(w, "void grad(" PHR
                    ",\n    const Col &col, const BwdRow &bwd, Real dot, Real dp,\n    "
-                   "Position q, Position kv, Real &prob, Real &ds, Acc &acc)");
+                   "Position q, Position kv, Real term, Real &prob, Real &ds, Acc &acc)");
   body_begin(w, HAS_ELEMENT, "");
   if (outlined) {
     text_add(&w->out, "const %s made = %s;\nprob = made.x[0];\nds = made.x[1];\n", made.type, made.call);

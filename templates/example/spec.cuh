@@ -154,7 +154,7 @@ struct Spec {
   }
   template <bool WithInputs>
   LUATTN_FN void grad(const LuattnParams &, const Site &, const Head &head, const Row &, const Col &, const BwdRow &row,
-                      Real dot, Real dp, Position, Position, Real &prob, Real &ds, Acc &) {
+                      Real dot, Real dp, Position, Position, Real, Real &prob, Real &ds, Acc &) {
     prob = power_of_two(dot * head.scale_log2 - row.x[0]);
     ds = prob * (dp - row.x[1]);
   }

@@ -309,6 +309,26 @@ static void test_distance_term(void **state) {
             none, NULL);
 }
 
+/* A gradient is given the term of the score that it comes from; also one that is called. */
+static void test_distance_term_of_gradient(void **state) {
+  (void)state;
+#define BIAS(more)                                                                          \
+  "return attention { name = 'a', inputs = { bias = { axes = {'h', 64}, grad = true } },\n" \
+  "  score_mod = function(s, b, h, q, kv) local far = abs(q - kv)\n"                        \
+  "    return " more "(s + bias[{h, min(far, 63)}] * log2(far + 1)) end }"
+  const char *const some[] = {"has_distance_term = true;", "Position q, Position kv, Real term, Real &prob",
+                              "return score(p, s, head, row, col, dot, q, kv);", "+ term", NULL};
+  luattn_target backward = target;
+  for (int arch = 80; arch <= 90; arch += 10) {
+    backward.pass = LUATTN_BACKWARD, backward.arch = arch;
+    check_for(&backward, BIAS(""), some, NULL);
+    check_for(&backward, BIAS("50 * tanh"), some, NULL);
+    check_for(&backward, "return attention { name = 'a', score_mod = softcap(50) }",
+              LIST("has_distance_term = false;"), NULL);
+  }
+#undef BIAS
+}
+
 /* The sm90 backward keeps half of V in registers where grad leaves them over. */
 static void test_grad_is_light(void **state) {
   (void)state;
@@ -454,6 +474,7 @@ int main(void) {
       cmocka_unit_test(test_block_of_tile),
       cmocka_unit_test(test_bounds_by_constant),
       cmocka_unit_test(test_distance_term),
+      cmocka_unit_test(test_distance_term_of_gradient),
       cmocka_unit_test(test_lags),
       cmocka_unit_test(test_grad_is_light),
       cmocka_unit_test(test_small),

@@ -142,7 +142,15 @@ static void test_sums(void **state) {
   check_sums(90, "'n'", "s * t[0] + t[q - kv]", 0, true); /* dS says nothing where t[0] is 0 */
   check_sums(90, "'n'", "s + t[0] * q * kv + t[q - kv]", DISTANCE | EACH, false);
   check_sums(90, "'n'", "s + t[0] * sin(q * kv) + t[q - kv]", DISTANCE, true);
-  check_sums(80, "'h'", "s + t[h] * (kv - q)", 0, true); /* the family has no hands free for them */
+  /* In the sm80 family what takes a multiply-add for each element, and pairs, stay with grad; in simt all. */
+  check_sums(80, "'h'", "s + t[h] * (kv - q)", 0, true);
+  check_sums(80, "'h'", "s + t[h] * abs(kv - q)", 0, true);
+  check_sums(80, "'h', 'q', 'kv'", "s + t[{h, q, kv}]", 0, true);
+  check_sums(80, "'h'", "s - exp(-t[h] * abs(q - kv))", DISTANCE, false);
+  check_sums(80, "'h', 'n'", "s + t[{h, abs(kv - q)}]", DISTANCE, false);
+  check_sums(80, "'h', 'q'", "s + t[{h, q}]", ROW, false);
+  check_sums(80, "'h', 'kv'", "s + t[{h, kv}]", COL, false);
+  check_sums(80, "'n'", "s + t[q] + t[kv] + t[q - kv] + t[q + kv]", DISTANCE | ROW | COL, true);
 }
 
 /* Where the places of sums lie: one for many distances; side by side as q or kv moves; neither. */

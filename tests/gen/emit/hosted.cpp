@@ -224,7 +224,8 @@ static void main_tile(const LuattnParams &p, const Site &s, const Spec::Head &he
         if (t.masked && !kept(p, s, head, q, kv)) continue;
         double prob, ds;
         Spec::grad<true>(p, s, head, Spec::row(p, s, head, q), Spec::col(p, s, head, kv), rows[q], dot(p, s.b, s.h, q, kv),
-                         dout_dot(p, s.b, s.h, q, kv), in_parts(q), in_parts(kv), prob, ds, acc);
+                         dout_dot(p, s.b, s.h, q, kv), in_parts(q), in_parts(kv),
+                         Spec::distance_term(p, s, head, in_parts(q), in_parts(kv)), prob, ds, acc);
         const long long iq = (1ll * s.b * p.heads + s.h) * p.q_len + q, ik = (1ll * s.b * p.heads_kv + hkv) * p.kv_len + kv;
         for (int d = 0; d < D; ++d) {
           dq[iq * D + d] += p.scale * ds * mod(p, WHICH_K, s.b, hkv, kv, d);

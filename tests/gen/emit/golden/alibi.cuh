@@ -224,7 +224,7 @@ struct Spec {
   template <bool with_inputs>
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, const BwdRow &bwd, Real dot, Real dp,
-      Position q, Position kv, Real &prob, Real &ds, Acc &acc) {
+      Position q, Position kv, Real term, Real &prob, Real &ds, Acc &acc) {
     const int t1 = s.kv_len + q.base;  // alibi.lua:8
     const int t2 = t1 - s.q_len;  // alibi.lua:8
     const int t3 = t2 - kv.base;  // alibi.lua:8

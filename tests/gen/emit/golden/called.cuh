@@ -315,7 +315,7 @@ struct Spec {
   template <bool with_inputs>
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, const BwdRow &bwd, Real dot, Real dp,
-      Position q, Position kv, Real &prob, Real &ds, Acc &acc) {
+      Position q, Position kv, Real term, Real &prob, Real &ds, Acc &acc) {
     const Results<Real, 3> made = grad_outlined<with_inputs>(p, q, kv, head.c_0, dp, bwd.x[0], bwd.x[1], dot, head.scale_1);
     prob = made.x[0];
     ds = made.x[1];

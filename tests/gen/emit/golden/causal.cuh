@@ -201,7 +201,7 @@ struct Spec {
   template <bool with_inputs>
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, const BwdRow &bwd, Real dot, Real dp,
-      Position q, Position kv, Real &prob, Real &ds, Acc &acc) {
+      Position q, Position kv, Real term, Real &prob, Real &ds, Acc &acc) {
     const Real t1 = dot * head.mul_1;  // causal.lua:4
     const Real t2 = bwd.x[1] + t1;  // causal.lua:4
     const Real t3 = op_exp2(t2);  // causal.lua:4

@@ -222,7 +222,7 @@ struct Spec {
   template <bool with_inputs>
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, const BwdRow &bwd, Real dot, Real dp,
-      Position q, Position kv, Real &prob, Real &ds, Acc &acc) {
+      Position q, Position kv, Real term, Real &prob, Real &ds, Acc &acc) {
     const Real t1 = dot * head.mul_3;  // gemma2.lua:9
     const Real t2 = op_sigmoid2(t1);  // gemma2.lua:9
     const Real t3 = t2 * head.mul_4;  // gemma2.lua:6

@@ -114,7 +114,7 @@ struct Spec {
   }
   template <bool WithInputs>
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &h, const Row &r, const Col &c,
-                      const BwdRow &b, Real dot, Real dp, int q, int kv, Real &prob, Real &ds, Acc &acc) {
+                      const BwdRow &b, Real dot, Real dp, int q, int kv, Real, Real &prob, Real &ds, Acc &acc) {
     const Real phi = sigmoid(score(p, s, h, r, c, dot, q, kv));
     prob = b.x[0] * phi;
     ds = b.x[0] * phi * (1 - phi) * (dp - b.x[1]);

@@ -124,7 +124,7 @@ struct Spec {
   }
   template <bool WithInputs>
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &h, const Row &r, const Col &c,
-                      const BwdRow &b, Real dot, Real dp, int q, int kv, Real &prob, Real &ds, Acc &acc) {
+                      const BwdRow &b, Real dot, Real dp, int q, int kv, Real, Real &prob, Real &ds, Acc &acc) {
     if (q >= p.q_len || kv >= p.kv_len) __trap();
     prob = ex(score(p, s, h, r, c, dot, q, kv) - b.x[0]);
     ds = prob * (dp - b.x[1]);
