@@ -58,11 +58,11 @@ LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
         kept = kept && (!masked || Spec::keep(p, site, head, row, col[c], q, kv));
       else
         kept = kept || !masked;
-      const Position at{q, 0}, kv_at = t.kv_at(kv0, c);
       Real prob = 0, ds = 0;
       if (kept)
-        Spec::template grad<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], dp[x], at, kv_at,
-                                        Spec::distance_term(p, site, head, at, kv_at), prob, ds, acc);
+        Spec::template grad<WithInputs>(
+            p, site, head, row, col[c], bwd_row, s[x], dp[x], Position{q, 0}, t.kv_at(kv0, c),
+            Spec::distance_term(p, site, head, Position{q, 0}, t.kv_at(kv0, c)), prob, ds, acc);
       s[x] = prob;
       dp[x] = ds;
     }
