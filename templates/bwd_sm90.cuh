@@ -20,7 +20,8 @@
 // Config: head_dim, head_dim_v multiples of 8 up to 128, in any combination; what they lack to a multiple of
 //   64 the copy engine fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
 //   head dims up to 64; stages: slots for Q and dO, at least 2, or nothing is loaded ahead.
-// Dynamic shared memory in bytes, with D and Dv padded to 64, to a multiple of 16, and 512 (over 2 stages 640):
+// Dynamic shared memory in bytes, with D and Dv padded to 64, to a multiple of 16, and 512 (over 2 stages
+// 640):
 //   2 * (tile_n + stages * tile_m) * (D + Dv) + 2 * tile_m * ds_slots * tile_n
 //   + max(4 * tile_m * D, tile_n * (16 + 2 * max(D, Dv)))
 //   + stages * tile_m * (sizeof(BwdRow) + (has_rows ? sizeof(Row) : 0))
@@ -79,8 +80,9 @@ struct ConsumerBwdSm90 {
   static constexpr bool lags = Shared::lags;
   // With few scores a thread the consumers compute elements in turn: left alone they fall into step, and
   // nobody multiplies meanwhile. With many it costs more than it gives, and so it does where elements wait
-  // for memory, or each consumer for other blocks, to add dQ in turn.
-  static constexpr bool alternates = tile_m == 64 && !Need::turns && Spec::grad_is_light;
+  // for memory or for terms from other lanes, or each consumer for other blocks, to add dQ in turn.
+  static constexpr bool alternates =
+      tile_m == 64 && !Need::turns && Spec::grad_is_light && !Spec::has_distance_term;
   // Half of V stays in registers, as A operands, where a spec leaves room for it: shared memory sets the
   // pace, and would be read for each q tile.
   static constexpr bool keeps_v = alternates && dim_v == 128 && needs_dp && Spec::has_lse &&
@@ -294,7 +296,8 @@ struct ConsumerBwdSm90 {
       for (int half = 0; half < 2; ++half) {
         float prob = 0.f, ds = 0.f;
         Spec::template grad<false>(p, site, head, Row{}, col[half], bwd[j], s[element(j, half)], 0.f,
-                                   query(first, j), kv_of(half), terms.get(half, j / 2, j % 2), prob, ds, acc);
+                                   query(first, j), kv_of(half), terms.get(half, j / 2, j % 2), prob, ds,
+                                   acc);
         asm volatile("" ::"f"(prob));  // wanted here
         if (j == cols - 1) sum += prob;
       }
@@ -305,7 +308,8 @@ struct ConsumerBwdSm90 {
   // Dots and dP to P and dS. Masked: only where the mask keeps the element.
   template <bool Masked>
   __device__ __forceinline__ void differentiate(TileNote tile, int q0, const Terms &terms,
-                                                BwdRow (&bwd)[cols], float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
+                                                BwdRow (&bwd)[cols], float (&s)[tile_m / 2],
+                                                float (&dp)[tile_m / 2]) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
     if constexpr (Masked) find_kept(tile, q0, keep);
 #pragma unroll

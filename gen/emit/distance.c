@@ -6,7 +6,8 @@
  */
 #include "gen/emit/form.h"
 
-/* A few instructions for each element take no time that is worth a value for each distance. */
+/* A few instructions for each element take no time that is worth a value for each distance. What reads memory
+ * is. */
 enum { LONG = 16 };
 
 /* Without what is the same for a head. */
@@ -16,7 +17,7 @@ static int cost_of(emit_form *f, ir_ref root, bool *need) {
   for (ir_ref r = root; r >= 1; r--) {
     if (!need[r] || (deps_of(&f->deps, r) & ~DEP_SITE) == 0) continue;
     const ir_node *n = ir_get(f->g, r);
-    cost += ir_op_cost((ir_op)n->op, (ir_type)n->type, IR_FAST);
+    cost += n->op == IR_LOAD ? LONG : ir_op_cost((ir_op)n->op, (ir_type)n->type, IR_FAST);
     for (int i = 0; i < n->nargs; i++) need[n->arg[i]] = true;
   }
   return cost;

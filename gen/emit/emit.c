@@ -380,8 +380,7 @@ static int64_t max_len(const emit_form *f) {
 /* For these other tiles are better than the table's first of sm90, up to head dim 64; it need not be found
  * out by ptxas, each of whose answers takes as long as a compilation. Forward: beside a hook that is called
  * three consumers have registers for 96 columns of scores, and for weights masked by scores of 0, which do
- * not take the places of their scores, two consumers are faster. Backward: gradients of pairs, and of tables
- * by an index that is long to work out of a distance. */
+ * not take the places of their scores, two consumers are faster. Backward: gradients of pairs. */
 static bool is_crowded(writer *w, const plan *p) {
   if (p->family != LUATTN_SM90) return false;
   const bool calls = outlined_work(w) > 0, full = p->head_dim > 48 || p->head_dim_v > 48;
@@ -389,8 +388,7 @@ static bool is_crowded(writer *w, const plan *p) {
     return p->tile_m == 192 && ((calls && p->tile_n == 128) || (full && w->f->mask_by_zero));
   bool pairs = false;
   for (int i = 0; i < traced(w)->num_inputs; i++) pairs |= w->f->pairs[i] != 0;
-  const bool by_distance = tiles_may_be_alike(w) && tiles_index_is_long(w) && !emit_has_distance_term(w);
-  return p->tile_m == 128 && full && !calls && (pairs || by_distance);
+  return p->tile_m == 128 && full && !calls && pairs;
 }
 
 luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,

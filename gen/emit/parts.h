@@ -37,6 +37,5 @@ void emit_tiles(writer *w);
 bool emit_bounds_reals(writer *w);   /* whether tile_class or alike bounds a real number */
 bool emit_bounds_small(writer *w);   /* or integers of 32 bits alone, all of them with bounds */
 bool tiles_may_be_alike(writer *w);  /* contract.cuh: may_be_alike */
-bool tiles_index_is_long(writer *w); /* of what add_distance adds to, in instructions; of T5 */
 
 #endif

@@ -189,14 +189,6 @@ static int distance_indices(const writer *w, ir_ref index[4 * DERIVED_MAX_TERMS]
   return n;
 }
 
-bool tiles_index_is_long(writer *w) {
-  enum { LONG = 16 };
-  ir_ref index[4 * DERIVED_MAX_TERMS];
-  for (int i = distance_indices(w, index) - 1; i >= 0; i--)
-    if (w->cost[index[i]] > LONG) return true;
-  return false;
-}
-
 static void alike(writer *w) {
   const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
   ir_ref index[4 * DERIVED_MAX_TERMS];

@@ -286,7 +286,8 @@ static void test_bounds_by_constant(void **state) {
 #undef BLOCKS
 }
 
-/* What depends on the distance alone and is long is a hook of its own. A slope times a distance is short. */
+/* What depends on the distance alone and is long, or reads memory, is a hook of its own. A slope times a
+ * distance is short. */
 static void test_distance_term(void **state) {
   (void)state;
   const char *const some[] = {"has_distance_term = true;", "dot + term;", NULL};
@@ -297,6 +298,10 @@ static void test_distance_term(void **state) {
             "return attention { name = 'a', inputs = { bias = { axes = {'h', 64} } },\n"
             "  score_mod = function(s, b, h, q, kv) local far = abs(q - kv)\n"
             "    return s + bias[{h, min(far, 63)}] * log2(far + 1) end }",
+            some, NULL);
+  check_for(&forward,
+            "return attention { name = 'a', inputs = { bias = { axes = {'h', 'n'} } },\n" /* reads memory */
+            "  score_mod = function(s, b, h, q, kv) return s + bias[{h, q - kv + q_len}] end }",
             some, NULL);
   check_for(&forward,
             "return attention { name = 'a', inputs = { bias = { axes = {'h', 64} } },\n"
@@ -342,6 +347,9 @@ static void test_grad_is_light(void **state) {
                 true},
                {"inputs = { w = { axes = {'h', 'n'} } },\n"
                 "score_mod = function(s, b, h, q, kv) return s + w[{h, q - kv + q_len}] end",
+                true}, /* by distance_term */
+               {"inputs = { w = { axes = {'h', 'n'} } },\n"
+                "score_mod = function(s, b, h, q, kv) return s + w[{h, q + kv}] end",
                 false}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[512];
