@@ -4,9 +4,9 @@
 // They are made where dQ is, from dS of the tile as it lies in shared memory for that product, rounded: there
 // a warp has registers to spare, and all of the tile is there. Strips of 16 keys, or parts of such, are
 // shared out among the warps; for sums of rows, 16 queries each. What takes a multiply-add for each element,
-// and numbers for pairs, grad adds itself. Whether a tile's distances have one place (Spec::alike) is not
-// asked: it would take longer to compile than all the sums, and a warp's additions to one place are one
-// (add_distance).
+// and numbers for pairs, grad adds itself. Whether all of a tile's distances have one place is not asked, as
+// sm90's kernels do: it would take longer to compile than all the sums, and a warp's additions to one place
+// are one (add_distance).
 #pragma once
 #include "aux.cuh"
 #include "sums.cuh"

@@ -34,27 +34,32 @@ static bool is_of_distance(emit_form *f, ir_ref r) {
   return root != IR_NONE && analyse_distance(f->a, g, &root, 1);
 }
 
-/* The most expensive part of `roots` that is, and lies in no other; IR_NONE: none is long. */
+/* Of what is of the distance alone and long, the most expensive part of `roots` that lies in no other such
+ * part; or what of that another root has, too, if that is long. IR_NONE: nothing is. */
 static ir_ref longest_of_distance(emit_form *f, const ir_ref *roots, int n) {
-  ir_ref last = IR_NONE, best = IR_NONE;
+  ir_ref last = IR_NONE, best = IR_NONE, inner = IR_NONE;
   for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;
   bool *inside = arena_array(f->a, (size_t)last + 1, sizeof *inside);
   bool *need = arena_array(f->a, (size_t)last + 1, sizeof *need);
-  int most = LONG - 1;
-  if (inside == NULL || need == NULL) return IR_NONE;
+  int *cost = arena_array(f->a, (size_t)last + 1, sizeof *cost); /* of such parts */
+  if (inside == NULL || need == NULL || cost == NULL) return IR_NONE;
   for (int i = 0; i < n; i++) inside[roots[i]] = true;
   for (ir_ref r = last; r >= 1; r--) {
     const ir_node node = *ir_get(f->g, r);
     const int mask = deps_of(&f->deps, r);
     if (!inside[r] || !deps_element(mask)) continue;
     if (node.type == IR_REAL && (mask & (DEP_ELEMENT | DEP_STEP | DEP_ROW)) == 0 && is_of_distance(f, r)) {
-      const int cost = cost_of(f, r, need);
-      if (cost > most) most = cost, best = r;
+      cost[r] = cost_of(f, r, need);
+      if (cost[r] >= LONG && (best == IR_NONE || cost[r] > cost[best])) best = r;
       continue;
     }
     for (int i = 0; i < node.nargs; i++) inside[node.arg[i]] = true;
   }
-  return best;
+  if (best == IR_NONE) return IR_NONE;
+  (void)cost_of(f, best, need);
+  for (ir_ref r = 1; r < best; r++)
+    if (need[r] && cost[r] >= LONG && (inner == IR_NONE || cost[r] > cost[inner])) inner = r;
+  return inner != IR_NONE ? inner : best;
 }
 
 void distance_take(emit_form *f) {
@@ -64,11 +69,9 @@ void distance_take(emit_form *f) {
   f->score_with = ir_substitute(f->g, f->score, &best, &term, 1);
 }
 
-void distance_take_gradient(emit_form *f) {
-  const ir_ref roots[2] = {f->grad_prob, f->grad_ds};
-  const ir_ref best = longest_of_distance(f, roots, 2), term = ir_variable(f->g, VAR_TERM, 0);
+void distance_take_gradient(emit_form *f, ir_ref *roots, int n) {
+  const ir_ref best = longest_of_distance(f, roots, n), term = ir_variable(f->g, VAR_TERM, 0);
   if (best == IR_NONE) return;
   f->distance_term = best;
-  f->grad_prob = ir_substitute(f->g, f->grad_prob, &best, &term, 1);
-  f->grad_ds = ir_substitute(f->g, f->grad_ds, &best, &term, 1);
+  for (int i = 0; i < n; i++) roots[i] = ir_substitute(f->g, roots[i], &best, &term, 1);
 }

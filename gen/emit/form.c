@@ -444,9 +444,9 @@ static luattn_status build_gradient(emit_form *f, luattn_error *err) {
     roots[i] = roots[i] == IR_NONE ? ir_real(g, 0) : ir_substitute(g, roots[i], &score, &scaled, 1);
   fold_roots(f, roots, n);
   hoist_bwd_rows(f, roots, n);
+  if (f->plan->pass == LUATTN_BACKWARD) distance_take_gradient(f, roots, n);
   f->grad_prob = roots[0];
   f->grad_ds = roots[1];
-  if (f->plan->pass == LUATTN_BACKWARD) distance_take_gradient(f);
   for (int i = 0; i < f->element_terms.count; i++) f->element_terms.term[i].value = roots[2 + i];
   return ir_failed(g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name)
                       : LUATTN_OK;

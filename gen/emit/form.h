@@ -96,9 +96,9 @@ typedef struct emit_form {
 luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
                          emit_form *out, luattn_error *err);
 
-/* Write `distance_term`, and `score_with` or the gradients with VAR_TERM in its place. */
+/* Write `distance_term`, and `score_with` or `roots`, what grad computes, with VAR_TERM in its place. */
 void distance_take(emit_form *f);
-void distance_take_gradient(emit_form *f);
+void distance_take_gradient(emit_form *f, ir_ref *roots, int n);
 
 /* claims.c. Leaves the step as it is, or takes its maximum away and writes `bounded` and `tail`. */
 luattn_status claims_bounded_scores(emit_form *f, luattn_error *err);

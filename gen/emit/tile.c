@@ -172,12 +172,12 @@ static void tile_class(writer *w) {
 }
 
 /* Where a place says more of q - kv than their sum, it may be one for all distances of a tile. Of a factor
- * that differs it would be of no use. */
+ * that differs it would be of no use. The sm80 family does not ask. */
 bool tiles_may_be_alike(writer *w) {
   const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
   for (int i = 0; i < terms->count; i++)
     if (terms->term[i].num_index == 0 || !is_point(w, terms->term[i].factor)) return false;
-  return terms->count > 0 && w->f->distance_step == 0;
+  return terms->count > 0 && w->f->distance_step == 0 && w->f->plan->family == LUATTN_SM90;
 }
 
 /* The indices of what add_distance adds to. */

@@ -314,24 +314,38 @@ static void test_distance_term(void **state) {
             none, NULL);
 }
 
-/* A gradient is given the term of the score that it comes from; also one that is called. */
+/* A gradient is given the term of the score that it comes from, also one that is called, and also for what it
+ * adds itself. */
 static void test_distance_term_of_gradient(void **state) {
   (void)state;
 #define BIAS(more)                                                                          \
   "return attention { name = 'a', inputs = { bias = { axes = {'h', 64}, grad = true } },\n" \
   "  score_mod = function(s, b, h, q, kv) local far = abs(q - kv)\n"                        \
   "    return " more "(s + bias[{h, min(far, 63)}] * log2(far + 1)) end }"
+#define TABLE(before, score)                                                             \
+  "return attention { name = 'a', inputs = { bias = { axes = {'h', 'n'} },\n"            \
+  "    t = { axes = {'h'}, grad = true } },\n"                                           \
+  "  score_mod = function(s, b, h, q, kv) local far = bias[{h, q - kv + q_len}] " before \
+  "\n"                                                                                   \
+  "    return " score " end }"
   const char *const some[] = {"has_distance_term = true;", "Position q, Position kv, Real term, Real &prob",
                               "return score(p, s, head, row, col, dot, q, kv);", "+ term", NULL};
+  const char *const called[] = {"has_distance_term = true;", "= grad_outlined<with_inputs>(", "Real term)",
+                                NULL};
+  /* its factor wants the table's number as it is, weights times log2 e: the number is read once */
+  const char *const twice[] = {"return t5;", "head.mul_3 * term", "t9 + term", NULL};
   luattn_target backward = target;
   for (int arch = 80; arch <= 90; arch += 10) {
     backward.pass = LUATTN_BACKWARD, backward.arch = arch;
     check_for(&backward, BIAS(""), some, NULL);
     check_for(&backward, BIAS("50 * tanh"), some, NULL);
+    check_for(&backward, TABLE("for i = 1, 40 do s = 3 * tanh(s + 0.01 * i) end", "s + far"), called, NULL);
+    check_for(&backward, TABLE("", "t[h] * (s + far)"), twice, NULL);
     check_for(&backward, "return attention { name = 'a', score_mod = softcap(50) }",
               LIST("has_distance_term = false;"), NULL);
   }
 #undef BIAS
+#undef TABLE
 }
 
 /* The sm90 backward keeps half of V in registers where grad leaves them over. */
