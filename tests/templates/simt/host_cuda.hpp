@@ -34,6 +34,9 @@ static dim3 threadIdx, blockIdx, gridDim;
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct uint4 {
+  unsigned x, y, z, w;
+};
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline void __nanosleep(unsigned) {}
 
@@ -142,6 +145,7 @@ alignas(128) static unsigned char dynamic_shared[256 * 1024];
 static size_t __cvta_generic_to_shared(const void *p) {
   return size_t(static_cast<const unsigned char *>(p) - dynamic_shared);
 }
+static size_t __cvta_generic_to_global(const void *p) { return size_t(p); }
 template <int Bytes>
 static void copy_async(uint32_t dst, const void *src, bool valid) {
   if (dst % Bytes != 0 || (valid && uintptr_t(src) % Bytes != 0)) host_fail("cp.async: misaligned address");
