@@ -151,6 +151,12 @@ static void test_sums(void **state) {
   check_sums(80, "'h', 'q'", "s + t[{h, q}]", ROW, false);
   check_sums(80, "'h', 'kv'", "s + t[{h, kv}]", COL, false);
   check_sums(80, "'n'", "s + t[q] + t[kv] + t[q - kv] + t[q + kv]", DISTANCE | ROW | COL, true);
+  luattn_target simt = target;
+  simt.dtype = LUATTN_F32;
+  check_for(&simt,
+            "return attention { name = 'a', inputs = { t = { axes = {'n'}, grad = true } },\n"
+            "  score_mod = function(s, b, h, q, kv) return s + t[q] + t[kv] + t[q - kv] end }",
+            LIST(" sums = 0;", "grad_adds = true;"), NULL);
 }
 
 /* Where the places of sums lie: one for many distances; side by side as q or kv moves; neither. */
