@@ -8,6 +8,7 @@
 //     P^T, dS^T = Spec::grad, element by element
 //     dV  += P^T dO        dK  += dS^T Q      the same warp, or all that share kv rows, split by columns
 //     dQ  += dS K          the block, from dS in shared memory; atomic adds to p.dq_acc, without the scale
+//     sums of dS           likewise, for gradients of parameters (sm80_sums.cuh)
 //
 // Scores are held transposed (a row of a fragment is a kv position), because then P^T and dS^T leave the
 // first two products as A fragments of the next two: with warps_c = 1 neither goes through shared memory on
