@@ -1,0 +1,8 @@
+-- Two tables by distance under a soft cap and a factor: one of them is the term that grad is given, all of them get gradients.
+return attention {
+  inputs = { t = { axes = {"h", "n"}, grad = true }, u = { axes = {"n"}, grad = true }, w = { axes = {"h"}, grad = true } },
+  scalars = { c = 2.0 },
+  score_mod = function(score, b, h, q, kv)
+    return c * tanh((w[h] * score + t[{h, (q - kv) // 2 + 30}] * u[abs(q - kv)]) / c) + u[max(kv - q, 0)]
+  end,
+}
