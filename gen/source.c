@@ -97,12 +97,10 @@ static int passes_left_out(const compilation *c, const char **out) {
   if (p->pass != LUATTN_FORWARD || p->dtype == LUATTN_F64) return 0;
   const bool is_wide = p->head_dim > 192 && p->head_dim_v > 192;
   const bool is_grid = c->mask.rows.period >= MASK_GRID, is_narrow = p->family == LUATTN_SM90 && !is_wide;
-  if (p->family == LUATTN_SIMT || is_grid || is_narrow) {
-    out[n++] = "-full-inst-combine=0"; /* instructions are combined less often */
-  } else {
-    out[n++] = "-disable-InstructionCombiningPass";
-    if (p->family == LUATTN_SM90) out[n++] = "-disable-LICMPass";
-  }
+  const bool simt = p->family == LUATTN_SIMT;
+  /* Instructions are combined less often, or not at all. */
+  out[n++] = simt || is_grid || is_narrow ? "-full-inst-combine=0" : "-disable-InstructionCombiningPass";
+  if (is_wide && !is_grid && (simt || p->family == LUATTN_SM90)) out[n++] = "-disable-LICMPass";
   return n;
 }
 

@@ -8,15 +8,16 @@
 //
 // Dynamic shared memory of either, with e = sizeof(elem):
 //     2 * 144 * (tile_m + tile_n) + 2 * e * tile_m * (tile_n + 16 / e)
+// and, where scores have a distance_term, e * (tile_m + tile_n)
 // luattn_dkdv also has (threads / 32) * num_acc * e bytes of static shared memory.
 //
 // Elements that a thread keeps in registers through the loop: in luattn_dkdv tile_n * (head_dim + head_dim_v)
 // / threads, in luattn_dq tile_m * head_dim / threads; and tile_m * tile_n / threads in each step.
-// Good tiles (threads): f32 64 x 64 (256; 128 up to head dims of 128). f64 32 x 32 (128) up to 128, 32 x 32 (256)
-// beyond.
+// Good tiles (threads): f32 64 x 64 (256; 128 up to head dims of 128). f64 32 x 32 (128) up to 128, 32 x 32
+// (256) beyond.
 #pragma once
 #include "aux.cuh"
-#include "simt.cuh"
+#include "simt_sums.cuh"
 
 // Writes the thread's elements of a score tile to a tile of weights.
 template <class T, class Real>
@@ -30,12 +31,12 @@ LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) 
 // Turns dots into P, in weights(0), and dP into dS, in weights(1), each thread its own elements. The loop
 // over rows is not unrolled: the hooks' code stands there once for each column, which compiles much faster
 // and needs fewer registers. Hooks are called for kept elements alone, for what is not kept must not reach
-// acc either. One copy of the code serves masked and other tiles, unless there is no mask: then whole tiles have
-// one without a branch, 7 % faster.
+// acc either. One copy of the code serves masked and other tiles, unless there is no mask: then whole tiles
+// have one without a branch, 7 % faster.
 template <bool WithInputs, class Spec, class Config>
 LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
                          const typename Spec::Head &head, int q0, int kv0, bool masked,
-                         typename Spec::Acc &acc) {
+                         const DistanceTable<Spec, Config> &terms, typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   typename Spec::Col col[T::cols];
@@ -60,9 +61,8 @@ LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
         kept = kept || !masked;
       Real prob = 0, ds = 0;
       if (kept)
-        Spec::template grad<WithInputs>(
-            p, site, head, row, col[c], bwd_row, s[x], dp[x], Position{q, 0}, t.kv_at(kv0, c),
-            Spec::distance_term(p, site, head, Position{q, 0}, t.kv_at(kv0, c)), prob, ds, acc);
+        Spec::template grad<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], dp[x], Position{q, 0},
+                                        t.kv_at(kv0, c), terms.get(t.row_at(r), x), prob, ds, acc);
       s[x] = prob;
       dp[x] = ds;
     }
@@ -82,6 +82,7 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     const typename Spec::Head head = Spec::head(p, site);
     Real dq[rows][LaneColumns<Real, dim>::each] = {};
     typename Spec::Acc acc = zero_acc<typename Spec::Acc>();  // grad<false> leaves it alone
+    const DistanceTable<Spec, Config> terms{t.weights(2)};
 
     const Slab<Real> q = slab_of<Real>(p.q, site.b, site.h, q0, site.q_len);
     const Slab<Real> dout = slab_of<Real>(p.dout, site.b, site.h, q0, site.q_len);
@@ -100,12 +101,13 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
       Real s[rows][T::cols];
       t.template dot<dim>(s, q, k, [&] { t.template request_dot<dim_v>(dout, v, 0); });
       put_tile(t, t.weights(0), s);
+      terms.fill(p, site, head, q0, k.first);
       t.template dot<dim_v>(s, dout, v, [&] { t.template request_rows<dim, T::tile_n>(k, 0); });
       put_tile(t, t.weights(1), s);
       if (Spec::has_mask || tile.masked)
-        grad_tile<false>(t, p, site, head, q0, k.first, tile.masked, acc);
+        grad_tile<false>(t, p, site, head, q0, k.first, tile.masked, terms, acc);
       else
-        grad_tile<false>(t, p, site, head, q0, k.first, false, acc);
+        grad_tile<false>(t, p, site, head, q0, k.first, false, terms, acc);
       const Tile next = walk.next(p, site);
       t.template accumulate<dim>(dq, t.weights(1), k, [&] {
         if (next.valid()) request_scores(next);
@@ -154,11 +156,13 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     using Real = typename Spec::Real;
     using T = Simt<Spec, Config>;
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v;
+    using Sums = SumsSimt<Spec, Config>;
     constexpr bool needs_dp = Need::dk || Need::parameters;
     const int b = int(blockIdx.z), h_kv = int(blockIdx.y), kv_tile = int(blockIdx.x),
               kv0 = kv_tile * T::tile_n;
     T t;
     Real dk[T::rows_n][LaneColumns<Real, dim>::each] = {}, dv[T::rows_n][LaneColumns<Real, dim_v>::each] = {};
+    const DistanceTable<Spec, Config> terms{t.weights(2)};
     const Slab<Real> k = slab_of<Real>(p.k, b, h_kv, kv0, p.kv_len),
                      v = slab_of<Real>(p.v, b, h_kv, kv0, p.kv_len);
 
@@ -167,6 +171,8 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
       const Site site{b, h, p.q_len, p.kv_len};
       const typename Spec::Head head = Spec::head(p, site);
       typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
+      Sums sums;
+      sums.enter_head();
       Slab<Real> q = slab_of<Real>(p.q, b, h, 0, site.q_len),
                  dout = slab_of<Real>(p.dout, b, h, 0, site.q_len);
 
@@ -207,18 +213,26 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
         Real s[T::rows][T::cols];
         t.template dot<dim>(s, q, k, after_scores);
         put_tile(t, t.weights(0), s);
+        terms.fill(p, site, head, q0, kv0);
         if constexpr (needs_dp) {
           t.template dot<dim_v>(s, dout, v, after_dp);
           put_tile(t, t.weights(1), s);
+        } else if constexpr (Spec::has_distance_term) {
+          __syncthreads();
         }
         if (Spec::has_mask || tile.masked)
-          grad_tile<Need::parameters>(t, p, site, head, q0, kv0, tile.masked, acc);
+          grad_tile<Need::parameters>(t, p, site, head, q0, kv0, tile.masked, terms, acc);
         else
-          grad_tile<Need::parameters>(t, p, site, head, q0, kv0, false, acc);
+          grad_tile<Need::parameters>(t, p, site, head, q0, kv0, false, terms, acc);
+        if constexpr (Sums::any) {
+          __syncthreads();
+          sums.add(t, {p, site, head, acc, q0, kv0, t.weights(1)});
+        }
         if constexpr (Need::dv) t.template accumulate_transposed<dim_v>(dv, t.weights(0), dout, after_dv);
         if constexpr (Need::dk) t.template accumulate_transposed<dim>(dk, t.weights(1), q, after_dk);
         tile = next;
       }
+      sums.leave_head({p, site, head, acc, 0, kv0, nullptr});
       if constexpr (Need::parameters) flush_block<Spec, T::threads>(p, site, head, acc);
     }
 

@@ -41,6 +41,7 @@ set(LUATTN_TEMPLATES
   rows.cuh
   schedule.cuh
   simt.cuh
+  simt_sums.cuh
   sm80_out.cuh
   sm80_sums.cuh
   sm90.cuh

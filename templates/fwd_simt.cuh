@@ -9,6 +9,7 @@
 //
 // Dynamic shared memory, with e = sizeof(elem):
 //     2 * 144 * (tile_m + tile_n) + e * tile_m * (tile_n + 16 / e)
+// and, where scores have a distance_term, e * (tile_m + tile_n)
 //
 // Elements that a thread keeps in registers through the loop: tile_m * (tile_n + head_dim_v) / threads, and
 // its row states.
@@ -22,6 +23,7 @@ template <class Spec, class Config>
 LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
                           const typename Spec::Head &head,
                           const typename Spec::Row (&row)[Simt<Spec, Config>::rows], int q0, int kv0,
+                          const DistanceTable<Spec, Config> &terms,
                           typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols]) {
   using T = Simt<Spec, Config>;
 #pragma unroll
@@ -30,7 +32,8 @@ LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, co
     const typename Spec::Col col = Spec::col(p, site, head, min_of(int(kv), site.kv_len - 1));
 #pragma unroll
     for (int r = 0; r < T::rows; ++r)
-      s[r][c] = Spec::score(p, site, head, row[r], col, s[r][c], t.q_at(q0, r), kv);
+      s[r][c] = Spec::score_with(p, site, head, row[r], col, s[r][c], t.q_at(q0, r), kv,
+                                 terms.get(t.row_at(r), t.col_at(c)));
   }
 }
 
@@ -81,6 +84,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   Slab<Real> k = slab_of<Real>(p.k, site.b, h_kv, 0, site.kv_len);
   Slab<Real> v = slab_of<Real>(p.v, site.b, h_kv, 0, site.kv_len);
   Real *weights = t.weights(0);
+  const DistanceTable<Spec, Config> terms{t.weights(1)};
 
   KvTiles<Spec, T::tile_m, T::tile_n> walk(p, site, q_tile);
   Tile tile = walk.next(p, site);
@@ -92,13 +96,14 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
 #pragma unroll 1
   while (tile.valid()) {
     v.first = tile.index * T::tile_n;
+    terms.fill(p, site, head, q0, k.first);
     Real s[rows][cols], scale[rows];
     t.template dot<dim>(s, q, k, [&] { t.template request_rows<dim_v, T::tile_n>(v, 0); });
 
     KeepBits<cols> keep[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
-    score_tile(t, p, site, head, row, q0, k.first, s);
+    score_tile(t, p, site, head, row, q0, k.first, terms, s);
     if (tile.masked) mask_tile(t, p, site, head, row, q0, k.first, s, keep);
     if constexpr (Spec::mask_by_inf || Spec::mask_by_zero) {
       online.kept.bits |= tile.masked ? online.kept_rows(keep) : online.all;

@@ -199,7 +199,7 @@ struct Simt {
   template <int D, class After>
   __device__ __forceinline__ void accumulate(Real (&c)[rows][LaneColumns<Real, D>::each], const Real *w,
                                              const Slab<Real> &x, const After &after) {
-    constexpr int n = slice_rows<D, tile_n>;
+    constexpr int n = slice_rows<D, tile_n>, step = word;
     static_assert(n >= word && n % word == 0, "simt: tile_m + tile_n is too small for this head dim");
 #pragma unroll 1
     for (int slice = 0; slice < tile_n / n; ++slice) {
@@ -210,12 +210,12 @@ struct Simt {
         after();
       const Real *from_w = w + group * weight_stride + slice * n;
 #pragma unroll 1
-      for (int k = 0; k < n; k += word) {
-        Real a[rows][word];
+      for (int k = 0; k < n; k += step) {
+        Real a[rows][step];
 #pragma unroll
         for (int r = 0; r < rows; ++r) read_vector(a[r], from_w + groups * r * weight_stride + k);
 #pragma unroll
-        for (int i = 0; i < word; ++i) {
+        for (int i = 0; i < step; ++i) {
           Real f[rows];
 #pragma unroll
           for (int r = 0; r < rows; ++r) f[r] = a[r][i];
@@ -291,6 +291,31 @@ struct Simt {
 #pragma unroll
         for (int r = 0; r < Rows; ++r) c[r][j + i] += f[r] * v[i];
     }
+  }
+};
+
+// What scores take from the distance alone: one number for each distance of a tile, in shared memory. Each
+// thread computes some of them, and reads those that it needs. Nothing, where the spec has no such term.
+template <class Spec, class Config>
+struct DistanceTable {
+  using T = Simt<Spec, Config>;
+  using Real = typename Spec::Real;
+  static constexpr bool any = Spec::has_distance_term;
+  static constexpr int M = T::tile_m, count = M + T::tile_n - 1;
+  Real *term;  // tile_m + tile_n elements
+
+  // Before anyone reads comes a barrier, and another behind the last who reads what was there.
+  __device__ __forceinline__ void fill(const LuattnParams &p, const Site &site,
+                                       const typename Spec::Head &head, int q0, int kv0) const {
+    if constexpr (any)
+#pragma unroll 1
+      for (int i = int(threadIdx.x); i < count; i += T::threads)
+        term[i] = Spec::distance_term(p, site, head, Position{0, 0}, Position{kv0 - q0 - (M - 1) + i, 0});
+  }
+  // Of row m and column n of the tile.
+  __device__ __forceinline__ Real get(int m, int n) const {
+    if constexpr (any) return term[n - m + M - 1];
+    return Real(0);
   }
 };
 

@@ -422,6 +422,7 @@ luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_inf
   out->rows.num_stats = mask->num_stats;
   out->rows.skips = f->score_bounds != IR_NONE;
   out->rows.sums_distances = f->sum[SUM_DISTANCE].count > 0;
+  out->rows.has_distance_term = emit_has_distance_term(w);
   memcpy(out->pairs, f->pairs, sizeof out->pairs);
   out->max_len = max_len(f);
   out->small_dots = f->small_limit != IR_NONE;

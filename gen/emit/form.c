@@ -347,11 +347,12 @@ static int step_of_line(emit_form *f, int kind) {
   return q == 1 || q == -1 ? (int)q : 0;
 }
 
-/* Does a kernel sum dS for these, behind its mask? In the sm80 family grad adds what takes a multiply-add for
- * each element and no memory, which costs less there (0.95 to 0.99 of the speed by products). */
+/* Does a kernel sum dS for these, behind its mask? In the simt and sm80 families grad adds what takes a
+ * multiply-add for each element and no memory, which costs less there (in sm80 0.95 to 0.99 of the speed by
+ * products). */
 static bool makes_sum(const plan *p, int kind) {
-  if (p->family == LUATTN_SM80) return kind == SUM_DISTANCE || kind == SUM_ROW || kind == SUM_COL;
-  return p->family == LUATTN_SM90 && kind >= 0;
+  if (p->family == LUATTN_SM90) return kind >= 0;
+  return kind == SUM_DISTANCE || kind == SUM_ROW || kind == SUM_COL;
 }
 
 /* Of the terms of an element, those that kernels make from dS. */

@@ -61,8 +61,9 @@ bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);
  */
 typedef struct plan_rows {
   int row_bytes, bwd_row_bytes, num_acc, num_stats;
-  bool skips;          /* tiles without weight */
-  bool sums_distances; /* some gradient of a parameter is sums of dS at distances (SUM_DISTANCE) */
+  bool skips;             /* tiles without weight */
+  bool sums_distances;    /* some gradient of a parameter is sums of dS at distances (SUM_DISTANCE) */
+  bool has_distance_term; /* kept in shared memory in the simt family (simt.cuh, DistanceTable) */
 } plan_rows;
 
 /* How often the main kernel's code repeats a hook that is inlined: once for each score, row and column that

@@ -148,9 +148,10 @@ int tiles_sm90_threads(const plan *p) {
   return 128 + 2 * (p->pass == LUATTN_FORWARD ? p->tile_m : p->tile_n);
 }
 
-static int simt_bytes(const plan *p, int weights) {
+static int simt_bytes(const plan *p, int weights, const plan_rows *r) {
   const int size = p->dtype == LUATTN_F64 ? 8 : 4;
-  return 2 * 144 * (p->tile_m + p->tile_n) + weights * size * p->tile_m * (p->tile_n + 16 / size);
+  const int terms = r->has_distance_term ? size * (p->tile_m + p->tile_n) : 0;
+  return 2 * 144 * (p->tile_m + p->tile_n) + weights * size * p->tile_m * (p->tile_n + 16 / size) + terms;
 }
 
 /* struct SharedRow: aligned so that few loads bring it. */
@@ -211,14 +212,14 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
     case LUATTN_ROLE_FORWARD:
       return sm80                       ? sm80_forward_bytes(p)
              : p->family == LUATTN_SM90 ? sm90_forward_bytes(p)
-                                        : simt_bytes(p, 1);
+                                        : simt_bytes(p, 1, rows);
     case LUATTN_ROLE_DKDV:
       return sm80                       ? sm80_backward_bytes(p, rows)
              : tiles_wide(p)            ? sm90_wide_backward_bytes(p, rows)
              : p->family == LUATTN_SM90 ? sm90_backward_bytes(p, rows)
-                                        : simt_bytes(p, 2);
+                                        : simt_bytes(p, 2, rows);
     case LUATTN_ROLE_DQ:
-      return simt_bytes(p, 2);
+      return simt_bytes(p, 2, rows);
     default:
       return 0;
   }

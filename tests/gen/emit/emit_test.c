@@ -142,7 +142,7 @@ static void test_sums(void **state) {
   check_sums(90, "'n'", "s * t[0] + t[q - kv]", 0, true); /* dS says nothing where t[0] is 0 */
   check_sums(90, "'n'", "s + t[0] * q * kv + t[q - kv]", DISTANCE | EACH, false);
   check_sums(90, "'n'", "s + t[0] * sin(q * kv) + t[q - kv]", DISTANCE, true);
-  /* In the sm80 family what takes a multiply-add for each element, and pairs, stay with grad; in simt all. */
+  /* In the sm80 and simt families what takes a multiply-add for each element, and pairs, stay with grad. */
   check_sums(80, "'h'", "s + t[h] * (kv - q)", 0, true);
   check_sums(80, "'h'", "s + t[h] * abs(kv - q)", 0, true);
   check_sums(80, "'h', 'q', 'kv'", "s + t[{h, q, kv}]", 0, true);
@@ -156,6 +156,10 @@ static void test_sums(void **state) {
   check_for(&simt,
             "return attention { name = 'a', inputs = { t = { axes = {'n'}, grad = true } },\n"
             "  score_mod = function(s, b, h, q, kv) return s + t[q] + t[kv] + t[q - kv] end }",
+            LIST(" sums = 7;", "grad_adds = false;"), NULL);
+  check_for(&simt,
+            "return attention { name = 'a', inputs = { t = { axes = {'h'}, grad = true } },\n"
+            "  score_mod = function(s, b, h, q, kv) return s + t[h] * (kv - q) end }",
             LIST(" sums = 0;", "grad_adds = true;"), NULL);
 }
 

@@ -211,6 +211,14 @@ static void prepare(const LuattnParams &p, const Site &s, const Spec::Head &head
   Spec::flush(p, s, head, acc);
 }
 
+// One element is a sum, too; and another pair as far apart stands for it.
+static void add_sums(const LuattnParams &p, const Site &s, const Spec::Head &head, int q, int kv, double ds, Spec::Acc &acc) {
+  static_assert((Spec::sums & (SUM_HERE | SUM_LINEAR)) == 0, "grad adds these");
+  if (Spec::sums & SUM_DISTANCE) Spec::add_distance(p, s, head, q - kv, 0, ds, acc);
+  if (Spec::sums & SUM_ROW) Spec::add_row(p, s, head, q, ds, acc);
+  if (Spec::sums & SUM_COL) Spec::add_col(p, s, head, kv, ds, acc);
+}
+
 // Gradients with respect to q', k', v' go to the accumulators; finish takes them through the mods.
 static void main_tile(const LuattnParams &p, const Site &s, const Spec::Head &head, const std::vector<Spec::BwdRow> &rows,
                       int tile_n) {
@@ -226,6 +234,7 @@ static void main_tile(const LuattnParams &p, const Site &s, const Spec::Head &he
         Spec::grad<true>(p, s, head, Spec::row(p, s, head, q), Spec::col(p, s, head, kv), rows[q], dot(p, s.b, s.h, q, kv),
                          dout_dot(p, s.b, s.h, q, kv), in_parts(q), in_parts(kv),
                          Spec::distance_term(p, s, head, in_parts(q), in_parts(kv)), prob, ds, acc);
+        add_sums(p, s, head, q, kv, ds, acc);
         const long long iq = (1ll * s.b * p.heads + s.h) * p.q_len + q, ik = (1ll * s.b * p.heads_kv + hkv) * p.kv_len + kv;
         for (int d = 0; d < D; ++d) {
           dq[iq * D + d] += p.scale * ds * mod(p, WHICH_K, s.b, hkv, kv, d);

@@ -1,5 +1,5 @@
-// sums_check.cpp: which element of a tile is whose, for what sums dS (sums.cuh, sm80_sums.cuh) and for what is
-// computed once a distance (distance.cuh): every lane of every warp, for each shape of tiles that a plan may
+// sums_check.cpp: which element of a tile is whose, for what sums dS (sums.cuh, sm80_sums.cuh, simt_sums.cuh)
+// and for what is computed once a distance (distance.cuh, DistanceTable): every lane of every warp, for each shape of tiles that a plan may
 // choose, beside plain loops over the tile. Instructions of a whole warp are emulated. Numbers are small
 // integers, which no order of additions rounds.
 #include "host_cuda.hpp"
@@ -66,6 +66,7 @@ static void mma_16x8x16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 }
 
 #include "distance.cuh"
+#include "simt_sums.cuh"
 #include "sm80_sums.cuh"
 
 // ---- a spec ----
@@ -97,9 +98,9 @@ struct Spec {
   }
 };
 
-template <int M, int N, int Threads>
+template <int M, int N, int Threads, class Type>
 struct Tiles {
-  using Elem = bf16_t;
+  using Elem = Type;
   static constexpr int tile_m = M, tile_n = N, threads = Threads;
   static constexpr bool wants_dq = true, wants_dk = true, wants_dv = true, wants_inputs = true,
                         wants_scalars = false, accumulates_dq = true, deterministic = false, claims = false;
@@ -122,8 +123,34 @@ static void expect(double got, double want, const char *what) {
 struct Problem {
   LuattnParams p;
   int q0, kv0;
-  float ds[128][128];  // of key n and query m
+  float ds[256][256];  // of key n and query m
 };
+
+// Which the simt family adds up untransposed, beside terms of all distances.
+template <class Config>
+static void sum_tile_simt(const Problem &x) {
+  using Sums = SumsSimt<Spec, Config>;
+  const Simt<Spec, Config> t;
+  const Site site{0, 0, x.p.q_len, x.p.kv_len};
+  const Spec::Head head;
+  Spec::Acc acc;
+  float *const ds = t.weights(0);
+  const DistanceTable<Spec, Config> terms{t.weights(1)};
+  if (threadIdx.x == 0)
+    for (int m = 0; m < t.tile_m; ++m)
+      for (int n = 0; n < t.tile_n; ++n) ds[m * t.weight_stride + n] = x.ds[n][m];
+  terms.fill(x.p, site, head, x.q0, x.kv0);
+  __syncthreads();
+  Sums sums;
+  sums.enter_head();
+  sums.add(t, {x.p, site, head, acc, x.q0, x.kv0, ds});
+  __syncthreads();
+  sums.leave_head({x.p, site, head, acc, 0, x.kv0, nullptr});
+  for (int r = 0; r < t.rows; ++r)
+    for (int c = 0; c < t.cols; ++c)
+      expect(terms.get(t.row_at(r), t.col_at(c)), x.q0 + t.row_at(r) - (x.kv0 + t.col_at(c)),
+             "a term of another distance in a table");
+}
 
 template <class Config>
 static void sum_tile(const Problem &x) {
@@ -147,7 +174,18 @@ static void sum_tile(const Problem &x) {
   sums.leave_head(at);
 }
 
+// With dS alone in shared memory, or with all that a kernel has there.
 template <int M, int N, int Threads>
+static void sum(const Problem &x, bf16_t) {
+  launch(sum_tile<Tiles<M, N, Threads, bf16_t>>, dim3(1), Threads, M * N * 2, x);
+}
+template <int M, int N, int Threads>
+static void sum(const Problem &x, float) {
+  const int bytes = 2 * 144 * (M + N) + 4 * M * (N + 4) + 4 * (M + N);
+  launch(sum_tile_simt<Tiles<M, N, Threads, float>>, dim3(1), Threads, bytes, x);
+}
+
+template <int M, int N, int Threads, class Elem = bf16_t>
 static void check_tile() {
   for (int i = 0; i < 3; ++i) {
     static Problem x;
@@ -165,7 +203,7 @@ static void check_tile() {
         column[x.kv0 + n] += ds;
       }
     descending = i % 2 != 0;
-    launch(sum_tile<Tiles<M, N, Threads>>, dim3(1), Threads, M * N * 2, x);
+    sum<M, N, Threads>(x, Elem{});
     for (int d = 0; d < 2 * most; ++d) expect(at_distance[d], distance[d], "a sum at a distance");
     for (int d = 0; d < most; ++d) expect(at_row[d], row[d], "a sum of a row");
     for (int d = 0; d < most; ++d) expect(at_column[d], column[d], "a sum of a column");
@@ -222,6 +260,13 @@ int main() {
   check_tile<32, 32, 128>();
   check_tile<32, 64, 256>();
   check_tile<16, 128, 128>();
+  check_tile<64, 64, 128, float>();
+  check_tile<64, 64, 256, float>();
+  check_tile<32, 32, 128, float>();
+  check_tile<16, 32, 256, float>();
+  check_tile<64, 32, 512, float>();
+  check_tile<16, 64, 32, float>();
+  check_tile<256, 16, 128, float>();
   check_distances<2, 2>();
   check_distances<2, 8>();
   check_distances<2, 16>();
