@@ -87,9 +87,10 @@ static const char *arch_name(const compilation *c, arena *a) {
 
 /* Passes of NVVM's optimizer that a forward kernel does without. They take a fortieth to a tenth of the time
  * that it takes to compile, and leave most as fast, T5 above head dim 192 5 % slower; which ones was measured
- * on an H200 (bench/journal.md, "Passes of NVVM left out", "Sums and terms of distances in simt"). More would
- * cost narrow heads, the masks of grids and f32 some speed, and backward kernels of the sm90 family spill. The option is in no manual; an NVRTC
- * that refuses it compiles with all passes, and one that does not know a pass by this name leaves none out.
+ * on an H200 (bench/journal.md, "Passes of NVVM left out", "Sums and terms of distances in simt"). More
+ * would cost narrow heads, the masks of grids and f32 some speed, and backward kernels of the sm90 family
+ * spill. The option is in no manual; an NVRTC that refuses it compiles with all passes, and one that does not
+ * know a pass by this name leaves none out.
  */
 static int passes_left_out(const compilation *c, const char **out) {
   const plan *p = &c->plan;

@@ -34,6 +34,17 @@ struct Needs {
   static constexpr bool finish_k = dk && Spec::has_key_mod, finish_v = dv && Spec::has_value_mod;
 };
 
+// Which gradients of parameters are sums of dS that a kernel makes from the tile of dS in shared memory
+// (sm80_sums.cuh, simt_sums.cuh).
+template <class Spec, class Config>
+struct SharedSums {
+  static constexpr int wanted = Needs<Spec, Config>::parameters ? Spec::sums : 0;
+  static constexpr bool any = wanted != 0;
+  static constexpr bool cols = (wanted & SUM_COL) != 0, rows = (wanted & SUM_ROW) != 0,
+                        distances = (wanted & SUM_DISTANCE) != 0;
+  static_assert((wanted & (SUM_HERE | SUM_LINEAR)) == 0, "grad adds these");
+};
+
 // A row's numbers in shared memory, aligned so that one load brings as many as possible.
 template <class T>
 struct alignas(sizeof(T) % 16 == 0  ? 16

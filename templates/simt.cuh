@@ -199,7 +199,7 @@ struct Simt {
   template <int D, class After>
   __device__ __forceinline__ void accumulate(Real (&c)[rows][LaneColumns<Real, D>::each], const Real *w,
                                              const Slab<Real> &x, const After &after) {
-    constexpr int n = slice_rows<D, tile_n>, step = word;
+    constexpr int n = slice_rows<D, tile_n>;
     static_assert(n >= word && n % word == 0, "simt: tile_m + tile_n is too small for this head dim");
 #pragma unroll 1
     for (int slice = 0; slice < tile_n / n; ++slice) {
@@ -210,12 +210,12 @@ struct Simt {
         after();
       const Real *from_w = w + group * weight_stride + slice * n;
 #pragma unroll 1
-      for (int k = 0; k < n; k += step) {
-        Real a[rows][step];
+      for (int k = 0; k < n; k += word) {
+        Real a[rows][word];
 #pragma unroll
         for (int r = 0; r < rows; ++r) read_vector(a[r], from_w + groups * r * weight_stride + k);
 #pragma unroll
-        for (int i = 0; i < step; ++i) {
+        for (int i = 0; i < word; ++i) {
           Real f[rows];
 #pragma unroll
           for (int r = 0; r < rows; ++r) f[r] = a[r][i];

@@ -13,11 +13,9 @@ struct SumsSimt {
   using Real = typename Spec::Real;
   using Acc = typename Spec::Acc;
   static constexpr int M = T::tile_m, N = T::tile_n;
-  static constexpr int wanted = Needs<Spec, Config>::parameters ? Spec::sums : 0;
-  static constexpr bool any = wanted != 0;
-  static constexpr bool cols = (wanted & SUM_COL) != 0, rows = (wanted & SUM_ROW) != 0,
-                        distances = (wanted & SUM_DISTANCE) != 0;
-  static_assert((wanted & (SUM_HERE | SUM_LINEAR)) == 0, "grad adds these");
+  using Wanted = SharedSums<Spec, Config>;
+  static constexpr bool any = Wanted::any, cols = Wanted::cols, rows = Wanted::rows,
+                        distances = Wanted::distances;
 
   // Where there are more threads than columns, several share one, each some of its rows.
   static constexpr int sharers = T::threads > N ? T::threads / N : 1, share = ceil_div(M, sharers);

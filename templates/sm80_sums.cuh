@@ -16,11 +16,9 @@ struct SumsSm80 {
   using Elem = typename Config::Elem;
   using Acc = typename Spec::Acc;
   static constexpr int M = Config::tile_m, N = Config::tile_n, warps = Config::threads / 32;
-  static constexpr int wanted = Needs<Spec, Config>::parameters ? Spec::sums : 0;
-  static constexpr bool any = wanted != 0;
-  static constexpr bool cols = (wanted & SUM_COL) != 0, rows = (wanted & SUM_ROW) != 0,
-                        distances = (wanted & SUM_DISTANCE) != 0;
-  static_assert((wanted & (SUM_HERE | SUM_LINEAR)) == 0, "grad adds these");
+  using Wanted = SharedSums<Spec, Config>;
+  static constexpr bool any = Wanted::any, cols = Wanted::cols, rows = Wanted::rows,
+                        distances = Wanted::distances;
 
   // Strips of 16 keys; where there are more warps than strips, parts of a strip's queries.
   static constexpr int spare = warps * 16 / N, parts = spare < 1 ? 1 : spare < M / 16 ? spare : M / 16;

@@ -163,6 +163,32 @@ static void test_sums(void **state) {
             LIST(" sums = 0;", "grad_adds = true;"), NULL);
 }
 
+/* In the simt family terms of distances lie in shared memory: of the tiles that can be forced on sm_90, these
+ * have no room for them. */
+static void test_terms_take_room(void **state) {
+  (void)state;
+  luattn_target t = target;
+  t.arch = 90, t.dtype = LUATTN_F32, t.pass = LUATTN_BACKWARD, t.tile_m = 256, t.tile_n = 64;
+  static const char *const scores[] = {"s + q - kv", "s + t[q - kv]"};
+  for (int i = 0; i < 2; i++) {
+    char source[256], *text = NULL;
+    snprintf(source, sizeof source,
+             "return attention { name = 'a', inputs = { t = { axes = {'n'} } },\n"
+             "  score_mod = function(s, b, h, q, kv) return %s end }",
+             scores[i]);
+    luattn_spec *spec;
+    luattn_error err;
+    if (luattn_spec_load_text("spec.lua", source, strlen(source), NULL, &spec, &err) != LUATTN_OK)
+      fail_msg("%s", err.message);
+    const luattn_status status = luattn_emit(spec, &t, "spec", &text, &err);
+    assert_int_equal(status, i == 0 ? LUATTN_OK : LUATTN_INVALID);
+    if (i == 1 && strstr(err.message, "need 232704 bytes of shared memory; sm_90 has 232448") == NULL)
+      fail_msg("%s", err.message);
+    if (i == 0) luattn_text_free(text);
+    luattn_spec_free(spec);
+  }
+}
+
 /* Where the places of sums lie: one for many distances; side by side as q or kv moves; neither. */
 static void check_places(const char *axes, const char *score, const char *alike, const char *step,
                          const char *pairs) {
@@ -435,6 +461,7 @@ int main(void) {
       cmocka_unit_test(test_unit_of_the_score),
       cmocka_unit_test(test_rows_of_prob),
       cmocka_unit_test(test_sums),
+      cmocka_unit_test(test_terms_take_room),
       cmocka_unit_test(test_places_of_sums),
       cmocka_unit_test(test_factors_of_the_score),
       cmocka_unit_test(test_spellings_for_elements),

@@ -1,7 +1,7 @@
 // sums_check.cpp: which element of a tile is whose, for what sums dS (sums.cuh, sm80_sums.cuh, simt_sums.cuh)
-// and for what is computed once a distance (distance.cuh, DistanceTable): every lane of every warp, for each shape of tiles that a plan may
-// choose, beside plain loops over the tile. Instructions of a whole warp are emulated. Numbers are small
-// integers, which no order of additions rounds.
+// and for what is computed once a distance (distance.cuh, DistanceTable): every lane of every warp, for each
+// shape of tiles that a plan may choose, beside plain loops over the tile. Instructions of a whole warp are
+// emulated. Numbers are small integers, which no order of additions rounds.
 #include "host_cuda.hpp"
 
 #define mma_16x8x16 device_mma_16x8x16
