@@ -39,7 +39,7 @@ static luattn_status emit_plan(compilation *c, luattn_error *err) {
                     ? arena_printf(c->a, "%s%s%s%s", c->plan.why, c->emitted.outlined, lengths, gathers)
                     : NULL;
   if (c->plan.why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
-  TRY(emit_config(c->a, &c->plan, &c->config, err));
+  TRY(emit_config(c->a, &c->plan, &c->emitted.rows, &c->config, err));
   TRY(plan_entries(c->a, &c->plan, &c->spec, &c->emitted.rows, err));
   return manifest_fill(c, &c->info, err);
 }

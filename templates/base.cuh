@@ -51,6 +51,15 @@ template <class T> LUATTN_FN T from_real(float x) {
 }
 
 LUATTN_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// A launch gives a kernel the dynamic shared memory that its layout takes: gen/plan/tiles.c reckons it for itself,
+// before there is a kernel. Templates' own tests have a Config that leaves it open.
+template <class Config, int Bytes> LUATTN_FN constexpr bool has_shared() {
+  if constexpr (requires { Config::shared_bytes; })
+    static_assert(Bytes <= Config::shared_bytes, "the plan gives a kernel less shared memory than its layout takes");
+  return true;
+}
+
 template <class T> LUATTN_FN T min_of(T a, T b) { return a < b ? a : b; }
 template <class T> LUATTN_FN T max_of(T a, T b) { return a > b ? a : b; }
 LUATTN_FN float max_of(float a, float b) { return fmaxf(a, b); }  // one FMNMX; the ternary is two instructions

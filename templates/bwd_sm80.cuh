@@ -127,6 +127,7 @@ struct BwdSm80 {
   static constexpr int at_ds = at_do + stages * do_bytes, at_p = at_ds + stages * p_bytes;
   static constexpr int at_bwd = at_p + (warps_c > 1 ? p_bytes : 0), at_row = at_bwd + stages * bwd_bytes;
   static constexpr int shared_bytes = (at_row + stages * row_bytes + 15) / 16 * 16;
+  static_assert(has_shared<Config, shared_bytes>());
 
   // ---- a thread's view ----------------------------------------------------------------------------------
 

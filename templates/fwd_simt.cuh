@@ -63,7 +63,7 @@ LUATTN_FN void mask_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
 
 template <class Spec, class Config>
 LUATTN_FN void fwd_simt(const LuattnParams &p) {
-  static_assert(ValidSpec<Spec>);
+  static_assert(ValidSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(1)>());
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;

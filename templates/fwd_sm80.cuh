@@ -71,6 +71,7 @@ struct ForwardSm80 {
   using VTile = SharedTile<dim_v>;
   static constexpr int q_bytes = QTile::bytes(tile_m), k_bytes = QTile::bytes(tile_n),
                        v_bytes = VTile::bytes(tile_n);
+  static_assert(has_shared<Config, q_bytes + stages * (k_bytes + v_bytes)>());
 
   const LuattnParams &p;
   const Site site;

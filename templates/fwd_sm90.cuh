@@ -606,8 +606,8 @@ struct ConsumerSm90 {
 
 template <class Spec, class Config>
 LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, void *memory) {
-  static_assert(ValidSpec<Spec>);
   using Shared = SharedSm90<Config>;
+  static_assert(ValidSpec<Spec> && has_shared<Config, Shared::bytes>());
   const Shared shared{shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();

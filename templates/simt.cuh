@@ -107,6 +107,11 @@ struct Simt {
   static constexpr int stage_size = (tile_m + tile_n) * 144 / int(sizeof(Real));
   static constexpr int weight_stride = tile_n + word;
   static constexpr int weight_size = tile_m * weight_stride;
+  // Of shared memory, with so many tiles of weights: and terms of distances behind them (DistanceTable).
+  LUATTN_FN constexpr int bytes(int weights) {
+    return (2 * stage_size + weights * weight_size + (Spec::has_distance_term ? tile_m + tile_n : 0)) *
+           int(sizeof(Real));
+  }
   static_assert(same_type<Real, typename Config::Elem>::value,
                 "simt computes in its storage type: float or double");
   static_assert(threads % 32 == 0 && threads <= 512, "simt: threads are a multiple of 32, at most 512");

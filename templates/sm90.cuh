@@ -163,6 +163,7 @@ struct SharedSm90 {
   static constexpr int without_o = groups * q_bytes + stages * (k_bytes + v_bytes) + 1024;
   static constexpr int room = (most_bytes - without_o) / (groups * 4 * o_box_bytes);
   static constexpr int o_boxes = room < boxes_v ? room : boxes_v;
+  static constexpr int bytes = without_o + groups * 4 * o_boxes * o_box_bytes;
   static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && Config::threads == 128 + 2 * tile_m);
   static_assert(stages * 36 + groups * 32 <= 1024 && without_o <= most_bytes);
 

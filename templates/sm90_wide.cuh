@@ -69,7 +69,8 @@ struct SharedWide {
                        at_rows = at_peer_ds + 2 * box,
                        at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
   static_assert(tile_m == 64 && tile_n == 64 && Config::threads == 512);
-  static_assert(stages >= 2);  // barriers and notes: stages * 64 + 120 bytes, or + 216 with turns
+  static_assert(stages >= 2);
+  static_assert(has_shared<Config, at_barriers + stages * 64 + (turns ? 216 : 120)>());  // barriers and notes
 
   u32 start;  // a multiple of 1024
 

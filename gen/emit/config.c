@@ -13,7 +13,9 @@ static unsigned backward_widths(const plan *p) {
          width_bit(boxes * (p->tile_m == 128 ? 64 : 32));
 }
 
-luattn_status emit_config(arena *a, const plan *p, const char **out, luattn_error *err) {
+luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const char **out,
+                          luattn_error *err) {
+  const luattn_role role = p->pass == LUATTN_FORWARD ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV;
   static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
   const struct {
     const char *name;
@@ -24,6 +26,7 @@ luattn_status emit_config(arena *a, const plan *p, const char **out, luattn_erro
                  {"tile_n", p->tile_n},
                  {"threads", p->threads},
                  {"stages", p->stages},
+                 {"shared_bytes", tiles_shared_bytes(p, role, rows)},
                  {"sm80_warps_n", p->sm80_warps_n},
                  {"sm80_chunk_m", p->sm80_chunk_m}};
   const struct {

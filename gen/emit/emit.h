@@ -22,6 +22,7 @@ typedef struct emitted {
 /* Builds in spec->traced.g, which must be the caller's own clone. */
 luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
                         emitted *out, luattn_error *err);
-luattn_status emit_config(arena *a, const plan *p, const char **text, luattn_error *err);
+luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const char **text,
+                          luattn_error *err);
 
 #endif

@@ -28,12 +28,12 @@ static const template_file *entry(const char *name) {
   return NULL;
 }
 
-static void compile(const char *name, const char *arch, const char *const *options, int n) {
+/* NULL, or why it does not compile. */
+static const char *why_not(arena *a, const char *name, const char *arch, const char *const *options, int n) {
   nvrtc_file file;
   nvrtc lib;
   luattn_error err;
   if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
-  arena *a = arena_open(NULL);
   template_file headers[128];
   int count = 0;
   assert_true(luattn_embedded_template_count + 2 <= (int)(sizeof headers / sizeof headers[0]));
@@ -43,9 +43,24 @@ static void compile(const char *name, const char *arch, const char *const *optio
   nvrtc_result r;
   if (nvrtc_compile(&lib, a, name, entry(name)->data, headers, count, arch, (nvrtc_options){options, n, 0}, 0,
                     &r, &err) != LUATTN_OK)
-    fail_msg("%s", err.message);
+    return arena_printf(a, "%s", err.message);
   assert_true(r.cubin_size > 0);
   assert_null(r.remark);
+  return NULL;
+}
+
+/* With the shared memory that its layout takes, by hand, and not with a byte less. */
+static void compile(const char *name, const char *arch, const char *const *options, int n, int shared) {
+  arena *a = arena_open(NULL);
+  const char *all[16];
+  memcpy(all, options, (size_t)n * sizeof *all);
+  all[n] = arena_printf(a, "-DEXAMPLE_SHARED_BYTES=%d", shared);
+  const char *why = why_not(a, name, arch, all, n + 1);
+  if (why != NULL) fail_msg("%s", why);
+  all[n] = arena_printf(a, "-DEXAMPLE_SHARED_BYTES=%d", shared - 1);
+  why = why_not(a, name, arch, all, n + 1);
+  if (why == NULL || strstr(why, "less shared memory than its layout takes") == NULL)
+    fail_msg("%s, %d bytes: %s", name, shared - 1, why == NULL ? "compiles" : why);
   arena_close(a);
 }
 
@@ -54,8 +69,8 @@ static void test_sm80(void **state) {
   const char *const forward[] = {"-std=c++20", "-default-device"};
   const char *const backward[] = {"-std=c++20",           "-default-device",       "-DEXAMPLE_TILE_M=64",
                                   "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=256", "-DEXAMPLE_STAGES=1"};
-  compile("fwd_sm80.cu", "sm_80", forward, 2);
-  compile("bwd_sm80.cu", "sm_80", backward, 6);
+  compile("fwd_sm80.cu", "sm_80", forward, 2, 2 * 128 * (128 + 2 * 2 * 64));
+  compile("bwd_sm80.cu", "sm_80", backward, 6, 2 * 256 * (128 + 64) + 2 * 2 * 64 * 128 + 64 * 8);
 }
 
 static void test_sm90(void **state) {
@@ -71,9 +86,13 @@ static void test_sm90(void **state) {
                               "-DEXAMPLE_THREADS=512",
                               "-DEXAMPLE_HEAD_DIM=192",
                               "-DEXAMPLE_HEAD_DIM_V=128"};
-  compile("fwd_sm90.cu", "sm_90a", forward, 5);
-  for (int n = 5; n <= 6; n++) compile("bwd_sm90.cu", "sm_90a", backward, n);
-  compile("bwd_sm90_wide.cu", "sm_90a", wide, 7);
+  compile("fwd_sm90.cu", "sm_90a", forward, 5, 2 * 128 * (128 + 2 * 2 * 128) + 1024 + 2 * 128 * 128);
+  for (int n = 5; n <= 6; n++)
+    compile("bwd_sm90.cu", "sm_90a", backward, n,
+            2 * 256 * (128 + 2 * 64) + 8 * 16 * (16 + 2 * 128) + 2 * 64 * 8 + 3 * 2 * 64 * 128 + 512);
+  compile(
+      "bwd_sm90_wide.cu", "sm_90a", wide, 7,
+      2 * 64 * 192 + 2 * 64 * 128 + 2 * 2 * 64 * (192 + 128) + 5 * 2 * 64 * 64 + 2 * 64 * 8 + 2 * 64 + 120);
 }
 
 static void test_simt(void **state) {
@@ -82,8 +101,9 @@ static void test_simt(void **state) {
   for (int i = 0; i < 2; i++) {
     const char *const options[] = {"-std=c++20",          "-default-device",     elems[i],
                                    "-DEXAMPLE_TILE_M=32", "-DEXAMPLE_TILE_N=32", "-DEXAMPLE_THREADS=256"};
-    compile("fwd_simt.cu", "sm_80", options, 6);
-    compile("bwd_simt.cu", "sm_80", options, 6);
+    const int size = i == 0 ? 4 : 8, slices = 2 * 144 * (32 + 32), weights = 32 * (32 * size + 16);
+    compile("fwd_simt.cu", "sm_80", options, 6, slices + weights);
+    compile("bwd_simt.cu", "sm_80", options, 6, slices + 2 * weights);
   }
 }
 
