@@ -107,7 +107,7 @@ struct Simt {
   static constexpr int stage_size = (tile_m + tile_n) * 144 / int(sizeof(Real));
   static constexpr int weight_stride = tile_n + word;
   static constexpr int weight_size = tile_m * weight_stride;
-  // Of shared memory, with so many tiles of weights: and terms of distances behind them (DistanceTable).
+  // Of shared memory, with so many tiles of weights; terms of distances lie behind them (DistanceTable).
   LUATTN_FN constexpr int bytes(int weights) {
     return (2 * stage_size + weights * weight_size + (Spec::has_distance_term ? tile_m + tile_n : 0)) *
            int(sizeof(Real));

@@ -13,9 +13,16 @@ static unsigned backward_widths(const plan *p) {
          width_bit(boxes * (p->tile_m == 128 ? 64 : 32));
 }
 
+/* What every kernel of the pass has at least: simt's backward has two. */
+static int shared_bytes(const plan *p, const plan_rows *rows) {
+  if (p->pass == LUATTN_FORWARD) return tiles_shared_bytes(p, LUATTN_ROLE_FORWARD, rows);
+  const int dkdv = tiles_shared_bytes(p, LUATTN_ROLE_DKDV, rows);
+  const int dq = p->family == LUATTN_SIMT ? tiles_shared_bytes(p, LUATTN_ROLE_DQ, rows) : dkdv;
+  return dq < dkdv ? dq : dkdv;
+}
+
 luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const char **out,
                           luattn_error *err) {
-  const luattn_role role = p->pass == LUATTN_FORWARD ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV;
   static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
   const struct {
     const char *name;
@@ -26,7 +33,7 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
                  {"tile_n", p->tile_n},
                  {"threads", p->threads},
                  {"stages", p->stages},
-                 {"shared_bytes", tiles_shared_bytes(p, role, rows)},
+                 {"shared_bytes", shared_bytes(p, rows)},
                  {"sm80_warps_n", p->sm80_warps_n},
                  {"sm80_chunk_m", p->sm80_chunk_m}};
   const struct {

@@ -29,11 +29,9 @@ static const template_file *entry(const char *name) {
 }
 
 /* NULL, or why it does not compile. */
-static const char *why_not(arena *a, const char *name, const char *arch, const char *const *options, int n) {
-  nvrtc_file file;
-  nvrtc lib;
+static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *arch,
+                           const char *const *options, int n) {
   luattn_error err;
-  if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
   template_file headers[128];
   int count = 0;
   assert_true(luattn_embedded_template_count + 2 <= (int)(sizeof headers / sizeof headers[0]));
@@ -41,7 +39,7 @@ static const char *why_not(arena *a, const char *name, const char *arch, const c
   headers[count++] = (template_file){"config.cuh", read_file(a, "config.cuh"), 0};
   headers[count++] = (template_file){"spec.cuh", read_file(a, "spec.cuh"), 0};
   nvrtc_result r;
-  if (nvrtc_compile(&lib, a, name, entry(name)->data, headers, count, arch, (nvrtc_options){options, n, 0}, 0,
+  if (nvrtc_compile(lib, a, name, entry(name)->data, headers, count, arch, (nvrtc_options){options, n, 0}, 0,
                     &r, &err) != LUATTN_OK)
     return arena_printf(a, "%s", err.message);
   assert_true(r.cubin_size > 0);
@@ -51,14 +49,18 @@ static const char *why_not(arena *a, const char *name, const char *arch, const c
 
 /* With the shared memory that its layout takes, by hand, and not with a byte less. */
 static void compile(const char *name, const char *arch, const char *const *options, int n, int shared) {
+  nvrtc_file file;
+  nvrtc lib;
+  luattn_error err;
+  if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
   arena *a = arena_open(NULL);
   const char *all[16];
   memcpy(all, options, (size_t)n * sizeof *all);
   all[n] = arena_printf(a, "-DEXAMPLE_SHARED_BYTES=%d", shared);
-  const char *why = why_not(a, name, arch, all, n + 1);
+  const char *why = why_not(a, &lib, name, arch, all, n + 1);
   if (why != NULL) fail_msg("%s", why);
   all[n] = arena_printf(a, "-DEXAMPLE_SHARED_BYTES=%d", shared - 1);
-  why = why_not(a, name, arch, all, n + 1);
+  why = why_not(a, &lib, name, arch, all, n + 1);
   if (why == NULL || strstr(why, "less shared memory than its layout takes") == NULL)
     fail_msg("%s, %d bytes: %s", name, shared - 1, why == NULL ? "compiles" : why);
   arena_close(a);
