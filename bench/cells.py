@@ -232,6 +232,21 @@ def gradients():
             )
 
 
+def biases():
+    """What numbers that scores read from memory cost, of each key and of each pair, beside FlexAttention.
+
+    No longer ones: FlexAttention reads a bias of more than 2^31 elements at wrong addresses.
+    """
+    names = {"t[h, kv]": "biaskv_full", "t[h, q, kv]": "bias2d_full"}
+    for batch, length in ((16, 1024), (4, 4096)):
+        for dim in (64, 128, 256):
+            p = Problem(batch, 2048 // dim, 2048 // dim, length, dim, dim)
+            entries = [Entry("plain", "luattn", "full", p)]
+            for name, variant in names.items():
+                entries += [Entry(name, "luattn", variant, p), Entry(f"flex {name}", "flex", variant, p)]
+            yield Cell("biases", f"D{dim} B{batch} S{length}", {}, tuple(entries))
+
+
 def deterministic():
     """What the same bits in every run cost in backward, also with gradients of extra inputs."""
 
@@ -308,4 +323,4 @@ def dims():
 
 
 SUITES = {"plain": plain, "variants": variants, "ratios": ratios, "dims": dims}
-SUITES |= {"gradients": gradients, "deterministic": deterministic}
+SUITES |= {"biases": biases, "gradients": gradients, "deterministic": deterministic}

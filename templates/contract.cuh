@@ -45,6 +45,14 @@ template <class Real> struct GradLine {
   Real factor;
 };
 
+// The places of an input along its last axis, `stride` elements apart. `index`, which may lie outside the axis, is where the asker's
+// q and kv read; a place outside stands for the nearest end.
+template <class Stored> struct InputLine {
+  const Stored *row;  // the axis's first
+  int index, size;
+  i64 stride;
+};
+
 // Where a block works. `h` is the query head, or the kv head in key_mod and value_mod.
 struct Site { int b, h, q_len, kv_len; };
 
@@ -53,7 +61,8 @@ struct Site { int b, h, q_len, kv_len; };
 //
 // Contract, in the order in which a forward kernel uses it. `p` is the kernel's parameter block, `s` a Site.
 //
-//   Types      Real, Head, Row, Col; State { Real x[]; }, BwdRow { Real x[]; }, Acc { Real x[]; } (at least one element)
+//   Types      Real, Head, Row, Col; State { Real x[]; }, BwdRow { Real x[]; }, Acc { Real x[]; } (at least one element); LineElem,
+//              what the input of score_line holds
 //   Constants  has_mask, keep_is_cheap (a few instructions without memory: worth unrolling), has_lse, num_saved, num_stats,
 //              row_ranges (which kv of a row q are kept: 0, those that keep says; 1, all of row_range(p, s, q); 2, also all of
 //              row_second(p, s, q)), row_from_start (row_range begins at 0),
@@ -64,7 +73,7 @@ struct Site { int b, h, q_len, kv_len; };
 //              whose rest_class is FULL), grad_reads_row (what backward's main kernel calls besides keep reads Row),
 //              grad_is_light (it reads no memory for an element, and is inlined),
 //              score_reads (beyond the rows: 0, nothing; 1, memory for each column; 2, memory for each element, or it is called),
-//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_distance_term, has_shift, has_small, prob_is_sigmoid, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, has_score_bounds, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_distance_term, has_line, reads_columns, lines_shared, has_shift, has_small, prob_is_sigmoid, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, has_score_bounds, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -78,6 +87,11 @@ struct Site { int b, h, q_len, kv_len; };
 //                            has_distance_term: the same score in two steps, of which the first gives one number to all elements
 //                            of one head that have the same kv - q, whatever q and kv are, also beyond the lengths. In a
 //                            backward image distance_term is what `grad` is given, and score_with is as score
+//     InputLine<LineElem> score_line(p, s, head, int q, int kv)
+//                            has_line, never beside has_distance_term: `term` of score_with is then what the line holds at its
+//                            index, as Real; the index moves by one as kv does. lines_shared: it is the same for all batches
+//                            reads_columns: score, or beside has_line score_with, reads memory for each column, and none for each
+//                            element
 //     Real shift(p, s, head, row, Position q, Position kv)
 //                            has_shift: scores lack this, which all of row q have in common that share kv.base; kv.offset is 0.
 //                            Before a step the kernel puts it into Row's member `shift`, where term, prob and the rest read it,
@@ -173,12 +187,12 @@ template <class S, class R = typename S::Real>
 concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
-  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::row_for_keep) && bool(S::score_reads_col) && bool(S::row_from_start) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::grad_is_light) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_shift) && bool(S::has_small) && bool(S::prob_is_sigmoid) && bool(S::lags) };
+  { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::row_for_keep) && bool(S::score_reads_col) && bool(S::row_from_start) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::grad_is_light) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_line) && bool(S::reads_columns) && bool(S::lines_shared) && bool(S::has_shift) && bool(S::has_small) && bool(S::prob_is_sigmoid) && bool(S::lags) };
   { bool(S::has_score_bounds) && bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) };
   { S::score_reads + S::row_ranges + S::row_period + S::column_ranges + S::column_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };
-  { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::distance_term(p, s, head, at, at) + S::score_with(p, s, head, row, col, x, at, at, x) }; { S::shift(p, s, head, row, at, at) }; { S::small_limit(p, s, head) + S::small_weight(p, s, head, x, x) };
+  { S::score(p, s, head, row, col, x, at, at) }; { S::keep(p, s, head, row, col, i, i) }; { S::distance_term(p, s, head, at, at) + S::score_with(p, s, head, row, col, x, at, at, x) }; { S::score_line(p, s, head, i, i).row + sizeof(typename S::LineElem) }; { S::shift(p, s, head, row, at, at) }; { S::small_limit(p, s, head) + S::small_weight(p, s, head, x, x) };
   { S::init(p, s, head, row) }; { S::prob(p, s, head, row, state, red, x, i) };
   { S::rescale(p, s, head, row, state, red) }; { S::next(p, s, head, row, state, red) };
   { S::raise(p, s, head, row, state, red) };

@@ -29,6 +29,7 @@ set(LUATTN_TEMPLATES
   fwd_sm80.cuh
   fwd_sm90.cu
   fwd_sm90.cuh
+  fwd_sm90_fetch.cuh
   fwd_sm90_load.cuh
   halves.cuh
   input.cuh
@@ -48,10 +49,12 @@ set(LUATTN_TEMPLATES
   sm90_again.cuh
   sm90_bwd.cuh
   sm90_claims.cuh
+  sm90_copies.cuh
   sm90_lines.cuh
   sm90_mask.cuh
   sm90_out.cuh
   sm90_part.cuh
+  sm90_strips.cuh
   sm90_sums.cuh
   sm90_sums_writer.cuh
   sm90_turns.cuh

@@ -6,7 +6,7 @@
 // a row's statistics never leave its four threads.
 //   load     the producer (fwd_sm90_load.cuh), one warp, walks the kv tiles that the mask leaves, and has the
 //            copy engine bring Q, and then K and V tile by tile, as far ahead as there are slots; with K it
-//            passes on which tile it is
+//            passes on which tile it is. What scores read from memory, fetchers bring (fwd_sm90_fetch.cuh)
 //   compute  S = Q K^T; S becomes weights in registers, which, rounded, are the A operand of O += P V
 //   finish   O times the rows' factors, rounded, to shared memory, and from there by the copy engine while
 //            the next q tile is computed; what has no room there, from registers to memory
@@ -19,13 +19,16 @@
 //   tile_n a multiple of 16 up to 256; stages: slots for K, and as many for V; at least 2, or nothing is
 //   loaded ahead.
 // Dynamic shared memory in bytes, with D and Dv padded to 64:
-//   2 * tile_m * D + stages * 2 * tile_n * (D + Dv) + 1024, and 2 * tile_m * 64 for each 64 columns of O that
-//   the limit of 227 KB leaves room for
+//   2 * tile_m * D + stages * 2 * tile_n * (D + Dv) + 512, and 2 * tile_m * 64 for each 64 columns of O that
+//   the limit of 227 KB leaves room for; before that strips (sm90_strips.cuh), where there is room for all of
+//   them: tile_m * (tile_n * element size + 16) for an input's lines, stages * tile_n * sizeof(Col) for
+//   columns
 // Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and what a tensor map can
 // hold: the runtime refuses others (runtime/args.c, runtime/maps.c).
 #pragma once
 #include "copy.cuh"
 #include "distance.cuh"
+#include "fwd_sm90_fetch.cuh"
 #include "fwd_sm90_load.cuh"
 #include "halves.cuh"
 #include "rows.cuh"
@@ -38,7 +41,7 @@
 
 template <class Spec, class Config>
 struct ConsumerSm90 {
-  using Shared = SharedSm90<Config>;
+  using Shared = SharedSm90<Spec, Config>;
   using Elem = typename Config::Elem;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
@@ -101,6 +104,9 @@ struct ConsumerSm90 {
   bool exceeds;  // lags: a sum of the warp's first rows is not below `most`
   Range wanted;  // skips: the q tile's kv tiles that the mask may leave this consumer's rows
   bool late_v;   // skips: V of the latest tile that was left out is still to be given back
+  using Columns = ColumnStrip<Col>;
+  typename LinesOf<Spec, Config>::type lines;
+  static_assert(!Shared::has_lines || !Spec::has_small, "small dots are weighed without what is read");
 
   __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
                                           const Shared &s, int g)
@@ -113,7 +119,8 @@ struct ConsumerSm90 {
         k(0),
         v(0),
         q(0),
-        late_v(false) {}
+        late_v(false),
+        lines(shared, group * 4 + warp) {}
 
   // The query of row r of this thread, and the nearest one that exists.
   __device__ __forceinline__ Position position(int r) const { return {first_row + lane / 4, r * 8}; }
@@ -129,6 +136,7 @@ struct ConsumerSm90 {
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
     online.init(p, site, head, row);
+    if constexpr (Shared::has_lines) lines.begin(p, site, head, first_row, lane);
     may_lag = false;
     zero_out<dim_v / 16>();
   }
@@ -186,13 +194,35 @@ struct ConsumerSm90 {
     const DistanceTerms<Spec, rows, cols / 2> terms(p, site, head, kv0 - lane % 4 * 2 - (first_row + 15),
                                                     lane);
 #pragma unroll
-    for (int j = 0; j < cols; ++j) {
-      const Position kv{kv0, j / 2 * 8 + j % 2};
-      const Col col = score_col<Spec>(p, site, head, kv);
+    for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
+  }
+  // Of two keys side by side.
+  template <class Terms>
+  __device__ __forceinline__ void score_two(int kv0, int j, const float (&s)[tile_n / 2], const Terms &terms,
+                                            float (&x)[rows][cols]) {
+    float line[rows][2];
+    if constexpr (Shared::has_lines)
 #pragma unroll
-      for (int r = 0; r < rows; ++r)
-        x[r][j] = Spec::score_with(p, site, head, row[r], col, s[j / 2 * 4 + r * 2 + j % 2], position(r), kv,
-                                   terms.get(r, j / 2, j % 2));
+      for (int r = 0; r < rows; ++r) lines.get(line[r], r, j / 2, lane);
+    Col col[2];
+    if constexpr (Shared::has_cols) {
+      const auto two = Columns::get(shared.cols_beside(k_back), j / 2, lane);
+      col[0] = two.col[0], col[1] = two.col[1];
+    }
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const Position kv{kv0, j / 2 * 8 + odd};
+      if constexpr (!Shared::has_cols) col[odd] = score_col<Spec>(p, site, head, kv);
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        const float dot = s[j / 2 * 4 + r * 2 + odd];
+        float &to = x[r][j + odd];
+        if constexpr (Spec::has_line && !Shared::has_lines)
+          to = Spec::score(p, site, head, row[r], col[odd], dot, position(r), kv);
+        else
+          to = Spec::score_with(p, site, head, row[r], col[odd], dot, position(r), kv,
+                                Shared::has_lines ? line[r][odd] : terms.get(r, j / 2, odd));
+      }
     }
   }
   using Mask = MaskSm90<Spec, Online, tile_n>;
@@ -209,6 +239,8 @@ struct ConsumerSm90 {
       }
     const int kv0 = tile.index() * tile_n + lane % 4 * 2;
     score(kv0, s, x);
+    if constexpr (Shared::has_lines)
+      if (!ends(tile)) lines.release();
     KeepBits<cols> keep[rows];
     if constexpr (Spec::mask_by_inf) {
       sure = !may_lag;
@@ -373,9 +405,17 @@ struct ConsumerSm90 {
     v_back = shared.v_empty(v.slot);
     v.advance();
   }
-  // Gives K back, and looks whether the next one has come.
+  __device__ __forceinline__ void give_k() const {
+    if (k_back == 0) return;
+    if constexpr (Shared::has_cols)
+      barrier_arrive(k_back);  // each lane has read columns
+    else
+      release(k_back);
+  }
+  // Gives K back, and looks whether the next one has come. Columns, which come with it, are read anew by
+  // `again`: so K stays until the weights are good.
   __device__ __forceinline__ void release_k() {
-    if (k_back != 0) release(k_back);
+    if constexpr (!Shared::has_cols) give_k();
     barrier_peek<K_FULL>(shared.k_full(k.slot), k.parity);
   }
   __device__ __forceinline__ void release_v() {
@@ -392,12 +432,14 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvNote tile) {
     wgmma_arrived(s);
+    if constexpr (Shared::has_lines) lines.await(p, site, head, first_row, tile.index() * tile_n, lane);
     q_back = ends(tile);
   }
   __device__ __forceinline__ KvNote first_scores(float (&s)[tile_n / 2]) {
     const KvNote note = await_k();
     wgmma_fence();
     issue_scores(s);
+    if constexpr (Shared::has_lines) lines.peek();
     const KvNote tile = note.shared();
     wgmma_wait<0>();
     end_scores(s, tile);
@@ -408,9 +450,11 @@ struct ConsumerSm90 {
   // tile's first scores as well, which have no values beside them, and O is rescaled behind the weights.
   __device__ __forceinline__ KvNote next_scores(float (&s)[tile_n / 2]) {
     const KvNote note = await_k();
+    if constexpr (Shared::has_cols) give_k();
     await_turn();
     wgmma_fence();
     issue_scores(s);
+    if constexpr (Shared::has_lines) lines.peek();
     KvNote tile;
     if (once && first) {
       pass_turn();
@@ -430,6 +474,8 @@ struct ConsumerSm90 {
     return tile;
   }
   __device__ __forceinline__ void last_values() {
+    if constexpr (Shared::has_cols) give_k();
+    if constexpr (Shared::has_lines) lines.release();
     if constexpr (!once) rescale();
     finish_weights<true>();
     await_v();
@@ -445,6 +491,8 @@ struct ConsumerSm90 {
     tile = await_k().shared();
     give_late_v();
     advance_k();
+    if constexpr (Shared::has_cols) give_k();
+    if constexpr (Shared::has_lines) lines.leave_out();
     release_k();
     late_v = true;
   }
@@ -502,9 +550,12 @@ struct ConsumerSm90 {
     // Addresses that are kept in registers for this spill others. Without a mask there is room for them where
     // scores read nothing, and beside three consumers' also where they read of columns alone.
     if constexpr (Spec::has_mask || Spec::score_reads > (Shared::groups > 2 ? 1 : 0)) at.h = anew(at.h);
+    if constexpr (Shared::has_lines)
+      if (!ends(tile)) lines.again(p, at, head, first_row, tile.index() * tile_n, lane);
     scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, tile.index(), lane, s);
     q_back = may_lag = false;
-    k_back = v_back = 0;
+    v_back = 0;
+    if constexpr (!Shared::has_cols) k_back = 0;
   }
   // Says which was the latest.
   __device__ __forceinline__ KvNote all_tiles() {
@@ -606,18 +657,23 @@ struct ConsumerSm90 {
 
 template <class Spec, class Config>
 LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, void *memory) {
-  using Shared = SharedSm90<Config>;
+  using Shared = SharedSm90<Spec, Config>;
   static_assert(ValidSpec<Spec> && has_shared<Config, Shared::bytes>());
   const Shared shared{shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
-  constexpr bool two = Shared::groups <= 2;
+  constexpr bool two = Shared::groups <= 2, lines = Shared::has_lines;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
-    registers_down<two ? 40 : 32>();
-    if (threadIdx.x < 32) ProducerSm90<Spec, Config>(p, maps, shared).run();
+    registers_down<(two ? lines ? 56 : 40 : 32)>();
+    if (threadIdx.x < 32) {
+      ProducerSm90<Spec, Config>(p, maps, shared).run();
+    } else if constexpr (Shared::fetchers > 0) {
+      const int fetcher = int(uniform(threadIdx.x / 32)) - 1;
+      if (fetcher < Shared::fetchers) FetcherSm90<Spec, Config>(p, shared, fetcher).run();
+    }
   } else {
-    registers_up<two ? 232 : 160>();
+    registers_up<(two ? lines ? 224 : 232 : 160)>();
     ConsumerSm90<Spec, Config>(p, maps, shared, group).run();
   }
 }

@@ -6,7 +6,7 @@
 
 template <class Spec, class Config>
 struct ProducerSm90 {
-  using Shared = SharedSm90<Config>;
+  using Shared = SharedSm90<Spec, Config>;
   static constexpr int tile_n = Config::tile_n;
 
   const LuattnParams &p;
@@ -37,6 +37,16 @@ struct ProducerSm90 {
     }
     q.advance();
   }
+  // Has the fetchers bring what scores read, of the tile whose K is to be loaded next.
+  __device__ __forceinline__ void tell_fetchers(const FetchNote &note) {
+    if constexpr (Shared::fetchers > 0) {
+      barrier_wait(shared.notes_empty(k.slot), k.parity);
+      if (elected()) {
+        note.store(shared.fetch_note(k.slot));
+        barrier_arrive(shared.notes_full(k.slot));
+      }
+    }
+  }
   __device__ __forceinline__ void load_k(Tile tile, bool last, int head, int b) {
     barrier_wait(shared.k_empty(k.slot), k.parity);
     if (elected()) {
@@ -63,7 +73,7 @@ struct ProducerSm90 {
 
   // K runs one tile ahead of V, as the consumers do.
   __device__ __forceinline__ void run() {
-    Tickets<Spec::has_mask> tickets(p);
+    Tickets<Spec::has_mask, Spec::lines_shared> tickets(p);
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
       const Site site{block.b, block.h, p.q_len, p.kv_len};
@@ -76,6 +86,7 @@ struct ProducerSm90 {
         // that others have time for.
         if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
         if (of_k.valid()) {
+          tell_fetchers(FetchNote::of(block.q_tile, block.h, block.b, of_k.index, !some));
           load_k(of_k, !next.valid(), block.h_kv, block.b);
           if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::SOME)});
           some = true;
@@ -89,5 +100,6 @@ struct ProducerSm90 {
       tickets.advance();
     }
     load_q({0, 0, 0, QNote::END});
+    tell_fetchers(FetchNote::end());
   }
 };

@@ -24,6 +24,16 @@ template <class Stored, class... Index> LUATTN_FN const Stored *input_at(const L
   return reinterpret_cast<const Stored *>(at);
 }
 
+template <class Stored, class... Index> LUATTN_FN InputLine<Stored> input_line(const LuattnInput &in, Index... index) {
+  constexpr int last = int(sizeof...(Index)) - 1;
+  const int i[] = {index...};
+  u64 at = reinterpret_cast<u64>(in.data);
+#pragma unroll
+  for (int axis = 0; axis < last; ++axis)
+    at += u64(in.stride[axis]) * sizeof(Stored) * u32(clamp_index(i[axis], in.size[axis]));
+  return {reinterpret_cast<const Stored *>(at), i[last], in.size[last], in.stride[last]};
+}
+
 // Gradients are contiguous, whatever the strides of the input.
 template <class... Index> LUATTN_FN i64 grad_offset(const LuattnInput &in, Index... index) {
   i64 at = 0;

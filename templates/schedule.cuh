@@ -22,12 +22,28 @@ LUATTN_FN BlockSite site_of(const LuattnOrder &o, u32 index) {
   return {int(o.q_tiles - 1 - row), int(h), int(b), int(quotient(h, o.group))};
 }
 
+// The same where all batches read the same lines of an input beside K (Spec::lines_shared): they come one
+// behind the other, so that what one has read the next finds in the L2 cache. Without a mask heads do not
+// mix.
+template <bool Masked>
+LUATTN_FN BlockSite site_of_batches(const LuattnParams &p, u32 index) {
+  const u32 batch = u32(p.batch), heads = u32(p.heads);
+  if constexpr (Masked) {
+    const BlockSite s = site_of(p.order, index);
+    const u32 head = u32(s.b) * heads + u32(s.h), h = head / batch;
+    return {s.q_tile, int(h), int(head - h * batch), int(quotient(h, p.order.group))};
+  }
+  const u32 row = index / batch, h = row / p.order.q_tiles;
+  return {int((h + 1) * p.order.q_tiles - 1 - row), int(h), int(index - row * batch),
+          int(quotient(h, p.order.group))};
+}
+
 // The tiles of a block that stays on its multiprocessor. Without a mask all take equally long, and a block
 // takes every gridDim.x-th. With one, a block's first tile is that of its number, and it draws each further
 // one from a counter; the longest are drawn first. The counter is 0 before a launch and after it: a block
 // draws once for each tile that it takes, so as many draws are made in all, and the last of them turns the
 // counter back to 0. One warp calls: draw, and then, when the answer has had time to come, advance.
-template <bool Masked>
+template <bool Masked, bool BatchesTogether = false>
 struct Tickets {
   const LuattnParams &p;
   u32 index;
@@ -36,7 +52,10 @@ struct Tickets {
   __device__ __forceinline__ explicit Tickets(const LuattnParams &params)
       : p(params), index(blockIdx.x), drawn(0) {}
   __device__ __forceinline__ bool valid() const { return index < p.order.tiles; }
-  __device__ __forceinline__ BlockSite site() const { return site_of(p.order, index); }
+  __device__ __forceinline__ BlockSite site() const {
+    if constexpr (BatchesTogether) return site_of_batches<Masked>(p, index);
+    return site_of(p.order, index);
+  }
   __device__ __forceinline__ void draw() {
     if constexpr (Masked)
       if (threadIdx.x % 32 == 0) drawn = atomicInc(p.tickets, p.order.tiles - 1);

@@ -121,6 +121,27 @@ struct QNote {
   }
 };
 
+// For the fetchers (fwd_sm90_fetch.cuh): of a kv tile, whether it is its q tile's first, and of the q tile.
+// END: there are no more.
+struct FetchNote {
+  enum { END = -1 };
+  int q_tile, h, b;
+  u32 bits;
+
+  LUATTN_FN FetchNote of(int q_tile, int h, int b, int kv_tile, bool first) {
+    return {q_tile, h, b, u32(kv_tile) << 1 | u32(first)};
+  }
+  LUATTN_FN FetchNote end() { return {END, 0, 0, 0}; }
+  __device__ __forceinline__ bool is_end() const { return q_tile == END; }
+  __device__ __forceinline__ int kv_tile() const { return int(bits >> 1); }
+  __device__ __forceinline__ bool first() const { return (bits & 1) != 0; }
+  __device__ __forceinline__ void store(u32 address) const { QNote{q_tile, h, b, bits}.store(address); }
+  LUATTN_FN FetchNote load(u32 address) {
+    const QNote x = QNote::load(address);
+    return {x.q_tile, x.h, x.b, x.state};
+  }
+};
+
 // Of a kv tile: Tile's members, and whether it is the last of its q tile. K's slot has it; V's needs
 // none.
 struct KvNote {
@@ -148,24 +169,35 @@ struct KvNote {
 };
 
 // Shared memory of the forward kernel: Q of each consumer (64 rows), the slots of K, those of V, O on its way
-// to memory, and in the last 1024 bytes the barriers and notes. A tile is a row of boxes of 64 channels
-// (wgmma.cuh), each of all the tile's rows, 128 bytes a row.
-template <class Config>
+// to memory, strips, and in the last 512 bytes the barriers and notes. A tile is a row of boxes of 64
+// channels (wgmma.cuh), each of all the tile's rows, 128 bytes a row.
+template <class Spec, class Config>
 struct SharedSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int groups = tile_m / 64;  // consumer warpgroups
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int q_bytes = boxes * 64 * 128, k_bytes = boxes * tile_n * 128,
                        v_bytes = boxes_v * tile_n * 128;
+  static constexpr int o_box_bytes = 16 * 128, most_bytes = 232448;
+  static constexpr int tile_bytes = groups * q_bytes + stages * (k_bytes + v_bytes) + 512;
+  // What scores read from memory (sm90_strips.cuh), where there is room: a consumer's lines, the columns of a
+  // slot of K.
+  static constexpr int line_bytes = 64 * (tile_n * int(sizeof(typename Spec::LineElem)) + 16),
+                       col_bytes = tile_n * int(sizeof(typename Spec::Col));
+  static constexpr bool has_lines = Spec::has_line && tile_bytes + groups * line_bytes <= most_bytes;
+  static constexpr int all_lines = has_lines ? groups * line_bytes : 0;
+  static constexpr bool has_cols = Spec::reads_columns && sizeof(typename Spec::Col) % 4 == 0 &&
+                                   tile_bytes + all_lines + stages * col_bytes <= most_bytes;
+  static constexpr int strip_bytes = all_lines + (has_cols ? stages * col_bytes : 0);
+  static constexpr int fetchers = has_lines ? 3 : has_cols ? 1 : 0;
   // On their way to memory as many of O's boxes as there is room for have a place of their own, 16 rows of
   // each warp.
-  static constexpr int o_box_bytes = 16 * 128, most_bytes = 232448;
-  static constexpr int without_o = groups * q_bytes + stages * (k_bytes + v_bytes) + 1024;
+  static constexpr int without_o = tile_bytes + strip_bytes;
   static constexpr int room = (most_bytes - without_o) / (groups * 4 * o_box_bytes);
   static constexpr int o_boxes = room < boxes_v ? room : boxes_v;
   static constexpr int bytes = without_o + groups * 4 * o_boxes * o_box_bytes;
   static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && Config::threads == 128 + 2 * tile_m);
-  static_assert(stages * 36 + groups * 32 <= 1024 && without_o <= most_bytes);
+  static_assert(stages * 68 + groups * 48 + 12 <= 512 && without_o <= most_bytes);
 
   u32 start;  // a multiple of 1024
 
@@ -175,21 +207,35 @@ struct SharedSm90 {
 
   __device__ __forceinline__ u32 o(int warp) const { return v(stages) + warp * o_boxes * o_box_bytes; }
 
-  __device__ __forceinline__ u32 k_full(int slot) const { return o(groups * 4) + slot * 32; }
+  __device__ __forceinline__ u32 lines(int group) const { return o(groups * 4) + group * line_bytes; }
+  __device__ __forceinline__ u32 cols(int slot) const { return o(groups * 4) + all_lines + slot * col_bytes; }
+
+  __device__ __forceinline__ u32 k_full(int slot) const { return o(groups * 4) + strip_bytes + slot * 32; }
   __device__ __forceinline__ u32 k_empty(int slot) const { return k_full(slot) + 8; }
+  // Of the slot that is given back by `empty`.
+  __device__ __forceinline__ u32 cols_beside(u32 empty) const {
+    return cols(0) + (empty - k_empty(0)) * (col_bytes / 32);
+  }
   __device__ __forceinline__ u32 v_full(int slot) const { return k_full(slot) + 16; }
   __device__ __forceinline__ u32 v_empty(int slot) const { return k_full(slot) + 24; }
   __device__ __forceinline__ u32 q_full(int group) const { return k_full(stages) + group * 16; }
   __device__ __forceinline__ u32 q_empty(int group) const { return q_full(group) + 8; }
   __device__ __forceinline__ u32 q_note(int group) const { return q_full(groups) + group * 16; }
   __device__ __forceinline__ u32 k_note(int slot) const { return q_note(groups) + slot * 4; }
+  __device__ __forceinline__ u32 fetch_note(int slot) const {
+    return k_note((stages + 3) / 4 * 4) + slot * 16;
+  }
+  __device__ __forceinline__ u32 notes_full(int slot) const { return fetch_note(stages) + slot * 16; }
+  __device__ __forceinline__ u32 notes_empty(int slot) const { return notes_full(slot) + 8; }
+  __device__ __forceinline__ u32 lines_full(int group) const { return notes_full(stages) + group * 16; }
+  __device__ __forceinline__ u32 lines_empty(int group) const { return lines_full(group) + 8; }
 
   // Arrivals that end a phase: one thread of the producer fills a slot, and one of each warp that reads it
-  // empties it.
+  // empties it; of strips every thread that fills or reads them, for racecheck follows no other order.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
-      barrier_init(k_full(i), 1);
-      barrier_init(k_empty(i), groups * 4);
+      barrier_init(k_full(i), has_cols ? 33 : 1);
+      barrier_init(k_empty(i), groups * (has_cols ? 128 : 4));
       barrier_init(v_full(i), 1);
       barrier_init(v_empty(i), groups * 4);
     }
@@ -197,6 +243,16 @@ struct SharedSm90 {
       barrier_init(q_full(g), 1);
       barrier_init(q_empty(g), 4);
     }
+    if constexpr (has_lines)
+      for (int g = 0; g < groups; ++g) {
+        barrier_init(lines_full(g), fetchers * 32);
+        barrier_init(lines_empty(g), 128);
+      }
+    if constexpr (fetchers > 0)
+      for (int i = 0; i < stages; ++i) {
+        barrier_init(notes_full(i), 1);
+        barrier_init(notes_empty(i), fetchers);
+      }
     barrier_init_done();
   }
 };

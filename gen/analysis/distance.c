@@ -36,8 +36,9 @@ static bool combine(const ir *g, const ir_node *n, const trait *x, const trait *
   double c;
   switch (n->op) {
     case IR_ADD:
+    case IR_SUM_APART:
     case IR_SUB: {
-      const double sign = n->op == IR_ADD ? 1 : -1;
+      const double sign = n->op == IR_SUB ? -1 : 1;
       *out = trait_of_linear(x->q + sign * y->q, x->kv + sign * y->kv);
       return x->linear && y->linear;
     }

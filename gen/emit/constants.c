@@ -58,9 +58,14 @@ static bool grad_is_light(const writer *w) {
 
 /* What a score reads beyond its q tile's rows: 0, nothing; 1, memory for each column, as Col is filled anew
  * for each tile; 2, memory for each element, or it is called. A kernel's loop may depend on it. */
-static int score_reads(const writer *w) {
-  if (outline_is(w, "score") || loads(w, HAS_ELEMENT, w->f->score)) return 2;
-  return loads(w, HAS_HEAD | HAS_ROW, w->f->score);
+static int reads_of(const writer *w, ir_ref score) {
+  if (outline_is(w, "score") || loads(w, HAS_ELEMENT, score)) return 2;
+  return loads(w, HAS_HEAD | HAS_ROW, score);
+}
+static int score_reads(const writer *w) { return reads_of(w, w->f->score); }
+
+bool emit_reads_columns(const writer *w) {
+  return reads_of(w, emit_has_line(w) ? w->f->score_with : w->f->score) == 1;
 }
 
 /* What of a key a score reads that Col holds. */
@@ -163,6 +168,8 @@ bool emit_has_distance_term(const writer *w) {
   return w->f->distance_term != IR_NONE && !called;
 }
 
+bool emit_has_line(const writer *w) { return w->f->line != IR_NONE && !outline_is(w, "score"); }
+
 static const char *const truth[] = {"false", "true"};
 
 /* Of reductions and of the state. */
@@ -199,6 +206,9 @@ void emit_constants(writer *w) {
                {"has_lse", f->lse != IR_NONE},
                {"has_rescale", f->has_rescale},
                {"has_distance_term", emit_has_distance_term(w)},
+               {"has_line", emit_has_line(w)},
+               {"reads_columns", emit_reads_columns(w)},
+               {"lines_shared", emit_has_line(w) && !ir_uses(f->g, f->line, VAR_B)},
                {"has_shift", f->shift != IR_NONE},
                {"has_small", f->small_limit != IR_NONE},
                {"lags", f->lags},

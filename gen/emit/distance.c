@@ -1,10 +1,13 @@
-/* distance.c: what a score takes from the distance between query and key alone, where that is long.
+/* distance.c: what of a score is made before its product: what it takes from the distance between query and
+ * key alone, where that is long; and what it reads from an input along the keys (sm90_strips.cuh).
  *
  * A warp of a kernel with several rows has many elements at one distance. T5's bucket and its bias are
  * computed once for all of them (distance.cuh). ptxas would find that by itself for the elements of a thread,
  * but by then NVVM has written them out for each element, which takes time.
  */
 #include "gen/emit/form.h"
+
+#include <string.h>
 
 /* A few instructions for each element take no time that is worth a value for each distance. What reads memory
  * is. */
@@ -23,15 +26,20 @@ static int cost_of(emit_form *f, ir_ref root, bool *need) {
   return cost;
 }
 
-/* For one thread, whose elements differ in the offsets alone. */
-static bool is_of_distance(emit_form *f, ir_ref r) {
+/* For one thread, whose elements differ in the offsets alone: with these for the positions. IR_NONE: out of
+ * memory. */
+static ir_ref with_whole_positions(emit_form *f, ir_ref r) {
   ir *g = f->g;
   const ir_ref zero = ir_int(g, 0);
   const ir_ref from[] = {ir_variable(g, VAR_PART, PART_Q_BASE), ir_variable(g, VAR_PART, PART_KV_BASE),
                          ir_variable(g, VAR_PART, PART_Q_OFFSET), ir_variable(g, VAR_PART, PART_KV_OFFSET)};
   const ir_ref to[] = {zero, zero, ir_variable(g, VAR_Q, 0), ir_variable(g, VAR_KV, 0)};
-  const ir_ref root = ir_substitute(g, r, from, to, 4);
-  return root != IR_NONE && analyse_distance(f->a, g, &root, 1);
+  return ir_substitute(g, r, from, to, 4);
+}
+
+static bool is_of_distance(emit_form *f, ir_ref r) {
+  const ir_ref root = with_whole_positions(f, r);
+  return root != IR_NONE && analyse_distance(f->a, f->g, &root, 1);
 }
 
 /* Of what is of the distance alone and long, the most expensive part of `roots` that lies in no other such
@@ -74,4 +82,42 @@ void distance_take_gradient(emit_form *f, ir_ref *roots, int n) {
   if (best == IR_NONE) return;
   f->distance_term = best;
   for (int i = 0; i < n; i++) roots[i] = ir_substitute(f->g, roots[i], &best, &term, 1);
+}
+
+/* Does it read half or single precision along kv, by one element for each key, and differ from query to
+ * query? Writes its indices, of q and kv. */
+static bool is_line(emit_form *f, ir_ref r, ir_ref index[4]) {
+  const ir_node n = *ir_get(f->g, r);
+  if (n.op != IR_LOAD || n.type != IR_REAL || n.nargs == 0) return false;
+  const luattn_input_dtype dtype = f->spec->traced.input[ir_index_of(&n)].dtype;
+  if (dtype != LUATTN_INPUT_F32 && dtype != LUATTN_INPUT_BF16 && dtype != LUATTN_INPUT_F16) return false;
+  int of = 0;
+  double q, kv;
+  for (int i = 0; i < n.nargs; i++) {
+    index[i] = with_whole_positions(f, n.arg[i]);
+    if (index[i] == IR_NONE) return false;
+    of |= deps_of(&f->deps, index[i]);
+    if (i + 1 < n.nargs && (of & ~(DEP_SITE | DEP_Q)) != 0) return false;
+  }
+  return (of & DEP_Q) != 0 && analyse_linear(f->a, f->g, index[n.nargs - 1], &q, &kv) && kv == 1;
+}
+
+/* The first such load of the score. Beside a term of the distance there is no room for another. */
+void line_take(emit_form *f) {
+  const ir_ref term = ir_variable(f->g, VAR_TERM, 0);
+  bool *need = arena_array(f->a, (size_t)f->score + 1, sizeof *need);
+  ir_ref index[4];
+  if (need == NULL || f->distance_term != IR_NONE) return;
+  need[f->score] = true;
+  for (ir_ref r = f->score; r >= 1; r--) {
+    if (!need[r]) continue;
+    const ir_node *n = ir_get(f->g, r);
+    for (int i = 0; i < n->nargs; i++) need[n->arg[i]] = true;
+    if (!is_line(f, r, index)) continue;
+    f->line = r;
+    memcpy(f->line_index, index, sizeof index);
+  }
+  if (f->line == IR_NONE) return;
+  f->num_line_index = ir_get(f->g, f->line)->nargs;
+  f->score_with = ir_substitute(f->g, f->score, &f->line, &term, 1);
 }

@@ -65,6 +65,8 @@ static void slot_type(writer *w, int kind, const char *name, const char *what) {
 
 static void types(writer *w) {
   text_add(&w->out, "using Real = %s;\n", w->f->plan->dtype == LUATTN_F64 ? "double" : "float");
+  text_add(&w->out, "using LineElem = %s;\n",
+           emit_has_line(w) ? writer_input_type(w, ir_index_of(ir_get(w->f->g, w->f->line))) : "float");
   slot_type(w, SLOTS_HEAD, "Head", "the same for all of one (b, h)");
   slot_type(w, SLOTS_ROW, "Row", "of one query position");
   slot_type(w, SLOTS_COL, "Col", "of one key position");
@@ -94,12 +96,27 @@ static void scores(writer *w) {
     text_add(&w->out, "return Real(0);\n");
     close_function(w);
   }
-  if (has_term && w->f->score_with != IR_NONE) {
+  if ((has_term || emit_has_line(w)) && w->f->score_with != IR_NONE) {
     expression_function(w, "score_with", with, HAS_ELEMENT, "", score_turn, w->f->score_with);
     return;
   }
   open_function(w, with);
   text_add(&w->out, "return score(p, s, head, row, col, dot, q, kv);\n");
+  close_function(w);
+}
+
+static void score_line(writer *w) {
+  const emit_form *f = w->f;
+  open_function(w, "InputLine<LineElem> score_line(" PH ", int q, int kv)");
+  if (emit_has_line(w)) {
+    body_begin(w, HAS_HEAD | HAS_Q | HAS_KV, "");
+    body_lines(w, f->line_index, f->num_line_index);
+    text_add(&w->out, "return input_line<LineElem>(p.input[%u]", ir_index_of(ir_get(f->g, f->line)));
+    for (int i = 0; i < f->num_line_index; i++) text_add(&w->out, ", %s", body_value(w, f->line_index[i]));
+    text_add(&w->out, ");\n");
+  } else {
+    text_add(&w->out, "return {};\n");
+  }
   close_function(w);
 }
 
@@ -117,6 +134,7 @@ static void small(writer *w, const char *signature, ir_ref r) {
 
 static void elements(writer *w) {
   scores(w);
+  score_line(w);
   if (w->f->shift != IR_NONE) {
     expression_function(w, "shift", "Real shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "", NO_TURN,
                         w->f->shift);
@@ -236,6 +254,7 @@ int emit_forward_parts(const writer *w, forward_part out[FORWARD_PARTS]) {
   const forward_part part[FORWARD_PARTS] = {{HAS_ELEMENT, &f->score, 1},
                                             {HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1},
                                             {HAS_ELEMENT, &f->score_with, 1},
+                                            {HAS_HEAD | HAS_Q | HAS_KV, f->line_index, f->num_line_index},
                                             {HAS_ELEMENT, &f->shift, 1},
                                             {HAS_HEAD, &f->small_limit, 1},
                                             {HAS_HEAD, &f->small_weight, 1},
@@ -252,9 +271,10 @@ int emit_forward_parts(const writer *w, forward_part out[FORWARD_PARTS]) {
   return FORWARD_PARTS;
 }
 
+/* Of what a forward kernel never calls nothing is computed ahead: a strip would have it of each key. */
 static void plan_slots(writer *w) {
   forward_part part[FORWARD_PARTS];
-  plan_gradient_slots(w);
+  if (w->f->plan->pass == LUATTN_BACKWARD) plan_gradient_slots(w);
   for (int i = emit_forward_parts(w, part); i-- > 0;) writer_plan(w, part[i].has, part[i].root, part[i].n);
   writer_plan(w, HAS_ELEMENT, &w->f->keep, 1);
   writer_fix(w);
@@ -342,16 +362,21 @@ static void write_spec(writer *w) {
 }
 
 /* sizeof(struct Row) on the device. */
-static int row_bytes(const writer *w) {
+static int slot_bytes(const writer *w, int kind) {
   const int real = w->f->plan->dtype == LUATTN_F64 ? 8 : 4;
   int size = 0, align = 1;
-  for (int i = 0; i < w->slot[SLOTS_ROW].count; i++) {
-    const ir_type t = ir_typeof(w->f->g, w->slot[SLOTS_ROW].ref[i]);
+  for (int i = 0; i < w->slot[kind].count; i++) {
+    const ir_type t = ir_typeof(w->f->g, w->slot[kind].ref[i]);
     const int bytes = t == IR_REAL ? real : t == IR_INT ? 4 : 1;
     size = (size + bytes - 1) / bytes * bytes + bytes;
     if (bytes > align) align = bytes;
   }
   return (size + align - 1) / align * align;
+}
+
+/* Of an element of the input that scores read along the keys. */
+static int line_bytes(const writer *w) {
+  return traced(w)->input[ir_index_of(ir_get(w->f->g, w->f->line))].dtype == LUATTN_INPUT_F32 ? 4 : 2;
 }
 
 /* Whether a kernel keeps Row. Where queries come from their side, the sm90 backward does without for masks.
@@ -377,15 +402,19 @@ static int64_t max_len(const emit_form *f) {
   return f->positions_in_real && f->plan->dtype != LUATTN_F64 && limit > exact ? exact : limit;
 }
 
-/* For these other tiles are better than the table's first of sm90, up to head dim 64; it need not be found
- * out by ptxas, each of whose answers takes as long as a compilation. Forward: beside a hook that is called
- * three consumers have registers for 96 columns of scores, and for weights masked by scores of 0, which do
- * not take the places of their scores, two consumers are faster. Backward: gradients of pairs. */
-static bool is_crowded(writer *w, const plan *p) {
+/* For these other tiles are better than the table's first of sm90; it need not be found out by ptxas, each of
+ * whose answers takes as long as a compilation. Forward: lines of an input that shared memory has no room
+ * for; up to head dim 64 three consumers beside a hook that is called, who have registers for 96 columns of
+ * scores, and beside weights masked by scores of 0, which do not take the places of their scores: two
+ * consumers are faster; and lines, whose fetchers need the registers of the third. Backward: gradients of
+ * pairs. */
+static bool is_crowded(writer *w, const plan *p, const plan_rows *rows) {
   if (p->family != LUATTN_SM90) return false;
   const bool calls = outlined_work(w) > 0, full = p->head_dim > 48 || p->head_dim_v > 48;
+  if (p->pass == LUATTN_FORWARD && rows->line_bytes > 0 && !tiles_have_lines(p, rows)) return true;
   if (p->pass == LUATTN_FORWARD)
-    return p->tile_m == 192 && ((calls && p->tile_n == 128) || (full && w->f->mask_by_zero));
+    return p->tile_m == 192 &&
+           ((calls && p->tile_n == 128) || (full && w->f->mask_by_zero) || rows->line_bytes > 0);
   bool pairs = false;
   for (int i = 0; i < traced(w)->num_inputs; i++) pairs |= w->f->pairs[i] != 0;
   return p->tile_m == 128 && full && !calls && pairs;
@@ -416,17 +445,20 @@ luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_inf
   out->outlined_work = outlined_work(w);
   out->spec = text_get(&w->out);
   out->num_bwd_rows = f->num_rows;
-  out->rows.row_bytes = needs_rows(w) ? row_bytes(w) : 0;
+  out->rows.row_bytes = needs_rows(w) ? slot_bytes(w, SLOTS_ROW) : 0;
   out->rows.bwd_row_bytes = (f->num_rows > 0 ? f->num_rows : 1) * (p->dtype == LUATTN_F64 ? 8 : 4);
   out->rows.num_acc = w->num_acc;
   out->rows.num_stats = mask->num_stats;
   out->rows.skips = f->score_bounds != IR_NONE;
   out->rows.sums_distances = f->sum[SUM_DISTANCE].count > 0;
+  out->rows.line_bytes = emit_has_line(w) ? line_bytes(w) : 0;
+  out->rows.col_bytes = !w->failed && emit_reads_columns(w) ? slot_bytes(w, SLOTS_COL) : 0;
+  if (out->rows.col_bytes % 4 != 0) out->rows.col_bytes = 0;
   out->rows.has_distance_term = emit_has_distance_term(w);
   memcpy(out->pairs, f->pairs, sizeof out->pairs);
   out->max_len = max_len(f);
   out->small_dots = f->small_limit != IR_NONE;
-  out->crowded = !w->failed && is_crowded(w, p);
+  out->crowded = !w->failed && is_crowded(w, p, &out->rows);
   if (text_failed(&w->out) || out->spec == NULL || out->outlined == NULL || ir_failed(f->g) ||
       arena_failed(a))
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);

@@ -467,6 +467,7 @@ luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_in
   out->keep = mask->keep;
   TRY(build_online(out, err));
   if (p->pass == LUATTN_FORWARD) distance_take(out);
+  if (p->pass == LUATTN_FORWARD && p->family == LUATTN_SM90) line_take(out);
   TRY(build_gradient(out, err)); /* in forward images too: a Spec without a hook is no Spec */
   return ir_failed(out->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name)
                            : LUATTN_OK;

@@ -13,7 +13,7 @@ typedef struct forward_part {
   const ir_ref *root;
   int n;
 } forward_part;
-enum { FORWARD_PARTS = 15 };
+enum { FORWARD_PARTS = 16 };
 int emit_forward_parts(const writer *w, forward_part out[FORWARD_PARTS]); /* how many */
 
 /* constants.c */
@@ -21,6 +21,8 @@ void emit_constants(writer *w);
 void table_function(writer *w, const char *type, const char *name, const char *const *values, int n,
                     const char *otherwise); /* `static constexpr type name(int i)`, given its values */
 bool emit_has_distance_term(const writer *w);
+bool emit_has_line(const writer *w);
+bool emit_reads_columns(const writer *w);
 int emit_column_ranges(const writer *w);
 
 /* gradient.c */

@@ -94,6 +94,7 @@ bool writer_in_slot(const writer *w, ir_ref r);
 bool writer_slot_of(const writer *w, int has, ir_ref r);
 const char *writer_parameter(writer *w, ir_ref r);  /* a slot or variable as a parameter: "head_cap_0" */
 const char *writer_type(const writer *w, ir_ref r); /* "Real", "int", "bool" */
+const char *writer_input_type(const writer *w, uint32_t input);
 const char *writer_file(
     const writer *w); /* the spec's, without its folder: where it lies must not change the text */
 void writer_line_end(writer *w, const ir_node *n); /* `;`, and the line of the spec */

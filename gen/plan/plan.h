@@ -61,7 +61,10 @@ bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);
  */
 typedef struct plan_rows {
   int row_bytes, bwd_row_bytes, num_acc, num_stats;
-  bool skips;             /* tiles without weight */
+  int line_bytes; /* of an element of the line that scores read; 0: they read none (templates/sm90_strips.cuh)
+                   */
+  int col_bytes;  /* of struct Col, where it is all that scores read memory for, and whole words; else 0 */
+  bool skips;     /* tiles without weight */
   bool sums_distances;    /* some gradient of a parameter is sums of dS at distances (SUM_DISTANCE) */
   bool has_distance_term; /* kept in shared memory in the simt family (simt.cuh, DistanceTable) */
 } plan_rows;
@@ -86,6 +89,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
 /* tiles.c: the arithmetic that the kernel headers state, and the tiles that are good. */
 bool tiles_choice(const plan *p, int rank, luattn_tiles *out); /* without regard to shared memory */
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows);
+/* Beside these tiles of the sm90 forward, lines that scores read fit as well (templates/sm90_strips.cuh). */
+bool tiles_have_lines(const plan *p, const plan_rows *rows);
 int tiles_least_shared(const plan *p); /* of the largest kernel, for a spec that keeps what softmax keeps */
 int tiles_shared_limit(int arch);      /* 0: unknown architecture */
 bool tiles_wide(const plan *p);        /* the sm90 family's backward kernel for head dims above 128 */

@@ -165,11 +165,31 @@ static int sm80_forward_bytes(const plan *p) {
   return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v));
 }
 
-static int sm90_forward_bytes(const plan *p) {
+static int sm90_forward_tiles(const plan *p) {
   const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
-  const int tiles = 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)) + 1024;
-  const int box = 2 * p->tile_m * 64, room = max_of(tiles_shared_limit(90) - tiles, 0) / box;
-  return tiles + box * (room < dim_v / 64 ? room : dim_v / 64);
+  return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)) + 512;
+}
+
+static int sm90_lines(const plan *p, const plan_rows *r) {
+  return r->line_bytes > 0 ? p->tile_m * (p->tile_n * r->line_bytes + 16) : 0;
+}
+
+bool tiles_have_lines(const plan *p, const plan_rows *r) {
+  return sm90_forward_tiles(p) + sm90_lines(p, r) <= tiles_shared_limit(90);
+}
+
+/* Lines first, then columns, each if there is room for all of it. */
+static int sm90_strips(const plan *p, const plan_rows *r) {
+  const int lines = tiles_have_lines(p, r) ? sm90_lines(p, r) : 0,
+            cols = p->stages * p->tile_n * r->col_bytes;
+  return lines + (sm90_forward_tiles(p) + lines + cols <= tiles_shared_limit(90) ? cols : 0);
+}
+
+static int sm90_forward_bytes(const plan *p, const plan_rows *r) {
+  const int boxes = (p->head_dim_v + 63) / 64, box = 2 * p->tile_m * 64;
+  const int bytes = sm90_forward_tiles(p) + sm90_strips(p, r);
+  const int room = max_of(tiles_shared_limit(90) - bytes, 0) / box;
+  return bytes + box * (room < boxes ? room : boxes);
 }
 
 static int sm90_wide_backward_bytes(const plan *p, const plan_rows *r) {
@@ -211,7 +231,7 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
   switch (role) {
     case LUATTN_ROLE_FORWARD:
       return sm80                       ? sm80_forward_bytes(p)
-             : p->family == LUATTN_SM90 ? sm90_forward_bytes(p)
+             : p->family == LUATTN_SM90 ? sm90_forward_bytes(p, rows)
                                         : simt_bytes(p, 1, rows);
     case LUATTN_ROLE_DKDV:
       return sm80                       ? sm80_backward_bytes(p, rows)

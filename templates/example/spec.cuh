@@ -14,6 +14,7 @@ struct Spec {
   template <bool B, class T, class F> struct pick { using type = F; };
   template <class T, class F> struct pick<true, T, F> { using type = T; };
   using Real = pick<is_double, double, float>::type;
+  using LineElem = float;
 
   struct Head { Real scale, scale_log2; };
   struct Row {};
@@ -34,6 +35,7 @@ struct Spec {
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_distance_term = false;
+  static constexpr bool has_line = false, reads_columns = false, lines_shared = false;
   static constexpr bool has_shift = false;
   static constexpr bool lags = false;
   static constexpr bool mask_by_inf = true;
@@ -90,6 +92,7 @@ struct Spec {
     return dot;
   }
   LUATTN_FN Real distance_term(const LuattnParams &, const Site &, const Head &, Position, Position) { return Real(0); }
+  LUATTN_FN InputLine<LineElem> score_line(const LuattnParams &, const Site &, const Head &, int, int) { return {}; }
   LUATTN_FN Real score_with(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const Col &col, Real dot,
                             Position q, Position kv, Real) {
     return score(p, s, head, row, col, dot, q, kv);

@@ -88,7 +88,7 @@ static void test_sm90(void **state) {
                               "-DEXAMPLE_THREADS=512",
                               "-DEXAMPLE_HEAD_DIM=192",
                               "-DEXAMPLE_HEAD_DIM_V=128"};
-  compile("fwd_sm90.cu", "sm_90a", forward, 5, 2 * 128 * (128 + 2 * 2 * 128) + 1024 + 2 * 128 * 128);
+  compile("fwd_sm90.cu", "sm_90a", forward, 5, 2 * 128 * (128 + 2 * 2 * 128) + 512 + 2 * 128 * 128);
   for (int n = 5; n <= 6; n++)
     compile("bwd_sm90.cu", "sm_90a", backward, n,
             2 * 256 * (128 + 2 * 64) + 8 * 16 * (16 + 2 * 128) + 2 * 64 * 8 + 3 * 2 * 64 * 128 + 512);

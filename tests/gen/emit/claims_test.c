@@ -157,24 +157,31 @@ static void test_mask_by_zero(void **state) {
 static void test_score_reads(void **state) {
   (void)state;
   static const struct {
-    const char *bias, *index, *reads;
-  } cases[] = {{"'h'", "h", "score_reads = 0;"},
-               {"'h', 'q'", "h, q", "score_reads = 0;"},
-               {"'h', 'kv'", "h, kv", "score_reads = 1;"},
-               {"'h', 'q', 'kv'", "h, q, kv", "score_reads = 2;"},
-               {"'h', 64", "h, min(abs(q - kv), 63)", "score_reads = 2;"}};
+    const char *bias, *index, *reads, *columns;
+  } cases[] = {{"'h'", "h", "score_reads = 0;", "reads_columns = false;"},
+               {"'h', 'q'", "h, q", "score_reads = 0;", "reads_columns = false;"},
+               {"'h', 'kv'", "h, kv", "score_reads = 1;", "reads_columns = true;"},
+               {"'h', 'q', 'kv'", "h, q, kv", "score_reads = 2;", "reads_columns = false;"},
+               {"'h', 64", "h, min(abs(q - kv), 63)", "score_reads = 2;", "reads_columns = false;"}};
   luattn_target forward = target;
   forward.pass = LUATTN_FORWARD;
-  check_for(&forward, "return attention { name = 'a', score_mod = softcap(10) }", LIST("score_reads = 0;"),
-            NULL);
+  check_for(&forward, "return attention { name = 'a', score_mod = softcap(10) }",
+            LIST("score_reads = 0;", "reads_columns = false;"), NULL);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char text[512];
     snprintf(text, sizeof text,
              "return attention { name = 'a', inputs = { bias = { axes = {%s} } },\n"
              "  score_mod = function(s, b, h, q, kv) return s + bias[{%s}] end }",
              cases[i].bias, cases[i].index);
-    check_for(&forward, text, LIST(cases[i].reads), NULL);
+    check_for(&forward, text, LIST(cases[i].reads, cases[i].columns), NULL);
   }
+  /* Beside a line, which the sm90 forward alone has. */
+  const char *both =
+      "return attention { name = 'a', inputs = { t = { axes = {'q', 'kv'} }, u = { axes = {'kv'} } },\n"
+      "  score_mod = function(s, b, h, q, kv) return s + t[{q, kv}] + u[kv] end }";
+  check_for(&forward, both, LIST("score_reads = 2;", "has_line = false;", "reads_columns = false;"), NULL);
+  forward.arch = 90;
+  check_for(&forward, both, LIST("score_reads = 2;", "has_line = true;", "reads_columns = true;"), NULL);
 }
 
 /* Row and Col are filled where something reads them: a kernel may leave out what keep alone would read. */

@@ -189,6 +189,45 @@ static void test_terms_take_room(void **state) {
   }
 }
 
+/* Whether a score_mod that adds `read` reads a line along the keys (contract.cuh), and one for all batches.
+ */
+static void check_line(luattn_pass pass, int arch, const char *axes, const char *type, const char *read,
+                       bool line, bool shared) {
+  luattn_target t = target;
+  t.arch = arch, t.pass = pass;
+  char source[512], want[3][64];
+  snprintf(source, sizeof source,
+           "return attention { name = 'a', inputs = { t = { axes = {%s}, dtype = '%s' } },\n"
+           "  score_mod = function(s, b, h, q, kv) return s + %s end }",
+           axes, type, read);
+  snprintf(want[0], sizeof want[0], "has_line = %s;", line ? "true" : "false");
+  snprintf(want[1], sizeof want[1], "lines_shared = %s;", shared ? "true" : "false");
+  snprintf(want[2], sizeof want[2], "using LineElem = %s;",
+           line && strcmp(type, "bf16") == 0 ? "bf16_t" : "float");
+  check_for(&t, source, LIST(want[0], want[1], want[2]), NULL);
+}
+
+static void test_lines(void **state) {
+  (void)state;
+  const luattn_pass forward = LUATTN_FORWARD;
+  check_line(forward, 90, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", true, true);
+  check_line(forward, 90, "'b', 'h', 'q', 'kv'", "f32", "t[{b, h, q, kv}]", true, false);
+  check_line(forward, 90, "'h', 'q', 'kv'", "bf16", "4 * t[{h, q // 2, kv - 3}]", true, true);
+  check_line(forward, 90, "'q', 'n'", "f32", "t[{q, kv + q}]", true, true);
+  check_line(forward, 90, "'h', 'kv'", "f32", "t[{h, kv}]", false, false); /* a column's */
+  check_line(forward, 90, "'h', 'q', 'n'", "f32", "t[{h, q, 2 * kv}]", false, false);
+  check_line(forward, 90, "'h', 'kv', 'q'", "f32", "t[{h, kv, q}]", false, false);
+  check_line(forward, 90, "'h', 'n'", "f32", "t[{h, q - kv}]", false, false); /* a term of the distance */
+  check_line(forward, 90, "'h', 'n'", "f32", "t[{h, kv - q}]", false, false);
+  check_line(forward, 90, "'h', 'q', 'kv'", "i32", "1 * t[{h, q, kv}]", false, false);
+  check_line(forward, 90, "'h', 'q', 'kv'", "f64", "t[{h, q, kv}]", false, false);
+  check_line(forward, 90, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}] * t[{h, q, kv + 1}]", true,
+             true); /* one of two */
+  check_line(forward, 90, "'n', 'kv'", "f32", "t[{t[{q, 0}] > 0 and 1 or 0, kv}]", true, true);
+  check_line(forward, 80, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", false, false);
+  check_line(LUATTN_BACKWARD, 90, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", false, false);
+}
+
 /* Where the places of sums lie: one for many distances; side by side as q or kv moves; neither. */
 static void check_places(const char *axes, const char *score, const char *alike, const char *step,
                          const char *pairs) {
@@ -462,6 +501,7 @@ int main(void) {
       cmocka_unit_test(test_rows_of_prob),
       cmocka_unit_test(test_sums),
       cmocka_unit_test(test_terms_take_room),
+      cmocka_unit_test(test_lines),
       cmocka_unit_test(test_places_of_sums),
       cmocka_unit_test(test_factors_of_the_score),
       cmocka_unit_test(test_spellings_for_elements),

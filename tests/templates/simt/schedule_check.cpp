@@ -23,9 +23,9 @@ static unsigned random_below(unsigned n) {
   return unsigned((state >> 32) % n);
 }
 
-template <bool Masked>
+template <bool Masked, bool Together>
 struct Block {
-  Tickets<Masked> tickets;
+  Tickets<Masked, Together> tickets;
   bool has_drawn = false;
 };
 
@@ -72,23 +72,33 @@ struct Launch {
     check_taken();
   }
 
+  // Batches one behind the other, and without a mask nothing between those of a q tile.
+  void check_batches() {
+    order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, false, kv_bytes));
+    for (unsigned i = 0; i < tiles; ++i) {
+      const BlockSite s = site_of_batches<false>(p, i), first = site_of_batches<false>(p, i - unsigned(s.b));
+      if (s.b != int(i % unsigned(p.batch)) || s.h != first.h || s.q_tile != first.q_tile)
+        host_fail("a batch is not behind the one before");
+    }
+  }
+
   // A step is a block's next tile and draw, or what it does when its draw has come back.
-  template <bool Masked>
+  template <bool Masked, bool Together = false>
   void run() {
     order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, Masked, kv_bytes));
     taken.assign(tiles, 0);
     gridDim = dim3(grid);
     threadIdx = dim3(0);
-    std::vector<Block<Masked>> blocks;
+    std::vector<Block<Masked, Together>> blocks;
     std::vector<unsigned> live;
     for (unsigned i = 0; i < grid; ++i) {
       blockIdx = dim3(i);
-      blocks.push_back({Tickets<Masked>(p)});
+      blocks.push_back({Tickets<Masked, Together>(p)});
       live.push_back(i);
     }
     while (!live.empty()) {
       const unsigned at = random_below(unsigned(live.size()));
-      Block<Masked> &b = blocks[live[at]];
+      Block<Masked, Together> &b = blocks[live[at]];
       if (b.has_drawn) {
         b.tickets.advance();
         b.has_drawn = false;
@@ -165,6 +175,9 @@ int main() {
     Launch plain = masked;
     masked.run<true>();
     plain.run<false>();
+    masked.run<true, true>();
+    plain.run<false, true>();
+    plain.check_batches();
     plain.check_order(order_groups(plain.tiles));
     plain.check_order(1 + random_below(unsigned(plain.p.heads_kv * plain.p.batch)));
   }

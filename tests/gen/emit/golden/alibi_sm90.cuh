@@ -14,11 +14,11 @@
 
 struct Spec {
   using Real = float;
+  using LineElem = float;
   struct Head {  // the same for all of one (b, h)
     Real scale_0;
     Real mul_1;
     Real mul_2;
-    Real mul_3;
   };
   struct Row {  // of one query position
     Real shift;  // of the tile at hand: the kernel's
@@ -41,6 +41,9 @@ struct Spec {
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_distance_term = false;
+  static constexpr bool has_line = false;
+  static constexpr bool reads_columns = false;
+  static constexpr bool lines_shared = false;
   static constexpr bool has_shift = true;
   static constexpr bool has_small = false;
   static constexpr bool lags = true;
@@ -88,12 +91,10 @@ struct Spec {
     const Real t7 = op_div(Real(1), Real(p.scale));
     const Real t8 = t6 * t7;
     const Real t9 = Real(p.scale) * Real(1.4426950408889634);  // alibi.lua:4
-    const Real t10 = t6 * Real(-1.4426950408889634);  // alibi.lua:4
     Head made;
     made.scale_0 = Real(p.scale);
     made.mul_1 = t8;
     made.mul_2 = t9;
-    made.mul_3 = t10;
     return made;
   }
   LUATTN_FN Row row(const LuattnParams &p, const Site &s, const Head &head, int q) {
@@ -118,6 +119,9 @@ struct Spec {
   LUATTN_FN Real score_with(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, Real dot, Position q, Position kv, Real term) {
     return score(p, s, head, row, col, dot, q, kv);
+  }
+  LUATTN_FN InputLine<LineElem> score_line(const LuattnParams &p, const Site &s, const Head &head, int q, int kv) {
+    return {};
   }
   LUATTN_FN Real shift(const LuattnParams &p, const Site &s, const Head &head, const Row &row, Position q, Position kv) {
     const int t1 = s.kv_len + q.base;  // alibi.lua:8
@@ -232,21 +236,28 @@ struct Spec {
   LUATTN_FN void grad(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, const BwdRow &bwd, Real dot, Real dp,
       Position q, Position kv, Real term, Real &prob, Real &ds, Acc &acc) {
-    const int t1 = s.kv_len + q.base;  // alibi.lua:8
-    const int t2 = t1 - s.q_len;  // alibi.lua:8
-    const int t3 = t2 - kv.base;  // alibi.lua:8
-    const int t4 = q.offset - kv.offset;  // alibi.lua:8
-    const Real t5 = Real(t3) + Real(t4);  // alibi.lua:8
-    const Real t6 = op_abs(t5);  // alibi.lua:8
-    const Real t7 = t6 * head.mul_3;  // alibi.lua:4
-    const Real t8 = dot * head.mul_2;  // alibi.lua:4
-    const Real t9 = bwd.x[1] + t7;  // alibi.lua:4
-    const Real t10 = t8 + t9;  // alibi.lua:4
-    const Real t11 = op_exp2(t10);  // alibi.lua:4
-    const Real t12 = dp - bwd.x[0];
-    const Real t13 = t11 * t12;
-    prob = t11;
-    ds = t13;
+    const int t1 = s.h + 1;  // alibi.lua:7
+    const int t2 = t1 * (-8);  // alibi.lua:7
+    const Real t3 = Real(t2);  // alibi.lua:7
+    const Real t4 = Real(p.heads);  // alibi.lua:7
+    const Real t5 = op_div(t3, t4);  // alibi.lua:7
+    const Real t6 = op_exp2(t5);  // alibi.lua:7
+    const int t7 = s.kv_len + q.base;  // alibi.lua:8
+    const int t8 = t7 - s.q_len;  // alibi.lua:8
+    const int t9 = t8 - kv.base;  // alibi.lua:8
+    const int t10 = q.offset - kv.offset;  // alibi.lua:8
+    const Real t11 = Real(t9) + Real(t10);  // alibi.lua:8
+    const Real t12 = op_abs(t11);  // alibi.lua:8
+    const Real t13 = t6 * Real(-1.4426950408889634);  // alibi.lua:4
+    const Real t14 = t12 * t13;  // alibi.lua:4
+    const Real t15 = dot * head.mul_2;  // alibi.lua:4
+    const Real t16 = bwd.x[1] + t14;  // alibi.lua:4
+    const Real t17 = t15 + t16;  // alibi.lua:4
+    const Real t18 = op_exp2(t17);  // alibi.lua:4
+    const Real t19 = dp - bwd.x[0];
+    const Real t20 = t18 * t19;
+    prob = t18;
+    ds = t20;
   }
   LUATTN_FN void add_distance(const LuattnParams &p, const Site &s, const Head &head, int q, int kv, Real g, Acc &acc) {
   }

@@ -13,6 +13,7 @@
 
 struct Spec {
   using Real = float;
+  using LineElem = float;
   struct Head {  // the same for all of one (b, h)
     Real c_0;
     Real scale_1;
@@ -43,6 +44,9 @@ struct Spec {
   static constexpr bool has_lse = true;
   static constexpr bool has_rescale = true;
   static constexpr bool has_distance_term = false;
+  static constexpr bool has_line = false;
+  static constexpr bool reads_columns = false;
+  static constexpr bool lines_shared = false;
   static constexpr bool has_shift = false;
   static constexpr bool has_small = false;
   static constexpr bool lags = false;
@@ -143,6 +147,9 @@ struct Spec {
   LUATTN_FN Real score_with(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, Real dot, Position q, Position kv, Real term) {
     return score(p, s, head, row, col, dot, q, kv);
+  }
+  LUATTN_FN InputLine<LineElem> score_line(const LuattnParams &p, const Site &s, const Head &head, int q, int kv) {
+    return {};
   }
   LUATTN_FN Real shift(const LuattnParams &p, const Site &s, const Head &head, const Row &row, Position q, Position kv) {
     return Real(0);

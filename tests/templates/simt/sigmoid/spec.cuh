@@ -14,6 +14,7 @@ struct Spec {
     using type = T;
   };
   using Real = pick<is_double, double, float>::type;
+  using LineElem = float;
   struct Head {
     Real scale, bias, floor;
   };
@@ -28,7 +29,7 @@ struct Spec {
   struct Acc {
     Real x[2];
   };
-  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, row_for_keep = false, score_reads_col = true, row_from_start = false, columns_apart = false, grad_reads_row = true, grad_is_light = true, has_lse = false, has_rescale = false, has_distance_term = false, has_shift = false, lags = false, mask_by_inf = true, mask_by_zero = false, has_small = false, prob_is_sigmoid = false;
+  static constexpr bool has_mask = true, keep_is_cheap = true, keep_apart = false, row_for_keep = false, score_reads_col = true, row_from_start = false, columns_apart = false, grad_reads_row = true, grad_is_light = true, has_lse = false, has_rescale = false, has_distance_term = false, has_line = false, reads_columns = false, lines_shared = false, has_shift = false, lags = false, mask_by_inf = true, mask_by_zero = false, has_small = false, prob_is_sigmoid = false;
   static constexpr bool has_query_mod = false, has_key_mod = false, has_value_mod = false;
   static constexpr bool grad_adds = true;
   static constexpr int score_reads = 0, row_ranges = 0, row_period = 0, column_ranges = 0, column_period = 0, num_saved = 1, num_stats = 0, num_reductions = 1, num_state = 1, num_bwd_rows = 2, prob_rows = -1,
@@ -63,6 +64,7 @@ struct Spec {
     return h.scale * dot + h.bias;
   }
   LUATTN_FN Real distance_term(const LuattnParams &, const Site &, const Head &, Position, Position) { return Real(0); }
+  LUATTN_FN InputLine<LineElem> score_line(const LuattnParams &, const Site &, const Head &, int, int) { return {}; }
   LUATTN_FN Real score_with(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const Col &col, Real dot,
                             Position q, Position kv, Real) {
     return score(p, s, head, row, col, dot, q, kv);

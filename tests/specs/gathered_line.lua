@@ -1,0 +1,7 @@
+-- Lines along the keys whose place a gather gives, for each query of each batch.
+--   s + t[idx[b, q], kv]
+return attention {
+  name = "gathered_line",
+  inputs = { idx = { axes = {"b", "q"}, dtype = "i32" }, t = { axes = {"n", "kv"}, grad = true } },
+  score_mod = function(score, b, h, q_idx, kv_idx) return score + t[{idx[{b, q_idx}], kv_idx}] end,
+}
