@@ -57,7 +57,10 @@ struct ConsumerBwdSm90 {
   static constexpr int dq_cols = Shared::dq_cols;
   static_assert(Shared::groups == 2 && (tile_m == 64 || tile_m == 128), "two consumers share dQ");
 
-  using Terms = DistanceTerms<Spec, 2, tile_m / 8, true>;
+  using Distances = DistanceTerms<Spec, 2, tile_m / 8, true>;
+  // Where there are registers for it, what is read along the keys is read a tile ahead.
+  static constexpr bool reads_ahead = Spec::has_line && tile_m == 64 && dim <= 64 && dim_v <= 64;
+  using Lines = LineTerms<Spec, tile_m / 8, tile_m == 64 && !reads_ahead ? 2 : 1>;
   using Sums = ParameterSums<Spec, Config>;
   using Rows = RowSums<Spec, Config>;
   using Part = WarpPart<Spec, Config>;
@@ -86,7 +89,7 @@ struct ConsumerBwdSm90 {
   // Half of V stays in registers, as A operands, where a spec leaves room for it: shared memory sets the
   // pace, and would be read for each q tile.
   static constexpr bool keeps_v = alternates && dim_v == 128 && needs_dp && Spec::has_lse &&
-                                  Spec::num_acc == 0 && !Sums::any && !Shared::has_rows &&
+                                  Spec::num_acc == 0 && !Sums::any && !Shared::has_rows && !Lines::any &&
                                   (!Spec::has_mask || Spec::keep_is_cheap);
 
   const LuattnParams &p;
@@ -104,6 +107,7 @@ struct ConsumerBwdSm90 {
   Ring<Shared::ds_slots> ds, ds_before;  // of this tile, of the one before
   float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
   u32 v[keeps_v ? 4 : 1][4];
+  Lines lines;
   DqPlace due, shared_dq;  // of the dQ to be computed next (lags), of the one to be added next
   Part part;
 
@@ -282,6 +286,7 @@ struct ConsumerBwdSm90 {
   }
   // P alone. Distances by what the compiler takes for other positions than those of the second call: of a
   // term that is not linear in them it would compute all first and keep them, more than there are registers.
+  template <class Terms>
   __device__ __forceinline__ void weigh(int q0, const Terms &terms, BwdRow (&bwd)[cols],
                                         const float (&s)[tile_m / 2]) {
     float sum = 0;
@@ -306,7 +311,7 @@ struct ConsumerBwdSm90 {
     if (__float_as_uint(sum) == 0x7fc54321u) __nanosleep(0);
   }
   // Dots and dP to P and dS. Masked: only where the mask keeps the element.
-  template <bool Masked>
+  template <bool Masked, class Terms>
   __device__ __forceinline__ void differentiate(TileNote tile, int q0, const Terms &terms,
                                                 BwdRow (&bwd)[cols], float (&s)[tile_m / 2],
                                                 float (&dp)[tile_m / 2]) {
@@ -315,6 +320,7 @@ struct ConsumerBwdSm90 {
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       if (j % 2 == 0) load_rows<~early_rows>(j, bwd);
+      if constexpr (Lines::any) lines.load(p, site, head, q0, kv0, lane, j + Lines::part);
       const Row row = row_at(column(j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -358,11 +364,24 @@ struct ConsumerBwdSm90 {
         select(s, dp, [&](int j, int half) { return q0 + column(j) < p.q_len && kv_of(half) < p.kv_len; });
     }
   }
-  // From both products under way to P and dS.
+  // From both products under way to P and dS. What grad is given of each element beside them is read, or
+  // made, meanwhile.
   __device__ __forceinline__ void differentiate(TileNote tile, float (&s)[tile_m / 2],
                                                 float (&dp)[tile_m / 2]) {
     const int q0 = tile.index() * tile_m;
-    const Terms terms(p, site, head, q0 - (kv0 + 15), lane);  // read memory while products are under way
+    if constexpr (Lines::any) {
+      if constexpr (!reads_ahead) {
+        lines.load(p, site, head, q0, kv0, lane, 0);
+        if (site.q_len < 0) __nanosleep(0);  // never; but ptxas would move what is read below the wait
+      }
+      differentiate_with(tile, q0, lines, s, dp);
+    } else {
+      differentiate_with(tile, q0, Distances(p, site, head, q0 - (kv0 + 15), lane), s, dp);
+    }
+  }
+  template <class Terms>
+  __device__ __forceinline__ void differentiate_with(TileNote tile, int q0, const Terms &terms,
+                                                     float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
     BwdRow bwd[cols];
     if constexpr (weighs_first) {
       wgmma_wait<1>();
@@ -410,6 +429,15 @@ struct ConsumerBwdSm90 {
     return TileNote::load(shared.note(q.slot));
   }
 
+  // What is read along the keys for the next tile of the head.
+  __device__ __forceinline__ void read_ahead(TileNote tile) {
+    if (!reads_ahead || tile.last()) return;
+    Ring<stages> next = q;
+    next.advance();
+    barrier_wait(shared.q_full(next.slot), next.parity);
+    lines.load(p, site, head, TileNote::load(shared.note(next.slot)).index() * tile_m, kv0, lane, 0);
+  }
+
   __device__ __forceinline__ void add_tile(TileNote tile) {
     float s[tile_m / 2], dp[tile_m / 2];
     u32 a_p[tile_m / 16][4], a_ds[tile_m / 16][4];
@@ -436,6 +464,7 @@ struct ConsumerBwdSm90 {
     pass_turn();
     if constexpr (shares_ds)
       announce_ds();  // here, for the fence takes a while, in which dV's product is under way
+    read_ahead(tile);
     if constexpr (Sums::in_line) {
       if constexpr (!shares_ds) fence_async(), __syncwarp();
       sums.send_line(sums_at());
@@ -478,6 +507,7 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void skip_tile(TileNote tile) {
     await_turn();
     pass_turn();
+    read_ahead(tile);
     // dO on its way to a slot that is given back: where both consumers may leave a tile out, one has to wait.
     if constexpr (Shared::turns) barrier_wait(shared.do_full(q.slot), q.parity);
     if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
@@ -500,6 +530,7 @@ struct ConsumerBwdSm90 {
     for (bool more = true; more;) {
       TileNote tile = await_tile();
       enter_head(int(tile.head));
+      if constexpr (reads_ahead) lines.load(p, site, head, tile.index() * tile_m, kv0, lane, 0);
 #pragma unroll 1
       for (;;) {
         if (Shared::halves && tile.keeps_nothing(group))

@@ -43,8 +43,9 @@ struct ProducerBwdSm90 {
       tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, row, note.at.h, note.at.b);
   }
   // last: of its head; ends: and of its kv tile.
-  __device__ __forceinline__ void load_q(Tile tile, u32 halves, bool last, bool ends) {
+  __device__ __forceinline__ void load_q(Tile tile, u32 halves, bool last, bool ends, int kv0) {
     const int row = tile.index * tile_m;
+    prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, kv0, lane);
     barrier_wait(shared.empty(q.slot), q.parity);
     if (elected()) {
       const TileNote note = TileNote::of(tile, last, site.h, ends, halves);
@@ -90,7 +91,7 @@ struct ProducerBwdSm90 {
         continue;
       }
       const bool ends = !after.valid();
-      if (tile.valid()) load_q(tile, halves, ends || ahead.h != site.h, ends);
+      if (tile.valid()) load_q(tile, halves, ends || ahead.h != site.h, ends, at.tile * tile_n);
       if (first && (tile.valid() || ends)) {
         load_kv({at, tile.valid() ? BlockNote::SOME : BlockNote::EMPTY}, turn);
         first = false;

@@ -73,6 +73,8 @@ struct ScoresWide {
   u32 turn_parity;     // of the turns, where there are any
   u32 v[Shared::boxes_v * 4][4];
   float s[tile_m / 2], dp[tile_m / 2];
+  using Lines = LineTerms<Spec, cols / 2, 8>;
+  Lines lines;
 
   __device__ __forceinline__ ScoresWide(const LuattnParams &params, const Shared &m)
       : p(params),
@@ -131,8 +133,8 @@ struct ScoresWide {
     barrier_wait(shared.q_full(q.slot), q.parity);
     return WideNote::load(shared.q_note(q.slot));
   }
-  // Of the tile that has been awaited.
-  __device__ __forceinline__ void issue_dots() {
+  // Of the tile that has been awaited: its dots, and what is read while they are under way.
+  __device__ __forceinline__ void issue_dots(WideNote tile) {
     const u64 a = block_operand(shared.k(), 0), b = block_operand(shared.q(q.slot), 0);
     wgmma_fence();
     WgmmaFresh<Elem>::dots64(s, a, b);
@@ -140,6 +142,11 @@ struct ScoresWide {
     for (int i = 1; i < Shared::boxes; ++i)
       Wgmma<Elem, tile_m>::dots64(s, a + (i * box >> 4), b + (i * box >> 4), 1);
     wgmma_commit();
+    if constexpr (Lines::any) {
+      Site at = site;
+      at.h = int(tile.head);
+      lines.load(p, at, Spec::head(p, at), tile.index() * tile_m, kv0, lane, 0);
+    }
   }
   // Peeked: an early look has been taken at the barrier.
   template <bool Peeked = false>
@@ -271,16 +278,25 @@ struct ScoresWide {
       bwd[0].x[i] = pair.x, bwd[1].x[i] = pair.y;
     }
   }
+  // What grad is given of an element beside its products.
+  using Distances = DistanceTerms<Spec, 2, cols / 2, true>;
+  __device__ __forceinline__ float term(const Distances &distances, int half, int j) const {
+    if constexpr (Lines::any)
+      return lines.get(half, j / 2, j % 2);
+    else
+      return distances.get(half, j / 2, j % 2);
+  }
   // Dots and dP to P and dS. Masked: only where the mask keeps the element.
   template <bool Masked>
   __device__ __forceinline__ void differentiate(int q0) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
     if constexpr (Masked) find_kept(q0, keep);
-    const DistanceTerms<Spec, 2, cols / 2, true> terms(p, site, head, q0 - (kv0 + 15), lane);
+    const Distances terms(p, site, head, q0 - (kv0 + 15), lane);
     BwdRow bwd[2];
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       if (j % 2 == 0) load_numbers(j, bwd);
+      lines.load(p, site, head, q0, kv0, lane, j + Lines::part);
       const Row row = row_at(column(j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -288,8 +304,8 @@ struct ScoresWide {
         float prob = 0.f, grad = 0.f;
         if (!Masked || keep[half].get(j))
           Spec::template grad<Need::parameters>(p, site, head, row, col[half], bwd[j % 2], s[e], dp[e],
-                                                query(q0, j), kv_of(half), terms.get(half, j / 2, j % 2),
-                                                prob, grad, acc);
+                                                query(q0, j), kv_of(half), term(terms, half, j), prob, grad,
+                                                acc);
         s[e] = prob;
         dp[e] = grad;
       }
@@ -382,7 +398,7 @@ struct ScoresWide {
     if (!enter_block()) return;
     issue_dp();
     WideNote tile = await_tile();
-    issue_dots();
+    issue_dots(tile);
     await_scores();
     DqPlace last{-1, 0};
     int h = -1;
@@ -409,7 +425,7 @@ struct ScoresWide {
         issue_dp();
       }
       const WideNote next = await_tile();
-      issue_dots();
+      issue_dots(next);
       if (lane == 0 && !leaves) barrier_arrive(shared.keys_turn());
       await_scores();
       if constexpr (reduces_acc)

@@ -99,6 +99,7 @@ struct ProducerWide {
   __device__ __forceinline__ void load_tile(const KvBlock &at, Tile tile, bool begins, bool ends) {
     const int row = tile.index * tile_m;
     const WideNote note = WideNote::of(WideNote::TILE, at, tile, site.h, ends);
+    prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, (at.tile * 2 + rank) * tile_n, lane_anew());
     barrier_wait(shared.do_empty(dout.slot), dout.parity);
     if (elected()) {
       const int rows = min_of(tile_m, ResultGroups::head_rows(p.q_len) - row);

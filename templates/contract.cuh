@@ -46,11 +46,11 @@ template <class Real> struct GradLine {
 };
 
 // The places of an input along its last axis, `stride` elements apart. `index`, which may lie outside the axis, is where the asker's
-// q and kv read; a place outside stands for the nearest end.
+// q and kv read; a place outside stands for the nearest end. The line of q + 1 begins `pitch` elements further on, where all do.
 template <class Stored> struct InputLine {
   const Stored *row;  // the axis's first
   int index, size;
-  i64 stride;
+  i64 stride, pitch;
 };
 
 // Where a block works. `h` is the query head, or the kv head in key_mod and value_mod.
@@ -89,7 +89,8 @@ struct Site { int b, h, q_len, kv_len; };
 //                            backward image distance_term is what `grad` is given, and score_with is as score
 //     InputLine<LineElem> score_line(p, s, head, int q, int kv)
 //                            has_line, never beside has_distance_term: `term` of score_with is then what the line holds at its
-//                            index, as Real; the index moves by one as kv does. lines_shared: it is the same for all batches
+//                            index, as Real; the index moves by one as kv does. lines_shared: it is the same for all batches. In a
+//                            backward image it is what `grad` is given, and lines have a pitch. In the sm90 family alone
 //                            reads_columns: score, or beside has_line score_with, reads memory for each column, and none for each
 //                            element
 //     Real shift(p, s, head, row, Position q, Position kv)

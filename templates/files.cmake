@@ -34,6 +34,7 @@ set(LUATTN_TEMPLATES
   halves.cuh
   input.cuh
   interval.cuh
+  line_terms.cuh
   math.cuh
   mma.cuh
   out.cuh

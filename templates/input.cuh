@@ -24,14 +24,16 @@ template <class Stored, class... Index> LUATTN_FN const Stored *input_at(const L
   return reinterpret_cast<const Stored *>(at);
 }
 
-template <class Stored, class... Index> LUATTN_FN InputLine<Stored> input_line(const LuattnInput &in, Index... index) {
+// Pitched: the axis whose index is q; -1, where none is.
+template <class Stored, int Pitched, class... Index> LUATTN_FN InputLine<Stored> input_line(const LuattnInput &in, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
   const int i[] = {index...};
   u64 at = reinterpret_cast<u64>(in.data);
 #pragma unroll
   for (int axis = 0; axis < last; ++axis)
     at += u64(in.stride[axis]) * sizeof(Stored) * u32(clamp_index(i[axis], in.size[axis]));
-  return {reinterpret_cast<const Stored *>(at), i[last], in.size[last], in.stride[last]};
+  const i64 pitch = Pitched >= 0 ? i64(in.stride[max_of(Pitched, 0)]) : 0;
+  return {reinterpret_cast<const Stored *>(at), i[last], in.size[last], in.stride[last], pitch};
 }
 
 // Gradients are contiguous, whatever the strides of the input.

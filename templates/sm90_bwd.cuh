@@ -5,6 +5,7 @@
 #include "copy.cuh"
 #include "distance.cuh"
 #include "dq_acc.cuh"
+#include "line_terms.cuh"
 #include "sm90.cuh"
 #include "sm90_lines.cuh"
 #include "turns.cuh"
@@ -258,7 +259,7 @@ struct KvTickets {
       tile = (ticket - first) / together;
       head = alone + (ticket - first - tile * together);
     }
-    constexpr bool pairs = (Spec::sums & SUM_HERE) != 0;
+    constexpr bool pairs = (Spec::sums & SUM_HERE) != 0 || Spec::lines_shared;
     const u32 inner = pairs ? batch : u32(p.heads_kv), outer = head / inner, rest = head - outer * inner;
     return {int(tile / splits), int(pairs ? outer : rest), int(pairs ? rest : outer), int(tile % splits)};
   }

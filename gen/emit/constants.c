@@ -65,6 +65,7 @@ static int reads_of(const writer *w, ir_ref score) {
 static int score_reads(const writer *w) { return reads_of(w, w->f->score); }
 
 bool emit_reads_columns(const writer *w) {
+  if (w->f->plan->pass == LUATTN_BACKWARD) return false;
   return reads_of(w, emit_has_line(w) ? w->f->score_with : w->f->score) == 1;
 }
 
@@ -163,12 +164,11 @@ static int sums_of(const emit_form *f) {
 }
 
 /* A score that is called computes all of it itself; a gradient that is called is given the term. */
-bool emit_has_distance_term(const writer *w) {
-  const bool called = w->f->plan->pass == LUATTN_FORWARD && outline_is(w, "score");
-  return w->f->distance_term != IR_NONE && !called;
+static bool takes_term(const writer *w) {
+  return w->f->plan->pass == LUATTN_BACKWARD || !outline_is(w, "score");
 }
-
-bool emit_has_line(const writer *w) { return w->f->line != IR_NONE && !outline_is(w, "score"); }
+bool emit_has_distance_term(const writer *w) { return w->f->distance_term != IR_NONE && takes_term(w); }
+bool emit_has_line(const writer *w) { return w->f->line != IR_NONE && takes_term(w); }
 
 static const char *const truth[] = {"false", "true"};
 

@@ -84,6 +84,19 @@ void distance_take_gradient(emit_form *f, ir_ref *roots, int n) {
   for (int i = 0; i < n; i++) roots[i] = ir_substitute(f->g, roots[i], &best, &term, 1);
 }
 
+/* The axis of q whose index q is itself, where no other moves with q; -1: there is none. */
+static int pitched_axis(emit_form *f, const ir_node *load, const ir_ref *index) {
+  const int32_t *axis = f->spec->traced.input[ir_index_of(load)].axis;
+  int found = -1;
+  for (int i = 0; i + 1 < load->nargs; i++) {
+    const ir_node *n = ir_get(f->g, index[i]);
+    if ((deps_of(&f->deps, index[i]) & DEP_Q) == 0) continue;
+    if (found >= 0 || n->op != IR_VAR || ir_var_of(n) != VAR_Q || axis[i] != LUATTN_AXIS_Q) return -1;
+    found = i;
+  }
+  return (deps_of(&f->deps, index[load->nargs - 1]) & DEP_Q) == 0 ? found : -1;
+}
+
 /* Does it read half or single precision along kv, by one element for each key, and differ from query to
  * query? Writes its indices, of q and kv. */
 static bool is_line(emit_form *f, ir_ref r, ir_ref index[4]) {
@@ -102,22 +115,36 @@ static bool is_line(emit_form *f, ir_ref r, ir_ref index[4]) {
   return (of & DEP_Q) != 0 && analyse_linear(f->a, f->g, index[n.nargs - 1], &q, &kv) && kv == 1;
 }
 
-/* The first such load of the score. Beside a term of the distance there is no room for another. */
-void line_take(emit_form *f) {
-  const ir_ref term = ir_variable(f->g, VAR_TERM, 0);
-  bool *need = arena_array(f->a, (size_t)f->score + 1, sizeof *need);
-  ir_ref index[4];
+/* The first such load of the roots. Beside a term of the distance there is no room for another. */
+static void find_line(emit_form *f, const ir_ref *roots, int n) {
+  ir_ref last = IR_NONE, index[4];
+  for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;
+  bool *need = arena_array(f->a, (size_t)last + 1, sizeof *need);
   if (need == NULL || f->distance_term != IR_NONE) return;
-  need[f->score] = true;
-  for (ir_ref r = f->score; r >= 1; r--) {
+  for (int i = 0; i < n; i++) need[roots[i]] = true;
+  for (ir_ref r = last; r >= 1; r--) {
     if (!need[r]) continue;
-    const ir_node *n = ir_get(f->g, r);
-    for (int i = 0; i < n->nargs; i++) need[n->arg[i]] = true;
+    const ir_node *node = ir_get(f->g, r);
+    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
     if (!is_line(f, r, index)) continue;
+    const int pitched = pitched_axis(f, ir_get(f->g, r), index);
+    if (f->plan->pass == LUATTN_BACKWARD && pitched < 0) continue;
     f->line = r;
+    f->line_pitched = pitched;
     memcpy(f->line_index, index, sizeof index);
   }
+  if (f->line != IR_NONE) f->num_line_index = ir_get(f->g, f->line)->nargs;
+}
+
+void line_take(emit_form *f) {
+  const ir_ref term = ir_variable(f->g, VAR_TERM, 0);
+  find_line(f, &f->score, 1);
+  if (f->line != IR_NONE) f->score_with = ir_substitute(f->g, f->score, &f->line, &term, 1);
+}
+
+void line_take_gradient(emit_form *f, ir_ref *roots, int n) {
+  const ir_ref term = ir_variable(f->g, VAR_TERM, 0);
+  find_line(f, roots, n);
   if (f->line == IR_NONE) return;
-  f->num_line_index = ir_get(f->g, f->line)->nargs;
-  f->score_with = ir_substitute(f->g, f->score, &f->line, &term, 1);
+  for (int i = 0; i < n; i++) roots[i] = ir_substitute(f->g, roots[i], &f->line, &term, 1);
 }

@@ -111,7 +111,8 @@ static void score_line(writer *w) {
   if (emit_has_line(w)) {
     body_begin(w, HAS_HEAD | HAS_Q | HAS_KV, "");
     body_lines(w, f->line_index, f->num_line_index);
-    text_add(&w->out, "return input_line<LineElem>(p.input[%u]", ir_index_of(ir_get(f->g, f->line)));
+    text_add(&w->out, "return input_line<LineElem, %d>(p.input[%u]", f->line_pitched,
+             ir_index_of(ir_get(f->g, f->line)));
     for (int i = 0; i < f->num_line_index; i++) text_add(&w->out, ", %s", body_value(w, f->line_index[i]));
     text_add(&w->out, ");\n");
   } else {
@@ -407,7 +408,7 @@ static int64_t max_len(const emit_form *f) {
  * for; up to head dim 64 three consumers beside a hook that is called, who have registers for 96 columns of
  * scores, and beside weights masked by scores of 0, which do not take the places of their scores: two
  * consumers are faster; and lines, whose fetchers need the registers of the third. Backward: gradients of
- * pairs. */
+ * pairs; and lines, which take a register for each score. */
 static bool is_crowded(writer *w, const plan *p, const plan_rows *rows) {
   if (p->family != LUATTN_SM90) return false;
   const bool calls = outlined_work(w) > 0, full = p->head_dim > 48 || p->head_dim_v > 48;
@@ -417,7 +418,7 @@ static bool is_crowded(writer *w, const plan *p, const plan_rows *rows) {
            ((calls && p->tile_n == 128) || (full && w->f->mask_by_zero) || rows->line_bytes > 0);
   bool pairs = false;
   for (int i = 0; i < traced(w)->num_inputs; i++) pairs |= w->f->pairs[i] != 0;
-  return p->tile_m == 128 && full && !calls && pairs;
+  return p->tile_m == 128 && ((full && !calls && pairs) || rows->line_bytes > 0);
 }
 
 luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,

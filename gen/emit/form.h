@@ -64,11 +64,11 @@ typedef struct emit_form {
   ir_ref raise[SPEC_MAX_STATE]; /* the state with reduction 0 taken in */
   ir_ref score;                 /* of VAR_DOT and indices */
   ir_ref distance_term;         /* distance.c; IR_NONE: none */
-  ir_ref line;                  /* the load of an input along kv, likewise; IR_NONE: none. sm90 forward */
+  ir_ref line;                  /* the load of an input along kv, likewise; IR_NONE: none. sm90 */
   ir_ref line_index[4];
-  int num_line_index;
-  ir_ref score_with; /* the score, of VAR_TERM in the place of either; IR_NONE in backward */
-  ir_ref shift;      /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
+  int num_line_index, line_pitched; /* the axis that q alone is the index of; -1: q is in others, too */
+  ir_ref score_with;                /* the score, of VAR_TERM in the place of either; IR_NONE in backward */
+  ir_ref shift; /* what `score` lacks, of parts of positions; IR_NONE: nothing. See shift.c */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
   ir_ref score_bounds; /* of VAR_SCORE and indices: what is bounded; IR_NONE: nothing. See reach.c */
   ir_ref keep;         /* IR_NONE: no mask */
@@ -99,10 +99,12 @@ typedef struct emit_form {
 luattn_status form_build(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
                          emit_form *out, luattn_error *err);
 
-/* Write `distance_term`, and `score_with` or `roots`, what grad computes, with VAR_TERM in its place. */
+/* Write `distance_term` or `line`, and `score_with` or `roots`, what grad computes, with VAR_TERM in its
+ * place. */
 void distance_take(emit_form *f);
-void line_take(emit_form *f);
 void distance_take_gradient(emit_form *f, ir_ref *roots, int n);
+void line_take(emit_form *f);
+void line_take_gradient(emit_form *f, ir_ref *roots, int n);
 
 /* claims.c. Leaves the step as it is, or takes its maximum away and writes `bounded` and `tail`. */
 luattn_status claims_bounded_scores(emit_form *f, luattn_error *err);

@@ -203,8 +203,8 @@ static void statement(writer *w, ir_ref r) {
   w->temp[r] = ++w->num_temps;
   text_add(&w->out, "const %s t%d = ", writer_type(w, r), w->temp[r]);
   if (n->op == IR_LOAD) {
-    text_add(&w->out, "load_input<%s, %s>(p.input[%u]", writer_type(w, r), writer_input_type(w, ir_index_of(n)),
-             ir_index_of(n));
+    text_add(&w->out, "load_input<%s, %s>(p.input[%u]", writer_type(w, r),
+             writer_input_type(w, ir_index_of(n)), ir_index_of(n));
     for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));
     text_add(&w->out, ")");
   } else if (ir_op_cuda((ir_op)n->op) != NULL) {

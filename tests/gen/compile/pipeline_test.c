@@ -153,6 +153,9 @@ static void test_crowded(void **state) {
        LUATTN_BACKWARD, 64, 64, 128},
       {"return attention { inputs = { x = { axes = {'h', 'q', 'kv'} } }, "
        "score_mod = function(score, b, h, q, kv) return score + x[{h, q, kv}] end }",
+       LUATTN_BACKWARD, 64, 64, 128},
+      {"return attention { inputs = { x = { axes = {'h', 'q', 'kv'} } }, " /* lines without a pitch */
+       "score_mod = function(score, b, h, q, kv) return score + x[{h, q + 1, kv}] end }",
        LUATTN_BACKWARD, 64, 128, 128},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -209,7 +209,7 @@ static void check_line(luattn_pass pass, int arch, const char *axes, const char 
 
 static void test_lines(void **state) {
   (void)state;
-  const luattn_pass forward = LUATTN_FORWARD;
+  const luattn_pass forward = LUATTN_FORWARD, backward = LUATTN_BACKWARD;
   check_line(forward, 90, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", true, true);
   check_line(forward, 90, "'b', 'h', 'q', 'kv'", "f32", "t[{b, h, q, kv}]", true, false);
   check_line(forward, 90, "'h', 'q', 'kv'", "bf16", "4 * t[{h, q // 2, kv - 3}]", true, true);
@@ -225,7 +225,15 @@ static void test_lines(void **state) {
              true); /* one of two */
   check_line(forward, 90, "'n', 'kv'", "f32", "t[{t[{q, 0}] > 0 and 1 or 0, kv}]", true, true);
   check_line(forward, 80, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", false, false);
-  check_line(LUATTN_BACKWARD, 90, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", false, false);
+  check_line(backward, 90, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", true, true);
+  check_line(backward, 90, "'b', 'q', 'kv'", "bf16", "2 * t[{b, q, kv + 3}]", true, false);
+  /* Lines without a pitch. */
+  check_line(backward, 90, "'h', 'q', 'kv'", "f32", "t[{h, q + 1, kv}]", false, false);
+  check_line(backward, 90, "'h', 'n', 'kv'", "f32", "t[{h, q, kv}]", false, false);
+  check_line(backward, 90, "'q', 'n'", "f32", "t[{q, kv + q}]", false, false);
+  check_line(backward, 90, "'q', 'q', 'kv'", "f32", "t[{q, q, kv}]", false, false);
+  check_line(backward, 90, "'n', 'kv'", "f32", "t[{t[{q, 0}] > 0 and 1 or 0, kv}]", false, false);
+  check_line(backward, 80, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", false, false);
 }
 
 /* Where the places of sums lie: one for many distances; side by side as q or kv moves; neither. */
