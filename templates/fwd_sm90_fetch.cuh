@@ -86,13 +86,12 @@ struct LineFetch {
     int own = further[0];
 #pragma unroll
     for (int i = 1; i < Groups; ++i) own = g == i ? further[i] : own;
+    if (how == BY_4) return copy_4(own, kv0, site.kv_len, start);
     if (how == BY_16)
       copy_16(own, kv0, site.kv_len, start);
-    else if (how == BY_4)
-      copy_4(own, kv0, site.kv_len, start);
     else
       copy_elements(p, site, head, q0 + g * 64, kv0, start);
-    return how != BY_ELEMENTS;
+    return how == BY_16;
   }
   // Copies come in batches, for which lanes are asked first: one answer takes as long as several.
   template <int From, int Count>
@@ -121,11 +120,14 @@ struct LineFetch {
       if (fetcher < packs % fetchers) batch_16<all, 1>(own, row, base, to, there);
     }
   }
-  __device__ __forceinline__ void copy_4(int own, int kv0, int kv_len, u32 start) const {
-    constexpr int chunks = ceil_div(tile_n * size / 4 + (size == 2 ? 1 : 0), 32), batch = 2;
+  // By whole words, the last one with the half behind the tile's, where there is one. Says whether it leaves
+  // anything to the copies.
+  __device__ __forceinline__ bool copy_4(int own, int kv0, int kv_len, u32 start) const {
+    constexpr bool halves = size == 2;
+    constexpr int chunks = ceil_div((tile_n + halves) * size, 128), batch = 2;
     const int lane = opaque(this->lane);
     const u64 base = first + u64(u32(kv0)) * size;
-    const int bytes = min_of(kv_len - kv0, tile_n) * size;
+    const int bytes = min_of(kv_len - kv0, tile_n + halves) * size;
 #pragma unroll 1
     for (int i = 0; i < most; i += batch) {
       int apart[batch];
@@ -139,10 +141,20 @@ struct LineFetch {
         const u32 to = start + place(i + k) * pitch + lane * 4;
 #pragma unroll
         for (int c = 0; c < chunks; ++c)
-          strip_copy_4(to + c * 128, at + (lane * 4 - before) + c * 128,
-                       size == 4 ? 4 : min_of(left - c * 128, 4), exists && left > c * 128);
+          strip_copy_4(to + c * 128, at + (lane * 4 - before) + c * 128, exists && left >= c * 128 + 4);
       }
     }
+    if (!halves || kv_len - kv0 > tile_n) return true;
+    strip_wait();
+    copy_last_half(base + i64(own) * size, bytes, start);
+    return false;
+  }
+  // Of lane's line, whose keys in the tile take `bytes` bytes from `at` on, the last half, if it has a word
+  // of its own.
+  __device__ __forceinline__ void copy_last_half(u64 at, int bytes, u32 start) const {
+    const int before = Places::is_second(at) ? 2 : 0, end = bytes + before;
+    if (lane < most && place(lane) < 64 && end % 4 != 0)
+      strip_copy_2(start + place(lane) * pitch + (end - 2), at - before + (end - 2));
   }
   __device__ __forceinline__ void copy_elements(const LuattnParams &p, const Site &site, const Head &head,
                                                 int q0, int kv0, u32 start) const {

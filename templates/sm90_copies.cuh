@@ -11,12 +11,18 @@ LUATTN_FN void strip_copy_16(u32 to, u64 from, bool there) {
       "l"(from), "r"(int(there))
       : "memory");
 }
-// 4 bytes, of which the first `bytes` are read and the others become 0; none at all, if not `there`.
-LUATTN_FN void strip_copy_4(u32 to, u64 from, int bytes, bool there) {
+// 4 bytes, likewise.
+LUATTN_FN void strip_copy_4(u32 to, u64 from, bool there) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p cp.async.ca.shared.global [%0], [%1], 4, %2;\n}" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(int(there))
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p cp.async.ca.shared.global [%0], [%1], 4;\n}" ::"r"(to),
+      "l"(from), "r"(int(there))
       : "memory");
+}
+// 2 bytes, at once.
+LUATTN_FN void strip_copy_2(u32 to, u64 from) {
+  unsigned short x;
+  asm volatile("ld.global.b16 %0, [%1];" : "=h"(x) : "l"(from) : "memory");
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(x) : "memory");
 }
 // What this thread has copied is there.
 LUATTN_FN void strip_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }

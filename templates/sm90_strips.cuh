@@ -49,7 +49,7 @@ struct Lines {
   using Line = InputLine<Stored>;
   static constexpr int size = int(sizeof(Stored)), pitch = Config::tile_n * size + 16;
   static_assert(size == 2 || size == 4);
-  LUATTN_FN int place_of(int row) { return row / 8 * 8 + row % 4 * 2 + row / 4 % 2; }
+  LUATTN_FN u32 place_of(u32 row) { return row / 8 * 8 + row % 4 * 2 + row / 4 % 2; }
   LUATTN_FN int row_of(int place) { return place / 8 * 8 + place % 2 * 4 + place % 8 / 2; }
   LUATTN_FN Line line(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int q,
                       int kv0) {

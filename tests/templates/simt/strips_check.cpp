@@ -29,14 +29,20 @@ static void strip_copy_16(u32 to, u64 from, bool there) {
 }
 // The word of a line's first half may begin in the half before it.
 static std::deque<u32> short_words;
-static void strip_copy_4(u32 to, u64 from, int bytes, bool there) {
+static void strip_copy_4(u32 to, u64 from, bool there) {
   if (!there) return;
-  if (bytes < 1 || bytes > 4 || from % 4 != 0) host_fail("a misaligned word, or none");
-  if (u64(memory_begin) != from + 2) check_source(from, size_t(bytes));
+  const size_t before = u64(memory_begin) == from + 2 ? 2 : 0;
+  if (from % 4 != 0) host_fail("a misaligned word");
+  check_source(from + before, 4 - before);
   ++copied_4;
   short_words.push_back(0);
-  memcpy(&short_words.back(), reinterpret_cast<const void *>(from), size_t(bytes));
+  memcpy(reinterpret_cast<char *>(&short_words.back()) + before,
+         reinterpret_cast<const char *>(from) + before, 4 - before);
   copy_async<4>(to, &short_words.back(), true);
+}
+static void strip_copy_2(u32 to, u64 from) {
+  check_source(from, 2);
+  memcpy(dynamic_shared + to, reinterpret_cast<const void *>(from), 2);
 }
 static void strip_wait() { wait_copies(); }
 static void strip_copies_arrive(u32) {}
