@@ -109,8 +109,8 @@ struct WarpQTiles {
   }
 };
 
-// Of a key's queries in the tile from q0 on, a thread's first at `first`: the bits of those in `kept`, and of a
-// long period of those in each row of a grid.
+// Of a key's queries in the tile from q0 on, a thread's first at `first`: the bits of those in `kept`, and of
+// a long period of those in each row of a grid.
 template <class Spec, int TileM>
 LUATTN_FN u32 queries_in(Range kept, Range rest, int q0, int first) {
   constexpr int period = Spec::column_period;
