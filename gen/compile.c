@@ -174,9 +174,11 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
     if (status != LUATTN_OK) return status;
     const int spills = r.cubin == NULL ? INT_MAX : damage(&attempt, &r);
     const bool accepted = r.cubin != NULL && is_accepted(&attempt, &r);
-    if (!accepted && c->plan.picked) return refuse_damage(c, &r, err);
     if (least < 0 || accepted || spills < least) *c = attempt, *out = r, *others = rest, least = spills;
-    if (accepted || !source_alternative(&attempt)) break;
+    if (accepted) break;
+    if (source_without_lines(&attempt)) continue;
+    if (c->plan.picked) return refuse_damage(c, &r, err);
+    if (!source_alternative(&attempt)) break;
   }
   if (out->cubin == NULL) return refuse_all(c, out, err);
   c->plan.why = explain_damage(c, out);

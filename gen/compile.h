@@ -50,6 +50,8 @@ luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn
 luattn_status source_plan(compilation *c, luattn_error *err);
 /* The same for the choice after c->plan; false: there is none. */
 bool source_alternative(compilation *c);
+/* The same tiles for a backward kernel that reads no lines ahead; false: it reads none. */
+bool source_without_lines(compilation *c);
 /* The key of all that is compiled, and how. */
 luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err);
 /* Of what is compiled apart from the plan's numbers: what was measured with another origin says nothing. */

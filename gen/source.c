@@ -44,6 +44,17 @@ static luattn_status emit_plan(compilation *c, luattn_error *err) {
   return manifest_fill(c, &c->info, err);
 }
 
+bool source_without_lines(compilation *c) {
+  if (c->plan.pass != LUATTN_BACKWARD || c->emitted.rows.line_bytes == 0) return false;
+  const char *why = arena_printf(
+      c->a, "%sscores read every input themselves: ahead of them it would take too many registers\n",
+      c->plan.why);
+  c->plan.no_lines = true;
+  if (why == NULL || emit_plan(c, NULL) != LUATTN_OK) return false;
+  c->plan.why = why;
+  return true;
+}
+
 bool source_alternative(compilation *c) {
   while (plan_alternative(c->a, &c->spec, &c->target, c->plan.small_dots, c->plan.rank + 1, &c->plan))
     if (emit_plan(c, NULL) == LUATTN_OK) return true;

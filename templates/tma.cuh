@@ -88,10 +88,6 @@ LUATTN_FN void bulk_load(u32 dst, const void *src, int bytes, u32 barrier) {
 }
 
 // What this thread has written to shared memory, wgmma and the copy engine may read after a barrier.
-// Brings `bytes` bytes at `from` to the L2 cache; both multiples of 16.
-LUATTN_FN void bulk_prefetch(u64 from, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
 LUATTN_FN void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // What this thread has seen of global memory came before what it now has the copy engine do there.
 LUATTN_FN void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }

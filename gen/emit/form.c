@@ -446,7 +446,8 @@ static luattn_status build_gradient(emit_form *f, luattn_error *err) {
   fold_roots(f, roots, n);
   hoist_bwd_rows(f, roots, n);
   if (f->plan->pass == LUATTN_BACKWARD) distance_take_gradient(f, roots, n);
-  if (f->plan->pass == LUATTN_BACKWARD && f->plan->family == LUATTN_SM90) line_take_gradient(f, roots, n);
+  if (f->plan->pass == LUATTN_BACKWARD && f->plan->family == LUATTN_SM90 && !f->plan->no_lines)
+    line_take_gradient(f, roots, n);
   f->grad_prob = roots[0];
   f->grad_ds = roots[1];
   for (int i = 0; i < f->element_terms.count; i++) f->element_terms.term[i].value = roots[2 + i];

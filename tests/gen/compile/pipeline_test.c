@@ -132,6 +132,28 @@ static void test_exhausted(void **state) {
   luattn_spec_free(spec);
 }
 
+/* Lines that are read ahead give way before the tiles do. */
+static void test_lines(void **state) {
+  (void)state;
+  luattn_spec *spec = load(
+      "return attention { inputs = { x = { axes = {'h', 'q', 'kv'}, grad = true } }, "
+      "score_mod = function(score, b, h, q, kv) return score + x[{h, q, kv}] end }");
+  luattn_target target = target_new();
+  luattn_compile_report report;
+  target.pass = LUATTN_BACKWARD, target.dtype = LUATTN_BF16, target.arch = 90, target.head_dim = 128;
+  luattn_image *image = compile(spec, &target, &report);
+  assert_null(strstr(report.plan, "scores read every input themselves"));
+  luattn_image_free(image);
+  fake_mode("exhaust has_line = true;");
+  image = compile(spec, &target, &report);
+  assert_int_equal(luattn_image_get_info(image)->family, LUATTN_SM90);
+  assert_int_equal(report.tiles.tile_m, 64);
+  assert_non_null(strstr(report.plan, "scores read every input themselves"));
+  luattn_image_free(image);
+  fake_mode(NULL);
+  luattn_spec_free(spec);
+}
+
 /* Specs for which later tiles are known to be better get them at once. */
 static void test_crowded(void **state) {
   (void)state;
@@ -535,21 +557,14 @@ static void test_passes_left_out(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_nvrtc_fails),
-      cmocka_unit_test(test_refused_source_is_kept),
-      cmocka_unit_test(test_spills),
-      cmocka_unit_test(test_exhausted),
-      cmocka_unit_test(test_crowded),
-      cmocka_unit_test(test_parts),
-      cmocka_unit_test(test_second_part),
-      cmocka_unit_test(test_pairs),
-      cmocka_unit_test(test_mask),
-      cmocka_unit_test(test_report),
-      cmocka_unit_test(test_stat_blocks),
-      cmocka_unit_test(test_processes),
-      cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_passes_left_out),
+      cmocka_unit_test(test_nvrtc_fails), cmocka_unit_test(test_refused_source_is_kept),
+      cmocka_unit_test(test_spills),      cmocka_unit_test(test_exhausted),
+      cmocka_unit_test(test_lines),       cmocka_unit_test(test_crowded),
+      cmocka_unit_test(test_parts),       cmocka_unit_test(test_second_part),
+      cmocka_unit_test(test_pairs),       cmocka_unit_test(test_mask),
+      cmocka_unit_test(test_report),      cmocka_unit_test(test_stat_blocks),
+      cmocka_unit_test(test_processes),   cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_threads),     cmocka_unit_test(test_passes_left_out),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
