@@ -154,7 +154,8 @@ static luattn_status refuse_all(const compilation *c, const nvrtc_result *r, lua
       (int)strcspn(r->remark, "\n"), r->remark, p->forced ? "pick other tiles" : "write shorter hooks");
 }
 
-/* Compiles; a plan that spills more gives way to the next of the table, unless the caller forced it. */
+/* Compiles; a plan that spills more first gives up lines that are read ahead, and then gives way to the next
+ * of the table, unless the caller forced it. */
 static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out,
                            nvrtc_result *others, luattn_error *err) {
   nvrtc lib;

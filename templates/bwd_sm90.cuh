@@ -19,7 +19,7 @@
 //
 // Config: head_dim, head_dim_v multiples of 8 up to 128, in any combination; what they lack to a multiple of
 //   64 the copy engine fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
-//   head dims up to 64; stages: slots for Q and dO, at least 2, or nothing is loaded ahead.
+//   head dims up to 64; stages: slots for Q and dO, at least 2: the next tile is awaited before this one goes back.
 // Dynamic shared memory in bytes, with D and Dv padded to 64, to a multiple of 16, and 512 (over 2 stages
 // 640):
 //   2 * (tile_n + stages * tile_m) * (D + Dv) + 2 * tile_m * ds_slots * tile_n

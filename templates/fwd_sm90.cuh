@@ -16,8 +16,8 @@
 //
 // Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
 //   64 the copy engine fills with zeros. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192;
-//   tile_n a multiple of 16 up to 256; stages: slots for K, and as many for V; at least 2, or nothing is
-//   loaded ahead.
+//   tile_n a multiple of 16 up to 256; stages: slots for K, and as many for V; at least 2: K of the next
+//   tile is awaited before that of this one goes back.
 // Dynamic shared memory in bytes, with D and Dv padded to 64:
 //   2 * tile_m * D + stages * 2 * tile_n * (D + Dv) + 512, and 2 * tile_m * 64 for each 64 columns of O that
 //   the limit of 227 KB leaves room for; before that strips (sm90_strips.cuh), where there is room for all of

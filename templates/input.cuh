@@ -9,16 +9,22 @@
 
 LUATTN_FN int clamp_index(int i, int size) { return max(min(i, size - 1), 0); }
 
+// Where the last axis begins, for indices of the axes before it.
+template <class Stored, int Last> LUATTN_FN u64 input_row(const LuattnInput &in, const int *index) {
+  u64 at = reinterpret_cast<u64>(in.data);
+#pragma unroll
+  for (int axis = 0; axis < Last; ++axis)
+    at += u64(in.stride[axis]) * sizeof(Stored) * u32(clamp_index(index[axis], in.size[axis]));
+  return at;
+}
+
 // Elements of a tile differ in the last index. All before it is one number, kept apart from what is added for each
 // element (asm: or the compiler would add the two in another order); so an element costs a multiply-add. The
 // runtime sees to it that the last stride in bytes fits into 32 bits.
 template <class Stored, class... Index> LUATTN_FN const Stored *input_at(const LuattnInput &in, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
   const int i[] = {index...};
-  u64 at = reinterpret_cast<u64>(in.data);
-#pragma unroll
-  for (int axis = 0; axis < last; ++axis)
-    at += u64(in.stride[axis]) * sizeof(Stored) * u32(clamp_index(i[axis], in.size[axis]));
+  u64 at = input_row<Stored, last>(in, i);
   asm("" : "+l"(at));
   at += i64(int(in.stride[last]) * int(sizeof(Stored))) * clamp_index(i[last], in.size[last]);
   return reinterpret_cast<const Stored *>(at);
@@ -28,10 +34,7 @@ template <class Stored, class... Index> LUATTN_FN const Stored *input_at(const L
 template <class Stored, int Pitched, class... Index> LUATTN_FN InputLine<Stored> input_line(const LuattnInput &in, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
   const int i[] = {index...};
-  u64 at = reinterpret_cast<u64>(in.data);
-#pragma unroll
-  for (int axis = 0; axis < last; ++axis)
-    at += u64(in.stride[axis]) * sizeof(Stored) * u32(clamp_index(i[axis], in.size[axis]));
+  const u64 at = input_row<Stored, last>(in, i);
   const i64 pitch = Pitched >= 0 ? i64(in.stride[max_of(Pitched, 0)]) : 0;
   return {reinterpret_cast<const Stored *>(at), i[last], in.size[last], in.stride[last], pitch};
 }

@@ -4,7 +4,6 @@
 // kept as it is stored, for a conversion would wait for it.
 #pragma once
 #include "contract.cuh"
-#include "tma.cuh"
 
 // What is stored at two places, as it is; 0, if they do not exist.
 LUATTN_FN void read_stored(u32 &x, u32 &y, const float *from, const float *other, bool exist) {
@@ -25,9 +24,10 @@ LUATTN_FN void read_stored(u32 &x, u32 &y, const Half *from, const Half *other, 
   x = a, y = b;
 }
 
+LUATTN_FN void prefetch_l2(u64 at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+
 // Brings what LineTerms will read for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0 + Keys - 1 to the L2
 // cache, where lines lie densely; a warp of the producer's, ahead of the consumers.
-LUATTN_FN void prefetch_l2(u64 at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 template <class Spec, int Rows, int Keys>
 LUATTN_FN void prefetch_lines(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                               int q0, int kv0, int lane) {

@@ -196,7 +196,7 @@ struct SharedSm90 {
   static constexpr int room = (most_bytes - without_o) / (groups * 4 * o_box_bytes);
   static constexpr int o_boxes = room < boxes_v ? room : boxes_v;
   static constexpr int bytes = without_o + groups * 4 * o_boxes * o_box_bytes;
-  static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && Config::threads == 128 + 2 * tile_m);
+  static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && stages >= 2 && Config::threads == 128 + 2 * tile_m);
   static_assert(stages * 68 + groups * 48 + 12 <= 512 && without_o <= most_bytes);
 
   u32 start;  // a multiple of 1024

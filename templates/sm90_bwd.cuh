@@ -306,7 +306,7 @@ struct SharedBwdSm90 {
                        at_sums = at_dq + warps * dq_bytes, at_rows = at_sums + sums_bytes,
                        at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
   static_assert(has_shared<Config, at_barriers + barrier_bytes + 256>());  // ones come last
-  static_assert(tile_m % 64 == 0 && tile_n % 64 == 0 && Config::threads == 128 + 2 * tile_n);
+  static_assert(tile_m % 64 == 0 && tile_n % 64 == 0 && stages >= 2 && Config::threads == 128 + 2 * tile_n);
   // A consumer's part of dQ: with tile_m = 128 each of them computes 64 rows, with 64 half of the columns.
   static constexpr bool splits_rows = tile_m == 128;
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;

@@ -122,7 +122,7 @@ struct Spec {
 };
 template <int N>
 struct Tiles {
-  static constexpr int tile_m = 128, tile_n = N, head_dim = 64, head_dim_v = 64, stages = 1, threads = 384;
+  static constexpr int tile_m = 128, tile_n = N, head_dim = 64, head_dim_v = 64, stages = 2, threads = 384;
 };
 
 // A warp is each fetcher, and then each warp of the consumers; these fetch for themselves if `own`.
