@@ -31,6 +31,7 @@ set(LUATTN_TEMPLATES
   fwd_sm90.cuh
   fwd_sm90_fetch.cuh
   fwd_sm90_load.cuh
+  fwd_sm90_weigh.cuh
   halves.cuh
   input.cuh
   interval.cuh
