@@ -35,6 +35,7 @@ set(LUATTN_TEMPLATES
   halves.cuh
   input.cuh
   interval.cuh
+  line_loads.cuh
   line_terms.cuh
   math.cuh
   mma.cuh

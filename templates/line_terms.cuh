@@ -4,27 +4,7 @@
 // kept as it is stored, for a conversion would wait for it.
 #pragma once
 #include "contract.cuh"
-
-// What is stored at two places, as it is; 0, if they do not exist.
-LUATTN_FN void read_stored(u32 &x, u32 &y, const float *from, const float *other, bool exist) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %4, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n"
-      "@p ld.global.nc.u32 %0, [%2];\n@p ld.global.nc.u32 %1, [%3];\n}"
-      : "=&r"(x), "=&r"(y)
-      : "l"(from), "l"(other), "r"(int(exist)));
-}
-template <class Half>
-LUATTN_FN void read_stored(u32 &x, u32 &y, const Half *from, const Half *other, bool exist) {
-  unsigned short a, b;
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %4, 0;\nmov.b16 %0, 0;\nmov.b16 %1, 0;\n"
-      "@p ld.global.nc.u16 %0, [%2];\n@p ld.global.nc.u16 %1, [%3];\n}"
-      : "=&h"(a), "=&h"(b)
-      : "l"(from), "l"(other), "r"(int(exist)));
-  x = a, y = b;
-}
-
-LUATTN_FN void prefetch_l2(u64 at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+#include "line_loads.cuh"
 
 // Brings what LineTerms will read for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0 + Keys - 1 to the L2
 // cache, where lines lie densely; a warp of the producer's, ahead of the consumers.
