@@ -20,7 +20,8 @@ enum { LONGEST = 300, REPEATS = 100 };
  * inside and behind it, and rows without any. lines: two intervals of a row, and of these what has a
  * remainder. rising, falling: weights of later keys exceed those of earlier
  * ones, or the other way round, by so much that no maximum may lag behind; far: so do those of farther keys,
- * by a shift. few, capped: weights, and dots, that are small in some tiles and not in others. */
+ * by a shift. few, capped: weights, and dots, that are small in some tiles and not in others. pairs, shifted:
+ * lines along the keys, which kernels read ahead, at the key's own place and before it. */
 static const struct {
   const char *name, *text;
 } specs[] = {
@@ -50,6 +51,14 @@ static const struct {
      "return attention { name = 'few', block_mask = causal(), online_func = sigmoid_attention,\n"
      "  score_mod = function(s, b, h, q, kv) return s - 3.0 - 4.0 * (kv // 130 % 2) end }"},
     {"capped", "return attention { name = 'capped', block_mask = causal(), score_mod = softcap(10) }"},
+    {"pairs",
+     "return attention { name = 'pairs',\n"
+     "  inputs = { t = { axes = {'h', 'q', 'kv'}, grad = true }, u = { axes = {'b', 'kv'}, grad = true } },\n"
+     "  score_mod = function(s, b, h, q, kv) return s + t[{h, q, kv}] + u[{b, kv}] end }"},
+    {"shifted",
+     "return attention { name = 'shifted', block_mask = causal(),\n"
+     "  inputs = { t = { axes = {'b', 'q', 'kv'}, dtype = 'bf16' } },\n"
+     "  score_mod = function(s, b, h, q, kv) return s + t[{b, q, kv - 5}] end }"},
 };
 static const char *const dtypes[] = {"bf16", "f16"};
 /* At 64 the plan has other tiles for short lengths with a mask. */
@@ -104,7 +113,21 @@ typedef struct suite {
 
 /* ---- one case ---- */
 
-static bool strides_of(int layout, int slot, const int64_t *n, int64_t *stride) {
+/* Extra inputs: an element, or eight, behind each line, or one between any two. */
+static bool input_strides(int layout, const DLTensor *like, int64_t *stride) {
+  static const int64_t behind[] = {[HEADS_LAST] = 1, [PADDED] = 8, [PADDED_HEADS_LAST] = 1};
+  if (layout == DENSE || layout > PADDED_HEADS_LAST) return false;
+  int64_t step = layout == PADDED_HEADS_LAST ? 2 : 1;
+  for (int i = like->ndim - 1; i >= 0; i--) {
+    stride[i] = step;
+    step = step * like->shape[i] + behind[layout];
+  }
+  return true;
+}
+
+static bool strides_of(int layout, int slot, const DLTensor *like, int64_t *stride) {
+  if (slot >= CALL_INPUT) return input_strides(layout, like, stride);
+  const int64_t *n = like->shape;
   const bool last = layout == PADDED_HEADS_LAST;
   const bool both = slot == CALL_K || slot == CALL_V;
   if (slot == CALL_SAVED || slot == CALL_SCALAR_GRADS) return false;

@@ -153,13 +153,13 @@ static const struct {
 
 luattn_status call_place(memory *m, const cli_problem *p, const cli_result *r, bool backward,
                          call_strides strides, int layout, call *c, luattn_error *err) {
+  int64_t stride[4];
   memset(c, 0, sizeof *c);
   c->args = problem_args(p, r, backward, &c->bind);
   for (int i = 0; i < CALL_SLOTS; i++) {
     const DLTensor **slot = (const DLTensor **)(void *)((char *)&c->args + slots[i].at);
-    int64_t stride[4];
     if (*slot == NULL) continue;
-    const bool own = strides != NULL && strides(layout, i, (*slot)->shape, stride);
+    const bool own = strides != NULL && strides(layout, i, *slot, stride);
     TRY(memory_place(m, slots[i].name, *slot, own ? stride : NULL, &c->slot[i], err));
     c->host[i] = *slot;
     *slot = &c->slot[i].t;
@@ -167,7 +167,8 @@ luattn_status call_place(memory *m, const cli_problem *p, const cli_result *r, b
   for (size_t i = 0; i < c->args.num_inputs; i++) {
     luattn_input *in = &c->bind.inputs[i];
     c->host_input[i] = in->tensor;
-    TRY(memory_place(m, in->name, in->tensor, NULL, &c->input[i], err));
+    const bool own = strides != NULL && strides(layout, CALL_INPUT, in->tensor, stride);
+    TRY(memory_place(m, in->name, in->tensor, own ? stride : NULL, &c->input[i], err));
     in->tensor = &c->input[i].t;
     if (in->grad == NULL) continue;
     c->host_grad[i] = in->grad;

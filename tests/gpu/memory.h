@@ -67,8 +67,10 @@ enum {
   CALL_SLOTS
 };
 
-/* Gives strides for a slot of this shape; false: those of the host's array. */
-typedef bool (*call_strides)(int layout, int slot, const int64_t *shape, int64_t *stride);
+/* Gives strides for a slot, or an extra input (CALL_INPUT), of this type and shape; false: those of the
+ * host's array. */
+enum { CALL_INPUT = CALL_SLOTS };
+typedef bool (*call_strides)(int layout, int slot, const DLTensor *like, int64_t *stride);
 
 typedef struct call {
   luattn_args args; /* on the device, without a workspace */

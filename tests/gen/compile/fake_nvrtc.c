@@ -7,6 +7,7 @@
  *   refuse    a program cannot be created
  *   empty     compilation succeeds and there is no cubin
  *   spill     ptxas reports spills for luattn_fwd, or luattn_prepare where the main kernel is left out
+ *   spill N M X the same for luattn_dkdv: N bytes where a header has the text X, else M
  *   serialise ptxas remarks that it serialised wgmma there
  *   exhaust X ptxas runs out of registers where a header has the text X, and leaves only a remark in the log
  *   memory    compilation fails for want of memory, behind the same remark
@@ -25,7 +26,7 @@
 typedef struct program {
   uint64_t source_hash, hash;
   int failed;
-  bool has_text; /* the X of "exhaust X" */
+  bool has_text; /* the X of "exhaust X" or "spill N M X" */
   bool is_others;
   char cubin[64];
   char log[512];
@@ -60,10 +61,19 @@ static int told(const program *p, const char *what) {
   return mode != NULL && strcmp(mode, what) == 0;
 }
 
-/* `text` has the X of "exhaust X". */
+/* "spill N M X": the X; NULL in other modes. */
+static const char *spilling(int *with, int *without) {
+  const char *mode = getenv("LUATTN_FAKE_NVRTC");
+  int at = 0;
+  return mode != NULL && sscanf(mode, "spill %d %d %n", with, without, &at) == 2 && at > 0 ? mode + at : NULL;
+}
+
+/* `text` has the X of "exhaust X" or "spill N M X". */
 static bool has_text(const char *text) {
+  int with, without;
   const char *mode = getenv("LUATTN_FAKE_NVRTC"), *x = mode == NULL ? NULL : strstr(mode, "exhaust ");
-  return x != NULL && strstr(text, x + 8) != NULL;
+  x = x != NULL ? x + 8 : spilling(&with, &without);
+  return x != NULL && strstr(text, x) != NULL;
 }
 
 /* The X of "lacks X"; NULL: it knows all options. */
@@ -123,6 +133,15 @@ int nvrtcDestroyProgram(void **prog) {
   return SUCCESS;
 }
 
+static void report_spills(program *p, const char *entry, int bytes) {
+  snprintf(p->log, sizeof p->log,
+           "ptxas info    : Compiling entry function '%s' for 'sm_80'\n"
+           "ptxas info    : Function properties for %s\n"
+           "    8 bytes stack frame, %d bytes spill stores, %d bytes spill loads\n"
+           "ptxas info    : Used 255 registers, used 1 barriers\n",
+           entry, entry, bytes - 4, bytes);
+}
+
 int nvrtcCompileProgram(void *prog, int num_options, const char *const *options) {
   program *p = prog;
   const char *const lacks = lacking();
@@ -140,13 +159,10 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
   if (lacks != NULL && !no_cache) return COMPILATION;
   const char *const mode = mode_of(p), *const entry = p->is_others ? "luattn_prepare" : "luattn_fwd";
   const bool exhausted = mode != NULL && strncmp(mode, "exhaust ", 8) == 0 && p->has_text;
-  if (told(p, "spill"))
-    snprintf(p->log, sizeof p->log,
-             "ptxas info    : Compiling entry function '%s' for 'sm_80'\n"
-             "ptxas info    : Function properties for %s\n"
-             "    8 bytes stack frame, 900 bytes spill stores, 904 bytes spill loads\n"
-             "ptxas info    : Used 255 registers, used 1 barriers\n",
-             entry, entry);
+  int with, without;
+  if (told(p, "spill")) report_spills(p, entry, 904);
+  if (spilling(&with, &without) != NULL && !p->is_others)
+    report_spills(p, "luattn_dkdv", p->has_text ? with : without);
   if (told(p, "serialise") || told(p, "memory") || exhausted)
     snprintf(p->log, sizeof p->log,
              "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are "

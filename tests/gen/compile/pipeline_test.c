@@ -144,12 +144,25 @@ static void test_lines(void **state) {
   luattn_image *image = compile(spec, &target, &report);
   assert_null(strstr(report.plan, "scores read every input themselves"));
   luattn_image_free(image);
-  fake_mode("exhaust has_line = true;");
-  image = compile(spec, &target, &report);
-  assert_int_equal(luattn_image_get_info(image)->family, LUATTN_SM90);
-  assert_int_equal(report.tiles.tile_m, 64);
-  assert_non_null(strstr(report.plan, "scores read every input themselves"));
-  luattn_image_free(image);
+  static const struct {
+    const char *mode;
+    bool keeps_lines;
+  } cases[] = {
+      {"exhaust has_line = true;", false},
+      {"spill 420 100 has_line = true;", false}, /* too many */
+      {"spill 300 100 has_line = true;", false}, /* not too many, but more than lines are worth */
+      {"spill 300 280 has_line = true;", false},
+      {"spill 300 600 has_line = true;", true}, /* which without them would be too many */
+      {"spill 230 0 has_line = true;", true},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fake_mode(cases[i].mode);
+    image = compile(spec, &target, &report);
+    assert_int_equal(luattn_image_get_info(image)->family, LUATTN_SM90);
+    assert_int_equal(report.tiles.tile_m, 64);
+    assert_int_equal(strstr(report.plan, "scores read every input themselves") == NULL, cases[i].keeps_lines);
+    luattn_image_free(image);
+  }
   fake_mode(NULL);
   luattn_spec_free(spec);
 }

@@ -1,0 +1,8 @@
+-- A bias of pairs that each key takes from one three keys further on, the last ones all from the last.
+--   s + t[h, q, min(kv + 3, kv_len - 1)]
+return attention {
+  name = "shifted_line",
+  inputs = { t = { axes = {"h", "q", "kv"}, grad = true } },
+  score_mod = function(score, b, h, q_idx, kv_idx) return score + t[{h, q_idx, kv_idx + 3}] end,
+  block_mask = causal(),
+}
