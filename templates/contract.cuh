@@ -38,11 +38,13 @@ struct Position {
 
 // The places of a gradient along its last axis. `index`, which may lie outside the axis, is where the asker's q and kv add
 // their sum times `factor`. Of the whole gradient, `before` elements come before `row`, the axis's first, and `after` from there on.
+// The line of q + 1 begins `pitch` elements further on, where all do.
 template <class Real> struct GradLine {
   Real *row;  // nullptr: not wanted
   int index, size;
   i64 before, after;
   Real factor;
+  i64 pitch;
 };
 
 // The places of an input along its last axis, `stride` elements apart. `index`, which may lie outside the axis, is where the asker's
@@ -73,7 +75,7 @@ struct Site { int b, h, q_len, kv_len; };
 //              whose rest_class is FULL), grad_reads_row (what backward's main kernel calls besides keep reads Row),
 //              grad_is_light (it reads no memory for an element, and is inlined),
 //              score_reads (beyond the rows: 0, nothing; 1, memory for each column; 2, memory for each element, or it is called),
-//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_distance_term, has_line, reads_columns, lines_shared, has_shift, has_small, prob_is_sigmoid, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, has_score_bounds, distance_step, pairs_in_line, has_query_mod, has_key_mod, has_value_mod
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_distance_term, has_line, reads_columns, lines_shared, has_shift, has_small, prob_is_sigmoid, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, has_score_bounds, distance_step, pairs_in_line, pairs_pitched, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -151,7 +153,8 @@ struct Site { int b, h, q_len, kv_len; };
 //                            never true unless may_be_alike
 //     GradLine<Real> distance_line(p, s, head, q, kv)   where distance_step is not 0: add_distance adds factor * g to one place,
 //                            which moves by distance_step elements of the line as q moves by one
-//     GradLine<Real> pair_line(p, s, head, q, kv)       where pairs_in_line: likewise add_here, which moves by one as kv does
+//     GradLine<Real> pair_line(p, s, head, q, kv)       where pairs_in_line: likewise add_here, which moves by one as kv does; where
+//                            pairs_pitched, by its pitch as q does, below q_len
 //     void flush(p, s, head, acc)             adds acc (summed over a block, or a warp, by the kernel) to memory, one thread of it
 //   Input mods: one element of q, k or v at position i, channel d; *_grad returns d loss / d x and adds parameter gradients.
 //     Real query_mod(p, s, x, i, d)      Real query_mod_grad(p, s, x, g, i, d, acc)      likewise key_, value_
@@ -189,7 +192,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
   { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::row_for_keep) && bool(S::score_reads_col) && bool(S::row_from_start) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::grad_is_light) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_line) && bool(S::reads_columns) && bool(S::lines_shared) && bool(S::has_shift) && bool(S::has_small) && bool(S::prob_is_sigmoid) && bool(S::lags) };
-  { bool(S::has_score_bounds) && bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) };
+  { bool(S::has_score_bounds) && bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) && bool(S::pairs_pitched) };
   { S::score_reads + S::row_ranges + S::row_period + S::column_ranges + S::column_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };

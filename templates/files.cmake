@@ -56,6 +56,7 @@ set(LUATTN_TEMPLATES
   sm90_lines.cuh
   sm90_mask.cuh
   sm90_out.cuh
+  sm90_pairs.cuh
   sm90_part.cuh
   sm90_strips.cuh
   sm90_sums.cuh

@@ -104,18 +104,21 @@ template <class Real, class... Index> LUATTN_FN void add_input_grad_by_warp(cons
   if (x != Real(0)) add_input_grad(in, x, index...);
 }
 
-// Of exact sums there is none.
-template <class Real, class... Index>
+// Of exact sums there is none. Axis: where q alone is the index, or -1.
+template <class Real, int Axis = -1, class... Index>
 LUATTN_FN GradLine<Real> grad_line(const LuattnInput &in, Real factor, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
   const int i[] = {index...};
   const i64 at = grad_offset(in, index...) - clamp_index(i[last], in.size[last]);
-  i64 count = 1;
+  i64 count = 1, pitch = Axis >= 0;
 #pragma unroll
-  for (int axis = 0; axis <= last; ++axis) count *= in.size[axis];
+  for (int axis = 0; axis <= last; ++axis) {
+    count *= in.size[axis];
+    if (axis > Axis) pitch *= in.size[axis];
+  }
   Real *grad = static_cast<Real *>(in.grad);
   const bool there = !Config::deterministic || in.exact == nullptr;
-  return {grad == nullptr ? nullptr : grad + at, there ? i[last] : -1, in.size[last], at, count - at, factor};
+  return {grad == nullptr ? nullptr : grad + at, there ? i[last] : -1, in.size[last], at, count - at, factor, pitch};
 }
 
 template <class Real> LUATTN_FN void add_scalar_grad(const LuattnParams &p, int scalar, Real x) {

@@ -8,6 +8,7 @@
 // are 64 numbers a tile at distances or of queries, and of keys 64 a kv tile; or each score's.
 #pragma once
 #include "mma.cuh"
+#include "sm90_pairs.cuh"
 #include "sm90_wide.cuh"
 
 template <class Spec, class Config>
@@ -199,32 +200,47 @@ struct ParametersWide {
       if (q < p.q_len && sum[half] != 0.f) Spec::add_row(p, site, head, q, sum[half], acc);
     }
   }
-  // Of four keys each lane, which lie side by side in memory where their places do.
+  // dS of a query of the tile and four keys from `key` on.
+  LUATTN_FN void load_four(float (&x)[4], u32 tile, int query, int key) {
+    u32 pair[2];
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(pair[0]), "=r"(pair[1])
+                 : "r"(tile + query * 128 + ((key / 8 ^ query % 8) << 4) + key % 8 * 2)
+                 : "memory");
+#pragma unroll
+    for (int j = 0; j < 4; ++j) x[j] = to_real(Elem{(unsigned short)(pair[j / 2] >> j % 2 * 16)});
+  }
   __device__ __forceinline__ void add_scores(u32 tile, int q0) {
+    const int key = lane % 16 * 4;
+    if constexpr (Spec::pairs_in_line)
+      if (add_quads(tile, q0, key)) return;
 #pragma unroll 1
     for (int i = lane / 16; i < tile_m; i += 2) {
-      const int key = lane % 16 * 4, q = q0 + i, kv = kv0 + key;
-      u32 pair[2];
-      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                   : "=r"(pair[0]), "=r"(pair[1])
-                   : "r"(tile + i * 128 + ((key / 8 ^ i % 8) << 4) + key % 8 * 2)
-                   : "memory");
       float x[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) x[j] = to_real(Elem{(unsigned short)(pair[j / 2] >> j % 2 * 16)});
+      load_four(x, tile, i, key);
       if (x[0] == 0.f && x[1] == 0.f && x[2] == 0.f && x[3] == 0.f) continue;
-      if constexpr (Spec::pairs_in_line)
-        if (add_line(Spec::pair_line(p, site, head, q, kv), x)) continue;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) Spec::add_here(p, site, head, Position{q, 0}, Position{kv, j}, x[j], acc);
+      for (int j = 0; j < 4; ++j)
+        Spec::add_here(p, site, head, Position{q0 + i, 0}, Position{kv0 + key, j}, x[j], acc);
     }
   }
-  // False: some place lies outside its axis, or they do not begin at a multiple of 16 bytes.
-  __device__ __forceinline__ bool add_line(const GradLine<float> &line, const float (&x)[4]) const {
-    float *to = line.row + line.index;
+  // False: the places of some four keys do not lie side by side.
+  __device__ __forceinline__ bool add_quads(u32 tile, int q0, int key) const {
+    const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0);
     if (line.row == nullptr) return true;
-    if (line.index < 0 || line.index + 4 > line.size || reinterpret_cast<u64>(to) % 16 != 0) return false;
-    add_global(to, x[0] * line.factor, x[1] * line.factor, x[2] * line.factor, x[3] * line.factor);
+    if (!lies_in_quads<tile_n>(line)) return false;
+#pragma unroll 4
+    for (int i = lane / 16; i < tile_m; i += 2) {
+      const int query = min_of(i, p.q_len - 1 - q0);
+      float x[4];
+      load_four(x, tile, i, key);
+      if constexpr (Spec::pairs_pitched) {
+        add_global(line.row + line.index + key + i64(query) * line.pitch, x, line.factor);
+      } else {
+        const GradLine<float> own = Spec::pair_line(p, site, head, q0 + query, kv0 + key);
+        add_global(own.row + own.index, x, line.factor);
+      }
+    }
     return true;
   }
   __device__ __forceinline__ void add_tile(u32 tile, const WideNote &note) {

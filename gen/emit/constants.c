@@ -221,7 +221,8 @@ void emit_constants(writer *w) {
                {"grad_adds", f->element_terms.count > 0},
                {"may_be_alike", tiles_may_be_alike(w)},
                {"has_score_bounds", f->score_bounds != IR_NONE},
-               {"pairs_in_line", f->pairs_in_line}};
+               {"pairs_in_line", f->pairs_in_line},
+               {"pairs_pitched", f->pairs_in_line && f->pairs_axis >= 0}};
   const struct {
     const char *name;
     int value;

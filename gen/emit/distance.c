@@ -84,17 +84,16 @@ void distance_take_gradient(emit_form *f, ir_ref *roots, int n) {
   for (int i = 0; i < n; i++) roots[i] = ir_substitute(f->g, roots[i], &best, &term, 1);
 }
 
-/* The axis of q whose index q is itself, where no other moves with q; -1: there is none. */
-static int pitched_axis(emit_form *f, const ir_node *load, const ir_ref *index) {
-  const int32_t *axis = f->spec->traced.input[ir_index_of(load)].axis;
+int line_pitched_axis(emit_form *f, int input, const ir_ref *index, int num_index) {
+  const int32_t *axis = f->spec->traced.input[input].axis;
   int found = -1;
-  for (int i = 0; i + 1 < load->nargs; i++) {
+  for (int i = 0; i + 1 < num_index; i++) {
     const ir_node *n = ir_get(f->g, index[i]);
     if ((deps_of(&f->deps, index[i]) & DEP_Q) == 0) continue;
     if (found >= 0 || n->op != IR_VAR || ir_var_of(n) != VAR_Q || axis[i] != LUATTN_AXIS_Q) return -1;
     found = i;
   }
-  return (deps_of(&f->deps, index[load->nargs - 1]) & DEP_Q) == 0 ? found : -1;
+  return (deps_of(&f->deps, index[num_index - 1]) & DEP_Q) == 0 ? found : -1;
 }
 
 /* Does it read half or single precision along kv, by one element for each key, and differ from query to
@@ -127,7 +126,8 @@ static void find_line(emit_form *f, const ir_ref *roots, int n) {
     const ir_node *node = ir_get(f->g, r);
     for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
     if (!is_line(f, r, index)) continue;
-    const int pitched = pitched_axis(f, ir_get(f->g, r), index);
+    const ir_node *load = ir_get(f->g, r);
+    const int pitched = line_pitched_axis(f, (int)ir_index_of(load), index, load->nargs);
     if (f->plan->pass == LUATTN_BACKWARD && pitched < 0) continue;
     f->line = r;
     f->line_pitched = pitched;

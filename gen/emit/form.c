@@ -377,6 +377,9 @@ static void take_sums(emit_form *f) {
   from->count = left;
   f->distance_step = step_of_line(f, SUM_DISTANCE);
   f->pairs_in_line = step_of_line(f, SUM_HERE) == 1;
+  if (!f->pairs_in_line) return;
+  const derived_term *pairs = &f->sum[SUM_HERE].term[0];
+  f->pairs_axis = line_pitched_axis(f, pairs->input, pairs->index, pairs->num_index);
 }
 
 static int terms_of_input(const emit_form *f, const derived_terms *terms, int input,

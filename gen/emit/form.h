@@ -92,6 +92,7 @@ typedef struct emit_form {
       factor_of_q[DERIVED_MAX_TERMS]; /* of terms of SUM_LINEAR: what their factor grows by from q to q + 1 */
   int distance_step;                  /* contract.cuh */
   bool pairs_in_line;                 /* likewise */
+  int pairs_axis;                     /* theirs that q alone is the index of; -1: none */
   uint32_t pairs[12];                 /* luattn_input_info.pairs */
   bool positions_in_real; /* positions were converted before they were combined: exact below 2^24 in float */
 } emit_form;
@@ -105,6 +106,9 @@ void distance_take(emit_form *f);
 void distance_take_gradient(emit_form *f, ir_ref *roots, int n);
 void line_take(emit_form *f);
 void line_take_gradient(emit_form *f, ir_ref *roots, int n);
+/* Of an input read at these indices: the axis of q whose index q is itself, where no other moves with q; -1:
+ * there is none. */
+int line_pitched_axis(emit_form *f, int input, const ir_ref *index, int num_index);
 
 /* claims.c. Leaves the step as it is, or takes its maximum away and writes `bounded` and `tail`. */
 luattn_status claims_bounded_scores(emit_form *f, luattn_error *err);

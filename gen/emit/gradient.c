@@ -171,15 +171,15 @@ static void sums(writer *w) {
   }
 }
 
-/* Where the places lie that the one term of `kind` adds to. */
-static void line(writer *w, const char *name, int kind, bool there) {
+/* Where the places lie that the one term of `kind` adds to; axis: which q alone is the index of, or -1. */
+static void line(writer *w, const char *name, int kind, bool there, int axis) {
   const derived_term *t = &w->f->sum[kind].term[0];
   open_function(w, writer_format(w, "GradLine<Real> %s(" P ", const Head &head, int q, int kv)", name));
   if (there) {
     body_begin(w, sum_hook[kind].has, "");
     body_lines(w, &t->factor, 1);
     body_lines(w, t->index, t->num_index);
-    text_add(&w->out, "return grad_line<Real>(p.input[%d], %s", t->input, body_value(w, t->factor));
+    text_add(&w->out, "return grad_line<Real, %d>(p.input[%d], %s", axis, t->input, body_value(w, t->factor));
     for (int i = 0; i < t->num_index; i++) text_add(&w->out, ", %s", body_value(w, t->index[i]));
     text_add(&w->out, ");\n");
   } else {
@@ -322,8 +322,8 @@ void emit_gradients(writer *w) {
 
   grad(w);
   sums(w);
-  line(w, "distance_line", SUM_DISTANCE, f->distance_step != 0);
-  line(w, "pair_line", SUM_HERE, f->pairs_in_line);
+  line(w, "distance_line", SUM_DISTANCE, f->distance_step != 0, -1);
+  line(w, "pair_line", SUM_HERE, f->pairs_in_line, f->pairs_axis);
   flush(w);
 }
 

@@ -34,7 +34,7 @@ struct Spec {
   static constexpr bool grad_adds = true;
   static constexpr int score_reads = 0, row_ranges = 0, row_period = 0, column_ranges = 0, column_period = 0, num_saved = 1, num_stats = 0, num_reductions = 1, num_state = 1, num_bwd_rows = 2, prob_rows = -1,
                        num_acc = 2, prob_term = 0, sums = 0, distance_step = 0;
-  static constexpr bool may_be_alike = false, has_score_bounds = false, pairs_in_line = false;
+  static constexpr bool may_be_alike = false, has_score_bounds = false, pairs_in_line = false, pairs_pitched = false;
   static constexpr __device__ int reduction(int) { return REDUCE_SUM_DEFERRED; }
   static constexpr __device__ bool red_shifted(int) { return false; }
   static constexpr __device__ bool state_deferred(int) { return true; }

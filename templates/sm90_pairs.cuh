@@ -1,0 +1,88 @@
+// sm90_pairs.cuh: gradients of an input for pairs of positions (contract.cuh: pairs_in_line), in the sm90
+// backward kernels: each element of dS goes to a place of its own, next to that of the next key. The
+// additions are many, and so are their addresses: these lie a pitch apart from query to query. No branch
+// parts one addition from the next, behind which that would wait: so zeros are added, too, those of queries
+// past the end to the last one's places.
+#pragma once
+#include "contract.cuh"
+
+// Four floats to as many in global memory, at a multiple of 16 bytes.
+LUATTN_FN void add_global(float *to, const float (&x)[4], float factor) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+               "f"(x[0] * factor), "f"(x[1] * factor), "f"(x[2] * factor), "f"(x[3] * factor)
+               : "memory");
+}
+LUATTN_FN void add_global(float *to, float x, float factor) {
+  asm volatile("red.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "f"(x * factor)
+               : "memory");
+}
+
+// Do the places of Keys keys from the line's index on lie inside the axis, each four of them at a multiple of
+// 16 bytes, in this line and in all others?
+template <int Keys>
+LUATTN_FN bool lies_in_quads(const GradLine<float> &line) {
+  return line.index >= 0 && line.index + Keys <= line.size && line.size % 4 == 0 &&
+         reinterpret_cast<u64>(line.row + line.index) % 16 == 0;
+}
+
+// A warp's dS of 16 keys from kv0 on by TileM queries: of a thread, keys lane / 4 and 8 further on.
+template <class Spec, int TileM>
+struct PairSums {
+  const LuattnParams &p;
+  const Site &site;
+  const typename Spec::Head &head;
+  const int q0, kv0, lane;
+
+  // Of a query of the tile, where lines lie a pitch apart.
+  __device__ __forceinline__ float *at_query(float *first, i64 pitch, int query) const {
+    return first + i64(min_of(query, site.q_len - 1 - q0)) * pitch;
+  }
+
+  // Of four lanes that have four keys of two queries in common, and as many eight keys further on, each takes
+  // all four of one query: an instruction then adds to 16 neighbours for each of 8 queries. False: they do
+  // not lie in quads.
+  __device__ __forceinline__ bool add_quads(const float (&ds)[TileM / 2]) const {
+    const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0);
+    if (line.row == nullptr) return true;
+    if (!lies_in_quads<16>(line)) return false;
+    const bool upper = (lane & 8) != 0, odd = (lane & 4) != 0;
+    const int query = lane % 4 * 2 + (lane / 4 & 1), key = (lane & 8) + lane / 16 * 4;
+    float *first = line.row + line.index + key;
+#pragma unroll
+    for (int octet = 0; octet < TileM / 8; ++octet) {
+      float low[2], high[2];  // of the keys of two lanes that differ in bit 3, at queries that do in bit 2
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float a = ds[octet * 4 + k], b = ds[octet * 4 + 2 + k];
+        const float other = __shfl_xor_sync(0xffffffffu, upper ? a : b, 8);
+        low[k] = upper ? other : a;
+        high[k] = upper ? b : other;
+      }
+      const float other_low = __shfl_xor_sync(0xffffffffu, odd ? low[0] : low[1], 4),
+                  other_high = __shfl_xor_sync(0xffffffffu, odd ? high[0] : high[1], 4);
+      const float x[4] = {odd ? other_low : low[0], odd ? low[1] : other_low, odd ? other_high : high[0],
+                          odd ? high[1] : other_high};
+      if constexpr (Spec::pairs_pitched) {
+        add_global(at_query(first, line.pitch, query + octet * 8), x, line.factor);
+      } else {
+        const GradLine<float> own = Spec::pair_line(p, site, head, q0 + query + octet * 8, kv0 + key);
+        add_global(own.row + own.index, x, line.factor);
+      }
+    }
+    return true;
+  }
+  // One by one, by a pitch; a place outside the axis stands for its nearest end.
+  __device__ __forceinline__ void add_singles(const float (&ds)[TileM / 2]) const {
+    const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0 + lane / 4);
+    float *first[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      first[half] = line.row + max_of(min_of(line.index + half * 8, line.size - 1), 0);
+#pragma unroll
+    for (int j = 0; j < TileM / 4; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        add_global(at_query(first[half], line.pitch, lane % 4 * 2 + j / 2 * 8 + j % 2),
+                   ds[j / 2 * 4 + half * 2 + j % 2], line.factor);
+  }
+};
