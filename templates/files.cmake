@@ -9,6 +9,7 @@ set(LUATTN_TEMPLATES
   bwd_sm80.cuh
   bwd_sm90.cu
   bwd_sm90.cuh
+  bwd_sm90_elements.cuh
   bwd_sm90_load.cuh
   bwd_sm90_wide.cu
   bwd_sm90_wide.cuh
