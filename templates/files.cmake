@@ -14,6 +14,7 @@ set(LUATTN_TEMPLATES
   bwd_sm90_wide.cu
   bwd_sm90_wide.cuh
   bwd_sm90_wide_load.cuh
+  bwd_sm90_wide_scores.cuh
   cluster.cuh
   contract.cuh
   copy.cuh
