@@ -7,6 +7,7 @@ set(LUATTN_TEMPLATES
   bwd_simt.cuh
   bwd_sm80.cu
   bwd_sm80.cuh
+  bwd_sm80_elements.cuh
   bwd_sm90.cu
   bwd_sm90.cuh
   bwd_sm90_elements.cuh
