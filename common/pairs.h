@@ -1,5 +1,6 @@
-/* pairs.h: whether a gradient of an input, to which each score adds at one place, is the same in whatever
- * order kernels sum it, or comes in a fixed order if they see to that of batches. */
+/* pairs.h: whether a gradient of an input, to which each score adds at one place, takes one number for each
+ * element, is the same in whatever order kernels sum it, or comes in a fixed order if they see to that of
+ * batches. */
 #ifndef LUATTN_COMMON_PAIRS_H
 #define LUATTN_COMMON_PAIRS_H
 
@@ -30,10 +31,20 @@ static inline bool pairs_apart(const luattn_input_info *in, const pairs_sizes *s
   return has[LUATTN_INDEX_Q] && has[LUATTN_INDEX_KV];
 }
 
-/* Two numbers at most are added to an element, which is 0 at first: a + b is b + a. */
-static inline bool pairs_in_any_order(const luattn_input_info *in, const pairs_sizes *s) {
+/* Not more than n numbers are added to an element. */
+static inline bool pairs_at_most(const luattn_input_info *in, const pairs_sizes *s, int n) {
   bool by_batch, by_head;
-  return pairs_apart(in, s, &by_batch, &by_head) && (by_batch ? 1 : s->batch) * (by_head ? 1 : s->heads) <= 2;
+  return pairs_apart(in, s, &by_batch, &by_head) && (by_batch ? 1 : s->batch) * (by_head ? 1 : s->heads) <= n;
+}
+
+/* One alone: it may be stored. */
+static inline bool pairs_alone(const luattn_input_info *in, const pairs_sizes *s) {
+  return pairs_at_most(in, s, 1);
+}
+
+/* Two at most, to an element that is 0 at first: a + b is b + a. */
+static inline bool pairs_in_any_order(const luattn_input_info *in, const pairs_sizes *s) {
+  return pairs_at_most(in, s, 2);
 }
 
 /* All that is added to an element comes from one kv head and kv tile, of whatever batches: from one thread,

@@ -142,6 +142,21 @@ static int best_splits(int64_t blocks, int64_t tiles, int64_t multiprocessors, b
   return best;
 }
 
+static pairs_sizes sizes_of(const luattn_image_info *m, uint32_t input, const LuattnParams *p) {
+  pairs_sizes s = {
+      .batch = p->batch, .heads = p->heads, .heads_kv = p->heads_kv, .q_len = p->q_len, .kv_len = p->kv_len};
+  for (uint32_t a = 0; a < m->input[input].num_axes; ++a) s.axis[a] = (double)p->input[input].size[a];
+  return s;
+}
+
+static void find_alone(const luattn_image_info *m, LuattnParams *p) {
+  p->alone = 0;
+  for (uint32_t i = 0; i < m->num_inputs; ++i) {
+    const pairs_sizes s = sizes_of(m, i, p);
+    if (pairs_alone(&m->input[i], &s)) p->alone |= 1u << i;
+  }
+}
+
 /* Whether sums of an input's gradient need not be exact for a deterministic backward: their order does not
  * matter, or blocks can keep to one. They then take all batches of a kv tile, and should still fill an eighth
  * of the GPU, for exact sums take that much longer. */
@@ -149,9 +164,7 @@ static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
   const luattn_image_info *m = c->info;
   const luattn_input_info *info = &m->input[input];
   const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_DKDV);
-  pairs_sizes s = {
-      .batch = p->batch, .heads = p->heads, .heads_kv = p->heads_kv, .q_len = p->q_len, .kv_len = p->kv_len};
-  for (uint32_t a = 0; a < info->num_axes; ++a) s.axis[a] = (double)p->input[input].size[a];
+  const pairs_sizes s = sizes_of(m, input, p);
   if (pairs_in_any_order(info, &s)) return true;
   if (m->family != LUATTN_SM90 || main == NULL || p->num_splits > 1 || !pairs_in_batch_order(info, &s))
     return false;
@@ -544,6 +557,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
     TRY(launch_grid(&c, &kernel->info.entry[i], &p, grid[i]));
   choose_order(&kernel->info, &p);
+  find_alone(&kernel->info, &p);
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
   if (kernel->info.family == LUATTN_SM90) status = maps_fill(kernel->driver, kernel->maps, &c, &p, &maps);

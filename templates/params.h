@@ -102,6 +102,7 @@ typedef struct LuattnParams {
   void *scalar_grad; /* Real [num_scalars], zeroed by the runtime, or null */
   unsigned long long *scalar_exact; /* as LuattnInput.exact */
   int num_scalars;
+  unsigned alone; /* bit i, backward: at most one score adds to an element of input i's gradient (common/pairs.h), and may store it */
 } LuattnParams;
 
 /* How the copy engine of sm_90 finds a tensor: what cuTensorMapEncodeTiled writes. Its axes are channel, position, head

@@ -6,11 +6,17 @@
 #pragma once
 #include "contract.cuh"
 
-// Four floats to as many in global memory, at a multiple of 16 bytes.
-LUATTN_FN void add_global(float *to, const float (&x)[4], float factor) {
-  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
-               "f"(x[0] * factor), "f"(x[1] * factor), "f"(x[2] * factor), "f"(x[3] * factor)
-               : "memory");
+// Four floats to as many in global memory, at a multiple of 16 bytes: stored, or added.
+template <bool Store>
+LUATTN_FN void put_four(float *to, const float (&x)[4], float factor) {
+  if constexpr (Store)
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                 "f"(x[0] * factor), "f"(x[1] * factor), "f"(x[2] * factor), "f"(x[3] * factor)
+                 : "memory");
+  else
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                 "f"(x[0] * factor), "f"(x[1] * factor), "f"(x[2] * factor), "f"(x[3] * factor)
+                 : "memory");
 }
 LUATTN_FN void add_global(float *to, float x, float factor) {
   asm volatile("red.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "f"(x * factor)
@@ -23,6 +29,13 @@ template <int Keys>
 LUATTN_FN bool lies_in_quads(const GradLine<float> &line) {
   return line.index >= 0 && line.index + Keys <= line.size && line.size % 4 == 0 &&
          reinterpret_cast<u64>(line.row + line.index) % 16 == 0;
+}
+
+// Where no other score adds to the places of a tile of rows queries from q0 on, they take it by stores, which
+// are twice as fast. A tile that ends past the queries adds to the last one's places.
+template <class Spec>
+LUATTN_FN bool may_store(const LuattnParams &p, int q0, int rows) {
+  return Spec::pairs_pitched && (p.alone >> max_of(Spec::pairs_input, 0) & 1) != 0 && q0 + rows <= p.q_len;
 }
 
 // A warp's dS of 16 keys from kv0 on by TileM queries: of a thread, keys lane / 4 and 8 further on.
@@ -45,6 +58,14 @@ struct PairSums {
     const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0);
     if (line.row == nullptr) return true;
     if (!lies_in_quads<16>(line)) return false;
+    if (may_store<Spec>(p, q0, TileM))
+      put_quads<true>(line, ds);
+    else
+      put_quads<false>(line, ds);
+    return true;
+  }
+  template <bool Store>
+  __device__ __forceinline__ void put_quads(const GradLine<float> &line, const float (&ds)[TileM / 2]) const {
     const bool upper = (lane & 8) != 0, odd = (lane & 4) != 0;
     const int query = lane % 4 * 2 + (lane / 4 & 1), key = (lane & 8) + lane / 16 * 4;
     float *first = line.row + line.index + key;
@@ -63,13 +84,12 @@ struct PairSums {
       const float x[4] = {odd ? other_low : low[0], odd ? low[1] : other_low, odd ? other_high : high[0],
                           odd ? high[1] : other_high};
       if constexpr (Spec::pairs_pitched) {
-        add_global(at_query(first, line.pitch, query + octet * 8), x, line.factor);
+        put_four<Store>(at_query(first, line.pitch, query + octet * 8), x, line.factor);
       } else {
         const GradLine<float> own = Spec::pair_line(p, site, head, q0 + query + octet * 8, kv0 + key);
-        add_global(own.row + own.index, x, line.factor);
+        put_four<Store>(own.row + own.index, x, line.factor);
       }
     }
-    return true;
   }
   // One by one, by a pitch; a place outside the axis stands for its nearest end.
   __device__ __forceinline__ void add_singles(const float (&ds)[TileM / 2]) const {

@@ -229,19 +229,26 @@ struct ParametersWide {
     const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0);
     if (line.row == nullptr) return true;
     if (!lies_in_quads<tile_n>(line)) return false;
+    if (may_store<Spec>(p, q0, tile_m))
+      put_quads<true>(line, tile, q0, key);
+    else
+      put_quads<false>(line, tile, q0, key);
+    return true;
+  }
+  template <bool Store>
+  __device__ __forceinline__ void put_quads(const GradLine<float> &line, u32 tile, int q0, int key) const {
 #pragma unroll 4
     for (int i = lane / 16; i < tile_m; i += 2) {
       const int query = min_of(i, p.q_len - 1 - q0);
       float x[4];
       load_four(x, tile, i, key);
       if constexpr (Spec::pairs_pitched) {
-        add_global(line.row + line.index + key + i64(query) * line.pitch, x, line.factor);
+        put_four<Store>(line.row + line.index + key + i64(query) * line.pitch, x, line.factor);
       } else {
         const GradLine<float> own = Spec::pair_line(p, site, head, q0 + query, kv0 + key);
-        add_global(own.row + own.index, x, line.factor);
+        put_four<Store>(own.row + own.index, x, line.factor);
       }
     }
-    return true;
   }
   __device__ __forceinline__ void add_tile(u32 tile, const WideNote &note) {
     const int q0 = note.index() * tile_m;

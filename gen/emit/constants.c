@@ -240,7 +240,8 @@ void emit_constants(writer *w) {
                  {"num_acc", w->num_acc},
                  {"prob_term", f->prob_term},
                  {"sums", sums_of(f)},
-                 {"distance_step", f->distance_step}};
+                 {"distance_step", f->distance_step},
+                 {"pairs_input", f->pairs_in_line ? f->sum[SUM_HERE].term[0].input : -1}};
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
     text_add(&w->out, "static constexpr bool %s = %s;\n", flags[i].name, truth[flags[i].value]);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)

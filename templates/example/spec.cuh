@@ -62,7 +62,7 @@ struct Spec {
   static constexpr int sums = 0;
   static constexpr bool may_be_alike = false, has_score_bounds = false;
   static constexpr bool pairs_in_line = false, pairs_pitched = false;
-  static constexpr int distance_step = 0;
+  static constexpr int distance_step = 0, pairs_input = -1;
   static constexpr __device__ int reduction(int k) { return k == 0 ? REDUCE_MAX : REDUCE_SUM_DEFERRED; }
   static constexpr __device__ bool red_shifted(int) { return false; }
   static constexpr __device__ bool state_deferred(int i) { return i == 1; }

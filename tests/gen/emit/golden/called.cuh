@@ -60,6 +60,7 @@ struct Spec {
   static constexpr bool may_be_alike = false;
   static constexpr bool has_score_bounds = false;
   static constexpr bool pairs_in_line = false;
+  static constexpr bool pairs_pitched = false;
   static constexpr int score_reads = 2;
   static constexpr int row_ranges = 1;
   static constexpr int row_period = 0;
@@ -75,6 +76,7 @@ struct Spec {
   static constexpr int prob_term = 1;
   static constexpr int sums = 0;
   static constexpr int distance_step = 0;
+  static constexpr int pairs_input = -1;
   static constexpr __device__ int reduction(int i) { return i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED : REDUCE_SUM; }
   static constexpr __device__ bool red_shifted(int i) { return false; }
   static constexpr __device__ bool state_deferred(int i) { return i == 0 ? true : i == 1 ? false : false; }

@@ -33,7 +33,7 @@ struct Spec {
   static constexpr bool has_query_mod = false, has_key_mod = false, has_value_mod = false;
   static constexpr bool grad_adds = true;
   static constexpr int score_reads = 0, row_ranges = 0, row_period = 0, column_ranges = 0, column_period = 0, num_saved = 1, num_stats = 0, num_reductions = 1, num_state = 1, num_bwd_rows = 2, prob_rows = -1,
-                       num_acc = 2, prob_term = 0, sums = 0, distance_step = 0;
+                       num_acc = 2, prob_term = 0, sums = 0, distance_step = 0, pairs_input = -1;
   static constexpr bool may_be_alike = false, has_score_bounds = false, pairs_in_line = false, pairs_pitched = false;
   static constexpr __device__ int reduction(int) { return REDUCE_SUM_DEFERRED; }
   static constexpr __device__ bool red_shifted(int) { return false; }

@@ -37,7 +37,7 @@ struct Spec {
   static constexpr bool has_query_mod = true, has_key_mod = true, has_value_mod = true;
   static constexpr bool grad_adds = true;
   static constexpr int score_reads = 0, row_ranges = 0, row_period = 0, column_ranges = 0, column_period = 0, num_saved = 1, num_stats = 1, num_reductions = 2, num_state = 2, num_bwd_rows = 2, prob_rows = -1,
-                       num_acc = 5, prob_term = -1, sums = 0, distance_step = 0;
+                       num_acc = 5, prob_term = -1, sums = 0, distance_step = 0, pairs_input = -1;
   static constexpr bool may_be_alike = false, has_score_bounds = false, pairs_in_line = false, pairs_pitched = false;
   static constexpr __device__ int reduction(int k) { return k == 0 ? REDUCE_MAX : REDUCE_SUM; }
   static constexpr __device__ bool red_shifted(int) { return false; }
