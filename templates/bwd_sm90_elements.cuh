@@ -41,6 +41,7 @@ struct ElementsBwdSm90 {
   // once. With few it is quicker to add dQ of the tile before in that time.
   static constexpr bool weighs_first =
       tile_m == 128 && needs_dp && Spec::prob_rows >= 0 && !grad_adds && !Shared::has_rows;
+  static_assert(!weighs_first || Lines::part == Lines::cols, "P asks for all terms at once");
   static constexpr u32 early_rows = weighs_first ? u32(Spec::prob_rows) : 0;
   // With few scores a thread the consumers compute elements in turn: left alone they fall into step, and
   // nobody multiplies meanwhile. With many it costs more than it gives, and so it does where elements wait

@@ -35,6 +35,7 @@ struct LineTerms {
   static constexpr int cols = any ? 2 * Octets : 1,
                        part = ceil_div(cols, Parts);  // columns of all, of a part
   u32 stored[2][cols];
+  static_assert(!any || (part * Parts == cols && part % 2 == 0), "parts of two columns or more, all alike");
 
   // Of queries q0 + 8 * octet + lane % 4 * 2 and the next, and keys kv0 + lane / 4 and 8 further on, the part
   // that begins at column `first`; nothing, where none does. 0 for a query that does not exist.
