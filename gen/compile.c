@@ -154,12 +154,15 @@ static luattn_status refuse_all(const compilation *c, const nvrtc_result *r, lua
       (int)strcspn(r->remark, "\n"), r->remark, p->forced ? "pick other tiles" : "write shorter hooks");
 }
 
-/* Lines that are read ahead gain a sm90 backward kernel 1.05 to 1.5 times its speed up to 190 spilled bytes,
- * and cost it 0.09 of that at 270 and 290: then it is better off without, if it is accepted so. Above head
- * dim 128 they gain at 600 as well. */
+/* Lines that are read ahead make a sm90 backward kernel 1.05 to 1.5 times as fast up to 190 spilled bytes,
+ * and cost it 0.09 of its speed at 270 and 290: then it is better off without, if it is accepted so. Above
+ * head dim 128 they gain at 600 as well. */
 static bool lines_crowd(const compilation *c, const nvrtc_result *r) {
-  return c->plan.pass == LUATTN_BACKWARD && c->emitted.rows.line_bytes > 0 && !tiles_wide(&c->plan) &&
-         spilled(c, r) > 240;
+  if (c->plan.pass != LUATTN_BACKWARD || c->emitted.rows.line_bytes == 0 || tiles_wide(&c->plan))
+    return false;
+  for (int i = 0; i < r->num_entries; i++)
+    if (strcmp(r->entry[i].name, "luattn_dkdv") == 0) return r->entry[i].spill_bytes > 240;
+  return false;
 }
 
 /* Compiles; a plan that spills more first gives up lines that are read ahead, and then gives way to the next
@@ -181,6 +184,7 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
     nvrtc_result r, rest;
     const luattn_status status = parts_compile(&attempt, &lib, c->target.ptx, &r, &rest, err);
     if (status == LUATTN_COMPILE) source_keep(&attempt, dir, key, err);
+    if (status != LUATTN_OK && found) break;
     if (status != LUATTN_OK) return status;
     const int spills = r.cubin == NULL ? INT_MAX : damage(&attempt, &r);
     const bool accepted = r.cubin != NULL && is_accepted(&attempt, &r);

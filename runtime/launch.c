@@ -483,7 +483,8 @@ static luattn_status place_tickets(const luattn_kernel *k, const void *workspace
   return LUATTN_OK;
 }
 
-/* What kernels only add to. */
+/* What kernels only add to, or, where one score has a place to itself, store of the tiles that are not
+ * skipped. */
 static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, void *sums, size_t size,
                                cu_stream stream, luattn_error *err) {
   const luattn_image_info *m = &k->info;

@@ -154,7 +154,7 @@ struct Site { int b, h, q_len, kv_len; };
 //     GradLine<Real> distance_line(p, s, head, q, kv)   where distance_step is not 0: add_distance adds factor * g to one place,
 //                            which moves by distance_step elements of the line as q moves by one
 //     GradLine<Real> pair_line(p, s, head, q, kv)       where pairs_in_line: likewise add_here, which moves by one as kv does; where
-//                            pairs_pitched, by its pitch as q does, below q_len
+//                            pairs_pitched, by its pitch as q does, below q_len. Of input pairs_input; else that is -1
 //     void flush(p, s, head, acc)             adds acc (summed over a block, or a warp, by the kernel) to memory, one thread of it
 //   Input mods: one element of q, k or v at position i, channel d; *_grad returns d loss / d x and adds parameter gradients.
 //     Real query_mod(p, s, x, i, d)      Real query_mod_grad(p, s, x, g, i, d, acc)      likewise key_, value_
@@ -192,7 +192,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
   { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::row_for_keep) && bool(S::score_reads_col) && bool(S::row_from_start) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::grad_is_light) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_line) && bool(S::reads_columns) && bool(S::lines_shared) && bool(S::has_shift) && bool(S::has_small) && bool(S::prob_is_sigmoid) && bool(S::lags) };
-  { bool(S::has_score_bounds) && bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) && bool(S::pairs_pitched) };
+  { bool(S::has_score_bounds) && bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) && bool(S::pairs_pitched) && int(S::pairs_input) >= -1 };
   { S::score_reads + S::row_ranges + S::row_period + S::column_ranges + S::column_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };

@@ -1,8 +1,8 @@
 // sm90_pairs.cuh: gradients of an input for pairs of positions (contract.cuh: pairs_in_line), in the sm90
-// backward kernels: each element of dS goes to a place of its own, next to that of the next key. The
-// additions are many, and so are their addresses: these lie a pitch apart from query to query. No branch
-// parts one addition from the next, behind which that would wait: so zeros are added, too, those of queries
-// past the end to the last one's places.
+// backward kernels: each element of dS goes to a place next to that of the next key. The additions are many,
+// and so are their addresses, which mostly lie a pitch apart from query to query. No branch parts one
+// addition from the next, behind which that would wait: so zeros are added, too, those of queries past the
+// end to the last one's places.
 #pragma once
 #include "contract.cuh"
 
@@ -23,11 +23,14 @@ LUATTN_FN void add_global(float *to, float x, float factor) {
                : "memory");
 }
 
-// Do the places of Keys keys from the line's index on lie inside the axis, each four of them at a multiple of
-// 16 bytes, in this line and in all others?
-template <int Keys>
-LUATTN_FN bool lies_in_quads(const GradLine<float> &line) {
-  return line.index >= 0 && line.index + Keys <= line.size && line.size % 4 == 0 &&
+// Of a factor that is not finite a zero would become NaN: then elements are added one by one, without zeros.
+LUATTN_FN bool keeps_zeros(const GradLine<float> &line) {
+  return (__float_as_uint(line.factor) & 0x7f800000u) != 0x7f800000u;
+}
+// Do the places of so many keys from the line's index on lie inside the axis, each four of them at a multiple
+// of 16 bytes, in this line and in all others?
+LUATTN_FN bool lies_in_quads(const GradLine<float> &line, int keys) {
+  return line.index >= 0 && line.index + keys <= line.size && line.size % 4 == 0 &&
          reinterpret_cast<u64>(line.row + line.index) % 16 == 0;
 }
 
@@ -57,7 +60,8 @@ struct PairSums {
   __device__ __forceinline__ bool add_quads(const float (&ds)[TileM / 2]) const {
     const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0);
     if (line.row == nullptr) return true;
-    if (!lies_in_quads<16>(line)) return false;
+    // Of no key there is nothing to add; and another warp may be storing at the nearest end.
+    if (!lies_in_quads(line, 16) || !keeps_zeros(line)) return kv0 >= p.kv_len;
     if (may_store<Spec>(p, q0, TileM))
       put_quads<true>(line, ds);
     else
@@ -91,9 +95,10 @@ struct PairSums {
       }
     }
   }
-  // One by one, by a pitch; a place outside the axis stands for its nearest end.
-  __device__ __forceinline__ void add_singles(const float (&ds)[TileM / 2]) const {
+  // One by one, by a pitch; a place outside the axis stands for its nearest end. False: zeros would not stay.
+  __device__ __forceinline__ bool add_singles(const float (&ds)[TileM / 2]) const {
     const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0 + lane / 4);
+    if (!keeps_zeros(line)) return false;
     float *first[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -104,5 +109,6 @@ struct PairSums {
       for (int half = 0; half < 2; ++half)
         add_global(at_query(first[half], line.pitch, lane % 4 * 2 + j / 2 * 8 + j % 2),
                    ds[j / 2 * 4 + half * 2 + j % 2], line.factor);
+    return true;
   }
 };

@@ -16,7 +16,7 @@
 // Sums at one distance are made along diagonals (DistanceSums). Where their places are one for the whole tile
 // (Spec::alike), so they are for the tiles that follow without a gap, as far as they are alike: one sum
 // serves them all. Where they lie side by side in memory, the copy engine adds them, from the warp's part of
-// shared memory for dQ; where numbers for pairs do, an atomic addition takes four of them.
+// shared memory for dQ. Numbers for pairs: sm90_pairs.cuh.
 template <class Spec, class Config>
 struct ParameterSums {
   using Need = Needs<Spec, Config>;
@@ -83,9 +83,8 @@ struct ParameterSums {
     if constexpr (Spec::pairs_in_line)
       if (pairs.add_quads(ds)) return;
     if constexpr (Spec::pairs_pitched && !Config::deterministic)
-      pairs.add_singles(ds);
-    else
-      add_here(at, q0, ds);
+      if (pairs.add_singles(ds)) return;
+    add_here(at, q0, ds);
   }
   __device__ __forceinline__ void add_here(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     const int q_base =

@@ -228,7 +228,8 @@ struct ParametersWide {
   __device__ __forceinline__ bool add_quads(u32 tile, int q0, int key) const {
     const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0);
     if (line.row == nullptr) return true;
-    if (!lies_in_quads<tile_n>(line)) return false;
+    if (!lies_in_quads(line, min_of(tile_n, p.kv_len - kv0)) || !keeps_zeros(line)) return false;
+    if (kv0 + key >= p.kv_len) return true;  // of this lane, all
     if (may_store<Spec>(p, q0, tile_m))
       put_quads<true>(line, tile, q0, key);
     else

@@ -22,7 +22,7 @@ typedef enum luattn_dtype { LUATTN_F64, LUATTN_F32, LUATTN_BF16, LUATTN_F16 } lu
 
 /* One extra input of the spec, by name; any strides, that of the last axis below 2^31 bytes. `grad` (may have a NULL data
  * pointer when not wanted) receives its gradient: a contiguous array of float32 (float64 in float64 kernels) with the same
- * sizes; it is overwritten. */
+ * sizes; it is overwritten. No two gradients may overlap. */
 typedef struct luattn_input {
   const char *name;
   const DLTensor *tensor;
