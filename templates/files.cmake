@@ -43,6 +43,7 @@ set(LUATTN_TEMPLATES
   math.cuh
   mma.cuh
   out.cuh
+  pair_stores.cuh
   params.h
   reach.cuh
   rows.cuh

@@ -5,23 +5,7 @@
 // end to the last one's places.
 #pragma once
 #include "contract.cuh"
-
-// Four floats to as many in global memory, at a multiple of 16 bytes: stored, or added.
-template <bool Store>
-LUATTN_FN void put_four(float *to, const float (&x)[4], float factor) {
-  if constexpr (Store)
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
-                 "f"(x[0] * factor), "f"(x[1] * factor), "f"(x[2] * factor), "f"(x[3] * factor)
-                 : "memory");
-  else
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
-                 "f"(x[0] * factor), "f"(x[1] * factor), "f"(x[2] * factor), "f"(x[3] * factor)
-                 : "memory");
-}
-LUATTN_FN void add_global(float *to, float x, float factor) {
-  asm volatile("red.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "f"(x * factor)
-               : "memory");
-}
+#include "pair_stores.cuh"
 
 // Of a factor that is not finite a zero would become NaN: then elements are added one by one, without zeros.
 LUATTN_FN bool keeps_zeros(const GradLine<float> &line) {
@@ -30,7 +14,7 @@ LUATTN_FN bool keeps_zeros(const GradLine<float> &line) {
 // Do the places of so many keys from the line's index on lie inside the axis, each four of them at a multiple
 // of 16 bytes, in this line and in all others?
 LUATTN_FN bool lies_in_quads(const GradLine<float> &line, int keys) {
-  return line.index >= 0 && line.index + keys <= line.size && line.size % 4 == 0 &&
+  return line.index >= 0 && line.index <= line.size - keys && line.size % 4 == 0 &&
          reinterpret_cast<u64>(line.row + line.index) % 16 == 0;
 }
 

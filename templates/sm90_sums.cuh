@@ -134,7 +134,7 @@ struct ParameterSums {
     const int first = line.index - below, lead = int(reinterpret_cast<u64>(line.row + first) / 4 % 4);
     line_first = no_line;
     if (line.row == nullptr) return true;
-    if (first < 0 || first + line_wide > line.size || first - lead < -line.before ||
+    if (first < 0 || first > line.size - line_wide || first - lead < -line.before ||
         first - lead + line_count > line.after)
       return false;
     line_first = first - lead;
