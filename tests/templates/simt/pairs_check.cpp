@@ -385,7 +385,7 @@ static void check_ways() {
   x.unwanted = true;
   way(x, 32, 0, NOTHING);
   x = whole;
-  x.factor = INFINITY;                                              // times a zero it would be NaN
+  x.factor = INFINITY, x.p.q_len -= 3;  // times the zeros behind them it would be NaN
   if (L != HALVES) way(x, 32, 0, REFUSED), way(x, 33, 0, REFUSED);  // where infinities do not meet
   x = whole;
   x.p.kv_len = 16;  // none of them
