@@ -1,8 +1,8 @@
-// sm90_pairs.cuh: gradients of an input for pairs of positions (contract.cuh: pairs_in_line), in the sm90
-// backward kernels: each element of dS goes to a place next to that of the next key. The additions are many,
-// and so are their addresses, which mostly lie a pitch apart from query to query. No branch parts one
-// addition from the next, behind which that would wait: so zeros are added, too, those of queries past the
-// end to the last one's places.
+// sm90_pairs.cuh: gradients of an input for pairs of positions whose lines lie a pitch apart from query to
+// query (contract.cuh: pairs_pitched), in the sm90 backward kernels: each element of dS goes to a place next
+// to that of the next key. The additions are many, and so are their addresses. No branch parts one addition
+// from the next, behind which that would wait: so zeros are added, too, those of queries past the end to the
+// last one's places.
 #pragma once
 #include "contract.cuh"
 #include "pair_stores.cuh"
@@ -22,7 +22,7 @@ LUATTN_FN bool lies_in_quads(const GradLine<float> &line, int keys) {
 // are twice as fast. A tile that ends past the queries adds to the last one's places.
 template <class Spec>
 LUATTN_FN bool may_store(const LuattnParams &p, int q0, int rows) {
-  return Spec::pairs_pitched && (p.alone >> max_of(Spec::pairs_input, 0) & 1) != 0 && q0 + rows <= p.q_len;
+  return (p.alone >> Spec::pairs_input & 1) != 0 && q0 + rows <= p.q_len;
 }
 
 // A warp's dS of 16 keys from kv0 on by TileM queries: of a thread, keys lane / 4 and 8 further on.
@@ -33,7 +33,7 @@ struct PairSums {
   const typename Spec::Head &head;
   const int q0, kv0, lane;
 
-  // Of a query of the tile, where lines lie a pitch apart.
+  // Of a query of the tile.
   __device__ __forceinline__ float *at_query(float *first, i64 pitch, int query) const {
     return first + i64(min_of(query, site.q_len - 1 - q0)) * pitch;
   }
@@ -42,11 +42,15 @@ struct PairSums {
   // all four of one query: an instruction then adds to 16 neighbours for each of 8 queries. False: they do
   // not lie in quads.
   __device__ __forceinline__ bool add_quads(const float (&ds)[TileM / 2]) const {
-    const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0);
+    GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0);
+    // Behind the last key there are zeros alone: what adds them goes to the line's last 16 places, where
+    // then nobody stores, for nothing orders the two. A deterministic kernel, which adds one by one, has
+    // none.
+    constexpr bool skips_zeros = Config::deterministic;
+    if (!skips_zeros) line.index = kv0 < p.kv_len ? line.index : line.size - 16;
     if (line.row == nullptr) return true;
-    // Of no key there is nothing to add; and another warp may be storing at the nearest end.
-    if (!lies_in_quads(line, 16) || !keeps_zeros(line)) return kv0 >= p.kv_len;
-    if (may_store<Spec>(p, q0, TileM))
+    if (!lies_in_quads(line, 16) || !keeps_zeros(line)) return skips_zeros && kv0 >= p.kv_len;
+    if (may_store<Spec>(p, q0, TileM) && (skips_zeros || line.index <= line.size - 32))
       put_quads<true>(line, ds);
     else
       put_quads<false>(line, ds);
@@ -71,15 +75,10 @@ struct PairSums {
                   other_high = __shfl_xor_sync(0xffffffffu, odd ? high[0] : high[1], 4);
       const float x[4] = {odd ? other_low : low[0], odd ? low[1] : other_low, odd ? other_high : high[0],
                           odd ? high[1] : other_high};
-      if constexpr (Spec::pairs_pitched) {
-        put_four<Store>(at_query(first, line.pitch, query + octet * 8), x, line.factor);
-      } else {
-        const GradLine<float> own = Spec::pair_line(p, site, head, q0 + query + octet * 8, kv0 + key);
-        put_four<Store>(own.row + own.index, x, line.factor);
-      }
+      put_four<Store>(at_query(first, line.pitch, query + octet * 8), x, line.factor);
     }
   }
-  // One by one, by a pitch; a place outside the axis stands for its nearest end. False: zeros would not stay.
+  // One by one; a place outside the axis stands for its nearest end. False: zeros would not stay.
   __device__ __forceinline__ bool add_singles(const float (&ds)[TileM / 2]) const {
     const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0 + lane / 4);
     if (!keeps_zeros(line)) return false;

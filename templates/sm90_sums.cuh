@@ -78,12 +78,16 @@ struct ParameterSums {
     if constexpr (distances)
       if (!alike || !is_alike) add_distances(at, q0, ds);
   }
+  // Where they do not lie side by side, each by itself.
   __device__ __forceinline__ void add_pairs(const At &at, int q0, const float (&ds)[tile_m / 2]) {
-    const PairSums<Spec, tile_m> pairs{at.p, at.site, at.head, q0, at.kv0, at.lane};
-    if constexpr (Spec::pairs_in_line)
+    if constexpr (Spec::pairs_pitched) {
+      const PairSums<Spec, tile_m> pairs{at.p, at.site, at.head, q0, at.kv0, at.lane};
       if (pairs.add_quads(ds)) return;
-    if constexpr (Spec::pairs_pitched && !Config::deterministic)
-      if (pairs.add_singles(ds)) return;
+      if constexpr (!Config::deterministic)
+        if (pairs.add_singles(ds)) return;
+    } else if constexpr (Spec::pairs_in_line) {
+      if (add_quads(at, q0, ds)) return;
+    }
     add_here(at, q0, ds);
   }
   __device__ __forceinline__ void add_here(const At &at, int q0, const float (&ds)[tile_m / 2]) {
@@ -155,6 +159,46 @@ struct ParameterSums {
     const GradLine<float> line = Spec::distance_line(at.p, at.site, at.head, 0, 0);
     bulk_add(line.row + line_first, line_at(at), line_count * 4, at.lane == 0 && line_first != no_line);
     bulk_commit();
+  }
+
+  // As PairSums, where each line is to be found by itself: so not for zeros, for which it may not exist.
+  // False: some place lies outside its axis, or four of them do not begin at a multiple of 16 bytes.
+  __device__ __forceinline__ bool add_quads(const At &at, int q0, const float (&ds)[tile_m / 2]) {
+    const GradLine<float> line = Spec::pair_line(at.p, at.site, at.head, q0, at.kv0);
+    if (line.row == nullptr) return true;
+    if (line.index < 0 || line.index + min_of(16, at.p.kv_len - at.kv0) > line.size || line.size % 4 != 0 ||
+        reinterpret_cast<u64>(line.row + line.index) % 16 != 0)
+      return false;
+    const bool upper = (at.lane & 8) != 0, odd = (at.lane & 4) != 0;
+    const int query = q0 + at.lane % 4 * 2 + (at.lane / 4 & 1),
+              key = at.kv0 + (at.lane & 8) + at.lane / 16 * 4;
+#pragma unroll
+    for (int octet = 0; octet < tile_m / 8; ++octet) {
+      float low[2], high[2];  // of the keys of two lanes that differ in bit 3, at queries that do in bit 2
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float a = ds[octet * 4 + k], b = ds[octet * 4 + 2 + k];
+        const float other = __shfl_xor_sync(0xffffffffu, upper ? a : b, 8);
+        low[k] = upper ? other : a;
+        high[k] = upper ? b : other;
+      }
+      const float other_low = __shfl_xor_sync(0xffffffffu, odd ? low[0] : low[1], 4),
+                  other_high = __shfl_xor_sync(0xffffffffu, odd ? high[0] : high[1], 4);
+      add_quad(at, query + octet * 8, key, odd ? other_low : low[0], odd ? low[1] : other_low,
+               odd ? other_high : high[0], odd ? high[1] : other_high);
+    }
+    return true;
+  }
+  // Of keys kv to kv + 3.
+  __device__ __forceinline__ void add_quad(const At &at, int q, int kv, float x0, float x1, float x2,
+                                           float x3) const {
+    if (x0 == 0.f && x1 == 0.f && x2 == 0.f && x3 == 0.f) return;
+    const GradLine<float> line = Spec::pair_line(at.p, at.site, at.head, q, kv);
+    const float f = line.factor;
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                     __cvta_generic_to_global(line.row + line.index)),
+                 "f"(x0 * f), "f"(x1 * f), "f"(x2 * f), "f"(x3 * f)
+                 : "memory");
   }
 
   // ---- rounded ----

@@ -200,6 +200,34 @@ struct ParametersWide {
       if (q < p.q_len && sum[half] != 0.f) Spec::add_row(p, site, head, q, sum[half], acc);
     }
   }
+  // Of four keys each lane, which lie side by side in memory where their places do; each line by itself.
+  __device__ __forceinline__ void add_apart(u32 tile, int q0) {
+#pragma unroll 1
+    for (int i = lane / 16; i < tile_m; i += 2) {
+      const int key = lane % 16 * 4, q = q0 + i, kv = kv0 + key;
+      u32 pair[2];
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                   : "=r"(pair[0]), "=r"(pair[1])
+                   : "r"(tile + i * 128 + ((key / 8 ^ i % 8) << 4) + key % 8 * 2)
+                   : "memory");
+      float x[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) x[j] = to_real(Elem{(unsigned short)(pair[j / 2] >> j % 2 * 16)});
+      if (x[0] == 0.f && x[1] == 0.f && x[2] == 0.f && x[3] == 0.f) continue;
+      if constexpr (Spec::pairs_in_line)
+        if (add_line(Spec::pair_line(p, site, head, q, kv), x)) continue;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) Spec::add_here(p, site, head, Position{q, 0}, Position{kv, j}, x[j], acc);
+    }
+  }
+  // False: some place lies outside its axis, or they do not begin at a multiple of 16 bytes.
+  __device__ __forceinline__ bool add_line(const GradLine<float> &line, const float (&x)[4]) const {
+    float *to = line.row + line.index;
+    if (line.row == nullptr) return true;
+    if (line.index < 0 || line.index + 4 > line.size || reinterpret_cast<u64>(to) % 16 != 0) return false;
+    add_global(to, x[0] * line.factor, x[1] * line.factor, x[2] * line.factor, x[3] * line.factor);
+    return true;
+  }
   // dS of a query of the tile and four keys from `key` on.
   LUATTN_FN void load_four(float (&x)[4], u32 tile, int query, int key) {
     u32 pair[2];
@@ -210,10 +238,10 @@ struct ParametersWide {
 #pragma unroll
     for (int j = 0; j < 4; ++j) x[j] = to_real(Elem{(unsigned short)(pair[j / 2] >> j % 2 * 16)});
   }
-  __device__ __forceinline__ void add_scores(u32 tile, int q0) {
+  // The same where lines lie a pitch apart (sm90_pairs.cuh).
+  __device__ __forceinline__ void add_pitched(u32 tile, int q0) {
     const int key = lane % 16 * 4;
-    if constexpr (Spec::pairs_in_line)
-      if (add_quads(tile, q0, key)) return;
+    if (add_quads(tile, q0, key)) return;
 #pragma unroll 1
     for (int i = lane / 16; i < tile_m; i += 2) {
       float x[4];
@@ -243,13 +271,14 @@ struct ParametersWide {
       const int query = min_of(i, p.q_len - 1 - q0);
       float x[4];
       load_four(x, tile, i, key);
-      if constexpr (Spec::pairs_pitched) {
-        put_four<Store>(line.row + line.index + key + i64(query) * line.pitch, x, line.factor);
-      } else {
-        const GradLine<float> own = Spec::pair_line(p, site, head, q0 + query, kv0 + key);
-        put_four<Store>(own.row + own.index, x, line.factor);
-      }
+      put_four<Store>(line.row + line.index + key + i64(query) * line.pitch, x, line.factor);
     }
+  }
+  __device__ __forceinline__ void add_scores(u32 tile, int q0) {
+    if constexpr (Spec::pairs_pitched)
+      add_pitched(tile, q0);
+    else
+      add_apart(tile, q0);
   }
   __device__ __forceinline__ void add_tile(u32 tile, const WideNote &note) {
     const int q0 = note.index() * tile_m;

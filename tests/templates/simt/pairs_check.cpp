@@ -1,8 +1,8 @@
 // pairs_check.cpp: where a warp of the sm90 backward puts its dS in the gradient of an input for pairs of
 // positions (sm90_pairs.cuh): lines that begin anywhere, are longer or shorter than the keys, and lie as the
 // input's other axes say; tiles that end past the queries or the keys; tiles that have places of their own,
-// and tiles that share them. The instructions are emulated: what goes outside the gradient, or to where it
-// may not begin, fails.
+// and tiles that share them; in a deterministic kernel (EXAMPLE_DETERMINISTIC) and others. The instructions
+// are emulated: what goes outside the gradient, or to where it may not begin, fails.
 #include "host_cuda.hpp"
 
 #include <algorithm>
@@ -16,9 +16,8 @@ template <class T>
 static T __ldg(const T *x) {
   return *x;
 }
-// Deterministic: a gradient whose sums must be exact has no lines. Those without `exact` are as in others.
 struct Config {
-  static constexpr bool deterministic = true;
+  static constexpr bool deterministic = EXAMPLE_DETERMINISTIC != 0;
 };
 #include "input.cuh"
 
@@ -85,11 +84,10 @@ enum Layout {
   HEADS,    // heads, queries
   BATCHES,  // batches, heads, queries
   SHARED,   // queries: what all heads have there is summed
-  APART,    // heads, queries, and an axis of which a head has one place
-  HALVES,   // heads, halves of queries
-  GATHERED  // heads, and an axis of any size that queries are indices of
+  APART     // heads, queries, and an axis of which a head has one place
 };
-constexpr bool is_pitched(Layout layout) { return layout < HALVES; }
+// A deterministic kernel has another way for numbers that do not come in fours.
+constexpr bool one_by_one = !Config::deterministic;
 constexpr int input_of(Layout layout) { return layout == BATCHES ? 2 : 0; }
 constexpr int axes_of(Layout layout) {
   return layout == SHARED ? 2 : layout == BATCHES || layout == APART ? 4 : 3;
@@ -113,7 +111,6 @@ struct Spec {
     int shift, third;
     float factor;
   };
-  static constexpr bool pairs_pitched = is_pitched(L);
   static constexpr int pairs_input = input_of(L);
   static GradLine<float> pair_line(const LuattnParams &p, const Site &s, const Head &head, int q, int kv) {
     const LuattnInput &in = p.input[pairs_input];
@@ -123,8 +120,6 @@ struct Spec {
     if constexpr (L == BATCHES) return grad_line<float, 2>(in, factor, s.b, s.h, q, key);
     if constexpr (L == SHARED) return grad_line<float, 0>(in, factor, q, key);
     if constexpr (L == APART) return grad_line<float, 1>(in, factor, s.h, q, head.third, key);
-    if constexpr (L == HALVES) return grad_line<float, -1>(in, factor, s.h, q / 2, key);
-    if constexpr (L == GATHERED) return grad_line<float, -1>(in, factor, s.h, q, key);
   }
 };
 
@@ -139,10 +134,10 @@ static float ds_of(const Given &x, const Site &site, int q, int kv) {
 
 static int to_axis(int i, int size) { return i < 0 ? 0 : i >= size ? size - 1 : i; }
 
-// Which element a query and a key add to. Queries past the end are in the last one's place.
-static i64 element_of(const Given &x, const Site &site, int q, int kv) {
+// Which element a query and a place of its line are. Queries past the end are in the last one's place.
+static i64 element_of(const Given &x, const Site &site, int q, int place) {
   const LuattnInput &in = x.input();
-  const int key = to_axis(kv + x.shift, x.lines());
+  const int key = to_axis(place, x.lines());
   const i64 h = site.h;
   switch (x.layout) {
     case SHARED:
@@ -151,23 +146,29 @@ static i64 element_of(const Given &x, const Site &site, int q, int kv) {
       return ((i64(site.b) * in.size[1] + h) * in.size[2] + min(q, x.p.q_len - 1)) * in.size[3] + key;
     case APART:
       return ((h * in.size[1] + min(q, x.p.q_len - 1)) * in.size[2] + x.third) * in.size[3] + key;
-    default: {
-      const int index = x.layout == HALVES ? q / 2 : q;
-      return (h * in.size[1] + to_axis(index, in.size[1])) * in.size[2] + key;
-    }
+    default:
+      return (h * in.size[1] + min(q, x.p.q_len - 1)) * in.size[2] + key;
   }
 }
 
+// Of the tile's first key, if it is put in fours. Behind the last key that is not where it adds to.
+static int first_four(const Given &x, int kv0) {
+  return Config::deterministic || kv0 < x.p.kv_len ? kv0 + x.shift : x.lines() - 16;
+}
+// A gradient whose sums must be exact has no lines in a deterministic kernel.
+static bool has_lines(const Given &x) { return !Config::deterministic || x.input().exact == nullptr; }
+
 enum Way { NOTHING, STORES, FOURS, ONE_BY_ONE, REFUSED };
 static Way way_of(const Given &x, int q0, int rows, int kv0) {
-  const int first = kv0 + x.shift, size = x.lines();
+  const int first = first_four(x, kv0), size = x.lines();
   if (x.input().grad == nullptr) return NOTHING;
   const bool inside = first >= 0 && first <= size - 16, finite = std::isfinite(x.factor),
              quads = size % 4 == 0 && (grad_begin / 4 + u64(first)) % 4 == 0;
-  if (!inside || !quads || !finite || x.input().exact != nullptr)
-    return kv0 >= x.p.kv_len ? NOTHING : is_pitched(x.layout) && finite ? ONE_BY_ONE : REFUSED;
-  const bool alone = (x.p.alone >> input_of(x.layout)) % 2 != 0;
-  return alone && is_pitched(x.layout) && rows <= x.p.q_len - q0 ? STORES : FOURS;
+  if (!inside || !quads || !finite || !has_lines(x))
+    return Config::deterministic && kv0 >= x.p.kv_len ? NOTHING : one_by_one && finite ? ONE_BY_ONE : REFUSED;
+  const bool alone =
+      (x.p.alone >> input_of(x.layout)) % 2 != 0 && (Config::deterministic || first <= size - 32);
+  return alone && rows <= x.p.q_len - q0 ? STORES : FOURS;
 }
 
 // ---- a tile ----
@@ -179,7 +180,7 @@ struct Tile {
 };
 static int lanes_in_quads;
 
-// What the kernel does for others than lines that are pitched.
+// What the kernel does where it does not add one by one.
 template <class Spec>
 static void add_here(const Tile &t, const typename Spec::Head &head, int q, int kv, float ds) {
   const GradLine<float> line = Spec::pair_line(t.given->p, t.site, head, q, kv);
@@ -202,8 +203,8 @@ static void add_tile(const Tile &t) {
   }
   if (!written.empty()) host_fail("fours are written, and refused");
   __syncwarp();  // all have looked
-  if (x.input().exact != nullptr) return;
-  if constexpr (is_pitched(L))
+  if (!has_lines(x)) return;
+  if constexpr (one_by_one)
     if (pairs.add_singles(ds)) return;
   for (int i = 0; i < TileM / 2; ++i) add_here<Spec<L>>(t, head, q_of(i), kv_of(i), ds[i]);
 }
@@ -211,7 +212,7 @@ static void add_tile(const Tile &t) {
 // Each of the tile's numbers, the zeros too, has gone to its element once, in the expected way.
 static void check_written(const Tile &t, int rows, Way way) {
   const Given &x = *t.given;
-  const int numbers = x.input().exact != nullptr || way == NOTHING ? 0 : rows * 16;
+  const int numbers = !has_lines(x) || way == NOTHING ? 0 : rows * 16;
   const bool quads = way == NOTHING || way == STORES || way == FOURS;
   if (lanes_in_quads != (quads ? 32 : 0)) host_fail("another way is taken");
   if (fours_stored != (way == STORES ? numbers / 4 : 0) || fours_added != (way == FOURS ? numbers / 4 : 0))
@@ -223,7 +224,8 @@ static void check_written(const Tile &t, int rows, Way way) {
     const float ds = ds_of(x, t.site, q, kv);
     nonzero += ds != 0;
     if (way == REFUSED && ds == 0) continue;
-    Written &element = expected[element_of(x, t.site, q, kv)];
+    const int place = (quads ? first_four(x, t.kv0) : t.kv0 + x.shift) + i % 16;
+    Written &element = expected[element_of(x, t.site, q, place)];
     element.sum += ds * x.factor;
     ++element.times;
   }
@@ -254,7 +256,7 @@ static void check_sums(const Given &x) {
       for (int q = 0; q < x.p.q_len; ++q)
         for (int kv = 0; kv < x.p.kv_len; ++kv) {
           const Site site{b, h, x.p.q_len, x.p.kv_len};
-          sums[element_of(x, site, q, kv)] += ds_of(x, site, q, kv) * x.factor;
+          sums[element_of(x, site, q, kv + x.shift)] += ds_of(x, site, q, kv) * x.factor;
         }
   for (const auto &[element, sum] : sums)
     if (memory.count(element) == 0) host_fail("an element of a score is left out");
@@ -305,8 +307,7 @@ static void place_gradient(Given &x, int begin) {
 // Whether no two scores add to one element (common/pairs.h). What is said of other inputs does not matter.
 static void set_alone(Given &x) {
   const int shared_by = (x.layout == BATCHES ? 1 : x.p.batch) * (x.layout == SHARED ? x.p.heads : 1);
-  const bool plain = is_pitched(x.layout) || (x.layout == GATHERED && x.input().size[1] >= x.p.q_len);
-  const bool alone = plain && x.shift == 0 && shared_by == 1 && x.lines() >= x.p.kv_len;
+  const bool alone = x.shift == 0 && shared_by == 1 && x.lines() >= x.p.kv_len;
   x.p.alone = unsigned(random_below(8)) & ~(1u << input_of(x.layout));
   if (alone) x.p.alone |= 1u << input_of(x.layout);
 }
@@ -323,10 +324,7 @@ static Given random_input(Layout layout, int tile_m) {
   const int far = random_below(4) == 0 ? size + 70 : 20, shift = random_below(2 * far) - far;
   x.shift = random_below(2) == 0 ? 0 : random_below(2) == 0 ? shift / 4 * 4 : shift;
   x.third = random_below(2) == 0 ? random_below(5) : (1 << 27) + random_below(5);
-  const int queries = layout == HALVES     ? x.p.q_len / 4 + 1 + random_below(x.p.q_len / 2 + 1)
-                      : layout == GATHERED ? x.p.q_len / 2 + 1 + random_below(x.p.q_len + 1)
-                                           : x.p.q_len;
-  set_sizes(x, queries, size);
+  set_sizes(x, x.p.q_len, size);
   place_gradient(x, random_below(4) != 0 ? 0 : random_below(4));
   set_alone(x);
   return x;
@@ -336,8 +334,7 @@ template <Layout L, int TileM>
 static void check_random() {
   std::fill(taken, taken + REFUSED + 1, false);
   for (int i = 0; i < 60; ++i) check_gradient<L, TileM>(random_input(L, TileM));
-  if (!taken[FOURS] || taken[STORES] != is_pitched(L) || taken[ONE_BY_ONE] != is_pitched(L) ||
-      taken[REFUSED] == is_pitched(L))
+  if (!taken[FOURS] || !taken[STORES] || taken[ONE_BY_ONE] != one_by_one || taken[REFUSED] == one_by_one)
     host_fail("no tile takes one of the ways");
 }
 
@@ -357,9 +354,11 @@ static void check_ways() {
     if (check_tile<L, TileM>({&x, {0, 1, x.p.q_len, x.p.kv_len}, 0, 16}) != expected)
       host_fail("not the way that the input is made for");
   };
-  const Way stores = is_pitched(L) ? STORES : FOURS, others = is_pitched(L) ? ONE_BY_ONE : REFUSED;
-  way(whole, 32, 0, stores);
-  way(whole, 36, 0, stores);
+  const bool exact_too = Config::deterministic;
+  const Way last = exact_too ? STORES : FOURS, others = one_by_one ? ONE_BY_ONE : REFUSED;
+  way(whole, 32, 0, last);  // where others may add zeros
+  way(whole, 44, 0, last);
+  way(whole, 48, 0, STORES);
   for (int lack = 1; lack < 4; ++lack) {
     way(whole, 32 - lack, 0, others), way(whole, 32 + lack, 0, others);
     way(whole, 32, lack, others);
@@ -386,14 +385,14 @@ static void check_ways() {
   way(x, 32, 0, NOTHING);
   x = whole;
   x.factor = INFINITY, x.p.q_len -= 3;  // times the zeros behind them it would be NaN
-  if (L != HALVES) way(x, 32, 0, REFUSED), way(x, 33, 0, REFUSED);  // where infinities do not meet
+  way(x, 32, 0, REFUSED), way(x, 33, 0, REFUSED);
   x = whole;
   x.p.kv_len = 16;  // none of them
-  way(x, 32, 0, stores), way(x, 16, 0, NOTHING);
+  way(x, 32, 0, last), way(x, 16, 0, exact_too ? NOTHING : FOURS);
   x = whole;
   unsigned long long exact;
   x.input().exact = &exact;
-  way(x, 32, 0, others);
+  way(x, 32, 0, exact_too ? others : last);
 }
 
 // For 16 keys, and 64, as the kernel for head dims above 128 has them.
@@ -434,7 +433,5 @@ int main() {
   check_layout<BATCHES>();
   check_layout<SHARED>();
   check_layout<APART>();
-  check_layout<HALVES>();
-  check_layout<GATHERED>();
   puts("every number of dS goes to its own element");
 }
