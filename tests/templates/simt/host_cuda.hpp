@@ -211,6 +211,15 @@ static void run_block(int threads) {
     if (f.state != DONE) host_fail("a barrier was not reached by all threads");
 }
 
+// The same numbers in every run.
+[[maybe_unused]] static int random_below(int n) {
+  static uint64_t state = 88172645463325252ull;
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return int((state >> 32) % unsigned(n));
+}
+
 template <class Kernel, class Params>
 static void launch(Kernel kernel, dim3 grid, int threads, int shared, const Params &p) {
   gridDim = grid;

@@ -50,14 +50,6 @@ static void prefetch_l2(u64 at) {
 #include "input.cuh"
 #include "line_terms.cuh"
 
-static int random_below(int n) {
-  static uint64_t state = 88172645463325252ull;
-  state ^= state << 13;
-  state ^= state >> 7;
-  state ^= state << 17;
-  return int((state >> 32) % unsigned(n));
-}
-
 // ---- an input ----
 
 // Of heads, queries and keys, in this order; key kv reads place kv + shift.

@@ -21,14 +21,6 @@ struct Config {
 };
 #include "input.cuh"
 
-static int random_below(int n) {
-  static uint64_t state = 88172645463325252ull;
-  state ^= state << 13;
-  state ^= state >> 7;
-  state ^= state << 17;
-  return int((state >> 32) % unsigned(n));
-}
-
 // ---- the gradient's memory ----
 
 // The gradient is not in memory: an axis between queries and keys sets queries further apart than any memory

@@ -87,14 +87,6 @@ static u32 load_shared(u32 address) {
 }
 #include "fwd_sm90_fetch.cuh"
 
-static int random_below(int n) {
-  static uint64_t state = 88172645463325252ull;
-  state ^= state << 13;
-  state ^= state >> 7;
-  state ^= state << 17;
-  return int((state >> 32) % unsigned(n));
-}
-
 // ---- an input ----
 
 // Element `place` of row q lies at data[q * row_stride + place * stride]; query q reads key kv at kv + shift

@@ -106,13 +106,6 @@ struct Tiles {
                         wants_scalars = false, accumulates_dq = true, deterministic = false, claims = false;
 };
 
-static uint64_t state = 88172645463325252ull;
-static int random_below(int n) {
-  state ^= state << 13;
-  state ^= state >> 7;
-  state ^= state << 17;
-  return int((state >> 32) % unsigned(n));
-}
 static void expect(double got, double want, const char *what) {
   if (got != want) host_fail(what);
 }
