@@ -166,7 +166,7 @@ static bool lines_crowd(const compilation *c, const nvrtc_result *r) {
 }
 
 /* Compiles; a plan that spills more first gives up lines that are read ahead, and then gives way to the next
- * of the table, unless the caller forced it. */
+ * of the table, unless the caller forced it. What was found good stays, whatever comes of a better one. */
 static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out,
                            nvrtc_result *others, luattn_error *err) {
   nvrtc lib;
@@ -183,8 +183,8 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
   for (;;) {
     nvrtc_result r, rest;
     const luattn_status status = parts_compile(&attempt, &lib, c->target.ptx, &r, &rest, err);
-    if (status == LUATTN_COMPILE) source_keep(&attempt, dir, key, err);
     if (status != LUATTN_OK && found) break;
+    if (status == LUATTN_COMPILE) source_keep(&attempt, dir, key, err);
     if (status != LUATTN_OK) return status;
     const int spills = r.cubin == NULL ? INT_MAX : damage(&attempt, &r);
     const bool accepted = r.cubin != NULL && is_accepted(&attempt, &r);

@@ -7,7 +7,7 @@
  *   refuse    a program cannot be created
  *   empty     compilation succeeds and there is no cubin
  *   spill     ptxas reports spills for luattn_fwd, or luattn_prepare where the main kernel is left out
- *   spill N M X the same for luattn_dkdv: N bytes where a header has the text X, else M
+ *   spill N M X the same for luattn_dkdv: N bytes where a header has the text X, else M; -1: that fails
  *   serialise ptxas remarks that it serialised wgmma there
  *   exhaust X ptxas runs out of registers where a header has the text X, and leaves only a remark in the log
  *   memory    compilation fails for want of memory, behind the same remark
@@ -160,9 +160,10 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
   const char *const mode = mode_of(p), *const entry = p->is_others ? "luattn_prepare" : "luattn_fwd";
   const bool exhausted = mode != NULL && strncmp(mode, "exhaust ", 8) == 0 && p->has_text;
   int with, without;
+  bool fails = false;
   if (told(p, "spill")) report_spills(p, entry, 904);
   if (spilling(&with, &without) != NULL && !p->is_others)
-    report_spills(p, "luattn_dkdv", p->has_text ? with : without);
+    report_spills(p, "luattn_dkdv", p->has_text ? with : without), fails = !p->has_text && without < 0;
   if (told(p, "serialise") || told(p, "memory") || exhausted)
     snprintf(p->log, sizeof p->log,
              "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are "
@@ -172,7 +173,7 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
     snprintf(p->log, sizeof p->log,
              "In file included from fwd_simt.cu(3):\nspec.cuh(12): error: identifier \"slopes\" is "
              "undefined\n1 error detected\n");
-  p->failed = told(p, "fail") || told(p, "silent") || exhausted;
+  p->failed = told(p, "fail") || told(p, "silent") || exhausted || fails;
   if (told(p, "memory")) return OUT_OF_MEMORY;
   if (p->failed) return COMPILATION;
   snprintf(p->cubin, sizeof p->cubin, "fake cubin %016llx", (unsigned long long)p->hash);

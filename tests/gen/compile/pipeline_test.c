@@ -153,6 +153,7 @@ static void test_lines(void **state) {
       {"spill 300 100 has_line = true;", false}, /* not too many, but more than lines are worth */
       {"spill 300 280 has_line = true;", false},
       {"spill 300 600 has_line = true;", true}, /* which without them would be too many */
+      {"spill 300 -1 has_line = true;", true},  /* which does not compile without them */
       {"spill 230 0 has_line = true;", true},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
