@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/overlap.h"
 #include "luattn/compiler.h"
 
 luattn_status args_fail(const args_call *c, const char *fmt, ...) {
@@ -79,6 +80,17 @@ static luattn_status check_shape(const args_call *c, const tensor_rule *rule, co
   return LUATTN_OK;
 }
 
+static luattn_status check_nests(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
+  if (!rule->is_output || rule->is_contiguous || overlap_nests(t)) return LUATTN_OK;
+  char shape[128], strides[128];
+  shape_text(t->shape, t->ndim, shape, sizeof shape);
+  shape_text(t->strides, t->ndim, strides, sizeof strides);
+  return args_fail(c,
+                   "%s: has shape %s and strides %s, by which elements share memory; expected strides of an "
+                   "output to reach past all that smaller ones span",
+                   rule->name, shape, strides);
+}
+
 static luattn_status check_strides(const args_call *c, const tensor_rule *rule, const DLTensor *t,
                                    long long stride[4]) {
   int64_t next = 1;
@@ -103,7 +115,7 @@ static luattn_status check_strides(const args_call *c, const tensor_rule *rule, 
     if (t->shape[i] > 0 && (__builtin_mul_overflow(next, t->shape[i], &next) || next > INT64_MAX / 16))
       return args_fail(c, "%s: has more elements than a machine can address", rule->name);
   }
-  return LUATTN_OK;
+  return check_nests(c, rule, t);
 }
 
 static luattn_status check_device(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
@@ -342,4 +354,16 @@ luattn_status args_fill(const args_call *c, LuattnParams *params) {
   params->src_v = params->v;
   TRY(args_inputs(c, params));
   return args_scalars(c, params);
+}
+
+luattn_status args_apart(const args_call *c, size_t workspace_size) {
+  luattn_args used = *c->args;
+  used.workspace_size = workspace_size;
+  if (c->info->num_saved == 0) used.saved = NULL;
+  overlap_pair pair;
+  if (!overlap_find(&used, c->info->pass == LUATTN_FORWARD, &pair)) return LUATTN_OK;
+  return args_fail(c,
+                   "%s: its memory, 0x%" PRIxPTR " to 0x%" PRIxPTR ", is shared with %s, 0x%" PRIxPTR
+                   " to 0x%" PRIxPTR "; give what is written memory of its own",
+                   pair.output, pair.low[0], pair.high[0], pair.other, pair.low[1], pair.high[1]);
 }

@@ -22,6 +22,9 @@ typedef struct args_call {
 /* Fills *params but for the workspace's fields. With shapes_only, looks at q, k, v and the inputs alone. */
 luattn_status args_fill(const args_call *c, LuattnParams *params);
 
+/* After that: what is written, the workspace's first bytes too, shares memory with nothing else. */
+luattn_status args_apart(const args_call *c, size_t workspace_size);
+
 /* LUATTN_INVALID, with "forward of 'spec': " before the message. */
 luattn_status args_fail(const args_call *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

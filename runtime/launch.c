@@ -557,6 +557,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   unsigned grid[LUATTN_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
     TRY(launch_grid(&c, &kernel->info.entry[i], &p, grid[i]));
+  TRY(args_apart(&c, need.size));
   choose_order(&kernel->info, &p);
   find_alone(&kernel->info, &p);
   TRY(driver_push(kernel->driver, kernel->context, err));

@@ -22,7 +22,8 @@ typedef struct backward {
   cpu_program rows, element; /* row numbers; prob and ds */
   term_program row_terms, element_terms;
   cpu_view o, lse, saved, dout, dlse;
-  double *dq, *dk, *dv; /* with respect to q', k', v' */
+  cpu_view dq_out, dk_out, dv_out, scalars_out; /* the caller's; data NULL: not wanted */
+  double *dq, *dk, *dv;                         /* with respect to q', k', v' */
   double *input_grad[12];
   double scalar_grad[32];
 } backward;
@@ -210,9 +211,7 @@ static luattn_status backward_run(backward *w, luattn_error *err) {
 /* One gradient on its way out: through its input mod into the caller's tensor, which may be absent: the
  * parameters of the mod still count. */
 typedef struct finish_rule {
-  view_rule rule;
-  const DLTensor *target;
-  const cpu_view *from;
+  const cpu_view *from, *to;
   ir_ref mod;
   const derived_mod *derivative;
   double *grad;
@@ -220,12 +219,11 @@ typedef struct finish_rule {
 
 static luattn_status finish_tensor(backward *w, const finish_rule *f, luattn_error *err) {
   cpu_problem *p = &w->p;
-  const int heads = (int)f->rule.shape[1], len = (int)f->rule.shape[2], dim = (int)f->rule.shape[3];
+  const int heads = (int)f->from->shape[1], len = (int)f->from->shape[2], dim = (int)f->from->shape[3];
+  const bool is_wanted = f->to->data != NULL && w->purpose != NOISE;
   double *g = f->grad;
-  cpu_view to = {0};
   cpu_program dx = {0};
   term_program terms = {0};
-  if (f->target != NULL && f->target->data != NULL) TRY(view_open(&f->rule, f->target, &to, err));
   if (f->mod != IR_NONE) {
     TRY(program_open(p->a, p->g, &f->derivative->dx, 1, &dx, err));
     TRY(terms_open(w, &f->derivative->terms, &terms, err));
@@ -243,14 +241,14 @@ static luattn_status finish_tensor(backward *w, const finish_rule *f, luattn_err
         program_run(&dx, &lanes, count, (double *const[]){result});
         terms_add(w, &terms, &lanes, count);
       }
-      for (int d = 0; to.data != NULL && d < count; d++)
-        view_set(&to, (int64_t[]){b, h, i, d0 + d}, w->purpose == KINKS ? fabs(result[d]) : result[d]);
+      for (int d = 0; is_wanted && d < count; d++)
+        view_set(f->to, (int64_t[]){b, h, i, d0 + d}, w->purpose == KINKS ? fabs(result[d]) : result[d]);
     }
   }
   return LUATTN_OK;
 }
 
-static luattn_status write_parameters(backward *w, const luattn_args *args, luattn_error *err) {
+static void write_parameters(backward *w) {
   const traced_spec *t = &w->p.spec->traced;
   for (int i = 0; i < t->num_inputs; i++) {
     const cpu_view *to = &w->p.input_grad[i];
@@ -263,16 +261,8 @@ static luattn_status write_parameters(backward *w, const luattn_args *args, luat
       view_set(to, index, w->purpose == NOISE ? sqrt(w->input_grad[i][at]) : w->input_grad[i][at]);
     }
   }
-  if (args->scalar_grads == NULL || args->scalar_grads->data == NULL) return LUATTN_OK;
-  cpu_view to;
-  const view_rule rule = {.name = "scalar_grads",
-                          .axes = "number of scalars",
-                          .ndim = 1,
-                          .shape = {t->num_scalars},
-                          .is_output = true};
-  TRY(view_open(&rule, args->scalar_grads, &to, err));
-  for (int64_t i = 0; i < t->num_scalars; i++) view_set(&to, &i, w->scalar_grad[i]);
-  return LUATTN_OK;
+  for (int64_t i = 0; w->scalars_out.data != NULL && i < t->num_scalars; i++)
+    view_set(&w->scalars_out, &i, w->scalar_grad[i]);
 }
 
 static luattn_status open_arrays(backward *w, luattn_error *err) {
@@ -315,6 +305,23 @@ static luattn_status open_rows(backward *w, const luattn_args *args, luattn_erro
   return view_open(&lse, args->dlse, &w->dlse, err);
 }
 
+static luattn_status open_output(const char *name, const char *axes, const cpu_view *like, const DLTensor *t,
+                                 cpu_view *out, luattn_error *err) {
+  view_rule rule = {.name = name, .axes = axes, .ndim = like->ndim, .is_output = true};
+  memcpy(rule.shape, like->shape, sizeof rule.shape);
+  return t == NULL || t->data == NULL ? LUATTN_OK : view_open(&rule, t, out, err);
+}
+
+static luattn_status open_outputs(backward *w, const luattn_args *args, luattn_error *err) {
+  const cpu_problem *p = &w->p;
+  const cpu_view scalars = {.ndim = 1, .shape = {p->spec->traced.num_scalars}};
+  TRY(open_output("dq", CPU_Q_AXES, &p->q_given, args->dq, &w->dq_out, err));
+  TRY(open_output("dk", CPU_K_AXES, &p->k_given, args->dk, &w->dk_out, err));
+  TRY(open_output("dv", CPU_V_AXES, &p->v_given, args->dv, &w->dv_out, err));
+  TRY(open_output("scalar_grads", "number of scalars", &scalars, args->scalar_grads, &w->scalars_out, err));
+  return problem_apart(p, args, false, err);
+}
+
 static luattn_status backward_open(backward *w, const luattn_spec *spec, const luattn_args *args,
                                    luattn_dtype precision, arena *a, luattn_error *err) {
   const derived_spec *derived = &spec->derived;
@@ -326,42 +333,24 @@ static luattn_status backward_open(backward *w, const luattn_spec *spec, const l
   TRY(terms_open(w, &derived->row_terms, &w->row_terms, err));
   TRY(terms_open(w, &derived->element_terms, &w->element_terms, err));
   TRY(open_rows(w, args, err));
+  TRY(open_outputs(w, args, err));
   return open_arrays(w, err);
 }
 
 /* q', k' and v' through their mods, then the parameters. */
-static luattn_status backward_finish(backward *w, const luattn_args *args, luattn_error *err) {
+static luattn_status backward_finish(backward *w, luattn_error *err) {
   const cpu_problem *p = &w->p;
   const traced_spec *t = &p->spec->traced;
   const derived_spec *d = &p->spec->derived;
   const finish_rule all[] = {
-      {{.name = "dq", .axes = CPU_Q_AXES, .shape = {p->batch, p->heads, p->q_len, p->dim}},
-       args->dq,
-       &p->q_given,
-       t->query_mod,
-       &d->query_mod,
-       w->dq},
-      {{.name = "dk", .axes = CPU_K_AXES, .shape = {p->batch, p->heads_kv, p->kv_len, p->dim}},
-       args->dk,
-       &p->k_given,
-       t->key_mod,
-       &d->key_mod,
-       w->dk},
-      {{.name = "dv", .axes = CPU_V_AXES, .shape = {p->batch, p->heads_kv, p->kv_len, p->dim_v}},
-       args->dv,
-       &p->v_given,
-       t->value_mod,
-       &d->value_mod,
-       w->dv},
+      {&p->q_given, &w->dq_out, t->query_mod, &d->query_mod, w->dq},
+      {&p->k_given, &w->dk_out, t->key_mod, &d->key_mod, w->dk},
+      {&p->v_given, &w->dv_out, t->value_mod, &d->value_mod, w->dv},
   };
-  for (int i = 0; i < 3; i++) {
-    finish_rule one = all[i];
-    one.rule.ndim = 4, one.rule.is_output = true;
-    if (w->purpose == NOISE) one.target = NULL;
-    TRY(finish_tensor(w, &one, err));
-  }
+  for (int i = 0; i < 3; i++) TRY(finish_tensor(w, &all[i], err));
   for (int i = 0; w->purpose == NOISE && i < t->num_scalars; i++) w->scalar_grad[i] = sqrt(w->scalar_grad[i]);
-  return w->purpose == KINKS ? LUATTN_OK : write_parameters(w, args, err);
+  if (w->purpose != KINKS) write_parameters(w);
+  return LUATTN_OK;
 }
 
 static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
@@ -374,7 +363,7 @@ static luattn_status run(const luattn_spec *spec, const luattn_args *args, luatt
     s = backward_open(w, spec, args, precision, a, err);
   }
   if (s == LUATTN_OK) s = backward_run(w, err);
-  if (s == LUATTN_OK) s = backward_finish(w, args, err);
+  if (s == LUATTN_OK) s = backward_finish(w, err);
   arena_close(a);
   return s;
 }

@@ -61,6 +61,8 @@ typedef struct cpu_problem {
 /* The arguments, checked and converted. */
 luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a,
                            cpu_problem *out, luattn_error *err);
+/* After all tensors of the pass have been opened: what it writes shares memory with nothing else. */
+luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward, luattn_error *err);
 /* Only what the mask depends on: the lengths of q and k, scalars, and the inputs that it reads; others may be
  * missing. */
 luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *out,

@@ -63,7 +63,8 @@ static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const doubl
   for (int i = 0; i < f->num_out; i++) out[i] = &values[i];
   lanes->state = state;
   lanes->out = 1;
-  /* A row that keeps nothing still has row numbers, those of the state it started with: backward may read them. */
+  /* A row that keeps nothing still has row numbers, those of the state it started with: backward may read
+   * them. */
   program_run(&f->finish, lanes, 1, out);
   for (int d = 0; d < dim_v; d++)
     view_set(&f->o, (int64_t[]){lanes->b, lanes->h, q, d}, any ? o[d] * values[0] : 0);
@@ -150,8 +151,8 @@ static luattn_status forward_open(forward *f, const luattn_spec *spec, const lua
     if (spec->traced.online.lse < 0) return refuse_lse(spec, "lse", err);
     TRY(view_open(&lse, args->lse, &f->lse, err));
   }
-  return args->saved != NULL && args->saved->data != NULL ? view_open(&saved, args->saved, &f->saved, err)
-                                                          : LUATTN_OK;
+  if (args->saved != NULL && args->saved->data != NULL) TRY(view_open(&saved, args->saved, &f->saved, err));
+  return problem_apart(p, args, true, err);
 }
 
 luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,

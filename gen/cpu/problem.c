@@ -1,8 +1,10 @@
 /* problem.c: luattn_args checked and converted for the CPU path. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "common/overlap.h"
 #include "gen/cpu/cpu.h"
 
 #define MAX_DIM 65536
@@ -253,6 +255,20 @@ luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, lua
   TRY(convert(p, &p->q_given, t->query_mod, p->heads, &p->q, err));
   TRY(convert(p, &p->k_given, t->key_mod, p->heads_kv, &p->k, err));
   return convert(p, &p->v_given, t->value_mod, p->heads_kv, &p->v, err);
+}
+
+luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward,
+                            luattn_error *err) {
+  luattn_args used = *args;
+  overlap_pair pair;
+  used.workspace = NULL;
+  if (p->spec->traced.online.lse < 0) used.lse = used.dlse = NULL;
+  if (p->spec->derived.num_saved == 0) used.saved = NULL;
+  if (!overlap_find(&used, is_forward, &pair)) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "cpu: %s: its memory, 0x%" PRIxPTR " to 0x%" PRIxPTR ", is shared with %s, 0x%" PRIxPTR
+                     " to 0x%" PRIxPTR "; give what is written memory of its own",
+                     pair.output, pair.low[0], pair.high[0], pair.other, pair.low[1], pair.high[1]);
 }
 
 /* Which inputs the expression under `root` loads. Arguments stand before their users. */

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/overlap.h"
 #include "gen/cpu/cpu.h"
 
 #define DLPACK_BOOL 6 /* kDLBool of DLPack 1.0; before, a byte of 0 or 1 stood for it */
@@ -147,6 +148,12 @@ static luattn_status check_data(const view_rule *rule, const DLTensor *t, luattn
                          rule->name, i, (long long)t->shape[i]);
     }
   }
+  if (rule->is_output && !overlap_nests(t))
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "cpu: %s: has strides by which elements share memory; expected strides of an output to "
+        "reach past all that smaller ones span",
+        rule->name);
   return LUATTN_OK;
 }
 

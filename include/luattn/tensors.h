@@ -5,6 +5,8 @@
  * v, dv            [batch, heads_kv, kv_len, head_dim_v]               heads-last (bshd)
  * lse, dlse        [batch, heads, q_len]   float32 (float64 in float64 kernels), natural log, every bias included
  * saved            [num_saved, batch, heads, q_len]   same type, contiguous: what forward keeps for backward beyond lse
+ * What a pass writes has memory of its own: no two of its elements, nor it and another tensor of the pass or the workspace, share
+ * any. That is checked, but not whether tensors with gaps (dq, dk and dv in one array) meet elsewhere than at their first element.
  * heads is a multiple of heads_kv. DLTensor.strides NULL means contiguous. byte_offset is honoured.
  */
 #ifndef LUATTN_TENSORS_H
@@ -22,7 +24,7 @@ typedef enum luattn_dtype { LUATTN_F64, LUATTN_F32, LUATTN_BF16, LUATTN_F16 } lu
 
 /* One extra input of the spec, by name; any strides, that of the last axis below 2^31 bytes. `grad` (may have a NULL data
  * pointer when not wanted) receives its gradient: a contiguous array of float32 (float64 in float64 kernels) with the same
- * sizes; it is overwritten. No two gradients may overlap. */
+ * sizes; it is overwritten. */
 typedef struct luattn_input {
   const char *name;
   const DLTensor *tensor;

@@ -108,6 +108,18 @@ BEND(grad_shape, p->slopes_grad.shape[0] = 1)
 BEND(unwanted_scalar_grads, p->info.wants &= ~(unsigned)LUATTN_WANT_SCALARS)
 BEND(scalar_grads_shape, p->scalar_grads.shape[0] = 1)
 
+/* ---- what is written shares memory ---- */
+
+BEND(o_rows_meet, p->o.strides[2] = HEAD_DIM_V / 2)
+BEND(dv_heads_meet, p->dv.strides[1] = p->dv.strides[2])
+BEND(o_is_q, (p->o.t.data = p->q.t.data, p->o.t.byte_offset = 16))
+BEND(lse_in_saved, (p->lse.t.data = p->saved.t.data, p->lse.t.byte_offset = 4))
+BEND(dk_is_dv, p->dk.t.data = p->dv.t.data)
+BEND(dq_is_dout, p->dq.t.data = p->dout.t.data)
+BEND(grad_is_input, p->slopes_grad.t.data = p->slopes.t.data)
+BEND(grad_is_scalar_grads, p->scalar_grads.t.data = p->slopes_grad.t.data)
+BEND(workspace_on_q, p->args.workspace = p->memory)
+
 static void scalar_twice(problem *p) {
   p->args.num_scalars = 2;
   p->scalars[1] = p->scalars[0];
@@ -221,6 +233,21 @@ static const bad_case cases[] = {
     {LUATTN_BACKWARD, grad_strided, "grad of input 'table': axis 0 has stride 32, expected 16"},
     {LUATTN_BACKWARD, unwanted_scalar_grads,
      "scalar_grads: was given, but this image computes no gradients of scalars"},
+    {LUATTN_FORWARD, o_rows_meet,
+     "o: has shape [2, 8, 100, 32] and strides [25600, 3200, 16, 1], by which elements share memory; "
+     "expected "
+     "strides of an output to reach past all that smaller ones span"},
+    {LUATTN_BACKWARD, dv_heads_meet, "dv: has shape [2, 2, 130, 32] and strides [8320, 32, 32, 1]"},
+    {LUATTN_FORWARD, o_is_q, "is shared with q, 0x"},
+    {LUATTN_FORWARD, lse_in_saved, "is shared with lse, 0x"},
+    {LUATTN_BACKWARD, dk_is_dv, "backward of 'demo': dv: its memory, 0x"},
+    {LUATTN_BACKWARD, dk_is_dv, "is shared with dk, 0x"},
+    {LUATTN_BACKWARD, dq_is_dout, "dq: its memory, 0x"},
+    {LUATTN_BACKWARD, dq_is_dout, "is shared with dout, 0x"},
+    {LUATTN_BACKWARD, grad_is_input, "grad of input 'slopes': its memory, 0x"},
+    {LUATTN_BACKWARD, grad_is_input, "is shared with input 'slopes', 0x"},
+    {LUATTN_BACKWARD, grad_is_scalar_grads, "is shared with scalar_grads, 0x"},
+    {LUATTN_BACKWARD, workspace_on_q, "workspace: its memory, 0x"},
     {LUATTN_BACKWARD, scalar_grads_shape, "scalar_grads: has shape [1], expected [2] = [number of scalars]"},
 };
 
@@ -278,6 +305,22 @@ BEND(pinned_k, p->k.t.device = ((DLDevice){kDLCUDAHost, 5}))
 BEND(dlpack_bool, p->flags.t.dtype.code = 6)
 BEND(broadcast_k, p->k.strides[1] = 0)
 BEND(no_lse_out, p->args.lse = NULL)
+BEND(q_is_k_is_v, (p->k.t.data = p->q.t.data, p->v.t.data = p->q.t.data))
+BEND(dq_where_forward_does_not_look, p->dq.t.data = p->q.t.data)
+
+/* [batch, length, heads + 2 heads_kv, head_dim], as one product with all three weights gives it. */
+static void packed_gradients(problem *p) {
+  enum { ROW = (HEADS + 2 * HEADS_KV) * HEAD_DIM, ROWS = Q_LEN > KV_LEN ? Q_LEN : KV_LEN };
+  tensor *const all[] = {&p->dq, &p->dk, &p->dv};
+  const int first[] = {0, HEADS, HEADS + HEADS_KV};
+  tensor whole;
+  tensor_set(p, &whole, kDLBfloat, 16, 3, BATCH, ROWS, ROW, 1);
+  for (int i = 0; i < 3; ++i) {
+    const int64_t strides[] = {(int64_t)ROWS * ROW, HEAD_DIM, ROW, 1};
+    memcpy(all[i]->strides, strides, sizeof strides);
+    all[i]->t.data = (char *)whole.t.data + 2 * HEAD_DIM * first[i];
+  }
+}
 
 static void what_is_allowed(void **state) {
   (void)state;
@@ -293,6 +336,9 @@ static void what_is_allowed(void **state) {
       {LUATTN_FORWARD, broadcast_k},
       {LUATTN_FORWARD, no_lse_out},
       {LUATTN_FORWARD, no_dout},
+      {LUATTN_FORWARD, q_is_k_is_v},
+      {LUATTN_FORWARD, dq_where_forward_does_not_look},
+      {LUATTN_BACKWARD, packed_gradients},
       {LUATTN_BACKWARD, dq_without_its_pass},
       {LUATTN_FORWARD, simt_family},
       {LUATTN_FORWARD, no_strides},

@@ -209,7 +209,10 @@ static void float64_doubles_the_sums(void **state) {
   p.args.num_inputs = 0;
   tensor *all[] = {&p.q,  &p.k,  &p.v,   &p.o,    &p.dout,  &p.dq,
                    &p.dk, &p.dv, &p.lse, &p.dlse, &p.saved, &p.scalar_grads};
-  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) all[i]->t.dtype = (DLDataType){kDLFloat, 64, 1};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
+    const int64_t *n = all[i]->shape;
+    tensor_set(&p, all[i], kDLFloat, 64, all[i]->t.ndim, n[0], n[1], n[2], n[3]);
+  }
   luattn_kernel *kernel = load(&p);
   luattn_error err;
   size_t size = 0;

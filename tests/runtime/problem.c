@@ -6,8 +6,6 @@
 
 #include "templates/params.h"
 
-#define MEMORY ((size_t)128 << 20)
-
 void tensor_set(problem *p, tensor *t, int code, int bits, int ndim, int64_t a, int64_t b, int64_t c,
                 int64_t d) {
   const int64_t shape[4] = {a, b, c, d};
@@ -26,7 +24,7 @@ void tensor_set(problem *p, tensor *t, int code, int bits, int ndim, int64_t a, 
                     .shape = t->shape,
                     .strides = t->strides};
   p->used += (size + 255) / 256 * 256;
-  if (p->used > MEMORY) abort();
+  if (p->used > PROBLEM_MEMORY) abort();
 }
 
 static void add_entry(luattn_image_info *m, const char *name, luattn_role role, unsigned threads,
@@ -109,7 +107,7 @@ void problem_resize(problem *p, int batch, int q_len, int kv_len) {
 void problem_open(problem *p, luattn_pass pass) {
   memset(p, 0, sizeof *p);
   void *memory = NULL;
-  if (posix_memalign(&memory, 256, MEMORY) != 0) abort();
+  if (posix_memalign(&memory, 256, PROBLEM_MEMORY) != 0) abort();
   p->memory = memory;
   describe(&p->info, pass);
   problem_resize(p, BATCH, Q_LEN, KV_LEN);
@@ -135,8 +133,8 @@ void problem_open(problem *p, luattn_pass pass) {
                           .scalars = p->scalars,
                           .num_scalars = 1,
                           .scalar_grads = &p->scalar_grads.t,
-                          .workspace = p->memory + MEMORY / 2,
-                          .workspace_size = MEMORY / 2};
+                          .workspace = p->memory + PROBLEM_MEMORY / 2,
+                          .workspace_size = PROBLEM_MEMORY / 2};
 }
 
 void problem_close(problem *p) { free(p->memory); }

@@ -33,6 +33,8 @@ typedef struct problem {
   size_t used;
 } problem;
 
+#define PROBLEM_MEMORY ((size_t)128 << 20) /* the workspace is the second half of it */
+
 /* bf16, sm80 family, for arch 80. */
 void problem_open(problem *p, luattn_pass pass);
 void problem_close(problem *p);

@@ -94,6 +94,9 @@ static void v_heads(fixture *f) { f->c.v.shape[1] = 1; }
 static void v_len(fixture *f) { f->c.v.shape[2] = 7; }
 static void o_shape(fixture *f) { f->c.o.shape[3] = 4; }
 static void o_stride(fixture *f) { f->c.o.stride[0] = 0; }
+static void o_rows_meet(fixture *f) { f->c.o.stride[2] = 2; }
+static void o_is_q(fixture *f) { f->c.o.t.data = f->c.q.t.data; }
+static void dk_is_dq(fixture *f) { f->c.dk.t.data = f->c.dq.t.data; }
 static void o_of_ints(fixture *f) { f->c.o.t.dtype = I32; }
 static void lse_shape(fixture *f) { f->c.lse.shape[2] = 4; }
 static void lse_given(fixture *f) { f->c.args.lse = view(&f->c.lse); }
@@ -182,6 +185,12 @@ static const argument_case cases[] = {
      "cpu: o: axis 3 of [batch, heads, q_len, head_dim_v] has size 4, expected 3; tensors must agree"},
     {o_stride, SPEC, false,
      "cpu: o: axis 0 has stride 0 over 2 elements; give each element of an output memory of its own"},
+    {o_rows_meet, SPEC, false,
+     "cpu: o: has strides by which elements share memory; expected strides of an output to reach past all "
+     "that "
+     "smaller ones span"},
+    {o_is_q, SPEC, false, "cpu: o: its memory, 0x"},
+    {dk_is_dq, SPEC, true, "cpu: dk: its memory, 0x"},
     {o_of_ints, SPEC, false,
      "cpu: o: has DLPack dtype (code 0, 32 bits, 1 lanes), expected float64, float32, bfloat16 or float16; "
      "convert it"},
@@ -241,6 +250,13 @@ static const argument_case cases[] = {
     {scale_nan, SPEC, true, "cpu: scale: is nan, expected a positive number, or 0 for head_dim^-1/2"},
 };
 
+/* Up to addresses, which differ from run to run. */
+static bool is_message(const char *expected, const char *got) {
+  const size_t n = strlen(expected);
+  const bool has_address = n > 2 && strcmp(expected + n - 2, "0x") == 0;
+  return has_address ? strncmp(expected, got, n) == 0 : strcmp(expected, got) == 0;
+}
+
 static void test_messages(void **state) {
   (void)state;
   int wrong = 0;
@@ -255,7 +271,7 @@ static void test_messages(void **state) {
     t->spoil(&f);
     const luattn_status status =
         t->backward ? luattn_cpu_backward(spec, &f.c.args, &err) : luattn_cpu_forward(spec, &f.c.args, &err);
-    if (status != LUATTN_INVALID || strcmp(err.message, t->message) != 0) {
+    if (status != LUATTN_INVALID || !is_message(t->message, err.message)) {
       print_error("case %zu: status %d\n  got      %s\n  expected %s\n", i, status,
                   status != LUATTN_OK ? err.message : "", t->message);
       wrong++;

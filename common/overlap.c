@@ -1,0 +1,142 @@
+/* overlap.c: the bytes that tensors span, held against each other. */
+#include "common/overlap.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+static uint64_t magnitude(int64_t x) { return x < 0 ? -(uint64_t)x : (uint64_t)x; }
+
+/* `broadcasts`: axes of stride 0 do not count. */
+static bool nests(const DLTensor *t, bool broadcasts) {
+  uint64_t stride[4], extent[4]; /* by rising stride */
+  int n = 0;
+  if (t->strides == NULL) return true;
+  for (int i = 0; i < t->ndim; i++) {
+    if (t->shape[i] == 0) return true;
+    if (t->shape[i] == 1 || (broadcasts && t->strides[i] == 0)) continue;
+    const uint64_t step = magnitude(t->strides[i]);
+    int at = n++;
+    for (; at > 0 && stride[at - 1] > step; at--) stride[at] = stride[at - 1], extent[at] = extent[at - 1];
+    stride[at] = step, extent[at] = (uint64_t)t->shape[i];
+  }
+  uint64_t reach = 0; /* of the axes so far, from their first element to their last */
+  for (int i = 0; i < n; i++) {
+    if (stride[i] <= reach) return false;
+    reach += stride[i] * (extent[i] - 1);
+  }
+  return true;
+}
+
+bool overlap_nests(const DLTensor *t) { return nests(t, false); }
+
+/* [low, high) is what it spans; `first` its first element. */
+typedef struct region {
+  const char *kind, *name; /* "grad of input '", "slopes" */
+  const DLTensor *t;       /* NULL: the workspace */
+  uintptr_t first, low, high;
+  bool is_output;
+} region;
+
+/* Sums wrap: strides for which they do reach no memory anyway. */
+static bool span(const DLTensor *t, region *r) {
+  if (t == NULL || t->data == NULL || t->ndim < 0 || t->ndim > 4) return false;
+  if (t->shape == NULL && t->ndim > 0) return false;
+  const uintptr_t size = t->dtype.bits / 8u;
+  uintptr_t next = 1;
+  r->t = t;
+  r->first = r->low = r->high = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
+  for (int i = t->ndim - 1; i >= 0; i--) {
+    if (t->shape[i] == 0) return false;
+    const int64_t stride = t->strides != NULL ? t->strides[i] : (int64_t)next;
+    const uintptr_t reach = (uintptr_t)(t->shape[i] - 1) * (uintptr_t)stride * size;
+    next *= (uintptr_t)t->shape[i];
+    if (stride < 0)
+      r->low += reach;
+    else
+      r->high += reach;
+  }
+  r->high += size;
+  return true;
+}
+
+/* It leaves out nothing of what it spans. */
+static bool is_dense(const region *r) {
+  if (r->t == NULL || r->t->strides == NULL) return true;
+  uintptr_t bytes = r->t->dtype.bits / 8u;
+  for (int i = 0; i < r->t->ndim; i++)
+    if (r->t->strides[i] != 0) bytes *= (uintptr_t)r->t->shape[i];
+  return r->high - r->low == bytes && nests(r->t, true);
+}
+
+static bool meet(const region *a, const region *b) {
+  if (a->low >= b->high || b->low >= a->high) return false; /* as a rule */
+  return a->first == b->first || (is_dense(a) && is_dense(b));
+}
+
+enum { UNUSED, READ, WRITTEN };
+
+/* In forward, in backward. */
+static const struct {
+  const char *name;
+  size_t at;
+  unsigned char use[2];
+} members[] = {
+    {"q", offsetof(luattn_args, q), {READ, READ}},
+    {"k", offsetof(luattn_args, k), {READ, READ}},
+    {"v", offsetof(luattn_args, v), {READ, READ}},
+    {"o", offsetof(luattn_args, o), {WRITTEN, READ}},
+    {"lse", offsetof(luattn_args, lse), {WRITTEN, READ}},
+    {"saved", offsetof(luattn_args, saved), {WRITTEN, READ}},
+    {"dout", offsetof(luattn_args, dout), {UNUSED, READ}},
+    {"dlse", offsetof(luattn_args, dlse), {UNUSED, READ}},
+    {"dq", offsetof(luattn_args, dq), {UNUSED, WRITTEN}},
+    {"dk", offsetof(luattn_args, dk), {UNUSED, WRITTEN}},
+    {"dv", offsetof(luattn_args, dv), {UNUSED, WRITTEN}},
+    {"scalar_grads", offsetof(luattn_args, scalar_grads), {UNUSED, WRITTEN}},
+};
+
+enum { NUM_MEMBERS = sizeof members / sizeof *members, MAX_REGIONS = NUM_MEMBERS + 1 + 2 * 12 };
+
+static int find_regions(const luattn_args *args, bool is_forward, region out[MAX_REGIONS]) {
+  int n = 0;
+  for (int i = 0; i < NUM_MEMBERS; i++) {
+    const int use = members[i].use[is_forward ? 0 : 1];
+    const DLTensor *t;
+    memcpy(&t, (const char *)args + members[i].at, sizeof t);
+    if (use == UNUSED || !span(t, &out[n])) continue;
+    out[n].kind = "", out[n].name = members[i].name, out[n++].is_output = use == WRITTEN;
+  }
+  for (size_t i = 0; i < args->num_inputs && n + 3 <= MAX_REGIONS; i++) {
+    const luattn_input *in = &args->inputs[i];
+    if (span(in->tensor, &out[n]))
+      out[n].kind = "input '", out[n].name = in->name, out[n++].is_output = false;
+    if (!is_forward && span(in->grad, &out[n]))
+      out[n].kind = "grad of input '", out[n].name = in->name, out[n++].is_output = true;
+  }
+  if (args->workspace != NULL && args->workspace_size > 0) {
+    const uintptr_t at = (uintptr_t)args->workspace;
+    out[n++] = (region){"", "workspace", NULL, at, at, at + args->workspace_size, true};
+  }
+  return n;
+}
+
+static void describe(const region *r, char *text, size_t size) {
+  snprintf(text, size, "%s%.64s%s", r->kind, r->name, r->kind[0] != 0 ? "'" : "");
+}
+
+bool overlap_find(const luattn_args *args, bool is_forward, overlap_pair *found) {
+  region r[MAX_REGIONS];
+  const int n = find_regions(args, is_forward, r);
+  for (int i = 0; i < n; i++)
+    for (int j = 0; j < i; j++) {
+      if (!(r[i].is_output || r[j].is_output) || !meet(&r[i], &r[j])) continue;
+      const region *output = r[i].is_output ? &r[i] : &r[j], *other = r[i].is_output ? &r[j] : &r[i];
+      describe(output, found->output, sizeof found->output);
+      describe(other, found->other, sizeof found->other);
+      *found->low = output->low, *found->high = output->high;
+      found->low[1] = other->low, found->high[1] = other->high;
+      return true;
+    }
+  return false;
+}

@@ -1,0 +1,147 @@
+/* overlap_test.c: what common/overlap.c says of small tensors, against the bytes that they touch. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/overlap.h"
+
+enum { BYTES = 6144, ROUNDS = 100000 };
+
+static unsigned char memory[BYTES];
+
+typedef struct layout {
+  DLTensor t;
+  int64_t shape[4], strides[4];
+} layout;
+
+static int below(int n) { return rand() % n; }
+
+/* Somewhere in the middle of `memory`, so that negative strides stay inside. Some are dense, with their axes
+ * in any order; others have any strides. */
+static void draw(layout *l) {
+  const int bits[] = {8, 16, 32, 64};
+  const bool dense = below(2) == 0;
+  l->t = (DLTensor){.ndim = below(5), .dtype = {kDLFloat, (uint8_t)bits[below(4)], 1}};
+  int order[4] = {0, 1, 2, 3};
+  for (int i = l->t.ndim - 1; i > 0; --i) {
+    const int j = below(i + 1), swapped = order[i];
+    order[i] = order[j], order[j] = swapped;
+  }
+  int64_t stride = 1;
+  for (int i = 0; i < l->t.ndim; ++i) {
+    const int a = order[i];
+    l->shape[a] = 1 + below(4);
+    l->strides[a] = dense ? stride : below(20) - 4;
+    stride *= l->shape[a];
+  }
+  if (l->t.ndim > 0 && below(50) == 0) l->shape[below(l->t.ndim)] = 0;
+  l->t.data = memory + BYTES / 2;
+  l->t.byte_offset = (uint64_t)below(16) * 8;
+  l->t.shape = l->shape;
+  l->t.strides = l->strides;
+}
+
+/* Counts how often the tensor touches each byte; the number of its elements. */
+static int touch(const layout *l, unsigned char count[BYTES]) {
+  int elements = 1;
+  for (int i = 0; i < l->t.ndim; ++i) elements *= (int)l->shape[i];
+  for (int e = 0; e < elements; ++e) {
+    int64_t at = 0;
+    for (int i = l->t.ndim - 1, rest = e; i >= 0; rest /= (int)l->shape[i--])
+      at += rest % l->shape[i] * l->strides[i];
+    const unsigned size = l->t.dtype.bits / 8u;
+    for (unsigned b = 0; b < size; ++b)
+      ++count[BYTES / 2 + (int64_t)l->t.byte_offset + at * (int64_t)size + b];
+  }
+  return elements;
+}
+
+/* Nothing that nests touches a byte twice, and everything dense nests. */
+static void nesting(void **state) {
+  (void)state;
+  int nested = 0, shared = 0;
+  for (int round = 0; round < ROUNDS; ++round) {
+    layout l;
+    unsigned char count[BYTES] = {0};
+    draw(&l);
+    touch(&l, count);
+    bool shares = false;
+    for (int i = 0; i < BYTES; ++i) shares |= count[i] > 1;
+    const bool nests = overlap_nests(&l.t);
+    if (nests && shares) fail_msg("round %d: elements share memory", round);
+    nested += nests, shared += shares;
+  }
+  assert_in_range(nested, ROUNDS / 4, ROUNDS);
+  assert_in_range(shared, ROUNDS / 10, ROUNDS);
+}
+
+/* Two tensors that are said to meet do so. If both are dense, or begin together, they are found. */
+static void meeting(void **state) {
+  (void)state;
+  int found = 0, missed = 0;
+  for (int round = 0; round < ROUNDS; ++round) {
+    layout q, o;
+    unsigned char of_q[BYTES] = {0}, of_o[BYTES] = {0};
+    draw(&q), draw(&o);
+    const int n = touch(&q, of_q), m = touch(&o, of_o);
+    int bytes_q = 0, bytes_o = 0, first = BYTES, last = 0, first_o = BYTES, last_o = 0;
+    bool meet = false;
+    for (int i = 0; i < BYTES; ++i) {
+      meet |= of_q[i] > 0 && of_o[i] > 0;
+      if (of_q[i] > 0) ++bytes_q, first = first < i ? first : i, last = i;
+      if (of_o[i] > 0) ++bytes_o, first_o = first_o < i ? first_o : i, last_o = i;
+    }
+    const bool dense = n > 0 && m > 0 && last - first + 1 == bytes_q && last_o - first_o + 1 == bytes_o &&
+                       bytes_q == n * q.t.dtype.bits / 8 && bytes_o == m * o.t.dtype.bits / 8 &&
+                       overlap_nests(&q.t) && overlap_nests(&o.t);
+    const bool together = n > 0 && m > 0 && q.t.byte_offset == o.t.byte_offset;
+    luattn_args args = {.struct_size = sizeof args, .q = &q.t, .o = &o.t};
+    overlap_pair pair;
+    const bool says = overlap_find(&args, true, &pair);
+    if (says && !meet) fail_msg("round %d: they do not meet", round);
+    if (meet && !says && (dense || together)) fail_msg("round %d: they meet", round);
+    if (says) {
+      assert_string_equal(pair.output, "o");
+      assert_string_equal(pair.other, "q");
+      assert_int_equal(pair.low[0], (uintptr_t)memory + (uintptr_t)first_o);
+      assert_int_equal(pair.high[1], (uintptr_t)memory + (uintptr_t)last + 1);
+    }
+    assert_false(overlap_find(&args, false, &pair)); /* backward writes neither */
+    found += says, missed += meet && !says;
+  }
+  assert_in_range(found, ROUNDS / 10, ROUNDS);
+  assert_in_range(missed, 1, ROUNDS);
+}
+
+/* What a pass does not look at may hold anything. */
+static void unused(void **state) {
+  (void)state;
+  layout a;
+  overlap_pair pair;
+  do draw(&a);
+  while (a.t.ndim == 0);
+  for (int i = 0; i < a.t.ndim; ++i) a.shape[i] = 2;
+  luattn_args args = {.struct_size = sizeof args, .q = &a.t, .dq = &a.t};
+  assert_false(overlap_find(&args, true, &pair));
+  assert_true(overlap_find(&args, false, &pair));
+  DLTensor odd = a.t;
+  args.dq = &odd;
+  odd.data = NULL;
+  assert_false(overlap_find(&args, false, &pair));
+  odd = a.t, odd.ndim = 5;
+  assert_false(overlap_find(&args, false, &pair));
+  odd = a.t, odd.shape = NULL;
+  assert_false(overlap_find(&args, false, &pair));
+}
+
+int main(void) {
+  srand(1);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(nesting), cmocka_unit_test(meeting),
+                                     cmocka_unit_test(unused)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
