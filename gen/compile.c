@@ -218,8 +218,10 @@ static luattn_status make_image(const compilation *c, const nvrtc_result *r, con
   return parts_image(c, &info, r, others, image, err);
 }
 
-static bool is_plan_of(const plan *p, const luattn_image_info *info) {
-  bool same = info->family == (uint32_t)p->family && info->num_entries == (uint32_t)p->num_entries;
+static bool is_plan_of(const compilation *c, const luattn_image_info *info) {
+  const plan *p = &c->plan;
+  bool same = info->family == (uint32_t)p->family && info->num_entries == (uint32_t)p->num_entries &&
+              info->reads_ahead == c->info.reads_ahead;
   for (int i = 0; same && i < p->num_entries; i++) {
     const plan_entry *a = &p->entry[i];
     const luattn_entry_info *b = &info->entry[i];
@@ -233,8 +235,8 @@ static bool is_plan_of(const plan *p, const luattn_image_info *info) {
 bool compile_match_plan(compilation *c, const luattn_image *image) {
   const plan first = c->plan;
   do {
-    if (is_plan_of(&c->plan, luattn_image_get_info(image))) return true;
-  } while (source_alternative(c));
+    if (is_plan_of(c, luattn_image_get_info(image))) return true;
+  } while (source_without_lines(c) || source_alternative(c));
   c->plan = first;
   return false;
 }

@@ -70,6 +70,7 @@ luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn
   out->wants = p->wants;
   out->draws_tiles = p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && c->mask.keep != IR_NONE;
   out->is_ptx = c->target.ptx != 0;
+  out->reads_ahead = c->emitted.rows.line_bytes > 0;
   const int64_t longest = INT64_C(1) << 30; /* kernels add a tile to a position in 32 bits */
   out->max_len = c->emitted.max_len > longest ? longest : c->emitted.max_len;
   if (out->max_len < 1)

@@ -35,7 +35,7 @@ typedef struct header {
 _Static_assert(sizeof(header) == 64, "the header has no holes");
 _Static_assert(sizeof(luattn_entry_info) == 92 && sizeof(luattn_input_info) == 96,
                "the manifest's parts have no holes");
-_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, reserved) + 4,
+_Static_assert(offsetof(luattn_image_info, max_len) == offsetof(luattn_image_info, reads_ahead) + 4,
                "the manifest has no holes");
 
 static const char magic[8] = {'L', 'U', 'A', 'T', 'T', 'N', 'I', 'M'};
@@ -200,11 +200,11 @@ static luattn_status check_manifest(const luattn_image_info *m, luattn_error *er
       {"deterministic", m->deterministic},
       {"can_split", m->can_split},
       {"has_mask", m->has_mask},
+      {"reads_ahead", m->reads_ahead},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
-  TRY(check_range(err, "reserved", m->reserved, 0, 0));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
   TRY(check_inputs(m, err));
   TRY(check_scalars(m, err));

@@ -39,7 +39,7 @@ typedef enum luattn_role {
 /* The one that takes longest to compile. All others together take less: DQ, of the simt family's backward, about as long. */
 static inline int luattn_role_is_main(uint32_t role) { return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV; }
 
-#define LUATTN_IMAGE_FORMAT 6 /* version of the bytes; of one luattn to the next it may change */
+#define LUATTN_IMAGE_FORMAT 7 /* version of the bytes; of one luattn to the next it may change */
 #define LUATTN_MAX_ENTRIES 8
 #define LUATTN_NAME_SIZE 64
 
@@ -96,7 +96,7 @@ typedef struct luattn_image_info {
   uint32_t has_mask;                  /* there is one: some kv tiles have more to do than others */
   uint32_t second_code;               /* where in the code a second cubin (PTX) begins, with all kernels but the main one; a
                                        * multiple of 64, and 64 zeros before it; 0: there is one alone */
-  uint32_t reserved;                  /* 0 */
+  uint32_t reads_ahead;               /* scores find lines of an input, along the keys, that were read ahead of them */
   int64_t max_len;                    /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
   luattn_entry_info entry[LUATTN_MAX_ENTRIES]; /* in launch order */
   luattn_input_info input[12];

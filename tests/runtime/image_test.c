@@ -115,7 +115,7 @@ static const bad_field bad_fields[] = {
     {FIELD(input[0].pairs), 1u << 28,
      "input: pairs: is 1, expected 0 to 0"}, /* of an axis that is not there */
     {FIELD(scalar_name[0][0]), 'z', "scalar 'temperature': names are not in order"},
-    {FIELD(reserved), 1, "reserved: is 1"},
+    {FIELD(reads_ahead), 2, "reads_ahead: is 2"},
     {FIELD(stat[0].input), 4, "stat: input"},
     {FIELD(stat[0].input), 0, "stat: dtype of its input"},
     {FIELD(stat[0].axis), 0, "stat: axis"},
@@ -280,7 +280,7 @@ static void header_is_checked(void **state) {
     const char *message;
   } bad[] = {
       {0, 1, 'X', "magic"},
-      {8, 4, 5, "format version is 5, this luattn reads 6"},
+      {8, 4, 5, "format version is 5, this luattn reads 7"},
       {12, 4, 0x04030201, "another byte order"},
       {16, 1, (uint64_t)bytes[16] ^ 1, "checksum"},
       {32, 8, size + 1, "cut or extended"},

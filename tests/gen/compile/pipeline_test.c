@@ -132,6 +132,26 @@ static void test_exhausted(void **state) {
   luattn_spec_free(spec);
 }
 
+/* What is said of an image from the cache, and the source that is shown for it, are those it was made from.
+ */
+static void expect_lines(const luattn_spec *spec, const luattn_target *target, bool has) {
+  luattn_compile_report report;
+  luattn_error err;
+  char *source = NULL;
+  for (int i = 0; i < 2; i++) {
+    luattn_image *image = compile(spec, target, &report);
+    assert_int_equal(report.cache_hit, i);
+    assert_int_equal(luattn_image_get_info(image)->family, LUATTN_SM90);
+    assert_int_equal(luattn_image_get_info(image)->reads_ahead, has);
+    assert_int_equal(report.tiles.tile_m, 64);
+    assert_int_equal(strstr(report.plan, "scores read every input themselves") == NULL, has);
+    if (luattn_emit_source(spec, target, image, &source, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    assert_int_equal(strstr(source, "has_line = true;") != NULL, has);
+    luattn_text_free(source);
+    luattn_image_free(image);
+  }
+}
+
 /* Lines that are read ahead give way before the tiles do. */
 static void test_lines(void **state) {
   (void)state;
@@ -157,12 +177,11 @@ static void test_lines(void **state) {
       {"spill 230 0 has_line = true;", true},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    folder dir = folder_new();
+    target.cache_dir = dir.path;
     fake_mode(cases[i].mode);
-    image = compile(spec, &target, &report);
-    assert_int_equal(luattn_image_get_info(image)->family, LUATTN_SM90);
-    assert_int_equal(report.tiles.tile_m, 64);
-    assert_int_equal(strstr(report.plan, "scores read every input themselves") == NULL, cases[i].keeps_lines);
-    luattn_image_free(image);
+    expect_lines(spec, &target, cases[i].keeps_lines);
+    folder_remove(&dir);
   }
   fake_mode(NULL);
   luattn_spec_free(spec);
