@@ -1,4 +1,4 @@
-# check_includes.cmake: who may include whom (CONTRIBUTING, DESIGN section 5). cmake -DROOT=<tree> -P tests/check_includes.cmake
+# check_includes.cmake: who may include whom (CONTRIBUTING.md). cmake -DROOT=<tree> -P tests/check_includes.cmake
 #
 # One rule a folder: the quoted includes that it may have, as a regular expression, and the system headers that it may not.
 cmake_policy(VERSION 3.22)

@@ -7,6 +7,12 @@ file(WRITE ${bad_tree}/common/good.h "int good(void);\n")
 add_test(NAME check_includes_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_includes.cmake)
 set_tests_properties(check_includes_refuses PROPERTIES PASS_REGULAR_EXPRESSION "runtime/ may not include \"gen/ir/ir.h\"")
 
+add_test(NAME check_links COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_links.cmake)
+file(WRITE ${bad_tree}/README.md "# One heading\n\n[good](#one-heading) [good](README.md) `[code](none)`\n[bad](docs/none.md)\n[bad](README.md#two)\n")
+add_test(NAME check_links_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_links.cmake)
+set_tests_properties(check_links_refuses PROPERTIES
+  PASS_REGULAR_EXPRESSION "README.md: docs/none.md: there is no such file.*README.md: README.md#two: there is no such heading")
+
 find_program(LUATTN_CXX NAMES c++ g++ clang++)
 set(includes $<JOIN:$<TARGET_PROPERTY:luattn_gen_lua,INCLUDE_DIRECTORIES>,$<COMMA>>)
 set(check_headers ${CMAKE_COMMAND} -DCC=${CMAKE_C_COMPILER} -DCXX=${LUATTN_CXX})
