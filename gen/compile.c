@@ -129,6 +129,21 @@ static const char *explain_damage(const compilation *c, const nvrtc_result *r) {
   return why;
 }
 
+/* Of an image from the cache, which keeps one number for spills and stack. */
+static const char *explain_image(const compilation *c, const luattn_image *image) {
+  const luattn_image_info *info = luattn_image_get_info(image);
+  const char *why = c->plan.why;
+  for (uint32_t i = 0; i < info->num_entries; i++) {
+    const luattn_entry_info *e = &info->entry[i];
+    const char *line = e->local_bytes == 0
+                           ? NULL
+                           : arena_printf(c->a, "%s has %u bytes of stack and spilled registers", e->name,
+                                          (unsigned)e->local_bytes);
+    if (line != NULL) why = add_line(c->a, why, line);
+  }
+  return why;
+}
+
 /* Tiles that are picked were measured or are about to be. What ptxas could not do well does not take part. */
 static luattn_status refuse_damage(const compilation *c, const nvrtc_result *r, luattn_error *err) {
   const plan *p = &c->plan;
@@ -261,6 +276,7 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
   report->cache_ms = looked - planned;
   if (*image != NULL) {
     (void)compile_match_plan(c, *image); /* the report describes it */
+    c->plan.why = explain_image(c, *image);
     return LUATTN_OK;
   }
   nvrtc_result result, others;

@@ -76,6 +76,7 @@ static void test_refused_source_is_kept(void **state) {
  * tiles stay. */
 static void test_spills(void **state) {
   (void)state;
+  folder dir = folder_new();
   luattn_spec *spec = load(SPEC);
   luattn_target target = target_new();
   luattn_compile_report report;
@@ -91,6 +92,12 @@ static void test_spills(void **state) {
   luattn_image_free(image);
   luattn_image_free(compile(spec, &target, &report));
   assert_non_null(strstr(report.plan, "luattn_fwd spills 904 bytes: the tiles were asked for"));
+  target.cache_dir = dir.path;
+  luattn_image_free(compile(spec, &target, &report));
+  luattn_image_free(compile(spec, &target, &report));
+  assert_true(report.cache_hit);
+  assert_non_null(strstr(report.plan, "luattn_fwd has 904 bytes of stack and spilled registers"));
+  folder_remove(&dir);
   fake_mode(NULL);
   luattn_spec_free(spec);
 }
