@@ -44,29 +44,38 @@ double bench_flops(const cli_problem *p, luattn_pass pass, double kept) {
   return (pass == LUATTN_FORWARD ? 2 : 5) * kept * (p->dim + p->dim_v);
 }
 
-static luattn_status bench(const cli_options *o, const cli_problem *p, luattn_error *err) {
-  cli_gpu *gpu;
+static luattn_status bench(const cli_options *o, cli_gpu *gpu, const cli_problem *p, luattn_error *err) {
   double kept, forward = 0, backward = 0;
   bool exact;
+  TRY(bench_kept(p, &kept, &exact, err));
+  TRY(gpu_bench(gpu, p, o->backward, (int)o->repeat, &forward, &backward, err));
+  const double all = (double)p->batch * p->heads * p->q_len * p->kv_len;
+  printf("%s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s\n", p->info.name, gpu_name(gpu), p->batch, p->heads,
+         p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype));
+  printf("  the mask keeps %.2f%% of the scores%s\n", all > 0 ? 100 * kept / all : 0,
+         exact ? "" : " (partial 64x64 tiles counted as half: too many to count)");
+  printf("  forward   %9.4f ms  %7.1f TFLOP/s\n", forward,
+         bench_flops(p, LUATTN_FORWARD, kept) / forward / 1e9);
+  if (o->backward)
+    printf("  backward  %9.4f ms  %7.1f TFLOP/s\n", backward,
+           bench_flops(p, LUATTN_BACKWARD, kept) / backward / 1e9);
+  gpu_print_tuning(gpu);
+  return LUATTN_OK;
+}
+
+/* A GPU is looked for before arrays are filled for it. */
+static luattn_status open_and_bench(const cli_options *o, const luattn_spec *spec, luattn_error *err) {
+  cli_gpu *gpu;
+  cli_problem p;
   if (o->repeat < 1 || o->repeat > 1000) {
     return luattn_fail(err, LUATTN_INVALID, "--repeat: %ld launches are not possible; use 1 to 1000",
                        o->repeat);
   }
   TRY(gpu_open(o, &gpu, err));
-  luattn_status status = bench_kept(p, &kept, &exact, err);
-  if (status == LUATTN_OK) status = gpu_bench(gpu, p, o->backward, (int)o->repeat, &forward, &backward, err);
+  luattn_status status = problem_read(spec, o, o->backward, &p, err);
   if (status == LUATTN_OK) {
-    const double all = (double)p->batch * p->heads * p->q_len * p->kv_len;
-    printf("%s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s\n", p->info.name, gpu_name(gpu), p->batch, p->heads,
-           p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype));
-    printf("  the mask keeps %.2f%% of the scores%s\n", all > 0 ? 100 * kept / all : 0,
-           exact ? "" : " (partial 64x64 tiles counted as half: too many to count)");
-    printf("  forward   %9.4f ms  %7.1f TFLOP/s\n", forward,
-           bench_flops(p, LUATTN_FORWARD, kept) / forward / 1e9);
-    if (o->backward)
-      printf("  backward  %9.4f ms  %7.1f TFLOP/s\n", backward,
-             bench_flops(p, LUATTN_BACKWARD, kept) / backward / 1e9);
-    gpu_print_tuning(gpu);
+    status = bench(o, gpu, &p, err);
+    problem_free(&p);
   }
   gpu_close(gpu);
   return status;
@@ -75,15 +84,10 @@ static luattn_status bench(const cli_options *o, const cli_problem *p, luattn_er
 int cmd_bench(const cli_options *given) {
   luattn_error err;
   luattn_spec *spec;
-  cli_problem p;
   cli_options o = *given;
   if (o.dtype == NULL) o.dtype = "bf16";
   if (luattn_spec_load(o.spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
-  luattn_status status = problem_read(spec, &o, o.backward, &p, &err);
-  if (status == LUATTN_OK) {
-    status = bench(&o, &p, &err);
-    problem_free(&p);
-  }
+  const luattn_status status = open_and_bench(&o, spec, &err);
   luattn_spec_free(spec);
   return status == LUATTN_OK ? 0 : cli_fail(&err);
 }

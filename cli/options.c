@@ -82,7 +82,7 @@ static const option options[] = {
      "ir, grad, mask, plan, spec, config, ptx or cubin (all kernels in one)"},
     {"--pass", TEXT, AT(pass), CLI_EMIT, "forward|backward", "default forward"},
     {"--arch", TEXT, AT(arch), CLI_EMIT, "sm_80",
-     "sm_80, sm_86, sm_89, sm_90, sm_100, sm_120; compute_80 for PTX (default sm_80)"},
+     "sm_80, 86, 87, 89, 90, 100, 101, 103, 110, 120 or 121; compute_80 for PTX (default sm_80)"},
     {"--tile", TEXT, AT(tile), CLI_MASK | CLI_EMIT, "M,N",
      "tile size (mask: default 64,64; emit: default the plan's)"},
     {"--svg", TEXT, AT(svg), CLI_MASK, "out.svg", "draw the picture into a file"},

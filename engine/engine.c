@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/struct_size.h"
 
 typedef enum slot_state { SLOT_COMPILING, SLOT_READY, SLOT_FAILED } slot_state;
 
@@ -58,11 +59,11 @@ static luattn_status copy_packs(luattn_engine *e, const luattn_engine_options *o
 
 static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *options, luattn_error *err) {
   if (options != NULL) {
-    if (options->struct_size < sizeof *options)
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "luattn_engine_options: struct_size is %zu, expected %zu; set it to sizeof(luattn_engine_options)",
-          options->struct_size, sizeof *options);
+    if (!struct_size_ok(options, options->struct_size, sizeof *options))
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_engine_options: struct_size is %zu, expected %zu; set it to "
+                         "sizeof(luattn_engine_options), and what is not used to 0",
+                         options->struct_size, sizeof *options);
     e->device = options->device;
     e->family = options->family;
     e->no_tuned = options->no_tuned != 0;
@@ -156,9 +157,10 @@ static unsigned wants_of(const luattn_args *a) {
 static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
                               kernel_key *key, luattn_error *err) {
   const char *place = pass == LUATTN_FORWARD ? "forward" : "backward";
-  if (args->struct_size < sizeof *args)
+  if (!struct_size_ok(args, args->struct_size, sizeof *args))
     return luattn_fail(err, LUATTN_INVALID,
-                       "%s: luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args)",
+                       "%s: luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args), "
+                       "and what is not used to 0",
                        place, args->struct_size, sizeof *args);
   const DLTensor *tensor[] = {args->q, args->v};
   for (int i = 0; i < 2; ++i)

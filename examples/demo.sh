@@ -14,8 +14,8 @@ show() { printf '\033[2m$ luattn %s\033[0m\n' "$*"; "$luattn" "$@"; }
 step '1. A spec: Gemma 2 attention, soft-capped scores in a causal sliding window'
 cat examples/gemma2.lua
 
-step '2. The plan for its kernels, bf16, head_dim 128, on a GPU of compute capability 8.0'
-show emit examples/gemma2.lua --stage plan --dtype bf16 --shape 1,8,8,4096,4096,128 --arch sm_80
+step '2. The plan for its kernels, bf16, head_dim 128, on Hopper (compute capability 9.0)'
+show emit examples/gemma2.lua --stage plan --dtype bf16 --shape 1,8,8,4096,4096,128 --arch sm_90
 
 step '3. Its mask: no array of q_len x kv_len, only a class for each tile (. empty, shaded partial, solid full)'
 show mask examples/sliding_window.lua --shape 1,1,1,2048,2048,64
@@ -41,6 +41,7 @@ ls "$out/npy"
 
 step '7. Is it right? Against plain Lua, one score at a time, and central differences; with a GPU, the kernels too'
 for spec in gemma2 alibi attention_sink retention; do show check "examples/$spec.lua"; done
+show check examples/sliding_window.lua --shape 1,1,1,290,290,8 # longer than its window of 256
 
 step '8. What a mistake looks like'
 printf 'return attention {\n  name = "oops",\n  score_mod = function(score, b, h, q_idx, kv_idx)\n    if h == 0 then return score end\n    return 2 * score\n  end,\n}\n' > "$out/oops.lua"

@@ -1,9 +1,10 @@
 /* compile.c: THE PIPELINE.
  *
  *   spec.lua -> front_trace -> derive_spec                                              luattn_spec_load
- *            -> mask_analyse -> plan_choose -> emit -> key -> cache, or NVRTC -> image   luattn_compile
+ *            -> mask_analyse -> plan_and_emit -> key -> cache, or NVRTC -> image         luattn_compile
  *
- * Where tiles were measured and remembered for the device, tuned_plan chooses and emits once more with them.
+ * plan_and_emit (tuned.c, source.c) is plan_choose and emit_spec; where tiles were measured and remembered for
+ * the device, once more with them.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -262,7 +263,7 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
   size_t limit;
   hash128 key;
   const double start = now_ms();
-  TRY(tuned_plan(c, err));
+  TRY(plan_and_emit(c, err));
   const double planned = now_ms();
   TRY(cache_resolve(c->target.cache_dir, dir, sizeof dir, err));
   TRY(cache_limit(&limit, err));

@@ -39,8 +39,8 @@ luattn_status compile_memory(const compilation *c, luattn_error *err);
  * with. */
 bool compile_match_plan(compilation *c, const luattn_image *image);
 
-/* tuned.c: source_plan, with the tiles that are remembered for the target's device, if there are any. */
-luattn_status tuned_plan(compilation *c, luattn_error *err);
+/* tuned.c: source_plan, and where tiles are remembered for the target's device, once more with them. */
+luattn_status plan_and_emit(compilation *c, luattn_error *err);
 
 /* manifest.c: what of an image does not come from NVRTC. */
 luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn_error *err);

@@ -120,7 +120,7 @@ static luattn_status stage(compilation *c, const char *name, text *out, luattn_e
   if (!is_plan && !is_spec && !is_config && strcmp(name, "ptx") != 0)
     return luattn_fail(err, LUATTN_INVALID,
                        "emit: stage: '%s' is not one of ir, grad, mask, plan, spec, config, ptx", name);
-  TRY(tuned_plan(c, err));
+  TRY(plan_and_emit(c, err));
   if (is_plan)
     stage_plan(c, out);
   else if (is_spec)

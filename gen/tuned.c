@@ -192,7 +192,7 @@ static luattn_status compare_lengths(compilation *c, luattn_error *err) {
   return LUATTN_OK;
 }
 
-luattn_status tuned_plan(compilation *c, luattn_error *err) {
+luattn_status plan_and_emit(compilation *c, luattn_error *err) {
   record found[2]; /* by luattn_lengths */
   TRY(source_plan(c, err));
   TRY(compare_lengths(c, err));

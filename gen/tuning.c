@@ -183,7 +183,7 @@ static luattn_status check_problem(const luattn_problem *p, luattn_error *err) {
 static luattn_status prepare(const luattn_spec *spec, const luattn_target *target, compilation *c,
                              luattn_error *err) {
   TRY(compile_open(spec, target, c, err));
-  return tuned_plan(c, err);
+  return plan_and_emit(c, err);
 }
 
 luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m,

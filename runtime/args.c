@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/overlap.h"
+#include "common/struct_size.h"
 #include "luattn/compiler.h"
 
 luattn_status args_fail(const args_call *c, const char *fmt, ...) {
@@ -336,8 +337,10 @@ static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnP
 }
 
 luattn_status args_fill(const args_call *c, LuattnParams *params) {
-  if (c->args->struct_size < sizeof(luattn_args))
-    return args_fail(c, "luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args)",
+  if (!struct_size_ok(c->args, c->args->struct_size, sizeof(luattn_args)))
+    return args_fail(c,
+                     "luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args), and what "
+                     "is not used to 0",
                      c->args->struct_size, sizeof(luattn_args));
   memset(params, 0, sizeof *params);
   TRY(check_lengths(c, params));

@@ -5,14 +5,16 @@
 #include <string.h>
 
 #include "common/overlap.h"
+#include "common/struct_size.h"
 #include "gen/cpu/cpu.h"
 
 #define MAX_DIM 65536
 
 static luattn_status check_args(const luattn_args *args, luattn_error *err) {
-  if (args->struct_size >= sizeof *args) return LUATTN_OK;
+  if (struct_size_ok(args, args->struct_size, sizeof *args)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID,
-                     "cpu: luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args)",
+                     "cpu: luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args), and "
+                     "what is not used to 0",
                      args->struct_size, sizeof *args);
 }
 

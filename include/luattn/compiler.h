@@ -61,7 +61,7 @@ typedef struct luattn_target {
   luattn_pass pass;
   luattn_dtype dtype;
   int head_dim, head_dim_v; /* 1 .. 256; head_dim_v 0 = head_dim */
-  int arch;                 /* 80, 86, 89, 90, 100, 120 */
+  int arch;                 /* 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121 */
   unsigned wants;           /* luattn_wants; 0 = all. Ignored by forward */
   int family;               /* 0: the plan chooses; else 1 + luattn_family */
   int tile_m, tile_n;       /* 0: the plan chooses; an impossible size is refused by name before compiling */

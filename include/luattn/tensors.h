@@ -45,7 +45,8 @@ typedef enum luattn_skip {
   LUATTN_SKIP_NEVER   /* every tile that the mask leaves is computed */
 } luattn_skip;
 
-/* Arguments of a forward or backward pass. Set struct_size = sizeof(luattn_args), zero what is not used.
+/* Arguments of a forward or backward pass. Set struct_size = sizeof(luattn_args), zero what is not used. A larger struct,
+ * of a program that was built for a later luattn, is taken if what this one does not know is zero; so are luattn_engine_options.
  * Forward reads q, k, v and writes o, lse, saved. Backward reads q, k, v, o, lse, saved, dout, dlse and writes dq, dk, dv, the
  * inputs' grads and scalar_grads. Outputs that are NULL are not computed. */
 typedef struct luattn_args {

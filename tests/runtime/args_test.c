@@ -37,6 +37,8 @@ typedef struct bad_case {
   static void name(problem *p) { statement; }
 
 BEND(old_struct, p->args.struct_size = 8)
+BEND(later_struct, (p->args.struct_size += sizeof p->later, p->later[2] = 1))
+BEND(endless_struct, p->args.struct_size = SIZE_MAX)
 BEND(no_q, p->args.q = NULL)
 BEND(no_v, p->args.v = NULL)
 BEND(flat_q, p->q.t.ndim = 3)
@@ -147,6 +149,8 @@ static void grad_strided(problem *p) {
 
 static const bad_case cases[] = {
     {LUATTN_FORWARD, old_struct, "luattn_args: struct_size is 8, expected 1"},
+    {LUATTN_FORWARD, later_struct, "luattn_args: struct_size is 184, expected 168"},
+    {LUATTN_FORWARD, endless_struct, "set it to sizeof(luattn_args), and what is not used to 0"},
     {LUATTN_FORWARD, no_q, "forward of 'demo': q: is missing"},
     {LUATTN_FORWARD, no_v, "v: is missing"},
     {LUATTN_FORWARD, flat_q, "q: has 3 axes, expected 4: [batch, heads, q_len, head_dim]"},
@@ -289,7 +293,7 @@ static void simt_family(problem *p) {
   p->k.strides[2] = HEAD_DIM + 1;
 }
 static void no_strides(problem *p) { p->q.t.strides = p->o.t.strides = p->ids.t.strides = NULL; }
-static void wider_struct(problem *p) { p->args.struct_size += 64; }
+static void wider_struct(problem *p) { p->args.struct_size += sizeof p->later; }
 static void no_row_outputs(problem *p) {
   p->args.dlse = NULL;
   p->args.scalar_grads = NULL;

@@ -29,6 +29,7 @@ typedef struct problem {
   luattn_input inputs[4];
   luattn_scalar scalars[2];
   luattn_args args;
+  int later[4];          /* what a later version has behind them */
   unsigned char *memory; /* behind every tensor and the workspace */
   size_t used;
 } problem;
