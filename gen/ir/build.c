@@ -1,3 +1,4 @@
+/* build.c: nodes, hash-consed and typed as they are made. */
 #include <assert.h>
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* grad.c: reverse mode: the gradients of an expression, in reverse topological order. */
 #include <assert.h>
 
 #include "gen/ir/graph.h"

@@ -1,3 +1,4 @@
+/* print.c: an IR as text. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

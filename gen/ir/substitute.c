@@ -1,3 +1,4 @@
+/* substitute.c: an expression with some of its nodes replaced. */
 #include "gen/ir/graph.h"
 
 /* Marks what must be looked at, from the top down; below a replaced node nothing is. */
