@@ -100,7 +100,7 @@ class Report(c.Structure):
     _fields_ = (
         [("cache_hit", c.c_int), ("is_kept", c.c_int)]
         + [(name, c.c_double) for name in ("trace_ms", "plan_ms", "nvrtc_ms", "cache_ms")]
-        + [("plan", c.c_char * 1024), ("tiles", c.c_int * 6), ("every_length", c.c_int)]
+        + [("plan", c.c_char * 4096), ("tiles", c.c_int * 6), ("every_length", c.c_int)]
     )
 
 

@@ -154,12 +154,6 @@ static int simt_bytes(const plan *p, int weights, const plan_rows *r) {
   return 2 * 144 * (p->tile_m + p->tile_n) + weights * size * p->tile_m * (p->tile_n + 16 / size) + terms;
 }
 
-/* struct SharedRow: aligned so that few loads bring it. */
-static int shared_row(int bytes) {
-  const int align = bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : 4;
-  return (bytes + align - 1) / align * align;
-}
-
 static int sm80_forward_bytes(const plan *p) {
   const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v);
   return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v));
@@ -195,9 +189,8 @@ static int sm90_forward_bytes(const plan *p, const plan_rows *r) {
 static int sm90_wide_backward_bytes(const plan *p, const plan_rows *r) {
   const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64, box = 64 * 128;
   const int tiles = 128 * dim + box * ((dim + 127) / 128) + 128 * p->stages * (dim + dim_v) + 5 * box;
-  const int row = r->row_bytes > 0 ? shared_row(r->row_bytes) : 0;
   const int barriers = 64 * p->stages + (p->deterministic ? 216 : 120);
-  return (tiles + p->stages * p->tile_m * (r->bwd_row_bytes + row) + 15) / 16 * 16 +
+  return (tiles + p->stages * p->tile_m * (r->bwd_row_bytes + r->row_bytes) + 15) / 16 * 16 +
          (barriers + 127) / 128 * 128;
 }
 
@@ -209,8 +202,7 @@ static int sm90_backward_bytes(const plan *p, const plan_rows *r) {
   const int lines =
       p->deterministic && r->sums_distances ? 4 * (8 * (p->tile_m + 32) + p->tile_m + p->tile_n) : 0;
   const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v) + dq + lines;
-  const int row = r->row_bytes > 0 ? shared_row(r->row_bytes) : 0;
-  const int rows = p->stages * p->tile_m * (r->bwd_row_bytes + row), ds = 2 * p->tile_m * p->tile_n;
+  const int rows = p->stages * p->tile_m * (r->bwd_row_bytes + r->row_bytes), ds = 2 * p->tile_m * p->tile_n;
   const int barriers = p->stages == 2 ? 512 : 640;
   const bool lags = tiles + rows + 15 + barriers + (p->stages + 1) * ds <= tiles_shared_limit(90);
   return (tiles + rows + (lags ? p->stages + 1 : 2) * ds + 15) / 16 * 16 + barriers;
@@ -221,8 +213,7 @@ static int sm80_backward_bytes(const plan *p, const plan_rows *r) {
             warps_c = p->threads / 32 / p->sm80_warps_n;
   const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v);
   const int weights = 2 * p->tile_m * p->tile_n * (p->stages + (warps_c > 1 ? 1 : 0));
-  const int row = r->row_bytes > 0 ? shared_row(r->row_bytes) : 0;
-  const int rows = p->stages * p->tile_m * (shared_row(r->bwd_row_bytes) + row);
+  const int rows = p->stages * p->tile_m * (r->bwd_row_bytes + r->row_bytes);
   return (tiles + weights + rows + 15) / 16 * 16;
 }
 

@@ -87,7 +87,7 @@ typedef struct luattn_compile_report {
   int cache_hit;
   int is_kept; /* the image is in the disk cache now */
   double trace_ms, plan_ms, nvrtc_ms, cache_ms;
-  char plan[1024]; /* family, tiles, shared memory and the reason for each, one line per fact */
+  char plan[4096]; /* family, tiles, shared memory and the reason for each, one line per fact */
   luattn_tiles tiles;
   int every_length; /* the other target.lengths has the same tiles, so that one image will do */
 } luattn_compile_report;

@@ -2,7 +2,11 @@
  * launched may spill unless its plan says so.
  *
  *   compile_all EXAMPLES_DIR      a sample that meets every example x pass and every architecture x dtype x
- * pass LUATTN_COMPILE_ALL=1 compiles every combination. Exits with 77 (skipped) where there is no NVRTC.
+ *                                 pass; LUATTN_COMPILE_ALL=1 compiles every combination
+ *   compile_all DIR once          every spec of the folder in half precision: backward for sm_90, and forward
+ *                                 for it or for sm_80
+ *
+ * Exits with 77 (skipped) where there is no NVRTC.
  */
 #define _GNU_SOURCE /* memmem */
 #include <dirent.h>
@@ -68,6 +72,14 @@ static void sample(work *w) {
     for (int d = 0; d < COUNT(dtypes); d++)
       for (int pass = 0; pass < 2; pass++) add_job(w, 7 * w->num_jobs + 3, a, d, pass, a + d);
   some_gradients(w);
+}
+
+static void once(work *w) {
+  enum { SM_80 = 0, SM_90 = 3, BF16 = 0, F16 = 2 };
+  for (int e = 0; e < w->num_examples; e++) {
+    add_job(w, e, SM_90, e % 2 == 0 ? BF16 : F16, 1, e);
+    add_job(w, e, e % 3 == 0 ? SM_80 : SM_90, e % 2 == 0 ? F16 : BF16, 0, e + 1);
+  }
 }
 
 static void everything(work *w) {
@@ -186,12 +198,15 @@ int main(int argc, char **argv) {
   static work w = {.lock = PTHREAD_MUTEX_INITIALIZER};
   nvrtc_file file;
   luattn_error err;
-  if (argc < 2) return fprintf(stderr, "usage: compile_all EXAMPLES_DIR\n"), 2;
+  const bool is_once = argc == 3 && strcmp(argv[2], "once") == 0;
+  if (argc != 2 && !is_once) return fprintf(stderr, "usage: compile_all DIR [once]\n"), 2;
   if (nvrtc_find(NULL, &file, &err) != LUATTN_OK) return printf("skipped: %s\n", err.message), 77;
   find_examples(&w, argv[1]);
   if (w.num_examples == 0) return fprintf(stderr, "no examples in %s\n", argv[1]), 1;
   const char *all = getenv("LUATTN_COMPILE_ALL");
-  if (all != NULL && strcmp(all, "1") == 0)
+  if (is_once)
+    once(&w);
+  else if (all != NULL && strcmp(all, "1") == 0)
     everything(&w);
   else
     sample(&w);

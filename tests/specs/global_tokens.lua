@@ -1,0 +1,9 @@
+-- A window, and tokens that see all and are seen by all, wherever they are: all that a row has for the mask is
+-- one bool, of one byte.
+local W = 40
+return attention {
+  inputs = { is_global = { axes = {"n"}, dtype = "bool" } },
+  block_mask = function(b, h, q_idx, kv_idx)
+    return abs(q_idx - kv_idx) <= W or is_global[q_idx] or is_global[kv_idx]
+  end,
+}
