@@ -176,7 +176,8 @@ static luattn_status compile_image(grid *g, grid_kernel *k, luattn_lengths lengt
   k->from_cache += report.cache_hit != 0;
   if (g->is_warming && !report.is_kept) {
     const char *why = strstr(report.plan, "cache: ");
-    return luattn_fail(err, LUATTN_IO, "%s", why != NULL ? why : "it could not be kept in the cache");
+    if (why == NULL) why = "it could not be kept in the cache";
+    return luattn_fail(err, LUATTN_IO, "%.*s", (int)strcspn(why, "\n"), why);
   }
   if (!g->options->with_sources) return LUATTN_OK;
   return luattn_emit_source(g->spec[k->spec], &target, k->image[lengths], &k->source[lengths], err);

@@ -3,8 +3,8 @@
  *   spec.lua -> front_trace -> derive_spec                                              luattn_spec_load
  *            -> mask_analyse -> plan_and_emit -> key -> cache, or NVRTC -> image         luattn_compile
  *
- * plan_and_emit (tuned.c, source.c) is plan_choose and emit_spec; where tiles were measured and remembered for
- * the device, once more with them.
+ * plan_and_emit (tuned.c, source.c) is plan_choose and emit_spec; where tiles were measured and remembered
+ * for the device, once more with them.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -23,7 +23,8 @@ static double now_ms(void) {
 luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation *c,
                            luattn_error *err) {
   memset(c, 0, sizeof *c);
-  if (target->struct_size < sizeof target->struct_size || target->struct_size > sizeof *target)
+  const size_t size = target->struct_size; /* of an earlier version, too, but of whole members */
+  if (size < sizeof size || size > sizeof *target || size % sizeof(void *) != 0)
     return luattn_fail(err, LUATTN_INVALID,
                        "target: struct_size: is %zu, set it to sizeof(luattn_target) = %zu",
                        target->struct_size, sizeof *target);
@@ -259,7 +260,7 @@ bool compile_match_plan(compilation *c, const luattn_image *image) {
 
 static luattn_status compile(compilation *c, luattn_image **image, luattn_compile_report *report,
                              luattn_error *err) {
-  char dir[1024], warning[256] = "";
+  char dir[1024], warning[512] = "";
   size_t limit;
   hash128 key;
   const double start = now_ms();
@@ -286,8 +287,13 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
   report->nvrtc_ms = now_ms() - looked;
   TRY(make_image(c, &result, &others, key, image, err));
   TRY(cache_store(dir, key, *image, warning, sizeof warning, err));
-  report->is_kept = dir[0] != 0 && warning[0] == 0;
-  if (report->is_kept) TRY(cache_trim(dir, limit, err));
+  if (dir[0] != 0 && warning[0] == 0) {
+    TRY(cache_trim(dir, limit, err));
+    report->is_kept = cache_has(dir, key);
+    if (!report->is_kept)
+      snprintf(warning, sizeof warning,
+               "cache: %.200s: has no room for this kernel; raise LUATTN_CACHE_SIZE", dir);
+  }
   if (warning[0] != 0) c->plan.why = add_line(c->a, c->plan.why, warning);
   return LUATTN_OK;
 }

@@ -13,6 +13,9 @@
 #include "gen/lua/prelude.h"
 
 #define MAX_SPEC_BYTES (4u << 20)
+/* Passes walk expressions by recursion, derivatives are some times as deep as what they are derived from, and
+ * threads have stacks of 2 MB. A kernel of as many operations a score would take minutes to compile. */
+#define MAX_OPERATIONS 8192u
 
 static double now_ms(void) {
   struct timespec t;
@@ -33,6 +36,16 @@ static bool hash_spec(luattn_spec *spec, const char *text, size_t size) {
   return true;
 }
 
+static luattn_status check_size(const traced_spec *t, const char *name, luattn_error *err) {
+  const uint32_t count = (uint32_t)ir_count(t->g);
+  if (count <= MAX_OPERATIONS) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_SPEC,
+      "%s: its hooks come to %u operations in all, and %u are possible; shorten the loops that "
+      "build them, or read a table from an input",
+      name, (unsigned)count, MAX_OPERATIONS);
+}
+
 luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,
                                     const luattn_allocator *allocator, luattn_spec **out, luattn_error *err) {
   const double start = now_ms();
@@ -44,6 +57,7 @@ luattn_status luattn_spec_load_text(const char *name, const char *text, size_t s
   }
   spec->a = a;
   luattn_status status = front_trace(a, name, text, size, &spec->traced, err);
+  if (status == LUATTN_OK) status = check_size(&spec->traced, name, err);
   if (status == LUATTN_OK) ir_set_line(spec->traced.g, 0); /* what is derived stands on no line */
   if (status == LUATTN_OK) status = derive_spec(a, &spec->traced, &spec->derived, err);
   if (status == LUATTN_OK && (!hash_spec(spec, text, size) || arena_failed(a)))

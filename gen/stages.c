@@ -6,7 +6,7 @@
 #include "gen/compile.h"
 #include "gen/ir/passes.h"
 
-enum { MAX_ROOTS = 256 };
+enum { MAX_ROOTS = 2048 }; /* five hooks of 64 terms, each a value and up to four indices, and the rest */
 
 typedef struct roots {
   int n;
@@ -178,6 +178,7 @@ luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, 
 
 luattn_status luattn_emit_source(const luattn_spec *spec, const luattn_target *target,
                                  const luattn_image *image, char **out, luattn_error *err) {
+  if (image == NULL) return luattn_fail(err, LUATTN_INVALID, "emit: image: is NULL; give the compiled image");
   return emit(spec, target, "source", image, out, err);
 }
 

@@ -10,6 +10,7 @@
  *   gain <times as fast as the plan's own>
  *   for <spec> on <device> ..                            for people */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -228,6 +229,9 @@ static luattn_status store(compilation *c, double gain, char *path, size_t size,
   if (c->target.device == NULL)
     return luattn_fail(err, LUATTN_INVALID,
                        "tuned: device: is NULL; give the luattn_device_info.name that was measured");
+  if (tiles != NULL && !(isfinite(gain) && gain > 0))
+    return luattn_fail(err, LUATTN_INVALID, "tuned: gain: is %g, expected how many times as fast they are",
+                       gain);
   TRY(cache_resolve(c->target.cache_dir, dir, sizeof dir, err));
   if (dir[0] == 0)
     return luattn_fail(

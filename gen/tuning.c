@@ -202,6 +202,8 @@ luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_targe
                                      int most, int *count, luattn_error *err) {
   luattn_tiles list[PLAN_MAX_CANDIDATES];
   compilation c;
+  if (most < 0)
+    return luattn_fail(err, LUATTN_INVALID, "candidates: most: is %d, expected the length of `out`", most);
   luattn_status status = compile_open(spec, target, &c, err);
   if (status == LUATTN_OK) status = plan_list(&c.spec, &c.target, list, count, err);
   if (status == LUATTN_OK) {

@@ -213,6 +213,11 @@ luattn_status cache_store(const char *dir, hash128 key, const luattn_image *imag
   return LUATTN_OK;
 }
 
+bool cache_has(const char *dir, hash128 key) {
+  char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
+  return dir[0] != '\0' && entry_path(dir, key, folder, path, NULL) == LUATTN_OK && access(path, R_OK) == 0;
+}
+
 void cache_keep_source(const char *dir, hash128 key, const char *text, char *path, size_t size) {
   char folder[ENTRY_PATH_SIZE], entry[ENTRY_PATH_SIZE];
   path[0] = '\0';
@@ -247,7 +252,6 @@ luattn_status cache_store_record(const char *dir, hash128 key, const char *text,
                                  luattn_error *err) {
   char folder[ENTRY_PATH_SIZE], name[ENTRY_PATH_SIZE], reason[128];
   TRY(file_path(dir, key, RECORD_SUFFIX, folder, name, err));
-  snprintf(path, path_size, "%s", name);
   const char *failed = NULL, *distrust = cache_distrust(dir);
   if (distrust != NULL)
     return luattn_fail(err, LUATTN_IO,
@@ -257,7 +261,10 @@ luattn_status cache_store_record(const char *dir, hash128 key, const char *text,
     failed = publish(folder, name, text, strlen(text));
   else if (unlink(name) != 0 && errno != ENOENT)
     failed = "remove it";
-  if (failed == NULL) return LUATTN_OK;
+  if (failed == NULL) {
+    if (path_size > 0) snprintf(path, path_size, "%s", strlen(name) < path_size ? name : "");
+    return LUATTN_OK;
+  }
   explain(errno, reason, sizeof reason);
   return luattn_fail(err, LUATTN_IO,
                      "cache: %s: cannot %s: %s; check its owner and permissions, or name another "

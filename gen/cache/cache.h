@@ -43,6 +43,7 @@ luattn_status cache_store_record(const char *dir, hash128 key, const char *text,
 
 /* After a store: where there is more than max_bytes, removes what was not used for longest, until a tenth is
  * free. 0: no limit. What cannot be removed stays. Fails only on out of memory. */
+bool cache_has(const char *dir, hash128 key); /* without reading it */
 luattn_status cache_trim(const char *dir, size_t max_bytes, luattn_error *err);
 
 /* For the CLI. `foreign`: of another version of luattn, which is left alone. */

@@ -23,7 +23,7 @@ typedef struct cached_file {
   char name[56]; /* from the cache's directory on */
   file_kind kind;
   size_t bytes;
-  time_t used;
+  struct timespec used; /* two of one second are no rarity */
 } cached_file;
 
 typedef luattn_status visit(void *user, const char *path, const cached_file *file, luattn_error *err);
@@ -70,7 +70,7 @@ static luattn_status visit_folder(const char *dir, const char *folder, visit *ca
     snprintf(file.name, sizeof file.name, "%s/%.*s", folder, MAX_NAME, e->d_name);
     snprintf(path, sizeof path, "%s/%s", dir, file.name);
     file.bytes = (size_t)st.st_size;
-    file.used = st.st_mtime;
+    file.used = st.st_mtim;
     status = call(user, path, &file, err);
   }
   closedir(d);
@@ -114,7 +114,7 @@ luattn_status cache_info(const char *dir, cache_stats *out, luattn_error *err) {
 
 /* A young temporary file may be in another process's hands. */
 static bool is_in_use(const cached_file *file) {
-  return file->kind == FILE_TEMPORARY && time(NULL) - file->used < ABANDONED_AFTER;
+  return file->kind == FILE_TEMPORARY && time(NULL) - file->used.tv_sec < ABANDONED_AFTER;
 }
 
 static luattn_status remove_file(const char *path, luattn_error *err) {
@@ -160,7 +160,8 @@ static luattn_status list_file(void *user, const char *path, const cached_file *
 
 static int by_use(const void *a, const void *b) {
   const cached_file *x = a, *y = b;
-  if (x->used != y->used) return x->used < y->used ? -1 : 1;
+  if (x->used.tv_sec != y->used.tv_sec) return x->used.tv_sec < y->used.tv_sec ? -1 : 1;
+  if (x->used.tv_nsec != y->used.tv_nsec) return x->used.tv_nsec < y->used.tv_nsec ? -1 : 1;
   return strcmp(x->name, y->name);
 }
 

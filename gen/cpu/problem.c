@@ -9,6 +9,7 @@
 #include "gen/cpu/cpu.h"
 
 #define MAX_DIM 65536
+#define MAX_LEN (1 << 30) /* positions and a tile more fit an int; kernels have the same limit */
 
 static luattn_status check_args(const luattn_args *args, luattn_error *err) {
   if (struct_size_ok(args, args->struct_size, sizeof *args)) return LUATTN_OK;
@@ -39,6 +40,9 @@ static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_probl
   p->batch = (int)q->shape[0], p->heads = (int)q->shape[1], p->q_len = (int)q->shape[2],
   p->dim = (int)q->shape[3];
   p->heads_kv = (int)k->shape[1], p->kv_len = (int)k->shape[2];
+  if (p->q_len > MAX_LEN || p->kv_len > MAX_LEN)
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has length %d, expected at most %d",
+                       p->q_len > MAX_LEN ? "q" : "k", p->q_len > MAX_LEN ? p->q_len : p->kv_len, MAX_LEN);
   if (p->heads < 1 || p->heads_kv < 1) {
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has no heads, expected at least 1",
                        p->heads < 1 ? "q" : "k");
@@ -148,7 +152,9 @@ static luattn_status check_names(const traced_spec *t, const luattn_args *args, 
     return luattn_fail(err, LUATTN_INVALID, "cpu: inputs: is NULL, but num_inputs is %zu", args->num_inputs);
   }
   for (size_t i = 0; i < args->num_inputs; i++) {
-    bool known = args->inputs[i].name == NULL;
+    bool known = false;
+    if (args->inputs[i].name == NULL)
+      return luattn_fail(err, LUATTN_INVALID, "cpu: inputs: number %zu has no name", i);
     for (int j = 0; j < t->num_inputs && !known; j++)
       known = strcmp(args->inputs[i].name, t->input[j].name) == 0;
     if (!known) {
@@ -156,8 +162,8 @@ static luattn_status check_names(const traced_spec *t, const luattn_args *args, 
                          "cpu: input '%s': the spec '%s' declares no input of that name; take it out",
                          args->inputs[i].name, t->name);
     }
-    for (size_t j = 0; j < i && args->inputs[i].name != NULL; j++) {
-      if (args->inputs[j].name != NULL && strcmp(args->inputs[i].name, args->inputs[j].name) == 0)
+    for (size_t j = 0; j < i; j++) {
+      if (strcmp(args->inputs[i].name, args->inputs[j].name) == 0)
         return luattn_fail(err, LUATTN_INVALID, "cpu: input '%s': was given twice", args->inputs[i].name);
     }
   }
@@ -184,6 +190,8 @@ static luattn_status read_scalars(const traced_spec *t, const luattn_args *args,
       if (strcmp(s->name, args->scalars[j].name) == 0)
         return luattn_fail(err, LUATTN_INVALID, "cpu: scalar '%s': was given twice", s->name);
     }
+    if (isnan(s->value))
+      return luattn_fail(err, LUATTN_INVALID, "cpu: scalar '%s': is nan, expected a number", s->name);
     p->scalar[at] = s->value;
   }
   p->scale = args->scale != 0 ? args->scale : 1.0 / sqrt((double)p->dim);
@@ -243,6 +251,8 @@ luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, lua
                            cpu_problem *p, luattn_error *err) {
   const traced_spec *t = &spec->traced;
   *p = (cpu_problem){.a = a, .spec = spec, .precision = precision};
+  if ((int)precision < LUATTN_F64 || precision > LUATTN_F16)
+    return luattn_fail(err, LUATTN_INVALID, "cpu: precision: is %d, expected a luattn_dtype", (int)precision);
   TRY(check_args(args, err));
   TRY(open_qk(args, false, p, err));
   const view_rule v_rule = {

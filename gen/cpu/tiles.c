@@ -153,7 +153,14 @@ luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args
     /* One head stands for all whose number the mask does not read. */
     const bool by_batch = mask != IR_NONE && ir_uses(p.g, mask, VAR_B),
                by_head = mask != IR_NONE && ir_uses(p.g, mask, VAR_H);
-    int64_t count = 0;
+    int64_t all, count = 0;
+    if (__builtin_mul_overflow((int64_t)p.q_len * p.kv_len, (int64_t)p.batch * p.heads, &all)) {
+      arena_close(a);
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "mask: has %d x %d x %d x %d scores, more than 64 bits count; give fewer batches or heads", p.batch,
+          p.heads, p.q_len, p.kv_len);
+    }
     for (int b = 0; b < (by_batch ? p.batch : p.batch > 0); b++) {
       for (int h = 0; h < (by_head ? p.heads : 1); h++) count += count_head(&p, &keep, b, h);
     }

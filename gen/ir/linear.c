@@ -4,7 +4,9 @@
 
 #include "gen/ir/graph.h"
 
-enum { MAX_TERMS = 24, MAX_FACTORS = 16 };
+/* Of what is longer nothing comes, so walks end there: a spec's sum may be so long that its recursion would
+ * not fit on a thread's stack. */
+enum { MAX_TERMS = 24, MAX_FACTORS = 16, MAX_WALK = 512 };
 
 #define EXACT_INT 9007199254740992.0 /* 2^53 */
 
@@ -16,7 +18,8 @@ typedef struct term {
 typedef struct linear {
   term t[MAX_TERMS]; /* ascending keys, no zero coefficient once tidied */
   int n;
-  int seen; /* terms and constants met on the way: fewer left means that something cancelled or merged */
+  int seen;   /* terms and constants met on the way: fewer left means that something cancelled or merged */
+  int walked; /* nodes */
   double constant;
   bool failed; /* too long, or beyond exact integers: leave the expression alone */
 } linear;
@@ -25,7 +28,7 @@ typedef struct linear {
 
 typedef struct product {
   ir_ref f[MAX_FACTORS];
-  int n, constants;
+  int n, constants, walked;
   double coef;
   bool failed;
 } product;
@@ -34,7 +37,9 @@ static void factor(const ir *g, ir_ref r, product *p) {
   double c;
   const ir_node *n = ir_get(g, r);
   if (p->failed) return;
-  if (ir_is_const(g, r, &c)) {
+  if (++p->walked > MAX_WALK) {
+    p->failed = true;
+  } else if (ir_is_const(g, r, &c)) {
     p->coef *= c;
     ++p->constants;
   } else if (n->op == IR_MUL) {
@@ -88,7 +93,8 @@ static void collect(ir *g, ir_ref r, double scale, linear *l) {
   if (l->failed || g->failed) return;
   const ir_node n = *ir_get(g, r);
   double c;
-  if (++l->seen > 4 * MAX_TERMS) { /* sharing can make the expanded sum exponentially long */
+  if (++l->walked > MAX_WALK ||
+      ++l->seen > 4 * MAX_TERMS) { /* sharing can make the expanded sum exponentially long */
     l->failed = true;
   } else if (ir_is_const(g, r, &c)) {
     l->constant += scale * c;

@@ -1,4 +1,5 @@
 /* tuned_test.c: candidates, and what is remembered of them: used where it was measured, and nowhere else. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -375,14 +376,26 @@ static void test_what_cannot_be_stored(void **state) {
   assert_string_equal(err.message,
                       "tuned: device: is NULL; give the luattn_device_info.name that was measured");
   t.device = "Fake 0";
+  const double no_gain[] = {0, -1, (double)NAN, (double)INFINITY};
+  for (int i = 0; i < 4; i++) {
+    assert_int_equal(luattn_tuned_store(spec, &t, no_gain[i], NULL, 0, &err), LUATTN_INVALID);
+    assert_non_null(strstr(err.message, "tuned: gain: is "));
+  }
+  luattn_tiles list[1];
+  int count = 7;
+  assert_int_equal(luattn_plan_candidates(spec, &t, list, -2, &count, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "candidates: most: is -2, expected the length of `out`");
+  assert_int_equal(count, 7);
   t.cache_dir = "";
   assert_int_equal(luattn_tuned_store(spec, &t, 2, NULL, 0, &err), LUATTN_INVALID);
   assert_string_equal(
       err.message,
       "tuned: there is no cache on disk to remember tiles beside, as its directory is empty; name "
       "one with cache_dir or LUATTN_CACHE_DIR");
+  char path[512] = "as before";
   t.cache_dir = "/dev/null/cache";
-  assert_int_equal(luattn_tuned_store(spec, &t, 2, NULL, 0, &err), LUATTN_IO);
+  assert_int_equal(luattn_tuned_store(spec, &t, 2, path, sizeof path, &err), LUATTN_IO);
+  assert_string_equal(path, "as before");
   assert_non_null(strstr(err.message, "cannot create its directory: Not a directory; check its owner"));
   assert_int_equal(folder_count(&dir, "*.tuned"), 0);
 }

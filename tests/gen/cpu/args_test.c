@@ -107,7 +107,10 @@ static void no_saved(fixture *f) { f->c.args.saved = NULL; }
 static void saved_shape(fixture *f) { f->c.saved.shape[0] = 7; }
 static void dq_shape(fixture *f) { f->c.dq.shape[2] = 3; }
 static void dv_on_gpu(fixture *f) { f->c.dv.t.device.device_type = kDLCUDA; }
-static void input_missing(fixture *f) { f->inputs[IDS].name = NULL; }
+static void input_missing(fixture *f) { f->inputs[IDS] = f->inputs[FIXED], f->c.args.num_inputs = 3; }
+static void input_unnamed(fixture *f) { f->inputs[IDS].name = NULL; }
+static void scalar_nan(fixture *f) { f->scalars[0].value = (double)NAN; }
+static void k_longer_than_ints(fixture *f) { f->c.k.shape[2] = f->c.v.shape[2] = (1 << 30) + 1; }
 static void input_unknown(fixture *f) {
   f->inputs[4] = (luattn_input){"slope", NULL, NULL}, f->c.args.num_inputs = 5;
 }
@@ -212,6 +215,9 @@ static const argument_case cases[] = {
      "cpu: dv: is on DLPack device type 2, expected 1 (CPU); luattn_copy_to_host copies from a GPU"},
     {input_missing, SPEC, false,
      "cpu: input 'ids': is missing, and the spec 'test' reads it; add it to args.inputs"},
+    {input_unnamed, SPEC, false, "cpu: inputs: number 1 has no name"},
+    {scalar_nan, SPEC, false, "cpu: scalar 'cap': is nan, expected a number"},
+    {k_longer_than_ints, SPEC, false, "cpu: k: has length 1073741825, expected at most 1073741824"},
     {input_unknown, SPEC, false,
      "cpu: input 'slope': the spec 'test' declares no input of that name; take it out"},
     {input_null, SPEC, false, "cpu: input 'ids': is missing; give a tensor [b, free]"},

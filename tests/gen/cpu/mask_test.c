@@ -162,6 +162,15 @@ static void test_inputs(void **state) {
   assert_string_equal(err.message,
                       "cpu: input 'cut': is missing, and the spec 'test' reads it; add it to args.inputs");
   c.args.num_inputs = 1;
+  const int64_t as_it_was[] = {c.q.shape[0], c.q.shape[2]};
+  c.q.shape[0] = c.k.shape[0] = 1 << 20, c.q.shape[2] = c.k.shape[2] = 1 << 30;
+  cut.shape[0] = 1 << 20, cut.stride[0] = 0, cut.t.strides = cut.stride;
+  assert_int_equal(luattn_mask_count(spec, &c.args, &kept, &err), LUATTN_INVALID);
+  assert_string_equal(err.message,
+                      "mask: has 1048576 x 1 x 1073741824 x 1073741824 scores, more than 64 bits count; give "
+                      "fewer batches or heads");
+  c.q.shape[0] = c.k.shape[0] = as_it_was[0], c.q.shape[2] = c.k.shape[2] = as_it_was[1];
+  cut.shape[0] = 1;
   assert_int_equal(luattn_mask_tiles(spec, &c.args, 0, 1, 64, 64, class, &err), LUATTN_INVALID);
   assert_string_equal(err.message, "mask: batch 0, head 1: does not exist; there are 1 and 1");
   assert_int_equal(luattn_mask_tiles(spec, &c.args, 0, 0, 0, 64, class, &err), LUATTN_INVALID);
@@ -188,7 +197,7 @@ static void test_nan(void **state) {
       tensor bias;
       call c;
       unsigned char class[16];
-      const double cut = pattern == 3 ? NAN : 20;
+      const double cut = pattern == 3 ? INFINITY : 20;
       const luattn_scalar scalar = {"cut", cut};
       int64_t kept = 0, counted = -1;
       tensor_new(&bias, F32, 1, (int64_t[]){40}, DENSE_NULL);

@@ -217,6 +217,9 @@ static void test_precision(void **state) {
       error = fmax(error, fabs(tensor_get(&c.o, at) - exact.o[at]));
     if (i > 0) assert_true(error > 2 * before); /* each type is coarser than the one before */
     before = error + 1e-15;
+    luattn_error err;
+    assert_int_equal(luattn_cpu_forward_in(spec, &c.args, (luattn_dtype)(4 + 90 * i), &err), LUATTN_INVALID);
+    assert_non_null(strstr(err.message, "expected a luattn_dtype"));
     dense_free(&d), dense_free(&exact);
     call_free(&c);
   }

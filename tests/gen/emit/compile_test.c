@@ -197,6 +197,12 @@ static void test_struct_size(void **state) {
   f->target.struct_size = 4000;
   assert_int_equal(luattn_compile(f->spec, &f->target, &image, NULL, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "struct_size: is 4000"));
+  f->target.struct_size = offsetof(luattn_target, cache_dir) + 5; /* a part of a pointer */
+  assert_int_equal(luattn_compile(f->spec, &f->target, &image, NULL, &err), LUATTN_INVALID);
+  f->target.struct_size = sizeof f->target;
+  char *text = NULL;
+  assert_int_equal(luattn_emit_source(f->spec, &f->target, NULL, &text, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "emit: image: is NULL; give the compiled image");
 }
 
 int main(void) {
