@@ -86,10 +86,22 @@ static luattn_status write_pack(const grid *g, luattn_error *err) {
   return status;
 }
 
-/* Told now, not after minutes of compiling. */
-static luattn_status check_folder(const char *path, luattn_error *err) {
+/* As luattn_pack_write will ask, and told now, not after minutes of compiling. */
+static luattn_status check_output(const char *path, luattn_error *err) {
   const char *slash = strrchr(path, '/');
   char folder[4096];
+  struct stat st;
+  if (path[0] == 0)
+    return luattn_fail(err, LUATTN_INVALID, "-o: is empty; name the file to write, such as model.luapack");
+  if (slash != NULL && slash[1] == 0)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "-o: '%s' names a folder; name a file in it, such as model.luapack", path);
+  if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+    return luattn_fail(err, LUATTN_INVALID, "-o: '%s' is %s", path,
+                       S_ISLNK(st.st_mode) ? "a symbolic link; name the file that it points to"
+                       : S_ISDIR(st.st_mode)
+                           ? "a folder; name a file in it, such as model.luapack"
+                           : "a device, a pipe or a socket; name a regular file or a new one");
   snprintf(folder, sizeof folder, "%.*s",
            slash == NULL   ? 1
            : slash == path ? 1
@@ -107,7 +119,7 @@ static luattn_status make_pack(const cli_options *o, luattn_error *err) {
   if (o->out == NULL)
     return luattn_fail(err, LUATTN_INVALID,
                        "pack: -o is missing; name the file to write, such as -o model.luapack");
-  TRY(check_folder(o->out, err));
+  TRY(check_output(o->out, err));
   luattn_status status = grid_open(o, &g, err);
   if (status == LUATTN_OK) status = grid_compile(&g, err);
   if (status == LUATTN_OK) status = write_pack(&g, err);

@@ -130,6 +130,17 @@ static bool put_all(const writer *w, const pack_header *h, int fd) {
   return ok && fsync(fd) == 0;
 }
 
+/* A rename would put a file in the place of a device or of a link, whatever those are there for. */
+static luattn_status check_path(const char *path, luattn_error *err) {
+  struct stat st;
+  if (lstat(path, &st) != 0 || S_ISREG(st.st_mode)) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "pack: %s: is %s", path,
+                     S_ISLNK(st.st_mode) ? "a symbolic link; name the file that it points to"
+                     : S_ISDIR(st.st_mode)
+                         ? "a folder; name a file in it"
+                         : "a device, a pipe or a socket; name a regular file or a new one");
+}
+
 /* Under a name of its own until it is complete. */
 static luattn_status publish(const writer *w, const pack_header *h, const char *path, luattn_error *err) {
   char temporary[4096];
@@ -163,6 +174,7 @@ luattn_status luattn_pack_write(const char *path, const char *nvrtc_version, con
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_pack_write: %zu items, at most %u fit; write several packs", num_items,
                        PACK_MAX_ENTRIES);
+  TRY(check_path(path, err));
   writer w = {.item = items, .count = num_items};
   pack_header h;
   w.record = calloc(num_items + 1, sizeof *w.record);

@@ -104,7 +104,8 @@ typedef struct luattn_pack_item {
 } luattn_pack_item;
 
 /* Writes a pack: the same items give the same bytes, whatever the machine or the time. The file appears whole
- * or not at all. Errors: LUATTN_INVALID, LUATTN_IO (message says what failed, such as a full disk). */
+ * or not at all; one that is there is replaced, and a folder, a link or a device is refused. Errors:
+ * LUATTN_INVALID, LUATTN_IO (message says what failed, such as a full disk). */
 LUATTN_API luattn_status luattn_pack_write(const char *path, const char *nvrtc_version,
                                            const luattn_pack_item *items, size_t num_items,
                                            luattn_error *err);

@@ -332,6 +332,34 @@ static void strange_files(void **state) {
   assert_non_null(strstr(err.message, "item 0: its image is missing"));
 }
 
+/* Each is refused, and still what it was. */
+static void written_over_nothing_but_files(void **state) {
+  (void)state;
+  luattn_error err;
+  struct stat st;
+  char target[48];
+  snprintf(target, sizeof target, "%s/target", dir);
+  assert_int_equal(luattn_pack_write(dir, NULL, NULL, 0, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "is a folder; name a file in it"));
+  (void)unlink(path);
+  assert_int_equal(mkfifo(path, 0600), 0);
+  assert_int_equal(luattn_pack_write(path, NULL, NULL, 0, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "is a device, a pipe or a socket; name a regular file or a new one"));
+  assert_int_equal(lstat(path, &st), 0);
+  assert_true(S_ISFIFO(st.st_mode));
+  assert_int_equal(unlink(path), 0);
+  for (int dangles = 1; dangles >= 0; --dangles) {
+    assert_int_equal(symlink(target, path), 0);
+    assert_int_equal(luattn_pack_write(path, NULL, NULL, 0, &err), LUATTN_INVALID);
+    assert_non_null(strstr(err.message, "is a symbolic link; name the file that it points to"));
+    assert_int_equal(lstat(path, &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(luattn_pack_write(target, NULL, NULL, 0, &err), LUATTN_OK);
+  }
+  assert_int_equal(unlink(target), 0);
+}
+
 /* An entry of the cache is a pack of one image. */
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -342,6 +370,7 @@ int main(void) {
       cmocka_unit_test(full_disk),
       cmocka_unit_test(every_allocation_refused),
       cmocka_unit_test(strange_files),
+      cmocka_unit_test(written_over_nothing_but_files),
   };
   return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
