@@ -12,8 +12,9 @@ static const char *dtype_name(uint32_t dtype) {
   return dtype < sizeof name / sizeof *name ? name[dtype] : "?";
 }
 
-/* "forward of 'gemma2', bf16, head dim 128, sm_90a" */
-static void entry_text(const luattn_pack_entry *e, char *text, size_t size) {
+/* "forward of 'gemma2', bf16, head dim 128, sm_90a"; the family too, where that was asked for. */
+static void entry_text(const luattn_pack_entry *e, bool with_family, char *text, size_t size) {
+  static const char *const family[] = {", simt", ", sm80", ", sm90"}; /* checked, as lengths are */
   char arch[24], dims[32];
   arch_text(pack_arch(e), arch);
   if (e->head_dim_v == e->head_dim)
@@ -21,9 +22,9 @@ static void entry_text(const luattn_pack_entry *e, char *text, size_t size) {
   else
     snprintf(dims, sizeof dims, "%ux%u", (unsigned)e->head_dim, (unsigned)e->head_dim_v);
   static const char *const lengths[] = {"", ", long", ", short"};
-  snprintf(text, size, "%s%s of '%s', %s, head dim %s, %s%s", e->deterministic ? "deterministic " : "",
+  snprintf(text, size, "%s%s of '%s', %s, head dim %s, %s%s%s", e->deterministic ? "deterministic " : "",
            e->pass == LUATTN_FORWARD ? "forward" : "backward", e->spec_name, dtype_name(e->dtype), dims, arch,
-           lengths[e->lengths]);
+           with_family ? family[e->family] : "", lengths[e->lengths]);
 }
 
 /* A spec without a name of its own is called like its file, wherever that is; its hash is always the same. */
@@ -84,7 +85,7 @@ static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line 
     const luattn_pack_entry *e = &p->record[i].entry;
     char text[192];
     if (e->kind != LUATTN_PACK_IMAGE || !is_same_spec(e, q)) continue;
-    entry_text(e, text, sizeof text);
+    entry_text(e, q->family != 0, text, sizeof text);
     if (images++ < SHOWN) add(out, "%s%s", images > 1 ? "; " : "", text);
   }
   if (images > SHOWN) add(out, "; and %zu more", images - SHOWN);
@@ -105,6 +106,7 @@ static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line 
 static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q, luattn_error *err) {
   luattn_pack_entry wanted = {.pass = q->pass,
                               .deterministic = q->pass == LUATTN_BACKWARD && q->deterministic != 0,
+                              .family = q->family != 0 ? (uint32_t)q->family - 1 : 0,
                               .dtype = q->dtype,
                               .arch = (uint32_t)q->arch,
                               .head_dim = (uint32_t)q->head_dim,
@@ -112,18 +114,27 @@ static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q,
   char text[192], instead[560] = "";
   line l = {.text = instead, .size = sizeof instead};
   snprintf(wanted.spec_name, sizeof wanted.spec_name, "%s", q->spec_name != NULL ? q->spec_name : "");
-  entry_text(&wanted, text, sizeof text);
+  entry_text(&wanted, q->family != 0, text, sizeof text);
   list_instead(p, q, &l);
   return luattn_fail(err, LUATTN_UNSUPPORTED, "pack: %s: has no %s; it has %s; add it with luattn pack",
                      p->name, text, instead);
 }
 
 static luattn_status check_query(const luattn_pack_query *query, luattn_error *err) {
-  if (query->struct_size == sizeof *query) return LUATTN_OK;
-  return luattn_fail(
-      err, LUATTN_INVALID,
-      "luattn_pack_query: struct_size is %zu, expected %zu; set it to sizeof(luattn_pack_query)",
-      query->struct_size, sizeof *query);
+  if (query->struct_size != sizeof *query)
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "luattn_pack_query: struct_size is %zu, expected %zu; set it to sizeof(luattn_pack_query)",
+        query->struct_size, sizeof *query);
+  if (query->pass != LUATTN_FORWARD && query->pass != LUATTN_BACKWARD)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_pack_query: pass is %d, expected LUATTN_FORWARD (%d) or LUATTN_BACKWARD (%d)",
+                       (int)query->pass, (int)LUATTN_FORWARD, (int)LUATTN_BACKWARD);
+  if (query->family < 0 || query->family > 1 + LUATTN_SM90)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_pack_query: family is %d, expected 1 + luattn_family, 1 to %d, or 0 for any",
+                       query->family, 1 + LUATTN_SM90);
+  return LUATTN_OK;
 }
 
 /* What was found: 0 at first. Of images that serve equally well, the one that comes first is better. */

@@ -80,7 +80,7 @@ typedef struct luattn_pack_query {
 
 /* The image that serves best: made for this very architecture, else for an earlier one whose code runs there,
  * else PTX. What it needs of the device beyond that is not looked at. Errors: LUATTN_UNSUPPORTED, with what there
- * is instead. */
+ * is instead; LUATTN_INVALID, where pass or family is none. */
 LUATTN_API luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query,
                                           size_t *index, luattn_error *err);
 /* luattn_pack_find for the device's architecture (query->arch is not read), luattn_pack_image,

@@ -160,6 +160,17 @@ static void says_what_there_is(void **state) {
   q = query_for(90);
   q.family = 1 + LUATTN_SIMT;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message,
+                         "has no forward of 'demo', bf16, head dim 64x32, sm_90, simt; it has forward of "
+                         "'demo', bf16, head dim 64x32, sm_80, sm80; "));
+  q.family = 2 + LUATTN_SM90;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "family is 4, expected 1 + luattn_family, 1 to 3, or 0 for any"));
+  q.family = 0;
+  q.pass = (luattn_pass)99;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "pass is 99, expected LUATTN_FORWARD (0) or LUATTN_BACKWARD (1)"));
+  q.pass = LUATTN_FORWARD;
   q.struct_size = 3;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
   luattn_pack_close(pack);
