@@ -33,6 +33,9 @@ static const void *item_bytes(const luattn_pack_item *item, size_t *size) {
 
 static luattn_status describe_item(const luattn_pack_item *item, size_t index, luattn_pack_entry *e,
                                    luattn_error *err) {
+  if ((unsigned)item->kind > LUATTN_PACK_SOURCE)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: kind is %d, expected 0 to %d",
+                       index, (int)item->kind, (int)LUATTN_PACK_SOURCE);
   const char *missing = item->kind == LUATTN_PACK_SPEC ? (item->spec_name == NULL ? "spec_name" : NULL)
                                                        : (item->image == NULL ? "image" : NULL);
   if (item->kind != LUATTN_PACK_IMAGE && item->text == NULL) missing = "text";

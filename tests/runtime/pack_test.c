@@ -330,6 +330,13 @@ static void strange_files(void **state) {
   const luattn_pack_item bad = {.kind = LUATTN_PACK_SOURCE, .text = "x", .text_size = 1};
   assert_int_equal(luattn_pack_write(path, NULL, &bad, 1, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "item 0: its image is missing"));
+  for (int kind = -1; kind <= 3; kind += 4) { /* a pack with it could not be opened */
+    const luattn_pack_item none = {
+        .kind = (luattn_pack_kind)kind, .spec_name = "x", .text = "x", .text_size = 1};
+    assert_int_equal(luattn_pack_write(path, NULL, &none, 1, &err), LUATTN_INVALID);
+    assert_non_null(strstr(err.message, kind < 0 ? "item 0: kind is -1, expected 0 to 2"
+                                                 : "item 0: kind is 3, expected 0 to 2"));
+  }
 }
 
 /* Each is refused, and still what it was. */
