@@ -1,5 +1,7 @@
 /* main.c: the subcommands of luattn. */
 #define _DEFAULT_SOURCE /* madvise, sbrk */
+#include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -49,12 +51,18 @@ static void print_help(FILE *to) {
           "  }\n\n"
           "environment: LUATTN_CACHE_DIR, LUATTN_CACHE_SIZE, LUATTN_NVRTC, LUATTN_LIBCUDA, "
           "LUATTN_TEMPLATE_DIR, LUATTN_LINEINFO\n"
-          "exit code: 0 done, 1 failed, 2 the command line cannot be understood\n");
+          "exit code: 0 done; 2 a command line of another form, as with an unknown subcommand or option, no "
+          "SPEC,\n"
+          "or no number for N, X or SECONDS; 1 anything else that failed, a value that is refused "
+          "included\n");
 }
+
+static bool has_told; /* why it failed */
 
 /* A message may quote a file: what could move the cursor becomes '?'. */
 int cli_fail(const luattn_error *err) {
   fflush(stdout);
+  has_told = true;
   fputs("luattn: ", stderr);
   for (const char *c = err->message; *c != 0; c++)
     fputc(((unsigned char)*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f ? '?' : *c, stderr);
@@ -98,9 +106,15 @@ static void use_large_pages(void) {
 #endif
 }
 
-int main(int argc, char **argv) {
+/* The number of a closed stream would go to the next file that is opened, and what is printed into that file.
+ * So it is opened in such a way that using it fails, as it would have. */
+static void keep_streams_apart(void) {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+    if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+static int run(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "--help";
-  use_large_pages();
   if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
     print_help(stdout);
     return 0;
@@ -117,4 +131,23 @@ int main(int argc, char **argv) {
     fprintf(stderr, " %s%s", commands[i].name, i < NUM_COMMANDS - 1 ? "," : "");
   fprintf(stderr, " (luattn --help says what each does)\n");
   return 2;
+}
+
+/* What was printed may still be in the stream's buffer, and a disk may be full. */
+static int finish(int code) {
+  errno = 0;
+  const bool flushed = fflush(stdout) == 0;
+  const int reason = errno;
+  if (flushed && !ferror(stdout)) return code;
+  if (!has_told) /* of an earlier write, the reason is no longer known */
+    fprintf(stderr,
+            "luattn: standard output: cannot be written%s%s; give it a file or a pipe that takes it\n",
+            reason != 0 ? ": " : "", reason != 0 ? strerror(reason) : "");
+  return code != 0 ? code : 1;
+}
+
+int main(int argc, char **argv) {
+  keep_streams_apart();
+  use_large_pages();
+  return finish(run(argc, argv));
 }
