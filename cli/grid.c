@@ -6,6 +6,8 @@
 
 #include "common/parallel.h"
 
+#define MOST_JOBS 1024
+
 /* What the lists of the command line say. */
 typedef struct choices {
   luattn_target arch[GRID_MAX_CHOICES]; /* arch and ptx */
@@ -34,9 +36,17 @@ static luattn_status read_list(choices *c, const char *option, const char *text,
   }
 }
 
+/* Its kernels would be compiled, and packed, once more. */
+static luattn_status repeated(const char *option, const char *item, luattn_error *err) {
+  return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is in the list already; leave it out", option, item);
+}
+
 static luattn_status read_arch(choices *c, const char *item, luattn_error *err) {
   c->arch[c->num_archs] = (luattn_target){.struct_size = 0};
   TRY(arch_option(item, &c->arch[c->num_archs], err));
+  for (int i = 0; i < c->num_archs; i++)
+    if (c->arch[i].arch == c->arch[c->num_archs].arch && c->arch[i].ptx == c->arch[c->num_archs].ptx)
+      return repeated("--arch", item, err);
   c->num_archs++;
   return LUATTN_OK;
 }
@@ -45,6 +55,8 @@ static luattn_status read_dtype(choices *c, const char *item, luattn_error *err)
   if (!dtype_parse(item, &c->dtype[c->num_dtypes]))
     return luattn_fail(err, LUATTN_INVALID,
                        "--dtype: '%s' is not a type of q, k, v; use f64, f32, bf16 or f16", item);
+  for (int i = 0; i < c->num_dtypes; i++)
+    if (c->dtype[i] == c->dtype[c->num_dtypes]) return repeated("--dtype", item, err);
   c->num_dtypes++;
   return LUATTN_OK;
 }
@@ -60,6 +72,8 @@ static luattn_status read_dim(choices *c, const char *item, luattn_error *err) {
     return luattn_fail(err, LUATTN_INVALID,
                        "--head-dim: '%s' is not a head dim; give 64, or 192x128 for q and v", item);
   if (n == 1) dim[1] = dim[0];
+  for (int i = 0; i < c->num_dims; i++)
+    if (c->dim[i][0] == dim[0] && c->dim[i][1] == dim[1]) return repeated("--head-dim", item, err);
   c->num_dims++;
   return LUATTN_OK;
 }
@@ -89,6 +103,10 @@ static luattn_status ask_devices(grid *g, choices *c, luattn_error *err) {
 
 static luattn_status read_choices(grid *g, choices *c, luattn_error *err) {
   const cli_options *o = g->options;
+  if (o->jobs < 0 || o->jobs > MOST_JOBS)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--jobs: is %ld, expected 1 to %d, or 0 for as many as there are processors", o->jobs,
+                       MOST_JOBS);
   *c = (choices){.pass = {LUATTN_FORWARD, LUATTN_BACKWARD}, .num_passes = 2};
   if (o->arch == NULL)
     TRY(ask_devices(g, c, err));
