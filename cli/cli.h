@@ -22,13 +22,15 @@ typedef struct cli_options {
   const char *specs[CLI_MAX_SPECS]; /* all such words, where a subcommand takes several */
   int num_specs;
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
-  const char *shape, *layout, *dtype, *device, *out, *stage, *tile, *svg, *arch, *pass, *cache_dir, *family;
+  const char *shape, *layout, *dtype, *device, *out, *pack, *stage, *tile, *svg, *arch, *pass, *cache_dir,
+      *family;
   const char *head_dim, *lengths, *skip, *max_bytes;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale;
   long seed, repeat, time_limit, jobs, splits;
   bool backward, full, no_tuned, list, with_specs, with_sources, deterministic;
+  bool mask_only; /* no option: q, k and v stay zero, as nothing but the mask is asked */
 } cli_options;
 
 /* Which subcommands know an option. */
@@ -155,6 +157,9 @@ luattn_status bench_kept(const cli_problem *p, double *kept, bool *exact, luattn
 double bench_flops(const cli_problem *p, luattn_pass pass, double kept);
 
 /* ---- naive.c: plain Lua, one score at a time ---- */
+
+/* Refuses a spec from a pipe or a terminal, which gives its text once. For what reads it again later. */
+luattn_status spec_can_be_reread(const char *path, luattn_error *err);
 
 /* Forward by the definition: every hook called in plain Lua with numbers, every score computed. Independent
  * of tracing, tiles and derivatives. Results in double. */

@@ -76,10 +76,10 @@ static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *
   luattn_dtype one = LUATTN_F64; /* of the kernels to check; the CPU path has but one */
   TRY(dtype_option(o, &one, err));
   TRY(gpu_pick(o, &gpu, err));
+  luattn_status status = gpu == NULL || o->full ? spec_can_be_reread(o->spec, err) : LUATTN_OK;
   if (gpu == NULL && (o->dtype != NULL || o->family != NULL || o->deterministic))
     printf("no kernels run, so --dtype, --family and --deterministic change nothing: plain Lua is in f64\n");
-  luattn_status status = LUATTN_OK;
-  if (gpu == NULL || o->full) status = against_plain_lua(o, spec, failed, err);
+  if (status == LUATTN_OK && (gpu == NULL || o->full)) status = against_plain_lua(o, spec, failed, err);
   if (status == LUATTN_OK && gpu != NULL) status = against_cpu(o, spec, gpu, failed, err);
   gpu_close(gpu);
   return status;

@@ -80,7 +80,7 @@ static luattn_status write_pack(const grid *g, luattn_error *err) {
   luattn_pack_item *item = calloc(g->num_specs + 2 * g->num_images, sizeof *item);
   if (item == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
   luattn_status status = collect(g, item, &count, err);
-  if (status == LUATTN_OK) status = luattn_pack_write(g->options->out, nvrtc, item, count, err);
+  if (status == LUATTN_OK) status = luattn_pack_write(g->options->pack, nvrtc, item, count, err);
   free_texts(item, count);
   free(item);
   return status;
@@ -116,10 +116,14 @@ static luattn_status check_output(const char *path, luattn_error *err) {
 static luattn_status make_pack(const cli_options *o, luattn_error *err) {
   grid g = {.is_warming = false};
   const double start = now();
-  if (o->out == NULL)
+  if (o->out != NULL)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "pack: --out is for --list alone; name the file to write with -o, and leave it out");
+  if (o->pack == NULL)
     return luattn_fail(err, LUATTN_INVALID,
                        "pack: -o is missing; name the file to write, such as -o model.luapack");
-  TRY(check_output(o->out, err));
+  TRY(check_output(o->pack, err));
+  for (int i = 0; i < o->num_specs && o->with_specs; i++) TRY(spec_can_be_reread(o->specs[i], err));
   luattn_status status = grid_open(o, &g, err);
   if (status == LUATTN_OK) status = grid_compile(&g, err);
   if (status == LUATTN_OK) status = write_pack(&g, err);
@@ -135,8 +139,8 @@ static luattn_status make_pack(const cli_options *o, luattn_error *err) {
     printf(
         "%s: %zu kernels of %zu spec%s, %lld bytes (%.2f MB before compression), %zu from the cache, %.1f "
         "s\n",
-        o->out, g.num_images, g.num_specs, g.num_specs == 1 ? "" : "s",
-        stat(o->out, &st) == 0 ? (long long)st.st_size : -1LL, (double)bytes / 1e6, g.from_cache,
+        o->pack, g.num_images, g.num_specs, g.num_specs == 1 ? "" : "s",
+        stat(o->pack, &st) == 0 ? (long long)st.st_size : -1LL, (double)bytes / 1e6, g.from_cache,
         now() - start);
   }
   grid_close(&g);
@@ -245,8 +249,33 @@ static luattn_status list_entries(const luattn_pack *pack, const cli_options *o,
   return LUATTN_OK;
 }
 
+/* Nothing is compiled for a list, so what says how would be ignored. */
+static luattn_status check_list_options(const cli_options *o, luattn_error *err) {
+  const struct {
+    const char *name;
+    bool is_given;
+  } unused[] = {{"--arch", o->arch != NULL},           {"--dtype", o->dtype != NULL},
+                {"--head-dim", o->head_dim != NULL},   {"--pass", o->pass != NULL},
+                {"--family", o->family != NULL},       {"--jobs", o->jobs != 0},
+                {"--with-specs", o->with_specs},       {"--with-sources", o->with_sources},
+                {"--deterministic", o->deterministic}, {"--cache-dir", o->cache_dir != NULL}};
+  if (o->pack != NULL)
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "pack: --list: writes no pack, so that -o '%s' has no use; name a folder for specs and "
+        "sources with --out",
+        o->pack);
+  for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
+    if (unused[i].is_given)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "pack: --list: compiles nothing, so that %s has no use; leave it out",
+                         unused[i].name);
+  return LUATTN_OK;
+}
+
 static luattn_status list_pack(const cli_options *o, luattn_error *err) {
   luattn_pack *pack;
+  TRY(check_list_options(o, err));
   if (o->num_specs > 1)
     return luattn_fail(err, LUATTN_INVALID, "pack: --list: '%s' is one file too many; name one pack",
                        o->specs[1]);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/cli.h"
 #include "gen/lua/front.h"
@@ -34,6 +35,14 @@ static double load_input(void *user, const char *name, int n_index, const long l
     return array_get(a, flat);
   }
   return NAN;
+}
+
+luattn_status spec_can_be_reread(const char *path, luattn_error *err) {
+  struct stat st;
+  if (stat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
+    return LUATTN_OK; /* of others, reading tells */
+  return luattn_fail(err, LUATTN_INVALID,
+                     "%s: is not a regular file, and its text is read twice here; save it in one", path);
 }
 
 static luattn_status read_spec(const char *path, char **text, size_t *size, luattn_error *err) {

@@ -42,7 +42,7 @@ static const option options[] = {
     {"--input", PAIR_INPUT, 0, ARRAYS, "NAME=x.npy", "an extra input from a file (default: random)"},
     {"--set", PAIR_SET, 0, ARRAYS, "NAME=VALUE", "a scalar of the spec"},
     {"--seed", WHOLE, AT(seed), ARRAYS, "N", "seed of the random arrays (default 1)"},
-    {"-o", TEXT, AT(out), CLI_PACK, "FILE", "the pack to write"},
+    {"-o", TEXT, AT(pack), CLI_PACK, "FILE", "the pack to write"},
     {"--list", SWITCH, AT(list), CLI_PACK, NULL, "check a pack and print what is in it; it is named as FILE"},
     {"--out", TEXT, AT(out), CLI_PACK, "DIR",
      "with --list: write the specs and sources that it carries to DIR"},
