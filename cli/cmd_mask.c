@@ -98,14 +98,16 @@ static luattn_status draw(const cli_options *o, const cli_problem *p, luattn_err
   return status;
 }
 
-int cmd_mask(const cli_options *o) {
+int cmd_mask(const cli_options *given) {
+  cli_options o = *given;
   luattn_error err;
   luattn_spec *spec;
   cli_problem p;
-  if (luattn_spec_load(o->spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
-  luattn_status status = problem_read(spec, o, false, &p, &err);
+  o.mask_only = true;
+  if (luattn_spec_load(o.spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
+  luattn_status status = problem_read(spec, &o, false, &p, &err);
   if (status == LUATTN_OK) {
-    status = draw(o, &p, &err);
+    status = draw(&o, &p, &err);
     problem_free(&p);
   }
   luattn_spec_free(spec);

@@ -44,13 +44,18 @@ static luattn_status fill_part(void *user, size_t part, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* As if it had been filled, so that what is filled after it is the same. */
+static void skip_normal(const array *a, uint64_t *seed) {
+  *seed += 2 * (uint64_t)array_count(a) * SPLITMIX_STEP;
+}
+
 static void fill_normal(array *a, double scale, uint64_t *seed) {
   normal_fill f = {a, scale, *seed};
   const int64_t all = array_count(a);
   const size_t parts = (size_t)(all / FILLED_AT_ONCE + 1);
   const bool filled = parallel_run(parts, 0, fill_part, NULL, &f, NULL) == LUATTN_OK;
   for (size_t i = 0; !filled && i < parts; i++) (void)fill_part(&f, i, NULL); /* no lock was to be had */
-  *seed += 2 * (uint64_t)all * SPLITMIX_STEP;
+  skip_normal(a, seed);
 }
 
 /* Integers along the last axis never fall, about four steps a row: what document ids look like. */
@@ -134,7 +139,7 @@ static int64_t axis_size(const cli_problem *p, int32_t axis) {
     case LUATTN_AXIS_KV:
       return p->kv_len;
     case LUATTN_AXIS_FREE:
-      return p->q_len + p->kv_len; /* a table over relative positions fits */
+      return (int64_t)p->q_len + p->kv_len; /* a table over relative positions fits */
     default:
       return axis;
   }
@@ -233,14 +238,18 @@ static luattn_status read_qkv(const cli_options *o, cli_problem *p, luattn_error
                 (const char *const[]){"--q", "--k", "--k", "--v"}, err);
 }
 
-static luattn_status random_qkv(cli_problem *p, uint64_t *seed, luattn_error *err) {
+static luattn_status random_qkv(cli_problem *p, bool fill, uint64_t *seed, luattn_error *err) {
+  array *const qkv[] = {&p->q, &p->k, &p->v};
   const DLDataType type = dtype_dl(p->dtype);
   TRY(array_new(&p->q, type, 4, (int64_t[]){p->batch, p->heads, p->q_len, p->dim}, p->heads_last, err));
   TRY(array_new(&p->k, type, 4, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim}, p->heads_last, err));
   TRY(array_new(&p->v, type, 4, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim_v}, p->heads_last, err));
-  fill_normal(&p->q, 1, seed);
-  fill_normal(&p->k, 1, seed);
-  fill_normal(&p->v, 1, seed);
+  for (int i = 0; i < 3; i++) {
+    if (fill)
+      fill_normal(qkv[i], 1, seed);
+    else
+      skip_normal(qkv[i], seed);
+  }
   return LUATTN_OK;
 }
 
@@ -403,15 +412,16 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
   *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale};
-  if (o->splits > INT_MAX)
-    return luattn_fail(err, LUATTN_INVALID, "--splits: is %ld, too many for any kernel; leave it out",
-                       o->splits);
+  if (o->splits < 0 || o->splits > INT_MAX) /* of what an int holds, the launch knows the limit */
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--splits: is %ld, expected 1 to 64, or 0 to leave it to the launch", o->splits);
   p->num_splits = (int)o->splits;
   TRY(skip_option(o, &p->skip, err));
   luattn_spec_get_info(spec, &p->info);
   luattn_status status = read_options(o, p, err);
   if (status == LUATTN_OK) {
-    status = o->q != NULL || o->k != NULL || o->v != NULL ? read_qkv(o, p, err) : random_qkv(p, &seed, err);
+    status = o->q != NULL || o->k != NULL || o->v != NULL ? read_qkv(o, p, err)
+                                                          : random_qkv(p, !o->mask_only, &seed, err);
   }
   if (status == LUATTN_OK) status = read_inputs(o, p, &seed, err);
   if (status == LUATTN_OK && need_dout) status = read_gradients(o, p, &seed, err);
