@@ -15,7 +15,7 @@
 #define MAX_SPEC_BYTES (4u << 20)
 /* Passes walk expressions by recursion, derivatives are some times as deep as what they are derived from, and
  * threads have stacks of 2 MB. A kernel of as many operations a score would take minutes to compile. */
-#define MAX_OPERATIONS 8192u
+#define MAX_OPERATIONS 4096u
 
 static double now_ms(void) {
   struct timespec t;
