@@ -17,6 +17,7 @@ typedef struct check_report {
   bool gradient_is_given; /* by the spec itself (backward or stop_gradient), so that differences are not its
                              measure */
   check_line line[CHECK_MAX_LINES];
+  uint32_t jumps; /* a bit for each scalar at whose value the result has no derivative: not compared */
 } check_report;
 
 /* Kernels against the CPU path in double precision, forward and backward (the gradients in `wants`,

@@ -8,6 +8,7 @@
 #include "gen/spec.h"
 
 #define STEP 1e-5
+#define JUMP 1e-5 /* of a loss around 1: what smooth ones never differ by on both sides of a step */
 #define SAMPLES 6
 #define DIRECTION_STEP 2e-6 /* shorter: the more scores, the more of them cross a kink such as relu's */
 #define MANY_SCORES 10000
@@ -88,6 +89,27 @@ static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cl
   return LUATTN_OK;
 }
 
+/* Which scalars stand where the result jumps or bends, as a position that scores compare keys with does at a
+ * whole number: there is no derivative to compare. */
+static luattn_status find_jumps(const cli_options *o, cli_problem *p, cli_result *scratch, uint32_t *jumps,
+                                luattn_error *err) {
+  double here;
+  if (p->info.num_scalars == 0) return LUATTN_OK;
+  TRY(plain_loss(o, p, scratch, &here, err));
+  for (size_t i = 0; i < p->info.num_scalars; i++) {
+    double *scalar = scalar_of(p, i), up, down;
+    const double value = *scalar;
+    *scalar = value + STEP;
+    luattn_status status = plain_loss(o, p, scratch, &up, err);
+    *scalar = value - STEP;
+    if (status == LUATTN_OK) status = plain_loss(o, p, scratch, &down, err);
+    *scalar = value;
+    TRY(status);
+    if (!(fabs((up - here) - (here - down)) <= JUMP * fmax(1, fabs(here)))) *jumps |= UINT32_C(1) << i;
+  }
+  return LUATTN_OK;
+}
+
 static luattn_status check_entries(const cli_options *o, cli_problem *p, const cli_result *got,
                                    cli_result *scratch, check_report *out, luattn_error *err) {
   const double noise = loss_noise(p, got) / STEP;
@@ -100,6 +122,7 @@ static luattn_status check_entries(const cli_options *o, cli_problem *p, const c
     TRY(check_tensor(o, p, scratch, name, &p->input[i], &got->input_grad[i], noise, out, err));
   }
   for (size_t i = 0; i < p->info.num_scalars; i++) {
+    if (out->jumps >> i & 1) continue;
     double *scalar = scalar_of(p, i), loss[2];
     const double value = *scalar;
     for (int side = 0; side < 2; side++) {
@@ -133,6 +156,7 @@ typedef struct direction {
   array *moved[NUM_MOVED];
   const array *gradient[NUM_MOVED];
   double *before[NUM_MOVED]; /* float64, contiguous or not: as stored */
+  uint32_t jumps;            /* scalars that stay */
 } direction;
 
 static luattn_status direction_open(direction *d, moving what, cli_problem *p, const cli_result *got,
@@ -154,8 +178,8 @@ static luattn_status direction_open(direction *d, moving what, cli_problem *p, c
   return LUATTN_OK;
 }
 
-static size_t moved_scalars(const direction *d, const cli_problem *p) {
-  return d->what & PARAMETERS ? p->info.num_scalars : 0;
+static bool moves(const direction *d, size_t scalar) {
+  return (d->what & PARAMETERS) != 0 && (d->jumps >> scalar & 1) == 0;
 }
 
 static void direction_close(direction *d) {
@@ -171,12 +195,12 @@ static luattn_status loss_at(const cli_options *o, cli_problem *p, const directi
       array_set(d->moved[i], j, d->before[i][j] + step * sign_at(i, j));
     }
   }
-  for (size_t i = 0; i < moved_scalars(d, p); i++) {
+  for (size_t i = 0; i < p->info.num_scalars; i++) {
     scalar[i] = *scalar_of(p, i);
-    *scalar_of(p, i) += step * sign_at(NUM_MOVED, (int64_t)i);
+    if (moves(d, i)) *scalar_of(p, i) += step * sign_at(NUM_MOVED, (int64_t)i);
   }
   const luattn_status status = plain_loss(o, p, scratch, loss, err);
-  for (size_t i = 0; i < moved_scalars(d, p); i++) *scalar_of(p, i) = scalar[i];
+  for (size_t i = 0; i < p->info.num_scalars; i++) *scalar_of(p, i) = scalar[i];
   for (int i = 0; i < NUM_MOVED; i++) {
     for (int64_t j = 0, n = d->before[i] != NULL ? array_count(d->moved[i]) : 0; j < n; j++) {
       array_set(d->moved[i], j, d->before[i][j]);
@@ -205,6 +229,7 @@ static luattn_status check_direction(const cli_options *o, cli_problem *p, const
   direction d;
   double up = 0, down = 0, slope = 0, squares = 0;
   luattn_status status = direction_open(&d, what, p, got, err);
+  d.jumps = out->jumps;
   if (status == LUATTN_OK) status = loss_at(o, p, &d, DIRECTION_STEP, scratch, &up, err);
   if (status == LUATTN_OK) status = loss_at(o, p, &d, -DIRECTION_STEP, scratch, &down, err);
   for (int i = 0; i < NUM_MOVED; i++) {
@@ -213,14 +238,17 @@ static luattn_status check_direction(const cli_options *o, cli_problem *p, const
       slope += g * shift_of(&d, i, j), squares += g * g;
     }
   }
-  for (size_t i = 0; i < moved_scalars(&d, p); i++) {
+  bool by_scalars = false;
+  for (size_t i = 0; i < p->info.num_scalars; i++) {
+    if (!moves(&d, i)) continue;
     const double g = array_get(&got->scalar_grads, (int64_t)i);
     slope += g * sign_at(NUM_MOVED, (int64_t)i), squares += g * g;
+    by_scalars = true;
   }
   if (status == LUATTN_OK) {
     /* A slope along random signs is as large as the root of the sum of squares. Scalars by themselves are off
      * by what check_entries allows them: their slope may be next to nothing. */
-    const double size = fmax(sqrt(squares), what == PARAMETERS && moved_scalars(&d, p) > 0 ? 1 : 0);
+    const double size = fmax(sqrt(squares), what == PARAMETERS && by_scalars ? 1 : 0);
     check_add(out, name, fabs((up - down) / (2 * DIRECTION_STEP) - slope),
               allowed + 1e-6 * size + loss_noise(p, got) / DIRECTION_STEP);
   }
@@ -263,6 +291,7 @@ static luattn_status with_mask(differences check, const cli_options *o, cli_prob
   luattn_status s = kept != NULL ? naive_mask(o, p, kept, err)
                                  : luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the mask");
   p->kept = kept;
+  if (s == LUATTN_OK) s = find_jumps(o, p, scratch, &out->jumps, err);
   if (s == LUATTN_OK) s = check(o, p, got, allowed, scratch, out, err);
   p->kept = NULL;
   free(kept);
