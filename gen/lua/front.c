@@ -43,11 +43,21 @@ static luattn_status check_trace(const traced_spec *t, luattn_error *err) {
 
 luattn_status front_trace(arena *a, const char *name, const char *source, size_t size, traced_spec *out,
                           luattn_error *err) {
+  return front_trace_within(a, name, source, size, 0, out, err);
+}
+
+luattn_status front_trace_within(arena *a, const char *name, const char *source, size_t size,
+                                 double cpu_seconds, traced_spec *out, luattn_error *err) {
   traced_spec spec = {.a = a, .g = ir_open(a), .file = arena_printf(a, "%s", name)};
   if (spec.g == NULL || spec.file == NULL)
     return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
-  front_state s = {
-      .a = a, .g = spec.g, .spec = &spec, .file = spec.file, .source = source, .source_size = size};
+  front_state s = {.a = a,
+                   .g = spec.g,
+                   .spec = &spec,
+                   .file = spec.file,
+                   .source = source,
+                   .source_size = size,
+                   .cpu_limit = cpu_seconds};
   lua_State *L = NULL;
   TRY(sandbox_open(&s, &L, err));
   const luattn_status status = sandbox_call(L, trace_main, err);

@@ -4,11 +4,15 @@
 
 #include "gen/spec.h"
 
-/* Runs the spec in a sandbox (instruction budget, memory cap, no io/os/package/debug) and traces its hooks by
- * replay. `name` stands for the file in messages. Everything lives in `a`, and *out is written only on
- * LUATTN_OK. */
+/* Runs the spec in a sandbox (budgets of instructions and time, memory cap, no io/os/package/debug) and
+ * traces its hooks by replay. `name` stands for the file in messages. Everything lives in `a`, and *out is
+ * written only on LUATTN_OK. */
 luattn_status front_trace(arena *a, const char *name, const char *text, size_t size, traced_spec *out,
                           luattn_error *err);
+
+/* White box for tests: the same with a limit of its own on the CPU seconds of this thread. */
+luattn_status front_trace_within(arena *a, const char *name, const char *text, size_t size,
+                                 double cpu_seconds, traced_spec *out, luattn_error *err);
 
 /* White box for tests: calls hook `hook` ("score_mod", "block_mask", "query_mod", ..) of the spec in plain
  * Lua with numbers, inputs being read through `load`. The independent oracle for tracing. */

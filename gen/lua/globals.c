@@ -2,6 +2,7 @@
  */
 #include <string.h>
 
+#include "gen/lua/bounded.h"
 #include "gen/lua/declare.h"
 #include "gen/lua/functions.h"
 #include "gen/lua/input.h"
@@ -198,23 +199,6 @@ static void take(lua_State *L, const char *const *names) {
   lua_pop(L, 1);
 }
 
-/* string.rep reserves its result in one step, so that its size is known before the memory cap would say less
- * about it. */
-static int string_rep(lua_State *L) {
-  size_t size, separator = 0;
-  luaL_checklstring(L, 1, &size);
-  const lua_Integer n = luaL_checkinteger(L, 2);
-  luaL_optlstring(L, 3, "", &separator);
-  const size_t limit = (size_t)1 << 20;
-  if (n > 0 && size + separator > 0 && (lua_Unsigned)n > limit / (size + separator)) {
-    front_raise(L, "string.rep: the result would be larger than %zu bytes", limit);
-  }
-  lua_pushvalue(L, lua_upvalueindex(1));
-  lua_insert(L, 1);
-  lua_call(L, lua_gettop(L) - 1, 1);
-  return 1;
-}
-
 static int spec_type(lua_State *L) {
   luaL_checkany(L, 1);
   lua_pushstring(L, value_is_traced(L, 1) ? "number" : luaL_typename(L, 1));
@@ -229,11 +213,8 @@ static void open_library(lua_State *L, const char *name, lua_CFunction open, con
   lua_call(L, 1, 1);
   take(L, names);
   if (strcmp(name, LUA_MATHLIBNAME) == 0) functions_add(L, true);
-  if (strcmp(name, LUA_STRLIBNAME) == 0) {
-    lua_getfield(L, -1, "rep");
-    lua_pushcclosure(L, string_rep, 1);
-    lua_setfield(L, -2, "rep");
-  }
+  if (strcmp(name, LUA_STRLIBNAME) == 0) bounded_string(L);
+  if (strcmp(name, LUA_TABLIBNAME) == 0) bounded_table(L);
   close_library(L, name);
   if (strcmp(name, LUA_STRLIBNAME) == 0) { /* methods of strings see the same members */
     lua_pushliteral(L, "");

@@ -7,9 +7,40 @@
 #include "gen/lua/scan.h"
 #include "gen/lua/value.h"
 
-/* Loads a chunk, raising a syntax error, and runs it in the environment of specs. Leaves its first result. */
+enum { PIECE_MAX = 256 };
+
+typedef struct piece_reader {
+  const char *at, *end;
+  int line;
+  bool counts;
+} piece_reader;
+
+/* Gives the parser at most one line at a time: some sources take it quadratic time, which no hook sees, and
+ * some of its errors know no line. */
+static const char *read_piece(lua_State *L, void *user, size_t *size) {
+  piece_reader *r = user;
+  const char *piece = r->at;
+  *size = (size_t)(r->end - piece);
+  if (*size > PIECE_MAX) *size = PIECE_MAX;
+  const char *end = *size > 0 ? memchr(piece, '\n', *size) : NULL;
+  if (end != NULL) *size = (size_t)(end + 1 - piece);
+  r->at += *size;
+  if (r->counts) front_of(L)->hook_line = r->line;
+  r->line += end != NULL;
+  sandbox_check_time(L);
+  return *size > 0 ? piece : NULL;
+}
+
+/* Leaves the chunk as a function, or raises its syntax error. */
+static void load_chunk(lua_State *L, const char *source, size_t size, const char *name) {
+  piece_reader r = {.at = source, .end = source + size, .line = 1, .counts = strcmp(name, CHUNK_SPEC) == 0};
+  if (lua_load(L, read_piece, &r, name, "t") != LUA_OK) lua_error(L);
+  front_of(L)->hook_line = 0;
+}
+
+/* Loads a chunk and runs it in the environment of specs. Leaves its first result. */
 static void run_chunk(lua_State *L, const char *source, size_t size, const char *name) {
-  if (luaL_loadbufferx(L, source, size, name, "t") != LUA_OK) lua_error(L);
+  load_chunk(L, source, size, name);
   globals_push(L);
   lua_setupvalue(L, -2, 1); /* _ENV */
   lua_call(L, 0, 1);
@@ -29,7 +60,7 @@ void front_load_file(lua_State *L) {
   if (size >= 3 && memcmp(source, "\xef\xbb\xbf", 3) == 0) source += 3, size -= 3; /* byte order mark */
   if (size > 0 && *source == LUA_SIGNATURE[0])
     front_raise_at(L, 0, "the file is Lua bytecode; a spec is Lua text");
-  if (luaL_loadbufferx(L, source, size, CHUNK_SPEC, "t") != LUA_OK) lua_error(L);
+  load_chunk(L, source, size, CHUNK_SPEC);
   lua_pop(L, 1); /* its syntax is right: from now on the text may be read by tokens */
 
   char message[256];

@@ -1,14 +1,17 @@
-/* sandbox.c: a Lua state with a memory cap and an instruction budget, and the way from a Lua error to a
- * status. */
+/* sandbox.c: a Lua state with a memory cap and budgets of instructions and of time, and the way from a Lua
+ * error to a status. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/fail.h"
 #include "gen/lua/state.h"
 
 #define MEMORY_CAP_MIB 64
-#define CHURN_CAP_GIB 1 /* copying strings for ever costs time without costing instructions */
+#define CHURN_CAP_GIB 1  /* copying strings for ever costs time without costing instructions */
+#define STRING_CAP_MIB 4 /* what a function of C does with one string in one call is over in milliseconds */
+#define CPU_SECONDS 10
 #define INSTRUCTION_BUDGET 20000000LL
 #define INSTRUCTIONS_A_CHECK 100
 
@@ -21,9 +24,14 @@ front_state *front_of(lua_State *L) {
 static void *sandbox_realloc(void *user, void *ptr, size_t old_size, size_t new_size) {
   front_state *s = user;
   const luattn_allocator *allocator = arena_allocator(s->a);
-  if (ptr == NULL) old_size = 0; /* Lua passes the kind of object instead */
+  const size_t kind = ptr == NULL ? old_size : LUA_TNIL; /* Lua passes the kind of a new object as its size */
+  if (ptr == NULL) old_size = 0;
   if (new_size > old_size) {
     const size_t more = new_size - old_size;
+    if (kind == LUA_TSTRING && new_size > (size_t)STRING_CAP_MIB << 20) {
+      s->refusal = REFUSED_BY_LENGTH;
+      return NULL;
+    }
     if (more > ((size_t)MEMORY_CAP_MIB << 20) - s->memory) {
       s->refusal = REFUSED_BY_CAP;
       return NULL;
@@ -58,6 +66,21 @@ int front_line(lua_State *L) {
   return line > 0 ? line : front_of(L)->hook_line;
 }
 
+/* Time that functions of C take is no instruction of Lua, so the thread's clock is asked beside the count. */
+static double cpu_seconds(void) {
+  struct timespec t;
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) != 0) return 0;
+  return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+void sandbox_check_time(lua_State *L) {
+  const front_state *s = front_of(L);
+  if (cpu_seconds() > s->deadline) {
+    front_raise(L, "time budget: the spec ran for more than %g s; bound its loops, and keep its tables short",
+                s->cpu_limit);
+  }
+}
+
 static void check_budget(lua_State *L, lua_Debug *event) {
   (void)event;
   front_state *s = front_of(L);
@@ -68,9 +91,14 @@ static void check_budget(lua_State *L, lua_Debug *event) {
     front_raise(L, "instruction budget: the spec ran more than %lld Lua instructions; bound its loops",
                 INSTRUCTION_BUDGET);
   }
+  sandbox_check_time(L);
 }
 
-void sandbox_refill(front_state *s) { s->instructions = INSTRUCTION_BUDGET; }
+void sandbox_refill(front_state *s) {
+  if (s->cpu_limit <= 0) s->cpu_limit = CPU_SECONDS;
+  s->instructions = INSTRUCTION_BUDGET;
+  s->deadline = cpu_seconds() + s->cpu_limit;
+}
 
 typedef struct message_text {
   char text[sizeof((luattn_error *)0)->message];
@@ -243,17 +271,24 @@ static void name_file(const char *message, const char *file, char *out, size_t s
 }
 
 static luattn_status fail_on_memory(const front_state *s, luattn_error *err) {
+  char line[24] = "";
+  if (s->last_line > 0) snprintf(line, sizeof line, ":%d", s->last_line);
   switch (s->refusal) {
     case REFUSED_BY_CAP:
       return luattn_fail(err, LUATTN_SPEC,
-                         "%s:%d: memory cap: the spec used more than %d MiB of Lua memory; "
+                         "%s%s: memory cap: the spec used more than %d MiB of Lua memory; "
                          "keep less data, or pass it as an input",
-                         s->file, s->last_line, MEMORY_CAP_MIB);
+                         s->file, line, MEMORY_CAP_MIB);
     case REFUSED_BY_CHURN:
       return luattn_fail(err, LUATTN_SPEC,
-                         "%s:%d: memory cap: the spec allocated more than %d GiB in all; "
+                         "%s%s: memory cap: the spec allocated more than %d GiB in all; "
                          "build fewer strings and tables",
-                         s->file, s->last_line, CHURN_CAP_GIB);
+                         s->file, line, CHURN_CAP_GIB);
+    case REFUSED_BY_LENGTH:
+      return luattn_fail(err, LUATTN_SPEC,
+                         "%s%s: memory cap: the spec made a string longer than %d MiB; a spec needs no text "
+                         "but short names",
+                         s->file, line, STRING_CAP_MIB);
     case REFUSED_NOTHING:
     case REFUSED_BY_SYSTEM:
       break;

@@ -23,7 +23,8 @@ typedef enum front_refusal {
   REFUSED_NOTHING,
   REFUSED_BY_SYSTEM,
   REFUSED_BY_CAP,
-  REFUSED_BY_CHURN
+  REFUSED_BY_CHURN,
+  REFUSED_BY_LENGTH
 } front_refusal;
 
 struct replay;
@@ -40,6 +41,7 @@ typedef struct front_state {
   size_t memory, churn; /* bytes in use; bytes ever asked for */
   front_refusal refusal;
   long long instructions;
+  double cpu_limit, deadline; /* seconds of this thread, 0 for the usual limit; on the thread's clock */
   int last_line;  /* of the spec, as the instruction hook saw it: the place of an error that has no stack */
   bool no_memory; /* the arena is out of memory */
   /* The hook being called. */
@@ -82,7 +84,8 @@ luattn_status sandbox_open(front_state *s, lua_State **out, luattn_error *err);
 void sandbox_close(lua_State *L); /* NULL is fine */
 /* Runs f (with no arguments) in protected mode and turns an error into a status and a message. */
 luattn_status sandbox_call(lua_State *L, lua_CFunction f, luattn_error *err);
-void sandbox_refill(front_state *s); /* a fresh instruction budget */
+void sandbox_refill(front_state *s);   /* fresh budgets of instructions and of time */
+void sandbox_check_time(lua_State *L); /* raises once the time is over: for what may take long in C */
 
 /* The environment that the file and the prelude run in (globals.c). */
 void globals_open(lua_State *L);

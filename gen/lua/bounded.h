@@ -1,0 +1,12 @@
+/* bounded.h: functions of Lua's own library that can run long in one call, which no instruction count sees,
+ * with limits. */
+#ifndef LUATTN_GEN_LUA_BOUNDED_H
+#define LUATTN_GEN_LUA_BOUNDED_H
+
+#include <lua.h>
+
+/* Each puts its functions in place of those in the table at the top. */
+void bounded_string(lua_State *L);
+void bounded_table(lua_State *L);
+
+#endif
