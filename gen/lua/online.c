@@ -311,7 +311,14 @@ static void trace_epilogue(lua_State *L, traced_online *o) {
   }
   o->out = r.value[0];
   check_linear(L, o->out);
-  for (int i = 0; i < o->num_final; i++) o->final[i] = r.value[1 + i];
+  for (int i = 0; i < o->num_final; i++) {
+    o->final[i] = r.value[1 + i];
+    if (!ir_uses(front_of(L)->g, o->final[i], VAR_OUT)) continue;
+    front_raise(L,
+                "online_fwd_epilogue: final row scalar '%s' is made of o, which is a row of numbers; make it "
+                "of rowscales",
+                o->final_name[i]);
+  }
 }
 
 /* Pushes the initial value of state i of the online_func at the top; true if it is a function. */
