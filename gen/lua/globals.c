@@ -117,10 +117,19 @@ static void suggest_keys(lua_State *L, int table, front_suggestion *s) {
   }
 }
 
+/* A traced key would silently find nothing, or be found by nothing. */
+static void refuse_traced_key(lua_State *L, int key) {
+  if (!value_is_traced(L, key)) return;
+  front_raise(L,
+              "a Lua table is indexed by a traced number, whose value is not known yet; pass the table as "
+              "an input and gather from it, or choose with where()");
+}
+
 /* __index of the environment. Upvalue 1: the globals. */
 static int global_get(lua_State *L) {
   lua_pushvalue(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+  refuse_traced_key(L, 2);
   if (lua_type(L, 2) != LUA_TSTRING) return 1;
   const char *name = lua_tostring(L, 2);
   if (input_push_name(L, name)) return 1;
@@ -140,6 +149,7 @@ static int global_get(lua_State *L) {
 }
 
 static int global_set(lua_State *L) {
+  refuse_traced_key(L, 2);
   const char *name = luaL_tolstring(L, 2, NULL);
   if (front_of(L)->mode != FRONT_LOADING) {
     front_raise(L,
@@ -159,6 +169,7 @@ static int global_set(lua_State *L) {
 static int library_get(lua_State *L) {
   lua_pushvalue(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+  refuse_traced_key(L, 2);
   const char *library = lua_tostring(L, lua_upvalueindex(2)), *name = luaL_tolstring(L, 2, NULL);
   const char *full = front_format(L, "%s.%s", library, name), *hint = foreign_hint(L, full);
   if (hint != NULL) front_raise(L, "%s has no '%s'%s", library, name, hint);
@@ -199,6 +210,18 @@ static void take(lua_State *L, const char *const *names) {
   lua_pop(L, 1);
 }
 
+/* Lua's own gives nil for what is no number of its own. */
+static int spec_tonumber(lua_State *L) {
+  luaL_checkany(L, 1);
+  input_refuse_unindexed(L, 1, "tonumber");
+  if (value_is_traced(L, 1) && lua_isnoneornil(L, 2)) {
+    value_get(L, 1, "tonumber"); /* raises if it is stale */
+    lua_settop(L, 1);
+    return 1;
+  }
+  return lua_tocfunction(L, lua_upvalueindex(1))(L);
+}
+
 static int spec_type(lua_State *L) {
   luaL_checkany(L, 1);
   lua_pushstring(L, value_is_traced(L, 1) ? "number" : luaL_typename(L, 1));
@@ -232,14 +255,9 @@ static int input_axes(lua_State *L) {
   return 1;
 }
 
-/* __index and __newindex of the spec's tables: a traced key would silently find nothing. */
+/* __index and __newindex of the spec's tables. */
 static int guard_key(lua_State *L) {
-  if (value_is_traced(L, 2)) {
-    front_raise(L,
-                "a Lua table is indexed by a traced number, whose value is not known yet; pass the table as "
-                "an input and "
-                "gather from it, or choose with where()");
-  }
+  refuse_traced_key(L, 2);
   if (lua_gettop(L) == 3)
     lua_rawset(L, 1);
   else
@@ -247,8 +265,18 @@ static int guard_key(lua_State *L) {
   return lua_gettop(L) == 1 ? 0 : 1;
 }
 
+/* A constructor sets its fields before it has a guard. */
 static int guarded_table(lua_State *L) {
   lua_settop(L, 1);
+  lua_pushnil(L);
+  while (lua_next(L, 1) != 0) {
+    if (value_is_traced(L, 2)) {
+      front_raise(L,
+                  "a table constructor has a traced number as a key, whose value is not known yet; choose "
+                  "with where() or if");
+    }
+    lua_pop(L, 1);
+  }
   luaL_setmetatable(L, GUARD);
   return 1;
 }
@@ -275,6 +303,9 @@ void globals_open(lua_State *L) {
   lua_pushcfunction(L, luaopen_base);
   lua_call(L, 0, 1);
   take(L, base_names);
+  lua_getfield(L, -1, "tonumber");
+  lua_pushcclosure(L, spec_tonumber, 1);
+  lua_setfield(L, -2, "tonumber");
   lua_pushcfunction(L, spec_type);
   lua_setfield(L, -2, "type");
   lua_pushcfunction(L, guarded_table);

@@ -79,7 +79,7 @@ static void push_leaf(lua_State *L, ir_var v, uint32_t index) {
 static int refuse_rowscale(lua_State *L) {
   const traced_online *online = &front_of(L)->spec->online;
   const bool final = lua_toboolean(L, lua_upvalueindex(1));
-  const char *name = luaL_tolstring(L, 2, NULL);
+  const char *name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : front_kind(L, 2);
   front_suggestion s;
   front_suggest_start(&s, name);
   for (int i = 0; i < (final ? online->num_final : online->num_state); i++) {

@@ -219,9 +219,13 @@ static int meta_operator(lua_State *L) {
 }
 
 static const char *const operators[][2] = {
-    {"__add", "+"},   {"__sub", "-"},     {"__mul", "*"}, {"__div", "/"},         {"__mod", "%"},
-    {"__idiv", "//"}, {"__pow", "^"},     {"__unm", "-"}, {"__lt", "comparison"}, {"__le", "comparison"},
-    {"__eq", "=="},   {"__concat", ".."}, {"__len", "#"},
+    {"__add", "+"},         {"__sub", "-"},
+    {"__mul", "*"},         {"__div", "/"},
+    {"__mod", "%"},         {"__idiv", "//"},
+    {"__pow", "^"},         {"__unm", "-"},
+    {"__lt", "comparison"}, {"__le", "comparison"},
+    {"__eq", "=="},         {"__concat", ".."},
+    {"__len", "#"},         {"__tostring", "tostring"},
 };
 
 void input_open(lua_State *L) {

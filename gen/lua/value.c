@@ -184,8 +184,9 @@ static int meta_eq(lua_State *L) {
 }
 
 static int meta_tostring(lua_State *L) {
-  lua_pushfstring(L, "traced number (line %d)", front_line(L));
-  return 1;
+  front_raise(L,
+              "a traced number is made a string, but its value is not known yet; a hook computes with "
+              "numbers, and `luattn emit --stage ir` shows the trace");
 }
 
 void value_open(lua_State *L) {

@@ -64,6 +64,7 @@ static void test_functions(void **state) {
   expect_score("return score + floor(q_idx)", "(add score (to_real q_idx))");
   expect_score("return score + math.floor(2.5)", "(add score 2)");
   expect_score("return score + math.ceil(2.5)", "(add score 3)");
+  expect_score("return score + tonumber(q_idx) + tonumber('0x10')", "(add (add score (to_real q_idx)) 16)");
   expect_score("return stop_gradient(score)", "(stop_gradient score)");
   expect_score("return pow(score, cap)", "(pow score scalar1)");
   expect_score(
