@@ -181,21 +181,21 @@ static luattn_status all_rows(naive *n, luattn_error *err) {
   return status;
 }
 
+/* Every hook that is declared is called, whatever the trace made of it: that is what is checked. */
 static luattn_status naive_open(naive *n, const cli_options *o, const cli_problem *p, luattn_error *err) {
-  const traced_spec *t = &p->spec->traced;
   char *text = NULL;
   size_t size = 0;
-  *n = (naive){.p = p,
-               .query_mod = t->query_mod != IR_NONE,
-               .key_mod = t->key_mod != IR_NONE,
-               .value_mod = t->value_mod != IR_NONE,
-               .block_mask = t->block_mask != IR_NONE,
-               .score_mod = !ir_is_var(t->g, t->score_mod, VAR_SCORE)};
+  *n = (naive){.p = p};
   TRY(read_spec(o->spec, &text, &size, err));
   luattn_status s = front_oracle_open(o->spec, text, size, load_input, (void *)(uintptr_t)p, &n->oracle, err);
   free(text);
-  if (s == LUATTN_OK) s = set_globals(n, err);
-  return s;
+  if (s != LUATTN_OK) return s;
+  n->query_mod = front_oracle_has(n->oracle, "query_mod");
+  n->key_mod = front_oracle_has(n->oracle, "key_mod");
+  n->value_mod = front_oracle_has(n->oracle, "value_mod");
+  n->score_mod = front_oracle_has(n->oracle, "score_mod");
+  n->block_mask = front_oracle_has(n->oracle, "block_mask");
+  return set_globals(n, err);
 }
 
 luattn_status naive_mask(const cli_options *o, const cli_problem *p, unsigned char *kept, luattn_error *err) {

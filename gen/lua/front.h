@@ -21,6 +21,8 @@ typedef double (*front_load)(void *user, const char *input, int n_index, const l
 luattn_status front_oracle_open(const char *name, const char *text, size_t size, front_load load, void *user,
                                 front_oracle **out, luattn_error *err);
 void front_oracle_close(front_oracle *o);
+/* Does the spec declare this field of attention {..}? Its trace may be the identity, or no mask at all. */
+bool front_oracle_has(const front_oracle *o, const char *hook);
 luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value,
                                luattn_error *err);
 luattn_status front_oracle_call(front_oracle *o, const char *hook, const double *args, int n_args,

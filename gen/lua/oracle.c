@@ -13,6 +13,7 @@ struct front_oracle {
   traced_spec spec;
   front_numbers numbers;
   lua_State *L;
+  bool declared[HOOK_INIT]; /* which of the hooks of attention {..} the spec has */
   /* The call being made. */
   const char *hook;
   const double *args;
@@ -21,7 +22,14 @@ struct front_oracle {
 };
 
 static int load_main(lua_State *L) {
+  front_state *s = front_of(L);
+  front_oracle *o = (front_oracle *)((char *)s - offsetof(front_oracle, s));
   front_load_file(L);
+  const int table = lua_gettop(L);
+  for (hook_id id = HOOK_SCORE_MOD; id < HOOK_INIT; id++) {
+    o->declared[id] = hook_push_field(L, table, id) != NULL;
+    lua_settop(L, table);
+  }
   lua_setfield(L, LUA_REGISTRYINDEX, "luattn.oracle");
   return 0;
 }
@@ -121,6 +129,18 @@ static void take_arguments(lua_State *L, front_oracle *o, hook_id id) {
     front_raise_at(L, 0, "oracle: '%s' was given %d numbers", o->hook, o->num_args);
 }
 
+/* The hook of attention {..} that is called so, or HOOK_COUNT. */
+static hook_id find_hook(const char *name) {
+  hook_id id = HOOK_SCORE_MOD;
+  while (id < HOOK_INIT && strcmp(name, hook_get(id)->name) != 0) id++;
+  return id < HOOK_INIT ? id : HOOK_COUNT;
+}
+
+bool front_oracle_has(const front_oracle *o, const char *hook) {
+  const hook_id id = find_hook(hook);
+  return id != HOOK_COUNT && o->declared[id];
+}
+
 static int call_main(lua_State *L) {
   front_state *s = front_of(L);
   front_oracle *o = (front_oracle *)((char *)s - offsetof(front_oracle, s));
@@ -130,8 +150,7 @@ static int call_main(lua_State *L) {
     result = online_result(&o->spec.online, o->hook + 7, &id);
     if (result < 0) id = HOOK_COUNT;
   } else {
-    while (id < HOOK_INIT && strcmp(o->hook, hook_get(id)->name) != 0) id++;
-    if (id == HOOK_INIT) id = HOOK_COUNT;
+    id = find_hook(o->hook);
   }
   if (id == HOOK_COUNT) front_raise_at(L, 0, "oracle: there is no hook '%s'", o->hook);
   take_arguments(L, o, id);

@@ -75,9 +75,43 @@ static void test_errors_of_the_oracle(void **state) {
   assert_int_equal(front_oracle_open("a.lua", "x", 1, no_input, NULL, &o, &err), LUATTN_SPEC);
 }
 
+/* A hook whose trace is the identity, or no mask, is declared, and called each time. */
+static double count_load(void *user, const char *input, int n, const long long *index) {
+  (void)input, (void)n, (void)index;
+  ++*(int *)user;
+  return 1;
+}
+
+static void test_hooks_without_a_trace(void **state) {
+  (void)state;
+  static const char source[] =
+      "return attention { inputs = { w = { axes = {'h'} } },\n"
+      "score_mod = function(score, b, h, q_idx, kv_idx) local unused = w[h] return score * 1 end,\n"
+      "mask_mod = function(b, h, q_idx, kv_idx) local unused = w[h] return true end }";
+  traced_file t;
+  trace_text(&t, source);
+  assert_true(ir_is_var(t.spec.g, t.spec.score_mod, VAR_SCORE));
+  assert_int_equal(t.spec.block_mask, IR_NONE);
+  trace_close(&t);
+  front_oracle *o;
+  luattn_error err;
+  int calls = 0;
+  double args[5] = {1.5, 0, 0, 0, 0}, x;
+  assert_int_equal(front_oracle_open("a.lua", source, sizeof source - 1, count_load, &calls, &o, &err),
+                   LUATTN_OK);
+  assert_true(front_oracle_has(o, "score_mod") && front_oracle_has(o, "block_mask"));
+  assert_false(front_oracle_has(o, "query_mod") || front_oracle_has(o, "online.prob"));
+  assert_int_equal(front_oracle_call(o, "score_mod", args, 5, &x, &err), LUATTN_OK);
+  assert_true(x == 1.5);
+  assert_int_equal(front_oracle_call(o, "block_mask", args + 1, 4, &x, &err), LUATTN_OK);
+  assert_true(x == 1);
+  assert_int_equal(calls, 2);
+  front_oracle_close(o);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_examples),
-                                     cmocka_unit_test(test_overlapping_branches),
-                                     cmocka_unit_test(test_errors_of_the_oracle)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_examples), cmocka_unit_test(test_overlapping_branches),
+      cmocka_unit_test(test_errors_of_the_oracle), cmocka_unit_test(test_hooks_without_a_trace)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
