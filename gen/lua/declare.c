@@ -19,22 +19,25 @@ void declare_check_keys(lua_State *L, int table, const char *owner, const char *
       front_raise(L, "%s: field [%s] has no name; write name = value", owner, luaL_tolstring(L, -1, NULL));
     }
     const char *key = lua_tostring(L, -1);
+    const bool whole = strlen(key) == lua_rawlen(L, -1); /* a zero byte would hide what follows it */
     front_suggestion s;
     front_suggest_start(&s, key);
     bool known = false;
     for (int i = 0; names[i] != NULL; i++) {
-      known = known || strcmp(names[i], key) == 0;
+      known = known || (whole && strcmp(names[i], key) == 0);
       front_suggest_try(&s, names[i]);
     }
     if (known) continue;
-    if (s.best != NULL) front_raise(L, "%s: unknown field '%s'%s", owner, key, front_suggest_end(L, &s));
+    const char *shown = front_shown(L, -1);
+    if (s.best != NULL) front_raise(L, "%s: unknown field '%s'%s", owner, shown, front_suggest_end(L, &s));
     const char *list = names[0];
     for (int i = 1; names[i] != NULL; i++) list = front_format(L, "%s, %s", list, names[i]);
-    front_raise(L, "%s: unknown field '%s'; its fields are %s", owner, key, list);
+    front_raise(L, "%s: unknown field '%s'; its fields are %s", owner, shown, list);
   }
 }
 
-static bool is_identifier(const char *name) {
+static bool is_identifier(const char *name, size_t size) {
+  if (strlen(name) != size) return false;
   if (!isalpha((unsigned char)*name) && *name != '_') return false;
   while (*name != '\0' && (isalnum((unsigned char)*name) || *name == '_')) name++;
   return *name == '\0';
@@ -49,10 +52,12 @@ int declare_names(lua_State *L, int table, const char *owner, const char **names
     const char *key = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
     if (key == NULL)
       front_raise(L, "%s: entry [%s] has no name; write name = ..", owner, luaL_tolstring(L, -1, NULL));
-    if (!is_identifier(key)) front_raise(L, "%s: '%s' is not a name; use letters, digits and _", owner, key);
+    if (!is_identifier(key, lua_rawlen(L, -1))) {
+      front_raise(L, "%s: '%s' is not a name; use letters, digits and _", owner, front_shown(L, -1));
+    }
     if (strlen(key) >= LUATTN_NAME_SIZE) {
-      front_raise(L, "%s: the name '%s' has %zu characters; the limit is %d", owner, key, strlen(key),
-                  LUATTN_NAME_SIZE - 1);
+      front_raise(L, "%s: the name '%s' has %zu characters; the limit is %d", owner, front_shown(L, -1),
+                  strlen(key), LUATTN_NAME_SIZE - 1);
     }
     if (n == most) front_raise(L, "%s: more than %d entries; the limit is %d", owner, most, most);
     int at = n++;
@@ -120,6 +125,9 @@ static int32_t axis_of(lua_State *L, const char *owner) {
                 owner, front_kind(L, -1));
   }
   const char *axis = lua_tostring(L, -1);
+  if (!is_identifier(axis, lua_rawlen(L, -1))) {
+    front_raise(L, "%s: axis '%s' is not a name; use letters, digits and _", owner, front_shown(L, -1));
+  }
   for (int i = 0; i < 5; i++) {
     if (strcmp(axis, named[i]) == 0) return -1 - i;
   }
@@ -128,8 +136,6 @@ static int32_t axis_of(lua_State *L, const char *owner) {
       front_raise(L, "%s: axis '%s' is written '%s'", owner, axis, axis_synonyms[i][1]);
     }
   }
-  if (!is_identifier(axis))
-    front_raise(L, "%s: axis '%s' is not a name; use letters, digits and _", owner, axis);
   return LUATTN_AXIS_FREE;
 }
 
@@ -155,10 +161,13 @@ static uint32_t dtype_of(lua_State *L, const char *owner) {
   const int type = lua_rawget(L, -2);
   uint32_t dtype = LUATTN_INPUT_F32;
   if (type != LUA_TNIL) {
-    const char *text = type == LUA_TSTRING ? lua_tostring(L, -1) : front_kind(L, -1);
-    for (dtype = 0; dtype < 6 && (type != LUA_TSTRING || strcmp(text, names[dtype]) != 0); dtype++) continue;
-    if (dtype == 6)
-      front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, bool", owner, text);
+    const bool whole = type == LUA_TSTRING && strlen(lua_tostring(L, -1)) == lua_rawlen(L, -1);
+    for (dtype = 0; dtype < 6 && !(whole && strcmp(lua_tostring(L, -1), names[dtype]) == 0); dtype++)
+      continue;
+    if (dtype == 6) {
+      front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, bool", owner,
+                  front_shown(L, -1));
+    }
   }
   lua_pop(L, 1);
   return dtype;
@@ -220,7 +229,7 @@ static void declare_inputs(lua_State *L, int table) {
 
 /* "dir/my spec.lua" -> "my_spec" */
 static const char *default_name(lua_State *L) {
-  const char *file = front_of(L)->file, *slash = strrchr(file, '/');
+  const char *file = front_of(L)->path, *slash = strrchr(file, '/');
   const char *stem = slash != NULL ? slash + 1 : file, *dot = strchr(stem, '.');
   char name[LUATTN_NAME_SIZE] = "spec";
   size_t n = dot != NULL && dot != stem ? (size_t)(dot - stem) : strlen(stem);
@@ -238,17 +247,19 @@ static void declare_name(lua_State *L, int table) {
     lua_pop(L, 1);
     return;
   }
-  const char *name = type == LUA_TSTRING ? lua_tostring(L, -1) : "";
-  size_t n = strlen(name);
   if (type != LUA_TSTRING) front_raise(L, "attention: name is %s; it must be a string", front_kind(L, -1));
+  size_t n;
+  const char *name = lua_tolstring(L, -1, &n), *shown = front_shown(L, -1);
   if (n == 0 || n >= LUATTN_NAME_SIZE) {
-    front_raise(L, "attention: name '%s' has %zu characters; it must have 1 to %d", name, n,
+    front_raise(L, "attention: name '%s' has %zu characters; it must have 1 to %d", shown, n,
                 LUATTN_NAME_SIZE - 1);
   }
   for (size_t i = 0; i < n; i++) {
-    if (!isalnum((unsigned char)name[i]) && strchr("_-.", name[i]) == NULL) {
-      front_raise(L, "attention: name '%s' contains '%c'; use letters, digits, _, - and .", name, name[i]);
-    }
+    const unsigned char c = (unsigned char)name[i];
+    if (isalnum(c) || (c != '\0' && strchr("_-.", c) != NULL)) continue;
+    if (c >= ' ' && c < 0x7f)
+      front_raise(L, "attention: name '%s' contains '%c'; use letters, digits, _, - and .", shown, c);
+    front_raise(L, "attention: name '%s' contains the byte %d; use letters, digits, _, - and .", shown, c);
   }
   front_of(L)->spec->name = front_format(L, "%s", name);
   lua_pop(L, 1);

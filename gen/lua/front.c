@@ -48,13 +48,14 @@ luattn_status front_trace(arena *a, const char *name, const char *source, size_t
 
 luattn_status front_trace_within(arena *a, const char *name, const char *source, size_t size,
                                  double cpu_seconds, traced_spec *out, luattn_error *err) {
-  traced_spec spec = {.a = a, .g = ir_open(a), .file = arena_printf(a, "%s", name)};
+  traced_spec spec = {.a = a, .g = ir_open(a), .file = front_label(a, name)};
   if (spec.g == NULL || spec.file == NULL)
     return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   front_state s = {.a = a,
                    .g = spec.g,
                    .spec = &spec,
                    .file = spec.file,
+                   .path = name,
                    .source = source,
                    .source_size = size,
                    .cpu_limit = cpu_seconds};

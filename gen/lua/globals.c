@@ -132,7 +132,8 @@ static int global_get(lua_State *L) {
   refuse_traced_key(L, 2);
   if (lua_type(L, 2) != LUA_TSTRING) return 1;
   const char *name = lua_tostring(L, 2);
-  if (input_push_name(L, name)) return 1;
+  const bool whole = strlen(name) == lua_rawlen(L, 2); /* a zero byte would hide what follows it */
+  if (whole && input_push_name(L, name)) return 1;
   const char *reason = missing_reason(name);
   if (reason != NULL) front_raise(L, "'%s' is not available in a spec: %s", name, reason);
   const char *hint = foreign_hint(L, name);
@@ -144,7 +145,7 @@ static int global_get(lua_State *L) {
   const char *end = front_suggest_end(L, &s);
   const bool loading = front_of(L)->mode == FRONT_LOADING;
   if (!loading && *end == '\0') end = "; declare it as an input or a scalar, or as a local";
-  front_raise(L, "undefined name '%s'%s%s", name, end,
+  front_raise(L, "undefined name '%s'%s%s", front_shown(L, 2), end,
               loading ? " (inputs, scalars and lengths exist only inside hooks)" : "");
 }
 
@@ -155,7 +156,7 @@ static int global_set(lua_State *L) {
     front_raise(L,
                 "global '%s' is assigned inside a hook; a hook must not change anything outside itself, so "
                 "write local %s",
-                name, name);
+                front_shown(L, -1), front_shown(L, -1));
   }
   if (globals_predefined(L, name))
     front_raise(L, "'%s' is predefined; choose another name, or write local %s", name, name);
@@ -171,6 +172,7 @@ static int library_get(lua_State *L) {
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
   refuse_traced_key(L, 2);
   const char *library = lua_tostring(L, lua_upvalueindex(2)), *name = luaL_tolstring(L, 2, NULL);
+  const char *shown = front_shown(L, -1);
   const char *full = front_format(L, "%s.%s", library, name), *hint = foreign_hint(L, full);
   if (hint != NULL) front_raise(L, "%s has no '%s'%s", library, name, hint);
   const char *reason = missing_reason(full);
@@ -178,7 +180,7 @@ static int library_get(lua_State *L) {
   front_suggestion s;
   front_suggest_start(&s, name);
   suggest_keys(L, lua_upvalueindex(1), &s);
-  front_raise(L, "%s has no '%s'%s", library, name, front_suggest_end(L, &s));
+  front_raise(L, "%s has no '%s'%s", library, shown, front_suggest_end(L, &s));
 }
 
 static int library_set(lua_State *L) {

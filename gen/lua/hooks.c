@@ -85,8 +85,8 @@ static int refuse_rowscale(lua_State *L) {
   for (int i = 0; i < (final ? online->num_final : online->num_state); i++) {
     front_suggest_try(&s, final ? online->final_name[i] : online->state_name[i]);
   }
-  front_raise(L, "there is no row scalar '%s' in %s%s", name, final ? "final_rowscales" : "online_rowscales",
-              front_suggest_end(L, &s));
+  front_raise(L, "there is no row scalar '%s' in %s%s", front_shown(L, 2),
+              final ? "final_rowscales" : "online_rowscales", front_suggest_end(L, &s));
 }
 
 static void push_rowscales(lua_State *L, ir_var v) {

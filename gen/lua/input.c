@@ -113,7 +113,7 @@ static void add_index(lua_State *L, gather *t, int position) {
   }
   if (lua_type(L, -1) == LUA_TSTRING) {
     front_raise(L, "input '%s': indexed by the name '%s'; write %s[i], with a variable or a number",
-                info->name, lua_tostring(L, -1), info->name);
+                info->name, front_shown(L, -1), info->name);
   }
   const int axis = info->axis[t->count];
   if (lua_isinteger(L, -1)) {

@@ -106,7 +106,7 @@ void online_declare(lua_State *L, int table) {
   const int type = push_raw(L, "name");
   if (type != LUA_TNIL && type != LUA_TSTRING)
     front_raise(L, "online_func: name is %s; it must be a string", front_kind(L, -1));
-  o->name = type == LUA_TSTRING ? front_format(L, "%s", lua_tostring(L, -1)) : "online_func";
+  o->name = type == LUA_TSTRING ? front_shown(L, -1) : "online_func";
   lua_pop(L, 1);
   declare_states(L, o);
   declare_finals(L, o);

@@ -39,13 +39,13 @@ luattn_status front_oracle_open(const char *name, const char *text, size_t size,
   arena *a = arena_open(NULL);
   front_oracle *o = a != NULL ? arena_new(a, sizeof *o) : NULL;
   ir *g = o != NULL ? ir_open(a) : NULL;
-  const char *file = g != NULL ? arena_printf(a, "%s", name) : NULL;
+  const char *file = g != NULL ? front_label(a, name) : NULL;
   const char *source = file != NULL ? arena_copy(a, text, size) : NULL;
   luattn_status status =
       source != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   if (status == LUATTN_OK) {
-    o->s =
-        (front_state){.a = a, .g = g, .spec = &o->spec, .file = file, .source = source, .source_size = size};
+    o->s = (front_state){
+        .a = a, .g = g, .spec = &o->spec, .file = file, .path = name, .source = source, .source_size = size};
     o->numbers.load = load;
     o->numbers.user = user;
     o->s.numbers = &o->numbers;

@@ -62,7 +62,7 @@ static int raise_member(lua_State *L) {
   const char *name = lua_tostring(L, 2);
   if (globals_defined(L, name))
     front_raise(L, "a traced number has no '%s'; functions stand in front: %s(x)", name, name);
-  front_raise(L, "a traced number has no '%s'; functions stand in front, as in tanh(x)", name);
+  front_raise(L, "a traced number has no '%s'; functions stand in front, as in tanh(x)", front_shown(L, 2));
 }
 
 static void add_rows(lua_State *L, const refused_row *row, size_t count, lua_CFunction raise) {

@@ -1,5 +1,6 @@
 /* sandbox.c: a Lua state with a memory cap and budgets of instructions and of time, and the way from a Lua
  * error to a status. */
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,8 @@
 #define CPU_SECONDS 10
 #define INSTRUCTION_BUDGET 20000000LL
 #define INSTRUCTIONS_A_CHECK 100
+#define SHOWN_MAX 64
+#define LABEL_MAX 200
 
 front_state *front_of(lua_State *L) {
   front_state *s;
@@ -145,6 +148,36 @@ const char *front_format(lua_State *L, const char *fmt, ...) {
   return copy;
 }
 
+static bool is_inside_utf8(char c) { return ((unsigned char)c & 0xc0) == 0x80; }
+
+static void clean(char *text) {
+  for (; *text != '\0'; text++) {
+    if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';
+  }
+}
+
+const char *front_shown(lua_State *L, int index) {
+  size_t size;
+  if (lua_type(L, index) != LUA_TSTRING) return front_kind(L, index);
+  const char *name = lua_tolstring(L, index, &size);
+  char text[SHOWN_MAX + 3] = "";
+  size_t shown = size > SHOWN_MAX ? SHOWN_MAX : size;
+  while (shown < size && shown > 0 && is_inside_utf8(name[shown])) shown--;
+  for (size_t i = 0; i < shown; i++) text[i] = name[i] != '\0' ? name[i] : '?';
+  if (shown < size) memcpy(text + shown, "..", 3);
+  clean(text);
+  return front_format(L, "%s", text);
+}
+
+const char *front_label(arena *a, const char *name) {
+  const size_t size = strlen(name);
+  const char *tail = size > LABEL_MAX ? name + size - LABEL_MAX : name;
+  while (tail > name && is_inside_utf8(*tail)) tail++;
+  char *label = arena_printf(a, "%s%s", tail > name ? ".." : "", tail);
+  if (label != NULL) clean(label);
+  return label;
+}
+
 int front_no_memory(lua_State *L) {
   front_of(L)->no_memory = true;
   lua_pushnil(L); /* allocates nothing */
@@ -255,10 +288,17 @@ static int complete_message(lua_State *L) {
   return 1;
 }
 
-/* Copies a message with "(spec)" replaced by the file's name. */
+/* Copies a message with "(spec)" replaced by the file's name, and with long words cut: Lua's own messages
+ * quote names of any length. */
 static void name_file(const char *message, const char *file, char *out, size_t size) {
   size_t used = 0;
-  while (*message != '\0' && used + 1 < size) {
+  for (int word = 0; *message != '\0' && used + 1 < size;) {
+    word = isalnum((unsigned char)*message) || *message == '_' ? word + 1 : 0;
+    if (word > SHOWN_MAX) {
+      for (int dot = 0; word == SHOWN_MAX + 1 && dot < 2 && used + 1 < size; dot++) out[used++] = '.';
+      message++;
+      continue;
+    }
     if (strncmp(message, "(spec):", 7) == 0) {
       const int n = snprintf(out + used, size - used, "%s", file);
       used += n > 0 && (size_t)n < size - used ? (size_t)n : size - used - 1;

@@ -34,7 +34,8 @@ typedef struct front_state {
   arena *a;
   ir *g;
   traced_spec *spec;
-  const char *file, *source;
+  const char *file, *source; /* the file as front_label has it */
+  const char *path;          /* in full; while it is loaded */
   size_t source_size;
   front_mode mode;
   /* Limits of the sandbox. */
@@ -66,6 +67,9 @@ int front_raise_at(lua_State *L, int line, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 3, 4)));
 /* A message part that lives in the arena; never NULL. */
 const char *front_format(lua_State *L, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* A name or a text of the spec as messages show it: at most 64 characters, those that do not print as '?'.
+ * The string at `index`; what is no string as front_kind has it. */
+const char *front_shown(lua_State *L, int index);
 int front_no_memory(lua_State *L) __attribute__((noreturn));
 int front_line(lua_State *L);                    /* line of the spec that is running, else hook_line */
 const char *front_kind(lua_State *L, int index); /* "a number", "an input", "nil": for messages */
@@ -78,6 +82,10 @@ typedef struct front_suggestion {
 void front_suggest_start(front_suggestion *s, const char *word);
 void front_suggest_try(front_suggestion *s, const char *candidate);
 const char *front_suggest_end(lua_State *L, const front_suggestion *s);
+
+/* A file's name as messages and generated code show it: at most 200 characters, the end of a longer path,
+ * those that do not print as '?'. NULL: out of memory. */
+const char *front_label(arena *a, const char *name);
 
 /* Opens the sandbox: a Lua state whose globals are the standard library of specs and nothing else. */
 luattn_status sandbox_open(front_state *s, lua_State **out, luattn_error *err);

@@ -60,7 +60,40 @@ static void test_bytecode(void **state) {
   expect_error("\x1bLua\x54", "test.lua: the file is Lua bytecode; a spec is Lua text");
 }
 
+static void expect_label(const char *label, const char *source, const char *message) {
+  luattn_error err;
+  traced_spec spec;
+  arena *a = arena_open(NULL);
+  assert_int_equal(front_trace(a, label, source, strlen(source), &spec, &err), LUATTN_SPEC);
+  assert_string_equal(err.message, message);
+  arena_close(a);
+}
+
+/* A label goes into messages and into the comments of generated code: it is one line, and not too long. */
+static void test_labels(void **state) {
+  (void)state;
+  static const char source[] = "return attention {}";
+  char label[3000], expected[512];
+  luattn_error err;
+  traced_spec spec;
+  arena *a = arena_open(NULL);
+  expect_label("label\n#error injected\n\x7f",
+               "x =", "label?#error injected??:1: unexpected symbol near <eof>");
+  assert_int_equal(front_trace(a, "label\n#error injected\n", source, sizeof source - 1, &spec, &err),
+                   LUATTN_OK);
+  assert_string_equal(spec.file, "label?#error injected?");
+  assert_string_equal(spec.name, "label__error_injected_");
+  memset(label, 'd', sizeof label);
+  memcpy(label + sizeof label - 10, "/spec.lua", 10);
+  snprintf(expected, sizeof expected, "..%.191s/spec.lua:1: unexpected symbol near <eof>", label);
+  expect_label(label, "x =", expected);
+  assert_int_equal(front_trace(a, label, source, sizeof source - 1, &spec, &err), LUATTN_OK);
+  assert_string_equal(spec.name, "spec");
+  arena_close(a);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_bytecode)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_bytecode),
+                                     cmocka_unit_test(test_labels)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
