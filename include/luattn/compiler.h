@@ -14,7 +14,10 @@ extern "C" {
 typedef struct luattn_spec luattn_spec;
 
 /* Loads, traces and differentiates a spec. `name` stands in messages for the file. `allocator` may be NULL.
- * Errors: LUATTN_SPEC (message starts with name:line), LUATTN_IO, LUATTN_NO_MEMORY. */
+ * Errors: LUATTN_SPEC (message starts with name:line, and with the name alone where no one line is to blame, as of a
+ * file without attention {..} or of an online function whose result depends on the tiles; of a long name its last 200
+ * bytes, with control characters as '?'), LUATTN_IO, LUATTN_NO_MEMORY. A spec that takes more than 10 s of the thread's
+ * CPU time to run is an error. */
 LUATTN_API luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocator, luattn_spec **spec,
                                           luattn_error *err);
 LUATTN_API luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,
