@@ -23,7 +23,26 @@ static int trace_main(lua_State *L) {
   return 0;
 }
 
-/* What tracing built must be well formed: a failure here is ours, not the spec's. */
+/* A number that a hook reads from an input and nothing is made of: as a rule it stands in the place of a
+ * condition, and in Lua is true whatever its value, as in `padding[i] and kv_idx <= q_idx`. */
+static luattn_status check_reads(const front_state *s, luattn_error *err) {
+  const traced_spec *t = s->spec;
+  for (ir_ref r = 1; r < ir_count(t->g); r++) {
+    const ir_node *node = ir_get(t->g, r);
+    if (node->op != IR_LOAD || node->type == IR_BOOL) continue;
+    if (s->computed_with >> node->imm.integer & 1) continue;
+    const char *name = t->input[node->imm.integer].name;
+    return luattn_fail(
+        err, LUATTN_SPEC,
+        "%s:%d: input '%s': is read, but nothing is made of its numbers, and as a condition each "
+        "is true in Lua; write ne(%s[..], 0), declare it with dtype = \"bool\", or leave the "
+        "read out",
+        t->file, (int)node->line, name, name);
+  }
+  return LUATTN_OK;
+}
+
+/* What tracing built must be well formed: a failure there is ours, not the spec's. */
 static luattn_status check_trace(const traced_spec *t, luattn_error *err) {
   ir_ref roots[10 + 2 * SPEC_MAX_STATE + SPEC_MAX_FINAL];
   int n = 0;
@@ -66,6 +85,7 @@ luattn_status front_trace_within(arena *a, const char *name, const char *source,
   if (status != LUATTN_OK) return status;
   if (ir_failed(spec.g)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   TRY(check_trace(&spec, err));
+  TRY(check_reads(&s, err));
   *out = spec;
   return LUATTN_OK;
 }

@@ -182,8 +182,9 @@ static int call_eq(lua_State *L) {
   const char *name = equal ? "eq" : "ne";
   check_count(L, name, 2, 2);
   bool answer;
-  if (lua_type(L, 1) == LUA_TSTRING && lua_type(L, 2) == LUA_TSTRING)
-    answer = lua_rawequal(L, 1, 2);
+  const int type = lua_type(L, 1);
+  if (type == lua_type(L, 2) && (type == LUA_TSTRING || type == LUA_TBOOLEAN))
+    answer = lua_rawequal(L, 1, 2); /* a condition has been decided by now */
   else if (plain(L, name))
     answer = lua_compare(L, 1, 2, LUA_OPEQ);
   else

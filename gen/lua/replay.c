@@ -64,7 +64,7 @@ static bool ask(lua_State *L, ir_ref low, ir_ref high, unsigned yes, ir_ref cond
   if (r->count == QUESTIONS_MAX) {
     front_raise_at(L, r->hook->line,
                    "%s: more than %d undecided comparisons in one call (the last in line %d); bound the loop "
-                   "that makes them, or use where, min and max",
+                   "that makes them, or join them by min, max and clamp, which ask nothing",
                    s->hook, QUESTIONS_MAX, front_line(L));
   }
   question *q = &r->script[r->count++];

@@ -51,6 +51,12 @@ static operand constant(lua_State *L, int index, const char *what) {
   return (operand){.ref = ir_real(g, x), .depth = 1};
 }
 
+/* Whatever comes of it: 0 times a number leaves no node of it behind. */
+static void note_operand(front_state *s, ir_ref r) {
+  const ir_node *n = ir_get(s->g, r);
+  if (n->op == IR_LOAD) s->computed_with |= UINT32_C(1) << n->imm.integer;
+}
+
 operand value_get(lua_State *L, int index, const char *what) {
   ir_set_line(front_of(L)->g,
               (uint32_t)front_line(L)); /* what is built next belongs to the line that asked for it */
@@ -63,6 +69,7 @@ operand value_get(lua_State *L, int index, const char *what) {
                   "outside itself",
                   what);
     }
+    note_operand(front_of(L), v->x.ref);
     return v->x;
   }
   if (lua_type(L, index) == LUA_TNUMBER) return constant(L, index, what);

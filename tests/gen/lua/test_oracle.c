@@ -86,8 +86,8 @@ static void test_hooks_without_a_trace(void **state) {
   (void)state;
   static const char source[] =
       "return attention { inputs = { w = { axes = {'h'} } },\n"
-      "score_mod = function(score, b, h, q_idx, kv_idx) local unused = w[h] return score * 1 end,\n"
-      "mask_mod = function(b, h, q_idx, kv_idx) local unused = w[h] return true end }";
+      "score_mod = function(score, b, h, q_idx, kv_idx) local unused = w[h] < 0 return score * 1 end,\n"
+      "mask_mod = function(b, h, q_idx, kv_idx) local unused = w[h] < 0 return true end }";
   traced_file t;
   trace_text(&t, source);
   assert_true(ir_is_var(t.spec.g, t.spec.score_mod, VAR_SCORE));
