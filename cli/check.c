@@ -22,6 +22,10 @@ void check_print(const char *title, const check_report *r) {
     printf("  %-18s error %-10.3g tolerance %-10.3g %s\n", l->name, l->error, l->tolerance,
            l->ok ? "ok" : "FAILED");
   }
+  for (int i = 0; i < 32; i++)
+    if (r->jumps >> i & 1)
+      printf("  d_%s: not compared, as the result jumps or bends at this value; --set %s=.. moves it\n",
+             r->scalar_names[i], r->scalar_names[i]);
 }
 
 /* Largest difference, less what is `allowed` for each element (NULL: nothing); NaN or infinity where the two

@@ -18,6 +18,7 @@ typedef struct check_report {
                              measure */
   check_line line[CHECK_MAX_LINES];
   uint32_t jumps; /* a bit for each scalar at whose value the result has no derivative: not compared */
+  const char *const *scalar_names;
 } check_report;
 
 /* Kernels against the CPU path in double precision, forward and backward (the gradients in `wants`,

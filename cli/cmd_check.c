@@ -36,10 +36,6 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
           "  gradients: given by the spec itself (backward or stop_gradient), so not compared with "
           "differences\n");
     }
-    for (size_t i = 0; i < p.info.num_scalars; i++)
-      if (r.jumps >> i & 1)
-        printf("  d_%s: not compared, as the result jumps or bends at this value; --set %s=.. moves it\n",
-               p.info.scalar_names[i], p.info.scalar_names[i]);
     *failed |= r.failed > 0;
     status = print_kept(&p, err);
   }

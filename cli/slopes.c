@@ -291,6 +291,7 @@ static luattn_status with_mask(differences check, const cli_options *o, cli_prob
   luattn_status s = kept != NULL ? naive_mask(o, p, kept, err)
                                  : luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the mask");
   p->kept = kept;
+  out->scalar_names = p->info.scalar_names;
   if (s == LUATTN_OK) s = find_jumps(o, p, scratch, &out->jumps, err);
   if (s == LUATTN_OK) s = check(o, p, got, allowed, scratch, out, err);
   p->kept = NULL;

@@ -1,6 +1,7 @@
 /* overlap.c: the bytes that tensors span, held against each other. */
 #include "common/overlap.h"
 
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -139,4 +140,11 @@ bool overlap_find(const luattn_args *args, bool is_forward, overlap_pair *found)
       return true;
     }
   return false;
+}
+
+void overlap_text(const overlap_pair *pair, char *text, size_t size) {
+  snprintf(text, size,
+           "%s: its memory, 0x%" PRIxPTR " to 0x%" PRIxPTR ", is shared with %s, 0x%" PRIxPTR
+           " to 0x%" PRIxPTR "; give what is written memory of its own",
+           pair->output, pair->low[0], pair->high[0], pair->other, pair->low[1], pair->high[1]);
 }

@@ -22,4 +22,7 @@ typedef struct overlap_pair {
  * does not use and those without data or elements, or of more than four axes, which are refused elsewhere. */
 bool overlap_find(const luattn_args *args, bool is_forward, overlap_pair *found);
 
+/* Of what overlap_find has found: a message without its place. */
+void overlap_text(const overlap_pair *pair, char *text, size_t size);
+
 #endif

@@ -364,9 +364,8 @@ luattn_status args_apart(const args_call *c, size_t workspace_size) {
   used.workspace_size = workspace_size;
   if (c->info->num_saved == 0) used.saved = NULL;
   overlap_pair pair;
+  char text[400];
   if (!overlap_find(&used, c->info->pass == LUATTN_FORWARD, &pair)) return LUATTN_OK;
-  return args_fail(c,
-                   "%s: its memory, 0x%" PRIxPTR " to 0x%" PRIxPTR ", is shared with %s, 0x%" PRIxPTR
-                   " to 0x%" PRIxPTR "; give what is written memory of its own",
-                   pair.output, pair.low[0], pair.high[0], pair.other, pair.low[1], pair.high[1]);
+  overlap_text(&pair, text, sizeof text);
+  return args_fail(c, "%s", text);
 }

@@ -1,5 +1,4 @@
 /* problem.c: luattn_args checked and converted for the CPU path. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -273,14 +272,13 @@ luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool 
                             luattn_error *err) {
   luattn_args used = *args;
   overlap_pair pair;
+  char message[400];
   used.workspace = NULL;
   if (p->spec->traced.online.lse < 0) used.lse = used.dlse = NULL;
   if (p->spec->derived.num_saved == 0) used.saved = NULL;
   if (!overlap_find(&used, is_forward, &pair)) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID,
-                     "cpu: %s: its memory, 0x%" PRIxPTR " to 0x%" PRIxPTR ", is shared with %s, 0x%" PRIxPTR
-                     " to 0x%" PRIxPTR "; give what is written memory of its own",
-                     pair.output, pair.low[0], pair.high[0], pair.other, pair.low[1], pair.high[1]);
+  overlap_text(&pair, message, sizeof message);
+  return luattn_fail(err, LUATTN_INVALID, "cpu: %s", message);
 }
 
 /* Which inputs the expression under `root` loads. Arguments stand before their users. */

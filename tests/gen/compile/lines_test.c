@@ -1,0 +1,65 @@
+/* Lines that a backward kernel reads ahead: when a compilation gives them up, and that what is said of an
+ * image knows it. */
+#include <string.h>
+
+#include "support.h"
+
+/* What is said of an image from the cache, and the source that is shown for it, are those it was made from.
+ */
+static void expect_lines(const luattn_spec *spec, const luattn_target *target, bool has) {
+  luattn_compile_report report;
+  luattn_error err;
+  char *source = NULL;
+  for (int i = 0; i < 2; i++) {
+    luattn_image *image = compile(spec, target, &report);
+    assert_int_equal(report.cache_hit, i);
+    assert_int_equal(luattn_image_get_info(image)->family, LUATTN_SM90);
+    assert_int_equal(luattn_image_get_info(image)->reads_ahead, has);
+    assert_int_equal(report.tiles.tile_m, 64);
+    assert_int_equal(strstr(report.plan, "scores read every input themselves") == NULL, has);
+    if (luattn_emit_source(spec, target, image, &source, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    assert_int_equal(strstr(source, "has_line = true;") != NULL, has);
+    luattn_text_free(source);
+    luattn_image_free(image);
+  }
+}
+
+/* Lines that are read ahead give way before the tiles do. */
+static void test_lines(void **state) {
+  (void)state;
+  luattn_spec *spec = load(
+      "return attention { inputs = { x = { axes = {'h', 'q', 'kv'}, grad = true } }, "
+      "score_mod = function(score, b, h, q, kv) return score + x[{h, q, kv}] end }");
+  luattn_target target = target_new();
+  luattn_compile_report report;
+  target.pass = LUATTN_BACKWARD, target.dtype = LUATTN_BF16, target.arch = 90, target.head_dim = 128;
+  luattn_image *image = compile(spec, &target, &report);
+  assert_null(strstr(report.plan, "scores read every input themselves"));
+  luattn_image_free(image);
+  static const struct {
+    const char *mode;
+    bool keeps_lines;
+  } cases[] = {
+      {"exhaust has_line = true;", false},
+      {"spill 420 100 has_line = true;", false}, /* too many */
+      {"spill 300 100 has_line = true;", false}, /* not too many, but more than lines are worth */
+      {"spill 300 280 has_line = true;", false},
+      {"spill 300 600 has_line = true;", true}, /* which without them would be too many */
+      {"spill 300 -1 has_line = true;", true},  /* which does not compile without them */
+      {"spill 230 0 has_line = true;", true},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    folder dir = folder_new();
+    target.cache_dir = dir.path;
+    fake_mode(cases[i].mode);
+    expect_lines(spec, &target, cases[i].keeps_lines);
+    folder_remove(&dir);
+  }
+  fake_mode(NULL);
+  luattn_spec_free(spec);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
