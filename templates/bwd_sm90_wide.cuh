@@ -78,7 +78,7 @@ struct SumsWide {
   }
   __device__ __forceinline__ void add_tile() {
     barrier_wait(Value ? shared.p_full() : shared.ds_full(ds.slot), Value ? parity : ds.parity);
-    if constexpr (!Value) barrier_wait(shared.keys_turn(), parity);
+    if constexpr (!Value) barrier_wait(shared.keys_turn(ds.slot), ds.parity);
     wgmma_fence();
     const u64 a = block_operand(Value ? shared.p() : shared.ds(ds.slot), 0),
               b = block_operand(Value ? shared.dout(slot.slot) : shared.q(slot.slot), Shared::box);

@@ -205,9 +205,10 @@ struct SenderWide {
           parity ^= 1;
           if (elected()) load_peer_k(p, maps, shared, note, full, rank);
         }
+        // Arrives behind its own block's dS, which the scores' threads read together with the other's.
         barrier_wait(shared.ds_full(ds.slot), ds.parity);
         if (elected()) {
-          if (!begins) barrier_arrive_expect(full, Shared::box);
+          barrier_arrive_expect(full, Shared::box);
           copy_to_peer(shared.peer_ds(ds.slot), shared.ds(ds.slot), Shared::box, full, rank);
         }
         if constexpr (Shared::turns) tell_turns(shared, note, ds);
@@ -231,7 +232,7 @@ struct SenderWide {
   LUATTN_FN void load_peer_k(const LuattnParams &p, const LuattnTensorMaps &maps, const Shared &shared,
                              const WideNote &note, u32 full, int rank) {
     const int first = Shared::first_dq(rank), count = Shared::num_dq(rank);
-    barrier_arrive_expect(full, (1 + count) * Shared::box);
+    barrier_expect(full, count * Shared::box);
 #pragma unroll 1
     for (int i = 0; i < count; ++i)
       tensor_load(shared.peer_k() + i * Shared::box, maps.k, full, (first + i) * 64,

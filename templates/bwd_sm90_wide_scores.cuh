@@ -362,7 +362,8 @@ struct ScoresWide {
       if (last.row >= 0) compute_dq<false>(last);
       barrier_peek<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
     }
-    if (lane == 0) barrier_arrive(shared.keys_turn());
+    if constexpr (Need::dk)
+      if (lane == 0) barrier_arrive(shared.keys_turn(ds.slot ^ 1));
     return enter_block();
   }
   __device__ __forceinline__ void run() {
@@ -398,7 +399,8 @@ struct ScoresWide {
       }
       const WideNote next = await_tile();
       issue_dots(next);
-      if (lane == 0 && !leaves) barrier_arrive(shared.keys_turn());
+      if constexpr (Need::dk)
+        if (lane == 0 && !leaves) barrier_arrive(shared.keys_turn(ds.slot ^ 1));
       await_scores();
       if constexpr (reduces_acc)
         if (!leaves && next.head != tile.head) flush_block<Spec, 128, 128>(p, site, head, acc);

@@ -70,7 +70,7 @@ struct SharedWide {
                        at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
   static_assert(tile_m == 64 && tile_n == 64 && Config::threads == 512);
   static_assert(stages >= 2);
-  static_assert(has_shared<Config, at_barriers + stages * 64 + (turns ? 216 : 120)>());  // barriers and notes
+  static_assert(has_shared<Config, at_barriers + stages * 64 + (turns ? 216 : 128)>());  // barriers and notes
 
   u32 start;  // a multiple of 1024
 
@@ -102,12 +102,13 @@ struct SharedWide {
   __device__ __forceinline__ u32 k_empty() const { return ticket() + 40; }
   __device__ __forceinline__ u32 p_full() const { return ticket() + 48; }
   __device__ __forceinline__ u32 p_empty() const { return ticket() + 56; }
-  __device__ __forceinline__ u32 keys_turn() const { return ticket() + 64; }
-  __device__ __forceinline__ u32 ds_full(int slot) const { return ticket() + 72 + slot * 24; }
+  __device__ __forceinline__ u32 ds_full(int slot) const { return ticket() + 64 + slot * 32; }
   __device__ __forceinline__ u32 ds_empty(int slot) const { return ds_full(slot) + 8; }
   __device__ __forceinline__ u32 peer_ds_full(int slot) const { return ds_full(slot) + 16; }
+  // dK of this tile may be computed now. One for each slot of dS, as the scores may be two tiles ahead.
+  __device__ __forceinline__ u32 keys_turn(int slot) const { return ds_full(slot) + 24; }
   // Of a deterministic kernel: see sm90_wide_turns.cuh.
-  __device__ __forceinline__ u32 turn_note(int slot) const { return ds_full(2) + 8 + slot * 16; }
+  __device__ __forceinline__ u32 turn_note(int slot) const { return ds_full(2) + slot * 16; }
   __device__ __forceinline__ u32 turn_noted(int slot) const { return turn_note(2) + slot * 8; }
   __device__ __forceinline__ u32 turn() const { return turn_note(2) + 16; }
   __device__ __forceinline__ u32 dq_added() const { return turn_note(2) + 24; }
@@ -129,12 +130,12 @@ struct SharedWide {
     barrier_init(k_empty(), 4);
     barrier_init(p_full(), 4);
     barrier_init(p_empty(), 4);
-    barrier_init(keys_turn(), 4);
     if constexpr (needs_ds) {  // ptxas crashes on a barrier of no arrivals
       for (int i = 0; i < 2; ++i) {
         barrier_init(ds_full(i), 4);
         barrier_init(ds_empty(i), (Need::dk ? 4 : 0) + (Need::dq ? 8 : 0) + (sums != 0 ? 1 : 0));
         barrier_init(peer_ds_full(i), 1);
+        barrier_init(keys_turn(i), 4);
       }
     }
     if constexpr (turns) {

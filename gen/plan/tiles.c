@@ -189,7 +189,7 @@ static int sm90_forward_bytes(const plan *p, const plan_rows *r) {
 static int sm90_wide_backward_bytes(const plan *p, const plan_rows *r) {
   const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64, box = 64 * 128;
   const int tiles = 128 * dim + box * ((dim + 127) / 128) + 128 * p->stages * (dim + dim_v) + 5 * box;
-  const int barriers = 64 * p->stages + (p->deterministic ? 216 : 120);
+  const int barriers = 64 * p->stages + (p->deterministic ? 216 : 128);
   return (tiles + p->stages * p->tile_m * (r->bwd_row_bytes + r->row_bytes) + 15) / 16 * 16 +
          (barriers + 127) / 128 * 128;
 }
