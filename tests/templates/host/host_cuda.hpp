@@ -1,4 +1,4 @@
-// host_cuda.hpp: enough of CUDA to run the simt kernels without a GPU. Every thread of a block is a fiber;
+// host_cuda.hpp: enough of CUDA to run parts of the templates on the host. Every thread of a block is a fiber;
 // blocks run one after the other.
 //
 // Finds: wrong results, barriers that not all threads reach, a copy that is read before it was waited for (it
@@ -24,7 +24,7 @@
 #define __grid_constant__
 #define __shared__ static
 #define __align__(n) alignas(n)
-#define asm(...) (void)0  // conversions of half types, which simt does not use
+#define asm(...) (void)0  // conversions of half types, which nobody here uses
 
 struct dim3 {
   unsigned x, y, z;

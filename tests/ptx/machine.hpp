@@ -1,0 +1,267 @@
+// machine.hpp: runs a kernel's PTX on the host: blocks and clusters that live side by side, warps whose lanes
+// may part, barriers, the copy engine and the tensor cores.
+//
+// What it finds: wrong results; accesses outside of allocations and shared memory, misaligned ones; barriers
+// that do not match and waits without end; results that depend on what is not waited for. Work that the
+// hardware does behind a thread's back (cp.async, bulk copies, wgmma) is done as early or as late as the PTX
+// ISA allows (Async), and warps take turns in an order that a seed decides. What it cannot find: what ptxas
+// does to the PTX, and weaker orders of memory than one thread after the other.
+#pragma once
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <random>
+
+#include "program.hpp"
+
+namespace ptx {
+
+enum { MAX_BARRIERS = 16, RANK_SHIFT = 24 };
+
+// LUATTN_PTX_ASYNC: when work behind a thread's back is done.
+enum class Async : u8 { EARLY, LATE, RANDOM };
+
+struct Machine;
+struct Block;
+
+// Lanes of a warp that are at one instruction.
+struct Fragment {
+  u32 lanes;
+  i32 pc;
+  std::vector<i32> calls;  // the call instructions that led here
+  bool waiting = false;    // has arrived at what it waits for
+  u64 token = 0;           // by which it knows its turn
+};
+
+struct LaneCopy {  // cp.async
+  u32 to;
+  const u8 *from;
+  u8 bytes, valid;
+};
+// Groups of work of one lane, of which the last is still open.
+template <class Work>
+struct Groups {
+  std::deque<std::vector<Work>> closed;
+  std::vector<Work> open;
+};
+// A place in the shared memory of a block of the cluster.
+struct Place {
+  Block *block;
+  u32 at;
+  u8 *data() const;
+};
+struct Product {  // wgmma
+  const Instr *instr;
+  u64 a, b;
+  u64 checksum;
+};
+
+struct Bulk {  // a bulk store or reduction, and what it reads
+  std::function<void()> run;
+  Place from;
+  u32 bytes;
+};
+
+// How many releases of each warp and copy engine of a cluster are known (races.cpp).
+enum { MAX_ENTITIES = 40 };
+struct Clock {
+  u32 count[MAX_ENTITIES] = {};
+  u32 &operator[](int i) { return count[i]; }
+  u32 operator[](int i) const { return count[i]; }
+  void join(const Clock &x) {
+    for (int i = 0; i < MAX_ENTITIES; ++i) count[i] = std::max(count[i], x.count[i]);
+  }
+};
+// What a barrier hands from those who arrive to those who have waited.
+struct Handover {
+  Clock coming, done;
+};
+
+struct Warp {
+  Block *block;
+  int index;
+  u8 *memory;             // slots
+  std::vector<u8> frame;  // a lane's next to another's
+  u32 alive = ~0u;
+  std::vector<Fragment> fragments;
+  size_t current = 0;
+  Groups<Product> products;
+  Groups<LaneCopy> copies[LANES];
+  Groups<Bulk> bulk[LANES];
+  u32 at_warp_barrier = 0;
+  u64 warp_barrier_phase = 0, cluster_token = 0;
+  int entity = 0;  // among those of a Clock
+  Clock clock;
+  u32 fences = 0;  // of the asynchronous proxy
+
+  template <class T>
+  T *at(const Slot &s) const {
+    return reinterpret_cast<T *>(memory + s.at);
+  }
+  u32 &pred(const Slot &s) const { return *at<u32>(s); }
+  u64 value(const Slot &s, int lane) const { return s.wide ? at<u64>(s)[lane] : at<u32>(s)[lane]; }
+  void set(const Slot &s, int lane, u64 x) const {
+    if (s.wide)
+      at<u64>(s)[lane] = x;
+    else
+      at<u32>(s)[lane] = u32(x);
+  }
+  Fragment &fragment() { return fragments[current]; }
+  u8 *frame_of(int lane, i32 at) { return frame.data() + size_t(lane) * (frame.size() / LANES) + at; }
+};
+
+struct NamedBarrier {
+  int arrived = 0, threads = 0;  // so far, and of how many whoever came says that there are
+  u64 phase = 0;
+  Handover clocks;
+};
+
+struct Cluster {
+  std::vector<Block *> blocks;
+  int arrived = 0;
+  u64 phase = 0;
+  Handover clocks;
+};
+
+// Who wrote each cell of a block's shared memory last, and when each warp read it last.
+struct Shadow {
+  struct Write {
+    u32 when;
+    u16 who;
+    u32 fences;
+  };
+  struct Free {
+    void operator()(void *p) const { free(p); }
+  };
+  int warps, entities;  // of the cluster
+  std::unique_ptr<Write[], Free> write;
+  std::unique_ptr<u32[], Free> read;
+};
+
+struct Block {
+  Machine *machine;
+  std::shared_ptr<Cluster> cluster;
+  int rank = 0;
+  u32 id[3];
+  std::vector<u8> shared;
+  std::unique_ptr<u8[]> memory;  // of its warps
+  std::vector<std::unique_ptr<Warp>> warps;
+  NamedBarrier barrier[MAX_BARRIERS];
+  std::unordered_map<u32, Handover> mbarrier;
+  std::unique_ptr<Shadow> shadow;  // NULL: races are not looked for
+  u32 copies = 0;                  // that its copy engine has begun
+  int threads_alive() const;
+};
+inline u8 *Place::data() const { return block->shared.data() + at; }
+
+struct Launch {
+  const Module *module;
+  const Function *function;
+  u32 grid[3], block[3];
+  u32 shared_bytes;
+  const u8 *params;
+};
+
+struct Machine {
+  Launch launch;
+  Async async = Async::EARLY;
+  std::mt19937 random;
+  std::vector<std::unique_ptr<Block>> resident;
+  std::deque<std::function<void()>> pending;  // copies that nobody has waited for yet
+  u64 progress = 0;                           // what others may have waited for
+
+  // Work behind a thread's back: done now, or kept for later.
+  bool does_now() { return async == Async::EARLY || (async == Async::RANDOM && random() % 2); }
+  void later(std::function<void()> work);
+  void run();
+};
+
+// Blocks that are resident together. LUATTN_PTX_BLOCKS; what cuDeviceGetAttribute tells of multiprocessors.
+int multiprocessors();
+
+// ---- for handlers ----
+[[noreturn]] void fault(const Warp &, const Instr &, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// Fails unless all of it is in one allocation. global.cpp
+void check_global(const Warp &, const Instr &, const void *at, size_t bytes, size_t align);
+// A shared address, which may be another block's, to the host's.
+Place shared_at(const Warp &, const Instr &, u64 address, size_t bytes, size_t align);
+
+bool whole_warp(Warp &);  // all lanes that live are together
+// If the instruction waits for an mbarrier: tells what it misses.
+void report_barrier(const Warp &, const Instr &, int lane);
+// Of an mbarrier.
+void arrive(Machine &, const Place &barrier, u32 count, i32 more_bytes, const Clock &);
+void complete_bytes(Machine &, const Place &barrier, i32 bytes, const Clock &);
+
+// ---- races.cpp ----
+enum class Proxy : u8 { GENERIC, ASYNC };
+void begin_races(Block &);
+void released(Warp &);  // what follows is later than what others learn now
+void race_read(const Warp &, const Instr &, const Place &, size_t bytes, Proxy = Proxy::GENERIC);
+bool multiplies_nothing(const Warp &);
+bool race_operand(const Warp &, const Instr &,
+                  const Place &);  // 16 bytes that wgmma reads; false: they are not there yet
+void race_operand_done(const Warp &, const Place &);
+void race_read_done(const Warp &, const Place &,
+                    size_t bytes);  // of an asynchronous read, which has been waited for
+void race_write(const Warp &, const Instr &, const Place &, size_t bytes);
+Clock race_copy(Warp &, const Instr &, const Place &,
+                size_t bytes);  // the copy engine writes; what is known when it has
+
+template <class F>
+inline void each(u32 lanes, F f) {
+  if (lanes == ~0u)
+    for (int l = 0; l < LANES; ++l) f(l);
+  else
+    for (u32 rest = lanes; rest; rest &= rest - 1) f(__builtin_ctz(rest));
+}
+inline int first_lane(u32 lanes) { return __builtin_ctz(lanes); }
+
+// decode.cpp asks each of these whether it knows the mnemonic; `m` are its parts. False: not mine.
+struct Decoder {
+  Module &module;
+  Instr &instr;
+  std::vector<std::string_view> m;
+  std::vector<Arg> &args;
+
+  std::string_view op() const { return m[0]; }
+  bool has(std::string_view part) const;
+  Type last_type() const;
+  void value(const Arg &a, bool wide);  // appends the slot of a value
+  void value_of(const Arg &a, Type t) { value(a, size_of(t) == 8); }
+  void address(const Arg &a, int which = 0);  // appends its base, wide or not, and notes the offset
+  [[noreturn]] void unknown() const;
+};
+bool decode_arithmetic(Decoder &);
+bool decode_convert(Decoder &);
+bool decode_memory(Decoder &);
+bool decode_sync(Decoder &);
+bool decode_matrix(Decoder &);
+bool decode_copies(Decoder &);
+
+// Numbers.
+float half_to_float(u16);
+u16 float_to_half(float);
+inline float bf16_to_float(u16 x) {
+  const u32 bits = u32(x) << 16;
+  float f;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+u16 float_to_bf16(float);
+inline float small_to_float(Type t, u16 x) {
+  return t == F16 || t == F16X2 ? half_to_float(x) : bf16_to_float(x);
+}
+inline u16 float_to_small(Type t, float x) {
+  return t == F16 || t == F16X2 ? float_to_half(x) : float_to_bf16(x);
+}
+
+// The driver's memory.
+void *allocate(size_t bytes);
+bool release(void *);
+
+}  // namespace ptx

@@ -1,0 +1,419 @@
+// machine_test.cpp: the machine itself: what instructions compute, that lanes which parted meet again,
+// copies, products, and that each kind of mistake is found and named.
+#include <sys/wait.h>
+#include <unistd.h>
+#include <bit>
+#include <cmath>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdio>
+
+#include "copies.hpp"
+
+extern "C" {
+#include <cmocka.h>
+}
+
+using namespace ptx;
+
+namespace {
+
+// A kernel of one parameter %rd0 = p, with registers to use.
+std::string kernel(const std::string &body) {
+  return ".version 9.0\n.target sm_90a\n.address_size 64\n.extern .shared .align 1024 .b8 shared[];\n"
+         ".visible .entry k(.param .u64 k_param_0, .param .align 64 .b8 k_param_1[128])\n{\n"
+         ".reg .pred %p<8>;\n.reg .b16 %rs<8>;\n.reg .b32 %r<64>;\n.reg .b64 %rd<16>;\n.reg .f32 "
+         "%f<64>;\n.reg .f64 %fd<8>;\n"
+         "ld.param.u64 %rd0, [k_param_0];\nmov.u32 %r0, %tid.x;\nmov.u64 %rd15, shared;\ncvt.u32.u64 %r63, "
+         "%rd15;\n" +
+         body + "\nret;\n}\n";
+}
+struct Params {
+  alignas(64) u8 *data;
+  alignas(64) TensorMap map;
+};
+void run_with(const std::string &text, Params params, u32 threads, Async async = Async::EARLY,
+              u32 blocks = 1) {
+  const auto module = parse(text);
+  alignas(64) u8 bytes[192] = {};
+  memcpy(bytes, &params.data, sizeof params.data);
+  memcpy(bytes + 64, &params.map, sizeof params.map);
+  Machine m;
+  m.launch = {module.get(), &module->functions.back(), {blocks, 1, 1}, {threads, 1, 1}, 64 << 10, bytes};
+  m.async = async;
+  m.run();
+}
+template <class T>
+std::vector<T> run(const std::string &body, std::vector<T> data, u32 threads = 32,
+                   Async async = Async::EARLY) {
+  u8 *p = static_cast<u8 *>(allocate(data.size() * sizeof(T)));
+  memcpy(p, data.data(), data.size() * sizeof(T));
+  run_with(kernel(body), {p, {}}, threads, async);
+  memcpy(data.data(), p, data.size() * sizeof(T));
+  release(p);
+  return data;
+}
+
+// ---- values ----
+void instructions(void **) {
+  const auto f = [](float x) { return std::bit_cast<u32>(x); };
+  const struct {
+    const char *text;  // of %r1, %r2, %r3 (and as floats %f1 ..), to %r4
+    u32 a, b, c, want;
+  } rows[] = {
+      {"add.s32 %r4, %r1, %r2;", 7, u32(-9), 0, u32(-2)},
+      {"mul.hi.u32 %r4, %r1, %r2;", 0x80000000, 6, 0, 3},
+      {"mul.hi.s32 %r4, %r1, %r2;", 0x80000000, 6, 0, u32(-3)},
+      {"mad.lo.s32 %r4, %r1, %r2, %r3;", 3, 5, 100, 115},
+      {"div.s32 %r4, %r1, %r2;", u32(-7), 2, 0, u32(-3)},
+      {"rem.s32 %r4, %r1, %r2;", u32(-7), 2, 0, u32(-1)},
+      {"shr.s32 %r4, %r1, %r2;", u32(-8), 40, 0, u32(-1)},
+      {"shr.u32 %r4, %r1, %r2;", u32(-8), 32, 0, 0},
+      {"shl.b32 %r4, %r1, %r2;", 3, 31, 0, 0x80000000},
+      {"brev.b32 %r4, %r1;", 0x00000013, 0, 0, 0xc8000000},
+      {"clz.b32 %r4, %r1;", 0x00010000, 0, 0, 15},
+      {"bfind.shiftamt.u32 %r4, %r1;", 0x00010000, 0, 0, 15},
+      {"bfind.u32 %r4, %r1;", 0x00010000, 0, 0, 16},
+      {"bfi.b32 %r4, %r1, %r2, 8, 4;", 0xff, 0x12345678, 0, 0x12345f78},
+      {"bfe.s32 %r4, %r1, 4, 8;", 0x00000f80, 0, 0, u32(-8)},
+      {"bfe.u32 %r4, %r1, 4, 8;", 0x00000f80, 0, 0, 0xf8},
+      {"bmsk.clamp.b32 %r4, %r1, %r2;", 4, 8, 0, 0xff0},
+      {"bmsk.clamp.b32 %r4, %r1, %r2;", 30, 8, 0, 0xc0000000},
+      {"prmt.b32 %r4, %r1, %r2, 0x7531;", 0x33221100, 0x77665544, 0, 0x77553311},
+      {"lop3.b32 %r4, %r1, %r2, %r3, 0x96;", 0xf0f0f0f0, 0xcccccccc, 0xaaaaaaaa, 0x96969696},
+      {"shf.l.wrap.b32 %r4, %r1, %r2, %r3;", 0x80000001, 0x00000002, 1, 5},
+      {"mul.wide.s32 %rd1, %r1, %r2; cvt.u32.u64 %r4, %rd1;", u32(-3), 5, 0, u32(-15)},
+      {"cvt.s64.s32 %rd1, %r1; shr.u64 %rd1, %rd1, 32; cvt.u32.u64 %r4, %rd1;", u32(-3), 0, 0, u32(-1)},
+      {"cvt.u16.u32 %rs1, %r1; cvt.s32.s16 %r4, %rs1;", 0x1fff0, 0, 0, u32(-16)},
+      {"cvt.rzi.s32.f32 %r4, %f1;", f(-2.7f), 0, 0, u32(-2)},
+      {"cvt.rmi.s32.f32 %r4, %f1;", f(-2.2f), 0, 0, u32(-3)},
+      {"cvt.rni.s32.f32 %r4, %f1;", f(2.5f), 0, 0, 2},
+      {"cvt.rzi.s32.f32 %r4, %f1;", f(3e9f), 0, 0, 0x7fffffff},
+      {"cvt.rzi.s32.f32 %r4, %f1;", f(NAN), 0, 0, 0},
+      {"cvt.sat.f32.f32 %f4, %f1; mov.b32 %r4, %f4;", f(1.5f), 0, 0, f(1)},
+      {"cvt.rn.f16x2.f32 %r4, %f1, %f2;", f(1), f(2.0009765625f), 0, 0x3c004000},  // a tie: to even
+      {"cvt.rn.f16x2.f32 %r4, %f1, %f2;", f(65520), f(5.9604645e-8f), 0, 0x7c000001},
+      {"cvt.rn.bf16x2.f32 %r4, %f1, %f2;", f(1.00390625f), f(1.01171875f), 0, 0x3f803f82},
+      {"cvt.f32.f16 %f4, %rs1; mov.b32 %r4, %f4;", 0, 0, 0, 0},
+      {"add.rz.f32 %f4, %f1, %f2; mov.b32 %r4, %f4;", f(1), f(1e-9f), 0, f(1)},
+      {"add.rz.f32 %f4, %f1, %f2; mov.b32 %r4, %f4;", f(1), f(-1e-9f), 0, f(0.99999994f)},
+      {"fma.rm.f32 %f4, %f1, %f2, %f3; mov.b32 %r4, %f4;", f(1e-9f), f(-1), f(1), f(0.99999994f)},
+      {"fma.rn.f32 %f4, %f1, %f2, %f3; mov.b32 %r4, %f4;", f(1.0000001f), f(1.0000001f), f(-1),
+       f(2.3841859e-7f)},
+      {"max.f32 %f4, %f1, %f2; mov.b32 %r4, %f4;", f(NAN), f(-3), 0, f(-3)},
+      {"min.f32 %f4, %f1, %f2; mov.b32 %r4, %f4;", f(0), f(-0.0f), 0, f(-0.0f)},
+      {"max.NaN.f32 %f4, %f1, %f2; mov.b32 %r4, %f4;", f(NAN), f(-3), 0, f(NAN)},
+      {"ex2.approx.ftz.f32 %f4, %f1; mov.b32 %r4, %f4;", f(-130), 0, 0, 0},
+      {"ex2.approx.ftz.f32 %f4, %f1; mov.b32 %r4, %f4;", f(-INFINITY), 0, 0, 0},
+      {"rcp.approx.ftz.f32 %f4, %f1; mov.b32 %r4, %f4;", f(0), 0, 0, f(INFINITY)},
+      {"copysign.f32 %f4, %f1, %f2; mov.b32 %r4, %f4;", f(-1), f(3), 0, f(-3)},
+      {"add.bf16x2 %r4, %r1, %r2;", 0x3f804000, 0x3f803f80, 0, 0x40004040},
+      {"setp.ltu.f32 %p1, %f1, %f2; selp.u32 %r4, 1, 2, %p1;", f(NAN), f(1), 0, 1},
+      {"setp.lt.f32 %p1, %f1, %f2; selp.u32 %r4, 1, 2, %p1;", f(NAN), f(1), 0, 2},
+      {"setp.ne.f32 %p1, %f1, %f2; selp.u32 %r4, 1, 2, %p1;", f(NAN), f(1), 0, 2},
+      {"setp.gt.s16 %p1, %rs1, -1; selp.u32 %r4, 1, 2, %p1;", 0, 0, 0, 1},
+      {"setp.lt.and.s32 %p1, %r1, %r2, !%p2; selp.u32 %r4, 1, 2, %p1;", 1, 2, 0, 1},
+      {"mov.b64 %rd1, {%r1, %r2}; shr.u64 %rd1, %rd1, 16; mov.b64 {%r4, %r5}, %rd1;", 0x11112222, 0x33334444,
+       0, 0x44441111},
+      {"mov.b32 %r4, 128*8+2;", 0, 0, 0, 1026},
+  };
+  for (const auto &row : rows) {
+    std::vector<u32> data(64);
+    data[0] = row.a, data[1] = row.b, data[2] = row.c;
+    data = run(std::string("mov.u16 %rs1, 0;\nmov.pred %p2, 0;\nld.global.v2.u32 {%r1, %r2}, "
+                           "[%rd0];\nld.global.u32 %r3, [%rd0+8];\n"
+                           "mov.b32 %f1, %r1;\nmov.b32 %f2, %r2;\nmov.b32 %f3, %r3;\n") +
+                   row.text + "\nst.global.u32 [%rd0+128], %r4;",
+               data);
+    if (data[32] != row.want &&
+        !(std::isnan(std::bit_cast<float>(data[32])) && std::isnan(std::bit_cast<float>(row.want))))
+      fail_msg("%s gives %#x, not %#x", row.text, data[32], row.want);
+  }
+}
+
+const char *const store_r4 =
+    "mul.wide.u32 %rd1, %r0, 4;\nadd.s64 %rd1, %rd0, %rd1;\nst.global.u32 [%rd1], %r4;";
+
+// Lane l turns l + 1 times; then all meet for a shuffle.
+void lanes_meet_again(void **) {
+  const auto data = run<u32>(
+      std::string("mov.u32 %r1, 0;\nmov.u32 %r2, 0;\nagain:\nadd.u32 %r1, %r1, %r2;\nadd.u32 %r2, %r2, 1;\n"
+                  "setp.le.u32 %p1, %r2, %r0;\n@%p1 bra again;\n"
+                  "shfl.sync.bfly.b32 %r4|%p2, %r1, 1, 31, -1;\n") +
+          store_r4,
+      std::vector<u32>(32));
+  for (u32 l = 0; l < 32; ++l) assert_int_equal(data[l], (l ^ 1) * ((l ^ 1) + 1) / 2);
+}
+// Of both sides of a branch, one waits for the other at a warp's barrier.
+void sides_meet_at_a_barrier(void **) {
+  const auto data = run<u32>(
+      std::string(
+          "setp.lt.u32 %p1, %r0, 16;\n@%p1 bra low;\nmov.u32 %r4, 5;\nst.shared.u32 [%r63], %r4;\n"
+          "bar.warp.sync -1;\nbra over;\nlow:\nbar.warp.sync -1;\nld.shared.u32 %r4, [%r63];\nover:\n") +
+          store_r4,
+      std::vector<u32>(32));
+  for (const u32 x : data) assert_int_equal(x, 5);
+}
+void lanes_together(void **) {
+  const struct {
+    const char *text;
+    u32 (*want)(u32 lane);
+  } rows[] = {
+      {"setp.gt.u32 %p1, %r0, 29;\nvote.sync.ballot.b32 %r4, %p1, -1;", [](u32) { return 0xc0000000u; }},
+      {"shfl.sync.idx.b32 %r4|%p1, %r0, 3, 31, -1;", [](u32) { return 3u; }},
+      {"shfl.sync.idx.b32 %r4|%p1, %r0, 1, 0x1c1f, -1;",
+       [](u32 l) { return l / 4 * 4 + 1; }},  // within four lanes
+      {"shfl.sync.up.b32 %r4|%p1, %r0, 1, 0, -1;", [](u32 l) { return l == 0 ? 0 : l - 1; }},
+      {"shfl.sync.down.b32 %r4|%p1, %r0, 2, 31, -1;", [](u32 l) { return l > 29 ? l : l + 2; }},
+      {"redux.sync.max.s32 %r4, %r0, -1;", [](u32) { return 31u; }},
+      {"shr.u32 %r1, %r0, 4;\nmatch.any.sync.b32 %r4, %r1, -1;",
+       [](u32 l) { return l < 16 ? 0xffffu : 0xffff0000u; }},
+      {"elect.sync _|%p1, -1;\nselp.u32 %r4, 1, 0, %p1;", [](u32 l) { return u32(l == 0); }},
+      {"setp.gt.u32 %p1, %r0, 2;\nmov.u32 %r4, 9;\n@%p1 activemask.b32 %r4;",
+       [](u32 l) { return l > 2 ? ~7u : 9u; }},
+  };
+  for (const auto &row : rows) {
+    const auto data = run<u32>(std::string(row.text) + "\n" + store_r4, std::vector<u32>(32));
+    for (u32 l = 0; l < 32; ++l)
+      if (data[l] != row.want(l)) fail_msg("%s: lane %u has %#x", row.text, l, data[l]);
+  }
+}
+// A function that half of the lanes call, and which calls another.
+void calls(void **) {
+  const std::string twice =
+      ".func (.param .b32 out) twice(.param .b32 x)\n{\n.reg .b32 %r<4>;\nld.param.u32 %r1, [x];\nadd.u32 "
+      "%r2, %r1, %r1;\n"
+      "st.param.b32 [out], %r2;\nret;\n}\n"
+      ".func (.param .b32 out) four(.param .b32 x)\n{\n.reg .b32 %r<4>;\nld.param.u32 %r1, [x];\n"
+      "{ .param .b32 a; st.param.b32 [a+0], %r1; .param .b32 b; call.uni (b), twice, (a); ld.param.b32 %r2, "
+      "[b+0]; }\n"
+      "{ .param .b32 a; st.param.b32 [a+0], %r2; .param .b32 b; call.uni (b), twice, (a); ld.param.b32 %r2, "
+      "[b+0]; }\n"
+      "st.param.b32 [out], %r2;\nret;\n}\n";
+  std::string text =
+      kernel(std::string("mov.u32 %r4, 7;\nsetp.lt.u32 %p1, %r0, 16;\n@%p1 bra over;\n"
+                         "{ .param .b32 a; st.param.b32 [a+0], %r0; .param .b32 b; call.uni (b), four, (a);\n"
+                         "ld.param.b32 %r4, [b+0]; }\nover:\n") +
+             store_r4);
+  text.insert(text.find(".visible"), twice);
+  u32 *p = static_cast<u32 *>(allocate(128));
+  run_with(text, {reinterpret_cast<u8 *>(p), {}}, 32);
+  for (u32 l = 0; l < 32; ++l) assert_int_equal(p[l], l < 16 ? 7 : 4 * l);
+  release(p);
+}
+
+// ---- copies and products ----
+const char *const barrier_at_32768 =
+    "setp.eq.u32 %p7, %r0, 0;\nadd.u32 %r62, %r63, 32768;\n@%p7 mbarrier.init.shared::cta.b64 [%r62], "
+    "1;\nbar.sync 0;\n";
+const char *const wait_for_it =
+    "wait:\nmbarrier.try_wait.parity.shared::cta.b64 %p6, [%r62], 0;\n@!%p6 bra wait;\n";
+
+TensorMap map_of(u8 *data) {  // 3 positions of 72 channels; boxes of 64 x 8
+  return {MAP_MAGIC, 4, 2, {64, 8, 1, 1}, data, {72, 3, 1, 1}, {144, 432, 432}};
+}
+// A box that begins at channel 64, position 1: 8 channels and 2 positions are there, the rest is 0; then it
+// goes back.
+void tensors(void **) {
+  for (const Async async : {Async::EARLY, Async::LATE, Async::RANDOM}) {
+    u16 *p = static_cast<u16 *>(allocate(8 * 144));
+    for (u16 k = 0; k < 4 * 72; ++k) p[k] = k;
+    const std::string coords = "{64, 1, 0, 0}";
+    run_with(
+        kernel(std::string(barrier_at_32768) +
+               "mov.b64 %rd2, k_param_1;\n@!%p7 bra wait;\n"
+               "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 1024;\n"
+               "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd2, " +
+               coords + "], [%r62];\n" + wait_for_it +
+               "setp.ge.u32 %p1, %r0, 16;\n@%p1 bra over;\n"  // threads 0 to 15: row r / 2's halves of
+                                                              // channels 0 to 7
+               "shr.u32 %r1, %r0, 1;\nand.b32 %r2, %r0, 1;\nshl.b32 %r3, %r1, 7;\nshl.b32 %r4, %r1, "
+               "4;\nadd.u32 %r3, %r3, %r4;\n"
+               "shl.b32 %r4, %r2, 3;\nadd.u32 %r3, %r3, %r4;\nadd.u32 %r3, %r3, %r63;\nld.shared.v2.u32 "
+               "{%r5, %r6}, [%r3];\n"
+               "mul.wide.u32 %rd3, %r0, 8;\nadd.s64 %rd3, %rd3, %rd0;\nst.global.v2.u32 [%rd3+576], {%r5, "
+               "%r6};\nover:\n"),
+        {reinterpret_cast<u8 *>(p), map_of(reinterpret_cast<u8 *>(p))}, 128, async);
+    for (u16 row = 0; row < 8; ++row)
+      for (u16 c = 0; c < 8; ++c)
+        assert_int_equal(p[288 + row * 8 + c], row < 2 ? (row + 1) * 72 + 64 + c : 0);
+    release(p);
+  }
+}
+// D = A B of 64 x 16 x 8, A from shared memory or registers, B channels first or rows first, by the PTX ISA's
+// layouts.
+void products(void **) {
+  for (const bool a_in_registers : {false, true})
+    for (const bool turned : {false, true}) {
+      float a[64][16], b[16][8];
+      for (int r = 0; r < 64; ++r)
+        for (int k = 0; k < 16; ++k) a[r][k] = float((r * 7 + k * 3) % 11 - 5);
+      for (int k = 0; k < 16; ++k)
+        for (int n = 0; n < 8; ++n) b[k][n] = float((k * 5 + n * 2) % 13 - 6);
+      // Global memory: shared memory's image of A and B (16 KB), A's registers for each thread, room for D.
+      const size_t at_registers = 16384, at_d = at_registers + 128 * 16;
+      u8 *p = static_cast<u8 *>(allocate(at_d + 128 * 16));
+      memset(p, 0, at_d);
+      const auto put = [&](u32 address, float x) {
+        const u16 bits = float_to_bf16(x);
+        memcpy(p + (address ^ (address >> 7 & 7) << 4), &bits, 2);
+      };
+      for (u32 r = 0; r < 64; ++r)
+        for (u32 k = 0; k < 16; ++k) put(r * 128 + 2 * k, a[r][k]);
+      for (u32 k = 0; k < 16; ++k)
+        for (u32 n = 0; n < 8; ++n) put(8192 + (turned ? k * 128 + 2 * n : n * 128 + 2 * k), b[k][n]);
+      for (u32 t = 0; t < 128; ++t)
+        for (u32 i = 0; i < 8; ++i) {
+          const u32 row = t / 32 * 16 + t % 32 / 4 + 8 * (i / 2 % 2), k = 2 * (t % 4) + 8 * (i / 4) + i % 2;
+          const u16 bits = float_to_bf16(a[row][k]);
+          memcpy(p + at_registers + t * 16 + i * 2, &bits, 2);
+        }
+      const std::string operand =
+          a_in_registers ? "{%r1, %r2, %r3, %r4}, %rd5, 0, 1, 1, " : "%rd4, %rd5, 0, 1, 1, 0, ";
+      run_with(kernel(std::string(barrier_at_32768) +
+                      "@!%p7 bra wait;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 16384;\n"
+                      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd0], "
+                      "16384, [%r62];\n" +
+                      wait_for_it +
+                      "bar.sync 0;\nmul.wide.u32 %rd1, %r0, 16;\nadd.s64 %rd1, %rd1, %rd0;\n"
+                      "ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1+16384];\n"
+                      "shr.u32 %r5, %r63, 4;\nmov.b64 %rd4, {%r5, %r5};\ncvt.u64.u32 %rd4, %r5;\nadd.s64 "
+                      "%rd4, %rd4, 0x4000004000000000;\n"
+                      "add.s64 %rd5, %rd4, 512;\n"
+                      "wgmma.fence.sync.aligned;\nwgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, "
+                      "%f2, %f3, %f4}, " +
+                      operand + (turned ? "1" : "0") +
+                      ";\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
+                      "st.global.v4.f32 [%rd1+18432], {%f1, %f2, %f3, %f4};"),
+               {p, {}}, 128);
+      for (u32 t = 0; t < 128; ++t)
+        for (u32 i = 0; i < 4; ++i) {
+          const u32 row = t / 32 * 16 + t % 32 / 4 + 8 * (i / 2), n = 2 * (t % 4) + i % 2;
+          float want = 0, got;
+          for (int k = 0; k < 16; ++k) want += a[row][k] * b[k][n];
+          memcpy(&got, p + at_d + t * 16 + i * 4, 4);
+          if (got != want)
+            fail_msg("row %u, column %u: %g, not %g (registers %d, turned %d)", row, n, double(got),
+                     double(want), a_in_registers, turned);
+        }
+      release(p);
+    }
+}
+
+// ---- mistakes ----
+// Runs it in a process of its own, which must fail with `what`.
+void must_fail(const char *what, const std::string &body, u32 threads = 64, Async async = Async::EARLY) {
+  int ends[2];
+  assert_int_equal(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], 2);
+    run(body, std::vector<u32>(64), threads, async);
+    _exit(0);
+  }
+  close(ends[1]);
+  std::string said;
+  char part[256];
+  for (ssize_t n; (n = read(ends[0], part, sizeof part)) > 0;) said.append(part, size_t(n));
+  close(ends[0]);
+  int status;
+  waitpid(child, &status, 0);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 3 || said.find(what) == std::string::npos)
+    fail_msg("no \"%s\" but status %#x and: %s", what, status, said.c_str());
+}
+void mistakes(void **) {
+  must_fail("in no allocation", "st.global.u32 [%rd0+256], %r0;");
+  must_fail("in no allocation", "ld.global.u32 %r1, [%rd0-4];");
+  must_fail("no multiple of 16", "ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd0+4];");
+  must_fail("outside of the block's", "st.shared.u32 [%r63+65536], %r0;");
+  must_fail("everyone waits", "setp.lt.u32 %p1, %r0, 32;\n@%p1 bra over;\nbar.sync 1, 64;\nover:\n");
+  must_fail("everyone waits", std::string(barrier_at_32768) + wait_for_it);
+  must_fail("as others say",
+            "mov.u32 %r1, 96;\nsetp.ge.u32 %p1, %r0, 64;\n@%p1 mov.u32 %r1, 64;\nbar.arrive 2, %r1;", 96);
+  must_fail("more arrivals than the barrier awaits",
+            std::string(barrier_at_32768) + "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 16;");
+  must_fail("this is no mbarrier", "mbarrier.arrive.shared::cta.b64 _, [%r63];");
+  must_fail("lane 0 reads lane 1, which is not there",
+            "setp.ne.u32 %p1, %r0, 0;\n@%p1 bra over;\nshfl.sync.idx.b32 %r4|%p2, %r0, 1, 31, 1;\nover:\n",
+            32);
+  must_fail("that the mask 0x1 does not name", "shfl.sync.idx.b32 %r4|%p2, %r0, 0, 31, 1;", 32);
+  must_fail("is not known to this machine", "frobnicate.b32 %r1, %r2;");
+  must_fail("trap", "trap;");
+}
+// Accesses that nothing orders, whatever the order in which this machine happens to run them.
+void races(void **) {
+  const std::string by_warp =
+      "setp.lt.u32 %p1, %r0, 32;\nshl.b32 %r1, %r0, 2;\nand.b32 %r1, %r1, 127;\nadd.u32 %r1, %r1, %r63;\n";
+  const std::string write = "@%p1 st.shared.u32 [%r1], %r0;\n", read = "@!%p1 ld.shared.u32 %r4, [%r1];\n";
+  must_fail("nothing orders the two", by_warp + write + read);
+  must_fail("nothing orders the two", by_warp + read + write);
+  must_fail("nothing orders the two", by_warp + write + "@!%p1 st.shared.u32 [%r1], %r0;\n");
+  run(by_warp + write + "bar.sync 0;\n" + read + "bar.sync 0;\n" + write, std::vector<u32>(64), 64);
+  // By an mbarrier: who has arrived is waited for.
+  const std::string arrives = "@%p1 mbarrier.arrive.shared::cta.b64 _, [%r62];\n";
+  const std::string init =
+      "setp.eq.u32 %p7, %r0, 0;\nadd.u32 %r62, %r63, 32768;\n@%p7 mbarrier.init.shared::cta.b64 [%r62], "
+      "32;\nbar.sync 0;\n";
+  run(init + by_warp + write + arrives + wait_for_it + read, std::vector<u32>(64), 64);
+  must_fail("nothing orders the two", init + by_warp + arrives + write + wait_for_it + read);
+  // The copy engine writes what nobody has given back, and reads what nobody has fenced.
+  const std::string copy =
+      std::string("@%p7 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 128;\n") +
+      "@%p7 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd0], 128, [%r62];\n";
+  run(barrier_at_32768 + by_warp + read + "bar.sync 0;\n" + copy + wait_for_it + read, std::vector<u32>(64),
+      64);
+  must_fail("is written, was read before by warp 1", barrier_at_32768 + by_warp + read + copy);
+  must_fail("is read, was written before by the copy engine",
+            barrier_at_32768 + by_warp + copy + "bar.sync 0;\n" + read);
+  const std::string store =
+      "@%p7 cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r63], 128;\n@%p7 "
+      "cp.async.bulk.commit_group;\n";
+  const std::string fence = "fence.proxy.async.shared::cta;\n",
+                    drain = "@%p7 cp.async.bulk.wait_group.read 0;\n";
+  run(barrier_at_32768 + by_warp + write + fence + "bar.sync 0;\n" + store + drain + "bar.sync 0;\n" + write,
+      std::vector<u32>(64), 64);
+  must_fail("without fence.proxy.async", barrier_at_32768 + by_warp + write + "bar.sync 0;\n" + store);
+  must_fail("is written, was read before by warp 0",
+            barrier_at_32768 + by_warp + write + fence + "bar.sync 0;\n" + store + write + drain);
+}
+// What is right when a copy lands at once is not when it lands late.
+void what_is_not_waited_for(void **) {
+  const std::string body =
+      "@!%p7 bra over;\ncp.async.ca.shared.global [%r63], [%rd0], 4;\ncp.async.commit_group;\n";
+  const std::string load = "ld.shared.u32 %r4, [%r63];\nst.global.u32 [%rd0+128], %r4;\nover:\n";
+  for (const bool waits : {false, true}) {
+    std::vector<u32> data(64);
+    data[0] = 42;
+    data = run(std::string(barrier_at_32768) + body + (waits ? "cp.async.wait_group 0;\n" : "") + load, data,
+               32, Async::LATE);
+    assert_int_equal(data[32] == 42, waits);
+  }
+}
+void operands_must_stay(void **) {
+  must_fail("is written, was read before by warp 0",
+            "shr.u32 %r5, %r63, 4;\ncvt.u64.u32 %rd4, %r5;\nadd.s64 %rd4, %rd4, 0x4000004000000000;\nadd.s64 "
+            "%rd5, %rd4, 512;\n"
+            "wgmma.fence.sync.aligned;\nwgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, "
+            "%f4}, %rd4, %rd5, 0, 1, 1, "
+            "0, 0;\nwgmma.commit_group.sync.aligned;\nsetp.eq.u32 %p1, %r0, 0;\n@%p1 st.shared.u32 "
+            "[%r63+8192], %r0;\nwgmma.wait_group.sync.aligned 0;",
+            128);
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {cmocka_unit_test(instructions),
+                              cmocka_unit_test(lanes_meet_again),
+                              cmocka_unit_test(sides_meet_at_a_barrier),
+                              cmocka_unit_test(lanes_together),
+                              cmocka_unit_test(calls),
+                              cmocka_unit_test(tensors),
+                              cmocka_unit_test(products),
+                              cmocka_unit_test(mistakes),
+                              cmocka_unit_test(races),
+                              cmocka_unit_test(what_is_not_waited_for),
+                              cmocka_unit_test(operands_must_stay)};
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,144 @@
+// races.cpp: accesses to shared memory that nothing orders. Vector clocks, as in Flanagan and Freund,
+// "FastTrack: efficient and precise dynamic race detection", PLDI 2009: each warp counts its own releases,
+// and knows those of others that it has waited for. An access is ordered behind another if its warp knows the
+// release that followed it.
+//
+// A block's copy engine counts as one more warp: what it writes is ordered before whoever has waited for the
+// barrier that counts the bytes. What wgmma and bulk stores read counts as being read until it has been
+// waited for. That work which is issued earlier may end later is left to Async. Lanes of one warp are not
+// told apart.
+#include <cstdlib>
+
+#include "machine.hpp"
+
+namespace ptx {
+namespace {
+
+enum : u32 { STILL = ~0u };  // is being read
+constexpr u32 CELL = 4;      // bytes; smaller accesses are not looked at
+
+bool wanted() {  // LUATTN_PTX_RACES
+  static const char *const text = getenv("LUATTN_PTX_RACES");
+  return text == nullptr || strcmp(text, "0") != 0;
+}
+
+struct Cells {
+  u32 first, end;
+};
+Cells cells(u32 at, size_t bytes) { return {(at + CELL - 1) / CELL, u32((at + bytes) / CELL)}; }
+
+[[noreturn]] void race(const Warp &w, const Instr &i, const Place &p, u32 cell, const char *what,
+                       int entity) {
+  const Shadow &s = *p.block->shadow;
+  const int warps = int(p.block->warps.size());
+  char who[64];
+  if (entity >= s.warps)
+    snprintf(who, sizeof who, "the copy engine of block %d of the cluster", entity - s.warps);
+  else
+    snprintf(who, sizeof who, "warp %d of block %d of the cluster", entity % warps, entity / warps);
+  fault(w, i, "shared address %u %s by %s, and nothing orders the two", cell * CELL, what, who);
+}
+
+bool knows_write(const Place &p, u32 cell, const Clock &known, int me) {
+  const Shadow::Write &x = p.block->shadow->write[cell];
+  return x.when == 0 || x.who == me || x.when <= known[x.who];
+}
+void check_write_before(const Warp &w, const Instr &i, const Place &p, u32 cell, const Clock &known, int me,
+                        const char *what) {
+  if (!knows_write(p, cell, known, me)) race(w, i, p, cell, what, p.block->shadow->write[cell].who);
+}
+// Generic writes are seen by the tensor cores and the copy engine only behind a fence of the warp that wrote.
+void check_fence(const Warp &w, const Instr &i, const Place &p, u32 cell) {
+  const Shadow &s = *p.block->shadow;
+  const Shadow::Write &x = s.write[cell];
+  if (x.when == 0 || x.who >= s.warps) return;
+  const int warps = int(p.block->warps.size());
+  const Block *writer = p.block->cluster->blocks[size_t(x.who / warps)];
+  if (writer != nullptr && writer->warps[size_t(x.who % warps)]->fences <= x.fences)
+    race(w, i, p, cell, "is read asynchronously, was written without fence.proxy.async since", x.who);
+}
+void note_write(const Warp &w, const Instr &i, const Place &p, size_t bytes, const Clock &known, int me,
+                u32 when) {
+  Shadow &s = *p.block->shadow;
+  const Cells c = cells(p.at, bytes);
+  for (u32 cell = c.first; cell < c.end; ++cell) {
+    check_write_before(w, i, p, cell, known, me, "is written, was written before");
+    u32 *read = &s.read[size_t(cell) * size_t(s.entities)];
+    for (int e = 0; e < s.entities; ++e)
+      if (read[e] > known[e] && (e != me || read[e] == STILL))
+        race(w, i, p, cell, "is written, was read before", e);
+    s.write[cell] = {when, u16(me), w.fences};
+  }
+}
+
+}  // namespace
+
+void begin_races(Block &b) {
+  if (!wanted()) return;
+  const int blocks = int(b.machine->launch.function->cluster), warps = int(b.warps.size()) * blocks;
+  b.shadow = std::make_unique<Shadow>();
+  b.shadow->warps = warps;
+  b.shadow->entities = warps + blocks;
+  if (b.shadow->entities > MAX_ENTITIES)
+    fail("races are looked for among %d warps and copy engines at most", MAX_ENTITIES);
+  const size_t n = b.shared.size() / CELL + 1;
+  b.shadow->write.reset(static_cast<Shadow::Write *>(calloc(n, sizeof(Shadow::Write))));
+  b.shadow->read.reset(static_cast<u32 *>(calloc(n * size_t(b.shadow->entities), sizeof(u32))));
+  for (auto &w : b.warps) {
+    w->entity = b.rank * int(b.warps.size()) + w->index;
+    w->clock[w->entity] = 1;
+  }
+}
+
+// Kernels of clusters (bwd_sm90_wide.cuh) have products of tiles that do not exist, whose results they drop,
+// and which nothing orders. There an operand that is not known to be there is NaN, and so is a result whose
+// operand is written too early.
+bool multiplies_nothing(const Warp &w) { return w.block->cluster->blocks.size() > 1; }
+
+void released(Warp &w) { ++w.clock[w.entity]; }
+
+void race_read(const Warp &w, const Instr &i, const Place &p, size_t bytes, Proxy proxy) {
+  if (p.block->shadow == nullptr) return;
+  Shadow &s = *p.block->shadow;
+  const Cells c = cells(p.at, bytes);
+  for (u32 cell = c.first; cell < c.end; ++cell) {
+    check_write_before(w, i, p, cell, w.clock, w.entity, "is read, was written before");
+    if (proxy == Proxy::ASYNC) check_fence(w, i, p, cell);
+    u32 &read = s.read[size_t(cell) * size_t(s.entities) + size_t(w.entity)];
+    if (read != STILL) read = proxy == Proxy::ASYNC ? u32(STILL) : w.clock[w.entity];
+  }
+}
+bool race_operand(const Warp &w, const Instr &i, const Place &p) {
+  if (p.block->shadow == nullptr) return true;
+  if (!multiplies_nothing(w)) {
+    race_read(w, i, p, 16, Proxy::ASYNC);
+    return true;
+  }
+  for (u32 cell = p.at / CELL; cell < (p.at + 16) / CELL; ++cell)
+    if (!knows_write(p, cell, w.clock, w.entity)) return false;
+  return true;
+}
+void race_operand_done(const Warp &w, const Place &p) {
+  if (!multiplies_nothing(w)) race_read_done(w, p, 16);
+}
+void race_read_done(const Warp &w, const Place &p, size_t bytes) {
+  if (p.block->shadow == nullptr) return;
+  Shadow &s = *p.block->shadow;
+  const Cells c = cells(p.at, bytes);
+  for (u32 cell = c.first; cell < c.end; ++cell)
+    s.read[size_t(cell) * size_t(s.entities) + size_t(w.entity)] = w.clock[w.entity];
+}
+void race_write(const Warp &w, const Instr &i, const Place &p, size_t bytes) {
+  if (p.block->shadow != nullptr) note_write(w, i, p, bytes, w.clock, w.entity, w.clock[w.entity]);
+}
+Clock race_copy(Warp &w, const Instr &i, const Place &p, size_t bytes) {
+  Clock seen = w.clock;
+  if (p.block->shadow == nullptr) return seen;
+  const int engine = p.block->shadow->warps + w.block->rank;
+  const u32 when = ++w.block->copies;
+  note_write(w, i, p, bytes, w.clock, engine, when);
+  seen[engine] = when;
+  return seen;
+}
+
+}  // namespace ptx

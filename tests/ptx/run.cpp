@@ -1,0 +1,273 @@
+// run.cpp: takes turns between warps, and between the lanes of a warp that have parted.
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+
+#include "machine.hpp"
+
+namespace ptx {
+namespace {
+
+enum { TURN = 4096, IDLE_ROUNDS = 20000 };
+
+int setting(const char *name, int otherwise) {
+  const char *text = getenv(name);
+  return text != nullptr && *text != 0 ? atoi(text) : otherwise;
+}
+
+// Lanes that have parted meet again where the one behind gets to: of several fragments the innermost and
+// first goes on.
+bool choose(Warp &w, u32 blocked) {
+  size_t best = w.fragments.size();
+  for (size_t k = 0; k < w.fragments.size(); ++k) {
+    if (blocked >> k & 1) continue;
+    const Fragment &f = w.fragments[k];
+    if (best == w.fragments.size()) {
+      best = k;
+      continue;
+    }
+    const Fragment &b = w.fragments[best];
+    if (f.calls.size() > b.calls.size() || (f.calls.size() == b.calls.size() && f.pc < b.pc)) best = k;
+  }
+  w.current = best;
+  return best < w.fragments.size();
+}
+// Joins fragments that are at one place. True: some were.
+bool meet(Warp &w) {
+  bool any = false;
+  for (size_t a = 0; a < w.fragments.size(); ++a)
+    for (size_t b = a + 1; b < w.fragments.size();) {
+      Fragment &x = w.fragments[a], &y = w.fragments[b];
+      if (x.pc != y.pc || x.waiting || y.waiting || x.calls != y.calls) {
+        ++b;
+        continue;
+      }
+      x.lanes |= y.lanes;
+      w.fragments.erase(w.fragments.begin() + i64(b));
+      any = true;
+    }
+  return any;
+}
+
+// One instruction of the current fragment.
+Next step(Warp &w, const std::vector<Instr> &code) {
+  Fragment &f = w.fragment();
+  const Instr &i = code[size_t(f.pc)];
+  u32 lanes = f.lanes;
+  if (i.guard.at != NO_SLOT) lanes &= i.guard.negated ? ~w.pred(i.guard) : w.pred(i.guard);
+  const size_t current = w.current;
+  const Next next = lanes == 0 ? Next::GO : i.run(w, i, lanes);
+  if (next == Next::GO || next == Next::YIELD) ++w.fragments[current].pc;
+  return next;
+}
+
+// A warp's turn, until all of its lanes wait.
+void turn(Warp &w) {
+  const std::vector<Instr> &code = w.block->machine->launch.module->code;
+  u32 blocked = 0;
+  if (w.fragments.size() > 1 && w.block->machine->random() % 4 == 0)
+    blocked = 1;  // whoever runs first might wait for others
+  for (int n = 0; n < TURN && !w.fragments.empty(); ++n) {
+    if (w.fragments.size() > 1 || blocked != 0) {
+      if (meet(w)) blocked = 0;
+      if (!choose(w, blocked)) return;
+    } else {
+      w.current = 0;
+    }
+    switch (step(w, code)) {
+      case Next::GO:
+      case Next::JUMP:
+        break;
+      case Next::YIELD:
+      case Next::WAIT:
+        blocked |= 1u << w.current;
+        break;
+      case Next::END:
+        w.fragments.erase(w.fragments.begin() + i64(w.current));
+        blocked = 0;
+        ++w.block->machine->progress;
+        break;
+    }
+  }
+}
+
+// The text of a line of the module.
+std::string text_of(const Module &m, int line) {
+  const char *text = m.text.c_str();
+  for (int k = 1; k < line && *text; ++text) k += *text == '\n';
+  while (*text == ' ' || *text == '\t') ++text;
+  return {text, strcspn(text, "\n")};
+}
+
+void report_waiting(const Machine &m) {
+  for (const auto &b : m.resident)
+    for (const auto &w : b->warps)
+      for (const Fragment &f : w->fragments) {
+        const Instr &i = m.launch.module->code[size_t(f.pc)];
+        fprintf(stderr, "  block (%u, %u, %u), warp %d, lanes %#x: line %d: %s", b->id[0], b->id[1], b->id[2],
+                w->index, f.lanes, i.line, text_of(*m.launch.module, i.line).c_str());
+        report_barrier(*w, m.launch.module->code[size_t(std::max(0, f.pc - 1))], first_lane(f.lanes));
+        fputc('\n', stderr);
+      }
+}
+
+// ---- blocks ----
+void fill(u8 *at, u64 value, bool wide) {
+  for (int l = 0; l < LANES; ++l) {
+    if (wide)
+      memcpy(at + 8 * l, &value, 8);
+    else
+      memcpy(at + 4 * l, &value, 4);
+  }
+}
+void begin_warp(Warp &w, const Launch &how) {
+  const Module &m = *how.module;
+  const u32 constant[] = {0,
+                          0,
+                          0,
+                          how.block[0],
+                          how.block[1],
+                          how.block[2],
+                          w.block->id[0],
+                          w.block->id[1],
+                          w.block->id[2],
+                          how.grid[0],
+                          how.grid[1],
+                          how.grid[2]};
+  for (int k = NTID_X; k <= NCTAID_Z; ++k) fill(w.memory + narrow_slot(k), constant[k], false);
+  fill(w.memory + narrow_slot(CLUSTER_RANK), u64(w.block->rank), false);
+  fill(w.memory + wide_slot(PARAM_BASE), u64(how.params), true);
+  const i32 dynamic = SHARED_FIRST + (m.shared_bytes + 1023) / 1024 * 1024;
+  fill(w.memory + wide_slot(DYNAMIC_BASE), u64(dynamic), true);
+  for (const auto &[slot, value] : m.initial) fill(w.memory + (slot & 0x7fffffff), value, slot < 0);
+  w.frame.assign(size_t(LANES) * size_t((m.frame_bytes + 63) / 64 * 64), 0xff);
+  for (u32 l = 0; l < LANES; ++l) {
+    const u32 thread = u32(w.index) * LANES + l;
+    const u32 id[] = {thread % how.block[0], thread / how.block[0] % how.block[1],
+                      thread / how.block[0] / how.block[1]};
+    for (int k = 0; k < 3; ++k) w.at<u32>({narrow_slot(TID_X + k)})[l] = id[k];
+    w.at<u32>({narrow_slot(LANE)})[l] = l;
+    w.at<u64>({wide_slot(FRAME_BASE), true})[l] = u64(w.frame_of(int(l), 0));
+  }
+  w.fragments.push_back({~0u, how.function->first, {}});
+}
+
+std::vector<std::unique_ptr<u8[]>> spare;  // warps' memory, kept: to touch it first takes longer than to run
+size_t spare_bytes;
+
+std::unique_ptr<Block> begin_block(Machine &m, const u32 id[3]) {
+  const Launch &how = m.launch;
+  auto b = std::make_unique<Block>();
+  b->machine = &m;
+  memcpy(b->id, id, sizeof b->id);
+  const size_t fixed = SHARED_FIRST + (size_t(how.module->shared_bytes) + 1023) / 1024 * 1024;
+  b->shared.assign(fixed + how.shared_bytes, 0xff);
+  const u32 warps = how.block[0] * how.block[1] * how.block[2] / LANES;
+  const size_t bytes = size_t(how.module->slot_bytes + 63) / 64 * 64;
+  if (spare_bytes != bytes * warps) spare.clear();
+  spare_bytes = bytes * warps;
+  if (spare.empty()) { spare.push_back(std::make_unique_for_overwrite<u8[]>(spare_bytes + 64)); }
+  b->memory = std::move(spare.back());
+  spare.pop_back();
+  u8 *first = b->memory.get() + (-uintptr_t(b->memory.get()) & 63);
+  for (u32 k = 0; k < warps; ++k) {
+    auto w = std::make_unique<Warp>();
+    w->block = b.get();
+    w->index = int(k);
+    w->memory = first + bytes * k;
+    b->warps.push_back(std::move(w));
+  }
+  return b;
+}
+void begin_cluster(Machine &m, u64 number) {
+  const Launch &how = m.launch;
+  const int size = how.function->cluster;
+  auto cluster = std::make_shared<Cluster>();
+  for (int rank = 0; rank < size; ++rank) {
+    const u64 k = number * u64(size) + u64(rank);
+    const u32 id[] = {u32(k % how.grid[0]), u32(k / how.grid[0] % how.grid[1]),
+                      u32(k / how.grid[0] / how.grid[1])};
+    std::unique_ptr<Block> b = begin_block(m, id);
+    b->cluster = cluster;
+    b->rank = rank;
+    cluster->blocks.push_back(b.get());
+    for (auto &w : b->warps) begin_warp(*w, how);
+    begin_races(*b);
+    m.resident.push_back(std::move(b));
+  }
+}
+// What threads have committed and not waited for is done by the time a block ends.
+void end_block(Block &b) {
+  for (auto &w : b.warps)
+    for (int l = 0; l < LANES; ++l) {
+      for (auto &group : w->bulk[l].closed)
+        for (const Bulk &work : group) work.run();
+      if (!w->bulk[l].open.empty())
+        fail("block (%u, %u, %u) ends with a bulk group that it has not closed", b.id[0], b.id[1], b.id[2]);
+    }
+  b.cluster->blocks[size_t(b.rank)] = nullptr;
+  spare.push_back(std::move(b.memory));
+}
+
+}  // namespace
+
+int multiprocessors() { return setting("LUATTN_PTX_BLOCKS", 8); }
+
+void fault(const Warp &w, const Instr &i, const char *format, ...) {
+  char what[512];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(what, sizeof what, format, args);
+  va_end(args);
+  const Block &b = *w.block;
+  const Launch &how = b.machine->launch;
+  fail("%s, block (%u, %u, %u), warp %d: %s\n  line %d: %s", how.function->name.c_str(), b.id[0], b.id[1],
+       b.id[2], w.index, what, i.line, text_of(*how.module, i.line).c_str());
+}
+
+void Machine::later(std::function<void()> work) {
+  if (does_now()) return work();
+  pending.push_back(std::move(work));
+}
+
+void Machine::run() {
+  const int size = launch.function->cluster;
+  const u64 clusters = u64(launch.grid[0]) * launch.grid[1] * launch.grid[2] / u64(size);
+  u64 next = 0;
+  int idle = 0;
+  while (next < clusters || !resident.empty()) {
+    while (next < clusters && int(resident.size()) + size <= std::max(size, multiprocessors()))
+      begin_cluster(*this, next++);
+    const u64 before = progress;
+    const size_t first = random();
+    for (size_t k = 0; k < resident.size(); ++k) {
+      Block &b = *resident[(first + k) % resident.size()];
+      const size_t first_warp = random();
+      for (size_t j = 0; j < b.warps.size(); ++j) turn(*b.warps[(first_warp + j) % b.warps.size()]);
+    }
+    for (size_t k = 0; k < resident.size();) {
+      if (resident[k]->threads_alive() != 0) {
+        ++k;
+        continue;
+      }
+      end_block(*resident[k]);
+      resident.erase(resident.begin() + i64(k));
+    }
+    if (progress != before) {
+      idle = 0;
+    } else if (!pending.empty()) {  // nobody gets on without what is still on its way
+      const size_t k = async == Async::RANDOM ? random() % pending.size() : 0;
+      const std::function<void()> work = std::move(pending[k]);
+      pending.erase(pending.begin() + i64(k));
+      work();
+      ++progress;
+    } else if (++idle == IDLE_ROUNDS) {
+      fprintf(stderr, "ptx: %s: everyone waits\n", launch.function->name.c_str());
+      report_waiting(*this);
+      fail("%s does not end", launch.function->name.c_str());
+    }
+  }
+  while (!pending.empty()) fail("%s ends with copies on their way", launch.function->name.c_str());
+}
+
+}  // namespace ptx

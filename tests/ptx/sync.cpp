@@ -1,0 +1,456 @@
+// sync.cpp: branches and calls, what lanes of a warp do together, barriers of warps, blocks and clusters. PTX
+// ISA, 9.7.12, 9.7.13.
+#include <cstdio>
+
+#include "machine.hpp"
+
+namespace ptx {
+
+bool whole_warp(Warp &w) { return w.fragment().lanes == w.alive; }
+
+int Block::threads_alive() const {
+  int n = 0;
+  for (const auto &w : warps) n += w->alive != 0 ? LANES : 0;
+  return n;
+}
+
+namespace {
+
+Slot none;
+
+// ---- control ----
+// Parts `lanes` from the current fragment, and gives the new one.
+Fragment &part(Warp &w, u32 lanes) {
+  w.fragment().lanes &= ~lanes;
+  w.fragments.push_back(w.fragment());
+  w.fragments.back().lanes = lanes;
+  return w.fragments.back();
+}
+Next branch(Warp &w, const Instr &i, u32 lanes) {
+  if (lanes != w.fragment().lanes) {
+    part(w, lanes).pc = i.target;
+    return Next::GO;
+  }
+  w.fragment().pc = i.target;
+  return Next::JUMP;
+}
+void copy_frames(Warp &w, const std::vector<Copy> &copies, u32 lanes) {
+  for (const Copy &c : copies)
+    each(lanes, [&](int l) { memcpy(w.frame_of(l, c.to), w.frame_of(l, c.from), size_t(c.bytes)); });
+}
+Next call(Warp &w, const Instr &i, u32 lanes) {
+  copy_frames(w, i.copies, lanes);
+  Fragment &f = lanes == w.fragment().lanes ? w.fragment() : part(w, lanes);
+  const bool parted = &f != &w.fragment();
+  f.calls.push_back(f.pc);
+  f.pc = i.target;
+  return parted ? Next::GO : Next::JUMP;
+}
+Next leave(Warp &w, const Instr &, u32 lanes) {
+  Fragment &f = w.fragment();
+  if (f.calls.empty()) {
+    w.alive &= ~lanes;
+    f.lanes &= ~lanes;
+    return f.lanes == 0 ? Next::END : Next::GO;
+  }
+  const bool whole = lanes == f.lanes;
+  Fragment &g = whole ? f : part(w, lanes);
+  const i32 from = g.calls.back();
+  g.calls.pop_back();
+  g.pc = from + 1;
+  copy_frames(w, w.block->machine->launch.module->code[size_t(from)].copies_back, lanes);
+  return whole ? Next::JUMP : Next::GO;
+}
+Next trap(Warp &w, const Instr &i, u32) { fault(w, i, "trap"); }
+Next pass(Warp &, const Instr &, u32) { return Next::GO; }
+Next sleep(Warp &, const Instr &, u32) { return Next::YIELD; }
+
+// ---- lanes together ----
+bool together(const Warp &w, const Instr &i, u32 lanes, const Slot &mask) {
+  const u32 wanted = u32(w.value(mask, first_lane(lanes)));
+  if ((wanted & lanes) != lanes)
+    fault(w, i, "lanes %#x take part that the mask %#x does not name", lanes & ~wanted, wanted);
+  return (wanted & w.alive & ~lanes) == 0;
+}
+enum Shuffle : i64 { UP, DOWN, BUTTERFLY, INDEX };
+Next shuffle(Warp &w, const Instr &i, u32 lanes) {  // d, p, a, b, c, mask
+  if (!together(w, i, lanes, i.slot[5])) return Next::WAIT;
+  u32 *d = w.at<u32>(i.slot[0]), valid = 0, from[LANES];
+  memcpy(from, w.at<u32>(i.slot[2]), sizeof from);
+  const u32 *b = w.at<u32>(i.slot[3]), *c = w.at<u32>(i.slot[4]);
+  each(lanes, [&](int l) {
+    const int segment = c[l] >> 8 & 31, clamp = c[l] & 31, by = int(b[l] & 31);
+    const int most = (l & segment) | (clamp & ~segment), least = l & segment;
+    int j = i.imm == UP          ? l - by
+            : i.imm == DOWN      ? l + by
+            : i.imm == BUTTERFLY ? l ^ by
+                                 : (least | (by & ~segment));
+    const bool ok = i.imm == UP ? j >= most : j <= most;
+    if (!ok) j = l;
+    if (!(lanes >> j & 1)) fault(w, i, "lane %d reads lane %d, which is not there", l, j);
+    d[l] = from[j];
+    valid |= u32(ok) << l;
+  });
+  if (i.slot[1].at != NO_SLOT) w.pred(i.slot[1]) = (w.pred(i.slot[1]) & ~lanes) | valid;
+  return Next::GO;
+}
+enum Vote : i64 { ALL, ANY, UNIFORM, BALLOT };
+Next vote(Warp &w, const Instr &i, u32 lanes) {  // d, a, mask
+  if (!together(w, i, lanes, i.slot[2])) return Next::WAIT;
+  const u32 set = (i.slot[1].negated ? ~w.pred(i.slot[1]) : w.pred(i.slot[1])) & lanes;
+  if (i.imm == BALLOT) {
+    each(lanes, [&](int l) { w.set(i.slot[0], l, set); });
+    return Next::GO;
+  }
+  const bool yes = i.imm == ALL ? set == lanes : i.imm == ANY ? set != 0 : set == lanes || set == 0;
+  u32 &d = w.pred(i.slot[0]);
+  d = yes ? d | lanes : d & ~lanes;
+  return Next::GO;
+}
+Next match(Warp &w, const Instr &i, u32 lanes) {  // d, p, a, mask; imm: all
+  if (!together(w, i, lanes, i.slot[3])) return Next::WAIT;
+  each(lanes, [&](int l) {
+    u32 same = 0;
+    each(lanes, [&](int k) { same |= u32(w.value(i.slot[2], k) == w.value(i.slot[2], l)) << k; });
+    const bool yes = same == lanes;
+    if (i.slot[0].at != NO_SLOT) w.set(i.slot[0], l, i.imm && !yes ? 0 : same);
+    if (i.slot[1].at == NO_SLOT) return;
+    u32 &p = w.pred(i.slot[1]);
+    p = yes ? p | 1u << l : p & ~(1u << l);
+  });
+  return Next::GO;
+}
+Next reduce(Warp &w, const Instr &i, u32 lanes) {  // redux: d, a, mask
+  if (!together(w, i, lanes, i.slot[2])) return Next::WAIT;
+  const u32 *a = w.at<u32>(i.slot[1]);
+  u32 x = a[first_lane(lanes)];
+  each(lanes & (lanes - 1), [&](int l) {
+    const u32 y = a[l];
+    switch (i.imm) {
+      case 0:
+        x += y;
+        break;
+      case 1:
+        x = i.type == S32 ? u32(std::min(i32(x), i32(y))) : std::min(x, y);
+        break;
+      case 2:
+        x = i.type == S32 ? u32(std::max(i32(x), i32(y))) : std::max(x, y);
+        break;
+      case 3:
+        x &= y;
+        break;
+      case 4:
+        x |= y;
+        break;
+      default:
+        x ^= y;
+        break;
+    }
+  });
+  each(lanes, [&](int l) { w.set(i.slot[0], l, x); });
+  return Next::GO;
+}
+Next elect(Warp &w, const Instr &i, u32 lanes) {  // d, p, mask
+  if (!together(w, i, lanes, i.slot[2])) return Next::WAIT;
+  const int leader = first_lane(lanes);
+  if (i.slot[0].at != NO_SLOT) each(lanes, [&](int l) { w.set(i.slot[0], l, u64(leader)); });
+  u32 &p = w.pred(i.slot[1]);
+  p = (p & ~lanes) | 1u << leader;
+  return Next::GO;
+}
+Next active(Warp &w, const Instr &i, u32 lanes) {
+  each(lanes, [&](int l) { w.set(i.slot[0], l, lanes); });
+  return Next::GO;
+}
+Next warp_barrier(Warp &w, const Instr &i, u32 lanes) {  // not all lanes need to come to the same instruction
+  Fragment &f = w.fragment();
+  const u32 wanted = u32(w.value(i.slot[0], first_lane(lanes))) & w.alive;
+  if (!f.waiting) {
+    if ((wanted & ~lanes) == 0) return Next::GO;
+    w.at_warp_barrier |= lanes;
+    f.waiting = true;
+    f.token = w.warp_barrier_phase;
+  }
+  if (f.token == w.warp_barrier_phase && (wanted & ~w.at_warp_barrier) == 0) {
+    w.at_warp_barrier &= ~wanted;
+    ++w.warp_barrier_phase;
+  }
+  if (f.token == w.warp_barrier_phase) return Next::WAIT;
+  f.waiting = false;
+  return Next::GO;
+}
+
+// ---- blocks ----
+NamedBarrier &barrier_of(Warp &w, const Instr &i, u32 lanes, int *threads) {
+  const u64 name = w.value(i.slot[0], first_lane(lanes));
+  if (name >= MAX_BARRIERS) fault(w, i, "barrier %llu: there are %d", (unsigned long long)name, MAX_BARRIERS);
+  *threads = i.slot.size() > 1 ? int(w.value(i.slot[1], first_lane(lanes))) : w.block->threads_alive();
+  return w.block->barrier[name];
+}
+void come(Warp &w, const Instr &i, NamedBarrier &b, int threads) {
+  if (b.arrived > 0 && b.threads != threads && i.slot.size() > 1)
+    fault(w, i, "a barrier of %d threads, of %d as others say", threads, b.threads);
+  b.threads = threads;
+  b.arrived += LANES;
+  b.clocks.coming.join(w.clock);
+  released(w);
+}
+void complete(Warp &w, NamedBarrier &b, int threads) {
+  if (b.arrived < threads) return;
+  b.arrived = 0;
+  b.clocks.done = b.clocks.coming;
+  ++b.phase;
+  ++w.block->machine->progress;
+}
+Next barrier_arrive(Warp &w, const Instr &i, u32 lanes) {
+  if (!whole_warp(w)) return Next::WAIT;
+  int threads;
+  NamedBarrier &b = barrier_of(w, i, lanes, &threads);
+  come(w, i, b, threads);
+  complete(w, b, threads);
+  return Next::GO;
+}
+Next barrier_sync(Warp &w, const Instr &i, u32 lanes) {
+  Fragment &f = w.fragment();
+  if (!whole_warp(w)) return Next::WAIT;
+  int threads;
+  NamedBarrier &b = barrier_of(w, i, lanes, &threads);
+  if (!f.waiting) {
+    come(w, i, b, threads);
+    f.waiting = true;
+    f.token = b.phase;
+  }
+  if (f.token == b.phase) complete(w, b, threads);  // others may have ended since
+  if (f.token == b.phase) return Next::WAIT;
+  w.clock.join(b.clocks.done);
+  f.waiting = false;
+  return Next::GO;
+}
+int cluster_threads(const Cluster &c) {
+  int n = 0;
+  for (const Block *b : c.blocks)
+    for (size_t k = 0; b != nullptr && k < b->warps.size(); ++k) n += __builtin_popcount(b->warps[k]->alive);
+  return n;
+}
+Next cluster_arrive(Warp &w, const Instr &, u32 lanes) {
+  Cluster &c = *w.block->cluster;
+  w.cluster_token = c.phase;
+  c.arrived += __builtin_popcount(lanes);
+  c.clocks.coming.join(w.clock);
+  released(w);
+  return Next::GO;
+}
+Next cluster_wait(Warp &w, const Instr &, u32) {
+  Cluster &c = *w.block->cluster;
+  if (w.cluster_token == c.phase && c.arrived >= cluster_threads(c)) {
+    c.arrived = 0;
+    c.clocks.done = c.clocks.coming;
+    ++c.phase;
+    ++w.block->machine->progress;
+  }
+  if (w.cluster_token == c.phase) return Next::WAIT;
+  w.clock.join(c.clocks.done);
+  return Next::GO;
+}
+
+// ---- mbarriers: 20 bits of arrivals to come, 20 of arrivals a phase, 23 of bytes to come, the phase's
+// parity ----
+struct Mbarrier {
+  u32 pending, count;
+  i32 bytes;
+  u32 parity;
+  static Mbarrier read(const u8 *p) {
+    u64 x;
+    memcpy(&x, p, sizeof x);
+    return {u32(x & 0xfffff), u32(x >> 20 & 0xfffff), i32(i64(x << 1) >> 41), u32(x >> 63)};
+  }
+  void write(u8 *p) const {
+    const u64 x = pending | u64(count) << 20 | (u64(bytes) & 0x7fffff) << 40 | u64(parity) << 63;
+    memcpy(p, &x, sizeof x);
+  }
+};
+void settle(Machine &m, const Place &p, Mbarrier b, const Clock &clock) {
+  Handover &clocks = p.block->mbarrier[p.at];
+  clocks.coming.join(clock);
+  if (b.pending == 0 && b.bytes == 0) {
+    clocks.done = clocks.coming;
+    b.pending = b.count;
+    b.parity ^= 1;
+    ++m.progress;
+  }
+  b.write(p.data());
+}
+Mbarrier checked(const Warp &w, const Instr &i, const u8 *p) {
+  const Mbarrier b = Mbarrier::read(p);
+  if (b.count == 0 || b.count == 0xfffff || b.pending > b.count) fault(w, i, "this is no mbarrier");
+  return b;
+}
+Next mbarrier_init(Warp &w, const Instr &i, u32 lanes) {
+  each(lanes, [&](int l) {
+    const Place p = shared_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]), 8, 8);
+    const u32 count = u32(w.value(i.slot[1], l));
+    if (count == 0 || count >= 0xfffff) fault(w, i, "a barrier of %u arrivals", count);
+    Mbarrier{count, count, 0, 0}.write(p.data());
+  });
+  return Next::GO;
+}
+Next mbarrier_arrive(Warp &w, const Instr &i, u32 lanes) {  // address, bytes or none
+  each(lanes, [&](int l) {
+    const Place p = shared_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]), 8, 8);
+    if (checked(w, i, p.data()).pending == 0) fault(w, i, "more arrivals than the barrier awaits");
+    arrive(*w.block->machine, p, 1, i.slot.size() > 1 ? i32(w.value(i.slot[1], l)) : 0, w.clock);
+  });
+  released(w);
+  return Next::GO;
+}
+Next mbarrier_expect(Warp &w, const Instr &i, u32 lanes) {
+  each(lanes, [&](int l) {
+    const Place p = shared_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]), 8, 8);
+    checked(w, i, p.data());
+    arrive(*w.block->machine, p, 0, i32(w.value(i.slot[1], l)), {});
+  });
+  return Next::GO;
+}
+Next mbarrier_ask(Warp &w, const Instr &i, u32 lanes) {  // p, address, parity; imm: a wait, which may sleep
+  u32 done = 0;
+  each(lanes, [&](int l) {
+    const Place p = shared_at(w, i, w.value(i.slot[1], l) + u64(i.offset[0]), 8, 8);
+    if (checked(w, i, p.data()).parity == (w.value(i.slot[2], l) & 1)) return;
+    done |= 1u << l;
+    w.clock.join(p.block->mbarrier[p.at].done);
+  });
+  u32 &d = w.pred(i.slot[0]);
+  d = (d & ~lanes) | done;
+  return i.imm && done != lanes ? Next::YIELD : Next::GO;
+}
+
+}  // namespace
+
+void report_barrier(const Warp &w, const Instr &i, int lane) {
+  if (i.run != mbarrier_ask) return;
+  const u64 at = w.value(i.slot[1], lane) + u64(i.offset[0]);
+  const Mbarrier b = Mbarrier::read(shared_at(w, i, at, 8, 8).data());
+  fprintf(stderr, "; mbarrier %llu: of %u arrivals %u are missing, and %d bytes; parity %u, asked for %llu",
+          (unsigned long long)at, b.count, b.pending, b.bytes, b.parity,
+          (unsigned long long)w.value(i.slot[2], lane));
+}
+
+namespace {
+
+// ---- which ----
+bool with(Decoder &d, Handler h, std::initializer_list<bool> wide = {}) {
+  size_t k = 0;
+  if (d.args.size() < wide.size()) return false;
+  for (const bool x : wide) d.value(d.args[k++], x);
+  d.instr.run = h;
+  return true;
+}
+// d|p first, of which either may be missing.
+void pair(Decoder &d) {
+  d.instr.slot.push_back(d.args[0].kind == Arg::SINK ? none : d.args[0].slot);
+  d.instr.slot.push_back(d.args[0].second);
+}
+bool decode_mbarrier(Decoder &d) {
+  if (d.m[1] == "init") {
+    d.address(d.args[0]);
+    d.value(d.args[1], false);
+    d.instr.run = mbarrier_init;
+    return true;
+  }
+  if (d.m[1] == "expect_tx") {
+    d.address(d.args[0]);
+    d.value(d.args[1], false);
+    d.instr.run = mbarrier_expect;
+    return true;
+  }
+  if (d.m[1] == "arrive" && d.args[0].kind == Arg::SINK) {
+    d.address(d.args[1]);
+    if (d.args.size() > 2) d.value(d.args[2], false);
+    d.instr.run = mbarrier_arrive;
+    return (d.args.size() > 2) == d.has("expect_tx");
+  }
+  if ((d.m[1] == "try_wait" || d.m[1] == "test_wait") && d.has("parity")) {
+    d.value(d.args[0], false);
+    d.address(d.args[1]);
+    d.value(d.args[2], false);
+    d.instr.imm = d.m[1] == "try_wait";
+    d.instr.run = mbarrier_ask;
+    return true;
+  }
+  return false;
+}
+bool decode_barrier(Decoder &d) {
+  if (d.has("warp")) return with(d, warp_barrier, {false});
+  if (d.has("cluster")) return with(d, d.has("arrive") ? cluster_arrive : cluster_wait);
+  const Handler h = d.has("arrive") ? barrier_arrive : d.has("sync") ? barrier_sync : nullptr;
+  if (h == nullptr) return false;
+  for (const Arg &a : d.args) d.value(a, false);
+  d.instr.run = h;
+  return true;
+}
+bool decode_lanes(Decoder &d) {
+  const std::string_view op = d.op();
+  if (op == "shfl") {
+    d.instr.imm = d.has("up") ? UP : d.has("down") ? DOWN : d.has("bfly") ? BUTTERFLY : INDEX;
+    pair(d);
+    for (size_t k = 1; k < 5; ++k) d.value(d.args[k], false);
+    d.instr.run = shuffle;
+    return true;
+  }
+  if (op == "vote") {
+    d.instr.imm = d.has("all") ? ALL : d.has("any") ? ANY : d.has("uni") ? UNIFORM : BALLOT;
+    return with(d, vote, {false, false, false});
+  }
+  if (op == "match") {
+    d.instr.imm = d.has("all");
+    pair(d);
+    d.value(d.args[1], d.has("b64"));
+    d.value(d.args[2], false);
+    d.instr.run = match;
+    return true;
+  }
+  if (op == "redux") {
+    static const char *const ops[] = {"add", "min", "max", "and", "or", "xor"};
+    for (int k = 0; k < 6; ++k)
+      if (d.has(ops[k])) d.instr.imm = k;
+    d.instr.type = d.last_type();
+    return with(d, reduce, {false, false, false});
+  }
+  if (op == "elect") {
+    pair(d);
+    d.value(d.args[1], false);
+    d.instr.run = elect;
+    return true;
+  }
+  if (op == "activemask") return with(d, active, {false});
+  return false;
+}
+
+}  // namespace
+
+void arrive(Machine &m, const Place &barrier, u32 count, i32 more_bytes, const Clock &clock) {
+  Mbarrier b = Mbarrier::read(barrier.data());
+  b.bytes += more_bytes;
+  b.pending -= count;
+  settle(m, barrier, b, clock);
+}
+void complete_bytes(Machine &m, const Place &barrier, i32 bytes, const Clock &clock) {
+  Mbarrier b = Mbarrier::read(barrier.data());
+  b.bytes -= bytes;
+  settle(m, barrier, b, clock);
+}
+
+bool decode_sync(Decoder &d) {
+  const std::string_view op = d.op();
+  if (op == "bra") return with(d, branch);
+  if (op == "call") return with(d, call);
+  if (op == "ret" || op == "exit") return with(d, leave);
+  if (op == "trap") return with(d, trap);
+  if (op == "brkpt" || op == "setmaxnreg" || op == "griddepcontrol") return with(d, pass);
+  if (op == "nanosleep") return with(d, sleep);
+  if (op == "bar" || op == "barrier") return decode_barrier(d);
+  if (op == "mbarrier") return decode_mbarrier(d);
+  return decode_lanes(d);
+}
+
+}  // namespace ptx
