@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "luattn/compiler.h"
 #include "runtime/pack.h"
 
 static const char *dtype_name(uint32_t dtype) {
@@ -12,19 +13,33 @@ static const char *dtype_name(uint32_t dtype) {
   return dtype < sizeof name / sizeof *name ? name[dtype] : "?";
 }
 
-/* "forward of 'gemma2', bf16, head dim 128, sm_90a"; the family too, where that was asked for. */
-static void entry_text(const luattn_pack_entry *e, bool with_family, char *text, size_t size) {
+/* "dq+dk+dv", of luattn_wants. */
+static void gradients_text(uint32_t wants, char text[32]) {
+  static const char *const name[] = {"dq", "dk", "dv", "inputs", "scalars"};
+  size_t used = 0;
+  for (unsigned i = 0; i < sizeof name / sizeof *name; ++i)
+    if (wants >> i & 1)
+      used += (size_t)snprintf(text + used, 32 - used, "%s%s", used > 0 ? "+" : "", name[i]);
+  if (used == 0) snprintf(text, 32, "none");
+}
+
+/* "forward of 'gemma2', bf16, head dim 128, sm_90a"; the family too, where that was asked for, and gradients,
+ * where it was for backward. */
+static void entry_text(const luattn_pack_entry *e, const luattn_pack_query *q, char *text, size_t size) {
   static const char *const family[] = {", simt", ", sm80", ", sm90"}; /* checked, as lengths are */
-  char arch[24], dims[32];
+  static const char *const lengths[] = {"", ", long", ", short"};
+  const bool with_gradients = e->pass == LUATTN_BACKWARD && q->pass == LUATTN_BACKWARD;
+  char arch[24], dims[32], gradients[32];
   arch_text(pack_arch(e), arch);
+  gradients_text(e->wants, gradients);
   if (e->head_dim_v == e->head_dim)
     snprintf(dims, sizeof dims, "%u", (unsigned)e->head_dim);
   else
     snprintf(dims, sizeof dims, "%ux%u", (unsigned)e->head_dim, (unsigned)e->head_dim_v);
-  static const char *const lengths[] = {"", ", long", ", short"};
-  snprintf(text, size, "%s%s of '%s', %s, head dim %s, %s%s%s", e->deterministic ? "deterministic " : "",
+  snprintf(text, size, "%s%s of '%s', %s, head dim %s, %s%s%s%s%s", e->deterministic ? "deterministic " : "",
            e->pass == LUATTN_FORWARD ? "forward" : "backward", e->spec_name, dtype_name(e->dtype), dims, arch,
-           with_family ? family[e->family] : "", lengths[e->lengths]);
+           q->family != 0 ? family[e->family] : "", lengths[e->lengths], with_gradients ? ", gradients " : "",
+           with_gradients ? gradients : "");
 }
 
 /* A spec without a name of its own is called like its file, wherever that is; its hash is always the same. */
@@ -36,30 +51,68 @@ static bool is_same_spec(const luattn_pack_entry *e, const luattn_pack_query *q)
 
 /* Gradients of inputs and scalars may be left out of a launch, those of q, k and v may not. */
 static bool has_wants(unsigned image, unsigned wanted) {
-  const unsigned tensors = 7; /* LUATTN_WANT_DQ, DK, DV */
-  if (wanted == 0) wanted = 31;
+  const unsigned tensors = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
+  if (wanted == 0) wanted = LUATTN_WANT_ALL;
   return (image & tensors) == (wanted & tensors) && (image & wanted) == wanted;
 }
 
-static bool is_wanted(const luattn_pack_entry *e, const luattn_pack_query *q) {
-  const int dim_v = q->head_dim_v != 0 ? q->head_dim_v : q->head_dim;
-  if (e->kind != LUATTN_PACK_IMAGE || !is_same_spec(e, q)) return false;
-  if (e->pass != (uint32_t)q->pass || e->dtype != (uint32_t)q->dtype) return false;
-  if (q->head_dim != 0 && (e->head_dim != (uint32_t)q->head_dim || e->head_dim_v != (uint32_t)dim_v))
-    return false;
-  if (q->family != 0 && e->family + 1 != (uint32_t)q->family) return false;
-  return q->pass == LUATTN_FORWARD ||
-         (has_wants(e->wants, q->wants) && (e->deterministic || !q->deterministic));
+/* What an image has of what is asked for; as numbers, the larger the nearer. */
+enum {
+  HAS_SPEC = 1,
+  HAS_GRADIENTS = 2,
+  HAS_ORDER = 4, /* deterministic, where that is asked for */
+  HAS_FAMILY = 8,
+  HAS_ARCH = 16,
+  HAS_DIMS = 32,
+  HAS_DTYPE = 64,
+  HAS_PASS = 128,
+  HAS_ALL = 255
+};
+
+/* 0: another spec, or no image. */
+static int nearness(const luattn_pack_entry *e, const luattn_pack_query *q) {
+  const uint32_t dim = (uint32_t)q->head_dim, dim_v = q->head_dim_v != 0 ? (uint32_t)q->head_dim_v : dim;
+  const bool forward = q->pass == LUATTN_FORWARD;
+  int has = HAS_SPEC;
+  if (e->kind != LUATTN_PACK_IMAGE || !is_same_spec(e, q)) return 0;
+  if (forward || has_wants(e->wants, q->wants)) has |= HAS_GRADIENTS;
+  if (forward || e->deterministic || !q->deterministic) has |= HAS_ORDER;
+  if (q->family == 0 || e->family + 1 == (uint32_t)q->family) has |= HAS_FAMILY;
+  if (arch_match(pack_arch(e), q->arch) > 0) has |= HAS_ARCH;
+  if (dim == 0 || (e->head_dim == dim && e->head_dim_v == dim_v)) has |= HAS_DIMS;
+  if (e->dtype == (uint32_t)q->dtype) has |= HAS_DTYPE;
+  if (e->pass == (uint32_t)q->pass) has |= HAS_PASS;
+  return has;
 }
 
 /* The larger, the better; 0: not at all. The architecture weighs most, then that nobody waits for an order
  * that was not asked for, then the tiles. */
 static int serves(const luattn_pack_entry *e, const luattn_pack_query *q) {
-  const int match = is_wanted(e, q) ? arch_match(pack_arch(e), q->arch) : 0;
   const uint32_t lengths = q->lengths != 0 ? (uint32_t)q->lengths : 1;
-  return match == 0 ? 0
-                    : 4 * match + 2 * (q->deterministic || !e->deterministic) +
-                          (e->lengths == 0 || e->lengths == lengths);
+  if (nearness(e, q) != HAS_ALL) return 0;
+  return 4 * arch_match(pack_arch(e), q->arch) + 2 * (q->deterministic || !e->deterministic) +
+         (e->lengths == 0 || e->lengths == lengths);
+}
+
+/* What was found: 0 at first. Of images that match equally well, the one that comes first is better. */
+typedef struct place {
+  int match;
+  size_t index;
+} place;
+
+static bool is_better(place a, place b) { return a.match != b.match ? a.match > b.match : a.index < b.index; }
+
+/* The best image, by `match`, of those that are worse than `last`. */
+static bool find_next(const luattn_pack *pack, const luattn_pack_query *query,
+                      int (*match)(const luattn_pack_entry *, const luattn_pack_query *), place *last) {
+  place best = {.match = 0};
+  for (size_t i = 0; i < pack->count; ++i) {
+    const place at = {match(&pack->record[i].entry, query), i};
+    if (at.match == 0 || (last->match > 0 && !is_better(*last, at))) continue;
+    if (best.match == 0 || is_better(at, best)) best = at;
+  }
+  *last = best;
+  return best.match > 0;
 }
 
 typedef struct line {
@@ -76,17 +129,17 @@ static void add(line *l, const char *fmt, ...) {
   if (n > 0) l->used += (size_t)n < l->size - l->used ? (size_t)n : l->size - l->used - 1;
 }
 
-/* The images of the spec that was asked for, or else the specs there are. Room in a message is short: the
- * first few. */
+/* The images of the spec that was asked for, the nearest first, or else the specs there are. Room in a
+ * message is short: the first few. */
 static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line *out) {
-  enum { SHOWN = 6 };
+  enum { SHOWN = 4 };
   size_t images = 0, shown = 0;
-  for (size_t i = 0; i < p->count; ++i) {
-    const luattn_pack_entry *e = &p->record[i].entry;
-    char text[192];
-    if (e->kind != LUATTN_PACK_IMAGE || !is_same_spec(e, q)) continue;
-    entry_text(e, q->family != 0, text, sizeof text);
-    if (images++ < SHOWN) add(out, "%s%s", images > 1 ? "; " : "", text);
+  place at = {.match = 0};
+  for (size_t i = 0; i < p->count; ++i) images += nearness(&p->record[i].entry, q) > 0;
+  for (size_t i = 0; i < SHOWN && find_next(p, q, nearness, &at); ++i) {
+    char text[224];
+    entry_text(&p->record[at.index].entry, q, text, sizeof text);
+    add(out, "%s%s", i > 0 ? "; " : "", text);
   }
   if (images > SHOWN) add(out, "; and %zu more", images - SHOWN);
   if (images > 0) return;
@@ -110,14 +163,18 @@ static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q,
                               .dtype = q->dtype,
                               .arch = (uint32_t)q->arch,
                               .head_dim = (uint32_t)q->head_dim,
-                              .head_dim_v = (uint32_t)(q->head_dim_v != 0 ? q->head_dim_v : q->head_dim)};
-  char text[192], instead[560] = "";
+                              .head_dim_v = (uint32_t)(q->head_dim_v != 0 ? q->head_dim_v : q->head_dim),
+                              .wants = q->wants != 0 ? q->wants : LUATTN_WANT_ALL};
+  char text[224], instead[560] = "";
   line l = {.text = instead, .size = sizeof instead};
+  place nearest = {.match = 0};
   snprintf(wanted.spec_name, sizeof wanted.spec_name, "%s", q->spec_name != NULL ? q->spec_name : "");
-  entry_text(&wanted, q->family != 0, text, sizeof text);
+  entry_text(&wanted, q, text, sizeof text);
   list_instead(p, q, &l);
-  return luattn_fail(err, LUATTN_UNSUPPORTED, "pack: %s: has no %s; it has %s; add it with luattn pack",
-                     p->name, text, instead);
+  const bool only_gradients =
+      find_next(p, q, nearness, &nearest) && (nearest.match | HAS_GRADIENTS) == HAS_ALL;
+  return luattn_fail(err, LUATTN_UNSUPPORTED, "pack: %s: has no %s; it has %s; %s", p->name, text, instead,
+                     only_gradients ? "ask for gradients that it has" : "add it with luattn pack");
 }
 
 static luattn_status check_query(const luattn_pack_query *query, luattn_error *err) {
@@ -137,31 +194,11 @@ static luattn_status check_query(const luattn_pack_query *query, luattn_error *e
   return LUATTN_OK;
 }
 
-/* What was found: 0 at first. Of images that serve equally well, the one that comes first is better. */
-typedef struct place {
-  int match;
-  size_t index;
-} place;
-
-static bool is_better(place a, place b) { return a.match != b.match ? a.match > b.match : a.index < b.index; }
-
-/* The best image of those that are worse than `last`. */
-static bool find_next(const luattn_pack *pack, const luattn_pack_query *query, place *last) {
-  place best = {.match = 0};
-  for (size_t i = 0; i < pack->count; ++i) {
-    const place at = {serves(&pack->record[i].entry, query), i};
-    if (at.match == 0 || (last->match > 0 && !is_better(*last, at))) continue;
-    if (best.match == 0 || is_better(at, best)) best = at;
-  }
-  *last = best;
-  return best.match > 0;
-}
-
 luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query, size_t *index,
                                luattn_error *err) {
   place at = {.match = 0};
   TRY(check_query(query, err));
-  if (!find_next(pack, query, &at)) return not_found(pack, query, err);
+  if (!find_next(pack, query, serves, &at)) return not_found(pack, query, err);
   *index = at.index;
   return LUATTN_OK;
 }
@@ -184,9 +221,9 @@ luattn_status luattn_pack_kernel(const luattn_pack *pack, luattn_driver *driver,
   TRY(luattn_device_get_info(driver, device, &info, err));
   luattn_pack_query here = *query;
   here.arch = info.arch;
-  if (!find_next(pack, &here, &at)) return not_found(pack, &here, err);
+  if (!find_next(pack, &here, serves, &at)) return not_found(pack, &here, err);
   luattn_status status = load(pack, at.index, driver, device, kernel, err);
-  while (status == LUATTN_UNSUPPORTED && find_next(pack, &here, &at)) {
+  while (status == LUATTN_UNSUPPORTED && find_next(pack, &here, serves, &at)) {
     luattn_error other; /* where nothing fits, the best image's message stands */
     status = load(pack, at.index, driver, device, kernel, &other);
     if (status != LUATTN_OK && status != LUATTN_UNSUPPORTED && err != NULL) *err = other;

@@ -71,7 +71,8 @@ typedef struct luattn_pack_query {
   luattn_pass pass;
   luattn_dtype dtype;
   int head_dim, head_dim_v; /* head_dim_v 0: as head_dim */
-  unsigned wants; /* gradients, as in luattn_target; those of inputs and scalars may be among more. 0: all */
+  unsigned wants; /* gradients, as in luattn_target; those of inputs and scalars may be among more. 0: all. What
+                     `luattn pack` makes has luattn_spec_wants */
   int arch;       /* of the device: 80, 90, .. */
   int family;     /* 0, or 1 + luattn_family */
   int lengths;    /* 0, or 1 + luattn_lengths: whose tiles are preferred; any image runs at every length */
@@ -80,7 +81,7 @@ typedef struct luattn_pack_query {
 
 /* The image that serves best: made for this very architecture, else for an earlier one whose code runs there,
  * else PTX. What it needs of the device beyond that is not looked at. Errors: LUATTN_UNSUPPORTED, with what there
- * is instead; LUATTN_INVALID, where pass or family is none. */
+ * is instead, the nearest first; LUATTN_INVALID, where pass or family is none. */
 LUATTN_API luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query,
                                           size_t *index, luattn_error *err);
 /* luattn_pack_find for the device's architecture (query->arch is not read), luattn_pack_image,

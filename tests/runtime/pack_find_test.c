@@ -128,8 +128,61 @@ static void finds_deterministic_kernels(void **state) {
   q.deterministic = 1;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
   assert_non_null(strstr(err.message,
-                         "has no deterministic backward of 'demo', bf16, head dim 64x32, sm_75; "
-                         "it has deterministic backward of 'demo', bf16"));
+                         "has no deterministic backward of 'demo', bf16, head dim 64x32, sm_75, "
+                         "gradients dq+dk+dv+inputs+scalars; it has deterministic backward of 'demo', bf16"));
+  luattn_pack_close(pack);
+  sample_close(&s);
+}
+
+/* Nothing but the gradients is in the way: both sides name them. */
+static void says_which_gradients(void **state) {
+  (void)state;
+  const unsigned tensors = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
+  sample s = {.count = 0};
+  luattn_error err;
+  size_t index;
+  add_image(&s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
+  add_image(&s, make_image(LUATTN_BACKWARD, 80, "", 0, tensors));
+  add_image(&s, make_image(LUATTN_BACKWARD, 90, "a", 0, tensors));
+  if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  luattn_pack *pack = open_sample();
+  luattn_pack_query q = query_for(90);
+  q.pass = LUATTN_BACKWARD;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(
+      strstr(err.message,
+             "has no backward of 'demo', bf16, head dim 64x32, sm_90, gradients dq+dk+dv+inputs+scalars; "
+             "it has backward of 'demo', bf16, head dim 64x32, sm_90a, gradients dq+dk+dv; "
+             "backward of 'demo', bf16, head dim 64x32, sm_80, gradients dq+dk+dv; "
+             "forward of 'demo', bf16, head dim 64x32, sm_90a; "
+             "ask for gradients that it has"));
+  q.wants = LUATTN_WANT_DQ | LUATTN_WANT_SCALARS;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "sm_90, gradients dq+scalars; it has"));
+  q.arch = 75; /* then gradients are not all */
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "; add it with luattn pack"));
+  luattn_pack_close(pack);
+  sample_close(&s);
+}
+
+/* Of many images the nearest come first: the pass weighs most, then the type, then the dims. */
+static void says_what_is_nearest(void **state) {
+  (void)state;
+  sample s = {.count = 0};
+  luattn_error err;
+  size_t index;
+  for (int i = 0; i < 5; ++i) add_image(&s, make_image(LUATTN_BACKWARD, 80, "", 0, LUATTN_WANT_ALL));
+  add_image(&s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
+  if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  luattn_pack *pack = open_sample();
+  luattn_pack_query q = query_for(90);
+  q.head_dim = 96;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message,
+                         "has no forward of 'demo', bf16, head dim 96x32, sm_90; it has forward "
+                         "of 'demo', bf16, head dim 64x32, sm_90a; backward of 'demo'"));
+  assert_non_null(strstr(err.message, "; and 2 more; add it with luattn pack"));
   luattn_pack_close(pack);
   sample_close(&s);
 }
@@ -162,7 +215,7 @@ static void says_what_there_is(void **state) {
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
   assert_non_null(strstr(err.message,
                          "has no forward of 'demo', bf16, head dim 64x32, sm_90, simt; it has forward of "
-                         "'demo', bf16, head dim 64x32, sm_80, sm80; "));
+                         "'demo', bf16, head dim 64x32, compute_86, sm80; "));
   q.family = 2 + LUATTN_SM90;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "family is 4, expected 1 + luattn_family, 1 to 3, or 0 for any"));
@@ -268,6 +321,8 @@ int main(void) {
       cmocka_unit_test(finds_the_best),
       cmocka_unit_test(finds_tiles_for_lengths),
       cmocka_unit_test(finds_deterministic_kernels),
+      cmocka_unit_test(says_which_gradients),
+      cmocka_unit_test(says_what_is_nearest),
       cmocka_unit_test(says_what_there_is),
       cmocka_unit_test(launches_as_any_kernel),
       cmocka_unit_test(takes_what_fits),
