@@ -20,9 +20,19 @@ static luattn_status size_to_keep(const cli_options *o, size_t *bytes, luattn_er
                      "with --max-bytes");
 }
 
+/* What would be ignored is refused. */
+static luattn_status check_options(const cli_options *o, luattn_error *err) {
+  const bool is_info = strcmp(o->spec, "info") == 0;
+  if (o->max_bytes == NULL || (!is_info && strcmp(o->spec, "clear") != 0)) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "cache: %s: %s, so that --max-bytes '%s' has no use; leave it out, or use prune",
+                     o->spec, is_info ? "removes nothing" : "removes everything", o->max_bytes);
+}
+
 static luattn_status run(const cli_options *o, luattn_error *err) {
   char dir[4096];
   size_t removed, limit;
+  TRY(check_options(o, err));
   TRY(cache_resolve(o->cache_dir, dir, sizeof dir, err));
   if (dir[0] == 0)
     return luattn_fail(err, LUATTN_INVALID,
