@@ -131,7 +131,7 @@ luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, lua
   }
   /* If another process has just replaced the entry by a sound one, that one goes: a lost entry costs a
    * compilation, no more. */
-  if (damaged) (void)unlink(path);
+  if (damaged) (void)remove(path); /* of directories, empty ones alone; of others store speaks */
   return LUATTN_OK;
 }
 
@@ -177,8 +177,8 @@ static const char *publish(char *folder, const char *path, const void *bytes, si
     error = errno;
   }
   if (failed == NULL && rename(temporary, path) != 0) {
-    failed = "rename it";
     error = errno;
+    failed = error == EISDIR ? "replace the directory of that name, which has to be removed" : "rename it";
   }
   if (failed != NULL) (void)unlink(temporary);
   errno = error;

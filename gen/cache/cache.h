@@ -21,7 +21,8 @@ bool cache_parse_size(const char *text, size_t *bytes);
 luattn_status cache_limit(size_t *bytes, luattn_error *err);
 
 /* *image = NULL if there is no sound entry (a damaged one is removed, and one whose source_hash is not
- * {key.lo, key.hi}: it was stored under another name). Fails only on out of memory. */
+ * {key.lo, key.hi}: it was stored under another name; so is an empty directory in its place, while of one that
+ * holds something store says that it is in the way). Fails only on out of memory. */
 luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, luattn_error *err);
 
 /* Publishes by write, fsync, rename. The image's source_hash must be the key. A full disk or a read-only
@@ -46,7 +47,8 @@ luattn_status cache_store_record(const char *dir, hash128 key, const char *text,
 bool cache_has(const char *dir, hash128 key); /* without reading it */
 luattn_status cache_trim(const char *dir, size_t max_bytes, luattn_error *err);
 
-/* For the CLI. `foreign`: of another version of luattn, which is left alone. */
+/* For the CLI. A directory in the place of an entry is a damaged one, which clear removes where it is empty,
+ * and prune leaves. `foreign`: of another version of luattn, which is left alone. */
 typedef struct cache_stats {
   size_t entries, bytes, damaged, foreign, records;
 } cache_stats;

@@ -22,6 +22,7 @@ typedef enum file_kind { FILE_ENTRY, FILE_COMPANION, FILE_RECORD, FILE_TEMPORARY
 typedef struct cached_file {
   char name[56]; /* from the cache's directory on */
   file_kind kind;
+  bool is_folder; /* in the place of an entry */
   size_t bytes;
   struct timespec used; /* two of one second are no rarity */
 } cached_file;
@@ -66,10 +67,12 @@ static luattn_status visit_folder(const char *dir, const char *folder, visit *ca
     struct stat st;
     cached_file file = {.kind = kind_of(folder, e->d_name)};
     if (file.kind == FILE_FOREIGN || strlen(e->d_name) > MAX_NAME) continue;
-    if (fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || S_ISDIR(st.st_mode)) continue;
+    if (fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    file.is_folder = S_ISDIR(st.st_mode);
+    if (file.is_folder && file.kind != FILE_ENTRY) continue;
     snprintf(file.name, sizeof file.name, "%s/%.*s", folder, MAX_NAME, e->d_name);
     snprintf(path, sizeof path, "%s/%s", dir, file.name);
-    file.bytes = (size_t)st.st_size;
+    file.bytes = file.is_folder ? 0 : (size_t)st.st_size;
     file.used = st.st_mtim;
     status = call(user, path, &file, err);
   }
@@ -124,6 +127,10 @@ static luattn_status remove_file(const char *path, luattn_error *err) {
 
 static luattn_status clear_file(void *user, const char *path, const cached_file *file, luattn_error *err) {
   if (is_in_use(file)) return LUATTN_OK;
+  if (file->is_folder) { /* what it may hold is not ours */
+    *(size_t *)user += rmdir(path) == 0;
+    return LUATTN_OK;
+  }
   TRY(remove_file(path, err));
   *(size_t *)user += file->kind == FILE_ENTRY;
   return LUATTN_OK;
@@ -143,7 +150,7 @@ typedef struct file_list {
 
 static luattn_status list_file(void *user, const char *path, const cached_file *file, luattn_error *err) {
   file_list *list = user;
-  if (is_in_use(file) || file->kind == FILE_RECORD) return LUATTN_OK;
+  if (is_in_use(file) || file->kind == FILE_RECORD || file->is_folder) return LUATTN_OK;
   if (file->kind == FILE_TEMPORARY) return remove_file(path, err);
   if (list->count == list->capacity) {
     const size_t capacity = list->capacity > 0 ? 2 * list->capacity : 64;

@@ -135,14 +135,49 @@ static void strange_files(void **state) {
   assert_int_equal(unlink(path), 0);
   assert_int_equal(mkfifo(path, 0600), 0); /* must not hang */
   assert_null(find(key));
-  assert_int_equal(mkdir(path, 0700), 0);
-  assert_null(find(key));
-  char warning[512];
-  assert_int_equal(cache_store(dir, key, a, warning, sizeof warning, NULL), LUATTN_OK);
-  assert_non_null(strstr(warning, "cannot rename it"));
-  assert_int_equal(count_temporaries(), 0);
   luattn_image_free(a);
   luattn_image_free(b);
+}
+
+/* An empty one is repaired like a damaged file; what is in another may be somebody's, so it stays and is
+ * told.
+ */
+static void directory_in_place(void **state) {
+  (void)state;
+  luattn_image *a = make_image(300, 'a');
+  char path[512], warning[512];
+  cache_stats stats;
+  size_t removed = 9;
+  luattn_error err;
+  store(key, a);
+  path_of(KEY_PATH, path);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(mkdir(path, 0700), 0);
+  assert_null(find(key));
+  store(key, a);
+  luattn_image *found = find(key);
+  assert_true(same_bytes(a, found));
+  luattn_image_free(found);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(mkdir(path, 0700), 0);
+  set_file(KEY_PATH "/notes.txt", "mine", 4);
+  assert_null(find(key));
+  assert_int_equal(cache_store(dir, key, a, warning, sizeof warning, NULL), LUATTN_OK);
+  assert_non_null(strstr(warning, KEY_PATH ": cannot replace the directory of that name, which has to be "
+                                           "removed: Is a directory; the kernel works but is not kept"));
+  assert_int_equal(count_temporaries(), 0);
+  assert_int_equal(cache_info(dir, &stats, &err), LUATTN_OK);
+  assert_true(stats.entries == 1 && stats.damaged == 1 && stats.bytes == 0);
+  assert_int_equal(cache_prune(dir, 0, &removed, &err), LUATTN_OK);
+  assert_int_equal(cache_clear(dir, &removed, &err), LUATTN_OK);
+  assert_int_equal(removed, 0);
+  assert_true(exists(KEY_PATH "/notes.txt"));
+  path_of(KEY_PATH "/notes.txt", warning);
+  assert_int_equal(unlink(warning), 0);
+  assert_int_equal(cache_clear(dir, &removed, &err), LUATTN_OK);
+  assert_int_equal(removed, 1);
+  assert_false(exists(KEY_PATH));
+  luattn_image_free(a);
 }
 
 static void full_disk(void **state) {
@@ -446,6 +481,7 @@ int main(void) {
       TEST(no_directory_means_no_cache),
       TEST(damaged_entries),
       TEST(strange_files),
+      TEST(directory_in_place),
       TEST(misnamed_entry),
       TEST(full_disk),
       TEST(unusable_directories),
