@@ -49,16 +49,6 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
   return LUATTN_OK;
 }
 
-/* What the plan says about files: an image that could not be kept, tiles that were remembered. */
-static void print_file_facts(const char *plan) {
-  for (const char *line = plan; *line != 0;) {
-    const int n = (int)strcspn(line, "\n");
-    if (strncmp(line, "cache:", 6) == 0 || strncmp(line, "tuned:", 6) == 0)
-      fprintf(stderr, "%.*s\n", n, line);
-    line += n + (line[n] == '\n');
-  }
-}
-
 static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t, luattn_error *err) {
   luattn_image *image;
   luattn_compile_report report = {0};
@@ -71,7 +61,7 @@ static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t,
     fprintf(stderr, "compiled: trace %.1f ms, plan and source %.1f ms, NVRTC %.0f ms\n", report.trace_ms,
             report.plan_ms, report.nvrtc_ms);
   }
-  print_file_facts(report.plan);
+  fputs(report.plan, stderr); /* of what was compiled, which --stage plan cannot know */
   const void *cubin = luattn_image_cubin(image, &size);
   const bool ok = fwrite(cubin, 1, size, stdout) == size && fflush(stdout) == 0;
   luattn_image_free(image);

@@ -79,7 +79,8 @@ static const option options[] = {
     {"--out", TEXT, AT(out), CLI_RUN, "DIR",
      "where out.npy, lse.npy, dq.npy, .. go (default: print a summary only)"},
     {"--stage", TEXT, AT(stage), CLI_EMIT, "NAME",
-     "ir, grad, mask, plan, spec, config, ptx or cubin (all kernels in one)"},
+     "ir, grad, mask, plan (before compiling), spec, config, ptx or cubin (all kernels in one; tells their "
+     "plan)"},
     {"--pass", TEXT, AT(pass), CLI_EMIT, "forward|backward", "default forward"},
     {"--arch", TEXT, AT(arch), CLI_EMIT, "sm_80",
      "sm_80, 86, 87, 89, 90, 100, 101, 103, 110, 120 or 121; compute_80 for PTX (default sm_80)"},

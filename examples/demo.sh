@@ -30,12 +30,12 @@ step '5. Compiled by NVRTC for three architectures, forward and backward; then o
 for arch in sm_80 sm_90 sm_120; do
   for pass in forward backward; do
     printf '%-7s %-9s ' $arch $pass
-    "$luattn" emit examples/gemma2.lua --stage cubin --dtype bf16 --arch $arch --pass $pass 2>&1 >"$out/$arch.$pass.cubin" | tr '\n' ' '
+    "$luattn" emit examples/gemma2.lua --stage cubin --dtype bf16 --arch $arch --pass $pass 2>&1 >"$out/$arch.$pass.cubin" | sed -n 1p | tr '\n' ' '
     printf '(%s bytes)\n' "$(stat -c %s "$out/$arch.$pass.cubin")"
   done
 done
 printf 'sm_80   forward   '
-"$luattn" emit examples/gemma2.lua --stage cubin --dtype bf16 --arch sm_80 2>&1 >/dev/null | tr '\n' ' '
+"$luattn" emit examples/gemma2.lua --stage cubin --dtype bf16 --arch sm_80 2>&1 >/dev/null | sed -n 1p | tr '\n' ' '
 
 step '6. Run on arrays: outputs and every gradient as .npy'
 show run examples/alibi.lua --device cpu --shape 1,4,2,192,192,32 --backward --out "$out/npy"

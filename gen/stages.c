@@ -96,6 +96,10 @@ static void stage_mask(compilation *c, text *out) {
 static void stage_plan(const compilation *c, text *out) {
   const plan *p = &c->plan;
   text_add(out, "%s", p->why);
+  if (!p->forced)
+    text_add(out,
+             "before compiling: where this choice has too few registers, a later one is compiled, even of "
+             "another family; --stage cubin and luattn_compile_report.plan say which\n");
   for (int i = 0; i < p->num_entries; i++)
     text_add(out, "%s: %d threads, tiles %d x %d, %d bytes of dynamic shared memory\n", p->entry[i].name,
              p->entry[i].threads, p->entry[i].tile_m, p->entry[i].tile_n, p->entry[i].shared_bytes);

@@ -104,7 +104,9 @@ LUATTN_API luattn_status luattn_compile(const luattn_spec *spec, const luattn_ta
 /* Version of the NVRTC that would be used. `nvrtc` as in luattn_target. Errors: LUATTN_COMPILE (there is none). */
 LUATTN_API luattn_status luattn_nvrtc_version(const char *nvrtc, int *major, int *minor, luattn_error *err);
 
-/* Text of one stage: "ir", "grad", "mask", "plan", "spec", "config", "ptx". Caller frees *text with luattn_text_free. */
+/* Text of one stage: "ir", "grad", "mask", "plan", "spec", "config", "ptx". From "plan" on as chosen before
+ * compiling, which may end with a later choice: luattn_compile_report.plan says which. Caller frees *text with
+ * luattn_text_free. */
 LUATTN_API luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *stage, char **text,
                                      luattn_error *err);
 /* The generated CUDA that `image` was compiled from, with this spec and target. Free it likewise. */
