@@ -171,12 +171,12 @@ int scan_equality(const char *source, size_t source_size, char *message, size_t 
     const char *name = equal ? "eq" : "ne";
     const bool simple = is_simple(left) && is_simple(right) && !binds(&window[0]) && !binds(&window[4]);
     if (simple) {
-      snprintf(message, size, "%.*s is always %s between a traced value and a number; write %s(%.*s, %.*s)",
+      snprintf(message, size, "%.*s cannot be traced (beside a number it is always %s); write %s(%.*s, %.*s)",
                (int)op->size, op->start, equal ? "false" : "true", name, (int)left->size, left->start,
                (int)right->size, right->start);
     } else {
       snprintf(message, size,
-               "%.*s is always %s between a traced value and a number; write %s(a, b) for a %.*s b",
+               "%.*s cannot be traced (beside a number it is always %s); write %s(a, b) for a %.*s b",
                (int)op->size, op->start, equal ? "false" : "true", name, (int)op->size, op->start);
     }
     return op->line;

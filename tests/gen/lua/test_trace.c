@@ -273,9 +273,9 @@ static void test_source_is_read_by_tokens(void **state) {
              "return attention {}");
   trace_close(&t);
   expect_error("local a = 1\nlocal b = a == 2",
-               "test.lua:2: == is always false between a traced value and a number; write eq(a, 2)");
+               "test.lua:2: == cannot be traced (beside a number it is always false); write eq(a, 2)");
   expect_error("local a = --[[\n\n]] 1 == 2",
-               "test.lua:3: == is always false between a traced value and a number; write eq(1, 2)");
+               "test.lua:3: == cannot be traced (beside a number it is always false); write eq(1, 2)");
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
--- expect: inequality.lua:5: ~= is always true between a traced value and a number; write ne(d, 0)
+-- expect: inequality.lua:5: ~= cannot be traced (beside a number it is always true); write ne(d, 0)
 return attention {
   block_mask = function(b, h, q_idx, kv_idx)
     local d = q_idx - kv_idx
