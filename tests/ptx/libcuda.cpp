@@ -5,7 +5,8 @@
 //   LUATTN_PTX_ARCH    compute capability, 90 unless given
 //   LUATTN_PTX_BLOCKS  multiprocessors: blocks that are resident together, 8 unless given
 //   LUATTN_PTX_ASYNC   early, late or random: when copies land (default random)
-//   LUATTN_PTX_SEED    of the order in which blocks and warps take turns (default 1)
+//   LUATTN_PTX_PARTS   0, or N: of a warp that is together, lanes part for a while after one of N
+//   instructions LUATTN_PTX_SEED    of the order in which blocks and warps take turns (default 1)
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -30,7 +31,7 @@ struct Loaded {
   std::unique_ptr<Module> module;
   std::map<std::string, Kernel, std::less<>> kernels;
 };
-struct Event {};
+struct Event {};  // and a stream: work is done when it is asked for
 
 int setting(const char *name, int otherwise) {
   const char *text = getenv(name);
@@ -62,6 +63,7 @@ int launch(Kernel *k, const unsigned grid[3], const unsigned block[3], unsigned 
   m.launch = {k->module, k->function, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]},
               shared,    copy.get()};
   m.async = async();
+  m.parts = unsigned(setting("LUATTN_PTX_PARTS", 0));
   m.random.seed(unsigned(setting("LUATTN_PTX_SEED", 1)));
   m.run();
   return 0;
@@ -161,6 +163,8 @@ API cuMemsetD32Async(unsigned long long p, unsigned x, size_t n, void *) {
   std::fill_n(reinterpret_cast<unsigned *>(p), n, x);
   return 0;
 }
+API cuStreamCreate(void **stream, unsigned) { return *stream = new Event, 0; }
+API cuStreamDestroy_v2(void *stream) { return delete static_cast<Event *>(stream), 0; }
 API cuStreamSynchronize(void *) { return 0; }
 API cuEventCreate(void **event, unsigned) { return *event = new Event, 0; }
 API cuEventDestroy_v2(void *event) { return delete static_cast<Event *>(event), 0; }

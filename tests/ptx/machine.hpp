@@ -33,6 +33,7 @@ struct Fragment {
   std::vector<i32> calls;  // the call instructions that led here
   bool waiting = false;    // has arrived at what it waits for
   u64 token = 0;           // by which it knows its turn
+  int held = 0;            // instructions of others before it goes on
 };
 
 struct LaneCopy {  // cp.async
@@ -167,6 +168,8 @@ struct Launch {
 struct Machine {
   Launch launch;
   Async async = Async::EARLY;
+  u32 parts =
+      0;  // how seldom lanes part for no reason, as they may between instructions that join them; 0: never
   std::mt19937 random;
   std::vector<std::unique_ptr<Block>> resident;
   std::deque<std::function<void()>> pending;  // copies that nobody has waited for yet

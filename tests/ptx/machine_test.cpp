@@ -33,8 +33,8 @@ struct Params {
   alignas(64) u8 *data;
   alignas(64) TensorMap map;
 };
-void run_with(const std::string &text, Params params, u32 threads, Async async = Async::EARLY,
-              u32 blocks = 1) {
+void run_with(const std::string &text, Params params, u32 threads, Async async = Async::EARLY, u32 blocks = 1,
+              u32 parts = 0) {
   const auto module = parse(text);
   alignas(64) u8 bytes[192] = {};
   memcpy(bytes, &params.data, sizeof params.data);
@@ -42,6 +42,7 @@ void run_with(const std::string &text, Params params, u32 threads, Async async =
   Machine m;
   m.launch = {module.get(), &module->functions.back(), {blocks, 1, 1}, {threads, 1, 1}, 64 << 10, bytes};
   m.async = async;
+  m.parts = parts;
   m.run();
 }
 template <class T>
@@ -155,6 +156,24 @@ void sides_meet_at_a_barrier(void **) {
       std::vector<u32>(32));
   for (const u32 x : data) assert_int_equal(x, 5);
 }
+// Lanes may part where nothing joins them: a lane that reads what another one writes needs a barrier of the
+// warp between them.
+void lanes_may_part(void **) {
+  for (const bool joined : {false, true}) {
+    bool all_right = true;
+    for (u32 shift = 0; shift < 20; ++shift) {  // instructions more or less before it
+      std::string text = "shl.b32 %r1, %r0, 2;\nadd.u32 %r1, %r1, %r63;\nxor.b32 %r2, %r1, 124;\n";
+      for (u32 k = 0; k < shift; ++k) text += "add.u32 %r5, %r0, 1;\n";
+      text += std::string("st.shared.u32 [%r1], %r0;\n") + (joined ? "bar.warp.sync -1;\n" : "") +
+              "ld.shared.u32 %r4, [%r2];\n" + store_r4;
+      u32 *p = static_cast<u32 *>(allocate(128));
+      run_with(kernel(text), {reinterpret_cast<u8 *>(p), {}}, 32, Async::EARLY, 1, 3);
+      for (u32 l = 0; l < 32; ++l) all_right = all_right && p[l] == 31 - l;
+      release(p);
+    }
+    assert_int_equal(all_right, joined);
+  }
+}
 void lanes_together(void **) {
   const struct {
     const char *text;
@@ -240,6 +259,44 @@ void tensors(void **) {
         assert_int_equal(p[288 + row * 8 + c], row < 2 ? (row + 1) * 72 + 64 + c : 0);
     release(p);
   }
+}
+// Rows of A summed by a B of ones that is not swizzled.
+void sums_of_rows(void **) {
+  u8 *p = static_cast<u8 *>(allocate(8192 + 256 + 128 * 16));
+  memset(p, 0, 8192);
+  for (u32 r = 0; r < 64; ++r)
+    for (u32 k = 0; k < 16; ++k) {
+      const u32 address = r * 128 + 2 * k;
+      const u16 bits = float_to_half(float(r * k % 7));
+      memcpy(p + (address ^ (address >> 7 & 7) << 4), &bits, 2);
+    }
+  for (u32 k = 0; k < 128; ++k) reinterpret_cast<u16 *>(p + 8192)[k] = float_to_half(1);
+  run_with(
+      kernel(
+          std::string(barrier_at_32768) +
+          "@!%p7 bra wait;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 8448;\n"
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd0], 8448, "
+          "[%r62];\n" +
+          wait_for_it +
+          "bar.sync 0;\nshr.u32 %r5, %r63, 4;\ncvt.u64.u32 %rd4, %r5;\nadd.s64 %rd5, %rd4, 524800;\n"  // 8 <<
+                                                                                                       // 16 |
+                                                                                                       // 512
+          "add.s64 %rd4, %rd4, 0x4000004000000000;\nwgmma.fence.sync.aligned;\n"
+          "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd4, %rd5, 0, 1, 1, 0, "
+          "0;\n"
+          "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
+          "mul.wide.u32 %rd1, %r0, 16;\nadd.s64 %rd1, %rd1, %rd0;\nst.global.v4.f32 [%rd1+8448], {%f1, %f2, "
+          "%f3, %f4};"),
+      {p, {}}, 128);
+  for (u32 t = 0; t < 128; ++t)
+    for (u32 i = 0; i < 4; ++i) {
+      const u32 row = t / 32 * 16 + t % 32 / 4 + 8 * (i / 2);
+      float want = 0, got;
+      for (u32 k = 0; k < 16; ++k) want += float(row * k % 7);
+      memcpy(&got, p + 8448 + t * 16 + i * 4, 4);
+      assert_true(got == want);
+    }
+  release(p);
 }
 // D = A B of 64 x 16 x 8, A from shared memory or registers, B channels first or rows first, by the PTX ISA's
 // layouts.
@@ -408,9 +465,11 @@ int main() {
                               cmocka_unit_test(lanes_meet_again),
                               cmocka_unit_test(sides_meet_at_a_barrier),
                               cmocka_unit_test(lanes_together),
+                              cmocka_unit_test(lanes_may_part),
                               cmocka_unit_test(calls),
                               cmocka_unit_test(tensors),
                               cmocka_unit_test(products),
+                              cmocka_unit_test(sums_of_rows),
                               cmocka_unit_test(mistakes),
                               cmocka_unit_test(races),
                               cmocka_unit_test(what_is_not_waited_for),

@@ -134,12 +134,12 @@ struct Operand {
   u64 start() const { return (bits & 0x3fff) << 4; }
   u64 leading() const { return (bits >> 16 & 0x3fff) << 4; }
   u64 stride() const { return (bits >> 32 & 0x3fff) << 4; }
-  Place place(u64 distance) const {
-    const u64 address = start() + distance;
-    return shared_at(w, i, address ^ (address >> 7 & 7) << 4, 16, 16);
-  }
+  enum : u64 { NO_SWIZZLE, SWIZZLE_128 };
+  u64 swizzle() const { return bits >> 62; }
   const u16 *at(u64 distance) const {
-    const Place p = place(distance);
+    const u64 address = start() + distance;
+    const Place p =
+        shared_at(w, i, swizzle() == SWIZZLE_128 ? address ^ (address >> 7 & 7) << 4 : address, 16, 16);
     static constexpr u16 not_there[8] = {0x7fff, 0x7fff, 0x7fff, 0x7fff, 0x7fff, 0x7fff, 0x7fff, 0x7fff};
     if (use == BEGINS && !race_operand(w, i, p)) return not_there;
     if (use == ENDS) race_operand_done(w, p);
@@ -147,11 +147,15 @@ struct Operand {
   }
   // Channels one next to the other: row `r`, channels 8 c to 8 c + 7.
   const u16 *along_k(int r, int c) const {
+    if (swizzle() == NO_SWIZZLE) return at(u64(r / 8) * stride() + u64(c) * leading() + u64(r % 8) * 16);
     return at(u64(r / 8) * stride() + u64(r % 8) * 128 + u64(c) * 16);
   }
   // Rows one next to the other: channel k, rows 8 r to 8 r + 7.
   const u16 *along_rows(int k, int r) const {
     return at(u64(r / 8) * leading() + u64(k / 8) * stride() + u64(k % 8) * 128 + u64(r % 8) * 16);
+  }
+  bool is_known(bool transposed) const {
+    return swizzle() == SWIZZLE_128 || (swizzle() == NO_SWIZZLE && !transposed);
   }
   // Calls f(row, channel, element) for rows first to first + n - 1.
   template <class F>
@@ -184,8 +188,9 @@ Next wgmma(Warp &w, const Instr &i, u32) {
   if (!whole_warp(w)) return Next::WAIT;
   const size_t first_a = i.count, first_b = first_a + (i.a_in_shared ? 1 : 4);
   const u64 a = i.a_in_shared ? w.value(i.slot[first_a], 0) : 0, b = w.value(i.slot[first_b], 0);
-  if (b >> 62 != 1 || (i.a_in_shared && a >> 62 != 1))
-    fault(w, i, "a matrix descriptor without a swizzle of 128 bytes");
+  if (!Operand{b, w, i, LOOKS}.is_known(i.b_turned) ||
+      (i.a_in_shared && !Operand{a, w, i, LOOKS}.is_known(i.a_turned)))
+    fault(w, i, "this machine knows no operand with such a swizzle");
   const bool keep = i.slot.size() > first_b + 1 ? w.pred(i.slot[first_b + 1]) & 1 : i.imm != 0;
   if (i.a_in_shared)
     Operand{a, w, i, BEGINS}.each_element(i.a_turned, w.index % 4 * M, M,

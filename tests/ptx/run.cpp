@@ -20,7 +20,7 @@ int setting(const char *name, int otherwise) {
 bool choose(Warp &w, u32 blocked) {
   size_t best = w.fragments.size();
   for (size_t k = 0; k < w.fragments.size(); ++k) {
-    if (blocked >> k & 1) continue;
+    if (blocked >> k & 1 || w.fragments[k].held > 0) continue;
     const Fragment &f = w.fragments[k];
     if (best == w.fragments.size()) {
       best = k;
@@ -38,7 +38,7 @@ bool meet(Warp &w) {
   for (size_t a = 0; a < w.fragments.size(); ++a)
     for (size_t b = a + 1; b < w.fragments.size();) {
       Fragment &x = w.fragments[a], &y = w.fragments[b];
-      if (x.pc != y.pc || x.waiting || y.waiting || x.calls != y.calls) {
+      if (x.pc != y.pc || x.waiting || y.waiting || x.held > 0 || y.held > 0 || x.calls != y.calls) {
         ++b;
         continue;
       }
@@ -47,6 +47,20 @@ bool meet(Warp &w) {
       any = true;
     }
   return any;
+}
+
+// Some lanes stay behind for a while, though nothing parts them.
+void hold_back(Warp &w) {
+  std::mt19937 &random = w.block->machine->random;
+  const u32 lanes = w.fragments[0].lanes & u32(random());
+  if (lanes == 0 || lanes == w.fragments[0].lanes || w.fragments[0].waiting) return;
+  w.fragments[0].lanes &= ~lanes;
+  w.fragments.push_back(w.fragments[0]);
+  w.fragments[1].lanes = lanes;
+  w.fragments[1].held = 1 + int(random() % 50);
+}
+void let_go(Warp &w) {
+  for (Fragment &f : w.fragments) f.held = 0;
 }
 
 // One instruction of the current fragment.
@@ -69,10 +83,16 @@ void turn(Warp &w) {
     blocked = 1;  // whoever runs first might wait for others
   for (int n = 0; n < TURN && !w.fragments.empty(); ++n) {
     if (w.fragments.size() > 1 || blocked != 0) {
+      for (Fragment &f : w.fragments) f.held -= f.held > 0;
       if (meet(w)) blocked = 0;
-      if (!choose(w, blocked)) return;
+      if (!choose(w, blocked)) {
+        let_go(w);
+        if (!choose(w, blocked)) return;
+      }
     } else {
       w.current = 0;
+      const u32 seldom = w.block->machine->parts;
+      if (seldom != 0 && w.block->machine->random() % seldom == 0) hold_back(w);
     }
     switch (step(w, code)) {
       case Next::GO:
