@@ -49,11 +49,12 @@ static bool is_same_spec(const luattn_pack_entry *e, const luattn_pack_query *q)
   return q->spec_name == NULL || strcmp(e->spec_name, q->spec_name) == 0;
 }
 
+enum { TENSORS = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV };
+
 /* Gradients of inputs and scalars may be left out of a launch, those of q, k and v may not. */
 static bool has_wants(unsigned image, unsigned wanted) {
-  const unsigned tensors = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
-  if (wanted == 0) wanted = LUATTN_WANT_ALL;
-  return (image & tensors) == (wanted & tensors) && (image & wanted) == wanted;
+  if (wanted == 0) wanted = TENSORS;
+  return (image & TENSORS) == (wanted & TENSORS) && (image & wanted) == wanted;
 }
 
 /* What an image has of what is asked for; as numbers, the larger the nearer. */
@@ -85,12 +86,14 @@ static int nearness(const luattn_pack_entry *e, const luattn_pack_query *q) {
   return has;
 }
 
-/* The larger, the better; 0: not at all. The architecture weighs most, then that nobody waits for an order
- * that was not asked for, then the tiles. */
+/* The larger, the better; 0: not at all. The architecture weighs most, then parameters' gradients where all
+ * were asked for, then that nobody waits for an order that was not asked for, then the tiles. */
 static int serves(const luattn_pack_entry *e, const luattn_pack_query *q) {
   const uint32_t lengths = q->lengths != 0 ? (uint32_t)q->lengths : 1;
   if (nearness(e, q) != HAS_ALL) return 0;
-  return 4 * arch_match(pack_arch(e), q->arch) + 2 * (q->deterministic || !e->deterministic) +
+  const int parameters = ((e->wants & LUATTN_WANT_INPUTS) != 0) + ((e->wants & LUATTN_WANT_SCALARS) != 0);
+  const int more = q->wants == 0 ? parameters : 0;
+  return 16 * arch_match(pack_arch(e), q->arch) + 4 * more + 2 * (q->deterministic || !e->deterministic) +
          (e->lengths == 0 || e->lengths == lengths);
 }
 
@@ -164,7 +167,7 @@ static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q,
                               .arch = (uint32_t)q->arch,
                               .head_dim = (uint32_t)q->head_dim,
                               .head_dim_v = (uint32_t)(q->head_dim_v != 0 ? q->head_dim_v : q->head_dim),
-                              .wants = q->wants != 0 ? q->wants : LUATTN_WANT_ALL};
+                              .wants = q->wants != 0 ? q->wants : (uint32_t)TENSORS};
   char text[224], instead[560] = "";
   line l = {.text = instead, .size = sizeof instead};
   place nearest = {.match = 0};

@@ -71,8 +71,8 @@ typedef struct luattn_pack_query {
   luattn_pass pass;
   luattn_dtype dtype;
   int head_dim, head_dim_v; /* head_dim_v 0: as head_dim */
-  unsigned wants; /* gradients, as in luattn_target; those of inputs and scalars may be among more. 0: all. What
-                     `luattn pack` makes has luattn_spec_wants */
+  unsigned wants; /* gradients, as in luattn_target; those of inputs and scalars may be among more. 0: dq, dk and dv, and of
+                     inputs and scalars what there is */
   int arch;       /* of the device: 80, 90, .. */
   int family;     /* 0, or 1 + luattn_family */
   int lengths;    /* 0, or 1 + luattn_lengths: whose tiles are preferred; any image runs at every length */

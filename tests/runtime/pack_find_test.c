@@ -51,6 +51,28 @@ static void finds_the_best(void **state) {
   luattn_pack_close(pack);
 }
 
+/* Who names no gradients gets those of q, k and v, and of parameters what there is. */
+static void finds_all_gradients_there_are(void **state) {
+  (void)state;
+  const unsigned tensors = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
+  const unsigned of[] = {LUATTN_WANT_DQ, tensors, tensors | LUATTN_WANT_INPUTS};
+  for (size_t count = 1; count <= 3; ++count) {
+    sample s = {.count = 0};
+    luattn_error err;
+    for (size_t i = 0; i < count; ++i) add_image(&s, make_image(LUATTN_BACKWARD, 90, "a", 0, of[i]));
+    if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    luattn_pack *pack = open_sample();
+    luattn_pack_query q = query_for(90);
+    size_t index = 99;
+    q.pass = LUATTN_BACKWARD;
+    const luattn_status status = luattn_pack_find(pack, &q, &index, &err);
+    assert_int_equal(status, count == 1 ? LUATTN_UNSUPPORTED : LUATTN_OK);
+    if (status == LUATTN_OK) assert_int_equal(index, count - 1);
+    luattn_pack_close(pack);
+    sample_close(&s);
+  }
+}
+
 /* The architecture weighs more than the lengths that the tiles are for, and any image will do for any length.
  */
 static void finds_tiles_for_lengths(void **state) {
@@ -129,7 +151,7 @@ static void finds_deterministic_kernels(void **state) {
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
   assert_non_null(strstr(err.message,
                          "has no deterministic backward of 'demo', bf16, head dim 64x32, sm_75, "
-                         "gradients dq+dk+dv+inputs+scalars; it has deterministic backward of 'demo', bf16"));
+                         "gradients dq+dk+dv; it has deterministic backward of 'demo', bf16"));
   luattn_pack_close(pack);
   sample_close(&s);
 }
@@ -148,6 +170,7 @@ static void says_which_gradients(void **state) {
   luattn_pack *pack = open_sample();
   luattn_pack_query q = query_for(90);
   q.pass = LUATTN_BACKWARD;
+  q.wants = LUATTN_WANT_ALL;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
   assert_non_null(
       strstr(err.message,
@@ -318,15 +341,11 @@ static void image_is_a_pack(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finds_the_best),
-      cmocka_unit_test(finds_tiles_for_lengths),
-      cmocka_unit_test(finds_deterministic_kernels),
-      cmocka_unit_test(says_which_gradients),
-      cmocka_unit_test(says_what_is_nearest),
-      cmocka_unit_test(says_what_there_is),
-      cmocka_unit_test(launches_as_any_kernel),
-      cmocka_unit_test(takes_what_fits),
-      cmocka_unit_test(image_is_a_pack),
+      cmocka_unit_test(finds_the_best),          cmocka_unit_test(finds_all_gradients_there_are),
+      cmocka_unit_test(finds_tiles_for_lengths), cmocka_unit_test(finds_deterministic_kernels),
+      cmocka_unit_test(says_which_gradients),    cmocka_unit_test(says_what_is_nearest),
+      cmocka_unit_test(says_what_there_is),      cmocka_unit_test(launches_as_any_kernel),
+      cmocka_unit_test(takes_what_fits),         cmocka_unit_test(image_is_a_pack),
   };
   return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
