@@ -38,7 +38,10 @@ int setting(const char *name, int otherwise) {
   return text != nullptr && *text != 0 ? atoi(text) : otherwise;
 }
 int arch() { return setting("LUATTN_PTX_ARCH", 90); }
-unsigned most_shared() { return arch() >= 90 ? 227 << 10 : 163 << 10; }
+unsigned most_shared() {  // CUDA C++ Programming Guide, "Compute capabilities"
+  const int a = arch();
+  return (a == 80 || a == 87 ? 163 : a < 90 || a >= 120 ? 99 : 227) << 10;
+}
 Async async() {
   const char *text = getenv("LUATTN_PTX_ASYNC");
   if (text == nullptr || strcmp(text, "random") == 0) return Async::RANDOM;
