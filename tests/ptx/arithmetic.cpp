@@ -104,12 +104,14 @@ template <class T>
 T max_nan(T a, T b) {
   return std::isnan(a) || std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : max_of(a, b);
 }
+// f(a) in another rounding mode; volatile, that f is not moved out of it.
 template <int Mode, class F>
-float rounded(F f) {
+float rounded(F f, float a) {
   std::fesetround(Mode);
-  volatile float x = f();
+  const volatile float in = a;
+  const volatile float out = f(in);
   std::fesetround(FE_TONEAREST);
-  return x;
+  return out;
 }
 
 Handler float_unary(const Decoder &d, Type t) {
@@ -120,9 +122,9 @@ Handler float_unary(const Decoder &d, Type t) {
     if (op == "neg") return UNARY(T, -a);
     if (op == "rcp") return d.has("approx") ? UNARY(T, flushed(1 / flushed(a))) : UNARY(T, 1 / a);
     if (op == "sqrt") return d.has("approx") ? UNARY(T, std::sqrt(flushed(a))) : UNARY(T, std::sqrt(a));
-    if (op == "rsqrt") return UNARY(T, 1 / std::sqrt(a));
+    if (op == "rsqrt") return d.has("ftz") ? UNARY(T, 1 / std::sqrt(flushed(a))) : UNARY(T, 1 / std::sqrt(a));
     if (op == "ex2") return d.has("ftz") ? UNARY(T, flushed(std::exp2(flushed(a)))) : UNARY(T, std::exp2(a));
-    if (op == "lg2") return UNARY(T, std::log2(flushed(a)));
+    if (op == "lg2") return d.has("ftz") ? UNARY(T, std::log2(flushed(a))) : UNARY(T, std::log2(a));
     if (op == "sin") return UNARY(T, std::sin(a));
     if (op == "cos") return UNARY(T, std::cos(a));
     if (op == "tanh") return UNARY(T, std::tanh(a));
@@ -131,9 +133,10 @@ Handler float_unary(const Decoder &d, Type t) {
 }
 Handler float_binary(const Decoder &d, Type t) {
   const std::string_view op = d.op();
-  if (op == "add" && d.has("rz"))
-    return &binary<float, float,
-                   decltype([](float a, float b) { return rounded<FE_TOWARDZERO>([&] { return a + b; }); })>;
+  if (d.has("rz"))  // known_modifiers: add.f32
+    return &binary<float, float, decltype([](float a, float b) {
+                     return rounded<FE_TOWARDZERO>([b](float x) { return x + b; }, a);
+                   })>;
   return by_float(t, [&](auto x) -> Handler {
     using T = decltype(x);
     const bool nan = d.has("NaN");
@@ -150,7 +153,7 @@ Handler float_binary(const Decoder &d, Type t) {
 Handler float_fma(const Decoder &d, Type t) {
   if (d.has("rm"))
     return &ternary<float, float, decltype([](float a, float b, float c) {
-                      return rounded<FE_DOWNWARD>([&] { return std::fma(a, b, c); });
+                      return rounded<FE_DOWNWARD>([b, c](float x) { return std::fma(x, b, c); }, a);
                     })>;
   if (d.has("ftz"))
     return &ternary<float, float, decltype([](float a, float b, float c) {
@@ -216,32 +219,40 @@ T remainder_of(T a, T b) {
   return std::is_signed_v<T> && b == T(-1) ? T(0) : T(a % b);
 }
 
-u32 reversed(u32 x) {
-  u32 y = 0;
-  for (int k = 0; k < 32; ++k) y |= (x >> k & 1) << (31 - k);
+template <class T>
+T reversed(T x) {
+  T y = 0;
+  for (u32 k = 0; k < 8 * sizeof(T); ++k) y = T(y << 1 | (x >> k & 1));
   return y;
+}
+// clz, popc, bfind: 32 bits of a T.
+template <class T>
+Handler count_of(const Decoder &d) {
+  const std::string_view op = d.op();
+  if (op == "clz") return &unary<u32, T, decltype([](T a) { return u32(std::countl_zero(a)); })>;
+  if (op == "popc") return &unary<u32, T, decltype([](T a) { return u32(std::popcount(a)); })>;
+  if (d.has("shiftamt"))
+    return &unary<u32, T, decltype([](T a) { return a == 0 ? ~0u : u32(std::countl_zero(a)); })>;
+  return &unary<u32, T, decltype([](T a) {
+                  return a == 0 ? ~0u : u32(8 * sizeof(T)) - 1 - u32(std::countl_zero(a));
+                })>;
 }
 
 Handler int_unary(const Decoder &d, Type t) {
   const std::string_view op = d.op();
-  if (op == "clz") return UNARY(u32, a == 0 ? 32u : u32(__builtin_clz(a)));
-  if (op == "popc") return UNARY(u32, u32(__builtin_popcount(a)));
-  if (op == "brev") return UNARY(u32, reversed(a));
-  if (op == "bfind" && t == U32) {
-    if (d.has("shiftamt")) return UNARY(u32, a == 0 ? ~0u : u32(__builtin_clz(a)));
-    return UNARY(u32, a == 0 ? ~0u : 31 - u32(__builtin_clz(a)));
-  }
   return by_int(t, [&](auto x) -> Handler {
     using T = decltype(x);
     if (op == "abs") return UNARY(T, T(a < 0 ? 0 - a : a));
     if (op == "neg") return UNARY(T, T(0 - a));
     if (op == "not") return UNARY(T, T(~a));
+    if (op == "brev") return UNARY(T, reversed(a));
     return nullptr;
   });
 }
 Handler int_binary(const Decoder &d, Type t) {
   const std::string_view op = d.op();
-  if (op == "bmsk") return BINARY(u32, u32((b >= 32 ? ~0ull : (1ull << b) - 1) << (a >= 32 ? 32 : a)));
+  if (op == "bmsk" && d.has("clamp"))
+    return BINARY(u32, u32((b >= 32 ? ~0ull : (1ull << b) - 1) << (a >= 32 ? 32 : a)));
   return by_int(t, [&](auto x) -> Handler {
     using T = decltype(x);
     if (op == "add") return BINARY(T, T(a + b));
@@ -454,8 +465,10 @@ Next unpack(Warp &w, const Instr &i, u32 lanes) {
 // ---- which ----
 bool values(Decoder &d, Handler h, std::initializer_list<bool> wide) {
   if (h == nullptr || d.args.size() < wide.size()) return false;
-  size_t k = 0;
-  for (const bool x : wide) d.value(d.args[k++], x);
+  for (size_t k = 0; k < wide.size(); ++k) {
+    if (d.args[k].kind == Arg::SINK) return false;
+    d.value(d.args[k], wide.begin()[k]);
+  }
   d.instr.run = h;
   return true;
 }
@@ -526,9 +539,21 @@ bool decode_odd(Decoder &d, Type t) {  // what has operands of its own kind
                               : &funnel<false, false>;
     return values(d, h, {false, false, false, false});
   }
-  if (op == "clz" || op == "popc" || op == "bfind")
-    return values(d, wide ? nullptr : int_unary(d, t), {false, false});
+  if (op == "clz" || op == "popc" || (op == "bfind" && (t == U32 || t == U64)))
+    return values(d, wide ? count_of<u64>(d) : count_of<u32>(d), {false, wide});
   return false;
+}
+
+// A modifier that is passed over is a wrong result.
+bool known_modifiers(const Decoder &d, Type t) {
+  static const std::string_view known[] = {"rn",   "approx",   "full",  "ftz",  "NaN", "lo", "hi",
+                                           "wide", "shiftamt", "clamp", "wrap", "l",   "r"};
+  return std::all_of(d.m.begin() + 1, d.m.end(), [&](std::string_view part) {
+    if (part == "rz") return d.op() == "add" && t == F32;
+    if (part == "rm") return d.op() == "fma" && t == F32;
+    return type_named(part) != NO_TYPE ||
+           std::find(std::begin(known), std::end(known), part) != std::end(known);
+  });
 }
 
 }  // namespace
@@ -536,6 +561,7 @@ bool decode_odd(Decoder &d, Type t) {  // what has operands of its own kind
 bool decode_arithmetic(Decoder &d) {
   const std::string_view op = d.op();
   const Type t = d.last_type();
+  if (op != "setp" && !known_modifiers(d, t)) return false;
   const bool wide = size_of(t) == 8;
   if (op == "mov" && t != PRED) return decode_move(d, t);
   if (t == PRED) return decode_pred(d);
@@ -554,6 +580,7 @@ bool decode_arithmetic(Decoder &d) {
   if (op == "mad" && d.has("wide")) return values(d, int_mad(d, t), {true, false, false, true});
   if (op == "fma" || (op == "mad" && is_float)) return values(d, float_fma(d, t), {wide, wide, wide, wide});
   if (op == "mad") return values(d, int_mad(d, t), {wide, wide, wide, wide});
+  if (d.args.size() > 3) return false;
   if (d.args.size() == 2) return values(d, is_float ? float_unary(d, t) : int_unary(d, t), {wide, wide});
   return values(d, is_float ? float_binary(d, t) : int_binary(d, t), {wide, wide, wide});
 }

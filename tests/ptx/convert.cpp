@@ -132,7 +132,7 @@ Next convert(Warp &w, const Instr &i, u32 lanes) {
     // A wider register takes the sign along (PTX ISA, table of relaxed sizes).
     if (bits < 64)
       y = is_signed(i.type) && i.slot[0].wide ? u64(extended(y, i.type)) : y & ((1ull << bits) - 1);
-    if (is_signed(i.type) && bits < 32 && !i.slot[0].wide) y = u32(extended(y, i.type)) & 0xffffffff;
+    if (is_signed(i.type) && bits < 32 && !i.slot[0].wide) y = u32(extended(y, i.type));
     w.set(i.slot[0], l, y);
   });
   return Next::GO;
@@ -156,7 +156,8 @@ bool decode_convert(Decoder &d) {
   for (const std::string_view part : d.m) {
     if (part.size() < 2 || part[0] != 'r') continue;
     i.rounding = part[1] == 'n' ? NEAREST : part[1] == 'm' ? DOWN : part[1] == 'p' ? UP : ZERO;
-    i.to_whole = part.size() == 3 && part[2] == 'i';  // to a whole number
+    i.to_whole = part.size() == 3;  // rni ..
+    if (i.to_whole && part[2] != 'i') return false;
     if (i.rounding != NEAREST && !i.to_whole && !(i.rounding == ZERO && i.type == F32 && i.from == F64))
       return false;
   }
@@ -168,6 +169,7 @@ bool decode_convert(Decoder &d) {
     i.run = i.type == F16X2 ? &convert_two<F16X2> : &convert_two<BF16X2>;
     return true;
   }
+  if (i.from == NO_TYPE || d.args.size() != 2) return false;
   d.value_of(d.args[0], i.type);
   d.value_of(d.args[1], i.from);
   i.run = convert;

@@ -76,6 +76,11 @@ void instructions(void **) {
       {"clz.b32 %r4, %r1;", 0x00010000, 0, 0, 15},
       {"bfind.shiftamt.u32 %r4, %r1;", 0x00010000, 0, 0, 15},
       {"bfind.u32 %r4, %r1;", 0x00010000, 0, 0, 16},
+      {"mov.b64 %rd1, {%r1, %r2};\npopc.b64 %r4, %rd1;", 0x00010001, 0x80000000, 0, 3},
+      {"mov.b64 %rd1, {%r1, %r2};\nclz.b64 %r4, %rd1;", 1, 0, 0, 63},
+      {"mov.b64 %rd1, {%r1, %r2};\nbrev.b64 %rd1, %rd1;\ncvt.u32.u64 %r4, %rd1;", 0, 0x00000013, 0,
+       0xc8000000},
+      {"mov.b64 %rd1, {%r1, %r2};\nbfind.u64 %r4, %rd1;", 1, 4, 0, 34},
       {"bfi.b32 %r4, %r1, %r2, 8, 4;", 0xff, 0x12345678, 0, 0x12345f78},
       {"bfe.s32 %r4, %r1, 4, 8;", 0x00000f80, 0, 0, u32(-8)},
       {"bfe.u32 %r4, %r1, 4, 8;", 0x00000f80, 0, 0, 0xf8},
@@ -395,7 +400,11 @@ void mistakes(void **) {
             "setp.ne.u32 %p1, %r0, 0;\n@%p1 bra over;\nshfl.sync.idx.b32 %r4|%p2, %r0, 1, 31, 1;\nover:\n",
             32);
   must_fail("that the mask 0x1 does not name", "shfl.sync.idx.b32 %r4|%p2, %r0, 0, 31, 1;", 32);
-  must_fail("is not known to this machine", "frobnicate.b32 %r1, %r2;");
+  for (const char *text :
+       {"frobnicate.b32 %r1, %r2;", "add.cc.u32 %r1, %r2, %r3;", "fma.rz.f32 %f1, %f2, %f3, %f4;",
+        "add.sat.f32 %f1, %f2, %f3;", "fma.rn.relu.bf16x2 %r1, %r2, %r3, %r4;",
+        "bmsk.wrap.b32 %r1, %r2, %r3;", "cvt.rna.tf32.f32 %r1, %f1;"})
+    must_fail("is not known to this machine", text);
   must_fail("trap", "trap;");
 }
 // Accesses that nothing orders, whatever the order in which this machine happens to run them.
