@@ -11,15 +11,15 @@ void finish(const Warp &w, const LaneCopy &c) {
   if (c.valid > 0) memcpy(to, c.from, c.valid);
   memset(to + c.valid, 0, size_t(c.bytes - c.valid));
 }
-void finish(const Warp &w, std::vector<LaneCopy> &copies) {
-  for (const LaneCopy &c : copies) finish(w, c);
-  copies.clear();
+// Those that began before copy number `end`.
+void finish(const Warp &w, std::vector<LaneCopy> &copies, u64 end) {
+  size_t n = 0;
+  for (; n < copies.size() && copies[n].number < end; ++n) finish(w, copies[n]);
+  copies.erase(copies.begin(), copies.begin() + i64(n));
 }
-void finish_all(Warp &w, int lane) {
-  auto &groups = w.copies[lane];
-  for (auto &g : groups.closed) finish(w, g);
-  groups.closed.clear();
-  finish(w, groups.open);
+void finish_before(Warp &w, int lane, u64 end) {
+  for (auto &group : w.copies[lane].closed) finish(w, group, end);
+  finish(w, w.copies[lane].open, end);
 }
 Next copy_async(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
@@ -29,12 +29,13 @@ Next copy_async(Warp &w, const Instr &i, u32 lanes) {
     if (valid > u64(i.imm)) fault(w, i, "%llu of %lld bytes", (unsigned long long)valid, (long long)i.imm);
     race_write(w, i, shared_at(w, i, to, size_t(i.imm), size_t(i.imm)), size_t(i.imm));
     if (valid > 0) check_global(w, i, from, valid, size_t(i.imm));
-    const LaneCopy c = {to, from, u8(i.imm), u8(valid)};
+    const LaneCopy c = {w.copies_begun, to, from, u8(i.imm), u8(valid)};
     if (w.block->machine->does_now())
       finish(w, c);
     else
       w.copies[l].open.push_back(c);
   });
+  ++w.copies_begun;
   return Next::GO;
 }
 Next copy_commit(Warp &w, const Instr &, u32 lanes) {
@@ -46,10 +47,10 @@ Next copy_commit(Warp &w, const Instr &, u32 lanes) {
 }
 Next copy_wait(Warp &w, const Instr &i, u32 lanes) {  // imm < 0: for all
   each(lanes, [&](int l) {
-    if (i.imm < 0) return finish_all(w, l);
+    if (i.imm < 0) return finish_before(w, l, w.copies_begun);
     auto &closed = w.copies[l].closed;
     while (i64(closed.size()) > i.imm) {
-      finish(w, closed.front());
+      finish(w, closed.front(), w.copies_begun);
       closed.pop_front();
     }
   });
@@ -57,22 +58,38 @@ Next copy_wait(Warp &w, const Instr &i, u32 lanes) {  // imm < 0: for all
 }
 Next copy_arrive(Warp &w, const Instr &i, u32 lanes) {  // cp.async.mbarrier.arrive.noinc
   each(lanes, [&](int l) {
-    const Place barrier = shared_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]), 8, 8);
+    const Place barrier = barrier_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]));
     Machine &m = *w.block->machine;
-    m.later([&w, &m, l, barrier, clock = w.clock] {
-      finish_all(w, l);
-      arrive(m, barrier, 1, 0, clock);
-    });
+    m.later({[&w, &m, l, barrier, clock = w.clock, end = w.copies_begun] {
+               finish_before(w, l, end);
+               arrive(m, barrier, 1, 0, clock);
+             },
+             {w.block, barrier.block}});
   });
   released(w);
   return Next::GO;
 }
 
 // ---- bulk ----
+// Of a copy into shared memory; where it counts its bytes is where it writes.
+Place barrier_of(const Warp &w, const Instr &i, u64 address, const Place &to) {
+  const Place barrier = barrier_at(w, i, address);
+  if (barrier.block != to.block) fault(w, i, "the barrier is in another block than what is written");
+  return barrier;
+}
+void read(Bulk &b) {
+  if (!b.has_read) b.data.assign(b.from.data(), b.from.data() + b.bytes);
+  b.has_read = true;
+}
+void write(Bulk &b) {
+  if (!b.has_written) b.write(b.data.data());
+  b.has_written = true;
+}
 void keep(Warp &w, int lane, Bulk work) {
-  if (w.block->machine->does_now()) {
-    work.run();
-    work.run = [] {};
+  Machine &m = *w.block->machine;
+  if (m.does_now()) {
+    read(work);
+    if (m.does_now()) write(work);
   }
   w.bulk[lane].open.push_back(std::move(work));
 }
@@ -97,12 +114,13 @@ Next bulk_load(Warp &w, const Instr &i, u32 lanes) {
     const u64 source = w.value(i.slot[1], l) + u64(i.offset[1]);
     const u8 *from = i.from_shared ? source_at(w, i, source, bytes) : reinterpret_cast<const u8 *>(source);
     if (!i.from_shared) check_global(w, i, from, bytes, 16);
-    const Place barrier = shared_at(w, i, w.value(i.slot[3], l) + u64(i.offset[2]), 8, 8);
+    const Place barrier = barrier_of(w, i, w.value(i.slot[3], l) + u64(i.offset[2]), to);
     Machine &m = *w.block->machine;
-    m.later([=, &m, clock = race_copy(w, i, to, bytes)] {
-      memcpy(to.data(), from, bytes);
-      complete_bytes(m, barrier, i32(bytes), clock);
-    });
+    m.later({[=, &m, clock = race_copy(w, i, to, bytes)] {
+               memcpy(to.data(), from, bytes);
+               complete_bytes(m, barrier, i32(bytes), clock);
+             },
+             {w.block, to.block}});
   });
   return Next::GO;
 }
@@ -114,8 +132,7 @@ Next bulk_store(Warp &w, const Instr &i, u32 lanes) {
     const Place place = shared_at(w, i, w.value(i.slot[1], l) + u64(i.offset[1]), bytes, 16);
     race_read(w, i, place, bytes, Proxy::ASYNC);
     check_global(w, i, to, bytes, 16);
-    const auto work = [=, add = i.adds] {
-      const u8 *from = place.data();
+    const auto write = [=, add = i.adds](const u8 *from) {
       if (!add) return void(memcpy(to, from, bytes));
       for (u32 k = 0; k < bytes; k += 4) {
         float x, y;
@@ -124,7 +141,7 @@ Next bulk_store(Warp &w, const Instr &i, u32 lanes) {
         memcpy(to + k, &x, 4);
       }
     };
-    keep(w, l, {work, place, bytes});
+    keep(w, l, {write, place, bytes});
   });
   return Next::GO;
 }
@@ -135,16 +152,19 @@ Next bulk_commit(Warp &w, const Instr &, u32 lanes) {
   });
   return Next::GO;
 }
+// All groups but the last i.imm: have been read, or written as well.
 Next bulk_wait(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
     auto &closed = w.bulk[l].closed;
-    while (i64(closed.size()) > i.imm) {
-      for (const Bulk &work : closed.front()) {
-        work.run();
-        race_read_done(w, work.from, work.bytes);
+    const i64 n = std::max(i64(0), i64(closed.size()) - i.imm);
+    for (i64 k = 0; k < n; ++k)
+      for (Bulk &work : closed[size_t(k)]) {
+        read(work);
+        if (work.may_read) race_read_done(w, work.from, work.bytes);
+        work.may_read = false;
+        if (!i.only_read || w.block->machine->does_now()) write(work);
       }
-      closed.pop_front();
-    }
+    if (!i.only_read) closed.erase(closed.begin(), closed.begin() + n);
   });
   return Next::GO;
 }
@@ -182,10 +202,20 @@ void each_chunk(const TensorMap &map, const i32 *first, F f) {
     }
   }
 }
-// The swizzle of 128 bytes: of the address, bits 4 to 6 by bits 7 to 9.
-u8 *swizzled(const Place &p, u32 distance) {
-  const u32 address = p.at + distance;
-  return p.block->shared.data() + (address ^ (address >> 7 & 7) << 4);
+// The swizzle of 128 bytes: of the address, bits 4 to 6 by bits 7 to 9. Gives the distance from the tile,
+// which begins at a multiple of 128.
+u32 swizzled(u32 tile, u32 distance) {
+  const u32 address = tile + distance;
+  return (address ^ (address >> 7 & 7) << 4) - tile;
+}
+// The coordinates of a box, of which there are as many as the map has axes.
+std::array<i32, 5> first_of(const Warp &w, const Instr &i, const TensorMap &map, size_t slot, int lane) {
+  std::array<i32, 5> first = {};
+  if (i.count != map.rank) fault(w, i, "a map of %u axes", map.rank);
+  for (u32 a = 0; a < map.rank; ++a) first[a] = i32(w.value(i.slot[slot + a], lane));
+  if (first[0] * i64(map.elem) % 16 != 0)
+    fault(w, i, "channel %d: this machine knows boxes that begin at multiples of 16 bytes", first[0]);
+  return first;
 }
 
 // Slots: to, map, coordinates, barrier.
@@ -194,24 +224,23 @@ Next tensor_load(Warp &w, const Instr &i, u32 lanes) {
     const TensorMap map = map_at(w, i, w.value(i.slot[1], l) + u64(i.offset[1]));
     const u32 bytes = map.box_bytes();
     const Place to = shared_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]), bytes, 128);
-    const Place barrier = shared_at(w, i, w.value(i.slot.back(), l) + u64(i.offset[2]), 8, 8);
-    std::array<i32, 5> first = {};
-    if (i.slot.size() != map.rank + 3u) fault(w, i, "a map of %u axes", map.rank);
-    for (u32 a = 0; a < map.rank; ++a) first[a] = i32(w.value(i.slot[2 + a], l));
+    const Place barrier = barrier_of(w, i, w.value(i.slot.back(), l) + u64(i.offset[2]), to);
+    const std::array<i32, 5> first = first_of(w, i, map, 2, l);
     each_chunk(map, first.data(), [&](u8 *from, u32) {
       if (from != nullptr) check_global(w, i, from, 16, 16);
     });
     Machine &m = *w.block->machine;
-    m.later([=, &m, clock = race_copy(w, i, to, bytes)] {
-      each_chunk(map, first.data(), [&](const u8 *from, u32 at) {
-        u8 *chunk = swizzled(to, at);
-        if (from != nullptr)
-          memcpy(chunk, from, 16);
-        else
-          memset(chunk, 0, 16);
-      });
-      complete_bytes(m, barrier, i32(bytes), clock);
-    });
+    m.later({[=, &m, clock = race_copy(w, i, to, bytes)] {
+               each_chunk(map, first.data(), [&](const u8 *from, u32 at) {
+                 u8 *chunk = to.data() + swizzled(to.at, at);
+                 if (from != nullptr)
+                   memcpy(chunk, from, 16);
+                 else
+                   memset(chunk, 0, 16);
+               });
+               complete_bytes(m, barrier, i32(bytes), clock);
+             },
+             {to.block, nullptr}});
   });
   return Next::GO;
 }
@@ -221,18 +250,16 @@ Next tensor_store(Warp &w, const Instr &i, u32 lanes) {
     const TensorMap map = map_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]));
     const Place from = shared_at(w, i, w.value(i.slot.back(), l) + u64(i.offset[1]), map.box_bytes(), 128);
     race_read(w, i, from, map.box_bytes(), Proxy::ASYNC);
-    std::array<i32, 5> first = {};
-    if (i.slot.size() != map.rank + 2u) fault(w, i, "a map of %u axes", map.rank);
-    for (u32 a = 0; a < map.rank; ++a) first[a] = i32(w.value(i.slot[1 + a], l));
+    const std::array<i32, 5> first = first_of(w, i, map, 1, l);
     each_chunk(map, first.data(), [&](u8 *to, u32) {
       if (to != nullptr) check_global(w, i, to, 16, 16);
     });
-    const auto work = [=] {
+    const auto write = [=](const u8 *data) {
       each_chunk(map, first.data(), [&](u8 *to, u32 at) {
-        if (to != nullptr) memcpy(to, swizzled(from, at), 16);
+        if (to != nullptr) memcpy(to, data + swizzled(from.at, at), 16);
       });
     };
-    keep(w, l, {work, from, map.box_bytes()});
+    keep(w, l, {write, from, map.box_bytes()});
   });
   return Next::GO;
 }
@@ -243,6 +270,7 @@ bool decode_tensor(Decoder &d) {
   if (load) d.address(d.args[0], 0);
   const Arg &where = d.args[load ? 1 : 0];
   d.address(where, load ? 1 : 0);
+  d.instr.count = u16(where.coords.size());
   for (const Arg &a : where.coords) d.value(a, false);
   d.address(d.args[load ? 2 : 1], load ? 2 : 1);
   if (d.args.size() != (load ? 3u : 2u)) return false;
@@ -250,15 +278,20 @@ bool decode_tensor(Decoder &d) {
   return true;
 }
 bool decode_bulk(Decoder &d) {
-  if (d.has("tensor")) return d.op() == "cp" && decode_tensor(d);
+  if (d.has("tensor")) return !d.has("reduce") && decode_tensor(d);
   if (d.has("commit_group")) return d.instr.run = bulk_commit, true;
-  if (d.has("wait_group")) return d.instr.imm = i64(d.args[0].bits), d.instr.run = bulk_wait, true;
+  if (d.has("wait_group")) {
+    d.instr.imm = i64(d.args[0].bits);
+    d.instr.only_read = d.has("read");
+    d.instr.run = bulk_wait;
+    return true;
+  }
   const bool load = d.has("mbarrier::complete_tx::bytes");
   d.address(d.args[0], 0);
   d.address(d.args[1], 1);
   d.value(d.args[2], false);
   if (load) d.address(d.args[3], 2);
-  d.instr.from_shared = d.has("shared::cta");
+  d.instr.from_shared = !d.has("global");
   d.instr.adds = d.has("reduce");
   if (d.instr.adds && !(d.has("add") && d.has("f32"))) return false;
   d.instr.run = load ? bulk_load : bulk_store;

@@ -8,6 +8,7 @@
 // does to the PTX, and weaker orders of memory than one thread after the other.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -37,6 +38,7 @@ struct Fragment {
 };
 
 struct LaneCopy {  // cp.async
+  u64 number;      // of its warp's
   u32 to;
   const u8 *from;
   u8 bytes, valid;
@@ -59,20 +61,25 @@ struct Product {  // wgmma
   u64 checksum;
 };
 
-struct Bulk {  // a bulk store or reduction, and what it reads
-  std::function<void()> run;
+struct Bulk {  // a bulk store or reduction: reads shared memory, and writes later
+  std::function<void(const u8 *)> write;
   Place from;
   u32 bytes;
+  std::vector<u8> data = {};  // what it has read
+  bool has_read = false, has_written = false;
+  bool may_read = true;  // as far as its thread knows, which has not waited yet
 };
 
-// How many releases of each warp and copy engine of a cluster are known (races.cpp).
+// How many releases of each warp and copy engine of a cluster are known, and how many of its fences of the
+// asynchronous proxy (races.cpp).
 enum { MAX_ENTITIES = 40 };
 struct Clock {
-  u32 count[MAX_ENTITIES] = {};
+  u32 count[MAX_ENTITIES] = {}, fences[MAX_ENTITIES] = {};
   u32 &operator[](int i) { return count[i]; }
   u32 operator[](int i) const { return count[i]; }
   void join(const Clock &x) {
     for (int i = 0; i < MAX_ENTITIES; ++i) count[i] = std::max(count[i], x.count[i]);
+    for (int i = 0; i < MAX_ENTITIES; ++i) fences[i] = std::max(fences[i], x.fences[i]);
   }
 };
 // What a barrier hands from those who arrive to those who have waited.
@@ -91,11 +98,13 @@ struct Warp {
   Groups<Product> products;
   Groups<LaneCopy> copies[LANES];
   Groups<Bulk> bulk[LANES];
-  u32 at_warp_barrier = 0;
-  u64 warp_barrier_phase = 0, cluster_token = 0;
-  int entity = 0;  // among those of a Clock
+  u64 copies_begun = 0;
+  u32 at_warp_barrier = 0;     // lanes that wait there
+  u32 at_cluster_barrier = 0;  // lanes that have arrived in this phase
+  u64 cluster_token = 0;
+  u64 products_seen = 0;  // a hash, the same for the four warps of a group
+  int entity = 0;         // among those of a Clock
   Clock clock;
-  u32 fences = 0;  // of the asynchronous proxy
 
   template <class T>
   T *at(const Slot &s) const {
@@ -120,8 +129,7 @@ struct NamedBarrier {
 };
 
 struct Cluster {
-  std::vector<Block *> blocks;
-  int arrived = 0;
+  std::vector<Block *> blocks;  // NULL: has ended
   u64 phase = 0;
   Handover clocks;
 };
@@ -165,6 +173,12 @@ struct Launch {
   const u8 *params;
 };
 
+// Work that nobody has waited for yet.
+struct Pending {
+  std::function<void()> run;
+  std::array<const Block *, 2> blocks;  // whose shared memory it touches, or NULL
+};
+
 struct Machine {
   Launch launch;
   Async async = Async::EARLY;
@@ -172,12 +186,12 @@ struct Machine {
       0;  // how seldom lanes part for no reason, as they may between instructions that join them; 0: never
   std::mt19937 random;
   std::vector<std::unique_ptr<Block>> resident;
-  std::deque<std::function<void()>> pending;  // copies that nobody has waited for yet
-  u64 progress = 0;                           // what others may have waited for
+  std::deque<Pending> pending;
+  u64 progress = 0;  // what others may have waited for
 
   // Work behind a thread's back: done now, or kept for later.
   bool does_now() { return async == Async::EARLY || (async == Async::RANDOM && random() % 2); }
-  void later(std::function<void()> work);
+  void later(Pending work);
   void run();
 };
 
@@ -188,12 +202,15 @@ int multiprocessors();
 [[noreturn]] void fault(const Warp &, const Instr &, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// Fails unless all of it is in one allocation. global.cpp
+// Fails unless all of it is in one allocation. memory.cpp
 void check_global(const Warp &, const Instr &, const void *at, size_t bytes, size_t align);
 // A shared address, which may be another block's, to the host's.
 Place shared_at(const Warp &, const Instr &, u64 address, size_t bytes, size_t align);
 
-bool whole_warp(Warp &);  // all lanes that live are together
+// All lanes that live are together, for what a warp does as one. False: they have to wait.
+bool whole_warp(Warp &, const Instr &, u32 lanes);
+// An mbarrier that the warp may use.
+Place barrier_at(const Warp &, const Instr &, u64 address);
 // If the instruction waits for an mbarrier: tells what it misses.
 void report_barrier(const Warp &, const Instr &, int lane);
 // Of an mbarrier.
@@ -204,6 +221,7 @@ void complete_bytes(Machine &, const Place &barrier, i32 bytes, const Clock &);
 enum class Proxy : u8 { GENERIC, ASYNC };
 void begin_races(Block &);
 void released(Warp &);  // what follows is later than what others learn now
+void fenced(Warp &);    // of the asynchronous proxy
 void race_read(const Warp &, const Instr &, const Place &, size_t bytes, Proxy = Proxy::GENERIC);
 bool multiplies_nothing(const Warp &);
 bool race_operand(const Warp &, const Instr &,

@@ -161,6 +161,37 @@ void sides_meet_at_a_barrier(void **) {
       std::vector<u32>(32));
   for (const u32 x : data) assert_int_equal(x, 5);
 }
+// %r1 turns, for longer than a warp's turn.
+const char *const linger =
+    "mov.u32 %r59, 0;\nlinger:\nadd.u32 %r59, %r59, 1;\nsetp.lt.u32 %p5, %r59, 5000;\n@%p5 bra linger;\n";
+// Both halves of a warp have a barrier of their own; that the first is complete says nothing of the second.
+void halves_have_barriers_of_their_own(void **) {
+  const auto data = run<u32>(
+      std::string("mov.u32 %r4, 5;\nand.b32 %r1, %r0, 8;\nsetp.ne.u32 %p2, %r1, 0;\nsetp.lt.u32 %p1, %r0, "
+                  "16;\n@%p1 bra first;\n"
+                  "@%p2 bra writes;\nbar.warp.sync 0xffff0000;\nld.shared.u32 %r4, [%r63];\nbra over;\n"
+                  "first:\n@%p2 bra second;\nbar.warp.sync 0xffff;\nbra over;\nsecond:\nbar.warp.sync "
+                  "0xffff;\nbra over;\nwrites:\n") +
+          linger + "st.shared.u32 [%r63], %r4;\nbar.warp.sync 0xffff0000;\nover:\n" + store_r4,
+      std::vector<u32>(32));
+  for (const u32 x : data) assert_int_equal(x, 5);
+}
+// Of a cluster one block arrives and ends: it does not arrive for those of the other who are still to come.
+void who_has_ended_arrives_for_nobody(void **) {
+  std::string text =
+      kernel(std::string("mov.u32 %r4, 5;\nmov.u32 %r1, %cluster_ctarank;\nsetp.eq.u32 %p1, %r1, "
+                         "1;\nsetp.lt.u32 %p2, %r0, 32;\n"
+                         "@%p1 bra arrives;\n@%p2 bra arrives;\n") +
+             linger +
+             "st.shared.u32 [%r63], %r4;\narrives:\nbarrier.cluster.arrive.release;\n@%p1 bra over;\n"
+             "barrier.cluster.wait.acquire;\nld.shared.u32 %r4, [%r63];\n" +
+             store_r4 + "\nover:\n");
+  text.insert(text.find("{\n.reg"), ".reqnctapercluster 2, 1, 1\n");
+  u32 *p = static_cast<u32 *>(allocate(256));
+  run_with(text, {reinterpret_cast<u8 *>(p), {}}, 64, Async::EARLY, 2);
+  for (u32 t = 0; t < 64; ++t) assert_int_equal(p[t], 5);
+  release(p);
+}
 // Lanes may part where nothing joins them: a lane that reads what another one writes needs a barrier of the
 // warp between them.
 void lanes_may_part(void **) {
@@ -395,6 +426,30 @@ void mistakes(void **) {
             "mov.u32 %r1, 96;\nsetp.ge.u32 %p1, %r0, 64;\n@%p1 mov.u32 %r1, 64;\nbar.arrive 2, %r1;", 96);
   must_fail("more arrivals than the barrier awaits",
             std::string(barrier_at_32768) + "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 16;");
+  must_fail("more arrivals than the barrier awaits",
+            std::string(barrier_at_32768) + "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 16;", 32);
+  must_fail("more arrivals than the barrier awaits",
+            std::string(barrier_at_32768) +
+                "@%p7 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 16;\n"
+                "@%p7 cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r62];",
+            32);
+  must_fail(
+      "more than it can count",
+      std::string(barrier_at_32768) + "@%p7 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r62], 1048576;");
+  must_fail("which are no warps", "bar.sync 1, 48;");
+  must_fail("lanes 0xffff alone", "setp.lt.u32 %p1, %r0, 16;\n@%p1 bar.sync 0;", 32);
+  must_fail("lanes 0xffff have ended",
+            "setp.lt.u32 %p1, %r0, 16;\n@%p1 ret;\nldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r63];",
+            32);
+  must_fail("may still read its shared memory",
+            "setp.eq.u32 %p7, %r0, 0;\n@%p7 cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r63], "
+            "128;\n@%p7 cp.async.bulk.commit_group;");
+  must_fail("ends with copies on their way",
+            std::string(barrier_at_32768) +
+                "@%p7 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 128;\n"
+                "@%p7 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd0], 128, "
+                "[%r62];",
+            64, Async::LATE);
   must_fail("this is no mbarrier", "mbarrier.arrive.shared::cta.b64 _, [%r63];");
   must_fail("lane 0 reads lane 1, which is not there",
             "setp.ne.u32 %p1, %r0, 0;\n@%p1 bra over;\nshfl.sync.idx.b32 %r4|%p2, %r0, 1, 31, 1;\nover:\n",
@@ -402,8 +457,10 @@ void mistakes(void **) {
   must_fail("that the mask 0x1 does not name", "shfl.sync.idx.b32 %r4|%p2, %r0, 0, 31, 1;", 32);
   for (const char *text :
        {"frobnicate.b32 %r1, %r2;", "add.cc.u32 %r1, %r2, %r3;", "fma.rz.f32 %f1, %f2, %f3, %f4;",
-        "add.sat.f32 %f1, %f2, %f3;", "fma.rn.relu.bf16x2 %r1, %r2, %r3, %r4;",
-        "bmsk.wrap.b32 %r1, %r2, %r3;", "cvt.rna.tf32.f32 %r1, %f1;"})
+        "add.sat.f32 %f1, %f2, %f3;",
+        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%rd1, {%r1, %r2}], [%r63];",
+        "fma.rn.relu.bf16x2 %r1, %r2, %r3, %r4;", "bmsk.wrap.b32 %r1, %r2, %r3;",
+        "cvt.rna.tf32.f32 %r1, %f1;"})
     must_fail("is not known to this machine", text);
   must_fail("trap", "trap;");
 }
@@ -440,6 +497,20 @@ void races(void **) {
   run(barrier_at_32768 + by_warp + write + fence + "bar.sync 0;\n" + store + drain + "bar.sync 0;\n" + write,
       std::vector<u32>(64), 64);
   must_fail("without fence.proxy.async", barrier_at_32768 + by_warp + write + "bar.sync 0;\n" + store);
+  must_fail("without fence.proxy.async",
+            barrier_at_32768 + by_warp + write + "fence.proxy.async.global;\nbar.sync 0;\n" + store);
+  must_fail("is written asynchronously, was written without",
+            barrier_at_32768 + by_warp + write + "bar.sync 0;\n" + copy);
+  // The other warp's fence comes too late to be known, even where it has come by then.
+  must_fail("without fence.proxy.async", barrier_at_32768 + by_warp +
+                                             "@!%p1 st.shared.u32 [%r1], %r0;\nbar.sync 0;\n" + fence +
+                                             "@!%p1 bra over;\n" + linger + store + drain + "over:\n");
+  // Nobody has told the other warp that the barrier is there.
+  must_fail("nothing orders the two",
+            "setp.eq.u32 %p7, %r0, 0;\nadd.u32 %r62, %r63, 32768;\n@%p7 mbarrier.init.shared::cta.b64 "
+            "[%r62], 1;\n" +
+                by_warp + "@%p1 bra over;\n" + linger +
+                "mbarrier.test_wait.parity.shared::cta.b64 %p6, [%r62], 0;\nover:\n");
   must_fail("is written, was read before by warp 0",
             barrier_at_32768 + by_warp + write + fence + "bar.sync 0;\n" + store + write + drain);
 }
@@ -455,6 +526,59 @@ void what_is_not_waited_for(void **) {
                32, Async::LATE);
     assert_int_equal(data[32] == 42, waits);
   }
+}
+// What a bulk store has read may be written later, unless that is waited for.
+void what_is_only_read(void **) {
+  for (const bool waits : {false, true}) {
+    const auto data = run<u32>(
+        std::string(
+            "setp.ne.u32 %p1, %r0, 0;\n@%p1 bra over;\nmov.u32 %r4, 42;\nst.shared.u32 [%r63], "
+            "%r4;\nfence.proxy.async.shared::cta;\n"
+            "cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r63], 16;\ncp.async.bulk.commit_group;\n"
+            "cp.async.bulk.wait_group.read 0;\nmov.u32 %r5, 7;\nst.shared.u32 [%r63], %r5;\n") +
+            (waits ? "cp.async.bulk.wait_group 0;\n" : "") +
+            "ld.global.u32 %r4, [%rd0];\nst.global.u32 [%rd0+64], %r4;\nover:\n",
+        std::vector<u32>(32), 32, Async::LATE);
+    assert_int_equal(data[0], 42);
+    assert_int_equal(data[16] == 42, waits);
+  }
+}
+// An arrival counts for the copies before it, not for those that follow.
+void an_arrival_is_of_what_came_before(void **) {
+  std::vector<u32> data(64);
+  data[0] = 42, data[1] = 43;
+  data = run(std::string(barrier_at_32768) +
+                 "@!%p7 bra over;\nmov.u32 %r4, 0;\nst.shared.u32 [%r63+4], %r4;\ncp.async.ca.shared.global "
+                 "[%r63], [%rd0], 4;\n"
+                 "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r62];\ncp.async.ca.shared.global "
+                 "[%r63+4], [%rd0+4], 4;\n" +
+                 wait_for_it +
+                 "ld.shared.v2.u32 {%r4, %r5}, [%r63];\nst.global.v2.u32 [%rd0+128], {%r4, %r5};\nover:\n",
+             data, 32, Async::LATE);
+  assert_int_equal(data[32], 42);
+  assert_int_equal(data[33], 0);
+}
+// All four warps of a group issue a product, of the same operands.
+void groups_agree(void **) {
+  const std::string
+      begins = "shr.u32 %r5, %r63, 4;\ncvt.u64.u32 %rd4, %r5;\nadd.s64 %rd4, %rd4, 0x4000004000000000;\n",
+      product =
+          "wgmma.fence.sync.aligned;\nwgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, "
+          "%f4}, %rd4, %rd4, 0, 1, 1, 0, 0;\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned "
+          "0;\n";
+  must_fail("not issued the same wgmma",
+            begins + "setp.ge.u32 %p1, %r0, 96;\n@%p1 bra over;\n" + product + "over:\n", 128);
+  must_fail(
+      "not issued the same wgmma",
+      begins +
+          "shr.u32 %r1, %r0, 5;\nshl.b32 %r1, %r1, 6;\ncvt.u64.u32 %rd5, %r1;\nadd.s64 %rd4, %rd4, %rd5;\n" +
+          product,
+      128);
+  must_fail("lane 1 has another descriptor",
+            begins + "shl.b32 %r1, %r0, 6;\ncvt.u64.u32 %rd5, %r1;\nadd.s64 %rd4, %rd4, %rd5;\n" + product,
+            128);
+  must_fail("with such a descriptor", begins + "add.s64 %rd4, %rd4, 0x0002000000000000;\n" + product,
+            128);  // a base offset
 }
 void operands_must_stay(void **) {
   must_fail("is written, was read before by warp 0",
@@ -475,6 +599,11 @@ int main() {
                               cmocka_unit_test(sides_meet_at_a_barrier),
                               cmocka_unit_test(lanes_together),
                               cmocka_unit_test(lanes_may_part),
+                              cmocka_unit_test(halves_have_barriers_of_their_own),
+                              cmocka_unit_test(who_has_ended_arrives_for_nobody),
+                              cmocka_unit_test(what_is_only_read),
+                              cmocka_unit_test(an_arrival_is_of_what_came_before),
+                              cmocka_unit_test(groups_agree),
                               cmocka_unit_test(calls),
                               cmocka_unit_test(tensors),
                               cmocka_unit_test(products),

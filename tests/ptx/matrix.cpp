@@ -30,6 +30,13 @@ Tile &tile() {
   return t;
 }
 
+// For what needs all lanes of a warp, none of which may have ended.
+bool all_lanes(Warp &w, const Instr &i, u32 lanes) {
+  if (!whole_warp(w, i, lanes)) return false;
+  if (lanes != ~0u) fault(w, i, "lanes %#x have ended", ~lanes);
+  return true;
+}
+
 // c += a b over `channels`, of n columns.
 void multiply(Tile &t, int n, int channels) {
   for (int r = 0; r < M; ++r)
@@ -76,8 +83,8 @@ void give_c(const Warp &w, const Instr &i, int count) {
 }
 
 // mma.m16n8k16 and k8; slots: d 4, a, b, c 4; imm: channels.
-Next mma(Warp &w, const Instr &i, u32) {
-  if (!whole_warp(w)) return Next::WAIT;
+Next mma(Warp &w, const Instr &i, u32 lanes) {
+  if (!all_lanes(w, i, lanes)) return Next::WAIT;
   const int a = int(i.imm) / 4, b = a / 2;
   take_a(w, i, 4, a);
   for (int r = 0; r < b; ++r) {
@@ -102,8 +109,8 @@ u16 *row_at(const Warp &w, const Instr &i, u64 address, bool is_load) {
   return reinterpret_cast<u16 *>(p.data());
 }
 template <bool Load>
-Next matrices(Warp &w, const Instr &i, u32) {
-  if (!whole_warp(w)) return Next::WAIT;
+Next matrices(Warp &w, const Instr &i, u32 lanes) {
+  if (!all_lanes(w, i, lanes)) return Next::WAIT;
   for (int m = 0; m < i.count; ++m) {
     u32 *x = w.at<u32>(i.slot[size_t(m)]);
     u16 *row[8];
@@ -155,6 +162,7 @@ struct Operand {
     return at(u64(r / 8) * leading() + u64(k / 8) * stride() + u64(k % 8) * 128 + u64(r % 8) * 16);
   }
   bool is_known(bool transposed) const {
+    if ((bits & 0x3fffc000c000c000) != 0) return false;  // no base offset, and what has to be 0
     return swizzle() == SWIZZLE_128 || (swizzle() == NO_SWIZZLE && !transposed);
   }
   // Calls f(row, channel, element) for rows first to first + n - 1.
@@ -184,14 +192,20 @@ u64 checksum(const Warp &w, const Instr &i, u64 a, u64 b, Use use) {
 
 // Slots: d, a (a descriptor or 4 registers), b, then what says whether d is added, or none and imm. count:
 // accumulators.
-Next wgmma(Warp &w, const Instr &i, u32) {
-  if (!whole_warp(w)) return Next::WAIT;
+Next wgmma(Warp &w, const Instr &i, u32 lanes) {
+  if (!all_lanes(w, i, lanes)) return Next::WAIT;
   const size_t first_a = i.count, first_b = first_a + (i.a_in_shared ? 1 : 4);
   const u64 a = i.a_in_shared ? w.value(i.slot[first_a], 0) : 0, b = w.value(i.slot[first_b], 0);
+  for (int l = 1; l < LANES; ++l)
+    if ((i.a_in_shared && w.value(i.slot[first_a], l) != a) || w.value(i.slot[first_b], l) != b)
+      fault(w, i, "lane %d has another descriptor than lane 0", l);
   if (!Operand{b, w, i, LOOKS}.is_known(i.b_turned) ||
       (i.a_in_shared && !Operand{a, w, i, LOOKS}.is_known(i.a_turned)))
-    fault(w, i, "this machine knows no operand with such a swizzle");
-  const bool keep = i.slot.size() > first_b + 1 ? w.pred(i.slot[first_b + 1]) & 1 : i.imm != 0;
+    fault(w, i, "this machine knows no operand with such a descriptor");
+  const u32 adds = i.slot.size() > first_b + 1 ? w.pred(i.slot[first_b + 1]) : i.imm != 0 ? ~0u : 0;
+  if (adds != 0 && adds != ~0u) fault(w, i, "lanes do not agree whether to add");
+  const bool keep = adds != 0;
+  w.products_seen = ((w.products_seen * 31 + u64(i.line)) * 31 + a) * 31 + b;
   if (i.a_in_shared)
     Operand{a, w, i, BEGINS}.each_element(i.a_turned, w.index % 4 * M, M,
                                           [&](int r, int k, u16 x) { tile().a[r][k] = number(i.from, x); });
@@ -205,14 +219,14 @@ Next wgmma(Warp &w, const Instr &i, u32) {
   w.products.open.push_back({&i, a, b, checksum(w, i, a, b, LOOKS)});
   return Next::GO;
 }
-Next wgmma_commit(Warp &w, const Instr &, u32) {
-  if (!whole_warp(w)) return Next::WAIT;
+Next wgmma_commit(Warp &w, const Instr &i, u32 lanes) {
+  if (!all_lanes(w, i, lanes)) return Next::WAIT;
   w.products.closed.push_back(std::move(w.products.open));
   w.products.open.clear();
   return Next::GO;
 }
-Next wgmma_wait(Warp &w, const Instr &i, u32) {
-  if (!whole_warp(w)) return Next::WAIT;
+Next wgmma_wait(Warp &w, const Instr &i, u32 lanes) {
+  if (!all_lanes(w, i, lanes)) return Next::WAIT;
   while (i64(w.products.closed.size()) > i.imm) {
     for (const Product &p : w.products.closed.front()) {
       if (checksum(w, *p.instr, p.a, p.b, ENDS) == p.checksum) continue;
@@ -225,7 +239,9 @@ Next wgmma_wait(Warp &w, const Instr &i, u32) {
   }
   return Next::GO;
 }
-Next wgmma_fence(Warp &w, const Instr &, u32) { return whole_warp(w) ? Next::GO : Next::WAIT; }
+Next wgmma_fence(Warp &w, const Instr &i, u32 lanes) {
+  return all_lanes(w, i, lanes) ? Next::GO : Next::WAIT;
+}
 
 bool decode_wgmma(Decoder &d) {
   Instr &i = d.instr;
@@ -234,10 +250,10 @@ bool decode_wgmma(Decoder &d) {
   if (d.has("wait_group")) return i.imm = i64(d.args[0].bits), i.run = wgmma_wait, true;
   if (!d.has("mma_async") || !d.has("f32")) return false;
   i.from = d.has("bf16") ? BF16 : d.has("f16") ? F16 : NO_TYPE;
-  if (i.from == NO_TYPE || d.args.size() < 7) return false;
+  i.a_in_shared = d.args.size() > 1 && d.args[1].kind != Arg::VECTOR;
+  if (i.from == NO_TYPE || d.args.size() != (i.a_in_shared ? 8 : 7)) return false;
   for (const Arg &a : d.args[0].items) d.value(a, false);
   i.count = u16(d.args[0].items.size());
-  i.a_in_shared = d.args[1].kind != Arg::VECTOR;
   if (i.a_in_shared) d.value(d.args[1], true);
   for (const Arg &a : d.args[1].items) d.value(a, false);
   d.value(d.args[2], true);

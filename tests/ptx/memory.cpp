@@ -226,7 +226,7 @@ Space space_of(const Decoder &d) {
 
 Next nothing(Warp &, const Instr &, u32) { return Next::GO; }
 Next fence_async(Warp &w, const Instr &, u32) {
-  ++w.fences;
+  fenced(w);
   return Next::GO;
 }
 Next copy_address(Warp &w, const Instr &i, u32 lanes) {
@@ -296,7 +296,7 @@ bool decode_memory(Decoder &d) {
   }
   if (op == "prefetch" || op == "prefetchu" || op == "membar" || op == "fence" || op == "applypriority" ||
       op == "discard") {
-    d.instr.run = d.has("async") ? fence_async : nothing;
+    d.instr.run = d.has("async") && !d.has("global") ? fence_async : nothing;
     return true;
   }
   return false;

@@ -118,7 +118,7 @@ struct Instr {
   u16 count = 0;                                                 // of a vector's elements
   u8 rounding = 0;                                               // of cvt
   bool sat = false, to_whole = false;                            // of cvt
-  bool from_shared = false, adds = false;                        // of bulk copies
+  bool from_shared = false, adds = false, only_read = false;     // of bulk copies, and waits for them
   bool compares = false;                                         // of atom
   bool a_in_shared = false, a_turned = false, b_turned = false;  // of wgmma
 };

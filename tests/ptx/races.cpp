@@ -48,14 +48,12 @@ void check_write_before(const Warp &w, const Instr &i, const Place &p, u32 cell,
   if (!knows_write(p, cell, known, me)) race(w, i, p, cell, what, p.block->shadow->write[cell].who);
 }
 // Generic writes are seen by the tensor cores and the copy engine only behind a fence of the warp that wrote.
-void check_fence(const Warp &w, const Instr &i, const Place &p, u32 cell) {
+void check_fence(const Warp &w, const Instr &i, const Place &p, u32 cell, const Clock &known,
+                 const char *what) {
   const Shadow &s = *p.block->shadow;
   const Shadow::Write &x = s.write[cell];
   if (x.when == 0 || x.who >= s.warps) return;
-  const int warps = int(p.block->warps.size());
-  const Block *writer = p.block->cluster->blocks[size_t(x.who / warps)];
-  if (writer != nullptr && writer->warps[size_t(x.who % warps)]->fences <= x.fences)
-    race(w, i, p, cell, "is read asynchronously, was written without fence.proxy.async since", x.who);
+  if (x.fences == known.fences[x.who]) race(w, i, p, cell, what, x.who);
 }
 void note_write(const Warp &w, const Instr &i, const Place &p, size_t bytes, const Clock &known, int me,
                 u32 when) {
@@ -63,11 +61,14 @@ void note_write(const Warp &w, const Instr &i, const Place &p, size_t bytes, con
   const Cells c = cells(p.at, bytes);
   for (u32 cell = c.first; cell < c.end; ++cell) {
     check_write_before(w, i, p, cell, known, me, "is written, was written before");
+    if (me >= s.warps)
+      check_fence(w, i, p, cell, known,
+                  "is written asynchronously, was written without fence.proxy.async since");
     u32 *read = &s.read[size_t(cell) * size_t(s.entities)];
     for (int e = 0; e < s.entities; ++e)
       if (read[e] > known[e] && (e != me || read[e] == STILL))
         race(w, i, p, cell, "is written, was read before", e);
-    s.write[cell] = {when, u16(me), w.fences};
+    s.write[cell] = {when, u16(me), w.clock.fences[w.entity]};
   }
 }
 
@@ -96,6 +97,7 @@ void begin_races(Block &b) {
 bool multiplies_nothing(const Warp &w) { return w.block->cluster->blocks.size() > 1; }
 
 void released(Warp &w) { ++w.clock[w.entity]; }
+void fenced(Warp &w) { ++w.clock.fences[w.entity]; }
 
 void race_read(const Warp &w, const Instr &i, const Place &p, size_t bytes, Proxy proxy) {
   if (p.block->shadow == nullptr) return;
@@ -103,7 +105,9 @@ void race_read(const Warp &w, const Instr &i, const Place &p, size_t bytes, Prox
   const Cells c = cells(p.at, bytes);
   for (u32 cell = c.first; cell < c.end; ++cell) {
     check_write_before(w, i, p, cell, w.clock, w.entity, "is read, was written before");
-    if (proxy == Proxy::ASYNC) check_fence(w, i, p, cell);
+    if (proxy == Proxy::ASYNC)
+      check_fence(w, i, p, cell, w.clock,
+                  "is read asynchronously, was written without fence.proxy.async since");
     u32 &read = s.read[size_t(cell) * size_t(s.entities) + size_t(w.entity)];
     if (read != STILL) read = proxy == Proxy::ASYNC ? u32(STILL) : w.clock[w.entity];
   }
@@ -132,7 +136,7 @@ void race_write(const Warp &w, const Instr &i, const Place &p, size_t bytes) {
   if (p.block->shadow != nullptr) note_write(w, i, p, bytes, w.clock, w.entity, w.clock[w.entity]);
 }
 Clock race_copy(Warp &w, const Instr &i, const Place &p, size_t bytes) {
-  Clock seen = w.clock;
+  Clock seen;  // not what its warp knows: nothing but the copy is waited for
   if (p.block->shadow == nullptr) return seen;
   const int engine = p.block->shadow->warps + w.block->rank;
   const u32 when = ++w.block->copies;

@@ -80,7 +80,7 @@ void turn(Warp &w) {
   const std::vector<Instr> &code = w.block->machine->launch.module->code;
   u32 blocked = 0;
   if (w.fragments.size() > 1 && w.block->machine->random() % 4 == 0)
-    blocked = 1;  // whoever runs first might wait for others
+    blocked = 1u << w.block->machine->random() % w.fragments.size();  // it might wait for others without end
   for (int n = 0; n < TURN && !w.fragments.empty(); ++n) {
     if (w.fragments.size() > 1 || blocked != 0) {
       for (Fragment &f : w.fragments) f.held -= f.held > 0;
@@ -216,15 +216,30 @@ void begin_cluster(Machine &m, u64 number) {
     m.resident.push_back(std::move(b));
   }
 }
-// What threads have committed and not waited for is done by the time a block ends.
+[[noreturn]] void fail_at_end(const Block &b, const char *what) {
+  fail("%s, block (%u, %u, %u) ends %s", b.machine->launch.function->name.c_str(), b.id[0], b.id[1], b.id[2],
+       what);
+}
+// A block's shared memory is no longer its own when it has ended; what it has read of it may be written
+// later.
 void end_block(Block &b) {
-  for (auto &w : b.warps)
+  Machine &m = *b.machine;
+  for (size_t k = 0; k < b.warps.size(); ++k) {
+    Warp &w = *b.warps[k];
+    if (w.products_seen != b.warps[k / 4 * 4]->products_seen)
+      fail_at_end(b, "with warps of one group that have not issued the same wgmma");
     for (int l = 0; l < LANES; ++l) {
-      for (auto &group : w->bulk[l].closed)
-        for (const Bulk &work : group) work.run();
-      if (!w->bulk[l].open.empty())
-        fail("block (%u, %u, %u) ends with a bulk group that it has not closed", b.id[0], b.id[1], b.id[2]);
+      if (!w.bulk[l].open.empty()) fail_at_end(b, "with a bulk group that it has not closed");
+      for (auto &group : w.bulk[l].closed)
+        for (Bulk &work : group) {
+          if (work.may_read) fail_at_end(b, "while a bulk copy may still read its shared memory");
+          if (work.has_written) continue;
+          m.later({[work = std::move(work)] { work.write(work.data.data()); }, {}});
+        }
     }
+  }
+  for (const Pending &work : m.pending)
+    if (work.blocks[0] == &b || work.blocks[1] == &b) fail_at_end(b, "with copies on their way");
   b.cluster->blocks[size_t(b.rank)] = nullptr;
   spare.push_back(std::move(b.memory));
 }
@@ -245,8 +260,8 @@ void fault(const Warp &w, const Instr &i, const char *format, ...) {
        b.id[2], w.index, what, i.line, text_of(*how.module, i.line).c_str());
 }
 
-void Machine::later(std::function<void()> work) {
-  if (does_now()) return work();
+void Machine::later(Pending work) {
+  if (does_now()) return work.run();
   pending.push_back(std::move(work));
 }
 
@@ -277,9 +292,9 @@ void Machine::run() {
       idle = 0;
     } else if (!pending.empty()) {  // nobody gets on without what is still on its way
       const size_t k = async == Async::RANDOM ? random() % pending.size() : 0;
-      const std::function<void()> work = std::move(pending[k]);
+      const Pending work = std::move(pending[k]);
       pending.erase(pending.begin() + i64(k));
-      work();
+      work.run();
       ++progress;
     } else if (++idle == IDLE_ROUNDS) {
       fprintf(stderr, "ptx: %s: everyone waits\n", launch.function->name.c_str());
@@ -287,7 +302,7 @@ void Machine::run() {
       fail("%s does not end", launch.function->name.c_str());
     }
   }
-  while (!pending.empty()) fail("%s ends with copies on their way", launch.function->name.c_str());
+  for (const Pending &work : pending) work.run();
 }
 
 }  // namespace ptx

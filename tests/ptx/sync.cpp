@@ -6,7 +6,11 @@
 
 namespace ptx {
 
-bool whole_warp(Warp &w) { return w.fragment().lanes == w.alive; }
+bool whole_warp(Warp &w, const Instr &i, u32 lanes) {
+  if (w.fragment().lanes != w.alive) return false;
+  if (lanes != w.alive) fault(w, i, "lanes %#x alone, of a warp that does this as one", lanes);
+  return true;
+}
 
 int Block::threads_alive() const {
   int n = 0;
@@ -162,20 +166,18 @@ Next active(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) { w.set(i.slot[0], l, lanes); });
   return Next::GO;
 }
-Next warp_barrier(Warp &w, const Instr &i, u32 lanes) {  // not all lanes need to come to the same instruction
+// Not all lanes need to come to the same instruction, and others may wait for each other meanwhile: whoever
+// is no longer at the barrier has been let go.
+Next warp_barrier(Warp &w, const Instr &i, u32 lanes) {
   Fragment &f = w.fragment();
-  const u32 wanted = u32(w.value(i.slot[0], first_lane(lanes))) & w.alive;
+  const u32 mask = u32(w.value(i.slot[0], first_lane(lanes))), wanted = mask & w.alive;
+  if ((mask & lanes) != lanes) fault(w, i, "lanes %#x come, which the mask %#x does not name", lanes, mask);
   if (!f.waiting) {
-    if ((wanted & ~lanes) == 0) return Next::GO;
     w.at_warp_barrier |= lanes;
     f.waiting = true;
-    f.token = w.warp_barrier_phase;
   }
-  if (f.token == w.warp_barrier_phase && (wanted & ~w.at_warp_barrier) == 0) {
-    w.at_warp_barrier &= ~wanted;
-    ++w.warp_barrier_phase;
-  }
-  if (f.token == w.warp_barrier_phase) return Next::WAIT;
+  if ((wanted & ~w.at_warp_barrier) == 0) w.at_warp_barrier &= ~wanted;
+  if ((w.at_warp_barrier & lanes) != 0) return Next::WAIT;
   f.waiting = false;
   return Next::GO;
 }
@@ -185,6 +187,8 @@ NamedBarrier &barrier_of(Warp &w, const Instr &i, u32 lanes, int *threads) {
   const u64 name = w.value(i.slot[0], first_lane(lanes));
   if (name >= MAX_BARRIERS) fault(w, i, "barrier %llu: there are %d", (unsigned long long)name, MAX_BARRIERS);
   *threads = i.slot.size() > 1 ? int(w.value(i.slot[1], first_lane(lanes))) : w.block->threads_alive();
+  if (*threads <= 0 || *threads % LANES != 0)
+    fault(w, i, "a barrier of %d threads, which are no warps", *threads);
   return w.block->barrier[name];
 }
 void come(Warp &w, const Instr &i, NamedBarrier &b, int threads) {
@@ -203,7 +207,7 @@ void complete(Warp &w, NamedBarrier &b, int threads) {
   ++w.block->machine->progress;
 }
 Next barrier_arrive(Warp &w, const Instr &i, u32 lanes) {
-  if (!whole_warp(w)) return Next::WAIT;
+  if (!whole_warp(w, i, lanes)) return Next::WAIT;
   int threads;
   NamedBarrier &b = barrier_of(w, i, lanes, &threads);
   come(w, i, b, threads);
@@ -212,7 +216,7 @@ Next barrier_arrive(Warp &w, const Instr &i, u32 lanes) {
 }
 Next barrier_sync(Warp &w, const Instr &i, u32 lanes) {
   Fragment &f = w.fragment();
-  if (!whole_warp(w)) return Next::WAIT;
+  if (!whole_warp(w, i, lanes)) return Next::WAIT;
   int threads;
   NamedBarrier &b = barrier_of(w, i, lanes, &threads);
   if (!f.waiting) {
@@ -226,24 +230,28 @@ Next barrier_sync(Warp &w, const Instr &i, u32 lanes) {
   f.waiting = false;
   return Next::GO;
 }
-int cluster_threads(const Cluster &c) {
-  int n = 0;
+// All lanes of the cluster that live have arrived.
+bool cluster_is_there(const Cluster &c) {
   for (const Block *b : c.blocks)
-    for (size_t k = 0; b != nullptr && k < b->warps.size(); ++k) n += __builtin_popcount(b->warps[k]->alive);
-  return n;
+    for (size_t k = 0; b != nullptr && k < b->warps.size(); ++k)
+      if ((b->warps[k]->alive & ~b->warps[k]->at_cluster_barrier) != 0) return false;
+  return true;
 }
-Next cluster_arrive(Warp &w, const Instr &, u32 lanes) {
+Next cluster_arrive(Warp &w, const Instr &i, u32 lanes) {  // imm: relaxed
   Cluster &c = *w.block->cluster;
+  if ((w.at_cluster_barrier & lanes) != 0) fault(w, i, "arrives twice in a phase of the cluster's barrier");
   w.cluster_token = c.phase;
-  c.arrived += __builtin_popcount(lanes);
+  w.at_cluster_barrier |= lanes;
+  if (i.imm != 0) return Next::GO;
   c.clocks.coming.join(w.clock);
   released(w);
   return Next::GO;
 }
 Next cluster_wait(Warp &w, const Instr &, u32) {
   Cluster &c = *w.block->cluster;
-  if (w.cluster_token == c.phase && c.arrived >= cluster_threads(c)) {
-    c.arrived = 0;
+  if (w.cluster_token == c.phase && cluster_is_there(c)) {
+    for (Block *b : c.blocks)
+      for (size_t k = 0; b != nullptr && k < b->warps.size(); ++k) b->warps[k]->at_cluster_barrier = 0;
     c.clocks.done = c.clocks.coming;
     ++c.phase;
     ++w.block->machine->progress;
@@ -270,6 +278,8 @@ struct Mbarrier {
   }
 };
 void settle(Machine &m, const Place &p, Mbarrier b, const Clock &clock) {
+  if (b.bytes <= -(1 << 20) || b.bytes >= 1 << 20)
+    fail("mbarrier %u awaits %d bytes, more than it can count", p.at, b.bytes);
   Handover &clocks = p.block->mbarrier[p.at];
   clocks.coming.join(clock);
   if (b.pending == 0 && b.bytes == 0) {
@@ -280,24 +290,22 @@ void settle(Machine &m, const Place &p, Mbarrier b, const Clock &clock) {
   }
   b.write(p.data());
 }
-Mbarrier checked(const Warp &w, const Instr &i, const u8 *p) {
-  const Mbarrier b = Mbarrier::read(p);
+void check(const Warp &w, const Instr &i, const Mbarrier &b) {
   if (b.count == 0 || b.count == 0xfffff || b.pending > b.count) fault(w, i, "this is no mbarrier");
-  return b;
 }
 Next mbarrier_init(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
     const Place p = shared_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]), 8, 8);
     const u32 count = u32(w.value(i.slot[1], l));
     if (count == 0 || count >= 0xfffff) fault(w, i, "a barrier of %u arrivals", count);
+    race_write(w, i, p, 8);
     Mbarrier{count, count, 0, 0}.write(p.data());
   });
   return Next::GO;
 }
 Next mbarrier_arrive(Warp &w, const Instr &i, u32 lanes) {  // address, bytes or none
   each(lanes, [&](int l) {
-    const Place p = shared_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]), 8, 8);
-    if (checked(w, i, p.data()).pending == 0) fault(w, i, "more arrivals than the barrier awaits");
+    const Place p = barrier_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]));
     arrive(*w.block->machine, p, 1, i.slot.size() > 1 ? i32(w.value(i.slot[1], l)) : 0, w.clock);
   });
   released(w);
@@ -305,19 +313,20 @@ Next mbarrier_arrive(Warp &w, const Instr &i, u32 lanes) {  // address, bytes or
 }
 Next mbarrier_expect(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
-    const Place p = shared_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]), 8, 8);
-    checked(w, i, p.data());
+    const Place p = barrier_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]));
     arrive(*w.block->machine, p, 0, i32(w.value(i.slot[1], l)), {});
   });
   return Next::GO;
 }
 Next mbarrier_ask(Warp &w, const Instr &i, u32 lanes) {  // p, address, parity; imm: a wait, which may sleep
   u32 done = 0;
+  Place known = {};
   each(lanes, [&](int l) {
-    const Place p = shared_at(w, i, w.value(i.slot[1], l) + u64(i.offset[0]), 8, 8);
-    if (checked(w, i, p.data()).parity == (w.value(i.slot[2], l) & 1)) return;
+    const Place p = barrier_at(w, i, w.value(i.slot[1], l) + u64(i.offset[0]));
+    if (Mbarrier::read(p.data()).parity == (w.value(i.slot[2], l) & 1)) return;
     done |= 1u << l;
-    w.clock.join(p.block->mbarrier[p.at].done);
+    if (p.block != known.block || p.at != known.at) w.clock.join(p.block->mbarrier[p.at].done);
+    known = p;
   });
   u32 &d = w.pred(i.slot[0]);
   d = (d & ~lanes) | done;
@@ -325,6 +334,13 @@ Next mbarrier_ask(Warp &w, const Instr &i, u32 lanes) {  // p, address, parity; 
 }
 
 }  // namespace
+
+Place barrier_at(const Warp &w, const Instr &i, u64 address) {
+  const Place p = shared_at(w, i, address, 8, 8);
+  race_read(w, i, p, 8);
+  check(w, i, Mbarrier::read(p.data()));
+  return p;
+}
 
 void report_barrier(const Warp &w, const Instr &i, int lane) {
   if (i.run != mbarrier_ask) return;
@@ -381,7 +397,10 @@ bool decode_mbarrier(Decoder &d) {
 }
 bool decode_barrier(Decoder &d) {
   if (d.has("warp")) return with(d, warp_barrier, {false});
-  if (d.has("cluster")) return with(d, d.has("arrive") ? cluster_arrive : cluster_wait);
+  if (d.has("cluster")) {
+    d.instr.imm = d.has("relaxed");
+    return with(d, d.has("arrive") ? cluster_arrive : cluster_wait);
+  }
   const Handler h = d.has("arrive") ? barrier_arrive : d.has("sync") ? barrier_sync : nullptr;
   if (h == nullptr) return false;
   for (const Arg &a : d.args) d.value(a, false);
@@ -430,6 +449,8 @@ bool decode_lanes(Decoder &d) {
 
 void arrive(Machine &m, const Place &barrier, u32 count, i32 more_bytes, const Clock &clock) {
   Mbarrier b = Mbarrier::read(barrier.data());
+  if (b.pending < count)
+    fail("mbarrier %u: more arrivals than the barrier awaits, which are %u", barrier.at, b.count);
   b.bytes += more_bytes;
   b.pending -= count;
   settle(m, barrier, b, clock);
