@@ -466,14 +466,14 @@ Next unpack(Warp &w, const Instr &i, u32 lanes) {
 bool values(Decoder &d, Handler h, std::initializer_list<bool> wide) {
   if (h == nullptr || d.args.size() < wide.size()) return false;
   for (size_t k = 0; k < wide.size(); ++k) {
-    if (d.args[k].kind == Arg::SINK) return false;
-    d.value(d.args[k], wide.begin()[k]);
+    if (d.arg(k).kind == Arg::SINK) return false;
+    d.value(d.arg(k), wide.begin()[k]);
   }
   d.instr.run = h;
   return true;
 }
 bool decode_move(Decoder &d, Type t) {
-  Arg &to = d.args[0], &from = d.args[1];
+  const Arg &to = d.arg(0), &from = d.arg(1);
   const bool wide = size_of(t) == 8;
   if (from.kind == Arg::VECTOR || to.kind == Arg::VECTOR) {
     const Arg &many = from.kind == Arg::VECTOR ? from : to;
@@ -496,7 +496,7 @@ bool decode_move(Decoder &d, Type t) {
 bool decode_pred(Decoder &d) {
   const std::string_view op = d.op();
   if (op == "mov") {
-    d.instr.imm = d.args[1].constant ? i64(d.args[1].bits) : -1;
+    d.instr.imm = d.arg(1).constant ? i64(d.arg(1).bits) : -1;
     return values(d, move_pred, {false, false});
   }
   if (op == "not") return values(d, &pred_binary<decltype([](u32 a, u32) { return ~a; })>, {false, false});
@@ -509,9 +509,9 @@ bool decode_pred(Decoder &d) {
 bool decode_setp(Decoder &d, Type t) {
   const bool wide = size_of(t) == 8;
   d.instr.imm = d.has("and") ? 1 : d.has("or") ? 2 : d.has("xor") ? 3 : 0;
-  if (d.args[0].second.at != NO_SLOT) return false;
-  if (!values(d, comparison(d.m[1], t), {false, wide, wide})) return false;
-  if (d.instr.imm != 0) d.value(d.args[3], false);
+  if (d.arg(0).second.at != NO_SLOT) return false;
+  if (!values(d, comparison(d.part(1), t), {false, wide, wide})) return false;
+  if (d.instr.imm != 0) d.value(d.arg(3), false);
   return true;
 }
 bool decode_odd(Decoder &d, Type t) {  // what has operands of its own kind
@@ -529,7 +529,7 @@ bool decode_odd(Decoder &d, Type t) {  // what has operands of its own kind
   if (op == "prmt")
     return values(d, d.m.size() == 2 ? &permute_bytes : nullptr, {false, false, false, false});
   if (op == "lop3") {
-    d.instr.imm = i64(d.args.at(4).bits);
+    d.instr.imm = i64(d.arg(4).bits);
     return values(d, lookup3, {false, false, false, false});
   }
   if (op == "shf") {

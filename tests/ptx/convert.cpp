@@ -170,8 +170,8 @@ bool decode_convert(Decoder &d) {
     return true;
   }
   if (i.from == NO_TYPE || d.args.size() != 2) return false;
-  d.value_of(d.args[0], i.type);
-  d.value_of(d.args[1], i.from);
+  d.value_of(d.arg(0), i.type);
+  d.value_of(d.arg(1), i.from);
   i.run = convert;
   return true;
 }

@@ -267,12 +267,12 @@ Next tensor_store(Warp &w, const Instr &i, u32 lanes) {
 // ---- which ----
 bool decode_tensor(Decoder &d) {
   const bool load = d.has("mbarrier::complete_tx::bytes");
-  if (load) d.address(d.args[0], 0);
-  const Arg &where = d.args[load ? 1 : 0];
+  if (load) d.address(d.arg(0), 0);
+  const Arg &where = d.arg(load ? 1 : 0);
   d.address(where, load ? 1 : 0);
   d.instr.count = u16(where.coords.size());
   for (const Arg &a : where.coords) d.value(a, false);
-  d.address(d.args[load ? 2 : 1], load ? 2 : 1);
+  d.address(d.arg(load ? 2 : 1), load ? 2 : 1);
   if (d.args.size() != (load ? 3u : 2u)) return false;
   d.instr.run = load ? tensor_load : tensor_store;
   return true;
@@ -281,16 +281,16 @@ bool decode_bulk(Decoder &d) {
   if (d.has("tensor")) return !d.has("reduce") && decode_tensor(d);
   if (d.has("commit_group")) return d.instr.run = bulk_commit, true;
   if (d.has("wait_group")) {
-    d.instr.imm = i64(d.args[0].bits);
+    d.instr.imm = i64(d.arg(0).bits);
     d.instr.only_read = d.has("read");
     d.instr.run = bulk_wait;
     return true;
   }
   const bool load = d.has("mbarrier::complete_tx::bytes");
-  d.address(d.args[0], 0);
-  d.address(d.args[1], 1);
-  d.value(d.args[2], false);
-  if (load) d.address(d.args[3], 2);
+  d.address(d.arg(0), 0);
+  d.address(d.arg(1), 1);
+  d.value(d.arg(2), false);
+  if (load) d.address(d.arg(3), 2);
   d.instr.from_shared = !d.has("global");
   d.instr.adds = d.has("reduce");
   if (d.instr.adds && !(d.has("add") && d.has("f32"))) return false;
@@ -305,18 +305,18 @@ bool decode_copies(Decoder &d) {
   if (d.has("bulk")) return decode_bulk(d);
   Instr &i = d.instr;
   if (d.has("commit_group")) return i.run = copy_commit, true;
-  if (d.has("wait_group")) return i.imm = i64(d.args[0].bits), i.run = copy_wait, true;
+  if (d.has("wait_group")) return i.imm = i64(d.arg(0).bits), i.run = copy_wait, true;
   if (d.has("wait_all")) return i.imm = -1, i.run = copy_wait, true;
   if (d.has("mbarrier")) {
     if (!d.has("noinc")) return false;
-    d.address(d.args[0]);
+    d.address(d.arg(0));
     return i.run = copy_arrive, true;
   }
   if (!d.has("shared") || !d.has("global")) return false;
-  d.address(d.args[0], 0);
-  d.address(d.args[1], 1);
-  i.imm = i64(d.args[2].bits);
-  if (d.args.size() > 3) d.value(d.args[3], false);
+  d.address(d.arg(0), 0);
+  d.address(d.arg(1), 1);
+  i.imm = i64(d.arg(2).bits);
+  if (d.args.size() > 3) d.value(d.arg(3), false);
   i.run = copy_async;
   return true;
 }

@@ -32,7 +32,7 @@ void Decoder::unknown() const {
   fail("line %d of the PTX is not known to this machine: %.*s", instr.line, int(strcspn(text, "\n")), text);
 }
 
-void decode(Module &module, Instr &instr, std::string_view mnemonic, std::vector<Arg> &args) {
+void decode(Module &module, Instr &instr, std::string_view mnemonic, const std::vector<Arg> &args) {
   Decoder d = {module, instr, {}, args};
   for (size_t at = 0; at <= mnemonic.size();) {
     size_t dot = mnemonic.find('.', at);

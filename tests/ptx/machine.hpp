@@ -247,9 +247,11 @@ struct Decoder {
   Module &module;
   Instr &instr;
   std::vector<std::string_view> m;
-  std::vector<Arg> &args;
+  const std::vector<Arg> &args;
 
   std::string_view op() const { return m[0]; }
+  std::string_view part(size_t k) const { return k < m.size() ? m[k] : std::string_view(); }
+  const Arg &arg(size_t k) const { return k < args.size() ? args[k] : (unknown(), args[0]); }
   bool has(std::string_view part) const;
   Type last_type() const;
   void value(const Arg &a, bool wide);  // appends the slot of a value

@@ -123,6 +123,8 @@ void instructions(void **) {
       {"mov.b64 %rd1, {%r1, %r2}; shr.u64 %rd1, %rd1, 16; mov.b64 {%r4, %r5}, %rd1;", 0x11112222, 0x33334444,
        0, 0x44441111},
       {"mov.b32 %r4, 128*8+2;", 0, 0, 0, 1026},
+      {"mov.b32 %r4, 2+128*8;", 0, 0, 0, 1026},
+      {"mov.b32 %r4, 0F3f800000;", 0, 0, 0, 0x3f800000},
   };
   for (const auto &row : rows) {
     std::vector<u32> data(64);
@@ -455,9 +457,13 @@ void mistakes(void **) {
             "setp.ne.u32 %p1, %r0, 0;\n@%p1 bra over;\nshfl.sync.idx.b32 %r4|%p2, %r0, 1, 31, 1;\nover:\n",
             32);
   must_fail("that the mask 0x1 does not name", "shfl.sync.idx.b32 %r4|%p2, %r0, 0, 31, 1;", 32);
+  must_fail("no ';' at '%r3", "add.u32 %r1, %r2 %r3;");
+  must_fail("no such predicate", "@%q1 add.u32 %r1, %r2, %r3;");
+  must_fail("a variable without type", "{ .param .align 0 x; }");
   for (const char *text :
-       {"frobnicate.b32 %r1, %r2;", "add.cc.u32 %r1, %r2, %r3;", "fma.rz.f32 %f1, %f2, %f3, %f4;",
-        "add.sat.f32 %f1, %f2, %f3;",
+       {"bra;", "setp %p1, %r1;", "mbarrier;", "shfl.sync.idx.b32 %r4, %r0, 1;", "ld.global.u32 %r1;",
+        "elect.sync %r1, -1;", "frobnicate.b32 %r1, %r2;", "add.cc.u32 %r1, %r2, %r3;",
+        "fma.rz.f32 %f1, %f2, %f3, %f4;", "add.sat.f32 %f1, %f2, %f3;",
         "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%rd1, {%r1, %r2}], [%r63];",
         "fma.rn.relu.bf16x2 %r1, %r2, %r3, %r4;", "bmsk.wrap.b32 %r1, %r2, %r3;",
         "cvt.rna.tf32.f32 %r1, %f1;"})

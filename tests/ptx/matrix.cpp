@@ -247,23 +247,23 @@ bool decode_wgmma(Decoder &d) {
   Instr &i = d.instr;
   if (d.has("fence")) return i.run = wgmma_fence, true;
   if (d.has("commit_group")) return i.run = wgmma_commit, true;
-  if (d.has("wait_group")) return i.imm = i64(d.args[0].bits), i.run = wgmma_wait, true;
+  if (d.has("wait_group")) return i.imm = i64(d.arg(0).bits), i.run = wgmma_wait, true;
   if (!d.has("mma_async") || !d.has("f32")) return false;
   i.from = d.has("bf16") ? BF16 : d.has("f16") ? F16 : NO_TYPE;
-  i.a_in_shared = d.args.size() > 1 && d.args[1].kind != Arg::VECTOR;
+  i.a_in_shared = d.args.size() > 1 && d.arg(1).kind != Arg::VECTOR;
   if (i.from == NO_TYPE || d.args.size() != (i.a_in_shared ? 8 : 7)) return false;
-  for (const Arg &a : d.args[0].items) d.value(a, false);
-  i.count = u16(d.args[0].items.size());
-  if (i.a_in_shared) d.value(d.args[1], true);
-  for (const Arg &a : d.args[1].items) d.value(a, false);
-  d.value(d.args[2], true);
-  if (d.args[3].constant)
-    i.imm = i64(d.args[3].bits);
+  for (const Arg &a : d.arg(0).items) d.value(a, false);
+  i.count = u16(d.arg(0).items.size());
+  if (i.a_in_shared) d.value(d.arg(1), true);
+  for (const Arg &a : d.arg(1).items) d.value(a, false);
+  d.value(d.arg(2), true);
+  if (d.arg(3).constant)
+    i.imm = i64(d.arg(3).bits);
   else
-    d.value(d.args[3], false);
-  if (d.args[4].bits != 1 || d.args[5].bits != 1) return false;  // operands are not negated
-  i.a_turned = i.a_in_shared && d.args[6].bits != 0;
-  i.b_turned = d.args[i.a_in_shared ? 7 : 6].bits != 0;
+    d.value(d.arg(3), false);
+  if (d.arg(4).bits != 1 || d.arg(5).bits != 1) return false;  // operands are not negated
+  i.a_turned = i.a_in_shared && d.arg(6).bits != 0;
+  i.b_turned = d.arg(i.a_in_shared ? 7 : 6).bits != 0;
   i.run = wgmma;
   return true;
 }
@@ -285,10 +285,10 @@ bool decode_matrix(Decoder &d) {
   }
   if (op != "ldmatrix" && op != "stmatrix") return false;
   const bool load = op == "ldmatrix";
-  const Arg &many = d.args[load ? 0 : 1];
+  const Arg &many = d.arg(load ? 0 : 1);
   for (const Arg &a : many.items) d.value(a, false);
   i.count = u16(many.items.size());
-  d.address(d.args[load ? 1 : 0]);
+  d.address(d.arg(load ? 1 : 0));
   i.imm = d.has("trans");
   i.run = load ? matrices<true> : matrices<false>;
   return d.has("m8n8") && d.has("b16");

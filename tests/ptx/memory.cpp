@@ -250,7 +250,7 @@ void values_of(Decoder &d, const Arg &a, bool wide) {
 
 bool decode_transfer(Decoder &d, bool is_load) {
   const Type t = d.last_type();
-  const Arg &many = d.args[is_load ? 0 : 1], &where = d.args[is_load ? 1 : 0];
+  const Arg &many = d.arg(is_load ? 0 : 1), &where = d.arg(is_load ? 1 : 0);
   const bool wide = size_of(t) == 8;
   d.instr.count = many.kind == Arg::VECTOR ? u16(many.items.size()) : 1;
   if (is_load) values_of(d, many, wide);
@@ -264,13 +264,13 @@ bool decode_atomic(Decoder &d) {
   const bool wide = size_of(t) == 8;
   size_t k = 0;
   if (d.op() == "atom")
-    d.value(d.args[k++], wide);
+    d.value(d.arg(k++), wide);
   else
     d.instr.slot.push_back({});
-  d.address(d.args[k++]);
-  d.instr.count = d.args[k].kind == Arg::VECTOR ? u16(d.args[k].items.size()) : 1;
+  d.address(d.arg(k++));
+  d.instr.count = d.arg(k).kind == Arg::VECTOR ? u16(d.arg(k).items.size()) : 1;
   d.instr.compares = d.has("cas");
-  for (; k < d.args.size(); ++k) values_of(d, d.args[k], wide);
+  for (; k < d.args.size(); ++k) values_of(d, d.arg(k), wide);
   d.instr.run = space_of(d) == SHARED ? atomic_of<SHARED>(d, t) : atomic_of<GLOBAL>(d, t);
   return d.instr.run != nullptr;
 }
@@ -289,8 +289,8 @@ bool decode_memory(Decoder &d) {
   }
   if (op == "cvta") {
     if (space_of(d) == SHARED) return false;
-    d.value(d.args[0], true);
-    d.value(d.args[1], true);
+    d.value(d.arg(0), true);
+    d.value(d.arg(1), true);
     d.instr.run = copy_address;
     return true;
   }

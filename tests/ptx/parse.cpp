@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "program.hpp"
 
@@ -36,7 +37,7 @@ i32 constant_slot(Module &m, u64 bits, bool wide) {
   if (!wide) bits = u32(bits);
   auto [it, is_new] = (wide ? m.wide_constant : m.narrow_constant).try_emplace(bits, m.slot_bytes);
   if (is_new) {
-    m.initial.push_back({wide ? i32(it->second | 1 << 31) : it->second, bits});
+    m.initial.push_back({{it->second, wide}, bits});
     m.slot_bytes += wide ? WIDE_BYTES : NARROW_BYTES;
   }
   return it->second;
@@ -64,8 +65,9 @@ struct Parser {
   Module &m;
   const char *p, *end;
   int line = 1;
-  std::vector<Scope> scopes{1};
-  Function *function = nullptr;
+  std::vector<Scope> scopes = std::vector<Scope>(1);
+
+  explicit Parser(Module &module) : m(module), p(m.text.data()), end(m.text.data() + m.text.size()) {}
 
   [[noreturn]] void unexpected(const char *what) const {
     const char *stop = p;
@@ -120,23 +122,21 @@ struct Parser {
   }
 
   // ---- names ----
-  Symbol *find(std::string_view name) {
-    static thread_local Symbol of_range;
+  std::optional<Symbol> find(std::string_view name) const {
     const std::string key(name);
     size_t digits = name.size();
     while (digits > 0 && isdigit(u8(name[digits - 1]))) --digits;
     const std::string base = key.substr(0, digits);
     for (size_t s = scopes.size(); s-- > 0;) {
-      if (auto it = scopes[s].symbols.find(key); it != scopes[s].symbols.end()) return &it->second;
+      if (auto it = scopes[s].symbols.find(key); it != scopes[s].symbols.end()) return it->second;
       if (digits == name.size()) continue;
       if (auto it = scopes[s].ranges.find(base); it != scopes[s].ranges.end()) {
         const int i = atoi(key.c_str() + digits);
         if (i >= it->second.count) continue;
-        of_range = {Symbol::REGISTER, {it->second.first + i * it->second.bytes, it->second.wide}, 0};
-        return &of_range;
+        return Symbol{Symbol::REGISTER, {it->second.first + i * it->second.bytes, it->second.wide}, 0};
       }
     }
-    return nullptr;
+    return std::nullopt;
   }
   void declare(std::string_view name, Symbol s) { scopes.back().symbols[std::string(name)] = s; }
 
@@ -155,24 +155,28 @@ struct Parser {
   }
 
   // ---- operands ----
+  // 0f3f800000 or 0d3ff0000000000000.
+  bool at_float() const {
+    return end - p > 2 && p[0] == '0' && strchr("fFdD", p[1]) != nullptr && isxdigit(u8(p[2]));
+  }
+  u64 float_bits() {
+    const std::ptrdiff_t digits = p[1] == 'f' || p[1] == 'F' ? 8 : 16;
+    if (end - p < 2 + digits) unexpected("digits are missing");
+    const std::string hex(p + 2, size_t(digits));
+    if (hex.find_first_not_of("0123456789abcdefABCDEF") != hex.npos) unexpected("digits are missing");
+    p += 2 + digits;
+    return strtoull(hex.c_str(), nullptr, 16);
+  }
+  // 2+128*8: constants that inline assembly puts together.
   Arg number() {
     Arg a;
     a.constant = true;
-    const bool negative = take('-');
-    if (p[0] == '0' && (p[1] == 'f' || p[1] == 'd') && isxdigit(u8(p[2]))) {
-      const int digits = p[1] == 'f' ? 8 : 16;
-      a.bits = strtoull(std::string(p + 2, size_t(digits)).c_str(), nullptr, 16);
-      p += 2 + digits;
-    } else {
-      a.bits = u64(integer());
-    }
-    if (negative) a.bits = -a.bits;
-    while (at('*') ||
-           at('+')) {  // 128*8+2: constants that inline assembly puts together; * comes first there
-      const bool times = *p++ == '*';
-      const i64 x = integer();
-      a.bits = times ? a.bits * u64(x) : a.bits + u64(x);
-    }
+    if (at_float()) return a.bits = float_bits(), a;
+    do {
+      u64 product = u64(integer());
+      while (take('*')) product *= u64(integer());
+      a.bits += product;
+    } while (take('+'));
     return a;
   }
   Arg named() {
@@ -188,8 +192,8 @@ struct Parser {
     if (name == "_") return a.kind = Arg::SINK, a;
     if (name == "WARP_SZ") return a.constant = true, a.bits = LANES, a;
     if (a.slot = special(name); a.slot.at != NO_SLOT) return a;
-    const Symbol *s = find(name);
-    if (s == nullptr) return a.kind = Arg::NAME, a.name = name, a;
+    const std::optional<Symbol> s = find(name);
+    if (!s) return a.kind = Arg::NAME, a.name = name, a;
     a.slot = s->slot;
     a.offset = s->at;
     a.symbol = s->kind != Symbol::REGISTER;
@@ -217,10 +221,10 @@ struct Parser {
     Arg a;
     a.kind = Arg::VECTOR;
     expect(open);
-    while (!take(close)) {
-      a.items.push_back(operand());
-      take(',');
-    }
+    if (take(close)) return a;
+    do a.items.push_back(operand());
+    while (take(','));
+    expect(close);
     return a;
   }
   Arg operand() {
@@ -283,6 +287,7 @@ struct Parser {
       expect(']');
     }
     if (v.align == 0) v.align = elem;
+    if (v.align <= 0 || v.bytes < 0) unexpected("a variable without type, or of no size");
     return v;
   }
   static i32 place(i32 *used, i32 bytes, i32 align) {
@@ -326,15 +331,15 @@ struct Parser {
     expect('(');
     while (!take(')')) {
       const Variable v = variable();
-      i32 at;
+      i32 first;
       if (of_entry) {
-        at = place(&f.param_bytes, v.bytes, v.align);
-        declare(v.name, {Symbol::PARAM, {wide_slot(PARAM_BASE), true}, at});
+        first = place(&f.param_bytes, v.bytes, v.align);
+        declare(v.name, {Symbol::PARAM, {wide_slot(PARAM_BASE), true}, first});
       } else {
-        at = declare_in_frame(v);
+        first = declare_in_frame(v);
       }
-      out.push_back({at, v.bytes});
-      take(',');
+      out.push_back({first, v.bytes});
+      if (!take(',') && !at(')')) unexpected("no ',' or ')'");
     }
     return out;
   }
@@ -348,7 +353,9 @@ struct Parser {
     while (at('.')) {
       const std::string_view w = long_word();
       if (w == ".reqnctapercluster") f.cluster = int(integer());
-      while (!at('.') && !at('{') && !at(';')) ++p;
+      for (int axis = 0; f.cluster > 1 && w == ".reqnctapercluster" && take(','); ++axis)
+        if (integer() != 1) unexpected("clusters are rows of blocks here");
+      while (p < end && !at('.') && !at('{') && !at(';')) ++p;
     }
     if (!take('{')) {  // a declaration, whose parameters the definition gives again
       expect(';');
@@ -360,9 +367,8 @@ struct Parser {
     m.functions.push_back(f);
     body();
     Instr &last = m.code.emplace_back();
-    std::vector<Arg> none;
     last.line = line;
-    decode(m, last, "ret", none);
+    decode(m, last, "ret", {});
     close_scope();
   }
   void close_scope() {
@@ -411,6 +417,7 @@ struct Parser {
     if (take('@')) {
       const bool negated = take('!');
       i.guard = named().slot;
+      if (i.guard.at == NO_SLOT) unexpected("no such predicate before");
       i.guard.negated = negated;
     }
     const char *first = (skip(), p);
@@ -425,13 +432,14 @@ struct Parser {
     i.line = line;
     const std::string_view mnemonic = long_word();
     std::vector<Arg> args;
-    while (!take(';')) {
-      args.push_back(operand());
-      take(',');
+    if (!take(';')) {
+      do args.push_back(operand());
+      while (take(','));
+      expect(';');
     }
     m.code.push_back(std::move(i));
     decode(m, m.code.back(), mnemonic, args);
-    if (mnemonic.starts_with("bra"))
+    if (mnemonic.starts_with("bra") && args.size() == 1)
       scopes.back().wanted.push_back({std::string(args[0].name), i32(m.code.size()) - 1});
     if (mnemonic.starts_with("call")) call(args);
   }
@@ -449,7 +457,10 @@ struct Parser {
     for (const Arg &a : args) {
       if (a.kind == Arg::NAME) c.callee = std::string(a.name);
       if (a.kind != Arg::VECTOR) continue;
-      for (const Arg &x : a.items) (c.callee.empty() ? c.results : c.params).push_back(i32(x.offset));
+      for (const Arg &x : a.items) {
+        if (x.kind != Arg::VALUE || !x.symbol || x.constant) unexpected("parameters are variables here");
+        (c.callee.empty() ? c.results : c.params).push_back(i32(x.offset));
+      }
     }
     calls.push_back(std::move(c));
   }
@@ -461,7 +472,8 @@ struct Parser {
       const Function &f = m.functions[size_t(it->second)];
       Instr &i = m.code[size_t(c.instr)];
       i.target = f.first;
-      i.imm = it->second;
+      if (c.params.size() != f.params.size() || c.results.size() != f.results.size())
+        fail("line %d of the PTX: %s has other parameters", i.line, c.callee.c_str());
       for (size_t k = 0; k < c.params.size(); ++k)
         i.copies.push_back({c.params[k], f.params[k].at, f.params[k].bytes});
       for (size_t k = 0; k < c.results.size(); ++k)
@@ -503,9 +515,7 @@ struct Parser {
 std::unique_ptr<Module> parse(std::string text) {
   auto m = std::make_unique<Module>();
   m->text = std::move(text);
-  Parser parser = {*m, m->text.data(), m->text.data() + m->text.size(), 1, std::vector<Scope>(1), nullptr,
-                   {}};
-  parser.module();
+  Parser(*m).module();
   return m;
 }
 

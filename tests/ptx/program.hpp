@@ -140,11 +140,13 @@ struct Module {
   std::vector<Instr> code;
   std::vector<Function> functions;
   std::map<std::string, int, std::less<>> function_named;
-  std::vector<u8> constants;  // the warp's memory behind the fixed slots begins with these
   std::unordered_map<u64, i32> narrow_constant, wide_constant;
   i32 slot_bytes = wide_slot(NUM_FIXED_WIDE), frame_bytes = 0, shared_bytes = 0;
-  std::vector<std::pair<i32, u64>>
-      initial;  // constants: slot and value; wide where bit 31 of the slot is set
+  struct Constant {
+    Slot slot;
+    u64 bits;
+  };
+  std::vector<Constant> initial;
   std::vector<std::pair<std::unique_ptr<u8[]>, size_t>> globals;
 };
 
@@ -153,7 +155,7 @@ std::unique_ptr<Module> parse(std::string text);
 
 // decode.cpp: fills run, type and what belongs to it from the mnemonic; `slot` is there already.
 struct Arg;
-void decode(Module &, Instr &, std::string_view mnemonic, std::vector<Arg> &args);
+void decode(Module &, Instr &, std::string_view mnemonic, const std::vector<Arg> &args);
 
 // An operand as written.
 struct Arg {

@@ -159,7 +159,7 @@ void begin_warp(Warp &w, const Launch &how) {
   fill(w.memory + wide_slot(PARAM_BASE), u64(how.params), true);
   const i32 dynamic = SHARED_FIRST + (m.shared_bytes + 1023) / 1024 * 1024;
   fill(w.memory + wide_slot(DYNAMIC_BASE), u64(dynamic), true);
-  for (const auto &[slot, value] : m.initial) fill(w.memory + (slot & 0x7fffffff), value, slot < 0);
+  for (const auto &[slot, bits] : m.initial) fill(w.memory + slot.at, bits, slot.wide);
   w.frame.assign(size_t(LANES) * size_t((m.frame_bytes + 63) / 64 * 64), 0xff);
   for (u32 l = 0; l < LANES; ++l) {
     const u32 thread = u32(w.index) * LANES + l;

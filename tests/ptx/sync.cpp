@@ -357,39 +357,39 @@ namespace {
 bool with(Decoder &d, Handler h, std::initializer_list<bool> wide = {}) {
   size_t k = 0;
   if (d.args.size() < wide.size()) return false;
-  for (const bool x : wide) d.value(d.args[k++], x);
+  for (const bool x : wide) d.value(d.arg(k++), x);
   d.instr.run = h;
   return true;
 }
 // d|p first, of which either may be missing.
 void pair(Decoder &d) {
-  d.instr.slot.push_back(d.args[0].kind == Arg::SINK ? none : d.args[0].slot);
-  d.instr.slot.push_back(d.args[0].second);
+  d.instr.slot.push_back(d.arg(0).kind == Arg::SINK ? none : d.arg(0).slot);
+  d.instr.slot.push_back(d.arg(0).second);
 }
 bool decode_mbarrier(Decoder &d) {
-  if (d.m[1] == "init") {
-    d.address(d.args[0]);
-    d.value(d.args[1], false);
+  if (d.part(1) == "init") {
+    d.address(d.arg(0));
+    d.value(d.arg(1), false);
     d.instr.run = mbarrier_init;
     return true;
   }
-  if (d.m[1] == "expect_tx") {
-    d.address(d.args[0]);
-    d.value(d.args[1], false);
+  if (d.part(1) == "expect_tx") {
+    d.address(d.arg(0));
+    d.value(d.arg(1), false);
     d.instr.run = mbarrier_expect;
     return true;
   }
-  if (d.m[1] == "arrive" && d.args[0].kind == Arg::SINK) {
-    d.address(d.args[1]);
-    if (d.args.size() > 2) d.value(d.args[2], false);
+  if (d.part(1) == "arrive" && d.arg(0).kind == Arg::SINK) {
+    d.address(d.arg(1));
+    if (d.args.size() > 2) d.value(d.arg(2), false);
     d.instr.run = mbarrier_arrive;
     return (d.args.size() > 2) == d.has("expect_tx");
   }
-  if ((d.m[1] == "try_wait" || d.m[1] == "test_wait") && d.has("parity")) {
-    d.value(d.args[0], false);
-    d.address(d.args[1]);
-    d.value(d.args[2], false);
-    d.instr.imm = d.m[1] == "try_wait";
+  if ((d.part(1) == "try_wait" || d.part(1) == "test_wait") && d.has("parity")) {
+    d.value(d.arg(0), false);
+    d.address(d.arg(1));
+    d.value(d.arg(2), false);
+    d.instr.imm = d.part(1) == "try_wait";
     d.instr.run = mbarrier_ask;
     return true;
   }
@@ -412,7 +412,7 @@ bool decode_lanes(Decoder &d) {
   if (op == "shfl") {
     d.instr.imm = d.has("up") ? UP : d.has("down") ? DOWN : d.has("bfly") ? BUTTERFLY : INDEX;
     pair(d);
-    for (size_t k = 1; k < 5; ++k) d.value(d.args[k], false);
+    for (size_t k = 1; k < 5; ++k) d.value(d.arg(k), false);
     d.instr.run = shuffle;
     return true;
   }
@@ -423,8 +423,8 @@ bool decode_lanes(Decoder &d) {
   if (op == "match") {
     d.instr.imm = d.has("all");
     pair(d);
-    d.value(d.args[1], d.has("b64"));
-    d.value(d.args[2], false);
+    d.value(d.arg(1), d.has("b64"));
+    d.value(d.arg(2), false);
     d.instr.run = match;
     return true;
   }
@@ -437,9 +437,9 @@ bool decode_lanes(Decoder &d) {
   }
   if (op == "elect") {
     pair(d);
-    d.value(d.args[1], false);
+    d.value(d.arg(1), false);
     d.instr.run = elect;
-    return true;
+    return d.instr.slot[1].at != NO_SLOT;
   }
   if (op == "activemask") return with(d, active, {false});
   return false;
@@ -463,7 +463,7 @@ void complete_bytes(Machine &m, const Place &barrier, i32 bytes, const Clock &cl
 
 bool decode_sync(Decoder &d) {
   const std::string_view op = d.op();
-  if (op == "bra") return with(d, branch);
+  if (op == "bra") return d.args.size() == 1 && d.arg(0).kind == Arg::NAME && with(d, branch);
   if (op == "call") return with(d, call);
   if (op == "ret" || op == "exit") return with(d, leave);
   if (op == "trap") return with(d, trap);
