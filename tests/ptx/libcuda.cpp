@@ -4,9 +4,10 @@
 //
 //   LUATTN_PTX_ARCH    compute capability, 90 unless given
 //   LUATTN_PTX_BLOCKS  multiprocessors: blocks that are resident together, 8 unless given
-//   LUATTN_PTX_ASYNC   early, late or random: when copies land (default random)
-//   LUATTN_PTX_PARTS   0, or N: of a warp that is together, lanes part for a while after one of N
-//   instructions LUATTN_PTX_SEED    of the order in which blocks and warps take turns (default 1)
+//   LUATTN_PTX_ASYNC   early, late or random (the default): when copies land
+//   LUATTN_PTX_PARTS   0, or N: lanes of a warp that is together part for a while after one of N instructions
+//   LUATTN_PTX_RACES   0: accesses to shared memory that nothing orders are not looked for
+//   LUATTN_PTX_SEED    of the order in which blocks and warps take turns, 1 unless given
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -33,10 +34,6 @@ struct Loaded {
 };
 struct Event {};  // and a stream: work is done when it is asked for
 
-int setting(const char *name, int otherwise) {
-  const char *text = getenv(name);
-  return text != nullptr && *text != 0 ? atoi(text) : otherwise;
-}
 int arch() { return setting("LUATTN_PTX_ARCH", 90); }
 unsigned most_shared() {  // CUDA C++ Programming Guide, "Compute capabilities"
   const int a = arch();
@@ -48,11 +45,14 @@ Async async() {
   return strcmp(text, "late") == 0 ? Async::LATE : Async::EARLY;
 }
 
+bool is_device(const void *p, size_t bytes) { return bytes == 0 || allocated(p, bytes); }
+
 std::mutex one_at_a_time;
 
 int launch(Kernel *k, const unsigned grid[3], const unsigned block[3], unsigned shared, void **params) {
   const Function &f = *k->function;
-  if (shared > k->max_shared || block[0] * block[1] * block[2] % LANES != 0) return INVALID_VALUE;
+  const unsigned threads = block[0] * block[1] * block[2];
+  if (shared > k->max_shared || threads == 0 || threads > 1024 || threads % LANES != 0) return INVALID_VALUE;
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535 ||
       grid[0] % unsigned(f.cluster) != 0)
     return INVALID_VALUE;
@@ -154,17 +154,20 @@ API cuMemAlloc_v2(unsigned long long *out, size_t size) {
 }
 API cuMemFree_v2(unsigned long long p) { return release(reinterpret_cast<void *>(p)) ? 0 : INVALID_VALUE; }
 API cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t n) {
-  return memcpy(reinterpret_cast<void *>(to), from, n), 0;
+  void *const p = reinterpret_cast<void *>(to);
+  return is_device(p, n) ? memcpy(p, from, n), 0 : INVALID_VALUE;
 }
 API cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t n) {
-  return memcpy(to, reinterpret_cast<void *>(from), n), 0;
+  const void *const p = reinterpret_cast<const void *>(from);
+  return is_device(p, n) ? memcpy(to, p, n), 0 : INVALID_VALUE;
 }
 API cuMemsetD8Async(unsigned long long p, unsigned char x, size_t n, void *) {
-  return memset(reinterpret_cast<void *>(p), x, n), 0;
+  void *const to = reinterpret_cast<void *>(p);
+  return is_device(to, n) ? memset(to, x, n), 0 : INVALID_VALUE;
 }
 API cuMemsetD32Async(unsigned long long p, unsigned x, size_t n, void *) {
-  std::fill_n(reinterpret_cast<unsigned *>(p), n, x);
-  return 0;
+  auto *const to = reinterpret_cast<unsigned *>(p);
+  return p % 4 == 0 && is_device(to, 4 * n) ? std::fill_n(to, n, x), 0 : INVALID_VALUE;
 }
 API cuStreamCreate(void **stream, unsigned) { return *stream = new Event, 0; }
 API cuStreamDestroy_v2(void *stream) { return delete static_cast<Event *>(stream), 0; }

@@ -286,5 +286,9 @@ inline u16 float_to_small(Type t, float x) {
 // The driver's memory.
 void *allocate(size_t bytes);
 bool release(void *);
+bool allocated(const void *, size_t bytes);  // in one piece
+
+// A number from the environment.
+int setting(const char *name, int otherwise);
 
 }  // namespace ptx

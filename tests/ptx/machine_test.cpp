@@ -420,6 +420,7 @@ void must_fail(const char *what, const std::string &body, u32 threads = 64, Asyn
 void mistakes(void **) {
   must_fail("in no allocation", "st.global.u32 [%rd0+256], %r0;");
   must_fail("in no allocation", "ld.global.u32 %r1, [%rd0-4];");
+  must_fail("in no allocation", "ld.global.u32 %r1, [%rd0];\nmov.u64 %rd1, -4;\nld.global.u32 %r1, [%rd1];");
   must_fail("no multiple of 16", "ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd0+4];");
   must_fail("outside of the block's", "st.shared.u32 [%r63+65536], %r0;");
   must_fail("everyone waits", "setp.lt.u32 %p1, %r0, 32;\n@%p1 bra over;\nbar.sync 1, 64;\nover:\n");

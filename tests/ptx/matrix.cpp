@@ -25,10 +25,6 @@ float number(Type t, u16 x) { return t == F16 ? halves()[x] : bf16_to_float(x); 
 struct Tile {
   float a[M][K], b[K][MAX_N], c[M][MAX_N];
 };
-Tile &tile() {
-  static Tile t;
-  return t;
-}
 
 // For what needs all lanes of a warp, none of which may have ended.
 bool all_lanes(Warp &w, const Instr &i, u32 lanes) {
@@ -53,31 +49,31 @@ struct Element {
 Element accumulator(int l, int i) { return {l / 4 + 8 * (i / 2 % 2), i / 4 * 8 + 2 * (l % 4) + i % 2}; }
 Element of_a(int l, int i, int h) { return {l / 4 + 8 * (i % 2), 2 * (l % 4) + 8 * (i / 2) + h}; }
 
-void take_a(const Warp &w, const Instr &i, size_t first, int registers) {
+void take_a(Tile &t, const Warp &w, const Instr &i, size_t first, int registers) {
   for (int r = 0; r < registers; ++r) {
     const u32 *x = w.at<u32>(i.slot[first + size_t(r)]);
     for (int l = 0; l < LANES; ++l)
       for (int h = 0; h < 2; ++h) {
         const Element p = of_a(l, r, h);
-        tile().a[p.row][p.col] = number(i.from, u16(x[l] >> (16 * h)));
+        t.a[p.row][p.col] = number(i.from, u16(x[l] >> (16 * h)));
       }
   }
 }
-void take_c(const Warp &w, const Instr &i, size_t first, int count, bool keep) {
+void take_c(Tile &t, const Warp &w, const Instr &i, size_t first, int count, bool keep) {
   for (int r = 0; r < count; ++r) {
     const float *x = w.at<float>(i.slot[first + size_t(r)]);
     for (int l = 0; l < LANES; ++l) {
       const Element p = accumulator(l, r);
-      tile().c[p.row][p.col] = keep ? x[l] : 0;
+      t.c[p.row][p.col] = keep ? x[l] : 0;
     }
   }
 }
-void give_c(const Warp &w, const Instr &i, int count) {
+void give_c(const Tile &t, const Warp &w, const Instr &i, int count) {
   for (int r = 0; r < count; ++r) {
     float *x = w.at<float>(i.slot[size_t(r)]);
     for (int l = 0; l < LANES; ++l) {
       const Element p = accumulator(l, r);
-      x[l] = tile().c[p.row][p.col];
+      x[l] = t.c[p.row][p.col];
     }
   }
 }
@@ -86,16 +82,16 @@ void give_c(const Warp &w, const Instr &i, int count) {
 Next mma(Warp &w, const Instr &i, u32 lanes) {
   if (!all_lanes(w, i, lanes)) return Next::WAIT;
   const int a = int(i.imm) / 4, b = a / 2;
-  take_a(w, i, 4, a);
+  Tile t;
+  take_a(t, w, i, 4, a);
   for (int r = 0; r < b; ++r) {
     const u32 *x = w.at<u32>(i.slot[size_t(4 + a + r)]);
     for (int l = 0; l < LANES; ++l)
-      for (int h = 0; h < 2; ++h)
-        tile().b[8 * r + 2 * (l % 4) + h][l / 4] = number(i.from, u16(x[l] >> (16 * h)));
+      for (int h = 0; h < 2; ++h) t.b[8 * r + 2 * (l % 4) + h][l / 4] = number(i.from, u16(x[l] >> (16 * h)));
   }
-  take_c(w, i, size_t(4 + a + b), 4, true);
-  multiply(tile(), 8, int(i.imm));
-  give_c(w, i, 4);
+  take_c(t, w, i, size_t(4 + a + b), 4, true);
+  multiply(t, 8, int(i.imm));
+  give_c(t, w, i, 4);
   return Next::GO;
 }
 
@@ -206,16 +202,17 @@ Next wgmma(Warp &w, const Instr &i, u32 lanes) {
   if (adds != 0 && adds != ~0u) fault(w, i, "lanes do not agree whether to add");
   const bool keep = adds != 0;
   w.products_seen = ((w.products_seen * 31 + u64(i.line)) * 31 + a) * 31 + b;
+  Tile t;
   if (i.a_in_shared)
     Operand{a, w, i, BEGINS}.each_element(i.a_turned, w.index % 4 * M, M,
-                                          [&](int r, int k, u16 x) { tile().a[r][k] = number(i.from, x); });
+                                          [&](int r, int k, u16 x) { t.a[r][k] = number(i.from, x); });
   else
-    take_a(w, i, first_a, 4);
+    take_a(t, w, i, first_a, 4);
   Operand{b, w, i, BEGINS}.each_element(i.b_turned, 0, i.count * 2,
-                                        [&](int n, int k, u16 x) { tile().b[k][n] = number(i.from, x); });
-  take_c(w, i, 0, i.count, keep);
-  multiply(tile(), i.count * 2, K);
-  give_c(w, i, i.count);
+                                        [&](int n, int k, u16 x) { t.b[k][n] = number(i.from, x); });
+  take_c(t, w, i, 0, i.count, keep);
+  multiply(t, i.count * 2, K);
+  give_c(t, w, i, i.count);
   w.products.open.push_back({&i, a, b, checksum(w, i, a, b, LOOKS)});
   return Next::GO;
 }

@@ -1,5 +1,5 @@
 // memory.cpp: loads, stores, atomics, and the allocations that they may touch. PTX ISA, 9.7.9 and 9.7.13.
-#include <cstdarg>
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 
@@ -11,36 +11,48 @@ namespace {
 struct Allocations {
   std::mutex lock;
   std::map<uintptr_t, size_t> sizes;  // by the first byte
+  std::atomic<u64> releases = 0;
 };
 Allocations &allocations() {
   static Allocations *a = new Allocations;  // never destroyed: callers free in destructors
   return *a;
 }
 struct Range {
-  uintptr_t first = 1, end = 0;
+  uintptr_t first;
+  size_t size;
+  bool has(uintptr_t at, size_t bytes) const {
+    return at >= first && at - first <= size && bytes <= size - (at - first);
+  }
 };
-thread_local Range latest[4];
-thread_local unsigned turn;
+struct Latest {  // of a thread's accesses, as long as nothing has been released
+  Range ranges[4] = {};
+  u64 releases = 0;
+  unsigned turn = 0;
+};
 
-bool found(uintptr_t at, size_t bytes) {
-  for (const Range &r : latest)
-    if (at >= r.first && at + bytes <= r.end) return true;
-  Allocations &a = allocations();
-  const std::lock_guard guard(a.lock);
-  auto it = a.sizes.upper_bound(at);
-  if (it == a.sizes.begin()) return false;
-  --it;
-  if (at + bytes > it->first + it->second) return false;
-  latest[turn++ % 4] = {it->first, it->first + it->second};
-  return true;
-}
 bool within(uintptr_t at, size_t bytes, const void *first, size_t size) {
-  return at >= uintptr_t(first) && at + bytes <= uintptr_t(first) + size;
+  return Range{uintptr_t(first), size}.has(at, bytes);
 }
 
 }  // namespace
 
 enum { GUARD = 256 };
+bool allocated(const void *p, size_t bytes) {
+  static thread_local Latest latest;
+  Allocations &a = allocations();
+  if (latest.releases != a.releases) latest = {{}, a.releases, 0};
+  const uintptr_t at = uintptr_t(p);
+  for (const Range &r : latest.ranges)
+    if (r.size > 0 && r.has(at, bytes)) return true;
+  const std::lock_guard guard(a.lock);
+  auto it = a.sizes.upper_bound(at);
+  if (it == a.sizes.begin()) return false;
+  --it;
+  const Range r = {it->first, it->second};
+  if (!r.has(at, bytes)) return false;
+  latest.ranges[latest.turn++ % 4] = r;
+  return true;
+}
 void *allocate(size_t bytes) {
   u8 *p = static_cast<u8 *>(aligned_alloc(GUARD, (bytes + 3 * GUARD - 1) / GUARD * GUARD));
   if (p == nullptr) return nullptr;
@@ -54,7 +66,7 @@ bool release(void *p) {
   Allocations &a = allocations();
   const std::lock_guard guard(a.lock);
   if (a.sizes.erase(uintptr_t(p)) == 0) return false;
-  for (Range &r : latest) r = {};
+  ++a.releases;
   free(static_cast<u8 *>(p) - GUARD);
   return true;
 }
@@ -62,7 +74,7 @@ bool release(void *p) {
 void check_global(const Warp &w, const Instr &i, const void *p, size_t bytes, size_t align) {
   const uintptr_t at = uintptr_t(p);
   if (at % align != 0) fault(w, i, "address %p is no multiple of %zu", p, align);
-  if (found(at, bytes)) return;
+  if (allocated(p, bytes)) return;
   const Machine &m = *w.block->machine;
   if (within(at, bytes, m.launch.params, size_t(m.launch.function->param_bytes))) return;
   if (within(at, bytes, w.frame.data(), w.frame.size())) return;
@@ -90,7 +102,7 @@ Place shared_at(const Warp &w, const Instr &i, u64 address, size_t bytes, size_t
 
 namespace {
 
-enum Space : u8 { GENERIC, GLOBAL, SHARED, LOCAL, PARAM };
+enum Space : u8 { GLOBAL, SHARED };  // whatever is not shared has the host's addresses
 
 enum Access : u8 { READ, WRITE, ATOMIC };
 template <Space S, Access A>
@@ -216,12 +228,9 @@ Handler atomic_of(const Decoder &d, Type t) {
 
 Space space_of(const Decoder &d) {
   for (const std::string_view part : d.m) {
-    if (part == "global") return GLOBAL;
     if (part.starts_with("shared")) return SHARED;
-    if (part == "local") return LOCAL;
-    if (part.starts_with("param")) return PARAM;
   }
-  return GENERIC;
+  return GLOBAL;
 }
 
 Next nothing(Warp &, const Instr &, u32) { return Next::GO; }

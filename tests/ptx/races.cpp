@@ -17,10 +17,7 @@ namespace {
 enum : u32 { STILL = ~0u };  // is being read
 constexpr u32 CELL = 4;      // bytes; smaller accesses are not looked at
 
-bool wanted() {  // LUATTN_PTX_RACES
-  static const char *const text = getenv("LUATTN_PTX_RACES");
-  return text == nullptr || strcmp(text, "0") != 0;
-}
+bool wanted() { return setting("LUATTN_PTX_RACES", 1) != 0; }
 
 struct Cells {
   u32 first, end;

@@ -10,11 +10,6 @@ namespace {
 
 enum { TURN = 4096, IDLE_ROUNDS = 20000 };
 
-int setting(const char *name, int otherwise) {
-  const char *text = getenv(name);
-  return text != nullptr && *text != 0 ? atoi(text) : otherwise;
-}
-
 // Lanes that have parted meet again where the one behind gets to: of several fragments the innermost and
 // first goes on.
 bool choose(Warp &w, u32 blocked) {
@@ -246,6 +241,10 @@ void end_block(Block &b) {
 
 }  // namespace
 
+int setting(const char *name, int otherwise) {
+  const char *text = getenv(name);
+  return text != nullptr && *text != 0 ? atoi(text) : otherwise;
+}
 int multiprocessors() { return setting("LUATTN_PTX_BLOCKS", 8); }
 
 void fault(const Warp &w, const Instr &i, const char *format, ...) {
