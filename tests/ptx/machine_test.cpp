@@ -480,6 +480,10 @@ void races(void **) {
   must_fail("nothing orders the two", by_warp + read + write);
   must_fail("nothing orders the two", by_warp + write + "@!%p1 st.shared.u32 [%r1], %r0;\n");
   run(by_warp + write + "bar.sync 0;\n" + read + "bar.sync 0;\n" + write, std::vector<u32>(64), 64);
+  // Halves of a word are no business of each other's.
+  const std::string half = "@%p1 st.shared.b16 [%r63], %rs1;\n@!%p1 st.shared.b16 [%r63";
+  run(by_warp + half + "+2], %rs1;\n", std::vector<u32>(64), 64);
+  must_fail("nothing orders the two", by_warp + half + "], %rs1;\n");
   // By an mbarrier: who has arrived is waited for.
   const std::string arrives = "@%p1 mbarrier.arrive.shared::cta.b64 _, [%r62];\n";
   const std::string init =

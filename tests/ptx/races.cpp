@@ -15,7 +15,7 @@ namespace ptx {
 namespace {
 
 enum : u32 { STILL = ~0u };  // is being read
-constexpr u32 CELL = 4;      // bytes; smaller accesses are not looked at
+constexpr u32 CELL = 2;      // bytes; accesses to one are not looked at
 
 bool wanted() { return setting("LUATTN_PTX_RACES", 1) != 0; }
 
