@@ -1,79 +1,78 @@
 /* nvrtc.c: NVRTC, whose cubins are followed by their PTX (image.h), for a driver that runs it. The real one
- * is LUATTN_PTX_NVRTC, or the machine's libnvrtc.so. */
-#include <dlfcn.h>
+ * is LUATTN_PTX_NVRTC, or what gen/nvrtc finds without LUATTN_NVRTC, which names this. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "gen/nvrtc/nvrtc.h"
 #include "tests/ptx/image.h"
 
 #define API __attribute__((visibility("default"))) int
-#define NOT_FOUND 11 /* NVRTC_ERROR_INTERNAL_ERROR */
+#define INTERNAL_ERROR 11 /* NVRTC_ERROR_INTERNAL_ERROR */
 
-static void *real(const char *name) {
-  static void *library;
-  if (library == NULL) {
-    const char *path = getenv("LUATTN_PTX_NVRTC");
-    library = dlopen(path != NULL && *path != '\0' ? path : "libnvrtc.so", RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) fprintf(stderr, "%s\n", dlerror());
-  }
-  return library != NULL ? dlsym(library, name) : NULL;
+static nvrtc library;
+static bool is_there;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void open_library(void) {
+  const char *path = getenv("LUATTN_PTX_NVRTC");
+  nvrtc_file file;
+  luattn_error err;
+  is_there = nvrtc_find(path != NULL ? path : "", &file, &err) == LUATTN_OK &&
+             nvrtc_open(&file, &library, &err) == LUATTN_OK;
+  if (!is_there) fprintf(stderr, "%s\n", err.message);
+}
+/* NULL: there is none. */
+static const nvrtc_functions *real(void) {
+  pthread_once(&once, open_library);
+  return is_there ? &library.fn : NULL;
 }
 
 /* Passes a call on as it is. */
-#define FORWARD(name, params, args)        \
-  API name params;                         \
-  API name params {                        \
-    int(*f) params;                        \
-    *(void **)&f = real(#name);            \
-    return f != NULL ? f args : NOT_FOUND; \
+#define FORWARD(name, function, params, args)             \
+  API name params;                                        \
+  API name params {                                       \
+    const nvrtc_functions *f = real();                    \
+    return f != NULL ? f->function args : INTERNAL_ERROR; \
   }
-FORWARD(nvrtcVersion, (int *major, int *minor), (major, minor))
-FORWARD(nvrtcGetNumSupportedArchs, (int *count), (count))
-FORWARD(nvrtcGetSupportedArchs, (int *archs), (archs))
-FORWARD(nvrtcCreateProgram,
+FORWARD(nvrtcVersion, version, (int *major, int *minor), (major, minor))
+FORWARD(nvrtcGetNumSupportedArchs, num_archs, (int *count), (count))
+FORWARD(nvrtcGetSupportedArchs, archs, (int *archs), (archs))
+FORWARD(nvrtcCreateProgram, create,
         (void **prog, const char *source, const char *name, int num, const char *const *headers,
          const char *const *names),
         (prog, source, name, num, headers, names))
-FORWARD(nvrtcDestroyProgram, (void **prog), (prog))
-FORWARD(nvrtcCompileProgram, (void *prog, int num, const char *const *options), (prog, num, options))
-FORWARD(nvrtcGetPTXSize, (void *prog, size_t *size), (prog, size))
-FORWARD(nvrtcGetPTX, (void *prog, char *out), (prog, out))
-FORWARD(nvrtcGetProgramLogSize, (void *prog, size_t *size), (prog, size))
-FORWARD(nvrtcGetProgramLog, (void *prog, char *out), (prog, out))
+FORWARD(nvrtcDestroyProgram, destroy, (void **prog), (prog))
+FORWARD(nvrtcCompileProgram, compile, (void *prog, int num, const char *const *options), (prog, num, options))
+FORWARD(nvrtcGetPTXSize, ptx_size, (void *prog, size_t *size), (prog, size))
+FORWARD(nvrtcGetPTX, ptx, (void *prog, char *out), (prog, out))
+FORWARD(nvrtcGetProgramLogSize, log_size, (void *prog, size_t *size), (prog, size))
+FORWARD(nvrtcGetProgramLog, log, (void *prog, char *out), (prog, out))
 
 __attribute__((visibility("default"))) const char *nvrtcGetErrorString(int result);
 __attribute__((visibility("default"))) const char *nvrtcGetErrorString(int result) {
-  const char *(*f)(int);
-  *(void **)&f = real("nvrtcGetErrorString");
-  return f != NULL ? f(result) : "the real NVRTC is missing";
-}
-
-static int call_size(const char *name, void *prog, size_t *size) {
-  int (*f)(void *, size_t *);
-  *(void **)&f = real(name);
-  return f != NULL ? f(prog, size) : NOT_FOUND;
-}
-static int call_text(const char *name, void *prog, char *out) {
-  int (*f)(void *, char *);
-  *(void **)&f = real(name);
-  return f != NULL ? f(prog, out) : NOT_FOUND;
+  const nvrtc_functions *f = real();
+  return f != NULL ? f->error_text(result) : "the real NVRTC is missing";
 }
 
 API nvrtcGetCUBINSize(void *prog, size_t *size);
 API nvrtcGetCUBINSize(void *prog, size_t *size) {
-  size_t cubin, ptx;
-  int result = call_size("nvrtcGetCUBINSize", prog, &cubin);
-  if (result != 0 || cubin == 0) return *size = 0, result;
-  if ((result = call_size("nvrtcGetPTXSize", prog, &ptx)) != 0) return result;
-  *size = cubin + sizeof PTX_MARK + ptx;
+  const nvrtc_functions *f = real();
+  size_t ptx;
+  *size = 0;
+  int result = f != NULL ? f->cubin_size(prog, size) : INTERNAL_ERROR;
+  if (result != 0 || *size == 0) return result;
+  if ((result = f->ptx_size(prog, &ptx)) != 0) return result;
+  *size += sizeof PTX_MARK + ptx;
   return 0;
 }
 
 API nvrtcGetCUBIN(void *prog, char *out);
 API nvrtcGetCUBIN(void *prog, char *out) {
-  const int result = call_text("nvrtcGetCUBIN", prog, out);
+  const nvrtc_functions *f = real();
+  const int result = f != NULL ? f->cubin(prog, out) : INTERNAL_ERROR;
   if (result != 0) return result;
   char *mark = out + elf_size((const unsigned char *)out);
   memcpy(mark, PTX_MARK, sizeof PTX_MARK);
-  return call_text("nvrtcGetPTX", prog, mark + sizeof PTX_MARK);
+  return f->ptx(prog, mark + sizeof PTX_MARK);
 }
