@@ -5,7 +5,7 @@
 #include <cfenv>
 #include <cmath>
 
-#include "machine.hpp"
+#include "decoder.hpp"
 
 namespace ptx {
 namespace {

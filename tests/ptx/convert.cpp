@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "machine.hpp"
+#include "decoder.hpp"
 
 namespace ptx {
 

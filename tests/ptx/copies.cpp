@@ -1,6 +1,8 @@
 // copies.cpp: cp.async, and the copy engine: bulk copies, reductions and tensors by maps. PTX ISA, 9.7.9.25
 // to 9.7.9.27.
 #include "copies.hpp"
+#include "decoder.hpp"
+#include "races.hpp"
 
 namespace ptx {
 namespace {

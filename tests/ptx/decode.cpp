@@ -1,7 +1,7 @@
 // decode.cpp: which handler a mnemonic names.
 #include <algorithm>
 
-#include "machine.hpp"
+#include "decoder.hpp"
 
 namespace ptx {
 

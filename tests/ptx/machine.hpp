@@ -182,8 +182,8 @@ struct Pending {
 struct Machine {
   Launch launch;
   Async async = Async::EARLY;
-  u32 parts =
-      0;  // how seldom lanes part for no reason, as they may between instructions that join them; 0: never
+  // How seldom lanes part for no reason, as they may between instructions that join them; 0: never.
+  u32 parts = 0;
   std::mt19937 random;
   std::vector<std::unique_ptr<Block>> resident;
   std::deque<Pending> pending;
@@ -217,22 +217,6 @@ void report_barrier(const Warp &, const Instr &, int lane);
 void arrive(Machine &, const Place &barrier, u32 count, i32 more_bytes, const Clock &);
 void complete_bytes(Machine &, const Place &barrier, i32 bytes, const Clock &);
 
-// ---- races.cpp ----
-enum class Proxy : u8 { GENERIC, ASYNC };
-void begin_races(Block &);
-void released(Warp &);  // what follows is later than what others learn now
-void fenced(Warp &);    // of the asynchronous proxy
-void race_read(const Warp &, const Instr &, const Place &, size_t bytes, Proxy = Proxy::GENERIC);
-bool multiplies_nothing(const Warp &);
-bool race_operand(const Warp &, const Instr &,
-                  const Place &);  // 16 bytes that wgmma reads; false: they are not there yet
-void race_operand_done(const Warp &, const Place &);
-void race_read_done(const Warp &, const Place &,
-                    size_t bytes);  // of an asynchronous read, which has been waited for
-void race_write(const Warp &, const Instr &, const Place &, size_t bytes);
-Clock race_copy(Warp &, const Instr &, const Place &,
-                size_t bytes);  // the copy engine writes; what is known when it has
-
 template <class F>
 inline void each(u32 lanes, F f) {
   if (lanes == ~0u)
@@ -241,30 +225,6 @@ inline void each(u32 lanes, F f) {
     for (u32 rest = lanes; rest; rest &= rest - 1) f(__builtin_ctz(rest));
 }
 inline int first_lane(u32 lanes) { return __builtin_ctz(lanes); }
-
-// decode.cpp asks each of these whether it knows the mnemonic; `m` are its parts. False: not mine.
-struct Decoder {
-  Module &module;
-  Instr &instr;
-  std::vector<std::string_view> m;
-  const std::vector<Arg> &args;
-
-  std::string_view op() const { return m[0]; }
-  std::string_view part(size_t k) const { return k < m.size() ? m[k] : std::string_view(); }
-  const Arg &arg(size_t k) const { return k < args.size() ? args[k] : (unknown(), args[0]); }
-  bool has(std::string_view part) const;
-  Type last_type() const;
-  void value(const Arg &a, bool wide);  // appends the slot of a value
-  void value_of(const Arg &a, Type t) { value(a, size_of(t) == 8); }
-  void address(const Arg &a, int which = 0);  // appends its base, wide or not, and notes the offset
-  [[noreturn]] void unknown() const;
-};
-bool decode_arithmetic(Decoder &);
-bool decode_convert(Decoder &);
-bool decode_memory(Decoder &);
-bool decode_sync(Decoder &);
-bool decode_matrix(Decoder &);
-bool decode_copies(Decoder &);
 
 // Numbers.
 float half_to_float(u16);

@@ -5,7 +5,8 @@
 // are looked at again when the warp has waited for it: that nobody may have written there meanwhile.
 #include <cmath>
 
-#include "machine.hpp"
+#include "decoder.hpp"
+#include "races.hpp"
 
 namespace ptx {
 namespace {

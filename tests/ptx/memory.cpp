@@ -3,7 +3,8 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "machine.hpp"
+#include "decoder.hpp"
+#include "races.hpp"
 
 namespace ptx {
 namespace {

@@ -9,7 +9,7 @@
 // told apart.
 #include <cstdlib>
 
-#include "machine.hpp"
+#include "races.hpp"
 
 namespace ptx {
 namespace {

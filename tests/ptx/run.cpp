@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "machine.hpp"
+#include "races.hpp"
 
 namespace ptx {
 namespace {

@@ -2,7 +2,8 @@
 // ISA, 9.7.12, 9.7.13.
 #include <cstdio>
 
-#include "machine.hpp"
+#include "decoder.hpp"
+#include "races.hpp"
 
 namespace ptx {
 
