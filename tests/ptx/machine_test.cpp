@@ -165,6 +165,9 @@ void lanes_together(void **) {
     u32 (*want)(u32 lane);
   } rows[] = {
       {"setp.gt.u32 %p1, %r0, 29;\nvote.sync.ballot.b32 %r4, %p1, -1;", [](u32) { return 0xc0000000u; }},
+      {"setp.lt.u32 %p1, %r0, 16;\nselp.b32 %r1, 0xffff, 0xffff0000, %p1;\nmov.pred %p2, "
+       "1;\nvote.sync.ballot.b32 %r4, %p2, %r1;",
+       [](u32 l) { return l < 16 ? 0xffffu : 0xffff0000u; }},  // halves by themselves
       {"shfl.sync.idx.b32 %r4|%p1, %r0, 3, 31, -1;", [](u32) { return 3u; }},
       {"shfl.sync.idx.b32 %r4|%p1, %r0, 1, 0x1c1f, -1;",
        [](u32 l) { return l / 4 * 4 + 1; }},  // within four lanes

@@ -71,11 +71,22 @@ Next pass(Warp &, const Instr &, u32) { return Next::GO; }
 Next sleep(Warp &, const Instr &, u32) { return Next::YIELD; }
 
 // ---- lanes together ----
-bool together(const Warp &w, const Instr &i, u32 lanes, const Slot &mask) {
-  const u32 wanted = u32(w.value(mask, first_lane(lanes)));
-  if ((wanted & lanes) != lanes)
-    fault(w, i, "lanes %#x take part that the mask %#x does not name", lanes & ~wanted, wanted);
-  return (wanted & w.alive & ~lanes) == 0;
+// Lanes that name the same lanes act together; others may happen to be at the same place, and have a turn of
+// their own. False: of those who are named, some are still to come.
+bool together(Warp &w, const Instr &i, u32 &lanes, const Slot &mask) {
+  for (u32 rest = lanes; rest != 0;) {
+    const u32 named = u32(w.value(mask, first_lane(rest)));
+    u32 alike = 0;
+    each(rest, [&](int l) { alike |= u32(u32(w.value(mask, l)) == named) << l; });
+    if ((named & alike) != alike)
+      fault(w, i, "lanes %#x take part that the mask %#x does not name", alike & ~named, named);
+    rest &= ~alike;
+    if ((named & w.alive & ~alike) != 0) continue;
+    if (alike != lanes) part(w, lanes & ~alike);
+    lanes = alike;
+    return true;
+  }
+  return false;
 }
 enum Shuffle : i64 { UP, DOWN, BUTTERFLY, INDEX };
 Next shuffle(Warp &w, const Instr &i, u32 lanes) {  // d, p, a, b, c, mask
