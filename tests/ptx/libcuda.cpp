@@ -7,7 +7,8 @@
 //   LUATTN_PTX_ASYNC   early, late or random (the default): when copies land
 //   LUATTN_PTX_PARTS   0, or N: lanes of a warp that is together part for a while after one of N instructions
 //   LUATTN_PTX_RACES   0: accesses to shared memory that nothing orders are not looked for
-//   LUATTN_PTX_SEED    of the order in which blocks and warps take turns, 1 unless given
+//   LUATTN_PTX_SEED    of the order in which blocks and warps take turns, 1 unless given; each launch has
+//   another
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -48,6 +49,7 @@ Async async() {
 bool is_device(const void *p, size_t bytes) { return bytes == 0 || allocated(p, bytes); }
 
 std::mutex one_at_a_time;
+unsigned launches;  // so far
 
 int launch(Kernel *k, const unsigned grid[3], const unsigned block[3], unsigned shared, void **params) {
   const Function &f = *k->function;
@@ -67,7 +69,7 @@ int launch(Kernel *k, const unsigned grid[3], const unsigned block[3], unsigned 
               shared,    copy.get()};
   m.async = async();
   m.parts = unsigned(setting("LUATTN_PTX_PARTS", 0));
-  m.random.seed(unsigned(setting("LUATTN_PTX_SEED", 1)));
+  m.random.seed(unsigned(setting("LUATTN_PTX_SEED", 1)) + 1000 * launches++);
   m.run();
   return 0;
 }

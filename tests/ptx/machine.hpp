@@ -2,10 +2,11 @@
 // may part, barriers, the copy engine and the tensor cores.
 //
 // What it finds: wrong results; accesses outside of allocations and shared memory, misaligned ones; barriers
-// that do not match and waits without end; results that depend on what is not waited for. Work that the
-// hardware does behind a thread's back (cp.async, bulk copies, wgmma) is done as early or as late as the PTX
-// ISA allows (Async), and warps take turns in an order that a seed decides. What it cannot find: what ptxas
-// does to the PTX, and weaker orders of memory than one thread after the other.
+// that do not match and waits without end; results that depend on what is not waited for; accesses to shared
+// memory that nothing orders (races.cpp). Copies behind a thread's back (cp.async, bulk copies) are done as
+// early or as late as the PTX ISA allows (Async), the operands of wgmma are watched until it has been waited
+// for, and warps take turns in an order that a seed decides. What it cannot find: what ptxas does to the PTX,
+// orders of global memory weaker than one thread after the other, and time.
 #pragma once
 #include <algorithm>
 #include <array>
