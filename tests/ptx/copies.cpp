@@ -41,10 +41,7 @@ Next copy_async(Warp &w, const Instr &i, u32 lanes) {
   return Next::GO;
 }
 Next copy_commit(Warp &w, const Instr &, u32 lanes) {
-  each(lanes, [&](int l) {
-    w.copies[l].closed.push_back(std::move(w.copies[l].open));
-    w.copies[l].open.clear();
-  });
+  each(lanes, [&](int l) { w.copies[l].close(); });
   return Next::GO;
 }
 Next copy_wait(Warp &w, const Instr &i, u32 lanes) {  // imm < 0: for all
@@ -148,10 +145,7 @@ Next bulk_store(Warp &w, const Instr &i, u32 lanes) {
   return Next::GO;
 }
 Next bulk_commit(Warp &w, const Instr &, u32 lanes) {
-  each(lanes, [&](int l) {
-    w.bulk[l].closed.push_back(std::move(w.bulk[l].open));
-    w.bulk[l].open.clear();
-  });
+  each(lanes, [&](int l) { w.bulk[l].close(); });
   return Next::GO;
 }
 // All groups but the last i.imm: have been read, or written as well.

@@ -49,6 +49,10 @@ template <class Work>
 struct Groups {
   std::deque<std::vector<Work>> closed;
   std::vector<Work> open;
+  void close() {
+    closed.push_back(std::move(open));
+    open.clear();
+  }
 };
 // A place in the shared memory of a block of the cluster.
 struct Place {

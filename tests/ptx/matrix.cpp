@@ -219,8 +219,7 @@ Next wgmma(Warp &w, const Instr &i, u32 lanes) {
 }
 Next wgmma_commit(Warp &w, const Instr &i, u32 lanes) {
   if (!all_lanes(w, i, lanes)) return Next::WAIT;
-  w.products.closed.push_back(std::move(w.products.open));
-  w.products.open.clear();
+  w.products.close();
   return Next::GO;
 }
 Next wgmma_wait(Warp &w, const Instr &i, u32 lanes) {
