@@ -96,27 +96,54 @@ static const char *arch_name(const compilation *c, arena *a) {
   return arena_printf(a, "sm_%d%s", c->plan.arch, suffix);
 }
 
-/* Passes of NVVM's optimizer that a forward kernel does without. They take a fortieth to a tenth of the time
- * that it takes to compile, and leave most as fast, T5 above head dim 192 5 % slower; which ones was measured
- * on an H200 (bench/journal.md, "Passes of NVVM left out", "Sums and terms of distances in simt"). More
- * would cost narrow heads, the masks of grids and f32 some speed, and backward kernels of the sm90 family
- * spill. The option is in no manual; an NVRTC that refuses it compiles with all passes, and one that does not
- * know a pass by this name leaves none out.
- */
-static int passes_left_out(const compilation *c, const char **out) {
-  const plan *p = &c->plan;
-  int n = 0;
-  if (p->pass != LUATTN_FORWARD || p->dtype == LUATTN_F64) return 0;
+/* Passes of NVVM's optimizer that a kernel does without: to combine instructions, or to do so again and
+ * again, to hoist what a loop does not change, and to make two loops of one. They take a fortieth to a tenth
+ * of the time that it takes to compile, and leave most kernels as fast, T5 above head dim 192 5 % slower;
+ * which ones was measured on an H200 (bench/journal.md, "Passes of NVVM left out", "Sums and terms of
+ * distances in simt"). More would cost narrow heads, the masks of grids, f32's forward and all other backward
+ * kernels some speed. The option is in no manual; an NVRTC that refuses it compiles with all passes, and one
+ * that does not know a pass by this name leaves none out. */
+enum { MAX_LEFT_OUT = 2 };
+static const char combine_less_often[] = "-full-inst-combine=0",
+                  combine_nothing[] = "-disable-InstructionCombiningPass",
+                  hoist_nothing[] = "-disable-LICMPass", keep_loops_whole[] = "-loop-unswitch-threshold=0";
+
+static int left_out_of_forward(const plan *p, bool is_grid, const char *out[MAX_LEFT_OUT]) {
   const bool is_wide = p->head_dim > 192 && p->head_dim_v > 192;
-  const bool is_grid = c->mask.rows.period >= MASK_GRID, is_narrow = p->family == LUATTN_SM90 && !is_wide;
-  const bool simt = p->family == LUATTN_SIMT;
-  /* Instructions are combined less often, or not at all. */
-  out[n++] = simt || is_grid || is_narrow ? "-full-inst-combine=0" : "-disable-InstructionCombiningPass";
-  if (is_wide && !is_grid && (simt || p->family == LUATTN_SM90)) out[n++] = "-disable-LICMPass";
+  const bool simt = p->family == LUATTN_SIMT, is_narrow = p->family == LUATTN_SM90 && !is_wide;
+  int n = 0;
+  out[n++] = simt || is_grid || is_narrow ? combine_less_often : combine_nothing;
+  if (is_wide && !is_grid && (simt || p->family == LUATTN_SM90)) out[n++] = hoist_nothing;
   return n;
 }
 
-enum { MAX_LEFT_OUT = 2, MAX_OPTIONS = 7 + 4 * MAX_LEFT_OUT };
+/* Terms of distances go round a warp by shuffles, in a loop in which a lane's number decides. NVVM makes two
+ * loops of it in sm80's backward, most of all where nothing is combined: the shuffles would stand in both,
+ * for some of the lanes each. */
+static int left_out_of_backward(const compilation *c, bool is_grid, const char *out[MAX_LEFT_OUT]) {
+  const plan *p = &c->plan;
+  const int widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+  int n = 0;
+  if (p->family == LUATTN_SIMT) {
+    out[n++] = combine_less_often;
+    if (!is_grid) out[n++] = hoist_nothing;
+  } else if (p->family == LUATTN_SM80) {
+    if (c->emitted.rows.has_distance_term)
+      out[n++] = keep_loops_whole;
+    else if (!is_grid && (widest <= 64 || widest > 128))
+      out[n++] = combine_nothing;
+  }
+  return n;
+}
+
+static int passes_left_out(const compilation *c, const char *out[MAX_LEFT_OUT]) {
+  const bool is_grid = c->mask.rows.period >= MASK_GRID;
+  if (c->plan.dtype == LUATTN_F64) return 0;
+  return c->plan.pass == LUATTN_FORWARD ? left_out_of_forward(&c->plan, is_grid, out)
+                                        : left_out_of_backward(c, is_grid, out);
+}
+
+enum { MAX_OPTIONS = 7 + 4 * MAX_LEFT_OUT };
 
 /* No flag of fast arithmetic: math.cuh decides that for each function. `recent`: what not every NVRTC 12
  * knows. Minimal: without the declarations of textures and of the CUDA runtime, a tenth of the front end's
