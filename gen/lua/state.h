@@ -42,8 +42,10 @@ typedef struct front_state {
   size_t memory, churn; /* bytes in use; bytes ever asked for */
   front_refusal refusal;
   long long instructions;
-  uint32_t computed_with;     /* a bit for each input of which a number was an operand, or a result */
-  double cpu_limit, deadline; /* seconds of this thread, 0 for the usual limit; on the thread's clock */
+  uint32_t computed_with; /* a bit for each input of which a number was an operand, or a result */
+  double cpu_limit;       /* seconds of this thread; 0: the usual limit */
+  double deadline;        /* on the thread's clock */
+  double wall_deadline;   /* on the wall's, before which the thread's cannot have reached its own */
   int last_line;  /* of the spec, as the instruction hook saw it: the place of an error that has no stack */
   bool no_memory; /* the arena is out of memory */
   /* The hook being called. */
