@@ -34,6 +34,8 @@ typedef struct sweep {
   bool verbose, adjoint;
   int given;       /* by specs that give their gradients themselves, which no difference measures */
   cli_gpu *gpu[2]; /* whose tiles are for short lengths, and for long ones: a plan may have both */
+  luattn_spec *spec[256];
+  int num_specs;
 } sweep;
 
 static void report(sweep *s, const char *name, const check_report *r) {
@@ -117,7 +119,7 @@ static void run_spec(sweep *s, const char *name) {
       run_case(s, spec, path, dtypes[d], i, (i + d) % 2 != 0);
     }
   }
-  /* The engine keeps kernels of this spec: it lives until the engine is closed with the process. */
+  if (spec != NULL) s->spec[s->num_specs++] = spec; /* the engines keep its kernels until they are closed */
 }
 
 static int compare_names(const void *a, const void *b) {
@@ -125,7 +127,7 @@ static int compare_names(const void *a, const void *b) {
 }
 
 static int run_all(sweep *s) {
-  char *names[256];
+  char *names[COUNT(s->spec)];
   int count = 0;
   DIR *dir = opendir(s->examples);
   if (dir == NULL) {
@@ -195,5 +197,6 @@ int main(int argc, char **argv) {
   if (!can) printf("skipped: --splits and --skip are for the sm90 family\n");
   const int code = can ? run_all(&s) : 77;
   for (int i = 0; i < 2; i++) gpu_close(s.gpu[i]);
+  for (int i = 0; i < s.num_specs; i++) luattn_spec_free(s.spec[i]);
   return code;
 }
