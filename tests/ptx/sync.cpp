@@ -73,8 +73,8 @@ Next sleep(Warp &, const Instr &, u32) { return Next::YIELD; }
 // ---- lanes together ----
 // Lanes that name the same lanes act together; others may happen to be at the same place, and have a turn of
 // their own. False: of those who are named, some are still to come. PTX lets lanes meet that
-// are at different places with instructions alike; here they wait for good, for compilers part such
-// instructions where nobody meant it, and machine code for that is slow.
+// are at different places with instructions alike; here they wait for good, since compilers part such
+// instructions where nobody meant it.
 bool together(Warp &w, const Instr &i, u32 &lanes, const Slot &mask) {
   for (u32 rest = lanes; rest != 0;) {
     const u32 named = u32(w.value(mask, first_lane(rest)));
