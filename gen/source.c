@@ -97,16 +97,16 @@ static const char *arch_name(const compilation *c, arena *a) {
 }
 
 /* Passes of NVVM's optimizer that a kernel does without: to combine instructions, or to do so again and
- * again, to hoist what a loop does not change, and to make two loops of one. They take a fortieth to a tenth
- * of the time that it takes to compile, and leave most kernels as fast, T5 above head dim 192 5 % slower;
- * which ones was measured on an H200 (bench/journal.md, "Passes of NVVM left out", "Sums and terms of
- * distances in simt"). More would cost narrow heads, the masks of grids, f32's forward and all other backward
- * kernels some speed. The option is in no manual; an NVRTC that refuses it compiles with all passes, and one
- * that does not know a pass by this name leaves none out. */
+ * again, and to hoist what a loop does not change. They take a fortieth to a tenth of the time that it takes
+ * to compile, and leave most kernels as fast, T5 above head dim 192 5 % slower; which ones was measured on an
+ * H200 (bench/journal.md, "Passes of NVVM left out", "Sums and terms of distances in simt"). More would cost
+ * narrow heads, the masks of grids, f32's forward and all other backward kernels some speed. The option is in
+ * no manual; an NVRTC that refuses it compiles with all passes, and one that does not know a pass by this
+ * name leaves none out. */
 enum { MAX_LEFT_OUT = 2 };
 static const char combine_less_often[] = "-full-inst-combine=0",
                   combine_nothing[] = "-disable-InstructionCombiningPass",
-                  hoist_nothing[] = "-disable-LICMPass", keep_loops_whole[] = "-loop-unswitch-threshold=0";
+                  hoist_nothing[] = "-disable-LICMPass";
 
 static int left_out_of_forward(const plan *p, bool is_grid, const char *out[MAX_LEFT_OUT]) {
   const bool is_wide = p->head_dim > 192 && p->head_dim_v > 192;
@@ -117,21 +117,14 @@ static int left_out_of_forward(const plan *p, bool is_grid, const char *out[MAX_
   return n;
 }
 
-/* Terms of distances go round a warp by shuffles, in a loop in which a lane's number decides. NVVM makes two
- * loops of it in sm80's backward, most of all where nothing is combined: the shuffles would stand in both,
- * for some of the lanes each. */
-static int left_out_of_backward(const compilation *c, bool is_grid, const char *out[MAX_LEFT_OUT]) {
-  const plan *p = &c->plan;
+static int left_out_of_backward(const plan *p, bool is_grid, const char *out[MAX_LEFT_OUT]) {
   const int widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
   int n = 0;
   if (p->family == LUATTN_SIMT) {
     out[n++] = combine_less_often;
     if (!is_grid) out[n++] = hoist_nothing;
-  } else if (p->family == LUATTN_SM80) {
-    if (c->emitted.rows.has_distance_term)
-      out[n++] = keep_loops_whole;
-    else if (!is_grid && (widest <= 64 || widest > 128))
-      out[n++] = combine_nothing;
+  } else if (p->family == LUATTN_SM80 && !is_grid && (widest <= 64 || widest > 128)) {
+    out[n++] = combine_nothing;
   }
   return n;
 }
@@ -140,7 +133,7 @@ static int passes_left_out(const compilation *c, const char *out[MAX_LEFT_OUT]) 
   const bool is_grid = c->mask.rows.period >= MASK_GRID;
   if (c->plan.dtype == LUATTN_F64) return 0;
   return c->plan.pass == LUATTN_FORWARD ? left_out_of_forward(&c->plan, is_grid, out)
-                                        : left_out_of_backward(c, is_grid, out);
+                                        : left_out_of_backward(&c->plan, is_grid, out);
 }
 
 enum { MAX_OPTIONS = 7 + 4 * MAX_LEFT_OUT };

@@ -7,6 +7,7 @@
 // of them for the warp, but 2 * count for each lane.
 #pragma once
 #include "contract.cuh"
+#include "mma.cuh"
 
 // Rows are queries and columns keys; Turned: rows are keys, columns queries. Nothing, where the spec has no
 // such term.
@@ -31,7 +32,7 @@ struct DistanceTerms {
 #pragma unroll
       for (int i = 0; i < count; ++i) {  // lanes ask for 8 i .. 8 i + 14, which lie in one share or in two
         const int at = i / 4, next = i / 4 + 1 < shares ? i / 4 + 1 : i / 4;
-        const Real x = i % 4 < 3 || lane >= 24 ? share[at] : share[next];
+        const Real x = i % 4 < 3 ? share[at] : select(lane >= 24, share[at], share[next]);
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd)
           term[i][odd] = __shfl_sync(0xffffffffu, x, 8 * i + number + odd & 31);

@@ -208,6 +208,13 @@ LUATTN_FN int opaque(int x) {
   return x;
 }
 
+// first ? a : b, but never by a branch, which would part lanes whose shuffles have to stand once.
+LUATTN_FN float select(bool first, float a, float b) {
+  float x;
+  asm("{.reg .pred p; setp.ne.s32 p, %3, 0; selp.f32 %0, %1, %2, p;}" : "=f"(x) : "f"(a), "f"(b), "r"(int(first)));
+  return x;
+}
+
 // ---- several warps -----------------------------------------------------------------------------------------------------
 
 // A barrier among `threads` threads (whole warps). `id` 1 .. 15; 0 is __syncthreads.

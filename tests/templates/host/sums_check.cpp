@@ -8,13 +8,17 @@
 #define ldmatrix_x4 device_ldmatrix_x4
 #define ldmatrix_x4_turned device_ldmatrix_x4_turned
 #define pack device_pack
+#define select device_select
 #include "mma.cuh"
 #undef mma_16x8x16
 #undef ldmatrix_x4
 #undef ldmatrix_x4_turned
 #undef pack
+#undef select
 
 // ---- a warp's instructions ----
+
+static float select(bool first, float a, float b) { return first ? a : b; }
 
 static unsigned short bits_of(float x) { return (unsigned short)(std::bit_cast<uint32_t>(x) >> 16); }
 static float real_of(uint32_t pair, int half) { return std::bit_cast<float>(pair >> half * 16 << 16); }
@@ -79,7 +83,8 @@ struct Spec {
   struct Head {};
   struct Acc {};
   static constexpr int sums = SUM_DISTANCE | SUM_ROW | SUM_COL;
-  static constexpr bool has_distance_term = true, has_query_mod = false, has_key_mod = false, has_value_mod = false;
+  static constexpr bool has_distance_term = true, has_query_mod = false, has_key_mod = false,
+                        has_value_mod = false;
   static float distance_term(const LuattnParams &, const Site &, const Head &, Position q, Position kv) {
     return float(int(q) - int(kv));
   }
@@ -159,7 +164,8 @@ static void sum_tile(const Problem &x) {
   const Site site{0, 0, x.p.q_len, x.p.kv_len};
   const Spec::Head head;
   Spec::Acc acc;
-  const typename Sums::At at{x.p, site, head, acc, x.q0, x.kv0, int(threadIdx.x) / 32, int(threadIdx.x) % 32, 0};
+  const typename Sums::At at{x.p, site, head, acc, x.q0, x.kv0, int(threadIdx.x) / 32, int(threadIdx.x) % 32,
+                             0};
   Sums sums;
   sums.enter_head();
   sums.add(at);
@@ -186,7 +192,8 @@ static void check_tile() {
     for (auto *of : {distance, at_distance}) memset(of, 0, sizeof distance);
     for (auto *of : {row, column, at_row, at_column}) memset(of, 0, sizeof row);
     x.q0 = random_below(4) * M, x.kv0 = random_below(4) * N;
-    x.p.q_len = x.q0 + (i == 0 ? M : 1 + random_below(M)), x.p.kv_len = x.kv0 + (i == 0 ? N : 1 + random_below(N));
+    x.p.q_len = x.q0 + (i == 0 ? M : 1 + random_below(M)),
+    x.p.kv_len = x.kv0 + (i == 0 ? N : 1 + random_below(N));
     for (int n = 0; n < N; ++n)
       for (int m = 0; m < M; ++m) {
         const bool there = x.q0 + m < x.p.q_len && x.kv0 + n < x.p.kv_len;
@@ -210,7 +217,8 @@ struct Place {
 template <int Rows, int Octets, bool Turned>
 static void check_terms(const Place &at) {
   const int lane = int(threadIdx.x);
-  const DistanceTerms<Spec, Rows, Octets, Turned> terms({}, {}, {}, at.column - (at.row + 8 * Rows - 1), lane);
+  const DistanceTerms<Spec, Rows, Octets, Turned> terms({}, {}, {}, at.column - (at.row + 8 * Rows - 1),
+                                                        lane);
   for (int r = 0; r < Rows; ++r)
     for (int octet = 0; octet < Octets; ++octet)
       for (int odd = 0; odd < 2; ++odd) {
