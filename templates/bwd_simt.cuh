@@ -98,12 +98,13 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     if (tile.valid()) request_scores(tile);
 #pragma unroll 1
     while (tile.valid()) {
-      Real s[rows][T::cols];
-      t.template dot<dim>(s, q, k, [&] { t.template request_dot<dim_v>(dout, v, 0); });
-      put_tile(t, t.weights(0), s);
-      terms.fill(p, site, head, q0, k.first);
-      t.template dot<dim_v>(s, dout, v, [&] { t.template request_rows<dim, T::tile_n>(k, 0); });
-      put_tile(t, t.weights(1), s);
+      t.template two_dots<dim, dim_v>(
+          q, k, dout, v,
+          [&](int i, const Real(&s)[rows][T::cols]) {
+            put_tile(t, t.weights(i), s);
+            if (i == 0) terms.fill(p, site, head, q0, k.first);
+          },
+          [&] { t.template request_rows<dim, T::tile_n>(k, 0); });
       if (Spec::has_mask || tile.masked)
         grad_tile<false>(t, p, site, head, q0, k.first, tile.masked, terms, acc);
       else
@@ -120,12 +121,12 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const int at = q0 + t.row_at(r);
-      if (at >= site.q_len) continue;
+      Real *row;
       if constexpr (Spec::has_query_mod)
-        t.template store<dim>(acc_row<dim, Real>(p.dq_acc, p.heads, site.q_len, site.b, site.h, at), dq[r],
-                              Real(1), wide);
+        row = acc_row<dim, Real>(p.dq_acc, p.heads, site.q_len, site.b, site.h, at);
       else
-        t.template store<dim>(row_of<Real>(p.dq, site.b, site.h, at), dq[r], Real(p.scale), wide);
+        row = row_of<Real>(p.dq, site.b, site.h, at);
+      t.template store<dim>(row, dq[r], Spec::has_query_mod ? Real(1) : Real(p.scale), wide, at < site.q_len);
     }
   }
 }
@@ -140,11 +141,12 @@ LUATTN_FN void store_kv(const T &t, const LuattnParams &p, int b, int h, int kv0
 #pragma unroll
   for (int r = 0; r < T::rows_n; ++r) {
     const int at = kv0 + t.group * T::rows_n + r;
-    if (at >= p.kv_len) continue;
+    Real *row;
     if constexpr (ToAcc)
-      t.template store<Width>(acc_row<Width, Real>(acc, p.heads_kv, p.kv_len, b, h, at), x[r], Real(1), wide);
+      row = acc_row<Width, Real>(acc, p.heads_kv, p.kv_len, b, h, at);
     else
-      t.template store<Width>(row_of<Real>(out, b, h, at), x[r], scale, wide);
+      row = row_of<Real>(out, b, h, at);
+    t.template store<Width>(row, x[r], ToAcc ? Real(1) : scale, wide, at < p.kv_len);
   }
 }
 
@@ -198,27 +200,23 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
         else
           after_dv();
       };
-      const auto after_scores = [&] {
-        if constexpr (needs_dp)
-          t.template request_dot<dim_v>(dout, v, 0);
-        else
-          after_dp();
-      };
 
       if (tile.valid()) request_scores(tile);
 #pragma unroll 1
       while (tile.valid()) {
         const int q0 = tile.index * T::tile_m;
         next = walk.next(p, site);
-        Real s[T::rows][T::cols];
-        t.template dot<dim>(s, q, k, after_scores);
-        put_tile(t, t.weights(0), s);
-        terms.fill(p, site, head, q0, kv0);
+        const auto put = [&](int i, const Real(&x)[T::rows][T::cols]) {
+          put_tile(t, t.weights(i), x);
+          if (i == 0) terms.fill(p, site, head, q0, kv0);
+        };
         if constexpr (needs_dp) {
-          t.template dot<dim_v>(s, dout, v, after_dp);
-          put_tile(t, t.weights(1), s);
-        } else if constexpr (Spec::has_distance_term) {
-          __syncthreads();
+          t.template two_dots<dim, dim_v>(q, k, dout, v, put, after_dp);
+        } else {
+          Real s[T::rows][T::cols];
+          t.template dot<dim>(s, q, k, after_dp);
+          put(0, s);
+          if constexpr (Spec::has_distance_term) __syncthreads();
         }
         if (Spec::has_mask || tile.masked)
           grad_tile<Need::parameters>(t, p, site, head, q0, kv0, tile.masked, terms, acc);

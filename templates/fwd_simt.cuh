@@ -142,7 +142,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
 #pragma unroll
       for (int d = 0; d < LaneColumns<Real, dim_v>::each; ++d) out[r][d] = Real(0);
     }
-    t.template store<dim_v>(row_of<Real>(p.o, site.b, site.h, at), out[r], factor, wide);
+    t.template store<dim_v>(row_of<Real>(p.o, site.b, site.h, at), out[r], factor, wide, true);
     if (t.lane != 0) continue;
     if constexpr (Spec::has_lse) {
       if (p.lse.data != nullptr)

@@ -38,25 +38,59 @@ LUATTN_FN Slab<Real> slab_of(const LuattnTensor &t, int b, int h, int first, int
   return s;
 }
 
-// Copies NumRows x NumCols elements, starting at (x.first + row, col), of a slab that is Width wide.
+// Copies NumRows x NumCols elements, starting at (x.first + row, col), of a slab that is Width wide. One loop
+// for aligned tensors and others: a kernel has up to nine of these, and they are a good part of what
+// compiles.
 template <class Real, int Threads, int NumRows, int NumCols, int Stride, int Width>
 LUATTN_FN void copy_rows(Real *dst, const Slab<Real> &x, int row, int col) {
-  constexpr int word = 16 / int(sizeof(Real)), words = (NumCols + word - 1) / word;
+  constexpr int word = 16 / int(sizeof(Real)), cols = (NumCols + word - 1) / word * word;
   const u32 base = u32(__cvta_generic_to_shared(dst));
+  const bool wide = Width % word == 0 && x.wide;
+  const u32 each = wide ? word : 1;
 #pragma unroll 1
-  for (int i = int(threadIdx.x); i < NumRows * words; i += Threads) {
-    const int r = i / words, c = i % words * word, at = x.first + row + r;
-    const Real *from = x.data + (at < x.len ? at * x.stride : 0) + col + c;
+  for (u32 i = threadIdx.x * each; i < NumRows * cols; i += Threads * each) {
+    const int r = int(i / cols), c = int(i % cols), at = x.first + row + r;
+    const bool in = at < x.len, valid = in && col + c < Width;
+    const Real *from = x.data + (in ? at * x.stride : 0) + col + c;
     const u32 to = base + u32(r * Stride + c) * u32(sizeof(Real));
-    if (Width % word == 0 && x.wide) {
-      copy_async<16>(to, from, at < x.len && col + c < Width);
-    } else {
-#pragma unroll
-      for (int e = 0; e < word; ++e)
-        copy_async<int(sizeof(Real))>(to + u32(e * sizeof(Real)), from + e,
-                                      at < x.len && col + c + e < Width);
-    }
+    if (wide)
+      copy_async<16>(to, from, valid);
+    else
+      copy_async<int(sizeof(Real))>(to, from, valid);
   }
+}
+
+// Adjacent elements to global memory, at once or one by one, or none. A statement without a branch, because a
+// thread has up to 32 of these.
+LUATTN_FN void store_vector(float *to, const float (&x)[4], bool at_once, bool one_by_one) {
+  asm volatile(
+      "{ .reg .pred v, e;\n setp.ne.s32 v, %5, 0;\n setp.ne.s32 e, %6, 0;\n"
+      " @v st.global.v4.f32 [%0], {%1, %2, %3, %4};\n"
+      " @e st.global.f32 [%0], %1;\n @e st.global.f32 [%0 + 4], %2;\n"
+      " @e st.global.f32 [%0 + 8], %3;\n @e st.global.f32 [%0 + 12], %4; }" ::"l"(
+          __cvta_generic_to_global(to)),
+      "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(int(at_once)), "r"(int(one_by_one))
+      : "memory");
+}
+LUATTN_FN void store_vector(float *to, const float (&x)[2], bool at_once, bool one_by_one) {
+  asm volatile(
+      "{ .reg .pred v, e;\n setp.ne.s32 v, %3, 0;\n setp.ne.s32 e, %4, 0;\n"
+      " @v st.global.v2.f32 [%0], {%1, %2};\n"
+      " @e st.global.f32 [%0], %1;\n @e st.global.f32 [%0 + 4], %2; }" ::"l"(__cvta_generic_to_global(to)),
+      "f"(x[0]), "f"(x[1]), "r"(int(at_once)), "r"(int(one_by_one))
+      : "memory");
+}
+LUATTN_FN void store_vector(double *to, const double (&x)[2], bool at_once, bool one_by_one) {
+  asm volatile(
+      "{ .reg .pred v, e;\n setp.ne.s32 v, %3, 0;\n setp.ne.s32 e, %4, 0;\n"
+      " @v st.global.v2.f64 [%0], {%1, %2};\n"
+      " @e st.global.f64 [%0], %1;\n @e st.global.f64 [%0 + 8], %2; }" ::"l"(__cvta_generic_to_global(to)),
+      "d"(x[0]), "d"(x[1]), "r"(int(at_once)), "r"(int(one_by_one))
+      : "memory");
+}
+template <class Real>
+LUATTN_FN void store_vector(Real *to, const Real (&x)[1], bool at_once, bool one_by_one) {
+  if (at_once || one_by_one) *to = x[0];
 }
 
 template <int N, class Real>
@@ -155,10 +189,10 @@ struct Simt {
                                                             slice * S::size);
   }
 
-  // The first slice has been requested.
-  template <int D, class After>
-  __device__ __forceinline__ void dot(Real (&s)[rows][cols], const Slab<Real> &a, const Slab<Real> &b,
-                                      const After &after) {
+  // The first slice has been requested. request(i) asks for slice i or, where there are no more slices than
+  // i, for what the next product reads first. Unroll: steps of 16 bytes in a turn.
+  template <int D, int Unroll, class Request>
+  __device__ __forceinline__ void dot_slices(Real (&s)[rows][cols], const Request &request) {
     using S = DepthSlices<Real, D>;
 #pragma unroll
     for (int r = 0; r < rows; ++r)
@@ -167,13 +201,10 @@ struct Simt {
 #pragma unroll 1
     for (int slice = 0; slice < S::count; ++slice) {
       arrive();
-      if (slice + 1 < S::count)
-        request_dot<D>(a, b, slice + 1);
-      else
-        after();
+      request(slice + 1);
       const Real *from_a = stage(read) + group * S::stride,
                  *from_b = stage(read) + (tile_m + lane) * S::stride;
-#pragma unroll 1
+#pragma unroll(Unroll)
       for (int d = 0; d < S::size; d += word) {
         Real x[rows][word], y[cols][word];
 #pragma unroll
@@ -187,6 +218,45 @@ struct Simt {
 #pragma unroll
             for (int c = 0; c < cols; ++c) s[r][c] += x[r][i] * y[c][i];
       }
+    }
+  }
+
+  template <int D, class After>
+  __device__ __forceinline__ void dot(Real (&s)[rows][cols], const Slab<Real> &a, const Slab<Real> &b,
+                                      const After &after) {
+    dot_slices<D, 1>(s, [&](int slice) {
+      if (slice < DepthSlices<Real, D>::count)
+        request_dot<D>(a, b, slice);
+      else
+        after();
+    });
+  }
+
+  // Of a and b, then of c and d, each given to put(0 or 1, s). Where both are equally wide their code stands
+  // once, a tenth less to compile, and has room for two steps in a turn.
+  template <int D, int D2, class Put, class After>
+  __device__ __forceinline__ void two_dots(const Slab<Real> &a, const Slab<Real> &b, const Slab<Real> &c,
+                                           const Slab<Real> &d, const Put &put, const After &after) {
+    Real s[rows][cols];
+    if constexpr (D == D2) {
+      Slab<Real> x = a, y = b;
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) {
+        dot_slices<D, 2>(s, [&](int slice) {
+          const bool more = slice < DepthSlices<Real, D>::count;
+          if (!more) x = c, y = d;
+          if (more || i == 0)
+            request_dot<D>(x, y, more ? slice : 0);
+          else
+            after();
+        });
+        put(i, s);
+      }
+    } else {
+      dot<D>(s, a, b, [&] { request_dot<D2>(c, d, 0); });
+      put(0, s);
+      dot<D2>(s, c, d, after);
+      put(1, s);
     }
   }
 
@@ -235,7 +305,8 @@ struct Simt {
   __device__ __forceinline__ void accumulate_transposed(Real (&c)[rows_n][LaneColumns<Real, D>::each],
                                                         const Real *w, const Slab<Real> &x,
                                                         const After &after) {
-    constexpr int n = slice_rows<D, tile_m>, vec = rows_n < word ? rows_n : word;
+    constexpr int n = slice_rows<D, tile_m>, vec = rows_n < word ? rows_n : word,
+                  unroll = LaneColumns<Real, D>::each < 16 ? 2 : 1;
     static_assert(n >= 1, "simt: tile_m + tile_n is too small for this head dim");
 #pragma unroll 1
     for (int slice = 0; slice < tile_m / n; ++slice) {
@@ -245,7 +316,7 @@ struct Simt {
       else
         after();
       const Real *from_w = w + slice * n * weight_stride + group * rows_n;
-#pragma unroll 2
+#pragma unroll(unroll)
       for (int k = 0; k < n; ++k) {
         Real f[rows_n];
 #pragma unroll
@@ -260,23 +331,24 @@ struct Simt {
     }
   }
 
-  // The thread's part of a row of the accumulator, times `factor`, to Width elements at `out`.
+  // The thread's part of a row of the accumulator, times `factor`, to D elements at `out`, if that is a row.
   template <int D>
   __device__ __forceinline__ void store(Real *out, const Real (&c)[LaneColumns<Real, D>::each], Real factor,
-                                        bool wide) const {
+                                        bool wide, bool is_row) const {
     using L = LaneColumns<Real, D>;
+    const int end = is_row ? D : 0;
 #pragma unroll
     for (int j = 0; j < L::each; j += L::vec) {
       const int d = lanes * j + lane * L::vec;
-      Pack<Real, L::vec> pack;
+      Real x[L::vec];
 #pragma unroll
-      for (int i = 0; i < L::vec; ++i) pack[i] = c[j + i] * factor;
-      if (D % L::vec == 0 && wide) {
-        if (d < D) pack.store(out + d);
+      for (int i = 0; i < L::vec; ++i) x[i] = c[j + i] * factor;
+      if constexpr (D % L::vec == 0) {
+        store_vector(out + d, x, wide && d < end, !wide && d < end);
       } else {
 #pragma unroll
         for (int i = 0; i < L::vec; ++i)
-          if (d + i < D) out[d + i] = pack[i];
+          if (d + i < end) out[d + i] = x[i];
       }
     }
   }
@@ -333,7 +405,7 @@ LUATTN_FN constexpr int simt_blocks(int elements, int row_bytes, int bytes) {
   const int size = int(sizeof(typename Config::Elem)), rows = Config::tile_m * 16 / Config::threads;
   const int fragments = (rows + Config::tile_n / 16) * 16, addresses = size == 8 ? 48 : 38;
   const int registers = (elements * size + fragments + rows * row_bytes + bytes) / 4 + addresses;
-  const int bound = registers <= 124 ? 128 : registers <= 172 ? 168 : 255;
+  const int bound = registers <= 124 ? 128 : registers <= 200 ? 168 : 255;
   const int blocks = 65536 / (bound * Config::threads);
   return blocks > 1 ? blocks : 1;
 }
