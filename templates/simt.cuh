@@ -233,7 +233,7 @@ struct Simt {
   }
 
   // Of a and b, then of c and d, each given to put(0 or 1, s). Where both are equally wide their code stands
-  // once, a tenth less to compile, and has room for two steps in a turn.
+  // once, up to a tenth less to compile, and has room for two steps in a turn.
   template <int D, int D2, class Put, class After>
   __device__ __forceinline__ void two_dots(const Slab<Real> &a, const Slab<Real> &b, const Slab<Real> &c,
                                            const Slab<Real> &d, const Put &put, const After &after) {
