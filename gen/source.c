@@ -98,8 +98,9 @@ static const char *arch_name(const compilation *c, arena *a) {
 
 /* Passes of NVVM's optimizer that a kernel does without: to combine instructions, or to do so again and
  * again, and to hoist what a loop does not change. They take a fortieth to a tenth of the time that it takes
- * to compile, and leave most kernels as fast, T5 above head dim 192 5 % slower; which ones was measured on an
- * H200 (bench/journal.md, "Passes of NVVM left out", "Sums and terms of distances in simt"). More would cost
+ * to compile, in sm80's backward up to a sixth, and leave most kernels as fast; T5's forward above head dim
+ * 192 is 5 % slower, sm80's backward at D 128 without a mask 3 to 5 %. Which ones was measured on an H200 and
+ * an H100 (bench/journal.md, "Left out of backward", "Sums and terms of distances in simt"). More would cost
  * narrow heads, the masks of grids, f32's forward and all other backward kernels some speed. The option is in
  * no manual; an NVRTC that refuses it compiles with all passes, and one that does not know a pass by this
  * name leaves none out. */
@@ -118,14 +119,11 @@ static int left_out_of_forward(const plan *p, bool is_grid, const char *out[MAX_
 }
 
 static int left_out_of_backward(const plan *p, bool is_grid, const char *out[MAX_LEFT_OUT]) {
-  const int widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+  const bool simt = p->family == LUATTN_SIMT, sm80 = p->family == LUATTN_SM80;
   int n = 0;
-  if (p->family == LUATTN_SIMT) {
-    out[n++] = combine_less_often;
-    if (!is_grid) out[n++] = hoist_nothing;
-  } else if (p->family == LUATTN_SM80 && !is_grid && (widest <= 64 || widest > 128)) {
-    out[n++] = combine_nothing;
-  }
+  if (simt) out[n++] = combine_less_often;
+  if (sm80 && !is_grid) out[n++] = combine_nothing;
+  if ((simt || sm80) && !is_grid) out[n++] = hoist_nothing;
   return n;
 }
 

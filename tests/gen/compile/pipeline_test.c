@@ -527,12 +527,12 @@ static void test_passes_left_out(void **state) {
       {causal, LUATTN_BACKWARD, LUATTN_F64, 90, 64, 64, 0},
       {causal, LUATTN_BACKWARD, LUATTN_BF16, 90, 64, 64, 0},
       {causal, LUATTN_BACKWARD, LUATTN_BF16, 90, 256, 256, 0},
-      {causal, LUATTN_BACKWARD, LUATTN_BF16, 80, 64, 64, COMBINING},
-      {causal, LUATTN_BACKWARD, LUATTN_BF16, 80, 128, 64, 0},
-      {causal, LUATTN_BACKWARD, LUATTN_F16, 80, 64, 136, COMBINING},
+      {causal, LUATTN_BACKWARD, LUATTN_BF16, 80, 64, 64, COMBINING | HOISTING},
+      {causal, LUATTN_BACKWARD, LUATTN_BF16, 80, 128, 64, COMBINING | HOISTING},
+      {causal, LUATTN_BACKWARD, LUATTN_F16, 80, 64, 136, COMBINING | HOISTING},
       {grid, LUATTN_BACKWARD, LUATTN_BF16, 80, 64, 64, 0},
-      {distances, LUATTN_BACKWARD, LUATTN_BF16, 80, 64, 64, COMBINING},
-      {distances, LUATTN_BACKWARD, LUATTN_BF16, 80, 96, 64, 0},
+      {distances, LUATTN_BACKWARD, LUATTN_BF16, 80, 64, 64, COMBINING | HOISTING},
+      {distances, LUATTN_BACKWARD, LUATTN_BF16, 80, 96, 64, COMBINING | HOISTING},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     luattn_spec *spec = load(cases[i].source);
