@@ -64,7 +64,7 @@ struct BwdSm80 : ElementsBwdSm80<Spec, Config> {
       Elements::at_bwd, Elements::p, Elements::site, Elements::head, Elements::acc, Elements::sums,
       Elements::base, Elements::thread, Elements::lane, Elements::warp, Elements::kv0, Elements::h_kv,
       Elements::begin_phase, Elements::kv_tile, Elements::score_row, Elements::out_row, Elements::shared_rows,
-      Elements::enter_head, Elements::element, Elements::differentiate;
+      Elements::enter_head, Elements::differentiate;
   using Elements::ElementsBwdSm80;
   using typename Elements::Elem, typename Elements::BwdRow, typename Elements::Need, typename Elements::Sums;
 
@@ -344,23 +344,19 @@ struct BwdSm80 : ElementsBwdSm80<Spec, Config> {
   // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for a mod's derivative.
   template <int Dim, int C, int Tiles>
   __device__ __forceinline__ void store_accumulator(void *dst) const {
-    float *out = static_cast<float *>(dst) + (i64(site.b) * (p.heads / p.group) + h_kv) * p.kv_len * Dim;
-    float x[out_frags * Tiles][8];
-    read_blocks<C, out_frags * Tiles>(x);
-#pragma unroll
-    for (int f = 0; f < out_frags; ++f)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int kv = kv0 + out_row() + f * 16 + half * 8 + int(lane / 4);
-        if (kv >= p.kv_len) continue;
-#pragma unroll
-        for (int octet = 0; octet < 2 * Tiles; ++octet) {
-          const int d = int((warp % out_c * 2 * Tiles + octet) * 8 + lane % 4 * 2);
-          const float(&b)[8] = x[f * Tiles + octet / 2];
-          const int e = element(octet % 2, half, 0);
-          if (d < Dim) *reinterpret_cast<float2 *>(out + i64(kv) * Dim + d) = {b[e], b[e + 1]};
-        }
-      }
+    const int kv = kv0 + out_row() + int(lane / 4), d0 = int(warp % out_c) * Tiles * 16;
+    const i64 head = i64(site.b) * (p.heads / p.group) + h_kv;
+    float *out = static_cast<float *>(dst) + (head * p.kv_len + kv) * Dim + d0 + int(lane % 4) * 2;
+    store_accumulators<Dim, C, Tiles>(out, p.kv_len - kv, Dim - d0);
+  }
+  // Of `rows` rows and `columns` columns that there are, from this thread's first row on.
+  template <int Dim, int C, int Tiles, int B = 0>
+  LUATTN_FN void store_accumulators(float *out, int rows, int columns) {
+    if constexpr (B < out_frags * Tiles) {
+      constexpr int row = B / Tiles * 16, column = B % Tiles * 16;
+      store_block<C + B, Dim>(out + row * Dim + column, rows - row, columns - column);
+      store_accumulators<Dim, C, Tiles, B + 1>(out, rows, columns);
+    }
   }
 
   // Behind a barrier: the tiles of K and V are no longer read.

@@ -182,6 +182,22 @@ LUATTN_FN constexpr int split_of(int rows, int cols, int warps) {
 
 // ---- results -----------------------------------------------------------------------------------------
 
+// Block C to rows of Pitch floats, `out` being where this lane's first number goes, as far as there are so
+// many rows from that one on and so many columns from the block's first on.
+template <int C, int Pitch>
+LUATTN_FN void store_block(float *out, int rows, int columns) {
+  asm volatile(
+      "{.reg .pred p, q, l, r;"
+      "setp.gt.s32 l, %2, 0; setp.gt.s32 r, %2, 8;"
+      "setp.gt.and.s32 p, %1, 0, l; setp.gt.and.s32 q, %1, 8, l;"
+      "@p st.global.v2.f32 [%0], {c%3_0, c%3_1}; @q st.global.v2.f32 [%0 + %4], {c%3_2, c%3_3};"
+      "setp.gt.and.s32 p, %1, 0, r; setp.gt.and.s32 q, %1, 8, r;"
+      "@p st.global.v2.f32 [%0 + 32], {c%3_4, c%3_5}; @q st.global.v2.f32 [%0 + %5], {c%3_6, c%3_7};}" ::"l"(
+          __cvta_generic_to_global(out)),
+      "r"(rows), "r"(columns), "n"(C), "n"(8 * Pitch * 4), "n"(8 * Pitch * 4 + 32)
+      : "memory");
+}
+
 // Block C, rounded, as block A of a product that sums over its columns.
 template <class Elem, int A, int C>
 LUATTN_FN void round_block() {
