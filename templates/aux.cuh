@@ -10,7 +10,9 @@
 //     luattn_finish   grid as luattn_mod, or (.., batch) where nothing but dq has to be written
 //     luattn_round    grid (ceil(most elements / aux_threads), inputs + 1), the last for the scalars
 //
-// They are bound by memory: all use 16-byte accesses where pointers and strides allow.
+// They are bound by memory. A thread accesses 16 bytes of 16-bit elements at once, or one number of f32 or
+// f64: then tensors may lie anywhere, and a mod stands in a kernel once, not once for each number of an
+// access and again for tensors that do not allow it.
 #pragma once
 #include "exact.cuh"
 #include "rows.cuh"
@@ -225,14 +227,8 @@ LUATTN_FN void mod_tensor(const LuattnParams &p, int b, const LuattnTensor &src,
                           int heads, int len) {
   if constexpr (has_mod<Spec, Which>) {
     using Elem = typename Config::Elem;
-    constexpr int wide = 16 / int(sizeof(Elem));
     const Site site{b, int(blockIdx.y), p.q_len, p.kv_len};
-    if (site.h >= heads) return;
-    if constexpr (Width % wide == 0) {
-      if (always_aligned<Elem> || (allows_16_bytes<Elem>(src) && allows_16_bytes<Elem>(dst)))
-        return mod_elements<Spec, Elem, Which, Width, wide>(p, site, src, dst, len);
-    }
-    if constexpr (!always_aligned<Elem>) mod_elements<Spec, Elem, Which, Width, 1>(p, site, src, dst, len);
+    if (site.h < heads) mod_elements<Spec, Elem, Which, Width, per_access<Elem>>(p, site, src, dst, len);
   }
 }
 
@@ -263,7 +259,7 @@ constexpr int lanes_for_width = lanes_for(Width / N);
 template <class Elem, int Width, int N, bool Once, class Real>
 LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len, Real *delta) {
   constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes, steps = aux_tile / groups,
-                rows = N > 1 && steps % 4 == 0 ? 4 : 1;
+                rows = steps % 4 == 0 ? 4 : 1;
   if (first >= len) return;  // no queries
   const int lane = int(threadIdx.x) % lanes;
   const Elem *dout = row_of<const Elem>(p.dout, b, h, first), *o = row_of<const Elem>(p.o, b, h, first);
@@ -358,20 +354,14 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   using Real = typename Spec::Real;
   using Elem = typename Config::Elem;
-  constexpr int width = Config::head_dim_v, wide = 16 / int(sizeof(Elem));
+  constexpr int width = Config::head_dim_v;
   const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
   const int first = int(blockIdx.x) * aux_tile;
   if constexpr (RowOrder::zeroes && Spec::num_stats > 0 && !Spec::has_score_bounds) find_stats<Spec>(p);
   if constexpr (RowOrder::zeroes) prepare_sums<Spec, Config, RowOrder>(p, site, first);
   __shared__ Real delta[aux_tile];
-  bool narrow = !always_aligned<Elem>;
-  if constexpr (!always_aligned<Elem> && width % wide == 0)
-    narrow = !(allows_16_bytes<Elem>(p.o) && allows_16_bytes<Elem>(p.dout));
-  if constexpr (width % wide == 0)
-    if (!narrow)
-      row_dots<Elem, width, wide, Needs<Spec, Config>::claims>(p, site.b, site.h, first, site.q_len, delta);
-  if constexpr (!always_aligned<Elem>)
-    if (narrow) row_dots<Elem, width, 1, false>(p, site.b, site.h, first, site.q_len, delta);
+  row_dots<Elem, width, per_access<Elem>, Needs<Spec, Config>::claims>(p, site.b, site.h, first, site.q_len,
+                                                                       delta);
   __syncthreads();
 
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
@@ -458,20 +448,11 @@ template <class Spec, class Config, int Which, int Width, class Order = PlainRow
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
                              const LuattnTensor &dst, int heads, int len, const u32 *claim = nullptr) {
   using Elem = typename Config::Elem;
-  constexpr int wide = 16 / int(sizeof(Elem));
   const Site site{b, int(blockIdx.y), p.q_len, p.kv_len};
   if (site.h >= heads || from == nullptr) return;
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
-  bool narrow = !always_aligned<Elem>;
-  if constexpr (!always_aligned<Elem> && Width % wide == 0)
-    narrow = !(allows_16_bytes(from) && allows_16_bytes<Elem>(dst) &&
-               (!has_mod<Spec, Which> || allows_16_bytes<Elem>(src)));
-  if constexpr (Width % wide == 0)
-    if (!narrow)
-      finish_elements<Spec, Elem, Which, Width, wide, Order>(p, site, from, src, dst, heads, len, claim, acc);
-  if constexpr (!always_aligned<Elem>)
-    if (narrow)
-      finish_elements<Spec, Elem, Which, Width, 1, Order>(p, site, from, src, dst, heads, len, claim, acc);
+  finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, heads, len,
+                                                                     claim, acc);
   if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
 }

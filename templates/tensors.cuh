@@ -19,9 +19,10 @@ LUATTN_FN bool allows_16_bytes(const LuattnTensor &t) {
 }
 LUATTN_FN bool allows_16_bytes(const void *p) { return (u64(p) & 15) == 0; }
 
-// The runtime refuses tensors of 16-bit elements that do not allow them, and their head dims are multiples of 8.
+// How many elements a thread accesses at once in the small kernels. The runtime refuses tensors of 16-bit
+// elements that do not allow 16 bytes, and their head dims are multiples of 8.
 template <class Elem>
-constexpr bool always_aligned = sizeof(Elem) == 2;
+inline constexpr int per_access = sizeof(Elem) == 2 ? 8 : 1;
 
 // N elements, in accesses of 16 bytes where N elements are that many.
 template <class T, int N>
