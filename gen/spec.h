@@ -48,13 +48,14 @@ typedef struct traced_spec {
 } traced_spec;
 
 /* One gradient contribution to an input or a scalar: `value` is added at `index` (inputs) for each element or row. Where
- * value = factor * ds with a factor of positions alone, `factor` is that; otherwise IR_NONE. */
+ * value = factor * ds with a factor of positions alone, `factor` is that; otherwise IR_NONE. The emitter may leave a part
+ * of it for the end: of_sum, of VAR_GRAD, says what is added for a sum of values; IR_NONE: the sum. */
 typedef struct derived_term {
   int input;            /* input number, or -1: scalar number `scalar` */
   int scalar;
   int num_index;
   ir_ref index[4];
-  ir_ref value, factor;
+  ir_ref value, factor, of_sum;
 } derived_term;
 
 #define DERIVED_MAX_ROWS 16

@@ -454,6 +454,7 @@ static luattn_status build_gradient(emit_form *f, luattn_error *err) {
   f->grad_prob = roots[0];
   f->grad_ds = roots[1];
   for (int i = 0; i < f->element_terms.count; i++) f->element_terms.term[i].value = roots[2 + i];
+  uniform_take(f);
   return ir_failed(g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name)
                       : LUATTN_OK;
 }

@@ -139,6 +139,9 @@ ir_ref shift_source(const emit_form *f); /* the score_mod to start from */
 void shift_score(emit_form *f);
 void shift_step(emit_form *f);
 
+/* uniform.c: element_terms without factors and conditions that a head's elements share. */
+void uniform_take(emit_form *f);
+
 /* Does the kernel's gradient want this term? */
 static inline bool form_wants(const emit_form *f, const derived_term *t) {
   return (f->plan->wants & (t->input >= 0 ? (unsigned)LUATTN_WANT_INPUTS : (unsigned)LUATTN_WANT_SCALARS)) !=

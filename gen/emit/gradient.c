@@ -9,9 +9,11 @@ typedef struct outlined_gradient {
   const char *type, *call;
 } outlined_gradient;
 
+/* And what is left for the end is the same. */
 static bool same_place(const derived_term *a, const derived_term *b) {
   if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar))
     return false;
+  if (a->of_sum != b->of_sum) return false;
   for (int i = 0; i < a->num_index; i++)
     if (a->index[i] != b->index[i]) return false;
   return true;
@@ -221,22 +223,29 @@ void add_gradient_hooks(writer *w, const plan_copies *copies) {
   add_hook(w, "value_mod_grad", 0, copies->mod, &d->value_mod.dx, 1, &d->value_mod.terms);
 }
 
-static void flush(writer *w) {
-  open_function(w, "void flush(" P ", const Head &head, const Acc &acc)");
-  body_begin(w, 0, "");
-  for (int i = 0; i < w->num_acc; i++) {
-    const derived_term *t = &w->acc[i];
-    body_lines(w, t->index, t->num_index);
-    text_add(&w->out, "if (acc.x[%d] != Real(0)) ", i);
-    if (t->input < 0) {
-      text_add(&w->out, "add_scalar_grad(p, %d, acc.x[%d]);  // %s\n", t->scalar, i,
-               w->f->spec->traced.scalar_name[t->scalar]);
-      continue;
-    }
-    text_add(&w->out, "add_input_grad(p.input[%d], acc.x[%d]", t->input, i);
+static void flush_acc(writer *w, int number) {
+  const derived_term *t = &w->acc[number];
+  const ir_ref sum = t->of_sum != IR_NONE ? t->of_sum : ir_variable(w->f->g, VAR_GRAD, 0);
+  text_add(&w->out, "if (const Real g = acc.x[%d]; g != Real(0)) {\n", number);
+  w->out.indent++;
+  body_begin(w, HAS_HEAD, "");
+  body_lines(w, &sum, 1);
+  body_lines(w, t->index, t->num_index);
+  if (t->input < 0) {
+    text_add(&w->out, "add_scalar_grad(p, %d, %s);  // %s\n", t->scalar, body_value(w, sum),
+             w->f->spec->traced.scalar_name[t->scalar]);
+  } else {
+    text_add(&w->out, "add_input_grad(p.input[%d], %s", t->input, body_value(w, sum));
     for (int j = 0; j < t->num_index; j++) text_add(&w->out, ", %s", body_value(w, t->index[j]));
     text_add(&w->out, ");  // %s\n", w->f->spec->traced.input[t->input].name);
   }
+  w->out.indent--;
+  text_add(&w->out, "}\n");
+}
+
+static void flush(writer *w) {
+  open_function(w, "void flush(" P ", const Head &head, const Acc &acc)");
+  for (int i = 0; i < w->num_acc; i++) flush_acc(w, i);
   close_function(w);
 }
 

@@ -321,6 +321,29 @@ static void test_hoisting(void **state) {
   luattn_text_free(text);
 }
 
+/* What multiplies an element's gradient for all of a head is left to flush, and so is a condition. */
+static void test_uniform_factors(void **state) {
+  (void)state;
+  luattn_target sm80 = hopper;
+  sm80.arch = 80, sm80.pass = LUATTN_BACKWARD;
+  check_for(&sm80,
+            "return attention { name = 'a', inputs = { t = { axes = {'h'}, grad = true } },\n"
+            "  score_mod = function(s, b, h, q, kv) return s * min(exp(t[h]), 100) end }",
+            LIST("= dot * t5;", "acc.x[0] += t7;", "* g;", "? t5 : Real(0);",
+                 "add_input_grad(p.input[0], t6, s.h)"),
+            LIST("acc.x[1]"));
+  /* nearly the same, and summed apart they would lose what they differ by */
+  check_for(&sm80,
+            "return attention { name = 'a', scalars = { cap = 20 },\n"
+            "  score_mod = function(s, b, h, q, kv) return cap * tanh(s / cap) end }",
+            LIST("= t14 - t16;", "acc.x[0] += t17;", "add_scalar_grad(p, 0, g)"), LIST("acc.x[1]"));
+  /* one number for each pair: nothing is summed in a block */
+  check_for(&sm80,
+            "return attention { name = 'a', inputs = { w = { axes = {'q', 'kv'}, grad = true } },\n"
+            "  score_mod = function(s, b, h, q, kv) return s + tanh(s * w[{q, kv}]) end }",
+            LIST("head.scale_0 * t19;"), LIST("acc.x[0] +="));
+}
+
 static bool calls_hooks(const char *path, luattn_pass pass, luattn_dtype dtype) {
   luattn_target t = target;
   t.pass = pass;
@@ -514,6 +537,7 @@ int main(void) {
       cmocka_unit_test(test_factors_of_the_score),
       cmocka_unit_test(test_spellings_for_elements),
       cmocka_unit_test(test_hoisting),
+      cmocka_unit_test(test_uniform_factors),
       cmocka_unit_test(test_small_hooks_are_inlined),
       cmocka_unit_test(test_distance_is_not_distributed),
       cmocka_unit_test(test_linear_in_the_position),

@@ -272,7 +272,9 @@ struct Spec {
     return {};
   }
   LUATTN_FN void flush(const LuattnParams &p, const Site &s, const Head &head, const Acc &acc) {
-    if (acc.x[0] != Real(0)) add_scalar_grad(p, 0, acc.x[0]);  // cap
+    if (const Real g = acc.x[0]; g != Real(0)) {
+      add_scalar_grad(p, 0, g);  // cap
+    }
   }
 
   // Elements of q, k and v.

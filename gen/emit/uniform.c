@@ -1,0 +1,60 @@
+/* uniform.c: sums of gradients without what is the same for all of a head.
+ *
+ * A term's factor, and a condition such as that a learned temperature has not been clamped, need not be
+ * multiplied and asked for each score: a block sums without them, and flush makes the gradient of its sum.
+ * A sum of two such terms is left as it is: in a soft cap's gradient they nearly cancel, which they do in
+ * each element, but not in two sums.
+ */
+#include "gen/emit/form.h"
+
+static bool is_uniform(emit_form *f, ir_ref r) { return (deps_of(&f->deps, r) & ~DEP_SITE) == 0; }
+
+static bool is_zero(const ir *g, ir_ref r) {
+  double x;
+  return ir_is_const(g, r, &x) && x == 0;
+}
+
+/* Which argument r is linear in, where all others are the same for the head; -1: none. */
+static int argument_of_linear(emit_form *f, ir_ref r) {
+  const ir_node *n = ir_get(f->g, r);
+  const ir_ref *arg = n->arg;
+  switch (n->op) {
+    case IR_NEG:
+      return 0;
+    case IR_MUL:
+      return is_uniform(f, arg[0]) ? 1 : is_uniform(f, arg[1]) ? 0 : -1;
+    case IR_DIV:
+      return is_uniform(f, arg[1]) ? 0 : -1;
+    case IR_SELECT:
+      if (!is_uniform(f, arg[0])) return -1;
+      return is_zero(f->g, arg[2]) ? 1 : is_zero(f->g, arg[1]) ? 2 : -1;
+    default:
+      return -1;
+  }
+}
+
+/* One number is summed for all of a head. */
+static bool has_one_place(emit_form *f, const derived_term *t) {
+  for (int i = 0; i < t->num_index; i++)
+    if (!is_uniform(f, t->index[i])) return false;
+  return true;
+}
+
+void uniform_take(emit_form *f) {
+  ir *g = f->g;
+  const ir_ref sum = ir_variable(g, VAR_GRAD, 0);
+  for (int i = 0; i < f->element_terms.count; i++) {
+    derived_term *t = &f->element_terms.term[i];
+    ir_ref of_sum = sum;
+    if (!has_one_place(f, t)) continue;
+    for (int at; !is_uniform(f, t->value) && (at = argument_of_linear(f, t->value)) >= 0;) {
+      const ir_node n = *ir_get(g, t->value);
+      ir_ref arg[3] = {n.arg[0], n.arg[1], n.arg[2]};
+      arg[at] = sum;
+      const ir_ref outer = ir_rebuild(g, t->value, arg);
+      of_sum = ir_substitute(g, of_sum, &sum, &outer, 1);
+      t->value = n.arg[at];
+    }
+    t->of_sum = of_sum != sum ? of_sum : IR_NONE;
+  }
+}
