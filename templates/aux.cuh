@@ -183,6 +183,23 @@ LUATTN_FN void for_each_element(int len, const Body &body) {
   for (int i = int(threadIdx.x); i < count; i += aux_threads) body(first + i / per_row, i % per_row * N);
 }
 
+// P and dS of an element in place of its dot and dP, and zeros where it is not kept. Where grad may, it is
+// tried for all of them: behind a branch each element would wait for the one before it.
+template <class Spec, bool WithInputs, bool Masked>
+LUATTN_FN void grad_where(bool kept, const LuattnParams &p, const Site &s, const typename Spec::Head &head,
+                          const typename Spec::Row &row, const typename Spec::Col &col,
+                          const typename Spec::BwdRow &bwd, Position q, Position kv, typename Spec::Real term,
+                          typename Spec::Real &x, typename Spec::Real &y, typename Spec::Acc &acc) {
+  typename Spec::Real prob = 0, ds = 0;
+  typename Spec::Acc sum = acc;
+  if (!Masked || !Spec::grad_adds_to_memory || kept)
+    Spec::template grad<WithInputs>(p, s, head, row, col, bwd, x, y, q, kv, term, prob, ds, sum);
+  x = !Masked || kept ? prob : 0;
+  y = !Masked || kept ? ds : 0;
+#pragma unroll
+  for (int i = 0; i < Spec::num_acc; ++i) acc.x[i] = !Masked || kept ? sum.x[i] : acc.x[i];
+}
+
 enum { WHICH_Q = 0, WHICH_K = 1, WHICH_V = 2 };
 
 template <class Spec, int Which, class Real>

@@ -138,76 +138,127 @@ struct ElementsBwdSm80 {
   // kv_end: kv_len, or 0 for a row that does not exist.
   __device__ __forceinline__ bool keeps(const Row &row, int f, int half, int q, int kv, int kv_end) const {
     bool kept = kv < kv_end;
-    if constexpr (Spec::has_mask) kept = kept && Spec::keep(p, site, head, row, col[f][half], q, kv);
+    if constexpr (Spec::has_mask) kept &= Spec::keep(p, site, head, row, col[f][half], q, kv);
     return kept;
   }
 
-  // The element of a block's fragments: f and j number the block, side is 0 on the left, 1 on the right.
+  // The element of a block's fragments: side is 0 on the left, 1 on the right.
   LUATTN_FN constexpr int element(int side, int half, int i) { return side * 4 + half * 2 + i; }
-  LUATTN_FN constexpr int block(int f, int j) { return f * chunk_tiles + j; }
 
-  // Dots and dP of the chunk at `column` of the q tile to P and dS. Masked: where the mask keeps them alone.
+  // A chunk's elements of a thread: its q positions, of which it holds 4 of 16, times its kv rows.
+  static constexpr int chunk_columns = chunk / 4, chunk_rows = 2 * frags;
+  LUATTN_FN constexpr int block_of(int c, int r) { return r / 2 * chunk_tiles + c / 4; }
+  LUATTN_FN constexpr int element_of(int c, int r) { return element(c / 2 % 2, r % 2, c % 2); }
+  __device__ __forceinline__ int in_tile(int column, int c) const {
+    return column + c / 2 * 8 + int(lane % 4) * 2 + c % 2;
+  }
+
+  using Terms = DistanceTerms<Spec, chunk_rows, chunk / 8, true>;
+
+  // P and dS of one q position in place of its dots and dP. Masked: where the mask keeps them alone.
+  template <bool Masked>
+  __device__ __forceinline__ void differentiate_column(int q0, int column, int c, int stage,
+                                                       float (&s)[chunk_rows], float (&dp)[chunk_rows],
+                                                       const Terms &terms) {
+    const int m = in_tile(column, c);
+    const Position q{q0 + column + int(lane % 4) * 2, c / 2 * 8 + c % 2};
+    const BwdRow bwd = shared_bwd(stage)[m].value;
+    Row row{};
+    if constexpr (has_rows) row = shared_rows(stage)[m].value;
+    bool kept[chunk_rows];
+    if constexpr (Masked) keeps_column(q0, column, c, stage, kept);
+#pragma unroll
+    for (int r = 0; r < chunk_rows; ++r)
+      grad_where<Spec, Need::parameters, Masked>(
+          !Masked || kept[r], p, site, head, row, col[r / 2][r % 2], bwd, q, kv_of(r / 2, r % 2),
+          terms.get(r, Spec::has_distance_term ? c / 2 : 0, c % 2), s[r], dp[r], acc);
+  }
+
+  // All of the chunk at `column` of the q tile.
   template <bool Masked>
   __device__ __forceinline__ void differentiate(int q0, int column, int stage) {
+    const Terms terms(p, site, head, q0 + column - (kv0 + score_row() + frags * 16 - 1), int(lane));
     float s[chunk_blocks][8], dp[chunk_blocks][8];
     read_blocks<c_s, chunk_blocks>(s);
     read_blocks<c_dp, chunk_blocks>(dp);
-    const DistanceTerms<Spec, 2 * frags, chunk / 8, true> terms(
-        p, site, head, q0 + column - (kv0 + score_row() + frags * 16 - 1), int(lane));
 #pragma unroll
-    for (int octet = 0; octet < chunk / 8; ++octet)
+    for (int c = 0; c < chunk_columns; ++c) {
+      float x[chunk_rows], y[chunk_rows];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int m = column + octet * 8 + int(lane % 4) * 2 + i;
-        const Position q{q0 + column + int(lane % 4) * 2, octet * 8 + i};
-        const int kv_end = q < p.q_len ? p.kv_len : 0;
-        const BwdRow bwd = shared_bwd(stage)[m].value;
-        Row row{};
-        if constexpr (has_rows) row = shared_rows(stage)[m].value;
+      for (int r = 0; r < chunk_rows; ++r)
+        x[r] = s[block_of(c, r)][element_of(c, r)], y[r] = dp[block_of(c, r)][element_of(c, r)];
+      differentiate_column<Masked>(q0, column, c, stage, x, y, terms);
 #pragma unroll
-        for (int f = 0; f < frags; ++f)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int b = block(f, octet / 2), e = element(octet % 2, half, i);
-            const Position kv = kv_of(f, half);
-            float prob = 0.f, ds = 0.f;
-            if (!Masked || keeps(row, f, half, q, kv, kv_end))
-              Spec::template grad<Need::parameters>(p, site, head, row, col[f][half], bwd, s[b][e], dp[b][e],
-                                                    q, kv, terms.get(f * 2 + half, octet, i), prob, ds, acc);
-            s[b][e] = prob;
-            dp[b][e] = ds;
-          }
-      }
+      for (int r = 0; r < chunk_rows; ++r)
+        s[block_of(c, r)][element_of(c, r)] = x[r], dp[block_of(c, r)][element_of(c, r)] = y[r];
+    }
     write_blocks<c_s, chunk_blocks>(s);
     write_blocks<c_dp, chunk_blocks>(dp);
   }
 
+  // The same, masked, in a loop through whose turns the elements move to the left: few tiles are masked, and
+  // grad stands there for an octet of q positions only.
+  __device__ __forceinline__ void differentiate_in_turn(int q0, int column, int stage) {
+    const Terms terms(p, site, head, 0, int(lane));
+#pragma unroll 1
+    for (int c = 0; c < chunk_columns; c += 2) {
+      float s[2][chunk_rows], dp[2][chunk_rows];
+      first_octet<c_s, chunk_tiles, frags>(s);
+      first_octet<c_dp, chunk_tiles, frags>(dp);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) differentiate_column<true>(q0, column, c + i, stage, s[i], dp[i], terms);
+      next_octet<c_s, chunk_tiles, frags>(s);
+      next_octet<c_dp, chunk_tiles, frags>(dp);
+    }
+    set_apart<c_s, chunk_blocks>(p.q_len >> 31);
+    set_apart<c_dp, chunk_blocks>(p.q_len >> 31);
+  }
+
+  // Which elements of each fragment the mask keeps, bits 2 c and 2 c + 1 being those of a q position. What a
+  // long mask asks stands there once for a position, not for every one.
+  __device__ __forceinline__ void find_kept(int q0, int column, int stage, u32 (&bits)[frags]) const {
+#pragma unroll 1
+    for (int c = 0; c < chunk_columns; ++c) {
+      bool kept[chunk_rows];
+      keeps_column(q0, column, c, stage, kept);
+#pragma unroll
+      for (int r = 0; r < chunk_rows; ++r) bits[r / 2] |= u32(kept[r]) << (2 * c + r % 2);
+    }
+  }
+  __device__ __forceinline__ void keeps_column(int q0, int column, int c, int stage,
+                                               bool (&kept)[chunk_rows]) const {
+    const int m = in_tile(column, c), kv_end = q0 + m < p.q_len ? p.kv_len : 0;
+    Row row{};
+    if constexpr (has_rows) row = shared_rows(stage)[m].value;
+#pragma unroll
+    for (int r = 0; r < chunk_rows; ++r)
+      kept[r] = keeps(row, r / 2, r % 2, q0 + m, kv_of(r / 2, r % 2), kv_end);
+  }
+
   // Zeros in P and dS where the mask drops the element.
   __device__ __forceinline__ void drop(int q0, int column, int stage) const {
-    bool kept[chunk_blocks][8];
+    u32 bits[frags] = {}, kept[chunk_blocks][8];
+    if constexpr (!Spec::keep_is_cheap) find_kept(q0, column, stage, bits);
 #pragma unroll
-    for (int octet = 0; octet < chunk / 8; ++octet)
+    for (int c = 0; c < chunk_columns; ++c) {
+      bool x[chunk_rows];
+      if constexpr (Spec::keep_is_cheap) keeps_column(q0, column, c, stage, x);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int m = column + octet * 8 + int(lane % 4) * 2 + i, kv_end = q0 + m < p.q_len ? p.kv_len : 0;
-        Row row{};
-        if constexpr (has_rows) row = shared_rows(stage)[m].value;
-#pragma unroll
-        for (int f = 0; f < frags; ++f)
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            kept[block(f, octet / 2)][element(octet % 2, half, i)] =
-                keeps(row, f, half, q0 + m, kv_of(f, half), kv_end);
-      }
+      for (int r = 0; r < chunk_rows; ++r)
+        kept[block_of(c, r)][element_of(c, r)] =
+            Spec::keep_is_cheap ? u32(x[r]) : bits[r / 2] & 1u << (2 * c + r % 2);
+    }
     drop_blocks<c_s, c_dp, chunk_blocks>(kept);
   }
 
   __device__ __forceinline__ void differentiate(bool masked, int q0, int column, int stage) {
     if constexpr (grad_adds) {
-      if (masked)
+      if (!masked)
+        differentiate<false>(q0, column, stage);
+      else if constexpr (Spec::has_distance_term)
         differentiate<true>(q0, column, stage);
       else
-        differentiate<false>(q0, column, stage);
+        differentiate_in_turn(q0, column, stage);
     } else {
       differentiate<false>(q0, column, stage);
       if (masked) drop(q0, column, stage);

@@ -273,13 +273,9 @@ struct ScoresWide {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int e = element(j, half);
-        float prob = 0.f, grad = 0.f;
-        if (!Masked || keep[half].get(j))
-          Spec::template grad<Need::parameters>(p, site, head, row, col[half], bwd[j % 2], s[e], dp[e],
-                                                query(q0, j), kv_of(half), term(terms, half, j), prob, grad,
-                                                acc);
-        s[e] = prob;
-        dp[e] = grad;
+        grad_where<Spec, Need::parameters, Masked>(keep[half].get(j), p, site, head, row, col[half],
+                                                   bwd[j % 2], query(q0, j), kv_of(half),
+                                                   term(terms, half, j), s[e], dp[e], acc);
       }
     }
   }

@@ -75,7 +75,7 @@ struct Site { int b, h, q_len, kv_len; };
 //              whose rest_class is FULL), grad_reads_row (what backward's main kernel calls besides keep reads Row),
 //              grad_is_light (it reads no memory for an element, and is inlined),
 //              score_reads (beyond the rows: 0, nothing; 1, memory for each column; 2, memory for each element, or it is called),
-//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_distance_term, has_line, reads_columns, lines_shared, has_shift, has_small, prob_is_sigmoid, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, sums, may_be_alike, has_score_bounds, distance_step, pairs_in_line, pairs_pitched, pairs_input, has_query_mod, has_key_mod, has_value_mod
+//              num_reductions, reduction(k), prob_term, has_rescale, mask_by_inf, mask_by_zero, has_distance_term, has_line, reads_columns, lines_shared, has_shift, has_small, prob_is_sigmoid, lags, red_shifted(k), num_state, state_deferred(i), num_bwd_rows, prob_rows, num_acc, grad_adds, grad_adds_to_memory, sums, may_be_alike, has_score_bounds, distance_step, pairs_in_line, pairs_pitched, pairs_input, has_query_mod, has_key_mod, has_value_mod
 //
 //   Hoisting
 //     Head head(p, s)                         once per (b, h)
@@ -138,7 +138,8 @@ struct Site { int b, h, q_len, kv_len; };
 //                            Real &prob, Real &ds, acc)
 //                            one kept element: dp = sum over d of dO * v'; ds = d loss / d (scale * dot). Adds gradients of
 //                            inputs and scalars to acc, or to memory by atomics, only if with_inputs.
-//                            Without grad_adds it never does, and may be called for an element that is not kept.
+//                            Without grad_adds it never does, and without grad_adds_to_memory to acc alone; it may then be called
+//                            for an element that is not kept, if what comes of it is dropped.
 //                            prob depends on numbers i of bwd_row for which prob_rows has bit i, and not on dp; prob_rows = -1
 //                            where the hook gives both or none.
 //     void add_distance(p, s, head, q, kv, Real g, acc)     sums: bits of SumKind, 0 but in images of a family that knows them.
@@ -192,7 +193,7 @@ concept ValidSpec = requires(const LuattnParams &p, const Site &s, const typenam
                              const typename S::Col &col, const typename S::State &state, const typename S::BwdRow &brow,
                              typename S::Acc &acc, const R *red, R *out, R x, R &y, int i, Position at) {
   { bool(S::has_mask) && bool(S::keep_is_cheap) && bool(S::keep_apart) && bool(S::row_for_keep) && bool(S::score_reads_col) && bool(S::row_from_start) && bool(S::columns_apart) && bool(S::grad_reads_row) && bool(S::grad_is_light) && bool(S::has_lse) && bool(S::has_rescale) && bool(S::mask_by_inf) && bool(S::mask_by_zero) && bool(S::has_distance_term) && bool(S::has_line) && bool(S::reads_columns) && bool(S::lines_shared) && bool(S::has_shift) && bool(S::has_small) && bool(S::prob_is_sigmoid) && bool(S::lags) };
-  { bool(S::has_score_bounds) && bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::may_be_alike) && bool(S::pairs_in_line) && bool(S::pairs_pitched) && int(S::pairs_input) >= -1 };
+  { bool(S::has_score_bounds) && bool(S::has_query_mod) && bool(S::has_key_mod) && bool(S::has_value_mod) && bool(S::grad_adds) && bool(S::grad_adds_to_memory) && bool(S::may_be_alike) && bool(S::pairs_in_line) && bool(S::pairs_pitched) && int(S::pairs_input) >= -1 };
   { S::score_reads + S::row_ranges + S::row_period + S::column_ranges + S::column_period + S::num_saved + S::num_stats + S::num_reductions + S::num_state + S::num_bwd_rows + S::prob_rows + S::num_acc + S::prob_term + S::sums + S::distance_step };
   { S::reduction(i) }; { S::red_shifted(i) }; { S::state_deferred(i) }; { state.x[0] + brow.x[0] + acc.x[0] };
   { S::head(p, s) }; { S::row(p, s, head, i) }; { S::col(p, s, head, i) };

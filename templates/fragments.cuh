@@ -144,12 +144,55 @@ LUATTN_FN void write_blocks(const float (*x)[8]) {
     write_blocks<C + 1, Count - 1>(x + 1);
   }
 }
-// Zeros in blocks X + i and Y + i where not kept[i], i = 0 .. Count - 1.
+// The elements of Tiles blocks side by side, Frags times, as octets of columns that a loop goes through: a
+// lane's elements of the first octet, and all octets one place to the left, x the last. After as many turns
+// as there are each is in its place.
+template <int C, int Tiles, int Frags, int R = 0, int Rows>
+LUATTN_FN void first_octet(float (&x)[2][Rows]) {
+  if constexpr (2 * Frags > R) {
+    asm volatile("mov.f32 %0, c%4_0; mov.f32 %1, c%4_1; mov.f32 %2, c%4_2; mov.f32 %3, c%4_3;"
+                 : "=f"(x[0][R]), "=f"(x[1][R]), "=f"(x[0][R + 1]), "=f"(x[1][R + 1])
+                 : "n"(C));
+    first_octet<C + Tiles, Tiles, Frags, R + 2>(x);
+  }
+}
+#define LUATTN_MOVE_LEFT(a, b, c, d)                                                        \
+  "mov.f32 c%0_0, c%0_4; mov.f32 c%0_1, c%0_5; mov.f32 c%0_2, c%0_6; mov.f32 c%0_3, c%0_7;" \
+  "mov.f32 c%0_4, " a "; mov.f32 c%0_5, " b "; mov.f32 c%0_6, " c "; mov.f32 c%0_7, " d ";"
+template <int C, int Tiles, int Frags, int R = 0, int I = 1, int Rows>
+LUATTN_FN void next_octet(const float (&x)[2][Rows]) {
+  if constexpr (2 * Frags > R && I < Tiles) {
+    asm volatile(LUATTN_MOVE_LEFT("c%1_0", "c%1_1", "c%1_2", "c%1_3")::"n"(C), "n"(C + 1));
+    next_octet<C + 1, Tiles, Frags, R, I + 1>(x);
+  } else if constexpr (2 * Frags > R) {
+    asm volatile(LUATTN_MOVE_LEFT("%1", "%2", "%3", "%4")::"n"(C), "f"(x[0][R]), "f"(x[1][R]),
+                 "f"(x[0][R + 1]), "f"(x[1][R + 1]));
+    next_octet<C + 1, Tiles, Frags, R + 2>(x);
+  }
+}
+#undef LUATTN_MOVE_LEFT
+
+// Blocks C .. C + Count - 1 by `zero`, a 0 that ptxas does not know for one: into other registers than those
+// that a loop before it turned them through. ptxas would take the same, and copy what comes along another
+// way, without that loop, to them.
+template <int C, int Count>
+LUATTN_FN void set_apart(int zero) {
+#define LUATTN_XOR(i) "xor.b32 c%1_" i ", c%1_" i ", %0;"
+  if constexpr (Count > 0) {
+    asm volatile(LUATTN_XOR("0") LUATTN_XOR("1") LUATTN_XOR("2") LUATTN_XOR("3") LUATTN_XOR("4")
+                     LUATTN_XOR("5") LUATTN_XOR("6") LUATTN_XOR("7")::"r"(zero),
+                 "n"(C));
+    set_apart<C + 1, Count - 1>(zero);
+  }
+#undef LUATTN_XOR
+}
+
+// Zeros in blocks X + i and Y + i where kept[i] is 0, i = 0 .. Count - 1.
 template <int X, int Y, int Count>
-LUATTN_FN void drop_blocks(const bool (*kept)[8]) {
+LUATTN_FN void drop_blocks(const u32 (*kept)[8]) {
 #define LUATTN_DROP(i) \
   "setp.eq.u32 p, %" i ", 0; @p mov.f32 c%8_" i ", 0f00000000; @p mov.f32 c%9_" i ", 0f00000000;"
-#define LUATTN_KEPT(i) "r"(int((*kept)[i]))
+#define LUATTN_KEPT(i) "r"((*kept)[i])
   if constexpr (Count > 0) {
     asm volatile("{.reg .pred p;" LUATTN_DROP("0") LUATTN_DROP("1") LUATTN_DROP("2") LUATTN_DROP("3")
                      LUATTN_DROP("4") LUATTN_DROP("5") LUATTN_DROP("6") LUATTN_DROP("7") "}" ::LUATTN_KEPT(0),

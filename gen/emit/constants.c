@@ -219,6 +219,7 @@ void emit_constants(writer *w) {
                {"has_key_mod", t->key_mod != IR_NONE},
                {"has_value_mod", t->value_mod != IR_NONE},
                {"grad_adds", f->element_terms.count > 0},
+               {"grad_adds_to_memory", emit_grad_adds_to_memory(w)},
                {"may_be_alike", tiles_may_be_alike(w)},
                {"has_score_bounds", f->score_bounds != IR_NONE},
                {"pairs_in_line", f->pairs_in_line},

@@ -63,6 +63,8 @@ static bool adds_to_memory(const writer *w, const derived_terms *terms) {
   return false;
 }
 
+bool emit_grad_adds_to_memory(const writer *w) { return adds_to_memory(w, &w->f->element_terms); }
+
 static int term_roots(const writer *w, const derived_terms *terms, ir_ref *roots) {
   int n = 0;
   for (int i = 0; i < terms->count; i++) {

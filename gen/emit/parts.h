@@ -28,6 +28,7 @@ int emit_column_ranges(const writer *w);
 /* gradient.c */
 luattn_status collect_acc(writer *w,
                           luattn_error *err); /* which parameter gradients a block sums before it adds them */
+bool emit_grad_adds_to_memory(const writer *w);
 void plan_gradient_slots(writer *w);
 void add_gradient_hooks(writer *w, const plan_copies *copies);
 void emit_gradients(writer *w);

@@ -45,7 +45,7 @@ struct Spec {
   static constexpr bool has_query_mod = false;
   static constexpr bool has_key_mod = false;
   static constexpr bool has_value_mod = false;
-  static constexpr bool grad_adds = false;
+  static constexpr bool grad_adds = false, grad_adds_to_memory = false;
   static constexpr int score_reads = 0;
   static constexpr int row_ranges = 1;
   static constexpr int row_period = 0;

@@ -331,7 +331,7 @@ static void test_uniform_factors(void **state) {
             "  score_mod = function(s, b, h, q, kv) return s * min(exp(t[h]), 100) end }",
             LIST("= dot * t5;", "acc.x[0] += t7;", "* g;", "? t5 : Real(0);",
                  "add_input_grad(p.input[0], t6, s.h)"),
-            LIST("acc.x[1]"));
+            LIST("acc.x[1]", "grad_adds_to_memory = true"));
   /* nearly the same, and summed apart they would lose what they differ by */
   check_for(&sm80,
             "return attention { name = 'a', scalars = { cap = 20 },\n"
@@ -341,7 +341,7 @@ static void test_uniform_factors(void **state) {
   check_for(&sm80,
             "return attention { name = 'a', inputs = { w = { axes = {'q', 'kv'}, grad = true } },\n"
             "  score_mod = function(s, b, h, q, kv) return s + tanh(s * w[{q, kv}]) end }",
-            LIST("head.scale_0 * t19;"), LIST("acc.x[0] +="));
+            LIST("head.scale_0 * t19;", "grad_adds_to_memory = true"), LIST("acc.x[0] +="));
 }
 
 static bool calls_hooks(const char *path, luattn_pass pass, luattn_dtype dtype) {

@@ -51,6 +51,7 @@ struct Spec {
   static constexpr bool has_key_mod = false;
   static constexpr bool has_value_mod = false;
   static constexpr bool grad_adds = false;
+  static constexpr bool grad_adds_to_memory = false;
   static constexpr bool may_be_alike = false;
   static constexpr bool has_score_bounds = false;
   static constexpr bool pairs_in_line = false;
