@@ -101,9 +101,9 @@ static const char *arch_name(const compilation *c, arena *a) {
  * to compile, in sm80's backward up to a sixth, and leave most kernels as fast; T5's forward above head dim
  * 192 is 5 % slower, sm80's backward up to D 128 without a mask 2 to 3 %. Which ones was measured on an H200
  * and an H100 (bench/journal.md, "Left out of backward", "Sums and terms of distances in simt"). More would
- * cost narrow heads, the masks of grids, f32's forward and all other backward kernels some speed. The option
- * is in no manual; an NVRTC that refuses it compiles with all passes, and one that does not know a pass by
- * this name leaves none out. */
+ * cost narrow heads, the masks of grids elsewhere, f32's forward and all other backward kernels some speed.
+ * The option is in no manual; an NVRTC that refuses it compiles with all passes, and one that does not know a
+ * pass by this name leaves none out. */
 enum { MAX_LEFT_OUT = 2 };
 static const char combine_less_often[] = "-full-inst-combine=0",
                   combine_nothing[] = "-disable-InstructionCombiningPass",
@@ -122,8 +122,8 @@ static int left_out_of_backward(const plan *p, bool is_grid, const char *out[MAX
   const bool simt = p->family == LUATTN_SIMT, sm80 = p->family == LUATTN_SM80;
   int n = 0;
   if (simt) out[n++] = combine_less_often;
-  if (sm80 && !is_grid) out[n++] = combine_nothing;
-  if ((simt || sm80) && !is_grid) out[n++] = hoist_nothing;
+  if (sm80) out[n++] = combine_nothing;
+  if (sm80 || (simt && !is_grid)) out[n++] = hoist_nothing;
   return n;
 }
 
