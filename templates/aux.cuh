@@ -108,6 +108,23 @@ LUATTN_FN Acc zero_acc() {
   return acc;
 }
 
+// P and dS of an element in place of its dot and dP, and zeros where it is not kept. Where grad may, it is
+// tried for all of them: behind a branch each element would wait for the one before it.
+template <class Spec, bool WithInputs, bool Masked>
+LUATTN_FN void grad_where(bool kept, const LuattnParams &p, const Site &s, const typename Spec::Head &head,
+                          const typename Spec::Row &row, const typename Spec::Col &col,
+                          const typename Spec::BwdRow &bwd, Position q, Position kv, typename Spec::Real term,
+                          typename Spec::Real &x, typename Spec::Real &y, typename Spec::Acc &acc) {
+  typename Spec::Real prob = 0, ds = 0;
+  typename Spec::Acc sum = acc;
+  if (!Masked || !Spec::grad_adds_to_memory || kept)
+    Spec::template grad<WithInputs>(p, s, head, row, col, bwd, x, y, q, kv, term, prob, ds, sum);
+  x = !Masked || kept ? prob : 0;
+  y = !Masked || kept ? ds : 0;
+#pragma unroll
+  for (int i = 0; i < Spec::num_acc; ++i) acc.x[i] = !Masked || kept ? sum.x[i] : acc.x[i];
+}
+
 // Rows of a stat, which are the positions along the axes before its own, and blocks of each.
 template <class Spec>
 LUATTN_FN void stat_shape(const LuattnParams &p, int stat, i64 &rows, int &blocks) {
@@ -176,28 +193,12 @@ LUATTN_FN void find_stats(const LuattnParams &p) {
 // Calls body(position, channel) for every N-th channel of the block's positions, spread over the threads.
 template <int Width, int N, class Body>
 LUATTN_FN void for_each_element(int len, const Body &body) {
+  static_assert(Width % N == 0);
   constexpr int per_row = Width / N;
   const int first = int(blockIdx.x) * aux_tile;
   const int count = min_of(aux_tile, len - first) * per_row;
 #pragma unroll 1
   for (int i = int(threadIdx.x); i < count; i += aux_threads) body(first + i / per_row, i % per_row * N);
-}
-
-// P and dS of an element in place of its dot and dP, and zeros where it is not kept. Where grad may, it is
-// tried for all of them: behind a branch each element would wait for the one before it.
-template <class Spec, bool WithInputs, bool Masked>
-LUATTN_FN void grad_where(bool kept, const LuattnParams &p, const Site &s, const typename Spec::Head &head,
-                          const typename Spec::Row &row, const typename Spec::Col &col,
-                          const typename Spec::BwdRow &bwd, Position q, Position kv, typename Spec::Real term,
-                          typename Spec::Real &x, typename Spec::Real &y, typename Spec::Acc &acc) {
-  typename Spec::Real prob = 0, ds = 0;
-  typename Spec::Acc sum = acc;
-  if (!Masked || !Spec::grad_adds_to_memory || kept)
-    Spec::template grad<WithInputs>(p, s, head, row, col, bwd, x, y, q, kv, term, prob, ds, sum);
-  x = !Masked || kept ? prob : 0;
-  y = !Masked || kept ? ds : 0;
-#pragma unroll
-  for (int i = 0; i < Spec::num_acc; ++i) acc.x[i] = !Masked || kept ? sum.x[i] : acc.x[i];
 }
 
 enum { WHICH_Q = 0, WHICH_K = 1, WHICH_V = 2 };
@@ -277,6 +278,7 @@ template <class Elem, int Width, int N, bool Once, class Real>
 LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len, Real *delta) {
   constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes, steps = aux_tile / groups,
                 rows = steps % 4 == 0 ? 4 : 1;
+  static_assert(Width % N == 0);
   if (first >= len) return;  // no queries
   const int lane = int(threadIdx.x) % lanes;
   const Elem *dout = row_of<const Elem>(p.dout, b, h, first), *o = row_of<const Elem>(p.o, b, h, first);

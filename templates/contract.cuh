@@ -156,7 +156,8 @@ struct Site { int b, h, q_len, kv_len; };
 //                            which moves by distance_step elements of the line as q moves by one
 //     GradLine<Real> pair_line(p, s, head, q, kv)       where pairs_in_line: likewise add_here, which moves by one as kv does; where
 //                            pairs_pitched, by its pitch as q does, below q_len. Of input pairs_input; else that is -1
-//     void flush(p, s, head, acc)             adds acc (summed over a block, or a warp, by the kernel) to memory, one thread of it
+//     void flush(p, s, head, acc)             adds to memory what acc (summed over a block, or a warp, by the kernel) amounts to, one
+//                            thread of it. Linear in acc, so that parts of a sum may be flushed; s and head are those of its elements
 //   Input mods: one element of q, k or v at position i, channel d; *_grad returns d loss / d x and adds parameter gradients.
 //     Real query_mod(p, s, x, i, d)      Real query_mod_grad(p, s, x, g, i, d, acc)      likewise key_, value_
 //     g = d loss / d x'. In params, dq_acc and dk_acc hold it without the factor scale, dv_acc as it is; luattn_finish multiplies.

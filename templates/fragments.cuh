@@ -172,9 +172,9 @@ LUATTN_FN void next_octet(const float (&x)[2][Rows]) {
 }
 #undef LUATTN_MOVE_LEFT
 
-// Blocks C .. C + Count - 1 by `zero`, a 0 that ptxas does not know for one: into other registers than those
-// that a loop before it turned them through. ptxas would take the same, and copy what comes along another
-// way, without that loop, to them.
+// Exclusive or of blocks C .. C + Count - 1 with `zero`, a 0 that ptxas does not know for one: into other
+// registers than those that a loop before it turned them through. ptxas would take the same, and copy what
+// comes along another way, without that loop, to them.
 template <int C, int Count>
 LUATTN_FN void set_apart(int zero) {
 #define LUATTN_XOR(i) "xor.b32 c%1_" i ", c%1_" i ", %0;"

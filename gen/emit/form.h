@@ -87,6 +87,7 @@ typedef struct emit_form {
   derived_terms row_terms;
   ir_ref grad_prob, grad_ds;   /* of VAR_DOT, VAR_DP, VAR_ROW and indices */
   derived_terms element_terms; /* without those in `sum` */
+  ir_ref whole_sum;            /* VAR_GRAD, of a term without of_sum */
   derived_terms sum[SUM_KINDS];
   double
       factor_of_q[DERIVED_MAX_TERMS]; /* of terms of SUM_LINEAR: what their factor grows by from q to q + 1 */

@@ -9,7 +9,7 @@ typedef struct outlined_gradient {
   const char *type, *call;
 } outlined_gradient;
 
-/* And what is left for the end is the same. */
+/* Terms that share an element of Acc: one place, and the same part left to flush. */
 static bool same_place(const derived_term *a, const derived_term *b) {
   if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar))
     return false;
@@ -227,7 +227,7 @@ void add_gradient_hooks(writer *w, const plan_copies *copies) {
 
 static void flush_acc(writer *w, int number) {
   const derived_term *t = &w->acc[number];
-  const ir_ref sum = t->of_sum != IR_NONE ? t->of_sum : ir_variable(w->f->g, VAR_GRAD, 0);
+  const ir_ref sum = t->of_sum != IR_NONE ? t->of_sum : w->f->whole_sum;
   text_add(&w->out, "if (const Real g = acc.x[%d]; g != Real(0)) {\n", number);
   w->out.indent++;
   body_begin(w, HAS_HEAD, "");

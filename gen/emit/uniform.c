@@ -42,7 +42,7 @@ static bool has_one_place(emit_form *f, const derived_term *t) {
 
 void uniform_take(emit_form *f) {
   ir *g = f->g;
-  const ir_ref sum = ir_variable(g, VAR_GRAD, 0);
+  const ir_ref sum = f->whole_sum = ir_variable(g, VAR_GRAD, 0);
   for (int i = 0; i < f->element_terms.count; i++) {
     derived_term *t = &f->element_terms.term[i];
     ir_ref of_sum = sum;

@@ -71,8 +71,8 @@ typedef struct plan_rows {
 } plan_rows;
 
 /* How often the main kernel's code repeats a hook that is inlined: once for each score, row and column that
- * it unrolls over; and the kernels around it, for each element of q, k or v. Code that stands there with and
- * without a mask counts once. */
+ * it unrolls over; and the kernels around it, for each element of q, k or v that a thread accesses at once.
+ * Code that stands there with and without a mask counts once. */
 typedef struct plan_copies {
   int element, row, col, mod;
 } plan_copies;

@@ -245,9 +245,9 @@ int tiles_least_shared(const plan *p) {
 
 plan_copies tiles_copies(const plan *p) {
   const bool backward = p->pass == LUATTN_BACKWARD;
-  const int bytes = p->dtype == LUATTN_F64 ? 8 : p->dtype == LUATTN_F32 ? 4 : 2;
-  plan_copies c = {.mod = 2 * 16 / bytes};
-  if (p->family == LUATTN_SIMT) { /* backward rolls its loop over rows */
+  const bool half = p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16;
+  plan_copies c = {.mod = half ? 8 : 1}; /* per_access in templates/tensors.cuh */
+  if (p->family == LUATTN_SIMT) {                            /* backward rolls its loop over rows */
     c.col = max_of(p->tile_n / 16, 1);
     c.row = backward ? 1 : max_of(p->tile_m * 16 / p->threads, 1);
     c.element = c.row * c.col;
