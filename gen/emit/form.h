@@ -143,6 +143,13 @@ void shift_step(emit_form *f);
 /* uniform.c: element_terms without factors and conditions that a head's elements share. */
 void uniform_take(emit_form *f);
 
+/* A place that is the same for the whole head: the block sums what goes there, and adds it once. */
+static inline bool form_has_one_place(emit_form *f, const derived_term *t) {
+  for (int i = 0; i < t->num_index; i++)
+    if ((deps_of(&f->deps, t->index[i]) & ~DEP_SITE) != 0) return false;
+  return true;
+}
+
 /* Does the kernel's gradient want this term? */
 static inline bool form_wants(const emit_form *f, const derived_term *t) {
   return (f->plan->wants & (t->input >= 0 ? (unsigned)LUATTN_WANT_INPUTS : (unsigned)LUATTN_WANT_SCALARS)) !=

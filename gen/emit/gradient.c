@@ -19,13 +19,6 @@ static bool same_place(const derived_term *a, const derived_term *b) {
   return true;
 }
 
-/* A place that is the same for the whole head: the block sums what goes there, and adds it once. */
-static bool is_block_sum(writer *w, const derived_term *t) {
-  for (int i = 0; i < t->num_index; i++)
-    if ((deps_of(&w->f->deps, t->index[i]) & ~DEP_SITE) != 0) return false;
-  return true;
-}
-
 static int acc_of(const writer *w, const derived_term *t) {
   for (int i = 0; i < w->num_acc; i++)
     if (same_place(&w->acc[i], t)) return i;
@@ -35,7 +28,7 @@ static int acc_of(const writer *w, const derived_term *t) {
 static luattn_status collect_terms(writer *w, const derived_terms *terms, luattn_error *err) {
   for (int i = 0; i < terms->count; i++) {
     const derived_term *t = &terms->term[i];
-    if (!form_wants(w->f, t) || !is_block_sum(w, t) || acc_of(w, t) >= 0) continue;
+    if (!form_wants(w->f, t) || !form_has_one_place(w->f, t) || acc_of(w, t) >= 0) continue;
     if (w->num_acc == WRITER_MAX_ACC)
       return luattn_fail(err, LUATTN_UNSUPPORTED,
                          "emit: %s: more than %d parameter gradients; ask for fewer (wants), or mark "

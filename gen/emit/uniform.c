@@ -33,20 +33,13 @@ static int argument_of_linear(emit_form *f, ir_ref r) {
   }
 }
 
-/* One number is summed for all of a head. */
-static bool has_one_place(emit_form *f, const derived_term *t) {
-  for (int i = 0; i < t->num_index; i++)
-    if (!is_uniform(f, t->index[i])) return false;
-  return true;
-}
-
 void uniform_take(emit_form *f) {
   ir *g = f->g;
   const ir_ref sum = f->whole_sum = ir_variable(g, VAR_GRAD, 0);
   for (int i = 0; i < f->element_terms.count; i++) {
     derived_term *t = &f->element_terms.term[i];
     ir_ref of_sum = sum;
-    if (!has_one_place(f, t)) continue;
+    if (!form_has_one_place(f, t)) continue;
     for (int at; !is_uniform(f, t->value) && (at = argument_of_linear(f, t->value)) >= 0;) {
       const ir_node n = *ir_get(g, t->value);
       ir_ref arg[3] = {n.arg[0], n.arg[1], n.arg[2]};
