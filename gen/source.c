@@ -102,7 +102,7 @@ static const char *arch_name(const compilation *c, arena *a) {
  * 192 is 5 % slower, sm80's backward up to D 128 without a mask and that of some grids 2 to 3 %. Which ones
  * was measured on an H200 and an H100 (bench/journal.md, "Left out of backward", "Sums and terms of distances
  * in simt", "Grids without hoisting and combining"). More would cost narrow heads, the masks of grids
- * elsewhere, f32's forward and all other backward kernels some speed. The option is in no manual; an NVRTC
+ * forward, f32's forward and all other backward kernels some speed. The option is in no manual; an NVRTC
  * that refuses it compiles with all passes, and one that does not know a pass by this name leaves none out.
  */
 enum { MAX_LEFT_OUT = 2 };
@@ -119,20 +119,19 @@ static int left_out_of_forward(const plan *p, bool is_grid, const char *out[MAX_
   return n;
 }
 
-static int left_out_of_backward(const plan *p, bool is_grid, const char *out[MAX_LEFT_OUT]) {
+static int left_out_of_backward(const plan *p, const char *out[MAX_LEFT_OUT]) {
   const bool simt = p->family == LUATTN_SIMT, sm80 = p->family == LUATTN_SM80;
   int n = 0;
   if (simt) out[n++] = combine_less_often;
   if (sm80) out[n++] = combine_nothing;
-  if (sm80 || (simt && !is_grid)) out[n++] = hoist_nothing;
+  if (simt || sm80) out[n++] = hoist_nothing;
   return n;
 }
 
 static int passes_left_out(const compilation *c, const char *out[MAX_LEFT_OUT]) {
-  const bool is_grid = c->mask.rows.period >= MASK_GRID;
   if (c->plan.dtype == LUATTN_F64) return 0;
-  return c->plan.pass == LUATTN_FORWARD ? left_out_of_forward(&c->plan, is_grid, out)
-                                        : left_out_of_backward(&c->plan, is_grid, out);
+  if (c->plan.pass == LUATTN_BACKWARD) return left_out_of_backward(&c->plan, out);
+  return left_out_of_forward(&c->plan, c->mask.rows.period >= MASK_GRID, out);
 }
 
 enum { MAX_OPTIONS = 7 + 4 * MAX_LEFT_OUT };
