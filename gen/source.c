@@ -105,8 +105,7 @@ static const char *arch_name(const compilation *c, arena *a) {
  * forward, f32's forward and all other backward kernels some speed. The option is in no manual; an NVRTC
  * that refuses it compiles with all passes, and one that does not know a pass by this name leaves none out.
  * Only options that end with the compilation stand here: others stay on for whatever the process compiles
- * next ("NVVM without values computed anew").
- */
+ * next ("NVVM without values computed anew"). */
 enum { MAX_LEFT_OUT = 2 };
 static const char combine_less_often[] = "-full-inst-combine=0",
                   combine_nothing[] = "-disable-InstructionCombiningPass",
