@@ -59,8 +59,8 @@ luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error 
 /* One run of NVRTC over c's source, for all kernels or some (LUATTN_PART of the templates). Results of the
  * others lie in c->beside. */
 typedef enum source_part { PART_ALL, PART_MAIN, PART_OTHERS } source_part;
-luattn_status source_compile(const compilation *c, const nvrtc *lib, source_part part, int want_ptx,
-                             nvrtc_result *out, luattn_error *err);
+luattn_status source_compile(const compilation *c, const nvrtc *lib, source_part part, nvrtc_watcher *watcher,
+                             int want_ptx, nvrtc_result *out, luattn_error *err);
 /* Leaves what NVRTC refused in `dir`, and adds the place to the message. */
 void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err);
 

@@ -1,7 +1,8 @@
 /* parts.c: the kernels of an image in two runs of NVRTC side by side, where there are some besides the main
  * one: that takes long, the others a tenth of it to as much again. Two cores then compile an image in the
- * time of its main kernel. NVRTC's own threads (--split-compile) leave what ptxas remarks on wgmma out of the
- * log, which plans yield to. */
+ * time of its main kernel. NVRTC's front end takes one program at a time, and the main kernel does not wait:
+ * the others start when it is through. NVRTC's own threads (--split-compile) leave what ptxas remarks on
+ * wgmma out of the log, which plans yield to. */
 #include <pthread.h>
 #include <string.h>
 
@@ -11,6 +12,8 @@ typedef struct second_run {
   const compilation *c;
   const nvrtc *lib;
   int want_ptx;
+  pthread_t thread;
+  bool is_due, has_thread;
   nvrtc_result result;
   luattn_status status;
   luattn_error err;
@@ -28,8 +31,14 @@ bool parts_has_two(const compilation *c) {
 
 static void *compile_others(void *of_second_run) {
   second_run *r = of_second_run;
-  r->status = source_compile(r->c, r->lib, PART_OTHERS, r->want_ptx, &r->result, &r->err);
+  r->status = source_compile(r->c, r->lib, PART_OTHERS, NULL, r->want_ptx, &r->result, &r->err);
   return NULL;
+}
+
+static void start_others(void *of_second_run) {
+  second_run *r = of_second_run;
+  if (!r->is_due) r->has_thread = pthread_create(&r->thread, NULL, compile_others, r) == 0;
+  r->is_due = true;
 }
 
 /* What ptxas said of both, in the first. Without registers for one of them there is no image. What entries of
@@ -47,13 +56,12 @@ static void join(nvrtc_result *main, const nvrtc_result *others) {
 luattn_status parts_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *main,
                             nvrtc_result *others, luattn_error *err) {
   memset(others, 0, sizeof *others);
-  if (!parts_has_two(c)) return source_compile(c, lib, PART_ALL, want_ptx, main, err);
+  if (!parts_has_two(c)) return source_compile(c, lib, PART_ALL, NULL, want_ptx, main, err);
   second_run second = {.c = c, .lib = lib, .want_ptx = want_ptx};
-  pthread_t thread;
-  const bool beside = pthread_create(&thread, NULL, compile_others, &second) == 0;
-  const luattn_status status = source_compile(c, lib, PART_MAIN, want_ptx, main, err);
-  if (beside)
-    pthread_join(thread, NULL);
+  nvrtc_watcher watcher = {start_others, &second};
+  const luattn_status status = source_compile(c, lib, PART_MAIN, &watcher, want_ptx, main, err);
+  if (second.has_thread)
+    pthread_join(second.thread, NULL);
   else if (status == LUATTN_OK)
     compile_others(&second);
   if (status != LUATTN_OK) return status;

@@ -210,8 +210,8 @@ luattn_status source_origin(const compilation *c, hash128 *origin, luattn_error 
   return LUATTN_OK;
 }
 
-luattn_status source_compile(const compilation *c, const nvrtc *lib, source_part part, int want_ptx,
-                             nvrtc_result *out, luattn_error *err) {
+luattn_status source_compile(const compilation *c, const nvrtc *lib, source_part part, nvrtc_watcher *watcher,
+                             int want_ptx, nvrtc_result *out, luattn_error *err) {
   arena *a = part == PART_OTHERS ? c->beside : c->a;
   const char *opts[MAX_OPTIONS], *arch = arch_name(c, a);
   const template_file *entry = entry_file(c);
@@ -225,8 +225,9 @@ luattn_status source_compile(const compilation *c, const nvrtc *lib, source_part
     if (!is_entry(&c->templates[i])) headers[n++] = c->templates[i];
   headers[n++] = (template_file){"config.cuh", c->config, strlen(c->config)};
   headers[n++] = (template_file){"spec.cuh", c->emitted.spec, strlen(c->emitted.spec)};
-  return nvrtc_compile(lib, a, entry->name, entry->data, headers, n, arch,
-                       options(c, part, lib->major >= 13, opts), want_ptx, out, err);
+  nvrtc_options told = options(c, part, lib->major >= 13, opts);
+  told.watcher = watcher;
+  return nvrtc_compile(lib, a, entry->name, entry->data, headers, n, arch, told, want_ptx, out, err);
 }
 
 void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err) {

@@ -110,7 +110,7 @@ static luattn_status stage_ptx(compilation *c, text *out, luattn_error *err) {
   nvrtc_result r;
   TRY(nvrtc_find(c->target.nvrtc, &c->nvrtc, err));
   TRY(nvrtc_open(&c->nvrtc, &lib, err));
-  TRY(source_compile(c, &lib, PART_ALL, 1, &r, err));
+  TRY(source_compile(c, &lib, PART_ALL, NULL, 1, &r, err));
   text_bytes(out, r.ptx, strlen(r.ptx));
   return LUATTN_OK;
 }

@@ -72,6 +72,8 @@ luattn_status nvrtc_open(const nvrtc_file *file, nvrtc *lib, luattn_error *err) 
     return luattn_fail(err, LUATTN_COMPILE,
                        "nvrtc: '%s': has no function %s; use NVRTC 12 or newer (LUATTN_NVRTC names it)",
                        file->path, missing);
+  const symbol optional = {"nvrtcSetFlowCallback", &out.fn.set_flow_callback};
+  (void)load_symbols(handle, &optional, 1, &missing);
   snprintf(out.path, sizeof out.path, "%s", file->path);
   if (out.fn.version(&out.major, &out.minor) != 0 || out.major < 12)
     return luattn_fail(
@@ -153,6 +155,19 @@ static luattn_status compile(const nvrtc *lib, arena *a, void *prog, const char 
   return fetch(a, prog, lib->fn.log_size, lib->fn.log, log, &size, err);
 }
 
+/* NVRTC calls it between its steps, of which the front end is the first; 0: it shall go on. */
+static int pass_on(void *watcher, void *reserved) {
+  const nvrtc_watcher *w = watcher;
+  (void)reserved;
+  w->tell(w->data);
+  return 0;
+}
+
+static void watch(const nvrtc *lib, void *prog, nvrtc_watcher *w) {
+  if (w == NULL) return;
+  if (lib->fn.set_flow_callback == NULL || lib->fn.set_flow_callback(prog, pass_on, w) != 0) w->tell(w->data);
+}
+
 luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const char *source,
                             const template_file *headers, int num_headers, const char *arch,
                             nvrtc_options options, int want_ptx, nvrtc_result *out, luattn_error *err) {
@@ -172,6 +187,7 @@ luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const 
   void *prog = NULL;
   int result = lib->fn.create(&prog, source, name, num_headers, texts, names);
   if (result != 0) return luattn_fail(err, LUATTN_COMPILE, "nvrtc: %s: %s", name, lib->fn.error_text(result));
+  watch(lib, prog, options.watcher);
 
   nvrtc_result r;
   memset(&r, 0, sizeof r);

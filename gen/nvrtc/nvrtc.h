@@ -45,6 +45,8 @@ struct nvrtc_functions {
   int (*log_size)(void *prog, size_t *size);
   int (*log)(void *prog, char *out);
   const char *(*error_text)(int result);
+  /* NULL where there is none: 12.4 has none, 12.8 does. */
+  int (*set_flow_callback)(void *prog, int (*callback)(void *data, void *reserved), void *data);
 };
 typedef struct nvrtc {
   nvrtc_functions fn;
@@ -70,11 +72,20 @@ typedef struct nvrtc_result {
       *remark; /* first line of the log that says setmaxnreg was ignored or wgmma serialised; NULL: none */
 } nvrtc_result;
 
+/* Whom to tell that the front end, which takes one program at a time, is through with this one: called again
+ * and again from then on, by the compiling thread; before it by an NVRTC that does not say where it is. `tell`
+ * calls nothing of NVRTC. */
+typedef struct nvrtc_watcher {
+  void (*tell)(void *data);
+  void *data;
+} nvrtc_watcher;
+
 /* What NVRTC is told. The last `optional` of the list not every NVRTC knows: one that refuses them compiles
  * without. */
 typedef struct nvrtc_options {
   const char *const *list;
   int count, optional;
+  nvrtc_watcher *watcher; /* may be NULL */
 } nvrtc_options;
 
 /* Compiles `source` with in-memory headers (names without a path). arch "sm_90a". Errors: LUATTN_COMPILE with

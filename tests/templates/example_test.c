@@ -39,8 +39,8 @@ static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *a
   headers[count++] = (template_file){"config.cuh", read_file(a, "config.cuh"), 0};
   headers[count++] = (template_file){"spec.cuh", read_file(a, "spec.cuh"), 0};
   nvrtc_result r;
-  if (nvrtc_compile(lib, a, name, entry(name)->data, headers, count, arch, (nvrtc_options){options, n, 0}, 0,
-                    &r, &err) != LUATTN_OK)
+  if (nvrtc_compile(lib, a, name, entry(name)->data, headers, count, arch,
+                    (nvrtc_options){.list = options, .count = n}, 0, &r, &err) != LUATTN_OK)
     return arena_printf(a, "%s", err.message);
   assert_true(r.cubin_size > 0);
   assert_null(r.remark);

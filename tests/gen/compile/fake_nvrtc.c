@@ -13,8 +13,10 @@
  *   memory    compilation fails for want of memory, behind the same remark
  *   lacks X   it refuses the option X, and fails without --no-cache
  *   old       it is version 11.8
+ *   in turn   programs with the kernels besides the main one fail if no front end is through with another
  * "others MODE" is fail, silent, empty, spill, serialise, exhaust X or memory in programs with the kernels
  * besides the main one alone (LUATTN_PART=2). */
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,6 +30,8 @@ typedef struct program {
   int failed;
   bool has_text; /* the X of "exhaust X" or "spill N M X" */
   bool is_others;
+  int (*callback)(void *data, void *reserved);
+  void *data;
   char cubin[64];
   char log[512];
 } program;
@@ -48,6 +52,7 @@ API int nvrtcGetCUBIN(void *prog, char *out);
 API int nvrtcGetProgramLogSize(void *prog, size_t *size);
 API int nvrtcGetProgramLog(void *prog, char *out);
 API const char *nvrtcGetErrorString(int result);
+API int nvrtcSetFlowCallback(void *prog, int (*callback)(void *, void *), void *data);
 
 /* What it is told to do with p; NULL: nothing. */
 static const char *mode_of(const program *p) {
@@ -85,6 +90,23 @@ static const char *lacking(void) {
 #ifndef FAKE_MINOR
 #define FAKE_MINOR 0
 #endif
+
+#if FAKE_MINOR == 0 /* the other build is one that does not say where it is */
+int nvrtcSetFlowCallback(void *prog, int (*callback)(void *, void *), void *data) {
+  program *p = prog;
+  p->callback = callback, p->data = data;
+  return SUCCESS;
+}
+#endif
+
+/* The front end is through with p; false: it was not its turn. */
+static bool leave_front_end(const program *p) {
+  static atomic_bool is_through;
+  if (p->is_others) return atomic_exchange(&is_through, false) || !told(p, "in turn");
+  atomic_store(&is_through, true);
+  for (int i = 0; i < 2 && p->callback != NULL; i++) (void)p->callback(p->data, NULL);
+  return true;
+}
 
 static const int supported[] = {75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121};
 
@@ -174,6 +196,7 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
              "In file included from fwd_simt.cu(3):\nspec.cuh(12): error: identifier \"slopes\" is "
              "undefined\n1 error detected\n");
   p->failed = told(p, "fail") || told(p, "silent") || exhausted || fails;
+  if (!told(p, "fail") && !told(p, "silent") && !leave_front_end(p)) p->failed = true;
   if (told(p, "memory")) return OUT_OF_MEMORY;
   if (p->failed) return COMPILATION;
   snprintf(p->cubin, sizeof p->cubin, "fake cubin %016llx", (unsigned long long)p->hash);

@@ -206,6 +206,21 @@ static void test_parts(void **state) {
   luattn_spec_free(spec);
 }
 
+/* The others start behind the main kernel's front end, or beside it where NVRTC does not say where it is. */
+static void test_order_of_parts(void **state) {
+  (void)state;
+  luattn_spec *spec = load(SPEC);
+  luattn_target target = target_new();
+  fake_mode("in turn");
+  for (int i = 0; i < 20; i++) luattn_image_free(compile(spec, &target, NULL));
+  fake_mode(NULL);
+  target.nvrtc = OTHER_NVRTC;
+  luattn_image *image = compile(spec, &target, NULL);
+  assert_true(luattn_image_get_info(image)->second_code > 0);
+  luattn_image_free(image);
+  luattn_spec_free(spec);
+}
+
 /* What goes wrong with the others alone is said as if it had gone wrong with all. */
 static void test_second_part(void **state) {
   (void)state;
@@ -553,21 +568,14 @@ static void test_passes_left_out(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_nvrtc_fails),
-      cmocka_unit_test(test_refused_source_is_kept),
-      cmocka_unit_test(test_spills),
-      cmocka_unit_test(test_exhausted),
-      cmocka_unit_test(test_crowded),
-      cmocka_unit_test(test_parts),
-      cmocka_unit_test(test_second_part),
-      cmocka_unit_test(test_pairs),
-      cmocka_unit_test(test_mask),
-      cmocka_unit_test(test_report),
-      cmocka_unit_test(test_stat_blocks),
-      cmocka_unit_test(test_processes),
-      cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_passes_left_out),
+      cmocka_unit_test(test_nvrtc_fails),    cmocka_unit_test(test_refused_source_is_kept),
+      cmocka_unit_test(test_spills),         cmocka_unit_test(test_exhausted),
+      cmocka_unit_test(test_crowded),        cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_order_of_parts), cmocka_unit_test(test_second_part),
+      cmocka_unit_test(test_pairs),          cmocka_unit_test(test_mask),
+      cmocka_unit_test(test_report),         cmocka_unit_test(test_stat_blocks),
+      cmocka_unit_test(test_processes),      cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_threads),        cmocka_unit_test(test_passes_left_out),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

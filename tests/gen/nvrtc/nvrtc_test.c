@@ -125,7 +125,7 @@ static void test_compile(void **state) {
   assert_int_equal(nvrtc_supports(&lib, 80), 1);
   assert_int_equal(nvrtc_supports(&lib, 81), 0);
   assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, &header, 1, "sm_80",
-                                 (nvrtc_options){options, 2, 0}, 1, &r, &err),
+                                 (nvrtc_options){.list = options, .count = 2}, 1, &r, &err),
                    LUATTN_OK);
   assert_true(r.cubin_size > 100);
   assert_memory_equal(r.cubin, "\177ELF", 4);
@@ -155,9 +155,9 @@ static void test_spills_are_seen(void **state) {
   const char *options[] = {"-std=c++20", "--ptxas-options=-v"};
   nvrtc_result r;
   luattn_error err;
-  assert_int_equal(
-      nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80", (nvrtc_options){options, 2, 0}, 0, &r, &err),
-      LUATTN_OK);
+  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80",
+                                 (nvrtc_options){.list = options, .count = 2}, 0, &r, &err),
+                   LUATTN_OK);
   assert_true(r.entry[0].registers == 32);
   assert_true(r.entry[0].spill_bytes > 0);
   assert_true(r.entry[0].stack_bytes > 0);
@@ -175,18 +175,20 @@ static void test_refused_options(void **state) {
   for (int i = 0; i < 2; i++) {
     nvrtc_result r;
     luattn_error err;
-    assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80",
-                                   (nvrtc_options){refused[i], 3, 2}, 0, &r, &err),
-                     LUATTN_OK);
+    assert_int_equal(
+        nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80",
+                      (nvrtc_options){.list = refused[i], .count = 3, .optional = 2}, 0, &r, &err),
+        LUATTN_OK);
     assert_true(r.cubin_size > 100);
     assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80",
-                                   (nvrtc_options){refused[i], 3, 0}, 0, &r, &err),
+                                   (nvrtc_options){.list = refused[i], .count = 3}, 0, &r, &err),
                      LUATTN_COMPILE);
     assert_non_null(strstr(err.message, "-no-such-option"));
     /* An error of the source is no refusal. */
-    assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", "\n__device__ int x = no_such_name;\n", NULL, 0,
-                                   "sm_80", (nvrtc_options){refused[i], 3, 2}, 0, &r, &err),
-                     LUATTN_COMPILE);
+    assert_int_equal(
+        nvrtc_compile(&lib, a, "fwd.cu", "\n__device__ int x = no_such_name;\n", NULL, 0, "sm_80",
+                      (nvrtc_options){.list = refused[i], .count = 3, .optional = 2}, 0, &r, &err),
+        LUATTN_COMPILE);
     assert_non_null(strstr(err.message, "no_such_name"));
   }
   arena_close(a);
@@ -209,7 +211,7 @@ static void test_names_of_passes_are_known(void **state) {
     nvrtc_result r;
     luattn_error err;
     assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_90a",
-                                   (nvrtc_options){options, 4, 0}, 0, &r, &err),
+                                   (nvrtc_options){.list = options, .count = 4}, 0, &r, &err),
                      LUATTN_OK);
     const bool known = strstr(r.log, "Unknown command line argument") == NULL;
     if (known != (i < 3)) fail_msg("%s: %s", names[i], r.log);
@@ -235,7 +237,8 @@ static void *compile_loop(void *data) {
   static const char *const options[] = {
       "-std=c++20", "-Xnvvm", "-Xopt",  "-Xnvvm",           "-disable-InstructionCombiningPass",
       "-Xnvvm",     "-Xopt",  "-Xnvvm", "-disable-LICMPass"};
-  const nvrtc_options told = {options, c->leaves_out ? 9 : 1, c->leaves_out ? 8 : 0};
+  const nvrtc_options told = {
+      .list = options, .count = c->leaves_out ? 9 : 1, .optional = c->leaves_out ? 8 : 0};
   luattn_error err;
   c->status = nvrtc_compile(c->lib, c->a, "fwd.cu", source, NULL, 0, "sm_80", told, 0, &c->r, &err);
   return NULL;
@@ -272,6 +275,28 @@ static void test_passes_are_left_out_of_one_compilation(void **state) {
   for (int i = 0; i < COMPILATIONS; i++) arena_close(c[i].a);
 }
 
+static void count(void *of_int) { ++*(int *)of_int; }
+
+/* That the front end is through is told, whatever came of it, and by an NVRTC that cannot tell beforehand. */
+static void test_watcher(void **state) {
+  (void)state;
+  nvrtc lib;
+  arena *a = open_lib(&lib);
+  nvrtc_result r;
+  luattn_error err;
+  int calls = 0;
+  nvrtc_watcher watcher = {count, &calls};
+  const nvrtc_options told = {.watcher = &watcher};
+  const char *source = "extern \"C\" __global__ void luattn_fwd(float *x) { x[threadIdx.x] = 1.f; }\n";
+  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80", told, 0, &r, &err), LUATTN_OK);
+  assert_true(calls > 0);
+  calls = 0;
+  lib.fn.set_flow_callback = NULL; /* as before 12.8 */
+  assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80", told, 0, &r, &err), LUATTN_OK);
+  assert_int_equal(calls, 1);
+  arena_close(a);
+}
+
 static void test_first_error_is_in_the_message(void **state) {
   (void)state;
   nvrtc lib;
@@ -279,7 +304,7 @@ static void test_first_error_is_in_the_message(void **state) {
   nvrtc_result r;
   luattn_error err;
   assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", "\n__device__ int x = no_such_name;\n", NULL, 0, "sm_80",
-                                 (nvrtc_options){NULL, 0, 0}, 0, &r, &err),
+                                 (nvrtc_options){0}, 0, &r, &err),
                    LUATTN_COMPILE);
   assert_non_null(strstr(err.message, "fwd.cu for sm_80"));
   assert_non_null(strstr(err.message, "fwd.cu(2)"));
@@ -322,6 +347,7 @@ int main(void) {
       cmocka_unit_test(test_refused_options),
       cmocka_unit_test(test_names_of_passes_are_known),
       cmocka_unit_test(test_passes_are_left_out_of_one_compilation),
+      cmocka_unit_test(test_watcher),
       cmocka_unit_test(test_first_error_is_in_the_message),
       cmocka_unit_test(test_embedded_templates_are_the_files),
   };
