@@ -17,7 +17,8 @@ typedef struct check_report {
   bool gradient_is_given; /* by the spec itself (backward or stop_gradient), so that differences are not its
                              measure */
   check_line line[CHECK_MAX_LINES];
-  uint32_t jumps; /* a bit for each scalar at whose value the result has no derivative: not compared */
+  double slope[32]; /* by differences, along each scalar */
+  uint32_t jumps;   /* a bit for each scalar at whose value the result has no derivative: not compared */
   const char *const *scalar_names;
 } check_report;
 

@@ -70,7 +70,7 @@ static luattn_status difference(const cli_options *o, const cli_problem *p, cli_
   return s;
 }
 
-/* A sample of the entries of one tensor's gradient. */
+/* Some of the entries of one tensor's gradient, or all where they are few. */
 static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cli_result *scratch,
                                   const char *name, array *x, const array *gradient, double noise,
                                   check_report *out, luattn_error *err) {
@@ -78,8 +78,8 @@ static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cl
   double error = 0, biggest = 0;
   if (gradient->storage == NULL || n == 0) return LUATTN_OK;
   for (int64_t i = 0; i < n; i++) biggest = fmax(biggest, fabs(array_get(gradient, i)));
-  for (int i = 0; i < SAMPLES; i++) {
-    const int64_t at = (int64_t)((uint64_t)(i + 1) * UINT64_C(2654435761) % (uint64_t)n);
+  for (int64_t i = 0; i < SAMPLES && i < n; i++) {
+    const int64_t at = n <= SAMPLES ? i : (int64_t)((uint64_t)(i + 1) * UINT64_C(2654435761) % (uint64_t)n);
     double slope;
     TRY(difference(o, p, scratch, x, at, &slope, err));
     const double e = fabs(slope - array_get(gradient, at));
@@ -89,25 +89,59 @@ static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cl
   return LUATTN_OK;
 }
 
-/* Which scalars stand where the result jumps or bends, as a position that scores compare keys with does at a
- * whole number: there is no derivative to compare. */
-static luattn_status find_jumps(const cli_options *o, cli_problem *p, cli_result *scratch, uint32_t *jumps,
-                                luattn_error *err) {
+/* The loss with the scalars in `moved`, a bit for each, off by `step`. */
+static luattn_status loss_beside(const cli_options *o, cli_problem *p, uint32_t moved, double step,
+                                 cli_result *scratch, double *loss, luattn_error *err) {
+  double value[32];
+  for (size_t i = 0; i < p->info.num_scalars; i++) {
+    value[i] = *scalar_of(p, i);
+    if (moved >> i & 1) *scalar_of(p, i) += step;
+  }
+  const luattn_status status = plain_loss(o, p, scratch, loss, err);
+  for (size_t i = 0; i < p->info.num_scalars; i++) *scalar_of(p, i) = value[i];
+  return status;
+}
+
+typedef struct scalar_slope {
+  double slope;
+  bool jumps; /* the result jumps or bends here: it has no slope */
+} scalar_slope;
+
+static luattn_status difference_beside(const cli_options *o, cli_problem *p, uint32_t moved, double here,
+                                       cli_result *scratch, scalar_slope *out, luattn_error *err) {
+  double up, down;
+  TRY(loss_beside(o, p, moved, STEP, scratch, &up, err));
+  TRY(loss_beside(o, p, moved, -STEP, scratch, &down, err));
+  out->slope = (up - down) / (2 * STEP);
+  out->jumps = !(fabs((up - here) - (here - down)) <= JUMP * fmax(1, fabs(here)));
+  return LUATTN_OK;
+}
+
+/* The slope along each scalar, and which of them stand where the result jumps or bends, as a position that
+ * scores compare keys with does at a whole number: there is no derivative to compare. */
+static luattn_status find_slopes(const cli_options *o, cli_problem *p, cli_result *scratch, check_report *out,
+                                 luattn_error *err) {
   double here;
+  scalar_slope s;
   if (p->info.num_scalars == 0) return LUATTN_OK;
   TRY(plain_loss(o, p, scratch, &here, err));
   for (size_t i = 0; i < p->info.num_scalars; i++) {
-    double *scalar = scalar_of(p, i), up, down;
-    const double value = *scalar;
-    *scalar = value + STEP;
-    luattn_status status = plain_loss(o, p, scratch, &up, err);
-    *scalar = value - STEP;
-    if (status == LUATTN_OK) status = plain_loss(o, p, scratch, &down, err);
-    *scalar = value;
-    TRY(status);
-    if (!(fabs((up - here) - (here - down)) <= JUMP * fmax(1, fabs(here)))) *jumps |= UINT32_C(1) << i;
+    TRY(difference_beside(o, p, UINT32_C(1) << i, here, scratch, &s, err));
+    out->slope[i] = s.slope;
+    if (s.jumps) out->jumps |= UINT32_C(1) << i;
   }
   return LUATTN_OK;
+}
+
+/* Only which ones: none if the result is smooth along all of them together, which is asked first. */
+static luattn_status find_jumps(const cli_options *o, cli_problem *p, cli_result *scratch, check_report *out,
+                                luattn_error *err) {
+  double here;
+  scalar_slope s;
+  if (p->info.num_scalars == 0) return LUATTN_OK;
+  TRY(plain_loss(o, p, scratch, &here, err));
+  TRY(difference_beside(o, p, UINT32_MAX, here, scratch, &s, err));
+  return s.jumps ? find_slopes(o, p, scratch, out, err) : LUATTN_OK;
 }
 
 static luattn_status check_entries(const cli_options *o, cli_problem *p, const cli_result *got,
@@ -123,16 +157,9 @@ static luattn_status check_entries(const cli_options *o, cli_problem *p, const c
   }
   for (size_t i = 0; i < p->info.num_scalars; i++) {
     if (out->jumps >> i & 1) continue;
-    double *scalar = scalar_of(p, i), loss[2];
-    const double value = *scalar;
-    for (int side = 0; side < 2; side++) {
-      *scalar = side ? value - STEP : value + STEP;
-      TRY(plain_loss(o, p, scratch, &loss[side], err));
-    }
-    *scalar = value;
-    const double want = (loss[0] - loss[1]) / (2 * STEP), have = array_get(&got->scalar_grads, (int64_t)i);
+    const double have = array_get(&got->scalar_grads, (int64_t)i);
     snprintf(name, sizeof name, "d_%s", p->info.scalar_names[i]);
-    check_add(out, name, fabs(want - have), 1e-6 * fmax(fabs(have), 1) + noise);
+    check_add(out, name, fabs(out->slope[i] - have), 1e-6 * fmax(fabs(have), 1) + noise);
   }
   return LUATTN_OK;
 }
@@ -292,7 +319,6 @@ static luattn_status with_mask(differences check, const cli_options *o, cli_prob
                                  : luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the mask");
   p->kept = kept;
   out->scalar_names = p->info.scalar_names;
-  if (s == LUATTN_OK) s = find_jumps(o, p, scratch, &out->jumps, err);
   if (s == LUATTN_OK) s = check(o, p, got, allowed, scratch, out, err);
   p->kept = NULL;
   free(kept);
@@ -303,8 +329,11 @@ static luattn_status slopes(const cli_options *o, cli_problem *p, const cli_resu
                             const double *allowed, cli_result *scratch, check_report *out,
                             luattn_error *err) {
   (void)allowed;
-  if (count_scores(p) > MANY_SCORES)
+  if (count_scores(p) > MANY_SCORES) {
+    TRY(find_jumps(o, p, scratch, out, err));
     return check_direction(o, p, got, EVERYTHING, "all gradients", 0, scratch, out, err);
+  }
+  TRY(find_slopes(o, p, scratch, out, err));
   return check_entries(o, p, got, scratch, out, err);
 }
 
@@ -322,6 +351,7 @@ static bool has_parameters(const cli_problem *p, const cli_result *got) {
 static luattn_status adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
                              const double *allowed, cli_result *scratch, check_report *out,
                              luattn_error *err) {
+  TRY(find_jumps(o, p, scratch, out, err));
   TRY(check_direction(o, p, got, TENSORS, "along q, k, v", allowed[0], scratch, out, err));
   if (!has_parameters(p, got)) return LUATTN_OK;
   return check_direction(o, p, got, PARAMETERS, "along parameters", allowed[1], scratch, out, err);
