@@ -49,13 +49,17 @@ typedef struct comparison {
   check_report *out;
   luattn_dtype dtype;
   const cli_result *got, *want, *rounded; /* rounded: NULL unless dtype is a half type */
-  const cli_result *noise;                /* of parameter gradients; may be NULL */
+  const cli_result *noise;                /* of gradients (cpu_gradient_noise); may be NULL */
   const cli_result *kinks;                /* of dq, dk, dv (cpu_gradient_kinks); may be NULL */
 } comparison;
 
+/* The largest finite value: what is infinite allows nothing. */
 static double biggest_of(const array *a) {
   double biggest = 0;
-  for (int64_t i = 0, n = array_count(a); i < n; i++) biggest = fmax(biggest, fabs(array_get(a, i)));
+  for (int64_t i = 0, n = array_count(a); i < n; i++) {
+    const double x = fabs(array_get(a, i));
+    if (isfinite(x)) biggest = fmax(biggest, x);
+  }
   return biggest;
 }
 
@@ -74,23 +78,37 @@ static double unit_of(luattn_dtype type) {
                               : 0x1p-9;
 }
 
+static bool is_tensor_gradient(size_t offset) {
+  return offset >= offsetof(cli_result, dq) && offset <= offsetof(cli_result, dv);
+}
+
+static const array *at_offset(const cli_result *r, size_t offset) {
+  return r != NULL ? (const array *)(const void *)((const char *)r + offset) : NULL;
+}
+
+/* The error of plain half precision. That of dq, dk and dv is taken to be two standard deviations at least of
+ * the roundings that it has: the largest of few errors may be smaller by luck. */
+static double plain_error(const comparison *c, size_t offset, const array *want) {
+  double ignored;
+  const double error = distance(at_offset(c->rounded, offset), want, NULL, &ignored);
+  const array *noise = is_tensor_gradient(offset) ? at_offset(c->noise, offset) : NULL;
+  if (noise == NULL || noise->storage == NULL) return error;
+  const double least = 2 * unit_of(c->dtype) * biggest_of(noise);
+  return error < least ? least : error;
+}
+
 static void compare(const comparison *c, const char *name, size_t offset, double factor) {
-  const array *got = (const array *)(const void *)((const char *)c->got + offset);
-  const array *want = (const array *)(const void *)((const char *)c->want + offset);
-  double biggest, ignored;
+  const array *got = at_offset(c->got, offset), *want = at_offset(c->want, offset);
+  double biggest;
   if (want->storage == NULL || got->storage == NULL) return;
-  const array *kinks =
-      c->kinks != NULL ? (const array *)(const void *)((const char *)c->kinks + offset) : NULL;
-  if (kinks != NULL && (offset < offsetof(cli_result, dq) || offset > offsetof(cli_result, dv))) kinks = NULL;
+  const array *kinks = is_tensor_gradient(offset) ? at_offset(c->kinks, offset) : NULL;
   const double error = distance(got, want, kinks, &biggest);
   double tolerance = c->dtype == LUATTN_F64 ? 1e-12 * biggest : 1e-5 * biggest;
   if (c->rounded != NULL) {
-    tolerance += factor * distance((const array *)(const void *)((const char *)c->rounded + offset), want,
-                                   NULL, &ignored);
+    tolerance += factor * plain_error(c, offset, want);
     if (offset == offsetof(cli_result, o)) tolerance += rounding_of(c->dtype, biggest);
   }
-  const array *noise =
-      c->noise != NULL ? (const array *)(const void *)((const char *)c->noise + offset) : NULL;
+  const array *noise = at_offset(c->noise, offset);
   if (noise != NULL && noise->storage != NULL && offset >= offsetof(cli_result, input_grad)) {
     /* A sum of many contributions that cancel: four standard deviations of their independent roundings. */
     tolerance += 4 * unit_of(c->dtype) * biggest_of(noise);
@@ -263,10 +281,8 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
 /* The sum of squares of what three times plain arithmetic in p's type is off in one gradient, and of what its
  * terms' own roundings are: as `compare` has it, but of all elements. */
 static double squares_of_errors(const comparison *c, size_t offset) {
-  const array *want = (const array *)(const void *)((const char *)c->want + offset),
-              *rounded = c->rounded != NULL ? (const array *)(const void *)((const char *)c->rounded + offset)
-                                            : NULL,
-              *noise = (const array *)(const void *)((const char *)c->noise + offset);
+  const array *want = at_offset(c->want, offset), *rounded = at_offset(c->rounded, offset),
+              *noise = at_offset(c->noise, offset);
   const double type = c->dtype == LUATTN_F64 ? 1e-12 : 1e-5;
   double sum = 0;
   for (int64_t i = 0, n = want->storage != NULL ? array_count(want) : 0; i < n; i++) {

@@ -25,11 +25,13 @@ typedef struct check_report {
 /* Kernels against the CPU path in double precision, forward and backward (the gradients in `wants`,
  * luattn_wants), on the same stored values. f64: 1e-12, f32: 1e-5, of the largest value. f16, bf16: twice
  * (gradients: three times) the error of the same computation with its intermediates rounded to that type,
- * plus 1e-5 of the largest value (what is left of f32), and for o two roundings of the type. Gradients of
- * inputs and scalars are sums that may cancel to nearly nothing: to their tolerance comes twice the unit
- * roundoff (f64: 1e-12, f32: 1e-5) times the root of the sum of squares of what is summed
- * (cpu_gradient_noise). Where a derivative jumps, as relu's, an element of dq, dk or dv may be off by what
- * scores so close to the jump add to it that rounding may carry them across (cpu_gradient_kinks). */
+ * plus 1e-5 of the largest value (what is left of f32), and for o two roundings of the type. The error of
+ * that computation is a maximum, of few elements at times, and may be small by luck: for dq, dk and dv it
+ * counts as two standard deviations of its roundings at least, half a unit roundoff times the root of the sum
+ * of squares of what is summed each (cpu_gradient_noise). Gradients of inputs and scalars are sums that may
+ * cancel to nearly nothing: to their tolerance comes twice the unit roundoff (f64: 1e-12, f32: 1e-5) times
+ * that root. Where a derivative jumps, as relu's, an element of dq, dk or dv may be off by what scores so
+ * close to the jump add to it that rounding may carry them across (cpu_gradient_kinks). */
 luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out,
                             luattn_error *err);
 

@@ -12,11 +12,11 @@ typedef struct term_program {
 } term_program;
 
 /* Gradients, or what cpu_gradient_noise or cpu_gradient_kinks says in their place. */
-typedef enum purpose { GRADIENTS, NOISE, KINKS } purpose;
+typedef enum purpose { GRADIENTS, PARAMETER_NOISE, TENSOR_NOISE, KINKS } purpose;
 
 typedef struct backward {
   cpu_problem p;
-  purpose purpose; /* NOISE: squares of magnitudes instead of values */
+  purpose purpose; /* noise: sums of squares of magnitudes instead of values */
   double unit;     /* KINKS */
   cpu_scores scores;
   cpu_program rows, element; /* row numbers; prob and ds */
@@ -30,6 +30,14 @@ typedef struct backward {
 
 #define MAX_ROOTS (DERIVED_MAX_TERMS * 5)
 
+static bool is_noise(const backward *w) {
+  return w->purpose == PARAMETER_NOISE || w->purpose == TENSOR_NOISE;
+}
+
+static bool has_parameters(const backward *w) {
+  return w->purpose == GRADIENTS || w->purpose == PARAMETER_NOISE;
+}
+
 static luattn_status terms_open(const backward *w, const derived_terms *terms, term_program *out,
                                 luattn_error *err) {
   const cpu_problem *p = &w->p;
@@ -38,7 +46,7 @@ static luattn_status terms_open(const backward *w, const derived_terms *terms, t
   for (int i = 0; i < terms->count; i++) {
     const derived_term *t = &terms->term[i];
     roots[n] = t->value;
-    if (w->purpose == NOISE) TRY(magnitude_of(p->a, p->g, &roots[n], 1, err));
+    if (w->purpose == PARAMETER_NOISE) TRY(magnitude_of(p->a, p->g, &roots[n], 1, err));
     n++;
     for (int j = 0; j < t->num_index; j++) roots[n++] = t->index[j];
   }
@@ -53,7 +61,7 @@ static luattn_status rows_open(backward *w, luattn_error *err) {
   for (int i = 0; i < derived->num_rows; i++) {
     row[i] = derived->row[i];
     const bool cancels = ir_uses(p->g, row[i], VAR_DELTA) || ir_uses(p->g, row[i], VAR_DLSE);
-    if (w->purpose == NOISE && cancels) TRY(magnitude_of(p->a, p->g, &row[i], 1, err));
+    if (is_noise(w) && cancels) TRY(magnitude_of(p->a, p->g, &row[i], 1, err));
   }
   return program_open(p->a, p->g, row, derived->num_rows, &w->rows, err);
 }
@@ -68,7 +76,7 @@ static size_t input_offset(const cpu_view *t, int n_index, const double *const *
 }
 
 static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int count) {
-  if (t->num_roots == 0) return;
+  if (t->num_roots == 0 || !has_parameters(w)) return;
   ir_lane_block values[MAX_ROOTS];
   double *out[MAX_ROOTS];
   for (int i = 0; i < t->num_roots; i++) out[i] = values[i];
@@ -79,7 +87,7 @@ static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int 
     const double *value = out[at], *const *index = (const double *const *)(out + at + 1);
     at += 1 + term->num_index;
     for (int lane = 0; lane < count; lane++) {
-      const double x = w->purpose == NOISE ? value[lane] * value[lane] : value[lane];
+      const double x = w->purpose == PARAMETER_NOISE ? value[lane] * value[lane] : value[lane];
       if (term->input < 0) {
         w->scalar_grad[term->scalar] += x;
       } else if (w->input_grad[term->input] != NULL) {
@@ -105,9 +113,9 @@ static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
   for (int d = 0; d < p->dim_v; d++) {
     const int64_t element[] = {at[0], at[1], at[2], d};
     const double part = view_get(&w->dout, element) * view_get(&w->o, element);
-    delta += w->purpose == NOISE ? part * part : part;
+    delta += is_noise(w) ? part * part : part;
   }
-  if (w->purpose == NOISE) delta = sqrt(delta); /* each product brings its own rounding of o */
+  if (is_noise(w)) delta = sqrt(delta); /* each product brings its own rounding of o */
   lanes->final = final;
   lanes->delta = delta;
   lanes->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
@@ -146,9 +154,10 @@ static void run_kinks(backward *w, cpu_lanes *lanes, int count, const double *sc
   for (int i = 0; i < count; i++) prob[i] = jump(prob[i], prob_low[i]), ds[i] = jump(ds[i], ds_low[i]);
 }
 
-/* What the element adds to a gradient: a product, or with KINKS how large it may be. */
+/* What the element adds to a gradient: a product, or with KINKS how large it may be, or its square. */
 static double product(const backward *w, double a, double b) {
-  return w->purpose == KINKS ? fabs(a * b) : a * b;
+  const double x = a * b;
+  return w->purpose == KINKS ? fabs(x) : w->purpose == TENSOR_NOISE ? x * x : x;
 }
 
 static void backward_row(backward *w, int b, int h, int q, const unsigned char *class_of_tile, double *dout) {
@@ -179,7 +188,7 @@ static void backward_row(backward *w, int b, int h, int q, const unsigned char *
       program_run(&w->element, &lanes, count, (double *const[]){prob, ds});
     round_all(p->precision, prob, count);
     round_all(p->precision, ds, count);
-    if (w->purpose != KINKS) terms_add(w, &w->element_terms, &lanes, count);
+    terms_add(w, &w->element_terms, &lanes, count);
     for (int i = 0; i < count; i++) {
       const int kv = (int)w->scores.kv_idx[i];
       const size_t at = cpu_at(p->heads_kv, p->kv_len, 1, b, h / p->group, kv);
@@ -220,7 +229,7 @@ typedef struct finish_rule {
 static luattn_status finish_tensor(backward *w, const finish_rule *f, luattn_error *err) {
   cpu_problem *p = &w->p;
   const int heads = (int)f->from->shape[1], len = (int)f->from->shape[2], dim = (int)f->from->shape[3];
-  const bool is_wanted = f->to->data != NULL && w->purpose != NOISE;
+  const bool is_wanted = f->to->data != NULL && w->purpose != PARAMETER_NOISE;
   double *g = f->grad;
   cpu_program dx = {0};
   term_program terms = {0};
@@ -233,6 +242,7 @@ static luattn_status finish_tensor(backward *w, const finish_rule *f, luattn_err
     for (int d0 = 0; d0 < dim; d0 += IR_LANES) {
       const int count = dim - d0 < IR_LANES ? dim - d0 : IR_LANES;
       double x[IR_LANES], channel[IR_LANES], result[IR_LANES];
+      for (int d = d0; w->purpose == TENSOR_NOISE && d < d0 + count; d++) g[d] = sqrt(g[d]);
       memcpy(result, g + d0, (size_t)count * sizeof *g);
       if (f->mod != IR_NONE) {
         for (int d = 0; d < count; d++)
@@ -242,7 +252,7 @@ static luattn_status finish_tensor(backward *w, const finish_rule *f, luattn_err
         terms_add(w, &terms, &lanes, count);
       }
       for (int d = 0; is_wanted && d < count; d++)
-        view_set(f->to, (int64_t[]){b, h, i, d0 + d}, w->purpose == KINKS ? fabs(result[d]) : result[d]);
+        view_set(f->to, (int64_t[]){b, h, i, d0 + d}, w->purpose == GRADIENTS ? result[d] : fabs(result[d]));
     }
   }
   return LUATTN_OK;
@@ -258,7 +268,7 @@ static void write_parameters(backward *w) {
     for (int64_t at = 0; at < size; at++) {
       int64_t index[4], rest = at;
       for (int j = to->ndim - 1; j >= 0; j--) index[j] = rest % to->shape[j], rest /= to->shape[j];
-      view_set(to, index, w->purpose == NOISE ? sqrt(w->input_grad[i][at]) : w->input_grad[i][at]);
+      view_set(to, index, w->purpose == PARAMETER_NOISE ? sqrt(w->input_grad[i][at]) : w->input_grad[i][at]);
     }
   }
   for (int64_t i = 0; w->scalars_out.data != NULL && i < t->num_scalars; i++)
@@ -329,7 +339,9 @@ static luattn_status backward_open(backward *w, const luattn_spec *spec, const l
   cpu_problem *p = &w->p;
   TRY(scores_open(p, &w->scores, err));
   TRY(rows_open(w, err));
-  TRY(program_open(a, p->g, (ir_ref[]){derived->prob, derived->ds}, 2, &w->element, err));
+  ir_ref element[] = {derived->prob, derived->ds};
+  if (w->purpose == TENSOR_NOISE) TRY(magnitude_of(a, p->g, element, 2, err));
+  TRY(program_open(a, p->g, element, 2, &w->element, err));
   TRY(terms_open(w, &derived->row_terms, &w->row_terms, err));
   TRY(terms_open(w, &derived->element_terms, &w->element_terms, err));
   TRY(open_rows(w, args, err));
@@ -348,8 +360,9 @@ static luattn_status backward_finish(backward *w, luattn_error *err) {
       {&p->v_given, &w->dv_out, t->value_mod, &d->value_mod, w->dv},
   };
   for (int i = 0; i < 3; i++) TRY(finish_tensor(w, &all[i], err));
-  for (int i = 0; w->purpose == NOISE && i < t->num_scalars; i++) w->scalar_grad[i] = sqrt(w->scalar_grad[i]);
-  if (w->purpose != KINKS) write_parameters(w);
+  for (int i = 0; w->purpose == PARAMETER_NOISE && i < t->num_scalars; i++)
+    w->scalar_grad[i] = sqrt(w->scalar_grad[i]);
+  if (has_parameters(w)) write_parameters(w);
   return LUATTN_OK;
 }
 
@@ -378,7 +391,8 @@ luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *ar
 }
 
 luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
-  return run(spec, args, LUATTN_F64, NOISE, 0, err);
+  TRY(run(spec, args, LUATTN_F64, PARAMETER_NOISE, 0, err));
+  return run(spec, args, LUATTN_F64, TENSOR_NOISE, 0, err);
 }
 
 /* Does anything that is not continuous read a score? */

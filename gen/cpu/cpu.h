@@ -62,7 +62,8 @@ typedef struct cpu_problem {
 luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a,
                            cpu_problem *out, luattn_error *err);
 /* After all tensors of the pass have been opened: what it writes shares memory with nothing else. */
-luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward, luattn_error *err);
+luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward,
+                            luattn_error *err);
 /* Only what the mask depends on: the lengths of q and k, scalars, and the inputs that it reads; others may be
  * missing. */
 luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *out,
@@ -92,9 +93,9 @@ void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *cons
 /* Replaces REAL roots by their magnitudes (magnitude.c). */
 luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *err);
 
-/* What rounding does to parameter gradients: writes sqrt(sum of squared magnitudes of the contributions) in
- * place of each gradient of an input or scalar; dq, dk and dv are left alone. Independent relative errors r
- * of the contributions move a gradient by about r times this, however much cancels in it. */
+/* What rounding does to gradients: writes sqrt(sum of squared magnitudes of the contributions) in place of
+ * each gradient. Independent relative errors r of the contributions move a gradient by about r times this,
+ * however much cancels in it. */
 luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
 /* What rounding does where a derivative jumps, as relu's does at 0: writes in place of dq, dk and dv how far

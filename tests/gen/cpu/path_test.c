@@ -252,6 +252,64 @@ static void test_backward_precision(void **state) {
   luattn_spec_free(spec);
 }
 
+/* The squares of what row i of head h adds to dq, dk and dv: dS is as large as its parts, P (|dP| + |dlse| +
+ * sqrt(sum (dO O)^2)). */
+static void square_row(const call *c, dense *d, int b, int h, int i) {
+  const int64_t qi = ((int64_t)b * c->heads + h) * c->q_len + i;
+  const int64_t kv0 = ((int64_t)b * c->heads_kv + h / (c->heads / c->heads_kv)) * c->kv_len;
+  const double scale = 1 / sqrt((double)c->dim), *q = d->q + qi * c->dim, *dout = d->dout + qi * c->dim_v;
+  double delta = 0;
+  for (int x = 0; x < c->dim_v; x++) delta += pow(dout[x] * d->o[qi * c->dim_v + x], 2);
+  for (int64_t j = kv0; j < kv0 + c->kv_len; j++) {
+    const double *k = d->k + j * c->dim;
+    double s = 0, dp = 0;
+    for (int x = 0; x < c->dim; x++) s += scale * q[x] * k[x];
+    const double p = exp(s - d->lse[qi]);
+    for (int x = 0; x < c->dim_v; x++) {
+      dp += dout[x] * d->v[j * c->dim_v + x];
+      d->dv[j * c->dim_v + x] += pow(p * dout[x], 2);
+    }
+    const double ds = scale * p * (fabs(dp) + fabs(d->dlse[qi]) + sqrt(delta));
+    for (int x = 0; x < c->dim; x++) {
+      d->dq[qi * c->dim + x] += pow(ds * k[x], 2);
+      d->dk[j * c->dim + x] += pow(ds * q[x], 2);
+    }
+  }
+}
+
+static void roots(double *x, int64_t n, double factor) {
+  for (int64_t i = 0; i < n; i++) x[i] = factor * sqrt(x[i]);
+}
+
+/* What independent roundings do to dq, dk and dv, by the definition; keys come doubled through their mod. */
+static void test_noise(void **state) {
+  (void)state;
+  luattn_spec *spec = load_text(
+      "return attention { name = 'doubled', key_mod = function(x, b, h, pos, d) return -2 * x end }");
+  for (int size = 0; size < 3; size++) {
+    call c;
+    dense d;
+    call_new(&c, spec, sizes[size], DENSE, F64, F64);
+    run_both(spec, &c);
+    for (int64_t i = 0; i < tensor_count(&c.k); i++) tensor_set(&c.k, i, -2 * tensor_get(&c.k, i));
+    dense_run(&c, &d, keep_all, exactly);
+    for (int64_t i = 0; i < tensor_count(&c.k); i++) tensor_set(&c.k, i, tensor_get(&c.k, i) / -2);
+    memset(d.dq, 0, (size_t)tensor_count(&c.dq) * sizeof *d.dq);
+    memset(d.dk, 0, (size_t)tensor_count(&c.dk) * sizeof *d.dk);
+    memset(d.dv, 0, (size_t)tensor_count(&c.dv) * sizeof *d.dv);
+    for (int row = 0; row < c.batch * c.heads * c.q_len; row++)
+      square_row(&c, &d, row / c.q_len / c.heads, row / c.q_len % c.heads, row % c.q_len);
+    roots(d.dq, tensor_count(&c.dq), 1);
+    roots(d.dk, tensor_count(&c.dk), 2);
+    roots(d.dv, tensor_count(&c.dv), 1);
+    assert_int_equal(cpu_gradient_noise(spec, &c.args, NULL), LUATTN_OK);
+    compare(&c, &d, 1e-13);
+    dense_free(&d);
+    call_free(&c);
+  }
+  luattn_spec_free(spec);
+}
+
 /* ---- edges ---- */
 
 static void assert_all(const char *what, const tensor *t, double want) {
@@ -356,6 +414,7 @@ int main(void) {
       cmocka_unit_test(test_output_types),
       cmocka_unit_test(test_precision),
       cmocka_unit_test(test_backward_precision),
+      cmocka_unit_test(test_noise),
       cmocka_unit_test(test_empty_rows),
       cmocka_unit_test(test_no_elements),
       cmocka_unit_test(test_wanted_outputs),
