@@ -118,30 +118,22 @@ static luattn_status difference_beside(const cli_options *o, cli_problem *p, uin
 }
 
 /* The slope along each scalar, and which of them stand where the result jumps or bends, as a position that
- * scores compare keys with does at a whole number: there is no derivative to compare. */
-static luattn_status find_slopes(const cli_options *o, cli_problem *p, cli_result *scratch, check_report *out,
-                                 luattn_error *err) {
+ * scores compare keys with does at a whole number: there is no derivative to compare. Who needs no slopes
+ * asks first whether the result is smooth along all of them together: then none jumps. */
+static luattn_status find_jumps(const cli_options *o, cli_problem *p, bool needs_slopes, cli_result *scratch,
+                                check_report *out, luattn_error *err) {
+  scalar_slope s = {.jumps = true};
   double here;
-  scalar_slope s;
   if (p->info.num_scalars == 0) return LUATTN_OK;
   TRY(plain_loss(o, p, scratch, &here, err));
+  if (!needs_slopes) TRY(difference_beside(o, p, UINT32_MAX, here, scratch, &s, err));
+  if (!s.jumps) return LUATTN_OK;
   for (size_t i = 0; i < p->info.num_scalars; i++) {
     TRY(difference_beside(o, p, UINT32_C(1) << i, here, scratch, &s, err));
     out->slope[i] = s.slope;
     if (s.jumps) out->jumps |= UINT32_C(1) << i;
   }
   return LUATTN_OK;
-}
-
-/* Only which ones: none if the result is smooth along all of them together, which is asked first. */
-static luattn_status find_jumps(const cli_options *o, cli_problem *p, cli_result *scratch, check_report *out,
-                                luattn_error *err) {
-  double here;
-  scalar_slope s;
-  if (p->info.num_scalars == 0) return LUATTN_OK;
-  TRY(plain_loss(o, p, scratch, &here, err));
-  TRY(difference_beside(o, p, UINT32_MAX, here, scratch, &s, err));
-  return s.jumps ? find_slopes(o, p, scratch, out, err) : LUATTN_OK;
 }
 
 static luattn_status check_entries(const cli_options *o, cli_problem *p, const cli_result *got,
@@ -329,12 +321,10 @@ static luattn_status slopes(const cli_options *o, cli_problem *p, const cli_resu
                             const double *allowed, cli_result *scratch, check_report *out,
                             luattn_error *err) {
   (void)allowed;
-  if (count_scores(p) > MANY_SCORES) {
-    TRY(find_jumps(o, p, scratch, out, err));
-    return check_direction(o, p, got, EVERYTHING, "all gradients", 0, scratch, out, err);
-  }
-  TRY(find_slopes(o, p, scratch, out, err));
-  return check_entries(o, p, got, scratch, out, err);
+  const bool by_entries = count_scores(p) <= MANY_SCORES;
+  TRY(find_jumps(o, p, by_entries, scratch, out, err));
+  if (by_entries) return check_entries(o, p, got, scratch, out, err);
+  return check_direction(o, p, got, EVERYTHING, "all gradients", 0, scratch, out, err);
 }
 
 luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, cli_result *scratch,
@@ -351,7 +341,7 @@ static bool has_parameters(const cli_problem *p, const cli_result *got) {
 static luattn_status adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
                              const double *allowed, cli_result *scratch, check_report *out,
                              luattn_error *err) {
-  TRY(find_jumps(o, p, scratch, out, err));
+  TRY(find_jumps(o, p, false, scratch, out, err));
   TRY(check_direction(o, p, got, TENSORS, "along q, k, v", allowed[0], scratch, out, err));
   if (!has_parameters(p, got)) return LUATTN_OK;
   return check_direction(o, p, got, PARAMETERS, "along parameters", allowed[1], scratch, out, err);
