@@ -363,9 +363,20 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const Site &site, int first) 
   if (p.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.turns = 0;
 }
 
-// delta = sum over d of dO * O, then the row numbers that the main kernels read. A row that keeps nothing
-// gets zeros. Where there is no lse to tell such a row by, it has O = 0, and parameter gradients, linear in
-// delta, are left alone where delta is 0.
+// What a row without weight cannot say is 0.
+template <class Spec>
+LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
+#pragma unroll
+  for (int i = 0; i < Spec::num_bwd_rows; ++i)
+    if (row.x[i] != row.x[i]) row.x[i] = 0;
+  return row;
+}
+
+// delta = sum over d of dO * O, then the row numbers that the main kernels read. A row without weight, of
+// which nothing is kept or all scores are -inf, has an lse of -inf; for that it gets the numbers of an lse of
+// +inf, by which all of its weights are 0, whatever is in its scores. Its part of parameter gradients is 0.
+// Where there is no lse to tell such a row by, it has O = 0, and parameter gradients, linear in delta, are
+// left alone where delta is 0.
 // RowOrder: how many rows of a head have numbers; those past q_len have zeros. Where it `zeroes`, in the sm90
 // family, block minima and maxima too, unless luattn_reach has read them already.
 template <class Spec, class Config, class RowOrder = PlainRows>
@@ -400,10 +411,10 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
     }
 #pragma unroll
     for (int i = 0; i < Spec::num_saved; ++i) saved[i] = static_cast<const Real *>(p.saved)[i * plane + at];
-    if (any)
-      out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, lse, saved, delta[threadIdx.x], dlse,
-                          acc);
-    if (!Spec::has_lse && delta[threadIdx.x] == Real(0)) acc = zero_acc<typename Spec::Acc>();
+    out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, any ? lse : infinity<Real>(), saved,
+                        delta[threadIdx.x], dlse, acc);
+    if (!any) out = without_nan<Spec>(out);
+    if (!any || (!Spec::has_lse && delta[threadIdx.x] == Real(0))) acc = zero_acc<typename Spec::Acc>();
   }
   if (threadIdx.x < aux_tile && q < rows) {
 #pragma unroll

@@ -63,7 +63,7 @@ online_softmax = {
   online_fwd = function(scores, rowscales, b, h, q_idx) return softmax_step(scores, rowscales) end,
   online_fwd_epilogue = function(o, rowscales, b, h, q_idx)
     local l = rowscales.l
-    return o * where(l > 0, 1 / l, 0), { lse = log(l) + rowscales.m }
+    return o * where(eq(l, 0), 0, 1 / l), { lse = log(l) + rowscales.m }  -- a NaN stays one
   end,
   forward = softmax_again,
 }

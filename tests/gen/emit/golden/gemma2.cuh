@@ -205,9 +205,9 @@ struct Spec {
     return old;
   }
   LUATTN_FN Real out_scale(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
-    const bool t1 = Real(0) < state.x[0];  // gemma2.lua:6
+    const bool t1 = state.x[0] == Real(0);  // gemma2.lua:6
     const Real t2 = op_div(Real(1), state.x[0]);  // gemma2.lua:6
-    const Real t3 = t1 ? t2 : Real(0);  // gemma2.lua:6
+    const Real t3 = t1 ? Real(0) : t2;  // gemma2.lua:6
     return t3;
   }
   LUATTN_FN Real lse(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &state) {
