@@ -28,6 +28,12 @@ static void mark_needed(writer *w, const ir_ref *roots, int n) {
   }
 }
 
+/* Called by a producer of the sm90 forward, which has given registers away. ptxas 13.0 crashes there on a
+ * call of a function with an array of its own, as sin and cos have one to reduce large arguments in. */
+static bool is_fetched(const plan *p, const char *name) {
+  return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && strcmp(name, "col") == 0;
+}
+
 void outline_add(writer *w, const char *name, int has, int copies, const ir_ref *roots, int n) {
   if (w->num_hooks == WRITER_MAX_HOOKS) {
     w->failed = true;
@@ -37,8 +43,12 @@ void outline_add(writer *w, const char *name, int has, int copies, const ir_ref 
   *h = (hook){.name = name, .copies = copies};
   body_begin(w, has, "");
   mark_needed(w, roots, n);
-  for (uint32_t r = 1; r < w->count; r++)
-    if (w->need[r] && !writer_in_slot(w, r)) h->cost += writer_op_cost(w, r);
+  for (uint32_t r = 1; r < w->count; r++) {
+    if (!w->need[r] || writer_in_slot(w, r)) continue;
+    const ir_op op = ir_get(w->f->g, r)->op;
+    h->cost += writer_op_cost(w, r);
+    h->inlined |= (op == IR_SIN || op == IR_COS) && is_fetched(w->f->plan, name);
+  }
 }
 
 /* The hook to call next: of those that are large enough, the one whose inlined copies are the most code. */
@@ -46,7 +56,7 @@ static hook *largest(writer *w, int least) {
   hook *most = NULL;
   for (int i = 0; i < w->num_hooks; i++) {
     hook *h = &w->hook[i];
-    if (h->outlined || h->cost < least) continue;
+    if (h->outlined || h->inlined || h->cost < least) continue;
     if (most == NULL || h->cost * h->copies > most->cost * most->copies) most = h;
   }
   return most;

@@ -27,8 +27,8 @@ typedef struct slots {
 /* A hook that a kernel's code repeats, and what it is made of. */
 typedef struct hook {
   const char *name;
-  int cost, copies; /* instructions, roughly; how often they stand there if it is inlined */
-  bool outlined;
+  int cost, copies;       /* instructions, roughly; how often they stand there if it is inlined */
+  bool outlined, inlined; /* inlined: in any case */
 } hook;
 #define WRITER_MAX_HOOKS (16 + SPEC_MAX_RED)
 

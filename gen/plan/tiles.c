@@ -247,7 +247,7 @@ plan_copies tiles_copies(const plan *p) {
   const bool backward = p->pass == LUATTN_BACKWARD;
   const bool half = p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16;
   plan_copies c = {.mod = half ? 8 : 1}; /* per_access in templates/tensors.cuh */
-  if (p->family == LUATTN_SIMT) {                            /* backward rolls its loop over rows */
+  if (p->family == LUATTN_SIMT) {        /* backward rolls its loop over rows */
     c.col = max_of(p->tile_n / 16, 1);
     c.row = backward ? 1 : max_of(p->tile_m * 16 / p->threads, 1);
     c.element = c.row * c.col;
@@ -259,10 +259,13 @@ plan_copies tiles_copies(const plan *p) {
     c.row = 1;
     c.col = 2 * p->tile_n / (16 * p->sm80_warps_n);
     c.element = c.col * p->sm80_chunk_m / 4;
-  } else {                                      /* fragments of 16 rows; four threads share a row */
-    const bool sm90 = p->family == LUATTN_SM90; /* whose first kv tile has code of its own */
-    c.row = sm90 ? 2 : 2 * p->tile_m / (p->threads / 32) / 16;
-    c.col = (sm90 ? 2 : 1) * p->tile_n / 4;
+  } else if (p->family == LUATTN_SM90) { /* fragments of 16 rows; four threads share a row */
+    c.row = 2;
+    c.col = (p->tile_n + 31) / 32;         /* a warp fetches the columns' numbers */
+    c.element = c.row * 2 * p->tile_n / 4; /* the first kv tile has code of its own */
+  } else {
+    c.row = 2 * p->tile_m / (p->threads / 32) / 16;
+    c.col = p->tile_n / 4;
     c.element = c.row * c.col;
   }
   return c;
