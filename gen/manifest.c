@@ -51,6 +51,23 @@ static void fill_spec(const compilation *c, luattn_image_info *out) {
   out->has_value_mod = t->value_mod != IR_NONE;
 }
 
+static const char *name_of(ir_op op) {
+  return op == IR_ADD ? "+" : op == IR_SUB ? "-" : op == IR_MUL ? "*" : ir_op_name(op);
+}
+
+/* Integers of a kernel have 32 bits, and those of this spec might leave them at any length. */
+static luattn_status refuse_large(const compilation *c, luattn_error *err) {
+  const traced_spec *t = &c->spec.traced;
+  if (c->mask.too_large == IR_NONE) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  const ir_node *n = ir_get(t->g, c->mask.too_large);
+  return luattn_fail(
+      err, LUATTN_UNSUPPORTED,
+      "%s:%u: an integer '%s' may reach %.10g, and kernels compute in 32 bits; inputs count as "
+      "less than 2^24 from 0, batch numbers as up to 65535, heads as up to %d; bound what it is "
+      "made of, as clamp(x, lo, hi) does, or make it a float, as x + 0.0",
+      t->file, n->line, name_of((ir_op)n->op), c->mask.largest, LUATTN_MAX_HEADS);
+}
+
 luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn_error *err) {
   const plan *p = &c->plan;
   memset(out, 0, sizeof *out);
@@ -73,12 +90,7 @@ luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn
   out->reads_ahead = c->emitted.rows.line_bytes > 0;
   const int64_t longest = INT64_C(1) << 30; /* kernels add a tile to a position in 32 bits */
   out->max_len = c->emitted.max_len > longest ? longest : c->emitted.max_len;
-  if (out->max_len < 1)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "compile: %s: its arithmetic on indices leaves 32 bits at any length; use smaller "
-                       "constants, or divide "
-                       "before multiplying",
-                       c->spec.traced.name);
+  if (out->max_len < 1) return refuse_large(c, err);
   fill_spec(c, out);
   fill_entries(p, out);
   return LUATTN_OK;

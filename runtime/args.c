@@ -201,6 +201,9 @@ static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
                      "k: has %" PRId64 " heads, and q's %" PRId64
                      " are no multiple of that; heads must be a multiple of heads_kv",
                      k[1], q[1]);
+  if (q[1] > LUATTN_MAX_HEADS)
+    return args_fail(c, "q: has %" PRId64 " heads, expected at most %d; split the call", q[1],
+                     LUATTN_MAX_HEADS);
   const int64_t length[] = {q[2], k[2]};
   for (int i = 0; i < 2; ++i)
     if (length[i] > c->info->max_len)

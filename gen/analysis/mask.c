@@ -149,6 +149,7 @@ static void limit_lengths(const traced_spec *t, mask_info *m) {
     if (candidate[i] != IR_NONE) root[n++] = candidate[i];
   }
   m->max_len = ir_int_limit(t->g, root, n);
+  if (m->max_len == 0) m->too_large = ir_int_overflow(t->g, root, n, 1, &m->largest);
   for (int i = 0; i < 4; i++)
     if (!fits(t->g, m, *side[i])) *side[i] = IR_NONE;
   limit_line(t->g, m, &m->rows, VAR_KV_LEN);

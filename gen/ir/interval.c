@@ -3,6 +3,7 @@
 
 #include "gen/ir/graph.h"
 #include "gen/ir/interval.h"
+#include "templates/params.h"
 
 /* The interval column of ops.def as code. x, y, z: the arguments' bounds; `type`: the last argument's. */
 #define NO_INTERVAL (void)0
@@ -109,11 +110,14 @@ void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *e
 
 /* ---- ir_int_limit ---- */
 
+enum { LOADED_MAX = (1 << 24) - 1 };
+
 static ir_bounds limit_variable(void *user, ir_var v, uint32_t index, ir_type type) {
   (void)index;
   (void)type;
   const int64_t length = *(const int64_t *)user;
   ir_bounds b = {.real = iv_all(), .integer = ivi_make(0, 65535), .boolean = tri_all()};
+  if (v == VAR_H || v == VAR_HEADS || v == VAR_HEADS_KV) b.integer = ivi_make(0, LUATTN_MAX_HEADS);
   if (v == VAR_Q || v == VAR_KV || v == VAR_Q_LEN || v == VAR_KV_LEN || v == VAR_POS || v == VAR_TILE)
     b.integer = ivi_make(0, length);
   return b;
@@ -121,10 +125,11 @@ static ir_bounds limit_variable(void *user, ir_var v, uint32_t index, ir_type ty
 
 static ir_bounds limit_load(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
   (void)user, (void)input, (void)type, (void)n_index, (void)index;
-  return (ir_bounds){.real = iv_all(), .integer = ivi_make(-(1ll << 24), 1ll << 24), .boolean = tri_all()};
+  return (ir_bounds){.real = iv_all(), .integer = ivi_make(-LOADED_MAX, LOADED_MAX), .boolean = tri_all()};
 }
 
-static bool fits(const ir *g, const ir_ref *roots, int n, int64_t length, ir_bounds *scratch) {
+/* The first node that leaves 32 bits; IR_NONE. */
+static ir_ref overflow(const ir *g, const ir_ref *roots, int n, int64_t length, ir_bounds *scratch) {
   const ir_bounds_env env = {.user = &length, .variable = limit_variable, .load = limit_load};
   ir_ref top;
   mark(g, roots, n, scratch, &top);
@@ -132,9 +137,22 @@ static bool fits(const ir *g, const ir_ref *roots, int n, int64_t length, ir_bou
     if (scratch[r].integer.lo == 0) continue;
     bounds_of_node(g, r, &env, scratch);
     const ivi x = scratch[r].integer;
-    if (ir_typeof(g, r) == IR_INT && (x.lo < INT32_MIN || x.hi > INT32_MAX)) return false;
+    if (ir_typeof(g, r) == IR_INT && (x.lo < INT32_MIN || x.hi > INT32_MAX)) return r;
   }
-  return true;
+  return IR_NONE;
+}
+
+static bool fits(const ir *g, const ir_ref *roots, int n, int64_t length, ir_bounds *scratch) {
+  return overflow(g, roots, n, length, scratch) == IR_NONE;
+}
+
+ir_ref ir_int_overflow(const ir *g, const ir_ref *roots, int n, int64_t length, double *reach) {
+  ir_bounds *scratch = arena_array(g->a, g->count, sizeof *scratch);
+  const ir_ref r = scratch != NULL ? overflow(g, roots, n, length, scratch) : IR_NONE;
+  if (r == IR_NONE) return r;
+  const ivi x = scratch[r].integer;
+  *reach = (double)(x.hi > INT32_MAX ? x.hi : x.lo);
+  return r;
 }
 
 bool ir_ints_fit(const ir *g, const ir_ref *roots, int n, int64_t length) {

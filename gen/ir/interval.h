@@ -23,10 +23,12 @@ typedef struct ir_bounds_env {
 void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *env, ir_bounds *scratch, ir_bounds *out);
 
 /* The largest length L up to 2^31 - 1 such that no INT node under the roots leaves 32 bits for positions and lengths in
- * [0, L], batch, head and channel numbers up to 65535 and loaded integers within 2^24 of 0. 0: not even L = 0 is safe.
- * -1: out of memory. */
+ * [0, L], batch and channel numbers up to 65535, heads up to LUATTN_MAX_HEADS and loaded integers less than 2^24 from 0.
+ * 0: not even L = 0 is safe. -1: out of memory. */
 int64_t ir_int_limit(const ir *g, const ir_ref *roots, int n);
 /* Is `length` such a length? */
 bool ir_ints_fit(const ir *g, const ir_ref *roots, int n, int64_t length);
+/* The first node that leaves 32 bits at this length, and how far it reaches; IR_NONE: none, or out of memory. */
+ir_ref ir_int_overflow(const ir *g, const ir_ref *roots, int n, int64_t length, double *reach);
 
 #endif

@@ -126,6 +126,7 @@ static void scalar_twice(problem *p) {
   p->args.num_scalars = 2;
   p->scalars[1] = p->scalars[0];
 }
+static void too_many_heads(problem *p) { p->q.shape[1] = LUATTN_MAX_HEADS + 1; }
 static void too_many_batches(problem *p) { problem_resize(p, 22000, 1, 1); }
 /* 2^14 tiles of each of 8 x 21000 heads. */
 static void too_many_tiles(problem *p) {
@@ -218,6 +219,7 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, no_workspace, "workspace: is NULL, expected "},
     {LUATTN_FORWARD, small_workspace, "workspace: has 1000 bytes, expected "},
     {LUATTN_FORWARD, odd_workspace, "is not a multiple of 256 bytes"},
+    {LUATTN_FORWARD, too_many_heads, "q: has 32768 heads, expected at most 32767"},
     {LUATTN_FORWARD, too_many_batches, "luattn_mod: needs a grid of 1 x 8 x 66000, and z is at most 65535"},
     {LUATTN_FORWARD, too_many_tiles,
      "luattn_fwd: has 16384 x 8 x 21000 tiles, expected at most 2147483647; split the call into smaller "

@@ -12,6 +12,7 @@
 
 #include "gen/ir/graph.h"
 #include "gen/ir/interval.h"
+#include "templates/params.h"
 #include "tests/gen/ir/expr.h"
 
 typedef struct box {
@@ -308,9 +309,20 @@ static void test_int_limit(void **state) {
   assert_int_equal(ir_int_limit(g, both, 2), 46340);
   const ir_ref loaded = ir_load(g, 0, IR_INT, &f.kv, 1);
   const ir_ref document = ir_op2(g, IR_EQ, ir_op2(g, IR_ADD, loaded, f.q), ir_int(g, 3));
-  assert_int_equal(ir_int_limit(g, &document, 1), INT32_MAX - (1ll << 24));
+  assert_int_equal(ir_int_limit(g, &document, 1), INT32_MAX - (1ll << 24) + 1);
   const ir_ref heads = ir_op2(g, IR_MUL, ir_variable(g, VAR_H, 0), ir_int(g, 100000));
   assert_int_equal(ir_int_limit(g, &heads, 1), 0);
+  double reach = 0;
+  assert_int_equal(ir_int_overflow(g, &heads, 1, 1, &reach), heads);
+  assert_true(reach == 100000.0 * LUATTN_MAX_HEADS);
+  assert_int_equal(ir_int_overflow(g, &causal, 1, 1, &reach), IR_NONE);
+  /* The number of a head among all of a batch; the group of a head; 128 tokens of a page. */
+  const ir_ref h = ir_variable(g, VAR_H, 0), num_heads = ir_variable(g, VAR_HEADS, 0);
+  const ir_ref plane = ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, ir_variable(g, VAR_B, 0), num_heads), h);
+  const ir_ref group = ir_op2(g, IR_MUL, h, ir_variable(g, VAR_HEADS_KV, 0));
+  const ir_ref slot = ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, loaded, ir_int(g, 128)), ir_int(g, 127));
+  assert_true(ir_int_limit(g, &plane, 1) > 0 && ir_int_limit(g, &group, 1) > 0);
+  assert_true(ir_int_limit(g, &slot, 1) > 0);
   arena_close(f.a);
 }
 
