@@ -24,7 +24,7 @@ typedef struct backward {
   cpu_view o, lse, saved, dout, dlse;
   cpu_view dq_out, dk_out, dv_out, scalars_out; /* the caller's; data NULL: not wanted */
   double *dq, *dk, *dv;                         /* with respect to q', k', v' */
-  double *input_grad[12];
+  double *input_grad[12]; /* NULL: not wanted, or without elements, though a row gathers even from such */
   double scalar_grad[32];
 } backward;
 
@@ -284,7 +284,7 @@ static luattn_status open_arrays(backward *w, luattn_error *err) {
   w->dv = arena_array(p->a, columns, (size_t)p->dim_v * sizeof(double));
   bool ok = w->dq != NULL && w->dk != NULL && w->dv != NULL;
   for (int i = 0; i < p->spec->traced.num_inputs && ok; i++) {
-    if (p->input_grad[i].data == NULL) continue;
+    if (p->input_grad[i].data == NULL || view_is_empty(&p->input[i])) continue;
     size_t size = 1;
     for (int j = 0; j < p->input[i].ndim; j++) size *= (size_t)p->input[i].shape[j];
     w->input_grad[i] = arena_array(p->a, size, sizeof(double));

@@ -23,6 +23,7 @@ typedef struct cpu_view {
   int64_t shape[4], stride[4]; /* in elements */
 } cpu_view;
 
+bool view_is_empty(const cpu_view *v);
 double view_get(const cpu_view *v, const int64_t *index);
 void view_set(const cpu_view *v, const int64_t *index, double x);
 /* x rounded to nearest even in a type, n times. */

@@ -88,12 +88,6 @@ static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, doubl
   for (int i = 0; i < lanes; i++) out[i] = values != NULL ? values[i] : same;
 }
 
-static bool is_empty(const cpu_view *t, int num_axes) {
-  for (int j = 0; j < num_axes; j++)
-    if (t->shape[j] == 0) return true;
-  return false;
-}
-
 static int64_t clamp_index(double x, int64_t size) {
   if (!(x > 0)) return 0;
   return x >= (double)(size - 1) ? size - 1 : (int64_t)x;
@@ -103,7 +97,7 @@ static void lane_load(void *user, uint32_t input, int n_index, const double *con
                       double *out) {
   const cpu_lanes *c = user;
   const cpu_view *t = &c->p->input[input];
-  const bool empty = is_empty(t, n_index); /* a row gathers even where there are no keys: it gets 0 */
+  const bool empty = view_is_empty(t); /* a row gathers even where there are no keys: it gets 0 */
   for (int i = 0; i < lanes; i++) {
     if (empty) {
       out[i] = 0;

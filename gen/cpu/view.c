@@ -71,6 +71,12 @@ void round_all(luattn_dtype type, double *x, int n) {
   }
 }
 
+bool view_is_empty(const cpu_view *v) {
+  for (int i = 0; i < v->ndim; i++)
+    if (v->shape[i] == 0) return true;
+  return false;
+}
+
 static char *view_at(const cpu_view *v, const int64_t *index) {
   int64_t at = 0;
   for (int i = 0; i < v->ndim; i++) at += index[i] * v->stride[i];

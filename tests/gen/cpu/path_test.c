@@ -385,6 +385,39 @@ static void test_no_elements(void **state) {
   }
 }
 
+/* Without a key every gather from an input along kv gives 0, and its gradient has no element to add to: not
+ * the one that the index on its other axis would reach, which may be another input's. An infinite q makes of
+ * what would be added, its product with a gradient of 0, a NaN. */
+static void test_gradient_of_nothing(void **state) {
+  (void)state;
+  const int64_t wide[] = {3, 2000000};
+  for (int i = 0; i < 2; i++) {
+    char source[256];
+    call c;
+    tensor a, b, a_grad, b_grad;
+    snprintf(source, sizeof source,
+             "return attention { inputs = { a = { axes = {'kv', %d}, grad = true }, b = { axes = {4}, grad = "
+             "true } },"
+             " query_mod = function(x, b_, h, pos, d) return x * a[{pos, %d}] + b[1] end }",
+             (int)wide[i], (int)wide[i] - 1);
+    luattn_spec *spec = load_text(source);
+    call_new(&c, spec, (const int[]){1, 1, 1, 4, 0, 2, 2}, DENSE, F64, F64);
+    tensor_new(&a, F64, 2, (int64_t[]){0, wide[i]}, DENSE), tensor_new(&b, F64, 1, (int64_t[]){4}, DENSE);
+    tensor_new(&a_grad, F64, 2, a.shape, DENSE), tensor_new(&b_grad, F64, 1, b.shape, DENSE);
+    tensor *const all[] = {&a, &b, &a_grad, &b_grad};
+    for (int t = 0; t < 4; t++) all[t]->t.shape = all[t]->shape, all[t]->t.strides = all[t]->stride;
+    tensor_fill(&b, 6);
+    tensor_set(&c.q, 0, INFINITY);
+    const luattn_input inputs[] = {{"a", &a.t, &a_grad.t}, {"b", &b.t, &b_grad.t}};
+    c.args.inputs = inputs, c.args.num_inputs = 2;
+    run_both(spec, &c);
+    assert_all("o", &c.o, 0), assert_all("grad of b", &b_grad, 0);
+    for (int t = 0; t < 4; t++) tensor_free(all[t]);
+    call_free(&c);
+    luattn_spec_free(spec);
+  }
+}
+
 /* Outputs that are NULL, or have a NULL data pointer, are not asked for. */
 static void test_wanted_outputs(void **state) {
   (void)state;
@@ -417,6 +450,7 @@ int main(void) {
       cmocka_unit_test(test_noise),
       cmocka_unit_test(test_empty_rows),
       cmocka_unit_test(test_no_elements),
+      cmocka_unit_test(test_gradient_of_nothing),
       cmocka_unit_test(test_wanted_outputs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
