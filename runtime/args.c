@@ -7,9 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/choices.h"
 #include "common/overlap.h"
 #include "common/struct_size.h"
 #include "luattn/compiler.h"
+
+_Static_assert(CHOICES_MAX_SPLITS == LUATTN_MAX_SPLITS, "what is accepted is what kernels have room for");
 
 luattn_status args_fail(const args_call *c, const char *fmt, ...) {
   char text[900];
@@ -220,10 +223,10 @@ static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
   return LUATTN_OK;
 }
 
-static luattn_status check_scale(const args_call *c, LuattnParams *p) {
+static luattn_status check_choices(const args_call *c, LuattnParams *p) {
   const double scale = c->args->scale;
-  if (scale != 0 && !(isfinite(scale) && scale > 0))
-    return args_fail(c, "scale: is %g, expected a positive number, or 0 for head_dim^-1/2", scale);
+  char text[200];
+  if (!choices_ok(c->args, c->info->dtype == LUATTN_F64, text, sizeof text)) return args_fail(c, "%s", text);
   p->scale = scale != 0 ? scale : 1 / sqrt((double)c->info->head_dim);
   return LUATTN_OK;
 }
@@ -347,7 +350,7 @@ luattn_status args_fill(const args_call *c, LuattnParams *params) {
                      c->args->struct_size, sizeof(luattn_args));
   memset(params, 0, sizeof *params);
   TRY(check_lengths(c, params));
-  TRY(check_scale(c, params));
+  TRY(check_choices(c, params));
   const int64_t dim[] = {
       [DIM_BATCH] = params->batch,   [DIM_HEADS] = params->heads, [DIM_HEADS_KV] = params->heads_kv,
       [DIM_Q] = params->q_len,       [DIM_KV] = params->kv_len,   [DIM_D] = c->info->head_dim,

@@ -214,9 +214,6 @@ static luattn_status choose_splits(const args_call *c, LuattnParams *p) {
   const bool can = m->can_split && main != NULL;
   const int asked = c->args->num_splits;
   p->num_splits = 1;
-  if (asked < 0 || asked > LUATTN_MAX_SPLITS)
-    return args_fail(c, "num_splits: is %d, expected 1 to %d, or 0 to leave it to the launch", asked,
-                     LUATTN_MAX_SPLITS);
   if (asked > 1 && !can)
     return args_fail(c, "num_splits: is %d, and this kernel has one block for a kv tile; leave it 0 or 1",
                      asked);
@@ -239,8 +236,6 @@ static bool skipping_pays(const luattn_image_info *m, const LuattnParams *p) {
 static luattn_status choose_skip(const args_call *c, const LuattnParams *p, bool *skips) {
   const int asked = c->args->skip;
   const bool can = has_role(c->info, LUATTN_ROLE_REACH);
-  if (asked < LUATTN_SKIP_AUTO || asked > LUATTN_SKIP_NEVER)
-    return args_fail(c, "skip: is %d, expected a luattn_skip, 0 to 2", asked);
   if (asked == LUATTN_SKIP_ALWAYS && !can)
     return args_fail(c,
                      "skip: is LUATTN_SKIP_ALWAYS, and this kernel knows no tiles without weight; leave it "

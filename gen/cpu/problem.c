@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/choices.h"
 #include "common/overlap.h"
 #include "common/struct_size.h"
 #include "gen/cpu/cpu.h"
@@ -10,12 +11,16 @@
 #define MAX_DIM 65536
 #define MAX_LEN (1 << 30) /* positions and a tile more fit an int; kernels have the same limit */
 
-static luattn_status check_args(const luattn_args *args, luattn_error *err) {
-  if (struct_size_ok(args, args->struct_size, sizeof *args)) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID,
-                     "cpu: luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args), and "
-                     "what is not used to 0",
-                     args->struct_size, sizeof *args);
+static luattn_status check_args(const luattn_args *args, luattn_dtype precision, luattn_error *err) {
+  char wrong[200];
+  if (!struct_size_ok(args, args->struct_size, sizeof *args))
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "cpu: luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args), and "
+        "what is not used to 0",
+        args->struct_size, sizeof *args);
+  if (choices_ok(args, precision == LUATTN_F64, wrong, sizeof wrong)) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
 }
 
 static luattn_status need_dim(const char *name, const char *axis, int64_t dim, luattn_error *err) {
@@ -194,10 +199,6 @@ static luattn_status read_scalars(const traced_spec *t, const luattn_args *args,
     p->scalar[at] = s->value;
   }
   p->scale = args->scale != 0 ? args->scale : 1.0 / sqrt((double)p->dim);
-  if (!(p->scale > 0) || !isfinite(p->scale)) {
-    return luattn_fail(err, LUATTN_INVALID,
-                       "cpu: scale: is %g, expected a positive number, or 0 for head_dim^-1/2", p->scale);
-  }
   return LUATTN_OK;
 }
 
@@ -252,7 +253,7 @@ luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, lua
   *p = (cpu_problem){.a = a, .spec = spec, .precision = precision};
   if ((int)precision < LUATTN_F64 || precision > LUATTN_F16)
     return luattn_fail(err, LUATTN_INVALID, "cpu: precision: is %d, expected a luattn_dtype", (int)precision);
-  TRY(check_args(args, err));
+  TRY(check_args(args, precision, err));
   TRY(open_qk(args, false, p, err));
   const view_rule v_rule = {
       .name = "v", .axes = CPU_V_AXES, .ndim = 4, .shape = {p->batch, p->heads_kv, p->kv_len, -1}};
@@ -299,7 +300,7 @@ luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args
   const traced_spec *t = &spec->traced;
   bool loads[12] = {false};
   *p = (cpu_problem){.a = a, .spec = spec, .precision = LUATTN_F64};
-  TRY(check_args(args, err));
+  TRY(check_args(args, LUATTN_F64, err));
   TRY(open_qk(args, true, p, err));
   TRY(check_names(t, args, err));
   TRY(read_scalars(t, args, p, err));

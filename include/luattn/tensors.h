@@ -62,7 +62,8 @@ typedef struct luattn_args {
   const luattn_scalar *scalars; /* those not named keep the spec's default */
   size_t num_scalars;
   const DLTensor *scalar_grads; /* [number of scalars in the spec's order (sorted by name)], float32 (float64), or NULL */
-  double scale;                 /* 0: head_dim^-1/2 */
+  double scale;                 /* 0: head_dim^-1/2. At least 2^-126 and below 2^127, which float32 computes with; for f64 2^-1022
+                                 * and 2^1023 */
   void *workspace;              /* device memory, 256-byte aligned; see luattn_workspace_size. Not shared by launches that may
                                  * overlap or are issued by several threads at once, not even on one stream: their results,
                                  * and those of the next launch with it, would be wrong */

@@ -74,6 +74,11 @@ BEND(saved_strided, p->saved.strides[2] = 2 * Q_LEN)
 BEND(nan_scale, p->args.scale = (double)NAN)
 BEND(negative_scale, p->args.scale = -1)
 BEND(infinite_scale, p->args.scale = (double)INFINITY)
+BEND(scale_of_no_float, p->args.scale = 1e-46)
+BEND(scale_subnormal, p->args.scale = 0x1p-127)
+BEND(scale_beyond_float, p->args.scale = 1e39)
+BEND(scale_without_log, p->args.scale = 3e38)
+BEND(scale_beyond_double, (p->info.dtype = LUATTN_F64, p->args.scale = 1.7e308))
 BEND(no_inputs, p->args.num_inputs = 3)
 BEND(null_inputs, p->args.inputs = NULL)
 BEND(unnamed_input, p->inputs[1].name = NULL)
@@ -190,6 +195,13 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, nan_scale, "scale: is nan"},
     {LUATTN_FORWARD, negative_scale, "scale: is -1, expected a positive number, or 0 for head_dim^-1/2"},
     {LUATTN_FORWARD, infinite_scale, "scale: is inf"},
+    {LUATTN_FORWARD, scale_of_no_float,
+     "scale: is 1e-46, expected 1.17549e-38 to 1.70141e+38, which float32 can hold, or 0 for head_dim^-1/2"},
+    {LUATTN_BACKWARD, scale_subnormal, "scale: is 5.87747e-39, expected 1.17549e-38"},
+    {LUATTN_FORWARD, scale_beyond_float, "scale: is 1e+39, expected 1.17549e-38"},
+    {LUATTN_FORWARD, scale_without_log, "scale: is 3e+38, expected 1.17549e-38"},
+    {LUATTN_FORWARD, scale_beyond_double,
+     "scale: is 1.7e+308, expected 2.22507e-308 to 8.98847e+307, which float64 can hold"},
     {LUATTN_FORWARD, no_inputs, "input 'table': is missing; give a float16 tensor of 2 axes by this name"},
     {LUATTN_FORWARD, null_inputs, "inputs: is NULL, but num_inputs is 4"},
     {LUATTN_FORWARD, unnamed_input, "inputs: number 1 has no name"},
@@ -306,6 +318,8 @@ static void null_grad_data(problem *p) {
   p->slopes_grad.t.dtype.bits = 8; /* not looked at: it is not wanted */
 }
 BEND(all_good, (void)p)
+BEND(least_scale, p->args.scale = 0x1p-126)
+BEND(most_scale, p->args.scale = 0x1p126)
 BEND(managed_q, p->q.t.device = ((DLDevice){kDLCUDAManaged, 0}))
 BEND(pinned_k, p->k.t.device = ((DLDevice){kDLCUDAHost, 5}))
 BEND(dlpack_bool, p->flags.t.dtype.code = 6)
@@ -336,6 +350,8 @@ static void what_is_allowed(void **state) {
   } good[] = {
       {LUATTN_FORWARD, all_good},
       {LUATTN_BACKWARD, all_good},
+      {LUATTN_FORWARD, least_scale},
+      {LUATTN_FORWARD, most_scale},
       {LUATTN_FORWARD, managed_q},
       {LUATTN_FORWARD, pinned_k},
       {LUATTN_FORWARD, dlpack_bool},

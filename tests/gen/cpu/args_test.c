@@ -134,6 +134,10 @@ static void scalar_unnamed(fixture *f) { f->scalars[0].name = NULL; }
 static void scalar_grads_size(fixture *f) { f->scalar_grads.shape[0] = 2; }
 static void scale_negative(fixture *f) { f->c.args.scale = -1; }
 static void scale_nan(fixture *f) { f->c.args.scale = NAN; }
+static void scale_tiny(fixture *f) { f->c.args.scale = 5e-324; }
+static void splits_negative(fixture *f) { f->c.args.num_splits = -1; }
+static void splits_many(fixture *f) { f->c.args.num_splits = 65; }
+static void skip_unknown(fixture *f) { f->c.args.skip = 9; }
 
 _Static_assert(sizeof(luattn_args) == 168, "a message below shows this size");
 
@@ -255,6 +259,13 @@ static const argument_case cases[] = {
      "cpu: scalar_grads: axis 0 of [number of scalars] has size 2, expected 1; tensors must agree"},
     {scale_negative, SPEC, false, "cpu: scale: is -1, expected a positive number, or 0 for head_dim^-1/2"},
     {scale_nan, SPEC, true, "cpu: scale: is nan, expected a positive number, or 0 for head_dim^-1/2"},
+    {scale_tiny, SPEC, false,
+     "cpu: scale: is 4.94066e-324, expected 2.22507e-308 to 8.98847e+307, which float64 can hold, or 0 for "
+     "head_dim^-1/2"},
+    {splits_negative, SPEC, false,
+     "cpu: num_splits: is -1, expected 1 to 64, or 0 to leave it to the launch"},
+    {splits_many, SPEC, true, "cpu: num_splits: is 65, expected 1 to 64, or 0 to leave it to the launch"},
+    {skip_unknown, SPEC, false, "cpu: skip: is 9, expected a luattn_skip, 0 to 2"},
 };
 
 /* Up to addresses, which differ from run to run. */
@@ -309,7 +320,26 @@ static void test_right(void **state) {
   luattn_spec_free(spec);
 }
 
+/* In a type that kernels compute in float32 for, a scale has to fit that; in double there are more of them.
+ */
+static void test_scale_of_types(void **state) {
+  (void)state;
+  luattn_spec *spec = load_text(NO_LSE);
+  fixture f;
+  fixture_new(&f, spec, false);
+  for (int i = 0; i < 2; i++) {
+    luattn_error err;
+    f.c.args.scale = i == 0 ? 1e-46 : 1e39;
+    assert_int_equal(luattn_cpu_forward(spec, &f.c.args, NULL), LUATTN_OK);
+    assert_int_equal(luattn_cpu_forward_in(spec, &f.c.args, LUATTN_BF16, &err), LUATTN_INVALID);
+    assert_non_null(strstr(err.message, "expected 1.17549e-38 to 1.70141e+38, which float32 can hold"));
+  }
+  fixture_free(&f);
+  luattn_spec_free(spec);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages), cmocka_unit_test(test_right)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages), cmocka_unit_test(test_right),
+                                     cmocka_unit_test(test_scale_of_types)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
