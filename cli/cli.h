@@ -28,6 +28,7 @@ typedef struct cli_options {
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale;
+  bool has_scale; /* --scale was given */
   long seed, repeat, time_limit, jobs, splits;
   bool backward, full, no_tuned, list, with_specs, with_sources, deterministic;
   bool mask_only; /* no option: q, k and v stay zero, as nothing but the mask is asked */

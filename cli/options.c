@@ -1,5 +1,7 @@
 /* options.c: one table is the parser and the help. */
 #include <errno.h>
+#include <float.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +65,7 @@ static const option options[] = {
     {"--family", TEXT, AT(family), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, "simt|sm80|sm90",
      "kernel family (default: the plan's choice)"},
     {"--scale", REAL, AT(scale), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_TUNE, "X",
-     "softmax scale (default head_dim^-1/2)"},
+     "softmax scale, a positive number (default head_dim^-1/2)"},
     {"--splits", WHOLE, AT(splits), CLI_RUN | CLI_CHECK | CLI_BENCH, "N",
      "backward of sm90: blocks that share the queries of 128 keys (default: what keeps the GPU busy)"},
     {"--skip", TEXT, AT(skip), CLI_RUN | CLI_CHECK | CLI_BENCH, "auto|always|never",
@@ -136,6 +138,14 @@ static luattn_status parse_pair(const option *o, char *text, cli_options *out, l
   return LUATTN_OK;
 }
 
+static luattn_status out_of_range(const option *o, const char *text, luattn_error *err) {
+  if (o->kind == WHOLE)
+    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is out of range; give a whole number from %ld to %ld",
+                       o->name, text, LONG_MIN, LONG_MAX);
+  return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is out of range; give a number from %g to %g", o->name,
+                     text, DBL_MIN, DBL_MAX);
+}
+
 static luattn_status parse_value(const option *o, char *text, cli_options *out, luattn_error *err) {
   char *at = (char *)out + o->offset, *end = text;
   errno = 0;
@@ -145,6 +155,7 @@ static luattn_status parse_value(const option *o, char *text, cli_options *out, 
       return LUATTN_OK;
     case REAL:
       *(double *)(void *)at = strtod(text, &end);
+      out->has_scale = true; /* the one option of this kind */
       break;
     case WHOLE:
       *(long *)(void *)at = strtol(text, &end, 10);
@@ -152,6 +163,7 @@ static luattn_status parse_value(const option *o, char *text, cli_options *out, 
     default:
       return parse_pair(o, text, out, err);
   }
+  if (*text != 0 && *end == 0 && errno == ERANGE) return out_of_range(o, text, err);
   if (*text == 0 || *end != 0 || errno != 0) {
     return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not a %snumber; give %s %s", o->name, text,
                        o->kind == WHOLE ? "whole " : "", o->name, o->value);

@@ -1,10 +1,10 @@
 /* problem.c: the tensors of one call, from .npy files or random. */
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
+#include "common/choices.h"
 #include "common/parallel.h"
 
 /* ---- random numbers: splitmix64 (Steele, Lea, Flood 2014), normal by Box and Muller ---- */
@@ -388,7 +388,7 @@ static luattn_status read_options(const cli_options *o, cli_problem *p, luattn_e
                        o->layout);
   }
   p->heads_last = o->layout != NULL && strcmp(o->layout, "bshd") == 0;
-  if (!(o->scale >= 0 && isfinite(o->scale))) {
+  if (o->has_scale && !(o->scale > 0 && isfinite(o->scale))) {
     return luattn_fail(err, LUATTN_INVALID,
                        "--scale: %g is not a positive number; leave it out for head_dim^-1/2", o->scale);
   }
@@ -412,9 +412,10 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
   *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale};
-  if (o->splits < 0 || o->splits > INT_MAX) /* of what an int holds, the launch knows the limit */
+  if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
     return luattn_fail(err, LUATTN_INVALID,
-                       "--splits: is %ld, expected 1 to 64, or 0 to leave it to the launch", o->splits);
+                       "--splits: is %ld, expected 1 to %d, or 0 to leave it to the launch", o->splits,
+                       CHOICES_MAX_SPLITS);
   p->num_splits = (int)o->splits;
   TRY(skip_option(o, &p->skip, err));
   luattn_spec_get_info(spec, &p->info);
