@@ -83,6 +83,16 @@ static luattn_status make_folder(const cli_options *o, luattn_error *err) {
                      o->out, strerror(reason == EEXIST ? ENOTDIR : reason));
 }
 
+/* --dlse alone would be passed over: what it adds to is backward, which is not asked for. */
+static luattn_status check_gradients(const cli_options *o, bool backward, luattn_error *err) {
+  if (o->dlse == NULL || backward) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_INVALID,
+      "--dlse: '%s' is a gradient that forward does not read; add --dout do.npy, or --backward "
+      "for a random dout",
+      o->dlse);
+}
+
 static luattn_status run(const cli_options *o, const cli_problem *p, bool backward, luattn_error *err) {
   cli_gpu *gpu;
   cli_result r;
@@ -114,6 +124,7 @@ int cmd_run(const cli_options *o) {
   luattn_spec *spec;
   cli_problem p;
   const bool backward = o->backward || o->dout != NULL;
+  if (check_gradients(o, backward, &err) != LUATTN_OK) return cli_fail(&err);
   if (luattn_spec_load(o->spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
   luattn_status status = problem_read(spec, o, backward, &p, &err);
   if (status == LUATTN_OK) {
