@@ -13,6 +13,15 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
+/* [batch, len, heads, dim] of [batch, heads, len, dim]: the same elements, owned by the array that it is
+ * given. */
+static array swapped(const array *a) {
+  array view = *a;
+  view.shape[1] = a->shape[2], view.stride[1] = a->stride[2];
+  view.shape[2] = a->shape[1], view.stride[2] = a->stride[1];
+  return view;
+}
+
 /* Prints one output, and writes it where there is a folder. */
 static luattn_status show(const cli_options *o, const char *name, const array *a, luattn_error *err) {
   if (a->storage == NULL) return LUATTN_OK;
@@ -38,13 +47,20 @@ static luattn_status show(const cli_options *o, const char *name, const array *a
   return LUATTN_OK;
 }
 
+/* A tensor with heads, in the file's order of axes as those that --q, --k and --v name. */
+static luattn_status show_tensor(const cli_options *o, const char *name, const cli_problem *p, const array *a,
+                                 luattn_error *err) {
+  const array file = p->heads_last ? swapped(a) : *a;
+  return show(o, name, &file, err);
+}
+
 static luattn_status show_all(const cli_options *o, const cli_problem *p, const cli_result *r,
                               luattn_error *err) {
-  TRY(show(o, "out", &r->o, err));
+  TRY(show_tensor(o, "out", p, &r->o, err));
   TRY(show(o, "lse", &r->lse, err));
-  TRY(show(o, "dq", &r->dq, err));
-  TRY(show(o, "dk", &r->dk, err));
-  TRY(show(o, "dv", &r->dv, err));
+  TRY(show_tensor(o, "dq", p, &r->dq, err));
+  TRY(show_tensor(o, "dk", p, &r->dk, err));
+  TRY(show_tensor(o, "dv", p, &r->dv, err));
   for (size_t i = 0; i < p->info.num_inputs; i++) {
     char name[80];
     snprintf(name, sizeof name, "d_%s", p->info.inputs[i].name);
