@@ -1,6 +1,7 @@
 /* nvrtc_find.c: where NVRTC is, and which build of it, without loading it. */
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,13 +49,18 @@ static bool read_build_id(FILE *f, char *out, size_t out_size) {
   return false;
 }
 
-/* Is there a file at `path`? Fills *out. */
-static bool look_at(const char *path, nvrtc_file *out) {
+/* Is there a file at `path`? Fills *out, or *why with what is wrong. A pipe is not opened, which would wait
+ * for its writer. */
+static bool look_at(const char *path, nvrtc_file *out, const char **why) {
   struct stat st;
-  FILE *f = fopen(path, "rb");
-  if (f == NULL) return false;
-  if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode)) {
-    fclose(f);
+  errno = 0;
+  const bool found = stat(path, &st) == 0;
+  FILE *f = found && S_ISREG(st.st_mode) ? fopen(path, "rb") : NULL;
+  if (f == NULL) {
+    *why = found && S_ISDIR(st.st_mode)    ? "is a folder"
+           : found && !S_ISREG(st.st_mode) ? "is not a regular file"
+           : errno == ENOENT               ? "there is no such file"
+                                           : strerror(errno);
     return false;
   }
   snprintf(out->path, sizeof out->path, "%s", path);
@@ -73,10 +79,11 @@ enum { NUM_NAMES = sizeof names / sizeof names[0] };
 
 static bool look_in(const char *folder, const char *sub, nvrtc_file *out, tried *t) {
   char path[512];
+  const char *why;
   if (folder == NULL || folder[0] == 0) return false;
   for (int i = 0; i < NUM_NAMES; i++) {
     const int n = snprintf(path, sizeof path, "%s%s/%s", folder, sub, names[i]);
-    if (n > 0 && (size_t)n < sizeof path && look_at(path, out)) return true;
+    if (n > 0 && (size_t)n < sizeof path && look_at(path, out, &why)) return true;
   }
   snprintf(path, sizeof path, "%s%s", folder, sub);
   tried_add(t, path);
@@ -122,12 +129,12 @@ luattn_status nvrtc_find(const char *path, nvrtc_file *out, luattn_error *err) {
   static const char *const variables[] = {"CUDA_HOME", "CUDA_PATH"};
   const char *forced = path != NULL ? path : getenv("LUATTN_NVRTC");
   if (forced != NULL && forced[0] != 0) {
-    if (look_at(forced, out)) return LUATTN_OK;
+    const char *why;
+    if (look_at(forced, out, &why)) return LUATTN_OK;
     return luattn_fail(err, LUATTN_COMPILE,
-                       "nvrtc: '%s' (from %s): there is no such file; name a libnvrtc.so, or leave it out to "
-                       "search the usual "
+                       "nvrtc: '%s' (from %s): %s; name a libnvrtc.so, or leave it out to search the usual "
                        "places",
-                       forced, path != NULL ? "the target" : "LUATTN_NVRTC");
+                       forced, path != NULL ? "the target" : "LUATTN_NVRTC", why);
   }
   tried t = {{0}, 0};
   if (look_in_list(getenv("LD_LIBRARY_PATH"), out, &t)) return LUATTN_OK;
