@@ -29,7 +29,7 @@ typedef struct cli_options {
   int num_inputs, num_sets;
   double scale;
   bool has_scale; /* --scale was given */
-  long seed, repeat, time_limit, jobs, splits;
+  long seed, repeat, time_limit, jobs, splits, batch, head;
   bool backward, full, no_tuned, list, with_specs, with_sources, deterministic;
   bool mask_only; /* no option: q, k and v stay zero, as nothing but the mask is asked */
 } cli_options;

@@ -62,6 +62,27 @@ static luattn_status write_svg(const char *path, const picture *m, luattn_error 
                                       path, strerror(errno));
 }
 
+static luattn_status in_range(const char *option, long given, int count, const char *axis,
+                              luattn_error *err) {
+  if (given >= 0 && given < count) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "%s: is %ld, expected at least 0 and less than %d, the %s of --shape", option, given,
+                     count, axis);
+}
+
+static void print_counts(const cli_options *o, const cli_problem *p, const picture *m) {
+  const size_t tiles = (size_t)m->rows * (size_t)m->columns;
+  const double total = tiles > 0 ? (double)tiles : 1;
+  size_t count[3] = {0};
+  for (size_t i = 0; i < tiles; i++) count[m->tile[i]]++;
+  printf(
+      "%s, batch %ld, head %ld: %dx%d tiles of %dx%d: %zu full (%.1f%%), %zu partial (%.1f%%), %zu empty "
+      "(%.1f%%)\n",
+      p->info.name, o->batch, o->head, m->rows, m->columns, m->tile_m, m->tile_n, count[2],
+      100 * (double)count[2] / total, count[1], 100 * (double)count[1] / total, count[0],
+      100 * (double)count[0] / total);
+}
+
 static luattn_status draw(const cli_options *o, const cli_problem *p, luattn_error *err) {
   picture m;
   int size[2] = {64, 64};
@@ -71,6 +92,8 @@ static luattn_status draw(const cli_options *o, const cli_problem *p, luattn_err
     return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N; give two positive sizes such as 64,64",
                        o->tile);
   }
+  TRY(in_range("--batch", o->batch, p->batch, "B", err));
+  TRY(in_range("--head", o->head, p->heads, "H", err));
   m.tile_m = size[0], m.tile_n = size[1];
   m.rows = p->q_len / m.tile_m + (p->q_len % m.tile_m != 0),
   m.columns = p->kv_len / m.tile_n + (p->kv_len % m.tile_n != 0);
@@ -81,17 +104,11 @@ static luattn_status draw(const cli_options *o, const cli_problem *p, luattn_err
                        m.columns);
   }
   const luattn_args args = problem_args(p, &r, false, &bind);
-  luattn_status status = luattn_mask_tiles(p->spec, &args, 0, 0, m.tile_m, m.tile_n, m.tile, err);
+  luattn_status status =
+      luattn_mask_tiles(p->spec, &args, (int)o->batch, (int)o->head, m.tile_m, m.tile_n, m.tile, err);
   if (status == LUATTN_OK) {
-    size_t count[3] = {0};
-    for (size_t i = 0; i < tiles; i++) count[m.tile[i]]++;
     print_text(&m);
-    const double total = tiles > 0 ? (double)tiles : 1;
-    printf(
-        "%s, batch 0, head 0: %dx%d tiles of %dx%d: %zu full (%.1f%%), %zu partial (%.1f%%), %zu empty "
-        "(%.1f%%)\n",
-        p->info.name, m.rows, m.columns, m.tile_m, m.tile_n, count[2], 100 * (double)count[2] / total,
-        count[1], 100 * (double)count[1] / total, count[0], 100 * (double)count[0] / total);
+    print_counts(o, p, &m);
     if (o->svg != NULL) status = write_svg(o->svg, &m, err);
   }
   free(m.tile);

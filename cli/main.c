@@ -25,7 +25,7 @@ static const command commands[] = {
      "compare kernels, the CPU path and plain Lua; print every error beside its tolerance"},
     {"emit", CLI_EMIT, cmd_emit, "emit SPEC --stage NAME [options]", "show one stage of the pipeline"},
     {"mask", CLI_MASK, cmd_mask, "mask SPEC [options]",
-     "draw which tiles are empty, partial or full, and count them"},
+     "draw which tiles of a head are empty, partial or full, and count them"},
     {"bench", CLI_BENCH, cmd_bench, "bench SPEC [options]", "time a spec on a GPU"},
     {"tune", CLI_TUNE, cmd_tune, "tune SPEC [options]",
      "measure tiles on a GPU; remember the best beside the cache"},

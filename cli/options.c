@@ -92,6 +92,8 @@ static const option options[] = {
      "sm_80, 86, 87, 89, 90, 100, 101, 103, 110, 120 or 121; compute_80 for PTX (default sm_80)"},
     {"--tile", TEXT, AT(tile), CLI_MASK | CLI_EMIT, "M,N",
      "tile size (mask: default 64,64; emit: default the plan's)"},
+    {"--batch", WHOLE, AT(batch), CLI_MASK, "N", "which batch entry to draw, counted from 0 (default 0)"},
+    {"--head", WHOLE, AT(head), CLI_MASK, "N", "which query head to draw, counted from 0 (default 0)"},
     {"--svg", TEXT, AT(svg), CLI_MASK, "out.svg", "draw the picture into a file"},
     {"--repeat", WHOLE, AT(repeat), CLI_BENCH | CLI_TUNE, "N",
      "launches to take the median of, 1 to 1000 (default 30; tune: at most, of each candidate in turn)"},
