@@ -14,6 +14,16 @@ luattn_status luattn_fail(luattn_error *err, luattn_status status, const char *f
   return status;
 }
 
+const char *fail_name(const char *name, char out[FAIL_NAME_SIZE]) {
+  size_t n = 0;
+  for (; n + 1 < FAIL_NAME_SIZE && name[n] != 0; n++)
+    out[n] = (unsigned char)name[n] < ' ' || name[n] == 0x7f ? '?' : name[n];
+  while (name[n] != 0 && n > 0 && ((unsigned char)name[n] & 0xc0) == 0x80)
+    n--; /* a whole character, or none of it */
+  out[n] = 0;
+  return out;
+}
+
 const char *luattn_version(void) { return LUATTN_VERSION; }
 
 const char *luattn_status_text(luattn_status status) {

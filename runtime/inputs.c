@@ -190,9 +190,9 @@ luattn_status args_inputs(const args_call *c, LuattnParams *params) {
     uint32_t found = 0;
     while (found < m->num_inputs && strcmp(name, m->input[found].name) != 0) ++found;
     if (found == m->num_inputs) {
-      char hint[400];
+      char shown[FAIL_NAME_SIZE], hint[400];
       suggest(name, m->input[0].name, sizeof m->input[0], m->num_inputs, hint, sizeof hint);
-      return args_fail(c, "input '%.64s': the spec has no such input; %s", name, hint);
+      return args_fail(c, "input '%s': the spec has no such input; %s", fail_name(name, shown), hint);
     }
     for (size_t j = 0; j < i; ++j)
       if (strcmp(name, c->args->inputs[j].name) == 0)
@@ -232,9 +232,9 @@ luattn_status args_scalars(const args_call *c, LuattnParams *params) {
     uint32_t found = 0;
     while (found < m->num_scalars && strcmp(s->name, m->scalar_name[found]) != 0) ++found;
     if (found == m->num_scalars) {
-      char hint[400];
+      char shown[FAIL_NAME_SIZE], hint[400];
       suggest(s->name, m->scalar_name[0], sizeof m->scalar_name[0], m->num_scalars, hint, sizeof hint);
-      return args_fail(c, "scalar '%.64s': the spec has no such scalar; %s", s->name, hint);
+      return args_fail(c, "scalar '%s': the spec has no such scalar; %s", fail_name(s->name, shown), hint);
     }
     if (seen >> found & 1u) return args_fail(c, "scalar '%s': was given twice", s->name);
     if (isnan(s->value)) return args_fail(c, "scalar '%s': is nan, expected a number", s->name);

@@ -156,6 +156,7 @@ static luattn_status check_names(const traced_spec *t, const luattn_args *args, 
     return luattn_fail(err, LUATTN_INVALID, "cpu: inputs: is NULL, but num_inputs is %zu", args->num_inputs);
   }
   for (size_t i = 0; i < args->num_inputs; i++) {
+    char shown[FAIL_NAME_SIZE];
     bool known = false;
     if (args->inputs[i].name == NULL)
       return luattn_fail(err, LUATTN_INVALID, "cpu: inputs: number %zu has no name", i);
@@ -164,7 +165,7 @@ static luattn_status check_names(const traced_spec *t, const luattn_args *args, 
     if (!known) {
       return luattn_fail(err, LUATTN_INVALID,
                          "cpu: input '%s': the spec '%s' declares no input of that name; take it out",
-                         args->inputs[i].name, t->name);
+                         fail_name(args->inputs[i].name, shown), t->name);
     }
     for (size_t j = 0; j < i; j++) {
       if (strcmp(args->inputs[i].name, args->inputs[j].name) == 0)
@@ -183,12 +184,13 @@ static luattn_status read_scalars(const traced_spec *t, const luattn_args *args,
   }
   for (size_t i = 0; i < args->num_scalars; i++) {
     const luattn_scalar *s = &args->scalars[i];
+    char shown[FAIL_NAME_SIZE];
     int at = 0;
     while (at < t->num_scalars && (s->name == NULL || strcmp(s->name, t->scalar_name[at]) != 0)) at++;
     if (at == t->num_scalars) {
       return luattn_fail(err, LUATTN_INVALID,
                          "cpu: scalar '%s': the spec '%s' declares no scalar of that name; take it out",
-                         s->name != NULL ? s->name : "NULL", t->name);
+                         s->name != NULL ? fail_name(s->name, shown) : "NULL", t->name);
     }
     for (size_t j = 0; j < i; j++) {
       if (strcmp(s->name, args->scalars[j].name) == 0)

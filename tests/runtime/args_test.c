@@ -84,6 +84,7 @@ BEND(null_inputs, p->args.inputs = NULL)
 BEND(unnamed_input, p->inputs[1].name = NULL)
 BEND(misspelt_input, p->inputs[0].name = "slope")
 BEND(unknown_input, p->inputs[0].name = "something")
+BEND(input_escape, p->inputs[0].name = "\x1b[2J")
 BEND(input_twice, p->inputs[3].name = "ids")
 BEND(input_without_tensor, p->inputs[2].tensor = NULL)
 BEND(input_dtype, p->ids.t.dtype.bits = 64)
@@ -97,6 +98,7 @@ BEND(input_free, p->table.shape[0] = 0)
 BEND(input_far_apart, p->ids.strides[1] = 1ll << 29)
 BEND(input_on_cpu, p->slopes.t.device.device_type = kDLCPU)
 BEND(unknown_scalar, p->scalars[0].name = "temprature")
+BEND(scalar_escape, p->scalars[0].name = "cap\n")
 BEND(unnamed_scalar, p->scalars[0].name = NULL)
 BEND(nan_scalar, p->scalars[0].value = (double)NAN)
 BEND(null_scalars, p->args.scalars = NULL)
@@ -208,6 +210,7 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, misspelt_input, "input 'slope': the spec has no such input; did you mean 'slopes'?"},
     {LUATTN_FORWARD, unknown_input,
      "input 'something': the spec has no such input; it has 'slopes', 'ids', 'flags', 'table'"},
+    {LUATTN_FORWARD, input_escape, "input '?[2J': the spec has no such input; it has"},
     {LUATTN_FORWARD, input_twice, "input 'ids': was given twice"},
     {LUATTN_FORWARD, input_without_tensor, "input 'flags': is missing; give a uint8 tensor"},
     {LUATTN_FORWARD, input_dtype, "input 'ids': has dtype int64, expected int32; convert it"},
@@ -224,6 +227,7 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, input_on_cpu, "input 'slopes': is in CPU memory"},
     {LUATTN_FORWARD, unknown_scalar,
      "scalar 'temprature': the spec has no such scalar; did you mean 'temperature'?"},
+    {LUATTN_FORWARD, scalar_escape, "scalar 'cap?': the spec has no such scalar; did you mean 'cap'?"},
     {LUATTN_FORWARD, unnamed_scalar, "scalars: number 0 has no name"},
     {LUATTN_FORWARD, nan_scalar, "scalar 'cap': is nan"},
     {LUATTN_FORWARD, null_scalars, "scalars: is NULL, but num_scalars is 1"},

@@ -114,6 +114,16 @@ static void k_longer_than_ints(fixture *f) { f->c.k.shape[2] = f->c.v.shape[2] =
 static void input_unknown(fixture *f) {
   f->inputs[4] = (luattn_input){"slope", NULL, NULL}, f->c.args.num_inputs = 5;
 }
+static void input_escape(fixture *f) {
+  f->inputs[4] = (luattn_input){"a\x1b[31m\n-\x7f", NULL, NULL}, f->c.args.num_inputs = 5;
+}
+static void input_long(fixture *f) { /* a letter of two bytes lies across the end */
+  f->inputs[4] =
+      (luattn_input){"0123456789012345678901234567890123456789012345678901234567890123\xc3\xa4" + 1, NULL,
+                     NULL},
+  f->c.args.num_inputs = 5;
+}
+static void scalar_escape(fixture *f) { f->scalars[0].name = "\rcap"; }
 static void input_null(fixture *f) { f->inputs[IDS].tensor = NULL; }
 static void input_axes(fixture *f) { f->slopes.t.ndim = 2; }
 static void input_size(fixture *f) { f->slopes.shape[0] = 3; }
@@ -224,6 +234,14 @@ static const argument_case cases[] = {
     {k_longer_than_ints, SPEC, false, "cpu: k: has length 1073741825, expected at most 1073741824"},
     {input_unknown, SPEC, false,
      "cpu: input 'slope': the spec 'test' declares no input of that name; take it out"},
+    {input_escape, SPEC, false,
+     "cpu: input 'a?[31m?-?': the spec 'test' declares no input of that name; take it out"},
+    {input_long, SPEC, false,
+     "cpu: input '123456789012345678901234567890123456789012345678901234567890123': the spec 'test' declares "
+     "no "
+     "input of that name; take it out"},
+    {scalar_escape, SPEC, false,
+     "cpu: scalar '?cap': the spec 'test' declares no scalar of that name; take it out"},
     {input_null, SPEC, false, "cpu: input 'ids': is missing; give a tensor [b, free]"},
     {input_axes, SPEC, false, "cpu: input 'slopes': has 2 axes, expected 1: [h]"},
     {input_size, SPEC, false,
