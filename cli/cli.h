@@ -130,6 +130,12 @@ typedef struct cli_binding {
 } cli_binding;
 luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind);
 
+/* ---- wide.c ---- */
+
+/* A line on stderr, if an element of an integer input is further from 0 than kernels compute with, and the
+ * spec does compute with that input, not only compare. */
+void warn_of_wide_integers(const cli_problem *p, int input);
+
 /* ---- gpu.c: the same on a device ---- */
 
 typedef struct cli_gpu cli_gpu;

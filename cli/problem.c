@@ -358,6 +358,7 @@ static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t 
     }
     if (path != NULL) {
       TRY(read_input(info, path, p, &p->input[i], err));
+      if (!o->mask_only) warn_of_wide_integers(p, (int)i);
       continue;
     }
     int64_t shape[4];

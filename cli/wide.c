@@ -1,0 +1,74 @@
+/* wide.c: integers of inputs that are larger than what kernels compute with. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli/cli.h"
+#include "gen/spec.h"
+
+#define EXACT 0x1p24 /* as gen/ir/interval.h takes loaded integers to be */
+
+static void mark(bool *set, ir_ref r) {
+  if (r != IR_NONE) set[r] = true;
+}
+
+static void mark_roots(const traced_spec *t, bool *is_used) {
+  const traced_online *o = &t->online;
+  const ir_ref roots[] = {t->score_mod, t->block_mask, t->query_mod, t->key_mod, t->value_mod,
+                          o->prob,      o->rescale,    o->out,       o->forward, o->backward};
+  for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) mark(is_used, roots[i]);
+  for (int i = 0; i < o->num_state; i++) mark(is_used, o->init[i]), mark(is_used, o->next[i]);
+  for (int i = 0; i < o->num_final; i++) mark(is_used, o->final[i]);
+}
+
+static bool hands_on(ir_op op) { return op == IR_SELECT || op == IR_MIN || op == IR_MAX; }
+
+/* An integer of any size may be compared, and it may be an index, which is clamped. */
+static bool takes_any(ir_op op) {
+  return op == IR_LT || op == IR_LE || op == IR_EQ || op == IR_NE || op == IR_LOAD || hands_on(op);
+}
+
+/* *used: those in use, of which *value: those that may be a value of the input. Arguments stand before their
+ * users. */
+static bool computes(const ir *g, int input, bool *used, bool *value) {
+  for (ir_ref r = ir_count(g) - 1; r > IR_NONE; r--) {
+    const ir_node *n = ir_get(g, r);
+    for (int i = 0; used[r] && i < n->nargs; i++) used[n->arg[i]] = true;
+  }
+  for (ir_ref r = IR_NONE + 1; r < ir_count(g); r++) {
+    const ir_node *n = ir_get(g, r);
+    bool any = false;
+    for (int i = 0; i < n->nargs; i++) any |= value[n->arg[i]];
+    if (used[r] && any && !takes_any((ir_op)n->op)) return true;
+    value[r] = n->op == IR_LOAD ? n->imm.integer == input : any && hands_on((ir_op)n->op);
+  }
+  return false;
+}
+
+/* Whether values of the input go into anything but comparisons and indices. */
+static bool spec_computes_with(const luattn_spec *spec, int input) {
+  const traced_spec *t = &spec->traced;
+  const size_t count = ir_count(t->g);
+  bool *sets = calloc(2 * count + 1, sizeof *sets);
+  if (sets == NULL) return true;
+  mark_roots(t, sets);
+  const bool answer = computes(t->g, input, sets, sets + count);
+  free(sets);
+  return answer;
+}
+
+void warn_of_wide_integers(const cli_problem *p, int input) {
+  const luattn_input_info *info = &p->info.inputs[input];
+  const array *a = &p->input[input];
+  if (info->dtype != LUATTN_INPUT_I32) return;
+  for (int64_t i = 0, n = array_count(a); i < n; i++) {
+    const double x = array_get(a, i);
+    if (fabs(x) <= EXACT) continue;
+    if (!spec_computes_with(p->spec, input)) return;
+    fprintf(
+        stderr,
+        "luattn: warning: --input: %s: element %lld is %.0f, and kernels compute with integers within 2^24 = "
+        "%.0f of 0 alone: results may be wrong; subtract a base from all of them first\n",
+        info->name, (long long)i, x, EXACT);
+    return;
+  }
+}
