@@ -126,8 +126,7 @@ static void suggest_keys(lua_State *L, int table, front_suggestion *s) {
   lua_pushnil(L);
   while (lua_next(L, table) != 0) {
     lua_pop(L, 1);
-    if (lua_type(L, -1) == LUA_TSTRING && lua_tostring(L, -1)[0] != '_')
-      front_suggest_try(s, lua_tostring(L, -1));
+    if (lua_type(L, -1) == LUA_TSTRING) front_suggest_try(s, lua_tostring(L, -1));
   }
 }
 
@@ -265,12 +264,6 @@ static void open_library(lua_State *L, const char *name, lua_CFunction open, con
   lua_setfield(L, -2, name);
 }
 
-/* Number of axes of an input, for the prelude. */
-static int input_axes(lua_State *L) {
-  lua_pushinteger(L, input_num_axes(L, 1));
-  return 1;
-}
-
 /* __index and __newindex of the spec's tables. */
 static int guard_key(lua_State *L) {
   refuse_traced_key(L, 2);
@@ -282,7 +275,8 @@ static int guard_key(lua_State *L) {
 }
 
 /* A constructor sets its fields before it has a guard. */
-static int guarded_table(lua_State *L) {
+int globals_guard_table(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
   lua_pushnil(L);
   while (lua_next(L, 1) != 0) {
@@ -324,10 +318,6 @@ void globals_open(lua_State *L) {
   lua_setfield(L, -2, "tonumber");
   lua_pushcfunction(L, spec_type);
   lua_setfield(L, -2, "type");
-  lua_pushcfunction(L, guarded_table);
-  lua_setfield(L, -2, "__table");
-  lua_pushcfunction(L, input_axes);
-  lua_setfield(L, -2, "__axes");
   open_library(L, LUA_MATHLIBNAME, luaopen_math, math_names);
   open_library(L, LUA_STRLIBNAME, luaopen_string, string_names);
   open_library(L, LUA_TABLIBNAME, luaopen_table, table_names);

@@ -38,11 +38,38 @@ static void load_chunk(lua_State *L, const char *source, size_t size, const char
   front_of(L)->hook_line = 0;
 }
 
-/* Loads a chunk and runs it in the environment of specs. Leaves its first result. */
-static void run_chunk(lua_State *L, const char *source, size_t size, const char *name) {
+/* Loads a chunk and runs it in the environment of specs. Leaves its first result. `helper` is its one
+ * argument, so that no global names it: a spec could call that with anything. */
+static void run_chunk(lua_State *L, const char *source, size_t size, const char *name, lua_CFunction helper) {
   load_chunk(L, source, size, name);
   globals_push(L);
   lua_setupvalue(L, -2, 1); /* _ENV */
+  lua_pushcfunction(L, helper);
+  lua_call(L, 1, 1);
+}
+
+/* For the prelude. */
+static int num_axes(lua_State *L) {
+  lua_pushinteger(L, input_num_axes(L, 1));
+  return 1;
+}
+
+/* Runs the file with a guard on each of its tables, and leaves what it returns. It becomes the body of a
+ * function, beside which the guard is a local of a name that the file does not contain. */
+static void run_guarded(lua_State *L, const char *source, size_t size) {
+  front_state *s = front_of(L);
+  const int line = scan_find_name(source, size, SCAN_GUARD);
+  if (line > 0) front_raise_at(L, line, "'%s' is a name of luattn's own; choose another", SCAN_GUARD);
+  text guarded;
+  text_init(&guarded, s->a);
+  text_add(&guarded, "local %s = ... return function(...) ", SCAN_GUARD);
+  if (!scan_guard_tables(source, size, &guarded)) {
+    if (text_failed(&guarded)) front_no_memory(L);
+    front_raise_at(L, 0, "table constructors are nested too deeply");
+  }
+  text_add(&guarded, "\nend"); /* the last line may be a comment */
+  if (text_failed(&guarded)) front_no_memory(L);
+  run_chunk(L, text_get(&guarded), guarded.size, CHUNK_SPEC, globals_guard_table);
   lua_call(L, 0, 1);
 }
 
@@ -51,7 +78,7 @@ void front_load_file(lua_State *L) {
   globals_open(L);
   value_open(L);
   input_open(L);
-  run_chunk(L, (const char *)front_prelude, front_prelude_size, CHUNK_PRELUDE);
+  run_chunk(L, (const char *)front_prelude, front_prelude_size, CHUNK_PRELUDE, num_axes);
   lua_pop(L, 1);
   globals_lock(L);
 
@@ -66,12 +93,6 @@ void front_load_file(lua_State *L) {
   char message[256];
   const int line = scan_equality(source, size, message, sizeof message);
   if (line > 0) front_raise_at(L, line, "%s", message);
-  text guarded;
-  text_init(&guarded, s->a);
-  if (!scan_guard_tables(source, size, &guarded)) {
-    if (text_failed(&guarded)) front_no_memory(L);
-    front_raise_at(L, 0, "table constructors are nested too deeply");
-  }
-  run_chunk(L, text_get(&guarded), guarded.size, CHUNK_SPEC);
+  run_guarded(L, source, size);
   declare_push(L, lua_gettop(L));
 }

@@ -2,6 +2,8 @@
 -- All of it is plain Lua over the functions that every spec has.
 -- In formulas s is a score, q is q_idx and kv is kv_idx; positions count from 0.
 
+local num_axes = ... -- of an input
+
 -- A parameter may be a number, the name of a scalar or input, or a function(b, h).
 -- An input named this way is read at [h] or [{b, h}].
 local function parameter(what, x)
@@ -13,7 +15,7 @@ local function parameter(what, x)
   return function(b, h)
     local value = _ENV[x]
     if type(value) ~= "userdata" then return value end
-    if __axes(value) == 2 then return value[{b, h}] end
+    if num_axes(value) == 2 then return value[{b, h}] end
     return value[h]
   end
 end
@@ -24,7 +26,7 @@ local function at_position(what, name)
   return function(b, position)
     local input = _ENV[name]
     if type(input) ~= "userdata" then error(what .. ": '" .. name .. "' is a scalar; name an input") end
-    if __axes(input) == 2 then return input[{b, position}] end
+    if num_axes(input) == 2 then return input[{b, position}] end
     return input[position]
   end
 end

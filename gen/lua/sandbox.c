@@ -257,6 +257,8 @@ static const char *hint(const front_state *s, const char *message) {
     return "; it needs a number that is known now, and a traced one is not: compute with + - * / // % ^, "
            "floor, exp, sin, tanh, ..";
   }
+  if (strstr(message, "a nil value (global '") != NULL) /* an undefined name is an error before it is used */
+    return "; _ENV was replaced by a table without that name";
   if (strstr(message, "nested too deeply") != NULL) return ""; /* the handler itself ran out of stack once */
   if (strstr(message, "C stack overflow") != NULL) return "; brackets or calls are nested too deeply";
   if (strstr(message, "stack overflow") != NULL) return "; a function calls itself without end";

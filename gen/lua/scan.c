@@ -186,6 +186,14 @@ int scan_equality(const char *source, size_t source_size, char *message, size_t 
 
 enum { NESTING_MAX = 200 };
 
+int scan_find_name(const char *source, size_t source_size, const char *name) {
+  scanner s = {.at = source, .end = source + source_size, .line = 1};
+  for (token t = next_token(&s); t.kind != TOKEN_END; t = next_token(&s)) {
+    if (t.kind == TOKEN_NAME && is_token(&t, name)) return t.line;
+  }
+  return 0;
+}
+
 /* f{..} is a call, so f__table{..} would be another name: it becomes f(__table{..}). */
 static bool is_call_argument(const token *before) {
   if (before->kind == TOKEN_NAME || before->kind == TOKEN_STRING) return true;
@@ -204,7 +212,7 @@ bool scan_guard_tables(const char *source, size_t source_size, text *out) {
       if (depth == NESTING_MAX) return false;
       call[depth] = is_call_argument(&before);
       text_bytes(out, copied, (size_t)(t.start - copied));
-      text_add(out, "%s", call[depth] ? "(__table" : "__table");
+      text_add(out, "%s", call[depth] ? "(" SCAN_GUARD : SCAN_GUARD);
       depth++;
       copied = t.start;
     } else if (*t.start == '}') {

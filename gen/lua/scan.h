@@ -9,9 +9,14 @@
  * of the first other use; 0: none. */
 int scan_equality(const char *source, size_t source_size, char *message, size_t size);
 
-/* Copies the source with every table constructor {..} written as a call of __table, which guards the table: a
- * plain table indexed by a traced value would silently give nil. Lines stay as they are. False: braces do not
- * match; nothing is written. */
+/* The line of the first use of a name, as a variable, a field or a label; 0: none. */
+int scan_find_name(const char *source, size_t source_size, const char *name);
+
+#define SCAN_GUARD "__table"
+
+/* Copies the source with every table constructor {..} written as a call of SCAN_GUARD, which guards the
+ * table: a plain table indexed by a traced value would silently give nil. Lines stay as they are. False:
+ * braces do not match. */
 bool scan_guard_tables(const char *source, size_t source_size, text *out);
 
 #endif

@@ -101,6 +101,8 @@ void sandbox_check_time(lua_State *L); /* raises once the time is over: for what
 /* The environment that the file and the prelude run in (globals.c). */
 void globals_open(lua_State *L);
 void globals_push(lua_State *L); /* leaves it on the stack */
+int globals_guard_table(
+    lua_State *L);               /* a lua_CFunction: gives a table of the spec its guard, and returns it */
 void globals_lock(lua_State *L); /* what is defined by now is predefined: a spec cannot redefine it */
 bool globals_predefined(lua_State *L, const char *name);
 bool globals_defined(lua_State *L, const char *name);

@@ -278,6 +278,19 @@ static void test_source_is_read_by_tokens(void **state) {
                "test.lua:3: == cannot be traced (beside a number it is always false); write eq(1, 2)");
 }
 
+/* The file runs inside a function beside a helper of ours: it sees neither. */
+static void test_file_is_alone(void **state) {
+  (void)state;
+  traced_file t;
+  trace_text(&t,
+             "local n, attention = select('#', ...), attention\n"
+             "local _ENV = { tables = { n, { 5 } } }\n"
+             "local function last(t) return t[#t] end\n"
+             "do return attention { name = 'n' .. n .. last(last{tables})[1] } end -- the end");
+  assert_string_equal(t.spec.name, "n05");
+  trace_close(&t);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_numbers),
@@ -291,6 +304,7 @@ int main(void) {
       cmocka_unit_test(test_input_mods),
       cmocka_unit_test(test_lines),
       cmocka_unit_test(test_source_is_read_by_tokens),
+      cmocka_unit_test(test_file_is_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
