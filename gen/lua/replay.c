@@ -46,6 +46,15 @@ static unsigned open_orders(const replay *r, ir_ref low, ir_ref high) {
   return open;
 }
 
+static void raise_changed(lua_State *L) __attribute__((noreturn));
+static void raise_changed(lua_State *L) {
+  const replay_hook *hook = front_of(L)->replay->hook;
+  front_raise_at(L, hook->line,
+                 "%s: gives another result when it is called again; a hook must not keep anything between "
+                 "calls, so use its arguments, inputs, scalars and locals",
+                 hook->name);
+}
+
 static bool ask(lua_State *L, ir_ref low, ir_ref high, unsigned yes, ir_ref condition) {
   front_state *s = front_of(L);
   replay *r = s->replay;
@@ -53,12 +62,7 @@ static bool ask(lua_State *L, ir_ref low, ir_ref high, unsigned yes, ir_ref cond
   if ((open & ~yes) == 0) return true;
   if ((open & yes) == 0) return false;
   if (r->asked < r->count) {
-    if (r->script[r->asked].condition != condition) {
-      front_raise(L,
-                  "%s: the hook took another way when it was called again; a hook must not change anything "
-                  "outside itself",
-                  s->hook);
-    }
+    if (r->script[r->asked].condition != condition) raise_changed(L);
     return r->script[r->asked++].answer;
   }
   if (r->count == QUESTIONS_MAX) {
@@ -210,24 +214,41 @@ static void place_reductions(lua_State *L, const replay *r, replay_result *out) 
   out->num_reductions = 0;
 }
 
+static bool same_result(const replay_result *a, const replay_result *b) {
+  if (a->count != b->count || a->num_reductions != b->num_reductions) return false;
+  for (int i = 0; i < a->count; i++) {
+    if (a->value[i] != b->value[i]) return false;
+  }
+  for (int i = 0; i < a->num_reductions; i++) {
+    const replay_reduction *p = &a->reduction[i], *q = &b->reduction[i];
+    if (p->placeholder != q->placeholder || p->argument != q->argument) return false;
+  }
+  return true;
+}
+
 static void call_once(lua_State *L, int function, replay *r) {
   front_state *s = front_of(L);
-  if (++r->calls > CALLS_MAX) {
-    front_raise_at(L, r->hook->line,
-                   "%s: its comparisons branch into more than %d ways; use min, max, abs or relu in place of "
-                   "independent branches, or bound its loops",
-                   s->hook, CALLS_MAX);
-  }
   s->generation++;
   r->asked = 0;
   memset(&r->result, 0, sizeof r->result);
   r->hook->call(L, function, r->hook->user, &r->result);
-  if (r->asked < r->count) {
+  if (r->asked < r->count) raise_changed(L);
+}
+
+/* Calls the hook for one combination of answers, and once more: equal expressions are one node, so a hook
+ * that keeps nothing between its calls gives the same nodes. */
+static void call_twice(lua_State *L, int function, replay *r) {
+  if (++r->calls > CALLS_MAX) {
     front_raise_at(L, r->hook->line,
-                   "%s: the hook took another way when it was called again; a hook must not change anything "
-                   "outside itself",
-                   s->hook);
+                   "%s: its comparisons branch into more than %d ways; use min, max, abs or relu in place of "
+                   "independent branches, or bound its loops",
+                   r->hook->name, CALLS_MAX);
   }
+  call_once(L, function, r);
+  const replay_result first = r->result;
+  const int asked = r->count;
+  call_once(L, function, r);
+  if (r->count != asked || !same_result(&first, &r->result)) raise_changed(L);
 }
 
 void replay_run(lua_State *L, int function, const replay_hook *hook, replay_result *out) {
@@ -239,7 +260,7 @@ void replay_run(lua_State *L, int function, const replay_hook *hook, replay_resu
   s->hook = hook->name;
   s->hook_line = hook->line;
   for (;;) {
-    call_once(L, function, r);
+    call_twice(L, function, r);
     *out = r->result;
     while (r->count > 0 && !r->script[r->count - 1].answer) join(L, &r->script[--r->count], out);
     if (r->count == 0) break;

@@ -1,4 +1,4 @@
-/* replay.h: tracing a hook by calling it once for each combination of comparison outcomes.
+/* replay.h: tracing a hook by calling it for each combination of comparison outcomes.
  *
  * Lua turns the result of a comparison into a boolean, so a comparison of traced values must answer true or
  * false. A replay answers the questions that it has met before as its script says, and the first new one with
@@ -9,6 +9,9 @@
  * reduction sees every element of the row, also those that answered differently, so its argument is joined
  * over the element questions asked before it. While replays run, a reduction is therefore a placeholder
  * (VAR_RED) for what is known only at the end.
+ *
+ * Each call is made once more: a hook that remembers something is not a function of its arguments, and shows
+ * it by another question or another result.
  */
 #ifndef LUATTN_GEN_LUA_REPLAY_H
 #define LUATTN_GEN_LUA_REPLAY_H

@@ -1,0 +1,9 @@
+-- expect: hook_asks_more.lua:4: score_mod: gives another result when it is called again; a hook must not keep anything between calls, so use its arguments, inputs, scalars and locals
+local n = 0
+return attention {
+  score_mod = function(score, b, h, q_idx, kv_idx)
+    n = n + 1
+    if n % 2 < 1 and kv_idx <= q_idx then return score end
+    return score
+  end,
+}
