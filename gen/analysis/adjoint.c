@@ -55,8 +55,10 @@ static luattn_status differentiate(const traced_spec *t, const char *hook, ir_re
   if (n < 0) return no_memory(t, err);
   if (n > MAX_LEAVES) {
     return luattn_fail(err, LUATTN_SPEC,
-                       "%s: %s: reads %d parameters with a gradient; at most %d are possible", t->file, hook,
-                       n, MAX_LEAVES);
+                       "%s: %s: reads %d parameters with a gradient; at most %d are possible; an index that "
+                       "is computed, as in t[clamp(kv_idx - q_idx, 0, n)], counts once, each constant one "
+                       "counts, and an input without grad does not",
+                       t->file, hook, n, MAX_LEAVES);
   }
   ir_grad(t->g, &y, &dy, 1, wrt, grad, 1 + n);
   *dx = grad[0] == IR_NONE ? ir_real(t->g, 0) : grad[0];

@@ -290,7 +290,9 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
   if (num_leaves < 0) return derivation_no_memory(d);
   if (num_leaves > MAX_LEAVES) {
     return luattn_fail(err, LUATTN_SPEC,
-                       "%s: online_func '%s': reads %d parameters with a gradient; at most %d are possible",
+                       "%s: online_func '%s': reads %d parameters with a gradient; at most %d are possible; "
+                       "an index that is computed, as in t[q_idx // 64], counts once, each "
+                       "constant one counts, and an input without grad does not",
                        t->file, t->online.name, num_leaves, MAX_LEAVES);
   }
   bool derived;

@@ -115,7 +115,7 @@ static int32_t axis_of(lua_State *L, const char *owner) {
   if (lua_isinteger(L, -1)) {
     const lua_Integer size = lua_tointeger(L, -1);
     if (size < 1 || size > INT32_MAX)
-      front_raise(L, "%s: axis size %lld must be at least 1", owner, (long long)size);
+      front_raise(L, "%s: axis size %lld must be 1 to %d", owner, (long long)size, INT32_MAX);
     return (int32_t)size;
   }
   if (lua_type(L, -1) != LUA_TSTRING) {

@@ -5,6 +5,7 @@
 #include "gen/lua/bounded.h"
 #include "gen/lua/declare.h"
 #include "gen/lua/functions.h"
+#include "gen/lua/hooks.h"
 #include "gen/lua/input.h"
 #include "gen/lua/value.h"
 
@@ -79,9 +80,25 @@ static const missing_row foreign[] = {
     {"inputs", by_name},
     {"scalars", by_name},
     {"inf", "write math.huge"},
-    {"float", "infinity is math.huge"},
+    {"float", "numbers need no conversion, and infinity is math.huge"},
+    {"int", "write floor(x), or ceil(x) where x is negative"},
+    {"trunc", "write floor(x), or ceil(x) where x is negative"},
+    {"detach", "write stop_gradient(x)"},
+    {"clip", "write clamp(x, low, high)"},
+    {"square", "write x * x"},
+    {"leaky_relu", "write where(x > 0, x, a * x)"},
+    {"logsigmoid", "write -softplus(-x)"},
+    {"swish", "write silu(x)"},
+    {"num_heads", "write heads"},
+    {"num_kv_heads", "write heads_kv"},
+    {"range", "a loop is written for i = 0, n - 1 do .. end"},
+    {"len", "write #t"},
+    {"null", "write nil"},
     {"True", "write true"},
     {"False", "write false"},
+    {"AND", "write a and b"},
+    {"OR", "write a or b"},
+    {"NOT", "write not a"},
     {"None", "write nil"},
     {"logical_and", "write a and b"},
     {"logical_or", "write a or b"},
@@ -151,10 +168,12 @@ static int global_get(lua_State *L) {
   if (reason != NULL) front_raise(L, "'%s' is not available in a spec: %s", name, reason);
   const char *hint = foreign_hint(L, name);
   if (hint != NULL) front_raise(L, "undefined name '%s'%s", name, hint);
+  hook_refuse_argument(L, name);
   front_suggestion s;
   front_suggest_start(&s, name);
   suggest_keys(L, lua_upvalueindex(1), &s);
   input_suggest(L, &s);
+  hook_suggest(L, &s);
   const char *end = front_suggest_end(L, &s);
   const bool loading = front_of(L)->mode == FRONT_LOADING;
   if (!loading && *end == '\0') end = "; declare it as an input or a scalar, or as a local";

@@ -54,6 +54,75 @@ void hook_check(lua_State *L, hook_id id, const char *name) {
                  info.nparams, info.nparams == 1 ? "" : "s", row->params);
 }
 
+/* In a list of parameters; NULL: it was the last. */
+static const char *next_argument(const char *p) {
+  p = strchr(p, ' ');
+  return p != NULL ? p + 1 : NULL;
+}
+
+static bool has_argument(const hook_row *row, const char *name) {
+  const size_t n = strlen(name);
+  for (const char *p = row->params; p != NULL; p = next_argument(p)) {
+    if (strncmp(p, name, n) == 0 && (p[n] == ',' || p[n] == '\0')) return true;
+  }
+  return false;
+}
+
+/* The hook that is running; NULL: none. */
+static const hook_row *running_hook(lua_State *L) {
+  const char *name = front_of(L)->hook;
+  if (name != NULL && strcmp(name, "mask_mod") == 0) return &rows[HOOK_BLOCK_MASK];
+  for (int id = 0; name != NULL && id < HOOK_COUNT; id++) {
+    if (strcmp(rows[id].name, name) == 0) return &rows[id];
+  }
+  return NULL;
+}
+
+void hook_suggest(lua_State *L, front_suggestion *s) {
+  const hook_row *hook = running_hook(L);
+  for (const char *p = hook != NULL ? hook->params : NULL; p != NULL; p = next_argument(p)) {
+    const int n = (int)strcspn(p, ",");
+    if (n > 2) front_suggest_try(s, front_format(L, "%.*s", n, p));
+  }
+}
+
+/* "b, h, q, kv": the parameters of the innermost function of the spec that is running. */
+static const char *running_parameters(lua_State *L) {
+  lua_Debug frame;
+  const char *list = "";
+  for (int level = 0; lua_getstack(L, level, &frame); level++) {
+    lua_getinfo(L, "S", &frame);
+    if (strcmp(frame.source, CHUNK_SPEC) != 0) continue;
+    lua_getinfo(L, "fu", &frame);
+    for (int i = 1; i <= frame.nparams; i++)
+      list = front_format(L, "%s%s%.32s", list, i > 1 ? ", " : "", lua_getlocal(L, NULL, i));
+    if (frame.isvararg) list = front_format(L, "%s%s...", list, frame.nparams > 0 ? ", " : "");
+    lua_pop(L, 1);
+    break;
+  }
+  return list;
+}
+
+void hook_refuse_argument(lua_State *L, const char *name) {
+  int id = 0;
+  while (id < HOOK_COUNT && !has_argument(&rows[id], name)) id++;
+  if (id == HOOK_COUNT) return;
+  if (front_of(L)->mode == FRONT_LOADING)
+    front_raise(L, "undefined name '%s': it is an argument of hooks, and exists only inside them", name);
+  const hook_row *hook = running_hook(L);
+  if (hook == NULL) return;
+  const char *called = front_of(L)->hook;
+  if (!has_argument(hook, name)) {
+    front_raise(L, "undefined name '%s': it is no argument of %s, which is called with (%s)", name, called,
+                hook->params);
+  }
+  front_raise(
+      L,
+      "undefined name '%s': %s is called with (%s), but the function here has (%s); use these names, or "
+      "hand %s to it",
+      name, called, hook->params, running_parameters(L), name);
+}
+
 static bool is_integer(ir_var v) {
   return v == VAR_B || v == VAR_H || v == VAR_Q || v == VAR_KV || v == VAR_POS || v == VAR_D;
 }

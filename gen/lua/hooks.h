@@ -34,13 +34,17 @@ const hook_row *hook_get(hook_id id);
 void hook_check(lua_State *L, hook_id id, const char *name);
 int hook_line_of(lua_State *L, int index); /* where the function was written, or the line of attention {..} */
 
+/* Raises if an undefined name is an argument of some hook: it has another name here, or is none of this one.
+ */
+void hook_refuse_argument(lua_State *L, const char *name);
+void hook_suggest(lua_State *L, front_suggestion *s); /* the arguments of the hook that is running */
+
 /* Calls the function at stack index `function`; its results are on top. Returns how many. */
 int hook_call(lua_State *L, hook_id id, int function);
 /* Takes the number at `index` as the next result: REAL. `what` names it ("score_mod", "online_fwd: o_scale").
  */
 void hook_take_number(lua_State *L, int index, const char *what, replay_result *out);
 void hook_take_leaf(lua_State *L, ir_var v, uint32_t index, replay_result *out);
-
 
 /* The five hooks of attention {..}: traces field `id` of the table at `table`; IR_NONE if it is absent. */
 ir_ref hook_trace(lua_State *L, int table, hook_id id);

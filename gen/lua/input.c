@@ -277,10 +277,7 @@ bool input_push_name(lua_State *L, const char *name) {
 }
 
 void input_suggest(lua_State *L, front_suggestion *s) {
-  static const char *const parameters[] = {"score",  "scores",    "q_idx",
-                                           "kv_idx", "rowscales", "final_rowscales"};
   const traced_spec *spec = front_of(L)->spec;
-  for (size_t i = 0; i < sizeof parameters / sizeof *parameters; i++) front_suggest_try(s, parameters[i]);
   for (int i = 0; i < INPUT_LENGTHS; i++) front_suggest_try(s, input_lengths[i].name);
   for (int i = 0; i < spec->num_scalars; i++) front_suggest_try(s, spec->scalar_name[i]);
   for (int i = 0; i < spec->num_inputs; i++) front_suggest_try(s, spec->input[i].name);

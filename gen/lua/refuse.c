@@ -9,7 +9,10 @@ typedef struct refused_row {
 } refused_row;
 
 static const refused_row on_numbers[] = {
-    {"__concat", ".. is not possible on a traced number"},
+    {"__concat",
+     ".. is not possible on a traced number, whose value is not known yet; to choose by it, read an input at "
+     "it, as in t[h], "
+     "or use where()"},
     {"__len", "# is not possible on a traced number"},
     {"__call", "a traced number is called like a function; multiplication is written a * b"},
     {"__newindex", "a field of a traced number is assigned; numbers have no fields"},
@@ -55,10 +58,21 @@ static int raise_boolean(lua_State *L) {
   front_raise(L, "%s%s", row->message, whole ? "" : compares ? chained : number_needed);
 }
 
+static const char *element_hint(lua_State *L) {
+  const char *hook = front_of(L)->hook;
+  const bool of_channel = hook != NULL && (strcmp(hook, "query_mod") == 0 || strcmp(hook, "key_mod") == 0 ||
+                                           strcmp(hook, "value_mod") == 0);
+  return of_channel
+             ? ", and a mod sees one channel of its row; do what mixes channels, such as a rotation, before "
+               "the call (see examples/xpos.lua)"
+             : "";
+}
+
 /* score:tanh() and score.tanh() are Python's. */
 static int raise_member(lua_State *L) {
-  if (lua_type(L, 2) != LUA_TSTRING)
-    front_raise(L, "a traced number is indexed; only inputs and tables have elements");
+  if (lua_type(L, 2) != LUA_TSTRING) {
+    front_raise(L, "a traced number is indexed; only inputs and tables have elements%s", element_hint(L));
+  }
   const char *name = lua_tostring(L, 2);
   if (globals_defined(L, name))
     front_raise(L, "a traced number has no '%s'; functions stand in front: %s(x)", name, name);

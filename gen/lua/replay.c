@@ -239,10 +239,12 @@ static void call_once(lua_State *L, int function, replay *r) {
  * that keeps nothing between its calls gives the same nodes. */
 static void call_twice(lua_State *L, int function, replay *r) {
   if (++r->calls > CALLS_MAX) {
-    front_raise_at(L, r->hook->line,
-                   "%s: its comparisons branch into more than %d ways; use min, max, abs or relu in place of "
-                   "independent branches, or bound its loops",
-                   r->hook->name, CALLS_MAX);
+    front_raise_at(
+        L, r->hook->line,
+        "%s: its comparisons branch into more than %d ways; let one comparison stand for several, as min(x, "
+        "y) >= 0 "
+        "for x >= 0 and y >= 0, and max(x, y) >= 0 for `or`, use abs, relu or clamp, or bound its loops",
+        r->hook->name, CALLS_MAX);
   }
   call_once(L, function, r);
   const replay_result first = r->result;

@@ -8,6 +8,7 @@
 
 #include "common/fail.h"
 #include "gen/lua/state.h"
+#include "gen/lua/syntax.h"
 
 #define MEMORY_CAP_MIB 64
 #define CHURN_CAP_GIB 1  /* copying strings for ever costs time without costing instructions */
@@ -217,37 +218,6 @@ void sandbox_close(lua_State *L) {
   if (L != NULL) lua_close(L);
 }
 
-typedef struct syntax_row {
-  const char *message, *hint;
-} syntax_row;
-
-/* What Python and C write, by the message in which Lua's parser gives it up. */
-static const syntax_row syntax_hints[] = {
-    {"']' expected near ','", "; several indices stand in braces: t[{i, j}]"},
-    {" near '!'", "; Lua writes ~= for != and `not` for !, and traced numbers compare by ne(a, b)"},
-    {"unexpected symbol near '*'", "; a power is written x ^ y"},
-    {"unexpected symbol near '&'", "; write `and` for &&"},
-    {"unexpected symbol near '|'", "; write `or` for ||"},
-    {"unexpected symbol near '#'", "; a comment starts with --"},
-    {"syntax error near '+'", "; write x = x + y for x += y"},
-    {"syntax error near '-'", "; write x = x - y for x -= y"},
-    {"syntax error near '*'", "; write x = x * y for x *= y"},
-    {" near '?'", "; write where(condition, a, b)"},
-};
-
-/* `def` at the start of a line, or a lambda: the parser gives up at some word behind it. */
-static bool has_python_function(const front_state *s) {
-  static const char *const signs[] = {"\ndef ", "= lambda "};
-  if (s->source_size > 4 && memcmp(s->source, "def ", 4) == 0) return true;
-  for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
-    const size_t n = strlen(signs[i]);
-    for (size_t at = 0; at + n <= s->source_size; at++) { /* the source ends in no 0 */
-      if (memcmp(s->source + at, signs[i], n) == 0) return true;
-    }
-  }
-  return false;
-}
-
 /* What Lua's own messages leave open: they speak of "a nil value", we know that a traced value is meant. */
 static const char *hint(const front_state *s, const char *message) {
   if (strstr(message, "'for' limit") != NULL || strstr(message, "'for' initial value") != NULL) {
@@ -262,12 +232,10 @@ static const char *hint(const front_state *s, const char *message) {
   if (strstr(message, "nested too deeply") != NULL) return ""; /* the handler itself ran out of stack once */
   if (strstr(message, "C stack overflow") != NULL) return "; brackets or calls are nested too deeply";
   if (strstr(message, "stack overflow") != NULL) return "; a function calls itself without end";
-  for (size_t i = 0; i < sizeof syntax_hints / sizeof *syntax_hints; i++) {
-    if (strstr(message, syntax_hints[i].message) != NULL) return syntax_hints[i].hint;
-  }
-  if (strstr(message, " near '") != NULL && has_python_function(s))
-    return "; Lua writes function(score, b, h, q_idx, kv_idx) return .. end for def and lambda";
-  return "";
+  if (strstr(message, "attempt to perform 'n") != NULL || strstr(message, "divide by zero") != NULL)
+    return DIVIDED_BY_ZERO;
+  const char *found = syntax_hint(s->source, s->source_size, message);
+  return found != NULL ? found : "";
 }
 
 /* Message handler: gives every error a line of the spec. Errors inside the prelude carry the prelude's line,
@@ -327,7 +295,7 @@ static luattn_status fail_on_memory(const front_state *s, luattn_error *err) {
     case REFUSED_BY_CAP:
       return luattn_fail(err, LUATTN_SPEC,
                          "%s%s: memory cap: the spec used more than %d MiB of Lua memory; "
-                         "keep less data, or pass it as an input",
+                         "keep less data, or pass it as an input; a function that calls itself needs an end",
                          s->file, line, MEMORY_CAP_MIB);
     case REFUSED_BY_CHURN:
       return luattn_fail(err, LUATTN_SPEC,

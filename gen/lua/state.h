@@ -98,6 +98,8 @@ luattn_status sandbox_call(lua_State *L, lua_CFunction f, luattn_error *err);
 void sandbox_refill(front_state *s);   /* fresh budgets of instructions and of time */
 void sandbox_check_time(lua_State *L); /* raises once the time is over: for what may take long in C */
 
+#define DIVIDED_BY_ZERO "; divide by max(n, 1)"
+
 /* The environment that the file and the prelude run in (globals.c). */
 void globals_open(lua_State *L);
 void globals_push(lua_State *L); /* leaves it on the stack */

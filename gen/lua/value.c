@@ -109,7 +109,7 @@ operand value_arith(lua_State *L, ir_op op, operand a, operand b) {
   const uint32_t depth = deeper(a, b);
   if (ints && op != IR_DIV && op != IR_POW) {
     if ((op == IR_FLOORDIV || op == IR_MOD) && is_zero(g, b.ref)) {
-      front_raise(L, "%s: an integer is divided by zero", op == IR_MOD ? "%" : "//");
+      front_raise(L, "%s: an integer is divided by zero" DIVIDED_BY_ZERO, op == IR_MOD ? "%" : "//");
     }
     return (operand){.ref = ir_op2(g, op, a.ref, b.ref), .depth = depth};
   }

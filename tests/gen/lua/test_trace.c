@@ -278,6 +278,20 @@ static void test_source_is_read_by_tokens(void **state) {
                "test.lua:3: == cannot be traced (beside a number it is always false); write eq(1, 2)");
 }
 
+/* As the message about too many ways says. */
+static void test_many_spans(void **state) {
+  (void)state;
+  traced_file t;
+  trace_text(&t,
+             "return attention { block_mask = function(b, h, q_idx, kv_idx)\n"
+             "  local keep = kv_idx <= q_idx\n"
+             "  for i = 1, 20 do keep = keep or min(q_idx - 100 * i, 100 * i + 9 - kv_idx) >= 0 end\n"
+             "  return keep\n"
+             "end }");
+  assert_true(ir_uses(t.spec.g, t.spec.block_mask, VAR_KV));
+  trace_close(&t);
+}
+
 /* The file runs inside a function beside a helper of ours: it sees neither. */
 static void test_file_is_alone(void **state) {
   (void)state;
@@ -305,6 +319,7 @@ int main(void) {
       cmocka_unit_test(test_lines),
       cmocka_unit_test(test_source_is_read_by_tokens),
       cmocka_unit_test(test_file_is_alone),
+      cmocka_unit_test(test_many_spans),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
