@@ -71,7 +71,8 @@ online_softmax = {
 }
 
 -- p = exp(s) / (exp(sink) + sum exp(s)); lse = log of that denominator. The sink is a logit that takes part
--- in the row but has no value; gpt-oss (OpenAI 2025) learns one for each head:
+-- in the row but has no value; gpt-oss (OpenAI 2025) learns one for each head. A row that keeps nothing has
+-- an lse of -inf and gives the sink no gradient, whatever the sink is.
 -- attention_sink("sinks") with inputs = { sinks = { axes = {"h"}, grad = true } }
 function attention_sink(logit)
   local sink = parameter("attention_sink: logit", logit)
