@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/limits.h"
 #include "gen/compile.h"
 #include "templates/params.h"
 

@@ -1,5 +1,6 @@
 /* args.c: tensors of a call: presence, shape, dtype, strides, device, alignment. */
 #include "runtime/args.h"
+#include "common/limits.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -12,7 +12,6 @@
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
-#define LUATTN_MAX_HEADS 32767 /* of one launch, so that batch * heads + head is an int */
 #define LUATTN_EXACT_LIMBS(real_size) ((real_size) == 4 ? 10 : 75) /* of exact.cuh, 8 bytes each */
 #define LUATTN_TURNS_FIRST 32 /* of LuattnParams.turns, the first that is of a tile */
 #define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward */

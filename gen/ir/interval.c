@@ -1,9 +1,9 @@
 #include <assert.h>
 #include <string.h>
 
+#include "common/limits.h"
 #include "gen/ir/graph.h"
 #include "gen/ir/interval.h"
-#include "templates/params.h"
 
 /* The interval column of ops.def as code. x, y, z: the arguments' bounds; `type`: the last argument's. */
 #define NO_INTERVAL (void)0

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "common/limits.h"
 #include "tests/runtime/fake_cuda.h"
 #include "tests/runtime/problem.h"
 

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "common/limits.h"
 #include "runtime/driver.h"
 #include "tests/runtime/fake_cuda.h"
 #include "tests/runtime/launches.h"

@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
+#include "common/limits.h"
 #include "gen/ir/graph.h"
 #include "gen/ir/interval.h"
-#include "templates/params.h"
 #include "tests/gen/ir/expr.h"
 
 typedef struct box {
