@@ -5,7 +5,7 @@
 #include "cli/cli.h"
 #include "gen/spec.h"
 
-#define EXACT 0x1p24 /* as gen/ir/interval.h takes loaded integers to be */
+#define BEYOND 0x1p24 /* gen/ir/interval.h takes loaded integers to be nearer to 0 */
 
 static void mark(bool *set, ir_ref r) {
   if (r != IR_NONE) set[r] = true;
@@ -27,6 +27,21 @@ static bool takes_any(ir_op op) {
   return op == IR_LT || op == IR_LE || op == IR_EQ || op == IR_NE || op == IR_LOAD || hands_on(op);
 }
 
+static bool takes_constant(const ir *g, const ir_node *n) {
+  double value;
+  return ir_is_const(g, n->arg[0], &value) || ir_is_const(g, n->arg[1], &value);
+}
+
+/* The smaller of a constant and the larger of another and x, or the other way round. */
+static bool is_clamp(const ir *g, const ir_node *n) {
+  if ((n->op != IR_MIN && n->op != IR_MAX) || !takes_constant(g, n)) return false;
+  for (int i = 0; i < 2; i++) {
+    const ir_node *inner = ir_get(g, n->arg[i]);
+    if (inner->op == (n->op == IR_MIN ? IR_MAX : IR_MIN) && takes_constant(g, inner)) return true;
+  }
+  return false;
+}
+
 /* *used: those in use, of which *value: those that may be a value of the input. Arguments stand before their
  * users. */
 static bool computes(const ir *g, int input, bool *used, bool *value) {
@@ -39,7 +54,7 @@ static bool computes(const ir *g, int input, bool *used, bool *value) {
     bool any = false;
     for (int i = 0; i < n->nargs; i++) any |= value[n->arg[i]];
     if (used[r] && any && !takes_any((ir_op)n->op)) return true;
-    value[r] = n->op == IR_LOAD ? n->imm.integer == input : any && hands_on((ir_op)n->op);
+    value[r] = n->op == IR_LOAD ? n->imm.integer == input : any && hands_on((ir_op)n->op) && !is_clamp(g, n);
   }
   return false;
 }
@@ -62,13 +77,13 @@ void warn_of_wide_integers(const cli_problem *p, int input) {
   if (info->dtype != LUATTN_INPUT_I32) return;
   for (int64_t i = 0, n = array_count(a); i < n; i++) {
     const double x = array_get(a, i);
-    if (fabs(x) <= EXACT) continue;
+    if (fabs(x) < BEYOND) continue;
     if (!spec_computes_with(p->spec, input)) return;
-    fprintf(
-        stderr,
-        "luattn: warning: --input: %s: element %lld is %.0f, and kernels compute with integers within 2^24 = "
-        "%.0f of 0 alone: results may be wrong; subtract a base from all of them first\n",
-        info->name, (long long)i, x, EXACT);
+    fprintf(stderr,
+            "luattn: warning: --input: %s: element %lld is %.0f, and kernels compute with integers less than "
+            "2^24 = %.0f from 0 alone: results may be wrong; subtract a base from all of them first, or "
+            "clamp them\n",
+            info->name, (long long)i, x, BEYOND);
     return;
   }
 }

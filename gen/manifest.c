@@ -59,6 +59,7 @@ static const char *name_of(ir_op op) {
 /* Integers of a kernel have 32 bits, and those of this spec might leave them at any length. */
 static luattn_status refuse_large(const compilation *c, luattn_error *err) {
   const traced_spec *t = &c->spec.traced;
+  /* Ranges that would leave 32 bits at such lengths have been given up, so that there is a node. */
   if (c->mask.too_large == IR_NONE) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   const ir_node *n = ir_get(t->g, c->mask.too_large);
   return luattn_fail(

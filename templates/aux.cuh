@@ -374,7 +374,7 @@ LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
 
 // delta = sum over d of dO * O, then the row numbers that the main kernels read. A row without weight, of
 // which nothing is kept or all scores are -inf, has an lse of -inf; for that it gets the numbers of an lse of
-// +inf, by which all of its weights are 0, whatever is in its scores. Its part of parameter gradients is 0.
+// +inf, by which all of its weights are 0, whatever is in its scores, and no dlse. Its part of parameter gradients is 0.
 // Where there is no lse to tell such a row by, it has O = 0, and parameter gradients, linear in delta, are
 // left alone where delta is 0.
 // RowOrder: how many rows of a head have numbers; those past q_len have zeros. Where it `zeroes`, in the sm90
@@ -408,11 +408,12 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
       lse = *row_of<const Real>(p.lse, site.b, site.h, q);
       if (p.dlse.data != nullptr) dlse = *row_of<const Real>(p.dlse, site.b, site.h, q);
       any = lse != -infinity<Real>();
+      if (!any) lse = infinity<Real>(), dlse = 0;
     }
 #pragma unroll
     for (int i = 0; i < Spec::num_saved; ++i) saved[i] = static_cast<const Real *>(p.saved)[i * plane + at];
-    out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, any ? lse : infinity<Real>(), saved,
-                        delta[threadIdx.x], dlse, acc);
+    out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, lse, saved, delta[threadIdx.x],
+                        dlse, acc);
     if (!any) out = without_nan<Spec>(out);
     if (!any || (!Spec::has_lse && delta[threadIdx.x] == Real(0))) acc = zero_acc<typename Spec::Acc>();
   }

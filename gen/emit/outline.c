@@ -28,8 +28,9 @@ static void mark_needed(writer *w, const ir_ref *roots, int n) {
   }
 }
 
-/* Called by a producer of the sm90 forward, which has given registers away. ptxas 13.0 crashes there on a
- * call of a function with an array of its own, as sin and cos have one to reduce large arguments in. */
+/* Called for scores by a producer of the sm90 forward, which has given registers away. ptxas 13.0 crashes
+ * there on a call of a function with an array of its own, as sin and cos have one to reduce large arguments
+ * in. */
 static bool is_fetched(const plan *p, const char *name) {
   return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && strcmp(name, "col") == 0;
 }

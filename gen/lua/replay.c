@@ -51,7 +51,7 @@ static void raise_changed(lua_State *L) {
   const replay_hook *hook = front_of(L)->replay->hook;
   front_raise_at(L, hook->line,
                  "%s: gives another result when it is called again; a hook must not keep anything between "
-                 "calls, so use its arguments, inputs, scalars and locals",
+                 "calls, nor go by the order of pairs, so use its arguments, inputs, scalars and locals",
                  hook->name);
 }
 

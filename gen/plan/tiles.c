@@ -261,7 +261,7 @@ plan_copies tiles_copies(const plan *p) {
     c.element = c.col * p->sm80_chunk_m / 4;
   } else if (p->family == LUATTN_SM90) { /* fragments of 16 rows; four threads share a row */
     c.row = 2;
-    c.col = (p->tile_n + 31) / 32;         /* a warp fetches the columns' numbers */
+    c.col = (p->tile_n + 31) / 32;         /* a warp fetches the columns' numbers; a mask's are not counted */
     c.element = c.row * 2 * p->tile_n / 4; /* the first kv tile has code of its own */
   } else {
     c.row = 2 * p->tile_m / (p->threads / 32) / 16;

@@ -1,5 +1,6 @@
 /* nan.c: a NaN that a row reads is in its results. A row of NaN must not come out as one that keeps nothing,
- * whose O is 0, and other rows must not know of it.
+ * whose O is 0, and other rows must not know of it. A row whose scores are all -inf gives no gradient, even
+ * where an infinite gradient of its lse comes in.
  *
  * usage: gpu_nan [--only FAMILY]
  * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU. */
@@ -9,7 +10,10 @@
 
 #include "cli/gpu.h"
 
-static const char text[] = "return attention { name = 'nan', block_mask = causal() }";
+static const char causal_text[] = "return attention { name = 'nan', block_mask = causal() }";
+static const char weightless_text[] =
+    "return attention { name = 'weightless', inputs = { m = { axes = {'q'} } },\n"
+    "  score_mod = function(s, b, h, q, kv) return s + log(relu(m[q])) end }";
 
 enum { ROW = 37, KEY = 70, HEAD = 1 }; /* HEAD: of q; with one kv head for all, that of every key */
 
@@ -67,7 +71,40 @@ static luattn_status spoil_key(cli_gpu *gpu, cli_problem *p, cli_result *r, luat
   return LUATTN_OK;
 }
 
-static luattn_status run_case(const luattn_spec *spec, const cli_options *o, luattn_error *err) {
+static bool all_finite(const array *x) {
+  bool yes = true;
+  for (int64_t i = 0, n = array_count(x); i < n; i++) yes &= isfinite(array_get(x, i)) != 0;
+  return yes;
+}
+
+static luattn_status spoil_weightless(cli_gpu *gpu, cli_problem *p, cli_result *r, luattn_error *err) {
+  for (int row = 0; row < p->q_len; row++) array_set(&p->input[0], row, row == ROW ? -1 : 1);
+  for (int h = 0; h < p->heads; h++) array_set(&p->dlse, (int64_t)h * p->q_len + ROW, INFINITY);
+  TRY(gpu_run(gpu, p, true, r, err));
+  bool none = true;
+  for (int h = 0; h < p->heads; h++)
+    for (int d = 0; d < p->dim; d++) none &= at(&r->dq, h, ROW, d) == 0;
+  if (none && all_finite(&r->dq) && all_finite(&r->dk) && all_finite(&r->dv)) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INTERNAL, "a row without weight has gradients");
+}
+
+/* With the spec of weightless_text. */
+static luattn_status run_weightless(const luattn_spec *spec, const cli_options *o, luattn_error *err) {
+  cli_problem p = {0};
+  cli_result r = {0};
+  cli_gpu *gpu = NULL;
+  luattn_status status = gpu_open(o, &gpu, err);
+  if (status == LUATTN_OK) status = problem_read(spec, o, true, &p, err);
+  const DLDataType real = dtype_dl(p.dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
+  if (status == LUATTN_OK) status = result_new(&p, dtype_dl(p.dtype), real, true, &r, err);
+  if (status == LUATTN_OK) status = spoil_weightless(gpu, &p, &r, err);
+  result_free(&r);
+  problem_free(&p);
+  gpu_close(gpu);
+  return status;
+}
+
+static luattn_status run_causal(const luattn_spec *spec, const cli_options *o, luattn_error *err) {
   cli_problem p = {0};
   cli_result before = {0}, r = {0};
   cli_gpu *gpu = NULL;
@@ -95,9 +132,16 @@ static int device_arch(luattn_error *err) {
   return arch;
 }
 
+static bool load(const char *text, luattn_spec **out) {
+  luattn_error err;
+  const bool ok = luattn_spec_load_text("nan.lua", text, strlen(text), NULL, out, &err) == LUATTN_OK;
+  if (!ok) printf("%s\n", err.message);
+  return ok;
+}
+
 int main(int argc, char **argv) {
   const char *only = argc == 3 && strcmp(argv[1], "--only") == 0 ? argv[2] : "";
-  luattn_spec *spec;
+  luattn_spec *causal, *weightless;
   luattn_error err;
   int passed = 0, failed = 0;
   if (argc != 1 && argc != 3) return 2;
@@ -106,20 +150,18 @@ int main(int argc, char **argv) {
     printf("skipped: %s\n", err.message);
     return 77;
   }
-  if (luattn_spec_load_text("nan.lua", text, strlen(text), NULL, &spec, &err) != LUATTN_OK) {
-    printf("%s\n", err.message);
-    return 1;
-  }
+  if (!load(causal_text, &causal) || !load(weightless_text, &weightless)) return 1;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const test_case *t = &cases[i];
     const cli_options o = {
         .dtype = t->dtype, .family = t->family, .shape = t->shape, .seed = 5, .no_tuned = true};
     if (strstr(t->family, only) == NULL || (strcmp(t->family, "sm90") == 0 && arch != 90)) continue;
-    const bool ok = run_case(spec, &o, &err) == LUATTN_OK;
+    const bool ok =
+        run_causal(causal, &o, &err) == LUATTN_OK && run_weightless(weightless, &o, &err) == LUATTN_OK;
     if (!ok) printf("%s %s %s: %s\n", t->family, t->dtype, t->shape, err.message);
     passed += ok, failed += !ok;
   }
   printf("%d passed, %d failed\n", passed, failed);
-  luattn_spec_free(spec);
+  luattn_spec_free(causal), luattn_spec_free(weightless);
   return passed == 0 || failed > 0;
 }

@@ -1,4 +1,4 @@
--- expect: hook_called_first.lua:5: score_mod: gives another result when it is called again; a hook must not keep anything between calls, so use its arguments, inputs, scalars and locals
+-- expect: hook_called_first.lua:5: score_mod: gives another result when it is called again; a hook must not keep anything between calls, nor go by the order of pairs, so use its arguments, inputs, scalars and locals
 local first = true
 return attention {
   name = "first",

@@ -1,4 +1,4 @@
--- expect: reduction_with_memory.lua:6: online_fwd: gives another result when it is called again; a hook must not keep anything between calls, so use its arguments, inputs, scalars and locals
+-- expect: reduction_with_memory.lua:6: online_fwd: gives another result when it is called again; a hook must not keep anything between calls, nor go by the order of pairs, so use its arguments, inputs, scalars and locals
 local n = 0
 return attention {
   online_func = {

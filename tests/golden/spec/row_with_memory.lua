@@ -1,4 +1,4 @@
--- expect: row_with_memory.lua:7: online_rowscales: gives another result when it is called again; a hook must not keep anything between calls, so use its arguments, inputs, scalars and locals
+-- expect: row_with_memory.lua:7: online_rowscales: gives another result when it is called again; a hook must not keep anything between calls, nor go by the order of pairs, so use its arguments, inputs, scalars and locals
 local n = 0
 return attention {
   online_func = {
