@@ -66,6 +66,17 @@ static void test_shared_subexpressions(void **state) {
   assert_near(at(f, grad_of(f, power, f->x), 1, 0), 1099511627776.0);
 }
 
+/* gelu's derivative far to the left, where 1 + erf(x / sqrt 2) has no digit left. */
+static void test_gelu_tail(void **state) {
+  fixture *f = *state;
+  const ir_ref grad = grad_of(f, ir_op1(f->g, IR_GELU, f->x), f->x);
+  for (int i = 0; i <= 30; i++) {
+    const double x = -i, density = 0.3989422804014327 * exp(-0.5 * x * x);
+    const double want = 0.5 * erfc(-x * 0.7071067811865476) + x * density;
+    assert_true(fabs(at(f, grad, x, 0) - want) <= 1e-11 * fabs(want));
+  }
+}
+
 static void test_several_roots(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -207,10 +218,9 @@ static void test_arms_come_together(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(test_shared_subexpressions), TEST(test_several_roots),
-      TEST(test_zero_is_none),          TEST(test_loads),
-      TEST(test_guarded_arms),          TEST(test_arms_come_together),
-      TEST(test_lines_follow),          cmocka_unit_test(test_random_graphs),
+      TEST(test_shared_subexpressions), TEST(test_gelu_tail),    TEST(test_several_roots),
+      TEST(test_zero_is_none),          TEST(test_loads),        TEST(test_guarded_arms),
+      TEST(test_arms_come_together),    TEST(test_lines_follow), cmocka_unit_test(test_random_graphs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
