@@ -374,9 +374,9 @@ LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
 
 // delta = sum over d of dO * O, then the row numbers that the main kernels read. A row without weight, of
 // which nothing is kept or all scores are -inf, has an lse of -inf; for that it gets the numbers of an lse of
-// +inf, by which all of its weights are 0, whatever is in its scores, and no dlse. Its part of parameter gradients is 0.
-// Where there is no lse to tell such a row by, it has O = 0, and parameter gradients, linear in delta, are
-// left alone where delta is 0.
+// +inf, by which all of its weights are 0, whatever is in its scores, and no dlse. Its part of parameter
+// gradients is 0. Where there is no lse to tell such a row by, it has O = 0, and parameter gradients, linear
+// in delta, are left alone where delta is 0.
 // RowOrder: how many rows of a head have numbers; those past q_len have zeros. Where it `zeroes`, in the sm90
 // family, block minima and maxima too, unless luattn_reach has read them already.
 template <class Spec, class Config, class RowOrder = PlainRows>
