@@ -8,7 +8,7 @@
  * Message style: `place: subject: what is wrong; what to do`. Lower case, single quotes round user names, no full stop. */
 luattn_status luattn_fail(luattn_error *err, luattn_status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* A caller's name as a message shows it: at most 64 bytes, and '?' for what could move a terminal's cursor. Returns `out`. */
+/* A caller's name as a message shows it: at most 64 bytes, and '?' for the control characters of ASCII. Returns `out`. */
 enum { FAIL_NAME_SIZE = 65 };
 const char *fail_name(const char *name, char out[FAIL_NAME_SIZE]);
 

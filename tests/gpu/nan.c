@@ -77,7 +77,7 @@ static bool all_finite(const array *x) {
   return yes;
 }
 
-static luattn_status spoil_weightless(cli_gpu *gpu, cli_problem *p, cli_result *r, luattn_error *err) {
+static luattn_status spoil_weightless(cli_gpu *gpu, cli_problem *p, cli_result r[2], luattn_error *err) {
   for (int row = 0; row < p->q_len; row++) array_set(&p->input[0], row, row == ROW ? -1 : 1);
   for (int h = 0; h < p->heads; h++) array_set(&p->dlse, (int64_t)h * p->q_len + ROW, INFINITY);
   TRY(gpu_run(gpu, p, true, r, err));
@@ -88,35 +88,27 @@ static luattn_status spoil_weightless(cli_gpu *gpu, cli_problem *p, cli_result *
   return luattn_fail(err, LUATTN_INTERNAL, "a row without weight has gradients");
 }
 
-/* With the spec of weightless_text. */
-static luattn_status run_weightless(const luattn_spec *spec, const cli_options *o, luattn_error *err) {
-  cli_problem p = {0};
-  cli_result r = {0};
-  cli_gpu *gpu = NULL;
-  luattn_status status = gpu_open(o, &gpu, err);
-  if (status == LUATTN_OK) status = problem_read(spec, o, true, &p, err);
-  const DLDataType real = dtype_dl(p.dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
-  if (status == LUATTN_OK) status = result_new(&p, dtype_dl(p.dtype), real, true, &r, err);
-  if (status == LUATTN_OK) status = spoil_weightless(gpu, &p, &r, err);
-  result_free(&r);
-  problem_free(&p);
-  gpu_close(gpu);
-  return status;
+/* What a case does with a problem of its own, and room for two results. */
+typedef luattn_status (*case_run)(cli_gpu *gpu, cli_problem *p, cli_result r[2], luattn_error *err);
+
+static luattn_status spoil_causal(cli_gpu *gpu, cli_problem *p, cli_result r[2], luattn_error *err) {
+  TRY(gpu_run(gpu, p, false, &r[0], err));
+  TRY(spoil_query(gpu, p, &r[0], &r[1], err));
+  return spoil_key(gpu, p, &r[1], err);
 }
 
-static luattn_status run_causal(const luattn_spec *spec, const cli_options *o, luattn_error *err) {
+static luattn_status run_case(const luattn_spec *spec, const cli_options *o, bool backward, case_run run,
+                              luattn_error *err) {
   cli_problem p = {0};
-  cli_result before = {0}, r = {0};
+  cli_result r[2] = {0};
   cli_gpu *gpu = NULL;
   luattn_status status = gpu_open(o, &gpu, err);
-  if (status == LUATTN_OK) status = problem_read(spec, o, false, &p, err);
+  if (status == LUATTN_OK) status = problem_read(spec, o, backward, &p, err);
   const DLDataType real = dtype_dl(p.dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
-  if (status == LUATTN_OK) status = result_new(&p, dtype_dl(p.dtype), real, false, &before, err);
-  if (status == LUATTN_OK) status = result_new(&p, dtype_dl(p.dtype), real, false, &r, err);
-  if (status == LUATTN_OK) status = gpu_run(gpu, &p, false, &before, err);
-  if (status == LUATTN_OK) status = spoil_query(gpu, &p, &before, &r, err);
-  if (status == LUATTN_OK) status = spoil_key(gpu, &p, &r, err);
-  result_free(&before), result_free(&r);
+  for (int i = 0; i < 2 && status == LUATTN_OK; i++)
+    status = result_new(&p, dtype_dl(p.dtype), real, backward, &r[i], err);
+  if (status == LUATTN_OK) status = run(gpu, &p, r, err);
+  result_free(&r[0]), result_free(&r[1]);
   problem_free(&p);
   gpu_close(gpu);
   return status;
@@ -156,8 +148,8 @@ int main(int argc, char **argv) {
     const cli_options o = {
         .dtype = t->dtype, .family = t->family, .shape = t->shape, .seed = 5, .no_tuned = true};
     if (strstr(t->family, only) == NULL || (strcmp(t->family, "sm90") == 0 && arch != 90)) continue;
-    const bool ok =
-        run_causal(causal, &o, &err) == LUATTN_OK && run_weightless(weightless, &o, &err) == LUATTN_OK;
+    const bool ok = run_case(causal, &o, false, spoil_causal, &err) == LUATTN_OK &&
+                    run_case(weightless, &o, true, spoil_weightless, &err) == LUATTN_OK;
     if (!ok) printf("%s %s %s: %s\n", t->family, t->dtype, t->shape, err.message);
     passed += ok, failed += !ok;
   }
