@@ -338,6 +338,7 @@ IV_FN iv iv_min(iv a, iv b) {
   return r;
 }
 IV_FN iv iv_max(iv a, iv b) { return iv_neg(iv_min(iv_neg(a), iv_neg(b))); }
+IV_FN iv iv_clamp(iv a, iv lo, iv hi) { return iv_min(iv_max(a, lo), hi); }
 IV_FN iv iv_abs(iv a) {
   if (a.lo >= 0) return a;
   if (a.hi <= 0) return iv_neg(a);

@@ -287,7 +287,8 @@ static bool is_plain(emit_form *f, ir_ref r, int *left) {
   const ir_node *n = ir_get(f->g, r);
   if ((deps_of(&f->deps, r) & ~DEP_SITE) == 0 || n->op == IR_VAR) return true;
   const bool plain = n->op == IR_ADD || n->op == IR_SUB || n->op == IR_NEG || n->op == IR_MUL ||
-                     n->op == IR_ABS || n->op == IR_MIN || n->op == IR_MAX || n->op == IR_TO_REAL;
+                     n->op == IR_ABS || n->op == IR_MIN || n->op == IR_MAX || n->op == IR_CLAMP ||
+                     n->op == IR_TO_REAL;
   if (!plain || (*left)-- == 0) return false;
   for (int i = 0; i < n->nargs; i++)
     if (!is_plain(f, n->arg[i], left)) return false;

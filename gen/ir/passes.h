@@ -25,6 +25,11 @@ void ir_simplify(ir *g, ir_ref *roots, int n);
  * floor and integers stop it. REDUCE nodes are refused by assertion: analysis/ takes reductions apart first. */
 void ir_grad(ir *g, const ir_ref *y, const ir_ref *dy, int n_y, const ir_ref *wrt, ir_ref *out, int n_wrt);
 
+/* d * x and d / x for an adjoint d: 0 where d is 0 by its selects, even where x is infinite or NaN there. An ordinary
+ * product where x, or 1 / x, is finite for all values up to 1e6. */
+ir_ref ir_grad_mul(ir *g, ir_ref d, ir_ref x);
+ir_ref ir_grad_div(ir *g, ir_ref d, ir_ref x);
+
 /* Evaluation in double precision, vectorised: a program is compiled once from roots, then run over blocks of lanes.
  * Thread safe: a program is immutable, the scratch belongs to the caller. */
 typedef struct ir_program ir_program;

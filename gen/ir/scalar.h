@@ -26,6 +26,11 @@ static inline double scalar_mod(ir_type type, double x, double y) {
   return m * y < 0 ? m + y : m;
 }
 
+static inline double scalar_clamp(double x, double lo, double hi) {
+  const double y = x > lo || lo != lo ? x : lo;
+  return y < hi || hi != hi ? y : hi;
+}
+
 static inline double scalar_sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 static inline double scalar_softplus(double x) { return (x > 0 ? x : 0) + log1p(exp(x > 0 ? -x : x)); }

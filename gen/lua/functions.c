@@ -161,7 +161,11 @@ static int call_extreme(lua_State *L) {
 
 static int call_clamp(lua_State *L) {
   check_count(L, "clamp", 3, 3);
-  plain(L, "clamp");
+  if (!plain(L, "clamp")) {
+    const operand x = value_get(L, 1, "clamp"), lo = value_get(L, 2, "clamp"), hi = value_get(L, 3, "clamp");
+    value_push(L, value_clamp(L, x, lo, hi));
+    return 1;
+  }
   push_extreme(L, true, 1, 2);
   push_extreme(L, false, -1, 3);
   return 1;

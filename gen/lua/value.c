@@ -1,6 +1,7 @@
 #include "gen/lua/value.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "gen/lua/input.h"
 #include "gen/lua/refuse.h"
@@ -115,6 +116,19 @@ operand value_arith(lua_State *L, ir_op op, operand a, operand b) {
   }
   const ir_ref x = ir_to_real(g, a.ref), y = ir_to_real(g, b.ref);
   return (operand){.ref = ir_op2(g, op, x, y), .depth = depth};
+}
+
+operand value_clamp(lua_State *L, operand x, operand lo, operand hi) {
+  front_state *s = front_of(L);
+  ir *g = s->g;
+  if (x.ref == IR_NONE || lo.ref == IR_NONE || hi.ref == IR_NONE) front_no_memory(L);
+  const bool ints =
+      ir_typeof(g, x.ref) == IR_INT && ir_typeof(g, lo.ref) == IR_INT && ir_typeof(g, hi.ref) == IR_INT;
+  const bool of_mask = s->hook != NULL && strcmp(s->hook, "block_mask") == 0;
+  if (ints || of_mask) return value_arith(L, IR_MIN, value_arith(L, IR_MAX, x, lo), hi);
+  const ir_ref a = ir_to_real(g, x.ref), b = ir_to_real(g, lo.ref), c = ir_to_real(g, hi.ref);
+  const uint32_t bounds = deeper(lo, hi);
+  return (operand){.ref = ir_op3(g, IR_CLAMP, a, b, c), .depth = x.depth >= bounds ? x.depth + 1 : bounds};
 }
 
 /* An integer against a float constant is decided among integers, as Lua does: i < 2.5 is i < 3. Index

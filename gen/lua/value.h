@@ -19,6 +19,9 @@ operand value_get(lua_State *L, int index, const char *what);
 
 /* Arithmetic with Lua's rules: INT op INT stays INT where Lua says so, otherwise both become REAL. */
 operand value_arith(lua_State *L, ir_op op, operand a, operand b);
+/* min(max(x, lo), hi). Without a gradient (of integers, in a mask) it is made of those two, which the analysis of
+ * ranges knows. */
+operand value_clamp(lua_State *L, operand x, operand lo, operand hi);
 operand value_unary(lua_State *L, ir_op op, operand a); /* result REAL, except NEG and ABS of an INT */
 operand value_floor(lua_State *L, operand a);           /* INT */
 /* The answer of a comparison in this replay. op is LT, LE or EQ. */

@@ -126,9 +126,82 @@ static void test_guarded_arms(void **state) {
   const ir_ref root =
       ir_op3(g, IR_SELECT, positive, zero, ir_op1(g, IR_SQRT, MUL(f->y, ir_op1(g, IR_SQRT, f->x))));
   assert_near(at(f, grad_of(f, root, f->y), 1, 0), 0);
-  assert_near(at(f, grad_of(f, ir_op2(g, IR_MAX, f->x, zero), f->x), 0, 0), 0); /* a tie: like relu */
   assert_near(at(f, grad_of(f, ir_op2(g, IR_POW, f->x, f->y), f->x), 0, 0), 0);
   assert_near(at(f, grad_of(f, ir_op2(g, IR_POW, f->x, f->y), f->y), 0, 2), 0);
+}
+
+/* The same where an arm's parts are used under several conditions: the adjoint is a sum of selects, or of
+ * selects by conditions that have nothing in common. */
+static void test_arms_under_several_conditions(void **state) {
+  fixture *f = *state;
+  ir *g = f->g;
+  const ir_ref zero = ir_real(g, 0), positive = ir_op2(g, IR_LT, zero, f->x), root = ir_op1(g, IR_SQRT, f->x);
+  const ir_ref above = ir_op2(g, IR_LT, f->y, ir_real(g, 2)), below = ir_op2(g, IR_LT, ir_real(g, -2), f->y);
+  const ir_ref both =
+      ir_op3(g, IR_SELECT, positive, ir_op3(g, IR_SELECT, above, ADD(root, f->one), root), zero);
+  const ir_ref one_each =
+      ADD(ir_op3(g, IR_SELECT, ir_op2(g, IR_AND, positive, above), root, zero),
+          ir_op3(g, IR_SELECT, ir_op2(g, IR_AND, positive, below), MUL(root, f->y), zero));
+  for (int y = -3; y <= 3; y += 3) {
+    assert_near(at(f, grad_of(f, both, f->x), -1, y), 0);
+    assert_near(at(f, grad_of(f, both, f->x), 0, y), 0);
+    assert_near(at(f, grad_of(f, both, f->x), 4, y), 0.25);
+    assert_near(at(f, grad_of(f, one_each, f->x), 0, y), 0);
+    assert_near(at(f, grad_of(f, one_each, f->x), 4, y), 0.25 * ((y < 2) + (y > -2 ? y : 0)));
+  }
+  /* An arm that overflows, and a difference of what two arms use. */
+  const ir_ref steep = ir_op1(g, IR_EXP, MUL(f->x, ir_real(g, 900))), small = ir_op2(g, IR_LT, f->x, f->one);
+  const ir_ref cut = SUB(ir_op3(g, IR_SELECT, small, steep, f->x),
+                         ir_op3(g, IR_SELECT, ir_op2(g, IR_AND, small, above), MUL(steep, f->y), zero));
+  assert_near(at(f, grad_of(f, cut, f->x), 5, 0), 1);
+  assert_near(at(f, grad_of(f, cut, f->x), 5, 3), 1);
+  assert_near(at(f, grad_of(f, cut, f->x), 0, 0.5), 450);
+}
+
+/* clamp has the slope 1 on its closed interval, max and min against a constant likewise; of two traced values
+ * each takes half; relu and abs have the slope 0 at 0. */
+static void test_ties(void **state) {
+  fixture *f = *state;
+  ir *g = f->g;
+  const ir_ref zero = ir_real(g, 0), two = ir_real(g, 2);
+  const ir_ref max = ir_op2(g, IR_MAX, f->x, f->y), min = ir_op2(g, IR_MIN, f->x, f->y);
+  const ir_ref above = ir_op2(g, IR_MAX, zero, f->x), under = ir_op2(g, IR_MIN, f->x, two);
+  const ir_ref both[] = {max, min};
+  for (int i = 0; i < 2; i++) {
+    assert_near(at(f, grad_of(f, both[i], f->x), 3, 3), 0.5);
+    assert_near(at(f, grad_of(f, both[i], f->y), 3, 3), 0.5);
+    assert_near(at(f, grad_of(f, both[i], f->x), 1, 3), i);
+    assert_near(at(f, grad_of(f, both[i], f->y), 1, 3), 1 - i);
+  }
+  assert_near(at(f, grad_of(f, ir_op2(g, IR_MAX, f->x, f->x), f->x), 3, 0), 1);
+  assert_near(at(f, grad_of(f, above, f->x), 0, 0), 1);
+  assert_near(at(f, grad_of(f, under, f->x), 2, 0), 1);
+  assert_near(at(f, grad_of(f, above, f->x), -0.1, 0), 0);
+  assert_near(at(f, grad_of(f, under, f->x), 2.1, 0), 0);
+  assert_near(at(f, grad_of(f, ir_op1(g, IR_RELU, f->x), f->x), 0, 0), 0);
+  assert_near(at(f, grad_of(f, ir_op1(g, IR_ABS, f->x), f->x), 0, 0), 0);
+  static const double x[] = {-1, 0, 1, 2, 3}, slope[] = {0, 1, 1, 1, 0};
+  const ir_ref clamp = ir_op3(g, IR_CLAMP, f->x, zero, two);
+  for (int i = 0; i < 5; i++) assert_near(at(f, grad_of(f, clamp, f->x), x[i], 0), slope[i]);
+}
+
+/* A clamp's bounds take what x does not, and where they cross, the upper one. */
+static void test_bounds_of_clamp(void **state) {
+  fixture *f = *state;
+  ir *g = f->g;
+  const ir_ref low = ir_op3(g, IR_CLAMP, f->x, f->y, ir_real(g, 2)),
+               high = ir_op3(g, IR_CLAMP, f->x, ir_real(g, -2), f->y);
+  static const struct {
+    double x, y, low_x, low_y, high_x, high_y;
+  } cases[] = {
+      {1, 0, 1, 0, 0, 1}, {0, 1, 0, 1, 1, 0}, {1, 1, 1, 0, 1, 0}, {1, 3, 0, 0, 1, 0}, {1, -3, 1, 0, 0, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const double a = cases[i].x, b = cases[i].y;
+    assert_near(at(f, grad_of(f, low, f->x), a, b), cases[i].low_x);
+    assert_near(at(f, grad_of(f, low, f->y), a, b), cases[i].low_y);
+    assert_near(at(f, grad_of(f, high, f->x), a, b), cases[i].high_x);
+    assert_near(at(f, grad_of(f, high, f->y), a, b), cases[i].high_y);
+  }
 }
 
 static void test_lines_follow(void **state) {
@@ -218,9 +291,18 @@ static void test_arms_come_together(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(test_shared_subexpressions), TEST(test_gelu_tail),    TEST(test_several_roots),
-      TEST(test_zero_is_none),          TEST(test_loads),        TEST(test_guarded_arms),
-      TEST(test_arms_come_together),    TEST(test_lines_follow), cmocka_unit_test(test_random_graphs),
+      TEST(test_shared_subexpressions),
+      TEST(test_gelu_tail),
+      TEST(test_several_roots),
+      TEST(test_zero_is_none),
+      TEST(test_loads),
+      TEST(test_guarded_arms),
+      TEST(test_arms_come_together),
+      TEST(test_lines_follow),
+      TEST(test_arms_under_several_conditions),
+      TEST(test_ties),
+      TEST(test_bounds_of_clamp),
+      cmocka_unit_test(test_random_graphs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,6 +38,8 @@ static double ref_arithmetic(ir_op op, double x, double y, double z) {
       return fmin(x, y);
     case IR_MAX:
       return fmax(x, y);
+    case IR_CLAMP:
+      return fmin(fmax(x, y), z);
     case IR_ABS:
       return fabs(x);
     case IR_SIGN:

@@ -59,7 +59,8 @@ static void test_functions(void **state) {
   expect_score("return max(score, 0, cap)", "(max scalar1 (max score 0))");
   expect_score("return score + max(1, 2, 0.5)", "(add score 2)");
   expect_score("return score * abs(q_idx - kv_idx)", "(mul score (to_real (abs (sub q_idx kv_idx))))");
-  expect_score("return clamp(score, -1, 1)", "(min (max score -1) 1)");
+  expect_score("return clamp(score, -1, 1)", "(clamp score -1 1)");
+  expect_score("return score + clamp(q_idx, 0, 5)", "(add score (to_real (min (max q_idx 0) 5)))");
   expect_score("return score + floor(score)", "(add score (to_real (floor_int score)))");
   expect_score("return score + floor(q_idx)", "(add score (to_real q_idx))");
   expect_score("return score + math.floor(2.5)", "(add score 2)");
