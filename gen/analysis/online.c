@@ -56,7 +56,7 @@ static ir_ref add(ir *g, ir_ref x, ir_ref y) {
   return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y);
 }
 static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
-  return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, x, y);
+  return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y);
 }
 
 /* For e = exp(x): the same with the row's numbers in x put to zero and lse in their place, which is what e

@@ -55,15 +55,31 @@ void sample_init(sample *s, arena *a, const traced_spec *t) {
   s->first[SAMPLE_ROWS] = lane;
 }
 
+uint64_t sample_hash(uint64_t a, uint64_t b) { return mix(mix(a) ^ b); }
+
+/* Where there are conditions, in one row of three a number near one that they compare with, or several times
+ * as large as else; elsewhere x. */
+static double near_edge(const sample *s, uint64_t key, int row, double x) {
+  const uint64_t h = sample_hash(key, (uint64_t)row);
+  if (s->num_edges == 0 || h % 3 != 0) return x;
+  const double u = uniform(key, h), edge = s->edge[h / 6 % (uint64_t)s->num_edges];
+  return h / 3 % 2 == 0 ? x * (1 + 15 * u * u) : edge + (u - 0.5) * fmax(2, fabs(edge));
+}
+
+static double near_edge_int(const sample *s, uint64_t key, int row, double x) {
+  const double y = near_edge(s, key, row, x);
+  return y == x ? x : fmin(fmax(floor(y), 0), 1e6);
+}
+
 static double row_value(const sample *s, ir_var v, uint32_t index, int row) {
   const uint64_t key = ((uint64_t)v << 32) + index, r = (uint64_t)row;
   switch (v) {
     case VAR_B:
-      return row % 3;
+      return near_edge_int(s, key, row, row % 3);
     case VAR_H:
-      return row % 5;
+      return near_edge_int(s, key, row, row % 5);
     case VAR_Q:
-      return row * 7 % 64;
+      return near_edge_int(s, key, row, row * 7 % 64);
     case VAR_Q_LEN:
       return 100 + row % 2;
     case VAR_KV_LEN:
@@ -79,7 +95,7 @@ static double row_value(const sample *s, ir_var v, uint32_t index, int row) {
        * value. */
       const double x = s->t->scalar_default[index], u = uniform(key, r);
       const double width = row % 5 == 0 ? 0 : row % 5 < 3 ? 1e-4 : 0.8;
-      return x == 0 ? width * (u - 0.5) : x * (1 + width * (u - 0.5));
+      return near_edge(s, key, row, x == 0 ? width * (u - 0.5) : x * (1 + width * (u - 0.5)));
     }
     default:
       return gaussian(key, r);
@@ -128,14 +144,31 @@ static void load(void *user, uint32_t input, int n_index, const double *const *i
   const uint32_t dtype = s->t->input[input].dtype;
   for (int i = 0; i < lanes; i++) {
     uint64_t key = input;
+    const int row = s->row_of[s->block * IR_LANES + i];
     for (int k = 0; k < n_index; k++) key = mix(key ^ (uint64_t)(int64_t)index[k][i]);
     const double x = 0.2 + uniform(key, 7);
     if (dtype == LUATTN_INPUT_I32)
-      out[i] = floor(8 * x);
+      out[i] = near_edge_int(s, key, row, floor(8 * x));
     else if (dtype == LUATTN_INPUT_BOOL)
       out[i] = x < 0.7;
     else
-      out[i] = uniform(key, 8) < 0.25 ? -x : x;
+      out[i] = near_edge(s, key, row, uniform(key, 8) < 0.25 ? -x : x);
+  }
+}
+
+bool sample_compile(sample *s, const ir_ref *roots, int n, sample_program *out) {
+  ir_program *program = ir_program_new(s->a, s->t->g, roots, n);
+  void *scratch = program == NULL ? NULL : arena_new(s->a, ir_program_scratch(program));
+  double **to = arena_array(s->a, (size_t)n, sizeof *to);
+  *out = (sample_program){program, scratch, to, n};
+  return scratch != NULL && to != NULL;
+}
+
+void sample_run(sample *s, const sample_program *p, double *const *out) {
+  const ir_env env = {s, variable, load};
+  for (s->block = 0; s->block < SAMPLE_BLOCKS; s->block++) {
+    for (int i = 0; i < p->count; i++) p->to[i] = out[i] + s->block * IR_LANES;
+    ir_program_run(p->program, &env, IR_LANES, p->scratch, p->to);
   }
 }
 
@@ -152,14 +185,10 @@ bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out) {
     used[count++] = roots[i];
   }
   if (count == 0) return true;
-  ir_program *program = ir_program_new(s->a, s->t->g, used, count);
-  void *scratch = program == NULL ? NULL : arena_new(s->a, ir_program_scratch(program));
-  if (scratch == NULL) return false;
-  const ir_env env = {s, variable, load};
-  for (s->block = 0; s->block < SAMPLE_BLOCKS; s->block++) {
-    for (int i = 0; i < count; i++) to[i] = out[slot[i]] + s->block * IR_LANES;
-    ir_program_run(program, &env, IR_LANES, scratch, to);
-  }
+  sample_program program;
+  if (!sample_compile(s, used, count, &program)) return false;
+  for (int i = 0; i < count; i++) to[i] = out[slot[i]];
+  sample_run(s, &program, to);
   return true;
 }
 

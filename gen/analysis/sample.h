@@ -3,7 +3,8 @@
  * "This maximum drops out" or "this factor does not depend on the score" are statements about functions. They
  * are tested at random points in double precision, with every scalar and input perturbed, instead of being
  * proved by rewriting. Rows have 1 to 16 scores of many sizes and signs; a row on which the function is not
- * finite is left out.
+ * finite is left out. A statement may fail in one arm of a condition alone, so edges.c draws a part of the
+ * scores, and of all else, where conditions turn.
  */
 #ifndef LUATTN_GEN_SAMPLE_H
 #define LUATTN_GEN_SAMPLE_H
@@ -15,6 +16,7 @@
 #define SAMPLE_BLOCK_ROWS 9
 #define SAMPLE_ROWS (SAMPLE_BLOCKS * SAMPLE_BLOCK_ROWS)
 #define SAMPLE_LANES (SAMPLE_BLOCKS * IR_LANES)
+#define SAMPLE_EDGES 16
 
 typedef double sample_lanes[SAMPLE_LANES]; /* one value per score */
 
@@ -29,6 +31,9 @@ typedef struct sample {
       final[SPEC_MAX_FINAL];             /* VAR_RED, VAR_STATE, VAR_FINAL */
   int argmax[SPEC_MAX_RED][SAMPLE_ROWS]; /* lane of each REDUCE_MAX */
   int block;                             /* the one being evaluated */
+  double edge[SAMPLE_EDGES]; /* numbers that conditions compare with: some rows have inputs, positions .. near
+                                them */
+  int num_edges;
 } sample;
 
 /* Draws the rows. */
@@ -36,6 +41,21 @@ void sample_init(sample *s, arena *a, const traced_spec *t);
 
 /* out[i] = values of roots[i] at every lane; zeros where roots[i] is IR_NONE. False: out of memory. */
 bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out);
+
+/* The same in two steps, of which the second may be repeated with other scores. out[i]: [SAMPLE_LANES]. */
+typedef struct sample_program {
+  const ir_program *program;
+  void *scratch;
+  double **to;
+  int count;
+} sample_program;
+bool sample_compile(sample *s, const ir_ref *roots, int n, sample_program *out); /* false: out of memory */
+void sample_run(sample *s, const sample_program *p, double *const *out);
+
+/* Moves a part of the scores to where conditions on the score under `roots` turn, and notes what others
+ * compare with. Before anything is evaluated. False: out of memory. */
+bool sample_at_edges(sample *s, ir *g, const ir_ref *roots, int n);
+uint64_t sample_hash(uint64_t a, uint64_t b);
 
 /* Evaluates and reduces term[0 .. n) in order into s->red, over lanes for which `part` is `which` (part NULL:
  * all). */

@@ -102,8 +102,8 @@ ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y) {
   for (int i = 0; i < num_rows; i++) scaled[i] = ir_op2(g, IR_MUL, y, root[1 + i]);
   const int num_trials = trial_scores(d, trial, MAX_TRIALS);
   for (int i = 0; i < num_trials; i++) {
-    ir_ref ratio = ir_op2(g, IR_DIV, ir_substitute(g, x, &d->score, &trial[i], 1),
-                          ir_substitute(g, y, &d->score, &trial[i], 1));
+    const ir_ref top = ir_substitute(g, x, &d->score, &trial[i], 1);
+    ir_ref ratio = ir_grad_div(g, top, ir_substitute(g, y, &d->score, &trial[i], 1));
     derivation_simplify(d, &ratio, 1);
     root[1 + num_rows + i] = ratio;
     scaled[num_rows + i] = ir_op2(g, IR_MUL, y, ratio);
@@ -301,7 +301,7 @@ static ir_ref add(ir *g, ir_ref x, ir_ref y) {
   return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y);
 }
 static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
-  return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, x, y);
+  return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y);
 }
 
 /* The adjoint of R_k in full: what reaches it through P and lse, directly and through later reductions. */

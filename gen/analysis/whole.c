@@ -100,6 +100,10 @@ static luattn_status check_linear(derivation *d) {
 static luattn_status sample_whole(derivation *d) {
   const traced_online *o = d->o;
   sample *s = d->s;
+  ir_ref conditional[2 + SPEC_MAX_RED + SPEC_MAX_FINAL] = {d->p, d->norm};
+  for (int k = 0; k < d->num_red; k++) conditional[2 + k] = d->term[k];
+  for (int i = 0; i < o->num_final; i++) conditional[2 + d->num_red + i] = d->final[i];
+  if (!sample_at_edges(s, d->g, conditional, 2 + d->num_red + o->num_final)) return derivation_no_memory(d);
   if (!sample_reduce(s, d->step.kind, d->term, d->num_red, NULL, 0)) return derivation_no_memory(d);
   ir_ref root[2 + SPEC_MAX_STATE + SPEC_MAX_FINAL];
   int n = 0;

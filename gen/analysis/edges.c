@@ -1,0 +1,144 @@
+/* edges.c: draws sample points near the edges of a function's conditions, so that both arms are met however
+ * narrow. */
+#include <math.h>
+
+#include "gen/analysis/sample.h"
+
+enum { MAX_CONDITIONS = 24, GRID = 32, HALVINGS = 24 };
+#define REACH 8.0 /* scores beyond are left to the rows that have large ones */
+
+typedef struct conditions {
+  ir_ref by_score[MAX_CONDITIONS], other[MAX_CONDITIONS];
+  int num_by_score, num_other;
+} conditions;
+
+/* Conditions on what is only known after a reduction cannot be sought score by score. */
+static void find_conditions(const ir *g, const uint8_t *under, ir_ref top, conditions *c) {
+  for (ir_ref r = 1; r <= top; r++) {
+    const ir_node *n = ir_get(g, r);
+    if (!under[r] || (n->op != IR_LT && n->op != IR_LE && n->op != IR_EQ && n->op != IR_NE)) continue;
+    if (ir_uses(g, r, VAR_RED) || ir_uses(g, r, VAR_STATE) || ir_uses(g, r, VAR_FINAL)) continue;
+    if (!ir_uses(g, r, VAR_SCORE)) {
+      if (c->num_other < MAX_CONDITIONS) c->other[c->num_other++] = r;
+    } else if (c->num_by_score < MAX_CONDITIONS) {
+      c->by_score[c->num_by_score++] = r;
+    }
+  }
+}
+
+static void mark(const ir *g, uint8_t *under, ir_ref top) {
+  for (ir_ref r = top; r > IR_NONE; r--) {
+    const ir_node *n = ir_get(g, r);
+    for (int i = 0; under[r] && i < n->nargs; i++) under[n->arg[i]] = 1;
+  }
+}
+
+static void note_constants(sample *s, const ir *g, ir_ref r, int depth) {
+  double x;
+  const ir_node n = *ir_get(g, r);
+  if (ir_is_const(g, r, &x)) {
+    for (int i = 0; i < s->num_edges; i++)
+      if (s->edge[i] == x) return;
+    if (s->num_edges < SAMPLE_EDGES && isfinite(x)) s->edge[s->num_edges++] = x;
+  }
+  for (int i = 0; i < n.nargs && depth > 0; i++) note_constants(s, g, n.arg[i], depth - 1);
+}
+
+/* Which condition a lane goes to; one lane in three goes nowhere. */
+static int condition_of(int lane, int count) {
+  const uint64_t h = sample_hash(77, (uint64_t)lane);
+  return h % 3 == 0 ? -1 : (int)(h / 3 % (uint64_t)count);
+}
+
+typedef struct bracket {
+  double lo, hi, at_lo;
+  int changes;
+} bracket;
+
+/* One of the intervals of a grid at whose ends the difference has two signs. */
+static void search(sample *s, const sample_program *p, int which, int count, bracket *b, double *at) {
+  double *const out[1] = {at};
+  static const double step = 2 * REACH / GRID;
+  for (int i = 0; i <= GRID; i++) {
+    for (int lane = 0; lane < SAMPLE_LANES; lane++)
+      if (condition_of(lane, count) == which)
+        s->score[lane] = -REACH + step * (i + (double)(sample_hash(3, (uint64_t)lane) % 64) / 64);
+    sample_run(s, p, out);
+    for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+      if (condition_of(lane, count) != which) continue;
+      bracket *x = &b[lane];
+      const bool changed = i > 0 && (x->at_lo > 0) != (at[lane] > 0);
+      if (changed && sample_hash((uint64_t)lane, (uint64_t)i) % (uint64_t)++x->changes == 0) {
+        x->lo = s->score[lane] - step;
+        x->hi = s->score[lane];
+      }
+      x->at_lo = at[lane];
+    }
+  }
+}
+
+static void halve(sample *s, const sample_program *p, int which, int count, bracket *b, double *at) {
+  double *const out[1] = {at};
+  for (int i = 0; i <= HALVINGS; i++) {
+    for (int lane = 0; lane < SAMPLE_LANES; lane++)
+      if (condition_of(lane, count) == which && b[lane].changes > 0)
+        s->score[lane] = i == 0 ? b[lane].lo : 0.5 * (b[lane].lo + b[lane].hi);
+    sample_run(s, p, out);
+    for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+      bracket *x = &b[lane];
+      if (condition_of(lane, count) != which || x->changes == 0) continue;
+      if (i == 0)
+        x->at_lo = at[lane];
+      else if ((x->at_lo > 0) == (at[lane] > 0))
+        x->lo = s->score[lane];
+      else
+        x->hi = s->score[lane];
+    }
+  }
+}
+
+/* From far to near: 0.5 to 0.0005 on either side. */
+static double beside(int lane, double edge) {
+  const uint64_t h = sample_hash(5, (uint64_t)lane);
+  const double away = 0.5 * pow(10, -3.0 * (double)(h >> 8 & 255) / 255);
+  return h & 1 ? edge + away : edge - away;
+}
+
+static bool seek(sample *s, ir *g, ir_ref condition, int which, int count) {
+  const ir_node n = *ir_get(g, condition);
+  const ir_ref left = ir_to_real(g, n.arg[0]), difference = ir_op2(g, IR_SUB, left, ir_to_real(g, n.arg[1]));
+  bracket *b = arena_array(s->a, SAMPLE_LANES, sizeof *b);
+  double *at = arena_array(s->a, SAMPLE_LANES, sizeof *at),
+         *old = arena_array(s->a, SAMPLE_LANES, sizeof *old);
+  sample_program p;
+  if (difference == IR_NONE || b == NULL || at == NULL || old == NULL ||
+      !sample_compile(s, &difference, 1, &p))
+    return false;
+  for (int lane = 0; lane < SAMPLE_LANES; lane++) old[lane] = s->score[lane];
+  search(s, &p, which, count, b, at);
+  halve(s, &p, which, count, b, at);
+  for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+    if (condition_of(lane, count) != which) continue;
+    s->score[lane] = b[lane].changes > 0 ? beside(lane, 0.5 * (b[lane].lo + b[lane].hi)) : old[lane];
+  }
+  return true;
+}
+
+bool sample_at_edges(sample *s, ir *g, const ir_ref *roots, int n) {
+  conditions c = {.num_other = 0};
+  uint8_t *under = arena_array(s->a, ir_count(g), 1);
+  ir_ref top = IR_NONE;
+  if (under == NULL) return false;
+  for (int i = 0; i < n; i++) {
+    if (roots[i] == IR_NONE) continue;
+    under[roots[i]] = 1;
+    if (roots[i] > top) top = roots[i];
+  }
+  mark(g, under, top);
+  find_conditions(g, under, top, &c);
+  for (int i = 0; i < c.num_other; i++) note_constants(s, g, c.other[i], 3);
+  for (int i = 0; i < c.num_by_score; i++) note_constants(s, g, c.by_score[i], 3);
+  for (int i = 0; i < c.num_by_score; i++)
+    if (!seek(s, g, c.by_score[i], i, c.num_by_score)) return false;
+  return true;
+}
