@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "common/host.h"
 
 typedef struct command {
   const char *name;
@@ -146,7 +147,9 @@ static int finish(int code) {
   return code != 0 ? code : 1;
 }
 
+/* What is printed has the same numbers and words whatever a library that was loaded makes of the locale. */
 int main(int argc, char **argv) {
+  HOST_SCOPE;
   keep_streams_apart();
   use_large_pages();
   return finish(run(argc, argv));

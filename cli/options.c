@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "common/real.h"
 
 typedef enum option_kind { TEXT, PAIR_INPUT, PAIR_SET, REAL, WHOLE, SWITCH } option_kind;
 
@@ -160,7 +161,7 @@ static luattn_status parse_value(const option *o, char *text, cli_options *out, 
       *(const char **)(void *)at = text;
       return LUATTN_OK;
     case REAL:
-      *(double *)(void *)at = strtod(text, &end);
+      *(double *)(void *)at = real_read(text, &end);
       out->has_scale = true; /* the one option of this kind */
       break;
     case WHOLE:

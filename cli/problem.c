@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "common/choices.h"
 #include "common/parallel.h"
+#include "common/real.h"
 
 /* ---- random numbers: splitmix64 (Steele, Lea, Flood 2014), normal by Box and Muller ---- */
 
@@ -372,7 +373,7 @@ static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t 
 static luattn_status read_scalars(const cli_options *o, cli_problem *p, luattn_error *err) {
   for (int i = 0; i < o->num_sets; i++) {
     char *end;
-    const double x = strtod(o->set[i].value, &end);
+    const double x = real_read(o->set[i].value, &end);
     if (*end != 0 || end == o->set[i].value || !isfinite(x)) {
       return luattn_fail(err, LUATTN_INVALID, "--set: %s: '%s' is not a finite number; give --set %s=1.5",
                          o->set[i].name, o->set[i].value, o->set[i].name);

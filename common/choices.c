@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "common/host.h"
+
 /* In the limits the scale is a normal number, and 1 / scale and scale * log2(e), which kernels take, are
  * finite. */
 static bool scale_ok(double scale, bool is_float64, char *text, size_t size) {
@@ -11,10 +13,10 @@ static bool scale_ok(double scale, bool is_float64, char *text, size_t size) {
   const double most = (is_float64 ? DBL_MAX : (double)FLT_MAX) / 2;
   if (scale == 0 || (scale >= least && scale <= most)) return true;
   if (scale > 0 && isfinite(scale))
-    snprintf(text, size, "scale: is %g, expected %g to %g, which %s can hold, or 0 for head_dim^-1/2", scale,
-             least, most, is_float64 ? "float64" : "float32");
+    host_format(text, size, "scale: is %g, expected %g to %g, which %s can hold, or 0 for head_dim^-1/2",
+                scale, least, most, is_float64 ? "float64" : "float32");
   else
-    snprintf(text, size, "scale: is %g, expected a positive number, or 0 for head_dim^-1/2", scale);
+    host_format(text, size, "scale: is %g, expected a positive number, or 0 for head_dim^-1/2", scale);
   return false;
 }
 

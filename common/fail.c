@@ -1,14 +1,15 @@
 #include "common/fail.h"
 
 #include <stdarg.h>
-#include <stdio.h>
+
+#include "common/host.h"
 
 luattn_status luattn_fail(luattn_error *err, luattn_status status, const char *fmt, ...) {
   if (err != NULL) {
     va_list args;
     va_start(args, fmt);
     err->status = status;
-    vsnprintf(err->message, sizeof err->message, fmt, args);
+    host_vformat(err->message, sizeof err->message, fmt, args);
     va_end(args);
   }
   return status;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/host.h"
 #include "gen/cache/cache.h"
 #include "gen/compile.h"
 
@@ -20,19 +21,26 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation *c,
+luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                            luattn_error *err) {
-  memset(c, 0, sizeof *c);
+  *out = NULL;
   const size_t size = target->struct_size; /* of an earlier version, too, but of whole members */
   if (size < sizeof size || size > sizeof *target || size % sizeof(void *) != 0)
     return luattn_fail(err, LUATTN_INVALID,
                        "target: struct_size: is %zu, set it to sizeof(luattn_target) = %zu",
                        target->struct_size, sizeof *target);
+  arena *a = arena_open(arena_allocator(spec->a));
+  compilation *c = a == NULL ? NULL : arena_new(a, sizeof *c);
+  if (c == NULL) {
+    arena_close(a);
+    return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
+  }
+  *out = c;
+  c->a = a;
   memcpy(&c->target, target, target->struct_size);
-  c->a = arena_open(arena_allocator(spec->a));
   c->spec = *spec;
   c->loaded = spec->traced.g;
-  c->spec.traced.g = c->a == NULL ? NULL : ir_clone(c->a, spec->traced.g);
+  c->spec.traced.g = ir_clone(c->a, spec->traced.g);
   if (c->spec.traced.g == NULL)
     return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
   ir_set_line(c->spec.traced.g, 0);
@@ -41,8 +49,9 @@ luattn_status compile_open(const luattn_spec *spec, const luattn_target *target,
 }
 
 void compile_close(compilation *c) {
+  if (c == NULL) return;
   arena_close(c->beside);
-  arena_close(c->a);
+  arena_close(c->a); /* with c in it */
 }
 
 luattn_status compile_memory(const compilation *c, luattn_error *err) {
@@ -193,26 +202,28 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
                        "nvrtc: %d.%d in '%s' does not know sm_%d; name another with LUATTN_NVRTC", lib.major,
                        lib.minor, lib.path, c->plan.arch);
   c->beside = arena_open(NULL);
-  if (c->beside == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
-  compilation attempt = *c;
+  compilation *attempt = arena_new(c->a, sizeof *attempt);
+  if (c->beside == NULL || attempt == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  *attempt = *c;
   int least = -1;
   bool found = false;
   for (;;) {
     nvrtc_result r, rest;
-    const luattn_status status = parts_compile(&attempt, &lib, c->target.ptx, &r, &rest, err);
+    const luattn_status status = parts_compile(attempt, &lib, c->target.ptx, &r, &rest, err);
     if (status != LUATTN_OK && found) break;
-    if (status == LUATTN_COMPILE) source_keep(&attempt, dir, key, err);
+    if (status == LUATTN_COMPILE) source_keep(attempt, dir, key, err);
     if (status != LUATTN_OK) return status;
-    const int spills = r.cubin == NULL ? INT_MAX : damage(&attempt, &r);
-    const bool accepted = r.cubin != NULL && is_accepted(&attempt, &r);
+    const int spills = r.cubin == NULL ? INT_MAX : damage(attempt, &r);
+    const bool accepted = r.cubin != NULL && is_accepted(attempt, &r);
     if (least < 0 || accepted || (spills < least && !found))
-      *c = attempt, *out = r, *others = rest, least = spills;
-    if (accepted && !lines_crowd(&attempt, &r)) break;
+      *c = *attempt, *out = r, *others = rest, least = spills;
+    if (accepted && !lines_crowd(attempt, &r)) break;
     found |= accepted;
-    if (source_without_lines(&attempt)) continue;
+    if (source_without_lines(attempt)) continue;
     if (found) break;
     if (c->plan.picked) return refuse_damage(c, &r, err);
-    if (!source_alternative(&attempt)) break;
+    if (!source_alternative(attempt)) break;
   }
   if (out->cubin == NULL) return refuse_all(c, out, err);
   c->plan.why = explain_damage(c, out);
@@ -291,42 +302,64 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
     TRY(cache_trim(dir, limit, err));
     report->is_kept = cache_has(dir, key);
     if (!report->is_kept)
-      snprintf(warning, sizeof warning,
-               "cache: %.200s: has no room for this kernel; raise LUATTN_CACHE_SIZE", dir);
+      snprintf(warning, sizeof warning, "cache: %.200s: has no room for this kernel; raise LUATTN_CACHE_SIZE",
+               dir);
   }
   if (warning[0] != 0) c->plan.why = add_line(c->a, c->plan.why, warning);
   return LUATTN_OK;
 }
 
-luattn_status luattn_nvrtc_version(const char *path, int *major, int *minor, luattn_error *err) {
+typedef struct version_call {
+  const char *path;
+  int *major, *minor;
+} version_call;
+
+static luattn_status version_within(void *arguments, luattn_error *err) {
+  const version_call *v = arguments;
   nvrtc_file file;
   nvrtc lib;
-  TRY(nvrtc_find(path, &file, err));
+  TRY(nvrtc_find(v->path, &file, err));
   TRY(nvrtc_open(&file, &lib, err));
-  *major = lib.major;
-  *minor = lib.minor;
+  *v->major = lib.major;
+  *v->minor = lib.minor;
   return LUATTN_OK;
+}
+
+luattn_status luattn_nvrtc_version(const char *path, int *major, int *minor, luattn_error *err) {
+  return host_run(version_within, &(version_call){path, major, minor}, err);
+}
+
+typedef struct compile_call {
+  const luattn_spec *spec;
+  const luattn_target *target;
+  luattn_image **image;
+  luattn_compile_report *report;
+} compile_call;
+
+static luattn_status compile_within(void *arguments, luattn_error *err) {
+  const compile_call *given = arguments;
+  compilation *c;
+  luattn_compile_report r;
+  luattn_image *made = NULL;
+  memset(&r, 0, sizeof r);
+  r.trace_ms = given->spec->load_ms;
+  luattn_status status = compile_open(given->spec, given->target, &c, err);
+  if (status == LUATTN_OK) status = compile(c, &made, &r, err);
+  if (status == LUATTN_OK) status = compile_memory(c, err);
+  if (status == LUATTN_OK) {
+    snprintf(r.plan, sizeof r.plan, "%s", c->plan.why);
+    r.tiles = plan_tiles(&c->plan);
+    r.every_length = c->every_length || plan_same_tiles(&r.tiles, &c->other);
+    if (given->report != NULL) *given->report = r;
+    *given->image = made;
+  } else {
+    luattn_image_free(made);
+  }
+  compile_close(c);
+  return status;
 }
 
 luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
                              luattn_compile_report *report, luattn_error *err) {
-  compilation c;
-  luattn_compile_report r;
-  luattn_image *made = NULL;
-  memset(&r, 0, sizeof r);
-  r.trace_ms = spec->load_ms;
-  luattn_status status = compile_open(spec, target, &c, err);
-  if (status == LUATTN_OK) status = compile(&c, &made, &r, err);
-  if (status == LUATTN_OK) status = compile_memory(&c, err);
-  if (status == LUATTN_OK) {
-    snprintf(r.plan, sizeof r.plan, "%s", c.plan.why);
-    r.tiles = plan_tiles(&c.plan);
-    r.every_length = c.every_length || plan_same_tiles(&r.tiles, &c.other);
-    if (report != NULL) *report = r;
-    *image = made;
-  } else {
-    luattn_image_free(made);
-  }
-  compile_close(&c);
-  return status;
+  return host_run(compile_within, &(compile_call){spec, target, image, report}, err);
 }

@@ -11,7 +11,7 @@
 
 typedef struct compilation {
   arena *a;
-  arena *beside;        /* of the second run of NVRTC (parts.c), whose thread the caller's allocator never meets */
+  arena *beside; /* of the second run of NVRTC (parts.c), whose thread the caller's allocator never meets */
   const ir *loaded;     /* the caller's IR, as it was loaded */
   luattn_spec spec;     /* the caller's, with a clone of that to build in */
   luattn_target target; /* of this version's size */
@@ -27,10 +27,10 @@ typedef struct compilation {
   bool every_length;      /* and so does this one */
 } compilation;
 
-/* Opens an arena, clones the IR, analyses the mask. compile_close in any case. */
-luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation *c,
+/* Opens an arena with a compilation in it, clones the IR, analyses the mask. compile_close in any case. */
+luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                            luattn_error *err);
-void compile_close(compilation *c);
+void compile_close(compilation *c); /* NULL is fine */
 /* LUATTN_NO_MEMORY if anything was refused on the way: some of it may have been done without, and such a
  * source is not the spec's. */
 luattn_status compile_memory(const compilation *c, luattn_error *err);

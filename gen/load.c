@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "common/fail.h"
+#include "common/host.h"
 #include "gen/analysis/analysis.h"
 #include "gen/base/hash.h"
 #include "gen/lua/front.h"
@@ -14,7 +15,7 @@
 
 #define MAX_SPEC_BYTES (4u << 20)
 /* Passes walk expressions by recursion, derivatives are some times as deep as what they are derived from, and
- * threads have stacks of 2 MB. A kernel of as many operations a score would take minutes to compile. */
+ * the stack is HOST_STACK_LEAST. A kernel of as many operations a score would take minutes to compile. */
 #define MAX_OPERATIONS 4096u
 
 static double now_ms(void) {
@@ -46,29 +47,43 @@ static luattn_status check_size(const traced_spec *t, const char *name, luattn_e
       name, (unsigned)count, MAX_OPERATIONS);
 }
 
-luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,
-                                    const luattn_allocator *allocator, luattn_spec **out, luattn_error *err) {
+typedef struct load_call {
+  const char *name, *text; /* the name is that of the file, if any */
+  size_t size;
+  const luattn_allocator *allocator;
+  luattn_spec **spec;
+} load_call;
+
+static luattn_status load_text(void *arguments, luattn_error *err) {
+  const load_call *given = arguments;
+  const char *name = given->name;
   const double start = now_ms();
-  arena *a = arena_open(allocator);
+  arena *a = arena_open(given->allocator);
   luattn_spec *spec = a == NULL ? NULL : arena_new(a, sizeof *spec);
   if (spec == NULL) {
     arena_close(a);
     return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   }
   spec->a = a;
-  luattn_status status = front_trace(a, name, text, size, &spec->traced, err);
+  luattn_status status = front_trace(a, name, given->text, given->size, &spec->traced, err);
   if (status == LUATTN_OK) status = check_size(&spec->traced, name, err);
   if (status == LUATTN_OK) ir_set_line(spec->traced.g, 0); /* what is derived stands on no line */
   if (status == LUATTN_OK) status = derive_spec(a, &spec->traced, &spec->derived, err);
-  if (status == LUATTN_OK && (!hash_spec(spec, text, size) || arena_failed(a)))
+  if (status == LUATTN_OK && (!hash_spec(spec, given->text, given->size) || arena_failed(a)))
     status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   if (status != LUATTN_OK) {
     arena_close(a);
     return status;
   }
   spec->load_ms = now_ms() - start;
-  *out = spec;
+  *given->spec = spec;
   return LUATTN_OK;
+}
+
+luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,
+                                    const luattn_allocator *allocator, luattn_spec **spec,
+                                    luattn_error *err) {
+  return host_run(load_text, &(load_call){name, text, size, allocator, spec}, err);
 }
 
 /* Reads to the end, so that a pipe will do as well as a file. NULL: out of memory. */
@@ -87,28 +102,34 @@ static char *read_all(arena *a, FILE *f, size_t *size) {
   return text;
 }
 
-luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocator, luattn_spec **spec,
-                               luattn_error *err) {
+static luattn_status load_file(void *arguments, luattn_error *err) {
+  load_call *given = arguments;
+  const char *path = given->name;
   FILE *f = fopen(path, "rb");
   if (f == NULL)
     return luattn_fail(err, LUATTN_IO, "%s: cannot be opened: %s; name a Lua file", path, strerror(errno));
-  size_t size = 0;
-  arena *a = arena_open(allocator);
-  const char *text = a == NULL ? NULL : read_all(a, f, &size);
+  arena *a = arena_open(given->allocator);
+  given->text = a == NULL ? NULL : read_all(a, f, &given->size);
   const bool broken = ferror(f) != 0;
   fclose(f);
   luattn_status status;
-  if (text == NULL)
+  if (given->text == NULL)
     status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", path);
   else if (broken)
     status = luattn_fail(err, LUATTN_IO, "%s: cannot be read; name a Lua file", path);
-  else if (size > MAX_SPEC_BYTES)
+  else if (given->size > MAX_SPEC_BYTES)
     status = luattn_fail(err, LUATTN_SPEC, "%s: is larger than %u bytes; a spec is a short Lua file", path,
                          MAX_SPEC_BYTES);
   else
-    status = luattn_spec_load_text(path, text, size, allocator, spec, err);
+    status = load_text(given, err);
   arena_close(a);
   return status;
+}
+
+luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocator, luattn_spec **spec,
+                               luattn_error *err) {
+  load_call call = {.name = path, .allocator = allocator, .spec = spec};
+  return host_run(load_file, &call, err);
 }
 
 void luattn_spec_free(luattn_spec *spec) {

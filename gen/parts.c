@@ -3,9 +3,9 @@
  * time of its main kernel. NVRTC's front end takes one program at a time, and the main kernel does not wait:
  * the others start when it is through. NVRTC's own threads (--split-compile) leave what ptxas remarks on
  * wgmma out of the log, which plans yield to. */
-#include <pthread.h>
 #include <string.h>
 
+#include "common/host.h"
 #include "gen/compile.h"
 
 typedef struct second_run {
@@ -30,6 +30,7 @@ bool parts_has_two(const compilation *c) {
 }
 
 static void *compile_others(void *of_second_run) {
+  HOST_SCOPE;
   second_run *r = of_second_run;
   r->status = source_compile(r->c, r->lib, PART_OTHERS, NULL, r->want_ptx, &r->result, &r->err);
   return NULL;
@@ -37,7 +38,7 @@ static void *compile_others(void *of_second_run) {
 
 static void start_others(void *of_second_run) {
   second_run *r = of_second_run;
-  if (!r->is_due) r->has_thread = pthread_create(&r->thread, NULL, compile_others, r) == 0;
+  if (!r->is_due) r->has_thread = host_thread(&r->thread, compile_others, r) == 0;
   r->is_due = true;
 }
 

@@ -73,10 +73,13 @@ static bool suits_small_dots(compilation *c) {
 
 /* Takes the next choice of tiles that does not crowd the spec; where there is none, the plan stays. */
 static void avoid_crowding(compilation *c) {
-  const compilation first = *c;
+  if (!c->emitted.crowded || c->plan.forced) return;
+  compilation *first = arena_new(c->a, sizeof *first);
+  if (first == NULL) return; /* compile_memory says so */
+  *first = *c;
   while (c->emitted.crowded && !c->plan.forced)
     if (!source_alternative(c)) {
-      *c = first;
+      *c = *first;
       return;
     }
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/host.h"
 #include "gen/base/text.h"
 #include "gen/compile.h"
 #include "gen/ir/passes.h"
@@ -151,39 +152,48 @@ static luattn_status stage_source(compilation *c, const luattn_image *image, tex
 }
 
 /* Stage `name`, or what `image` was compiled from. */
-static luattn_status emit(const luattn_spec *spec, const luattn_target *target, const char *name,
-                          const luattn_image *image, char **out, luattn_error *err) {
-  compilation c;
-  text t;
-  luattn_status status = compile_open(spec, target, &c, err);
-  text_init(&t, c.a);
-  if (status == LUATTN_OK)
-    status = image != NULL ? stage_source(&c, image, &t, err) : stage(&c, name, &t, err);
-  if (status == LUATTN_OK) status = compile_memory(&c, err);
+typedef struct emit_call {
+  const luattn_spec *spec;
+  const luattn_target *target;
+  const char *name;
+  const luattn_image *image;
+  char **out;
+} emit_call;
+
+static luattn_status copy_text(const text *t, const char *name, char **out, luattn_error *err) {
+  const char *s = text_get(t);
+  char *copy = s == NULL ? NULL : malloc(t->size + 1);
+  if (copy == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", name);
+  memcpy(copy, s, t->size);
+  copy[t->size] = 0;
+  *out = copy;
+  return LUATTN_OK;
+}
+
+static luattn_status emit(void *arguments, luattn_error *err) {
+  const emit_call *given = arguments;
+  compilation *c;
+  luattn_status status = compile_open(given->spec, given->target, &c, err);
   if (status == LUATTN_OK) {
-    const char *s = text_get(&t);
-    char *copy = s == NULL ? NULL : malloc(t.size + 1);
-    if (copy == NULL) {
-      status = luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", name);
-    } else {
-      memcpy(copy, s, t.size);
-      copy[t.size] = 0;
-      *out = copy;
-    }
+    text t;
+    text_init(&t, c->a);
+    status = given->image != NULL ? stage_source(c, given->image, &t, err) : stage(c, given->name, &t, err);
+    if (status == LUATTN_OK) status = compile_memory(c, err);
+    if (status == LUATTN_OK) status = copy_text(&t, given->name, given->out, err);
   }
-  compile_close(&c);
+  compile_close(c);
   return status;
 }
 
 luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *name, char **out,
                           luattn_error *err) {
-  return emit(spec, target, name, NULL, out, err);
+  return host_run(emit, &(emit_call){spec, target, name, NULL, out}, err);
 }
 
 luattn_status luattn_emit_source(const luattn_spec *spec, const luattn_target *target,
                                  const luattn_image *image, char **out, luattn_error *err) {
   if (image == NULL) return luattn_fail(err, LUATTN_INVALID, "emit: image: is NULL; give the compiled image");
-  return emit(spec, target, "source", image, out, err);
+  return host_run(emit, &(emit_call){spec, target, "source", image, out}, err);
 }
 
 void luattn_text_free(char *s) { free(s); }

@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/host.h"
+#include "common/real.h"
 #include "gen/cache/cache.h"
 #include "gen/compile.h"
 #include "gen/ir/ir.h"
@@ -26,7 +28,7 @@ typedef struct record {
   record_state state;
   luattn_tiles tiles;
   double gain;
-  char path[PATH_SIZE];
+  char *path; /* [PATH_SIZE] */
 } record;
 
 /* ---- what a record is about ---- */
@@ -92,13 +94,14 @@ static luattn_status record_keys(const compilation *c, hash128 keys[2], luattn_e
 
 static void record_write(const record *r, hash128 key, hash128 origin, const char *about,
                          char text[RECORD_SIZE]) {
-  char name[33], hex[33], check[33];
+  char name[33], hex[33], check[33], gain[REAL_SIZE];
   const luattn_tiles *t = &r->tiles;
   hash_hex(key, name);
   hash_hex(origin, hex);
   snprintf(text + HEAD_SIZE, RECORD_SIZE - HEAD_SIZE,
-           "luattn " LUATTN_VERSION "\nkey %s\norigin %s\ntiles %d %d %d %d %d %d\ngain %.4f\nfor %s\n", name,
-           hex, t->tile_m, t->tile_n, t->threads, t->stages, t->warps_n, t->chunk_m, r->gain, about);
+           "luattn " LUATTN_VERSION "\nkey %s\norigin %s\ntiles %d %d %d %d %d %d\ngain %s\nfor %s\n", name,
+           hex, t->tile_m, t->tile_n, t->threads, t->stages, t->warps_n, t->chunk_m,
+           real_write(r->gain, 1, gain), about);
   hash_hex(hash_bytes(text + HEAD_SIZE, strlen(text + HEAD_SIZE)), check);
   char head[HEAD_SIZE + 1];
   snprintf(head, sizeof head, "luattn tuned 1 %s\n", check);
@@ -106,17 +109,19 @@ static void record_write(const record *r, hash128 key, hash128 origin, const cha
 }
 
 static void record_read(const char *text, hash128 key, hash128 origin, record *out) {
-  char head[HEAD_SIZE + 1], check[33], version[32], name[33], from[33], want[33];
+  char head[HEAD_SIZE + 1], check[33], version[32], name[33], from[33], want[33], gain[REAL_SIZE], *end;
   luattn_tiles *t = &out->tiles;
   out->state = RECORD_DAMAGED;
   if (strlen(text) <= HEAD_SIZE) return;
   hash_hex(hash_bytes(text + HEAD_SIZE, strlen(text + HEAD_SIZE)), check);
   snprintf(head, sizeof head, "luattn tuned 1 %s\n", check);
   if (memcmp(text, head, HEAD_SIZE) != 0) return;
-  if (sscanf(text + HEAD_SIZE, "luattn %31s key %32s origin %32s tiles %d %d %d %d %d %d gain %lf", version,
+  if (sscanf(text + HEAD_SIZE, "luattn %31s key %32s origin %32s tiles %d %d %d %d %d %d gain %31s", version,
              name, from, &t->tile_m, &t->tile_n, &t->threads, &t->stages, &t->warps_n, &t->chunk_m,
-             &out->gain) != 10)
+             gain) != 10)
     return;
+  out->gain = real_read(gain, &end);
+  if (end == gain || *end != 0) return;
   hash_hex(key, want);
   if (strcmp(name, want) != 0) return; /* copied here from elsewhere */
   hash_hex(origin, want);
@@ -126,17 +131,22 @@ static void record_read(const char *text, hash128 key, hash128 origin, record *o
 
 /* ---- looking up ---- */
 
-/* found[lengths]. What was made with what is only asked where there is a record. */
+/* found[lengths]. What was made with what is only asked where there is a record. The names are too large for
+ * a stack that planning goes on with. */
 static luattn_status look_up(compilation *c, record found[2], luattn_error *err) {
-  char dir[PATH_SIZE], text[2][RECORD_SIZE];
+  char *dir = arena_new(c->a, PATH_SIZE), *text[2];
   hash128 keys[2], origin = {0, 0};
   bool is_there[2], any = false;
-  TRY(cache_resolve(c->target.cache_dir, dir, sizeof dir, err));
+  if (dir == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
+  TRY(cache_resolve(c->target.cache_dir, dir, PATH_SIZE, err));
   TRY(record_keys(c, keys, err));
   for (int i = 0; i < 2; i++) {
     found[i].state = RECORD_NONE;
-    is_there[i] =
-        cache_find_record(dir, keys[i], text[i], sizeof text[i], found[i].path, sizeof found[i].path);
+    found[i].path = arena_new(c->a, PATH_SIZE);
+    text[i] = arena_new(c->a, RECORD_SIZE);
+    if (found[i].path == NULL || text[i] == NULL)
+      return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
+    is_there[i] = cache_find_record(dir, keys[i], text[i], RECORD_SIZE, found[i].path, PATH_SIZE);
     any |= is_there[i];
   }
   if (!any) return LUATTN_OK;
@@ -253,11 +263,24 @@ static luattn_status store(compilation *c, double gain, char *path, size_t size,
   return cache_store_record(dir, key, text, path, size, err);
 }
 
+typedef struct store_call {
+  const luattn_spec *spec;
+  const luattn_target *target;
+  double gain;
+  char *path;
+  size_t size;
+} store_call;
+
+static luattn_status store_within(void *arguments, luattn_error *err) {
+  const store_call *s = arguments;
+  compilation *c;
+  luattn_status status = compile_open(s->spec, s->target, &c, err);
+  if (status == LUATTN_OK) status = store(c, s->gain, s->path, s->path != NULL ? s->size : 0, err);
+  compile_close(c);
+  return status;
+}
+
 luattn_status luattn_tuned_store(const luattn_spec *spec, const luattn_target *target, double gain,
                                  char *path, size_t size, luattn_error *err) {
-  compilation c;
-  luattn_status status = compile_open(spec, target, &c, err);
-  if (status == LUATTN_OK) status = store(&c, gain, path, path != NULL ? size : 0, err);
-  compile_close(&c);
-  return status;
+  return host_run(store_within, &(store_call){spec, target, gain, path, size}, err);
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/host.h"
 #include "common/pairs.h"
 #include "gen/compile.h"
 #include "templates/params.h"
@@ -180,53 +181,83 @@ static luattn_status check_problem(const luattn_problem *p, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static luattn_status prepare(const luattn_spec *spec, const luattn_target *target, compilation *c,
-                             luattn_error *err) {
-  TRY(compile_open(spec, target, c, err));
-  return plan_and_emit(c, err);
+/* What the three questions are asked with; each reads its own. */
+typedef struct tuning_call {
+  const luattn_spec *spec;
+  const luattn_target *target;
+  int *tile_m, *tile_n;
+  luattn_tiles *out;
+  int most, *count;
+  const luattn_problem *problem;
+  luattn_memory_estimate *estimate;
+} tuning_call;
+
+static luattn_status prepare(const tuning_call *given, compilation **c, luattn_error *err) {
+  TRY(compile_open(given->spec, given->target, c, err));
+  return plan_and_emit(*c, err);
+}
+
+static luattn_status answer_tiles(void *arguments, luattn_error *err) {
+  const tuning_call *given = arguments;
+  compilation *c;
+  const luattn_status status = prepare(given, &c, err);
+  if (status == LUATTN_OK) {
+    *given->tile_m = c->plan.tile_m;
+    *given->tile_n = c->plan.tile_n;
+  }
+  compile_close(c);
+  return status;
 }
 
 luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m,
                                 int *tile_n, luattn_error *err) {
-  compilation c;
-  const luattn_status status = prepare(spec, target, &c, err);
+  tuning_call call = {.spec = spec, .target = target, .tile_m = tile_m, .tile_n = tile_n};
+  return host_run(answer_tiles, &call, err);
+}
+
+static luattn_status answer_candidates(void *arguments, luattn_error *err) {
+  const tuning_call *given = arguments;
+  luattn_tiles list[PLAN_MAX_CANDIDATES];
+  compilation *c;
+  int count;
+  luattn_status status = compile_open(given->spec, given->target, &c, err);
+  if (status == LUATTN_OK) status = plan_list(&c->spec, &c->target, list, &count, err);
   if (status == LUATTN_OK) {
-    *tile_m = c.plan.tile_m;
-    *tile_n = c.plan.tile_n;
+    *given->count = count < given->most ? count : given->most;
+    for (int i = 0; i < *given->count; i++) given->out[i] = list[i];
   }
-  compile_close(&c);
+  compile_close(c);
   return status;
 }
 
 luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_target *target, luattn_tiles *out,
                                      int most, int *count, luattn_error *err) {
-  luattn_tiles list[PLAN_MAX_CANDIDATES];
-  compilation c;
   if (most < 0)
     return luattn_fail(err, LUATTN_INVALID, "candidates: most: is %d, expected the length of `out`", most);
-  luattn_status status = compile_open(spec, target, &c, err);
-  if (status == LUATTN_OK) status = plan_list(&c.spec, &c.target, list, count, err);
+  tuning_call call = {.spec = spec, .target = target, .out = out, .most = most, .count = count};
+  return host_run(answer_candidates, &call, err);
+}
+
+static luattn_status answer_memory(void *arguments, luattn_error *err) {
+  const tuning_call *given = arguments;
+  const luattn_problem *problem = given->problem;
+  compilation *c;
+  TRY(check_problem(problem, err));
+  luattn_status status = prepare(given, &c, err);
   if (status == LUATTN_OK) {
-    *count = *count < most ? *count : most;
-    for (int i = 0; i < *count; i++) out[i] = list[i];
+    const double elem[] = {8, 4, 2, 2};
+    const sizes s = {problem->batch,     problem->heads,      problem->heads_kv,
+                     problem->q_len,     problem->kv_len,     c->plan.head_dim,
+                     c->plan.head_dim_v, elem[c->plan.dtype], c->plan.dtype == LUATTN_F64 ? 8 : 4};
+    status = estimate_of(&c->info, &s, given->estimate, err);
   }
-  compile_close(&c);
+  compile_close(c);
   return status;
 }
 
 luattn_status luattn_estimate_memory(const luattn_spec *spec, const luattn_target *target,
                                      const luattn_problem *problem, luattn_memory_estimate *estimate,
                                      luattn_error *err) {
-  compilation c;
-  TRY(check_problem(problem, err));
-  luattn_status status = prepare(spec, target, &c, err);
-  if (status == LUATTN_OK) {
-    const double elem[] = {8, 4, 2, 2};
-    const sizes s = {problem->batch,    problem->heads,     problem->heads_kv,
-                     problem->q_len,    problem->kv_len,    c.plan.head_dim,
-                     c.plan.head_dim_v, elem[c.plan.dtype], c.plan.dtype == LUATTN_F64 ? 8 : 4};
-    status = estimate_of(&c.info, &s, estimate, err);
-  }
-  compile_close(&c);
-  return status;
+  tuning_call call = {.spec = spec, .target = target, .problem = problem, .estimate = estimate};
+  return host_run(answer_memory, &call, err);
 }

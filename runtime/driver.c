@@ -1,4 +1,5 @@
 #include "runtime/driver.h"
+#include "common/host.h"
 
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -73,6 +74,7 @@ static luattn_status open_library(luattn_driver *d, const char **path, luattn_er
 }
 
 luattn_status luattn_driver_open(luattn_driver **driver, luattn_error *err) {
+  HOST_SCOPE;
   luattn_driver *d = calloc(1, sizeof *d);
   if (d == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_driver_open: out of memory");
   if (pthread_mutex_init(&d->lock, NULL) != 0) {

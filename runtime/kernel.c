@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/host.h"
 #include "runtime/arch.h"
 #include "runtime/launch.h"
 
@@ -97,6 +98,7 @@ static luattn_status make_memory(luattn_kernel *k, luattn_error *err) {
 
 luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
                                  luattn_kernel **kernel, luattn_error *err) {
+  HOST_SCOPE;
   const luattn_image_info *m = luattn_image_get_info(image);
   TRY(check_device(driver, device, m, err));
   luattn_kernel *k = calloc(1, sizeof *k);

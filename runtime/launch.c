@@ -1,4 +1,5 @@
 #include "runtime/launch.h"
+#include "common/host.h"
 #include "common/pairs.h"
 #include "runtime/order.h"
 
@@ -520,6 +521,7 @@ static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, Lua
 
 luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                     luattn_error *err) {
+  HOST_FLOATS_SCOPE;
   const args_call c = {.info = &kernel->info,
                        .args = args,
                        .device = kernel->device,
@@ -537,6 +539,7 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
 /* Everything is checked before the first thing is put on the stream. */
 luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream,
                             luattn_error *err) {
+  HOST_FLOATS_SCOPE;
   const args_call c = {.info = &kernel->info,
                        .args = args,
                        .device = kernel->device,

@@ -1,5 +1,6 @@
 /* pack.c: opening packs, and reading entries. Nothing that a pack says is used before it was checked. */
 #include "runtime/pack.h"
+#include "common/host.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -194,6 +195,7 @@ static luattn_status open_pack(const char *name, int fd, const void *bytes, uint
 }
 
 luattn_status luattn_pack_open(const char *path, luattn_pack **pack, luattn_error *err) {
+  HOST_SCOPE;
   const luattn_pack named = {.name = (char *)(uintptr_t)path};
   const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO must not hang us */
   struct stat st;
@@ -244,6 +246,7 @@ static luattn_status expand(const luattn_pack *p, size_t index, const void *stor
 
 luattn_status luattn_pack_read(const luattn_pack *pack, size_t index, void **bytes, size_t *size,
                                luattn_error *err) {
+  HOST_SCOPE;
   if (index >= pack->count)
     return luattn_fail(err, LUATTN_INVALID, "pack: %s: entry %zu: there are %zu", pack->name, index,
                        pack->count);
@@ -280,6 +283,7 @@ void luattn_pack_free(void *bytes) { free(bytes); }
 
 luattn_status luattn_pack_image(const luattn_pack *pack, size_t index, luattn_image **image,
                                 luattn_error *err) {
+  HOST_SCOPE;
   const luattn_pack_entry *e = luattn_pack_get_entry(pack, index);
   if (e != NULL && e->kind != LUATTN_PACK_IMAGE)
     return luattn_fail(err, LUATTN_INVALID, "pack: %s: entry %zu: is a text, not an image", pack->name,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/host.h"
 #include "luattn/compiler.h"
 #include "runtime/pack.h"
 
@@ -218,6 +219,7 @@ static luattn_status load(const luattn_pack *pack, size_t index, luattn_driver *
 luattn_status luattn_pack_kernel(const luattn_pack *pack, luattn_driver *driver, int device,
                                  const luattn_pack_query *query, luattn_kernel **kernel, size_t *index,
                                  luattn_error *err) {
+  HOST_SCOPE;
   luattn_device_info info;
   place at = {.match = 0};
   TRY(check_query(query, err));

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 #include <zstd.h>
 
+#include "common/host.h"
 #include "common/parallel.h"
 #include "runtime/pack.h"
 
@@ -173,6 +174,7 @@ static luattn_status publish(const writer *w, const pack_header *h, const char *
 
 luattn_status luattn_pack_write(const char *path, const char *nvrtc_version, const luattn_pack_item *items,
                                 size_t num_items, luattn_error *err) {
+  HOST_SCOPE;
   if (num_items > PACK_MAX_ENTRIES)
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_pack_write: %zu items, at most %u fit; write several packs", num_items,

@@ -7,7 +7,8 @@
 /* Gradients of parameters: a value and its indices for each term. */
 typedef struct term_program {
   const derived_terms *terms;
-  cpu_program program; /* for each term its value, then its indices */
+  cpu_program program;   /* for each term its value, then its indices */
+  ir_lane_block *values; /* of the roots */
   int num_roots;
 } term_program;
 
@@ -51,6 +52,8 @@ static luattn_status terms_open(const backward *w, const derived_terms *terms, t
     for (int j = 0; j < t->num_index; j++) roots[n++] = t->index[j];
   }
   *out = (term_program){.terms = terms, .num_roots = n};
+  out->values = arena_array(p->a, (size_t)n, sizeof *out->values);
+  if (out->values == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   return program_open(p->a, p->g, roots, n, &out->program, err);
 }
 
@@ -77,9 +80,8 @@ static size_t input_offset(const cpu_view *t, int n_index, const double *const *
 
 static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int count) {
   if (t->num_roots == 0 || !has_parameters(w)) return;
-  ir_lane_block values[MAX_ROOTS];
   double *out[MAX_ROOTS];
-  for (int i = 0; i < t->num_roots; i++) out[i] = values[i];
+  for (int i = 0; i < t->num_roots; i++) out[i] = t->values[i];
   program_run(&t->program, lanes, count, out);
   int at = 0;
   for (int i = 0; i < t->terms->count; i++) {
@@ -366,19 +368,31 @@ static luattn_status backward_finish(backward *w, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
-                         purpose why, double unit, luattn_error *err) {
-  arena *a = arena_open(arena_allocator(spec->a));
+typedef struct backward_call {
+  cpu_call given;
+  purpose why;
+  double unit;
+} backward_call;
+
+static luattn_status backward_within(void *arguments, luattn_error *err) {
+  const backward_call *call = arguments;
+  const cpu_call *given = &call->given;
+  arena *a = arena_open(arena_allocator(given->spec->a));
   backward *w = a != NULL ? arena_new(a, sizeof *w) : NULL;
   luattn_status s = w != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   if (s == LUATTN_OK) {
-    w->purpose = why, w->unit = unit;
-    s = backward_open(w, spec, args, precision, a, err);
+    w->purpose = call->why, w->unit = call->unit;
+    s = backward_open(w, given->spec, given->args, given->precision, a, err);
   }
   if (s == LUATTN_OK) s = backward_run(w, err);
   if (s == LUATTN_OK) s = backward_finish(w, err);
   arena_close(a);
   return s;
+}
+
+static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
+                         purpose why, double unit, luattn_error *err) {
+  return host_run(backward_within, &(backward_call){{spec, args, precision}, why, unit}, err);
 }
 
 luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,

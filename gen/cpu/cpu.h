@@ -8,6 +8,7 @@
 #define LUATTN_GEN_CPU_H
 
 #include "common/fail.h"
+#include "common/host.h"
 #include "gen/analysis/analysis.h"
 #include "gen/analysis/split.h"
 #include "gen/ir/interval.h"
@@ -40,6 +41,13 @@ typedef struct view_rule {
   bool is_output;  /* elements must not share memory */
   bool shape_only; /* its data does not matter */
 } view_rule;
+
+/* What a call of the CPU path is given, for host_run. */
+typedef struct cpu_call {
+  const luattn_spec *spec;
+  const luattn_args *args;
+  luattn_dtype precision;
+} cpu_call;
 
 luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out, luattn_error *err);
 

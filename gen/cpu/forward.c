@@ -155,15 +155,20 @@ static luattn_status forward_open(forward *f, const luattn_spec *spec, const lua
   return problem_apart(p, args, true, err);
 }
 
-luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
-                                    luattn_error *err) {
-  arena *a = arena_open(arena_allocator(spec->a));
+static luattn_status forward_within(void *arguments, luattn_error *err) {
+  const cpu_call *given = arguments;
+  arena *a = arena_open(arena_allocator(given->spec->a));
   forward *f = a != NULL ? arena_new(a, sizeof *f) : NULL;
   luattn_status status = f != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  if (status == LUATTN_OK) status = forward_open(f, spec, args, precision, a, err);
+  if (status == LUATTN_OK) status = forward_open(f, given->spec, given->args, given->precision, a, err);
   if (status == LUATTN_OK) status = forward_run(f, err);
   arena_close(a);
   return status;
+}
+
+luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
+                                    luattn_error *err) {
+  return host_run(forward_within, &(cpu_call){spec, args, precision}, err);
 }
 
 luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {

@@ -84,12 +84,21 @@ int problem_tile_class(cpu_problem *p, int b, int h, int q0, int q1, int kv0, in
   return mask_tile_class(p->g, &p->mask, &env, p->bounds);
 }
 
-luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
-                                int tile_n, unsigned char *out, luattn_error *err) {
-  arena *a = arena_open(arena_allocator(spec->a));
+typedef struct tiles_call {
+  const luattn_spec *spec;
+  const luattn_args *args;
+  int b, h, tile_m, tile_n;
+  unsigned char *out;
+} tiles_call;
+
+static luattn_status tiles_within(void *arguments, luattn_error *err) {
+  const tiles_call *given = arguments;
+  const int b = given->b, h = given->h, tile_m = given->tile_m, tile_n = given->tile_n;
+  unsigned char *out = given->out;
+  arena *a = arena_open(arena_allocator(given->spec->a));
   if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
   cpu_problem p;
-  luattn_status status = problem_open_mask(spec, args, a, &p, err);
+  luattn_status status = problem_open_mask(given->spec, given->args, a, &p, err);
   if (status == LUATTN_OK && (tile_m < 1 || tile_n < 1)) {
     status = luattn_fail(err, LUATTN_INVALID, "mask: tile: is %dx%d, expected sizes of at least 1", tile_m,
                          tile_n);
@@ -107,6 +116,11 @@ luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args
   }
   arena_close(a);
   return status;
+}
+
+luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
+                                int tile_n, unsigned char *out, luattn_error *err) {
+  return host_run(tiles_within, &(tiles_call){spec, args, b, h, tile_m, tile_n, out}, err);
 }
 
 /* The elements that a partial tile keeps, by the predicate. */
@@ -140,14 +154,21 @@ static int64_t count_head(cpu_problem *p, const cpu_program *keep, int b, int h)
   return count;
 }
 
-luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept,
-                                luattn_error *err) {
+typedef struct count_call {
+  const luattn_spec *spec;
+  const luattn_args *args;
+  int64_t *kept;
+} count_call;
+
+static luattn_status count_within(void *arguments, luattn_error *err) {
+  const count_call *given = arguments;
+  const luattn_spec *spec = given->spec;
   const ir_ref mask = spec->traced.block_mask;
   arena *a = arena_open(arena_allocator(spec->a));
   if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
   cpu_problem p;
   cpu_program keep;
-  luattn_status status = problem_open_mask(spec, args, a, &p, err);
+  luattn_status status = problem_open_mask(spec, given->args, a, &p, err);
   if (status == LUATTN_OK) status = program_open(a, p.g, &mask, mask != IR_NONE, &keep, err);
   if (status == LUATTN_OK) {
     /* One head stands for all whose number the mask does not read. */
@@ -164,8 +185,13 @@ luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args
     for (int b = 0; b < (by_batch ? p.batch : p.batch > 0); b++) {
       for (int h = 0; h < (by_head ? p.heads : 1); h++) count += count_head(&p, &keep, b, h);
     }
-    *kept = count * (by_batch ? 1 : p.batch) * (by_head ? 1 : p.heads);
+    *given->kept = count * (by_batch ? 1 : p.batch) * (by_head ? 1 : p.heads);
   }
   arena_close(a);
   return status;
+}
+
+luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept,
+                                luattn_error *err) {
+  return host_run(count_within, &(count_call){spec, args, kept}, err);
 }

@@ -82,12 +82,13 @@ static bool holds(const probe *p, double got, double want) {
 }
 
 static luattn_status try_claims(emit_form *f, const claims *c, probe *p, bool *hold, luattn_error *err) {
-  ir_lane_block value[2 * MAX_CLAIMS];
   double *out[2 * MAX_CLAIMS];
-  for (int k = 0; k < c->n; k++) out[k] = value[k];
+  ir_lane_block *value = arena_array(f->a, (size_t)c->n, sizeof *value);
   const ir_program *program = ir_program_new(f->a, f->g, c->root, c->n);
   void *scratch = program == NULL ? NULL : arena_new(f->a, ir_program_scratch(program));
-  if (scratch == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name);
+  if (value == NULL || scratch == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name);
+  for (int k = 0; k < c->n; k++) out[k] = value[k];
   for (int round = 0; round < 8; round++) {
     const ir_env env = {p, probe_variable, probe_load};
     ir_program_run(program, &env, IR_LANES, scratch, out);

@@ -1,4 +1,5 @@
 /* gradient.c: prepare, grad, flush and the input mods: everything that adds up parameter gradients. */
+#include "common/real.h"
 #include "gen/emit/parts.h"
 
 #define P "const LuattnParams &p, const Site &s"
@@ -134,8 +135,9 @@ static void add_terms_of(writer *w, int kind, const derived_terms *terms) {
     const int acc = acc_of(w, t);
     if (acc >= 0) {
       text_add(&w->out, "%s += %s", acc_place(w, terms, acc), body_value(w, t->value));
+      char digits[REAL_SIZE];
       if (kind == SUM_LINEAR && w->f->factor_of_q[i] != 0)
-        text_add(&w->out, " + Real(%.17g) * g_by_q", w->f->factor_of_q[i]);
+        text_add(&w->out, " + Real(%s) * g_by_q", real_write(w->f->factor_of_q[i], 17, digits));
       text_add(&w->out, ";\n");
       continue;
     }

@@ -1,9 +1,9 @@
 /* write.c: one statement per node, in the order of the IR, each with the line of the spec that it came from.
  */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "common/real.h"
 #include "gen/emit/write.h"
 
 void body_begin(writer *w, int has, const char *state) {
@@ -41,13 +41,8 @@ const char *writer_input_type(const writer *w, uint32_t input) {
 static const char *real_literal(writer *w, double x) {
   if (isinf(x)) return x > 0 ? "infinity<Real>()" : "-infinity<Real>()";
   if (isnan(x)) return "(infinity<Real>() - infinity<Real>())";
-  char digits[40];
-  for (int precision = 1; precision <= 17; precision++) { /* the shortest that reads back */
-    double back = 0;
-    snprintf(digits, sizeof digits, "%.*g", precision, x);
-    if (sscanf(digits, "%lf", &back) == 1 && back == x) break;
-  }
-  return writer_format(w, "Real(%s)", digits);
+  char digits[REAL_SIZE];
+  return writer_format(w, "Real(%s)", real_write(x, 1, digits));
 }
 
 /* INT is 32 bits wide on the device. A larger constant only occurs in comparisons, where its end of the range

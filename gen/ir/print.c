@@ -1,19 +1,13 @@
 /* print.c: an IR as text. */
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 
+#include "common/real.h"
 #include "gen/ir/graph.h"
 #include "gen/ir/passes.h"
 
-/* The shortest decimal form that reads back as the same number. */
 static void print_real(text *out, double x) {
-  char s[40];
-  for (int digits = 15; digits <= 17; ++digits) {
-    snprintf(s, sizeof s, "%.*g", digits, x);
-    if (strtod(s, NULL) == x) break;
-  }
-  text_add(out, "%s", s);
+  char digits[REAL_SIZE];
+  text_add(out, "%s", real_write(x, 15, digits));
 }
 
 static void print_args(text *out, const ir_node *n, const uint32_t *number) {

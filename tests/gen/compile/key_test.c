@@ -120,22 +120,22 @@ static void test_every_byte(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
   const luattn_target target = target_new();
-  compilation c;
+  compilation *c;
   luattn_error err;
   hash128 want = {0, 0}, key;
-  if (compile_open(spec, &target, &c, &err) != LUATTN_OK || source_plan(&c, &err) != LUATTN_OK ||
-      nvrtc_find(FAKE_NVRTC, &c.nvrtc, &err) != LUATTN_OK || source_key(&c, &want, &err) != LUATTN_OK) {
+  if (compile_open(spec, &target, &c, &err) != LUATTN_OK || source_plan(c, &err) != LUATTN_OK ||
+      nvrtc_find(FAKE_NVRTC, &c->nvrtc, &err) != LUATTN_OK || source_key(c, &want, &err) != LUATTN_OK) {
     fail_msg("%s", err.message);
   }
-  flip_each(&c, &c.emitted.spec, want);
-  flip_each(&c, &c.config, want);
-  for (size_t i = 0; i < sizeof c.info; i += 7) { /* the manifest goes into the image */
-    ((unsigned char *)&c.info)[i] ^= 1;
-    assert_int_equal(source_key(&c, &key, NULL), LUATTN_OK);
+  flip_each(c, &c->emitted.spec, want);
+  flip_each(c, &c->config, want);
+  for (size_t i = 0; i < sizeof c->info; i += 7) { /* the manifest goes into the image */
+    ((unsigned char *)&c->info)[i] ^= 1;
+    assert_int_equal(source_key(c, &key, NULL), LUATTN_OK);
     if (same(key, want)) fail_msg("byte %zu of the manifest does not count", i);
-    ((unsigned char *)&c.info)[i] ^= 1;
+    ((unsigned char *)&c->info)[i] ^= 1;
   }
-  compile_close(&c);
+  compile_close(c);
   luattn_spec_free(spec);
 }
 

@@ -1,0 +1,78 @@
+/* host.h: keeps a call of luattn apart from the program around it: from its locale, its floating-point
+ * environment and, where that is short, its stack.
+ *
+ * The locale is set for the calling thread alone, by uselocale. That reaches whatever runs in the call:
+ * printf and strtod, the tests and conversions of <ctype.h>, strerror, the number formats of Lua (which asks
+ * localeconv for the decimal point) and NVRTC. Functions of our own in their place would not reach Lua and
+ * NVRTC. setlocale would change the locale of the host's other threads. The object of the "C" locale is a
+ * constant in glibc and musl: to get it allocates nothing and does not fail.
+ *
+ * The floating-point environment is C's default one during a call: it rounds to nearest, traps nothing, and
+ * keeps subnormal numbers. On return the host has its own again: rounding mode, traps, flags, flush-to-zero.
+ *
+ * A callback (luattn_allocator) sees the environment of the call. */
+#ifndef LUATTN_HOST_H
+#define LUATTN_HOST_H
+
+#include <fenv.h>
+#include <locale.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include "luattn/status.h"
+
+typedef struct host_state {
+  fenv_t floats;
+  locale_t locale, plain; /* the thread's before, and "C" */
+} host_state;
+
+/* In pairs, by one thread, and nested at will. */
+void host_enter(host_state *saved);
+void host_leave(host_state *saved);
+/* The first line of a function: enters, and leaves on every way out. */
+#define HOST_SCOPE                                             \
+  host_state host_scope_ __attribute__((cleanup(host_leave))); \
+  host_enter(&host_scope_)
+
+/* The same for what computes with registers of vector floating point alone and neither formats nor calls
+ * libraries: it takes nanoseconds where host_enter takes hundreds. For launches. */
+typedef struct host_floats {
+#if defined(__x86_64__)
+  unsigned control; /* MXCSR, with the flags */
+#elif defined(__aarch64__)
+  unsigned long control, flags; /* FPCR, FPSR */
+#else
+  fenv_t all;
+#endif
+} host_floats;
+
+void host_floats_enter(host_floats *saved);
+void host_floats_leave(host_floats *saved);
+#define HOST_FLOATS_SCOPE                                               \
+  host_floats host_floats_ __attribute__((cleanup(host_floats_leave))); \
+  host_floats_enter(&host_floats_)
+
+/* vsnprintf in the "C" locale, for messages of calls that do not enter. */
+int host_vformat(char *out, size_t size, const char *fmt, va_list args) __attribute__((format(printf, 3, 0)));
+int host_format(char *out, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* Walks of expressions recurse as deep as those are nested, which a spec decides, and NVRTC needs what it
+ * needs. `call` runs in the calling thread where that has HOST_STACK_LEAST bytes of stack left, else in a
+ * thread with a stack of HOST_STACK, for which the caller waits. Either way it runs in a scope as above.
+ * Needs less than 2 KB of the caller's stack itself. Errors: those of `call`, and LUATTN_NO_MEMORY where the
+ * thread cannot be started. */
+#define HOST_STACK ((size_t)8 << 20)
+#define HOST_STACK_LEAST ((size_t)4 << 20)
+typedef luattn_status host_call(void *arguments, luattn_error *err);
+luattn_status host_run(host_call *call, void *arguments, luattn_error *err);
+
+/* Starts a thread with a stack of HOST_STACK that takes no signals, so that the host's handlers run in
+ * threads of the host. Its function has to enter a scope. Returns 0 or an errno. */
+int host_thread(pthread_t *thread, void *(*start)(void *), void *data);
+
+/* stack.c: bytes that the calling thread's stack still has; 0: unknown, as on a stack that is not the
+ * thread's own. */
+size_t host_stack_left(void);
+
+#endif
