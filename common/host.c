@@ -38,36 +38,26 @@ void host_floats_enter(host_floats *saved) {
 void host_floats_leave(host_floats *saved) { fesetenv(&saved->all); }
 #endif
 
-static void enter_locale(host_state *saved) {
-  saved->plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-  saved->locale = saved->plain != (locale_t)0 ? uselocale(saved->plain) : (locale_t)0;
-}
-
-static void leave_locale(host_state *saved) {
-  if (saved->plain == (locale_t)0) return;
-  uselocale(saved->locale);
-  freelocale(saved->plain);
-}
-
 void host_enter(host_state *saved) {
   host_floats unused;
   fegetenv(&saved->floats);
   fesetenv(FE_DFL_ENV);
   host_floats_enter(&unused); /* some C libraries leave flush-to-zero as it is */
-  enter_locale(saved);
+  saved->plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+  if (saved->plain != (locale_t)0) saved->locale = uselocale(saved->plain);
 }
 
 void host_leave(host_state *saved) {
-  leave_locale(saved);
+  if (saved->plain != (locale_t)0) {
+    uselocale(saved->locale);
+    freelocale(saved->plain);
+  }
   fesetenv(&saved->floats);
 }
 
 int host_vformat(char *out, size_t size, const char *fmt, va_list args) {
-  host_state saved;
-  enter_locale(&saved);
-  const int n = vsnprintf(out, size, fmt, args);
-  leave_locale(&saved);
-  return n;
+  HOST_SCOPE; /* printf rounds as the x87 unit does, which host_floats_enter leaves alone */
+  return vsnprintf(out, size, fmt, args);
 }
 
 int host_format(char *out, size_t size, const char *fmt, ...) {

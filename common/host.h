@@ -53,7 +53,7 @@ void host_floats_leave(host_floats *saved);
   host_floats host_floats_ __attribute__((cleanup(host_floats_leave))); \
   host_floats_enter(&host_floats_)
 
-/* vsnprintf in the "C" locale, for messages of calls that do not enter. */
+/* vsnprintf in a scope, for messages of calls that have none. */
 int host_vformat(char *out, size_t size, const char *fmt, va_list args) __attribute__((format(printf, 3, 0)));
 int host_format(char *out, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

@@ -1,0 +1,41 @@
+/* hosts.h: programs that luattn may find itself in, each of which would change what is computed or written.
+ */
+#ifndef LUATTN_TEST_HOSTS_H
+#define LUATTN_TEST_HOSTS_H
+
+#include <fenv.h>
+#include <locale.h>
+#include <stdbool.h>
+
+typedef enum host_kind {
+  HOST_PLAIN, /* as a program starts */
+  HOST_COMMA, /* setlocale to one with a decimal comma and other cases of letters */
+  HOST_UP,    /* rounds up */
+  HOST_DOWN,  /* rounds down */
+  HOST_ZERO,  /* rounds to zero */
+  HOST_TRAPS, /* invalid operations, divisions by zero and overflows raise SIGFPE */
+  HOST_FLUSH, /* subnormal numbers are 0, read or written */
+  HOST_SMALL, /* a thread with a stack of 128 KiB, as musl gives */
+  HOST_WORST, /* all of it at once, but for the other ways of rounding */
+  NUM_HOSTS
+} host_kind;
+
+const char *hosts_name(host_kind host);
+
+/* Whether this machine has what makes that host; LOCPATH names the locale. */
+bool hosts_exist(host_kind host);
+
+/* Runs `work` in that host, in a thread of its own, which must not fail a test. */
+void hosts_run(host_kind host, void (*work)(void *data), void *data);
+
+/* What a call must leave as it was: the control of floating point, its flags, and the thread's locale. */
+typedef struct host_view {
+  int rounding, traps, flags;
+  unsigned long control;
+  char point;
+  locale_t locale;
+} host_view;
+void hosts_look(host_view *out);
+bool hosts_same(const host_view *a, const host_view *b);
+
+#endif
