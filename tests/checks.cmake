@@ -7,6 +7,13 @@ file(WRITE ${bad_tree}/common/good.h "int good(void);\n")
 add_test(NAME check_includes_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_includes.cmake)
 set_tests_properties(check_includes_refuses PROPERTIES PASS_REGULAR_EXPRESSION "runtime/ may not include \"gen/ir/ir.h\"")
 
+add_test(NAME check_numbers COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_numbers.cmake)
+file(WRITE ${bad_tree}/cli/bad.c "double x = strtod(text, &end);\n")
+file(WRITE ${bad_tree}/gen/bad.c "snprintf(s, n, \"Real(%.17g)\", x);\n")
+add_test(NAME check_numbers_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_numbers.cmake)
+set_tests_properties(check_numbers_refuses PROPERTIES
+  PASS_REGULAR_EXPRESSION "cli/bad.c: double x = strtod.*gen/bad.c: snprintf.*Real.%.17g")
+
 add_test(NAME check_links COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_links.cmake)
 file(WRITE ${bad_tree}/README.md "# One heading\n\n[good](#one-heading) [good](README.md) `[code](none)`\n[bad](docs/none.md)\n[bad](README.md#two)\n")
 add_test(NAME check_links_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_links.cmake)

@@ -1,0 +1,31 @@
+# check_numbers.cmake: who writes and reads real numbers for programs: common/real.c alone, whatever the locale is.
+# cmake -DROOT=<tree> -P tests/check_numbers.cmake
+#
+# Messages for people go through luattn_fail, or are made in a call that has entered a scope (common/host.h).
+cmake_policy(VERSION 3.22)
+set(readers "(^|[^a-z_])(strtod|strtof|strtold|atof|setlocale|localeconv|fesetround|feenableexcept)(_l)? *\\(")
+set(scans "scanf *\\(.*%[0-9*]*l?[aefgAEFG]")
+set(exact "%[-+#0-9]*\\.17l?[eg]|%[-+#0-9.]*l?a[^a-zA-Z]") # as one writes what is read again
+set(problems "")
+set(checked 0)
+file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/*.c ${ROOT}/*.h)
+foreach(file ${files})
+  if(NOT file MATCHES "^(common|gen|runtime|engine|cli)/" OR file STREQUAL "common/real.c")
+    continue()
+  endif()
+  math(EXPR checked "${checked} + 1")
+  foreach(pattern readers scans exact)
+    file(STRINGS ${ROOT}/${file} lines REGEX "${${pattern}}")
+    foreach(line ${lines})
+      string(STRIP "${line}" line)
+      string(APPEND problems "${file}: ${line}\n  depends on the host's locale or changes its floats; use common/real.h or common/host.h\n")
+    endforeach()
+  endforeach()
+endforeach()
+if(problems)
+  message(FATAL_ERROR "${problems}")
+endif()
+if(checked EQUAL 0)
+  message(FATAL_ERROR "${ROOT}: there is nothing to check; -DROOT must name the source tree")
+endif()
+message(STATUS "${checked} files checked")
