@@ -24,7 +24,7 @@ static unsigned long control(void) { return 0; }
 static void flush(void) {}
 #endif
 
-enum { TRAPS = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW, SMALL_STACK = 128 << 10, STACK = 8 << 20 };
+enum { TRAPS = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW, SMALL_STACK = 64 << 10, STACK = 8 << 20 };
 
 const char *hosts_name(host_kind host) {
   static const char *const name[NUM_HOSTS] = {"plain", "comma", "up",    "down", "zero",

@@ -15,7 +15,7 @@ typedef enum host_kind {
   HOST_ZERO,  /* rounds to zero */
   HOST_TRAPS, /* invalid operations, divisions by zero and overflows raise SIGFPE */
   HOST_FLUSH, /* subnormal numbers are 0, read or written */
-  HOST_SMALL, /* a thread with a stack of 128 KiB, as musl gives */
+  HOST_SMALL, /* a thread with a stack of 64 KiB, half of what musl gives */
   HOST_WORST, /* all of it at once, but for the other ways of rounding */
   NUM_HOSTS
 } host_kind;
