@@ -95,8 +95,8 @@ typedef struct luattn_compile_report {
   int every_length; /* the other target.lengths has the same tiles, so that one image will do */
 } luattn_compile_report;
 
-/* Compiles (or takes from the cache) one pass, in this thread and one that it starts and waits for. `report` may be
- * NULL. Caller frees *image with luattn_image_free.
+/* Compiles (or takes from the cache) one pass, in this thread and one that it starts and waits for: NVRTC runs in both, with
+ * 4 MB of stack at least. `report` may be NULL. Caller frees *image with luattn_image_free.
  * Errors: LUATTN_INVALID and LUATTN_UNSUPPORTED (target), LUATTN_COMPILE (log in the message; source kept beside the cache). */
 LUATTN_API luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
                                         luattn_compile_report *report, luattn_error *err);

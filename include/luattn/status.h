@@ -4,6 +4,15 @@
  * tensor or the spec line, the value, and what to do; outputs are written only on LUATTN_OK. Look at *err after a failure
  * alone: a call that succeeds leaves in it what it held, or a message of something that it did without. Nothing here exits,
  * aborts or prints. There is no global state.
+ *
+ * The program around a call changes nothing of what it computes, writes or says, and finds its own state as it was:
+ *   locale          Every call works in the "C" locale, which it sets for its own thread alone.
+ *   floating point  Every call rounds to nearest, traps nothing and keeps subnormal numbers. On return rounding mode, traps,
+ *                   exception flags and flush-to-zero are the caller's again.
+ *   stack           Every call needs less than 64 KB of the caller's stack, and what the driver takes in calls that use a
+ *                   device. Where a thread has less than 4 MB left, calls on a spec (compiler.h) run in a thread with a
+ *                   stack of 8 MB that luattn starts, with all signals blocked, and waits for. There the allocator is
+ *                   called, too. Where it cannot be started, LUATTN_NO_MEMORY says so.
  */
 #ifndef LUATTN_STATUS_H
 #define LUATTN_STATUS_H
@@ -50,8 +59,9 @@ LUATTN_API const char *luattn_version(void);
 /* "invalid argument" and so on; never NULL. */
 LUATTN_API const char *luattn_status_text(luattn_status status);
 
-/* Replaces malloc for the host memory of a compilation, but for that of a thread which it starts (luattn_compile). size 0 frees.
- * Must be thread safe if used by several threads. */
+/* Replaces malloc for the host memory of a compilation, but for that of the second run of NVRTC (luattn_compile). size 0 frees.
+ * Must be thread safe if used by several threads. It is called in the locale and with the floating-point environment of a
+ * call, and where the caller's stack is short in another thread, for which the caller waits. */
 typedef struct luattn_allocator {
   void *(*realloc)(void *user, void *ptr, size_t old_size, size_t new_size);
   void *user;
