@@ -51,7 +51,8 @@ typedef struct luattn_request {
   int head_dim, head_dim_v;
   unsigned wants;
 } luattn_request;
-/* After each kernel, by one thread at a time, not always the caller's. */
+/* After each kernel, by one thread at a time, not always the caller's: in the process's locale, with the caller's floating-point
+ * environment. */
 typedef void luattn_progress(void *user, size_t done, size_t count);
 
 /* Compiles or loads kernels, for short and for long lengths where they differ, before the first launch needs them, on
