@@ -1,5 +1,5 @@
 # manual.cmake: the manual page: the prose of luattn.1.in, and what `luattn --help` says of each subcommand, so that it is always true.
-# cmake -DLUATTN=<program> -DIN=luattn.1.in -DOUT=luattn.1 -DVERSION=0.1.0 -P manual.cmake
+# cmake -DLUATTN=<program> -DIN=luattn.1.in -DOUT=luattn.1 -DVERSION=0.1.0 -DDATADIR=share -DDOCDIR=share/doc/luattn -P manual.cmake
 cmake_policy(VERSION 3.22)
 
 # Lines of what the program prints, as a list in which [ ] ; are spelt out, for CMake reads them as its own; fit for troff.

@@ -1,0 +1,37 @@
+# Writes THIRD_PARTY, which is installed: the licences of what libluattn contains that others wrote, as its sources state them.
+
+# Sets <variable> to the comment of a file in which <marker> stands.
+function(read_comment file marker variable)
+  file(READ ${file} text)
+  string(FIND "${text}" "${marker}" at)
+  if(at LESS 0)
+    message(FATAL_ERROR "${file}: '${marker}' is not in it, where its licence was expected; look for the licence, and mend "
+      "packaging/notices.cmake")
+  endif()
+  string(SUBSTRING "${text}" 0 ${at} before)
+  string(FIND "${before}" "/*" begin REVERSE)
+  string(SUBSTRING "${text}" ${begin} -1 text)
+  string(FIND "${text}" "*/" end)
+  string(SUBSTRING "${text}" 0 ${end} text)
+  string(REGEX REPLACE "^/\\*+" "" text "${text}")
+  string(REGEX REPLACE "\n[ ]*\\*+[ ]?" "\n" text "${text}")
+  string(REGEX REPLACE "\\*+$" "" text "${text}")
+  string(STRIP "${text}" text)
+  set(${variable} "${text}\n" PARENT_SCOPE)
+endfunction()
+
+function(write_notices out)
+  set(rule "\n--------------------------------------------------------------------------------\n")
+  read_comment(${LUATTN_XXHASH_INCLUDE}/xxhash.h "BSD 2-Clause" xxhash)
+  set(notices "libluattn and libluattn_runtime contain xxHash:\n\n${xxhash}")
+  if(NOT LUATTN_SYSTEM_LUA)
+    get_target_property(lua luattn_lua INTERFACE_INCLUDE_DIRECTORIES)
+    get_target_property(zstd luattn_zstd INTERFACE_INCLUDE_DIRECTORIES)
+    file(READ ${zstd}/LICENSE zstandard)
+    read_comment(${zstd}/zstd.c "Yuta Mori" divsufsort)
+    read_comment(${lua}/lua.h "Permission is hereby granted" lua)
+    string(APPEND notices "${rule}They contain Zstandard:\n\n${zstandard}${rule}and with it:\n\n${divsufsort}"
+      "${rule}libluattn contains Lua 5.4:\n\n${lua}")
+  endif()
+  file(WRITE ${out} "${notices}")
+endfunction()
