@@ -1,5 +1,5 @@
 # check_runtime_only.cmake: a program of the runtime needs no Lua, no NVRTC and no libcuda. -DNM=nm -DPROGRAM=use_pack -DLIBRARY=libluattn_runtime.so
-# The loader's list (ldd) holds what is linked directly and by way of others; the symbols, what a static link left open.
+# The loader's list (ldd) holds what is linked directly and by way of others; the symbols, what a static link left open or brought in.
 cmake_policy(VERSION 3.22)
 set(wrong "liblua[-.0-9]|libnvrtc|libcuda|libnvidia")
 execute_process(COMMAND ldd ${PROGRAM} OUTPUT_VARIABLE libraries RESULT_VARIABLE failed)
@@ -15,7 +15,14 @@ foreach(file ${PROGRAM} ${LIBRARY})
   if(failed OR NOT needed MATCHES " U ")
     message(FATAL_ERROR "${file}: nm shows nothing")
   endif()
-  if(needed MATCHES "U (lua_|luaL_|luaopen_|nvrtc|cu[A-Z]|cuda)[A-Za-z_]*")
+  if(needed MATCHES "U (nvrtc|cu[A-Z]|cuda)[A-Za-z_]*")
     message(FATAL_ERROR "${file}: needs '${CMAKE_MATCH_0}'")
+  endif()
+  execute_process(COMMAND ${NM} ${file} OUTPUT_VARIABLE symbols RESULT_VARIABLE failed)
+  if(failed OR NOT symbols MATCHES "luattn_")
+    message(FATAL_ERROR "${file}: nm shows nothing")
+  endif()
+  if(symbols MATCHES " [A-Za-z] (lua_|luaL_|luaopen_)[A-Za-z_]*")
+    message(FATAL_ERROR "${file}: has Lua's '${CMAKE_MATCH_0}'")
   endif()
 endforeach()

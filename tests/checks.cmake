@@ -28,8 +28,20 @@ add_test(NAME check_headers COMMAND ${check_headers} -DROOT=${PROJECT_SOURCE_DIR
 add_test(NAME check_headers_refuses COMMAND ${check_headers} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_headers.cmake)
 set_tests_properties(check_headers_refuses PROPERTIES PASS_REGULAR_EXPRESSION "include/luattn/bad.h:")
 
-add_test(NAME check_symbols COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DRUNTIME=$<TARGET_FILE:luattn_runtime>
-  -DSHARED=$<TARGET_FILE:luattn_shared> -DRUNTIME_SHARED=$<TARGET_FILE:luattn_runtime_shared> -P ${CMAKE_CURRENT_LIST_DIR}/check_symbols.cmake)
-add_test(NAME check_symbols_refuses COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DRUNTIME=$<TARGET_FILE:luattn>
-  -DSHARED=$<TARGET_FILE:luattn_shared> -DRUNTIME_SHARED=$<TARGET_FILE:luattn_runtime_shared> -P ${CMAKE_CURRENT_LIST_DIR}/check_symbols.cmake)
-set_tests_properties(check_symbols_refuses PROPERTIES PASS_REGULAR_EXPRESSION "needs what it may not")
+set(libraries -DSHARED=$<TARGET_FILE:luattn_shared> -DRUNTIME_SHARED=$<TARGET_FILE:luattn_runtime_shared> -DSTATIC=$<TARGET_FILE:luattn_static>
+  -DRUNTIME=$<TARGET_FILE:luattn_runtime_static> -DSYSTEM_LUA=${LUATTN_SYSTEM_LUA})
+set(check_symbols ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DREADELF=${CMAKE_READELF} ${libraries})
+add_test(NAME check_symbols COMMAND ${check_symbols} -P ${CMAKE_CURRENT_LIST_DIR}/check_symbols.cmake)
+function(check_symbols_refuses name message)
+  add_test(NAME check_symbols_refuses_${name} COMMAND ${check_symbols} ${ARGN} -P ${CMAKE_CURRENT_LIST_DIR}/check_symbols.cmake)
+  set_tests_properties(check_symbols_refuses_${name} PROPERTIES PASS_REGULAR_EXPRESSION ${message})
+endfunction()
+check_symbols_refuses(compiler "has what it may not" -DRUNTIME=$<TARGET_FILE:luattn_static>)
+check_symbols_refuses(visible "only luattn_. may be seen" -DSTATIC=$<TARGET_FILE:luattn>)
+if(NOT LUATTN_SYSTEM_LUA)
+  file(WRITE ${bad_tree}/open.c "int lua_close(void);\nint luattn_launch(void) { return lua_close(); }\n"
+    "int luattn_pack_open(void) { return 0; }\nint luattn_compile(void) { return 0; }\nint luattn_prepare(void) { return 0; }\n")
+  add_library(luattn_bad_open SHARED ${bad_tree}/open.c)
+  set_target_properties(luattn_bad_open PROPERTIES C_VISIBILITY_PRESET default)
+  check_symbols_refuses(open "takes ' U lua_close'" -DSHARED=$<TARGET_FILE:luattn_bad_open>)
+endif()

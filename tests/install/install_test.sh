@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# install_test.sh ROOT BUILD FAKE_CUDA PACK: what a newcomer does with an installed luattn, in a folder outside of the tree: README's
+# install_test.sh ROOT BUILD FAKE_CUDA PACK SYSTEM_LUA: what a newcomer does with an installed luattn, in a folder outside of the tree: README's
 # project by CMake, shared and static; by pkg-config; in C++; the runtime alone. The prefix is moved first, for a package may be.
 set -euo pipefail
-root=$1 build=$2 fake_cuda=$3 pack=$4
+root=$1 build=$2 fake_cuda=$3 pack=$4 system_lua=$5
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { printf 'install_test: %s\n' "$*" >&2; exit 1; }
@@ -39,7 +39,35 @@ LUATTN_LIBCUDA=$fake_cuda "$work/use_pack" "$pack" causal | has 'O.* = 0.000000'
 cc -std=c11 "$root/examples/quickstart.c" $(pkg-config --cflags --libs luattn) -o "$work/quickstart"
 LUATTN_LIBCUDA=/nonexistent "$work/quickstart" | has 'CPU: O' || fail "quickstart does not run"
 [ "$(pkg-config --modversion luattn)" = "$("$prefix/bin/luattn" --version | cut -d' ' -f2)" ] || fail "versions differ"
-pkg-config --static --libs luattn | has -- '-llua5.4.*-lzstd' || fail "pkg-config --static lacks Lua or zstd"
+
+# Lua and zstd: built in, and nobody asked for them; or, where the build says so, the system's
+for name in luattn luattn_runtime; do
+  [ "$(pkg-config --print-requires "$name")" = '' ] || fail "$name.pc: has Requires, but its headers need none"
+done
+if [ "$system_lua" = ON ]; then
+  pkg-config --static --libs luattn | has -- '-llua5.4.*-lzstd' || fail "pkg-config --static lacks Lua or zstd"
+else
+  for name in luattn luattn_runtime; do
+    ! pkg-config --static --libs "$name" | has -E -- '-llua5|-lzstd' || fail "pkg-config --static asks for Lua or zstd ($name)"
+    [ "$(pkg-config --print-requires-private "$name")" = '' ] || fail "$name.pc: has Requires.private, but all is built in"
+  done
+  for program in "$work/tiny/build/tiny" "$work/static/build/tiny" "$work/quickstart" "$prefix/bin/luattn"; do
+    ! ldd "$program" | has -E 'liblua5|libzstd' || fail "$program: needs the system's Lua or zstd"
+  done
+  cc -std=c11 "$root/examples/quickstart.c" $(pkg-config --cflags luattn) "$lib/libluattn.a" \
+    $(pkg-config --static --libs luattn | sed 's/-lluattn//') -o "$work/quickstart_static"
+  LUATTN_LIBCUDA=/nonexistent "$work/quickstart_static" | has 'CPU: O' || fail "quickstart does not run (static)"
+fi
+
+# licences
+doc=$prefix/share/doc/luattn
+cmp -s "$root/LICENSE" "$doc/LICENSE" || fail "LICENSE is not installed"
+for name in luattn luattn_runtime; do
+  has 'License: Apache-2.0' "$lib/pkgconfig/$name.pc" || fail "$name.pc names no licence"
+done
+notices=('xxHash' 'Yann Collet' 'THIS SOFTWARE IS PROVIDED BY THE COPYRIGHT HOLDERS')
+[ "$system_lua" = ON ] || notices+=('Lua.org, PUC-Rio' 'Permission is hereby granted, free of charge' 'For Zstandard software' 'Yuta Mori')
+for notice in "${notices[@]}"; do has "$notice" "$doc/THIRD_PARTY" || fail "THIRD_PARTY lacks '$notice'"; done
 
 # C++
 if command -v c++ >/dev/null; then
@@ -52,7 +80,7 @@ fi
 # the manual
 page=$prefix/share/man/man1/luattn.1
 [ -s "$page" ] || fail "there is no manual page"
-for word in pack warm cache LUATTN_CACHE_DIR 'head\\-dim'; do grep -q -- "$word" "$page" || fail "the manual does not mention $word"; done
+for word in pack warm cache LUATTN_CACHE_DIR 'head\\-dim' 'Apache License'; do grep -q -- "$word" "$page" || fail "the manual does not mention $word"; done
 if command -v groff >/dev/null; then
   [ -z "$(groff -man -ww -z "$page" 2>&1)" ] || fail "groff warns of the manual page"
 fi
