@@ -45,3 +45,7 @@ if(NOT LUATTN_SYSTEM_LUA)
   set_target_properties(luattn_bad_open PROPERTIES C_VISIBILITY_PRESET default)
   check_symbols_refuses(open "takes ' U lua_close'" -DSHARED=$<TARGET_FILE:luattn_bad_open>)
 endif()
+
+add_test(NAME check_sources_refuses COMMAND ${CMAKE_COMMAND} -S ${PROJECT_SOURCE_DIR} -B ${bad_tree}/build -DLUATTN_DEPS_DIR=${bad_tree}
+  -DCMAKE_C_COMPILER=${CMAKE_C_COMPILER})
+set_tests_properties(check_sources_refuses PROPERTIES PASS_REGULAR_EXPRESSION "bootstrap[^a-z]+sources.*LUATTN_SYSTEM_LUA=ON")

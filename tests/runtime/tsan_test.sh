@@ -6,7 +6,8 @@ echo 'int main(void) { return 0; }' >/tmp/luattn-tsan-$$.c
 trap 'rm -f /tmp/luattn-tsan-$$.c /tmp/luattn-tsan-$$' EXIT
 cc -fsanitize=thread /tmp/luattn-tsan-$$.c -o /tmp/luattn-tsan-$$ 2>/dev/null && /tmp/luattn-tsan-$$ 2>/dev/null ||
   { echo 'skipped: the compiler has no ThreadSanitizer, or it does not run on this machine'; exit 77; }
-cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLUATTN_TSAN=ON -DCMAKE_C_FLAGS_RELWITHDEBINFO='-O1 -g' >/dev/null
+cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLUATTN_TSAN=ON -DCMAKE_C_FLAGS_RELWITHDEBINFO='-O1 -g' \
+  ${LUATTN_CMAKE_OPTIONS:-} >/dev/null
 cmake --build "$build" --target runtime_{engine,engine_pack,maps,tickets}_test test_compile_pipeline | tail -1
 export LUATTN_LIBCUDA=$build/tests/runtime/libluattn_fake_cuda.so TSAN_OPTIONS=halt_on_error=1
 for test in engine engine_pack maps tickets; do "$build/tests/runtime/runtime_${test}_test"; done
