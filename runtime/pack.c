@@ -234,15 +234,16 @@ const luattn_pack_entry *luattn_pack_get_entry(const luattn_pack *pack, size_t i
   return index < pack->count ? &pack->record[index].entry : NULL;
 }
 
-/* Bytes whose hash was right, so that only a writer's fault, malice, or want of memory can make zstd refuse them. */
+/* Bytes whose hash was right, so that only a writer's fault, malice, or want of memory can make zstd refuse
+ * them. */
 static luattn_status expand(const luattn_pack *p, size_t index, const void *stored, void *out,
                             luattn_error *err) {
   const luattn_pack_entry *e = &p->record[index].entry;
   const size_t n = ZSTD_decompress(out, (size_t)e->size, stored, (size_t)e->stored_size);
   if (!ZSTD_isError(n) && n == e->size) return LUATTN_OK;
   if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "pack: %s: entry %zu: no memory to decompress %llu bytes", p->name,
-                       index, (unsigned long long)e->size);
+    return luattn_fail(err, LUATTN_NO_MEMORY, "pack: %s: entry %zu: no memory to decompress %llu bytes",
+                       p->name, index, (unsigned long long)e->size);
   return luattn_fail(err, LUATTN_IMAGE,
                      "pack: %s: entry %zu: cannot be decompressed to its %llu bytes; it is damaged", p->name,
                      index, (unsigned long long)e->size);
