@@ -71,6 +71,7 @@ class EngineOptions(c.Structure):
         ("num_packs", c.c_size_t),
         ("never_compile", c.c_int),
         ("deterministic", c.c_int),
+        ("nvrtc", c.c_char_p),
     ]
 
 
@@ -116,6 +117,7 @@ class SpecInfo(c.Structure):
         ("has_lse", c.c_int),
         ("has_mask", c.c_int),
         ("hash", c.c_uint64 * 2),
+        ("axis_names", c.c_void_p),
     ]
 
 

@@ -145,7 +145,7 @@ luattn_status gpu_pick(const cli_options *o, cli_gpu **out, luattn_error *err);
 void gpu_close(cli_gpu *g);
 const char *gpu_name(const cli_gpu *g);
 /* The GPU that --device, which must be given, names. */
-luattn_status gpu_look(const cli_options *o, luattn_device_info *out, luattn_error *err);
+luattn_status gpu_look(const cli_options *o, luattn_device_info *out, int *driver_version, luattn_error *err);
 /* What the plans of the passes that ran last say about remembered tiles, if anything. */
 void gpu_print_tuning(const cli_gpu *g);
 /* Copies the problem to the device, poisons every output with NaN bytes, runs the passes and copies results

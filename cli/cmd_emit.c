@@ -13,8 +13,10 @@ static luattn_status read_arch(const cli_options *o, luattn_target *t, luattn_de
                        "--arch: '%s' and --device '%s' both name an architecture; give one", o->arch,
                        o->device);
   if (o->device != NULL) {
-    TRY(gpu_look(o, device, err));
+    int driver_version;
+    TRY(gpu_look(o, device, &driver_version, err));
     t->arch = device->arch;
+    t->driver_version = driver_version;
     t->device = o->no_tuned ? NULL : device->name;
   }
   return o->arch != NULL ? arch_option(o->arch, t, err) : LUATTN_OK;

@@ -127,6 +127,9 @@ static luattn_status compile_all(tuning *t, luattn_error *err) {
   TRY(dtype_option(&o, &target.dtype, err));
   TRY(family_option(&o, &target.family, err));
   target.arch = t->gpu->info.arch;
+  int driver_version;
+  TRY(luattn_driver_version(t->gpu->driver, &driver_version, err));
+  target.driver_version = driver_version;
   target.head_dim = sizes.dim;
   target.head_dim_v = sizes.dim_v;
   for (int pass = 0; pass < t->passes; pass++) {

@@ -66,14 +66,16 @@ luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err) {
   return LUATTN_OK;
 }
 
-luattn_status gpu_look(const cli_options *o, luattn_device_info *out, luattn_error *err) {
+luattn_status gpu_look(const cli_options *o, luattn_device_info *out, int *driver_version,
+                       luattn_error *err) {
   luattn_driver *driver;
   int number;
   TRY(parse_device(o->device, &number, err));
   if (number < 0)
     return luattn_fail(err, LUATTN_INVALID, "--device: '%s' has no kernels; give cuda or cuda:N", o->device);
   TRY(luattn_driver_open(&driver, err));
-  const luattn_status status = luattn_device_get_info(driver, number, out, err);
+  luattn_status status = luattn_device_get_info(driver, number, out, err);
+  if (status == LUATTN_OK) status = luattn_driver_version(driver, driver_version, err);
   luattn_driver_close(driver);
   return status;
 }
@@ -197,6 +199,7 @@ luattn_args gpu_forward_args(const luattn_args *a) {
 luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a,
                             luattn_error *err) {
   TRY(luattn_engine_workspace_size(b->g->engine, p->spec, pass, a, &a->workspace_size, err));
+  if (err->message[0] != 0) fprintf(stderr, "luattn: warning: %s\n", err->message); /* of the compilation */
   TRY(luattn_engine_plan(b->g->engine, p->spec, pass, a, &b->g->plan[pass], err));
   if (a->workspace_size == 0) return LUATTN_OK;
   return gpu_buffer_new(b, a->workspace_size, &a->workspace, err);

@@ -81,12 +81,13 @@ static luattn_status read_dim(choices *c, const char *item, luattn_error *err) {
 /* The devices' architectures. Without one the user has to name them. */
 static luattn_status ask_devices(grid *g, choices *c, luattn_error *err) {
   luattn_driver *driver;
-  int count = 0;
+  int count = 0, driver_version = 0;
   luattn_status status = luattn_driver_open(&driver, NULL);
   if (status != LUATTN_OK)
     return luattn_fail(err, LUATTN_INVALID,
                        "--arch: is missing, and there is no GPU here to ask; give sm_80, sm_90a, ..");
   status = luattn_device_count(driver, &count, err);
+  if (status == LUATTN_OK) status = luattn_driver_version(driver, &driver_version, err);
   for (int i = 0; i < count && status == LUATTN_OK; i++) {
     luattn_device_info info;
     status = luattn_device_get_info(driver, i, &info, err);
@@ -95,7 +96,9 @@ static luattn_status ask_devices(grid *g, choices *c, luattn_error *err) {
     if (known) continue;
     char *name = g->device[c->num_archs];
     snprintf(name, sizeof g->device[0], "%s", info.name);
-    c->arch[c->num_archs++] = (luattn_target){.arch = info.arch, .device = g->is_warming ? name : NULL};
+    c->arch[c->num_archs++] = (luattn_target){.arch = info.arch,
+                                              .device = g->is_warming ? name : NULL,
+                                              .driver_version = g->is_warming ? driver_version : 0};
   }
   luattn_driver_close(driver);
   return status;
@@ -133,6 +136,7 @@ static void place_kernel(const grid *g, const choices *c, size_t k, grid_kernel 
   out->target.arch = arch->arch;
   out->target.ptx = arch->ptx;
   out->target.device = arch->device;
+  out->target.driver_version = arch->driver_version;
   k /= (size_t)c->num_archs;
   const int *dim = c->dim[k % (size_t)c->num_dims];
   out->target.head_dim = dim[0];

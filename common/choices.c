@@ -5,6 +5,18 @@
 #include <stdio.h>
 
 #include "common/host.h"
+#include "common/struct_size.h"
+
+luattn_status choices_take(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err) {
+  static const struct_rule rule = STRUCT_RULE(luattn_args, o);
+  TRY(struct_take(&rule, place, given, out, err));
+  const bool inputs =
+      out->num_inputs > CHOICES_MAX_INPUTS; /* nothing is looked for beyond what can be there */
+  if (!inputs && out->num_scalars <= CHOICES_MAX_SCALARS) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "%s: %s is %zu, expected at most %d, as no spec has more", place,
+                     inputs ? "num_inputs" : "num_scalars", inputs ? out->num_inputs : out->num_scalars,
+                     inputs ? CHOICES_MAX_INPUTS : CHOICES_MAX_SCALARS);
+}
 
 /* In the limits the scale is a normal number, and 1 / scale and scale * log2(e), which kernels take, are
  * finite. */
@@ -20,9 +32,9 @@ static bool scale_ok(double scale, bool is_float64, char *text, size_t size) {
   return false;
 }
 
-bool choices_ok(const luattn_args *args, bool is_float64, char *text, size_t size) {
+bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char *text, size_t size) {
   if (!scale_ok(args->scale, is_float64, text, size)) return false;
-  if (args->num_splits < 0 || args->num_splits > CHOICES_MAX_SPLITS) {
+  if (!is_forward && (args->num_splits < 0 || args->num_splits > CHOICES_MAX_SPLITS)) {
     snprintf(text, size, "num_splits: is %d, expected 1 to %d, or 0 to leave it to the launch",
              args->num_splits, CHOICES_MAX_SPLITS);
     return false;
@@ -32,4 +44,20 @@ bool choices_ok(const luattn_args *args, bool is_float64, char *text, size_t siz
     return false;
   }
   return true;
+}
+
+/* Infinity is a value of float32. What is too small for a normal number would be 0 or lose digits. */
+bool choices_scalar_ok(const char *name, double value, bool is_default, bool is_float64, char *text,
+                       size_t size) {
+  const double x = fabs(value);
+  if (isnan(value)) {
+    snprintf(text, size, "scalar '%s': is nan, expected a number", name);
+    return false;
+  }
+  if (is_float64 || x == 0 || isinf(value) || (x >= (double)FLT_MIN && x <= (double)FLT_MAX)) return true;
+  host_format(text, size,
+              "scalar '%s': %s %g, expected 0, or a magnitude of %g to %g, which float32 can hold%s", name,
+              is_default ? "has the default" : "is", value, (double)FLT_MIN, (double)FLT_MAX,
+              is_default ? "; give it a value" : "");
+  return false;
 }

@@ -15,6 +15,19 @@ luattn_status luattn_fail(luattn_error *err, luattn_status status, const char *f
   return status;
 }
 
+void luattn_warn(luattn_error *err, const char *fmt, ...) {
+  if (err == NULL) return;
+  va_list args;
+  va_start(args, fmt);
+  err->status = LUATTN_OK;
+  host_vformat(err->message, sizeof err->message, fmt, args);
+  va_end(args);
+}
+
+luattn_status fail_null(luattn_error *err, const char *function, const char *parameter) {
+  return luattn_fail(err, LUATTN_INVALID, "%s: %s: is NULL; give one", function, parameter);
+}
+
 const char *fail_name(const char *name, char out[FAIL_NAME_SIZE]) {
   size_t n = 0;
   for (; n + 1 < FAIL_NAME_SIZE && name[n] != 0; n++)

@@ -2,6 +2,9 @@
 #ifndef LUATTN_LIMITS_H
 #define LUATTN_LIMITS_H
 
-enum { LUATTN_MAX_HEADS = 32767 }; /* batch * heads + head is an int, for the 65535 batches of a grid */
+enum {
+  LUATTN_MAX_BATCH = 65535, /* of a grid; kernels and the analysis of index arithmetic count on no more */
+  LUATTN_MAX_HEADS = 32767  /* batch * heads + head is an int */
+};
 
 #endif

@@ -31,6 +31,23 @@ static bool nests(const DLTensor *t, bool broadcasts) {
 
 bool overlap_nests(const DLTensor *t) { return nests(t, false); }
 
+static void list_text(const int64_t *list, int n, char *text, size_t size) {
+  size_t used = (size_t)snprintf(text, size, "[");
+  for (int i = 0; i < n && used < size; i++)
+    used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, i > 0 ? ", " : "", list[i]);
+  if (used < size) snprintf(text + used, size - used, "]");
+}
+
+void overlap_reach_text(const DLTensor *t, char *text, size_t size) {
+  char shape[128], strides[128] = "contiguous";
+  list_text(t->shape, t->ndim, shape, sizeof shape);
+  if (t->strides != NULL) list_text(t->strides, t->ndim, strides, sizeof strides);
+  snprintf(text, size,
+           "has shape %s, strides %s and byte_offset %" PRIu64
+           ", which reach beyond what 64 bits can address; give those of its memory",
+           shape, strides, t->byte_offset);
+}
+
 /* [low, high) is what it spans; `first` its first element. */
 typedef struct region {
   const char *kind, *name; /* "grad of input '", "slopes" */
@@ -39,7 +56,7 @@ typedef struct region {
   bool is_output;
 } region;
 
-/* Sums wrap: strides for which they do reach no memory anyway. */
+/* Of what is addressable. */
 static bool span(const DLTensor *t, region *r) {
   if (t == NULL || t->data == NULL || t->ndim < 0 || t->ndim > 4) return false;
   if (t->shape == NULL && t->ndim > 0) return false;

@@ -7,7 +7,8 @@
 #include "luattn/tensors.h"
 
 /* The axes of a tensor nest: each stride spans all that the smaller ones reach, so that no two elements share
- * memory. Layouts that interleave two axes without sharing do not nest either; no library makes such tensors. */
+ * memory. Layouts that interleave two axes without sharing do not nest either; no library makes such tensors.
+ */
 bool overlap_nests(const DLTensor *t);
 
 /* Two tensors of one call, as messages name them, and the bytes [low, high) that each spans. */
@@ -17,12 +18,42 @@ typedef struct overlap_pair {
 } overlap_pair;
 
 /* Finds an output of the pass that shares memory with another of its tensors, or with the workspace. Of
- * tensors with gaps, such as dq, dk and dv in one array [batch, length, 3, heads, head_dim], it knows that they
- * do where they begin at the same element; of others, wherever they meet. Passes over tensors that the pass
- * does not use and those without data or elements, or of more than four axes, which are refused elsewhere. */
+ * tensors with gaps, such as dq, dk and dv in one array [batch, length, 3, heads, head_dim], it knows that
+ * they do where they begin at the same element; of others, wherever they meet. Passes over tensors that the
+ * pass does not use and those without data or elements, or of more than four axes, which are refused
+ * elsewhere. */
 bool overlap_find(const luattn_args *args, bool is_forward, overlap_pair *found);
 
 /* Of what overlap_find has found: a message without its place. */
 void overlap_text(const overlap_pair *pair, char *text, size_t size);
+
+/* How far the elements of a tensor lie before its first one and behind it, in elements. An axis of one
+ * element has no stride. */
+typedef struct overlap_reach {
+  uint64_t below, above;
+  bool wraps;
+} overlap_reach;
+
+static inline void overlap_reach_add(overlap_reach *r, int64_t elements, int64_t stride) {
+  const uint64_t step = stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
+  uint64_t *sum = stride < 0 ? &r->below : &r->above, reach;
+  if (elements <= 1) return;
+  r->wraps |= __builtin_mul_overflow((uint64_t)elements - 1, step, &reach);
+  r->wraps |= __builtin_add_overflow(*sum, reach, sum);
+}
+
+/* No element lies where 64-bit addresses end: neither sums of strides in bytes wrap, nor what lies round
+ * `data`, with its byte_offset. data NULL: the strides alone count. An element has at most 8 bytes. */
+static inline bool overlap_reach_ok(const overlap_reach *r, const DLTensor *t, const void *data) {
+  const uint64_t size = t->dtype.bits / 8u;
+  uint64_t first;
+  if (r->wraps || (r->below | r->above) >> 59 != 0) return false;
+  if (data == NULL) return true;
+  return !__builtin_add_overflow((uint64_t)(uintptr_t)data, t->byte_offset, &first) &&
+         first >= r->below * size && (r->above + 1) * size <= UINT64_MAX - first;
+}
+
+/* Of a tensor that is not: a message behind its name. */
+void overlap_reach_text(const DLTensor *t, char *text, size_t size);
 
 #endif

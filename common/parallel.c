@@ -12,6 +12,8 @@ typedef struct crew {
   pthread_mutex_t lock;      /* guards what follows */
   size_t next, done, failed; /* failed: index of the task whose error is kept; count: none */
   luattn_error error;
+  size_t warned; /* likewise of the task whose warning is kept */
+  luattn_error warning;
 } crew;
 
 static void *work(void *arg) {
@@ -28,6 +30,10 @@ static void *work(void *arg) {
       c->error = error;
       c->error.status = status;
     }
+    if (status == LUATTN_OK && error.message[0] != 0 && index < c->warned) {
+      c->warned = index;
+      c->warning = error;
+    }
     ++c->done;
     if (c->progress != NULL && status == LUATTN_OK) c->progress(c->user, c->done, c->count);
   }
@@ -43,7 +49,8 @@ static size_t thread_count(size_t count, int threads) {
 
 luattn_status parallel_run(size_t count, int threads, parallel_task *task, parallel_progress *progress,
                            void *user, luattn_error *err) {
-  crew c = {.task = task, .progress = progress, .user = user, .count = count, .failed = count};
+  crew c = {
+      .task = task, .progress = progress, .user = user, .count = count, .failed = count, .warned = count};
   const size_t wanted = thread_count(count, threads);
   if (count == 0) return LUATTN_OK;
   if (pthread_mutex_init(&c.lock, NULL) != 0)
@@ -56,7 +63,10 @@ luattn_status parallel_run(size_t count, int threads, parallel_task *task, paral
   for (size_t i = 0; i < helpers; ++i) pthread_join(helper[i], NULL);
   free(helper);
   pthread_mutex_destroy(&c.lock);
-  if (c.failed == count) return LUATTN_OK;
+  if (c.failed == count) {
+    if (c.warned < count && err != NULL) *err = c.warning;
+    return LUATTN_OK;
+  }
   if (err != NULL) *err = c.error;
   return c.error.status;
 }

@@ -1,18 +1,26 @@
-/* struct_size.h: structs that callers give with their size, of this or of another version of luattn. */
+/* struct_size.h: takes structs that callers give with their size, of this or of another version of luattn.
+ * The policy is in luattn/status.h. */
 #ifndef LUATTN_STRUCT_SIZE_H
 #define LUATTN_STRUCT_SIZE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
-/* A caller's struct of `given` bytes can be read as the one of `known` bytes: it has all of its fields, and what a
- * later version added behind them is zero, so that nothing is asked for that this one would pass over. */
-static inline bool struct_size_ok(const void *s, size_t given, size_t known) {
-  const unsigned char *byte = s;
-  if (given < known || given > known + 4096) return false;
-  for (size_t i = known; i < given; i++)
-    if (byte[i] != 0) return false;
-  return true;
-}
+#include "common/fail.h"
+
+/* One struct of the public headers: how many bytes this luattn knows, and how many a caller has to give at
+ * least. */
+typedef struct struct_rule {
+  const char *name; /* "luattn_args" */
+  size_t least, known;
+} struct_rule;
+
+/* Every one starts with its struct_size. `member` is the first that may be missing. */
+#define STRUCT_RULE(type, member) \
+  { #type, offsetof(type, member), sizeof(type) }
+
+/* Copies the caller's struct into `out`, which has rule->known bytes: what an earlier version lacks is zero
+ * there. `place` starts the message: "forward". Errors: LUATTN_INVALID. */
+luattn_status struct_take(const struct_rule *rule, const char *place, const void *given, void *out,
+                          luattn_error *err);
 
 #endif

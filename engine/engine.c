@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/fail.h"
+#include "common/choices.h"
 #include "common/struct_size.h"
 
 typedef enum slot_state { SLOT_COMPILING, SLOT_READY, SLOT_FAILED } slot_state;
 
-/* Never moves and never goes while the engine lives. */
+/* Never moves, and goes with the engine or with its spec. */
 typedef struct slot {
   kernel_key key;
   slot_state state;
@@ -26,12 +26,12 @@ typedef struct slot {
 
 struct luattn_engine {
   luattn_driver *driver;
-  int device, arch;
+  int device, arch, driver_version;
   char device_name[sizeof((luattn_device_info *)NULL)->name];
   int family; /* 0: the plan chooses; else 1 + luattn_family */
   bool no_tuned;
-  int lengths; /* 0: those of each call; else 1 + luattn_lengths */
-  char *cache_dir;
+  int lengths;             /* 0: those of each call; else 1 + luattn_lengths */
+  char *cache_dir, *nvrtc; /* NULL: as in luattn_target */
   const luattn_pack **packs;
   size_t num_packs;
   bool never_compile, deterministic;
@@ -57,13 +57,21 @@ static luattn_status copy_packs(luattn_engine *e, const luattn_engine_options *o
   return LUATTN_OK;
 }
 
-static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *options, luattn_error *err) {
-  if (options != NULL) {
-    if (!struct_size_ok(options, options->struct_size, sizeof *options))
-      return luattn_fail(err, LUATTN_INVALID,
-                         "luattn_engine_options: struct_size is %zu, expected %zu; set it to "
-                         "sizeof(luattn_engine_options), and what is not used to 0",
-                         options->struct_size, sizeof *options);
+static luattn_status copy_text(const char *text, char **out, luattn_error *err) {
+  if (text == NULL) return LUATTN_OK;
+  const size_t size = strlen(text) + 1;
+  *out = malloc(size);
+  if (*out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
+  memcpy(*out, text, size);
+  return LUATTN_OK;
+}
+
+static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *given, luattn_error *err) {
+  static const struct_rule rule = STRUCT_RULE(luattn_engine_options, device);
+  if (given != NULL) {
+    luattn_engine_options taken;
+    const luattn_engine_options *options = &taken;
+    TRY(struct_take(&rule, "luattn_engine_open", given, &taken, err));
     e->device = options->device;
     e->family = options->family;
     e->no_tuned = options->no_tuned != 0;
@@ -71,18 +79,14 @@ static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *
     if (e->lengths < 0 || e->lengths > 1 + (int)LUATTN_SHORT)
       return luattn_fail(err, LUATTN_INVALID,
                          "luattn_engine_options: lengths: %d is not 0 or 1 + a luattn_lengths", e->lengths);
-    if (options->cache_dir != NULL) {
-      const size_t size = strlen(options->cache_dir) + 1;
-      e->cache_dir = malloc(size);
-      if (e->cache_dir == NULL)
-        return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
-      memcpy(e->cache_dir, options->cache_dir, size);
-    }
+    TRY(copy_text(options->cache_dir, &e->cache_dir, err));
+    TRY(copy_text(options->nvrtc, &e->nvrtc, err));
     TRY(copy_packs(e, options, err));
   }
   TRY(luattn_driver_open(&e->driver, err));
   luattn_device_info info;
   TRY(luattn_device_get_info(e->driver, e->device, &info, err));
+  TRY(luattn_driver_version(e->driver, &e->driver_version, err));
   e->arch = info.arch;
   memcpy(e->device_name, info.name, sizeof e->device_name);
   return LUATTN_OK;
@@ -90,6 +94,8 @@ static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *
 
 luattn_status luattn_engine_open(const luattn_engine_options *options, luattn_engine **engine,
                                  luattn_error *err) {
+  fail_clear(err);
+  NEED(engine);
   luattn_engine *e = calloc(1, sizeof *e);
   if (e == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
   if (pthread_mutex_init(&e->lock, NULL) != 0) goto fail_lock;
@@ -120,11 +126,48 @@ void luattn_engine_close(luattn_engine *engine) {
   pthread_cond_destroy(&engine->ended);
   pthread_mutex_destroy(&engine->lock);
   free(engine->cache_dir);
+  free(engine->nvrtc);
   free(engine->packs);
   free(engine);
 }
 
-luattn_driver *luattn_engine_driver(luattn_engine *engine) { return engine->driver; }
+/* Takes the slots of `spec` out of the engine; false: one is being compiled, and all stay. */
+static bool take_slots(luattn_engine *e, const luattn_spec *spec, slot **taken, size_t *num_taken) {
+  size_t kept = 0;
+  for (size_t i = 0; i < e->count; ++i)
+    if (e->slots[i]->key.spec == spec && e->slots[i]->state == SLOT_COMPILING) return false;
+  for (size_t i = 0; i < e->count; ++i)
+    if (e->slots[i]->key.spec == spec)
+      taken[(*num_taken)++] = e->slots[i];
+    else
+      e->slots[kept++] = e->slots[i];
+  e->count = kept;
+  return true;
+}
+
+luattn_status luattn_engine_forget(luattn_engine *engine, const luattn_spec *spec, luattn_error *err) {
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  pthread_mutex_lock(&engine->lock);
+  size_t count = 0;
+  slot **taken = calloc(engine->count + 1, sizeof *taken);
+  const bool idle = taken != NULL && take_slots(engine, spec, taken, &count);
+  pthread_mutex_unlock(&engine->lock);
+  for (size_t i = 0; i < count; ++i) {
+    luattn_kernel_unload(taken[i]->kernel);
+    free(taken[i]);
+  }
+  const bool failed = taken == NULL;
+  free(taken);
+  if (failed) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_forget: out of memory");
+  if (idle) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_INVALID,
+      "luattn_engine_forget: spec: a kernel of it is being compiled; wait for the calls that use it");
+}
+
+luattn_driver *luattn_engine_driver(luattn_engine *engine) { return engine != NULL ? engine->driver : NULL; }
 
 static bool read_dtype(DLDataType from, luattn_dtype *dtype) {
   static const struct {
@@ -154,14 +197,15 @@ static unsigned wants_of(const luattn_args *a) {
 }
 
 /* What is fixed when a kernel is compiled, read off the arguments; the launch checks the rest of them. */
-static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
+static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const luattn_args *given,
                               kernel_key *key, luattn_error *err) {
   const char *place = pass == LUATTN_FORWARD ? "forward" : "backward";
-  if (!struct_size_ok(args, args->struct_size, sizeof *args))
+  if (pass != LUATTN_FORWARD && pass != LUATTN_BACKWARD)
     return luattn_fail(err, LUATTN_INVALID,
-                       "%s: luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args), "
-                       "and what is not used to 0",
-                       place, args->struct_size, sizeof *args);
+                       "luattn_engine: pass: is %d, expected LUATTN_FORWARD or LUATTN_BACKWARD", (int)pass);
+  luattn_args taken;
+  const luattn_args *args = &taken;
+  TRY(choices_take(given, place, &taken, err));
   const DLTensor *tensor[] = {args->q, args->v};
   for (int i = 0; i < 2; ++i)
     if (tensor[i] == NULL || tensor[i]->ndim != 4 || tensor[i]->shape == NULL)
@@ -258,7 +302,7 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
     luattn_error said;
     const luattn_status status =
         luattn_pack_kernel(e->packs[i], e->driver, e->device, &query, kernel, &index, &said);
-    if (status != LUATTN_OK && (!told || status != LUATTN_UNSUPPORTED)) *err = said;
+    if (status == LUATTN_OK || !told || status != LUATTN_UNSUPPORTED) *err = said;
     if (status == LUATTN_UNSUPPORTED) {
       told = told || knows_spec(e->packs[i], info.hash);
       continue;
@@ -284,6 +328,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
   if (e->never_compile)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: never_compile is set and there are no packs; give some");
+  fail_clear(err); /* of what packs lack */
   const luattn_target target = {.struct_size = sizeof target,
                                 .pass = key->pass,
                                 .dtype = key->dtype,
@@ -295,11 +340,15 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .cache_dir = e->cache_dir,
                                 .lengths = key->lengths,
                                 .device = e->no_tuned ? NULL : e->device_name,
-                                .deterministic = e->deterministic};
+                                .nvrtc = e->nvrtc,
+                                .deterministic = e->deterministic,
+                                .driver_version = e->driver_version};
   luattn_image *image;
+  luattn_error said;
   TRY(luattn_compile(key->spec, &target, &image, report, err));
-  const luattn_status status = luattn_kernel_load(e->driver, e->device, image, kernel, err);
+  const luattn_status status = luattn_kernel_load(e->driver, e->device, image, kernel, &said);
   luattn_image_free(image);
+  if (status != LUATTN_OK) *err = said; /* else a warning of the compilation stays */
   return status;
 }
 
@@ -327,12 +376,15 @@ static void wait_for(luattn_engine *e, const slot *s) {
   while (s->state == SLOT_COMPILING && s->attempt == awaited) pthread_cond_wait(&e->ended, &e->lock);
 }
 
-/* Called and returns with the lock held. *out: the slot that has the answer for this key, ready or failed. */
-static luattn_status resolve(luattn_engine *e, const kernel_key *key, const slot **out, luattn_error *err) {
-  for (;;) {
+/* Called and returns with the lock held. *out: the slot that has the answer for this key, ready or failed.
+ * *fresh: the answer came meanwhile. */
+static luattn_status resolve(luattn_engine *e, const kernel_key *key, const slot **out, bool *fresh,
+                             luattn_error *err) {
+  for (*fresh = false;;) {
     slot *s = find_slot(e, key);
     if (s == NULL) s = add_slot(e, key);
     if (s == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine: out of memory");
+    if (s->state != SLOT_READY) *fresh = true;
     if (s->state == SLOT_COMPILING)
       wait_for(e, s);
     else if (s->state == SLOT_FAILED)
@@ -348,10 +400,12 @@ static luattn_status ready_slot(luattn_engine *engine, const kernel_key *asked, 
   kernel_key key = *asked;
   if (engine->lengths > 0) key.lengths = (luattn_lengths)(engine->lengths - 1);
   pthread_mutex_lock(&engine->lock);
-  luattn_status status = resolve(engine, &key, out, err);
-  if (status == LUATTN_OK && (*out)->state != SLOT_READY) {
+  bool fresh;
+  luattn_status status = resolve(engine, &key, out, &fresh, err);
+  if (status == LUATTN_OK) {
     status = (*out)->error.status;
-    if (err != NULL) *err = (*out)->error;
+    /* A warning of the compilation is for those who waited for it, not for later calls. */
+    if (fresh && err != NULL) *err = (*out)->error;
   }
   pthread_mutex_unlock(&engine->lock);
   return status;
@@ -368,6 +422,11 @@ luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const 
 luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                    const luattn_args *args, const luattn_kernel **kernel, luattn_error *err) {
   kernel_key key;
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  NEED(kernel);
   TRY(read_key(spec, pass, args, &key, err));
   return engine_kernel(engine, &key, kernel, err);
 }
@@ -376,29 +435,56 @@ luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec,
                                  const luattn_args *args, const char **plan, luattn_error *err) {
   kernel_key key;
   const slot *s;
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  NEED(plan);
   TRY(read_key(spec, pass, args, &key, err));
   TRY(ready_slot(engine, &key, &s, err));
   *plan = s->plan;
   return LUATTN_OK;
 }
 
+/* Of a launch behind the engine's own step: its failure counts, else a warning of that step stays. */
+static luattn_status tell(luattn_status status, const luattn_error *said, luattn_error *err) {
+  if (status != LUATTN_OK && err != NULL) *err = *said;
+  return status;
+}
+
 luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                            const luattn_args *args, size_t *size, luattn_error *err) {
   const luattn_kernel *kernel;
+  luattn_error said;
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  NEED(size);
   TRY(luattn_engine_kernel(engine, spec, pass, args, &kernel, err));
-  return luattn_workspace_size(kernel, args, size, err);
+  return tell(luattn_workspace_size(kernel, args, size, &said), &said, err);
 }
 
 luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
                              void *stream, luattn_error *err) {
   const luattn_kernel *kernel;
+  luattn_error said;
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
   TRY(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, args, &kernel, err));
-  return luattn_launch(kernel, args, stream, err);
+  return tell(luattn_launch(kernel, args, stream, &said), &said, err);
 }
 
 luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
                               void *stream, luattn_error *err) {
   const luattn_kernel *kernel;
+  luattn_error said;
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
   TRY(luattn_engine_kernel(engine, spec, LUATTN_BACKWARD, args, &kernel, err));
-  return luattn_launch(kernel, args, stream, err);
+  return tell(luattn_launch(kernel, args, stream, &said), &said, err);
 }

@@ -30,8 +30,11 @@ static luattn_status prepare_one(void *user, size_t index, luattn_error *err) {
   /* Both classes of lengths, unless one kernel serves both, which the engine knows. */
   kernel_key other = key;
   other.lengths = LUATTN_SHORT;
+  luattn_error said = {.status = LUATTN_OK};
   TRY(engine_kernel(p->engine, &key, &kernel, err));
-  return engine_kernel(p->engine, &other, &kernel, err);
+  const luattn_status status = engine_kernel(p->engine, &other, &kernel, &said);
+  if (status != LUATTN_OK || err->message[0] == 0) *err = said; /* the first warning stays */
+  return status;
 }
 
 static void tell(void *user, size_t done, size_t count) {
@@ -41,6 +44,9 @@ static void tell(void *user, size_t done, size_t count) {
 
 luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *requests, size_t num_requests,
                              int threads, luattn_progress *progress, void *user, luattn_error *err) {
+  fail_clear(err);
+  NEED(engine);
+  if (requests == NULL && num_requests > 0) return fail_null(err, __func__, "requests");
   preparation p = {.engine = engine, .request = requests, .progress = progress, .user = user};
   return parallel_run(num_requests, threads, prepare_one, tell, &p, err);
 }

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "common/host.h"
+#include "common/struct_size.h"
 #include "gen/cache/cache.h"
 #include "gen/compile.h"
 
@@ -23,12 +24,10 @@ static double now_ms(void) {
 
 luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                            luattn_error *err) {
+  static const struct_rule rule = STRUCT_RULE(luattn_target, wants);
+  luattn_target taken;
   *out = NULL;
-  const size_t size = target->struct_size; /* of an earlier version, too, but of whole members */
-  if (size < sizeof size || size > sizeof *target || size % sizeof(void *) != 0)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "target: struct_size: is %zu, set it to sizeof(luattn_target) = %zu",
-                       target->struct_size, sizeof *target);
+  TRY(struct_take(&rule, "target", target, &taken, err));
   arena *a = arena_open(arena_allocator(spec->a));
   compilation *c = a == NULL ? NULL : arena_new(a, sizeof *c);
   if (c == NULL) {
@@ -37,7 +36,8 @@ luattn_status compile_open(const luattn_spec *spec, const luattn_target *target,
   }
   *out = c;
   c->a = a;
-  memcpy(&c->target, target, target->struct_size);
+  c->target = taken;
+  nvrtc_search_start(&c->search, taken.nvrtc, (int)taken.driver_version, taken.ptx != 0);
   c->spec = *spec;
   c->loaded = spec->traced.g;
   c->spec.traced.g = ir_clone(c->a, spec->traced.g);
@@ -46,6 +46,10 @@ luattn_status compile_open(const luattn_spec *spec, const luattn_target *target,
   ir_set_line(c->spec.traced.g, 0);
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   return mask_analyse(c->a, &c->spec.traced, &c->mask, err);
+}
+
+luattn_status compile_find_nvrtc(compilation *c, luattn_error *err) {
+  return c->nvrtc.path[0] != 0 ? LUATTN_OK : nvrtc_next(&c->search, &c->nvrtc, err);
 }
 
 void compile_close(compilation *c) {
@@ -191,16 +195,25 @@ static bool lines_crowd(const compilation *c, const nvrtc_result *r) {
   return false;
 }
 
+static luattn_status open_nvrtc(compilation *c, nvrtc *lib, luattn_error *err) {
+  c->nvrtc_is_useless = true;
+  TRY(nvrtc_open(&c->nvrtc, lib, err));
+  TRY(nvrtc_check_driver(&c->search, lib, err));
+  if (!nvrtc_supports(lib, c->plan.arch))
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "nvrtc: '%s': is version %d.%d, which does not know sm_%d; name another with LUATTN_NVRTC", lib->path,
+        lib->major, lib->minor, c->plan.arch);
+  c->nvrtc_is_useless = false;
+  return LUATTN_OK;
+}
+
 /* Compiles; a plan that spills more first gives up lines that are read ahead, and then gives way to the next
  * of the table, unless the caller forced it. What was found good stays, whatever comes of a better one. */
 static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_result *out,
                            nvrtc_result *others, luattn_error *err) {
   nvrtc lib;
-  TRY(nvrtc_open(&c->nvrtc, &lib, err));
-  if (!nvrtc_supports(&lib, c->plan.arch))
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "nvrtc: %d.%d in '%s' does not know sm_%d; name another with LUATTN_NVRTC", lib.major,
-                       lib.minor, lib.path, c->plan.arch);
+  TRY(open_nvrtc(c, &lib, err));
   c->beside = arena_open(NULL);
   compilation *attempt = arena_new(c->a, sizeof *attempt);
   if (c->beside == NULL || attempt == NULL)
@@ -269,6 +282,13 @@ bool compile_match_plan(compilation *c, const luattn_image *image) {
   return false;
 }
 
+/* An NVRTC that was passed over is a fact of the plan. */
+static void explain_nvrtc(compilation *c) {
+  if (c->search.failed[0] == 0) return;
+  const char *line = arena_printf(c->a, "nvrtc: %s; so '%s' is used", c->search.failed, c->nvrtc.path);
+  if (line != NULL) c->plan.why = add_line(c->a, c->plan.why, line);
+}
+
 static luattn_status compile(compilation *c, luattn_image **image, luattn_compile_report *report,
                              luattn_error *err) {
   char dir[1024], warning[512] = "";
@@ -279,7 +299,7 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
   const double planned = now_ms();
   TRY(cache_resolve(c->target.cache_dir, dir, sizeof dir, err));
   TRY(cache_limit(&limit, err));
-  TRY(nvrtc_find(c->target.nvrtc, &c->nvrtc, err));
+  TRY(compile_find_nvrtc(c, err));
   TRY(source_key(c, &key, err));
   *image = NULL;
   TRY(cache_find(dir, key, image, err));
@@ -290,6 +310,8 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
   if (*image != NULL) {
     (void)compile_match_plan(c, *image); /* the report describes it */
     c->plan.why = explain_image(c, *image);
+    explain_nvrtc(c);
+    fail_clear(err);
     return LUATTN_OK;
   }
   nvrtc_result result, others;
@@ -305,7 +327,10 @@ static luattn_status compile(compilation *c, luattn_image **image, luattn_compil
       snprintf(warning, sizeof warning, "cache: %.200s: has no room for this kernel; raise LUATTN_CACHE_SIZE",
                dir);
   }
+  explain_nvrtc(c);
   if (warning[0] != 0) c->plan.why = add_line(c->a, c->plan.why, warning);
+  fail_clear(err); /* what failed on the way is no warning */
+  if (warning[0] != 0) luattn_warn(err, "%s", warning);
   return LUATTN_OK;
 }
 
@@ -316,16 +341,20 @@ typedef struct version_call {
 
 static luattn_status version_within(void *arguments, luattn_error *err) {
   const version_call *v = arguments;
+  nvrtc_search search;
   nvrtc_file file;
   nvrtc lib;
-  TRY(nvrtc_find(v->path, &file, err));
-  TRY(nvrtc_open(&file, &lib, err));
+  nvrtc_search_start(&search, v->path, 0, false);
+  TRY(nvrtc_open_first(&search, &file, &lib, err));
   *v->major = lib.major;
   *v->minor = lib.minor;
   return LUATTN_OK;
 }
 
 luattn_status luattn_nvrtc_version(const char *path, int *major, int *minor, luattn_error *err) {
+  fail_clear(err);
+  NEED(major);
+  NEED(minor);
   return host_run(version_within, &(version_call){path, major, minor}, err);
 }
 
@@ -336,30 +365,59 @@ typedef struct compile_call {
   luattn_compile_report *report;
 } compile_call;
 
+static void fill_report(const compilation *c, luattn_compile_report *r) {
+  snprintf(r->plan, sizeof r->plan, "%s", c->plan.why);
+  r->tiles = plan_tiles(&c->plan);
+  r->every_length = c->every_length || plan_same_tiles(&r->tiles, &c->other);
+}
+
+/* With the next NVRTC of `search`, which is kept in it. *next: that one is of no use, and there may be
+ * another. Not inlined, for the sake of the frame. */
+__attribute__((noinline)) static luattn_status compile_once(const compile_call *given, nvrtc_search *search,
+                                                            bool *next, luattn_image **image,
+                                                            luattn_compile_report *report,
+                                                            luattn_error *err) {
+  compilation *c;
+  luattn_error said; /* the caller may have none, and what failed is needed here */
+  fail_clear(&said);
+  luattn_status status = compile_open(given->spec, given->target, &c, &said);
+  if (status == LUATTN_OK && *next) c->search = *search;
+  if (status == LUATTN_OK) status = compile(c, image, report, &said);
+  if (status == LUATTN_OK) status = compile_memory(c, &said);
+  if (status == LUATTN_OK) fill_report(c, report);
+  *next = status != LUATTN_OK && c != NULL && c->nvrtc_is_useless && nvrtc_pass_over(&c->search, &said);
+  if (*next) *search = c->search;
+  if (err != NULL) *err = said;
+  compile_close(c);
+  return status;
+}
+
 static luattn_status compile_within(void *arguments, luattn_error *err) {
   const compile_call *given = arguments;
-  compilation *c;
   luattn_compile_report r;
   luattn_image *made = NULL;
-  memset(&r, 0, sizeof r);
-  r.trace_ms = given->spec->load_ms;
-  luattn_status status = compile_open(given->spec, given->target, &c, err);
-  if (status == LUATTN_OK) status = compile(c, &made, &r, err);
-  if (status == LUATTN_OK) status = compile_memory(c, err);
+  nvrtc_search search;
+  bool next = false;
+  luattn_status status;
+  do {
+    memset(&r, 0, sizeof r);
+    r.trace_ms = given->spec->load_ms;
+    status = compile_once(given, &search, &next, &made, &r, err);
+  } while (next);
   if (status == LUATTN_OK) {
-    snprintf(r.plan, sizeof r.plan, "%s", c->plan.why);
-    r.tiles = plan_tiles(&c->plan);
-    r.every_length = c->every_length || plan_same_tiles(&r.tiles, &c->other);
     if (given->report != NULL) *given->report = r;
     *given->image = made;
   } else {
     luattn_image_free(made);
   }
-  compile_close(c);
   return status;
 }
 
 luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
                              luattn_compile_report *report, luattn_error *err) {
+  fail_clear(err);
+  NEED(spec);
+  NEED(target);
+  NEED(image);
   return host_run(compile_within, &(compile_call){spec, target, image, report}, err);
 }

@@ -21,7 +21,9 @@ typedef struct compilation {
   const char *config;
   const template_file *templates;
   int num_templates;
-  nvrtc_file nvrtc;
+  nvrtc_search search;
+  nvrtc_file nvrtc;       /* its last candidate, once compile_find_nvrtc was called */
+  bool nvrtc_is_useless;  /* that one could not be loaded, or not used for the target */
   luattn_image_info info; /* complete but for registers and the hash */
   luattn_tiles other;     /* what the other target.lengths would try first */
   bool every_length;      /* and so does this one */
@@ -31,6 +33,8 @@ typedef struct compilation {
 luattn_status compile_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                            luattn_error *err);
 void compile_close(compilation *c); /* NULL is fine */
+/* Fills c->nvrtc, unless something has before. */
+luattn_status compile_find_nvrtc(compilation *c, luattn_error *err);
 /* LUATTN_NO_MEMORY if anything was refused on the way: some of it may have been done without, and such a
  * source is not the spec's. */
 luattn_status compile_memory(const compilation *c, luattn_error *err);

@@ -75,6 +75,7 @@ static luattn_status load_text(void *arguments, luattn_error *err) {
     arena_close(a);
     return status;
   }
+  fail_clear(err); /* what a derivation tried and gave up */
   spec->load_ms = now_ms() - start;
   *given->spec = spec;
   return LUATTN_OK;
@@ -83,6 +84,10 @@ static luattn_status load_text(void *arguments, luattn_error *err) {
 luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,
                                     const luattn_allocator *allocator, luattn_spec **spec,
                                     luattn_error *err) {
+  fail_clear(err);
+  NEED(name);
+  NEED(text);
+  NEED(spec);
   return host_run(load_text, &(load_call){name, text, size, allocator, spec}, err);
 }
 
@@ -128,6 +133,9 @@ static luattn_status load_file(void *arguments, luattn_error *err) {
 
 luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocator, luattn_spec **spec,
                                luattn_error *err) {
+  fail_clear(err);
+  NEED(path);
+  NEED(spec);
   load_call call = {.name = path, .allocator = allocator, .spec = spec};
   return host_run(load_file, &call, err);
 }
@@ -137,13 +145,15 @@ void luattn_spec_free(luattn_spec *spec) {
 }
 
 void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
+  if (info != NULL) memset(info, 0, sizeof *info);
+  if (info == NULL || spec == NULL) return;
   const traced_spec *t = &spec->traced;
-  memset(info, 0, sizeof *info);
   info->name = t->name;
   info->num_inputs = (size_t)t->num_inputs;
   info->num_scalars = (size_t)t->num_scalars;
   info->num_saved = (size_t)spec->derived.num_saved;
   info->inputs = t->input;
+  info->axis_names = t->axis_name;
   info->scalar_names = t->scalar_name;
   info->scalar_defaults = t->scalar_default;
   info->has_lse = t->online.lse >= 0;
@@ -153,6 +163,7 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
 
 unsigned luattn_spec_wants(const luattn_spec *spec) {
   luattn_spec_info info;
+  if (spec == NULL) return 0;
   luattn_spec_get_info(spec, &info);
   unsigned wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
   if (info.num_scalars > 0) wants |= LUATTN_WANT_SCALARS;

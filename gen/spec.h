@@ -38,6 +38,7 @@ typedef struct traced_spec {
   const char *name;
   int num_inputs;
   luattn_input_info input[12];
+  const char *axis_name[12 * 4]; /* luattn_spec_info.axis_names */
   int num_scalars;
   const char *scalar_name[32]; /* sorted */
   double scalar_default[32];

@@ -109,8 +109,10 @@ static void stage_plan(const compilation *c, text *out) {
 static luattn_status stage_ptx(compilation *c, text *out, luattn_error *err) {
   nvrtc lib;
   nvrtc_result r;
-  TRY(nvrtc_find(c->target.nvrtc, &c->nvrtc, err));
-  TRY(nvrtc_open(&c->nvrtc, &lib, err));
+  if (c->nvrtc.path[0] == 0)
+    TRY(nvrtc_open_first(&c->search, &c->nvrtc, &lib, err));
+  else
+    TRY(nvrtc_open(&c->nvrtc, &lib, err));
   TRY(source_compile(c, &lib, PART_ALL, NULL, 1, &r, err));
   text_bytes(out, r.ptx, strlen(r.ptx));
   return LUATTN_OK;
@@ -182,17 +184,27 @@ static luattn_status emit(void *arguments, luattn_error *err) {
     if (status == LUATTN_OK) status = copy_text(&t, given->name, given->out, err);
   }
   compile_close(c);
+  if (status == LUATTN_OK) fail_clear(err); /* other tiles may have been tried first */
   return status;
 }
 
-luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *name, char **out,
+luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *stage, char **out,
                           luattn_error *err) {
-  return host_run(emit, &(emit_call){spec, target, name, NULL, out}, err);
+  fail_clear(err);
+  NEED(spec);
+  NEED(target);
+  NEED(stage);
+  if (out == NULL) return fail_null(err, __func__, "text");
+  return host_run(emit, &(emit_call){spec, target, stage, NULL, out}, err);
 }
 
 luattn_status luattn_emit_source(const luattn_spec *spec, const luattn_target *target,
                                  const luattn_image *image, char **out, luattn_error *err) {
-  if (image == NULL) return luattn_fail(err, LUATTN_INVALID, "emit: image: is NULL; give the compiled image");
+  fail_clear(err);
+  NEED(spec);
+  NEED(target);
+  NEED(image);
+  if (out == NULL) return fail_null(err, __func__, "text");
   return host_run(emit, &(emit_call){spec, target, "source", image, out}, err);
 }
 

@@ -150,7 +150,7 @@ static luattn_status look_up(compilation *c, record found[2], luattn_error *err)
     any |= is_there[i];
   }
   if (!any) return LUATTN_OK;
-  TRY(nvrtc_find(c->target.nvrtc, &c->nvrtc, err));
+  TRY(compile_find_nvrtc(c, err));
   TRY(source_origin(c, &origin, err));
   for (int i = 0; i < 2; i++)
     if (is_there[i]) record_read(text[i], keys[i], origin, &found[i]);
@@ -236,6 +236,7 @@ static luattn_status store(compilation *c, double gain, char *path, size_t size,
   const luattn_tiles *tiles = c->target.tiles;
   hash128 origin, keys[2];
   plan p;
+  nvrtc lib;
   if (c->target.device == NULL)
     return luattn_fail(err, LUATTN_INVALID,
                        "tuned: device: is NULL; give the luattn_device_info.name that was measured");
@@ -250,8 +251,8 @@ static luattn_status store(compilation *c, double gain, char *path, size_t size,
         "name one with cache_dir or LUATTN_CACHE_DIR");
   if (tiles != NULL) TRY(plan_choose(c->a, &c->spec, &c->target, &p, err)); /* a candidate? */
   c->target.tiles = NULL;
-  TRY(source_plan(c, err)); /* the origin is that of the plan's own choice */
-  TRY(nvrtc_find(c->target.nvrtc, &c->nvrtc, err));
+  TRY(source_plan(c, err));                                /* the origin is that of the plan's own choice */
+  TRY(nvrtc_open_first(&c->search, &c->nvrtc, &lib, err)); /* the one that they were compiled with */
   TRY(source_origin(c, &origin, err));
   TRY(record_keys(c, keys, err));
   const hash128 key = keys[c->target.lengths];
@@ -277,10 +278,14 @@ static luattn_status store_within(void *arguments, luattn_error *err) {
   luattn_status status = compile_open(s->spec, s->target, &c, err);
   if (status == LUATTN_OK) status = store(c, s->gain, s->path, s->path != NULL ? s->size : 0, err);
   compile_close(c);
+  if (status == LUATTN_OK) fail_clear(err);
   return status;
 }
 
 luattn_status luattn_tuned_store(const luattn_spec *spec, const luattn_target *target, double gain,
                                  char *path, size_t size, luattn_error *err) {
+  fail_clear(err);
+  NEED(spec);
+  NEED(target);
   return host_run(store_within, &(store_call){spec, target, gain, path, size}, err);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/host.h"
+#include "common/limits.h"
 #include "common/pairs.h"
 #include "gen/compile.h"
 #include "templates/params.h"
@@ -95,6 +96,7 @@ static double visits(const luattn_image_info *m, const sizes *s) {
   const bool backward = m->pass == LUATTN_BACKWARD;
   const double least = backward ? LUATTN_SKIP_BACKWARD : LUATTN_SKIP_FORWARD;
   double bytes = 0;
+  if (backward && s->batch > LUATTN_MAX_BATCH / 2) return 0;
   if (!has_role(m, LUATTN_ROLE_REACH) || s->q_len < least || s->kv_len < least) return 0;
   for (uint32_t i = 0; i < m->num_entries; i++) {
     const luattn_entry_info *e = &m->entry[i];
@@ -175,6 +177,9 @@ static luattn_status check_problem(const luattn_problem *p, luattn_error *err) {
     if (given[i].value < 1)
       return luattn_fail(err, LUATTN_INVALID, "problem: %s: is %d, must be at least 1", given[i].name,
                          given[i].value);
+  if (p->batch > LUATTN_MAX_BATCH)
+    return luattn_fail(err, LUATTN_INVALID, "problem: batch: is %d, must be at most %d", p->batch,
+                       LUATTN_MAX_BATCH);
   if (p->heads % p->heads_kv != 0)
     return luattn_fail(err, LUATTN_INVALID, "problem: heads: %d is not a multiple of heads_kv = %d", p->heads,
                        p->heads_kv);
@@ -206,11 +211,17 @@ static luattn_status answer_tiles(void *arguments, luattn_error *err) {
     *given->tile_n = c->plan.tile_n;
   }
   compile_close(c);
+  if (status == LUATTN_OK) fail_clear(err);
   return status;
 }
 
 luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m,
                                 int *tile_n, luattn_error *err) {
+  fail_clear(err);
+  NEED(spec);
+  NEED(target);
+  NEED(tile_m);
+  NEED(tile_n);
   tuning_call call = {.spec = spec, .target = target, .tile_m = tile_m, .tile_n = tile_n};
   return host_run(answer_tiles, &call, err);
 }
@@ -227,11 +238,17 @@ static luattn_status answer_candidates(void *arguments, luattn_error *err) {
     for (int i = 0; i < *given->count; i++) given->out[i] = list[i];
   }
   compile_close(c);
+  if (status == LUATTN_OK) fail_clear(err);
   return status;
 }
 
 luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_target *target, luattn_tiles *out,
                                      int most, int *count, luattn_error *err) {
+  fail_clear(err);
+  NEED(spec);
+  NEED(target);
+  NEED(count);
+  if (out == NULL && most > 0) return fail_null(err, __func__, "out");
   if (most < 0)
     return luattn_fail(err, LUATTN_INVALID, "candidates: most: is %d, expected the length of `out`", most);
   tuning_call call = {.spec = spec, .target = target, .out = out, .most = most, .count = count};
@@ -252,12 +269,18 @@ static luattn_status answer_memory(void *arguments, luattn_error *err) {
     status = estimate_of(&c->info, &s, given->estimate, err);
   }
   compile_close(c);
+  if (status == LUATTN_OK) fail_clear(err);
   return status;
 }
 
 luattn_status luattn_estimate_memory(const luattn_spec *spec, const luattn_target *target,
                                      const luattn_problem *problem, luattn_memory_estimate *estimate,
                                      luattn_error *err) {
+  fail_clear(err);
+  NEED(spec);
+  NEED(target);
+  NEED(problem);
+  NEED(estimate);
   tuning_call call = {.spec = spec, .target = target, .problem = problem, .estimate = estimate};
   return host_run(answer_memory, &call, err);
 }

@@ -10,10 +10,11 @@
 
 #include "common/choices.h"
 #include "common/overlap.h"
-#include "common/struct_size.h"
 #include "luattn/compiler.h"
 
-_Static_assert(CHOICES_MAX_SPLITS == LUATTN_MAX_SPLITS, "what is accepted is what kernels have room for");
+_Static_assert(CHOICES_MAX_SPLITS == LUATTN_MAX_SPLITS && CHOICES_MAX_INPUTS == LUATTN_MAX_INPUTS &&
+                   CHOICES_MAX_SCALARS == LUATTN_MAX_SCALARS,
+               "what is accepted is what kernels have room for");
 
 luattn_status args_fail(const args_call *c, const char *fmt, ...) {
   char text[900];
@@ -96,14 +97,22 @@ static luattn_status check_nests(const args_call *c, const tensor_rule *rule, co
                    rule->name, shape, strides);
 }
 
+static luattn_status refuse_reach(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
+  char text[400];
+  overlap_reach_text(t, text, sizeof text);
+  return args_fail(c, "%s: %s", rule->name, text);
+}
+
 static luattn_status check_strides(const args_call *c, const tensor_rule *rule, const DLTensor *t,
                                    long long stride[4]) {
   int64_t next = 1;
   bool is_empty = false;
+  overlap_reach reach = {0, 0, false};
   for (int i = 0; i < rule->ndim; ++i) is_empty = is_empty || t->shape[i] == 0;
   for (int i = rule->ndim - 1; i >= 0; --i) {
     const int64_t have = t->strides != NULL ? t->strides[i] : next;
     stride[i] = t->shape[i] > 1 ? have : 0;
+    overlap_reach_add(&reach, t->shape[i], have);
     if (t->shape[i] > 1 && !is_empty) {
       if (rule->is_contiguous && have != next)
         return args_fail(c, "%s: axis %d has stride %" PRId64 ", expected %" PRId64 "; it must be contiguous",
@@ -120,6 +129,8 @@ static luattn_status check_strides(const args_call *c, const tensor_rule *rule, 
     if (t->shape[i] > 0 && (__builtin_mul_overflow(next, t->shape[i], &next) || next > INT64_MAX / 16))
       return args_fail(c, "%s: has more elements than a machine can address", rule->name);
   }
+  if (!is_empty && !overlap_reach_ok(&reach, t, c->shapes_only ? NULL : t->data))
+    return refuse_reach(c, rule, t);
   return check_nests(c, rule, t);
 }
 
@@ -183,6 +194,11 @@ luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLT
   return LUATTN_OK;
 }
 
+/* A mod's kernel has a block of a grid for each of the three tensors of a batch entry. */
+static int most_batches(const luattn_image_info *m) {
+  return m->has_query_mod || m->has_key_mod || m->has_value_mod ? LUATTN_MAX_BATCH / 3 : LUATTN_MAX_BATCH;
+}
+
 /* Lengths come from q and k; every other tensor has to agree with them. */
 static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
   const DLTensor *pair[] = {c->args->q, c->args->k, c->args->v};
@@ -205,6 +221,10 @@ static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
                      "k: has %" PRId64 " heads, and q's %" PRId64
                      " are no multiple of that; heads must be a multiple of heads_kv",
                      k[1], q[1]);
+  if (q[0] > most_batches(c->info))
+    return args_fail(
+        c, "q: has batch %" PRId64 ", expected at most %d%s; split the call", q[0], most_batches(c->info),
+        most_batches(c->info) < LUATTN_MAX_BATCH ? " for a spec with a query_mod, key_mod or value_mod" : "");
   if (q[1] > LUATTN_MAX_HEADS)
     return args_fail(c, "q: has %" PRId64 " heads, expected at most %d; split the call", q[1],
                      LUATTN_MAX_HEADS);
@@ -227,7 +247,8 @@ static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
 static luattn_status check_choices(const args_call *c, LuattnParams *p) {
   const double scale = c->args->scale;
   char text[200];
-  if (!choices_ok(c->args, c->info->dtype == LUATTN_F64, text, sizeof text)) return args_fail(c, "%s", text);
+  if (!choices_ok(c->args, c->info->pass == LUATTN_FORWARD, c->info->dtype == LUATTN_F64, text, sizeof text))
+    return args_fail(c, "%s", text);
   p->scale = scale != 0 ? scale : 1 / sqrt((double)c->info->head_dim);
   return LUATTN_OK;
 }
@@ -344,11 +365,6 @@ static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnP
 }
 
 luattn_status args_fill(const args_call *c, LuattnParams *params) {
-  if (!struct_size_ok(c->args, c->args->struct_size, sizeof(luattn_args)))
-    return args_fail(c,
-                     "luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args), and what "
-                     "is not used to 0",
-                     c->args->struct_size, sizeof(luattn_args));
   memset(params, 0, sizeof *params);
   TRY(check_lengths(c, params));
   TRY(check_choices(c, params));

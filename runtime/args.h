@@ -11,7 +11,7 @@
 /* What the checks of one call share. */
 typedef struct args_call {
   const luattn_image_info *info;
-  const luattn_args *args;
+  const luattn_args *args; /* of this version: choices_take */
   int device;
   int multiprocessors; /* of the device */
   const void *zero;    /* 8 bytes of the device, of value 0: what an input without elements points to */

@@ -75,6 +75,8 @@ static luattn_status open_library(luattn_driver *d, const char **path, luattn_er
 
 luattn_status luattn_driver_open(luattn_driver **driver, luattn_error *err) {
   HOST_SCOPE;
+  fail_clear(err);
+  NEED(driver);
   luattn_driver *d = calloc(1, sizeof *d);
   if (d == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_driver_open: out of memory");
   if (pthread_mutex_init(&d->lock, NULL) != 0) {
@@ -147,8 +149,18 @@ luattn_status driver_enter(luattn_driver *d, int device, luattn_error *err) {
 }
 
 luattn_status luattn_device_count(luattn_driver *driver, int *count, luattn_error *err) {
-  (void)err; /* counted when the driver was opened */
-  *count = driver->num_devices;
+  fail_clear(err);
+  NEED(driver);
+  NEED(count);
+  *count = driver->num_devices; /* counted when the driver was opened */
+  return LUATTN_OK;
+}
+
+luattn_status luattn_driver_version(luattn_driver *driver, int *version, luattn_error *err) {
+  fail_clear(err);
+  NEED(driver);
+  NEED(version);
+  *version = driver->version;
   return LUATTN_OK;
 }
 
@@ -156,6 +168,9 @@ luattn_status luattn_device_get_info(luattn_driver *driver, int device, luattn_d
                                      luattn_error *err) {
   luattn_device_info out = {.arch = 0};
   cu_device handle;
+  fail_clear(err);
+  NEED(driver);
+  NEED(info);
   TRY(get_device(driver, device, &handle, err));
   int major = 0, minor = 0;
   const struct {

@@ -77,6 +77,8 @@ enum {
   X(encode_tiled, "cuTensorMapEncodeTiled",                                                               \
     (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,          \
      const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside)) \
+  X(stream_is_capturing, "cuStreamIsCapturing", (cu_stream stream, int *status))                          \
+  X(stream_id, "cuStreamGetId", (cu_stream stream, unsigned long long *id))                               \
   X(replace_address, "cuTensorMapReplaceAddress", (void *map, void *data))
 
 #define DRIVER_MAX_DEVICES 64

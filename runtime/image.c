@@ -281,6 +281,10 @@ static luattn_status check_header(const header *h, size_t size, luattn_error *er
 
 luattn_status luattn_image_create(const luattn_image_info *info, const void *cubin, size_t cubin_size,
                                   luattn_image **image, luattn_error *err) {
+  fail_clear(err);
+  NEED(info);
+  NEED(cubin);
+  NEED(image);
   TRY(check_manifest(info, err));
   if (cubin_size == 0 || cubin_size > MAX_CUBIN)
     return luattn_fail(err, LUATTN_IMAGE, "image: cubin: has %zu bytes, expected 1 to %zu", cubin_size,
@@ -310,6 +314,9 @@ luattn_status luattn_image_create(const luattn_image_info *info, const void *cub
 
 luattn_status luattn_image_open(const void *bytes, size_t size, luattn_image **image, luattn_error *err) {
   header h;
+  fail_clear(err);
+  NEED(bytes);
+  NEED(image);
   if (size < sizeof h)
     return luattn_fail(err, LUATTN_IMAGE, "image: has %zu bytes, fewer than its header of %zu; it was cut",
                        size, sizeof h);
@@ -338,15 +345,15 @@ luattn_status luattn_image_open(const void *bytes, size_t size, luattn_image **i
 void luattn_image_free(luattn_image *image) { free(image); }
 
 const void *luattn_image_bytes(const luattn_image *image, size_t *size) {
-  *size = image->size;
-  return image->bytes;
+  if (size != NULL) *size = image != NULL ? image->size : 0;
+  return image != NULL ? image->bytes : NULL;
 }
 
 const luattn_image_info *luattn_image_get_info(const luattn_image *image) {
-  return (const luattn_image_info *)(const void *)(image->bytes + MANIFEST_OFFSET);
+  return image == NULL ? NULL : (const luattn_image_info *)(const void *)(image->bytes + MANIFEST_OFFSET);
 }
 
 const void *luattn_image_cubin(const luattn_image *image, size_t *size) {
-  *size = image->size - CUBIN_OFFSET;
-  return image->bytes + CUBIN_OFFSET;
+  if (size != NULL) *size = image != NULL ? image->size - CUBIN_OFFSET : 0;
+  return image != NULL ? image->bytes + CUBIN_OFFSET : NULL;
 }

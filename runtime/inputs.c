@@ -1,9 +1,9 @@
 /* inputs.c: a spec's extra inputs and scalars, found by name. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "common/choices.h"
 #include "luattn/compiler.h"
 #include "runtime/args.h"
 
@@ -237,9 +237,14 @@ luattn_status args_scalars(const args_call *c, LuattnParams *params) {
       return args_fail(c, "scalar '%s': the spec has no such scalar; %s", fail_name(s->name, shown), hint);
     }
     if (seen >> found & 1u) return args_fail(c, "scalar '%s': was given twice", s->name);
-    if (isnan(s->value)) return args_fail(c, "scalar '%s': is nan, expected a number", s->name);
     seen |= 1u << found;
     params->scalar[found] = s->value;
+  }
+  for (uint32_t i = 0; i < m->num_scalars; ++i) {
+    char text[300];
+    if (!choices_scalar_ok(m->scalar_name[i], params->scalar[i], !(seen >> i & 1u), m->dtype == LUATTN_F64,
+                           text, sizeof text))
+      return args_fail(c, "%s", text);
   }
   return fill_scalar_grads(c, params);
 }

@@ -99,6 +99,10 @@ static luattn_status make_memory(luattn_kernel *k, luattn_error *err) {
 luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
                                  luattn_kernel **kernel, luattn_error *err) {
   HOST_SCOPE;
+  fail_clear(err);
+  NEED(driver);
+  NEED(image);
+  NEED(kernel);
   const luattn_image_info *m = luattn_image_get_info(image);
   TRY(check_device(driver, device, m, err));
   luattn_kernel *k = calloc(1, sizeof *k);
@@ -140,4 +144,6 @@ void luattn_kernel_unload(luattn_kernel *kernel) {
   free(kernel);
 }
 
-const luattn_image_info *luattn_kernel_get_info(const luattn_kernel *kernel) { return &kernel->info; }
+const luattn_image_info *luattn_kernel_get_info(const luattn_kernel *kernel) {
+  return kernel != NULL ? &kernel->info : NULL;
+}

@@ -1,5 +1,7 @@
 #include "runtime/launch.h"
+#include "common/choices.h"
 #include "common/host.h"
+#include "common/limits.h"
 #include "common/pairs.h"
 #include "runtime/order.h"
 
@@ -215,7 +217,7 @@ static luattn_status choose_splits(const args_call *c, LuattnParams *p) {
   const bool can = m->can_split && main != NULL;
   const int asked = c->args->num_splits;
   p->num_splits = 1;
-  if (asked > 1 && !can)
+  if (asked > 1 && !can && m->pass == LUATTN_BACKWARD) /* one luattn_args may serve both passes */
     return args_fail(c, "num_splits: is %d, and this kernel has one block for a kv tile; leave it 0 or 1",
                      asked);
   if (!can) return LUATTN_OK;
@@ -236,8 +238,11 @@ static bool skipping_pays(const luattn_image_info *m, const LuattnParams *p) {
 
 static luattn_status choose_skip(const args_call *c, const LuattnParams *p, bool *skips) {
   const int asked = c->args->skip;
-  const bool can = has_role(c->info, LUATTN_ROLE_REACH);
-  if (asked == LUATTN_SKIP_ALWAYS && !can)
+  /* In backward the norms have two blocks of a grid for each batch entry. */
+  const bool forward = c->info->pass == LUATTN_FORWARD;
+  const bool can = has_role(c->info, LUATTN_ROLE_REACH) && (forward || p->batch <= LUATTN_MAX_BATCH / 2);
+  /* One luattn_args may serve both passes: backward may lack what forward has. */
+  if (asked == LUATTN_SKIP_ALWAYS && !can && forward)
     return args_fail(c,
                      "skip: is LUATTN_SKIP_ALWAYS, and this kernel knows no tiles without weight; leave it "
                      "LUATTN_SKIP_AUTO");
@@ -325,6 +330,9 @@ static luattn_status check_workspace(const args_call *c, size_t need) {
   if (c->args->workspace_size < need)
     return args_fail(c, "workspace: has %zu bytes, expected %zu, as luattn_workspace_size says",
                      c->args->workspace_size, need);
+  if (need > UINTPTR_MAX - address)
+    return args_fail(c, "workspace: its %zu bytes at 0x%" PRIxPTR " reach beyond what can be addressed", need,
+                     address);
   if (address % 256 != 0)
     return args_fail(c, "workspace: address 0x%" PRIxPTR " is not a multiple of 256 bytes; align it",
                      address);
@@ -469,11 +477,11 @@ static luattn_status zero(const luattn_kernel *k, void *ptr, size_t size, const 
 }
 
 /* The workspace has room for the one counter of a launch; it is used, and zeroed, only where the kernel has
- * none left of those that need no zeroing. */
+ * none of those that need no zeroing. */
 static luattn_status place_tickets(const luattn_kernel *k, const void *workspace, LuattnParams *p,
                                    cu_stream stream, luattn_error *err) {
   if (k->tickets == NULL) return LUATTN_OK;
-  unsigned *counter = tickets_find(k->tickets, workspace);
+  unsigned *counter = tickets_find(k->tickets, k->driver, workspace, stream);
   if (counter == NULL) return zero(k, p->tickets, sizeof *p->tickets, "tickets", stream, err);
   p->tickets = counter;
   return LUATTN_OK;
@@ -519,11 +527,21 @@ static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, Lua
   return LUATTN_OK;
 }
 
+static const char *place_of(const luattn_kernel *k) {
+  return k->info.pass == LUATTN_FORWARD ? "forward" : "backward";
+}
+
 luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                     luattn_error *err) {
   HOST_FLOATS_SCOPE;
+  luattn_args used;
+  fail_clear(err);
+  NEED(kernel);
+  NEED(args);
+  NEED(size);
+  TRY(choices_take(args, place_of(kernel), &used, err));
   const args_call c = {.info = &kernel->info,
-                       .args = args,
+                       .args = &used,
                        .device = kernel->device,
                        .multiprocessors = kernel->multiprocessors,
                        .shapes_only = true,
@@ -540,8 +558,13 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
 luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream,
                             luattn_error *err) {
   HOST_FLOATS_SCOPE;
+  luattn_args used;
+  fail_clear(err);
+  NEED(kernel);
+  NEED(args);
+  TRY(choices_take(args, place_of(kernel), &used, err));
   const args_call c = {.info = &kernel->info,
-                       .args = args,
+                       .args = &used,
                        .device = kernel->device,
                        .multiprocessors = kernel->multiprocessors,
                        .zero = (const void *)(uintptr_t)kernel->zero,
@@ -550,7 +573,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   LuattnTensorMaps maps;
   TRY(args_fill(&c, &p));
   workspace_need need;
-  TRY(workspace_layout(&c, (uintptr_t)args->workspace, &p, &need));
+  TRY(workspace_layout(&c, (uintptr_t)used.workspace, &p, &need));
   TRY(check_workspace(&c, need.size));
   unsigned grid[LUATTN_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
@@ -561,9 +584,9 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
   if (kernel->info.family == LUATTN_SM90) status = maps_fill(kernel->driver, kernel->maps, &c, &p, &maps);
-  if (status == LUATTN_OK) status = place_tickets(kernel, args->workspace, &p, stream, err);
+  if (status == LUATTN_OK) status = place_tickets(kernel, used.workspace, &p, stream, err);
   if (status == LUATTN_OK)
-    status = zero_sums(kernel, &p, (char *)args->workspace + need.sums, need.sums_size, stream, err);
+    status = zero_sums(kernel, &p, (char *)used.workspace + need.sums, need.sums_size, stream, err);
   if (status == LUATTN_OK) status = launch_entries(kernel, &p, &maps, grid, stream, err);
   driver_pop(kernel->driver);
   return status;

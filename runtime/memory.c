@@ -8,6 +8,9 @@ static cu_pointer to_device(const void *ptr) { return (cu_pointer)(uintptr_t)ptr
 
 luattn_status luattn_device_alloc(luattn_driver *driver, int device, size_t size, void **ptr,
                                   luattn_error *err) {
+  fail_clear(err);
+  NEED(driver);
+  NEED(ptr);
   TRY(driver_enter(driver, device, err));
   cu_pointer p = 0;
   const cu_result result = driver->alloc(&p, size > 0 ? size : 1); /* the driver refuses 0 bytes */
@@ -19,7 +22,9 @@ luattn_status luattn_device_alloc(luattn_driver *driver, int device, size_t size
 }
 
 luattn_status luattn_device_free(luattn_driver *driver, int device, void *ptr, luattn_error *err) {
+  fail_clear(err);
   if (ptr == NULL) return LUATTN_OK;
+  NEED(driver);
   TRY(driver_enter(driver, device, err));
   const cu_result result = driver->free(to_device(ptr));
   driver_pop(driver);
@@ -30,7 +35,10 @@ luattn_status luattn_device_free(luattn_driver *driver, int device, void *ptr, l
 
 luattn_status luattn_device_fill(luattn_driver *driver, int device, void *ptr, unsigned char byte,
                                  size_t size, void *stream, luattn_error *err) {
+  fail_clear(err);
+  NEED(driver);
   if (size == 0) return LUATTN_OK;
+  NEED(ptr);
   TRY(driver_enter(driver, device, err));
   const cu_result result = driver->fill_bytes(to_device(ptr), byte, size, stream);
   driver_pop(driver);
@@ -42,7 +50,11 @@ luattn_status luattn_device_fill(luattn_driver *driver, int device, void *ptr, u
 
 luattn_status luattn_copy_to_device(luattn_driver *driver, int device, void *dst, const void *src,
                                     size_t size, luattn_error *err) {
+  fail_clear(err);
+  NEED(driver);
   if (size == 0) return LUATTN_OK;
+  NEED(dst);
+  NEED(src);
   TRY(driver_enter(driver, device, err));
   cu_result result = driver->copy_to_device(to_device(dst), src, size);
   if (result == 0)
@@ -56,7 +68,11 @@ luattn_status luattn_copy_to_device(luattn_driver *driver, int device, void *dst
 
 luattn_status luattn_copy_to_host(luattn_driver *driver, int device, void *dst, const void *src, size_t size,
                                   luattn_error *err) {
+  fail_clear(err);
+  NEED(driver);
   if (size == 0) return LUATTN_OK;
+  NEED(dst);
+  NEED(src);
   TRY(driver_enter(driver, device, err));
   const cu_result result = driver->copy_to_host(dst, to_device(src), size);
   driver_pop(driver);
@@ -67,6 +83,8 @@ luattn_status luattn_copy_to_host(luattn_driver *driver, int device, void *dst, 
 }
 
 luattn_status luattn_synchronize(luattn_driver *driver, int device, void *stream, luattn_error *err) {
+  fail_clear(err);
+  NEED(driver);
   TRY(driver_enter(driver, device, err));
   const cu_result result = driver->stream_wait(stream);
   driver_pop(driver);
@@ -82,6 +100,9 @@ struct luattn_timer {
 };
 
 luattn_status luattn_timer_open(luattn_driver *driver, int device, luattn_timer **timer, luattn_error *err) {
+  fail_clear(err);
+  NEED(driver);
+  NEED(timer);
   luattn_timer *t = calloc(1, sizeof *t);
   if (t == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_timer_open: out of memory");
   t->driver = driver;
@@ -121,14 +142,21 @@ static luattn_status record(const luattn_timer *timer, cu_event event, void *str
 }
 
 luattn_status luattn_timer_start(luattn_timer *timer, void *stream, luattn_error *err) {
+  fail_clear(err);
+  NEED(timer);
   return record(timer, timer->start, stream, err);
 }
 
 luattn_status luattn_timer_stop(luattn_timer *timer, void *stream, luattn_error *err) {
+  fail_clear(err);
+  NEED(timer);
   return record(timer, timer->stop, stream, err);
 }
 
 luattn_status luattn_timer_read(luattn_timer *timer, double *ms, luattn_error *err) {
+  fail_clear(err);
+  NEED(timer);
+  NEED(ms);
   TRY(driver_push(timer->driver, timer->context, err));
   float elapsed = 0;
   const char *call = "cuEventSynchronize";

@@ -197,6 +197,9 @@ static luattn_status open_pack(const char *name, int fd, const void *bytes, uint
 
 luattn_status luattn_pack_open(const char *path, luattn_pack **pack, luattn_error *err) {
   HOST_SCOPE;
+  fail_clear(err);
+  NEED(path);
+  NEED(pack);
   const luattn_pack named = {.name = (char *)(uintptr_t)path};
   const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO must not hang us */
   struct stat st;
@@ -211,6 +214,10 @@ luattn_status luattn_pack_open(const char *path, luattn_pack **pack, luattn_erro
 
 luattn_status luattn_pack_open_bytes(const char *name, const void *bytes, size_t size, luattn_pack **pack,
                                      luattn_error *err) {
+  fail_clear(err);
+  NEED(name);
+  NEED(bytes);
+  NEED(pack);
   return open_pack(name, -1, bytes, size, pack, err);
 }
 
@@ -223,7 +230,8 @@ void luattn_pack_close(luattn_pack *pack) {
 }
 
 void luattn_pack_get_info(const luattn_pack *pack, luattn_pack_info *info) {
-  memset(info, 0, sizeof *info);
+  if (info != NULL) memset(info, 0, sizeof *info);
+  if (info == NULL || pack == NULL) return;
   memcpy(info->luattn_version, pack->header.luattn_version, sizeof info->luattn_version);
   memcpy(info->nvrtc_version, pack->header.nvrtc_version, sizeof info->nvrtc_version);
   info->num_entries = pack->count;
@@ -231,7 +239,7 @@ void luattn_pack_get_info(const luattn_pack *pack, luattn_pack_info *info) {
 }
 
 const luattn_pack_entry *luattn_pack_get_entry(const luattn_pack *pack, size_t index) {
-  return index < pack->count ? &pack->record[index].entry : NULL;
+  return pack != NULL && index < pack->count ? &pack->record[index].entry : NULL;
 }
 
 /* Bytes whose hash was right, so that only a writer's fault, malice, or want of memory can make zstd refuse
@@ -252,6 +260,10 @@ static luattn_status expand(const luattn_pack *p, size_t index, const void *stor
 luattn_status luattn_pack_read(const luattn_pack *pack, size_t index, void **bytes, size_t *size,
                                luattn_error *err) {
   HOST_SCOPE;
+  fail_clear(err);
+  NEED(pack);
+  NEED(bytes);
+  NEED(size);
   if (index >= pack->count)
     return luattn_fail(err, LUATTN_INVALID, "pack: %s: entry %zu: there are %zu", pack->name, index,
                        pack->count);
@@ -289,6 +301,9 @@ void luattn_pack_free(void *bytes) { free(bytes); }
 luattn_status luattn_pack_image(const luattn_pack *pack, size_t index, luattn_image **image,
                                 luattn_error *err) {
   HOST_SCOPE;
+  fail_clear(err);
+  NEED(pack);
+  NEED(image);
   const luattn_pack_entry *e = luattn_pack_get_entry(pack, index);
   if (e != NULL && e->kind != LUATTN_PACK_IMAGE)
     return luattn_fail(err, LUATTN_INVALID, "pack: %s: entry %zu: is a text, not an image", pack->name,

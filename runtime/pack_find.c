@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/host.h"
+#include "common/struct_size.h"
 #include "luattn/compiler.h"
 #include "runtime/pack.h"
 
@@ -181,12 +182,9 @@ static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q,
                      only_gradients ? "ask for gradients that it has" : "add it with luattn pack");
 }
 
-static luattn_status check_query(const luattn_pack_query *query, luattn_error *err) {
-  if (query->struct_size != sizeof *query)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "luattn_pack_query: struct_size is %zu, expected %zu; set it to sizeof(luattn_pack_query)",
-        query->struct_size, sizeof *query);
+static luattn_status take_query(const luattn_pack_query *given, luattn_pack_query *query, luattn_error *err) {
+  static const struct_rule rule = STRUCT_RULE(luattn_pack_query, head_dim_v);
+  TRY(struct_take(&rule, "pack", given, query, err));
   if (query->pass != LUATTN_FORWARD && query->pass != LUATTN_BACKWARD)
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_pack_query: pass is %d, expected LUATTN_FORWARD (%d) or LUATTN_BACKWARD (%d)",
@@ -201,8 +199,13 @@ static luattn_status check_query(const luattn_pack_query *query, luattn_error *e
 luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query, size_t *index,
                                luattn_error *err) {
   place at = {.match = 0};
-  TRY(check_query(query, err));
-  if (!find_next(pack, query, serves, &at)) return not_found(pack, query, err);
+  luattn_pack_query q;
+  fail_clear(err);
+  NEED(pack);
+  NEED(query);
+  NEED(index);
+  TRY(take_query(query, &q, err));
+  if (!find_next(pack, &q, serves, &at)) return not_found(pack, &q, err);
   *index = at.index;
   return LUATTN_OK;
 }
@@ -222,9 +225,14 @@ luattn_status luattn_pack_kernel(const luattn_pack *pack, luattn_driver *driver,
   HOST_SCOPE;
   luattn_device_info info;
   place at = {.match = 0};
-  TRY(check_query(query, err));
+  luattn_pack_query here;
+  fail_clear(err);
+  NEED(pack);
+  NEED(driver);
+  NEED(query);
+  NEED(kernel);
+  TRY(take_query(query, &here, err));
   TRY(luattn_device_get_info(driver, device, &info, err));
-  luattn_pack_query here = *query;
   here.arch = info.arch;
   if (!find_next(pack, &here, serves, &at)) return not_found(pack, &here, err);
   luattn_status status = load(pack, at.index, driver, device, kernel, err);
@@ -234,5 +242,7 @@ luattn_status luattn_pack_kernel(const luattn_pack *pack, luattn_driver *driver,
     if (status != LUATTN_OK && status != LUATTN_UNSUPPORTED && err != NULL) *err = other;
   }
   if (status == LUATTN_OK && index != NULL) *index = at.index;
+  if (status == LUATTN_OK && err != NULL)
+    err->status = status; /* of a better image its message may be left */
   return status;
 }

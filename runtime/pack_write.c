@@ -175,6 +175,9 @@ static luattn_status publish(const writer *w, const pack_header *h, const char *
 luattn_status luattn_pack_write(const char *path, const char *nvrtc_version, const luattn_pack_item *items,
                                 size_t num_items, luattn_error *err) {
   HOST_SCOPE;
+  fail_clear(err);
+  NEED(path);
+  if (items == NULL && num_items > 0) return fail_null(err, __func__, "items");
   if (num_items > PACK_MAX_ENTRIES)
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_pack_write: %zu items, at most %u fit; write several packs", num_items,

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/choices.h"
 #include "gen/cpu/tile.h"
 
 /* Gradients of parameters: a value and its indices for each term. */
@@ -337,7 +338,7 @@ static luattn_status open_outputs(backward *w, const luattn_args *args, luattn_e
 static luattn_status backward_open(backward *w, const luattn_spec *spec, const luattn_args *args,
                                    luattn_dtype precision, arena *a, luattn_error *err) {
   const derived_spec *derived = &spec->derived;
-  TRY(problem_open(spec, args, precision, a, &w->p, err));
+  TRY(problem_open(spec, args, false, precision, a, &w->p, err));
   cpu_problem *p = &w->p;
   TRY(scores_open(p, &w->scores, err));
   TRY(rows_open(w, err));
@@ -392,15 +393,23 @@ static luattn_status backward_within(void *arguments, luattn_error *err) {
 
 static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                          purpose why, double unit, luattn_error *err) {
-  return host_run(backward_within, &(backward_call){{spec, args, precision}, why, unit}, err);
+  luattn_args used;
+  TRY(choices_take(args, "cpu", &used, err));
+  return host_run(backward_within, &(backward_call){{spec, &used, precision}, why, unit}, err);
 }
 
 luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                      luattn_error *err) {
+  fail_clear(err);
+  NEED(spec);
+  NEED(args);
   return run(spec, args, precision, GRADIENTS, 0, err);
 }
 
 luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  fail_clear(err);
+  NEED(spec);
+  NEED(args);
   return run(spec, args, LUATTN_F64, GRADIENTS, 0, err);
 }
 

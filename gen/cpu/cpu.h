@@ -57,6 +57,7 @@ typedef struct cpu_problem {
   ir *g; /* a clone: the spec's own is shared */
   int batch, heads, heads_kv, group, q_len, kv_len, dim, dim_v;
   luattn_dtype precision; /* what intermediates are rounded to; LUATTN_F64: nothing */
+  bool takes_doubles;     /* scale and scalars need not be values of float32 */
   double scale;
   double scalar[32];
   cpu_view input[12];
@@ -67,9 +68,9 @@ typedef struct cpu_problem {
   double *q, *k, *v; /* after the input mods, [batch][heads][len][dim] */
 } cpu_problem;
 
-/* The arguments, checked and converted. */
-luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a,
-                           cpu_problem *out, luattn_error *err);
+/* The arguments (choices_take), checked and converted. */
+luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, bool is_forward,
+                           luattn_dtype precision, arena *a, cpu_problem *out, luattn_error *err);
 /* After all tensors of the pass have been opened: what it writes shares memory with nothing else. */
 luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward,
                             luattn_error *err);

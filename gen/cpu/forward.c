@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/choices.h"
 #include "gen/cpu/tile.h"
 
 typedef struct forward {
@@ -127,7 +128,7 @@ static luattn_status forward_run(forward *f, luattn_error *err) {
 
 static luattn_status forward_open(forward *f, const luattn_spec *spec, const luattn_args *args,
                                   luattn_dtype precision, arena *a, luattn_error *err) {
-  TRY(problem_open(spec, args, precision, a, &f->p, err));
+  TRY(problem_open(spec, args, true, precision, a, &f->p, err));
   TRY(scores_open(&f->p, &f->scores, err));
   TRY(open_programs(f, err));
   const cpu_problem *p = &f->p;
@@ -151,7 +152,8 @@ static luattn_status forward_open(forward *f, const luattn_spec *spec, const lua
     if (spec->traced.online.lse < 0) return refuse_lse(spec, "lse", err);
     TRY(view_open(&lse, args->lse, &f->lse, err));
   }
-  if (args->saved != NULL && args->saved->data != NULL) TRY(view_open(&saved, args->saved, &f->saved, err));
+  if (spec->derived.num_saved > 0 && args->saved != NULL && args->saved->data != NULL)
+    TRY(view_open(&saved, args->saved, &f->saved, err));
   return problem_apart(p, args, true, err);
 }
 
@@ -168,9 +170,17 @@ static luattn_status forward_within(void *arguments, luattn_error *err) {
 
 luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                     luattn_error *err) {
-  return host_run(forward_within, &(cpu_call){spec, args, precision}, err);
+  luattn_args used;
+  fail_clear(err);
+  NEED(spec);
+  NEED(args);
+  TRY(choices_take(args, "cpu", &used, err));
+  return host_run(forward_within, &(cpu_call){spec, &used, precision}, err);
 }
 
 luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  fail_clear(err);
+  NEED(spec);
+  NEED(args);
   return luattn_cpu_forward_in(spec, args, LUATTN_F64, err);
 }

@@ -5,21 +5,21 @@
 
 #include "common/choices.h"
 #include "common/overlap.h"
-#include "common/struct_size.h"
 #include "gen/cpu/cpu.h"
 
 #define MAX_DIM 65536
 #define MAX_LEN (1 << 30) /* positions and a tile more fit an int; kernels have the same limit */
 
-static luattn_status check_args(const luattn_args *args, luattn_dtype precision, luattn_error *err) {
+/* Kernels for these tensors, or in this precision, compute in double: then they may be given doubles. */
+static bool is_float64(const luattn_args *args, luattn_dtype precision) {
+  return precision == LUATTN_F64 &&
+         (args->q == NULL || (args->q->dtype.code == kDLFloat && args->q->dtype.bits == 64));
+}
+
+static luattn_status check_args(const luattn_args *args, bool is_forward, const cpu_problem *p,
+                                luattn_error *err) {
   char wrong[200];
-  if (!struct_size_ok(args, args->struct_size, sizeof *args))
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "cpu: luattn_args: struct_size is %zu, expected %zu; set it to sizeof(luattn_args), and "
-        "what is not used to 0",
-        args->struct_size, sizeof *args);
-  if (choices_ok(args, precision == LUATTN_F64, wrong, sizeof wrong)) return LUATTN_OK;
+  if (choices_ok(args, is_forward, p->takes_doubles, wrong, sizeof wrong)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
 }
 
@@ -177,6 +177,7 @@ static luattn_status check_names(const traced_spec *t, const luattn_args *args, 
 
 static luattn_status read_scalars(const traced_spec *t, const luattn_args *args, cpu_problem *p,
                                   luattn_error *err) {
+  bool given[32] = {false};
   for (int i = 0; i < t->num_scalars; i++) p->scalar[i] = t->scalar_default[i];
   if (args->num_scalars > 0 && args->scalars == NULL) {
     return luattn_fail(err, LUATTN_INVALID, "cpu: scalars: is NULL, but num_scalars is %zu",
@@ -196,9 +197,13 @@ static luattn_status read_scalars(const traced_spec *t, const luattn_args *args,
       if (strcmp(s->name, args->scalars[j].name) == 0)
         return luattn_fail(err, LUATTN_INVALID, "cpu: scalar '%s': was given twice", s->name);
     }
-    if (isnan(s->value))
-      return luattn_fail(err, LUATTN_INVALID, "cpu: scalar '%s': is nan, expected a number", s->name);
     p->scalar[at] = s->value;
+    given[at] = true;
+  }
+  for (int i = 0; i < t->num_scalars; i++) {
+    char wrong[300];
+    if (!choices_scalar_ok(t->scalar_name[i], p->scalar[i], !given[i], p->takes_doubles, wrong, sizeof wrong))
+      return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
   }
   p->scale = args->scale != 0 ? args->scale : 1.0 / sqrt((double)p->dim);
   return LUATTN_OK;
@@ -249,13 +254,14 @@ static luattn_status convert(cpu_problem *p, const cpu_view *from, ir_ref mod, i
   return LUATTN_OK;
 }
 
-luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, arena *a,
-                           cpu_problem *p, luattn_error *err) {
+luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, bool is_forward,
+                           luattn_dtype precision, arena *a, cpu_problem *p, luattn_error *err) {
   const traced_spec *t = &spec->traced;
   *p = (cpu_problem){.a = a, .spec = spec, .precision = precision};
   if ((int)precision < LUATTN_F64 || precision > LUATTN_F16)
     return luattn_fail(err, LUATTN_INVALID, "cpu: precision: is %d, expected a luattn_dtype", (int)precision);
-  TRY(check_args(args, precision, err));
+  p->takes_doubles = is_float64(args, precision);
+  TRY(check_args(args, is_forward, p, err));
   TRY(open_qk(args, false, p, err));
   const view_rule v_rule = {
       .name = "v", .axes = CPU_V_AXES, .ndim = 4, .shape = {p->batch, p->heads_kv, p->kv_len, -1}};
@@ -302,7 +308,8 @@ luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args
   const traced_spec *t = &spec->traced;
   bool loads[12] = {false};
   *p = (cpu_problem){.a = a, .spec = spec, .precision = LUATTN_F64};
-  TRY(check_args(args, LUATTN_F64, err));
+  p->takes_doubles = true; /* a mask is the same in every type */
+  TRY(check_args(args, true, p, err));
   TRY(open_qk(args, true, p, err));
   TRY(check_names(t, args, err));
   TRY(read_scalars(t, args, p, err));

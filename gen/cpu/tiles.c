@@ -2,6 +2,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "common/choices.h"
 #include "gen/cpu/cpu.h"
 
 typedef struct tile_box {
@@ -120,7 +121,13 @@ static luattn_status tiles_within(void *arguments, luattn_error *err) {
 
 luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
                                 int tile_n, unsigned char *out, luattn_error *err) {
-  return host_run(tiles_within, &(tiles_call){spec, args, b, h, tile_m, tile_n, out}, err);
+  luattn_args used;
+  fail_clear(err);
+  NEED(spec);
+  NEED(args);
+  NEED(out);
+  TRY(choices_take(args, "mask", &used, err));
+  return host_run(tiles_within, &(tiles_call){spec, &used, b, h, tile_m, tile_n, out}, err);
 }
 
 /* The elements that a partial tile keeps, by the predicate. */
@@ -193,5 +200,11 @@ static luattn_status count_within(void *arguments, luattn_error *err) {
 
 luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept,
                                 luattn_error *err) {
-  return host_run(count_within, &(count_call){spec, args, kept}, err);
+  luattn_args used;
+  fail_clear(err);
+  NEED(spec);
+  NEED(args);
+  NEED(kept);
+  TRY(choices_take(args, "mask", &used, err));
+  return host_run(count_within, &(count_call){spec, &used, kept}, err);
 }

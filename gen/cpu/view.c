@@ -146,6 +146,14 @@ static luattn_status check_data(const view_rule *rule, const DLTensor *t, luattn
         "cpu: %s: is on DLPack device type %d, expected %d (CPU); luattn_copy_to_host copies from a GPU",
         rule->name, (int)t->device.device_type, (int)kDLCPU);
   }
+  overlap_reach span = {0, 0, false};
+  for (int i = 0; t->strides != NULL && i < rule->ndim; i++)
+    overlap_reach_add(&span, t->shape[i], t->strides[i]);
+  if (!overlap_reach_ok(&span, t, t->data)) {
+    char reach[400];
+    overlap_reach_text(t, reach, sizeof reach);
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: %s", rule->name, reach);
+  }
   for (int i = 0; rule->is_output && t->strides != NULL && i < rule->ndim; i++) {
     if (t->strides[i] == 0 && t->shape[i] > 1) {
       return luattn_fail(err, LUATTN_INVALID,

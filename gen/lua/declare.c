@@ -139,7 +139,14 @@ static int32_t axis_of(lua_State *L, const char *owner) {
   return LUATTN_AXIS_FREE;
 }
 
-static void declare_axes(lua_State *L, const char *owner, luattn_input_info *info) {
+/* As the spec writes the axis at the top of the stack. */
+static const char *axis_text(lua_State *L) {
+  const char *text = front_format(L, "%s", luaL_tolstring(L, -1, NULL));
+  lua_pop(L, 1);
+  return text;
+}
+
+static void declare_axes(lua_State *L, const char *owner, luattn_input_info *info, const char *names[4]) {
   lua_pushliteral(L, "axes");
   if (lua_rawget(L, -2) != LUA_TTABLE) {
     front_raise(L, "%s: axes is %s; write axes = {\"h\"} and so on, one entry for each dimension", owner,
@@ -150,6 +157,7 @@ static void declare_axes(lua_State *L, const char *owner, luattn_input_info *inf
   for (info->num_axes = 0; info->num_axes < n; info->num_axes++) {
     lua_rawgeti(L, -1, (lua_Integer)info->num_axes + 1);
     info->axis[info->num_axes] = axis_of(L, owner);
+    names[info->num_axes] = axis_text(L);
     lua_pop(L, 1);
   }
   lua_pop(L, 1);
@@ -173,7 +181,8 @@ static uint32_t dtype_of(lua_State *L, const char *owner) {
   return dtype;
 }
 
-static void declare_input(lua_State *L, const char *name, luattn_input_info *info) {
+static void declare_input(lua_State *L, const char *name, luattn_input_info *info,
+                          const char *axis_names[4]) {
   static const char *const fields[] = {"axes", "dtype", "grad", NULL};
   const char *owner = front_format(L, "input '%s'", name);
   check_new_name(L, "inputs", name);
@@ -190,7 +199,7 @@ static void declare_input(lua_State *L, const char *name, luattn_input_info *inf
   }
   declare_check_keys(L, -1, owner, fields);
   memcpy(info->name, name, strlen(name) + 1);
-  declare_axes(L, owner, info);
+  declare_axes(L, owner, info, axis_names);
   info->dtype = dtype_of(L, owner);
   lua_pushliteral(L, "grad");
   if (lua_rawget(L, -2) != LUA_TNIL && !lua_isboolean(L, -1)) {
@@ -220,7 +229,7 @@ static void declare_inputs(lua_State *L, int table) {
   for (int i = 0; i < n; i++) {
     lua_pushstring(L, names[i]);
     lua_rawget(L, -2);
-    declare_input(L, names[i], &spec->input[i]);
+    declare_input(L, names[i], &spec->input[i], &spec->axis_name[4 * i]);
     lua_pop(L, 1);
     spec->num_inputs = i + 1;
   }

@@ -2,6 +2,8 @@
 #ifndef LUATTN_GEN_NVRTC_H
 #define LUATTN_GEN_NVRTC_H
 
+#include <stdbool.h>
+
 #include "common/fail.h"
 #include "gen/base/arena.h"
 
@@ -23,8 +25,27 @@ typedef struct nvrtc_file {
   char identity[80];
 } nvrtc_file;
 
-/* path NULL: LUATTN_NVRTC, then the usual names and places. Errors: LUATTN_COMPILE, with what was tried and
- * how to get it. */
+/* Walks over the NVRTCs of a machine, best first, because one that is there need not be of use: a broken
+ * file, one of another architecture, or one whose code the driver cannot load. */
+typedef struct nvrtc_search {
+  const char *path;   /* that was named; NULL: the usual names and places */
+  bool from_variable; /* path is LUATTN_NVRTC's */
+  int driver_version; /* as luattn_target's; 0: any */
+  bool is_ptx;        /* the driver compiles the code, so that NVRTC must not be newer at all */
+  int next;           /* candidate, counted from 0 */
+  bool lacks_arch;    /* one was of no use for want of the architecture */
+  char failed[640];   /* which ones were of no use and why, separated by "; " */
+} nvrtc_search;
+
+/* path NULL: LUATTN_NVRTC, then the usual names and places. One that is named is the only candidate. */
+void nvrtc_search_start(nvrtc_search *s, const char *path, int driver_version, bool is_ptx);
+/* The next candidate that is there and, as far as can be told without loading it, of use. Errors:
+ * LUATTN_COMPILE, or LUATTN_UNSUPPORTED where lacks_arch, with what was tried and how to get one. */
+luattn_status nvrtc_next(nvrtc_search *s, nvrtc_file *out, luattn_error *err);
+/* The last candidate was of no use, as *why says. false: it was named, so that there is no other to try. */
+bool nvrtc_pass_over(nvrtc_search *s, const luattn_error *why);
+
+/* The first candidate. */
 luattn_status nvrtc_find(const char *path, nvrtc_file *out, luattn_error *err);
 
 /* A loaded library: plain data, may be copied and shared by threads. It stays loaded for the life of the
@@ -55,6 +76,10 @@ typedef struct nvrtc {
 } nvrtc;
 
 luattn_status nvrtc_open(const nvrtc_file *file, nvrtc *lib, luattn_error *err);
+/* Whether the driver loads its code. Errors: LUATTN_COMPILE, with both versions. */
+luattn_status nvrtc_check_driver(const nvrtc_search *s, const nvrtc *lib, luattn_error *err);
+/* Candidate after candidate, until one can be opened and the driver loads its code. */
+luattn_status nvrtc_open_first(nvrtc_search *s, nvrtc_file *file, nvrtc *lib, luattn_error *err);
 int nvrtc_supports(const nvrtc *lib, int arch);
 
 typedef struct nvrtc_entry {
@@ -73,8 +98,8 @@ typedef struct nvrtc_result {
 } nvrtc_result;
 
 /* Whom to tell that the front end, which takes one program at a time, is through with this one: called again
- * and again from then on, by the compiling thread; before it by an NVRTC that does not say where it is. `tell`
- * calls nothing of NVRTC. */
+ * and again from then on, by the compiling thread; before it by an NVRTC that does not say where it is.
+ * `tell` calls nothing of NVRTC. */
 typedef struct nvrtc_watcher {
   void (*tell)(void *data);
   void *data;

@@ -33,7 +33,10 @@ typedef struct luattn_spec_info {
   const double *scalar_defaults;
   int has_lse, has_mask;
   uint64_t hash[2]; /* of the spec's text and luattn's standard library: names a spec in packs */
+  const char *const *axis_names; /* axis_names[4 * i + j]: how the spec writes axis j of inputs[i]: "b", "h", "hkv", "q", "kv", a
+                                  * size such as "16", or of a free axis (LUATTN_AXIS_FREE) the name that the spec gave it */
 } luattn_spec_info;
+/* spec NULL: all zero. */
 LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info);
 
 /* Gradients that a backward image computes; the fewer, the faster. */
@@ -41,7 +44,7 @@ typedef enum luattn_wants {
   LUATTN_WANT_DQ = 1, LUATTN_WANT_DK = 2, LUATTN_WANT_DV = 4, LUATTN_WANT_INPUTS = 8, LUATTN_WANT_SCALARS = 16,
   LUATTN_WANT_ALL = 31
 } luattn_wants;
-/* Those that the spec has: what a launch wants that is given a tensor for each of them. */
+/* Those that the spec has: what a launch wants that is given a tensor for each of them. spec NULL: 0. */
 LUATTN_API unsigned luattn_spec_wants(const luattn_spec *spec);
 
 /* Which lengths the tiles of an image are chosen for; the image runs at every length. What counts is the length whose tiles are
@@ -69,7 +72,9 @@ typedef struct luattn_target {
   int family;               /* 0: the plan chooses; else 1 + luattn_family */
   int tile_m, tile_n;       /* 0: the plan chooses; an impossible size is refused by name before compiling */
   const char *cache_dir;    /* NULL: LUATTN_CACHE_DIR, else $XDG_CACHE_HOME/luattn, else ~/.cache/luattn; "": no disk cache */
-  const char *nvrtc;        /* NULL: LUATTN_NVRTC, else the usual names and places */
+  const char *nvrtc;        /* path of a libnvrtc.so, and no other is tried. NULL: LUATTN_NVRTC likewise, else the usual names and
+                             * places: the first that can be loaded, that knows arch, and whose code driver_version loads. What
+                             * was passed over is in luattn_compile_report.plan */
   luattn_lengths lengths;
   const char *device;       /* its luattn_device_info.name: tiles that were measured on it and remembered beside the cache are used
                              * (luattn_tuned_store); NULL: none */
@@ -83,12 +88,14 @@ typedef struct luattn_target {
   int one_code;             /* 1: all kernels in one code (a cubin or PTX), for tools that read one, and for packs: one module to load.
                              * Else the main kernel in the first and the others in a second one, which compile side by side, in
                              * the time of the first; the image is another one, with a key of its own in the cache */
+  int64_t driver_version;   /* of the driver that will load the image, as luattn_driver_version gives it: 1000 * major + 10 *
+                             * minor; an NVRTC whose code it cannot load is not used. 0: any */
 } luattn_target;
 
 /* How a compilation went; for people and tests. */
 typedef struct luattn_compile_report {
   int cache_hit;
-  int is_kept; /* the image is in the disk cache now */
+  int is_kept; /* the image is in the disk cache now; where it should be and is not, *err has a warning */
   double trace_ms, plan_ms, nvrtc_ms, cache_ms;
   char plan[4096]; /* family, tiles, shared memory and the reason for each, one line per fact */
   luattn_tiles tiles;
@@ -101,7 +108,8 @@ typedef struct luattn_compile_report {
 LUATTN_API luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
                                         luattn_compile_report *report, luattn_error *err);
 
-/* Version of the NVRTC that would be used. `nvrtc` as in luattn_target. Errors: LUATTN_COMPILE (there is none). */
+/* Version of the NVRTC that would be used, for any driver and architecture. `nvrtc` as in luattn_target. Errors: LUATTN_COMPILE
+ * (there is none). */
 LUATTN_API luattn_status luattn_nvrtc_version(const char *nvrtc, int *major, int *minor, luattn_error *err);
 
 /* Text of one stage: "ir", "grad", "mask", "plan", "spec", "config", "ptx". From "plan" on as chosen before

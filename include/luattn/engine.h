@@ -24,6 +24,7 @@ typedef struct luattn_engine_options {
   size_t num_packs;
   int never_compile; /* 1: what is in no pack is LUATTN_UNSUPPORTED; neither NVRTC nor the cache is touched */
   int deterministic; /* 1: every backward gives the same bits in every run, as luattn_target.deterministic */
+  const char *nvrtc; /* as in luattn_target */
 } luattn_engine_options;
 
 /* Thread safe. options may be NULL. */
@@ -35,13 +36,19 @@ LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine);
  * from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants); two where the plan has other tiles for
  * short lengths than for long ones (luattn_lengths), the second compiled when it is first needed. Backward computes what
  * args has room for: dq, dk, dv, scalar_grads and the grads with a data pointer that are not NULL are the wants. The spec
- * must outlive the engine. */
+ * must outlive the engine, or be forgotten before it is freed (luattn_engine_forget). */
 LUATTN_API luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                               const luattn_args *args, const luattn_kernel **kernel, luattn_error *err);
 
 /* The same, and why its tiles are what they are: luattn_compile_report.plan, valid as long as the kernel. */
 LUATTN_API luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                             const luattn_args *args, const char **plan, luattn_error *err);
+
+/* Unloads the spec's kernels, after which it may be freed before the engine; what luattn_engine_kernel and
+ * luattn_engine_plan gave of it is gone. No call with this spec and engine may be under way, and no launch of it may
+ * be in flight, nor a CUDA graph with one be launched again. A spec of which the engine has no kernels is fine; one that
+ * is used again is compiled again. Errors: LUATTN_INVALID (one of its kernels is being compiled). */
+LUATTN_API luattn_status luattn_engine_forget(luattn_engine *engine, const luattn_spec *spec, luattn_error *err);
 
 /* A kernel that will be needed. head_dim_v 0: as head_dim. wants: the gradients that launches will ask for; 0: all there are. */
 typedef struct luattn_request {

@@ -89,7 +89,7 @@ typedef struct luattn_image_info {
   uint32_t has_query_mod, has_key_mod, has_value_mod;
   uint32_t accumulates_dq;            /* DKDV adds into dq_acc and FINISH writes dq */
   uint32_t wants;                     /* gradients compiled in: luattn_wants */
-  uint32_t draws_tiles;               /* FORWARD takes its tiles from a counter, one for each workspace */
+  uint32_t draws_tiles;               /* FORWARD takes its tiles from a counter (luattn_workspace_size) */
   uint32_t is_ptx;                    /* PTX that the driver compiles, for this architecture and later ones; else a cubin */
   uint32_t deterministic;             /* backward gives the same bits in every run */
   uint32_t can_split;                 /* blocks of DKDV may share the queries of a kv tile: luattn_args.num_splits */

@@ -20,6 +20,9 @@ typedef struct luattn_kernel luattn_kernel; /* an image on a device */
 LUATTN_API luattn_status luattn_driver_open(luattn_driver **driver, luattn_error *err);
 LUATTN_API void luattn_driver_close(luattn_driver *driver); /* after everything that was made with it; NULL is fine */
 
+/* The version of CUDA that the driver is of: 1000 * major + 10 * minor. */
+LUATTN_API luattn_status luattn_driver_version(luattn_driver *driver, int *version, luattn_error *err);
+
 typedef struct luattn_device_info {
   char name[128];
   int arch; /* 10 * major + minor */
@@ -55,7 +58,7 @@ LUATTN_API luattn_status luattn_timer_stop(luattn_timer *timer, void *stream, lu
 LUATTN_API luattn_status luattn_timer_read(luattn_timer *timer, double *ms, luattn_error *err);
 
 /* Loads an image for `device` in its primary context (which the CUDA runtime API and frameworks share). Copies what it needs
- * of the image. The driver must outlive the kernel. May allocate a few KB of device memory and wait for the default stream,
+ * of the image. The driver must outlive the kernel. May allocate 41 KB of device memory and wait for the default stream,
  * so load before capturing a graph. */
 LUATTN_API luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
                                             luattn_kernel **kernel, luattn_error *err);
@@ -63,9 +66,11 @@ LUATTN_API void luattn_kernel_unload(luattn_kernel *kernel); /* NULL is fine */
 LUATTN_API const luattn_image_info *luattn_kernel_get_info(const luattn_kernel *kernel);
 
 /* Bytes of device workspace for these arguments. Looks at q, k, v and the inputs, whose data pointers may be NULL, at
- * scalars, scale, num_splits and skip; at nothing else. 0 is a possible answer. What the workspace holds before a launch does not matter. Use few of them and use them
- * again: where FORWARD draws tiles (luattn_image_info.draws_tiles), a launch with a workspace beyond the first 256 that the
- * kernel has met zeroes a counter in it first. */
+ * scalars, scale, num_splits and skip; at nothing else. 0 is a possible answer. What the workspace holds before a launch does
+ * not matter, nor how many of them there are: where FORWARD draws tiles (luattn_image_info.draws_tiles), a kernel has a counter
+ * for each of about 1000 workspaces, and for each of about 250 streams, which launches with further workspaces take. A launch
+ * has none of these, and zeroes one in its workspace first, where it comes with a further workspace and is captured into a CUDA
+ * graph, or is on a further stream, on the per-thread default stream, or under a driver before CUDA 12.0. */
 LUATTN_API luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                                luattn_error *err);
 

@@ -1,9 +1,27 @@
 /* status.h: what every luattn call returns, the caller-owned error message, and the replaceable allocator.
  *
- * A call returns a luattn_status. On anything but LUATTN_OK it fills *err (if err is not NULL) with a message that names the
- * tensor or the spec line, the value, and what to do; outputs are written only on LUATTN_OK. Look at *err after a failure
- * alone: a call that succeeds leaves in it what it held, or a message of something that it did without. Nothing here exits,
- * aborts or prints. There is no global state.
+ * A call returns a luattn_status. On anything but LUATTN_OK it fills *err with a message that names the tensor or the spec
+ * line, the value, and what to do; outputs are written only on LUATTN_OK. Nothing here exits, aborts or prints. There is no
+ * global state.
+ *
+ * Errors and warnings. `err` may be NULL everywhere. Every call that takes it writes it, so that it need not be initialised:
+ * after LUATTN_OK the status in it is LUATTN_OK, and the message is empty, or a warning: of something that the call did
+ * without, such as a cache directory that cannot be written. Of a kernel that an engine compiles, the calls that waited for it
+ * are told; later ones are not.
+ *
+ * NULL. A pointer that is not said to be optional must not be NULL: LUATTN_INVALID, with a message that names the parameter.
+ * Functions that return no status answer NULL with NULL, 0 or zeros, and those that free or close take it.
+ *
+ * Versions. Structs that a program hands in and that start with `struct_size` (luattn_args, luattn_target,
+ * luattn_engine_options, luattn_pack_query) grow at their ends, and all follow one rule. Set struct_size to sizeof of the struct,
+ * and what is not used to zero.
+ *   - a smaller one, of a program built for an earlier luattn, is taken; what it lacks is zero, which means the default;
+ *   - a larger one, of a program built for a later luattn, is taken if what this one does not know is zero; else an error
+ *     names the byte that is set and this library's version;
+ *   - 0, a size without the first members, which every version had, and one that is no multiple of 8: an error.
+ * All other structs (luattn_input, luattn_scalar, luattn_request, luattn_pack_item, luattn_problem, luattn_tiles,
+ * luattn_allocator, and those that luattn fills) keep their size for all versions with the same soname, libluattn.so.0. What a
+ * later version needs besides comes as a new function or a struct_size'd one.
  *
  * The program around a call changes nothing of what it computes, writes or says, and finds its own state as it was:
  *   locale          Every call works in the "C" locale, which it sets for its own thread alone.
@@ -47,7 +65,7 @@ typedef enum luattn_status {
 #undef LUATTN_X
 } luattn_status;
 
-/* Caller-owned; need not be initialised. */
+/* Caller-owned; need not be initialised. What a call leaves in it is said above. */
 typedef struct luattn_error {
   luattn_status status;
   char message[1020];

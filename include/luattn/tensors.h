@@ -7,12 +7,21 @@
  * saved            [num_saved, batch, heads, q_len]   same type, contiguous: what forward keeps for backward beyond lse
  * What a pass writes has memory of its own: no two of its elements, nor it and another tensor of the pass or the workspace, share
  * any. That is checked, but not whether tensors with gaps (dq, dk and dv in one array) meet elsewhere than at their first element.
- * heads is a multiple of heads_kv. DLTensor.strides NULL means contiguous. byte_offset is honoured.
+ * heads is a multiple of heads_kv. DLTensor.strides NULL means contiguous. byte_offset is honoured. Shape, strides and byte_offset
+ * that reach beyond 64-bit addresses are an error.
  */
 #ifndef LUATTN_TENSORS_H
 #define LUATTN_TENSORS_H
 
+/* A program that has included a copy of its own, as of PyTorch, goes on with that one. */
+#ifndef DLPACK_DLPACK_H_
+#if defined(__has_include)
+#if !__has_include(<dlpack/dlpack.h>)
+#error "luattn needs dlpack/dlpack.h: install libdlpack-dev (Debian, Ubuntu), or name the folder that has it with -I"
+#endif
+#endif
 #include <dlpack/dlpack.h>
+#endif
 
 #include "luattn/status.h"
 
@@ -31,6 +40,8 @@ typedef struct luattn_input {
   const DLTensor *grad; /* NULL: not wanted */
 } luattn_input;
 
+/* Not NaN. But where q is float64: 0, infinite, or of a magnitude from 2^-126 on that float32 can hold; so is the spec's default,
+ * where it is used. */
 typedef struct luattn_scalar {
   const char *name;
   double value;
@@ -41,12 +52,14 @@ typedef struct luattn_scalar {
  * do, have this. What v holds there is then not read. */
 typedef enum luattn_skip {
   LUATTN_SKIP_AUTO,   /* where lengths are such that it pays */
-  LUATTN_SKIP_ALWAYS, /* an error where the kernel cannot */
+  LUATTN_SKIP_ALWAYS, /* at every length. In forward an error where the kernel cannot. In backward a kernel that cannot computes
+                       * every tile, since one luattn_args may serve both passes; with more than 32767 batches none can */
   LUATTN_SKIP_NEVER   /* every tile that the mask leaves is computed */
 } luattn_skip;
 
-/* Arguments of a forward or backward pass. Set struct_size = sizeof(luattn_args), zero what is not used. A larger struct,
- * of a program that was built for a later luattn, is taken if what this one does not know is zero; so are luattn_engine_options.
+/* Arguments of a forward or backward pass. One may serve both: a pass looks at nothing that is the other's alone. Set
+ * struct_size = sizeof(luattn_args), zero what is not used; luattn/status.h says which other sizes are taken. At most 12 inputs
+ * and 32 scalars.
  * Forward reads q, k, v and writes o, lse, saved. Backward reads q, k, v, o, lse, saved, dout, dlse and writes dq, dk, dv, the
  * inputs' grads and scalar_grads. Outputs that are NULL are not computed. */
 typedef struct luattn_args {
@@ -68,10 +81,10 @@ typedef struct luattn_args {
                                  * overlap or are issued by several threads at once, not even on one stream: their results,
                                  * and those of the next launch with it, would be wrong */
   size_t workspace_size;
-  int num_splits;               /* backward of the sm90 family: how many blocks share the queries of 128 keys of a kv head, at
-                                 * most 64. 0: as many as keep the device busy where keys, kv heads and batch are few; 1: none
-                                 * do. Counts in luattn_workspace_size: each has dk and dv of its own there, which are then
-                                 * added up in order */
+  int num_splits;               /* Backward of the sm90 family: how many blocks share the queries of 128 keys of a kv head, at
+                                 * most 64; forward does not look at it. 0: as many as keep the device busy where keys, kv heads
+                                 * and batch are few; 1: none do. Counts in luattn_workspace_size: each has dk and dv of its own
+                                 * there, which are then added up in order */
   int skip;                     /* luattn_skip, where the kernel can skip tiles (LUATTN_ROLE_REACH among its entries). Counts in
                                  * luattn_workspace_size */
 } luattn_args;

@@ -116,7 +116,7 @@ static void write_and_read(void *data) {
   }
   luattn_fail(&n->err, LUATTN_INVALID, "gain: is %g", 1.5);
   const luattn_args args = {.scale = DBL_MIN};
-  assert_false(choices_ok(&args, false, n->scale, sizeof n->scale));
+  assert_false(choices_ok(&args, true, false, n->scale, sizeof n->scale));
 }
 
 static void test_real(void **state) {

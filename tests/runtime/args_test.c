@@ -37,7 +37,9 @@ typedef struct bad_case {
 #define BEND(name, statement) \
   static void name(problem *p) { statement; }
 
-BEND(old_struct, p->args.struct_size = 8)
+BEND(old_struct, p->args.struct_size = 24)
+BEND(no_struct, p->args.struct_size = 0)
+BEND(torn_struct, p->args.struct_size = sizeof p->args - 4)
 BEND(later_struct, (p->args.struct_size += sizeof p->later, p->later[2] = 1))
 BEND(endless_struct, p->args.struct_size = SIZE_MAX)
 BEND(no_q, p->args.q = NULL)
@@ -102,6 +104,17 @@ BEND(unknown_scalar, p->scalars[0].name = "temprature")
 BEND(scalar_escape, p->scalars[0].name = "cap\n")
 BEND(unnamed_scalar, p->scalars[0].name = NULL)
 BEND(nan_scalar, p->scalars[0].value = (double)NAN)
+BEND(scalar_beyond_float, p->scalars[0].value = 1e39)
+BEND(scalar_below_float, p->scalars[0].value = -1e-39)
+BEND(default_beyond_float, p->info.scalar_default[1] = 1e300)
+BEND(q_wraps, p->q.strides[0] = (int64_t)1 << 62)
+BEND(q_wraps_down, p->q.strides[0] = INT64_MIN)
+BEND(q_wraps_by_two_axes, (p->q.strides[0] = (int64_t)1 << 58, p->q.strides[1] = (int64_t)1 << 57))
+BEND(o_wraps, p->o.strides[1] = (int64_t)1 << 61)
+BEND(input_wraps, p->ids.strides[0] = INT64_MAX)
+BEND(offset_wraps, p->q.t.byte_offset = UINT64_MAX - 15)
+BEND(below_zero, p->q.strides[0] = -((int64_t)1 << 57))
+BEND(one_batch_too_many, p->info.has_key_mod = 0; p->q.shape[0] = 65536)
 BEND(null_scalars, p->args.scalars = NULL)
 BEND(no_workspace, p->args.workspace = NULL)
 BEND(small_workspace, p->args.workspace_size = 1000)
@@ -135,7 +148,7 @@ static void scalar_twice(problem *p) {
   p->scalars[1] = p->scalars[0];
 }
 static void too_many_heads(problem *p) { p->q.shape[1] = LUATTN_MAX_HEADS + 1; }
-static void too_many_batches(problem *p) { problem_resize(p, 22000, 1, 1); }
+static void too_many_batches(problem *p) { problem_resize(p, 21846, 1, 1); }
 /* 2^14 tiles of each of 8 x 21000 heads. */
 static void too_many_tiles(problem *p) {
   const int64_t len = 1 << 20;
@@ -157,9 +170,17 @@ static void grad_strided(problem *p) {
 }
 
 static const bad_case cases[] = {
-    {LUATTN_FORWARD, old_struct, "luattn_args: struct_size is 8, expected 1"},
-    {LUATTN_FORWARD, later_struct, "luattn_args: struct_size is 184, expected 168"},
-    {LUATTN_FORWARD, endless_struct, "set it to sizeof(luattn_args), and what is not used to 0"},
+    {LUATTN_FORWARD, old_struct,
+     "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 168 in luattn 0.1.0 "
+     "and was never "
+     "below 32; set it, and what is not used to 0"},
+    {LUATTN_FORWARD, no_struct, "luattn_args: struct_size is 0, expected sizeof(luattn_args)"},
+    {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 164, expected sizeof(luattn_args)"},
+    {LUATTN_BACKWARD, later_struct,
+     "backward: luattn_args: struct_size is 184, and byte 176 is set, which luattn 0.1.0 does not know: it "
+     "has 168; use "
+     "the luattn whose headers the program was built with, or a later one, or set that member to 0"},
+    {LUATTN_FORWARD, endless_struct, "luattn_args: struct_size is 18446744073709551615, expected"},
     {LUATTN_FORWARD, no_q, "forward of 'demo': q: is missing"},
     {LUATTN_FORWARD, no_v, "v: is missing"},
     {LUATTN_FORWARD, flat_q, "q: has 3 axes, expected 4: [batch, heads, q_len, head_dim]"},
@@ -231,13 +252,37 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, scalar_escape, "scalar 'cap?': the spec has no such scalar; did you mean 'cap'?"},
     {LUATTN_FORWARD, unnamed_scalar, "scalars: number 0 has no name"},
     {LUATTN_FORWARD, nan_scalar, "scalar 'cap': is nan"},
+    {LUATTN_FORWARD, scalar_beyond_float,
+     "scalar 'cap': is 1e+39, expected 0, or a magnitude of 1.17549e-38 to 3.40282e+38, which float32 can "
+     "hold"},
+    {LUATTN_BACKWARD, scalar_below_float,
+     "scalar 'cap': is -1e-39, expected 0, or a magnitude of 1.17549e-38"},
+    {LUATTN_FORWARD, default_beyond_float,
+     "scalar 'temperature': has the default 1e+300, expected 0, or a magnitude of 1.17549e-38 to "
+     "3.40282e+38, which "
+     "float32 can hold; give it a value"},
+    {LUATTN_FORWARD, q_wraps,
+     "q: has shape [2, 8, 100, 64], strides [4611686018427387904, 6400, 64, 1] and byte_offset 0, which "
+     "reach beyond "
+     "what 64 bits can address; give those of its memory"},
+    {LUATTN_FORWARD, q_wraps_down,
+     "q: has shape [2, 8, 100, 64], strides [-9223372036854775808, 6400, 64, 1]"},
+    {LUATTN_FORWARD, q_wraps_by_two_axes, "which reach beyond what 64 bits can address"},
+    {LUATTN_FORWARD, o_wraps, "o: has shape [2, 8, 100, 32], strides [25600, 2305843009213693952, 32, 1]"},
+    {LUATTN_FORWARD, input_wraps, "input 'ids': has shape [2, 130], strides [9223372036854775807, 1]"},
+    {LUATTN_FORWARD, offset_wraps,
+     "q: has shape [2, 8, 100, 64], strides [51200, 6400, 64, 1] and byte_offset 184"},
+    {LUATTN_FORWARD, below_zero, "which reach beyond what 64 bits can address"},
+    {LUATTN_FORWARD, one_batch_too_many, "q: has batch 65536, expected at most 65535; split the call"},
     {LUATTN_FORWARD, null_scalars, "scalars: is NULL, but num_scalars is 1"},
     {LUATTN_FORWARD, scalar_twice, "scalar 'cap': was given twice"},
     {LUATTN_FORWARD, no_workspace, "workspace: is NULL, expected "},
     {LUATTN_FORWARD, small_workspace, "workspace: has 1000 bytes, expected "},
     {LUATTN_FORWARD, odd_workspace, "is not a multiple of 256 bytes"},
     {LUATTN_FORWARD, too_many_heads, "q: has 32768 heads, expected at most 32767"},
-    {LUATTN_FORWARD, too_many_batches, "luattn_mod: needs a grid of 1 x 8 x 66000, and z is at most 65535"},
+    {LUATTN_FORWARD, too_many_batches,
+     "q: has batch 21846, expected at most 21845 for a spec with a query_mod, key_mod or value_mod; split "
+     "the call"},
     {LUATTN_FORWARD, too_many_tiles,
      "luattn_fwd: has 16384 x 8 x 21000 tiles, expected at most 2147483647; split the call into smaller "
      "batches or fewer heads"},
@@ -313,6 +358,22 @@ static void simt_family(problem *p) {
 }
 static void no_strides(problem *p) { p->q.t.strides = p->o.t.strides = p->ids.t.strides = NULL; }
 static void wider_struct(problem *p) { p->args.struct_size += sizeof p->later; }
+/* Of a luattn before num_splits and skip, which may hold anything there. */
+static void earlier_struct(problem *p) {
+  p->args.struct_size = offsetof(luattn_args, num_splits);
+  p->args.num_splits = p->args.skip = -7;
+}
+static void splits_of_backward(problem *p) { p->args.num_splits = 65; }
+static void doubles(problem *p) {
+  p->info.dtype = LUATTN_F64, p->info.family = LUATTN_SIMT, p->info.num_inputs = p->info.num_stats = 0;
+  tensor *const rows[] = {&p->q, &p->k, &p->v, &p->o, &p->lse, &p->saved};
+  for (int i = 0; i < 6; ++i) rows[i]->t.dtype = (DLDataType){kDLFloat, 64, 1};
+  memset(p->info.entry, 0, sizeof *p->info.entry);
+  memmove(p->info.entry, p->info.entry + 1, --p->info.num_entries * sizeof *p->info.entry); /* no stats */
+  p->args.num_inputs = 0;
+  p->scalars[0].value = 1e300;
+  for (int i = 0; i < 6; ++i) rows[i]->t.data = p->memory + ((size_t)i << 23);
+}
 static void no_row_outputs(problem *p) {
   p->args.dlse = NULL;
   p->args.scalar_grads = NULL;
@@ -323,6 +384,7 @@ static void null_grad_data(problem *p) {
   p->slopes_grad.t.dtype.bits = 8; /* not looked at: it is not wanted */
 }
 BEND(all_good, (void)p)
+BEND(infinite_scalar, p->scalars[0].value = (double)INFINITY)
 BEND(least_scale, p->args.scale = 0x1p-126)
 BEND(most_scale, p->args.scale = 0x1p126)
 BEND(managed_q, p->q.t.device = ((DLDevice){kDLCUDAManaged, 0}))
@@ -353,27 +415,19 @@ static void what_is_allowed(void **state) {
     luattn_pass pass;
     bend *bend;
   } good[] = {
-      {LUATTN_FORWARD, all_good},
-      {LUATTN_BACKWARD, all_good},
-      {LUATTN_FORWARD, least_scale},
-      {LUATTN_FORWARD, most_scale},
-      {LUATTN_FORWARD, managed_q},
-      {LUATTN_FORWARD, pinned_k},
-      {LUATTN_FORWARD, dlpack_bool},
-      {LUATTN_FORWARD, broadcast_k},
-      {LUATTN_FORWARD, no_lse_out},
-      {LUATTN_FORWARD, no_dout},
-      {LUATTN_FORWARD, q_is_k_is_v},
-      {LUATTN_FORWARD, dq_where_forward_does_not_look},
-      {LUATTN_BACKWARD, packed_gradients},
-      {LUATTN_BACKWARD, dq_without_its_pass},
-      {LUATTN_FORWARD, simt_family},
-      {LUATTN_FORWARD, no_strides},
-      {LUATTN_BACKWARD, broadcast_inputs},
-      {LUATTN_BACKWARD, no_row_outputs},
-      {LUATTN_BACKWARD, null_grad_data},
-      {LUATTN_FORWARD, wider_struct},
-      {LUATTN_FORWARD, odd_strides_of_single_elements},
+      {LUATTN_FORWARD, all_good},           {LUATTN_BACKWARD, all_good},
+      {LUATTN_FORWARD, least_scale},        {LUATTN_FORWARD, most_scale},
+      {LUATTN_FORWARD, managed_q},          {LUATTN_FORWARD, pinned_k},
+      {LUATTN_FORWARD, dlpack_bool},        {LUATTN_FORWARD, broadcast_k},
+      {LUATTN_FORWARD, no_lse_out},         {LUATTN_FORWARD, no_dout},
+      {LUATTN_FORWARD, q_is_k_is_v},        {LUATTN_FORWARD, dq_where_forward_does_not_look},
+      {LUATTN_BACKWARD, packed_gradients},  {LUATTN_BACKWARD, dq_without_its_pass},
+      {LUATTN_FORWARD, simt_family},        {LUATTN_FORWARD, no_strides},
+      {LUATTN_BACKWARD, broadcast_inputs},  {LUATTN_BACKWARD, no_row_outputs},
+      {LUATTN_BACKWARD, null_grad_data},    {LUATTN_FORWARD, wider_struct},
+      {LUATTN_FORWARD, earlier_struct},     {LUATTN_BACKWARD, earlier_struct},
+      {LUATTN_FORWARD, splits_of_backward}, {LUATTN_FORWARD, doubles},
+      {LUATTN_FORWARD, infinite_scalar},    {LUATTN_FORWARD, odd_strides_of_single_elements},
   };
   for (size_t i = 0; i < sizeof good / sizeof *good; ++i) {
     problem p;

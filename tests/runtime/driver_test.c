@@ -220,15 +220,15 @@ static void loading_kernels(void **state) {
     int nth;
     const char *message;
   } bad[] = {
-      {"cuModuleLoadData", 1, "loading 'demo' (backward, sm_90); the driver supports CUDA 12.8"},
+      {"cuModuleLoadData", 1, "loading 'demo' (backward, sm_90); the driver supports CUDA 13.0"},
       {"cuModuleGetFunction", 2, "looking for luattn_mod in 'demo'"},
       {"cuFuncSetAttribute", 1, "giving luattn_dkdv of 'demo' (backward, sm_90) 200000 bytes"},
       {"cuCtxPushCurrent_v2", 1, "making the primary context current"},
       {"cuMemAlloc_v2", 1, "cuMemAlloc: CUDA_ERROR_INVALID_VALUE (1): allocating 8 bytes"},
-      {"cuMemAlloc_v2", 2, "allocating 8192 bytes"},
-      {"cuMemsetD8Async", 2, "cuMemsetD8Async: CUDA_ERROR_INVALID_VALUE (1): zeroing 8192 bytes"},
+      {"cuMemAlloc_v2", 2, "allocating 40960 bytes"},
+      {"cuMemsetD8Async", 2, "cuMemsetD8Async: CUDA_ERROR_INVALID_VALUE (1): zeroing 40960 bytes"},
       {"cuStreamSynchronize", 2,
-       "cuStreamSynchronize: CUDA_ERROR_INVALID_VALUE (1): waiting for 8192 bytes of zeros"},
+       "cuStreamSynchronize: CUDA_ERROR_INVALID_VALUE (1): waiting for 40960 bytes of zeros"},
   };
   luattn_image_free(image);
   p.info.family = LUATTN_SM90;

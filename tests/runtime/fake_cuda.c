@@ -46,6 +46,7 @@ static struct {
   atomic_int calls;
 } plan;
 static fake_event events[MAX_EVENTS];
+static _Atomic(cu_stream) captured;
 static atomic_size_t num_events, num_maps;
 static atomic_int has_maps;                        /* a map was ever made */
 static atomic_int ticks, cost_of_shared, wrong_at; /* of LUATTN_FAKE_COST and LUATTN_FAKE_WRONG */
@@ -95,6 +96,7 @@ const fake_event *fake_get_event(size_t index) { return &events[index]; }
 void *fake_current_context(void) { return stack.size > 0 ? stack.item[stack.size - 1] : NULL; }
 void fake_push_context(void *context) { stack.item[stack.size++] = context; }
 void *fake_pop_context(void) { return stack.size > 0 ? stack.item[--stack.size] : NULL; }
+void fake_capture(void *stream) { atomic_store(&captured, stream); }
 void *fake_primary_context(int device) { return &contexts[device]; }
 fake_live_counts fake_live(void) {
   fake_live_counts live = {.modules = num_modules, .allocations = num_allocations, .events = num_live_events};
@@ -138,8 +140,9 @@ FAKE(cuInit)(unsigned flags) {
 
 FAKE(cuDriverGetVersion)(int *version);
 FAKE(cuDriverGetVersion)(int *version) {
+  const char *chosen = getenv("LUATTN_FAKE_DRIVER");
   PLANNED("cuDriverGetVersion");
-  *version = 12080;
+  *version = chosen != NULL ? atoi(chosen) : 13000;
   return 0;
 }
 
@@ -353,6 +356,22 @@ FAKE(cuTensorMapReplaceAddress)(void *map, void *data) {
   memcpy(&m, map, sizeof m);
   m.data = data;
   memcpy(map, &m, sizeof m);
+  return 0;
+}
+
+FAKE(cuStreamIsCapturing)(cu_stream stream, int *status);
+FAKE(cuStreamIsCapturing)(cu_stream stream, int *status) {
+  PLANNED("cuStreamIsCapturing");
+  *status = stream != NULL && stream == atomic_load(&captured);
+  return 0;
+}
+
+/* As the driver does not allow it of a stream that is being captured. */
+FAKE(cuStreamGetId)(cu_stream stream, unsigned long long *id);
+FAKE(cuStreamGetId)(cu_stream stream, unsigned long long *id) {
+  PLANNED("cuStreamGetId");
+  if (stream != NULL && stream == atomic_load(&captured)) return 900;
+  *id = (unsigned long long)(uintptr_t)stream;
   return 0;
 }
 

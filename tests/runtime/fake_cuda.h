@@ -3,8 +3,8 @@
  *
  * A module is any bytes. If they start with "FAKE", the functions it has are the words that follow; otherwise
  * it has them all. LUATTN_FAKE_FAIL=symbol:n:result makes the n-th call of a function fail (read by cuInit,
- * as is LUATTN_FAKE_ARCH=90). A launch takes no time; with LUATTN_FAKE_COST=shared one tick for each KB of its
- * dynamic shared memory, and two records of events one tick in any case. It writes nothing; with
+ * as is LUATTN_FAKE_ARCH=90); LUATTN_FAKE_DRIVER=12080 is its version, else 13000. A launch takes no time; with LUATTN_FAKE_COST=shared one tick for each KB of
+ * its dynamic shared memory, and two records of events one tick in any case. It writes nothing; with
  * LUATTN_FAKE_WRONG=n one with n bytes of dynamic shared memory writes zeros at the start of o.
  */
 #ifndef LUATTN_TESTS_FAKE_CUDA_H
@@ -55,5 +55,6 @@ FAKE_API void *fake_current_context(void); /* of this thread */
 FAKE_API void fake_push_context(void *context);
 FAKE_API void *fake_pop_context(void);
 FAKE_API void *fake_primary_context(int device);
+FAKE_API void fake_capture(void *stream); /* is being captured from now on; NULL: none is */
 
 #endif

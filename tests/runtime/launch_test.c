@@ -315,10 +315,10 @@ static void workspace_cannot_wrap(void **state) {
   p.info.num_inputs = p.info.num_stats = 0;
   p.args.num_inputs = 0;
   tensor *with_q[] = {&p.q}, *with_k[] = {&p.k, &p.v};
-  with_q[0]->shape[0] = with_q[0]->shape[2] = INT32_MAX;
+  with_q[0]->shape[0] = LUATTN_MAX_BATCH / 3, with_q[0]->shape[2] = INT32_MAX;
   with_q[0]->shape[1] = LUATTN_MAX_HEADS;
   for (int i = 0; i < 2; ++i) {
-    with_k[i]->shape[0] = with_k[i]->shape[2] = INT32_MAX;
+    with_k[i]->shape[0] = LUATTN_MAX_BATCH / 3, with_k[i]->shape[2] = INT32_MAX;
     with_k[i]->shape[1] = LUATTN_MAX_HEADS;
   }
   luattn_kernel *kernel = load(&p);

@@ -66,6 +66,11 @@ static void fixture_free(fixture *f) {
 
 /* ---- one function a mistake ---- */
 
+static void q_wraps(fixture *f) { f->c.q.stride[0] = INT64_C(1) << 62; }
+static void q_wraps_down(fixture *f) { f->c.q.stride[0] = INT64_MIN; }
+static void o_wraps(fixture *f) { f->c.o.stride[0] = INT64_C(1) << 62; }
+static void offset_wraps(fixture *f) { f->c.q.t.byte_offset = UINT64_MAX - 7; }
+static void input_wraps(fixture *f) { f->slopes.stride[0] = INT64_C(1) << 62; }
 static void small_struct(fixture *f) { f->c.args.struct_size = 8; }
 static void no_q(fixture *f) { f->c.args.q = NULL; }
 static void no_k(fixture *f) { f->c.args.k = NULL; }
@@ -160,8 +165,9 @@ typedef struct argument_case {
 
 static const argument_case cases[] = {
     {small_struct, SPEC, false,
-     "cpu: luattn_args: struct_size is 8, expected 168; set it to sizeof(luattn_args), and what is "
-     "not used to 0"},
+     "cpu: luattn_args: struct_size is 8, expected sizeof(luattn_args), which is 168 in luattn 0.1.0 and was "
+     "never "
+     "below 32; set it, and what is not used to 0"},
     {no_q, SPEC, false, "cpu: q: is missing; give a tensor [batch, heads, q_len, head_dim]"},
     {no_k, SPEC, false, "cpu: k: is missing; give a tensor [batch, heads_kv, kv_len, head_dim]"},
     {no_v, SPEC, false, "cpu: v: is missing; give a tensor [batch, heads_kv, kv_len, head_dim_v]"},
@@ -187,6 +193,26 @@ static const argument_case cases[] = {
      "cpu: q: axis 2 of [batch, heads, q_len, head_dim] has size -1, expected 0 to 2147483647"},
     {q_too_long, SPEC, false,
      "cpu: q: axis 2 of [batch, heads, q_len, head_dim] has size 2147483648, expected 0 to 2147483647"},
+    {q_wraps, SPEC, false,
+     "cpu: q: has shape [2, 4, 5, 4], strides [4611686018427387904, 20, 4, 1] and byte_offset 0, which reach "
+     "beyond "
+     "what 64 bits can address; give those of its memory"},
+    {q_wraps_down, SPEC, true,
+     "cpu: q: has shape [2, 4, 5, 4], strides [-9223372036854775808, 20, 4, 1] and byte_offset 0, which "
+     "reach beyond "
+     "what 64 bits can address; give those of its memory"},
+    {o_wraps, SPEC, false,
+     "cpu: o: has shape [2, 4, 5, 3], strides [4611686018427387904, 15, 3, 1] and byte_offset 0, which reach "
+     "beyond "
+     "what 64 bits can address; give those of its memory"},
+    {offset_wraps, SPEC, false,
+     "cpu: q: has shape [2, 4, 5, 4], strides [80, 20, 4, 1] and byte_offset 18446744073709551608, which "
+     "reach beyond "
+     "what 64 bits can address; give those of its memory"},
+    {input_wraps, SPEC, false,
+     "cpu: input 'slopes': has shape [4], strides [4611686018427387904] and byte_offset 0, which reach "
+     "beyond "
+     "what 64 bits can address; give those of its memory"},
     {q_endless, SPEC, false, "cpu: q: has more elements than a machine can address"},
     {q_flat, SPEC, false, "cpu: q: head_dim is 0, expected 1 to 65536"},
     {v_flat, SPEC, false, "cpu: v: head_dim_v is 0, expected 1 to 65536"},
@@ -280,8 +306,7 @@ static const argument_case cases[] = {
     {scale_tiny, SPEC, false,
      "cpu: scale: is 4.94066e-324, expected 2.22507e-308 to 8.98847e+307, which float64 can hold, or 0 for "
      "head_dim^-1/2"},
-    {splits_negative, SPEC, false,
-     "cpu: num_splits: is -1, expected 1 to 64, or 0 to leave it to the launch"},
+    {splits_negative, SPEC, true, "cpu: num_splits: is -1, expected 1 to 64, or 0 to leave it to the launch"},
     {splits_many, SPEC, true, "cpu: num_splits: is 65, expected 1 to 64, or 0 to leave it to the launch"},
     {skip_unknown, SPEC, false, "cpu: skip: is 9, expected a luattn_skip, 0 to 2"},
 };
@@ -356,8 +381,71 @@ static void test_scale_of_types(void **state) {
   luattn_spec_free(spec);
 }
 
+/* So has a scalar, and its default where it is not given. */
+static void test_scalars_of_types(void **state) {
+  (void)state;
+  static const char *const defaults[] = {"30.0", "1e200"};
+  for (int i = 0; i < 2; i++) {
+    char source[200];
+    snprintf(source, sizeof source,
+             "return attention { scalars = { cap = %s }, score_mod = function(score, b, h, q_idx, kv_idx)\n"
+             "  return cap * tanh(score / cap) end }",
+             defaults[i]);
+    luattn_spec *spec = load_text(source);
+    const luattn_scalar beyond = {"cap", 1e39}, fits = {"cap", 3e38}, none = {"cap", 0};
+    luattn_error err;
+    fixture f;
+    fixture_new(&f, spec, false);
+    assert_int_equal(luattn_cpu_forward(spec, &f.c.args, NULL), LUATTN_OK);
+    assert_int_equal(luattn_cpu_forward_in(spec, &f.c.args, LUATTN_F32, &err),
+                     i == 0 ? LUATTN_OK : LUATTN_INVALID);
+    if (i == 1)
+      assert_string_equal(
+          err.message,
+          "cpu: scalar 'cap': has the default 1e+200, expected 0, or a magnitude of 1.17549e-38 to "
+          "3.40282e+38, which float32 can hold; give it a value");
+    f.c.args.num_scalars = 1;
+    f.c.args.scalars = &fits;
+    assert_int_equal(luattn_cpu_forward_in(spec, &f.c.args, LUATTN_BF16, NULL), LUATTN_OK);
+    f.c.args.scalars = &none;
+    assert_int_equal(luattn_cpu_forward_in(spec, &f.c.args, LUATTN_BF16, NULL), LUATTN_OK);
+    f.c.args.scalars = &beyond;
+    f.c.q.t.dtype =
+        F32; /* kernels of this type refuse it, and so does the CPU path; the data do not matter */
+    assert_int_equal(luattn_cpu_forward(spec, &f.c.args, &err), LUATTN_INVALID);
+    assert_non_null(strstr(err.message, "cpu: scalar 'cap': is 1e+39"));
+    f.c.q.t.dtype = F64;
+    assert_int_equal(luattn_cpu_backward(spec, &f.c.args, NULL), LUATTN_OK);
+    assert_int_equal(luattn_cpu_backward_in(spec, &f.c.args, LUATTN_F16, &err), LUATTN_INVALID);
+    assert_non_null(
+        strstr(err.message, "cpu: scalar 'cap': is 1e+39, expected 0, or a magnitude of 1.17549e-38"));
+    fixture_free(&f);
+    luattn_spec_free(spec);
+  }
+}
+
+/* What does not concern the pass or the spec may hold anything; a smaller struct of an earlier version is
+ * taken. */
+static void test_passed_over(void **state) {
+  (void)state;
+  luattn_spec *spec = load_text("return attention { name = 'plain' }");
+  fixture f;
+  fixture_new(&f, spec, false);
+  const DLTensor odd = {.ndim = 7, .data = &f};
+  luattn_error err;
+  f.c.args.num_splits = 65;
+  f.c.args.saved = &odd;
+  if (luattn_cpu_forward(spec, &f.c.args, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  f.c.args.skip = -3;
+  f.c.args.struct_size = offsetof(luattn_args, num_splits);
+  if (luattn_cpu_backward(spec, &f.c.args, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  fixture_free(&f);
+  luattn_spec_free(spec);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages), cmocka_unit_test(test_right),
-                                     cmocka_unit_test(test_scale_of_types)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_messages), cmocka_unit_test(test_right), cmocka_unit_test(test_scale_of_types),
+      cmocka_unit_test(test_scalars_of_types), cmocka_unit_test(test_passed_over)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -304,8 +304,11 @@ static void test_memory_and_tiles(void **state) {
   const luattn_problem odd = {.batch = 1, .heads = 8, .heads_kv = 3, .q_len = 1, .kv_len = 1};
   assert_int_equal(luattn_estimate_memory(spec, &t, &odd, &m, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "heads_kv = 3"));
-  const luattn_problem huge = {
-      .batch = INT32_MAX, .heads = INT32_MAX, .heads_kv = 1, .q_len = INT32_MAX, .kv_len = INT32_MAX};
+  luattn_problem huge = {
+      .batch = 65536, .heads = INT32_MAX, .heads_kv = 1, .q_len = INT32_MAX, .kv_len = INT32_MAX};
+  assert_int_equal(luattn_estimate_memory(spec, &t, &huge, &m, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "problem: batch: is 65536, must be at most 65535");
+  huge.batch = 65535;
   assert_int_equal(luattn_estimate_memory(spec, &t, &huge, &m, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "more than a machine can address"));
 }

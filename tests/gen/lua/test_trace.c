@@ -200,6 +200,9 @@ static void test_declarations(void **state) {
   assert_int_equal(e->axis[0], LUATTN_AXIS_HKV);
   assert_int_equal(e->axis[1], 7);
   assert_int_equal(e->axis[2], LUATTN_AXIS_FREE);
+  const char *const names[] = {"hkv", "7", "channel", NULL, "b", "h", "q", "kv"};
+  for (int i = 0; i < 8; i++)
+    if (names[i] != NULL) assert_string_equal(t.spec.axis_name[i], names[i]);
   assert_int_equal(e->grad, 0);
   assert_int_equal(w->dtype, LUATTN_INPUT_BF16);
   assert_int_equal(w->grad, 1);

@@ -1,0 +1,32 @@
+#include "common/struct_size.h"
+
+#include <string.h>
+
+enum { MOST_BEHIND = 4096 }; /* a later version has no more; a larger number is a variable that nobody set */
+
+luattn_status struct_take(const struct_rule *rule, const char *place, const void *given, void *out,
+                          luattn_error *err) {
+  const size_t known = rule->known;
+  size_t size;
+  memcpy(&size, given, sizeof size);
+  /* No struct ends within a word, and half a pointer is none. */
+  if (size < rule->least || size > known + MOST_BEHIND || size % sizeof size != 0)
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "%s: %s: struct_size is %zu, expected sizeof(%s), which is %zu in luattn %s and was never "
+        "below %zu; set it, and what is not used to 0",
+        place, rule->name, size, rule->name, known, luattn_version(), rule->least);
+  const unsigned char *bytes = given;
+  for (size_t i = known; i < size; ++i)
+    if (bytes[i] != 0)
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "%s: %s: struct_size is %zu, and byte %zu is set, which luattn %s does not know: it has %zu; "
+          "use the luattn whose headers the program was built with, or a later one, or set that "
+          "member to 0",
+          place, rule->name, size, i, luattn_version(), known);
+  memset(out, 0, known);
+  memcpy(out, given, size < known ? size : known);
+  memcpy(out, &known, sizeof known);
+  return LUATTN_OK;
+}
