@@ -1,5 +1,6 @@
 /* threads.c: eight threads launch one engine's kernels on eight streams at once. What each gets must be, in
- * every bit of o, lse, dk and dv, what the same launches gave alone.
+ * every bit of o, lse, dk and dv, what the same launches gave alone. A forward has another workspace in every
+ * round: together they are more than a kernel has counters for, so that those of the streams serve too.
  *
  * usage: gpu_threads --examples DIR [--rounds N]. Exit: 0, 1, or 77 without a GPU. */
 #include <dlfcn.h>
@@ -11,7 +12,7 @@
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 #define BLOCK_BYTES ((size_t)32 << 20)
-enum { THREADS = 8 };
+enum { THREADS = 8, STEP = 256 /* from one workspace to the next */ };
 
 /* Half of the threads run the one spec, half the other; lengths differ from thread to thread. */
 static const char *const examples[] = {"gemma2", "causal"};
@@ -56,8 +57,10 @@ static luattn_status load_cuda(cuda *c, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static luattn_status launch(worker *w, void *stream, luattn_error *err) {
-  TRY(luattn_forward(w->engine, w->spec, &w->args[0], stream, err));
+static luattn_status launch(worker *w, int round, void *stream, luattn_error *err) {
+  luattn_args forward = w->args[0];
+  forward.workspace = (char *)forward.workspace + (size_t)round * STEP;
+  TRY(luattn_forward(w->engine, w->spec, &forward, stream, err));
   return luattn_backward(w->engine, w->spec, &w->args[1], stream, err);
 }
 
@@ -73,10 +76,14 @@ static luattn_status prepare(worker *w, const cuda *c, int number, luattn_error 
   TRY(call_place(&w->memory, &w->problem, &w->result, true, NULL, 0, &w->call, err));
   call_write(&w->memory, &w->call);
   w->args[0] = w->args[1] = w->call.args;
+  size_t first; /* of the later rounds' workspaces, right behind the first */
   TRY(call_workspace(&w->memory, w->engine, w->spec, LUATTN_FORWARD, &w->args[0], err));
+  TRY(memory_reserve(&w->memory, "workspaces", (size_t)w->rounds * STEP, &first, err));
+  if (w->memory.device + first < (char *)w->args[0].workspace)
+    return luattn_fail(err, LUATTN_INTERNAL, "the block is not filled upwards");
   TRY(call_workspace(&w->memory, w->engine, w->spec, LUATTN_BACKWARD, &w->args[1], err));
   TRY(memory_upload(&w->memory, err));
-  TRY(launch(w, NULL, err));
+  TRY(launch(w, 0, NULL, err));
   TRY(memory_download(&w->memory, err));
   for (int i = 0; i < COUNT(exact); i++) {
     const placed *x = &w->call.slot[exact[i]];
@@ -88,7 +95,7 @@ static luattn_status prepare(worker *w, const cuda *c, int number, luattn_error 
 
 static void *work(void *arg) {
   worker *w = arg;
-  for (int i = 0; i < w->rounds && w->status == LUATTN_OK; i++) w->status = launch(w, w->stream, &w->err);
+  for (int i = 0; i < w->rounds && w->status == LUATTN_OK; i++) w->status = launch(w, i, w->stream, &w->err);
   if (w->status == LUATTN_OK)
     w->status = luattn_synchronize(luattn_engine_driver(w->engine), 0, w->stream, &w->err);
   return NULL;
@@ -139,7 +146,7 @@ static luattn_status run_all(worker *workers, const cuda *c, luattn_engine *engi
 
 int main(int argc, char **argv) {
   const char *folder = "examples";
-  int rounds = 200;
+  int rounds = 400;
   luattn_engine *engine;
   luattn_error err;
   cuda c = {NULL};
