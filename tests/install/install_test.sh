@@ -77,6 +77,15 @@ if command -v c++ >/dev/null; then
   "$work/all" || fail "the C++ program does not run"
 fi
 
+# without libdlpack-dev: the compiler says what is missing
+mkdir "$work/bare" && ln -s /usr/include/* "$work/bare" && rm -f "$work/bare/dlpack"
+bare=(-nostdinc -isystem "$(cc -print-file-name=include)" -isystem "$work/bare" -isystem "$work/bare/$(cc -print-multiarch)" -I"$prefix/include")
+echo '#include <luattn/engine.h>' >"$work/bare.c"
+! cc -fsyntax-only "${bare[@]}" "$work/bare.c" 2>"$work/log" || fail "the headers do without dlpack.h"
+has 'error.*install libdlpack-dev' <"$work/log" || { cat "$work/log"; fail "the headers do not name libdlpack-dev"; }
+printf '#include "%s"\n#include <luattn/engine.h>\n' /usr/include/dlpack/dlpack.h >"$work/bare.c" # a copy of its own
+cc -fsyntax-only "${bare[@]}" "$work/bare.c" || fail "the headers do not take the dlpack.h of the program"
+
 # the manual
 page=$prefix/share/man/man1/luattn.1
 [ -s "$page" ] || fail "there is no manual page"
