@@ -70,8 +70,13 @@ int declare_names(lua_State *L, int table, const char *owner, const char **names
 static void check_new_name(lua_State *L, const char *owner, const char *name) {
   const bool predefined = globals_predefined(L, name);
   if (predefined || globals_defined(L, name)) {
-    front_raise(L, "%s: '%s' is already the name of %s; choose another name", owner, name,
-                predefined ? "something predefined" : "a global of this file");
+    if (predefined)
+      front_raise(L, "%s: '%s' is already the name of something predefined; choose another name", owner,
+                  name);
+    front_raise(L,
+                "%s: '%s' is already the name of a global of this file, which hooks would read in its place; "
+                "choose another name for one of them",
+                owner, name);
   }
 }
 
@@ -163,22 +168,72 @@ static void declare_axes(lua_State *L, const char *owner, luattn_input_info *inf
   lua_pop(L, 1);
 }
 
-static uint32_t dtype_of(lua_State *L, const char *owner) {
-  static const char *const names[] = {"f64", "f32", "bf16", "f16", "i32", "bool"}; /* as luattn_input_dtype */
-  lua_pushliteral(L, "dtype");
-  const int type = lua_rawget(L, -2);
-  uint32_t dtype = LUATTN_INPUT_F32;
-  if (type != LUA_TNIL) {
-    const bool whole = type == LUA_TSTRING && strlen(lua_tostring(L, -1)) == lua_rawlen(L, -1);
-    for (dtype = 0; dtype < 6 && !(whole && strcmp(lua_tostring(L, -1), names[dtype]) == 0); dtype++)
-      continue;
-    if (dtype == 6) {
-      front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, bool", owner,
-                  front_shown(L, -1));
-    }
+/* Other words for a type. PyTorch's and NumPy's sized names are taken, for they can mean but one thing; of
+ * others the message says what to write. */
+typedef struct dtype_row {
+  const char *name, *means; /* means: NULL: no input can have it */
+} dtype_row;
+
+static const dtype_row dtype_names[] = {
+    {"float64", "f64"}, {"float32", "f32"}, {"bfloat16", "bf16"}, {"float16", "f16"}, {"int32", "i32"},
+};
+static const dtype_row dtype_synonyms[] = {
+    {"fp64", "f64"}, {"double", "f64"}, {"fp32", "f32"},     {"float", "f32"}, {"fp16", "f16"},
+    {"half", "f16"}, {"int", "i32"},    {"boolean", "bool"}, {"i64", NULL},    {"int64", NULL},
+    {"long", NULL},  {"i16", NULL},     {"int16", NULL},     {"short", NULL},  {"i8", NULL},
+    {"int8", NULL},  {"u8", NULL},      {"uint8", NULL},     {"u16", NULL},    {"uint16", NULL},
+    {"u32", NULL},   {"uint32", NULL},  {"u64", NULL},       {"uint64", NULL}, {"byte", NULL},
+};
+
+static void refuse_dtype(lua_State *L, const char *owner, const char *name) {
+  for (size_t i = 0; i < sizeof dtype_synonyms / sizeof *dtype_synonyms; i++) {
+    const dtype_row *row = &dtype_synonyms[i];
+    if (name == NULL || strcmp(name, row->name) != 0) continue;
+    if (row->means != NULL) front_raise(L, "%s: dtype '%s' is written %s", owner, name, row->means);
+    front_raise(
+        L,
+        "%s: dtype '%s' cannot be read; declare i32, or bool for flags, and convert the tensor, whose "
+        "values must fit",
+        owner, name);
   }
+  front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, bool", owner, front_shown(L, -1));
+}
+
+/* The dtype at the top of the stack. */
+static uint32_t dtype_at_top(lua_State *L, const char *owner) {
+  static const char *const names[] = {"f64", "f32", "bf16", "f16", "i32", "bool"}; /* as luattn_input_dtype */
+  const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL, *name = text;
+  if (text != NULL && strlen(text) != lua_rawlen(L, -1)) name = text = NULL; /* a zero byte is within */
+  for (size_t i = 0; text != NULL && i < sizeof dtype_names / sizeof *dtype_names; i++)
+    if (strcmp(text, dtype_names[i].name) == 0) name = dtype_names[i].means;
+  for (uint32_t dtype = 0; name != NULL && dtype < sizeof names / sizeof *names; dtype++)
+    if (strcmp(name, names[dtype]) == 0) return dtype;
+  refuse_dtype(L, owner, text);
+  return LUATTN_INPUT_F32;
+}
+
+static uint32_t dtype_of(lua_State *L, const char *owner) {
+  lua_pushliteral(L, "dtype");
+  const uint32_t dtype = lua_rawget(L, -2) != LUA_TNIL ? dtype_at_top(L, owner) : LUATTN_INPUT_F32;
   lua_pop(L, 1);
   return dtype;
+}
+
+/* {"h", "q"} of an input that is declared by its axes alone, as it was written. */
+static const char *listed_axes(lua_State *L) {
+  const lua_Unsigned n = lua_rawlen(L, -1);
+  const char *list = "";
+  for (lua_Unsigned i = 1; i <= n && i <= 4; i++) {
+    const int type = lua_rawgeti(L, -1, (lua_Integer)i);
+    const char *comma = i > 1 ? ", " : "";
+    if (type == LUA_TSTRING)
+      list = front_format(L, "%s%s\"%s\"", list, comma, front_shown(L, -1));
+    else if (lua_isinteger(L, -1))
+      list = front_format(L, "%s%s%lld", list, comma, (long long)lua_tointeger(L, -1));
+    lua_pop(L, 1);
+    if (type != LUA_TSTRING && type != LUA_TNUMBER) return "\"h\"";
+  }
+  return n > 4 ? front_format(L, "%s, ..", list) : list;
 }
 
 static void declare_input(lua_State *L, const char *name, luattn_input_info *info,
@@ -195,7 +250,8 @@ static void declare_input(lua_State *L, const char *name, luattn_input_info *inf
     front_raise(L, "%s is %s; write %s = { axes = {\"h\"} }", owner, front_kind(L, -1), name);
   }
   if (lua_rawlen(L, -1) > 0) {
-    front_raise(L, "%s: its axes stand in a field of that name; write %s = { axes = {\"h\"} }", owner, name);
+    front_raise(L, "%s: its axes stand in a field of that name; write %s = { axes = {%s} }", owner, name,
+                listed_axes(L));
   }
   declare_check_keys(L, -1, owner, fields);
   memcpy(info->name, name, strlen(name) + 1);

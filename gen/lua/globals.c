@@ -181,6 +181,33 @@ static int global_get(lua_State *L) {
               loading ? " (inputs, scalars and lengths exist only inside hooks)" : "");
 }
 
+/* exp = math.exp changes nothing: are both the same function of luattn's own? */
+static bool same_function(lua_State *L, int a, int b) {
+  if (!lua_iscfunction(L, a) || lua_tocfunction(L, a) != lua_tocfunction(L, b)) return false;
+  const int top = lua_gettop(L);
+  bool same = true;
+  for (int i = 1; same && lua_getupvalue(L, a, i) != NULL; i++)
+    same = lua_getupvalue(L, b, i) != NULL && lua_rawequal(L, -1, -2);
+  lua_settop(L, top);
+  return same;
+}
+
+/* The spec's hooks would no longer see what is declared under that name, or be what luattn's own library
+ * calls. */
+static void refuse_assignment(lua_State *L, const char *name) {
+  const front_state *s = front_of(L);
+  const bool is_function = lua_isfunction(L, 3);
+  bool declared = false;
+  for (int i = 0; i < s->spec->num_scalars; i++) declared |= strcmp(s->spec->scalar_name[i], name) == 0;
+  for (int i = 0; i < s->spec->num_inputs; i++) declared |= strcmp(s->spec->input[i].name, name) == 0;
+  if (declared)
+    front_raise(L, "'%s' is assigned, but attention { .. } declares it; choose another name for one of them",
+                name);
+  if (globals_predefined(L, name))
+    front_raise(L, "'%s' is predefined; choose another name, or write local %s%s%s", name,
+                is_function ? "function " : "", name, is_function ? "(..)" : " = ..");
+}
+
 static int global_set(lua_State *L) {
   refuse_traced_key(L, 2);
   const char *name = luaL_tolstring(L, 2, NULL);
@@ -190,8 +217,9 @@ static int global_set(lua_State *L) {
                 "write local %s",
                 front_shown(L, -1), front_shown(L, -1));
   }
-  if (globals_predefined(L, name))
-    front_raise(L, "'%s' is predefined; choose another name, or write local %s", name, name);
+  lua_pushvalue(L, 2);
+  if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL && same_function(L, -1, 3)) return 0;
+  refuse_assignment(L, name);
   lua_pushvalue(L, 2);
   lua_pushvalue(L, 3);
   lua_rawset(L, lua_upvalueindex(1));
@@ -373,7 +401,7 @@ void globals_lock(lua_State *L) {
 }
 
 bool globals_predefined(lua_State *L, const char *name) {
-  bool found = missing_reason(name) != NULL;
+  bool found = strcmp(name, "linear_attention") == 0; /* names that are not available are free to use */
   for (int i = 0; i < INPUT_LENGTHS; i++) found = found || strcmp(name, input_lengths[i].name) == 0;
   const int top = lua_gettop(L);
   if (lua_getfield(L, LUA_REGISTRYINDEX, PREDEFINED) == LUA_TTABLE)

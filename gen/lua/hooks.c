@@ -7,22 +7,20 @@
 #define SITE VAR_B, VAR_H, VAR_Q
 
 static const hook_row rows[HOOK_COUNT] = {
-    [HOOK_SCORE_MOD] = {"score_mod", "score, b, h, q_idx, kv_idx", 5, 5, {VAR_SCORE, SITE, VAR_KV}},
-    [HOOK_BLOCK_MASK] = {"block_mask", "b, h, q_idx, kv_idx", 4, 4, {SITE, VAR_KV}},
-    [HOOK_QUERY_MOD] = {"query_mod", "x, b, h, pos, d", 5, 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
-    [HOOK_KEY_MOD] = {"key_mod", "x, b, h, pos, d", 5, 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
-    [HOOK_VALUE_MOD] = {"value_mod", "x, b, h, pos, d", 5, 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
-    [HOOK_INIT] = {"online_rowscales", "b, h", 2, 2, {VAR_B, VAR_H}},
-    [HOOK_ONLINE_FWD] = {"online_fwd", "scores, rowscales, b, h, q_idx", 5, 5, {VAR_SCORE, VAR_STATE, SITE}},
-    [HOOK_EPILOGUE] = {"online_fwd_epilogue", "o, rowscales, b, h, q_idx", 5, 5, {VAR_OUT, VAR_STATE, SITE}},
+    [HOOK_SCORE_MOD] = {"score_mod", "score, b, h, q_idx, kv_idx", 5, {VAR_SCORE, SITE, VAR_KV}},
+    [HOOK_BLOCK_MASK] = {"block_mask", "b, h, q_idx, kv_idx", 4, {SITE, VAR_KV}},
+    [HOOK_QUERY_MOD] = {"query_mod", "x, b, h, pos, d", 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
+    [HOOK_KEY_MOD] = {"key_mod", "x, b, h, pos, d", 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
+    [HOOK_VALUE_MOD] = {"value_mod", "x, b, h, pos, d", 5, {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D}},
+    [HOOK_INIT] = {"online_rowscales", "b, h", 2, {VAR_B, VAR_H}},
+    [HOOK_ONLINE_FWD] = {"online_fwd", "scores, rowscales, b, h, q_idx", 5, {VAR_SCORE, VAR_STATE, SITE}},
+    [HOOK_EPILOGUE] = {"online_fwd_epilogue", "o, rowscales, b, h, q_idx", 5, {VAR_OUT, VAR_STATE, SITE}},
     [HOOK_FORWARD] = {"forward",
                       "scores, final_rowscales, b, h, q_idx, kv_idx",
-                      6,
                       6,
                       {VAR_SCORE, VAR_FINAL, SITE, VAR_KV}},
     [HOOK_BACKWARD] = {"backward",
                        "dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores",
-                       8,
                        9,
                        {VAR_DP, VAR_P, VAR_FINAL, VAR_DELTA, SITE, VAR_KV, VAR_SCORE}},
 };
@@ -36,6 +34,46 @@ int hook_line_of(lua_State *L, int index) {
   return strcmp(info.source, CHUNK_SPEC) == 0 ? info.linedefined : front_of(L)->declared_line;
 }
 
+/* In a list of parameters; NULL: it was the last. */
+static const char *next_argument(const char *p) {
+  p = strchr(p, ' ');
+  return p != NULL ? p + 1 : NULL;
+}
+
+/* Which argument of the hook is called so, from 1; 0: none. */
+static int argument_at(const hook_row *row, const char *name) {
+  const size_t n = strlen(name);
+  int at = 1;
+  for (const char *p = row->params; p != NULL; p = next_argument(p), at++) {
+    if (strncmp(p, name, n) == 0 && (p[n] == ',' || p[n] == '\0')) return at;
+  }
+  return 0;
+}
+
+/* Also by the names that masks are often written with. */
+static int argument_meant(const hook_row *row, const char *name) {
+  static const char *const also[][2] = {
+      {"q", "q_idx"}, {"k", "kv_idx"}, {"kv", "kv_idx"}, {"batch", "b"}, {"head", "h"},
+  };
+  for (size_t i = 0; i < sizeof also / sizeof *also; i++)
+    if (strcmp(name, also[i][0]) == 0) name = also[i][1];
+  return argument_at(row, name);
+}
+
+/* Trailing parameters may be left out, as everywhere in Lua. Where others are, as in function(q_idx, kv_idx),
+ * q_idx would be the batch entry: the names tell. */
+static void check_places(lua_State *L, const hook_row *row, const char *name, int num_params) {
+  for (int i = 1; i <= num_params; i++) {
+    const char *parameter = lua_getlocal(L, NULL, i);
+    const int at = parameter != NULL ? argument_meant(row, parameter) : 0;
+    if (at == 0 || at == i) continue;
+    front_raise_at(L, hook_line_of(L, -1),
+                   "%s: parameter %d of the function is '%s', but the hook is called with (%s); only "
+                   "parameters at the end may be left out",
+                   name, i, parameter, row->params);
+  }
+}
+
 void hook_check(lua_State *L, hook_id id, const char *name) {
   const hook_row *row = &rows[id];
   if (!lua_isfunction(L, -1)) {
@@ -44,28 +82,18 @@ void hook_check(lua_State *L, hook_id id, const char *name) {
   lua_Debug info;
   lua_pushvalue(L, -1);
   lua_getinfo(L, ">Su", &info);
-  if (info.isvararg || (info.nparams >= row->least_params && info.nparams <= row->count)) return;
+  if (info.isvararg || info.nparams == row->count) return;
   if (strcmp(info.source, CHUNK_PRELUDE) == 0) {
     front_raise(L, "%s is a function of the standard library that makes one; call it, as in %s = causal()",
                 name, name);
   }
-  front_raise_at(L, hook_line_of(L, -1),
-                 "%s: the function has %d parameter%s, but is called with (%s); declare exactly these", name,
-                 info.nparams, info.nparams == 1 ? "" : "s", row->params);
-}
-
-/* In a list of parameters; NULL: it was the last. */
-static const char *next_argument(const char *p) {
-  p = strchr(p, ' ');
-  return p != NULL ? p + 1 : NULL;
-}
-
-static bool has_argument(const hook_row *row, const char *name) {
-  const size_t n = strlen(name);
-  for (const char *p = row->params; p != NULL; p = next_argument(p)) {
-    if (strncmp(p, name, n) == 0 && (p[n] == ',' || p[n] == '\0')) return true;
+  if (info.nparams < row->count) {
+    check_places(L, row, name, info.nparams);
+    return;
   }
-  return false;
+  front_raise_at(L, hook_line_of(L, -1),
+                 "%s: the function has %d parameters, but is called with (%s); declare no more than these",
+                 name, info.nparams, row->params);
 }
 
 /* The hook that is running; NULL: none. */
@@ -105,14 +133,14 @@ static const char *running_parameters(lua_State *L) {
 
 void hook_refuse_argument(lua_State *L, const char *name) {
   int id = 0;
-  while (id < HOOK_COUNT && !has_argument(&rows[id], name)) id++;
+  while (id < HOOK_COUNT && argument_at(&rows[id], name) == 0) id++;
   if (id == HOOK_COUNT) return;
   if (front_of(L)->mode == FRONT_LOADING)
     front_raise(L, "undefined name '%s': it is an argument of hooks, and exists only inside them", name);
   const hook_row *hook = running_hook(L);
   if (hook == NULL) return;
   const char *called = front_of(L)->hook;
-  if (!has_argument(hook, name)) {
+  if (argument_at(hook, name) == 0) {
     front_raise(L, "undefined name '%s': it is no argument of %s, which is called with (%s)", name, called,
                 hook->params);
   }
@@ -195,7 +223,10 @@ void hook_take_number(lua_State *L, int index, const char *what, replay_result *
   if (lua_type(L, index) != LUA_TNUMBER && !value_is_traced(L, index)) {
     input_refuse_unindexed(L, index, what);
     front_raise(L, "%s: returned %s; return a number%s", what, front_kind(L, index),
-                lua_isboolean(L, index) ? " such as where(condition, a, b)" : "");
+                lua_isboolean(L, index) ? " such as where(condition, a, b)"
+                : lua_isfunction(L, index)
+                    ? "; call that function where the hook is declared, as in softcap(50)"
+                    : "");
   }
   if (s->mode == FRONT_NUMBERS) {
     s->numbers->result[out->count++] = lua_tonumber(L, index);

@@ -23,14 +23,14 @@ typedef enum hook_id {
 
 typedef struct hook_row {
   const char *name, *params;
-  int least_params, count;
+  int count;                 /* of arguments; the function may have fewer parameters */
   ir_var arg[HOOK_MAX_ARGS]; /* VAR_STATE and VAR_FINAL stand for the table of row scalars */
 } hook_row;
 
 const hook_row *hook_get(hook_id id);
 
-/* Raises unless the value at the top of the stack is a function with the hook's parameters. `name` as
- * messages give it. */
+/* Raises unless the value at the top of the stack is a function with the hook's parameters, of which the last
+ * ones may be left out. `name` as messages give it. */
 void hook_check(lua_State *L, hook_id id, const char *name);
 int hook_line_of(lua_State *L, int index); /* where the function was written, or the line of attention {..} */
 

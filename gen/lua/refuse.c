@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "gen/lua/scan.h"
 #include "gen/lua/state.h"
 
 typedef struct refused_row {
@@ -29,6 +30,7 @@ static const char number_needed[] =
     "conditions with `and`, `or`";
 static const char chained[] =
     " on a condition: comparisons do not chain; write 0 <= x and x < 5 for 0 <= x < 5";
+static const char negated[] = " on a condition: `not a < b` is (not a) < b; write `not (a < b)`";
 
 static const refused_row on_booleans[] = {
     {"__band", "& between conditions; write `and`"},
@@ -55,7 +57,9 @@ static int raise_boolean(lua_State *L) {
   const refused_row *row = &on_booleans[lua_tointeger(L, lua_upvalueindex(1))];
   const bool compares = strcmp(row->event, "__lt") == 0 || strcmp(row->event, "__le") == 0;
   const bool whole = row->event[2] == 'b'; /* __band and the like: the message is complete */
-  front_raise(L, "%s%s", row->message, whole ? "" : compares ? chained : number_needed);
+  const front_state *s = front_of(L);
+  const bool negates = compares && scan_negates_side(s->source, s->source_size, front_line(L));
+  front_raise(L, "%s%s", row->message, whole ? "" : negates ? negated : compares ? chained : number_needed);
 }
 
 static const char *element_hint(lua_State *L) {

@@ -194,6 +194,37 @@ int scan_find_name(const char *source, size_t source_size, const char *name) {
   return 0;
 }
 
+static bool compares(const token *t) {
+  static const char *const signs[] = {"<", "<=", ">", ">=", "==", "~="};
+  for (size_t i = 0; t->kind == TOKEN_SIGN && i < sizeof signs / sizeof *signs; i++)
+    if (is_token(t, signs[i])) return true;
+  return false;
+}
+
+/* Ends what a `not` before it could reach: another operand of `and` and the like, or an outer bracket. */
+static bool ends_operand(const token *t) {
+  if (t->kind == TOKEN_KEYWORD)
+    return !is_token(t, "not") && !is_token(t, "nil") && !is_token(t, "true") && !is_token(t, "false");
+  return t->kind == TOKEN_END || (t->kind == TOKEN_SIGN && t->size == 1 && strchr(",;=", *t->start) != NULL);
+}
+
+bool scan_negates_side(const char *source, size_t source_size, int line) {
+  scanner s = {.at = source, .end = source + source_size, .line = 1};
+  for (token t = next_token(&s); t.kind != TOKEN_END && t.line <= line; t = next_token(&s)) {
+    if (t.line < line || t.kind != TOKEN_KEYWORD || !is_token(&t, "not")) continue;
+    scanner ahead = s;
+    int depth = 0;
+    for (token u = next_token(&ahead); depth >= 0; u = next_token(&ahead)) {
+      if (depth == 0 && compares(&u)) return true;
+      if ((depth == 0 && ends_operand(&u)) || u.kind == TOKEN_END) break;
+      if (u.kind != TOKEN_SIGN || u.size != 1) continue;
+      depth += strchr("([{", *u.start) != NULL;
+      depth -= strchr(")]}", *u.start) != NULL;
+    }
+  }
+  return false;
+}
+
 /* f{..} is a call, so f__table{..} would be another name: it becomes f(__table{..}). */
 static bool is_call_argument(const token *before) {
   if (before->kind == TOKEN_NAME || before->kind == TOKEN_STRING) return true;

@@ -12,6 +12,10 @@ int scan_equality(const char *source, size_t source_size, char *message, size_t 
 /* The line of the first use of a name, as a variable, a field or a label; 0: none. */
 int scan_find_name(const char *source, size_t source_size, const char *name);
 
+/* Does a `not` of this line bind only the left side of a comparison, as in not a < b, which is (not a) < b?
+ */
+bool scan_negates_side(const char *source, size_t source_size, int line);
+
 #define SCAN_GUARD "__table"
 
 /* Copies the source with every table constructor {..} written as a call of SCAN_GUARD, which guards the

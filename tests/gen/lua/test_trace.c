@@ -91,6 +91,82 @@ static void test_gathers(void **state) {
   expect_score("if keep[kv_idx] then return score end return 0", "(select (keep kv_idx) score 0)");
 }
 
+/* What a function does not use at its end may be left out, of every hook. */
+static void test_fewer_parameters(void **state) {
+  (void)state;
+  static const char *const sources[] = {
+      "return attention { score_mod = function(score) return 30 * tanh(score / 30) end }",
+      "return attention { mask_mod = function(b, h, q, kv) return kv <= q end,\n"
+      "  score_mod = function(score, b, h) return score * (h + 1) end }",
+      "return attention { mask_mod = function(b, h, q) return q > 3 end }",
+      "return attention { block_mask = function() return true end, score_mod = function() return 2 end }",
+      "return attention { query_mod = function(x) return x * 2 end, key_mod = function(x, b, h) return x * "
+      "(h + 1) end,\n  value_mod = function(x, b, h, pos) return x + pos end }",
+      "return attention { online_func = { online_fwd = function(scores) return sigmoid(scores) end } }",
+      "return attention { online_func = { online_rowscales = { m = function(b) return -1e37 - b end, l = 0 "
+      "},\n  final_rowscales = { 'lse' },\n"
+      "  online_fwd = function(scores, row)\n"
+      "    local m = max(row.m, reduce_max(scores))\n"
+      "    local p, shift = exp(scores - m), exp(row.m - m)\n"
+      "    return p, { m = m, l = row.l * shift + reduce_sum(p) }, shift end,\n"
+      "  online_fwd_epilogue = function(o, row) return o / row.l, { lse = log(row.l) + row.m } end,\n"
+      "  forward = function(scores, final) return exp(scores - final.lse) end,\n"
+      "  backward = function(dp, p, final, doosum) return p * (dp - doosum) end } }",
+  };
+  expect_hook("score_mod", "score", "return 30 * tanh(score / 30)", "(mul (tanh (div score 30)) 30)");
+  expect_hook("score_mod", "", "return 2", "2");
+  expect_hook("block_mask", "b, h, q", "return q > 3", "(lt 3 q_idx)");
+  for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
+    compare_with_oracle_any("fewer.lua", sources[i], strlen(sources[i]), 4);
+}
+
+static void expect_of_file(const char *source, const char *expected) {
+  traced_file t;
+  trace_text(&t, source);
+  const char *shown = show(&t, t.spec.score_mod);
+  if (strcmp(shown, expected) != 0) fail_msg("%s\n  gives %s\n  not   %s", source, shown, expected);
+  trace_close(&t);
+}
+
+/* The body of a file assigns globals as any Lua file does. */
+static void test_globals(void **state) {
+  (void)state;
+  expect_of_file("W = 4 function f(x) return x + W end W = 5 return attention { score_mod = f }",
+                 "(add score 5)");
+  expect_of_file("t = { 1, 2 } t[3] = 3 return attention { score_mod = function(s) return s + t[3] end }",
+                 "(add score 3)");
+  expect_of_file("spec = attention { score_mod = function(s) return s + W end } W = 7 return spec",
+                 "(add score 7)");
+  expect_of_file(
+      "exp = math.exp max = math.max\n"
+      "return attention { score_mod = function(s) return max(exp(s), 1) end }",
+      "(max (exp score) 1)");
+  expect_of_file(
+      "debug = false load = 3 score = 1\n"
+      "return attention { score_mod = function(s) return debug and s or s + load + score end }",
+      "(add (add score 3) 1)");
+}
+
+static void test_dtype_names(void **state) {
+  (void)state;
+  static const char *const names[][2] = {{"float64", "f64"}, {"float32", "f32"}, {"bfloat16", "bf16"},
+                                         {"float16", "f16"}, {"int32", "i32"},   {"bool", "bool"}};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    uint32_t dtype[2];
+    for (int j = 0; j < 2; j++) {
+      char source[128];
+      traced_file t;
+      snprintf(source, sizeof source, "return attention { inputs = { x = { axes = {'h'}, dtype = '%s' } } }",
+               names[i][j]);
+      trace_text(&t, source);
+      dtype[j] = t.spec.input[0].dtype;
+      trace_close(&t);
+    }
+    assert_int_equal(dtype[0], i); /* luattn_input_dtype */
+    assert_int_equal(dtype[1], i);
+  }
+}
+
 static void test_masks(void **state) {
   (void)state;
   expect_mask("return kv_idx <= q_idx", "(le kv_idx q_idx)");
@@ -311,19 +387,14 @@ static void test_file_is_alone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_numbers),
-      cmocka_unit_test(test_functions),
-      cmocka_unit_test(test_gathers),
-      cmocka_unit_test(test_masks),
-      cmocka_unit_test(test_rounding),
-      cmocka_unit_test(test_questions),
-      cmocka_unit_test(test_joins),
-      cmocka_unit_test(test_declarations),
-      cmocka_unit_test(test_input_mods),
-      cmocka_unit_test(test_lines),
-      cmocka_unit_test(test_source_is_read_by_tokens),
-      cmocka_unit_test(test_file_is_alone),
-      cmocka_unit_test(test_many_spans),
+      cmocka_unit_test(test_numbers),       cmocka_unit_test(test_functions),
+      cmocka_unit_test(test_gathers),       cmocka_unit_test(test_fewer_parameters),
+      cmocka_unit_test(test_globals),       cmocka_unit_test(test_dtype_names),
+      cmocka_unit_test(test_masks),         cmocka_unit_test(test_rounding),
+      cmocka_unit_test(test_questions),     cmocka_unit_test(test_joins),
+      cmocka_unit_test(test_declarations),  cmocka_unit_test(test_input_mods),
+      cmocka_unit_test(test_lines),         cmocka_unit_test(test_source_is_read_by_tokens),
+      cmocka_unit_test(test_file_is_alone), cmocka_unit_test(test_many_spans),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,2 +1,2 @@
--- expect: dtype.lua:2: input 'x': dtype 'fp32' is not one of f64, f32, bf16, f16, i32, bool
-return attention { inputs = { x = { axes = {"h"}, dtype = "fp32" } } }
+-- expect: dtype.lua:2: input 'x': dtype 'real' is not one of f64, f32, bf16, f16, i32, bool
+return attention { inputs = { x = { axes = {"h"}, dtype = "real" } } }
