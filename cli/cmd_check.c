@@ -90,7 +90,11 @@ int cmd_check(const cli_options *o) {
   luattn_spec *spec;
   bool failed = false;
   if (luattn_spec_load(o->spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
   const luattn_status status = check(o, spec, &failed, &err);
+  if (status == LUATTN_OK && !info.has_backward)
+    printf("gradients are not compared: %s\n", info.why_no_backward);
   luattn_spec_free(spec);
   if (status != LUATTN_OK) return cli_fail(&err);
   printf(failed ? "FAILED\n" : "all within tolerance\n");

@@ -142,7 +142,11 @@ int cmd_run(const cli_options *o) {
   const bool backward = o->backward || o->dout != NULL;
   if (check_gradients(o, backward, &err) != LUATTN_OK) return cli_fail(&err);
   if (luattn_spec_load(o->spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
-  luattn_status status = problem_read(spec, o, backward, &p, &err);
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
+  luattn_status status = backward && !info.has_backward
+                             ? luattn_fail(&err, LUATTN_UNSUPPORTED, "%s", info.why_no_backward)
+                             : problem_read(spec, o, backward, &p, &err);
   if (status == LUATTN_OK) {
     status = run(o, &p, backward, &err);
     problem_free(&p);

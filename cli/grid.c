@@ -168,6 +168,20 @@ static luattn_status check_names(const grid *g, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* Before anything is compiled. */
+static luattn_status check_passes(const grid *g, const choices *c, luattn_error *err) {
+  luattn_spec_info info;
+  bool backward = false;
+  for (int i = 0; i < c->num_passes; i++) backward |= c->pass[i] == LUATTN_BACKWARD;
+  for (size_t i = 0; i < g->num_specs && backward; i++) {
+    luattn_spec_get_info(g->spec[i], &info);
+    if (info.has_backward) continue;
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "%s; or compile forward alone, with --pass forward",
+                       info.why_no_backward);
+  }
+  return LUATTN_OK;
+}
+
 luattn_status grid_open(const cli_options *o, grid *g, luattn_error *err) {
   choices c;
   *g = (grid){.options = o, .is_warming = g->is_warming, .has_bar = isatty(STDERR_FILENO) != 0};
@@ -179,6 +193,7 @@ luattn_status grid_open(const cli_options *o, grid *g, luattn_error *err) {
     g->num_specs++;
   }
   TRY(check_names(g, err));
+  TRY(check_passes(g, &c, err));
   const size_t count =
       g->num_specs * (size_t)(c.num_dtypes * c.num_dims) * (size_t)(c.num_archs * c.num_passes);
   g->kernel = calloc(count, sizeof *g->kernel);

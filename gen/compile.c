@@ -28,6 +28,8 @@ luattn_status compile_open(const luattn_spec *spec, const luattn_target *target,
   luattn_target taken;
   *out = NULL;
   TRY(struct_take(&rule, "target", target, &taken, err));
+  if (taken.pass == LUATTN_BACKWARD && spec->derived.missing != NULL)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "%s", spec->derived.missing);
   arena *a = arena_open(arena_allocator(spec->a));
   compilation *c = a == NULL ? NULL : arena_new(a, sizeof *c);
   if (c == NULL) {

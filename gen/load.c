@@ -159,12 +159,15 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
   info->has_lse = t->online.lse >= 0;
   info->has_mask = t->block_mask != IR_NONE;
   memcpy(info->hash, spec->hash, sizeof info->hash);
+  info->has_backward = spec->derived.missing == NULL;
+  info->why_no_backward = spec->derived.missing;
 }
 
 unsigned luattn_spec_wants(const luattn_spec *spec) {
   luattn_spec_info info;
   if (spec == NULL) return 0;
   luattn_spec_get_info(spec, &info);
+  if (!info.has_backward) return 0;
   unsigned wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
   if (info.num_scalars > 0) wants |= LUATTN_WANT_SCALARS;
   for (size_t i = 0; i < info.num_inputs; ++i)

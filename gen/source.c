@@ -32,12 +32,19 @@ static const char *gather_fact(const compilation *c) {
   return "";
 }
 
+/* Who compiles forward alone learns in time that nothing else will come. */
+static const char *backward_fact(const compilation *c) {
+  const char *missing = c->spec.derived.missing;
+  return missing == NULL ? "" : arena_printf(c->a, "no backward: %s\n", missing);
+}
+
 static luattn_status emit_plan(compilation *c, luattn_error *err) {
   TRY(emit_spec(c->a, &c->spec, &c->mask, &c->plan, &c->emitted, err));
-  const char *lengths = length_fact(c), *gathers = gather_fact(c);
-  c->plan.why = lengths != NULL && gathers != NULL
-                    ? arena_printf(c->a, "%s%s%s%s", c->plan.why, c->emitted.outlined, lengths, gathers)
-                    : NULL;
+  const char *lengths = length_fact(c), *gathers = gather_fact(c), *backward = backward_fact(c);
+  c->plan.why =
+      lengths != NULL && gathers != NULL && backward != NULL
+          ? arena_printf(c->a, "%s%s%s%s%s", c->plan.why, c->emitted.outlined, lengths, gathers, backward)
+          : NULL;
   if (c->plan.why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   TRY(emit_config(c->a, &c->plan, &c->emitted.rows, &c->config, err));
   TRY(plan_entries(c->a, &c->plan, &c->spec, &c->emitted.rows, err));

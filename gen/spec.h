@@ -69,6 +69,9 @@ typedef struct derived_mod { ir_ref dx; derived_terms terms; } derived_mod;
 
 /* What backward needs, separated by where it is computed. */
 typedef struct derived_spec {
+  /* Why there is no backward, and how to write the spec that there is: a whole message. NULL: there is one. Otherwise nothing is
+   * saved, and the expressions below are 0 or absent. */
+  const char *missing;
   /* Forward saves final `save[i]` (beyond lse): expressions of VAR_STATE. */
   int num_saved;
   ir_ref saved[DERIVED_MAX_ROWS];

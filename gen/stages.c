@@ -65,7 +65,8 @@ static void stage_grad(compilation *c, text *out) {
   const derived_spec *d = &c->spec.derived;
   roots *r = arena_new(c->a, sizeof *r);
   if (r == NULL) return;
-  text_add(out, "# %s\n", d->how);
+  text_add(out, "# %s\n", d->missing != NULL ? d->missing : d->how);
+  if (d->missing != NULL) return;
   for (int i = 0; i < d->num_saved; i++) add(r, arena_printf(c->a, "saved%d", i), d->saved[i]);
   for (int i = 0; i < d->num_rows; i++) add(r, arena_printf(c->a, "row%d", i), d->row[i]);
   add(r, "prob", d->prob);

@@ -119,11 +119,23 @@ static luattn_status derive_mod(const traced_spec *t, const char *hook, ir_ref m
   return LUATTN_OK;
 }
 
+/* Forward does without what cannot be derived; the message says so to who asks for backward. */
+static luattn_status forward_only(const traced_spec *t, const luattn_error *why, derived_spec *out,
+                                  luattn_error *err) {
+  const ir_ref zero = ir_real(t->g, 0);
+  *out = (derived_spec){
+      .missing = arena_printf(t->a, "%s", why->message), .prob = zero, .ds = zero, .how = "no backward"};
+  return out->missing == NULL || ir_failed(t->g) ? no_memory(t, err) : LUATTN_OK;
+}
+
 static luattn_status derive(arena *scratch, const traced_spec *t, derived_spec *out, text *how,
                             luattn_error *err) {
   online_grad *online = arena_new(scratch, sizeof *online);
   if (online == NULL) return no_memory(t, err);
-  TRY(online_derive(scratch, t, online, how, err));
+  luattn_error why;
+  const luattn_status status = online_derive(scratch, t, online, how, &why);
+  if (status == LUATTN_UNSUPPORTED) return forward_only(t, &why, out, err);
+  if (status != LUATTN_OK) return luattn_fail(err, status, "%s", why.message);
   TRY(chain_score(t, online, out, err));
   TRY(place_rows(scratch, t, out, how, err));
   TRY(derive_mod(t, "query_mod", t->query_mod, &out->query_mod, err));

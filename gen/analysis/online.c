@@ -250,7 +250,8 @@ static luattn_status find_adjoints(derivation *d, const ir_ref *leaf, int num_le
   const luattn_status status = separate_reductions(d, true, has_lse, leaf, num_leaves);
   d->err = err;
   *derived = status == LUATTN_OK;
-  if (status == LUATTN_SPEC && optional) return separate_reductions(d, false, has_lse, leaf, num_leaves);
+  if (status == LUATTN_UNSUPPORTED && optional)
+    return separate_reductions(d, false, has_lse, leaf, num_leaves);
   return status == LUATTN_NO_MEMORY ? derivation_no_memory(d) : status;
 }
 

@@ -95,8 +95,9 @@ luattn_status recover_rows(derivation *d, ir_ref *roots, int n) {
   if (derivation_failed(d)) return derivation_no_memory(d);
   for (int k = 0; k < d->num_red; k++) {
     if (!any_uses(d, roots, n, k)) continue;
-    return luattn_fail(d->err, LUATTN_SPEC,
-                       "%s: online_func '%s': backward needs the value of a reduction (%s) that no row "
+    return luattn_fail(d->err, LUATTN_UNSUPPORTED,
+                       "%s: online_func '%s': runs forward only, as backward needs the value of a reduction "
+                       "(%s) that no row "
                        "scalar holds; keep it in a "
                        "row scalar of its own, or give forward and backward",
                        d->t->file, d->o->name, reduction_name(d, k));

@@ -271,14 +271,20 @@ static bool vanishes(derivation *d, const partials *p, int base, int k) {
 
 static luattn_status not_separable(derivation *d, int k, const char *why) {
   if (derivation_failed(d)) return derivation_no_memory(d);
+  const char *term = remedy_of(d);
+  if (derivation_failed(d) || arena_failed(d->a)) return derivation_no_memory(d);
   const char *remedy =
       d->o->backward == IR_NONE
-          ? "write backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) ... end"
+          ? "backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end"
           : "backward does not say how lse and the parameters inside online_func move; leave lse out of "
             "final_rowscales, or the parameters out of online_func";
-  return luattn_fail(d->err, LUATTN_SPEC,
-                     "%s: online_func '%s': backward is not separable because %s (%s); %s", d->t->file,
-                     d->o->name, why, reduction_name(d, k), remedy);
+  return luattn_fail(d->err, LUATTN_UNSUPPORTED,
+                     "%s: online_func '%s': runs forward only, as no backward can be derived: %s (%s)%s%s%s",
+                     d->t->file, d->o->name, why, reduction_name(d, k), term,
+                     *term != 0                  ? "or "
+                     : d->o->backward == IR_NONE ? "; write "
+                                                 : "; ",
+                     remedy);
 }
 
 /* S_jk as an expression: df_j/dR_k reduced over the row. *out = IR_NONE for zero. */

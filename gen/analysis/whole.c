@@ -179,9 +179,12 @@ static luattn_status check_cut(derivation *d) {
       return luattn_fail(
           d->err, LUATTN_SPEC,
           "%s: online_func '%s': tiles change the result: for score %.6g in a row of %d scores, one step "
-          "gives "
-          "prob %.9g and two steps over its halves give %.9g; correct o_scale or the new row scalars",
-          d->t->file, o->name, s->score[lane], count, d->p_value[lane], two);
+          "gives prob %.9g and two steps over its halves give %.9g; %s",
+          d->t->file, o->name, s->score[lane], count, d->p_value[lane], two,
+          part[lane] == 0 ? "correct o_scale or the new row scalars"
+                          : "a later step has to count in prob what rowscales holds of earlier ones, and the "
+                            "new row scalars have to hold it; a weight that counts only the keys after or "
+                            "before its own, as stick-breaking's, has no online function");
     }
     for (int i = 0; i < o->num_final; i++) {
       if (close_to(x[1 + i][lane], s->final[i][lane]) || fabs(x[1 + i][lane] - s->final[i][lane]) < 1e-9)

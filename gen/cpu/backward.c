@@ -378,6 +378,8 @@ typedef struct backward_call {
 static luattn_status backward_within(void *arguments, luattn_error *err) {
   const backward_call *call = arguments;
   const cpu_call *given = &call->given;
+  if (given->spec->derived.missing != NULL)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "%s", given->spec->derived.missing);
   arena *a = arena_open(arena_allocator(given->spec->a));
   backward *w = a != NULL ? arena_new(a, sizeof *w) : NULL;
   luattn_status s = w != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");

@@ -35,6 +35,8 @@ typedef struct luattn_spec_info {
   uint64_t hash[2]; /* of the spec's text and luattn's standard library: names a spec in packs */
   const char *const *axis_names; /* axis_names[4 * i + j]: how the spec writes axis j of inputs[i]: "b", "h", "hkv", "q", "kv", a
                                   * size such as "16", or of a free axis (LUATTN_AXIS_FREE) the name that the spec gave it */
+  int has_backward; /* 0: the spec runs forward only, and what needs its backward is LUATTN_UNSUPPORTED */
+  const char *why_no_backward; /* that message: the term that is in the way, and how to write it; NULL: there is a backward */
 } luattn_spec_info;
 /* spec NULL: all zero. */
 LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info);
@@ -44,7 +46,8 @@ typedef enum luattn_wants {
   LUATTN_WANT_DQ = 1, LUATTN_WANT_DK = 2, LUATTN_WANT_DV = 4, LUATTN_WANT_INPUTS = 8, LUATTN_WANT_SCALARS = 16,
   LUATTN_WANT_ALL = 31
 } luattn_wants;
-/* Those that the spec has: what a launch wants that is given a tensor for each of them. spec NULL: 0. */
+/* Those that the spec has: what a launch wants that is given a tensor for each of them. 0: it has no backward, or spec is
+ * NULL. */
 LUATTN_API unsigned luattn_spec_wants(const luattn_spec *spec);
 
 /* Which lengths the tiles of an image are chosen for; the image runs at every length. What counts is the length whose tiles are

@@ -28,6 +28,20 @@ static void expect_refusal(fixture *f, const char *const *words) {
   assert_non_null(strchr(err.message, ';')); /* says what to do */
 }
 
+/* The function is right, and runs forward; there is no backward, and the words say why. */
+static void expect_forward_only(fixture *f, const char *const *words) {
+  derived_spec d;
+  luattn_error err;
+  if (derive_spec(f->a, &f->t, &d, &err) != LUATTN_OK) fail_msg("refused: %s", err.message);
+  if (d.missing == NULL) fail_msg("has a backward: %s", d.how);
+  for (int i = 0; words[i] != NULL; i++) {
+    if (strstr(d.missing, words[i]) == NULL) fail_msg("'%s' is not in the message: %s", words[i], d.missing);
+  }
+  assert_non_null(strstr(d.missing, "test.lua: online_func 'online': runs forward only"));
+  assert_non_null(strchr(d.missing, ';')); /* says what to do */
+  assert_int_equal(d.num_saved, 0);
+}
+
 static void test_wrong_forward(void **state) {
   (void)state;
   fixture f;
@@ -93,8 +107,8 @@ static void test_not_separable(void **state) {
   const ir_ref s = VAR(VAR_SCORE), r = o->next[1];
   const ir_ref below = OP2(DIV, OP1(RELU, OP1(NEG, s)), OP1(STOP_GRADIENT, r));
   o->prob = OP2(SUB, OP2(DIV, OP1(RELU, s), r), below);
-  expect_refusal(&f, (const char *[]){"backward is not separable", "depends on the score",
-                                      "reduce_sum kept in 'c'", "write backward = function", NULL});
+  expect_forward_only(&f, (const char *[]){"no backward can be derived", "depends on the score",
+                                           "reduce_sum kept in 'c'", "; write backward = function", NULL});
   fixture_close(&f);
 }
 
@@ -120,7 +134,7 @@ static void test_lost_reduction(void **state) {
   const ir_ref sum =
       OP2(ADD, OP1(LOG, OP2(ADD, r, OP1(SQRT, OP2(ADD, OP2(MUL, r, r), ir_real(g, 1))))), OP1(REDUCE_SUM, a));
   o->next[0] = OP2(MUL, ir_real(g, 0.5), OP2(SUB, OP1(EXP, sum), OP1(EXP, OP1(NEG, sum))));
-  expect_refusal(
+  expect_forward_only(
       &f, (const char *[]){"that no row scalar holds", "reduce_sum in 'r'", "row scalar of its own", NULL});
   fixture_close(&f);
 }
@@ -138,8 +152,8 @@ static void test_live_maximum(void **state) {
   o->init[0] = ir_real(g, 0);
   o->next[0] = OP2(MAX, VAR(VAR_STATE), OP1(REDUCE_MAX, OP1(ABS, VAR(VAR_SCORE))));
   o->out = OP2(DIV, VAR(VAR_OUT), VAR(VAR_STATE));
-  expect_refusal(&f, (const char *[]){"backward is not separable", "maximum does not cancel", "'top'",
-                                      "write backward", NULL});
+  expect_forward_only(&f, (const char *[]){"no backward can be derived", "maximum does not cancel", "'top'",
+                                           "; write backward", NULL});
   /* A backward of the user's own is taken as it is. */
   o->backward = OP2(DIV, VAR(VAR_DP), VAR(VAR_FINAL));
   o->num_final = 1;
@@ -150,6 +164,46 @@ static void test_live_maximum(void **state) {
   assert_int_equal(derive_spec(f.a, &f.t, &d, &err), LUATTN_OK);
   assert_int_equal(d.num_saved, 1);
   assert_non_null(strstr(d.how, "given by the spec"));
+  fixture_close(&f);
+}
+
+/* A softmax whose eps stands beside what is scaled with exp(-m): the message says so. */
+static void test_unscaled_term(void **state) {
+  (void)state;
+  static const char *const terms[] = {"; + 1e-06 is not scaled with exp(-m) as", "; + tau is not scaled with",
+                                      "; 2 is not scaled with"};
+  static const char *const ways[] = {"write 1e-06 * exp(-rowscales.m) and let m start at 0, or backward",
+                                     "write tau * exp(-rowscales.m) and let m start at 0, or",
+                                     "write 2 * exp(-rowscales.m) and let m start at 0, or"};
+  for (int i = 0; i < 3; i++) {
+    fixture f;
+    fixture_open(&f);
+    ir *g = f.t.g;
+    fixture_online(&f, SOFTMAX);
+    traced_online *o = &f.t.online;
+    const ir_ref l = ir_variable(g, VAR_STATE, 1), out = VAR(VAR_OUT);
+    o->forward = IR_NONE;
+    if (i == 0) o->out = OP2(DIV, out, OP2(ADD, l, ir_real(g, 1e-6)));
+    if (i == 1) o->out = OP2(DIV, out, OP2(ADD, l, ir_variable(g, VAR_SCALAR, 0)));
+    if (i == 2) o->out = OP2(DIV, out, OP2(MAX, l, ir_real(g, 2)));
+    expect_forward_only(&f, (const char *[]){"maximum does not cancel", terms[i], ways[i], NULL});
+    fixture_close(&f);
+  }
+}
+
+/* The other scores of a later step are not in prob: no o_scale mends that. */
+static void test_wrong_later_step(void **state) {
+  (void)state;
+  fixture f;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  fixture_online(&f, SIGMOID);
+  traced_online *o = &f.t.online;
+  const ir_ref total = OP1(REDUCE_SUM, OP1(NEG, OP1(SOFTPLUS, VAR(VAR_SCORE))));
+  o->prob = OP2(MUL, o->prob, OP1(EXP, total));
+  o->rescale = OP1(EXP, total);
+  expect_refusal(&f, (const char *[]){"tiles change the result", "count in prob what rowscales holds",
+                                      "as stick-breaking's, has no online function", NULL});
   fixture_close(&f);
 }
 
@@ -196,7 +250,7 @@ static void *failing_realloc(void *user, void *ptr, size_t old_size, size_t new_
 }
 
 static void test_no_memory(void **state) {
-  (void)state;
+  const bool eps = *state != NULL; /* with a derivation that fails, and the search for what to write */
   int refused = 0;
   for (long allowed = 0;; allowed++) {
     failing budget = {.left = 1000000};
@@ -204,6 +258,11 @@ static void test_no_memory(void **state) {
     fixture f;
     fixture_open(&f);
     fixture_online(&f, SINK);
+    if (eps) {
+      f.t.online.forward = IR_NONE;
+      f.t.online.out = ir_op2(f.t.g, IR_DIV, ir_variable(f.t.g, VAR_OUT, 0),
+                              ir_op2(f.t.g, IR_ADD, ir_variable(f.t.g, VAR_STATE, 1), ir_real(f.t.g, 1e-6)));
+    }
     f.t.block_mask = ir_op2(f.t.g, IR_LE, ir_variable(f.t.g, VAR_KV, 0), ir_variable(f.t.g, VAR_Q, 0));
     arena *a = arena_open(&allocator);
     assert_non_null(a);
@@ -217,6 +276,7 @@ static void test_no_memory(void **state) {
     mask_info mask;
     luattn_status status = derive_spec(a, &f.t, &d, &err);
     if (status == LUATTN_OK) status = mask_analyse(a, &f.t, &mask, &err);
+    if (status == LUATTN_OK) assert_int_equal(d.missing != NULL, eps);
     if (status != LUATTN_OK) {
       assert_int_equal(status, LUATTN_NO_MEMORY);
       refused++;
@@ -231,11 +291,19 @@ static void test_no_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_wrong_forward),       cmocka_unit_test(test_wrong_rescale),
-      cmocka_unit_test(test_wrong_next),          cmocka_unit_test(test_epilogue),
-      cmocka_unit_test(test_not_separable),       cmocka_unit_test(test_lost_reduction),
-      cmocka_unit_test(test_live_maximum),        cmocka_unit_test(test_not_finite),
-      cmocka_unit_test(test_too_many_reductions), cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_wrong_forward),
+      cmocka_unit_test(test_wrong_rescale),
+      cmocka_unit_test(test_wrong_next),
+      cmocka_unit_test(test_epilogue),
+      cmocka_unit_test(test_not_separable),
+      cmocka_unit_test(test_lost_reduction),
+      cmocka_unit_test(test_unscaled_term),
+      cmocka_unit_test(test_wrong_later_step),
+      cmocka_unit_test(test_live_maximum),
+      cmocka_unit_test(test_not_finite),
+      cmocka_unit_test(test_too_many_reductions),
+      cmocka_unit_test(test_no_memory),
+      {"test_no_memory_for_a_remedy", test_no_memory, NULL, NULL, (void *)(uintptr_t)1},
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,143 @@
+/* softpick_test.c: an online function of two variants, against its formula: with an eps that is scaled as the
+ * row is, of which backward is derived, and with one that is not, which runs forward only. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support.h"
+
+enum { B = 2, H = 4, HKV = 2, Q = 33, KV = 45, D = 8, DV = 5 };
+
+/* One row by the formula: e = exp(s) - 1, p = relu(e) / z, ds = exp(s) ([e > 0] dp - sign(e) delta) / z. */
+typedef struct row {
+  int kept;
+  double score[KV], prob[KV], ds[KV];
+} row;
+
+static double at(const tensor *t, int b, int h, int i, int d) {
+  return tensor_get(t, ((b * t->shape[1] + h) * t->shape[2] + i) * t->shape[3] + d);
+}
+
+static void run_row(const call *c, int b, int h, int q, bool scaled, row *r) {
+  const int hkv = h / (H / HKV);
+  double m = 0, sum = 0, delta = 0, dp[KV];
+  r->kept = q + 1 < KV ? q + 1 : KV;
+  for (int j = 0; j < r->kept; j++) {
+    double s = 0;
+    for (int d = 0; d < D; d++) s += at(&c->q, b, h, q, d) * at(&c->k, b, hkv, j, d);
+    r->score[j] = s / sqrt(D);
+    m = fmax(m, r->score[j]);
+    sum += fabs(expm1(r->score[j]));
+  }
+  const double z = sum + 1e-6 * (scaled ? 1 : exp(m));
+  for (int j = 0; j < r->kept; j++) {
+    r->prob[j] = fmax(expm1(r->score[j]), 0) / z;
+    dp[j] = 0;
+    for (int d = 0; d < DV; d++) dp[j] += at(&c->dout, b, h, q, d) * at(&c->v, b, hkv, j, d);
+    delta += dp[j] * r->prob[j];
+  }
+  for (int j = 0; j < r->kept; j++)
+    r->ds[j] = exp(r->score[j]) * (r->score[j] > 0 ? dp[j] - delta : delta) / z;
+}
+
+typedef struct expected {
+  double o[B * H * Q * DV], dq[B * H * Q * D], dk[B * HKV * KV * D], dv[B * HKV * KV * DV];
+} expected;
+
+static void run_formula(const call *c, bool scaled, expected *e) {
+  row r;
+  memset(e, 0, sizeof *e);
+  for (int i = 0; i < B * H * Q; i++) {
+    const int b = i / (H * Q), h = i / Q % H, q = i % Q, hkv = h / (H / HKV);
+    run_row(c, b, h, q, scaled, &r);
+    for (int j = 0; j < r.kept; j++) {
+      const int kv = (b * HKV + hkv) * KV + j;
+      for (int d = 0; d < DV; d++) {
+        e->o[i * DV + d] += r.prob[j] * at(&c->v, b, hkv, j, d);
+        e->dv[kv * DV + d] += r.prob[j] * at(&c->dout, b, h, q, d);
+      }
+      for (int d = 0; d < D; d++) {
+        e->dq[i * D + d] += r.ds[j] * at(&c->k, b, hkv, j, d) / sqrt(D);
+        e->dk[kv * D + d] += r.ds[j] * at(&c->q, b, h, q, d) / sqrt(D);
+      }
+    }
+  }
+}
+
+static void open_call(call *c, const char *path, luattn_spec **spec) {
+  luattn_error err;
+  if (luattn_spec_load(path, NULL, spec, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  call_new(c, *spec, (int[]){B, H, HKV, Q, KV, D, DV}, DENSE, F64, F64);
+}
+
+static void test_scaled_eps(void **state) {
+  (void)state;
+  static expected e;
+  luattn_spec *spec;
+  luattn_spec_info info;
+  luattn_error err;
+  call c;
+  open_call(&c, SPECS "/softpick.lua", &spec);
+  luattn_spec_get_info(spec, &info);
+  assert_true(info.has_backward);
+  assert_null(info.why_no_backward);
+  assert_int_equal(luattn_cpu_forward(spec, &c.args, &err), LUATTN_OK);
+  assert_int_equal(luattn_cpu_backward(spec, &c.args, &err), LUATTN_OK);
+  run_formula(&c, true, &e);
+  assert_close("o", &c.o, e.o, 1e-12);
+  assert_close("dq", &c.dq, e.dq, 1e-12);
+  assert_close("dk", &c.dk, e.dk, 1e-12);
+  assert_close("dv", &c.dv, e.dv, 1e-12);
+  call_free(&c);
+  luattn_spec_free(spec);
+}
+
+static void expect_message(luattn_status status, const luattn_error *err) {
+  assert_int_equal(status, LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err->message, "softpick.lua: online_func 'softpick': runs forward only"));
+  assert_non_null(strstr(err->message, "; + 1e-06 in line 16 is not scaled with exp(-m)"));
+  assert_non_null(strstr(err->message, ": write 1e-06 * exp(-rowscales.m), or backward = function("));
+}
+
+/* Forward is right; each call that needs the backward says which term is in the way. */
+static void test_eps_by_itself(void **state) {
+  (void)state;
+  static expected e;
+  luattn_spec *spec;
+  luattn_spec_info info;
+  luattn_error err;
+  luattn_image *image;
+  char *shown;
+  int tile[2];
+  call c;
+  open_call(&c, SPECS "/forward_only/softpick.lua", &spec);
+  luattn_spec_get_info(spec, &info);
+  assert_false(info.has_backward);
+  assert_int_equal(info.num_saved, 0);
+  assert_int_equal(luattn_spec_wants(spec), 0);
+  assert_int_equal(luattn_cpu_forward(spec, &c.args, &err), LUATTN_OK);
+  run_formula(&c, false, &e);
+  assert_close("o", &c.o, e.o, 1e-12);
+
+  expect_message(luattn_cpu_backward(spec, &c.args, &err), &err);
+  expect_message(luattn_cpu_backward_in(spec, &c.args, LUATTN_BF16, &err), &err);
+  assert_string_equal(info.why_no_backward, err.message);
+  luattn_target target = {.struct_size = sizeof target, .pass = LUATTN_BACKWARD, .head_dim = 64, .arch = 90};
+  expect_message(luattn_compile(spec, &target, &image, NULL, &err), &err);
+  expect_message(luattn_emit(spec, &target, "spec", &shown, &err), &err);
+  expect_message(luattn_plan_tiles(spec, &target, &tile[0], &tile[1], &err), &err);
+
+  target.pass = LUATTN_FORWARD;
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(luattn_emit(spec, &target, i == 0 ? "grad" : "plan", &shown, &err), LUATTN_OK);
+    assert_non_null(strstr(shown, info.why_no_backward));
+    luattn_text_free(shown);
+  }
+  call_free(&c);
+  luattn_spec_free(spec);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_scaled_eps), cmocka_unit_test(test_eps_by_itself)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
