@@ -26,6 +26,10 @@ void check_print(const char *title, const check_report *r) {
     if (r->jumps >> i & 1)
       printf("  d_%s: not compared, as the result jumps or bends at this value; --set %s=.. moves it\n",
              r->scalar_names[i], r->scalar_names[i]);
+  if (r->backward_disagrees)
+    printf(
+        "  the spec's own backward disagrees with differences of its forward: correct it, or leave it out, "
+        "and it is derived\n");
 }
 
 /* Largest difference, less what is `allowed` for each element (NULL: nothing); NaN or infinity where the two
@@ -51,6 +55,8 @@ typedef struct comparison {
   const cli_result *got, *want, *rounded; /* rounded: NULL unless dtype is a half type */
   const cli_result *noise;                /* of gradients (cpu_gradient_noise); may be NULL */
   const cli_result *kinks;                /* of dq, dk, dv (cpu_gradient_kinks); may be NULL */
+  const cli_result *scores; /* what roundings of scores move (cpu_forward_score_noise), or NULL */
+  double exponent;          /* and what they are of a row (likewise) */
 } comparison;
 
 /* The largest finite value: what is infinite allows nothing. */
@@ -97,13 +103,38 @@ static double plain_error(const comparison *c, size_t offset, const array *want)
   return error < least ? least : error;
 }
 
+/* Scores are float32 in float32, bf16 and f16 kernels, float64 in f64's: one of magnitude |s| rounds by up to
+ * 2^-24 |s|. An exponential of it is off by that as a relative error. Between q.k and a weight a number of
+ * this size rounds twice, the score and its multiple of log2(e), and in backward lse and its multiple do. The
+ * standard deviation of a rounding is 1 / sqrt(3) of its bound, of two independent ones 0.82 of it. */
+static double score_unit(luattn_dtype type) { return 0.82 * (type == LUATTN_F64 ? 0x1p-53 : 0x1p-24); }
+
+/* Of the largest value. */
+static double base_tolerance(luattn_dtype type) { return type == LUATTN_F64 ? 1e-12 : 1e-5; }
+
+static bool adds_up_rows(size_t offset) {
+  return offset == offsetof(cli_result, dk) || offset == offsetof(cli_result, dv);
+}
+
+/* What these roundings do to a result: four standard deviations of those of the single weights, which are
+ * independent; and what all weights of a row share, by lse and by the sum of weights: the size of the row's
+ * exponents times that. lse itself moves by as much, not by a factor, and in dk and dv each term is of
+ * another row. */
+static double score_tolerance(const comparison *c, size_t offset, double biggest) {
+  const array *moved = at_offset(c->scores, offset);
+  if (c->scores == NULL) return 0;
+  const double unit = 4 * score_unit(c->dtype), row = adds_up_rows(offset) ? 0 : unit * c->exponent;
+  return row * (offset == offsetof(cli_result, lse) ? 1 : biggest) +
+         (moved->storage != NULL ? unit * biggest_of(moved) : 0);
+}
+
 static void compare(const comparison *c, const char *name, size_t offset, double factor) {
   const array *got = at_offset(c->got, offset), *want = at_offset(c->want, offset);
   double biggest;
   if (want->storage == NULL || got->storage == NULL) return;
   const array *kinks = is_tensor_gradient(offset) ? at_offset(c->kinks, offset) : NULL;
   const double error = distance(got, want, kinks, &biggest);
-  double tolerance = c->dtype == LUATTN_F64 ? 1e-12 * biggest : 1e-5 * biggest;
+  double tolerance = base_tolerance(c->dtype) * biggest + score_tolerance(c, offset, biggest);
   if (c->rounded != NULL) {
     tolerance += factor * plain_error(c, offset, want);
     if (offset == offsetof(cli_result, o)) tolerance += rounding_of(c->dtype, biggest);
@@ -154,6 +185,28 @@ static luattn_status gradient_noise(const cli_problem *p, const cli_result *want
   return cpu_gradient_noise(p->spec, &args, err);
 }
 
+/* What roundings of scores do. lse and saved stay absent: they move by `exponent` alone. */
+typedef struct score_noise {
+  cli_result of;
+  double exponent;
+  bool matters; /* beside what is allowed anyway, a tenth of that; else only of.o is filled in */
+} score_noise;
+
+static luattn_status score_noise_compute(const cli_problem *p, const cli_result *want, bool backward,
+                                         score_noise *out, luattn_error *err) {
+  const DLDataType f64 = dtype_dl(LUATTN_F64);
+  cli_binding bind;
+  TRY(result_new(p, f64, f64, backward, &out->of, err));
+  array_free(&out->of.lse), array_free(&out->of.saved);
+  const luattn_args outputs = problem_args(p, want, backward, &bind);
+  luattn_args args = problem_args(p, &out->of, backward, &bind);
+  TRY(cpu_forward_score_noise(p->spec, &args, &out->exponent, err));
+  out->matters = 4 * score_unit(p->dtype) * out->exponent > 0.1 * base_tolerance(p->dtype);
+  if (!backward || !out->matters) return LUATTN_OK;
+  args.o = outputs.o, args.lse = outputs.lse, args.saved = outputs.saved;
+  return cpu_backward_score_noise(p->spec, &args, err);
+}
+
 /* Leaves out the gradients that are not wanted: the engine compiles for what there is room for. */
 static void keep_wanted(cli_result *r, unsigned wants) {
   if (!(wants & LUATTN_WANT_DQ)) array_free(&r->dq);
@@ -168,14 +221,17 @@ static DLDataType real_of(const cli_problem *p) {
 }
 
 /* What the CPU path gives, in double precision and, for a half type, in that; how large the terms of
- * parameter gradients are; and how far others may move because a derivative jumps. */
+ * parameter gradients are; how far others may move because a derivative jumps; and how far all of it because
+ * scores are rounded. */
 typedef struct references {
   cli_result want, rounded, noise, kinks;
+  score_noise scores;
   bool has_kinks;
 } references;
 
 static void references_free(references *r) {
   result_free(&r->want), result_free(&r->rounded), result_free(&r->noise), result_free(&r->kinks);
+  result_free(&r->scores.of);
 }
 
 /* A kernel adds up products in float, or double, in an order of its own: a few units of its type, of which
@@ -199,6 +255,7 @@ static luattn_status references_compute(const cli_problem *p, bool backward, ref
   TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->rounded, err));
   TRY(run_cpu(p, LUATTN_F64, backward, &r->want, err));
   if (is_half(p)) TRY(run_cpu(p, p->dtype, backward, &r->rounded, err));
+  TRY(score_noise_compute(p, &r->want, backward, &r->scores, err));
   if (!backward) return LUATTN_OK;
   TRY(gradient_noise(p, &r->want, &r->noise, err));
   return gradient_kinks(p, r, err);
@@ -212,7 +269,9 @@ static comparison comparison_of(const cli_problem *p, const cli_result *got, con
                       &r->want,
                       is_half(p) ? &r->rounded : NULL,
                       &r->noise,
-                      r->has_kinks ? &r->kinks : NULL};
+                      r->has_kinks ? &r->kinks : NULL,
+                      r->scores.matters ? &r->scores.of : NULL,
+                      r->scores.exponent};
 }
 
 luattn_status check_results(const cli_problem *p, const cli_result *got, bool backward, check_report *out,
@@ -261,6 +320,7 @@ static luattn_status widen_inputs(cli_problem *p, luattn_error *err) {
 luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *out, luattn_error *err) {
   const DLDataType f64 = dtype_dl(LUATTN_F64);
   cli_result got = {0}, want = {0};
+  score_noise scores = {.matters = false};
   *out = (check_report){0};
   luattn_status s = widen_inputs(p, err);
   const bool backward = p->info.has_backward != 0;
@@ -268,13 +328,15 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
   if (s == LUATTN_OK) s = result_new(p, f64, f64, false, &want, err);
   if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, backward, &got, err);
   if (s == LUATTN_OK) s = naive_forward(o, p, &want, err);
+  if (s == LUATTN_OK) s = score_noise_compute(p, &got, false, &scores, err);
   if (s == LUATTN_OK) {
-    const comparison c = {out, LUATTN_F64, &got, &want, NULL, NULL, NULL};
+    const comparison c = {
+        out, LUATTN_F64, &got, &want, NULL, NULL, NULL, scores.matters ? &scores.of : NULL, scores.exponent};
     compare(&c, "out", offsetof(cli_result, o), 1);
     compare(&c, "lse", offsetof(cli_result, lse), 1);
-    if (backward) s = check_slopes(o, p, &got, &want, out, err);
+    if (backward) s = check_slopes(o, p, &got, &scores.of.o, &want, out, err);
   }
-  result_free(&got), result_free(&want);
+  result_free(&got), result_free(&want), result_free(&scores.of);
   return s;
 }
 
@@ -284,12 +346,13 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
  * terms' own roundings are: as `compare` has it, but of all elements. */
 static double squares_of_errors(const comparison *c, size_t offset) {
   const array *want = at_offset(c->want, offset), *rounded = at_offset(c->rounded, offset),
-              *noise = at_offset(c->noise, offset);
-  const double type = c->dtype == LUATTN_F64 ? 1e-12 : 1e-5;
+              *noise = at_offset(c->noise, offset), *scores = at_offset(c->scores, offset);
+  const double unit = score_unit(c->dtype), type = base_tolerance(c->dtype) + unit * c->exponent;
   double sum = 0;
   for (int64_t i = 0, n = want->storage != NULL ? array_count(want) : 0; i < n; i++) {
     const double x = array_get(want, i), error = rounded != NULL ? 3 * fabs(array_get(rounded, i) - x) : 0;
-    sum += error * error + type * type * x * x;
+    const double moved = scores != NULL ? unit * array_get(scores, i) : 0;
+    sum += error * error + type * type * x * x + moved * moved;
   }
   for (int64_t i = 0, n = noise->storage != NULL && offset >= offsetof(cli_result, input_grad)
                               ? array_count(noise)
@@ -330,7 +393,7 @@ luattn_status check_results_adjoint(const cli_options *o, cli_problem *p, const 
     allow_along(&c, p->info.num_inputs, allowed);
     s = widen_problem(p, err);
   }
-  if (s == LUATTN_OK) s = check_adjoint(o, p, got, allowed, &r.want, out, err);
+  if (s == LUATTN_OK) s = check_adjoint(o, p, got, &r.scores.of.o, allowed, &r.want, out, err);
   references_free(&r);
   return s;
 }

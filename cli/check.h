@@ -14,8 +14,9 @@ typedef struct check_line {
 #define CHECK_MAX_LINES 64
 typedef struct check_report {
   int count, failed;
-  bool gradient_is_given; /* by the spec itself (backward or stop_gradient), so that differences are not its
-                             measure */
+  bool stops_gradient;     /* somewhere, so that differences are not its measure */
+  bool backward_disagrees; /* the spec's own, with differences */
+  double loss_noise;       /* by slopes.c: what rounding does to the loss */
   check_line line[CHECK_MAX_LINES];
   double slope[32]; /* by differences, along each scalar */
   uint32_t jumps;   /* a bit for each scalar at whose value the result has no derivative: not compared */
@@ -31,7 +32,8 @@ typedef struct check_report {
  * of squares of what is summed each (cpu_gradient_noise). Gradients of inputs and scalars are sums that may
  * cancel to nearly nothing: to their tolerance comes twice the unit roundoff (f64: 1e-12, f32: 1e-5) times
  * that root. Where a derivative jumps, as relu's, an element of dq, dk or dv may be off by what scores so
- * close to the jump add to it that rounding may carry them across (cpu_gradient_kinks). */
+ * close to the jump add to it that rounding may carry them across (cpu_gradient_kinks). To every tolerance
+ * comes what the rounding of scores does, which grows with their magnitude: check.c, score_tolerance. */
 luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out,
                             luattn_error *err);
 
@@ -46,14 +48,17 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
 
 /* slopes.c: gradients of `got` against central differences of the plain forward: a sample of the entries of
  * each tensor, or, where there are so many scores that this would take long, all gradients at once along one
- * random direction. */
-luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, cli_result *scratch,
-                           check_report *out, luattn_error *err);
+ * random direction. o_noise: of o, by cpu_forward_score_noise. */
+luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, const array *o_noise,
+                           cli_result *scratch, check_report *out, luattn_error *err);
+
+/* Is the online function's backward written by hand? */
+bool spec_gives_backward(const luattn_spec *spec);
 
 /* The adjoint identity: the gradients of `got` along a random direction are what the loss rises along it, by
  * central differences of the plain forward; once for q, k and v, once for inputs and scalars. Off by
  * `allowed` at most, and by what check_slopes allows. p's arrays hold float64. */
-luattn_status check_adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
+luattn_status check_adjoint(const cli_options *o, cli_problem *p, const cli_result *got, const array *o_noise,
                             const double allowed[2], cli_result *scratch, check_report *out,
                             luattn_error *err);
 

@@ -31,11 +31,8 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
     snprintf(title, sizeof title, "%s: the CPU path against plain Lua (B%d H%d/%d Sq%d Skv%d D%d Dv%d)",
              p.info.name, p.batch, p.heads, p.heads_kv, p.q_len, p.kv_len, p.dim, p.dim_v);
     check_print(title, &r);
-    if (r.gradient_is_given) {
-      printf(
-          "  gradients: given by the spec itself (backward or stop_gradient), so not compared with "
-          "differences\n");
-    }
+    if (r.stops_gradient)
+      printf("  gradients: the spec stops some (stop_gradient), so not compared with differences\n");
     *failed |= r.failed > 0;
     status = print_kept(&p, err);
   }
@@ -71,15 +68,42 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
   return status;
 }
 
+/* Kernels and the CPU path share what the spec gives as its backward, so that only differences can tell
+ * whether it is right. Without --full on a small problem, unless files say another size. */
+static luattn_status given_backward(const cli_options *given, const luattn_spec *spec, bool *failed,
+                                    luattn_error *err) {
+  enum { MOST_SCORES = 1 << 20 }; /* some seconds of plain Lua */
+  cli_options o = *given;
+  const bool sized = o.q != NULL || o.num_inputs > 0;
+  cli_problem p;
+  if (!sized) o.shape = NULL;
+  if (sized) {
+    TRY(problem_read(spec, &o, true, &p, err));
+    const double scores = (double)p.batch * p.heads * p.q_len * p.kv_len;
+    problem_free(&p);
+    if (scores > MOST_SCORES) {
+      printf(
+          "the spec's own backward is not compared with differences, as there are %.3g scores: give --full, "
+          "or "
+          "smaller files\n",
+          scores);
+      return LUATTN_OK;
+    }
+  }
+  return against_plain_lua(&o, spec, failed, err);
+}
+
 static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *failed, luattn_error *err) {
   cli_gpu *gpu = NULL;
   luattn_dtype one = LUATTN_F64; /* of the kernels to check; the CPU path has but one */
   TRY(dtype_option(o, &one, err));
   TRY(gpu_pick(o, &gpu, err));
-  luattn_status status = gpu == NULL || o->full ? spec_can_be_reread(o->spec, err) : LUATTN_OK;
+  const bool plain = gpu == NULL || o->full, by_hand = !plain && spec_gives_backward(spec);
+  luattn_status status = plain || by_hand ? spec_can_be_reread(o->spec, err) : LUATTN_OK;
   if (gpu == NULL && (o->dtype != NULL || o->family != NULL || o->deterministic))
     printf("no kernels run, so --dtype, --family and --deterministic change nothing: plain Lua is in f64\n");
-  if (status == LUATTN_OK && (gpu == NULL || o->full)) status = against_plain_lua(o, spec, failed, err);
+  if (status == LUATTN_OK && plain) status = against_plain_lua(o, spec, failed, err);
+  if (status == LUATTN_OK && by_hand) status = given_backward(o, spec, failed, err);
   if (status == LUATTN_OK && gpu != NULL) status = against_cpu(o, spec, gpu, failed, err);
   gpu_close(gpu);
   return status;

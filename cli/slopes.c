@@ -11,6 +11,9 @@
 #define JUMP 1e-5 /* of a loss around 1: what smooth ones never differ by on both sides of a step */
 #define SAMPLES 6
 #define DIRECTION_STEP 2e-6 /* shorter: the more scores, the more of them cross a kink such as relu's */
+#define SHORTER 0.1         /* each further try: a step that crosses a kink or a jump says nothing */
+#define TRIES 3
+#define DIRECTION_TRIES 2 /* of as many scores as there are */
 #define MANY_SCORES 10000
 
 /* sum(dout * o) + sum(dlse * lse) by the definition. */
@@ -29,13 +32,15 @@ static luattn_status plain_loss(const cli_options *o, const cli_problem *p, cli_
 }
 
 /* What rounding does to the loss: each of its terms is off by about a unit roundoff of it, one way or the
- * other; four standard deviations of their sum. Divided by a step, it is what a difference quotient may be
- * off. */
-static double loss_noise(const cli_problem *p, const cli_result *got) {
+ * other, and by what those of scores move o (o_noise); four standard deviations of their sum. Divided by a
+ * step, it is what a difference quotient may be off. */
+static double loss_noise(const cli_problem *p, const cli_result *got, const array *o_noise) {
   double squares = 0;
   for (int64_t i = 0, n = array_count(&got->o); i < n; i++) {
-    const double term = array_get(&p->dout, i) * array_get(&got->o, i);
+    const double dout = array_get(&p->dout, i);
+    const double term = dout * array_get(&got->o, i), moved = dout * array_get(o_noise, i);
     if (isfinite(term)) squares += term * term;
+    if (isfinite(moved)) squares += moved * moved;
   }
   for (int64_t i = 0, n = p->dlse.storage != NULL ? array_count(&got->lse) : 0; i < n; i++) {
     const double term = array_get(&p->dlse, i) * array_get(&got->lse, i);
@@ -55,37 +60,84 @@ static double *scalar_of(cli_problem *p, size_t i) {
 
 /* ---- entry by entry ---- */
 
+/* The loss on both sides of an entry. */
+typedef struct sides {
+  double up, down, slope;
+} sides;
+
 static luattn_status difference(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
-                                int64_t at, double *slope, luattn_error *err) {
+                                int64_t at, double step, sides *out, luattn_error *err) {
   const double before = array_get(x, at);
-  double up = 0, down = 0;
-  array_set(x, at, before + STEP);
+  array_set(x, at, before + step);
   const double high = array_get(x, at);
-  luattn_status s = plain_loss(o, p, scratch, &up, err);
-  array_set(x, at, before - STEP);
+  luattn_status s = plain_loss(o, p, scratch, &out->up, err);
+  array_set(x, at, before - step);
   const double low = array_get(x, at);
-  if (s == LUATTN_OK) s = plain_loss(o, p, scratch, &down, err);
+  if (s == LUATTN_OK) s = plain_loss(o, p, scratch, &out->down, err);
   array_set(x, at, before);
-  *slope = (up - down) / (high - low);
+  out->slope = (out->up - out->down) / (high - low);
   return s;
+}
+
+/* For an entry whose slope none of the steps confirms: is there none, as at a tie or where a comparison
+ * turns? On the two sides of a bend the slopes differ by as much whatever the step, of a jump by the more the
+ * shorter it is, and elsewhere by the less. At a bend every slope between the two is right. */
+static luattn_status has_no_slope(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
+                                  int64_t at, double gradient, double tolerance, double noise, bool *none,
+                                  luattn_error *err) {
+  double here, gap[2], low = 0, high = 0;
+  TRY(plain_loss(o, p, scratch, &here, err));
+  const double step = STEP * SHORTER * SHORTER;
+  for (int i = 0; i < 2; i++) {
+    sides s;
+    const double h = i == 0 ? step / SHORTER : step;
+    TRY(difference(o, p, scratch, x, at, h, &s, err));
+    const double right = (s.up - here) / h, left = (here - s.down) / h;
+    gap[i] = fabs(right - left), low = fmin(left, right), high = fmax(left, right);
+  }
+  const double off = tolerance + 2 * noise / step;
+  const bool bends = gap[1] > off && gap[1] > gap[0] / 2, jumps = bends && gap[1] > 4 * gap[0];
+  *none = jumps || (bends && gradient >= low - off && gradient <= high + off);
+  return LUATTN_OK;
+}
+
+/* How far off one entry of a gradient is; at most `tolerance` if a shorter step confirms it, or if there is
+ * no derivative. */
+static luattn_status entry_error(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
+                                 int64_t at, double gradient, double tolerance, double noise, double *error,
+                                 luattn_error *err) {
+  double step = STEP;
+  for (int i = 0; i < TRIES; i++, step *= SHORTER) {
+    sides s;
+    TRY(difference(o, p, scratch, x, at, step, &s, err));
+    const double e = fabs(s.slope - gradient), allowed = tolerance + noise / step;
+    if (i == 0) *error = e;
+    if (!(e <= allowed)) continue; /* NaN is none */
+    if (i > 0) *error = fmin(e, tolerance);
+    return LUATTN_OK;
+  }
+  bool none;
+  TRY(has_no_slope(o, p, scratch, x, at, gradient, tolerance, noise, &none, err));
+  if (none) *error = 0;
+  return LUATTN_OK;
 }
 
 /* Some of the entries of one tensor's gradient, or all where they are few. */
 static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cli_result *scratch,
-                                  const char *name, array *x, const array *gradient, double noise,
-                                  check_report *out, luattn_error *err) {
+                                  const char *name, array *x, const array *gradient, check_report *out,
+                                  luattn_error *err) {
   const int64_t n = array_count(x);
   double error = 0, biggest = 0;
   if (gradient->storage == NULL || n == 0) return LUATTN_OK;
   for (int64_t i = 0; i < n; i++) biggest = fmax(biggest, fabs(array_get(gradient, i)));
+  const double tolerance = 1e-6 * fmax(biggest, 1e-3);
   for (int64_t i = 0; i < SAMPLES && i < n; i++) {
     const int64_t at = n <= SAMPLES ? i : (int64_t)((uint64_t)(i + 1) * UINT64_C(2654435761) % (uint64_t)n);
-    double slope;
-    TRY(difference(o, p, scratch, x, at, &slope, err));
-    const double e = fabs(slope - array_get(gradient, at));
+    double e = 0;
+    TRY(entry_error(o, p, scratch, x, at, array_get(gradient, at), tolerance, out->loss_noise, &e, err));
     error = e > error || isnan(e) ? e : error;
   }
-  check_add(out, name, error, 1e-6 * fmax(biggest, 1e-3) + noise);
+  check_add(out, name, error, tolerance + out->loss_noise / STEP);
   return LUATTN_OK;
 }
 
@@ -138,20 +190,19 @@ static luattn_status find_jumps(const cli_options *o, cli_problem *p, bool needs
 
 static luattn_status check_entries(const cli_options *o, cli_problem *p, const cli_result *got,
                                    cli_result *scratch, check_report *out, luattn_error *err) {
-  const double noise = loss_noise(p, got) / STEP;
   char name[80];
-  TRY(check_tensor(o, p, scratch, "dq", &p->q, &got->dq, noise, out, err));
-  TRY(check_tensor(o, p, scratch, "dk", &p->k, &got->dk, noise, out, err));
-  TRY(check_tensor(o, p, scratch, "dv", &p->v, &got->dv, noise, out, err));
+  TRY(check_tensor(o, p, scratch, "dq", &p->q, &got->dq, out, err));
+  TRY(check_tensor(o, p, scratch, "dk", &p->k, &got->dk, out, err));
+  TRY(check_tensor(o, p, scratch, "dv", &p->v, &got->dv, out, err));
   for (size_t i = 0; i < p->info.num_inputs; i++) {
     snprintf(name, sizeof name, "d_%s", p->info.inputs[i].name);
-    TRY(check_tensor(o, p, scratch, name, &p->input[i], &got->input_grad[i], noise, out, err));
+    TRY(check_tensor(o, p, scratch, name, &p->input[i], &got->input_grad[i], out, err));
   }
   for (size_t i = 0; i < p->info.num_scalars; i++) {
     if (out->jumps >> i & 1) continue;
     const double have = array_get(&got->scalar_grads, (int64_t)i);
     snprintf(name, sizeof name, "d_%s", p->info.scalar_names[i]);
-    check_add(out, name, fabs(out->slope[i] - have), 1e-6 * fmax(fabs(have), 1) + noise);
+    check_add(out, name, fabs(out->slope[i] - have), 1e-6 * fmax(fabs(have), 1) + out->loss_noise / STEP);
   }
   return LUATTN_OK;
 }
@@ -230,58 +281,72 @@ static luattn_status loss_at(const cli_options *o, cli_problem *p, const directi
 
 /* How far an element moved between the two sides, in steps of one side: inputs are stored in their own types,
  * which round. */
-static double shift_of(const direction *d, int i, int64_t j) {
+static double shift_of(const direction *d, int i, int64_t j, double length) {
   array *a = d->moved[i];
-  const double step = DIRECTION_STEP * sign_at(i, j);
+  const double step = length * sign_at(i, j);
   array_set(a, j, d->before[i][j] + step);
   const double high = array_get(a, j);
   array_set(a, j, d->before[i][j] - step);
   const double low = array_get(a, j);
   array_set(a, j, d->before[i][j]);
-  return (high - low) / (2 * DIRECTION_STEP);
+  return (high - low) / (2 * length);
 }
 
-/* allowed: how far off the gradients may be along such a direction; 0: not at all. */
-static luattn_status check_direction(const cli_options *o, cli_problem *p, const cli_result *got, moving what,
-                                     const char *name, double allowed, cli_result *scratch, check_report *out,
-                                     luattn_error *err) {
-  direction d;
-  double up = 0, down = 0, slope = 0, squares = 0;
-  luattn_status status = direction_open(&d, what, p, got, err);
-  d.jumps = out->jumps;
-  if (status == LUATTN_OK) status = loss_at(o, p, &d, DIRECTION_STEP, scratch, &up, err);
-  if (status == LUATTN_OK) status = loss_at(o, p, &d, -DIRECTION_STEP, scratch, &down, err);
+/* Along the direction: what the gradients say that the loss rises by, and the root of the sum of their
+ * squares, which is how large that is along random signs. Scalars by themselves are off by what check_entries
+ * allows them: their slope may be next to nothing. */
+static double slope_along(const direction *d, const cli_problem *p, const cli_result *got, double step,
+                          double *size) {
+  double slope = 0, squares = 0;
+  bool by_scalars = false;
   for (int i = 0; i < NUM_MOVED; i++) {
-    for (int64_t j = 0, n = d.before[i] != NULL ? array_count(d.gradient[i]) : 0; j < n; j++) {
-      const double g = array_get(d.gradient[i], j);
-      slope += g * shift_of(&d, i, j), squares += g * g;
+    for (int64_t j = 0, n = d->before[i] != NULL ? array_count(d->gradient[i]) : 0; j < n; j++) {
+      const double g = array_get(d->gradient[i], j);
+      slope += g * shift_of(d, i, j, step), squares += g * g;
     }
   }
-  bool by_scalars = false;
   for (size_t i = 0; i < p->info.num_scalars; i++) {
-    if (!moves(&d, i)) continue;
+    if (!moves(d, i)) continue;
     const double g = array_get(&got->scalar_grads, (int64_t)i);
     slope += g * sign_at(NUM_MOVED, (int64_t)i), squares += g * g;
     by_scalars = true;
   }
-  if (status == LUATTN_OK) {
-    /* A slope along random signs is as large as the root of the sum of squares. Scalars by themselves are off
-     * by what check_entries allows them: their slope may be next to nothing. */
-    const double size = fmax(sqrt(squares), what == PARAMETERS && by_scalars ? 1 : 0);
-    check_add(out, name, fabs((up - down) / (2 * DIRECTION_STEP) - slope),
-              allowed + 1e-6 * size + loss_noise(p, got) / DIRECTION_STEP);
+  *size = fmax(sqrt(squares), d->what == PARAMETERS && by_scalars ? 1 : 0);
+  return slope;
+}
+
+/* allowed: how far off the gradients may be along such a direction; 0: not at all. Where a step disagrees, it
+ * may have crossed a kink, and shorter ones are tried. */
+static luattn_status check_direction(const cli_options *o, cli_problem *p, const cli_result *got, moving what,
+                                     const char *name, double allowed, cli_result *scratch, check_report *out,
+                                     luattn_error *err) {
+  direction d;
+  double step = DIRECTION_STEP, error = 0, tolerance = 0;
+  luattn_status status = direction_open(&d, what, p, got, err);
+  d.jumps = out->jumps;
+  for (int i = 0; i < DIRECTION_TRIES && status == LUATTN_OK; i++, step *= SHORTER) {
+    double up = 0, down = 0, size;
+    status = loss_at(o, p, &d, step, scratch, &up, err);
+    if (status == LUATTN_OK) status = loss_at(o, p, &d, -step, scratch, &down, err);
+    const double slope = slope_along(&d, p, got, step, &size);
+    const double e = fabs((up - down) / (2 * step) - slope),
+                 most = allowed + 1e-6 * size + out->loss_noise / step;
+    const bool agrees = e <= most;
+    if (i == 0 || agrees) error = e, tolerance = most;
+    if (agrees) break;
   }
+  if (status == LUATTN_OK) check_add(out, name, error, tolerance);
   direction_close(&d);
   return status;
 }
 
 /* ---- which of them ---- */
 
-static bool gradient_is_given(const luattn_spec *spec) {
+/* A stop_gradient says that the gradient is another than that of the loss. */
+static bool stops_gradient(const luattn_spec *spec) {
   const traced_spec *t = &spec->traced;
   const ir_ref roots[] = {t->score_mod,   t->query_mod,  t->key_mod,        t->value_mod,
                           t->online.prob, t->online.out, t->online.rescale, t->online.forward};
-  if (t->online.backward != IR_NONE) return true;
   for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
     if (roots[i] != IR_NONE && ir_uses_op(t->g, roots[i], IR_STOP_GRADIENT)) return true;
   }
@@ -295,6 +360,8 @@ static size_t count_scores(const cli_problem *p) {
   return (size_t)p->batch * (size_t)p->heads * (size_t)p->q_len * (size_t)p->kv_len;
 }
 
+bool spec_gives_backward(const luattn_spec *spec) { return spec->traced.online.backward != IR_NONE; }
+
 /* Some differences, with the mask of this point: it has no gradient, and a step in a number that it compares
  * must not move its edge. */
 typedef luattn_status (*differences)(const cli_options *o, cli_problem *p, const cli_result *got,
@@ -302,16 +369,19 @@ typedef luattn_status (*differences)(const cli_options *o, cli_problem *p, const
                                      luattn_error *err);
 
 static luattn_status with_mask(differences check, const cli_options *o, cli_problem *p, const cli_result *got,
-                               const double *allowed, cli_result *scratch, check_report *out,
-                               luattn_error *err) {
-  out->gradient_is_given = gradient_is_given(p->spec);
-  if (out->gradient_is_given) return LUATTN_OK;
+                               const array *o_noise, const double *allowed, cli_result *scratch,
+                               check_report *out, luattn_error *err) {
+  out->stops_gradient = stops_gradient(p->spec);
+  if (out->stops_gradient) return LUATTN_OK;
+  out->loss_noise = loss_noise(p, got, o_noise);
+  const int failed = out->failed;
   unsigned char *kept = malloc(count_scores(p) + 1);
   luattn_status s = kept != NULL ? naive_mask(o, p, kept, err)
                                  : luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the mask");
   p->kept = kept;
   out->scalar_names = p->info.scalar_names;
   if (s == LUATTN_OK) s = check(o, p, got, allowed, scratch, out, err);
+  out->backward_disagrees = spec_gives_backward(p->spec) && out->failed > failed;
   p->kept = NULL;
   free(kept);
   return s;
@@ -323,13 +393,15 @@ static luattn_status slopes(const cli_options *o, cli_problem *p, const cli_resu
   (void)allowed;
   const bool by_entries = count_scores(p) <= MANY_SCORES;
   TRY(find_jumps(o, p, by_entries, scratch, out, err));
-  if (by_entries) return check_entries(o, p, got, scratch, out, err);
+  if (by_entries) TRY(check_entries(o, p, got, scratch, out, err));
+  if (by_entries && !spec_gives_backward(p->spec)) return LUATTN_OK;
+  /* What is written by hand may be wrong anywhere. */
   return check_direction(o, p, got, EVERYTHING, "all gradients", 0, scratch, out, err);
 }
 
-luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, cli_result *scratch,
-                           check_report *out, luattn_error *err) {
-  return with_mask(slopes, o, p, got, NULL, scratch, out, err);
+luattn_status check_slopes(const cli_options *o, cli_problem *p, const cli_result *got, const array *o_noise,
+                           cli_result *scratch, check_report *out, luattn_error *err) {
+  return with_mask(slopes, o, p, got, o_noise, NULL, scratch, out, err);
 }
 
 static bool has_parameters(const cli_problem *p, const cli_result *got) {
@@ -347,8 +419,8 @@ static luattn_status adjoint(const cli_options *o, cli_problem *p, const cli_res
   return check_direction(o, p, got, PARAMETERS, "along parameters", allowed[1], scratch, out, err);
 }
 
-luattn_status check_adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
+luattn_status check_adjoint(const cli_options *o, cli_problem *p, const cli_result *got, const array *o_noise,
                             const double allowed[2], cli_result *scratch, check_report *out,
                             luattn_error *err) {
-  return with_mask(adjoint, o, p, got, allowed, scratch, out, err);
+  return with_mask(adjoint, o, p, got, o_noise, allowed, scratch, out, err);
 }

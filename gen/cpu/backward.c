@@ -13,13 +13,16 @@ typedef struct term_program {
   int num_roots;
 } term_program;
 
-/* Gradients, or what cpu_gradient_noise or cpu_gradient_kinks says in their place. */
-typedef enum purpose { GRADIENTS, PARAMETER_NOISE, TENSOR_NOISE, KINKS } purpose;
+/* Gradients, or what cpu_gradient_noise, cpu_gradient_kinks or cpu_backward_score_noise says in their place.
+ */
+typedef enum purpose { GRADIENTS, PARAMETER_NOISE, TENSOR_NOISE, KINKS, SCORE_NOISE } purpose;
 
 typedef struct backward {
   cpu_problem p;
   purpose purpose; /* noise: sums of squares of magnitudes instead of values */
   double unit;     /* KINKS */
+  bool magnifies;  /* SCORE_NOISE: cpu_magnifies_scores */
+  double row_size; /* and |lse| of the row */
   cpu_scores scores;
   cpu_program rows, element; /* row numbers; prob and ds */
   term_program row_terms, element_terms;
@@ -37,7 +40,16 @@ static bool is_noise(const backward *w) {
 }
 
 static bool has_parameters(const backward *w) {
-  return w->purpose == GRADIENTS || w->purpose == PARAMETER_NOISE;
+  return w->purpose == GRADIENTS || w->purpose == PARAMETER_NOISE || w->purpose == SCORE_NOISE;
+}
+
+/* Are gradients of q, k and v sums of squares? */
+static bool squares_tensors(const backward *w) {
+  return w->purpose == TENSOR_NOISE || w->purpose == SCORE_NOISE;
+}
+
+static bool squares_parameters(const backward *w) {
+  return w->purpose == PARAMETER_NOISE || w->purpose == SCORE_NOISE;
 }
 
 static luattn_status terms_open(const backward *w, const derived_terms *terms, term_program *out,
@@ -79,7 +91,8 @@ static size_t input_offset(const cpu_view *t, int n_index, const double *const *
   return at;
 }
 
-static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int count) {
+/* weight: factors of the values, for each lane; NULL: 1. */
+static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int count, const double *weight) {
   if (t->num_roots == 0 || !has_parameters(w)) return;
   double *out[MAX_ROOTS];
   for (int i = 0; i < t->num_roots; i++) out[i] = t->values[i];
@@ -90,7 +103,8 @@ static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int 
     const double *value = out[at], *const *index = (const double *const *)(out + at + 1);
     at += 1 + term->num_index;
     for (int lane = 0; lane < count; lane++) {
-      const double x = w->purpose == PARAMETER_NOISE ? value[lane] * value[lane] : value[lane];
+      const double y = weight != NULL ? weight[lane] * value[lane] : value[lane];
+      const double x = squares_parameters(w) ? y * y : y;
       if (term->input < 0) {
         w->scalar_grad[term->scalar] += x;
       } else if (w->input_grad[term->input] != NULL) {
@@ -124,7 +138,8 @@ static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
   lanes->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
   for (int i = 0; i < derived->num_rows; i++) out[i] = &row[i];
   program_run(&w->rows, lanes, 1, out);
-  terms_add(w, &w->row_terms, lanes, 1);
+  w->row_size = w->magnifies && p->spec->traced.online.lse >= 0 ? fabs(final[0]) : 0;
+  terms_add(w, &w->row_terms, lanes, 1, w->purpose == SCORE_NOISE ? &w->row_size : NULL);
   return true;
 }
 
@@ -157,15 +172,29 @@ static void run_kinks(backward *w, cpu_lanes *lanes, int count, const double *sc
   for (int i = 0; i < count; i++) prob[i] = jump(prob[i], prob_low[i]), ds[i] = jump(ds[i], ds_low[i]);
 }
 
+/* The elements' values times sqrt(s^2 + lse^2), s being what the online function sees. */
+static void run_score_noise(backward *w, cpu_lanes *lanes, int count, double *size, double *prob,
+                            double *ds) {
+  const double *score = lanes->score;
+  program_run(&w->element, lanes, count, (double *const[]){prob, ds});
+  memcpy(size, score, (size_t)count * sizeof *size);
+  scores_mod(&w->scores, lanes, count, size);
+  lanes->score = score;
+  for (int i = 0; i < count; i++) {
+    size[i] = w->magnifies && isfinite(size[i]) ? hypot(size[i], w->row_size) : 0;
+    prob[i] *= size[i], ds[i] *= size[i];
+  }
+}
+
 /* What the element adds to a gradient: a product, or with KINKS how large it may be, or its square. */
 static double product(const backward *w, double a, double b) {
   const double x = a * b;
-  return w->purpose == KINKS ? fabs(x) : w->purpose == TENSOR_NOISE ? x * x : x;
+  return w->purpose == KINKS ? fabs(x) : squares_tensors(w) ? x * x : x;
 }
 
 static void backward_row(backward *w, int b, int h, int q, const unsigned char *class_of_tile, double *dout) {
   cpu_problem *p = &w->p;
-  double row[DERIVED_MAX_ROWS], score[IR_LANES], dp[IR_LANES], prob[IR_LANES], ds[IR_LANES];
+  double row[DERIVED_MAX_ROWS], score[IR_LANES], dp[IR_LANES], prob[IR_LANES], ds[IR_LANES], size[IR_LANES];
   cpu_lanes lanes = {.p = p, .b = b, .h = h, .q_idx = q};
   if (!open_row(w, &lanes, q, row)) return;
   lanes.row = row;
@@ -187,11 +216,13 @@ static void backward_row(backward *w, int b, int h, int q, const unsigned char *
     lanes.dp = dp;
     if (w->purpose == KINKS)
       run_kinks(w, &lanes, count, score, prob, ds);
+    else if (w->purpose == SCORE_NOISE)
+      run_score_noise(w, &lanes, count, size, prob, ds);
     else
       program_run(&w->element, &lanes, count, (double *const[]){prob, ds});
     round_all(p->precision, prob, count);
     round_all(p->precision, ds, count);
-    terms_add(w, &w->element_terms, &lanes, count);
+    terms_add(w, &w->element_terms, &lanes, count, w->purpose == SCORE_NOISE ? size : NULL);
     for (int i = 0; i < count; i++) {
       const int kv = (int)w->scores.kv_idx[i];
       const size_t at = cpu_at(p->heads_kv, p->kv_len, 1, b, h / p->group, kv);
@@ -245,14 +276,14 @@ static luattn_status finish_tensor(backward *w, const finish_rule *f, luattn_err
     for (int d0 = 0; d0 < dim; d0 += IR_LANES) {
       const int count = dim - d0 < IR_LANES ? dim - d0 : IR_LANES;
       double x[IR_LANES], channel[IR_LANES], result[IR_LANES];
-      for (int d = d0; w->purpose == TENSOR_NOISE && d < d0 + count; d++) g[d] = sqrt(g[d]);
+      for (int d = d0; squares_tensors(w) && d < d0 + count; d++) g[d] = sqrt(g[d]);
       memcpy(result, g + d0, (size_t)count * sizeof *g);
       if (f->mod != IR_NONE) {
         for (int d = 0; d < count; d++)
           x[d] = view_get(f->from, (int64_t[]){b, h, i, d0 + d}), channel[d] = d0 + d;
         cpu_lanes lanes = {.p = p, .b = b, .h = h, .pos0 = i, .d = channel, .x = x, .grad = g + d0};
         program_run(&dx, &lanes, count, (double *const[]){result});
-        terms_add(w, &terms, &lanes, count);
+        terms_add(w, &terms, &lanes, count, NULL);
       }
       for (int d = 0; is_wanted && d < count; d++)
         view_set(f->to, (int64_t[]){b, h, i, d0 + d}, w->purpose == GRADIENTS ? result[d] : fabs(result[d]));
@@ -271,7 +302,7 @@ static void write_parameters(backward *w) {
     for (int64_t at = 0; at < size; at++) {
       int64_t index[4], rest = at;
       for (int j = to->ndim - 1; j >= 0; j--) index[j] = rest % to->shape[j], rest /= to->shape[j];
-      view_set(to, index, w->purpose == PARAMETER_NOISE ? sqrt(w->input_grad[i][at]) : w->input_grad[i][at]);
+      view_set(to, index, squares_parameters(w) ? sqrt(w->input_grad[i][at]) : w->input_grad[i][at]);
     }
   }
   for (int64_t i = 0; w->scalars_out.data != NULL && i < t->num_scalars; i++)
@@ -363,7 +394,7 @@ static luattn_status backward_finish(backward *w, luattn_error *err) {
       {&p->v_given, &w->dv_out, t->value_mod, &d->value_mod, w->dv},
   };
   for (int i = 0; i < 3; i++) TRY(finish_tensor(w, &all[i], err));
-  for (int i = 0; w->purpose == PARAMETER_NOISE && i < t->num_scalars; i++)
+  for (int i = 0; squares_parameters(w) && i < t->num_scalars; i++)
     w->scalar_grad[i] = sqrt(w->scalar_grad[i]);
   if (has_parameters(w)) write_parameters(w);
   return LUATTN_OK;
@@ -384,7 +415,7 @@ static luattn_status backward_within(void *arguments, luattn_error *err) {
   backward *w = a != NULL ? arena_new(a, sizeof *w) : NULL;
   luattn_status s = w != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   if (s == LUATTN_OK) {
-    w->purpose = call->why, w->unit = call->unit;
+    w->purpose = call->why, w->unit = call->unit, w->magnifies = cpu_magnifies_scores(given->spec);
     s = backward_open(w, given->spec, given->args, given->precision, a, err);
   }
   if (s == LUATTN_OK) s = backward_run(w, err);
@@ -433,4 +464,8 @@ luattn_status cpu_gradient_kinks(const luattn_spec *spec, const luattn_args *arg
                                  luattn_error *err) {
   *some = has_kinks(spec->traced.g);
   return *some ? run(spec, args, LUATTN_F64, KINKS, unit, err) : LUATTN_OK;
+}
+
+luattn_status cpu_backward_score_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  return run(spec, args, LUATTN_F64, SCORE_NOISE, 0, err);
 }

@@ -114,6 +114,20 @@ luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *arg
 luattn_status cpu_gradient_kinks(const luattn_spec *spec, const luattn_args *args, double unit, bool *some,
                                  luattn_error *err);
 
+/* What the rounding of scores does. A score of magnitude |s| is off by up to a unit roundoff of that, and so
+ * is the row number lse. Where weights are exponentials, and the like, of scores, each is off by that as a
+ * relative error, and so is what it adds to an output or a gradient. Writes sqrt(sum of squares of size *
+ * contribution) in place of o, where size is |s|, or of each gradient, where it is sqrt(s^2 + lse^2):
+ * independent relative errors r of scores and lse move it by about r times this. *exponent, which may be
+ * NULL: the largest mean of |s| over a row's weights, by which row sums of weights move. All is 0 where
+ * weights are no more than products and powers of scores: these keep relative errors as they are. `args` of
+ * backward have forward's own o, lse and saved. */
+luattn_status cpu_forward_score_noise(const luattn_spec *spec, const luattn_args *args, double *exponent,
+                                      luattn_error *err);
+luattn_status cpu_backward_score_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
+/* Are weights exponentials, and the like, of scores? */
+bool cpu_magnifies_scores(const luattn_spec *spec);
+
 #define CPU_Q_AXES "batch, heads, q_len, head_dim"
 #define CPU_K_AXES "batch, heads_kv, kv_len, head_dim"
 #define CPU_V_AXES "batch, heads_kv, kv_len, head_dim_v"

@@ -12,6 +12,8 @@ typedef struct forward {
   cpu_program init, term[SPEC_MAX_RED], prob, step, finish;
   int num_state, num_out;
   cpu_view o, lse, saved;
+  bool is_noise, magnifies; /* for cpu_forward_score_noise */
+  double exponent;
 } forward;
 
 static luattn_status open_programs(forward *f, luattn_error *err) {
@@ -58,6 +60,36 @@ static double online_step(const forward *f, cpu_lanes *lanes, int count, double 
   return values[0];
 }
 
+/* A row's sums of what scores' roundings move, in units of them. */
+typedef struct row_noise {
+  double size[IR_LANES]; /* of the tile's scores */
+  double weight, moved;  /* sums of |p| and of |s| |p| */
+} row_noise;
+
+static void take_sizes(const forward *f, row_noise *n, const double *score, int count) {
+  for (int i = 0; i < count; i++) n->size[i] = f->magnifies && isfinite(score[i]) ? fabs(score[i]) : 0;
+}
+
+/* Adds the tile's weights, and squares of what they add to o. */
+static void add_noise(const forward *f, row_noise *n, const cpu_lanes *lanes, const double *prob, int count,
+                      double scale, double *o) {
+  const cpu_problem *p = &f->p;
+  n->weight *= fabs(scale), n->moved *= fabs(scale);
+  for (int d = 0; d < p->dim_v; d++) o[d] *= scale * scale;
+  for (int i = 0; i < count; i++) {
+    const double *v =
+        p->v + cpu_at(p->heads_kv, p->kv_len, p->dim_v, lanes->b, lanes->h / p->group, (int)lanes->kv_idx[i]);
+    const double moved = n->size[i] * fabs(prob[i]);
+    n->weight += fabs(prob[i]), n->moved += moved;
+    for (int d = 0; d < p->dim_v; d++) o[d] += moved * v[d] * (moved * v[d]);
+  }
+}
+
+static void finish_noise(forward *f, const row_noise *n, double *o) {
+  for (int d = 0; d < f->p.dim_v; d++) o[d] = sqrt(o[d]);
+  if (n->weight > 0 && isfinite(n->moved)) f->exponent = fmax(f->exponent, n->moved / n->weight);
+}
+
 static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const double *state, double *o, int q) {
   const int dim_v = f->p.dim_v;
   double values[2 + DERIVED_MAX_ROWS] = {0}, *out[2 + DERIVED_MAX_ROWS];
@@ -68,7 +100,10 @@ static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const doubl
    * them. */
   program_run(&f->finish, lanes, 1, out);
   for (int d = 0; d < dim_v; d++)
-    view_set(&f->o, (int64_t[]){lanes->b, lanes->h, q, d}, any ? o[d] * values[0] : 0);
+    view_set(&f->o, (int64_t[]){lanes->b, lanes->h, q, d},
+             !any          ? 0
+             : f->is_noise ? o[d] * fabs(values[0])
+                           : o[d] * values[0]);
   int next = 1;
   if (f->p.spec->traced.online.lse >= 0) {
     if (f->lse.data != NULL)
@@ -85,6 +120,7 @@ static void forward_row(forward *f, int b, int h, int q, const unsigned char *cl
   const int dim_v = p->dim_v;
   double state[SPEC_MAX_STATE], *out[SPEC_MAX_STATE];
   bool any = false;
+  row_noise noise = {.weight = 0};
   cpu_lanes lanes = {.p = p, .b = b, .h = h, .q_idx = q};
   for (int i = 0; i < f->num_state; i++) out[i] = &state[i];
   program_run(&f->init, &lanes, 1, out);
@@ -95,7 +131,13 @@ static void forward_row(forward *f, int b, int h, int q, const unsigned char *cl
     const int count = scores_kept(&f->scores, &lanes, kv0, class_of_tile[t] == 1, score);
     if (count == 0) continue;
     scores_mod(&f->scores, &lanes, count, score);
+    take_sizes(f, &noise, score, count);
     const double scale = online_step(f, &lanes, count, score, state);
+    if (f->is_noise) {
+      add_noise(f, &noise, &lanes, score, count, any ? scale : 0, o);
+      any = true;
+      continue;
+    }
     round_all(p->precision, score, count);
     for (int d = 0; any && d < dim_v; d++) o[d] *= scale;
     for (int i = 0; i < count; i++) {
@@ -105,6 +147,7 @@ static void forward_row(forward *f, int b, int h, int q, const unsigned char *cl
     }
     any = true;
   }
+  if (f->is_noise) finish_noise(f, &noise, o);
   finish_row(f, &lanes, any, state, o, q);
 }
 
@@ -157,13 +200,24 @@ static luattn_status forward_open(forward *f, const luattn_spec *spec, const lua
   return problem_apart(p, args, true, err);
 }
 
+typedef struct forward_call {
+  cpu_call given;
+  bool is_noise;
+  double exponent; /* of noise */
+} forward_call;
+
 static luattn_status forward_within(void *arguments, luattn_error *err) {
-  const cpu_call *given = arguments;
+  forward_call *call = arguments;
+  const cpu_call *given = &call->given;
   arena *a = arena_open(arena_allocator(given->spec->a));
   forward *f = a != NULL ? arena_new(a, sizeof *f) : NULL;
   luattn_status status = f != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   if (status == LUATTN_OK) status = forward_open(f, given->spec, given->args, given->precision, a, err);
-  if (status == LUATTN_OK) status = forward_run(f, err);
+  if (status == LUATTN_OK) {
+    f->is_noise = call->is_noise, f->magnifies = call->is_noise && cpu_magnifies_scores(given->spec);
+    status = forward_run(f, err);
+    call->exponent = f->exponent;
+  }
   arena_close(a);
   return status;
 }
@@ -175,7 +229,7 @@ luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *
   NEED(spec);
   NEED(args);
   TRY(choices_take(args, "cpu", &used, err));
-  return host_run(forward_within, &(cpu_call){spec, &used, precision}, err);
+  return host_run(forward_within, &(forward_call){.given = {spec, &used, precision}}, err);
 }
 
 luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
@@ -183,4 +237,12 @@ luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *arg
   NEED(spec);
   NEED(args);
   return luattn_cpu_forward_in(spec, args, LUATTN_F64, err);
+}
+
+luattn_status cpu_forward_score_noise(const luattn_spec *spec, const luattn_args *args, double *exponent,
+                                      luattn_error *err) {
+  forward_call call = {.given = {spec, args, LUATTN_F64}, .is_noise = true};
+  TRY(host_run(forward_within, &call, err));
+  if (exponent != NULL) *exponent = call.exponent;
+  return LUATTN_OK;
 }

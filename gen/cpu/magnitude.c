@@ -33,3 +33,12 @@ luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *
   for (int i = 0; i < n; i++) roots[i] = magnitude(g, roots[i], done);
   return ir_failed(g) ? luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory") : LUATTN_OK;
 }
+
+bool cpu_magnifies_scores(const luattn_spec *spec) {
+  static const ir_op ops[] = {IR_EXP,  IR_EXP2, IR_LOG, IR_LOG2,     IR_LOG1P, IR_TANH, IR_SIGMOID,
+                              IR_GELU, IR_SILU, IR_ERF, IR_SOFTPLUS, IR_SIN,   IR_COS,  IR_POW};
+  const ir *g = spec->traced.g;
+  for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+    if (ir_uses_op(g, spec->traced.online.prob, ops[i])) return true;
+  return false;
+}

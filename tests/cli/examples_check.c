@@ -33,8 +33,7 @@ static int check_shape(const luattn_spec *spec, const char *path, int i) {
     printf("%s\n  %s\n", title, err.message);
     return 1;
   }
-  const int least =
-      r.gradient_is_given || !has_backward ? 1 : 2; /* the output, and something of a gradient */
+  const int least = r.stops_gradient || !has_backward ? 1 : 2; /* the output, and something of a gradient */
   if (r.failed > 0 || r.count < least) check_print(title, &r);
   return r.failed > 0 || r.count < least;
 }

@@ -39,7 +39,7 @@ typedef struct sweep {
 } sweep;
 
 static void report(sweep *s, const char *name, const check_report *r) {
-  if (s->adjoint && r->gradient_is_given) {
+  if (s->adjoint && r->stops_gradient) {
     s->given++;
     return;
   }
