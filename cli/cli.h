@@ -54,6 +54,8 @@ luattn_status options_parse(int argc, char **argv, int command, const char *name
 void options_print(FILE *to, int command); /* the part of --help that lists options */
 /* "M,N,..": at most `most` numbers from 0 to INT32_MAX; how many there are, 0 if it is anything else. */
 int parse_sizes(const char *text, int most, int *out);
+/* "D", "D,Dv" or "DxDv", both at least 1. False: it is anything else. */
+bool parse_head_dim(const char *text, int out[2]);
 
 /* ---- array.c: owned host tensors ---- */
 
@@ -103,11 +105,13 @@ typedef struct cli_problem {
   bool heads_last;
 } cli_problem;
 
-/* --dtype, --family (as luattn_target.family), one value of --arch, of which only arch and ptx are set, and
- * --shape, of which only the sizes are set. */
+/* --dtype, --family (as luattn_target.family), one value of --arch, of which only arch and ptx are set,
+ * --lengths (as luattn_engine_options.lengths: 0 or 1 + luattn_lengths), and --shape or --head-dim, of which
+ * only the sizes are set. */
 luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error *err);
 luattn_status family_option(const cli_options *o, int *out, luattn_error *err);
 luattn_status arch_option(const char *text, luattn_target *out, luattn_error *err);
+luattn_status lengths_option(const cli_options *o, int *out, luattn_error *err);
 luattn_status shape_option(const cli_options *o, cli_problem *out, luattn_error *err);
 
 /* From files where given, random elsewhere (--seed). `need_dout`: fill dout (random unless given). */

@@ -22,8 +22,14 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
   cli_options o = *given;
   cli_problem p;
   check_report r;
+  char shape[96];
+  int dim[2] = {6, 5};
   o.dtype = "f64";
-  if (o.shape == NULL) o.shape = "2,2,1,19,23,6,5";
+  /* A head dim that is wrong, or one too many, is left to problem_read. */
+  if (o.shape == NULL && (o.head_dim == NULL || (o.q == NULL && parse_head_dim(o.head_dim, dim)))) {
+    snprintf(shape, sizeof shape, "2,2,1,19,23,%d,%d", dim[0], dim[1]);
+    o.shape = shape, o.head_dim = NULL;
+  }
   TRY(problem_read(spec, &o, true, &p, err));
   luattn_status status = check_plain(&o, &p, &r, err);
   if (status == LUATTN_OK) {

@@ -25,7 +25,7 @@ static luattn_status read_arch(const cli_options *o, luattn_target *t, luattn_de
 static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_device_info *device,
                                  luattn_error *err) {
   cli_problem sizes;
-  int tile[2] = {0, 0};
+  int tile[2] = {0, 0}, lengths;
   TRY(shape_option(o, &sizes, err));
   *t = (luattn_target){.struct_size = sizeof *t,
                        .dtype = LUATTN_F32,
@@ -42,12 +42,19 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
                        o->tile);
   }
   t->tile_m = tile[0], t->tile_n = tile[1];
-  if (o->pass != NULL && strcmp(o->pass, "backward") == 0) {
+  if (o->backward && o->pass != NULL && strcmp(o->pass, "backward") != 0)
+    return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' and --backward ask for two passes; give one",
+                       o->pass);
+  if (o->backward || (o->pass != NULL && strcmp(o->pass, "backward") == 0)) {
     t->pass = LUATTN_BACKWARD;
   } else if (o->pass != NULL && strcmp(o->pass, "forward") != 0) {
     return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' is not a pass; use forward or backward", o->pass);
   }
-  if (o->shape != NULL) t->lengths = luattn_lengths_of(t->pass, sizes.q_len, sizes.kv_len);
+  TRY(lengths_option(o, &lengths, err));
+  if (lengths != 0)
+    t->lengths = (luattn_lengths)(lengths - 1);
+  else if (o->shape != NULL)
+    t->lengths = luattn_lengths_of(t->pass, sizes.q_len, sizes.kv_len);
   return LUATTN_OK;
 }
 

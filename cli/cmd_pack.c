@@ -254,11 +254,17 @@ static luattn_status check_list_options(const cli_options *o, luattn_error *err)
   const struct {
     const char *name;
     bool is_given;
-  } unused[] = {{"--arch", o->arch != NULL},           {"--dtype", o->dtype != NULL},
-                {"--head-dim", o->head_dim != NULL},   {"--pass", o->pass != NULL},
-                {"--family", o->family != NULL},       {"--jobs", o->jobs != 0},
-                {"--with-specs", o->with_specs},       {"--with-sources", o->with_sources},
-                {"--deterministic", o->deterministic}, {"--cache-dir", o->cache_dir != NULL}};
+  } unused[] = {{"--arch", o->arch != NULL},
+                {"--dtype", o->dtype != NULL},
+                {"--head-dim", o->head_dim != NULL},
+                {"--pass", o->pass != NULL},
+                {"--device", o->device != NULL},
+                {"--family", o->family != NULL},
+                {"--jobs", o->jobs != 0},
+                {"--with-specs", o->with_specs},
+                {"--with-sources", o->with_sources},
+                {"--deterministic", o->deterministic},
+                {"--cache-dir", o->cache_dir != NULL}};
   if (o->pack != NULL)
     return luattn_fail(
         err, LUATTN_INVALID,

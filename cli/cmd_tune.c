@@ -34,20 +34,22 @@ typedef struct tuning {
 static luattn_status read_lengths(tuning *t, luattn_error *err) {
   const cli_options *o = t->o;
   int dim[2] = {64, 64}, length[TUNE_MAX_SHAPES] = {1024, 8192}, count = 2;
-  if (o->head_dim != NULL) {
-    const int n = parse_sizes(o->head_dim, 2, dim);
-    if (n == 1) dim[1] = dim[0];
-    if (n < 1 || dim[0] < 1 || dim[1] < 1)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "--head-dim: '%s' is not D or D,Dv; give one or two positive sizes", o->head_dim);
-  }
-  if (o->lengths != NULL) count = parse_sizes(o->lengths, TUNE_MAX_SHAPES, length);
+  if (o->head_dim != NULL && !parse_head_dim(o->head_dim, dim))
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--head-dim: '%s' is not D or D,Dv; give one or two positive sizes", o->head_dim);
+  const bool is_short = o->lengths != NULL && strcmp(o->lengths, "short") == 0,
+             is_long = o->lengths != NULL && strcmp(o->lengths, "long") == 0;
+  if (is_short || is_long)
+    length[0] = length[is_long], count = 1;
+  else if (o->lengths != NULL)
+    count = parse_sizes(o->lengths, TUNE_MAX_SHAPES, length);
   for (int i = 0; i < count; i++)
     if (length[i] < 1) count = 0;
   if (count == 0)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--lengths: '%s' is not S,S,..; give up to %d positive lengths such as 1024,8192",
-                       o->lengths, TUNE_MAX_SHAPES);
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "--lengths: '%s' is not S,S,..; give short, long, or up to %d positive lengths such as 1024,8192",
+        o->lengths, TUNE_MAX_SHAPES);
   for (int i = 0; i < count; i++) {
     const int batch = length[i] < TOKENS ? TOKENS / length[i] : 1,
               heads = dim[0] < WIDTH ? WIDTH / dim[0] : 1;
@@ -122,7 +124,7 @@ static luattn_status compile_all(tuning *t, luattn_error *err) {
                           .dtype = LUATTN_BF16,
                           .cache_dir = o.cache_dir,
                           .deterministic = o.deterministic};
-  o.shape = t->shape[0].text;
+  o.shape = t->shape[0].text, o.head_dim = NULL;
   TRY(shape_option(&o, &sizes, err));
   TRY(dtype_option(&o, &target.dtype, err));
   TRY(family_option(&o, &target.family, err));
@@ -148,7 +150,7 @@ static luattn_status measure_all(tuning *t, luattn_error *err) {
     cli_options o = *t->o;
     cli_problem p;
     shape *s = &t->shape[i];
-    o.shape = s->text;
+    o.shape = s->text, o.head_dim = NULL;
     fprintf(stderr, "tune: measuring %s\n", s->text);
     TRY(problem_read(t->spec, &o, t->passes > 1, &p, err));
     double kept = 0;

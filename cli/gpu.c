@@ -12,15 +12,6 @@ static luattn_status parse_device(const char *text, int *number, luattn_error *e
   return luattn_fail(err, LUATTN_INVALID, "--device: '%s' is not a device; use cpu, cuda or cuda:N", text);
 }
 
-static luattn_status lengths_option(const cli_options *o, int *out, luattn_error *err) {
-  *out = 0;
-  if (o->lengths == NULL) return LUATTN_OK;
-  if (strcmp(o->lengths, "long") == 0) return *out = 1 + LUATTN_LONG, LUATTN_OK;
-  if (strcmp(o->lengths, "short") == 0) return *out = 1 + LUATTN_SHORT, LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "--lengths: '%s' is not a class of lengths; use short or long",
-                     o->lengths);
-}
-
 /* What the options say of kernels, the device aside. */
 static luattn_status engine_options(const cli_options *o, luattn_engine_options *out, luattn_error *err) {
   *out = (luattn_engine_options){.struct_size = sizeof *out,

@@ -62,19 +62,37 @@ static luattn_status read_dtype(choices *c, const char *item, luattn_error *err)
 }
 
 static luattn_status read_dim(choices *c, const char *item, luattn_error *err) {
-  char both[40];
   int *dim = c->dim[c->num_dims];
-  snprintf(both, sizeof both, "%s", item);
-  char *times = strchr(both, 'x');
-  if (times != NULL) *times = ',';
-  const int n = parse_sizes(both, 2, dim);
-  if (n == 0 || dim[0] < 1 || (n == 2 && dim[1] < 1))
+  if (!parse_head_dim(item, dim))
     return luattn_fail(err, LUATTN_INVALID,
                        "--head-dim: '%s' is not a head dim; give 64, or 192x128 for q and v", item);
-  if (n == 1) dim[1] = dim[0];
   for (int i = 0; i < c->num_dims; i++)
     if (c->dim[i][0] == dim[0] && c->dim[i][1] == dim[1]) return repeated("--head-dim", item, err);
   c->num_dims++;
+  return LUATTN_OK;
+}
+
+/* Tiles that were measured on it are for the cache of the machine that has it. */
+static luattn_target of_device(const grid *g, const luattn_device_info *info, const char *name,
+                               int driver_version) {
+  const bool tuned = g->is_warming && !g->options->no_tuned;
+  return (luattn_target){.arch = info->arch,
+                         .device = tuned ? name : NULL,
+                         .driver_version = g->is_warming ? driver_version : 0};
+}
+
+/* --device: one of the GPUs here. */
+static luattn_status look_at_device(grid *g, choices *c, luattn_error *err) {
+  luattn_device_info info;
+  int driver_version = 0;
+  const cli_options *o = g->options;
+  if (o->arch != NULL)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--arch: '%s' and --device '%s' both name an architecture; give one", o->arch,
+                       o->device);
+  TRY(gpu_look(o, &info, &driver_version, err));
+  snprintf(g->device[0], sizeof g->device[0], "%s", info.name);
+  c->arch[c->num_archs++] = of_device(g, &info, g->device[0], driver_version);
   return LUATTN_OK;
 }
 
@@ -96,12 +114,28 @@ static luattn_status ask_devices(grid *g, choices *c, luattn_error *err) {
     if (known) continue;
     char *name = g->device[c->num_archs];
     snprintf(name, sizeof g->device[0], "%s", info.name);
-    c->arch[c->num_archs++] = (luattn_target){.arch = info.arch,
-                                              .device = g->is_warming ? name : NULL,
-                                              .driver_version = g->is_warming ? driver_version : 0};
+    c->arch[c->num_archs++] = of_device(g, &info, name, driver_version);
   }
   luattn_driver_close(driver);
   return status;
+}
+
+/* The head dims of --shape, and the classes of its lengths. */
+static luattn_status read_shape(grid *g, choices *c, luattn_error *err) {
+  cli_problem sizes;
+  TRY(shape_option(g->options, &sizes, err));
+  c->dim[0][0] = sizes.dim, c->dim[0][1] = sizes.dim_v;
+  c->num_dims = 1;
+  for (int pass = 0; pass < 2; pass++)
+    g->lengths[pass] = 1 + (int)luattn_lengths_of((luattn_pass)pass, sizes.q_len, sizes.kv_len);
+  return LUATTN_OK;
+}
+
+static luattn_status read_lengths(grid *g, luattn_error *err) {
+  int lengths;
+  TRY(lengths_option(g->options, &lengths, err));
+  if (lengths != 0) g->lengths[0] = g->lengths[1] = lengths;
+  return LUATTN_OK;
 }
 
 static luattn_status read_choices(grid *g, choices *c, luattn_error *err) {
@@ -111,12 +145,18 @@ static luattn_status read_choices(grid *g, choices *c, luattn_error *err) {
                        "--jobs: is %ld, expected 1 to %d, or 0 for as many as there are processors", o->jobs,
                        MOST_JOBS);
   *c = (choices){.pass = {LUATTN_FORWARD, LUATTN_BACKWARD}, .num_passes = 2};
-  if (o->arch == NULL)
+  if (o->device != NULL)
+    TRY(look_at_device(g, c, err));
+  else if (o->arch == NULL)
     TRY(ask_devices(g, c, err));
   else
     TRY(read_list(c, "--arch", o->arch, read_arch, &c->num_archs, err));
   TRY(read_list(c, "--dtype", o->dtype != NULL ? o->dtype : "bf16", read_dtype, &c->num_dtypes, err));
-  TRY(read_list(c, "--head-dim", o->head_dim != NULL ? o->head_dim : "128", read_dim, &c->num_dims, err));
+  if (o->shape != NULL)
+    TRY(read_shape(g, c, err));
+  else
+    TRY(read_list(c, "--head-dim", o->head_dim != NULL ? o->head_dim : "128", read_dim, &c->num_dims, err));
+  TRY(read_lengths(g, err));
   TRY(family_option(o, &c->family, err));
   if (o->pass == NULL) return LUATTN_OK;
   c->num_passes = 1;
@@ -225,8 +265,11 @@ static luattn_status compile_one(void *user, size_t index, luattn_error *err) {
   grid_kernel *k = &g->kernel[index];
   luattn_error inner;
   bool is_for_all = false;
-  luattn_status status = compile_image(g, k, LUATTN_LONG, &is_for_all, &inner);
-  if (status == LUATTN_OK && !is_for_all) status = compile_image(g, k, LUATTN_SHORT, &is_for_all, &inner);
+  const int only = g->lengths[k->target.pass];
+  luattn_status status =
+      compile_image(g, k, only != 0 ? (luattn_lengths)(only - 1) : LUATTN_LONG, &is_for_all, &inner);
+  if (status == LUATTN_OK && !is_for_all && only == 0)
+    status = compile_image(g, k, LUATTN_SHORT, &is_for_all, &inner);
   if (status == LUATTN_OK) return status;
   return luattn_fail(err, status, "%s, %s, head dim %dx%d, %s_%d, %s: %s", g->options->specs[k->spec],
                      dtype_name(k->target.dtype), k->target.head_dim, k->target.head_dim_v,
@@ -249,7 +292,7 @@ luattn_status grid_compile(grid *g, luattn_error *err) {
       parallel_run(g->num_kernels, (int)g->options->jobs, compile_one, draw_bar, g, err);
   if (status != LUATTN_OK && g->has_bar) fprintf(stderr, "\n");
   for (size_t i = 0; i < g->num_kernels && status == LUATTN_OK; i++) {
-    g->num_images += g->kernel[i].image[LUATTN_SHORT] != NULL ? 2 : 1;
+    for (int l = 0; l < 2; l++) g->num_images += g->kernel[i].image[l] != NULL;
     g->from_cache += (size_t)g->kernel[i].from_cache;
   }
   return status;

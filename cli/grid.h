@@ -25,12 +25,13 @@ typedef struct grid {
   bool is_warming; /* for this machine's cache: tiles that were measured on its GPUs; what cannot be kept is a
                       failure */
   bool has_bar;
+  int lengths[2]; /* by luattn_pass: 1 + the luattn_lengths to compile for alone; 0: both */
   char device[GRID_MAX_CHOICES]
              [128]; /* names of this machine's GPUs, where those were asked for their architectures */
 } grid;
 
 /* is_warming is set before. Loads the specs of the command line and crosses them with --dtype, --head-dim,
- * --arch and --pass. grid_close in any case. */
+ * --arch or --device, and --pass; for warm --shape and --lengths, too. grid_close in any case. */
 luattn_status grid_open(const cli_options *o, grid *g, luattn_error *err);
 /* Compiles everything, with a progress bar on a terminal. Errors name the kernel. */
 luattn_status grid_compile(grid *g, luattn_error *err);

@@ -30,17 +30,29 @@ static const option options[] = {
      "sizes of random q, k, v (default 1,2,2,256,256,64; beside plain Lua 2,2,1,19,23,6,5)"},
     {"--shape", TEXT, AT(shape), CLI_TUNE, "B,H,Hkv,Sq,Skv,D[,Dv]",
      "the one shape to measure (default: see --lengths)"},
+    {"--shape", TEXT, AT(shape), CLI_WARM, "B,H,Hkv,Sq,Skv,D[,Dv]",
+     "the sizes to compile for: their head dims, and the tiles for their lengths (default: see --head-dim)"},
+    {"--head-dim", TEXT, AT(head_dim), CLI_RUN | CLI_CHECK | CLI_EMIT | CLI_BENCH, "D[,Dv]",
+     "head dims, in place of those of --shape's default"},
     {"--head-dim", TEXT, AT(head_dim), CLI_TUNE, "D[,Dv]", "head dims for --lengths (default 64)"},
-    {"--lengths", TEXT, AT(lengths), CLI_TUNE, "S,S,..",
-     "q_len = kv_len to measure, up to 8 (default 1024,8192), with B x S of 8k tokens and H x D = 2048"},
+    {"--lengths", TEXT, AT(lengths), CLI_TUNE, "short|long|S,S,..",
+     "q_len = kv_len to measure, up to 8 (short 1024, long 8192; default both), with B x S of 8k tokens and "
+     "H x D "
+     "= 2048"},
     {"--q", TEXT, AT(q), CLI_RUN | CLI_CHECK, "q.npy", "q from a file; likewise the next four"},
     {"--k", TEXT, AT(k), CLI_RUN | CLI_CHECK, "k.npy", NULL},
     {"--v", TEXT, AT(v), CLI_RUN | CLI_CHECK, "v.npy", NULL},
     {"--dout", TEXT, AT(dout), CLI_RUN | CLI_CHECK, "do.npy", "gradient of o; asks for backward"},
     {"--dlse", TEXT, AT(dlse), CLI_RUN, "dlse.npy", "gradient of lse, for --dout or --backward"},
     {"--dlse", TEXT, AT(dlse), CLI_CHECK, "dlse.npy", "gradient of lse"},
-    {"--lengths", TEXT, AT(lengths), CLI_RUN | CLI_CHECK | CLI_BENCH, "short|long",
+    {"--lengths", TEXT, AT(lengths), CLI_RUN | CLI_CHECK | CLI_BENCH, "short|long|S",
      "kernels with the tiles for such lengths (default: as q_len says, backward kv_len: short up to 2048)"},
+    {"--lengths", TEXT, AT(lengths), CLI_EMIT, "short|long|S",
+     "the tiles for such lengths (default: as --shape says, backward by Skv: short up to 2048; long without "
+     "it)"},
+    {"--lengths", TEXT, AT(lengths), CLI_WARM, "short|long|S",
+     "only the tiles for such lengths (default: as --shape says; both without it)"},
+    {"--backward", SWITCH, AT(backward), CLI_EMIT, NULL, "the same as --pass backward"},
     {"--backward", SWITCH, AT(backward), CLI_RUN | CLI_BENCH | CLI_TUNE, NULL,
      "run backward too (a random dout unless --dout)"},
     {"--input", PAIR_INPUT, 0, ARRAYS, "NAME=x.npy", "an extra input from a file (default: random)"},
@@ -52,6 +64,7 @@ static const option options[] = {
      "with --list: write the specs and sources that it carries to DIR"},
     {"--arch", TEXT, AT(arch), GRID, "sm_80,sm_90a,..",
      "architectures, compute_80 for PTX (default: the GPUs here)"},
+    {"--device", TEXT, AT(device), GRID, "cuda[:N]", "for this GPU of those here"},
     {"--dtype", TEXT, AT(dtype), GRID, "bf16,f16,..", "of q, k, v, o: f64, f32, bf16, f16 (default bf16)"},
     {"--head-dim", TEXT, AT(head_dim), GRID, "64,192x128,..",
      "head dims, DxDv where v has another (default 128)"},
@@ -100,7 +113,7 @@ static const option options[] = {
      "launches to take the median of, 1 to 1000 (default 30; tune: at most, of each candidate in turn)"},
     {"--time-limit", WHOLE, AT(time_limit), CLI_TUNE, "SECONDS",
      "stop compiling at half of it, and measuring at all of it (default 300)"},
-    {"--no-tuned", SWITCH, AT(no_tuned), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, NULL,
+    {"--no-tuned", SWITCH, AT(no_tuned), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_WARM, NULL,
      "the plan's own tiles, even where tune has remembered better ones"},
     {"--deterministic", SWITCH, AT(deterministic),
      CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE | GRID, NULL,
@@ -237,4 +250,15 @@ int parse_sizes(const char *text, int most, int *out) {
     text = end + 1;
   }
   return 0;
+}
+
+bool parse_head_dim(const char *text, int out[2]) {
+  char both[40];
+  if (strlen(text) >= sizeof both) return false;
+  snprintf(both, sizeof both, "%s", text);
+  char *times = strchr(both, 'x');
+  if (times != NULL) *times = ',';
+  const int n = parse_sizes(both, 2, out);
+  if (n == 1) out[1] = out[0];
+  return n > 0 && out[0] > 0 && out[1] > 0;
 }

@@ -98,6 +98,34 @@ luattn_status arch_option(const char *text, luattn_target *out, luattn_error *er
                      text);
 }
 
+/* A length stands for the class that it is in, of whichever pass. */
+luattn_status lengths_option(const cli_options *o, int *out, luattn_error *err) {
+  int length = 0;
+  *out = 0;
+  if (o->lengths == NULL) return LUATTN_OK;
+  if (strcmp(o->lengths, "long") == 0) return *out = 1 + LUATTN_LONG, LUATTN_OK;
+  if (strcmp(o->lengths, "short") == 0) return *out = 1 + LUATTN_SHORT, LUATTN_OK;
+  if (parse_sizes(o->lengths, 1, &length) == 1)
+    return *out = 1 + (int)luattn_lengths_of(LUATTN_FORWARD, length, length), LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "--lengths: '%s' is not a class of lengths; use short or long, or one length",
+                     o->lengths);
+}
+
+/* --head-dim, in place of D and Dv. */
+static luattn_status head_dim_option(const cli_options *o, cli_problem *p, luattn_error *err) {
+  int dim[2];
+  if (o->head_dim == NULL) return LUATTN_OK;
+  if (o->shape != NULL || o->q != NULL)
+    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' says what --head-dim '%s' says too; give one of them",
+                       o->shape != NULL ? "--shape" : "--q", o->shape != NULL ? o->shape : o->q, o->head_dim);
+  if (!parse_head_dim(o->head_dim, dim))
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--head-dim: '%s' is not D or D,Dv; give one or two positive sizes", o->head_dim);
+  p->dim = dim[0], p->dim_v = dim[1];
+  return LUATTN_OK;
+}
+
 luattn_status shape_option(const cli_options *o, cli_problem *p, luattn_error *err) {
   static const char *const names[] = {"B", "H", "Hkv", "Sq", "Skv", "D", "Dv"};
   const char *text = o->shape != NULL ? o->shape : "1,2,2,256,256,64";
@@ -124,7 +152,7 @@ luattn_status shape_option(const cli_options *o, cli_problem *p, luattn_error *e
   }
   p->batch = size[0], p->heads = size[1], p->heads_kv = size[2], p->q_len = size[3], p->kv_len = size[4];
   p->dim = size[5], p->dim_v = size[6];
-  return LUATTN_OK;
+  return head_dim_option(o, p, err);
 }
 
 static int64_t axis_size(const cli_problem *p, int32_t axis) {
