@@ -17,7 +17,8 @@ typedef struct luattn_spec luattn_spec;
  * Errors: LUATTN_SPEC (message starts with name:line, and with the name alone where no one line is to blame, as of a
  * file without attention {..} or of an online function whose result depends on the tiles; of a long name its last 200
  * bytes, with control characters as '?'), LUATTN_IO, LUATTN_NO_MEMORY. A spec that takes more than 10 s of the thread's
- * CPU time to run is an error. */
+ * CPU time to run is an error. One whose backward cannot be derived is loaded, and runs forward only
+ * (luattn_spec_info.has_backward). */
 LUATTN_API luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocator, luattn_spec **spec,
                                           luattn_error *err);
 LUATTN_API luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,

@@ -1,10 +1,10 @@
--- Weights that bend at 0 and jump at 2, with a backward that is written by hand: differences that cross such a place say nothing.
+-- Weights that bend at 0, with a backward that is written by hand: differences that cross such a place say nothing.
 return attention {
   name = "own_backward_bends",
   score_mod = function(score) return 3 * score end,
   online_func = {
     name = "own_backward_bends",
-    online_fwd = function(scores) return relu(scores) + where(scores > 2, 1, 0) end,
+    online_fwd = function(scores) return relu(scores) end,
     backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores)
       return where(scores > 0, dp, 0)
     end,
