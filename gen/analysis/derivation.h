@@ -51,7 +51,8 @@ bool separate_equal(derivation *d, ir_ref x, ir_ref y); /* on all samples */
 luattn_status recover_rows(derivation *d, ir_ref *roots, int n);
 const char *reduction_name(derivation *d, int k); /* for messages: "reduce_max kept in 'm'" */
 
-/* remedy.c: "; .. write .., ": the term for which nothing can be derived, and how to write it, if that is found;
+/* remedy.c: "; .. write .., ": the term for which nothing can be derived, and how to write it, if that is
+ * found;
  * "" if not. */
 const char *remedy_of(const derivation *d);
 
