@@ -31,8 +31,9 @@ typedef struct check_report {
  * counts as two standard deviations of its roundings at least, half a unit roundoff times the root of the sum
  * of squares of what is summed each (cpu_gradient_noise). Gradients of inputs and scalars are sums that may
  * cancel to nearly nothing: to their tolerance comes twice the unit roundoff (f64: 1e-12, f32: 1e-5) times
- * that root. Where a derivative jumps, as relu's, an element of dq, dk or dv may be off by what scores so
- * close to the jump add to it that rounding may carry them across (cpu_gradient_kinks). To every tolerance
+ * that root. Where a derivative jumps, as relu's, or is
+ * steep, an element of dq, dk or dv may be off by what scores add to it more when rounding moves them
+ * (cpu_gradient_kinks). To every tolerance
  * comes what the rounding of scores does, which grows with their magnitude: check.c, score_tolerance. */
 luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out,
                             luattn_error *err);

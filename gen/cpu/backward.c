@@ -143,10 +143,12 @@ static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
   return true;
 }
 
-/* How far a and b are apart, where that is no smooth change: more than a hundredth of what they are. */
-static double jump(double a, double b) {
+/* How far a and b are apart, where a function makes the relative error `unit` of a score a hundred times as
+ * large: at a jump, or where it is steep, as the slope of a square root is next to 0. What it makes of others
+ * is within the tolerance that everything has. */
+static double jump(double a, double b, double unit) {
   const double apart = fabs(a - b);
-  return apart > 0.01 * (fabs(a) + fabs(b)) ? apart : 0;
+  return apart > 100 * unit * (fabs(a) + fabs(b)) ? apart : 0;
 }
 
 /* In place of the kept elements' values: how far they jump where their score moves by as much as rounding may
@@ -169,7 +171,8 @@ static void run_kinks(backward *w, cpu_lanes *lanes, int count, const double *sc
   lanes->score = high;
   program_run(&w->element, lanes, count, (double *const[]){prob, ds});
   lanes->score = score;
-  for (int i = 0; i < count; i++) prob[i] = jump(prob[i], prob_low[i]), ds[i] = jump(ds[i], ds_low[i]);
+  for (int i = 0; i < count; i++)
+    prob[i] = jump(prob[i], prob_low[i], w->unit), ds[i] = jump(ds[i], ds_low[i], w->unit);
 }
 
 /* The elements' values times sqrt(s^2 + lse^2), s being what the online function sees. */
@@ -451,9 +454,10 @@ luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *arg
   return run(spec, args, LUATTN_F64, TENSOR_NOISE, 0, err);
 }
 
-/* Does anything that is not continuous read a score? */
+/* Does anything read a score that is not continuous, or has slopes without bound? */
 static bool has_kinks(const ir *g) {
-  static const ir_op steps[] = {IR_LT, IR_LE, IR_EQ, IR_NE, IR_SIGN, IR_FLOOR, IR_FLOORDIV, IR_MOD};
+  static const ir_op steps[] = {IR_LT,  IR_LE,   IR_EQ,    IR_NE,  IR_SIGN, IR_FLOOR, IR_FLOORDIV,
+                                IR_MOD, IR_SQRT, IR_RSQRT, IR_LOG, IR_LOG2, IR_POW};
   for (ir_ref r = 1; r < ir_count(g); r++)
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
       if (ir_get(g, r)->op == steps[i] && ir_uses(g, r, VAR_SCORE)) return true;

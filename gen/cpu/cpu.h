@@ -108,9 +108,10 @@ luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *
  * however much cancels in it. */
 luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
-/* What rounding does where a derivative jumps, as relu's does at 0: writes in place of dq, dk and dv how far
- * each element may move when every score is off by up to unit * sum |q_d * k_d| * scale. Gradients of inputs
- * and scalars are left alone. *some: whether scores meet anything that jumps; else nothing is written. */
+/* What rounding does where a derivative jumps, as relu's does at 0, or is steep, as that of a square root is:
+ * writes in place of dq, dk and dv how far each element may move when every score is off by up to
+ * unit * sum |q_d * k_d| * scale. Gradients of inputs and scalars are left alone. *some: whether scores meet
+ * anything of the kind; else nothing is written. */
 luattn_status cpu_gradient_kinks(const luattn_spec *spec, const luattn_args *args, double unit, bool *some,
                                  luattn_error *err);
 

@@ -194,9 +194,16 @@ static void test_struct_size(void **state) {
   fixture *f = *state;
   luattn_image *image = NULL;
   luattn_error err;
-  f->target.struct_size = 4000;
-  assert_int_equal(luattn_compile(f->spec, &f->target, &image, NULL, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "struct_size: is 4000"));
+  struct {
+    luattn_target known;
+    unsigned char later[24];
+  } longer = {.known = f->target, .later = {[9] = 1}};
+  longer.known.struct_size = sizeof longer;
+  assert_int_equal(luattn_compile(f->spec, &longer.known, &image, NULL, &err), LUATTN_INVALID);
+  char want[80];
+  snprintf(want, sizeof want, "struct_size is %zu, and byte %zu is set", sizeof longer,
+           sizeof longer.known + 9);
+  assert_non_null(strstr(err.message, want));
   f->target.struct_size = offsetof(luattn_target, cache_dir) + 5; /* a part of a pointer */
   assert_int_equal(luattn_compile(f->spec, &f->target, &image, NULL, &err), LUATTN_INVALID);
   f->target.struct_size = sizeof f->target;
