@@ -209,7 +209,7 @@ static void test_struct_size(void **state) {
   f->target.struct_size = sizeof f->target;
   char *text = NULL;
   assert_int_equal(luattn_emit_source(f->spec, &f->target, NULL, &text, &err), LUATTN_INVALID);
-  assert_string_equal(err.message, "emit: image: is NULL; give the compiled image");
+  assert_string_equal(err.message, "luattn_emit_source: image: is NULL; give one");
 }
 
 int main(void) {
