@@ -331,7 +331,9 @@ static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p,
   }
   if (!of_p) return LUATTN_OK;
   derivation_simplify(d, &of_prob, 1);
-  d->a_delta[k] = separate_ratio(d, of_prob, d->p);
+  /* Where P is 0 any ratio holds, also in an arm of the row in which R_k has no part and its terms are NaN.
+   */
+  d->a_delta[k] = ir_grad_factor(g, of_prob, separate_ratio(d, of_prob, d->p));
   if (d->a_delta[k] != IR_NONE) return LUATTN_OK;
   return not_separable(d, k, "the derivative of log prob by this reduction depends on the score");
 }

@@ -240,6 +240,18 @@ ir_ref ir_grad_div(ir *g, ir_ref d, ir_ref x) {
   return plain ? ir_op2(g, IR_DIV, d, x) : guarded_by(g, IR_DIV, d, x);
 }
 
+ir_ref ir_grad_factor(ir *g, ir_ref d, ir_ref factor) {
+  reach w;
+  if (d == IR_NONE || factor == IR_NONE || !ir_uses_op(g, d, IR_SELECT) || !reach_open(&w, g)) return factor;
+  w.products = true;
+  const ir_ref reached = reach_of(&w, d);
+  static const ir_var later[] = {VAR_SCORE, VAR_RED, VAR_STATE, VAR_FINAL};
+  for (size_t i = 0; i < sizeof later / sizeof *later; ++i)
+    if (ir_uses(g, reached, later[i])) return factor;
+  if (reached == w.always) return factor;
+  return ir_op3(g, IR_SELECT, reached, factor, ir_real(g, 0));
+}
+
 /* active[r]: some wrt is reached from r through derivatives that are not identically zero. */
 static void mark_active(const ir *g, uint8_t *active, ir_ref top, const ir_ref *wrt, int n_wrt) {
   for (int j = 0; j < n_wrt; ++j)

@@ -30,6 +30,11 @@ void ir_grad(ir *g, const ir_ref *y, const ir_ref *dy, int n_y, const ir_ref *wr
 ir_ref ir_grad_mul(ir *g, ir_ref d, ir_ref x);
 ir_ref ir_grad_div(ir *g, ir_ref d, ir_ref x);
 
+/* For an adjoint d = factor * y: the factor where d may differ from 0, and 0 where d is 0 by its selects, so that what the
+ * factor is multiplied with later may be infinite or NaN there. Only for conditions that are known before the row's scores:
+ * on inputs, scalars and positions. */
+ir_ref ir_grad_factor(ir *g, ir_ref d, ir_ref factor);
+
 /* Evaluation in double precision, vectorised: a program is compiled once from roots, then run over blocks of lanes.
  * Thread safe: a program is immutable, the scratch belongs to the caller. */
 typedef struct ir_program ir_program;
