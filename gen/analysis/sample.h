@@ -12,10 +12,12 @@
 #include "gen/analysis/split.h"
 #include "gen/ir/passes.h"
 
-#define SAMPLE_BLOCKS 4
+#define SAMPLE_BLOCKS 32
 #define SAMPLE_BLOCK_ROWS 9
 #define SAMPLE_ROWS (SAMPLE_BLOCKS * SAMPLE_BLOCK_ROWS)
 #define SAMPLE_LANES (SAMPLE_BLOCKS * IR_LANES)
+#define SAMPLE_FIRST_ROWS \
+  36 /* the only ones with scores beyond exp's range, and on which two steps are compared with one */
 #define SAMPLE_EDGES 16
 
 typedef double sample_lanes[SAMPLE_LANES]; /* one value per score */

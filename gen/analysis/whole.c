@@ -171,7 +171,7 @@ static luattn_status check_cut(derivation *d) {
   sample_lanes *x = derivation_eval(d, root, 1 + o->num_final);
   if (x == NULL) return derivation_no_memory(d);
   *s = *whole;
-  for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+  for (int lane = 0; lane < s->first[SAMPLE_FIRST_ROWS]; lane++) { /* of more rows one would round too far */
     const int r = s->row_of[lane], count = s->first[r + 1] - s->first[r];
     if (!s->valid[r]) continue;
     const double two = p[lane] * x[0][lane];
