@@ -31,6 +31,7 @@ function(luattn_add_library name)
   endif()
   luattn_link_object(${CMAKE_CURRENT_BINARY_DIR}/${name}.o ${members})
   add_library(${name}_static STATIC ${CMAKE_CURRENT_BINARY_DIR}/${name}.o)
+  add_dependencies(${name}_static ${members}) # a Makefile knows no rule for the objects of another folder: they are there before
   target_link_libraries(${name}_static INTERFACE ${needs})
   target_include_directories(${name}_static INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
   set_target_properties(${name}_static PROPERTIES OUTPUT_NAME ${name} LINKER_LANGUAGE C)
