@@ -24,7 +24,7 @@ typedef struct derivation {
   ir_ref term[SPEC_MAX_RED], prob, next[SPEC_MAX_STATE], final[SPEC_MAX_FINAL];
   ir_ref norm;                  /* N = d out / d VAR_OUT */
   ir_ref p;                     /* prob * norm */
-  double *p_value, *norm_value; /* [SAMPLE_LANES] */
+  sample_lanes p_value, norm_value;
 
   /* separate.c */
   bool dropped[SPEC_MAX_STATE];                       /* stabilisers */

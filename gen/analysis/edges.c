@@ -10,13 +10,16 @@ enum { MAX_CONDITIONS = 24, GRID = 32, HALVINGS = 24 };
 typedef struct conditions {
   ir_ref by_score[MAX_CONDITIONS], other[MAX_CONDITIONS];
   int num_by_score, num_other;
+  bool some; /* that hold for more than single values of a real number */
 } conditions;
 
-/* Conditions on what is only known after a reduction cannot be sought score by score. */
+/* Skips conditions on reductions: one score does not decide them. */
 static void find_conditions(const ir *g, const uint8_t *under, ir_ref top, conditions *c) {
   for (ir_ref r = 1; r <= top; r++) {
     const ir_node *n = ir_get(g, r);
     if (!under[r] || (n->op != IR_LT && n->op != IR_LE && n->op != IR_EQ && n->op != IR_NE)) continue;
+    const bool single = (n->op == IR_EQ || n->op == IR_NE) && ir_typeof(g, n->arg[0]) == IR_REAL;
+    c->some = c->some || !single;
     if (ir_uses(g, r, VAR_RED) || ir_uses(g, r, VAR_STATE) || ir_uses(g, r, VAR_FINAL)) continue;
     if (!ir_uses(g, r, VAR_SCORE)) {
       if (c->num_other < MAX_CONDITIONS) c->other[c->num_other++] = r;
@@ -44,7 +47,7 @@ static void note_constants(sample *s, const ir *g, ir_ref r, int depth) {
   for (int i = 0; i < n.nargs && depth > 0; i++) note_constants(s, g, n.arg[i], depth - 1);
 }
 
-/* Which condition a lane goes to; one lane in three goes nowhere. */
+/* Assigns each lane to a condition; leaves one lane in three as drawn. */
 static int condition_of(int lane, int count) {
   const uint64_t h = sample_hash(77, (uint64_t)lane);
   return h % 3 == 0 ? -1 : (int)(h / 3 % (uint64_t)count);
@@ -55,16 +58,16 @@ typedef struct bracket {
   int changes;
 } bracket;
 
-/* One of the intervals of a grid at whose ends the difference has two signs. */
+/* Picks one grid interval in which the difference changes sign. */
 static void search(sample *s, const sample_program *p, int which, int count, bracket *b, double *at) {
-  double *const out[1] = {at};
+  const sample_lanes out[1] = {at};
   static const double step = 2 * REACH / GRID;
   for (int i = 0; i <= GRID; i++) {
-    for (int lane = 0; lane < SAMPLE_LANES; lane++)
+    for (int lane = 0; lane < s->lanes; lane++)
       if (condition_of(lane, count) == which)
         s->score[lane] = -REACH + step * (i + (double)(sample_hash(3, (uint64_t)lane) % 64) / 64);
     sample_run(s, p, out);
-    for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+    for (int lane = 0; lane < s->lanes; lane++) {
       if (condition_of(lane, count) != which) continue;
       bracket *x = &b[lane];
       const bool changed = i > 0 && (x->at_lo > 0) != (at[lane] > 0);
@@ -78,13 +81,13 @@ static void search(sample *s, const sample_program *p, int which, int count, bra
 }
 
 static void halve(sample *s, const sample_program *p, int which, int count, bracket *b, double *at) {
-  double *const out[1] = {at};
+  const sample_lanes out[1] = {at};
   for (int i = 0; i <= HALVINGS; i++) {
-    for (int lane = 0; lane < SAMPLE_LANES; lane++)
+    for (int lane = 0; lane < s->lanes; lane++)
       if (condition_of(lane, count) == which && b[lane].changes > 0)
         s->score[lane] = i == 0 ? b[lane].lo : 0.5 * (b[lane].lo + b[lane].hi);
     sample_run(s, p, out);
-    for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+    for (int lane = 0; lane < s->lanes; lane++) {
       bracket *x = &b[lane];
       if (condition_of(lane, count) != which || x->changes == 0) continue;
       if (i == 0)
@@ -98,7 +101,7 @@ static void halve(sample *s, const sample_program *p, int which, int count, brac
 }
 
 /* From far to near: 0.5 to 0.0005 on either side. */
-static double beside(int lane, double edge) {
+static double next_to(int lane, double edge) {
   const uint64_t h = sample_hash(5, (uint64_t)lane);
   const double away = 0.5 * pow(10, -3.0 * (double)(h >> 8 & 255) / 255);
   return h & 1 ? edge + away : edge - away;
@@ -107,19 +110,19 @@ static double beside(int lane, double edge) {
 static bool seek(sample *s, ir *g, ir_ref condition, int which, int count) {
   const ir_node n = *ir_get(g, condition);
   const ir_ref left = ir_to_real(g, n.arg[0]), difference = ir_op2(g, IR_SUB, left, ir_to_real(g, n.arg[1]));
-  bracket *b = arena_array(s->a, SAMPLE_LANES, sizeof *b);
-  double *at = arena_array(s->a, SAMPLE_LANES, sizeof *at),
-         *old = arena_array(s->a, SAMPLE_LANES, sizeof *old);
+  bracket *b = arena_array(s->a, (size_t)s->lanes, sizeof *b);
+  double *at = arena_array(s->a, (size_t)s->lanes, sizeof *at),
+         *old = arena_array(s->a, (size_t)s->lanes, sizeof *old);
   sample_program p;
   if (difference == IR_NONE || b == NULL || at == NULL || old == NULL ||
       !sample_compile(s, &difference, 1, &p))
     return false;
-  for (int lane = 0; lane < SAMPLE_LANES; lane++) old[lane] = s->score[lane];
+  for (int lane = 0; lane < s->lanes; lane++) old[lane] = s->score[lane];
   search(s, &p, which, count, b, at);
   halve(s, &p, which, count, b, at);
-  for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+  for (int lane = 0; lane < s->lanes; lane++) {
     if (condition_of(lane, count) != which) continue;
-    s->score[lane] = b[lane].changes > 0 ? beside(lane, 0.5 * (b[lane].lo + b[lane].hi)) : old[lane];
+    s->score[lane] = b[lane].changes > 0 ? next_to(lane, 0.5 * (b[lane].lo + b[lane].hi)) : old[lane];
   }
   return true;
 }
@@ -136,6 +139,7 @@ bool sample_at_edges(sample *s, ir *g, const ir_ref *roots, int n) {
   }
   mark(g, under, top);
   find_conditions(g, under, top, &c);
+  if (c.some && !sample_grow(s)) return false;
   for (int i = 0; i < c.num_other; i++) note_constants(s, g, c.other[i], 3);
   for (int i = 0; i < c.num_by_score; i++) note_constants(s, g, c.by_score[i], 3);
   for (int i = 0; i < c.num_by_score; i++)

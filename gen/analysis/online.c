@@ -277,7 +277,7 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
   sample *s = arena_new(scratch, sizeof *s);
   if (d == NULL || s == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
   *d = (derivation){.a = scratch, .t = t, .o = &t->online, .g = t->g, .how = how, .err = err, .s = s};
-  sample_init(s, scratch, t);
+  if (!sample_init(s, scratch, t)) return derivation_no_memory(d);
   const bool given = t->online.backward != IR_NONE;
   text_add(how, given ? "backward given by the spec" : "backward derived");
   TRY(whole_run(d));

@@ -33,7 +33,7 @@ static bool derives(const derivation *failed, const traced_online *changed) {
   t->online = *changed;
   text_init(how, a);
   *d = (derivation){.a = a, .t = t, .o = &t->online, .g = failed->g, .how = how, .err = NULL, .s = s};
-  sample_init(s, a, t);
+  if (!sample_init(s, a, t)) return false;
   if (whole_run(d) != LUATTN_OK) return false;
   ir_ref root[SPEC_MAX_RED + 2], leaf[MAX_LEAVES];
   int n = 0;

@@ -39,12 +39,24 @@ static double draw_score(int row, int lane) {
   }
 }
 
-void sample_init(sample *s, arena *a, const traced_spec *t) {
-  memset(s, 0, sizeof *s);
-  s->a = a;
-  s->t = t;
+sample_lanes sample_buffer(sample *s) { return arena_array(s->a, (size_t)s->lanes, sizeof(double)); }
+
+static bool new_buffers(sample *s, sample_lanes *buffer, int n) {
+  for (int i = 0; i < n; i++)
+    if ((buffer[i] = sample_buffer(s)) == NULL) return false;
+  return true;
+}
+
+static bool draw(sample *s, int blocks) {
+  s->blocks = blocks;
+  s->rows = blocks * SAMPLE_BLOCK_ROWS;
+  s->lanes = blocks * IR_LANES;
+  if (!new_buffers(s, &s->score, 1) || !new_buffers(s, &s->zeros, 1) ||
+      !new_buffers(s, s->red, SPEC_MAX_RED) || !new_buffers(s, s->state, SPEC_MAX_STATE) ||
+      !new_buffers(s, s->final, SPEC_MAX_FINAL))
+    return false;
   int lane = 0;
-  for (int r = 0; r < SAMPLE_ROWS; r++) {
+  for (int r = 0; r < s->rows; r++) {
     s->first[r] = lane;
     s->valid[r] = true;
     for (int j = 0; j < row_length[r % SAMPLE_BLOCK_ROWS]; j++, lane++) {
@@ -52,8 +64,16 @@ void sample_init(sample *s, arena *a, const traced_spec *t) {
       s->score[lane] = draw_score(r, lane);
     }
   }
-  s->first[SAMPLE_ROWS] = lane;
+  s->first[s->rows] = lane;
+  return true;
 }
+
+bool sample_init(sample *s, arena *a, const traced_spec *t) {
+  *s = (sample){.a = a, .t = t};
+  return draw(s, SAMPLE_FEW_BLOCKS);
+}
+
+bool sample_grow(sample *s) { return draw(s, SAMPLE_BLOCKS); }
 
 uint64_t sample_hash(uint64_t a, uint64_t b) { return mix(mix(a) ^ b); }
 
@@ -165,9 +185,9 @@ bool sample_compile(sample *s, const ir_ref *roots, int n, sample_program *out) 
   return scratch != NULL && to != NULL;
 }
 
-void sample_run(sample *s, const sample_program *p, double *const *out) {
+void sample_run(sample *s, const sample_program *p, const sample_lanes *out) {
   const ir_env env = {s, variable, load};
-  for (s->block = 0; s->block < SAMPLE_BLOCKS; s->block++) {
+  for (s->block = 0; s->block < s->blocks; s->block++) {
     for (int i = 0; i < p->count; i++) p->to[i] = out[i] + s->block * IR_LANES;
     ir_program_run(p->program, &env, IR_LANES, p->scratch, p->to);
   }
@@ -175,35 +195,33 @@ void sample_run(sample *s, const sample_program *p, double *const *out) {
 
 bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out) {
   ir_ref *used = arena_array(s->a, (size_t)n + 1, sizeof *used);
-  int *slot = arena_array(s->a, (size_t)n + 1, sizeof *slot);
-  double **to = arena_array(s->a, (size_t)n + 1, sizeof *to);
-  if (used == NULL || slot == NULL || to == NULL) return false;
+  sample_lanes *to = arena_array(s->a, (size_t)n + 1, sizeof *to);
+  if (used == NULL || to == NULL) return false;
   int count = 0;
   for (int i = 0; i < n; i++) {
-    memset(out[i], 0, sizeof out[i]);
+    out[i] = roots[i] == IR_NONE ? s->zeros : sample_buffer(s);
+    if (out[i] == NULL) return false;
     if (roots[i] == IR_NONE) continue;
-    slot[count] = i;
+    to[count] = out[i];
     used[count++] = roots[i];
   }
   if (count == 0) return true;
   sample_program program;
   if (!sample_compile(s, used, count, &program)) return false;
-  for (int i = 0; i < count; i++) to[i] = out[slot[i]];
   sample_run(s, &program, to);
   return true;
 }
 
 bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, const uint8_t *part, int which) {
-  sample_lanes *x = arena_new(s->a, sizeof *x);
-  if (x == NULL) return false;
   for (int k = 0; k < n; k++) {
-    if (!sample_eval(s, &term[k], 1, x)) return false;
-    for (int r = 0; r < SAMPLE_ROWS; r++) {
+    sample_lanes x;
+    if (!sample_eval(s, &term[k], 1, &x)) return false;
+    for (int r = 0; r < s->rows; r++) {
       const bool is_max = kind[k] == IR_REDUCE_MAX;
       double sum = is_max ? -INFINITY : 0;
       s->argmax[k][r] = s->first[r];
       for (int i = s->first[r]; i < s->first[r + 1]; i++) {
-        const double y = (*x)[i];
+        const double y = x[i];
         if (part != NULL && part[i] != which) continue;
         if (is_max && y > sum) s->argmax[k][r] = i;
         if (isnan(y))
@@ -220,13 +238,13 @@ bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, cons
 }
 
 void sample_require_finite(sample *s, const double *x) {
-  for (int i = 0; i < SAMPLE_LANES; i++) {
+  for (int i = 0; i < s->lanes; i++) {
     if (!isfinite(x[i])) s->valid[s->row_of[i]] = false;
   }
 }
 
 int sample_count_valid(const sample *s) {
   int count = 0;
-  for (int r = 0; r < SAMPLE_ROWS; r++) count += s->valid[r];
+  for (int r = 0; r < s->rows; r++) count += s->valid[r];
   return count;
 }

@@ -12,23 +12,26 @@
 #include "gen/analysis/split.h"
 #include "gen/ir/passes.h"
 
+/* Where no condition is, a function is the same everywhere, and few rows tell of it. */
+#define SAMPLE_FEW_BLOCKS 4
 #define SAMPLE_BLOCKS 32
 #define SAMPLE_BLOCK_ROWS 9
-#define SAMPLE_ROWS (SAMPLE_BLOCKS * SAMPLE_BLOCK_ROWS)
-#define SAMPLE_LANES (SAMPLE_BLOCKS * IR_LANES)
-#define SAMPLE_FIRST_ROWS \
-  36 /* the only ones with scores beyond exp's range, and on which two steps are compared with one */
+#define SAMPLE_ROWS (SAMPLE_BLOCKS * SAMPLE_BLOCK_ROWS) /* at most */
+#define SAMPLE_LANES (SAMPLE_BLOCKS * IR_LANES)         /* at most */
+/* The only rows with scores beyond exp's range, and on which two steps are compared with one. */
+#define SAMPLE_FIRST_ROWS (SAMPLE_FEW_BLOCKS * SAMPLE_BLOCK_ROWS)
 #define SAMPLE_EDGES 16
 
-typedef double sample_lanes[SAMPLE_LANES]; /* one value per score */
+typedef double *sample_lanes; /* [sample.lanes], one value per score */
 
 typedef struct sample {
   arena *a; /* scratch: programs and results */
   const traced_spec *t;
+  int blocks, rows, lanes;
   int first[SAMPLE_ROWS + 1]; /* row r has lanes first[r] .. first[r + 1) */
   int row_of[SAMPLE_LANES];
   bool valid[SAMPLE_ROWS];
-  sample_lanes score;
+  sample_lanes score, zeros;
   sample_lanes red[SPEC_MAX_RED], state[SPEC_MAX_STATE],
       final[SPEC_MAX_FINAL];             /* VAR_RED, VAR_STATE, VAR_FINAL */
   int argmax[SPEC_MAX_RED][SAMPLE_ROWS]; /* lane of each REDUCE_MAX */
@@ -38,13 +41,15 @@ typedef struct sample {
   int num_edges;
 } sample;
 
-/* Draws the rows. */
-void sample_init(sample *s, arena *a, const traced_spec *t);
+/* Draws few rows, or SAMPLE_ROWS. False: out of memory. */
+bool sample_init(sample *s, arena *a, const traced_spec *t);
+bool sample_grow(sample *s);
+sample_lanes sample_buffer(sample *s); /* zeros; NULL: out of memory */
 
-/* out[i] = values of roots[i] at every lane; zeros where roots[i] is IR_NONE. False: out of memory. */
+/* out[i] = values of roots[i] at every lane, in new buffers; s->zeros where roots[i] is IR_NONE. False: out of memory. */
 bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out);
 
-/* The same in two steps, of which the second may be repeated with other scores. out[i]: [SAMPLE_LANES]. */
+/* The same in two steps, of which the second may be repeated with other scores. out[i]: [s->lanes]. */
 typedef struct sample_program {
   const ir_program *program;
   void *scratch;
@@ -52,9 +57,9 @@ typedef struct sample_program {
   int count;
 } sample_program;
 bool sample_compile(sample *s, const ir_ref *roots, int n, sample_program *out); /* false: out of memory */
-void sample_run(sample *s, const sample_program *p, double *const *out);
+void sample_run(sample *s, const sample_program *p, const sample_lanes *out);
 
-/* Moves a part of the scores to where conditions on the score under `roots` turn, and notes what others
+/* Draws more rows where there are conditions, moves a part of the scores to where conditions on the score under `roots` turn, and notes what others
  * compare with. Before anything is evaluated. False: out of memory. */
 bool sample_at_edges(sample *s, ir *g, const ir_ref *roots, int n);
 uint64_t sample_hash(uint64_t a, uint64_t b);

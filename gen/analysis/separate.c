@@ -33,7 +33,7 @@ static bool lane_valid(const derivation *d, int lane) { return d->s->valid[d->s-
 /* x = c * y on every sample; c is snapped to a quarter if it is one up to rounding. */
 static bool proportional(const derivation *d, const double *x, const double *y, double *c) {
   int best = -1;
-  for (int i = 0; i < SAMPLE_LANES; i++) {
+  for (int i = 0; i < d->s->lanes; i++) {
     if (!lane_valid(d, i) || !isfinite(x[i]) || !isfinite(y[i])) continue;
     if (best < 0 || fabs(y[i]) > fabs(y[best])) best = i;
   }
@@ -41,7 +41,7 @@ static bool proportional(const derivation *d, const double *x, const double *y, 
   *c = x[best] / y[best];
   const double quarter = nearbyint(*c * 4) / 4;
   if (fabs(quarter - *c) <= SAME * fabs(*c)) *c = quarter;
-  for (int i = 0; i < SAMPLE_LANES; i++) {
+  for (int i = 0; i < d->s->lanes; i++) {
     if (lane_valid(d, i) && !(fabs(x[i] - *c * y[i]) <= SAME * (fabs(x[i]) + fabs(*c * y[i])) + NOTHING))
       return false;
   }
@@ -158,7 +158,7 @@ static bool differentiate(derivation *d, partials *p) {
  * place for a maximum). */
 static void chain_values(derivation *d, partials *p) {
   const sample *s = d->s;
-  for (int r = 0; r < SAMPLE_ROWS; r++) {
+  for (int r = 0; r < s->rows; r++) {
     for (int k = 0; k < d->num_red; k++) {
       p->total[k][k][r] = 1;
       for (int j = k + 1; j < d->num_red; j++) {
@@ -189,7 +189,7 @@ static bool drops_out(derivation *d, const partials *p, ir_ref x) {
   for (int j = 0; j < d->num_red; j++) ir_grad(d->g, &d->term[j], &one, 1, &x, &root[2 + j], 1);
   sample_lanes *v = derivation_eval(d, root, 2 + d->num_red);
   if (v == NULL) return false;
-  for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+  for (int lane = 0; lane < d->s->lanes; lane++) {
     const int r = s->row_of[lane];
     if (!s->valid[r]) continue;
     double sum[2] = {v[0][lane], v[1][lane]};
@@ -255,7 +255,7 @@ static void drop_stabilisers(derivation *d, partials *p) {
 
 /* Is sum over j of value[base + j] * total[j][k] zero up to rounding, at every sample? */
 static bool vanishes(derivation *d, const partials *p, int base, int k) {
-  for (int i = 0; i < SAMPLE_LANES; i++) {
+  for (int i = 0; i < d->s->lanes; i++) {
     if (!lane_valid(d, i)) continue;
     double sum = 0, magnitude = NOTHING;
     for (int j = k; j < d->num_red; j++) {

@@ -84,7 +84,7 @@ static luattn_status check_linear(derivation *d) {
     derivation_simplify(d, &at_zero, 1);
     sample_lanes *x = derivation_eval(d, &at_zero, 1);
     if (x == NULL) return derivation_no_memory(d);
-    for (int i = 0; i < SAMPLE_LANES; i++) {
+    for (int i = 0; i < d->s->lanes; i++) {
       if (d->s->valid[d->s->row_of[i]] && (*x)[i] != 0) linear = false;
     }
   }
@@ -114,20 +114,20 @@ static luattn_status sample_whole(derivation *d) {
   sample_lanes *x = derivation_eval(d, root, n);
   if (x == NULL) return derivation_no_memory(d);
   for (int i = 0; i < n; i++) sample_require_finite(s, x[i]);
-  for (int i = 0; i < o->num_state; i++) memcpy(s->state[i], x[2 + i], sizeof x[0]);
-  for (int i = 0; i < o->num_final; i++) memcpy(s->final[i], x[2 + o->num_state + i], sizeof x[0]);
+  for (int i = 0; i < o->num_state; i++) s->state[i] = x[2 + i];
+  for (int i = 0; i < o->num_final; i++) s->final[i] = x[2 + o->num_state + i];
   d->p_value = x[0];
   d->norm_value = x[1];
-  if (sample_count_valid(s) >= SAMPLE_ROWS / 6) return LUATTN_OK;
+  if (sample_count_valid(s) >= s->rows / 6) return LUATTN_OK;
   return luattn_fail(d->err, LUATTN_SPEC,
                      "%s: online_func '%s': online_fwd gives no finite prob on %d of %d random rows; check "
                      "for a log, division "
                      "or square root outside its domain",
-                     d->t->file, d->o->name, SAMPLE_ROWS - sample_count_valid(s), SAMPLE_ROWS);
+                     d->t->file, d->o->name, s->rows - sample_count_valid(s), s->rows);
 }
 
 /* One of the two steps of check_cut: lanes with part[i] == which are the step's scores. */
-static bool cut_step(derivation *d, const uint8_t *part, int which, double *p) {
+static bool cut_step(derivation *d, const uint8_t *part, int which, sample_lanes p) {
   sample *s = d->s;
   const int num_state = d->o->num_state;
   if (!sample_reduce(s, d->step.kind, d->step.term, d->num_red, part, which)) return false;
@@ -135,7 +135,7 @@ static bool cut_step(derivation *d, const uint8_t *part, int which, double *p) {
   for (int i = 0; i < num_state; i++) root[2 + i] = d->step.next[i];
   sample_lanes *x = derivation_eval(d, root, 2 + num_state);
   if (x == NULL) return false;
-  for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+  for (int lane = 0; lane < d->s->lanes; lane++) {
     const int r = s->row_of[lane];
     if (which == 0 && s->first[r + 1] - s->first[r] == 1)
       continue; /* a row of one score is all in the second step */
@@ -153,16 +153,17 @@ static bool cut_step(derivation *d, const uint8_t *part, int which, double *p) {
 static luattn_status check_cut(derivation *d) {
   const traced_online *o = d->o;
   sample *s = d->s, *whole = arena_new(d->a, sizeof *whole);
-  uint8_t *part = arena_array(d->a, SAMPLE_LANES, 1);
-  double *p = arena_array(d->a, SAMPLE_LANES, sizeof *p);
-  sample_lanes *init = derivation_eval(d, o->init, o->num_state);
+  uint8_t *part = arena_array(d->a, (size_t)s->lanes, 1);
+  sample_lanes p = sample_buffer(s), *init = derivation_eval(d, o->init, o->num_state);
   if (whole == NULL || part == NULL || p == NULL || init == NULL) return derivation_no_memory(d);
   *whole = *s;
-  for (int r = 0; r < SAMPLE_ROWS; r++) {
+  for (int k = 0; k < d->num_red; k++)
+    if ((s->red[k] = sample_buffer(s)) == NULL) return derivation_no_memory(d);
+  for (int r = 0; r < s->rows; r++) {
     const int half = (s->first[r] + s->first[r + 1]) / 2;
     for (int i = s->first[r]; i < s->first[r + 1]; i++) part[i] = i >= half;
   }
-  for (int i = 0; i < o->num_state; i++) memcpy(s->state[i], init[i], sizeof init[i]);
+  for (int i = 0; i < o->num_state; i++) s->state[i] = init[i];
   if (!cut_step(d, part, 0, p) || !cut_step(d, part, 1, p)) return derivation_no_memory(d);
   const ir_ref scaled = ir_variable(d->g, VAR_OUT, 0), one = ir_real(d->g, 1);
   ir_ref root[1 + SPEC_MAX_FINAL];
@@ -204,7 +205,7 @@ static luattn_status check_forward(derivation *d) {
   sample_lanes *x = derivation_eval(d, &d->o->forward, 1);
   if (x == NULL) return derivation_no_memory(d);
   const sample *s = d->s;
-  for (int lane = 0; lane < SAMPLE_LANES; lane++) {
+  for (int lane = 0; lane < d->s->lanes; lane++) {
     const int r = s->row_of[lane];
     if (!s->valid[r] || close_to((*x)[lane], d->p_value[lane])) continue;
     return luattn_fail(
