@@ -30,11 +30,10 @@ typedef struct check_report {
  * that computation is a maximum, of few elements at times, and may be small by luck: for dq, dk and dv it
  * counts as two standard deviations of its roundings at least, half a unit roundoff times the root of the sum
  * of squares of what is summed each (cpu_gradient_noise). Gradients of inputs and scalars are sums that may
- * cancel to nearly nothing: to their tolerance comes twice the unit roundoff (f64: 1e-12, f32: 1e-5) times
- * that root. Where a derivative jumps, as relu's, or is
- * steep, an element of dq, dk or dv may be off by what scores add to it more when rounding moves them
- * (cpu_gradient_kinks). To every tolerance
- * comes what the rounding of scores does, which grows with their magnitude: check.c, score_tolerance. */
+ * cancel to nearly nothing: their tolerance grows by twice the unit roundoff (f64: 1e-12, f32: 1e-5) times
+ * that root. That of dq, dk and dv grows by what rounded scores can change near a jump of a derivative, as
+ * relu's, or near a steep slope (cpu_gradient_kinks). Every tolerance grows with the magnitude of scores:
+ * check.c, score_tolerance. */
 luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out,
                             luattn_error *err);
 

@@ -14,7 +14,7 @@ enum { CHOICES_MAX_SPLITS = 64, CHOICES_MAX_INPUTS = 12, CHOICES_MAX_SCALARS = 3
 luattn_status choices_take(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err);
 
 /* Where a choice is out of range: false, and in *text a message without its place. `is_float64`: whether the
- * pass computes in that, not in float32. Forward passes over num_splits, which is backward's. Whether a
+ * pass computes in that, not in float32. Does not check num_splits in forward, which has none. Whether a
  * kernel can do what is chosen is another matter. */
 bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char *text, size_t size);
 

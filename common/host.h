@@ -57,8 +57,7 @@ void host_floats_leave(host_floats *saved);
 int host_vformat(char *out, size_t size, const char *fmt, va_list args) __attribute__((format(printf, 3, 0)));
 int host_format(char *out, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Walks of expressions recurse as deep as those are nested, which a spec decides, and NVRTC needs what it
- * needs. `call` runs in the calling thread where that has HOST_STACK_LEAST bytes of stack left, else in a
+/* Recursion is as deep as the spec's expressions, and how much stack NVRTC needs is unknown. `call` runs in the calling thread where that has HOST_STACK_LEAST bytes of stack left, else in a
  * thread with a stack of HOST_STACK, for which the caller waits. Either way it runs in a scope as above.
  * Needs less than 2 KB of the caller's stack itself. Errors: those of `call`, and LUATTN_NO_MEMORY where the
  * thread cannot be started. */

@@ -17,10 +17,9 @@ typedef struct overlap_pair {
   uintptr_t low[2], high[2];
 } overlap_pair;
 
-/* Finds an output of the pass that shares memory with another of its tensors, or with the workspace. Of
- * tensors with gaps, such as dq, dk and dv in one array [batch, length, 3, heads, head_dim], it knows that
- * they do where they begin at the same element; of others, wherever they meet. Passes over tensors that the
- * pass does not use and those without data or elements, or of more than four axes, which are refused
+/* Finds an output of the pass that shares memory with another of its tensors, or with the workspace. For
+ * tensors with gaps, such as dq, dk and dv in one array [batch, length, 3, heads, head_dim], it reports only
+ * equal first elements; for others, any shared byte. Ignores tensors that the pass does not use and those without data or elements, or of more than four axes, which are refused
  * elsewhere. */
 bool overlap_find(const luattn_args *args, bool is_forward, overlap_pair *found);
 
@@ -42,8 +41,8 @@ static inline void overlap_reach_add(overlap_reach *r, int64_t elements, int64_t
   r->wraps |= __builtin_add_overflow(*sum, reach, sum);
 }
 
-/* No element lies where 64-bit addresses end: neither sums of strides in bytes wrap, nor what lies round
- * `data`, with its byte_offset. data NULL: the strides alone count. An element has at most 8 bytes. */
+/* Checks that the addresses of all elements fit in 64 bits: strides in bytes, and these with `data` and its
+ * byte_offset. data NULL: the strides alone count. An element has at most 8 bytes. */
 static inline bool overlap_reach_ok(const overlap_reach *r, const DLTensor *t, const void *data) {
   const uint64_t size = t->dtype.bits / 8u;
   uint64_t first;

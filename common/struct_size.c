@@ -9,12 +9,12 @@ luattn_status struct_take(const struct_rule *rule, const char *place, const void
   const size_t known = rule->known;
   size_t size;
   memcpy(&size, given, sizeof size);
-  /* No struct ends within a word, and half a pointer is none. */
+  /* Sizes are multiples of 8, so a member is never cut in half. */
   if (size < rule->least || size > known + MOST_BEHIND || size % sizeof size != 0)
     return luattn_fail(
         err, LUATTN_INVALID,
-        "%s: %s: struct_size is %zu, expected sizeof(%s), which is %zu in luattn %s and was never "
-        "below %zu; set it, and what is not used to 0",
+        "%s: %s: struct_size is %zu, expected sizeof(%s), which is %zu in luattn %s and at least %zu in "
+        "any version; set it, and what is not used to 0",
         place, rule->name, size, rule->name, known, luattn_version(), rule->least);
   const unsigned char *bytes = given;
   for (size_t i = known; i < size; ++i)

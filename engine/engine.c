@@ -446,7 +446,7 @@ luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec,
   return LUATTN_OK;
 }
 
-/* Of a launch behind the engine's own step: its failure counts, else a warning of that step stays. */
+/* Reports the launch's failure; on success keeps the warning of the compilation. */
 static luattn_status tell(luattn_status status, const luattn_error *said, luattn_error *err) {
   if (status != LUATTN_OK && err != NULL) *err = *said;
   return status;

@@ -2,11 +2,10 @@
 
 #include <stdbool.h>
 
-/* A search that finds nobody's place in so many steps gives up, which costs less than what it looks for. */
+/* Gives up after so many probes: zeroing a counter is cheaper than a longer search. */
 enum { STEPS = 32 };
 
-/* Entries only ever go from nobody's to one owner's, so that a search that stops at the first of either kind
- * finds one and the same, whoever else is searching. */
+/* An entry is claimed once and never released, so every thread finds the same entry for a key. */
 static unsigned *find(_Atomic(uint64_t) *owners, unsigned count, uint64_t key, cu_pointer counters) {
   const unsigned start = (unsigned)((key * 0x9e3779b97f4a7c15u) >> 32);
   for (unsigned i = 0; i < STEPS; ++i) {
@@ -30,7 +29,7 @@ unsigned *tickets_of_stream(ticket_table *table, uint64_t number) {
 /* The handle of one stream for each thread: whether its number is that stream's, no document says. */
 static bool is_per_thread(cu_stream stream) { return (uintptr_t)stream == 2; }
 
-/* A launch of a graph is on no stream that the capture knows. */
+/* The stream that will run a captured launch is not known at capture. */
 static bool is_captured(const luattn_driver *d, cu_stream stream) {
   int status = 1;
   return d->stream_is_capturing(stream, &status) != 0 || status != 0;

@@ -1,7 +1,7 @@
 /* tickets.h: the counters from which the blocks of a launch draw their tiles (templates/schedule.cuh).
  *
  * A launch leaves its counter as it found it, at 0, so nothing has to zero it, but two launches that overlap
- * need two. Nobody promises what a workspace holds, so counters are in memory of the kernel's own:
+ * need two. A workspace is not zeroed, so the kernel owns the memory of its counters:
  *  - No two launches that overlap share a workspace (luattn/tensors.h): hence a counter for each workspace
  * that the kernel has met. It is never given to another one, because a CUDA graph may keep it; so there are
  * only so many.

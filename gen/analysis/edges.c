@@ -13,13 +13,22 @@ typedef struct conditions {
   bool some; /* that hold for more than single values of a real number */
 } conditions;
 
+static bool is_condition(const ir *g, ir_ref r) {
+  const uint16_t op = ir_get(g, r)->op;
+  return op == IR_LT || op == IR_LE || op == IR_EQ || op == IR_NE;
+}
+
+/* Does one of its two answers hold for a single real value alone, as that of l == 0? */
+static bool is_single(const ir *g, ir_ref r) {
+  const ir_node *n = ir_get(g, r);
+  return (n->op == IR_EQ || n->op == IR_NE) && ir_typeof(g, n->arg[0]) == IR_REAL;
+}
+
 /* Skips conditions on reductions: one score does not decide them. */
 static void find_conditions(const ir *g, const uint8_t *under, ir_ref top, conditions *c) {
   for (ir_ref r = 1; r <= top; r++) {
-    const ir_node *n = ir_get(g, r);
-    if (!under[r] || (n->op != IR_LT && n->op != IR_LE && n->op != IR_EQ && n->op != IR_NE)) continue;
-    const bool single = (n->op == IR_EQ || n->op == IR_NE) && ir_typeof(g, n->arg[0]) == IR_REAL;
-    c->some = c->some || !single;
+    if (!under[r] || !is_condition(g, r)) continue;
+    c->some = c->some || !is_single(g, r);
     if (ir_uses(g, r, VAR_RED) || ir_uses(g, r, VAR_STATE) || ir_uses(g, r, VAR_FINAL)) continue;
     if (!ir_uses(g, r, VAR_SCORE)) {
       if (c->num_other < MAX_CONDITIONS) c->other[c->num_other++] = r;
@@ -127,22 +136,55 @@ static bool seek(sample *s, ir *g, ir_ref condition, int which, int count) {
   return true;
 }
 
-bool sample_at_edges(sample *s, ir *g, const ir_ref *roots, int n) {
-  conditions c = {.num_other = 0};
+static uint8_t *mark_under(sample *s, const ir *g, const ir_ref *roots, int n, ir_ref *top) {
   uint8_t *under = arena_array(s->a, ir_count(g), 1);
-  ir_ref top = IR_NONE;
-  if (under == NULL) return false;
-  for (int i = 0; i < n; i++) {
+  *top = IR_NONE;
+  for (int i = 0; under != NULL && i < n; i++) {
     if (roots[i] == IR_NONE) continue;
     under[roots[i]] = 1;
-    if (roots[i] > top) top = roots[i];
+    if (roots[i] > *top) *top = roots[i];
   }
-  mark(g, under, top);
+  if (under != NULL) mark(g, under, *top);
+  return under;
+}
+
+bool sample_at_edges(sample *s, ir *g, const ir_ref *roots, int n) {
+  conditions c = {.num_other = 0};
+  ir_ref top;
+  const uint8_t *under = mark_under(s, g, roots, n, &top);
+  if (under == NULL) return false;
   find_conditions(g, under, top, &c);
   if (c.some && !sample_grow(s)) return false;
   for (int i = 0; i < c.num_other; i++) note_constants(s, g, c.other[i], 3);
   for (int i = 0; i < c.num_by_score; i++) note_constants(s, g, c.by_score[i], 3);
   for (int i = 0; i < c.num_by_score; i++)
     if (!seek(s, g, c.by_score[i], i, c.num_by_score)) return false;
+  return true;
+}
+
+/* Has a condition one answer on all valid rows? */
+static bool has_one_answer(const sample *s, const double *answer) {
+  int first = -1;
+  for (int lane = 0; lane < s->lanes; lane++) {
+    if (!s->valid[s->row_of[lane]]) continue;
+    if (first < 0) first = lane;
+    if (answer[lane] != answer[first]) return false;
+  }
+  return true;
+}
+
+bool sample_unmet(sample *s, const ir *g, const ir_ref *roots, int n, text *how) {
+  ir_ref top, condition[SAMPLE_EDGES];
+  sample_lanes answer[SAMPLE_EDGES];
+  const uint8_t *under = mark_under(s, g, roots, n, &top);
+  int count = 0;
+  if (under == NULL) return false;
+  for (ir_ref r = 1; r <= top && count < SAMPLE_EDGES; r++)
+    if (under[r] && is_condition(g, r) && !is_single(g, r)) condition[count++] = r;
+  if (!sample_eval(s, condition, count, answer)) return false;
+  for (int i = 0; i < count; i++)
+    if (has_one_answer(s, answer[i]))
+      text_add(how, "; no sample meets both sides of the condition in line %u",
+               (unsigned)ir_get(g, condition[i])->line);
   return true;
 }

@@ -62,6 +62,8 @@ void sample_run(sample *s, const sample_program *p, const sample_lanes *out);
 /* Draws more rows where there are conditions, moves a part of the scores to where conditions on the score under `roots` turn, and notes what others
  * compare with. Before anything is evaluated. False: out of memory. */
 bool sample_at_edges(sample *s, ir *g, const ir_ref *roots, int n);
+/* Says of conditions under `roots` that have one answer on all valid rows that they do. False: out of memory. */
+bool sample_unmet(sample *s, const ir *g, const ir_ref *roots, int n, text *how);
 uint64_t sample_hash(uint64_t a, uint64_t b);
 
 /* Evaluates and reduces term[0 .. n) in order into s->red, over lanes for which `part` is `which` (part NULL:

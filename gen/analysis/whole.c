@@ -118,6 +118,8 @@ static luattn_status sample_whole(derivation *d) {
   for (int i = 0; i < o->num_final; i++) s->final[i] = x[2 + o->num_state + i];
   d->p_value = x[0];
   d->norm_value = x[1];
+  if (!sample_unmet(s, d->g, conditional, 2 + d->num_red + o->num_final, d->how))
+    return derivation_no_memory(d);
   if (sample_count_valid(s) >= s->rows / 6) return LUATTN_OK;
   return luattn_fail(d->err, LUATTN_SPEC,
                      "%s: online_func '%s': online_fwd gives no finite prob on %d of %d random rows; check "

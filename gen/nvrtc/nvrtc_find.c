@@ -305,7 +305,7 @@ luattn_status nvrtc_next(nvrtc_search *s, nvrtc_file *out, luattn_error *err) {
                      w.tried.text);
 }
 
-/* The message without the way out, which is another one while there are candidates left. */
+/* Drops the advice from the message: it applies only after the last candidate. */
 bool nvrtc_pass_over(nvrtc_search *s, const luattn_error *why) {
   static const char place[] = "nvrtc: ";
   const char *text = why->message, *end = strstr(text, "; ");
