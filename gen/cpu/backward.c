@@ -143,12 +143,12 @@ static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
   return true;
 }
 
-/* How far a and b are apart, where a function makes the relative error `unit` of a score a hundred times as
- * large: at a jump, or where it is steep, as the slope of a square root is next to 0. What it makes of others
- * is within the tolerance that everything has. */
-static double jump(double a, double b, double unit) {
-  const double apart = fabs(a - b);
-  return apart > 100 * unit * (fabs(a) + fabs(b)) ? apart : 0;
+/* How far three values of a function are apart, where it makes the relative error `unit` of a score a hundred
+ * times as large: at a jump, or where it is steep, as the slope of a square root is next to 0. What it makes
+ * of others is within the tolerance that everything has. */
+static double jump(double low, double middle, double high, double unit) {
+  const double least = fmin(fmin(low, middle), high), most = fmax(fmax(low, middle), high);
+  return most - least > 100 * unit * (fabs(least) + fabs(most)) ? most - least : 0;
 }
 
 /* In place of the kept elements' values: how far they jump where their score moves by as much as rounding may
@@ -157,7 +157,8 @@ static void run_kinks(backward *w, cpu_lanes *lanes, int count, const double *sc
                       double *ds) {
   const cpu_problem *p = &w->p;
   const double *q = p->q + cpu_at(p->heads, p->q_len, p->dim, lanes->b, lanes->h, (int)lanes->q_idx);
-  double low[IR_LANES], high[IR_LANES], prob_low[IR_LANES], ds_low[IR_LANES];
+  double low[IR_LANES], high[IR_LANES], p_low[IR_LANES], ds_low[IR_LANES], p_high[IR_LANES],
+      ds_high[IR_LANES];
   for (int i = 0; i < count; i++) {
     const double *k =
         p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)lanes->kv_idx[i]);
@@ -167,12 +168,15 @@ static void run_kinks(backward *w, cpu_lanes *lanes, int count, const double *sc
     low[i] = score[i] - error, high[i] = score[i] + error;
   }
   lanes->score = low;
-  program_run(&w->element, lanes, count, (double *const[]){prob_low, ds_low});
+  program_run(&w->element, lanes, count, (double *const[]){p_low, ds_low});
   lanes->score = high;
-  program_run(&w->element, lanes, count, (double *const[]){prob, ds});
+  program_run(&w->element, lanes, count, (double *const[]){p_high, ds_high});
   lanes->score = score;
-  for (int i = 0; i < count; i++)
-    prob[i] = jump(prob[i], prob_low[i], w->unit), ds[i] = jump(ds[i], ds_low[i], w->unit);
+  program_run(&w->element, lanes, count, (double *const[]){prob, ds});
+  for (int i = 0; i < count; i++) {
+    prob[i] = jump(p_low[i], prob[i], p_high[i], w->unit);
+    ds[i] = jump(ds_low[i], ds[i], ds_high[i], w->unit);
+  }
 }
 
 /* The elements' values times sqrt(s^2 + lse^2), s being what the online function sees. */

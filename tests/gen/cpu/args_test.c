@@ -165,9 +165,8 @@ typedef struct argument_case {
 
 static const argument_case cases[] = {
     {small_struct, SPEC, false,
-     "cpu: luattn_args: struct_size is 8, expected sizeof(luattn_args), which is 168 in luattn 0.1.0 and was "
-     "never "
-     "below 32; set it, and what is not used to 0"},
+     "cpu: luattn_args: struct_size is 8, expected sizeof(luattn_args), which is 168 in luattn 0.1.0 and at "
+     "least 32 in any version; set it, and what is not used to 0"},
     {no_q, SPEC, false, "cpu: q: is missing; give a tensor [batch, heads, q_len, head_dim]"},
     {no_k, SPEC, false, "cpu: k: is missing; give a tensor [batch, heads_kv, kv_len, head_dim]"},
     {no_v, SPEC, false, "cpu: v: is missing; give a tensor [batch, heads_kv, kv_len, head_dim_v]"},
