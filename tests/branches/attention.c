@@ -43,7 +43,7 @@ static void row_weights(const attention *r, const branches_dual *f, double *p, d
     return;
   }
   for (int j = 0; j < KV_LEN; j++) rho += f[j].value * f[j].value;
-  branches_norm(rho, norm, by_rho);
+  branches_norm(r->program, rho, norm, by_rho);
   for (int j = 0; j < KV_LEN; j++) p[j] = f[j].value * *norm;
 }
 

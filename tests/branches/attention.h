@@ -18,7 +18,7 @@ typedef branches_dual (*attention_function)(const attention *r, double x, int b,
 struct attention {
   branches_kind kind; /* what the function is of, and what becomes of it */
   attention_function f;
-  const void *user;
+  const branches *program; /* of the function, and of N with BRANCHES_ONLINE */
   double w[HEADS], c[HEADS]; /* two parameters of each head */
   int32_t group[BATCH * KV_LEN];
   double q[BATCH * HEADS * Q_LEN * DIM], k[BATCH * HEADS * KV_LEN * DIM], v[BATCH * HEADS * KV_LEN * DIM];

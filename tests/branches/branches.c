@@ -170,10 +170,12 @@ branches_dual branches_value(const branches *p, const branches_point *at) {
   return linear(bounded, 1, rest, 1, bounded.value + rest.value);
 }
 
-void branches_norm(double rho, double *norm, double *by_rho) {
+static double norm_steepness(const branches *p) { return p->gentle ? 4 : 40; }
+
+void branches_norm(const branches *p, double rho, double *norm, double *by_rho) {
   const bool large = rho > 2;
-  *norm = large ? 1 / rho : exp(40 * (rho - 2)) / 2;
-  *by_rho = large ? -1 / (rho * rho) : 40 * *norm;
+  *norm = large ? 1 / rho : exp(norm_steepness(p) * (rho - 2)) / 2;
+  *by_rho = large ? -1 / (rho * rho) : norm_steepness(p) * *norm;
 }
 
 /* ---- in Lua ---- */
@@ -288,8 +290,9 @@ size_t branches_lua(const branches *p, branches_kind kind, char *out, size_t siz
         "  end,\n"
         "  online_fwd_epilogue = function(o, rowscales, b, h, q_idx)\n"
         "    if rowscales.l > 2 then return o / rowscales.l, {} end\n"
-        "    return o * (exp(40 * (rowscales.l - 2)) / 2), {}\n"
-        "  end },\n");
+        "    return o * (exp(%g * (rowscales.l - 2)) / 2), {}\n"
+        "  end },\n",
+        norm_steepness(p));
   }
   put(&w, "  inputs = { w = { axes = {'h'}, grad = true } }, scalars = { c = 0.75 } }\n");
   return w.used;

@@ -59,12 +59,12 @@ branches_dual branches_value(const branches *p, const branches_point *at);
 typedef enum branches_kind { BRANCHES_SCORE, BRANCHES_MODS, BRANCHES_ONLINE, BRANCHES_KINDS } branches_kind;
 
 /* A whole spec around it, with an input `w` of axis "h" and a scalar `c`, both with gradients:
- *   SCORE   score_mod, x = score, i = |q_idx - kv_idx|, position = kv_idx
- *   MODS    query_mod, key_mod and value_mod, x = the element, i = pos % 3, position = d
+ *   SCORE   score_mod; x = score, i = |q_idx - kv_idx|, position = kv_idx
+ *   MODS    query_mod, key_mod and value_mod; x = the element, i = pos % 3, position = d
  *   ONLINE  weights f and O = sum f v * N(rho), rho = the row's sum of f^2, N with an arm of its own
- * (branches_norm); x = score, i = 1 where it is above 0.5, else 0, position = 3 score Returns how long it is;
- * writes at most `size` bytes. */
+ *           (branches_norm); x = score, i = 1 where it is above 0.5, else 0, position = 3 score
+ * Returns how long it is; writes at most `size` bytes. */
 size_t branches_lua(const branches *p, branches_kind kind, char *out, size_t size);
-void branches_norm(double rho, double *norm, double *by_rho);
+void branches_norm(const branches *p, double rho, double *norm, double *by_rho);
 
 #endif

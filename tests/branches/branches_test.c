@@ -16,7 +16,7 @@ static branches_dual random_function(const attention *r, double x, int b, int h,
   (void)b;
   if (r->kind == BRANCHES_MODS) at.i = i % 3;
   if (r->kind == BRANCHES_ONLINE) at.i = x > 0.5, at.position = 3 * x;
-  return branches_value(r->user, &at);
+  return branches_value(r->program, &at);
 }
 
 /* NULL: the row's conditions (of w and c) cut its sum into more reductions than a spec may have, or come
@@ -45,7 +45,7 @@ static void run_kind(branches_kind kind) {
     if (spec == NULL) continue;
     attention *r = calloc(1, sizeof *r);
     assert_non_null(r);
-    *r = (attention){.kind = kind, .f = random_function, .user = &program, .c = {0.75, 0.75}};
+    *r = (attention){.kind = kind, .f = random_function, .program = &program, .c = {0.75, 0.75}};
     for (int h = 0; h < HEADS; h++) r->w[h] = (h == 0 ? 0.4 : -1.1) * (seed % 3 == 0 ? 6 : 1);
     attention_compare(r, spec, lua);
     compared++;
