@@ -1,0 +1,11 @@
+#!/bin/sh
+# drawn.sh NAME COMMAND ..: runs a long test if LUATTN_TEST_SEED draws it, as it does one in three; without a seed, always.
+if [ -n "${LUATTN_TEST_SEED-}" ]; then
+  number=$(printf '%s %s' "$LUATTN_TEST_SEED" "$1" | cksum | cut -d ' ' -f 1)
+  if [ $((number % 3)) != 0 ]; then
+    echo "skipped: $1 is long, and the seed $LUATTN_TEST_SEED does not draw it; ./bootstrap test --all runs it"
+    exit 77
+  fi
+fi
+shift
+exec "$@"
