@@ -110,12 +110,11 @@ static const char *arch_name(const compilation *c, arena *a) {
  * again, and to hoist what a loop does not change. They take a fortieth to a tenth of the time that it takes
  * to compile, in sm80's backward up to a sixth, and leave most kernels as fast; T5's forward above head dim
  * 192 is 5 % slower, sm80's backward up to D 128 without a mask and that of some grids 2 to 3 %. Which ones
- * was measured on an H200 and an H100 (bench/journal.md, "Left out of backward", "Sums and terms of distances
- * in simt", "Grids without hoisting and combining"). More would cost narrow heads, the masks of grids
- * forward, f32's forward and all other backward kernels some speed. The option is in no manual; an NVRTC
- * that refuses it compiles with all passes, and one that does not know a pass by this name leaves none out.
- * Only options that end with the compilation stand here: others stay on for whatever the process compiles
- * next ("NVVM without values computed anew"). */
+ * was measured on an H200 and an H100 (bench/journal: compile_time.md, simt.md, parameter_gradients_sm80.md).
+ * More would cost narrow heads, the masks of grids forward, f32's forward and all other backward kernels some
+ * speed. The option is in no manual; an NVRTC that refuses it compiles with all passes, and one that does not
+ * know a pass by this name leaves none out. Only options that end with the compilation stand here: others
+ * stay on for whatever the process compiles next (parameter_gradients_sm80.md). */
 enum { MAX_LEFT_OUT = 2 };
 static const char combine_less_often[] = "-full-inst-combine=0",
                   combine_nothing[] = "-disable-InstructionCombiningPass",

@@ -125,7 +125,7 @@ static int64_t kv_blocks(const luattn_image_info *m, const luattn_entry_info *dk
 
 /* How long a backward takes whose kv tiles have n blocks each, in units of a q tile's time: a block has two
  * beside its tiles, and what blocks have of dk and dv is written, read and added up. With a mask, half of the
- * tiles are there, and blocks are of many sizes (bench/journal.md). */
+ * tiles are there, and blocks are of many sizes (bench/journal/deterministic_backward.md, step 5). */
 static int64_t time_with_splits(int n, int64_t blocks, int64_t tiles, int64_t multiprocessors,
                                 bool has_mask) {
   const int64_t longest = ceil_div(tiles, n) + 2, sums = n > 1 ? 2 + 4 * n * blocks / multiprocessors : 0;

@@ -29,7 +29,7 @@ endfunction()
 
 set(problems "")
 set(checked 0)
-file(GLOB documents ${ROOT}/*.md ${ROOT}/docs/*.md ${ROOT}/examples/*.md ${ROOT}/templates/*.md ${ROOT}/bench/*.md)
+file(GLOB documents ${ROOT}/*.md ${ROOT}/docs/*.md ${ROOT}/examples/*.md ${ROOT}/templates/*.md ${ROOT}/bench/*.md ${ROOT}/bench/*/*.md)
 foreach(document ${documents})
   read_prose(${document} text)
   string(REGEX REPLACE "`([^`\n]*)\\]\\(([^`\n]*)`" "" text "${text}") # a link in code is none

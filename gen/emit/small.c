@@ -25,7 +25,8 @@ static bool takes_apart(const emit_form *f, ir_ref r, ir_op op, ir_op with, ir_r
   return false;
 }
 
-/* As measured (bench/journal.md): where the unit of exp2 binds, and not the products of large head dims. */
+/* As measured (bench/journal/scores.md): where the unit of exp2 binds, and not the products of large head
+ * dims. */
 static bool pays_for_tanh(const plan *p) { return p->head_dim + p->head_dim_v <= 256; }
 
 /* a tanh(m dot) + b, where |m dot| < 1/3: tanh(u) = u (0.9998 - 0.319 u^2) within 2^-12.3, better than
