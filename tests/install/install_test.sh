@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install_test.sh ROOT BUILD FAKE_CUDA PACK SYSTEM_LUA: what a newcomer does with an installed luattn, in a folder outside of the tree: README's
-# project by CMake, shared and static; by pkg-config; in C++; the runtime alone. The prefix is moved first, for a package may be.
+# install_test.sh ROOT BUILD FAKE_CUDA PACK SYSTEM_LUA: what a newcomer does with an installed luattn, in a folder outside of the tree: the
+# project of docs/install.md by CMake, shared and static; by pkg-config; in C++; the runtime alone. The prefix is moved first, for a package may be.
 set -euo pipefail
 root=$1 build=$2 fake_cuda=$3 pack=$4 system_lua=$5
 work=$(mktemp -d)
@@ -13,22 +13,22 @@ mv "$work/built" "$work/prefix"
 prefix=$work/prefix
 lib=$(dirname "$(find "$prefix" -name 'libluattn.so')")
 
-# README's project, as it stands there
+# docs/install.md's project, as it stands there
 mkdir "$work/tiny"
-sed -n '/^```cmake$/,/^```$/{/^```/d;p}' "$root/README.md" >"$work/tiny/CMakeLists.txt"
-sed -n '/^```c$/,/^```$/{/^```/d;p}' "$root/README.md" >"$work/tiny/tiny.c"
+sed -n '/^```cmake$/,/^```$/{/^```/d;p}' "$root/docs/install.md" >"$work/tiny/CMakeLists.txt"
+sed -n '/^```c$/,/^```$/{/^```/d;p}' "$root/docs/install.md" >"$work/tiny/tiny.c"
 lines=$(cat "$work/tiny/CMakeLists.txt" "$work/tiny/tiny.c" | wc -l)
-[ "$lines" -ge 20 ] && [ "$lines" -le 40 ] || fail "README's project has $lines lines"
+[ "$lines" -ge 20 ] && [ "$lines" -le 40 ] || fail "docs/install.md's project has $lines lines"
 build_tiny() { # folder
   cmake -S "$work/$1" -B "$work/$1/build" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 &&
-    cmake --build "$work/$1/build" >>"$work/log" 2>&1 || { cat "$work/log"; fail "README's project does not build ($1)"; }
-  [[ $("$work/$1/build/tiny") == 'o[3] = '[0-9].[0-9][0-9][0-9]\ * ]] || fail "README's project does not run ($1)"
+    cmake --build "$work/$1/build" >>"$work/log" 2>&1 || { cat "$work/log"; fail "docs/install.md's project does not build ($1)"; }
+  [[ $("$work/$1/build/tiny") == 'o[3] = '[0-9].[0-9][0-9][0-9]\ * ]] || fail "docs/install.md's project does not run ($1)"
 }
 build_tiny tiny
 cp -r "$work/tiny" "$work/static" && rm -r "$work/static/build"
 sed -i 's/luattn::luattn)/luattn::luattn_static)/' "$work/static/CMakeLists.txt"
 build_tiny static
-ldd "$work/tiny/build/tiny" | has "$prefix.*libluattn.so.0" || fail "README's project does not use the installed library"
+ldd "$work/tiny/build/tiny" | has "$prefix.*libluattn.so.0" || fail "docs/install.md's project does not use the installed library"
 ! ldd "$work/static/build/tiny" | has libluattn || fail "the static build uses a shared library"
 
 # pkg-config, and the runtime alone, on a libcuda that computes nothing
