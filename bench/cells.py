@@ -156,7 +156,7 @@ def plain():
                     "plain",
                     f"D{dim} {mask} S{length}",
                     dict(D=dim, mask=mask, S=length),
-                    _beside(("luattn", "cudnn", "fa2", "fa3"), mask, p),
+                    _beside(("luattn", "cudnn", "fa2", "fa3", "fa4"), mask, p),
                 )
 
 
@@ -173,11 +173,13 @@ BESIDE_FLEX = (
 
 
 def variants():
-    """What FlexAttention is for, beside it; FA3 where it has the mask."""
+    """What FlexAttention is for, beside both of its backends; FA3 and FA4 where they have the variant."""
     for batch, length in ((4, 4096), (1, 16384)):
         p = Problem(batch, 16, 16, length, 128, 128, heads_last=False)
         for variant in BESIDE_FLEX:
-            beside = ("luattn", "flex") + (("fa3",) if variant in ("full", "causal", "local1024") else ())
+            beside = ("luattn", "flex", "flex_flash")
+            beside += ("fa3",) if variant in ("full", "causal", "local1024") else ()
+            beside += ("fa4",) if variant != "natten2d_k13" else ()
             yield Cell(
                 "variants",
                 f"{variant} B{batch} S{length}",
@@ -243,7 +245,8 @@ def biases():
             p = Problem(batch, 2048 // dim, 2048 // dim, length, dim, dim)
             entries = [Entry("plain", "luattn", "full", p)]
             for name, variant in names.items():
-                entries += [Entry(name, "luattn", variant, p), Entry(f"flex {name}", "flex", variant, p)]
+                entries.append(Entry(name, "luattn", variant, p))
+                entries += [Entry(f"{flex} {name}", flex, variant, p) for flex in ("flex", "flex_flash")]
             yield Cell("biases", f"D{dim} B{batch} S{length}", {}, tuple(entries))
 
 
@@ -288,7 +291,7 @@ def dims():
             [("luattn", what, "causal", p) for what, p in at.items()]
             + [
                 (peer, what, "causal", at[what])
-                for peer in ("cudnn", "fa3")
+                for peer in ("cudnn", "fa3", "fa4")
                 for what in ("128/128", "192/128")
             ]
         ),
@@ -301,7 +304,7 @@ def dims():
             {},
             entries(
                 [("luattn", "32/32", mask, mha), ("luattn", "32/8", mask, gqa)]
-                + [(peer, "32/8", mask, gqa) for peer in ("cudnn", "fa3")]
+                + [(peer, "32/8", mask, gqa) for peer in ("cudnn", "fa3", "fa4")]
             ),
         )
     for dim in (64, 128, 256):

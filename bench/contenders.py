@@ -5,6 +5,10 @@ on torch's current stream and returns its results: o for fwd, dq dk dv for bwd, 
 alone runs without autograd.
 """
 
+import contextlib
+import functools
+import gc
+import importlib
 import math
 import os
 import re
@@ -15,6 +19,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cells import VARIANTS, spec_text
+from installed import NotInstalled
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
@@ -54,6 +59,7 @@ class Variation:
     def __init__(self, variant, p):
         self.name, self.inputs, self.score_mod, self.mask_mod = variant, {}, None, None
         s, h = p.length, p.heads
+        self.length = s
         position = torch.arange(s, device="cuda")
         if variant == "doc_causal8":
             docs = (position // (s // 8)).int()
@@ -104,6 +110,14 @@ class Variation:
             bias = torch.full((h,), -math.log(s), device="cuda")
             self.inputs = {"bias": bias}
             self.score_mod = lambda score, b, h, q, k: score + bias[h]
+
+    @functools.cached_property
+    def block_mask(self):
+        """The mask in FlexAttention's blocks; None where there is no mask."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        n = self.length
+        return self.mask_mod and create_block_mask(self.mask_mod, None, None, n, n, device="cuda")
 
 
 def reference(variation, t, backward):
@@ -220,20 +234,82 @@ def sdpa(backend, variation, t):
     return by_autograd(call, t)
 
 
-def flex(variation, t):
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+def flex(variation, t, backend=None):
+    """backend: one of FlexAttention's, e.g. "FLASH"; None: torch's choice, which is Triton."""
+    from torch.nn.attention.flex_attention import flex_attention
 
-    p = t.problem
-    torch._dynamo.reset()  # each variant is compiled for itself; dynamo gives up after a few of one function
     compiled = torch.compile(flex_attention, dynamic=False)
-    mask = variation.mask_mod and create_block_mask(
-        variation.mask_mod, None, None, p.length, p.length, device="cuda"
+    options = dict(
+        score_mod=variation.score_mod,
+        block_mask=variation.block_mask,
+        enable_gqa=t.problem.heads != t.problem.heads_kv,
+        kernel_options=backend and {"BACKEND": backend},
     )
-    grouped = p.heads != p.heads_kv
-    return by_autograd(
-        lambda q, k, v: compiled(q, k, v, score_mod=variation.score_mod, block_mask=mask, enable_gqa=grouped),
-        t,
-    )
+    return by_autograd(lambda q, k, v: compiled(q, k, v, **options), t)
+
+
+def forget_compiled():
+    """Drops what torch.compile has compiled. It gives up after some versions of a function."""
+    torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit = 64
+
+
+@functools.cache
+def load_fa4():
+    """bench/fa4.py; raises NotInstalled with the reason where it cannot be imported."""
+    try:
+        return importlib.import_module("fa4")
+    except Exception as e:  # the CuTe DSL raises errors of many types where a library is missing
+        why = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
+        how = "pip install --pre 'flash-attn-4[cu13]'"
+        raise NotInstalled(f"flash_attn.cute does not import ({why}); {how}") from e
+
+
+def open_flex_flash():
+    """The maker of FlexAttention with its FLASH backend, which calls FA4."""
+    flash = os.path.join(os.path.dirname(torch.__file__), "_inductor/kernel/flex/flex_flash_attention.py")
+    if not os.path.exists(flash):
+        raise NotInstalled(f"torch {torch.__version__} has no FLASH backend of FlexAttention; torch 2.11 has")
+    load_fa4()
+    return functools.partial(flex, backend="FLASH")
+
+
+def open_fa4():
+    attention = load_fa4().attention
+    return lambda variation, t: by_autograd(attention(variation, t), t)
+
+
+def replayed(launch):
+    """Captures a launch into a CUDA graph. Returns a function that replays it and returns its results.
+
+    Each replay overwrites the results. The default stream cannot be captured: another has to be current. The
+    launch has to have run on it before: autograd runs a backward on the stream of its forward.
+    """
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    gc.disable()  # a tensor or a module that is freed during the capture would break it
+    try:
+        graph.capture_begin(capture_error_mode="relaxed")  # autograd launches a backward from another thread
+        try:
+            results = launch()
+        except Exception:
+            with contextlib.suppress(Exception):  # ending a broken capture fails; the first error tells more
+                graph.capture_end()
+            raise
+        graph.capture_end()
+    except Exception as e:
+        raise RuntimeError(f"no CUDA graph: {e or type(e).__name__}") from e
+    finally:
+        gc.enable()
+
+    def replay():
+        graph.replay()
+        return results
+
+    for result in results:
+        result.fill_(math.nan)  # what the graph does not write stays NaN, and counts as wrong
+    replay()  # other passes may read these results
+    return replay
 
 
 def load_fa3(path):

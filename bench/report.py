@@ -11,9 +11,13 @@ import math
 import os
 import sys
 
-NAMES = {"luattn": "luattn", "cudnn": "cuDNN", "fa2": "FA2", "fa3": "FA3", "flex": "FlexAttention"}
+NAMES = {"luattn": "luattn", "cudnn": "cuDNN", "fa2": "FA2", "fa3": "FA3", "fa4": "FA4"}
+NAMES |= {"flex": "FlexAttention", "flex_flash": "FlexAttention FLASH"}
 PASS_NAMES = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward"}
 COLOURS = {"luattn": "#e4572e", "cudnn": "#6b9e3f", "fa3": "#5b6fd6", "fa2": "#98a2b3", "flex": "#2a9d8f"}
+COLOURS |= {"fa4": "#d4a017", "flex_flash": "#1f5f8b"}
+# A wide table has luattn's ratio to the best of these, of those that it measured.
+PEERS = ("fa4", "fa3", "cudnn", "flex_flash", "flex")
 OTHER_COLOURS = ("#b5651d", "#8e6fb0", "#4f8fb5")  # of other builds of luattn
 # Suites whose table has a row for each cell and a column for each library; others have a row for each entry.
 WIDE = ("plain", "variants")
@@ -66,9 +70,9 @@ def ratio_to(row, library):
     return e.get("base_ratio") if e and entry_of(row, "luattn") else None
 
 
-def ratio_to_best(row):
-    """luattn's rate over that of the faster of FA3 and cuDNN."""
-    peers = [e for e in (entry_of(row, "fa3"), entry_of(row, "cudnn")) if e]
+def ratio_to_best(row, peers):
+    """luattn's rate over that of the fastest of the peers."""
+    peers = [e for e in (entry_of(row, x) for x in peers) if e]
     best = max(peers, key=lambda e: e["tflops"], default=None)
     return best.get("base_ratio") if best and entry_of(row, "luattn") else None
 
@@ -92,8 +96,11 @@ def table(header, lines):
 def wide_table(rows):
     libraries = libraries_of(rows)
     ratios = {f"luattn / {name_of(x)}": [ratio_to(r, x) for r in rows] for x in libraries if x != "luattn"}
-    if "fa3" in libraries and "cudnn" in libraries:
-        ratios["luattn / better of FA3, cuDNN"] = [ratio_to_best(r) for r in rows]
+    peers = [x for x in PEERS if x in libraries]
+    if len(peers) > 1:
+        superlative = "better" if len(peers) == 2 else "best"
+        title = f"luattn / {superlative} of {', '.join(map(name_of, peers))}"
+        ratios[title] = [ratio_to_best(r, peers) for r in rows]
     ratios = {title: values for title, values in ratios.items() if any(values)}
     lines = []
     for i, row in enumerate(rows):
@@ -140,12 +147,20 @@ def refusals(data):
     return [f"{row['cell']} {row['pass']}: {e['name']}: {e['refused']}" for row, e in entries]
 
 
+def absences(data):
+    """A line on the contenders that are not installed, and why; none where all are there."""
+    absent = data.get("absent", {})
+    return [f"Not there: {'; '.join(f'{name_of(x)}: {why}' for x, why in absent.items())}."] if absent else []
+
+
 def markdown(data):
     cudnn = f", cuDNN {data['cudnn']}" if "cudnn" in data else ""
-    versions = f"{data['device']}, torch {data['torch']}{cudnn}"
+    packages = "".join(f", {name} {version}" for name, version in data.get("packages", {}).items())
+    versions = f"{data['device']}, torch {data['torch']}{cudnn}{packages}"
     order = f", each in a random order (seed {data['seed']})" if "seed" in data else ""
     method = f"medians of {data['rounds']} interleaved rounds{order}; ratios are medians of each round's"
-    text = [f"{versions}. TFLOP/s, {method}. `{data['command']}`"]
+    method += "; launches replayed from CUDA graphs" if data.get("graphs") else ""
+    text = [f"{versions}. TFLOP/s, {method}. `{data['command']}`", *absences(data)]
     for suite, pass_, rows in groups_of(data):
         text += [f"## {suite}, {PASS_NAMES[pass_]}", wide_table(rows) if suite in WIDE else long_table(rows)]
     notes = {

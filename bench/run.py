@@ -1,9 +1,22 @@
 #!/usr/bin/env python3
-"""run.py: luattn beside cuDNN, FlashAttention-2, FlexAttention (all in torch), and FlashAttention-3 if given.
+"""run.py: measures luattn next to cuDNN, FlashAttention-2, -3 and -4, and FlexAttention.
 
     python3 bench/run.py                                           plain attention, forward
     python3 bench/run.py --suite all --pass fwd,bwd --json r.json  everything, into r.json, r.md and r_*.svg
     python3 bench/run.py --only 'D128 causal' --also old=/path/to/another/libluattn.so
+    python3 bench/run.py --suite plain,variants --graphs           launches replayed from CUDA graphs
+
+Contenders, by the names that --with and --without take:
+    luattn      this repository's libluattn.so
+    cudnn, fa2  cuDNN and FlashAttention-2, through torch's scaled_dot_product_attention
+    fa3         FlashAttention-3, a build of which --fa3 names
+    fa4         FlashAttention-4: pip install --pre 'flash-attn-4[cu13]', for CUDA 12 without [cu13]
+    flex        FlexAttention, compiled to Triton
+    flex_flash  FlexAttention with BACKEND="FLASH", which calls FlashAttention-4; torch 2.11 or later
+A contender that is not installed is left out, and the report's first lines say why. --with makes it an error.
+
+--graphs takes the host out of the times: each contender's launch is captured once per pass into a CUDA graph,
+and the rounds replay it. A contender that cannot be captured is refused, with the reason.
 
 All contenders of a cell work on the same tensors in one process, in interleaved rounds, each in a random order
 (--seed). A rate is the median over the rounds, a ratio the median of each round's ratios. Results are first
@@ -11,6 +24,7 @@ compared with float64 on one head, and with luattn's on all heads.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import os
@@ -26,6 +40,7 @@ import contenders
 import report
 from binding import FAMILIES, Luattn
 from cells import PASSES, SUITES, VARIANTS, flops, kept_in_tiles, orders
+from installed import NotInstalled, check_wanted, open_contenders, version_of
 
 # A result is rounded to the half type, and so are up to four numbers on its way (P, dS, dO, and O in the row
 # sums of dO * O). Rounding is off by at most u, 2^-8 in bf16 and 2^-11 in f16: by 0.43 u in the root mean
@@ -45,9 +60,12 @@ def positions(results, pass_):
 
 
 class Contender:
-    """An entry that has launched each pass once: its functions, and for each pass its row of results."""
+    """An entry that has launched each pass once: its functions, and for each pass its row of results.
 
-    def __init__(self, entry, make, passes):
+    graphs: each pass is then captured into a CUDA graph, and its function replays that.
+    """
+
+    def __init__(self, entry, make, passes, graphs=False):
         self.entry, self.run, self.rows = entry, None, {}
         for pass_ in passes:
             start = time.monotonic()
@@ -55,6 +73,8 @@ class Contender:
             try:
                 self.run = self.run or make()
                 self.run[pass_]()
+                if graphs:
+                    self.run[pass_] = contenders.replayed(self.run[pass_])
             except Exception as e:  # each library says in its own way what it does not support
                 row["refused"] = " ".join(str(e).split())[:200] or type(e).__name__
             torch.cuda.synchronize()  # outside the try: after a fault on the device no number can be trusted
@@ -133,6 +153,8 @@ def add_plan(m, pass_):
 def run_cell(cell, makers, a):
     """Rows of one cell, one for each pass."""
     tensors, variations, exact, members = {}, {}, {}, []
+    if {"flex", "flex_flash"} & set(makers):
+        contenders.forget_compiled()
     for e in cell.entries:
         if e.library not in makers:
             continue
@@ -145,7 +167,7 @@ def run_cell(cell, makers, a):
             exact[key] = contenders.reference(variations[key], t, a.passes != ["fwd"])
         asked = {name: True for name in ("gradients", "every_tile", "deterministic") if getattr(e, name)}
         make = functools.partial(makers[e.library], variations[key], t, **asked)
-        members.append(Contender(e, make, a.passes))
+        members.append(Contender(e, make, a.passes, a.graphs))
     rows = []
     for pass_ in a.passes:
         running = [m for m in members if "refused" not in m.rows[pass_]]
@@ -161,17 +183,27 @@ def run_cell(cell, makers, a):
     return rows
 
 
-def makers_of(a):
-    """A function from (variation, tensors) to passes, by library."""
+def openers_of(a):
+    """By library, a function that returns its maker: a function from (variation, tensors) to passes."""
+
+    def open_luattn(path):
+        return functools.partial(contenders.luattn, Luattn(path, a.family))
+
+    def open_fa3():
+        if not a.fa3:
+            raise NotInstalled("no build of it is given (--fa3 PATH)")
+        return functools.partial(contenders.fa3, contenders.load_fa3(a.fa3))
+
     builds = [("luattn", a.library), *a.also]
-    makers = {name: functools.partial(contenders.luattn, Luattn(path, a.family)) for name, path in builds}
+    openers = {name: functools.partial(open_luattn, path) for name, path in builds}
     for name, backend in contenders.SDPA.items():
-        makers[name] = functools.partial(contenders.sdpa, backend)
-    if not a.no_flex:
-        makers["flex"] = contenders.flex
-    if a.fa3:
-        makers["fa3"] = functools.partial(contenders.fa3, contenders.load_fa3(a.fa3))
-    return {name: m for name, m in makers.items() if name not in a.without}
+        openers[name] = functools.partial(functools.partial, contenders.sdpa, backend)
+    return openers | {
+        "flex": lambda: contenders.flex,
+        "flex_flash": contenders.open_flex_flash,
+        "fa3": open_fa3,
+        "fa4": contenders.open_fa4,
+    }
 
 
 def with_also(cell, also):
@@ -211,10 +243,22 @@ def arguments():
         help="FlashAttention-3: its extension's .so, or the folder of flash_attn_interface.py",
     )
     parser.add_argument(
-        "--no-flex", action="store_true", help="without FlexAttention, which compiles for seconds a variant"
+        "--no-flex",
+        action="store_true",
+        help="without flex and flex_flash: FlexAttention compiles for seconds a variant",
+    )
+    parser.add_argument("--without", default="", metavar="NAME,..", help="leave these contenders out")
+    parser.add_argument(
+        "--with",
+        dest="wanted",
+        default="",
+        metavar="NAME,..",
+        help="end with an error where one of these is not installed",
     )
     parser.add_argument(
-        "--without", default="", metavar="LIBRARY,..", help="leave these out: cudnn, fa2, fa3, flex"
+        "--graphs",
+        action="store_true",
+        help="capture each contender's launch into a CUDA graph, and time the graph's replays",
     )
     parser.add_argument("--family", choices=FAMILIES, help="of luattn's kernels (default: the plan's choice)")
     parser.add_argument("--suite", default="plain", help=f"{', '.join(SUITES)} or all, with commas between")
@@ -243,40 +287,68 @@ def arguments():
     )
     a = parser.parse_args()
     a.suites = list(SUITES) if a.suite == "all" else a.suite.split(",")
-    a.passes, a.without = a.passes.split(","), a.without.split(",")
+    a.passes = a.passes.split(",")
+    a.without, a.wanted = ([x for x in names.split(",") if x] for names in (a.without, a.wanted))
     a.also = [tuple(x.split("=", 1)) for x in a.also]
-    for given, known, flag in ((a.suites, SUITES, "--suite"), (a.passes, PASSES, "--pass")):
+    if any(len(x) != 2 for x in a.also):
+        parser.error("--also: takes NAME=PATH")
+    a.openers = openers_of(a)
+    for given, known, flag in (
+        (a.suites, SUITES, "--suite"),
+        (a.passes, PASSES, "--pass"),
+        (a.without, a.openers, "--without"),
+        (a.wanted, a.openers, "--with"),
+    ):
         for x in given:
             if x not in known:
                 parser.error(f"{flag}: '{x}' is unknown; there are {', '.join(known)}")
-    if any(len(x) != 2 for x in a.also):
-        parser.error("--also: takes NAME=PATH")
+    a.without += ["flex", "flex_flash"] if a.no_flex else []
+    for x in a.wanted:
+        if x in a.without:
+            parser.error(f"--with: '{x}' is also left out, by --without or --no-flex; drop one of the two")
     return a
+
+
+def packages_of(makers):
+    """The versions of the packages behind fa4 and flex_flash, by name; none where neither is measured."""
+    names = ("flash-attn-4", "nvidia-cutlass-dsl") if {"fa4", "flex_flash"} & set(makers) else ()
+    return {name: version_of(name) for name in names}
 
 
 def main():
     a = arguments()
     start = time.monotonic()
     torch.manual_seed(0)
-    makers = makers_of(a)
     cells = [with_also(c, a.also) for s in a.suites for c in SUITES[s]() if re.search(a.only, c.name)]
+    needed = {e.library for c in cells for e in c.entries}
+    makers, absent = open_contenders(a.openers, needed, a.without)
+    missing = check_wanted(a.wanted, makers, absent)
+    if missing:
+        sys.exit(f"run.py: --with: {missing}")
     data = dict(
         device=torch.cuda.get_device_name(),
         torch=torch.__version__,
         cudnn=torch.backends.cudnn.version(),
+        packages=packages_of(makers),
+        absent=absent,
+        graphs=a.graphs,
         rounds=a.rounds,
         seed=a.seed,
         command=shlex.join(["bench/run.py", *sys.argv[1:]]),
         rows=[],
         skipped=[],
     )
-    for cell in cells:
-        if time.monotonic() - start > a.budget_seconds:
-            data["skipped"].append(f"{cell.suite}: {cell.name}")
-            continue
-        for row in run_cell(cell, makers, a):
-            data["rows"].append(row)
-            print(report.line(row), flush=True)
+    for line in report.absences(data):
+        print(line, flush=True)
+    # The default stream cannot be captured.
+    with torch.cuda.stream(torch.cuda.Stream()) if a.graphs else contextlib.nullcontext():
+        for cell in cells:
+            if time.monotonic() - start > a.budget_seconds:
+                data["skipped"].append(f"{cell.suite}: {cell.name}")
+                continue
+            for row in run_cell(cell, makers, a):
+                data["rows"].append(row)
+                print(report.line(row), flush=True)
     data["seconds"] = round(time.monotonic() - start, 1)
     print("\n" + report.markdown(data))
     if a.json:

@@ -1,16 +1,25 @@
-"""bench_test.py: the benchmark's counts of work, its tables and its plots, on a canned result."""
+"""bench_test.py: the benchmark's counts of work, its choice of contenders, its tables and its plots.
 
+Tables and plots are of a canned result. What needs torch runs on a stub of it.
+"""
+
+import contextlib
 import copy
+import importlib
+import io
 import itertools
 import json
 import os
 import sys
+import types
 import unittest
+from unittest import mock
 import xml.etree.ElementTree as ET
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{ROOT}/bench")
 import cells  # noqa: E402
+import installed  # noqa: E402
 import report  # noqa: E402
 
 
@@ -77,6 +86,14 @@ class Work(unittest.TestCase):
             for cell in suite():
                 self.assertEqual(cell.entries[0].library, "luattn")
                 self.assertEqual(len({e.name for e in cell.entries}), len(cell.entries), cell.name)
+
+    def test_fa4_and_flash_are_beside(self):
+        for cell in cells.plain():
+            self.assertIn("fa4", [e.library for e in cell.entries])
+        for cell in cells.variants():
+            libraries = [e.library for e in cell.entries]
+            self.assertIn("flex_flash", libraries)
+            self.assertEqual("fa4" in libraries, "natten2d_k13" not in cell.name, cell.name)
 
     def test_orders_are_random_and_the_same_for_a_seed(self):
         names = ("luattn", "cudnn", "fa2", "fa3")
@@ -207,6 +224,192 @@ class Tables(unittest.TestCase):
         self.assertTrue(
             report.line(CANNED["rows"][0]).endswith("luattn 300.0  cudnn 400.0 (1.25)  fa3 200.0 (0.67)")
         )
+
+
+    def test_best_of_the_peers(self):
+        row = plain_row(64, "full", 1024, [entry("luattn", 300.0), entry("cudnn", 400.0, 0.8)])
+        row["entries"] += [entry("fa3", 200.0, 1.5), entry("fa4", 500.0, 0.6), entry("fa2", 900.0, 0.3)]
+        text = report.markdown({**CANNED, "rows": [row]})
+        self.assertIn("| luattn / best of FA4, FA3, cuDNN |", text)  # not of FA2
+        self.assertIn("luattn / best of FA4, FA3, cuDNN: geometric mean 0.600,", text)
+        row["entries"] = [entry("luattn", 300.0), entry("flex", 100.0, 3.0), entry("flex_flash", 150.0, 2.0)]
+        text = report.markdown({**CANNED, "rows": [row]})
+        self.assertIn("luattn / better of FlexAttention FLASH, FlexAttention: geometric mean 2.000,", text)
+
+    def test_what_is_not_there_comes_first(self):
+        self.assertNotIn("Not there", report.markdown(CANNED))
+        data = {**CANNED, "absent": {"fa3": "no build of it", "flex_flash": "torch 2.5 has none"}}
+        lines = report.markdown(data).split("\n")
+        self.assertEqual(lines[2], "Not there: FA3: no build of it; FlexAttention FLASH: torch 2.5 has none.")
+        self.assertEqual(report.absences(data), [lines[2]])
+        self.assertEqual(report.absences({"absent": {}}), [])
+
+    def test_graphs_and_packages_are_named(self):
+        self.assertNotIn("CUDA graphs", report.markdown(CANNED))
+        data = {**CANNED, "graphs": True, "packages": {"flash-attn-4": "4.0"}}
+        first = report.markdown(data).split("\n")[0]
+        self.assertIn("each round's; launches replayed from CUDA graphs. `", first)
+        self.assertIn("cuDNN 9, flash-attn-4 4.0. TFLOP/s", first)
+
+
+class Installed(unittest.TestCase):
+    def open(self, needed, without=()):
+        def missing():
+            raise installed.NotInstalled("pip install it")
+
+        openers = {"luattn": lambda: 1, "fa4": missing, "flex": lambda: 2}
+        return installed.open_contenders(openers, needed, without)
+
+    def test_the_absent_have_a_reason(self):
+        self.assertEqual(
+            self.open({"luattn", "fa4", "flex"}), ({"luattn": 1, "flex": 2}, {"fa4": "pip install it"})
+        )
+
+    def test_what_is_left_out_or_in_no_cell_is_not_opened(self):
+        self.assertEqual(self.open({"luattn", "fa4"}, ["fa4"]), ({"luattn": 1}, {}))
+        self.assertEqual(self.open({"luattn"}), ({"luattn": 1}, {}))
+
+    def test_another_error_is_passed_on(self):
+        with self.assertRaises(ZeroDivisionError):
+            installed.open_contenders({"luattn": lambda: 1 / 0}, {"luattn"}, ())
+
+    def test_wanted(self):
+        makers, absent = self.open({"luattn", "fa4"})
+        self.assertIsNone(installed.check_wanted(["luattn"], makers, absent))
+        self.assertIsNone(installed.check_wanted([], makers, absent))
+        self.assertEqual(
+            installed.check_wanted(["luattn", "fa4", "flex"], makers, absent),
+            "fa4: pip install it; flex: no chosen cell has it",
+        )
+
+    def test_version_of_what_is_not_installed(self):
+        self.assertEqual(installed.version_of("no-such-package-of-luattn"), "unversioned")
+
+
+class Graph:
+    """A CUDA graph whose replay writes 1 into what the launch wrote, unless the launch ran outside of it."""
+
+    written = []
+    held = True
+
+    def __init__(self):
+        self.log = []
+
+    def capture_begin(self, capture_error_mode):
+        self.log.append("begin")
+
+    def capture_end(self):
+        self.log.append("end")
+        if "broken" in self.log:
+            raise RuntimeError("the capture was invalidated")
+
+    def replay(self):
+        for x in Graph.written if Graph.held else []:
+            x.value = 1.0
+
+
+class Result:
+    value = 0.0
+
+    def fill_(self, value):
+        self.value = value
+
+
+class WithStub(unittest.TestCase):
+    """run.py and contenders.py on a stub of torch."""
+
+    def setUp(self):
+        torch = mock.MagicMock(__version__="2.5")
+        torch.cuda.CUDAGraph = Graph
+        names = ("torch", "torch.nn", "torch.nn.functional", "torch.nn.attention")
+        stubs = {name: torch if name == "torch" else mock.MagicMock() for name in names}
+        patch = mock.patch.dict(sys.modules, stubs)
+        patch.start()
+        self.addCleanup(patch.stop)  # also drops the modules imported here
+        self.run = importlib.import_module("run")
+        self.contenders = sys.modules["contenders"]
+        Graph.written, Graph.held = [], True
+
+    def member(self, launch, graphs=True):
+        stub = types.SimpleNamespace(name="fa4", library="fa4")
+        return self.run.Contender(stub, lambda: {"fwd": launch}, ["fwd"], graphs)
+
+    def test_a_graph_is_replayed(self):
+        result, launches = Result(), []
+
+        def launch():
+            launches.append(1)
+            Graph.written = [result]
+            return [result]
+
+        member = self.member(launch)
+        self.assertEqual(len(launches), 2)  # one to compile, one captured
+        self.assertNotIn("refused", member.rows["fwd"])
+        result.value = 5.0
+        self.assertEqual(member.run["fwd"](), [result])
+        self.assertEqual((result.value, len(launches)), (1.0, 2))
+
+    def test_a_launch_outside_of_its_graph_gives_nan(self):
+        result = Result()
+        Graph.held = False
+        self.member(lambda: [result]).run["fwd"]()
+        self.assertNotEqual(result.value, result.value)
+
+    def test_what_cannot_be_captured_is_refused_with_its_reason(self):
+        graphs, launches = [], []
+
+        def make():
+            graphs.append(Graph())
+            return graphs[0]
+
+        def launch():
+            launches.append(1)
+            if len(launches) == 2:
+                graphs[0].log.append("broken")
+                raise RuntimeError("operation not permitted when stream is capturing")
+            return []
+
+        self.contenders.torch.cuda.CUDAGraph = make
+        row = self.member(launch).rows["fwd"]
+        self.assertEqual(
+            row["refused"], "no CUDA graph: operation not permitted when stream is capturing"
+        )
+        self.assertEqual(graphs[0].log, ["begin", "broken", "end"])
+
+    def test_without_graphs_nothing_is_captured(self):
+        launch = lambda: []  # noqa: E731
+        self.assertIs(self.member(launch, graphs=False).run["fwd"], launch)
+
+    def arguments(self, *words):
+        with mock.patch.object(sys, "argv", ["run.py", *words]):
+            return self.run.arguments()
+
+    def error(self, *words):
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as err:
+            self.arguments(*words)
+        return err.getvalue().splitlines()[-1]
+
+    def test_names_of_contenders(self):
+        a = self.arguments("--without", "fa2,fa4", "--no-flex", "--also", "old=x.so", "--with", "old")
+        self.assertEqual(a.without, ["fa2", "fa4", "flex", "flex_flash"])
+        self.assertEqual((a.wanted, a.graphs), (["old"], False))
+        known = "there are luattn, cudnn, fa2, flex, flex_flash, fa3, fa4"
+        for flag in ("--without", "--with"):
+            self.assertEqual(self.error(flag, "fa5"), f"run.py: error: {flag}: 'fa5' is unknown; {known}")
+        self.assertIn("'flex' is also left out", self.error("--with", "flex", "--no-flex"))
+
+    def test_absent_contenders_say_how_to_install_them(self):
+        openers = self.arguments().openers
+        for name, text in (
+            ("fa3", "--fa3 PATH"),
+            ("fa4", "pip install --pre 'flash-attn-4[cu13]'"),
+            ("flex_flash", "has no FLASH backend of FlexAttention; torch 2.11 has"),
+        ):
+            self.contenders.torch.__file__ = "/nowhere/torch/__init__.py"
+            with mock.patch.dict(sys.modules, {"flash_attn": None, "cutlass": None}):
+                with self.assertRaises(installed.NotInstalled) as e:
+                    openers[name]()
+            self.assertIn(text, str(e.exception))
 
 
 class Plots(unittest.TestCase):
