@@ -5,6 +5,7 @@ Tables and plots are of a canned result. What needs torch runs on a stub of it.
 
 import contextlib
 import copy
+import gc
 import importlib
 import io
 import itertools
@@ -14,6 +15,7 @@ import sys
 import types
 import unittest
 from unittest import mock
+import weakref
 import xml.etree.ElementTree as ET
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -348,6 +350,23 @@ class WithStub(unittest.TestCase):
         result.value = 5.0
         self.assertEqual(member.run["fwd"](), [result])
         self.assertEqual((result.value, len(launches)), (1.0, 2))
+
+    def test_what_a_launch_holds_lives_as_long_as_its_graph(self):
+        class Saved:
+            pass
+
+        def make_launch():
+            saved = Saved()  # as what autograd keeps of a forward, which the captured backward reads
+            return weakref.ref(saved), lambda: [Result()] if saved else []
+
+        alive, launch = make_launch()
+        member = self.member(launch)
+        del launch
+        gc.collect()
+        self.assertIsNotNone(alive())
+        del member
+        gc.collect()
+        self.assertIsNone(alive())
 
     def test_a_launch_outside_of_its_graph_gives_nan(self):
         result = Result()
