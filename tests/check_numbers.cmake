@@ -1,4 +1,4 @@
-# check_numbers.cmake: who writes and reads real numbers for programs: common/real.c alone, whatever the locale is.
+# check_numbers.cmake: refuses any file but common/real.c that writes or reads real numbers for programs, as the locale would change them.
 # cmake -DROOT=<tree> -P tests/check_numbers.cmake
 #
 # Messages for people go through luattn_fail, or are made in a call that has entered a scope (common/host.h).

@@ -98,8 +98,10 @@ static luattn_status chain_score(const traced_spec *t, const online_grad *online
   out->row_terms = online->rows;
   out->element_terms = online->elements;
   for (int i = 0; i < out->element_terms.count; i++) {
-    ir_ref *value = &out->element_terms.term[i].value;
-    *value = ir_substitute(g, *value, &score, &t->score_mod, 1);
+    derived_term *term = &out->element_terms.term[i];
+    term->value = ir_substitute(g, term->value, &score, &t->score_mod, 1);
+    for (int k = 0; k < term->num_index; k++)
+      term->index[k] = ir_substitute(g, term->index[k], &score, &t->score_mod, 1);
   }
   TRY(differentiate(t, "score_mod", t->score_mod, ds, score, &out->ds, &out->element_terms, err));
   ir_ref roots[2] = {out->prob, out->ds};

@@ -196,6 +196,20 @@ static ir_ref neat_row(derivation *d, ir_ref x) {
   return x;
 }
 
+/* Refuses a gradient whose place in the input is known only once the row is: forward runs without it. */
+static luattn_status check_place(const derivation *d, ir_ref leaf) {
+  const ir_node n = *ir_get(d->g, leaf);
+  for (int i = 0; n.op == IR_LOAD && i < n.nargs; i++) {
+    if (!ir_uses(d->g, n.arg[i], VAR_RED) && !ir_uses(d->g, n.arg[i], VAR_STATE)) continue;
+    return luattn_fail(
+        d->err, LUATTN_UNSUPPORTED,
+        "%s: online_func '%s': runs forward only, as the index of '%s', which has a gradient, comes "
+        "from row scalars; compute it from positions or scores, or leave out grad = true",
+        d->t->file, d->o->name, d->t->input[n.imm.integer].name);
+  }
+  return LUATTN_OK;
+}
+
 /* The gradient of one parameter of the online function: what is the same for all elements goes to the row. */
 static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, online_grad *out) {
   ir *g = d->g;
@@ -299,7 +313,10 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
   bool derived;
   TRY(find_adjoints(d, leaf, num_leaves, &derived));
   *out = (online_grad){.prob = choose_prob(d)};
-  for (int i = 0; i < num_leaves; i++) TRY(compose_parameter(d, out->prob, leaf[i], out));
+  for (int i = 0; i < num_leaves; i++) {
+    TRY(check_place(d, leaf[i]));
+    TRY(compose_parameter(d, out->prob, leaf[i], out));
+  }
   out->ds = given ? given_backward(d, out->prob, derived) : compose_ds(d, out->prob);
   if (out->ds == IR_NONE) out->ds = ir_real(t->g, 0);
   return derivation_failed(d) ? derivation_no_memory(d) : recover_all(d, out);

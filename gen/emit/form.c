@@ -436,6 +436,10 @@ static luattn_status build_gradient(emit_form *f, luattn_error *err) {
   const ir_ref scaled = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), ir_variable(g, VAR_DOT, 0));
   keep_wanted(f, &d->element_terms, &f->element_terms);
   keep_wanted(f, &d->row_terms, &f->row_terms);
+  for (int i = 0; i < f->element_terms.count; i++) {
+    derived_term *t = &f->element_terms.term[i];
+    for (int k = 0; k < t->num_index; k++) t->index[k] = ir_substitute(g, t->index[k], &score, &scaled, 1);
+  }
   take_sums(f);
   find_pairs(f);
   f->num_rows = d->num_rows;

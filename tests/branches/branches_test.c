@@ -1,5 +1,5 @@
-/* The CPU path on random functions of nested branches (branches.h), and on four from the field, beside a
- * reference that computes what is taken and nothing else. */
+/* branches_test.c: the CPU path on random functions of nested branches (branches.h), and on four from the
+ * field, beside a reference that computes what is taken and nothing else. */
 #include "tests/branches/attention.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# locale.sh: what luattn says, reads and writes with a decimal comma in its process is what it does without. The environment
+# locale.sh: checks that a decimal comma in the process changes nothing that luattn says, reads or writes. The environment
 # names LUATTN (the program), SPEC, FAKE_NVRTC, SET_LOCALE (set_locale.c) and LOCPATH.
 set -eu
 [ -e "$LOCPATH/comma/LC_NUMERIC" ] || { echo "skipped: there is no locale 'comma' in $LOCPATH, as this machine has no localedef" >&2; exit 77; }

@@ -1,4 +1,4 @@
--- Scores as large as the distance: of thousands float32 keeps four digits behind the point less than of ones.
+-- Adds the distance to the score: float32 rounds a score of 1000 a thousand times as coarsely as a score of 1.
 return attention {
   name = "rising_scores",
   block_mask = causal(),

@@ -1,4 +1,4 @@
--- Weights of their own below w = 0.34, met by few values of the input.
+-- An arm for w below 0.34, which few values of the input meet.
 return attention {
   inputs = { w = { axes = {"h"}, grad = true } },
   scalars = { c = 0.75 },

@@ -1,5 +1,5 @@
-/* What a parameter's gradient is where a function has a corner: whole on a clamp's closed interval, in halves
- * at a tie of two traced values, nothing at the corner of relu and abs. */
+/* ties_test.c: a parameter's gradient where a function has a corner: whole on a clamp's closed interval, in
+ * halves at a tie of two traced values, nothing at the corner of relu and abs. */
 #include "support.h"
 
 #include <math.h>
