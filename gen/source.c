@@ -146,7 +146,7 @@ static int passes_left_out(const compilation *c, const char *out[MAX_LEFT_OUT]) 
 
 enum { MAX_OPTIONS = 7 + 4 * MAX_LEFT_OUT };
 
-/* No flag of fast arithmetic: math.cuh decides that for each function. `recent`: what not every NVRTC 12
+/* No flag of fast arithmetic: ops/math.cuh decides that for each function. `recent`: what not every NVRTC 12
  * knows. Minimal: without the declarations of textures and of the CUDA runtime, a tenth of the front end's
  * time. No cache: NVRTC would start CUDA to look among the driver's cached kernels, and luattn has a cache of
  * its own. */

@@ -136,7 +136,7 @@ static luattn_status fill_grad(const args_call *c, const luattn_input_info *info
   return args_tensor(c, &rule, grad, stride, &out->grad);
 }
 
-/* Kernels multiply an index along the last axis with a stride in bytes of 32 bits (templates/input.cuh). */
+/* Kernels multiply an index along the last axis with a stride in bytes of 32 bits (templates/ops/input.cuh). */
 static luattn_status check_last_stride(const args_call *c, const tensor_rule *rule, const long long *stride) {
   const int last = rule->ndim - 1;
   const long long most = INT32_MAX / (rule->dtype.bits / 8);

@@ -74,7 +74,7 @@ static bool is_needed(const luattn_image_info *m, unsigned want, uint32_t has_mo
   return (m->wants & want) != 0 || (has_mod && (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0);
 }
 
-/* Rows of a head in dq_acc, dk_acc, dv_acc and bwd_rows: the sm90 family has 16 at a time (dq_acc.cuh), and
+/* Rows of a head in dq_acc, dk_acc, dv_acc and bwd_rows: the sm90 family has 16 at a time (sink/dq_acc.cuh), and
  * copies 16 bytes. */
 static int64_t padded_rows(const luattn_image_info *m, int len) {
   return m->family == LUATTN_SM90 ? ceil_div(len, 16) * 16 : len;
@@ -96,7 +96,7 @@ static bool is_wide(const luattn_image_info *m, const luattn_entry_info *dkdv) {
 }
 
 /* For each q tile of a head, in the sm80 family for each warp's part of it, in the wide sm90 backward for
- * each block of a pair (turns.cuh, sm90_claims.cuh). */
+ * each block of a pair (work/dq_order.cuh, sm90/bwd/dq_first_store.cuh). */
 static int64_t num_turns(const luattn_image_info *m, const LuattnParams *p) {
   const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_DKDV);
   const int64_t parts = m->family != LUATTN_SM90 ? main->threads / 32 : is_wide(m, main) ? 2 : 1;
@@ -251,7 +251,7 @@ static luattn_status choose_skip(const args_call *c, const LuattnParams *p, bool
   return LUATTN_OK;
 }
 
-/* Rows of tiles of a head, and words of 32 tiles that each has; see tiles.cuh, Visits. */
+/* Rows of tiles of a head, and words of 32 tiles that each has; see work/tile_walk.cuh, Visits. */
 static void visits_shape(const luattn_image_info *m, const LuattnParams *p, int64_t *rows, int64_t *words) {
   const bool forward = m->pass == LUATTN_FORWARD;
   const luattn_entry_info *main = entry_of(m, forward ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV);

@@ -1,6 +1,6 @@
 /* order.h: in which order a forward kernel on the tensor cores takes its q tiles, as numbers that it reads
- * (LuattnOrder in templates/params.h; templates/schedule.cuh takes the tiles). Inline, because the test of
- * schedule.cuh includes it. */
+ * (LuattnOrder in templates/params.h; templates/work/tile_scheduler.cuh takes the tiles). Inline, because the test of
+ * work/tile_scheduler.cuh includes it. */
 #ifndef LUATTN_RUNTIME_ORDER_H
 #define LUATTN_RUNTIME_ORDER_H
 

@@ -1,4 +1,4 @@
-/* tickets.h: the counters from which the blocks of a launch draw their tiles (templates/schedule.cuh).
+/* tickets.h: the counters from which the blocks of a launch draw their tiles (templates/work/tile_scheduler.cuh).
  *
  * A launch leaves its counter as it found it, at 0, so nothing has to zero it, but two launches that overlap
  * need two. A workspace is not zeroed, so the kernel owns the memory of its counters:

@@ -12,7 +12,7 @@
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
-#define LUATTN_EXACT_LIMBS(real_size) ((real_size) == 4 ? 10 : 75) /* of exact.cuh, 8 bytes each */
+#define LUATTN_EXACT_LIMBS(real_size) ((real_size) == 4 ? 10 : 75) /* of ops/reproducible_sum.cuh, 8 bytes each */
 #define LUATTN_TURNS_FIRST 32 /* of LuattnParams.turns, the first that is of a tile */
 #define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward */
 #define LUATTN_NORM_ROWS 32   /* positions that one number of norm_q, norm_k and least_lse is for */
@@ -34,7 +34,7 @@ typedef struct LuattnInput {
   void *grad;
   long long stride[LUATTN_MAX_AXES];
   int size[LUATTN_MAX_AXES];
-  unsigned long long *exact; /* deterministic backward: what becomes grad (exact.cuh), zeroed by the runtime; null where sums
+  unsigned long long *exact; /* deterministic backward: what becomes grad (ops/reproducible_sum.cuh), zeroed by the runtime; null where sums
                               * come in a fixed order, or are the same in any (common/pairs.h) */
   long long count;           /* elements of grad */
 } LuattnInput;
@@ -46,7 +46,7 @@ typedef struct LuattnDivisor {
   unsigned d, multiplier, shift;
 } LuattnDivisor;
 
-/* The order in which a forward kernel on the tensor cores takes q tiles: schedule.cuh, runtime/order.h. */
+/* The order in which a forward kernel on the tensor cores takes q tiles: work/tile_scheduler.cuh, runtime/order.h. */
 typedef struct LuattnOrder {
   unsigned q_tiles, tiles;      /* of a head; of all heads of all batches */
   unsigned last;                /* the last group of heads, counted from 0 */
@@ -81,21 +81,21 @@ typedef struct LuattnParams {
   void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], in the sm90 family q_len up to a multiple of 16; written
                    * by prepare, read by the main kernels */
   void *dq_acc;   /* Real [batch][heads][q_len][head_dim], zeroed by the runtime, in the sm90 family by prepare (but a
-                   * first turn stores: turns.cuh, and so may who comes first: sm90_claims.cuh), or null;
-                   * where luattn_dkdv adds into it, a head has the order, and in the sm90 family the rows, of dq_acc.cuh */
+                   * first turn stores: work/dq_order.cuh, and so may who comes first: sm90/bwd/dq_first_store.cuh), or null;
+                   * where luattn_dkdv adds into it, a head has the order, and in the sm90 family the rows, of sink/dq_acc.cuh */
   void *dk_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim], or null; in the sm90 family ordered as dq_acc */
   void *dv_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim_v], or null; likewise */
-  unsigned *turns; /* deterministic backward that adds into dq_acc: turns.cuh says what they are; zeroed by the runtime, in the
-                    * sm90 family by prepare. Else, in the sm90 family's backward, a counter (sm90_bwd.cuh) and, where it adds
-                    * into dq_acc, from LUATTN_TURNS_FIRST on a number for each q tile of a head (sm90_claims.cuh); set by prepare */
-  unsigned *tickets; /* one number, 0 before and after a launch: how many tiles have been drawn (schedule.cuh); or null */
-  /* Where tiles without weight are skipped (reach.cuh), else null. Of each LUATTN_NORM_ROWS positions: */
+  unsigned *turns; /* deterministic backward that adds into dq_acc: work/dq_order.cuh says what they are; zeroed by the runtime, in the
+                    * sm90 family by prepare. Else, in the sm90 family's backward, a counter (sm90/bwd/bwd_pipeline.cuh) and, where it adds
+                    * into dq_acc, from LUATTN_TURNS_FIRST on a number for each q tile of a head (sm90/bwd/dq_first_store.cuh); set by prepare */
+  unsigned *tickets; /* one number, 0 before and after a launch: how many tiles have been drawn (work/tile_scheduler.cuh); or null */
+  /* Where tiles without weight are skipped (around/tile_skipping.cuh), else null. Of each LUATTN_NORM_ROWS positions: */
   float *norm_k; /* [batch][heads_kv][ceil(kv_len / LUATTN_NORM_ROWS)]: a bound of the largest |k| */
   float *norm_q, *least_lse; /* [batch][heads][ceil(q_len / LUATTN_NORM_ROWS)], in backward: the same of |q|, and the least lse
                               * of rows that keep something */
   unsigned *visits; /* bits of [batch][heads][q tiles][kv tiles], in backward [kv tiles][q tiles], the last axis up to a multiple
                      * of 32: is the tile computed? */
-  int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract.cuh */
+  int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract/contract.cuh */
 
   LuattnInput input[LUATTN_MAX_INPUTS];
   double scalar[LUATTN_MAX_SCALARS];

@@ -20,7 +20,7 @@ typedef struct mask_stat {
   int input, axis;
   bool along_q;
 } mask_stat;
-/* A period from here on kernels take for rows of a grid (short_period of templates/sm90_lines.cuh). */
+/* A period from here on kernels take for rows of a grid (short_period of templates/score/mask_intervals.cuh). */
 #define MASK_GRID 16
 /* What one line keeps (lines.c): a row its kv, a column its q. All in [lo[0], hi[0]), or, of two, in [lo[1],
  * hi[1]), IR_NONE: no bound; if period > 0, of these what modulo the period lies in [rest_lo, rest_hi), which

@@ -1,8 +1,8 @@
 /* distance.c: what of a score is made before its product: what it takes from the distance between query and
- * key alone, where that is long; and what it reads from an input along the keys (sm90_strips.cuh).
+ * key alone, where that is long; and what it reads from an input along the keys (sm90/fwd/bias_staging.cuh).
  *
  * A warp of a kernel with several rows has many elements at one distance. T5's bucket and its bias are
- * computed once for all of them (distance.cuh). ptxas would find that by itself for the elements of a thread,
+ * computed once for all of them (score/distance_terms.cuh). ptxas would find that by itself for the elements of a thread,
  * but by then NVVM has written them out for each element, which takes time.
  */
 #include "gen/emit/form.h"

@@ -1,4 +1,4 @@
-/* emit.c: spec.cuh, in the order of templates/contract.cuh. */
+/* emit.c: spec.cuh, in the order of templates/contract/contract.cuh. */
 #include "gen/emit/parts.h"
 
 #include <string.h>
@@ -325,8 +325,8 @@ static void write_includes(writer *w) {
   if (emit_bounds_small(w))
     text_add(&w->out, "#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length\n");
   text_add(&w->out,
-           "#include \"config.cuh\"\n#include \"contract.cuh\"\n#include \"math.cuh\"\n"
-           "#include \"input.cuh\"\n#include \"stats.cuh\"\n\n");
+           "#include \"config.cuh\"\n#include \"contract/contract.cuh\"\n#include \"ops/math.cuh\"\n"
+           "#include \"ops/input.cuh\"\n#include \"ops/input_bounds.cuh\"\n\n");
   if (w->f->mask->num_stats == 0 || plan_prepares_stats(w->f->plan, w->f->score_bounds != IR_NONE))
     text_add(&w->out, "#define LUATTN_NO_STATS  // nor an entry for them\n");
   if (t->query_mod == IR_NONE && t->key_mod == IR_NONE && t->value_mod == IR_NONE)
@@ -336,7 +336,7 @@ static void write_includes(writer *w) {
 static void write_spec(writer *w) {
   const traced_spec *t = traced(w);
   text_add(&w->out,
-           "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract.cuh.\n",
+           "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract/contract.cuh.\n",
            t->name, writer_file(w));
   write_includes(w);
   text_add(&w->out, "\nstruct Spec {\n");

@@ -1,4 +1,4 @@
-/* emit.h: expressions to CUDA text. spec.cuh fulfils templates/contract.cuh; config.cuh names the plan's
+/* emit.h: expressions to CUDA text. spec.cuh fulfils templates/contract/contract.cuh; config.cuh names the plan's
  * constants. */
 #ifndef LUATTN_GEN_EMIT_H
 #define LUATTN_GEN_EMIT_H

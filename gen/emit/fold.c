@@ -10,7 +10,7 @@
  * the size of the position, and the difference, which decides the score, would keep that error.
  *
  * The Real of an integer that is linear in positions needs no conversion per column. A position is a base,
- * one for many elements, plus an offset, a constant of the kernel's unrolled loop (contract.cuh), and so is
+ * one for many elements, plus an offset, a constant of the kernel's unrolled loop (contract/contract.cuh), and so is
  * what is linear in positions. IR_REAL_SUM converts the two apart and adds them: one addition per element,
  * and nothing that has to stay in registers. It is an atom here.
  */

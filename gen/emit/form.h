@@ -43,7 +43,7 @@ static inline bool deps_element(int mask) {
   return (mask & (DEP_ELEMENT | DEP_MOD | DEP_PART)) != 0 || ((mask & DEP_KV) != 0 && (mask & row) != 0);
 }
 
-/* Gradients of parameters that are sums of dS, by what they are sums over; as contract.cuh has it. VAR_GRAD
+/* Gradients of parameters that are sums of dS, by what they are sums over; as contract/contract.cuh has it. VAR_GRAD
  * stands for the sum. */
 enum { SUM_DISTANCE, SUM_ROW, SUM_COL, SUM_HERE, SUM_LINEAR, SUM_KINDS };
 
@@ -91,7 +91,7 @@ typedef struct emit_form {
   derived_terms sum[SUM_KINDS];
   double
       factor_of_q[DERIVED_MAX_TERMS]; /* of terms of SUM_LINEAR: what their factor grows by from q to q + 1 */
-  int distance_step;                  /* contract.cuh */
+  int distance_step;                  /* contract/contract.cuh */
   bool pairs_in_line;                 /* likewise */
   int pairs_axis;                     /* theirs that q alone is the index of; -1: none */
   uint32_t pairs[12];                 /* luattn_input_info.pairs */

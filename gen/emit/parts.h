@@ -39,6 +39,6 @@ void emit_stat_tables(writer *w);
 void emit_tiles(writer *w);
 bool emit_bounds_reals(writer *w);   /* whether tile_class or alike bounds a real number */
 bool emit_bounds_small(writer *w);   /* or integers of 32 bits alone, all of them with bounds */
-bool tiles_may_be_alike(writer *w);  /* contract.cuh: may_be_alike */
+bool tiles_may_be_alike(writer *w);  /* contract/contract.cuh: may_be_alike */
 
 #endif

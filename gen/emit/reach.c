@@ -1,6 +1,6 @@
 /* reach.c: does a score fall with positions, so that whole tiles have no weight? Then it is emitted as an
  * interval as well (Spec::score_bounds), and the kernels of the sm90 family leave out tiles that it proves to
- * be without weight (templates/reach.cuh).
+ * be without weight (templates/around/tile_skipping.cuh).
  */
 #include <math.h>
 

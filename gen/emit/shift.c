@@ -1,6 +1,6 @@
 /* shift.c: terms of a score that are the same for all elements that a thread has of a row in a tile.
  *
- * ALiBi's score is dot + slope * (kv - q). With kv = base + offset (contract.cuh), slope * (base - q) is one
+ * ALiBi's score is dot + slope * (kv - q). With kv = base + offset (contract/contract.cuh), slope * (base - q) is one
  * number for a row of a thread in a tile, the shift, and each element costs one multiply-add with a constant,
  * dot + slope * offset. A shift goes through the online function at the cost of a row: the maximum of shifted
  * scores is the shifted maximum, and in what is linear in a score it joins the terms of the row.

@@ -6,7 +6,7 @@
  *
  * 1 / (1 + 2^-x) takes one more, or four multiply-adds. Where nothing but weights is made of scores, which
  * are rounded to a half type, a kernel computes it from 2^x in that type, and asks then:
- * templates/halves.cuh.
+ * templates/ops/half_sigmoid.cuh.
  */
 #include "gen/emit/form.h"
 

@@ -1,4 +1,4 @@
-/* interval.h: bounds of IR expressions over boxes of index values. The arithmetic is templates/interval.cuh, compiled here
+/* interval.h: bounds of IR expressions over boxes of index values. The arithmetic is templates/ops/interval.cuh, compiled here
  * as C, so that the compiler and the generated device code cannot disagree. */
 #ifndef LUATTN_GEN_IR_INTERVAL_H
 #define LUATTN_GEN_IR_INTERVAL_H
@@ -6,7 +6,7 @@
 #include "gen/ir/ir.h"
 
 #define LUATTN_INTERVAL_HOST 1
-#include "templates/interval.cuh" /* iv (real), ivi (integer), tri (boolean) and their operations */
+#include "templates/ops/interval.cuh" /* iv (real), ivi (integer), tri (boolean) and their operations */
 
 /* A value of any type: the member that the node's type names is the one in use. */
 typedef struct ir_bounds { iv real; ivi integer; tri boolean; } ir_bounds;

@@ -117,7 +117,7 @@ const char *ir_var_name(ir_var v);
 ir_type ir_var_type(ir_var v);
 const char *ir_type_name(ir_type t);
 
-/* The interval function of node r in templates/interval.cuh is prefix ## stem, called with the bounds of its arguments:
+/* The interval function of node r in templates/ops/interval.cuh is prefix ## stem, called with the bounds of its arguments:
  * ir_interval_prefix(type of its LAST argument) and ir_op_interval(op), e.g. "ivi_" and "lt". NULL for leaves and LOAD. */
 const char *ir_op_interval(ir_op op);
 const char *ir_interval_prefix(ir_type t);

@@ -9,9 +9,9 @@
 static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
 static const char *const family_names[] = {"simt", "sm80", "sm90"};
 
-/* Fixed shapes of the kernels in aux.cuh and reach.cuh. */
+/* Fixed shapes of the kernels in around/ (around.cuh, tile_skipping.cuh). */
 enum { AUX_THREADS = 128, AUX_TILE = 64, STATS_THREADS = 32, NORM_TILE = 128 };
-enum { EXACT_BYTES = 80, EXACT_BYTES_F64 = 600 }; /* of a sum: exact.cuh */
+enum { EXACT_BYTES = 80, EXACT_BYTES_F64 = 600 }; /* of a sum: ops/reproducible_sum.cuh */
 
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   const int dim_v = t->head_dim_v > 0 ? t->head_dim_v : t->head_dim;
@@ -42,15 +42,15 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
 }
 
 static void use_family(plan *p, luattn_family family) {
-  static const char *const files[][2] = {[LUATTN_SIMT] = {"fwd_simt.cu", "bwd_simt.cu"},
-                                         [LUATTN_SM80] = {"fwd_sm80.cu", "bwd_sm80.cu"},
-                                         [LUATTN_SM90] = {"fwd_sm90.cu", "bwd_sm90.cu"}};
+  static const char *const files[][2] = {[LUATTN_SIMT] = {"entry/fwd_simt.cu", "entry/bwd_simt.cu"},
+                                         [LUATTN_SM80] = {"entry/fwd_sm80.cu", "entry/bwd_sm80.cu"},
+                                         [LUATTN_SM90] = {"entry/fwd_sm90.cu", "entry/bwd_sm90.cu"}};
   const bool backward = p->pass == LUATTN_BACKWARD;
   p->family = family;
   p->fast_math = family != LUATTN_SIMT;
   p->accumulates_dq = backward && family != LUATTN_SIMT;
   p->template_file = files[family][backward];
-  if (tiles_wide(p)) p->template_file = "bwd_sm90_wide.cu";
+  if (tiles_wide(p)) p->template_file = "entry/bwd_d256.cu";
 }
 
 /* Which family can run this dtype and these head dims. */
@@ -302,7 +302,7 @@ static void add_main(plan *p, const char *name, luattn_role role, const plan_row
   add_entry(p, name, role, p->threads, 0, tiles_shared_bytes(p, role, rows));
 }
 
-/* Which kernels a backward image has. As struct Needs in aux.cuh, which leaves out the bodies of the others.
+/* Which kernels a backward image has. As struct Needs in contract/needs.cuh, which leaves out the bodies of the others.
  */
 static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   const bool parameters = (p->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0;

@@ -22,9 +22,9 @@ typedef struct plan {
   int sm80_warps_n, sm80_chunk_m; /* backward of the sm80 family */
   unsigned wants;
   bool accumulates_dq, fast_math, deterministic;
-  bool claims; /* the first kv tile of a q tile stores dq_acc (templates/sm90_claims.cuh) */
+  bool claims; /* the first kv tile of a q tile stores dq_acc (templates/sm90/bwd/dq_first_store.cuh) */
   bool rounds; /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
-  const char *template_file; /* entry file among the templates: "fwd_simt.cu" */
+  const char *template_file; /* entry file among the templates: "entry/fwd_simt.cu" */
   int num_entries;
   plan_entry entry[LUATTN_MAX_ENTRIES]; /* in launch order */
   const char *why;                      /* one line per fact */
@@ -62,12 +62,12 @@ bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);
  */
 typedef struct plan_rows {
   int row_bytes, bwd_row_bytes, num_acc, num_stats;
-  int line_bytes; /* of an element of the line that scores read; 0: they read none (templates/sm90_strips.cuh)
+  int line_bytes; /* of an element of the line that scores read; 0: they read none (templates/sm90/fwd/bias_staging.cuh)
                    */
   int col_bytes;  /* of struct Col, where it is all that scores read memory for, and whole words; else 0 */
   bool skips;     /* tiles without weight */
   bool sums_distances;    /* some gradient of a parameter is sums of dS at distances (SUM_DISTANCE) */
-  bool has_distance_term; /* kept in shared memory in the simt family (simt.cuh, DistanceTable) */
+  bool has_distance_term; /* kept in shared memory in the simt family (simt/tile_products.cuh, DistanceTable) */
 } plan_rows;
 
 /* How often the main kernel's code repeats a hook that is inlined: once for each score, row and column that
@@ -90,7 +90,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
 /* tiles.c: the arithmetic that the kernel headers state, and the tiles that are good. */
 bool tiles_choice(const plan *p, int rank, luattn_tiles *out); /* without regard to shared memory */
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows);
-/* Beside these tiles of the sm90 forward, lines that scores read fit as well (templates/sm90_strips.cuh). */
+/* Beside these tiles of the sm90 forward, lines that scores read fit as well (templates/sm90/fwd/bias_staging.cuh). */
 bool tiles_have_lines(const plan *p, const plan_rows *rows);
 int tiles_least_shared(const plan *p); /* of the largest kernel, for a spec that keeps what softmax keeps */
 int tiles_shared_limit(int arch);      /* 0: unknown architecture */

@@ -1,5 +1,5 @@
 /* tiles.c: tiles by pass, head dims and shared memory. The arithmetic is that of the comments at the top of
- * the kernel headers (fwd_simt.cuh, bwd_simt.cuh, fwd_sm80.cuh, bwd_sm80.cuh, fwd_sm90.cuh, bwd_sm90.cuh);
+ * the kernel headers (simt/fwd_simt.cuh, simt/bwd_simt.cuh, sm80/fwd_sm80.cuh, sm80/bwd_sm80.cuh, sm90/fwd/fwd_sm90.cuh, sm90/bwd/bwd_sm90.cuh);
  * what is tabled there as good is tabled here. */
 #include "common/fail.h"
 #include "gen/plan/plan.h"
@@ -194,7 +194,7 @@ static int sm90_wide_backward_bytes(const plan *p, const plan_rows *r) {
          (barriers + 127) / 128 * 128;
 }
 
-/* A slot more than stages for dS, if it fits (sm90_bwd.cuh). What a deterministic kernel's consumer warps sum
+/* A slot more than stages for dS, if it fits (sm90/bwd/bwd_pipeline.cuh). What a deterministic kernel's consumer warps sum
  * at distances is handed over in shared memory. */
 static int sm90_backward_bytes(const plan *p, const plan_rows *r) {
   const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
@@ -246,7 +246,7 @@ int tiles_least_shared(const plan *p) {
 plan_copies tiles_copies(const plan *p) {
   const bool backward = p->pass == LUATTN_BACKWARD;
   const bool half = p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16;
-  plan_copies c = {.mod = half ? 8 : 1}; /* per_access in templates/tensors.cuh */
+  plan_copies c = {.mod = half ? 8 : 1}; /* per_access in templates/source/tensor.cuh */
   if (p->family == LUATTN_SIMT) {        /* backward rolls its loop over rows */
     c.col = max_of(p->tile_n / 16, 1);
     c.row = backward ? 1 : max_of(p->tile_m * 16 / p->threads, 1);
@@ -301,7 +301,7 @@ static luattn_status check_sm80(const plan *p, luattn_error *err) {
   const int warps_c = p->threads / 32 / p->sm80_warps_n, frags = p->tile_n / (16 * p->sm80_warps_n);
   if (p->tile_m < 16 || p->tile_m % (p->sm80_chunk_m * warps_c) != 0)
     return refuse("tile_m", p->tile_m,
-                  "sm80 backward takes 32, 64 or 128, as the tables of bwd_sm80.cuh have them", err);
+                  "sm80 backward takes 32, 64 or 128, as the tables of sm80/bwd_sm80.cuh have them", err);
   if (frags < 1 || frags > 2 || frags * 16 * p->sm80_warps_n != p->tile_n)
     return refuse("tile_n", p->tile_n, "sm80 backward takes 32, 64, 128 or 256", err);
   return LUATTN_OK;

@@ -62,7 +62,7 @@ static inline luattn_lengths luattn_lengths_of(luattn_pass pass, int64_t q_len, 
 /* The tiles of a pass's main kernel, threads of a block and stages of its pipeline. */
 typedef struct luattn_tiles {
   int tile_m, tile_n, threads, stages;
-  int warps_n, chunk_m; /* backward of the sm80 family, else 0: templates/bwd_sm80.cuh says what they are */
+  int warps_n, chunk_m; /* backward of the sm80 family, else 0: templates/sm80/bwd_sm80.cuh says what they are */
 } luattn_tiles;
 
 /* Everything that is fixed at compile time. Lengths, batch, heads, strides, scalars and inputs are not. Zero means default. */

@@ -1,7 +1,7 @@
 // config.cuh: example of what gen/emit writes for a plan. For an editor and for nvcc (-I templates/example -I templates);
 // each constant may be set with -D.
 #pragma once
-#include "base.cuh"
+#include "arch/types.cuh"
 
 #ifndef EXAMPLE_ELEM
 #define EXAMPLE_ELEM bf16_t

@@ -7,7 +7,7 @@
 // one MUFU.EX2.
 #pragma once
 #include "config.cuh"
-#include "contract.cuh"
+#include "contract/contract.cuh"
 
 struct Spec {
   static constexpr bool is_double = sizeof(Config::Elem) == 8;

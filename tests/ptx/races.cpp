@@ -88,7 +88,7 @@ void begin_races(Block &b) {
   }
 }
 
-// Kernels of clusters (bwd_sm90_wide.cuh) have products of tiles that do not exist, whose results they drop,
+// Kernels of clusters (sm90/bwd_d256/bwd_d256.cuh) have products of tiles that do not exist, whose results they drop,
 // and which nothing orders. There an operand that is not known to be there is NaN, and so is a result whose
 // operand is written too early.
 bool multiplies_nothing(const Warp &w) { return w.block->cluster->blocks.size() > 1; }

@@ -71,8 +71,8 @@ static void test_sm80(void **state) {
   const char *const forward[] = {"-std=c++20", "-default-device"};
   const char *const backward[] = {"-std=c++20",           "-default-device",       "-DEXAMPLE_TILE_M=64",
                                   "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=256", "-DEXAMPLE_STAGES=1"};
-  compile("fwd_sm80.cu", "sm_80", forward, 2, 2 * 128 * (128 + 2 * 2 * 64));
-  compile("bwd_sm80.cu", "sm_80", backward, 6, 2 * 256 * (128 + 64) + 2 * 2 * 64 * 128 + 64 * 8);
+  compile("entry/fwd_sm80.cu", "sm_80", forward, 2, 2 * 128 * (128 + 2 * 2 * 64));
+  compile("entry/bwd_sm80.cu", "sm_80", backward, 6, 2 * 256 * (128 + 64) + 2 * 2 * 64 * 128 + 64 * 8);
 }
 
 static void test_sm90(void **state) {
@@ -88,12 +88,12 @@ static void test_sm90(void **state) {
                               "-DEXAMPLE_THREADS=512",
                               "-DEXAMPLE_HEAD_DIM=192",
                               "-DEXAMPLE_HEAD_DIM_V=128"};
-  compile("fwd_sm90.cu", "sm_90a", forward, 5, 2 * 128 * (128 + 2 * 2 * 128) + 512 + 2 * 128 * 128);
+  compile("entry/fwd_sm90.cu", "sm_90a", forward, 5, 2 * 128 * (128 + 2 * 2 * 128) + 512 + 2 * 128 * 128);
   for (int n = 5; n <= 6; n++)
-    compile("bwd_sm90.cu", "sm_90a", backward, n,
+    compile("entry/bwd_sm90.cu", "sm_90a", backward, n,
             2 * 256 * (128 + 2 * 64) + 8 * 16 * (16 + 2 * 128) + 2 * 64 * 8 + 3 * 2 * 64 * 128 + 512);
   compile(
-      "bwd_sm90_wide.cu", "sm_90a", wide, 7,
+      "entry/bwd_d256.cu", "sm_90a", wide, 7,
       2 * 64 * 192 + 2 * 64 * 128 + 2 * 2 * 64 * (192 + 128) + 5 * 2 * 64 * 64 + 2 * 64 * 8 + 2 * 64 + 128);
 }
 
@@ -104,8 +104,8 @@ static void test_simt(void **state) {
     const char *const options[] = {"-std=c++20",          "-default-device",     elems[i],
                                    "-DEXAMPLE_TILE_M=32", "-DEXAMPLE_TILE_N=32", "-DEXAMPLE_THREADS=256"};
     const int size = i == 0 ? 4 : 8, slices = 2 * 144 * (32 + 32), weights = 32 * (32 * size + 16);
-    compile("fwd_simt.cu", "sm_80", options, 6, slices + weights);
-    compile("bwd_simt.cu", "sm_80", options, 6, slices + 2 * weights);
+    compile("entry/fwd_simt.cu", "sm_80", options, 6, slices + weights);
+    compile("entry/bwd_simt.cu", "sm_80", options, 6, slices + 2 * weights);
   }
 }
 

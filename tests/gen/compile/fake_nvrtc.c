@@ -196,7 +196,7 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
              entry);
   if (told(p, "fail"))
     snprintf(p->log, sizeof p->log,
-             "In file included from fwd_simt.cu(3):\nspec.cuh(12): error: identifier \"slopes\" is "
+             "In file included from entry/fwd_simt.cu(3):\nspec.cuh(12): error: identifier \"slopes\" is "
              "undefined\n1 error detected\n");
   p->failed = told(p, "fail") || told(p, "silent") || exhausted || fails;
   if (!told(p, "fail") && !told(p, "silent") && !leave_front_end(p)) p->failed = true;

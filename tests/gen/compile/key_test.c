@@ -154,9 +154,8 @@ static void append(const folder *dir, const char *name, const char *what) {
  * file is named. */
 static void test_templates(void **state) {
   (void)state;
-  static const char *const used[] = {"base.cuh", "params.h", "simt.cuh", "bwd_simt.cu"}, *const others[] = {
-                                                                                             "fwd_simt.cu",
-                                                                                             "bwd_sm80.cu"};
+  static const char *const used[] = {"arch/types.cuh", "params.h", "simt/tile_products.cuh", "entry/bwd_simt.cu"};
+  static const char *const others[] = {"entry/fwd_simt.cu", "entry/bwd_sm80.cu"};
   folder dir = folder_new();
   luattn_spec *spec = load(SPEC);
   luattn_target target = target_new();
@@ -179,11 +178,11 @@ static void test_templates(void **state) {
     if (same(key, before)) fail_msg("%s: a change does not count", used[i]);
     before = key;
   }
-  snprintf(command, sizeof command, "%s/rows.cuh", dir.path);
+  snprintf(command, sizeof command, "%s/score/online_rows.cuh", dir.path);
   assert_int_equal(remove(command), 0);
   assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_IO);
   snprintf(message, sizeof message,
-           "templates: '%s/rows.cuh': cannot be read (No such file or directory); LUATTN_TEMPLATE_DIR must "
+           "templates: '%s/score/online_rows.cuh': cannot be read (No such file or directory); LUATTN_TEMPLATE_DIR must "
            "hold every template, or "
            "be unset to use the embedded ones",
            dir.path);

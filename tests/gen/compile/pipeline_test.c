@@ -30,10 +30,10 @@ static void test_nvrtc_fails(void **state) {
   (void)state;
   const luattn_target target = target_new();
   expect_failure(&target, "fail",
-                 "nvrtc: bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: spec.cuh(12): error: identifier "
+                 "nvrtc: entry/bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: spec.cuh(12): error: identifier "
                  "\"slopes\" is undefined");
-  expect_failure(&target, "silent", "nvrtc: bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: no log");
-  expect_failure(&target, "refuse", "nvrtc: bwd_simt.cu: NVRTC_ERROR_OUT_OF_MEMORY");
+  expect_failure(&target, "silent", "nvrtc: entry/bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: no log");
+  expect_failure(&target, "refuse", "nvrtc: entry/bwd_simt.cu: NVRTC_ERROR_OUT_OF_MEMORY");
   expect_failure(&target, "empty", "nvrtc: cubin: NVRTC gave none; the architecture must be sm_XX");
   expect_failure(&target, "old",
                  "nvrtc: '" FAKE_NVRTC

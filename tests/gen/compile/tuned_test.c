@@ -299,7 +299,7 @@ static void test_stale(void **state) {
   not_used(&t, path, why);
   t.nvrtc = FAKE_NVRTC;
   folder copy = folder_new();
-  snprintf(command, sizeof command, "cp -r " TEMPLATES "/. '%s' && echo >> '%s/sm90.cuh'", copy.path,
+  snprintf(command, sizeof command, "cp -r " TEMPLATES "/. '%s' && echo >> '%s/sm90/pipeline.cuh'", copy.path,
            copy.path);
   assert_int_equal(system(command), 0);
   assert_int_equal(setenv("LUATTN_TEMPLATE_DIR", copy.path, 1), 0);

@@ -88,7 +88,7 @@ static void test_rows_of_prob(void **state) {
         LIST("prob_rows = -1;"), NULL);
 }
 
-/* Which gradients of t, in score_mod's `score`, are sums of dS (SumKind in contract.cuh), and whether any is
+/* Which gradients of t, in score_mod's `score`, are sums of dS (SumKind in contract/contract.cuh), and whether any is
  * not. */
 static void check_sums(int arch, const char *axes, const char *score, int sums, bool adds) {
   luattn_target t = target;
@@ -189,7 +189,7 @@ static void test_terms_take_room(void **state) {
   }
 }
 
-/* Whether a score_mod that adds `read` reads a line along the keys (contract.cuh), and one for all batches.
+/* Whether a score_mod that adds `read` reads a line along the keys (contract/contract.cuh), and one for all batches.
  */
 static void check_line(luattn_pass pass, int arch, const char *axes, const char *type, const char *read,
                        bool line, bool shared) {

@@ -49,9 +49,9 @@ static int max(int a, int b) { return a > b ? a : b; }
 static long long min(long long a, long long b) { return a < b ? a : b; }
 static long long max(long long a, long long b) { return a > b ? a : b; }
 
-#include "rows.cuh"
+#include "score/online_rows.cuh"
 #include "spec.cuh"
-#include "tiles.cuh"
+#include "work/tile_walk.cuh"
 
 static_assert(ValidSpec<Spec>);
 static_assert(sizeof(Spec::Real) == 8, "emitted for double");

@@ -107,10 +107,10 @@ static void test_backward_falls_back(void **state) {
   luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 128, 0, 90);
   assert_true(plan_alternative(a, spec, &t, false, 0, &p));
   assert_int_equal(p.family, LUATTN_SM90);
-  assert_string_equal(p.template_file, "bwd_sm90.cu");
+  assert_string_equal(p.template_file, "entry/bwd_sm90.cu");
   assert_true(plan_alternative(a, spec, &t, false, 1, &p));
   assert_int_equal(p.family, LUATTN_SM80);
-  assert_string_equal(p.template_file, "bwd_sm80.cu");
+  assert_string_equal(p.template_file, "entry/bwd_sm80.cu");
   assert_true(p.accumulates_dq && p.fast_math);
   assert_non_null(strstr(p.why, "fallback: the sm90 family has too few registers"));
   t.family = 1 + LUATTN_SM90;
@@ -151,7 +151,7 @@ static void test_wide_backward_of_any_wants(void **state) {
     luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 192, 128, 90);
     t.wants = wants;
     assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
-    assert_string_equal(p.template_file, "bwd_sm90_wide.cu");
+    assert_string_equal(p.template_file, "entry/bwd_d256.cu");
     assert_null(strstr(p.why, "fallback"));
   }
   arena_close(a);
@@ -167,14 +167,14 @@ static void test_wide_backward(void **state) {
   for (int i = 0; i < 3; i++) {
     luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_F16, dims[i][0], dims[i][1], 90);
     assert_true(plan_alternative(a, spec, &t, false, 0, &p));
-    assert_string_equal(p.template_file, "bwd_sm90_wide.cu");
+    assert_string_equal(p.template_file, "entry/bwd_d256.cu");
     assert_true(p.tile_m == 64 && p.tile_n == 64 && p.threads == 512 && p.accumulates_dq);
     assert_true(plan_alternative(a, spec, &t, false, 1, &p));
-    assert_string_equal(p.template_file, "bwd_sm80.cu");
+    assert_string_equal(p.template_file, "entry/bwd_sm80.cu");
     assert_non_null(strstr(p.why, "fallback: the sm90 family has too few registers"));
     t.pass = LUATTN_FORWARD;
     assert_true(plan_alternative(a, spec, &t, false, 0, &p));
-    assert_string_equal(p.template_file, "fwd_sm90.cu");
+    assert_string_equal(p.template_file, "entry/fwd_sm90.cu");
   }
   arena_close(a);
 }

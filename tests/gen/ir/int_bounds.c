@@ -1,8 +1,8 @@
-/* int_bounds.c: bounds of one integer op, out of templates/interval.cuh as images with small bounds have it,
+/* int_bounds.c: bounds of one integer op, out of templates/ops/interval.cuh as images with small bounds have it,
  * or as all others do: INT_BOUNDS names the function. */
 #define LUATTN_INTERVAL_HOST
 #define LUATTN_NO_REAL_BOUNDS
-#include "templates/interval.cuh"
+#include "templates/ops/interval.cuh"
 
 #include "gen/ir/ir.h"
 

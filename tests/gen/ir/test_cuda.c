@@ -1,4 +1,4 @@
-/* templates/math.cuh and templates/interval.cuh under nvcc: a kernel that spells every op of the table for
+/* templates/ops/math.cuh and templates/ops/interval.cuh under nvcc: a kernel that spells every op of the table for
  * every type, and calls every interval function. Skipped (77) where there is no nvcc. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ static void write_bounds(FILE *f, ir_op op, ir_type type) {
 static void write_kernel(FILE *f) {
   fprintf(f,
           "struct Config { static constexpr bool fast_math = FAST_MATH; };\n"
-          "#include \"math.cuh\"\n#include \"interval.cuh\"\n"
+          "#include \"ops/math.cuh\"\n#include \"ops/interval.cuh\"\n"
           "template <class Real> static __device__ void ops(Real *x, int *n) {\n"
           "  Real sum = 0;\n"
           "  const Real Real_0 = x[0], Real_1 = x[1], Real_2 = x[2];\n"

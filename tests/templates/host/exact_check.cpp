@@ -1,7 +1,7 @@
-// exact_check.cpp: sums of exact.cuh beside sums in integers of any length, of numbers of all magnitudes, in
+// exact_check.cpp: sums of ops/reproducible_sum.cuh beside sums in integers of any length, of numbers of all magnitudes, in
 // several orders; and what infinities and NaN become.
 #include "host_cuda.hpp"
-#include "exact.cuh"
+#include "ops/reproducible_sum.cuh"
 
 template <int> struct same_size;
 template <> struct same_size<4> { using type = uint32_t; };

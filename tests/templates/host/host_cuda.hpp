@@ -139,8 +139,8 @@ static long long __double_as_longlong(double x) { return std::bit_cast<long long
 static unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 static float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 
-// In place of async.cuh.
-#define LUATTN_ASYNC_CUH
+// In place of arch/cp_async.cuh.
+#define LUATTN_CP_ASYNC_CUH
 alignas(128) static unsigned char dynamic_shared[256 * 1024];
 static size_t __cvta_generic_to_shared(const void *p) {
   return size_t(static_cast<const unsigned char *>(p) - dynamic_shared);

@@ -15,7 +15,7 @@ static T __ldg(const T *x) {
   return *x;
 }
 
-#define LUATTN_LINE_LOADS_CUH
+#define LUATTN_BIAS_ROW_LOADS_CUH
 using u32 = unsigned;
 using u64 = unsigned long long;
 static u64 memory_begin, memory_end;
@@ -47,8 +47,8 @@ static void prefetch_l2(u64 at) {
   pieces_asked.insert(at / 128);
 }
 #define LUATTN_NO_GRADIENTS
-#include "input.cuh"
-#include "line_terms.cuh"
+#include "ops/input.cuh"
+#include "score/bias_rows.cuh"
 
 // ---- an input ----
 
@@ -222,11 +222,11 @@ static void check_without_line() {
 }
 
 int main() {
-  // As in the kernels for head dims up to 128 (bwd_sm90.cuh) ...
+  // As in the kernels for head dims up to 128 (sm90/bwd/bwd_sm90.cuh) ...
   check_parts<8, 1, 128>();
   check_parts<8, 2, 128>();
   check_parts<16, 1, 128>();
-  // ... and above (bwd_sm90_wide.cuh).
+  // ... and above (sm90/bwd_d256/bwd_d256.cuh).
   check_parts<8, 8, 64>();
   // Others that LineTerms can have.
   check_parts<8, 4, 64>();

@@ -1,5 +1,5 @@
 // pairs_check.cpp: where a warp of the sm90 backward puts its dS in the gradient of an input for pairs of
-// positions (sm90_pairs.cuh): lines that begin anywhere, are longer or shorter than the keys, and lie as the
+// positions (grads/pair_bias_grad.cuh): lines that begin anywhere, are longer or shorter than the keys, and lie as the
 // input's other axes say; tiles that end past the queries or the keys; tiles that have places of their own,
 // and tiles that share them; in a deterministic kernel (EXAMPLE_DETERMINISTIC) and others. The instructions
 // are emulated: what goes outside the gradient, or to where it may not begin, fails.
@@ -19,7 +19,7 @@ static T __ldg(const T *x) {
 struct Config {
   static constexpr bool deterministic = EXAMPLE_DETERMINISTIC != 0;
 };
-#include "input.cuh"
+#include "ops/input.cuh"
 
 // ---- the gradient's memory ----
 
@@ -56,7 +56,7 @@ static void write(i64 element, float x, bool store) {
   ++written[element].times;
 }
 
-#define LUATTN_PAIR_STORES_CUH
+#define LUATTN_PAIR_BIAS_STORES_CUH
 template <bool Store>
 static void put_four(float *to, const float (&x)[4], float factor) {
   const i64 first = element_at(to, 16);
@@ -67,7 +67,7 @@ static void add_global(float *to, float x, float factor) {
   ++singles;
   write(element_at(to, 4), x * factor, false);
 }
-#include "sm90_pairs.cuh"
+#include "grads/pair_bias_grad.cuh"
 
 // ---- an input ----
 

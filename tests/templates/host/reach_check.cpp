@@ -1,13 +1,13 @@
-// reach_check.cpp: what luattn_reach leaves out (reach.cuh), against all scores in double: in forward
+// reach_check.cpp: what luattn_reach leaves out (around/tile_skipping.cuh), against all scores in double: in forward
 // together less than 2^-24 of each row's sum of weights, in backward no weight above 2^-24 / n. And it leaves
 // something out, for steep heads alone.
 #include "host_cuda.hpp"
 
 static int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
-static float fast_sqrt(float x) { return sqrtf(x) * 1.000001f; }  // of math.cuh, as far off as it may be
+static float fast_sqrt(float x) { return sqrtf(x) * 1.000001f; }  // of ops/math.cuh, as far off as it may be
 
-#include "interval.cuh"
-#include "reach.cuh"
+#include "ops/interval.cuh"
+#include "around/tile_skipping.cuh"
 
 enum { HEADS = 6, HEADS_KV = 2, BATCH = 2, DIM = 24 };
 static const float slopes[HEADS] = {4, 1, 0.3f, 0.002f, 0, -1};

@@ -1,5 +1,5 @@
 // schedule_check.cpp: the order of q tiles, as a launch chooses it (runtime/order.h) and kernels read it
-// (schedule.cuh). It visits every tile once, groups of heads behind each other and in them the last queries
+// (work/tile_scheduler.cuh). It visits every tile once, groups of heads behind each other and in them the last queries
 // first. And blocks that draw their tiles, launch after launch from one counter that nobody zeroes in
 // between, in whatever order the draws of a launch fall: every tile is taken once, and the counter is left at
 // 0. Divisions by LuattnDivisor are those of the processor.
@@ -11,7 +11,7 @@ static unsigned atomicInc(unsigned *p, unsigned last) {
   return old;
 }
 #include "runtime/order.h"
-#include "schedule.cuh"
+#include "work/tile_scheduler.cuh"
 
 constexpr int tile_m = 64, kv_bytes = 512;
 

@@ -1,5 +1,5 @@
 // strips_check.cpp: which number of an input, and which Col, a thread of the sm90 forward reads from strips
-// (sm90_strips.cuh) that fetchers filled (fwd_sm90_fetch.cuh): lines that begin anywhere, are longer or
+// (sm90/fwd/bias_staging.cuh) that fetchers filled (sm90/fwd/bias_loader.cuh): lines that begin anywhere, are longer or
 // shorter than the keys, and lie as far apart as an input's strides say; q tiles that end past the queries;
 // all widths of tiles. The strips' instructions are emulated: a copy's bytes arrive when it is waited for,
 // and one from outside the input fails.
@@ -10,7 +10,7 @@
 static int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 static bool __all_sync(unsigned lanes, bool x) { return !__any_sync(lanes, !x); }
 
-#define LUATTN_SM90_COPIES_CUH
+#define LUATTN_BIAS_COPIES_CUH
 using u32 = unsigned;
 using u64 = unsigned long long;
 static const char *memory_begin, *memory_end;
@@ -67,12 +67,12 @@ static void strip_load(u32 (&x)[N], u32 at) {
 }
 #define store_shared device_store_shared
 #define load_shared device_load_shared
-#include "mma.cuh"
+#include "arch/mma.cuh"
 #undef store_shared
 #undef load_shared
 #define barrier_peek device_barrier_peek
 #define barrier_wait_peeked device_barrier_wait_peeked
-#include "tma.cuh"
+#include "arch/tma.cuh"
 #undef barrier_peek
 #undef barrier_wait_peeked
 template <int Which>
@@ -85,7 +85,7 @@ static u32 load_shared(u32 address) {
   memcpy(&x, dynamic_shared + address, 4);
   return x;
 }
-#include "fwd_sm90_fetch.cuh"
+#include "sm90/fwd/bias_loader.cuh"
 
 // ---- an input ----
 

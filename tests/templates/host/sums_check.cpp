@@ -1,5 +1,5 @@
-// sums_check.cpp: which element of a tile is whose, for what sums dS (sums.cuh, sm80_sums.cuh, simt_sums.cuh)
-// and for what is computed once a distance (distance.cuh, DistanceTable): every lane of every warp, for each
+// sums_check.cpp: which element of a tile is whose, for what sums dS (grads/parameter_grads.cuh, sm80/parameter_grads_sm80.cuh, simt/parameter_grads_simt.cuh)
+// and for what is computed once a distance (score/distance_terms.cuh, DistanceTable): every lane of every warp, for each
 // shape of tiles that a plan may choose, beside plain loops over the tile. Instructions of a whole warp are
 // emulated. Numbers are small integers, which no order of additions rounds.
 #include "host_cuda.hpp"
@@ -9,7 +9,7 @@
 #define ldmatrix_x4_turned device_ldmatrix_x4_turned
 #define pack device_pack
 #define select device_select
-#include "mma.cuh"
+#include "arch/mma.cuh"
 #undef mma_16x8x16
 #undef ldmatrix_x4
 #undef ldmatrix_x4_turned
@@ -69,9 +69,9 @@ static void mma_16x8x16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   }
 }
 
-#include "distance.cuh"
-#include "simt_sums.cuh"
-#include "sm80_sums.cuh"
+#include "score/distance_terms.cuh"
+#include "simt/parameter_grads_simt.cuh"
+#include "sm80/parameter_grads_sm80.cuh"
 
 // ---- a spec ----
 

@@ -1,8 +1,8 @@
-// turns_check.cpp: whom a kv tile comes after (turns.cuh), for masks of which any tiles may be empty: the
+// turns_check.cpp: whom a kv tile comes after (work/dq_order.cuh), for masks of which any tiles may be empty: the
 // tiles that QTiles visits for a q tile form one chain, the last first; and blocks draw each tile once,
 // larger ones of a head first. How blocks that share a kv tile divide its q tiles (QShare).
 #include "host_cuda.hpp"
-#include "turns.cuh"
+#include "work/dq_order.cuh"
 
 constexpr int tile_m = 64, tile_n = 128, most = 80;
 

@@ -1,13 +1,13 @@
-// spec.cuh: the spec 'alibi', written by luattn from alibi.lua. The names are those of contract.cuh.
+// spec.cuh: the spec 'alibi', written by luattn from alibi.lua. The names are those of contract/contract.cuh.
 #pragma once
 #define LUATTN_NO_GRADIENTS    // of inputs and scalars
 #define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers
 #define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length
 #include "config.cuh"
-#include "contract.cuh"
-#include "math.cuh"
-#include "input.cuh"
-#include "stats.cuh"
+#include "contract/contract.cuh"
+#include "ops/math.cuh"
+#include "ops/input.cuh"
+#include "ops/input_bounds.cuh"
 
 #define LUATTN_NO_STATS  // nor an entry for them
 #define LUATTN_NO_MODS   // of q, k and v, nor an entry for them

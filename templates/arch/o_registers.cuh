@@ -1,0 +1,62 @@
+// arch/o_registers.cuh: O of a forward kernel on the tensor cores, in registers that PTX knows and NVVM does not, for the
+// reason that arch/mma_registers.cuh gives.
+//
+//     o<n>_0 .. 7   block n, 16 columns of O of the rows that a thread has: sm80/o_mma.cuh and sm90/fwd/o_wgmma.cuh say
+//                   in which order
+//
+// A kernel calls declare_out() once, outside of all loops. Blocks are counted by template arguments, because
+// their numbers become text.
+#pragma once
+#include "arch/types.cuh"
+
+LUATTN_FN void declare_out() {
+#define OUT(n) ".reg .f32 o" #n "_<8>;"
+  asm volatile(OUT(0) OUT(1) OUT(2) OUT(3) OUT(4) OUT(5) OUT(6) OUT(7) OUT(8) OUT(9) OUT(10) OUT(11) OUT(12)
+                   OUT(13) OUT(14) OUT(15));
+#undef OUT
+}
+
+// Eight blocks are one statement, because the compiler takes time for each.
+#define LUATTN_BLOCK(f, n) f(n, "0") f(n, "1") f(n, "2") f(n, "3") f(n, "4") f(n, "5") f(n, "6") f(n, "7")
+#define LUATTN_EIGHT(n) \
+  "n"(n), "n"((n) + 1), "n"((n) + 2), "n"((n) + 3), "n"((n) + 4), "n"((n) + 5), "n"((n) + 6), "n"((n) + 7)
+
+template <int Blocks>
+LUATTN_FN void zero_out() {
+#define ZERO(n, i) "mov.f32 o" n "_" i ", 0f00000000;"
+#define BLOCK(n) LUATTN_BLOCK(ZERO, n)
+  if constexpr (Blocks >= 8) {
+    zero_out<Blocks - 8>();
+    asm volatile(BLOCK("%0") BLOCK("%1") BLOCK("%2") BLOCK("%3") BLOCK("%4") BLOCK("%5") BLOCK("%6")
+                     BLOCK("%7")::LUATTN_EIGHT(Blocks - 8));
+  } else if constexpr (Blocks > 0) {
+    zero_out<Blocks - 1>();
+    asm volatile(BLOCK("%0")::"n"(Blocks - 1));
+  }
+#undef BLOCK
+#undef ZERO
+}
+
+// Blocks First .. First + Count - 1; of a thread's two rows the upper one is multiplied by `upper`,
+// the other by `lower`.
+template <int First, int Count>
+LUATTN_FN void scale_out(float upper, float lower) {
+#define SCALE(n, i, factor) "mul.f32 o" n "_" i ", o" n "_" i ", " factor ";"
+#define PAIR(n, i, j, factor) SCALE(n, i, factor) SCALE(n, j, factor)
+#define BLOCK(n) \
+  PAIR(n, "0", "1", "%0") PAIR(n, "2", "3", "%1") PAIR(n, "4", "5", "%0") PAIR(n, "6", "7", "%1")
+  if constexpr (Count >= 8) {
+    asm volatile(BLOCK("%2") BLOCK("%3") BLOCK("%4") BLOCK("%5") BLOCK("%6") BLOCK("%7") BLOCK("%8")
+                     BLOCK("%9")::"f"(upper),
+                 "f"(lower), LUATTN_EIGHT(First));
+    scale_out<First + 8, Count - 8>(upper, lower);
+  } else if constexpr (Count > 0) {
+    asm volatile(BLOCK("%2")::"f"(upper), "f"(lower), "n"(First));
+    scale_out<First + 1, Count - 1>(upper, lower);
+  }
+#undef BLOCK
+#undef PAIR
+#undef SCALE
+}
+#undef LUATTN_EIGHT
+#undef LUATTN_BLOCK

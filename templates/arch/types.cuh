@@ -1,0 +1,69 @@
+// arch/types.cuh: types, storage conversions and small helpers. Self-contained: NVRTC sees no system header.
+#pragma once
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i64 = long long;
+
+#define LUATTN_FN static __device__ __forceinline__
+#define LUATTN_OUTLINED static __device__ __noinline__  // one copy, called: for hooks too large to inline
+
+// What a function called out of line returns: by value, because a reference would force its target to memory.
+template <class Real, int N> struct Results { Real x[N]; };
+
+struct half_t { u16 bits; };  // IEEE binary16
+struct bf16_t { u16 bits; };  // bfloat16
+
+template <class A, class B> struct same_type { static constexpr bool value = false; };
+template <class A> struct same_type<A, A> { static constexpr bool value = true; };
+
+template <class Real> LUATTN_FN Real infinity() {
+  if constexpr (sizeof(Real) == 8) return __longlong_as_double(0x7ff0000000000000ll);
+  else return __int_as_float(0x7f800000);
+}
+
+LUATTN_FN float to_real(float x) { return x; }
+LUATTN_FN double to_real(double x) { return x; }
+LUATTN_FN float to_real(bf16_t x) { return __uint_as_float(u32(x.bits) << 16); }
+LUATTN_FN float to_real(half_t x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+
+template <class T> LUATTN_FN T from_real(double x) {
+  static_assert(same_type<T, double>::value || same_type<T, float>::value, "half types are written from float");
+  return T(x);
+}
+template <class T> LUATTN_FN T from_real(float x) {
+  if constexpr (same_type<T, half_t>::value) {
+    half_t y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+  } else if constexpr (same_type<T, bf16_t>::value) {
+    bf16_t y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+  } else {
+    return T(x);
+  }
+}
+
+LUATTN_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// A launch gives a kernel the dynamic shared memory that its layout takes: gen/plan/tiles.c reckons it for itself,
+// before there is a kernel. Templates' own tests have a Config that leaves it open.
+template <class Config, int Bytes> LUATTN_FN constexpr bool has_shared() {
+  if constexpr (requires { Config::shared_bytes; })
+    static_assert(Bytes <= Config::shared_bytes, "the plan gives a kernel less shared memory than its layout takes");
+  return true;
+}
+
+template <class T> LUATTN_FN T min_of(T a, T b) { return a < b ? a : b; }
+template <class T> LUATTN_FN T max_of(T a, T b) { return a > b ? a : b; }
+LUATTN_FN float max_of(float a, float b) { return fmaxf(a, b); }  // one FMNMX; the ternary is two instructions
+LUATTN_FN double max_of(double a, double b) { return fmax(a, b); }
+
+LUATTN_FN void atomic_add(float *p, float x) { atomicAdd(p, x); }
+LUATTN_FN void atomic_add(double *p, double x) { atomicAdd(p, x); }

@@ -1,0 +1,27 @@
+// around/around.cuh: the shape that the small kernels around attention share, whatever the tiles of the main kernels.
+//
+// They are bound by memory. A thread accesses 16 bytes of 16-bit elements at once, or one number of f32 or
+// f64: then tensors may lie anywhere, and a mod stands in a kernel once, not once for each number of an
+// access and again for tensors that do not allow it.
+#pragma once
+#include "contract/contract.cuh"
+
+static constexpr int aux_threads = 128, aux_tile = 64, stats_threads = 32;
+
+// Calls body(position, channel) for every N-th channel of the block's positions, spread over the threads.
+template <int Width, int N, class Body>
+LUATTN_FN void for_each_element(int len, const Body &body) {
+  static_assert(Width % N == 0);
+  constexpr int per_row = Width / N;
+  const int first = int(blockIdx.x) * aux_tile;
+  const int count = min_of(aux_tile, len - first) * per_row;
+#pragma unroll 1
+  for (int i = int(threadIdx.x); i < count; i += aux_threads) body(first + i / per_row, i % per_row * N);
+}
+
+enum { WHICH_Q = 0, WHICH_K = 1, WHICH_V = 2 };
+
+template <class Spec, int Which>
+constexpr bool has_mod = Which == WHICH_Q   ? bool(Spec::has_query_mod)
+                         : Which == WHICH_K ? bool(Spec::has_key_mod)
+                                            : bool(Spec::has_value_mod);

@@ -1,0 +1,114 @@
+// around/finish.cuh: luattn_finish: dq, dk and dv from their accumulators, through the derivatives of input mods.
+//
+// Grid as luattn_mod (around/input_mods.cuh), or (.., batch) where nothing but dq has to be written; aux_threads
+// threads.
+#pragma once
+#include "around/around.cuh"
+#include "grads/flush.cuh"
+#include "sink/dq_state.cuh"
+#include "source/tensor.cuh"
+
+template <class Spec, int Which, class Real>
+LUATTN_FN Real apply_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d,
+                              typename Spec::Acc &acc) {
+  if constexpr (Which == WHICH_Q)
+    return Spec::query_mod_grad(p, s, x, g, i, d, acc);
+  else if constexpr (Which == WHICH_K)
+    return Spec::key_mod_grad(p, s, x, g, i, d, acc);
+  else
+    return Spec::value_mod_grad(p, s, x, g, i, d, acc);
+}
+
+template <class Spec, class Elem, int Which, int Width, int N, class Order>
+LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *from, const LuattnTensor &src,
+                               const LuattnTensor &dst, int heads, int len, const u32 *claim,
+                               typename Spec::Acc &acc) {
+  using Real = typename Spec::Real;
+  const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
+  const bool there = claim == nullptr || *claim != 0;
+  const Real *acc_head = acc_row<Width, const Real>(from, heads, Order::head_rows(len), site.b, site.h, 0);
+  for_each_element<Width, N>(len, [&](int i, int d) {
+    Pack<Real, N> g;
+    Order::template load<Width>(g, acc_head, len, i, d);
+    if constexpr (Order::writes && Which == WHICH_Q) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) g[j] = there ? g[j] : Real(0);
+    }
+    if constexpr (Order::writes && Which != WHICH_Q) {  // what blocks have left that shared the queries
+      for (int split = 1; split < p.num_splits; ++split) {
+        Pack<Real, N> more;
+        Order::template load<Width>(
+            more, acc_head + split * (i64(p.batch) * heads * Order::head_rows(len) * Width), len, i, d);
+#pragma unroll
+        for (int j = 0; j < N; ++j) g[j] += more[j];
+      }
+    }
+    Pack<Elem, N> x, y;
+    if constexpr (has_mod<Spec, Which>) x.load(row_of<const Elem>(src, site.b, site.h, i) + d);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      Real value = g[j] * scale;
+      if constexpr (has_mod<Spec, Which>)
+        value = apply_mod_grad<Spec, Which>(p, site, to_real(x[j]), value, i, d + j, acc);
+      y[j] = from_real<Elem>(value);
+    }
+    if (dst.data != nullptr) y.store(row_of<Elem>(dst, site.b, site.h, i) + d);
+  });
+}
+
+// claim: of dq_claim.
+template <class Spec, class Config, int Which, int Width, class Order = PlainRows>
+LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
+                             const LuattnTensor &dst, int heads, int len, const u32 *claim = nullptr) {
+  using Elem = typename Config::Elem;
+  const Site site{b, int(blockIdx.y), p.q_len, p.kv_len};
+  if (site.h >= heads || from == nullptr) return;
+  typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
+  finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, heads, len,
+                                                                     claim, acc);
+  if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
+    flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
+}
+
+// In the sm90 family, where blocks take turns or claim q tiles: the number that is 0 if nobody has, so that
+// there is nothing in dq_acc for the block's rows. Else null.
+template <class Spec, class Config>
+LUATTN_FN const u32 *dq_claim(const LuattnParams &p, int b) {
+  const int h = int(blockIdx.y), first = int(blockIdx.x) * aux_tile;
+  if constexpr (Needs<Spec, Config>::turns || Needs<Spec, Config>::claims)
+    if (h < p.heads && first < p.q_len) return turn_of<Config>(p, b, h, first);
+  return nullptr;
+}
+
+// dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, to the
+// storage type. DqOrder, KvOrder: how the family's main kernel orders these. Where it `writes`, it writes
+// tensors without a mod itself, dk and dv too if luattn_dkdv has not.
+template <class Spec, class Config, class DqOrder = PlainRows, class KvOrder = PlainRows>
+LUATTN_FN void aux_finish(const LuattnParams &p) {
+  static_assert(ValidSpec<Spec>);
+  using Need = Needs<Spec, Config>;
+  const bool q_alone = int(gridDim.z) == p.batch;
+  // The last heads first: what has just been added to them is still in the cache.
+  const int which = q_alone ? WHICH_Q : int(blockIdx.z) % 3,
+            b = p.batch - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
+  const u32 *claim = nullptr;
+  if constexpr (DqOrder::writes) {
+    if (Need::dq && which == WHICH_Q) claim = dq_claim<Spec, Config>(p, b);
+    const bool has_mod = which == WHICH_Q   ? Spec::has_query_mod
+                         : which == WHICH_K ? Spec::has_key_mod
+                                            : Spec::has_value_mod;
+    if (!has_mod) return DqOrder::template write<Config>(p, which, b, claim);
+  }
+  if constexpr (Need::finish_q && !(DqOrder::writes && !Spec::has_query_mod))
+    if (which == WHICH_Q)
+      finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.dq_acc, p.src_q, p.dq, p.heads,
+                                                                      p.q_len, claim);
+  if constexpr (Need::finish_k)
+    if (which == WHICH_K)
+      finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.dk_acc, p.src_k, p.dk,
+                                                                      p.heads_kv, p.kv_len);
+  if constexpr (Need::finish_v)
+    if (which == WHICH_V)
+      finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v, KvOrder>(p, b, p.dv_acc, p.src_v, p.dv,
+                                                                        p.heads_kv, p.kv_len);
+}

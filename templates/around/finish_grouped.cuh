@@ -1,0 +1,77 @@
+// around/finish_grouped.cuh: luattn_finish of the sm90 family where a tensor has no mod: dq, dk and dv from sums in the
+// order of ResultGroups.
+#pragma once
+#include "arch/mma.cuh"
+#include "arch/wgmma.cuh"
+#include "around/finish.cuh"
+#include "sink/dq_acc.cuh"
+
+struct WrittenGroups : ResultGroups {
+  static constexpr bool writes = true;
+
+  // Rows of dq, dk or dv. claim: of dq_claim. One body for those of one width, which the compiler would else
+  // take long for.
+  template <class Config>
+  LUATTN_FN void write(const LuattnParams &p, int which, int b, const u32 *claim) {
+    const bool is_q = which == WHICH_Q, is_v = which == WHICH_V;
+    const LuattnTensor to = is_q ? p.dq : is_v ? p.dv : p.dk;
+    const float *acc = static_cast<const float *>(is_q ? p.dq_acc : is_v ? p.dv_acc : p.dk_acc);
+    const int heads = is_q ? p.heads : p.heads_kv, len = is_q ? p.q_len : p.kv_len, h = int(blockIdx.y),
+              splits = is_q ? 1 : p.num_splits,
+              row0 = int(blockIdx.x) * aux_tile + int(threadIdx.x) / 32 * 16;
+    const float scale = is_v ? 1.f : float(p.scale);
+    if (acc == nullptr || to.data == nullptr || h >= heads || row0 >= len) return;
+    if constexpr (Config::head_dim == Config::head_dim_v)
+      write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale, claim);
+    else if (is_v)
+      write_rows<Config, Config::head_dim_v>(p, to, acc, heads, len, b, h, row0, splits, scale, claim);
+    else
+      write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale, claim);
+  }
+
+ private:
+  // A warp writes 16 rows of a head, 128 channels at a time. It reads them all before it writes the first, so
+  // that as much as can be is on its way. Of dk and dv it adds up what blocks have left that shared the
+  // queries, in order. What nobody has claimed is read, too, and the claim behind it: to wait for the answer
+  // first would take longer.
+  template <class Config, int D>
+  LUATTN_FN void write_rows(const LuattnParams &p, const LuattnTensor &to, const float *acc, int heads,
+                            int len, int b, int h, int row0, int splits, float scale, const u32 *claim) {
+    using Elem = typename Config::Elem;
+    constexpr int groups = D / 8, padded = groups < 16 ? (groups + 3) / 4 * 4 : 16;
+    const int lane = int(threadIdx.x) % 32, rows = head_rows(len);
+    const i64 plane = i64(p.batch) * heads * rows * (D / 4);
+    const float4 *head = reinterpret_cast<const float4 *>(acc + ((i64(b) * heads + h) * rows + row0) * D);
+#pragma unroll 1
+    for (int first = 0; first < groups; first += padded) {
+      float4 x[padded];
+#pragma unroll
+      for (int n = 0; n < padded; ++n) x[n] = head[min_of(first + n, groups - 1) * 32 + lane];
+      const bool none = claim != nullptr && *claim == 0;
+#pragma unroll 1
+      for (int split = 1; split < splits; ++split) {
+#pragma unroll
+        for (int n = 0; n < padded; ++n) {
+          const float4 more = head[split * plane + min_of(first + n, groups - 1) * 32 + lane];
+          x[n].x += more.x, x[n].y += more.y, x[n].z += more.z, x[n].w += more.w;
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < padded; n += 4) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          u32 w[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            w[i] = none        ? 0
+                   : half == 0 ? pack<Elem>(x[n + i].x * scale, x[n + i].y * scale)
+                               : pack<Elem>(x[n + i].z * scale, x[n + i].w * scale);
+          gather_columns(w, lane);
+          const int row = row0 + half * 8 + lane / 4, d = (first + n + lane % 4) * 8;
+          if (row < len && d < D)
+            *reinterpret_cast<uint4 *>(row_of<Elem>(to, b, h, row) + d) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+      }
+    }
+  }
+};

@@ -1,0 +1,148 @@
+// around/prepare.cuh: luattn_prepare: delta = rowsum(dO * O), the row numbers that backward reads, and zeros where
+// luattn_dkdv adds.
+//
+// Grid (ceil(q_len / aux_tile), heads, batch); aux_threads threads.
+#pragma once
+#include "around/block_bounds.cuh"
+#include "grads/flush.cuh"
+#include "sink/dq_state.cuh"
+#include "source/tensor.cuh"
+
+LUATTN_FN constexpr int lanes_for(int units) {
+  int lanes = 2;
+  while (lanes < 32 && lanes < units) lanes *= 2;
+  return lanes;
+}
+template <int Width, int N>
+constexpr int lanes_for_width = lanes_for(Width / N);
+
+// delta[r] = sum over d of dO * O of the block's row r, N elements at a time. A thread asks for what it needs
+// of several rows before it waits for the first; of the last row in place of those that do not exist. Once:
+// past the L1 cache, which pays where nothing is stored meanwhile (bench/journal.md).
+template <class Elem, int Width, int N, bool Once, class Real>
+LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len, Real *delta) {
+  constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes, steps = aux_tile / groups,
+                rows = steps % 4 == 0 ? 4 : 1;
+  static_assert(Width % N == 0);
+  if (first >= len) return;  // no queries
+  const int lane = int(threadIdx.x) % lanes;
+  const Elem *dout = row_of<const Elem>(p.dout, b, h, first), *o = row_of<const Elem>(p.o, b, h, first);
+#pragma unroll 1
+  for (int r = int(threadIdx.x) / lanes; r < aux_tile; r += groups * rows) {
+    Real sum[rows] = {};
+#pragma unroll
+    for (int d0 = 0; d0 < Width; d0 += lanes * N) {
+      const int d = d0 + lane * N;
+      if (d0 + lanes * N > Width && d >= Width) continue;
+      Pack<Elem, N> x[rows], y[rows];
+#pragma unroll
+      for (int i = 0; i < rows; ++i) {
+        const int row = min_of(r + i * groups, len - 1 - first);
+        if constexpr (Once) {
+          x[i].load_once(dout + row * p.dout.seq + d);
+          y[i].load_once(o + row * p.o.seq + d);
+        } else {
+          x[i].load(dout + row * p.dout.seq + d);
+          y[i].load(o + row * p.o.seq + d);
+        }
+      }
+      // ptxas would rather wait for the first rows before it asks for the last: what is before a branch,
+      // hardly ever taken, stays before it.
+      if (rows > 1 && p.q_len < 0) __nanosleep(0);
+#pragma unroll
+      for (int i = 0; i < rows; ++i)
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum[i] += to_real(x[i][j]) * to_real(y[i][j]);
+    }
+#pragma unroll
+    for (int i = 0; i < rows; ++i) {
+      const Real dot = lanes_sum<lanes>(sum[i]);
+      if (lane == 0) delta[r + i * groups] = dot;
+    }
+  }
+}
+
+// Zeros to what the sm90 family's luattn_dkdv adds to: the block's rows of dq_acc, or the turn or the claim
+// of its q tile, and the counter that kv tiles are drawn from.
+template <class Spec, class Config, class RowOrder>
+LUATTN_FN void prepare_sums(const LuattnParams &p, const Site &site, int first) {
+  constexpr int width = Config::head_dim;
+  using Need = Needs<Spec, Config>;
+  static_assert(!Need::claims || Config::tile_m == aux_tile);
+  bool stores = Need::turns;
+  if constexpr (Need::claims) stores = first < site.q_len && pays_to_claim<Spec, Config>(p, site, first);
+  if constexpr (Need::turns || Need::claims) {
+    if (threadIdx.x < turns_of_tile<Config> && first < site.q_len)
+      turn_of<Config>(p, site.b, site.h, first)[threadIdx.x] = stores ? UNCLAIMED : STORED;
+  }
+  if (Need::dq && !stores) {
+    const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * width / 4;
+    float4 *to =
+        reinterpret_cast<float4 *>(acc_row<width, float>(p.dq_acc, p.heads, rows, site.b, site.h, first));
+#pragma unroll 1
+    for (int i = int(threadIdx.x); i < count; i += aux_threads) to[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+  if (p.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.turns = 0;
+}
+
+// What a row without weight cannot say is 0.
+template <class Spec>
+LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
+#pragma unroll
+  for (int i = 0; i < Spec::num_bwd_rows; ++i)
+    if (row.x[i] != row.x[i]) row.x[i] = 0;
+  return row;
+}
+
+// delta = sum over d of dO * O, then the row numbers that the main kernels read. A row without weight, of
+// which nothing is kept or all scores are -inf, has an lse of -inf; for that it gets the numbers of an lse of
+// +inf, by which all of its weights are 0, whatever is in its scores, and no dlse. Its part of parameter
+// gradients is 0. Where there is no lse to tell such a row by, it has O = 0, and parameter gradients, linear
+// in delta, are left alone where delta is 0.
+// RowOrder: how many rows of a head have numbers; those past q_len have zeros. Where it `zeroes`, in the sm90
+// family, block minima and maxima too, unless luattn_reach has read them already.
+template <class Spec, class Config, class RowOrder = PlainRows>
+LUATTN_FN void aux_prepare(const LuattnParams &p) {
+  static_assert(ValidSpec<Spec>);
+  using Real = typename Spec::Real;
+  using Elem = typename Config::Elem;
+  constexpr int width = Config::head_dim_v;
+  const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
+  const int first = int(blockIdx.x) * aux_tile;
+  if constexpr (RowOrder::zeroes && Spec::num_stats > 0 && !Spec::has_score_bounds) find_stats<Spec>(p);
+  if constexpr (RowOrder::zeroes) prepare_sums<Spec, Config, RowOrder>(p, site, first);
+  __shared__ Real delta[aux_tile];
+  row_dots<Elem, width, per_access<Elem>, Needs<Spec, Config>::claims>(p, site.b, site.h, first, site.q_len,
+                                                                       delta);
+  __syncthreads();
+
+  typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
+  const typename Spec::Head head = Spec::head(p, site);
+  const int q = first + int(threadIdx.x), rows = RowOrder::head_rows(site.q_len);
+  const i64 row_plane = i64(p.batch) * p.heads * rows, row_at = (i64(site.b) * p.heads + site.h) * rows + q;
+  typename Spec::BwdRow out = {};
+  if (threadIdx.x < aux_tile && q < site.q_len) {
+    const i64 plane = i64(p.batch) * p.heads * site.q_len,
+              at = (i64(site.b) * p.heads + site.h) * site.q_len + q;
+    Real lse = 0, dlse = 0, saved[Spec::num_saved > 0 ? Spec::num_saved : 1];
+    bool any = true;
+    if constexpr (Spec::has_lse) {
+      lse = *row_of<const Real>(p.lse, site.b, site.h, q);
+      if (p.dlse.data != nullptr) dlse = *row_of<const Real>(p.dlse, site.b, site.h, q);
+      any = lse != -infinity<Real>();
+      if (!any) lse = infinity<Real>(), dlse = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < Spec::num_saved; ++i) saved[i] = static_cast<const Real *>(p.saved)[i * plane + at];
+    out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, lse, saved, delta[threadIdx.x],
+                        dlse, acc);
+    if (!any) out = without_nan<Spec>(out);
+    if (!any || (!Spec::has_lse && delta[threadIdx.x] == Real(0))) acc = zero_acc<typename Spec::Acc>();
+  }
+  if (threadIdx.x < aux_tile && q < rows) {
+#pragma unroll
+    for (int i = 0; i < Spec::num_bwd_rows; ++i)
+      static_cast<Real *>(p.bwd_rows)[i * row_plane + row_at] = out.x[i];
+  }
+  if constexpr (Needs<Spec, Config>::parameters) flush_block<Spec, aux_threads>(p, site, head, acc);
+}

@@ -1,0 +1,273 @@
+// around/tile_skipping.cuh: which tiles have weights, for specs whose scores fall with positions (Spec::has_score_bounds, as
+// ALiBi's do). Two small kernels before the main one of the sm90 family, which then visits no others
+// (work/tile_walk.cuh: Visits). README.md has what is left out, and why that is no error.
+//
+//     luattn_norms    a bound of the largest |k| of each norm_rows positions, as the main kernel reads
+//                     them, in backward also of |q|, and the least lse; a warp for each.
+//                     grid (positions, heads_kv, batch), in backward (positions, heads, 2 * batch)
+//     luattn_reach    a bit for each tile: may a weight of it matter?
+//                     forward: a block for each q tile, a warp for norm_rows queries of it.
+//                     grid (q tiles, heads, batch)
+//                     backward: a warp for 32 q tiles of a kv tile.
+//                     grid (a head's, four to a block, heads, batch)
+//
+// |scale * q.k| is at most scale * |q| * |k|. So the norms of a tile bound its dots, and the spec its scores.
+// What they are small beside is in backward the row's lse. Forward computes for each row the scores of two
+// keys that it keeps, where positions alone promise the best ones: the row's sum is at least their weights.
+#pragma once
+#include "score/online_rows.cuh"
+#include "source/tensor.cuh"
+#include "work/tile_walk.cuh"
+
+static constexpr int norm_rows = LUATTN_NORM_ROWS, norm_threads = 128, reach_threads = 128;
+static_assert(norm_rows == 32, "a warp's lanes are the rows");
+
+// ---- norms ----
+
+// From a sum of squares; infinite where it is not finite, so that no score has a bound. It allows for errors
+// of the sum and of the root, and for squares that are flushed to 0.
+LUATTN_FN float norm_bound(float sum) {
+  return sum < infinity<float>() ? fast_sqrt(sum) * 1.001f + 2e-18f : infinity<float>();
+}
+
+// So many lanes share a row, 8 channels each.
+constexpr __device__ int lanes_of_row(int dim) {
+  return dim > 128 ? 32 : dim > 64 ? 16 : dim > 32 ? 8 : dim > 16 ? 4 : dim / 8;
+}
+
+// Of the warp's rows of one head.
+template <class Elem, int Dim>
+LUATTN_FN float largest_norm(const LuattnTensor &t, int b, int h, int first, int len) {
+  constexpr int chunks = Dim / 8, lanes = lanes_of_row(Dim);
+  constexpr int at_once = 32 / lanes;
+  const u32 lane = threadIdx.x % 32, chunk = lane % lanes;
+  const Elem *row = row_of<Elem>(t, b, h, first + int(lane / lanes)) + chunk * 8;
+  float most = 0;
+#pragma unroll 1
+  for (int i = 0; i < norm_rows; i += at_once) {
+    float sum = 0;
+    if (chunk < chunks && first + i + int(lane / lanes) < len) {
+      Pack<Elem, 8> x;
+      x.load(row);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum += to_real(x[j]) * to_real(x[j]);
+    }
+    sum = lanes_sum<lanes>(sum);
+    most = max_of(most, norm_bound(sum));
+    row += at_once * t.seq;
+  }
+  return lanes_max<32>(most);
+}
+
+// Of rows that keep something. A NaN gives -inf: nothing is left out beside it.
+LUATTN_FN float least_of_lse(const LuattnParams &p, int b, int h, int row) {
+  float x = infinity<float>();
+  if (row < p.q_len)
+    x = *(static_cast<const float *>(p.lse.data) + b * p.lse.batch + h * p.lse.head + row * p.lse.seq);
+  if (x == -infinity<float>()) x = infinity<float>();
+  return -lanes_max<32>(x == x ? -x : infinity<float>());
+}
+
+template <class Config, bool Backward>
+LUATTN_FN void reach_norms(const LuattnParams &p) {
+  using Elem = typename Config::Elem;
+  const bool of_q = Backward && blockIdx.z % 2 == 0;
+  const int b = int(Backward ? blockIdx.z / 2 : blockIdx.z), h = int(blockIdx.y),
+            len = of_q ? p.q_len : p.kv_len, heads = of_q ? p.heads : p.heads_kv;
+  const int group = int(blockIdx.x * (norm_threads / 32) + threadIdx.x / 32), first = group * norm_rows;
+  if (h >= heads || first >= len) return;
+  const float norm = largest_norm<Elem, Config::head_dim>(of_q ? p.q : p.k, b, h, first, len);
+  const i64 at = (i64(b) * heads + h) * ceil_div(len, norm_rows) + group;
+  if (threadIdx.x % 32 == 0) (of_q ? p.norm_q : p.norm_k)[at] = norm;
+  if (of_q) {
+    const float least = least_of_lse(p, b, h, first + int(threadIdx.x % 32));
+    if (threadIdx.x % 32 == 0) p.least_lse[at] = least;
+  }
+}
+
+// ---- reach ----
+
+// Called, because its double precision takes long to compile.
+template <class Spec>
+LUATTN_OUTLINED iv score_bounds(const LuattnParams &p, Site s, int q0, int q1, int kv0, int kv1, double least,
+                                double most) {
+  return Spec::score_bounds(p, s, q0, q1, kv0, kv1, least, most);
+}
+
+// Of one query head.
+template <class Spec, int TileN>
+struct Reach {
+  static_assert(Spec::num_stats == 0 || (Spec::walk_rows % norm_rows == 0 && TileN == Spec::walk_columns));
+  const LuattnParams &p;
+  const Site site;
+  const float *norm_k;
+
+  __device__ __forceinline__ Reach(const LuattnParams &params, int b, int h)
+      : p(params),
+        site{b, h, params.q_len, params.kv_len},
+        norm_k(params.norm_k +
+               (i64(b) * params.heads_kv + h / params.group) * ceil_div(params.kv_len, norm_rows)) {}
+  // Can these rows' scores in the kv tile that begins at kv0 come near `best`? What is left out of a row, or
+  // in backward of a column, is together below 2^-24 of exp(best).
+  __device__ __forceinline__ bool matters(int q0, int q1, float norm_q, int kv0, double best) const {
+    const int kv1 = min_of(kv0 + TileN, p.kv_len) - 1, last = kv1 / norm_rows;
+    const double margin = (24 + 32 - __clz(max_of(p.q_len, p.kv_len))) * 0.69314718055994531;
+    float k = 0;
+#pragma unroll
+    for (int i = 0; i <= ceil_div(TileN, norm_rows); ++i)
+      k = max_of(k, norm_k[min_of(kv0 / norm_rows + i, last)]);
+    const double most = p.scale * double(norm_q) * double(k);
+    const iv score = score_bounds<Spec>(p, site, q0, q1, kv0, kv1, -most, most);
+    return score.nan || !(score.hi < best - margin);
+  }
+};
+
+// ---- forward ----
+
+// What the score of row q is beside others of this row, if its dot were 0. It chooses a key, and proves
+// nothing.
+template <class Spec>
+LUATTN_FN float rough_score(const LuattnParams &p, const Site &s, const typename Spec::Head &head,
+                            typename Spec::Row row, int q, int key) {
+  const Position at{q, 0}, kv{key, 0};
+  float score = Spec::score(p, s, head, row, Spec::col(p, s, head, kv), 0.0f, at, kv);
+  if constexpr (Spec::has_shift) score += Spec::shift(p, s, head, row, at, kv);
+  return score;
+}
+
+// Of the keys that all of these rows keep, one whose rough score is the best, as far as a few looks find it:
+// at 32 keys, then at 32 around the best of them, and so on. -1: they have found none that all rows keep.
+template <class Spec>
+LUATTN_FN int best_key(const LuattnParams &p, const Site &s, int q0, int q1) {
+  const Range keys = Spec::kv_range(p, s, q0, q1);
+  const typename Spec::Head head = Spec::head(p, s);
+  const typename Spec::Row row = Spec::row(p, s, head, q1);
+  int step = max_of(ceil_div(keys.hi - keys.lo, 32), 1), from = keys.hi - 1 - 31 * step, best = -1;
+#pragma unroll 1
+  for (;;) {
+    const int key = from + int(threadIdx.x % 32) * step;
+    float score = -infinity<float>();
+    if (key >= keys.lo && key < keys.hi && class_of<Spec>(p, s, q0, q1, key, key) == TILE_FULL)
+      score = max_of(score, rough_score<Spec>(p, s, head, row, q1, key));
+    const float most = lanes_max<32>(score);
+    const u32 found = __ballot_sync(0xffffffffu, score == most && score > -infinity<float>());
+    if (found != 0) best = from + (31 - __clz(int(found))) * step;
+    if (best < 0 || step == 1) return best;
+    step = ceil_div(step, 16);
+    from = best - 16 * step;
+  }
+}
+
+// Of this lane's row, first + lane or the last one: its |q|, and its dots with two keys.
+struct RowDots {
+  float norm, dot[2];
+};
+template <class Elem, int Dim>
+LUATTN_FN RowDots row_dots(const LuattnParams &p, const Site &s, int first, int last, const int (&key)[2]) {
+  constexpr int lanes = lanes_of_row(Dim);
+  const int lane = int(threadIdx.x % lanes), group = int(threadIdx.x % 32) - lane, channel = lane * 8;
+  const bool inside = channel < Dim;
+  float k[2][8];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    Pack<Elem, 8> x;
+    if (inside) x.load(row_of<Elem>(p.k, s.b, s.h / p.group, key[i]) + channel);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) k[i][j] = inside ? to_real(x[j]) : 0.0f;
+  }
+  const Elem *q = row_of<Elem>(p.q, s.b, s.h, 0) + channel;
+  RowDots mine = {0, {0, 0}};
+#pragma unroll 1
+  for (int i = 0; i < lanes; ++i) {
+    float sum = 0, dot[2] = {0, 0};
+    if (inside) {
+      Pack<Elem, 8> x;
+      x.load(q + i64(min_of(first + group + i, last)) * p.q.seq);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float y = to_real(x[j]);
+        sum += y * y;
+        dot[0] += y * k[0][j];
+        dot[1] += y * k[1][j];
+      }
+    }
+    sum = lanes_sum<lanes>(sum), dot[0] = lanes_sum<lanes>(dot[0]), dot[1] = lanes_sum<lanes>(dot[1]);
+    if (lane == i) mine = {norm_bound(sum), {dot[0], dot[1]}};
+  }
+  return mine;
+}
+
+// What each of these rows has a score above: of the better of two keys.
+template <class Spec, class Config, int TileN>
+LUATTN_FN double score_of_rows(const Reach<Spec, TileN> &reach, int q0, int q1, float &norm) {
+  const LuattnParams &p = reach.p;
+  const Site &s = reach.site;
+  const int found = best_key<Spec>(p, s, q0, q1);
+  int key[2] = {max_of(found, 0), max_of(found - 1, 0)};
+  if (class_of<Spec>(p, s, q0, q1, key[1], key[1]) != TILE_FULL) key[1] = key[0];
+  const RowDots x = row_dots<typename Config::Elem, Config::head_dim>(p, s, q0, q1, key);
+  norm = lanes_max<32>(x.norm);
+  if (found < 0) return -IV_INF;
+  const bool second = x.dot[1] > x.dot[0];
+  const int at = second ? key[1] : key[0], row = min_of(q0 + int(threadIdx.x % 32), q1);
+  // The kernel adds in another order.
+  const double dot = p.scale * double(second ? x.dot[1] : x.dot[0]),
+               error = p.scale * double(x.norm) * double(reach.norm_k[at / norm_rows]) * 0x1p-12;
+  const iv score = score_bounds<Spec>(p, s, row, row, at, at, dot - error, dot + error);
+  return double(-lanes_max<32>(score.nan ? infinity<float>() : -float(score.lo)));
+}
+
+template <class Spec, class Config>
+LUATTN_FN void reach_fwd(const LuattnParams &p) {
+  constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, warps = tile_m / norm_rows;
+  __shared__ u32 part[warps];
+  const Reach<Spec, tile_n> reach(p, int(blockIdx.z), int(blockIdx.y));
+  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int q0 = int(blockIdx.x * tile_m + warp * norm_rows), q1 = min_of(q0 + norm_rows, p.q_len) - 1;
+  double best = 0;
+  float norm = 0;
+  Range keys = {0, 0};
+  if (q0 < p.q_len) {
+    best = score_of_rows<Spec, Config>(reach, q0, q1, norm);
+    keys = Spec::kv_range(p, reach.site, q0, q1);
+  }
+  const int words = ceil_div(ceil_div(p.kv_len, tile_n), 32);
+  u32 *out = p.visits + ((i64(reach.site.b) * p.heads + reach.site.h) * gridDim.x + blockIdx.x) * words;
+#pragma unroll 1
+  for (int w = 0; w < words; ++w) {
+    const int kv0 = (w * 32 + int(lane)) * tile_n;
+    const bool visits = kv0 < keys.hi && kv0 + tile_n > keys.lo && reach.matters(q0, q1, norm, kv0, best);
+    const u32 bits = __ballot_sync(0xffffffffu, visits);
+    if (lane == 0) part[warp] = bits;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      u32 all = 0;
+      for (int i = 0; i < warps; ++i) all |= part[i];
+      out[w] = all;
+    }
+    __syncthreads();
+  }
+}
+
+// ---- backward ----
+
+// TileN: of the tiles that the main kernel walks.
+template <class Spec, class Config, int TileN>
+LUATTN_FN void reach_bwd(const LuattnParams &p) {
+  constexpr int tile_m = Config::tile_m;
+  const Reach<Spec, TileN> reach(p, int(blockIdx.z), int(blockIdx.y));
+  const u32 words = u32(ceil_div(ceil_div(p.q_len, tile_m), 32)), kv_tiles = u32(ceil_div(p.kv_len, TileN)),
+            index = blockIdx.x * (reach_threads / 32) + threadIdx.x / 32, kv_tile = index / words;
+  if (kv_tile >= kv_tiles) return;
+  const i64 head = i64(reach.site.b) * p.heads + reach.site.h, groups = head * ceil_div(p.q_len, norm_rows);
+  const int first = int((index - kv_tile * words) * 32 + threadIdx.x % 32) * tile_m;
+  bool visits = false;
+#pragma unroll 1
+  for (int q0 = first; q0 < min_of(first + tile_m, p.q_len) && !visits; q0 += norm_rows) {
+    const i64 group = groups + q0 / norm_rows;
+    visits = reach.matters(q0, min_of(q0 + norm_rows, p.q_len) - 1, p.norm_q[group], int(kv_tile) * TileN,
+                           double(p.least_lse[group]));
+  }
+  const u32 bits = __ballot_sync(0xffffffffu, visits);
+  if (threadIdx.x % 32 == 0) p.visits[head * kv_tiles * words + index] = bits;
+}

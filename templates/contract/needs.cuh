@@ -1,0 +1,30 @@
+// contract/needs.cuh: which gradients a backward image computes, and by which of its kernels.
+#pragma once
+#include "contract/contract.cuh"
+
+// What a backward image computes. The parameters of an input mod get their gradients in finish, from the
+// gradient of the modified tensor, whether or not the caller wants that of the tensor itself.
+template <class Spec, class Config>
+struct Needs {
+  static constexpr bool parameters = Config::wants_inputs || Config::wants_scalars;
+  static constexpr bool dq = Config::wants_dq || (Spec::has_query_mod && parameters);
+  static constexpr bool dk = Config::wants_dk || (Spec::has_key_mod && parameters);
+  static constexpr bool dv = Config::wants_dv || (Spec::has_value_mod && parameters);
+  static constexpr bool dkdv = dk || dv || parameters || (dq && Config::accumulates_dq);
+  static constexpr bool dq_alone = dq && !Config::accumulates_dq;                       // luattn_dq
+  static constexpr bool turns = dq && Config::accumulates_dq && Config::deterministic;  // work/dq_order.cuh
+  static constexpr bool claims = dq && Config::accumulates_dq && Config::claims;        // sm90/bwd/dq_first_store.cuh
+  static constexpr bool finish_q = dq && (Spec::has_query_mod || Config::accumulates_dq);
+  static constexpr bool finish_k = dk && Spec::has_key_mod, finish_v = dv && Spec::has_value_mod;
+};
+
+// Which gradients of parameters are sums of dS that a kernel makes from the tile of dS in shared memory
+// (sm80/parameter_grads_sm80.cuh, simt/parameter_grads_simt.cuh).
+template <class Spec, class Config>
+struct SharedSums {
+  static constexpr int wanted = Needs<Spec, Config>::parameters ? Spec::sums : 0;
+  static constexpr bool any = wanted != 0;
+  static constexpr bool cols = (wanted & SUM_COL) != 0, rows = (wanted & SUM_ROW) != 0,
+                        distances = (wanted & SUM_DISTANCE) != 0;
+  static_assert((wanted & (SUM_HERE | SUM_LINEAR)) == 0, "grad adds these");
+};

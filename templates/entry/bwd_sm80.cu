@@ -1,0 +1,24 @@
+// entry/bwd_sm80.cu: the sm80 family's backward image.
+#include "sm80/bwd_sm80.cuh"
+
+using RowOrder = PlainRows;
+using DqOrder = FragmentGroups;
+using KvOrder = PlainRows;
+#include "entry/entries_bwd.cuh"
+
+#if LUATTN_PART != 2
+// Asked for no number of blocks, ptxas allocates registers twice, it seems first for more blocks than there is
+// room for.
+extern "C" __global__ void __launch_bounds__(Config::threads, 1)
+    luattn_dkdv(const __grid_constant__ LuattnParams p) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  if constexpr (Needs<Spec, Config>::turns) {
+    __shared__ KvBlock drawn;
+    if (threadIdx.x == 0) drawn = draw_kv_block(p);
+    __syncthreads();
+    BwdSm80<Spec, Config>(p, shared, drawn).run();
+  } else {
+    BwdSm80<Spec, Config>(p, shared, KvBlock{int(blockIdx.x), int(blockIdx.y), int(blockIdx.z), 0}).run();
+  }
+}
+#endif

@@ -1,0 +1,23 @@
+// entry/entries_bwd.cuh: the small kernels around backward, for the .cu file of any backward image. Before it
+// includes this, that file names the orders in which its main kernel has the accumulators: RowOrder (bwd_rows),
+// DqOrder (dq_acc) and KvOrder (dk_acc, dv_acc).
+#pragma once
+#include "entry/entries_fwd.cuh"
+
+#if LUATTN_PART != 1
+#include "around/finish.cuh"
+#include "around/prepare.cuh"
+#include "around/round.cuh"
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_prepare(const __grid_constant__ LuattnParams p) {
+  aux_prepare<Spec, Config, RowOrder>(p);
+}
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_finish(const __grid_constant__ LuattnParams p) {
+  aux_finish<Spec, Config, DqOrder, KvOrder>(p);
+}
+extern "C" __global__ void __launch_bounds__(aux_threads)
+    luattn_round(const __grid_constant__ LuattnParams p) {
+  aux_round<Spec, Config>(p);
+}
+#endif

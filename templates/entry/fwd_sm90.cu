@@ -1,0 +1,23 @@
+// entry/fwd_sm90.cu: the forward image of the sm90 family.
+#include "entry/entries_fwd.cuh"
+#include "sm90/fwd/fwd_sm90.cuh"
+
+#if defined(LUATTN_SCORE_BOUNDS) && LUATTN_PART != 1
+#include "around/tile_skipping.cuh"
+extern "C" __global__ void __launch_bounds__(norm_threads)
+    luattn_norms(const __grid_constant__ LuattnParams p) {
+  reach_norms<Config, false>(p);
+}
+extern "C" __global__ void __launch_bounds__(Config::tile_m)
+    luattn_reach(const __grid_constant__ LuattnParams p) {
+  reach_fwd<Spec, Config>(p);
+}
+#endif
+
+#if LUATTN_PART != 2
+extern "C" __global__ void __launch_bounds__(Config::threads, 1)
+    luattn_fwd(const __grid_constant__ LuattnParams p, const __grid_constant__ LuattnTensorMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  fwd_sm90<Spec, Config>(p, maps, shared);
+}
+#endif

@@ -1,0 +1,56 @@
+// grads/flush.cuh: parameter gradients that threads have summed, summed over a block or a warp and added to memory.
+#pragma once
+#include "score/online_rows.cuh"
+
+// A barrier of the block's threads from First on; with some of them left out, named barrier 15.
+template <int Threads, int First>
+LUATTN_FN void sync_threads() {
+  if constexpr (First == 0)
+    __syncthreads();
+  else
+    asm volatile("barrier.cta.sync.aligned 15, %0;" ::"n"(Threads) : "memory");
+}
+
+// Sums acc over the block's threads from First on, Threads of them, and adds it to memory. All of them call
+// it.
+template <class Spec, int Threads, int First = 0>
+LUATTN_FN void flush_block(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                           typename Spec::Acc &acc) {
+  if constexpr (Spec::num_acc > 0) {
+    using Real = typename Spec::Real;
+    __shared__ Real part[Threads / 32][Spec::num_acc];
+    const int thread = int(threadIdx.x) - First;
+    sync_threads<Threads, First>();  // part may still be read by the call before
+#pragma unroll
+    for (int i = 0; i < Spec::num_acc; ++i) {
+      const Real sum = lanes_sum<32>(acc.x[i]);
+      if (thread % 32 == 0) part[thread / 32][i] = sum;
+    }
+    sync_threads<Threads, First>();
+    if (thread == 0) {
+#pragma unroll
+      for (int i = 0; i < Spec::num_acc; ++i) {
+        acc.x[i] = Real(0);
+        for (int w = 0; w < Threads / 32; ++w) acc.x[i] += part[w][i];
+      }
+      Spec::flush(p, site, head, acc);
+    }
+  }
+}
+
+// The same for a warp by itself, which waits for no other.
+template <class Spec>
+LUATTN_FN void flush_warp(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                          typename Spec::Acc &acc) {
+#pragma unroll
+  for (int i = 0; i < Spec::num_acc; ++i) acc.x[i] = lanes_sum<32>(acc.x[i]);
+  if (threadIdx.x % 32 == 0) Spec::flush(p, site, head, acc);
+}
+
+template <class Acc>
+LUATTN_FN Acc zero_acc() {
+  Acc acc;
+#pragma unroll
+  for (unsigned i = 0; i < sizeof(acc.x) / sizeof(acc.x[0]); ++i) acc.x[i] = 0;
+  return acc;
+}

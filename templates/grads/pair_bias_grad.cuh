@@ -1,0 +1,97 @@
+// grads/pair_bias_grad.cuh: gradients of an input for pairs of positions whose lines lie a pitch apart from query to
+// query (contract/contract.cuh: pairs_pitched), in the sm90 backward kernels: each element of dS goes to a place next
+// to that of the next key. The additions are many, and so are their addresses. No branch parts one addition
+// from the next, behind which that would wait: so zeros are added, too, those of queries past the end to the
+// last one's places.
+#pragma once
+#include "contract/contract.cuh"
+#include "grads/pair_bias_stores.cuh"
+
+// Of a factor that is not finite a zero would become NaN: then elements are added one by one, without zeros.
+LUATTN_FN bool keeps_zeros(const GradLine<float> &line) {
+  return (__float_as_uint(line.factor) & 0x7f800000u) != 0x7f800000u;
+}
+// Do the places of so many keys from the line's index on lie inside the axis, each four of them at a multiple
+// of 16 bytes, in this line and in all others?
+LUATTN_FN bool lies_in_quads(const GradLine<float> &line, int keys) {
+  return line.index >= 0 && line.index <= line.size - keys && line.size % 4 == 0 &&
+         reinterpret_cast<u64>(line.row + line.index) % 16 == 0;
+}
+
+// Where no other score adds to the places of a tile of rows queries from q0 on, they take it by stores, which
+// are twice as fast. A tile that ends past the queries adds to the last one's places.
+template <class Spec>
+LUATTN_FN bool may_store(const LuattnParams &p, int q0, int rows) {
+  return (p.alone >> Spec::pairs_input & 1) != 0 && q0 + rows <= p.q_len;
+}
+
+// A warp's dS of 16 keys from kv0 on by TileM queries: of a thread, keys lane / 4 and 8 further on.
+template <class Spec, int TileM>
+struct PairSums {
+  const LuattnParams &p;
+  const Site &site;
+  const typename Spec::Head &head;
+  const int q0, kv0, lane;
+
+  // Of a query of the tile.
+  __device__ __forceinline__ float *at_query(float *first, i64 pitch, int query) const {
+    return first + i64(min_of(query, site.q_len - 1 - q0)) * pitch;
+  }
+
+  // Of four lanes that have four keys of two queries in common, and as many eight keys further on, each takes
+  // all four of one query: an instruction then adds to 16 neighbours for each of 8 queries. False: they do
+  // not lie in quads.
+  __device__ __forceinline__ bool add_quads(const float (&ds)[TileM / 2]) const {
+    GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0);
+    // Behind the last key there are zeros alone: what adds them goes to the line's last 16 places, where
+    // then nobody stores, for nothing orders the two. A deterministic kernel, which adds one by one, has
+    // none.
+    constexpr bool skips_zeros = Config::deterministic;
+    if (!skips_zeros) line.index = kv0 < p.kv_len ? line.index : line.size - 16;
+    if (line.row == nullptr) return true;
+    if (!lies_in_quads(line, 16) || !keeps_zeros(line)) return skips_zeros && kv0 >= p.kv_len;
+    if (may_store<Spec>(p, q0, TileM) && (skips_zeros || line.index <= line.size - 32))
+      put_quads<true>(line, ds);
+    else
+      put_quads<false>(line, ds);
+    return true;
+  }
+  template <bool Store>
+  __device__ __forceinline__ void put_quads(const GradLine<float> &line, const float (&ds)[TileM / 2]) const {
+    const bool upper = (lane & 8) != 0, odd = (lane & 4) != 0;
+    const int query = lane % 4 * 2 + (lane / 4 & 1), key = (lane & 8) + lane / 16 * 4;
+    float *first = line.row + line.index + key;
+#pragma unroll
+    for (int octet = 0; octet < TileM / 8; ++octet) {
+      float low[2], high[2];  // of the keys of two lanes that differ in bit 3, at queries that do in bit 2
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float a = ds[octet * 4 + k], b = ds[octet * 4 + 2 + k];
+        const float other = __shfl_xor_sync(0xffffffffu, upper ? a : b, 8);
+        low[k] = upper ? other : a;
+        high[k] = upper ? b : other;
+      }
+      const float other_low = __shfl_xor_sync(0xffffffffu, odd ? low[0] : low[1], 4),
+                  other_high = __shfl_xor_sync(0xffffffffu, odd ? high[0] : high[1], 4);
+      const float x[4] = {odd ? other_low : low[0], odd ? low[1] : other_low, odd ? other_high : high[0],
+                          odd ? high[1] : other_high};
+      put_four<Store>(at_query(first, line.pitch, query + octet * 8), x, line.factor);
+    }
+  }
+  // One by one; a place outside the axis stands for its nearest end. False: zeros would not stay.
+  __device__ __forceinline__ bool add_singles(const float (&ds)[TileM / 2]) const {
+    const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0 + lane / 4);
+    if (!keeps_zeros(line)) return false;
+    float *first[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      first[half] = line.row + max_of(min_of(line.index + half * 8, line.size - 1), 0);
+#pragma unroll
+    for (int j = 0; j < TileM / 4; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        add_global(at_query(first[half], line.pitch, lane % 4 * 2 + j / 2 * 8 + j % 2),
+                   ds[j / 2 * 4 + half * 2 + j % 2], line.factor);
+    return true;
+  }
+};

@@ -1,0 +1,96 @@
+// grads/parameter_grads.cuh: sums over a warp's part of dS, for gradients of parameters (contract/contract.cuh, SumKind).
+//
+// A warp has dS^T, 16 keys by some octets of queries, as mma and wgmma leave S^T: lane 4g + t has keys g and
+// g + 8, and of each octet of queries 2t and 2t + 1. Rounded and packed that is an A operand of mma.m16n8k16.
+// Every sum is made in a fixed order.
+#pragma once
+#include "arch/mma.cuh"
+
+// From dS of 16 keys by Octets * 8 queries to sums along its diagonals.
+//
+// Lane 4g + t has keys g and g + 8, and of each octet of queries 2t and 2t + 1. Blocks of 8 x 8 lie on
+// diagonals of blocks: what a lane has of those is added up first. The 8 distances from 8n on are shared by
+// the diagonals of blocks n and n + 1; `part` picks a lane's two columns from either, and adds them. Their
+// sums over all lanes that have a distance are made for four such rows of distances at a time, so that lane t
+// of a quad ends with row t: one number a lane for 32 distances.
+template <int Octets>
+struct DistanceSums {
+  static constexpr int count = (Octets + 5) / 4;  // numbers a lane, of distances from -16 on
+  float x[count];
+
+  // Of the lane's number i, how far its queries are behind its keys, first to first.
+  LUATTN_FN int distance(int i, int lane) {
+    return i * 32 - 16 + lane % 4 * 8 + ((lane % 4 * 2 - lane / 4) & 7);
+  }
+
+  LUATTN_FN float pick(bool first, float a, float b) { return first ? a : b; }
+  // Element of column 2t + i on diagonal n of blocks.
+  template <class Get>
+  LUATTN_FN float on_diagonal(const Get &ds, int n, int i) {
+    return (n >= 0 && n < Octets ? ds(n, 0, i) : 0.f) + (n >= -1 && n < Octets - 1 ? ds(n + 1, 1, i) : 0.f);
+  }
+  template <class Get>
+  LUATTN_FN float part(const Get &ds, int n, int lane) {
+    const int g = lane / 4, t = lane % 4;
+    const float left = pick(2 * t >= g, on_diagonal(ds, n, 0), on_diagonal(ds, n + 1, 0));
+    const float right = pick(2 * t + 1 >= g, on_diagonal(ds, n, 1), on_diagonal(ds, n + 1, 1));
+    return left + __shfl_sync(0xffffffffu, right, (lane + 4) & 31);
+  }
+  // p0 .. p3: parts of four rows.
+  LUATTN_FN float gather(float p0, float p1, float p2, float p3, int lane) {
+    const bool low = lane % 4 < 2, even = lane % 2 == 0;
+    p0 = pick(low, p0, p2) + __shfl_xor_sync(0xffffffffu, pick(low, p2, p0), 18);
+    p1 = pick(low, p1, p3) + __shfl_xor_sync(0xffffffffu, pick(low, p3, p1), 18);
+    return pick(even, p0, p1) +
+           __shfl_sync(0xffffffffu, pick(even, p1, p0), (even ? lane + 9 : lane - 9) & 31);
+  }
+  // ds(octet, half, i): of key g + 8 * half, query 8 * octet + 2t + i.
+  template <class Get>
+  __device__ __forceinline__ DistanceSums(const Get &ds, int lane) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int n = 4 * i - 2;
+      const bool whole = n + 2 < Octets;  // the last rows may be past all queries
+      x[i] = gather(part(ds, n, lane), part(ds, n + 1, lane), whole ? part(ds, n + 2, lane) : 0.f,
+                    whole ? part(ds, n + 3, lane) : 0.f, lane);
+    }
+  }
+  __device__ __forceinline__ float get(int i) const {
+    float y = x[0];
+#pragma unroll
+    for (int k = 1; k < count; ++k) y = i == k ? x[k] : y;
+    return y;
+  }
+};
+
+// Of a warp's dS, 16 keys by TileM queries, rounded for the products that follow: the sum over the queries of
+// a key, and, WithQueries, of the query's number in the tile times dS. By products with ones, and with these
+// numbers, which the half types have exactly. Lane 4g has those of keys g and g + 8, other lanes zeros.
+template <class Elem, int TileM, bool WithQueries>
+struct QuerySums {
+  float sum[2], by_query[2];
+
+  LUATTN_FN u32 add_pairs(u32 a, u32 b) {
+    u32 c;
+    if constexpr (same_type<Elem, half_t>::value)
+      asm("add.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    else
+      asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+  }
+  __device__ __forceinline__ QuerySums(const u32 (&ds)[TileM / 16][4], int lane) {
+    const int column = lane / 4;
+    const float first = float(lane % 4 * 2);
+    const u32 ones = pack<Elem>(1.f, 1.f), step = column == 1 ? pack<Elem>(16.f, 16.f) : 0;
+    u32 b0 = column == 0 ? ones : 0, b1 = b0;
+    if (WithQueries && column == 1)
+      b0 = pack<Elem>(first, first + 1.f), b1 = pack<Elem>(first + 8.f, first + 9.f);
+    float c[4] = {};
+#pragma unroll
+    for (int i = 0; i < TileM / 16; ++i) {
+      mma_16x8x16<Elem>(c, ds[i], b0, b1);
+      if constexpr (WithQueries) b0 = add_pairs(b0, step), b1 = add_pairs(b1, step);
+    }
+    sum[0] = c[0], by_query[0] = c[1], sum[1] = c[2], by_query[1] = c[3];
+  }
+};

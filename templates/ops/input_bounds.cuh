@@ -1,0 +1,42 @@
+// ops/input_bounds.cuh: what generated tile functions use: bounds of an integer input over a tile, from the block minima and maxima
+// that luattn_stats wrote, and ranges.
+#pragma once
+#include "ops/hook_types.cuh"
+#include "ops/input.cuh"
+#include "ops/interval.cuh"
+
+// Bounds of the values at positions `at` of the last axis, number `axis`; `row` is the row-major index over the axes before it.
+LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
+  const ivi_end last = in.size[axis] - 1, first = 0;
+  const int blocks = ceil_div(in.size[axis], block);
+  const int from = int(max(min(at.lo, last), first)) / block, to = int(max(min(at.hi, last), first)) / block;
+  ivi bounds = ivi_make(IVI_INF, -IVI_INF);
+#pragma unroll 1
+  for (int j = from; j <= to; ++j) {
+    const int *low_high = stat + (row * blocks + j) * 2;
+    bounds = ivi_make(min(bounds.lo, ivi_end(low_high[0])), max(bounds.hi, ivi_end(low_high[1])));
+  }
+  return bounds;
+}
+
+// The same of positions of one tile, from 0 on, which lie in one block. Those behind the axis's end have its last value,
+// as clamp_index has it, and the last block; no axis is empty where there are tiles.
+struct alignas(8) LowHigh { int low, high; };
+LUATTN_FN ivi block_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
+  const int size = in.size[axis];
+  const u32 j = u32(min_of(int(at.lo), size - 1)) / u32(block);
+  const LowHigh bounds = reinterpret_cast<const LowHigh *>(stat)[row * ceil_div(size, block) + j];
+  return ivi_make(bounds.low, bounds.high);
+}
+
+// Is an index inside these bounds one place of an axis of this size, as clamp_index has it?
+LUATTN_FN bool is_one_place(ivi at, int size) {
+  const ivi_end last = max(size - 1, 0), first = 0;
+  return max(min(at.lo, last), first) == max(min(at.hi, last), first);
+}
+
+// [lo, hi) inside [0, len), and not turned round.
+LUATTN_FN Range clip_range(int lo, int hi, int len) {
+  const int first = max(min(lo, len), 0);
+  return {first, max(min(hi, len), first)};
+}

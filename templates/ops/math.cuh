@@ -1,0 +1,261 @@
+// ops/math.cuh: the ops of the IR that are not operators (column cuda of gen/ir/ops.def).
+//
+// float has two forms. With Config::fast_math (storage of 16 bits) exp, log and division use the hardware's
+// approximations, with relative errors near 2^-22. Without it they are CUDA's accurate functions. sin, cos,
+// pow, erf and log1p are always accurate: their fast forms fail for arguments that a position or a score may
+// well have. Include after Config. The bounds in ops/interval.cuh allow for the errors made here.
+//
+// What costs most in a kernel with tensor cores is one number of the unit of exp2 for each score, 16 a cycle.
+// So two approximations are rougher, where the result is rounded or its error is that of a rounding: see
+// op_rough_tanh and op_sigmoid2_in_turn.
+#pragma once
+#include "arch/types.cuh"
+
+// ---- hardware approximations of float
+
+LUATTN_FN float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+LUATTN_FN float fast_log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+LUATTN_FN float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+LUATTN_FN float fast_sqrt(float x) {
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+inline constexpr float op_log2_e = 1.4426950408889634f;
+inline constexpr float op_ln_2 = 0.6931471805599453f;
+
+// ---- arithmetic
+
+LUATTN_FN float op_div(float x, float y) {
+  if constexpr (Config::fast_math)
+    return __fdividef(x, y);
+  else
+    return x / y;
+}
+LUATTN_FN double op_div(double x, double y) { return x / y; }
+
+LUATTN_FN float op_fma(float x, float y, float z) { return __fmaf_rn(x, y, z); }
+LUATTN_FN double op_fma(double x, double y, double z) { return __fma_rn(x, y, z); }
+
+// A number that all elements of a thread share, plus a constant. Without the asm the compiler would add the
+// constant to a part of the base first, and the rest of it for each element.
+LUATTN_FN int op_sum_apart(int base, int offset) {
+  asm("" : "+r"(base));
+  return base + offset;
+}
+LUATTN_FN float op_sum_apart(float base, float offset) { return base + offset; }
+LUATTN_FN double op_sum_apart(double base, double offset) { return base + offset; }
+
+LUATTN_FN float op_floor(float x) { return floorf(x); }
+LUATTN_FN double op_floor(double x) { return floor(x); }
+
+// Lua's // and %: towards minus infinity, and the sign of the divisor. By 0 an integer gives x // 0 = 0 and x
+// % 0 = x. The first branch of each is decided at compile time, since divisors are nearly always constants.
+LUATTN_FN int op_floordiv(int x, int y) {
+  if (y > 0 && (y & (y - 1)) == 0) return x >> (31 - __clz(y));
+  if (y == 0) return 0;
+  const int q = x / y;
+  return q - (q * y != x && (x < 0) != (y < 0));
+}
+LUATTN_FN int op_mod(int x, int y) {
+  if (y > 0 && (y & (y - 1)) == 0) return x & (y - 1);
+  if (y == 0) return x;
+  const int m = x % y;
+  return m + (m != 0 && (m < 0) != (y < 0) ? y : 0);
+}
+LUATTN_FN float op_floordiv(float x, float y) { return floorf(__fdiv_rn(x, y)); }
+LUATTN_FN double op_floordiv(double x, double y) { return floor(x / y); }
+LUATTN_FN float op_mod(float x, float y) {
+  const float m = fmodf(x, y);
+  return m * y < 0 ? m + y : m;
+}
+LUATTN_FN double op_mod(double x, double y) {
+  const double m = fmod(x, y);
+  return m * y < 0 ? m + y : m;
+}
+
+// A NaN loses against a number.
+LUATTN_FN float op_min(float x, float y) { return fminf(x, y); }
+LUATTN_FN double op_min(double x, double y) { return fmin(x, y); }
+LUATTN_FN int op_min(int x, int y) { return x < y ? x : y; }
+LUATTN_FN float op_max(float x, float y) { return fmaxf(x, y); }
+LUATTN_FN double op_max(double x, double y) { return fmax(x, y); }
+LUATTN_FN int op_max(int x, int y) { return x > y ? x : y; }
+LUATTN_FN float op_relu(float x) { return fmaxf(x, 0.0f); }
+LUATTN_FN double op_relu(double x) { return fmax(x, 0.0); }
+
+LUATTN_FN float op_abs(float x) { return fabsf(x); }
+LUATTN_FN double op_abs(double x) { return fabs(x); }
+LUATTN_FN int op_abs(int x) { return x < 0 ? -x : x; }
+LUATTN_FN float op_sign(float x) { return float((x > 0) - (x < 0)); }
+LUATTN_FN double op_sign(double x) { return double((x > 0) - (x < 0)); }
+LUATTN_FN int op_sign(int x) { return (x > 0) - (x < 0); }
+
+// ---- conversions: saturate to 32 bits, NaN gives 0
+
+LUATTN_FN int op_to_int(float x) { return __float2int_rz(x); }
+LUATTN_FN int op_to_int(double x) { return x == x ? __double2int_rz(x) : 0; }
+LUATTN_FN int op_floor_int(float x) { return __float2int_rd(x); }
+LUATTN_FN int op_floor_int(double x) { return x == x ? __double2int_rd(x) : 0; }
+
+// ---- functions
+
+// Those of double that are long are called. A kernel in f64 has each in many places, and would take a fifth more
+// time to compile. Templates, so that other kernels have none of them.
+#define LUATTN_CALLED(f)                                  \
+  template <class Real>                                   \
+  LUATTN_OUTLINED Real called_##f(Real x) {               \
+    return f(x);                                          \
+  }
+LUATTN_CALLED(exp2)
+LUATTN_CALLED(exp)
+LUATTN_CALLED(log2)
+LUATTN_CALLED(log)
+LUATTN_CALLED(log1p)
+LUATTN_CALLED(tanh)
+#undef LUATTN_CALLED
+
+LUATTN_FN float op_exp2(float x) {
+  if constexpr (Config::fast_math)
+    return fast_exp2(x);
+  else
+    return exp2f(x);
+}
+LUATTN_FN double op_exp2(double x) { return called_exp2(x); }
+
+LUATTN_FN float op_exp(float x) {
+  if constexpr (Config::fast_math)
+    return fast_exp2(x * op_log2_e);
+  else
+    return expf(x);
+}
+LUATTN_FN double op_exp(double x) { return called_exp(x); }
+
+LUATTN_FN float op_log2(float x) {
+  if constexpr (Config::fast_math)
+    return fast_log2(x);
+  else
+    return log2f(x);
+}
+LUATTN_FN double op_log2(double x) { return called_log2(x); }
+
+LUATTN_FN float op_log(float x) {
+  if constexpr (Config::fast_math)
+    return fast_log2(x) * op_ln_2;
+  else
+    return logf(x);
+}
+LUATTN_FN double op_log(double x) { return called_log(x); }
+
+LUATTN_FN float op_log1p(float x) { return log1pf(x); }
+LUATTN_FN double op_log1p(double x) { return called_log1p(x); }
+
+LUATTN_FN float op_sqrt(float x) {
+  if constexpr (Config::fast_math)
+    return fast_sqrt(x);
+  else
+    return __fsqrt_rn(x);
+}
+LUATTN_FN double op_sqrt(double x) { return sqrt(x); }
+LUATTN_FN float op_rsqrt(float x) { return rsqrtf(x); }
+LUATTN_FN double op_rsqrt(double x) { return rsqrt(x); }
+
+// 1 - 2 / (e^2x + 1): right at both ends without a branch, absolute error near 2^-23.
+LUATTN_FN float op_tanh(float x) {
+  if constexpr (Config::fast_math)
+    return __fmaf_rn(-2.0f, fast_reciprocal(fast_exp2(x * (2 * op_log2_e)) + 1.0f), 1.0f);
+  else
+    return tanhf(x);
+}
+LUATTN_FN double op_tanh(double x) { return called_tanh(x); }
+
+// One number of the unit of exp2 instead of two. Its relative error is 2^-10.9 (PTX ISA), so a capped score s
+// is wrong by |s| 2^-10.9: an eighth of what rounding s to bf16 does, which the plain computation in that
+// type makes and luattn's check takes for its measure. For f16 it would be all of it. In backward, too, the
+// scores of forward are met by accurate ones: their weights differ by that much.
+LUATTN_FN float op_rough_tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+LUATTN_FN double op_rough_tanh(double x) { return op_tanh(x); }
+
+LUATTN_FN float op_sigmoid(float x) {
+  if constexpr (Config::fast_math)
+    return fast_reciprocal(1.0f + fast_exp2(x * -op_log2_e));
+  else
+    return __fdiv_rn(1.0f, 1.0f + expf(-x));
+}
+LUATTN_FN double op_sigmoid(double x) { return 1.0 / (1.0 + op_exp(-x)); }
+
+LUATTN_FN float op_sigmoid2(float x) {
+  if constexpr (Config::fast_math)
+    return fast_reciprocal(1.0f + fast_exp2(-x));
+  else
+    return __fdiv_rn(1.0f, 1.0f + exp2f(-x));
+}
+LUATTN_FN double op_sigmoid2(double x) { return 1.0 / (1.0 + op_exp2(-x)); }
+
+// 1 / a without the unit that exp2 shares with it, for 1 <= a <= 2^126.5. The difference of bits is 1 / a
+// to 5.1 %: e, what it lacks, is within 0.0506, and y0 (1 + e + e^2) within e^3 = 2^-12.9, a quarter of f16's
+// rounding. What is below the least normal number is 0.
+LUATTN_FN float reciprocal_by_fma(float a) {
+  const float y0 = __int_as_float(0x7EF311C7 - __float_as_int(a));
+  const float e = __fmaf_rn(-a, y0, 1.0f);
+  float y;
+  asm("fma.rn.ftz.f32 %0, %1, %2, %1;" : "=f"(y) : "f"(y0), "f"(__fmaf_rn(e, e, e)));
+  return y;
+}
+
+// Five of eight elements spare the unit of exp2 their division: as measured (bench/journal.md). Turn 0 does
+// not.
+LUATTN_FN float op_sigmoid2_in_turn(float x, int turn) {
+  if (!Config::fast_math || turn % 8 < 3) return op_sigmoid2(x);
+  float z;  // exp2 of it is finite; a NaN stays one
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(-x), "f"(126.5f));
+  return reciprocal_by_fma(1.0f + fast_exp2(z));
+}
+LUATTN_FN double op_sigmoid2_in_turn(double x, int) { return op_sigmoid2(x); }
+
+LUATTN_FN float op_softplus(float x) {
+  if constexpr (Config::fast_math)
+    return fmaxf(x, 0.0f) + fast_log2(1.0f + fast_exp2(fabsf(x) * -op_log2_e)) * op_ln_2;
+  else
+    return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+}
+LUATTN_FN double op_softplus(double x) { return fmax(x, 0.0) + op_log1p(op_exp(-fabs(x))); }
+
+LUATTN_FN float op_silu(float x) { return x * op_sigmoid(x); }
+LUATTN_FN double op_silu(double x) { return x * op_sigmoid(x); }
+
+LUATTN_FN float op_erf(float x) { return erff(x); }
+LUATTN_FN double op_erf(double x) { return erf(x); }
+
+// erfc keeps the left tail, where 1 + erf cancels.
+LUATTN_FN float op_gelu(float x) {
+  if constexpr (Config::fast_math)
+    return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+  else
+    return 0.5f * x * erfcf(x * -0.70710678118654752f);
+}
+LUATTN_FN double op_gelu(double x) { return 0.5 * x * erfc(x * -0.70710678118654752440); }
+
+LUATTN_FN float op_sin(float x) { return sinf(x); }
+LUATTN_FN double op_sin(double x) { return sin(x); }
+LUATTN_FN float op_cos(float x) { return cosf(x); }
+LUATTN_FN double op_cos(double x) { return cos(x); }
+LUATTN_FN float op_pow(float x, float y) { return powf(x, y); }
+LUATTN_FN double op_pow(double x, double y) { return pow(x, y); }

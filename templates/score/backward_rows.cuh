@@ -1,0 +1,40 @@
+// score/backward_rows.cuh: numbers of a row that backward reads, and P and dS of one element from them.
+#pragma once
+#include "score/online_rows.cuh"
+
+// A row's numbers in shared memory, aligned so that one load brings as many as possible.
+template <class T>
+struct alignas(sizeof(T) % 16 == 0  ? 16
+               : sizeof(T) % 8 == 0 ? 8
+                                    : alignof(T)) SharedRow {
+  T value;
+};
+
+// P and dS of an element in place of its dot and dP, and zeros where it is not kept. Where grad may, it is
+// tried for all of them: behind a branch each element would wait for the one before it.
+template <class Spec, bool WithInputs, bool Masked>
+LUATTN_FN void grad_where(bool kept, const LuattnParams &p, const Site &s, const typename Spec::Head &head,
+                          const typename Spec::Row &row, const typename Spec::Col &col,
+                          const typename Spec::BwdRow &bwd, Position q, Position kv, typename Spec::Real term,
+                          typename Spec::Real &x, typename Spec::Real &y, typename Spec::Acc &acc) {
+  typename Spec::Real prob = 0, ds = 0;
+  typename Spec::Acc sum = acc;
+  if (!Masked || !Spec::grad_adds_to_memory || kept)
+    Spec::template grad<WithInputs>(p, s, head, row, col, bwd, x, y, q, kv, term, prob, ds, sum);
+  x = !Masked || kept ? prob : 0;
+  y = !Masked || kept ? ds : 0;
+#pragma unroll
+  for (int i = 0; i < Spec::num_acc; ++i) acc.x[i] = !Masked || kept ? sum.x[i] : acc.x[i];
+}
+
+// Row numbers of one row, as prepare wrote them.
+template <class Spec>
+LUATTN_FN typename Spec::BwdRow load_bwd_row(const LuattnParams &p, const Site &site, int q) {
+  typename Spec::BwdRow row = {};
+  const i64 plane = i64(p.batch) * p.heads * site.q_len,
+            at = (i64(site.b) * p.heads + site.h) * site.q_len + q;
+#pragma unroll
+  for (int i = 0; i < Spec::num_bwd_rows; ++i)
+    row.x[i] = static_cast<const typename Spec::Real *>(p.bwd_rows)[i * plane + at];
+  return row;
+}

@@ -1,0 +1,67 @@
+// score/bias_rows.cuh: what gradients take from an input along the keys (contract/contract.cuh: score_line), for a thread
+// of the sm90 backward kernels, whose warps hold 16 keys by the columns of a q tile. Read as soon as the
+// scores' product is under way, for behind it memory's latency would come once for every few of them; and
+// kept as it is stored, for a conversion would wait for it.
+#pragma once
+#include "contract/contract.cuh"
+#include "score/bias_row_loads.cuh"
+
+// Brings what LineTerms will read for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0 + Keys - 1 to the L2
+// cache, where lines lie densely; a warp of the producer's, ahead of the consumers.
+template <class Spec, int Rows, int Keys>
+LUATTN_FN void prefetch_lines(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                              int q0, int kv0, int lane) {
+  constexpr int size = int(sizeof(typename Spec::LineElem));
+  if constexpr (Spec::has_line) {
+#pragma unroll 1
+    for (int r = lane; r < Rows; r += 32) {
+      const auto line = Spec::score_line(p, site, head, min_of(q0 + r, site.q_len - 1), kv0);
+      const int first = max_of(line.index, 0), end = min_of(line.index + Keys, line.size);
+      const u64 from = u64(__cvta_generic_to_global(line.row + first)) & ~u64(127),
+                to = u64(__cvta_generic_to_global(line.row + end));
+      if (line.stride != 1) continue;
+#pragma unroll
+      for (int at = 0; at < Keys * size + 128; at += 128)
+        if (from + at < to) prefetch_l2(from + at);
+    }
+  }
+}
+
+// In Parts, each while the elements of the one before are computed: as many registers do.
+template <class Spec, int Octets, int Parts>
+struct LineTerms {
+  using Stored = typename Spec::LineElem;
+  static constexpr bool any = Spec::has_line;
+  static constexpr int cols = any ? 2 * Octets : 1,
+                       part = ceil_div(cols, Parts);  // columns of all, of a part
+  u32 stored[2][cols];
+  static_assert(!any || (part * Parts == cols && part % 2 == 0), "parts of two columns or more, all alike");
+
+  // Of queries q0 + 8 * octet + lane % 4 * 2 and the next, and keys kv0 + lane / 4 and 8 further on, the part
+  // that begins at column `first`; nothing, where none does. 0 for a query that does not exist.
+  __device__ __forceinline__ void load(const LuattnParams &p, const Site &site,
+                                       const typename Spec::Head &head, int q0, int kv0, int lane,
+                                       int first) {
+    if (any && first < cols && first % part == 0) {
+      const int q = q0 + lane % 4 * 2 + first / 2 * 8, left = site.q_len - q;  // part is even
+      const auto line = Spec::score_line(p, site, head, min_of(q, site.q_len - 1), kv0 + lane / 4);
+      const Stored *at[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        at[half] = line.row + i64(max_of(min_of(line.index + half * 8, line.size - 1), 0)) * line.stride;
+#pragma unroll
+      for (int j = 0; j < part; ++j) {
+        const i64 further = line.pitch * (j / 2 * 8 + j % 2);
+        read_stored(stored[0][first + j], stored[1][first + j], at[0] + further, at[1] + further,
+                    j / 2 * 8 + j % 2 < left);
+      }
+    }
+  }
+  __device__ __forceinline__ float get(int half, int octet, int odd) const {
+    const u32 x = stored[half][octet * 2 + odd];
+    if constexpr (sizeof(Stored) == 4)
+      return __uint_as_float(x);
+    else
+      return to_real(Stored{(unsigned short)(x)});
+  }
+};

@@ -1,0 +1,47 @@
+// score/distance_terms.cuh: what scores take from the distance between query and key alone, for a warp that holds rows
+// and columns as mma.m16n8k16 and wgmma leave them.
+//
+// Of a warp's 8 * Rows rows, a lane has rows lane / 4 + 8 * r, of a tile's columns lane % 4 * 2 + 8 * n and
+// the one after it. So the distances of its elements lie 8 apart, those of all lanes side by side. Each lane
+// computes the terms of every 32nd distance and gets its own from the others: there are 8 * (count - 1) + 15
+// of them for the warp, but 2 * count for each lane.
+#pragma once
+#include "arch/mma.cuh"
+#include "contract/contract.cuh"
+
+// Rows are queries and columns keys; Turned: rows are keys, columns queries. Nothing, where the spec has no
+// such term.
+template <class Spec, int Rows, int Octets, bool Turned = false>
+struct DistanceTerms {
+  using Real = typename Spec::Real;
+  static constexpr bool any = Spec::has_distance_term;
+  static constexpr int count = any ? Octets + Rows - 1 : 1, shares = ceil_div(8 * (count - 1) + 15, 32);
+  Real term[count][2];
+
+  // `last`: position of the tile's first column less that of the warp's last row. All lanes of a warp.
+  __device__ __forceinline__ DistanceTerms(const LuattnParams &p, const Site &site,
+                                           const typename Spec::Head &head, int last, int lane) {
+    if constexpr (any) {
+      const int number = lane % 4 * 2 - lane / 4 + 7;
+      Real share[shares];
+#pragma unroll
+      for (int i = 0; i < shares; ++i) {
+        const Position row{0, 0}, column{last + lane, 32 * i};
+        share[i] = Spec::distance_term(p, site, head, Turned ? column : row, Turned ? row : column);
+      }
+#pragma unroll
+      for (int i = 0; i < count; ++i) {  // lanes ask for 8 i .. 8 i + 14, which lie in one share or in two
+        const int at = i / 4, next = i / 4 + 1 < shares ? i / 4 + 1 : i / 4;
+        const Real x = i % 4 < 3 ? share[at] : select(lane >= 24, share[at], share[next]);
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd)
+          term[i][odd] = __shfl_sync(0xffffffffu, x, 8 * i + number + odd & 31);
+      }
+    }
+  }
+
+  // Of row r and column 8 * octet + odd of this lane.
+  __device__ __forceinline__ Real get(int r, int octet, int odd) const {
+    return term[any ? octet - r + Rows - 1 : 0][odd];
+  }
+};

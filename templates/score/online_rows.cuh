@@ -1,0 +1,230 @@
+// score/online_rows.cuh: the online function over a tile of scores held in registers, for any kernel family.
+//
+// A thread holds Rows x Cols scores. Lanes threads of a warp (xor masks 1, 2, .. Lanes/2) share each of its rows.
+// step() turns scores into probabilities in place and gives the factors for the O accumulated so far.
+#pragma once
+#include "contract/contract.cuh"
+
+template <int Lanes, class Real> LUATTN_FN Real lanes_max(Real x) {
+#pragma unroll
+  for (int m = Lanes / 2; m > 0; m /= 2) x = max_of(x, __shfl_xor_sync(0xffffffffu, x, m));
+  return x;
+}
+template <int Lanes, class Real> LUATTN_FN Real lanes_sum(Real x) {
+#pragma unroll
+  for (int m = Lanes / 2; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
+  return x;
+}
+template <int Lanes> LUATTN_FN bool lanes_any(bool x) {
+  int y = x;
+#pragma unroll
+  for (int m = Lanes / 2; m > 0; m /= 2) y |= __shfl_xor_sync(0xffffffffu, y, m);
+  return y != 0;
+}
+
+// Which of a thread's columns of one row are kept, where -inf cannot say it (see mask_by_inf).
+template <int Cols> struct KeepBits {
+  u32 word[(Cols + 31) / 32];
+  LUATTN_FN KeepBits none() {
+    KeepBits k;
+#pragma unroll
+    for (int i = 0; i < (Cols + 31) / 32; ++i) k.word[i] = 0;
+    return k;
+  }
+  __device__ __forceinline__ void set(int j, bool keep) { word[j / 32] |= u32(keep) << (j % 32); }
+  __device__ __forceinline__ bool get(int j) const { return (word[j / 32] >> (j % 32)) & 1u; }
+};
+
+// How many reductions it takes until all are done that the whole row shares: deferred ones are for `next` alone.
+template <class Spec> LUATTN_FN constexpr int shared_reductions() {
+  int n = 0;
+  for (int k = 0; k < Spec::num_reductions; ++k)
+    if (Spec::reduction(k) != REDUCE_SUM_DEFERRED) n = k + 1;
+  return n;
+}
+
+template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
+  using Real = typename Spec::Real;
+  using Head = typename Spec::Head;
+  using Row = typename Spec::Row;
+  using State = typename Spec::State;
+  static constexpr int num_red = Spec::num_reductions > 0 ? Spec::num_reductions : 1;
+  static constexpr int num_shared = shared_reductions<Spec>();
+
+  // One bit a row, in one register for all of them.
+  struct Flags {
+    u32 bits;
+    __device__ __forceinline__ bool operator[](int r) const { return (bits >> r) & 1u; }
+    __device__ __forceinline__ void raise(int r, bool x) { bits |= u32(x) << r; }
+  };
+  static_assert(Rows <= 32);
+  static constexpr u32 all = ~0u >> (32 - Rows);
+
+  State state[Rows];
+  Flags kept;  // this thread has seen a kept score of the row
+
+  // This thread's rows that keep a score.
+  LUATTN_FN u32 kept_rows(const KeepBits<Cols> (&keep)[Rows]) {
+    u32 rows = 0;
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      u32 words = 0;
+#pragma unroll
+      for (int w = 0; w < (Cols + 31) / 32; ++w) words |= keep[r].word[w];
+      rows |= u32(words != 0) << r;
+    }
+    return rows;
+  }
+
+  __device__ __forceinline__ void init(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows]) {
+    kept.bits = 0;
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) state[r] = Spec::init(p, site, head, row[r]);
+  }
+
+  // Masked: `keep[r]` says which columns count. With mask_by_inf the caller has also set the others to -inf.
+  template <bool Masked>
+  __device__ __forceinline__ void step(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
+                                       Real (&score)[Rows][Cols], const KeepBits<Cols> (&keep)[Rows], Real (&scale)[Rows]) {
+    if constexpr (!Masked) {
+      kept.bits = all;
+      step_by_inf(p, site, head, row, score, scale);
+      return;
+    }
+    static_assert(!Spec::lags);
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      bool mine = false;
+#pragma unroll
+      for (int w = 0; w < (Cols + 31) / 32; ++w) mine |= keep[r].word[w] != 0;
+      kept.raise(r, mine);
+      const bool any = lanes_any<Lanes>(mine);
+      Real red[num_red];
+      reduce<true, 0, Spec::num_reductions>(p, site, head, row[r], state[r], score[r], keep[r], red);
+      if constexpr (Spec::prob_term < 0) {
+#pragma unroll
+        for (int j = 0; j < Cols; ++j) {
+          const Real x = Spec::prob(p, site, head, row[r], state[r], red, score[r][j], j);
+          score[r][j] = is_kept<true>(keep[r], j) ? x : Real(0);
+        }
+      }
+      if (!any) {
+#pragma unroll
+        for (int j = 0; j < Cols; ++j) score[r][j] = Real(0);
+      }
+      const State next = Spec::next(p, site, head, row[r], state[r], red);
+      scale[r] = Spec::has_rescale && any ? Spec::rescale(p, site, head, row[r], state[r], red) : Real(1);
+      if (any) state[r] = next;
+    }
+  }
+
+  // A step over scores that all count; or, with mask_by_inf, over scores of which those that do not are -inf, with
+  // mask_by_zero 0: the same code for masked and unmasked tiles. The caller sees to `kept`.
+  __device__ __forceinline__ void step_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
+                                              Real (&score)[Rows][Cols], Real (&scale)[Rows]) {
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      Part part = begin_row_by_inf(p, site, head, row[r], r, score[r], scale[r]);
+      weigh_row_by_inf(p, site, head, row[r], r, score[r], part);
+      end_row(p, site, head, row[r], r, part);
+    }
+  }
+  // It has two parts for each row, so that a kernel may choose the order: the reductions that the whole row shares,
+  // which give the factor for O, as deferred ones are for `next` alone; then probabilities and deferred sums.
+  struct Part {
+    Real red[num_red];
+  };
+  __device__ __forceinline__ Part begin_row_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                                                   int r, Real (&score)[Cols], Real &scale) {
+    Part part;
+    reduce<false, 0, num_shared>(p, site, head, row, state[r], score, KeepBits<Cols>::none(), part.red);
+    scale = Spec::has_rescale ? Spec::rescale(p, site, head, row, state[r], part.red) : Real(1);
+    if constexpr (Spec::lags) state[r] = Spec::raise(p, site, head, row, state[r], part.red);
+    return part;
+  }
+  __device__ __forceinline__ void weigh_row_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                                                   int r, Real (&score)[Cols], Part &part) {
+    reduce<false, num_shared, Spec::num_reductions>(p, site, head, row, state[r], score, KeepBits<Cols>::none(), part.red);
+    if constexpr (Spec::prob_term < 0) {
+#pragma unroll
+      for (int j = 0; j < Cols; ++j) score[j] = Spec::prob(p, site, head, row, state[r], part.red, score[j], j);
+    }
+  }
+  __device__ __forceinline__ void end_row(const LuattnParams &p, const Site &site, const Head &head, const Row &row, int r,
+                                          const Part &part) {
+    state[r] = Spec::next(p, site, head, row, state[r], part.red);
+  }
+  __device__ __forceinline__ void end_rows(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
+                                           const Part (&part)[Rows]) {
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) end_row(p, site, head, row[r], r, part[r]);
+  }
+
+  // Sums what was left per thread; afterwards every lane holds the row's state, and `kept` speaks of the whole row.
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int m = Lanes / 2; m > 0; m /= 2) kept.bits |= __shfl_xor_sync(0xffffffffu, kept.bits, m);
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+#pragma unroll
+      for (int i = 0; i < Spec::num_state; ++i)
+        if (Spec::state_deferred(i)) state[r].x[i] = lanes_sum<Lanes>(state[r].x[i]);
+    }
+  }
+
+private:
+  // Under mask_by_inf the arithmetic itself leaves a masked column out; a row that keeps nothing changes nothing, or is put right by `any`.
+  template <bool Masked> LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
+    if constexpr (Masked && !Spec::mask_by_inf) return keep.get(j);
+    else return true;
+  }
+
+  // Reductions K .. End - 1.
+  template <bool Masked, int K, int End>
+  LUATTN_FN void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row, const State &old,
+                        Real (&score)[Cols], const KeepBits<Cols> &keep, Real (&red)[num_red]) {
+    if constexpr (K < End) {
+      constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX;
+      // Chains side by side, as each operation waits for the one before.
+      constexpr int chains = Cols < 4 ? 1 : is_max ? 2 : 4;
+      Real part[chains];
+#pragma unroll
+      for (int j = 0; j < Cols; ++j) {
+        Real x = Spec::template term<K>(p, site, head, row, old, red, score[j], j);
+        if (!is_kept<Masked>(keep, j)) x = is_max ? -infinity<Real>() : Real(0);
+        if constexpr (Spec::prob_term == K) score[j] = x;  // the last term that needs the score itself
+        part[j % chains] = j < chains ? x : is_max ? max_of(part[j % chains], x) : part[j % chains] + x;
+      }
+      Real sum = part[0];
+#pragma unroll
+      for (int c = 1; c < chains; ++c) sum = is_max ? max_of(sum, part[c]) : sum + part[c];
+      if constexpr (Spec::red_shifted(K)) sum += row.shift;
+      if constexpr (Spec::reduction(K) == REDUCE_MAX) sum = lanes_max<Lanes>(sum);
+      if constexpr (Spec::reduction(K) == REDUCE_SUM) sum = lanes_sum<Lanes>(sum);
+      red[K] = sum;
+      reduce<Masked, K + 1, End>(p, site, head, row, old, score, keep, red);
+    }
+  }
+};
+
+// What a row leaves besides O: its lse, and what backward wants of it. One thread a row; kept: the row has kept a score.
+template <class Spec>
+LUATTN_FN void write_row(const LuattnParams &p, const Site &site, const typename Spec::Head &head, const typename Spec::Row &row,
+                         const typename Spec::State &state, int at, bool kept) {
+  using Real = typename Spec::Real;
+  if constexpr (Spec::has_lse) {
+    if (p.lse.data != nullptr) {
+      Real *lse = static_cast<Real *>(p.lse.data) + site.b * p.lse.batch + site.h * p.lse.head + at * p.lse.seq;
+      *lse = kept ? Spec::lse(p, site, head, row, state) : -infinity<Real>();
+    }
+  }
+  if constexpr (Spec::num_saved > 0) {
+    if (p.saved != nullptr) {
+      const i64 index = (i64(site.b) * p.heads + site.h) * site.q_len + at, plane = i64(p.batch) * p.heads * site.q_len;
+      Real saved[Spec::num_saved];
+      Spec::save(p, site, head, row, state, saved);
+#pragma unroll
+      for (int i = 0; i < Spec::num_saved; ++i) static_cast<Real *>(p.saved)[i * plane + index] = saved[i];
+    }
+  }
+}

@@ -1,0 +1,253 @@
+// simt/bwd_simt.cuh: backward in f32 or f64 on the FMA units; dq, dk and dv without atomics, in a fixed order.
+//
+// luattn_dkdv: grid (ceil(kv_len / tile_n), heads_kv, batch). A block owns a kv tile and walks the q tiles of
+// every q head of its group. Gradients of inputs and scalars arise here.
+// luattn_dq: grid (ceil(q_len / tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
+//
+// Config: as in simt/fwd_simt.cuh. tile_m, tile_n and threads serve both; accumulates_dq is false in this family.
+//
+// Dynamic shared memory of either, with e = sizeof(elem):
+//     2 * 144 * (tile_m + tile_n) + 2 * e * tile_m * (tile_n + 16 / e)
+// and, where scores have a distance_term, e * (tile_m + tile_n)
+// luattn_dkdv also has (threads / 32) * num_acc * e bytes of static shared memory.
+//
+// Elements that a thread keeps in registers through the loop: in luattn_dkdv tile_n * (head_dim + head_dim_v)
+// / threads, in luattn_dq tile_m * head_dim / threads; and tile_m * tile_n / threads in each step.
+// Good tiles (threads): f32 64 x 64 (256; 128 up to head dims of 128). f64 32 x 32 (128) up to 128, 32 x 32
+// (256) beyond.
+#pragma once
+#include "contract/needs.cuh"
+#include "grads/flush.cuh"
+#include "score/backward_rows.cuh"
+#include "simt/parameter_grads_simt.cuh"
+
+// Writes the thread's elements of a score tile to a tile of weights.
+template <class T, class Real>
+LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) {
+#pragma unroll
+  for (int r = 0; r < T::rows; ++r)
+#pragma unroll
+    for (int c = 0; c < T::cols; ++c) w[t.row_at(r) * T::weight_stride + t.col_at(c)] = x[r][c];
+}
+
+// Turns dots into P, in weights(0), and dP into dS, in weights(1), each thread its own elements. The loop
+// over rows is not unrolled: the hooks' code stands there once for each column, which compiles much faster
+// and needs fewer registers. Hooks are called for kept elements alone, for what is not kept must not reach
+// acc either. One copy of the code serves masked and other tiles, unless there is no mask: then whole tiles
+// have one without a branch, 7 % faster.
+template <bool WithInputs, class Spec, class Config>
+LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
+                         const typename Spec::Head &head, int q0, int kv0, bool masked,
+                         const DistanceTable<Spec, Config> &terms, typename Spec::Acc &acc) {
+  using Real = typename Spec::Real;
+  using T = Simt<Spec, Config>;
+  typename Spec::Col col[T::cols];
+#pragma unroll
+  for (int c = 0; c < T::cols; ++c)
+    col[c] = Spec::col(p, site, head, min_of(kv0 + t.col_at(c), site.kv_len - 1));
+#pragma unroll 1
+  for (int r = 0; r < T::rows; ++r) {
+    const int q_at = q0 + t.row_at(r), q = min_of(q_at, site.q_len - 1);
+    const int kv_end = q_at < site.q_len ? site.kv_len : 0;
+    const typename Spec::Row row = Spec::row(p, site, head, q);
+    const typename Spec::BwdRow bwd_row = load_bwd_row<Spec>(p, site, q);
+    Real *s = t.weights(0) + t.row_at(r) * T::weight_stride,
+         *dp = t.weights(1) + t.row_at(r) * T::weight_stride;
+#pragma unroll
+    for (int c = 0; c < T::cols; ++c) {
+      const int x = t.col_at(c), kv = kv0 + x;
+      bool kept = kv < kv_end;
+      if constexpr (Spec::has_mask)
+        kept = kept && (!masked || Spec::keep(p, site, head, row, col[c], q, kv));
+      else
+        kept = kept || !masked;
+      Real prob = 0, ds = 0;
+      if (kept)
+        Spec::template grad<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], dp[x], Position{q, 0},
+                                        t.kv_at(kv0, c), terms.get(t.row_at(r), x), prob, ds, acc);
+      s[x] = prob;
+      dp[x] = ds;
+    }
+  }
+}
+
+template <class Spec, class Config>
+LUATTN_FN void dq_simt(const LuattnParams &p) {
+  static_assert(ValidSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(2)>());
+  if constexpr (Needs<Spec, Config>::dq_alone) {
+    using Real = typename Spec::Real;
+    using T = Simt<Spec, Config>;
+    constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows;
+    const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
+    const int q_tile = int(gridDim.x - 1 - blockIdx.x), q0 = q_tile * T::tile_m, h_kv = site.h / p.group;
+    T t;
+    const typename Spec::Head head = Spec::head(p, site);
+    Real dq[rows][LaneColumns<Real, dim>::each] = {};
+    typename Spec::Acc acc = zero_acc<typename Spec::Acc>();  // grad<false> leaves it alone
+    const DistanceTable<Spec, Config> terms{t.weights(2)};
+
+    const Slab<Real> q = slab_of<Real>(p.q, site.b, site.h, q0, site.q_len);
+    const Slab<Real> dout = slab_of<Real>(p.dout, site.b, site.h, q0, site.q_len);
+    Slab<Real> k = slab_of<Real>(p.k, site.b, h_kv, 0, site.kv_len);
+    Slab<Real> v = slab_of<Real>(p.v, site.b, h_kv, 0, site.kv_len);
+    const auto request_scores = [&](const Tile &of) {
+      k.first = v.first = of.index * T::tile_n;
+      t.template request_dot<dim>(q, k, 0);
+    };
+
+    KvTiles<Spec, T::tile_m, T::tile_n> walk(p, site, q_tile);
+    Tile tile = walk.next(p, site);
+    if (tile.valid()) request_scores(tile);
+#pragma unroll 1
+    while (tile.valid()) {
+      t.template two_dots<dim, dim_v>(
+          q, k, dout, v,
+          [&](int i, const Real(&s)[rows][T::cols]) {
+            put_tile(t, t.weights(i), s);
+            if (i == 0) terms.fill(p, site, head, q0, k.first);
+          },
+          [&] { t.template request_rows<dim, T::tile_n>(k, 0); });
+      if (Spec::has_mask || tile.masked)
+        grad_tile<false>(t, p, site, head, q0, k.first, tile.masked, terms, acc);
+      else
+        grad_tile<false>(t, p, site, head, q0, k.first, false, terms, acc);
+      const Tile next = walk.next(p, site);
+      t.template accumulate<dim>(dq, t.weights(1), k, [&] {
+        if (next.valid()) request_scores(next);
+      });
+      tile = next;
+    }
+
+    const bool wide = Spec::has_query_mod ? allows_16_bytes(p.dq_acc) : allows_16_bytes<Real>(p.dq);
+    if (!Spec::has_query_mod && p.dq.data == nullptr) return;
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const int at = q0 + t.row_at(r);
+      Real *row;
+      if constexpr (Spec::has_query_mod)
+        row = acc_row<dim, Real>(p.dq_acc, p.heads, site.q_len, site.b, site.h, at);
+      else
+        row = row_of<Real>(p.dq, site.b, site.h, at);
+      t.template store<dim>(row, dq[r], Spec::has_query_mod ? Real(1) : Real(p.scale), wide, at < site.q_len);
+    }
+  }
+}
+
+// One of dk and dv, from the thread's rows of the accumulator to the caller's tensor or, under a mod, to the
+// workspace.
+template <bool ToAcc, int Width, class T, class Real, int Each>
+LUATTN_FN void store_kv(const T &t, const LuattnParams &p, int b, int h, int kv0,
+                        const Real (&x)[T::rows_n][Each], const LuattnTensor &out, void *acc, Real scale) {
+  if (ToAcc ? acc == nullptr : out.data == nullptr) return;
+  const bool wide = ToAcc ? allows_16_bytes(acc) : allows_16_bytes<Real>(out);
+#pragma unroll
+  for (int r = 0; r < T::rows_n; ++r) {
+    const int at = kv0 + t.group * T::rows_n + r;
+    Real *row;
+    if constexpr (ToAcc)
+      row = acc_row<Width, Real>(acc, p.heads_kv, p.kv_len, b, h, at);
+    else
+      row = row_of<Real>(out, b, h, at);
+    t.template store<Width>(row, x[r], ToAcc ? Real(1) : scale, wide, at < p.kv_len);
+  }
+}
+
+template <class Spec, class Config>
+LUATTN_FN void dkdv_simt(const LuattnParams &p) {
+  static_assert(ValidSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(2)>());
+  using Need = Needs<Spec, Config>;
+  if constexpr (Need::dkdv) {
+    using Real = typename Spec::Real;
+    using T = Simt<Spec, Config>;
+    constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v;
+    using Sums = SumsSimt<Spec, Config>;
+    constexpr bool needs_dp = Need::dk || Need::parameters;
+    const int b = int(blockIdx.z), h_kv = int(blockIdx.y), kv_tile = int(blockIdx.x),
+              kv0 = kv_tile * T::tile_n;
+    T t;
+    Real dk[T::rows_n][LaneColumns<Real, dim>::each] = {}, dv[T::rows_n][LaneColumns<Real, dim_v>::each] = {};
+    const DistanceTable<Spec, Config> terms{t.weights(2)};
+    const Slab<Real> k = slab_of<Real>(p.k, b, h_kv, kv0, p.kv_len),
+                     v = slab_of<Real>(p.v, b, h_kv, kv0, p.kv_len);
+
+#pragma unroll 1
+    for (int h = h_kv * p.group; h < (h_kv + 1) * p.group; ++h) {
+      const Site site{b, h, p.q_len, p.kv_len};
+      const typename Spec::Head head = Spec::head(p, site);
+      typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
+      Sums sums;
+      sums.enter_head();
+      Slab<Real> q = slab_of<Real>(p.q, b, h, 0, site.q_len),
+                 dout = slab_of<Real>(p.dout, b, h, 0, site.q_len);
+
+      QTiles<Spec, T::tile_m, T::tile_n> walk(p, site, kv_tile);
+      Tile tile = walk.next(p, site), next;
+      // One product asks for the first slice of the next, in this order; what is not needed is left out.
+      const auto request_scores = [&](const Tile &of) {
+        q.first = dout.first = of.index * T::tile_m;
+        t.template request_dot<dim>(q, k, 0);
+      };
+      const auto after_dk = [&] {
+        if (next.valid()) request_scores(next);
+      };
+      const auto after_dv = [&] {
+        if constexpr (Need::dk)
+          t.template request_rows<dim, T::tile_m>(q, 0);
+        else
+          after_dk();
+      };
+      const auto after_dp = [&] {
+        if constexpr (Need::dv)
+          t.template request_rows<dim_v, T::tile_m>(dout, 0);
+        else
+          after_dv();
+      };
+
+      if (tile.valid()) request_scores(tile);
+#pragma unroll 1
+      while (tile.valid()) {
+        const int q0 = tile.index * T::tile_m;
+        next = walk.next(p, site);
+        const auto put = [&](int i, const Real(&x)[T::rows][T::cols]) {
+          put_tile(t, t.weights(i), x);
+          if (i == 0) terms.fill(p, site, head, q0, kv0);
+        };
+        if constexpr (needs_dp) {
+          t.template two_dots<dim, dim_v>(q, k, dout, v, put, after_dp);
+        } else {
+          Real s[T::rows][T::cols];
+          t.template dot<dim>(s, q, k, after_dp);
+          put(0, s);
+          if constexpr (Spec::has_distance_term) __syncthreads();
+        }
+        if (Spec::has_mask || tile.masked)
+          grad_tile<Need::parameters>(t, p, site, head, q0, kv0, tile.masked, terms, acc);
+        else
+          grad_tile<Need::parameters>(t, p, site, head, q0, kv0, false, terms, acc);
+        if constexpr (Sums::any) {
+          __syncthreads();
+          sums.add(t, {p, site, head, acc, q0, kv0, t.weights(1)});
+        }
+        if constexpr (Need::dv) t.template accumulate_transposed<dim_v>(dv, t.weights(0), dout, after_dv);
+        if constexpr (Need::dk) t.template accumulate_transposed<dim>(dk, t.weights(1), q, after_dk);
+        tile = next;
+      }
+      sums.leave_head({p, site, head, acc, 0, kv0, nullptr});
+      if constexpr (Need::parameters) flush_block<Spec, T::threads>(p, site, head, acc);
+    }
+
+    if constexpr (Need::dk)
+      store_kv<Spec::has_key_mod, dim>(t, p, b, h_kv, kv0, dk, p.dk, p.dk_acc, Real(p.scale));
+    if constexpr (Need::dv)
+      store_kv<Spec::has_value_mod, dim_v>(t, p, b, h_kv, kv0, dv, p.dv, p.dv_acc, Real(1));
+  }
+}
+
+template <class Spec, class Config>
+constexpr int dq_simt_blocks = simt_blocks<Config>(Config::tile_m *(Config::tile_n + Config::head_dim) /
+                                                       Config::threads,
+                                                   0, int(sizeof(typename Spec::Head)));
+template <class Spec, class Config>
+constexpr int dkdv_simt_blocks = simt_blocks<Config>(
+    Config::tile_n *(Config::tile_m + Config::head_dim + Config::head_dim_v) / Config::threads, 0,
+    int(sizeof(typename Spec::Head) + sizeof(typename Spec::Acc)));

@@ -1,0 +1,168 @@
+// simt/fwd_simt.cuh: forward in f32 or f64 on the FMA units, for any architecture from 8.0 on. The correctness
+// baseline on a GPU.
+//
+// luattn_fwd: grid (ceil(q_len / tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
+//
+// Config: elem float or double; head_dim and head_dim_v 1 .. 256; tile_m and tile_n powers of two >= 16;
+// threads a power of two, 32 .. 512, with threads / 16 <= min(tile_m, tile_n). stages is not read: there are
+// two, and any tiles suffice for every head dim.
+//
+// Dynamic shared memory, with e = sizeof(elem):
+//     2 * 144 * (tile_m + tile_n) + e * tile_m * (tile_n + 16 / e)
+// and, where scores have a distance_term, e * (tile_m + tile_n)
+//
+// Elements that a thread keeps in registers through the loop: tile_m * (tile_n + head_dim_v) / threads, and
+// its row states.
+// Good tiles (threads): f32 64 x 64 (256; 128 up to head_dim_v 128 is faster and compiles slower). f64
+// 32 x 32 (128) up to head_dim_v 128, 32 x 32 (256) beyond.
+#pragma once
+#include "simt/tile_products.cuh"
+
+// Scores of one tile in place of its dots: of all elements, one copy of the code for masked and other tiles.
+template <class Spec, class Config>
+LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
+                          const typename Spec::Head &head,
+                          const typename Spec::Row (&row)[Simt<Spec, Config>::rows], int q0, int kv0,
+                          const DistanceTable<Spec, Config> &terms,
+                          typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols]) {
+  using T = Simt<Spec, Config>;
+#pragma unroll
+  for (int c = 0; c < T::cols; ++c) {
+    const Position kv = t.kv_at(kv0, c);
+    const typename Spec::Col col = Spec::col(p, site, head, min_of(int(kv), site.kv_len - 1));
+#pragma unroll
+    for (int r = 0; r < T::rows; ++r)
+      s[r][c] = Spec::score_with(p, site, head, row[r], col, s[r][c], t.q_at(q0, r), kv,
+                                 terms.get(t.row_at(r), t.col_at(c)));
+  }
+}
+
+// Which of them count; -inf or 0 in place of those that do not.
+template <class Spec, class Config>
+LUATTN_FN void mask_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
+                         const typename Spec::Head &head,
+                         const typename Spec::Row (&row)[Simt<Spec, Config>::rows], int q0, int kv0,
+                         typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
+                         KeepBits<Simt<Spec, Config>::cols> (&keep)[Simt<Spec, Config>::rows]) {
+  using Real = typename Spec::Real;
+  using T = Simt<Spec, Config>;
+#pragma unroll
+  for (int c = 0; c < T::cols; ++c) {
+    const int at = kv0 + t.col_at(c), kv = min_of(at, site.kv_len - 1);
+    const typename Spec::Col col = Spec::col(p, site, head, kv);
+#pragma unroll
+    for (int r = 0; r < T::rows; ++r) {
+      const int q = min_of(q0 + t.row_at(r), site.q_len - 1);
+      bool kept = at < site.kv_len;
+      if constexpr (Spec::has_mask) kept = kept & Spec::keep(p, site, head, row[r], col, q, kv);
+      keep[r].set(c, kept);
+      s[r][c] = kept ? s[r][c] : Spec::mask_by_inf ? -infinity<Real>() : Real(0);
+    }
+  }
+}
+
+template <class Spec, class Config>
+LUATTN_FN void fwd_simt(const LuattnParams &p) {
+  static_assert(ValidSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(1)>());
+  using Real = typename Spec::Real;
+  using T = Simt<Spec, Config>;
+  constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;
+  const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
+  const int q_tile = int(gridDim.x - 1 - blockIdx.x);  // the long rows of a causal mask first
+  const int q0 = q_tile * T::tile_m, h_kv = site.h / p.group;
+  T t;
+
+  const typename Spec::Head head = Spec::head(p, site);
+  typename Spec::Row row[rows];
+#pragma unroll
+  for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, min_of(q0 + t.row_at(r), site.q_len - 1));
+  OnlineRows<Spec, rows, cols, T::lanes> online;
+  online.init(p, site, head, row);
+  Real out[rows][LaneColumns<Real, dim_v>::each] = {};
+
+  const Slab<Real> q = slab_of<Real>(p.q, site.b, site.h, q0, site.q_len);
+  Slab<Real> k = slab_of<Real>(p.k, site.b, h_kv, 0, site.kv_len);
+  Slab<Real> v = slab_of<Real>(p.v, site.b, h_kv, 0, site.kv_len);
+  Real *weights = t.weights(0);
+  const DistanceTable<Spec, Config> terms{t.weights(1)};
+
+  KvTiles<Spec, T::tile_m, T::tile_n> walk(p, site, q_tile);
+  Tile tile = walk.next(p, site);
+  const auto request_scores = [&](const Tile &of) {
+    k.first = of.index * T::tile_n;
+    t.template request_dot<dim>(q, k, 0);
+  };
+  if (tile.valid()) request_scores(tile);
+#pragma unroll 1
+  while (tile.valid()) {
+    v.first = tile.index * T::tile_n;
+    terms.fill(p, site, head, q0, k.first);
+    Real s[rows][cols], scale[rows];
+    t.template dot<dim>(s, q, k, [&] { t.template request_rows<dim_v, T::tile_n>(v, 0); });
+
+    KeepBits<cols> keep[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
+    score_tile(t, p, site, head, row, q0, k.first, terms, s);
+    if (tile.masked) mask_tile(t, p, site, head, row, q0, k.first, s, keep);
+    if constexpr (Spec::mask_by_inf || Spec::mask_by_zero) {
+      online.kept.bits |= tile.masked ? online.kept_rows(keep) : online.all;
+      online.step_by_inf(p, site, head, row, s, scale);
+    } else if (tile.masked) {
+      online.template step<true>(p, site, head, row, s, keep, scale);
+    } else {
+      online.template step<false>(p, site, head, row, s, keep, scale);
+    }
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+#pragma unroll
+      for (int c = 0; c < cols; ++c) weights[t.row_at(r) * T::weight_stride + t.col_at(c)] = s[r][c];
+      if constexpr (Spec::has_rescale) {
+#pragma unroll
+        for (int d = 0; d < LaneColumns<Real, dim_v>::each; ++d) out[r][d] *= scale[r];
+      }
+    }
+
+    const Tile next = walk.next(p, site);
+    t.template accumulate<dim_v>(out, weights, v, [&] {
+      if (next.valid()) request_scores(next);
+    });
+    tile = next;
+  }
+
+  online.finish();
+  const bool wide = allows_16_bytes<Real>(p.o);
+#pragma unroll
+  for (int r = 0; r < rows; ++r) {
+    const int at = q0 + t.row_at(r);
+    if (at >= site.q_len) continue;
+    const bool any = online.kept[r];
+    const Real factor = any ? Spec::out_scale(p, site, head, row[r], online.state[r]) : Real(0);
+    if (!any) {
+#pragma unroll
+      for (int d = 0; d < LaneColumns<Real, dim_v>::each; ++d) out[r][d] = Real(0);
+    }
+    t.template store<dim_v>(row_of<Real>(p.o, site.b, site.h, at), out[r], factor, wide, true);
+    if (t.lane != 0) continue;
+    if constexpr (Spec::has_lse) {
+      if (p.lse.data != nullptr)
+        *row_of<Real>(p.lse, site.b, site.h, at) =
+            any ? Spec::lse(p, site, head, row[r], online.state[r]) : -infinity<Real>();
+    }
+    if constexpr (Spec::num_saved > 0) {
+      if (p.saved != nullptr) {
+        Real save[Spec::num_saved];
+        Spec::save(p, site, head, row[r], online.state[r], save);
+        const i64 plane = i64(p.batch) * p.heads * site.q_len;
+        Real *saved = static_cast<Real *>(p.saved) + (i64(site.b) * p.heads + site.h) * site.q_len + at;
+#pragma unroll
+        for (int i = 0; i < Spec::num_saved; ++i) saved[i * plane] = save[i];
+      }
+    }
+  }
+}
+
+template <class Spec, class Config>
+constexpr int fwd_simt_blocks = simt_blocks<Config>(
+    Config::tile_m *(Config::tile_n + Config::head_dim_v) / Config::threads,
+    int(sizeof(typename Spec::State) + sizeof(typename Spec::Row)), int(sizeof(typename Spec::Head)));

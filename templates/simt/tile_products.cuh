@@ -1,0 +1,411 @@
+// simt/tile_products.cuh: tile products on the FMA units, for the simt family (f32, f64).
+//
+// Two products cover forward and backward:
+//
+//     dot         S[m][n]  = sum over d of A[m][d] * B[n][d]      A, B: rows of two tensors
+//     accumulate  C[r][d] += sum over k of W[r][k] * X[k][d]      W: weights in shared memory, or their
+//     transpose;
+//                                                                 X: rows of a tensor
+//
+// Operands that are tensors stream through two stages of shared memory, so that a block needs the same shared
+// memory at every head dim: dot takes slices of d, accumulate slices of k. The stream runs on across
+// products: while the last slice of one is at work, `after` asks for the first slice of the next.
+//
+// Threads: 16 lanes share a row (thread % 16); threads / 16 groups share the rows of a tile.
+#pragma once
+#include "arch/cp_async.cuh"
+#include "score/online_rows.cuh"
+#include "source/tensor.cuh"
+#include "work/tile_walk.cuh"
+
+// Rows `first`.. of one (batch, head) of a tensor. Rows past `len` read as zero.
+template <class Real>
+struct Slab {
+  const Real *data;
+  i64 stride;
+  int first, len;
+  bool wide;  // 16-byte copies are allowed
+};
+
+template <class Real>
+LUATTN_FN Slab<Real> slab_of(const LuattnTensor &t, int b, int h, int first, int len) {
+  Slab<Real> s;
+  s.data = row_of<const Real>(t, b, h, 0);
+  s.stride = t.seq;
+  s.first = first;
+  s.len = len;
+  s.wide = allows_16_bytes<Real>(t);
+  return s;
+}
+
+// Copies NumRows x NumCols elements, starting at (x.first + row, col), of a slab that is Width wide. One loop
+// for aligned tensors and others: a kernel has up to nine of these, and they are a good part of what
+// compiles.
+template <class Real, int Threads, int NumRows, int NumCols, int Stride, int Width>
+LUATTN_FN void copy_rows(Real *dst, const Slab<Real> &x, int row, int col) {
+  constexpr int word = 16 / int(sizeof(Real)), cols = (NumCols + word - 1) / word * word;
+  const u32 base = u32(__cvta_generic_to_shared(dst));
+  const bool wide = Width % word == 0 && x.wide;
+  const u32 each = wide ? word : 1;
+#pragma unroll 1
+  for (u32 i = threadIdx.x * each; i < NumRows * cols; i += Threads * each) {
+    const int r = int(i / cols), c = int(i % cols), at = x.first + row + r;
+    const bool in = at < x.len, valid = in && col + c < Width;
+    const Real *from = x.data + (in ? at * x.stride : 0) + col + c;
+    const u32 to = base + u32(r * Stride + c) * u32(sizeof(Real));
+    if (wide)
+      copy_async<16>(to, from, valid);
+    else
+      copy_async<int(sizeof(Real))>(to, from, valid);
+  }
+}
+
+// Adjacent elements to global memory, at once or one by one, or none. A statement without a branch, because a
+// thread has up to 32 of these.
+LUATTN_FN void store_vector(float *to, const float (&x)[4], bool at_once, bool one_by_one) {
+  asm volatile(
+      "{ .reg .pred v, e;\n setp.ne.s32 v, %5, 0;\n setp.ne.s32 e, %6, 0;\n"
+      " @v st.global.v4.f32 [%0], {%1, %2, %3, %4};\n"
+      " @e st.global.f32 [%0], %1;\n @e st.global.f32 [%0 + 4], %2;\n"
+      " @e st.global.f32 [%0 + 8], %3;\n @e st.global.f32 [%0 + 12], %4; }" ::"l"(
+          __cvta_generic_to_global(to)),
+      "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(int(at_once)), "r"(int(one_by_one))
+      : "memory");
+}
+LUATTN_FN void store_vector(float *to, const float (&x)[2], bool at_once, bool one_by_one) {
+  asm volatile(
+      "{ .reg .pred v, e;\n setp.ne.s32 v, %3, 0;\n setp.ne.s32 e, %4, 0;\n"
+      " @v st.global.v2.f32 [%0], {%1, %2};\n"
+      " @e st.global.f32 [%0], %1;\n @e st.global.f32 [%0 + 4], %2; }" ::"l"(__cvta_generic_to_global(to)),
+      "f"(x[0]), "f"(x[1]), "r"(int(at_once)), "r"(int(one_by_one))
+      : "memory");
+}
+LUATTN_FN void store_vector(double *to, const double (&x)[2], bool at_once, bool one_by_one) {
+  asm volatile(
+      "{ .reg .pred v, e;\n setp.ne.s32 v, %3, 0;\n setp.ne.s32 e, %4, 0;\n"
+      " @v st.global.v2.f64 [%0], {%1, %2};\n"
+      " @e st.global.f64 [%0], %1;\n @e st.global.f64 [%0 + 8], %2; }" ::"l"(__cvta_generic_to_global(to)),
+      "d"(x[0]), "d"(x[1]), "r"(int(at_once)), "r"(int(one_by_one))
+      : "memory");
+}
+template <class Real>
+LUATTN_FN void store_vector(Real *to, const Real (&x)[1], bool at_once, bool one_by_one) {
+  if (at_once || one_by_one) *to = x[0];
+}
+
+template <int N, class Real>
+LUATTN_FN void read_vector(Real (&out)[N], const Real *shared) {
+  Pack<Real, N> pack;
+  pack.load(shared);
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = pack[i];
+}
+
+// Slices of d in dot: of equal size, at most 128 bytes of a row, padded with zeros to whole 16-byte words.
+// The stride in shared memory is an odd number of such words, so that 8 rows lie in 8 different groups of
+// banks.
+template <class Real, int D>
+struct DepthSlices {
+  static constexpr int word = 16 / int(sizeof(Real)), most = 128 / int(sizeof(Real));
+  static constexpr int count = (D + most - 1) / most;
+  static constexpr int size = ((D + count - 1) / count + word - 1) / word * word;
+  static constexpr int stride = (size / word | 1) * word;
+};
+
+// How 16 lanes share the D columns of an accumulator: vectors of `vec` adjacent columns, 16 * vec apart. The
+// widest vectors are taken that cost at most a quarter more columns than D needs.
+LUATTN_FN constexpr int columns_per_lane(int width, int vec) {
+  return (width + 16 * vec - 1) / (16 * vec) * vec;
+}
+LUATTN_FN constexpr int widest_vector(int width, int vec) {
+  while (vec > 1 && columns_per_lane(width, vec) * 4 > columns_per_lane(width, 1) * 5) vec /= 2;
+  return vec;
+}
+template <class Real, int D>
+struct LaneColumns {
+  static constexpr int vec = widest_vector(D, 16 / int(sizeof(Real)));
+  static constexpr int each = columns_per_lane(D, vec), padded = 16 * each;
+};
+
+LUATTN_FN constexpr int rows_that_fit(int rows, int row_size, int size) {
+  while (rows * row_size > size) rows /= 2;
+  return rows;
+}
+
+template <class Spec, class Config>
+struct Simt {
+  using Real = typename Spec::Real;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, threads = Config::threads;
+  static constexpr int lanes = 16, groups = threads / lanes, word = 16 / int(sizeof(Real));
+  static constexpr int rows = tile_m / groups, cols = tile_n / lanes, rows_n = tile_n / groups;
+  static constexpr int stage_size = (tile_m + tile_n) * 144 / int(sizeof(Real));
+  static constexpr int weight_stride = tile_n + word;
+  static constexpr int weight_size = tile_m * weight_stride;
+  // Of shared memory, with so many tiles of weights; terms of distances lie behind them (DistanceTable).
+  LUATTN_FN constexpr int bytes(int weights) {
+    return (2 * stage_size + weights * weight_size + (Spec::has_distance_term ? tile_m + tile_n : 0)) *
+           int(sizeof(Real));
+  }
+  static_assert(same_type<Real, typename Config::Elem>::value,
+                "simt computes in its storage type: float or double");
+  static_assert(threads % 32 == 0 && threads <= 512, "simt: threads are a multiple of 32, at most 512");
+  static_assert((tile_m & (tile_m - 1)) == 0 && tile_m >= 16 && (tile_n & (tile_n - 1)) == 0 && tile_n >= 16,
+                "simt: tile_m and tile_n are powers of two, at least 16");
+  static_assert(rows >= 1 && rows_n >= 1 && (groups & (groups - 1)) == 0,
+                "simt: every group of 16 threads needs a row");
+
+  Real *shared;
+  int fill, read, lane, group;
+
+  __device__ __forceinline__ Simt() {
+    shared = reinterpret_cast<Real *>(dynamic_shared);
+    fill = read = 0;
+    lane = int(threadIdx.x) % lanes;
+    group = int(threadIdx.x) / lanes;
+  }
+  __device__ __forceinline__ Real *stage(int i) const { return shared + i * stage_size; }
+  __device__ __forceinline__ Real *weights(int i) const { return shared + 2 * stage_size + i * weight_size; }
+  // Row and column, in the tile, of the thread's element [r][c] of a score tile. A warp owns its rows.
+  __device__ __forceinline__ int row_at(int r) const { return group + groups * r; }
+  __device__ __forceinline__ int col_at(int c) const { return lane + lanes * c; }
+  // Their positions, in tiles that begin at q0 and kv0.
+  __device__ __forceinline__ Position q_at(int q0, int r) const { return {q0 + group, groups * r}; }
+  __device__ __forceinline__ Position kv_at(int kv0, int c) const { return {kv0 + lane, lanes * c}; }
+
+  // A slice that was asked for becomes readable, and the slice before it free. One call for each request. It
+  // is a barrier too: weights written before a product are visible in it.
+  __device__ __forceinline__ void arrive() {
+    wait_copies();
+    __syncthreads();
+    read = fill;
+    fill ^= 1;
+  }
+
+  template <int D>
+  __device__ __forceinline__ void request_dot(const Slab<Real> &a, const Slab<Real> &b, int slice) const {
+    using S = DepthSlices<Real, D>;
+    copy_rows<Real, threads, tile_m, S::size, S::stride, D>(stage(fill), a, 0, slice * S::size);
+    copy_rows<Real, threads, tile_n, S::size, S::stride, D>(stage(fill) + tile_m * S::stride, b, 0,
+                                                            slice * S::size);
+  }
+
+  // The first slice has been requested. request(i) asks for slice i or, where there are no more slices than
+  // i, for what the next product reads first. Unroll: steps of 16 bytes in a turn.
+  template <int D, int Unroll, class Request>
+  __device__ __forceinline__ void dot_slices(Real (&s)[rows][cols], const Request &request) {
+    using S = DepthSlices<Real, D>;
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+#pragma unroll
+      for (int c = 0; c < cols; ++c) s[r][c] = Real(0);
+#pragma unroll 1
+    for (int slice = 0; slice < S::count; ++slice) {
+      arrive();
+      request(slice + 1);
+      const Real *from_a = stage(read) + group * S::stride,
+                 *from_b = stage(read) + (tile_m + lane) * S::stride;
+#pragma unroll(Unroll)
+      for (int d = 0; d < S::size; d += word) {
+        Real x[rows][word], y[cols][word];
+#pragma unroll
+        for (int r = 0; r < rows; ++r) read_vector(x[r], from_a + groups * r * S::stride + d);
+#pragma unroll
+        for (int c = 0; c < cols; ++c) read_vector(y[c], from_b + lanes * c * S::stride + d);
+#pragma unroll
+        for (int i = 0; i < word; ++i)
+#pragma unroll
+          for (int r = 0; r < rows; ++r)
+#pragma unroll
+            for (int c = 0; c < cols; ++c) s[r][c] += x[r][i] * y[c][i];
+      }
+    }
+  }
+
+  template <int D, class After>
+  __device__ __forceinline__ void dot(Real (&s)[rows][cols], const Slab<Real> &a, const Slab<Real> &b,
+                                      const After &after) {
+    dot_slices<D, 1>(s, [&](int slice) {
+      if (slice < DepthSlices<Real, D>::count)
+        request_dot<D>(a, b, slice);
+      else
+        after();
+    });
+  }
+
+  // Of a and b, then of c and d, each given to put(0 or 1, s). Where both are equally wide their code stands
+  // once, up to a tenth less to compile, and has room for two steps in a turn.
+  template <int D, int D2, class Put, class After>
+  __device__ __forceinline__ void two_dots(const Slab<Real> &a, const Slab<Real> &b, const Slab<Real> &c,
+                                           const Slab<Real> &d, const Put &put, const After &after) {
+    Real s[rows][cols];
+    if constexpr (D == D2) {
+      Slab<Real> x = a, y = b;
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) {
+        dot_slices<D, 2>(s, [&](int slice) {
+          const bool more = slice < DepthSlices<Real, D>::count;
+          if (!more) x = c, y = d;
+          if (more || i == 0)
+            request_dot<D>(x, y, more ? slice : 0);
+          else
+            after();
+        });
+        put(i, s);
+      }
+    } else {
+      dot<D>(s, a, b, [&] { request_dot<D2>(c, d, 0); });
+      put(0, s);
+      dot<D2>(s, c, d, after);
+      put(1, s);
+    }
+  }
+
+  // Rows of X in one slice of accumulate over Depth rows in all.
+  template <int D, int Depth>
+  static constexpr int slice_rows = rows_that_fit(Depth, LaneColumns<Real, D>::padded, stage_size);
+
+  template <int D, int Depth>
+  __device__ __forceinline__ void request_rows(const Slab<Real> &x, int slice) const {
+    constexpr int n = slice_rows<D, Depth>;
+    copy_rows<Real, threads, n, D, LaneColumns<Real, D>::padded, D>(stage(fill), x, slice * n, 0);
+  }
+
+  // c[r] is row row_at(r) of W[tile_m][tile_n] * X.
+  template <int D, class After>
+  __device__ __forceinline__ void accumulate(Real (&c)[rows][LaneColumns<Real, D>::each], const Real *w,
+                                             const Slab<Real> &x, const After &after) {
+    constexpr int n = slice_rows<D, tile_n>;
+    static_assert(n >= word && n % word == 0, "simt: tile_m + tile_n is too small for this head dim");
+#pragma unroll 1
+    for (int slice = 0; slice < tile_n / n; ++slice) {
+      arrive();
+      if (slice + 1 < tile_n / n)
+        request_rows<D, tile_n>(x, slice + 1);
+      else
+        after();
+      const Real *from_w = w + group * weight_stride + slice * n;
+#pragma unroll 1
+      for (int k = 0; k < n; k += word) {
+        Real a[rows][word];
+#pragma unroll
+        for (int r = 0; r < rows; ++r) read_vector(a[r], from_w + groups * r * weight_stride + k);
+#pragma unroll
+        for (int i = 0; i < word; ++i) {
+          Real f[rows];
+#pragma unroll
+          for (int r = 0; r < rows; ++r) f[r] = a[r][i];
+          add_outer<D>(c, f, k + i);
+        }
+      }
+    }
+  }
+
+  // c[r] is row group * rows_n + r of the transpose of W[tile_m][tile_n], times X.
+  template <int D, class After>
+  __device__ __forceinline__ void accumulate_transposed(Real (&c)[rows_n][LaneColumns<Real, D>::each],
+                                                        const Real *w, const Slab<Real> &x,
+                                                        const After &after) {
+    constexpr int n = slice_rows<D, tile_m>, vec = rows_n < word ? rows_n : word,
+                  unroll = LaneColumns<Real, D>::each < 16 ? 2 : 1;
+    static_assert(n >= 1, "simt: tile_m + tile_n is too small for this head dim");
+#pragma unroll 1
+    for (int slice = 0; slice < tile_m / n; ++slice) {
+      arrive();
+      if (slice + 1 < tile_m / n)
+        request_rows<D, tile_m>(x, slice + 1);
+      else
+        after();
+      const Real *from_w = w + slice * n * weight_stride + group * rows_n;
+#pragma unroll(unroll)
+      for (int k = 0; k < n; ++k) {
+        Real f[rows_n];
+#pragma unroll
+        for (int r = 0; r < rows_n; r += vec) {
+          Real part[vec];
+          read_vector(part, from_w + k * weight_stride + r);
+#pragma unroll
+          for (int i = 0; i < vec; ++i) f[r + i] = part[i];
+        }
+        add_outer<D>(c, f, k);
+      }
+    }
+  }
+
+  // The thread's part of a row of the accumulator, times `factor`, to D elements at `out`, if that is a row.
+  template <int D>
+  __device__ __forceinline__ void store(Real *out, const Real (&c)[LaneColumns<Real, D>::each], Real factor,
+                                        bool wide, bool is_row) const {
+    using L = LaneColumns<Real, D>;
+    const int end = is_row ? D : 0;
+#pragma unroll
+    for (int j = 0; j < L::each; j += L::vec) {
+      const int d = lanes * j + lane * L::vec;
+      Real x[L::vec];
+#pragma unroll
+      for (int i = 0; i < L::vec; ++i) x[i] = c[j + i] * factor;
+      if constexpr (D % L::vec == 0) {
+        store_vector(out + d, x, wide && d < end, !wide && d < end);
+      } else {
+#pragma unroll
+        for (int i = 0; i < L::vec; ++i)
+          if (d + i < end) out[d + i] = x[i];
+      }
+    }
+  }
+
+ private:
+  template <int D, int Rows>
+  __device__ __forceinline__ void add_outer(Real (&c)[Rows][LaneColumns<Real, D>::each],
+                                            const Real (&f)[Rows], int k) const {
+    using L = LaneColumns<Real, D>;
+    const Real *from_x = stage(read) + k * L::padded + lane * L::vec;
+#pragma unroll
+    for (int j = 0; j < L::each; j += L::vec) {
+      Real v[L::vec];
+      read_vector(v, from_x + lanes * j);
+#pragma unroll
+      for (int i = 0; i < L::vec; ++i)
+#pragma unroll
+        for (int r = 0; r < Rows; ++r) c[r][j + i] += f[r] * v[i];
+    }
+  }
+};
+
+// What scores take from the distance alone: one number for each distance of a tile, in shared memory. Each
+// thread computes some of them, and reads those that it needs. Nothing, where the spec has no such term.
+template <class Spec, class Config>
+struct DistanceTable {
+  using T = Simt<Spec, Config>;
+  using Real = typename Spec::Real;
+  static constexpr bool any = Spec::has_distance_term;
+  static constexpr int M = T::tile_m, count = M + T::tile_n - 1;
+  Real *term;  // tile_m + tile_n elements
+
+  // Before anyone reads comes a barrier, and another behind the last who reads what was there.
+  __device__ __forceinline__ void fill(const LuattnParams &p, const Site &site,
+                                       const typename Spec::Head &head, int q0, int kv0) const {
+    if constexpr (any)
+#pragma unroll 1
+      for (int i = int(threadIdx.x); i < count; i += T::threads)
+        term[i] = Spec::distance_term(p, site, head, Position{0, 0}, Position{kv0 - q0 - (M - 1) + i, 0});
+  }
+  // Of row m and column n of the tile.
+  __device__ __forceinline__ Real get(int m, int n) const {
+    if constexpr (any) return term[n - m + M - 1];
+    return Real(0);
+  }
+};
+
+// For __launch_bounds__: blocks that shall fit a multiprocessor by their registers. `elements` are the score
+// tiles and accumulators that a thread holds, `row_bytes` its hoisted numbers of one row, `bytes` those of
+// the block. Left alone, ptxas takes all 255 registers to move loads far ahead, and 8 warps are then all
+// there is to hide the latency of the rest; held too tight, it spills.
+template <class Config>
+LUATTN_FN constexpr int simt_blocks(int elements, int row_bytes, int bytes) {
+  const int size = int(sizeof(typename Config::Elem)), rows = Config::tile_m * 16 / Config::threads;
+  const int fragments = (rows + Config::tile_n / 16) * 16, addresses = size == 8 ? 48 : 38;
+  const int registers = (elements * size + fragments + rows * row_bytes + bytes) / 4 + addresses;
+  const int bound = registers <= 124 ? 128 : registers <= 200 ? 168 : 255;
+  const int blocks = 65536 / (bound * Config::threads);
+  return blocks > 1 ? blocks : 1;
+}

@@ -1,0 +1,27 @@
+// sink/dq_state.cuh: the number in memory that each q tile of dq_acc has: whose turn has passed (work/dq_order.cuh),
+// or whether somebody has stored (sm90/bwd/dq_first_store.cuh).
+#pragma once
+#include "contract/needs.cuh"
+
+// How many numbers of p.turns a q tile has: of the sm90 family's kernel for wide head dims, whose kv tiles
+// are of 64 positions, one for each block of a pair.
+template <class Config>
+inline constexpr int turns_of_tile = Config::tile_n == 64 ? 2 : 1;
+// The first of them for the q tile of row `first`. Each says whose turn has passed, or what has become of the
+// tile's claim.
+template <class Config>
+LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
+  return p.turns + LUATTN_TURNS_FIRST +
+         ((i64(b) * p.heads + h) * ceil_div(p.q_len, Config::tile_m) + first / Config::tile_m) *
+             turns_of_tile<Config>;
+}
+
+// What has become of a q tile's claim (sm90/bwd/dq_first_store.cuh). 0 also says that nobody has had a turn (work/dq_order.cuh).
+enum : u32 { UNCLAIMED = 0, CLAIMED = 1, STORED = 2 };
+// Where a q tile has few kv tiles: what is saved, once a q tile, is less in long rows than what is waited
+// for, in each of their tiles. A mask that reads memory may leave few of many.
+template <class Spec, class Config>
+LUATTN_FN bool pays_to_claim(const LuattnParams &p, const Site &site, int q0) {
+  const Range kept = Spec::kv_range(p, site, q0, min_of(q0 + Config::tile_m, site.q_len) - 1);
+  return Spec::num_stats > 0 || kept.hi - kept.lo <= 10 * Config::tile_n;
+}

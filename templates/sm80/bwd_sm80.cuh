@@ -1,0 +1,447 @@
+// sm80/bwd_sm80.cuh: the sm80 family's backward main kernel: dk, dv, and dq by atomic adds. mma.sync with f32
+// accumulation.
+//
+// A block owns one kv tile of one kv head and keeps its dk and dv in registers. For each q head of the group
+// and each q tile that the mask leaves something of:
+//
+//     S^T  = K Q^T         dP^T = V dO^T      warp: 16 * frags kv rows x sm80_chunk_m q columns
+//     P^T, dS^T = Spec::grad, element by element (sm80/bwd_sm80_scores.cuh)
+//     dV  += P^T dO        dK  += dS^T Q      the same warp, or all that share kv rows, split by columns
+//     dQ  += dS K          the block, from dS in shared memory; atomic adds to p.dq_acc, without the scale
+//     sums of dS           likewise, for gradients of parameters (sm80/parameter_grads_sm80.cuh)
+//
+// Scores are held transposed (a row of a fragment is a kv position), because then P^T and dS^T leave the
+// first two products as A fragments of the next two: with warps_c = 1 neither goes through shared memory on
+// its way to dV and dK. With more, the warps of a row group exchange them there, which costs less than
+// reading Q and dO for 16 kv rows only. What limits the kernel is what ldmatrix reads from shared memory,
+// then latency with two warps on a scheduler. So each B fragment serves two products where registers allow;
+// dq_acc has an order in which an atomic add touches few lines (sink/dq_acc.cuh); and there is one barrier per q
+// tile when stages = 2: behind it, Q and dO of this tile have arrived, the other stage is free to be filled,
+// and dS of the previous tile is complete, whose dQ is computed then. Warps drift apart by up to a tile, and
+// of the two warps on a scheduler one computes dQ first and one last, so that the exponentials of one hide
+// behind the products of the other. stages = 1 saves memory and costs a second barrier.
+//
+// Config: tile_m          rows of a q tile, a multiple of sm80_chunk_m * warps_c
+//         tile_n          kv rows of a block = 16 * frags * sm80_warps_n, frags 1 or 2
+//         threads         32 * sm80_warps_n * warps_c, at most 256
+//         stages          1 or 2: buffers for Q, dO, dS and row numbers
+//         sm80_warps_n    warps along kv; the others, warps_c, along q
+//         sm80_chunk_m    q columns of a warp's score fragments, a multiple of 16; a thread holds
+//                         frags * sm80_chunk_m floats of scores and dP
+//
+// Dynamic shared memory, with d and dv rounded up to multiples of 16, up to a multiple of 16 bytes:
+//     2 * (tile_n + stages * tile_m) * (d + dv) + 2 * tile_m * tile_n * (stages + (warps_c > 1))
+//     + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
+// and 4 * num_acc * warps bytes static.
+//
+// Tiles that are good, by max(head_dim, head_dim_v) and by the shared memory a block may have: tile_m,
+// tile_n, threads, stages, sm80_warps_n, sm80_chunk_m. Up to 64, two blocks share a multiprocessor of 227 or
+// 163 KB.
+//              227 KB                 163 KB                 99 KB
+//     <= 64    128 128 128 1 4 32     64 128 128 1 4 32      128 128 128 1 4 32
+//     <= 128   64 128 256 2 4 32      64 128 256 1 4 32      32 128 256 1 4 16
+//     <= 256   64 64 256 2 4 32       64 64 256 1 4 32       32 32 128 1 2 16
+// For specs that need more registers, in this order:
+//     <= 64    64 128 128 1 4 16, 64 128 256 1 4 32
+//     <= 128   32 128 256 1 4 16, 64 64 256 1 4 32
+//     <= 256   32 64 256 1 4 16
+#pragma once
+#include "sink/dq_acc.cuh"
+#include "sm80/bwd_sm80_scores.cuh"
+#include "source/cp_async_tile.cuh"
+#include "work/dq_order.cuh"
+#include "work/tile_walk.cuh"
+
+template <class Spec, class Config>
+struct BwdSm80 : ElementsBwdSm80<Spec, Config> {
+  using Elements = ElementsBwdSm80<Spec, Config>;
+  using Elements::DP, Elements::DVP, Elements::M, Elements::N, Elements::stages, Elements::threads,
+      Elements::warps, Elements::warps_c, Elements::frags, Elements::chunk, Elements::out_c,
+      Elements::out_frags, Elements::k_tiles, Elements::v_tiles, Elements::reduces_acc, Elements::has_rows,
+      Elements::chunk_tiles, Elements::chunk_blocks, Elements::c_dk, Elements::c_dv, Elements::c_s,
+      Elements::c_dp, Elements::q_bytes, Elements::do_bytes, Elements::p_bytes, Elements::bwd_bytes,
+      Elements::at_k, Elements::at_v, Elements::at_q, Elements::at_do, Elements::at_ds, Elements::at_p,
+      Elements::at_bwd, Elements::p, Elements::site, Elements::head, Elements::acc, Elements::sums,
+      Elements::base, Elements::thread, Elements::lane, Elements::warp, Elements::kv0, Elements::h_kv,
+      Elements::begin_phase, Elements::kv_tile, Elements::score_row, Elements::out_row, Elements::shared_rows,
+      Elements::enter_head, Elements::differentiate;
+  using Elements::ElementsBwdSm80;
+  using typename Elements::Elem, typename Elements::BwdRow, typename Elements::Need, typename Elements::Sums;
+
+  static constexpr int D = Config::head_dim, DV = Config::head_dim_v;
+  static constexpr bool needs_ds = Need::dq || Need::dk || Sums::any, needs_dp = needs_ds || Need::parameters;
+  // Something is computed from all of a tile's dS, once it is in shared memory: dq, sums for parameters.
+  static constexpr bool shares_ds = Need::dq || Sums::any;
+  // Of two warps on one scheduler, one does so with the last tile before its scores, the other after.
+  static constexpr bool alternates = shares_ds && stages == 2 && warps > 4;
+
+  // Warps of the dq product: dq_q along q, the others along d.
+  static constexpr int dq_q = split_of(M, DP, warps), dq_d = warps / dq_q;
+  static constexpr int dq_frags = M / (16 * dq_q), dq_tiles = (DP / 16 + dq_d - 1) / dq_d;
+
+  // Blocks of fragments, behind those of ElementsBwdSm80.
+  static constexpr int c_dq = c_dp + chunk_blocks;
+  static constexpr int a_p = 0, a_ds = frags;  // and from 0 on what a phase loads
+  static_assert(c_dq + dq_frags * dq_tiles <= num_c_blocks, "blocks of C");
+  static_assert(2 * frags <= num_a_blocks && out_frags <= num_a_blocks && dq_frags <= num_a_blocks,
+                "blocks of A");
+
+  // ---- load ---------------------------------------------------------------------------------------------
+
+  LUATTN_FN HeadRows<Elem> rows_of(const LuattnTensor &t, int b, int h) {
+    return {static_cast<const Elem *>(t.data) + b * t.batch + h * t.head, t.seq};
+  }
+
+  // Rows row0 .. row0 + Rows - 1 of `src` to the shared tile at `at`; rows from `len` on and columns from Dim
+  // on become zeros, and nothing is read there. One copy of the code for whole and ragged tiles. Rolled: in a
+  // rolled loop, for what is copied once a block.
+  template <bool Rolled, int Rows, int Dim>
+  __device__ __forceinline__ void load_tile(int at, const HeadRows<Elem> &src, int row0, int len) const {
+    using Tile = SharedTile<padded_dim(Dim)>;
+    constexpr u32 width = power_above(Tile::chunks),
+                  pass = threads / width;  // threads of a row, rows of a pass
+    constexpr int passes = (Rows + pass - 1) / pass;
+    const u32 chunk = thread % width, row = thread / width;
+    if (width > Tile::chunks && chunk >= Tile::chunks) return;
+    const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0 - int(row);
+    const Elem *from = src.data + i64(row0 + int(row)) * src.seq + chunk * 8;
+#pragma unroll(Rolled ? 1 : passes)
+    for (int i = 0; i < passes; ++i) {
+      if (Rows % pass != 0 && row + i * pass >= Rows) break;
+      cp_async_16(base + at + Tile::offset(row + i * pass, chunk), from, i * int(pass) < end);
+      from += pass * src.seq;
+    }
+  }
+
+  // K and V: the same rows of two tensors, in one loop where they have the same width. In the loop over q
+  // tiles that would cost a twelfth of the speed at D = 128: every warp would wait for tensors chosen at run
+  // time.
+  __device__ __forceinline__ void load_kv() const {
+    if constexpr (needs_dp && D == DV) {
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i)
+        load_tile<true, N, D>(i == 0 ? at_k : at_v, rows_of(i == 0 ? p.k : p.v, site.b, h_kv), kv0, p.kv_len);
+    } else {
+      load_tile<true, N, D>(at_k, rows_of(p.k, site.b, h_kv), kv0, p.kv_len);
+      if constexpr (needs_dp) load_tile<true, N, DV>(at_v, rows_of(p.v, site.b, h_kv), kv0, p.kv_len);
+    }
+  }
+
+  // Q, dO and row numbers of one q tile.
+  __device__ __forceinline__ void load_q(int index, int stage) {
+    begin_phase();
+    load_tile<false, M, D>(at_q + stage * q_bytes, rows_of(p.q, site.b, site.h), index * M, p.q_len);
+    load_tile<false, M, DV>(at_do + stage * do_bytes, rows_of(p.dout, site.b, site.h), index * M, p.q_len);
+#pragma unroll
+    for (int r0 = 0; r0 < M; r0 += threads)
+      if (const int r = r0 + int(thread); r < M) load_row(min_of(index * M + r, p.q_len - 1), r, stage);
+    cp_async_commit();
+  }
+
+  __device__ __forceinline__ void load_row(int q, int r, int stage) const {
+    const i64 plane = i64(p.batch) * p.heads * p.q_len;
+    const float *src =
+        static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * p.q_len + q;
+    const u32 to = base + at_bwd + u32(stage * bwd_bytes + r * int(sizeof(SharedRow<BwdRow>)));
+#pragma unroll
+    for (int i = 0; i < Spec::num_bwd_rows; ++i) cp_async_4(to + 4 * i, src + i * plane);
+    if constexpr (has_rows) shared_rows(stage)[r].value = Spec::row(p, site, head, q);
+  }
+
+  // ---- compute ------------------------------------------------------------------------------------------
+
+  // Blocks C + f * chunk_tiles + j = rows of the warp's kv tile (stored n x d) times rows of a q tile (stored
+  // m x d), both over d.
+  template <int Cols, int C>
+  __device__ __forceinline__ void multiply_scores(u32 kv_tile, u32 q_tile) const {
+    const LanePointer<Cols, false> a_lane(lane);
+    const LanePointer<Cols, true> b_lane(lane);
+    zero_blocks<C, frags * chunk_tiles>();
+#pragma unroll
+    for (int d = 0; d < Cols; d += 16) {
+      load_a<false, 0, frags>(a_lane.at(kv_tile, 0, d), 16 * Cols * 2);
+      multiply<Elem, false, frags, 0, C, chunk_tiles>(b_lane.at(q_tile, 0, d));
+      if constexpr (chunk_tiles == 2)
+        multiply<Elem, false, frags, 0, C + 1, chunk_tiles>(b_lane.at(q_tile, 16, d));
+    }
+  }
+
+  // Blocks C + f * Step + n += blocks A + f (16 kv rows x 16 q) times 16 q rows of a tile stored (q, d),
+  // columns from tile `first` on, for n = 0 .. Tiles - 1.
+  template <int Cols, int Frags, int A, int C, int Step, int Tiles>
+  __device__ __forceinline__ void multiply_rows(u32 rows, int first) const {
+    if constexpr (Tiles > 0) {
+      if (Step * out_c * 16 != Cols && first * 16 >= Cols) return;
+      const LanePointer<Cols, false> b_lane(lane);
+      multiply<Elem, true, Frags, A, C, Step>(b_lane.at(rows, 0, first * 16));
+      multiply_rows<Cols, Frags, A, C + 1, Step, Tiles - 1>(rows, first + 1);
+    }
+  }
+  template <int A>
+  __device__ __forceinline__ void add_dv(int row, int stage) const {
+    multiply_rows<DVP, out_frags, A, c_dv, v_tiles, v_tiles>(base + at_do + stage * do_bytes + row * DVP * 2,
+                                                             int(warp % out_c) * v_tiles);
+  }
+  template <int A>
+  __device__ __forceinline__ void add_dk(int row, int stage) const {
+    multiply_rows<DP, out_frags, A, c_dk, k_tiles, k_tiles>(base + at_q + stage * q_bytes + row * DP * 2,
+                                                            int(warp % out_c) * k_tiles);
+  }
+
+  // Blocks C + f * chunk_tiles, rounded, as blocks A + f, and to a tile of P^T or dS^T at `to`.
+  template <bool Store, int A, int C, int Frags = frags>
+  LUATTN_FN void round_column(u32 to) {
+    if constexpr (Frags > 0) {
+      round_block<Elem, A, C>();
+      if constexpr (Store) store_a<M, A>(to);
+      round_column<Store, A + 1, C + chunk_tiles, Frags - 1>(to + 16 * M * 2);
+    }
+  }
+
+  // From P and dS of one chunk, columns 16 * J and on, to dV, dK and dS in shared memory.
+  template <int J = 0>
+  __device__ __forceinline__ void accumulate(int column, int stage) const {
+    if constexpr (J < chunk_tiles) {
+      const int m = column + J * 16;
+      const u32 to = store_pointer<M>(base, u32(score_row()), u32(m), lane);
+      if constexpr (needs_ds)
+        round_column<shares_ds || warps_c != 1, a_ds, c_dp + J>(to + at_ds + stage * p_bytes);
+      if constexpr (Need::dv) round_column<warps_c != 1, a_p, c_s + J>(to + at_p);
+      if constexpr (warps_c == 1 && Need::dv) add_dv<a_p>(m, stage);
+      if constexpr (warps_c == 1 && Need::dk) add_dk<a_ds>(m, stage);
+      accumulate<J + 1>(column, stage);
+    }
+  }
+
+  // dV and dK from P^T and dS^T in shared memory: chunk * warps_c q columns from `column` on.
+  __device__ __forceinline__ void accumulate_shared(int column, int stage) const {
+    const LanePointer<M, false> a_lane(lane);
+#pragma unroll 1
+    for (int m = column; m < column + chunk * warps_c; m += 16) {
+      const u32 a = a_lane.at(base, u32(out_row()), u32(m));
+      if constexpr (Need::dv) {
+        load_a<false, 0, out_frags>(a + at_p, 16 * M * 2);
+        add_dv<0>(m, stage);
+      }
+      if constexpr (Need::dk) {
+        load_a<false, 0, out_frags>(a + at_ds + stage * p_bytes, 16 * M * 2);
+        add_dk<0>(m, stage);
+      }
+    }
+  }
+
+  // Everything that is computed from one q tile but dq.
+  __device__ __forceinline__ void work(const Tile &tile, int stage) {
+    begin_phase();
+    const u32 k_rows = base + at_k + u32(score_row()) * (DP * 2);
+    const u32 v_rows = base + at_v + u32(score_row()) * (DVP * 2);
+    const int q0 = tile.index * M;
+#pragma unroll 1
+    for (int first = 0; first < M; first += chunk * warps_c) {
+      const int column = first + int(warp % warps_c) * chunk;
+      multiply_scores<DP, c_s>(k_rows, base + at_q + stage * q_bytes + column * DP * 2);
+      if constexpr (needs_dp)
+        multiply_scores<DVP, c_dp>(v_rows, base + at_do + stage * do_bytes + column * DVP * 2);
+      else
+        zero_blocks<c_dp, chunk_blocks>();
+      differentiate(tile.masked, q0, column, stage);
+      accumulate(column, stage);
+      if constexpr (warps_c > 1) {
+        named_barrier(1 + warp / out_c, 32 * out_c);
+        accumulate_shared(first, stage);
+      }
+    }
+  }
+
+  // dQ of a tile from its dS in shared memory, added to p.dq_acc.
+  __device__ __forceinline__ void add_dq(int index, int stage) {
+    begin_phase();
+    const LanePointer<M, true> a_lane(lane);
+    const int first_q = int(warp % dq_q * dq_frags) * 16, first_d = int(warp / dq_q * dq_tiles);
+    zero_blocks<c_dq, dq_frags * dq_tiles>();
+#pragma unroll
+    for (int k = 0; k < N; k += 16) {
+      load_dq_a<0>(a_lane, base + at_ds + stage * p_bytes, k, first_q);
+      multiply_dq<0>(base + at_k + k * DP * 2, first_d);
+    }
+    float *out = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + site.h) * p.q_len * D;
+    if constexpr (Need::turns) {
+      const i64 head = i64(site.b) * p.heads + site.h, tile = head * ceil_div(p.q_len, M) + index;
+      u32 *turn =
+          p.turns + LUATTN_TURNS_FIRST + tile * warps + warp;  // a warp's part is the same in every block
+      turn_await(turn, turn_before<Spec, M, N>(p, site, index, kv_tile()));
+      write_dq<0>(out, index * M + first_q, first_d * 16);
+      turn_pass(turn, kv_tile());
+    } else {
+      write_dq<0>(out, index * M + first_q, first_d * 16);
+    }
+  }
+  template <int F>
+  LUATTN_FN void load_dq_a(const LanePointer<M, true> &lane, u32 tile, int k, int q) {
+    if constexpr (F < dq_frags) {
+      load_a<true, F, 1>(lane.at(tile, k, q + F * 16), 0);
+      load_dq_a<F + 1>(lane, tile, k, q);
+    }
+  }
+  template <int T>
+  __device__ __forceinline__ void multiply_dq(u32 rows, int first) const {
+    if constexpr (T < dq_tiles) {
+      if (dq_tiles * dq_d * 16 != DP && (first + T) * 16 >= DP) return;
+      const LanePointer<DP, false> b_lane(lane);
+      multiply<Elem, true, dq_frags, 0, c_dq + T, dq_tiles>(b_lane.at(rows, 0, (first + T) * 16));
+      multiply_dq<T + 1>(rows, first);
+    }
+  }
+  template <int F>
+  __device__ __forceinline__ void write_dq(float *out, int row0, int d0) const {
+    if constexpr (F < dq_frags) {
+      FragmentGroups::add<D, c_dq + F * dq_tiles, 0, dq_tiles>(out, p.q_len, row0, d0, int(lane));
+      FragmentGroups::add<D, c_dq + F * dq_tiles, 1, dq_tiles>(out, p.q_len, row0 + 8, d0, int(lane));
+      write_dq<F + 1>(out, row0 + 16, d0);
+    }
+  }
+
+  __device__ __forceinline__ typename Sums::At sums_at(int index, int stage) {
+    return {p, site, head, acc, index * M, kv0, int(warp), int(lane), base + at_ds + stage * p_bytes};
+  }
+  // What is computed from all of a tile's dS.
+  __device__ __forceinline__ void use_ds(int index, int stage) {
+    if constexpr (Need::dq) add_dq(index, stage);
+    if constexpr (Sums::any) {
+      begin_phase();
+      sums.add(sums_at(index, stage));
+    }
+  }
+
+  // ---- finish -------------------------------------------------------------------------------------------
+
+  // A gradient of the kv tile, blocks C and on, in Elem, to the shared tile at `at`.
+  template <int Dim, int C, int Tiles, bool Scaled, int B = 0>
+  __device__ __forceinline__ void share_gradient(u32 tile) const {
+    constexpr int Cols = padded_dim(Dim);
+    if constexpr (B < out_frags * Tiles) {
+      const u32 first = warp % out_c * Tiles, at = tile + B / Tiles * (16 * Cols * 2);
+      if (Tiles * out_c * 16 == Cols || (first + B % Tiles) * 16 < Cols) {
+        if constexpr (Scaled) scale_block<C + B>(float(p.scale));
+        round_block<Elem, 0, C + B>();
+        if constexpr (out_c == 1 || (Tiles & (Tiles - 1)) == 0)
+          store_a<Cols, 0>(
+              beside<Cols>(store_pointer<Cols>(at, u32(out_row()), first * 16, lane), B % Tiles));
+        else
+          store_a<Cols, 0>(store_pointer<Cols>(at, u32(out_row()), (first + B % Tiles) * 16, lane));
+      }
+      share_gradient<Dim, C, Tiles, Scaled, B + 1>(tile);
+    }
+  }
+  // From there to the caller's tensor.
+  template <int Dim>
+  __device__ __forceinline__ void store_gradient(int at, const LuattnTensor &t) const {
+    if (t.data == nullptr) return;
+    Elem *out = static_cast<Elem *>(t.data) + site.b * t.batch + h_kv * t.head + kv0 * t.seq;
+    store_tile<N, Dim, threads>(out, t.seq, base + at, 0, p.kv_len - kv0, int(thread));
+  }
+
+  // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for a mod's derivative.
+  template <int Dim, int C, int Tiles>
+  __device__ __forceinline__ void store_accumulator(void *dst) const {
+    const int kv = kv0 + out_row() + int(lane / 4), d0 = int(warp % out_c) * Tiles * 16;
+    const i64 head = i64(site.b) * (p.heads / p.group) + h_kv;
+    float *out = static_cast<float *>(dst) + (head * p.kv_len + kv) * Dim + d0 + int(lane % 4) * 2;
+    store_accumulators<Dim, C, Tiles>(out, p.kv_len - kv, Dim - d0);
+  }
+  // Of `rows` rows and `columns` columns that there are, from this thread's first row on.
+  template <int Dim, int C, int Tiles, int B = 0>
+  LUATTN_FN void store_accumulators(float *out, int rows, int columns) {
+    if constexpr (B < out_frags * Tiles) {
+      constexpr int row = B / Tiles * 16, column = B % Tiles * 16;
+      store_block<C + B, Dim>(out + row * Dim + column, rows - row, columns - column);
+      store_accumulators<Dim, C, Tiles, B + 1>(out, rows, columns);
+    }
+  }
+
+  // Behind a barrier: the tiles of K and V are no longer read.
+  __device__ __forceinline__ void finish() const {
+    constexpr bool stores_dk = Need::dk && !Spec::has_key_mod, stores_dv = Need::dv && !Spec::has_value_mod;
+    if constexpr (stores_dk)
+      share_gradient<D, c_dk, k_tiles, true>(base + at_k);
+    else if constexpr (Need::dk)
+      store_accumulator<D, c_dk, k_tiles>(p.dk_acc);
+    if constexpr (stores_dv)
+      share_gradient<DV, c_dv, v_tiles, false>(base + at_v);
+    else if constexpr (Need::dv)
+      store_accumulator<DV, c_dv, v_tiles>(p.dv_acc);
+    __syncthreads();
+    if constexpr (stores_dk && stores_dv && D == DV) {
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) store_gradient<D>(i == 0 ? at_k : at_v, i == 0 ? p.dk : p.dv);
+    } else {
+      if constexpr (stores_dk) store_gradient<D>(at_k, p.dk);
+      if constexpr (stores_dv) store_gradient<DV>(at_v, p.dv);
+    }
+  }
+
+  // Behind the barrier of a step with two stages: dq of the tile before, and all else of this one.
+  __device__ __forceinline__ void work_and_add(const Tile &tile, int last, int stage) {
+    if constexpr (alternates) {
+      const int dq_turn = opaque(warp >= warps / 2);
+#pragma unroll 1
+      for (int turn = 0; turn < 2; ++turn) {
+        if (turn != dq_turn) {
+          if (tile.valid()) work(tile, stage);
+        } else if (last >= 0) {
+          use_ds(last, stage ^ 1);
+        }
+      }
+    } else {
+      if constexpr (shares_ds)
+        if (last >= 0) use_ds(last, stage ^ 1);
+      if (tile.valid()) work(tile, stage);
+    }
+  }
+
+  // All q tiles of one q head. The first turn only asks for the first tile.
+  __device__ __forceinline__ void run_head(int h) {
+    site.h = h;
+    QTiles<Spec, M, N> walk(p, site, kv_tile());
+    enter_head();
+    Tile tile{-1, false};
+    int stage = 0, last = -1;
+    do {
+      const bool first = !tile.valid() && last < 0;
+      if (!first) {
+        cp_async_wait<0>();
+        __syncthreads();
+      }
+      if constexpr (stages == 1) {
+        if (!first) {
+          work(tile, 0);
+          __syncthreads();
+        }
+      }
+      const Tile next = walk.next(p, site);
+      if (next.valid()) load_q(next.index, stage ^ (stages - 1));
+      if constexpr (stages == 2) {
+        work_and_add(tile, last, stage);
+        last = shares_ds ? tile.index : -1;
+        stage ^= 1;
+      } else if (shares_ds && !first) {
+        use_ds(tile.index, 0);
+      }
+      tile = next;
+    } while (tile.valid() || last >= 0);
+    __syncthreads();
+    if constexpr (Sums::any) sums.leave_head(sums_at(0, 0));
+    if constexpr (reduces_acc) flush_block<Spec, threads>(p, site, head, acc);
+  }
+
+  __device__ __forceinline__ void run() {
+    load_kv();
+    cp_async_commit();
+    const int first = h_kv * p.group;
+#pragma unroll 1
+    for (int h = first; h < first + p.group; ++h) run_head(h);
+    cp_async_wait<0>();
+    __syncthreads();
+    finish();
+  }
+};

@@ -1,0 +1,481 @@
+// sm80/fwd_sm80.cuh: the forward kernel of the sm80 family: f16 or bf16, mma.sync with f32 accumulation, any GPU
+// from sm_80 on.
+//
+// Grid (ceil(q_len / tile_m), heads, batch). A block takes tile_m queries of one head and walks the kv tiles
+// that the mask leaves. Each warp owns 16 or 32 whole rows, so that a row's statistics never leave its four
+// threads:
+//   load     Q once, then K and V tile by tile with cp.async, one tile ahead of the work
+//   compute  S = Q K^T; S becomes probabilities in registers, which are the A operand of O += P V
+//   finish   O times the rows' factors, straight from the fragments
+//
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; they are padded with zeros to
+// multiples of 16 in
+//   shared memory. threads a multiple of 32; tile_m = 16 or 32 times the warps; tile_n a multiple of 16;
+//   stages 1 or 2. stages 2 loads the next K and V tile while a tile is worked on (one barrier a tile);
+//   stages 1 loads V under Q K^T and the next K under P V (two barriers, half the memory).
+// Dynamic shared memory in bytes, with D and Dv padded to 16:
+//   2 * tile_m * D + stages * 2 * tile_n * (D + Dv)
+// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes): the runtime refuses
+// others.
+//
+// Good tiles, by the larger of the padded head dims and the shared memory a block may have. A warp with 32
+// rows holds Dv + tile_n accumulators a thread, which is why the wide heads have 16 rows a warp.
+//   head dim   227 KB (9.0, 10.0)        163 KB (8.0, 8.7)         99 KB (8.6, 8.9, 12.0)
+//   <=  64     128 x 64, 128 thr, 2 st   the same                  the same
+//   <=  96     128 x 64, 128 thr, 2 st   the same                  128 x 64, 128 thr, 1 st
+//   <= 128     128 x 64, 128 thr, 2 st   128 x 64, 128 thr, 1 st   128 x 32, 128 thr, 1 st
+//   <= 192     128 x 64, 256 thr, 2 st   64 x 64, 128 thr, 1 st    64 x 64, 128 thr, 1 st
+//   <= 256     128 x 64, 256 thr, 2 st   128 x 64, 256 thr, 1 st   64 x 64, 128 thr, 1 st
+#pragma once
+#include "score/distance_terms.cuh"
+#include "score/online_rows.cuh"
+#include "sm80/o_mma.cuh"
+#include "source/cp_async_tile.cuh"
+#include "work/tile_scheduler.cuh"
+#include "work/tile_walk.cuh"
+
+template <class Spec, class Config>
+struct ForwardSm80 {
+  using Elem = typename Config::Elem;
+  using Head = typename Spec::Head;
+  using Row = typename Spec::Row;
+  using Col = typename Spec::Col;
+  using State = typename Spec::State;
+  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2,
+                "f16 or bf16, accumulated in f32");
+
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, threads = Config::threads,
+                       stages = Config::stages;
+  static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
+  static constexpr int warp_rows = tile_m / (threads / 32);
+  static constexpr int m_tiles = warp_rows / 16, n_tiles = tile_n / 8,
+                       v_tiles = dim_v / 8;     // fragments of a warp
+  static constexpr int v_blocks = v_tiles / 2;  // of O (sm80/o_mma.cuh), for each row of fragments
+  static constexpr int rows = 2 * m_tiles, cols = tile_n / 4;  // scores of a thread
+  static_assert(threads % 32 == 0 && tile_m == warp_rows * (threads / 32) &&
+                (warp_rows == 16 || warp_rows == 32));
+  static_assert(tile_n % 16 == 0 && (stages == 1 || stages == 2) && dim <= 256 && dim_v <= 256);
+
+  // Registers: Q stays in them where it leaves enough for addresses and temporaries.
+  static constexpr int accumulators = m_tiles * (n_tiles + v_tiles) * 4, q_registers = m_tiles * dim / 4;
+  static constexpr bool q_in_registers = accumulators + q_registers <= 176;
+  static constexpr bool copies_anew = accumulators >= 160;         // see load
+  static constexpr bool rolls = !q_in_registers && dim % 64 == 0;  // see dots
+  static constexpr int wanted_registers = accumulators + (q_in_registers ? q_registers : 0) + 56;
+  static constexpr int fitting_blocks = 65536 / (threads * wanted_registers);
+  static constexpr int blocks = fitting_blocks < 1   ? 1
+                                : fitting_blocks > 4 ? 4
+                                                     : fitting_blocks;  // a multiprocessor
+
+  using QTile = SharedTile<dim>;
+  using VTile = SharedTile<dim_v>;
+  static constexpr int q_bytes = QTile::bytes(tile_m), k_bytes = QTile::bytes(tile_n),
+                       v_bytes = VTile::bytes(tile_n);
+  static_assert(has_shared<Config, q_bytes + stages * (k_bytes + v_bytes)>());
+
+  const LuattnParams &p;
+  const Site site;
+  const int q_tile, lane, warp_row;  // the warp's first row in the tile
+  const u32 q_shared, k_shared, v_shared;
+  const int kv_head;
+  Head head;
+  Row row[rows];
+  OnlineRows<Spec, rows, cols, 4> online;
+  u32 q_frag[q_in_registers ? dim / 16 : 1][m_tiles][4];
+
+  __device__ __forceinline__ ForwardSm80(const LuattnParams &params, u32 shared, const BlockSite &block)
+      : p(params),
+        site{block.b, block.h, params.q_len, params.kv_len},
+        q_tile(block.q_tile),
+        lane(int(threadIdx.x) % 32),
+        warp_row(int(threadIdx.x) / 32 * warp_rows),
+        q_shared(shared),
+        k_shared(shared + q_bytes),
+        v_shared(k_shared + stages * k_bytes),
+        kv_head(block.h_kv) {}
+
+  __device__ __forceinline__ void begin() {
+    head = Spec::head(p, site);
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+      row[r] = Spec::row_for_keep ? Row{} : Spec::row(p, site, head, query(r, lane));
+    online.init(p, site, head, row);
+    declare_out();
+    declare_weights();
+    zero_out<m_tiles * v_blocks>();
+  }
+
+  __device__ __forceinline__ HeadRows<Elem> head_of(const LuattnTensor &t, int h) const {
+    return {static_cast<const Elem *>(t.data) + site.b * t.batch + h * t.head, t.seq};
+  }
+  // The query of row r of a lane's thread, and the nearest one that exists.
+  __device__ __forceinline__ Position position(int r, int lane) const {
+    return {q_tile * tile_m + warp_row + lane / 4, r / 2 * 16 + r % 2 * 8};
+  }
+  __device__ __forceinline__ int query(int r, int lane) const {
+    return min_of(int(position(r, lane)), site.q_len - 1);
+  }
+
+  // ---- load ----
+
+  // Where registers are short, each copy works its addresses out anew from the thread's number and the head:
+  // hidden from the compiler, or it would keep all of them through the loop, and the loads of fragments could
+  // not run ahead of the products.
+  static __device__ __forceinline__ int copier() { return copies_anew ? thread_anew() : int(threadIdx.x); }
+
+  // One copy of the code for whole and ragged tiles; Q, which a block loads once, in a rolled loop. Q is a
+  // group of its own.
+  enum Operand { K, V };
+  template <Operand first, Operand last>
+  __device__ __forceinline__ void load(Tile tile, int slot, bool with_q) const {
+    if (with_q) {
+      copy_rows_async<Config::head_dim, threads>(q_shared, head_of(p.q, site.h), tile_m, q_tile * tile_m,
+                                                 site.q_len, copier());
+      cp_async_commit();
+    }
+    if (tile.valid()) {
+      if constexpr (first == K) copy_tile<Config::head_dim>(k_shared + slot * k_bytes, p.k, tile);
+      if constexpr (last == V) copy_tile<Config::head_dim_v>(v_shared + slot * v_bytes, p.v, tile);
+    }
+    cp_async_commit();
+  }
+  template <int Dim>
+  __device__ __forceinline__ void copy_tile(u32 to, const LuattnTensor &t, Tile tile) const {
+    copy_tile_async<tile_n, Dim, threads>(to, head_of(t, copies_anew ? anew(kv_head) : kv_head),
+                                          tile.index * tile_n, site.kv_len, copier());
+  }
+
+  __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {
+    const LanePointer<dim, false> pointer{u32(lane)};
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m)
+      ldmatrix_x4(a[m], pointer.at(q_shared + warp_row * (dim * 2), m * 16, step * 16));
+  }
+  __device__ __forceinline__ void keep_q() {
+    if constexpr (q_in_registers) {
+      cp_async_wait<1>();
+      __syncthreads();
+#pragma unroll
+      for (int step = 0; step < dim / 16; ++step) read_q(step, q_frag[step]);
+    }
+  }
+
+  // ---- compute ----
+
+  // S = Q K^T. Fragments are asked for before the products that come before their own: K one step ahead, Q
+  // one round of 16 channels. Where Q comes from shared memory, a turn of a rolled loop takes two rounds:
+  // `at` turns the address of a row's first channels into that of a round's, by an exclusive or within as
+  // many channels as the permutation of chunks and the alignment of rows allow.
+  __device__ __forceinline__ void dots(float (&s)[m_tiles][n_tiles][4], int slot) const {
+    constexpr int per_round = n_tiles / 2, rounds = dim / 16, unit = rolls ? 2 : rounds;
+    const LanePointer<dim, true> pointer{u32(lane)};
+    const u32 k_tile = k_shared + slot * k_bytes, q_tile = q_shared + warp_row * (dim * 2);
+    const u32 k_first = pointer.at(k_tile, 0, 0),
+              q_first = LanePointer<dim, false>{u32(lane)}.at(q_tile, 0, 0);
+    u32 a[2][m_tiles][4], b[2][4];
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m)
+#pragma unroll
+      for (int n = 0; n < n_tiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
+#pragma unroll(rolls ? 1 : rounds)
+    for (int first = 0; first < rounds; first += unit) {
+      const auto get_q = [&](int i) {
+        if constexpr (!q_in_registers && rolls) {
+#pragma unroll
+          for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[i % 2][m], at(q_first, first + i) + m * (32 * dim));
+        } else if constexpr (!q_in_registers) {
+          read_q(i, a[i % 2]);
+        }
+      };
+      const auto get_k = [&](int step) {
+        const int i = step / per_round, row = step % per_round * 16;
+        ldmatrix_x4(b[step % 2],
+                    rolls ? at(k_first, first + i) + row * (2 * dim) : pointer.at(k_tile, row, i * 16));
+      };
+      get_q(0);
+      get_k(0);
+#pragma unroll
+      for (int i = 0; i < unit; ++i) {
+        if (i + 1 < unit) get_q(i + 1);
+#pragma unroll
+        for (int j = 0; j < per_round; ++j) {
+          const int step = i * per_round + j;
+          if (step + 1 < unit * per_round) get_k(step + 1);
+          mma_16_columns<Elem>(s, 2 * j, q_fragment(a, i), b[step % 2]);
+        }
+      }
+    }
+  }
+  LUATTN_FN u32 at(u32 first, int round) {
+    const u32 bytes = u32(round) * 32;
+    return (dim & (dim - 1)) == 0 ? first ^ bytes : (first ^ (bytes & 127)) + (bytes & ~127u);
+  }
+  __device__ __forceinline__ const u32 (&q_fragment(const u32 (&a)[2][m_tiles][4], int round)
+                                            const)[m_tiles][4] {
+    if constexpr (q_in_registers)
+      return q_frag[round];
+    else
+      return a[round & 1];
+  }
+
+  // Scores in place of dots. Where only some tiles are masked, their masked elements are scored like the
+  // others: a position outside the lengths reads a clamped element of an input, and the result is dropped.
+  __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0,
+                                        float (&x)[rows][cols]) const {
+    const DistanceTerms<Spec, rows, cols / 2> terms(
+        p, site, head, kv0 - (q_tile * tile_m + warp_row + warp_rows - 1), lane);
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      const Position kv = column(kv0, j);
+      const Col col = score_col<Spec>(p, site, head, kv);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        x[r][j] = Spec::score_with(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2],
+                                   position(r, lane), kv, terms.get(r, j / 2, j % 2));
+    }
+  }
+  __device__ __forceinline__ Position column(int kv0, int j) const {
+    return {kv0 + lane % 4 * 2, j / 2 * 8 + j % 2};
+  }
+
+  // Which scores count, in a rolled loop over columns: a mask may be a long expression, and few tiles are
+  // masked. What it alone wants of the rows takes no registers in between.
+  __device__ __forceinline__ void find_kept(int kv0, KeepBits<cols> (&keep)[rows]) const {
+    const int lane = lane_anew();
+#pragma unroll
+    for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
+    Row row_here[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+      row_here[r] = Spec::row_for_keep ? Spec::row(p, site, head, query(r, lane)) : row[r];
+#pragma unroll
+    for (int w = 0; w < (cols + 31) / 32; ++w) {
+#pragma unroll 1
+      for (int bit = 0; bit < 32 && 32 * w + bit < cols; ++bit) {
+        const int j = 32 * w + bit, at = kv0 + j / 2 * 8 + lane % 4 * 2 + j % 2,
+                  kv = min_of(at, site.kv_len - 1);
+        const Col col = Spec::col(p, site, head, kv);
+#pragma unroll
+        for (int r = 0; r < rows; ++r) {
+          const bool kept = keeps(row_here[r], col, query(r, lane), kv);
+          keep[r].word[w] |= u32(kept && at < site.kv_len) << bit;
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ bool keeps(const Row &row, const Col &col, int q, int kv) const {
+    if constexpr (Spec::has_mask)
+      return Spec::keep(p, site, head, row, col, q, kv);
+    else
+      return true;
+  }
+  // Leaves -inf, or 0 where that would not do, in place of the scores that do not count.
+  LUATTN_FN void mask(const KeepBits<cols> (&keep)[rows], float (&x)[rows][cols]) {
+    const float gone = Spec::mask_by_inf ? -infinity<float>() : 0.f;  // also for mask_by_zero
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+#pragma unroll
+      for (int j = 0; j < cols; j += 4)
+        keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone);
+  }
+
+  // Once a few tiles have passed, it is common that no row of the warp has a new maximum, and all factors
+  // are 1.
+  __device__ __forceinline__ void rescale(const float (&scale)[rows]) {
+    if constexpr (Spec::has_rescale) {
+      bool changed = false;
+#pragma unroll
+      for (int r = 0; r < rows; ++r) changed |= scale[r] != 1.f;
+      if (!__any_sync(0xffffffffu, changed)) return;
+      scale_out<0, v_blocks>(scale[0], scale[1]);
+      if constexpr (m_tiles > 1) scale_out<v_blocks, v_blocks>(scale[2], scale[3]);
+    }
+  }
+
+  // O += P V.
+  __device__ __forceinline__ void add_values(const float (&x)[rows][cols], int slot) {
+    const LanePointer<dim_v, false> pointer{u32(lane)};
+    const u32 tile = v_shared + slot * v_bytes;
+#pragma unroll
+    for (int step = 0; step < tile_n / 16; ++step) {
+      round_probs<Elem, 0>(x[0] + step * 4, x[1] + step * 4);
+      if constexpr (m_tiles > 1) round_probs<Elem, 1>(x[2] + step * 4, x[3] + step * 4);
+      add_products<0>(pointer, tile, step * 16);
+    }
+  }
+  template <int N>
+  LUATTN_FN void add_products(const LanePointer<dim_v, false> &pointer, u32 tile, int row) {
+    if constexpr (N < v_blocks) {
+      add_values_16<Elem, m_tiles, N, v_blocks>(pointer.at(tile, row, N * 16));
+      add_products<N + 1>(pointer, tile, row);
+    }
+  }
+
+  // The tiles of a loop: all without a mask, all with one, or both. One loop for both takes half the time to
+  // compile; a masked tile differs in a branch that puts -inf, or 0, in place of what does not count. Where
+  // neither does, the rest differs as well, and two loops are faster: at the join of a longer branch all
+  // accumulators would be moved.
+  enum Kind { OPEN, MASKED, MIXED };
+  static constexpr bool one_loop = Spec::mask_by_inf || Spec::mask_by_zero;
+
+  template <Kind kind>
+  __device__ __forceinline__ void absorb(const float (&s)[m_tiles][n_tiles][4], Tile tile, int slot) {
+    float x[rows][cols], scale[rows];
+    const int kv0 = tile.index * tile_n;
+    score(s, kv0, x);
+    if constexpr (kind == MIXED) {
+      bool some = true;
+      if (__any_sync(0xffffffffu, tile.masked)) {  // the vote tells the compiler that the warp stays together
+        KeepBits<cols> keep[rows];
+        find_kept(kv0, keep);
+        mask(keep, x);
+        const u32 kept = online.kept_rows(keep);
+        online.kept.bits |= kept;
+        some = kept != 0;
+      } else {
+        online.kept.bits = online.all;
+      }
+      if (stages == 1 && !__any_sync(0xffffffffu, some)) return;  // with two, has_work has said so
+      online.step_by_inf(p, site, head, row, x, scale);
+    } else {
+      KeepBits<cols> keep[rows];
+      if constexpr (kind == MASKED) {
+        find_kept(kv0, keep);
+        mask(keep, x);
+      }
+      online.template step<kind == MASKED>(p, site, head, row, x, keep, scale);
+    }
+    rescale(scale);
+    add_values(x, slot);
+  }
+
+  // With two stages, whether a tile keeps anything of this warp's rows: they may lie beyond q_len, and a
+  // masked tile may be empty for them. What block statistics say of them they have said of the tile. The vote
+  // tells the compiler that the warp stays together.
+  __device__ __forceinline__ bool has_work(Tile tile) const {
+    const int first = q_tile * tile_m + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
+    bool work = tile.valid() && first <= last;
+    if (work && tile.masked) {
+      const int kv0 = tile.index * tile_n, kv1 = min_of(kv0 + tile_n, site.kv_len) - 1;
+      if constexpr (Spec::num_stats > 0) {
+        const Range kept = Spec::kv_range(p, site, first, last);
+        work = kept.lo <= kv1 && kv0 < kept.hi;
+      } else {
+        work = class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
+      }
+    }
+    return __any_sync(0xffffffffu, work);
+  }
+
+  // One turn of the loop over tiles: the next tile is found and asked for, this one is worked on. In the
+  // first turn there is none yet, so that both are written once for all tiles. With one stage the scores are
+  // those of the turn before. They must not wait for has_work there: a branch around all that is done with
+  // them takes a tenth of the time to compile.
+  struct Turn {
+    KvTiles<Spec, tile_m, tile_n> walk;
+    Tile tile;
+    int slot;
+  };
+  template <Kind kind>
+  __device__ __forceinline__ void turn(Turn &t, float (&s)[m_tiles][n_tiles][4]) {
+    const Tile next = t.walk.next(p, site);
+    if constexpr (stages == 2) {
+      const bool work = has_work(t.tile);
+      if (t.tile.valid()) {
+        cp_async_wait<0>();
+        __syncthreads();  // this tile is here, and nobody reads the one before any more
+      }
+      load<K, V>(next, t.slot ^ 1, !t.tile.valid());
+      if (!t.tile.valid()) keep_q();
+      if (work) {
+        dots(s, t.slot);
+        absorb<kind>(s, t.tile, t.slot);
+      }
+      t.slot ^= 1;
+    } else {
+      load<K, K>(next, 0, !t.tile.valid());
+      if (!t.tile.valid()) keep_q();
+      if (t.tile.valid()) absorb<kind>(s, t.tile, 0);
+      if (next.valid()) {
+        cp_async_wait<0>();
+        __syncthreads();  // K is here, V is free
+        load<V, V>(next, 0, false);
+        dots(s, 0);
+        cp_async_wait<0>();
+        __syncthreads();  // V is here, K is free
+      }
+    }
+    t.tile = next;
+  }
+
+  __device__ __forceinline__ void run() {
+    Turn t{{p, site, q_tile}, {-1, false}, 1};
+    float s[m_tiles][n_tiles][4];
+    begin();
+    if constexpr (one_loop) {
+#pragma unroll 1
+      do turn<MIXED>(t, s);
+      while (t.tile.valid());
+    } else {
+#pragma unroll 1
+      do {
+#pragma unroll 1
+        do turn<OPEN>(t, s);
+        while (t.tile.valid() && !t.tile.masked);
+#pragma unroll 1
+        while (t.tile.valid() && t.tile.masked) turn<MASKED>(t, s);
+      } while (t.tile.valid());
+    }
+  }
+
+  // ---- finish ----
+
+  // Every lane of a row has its state, so each of them sees to one of the rows that they share.
+  __device__ __forceinline__ void finish() {
+    online.finish();
+    const int mine = lane % 4;
+    Row my_row = row[0];
+    State my_state = online.state[0];
+#pragma unroll
+    for (int r = 1; r < rows; ++r)
+      if (mine == r) {
+        my_row = row[r];
+        my_state = online.state[r];
+      }
+    const bool kept = online.kept[mine];
+    const float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
+    const int at = position(mine, lane);
+    if (mine < rows && at < site.q_len) write_row<Spec>(p, site, head, my_row, my_state, at, kept);
+    float scale[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
+    write_output(scale);
+    cp_async_wait<0>();  // a block without tiles has not waited for Q
+  }
+
+  // Through shared memory the stores would be wider and their lines whole, but it is no faster: the lines
+  // meet in L2.
+  __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
+    Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + lane % 4 * 2;
+    OutRow row[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const int at = position(r, lane);
+      row[r] = {__cvta_generic_to_global(out + at * p.o.seq), scale[r], at < site.q_len};
+    }
+    store_out<Elem, 0, Config::head_dim_v>(row[0], row[1]);
+    if constexpr (m_tiles > 1) store_out<Elem, v_tiles, Config::head_dim_v>(row[2], row[3]);
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
+  static_assert(ValidSpec<Spec>);
+  using Kernel = ForwardSm80<Spec, Config>;
+  const u32 index = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  Kernel kernel(p, shared_address(shared), site_of(p.order, index));
+  kernel.run();
+  kernel.finish();
+}

@@ -1,0 +1,119 @@
+// sm80/o_mma.cuh: O of the sm80 forward, in the registers of arch/o_registers.cuh, and what is added to it.
+//
+//     o<n>_0 .. 7   block n, 16 x 16: the C fragments of its left and its right 8 columns (see arch/mma.cuh)
+//     p<m>_0 .. 3   probabilities, rounded: an A fragment for each 16 rows of a warp
+//
+// A kernel calls declare_weights() once, outside of all loops.
+#pragma once
+#include "arch/mma.cuh"
+#include "arch/o_registers.cuh"
+
+LUATTN_FN void declare_weights() { asm volatile(".reg .b32 p0_<4>; .reg .b32 p1_<4>; .reg .b32 v_<4>;"); }
+
+// ---- products ----
+
+// Probabilities of 16 columns of which a thread has four in each of its two rows.
+template <class Elem, int M>
+LUATTN_FN void round_probs(const float *upper, const float *lower) {
+#define ROUND(type)                                                                                      \
+  asm volatile("cvt.rn." type "x2.f32 p%0_0, %2, %1; cvt.rn." type "x2.f32 p%0_1, %4, %3; cvt.rn." type  \
+               "x2.f32 p%0_2, %6, %5; cvt.rn." type "x2.f32 p%0_3, %8, %7;" ::"n"(M),                    \
+               "f"(upper[0]), "f"(upper[1]), "f"(lower[0]), "f"(lower[1]), "f"(upper[2]), "f"(upper[3]), \
+               "f"(lower[2]), "f"(lower[3]))
+  if constexpr (same_type<Elem, half_t>::value)
+    ROUND("f16");
+  else
+    ROUND("bf16");
+#undef ROUND
+}
+
+// Block N + m * Blocks += p<m> times the 16 x 16 of V that ldmatrix.trans finds at `v`, m = 0 .. Rows - 1.
+template <class Elem, int Rows, int N, int Blocks>
+LUATTN_FN void add_values_16(u32 v) {
+#define MMA(type, m, n, half, b)                                                                          \
+  "mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {" half(n) "},{" m "_0," m "_1," m "_2," m \
+                                                                          "_3},{" b "},{" half(n) "};"
+#define LEFT(n) "o" n "_0,o" n "_1,o" n "_2,o" n "_3"
+#define RIGHT(n) "o" n "_4,o" n "_5,o" n "_6,o" n "_7"
+#define ROW(type, m, n) MMA(type, m, n, LEFT, "v_0,v_1") MMA(type, m, n, RIGHT, "v_2,v_3")
+#define ADD(type)                                                                               \
+  if constexpr (Rows == 1)                                                                      \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {v_0,v_1,v_2,v_3}, [%0];" ROW( \
+                     type, "p0", "%1")::"r"(v),                                                 \
+                 "n"(N)                                                                         \
+                 : "memory");                                                                   \
+  else                                                                                          \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {v_0,v_1,v_2,v_3}, [%0];" ROW( \
+                     type, "p0", "%1") ROW(type, "p1", "%2")::"r"(v),                           \
+                 "n"(N), "n"(N + Blocks)                                                        \
+                 : "memory")
+  if constexpr (same_type<Elem, half_t>::value) {
+    ADD("f16");
+  } else {
+    ADD("bf16");
+  }
+#undef ADD
+#undef ROW
+#undef RIGHT
+#undef LEFT
+#undef MMA
+}
+
+// ---- results ----
+
+// Where a thread's part of a row of O goes, and what it is multiplied by before it is rounded.
+struct OutRow {
+  u64 to;  // in global memory
+  float scale;
+  u32 exists;
+};
+
+// Columns columns from fragment Fragment on, scaled and rounded: 64 or 8 with one statement, because the
+// compiler takes time for each. A factor of 0 gives 0, also where a row that keeps nothing has met V's
+// infinities: 0 * inf is NaN.
+template <class Elem, int Fragment, int Columns>
+LUATTN_FN void store_out(const OutRow &upper, const OutRow &lower) {
+#define PAIR(type, to, i, j, scale, some, exists, at)                      \
+  "mul.f32 l, " i ", " scale "; mul.f32 r, " j ", " scale "; cvt.rn." type \
+  "x2.f32 x, r, l; selp.b32 x, x, "                                        \
+  "0, " some "; @" exists " st.global.b32 [" to at "], x;"
+#define BOTH(type, block, a, b, c, d, at)                                          \
+  PAIR(type, "%0", "o" block "_" a, "o" block "_" b, "%2", "some0", "exists0", at) \
+  PAIR(type, "%1", "o" block "_" c, "o" block "_" d, "%3", "some1", "exists1", at)
+#define BLOCK(type, block, left, right) \
+  BOTH(type, block, "0", "1", "2", "3", left) BOTH(type, block, "4", "5", "6", "7", right)
+#define ROWS \
+  "l"(upper.to), "l"(lower.to), "f"(upper.scale), "f"(lower.scale), "r"(upper.exists), "r"(lower.exists)
+#define STORE(type)                                                                                     \
+  if constexpr (Columns >= 64)                                                                          \
+    asm volatile("{" SETUP BLOCK(type, "%6", "", "+16") BLOCK(type, "%7", "+32", "+48")                 \
+                     BLOCK(type, "%8", "+64", "+80") BLOCK(type, "%9", "+96", "+112") "}" ::ROWS,       \
+                 "n"(Fragment / 2), "n"(Fragment / 2 + 1), "n"(Fragment / 2 + 2), "n"(Fragment / 2 + 3) \
+                 : "memory");                                                                           \
+  else                                                                                                  \
+    asm volatile("{" SETUP BOTH(type, "%6", "%7", "%8", "%9", "%10", "") "}" ::ROWS, "n"(Fragment / 2), \
+                 "n"(Fragment % 2 * 4), "n"(Fragment % 2 * 4 + 1), "n"(Fragment % 2 * 4 + 2),           \
+                 "n"(Fragment % 2 * 4 + 3)                                                              \
+                 : "memory")
+#define SETUP                                                               \
+  ".reg .b32 x; .reg .f32 l, r; .reg .pred some0, some1, exists0, exists1;" \
+  "setp.neu.f32 some0, %2, 0f00000000; setp.neu.f32 some1, %3, 0f00000000;" \
+  "setp.ne.u32 exists0, %4, 0; setp.ne.u32 exists1, %5, 0;"
+  if constexpr (Columns > 0) {
+    constexpr int stored = Columns >= 64 ? 64 : 8;
+    if constexpr (same_type<Elem, half_t>::value) {
+      STORE("f16");
+    } else {
+      STORE("bf16");
+    }
+    store_out<Elem, Fragment + stored / 8, Columns - stored>(
+        {upper.to + stored * 2, upper.scale, upper.exists},
+        {lower.to + stored * 2, lower.scale, lower.exists});
+  }
+#undef SETUP
+#undef STORE
+#undef ROWS
+#undef BLOCK
+#undef BOTH
+#undef PAIR
+}

@@ -1,0 +1,121 @@
+// sm80/parameter_grads_sm80.cuh: gradients of parameters that are sums of dS (contract/contract.cuh, SumKind), in the sm80 backward
+// kernel.
+//
+// They are made where dQ is, from dS of the tile as it lies in shared memory for that product, rounded: there
+// a warp has registers to spare, and all of the tile is there. Strips of 16 keys, or parts of such, are
+// shared out among the warps; for sums of rows, 16 queries each. What takes a multiply-add for each element,
+// and numbers for pairs, grad adds itself. Whether all of a tile's distances have one place is not asked, as
+// sm90's kernels do: it would take longer to compile than all the sums, and a warp's additions to one place
+// are one (add_distance).
+#pragma once
+#include "contract/needs.cuh"
+#include "grads/parameter_grads.cuh"
+
+template <class Spec, class Config>
+struct SumsSm80 {
+  using Elem = typename Config::Elem;
+  using Acc = typename Spec::Acc;
+  static constexpr int M = Config::tile_m, N = Config::tile_n, warps = Config::threads / 32;
+  using Wanted = SharedSums<Spec, Config>;
+  static constexpr bool any = Wanted::any, cols = Wanted::cols, rows = Wanted::rows,
+                        distances = Wanted::distances;
+
+  // Strips of 16 keys; where there are more warps than strips, parts of a strip's queries.
+  static constexpr int spare = warps * 16 / N, parts = spare < 1 ? 1 : spare < M / 16 ? spare : M / 16;
+  static constexpr int span = M / parts;
+  static constexpr int side_by_side = warps / parts, strips = ceil_div(N / 16, side_by_side);
+  static_assert(M % (parts * 16) == 0 && warps % parts == 0);
+  using Distances = DistanceSums<span / 8>;
+
+  // Where the warp is. dS^T: the tile of keys by queries in shared memory.
+  struct At {
+    const LuattnParams &p;
+    const Site &site;
+    const typename Spec::Head &head;
+    Acc &acc;
+    int q0, kv0, warp, lane;
+    u32 ds;
+
+    __device__ __forceinline__ int part() const { return warp % parts * span; }
+    __device__ __forceinline__ int strip(int i) const { return (warp / parts + i * side_by_side) * 16; }
+  };
+
+  float col[cols ? strips : 1][2];  // of keys g and g + 8 of each strip, in lanes 4g
+
+  __device__ __forceinline__ void enter_head() {
+    if constexpr (cols)
+#pragma unroll
+      for (int i = 0; i < strips; ++i) col[i][0] = col[i][1] = 0.f;
+  }
+  __device__ __forceinline__ void leave_head(const At &at) const {
+    if constexpr (cols)
+#pragma unroll
+      for (int i = 0; i < strips; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int n = at.strip(i) + half * 8 + at.lane / 4, kv = at.kv0 + n;
+          if (at.lane % 4 == 0 && n < N && kv < at.p.kv_len)
+            Spec::add_col(at.p, at.site, at.head, kv, col[i][half], at.acc);
+        }
+  }
+
+  // ---- strips of keys ----
+
+  // dS of key g + 8 * half and query 8 * octet + 2t + i.
+  LUATTN_FN float element(const u32 (&ds)[span / 16][4], int octet, int half, int i) {
+    return to_real(Elem{(unsigned short)(ds[octet / 2][octet % 2 * 2 + half] >> i * 16)});
+  }
+  __device__ __forceinline__ void add_distances(const At &at, int strip, const u32 (&ds)[span / 16][4]) {
+    const Distances sums([&](int octet, int half, int i) { return element(ds, octet, half, i); }, at.lane);
+#pragma unroll 1
+    for (int i = 0; i < Distances::count; ++i)
+      Spec::add_distance(at.p, at.site, at.head, at.q0 + at.part() + Distances::distance(i, at.lane),
+                         at.kv0 + strip, sums.get(i), at.acc);
+  }
+  __device__ __forceinline__ void add_keys(int lane, float (&sum)[2], const u32 (&ds)[span / 16][4]) const {
+    const QuerySums<Elem, span, false> sums(ds, lane);
+    sum[0] += sums.sum[0];
+    sum[1] += sums.sum[1];
+  }
+  __device__ __forceinline__ void add_strips(const At &at) {
+    const LanePointer<M, false> a_lane{u32(at.lane)};
+#pragma unroll(cols ? strips : 1)  // col lies in registers
+    for (int i = 0; i < strips; ++i) {
+      if (N % (side_by_side * 16) != 0 && at.strip(i) >= N) break;
+      u32 ds[span / 16][4];
+#pragma unroll
+      for (int k = 0; k < span / 16; ++k)
+        ldmatrix_x4(ds[k], a_lane.at(at.ds, u32(at.strip(i)), u32(at.part() + k * 16)));
+      if constexpr (distances) add_distances(at, at.strip(i), ds);
+      if constexpr (cols) add_keys(at.lane, col[i], ds);
+    }
+  }
+
+  // ---- rows ----
+
+  // By products with ones: every column of C is the sum.
+  __device__ __forceinline__ void add_rows(const At &at) const {
+    const LanePointer<M, true> a_lane{u32(at.lane)};
+    const u32 ones = pack<Elem>(1.f, 1.f);
+#pragma unroll 1
+    for (int m = at.warp * 16; m < M; m += warps * 16) {
+      float c[4] = {};
+#pragma unroll
+      for (int n = 0; n < N; n += 16) {
+        u32 a[4];
+        ldmatrix_x4_turned(a, a_lane.at(at.ds, u32(n), u32(m)));
+        mma_16x8x16<Elem>(c, a, ones, ones);
+      }
+      const int q = at.q0 + m + at.lane % 4 * 8 + at.lane / 4;
+      const float sum = at.lane % 4 == 0 ? c[0] : c[2];
+      if (at.lane % 4 < 2 && q < at.p.q_len && sum != 0.f)
+        Spec::add_row(at.p, at.site, at.head, q, sum, at.acc);
+    }
+  }
+
+  // A tile, all of whose dS is there.
+  __device__ __forceinline__ void add(const At &at) {
+    if constexpr (cols || distances) add_strips(at);
+    if constexpr (rows) add_rows(at);
+  }
+};

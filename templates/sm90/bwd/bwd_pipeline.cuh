@@ -1,0 +1,417 @@
+// sm90/bwd/bwd_pipeline.cuh: what the producer and the consumers of the sm90 backward kernel agree on. As sm90/pipeline.cuh for the
+// forward kernel, whose rings and barriers it shares.
+#pragma once
+#include "grads/flush.cuh"
+#include "score/backward_rows.cuh"
+#include "score/bias_rows.cuh"
+#include "score/distance_terms.cuh"
+#include "score/mask_intervals.cuh"
+#include "sink/dq_acc.cuh"
+#include "sink/dq_state.cuh"
+#include "sm90/pipeline.cuh"
+#include "source/cp_async_tile.cuh"
+#include "work/dq_order.cuh"
+
+// The walk of QTiles (work/tile_walk.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a share of
+// the tiles. Halves: they look at both halves of the kv tile, one for each consumer; nothing may be kept of
+// either, as of a tile that others decide about by the whole (Whole). Alike: they find Tile::alike.
+template <class Spec, int TileM, int TileN, bool Halves = false, bool Whole = false,
+          bool Alike = Spec::may_be_alike>
+struct WarpQTiles {
+  static_assert(walks_stats<Spec, TileM, TileN>);
+  int kv0, kv1, base;
+  bool ragged;
+  u32 present, masked, alike, by_range;  // of the tiles base .. base + 31 that are still to come
+  u32 none[2], all[2];  // of which half of them nothing is kept; everything, inside the lengths
+  Range todo;
+  Visits<Spec> visits;
+  // Of the tile that `next` has given last, for halves 0 and 1: bits 0 and 1, nothing of it is kept; 2 and 3,
+  // everything.
+  u32 halves;
+
+  // Of no tile.
+  __device__ __forceinline__ WarpQTiles()
+      : kv0(0),
+        kv1(0),
+        base(0),
+        ragged(false),
+        present(0),
+        masked(0),
+        alike(0),
+        by_range(0),
+        todo{0, 0},
+        halves(0) {}
+  __device__ __forceinline__ WarpQTiles(const LuattnParams &p, const Site &s, int kv_tile, QShare share)
+      : visits(p, s, kv_tile, ceil_div(s.kv_len, TileN), ceil_div(s.q_len, TileM)) {
+    kv0 = kv_tile * TileN;
+    kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
+    ragged = kv0 + TileN > s.kv_len;
+    todo = share.of(p, visited_hull(visits, tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM)), s.h);
+    present = masked = alike = by_range = halves = 0;
+    base = 0;
+  }
+
+  __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
+    while (present == 0) {
+      if (todo.lo >= todo.hi) return Tile{-1, false};
+      base = todo.lo;
+      const int tile = base + int(threadIdx.x) % 32, q0 = tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
+      const bool inside = !ragged && q0 + TileM <= s.q_len;
+      TileClass rest = TILE_EMPTY, c = TILE_EMPTY;
+      if (tile < todo.hi && visits.has(tile))
+        rest = Spec::columns_apart ? Spec::rest_class(p, s, q0, q1, kv0, kv1) : TILE_FULL;
+      if constexpr (Halves)
+        c = classify_halves(p, s, rest, q0, q1, inside);
+      else if (rest != TILE_EMPTY)
+        c = least_of(rest, other_class(p, s, q0, q1, kv0, kv1));
+      present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
+      masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || !inside);
+      if constexpr (Spec::columns_apart) by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
+      if constexpr (Alike)
+        alike = __ballot_sync(0xffffffffu, kv0 < kv1 && Spec::alike(p, s, q0, q1, kv0, kv1));
+      todo.lo += 32;
+    }
+    const int i = __ffs(int(present)) - 1;
+    present &= present - 1;
+    if constexpr (Halves)
+      halves = (none[0] >> i & 1) | (none[1] >> i & 1) << 1 | (all[0] >> i & 1) << 2 | (all[1] >> i & 1) << 3;
+    return Tile{base + i, ((masked >> i) & 1u) != 0, ((alike >> i) & 1u) != 0, ((by_range >> i) & 1u) != 0};
+  }
+
+ private:
+  // Without what rest_class has said.
+  LUATTN_FN TileClass other_class(const LuattnParams &p, const Site &s, int q0, int q1, int lo, int hi) {
+    if constexpr (Spec::columns_apart)
+      return Spec::bounds_class(p, s, q0, q1, lo, hi);
+    else
+      return class_of<Spec>(p, s, q0, q1, lo, hi);
+  }
+  __device__ __forceinline__ TileClass classify_halves(const LuattnParams &p, const Site &s, TileClass rest,
+                                                       int q0, int q1, bool inside) {
+    u32 kept = 0, full = 0;  // of halves 0 and 1
+    bool some = false;       // of the whole
+    // The whole first: where no tile is partly kept, as far from a causal diagonal, that is all.
+#pragma unroll 1
+    for (int part = -1; part < 2; ++part) {
+      const int lo = kv0 + (part > 0 ? TileN / 2 : 0), hi = part == 0 ? min_of(lo + TileN / 2 - 1, kv1) : kv1;
+      TileClass c = TILE_EMPTY;
+      if (rest != TILE_EMPTY && lo <= hi) c = least_of(rest, other_class(p, s, q0, q1, lo, hi));
+      const u32 bits = part < 0 ? 3 : 1 << part;
+      kept = (kept & ~bits) | (c != TILE_EMPTY ? bits : 0);
+      full = (full & ~bits) | (c == TILE_FULL && inside ? bits : 0);
+      if (Whole && part < 0) some = c != TILE_EMPTY;
+      if (part < 0 && !ragged && __all_sync(0xffffffffu, c != TILE_PARTIAL)) break;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      none[half] = __ballot_sync(0xffffffffu, (kept >> half & 1) == 0);
+      all[half] = __ballot_sync(0xffffffffu, (full >> half & 1) != 0);
+    }
+    return (Whole ? !some : kept == 0) ? TILE_EMPTY : full == 3 ? TILE_FULL : TILE_PARTIAL;
+  }
+};
+
+// Of a key's queries in the tile from q0 on, a thread's first at `first`: the bits of those in `kept`, and of
+// a long period of those in each row of a grid.
+template <class Spec, int TileM>
+LUATTN_FN u32 queries_in(Range kept, Range rest, int q0, int first) {
+  constexpr int period = Spec::column_period;
+  if constexpr (period < short_period) {
+    return columns_below(kept.hi - first) & ~columns_below(kept.lo - first);
+  } else {
+    u32 bits = 0;
+#pragma unroll 1
+    for (int line = q0 / period * period; line < q0 + TileM; line += period) {
+      const int lo = max_of(kept.lo, line + max_of(rest.lo, 0)),
+                hi = min_of(kept.hi, line + min_of(rest.hi, period));
+      bits |= columns_below(hi - first) & ~columns_below(lo - first);
+    }
+    return bits;
+  }
+}
+// Of a thread's keys, kv and kv + 8, the bits of its queries in the tile from q0 on that they are kept for,
+// where these are an interval or two, or of those what is kept of each period.
+template <class Spec, int TileM, int Cols>
+LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, int q0,
+                                 KeepBits<Cols> (&keep)[2]) {
+  static_assert(Cols <= 32);
+  constexpr int period = Spec::column_period;
+  const int first = q0 + int(threadIdx.x) % 4 * 2;
+  kv = opaque(kv);  // what all tiles have in common would take registers
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int key = kv + half * 8;
+    const bool exists = key < s.kv_len;
+    const Range kept = exists ? Spec::column_range(p, s, key) : Range{0, 0},
+                rest = period > 0 ? Spec::column_rest(p, s, key) : Range{0, 0};
+    u32 &bits = keep[half].word[0];
+    bits = queries_in<Spec, TileM>(kept, rest, q0, first);
+    if constexpr (Spec::column_ranges == 2)
+      bits |= queries_in<Spec, TileM>(exists ? Spec::column_second(p, s, key) : Range{0, 0}, rest, q0, first);
+    if constexpr (period > 0 && period < short_period) {
+      u32 of_rest[1];
+      columns_of_residues<period>(of_rest, first, rest);
+      bits &= of_rest[0];
+    }
+  }
+}
+
+// What the producer tells of a q tile, before it arrives at `q_full`: what Tile says, the q head, whether it
+// is this head's last, whether the kv tile's, and WarpQTiles::halves. END: there are no more.
+struct TileNote {
+  u32 bits, head;
+  LUATTN_FN TileNote of(Tile tile, bool last, int head, bool ends = false, u32 halves = 0) {
+    return {u32(tile.index) << 9 | u32(tile.by_range) << 8 | u32(tile.alike) << 7 | halves << 3 |
+                u32(ends) << 2 | u32(tile.masked) << 1 | u32(last),
+            u32(head)};
+  }
+  LUATTN_FN TileNote end() { return {~0u, 0}; }
+  __device__ __forceinline__ int index() const { return int(bits >> 9); }
+  __device__ __forceinline__ bool by_range() const { return (bits & 256) != 0; }
+  __device__ __forceinline__ bool alike() const { return (bits & 128) != 0; }
+  __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
+  __device__ __forceinline__ bool ends_block() const { return (bits & 4) != 0; }
+  __device__ __forceinline__ bool keeps_nothing(int half) const { return (bits >> (3 + half) & 1) != 0; }
+  __device__ __forceinline__ bool masked(int half) const { return masked() && (bits >> (5 + half) & 1) == 0; }
+  __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
+
+  __device__ __forceinline__ void store(u32 address) const {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(bits), "r"(head) : "memory");
+  }
+  LUATTN_FN TileNote load(u32 address) {
+    TileNote x;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.bits), "=r"(x.head) : "r"(address) : "memory");
+    return {uniform(x.bits), uniform(x.head)};
+  }
+};
+
+// What the producer tells of a kv tile, before it arrives at `kv_full`: its KvBlock, and whether there are q
+// tiles for it. END: there are no more.
+struct BlockNote {
+  enum State { END, EMPTY, SOME };
+  KvBlock at;
+  u32 state;
+
+  __device__ __forceinline__ void store(u32 address) const {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(at.tile), "r"(at.h),
+                 "r"(at.b), "r"(u32(at.split) << 2 | state)
+                 : "memory");
+  }
+  LUATTN_FN BlockNote load(u32 address) {
+    u32 x[4];
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+    const u32 rest = uniform(x[3]);
+    return {{int(uniform(x[0])), int(uniform(x[1])), int(uniform(x[2])), int(rest >> 2)}, rest & 3};
+  }
+};
+
+// Which kv tiles a block, or `Together` blocks, take: they stay on their multiprocessors, and draw one after
+// the other from a counter at p.turns. One warp draws.
+template <class Spec, class Config, int Together = 1>
+struct KvTickets {
+  // A block may have a kv tile of all batches, for the order of what they add to a gradient.
+  static constexpr bool orders_batches = Config::deterministic && Needs<Spec, Config>::parameters &&
+                                         (Spec::grad_adds || (Spec::sums & SUM_HERE) != 0);
+
+  const LuattnParams &p;
+  const u32 kv_tiles, splits, tiles, batch, heads;  // of a head; shares of each, their product; tickets'
+                                                    // batches and kv heads
+
+  __device__ __forceinline__ explicit KvTickets(const LuattnParams &params)
+      : p(params),
+        kv_tiles(u32(ceil_div(params.kv_len, Together * Config::tile_n))),
+        splits(u32(params.num_splits)),
+        tiles(kv_tiles * splits),
+        batch(orders_batches && params.batches_in_turn ? 1 : u32(params.batch)),
+        heads(u32(params.heads_kv) * batch) {}
+  __device__ __forceinline__ u32 draw_ticket() const {
+    u32 ticket = 0;
+    if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.turns, 1u);
+    return uniform(ticket);
+  }
+  __device__ __forceinline__ KvBlock draw() const { return block_at(draw_ticket()); }
+  // Turns to what the ticket stands for besides. False: that was all.
+  __device__ __forceinline__ bool next(KvBlock &at) const {
+    if constexpr (!orders_batches) return false;
+    return p.batches_in_turn != 0 && ++at.b < p.batch;
+  }
+  // Tile -1: there are no more.
+  __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
+    if (ticket >= tiles * heads) return {-1, 0, 0, 0};
+    if constexpr (Needs<Spec, Config>::turns)
+      return kv_block_of(ticket, kv_tiles, u32(p.heads_kv), heads, splits,
+                         Config::head_dim <= 64 ? 256 : 128);
+    return block_of(ticket);
+  }
+
+ private:
+  // One head after the other, so that what runs together has q, dO and dQ in common in the L2 cache. With a
+  // mask, the last heads together, two tiles for each block, the first tile of each of them first: a causal
+  // mask leaves most for the first positions, and a long tile that starts last would leave the other
+  // multiprocessors idle. Batches come before heads, or behind them where these have numbers for pairs that
+  // all batches read and add to, likewise in the L2 cache.
+  __device__ __forceinline__ KvBlock block_of(u32 ticket) const {
+    const u32 together = Spec::has_mask ? min_of(heads, (2 * gridDim.x / Together + tiles - 1) / tiles) : 0;
+    const u32 alone = heads - together, first = alone * tiles;
+    u32 head = ticket / tiles, tile = ticket - head * tiles;
+    if (Spec::has_mask && ticket >= first) {
+      tile = (ticket - first) / together;
+      head = alone + (ticket - first - tile * together);
+    }
+    constexpr bool pairs = (Spec::sums & SUM_HERE) != 0 || Spec::lines_shared;
+    const u32 inner = pairs ? batch : u32(p.heads_kv), outer = head / inner, rest = head - outer * inner;
+    return {int(tile / splits), int(pairs ? outer : rest), int(pairs ? rest : outer), int(tile % splits)};
+  }
+};
+
+// Shared memory: K and V of the block; slots for Q and dO, in boxes of 64 channels by tile_m rows; slots for
+// dS, in boxes of 64 keys by tile_m queries; each consumer warp's part of dQ in f32, 16 rows in the
+// order of sink/dq_acc.cuh; row numbers of each slot; barriers and notes; and 256 bytes of ones.
+template <class Spec, class Config>
+struct SharedBwdSm90 {
+  using Row = typename Spec::Row;
+  using BwdRow = typename Spec::BwdRow;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
+  static constexpr bool turns = Needs<Spec, Config>::turns, claims = Needs<Spec, Config>::claims;
+  // Whether there are tiles for which `keep` is called.
+  static constexpr bool keep_reads = Spec::has_mask && (Spec::column_ranges == 0 || Spec::columns_apart);
+  static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
+  // Deterministic sums at distances: a line of them for each consumer warp (sm90/bwd/distance_grad_writer.cuh).
+  static constexpr bool hands_sums =
+      Config::deterministic && Needs<Spec, Config>::parameters && (Spec::sums & SUM_DISTANCE) != 0;
+  static constexpr int line_floats = tile_m + 32, sums_groups = (tile_m + tile_n) / 32,
+                       sums_bytes = hands_sums ? (warps * line_floats + sums_groups * 32) * 4 : 0;
+  static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
+  static constexpr int k_bytes = boxes * tile_n * 128, v_bytes = boxes_v * tile_n * 128;
+  static constexpr int q_bytes = boxes * tile_m * 128, do_bytes = boxes_v * tile_m * 128;
+  static constexpr int ds_bytes = tile_m * tile_n * 2;
+  // A warp's 16 rows of dK or dV on their way to memory, 16 bytes apart so that columns of them lie in
+  // different banks.
+  static constexpr int row_pitch = 16 + 128 * (boxes > boxes_v ? boxes : boxes_v);
+  static constexpr int dq_part = tile_m * boxes * 64 * 4 / warps,
+                       dq_bytes = dq_part > 16 * row_pitch ? dq_part : 16 * row_pitch;
+  static constexpr bool has_rows = !__is_empty(Row) && (Spec::grad_reads_row || keep_reads);
+  static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
+                       row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
+  // One slot of dS more than stages, if a block can have it: dQ of a tile
+  // then comes a tile later. Without, two.
+  static constexpr int most_bytes = 232448, barrier_bytes = stages == 2 ? 256 : 384;
+  static constexpr int other_bytes = k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) +
+                                     warps * dq_bytes + sums_bytes + 15 + barrier_bytes + 256;
+  static constexpr bool lags = other_bytes + (stages + 1) * ds_bytes <= most_bytes;
+  static constexpr int ds_slots = lags ? stages + 1 : 2;
+  static constexpr int at_v = k_bytes, at_q = at_v + v_bytes, at_do = at_q + stages * q_bytes,
+                       at_ds = at_do + stages * do_bytes, at_dq = at_ds + ds_slots * ds_bytes,
+                       at_sums = at_dq + warps * dq_bytes, at_rows = at_sums + sums_bytes,
+                       at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
+  static_assert(has_shared<Config, at_barriers + barrier_bytes + 256>());  // ones come last
+  static_assert(tile_m % 64 == 0 && tile_n % 64 == 0 && stages >= 2 && Config::threads == 128 + 2 * tile_n);
+  // A consumer's part of dQ: with tile_m = 128 each of them computes 64 rows, with 64 half of the columns.
+  static constexpr bool splits_rows = tile_m == 128;
+  static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
+  static_assert(stages * 32 + ds_slots * 8 + 48 + (claims ? 112 : 40) + (turns ? 64 : 0) <= barrier_bytes);
+
+  // A consumer leaves out a tile of whose half nothing is kept. Not where it has sums for others.
+  static constexpr bool halves = Spec::has_mask && tile_m == 64 && !hands_sums;
+
+  unsigned char *memory;
+  u32 start;  // its address in shared memory, a multiple of 1024
+
+  __device__ __forceinline__ u32 k() const { return start; }
+  __device__ __forceinline__ u32 v() const { return start + at_v; }
+  __device__ __forceinline__ u32 q(int slot) const { return start + at_q + slot * q_bytes; }
+  __device__ __forceinline__ u32 dout(int slot) const { return start + at_do + slot * do_bytes; }
+  __device__ __forceinline__ u32 ds(int slot) const { return start + at_ds + slot * ds_bytes; }
+  __device__ __forceinline__ u32 dq(int warp) const { return start + at_dq + warp * dq_bytes; }
+  __device__ __forceinline__ u32 line(int warp) const { return start + at_sums + warp * line_floats * 4; }
+  __device__ __forceinline__ u32 sums_kept() const { return line(warps); }  // by the warp that adds them
+  __device__ __forceinline__ float *numbers(int slot) const {  // BwdRow::x[i] of row r at [i * tile_m + r]
+    return reinterpret_cast<float *>(memory + at_rows + slot * row_bytes);
+  }
+  __device__ __forceinline__ SharedRow<Row> *rows(int slot) const {
+    return reinterpret_cast<SharedRow<Row> *>(memory + at_rows + slot * row_bytes + bwd_bytes);
+  }
+
+  __device__ __forceinline__ u32 q_full(int slot) const { return start + at_barriers + slot * 32; }
+  __device__ __forceinline__ u32 do_full(int slot) const { return q_full(slot) + 8; }
+  __device__ __forceinline__ u32 empty(int slot) const { return q_full(slot) + 16; }
+  __device__ __forceinline__ u32 note(int slot) const { return q_full(slot) + 24; }
+  // Notes of kv tiles, two in turn: a consumer reads one until it has given back K and V of the next.
+  __device__ __forceinline__ u32 block_note(u32 turn) const { return q_full(stages) + (turn & 1) * 16; }
+  __device__ __forceinline__ u32 ds_full(int slot) const { return q_full(stages) + 32 + slot * 8; }
+  __device__ __forceinline__ u32 kv_full() const { return ds_full(ds_slots); }
+  __device__ __forceinline__ u32 kv_empty() const { return kv_full() + 8; }
+  // Of a deterministic kernel: see sm90/bwd/dq_in_order.cuh.
+  __device__ __forceinline__ u32 dq_full(u32 tile) const { return kv_full() + 16 + (tile & 1) * 8; }
+  __device__ __forceinline__ u32 dq_empty() const { return kv_full() + 32; }
+  // Where sums are handed over: see sm90/bwd/distance_grad_writer.cuh.
+  __device__ __forceinline__ u32 sums_full() const { return kv_full() + 40; }
+  __device__ __forceinline__ u32 sums_empty() const { return kv_full() + 48; }
+  // The note of the q tile before which the block had n, also for who is behind the consumers: up to five.
+  __device__ __forceinline__ u32 turn_note(u32 n) const { return kv_full() + 56 + n % 8 * 8; }
+  // Of a kernel that claims q tiles, for the block's q tile number `tile` and its stored dQ number n: see
+  // sm90/bwd/dq_first_store.cuh. Behind `claimed` and `taken` lies what is told with them.
+  __device__ __forceinline__ u32 claimed(u32 tile) const { return kv_full() + 16 + tile % 4 * 16; }
+  __device__ __forceinline__ u32 handed(u32 n) const { return kv_full() + 80 + n % 2 * 24; }
+  __device__ __forceinline__ u32 taken(u32 n) const { return handed(n) + 8; }
+  // Ones of Elem, as many as two core matrices of wgmma have.
+  __device__ __forceinline__ u32 ones() const { return start + at_barriers + barrier_bytes; }
+  // The kv tile that the block is at, `turn` of its own before it.
+  __device__ __forceinline__ BlockNote await_block(u32 turn) const {
+    barrier_wait(kv_full(), turn & 1);
+    return BlockNote::load(block_note(turn));
+  }
+
+  // Arrivals that end a phase. Every lane that has read a slot's row numbers, or written a Row, arrives for
+  // itself: ptxas leaves out a __syncwarp before the arrival of one for all.
+  __device__ __forceinline__ void init_barriers() const {
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(q_full(i), 1);
+      barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
+      barrier_init(empty(i), warps * 32 + (claims ? 32 : 0) + (hands_sums ? 32 : 0));
+    }
+    for (int i = 0; i < ds_slots; ++i) barrier_init(ds_full(i), warps);
+    barrier_init(kv_full(), 1);
+    barrier_init(kv_empty(), warps * 32 + (turns ? 64 : claims ? 32 : 0) + (hands_sums ? 32 : 0));
+    if constexpr (claims) {
+      for (int i = 0; i < 4; ++i) barrier_init(claimed(i), 1);
+      for (int i = 0; i < 2; ++i) {
+        barrier_init(handed(i), warps * 32);
+        barrier_init(taken(i), 32);
+      }
+    }
+    if constexpr (turns) {
+      for (u32 i = 0; i < 2; ++i) barrier_init(dq_full(i), warps * 32);
+      barrier_init(dq_empty(), 1);
+    }
+    if constexpr (hands_sums) {
+      barrier_init(sums_full(), warps * 32);
+      barrier_init(sums_empty(), 32);
+    }
+    barrier_init_done();
+  }
+};
+
+// What producers of both kernels bring of the rows of a q tile from `row` on, besides tensors. The numbers of
+// `rows` rows as luattn_prepare wrote them, to a slot of `shared`, counted on `full`; one thread.
+template <class Spec, class Shared>
+LUATTN_FN void load_numbers(const LuattnParams &p, const Site &site, const Shared &shared, int slot, u32 full,
+                            int row, int rows) {
+  const i64 head_rows = ResultGroups::head_rows(p.q_len), plane = i64(p.batch) * p.heads * head_rows;
+  const float *from =
+      static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * head_rows + row;
+#pragma unroll
+  for (int i = 0; i < Spec::num_bwd_rows; ++i)
+    bulk_load(shared_address(shared.numbers(slot) + i * Shared::tile_m), from + i * plane, rows * 4, full);
+}
+// Row of each; of the last one in place of those that do not exist. A warp.
+template <class Spec, class Shared>
+LUATTN_FN void load_rows(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                         const Shared &shared, int slot, int row, int lane) {
+#pragma unroll 1
+  for (int r = lane; r < Shared::tile_m; r += 32)
+    shared.rows(slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.q_len - 1));
+}

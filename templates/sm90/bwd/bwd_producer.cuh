@@ -1,0 +1,120 @@
+// sm90/bwd/bwd_producer.cuh: the producer of sm90/bwd/bwd_sm90.cuh, a warp that draws the block's kv tiles, walks their q
+// tiles and has the copy engine bring both.
+#pragma once
+#include "sm90/bwd/bwd_pipeline.cuh"
+
+template <class Spec, class Config>
+struct ProducerBwdSm90 {
+  using Shared = SharedBwdSm90<Spec, Config>;
+  using Need = Needs<Spec, Config>;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
+
+  const LuattnParams &p;
+  const LuattnTensorMaps &maps;
+  const Shared shared;
+  const int lane;
+  Site site;
+  typename Spec::Head head;
+  Ring<Config::stages> q;
+  u32 num_tiles = 0;  // turns: q tiles of the block so far
+
+  __device__ __forceinline__ ProducerBwdSm90(const LuattnParams &params, const LuattnTensorMaps &m,
+                                             const Shared &s)
+      : p(params),
+        maps(m),
+        shared(s),
+        lane(int(threadIdx.x) % 32),
+        site{0, 0, params.q_len, params.kv_len},
+        q(1) {}
+
+  // K and V of the block's kv tile number `turn`, if there is a q tile for it.
+  __device__ __forceinline__ void load_kv(const BlockNote &note, u32 turn) const {
+    barrier_wait(shared.kv_empty(), turn & 1 ^ 1);
+    if (!elected()) return;
+    note.store(shared.block_note(turn));
+    if (note.state != BlockNote::SOME) return barrier_arrive(shared.kv_full());
+    const int row = note.at.tile * tile_n;
+    barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + Shared::v_bytes);
+#pragma unroll
+    for (int i = 0; i < Shared::boxes; ++i)
+      tensor_load(shared.k() + i * tile_n * 128, maps.k, shared.kv_full(), i * 64, row, note.at.h, note.at.b);
+#pragma unroll
+    for (int i = 0; i < Shared::boxes_v; ++i)
+      tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, row, note.at.h, note.at.b);
+  }
+  // last: of its head; ends: and of its kv tile.
+  __device__ __forceinline__ void load_q(Tile tile, u32 halves, bool last, bool ends, int kv0) {
+    const int row = tile.index * tile_m;
+    prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, kv0, lane);
+    barrier_wait(shared.empty(q.slot), q.parity);
+    if (elected()) {
+      const TileNote note = TileNote::of(tile, last, site.h, ends, halves);
+      note.store(shared.note(q.slot));
+      if constexpr (Shared::turns) note.store(shared.turn_note(num_tiles));
+      barrier_arrive_expect(shared.q_full(q.slot), Shared::q_bytes);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes; ++i)
+        tensor_load(shared.q(q.slot) + i * tile_m * 128, maps.q, shared.q_full(q.slot), i * 64, row, site.h,
+                    site.b);
+      const int rows = min_of(tile_m, ResultGroups::head_rows(p.q_len) - row);
+      barrier_arrive_expect(shared.do_full(q.slot), Shared::do_bytes + Spec::num_bwd_rows * rows * 4);
+      load_numbers<Spec>(p, site, shared, q.slot, shared.do_full(q.slot), row, rows);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes_v; ++i)
+        tensor_load(shared.dout(q.slot) + i * tile_m * 128, maps.dout, shared.do_full(q.slot), i * 64, row,
+                    site.h, site.b);
+    }
+    if constexpr (Shared::has_rows) {
+      if (Spec::grad_reads_row || (tile.masked && !tile.by_range))
+        load_rows<Spec>(p, site, head, shared, q.slot, row, lane);
+      barrier_arrive(shared.do_full(q.slot));
+    }
+    q.advance();
+    if constexpr (Shared::turns) ++num_tiles;
+  }
+
+  // The q tiles of a kv tile. The first of them comes before K and V, which have to wait until the kv tile
+  // before is done.
+  __device__ __forceinline__ void load_block(const KvBlock &at, u32 turn) {
+    const QShare share{at.split};
+    Site ahead{at.b, at.h * p.group + share.first(p) - 1, p.q_len, p.kv_len};
+    const int last_head = at.h * p.group + share.end(p) - 1;
+    using Walk = WarpQTiles<Spec, tile_m, tile_n, Shared::halves, Shared::turns>;
+    Walk walk;
+    bool first = true;
+    u32 halves = 0;
+    for (Tile tile{-1, false};;) {
+      Tile after = walk.next(p, ahead);
+      if (!after.valid() && ahead.h < last_head) {
+        ++ahead.h;
+        walk = Walk(p, ahead, at.tile, share);
+        continue;
+      }
+      const bool ends = !after.valid();
+      if (tile.valid()) load_q(tile, halves, ends || ahead.h != site.h, ends, at.tile * tile_n);
+      if (first && (tile.valid() || ends)) {
+        load_kv({at, tile.valid() ? BlockNote::SOME : BlockNote::EMPTY}, turn);
+        first = false;
+      }
+      if (ends) break;
+      tile = after;
+      halves = walk.halves;
+      if (first || ahead.h != site.h) {
+        site = ahead;
+        head = Spec::head(p, site);
+      }
+    }
+  }
+  __device__ __forceinline__ void run() {
+    const KvTickets<Spec, Config> tickets(p);
+    u32 turn = 0;
+#pragma unroll 1
+    for (;;) {
+      KvBlock at = tickets.draw();
+      if (at.tile < 0) break;
+      do load_block(at, turn++);
+      while (tickets.next(at));
+    }
+    load_kv({{0, 0, 0, 0}, BlockNote::END}, turn);
+  }
+};

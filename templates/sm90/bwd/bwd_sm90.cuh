@@ -1,0 +1,366 @@
+// sm90/bwd/bwd_sm90.cuh: the backward main kernel of the sm90 family: dk, dv, and dq by atomic adds. f16 or bf16,
+// wgmma with f32 accumulation, TMA, one producer and two consumer warpgroups. sm_90a alone.
+//
+// One block for each multiprocessor, or for each kv tile of each kv head where there are fewer; each draws kv
+// tiles of tile_n positions, or shares of their q tiles, until there are no more (KvTickets). Each consumer
+// warpgroup has 64 of a tile's rows, and their dk and dv in registers.
+//   load     the producer, one warp, brings K and V once a kv tile. For each q head of the group it walks the
+//            q tiles that the mask leaves, and brings Q, dO and row numbers: sm90/bwd/bwd_producer.cuh
+//   compute  S^T  = K Q^T          dP^T = V dO^T      each consumer: 64 kv rows by tile_m columns
+//            P^T, dS^T = Spec::grad, element by element: sm90/bwd/bwd_scores.cuh
+//            dV  += P^T dO         dK  += dS^T Q      P^T and dS^T from registers
+//            dQ  = dS K            both consumers' dS, from shared memory; added to p.dq_acc
+//   sums     of dS, for gradients of parameters: sm90/bwd/parameter_grads_sm90.cuh
+//   finish   dk times the scale, dv, by way of shared memory to memory, while the next K and V are loaded
+// The consumers take turns at the elements, so that one multiplies meanwhile.
+// Scores are held transposed, because then what comes of them is, rounded, the A operand of dV's and dK's
+// products. Only dS goes through shared memory: dQ sums over the rows of both consumers, and each of them
+// computes its half of it. README.md has the order in time, the barriers and the registers.
+//
+// Config: head_dim, head_dim_v multiples of 8 up to 128, in any combination; what they lack to a multiple of
+//   64 the copy engine fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
+//   head dims up to 64; stages: slots for Q and dO, at least 2: the next tile is awaited before this one
+//   goes back.
+// Dynamic shared memory in bytes, with D and Dv padded to 64, to a multiple of 16, and 512 (over 2 stages
+// 640):
+//   2 * (tile_n + stages * tile_m) * (D + Dv) + 2 * tile_m * ds_slots * tile_n
+//   + max(4 * tile_m * D, tile_n * (16 + 2 * max(D, Dv)))
+//   + stages * tile_m * (sizeof(BwdRow) + (has_rows ? sizeof(Row) : 0))
+//   + (hands_sums ? 4 * (9 * tile_m + 256 + tile_n) : 0)
+// ds_slots: stages + 1, or 2 where that is too much; has_rows: whether anything reads Row; hands_sums:
+// whether sums at distances are handed over (sm90/bwd/bwd_pipeline.cuh).
+#pragma once
+#include "sm90/bwd/bwd_producer.cuh"
+#include "sm90/bwd/bwd_scores.cuh"
+#include "sm90/bwd/distance_grad_writer.cuh"
+#include "sm90/bwd/dq_first_store.cuh"
+#include "sm90/bwd/dq_in_order.cuh"
+
+template <class Spec, class Config>
+struct ConsumerBwdSm90 : ElementsBwdSm90<Spec, Config> {
+  using Elements = ElementsBwdSm90<Spec, Config>;
+  using Elements::ElementsBwdSm90;
+  using Elements::tile_m, Elements::tile_n, Elements::stages, Elements::dim, Elements::dim_v,
+      Elements::dq_cols, Elements::reads_ahead, Elements::shares_ds, Elements::needs_ds, Elements::needs_dp,
+      Elements::reduces_acc, Elements::keeps_v, Elements::p, Elements::shared, Elements::group,
+      Elements::lane, Elements::warp, Elements::turn, Elements::kv0, Elements::site, Elements::head,
+      Elements::acc, Elements::sums, Elements::row_sums, Elements::q, Elements::ds, Elements::ds_before,
+      Elements::dk, Elements::dv, Elements::dq, Elements::v, Elements::lines, Elements::due,
+      Elements::shared_dq, Elements::part, Elements::enter_head, Elements::await_turn, Elements::pass_turn,
+      Elements::differentiate, Elements::round, Elements::share_ds, Elements::announce_ds;
+  using typename Elements::Shared, typename Elements::Need, typename Elements::Elem, typename Elements::Sums,
+      typename Elements::Rows, typename Elements::Part;
+
+  static constexpr int D = Config::head_dim, DV = Config::head_dim_v;
+  static constexpr bool splits_rows = Shared::splits_rows;
+  static_assert(Shared::groups == 2 && (tile_m == 64 || tile_m == 128), "two consumers share dQ");
+  // With few scores a thread, dQ of the tile before is added while dP is under way.
+  static constexpr bool adds_late = tile_m == 64;
+  // dQ of a tile is computed in the tile behind it: the other consumer's dS, which it needs too, is then
+  // there, and the two need not be at the same point. What it was read from is written again when a slot of Q
+  // has come back twice, which the other consumer had a part in after its own product.
+  static constexpr bool lags = Shared::lags;
+
+  __device__ __forceinline__ void enter_block(const KvBlock &at) {
+    site.b = at.b;
+    kv0 = at.tile * tile_n + group * 64 + warp * 16;
+    due = shared_dq = DqPlace{Part::no_dq(p), 0};
+#pragma unroll
+    for (int i = 0; i < dim / 2; ++i) dk[i] = 0;
+#pragma unroll
+    for (int i = 0; i < dim_v / 2; ++i) dv[i] = 0;
+  }
+  __device__ __forceinline__ typename Sums::At sums_at() {
+    return {p, site, head, acc, kv0, lane, part.address(), shared, q.slot};
+  }
+  __device__ __forceinline__ void leave_head() {
+    sums.leave_head(sums_at());
+    if constexpr (reduces_acc) flush_warp<Spec>(p, site, head, acc);
+  }
+
+  // ---- products ----
+
+  // x = 64 rows of a tile of the block times all rows of a tile of q positions, over Dim channels.
+  template <int Dim>
+  LUATTN_FN void issue_scores(float (&x)[tile_m / 2], u32 rows, u32 columns) {
+    const u64 a = wgmma_operand(rows, 0), b = wgmma_operand(columns, 0);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < Dim / 64; ++i)
+      Wgmma<Elem, tile_m>::dots64(x, a + (i * tile_n * 128 >> 4), b + (i * tile_m * 128 >> 4), i > 0);
+#pragma unroll
+    for (int i = Dim / 64 * 4; i < Dim / 16; ++i)
+      Wgmma<Elem, tile_m>::dots16(x, a + (i / 4 * tile_n * 128 + i % 4 * 32 >> 4),
+                                  b + (i / 4 * tile_m * 128 + i % 4 * 32 >> 4), i > 0);
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void keep_v() {
+    const u32 row = shared.v() + tile_n * 128 + (group * 64 + warp * 16 + lane % 16) * 128;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) ldmatrix_x4(v[i], row + ((i * 2 + lane / 16 ^ lane % 8) << 4));
+  }
+  __device__ __forceinline__ void issue_dp(float (&dp)[tile_m / 2]) {
+    if constexpr (keeps_v) {
+      const u64 b = wgmma_operand(shared.dout(q.slot), 0);
+      wgmma_fence();
+      Wgmma<Elem, tile_m>::dots64(dp, wgmma_operand(shared.v() + group * 64 * 128, 0), b, 0);
+      WgmmaKept<Elem>::template dots64<false>(dp, v, b + (tile_m * 128 >> 4));
+      wgmma_commit();
+    } else {
+      issue_scores<dim_v>(dp, shared.v() + group * 64 * 128, shared.dout(q.slot));
+    }
+  }
+  // x += P^T dO, or dS^T Q.
+  template <int Dim>
+  LUATTN_FN void issue_sums(float (&x)[Dim / 2], u32 (&a)[tile_m / 16][4], u32 rows) {
+    const u64 b = wgmma_operand(rows, tile_m * 128);
+#pragma unroll
+    for (int i = 0; i < tile_m / 16; i += 4)
+      Wgmma<Elem, Dim>::sums64(x, a[i], a[i + 1], a[i + 2], a[i + 3], b + (i * 16 * 128 >> 4));
+    wgmma_commit();
+  }
+  // dQ and sums of rows, once both consumers have shared their dS. Of the tile before a kv tile's first,
+  // which is none of its own, they are never added.
+  __device__ __forceinline__ void issue_dq() {
+    auto &ring = lags ? ds_before : ds;
+    const u32 columns = splits_rows ? 0 : group * (Shared::boxes == 2 ? tile_n * 128 : 64);
+    const u32 rows = shared.ds(ring.slot) + (splits_rows ? group * 64 * 128 : 0);
+    const u64 a = wgmma_operand(rows, 0), b = wgmma_operand(shared.k() + columns, 0);
+    barrier_wait(shared.ds_full(ring.slot), ring.parity);
+    wgmma_fence();
+    if constexpr (Need::dq) {
+#pragma unroll
+      for (int i = 0; i < tile_n / 64; ++i)
+        Wgmma<Elem, dq_cols>::turned64(dq, a + (i * tile_m * 128 >> 4), b + (i * 64 * 128 >> 4), i > 0);
+    }
+    if constexpr (Rows::wanted) {
+      if constexpr (splits_rows)
+        row_sums.template issue<tile_n / 64>(rows, tile_m * 128, shared.ones());
+      else
+        row_sums.template issue<1>(rows + group * tile_m * 128, 0, shared.ones());
+    }
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void dq_arrived() {
+    wgmma_arrived(dq);
+    if constexpr (Rows::wanted) wgmma_arrived(row_sums.sum);
+  }
+  __device__ __forceinline__ void add_rows() {
+    if constexpr (Rows::wanted) row_sums.add(p, site, head, shared_dq.head, shared_dq.row, lane, acc);
+  }
+
+  // ---- a q tile ----
+
+  __device__ __forceinline__ TileNote await_tile() const {
+    barrier_wait(shared.q_full(q.slot), q.parity);
+    return TileNote::load(shared.note(q.slot));
+  }
+
+  // What is read along the keys for the next tile of the head.
+  __device__ __forceinline__ void read_ahead(TileNote tile) {
+    if (!reads_ahead || tile.last()) return;
+    Ring<stages> next = q;
+    next.advance();
+    barrier_wait(shared.q_full(next.slot), next.parity);
+    lines.load(p, site, head, TileNote::load(shared.note(next.slot)).index() * tile_m, kv0, lane, 0);
+  }
+
+  __device__ __forceinline__ void add_tile(TileNote tile) {
+    float s[tile_m / 2], dp[tile_m / 2];
+    u32 a_p[tile_m / 16][4], a_ds[tile_m / 16][4];
+    issue_scores<dim>(s, shared.k() + group * 64 * 128, shared.q(q.slot));
+    barrier_wait(shared.do_full(q.slot), q.parity);
+    if constexpr (needs_dp) {
+      issue_dp(dp);
+    } else {
+#pragma unroll
+      for (int i = 0; i < tile_m / 2; ++i) dp[i] = 0;
+    }
+    if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
+    differentiate(tile, s, dp);
+    if constexpr (Need::dv && Sums::in_f32) round(a_p, s);  // P takes half of the registers then
+    sums.add(sums_at(), tile.index() * tile_m, tile.alike(), dp);
+    if constexpr (needs_ds) round(a_ds, dp);
+    if constexpr (Sums::rounded) sums.add_rounded(sums_at(), tile.index() * tile_m, tile.alike(), a_ds);
+    if constexpr (shares_ds) share_ds(a_ds);
+    if constexpr (Need::dv) {
+      if constexpr (!Sums::in_f32) round(a_p, s);
+      wgmma_fence();
+      issue_sums<dim_v>(dv, a_p, shared.dout(q.slot));
+    }
+    pass_turn();
+    if constexpr (shares_ds)
+      announce_ds();  // here, for the fence takes a while, in which dV's product is under way
+    read_ahead(tile);
+    if constexpr (Sums::in_line) {
+      if constexpr (!shares_ds) fence_async(), __syncwarp();
+      sums.send_line(sums_at());
+    }
+    if constexpr (shares_ds) {
+      issue_dq();
+      if constexpr (lags) ds_before.advance();
+      wgmma_wait<1>();
+      ds.advance();
+    }
+    if constexpr (Need::dk) {
+      wgmma_fence();
+      issue_sums<dim>(dk, a_ds, shared.q(q.slot));
+    }
+    if constexpr (shares_ds) {
+      wgmma_wait<Need::dk ? 1 : 0>();
+      take_dq(tile);
+    }
+    wgmma_wait<0>();
+    wgmma_arrived(dv);
+    wgmma_arrived(dk);
+    add_rows();
+    barrier_arrive(shared.empty(q.slot));
+    q.advance();
+  }
+
+  // dQ, of this tile or the one before, has been computed.
+  __device__ __forceinline__ void take_dq(TileNote tile) {
+    dq_arrived();
+    const DqPlace here{tile.index() * tile_m + (splits_rows ? group * 64 : 0) + warp * 16, site.h};
+    shared_dq = lags ? due : here;
+    due = here;
+    if constexpr (Need::dq) {
+      part.share_dq(dq);
+      if constexpr (!adds_late) part.add_dq(p, site.b, shared_dq);
+    }
+  }
+
+  // A tile of which the mask leaves nothing for this consumer: zeros in dS, and dQ of the tile before.
+  __device__ __forceinline__ void skip_tile(TileNote tile) {
+    await_turn();
+    pass_turn();
+    read_ahead(tile);
+    // dO on its way to a slot that is given back: where both consumers may leave a tile out, one has to wait.
+    if constexpr (Shared::turns) barrier_wait(shared.do_full(q.slot), q.parity);
+    if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
+    if constexpr (shares_ds) {
+      const u32 zeros = shared.ds(ds.slot) + group * tile_m * 128 + (warp * 32 + lane) * 16;
+#pragma unroll
+      for (int i = 0; i < tile_m / 16; ++i) store_shared_16(zeros + i * 16 * 128, 0.f, 0.f, 0.f, 0.f);
+      announce_ds();
+      issue_dq();
+      if constexpr (lags) ds_before.advance();
+      wgmma_wait<0>();
+      take_dq(tile);
+      add_rows();
+      ds.advance();
+    }
+    barrier_arrive(shared.empty(q.slot));
+    q.advance();
+  }
+  __device__ __forceinline__ void add_tiles() {
+    for (bool more = true; more;) {
+      TileNote tile = await_tile();
+      enter_head(int(tile.head));
+      if constexpr (reads_ahead) lines.load(p, site, head, tile.index() * tile_m, kv0, lane, 0);
+#pragma unroll 1
+      for (;;) {
+        if (Shared::halves && tile.keeps_nothing(group))
+          skip_tile(tile);
+        else
+          add_tile(tile);
+        if (tile.last()) break;
+        tile = await_tile();
+      }
+      more = !tile.ends_block();
+      leave_head();
+    }
+  }
+  // The last q tile's dQ, where it comes late; and K and V go back.
+  __device__ __forceinline__ void leave_block() {
+    if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
+    if constexpr (shares_ds && lags) {
+      issue_dq();
+      wgmma_wait<0>();
+      dq_arrived();
+    }
+    barrier_arrive(shared.kv_empty());
+    if constexpr (shares_ds && lags) {
+      shared_dq = due;
+      add_rows();
+    }
+    if constexpr (Need::dq && lags) {
+      part.share_dq(dq);
+      part.add_dq(p, site.b, shared_dq);
+    }
+  }
+  __device__ __forceinline__ void run() {
+    if (group == 1) pass_turn();
+#pragma unroll 1
+    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
+         note = shared.await_block(turn)) {
+      enter_block(note.at);
+      if (note.state == BlockNote::SOME) {
+        if constexpr (keeps_v) keep_v();
+        add_tiles();
+        leave_block();
+      } else {
+        barrier_arrive(shared.kv_empty());
+      }
+      finish(BlockNote::load(shared.block_note(turn)).at);
+      ++turn;
+    }
+    part.dismiss();
+    bulk_wait_read();  // shared memory lasts no longer than the block
+  }
+
+  // ---- finish ----
+
+  __device__ __forceinline__ void finish(const KvBlock &at) {
+    if constexpr (Need::dk) {
+      if (Spec::has_key_mod || p.num_splits > 1)
+        part.template store_accumulator<D>(p, p.dk_acc, at, kv0, dk);
+      else
+        part.template store<D>(p, p.dk, at, kv0, dk, float(p.scale));
+    }
+    if constexpr (Need::dv) {
+      if (Spec::has_value_mod || p.num_splits > 1)
+        part.template store_accumulator<DV>(p, p.dv_acc, at, kv0, dv);
+      else
+        part.template store<DV>(p, p.dv, at, kv0, dv, 1.f);
+    }
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, unsigned char *memory) {
+  static_assert(ValidSpec<Spec>);
+  using Shared = SharedBwdSm90<Spec, Config>;
+  const Shared shared{memory, shared_address(memory)};
+  if (threadIdx.x == 0) shared.init_barriers();
+  if constexpr (RowSums<Spec, Config>::wanted) {
+    if (threadIdx.x < 64)
+      store_shared(shared.ones() + threadIdx.x * 4, pack<typename Config::Elem>(1.f, 1.f));
+    fence_async();
+  }
+  __syncthreads();
+  // What writers of dQ need of registers the consumers would rather have, and with many sums do have.
+  constexpr bool tight = !Shared::turns || (Needs<Spec, Config>::parameters && Config::tile_m == 128);
+  constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
+  const int group = int(uniform(threadIdx.x / 128)) - 1;
+  if (group < 0) {
+    registers_down<producer>();
+    // By one number that ptxas sees to be uniform: with conditions apart it would spill in the consumers.
+    const u32 worker = uniform(threadIdx.x / 32);
+    if (worker == 0) {
+      ProducerBwdSm90<Spec, Config>(p, maps, shared).run();
+    } else if (worker == 1) {
+      if constexpr (Shared::turns) DqWriterSm90<Spec, Config>(p, shared, 0).run();
+      if constexpr (Shared::claims) ClaimerSm90<Spec, Config>(p, shared).run();
+    } else {
+      if constexpr (Shared::hands_sums)
+        if (worker == 2) SumsWriterSm90<Spec, Config>(p, shared).run();
+      if constexpr (Shared::turns)
+        if (worker == 3) DqWriterSm90<Spec, Config>(p, shared, 1).run();
+      if constexpr (Shared::claims) DqStorerSm90<Spec, Config>(p, shared).run(worker % 2);
+    }
+  } else {
+    registers_up<consumer>();
+    ConsumerBwdSm90<Spec, Config>(p, shared, group).run();
+  }
+}

@@ -1,0 +1,150 @@
+// sm90/bwd/distance_grad_writer.cuh: deterministic backward of the sm90 family: a warp that adds sums of dS at distances
+// q - kv to the gradients of the parameters that they belong to.
+//
+// It is the third warp of the producer's warpgroup. An exact sum (ops/reproducible_sum.cuh) takes two additions to memory
+// for each number, so numbers should be few. Each consumer warp leaves the sums of its 16 keys by the tile's
+// queries in shared memory, its line, and arrives at `sums_full`. This warp adds up those of all, in order,
+// and what it keeps of the tiles before, for a distance meets up to three q tiles of a kv tile. Consumers may
+// then write the next ones, while what no further tile will meet goes to memory: tile_m numbers a tile.
+#pragma once
+#include "sm90/bwd/parameter_grads_sm90.cuh"
+
+template <class Spec, class Config>
+struct SumsWriterSm90 {
+  using Shared = SharedBwdSm90<Spec, Config>;
+  using Head = typename Spec::Head;
+  using Acc = typename Spec::Acc;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, warps = Shared::warps;
+  // Groups of 32 distances: of a tile; that further tiles may meet.
+  static constexpr int groups = Shared::sums_groups, kept = tile_n / 32, leaving = groups - kept;
+
+  const LuattnParams &p;
+  const Shared shared;
+  const int lane;
+  Site site;
+  Head head;
+  Acc acc;
+  int kv0, next_q;   // behind the last tile, of which sums at distances from next_q - kv0 - tile_n on are
+                     // kept; -1: none are
+  int first;         // the ring's first group, of the next tile's
+  u32 turn, parity;  // kv tiles before this one; of the sums
+  Ring<Config::stages> q;
+
+  __device__ __forceinline__ SumsWriterSm90(const LuattnParams &params, const Shared &s)
+      : p(params),
+        shared(s),
+        lane(int(threadIdx.x) % 32),
+        site{0, 0, params.q_len, params.kv_len},
+        kv0(0),
+        next_q(-1),
+        first(0),
+        turn(0),
+        parity(0),
+        q(0) {}
+
+  __device__ __forceinline__ float line(int warp, int i) const {
+    return __uint_as_float(load_shared(shared.line(warp) + i * 4));
+  }
+  // Of group i of a tile's distances, from -tile_n on: what all warps have, whose keys are 16 apart.
+  __device__ __forceinline__ float all_lines(int i) const {
+    float x = 0.f;
+#pragma unroll
+    for (int warp = 0; warp < warps; ++warp) {
+      const int at = i * 32 - tile_n + 16 + warp * 16 + lane;  // in a line, which begins at distance -16
+      if (at >= 0 && at < Shared::line_floats) x += line(warp, at);
+    }
+    return x;
+  }
+  // Of a tile that is alike (Spec::alike) a line has a number for each lane, which all belong to one place.
+  __device__ __forceinline__ float alike_lines() const {
+    float x = 0.f;
+#pragma unroll
+    for (int warp = 0; warp < warps; ++warp) x += line(warp, lane);
+    return lanes_sum<32>(x);
+  }
+
+  // Group i of those that are kept, in a ring.
+  __device__ __forceinline__ u32 group_at(int i) const {
+    const int slot = first + i;
+    return shared.sums_kept() + ((slot < groups ? slot : slot - groups) * 32 + lane) * 4;
+  }
+  // What get(i) has of each group of a tile's distances to what is kept of them.
+  template <class Get>
+  __device__ __forceinline__ void keep(const Get &get) const {
+#pragma unroll 1
+    for (int i = 0; i < groups; ++i) {
+      const float before = next_q >= 0 && i < kept ? __uint_as_float(load_shared(group_at(i))) : 0.f;
+      store_shared(group_at(i), __float_as_uint(before + get(i)));
+    }
+  }
+  // The first `out` groups, of distances from q0 - kv0 - tile_n on, to memory.
+  __device__ __forceinline__ void add_groups(int q0, int out) {
+#pragma unroll 1
+    for (int i = 0; i < out; ++i) {
+      const float x = __uint_as_float(load_shared(group_at(i)));
+      if (__any_sync(0xffffffffu, x != 0.f))
+        Spec::add_distance(p, site, head, q0 - tile_n + i * 32 + lane, kv0, x, acc);
+    }
+  }
+  __device__ __forceinline__ void flush() {
+    if (next_q >= 0) add_groups(next_q, kept);
+    next_q = -1;
+  }
+
+  __device__ __forceinline__ TileNote await_tile() {
+    barrier_wait(shared.q_full(q.slot), q.parity);
+    const TileNote tile = TileNote::load(shared.note(q.slot));
+    barrier_arrive(shared.empty(q.slot));
+    q.advance();
+    return tile;
+  }
+  __device__ __forceinline__ void add_tile(TileNote tile) {
+    const int q0 = tile.index() * tile_m;
+    if (q0 != next_q) flush();
+    barrier_wait(shared.sums_full(), parity);
+    parity ^= 1;
+    if (Spec::may_be_alike && tile.alike()) {
+      const float all = alike_lines();  // at distance 0, that of the tile's first query and key
+      keep([&](int i) { return i == kept && lane == 0 ? all : 0.f; });
+    } else {
+      keep([&](int i) { return all_lines(i); });
+    }
+    barrier_arrive(shared.sums_empty());
+    add_groups(q0, leaving);
+    first = first + leaving < groups ? first + leaving : first + leaving - groups;
+    next_q = q0 + tile_m;
+  }
+  __device__ __forceinline__ void enter_head(int h) {
+    site.h = h;
+    head = Spec::head(p, site);
+    acc = zero_acc<Acc>();
+  }
+  __device__ __forceinline__ void leave_head() {
+    flush();
+    if constexpr (Spec::num_acc > 0) flush_warp<Spec>(p, site, head, acc);
+  }
+  __device__ __forceinline__ void add_tiles() {
+    for (bool more = true; more;) {
+      TileNote tile = await_tile();
+      enter_head(int(tile.head));
+#pragma unroll 1
+      for (;; tile = await_tile()) {
+        add_tile(tile);
+        if (tile.last()) break;
+      }
+      more = !tile.ends_block();
+      leave_head();
+    }
+  }
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
+         note = shared.await_block(turn)) {
+      barrier_arrive(shared.kv_empty());
+      site.b = note.at.b;
+      kv0 = note.at.tile * tile_n;
+      if (note.state == BlockNote::SOME) add_tiles();
+      ++turn;
+    }
+  }
+};

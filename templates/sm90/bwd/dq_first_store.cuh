@@ -1,0 +1,142 @@
+// sm90/bwd/dq_first_store.cuh: backward of the sm90 family where nobody zeroes dq_acc: the kv tile that comes to a q tile
+// first stores its part of dQ, the others add theirs. Three warps of the producer's warpgroup.
+//
+// A number in memory for each q tile of a head (turn_of; luattn_prepare zeroes it) says what has become of
+// it. The block that makes CLAIMED of UNCLAIMED is the one that stores, and then makes STORED of it;
+// luattn_finish takes q tiles that nobody claimed for 0. Where it does not pay, prepare zeroes dq_acc and
+// says STORED.
+//
+//   claims   one warp goes through the block's q tiles in order, and tells of each whether the block stores,
+//            or that others have stored, for which it waits: `claimed`
+//   stores   consumers leave dQ of such a tile in shared memory and arrive at `handed`. One of two warps, in
+//            turn, brings it to memory; arrives at `taken` when it has been read, and says STORED when it
+//            is there, which takes longer than a tile
+//
+// It claims when the tile's dS has been shared, which is as long before its dQ is there in all blocks: so
+// whoever claims first has its dQ first, and others seldom wait. Nobody waits for ever, whatever order blocks
+// have: a block that waits for another's q tile claims none meanwhile, and what it has claimed before its
+// consumers compute and store without any claim that comes later.
+#pragma once
+#include "sm90/bwd/grad_staging.cuh"
+#include "work/dq_order.cuh"
+
+template <class Spec, class Config>
+struct ClaimerSm90 {
+  using Shared = SharedBwdSm90<Spec, Config>;
+
+  const LuattnParams &p;
+  const Shared shared;
+  const int lane;
+  Ring<Config::stages> q;
+  Ring<Shared::ds_slots> ds;
+  u32 num_tiles;
+  // Of q tiles first, first + 1, .. of a head, for lane 0, 1, ..: what has become of them, some time ago.
+  int head, first;
+  u32 known;
+
+  __device__ __forceinline__ ClaimerSm90(const LuattnParams &params, const Shared &s)
+      : p(params), shared(s), lane(int(threadIdx.x) % 32), q(0), ds(0), num_tiles(0) {}
+
+  __device__ __forceinline__ void run() {
+    u32 turn = 0;
+#pragma unroll 1
+    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
+         note = shared.await_block(++turn)) {
+      barrier_arrive(shared.kv_empty());
+      if (note.state == BlockNote::SOME) claim_tiles(note.at.b);
+    }
+  }
+
+ private:
+  // What others have done before they wrote it comes before what this thread now does.
+  LUATTN_FN u32 look(const u32 *claim) {
+    u32 x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(claim) : "memory");
+    return x;
+  }
+  __device__ __forceinline__ u32 *claim_of(int b, int tile) const {
+    const int last = ceil_div(p.q_len, Config::tile_m) - 1;
+    return turn_of<Config>(p, b, head, min_of(tile, last) * Config::tile_m);
+  }
+
+  __device__ __forceinline__ void claim_tiles(int b) {
+    head = -1;
+#pragma unroll 1
+    for (bool ends = false; !ends; ++num_tiles) {
+      barrier_wait(shared.q_full(q.slot), q.parity);
+      const TileNote tile = TileNote::load(shared.note(q.slot));
+      barrier_arrive(shared.empty(q.slot));
+      q.advance();
+      ends = tile.ends_block();
+      barrier_wait(shared.ds_full(ds.slot), ds.parity);
+      ds.advance();
+      if (int(tile.head) != head || tile.index() - first >= 32) {
+        head = int(tile.head), first = tile.index();
+        known = look(claim_of(b, first + lane));
+        __syncwarp();
+      }
+      const u32 seen = __shfl_sync(0xffffffffu, known, tile.index() - first);
+      if (lane == 0)
+        tell(shared.claimed(num_tiles), seen == STORED ? false : claim(claim_of(b, tile.index())));
+      __syncwarp();
+    }
+  }
+  // Whether this block is to store; else it has been done.
+  __device__ __forceinline__ bool claim(u32 *claim) const {
+    u32 before;
+    asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(before)
+                 : "l"(claim), "n"(int(UNCLAIMED)), "n"(int(CLAIMED))
+                 : "memory");
+    if (before == UNCLAIMED) return true;
+    for (; before != STORED; before = look(claim)) __nanosleep(200);
+    return false;
+  }
+  __device__ __forceinline__ void tell(u32 claimed, bool stores) const {
+    fence_async_global();  // for those who now add
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(claimed + 8), "r"(u32(stores)) : "memory");
+    barrier_arrive(claimed);
+  }
+};
+
+template <class Spec, class Config>
+struct DqStorerSm90 {
+  using Shared = SharedBwdSm90<Spec, Config>;
+
+  const LuattnParams &p;
+  const Shared shared;
+  const int lane;
+
+  __device__ __forceinline__ DqStorerSm90(const LuattnParams &params, const Shared &s)
+      : p(params), shared(s), lane(int(threadIdx.x) % 32) {}
+
+  // Every second one, `from` = 0 or 1 on.
+  __device__ __forceinline__ void run(u32 from) {
+#pragma unroll 1
+    for (u32 n = from;; n += 2) {
+      barrier_wait(shared.handed(n), n / 2 & 1);
+      const StoreNote note = StoreNote::load(shared.taken(n) + 8);
+      if (note.row < 0) return;
+      store(note);
+      bulk_wait_read();
+      barrier_arrive(shared.taken(n));
+      bulk_wait();
+      __syncwarp();
+      u32 *claim = turn_of<Config>(p, 0, note.head, note.row);
+      if (lane == 0)
+        asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(claim), "n"(int(STORED)) : "memory");
+    }
+  }
+
+ private:
+  // A lane for the part of each consumer warp, as DqWriterSm90::add.
+  __device__ __forceinline__ void store(const StoreNote &note) const {
+    const int group = lane / 4, row = note.row + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16,
+              d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
+              width = min_of(Shared::dq_cols, Config::head_dim - d0);
+    float *to = acc_row<Config::head_dim, float>(p.dq_acc, p.heads, ResultGroups::head_rows(p.q_len), 0,
+                                                 note.head, row);
+    bulk_store(to + d0 * 16, shared.dq(lane), width * 64, lane < Shared::warps && width > 0 && row < p.q_len);
+    bulk_commit();
+  }
+};

@@ -1,0 +1,104 @@
+// sm90/bwd/dq_in_order.cuh: deterministic backward of the sm90 family: two warps that take dQ from shared memory to
+// dq_acc when it is the block's turn, each for every other q tile.
+//
+// They are the second and the fourth warp of the producer's warpgroup; to add a tile, and to see to it that
+// the next block may, takes one about as long as computing a tile does. Consumers leave their parts of a
+// tile's dQ in shared memory and arrive at `dq_full`; waiting for the turn, and for the additions to have
+// been made before it is passed on, is the writer's alone. When the copy engine has read the parts it arrives
+// at `dq_empty`. Which tiles they are the producer's notes say, kept for the writers a few tiles longer.
+#pragma once
+#include "sm90/bwd/bwd_pipeline.cuh"
+#include "work/dq_order.cuh"
+
+template <class Spec, class Config>
+struct DqWriterSm90 {
+  using Shared = SharedBwdSm90<Spec, Config>;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
+
+  const LuattnParams &p;
+  const Shared shared;
+  const int lane;
+  const u32 which;  // of the two
+  Site site;
+  u32 num_tiles;  // q tiles before this one
+
+  __device__ __forceinline__ DqWriterSm90(const LuattnParams &params, const Shared &s, u32 w)
+      : p(params),
+        shared(s),
+        lane(int(threadIdx.x) % 32),
+        which(w),
+        site{0, 0, params.q_len, params.kv_len},
+        num_tiles(0) {}
+
+  // A lane for the part of each consumer warp: 16 rows, and all channels or half of them. Whoever is the
+  // first of a tile has nothing to add to.
+  __device__ __forceinline__ void add(int tile, int h, bool is_first) const {
+    const int group = lane / 4, row = tile * tile_m + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16;
+    const int d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
+              width = min_of(Shared::dq_cols, Config::head_dim - d0);
+    const i64 head_rows = ResultGroups::head_rows(p.q_len);
+    float *head = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + h) * head_rows * Config::head_dim;
+    const bool there = lane < Shared::warps && width > 0 && row < p.q_len;
+    float *to = head + i64(row) * Config::head_dim + d0 * 16;
+    fence_async_global();
+    bulk_store(to, shared.dq(lane), width * 64, there && is_first);
+    bulk_add(to, shared.dq(lane), width * 64, there && !is_first);
+    bulk_commit();
+  }
+
+  // A tile, its number in memory, and whom it comes after.
+  struct Turn {
+    TileNote tile;
+    u32 *number;
+    u32 before;
+  };
+  __device__ __forceinline__ Turn turn_in(TileNote tile, int kv_tile) {
+    site.h = int(tile.head);
+    return {tile, turn_of<Config>(p, site.b, site.h, 0) + tile.index(),
+            turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), kv_tile)};
+  }
+  __device__ __forceinline__ TileNote note(u32 tile) const { return TileNote::load(shared.turn_note(tile)); }
+  // dQ of the next tile; of the other writer's, too: it cannot be overtaken, for the one behind it is this
+  // one's.
+  __device__ __forceinline__ void await_dq() const {
+    barrier_wait(shared.dq_full(num_tiles), num_tiles / 2 & 1);
+  }
+
+  __device__ __forceinline__ void run() {
+    u32 turn = 0;
+#pragma unroll 1
+    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
+         note = shared.await_block(++turn)) {
+      barrier_arrive(shared.kv_empty());
+      site.b = note.at.b;
+      if (note.state == BlockNote::SOME) add_block(note.at.tile);
+    }
+  }
+  __device__ __forceinline__ void add_block(int kv_tile) {
+    Turn turn;
+    bool awaited = false;  // the turn has come
+#pragma unroll 1
+    for (bool ends = false; !ends; ++num_tiles) {
+      await_dq();
+      const TileNote tile = note(num_tiles);
+      ends = tile.ends_block();
+      if (num_tiles % 2 == which) {
+        if (!awaited) {
+          turn = turn_in(tile, kv_tile);
+          turn_await(turn.number, turn.before);
+        }
+        add(tile.index(), int(tile.head), turn.before == 0);
+        bulk_wait_read();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared.dq_empty());
+        bulk_wait();
+        turn_pass(turn.number, kv_tile);
+        awaited = false;
+      } else if (Shared::lags && !ends) {  // consumers have had the next one, too
+        turn = turn_in(note(num_tiles + 1), kv_tile);
+        turn_await(turn.number, turn.before);
+        awaited = true;
+      }
+    }
+  }
+};

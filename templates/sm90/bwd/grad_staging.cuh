@@ -1,0 +1,153 @@
+// sm90/bwd/grad_staging.cuh: the way of dQ, dK and dV to memory in the sm90 backward kernel: each consumer warp has a
+// part of shared memory, from where the copy engine takes 16 rows of its own.
+#pragma once
+#include "sm90/bwd/bwd_pipeline.cuh"
+
+// A warp's part of dQ of a tile: its first row, and its head. Row WarpPart::no_dq: there is none.
+struct DqPlace {
+  int row, head;
+};
+
+// Of dQ that is to be stored: the q tile's first row, and its batch * heads + head. Row -1: there is no more.
+struct StoreNote {
+  int row, head;
+  LUATTN_FN StoreNote end() { return {-1, 0}; }
+  __device__ __forceinline__ void store(u32 address) const {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(row), "r"(head) : "memory");
+  }
+  LUATTN_FN StoreNote load(u32 address) {
+    StoreNote x;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.row), "=r"(x.head) : "r"(address) : "memory");
+    return x;
+  }
+};
+
+template <class Spec, class Config>
+struct WarpPart {
+  using Shared = SharedBwdSm90<Spec, Config>;
+  using Elem = typename Config::Elem;
+  static constexpr bool turns = Shared::turns, claims = Shared::claims;
+  static constexpr int D = Config::head_dim, dq_cols = Shared::dq_cols;
+
+  const Shared shared;
+  const int group, warp, lane;
+  u32 num_handed = 0;  // turns: of its parts of dQ that it has handed over, modulo 2
+  // claims: q tiles before this one, those of them that this block stores, whether its last is such a one.
+  u32 num_tiles = 0, num_stored = 0;
+  bool stored = false;
+
+  __device__ __forceinline__ u32 address() const { return shared.dq(group * 4 + warp); }
+  // What the copy engine brings to memory from here has been read.
+  __device__ __forceinline__ void await() {
+    if (claims && stored) {
+      barrier_wait(shared.taken(num_stored), num_stored / 2 & 1);
+      ++num_stored;
+      stored = false;
+    }
+    if constexpr (turns) barrier_wait(shared.dq_empty(), num_handed ^ 1);
+    bulk_wait_read();
+    __syncwarp();
+  }
+
+  // ---- dQ ----
+
+  // To shared memory, and from there the copy engine adds it to memory: not at once, because the fence takes
+  // a while, but where products are under way.
+  __device__ __forceinline__ void share_dq(const float (&dq)[dq_cols / 2]) {
+    const u32 slab = address() + lane * 16;
+    await();
+#pragma unroll
+    for (int i = 0; i < dq_cols / 2; i += 4)
+      store_shared_16(slab + i * 128, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
+  }
+  __device__ __forceinline__ void add_dq(const LuattnParams &p, int b, const DqPlace &at) {
+    if constexpr (turns) return hand_dq_over(at);
+    if (claims && !is_added(p, b, at)) return;
+    const int d0 = Shared::splits_rows ? 0 : group * dq_cols, width = min_of(dq_cols, D - d0);
+    const i64 head_rows = ResultGroups::head_rows(p.q_len);
+    float *head_acc = static_cast<float *>(p.dq_acc) + (i64(b) * p.heads + at.head) * head_rows * D;
+    fence_async();
+    __syncwarp();
+    bulk_add(head_acc + i64(at.row) * D + d0 * 16, address(), width * 64,
+             lane == 0 && width > 0 && at.row < p.q_len);
+    bulk_commit();
+  }
+  // Whether this part is to be added, and may be now; what is to be stored goes to the warp that does it.
+  __device__ __forceinline__ bool is_added(const LuattnParams &p, int b, const DqPlace &at) {
+    if (at.row < 0) return false;
+    const u32 claim = shared.claimed(num_tiles);
+    barrier_wait(claim, num_tiles / 4 & 1);
+    ++num_tiles;
+    u32 mine;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(mine) : "r"(claim + 8) : "memory");
+    stored = uniform(mine) != 0;
+    if (!stored) return true;
+    fence_async();
+    if (group == 0 && warp == 0 && lane == 0)
+      StoreNote{at.row, b * p.heads + at.head}.store(shared.taken(num_stored) + 8);
+    barrier_arrive(shared.handed(num_stored));
+    return false;
+  }
+  // Those who store may leave.
+  __device__ __forceinline__ void dismiss() {
+    if constexpr (claims) {
+      await();
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i, ++num_stored) {
+        if (group == 0 && warp == 0 && lane == 0) StoreNote::end().store(shared.taken(num_stored) + 8);
+        barrier_arrive(shared.handed(num_stored));
+      }
+    }
+  }
+  // To the warp that adds it in turn, also a part that lies past the end; row -1 says that there is none.
+  LUATTN_FN int no_dq(const LuattnParams &p) { return turns || claims ? -1 : p.q_len; }
+  __device__ __forceinline__ void hand_dq_over(const DqPlace &at) {
+    fence_async();
+    if (at.row < 0) return;
+    barrier_arrive(shared.dq_full(num_handed));
+    num_handed ^= 1;
+  }
+
+  // ---- dK and dV ----
+
+  // Of the warp's rows from kv0 on, in Elem.
+  template <int Dim>
+  __device__ __forceinline__ void store(const LuattnParams &p, const LuattnTensor &t, const KvBlock &at,
+                                        int kv0, const float (&x)[padded_dim(Dim) / 2], float factor) {
+    const u32 to = address() + lane % 16 * Shared::row_pitch + lane / 16 * 16;
+    await();
+#pragma unroll
+    for (int n = 0; n < padded_dim(Dim) / 2; n += 8) {
+      u32 a[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[i] = pack<Elem>(x[n + 2 * i] * factor, x[n + 2 * i + 1] * factor);
+      store_parts(to + n * 4, a);
+    }
+    fence_async();
+    __syncwarp();
+    const int kv = kv0 + lane;
+    bulk_store(row_of<Elem>(t, at.b, at.h, kv), address() + lane * Shared::row_pitch, Dim * 2,
+               lane < 16 && kv < p.kv_len);
+    bulk_commit();
+  }
+  // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
+  // luattn_finish.
+  template <int Dim>
+  __device__ __forceinline__ void store_accumulator(const LuattnParams &p, void *dst, const KvBlock &at,
+                                                    int kv0, const float (&x)[padded_dim(Dim) / 2]) {
+    float *out = acc_row<Dim, float>(dst, p.heads_kv, ResultGroups::head_rows(p.kv_len),
+                                     at.split * p.batch + at.b, at.h, kv0);
+#pragma unroll
+    for (int d = 0; d < Dim; d += 32) {
+      await();
+#pragma unroll
+      for (int i = 0; i < 16; i += 4)
+        store_shared_16(address() + lane * 16 + i * 128, x[d / 2 + i], x[d / 2 + i + 1], x[d / 2 + i + 2],
+                        x[d / 2 + i + 3]);
+      fence_async();
+      __syncwarp();
+      bulk_store(out + d * 16, address(), min_of(32, Dim - d) * 64, lane == 0 && kv0 < p.kv_len);
+      bulk_commit();
+    }
+  }
+};

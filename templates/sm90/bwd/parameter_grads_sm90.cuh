@@ -1,0 +1,265 @@
+// sm90/bwd/parameter_grads_sm90.cuh: gradients of parameters that are sums of dS (contract/contract.cuh, SumKind), in the sm90 backward
+// kernel.
+//
+// The consumers make them from their registers, a warp its own (ParameterSums), and sums of rows from the
+// tile of dS that they leave in shared memory for dQ (RowSums). All sums are made in a fixed order.
+// A deterministic kernel's consumers hand theirs at distances to a warp that adds them
+// (sm90/bwd/distance_grad_writer.cuh).
+#pragma once
+#include "arch/wgmma_transposed.cuh"
+#include "grads/pair_bias_grad.cuh"
+#include "grads/parameter_grads.cuh"
+#include "sm90/bwd/bwd_pipeline.cuh"
+
+// What a warp adds to gradients of parameters from its dS of a tile.
+//
+// Sums at one distance are made along diagonals (DistanceSums). Where their places are one for the whole tile
+// (Spec::alike), so they are for the tiles that follow without a gap, as far as they are alike: one sum
+// serves them all. Where they lie side by side in memory, the copy engine adds them, from the warp's part of
+// shared memory for dQ. Numbers for pairs: grads/pair_bias_grad.cuh.
+template <class Spec, class Config>
+struct ParameterSums {
+  using Need = Needs<Spec, Config>;
+  using Elem = typename Config::Elem;
+  using Acc = typename Spec::Acc;
+  static constexpr int tile_m = Config::tile_m;
+  LUATTN_FN constexpr bool wants(int kind) { return Need::parameters && (Spec::sums & kind) != 0; }
+  static constexpr bool cols = wants(SUM_COL), distances = wants(SUM_DISTANCE), here = wants(SUM_HERE),
+                        linear = wants(SUM_LINEAR);
+  static constexpr bool any = cols || distances || here || linear;
+  static constexpr bool alike = distances && Spec::may_be_alike;
+  static constexpr bool hands = SharedBwdSm90<Spec, Config>::hands_sums;
+  static constexpr bool in_line = distances && Spec::distance_step != 0 && !Config::deterministic;
+  // Which read dS in f32, and which rounded.
+  static constexpr bool in_f32 = distances || here, rounded = cols || linear || alike;
+
+  // Where the warp is. Handed on to each call: kept here, it would keep the consumer out of registers.
+  struct At {
+    const LuattnParams &p;
+    const Site &site;
+    const typename Spec::Head &head;
+    Acc &acc;
+    int kv0, lane;
+    u32 slab;  // its part of shared memory for dQ
+    const SharedBwdSm90<Spec, Config> &shared;
+    int slot;  // of Q
+
+    // hands: where the warp's sums lie for who adds them.
+    __device__ __forceinline__ u32 line() const { return shared.line(int(threadIdx.x) / 32 - 4); }
+
+    __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
+  };
+
+  float col[2];
+  float same;          // of tiles that are alike, the last of which begins
+  int same_q;          // here
+  int line_first;      // of the places that the copy engine adds to next; no_line: nothing
+  u32 num_handed = 0;  // of lines
+
+  __device__ __forceinline__ void enter_head() {
+    col[0] = col[1] = same = 0.f;
+    same_q = 0;
+  }
+  __device__ __forceinline__ void leave_head(const At &at) {
+    if constexpr (alike && !hands) flush_same(at);
+    if constexpr (!cols) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = lanes_sum<4>(col[half]);
+      const int kv = at.kv_of(half);
+      if (at.lane % 4 == 0 && kv < at.p.kv_len) Spec::add_col(at.p, at.site, at.head, kv, sum, at.acc);
+    }
+  }
+
+  // ---- in f32, once masks are applied ----
+
+  __device__ __forceinline__ void add(const At &at, int q0, bool is_alike, const float (&ds)[tile_m / 2]) {
+    if constexpr (here) add_pairs(at, q0, ds);
+    if constexpr (distances)
+      if (!alike || !is_alike) add_distances(at, q0, ds);
+  }
+  // Where they do not lie side by side, each by itself.
+  __device__ __forceinline__ void add_pairs(const At &at, int q0, const float (&ds)[tile_m / 2]) {
+    if constexpr (Spec::pairs_pitched) {
+      const PairSums<Spec, tile_m> pairs{at.p, at.site, at.head, q0, at.kv0, at.lane};
+      if (pairs.add_quads(ds)) return;
+      if constexpr (!Config::deterministic)
+        if (pairs.add_singles(ds)) return;
+    } else if constexpr (Spec::pairs_in_line) {
+      if (add_quads(at, q0, ds)) return;
+    }
+    add_here(at, q0, ds);
+  }
+  __device__ __forceinline__ void add_here(const At &at, int q0, const float (&ds)[tile_m / 2]) {
+    const int q_base =
+        opaque(q0 + at.lane % 4 * 2);  // distances are computed again, not kept since the scores
+#pragma unroll
+    for (int j = 0; j < tile_m / 4; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        Spec::add_here(at.p, at.site, at.head, Position{q_base, j / 2 * 8 + j % 2}, at.kv_of(half),
+                       ds[j / 2 * 4 + half * 2 + j % 2], at.acc);
+  }
+
+  __device__ __forceinline__ void add_distances(const At &at, int q0, const float (&ds)[tile_m / 2]) {
+    using Sums = DistanceSums<tile_m / 8>;
+    const Sums sums([&](int octet, int half, int i) { return ds[octet * 4 + half * 2 + i]; }, at.lane);
+    if constexpr (hands) {
+      await_line(at);
+#pragma unroll
+      for (int i = 0; i < Sums::count; ++i)
+        store_shared(at.line() + (Sums::distance(i, at.lane) + 16) * 4, __float_as_uint(sums.x[i]));
+      return hand_over(at);
+    }
+    if constexpr (in_line)
+      if (line_up(at, q0, sums)) return;
+#pragma unroll(Sums::count > 3 ? 1 : Sums::count)  // beside each other where they are few
+    for (int i = 0; i < Sums::count; ++i)
+      Spec::add_distance(at.p, at.site, at.head, q0 + Sums::distance(i, at.lane), at.kv0, sums.get(i),
+                         at.acc);
+  }
+  // Until the line's last sums have been read; what has been written there is for who reads it.
+  __device__ __forceinline__ void await_line(const At &at) const {
+    const u32 tiles = Config::stages % 2 == 0 ? u32(at.slot) : num_handed;  // before this one, modulo 2
+    barrier_wait(at.shared.sums_empty(), tiles & 1 ^ 1);
+  }
+  __device__ __forceinline__ void hand_over(const At &at) {
+    barrier_arrive(at.shared.sums_full());
+    ++num_handed;
+  }
+  // Sums at distances from -15 to tile_m - 1 to the slab, as their places lie in memory, with zeros up to
+  // multiples of 16 bytes on either side. False: some place lies outside its axis, or a zero outside the
+  // gradient.
+  static constexpr int line_wide = tile_m + 15, line_count = (line_wide + 6) / 4 * 4, no_line = int(1u << 31);
+  template <class Sums>
+  __device__ __forceinline__ bool line_up(const At &at, int q0, const Sums &sums) {
+    constexpr int step = Spec::distance_step, below = step > 0 ? 15 : tile_m - 1;
+    const GradLine<float> line = Spec::distance_line(at.p, at.site, at.head, q0, at.kv0);
+    const int first = line.index - below, lead = int(reinterpret_cast<u64>(line.row + first) / 4 % 4);
+    line_first = no_line;
+    if (line.row == nullptr) return true;
+    if (first < 0 || first > line.size - line_wide || first - lead < -line.before ||
+        first - lead + line_count > line.after)
+      return false;
+    line_first = first - lead;
+    bulk_wait_read();
+    __syncwarp();
+    const u32 zero_at = line_at(at) + (lead + below) * 4;  // of distance 0
+#pragma unroll
+    for (int i = 0; i < Sums::count; ++i)  // lanes have distances past both ends, too, whose sums are zeros
+      store_shared(zero_at + step * 4 * Sums::distance(i, at.lane),
+                   __float_as_uint(sums.x[i] != 0.f ? sums.x[i] * line.factor : 0.f));
+    if (at.lane < 4) store_shared(zero_at - step * 4 * (17 + at.lane), 0);
+    return true;
+  }
+  // In the slab, behind room for zeros that are not needed.
+  LUATTN_FN u32 line_at(const At &at) { return at.slab + 64; }
+  // Once the slab's stores are fenced.
+  __device__ __forceinline__ void send_line(const At &at) const {
+    const GradLine<float> line = Spec::distance_line(at.p, at.site, at.head, 0, 0);
+    bulk_add(line.row + line_first, line_at(at), line_count * 4, at.lane == 0 && line_first != no_line);
+    bulk_commit();
+  }
+
+  // As PairSums, where each line is to be found by itself: so not for zeros, for which it may not exist.
+  // False: some place lies outside its axis, or four of them do not begin at a multiple of 16 bytes.
+  __device__ __forceinline__ bool add_quads(const At &at, int q0, const float (&ds)[tile_m / 2]) {
+    const GradLine<float> line = Spec::pair_line(at.p, at.site, at.head, q0, at.kv0);
+    if (line.row == nullptr) return true;
+    if (line.index < 0 || line.index + min_of(16, at.p.kv_len - at.kv0) > line.size || line.size % 4 != 0 ||
+        reinterpret_cast<u64>(line.row + line.index) % 16 != 0)
+      return false;
+    const bool upper = (at.lane & 8) != 0, odd = (at.lane & 4) != 0;
+    const int query = q0 + at.lane % 4 * 2 + (at.lane / 4 & 1),
+              key = at.kv0 + (at.lane & 8) + at.lane / 16 * 4;
+#pragma unroll
+    for (int octet = 0; octet < tile_m / 8; ++octet) {
+      float low[2], high[2];  // of the keys of two lanes that differ in bit 3, at queries that do in bit 2
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float a = ds[octet * 4 + k], b = ds[octet * 4 + 2 + k];
+        const float other = __shfl_xor_sync(0xffffffffu, upper ? a : b, 8);
+        low[k] = upper ? other : a;
+        high[k] = upper ? b : other;
+      }
+      const float other_low = __shfl_xor_sync(0xffffffffu, odd ? low[0] : low[1], 4),
+                  other_high = __shfl_xor_sync(0xffffffffu, odd ? high[0] : high[1], 4);
+      add_quad(at, query + octet * 8, key, odd ? other_low : low[0], odd ? low[1] : other_low,
+               odd ? other_high : high[0], odd ? high[1] : other_high);
+    }
+    return true;
+  }
+  // Of keys kv to kv + 3.
+  __device__ __forceinline__ void add_quad(const At &at, int q, int kv, float x0, float x1, float x2,
+                                           float x3) const {
+    if (x0 == 0.f && x1 == 0.f && x2 == 0.f && x3 == 0.f) return;
+    const GradLine<float> line = Spec::pair_line(at.p, at.site, at.head, q, kv);
+    const float f = line.factor;
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                     __cvta_generic_to_global(line.row + line.index)),
+                 "f"(x0 * f), "f"(x1 * f), "f"(x2 * f), "f"(x3 * f)
+                 : "memory");
+  }
+
+  // ---- rounded ----
+
+  __device__ __forceinline__ void add_rounded(const At &at, int q0, bool is_alike,
+                                              const u32 (&ds)[tile_m / 16][4]) {
+    if constexpr (cols || linear) {
+      const QuerySums<Elem, tile_m, linear> sums(ds, at.lane);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if constexpr (cols) col[half] += sums.sum[half];
+        if constexpr (linear)
+          Spec::add_linear(at.p, at.site, at.head, q0, at.kv_of(half), sums.sum[half], sums.by_query[half],
+                           at.acc);
+      }
+    }
+    if constexpr (alike && hands) {
+      if (!is_alike) return;
+      const QuerySums<Elem, tile_m, false> sums(ds, at.lane);
+      await_line(at);
+      store_shared(at.line() + at.lane * 4, __float_as_uint(sums.sum[0] + sums.sum[1]));
+      hand_over(at);
+    } else if constexpr (alike) {
+      if (!is_alike || q0 != same_q + tile_m) flush_same(at);
+      if (!is_alike) return;
+      const QuerySums<Elem, tile_m, false> sums(ds, at.lane);
+      same += sums.sum[0] + sums.sum[1];
+      same_q = q0;
+    }
+  }
+  __device__ __forceinline__ void flush_same(const At &at) {
+    if (__any_sync(0xffffffffu, same != 0.f))
+      Spec::add_distance(at.p, at.site, at.head, same_q, at.kv0, same, at.acc);
+    same = 0.f;
+  }
+};
+
+// Sums of rows of dS over a consumer's part of it: by products with ones, beside dQ's, of dS as it lies in
+// shared memory for that, rounded. They come with dQ, a tile late where that does.
+template <class Spec, class Config>
+struct RowSums {
+  using Elem = typename Config::Elem;
+  static constexpr bool wanted = Needs<Spec, Config>::parameters && (Spec::sums & SUM_ROW) != 0;
+  float sum[wanted ? 4 : 1];
+
+  // The product; ds: 64 rows, of keys in Boxes boxes that are `across` bytes apart.
+  template <int Boxes>
+  __device__ __forceinline__ void issue(u32 ds, int across, u32 ones) {
+    const u64 a = wgmma_operand(ds, 0), b = u64(128 >> 4) << 16 | ones >> 4;
+    WgmmaRowSums<Elem>::template sums64<true>(sum, a, b);
+#pragma unroll
+    for (int i = 1; i < Boxes; ++i) WgmmaRowSums<Elem>::template sums64<false>(sum, a + (i * across >> 4), b);
+  }
+  // To memory: of the warp's 16 rows from q0 on. `head` is that of site.h.
+  __device__ __forceinline__ void add(const LuattnParams &p, Site site, const typename Spec::Head &head,
+                                      int h, int q0, int lane, typename Spec::Acc &acc) const {
+    const int q = q0 + lane % 4 * 8 + lane / 4;
+    const float all = lane % 4 == 0 ? sum[0] : sum[2];
+    if (q0 < 0 || q >= p.q_len || lane % 4 >= 2 || all == 0.f) return;
+    if (h == site.h) return Spec::add_row(p, site, head, q, all, acc);
+    site.h = h;  // the head before, of the same kv head
+    Spec::add_row(p, site, Spec::head(p, site), q, all, acc);
+  }
+};

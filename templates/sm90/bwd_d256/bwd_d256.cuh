@@ -1,0 +1,199 @@
+// sm90/bwd_d256/bwd_d256.cuh: the backward main kernel of the sm90 family for head dims above 128. As sm90/bwd/bwd_sm90.cuh:
+// dk, dv, and dq by atomic adds; f16 or bf16, wgmma with f32 accumulation, TMA. sm_90a alone.
+//
+// One block for each multiprocessor, or two for each kv tile of each kv head where there are fewer, in pairs
+// of neighbours that work together (clusters). A pair draws kv tiles of 128 positions, or shares of their q
+// tiles, until there are no more (KvTickets). A block has 64 of the positions. What 64 positions add to
+// dq_acc would be what limits the kernel; so each block sends its dS to the other, and computes dQ of half of
+// the channels over the 128 positions of both.
+//
+// Four warpgroups: dk and dv of 64 positions are the accumulators of one each. README.md has the order in
+// time, the barriers and the registers.
+//   load     one warp brings K and V, and then dO, row numbers and Q tile by tile; another sends dS:
+//            sm90/bwd_d256/d256_producer.cuh; one sums dS for gradients of parameters: sm90/bwd_d256/parameter_grads_d256.cuh
+//   scores   S^T = K Q^T   dP^T = V dO^T, with V in registers   P^T, dS^T = Spec::grad, element by element,
+//            rounded to shared memory, dS also to the other block's   dQ = dS K, added to p.dq_acc:
+//            sm90/bwd_d256/d256_scores.cuh
+//   values   dV += P^T dO
+//   keys     dK += dS^T Q
+//
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
+//   64 the copy engine fills with zeros. tile_m = tile_n = 64, threads = 512; stages: slots for Q and dO, at
+//   least 2.
+// Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 64 * stages + 120
+// more, or + 216 in a deterministic kernel, up to a multiple of 128:
+//   128 * D + 8192 * (D / 128, rounded up) + 128 * stages * (D + Dv) + 5 * 8192
+//   + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
+// and 4 * num_acc * 4 bytes static.
+#pragma once
+#include "sm90/bwd_d256/d256_dq_in_order.cuh"
+#include "sm90/bwd_d256/d256_producer.cuh"
+#include "sm90/bwd_d256/d256_scores.cuh"
+#include "sm90/bwd_d256/parameter_grads_d256.cuh"
+
+// dV (Value) or dK of the block's 64 positions.
+template <class Spec, class Config, bool Value>
+struct SumsWide {
+  using Shared = SharedWide<Spec, Config>;
+  using Elem = typename Config::Elem;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
+  static constexpr int Dim = Value ? Config::head_dim_v : Config::head_dim;
+  static constexpr int boxes = Value ? Shared::boxes_v : Shared::boxes;
+
+  const LuattnParams &p;
+  const Shared shared;
+  const int rank, lane, warp;
+  // Products of 128 channels, and one of 64: ptxas takes no wider ones in a kernel of 512 threads.
+  static constexpr int pairs = boxes / 2;
+  static constexpr bool odd = boxes % 2 != 0;
+  float sum[pairs + odd][64];
+  Ring<Config::stages> slot;
+  Ring<2> ds;
+  u32 parity;
+
+  __device__ __forceinline__ SumsWide(const LuattnParams &params, const Shared &s)
+      : p(params),
+        shared(s),
+        rank(cluster_rank()),
+        lane(int(threadIdx.x) % 32),
+        warp(int(threadIdx.x) / 32 % 4),
+        slot(0),
+        ds(0),
+        parity(0) {}
+
+  __device__ __forceinline__ float &at(int i) { return sum[i / 64][i % 64]; }
+  __device__ __forceinline__ float at(int i) const { return sum[i / 64][i % 64]; }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < boxes * 32; ++i) at(i) = 0;
+  }
+
+  __device__ __forceinline__ WideNote await() const {
+    barrier_wait(Value ? shared.do_full(slot.slot) : shared.q_full(slot.slot), slot.parity);
+    return WideNote::load(Value ? shared.do_note(slot.slot) : shared.q_note(slot.slot));
+  }
+  __device__ __forceinline__ void give_back() {
+    barrier_arrive(Value ? shared.do_empty(slot.slot) : shared.q_empty(slot.slot));
+    slot.advance();
+  }
+  __device__ __forceinline__ void add_tile() {
+    barrier_wait(Value ? shared.p_full() : shared.ds_full(ds.slot), Value ? parity : ds.parity);
+    if constexpr (!Value) barrier_wait(shared.keys_turn(ds.slot), ds.parity);
+    wgmma_fence();
+    const u64 a = block_operand(Value ? shared.p() : shared.ds(ds.slot), 0),
+              b = block_operand(Value ? shared.dout(slot.slot) : shared.q(slot.slot), Shared::box);
+#pragma unroll
+    for (int i = 0; i < pairs; ++i) WgmmaOuter<Elem, 128>::sums64(sum[i], a, b + (i * 2 * Shared::box >> 4));
+    if constexpr (odd) WgmmaOuter<Elem, 64>::sums64(sum[pairs], a, b + (pairs * 2 * Shared::box >> 4));
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < pairs + odd; ++i) wgmma_arrived(sum[i]);
+    if (lane == 0) barrier_arrive(Value ? shared.p_empty() : shared.ds_empty(ds.slot));
+    ds.advance();
+    parity ^= 1;
+  }
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (;;) {
+      WideNote note = await();
+      if (note.is(WideNote::END)) break;
+      clear();
+      if (note.is(WideNote::VALUES)) {
+        give_back();
+        note = await();
+      }
+      if (note.is(WideNote::TILE)) {
+#pragma unroll 1
+        for (;;) {
+          add_tile();
+          give_back();
+          if (note.ends_block()) break;
+          note = await();
+        }
+      } else {
+        give_back();
+      }
+      finish(note);
+    }
+  }
+
+  // ---- finish ----
+
+  __device__ __forceinline__ int first_row(const WideNote &block) const {
+    return (block.kv_tile() * 2 + rank) * tile_n + warp * 16;
+  }
+  __device__ __forceinline__ void store(const LuattnTensor &t, const WideNote &block, float factor) const {
+    if (t.data == nullptr) return;
+    __syncwarp();
+    const int thread = lane_anew(), part = thread % 4 * 8;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int kv = first_row(block) + thread / 4 + half * 8;
+      Elem *out = row_of<Elem>(t, int(block.b), int(block.head) / p.group, kv) + part;
+#pragma unroll
+      for (int n = 0; n < boxes * 8; n += 4) {
+        u32 w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int e = (n + i) * 4 + half * 2;
+          w[i] = pack<Elem>(at(e) * factor, at(e + 1) * factor);
+        }
+        gather_columns(w, thread);
+        if (kv < p.kv_len && (Dim % 32 == 0 || n * 8 + part < Dim))
+          *reinterpret_cast<uint4 *>(out + n * 8) = make_uint4(w[0], w[1], w[2], w[3]);
+      }
+    }
+  }
+  // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
+  // luattn_finish.
+  __device__ __forceinline__ void store_accumulator(void *dst, const WideNote &block) const {
+    const int kv0 = first_row(block);
+    if (kv0 >= p.kv_len) return;
+    float *out = acc_row<Dim, float>(dst, p.heads_kv, ResultGroups::head_rows(p.kv_len),
+                                     block.split() * p.batch + int(block.b), int(block.head) / p.group, kv0) +
+                 lane_anew() * 4;
+#pragma unroll
+    for (int n = 0; n < Dim / 2; n += 4)
+      *reinterpret_cast<float4 *>(out + n * 32) = make_float4(at(n), at(n + 1), at(n + 2), at(n + 3));
+  }
+  __device__ __forceinline__ void finish(const WideNote &block) const {
+    if ((Value ? Spec::has_value_mod : Spec::has_key_mod) || p.num_splits > 1)
+      store_accumulator(Value ? p.dv_acc : p.dk_acc, block);
+    else
+      store(Value ? p.dv : p.dk, block, Value ? 1.f : float(p.scale));
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void bwd_sm90_wide(const LuattnParams &p, const LuattnTensorMaps &maps, unsigned char *memory) {
+  static_assert(ValidSpec<Spec>);
+  using Need = Needs<Spec, Config>;
+  const SharedWide<Spec, Config> shared{shared_address(memory)};
+  if (threadIdx.x == 0) shared.init_barriers();
+  cluster_sync();
+  const int group = int(uniform(threadIdx.x / 128));
+  if (group == 0) {
+    registers_down<32>();
+    const u32 worker = uniform(threadIdx.x / 32);
+    if (worker == 0) {
+      ProducerWide<Spec, Config>(p, maps, shared).run();
+    } else if (worker == 1) {
+      if constexpr (Need::dq) SenderWide<Spec, Config>::run(p, maps, shared);
+    } else if (worker == 2) {
+      if constexpr (Need::turns) TurnsWide<Spec, Config>(p, shared).run();
+    } else {
+      if constexpr (SharedWide<Spec, Config>::sums != 0) ParametersWide<Spec, Config>(p, shared).run();
+    }
+  } else if (group == 1) {
+    registers_up<160>();
+    ScoresWide<Spec, Config>(p, shared).run();
+  } else if (group == 2) {
+    registers_up<160>();
+    if constexpr (Need::dv) SumsWide<Spec, Config, true>(p, shared).run();
+  } else {
+    registers_up<160>();
+    if constexpr (Need::dk) SumsWide<Spec, Config, false>(p, shared).run();
+  }
+  cluster_sync();  // the other block may still arrive at this one's barriers
+}

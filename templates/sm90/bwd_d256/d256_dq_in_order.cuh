@@ -1,0 +1,75 @@
+// sm90/bwd_d256/d256_dq_in_order.cuh: deterministic backward of the sm90 family for head dims above 128: a warp that waits
+// for the block's turn to add to dq_acc, and passes it on.
+//
+// It is the third warp of the loading warpgroup. Each block of a pair adds its own channels of dQ, from
+// registers, so each has turns of its own. The sender of dS tells which tile is next (`turn_noted`), a tile
+// ahead of its dQ. When the turn has come this warp arrives at `turn`; the scores' threads then add, or store
+// where they are the first, and arrive at `dq_added`. That what they have added is in memory is waited for
+// here, while they compute the next tile.
+#pragma once
+#include "sm90/bwd_d256/d256_pipeline.cuh"
+#include "work/dq_order.cuh"
+
+template <class Spec, class Config>
+struct TurnsWide {
+  using Shared = SharedWide<Spec, Config>;
+  static constexpr int tile_m = Config::tile_m, tile_n = 2 * Config::tile_n;
+
+  // A tile, its number in memory, and whom it comes after.
+  struct Turn {
+    WideNote tile;
+    u32 *number;
+    u32 before;
+  };
+
+  const LuattnParams &p;
+  const Shared shared;
+  const int rank;
+  Ring<2> note;
+  u32 parity;  // of the additions
+
+  __device__ __forceinline__ TurnsWide(const LuattnParams &params, const Shared &s)
+      : p(params), shared(s), rank(cluster_rank()), note(0), parity(0) {}
+
+  __device__ __forceinline__ Turn await_tile() {
+    barrier_wait(shared.turn_noted(note.slot), note.parity);
+    const WideNote tile = WideNote::load(shared.turn_note(note.slot));
+    barrier_arrive(shared.turn_read(note.slot));
+    note.advance();
+    if (!tile.is(WideNote::TILE)) return {tile, nullptr, 0};
+    const Site site{int(tile.b), int(tile.head), p.q_len, p.kv_len};
+    return {tile, turn_of<Config>(p, site.b, site.h, tile.index() * tile_m) + rank,
+            turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), tile.kv_tile())};
+  }
+  __device__ __forceinline__ void give(const Turn &turn) const {
+    if (threadIdx.x % 32 == 0) {  // who has waited for it
+      store_shared(shared.is_first(), turn.before == 0);
+      barrier_arrive(shared.turn());
+    }
+  }
+  __device__ __forceinline__ void await_added() {
+    barrier_wait(shared.dq_added(), parity);
+    parity ^= 1;
+  }
+
+  __device__ __forceinline__ void run() {
+    bool passed = false;
+#pragma unroll 1
+    for (Turn turn = await_tile(); turn.tile.is(WideNote::TILE);) {
+      if (!passed) turn_await(turn.number, turn.before);
+      give(turn);
+      const int kv_tile = turn.tile.kv_tile();
+      if (turn.tile.ends_block()) {  // the next tile's dS comes when this one's dQ has been added
+        await_added();
+        turn_pass(turn.number, kv_tile);
+        turn = await_tile();
+        passed = false;
+      } else {
+        const Turn next = await_tile();
+        await_added();
+        passed = turn_pass(turn.number, kv_tile, next.number, next.before);
+        turn = next;
+      }
+    }
+  }
+};

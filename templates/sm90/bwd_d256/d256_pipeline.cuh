@@ -1,0 +1,155 @@
+// sm90/bwd_d256/d256_pipeline.cuh: what the warpgroups of the wide sm90 backward kernel agree on: where things lie in shared
+// memory, and the barriers between them. As sm90/bwd/bwd_pipeline.cuh, whose notes and walk it shares.
+#pragma once
+#include "arch/cluster.cuh"
+#include "arch/wgmma_transposed.cuh"
+#include "sm90/bwd/bwd_pipeline.cuh"
+
+// As wgmma_operand. In a cluster, addresses in shared memory say which block's they are, and a descriptor has
+// no room for that.
+LUATTN_FN u64 block_operand(u32 address, u32 across) { return wgmma_operand(address & 0x3ffff, across); }
+
+// What the producer tells of a slot of Q or dO, before it arrives at `q_full` or `do_full`: a q tile; V of a
+// kv tile (in a slot of dO); that a kv tile has no q tiles (in both); or that there is no more (in both).
+struct WideNote {
+  enum Kind { TILE, VALUES, NOTHING, END };
+  u32 bits, head;
+  u32 place, b;  // the kv tile and the share of its q tiles; the batch
+
+  LUATTN_FN WideNote of(Kind kind, const KvBlock &at, Tile tile, int head, bool ends_block) {
+    return {u32(tile.index) << 5 | u32(tile.alike) << 4 | u32(ends_block) << 3 | u32(tile.masked) << 2 |
+                u32(kind),
+            u32(head), u32(at.tile) << 6 | u32(at.split), u32(at.b)};
+  }
+  __device__ __forceinline__ bool is(Kind kind) const { return (bits & 3) == u32(kind); }
+  __device__ __forceinline__ bool masked() const { return (bits & 4) != 0; }
+  __device__ __forceinline__ bool ends_block() const { return (bits & 8) != 0; }
+  __device__ __forceinline__ bool alike() const { return (bits & 16) != 0; }
+  __device__ __forceinline__ int index() const { return int(bits >> 5); }
+  __device__ __forceinline__ int kv_tile() const { return int(place >> 6); }
+  __device__ __forceinline__ int split() const { return int(place & 63); }
+
+  __device__ __forceinline__ void store(u32 address) const {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(bits), "r"(head), "r"(place),
+                 "r"(b)
+                 : "memory");
+  }
+  LUATTN_FN WideNote load(u32 address) {
+    WideNote x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.bits), "=r"(x.head), "=r"(x.place), "=r"(x.b)
+                 : "r"(address)
+                 : "memory");
+    return {uniform(x.bits), uniform(x.head), x.place, x.b};
+  }
+};
+static_assert(LUATTN_MAX_SPLITS <= 64);
+
+// Shared memory of one block of a pair: its K, and of the other's K the channels of which it computes dQ;
+// slots for Q and dO; P, and two slots for dS and for the other's dS, each a row of 64 positions for each
+// query; row numbers of each slot of dO; barriers and notes. Tiles are boxes of 64 channels by 64 rows. V of
+// a kv tile takes a slot of dO, ahead of its q tiles, until the scores have it in registers.
+template <class Spec, class Config>
+struct SharedWide {
+  using Row = typename Spec::Row;
+  using BwdRow = typename Spec::BwdRow;
+  using Need = Needs<Spec, Config>;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
+  static constexpr int box = 64 * 128;  // bytes
+  static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
+  static constexpr int most_dq = (boxes + 1) / 2;  // boxes of dQ that a block computes at most
+  static constexpr int k_bytes = boxes * box, v_bytes = boxes_v * box;  // of Q and dO as well
+  static constexpr int sums = Need::parameters ? Spec::sums : 0;        // that a warp makes of dS
+  static constexpr bool needs_ds = Need::dq || Need::dk || sums != 0, turns = Need::turns;
+  static constexpr bool has_rows = !__is_empty(Row);
+  static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
+                       row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
+  static constexpr int at_peer_k = k_bytes, at_q = at_peer_k + most_dq * box, at_do = at_q + stages * k_bytes,
+                       at_p = at_do + stages * v_bytes, at_ds = at_p + box, at_peer_ds = at_ds + 2 * box,
+                       at_rows = at_peer_ds + 2 * box,
+                       at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
+  static_assert(tile_m == 64 && tile_n == 64 && Config::threads == 512);
+  static_assert(stages >= 2);
+  static_assert(has_shared<Config, at_barriers + stages * 64 + (turns ? 216 : 128)>());  // barriers and notes
+
+  u32 start;  // a multiple of 1024
+
+  __device__ __forceinline__ u32 k() const { return start; }
+  __device__ __forceinline__ u32 peer_k() const { return start + at_peer_k; }
+  __device__ __forceinline__ u32 q(int slot) const { return start + at_q + slot * k_bytes; }
+  __device__ __forceinline__ u32 dout(int slot) const { return start + at_do + slot * v_bytes; }
+  __device__ __forceinline__ u32 p() const { return start + at_p; }
+  __device__ __forceinline__ u32 ds(int slot) const { return start + at_ds + slot * box; }
+  __device__ __forceinline__ u32 peer_ds(int slot) const { return start + at_peer_ds + slot * box; }
+  __device__ __forceinline__ float *numbers(int slot) const {  // BwdRow::x[i] of row r at [i * tile_m + r]
+    return static_cast<float *>(__cvta_shared_to_generic(start + at_rows + slot * row_bytes));
+  }
+  __device__ __forceinline__ SharedRow<Row> *rows(int slot) const {
+    return static_cast<SharedRow<Row> *>(
+        __cvta_shared_to_generic(start + at_rows + slot * row_bytes + bwd_bytes));
+  }
+
+  __device__ __forceinline__ u32 q_note(int slot) const { return start + at_barriers + slot * 64; }
+  __device__ __forceinline__ u32 do_note(int slot) const { return q_note(slot) + 16; }
+  __device__ __forceinline__ u32 q_full(int slot) const { return q_note(slot) + 32; }
+  __device__ __forceinline__ u32 q_empty(int slot) const { return q_note(slot) + 40; }
+  __device__ __forceinline__ u32 do_full(int slot) const { return q_note(slot) + 48; }
+  __device__ __forceinline__ u32 do_empty(int slot) const { return q_note(slot) + 56; }
+  __device__ __forceinline__ u32 ticket() const { return q_note(stages); }  // 16 bytes
+  __device__ __forceinline__ u32 ticket_full() const { return ticket() + 16; }
+  __device__ __forceinline__ u32 ticket_empty() const { return ticket() + 24; }
+  __device__ __forceinline__ u32 k_scored() const { return ticket() + 32; }
+  __device__ __forceinline__ u32 k_empty() const { return ticket() + 40; }
+  __device__ __forceinline__ u32 p_full() const { return ticket() + 48; }
+  __device__ __forceinline__ u32 p_empty() const { return ticket() + 56; }
+  __device__ __forceinline__ u32 ds_full(int slot) const { return ticket() + 64 + slot * 32; }
+  __device__ __forceinline__ u32 ds_empty(int slot) const { return ds_full(slot) + 8; }
+  __device__ __forceinline__ u32 peer_ds_full(int slot) const { return ds_full(slot) + 16; }
+  // dK of this tile may be computed now. One for each slot of dS, as the scores may be two tiles ahead.
+  __device__ __forceinline__ u32 keys_turn(int slot) const { return ds_full(slot) + 24; }
+  // Of a deterministic kernel: see sm90/bwd_d256/d256_dq_in_order.cuh.
+  __device__ __forceinline__ u32 turn_note(int slot) const { return ds_full(2) + slot * 16; }
+  __device__ __forceinline__ u32 turn_noted(int slot) const { return turn_note(2) + slot * 8; }
+  __device__ __forceinline__ u32 turn() const { return turn_note(2) + 16; }
+  __device__ __forceinline__ u32 dq_added() const { return turn_note(2) + 24; }
+  __device__ __forceinline__ u32 is_first() const { return turn_note(2) + 32; }
+  __device__ __forceinline__ u32 turn_read(int slot) const { return turn_note(2) + 40 + slot * 8; }
+
+  // Arrivals that end a phase: the producer's, or one of each warp that is done, in both blocks where the
+  // slot is filled for both.
+  __device__ __forceinline__ void init_barriers() const {
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(q_full(i), 1);
+      barrier_init(q_empty(i), 128 * (1 + Need::dk) + (Need::dq ? 32 : 0) + (sums != 0 ? 32 : 0));
+      barrier_init(do_full(i), has_rows ? 1 + 32 : 1);
+      barrier_init(do_empty(i), 128 * (1 + Need::dv));
+    }
+    barrier_init(ticket_full(), 1);
+    barrier_init(ticket_empty(), 1);
+    barrier_init(k_scored(), 4);
+    barrier_init(k_empty(), 4);
+    barrier_init(p_full(), 4);
+    barrier_init(p_empty(), 4);
+    if constexpr (needs_ds) {  // ptxas crashes on a barrier of no arrivals
+      for (int i = 0; i < 2; ++i) {
+        barrier_init(ds_full(i), 4);
+        barrier_init(ds_empty(i), (Need::dk ? 4 : 0) + (Need::dq ? 8 : 0) + (sums != 0 ? 1 : 0));
+        barrier_init(peer_ds_full(i), 1);
+        barrier_init(keys_turn(i), 4);
+      }
+    }
+    if constexpr (turns) {
+      for (int i = 0; i < 2; ++i) {
+        barrier_init(turn_noted(i), 1);
+        barrier_init(turn_read(i), 32);
+      }
+      barrier_init(turn(), 1);
+      barrier_init(dq_added(), 128);
+    }
+    barrier_init_done();
+  }
+
+  // The boxes of dQ that block `rank` computes: the first ones the first block, the rest the second.
+  LUATTN_FN int first_dq(int rank) { return rank == 0 ? 0 : boxes / 2 + (boxes > 1 ? boxes % 2 : 0); }
+  LUATTN_FN int num_dq(int rank) { return boxes / 2 + (rank == 0 ? boxes % 2 : 0); }
+};

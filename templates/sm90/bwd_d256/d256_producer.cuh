@@ -1,0 +1,241 @@
+// sm90/bwd_d256/d256_producer.cuh: two warps of sm90/bwd_d256/bwd_d256.cuh that have the copy engine move what the others
+// compute with: the producer, from memory, and the sender of dS, to the other block of the pair.
+#pragma once
+#include "sm90/bwd_d256/d256_pipeline.cuh"
+
+template <class Spec, class Config>
+struct ProducerWide {
+  using Shared = SharedWide<Spec, Config>;
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, box = Shared::box;
+
+  const LuattnParams &p;
+  const LuattnTensorMaps &maps;
+  const Shared shared;
+  const int rank;
+  Site site;
+  typename Spec::Head head;
+  Ring<Config::stages> q, dout;
+  u32 draws, kv_tiles;  // of this block: of tickets; of kv tiles that have q tiles
+
+  __device__ __forceinline__ ProducerWide(const LuattnParams &params, const LuattnTensorMaps &m,
+                                          const Shared &s)
+      : p(params),
+        maps(m),
+        shared(s),
+        rank(cluster_rank()),
+        site{0, 0, params.q_len, params.kv_len},
+        q(1),
+        dout(1),
+        draws(0),
+        kv_tiles(0) {}
+
+  // One of the pair draws and tells the other.
+  __device__ __forceinline__ u32 draw(const KvTickets<Spec, Config, 2> &tickets) {
+    const u32 parity = draws++ & 1;
+    u32 ticket = 0;
+    if (rank == 0) {
+      ticket = tickets.draw_ticket();
+      barrier_wait(shared.ticket_empty(), parity ^ 1);
+      if (lane_anew() == 0) {
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.ticket()), "r"(ticket) : "memory");
+        fence_async();
+        copy_to_peer(shared.ticket(), shared.ticket(), 16, shared.ticket_full(), rank);
+      }
+      return ticket;
+    }
+    if (lane_anew() == 0) {
+      barrier_arrive_expect(shared.ticket_full(), 16);
+      barrier_wait(shared.ticket_full(), parity);
+      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ticket) : "r"(shared.ticket()) : "memory");
+      barrier_arrive_peer(shared.ticket_empty(), rank);
+    }
+    __syncwarp();
+    return uniform(ticket);
+  }
+
+  // Fills the next slot of dO with V, or nothing.
+  __device__ __forceinline__ void load_v(const KvBlock &at, WideNote::Kind kind) {
+    barrier_wait(shared.do_empty(dout.slot), dout.parity);
+    if (elected()) {
+      const u32 full = shared.do_full(dout.slot);
+      WideNote::of(kind, at, {0, false}, at.h * p.group, kind != WideNote::VALUES)
+          .store(shared.do_note(dout.slot));
+      barrier_arrive_expect(full, kind == WideNote::VALUES ? Shared::v_bytes : 0);
+      if (kind == WideNote::VALUES) {
+#pragma unroll
+        for (int i = 0; i < Shared::boxes_v; ++i)
+          tensor_load(shared.dout(dout.slot) + i * box, maps.v, full, i * 64, (at.tile * 2 + rank) * tile_n,
+                      at.h, at.b);
+      }
+    }
+    if constexpr (Shared::has_rows) barrier_arrive(shared.do_full(dout.slot));
+    dout.advance();
+  }
+  // Tells that a kv tile has no q tiles, or that there is no more.
+  __device__ __forceinline__ void tell(const KvBlock &at, WideNote::Kind kind) {
+    load_v(at, kind);
+    barrier_wait(shared.q_empty(q.slot), q.parity);
+    if (elected()) {
+      WideNote::of(kind, at, {0, false}, at.h * p.group, true).store(shared.q_note(q.slot));
+      barrier_arrive(shared.q_full(q.slot));
+    }
+    q.advance();
+  }
+  // K, which counts as the first Q: the channels of which the other block computes dQ as soon as the kv tile
+  // before has its last scores.
+  __device__ __forceinline__ void load_k(const KvBlock &at) const {
+    const int row = (at.tile * 2 + rank) * tile_n;
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      const int whose = rank ^ 1 ^ part, first = Shared::first_dq(whose), count = Shared::num_dq(whose);
+      barrier_wait(part == 0 ? shared.k_scored() : shared.k_empty(), kv_tiles & 1 ^ 1);
+      if (elected())
+#pragma unroll 1
+        for (int i = first; i < first + count; ++i)
+          tensor_load(shared.k() + i * box, maps.k, shared.q_full(q.slot), i * 64, row, at.h, at.b);
+    }
+  }
+  // dO, which is free sooner and needed sooner, and Q.
+  __device__ __forceinline__ void load_tile(const KvBlock &at, Tile tile, bool begins, bool ends) {
+    const int row = tile.index * tile_m;
+    const WideNote note = WideNote::of(WideNote::TILE, at, tile, site.h, ends);
+    prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, (at.tile * 2 + rank) * tile_n, lane_anew());
+    barrier_wait(shared.do_empty(dout.slot), dout.parity);
+    if (elected()) {
+      const int rows = min_of(tile_m, ResultGroups::head_rows(p.q_len) - row);
+      const u32 full = shared.do_full(dout.slot);
+      note.store(shared.do_note(dout.slot));
+      barrier_arrive_expect(full, Shared::v_bytes + Spec::num_bwd_rows * rows * 4);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes_v; ++i)
+        tensor_load(shared.dout(dout.slot) + i * box, maps.dout, full, i * 64, row, site.h, site.b);
+      load_numbers<Spec>(p, site, shared, dout.slot, full, row, rows);
+    }
+    if constexpr (Shared::has_rows) {
+      load_rows<Spec>(p, site, head, shared, dout.slot, row, lane_anew());
+      barrier_arrive(shared.do_full(dout.slot));
+    }
+    barrier_wait(shared.q_empty(q.slot), q.parity);
+    if (elected()) {
+      const u32 full = shared.q_full(q.slot);
+      note.store(shared.q_note(q.slot));
+      barrier_arrive_expect(full, Shared::k_bytes * (begins ? 2 : 1));
+#pragma unroll
+      for (int i = 0; i < Shared::boxes; ++i)
+        tensor_load(shared.q(q.slot) + i * box, maps.q, full, i * 64, row, site.h, site.b);
+    }
+    if (begins) {
+      load_k(at);
+      ++kv_tiles;
+    }
+    q.advance();
+    dout.advance();
+  }
+
+  // V and the q tiles of a kv tile.
+  __device__ __forceinline__ void load_block(const KvBlock &at) {
+    const QShare share{at.split};
+    Site ahead{at.b, at.h * p.group + share.first(p) - 1, p.q_len, p.kv_len};
+    const int last_head = at.h * p.group + share.end(p) - 1;
+    WarpQTiles<Spec, tile_m, 2 * tile_n> walk;
+    bool begins = true;
+    for (Tile tile{-1, false};;) {
+      const Tile after = walk.next(p, ahead);
+      if (!after.valid() && ahead.h < last_head) {
+        ++ahead.h;
+        walk = WarpQTiles<Spec, tile_m, 2 * tile_n>(p, ahead, at.tile, share);
+        continue;
+      }
+      const bool there = tile.valid(), ends = !after.valid();
+      if (there) {
+        load_tile(at, tile, begins, ends);
+        begins = false;
+      } else if (!ends) {
+        load_v(at, WideNote::VALUES);
+      }
+      if (ends) {
+        if (!there) tell(at, WideNote::NOTHING);
+        break;
+      }
+      if (!there || ahead.h != site.h) {
+        site = ahead;
+        head = Spec::head(p, site);
+      }
+      tile = after;
+    }
+  }
+  __device__ __forceinline__ void run() {
+    const KvTickets<Spec, Config, 2> tickets(p);
+#pragma unroll 1
+    for (;;) {
+      KvBlock at = tickets.block_at(draw(tickets));
+      if (at.tile < 0) break;
+      do load_block(at);
+      while (tickets.next(at));
+    }
+    tell({0, 0, 0, 0}, WideNote::END);
+  }
+};
+
+// Hands dS of each tile on to the other block, as soon as it is there: a warp of its own, so that the scores'
+// threads do not wait for each other's. As all who read a note, its lanes give Q back. With the other block's
+// first dS of a kv tile it brings of its K the channels of which this block computes dQ.
+template <class Spec, class Config>
+struct SenderWide {
+  using Shared = SharedWide<Spec, Config>;
+
+  LUATTN_FN void run(const LuattnParams &p, const LuattnTensorMaps &maps, const Shared &shared) {
+    const int rank = cluster_rank();
+    Ring<Config::stages> slot(0);
+    Ring<2> ds(0);
+    bool begins = true;
+    u32 parity = 1;
+#pragma unroll 1
+    for (;;) {
+      barrier_wait(shared.q_full(slot.slot), slot.parity);
+      const WideNote note = WideNote::load(shared.q_note(slot.slot));
+      if (note.is(WideNote::END)) {
+        if constexpr (Shared::turns) tell_turns(shared, note, ds);
+        break;
+      }
+      if (note.is(WideNote::TILE)) {
+        const u32 full = shared.peer_ds_full(ds.slot);
+        if (begins) {  // all dQ of the kv tile before is there, so that the barrier has no phase under way
+          barrier_wait(shared.k_empty(), parity);
+          parity ^= 1;
+          if (elected()) load_peer_k(p, maps, shared, note, full, rank);
+        }
+        // Arrives behind its own block's dS, which the scores' threads read together with the other's.
+        barrier_wait(shared.ds_full(ds.slot), ds.parity);
+        if (elected()) {
+          barrier_arrive_expect(full, Shared::box);
+          copy_to_peer(shared.peer_ds(ds.slot), shared.ds(ds.slot), Shared::box, full, rank);
+        }
+        if constexpr (Shared::turns) tell_turns(shared, note, ds);
+        ds.advance();
+        begins = note.ends_block();
+      }
+      barrier_arrive(shared.q_empty(slot.slot));
+      slot.advance();
+    }
+  }
+
+ private:
+  // Which tile is next to whoever waits for turns.
+  LUATTN_FN void tell_turns(const Shared &shared, const WideNote &note, const Ring<2> &ds) {
+    barrier_wait(shared.turn_read(ds.slot), ds.parity ^ 1);
+    if (elected()) {
+      note.store(shared.turn_note(ds.slot));
+      barrier_arrive(shared.turn_noted(ds.slot));
+    }
+  }
+  LUATTN_FN void load_peer_k(const LuattnParams &p, const LuattnTensorMaps &maps, const Shared &shared,
+                             const WideNote &note, u32 full, int rank) {
+    const int first = Shared::first_dq(rank), count = Shared::num_dq(rank);
+    barrier_expect(full, count * Shared::box);
+#pragma unroll 1
+    for (int i = 0; i < count; ++i)
+      tensor_load(shared.peer_k() + i * Shared::box, maps.k, full, (first + i) * 64,
+                  (note.kv_tile() * 2 + (rank ^ 1)) * Config::tile_n, int(note.head) / p.group, int(note.b));
+  }
+};

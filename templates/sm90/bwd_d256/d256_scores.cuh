@@ -1,0 +1,408 @@
+// sm90/bwd_d256/d256_scores.cuh: the scores' warpgroup of sm90/bwd_d256/bwd_d256.cuh: the scores and dP of each q tile;
+// from them P and dS, which it leaves in shared memory for the others' products; and dQ.
+#pragma once
+#include "sm90/bwd_d256/d256_pipeline.cuh"
+
+// A tile of which dQ is due: its first query, -1: there is none; batch and head in one number.
+struct DqPlace {
+  int row, plane;
+};
+
+template <class Spec, class Config>
+struct ScoresWide {
+  using Shared = SharedWide<Spec, Config>;
+  using Need = Needs<Spec, Config>;
+  using Elem = typename Config::Elem;
+  using Head = typename Spec::Head;
+  using Row = typename Spec::Row;
+  using Col = typename Spec::Col;
+  using BwdRow = typename Spec::BwdRow;
+  using Acc = typename Spec::Acc;
+  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2,
+                "f16 or bf16, accumulated in f32");
+
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, box = Shared::box;
+  static constexpr int D = Config::head_dim;
+  static constexpr int cols = tile_m / 4;  // a thread's scores in each of its two kv rows
+  static constexpr bool needs_ds = Shared::needs_ds, needs_dp = needs_ds || Need::parameters;
+  // Where grad has no effect but its results, one copy of it serves masked tiles too.
+  static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
+  static constexpr bool reduces_acc = grad_adds && Spec::num_acc > 0;
+
+  enum { P_EMPTY, DS_EMPTY, DS_HERE, DO_FULL };  // peeks, each before each wait for it
+
+  const LuattnParams &p;
+  const Shared shared;
+  const int rank, lane, warp;
+  int kv0;  // the warp's first row
+  Site site;
+  Head head;
+  Col col[2];
+  Acc acc;
+  Ring<Config::stages> q, dout;
+  Ring<2> ds, before;  // slots of dS: the next to fill, and the one of which dQ comes next
+  u32 parity;          // of the phases of P
+  u32 turn_parity;     // of the turns, where there are any
+  u32 v[Shared::boxes_v * 4][4];
+  float s[tile_m / 2], dp[tile_m / 2];
+  using Lines = LineTerms<Spec, cols / 2, 8>;
+  Lines lines;
+
+  __device__ __forceinline__ ScoresWide(const LuattnParams &params, const Shared &m)
+      : p(params),
+        shared(m),
+        rank(cluster_rank()),
+        lane(int(threadIdx.x) % 32),
+        warp(int(threadIdx.x) / 32 % 4),
+        kv0(0),
+        site{0, 0, params.q_len, params.kv_len},
+        q(0),
+        dout(0),
+        ds(0),
+        before(0),
+        parity(0),
+        turn_parity(0) {}
+
+  __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
+
+  __device__ __forceinline__ void enter_head(int h) {
+    site.h = h;
+    head = Spec::head(p, site);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), p.kv_len - 1));
+    if constexpr (reduces_acc) acc = zero_acc<Acc>();
+  }
+
+  // ---- products ----
+
+  // V of the next kv tile that has q tiles. False: there are no more.
+  __device__ __forceinline__ bool enter_block() {
+    WideNote note;
+#pragma unroll 1
+    for (;;) {
+      barrier_wait(shared.do_full(dout.slot), dout.parity);
+      note = WideNote::load(shared.do_note(dout.slot));
+      if (!note.is(WideNote::NOTHING)) break;
+      barrier_arrive(shared.do_empty(dout.slot));
+      dout.advance();
+      barrier_wait(shared.q_full(q.slot), q.parity);
+      barrier_arrive(shared.q_empty(q.slot));
+      q.advance();
+    }
+    if (note.is(WideNote::END)) return false;
+    site.b = int(note.b);
+    kv0 = (note.kv_tile() * 2 + rank) * tile_n + warp * 16;
+    const u32 row = shared.dout(dout.slot) + (warp * 16 + lane % 16) * 128;
+#pragma unroll
+    for (int i = 0; i < Shared::boxes_v * 4; ++i)
+      ldmatrix_x4(v[i], row + i / 4 * box + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4));
+    barrier_arrive(shared.do_empty(dout.slot));
+    dout.advance();
+    return true;
+  }
+  __device__ __forceinline__ WideNote await_tile() const {
+    barrier_wait(shared.q_full(q.slot), q.parity);
+    return WideNote::load(shared.q_note(q.slot));
+  }
+  // Of the tile that has been awaited: its dots, and what is read while they are under way.
+  __device__ __forceinline__ void issue_dots(WideNote tile) {
+    const u64 a = block_operand(shared.k(), 0), b = block_operand(shared.q(q.slot), 0);
+    wgmma_fence();
+    WgmmaFresh<Elem>::dots64(s, a, b);
+#pragma unroll
+    for (int i = 1; i < Shared::boxes; ++i)
+      Wgmma<Elem, tile_m>::dots64(s, a + (i * box >> 4), b + (i * box >> 4), 1);
+    wgmma_commit();
+    if constexpr (Lines::any) {
+      Site at = site;
+      at.h = int(tile.head);
+      lines.load(p, at, Spec::head(p, at), tile.index() * tile_m, kv0, lane, 0);
+    }
+  }
+  // Peeked: an early look has been taken at the barrier.
+  template <bool Peeked = false>
+  __device__ __forceinline__ void issue_dp() {
+    if constexpr (Peeked)
+      barrier_wait_peeked<DO_FULL>(shared.do_full(dout.slot), dout.parity);
+    else
+      barrier_wait(shared.do_full(dout.slot), dout.parity);
+    if constexpr (needs_dp) {
+      const u64 columns = block_operand(shared.dout(dout.slot), 0);
+      wgmma_fence();
+      WgmmaKept<Elem>::template dots64<true>(dp, v, columns);
+#pragma unroll
+      for (int i = 1; i < Shared::boxes_v; ++i)
+        WgmmaKept<Elem>::template dots64<false>(dp, v + i * 4, columns + (i * box >> 4));
+      wgmma_commit();
+    } else {
+#pragma unroll
+      for (int i = 0; i < tile_m / 2; ++i) dp[i] = 0;
+    }
+  }
+  __device__ __forceinline__ void await_scores() {
+    wgmma_wait<0>();
+    wgmma_arrived(s);
+    if constexpr (needs_dp) wgmma_arrived(dp);
+  }
+  // Box number `i` of this block's share of dQ: over its own positions, then over the other block's.
+  __device__ __forceinline__ void issue_dq(float (&dq)[32], int i) const {
+    const u64 own = block_operand(shared.k() + (Shared::first_dq(rank) + i) * box, 0),
+              peer = block_operand(shared.peer_k() + i * box, 0);
+    wgmma_fence();
+    Wgmma<Elem, 64>::turned64(dq, block_operand(shared.ds(before.slot), 0), own, 0);
+    Wgmma<Elem, 64>::turned64(dq, block_operand(shared.peer_ds(before.slot), 0), peer, 1);
+    wgmma_commit();
+  }
+  // In a deterministic kernel: waits for the block's turn in the tile. True: it is the first to have one.
+  __device__ __forceinline__ bool await_turn(DqPlace tile) {
+    if constexpr (!Shared::turns) return false;
+    if (tile.row < 0) return false;
+    barrier_wait(shared.turn(), turn_parity);
+    turn_parity ^= 1;
+    return load_shared(shared.is_first()) != 0;
+  }
+  // The warp's 16 rows of it to memory, if the tile is one.
+  __device__ __forceinline__ void add_dq(const float (&dq)[32], int i, DqPlace tile, bool first) const {
+    const int row = tile.row + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
+    float *to = static_cast<float *>(p.dq_acc) +
+                (i64(tile.plane) * ResultGroups::head_rows(p.q_len) + row) * D + d0 * 16 + lane * 4;
+    if (tile.row < 0 || i >= Shared::num_dq(rank) || row >= p.q_len) return;
+#pragma unroll
+    for (int e = 0; e < 32; e += 4)
+      if (D % 64 == 0 || d0 + e * 2 < D) {
+        if constexpr (Shared::turns)
+          put_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3], first);
+        else
+          add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3]);
+      }
+  }
+  // dQ of a tile, if it is one, a turn behind its dS, which has had time to come over. What is added to
+  // memory is added while products are under way. Next: dP of another tile follows. leaves: no more is
+  // computed from K.
+  template <bool Next>
+  __device__ __forceinline__ void compute_dq(DqPlace tile, bool leaves = false) {
+    constexpr bool two = Shared::most_dq > 1;
+    float dq[2][32];
+    if constexpr (Next) {
+      if (tile.row >= 0) barrier_wait_peeked<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
+      barrier_peek<DO_FULL>(shared.do_full(dout.slot), dout.parity);
+    } else {
+      barrier_wait(shared.peer_ds_full(before.slot), before.parity);
+    }
+    issue_dq(dq[0], 0);
+    if constexpr (two) issue_dq(dq[1], 1);
+    wgmma_wait<two>();
+    wgmma_arrived(dq[0]);
+    const bool first = await_turn(tile);
+    add_dq(dq[0], 0, tile, first);
+    if constexpr (two) {
+      wgmma_wait<0>();
+      wgmma_arrived(dq[1]);
+    }
+    if (tile.row >= 0) {
+      if (lane == 0) barrier_arrive_both(shared.ds_empty(before.slot), rank);
+      before.advance();
+    }
+    if (leaves && lane == 0) barrier_arrive(shared.k_empty());
+    if constexpr (Next) issue_dp<true>();
+    if constexpr (two) add_dq(dq[1], 1, tile, first);
+    if (Shared::turns && tile.row >= 0) barrier_arrive(shared.dq_added());
+  }
+
+  // ---- elements ----
+
+  // kv_end: kv_len, or 0 for a query that does not exist.
+  __device__ __forceinline__ bool keeps(const Row &row, int half, int at, int kv, int kv_end) const {
+    bool kept = kv < kv_end;
+    if constexpr (Spec::has_mask) kept = kept & Spec::keep(p, site, head, row, col[half], at, kv);
+    return kept;
+  }
+  __device__ __forceinline__ Row row_at(int at) const {
+    if constexpr (Shared::has_rows)
+      return shared.rows(dout.slot)[at].value;
+    else
+      return Row{};
+  }
+  // Where column j of the thread is in the tile.
+  __device__ __forceinline__ int column(int j) const { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
+  __device__ __forceinline__ Position query(int q0, int j) const {
+    return {q0 + lane % 4 * 2, j / 2 * 8 + j % 2};
+  }
+  LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
+
+  // Bit j of a half: whether column j of the thread is kept there. Rolled, where a hook is long.
+  __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
+#pragma unroll 1
+    for (int j = 0; j < cols; ++j) {
+      const int at = q0 + column(j), kv_end = at < p.q_len ? p.kv_len : 0;
+      const Row row = row_at(column(j));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
+    }
+  }
+  // Numbers of columns j and j + 1.
+  __device__ __forceinline__ void load_numbers(int j, BwdRow (&bwd)[2]) const {
+#pragma unroll
+    for (int i = 0; i < Spec::num_bwd_rows; ++i) {
+      const float2 pair =
+          *reinterpret_cast<const float2 *>(shared.numbers(dout.slot) + i * tile_m + column(j));
+      bwd[0].x[i] = pair.x, bwd[1].x[i] = pair.y;
+    }
+  }
+  // What grad is given of an element beside its products.
+  using Distances = DistanceTerms<Spec, 2, cols / 2, true>;
+  __device__ __forceinline__ float term(const Distances &distances, int half, int j) const {
+    if constexpr (Lines::any)
+      return lines.get(half, j / 2, j % 2);
+    else
+      return distances.get(half, j / 2, j % 2);
+  }
+  // Dots and dP to P and dS. Masked: only where the mask keeps the element.
+  template <bool Masked>
+  __device__ __forceinline__ void differentiate(int q0) {
+    KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
+    if constexpr (Masked) find_kept(q0, keep);
+    const Distances terms(p, site, head, q0 - (kv0 + 15), lane);
+    BwdRow bwd[2];
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      if (j % 2 == 0) load_numbers(j, bwd);
+      lines.load(p, site, head, q0, kv0, lane, j + Lines::part);
+      const Row row = row_at(column(j));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int e = element(j, half);
+        grad_where<Spec, Need::parameters, Masked>(keep[half].get(j), p, site, head, row, col[half],
+                                                   bwd[j % 2], query(q0, j), kv_of(half),
+                                                   term(terms, half, j), s[e], dp[e], acc);
+      }
+    }
+  }
+  // Zeros in P and dS where the mask drops the element.
+  __device__ __forceinline__ void drop(int q0) {
+    KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
+    if constexpr (!Spec::keep_is_cheap) find_kept(q0, keep);
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      const int at = q0 + column(j), kv_end = at < p.q_len ? p.kv_len : 0;
+      Row row{};
+      if constexpr (Spec::keep_is_cheap) row = row_at(column(j));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int e = element(j, half);
+        const bool kept = Spec::keep_is_cheap ? keeps(row, half, at, kv_of(half), kv_end) : keep[half].get(j);
+        s[e] = kept ? s[e] : 0.f;
+        dp[e] = kept ? dp[e] : 0.f;
+      }
+    }
+  }
+  __device__ __forceinline__ void differentiate(WideNote tile) {
+    const int q0 = tile.index() * tile_m;
+    if constexpr (grad_adds) {
+      if (tile.masked())
+        differentiate<true>(q0);
+      else
+        differentiate<false>(q0);
+    } else {
+      differentiate<false>(q0);
+      if (tile.masked()) drop(q0);
+    }
+  }
+  // P or dS of this warp, rounded, to a tile in shared memory that has a row for each query.
+  __device__ __forceinline__ void share(u32 tile, const float (&x)[tile_m / 2]) const {
+    const int row = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
+    const u32 to = tile + row * 128 + ((chunk ^ lane % 8) << 4);
+#pragma unroll
+    for (int i = 0; i < tile_m / 16; ++i) {
+      u32 a[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) a[w] = pack<Elem>(x[i * 8 + w * 2], x[i * 8 + w * 2 + 1]);
+      store_transposed(to + i * 16 * 128, a);
+    }
+  }
+
+  // ---- a q tile ----
+
+  // Elements, to where the other warpgroups find them.
+  __device__ __forceinline__ void hand_on(WideNote tile) {
+    if constexpr (Need::dv) barrier_peek<P_EMPTY>(shared.p_empty(), parity ^ 1);
+    if constexpr (needs_ds) barrier_peek<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
+    if constexpr (Need::dq) barrier_peek<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
+    differentiate(tile);
+    barrier_arrive(shared.q_empty(q.slot));
+    barrier_arrive(shared.do_empty(dout.slot));
+    q.advance();
+    dout.advance();
+    if constexpr (Need::dv) {
+      barrier_wait_peeked<P_EMPTY>(shared.p_empty(), parity ^ 1);
+      share(shared.p(), s);
+    }
+    if constexpr (needs_ds) {
+      barrier_wait_peeked<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
+      share(shared.ds(ds.slot), dp);
+    }
+    fence_async();
+    __syncwarp();
+    if (lane == 0) {
+      if constexpr (Need::dv) barrier_arrive(shared.p_full());
+      if constexpr (needs_ds) barrier_arrive(shared.ds_full(ds.slot));
+    }
+    parity ^= 1;
+  }
+
+  // Behind a kv tile's last q tile: dQ of the one before it, and V of the next kv tile. False: there is none.
+  __device__ __forceinline__ bool leave_block(DqPlace last) {
+    if constexpr (reduces_acc) flush_block<Spec, 128, 128>(p, site, head, acc);
+    if constexpr (Need::dq) {
+      if (last.row >= 0) compute_dq<false>(last);
+      barrier_peek<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
+    }
+    if constexpr (Need::dk)
+      if (lane == 0) barrier_arrive(shared.keys_turn(ds.slot ^ 1));
+    return enter_block();
+  }
+  __device__ __forceinline__ void run() {
+    barrier_peeks_init();
+    if (!enter_block()) return;
+    issue_dp();
+    WideNote tile = await_tile();
+    issue_dots(tile);
+    await_scores();
+    DqPlace last{-1, 0};
+    int h = -1;
+    for (;;) {
+      if (int(tile.head) != h) {
+        enter_head(h = int(tile.head));
+        asm volatile("");  // keeps this a branch: as a select it would cost its latency for each tile
+      }
+      const bool leaves = tile.ends_block();
+      if (leaves && lane == 0) barrier_arrive(shared.k_scored());
+      hand_on(tile);
+      ds.advance();
+      const DqPlace here{tile.index() * tile_m, site.b * p.heads + h};
+      if (leaves) {
+        const bool more = leave_block(last);
+        last = here;
+        if (!more) break;
+        h = -1;
+      }
+      if constexpr (Need::dq) {
+        compute_dq<true>(last, leaves);
+      } else {
+        if (leaves && lane == 0) barrier_arrive(shared.k_empty());
+        issue_dp();
+      }
+      const WideNote next = await_tile();
+      issue_dots(next);
+      if constexpr (Need::dk)
+        if (lane == 0 && !leaves) barrier_arrive(shared.keys_turn(ds.slot ^ 1));
+      await_scores();
+      if constexpr (reduces_acc)
+        if (!leaves && next.head != tile.head) flush_block<Spec, 128, 128>(p, site, head, acc);
+      last = leaves ? DqPlace{-1, 0} : here;
+      tile = next;
+    }
+    if constexpr (Need::dq) compute_dq<false>(last);
+  }
+};

@@ -1,0 +1,377 @@
+// sm90/fwd/fwd_sm90.cuh: the forward kernel of the sm90 family: f16 or bf16, wgmma with f32 accumulation, TMA, one
+// producer and several consumer warpgroups. sm_90a alone.
+//
+// Grid: at most one block a multiprocessor. A block stays there and takes tile_m queries of one head at a
+// time (work/tile_scheduler.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16 whole rows, so that
+// a row's statistics never leave its four threads.
+//   load     the producer (sm90/fwd/producer.cuh), one warp, walks the kv tiles that the mask leaves, and has the
+//            copy engine bring Q, and then K and V tile by tile, as far ahead as there are slots; with K it
+//            passes on which tile it is. What scores read from memory, fetchers bring (sm90/fwd/bias_loader.cuh)
+//   compute  S = Q K^T; S becomes weights in registers, which, rounded, are the A operand of O += P V
+//   finish   O times the rows' factors, rounded, to shared memory, and from there by the copy engine while
+//            the next q tile is computed; what has no room there, from registers to memory
+// A consumer issues the scores of a tile and, right behind, the values of the tile before it, and turns the
+// scores into weights while the values are added up. README.md has the timing, the barriers and the
+// registers.
+//
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
+//   64 the copy engine fills with zeros. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192;
+//   tile_n a multiple of 16 up to 256; stages: slots for K, and as many for V; at least 2: K of the next
+//   tile is awaited before that of this one goes back.
+// Dynamic shared memory in bytes, with D and Dv padded to 64:
+//   2 * tile_m * D + stages * 2 * tile_n * (D + Dv) + 512, and 2 * tile_m * 64 for each 64 columns of O that
+//   the limit of 227 KB leaves room for; before that strips (sm90/fwd/bias_staging.cuh), where there is room for all of
+//   them: tile_m * (tile_n * element size + 16) for an input's lines, stages * tile_n * sizeof(Col) for
+//   columns
+// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and what a tensor map can
+// hold: the runtime refuses others (runtime/args.c, runtime/maps.c).
+#pragma once
+#include "sm90/fwd/bias_loader.cuh"
+#include "sm90/fwd/o_wgmma.cuh"
+#include "sm90/fwd/producer.cuh"
+#include "sm90/fwd/rescore.cuh"
+#include "sm90/fwd/softmax.cuh"
+#include "source/cp_async_tile.cuh"
+#include "source/tensor.cuh"
+
+// ---- compute ----
+
+template <class Spec, class Config>
+struct ConsumerSm90 : WeigherSm90<Spec, Config> {
+  using Weigher = WeigherSm90<Spec, Config>;
+  using typename Weigher::Shared, typename Weigher::Elem, typename Weigher::Row;
+  using Weigher::tile_m, Weigher::tile_n, Weigher::rows, Weigher::dim, Weigher::dim_v, Weigher::two_small,
+      Weigher::skips, Weigher::skips_last, Weigher::p, Weigher::maps, Weigher::shared, Weigher::group,
+      Weigher::warp, Weigher::lane, Weigher::site, Weigher::first_row, Weigher::head, Weigher::row,
+      Weigher::online, Weigher::k, Weigher::v, Weigher::q, Weigher::weights, Weigher::scale, Weigher::k_back,
+      Weigher::v_back, Weigher::q_back, Weigher::first, Weigher::may_lag, Weigher::wanted, Weigher::late_v,
+      Weigher::lines, Weigher::position, Weigher::query, Weigher::ends, Weigher::await_q, Weigher::await_k,
+      Weigher::await_v, Weigher::release, Weigher::release_q, Weigher::release_k, Weigher::release_v,
+      Weigher::advance_k, Weigher::advance_v, Weigher::give_k, Weigher::weigh;
+  using Weigher::WeigherSm90;
+
+  // Two consumers find their order by themselves, but where they weigh small dots, or sigmoids, not a good
+  // one, as measured. O by way of the copy engine takes uniform registers, for want of which ptxas moves the
+  // wait for O in the loop of small dots.
+  static constexpr bool two_sigmoid = Spec::prob_is_sigmoid && Shared::groups == 2;
+  // The products of scores stand once where O is wide: ptxas asks of each accumulator that a product writes
+  // which registers it meets, and a place of their own for a q tile's first scores takes it a tenth of its
+  // time. The branch there costs up to 0.06 of the speed where O is narrow, and with sigmoids and scores from
+  // memory, and registers where Q is narrow and tiles thus wide. With it turns gain a little.
+  static constexpr bool once =
+      Shared::groups == 2 && dim > 192 && dim_v > 192 && Spec::score_reads == 0 && !Spec::prob_is_sigmoid;
+  static constexpr bool takes_turns = Shared::groups > 2 || two_small || two_sigmoid || once;
+  static constexpr int o_boxes = two_small ? 0 : Shared::o_boxes;  // 64 columns of O that it takes
+  // The code of weights stands once, in a loop, because most of the time that a kernel takes to compile goes
+  // to it. Three consumers have no registers for scores that live across the loop's end: there a q tile's
+  // first weights have a copy of their own.
+  static constexpr bool twice = Shared::groups > 2;
+  enum { turn_barrier = 1 };
+
+  __device__ __forceinline__ void begin(const QNote &note) {
+    site = Site{note.b, note.h, p.q_len, p.kv_len};
+    const int q0 = note.q_tile * tile_m + group * 64, q1 = min_of(q0 + 64, site.q_len);
+    first_row = q0 + warp * 16;
+    wanted =
+        skips && q0 < q1 ? tiles_of(Spec::kv_range(p, site, q0, q1 - 1), site.kv_len, tile_n) : Range{0, 0};
+    head = Spec::head(p, site);
+#pragma unroll
+    for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
+    online.init(p, site, head, row);
+    if constexpr (Shared::has_lines) lines.begin(p, site, head, first_row, lane);
+    may_lag = false;
+    zero_out<dim_v / 16>();
+  }
+
+  // Consumers take turns at issuing products, so that one's exponentials fall into the other's products.
+  __device__ __forceinline__ void await_turn() const {
+    if constexpr (takes_turns) named_sync(turn_barrier + group, 256);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if constexpr (takes_turns) named_arrive(turn_barrier + (group + 1) % Shared::groups, 256);
+  }
+  __device__ __forceinline__ void take_turn() const {
+    await_turn();
+    pass_turn();
+  }
+  __device__ __forceinline__ void issue_scores(float (&s)[tile_n / 2]) {
+    const u64 a = wgmma_operand(shared.q(group), 0), b = wgmma_operand(shared.k(k.slot), 0);
+    using Product = Wgmma<Elem, tile_n>;
+    if constexpr (dim >= 128)
+      Product::first128(s, a, b);
+    else if constexpr (dim >= 64)
+      Product::first64(s, a, b);
+#pragma unroll
+    for (int i = 2; i < dim / 64; ++i)
+      Product::dots64(s, a + (i * 64 * 128 >> 4), b + (i * tile_n * 128 >> 4), 1);
+#pragma unroll
+    for (int i = dim / 64 * 4; i < dim / 16; ++i)
+      Product::dots16(s, a + (i / 4 * 64 * 128 + i % 4 * 32 >> 4),
+                      b + (i / 4 * tile_n * 128 + i % 4 * 32 >> 4), i > 0);
+    wgmma_commit();
+    advance_k();
+  }
+  __device__ __forceinline__ void issue_values() {
+    const u64 b = wgmma_operand(shared.v(v.slot), tile_n * 128);
+    if constexpr (dim_v == 256) {
+      out_sums<Elem, 0, 128, tile_n>(weights, b);
+      out_sums<Elem, 8, 128, tile_n>(weights, b + (2 * tile_n * 128 >> 4));
+    } else {
+      out_sums<Elem, 0, dim_v, tile_n>(weights, b);
+    }
+    wgmma_commit();
+    advance_v();
+  }
+
+  // O becomes ready for the next values.
+  __device__ __forceinline__ void rescale() {
+    if constexpr (Spec::has_rescale) {
+      // Once a few tiles have passed, it is common that no row of the warp has a new maximum.
+      if (__any_sync(0xffffffffu, scale[0] != 1.f || scale[1] != 1.f))
+        scale_out<0, dim_v / 16>(scale[0], scale[1]);
+    }
+  }
+
+  __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvNote tile) {
+    wgmma_arrived(s);
+    if constexpr (Shared::has_lines) lines.await(p, site, head, first_row, tile.index() * tile_n, lane);
+    q_back = ends(tile);
+  }
+  __device__ __forceinline__ KvNote first_scores(float (&s)[tile_n / 2]) {
+    const KvNote note = await_k();
+    wgmma_fence();
+    issue_scores(s);
+    if constexpr (Shared::has_lines) lines.peek();
+    const KvNote tile = note.shared();
+    wgmma_wait<0>();
+    end_scores(s, tile);
+    return tile;
+  }
+  // Scores of the next tile and values of this one, at once. O is rescaled between the two: the product of
+  // the scores has only begun, and that of the values would have to wait for it anyway. With `once`, a q
+  // tile's first scores as well, which have no values beside them, and O is rescaled behind the weights.
+  __device__ __forceinline__ KvNote next_scores(float (&s)[tile_n / 2]) {
+    const KvNote note = await_k();
+    if constexpr (Shared::has_cols) give_k();
+    await_turn();
+    wgmma_fence();
+    issue_scores(s);
+    if constexpr (Shared::has_lines) lines.peek();
+    KvNote tile;
+    if (once && first) {
+      pass_turn();
+      tile = note.shared();
+      wgmma_wait<0>();
+    } else {
+      if constexpr (!once) rescale();
+      this->template finish_weights<false>();
+      await_v();
+      wgmma_fence();
+      issue_values();
+      pass_turn();
+      tile = note.shared();
+      wgmma_wait<1>();
+    }
+    end_scores(s, tile);
+    return tile;
+  }
+  __device__ __forceinline__ void last_values() {
+    if constexpr (Shared::has_cols) give_k();
+    if constexpr (Shared::has_lines) lines.release();
+    if constexpr (!once) rescale();
+    this->template finish_weights<true>();
+    await_v();
+    wgmma_fence();
+    issue_values();
+    wgmma_wait<0>();
+    release_v();
+  }
+  // Leaves out the next kv tile, of which the mask leaves this consumer's rows nothing. V, which comes later
+  // than K, it gives back with the one after it.
+  __device__ __forceinline__ void skip_tile(KvNote &tile) {
+    if (!tile.before_first()) take_turn();
+    tile = await_k().shared();
+    give_late_v();
+    advance_k();
+    if constexpr (Shared::has_cols) give_k();
+    if constexpr (Shared::has_lines) lines.leave_out();
+    release_k();
+    late_v = true;
+  }
+  __device__ __forceinline__ void give_late_v() {
+    if (!skips || !late_v) return;
+    await_v();
+    advance_v();
+    release_v();
+    late_v = false;
+  }
+  // Leaves out the q tile's first kv tiles; says whether one is left, and in `tile` which was the latest.
+  __device__ __forceinline__ bool skip_first(KvNote &tile) {
+#pragma unroll 1
+    for (; !tile.last(); skip_tile(tile)) {
+      const int next = await_k().shared().index();
+      if (next >= wanted.hi) continue;
+      if (skips_last && next < wanted.lo) return false;
+      if (!tile.before_first()) take_turn();
+      return true;
+    }
+    return false;
+  }
+  __device__ __forceinline__ void skip_rest(KvNote tile) {
+    if constexpr (skips_last)
+#pragma unroll 1
+      while (!tile.last()) skip_tile(tile);
+  }
+  // From the scores at hand to the end, or to a tile whose weights are not good, which it returns in `tile`.
+  __device__ __forceinline__ bool good_tiles(float (&s)[tile_n / 2], KvNote &tile) {
+    asm volatile("");  // else ptxas would see one loop in two, and put the rare case into its midst
+    bool good = true;
+    if constexpr (twice) {
+      good = weigh(s, tile);
+      give_late_v();
+#pragma unroll 1
+      while (good && !ends(tile)) {
+        float next[tile_n / 2];
+        tile = next_scores(next);
+        good = weigh(next, tile);
+      }
+    } else {
+#pragma unroll 1
+      while ((good = weigh(s, tile)) && !ends(tile)) tile = next_scores(s);
+    }
+    return good;
+  }
+  // The scores of a tile that exceeded the maximum by too much, to be weighed with a new one.
+  __device__ __forceinline__ void again(float (&s)[tile_n / 2], KvNote tile) {
+    const int queries[rows] = {query(0), query(1)};
+    Site at = site;
+    // Addresses that are kept in registers for this spill others. Without a mask there is room for them where
+    // scores read nothing, and beside three consumers' also where they read of columns alone.
+    if constexpr (Spec::has_mask || Spec::score_reads > (Shared::groups > 2 ? 1 : 0)) at.h = anew(at.h);
+    if constexpr (Shared::has_lines)
+      if (!ends(tile)) lines.again(p, at, head, first_row, tile.index() * tile_n, lane);
+    scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, tile.index(), lane, s);
+    q_back = may_lag = false;
+    v_back = 0;
+    if constexpr (!Shared::has_cols) k_back = 0;
+  }
+  // Says which was the latest.
+  __device__ __forceinline__ KvNote all_tiles() {
+    float s[tile_n / 2];
+    KvNote tile;
+    first = true;
+    v_back = 0;
+    if constexpr (once) {
+      // One loop: of one within another, the inner would have masks found before it, also for tiles that have
+      // none. O is rescaled at its end, for the last values as well. That costs no time here; where products
+      // stand twice it costs 0.03 of it.
+      bool good = true;
+#pragma unroll 1
+      do {
+        if (good)
+          tile = next_scores(s);
+        else
+          again(s, tile);
+        good = weigh(s, tile);
+        rescale();
+      } while (!good || !ends(tile));
+    } else {
+      tile = first_scores(s);
+#pragma unroll 1
+      while (!good_tiles(s, tile)) again(s, tile);
+    }
+    last_values();
+    return tile;
+  }
+
+  __device__ __forceinline__ void run() {
+    barrier_peeks_init();
+    declare_out();
+    if (takes_turns && group == Shared::groups - 1) named_arrive(turn_barrier, 256);
+    for (QNote note = await_q(); note.state != QNote::END; note = await_q()) {
+      begin(note);
+      KvNote tile = note.state == QNote::SOME ? KvNote::before() : KvNote::none();
+      bool some = note.state == QNote::SOME;
+      if constexpr (skips) some = some && skip_first(tile);
+      if (some) {
+        const KvNote latest = all_tiles();
+        if constexpr (skips) tile = latest;  // else ptxas would carry it along
+      } else {
+        release_q();
+      }
+      finish();
+      skip_rest(tile);
+    }
+    if (o_boxes > 0 && elected()) bulk_wait_read();  // shared memory is the block's
+  }
+
+  // ---- finish ----
+
+  __device__ __forceinline__ void write_o(const float (&scale)[rows]) const {
+    OutRow to[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const Elem *row = row_of<Elem>(p.o, site.b, site.h, position(r)) + lane % 4 * 8;
+      to[r] = {u64(__cvta_generic_to_global(row)), scale[r], position(r) < site.q_len};
+    }
+    store_outs<Elem, Config::head_dim_v, o_boxes * 4>(to, lane);
+  }
+  // The same by way of shared memory and the copy engine, which takes it from there while the next q tile is
+  // computed, and knows where the tensor ends.
+  __device__ __forceinline__ void stage_o(const float (&scale)[rows]) const {
+    // Where -inf does not mask, weights take more registers: a place kept in one would spill another.
+    const u32 to = shared.o(group * 4 + warp), row = (Spec::mask_by_inf ? lane : anew(lane)) % 16;
+    if (elected()) bulk_wait_read();
+    __syncwarp();
+    constexpr int columns = o_boxes < Shared::boxes_v ? o_boxes * 64 : Config::head_dim_v;
+    stage_outs<Elem, columns>(to + row * 128 + (lane / 16 ^ row % 8) * 16, scale[0], scale[1]);
+    fence_async();
+    __syncwarp();
+    if (elected()) {
+#pragma unroll
+      for (int i = 0; i < o_boxes; ++i)
+        tensor_store(to + i * Shared::o_box_bytes, maps.o, i * 64, first_row, site.h, site.b);
+      bulk_commit();
+    }
+  }
+  __device__ __forceinline__ void finish() {
+    online.finish();
+    // Every lane of a row has its state, so each of two sees to one of the rows that they share.
+    const int mine = lane % 2;
+    const Row my_row = mine == 0 ? row[0] : row[1];
+    const typename Spec::State my_state = mine == 0 ? online.state[0] : online.state[1];
+    const bool kept = online.kept[mine];
+    const float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
+    float scale[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
+    if constexpr (o_boxes > 0) stage_o(scale);
+    if constexpr (o_boxes < Shared::boxes_v) write_o(scale);
+    // Behind O, which the fence before its copy would otherwise let wait for these stores.
+    if (lane % 4 < rows && position(mine) < site.q_len)
+      write_row<Spec>(p, site, head, my_row, my_state, position(mine), kept);
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, void *memory) {
+  using Shared = SharedSm90<Spec, Config>;
+  static_assert(ValidSpec<Spec> && has_shared<Config, Shared::bytes>());
+  const Shared shared{shared_address(memory)};
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+  constexpr bool two = Shared::groups <= 2, lines = Shared::has_lines;
+  const int group = int(uniform(threadIdx.x / 128)) - 1;
+  if (group < 0) {
+    registers_down<(two ? lines ? 56 : 40 : 32)>();
+    if (threadIdx.x < 32) {
+      ProducerSm90<Spec, Config>(p, maps, shared).run();
+    } else if constexpr (Shared::fetchers > 0) {
+      const int fetcher = int(uniform(threadIdx.x / 32)) - 1;
+      if (fetcher < Shared::fetchers) FetcherSm90<Spec, Config>(p, shared, fetcher).run();
+    }
+  } else {
+    registers_up<(two ? lines ? 224 : 232 : 160)>();
+    ConsumerSm90<Spec, Config>(p, maps, shared, group).run();
+  }
+}

@@ -1,0 +1,158 @@
+// sm90/fwd/mask.cuh: which scores of a masked tile count, in the sm90 forward. A consumer's thread has two rows
+// of it, and two columns of each eight.
+#pragma once
+#include "arch/mma.cuh"
+#include "score/mask_intervals.cuh"
+#include "score/online_rows.cuh"
+#include "sm90/pipeline.cuh"
+
+// Puts -inf, or 0 without Spec::mask_by_inf, in place of the scores that do not count, and notes in `keep`
+// which do, and in `online` which rows have kept one. Where a row keeps an interval, an element costs a
+// comparison with a constant, or two, and a select; where the predicate is cheap and nothing else is known,
+// its value and a select. Else what a row keeps, or loops over the predicate, which are short to compile, find
+// a bit for each, and an element costs the test of its bit and a select.
+template <class Spec, class Online, int TileN>
+struct MaskSm90 {
+  static constexpr int rows = 2, cols = TileN / 4, tile_n = TileN, words = (cols + 31) / 32;
+  using Keep = KeepBits<cols>;
+  const LuattnParams &p;
+  const Site &site;
+  const typename Spec::Head &head;
+  const typename Spec::Row (&row)[rows];
+  const int first_row, lane;
+
+  // As in ConsumerSm90.
+  __device__ __forceinline__ int query(int r) const {
+    return min_of(int(Position{first_row + lane / 4, r * 8}), site.q_len - 1);
+  }
+  // kv0: the position of the thread's first column.
+  __device__ __forceinline__ void apply(KvNote tile, int kv0, float (&x)[rows][cols], Keep (&keep)[rows],
+                                        Online &online) const {
+#pragma unroll
+    for (int r = 0; r < rows; ++r) keep[r] = Keep::none();
+    constexpr bool by_row = Spec::row_ranges > 0 && !Spec::keep_apart;
+    if constexpr (Spec::mask_by_inf && by_row && Spec::row_ranges == 1 && Spec::row_period == 0)
+      return by_interval(kv0, x, online);
+    if constexpr (Spec::mask_by_inf && Spec::row_ranges == 0 && Spec::keep_is_cheap)
+      return by_predicate(kv0, x, online);
+    if (by_row || (Spec::row_ranges > 0 && tile.by_range())) {
+      bits_of_row(kv0, keep, online);
+    } else {
+      bits_of_predicate(kv0, keep);
+      note(keep, online);
+    }
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+#pragma unroll
+      for (int j = 0; j < cols; j += 4)
+        keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone());
+  }
+  // Which rows keep something of the tile. If one of a row's four threads does, all may say that they do.
+  __device__ __forceinline__ void note(const Keep (&keep)[rows], Online &online) const {
+    if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
+  }
+  __device__ __forceinline__ void note(int r, int kv0, Range kept, Online &online) const {
+    const int lo = kept.lo - kv0, hi = kept.hi - kv0, tile = lane % 4 * -2;
+    if constexpr (Spec::mask_by_inf) online.kept.raise(r, max_of(lo, tile) < min_of(hi, tile + tile_n));
+  }
+  static __device__ __forceinline__ float gone() { return Spec::mask_by_inf ? -infinity<float>() : 0.f; }
+  __device__ __forceinline__ void by_interval(int kv0, float (&x)[rows][cols], Online &online) const {
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const Range kept = Spec::row_range(p, site, query(r));
+      const int lo = kept.lo - kv0, hi = kept.hi - kv0;
+      note(r, kv0, kept, online);
+#pragma unroll
+      for (int j = 0; j < cols; ++j) {
+        const int column = j / 2 * 8 + j % 2;
+        const bool inside = column < hi && (Spec::row_from_start || column >= lo);
+        x[r][j] = inside ? x[r][j] : gone();
+      }
+    }
+  }
+  __device__ __forceinline__ void by_predicate(int kv0, float (&x)[rows][cols], Online &online) const {
+    bool any[rows] = {false, false};
+#pragma unroll
+    for (int j = 0; j < cols; ++j)
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        const bool kept = keeps(r, kv0 + j / 2 * 8 + j % 2);
+        any[r] |= kept;
+        x[r][j] = kept ? x[r][j] : gone();
+      }
+#pragma unroll
+    for (int r = 0; r < rows; ++r) online.kept.raise(r, any[r]);
+  }
+  static __device__ __forceinline__ void add(Keep &keep, int lo, int hi) {
+#pragma unroll
+    for (int w = 0; w < words; ++w)
+      keep.word[w] |= columns_between(lo - 128 * w, hi - 128 * w, tile_n - 128 * w);
+  }
+  __device__ __forceinline__ void bits_of_row(int kv0, Keep (&keep)[rows], Online &online) const {
+    constexpr bool one = Spec::row_ranges == 1 && Spec::row_period == 0;
+    Range kept[rows], rest[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      kept[r] = Spec::row_range(p, site, query(r));
+      if constexpr (one) note(r, kv0, kept[r], online);
+      if constexpr (Spec::row_from_start) kept[r].lo = kv0;  // or below
+      if constexpr (Spec::row_period > 0) rest[r] = Spec::row_rest(p, site, query(r));
+    }
+    bits_of_range(kv0, kept, rest, keep);
+    if constexpr (Spec::row_ranges == 2) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) kept[r] = Spec::row_second(p, site, query(r));
+      bits_of_range(kv0, kept, rest, keep);
+    }
+    if constexpr (Spec::row_period > 0 && Spec::row_period < short_period) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        u32 of_rest[words];
+        columns_of_residues<Spec::row_period>(of_rest, kv0, rest[r]);
+#pragma unroll
+        for (int w = 0; w < words; ++w) keep[r].word[w] &= of_rest[w];
+      }
+    }
+    if constexpr (!one) note(keep, online);
+  }
+  // Of an interval, all, or of a long period what lies in each row of a grid.
+  __device__ __forceinline__ void bits_of_range(int kv0, const Range (&kept)[rows], const Range (&rest)[rows],
+                                                Keep (&keep)[rows]) const {
+    constexpr int period = Spec::row_period;
+    if constexpr (period < short_period) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) add(keep[r], kept[r].lo - kv0, kept[r].hi - kv0);
+    } else {
+      const int tile0 = kv0 - lane % 4 * 2;
+#pragma unroll 1
+      for (int line = tile0 / period * period; line < tile0 + tile_n; line += period)
+#pragma unroll
+        for (int r = 0; r < rows; ++r)
+          add(keep[r], max_of(kept[r].lo, line + max_of(rest[r].lo, 0)) - kv0,
+              min_of(kept[r].hi, line + min_of(rest[r].hi, period)) - kv0);
+    }
+  }
+  __device__ __forceinline__ bool keeps(int r, int kv) const {
+    bool kept = kv < site.kv_len;
+    if constexpr (Spec::has_mask)
+      kept = kept & Spec::keep(p, site, head, row[r], Spec::col(p, site, head, kv), query(r), kv);
+    return kept;
+  }
+  __device__ __forceinline__ void bits_of_predicate(int kv0, Keep (&keep)[rows]) const {
+    constexpr int step = 4;
+#pragma unroll
+    for (int w = 0; w < words; ++w) {
+#pragma unroll 1
+      for (int j = 0; j < 32 && 32 * w + j < cols; j += step) {
+#pragma unroll
+        for (int r = 0; r < rows; ++r) {
+          u32 bits = 0;
+#pragma unroll
+          for (int i = 0; i < step; ++i)
+            bits |= keeps(r, kv0 + (32 * w + j) * 4 + i / 2 * 8 + i % 2) ? 1u << i : 0;
+          keep[r].word[w] |= bits << j;
+        }
+      }
+    }
+  }
+};

@@ -1,0 +1,105 @@
+// sm90/fwd/producer.cuh: the producer of the sm90 forward: one warp, which draws q tiles, walks the kv tiles that
+// the mask leaves, and has the copy engine bring Q, K and V. README.md has the timing.
+#pragma once
+#include "sm90/pipeline.cuh"
+#include "work/tile_scheduler.cuh"
+
+template <class Spec, class Config>
+struct ProducerSm90 {
+  using Shared = SharedSm90<Spec, Config>;
+  static constexpr int tile_n = Config::tile_n;
+
+  const LuattnParams &p;
+  const LuattnTensorMaps &maps;
+  const Shared shared;
+  Ring<Config::stages> k, v;
+  Ring<1> q;
+
+  // Slots begin empty: the first wait for them returns at once.
+  __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
+                                          const Shared &s)
+      : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
+
+  __device__ __forceinline__ void load_q(const QNote &note) {
+    const bool some = note.state == QNote::SOME;
+#pragma unroll 1
+    for (int g = 0; g < Shared::groups; ++g) {
+      barrier_wait(shared.q_empty(g), q.parity);
+      if (elected()) {
+        note.store(shared.q_note(g));
+        barrier_arrive_expect(shared.q_full(g), some ? Shared::q_bytes : 0);
+        if (some)
+#pragma unroll
+          for (int i = 0; i < Shared::boxes; ++i)
+            tensor_load(shared.q(g) + i * 64 * 128, maps.q, shared.q_full(g), i * 64,
+                        note.q_tile * Config::tile_m + g * 64, note.h, note.b);
+      }
+    }
+    q.advance();
+  }
+  // Has the fetchers bring what scores read, of the tile whose K is to be loaded next.
+  __device__ __forceinline__ void tell_fetchers(const FetchNote &note) {
+    if constexpr (Shared::fetchers > 0) {
+      barrier_wait(shared.notes_empty(k.slot), k.parity);
+      if (elected()) {
+        note.store(shared.fetch_note(k.slot));
+        barrier_arrive(shared.notes_full(k.slot));
+      }
+    }
+  }
+  __device__ __forceinline__ void load_k(Tile tile, bool last, int head, int b) {
+    barrier_wait(shared.k_empty(k.slot), k.parity);
+    if (elected()) {
+      KvNote::of(tile, last).store(shared.k_note(k.slot));
+      barrier_arrive_expect(shared.k_full(k.slot), Shared::k_bytes);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes; ++i)
+        tensor_load(shared.k(k.slot) + i * tile_n * 128, maps.k, shared.k_full(k.slot), i * 64,
+                    tile.index * tile_n, head, b);
+    }
+    k.advance();
+  }
+  __device__ __forceinline__ void load_v(Tile tile, int head, int b) {
+    barrier_wait(shared.v_empty(v.slot), v.parity);
+    if (elected()) {
+      barrier_arrive_expect(shared.v_full(v.slot), Shared::v_bytes);
+#pragma unroll
+      for (int i = 0; i < Shared::boxes_v; ++i)
+        tensor_load(shared.v(v.slot) + i * tile_n * 128, maps.v, shared.v_full(v.slot), i * 64,
+                    tile.index * tile_n, head, b);
+    }
+    v.advance();
+  }
+
+  // K runs one tile ahead of V, as the consumers do.
+  __device__ __forceinline__ void run() {
+    Tickets<Spec::has_mask, Spec::lines_shared> tickets(p);
+    while (tickets.valid()) {
+      const BlockSite block = tickets.site();
+      const Site site{block.b, block.h, p.q_len, p.kv_len};
+      WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
+      Tile of_k{-1, false}, of_v{-1, false};  // whose K, and whose V, is to be loaded next
+      bool some = false;
+      for (;;) {
+        const Tile next = walk.next(p, site);
+        // Before the last K, because the answer takes a while; a block that drew sooner would keep a tile
+        // that others have time for.
+        if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
+        if (of_k.valid()) {
+          tell_fetchers(FetchNote::of(block.q_tile, block.h, block.b, of_k.index, !some));
+          load_k(of_k, !next.valid(), block.h_kv, block.b);
+          if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::SOME)});
+          some = true;
+        }
+        if (of_v.valid()) load_v(of_v, block.h_kv, block.b);
+        of_v = of_k;
+        of_k = next;
+        if (!of_v.valid() && !of_k.valid()) break;
+      }
+      if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::EMPTY)});
+      tickets.advance();
+    }
+    load_q({0, 0, 0, QNote::END});
+    tell_fetchers(FetchNote::end());
+  }
+};

@@ -1,0 +1,34 @@
+// sm90/fwd/rescore.cuh: scores from memory, for the few kv tiles that the sm90 forward weighs a second time: their
+// first scores have been overwritten, and K given back.
+#pragma once
+#include "arch/mma.cuh"
+#include "source/tensor.cuh"
+#include "work/tile_scheduler.cuh"
+
+// All of the tile: the one at the end of K comes first and has its maximum taken, so that this one exists to
+// its last row. query: of the thread's rows, the nearest that exist. Statements of PTX step from row to row
+// of K: the compiler would multiply for each, which takes registers and its time.
+template <class Elem, int Dim, int TileN>
+LUATTN_FN void scores_from_memory(const LuattnParams &p, const Site &site, const int (&query)[2], int tile,
+                                  int lane, float (&s)[TileN / 2]) {
+  const Elem *const of_q = row_of<Elem>(p.q, site.b, site.h, 0) + lane % 4 * 2;
+  const int h_kv = int(quotient(u32(site.h), p.order.group));
+  const Elem *const first_k = row_of<Elem>(p.k, site.b, h_kv, tile * TileN + lane / 4);
+  u64 of_k = u64(__cvta_generic_to_global(first_k + lane % 4 * 2));
+  const i64 step = p.k.seq * 8 * i64(sizeof(Elem)), next = 8 * i64(sizeof(Elem)) - step * (TileN / 8);
+#pragma unroll
+  for (int i = 0; i < TileN / 2; ++i) s[i] = 0;
+#pragma unroll 1
+  for (int d = 0; d < Dim; d += 8) {
+    u32 a[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) a[r] = *reinterpret_cast<const u32 *>(of_q + query[r] * p.q.seq + d);
+#pragma unroll
+    for (int n = 0; n < TileN / 8; ++n) {
+      u32 b;
+      asm volatile("ld.global.b32 %0, [%1];\nadd.s64 %1, %1, %2;" : "=r"(b), "+l"(of_k) : "l"(step));
+      mma_16x8x8<Elem>(s + n * 4, a, b);
+    }
+    of_k += next;
+  }
+}

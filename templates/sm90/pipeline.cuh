@@ -1,0 +1,258 @@
+// sm90/pipeline.cuh: what the producer and the consumers of an sm90 kernel agree on: where tiles lie in shared memory,
+// the barriers between them, and what the producer tells the consumers of each tile.
+//
+// A slot has room for one tile: `stages` slots for K, as many for V, and one for each consumer's Q. The
+// producer fills a slot when its `empty` barrier says that all warps that read it are done with what was
+// there, and the copy engine completes its `full` barrier when the bytes have come. README.md shows it in
+// time.
+#pragma once
+#include "arch/mma.cuh"
+#include "arch/tma.cuh"
+#include "work/tile_walk.cuh"
+
+// Where one side of a ring of slots has got to: the slot, and the parity of the phase to wait for at its
+// barrier. Consumers begin with parity 0, the first fill; the producer with 1, which a new barrier grants at
+// once: slots begin empty.
+template <int Stages>
+struct Ring {
+  int slot;
+  u32 parity;
+  __device__ __forceinline__ explicit Ring(u32 first_parity) : slot(0), parity(first_parity) {}
+  __device__ __forceinline__ void advance() {
+    if (++slot == Stages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// A number that all lanes have, in a way that ptxas sees: it serialises products behind a branch that might
+// diverge.
+LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+// From the first to the last of these tiles that is visited.
+template <class Spec>
+LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {
+  if constexpr (Spec::has_score_bounds) {
+    if (visits.words == nullptr) return tiles;
+    int lo = tiles.hi, hi = tiles.lo;
+#pragma unroll 1
+    for (int w = tiles.lo / 32 + int(threadIdx.x) % 32; w * 32 < tiles.hi; w += 32) {
+      const u32 bits = visits.words[w];
+      if (bits == 0) continue;
+      lo = min_of(lo, w * 32 + __ffs(int(bits)) - 1);
+      hi = max_of(hi, w * 32 + 32 - __clz(int(bits)));
+    }
+    tiles.lo = max_of(__reduce_min_sync(0xffffffffu, lo), tiles.lo);
+    tiles.hi = min_of(__reduce_max_sync(0xffffffffu, hi), tiles.hi);
+  }
+  return tiles;
+}
+
+// The walk of KvTiles (work/tile_walk.cuh), for a whole warp, whose lanes classify 32 tiles at a time: where a mask is
+// read from memory, or leaves many tiles empty, one after the other would keep the products waiting. And
+// downwards: the diagonal of a causal mask comes first, with the tile whose maximum is taken anyway, and
+// scores that fall with the distance from it, as ALiBi's do, need no other.
+template <class Spec, int TileM, int TileN>
+struct WarpKvTiles {
+  static_assert(walks_stats<Spec, TileM, TileN>);
+  int q0, q1, base;
+  u32 present, masked, by_range;  // of the tiles base, base - 1, .. base - 31 that are still to come
+  Range todo;
+  Visits<Spec> visits;
+
+  __device__ __forceinline__ WarpKvTiles(const LuattnParams &p, const Site &s, int q_tile)
+      : visits(p, s, q_tile, ceil_div(s.q_len, TileM), ceil_div(s.kv_len, TileN)) {
+    q0 = q_tile * TileM;
+    q1 = min_of(q0 + TileM, s.q_len) - 1;
+    todo = visited_hull(visits, tiles_of(Spec::kv_range(p, s, q0, q1), s.kv_len, TileN));
+    present = masked = by_range = 0;
+    base = 0;
+  }
+
+  __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
+    while (present == 0) {
+      if (todo.lo >= todo.hi) return Tile{-1, false};
+      base = todo.hi - 1;
+      const int tile = base - int(threadIdx.x) % 32, kv0 = tile * TileN,
+                kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
+      TileClass c = TILE_EMPTY;
+      if constexpr (Spec::keep_apart) {
+        TileClass rest = TILE_EMPTY;
+        if (tile >= todo.lo && visits.has(tile)) rest = Spec::rest_class(p, s, q0, q1, kv0, kv1);
+        if (rest != TILE_EMPTY) c = least_of(rest, Spec::bounds_class(p, s, q0, q1, kv0, kv1));
+        by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
+      } else if (tile >= todo.lo && visits.has(tile)) {
+        c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
+      }
+      present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
+      masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || kv0 + TileN > s.kv_len);
+      todo.hi -= 32;
+    }
+    const int i = __ffs(int(present)) - 1;
+    present &= present - 1;
+    return Tile{base - i, ((masked >> i) & 1u) != 0, false, ((by_range >> i) & 1u) != 0};
+  }
+};
+
+// Notes lie beside the slots, and are written before the producer arrives at `full`: who has waited for that
+// sees them. Of a warp, lane 0 alone reads a note, because it alone tells the producer that the slot is free.
+//
+// Of a q tile: where it is, and whether the mask leaves anything of it. EMPTY: no K and no V follow, and Q is
+// not copied. END: there are no more q tiles.
+struct QNote {
+  enum State { END, EMPTY, SOME };
+  int q_tile, h, b;
+  u32 state;
+
+  __device__ __forceinline__ void store(u32 address) const {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(q_tile), "r"(h), "r"(b),
+                 "r"(state)
+                 : "memory");
+  }
+  LUATTN_FN QNote load(u32 address) {
+    u32 x[4] = {0, 0, 0, 0};
+    if (threadIdx.x % 32 == 0)
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                   : "r"(address)
+                   : "memory");
+    return {int(uniform(x[0])), int(uniform(x[1])), int(uniform(x[2])), uniform(x[3])};
+  }
+};
+
+// For the fetchers (sm90/fwd/bias_loader.cuh): of a kv tile, whether it is its q tile's first, and of the q tile.
+// END: there are no more.
+struct FetchNote {
+  enum { END = -1 };
+  int q_tile, h, b;
+  u32 bits;
+
+  LUATTN_FN FetchNote of(int q_tile, int h, int b, int kv_tile, bool first) {
+    return {q_tile, h, b, u32(kv_tile) << 1 | u32(first)};
+  }
+  LUATTN_FN FetchNote end() { return {END, 0, 0, 0}; }
+  __device__ __forceinline__ bool is_end() const { return q_tile == END; }
+  __device__ __forceinline__ int kv_tile() const { return int(bits >> 1); }
+  __device__ __forceinline__ bool first() const { return (bits & 1) != 0; }
+  __device__ __forceinline__ void store(u32 address) const { QNote{q_tile, h, b, bits}.store(address); }
+  LUATTN_FN FetchNote load(u32 address) {
+    const QNote x = QNote::load(address);
+    return {x.q_tile, x.h, x.b, x.state};
+  }
+};
+
+// Of a kv tile: Tile's members, and whether it is the last of its q tile. K's slot has it; V's needs
+// none.
+struct KvNote {
+  u32 bits;
+  LUATTN_FN KvNote of(Tile tile, bool last) {
+    return {u32(tile.index) << 3 | u32(tile.by_range) << 2 | u32(tile.masked) << 1 | u32(last)};
+  }
+  // What a consumer of a q tile has before its first kv tile, and where there is none.
+  LUATTN_FN KvNote before() { return {~1u}; }
+  LUATTN_FN KvNote none() { return {1}; }
+  __device__ __forceinline__ bool before_first() const { return bits == ~1u; }
+  __device__ __forceinline__ int index() const { return int(bits >> 3); }
+  __device__ __forceinline__ bool by_range() const { return (bits & 4) != 0; }
+  __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
+  __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
+
+  __device__ __forceinline__ void store(u32 address) const { store_shared(address, bits); }
+  // For lane 0 alone; shared() hands it to the others, later, when it has come.
+  LUATTN_FN KvNote load(u32 address) {
+    u32 x = 0;
+    if (threadIdx.x % 32 == 0) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+    return {x};
+  }
+  __device__ __forceinline__ KvNote shared() const { return {uniform(bits)}; }
+};
+
+// Shared memory of the forward kernel: Q of each consumer (64 rows), the slots of K, those of V, O on its way
+// to memory, strips, and in the last 512 bytes the barriers and notes. A tile is a row of boxes of 64
+// channels (arch/wgmma.cuh), each of all the tile's rows, 128 bytes a row.
+template <class Spec, class Config>
+struct SharedSm90 {
+  static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
+  static constexpr int groups = tile_m / 64;  // consumer warpgroups
+  static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
+  static constexpr int q_bytes = boxes * 64 * 128, k_bytes = boxes * tile_n * 128,
+                       v_bytes = boxes_v * tile_n * 128;
+  static constexpr int o_box_bytes = 16 * 128, most_bytes = 232448;
+  static constexpr int tile_bytes = groups * q_bytes + stages * (k_bytes + v_bytes) + 512;
+  // What scores read from memory (sm90/fwd/bias_staging.cuh), where there is room: a consumer's lines, the columns of a
+  // slot of K.
+  static constexpr int line_bytes = 64 * (tile_n * int(sizeof(typename Spec::LineElem)) + 16),
+                       col_bytes = tile_n * int(sizeof(typename Spec::Col));
+  static constexpr bool has_lines = Spec::has_line && tile_bytes + groups * line_bytes <= most_bytes;
+  static constexpr int all_lines = has_lines ? groups * line_bytes : 0;
+  static constexpr bool has_cols = Spec::reads_columns && sizeof(typename Spec::Col) % 4 == 0 &&
+                                   tile_bytes + all_lines + stages * col_bytes <= most_bytes;
+  static constexpr int strip_bytes = all_lines + (has_cols ? stages * col_bytes : 0);
+  static constexpr int fetchers = has_lines ? 3 : has_cols ? 1 : 0;
+  // On their way to memory as many of O's boxes as there is room for have a place of their own, 16 rows of
+  // each warp.
+  static constexpr int without_o = tile_bytes + strip_bytes;
+  static constexpr int room = (most_bytes - without_o) / (groups * 4 * o_box_bytes);
+  static constexpr int o_boxes = room < boxes_v ? room : boxes_v;
+  static constexpr int bytes = without_o + groups * 4 * o_boxes * o_box_bytes;
+  static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && stages >= 2 && Config::threads == 128 + 2 * tile_m);
+  static_assert(stages * 68 + groups * 48 + 12 <= 512 && without_o <= most_bytes);
+
+  u32 start;  // a multiple of 1024
+
+  __device__ __forceinline__ u32 q(int group) const { return start + group * q_bytes; }
+  __device__ __forceinline__ u32 k(int slot) const { return q(groups) + slot * k_bytes; }
+  __device__ __forceinline__ u32 v(int slot) const { return k(stages) + slot * v_bytes; }
+
+  __device__ __forceinline__ u32 o(int warp) const { return v(stages) + warp * o_boxes * o_box_bytes; }
+
+  __device__ __forceinline__ u32 lines(int group) const { return o(groups * 4) + group * line_bytes; }
+  __device__ __forceinline__ u32 cols(int slot) const { return o(groups * 4) + all_lines + slot * col_bytes; }
+
+  __device__ __forceinline__ u32 k_full(int slot) const { return o(groups * 4) + strip_bytes + slot * 32; }
+  __device__ __forceinline__ u32 k_empty(int slot) const { return k_full(slot) + 8; }
+  // Of the slot that is given back by `empty`.
+  __device__ __forceinline__ u32 cols_beside(u32 empty) const {
+    return cols(0) + (empty - k_empty(0)) * (col_bytes / 32);
+  }
+  __device__ __forceinline__ u32 v_full(int slot) const { return k_full(slot) + 16; }
+  __device__ __forceinline__ u32 v_empty(int slot) const { return k_full(slot) + 24; }
+  __device__ __forceinline__ u32 q_full(int group) const { return k_full(stages) + group * 16; }
+  __device__ __forceinline__ u32 q_empty(int group) const { return q_full(group) + 8; }
+  __device__ __forceinline__ u32 q_note(int group) const { return q_full(groups) + group * 16; }
+  __device__ __forceinline__ u32 k_note(int slot) const { return q_note(groups) + slot * 4; }
+  __device__ __forceinline__ u32 fetch_note(int slot) const {
+    return k_note((stages + 3) / 4 * 4) + slot * 16;
+  }
+  __device__ __forceinline__ u32 notes_full(int slot) const { return fetch_note(stages) + slot * 16; }
+  __device__ __forceinline__ u32 notes_empty(int slot) const { return notes_full(slot) + 8; }
+  __device__ __forceinline__ u32 lines_full(int group) const { return notes_full(stages) + group * 16; }
+  __device__ __forceinline__ u32 lines_empty(int group) const { return lines_full(group) + 8; }
+
+  // Arrivals that end a phase: one thread of the producer fills a slot, and one of each warp that reads it
+  // empties it; of strips every thread that fills or reads them, for racecheck follows no other order.
+  __device__ __forceinline__ void init_barriers() const {
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(k_full(i), has_cols ? 33 : 1);
+      barrier_init(k_empty(i), groups * (has_cols ? 128 : 4));
+      barrier_init(v_full(i), 1);
+      barrier_init(v_empty(i), groups * 4);
+    }
+    for (int g = 0; g < groups; ++g) {
+      barrier_init(q_full(g), 1);
+      barrier_init(q_empty(g), 4);
+    }
+    if constexpr (has_lines)
+      for (int g = 0; g < groups; ++g) {
+        barrier_init(lines_full(g), fetchers * 32);
+        barrier_init(lines_empty(g), 128);
+      }
+    if constexpr (fetchers > 0)
+      for (int i = 0; i < stages; ++i) {
+        barrier_init(notes_full(i), 1);
+        barrier_init(notes_empty(i), fetchers);
+      }
+    barrier_init_done();
+  }
+};

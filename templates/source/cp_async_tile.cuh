@@ -1,0 +1,113 @@
+// source/cp_async_tile.cuh: tiles between global and shared memory, 16 bytes a thread and step.
+//
+// A tensor's base pointer and its strides are multiples of 8 elements (the runtime refuses others for the
+// sm80 family), so every chunk is one aligned access. Rows beyond the tensor's length and columns between Dim
+// and the tile's padded width become zeros and are never read from global memory: what lies there may be NaN,
+// and 0 * NaN is NaN.
+#pragma once
+#include "arch/mma.cuh"
+
+LUATTN_FN constexpr int padded_dim(int dim) { return (dim + 15) / 16 * 16; }
+
+// The thread's number, its lane and a value, each in a way that the compiler cannot see through: what is
+// derived from one of them is worked out anew each time, and takes no register in between.
+LUATTN_FN int thread_anew() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+LUATTN_FN int lane_anew() {
+  int x;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(x));
+  return x;
+}
+LUATTN_FN int anew(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// One head of a tensor: rows `seq` elements apart.
+template <class Elem>
+struct HeadRows {
+  const Elem *data;
+  i64 seq;
+};
+
+LUATTN_FN constexpr int power_above(int x) {
+  int y = 1;
+  while (y < x) y *= 2;
+  return y;
+}
+
+// Copies rows row0 .. row0 + Rows - 1 of `src` to a SharedTile<padded_dim(Dim)> at `tile`, asynchronously;
+// the caller commits the group. Rows from `len` on become zeros, by the same code: a copy of it for whole
+// tiles would be no faster. A thread keeps to one chunk column and walks down the rows with one pointer, even
+// where that leaves threads without a column: an address for each chunk costs the registers that the
+// accumulators need, and a division for each costs time.
+template <int Rows, int Dim, int Threads, class Elem>
+LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, int len, int thread) {
+  static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
+  using Tile = SharedTile<padded_dim(Dim)>;
+  constexpr int width = power_above(Tile::chunks),
+                pass = Threads / width,  // threads of a row, rows of a pass
+      passes = (Rows + pass - 1) / pass;
+  static_assert(Threads % width == 0);
+  const int first = thread / width, chunk = thread % width;
+  if (width > Tile::chunks && chunk >= Tile::chunks) return;
+  const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0 - first;
+  const Elem *from = src.data + i64(row0 + first) * src.seq + chunk * 8;
+  const u32 to = tile + Tile::offset(u32(first), u32(chunk));
+  if constexpr (Rows % pass == 0 && pass % 8 == 0 &&
+                passes % 4 == 0) {  // the permutation repeats each 8 rows
+    constexpr int bytes = pass * Tile::chunks * 16;
+#pragma unroll
+    for (int i = 0; i < passes; i += 4)
+      cp_async_16_x4<pass, bytes>(to + i * bytes, __cvta_generic_to_global(from + i * pass * src.seq),
+                                  2 * pass * src.seq, end - i * pass);
+  } else {
+#pragma unroll
+    for (int i = 0; i < passes; ++i) {
+      if (Rows % pass != 0 && first + i * pass >= Rows) break;
+      cp_async_16(tile + Tile::offset(u32(first + i * pass), u32(chunk)), from, i * pass < end);
+      from += pass * src.seq;
+    }
+  }
+}
+
+// As copy_tile_async, for a number of rows known at run time, in a rolled loop. Rows from `len` on become
+// zeros.
+template <int Dim, int Threads, class Elem>
+LUATTN_FN void copy_rows_async(u32 tile, const HeadRows<Elem> &src, int rows, int row0, int len, int thread) {
+  static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
+  using Tile = SharedTile<padded_dim(Dim)>;
+  constexpr int width = power_above(Tile::chunks),
+                pass = Threads / width;  // threads of a row, rows of a pass
+  static_assert(Threads % width == 0);
+  const int chunk = thread % width;
+  if (width > Tile::chunks && chunk >= Tile::chunks) return;
+  const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0;
+  const Elem *from = src.data + i64(row0 + thread / width) * src.seq + chunk * 8;
+#pragma unroll 1
+  for (int row = thread / width; row < rows; row += pass) {
+    cp_async_16(tile + Tile::offset(u32(row), u32(chunk)), row < end ? from : src.data, row < end);
+    from += pass * src.seq;
+  }
+}
+
+// Rows row0 .. row0 + Rows - 1 of a shared tile to `dst` (whose row 0 is the tile's row 0), as far as `len`
+// rows exist, by `Threads` threads that number themselves `thread`.
+template <int Rows, int Dim, int Threads, class Elem>
+LUATTN_FN void store_tile(Elem *dst, i64 seq, u32 tile, int row0, int len, int thread) {
+  using Tile = SharedTile<padded_dim(Dim)>;
+  constexpr int chunks = Dim / 8, total = Rows * chunks;
+  constexpr int passes = (total + Threads - 1) / Threads;
+#pragma unroll(passes < 4 ? passes : 4)
+  for (int i = 0; i < passes; ++i) {
+    const int index = thread + i * Threads;
+    if (total % Threads != 0 && index >= total) break;
+    const int row = row0 + index / chunks, chunk = index % chunks;
+    if (row < len)
+      *reinterpret_cast<uint4 *>(dst + i64(row) * seq + chunk * 8) =
+          load_shared_16(tile + Tile::offset(u32(row), u32(chunk)));
+  }
+}

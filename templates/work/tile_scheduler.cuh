@@ -1,0 +1,69 @@
+// work/tile_scheduler.cuh: in which order the q tiles of all heads are taken. site_of: the order, for every forward
+// kernel on the tensor cores. Tickets: which block takes which, for kernels whose blocks take several (sm90).
+#pragma once
+#include "contract/contract.cuh"
+
+struct BlockSite {
+  int q_tile, h, b, h_kv;
+};
+
+// n / by.d for n below 2^31: a division by a number that the compiler does not know is 20 instructions.
+LUATTN_FN u32 quotient(u32 n, const LuattnDivisor &by) { return __umulhi(n + n, by.multiplier) >> by.shift; }
+
+// Tile `index` of o.tiles. Neighbours are the heads of one group, as equal as whole kv heads allow, and
+// within a group the last queries come first: under a causal mask they are the longest, and a long one that
+// starts last would leave the other multiprocessors idle. A group should have enough tiles to hide its own
+// longest one and no more, because the K and V of its heads share the L2 cache: runtime/order.h sees to that.
+LUATTN_FN BlockSite site_of(const LuattnOrder &o, u32 index) {
+  const u32 group = quotient(index, o.group_tiles), within = index - group * o.group_tiles.d;
+  const LuattnDivisor &heads = o.group_heads[group == o.last];
+  const u32 row = quotient(within, heads), head = group * o.group_heads[0].d + (within - row * heads.d);
+  const u32 b = quotient(head, o.heads), h = head - b * o.heads.d;
+  return {int(o.q_tiles - 1 - row), int(h), int(b), int(quotient(h, o.group))};
+}
+
+// The same where all batches read the same lines of an input beside K (Spec::lines_shared): they come one
+// behind the other, so that what one has read the next finds in the L2 cache. Without a mask heads do not
+// mix.
+template <bool Masked>
+LUATTN_FN BlockSite site_of_batches(const LuattnParams &p, u32 index) {
+  const u32 batch = u32(p.batch), heads = u32(p.heads);
+  if constexpr (Masked) {
+    const BlockSite s = site_of(p.order, index);
+    const u32 head = u32(s.b) * heads + u32(s.h), h = head / batch;
+    return {s.q_tile, int(h), int(head - h * batch), int(quotient(h, p.order.group))};
+  }
+  const u32 row = index / batch, h = row / p.order.q_tiles;
+  return {int((h + 1) * p.order.q_tiles - 1 - row), int(h), int(index - row * batch),
+          int(quotient(h, p.order.group))};
+}
+
+// The tiles of a block that stays on its multiprocessor. Without a mask all take equally long, and a block
+// takes every gridDim.x-th. With one, a block's first tile is that of its number, and it draws each further
+// one from a counter; the longest are drawn first. The counter is 0 before a launch and after it: a block
+// draws once for each tile that it takes, so as many draws are made in all, and the last of them turns the
+// counter back to 0. One warp calls: draw, and then, when the answer has had time to come, advance.
+template <bool Masked, bool BatchesTogether = false>
+struct Tickets {
+  const LuattnParams &p;
+  u32 index;
+  u32 drawn;  // lane 0's alone, and still on its way
+
+  __device__ __forceinline__ explicit Tickets(const LuattnParams &params)
+      : p(params), index(blockIdx.x), drawn(0) {}
+  __device__ __forceinline__ bool valid() const { return index < p.order.tiles; }
+  __device__ __forceinline__ BlockSite site() const {
+    if constexpr (BatchesTogether) return site_of_batches<Masked>(p, index);
+    return site_of(p.order, index);
+  }
+  __device__ __forceinline__ void draw() {
+    if constexpr (Masked)
+      if (threadIdx.x % 32 == 0) drawn = atomicInc(p.tickets, p.order.tiles - 1);
+  }
+  __device__ __forceinline__ void advance() {
+    if constexpr (Masked)
+      index = gridDim.x + __shfl_sync(0xffffffffu, drawn, 0);
+    else
+      index += gridDim.x;
+  }
+};

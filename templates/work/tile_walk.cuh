@@ -1,0 +1,142 @@
+// work/tile_walk.cuh: which tiles a block visits. Shared by every kernel family.
+//
+// A tile is TileM rows x TileN columns of the score matrix of one (b, h). KvTiles walks the kv tiles of one q
+// tile (forward, dq), QTiles the q tiles of one kv tile (dk, dv). Both go upwards and skip what the mask
+// leaves empty, so a kernel that prefetches asks for the next tile before it works on the current one:
+//
+//     KvTiles<Spec, TileM, TileN> walk(p, site, q_tile);
+//     for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) ...
+//
+// The walk is the same in every thread that walks. `site.h` is the query head: a mask may differ between the
+// query heads of one kv head. Both visit every tile; the walks of the sm90 family leave out those without
+// weight, too (Visits). But for that, WarpKvTiles gives what KvTiles gives, downwards, to one warp that walks
+// for its whole block.
+#pragma once
+#include "contract/contract.cuh"
+
+struct Tile {
+  int index;    // position / TileN (KvTiles) or position / TileM (QTiles); -1 past the last
+  bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as far as the walk
+                // promises below
+  bool alike = false;  // WarpQTiles: see Spec::alike
+  bool by_range =
+      false;  // WarpKvTiles: if masked, row_range alone says what its rows keep; WarpQTiles: column_range
+  __device__ __forceinline__ bool valid() const { return index >= 0; }
+};
+
+// Tiles of one axis that a range of positions touches.
+LUATTN_FN Range tiles_of(Range positions, int len, int tile) {
+  const int lo = max_of(positions.lo, 0), hi = min_of(positions.hi, len);
+  return lo < hi ? Range{lo / tile, ceil_div(hi, tile)} : Range{0, 0};
+}
+
+// Does a walk have the tiles whose block statistics its spec looks up?
+template <class Spec, int TileM, int TileN>
+constexpr bool walks_stats =
+    Spec::num_stats == 0 || (TileM == Spec::walk_rows && TileN == Spec::walk_columns);
+
+template <class Spec>
+LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+  if constexpr (Spec::has_mask)
+    return Spec::tile_class(p, s, q0, q1, kv0, kv1);
+  else
+    return TILE_FULL;
+}
+
+// Of what is kept where both parts of a mask keep it.
+LUATTN_FN TileClass least_of(TileClass a, TileClass b) { return a < b ? a : b; }
+
+// Tiles whose weights are all too small to matter (around/tile_skipping.cuh). Of a row of tiles, which is a q tile in
+// forward and a kv tile in backward, a bit for each tile says whether it is visited. Empty where a spec's
+// scores have no bounds.
+template <class Spec, bool Some = Spec::has_score_bounds>
+struct Visits {
+  const u32 *words;  // nullptr: all are
+
+  __device__ __forceinline__ Visits() : words(nullptr) {}
+  // Row number `row` of a head's `rows`, of `tiles` tiles.
+  __device__ __forceinline__ Visits(const LuattnParams &p, const Site &s, int row, int rows, int tiles)
+      : words(p.visits) {
+    if (words != nullptr) words += ((i64(s.b) * p.heads + s.h) * rows + row) * ceil_div(tiles, 32);
+  }
+  __device__ __forceinline__ bool has(int tile) const {
+    return words == nullptr || (words[tile / 32] >> tile % 32 & 1) != 0;
+  }
+};
+template <class Spec>
+struct Visits<Spec, false> {
+  __device__ __forceinline__ Visits() {}
+  __device__ __forceinline__ Visits(const LuattnParams &, const Site &, int, int, int) {}
+  __device__ __forceinline__ bool has(int) const { return true; }
+};
+
+// Unmasked means: every row below q_len keeps all TileN columns. Rows at or past q_len do not make a tile
+// masked, because they only ever influence themselves and are not stored.
+template <class Spec, int TileM, int TileN>
+struct KvTiles {
+  static_assert(walks_stats<Spec, TileM, TileN>);
+  int q0, q1;
+  Range todo;
+
+  // q_tile * TileM < q_len
+  __device__ __forceinline__ KvTiles(const LuattnParams &p, const Site &s, int q_tile) {
+    q0 = q_tile * TileM;
+    q1 = min_of(q0 + TileM, s.q_len) - 1;
+    todo = tiles_of(Spec::kv_range(p, s, q0, q1), s.kv_len, TileN);
+  }
+
+  __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
+    for (; todo.lo < todo.hi; ++todo.lo) {
+      const int kv0 = todo.lo * TileN, kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
+      const TileClass c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
+      if (c != TILE_EMPTY) return Tile{todo.lo++, c == TILE_PARTIAL || kv0 + TileN > s.kv_len};
+    }
+    return Tile{-1, false};
+  }
+};
+
+// A block's share of the q tiles of a kv tile, number `split` of p.num_splits: those of the group's heads,
+// one behind the other, in equal parts, as if all heads had as many.
+struct QShare {
+  int split;
+
+  // Of the group's heads, those that the share has some of.
+  __device__ __forceinline__ int first(const LuattnParams &p) const { return split * p.group / p.num_splits; }
+  __device__ __forceinline__ int end(const LuattnParams &p) const {
+    return ceil_div((split + 1) * p.group, p.num_splits);
+  }
+  // Of the tiles of query head h.
+  __device__ __forceinline__ Range of(const LuattnParams &p, Range tiles, int h) const {
+    const int from = split * p.group - h % p.group * p.num_splits, count = tiles.hi - tiles.lo;
+    return {tiles.lo + count * max_of(from, 0) / p.num_splits,
+            tiles.lo + count * min_of(from + p.group, p.num_splits) / p.num_splits};
+  }
+};
+
+// Unmasked means: all TileM x TileN pairs are kept and inside both lengths. Here a row past q_len would be
+// summed into dk and dv, and a column past kv_len into the gradients of inputs, so either makes the tile
+// masked.
+template <class Spec, int TileM, int TileN>
+struct QTiles {
+  static_assert(walks_stats<Spec, TileM, TileN>);
+  int kv0, kv1;
+  bool ragged;
+  Range todo;
+
+  // kv_tile * TileN < kv_len
+  __device__ __forceinline__ QTiles(const LuattnParams &p, const Site &s, int kv_tile) {
+    kv0 = kv_tile * TileN;
+    kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
+    ragged = kv0 + TileN > s.kv_len;
+    todo = tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM);
+  }
+
+  __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
+    for (; todo.lo < todo.hi; ++todo.lo) {
+      const int q0 = todo.lo * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
+      const TileClass c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
+      if (c != TILE_EMPTY) return Tile{todo.lo++, c == TILE_PARTIAL || ragged || q0 + TileM > s.q_len};
+    }
+    return Tile{-1, false};
+  }
+};
