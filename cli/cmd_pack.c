@@ -183,11 +183,14 @@ static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_er
   luattn_image *image;
   unsigned registers = 0, shared = 0;
   TRY(luattn_pack_image(pack, index, &image, err));
-  const luattn_image_info *info = luattn_image_get_info(image);
-  for (uint32_t i = 0; i < info->num_entries; i++) {
-    if (info->entry[i].registers > registers) registers = info->entry[i].registers;
-    if (info->entry[i].shared_bytes > shared) shared = info->entry[i].shared_bytes;
+  luattn_kernel_description d = {.struct_size = sizeof d};
+  const luattn_status status = luattn_image_describe(image, &d, err);
+  for (size_t i = 0; status == LUATTN_OK && i < d.num_functions; i++) {
+    if (d.functions[i].registers > registers) registers = d.functions[i].registers;
+    if (d.functions[i].shared_bytes > shared) shared = d.functions[i].shared_bytes;
   }
+  luattn_image_free(image);
+  TRY(status);
   clean_name(e->spec_name, name);
   entry_words(e, dims, arch);
   printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx%s\n", name, pass_name(e),
@@ -195,7 +198,6 @@ static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_er
          shared, (unsigned long long)e->size, (unsigned long long)e->stored_size,
          (unsigned long long)e->spec_hash[1], (unsigned long long)e->spec_hash[0],
          e->deterministic ? "  deterministic" : "");
-  luattn_image_free(image);
   return LUATTN_OK;
 }
 

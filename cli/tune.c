@@ -48,13 +48,14 @@ static luattn_status compile_one(cli_gpu *g, const tune_field *f, luattn_lengths
   c->compile_ms = report.cache_hit ? 0 : (tune_now() - start) * 1e3;
   c->tiles = report.tiles;
   *every_length = report.every_length != 0;
-  const luattn_image_info *info = luattn_image_get_info(image);
-  for (uint32_t i = 0; i < info->num_entries; i++) {
-    const luattn_entry_info *e = &info->entry[i];
-    if (e->registers > c->registers) c->registers = e->registers;
-    c->local_bytes += e->local_bytes;
+  luattn_kernel_description d = {.struct_size = sizeof d};
+  luattn_status status = luattn_image_describe(image, &d, err);
+  for (size_t i = 0; status == LUATTN_OK && i < d.num_functions; i++) {
+    const luattn_function_info *one = &d.functions[i];
+    if (one->registers > c->registers) c->registers = one->registers;
+    c->local_bytes += one->local_bytes;
   }
-  const luattn_status status = luattn_kernel_load(g->driver, g->device, image, &c->kernel, err);
+  if (status == LUATTN_OK) status = luattn_kernel_load(g->driver, g->device, image, &c->kernel, err);
   luattn_image_free(image);
   return status;
 }

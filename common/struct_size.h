@@ -1,5 +1,5 @@
-/* struct_size.h: takes structs that callers give with their size, of this or of another version of luattn.
- * The policy is in luattn/status.h. */
+/* struct_size.h: takes and fills structs that callers give with their size, of this or of another version of
+ * luattn. The policy is in luattn/status.h. */
 #ifndef LUATTN_STRUCT_SIZE_H
 #define LUATTN_STRUCT_SIZE_H
 
@@ -21,6 +21,12 @@ typedef struct struct_rule {
 /* Copies the caller's struct into `out`, which has rule->known bytes: what an earlier version lacks is zero
  * there. `place` starts the message: "forward". Errors: LUATTN_INVALID. */
 luattn_status struct_take(const struct_rule *rule, const char *place, const void *given, void *out,
+                          luattn_error *err);
+
+/* Fills the caller's struct from `filled`, which has rule->known bytes: a smaller one gets the members that it
+ * has, a larger one zeros in those that this luattn does not know. Reads struct_size alone, and leaves it as it
+ * is. Errors: LUATTN_INVALID. */
+luattn_status struct_give(const struct_rule *rule, const char *place, const void *filled, void *out,
                           luattn_error *err);
 
 #endif

@@ -148,10 +148,10 @@ static const char *explain_damage(const compilation *c, const nvrtc_result *r) {
 
 /* Of an image from the cache, which keeps one number for spills and stack. */
 static const char *explain_image(const compilation *c, const luattn_image *image) {
-  const luattn_image_info *info = luattn_image_get_info(image);
+  const image_manifest *info = image_get_manifest(image);
   const char *why = c->plan.why;
   for (uint32_t i = 0; i < info->num_entries; i++) {
-    const luattn_entry_info *e = &info->entry[i];
+    const manifest_entry *e = &info->entry[i];
     const char *line = e->local_bytes == 0
                            ? NULL
                            : arena_printf(c->a, "%s has %u bytes of stack and spilled registers", e->name,
@@ -247,7 +247,7 @@ static luattn_status build(compilation *c, const char *dir, hash128 key, nvrtc_r
 
 static luattn_status make_image(const compilation *c, const nvrtc_result *r, const nvrtc_result *others,
                                 hash128 key, luattn_image **image, luattn_error *err) {
-  luattn_image_info info = c->info;
+  image_manifest info = c->info;
   info.source_hash[0] = key.lo;
   info.source_hash[1] = key.hi;
   for (uint32_t j = 0; j < info.num_entries; j++)
@@ -261,13 +261,13 @@ static luattn_status make_image(const compilation *c, const nvrtc_result *r, con
   return parts_image(c, &info, r, others, image, err);
 }
 
-static bool is_plan_of(const compilation *c, const luattn_image_info *info) {
+static bool is_plan_of(const compilation *c, const image_manifest *info) {
   const plan *p = &c->plan;
   bool same = info->family == (uint32_t)p->family && info->num_entries == (uint32_t)p->num_entries &&
               info->reads_ahead == c->info.reads_ahead;
   for (int i = 0; same && i < p->num_entries; i++) {
     const plan_entry *a = &p->entry[i];
-    const luattn_entry_info *b = &info->entry[i];
+    const manifest_entry *b = &info->entry[i];
     same = b->role == (uint32_t)a->role && b->tile_m == (uint32_t)a->tile_m &&
            b->tile_n == (uint32_t)a->tile_n && b->threads == (uint32_t)a->threads &&
            b->shared_bytes == (uint32_t)a->shared_bytes;
@@ -278,7 +278,7 @@ static bool is_plan_of(const compilation *c, const luattn_image_info *info) {
 bool compile_match_plan(compilation *c, const luattn_image *image) {
   const plan first = c->plan;
   do {
-    if (is_plan_of(c, luattn_image_get_info(image))) return true;
+    if (is_plan_of(c, image_get_manifest(image))) return true;
   } while (source_without_lines(c) || source_alternative(c));
   c->plan = first;
   return false;

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "abi/image.h"
 #include "gen/base/hash.h"
 #include "gen/emit/emit.h"
 #include "gen/nvrtc/nvrtc.h"
@@ -24,7 +25,7 @@ typedef struct compilation {
   nvrtc_search search;
   nvrtc_file nvrtc;       /* its last candidate, once compile_find_nvrtc was called */
   bool nvrtc_is_useless;  /* that one could not be loaded, or not used for the target */
-  luattn_image_info info; /* complete but for registers and the hash */
+  image_manifest info; /* complete but for registers and the hash */
   luattn_tiles other;     /* what the other target.lengths would try first */
   bool every_length;      /* and so does this one */
 } compilation;
@@ -47,7 +48,7 @@ bool compile_match_plan(compilation *c, const luattn_image *image);
 luattn_status plan_and_emit(compilation *c, luattn_error *err);
 
 /* manifest.c: what of an image does not come from NVRTC. */
-luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn_error *err);
+luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_error *err);
 
 /* source.c: the plan, and spec.cuh, config.cuh and the manifest for it: for the first choice of tiles that
  * fits. */
@@ -73,7 +74,7 @@ bool parts_has_two(const compilation *c);
 /* Compiles them side by side. What ptxas says of both is in *main; `others` has a code, or is empty. */
 luattn_status parts_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *main,
                             nvrtc_result *others, luattn_error *err);
-luattn_status parts_image(const compilation *c, luattn_image_info *info, const nvrtc_result *main,
+luattn_status parts_image(const compilation *c, image_manifest *info, const nvrtc_result *main,
                           const nvrtc_result *others, luattn_image **image, luattn_error *err);
 
 #endif

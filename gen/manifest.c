@@ -8,11 +8,11 @@
 
 static void copy_name(char *out, const char *name) { snprintf(out, LUATTN_NAME_SIZE, "%s", name); }
 
-static void fill_entries(const plan *p, luattn_image_info *out) {
+static void fill_entries(const plan *p, image_manifest *out) {
   out->num_entries = (uint32_t)p->num_entries;
   for (int i = 0; i < p->num_entries; i++) {
     const plan_entry *e = &p->entry[i];
-    luattn_entry_info *to = &out->entry[i];
+    manifest_entry *to = &out->entry[i];
     copy_name(to->name, e->name);
     to->role = (uint32_t)e->role;
     to->threads = (uint32_t)e->threads;
@@ -22,7 +22,7 @@ static void fill_entries(const plan *p, luattn_image_info *out) {
   }
 }
 
-static void fill_spec(const compilation *c, luattn_image_info *out) {
+static void fill_spec(const compilation *c, image_manifest *out) {
   const traced_spec *t = &c->spec.traced;
   copy_name(out->spec_name, t->name);
   out->num_inputs = (uint32_t)t->num_inputs;
@@ -33,8 +33,8 @@ static void fill_spec(const compilation *c, luattn_image_info *out) {
     out->input[i].pairs = c->emitted.pairs[i];
   }
   for (int i = 0; i < t->num_scalars; i++) {
-    copy_name(out->scalar_name[i], t->scalar_name[i]);
-    out->scalar_default[i] = t->scalar_default[i];
+    copy_name(out->scalar[i].name, t->scalar_name[i]);
+    out->scalar[i].value = t->scalar_default[i];
   }
   for (int i = 0; i < c->mask.num_stats; i++) {
     const mask_stat *s = &c->mask.stat[i];
@@ -70,7 +70,7 @@ static luattn_status refuse_large(const compilation *c, luattn_error *err) {
       t->file, n->line, name_of((ir_op)n->op), c->mask.largest, LUATTN_MAX_HEADS);
 }
 
-luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn_error *err) {
+luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_error *err) {
   const plan *p = &c->plan;
   memset(out, 0, sizeof *out);
   out->pass = p->pass;
@@ -81,7 +81,7 @@ luattn_status manifest_fill(const compilation *c, luattn_image_info *out, luattn
   out->head_dim = (uint32_t)p->head_dim;
   out->head_dim_v = (uint32_t)p->head_dim_v;
   out->params_version = LUATTN_PARAMS_VERSION;
-  out->params_size = sizeof(LuattnParams);
+  out->params_bytes = sizeof(LuattnParams);
   out->num_bwd_rows = (uint32_t)c->emitted.num_bwd_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;

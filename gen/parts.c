@@ -75,17 +75,19 @@ luattn_status parts_compile(const compilation *c, const nvrtc *lib, int want_ptx
   return LUATTN_OK;
 }
 
-luattn_status parts_image(const compilation *c, luattn_image_info *info, const nvrtc_result *main,
+luattn_status parts_image(const compilation *c, image_manifest *info, const nvrtc_result *main,
                           const nvrtc_result *others, luattn_image **image, luattn_error *err) {
   const bool ptx = info->is_ptx != 0;
   const char *first = ptx ? main->ptx : main->cubin, *second = ptx ? others->ptx : others->cubin;
   const size_t size = ptx ? strlen(first) + 1 : main->cubin_size;
-  if (second == NULL) return luattn_image_create(info, first, size, image, err);
+  const luattn_tiles tiles = plan_tiles(&c->plan);
+  const image_plan planned = {c->plan.why, tiles, c->every_length || plan_same_tiles(&tiles, &c->other)};
+  if (second == NULL) return image_create(info, &planned, first, size, image, err);
   const size_t rest = ptx ? strlen(second) + 1 : others->cubin_size, at = (size + 127) / 64 * 64;
   char *both = arena_new(c->a, at + rest);
   if (both == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   memcpy(both, first, size);
   memcpy(both + at, second, rest);
   info->second_code = (uint32_t)at;
-  return luattn_image_create(info, both, at + rest, image, err);
+  return image_create(info, &planned, both, at + rest, image, err);
 }

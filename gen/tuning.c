@@ -54,7 +54,7 @@ static double input_size(uint32_t dtype) {
   }
 }
 
-static bool has_role(const luattn_image_info *m, luattn_role role) {
+static bool has_role(const image_manifest *m, luattn_role role) {
   for (uint32_t i = 0; i < m->num_entries; i++)
     if (m->entry[i].role == (uint32_t)role) return true;
   return false;
@@ -62,11 +62,11 @@ static bool has_role(const luattn_image_info *m, luattn_role role) {
 
 /* What kv tiles are drawn from, and a number for each q tile, or in the sm80 family for each warp's part, in
  * the wide sm90 backward for each block of a pair. */
-static double counters(const luattn_image_info *m, const sizes *s, bool dq) {
+static double counters(const image_manifest *m, const sizes *s, bool dq) {
   const bool sm90 = m->family == LUATTN_SM90;
   double bytes = 0;
   for (uint32_t i = 0; i < m->num_entries; i++) {
-    const luattn_entry_info *e = &m->entry[i];
+    const manifest_entry *e = &m->entry[i];
     if (e->role != LUATTN_ROLE_DKDV) continue;
     const bool counts = dq && m->accumulates_dq && (sm90 || m->deterministic);
     const int parts = !sm90 ? (int)e->threads / 32 : e->tile_n == 64 ? 2 : 1;
@@ -83,7 +83,7 @@ static bool in_any_order(const luattn_input_info *in, const sizes *s) {
 }
 
 /* What a deterministic backward has besides: exact sums. */
-static double ordered(const luattn_image_info *m, const sizes *s) {
+static double ordered(const image_manifest *m, const sizes *s) {
   double bytes = 0, elements = m->wants & LUATTN_WANT_SCALARS ? m->num_scalars : 0;
   for (uint32_t i = 0; i < m->num_inputs; i++)
     if ((m->wants & LUATTN_WANT_INPUTS) && m->input[i].grad && !in_any_order(&m->input[i], s))
@@ -92,14 +92,14 @@ static double ordered(const luattn_image_info *m, const sizes *s) {
 }
 
 /* Norms, and a bit for each tile, where tiles without weight are skipped. */
-static double visits(const luattn_image_info *m, const sizes *s) {
+static double visits(const image_manifest *m, const sizes *s) {
   const bool backward = m->pass == LUATTN_BACKWARD;
   const double least = backward ? LUATTN_SKIP_BACKWARD : LUATTN_SKIP_FORWARD;
   double bytes = 0;
   if (backward && s->batch > LUATTN_MAX_BATCH / 2) return 0;
   if (!has_role(m, LUATTN_ROLE_REACH) || s->q_len < least || s->kv_len < least) return 0;
   for (uint32_t i = 0; i < m->num_entries; i++) {
-    const luattn_entry_info *e = &m->entry[i];
+    const manifest_entry *e = &m->entry[i];
     if (e->role != LUATTN_ROLE_REACH) continue;
     const double q_tiles = ceil(s->q_len / e->tile_m),
                  kv_tiles = ceil(s->kv_len / (backward ? fmax(e->tile_n, 128) : e->tile_n)),
@@ -111,7 +111,7 @@ static double visits(const luattn_image_info *m, const sizes *s) {
 }
 
 /* The parts of the workspace, as runtime/launch.c lays them out. */
-static double workspace(const luattn_image_info *m, const sizes *s) {
+static double workspace(const image_manifest *m, const sizes *s) {
   const bool parameters = (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0,
              finish = has_role(m, LUATTN_ROLE_FINISH);
   double bytes = 0;
@@ -135,7 +135,7 @@ static double workspace(const luattn_image_info *m, const sizes *s) {
   return bytes + visits(m, s);
 }
 
-static luattn_status estimate_of(const luattn_image_info *m, const sizes *s, luattn_memory_estimate *out,
+static luattn_status estimate_of(const image_manifest *m, const sizes *s, luattn_memory_estimate *out,
                                  luattn_error *err) {
   const double q = q_rows(s) * s->dim * s->elem, k = kv_rows(s) * s->dim * s->elem,
                v = kv_rows(s) * s->dim_v * s->elem;

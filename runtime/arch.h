@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of a cubin or PTX; `suffix` as in luattn_image_info. */
+/* Of a cubin or PTX; `suffix` as in luattn_kernel_description. */
 typedef struct arch_code {
   uint32_t arch;
   const char *suffix;

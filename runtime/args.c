@@ -46,15 +46,15 @@ static void shape_text(const int64_t *shape, int ndim, char *text, size_t size) 
   if (used < size) snprintf(text + used, size - used, "]");
 }
 
-DLDataType args_real(const luattn_image_info *info) {
+DLDataType args_real(const image_manifest *info) {
   return (DLDataType){.code = kDLFloat, .bits = info->dtype == LUATTN_F64 ? 64 : 32, .lanes = 1};
 }
 
-size_t args_real_size(const luattn_image_info *info) {
+size_t args_real_size(const image_manifest *info) {
   return info->dtype == LUATTN_F64 ? sizeof(double) : sizeof(float);
 }
 
-static DLDataType elem_dtype(const luattn_image_info *info) {
+static DLDataType elem_dtype(const image_manifest *info) {
   static const DLDataType table[] = {
       [LUATTN_F64] = {kDLFloat, 64, 1},
       [LUATTN_F32] = {kDLFloat, 32, 1},
@@ -195,7 +195,7 @@ luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLT
 }
 
 /* A mod's kernel has a block of a grid for each of the three tensors of a batch entry. */
-static int most_batches(const luattn_image_info *m) {
+static int most_batches(const image_manifest *m) {
   return m->has_query_mod || m->has_key_mod || m->has_value_mod ? LUATTN_MAX_BATCH / 3 : LUATTN_MAX_BATCH;
 }
 
@@ -293,7 +293,7 @@ static const tensor_row rows[] = {
 };
 
 /* One luattn_args may serve both passes, so forward passes over what only backward reads. */
-static presence row_presence(const luattn_image_info *m, const tensor_row *row) {
+static presence row_presence(const image_manifest *m, const tensor_row *row) {
   const bool is_forward = m->pass == LUATTN_FORWARD;
   if (row->want != 0) return is_forward ? UNUSED : (m->wants & row->want) != 0 ? REQUIRED : REFUSED;
   switch (row->to) {

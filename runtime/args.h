@@ -4,13 +4,13 @@
 
 #include <stdbool.h>
 
+#include "abi/manifest.h"
 #include "common/fail.h"
-#include "luattn/image.h"
 #include "templates/params.h"
 
 /* What the checks of one call share. */
 typedef struct args_call {
-  const luattn_image_info *info;
+  const image_manifest *info;
   const luattn_args *args; /* of this version: choices_take */
   int device;
   int multiprocessors; /* of the device */
@@ -45,8 +45,8 @@ luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLT
                           void **data);
 
 void args_dtype_text(DLDataType dtype, char *text, size_t size);
-DLDataType args_real(const luattn_image_info *info); /* float64 in float64 kernels, else float32 */
-size_t args_real_size(const luattn_image_info *info);
+DLDataType args_real(const image_manifest *info); /* float64 in float64 kernels, else float32 */
+size_t args_real_size(const image_manifest *info);
 
 /* inputs.c */
 luattn_status args_inputs(const args_call *c, LuattnParams *params);

@@ -181,7 +181,7 @@ static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams
 }
 
 luattn_status args_inputs(const args_call *c, LuattnParams *params) {
-  const luattn_image_info *m = c->info;
+  const image_manifest *m = c->info;
   if (c->args->num_inputs > 0 && c->args->inputs == NULL)
     return args_fail(c, "inputs: is NULL, but num_inputs is %zu", c->args->num_inputs);
   for (size_t i = 0; i < c->args->num_inputs; ++i) {
@@ -221,8 +221,8 @@ static luattn_status fill_scalar_grads(const args_call *c, LuattnParams *p) {
 }
 
 luattn_status args_scalars(const args_call *c, LuattnParams *params) {
-  const luattn_image_info *m = c->info;
-  memcpy(params->scalar, m->scalar_default, m->num_scalars * sizeof *params->scalar);
+  const image_manifest *m = c->info;
+  for (uint32_t i = 0; i < m->num_scalars; ++i) params->scalar[i] = m->scalar[i].value;
   if (c->args->num_scalars > 0 && c->args->scalars == NULL)
     return args_fail(c, "scalars: is NULL, but num_scalars is %zu", c->args->num_scalars);
   uint32_t seen = 0;
@@ -230,10 +230,10 @@ luattn_status args_scalars(const args_call *c, LuattnParams *params) {
     const luattn_scalar *s = &c->args->scalars[i];
     if (s->name == NULL) return args_fail(c, "scalars: number %zu has no name", i);
     uint32_t found = 0;
-    while (found < m->num_scalars && strcmp(s->name, m->scalar_name[found]) != 0) ++found;
+    while (found < m->num_scalars && strcmp(s->name, m->scalar[found].name) != 0) ++found;
     if (found == m->num_scalars) {
       char shown[FAIL_NAME_SIZE], hint[400];
-      suggest(s->name, m->scalar_name[0], sizeof m->scalar_name[0], m->num_scalars, hint, sizeof hint);
+      suggest(s->name, m->scalar[0].name, sizeof m->scalar[0], m->num_scalars, hint, sizeof hint);
       return args_fail(c, "scalar '%s': the spec has no such scalar; %s", fail_name(s->name, shown), hint);
     }
     if (seen >> found & 1u) return args_fail(c, "scalar '%s': was given twice", s->name);
@@ -242,7 +242,7 @@ luattn_status args_scalars(const args_call *c, LuattnParams *params) {
   }
   for (uint32_t i = 0; i < m->num_scalars; ++i) {
     char text[300];
-    if (!choices_scalar_ok(m->scalar_name[i], params->scalar[i], !(seen >> i & 1u), m->dtype == LUATTN_F64,
+    if (!choices_scalar_ok(m->scalar[i].name, params->scalar[i], !(seen >> i & 1u), m->dtype == LUATTN_F64,
                            text, sizeof text))
       return args_fail(c, "%s", text);
   }

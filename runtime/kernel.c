@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/image.h"
 #include "common/host.h"
 #include "runtime/arch.h"
 #include "runtime/launch.h"
@@ -11,15 +12,21 @@
   (m)->spec_name, (m)->pass == LUATTN_FORWARD ? "forward" : "backward", (m)->is_ptx ? "compute" : "sm", \
       (unsigned)(m)->arch, (m)->arch_suffix
 
-static luattn_status check_device(luattn_driver *driver, int device, const luattn_image_info *m,
+static luattn_status check_device(luattn_driver *driver, int device, const image_manifest *m,
                                   luattn_error *err) {
-  if (m->params_version != LUATTN_PARAMS_VERSION || m->params_size != sizeof(LuattnParams))
-    return luattn_fail(
-        err, LUATTN_IMAGE,
-        "luattn_kernel_load: " KERNEL_FORMAT
-        ": was built for parameter layout %u of %u bytes, this luattn has %d of %zu; compile it again",
-        KERNEL_VALUES(m), (unsigned)m->params_version, (unsigned)m->params_size, LUATTN_PARAMS_VERSION,
-        sizeof(LuattnParams));
+  if (m->params_version != LUATTN_PARAMS_VERSION)
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "luattn_kernel_load: " KERNEL_FORMAT
+                       ": was built for parameter layout %u, this luattn (%s) has %d; compile it again",
+                       KERNEL_VALUES(m), (unsigned)m->params_version, luattn_version(),
+                       LUATTN_PARAMS_VERSION);
+  /* Fewer are no fault: the driver takes as many as the kernel has, from the first on. */
+  if (m->params_bytes > sizeof(LuattnParams))
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "luattn_kernel_load: " KERNEL_FORMAT
+                       ": reads %u bytes of parameters, this luattn (%s) has %zu; use a later luattn, or "
+                       "compile it again",
+                       KERNEL_VALUES(m), (unsigned)m->params_bytes, luattn_version(), sizeof(LuattnParams));
   luattn_device_info info;
   TRY(luattn_device_get_info(driver, device, &info, err));
   if (arch_match((arch_code){m->arch, m->arch_suffix, m->is_ptx != 0}, info.arch) == 0)
@@ -51,7 +58,7 @@ static luattn_status load_module(luattn_kernel *k, int number, const void *code,
 
 static luattn_status load_functions(luattn_kernel *k, const void *code, luattn_error *err) {
   const luattn_driver *d = k->driver;
-  const luattn_image_info *m = &k->info;
+  const image_manifest *m = &k->info;
   TRY(load_module(k, 0, code, err));
   if (m->second_code > 0) TRY(load_module(k, 1, (const char *)code + m->second_code, err));
   for (uint32_t i = 0; i < m->num_entries; ++i) {
@@ -103,13 +110,14 @@ luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn
   NEED(driver);
   NEED(image);
   NEED(kernel);
-  const luattn_image_info *m = luattn_image_get_info(image);
+  const image_manifest *m = image_get_manifest(image);
   TRY(check_device(driver, device, m, err));
   luattn_kernel *k = calloc(1, sizeof *k);
   if (k == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_kernel_load: out of memory");
   k->driver = driver;
   k->device = device;
   k->info = *m;
+  manifest_functions(&k->info, k->functions);
   luattn_device_info device_info;
   luattn_status status = luattn_device_get_info(driver, device, &device_info, err);
   if (status == LUATTN_OK) status = driver_context(driver, device, &k->context, err);
@@ -144,6 +152,10 @@ void luattn_kernel_unload(luattn_kernel *kernel) {
   free(kernel);
 }
 
-const luattn_image_info *luattn_kernel_get_info(const luattn_kernel *kernel) {
-  return kernel != NULL ? &kernel->info : NULL;
+luattn_status luattn_kernel_describe(const luattn_kernel *kernel, luattn_kernel_description *description,
+                                     luattn_error *err) {
+  fail_clear(err);
+  NEED(kernel);
+  NEED(description);
+  return manifest_describe(&kernel->info, kernel->functions, "luattn_kernel_describe", description, err);
 }

@@ -12,13 +12,13 @@
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static bool has_role(const luattn_image_info *m, luattn_role role) {
+static bool has_role(const image_manifest *m, luattn_role role) {
   for (uint32_t i = 0; i < m->num_entries; ++i)
     if (m->entry[i].role == (uint32_t)role) return true;
   return false;
 }
 
-static size_t elem_size(const luattn_image_info *m) {
+static size_t elem_size(const image_manifest *m) {
   return m->dtype == LUATTN_F64 ? 8 : m->dtype == LUATTN_F32 ? 4 : 2;
 }
 
@@ -58,9 +58,9 @@ static void take_modified(cursor *w, size_t elem, int batch, int heads, int len,
 }
 
 /* Rows and positions of one stat: the axes before the input's last, flattened, and the last. */
-static void stat_shape(const luattn_image_info *m, const LuattnParams *p, uint32_t stat, int64_t *num_rows,
+static void stat_shape(const image_manifest *m, const LuattnParams *p, uint32_t stat, int64_t *num_rows,
                        int64_t *blocks) {
-  const luattn_stat_info *s = &m->stat[stat];
+  const manifest_stat *s = &m->stat[stat];
   const LuattnInput *in = &p->input[s->input];
   *num_rows = 1;
   for (uint32_t a = 0; a < s->axis; ++a)
@@ -70,55 +70,55 @@ static void stat_shape(const luattn_image_info *m, const LuattnParams *p, uint32
 
 /* A mod's parameters get their gradients from that of its tensor, whether or not the caller wants the latter.
  */
-static bool is_needed(const luattn_image_info *m, unsigned want, uint32_t has_mod) {
+static bool is_needed(const image_manifest *m, unsigned want, uint32_t has_mod) {
   return (m->wants & want) != 0 || (has_mod && (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0);
 }
 
 /* Rows of a head in dq_acc, dk_acc, dv_acc and bwd_rows: the sm90 family has 16 at a time (sink/dq_acc.cuh), and
  * copies 16 bytes. */
-static int64_t padded_rows(const luattn_image_info *m, int len) {
+static int64_t padded_rows(const image_manifest *m, int len) {
   return m->family == LUATTN_SM90 ? ceil_div(len, 16) * 16 : len;
 }
 
-static const luattn_entry_info *entry_of(const luattn_image_info *m, luattn_role role) {
+static const manifest_entry *entry_of(const image_manifest *m, luattn_role role) {
   for (uint32_t i = 0; i < m->num_entries; ++i)
     if (m->entry[i].role == (uint32_t)role) return &m->entry[i];
   return NULL;
 }
 
-static bool adds_dq(const luattn_image_info *m) {
+static bool adds_dq(const image_manifest *m) {
   return m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod);
 }
 
 /* The sm90 backward for wide head dims has tiles of 64 positions. */
-static bool is_wide(const luattn_image_info *m, const luattn_entry_info *dkdv) {
+static bool is_wide(const image_manifest *m, const manifest_entry *dkdv) {
   return m->family == LUATTN_SM90 && dkdv->tile_n == 64;
 }
 
 /* For each q tile of a head, in the sm80 family for each warp's part of it, in the wide sm90 backward for
  * each block of a pair (work/dq_order.cuh, sm90/bwd/dq_first_store.cuh). */
-static int64_t num_turns(const luattn_image_info *m, const LuattnParams *p) {
-  const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_DKDV);
+static int64_t num_turns(const image_manifest *m, const LuattnParams *p) {
+  const manifest_entry *main = entry_of(m, LUATTN_ROLE_DKDV);
   const int64_t parts = m->family != LUATTN_SM90 ? main->threads / 32 : is_wide(m, main) ? 2 : 1;
   return ceil_div(p->q_len, main->tile_m) * parts;
 }
 
 /* The sm90 backward draws its kv tiles from a counter. */
-static bool draws_kv(const luattn_image_info *m) {
+static bool draws_kv(const image_manifest *m) {
   return m->family == LUATTN_SM90 && m->pass == LUATTN_BACKWARD && has_role(m, LUATTN_ROLE_DKDV);
 }
 
 /* That counter, and a number for each q tile: whose turn it is, or who stores first. */
-static int64_t num_counters(const luattn_image_info *m, const LuattnParams *p) {
+static int64_t num_counters(const image_manifest *m, const LuattnParams *p) {
   return LUATTN_TURNS_FIRST + (adds_dq(m) ? (int64_t)p->batch * p->heads * num_turns(m, p) : 0);
 }
 
 /* It runs in clusters of two blocks. */
-static int64_t blocks_together(const luattn_image_info *m, const luattn_entry_info *dkdv) {
+static int64_t blocks_together(const image_manifest *m, const manifest_entry *dkdv) {
   return is_wide(m, dkdv) ? 2 : 1;
 }
 
-static int64_t kv_blocks(const luattn_image_info *m, const luattn_entry_info *dkdv, const LuattnParams *p) {
+static int64_t kv_blocks(const image_manifest *m, const manifest_entry *dkdv, const LuattnParams *p) {
   const int64_t together = blocks_together(m, dkdv);
   return ceil_div(p->kv_len, dkdv->tile_n * together) * together;
 }
@@ -145,14 +145,14 @@ static int best_splits(int64_t blocks, int64_t tiles, int64_t multiprocessors, b
   return best;
 }
 
-static pairs_sizes sizes_of(const luattn_image_info *m, uint32_t input, const LuattnParams *p) {
+static pairs_sizes sizes_of(const image_manifest *m, uint32_t input, const LuattnParams *p) {
   pairs_sizes s = {
       .batch = p->batch, .heads = p->heads, .heads_kv = p->heads_kv, .q_len = p->q_len, .kv_len = p->kv_len};
   for (uint32_t a = 0; a < m->input[input].num_axes; ++a) s.axis[a] = (double)p->input[input].size[a];
   return s;
 }
 
-static void find_alone(const luattn_image_info *m, LuattnParams *p) {
+static void find_alone(const image_manifest *m, LuattnParams *p) {
   p->alone = 0;
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
     const pairs_sizes s = sizes_of(m, i, p);
@@ -164,9 +164,9 @@ static void find_alone(const luattn_image_info *m, LuattnParams *p) {
  * matter, or blocks can keep to one. They then take all batches of a kv tile, and should still fill an eighth
  * of the GPU, for exact sums take that much longer. */
 static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
-  const luattn_image_info *m = c->info;
+  const image_manifest *m = c->info;
   const luattn_input_info *info = &m->input[input];
-  const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_DKDV);
+  const manifest_entry *main = entry_of(m, LUATTN_ROLE_DKDV);
   const pairs_sizes s = sizes_of(m, input, p);
   if (pairs_in_any_order(info, &s)) return true;
   if (m->family != LUATTN_SM90 || main == NULL || p->num_splits > 1 || !pairs_in_batch_order(info, &s))
@@ -178,7 +178,7 @@ static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
 
 /* What a deterministic backward adds to besides dq_acc. */
 static void take_ordered(cursor *w, const args_call *c, LuattnParams *p) {
-  const luattn_image_info *m = c->info;
+  const image_manifest *m = c->info;
   const size_t limbs = LUATTN_EXACT_LIMBS(args_real_size(m)) * sizeof(unsigned long long);
   if (adds_dq(m) && p->turns == NULL) {
     const int64_t count = (int64_t)p->batch * p->heads * num_turns(m, p);
@@ -199,7 +199,7 @@ static void take_ordered(cursor *w, const args_call *c, LuattnParams *p) {
 /* What kernels only add to, side by side, so that it is zeroed at once; but in the sm90 family prepare zeroes
  * dq_acc, while it waits for what it reads, and the counters. */
 static void take_sums(cursor *w, const args_call *c, LuattnParams *p, workspace_need *out) {
-  const luattn_image_info *m = c->info;
+  const image_manifest *m = c->info;
   const bool adds = has_role(m, LUATTN_ROLE_FINISH) && adds_dq(m), prepared = m->family == LUATTN_SM90;
   if (adds && prepared)
     p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
@@ -212,8 +212,8 @@ static void take_sums(cursor *w, const args_call *c, LuattnParams *p, workspace_
 }
 
 static luattn_status choose_splits(const args_call *c, LuattnParams *p) {
-  const luattn_image_info *m = c->info;
-  const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_DKDV);
+  const image_manifest *m = c->info;
+  const manifest_entry *main = entry_of(m, LUATTN_ROLE_DKDV);
   const bool can = m->can_split && main != NULL;
   const int asked = c->args->num_splits;
   p->num_splits = 1;
@@ -231,7 +231,7 @@ static luattn_status choose_splits(const args_call *c, LuattnParams *p) {
 }
 
 /* To find the tiles takes longer than it saves where there are few of them. */
-static bool skipping_pays(const luattn_image_info *m, const LuattnParams *p) {
+static bool skipping_pays(const image_manifest *m, const LuattnParams *p) {
   const int least = m->pass == LUATTN_FORWARD ? LUATTN_SKIP_FORWARD : LUATTN_SKIP_BACKWARD;
   return p->q_len >= least && p->kv_len >= least;
 }
@@ -252,9 +252,9 @@ static luattn_status choose_skip(const args_call *c, const LuattnParams *p, bool
 }
 
 /* Rows of tiles of a head, and words of 32 tiles that each has; see work/tile_walk.cuh, Visits. */
-static void visits_shape(const luattn_image_info *m, const LuattnParams *p, int64_t *rows, int64_t *words) {
+static void visits_shape(const image_manifest *m, const LuattnParams *p, int64_t *rows, int64_t *words) {
   const bool forward = m->pass == LUATTN_FORWARD;
-  const luattn_entry_info *main = entry_of(m, forward ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV);
+  const manifest_entry *main = entry_of(m, forward ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV);
   *rows = *words = 0;
   if (main == NULL) return;
   const int64_t q_tiles = ceil_div(p->q_len, main->tile_m),
@@ -264,7 +264,7 @@ static void visits_shape(const luattn_image_info *m, const LuattnParams *p, int6
 }
 
 static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p) {
-  const luattn_image_info *m = c->info;
+  const image_manifest *m = c->info;
   const int64_t q_groups = ceil_div(p->q_len, LUATTN_NORM_ROWS),
                 kv_groups = ceil_div(p->kv_len, LUATTN_NORM_ROWS);
   int64_t rows, words;
@@ -285,7 +285,7 @@ static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p)
  * at a multiple of 256 bytes. Errors: LUATTN_INVALID (more than a size_t can count). */
 static luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams *p,
                                       workspace_need *out) {
-  const luattn_image_info *m = c->info;
+  const image_manifest *m = c->info;
   cursor w = {.base = base};
   const size_t real = args_real_size(m), elem = elem_size(m);
   const int head_dim = (int)m->head_dim, head_dim_v = (int)m->head_dim_v;
@@ -340,7 +340,7 @@ static luattn_status check_workspace(const args_call *c, size_t need) {
 }
 
 /* Fixed by CUDA for every architecture so far. */
-static luattn_status check_grid(const args_call *c, const luattn_entry_info *entry, const int64_t size[3]) {
+static luattn_status check_grid(const args_call *c, const manifest_entry *entry, const int64_t size[3]) {
   static const char *const axis = "xyz";
   static const int64_t limit[] = {INT32_MAX, 65535, 65535};
   for (int i = 0; i < 3; ++i)
@@ -353,7 +353,7 @@ static luattn_status check_grid(const args_call *c, const luattn_entry_info *ent
 }
 
 /* A kernel numbers its tiles. */
-static luattn_status check_tiles(const args_call *c, const luattn_entry_info *entry, const int64_t size[3],
+static luattn_status check_tiles(const args_call *c, const manifest_entry *entry, const int64_t size[3],
                                  int64_t limit) {
   const int64_t per_tile = size[1] * size[2];
   if (size[0] > 0 && per_tile > 0 && (per_tile > limit || size[0] > limit / per_tile))
@@ -366,7 +366,7 @@ static luattn_status check_tiles(const args_call *c, const luattn_entry_info *en
 
 /* A block of the sm90 family fills a multiprocessor, and takes one tile after the other, alone or with the
  * `together` - 1 others of its cluster. */
-static luattn_status resident_grid(const args_call *c, const luattn_entry_info *entry, const int64_t size[3],
+static luattn_status resident_grid(const args_call *c, const manifest_entry *entry, const int64_t size[3],
                                    int64_t together, unsigned grid[3]) {
   TRY(check_tiles(c, entry, size, INT32_MAX / 2)); /* a block counts on from there */
   const int64_t tiles = size[0] * size[1] * size[2],
@@ -377,8 +377,7 @@ static luattn_status resident_grid(const args_call *c, const luattn_entry_info *
 }
 
 /* In backward a warp has 32 q tiles of a kv tile. */
-static int64_t reach_blocks(const luattn_image_info *m, const luattn_entry_info *entry,
-                            const LuattnParams *p) {
+static int64_t reach_blocks(const image_manifest *m, const manifest_entry *entry, const LuattnParams *p) {
   int64_t rows, words;
   visits_shape(m, p, &rows, &words);
   return m->pass == LUATTN_FORWARD ? rows : ceil_div(rows * words, entry->threads / 32);
@@ -386,7 +385,7 @@ static int64_t reach_blocks(const luattn_image_info *m, const luattn_entry_info 
 
 /* Grid of one entry; a size of 0 means that there is nothing to launch. Errors: LUATTN_INVALID (a limit of
  * the device). */
-static luattn_status launch_grid(const args_call *c, const luattn_entry_info *entry, const LuattnParams *p,
+static luattn_status launch_grid(const args_call *c, const manifest_entry *entry, const LuattnParams *p,
                                  unsigned grid[3]) {
   int64_t size[3] = {0, p->heads, p->batch};
   switch ((luattn_role)entry->role) {
@@ -456,8 +455,8 @@ static luattn_status launch_grid(const args_call *c, const luattn_entry_info *en
 }
 
 /* The order of a forward kernel's q tiles, once its grid is known to be within the limits. */
-static void choose_order(const luattn_image_info *m, LuattnParams *p) {
-  const luattn_entry_info *main = entry_of(m, LUATTN_ROLE_FORWARD);
+static void choose_order(const image_manifest *m, LuattnParams *p) {
+  const manifest_entry *main = entry_of(m, LUATTN_ROLE_FORWARD);
   if (main == NULL || m->family == LUATTN_SIMT) return;
   const int64_t q_tiles = ceil_div(p->q_len, main->tile_m), tiles = q_tiles * p->heads * p->batch;
   if (tiles == 0) return;
@@ -491,7 +490,7 @@ static luattn_status place_tickets(const luattn_kernel *k, const void *workspace
  * skipped. */
 static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, void *sums, size_t size,
                                cu_stream stream, luattn_error *err) {
-  const luattn_image_info *m = &k->info;
+  const image_manifest *m = &k->info;
   const size_t real = args_real_size(m);
   TRY(zero(k, sums, size, m->deterministic ? "sums" : "dq_acc", stream, err));
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
@@ -503,7 +502,7 @@ static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, vo
 }
 
 /* libcuda of CUDA 11.8 and newer takes 0.1 us less this way. */
-static cu_result launch_entry(const luattn_driver *d, cu_function f, const luattn_entry_info *e,
+static cu_result launch_entry(const luattn_driver *d, cu_function f, const manifest_entry *e,
                               const unsigned grid[3], cu_stream stream, void **pointers) {
   const cu_launch how = {{grid[0], grid[1], grid[2]}, {e->threads, 1, 1}, e->shared_bytes, stream, NULL, 0};
   if (d->launch_ex != NULL) return d->launch_ex(&how, f, pointers, NULL);
@@ -514,7 +513,7 @@ static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, Lua
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   void *pointers[] = {p, maps}; /* an entry that has one parameter takes the first */
   for (uint32_t i = 0; i < k->info.num_entries; ++i) {
-    const luattn_entry_info *e = &k->info.entry[i];
+    const manifest_entry *e = &k->info.entry[i];
     const unsigned *g = grid[i];
     if (g[0] == 0 || g[1] == 0 || g[2] == 0) continue;
     const cu_result result = launch_entry(k->driver, k->function[i], e, g, stream, pointers);
@@ -575,7 +574,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   workspace_need need;
   TRY(workspace_layout(&c, (uintptr_t)used.workspace, &p, &need));
   TRY(check_workspace(&c, need.size));
-  unsigned grid[LUATTN_MAX_ENTRIES][3];
+  unsigned grid[MANIFEST_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
     TRY(launch_grid(&c, &kernel->info.entry[i], &p, grid[i]));
   TRY(args_apart(&c, need.size));

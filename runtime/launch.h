@@ -17,8 +17,9 @@ struct luattn_kernel {
   ticket_table *tickets; /* if the image draws tiles */
   map_memory *maps;      /* of the sm90 family */
   cu_module module[2]; /* of the main kernel, or all; of the others, where they have a code of their own */
-  cu_function function[LUATTN_MAX_ENTRIES];
-  luattn_image_info info;
+  cu_function function[MANIFEST_MAX_ENTRIES];
+  image_manifest info;
+  luattn_function_info functions[MANIFEST_MAX_ENTRIES]; /* as luattn_kernel_describe shows them */
 };
 
 #endif

@@ -117,7 +117,7 @@ static luattn_status fill(const luattn_driver *d, map_memory *memory, const args
 }
 
 /* The entry that takes the maps. */
-static const luattn_entry_info *main_entry(const luattn_image_info *m) {
+static const manifest_entry *main_entry(const image_manifest *m) {
   for (uint32_t i = 0; i < m->num_entries; ++i)
     if (m->entry[i].role == LUATTN_ROLE_FORWARD || m->entry[i].role == LUATTN_ROLE_DKDV) return &m->entry[i];
   return NULL;
@@ -125,7 +125,7 @@ static const luattn_entry_info *main_entry(const luattn_image_info *m) {
 
 luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_call *c, const LuattnParams *p,
                         LuattnTensorMaps *out) {
-  const luattn_entry_info *entry = main_entry(c->info);
+  const manifest_entry *entry = main_entry(c->info);
   const bool backward = c->info->pass == LUATTN_BACKWARD;
   const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v;
   if (entry == NULL) {

@@ -126,7 +126,7 @@ static luattn_status read_index(luattn_pack *p, uint64_t size, luattn_error *err
   return check_index(p, err);
 }
 
-void pack_describe(const luattn_image_info *info, luattn_pack_entry *e) {
+void pack_describe(const image_manifest *info, luattn_pack_entry *e) {
   memcpy(e->spec_name, info->spec_name, sizeof e->spec_name);
   e->pass = info->pass;
   e->family = info->family;
@@ -157,7 +157,7 @@ static luattn_status adopt_image(luattn_pack *p, uint64_t size, luattn_error *er
   if (status == LUATTN_OK) status = luattn_image_open(bytes, (size_t)size, &image, err);
   if (status == LUATTN_OK) {
     const XXH128_hash_t sum = XXH3_128bits(bytes, (size_t)size);
-    pack_describe(luattn_image_get_info(image), &p->record->entry);
+    pack_describe(image_get_manifest(image), &p->record->entry);
     p->record->entry.size = p->record->entry.stored_size = size;
     p->record->checksum_low = sum.low64;
     p->record->checksum_high = sum.high64;
@@ -316,7 +316,7 @@ luattn_status luattn_pack_image(const luattn_pack *pack, size_t index, luattn_im
   free(bytes);
   if (status != LUATTN_OK) return status;
   luattn_pack_entry real = *e;
-  pack_describe(luattn_image_get_info(opened), &real);
+  pack_describe(image_get_manifest(opened), &real);
   if (memcmp(&real, e, sizeof real) != 0) {
     luattn_image_free(opened);
     return luattn_fail(err, LUATTN_IMAGE,

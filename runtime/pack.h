@@ -11,6 +11,7 @@
 #ifndef LUATTN_RUNTIME_PACK_H
 #define LUATTN_RUNTIME_PACK_H
 
+#include "abi/image.h"
 #include "common/fail.h"
 #include "luattn/pack.h"
 #include "runtime/arch.h"
@@ -54,6 +55,6 @@ static inline arch_code pack_arch(const luattn_pack_entry *e) {
 }
 
 /* What the index says of an image. */
-void pack_describe(const luattn_image_info *info, luattn_pack_entry *e);
+void pack_describe(const image_manifest *info, luattn_pack_entry *e);
 
 #endif

@@ -55,7 +55,7 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, l
   memcpy(e->spec_hash, item->spec_hash, sizeof e->spec_hash);
   e->size = size;
   if (item->image != NULL)
-    pack_describe(luattn_image_get_info(item->image), e);
+    pack_describe(image_get_manifest(item->image), e);
   else
     snprintf(e->spec_name, sizeof e->spec_name, "%s", item->spec_name);
   return LUATTN_OK;

@@ -43,7 +43,7 @@ typedef struct mask_info {
   ir_ref rest, bounds; /* what of keep rows.apart speaks of, and the other part; IR_NONE: no such parts */
   int num_stats;
   mask_stat stat[8];
-  int64_t max_len;  /* see luattn_image_info.max_len */
+  int64_t max_len;  /* see luattn_kernel_description.max_len */
   ir_ref too_large; /* where max_len is below 1: the node that leaves 32 bits, */
   double largest;   /* and how far it reaches */
   const char *how;  /* for `luattn emit --stage mask`: what was found, in words */

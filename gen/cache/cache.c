@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "abi/image.h"
 #include "common/fail.h"
 #include "gen/cache/entry.h"
 
@@ -50,7 +51,7 @@ static bool is_foreign(const unsigned char *bytes, size_t size) {
   uint32_t version;
   if (size < 12 || memcmp(bytes, "LUATTNIM", 8) != 0) return false;
   memcpy(&version, bytes + 8, sizeof version);
-  return version != LUATTN_IMAGE_FORMAT;
+  return version != IMAGE_FORMAT_VERSION;
 }
 
 static luattn_status read_image(int fd, size_t size, luattn_image **image, entry_state *state,
@@ -122,7 +123,7 @@ luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, lua
   TRY(entry_read(path, true, image, &state, err));
   bool damaged = state == ENTRY_DAMAGED;
   if (*image != NULL) {
-    const uint64_t *hash = luattn_image_get_info(*image)->source_hash;
+    const uint64_t *hash = image_get_manifest(*image)->source_hash;
     damaged = hash[0] != key.lo || hash[1] != key.hi;
   }
   if (damaged) {

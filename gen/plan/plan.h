@@ -3,6 +3,7 @@
 #ifndef LUATTN_GEN_PLAN_H
 #define LUATTN_GEN_PLAN_H
 
+#include "abi/manifest.h"
 #include "gen/analysis/analysis.h"
 
 typedef struct plan_entry {
@@ -26,8 +27,8 @@ typedef struct plan {
   bool rounds; /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
   const char *template_file; /* entry file among the templates: "entry/fwd_simt.cu" */
   int num_entries;
-  plan_entry entry[LUATTN_MAX_ENTRIES]; /* in launch order */
-  const char *why;                      /* one line per fact */
+  plan_entry entry[MANIFEST_MAX_ENTRIES]; /* in launch order */
+  const char *why;                        /* one line per fact */
 
   bool forced;      /* the target named a tile, or all of `tiles` */
   bool picked;      /* the target named all of `tiles` */

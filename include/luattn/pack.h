@@ -42,7 +42,7 @@ typedef struct luattn_pack_entry {
   char spec_name[LUATTN_NAME_SIZE];
   uint64_t spec_hash[2];        /* luattn_spec_info.hash; 0: not known */
   uint32_t kind;                /* luattn_pack_kind */
-  uint32_t pass, family, dtype; /* these and what follows as in luattn_image_info */
+  uint32_t pass, family, dtype; /* these and what follows as in luattn_kernel_description */
   uint32_t arch;
   char arch_suffix[4];
   uint32_t is_ptx;

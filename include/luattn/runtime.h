@@ -63,19 +63,21 @@ LUATTN_API luattn_status luattn_timer_read(luattn_timer *timer, double *ms, luat
 LUATTN_API luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
                                             luattn_kernel **kernel, luattn_error *err);
 LUATTN_API void luattn_kernel_unload(luattn_kernel *kernel); /* NULL is fine */
-LUATTN_API const luattn_image_info *luattn_kernel_get_info(const luattn_kernel *kernel);
+/* What the kernel computes, and how. Set description->struct_size, and nothing else. Errors: LUATTN_INVALID. */
+LUATTN_API luattn_status luattn_kernel_describe(const luattn_kernel *kernel, luattn_kernel_description *description,
+                                                luattn_error *err);
 
 /* Bytes of device workspace for these arguments. Looks at q, k, v and the inputs, whose data pointers may be NULL, at
  * scalars, scale, num_splits and skip; at nothing else. 0 is a possible answer. What the workspace holds before a launch does
- * not matter, nor how many of them there are: where FORWARD draws tiles (luattn_image_info.draws_tiles), a kernel has a counter
- * for each of about 1000 workspaces, and for each of about 250 streams, which launches with further workspaces take. A launch
- * has none of these, and zeroes one in its workspace first, where it comes with a further workspace and is captured into a CUDA
- * graph, or is on a further stream, on the per-thread default stream, or under a driver before CUDA 12.0. */
+ * not matter, nor how many of them there are: where forward draws tiles (luattn_kernel_description.draws_tiles), a kernel has a
+ * counter for each of about 1000 workspaces, and for each of about 250 streams, which launches with further workspaces take. A
+ * launch has none of these, and zeroes one in its workspace first, where it comes with a further workspace and is captured into
+ * a CUDA graph, or is on a further stream, on the per-thread default stream, or under a driver before CUDA 12.0. */
 LUATTN_API luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                                luattn_error *err);
 
 /* Checks the arguments and launches the pass on `stream` (a CUstream or cudaStream_t; NULL is the default stream). Backward
- * wants exactly the gradients that the image computes (luattn_image_info.wants), except that any input's grad and
+ * wants exactly the gradients that the image computes (luattn_kernel_description.wants), except that any input's grad and
  * scalar_grads may be left out. The caller's current context is left as it was.
  * Errors: LUATTN_INVALID (message names the tensor), LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream, luattn_error *err);

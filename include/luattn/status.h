@@ -19,8 +19,10 @@
  *   - a larger one, of a program built for a later luattn, is taken if what this one does not know is zero; else an error
  *     names the byte that is set and this library's version;
  *   - 0, a size without the first members, which every version had, and one that is no multiple of 8: an error.
+ * A struct that luattn fills and that starts with `struct_size` (luattn_kernel_description) grows likewise. Set struct_size, and
+ * nothing else: a smaller one gets the members that it has, a larger one zeros in those that this luattn does not know.
  * All other structs (luattn_input, luattn_scalar, luattn_request, luattn_pack_item, luattn_problem, luattn_tiles,
- * luattn_allocator, and those that luattn fills) keep their size from 0.1.0 on, in all versions with the soname libluattn.so.0. What a
+ * luattn_allocator, and the rest of those that luattn fills) keep their size from 0.1.0 on, in all versions with the soname libluattn.so.0. What a
  * later version needs besides comes as a new function or a struct_size'd one.
  *
  * The program around a call changes nothing of what it computes, writes or says, and finds its own state as it was:

@@ -67,7 +67,7 @@ typedef struct luattn_args {
   const DLTensor *q, *k, *v;
   const DLTensor *o;
   const DLTensor *lse;    /* forward: may be NULL. backward: needed if the online function has an lse */
-  const DLTensor *saved;  /* needed if luattn_image_info.num_saved > 0 */
+  const DLTensor *saved;  /* needed if luattn_kernel_description.num_saved > 0 */
   const DLTensor *dout, *dlse;
   const DLTensor *dq, *dk, *dv;
   const luattn_input *inputs;

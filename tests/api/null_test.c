@@ -98,16 +98,15 @@ static void images_and_packs(void **state) {
   luattn_image *out = NULL;
   luattn_pack *opened = NULL;
   luattn_kernel *loaded = NULL;
-  const luattn_image_info *info = luattn_image_get_info(image);
+  luattn_kernel_description description = {.struct_size = sizeof description};
   const luattn_pack_query query = {
       .struct_size = sizeof query, .dtype = LUATTN_F32, .head_dim = API_DIM, .arch = 90};
   const luattn_pack_item item = {.kind = LUATTN_PACK_IMAGE, .image = image};
   size_t size, index;
   void *bytes;
   const void *code = luattn_image_cubin(image, &size);
-  REFUSES(luattn_image_create, "info", NULL, code, size, &out, err);
-  REFUSES(luattn_image_create, "cubin", info, NULL, size, &out, err);
-  REFUSES(luattn_image_create, "image", info, code, size, NULL, err);
+  REFUSES(luattn_image_describe, "image", NULL, &description, err);
+  REFUSES(luattn_image_describe, "description", image, NULL, err);
   REFUSES(luattn_image_open, "bytes", NULL, 0, &out, err);
   REFUSES(luattn_image_open, "image", code, size, NULL, err);
   REFUSES(luattn_pack_open, "path", NULL, &opened, err);
@@ -178,6 +177,9 @@ static void launches(void **state) {
   REFUSES(luattn_kernel_load, "driver", NULL, 0, image, &loaded, err);
   REFUSES(luattn_kernel_load, "image", driver, 0, NULL, &loaded, err);
   REFUSES(luattn_kernel_load, "kernel", driver, 0, image, NULL, err);
+  luattn_kernel_description description = {.struct_size = sizeof description};
+  REFUSES(luattn_kernel_describe, "kernel", NULL, &description, err);
+  REFUSES(luattn_kernel_describe, "description", kernel, NULL, err);
   REFUSES(luattn_workspace_size, "kernel", NULL, &c.args, &size, err);
   REFUSES(luattn_workspace_size, "args", kernel, NULL, &size, err);
   REFUSES(luattn_workspace_size, "size", kernel, &c.args, NULL, err);
@@ -225,12 +227,10 @@ static void without_status(void **state) {
   assert_int_equal(of_pack.num_entries, 0);
   luattn_pack_get_info(pack, NULL);
   assert_null(luattn_pack_get_entry(NULL, 0));
-  assert_null(luattn_image_get_info(NULL));
   assert_null(luattn_image_bytes(NULL, &size));
   assert_int_equal(size, 0);
   assert_non_null(luattn_image_bytes(image, NULL));
   assert_null(luattn_image_cubin(NULL, NULL));
-  assert_null(luattn_kernel_get_info(NULL));
   assert_null(luattn_engine_driver(NULL));
   luattn_spec_free(NULL);
   luattn_text_free(NULL);

@@ -5,25 +5,101 @@
 #include <string.h>
 
 #include "luattn/runtime.h"
+#include "tests/abi/sections.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/runtime/fake_cuda.h"
 #include "tests/runtime/problem.h"
 
 enum { CHECKED_FROM = 32 };
 
+/* Whatever the bytes are: as many sections as they have, none of which goes beyond them. */
+static bool take_apart(const uint8_t *data, size_t size, sections *out) {
+  uint64_t count, bytes;
+  size_t at = SECTIONS_HEADER;
+  if (size < SECTIONS_HEADER) return false;
+  memcpy(&count, data + 40, sizeof count);
+  for (out->count = 0; out->count < count && out->count < SECTIONS_MOST; out->count++) {
+    one_section *s = &out->list[out->count];
+    at = (at + 15) / 16 * 16;
+    if (at > size || size - at < 16) break;
+    memcpy(s->tag, data + at, 4);
+    memcpy(&s->flags, data + at + 4, 4);
+    memcpy(&bytes, data + at + 8, 8);
+    at += 16;
+    s->size = bytes < size - at ? (size_t)bytes : size - at;
+    s->bytes = data + at;
+    at += s->size;
+  }
+  return out->count > 0;
+}
+
+/* One section becomes other bytes, another tag or flag, one that stands elsewhere, twice, or not at all. */
+static size_t mutate_section(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
+  sections s;
+  if (!take_apart(data, size, &s)) return LLVMFuzzerMutate(data, size, max_size);
+  const size_t at = seed / 16 % s.count, other = seed / 1024 % s.count;
+  one_section *one = &s.list[at];
+  uint8_t *bytes = malloc(one->size + 64);
+  if (bytes == NULL) return size;
+  memcpy(bytes, one->bytes, one->size);
+  const one_section copy = *one;
+  switch (seed / 65536 % 16) {
+    case 0:
+      LLVMFuzzerMutate((uint8_t *)one->tag, 4, 4);
+      break;
+    case 1:
+      one->flags ^= 1u << seed % 3;
+      break;
+    case 2:
+      sections_remove(&s, at);
+      break;
+    case 3:
+      if (s.count < SECTIONS_MOST)
+        sections_insert(&s, other, (char[5]){copy.tag[0], copy.tag[1], copy.tag[2], copy.tag[3], 0},
+                        copy.flags, copy.bytes, copy.size);
+      break;
+    case 4:
+      *one = s.list[other];
+      s.list[other] = copy;
+      break;
+    default:
+      one->size = LLVMFuzzerMutate(bytes, one->size, one->size + 64);
+      one->bytes = bytes;
+  }
+  size_t made_size;
+  unsigned char *made = sections_write(&s, &made_size);
+  if (made_size <= max_size) {
+    memcpy(data, made, made_size);
+    size = made_size;
+  }
+  free(made);
+  free(bytes);
+  return size;
+}
+
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
+  if (seed % 4 > 0) return mutate_section(data, size, max_size, seed);
   size = LLVMFuzzerMutate(data, size, max_size);
-  if (seed % 8 == 0 || size < 64) return size;
+  if (seed % 16 == 0 || size < SECTIONS_HEADER) return size;
   const uint64_t total = size;
   memcpy(data + 32, &total, sizeof total);
-  if (seed % 8 > 1) { /* the cubin's size follows from its offset */
-    uint64_t offset;
-    memcpy(&offset, data + 48, sizeof offset);
-    const uint64_t rest = offset < total ? total - offset : 0;
-    memcpy(data + 56, &rest, sizeof rest);
-  }
   fuzz_mend(data, size, CHECKED_FROM, size);
   return size;
+}
+
+/* All that an image says of itself. */
+static void look(const luattn_image *image) {
+  image_plan plan;
+  luattn_kernel_description d = {.struct_size = sizeof d};
+  luattn_error err;
+  size_t sum = 0;
+  if (image_get_plan(image, &plan)) sum += strlen(plan.text) + (size_t)plan.tiles.threads;
+  fuzz_expect(luattn_image_describe(image, &d, &err), LUATTN_OK, LUATTN_OK);
+  sum += strlen(d.spec_name) + strlen(d.arch_suffix);
+  for (size_t i = 0; i < d.num_functions; ++i) sum += strlen(d.functions[i].name);
+  for (size_t i = 0; i < d.num_inputs; ++i) sum += strlen(d.inputs[i].name);
+  for (size_t i = 0; i < d.num_scalars; ++i) sum += strlen(d.scalars[i].name);
+  if (sum == SIZE_MAX) abort(); /* so that none of it is left out */
 }
 
 static luattn_driver *driver;
@@ -45,7 +121,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   luattn_status status = luattn_image_open(data, size, &image, &err);
   fuzz_expect(status, LUATTN_IMAGE, LUATTN_IMAGE);
   if (status != LUATTN_OK) return 0;
-  const unsigned pass = luattn_image_get_info(image)->pass;
+  look(image);
+  const unsigned pass = image_get_manifest(image)->pass;
   status = luattn_kernel_load(driver, 0, image, &kernel, &err);
   if (status != LUATTN_CUDA)
     fuzz_expect(status, LUATTN_IMAGE, LUATTN_UNSUPPORTED); /* or it lacks a function */

@@ -30,18 +30,17 @@ static void write_seed(const char *folder, const char *kind, const char *name, c
   }
 }
 
-static luattn_entry_info *insert_entry(luattn_image_info *m, uint32_t at, const char *name,
-                                       luattn_role role) {
-  luattn_entry_info *e = &m->entry[at];
+static manifest_entry *insert_entry(image_manifest *m, uint32_t at, const char *name, luattn_role role) {
+  manifest_entry *e = &m->entry[at];
   memmove(e + 1, e, (m->num_entries++ - at) * sizeof *e);
-  *e = (luattn_entry_info){.role = role, .threads = 128, .tile_m = 64, .tile_n = 64};
+  *e = (manifest_entry){.role = role, .threads = 128, .tile_m = 64, .tile_n = 64};
   memcpy(e->name, name, strlen(name) + 1);
   return e;
 }
 
 /* What the sm90 family has beside the others: tiles drawn from counters, tiles skipped, blocks that share
  * one. */
-static void make_sm90(luattn_image_info *m) {
+static void make_sm90(image_manifest *m) {
   const uint32_t main = m->pass == LUATTN_FORWARD ? 2 : 3;
   m->family = LUATTN_SM90;
   m->draws_tiles = m->pass == LUATTN_FORWARD;
@@ -60,6 +59,8 @@ static luattn_image *make_image(int seed) {
     insert_entry(&p.info, p.info.num_entries, "luattn_round", LUATTN_ROLE_ROUND);
   }
   if (seed == 6) p.info.second_code = 256;
+  static const image_plan plan = {"simt: 64 x 64\n", {64, 64, 128, 2, 0, 0}, true};
+  if (seed % 3 == 0) p.plan = &plan;
   luattn_image *image = problem_image(&p);
   problem_close(&p);
   return image;
@@ -69,7 +70,7 @@ static luattn_image *make_image(int seed) {
 static void launch(luattn_driver *driver, const luattn_image *image) {
   problem p;
   luattn_kernel *kernel;
-  problem_open(&p, (luattn_pass)luattn_image_get_info(image)->pass);
+  problem_open(&p, (luattn_pass)image_get_manifest(image)->pass);
   check(luattn_kernel_load(driver, 0, image, &kernel, &err), "load");
   check(luattn_launch(kernel, &p.args, NULL, &err), "launch");
   luattn_kernel_unload(kernel);

@@ -203,6 +203,20 @@ static void current_context_is_left_alone(void **state) {
   luattn_driver_close(driver);
 }
 
+static void describes(const luattn_kernel *kernel, const image_manifest *info) {
+  luattn_kernel_description d = {.struct_size = sizeof d};
+  luattn_error err;
+  assert_int_equal(luattn_kernel_describe(kernel, &d, &err), LUATTN_OK);
+  assert_string_equal(d.spec_name, info->spec_name);
+  assert_int_equal(d.num_functions, info->num_entries);
+  assert_string_equal(d.functions[info->num_entries - 1].name, info->entry[info->num_entries - 1].name);
+  assert_string_equal(d.scalars[0].name, info->scalar[0].name);
+  d.struct_size = 12;
+  assert_int_equal(luattn_kernel_describe(kernel, &d, &err), LUATTN_INVALID);
+  assert_non_null(
+      strstr(err.message, "luattn_kernel_describe: luattn_kernel_description: struct_size is 12"));
+}
+
 static void loading_kernels(void **state) {
   (void)state;
   luattn_driver *driver = open_driver();
@@ -212,7 +226,7 @@ static void loading_kernels(void **state) {
   luattn_image *image = problem_image(&p);
   luattn_kernel *kernel = NULL;
   assert_int_equal(luattn_kernel_load(driver, 0, image, &kernel, &err), LUATTN_OK);
-  assert_memory_equal(luattn_kernel_get_info(kernel), &p.info, sizeof p.info);
+  describes(kernel, &p.info);
   luattn_kernel_unload(kernel);
   luattn_kernel_unload(NULL);
   const struct {
@@ -269,7 +283,7 @@ static void two_codes(void **state) {
   luattn_image_free(image);
   char code[512] = "FAKE luattn_dkdv luattn_finish"; /* the latter where nobody looks for it */
   strcpy(code + 256, "FAKE luattn_stats luattn_mod luattn_prepare");
-  assert_int_equal(luattn_image_create(&p.info, code, sizeof code, &image, &err), LUATTN_OK);
+  assert_int_equal(image_create(&p.info, NULL, code, sizeof code, &image, &err), LUATTN_OK);
   assert_int_equal(luattn_kernel_load(driver, 0, image, &kernel, &err), LUATTN_CUDA);
   assert_non_null(strstr(err.message, "looking for luattn_finish"));
   luattn_image_free(image);
@@ -277,12 +291,12 @@ static void two_codes(void **state) {
   luattn_driver_close(driver);
 }
 
-static luattn_status load_for(const luattn_image_info *info, const char *arch, luattn_error *err) {
+static luattn_status load_for(const image_manifest *info, const char *arch, luattn_error *err) {
   setenv("LUATTN_FAKE_ARCH", arch, 1);
   luattn_driver *driver = open_driver();
   luattn_image *image;
   luattn_kernel *kernel = NULL;
-  assert_int_equal(luattn_image_create(info, "FAKE", 5, &image, err), LUATTN_OK);
+  assert_int_equal(image_create(info, NULL, "FAKE", 5, &image, err), LUATTN_OK);
   const luattn_status status = luattn_kernel_load(driver, 0, image, &kernel, err);
   luattn_kernel_unload(kernel);
   luattn_image_free(image);
@@ -320,6 +334,13 @@ static void architectures(void **state) {
   snprintf(layout, sizeof layout, "parameter layout %d", LUATTN_PARAMS_VERSION + 1);
   assert_non_null(strstr(err.message, layout));
   p.info.params_version = LUATTN_PARAMS_VERSION;
+  p.info.params_bytes = 8; /* an earlier version's kernels read the beginning */
+  assert_int_equal(load_for(&p.info, "100", &err), LUATTN_OK);
+  p.info.params_bytes = sizeof(LuattnParams) + 8;
+  assert_int_equal(load_for(&p.info, "100", &err), LUATTN_IMAGE);
+  snprintf(layout, sizeof layout, "reads %zu bytes of parameters, this luattn ", sizeof(LuattnParams) + 8);
+  assert_non_null(strstr(err.message, layout));
+  p.info.params_bytes = sizeof(LuattnParams);
   p.info.entry[0].shared_bytes = FAKE_SHARED_BYTES + 1;
   assert_int_equal(load_for(&p.info, "100", &err), LUATTN_UNSUPPORTED);
   assert_non_null(

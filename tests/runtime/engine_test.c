@@ -89,8 +89,11 @@ static void keys(void **state) {
   p.q.shape[3] = 128;
   assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &d, &err), LUATTN_OK);
   assert_true(a != b && a != c && b != c && d != c);
-  assert_int_equal(luattn_kernel_get_info(c)->dtype, LUATTN_F16);
-  assert_int_equal(luattn_kernel_get_info(d)->head_dim, 128);
+  luattn_kernel_description of_c = {.struct_size = sizeof of_c}, of_d = of_c;
+  assert_int_equal(luattn_kernel_describe(c, &of_c, &err), LUATTN_OK);
+  assert_int_equal(luattn_kernel_describe(d, &of_d, &err), LUATTN_OK);
+  assert_int_equal(of_c.dtype, LUATTN_F16);
+  assert_int_equal(of_d.head_dim, 128);
   p.q.t.dtype.code = kDLBfloat;
   p.q.shape[3] = HEAD_DIM;
   p.q.shape[2] = 7; /* lengths are no part of it */

@@ -66,7 +66,7 @@ static void backward_deterministic_in_any_order(void **state) {
     p.info.input[3].num_axes = 3;
     p.info.input[3].axis[0] = p.info.input[3].axis[1] = p.info.input[3].axis[2] = LUATTN_AXIS_FREE;
     p.info.entry[5] =
-        (luattn_entry_info){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
+        (manifest_entry){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
     p.info.num_entries = 6;
     problem_resize(&p, BATCH, q_len, 16);
     tensor_set(&p, &p.table, kDLFloat, 16, 3, HEADS, 5, 16, 1);
@@ -126,7 +126,7 @@ static void backward_deterministic_batches_in_turn(void **state) {
     p.info.input[3].num_axes = 3;
     p.info.input[3].axis[0] = p.info.input[3].axis[1] = p.info.input[3].axis[2] = LUATTN_AXIS_FREE;
     p.info.entry[5] =
-        (luattn_entry_info){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
+        (manifest_entry){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
     p.info.num_entries = 6;
     p.args.num_splits = cases[i].splits;
     problem_resize(&p, 3, 40, cases[i].kv_len);

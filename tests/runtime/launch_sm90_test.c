@@ -406,12 +406,12 @@ static void impossible_splits(void **state) {
 
 /* luattn_norms and luattn_reach before the main entry, which is the last but one of a backward. */
 static void add_reach(problem *p) {
-  luattn_image_info *m = &p->info;
+  image_manifest *m = &p->info;
   const uint32_t at = m->num_entries - (m->pass == LUATTN_BACKWARD ? 2 : 1);
   memmove(&m->entry[at + 2], &m->entry[at], (m->num_entries - at) * sizeof *m->entry);
-  m->entry[at] = (luattn_entry_info){
+  m->entry[at] = (manifest_entry){
       .name = "luattn_norms", .role = LUATTN_ROLE_NORMS, .threads = 128, .tile_m = 128, .tile_n = 128};
-  m->entry[at + 1] = (luattn_entry_info){
+  m->entry[at + 1] = (manifest_entry){
       .name = "luattn_reach", .role = LUATTN_ROLE_REACH, .threads = 128, .tile_m = 64, .tile_n = 48};
   m->num_entries += 2;
 }

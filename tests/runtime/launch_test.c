@@ -172,7 +172,7 @@ static void backward_deterministic(void **state) {
     p.info.family = (uint32_t)family;
     p.info.deterministic = 1;
     p.info.entry[5] =
-        (luattn_entry_info){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
+        (manifest_entry){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
     p.info.num_entries = 6;
     launch(&p, NULL);
     const LuattnParams *a = &fake_get_event(8)->params;

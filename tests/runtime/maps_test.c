@@ -16,7 +16,7 @@ enum { THREADS = 4, ROUNDS = 20000, DIM = 64, TILE_N = 128, FITTING = 54, TOO_MA
 
 static luattn_driver *driver;
 static cu_context context;
-static const luattn_image_info info = {
+static const image_manifest info = {
     .spec_name = "demo",
     .family = LUATTN_SM90,
     .dtype = LUATTN_F16,

@@ -27,9 +27,9 @@ void tensor_set(problem *p, tensor *t, int code, int bits, int ndim, int64_t a, 
   if (p->used > PROBLEM_MEMORY) abort();
 }
 
-static void add_entry(luattn_image_info *m, const char *name, luattn_role role, unsigned threads,
+static void add_entry(image_manifest *m, const char *name, luattn_role role, unsigned threads,
                       unsigned shared, unsigned tile_m, unsigned tile_n) {
-  luattn_entry_info *e = &m->entry[m->num_entries++];
+  manifest_entry *e = &m->entry[m->num_entries++];
   memcpy(e->name, name, strlen(name) + 1);
   e->role = role;
   e->threads = threads;
@@ -38,8 +38,8 @@ static void add_entry(luattn_image_info *m, const char *name, luattn_role role, 
   e->tile_n = tile_n;
 }
 
-static void describe(luattn_image_info *m, luattn_pass pass) {
-  *m = (luattn_image_info){
+static void describe(image_manifest *m, luattn_pass pass) {
+  *m = (image_manifest){
       .spec_name = "demo",
       .pass = pass,
       .family = LUATTN_SM80,
@@ -48,7 +48,7 @@ static void describe(luattn_image_info *m, luattn_pass pass) {
       .head_dim = HEAD_DIM,
       .head_dim_v = HEAD_DIM_V,
       .params_version = LUATTN_PARAMS_VERSION,
-      .params_size = sizeof(LuattnParams),
+      .params_bytes = sizeof(LuattnParams),
       .num_inputs = 4,
       .num_scalars = 2,
       .num_stats = 1,
@@ -68,8 +68,7 @@ static void describe(luattn_image_info *m, luattn_pass pass) {
             .num_axes = 2,
             .axis = {LUATTN_AXIS_FREE, 16},
             .grad = 1}},
-      .scalar_name = {"cap", "temperature"},
-      .scalar_default = {50, 2},
+      .scalar = {{"cap", 50}, {"temperature", 2}},
       .stat = {{.input = 1, .axis = 1, .block = 64}},
       .source_hash = {1, 2}};
   add_entry(m, "luattn_stats", LUATTN_ROLE_STATS, 64, 0, 0, 0);
@@ -150,6 +149,6 @@ luattn_image *problem_image(const problem *p) {
     snprintf(code, second, "FAKE luattn_fwd luattn_dkdv"),
         snprintf(code + second, sizeof code - second, "FAKE %s", others);
   luattn_image *image = NULL;
-  if (luattn_image_create(&p->info, code, sizeof code, &image, NULL) != LUATTN_OK) abort();
+  if (image_create(&p->info, p->plan, code, sizeof code, &image, NULL) != LUATTN_OK) abort();
   return image;
 }

@@ -3,6 +3,7 @@
 #ifndef LUATTN_TESTS_PROBLEM_H
 #define LUATTN_TESTS_PROBLEM_H
 
+#include "abi/image.h"
 #include "luattn/compiler.h"
 #include "luattn/runtime.h"
 
@@ -23,7 +24,8 @@ typedef struct tensor {
 } tensor;
 
 typedef struct problem {
-  luattn_image_info info;
+  image_manifest info;
+  const image_plan *plan; /* NULL: the image has none */
   tensor q, k, v, o, lse, saved, dout, dlse, dq, dk, dv, scalar_grads;
   tensor slopes, slopes_grad, ids, flags, table;
   luattn_input inputs[4];

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/image.h"
 #include "gen/nvrtc/nvrtc.h"
 #include "luattn/compiler.h"
 
@@ -94,7 +95,7 @@ static void everything(work *w) {
 
 /* A kernel stands in the code that the runtime takes it from, and in no other. */
 static bool placed(const luattn_image *image) {
-  const luattn_image_info *info = luattn_image_get_info(image);
+  const image_manifest *info = image_get_manifest(image);
   size_t size;
   const char *code = luattn_image_cubin(image, &size);
   const size_t end = info->second_code > 0 ? info->second_code : size;
@@ -109,7 +110,7 @@ static bool placed(const luattn_image *image) {
   return true;
 }
 
-static bool explained(const luattn_image_info *info, const char *plan) {
+static bool explained(const image_manifest *info, const char *plan) {
   for (unsigned i = 0; i < info->num_entries; i++) {
     char spills[96], stack[96];
     snprintf(spills, sizeof spills, "%s spills", info->entry[i].name);
@@ -151,7 +152,7 @@ static bool run(work *w, const job *j) {
   } else {
     const char *spills = strstr(r.plan, " spills ");
     if (spills != NULL) report(w, j, "spills, as the plan says", r.plan);
-    ok = explained(luattn_image_get_info(image), r.plan);
+    ok = explained(image_get_manifest(image), r.plan);
     if (!ok) report(w, j, "FAILED: local memory that the plan does not explain", r.plan);
     const bool is_placed = placed(image);
     if (!is_placed) report(w, j, "FAILED: a kernel is not in its code, or in both", r.plan);

@@ -18,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "abi/image.h"
+
 char dir[128];
 
 const hash128 key = {0x0123456789abcdefu, 0xfedcba9876543210u};
@@ -41,13 +43,14 @@ int remove_dir(void **state) {
 
 /* An image whose cubin is `size` bytes of `fill`. */
 luattn_image *make_image_for(hash128 k, size_t size, int fill) {
-  luattn_image_info info = {.spec_name = "cached",
-                            .arch = 90,
-                            .head_dim = 64,
-                            .head_dim_v = 64,
-                            .num_entries = 1,
-                            .source_hash = {k.lo, k.hi},
-                            .max_len = 4096};
+  image_manifest info = {.spec_name = "cached",
+                         .arch = 90,
+                         .head_dim = 64,
+                         .head_dim_v = 64,
+                         .params_bytes = 64,
+                         .num_entries = 1,
+                         .source_hash = {k.lo, k.hi},
+                         .max_len = 4096};
   memcpy(info.entry[0].name, "luattn_fwd", 11);
   info.entry[0].role = LUATTN_ROLE_FORWARD;
   info.entry[0].threads = 128;
@@ -56,7 +59,7 @@ luattn_image *make_image_for(hash128 k, size_t size, int fill) {
   memset(cubin, fill, size);
   luattn_image *image = NULL;
   luattn_error err;
-  if (luattn_image_create(&info, cubin, size, &image, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  if (image_create(&info, NULL, cubin, size, &image, &err) != LUATTN_OK) fail_msg("%s", err.message);
   free(cubin);
   return image;
 }

@@ -8,7 +8,7 @@
 
 static hash128 key_of(const luattn_spec *spec, const luattn_target *target) {
   luattn_image *image = compile(spec, target, NULL);
-  const uint64_t *hash = luattn_image_get_info(image)->source_hash;
+  const uint64_t *hash = image_get_manifest(image)->source_hash;
   const hash128 key = {hash[0], hash[1]};
   luattn_image_free(image);
   return key;

@@ -13,8 +13,8 @@ static void expect_lines(const luattn_spec *spec, const luattn_target *target, b
   for (int i = 0; i < 2; i++) {
     luattn_image *image = compile(spec, target, &report);
     assert_int_equal(report.cache_hit, i);
-    assert_int_equal(luattn_image_get_info(image)->family, LUATTN_SM90);
-    assert_int_equal(luattn_image_get_info(image)->reads_ahead, has);
+    assert_int_equal(image_get_manifest(image)->family, LUATTN_SM90);
+    assert_int_equal(image_get_manifest(image)->reads_ahead, has);
     assert_int_equal(report.tiles.tile_m, 64);
     assert_int_equal(strstr(report.plan, "scores read every input themselves") == NULL, has);
     if (luattn_emit_source(spec, target, image, &source, &err) != LUATTN_OK) fail_msg("%s", err.message);

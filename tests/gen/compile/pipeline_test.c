@@ -84,7 +84,7 @@ static void test_spills(void **state) {
   fake_mode("spill");
   luattn_image *image = compile(spec, &target, &report);
   assert_non_null(strstr(report.plan, "luattn_fwd spills 904 bytes: no other tiles of the table do better"));
-  const luattn_entry_info *entry = luattn_image_get_info(image)->entry;
+  const manifest_entry *entry = image_get_manifest(image)->entry;
   while (strcmp(entry->name, "luattn_fwd") != 0) entry++;
   assert_int_equal(entry->registers, 255);
   assert_int_equal(entry->local_bytes, 904);
@@ -116,7 +116,7 @@ static void test_exhausted(void **state) {
   fake_mode("exhaust tile_m = 192;");
   image = compile(spec, &target, &report);
   assert_int_equal(report.tiles.tile_m, 128);
-  assert_int_equal(luattn_image_get_info(image)->family, LUATTN_SM90);
+  assert_int_equal(image_get_manifest(image)->family, LUATTN_SM90);
   assert_non_null(strstr(report.plan, "a later choice: those before have too few registers"));
   luattn_image_free(image);
   fake_mode("exhaust stages = 3;"); /* all of the family that this head dim has first */
@@ -188,7 +188,7 @@ static void test_parts(void **state) {
     const luattn_spec *s = i / 4 == 1 ? full : spec;
     target.ptx = ptx, target.one_code = one_code, target.pass = backward ? LUATTN_BACKWARD : LUATTN_FORWARD;
     luattn_image *image = compile(s, &target, NULL);
-    const luattn_image_info *info = luattn_image_get_info(image);
+    const image_manifest *info = image_get_manifest(image);
     size_t size, others = 0;
     const char *code = luattn_image_cubin(image, &size);
     for (uint32_t j = 0; j < info->num_entries; j++) others += !luattn_role_is_main(info->entry[j].role);
@@ -216,7 +216,7 @@ static void test_order_of_parts(void **state) {
   fake_mode(NULL);
   target.nvrtc = OTHER_NVRTC;
   luattn_image *image = compile(spec, &target, NULL);
-  assert_true(luattn_image_get_info(image)->second_code > 0);
+  assert_true(image_get_manifest(image)->second_code > 0);
   luattn_image_free(image);
   luattn_spec_free(spec);
 }
@@ -247,7 +247,7 @@ static void test_second_part(void **state) {
   fake_mode("others spill");
   image = compile(spec, &target, &report);
   assert_non_null(strstr(report.plan, "luattn_prepare spills 904 bytes"));
-  const luattn_entry_info *entry = luattn_image_get_info(image)->entry;
+  const manifest_entry *entry = image_get_manifest(image)->entry;
   while (strcmp(entry->name, "luattn_prepare") != 0) entry++;
   assert_int_equal(entry->registers, 255);
   assert_int_equal(entry->local_bytes, 904);
@@ -284,7 +284,7 @@ static void test_pairs(void **state) {
       luattn_target target = target_new();
       target.dtype = LUATTN_BF16, target.arch = arch, target.deterministic = 1;
       luattn_image *image = compile(spec, &target, NULL);
-      const uint32_t pairs = luattn_image_get_info(image)->input[0].pairs;
+      const uint32_t pairs = image_get_manifest(image)->input[0].pairs;
       if (pairs != cases[i].pairs) fail_msg("%s: %x", cases[i].element, pairs);
       luattn_image_free(image);
       luattn_spec_free(spec);
@@ -307,7 +307,7 @@ static void test_mask(void **state) {
     luattn_target target = target_new();
     target.pass = LUATTN_FORWARD, target.dtype = LUATTN_BF16, target.arch = 90;
     luattn_image *image = compile(spec, &target, NULL);
-    const luattn_image_info *info = luattn_image_get_info(image);
+    const image_manifest *info = image_get_manifest(image);
     assert_int_equal(info->family, LUATTN_SM90);
     if (info->has_mask != cases[i].has_mask || info->draws_tiles != cases[i].has_mask)
       fail_msg("%s: %u %u", cases[i].mask, info->has_mask, info->draws_tiles);
@@ -489,7 +489,7 @@ static void test_stat_blocks(void **state) {
     target.pass = cases[i].pass, target.arch = 90, target.dtype = LUATTN_BF16;
     target.head_dim = target.head_dim_v = cases[i].head_dim;
     luattn_image *image = compile(spec, &target, NULL);
-    const luattn_image_info *info = luattn_image_get_info(image);
+    const image_manifest *info = image_get_manifest(image);
     assert_int_equal(info->family, LUATTN_SM90);
     assert_int_equal(info->num_stats, 2);
     char *text, want[96];

@@ -10,6 +10,7 @@
 
 #include <cmocka.h> /* needs those above */
 
+#include "abi/image.h"
 #include "luattn/compiler.h"
 
 extern const char SPEC[]; /* with an input, a scalar, a mask and gradients of all */

@@ -107,7 +107,7 @@ static void test_candidates_have_their_own_keys(void **state) {
   for (int i = 0; i < count; i++) {
     t.tiles = &tiles[i];
     luattn_image *image = compile(spec, &t, NULL);
-    key[i] = luattn_image_get_info(image)->source_hash[0];
+    key[i] = image_get_manifest(image)->source_hash[0];
     luattn_image_free(image);
     for (int j = 0; j < i; j++) assert_true(key[i] != key[j]);
   }

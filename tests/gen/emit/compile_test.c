@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "abi/image.h"
 #include "gen/nvrtc/embedded.h"
 #include "luattn/compiler.h"
 
@@ -79,13 +80,13 @@ static void test_cold_then_warm(void **state) {
   assert_true(cold.nvrtc_ms > 0 && warm.nvrtc_ms == 0);
   assert_string_equal(cold.plan, warm.plan);
   assert_same(a, b);
-  const luattn_image_info *info = luattn_image_get_info(a);
+  const image_manifest *info = image_get_manifest(a);
   assert_string_equal(info->spec_name, "small");
   assert_int_equal(info->num_entries, 1);
   assert_string_equal(info->entry[0].name, "luattn_fwd");
   assert_true(info->entry[0].registers > 0);
   assert_int_equal(info->num_scalars, 1);
-  assert_true(info->scalar_default[0] == 30);
+  assert_true(info->scalar[0].value == 30);
   print_message("cold %.0f ms; warm: plan and source %.2f ms, cache %.2f ms\n", cold.nvrtc_ms, warm.plan_ms,
                 warm.cache_ms);
 
@@ -100,7 +101,7 @@ static void test_cold_then_warm(void **state) {
   f->spec = other;
   luattn_image *c = compile(f, &warm);
   assert_false(warm.cache_hit);
-  assert_true(luattn_image_get_info(c)->scalar_default[0] == 31);
+  assert_true(image_get_manifest(c)->scalar[0].value == 31);
   f->spec = mine;
   luattn_spec_free(other);
   luattn_image_free(a);

@@ -1,6 +1,6 @@
 /* elf.h: is what a cubin says of itself within it? The driver gets a pointer to a cubin, and no size. */
-#ifndef LUATTN_RUNTIME_ELF_H
-#define LUATTN_RUNTIME_ELF_H
+#ifndef LUATTN_ABI_ELF_H
+#define LUATTN_ABI_ELF_H
 
 #include <stdbool.h>
 #include <stddef.h>

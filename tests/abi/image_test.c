@@ -6,17 +6,15 @@
 #include <string.h>
 
 #include <cmocka.h>
-#define XXH_INLINE_ALL /* no library to link: the header carries the whole function */
-#include <xxhash.h>
-
+#include "tests/abi/sections.h"
 #include "tests/runtime/problem.h"
 
 static const char cubin[] = "any bytes will do";
 
-static luattn_image_info sample(luattn_pass pass) {
+static image_manifest sample(luattn_pass pass) {
   problem p;
   problem_open(&p, pass);
-  const luattn_image_info info = p.info;
+  const image_manifest info = p.info;
   problem_close(&p);
   return info;
 }
@@ -33,10 +31,10 @@ static luattn_image *sample_image(uint32_t second_code) {
 
 static void round_trip(void **state) {
   (void)state;
-  const luattn_image_info info = sample(LUATTN_BACKWARD);
+  const image_manifest info = sample(LUATTN_BACKWARD);
   luattn_error err;
   luattn_image *made, *opened;
-  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &made, &err), LUATTN_OK);
+  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &made, &err), LUATTN_OK);
   size_t size, opened_size, cubin_size;
   const void *bytes = luattn_image_bytes(made, &size);
   /* An odd address: bytes from a pack or a mapped file need not be aligned. */
@@ -44,7 +42,7 @@ static void round_trip(void **state) {
   memcpy(shifted + 1, bytes, size);
   assert_int_equal(luattn_image_open(shifted + 1, size, &opened, &err), LUATTN_OK);
   free(shifted);
-  assert_memory_equal(luattn_image_get_info(opened), &info, sizeof info);
+  assert_memory_equal(image_get_manifest(opened), &info, sizeof info);
   assert_memory_equal(luattn_image_cubin(opened, &cubin_size), cubin, sizeof cubin);
   assert_int_equal(cubin_size, sizeof cubin);
   assert_memory_equal(luattn_image_bytes(opened, &opened_size), bytes, size);
@@ -63,7 +61,7 @@ typedef struct bad_field {
   const char *message;
 } bad_field;
 
-#define FIELD(member) offsetof(luattn_image_info, member), sizeof(((luattn_image_info *)0)->member)
+#define FIELD(member) offsetof(image_manifest, member), sizeof(((image_manifest *)0)->member)
 
 static const bad_field bad_fields[] = {
     {FIELD(pass), 2, "pass"},
@@ -93,6 +91,8 @@ static const bad_field bad_fields[] = {
     {FIELD(has_mask), 2, "has_mask: is 2"},
     {FIELD(deterministic), 2, "deterministic: is 2"},
     {FIELD(deterministic), 1, "deterministic: no entry rounds"},
+    {FIELD(params_bytes), 0, "params_bytes: is 0, expected 1 to 4096"},
+    {FIELD(params_bytes), 4097, "params_bytes: is 4097"},
     {FIELD(max_len), 0, "max_len: is 0"},
     {FIELD(max_len), (long long)1 << 31, "max_len"},
     {FIELD(entry[0].name[0]), 0, "entry: its name is empty"},
@@ -114,7 +114,7 @@ static const bad_field bad_fields[] = {
     {FIELD(input[0].pairs), LUATTN_INDEX_KV + 1, "input: pairs: is 5"},
     {FIELD(input[0].pairs), 1u << 28,
      "input: pairs: is 1, expected 0 to 0"}, /* of an axis that is not there */
-    {FIELD(scalar_name[0][0]), 'z', "scalar 'temperature': names are not in order"},
+    {FIELD(scalar[0].name[0]), 'z', "scalar 'temperature': names are not in order"},
     {FIELD(reads_ahead), 2, "reads_ahead: is 2"},
     {FIELD(stat[0].input), 4, "stat: input"},
     {FIELD(stat[0].input), 0, "stat: dtype of its input"},
@@ -125,11 +125,11 @@ static const bad_field bad_fields[] = {
 static void manifest_is_checked(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof bad_fields / sizeof *bad_fields; ++i) {
-    luattn_image_info info = sample(LUATTN_BACKWARD);
+    image_manifest info = sample(LUATTN_BACKWARD);
     luattn_error err;
     luattn_image *image = NULL;
     memcpy((char *)&info + bad_fields[i].offset, &bad_fields[i].value, bad_fields[i].size);
-    if (luattn_image_create(&info, cubin, sizeof cubin, &image, &err) != LUATTN_IMAGE)
+    if (image_create(&info, NULL, cubin, sizeof cubin, &image, &err) != LUATTN_IMAGE)
       fail_msg("accepted: %s", bad_fields[i].message);
     if (strstr(err.message, bad_fields[i].message) == NULL)
       fail_msg("'%s' lacks '%s'", err.message, bad_fields[i].message);
@@ -141,25 +141,25 @@ static void names_and_tiles_are_checked(void **state) {
   (void)state;
   luattn_error err;
   luattn_image *image = NULL;
-  luattn_image_info info = sample(LUATTN_FORWARD);
+  image_manifest info = sample(LUATTN_FORWARD);
   memset(info.spec_name, 'x', sizeof info.spec_name);
-  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "spec: its name does not end"));
   info = sample(LUATTN_FORWARD);
   memcpy(info.input[2].name, "slopes", sizeof "slopes");
-  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "input 'slopes': stands twice"));
   info = sample(LUATTN_FORWARD);
   info.entry[2].tile_n = 0;
-  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "entry: tile_n: is 0"));
   info = sample(LUATTN_FORWARD);
   info.is_ptx = 1;
-  assert_int_equal(luattn_image_create(&info, "PTX", 3, &image, &err), LUATTN_IMAGE);
+  assert_int_equal(image_create(&info, NULL, "PTX", 3, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "PTX of 3 bytes: does not end in a 0"));
   info.is_ptx = 0;
-  assert_int_equal(luattn_image_create(&info, cubin, 0, &image, &err), LUATTN_IMAGE);
-  assert_non_null(strstr(err.message, "cubin: has 0 bytes"));
+  assert_int_equal(image_create(&info, NULL, cubin, 0, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "code: has 0 bytes"));
   assert_null(image);
 }
 
@@ -177,10 +177,10 @@ static void cubins_end_where_they_say(void **state) {
   put(elf + 64 + 8, 248, 8), put(elf + 64 + 32, 16, 8);             /* the segment's bytes: the last 16 */
   put(elf + 184 + 4, 1, 4), put(elf + 184 + 24, 248, 8),
       put(elf + 184 + 32, 16, 8); /* likewise the second section's */
-  const luattn_image_info info = sample(LUATTN_FORWARD);
+  const image_manifest info = sample(LUATTN_FORWARD);
   luattn_image *image = NULL;
   luattn_error err;
-  if (luattn_image_create(&info, elf, SIZE, &image, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  if (image_create(&info, NULL, elf, SIZE, &image, &err) != LUATTN_OK) fail_msg("%s", err.message);
   luattn_image_free(image);
   static const struct {
     int offset, bytes;
@@ -193,20 +193,20 @@ static void cubins_end_where_they_say(void **state) {
     unsigned char copy[SIZE];
     memcpy(copy, elf, SIZE);
     put(copy + bad[i].offset, bad[i].value, bad[i].bytes);
-    assert_int_equal(luattn_image_create(&info, copy, SIZE, &image, &err), LUATTN_IMAGE);
+    assert_int_equal(image_create(&info, NULL, copy, SIZE, &image, &err), LUATTN_IMAGE);
     assert_non_null(strstr(err.message, "says that parts of it lie outside of it"));
   }
   const unsigned char fatbin[SIZE] = {0x50, 0xed, 0x55, 0xba, 1,    0,    16,
                                       0,    0xff, 0xff, 0xff, 0xff, 0xff, 0x7f};
-  assert_int_equal(luattn_image_create(&info, fatbin, SIZE, &image, &err), LUATTN_IMAGE);
+  assert_int_equal(image_create(&info, NULL, fatbin, SIZE, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "is a fatbin"));
   put(elf + 184 + 4, 8, 4), put(elf + 184 + 32, 1 << 20, 8); /* a section without bytes may be of any size */
-  assert_int_equal(luattn_image_create(&info, elf, SIZE, &image, &err), LUATTN_OK);
+  assert_int_equal(image_create(&info, NULL, elf, SIZE, &image, &err), LUATTN_OK);
   luattn_image_free(image);
   for (size_t cut = 4; cut < SIZE; ++cut) {
     unsigned char *exact = malloc(cut); /* so that a sanitizer sees any read beyond it */
     memcpy(exact, elf, cut);
-    assert_int_equal(luattn_image_create(&info, exact, cut, &image, &err), LUATTN_IMAGE);
+    assert_int_equal(image_create(&info, NULL, exact, cut, &image, &err), LUATTN_IMAGE);
     free(exact);
   }
 }
@@ -215,13 +215,13 @@ static void cubins_end_where_they_say(void **state) {
 static void two_codes(void **state) {
   (void)state;
   enum { SIZE = 128 + 64 };
-  luattn_image_info info = sample(LUATTN_FORWARD);
+  image_manifest info = sample(LUATTN_FORWARD);
   luattn_image *image = NULL;
   luattn_error err;
   unsigned char code[SIZE] = "first";
   memcpy(code + 128, "second", 7);
   info.second_code = 128;
-  assert_int_equal(luattn_image_create(&info, code, SIZE, &image, &err), LUATTN_OK);
+  assert_int_equal(image_create(&info, NULL, code, SIZE, &image, &err), LUATTN_OK);
   size_t size;
   assert_memory_equal((const char *)luattn_image_cubin(image, &size) + 128, "second", 7);
   assert_int_equal((uintptr_t)luattn_image_cubin(image, &size) % 16, 0);
@@ -229,22 +229,22 @@ static void two_codes(void **state) {
   static const uint32_t bad[] = {1, 64, 120, 192, 256, UINT32_MAX - 63};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
     info.second_code = bad[i];
-    assert_int_equal(luattn_image_create(&info, code, SIZE, &image, &err), LUATTN_IMAGE);
+    assert_int_equal(image_create(&info, NULL, code, SIZE, &image, &err), LUATTN_IMAGE);
     assert_non_null(strstr(err.message, "second_code: is "));
   }
   info.second_code = 128;
   code[64] = 1;
-  assert_int_equal(luattn_image_create(&info, code, SIZE, &image, &err), LUATTN_IMAGE);
+  assert_int_equal(image_create(&info, NULL, code, SIZE, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "behind 64 zeros"));
   code[64] = 0;
   const unsigned char elf[] = {0x7f, 'E', 'L', 'F', 2, 1, 1};
   memcpy(code + 128, elf, sizeof elf);
   put(code + 128 + 32, 64, 8), put(code + 128 + 54, 56, 2), put(code + 128 + 56, 1, 2); /* past the end */
-  assert_int_equal(luattn_image_create(&info, code, SIZE, &image, &err), LUATTN_IMAGE);
+  assert_int_equal(image_create(&info, NULL, code, SIZE, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "cubin of 64 bytes: says that parts of it lie outside of it"));
   info.is_ptx = 1;
   code[SIZE - 1] = 'x';
-  assert_int_equal(luattn_image_create(&info, code, SIZE, &image, &err), LUATTN_IMAGE);
+  assert_int_equal(image_create(&info, NULL, code, SIZE, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "PTX of 64 bytes: does not end in a 0"));
 }
 
@@ -255,11 +255,7 @@ static luattn_status open_with(const unsigned char *bytes, size_t size, size_t o
   unsigned char *copy = malloc(size);
   memcpy(copy, bytes, size);
   memcpy(copy + offset, &value, width);
-  const XXH128_hash_t sum = XXH3_128bits(copy + 32, size - 32);
-  if (offset < 16 || offset >= 32) {
-    memcpy(copy + 16, &sum.low64, 8);
-    memcpy(copy + 24, &sum.high64, 8);
-  }
+  if (offset < 16 || offset >= 32) sections_sign(copy, size);
   luattn_image *image = NULL;
   const luattn_status status = luattn_image_open(copy, size, &image, err);
   luattn_image_free(image);
@@ -269,27 +265,26 @@ static luattn_status open_with(const unsigned char *bytes, size_t size, size_t o
 
 static void header_is_checked(void **state) {
   (void)state;
-  const luattn_image_info info = sample(LUATTN_FORWARD);
+  const image_manifest info = sample(LUATTN_FORWARD);
   luattn_image *image;
-  assert_int_equal(luattn_image_create(&info, cubin, sizeof cubin, &image, NULL), LUATTN_OK);
+  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, NULL), LUATTN_OK);
   size_t size;
   const unsigned char *bytes = luattn_image_bytes(image, &size);
+  sections all;
+  sections_read(bytes, &all);
+  const size_t facts = (size_t)((const unsigned char *)sections_find(&all, "FACT")->bytes - bytes);
   const struct {
     size_t offset, width;
     uint64_t value;
     const char *message;
   } bad[] = {
       {0, 1, 'X', "magic"},
-      {8, 4, 5, "format version is 5, this luattn reads 7"},
+      {8, 4, 5, "format version is 5, this luattn reads 8"},
       {12, 4, 0x04030201, "another byte order"},
       {16, 1, (uint64_t)bytes[16] ^ 1, "checksum"},
       {32, 8, size + 1, "cut or extended"},
       {32, 8, UINT64_MAX, "cut or extended"},
-      {40, 8, 7, "manifest has 7 bytes"},
-      {48, 8, UINT64_MAX, "cubin starts at"},
-      {56, 8, sizeof cubin + 1, "does not fit"},
-      {56, 8, UINT64_MAX, "does not fit"},
-      {64 + offsetof(luattn_image_info, num_entries), 4, 4000000000, "num_entries: is 4000000000"},
+      {facts + offsetof(image_manifest, num_bwd_rows), 4, 4000000000, "num_bwd_rows: is 4000000000"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
     luattn_error err;
@@ -361,9 +356,7 @@ static void mutate(uint32_t second_code) {
                                         : (uint32_t)(next_random(&seed) % 70);
       memcpy(copy + at, &word, 4);
     }
-    const XXH128_hash_t sum = XXH3_128bits(copy + 32, size - 32);
-    memcpy(copy + 16, &sum.low64, 8);
-    memcpy(copy + 24, &sum.high64, 8);
+    sections_sign(copy, size);
     luattn_image *opened = NULL;
     luattn_error err;
     const luattn_status status = luattn_image_open(copy, size, &opened, &err);
@@ -371,7 +364,7 @@ static void mutate(uint32_t second_code) {
       luattn_image *again = NULL;
       size_t code_size;
       const void *code = luattn_image_cubin(opened, &code_size);
-      assert_int_equal(luattn_image_create(luattn_image_get_info(opened), code, code_size, &again, &err),
+      assert_int_equal(image_create(image_get_manifest(opened), NULL, code, code_size, &again, &err),
                        LUATTN_OK);
       luattn_image_free(again);
       luattn_image_free(opened);

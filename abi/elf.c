@@ -1,4 +1,4 @@
-#include "runtime/elf.h"
+#include "abi/elf.h"
 
 #include <stdint.h>
 #include <string.h>

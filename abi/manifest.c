@@ -1,0 +1,226 @@
+/* manifest.c: checks manifests, and describes them to programs. */
+#include "abi/manifest.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "common/fail.h"
+#include "common/struct_size.h"
+#include "luattn/compiler.h"
+
+static luattn_status bad(luattn_error *err, const char *subject, long long value, const char *expected) {
+  return luattn_fail(err, LUATTN_IMAGE, "image: %s: is %lld, expected %s; compile it again", subject, value,
+                     expected);
+}
+
+static luattn_status check_range(luattn_error *err, const char *subject, uint64_t value, uint64_t low,
+                                 uint64_t high) {
+  if (value >= low && value <= high) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_IMAGE, "image: %s: is %llu, expected %llu to %llu; compile it again",
+                     subject, (unsigned long long)value, (unsigned long long)low, (unsigned long long)high);
+}
+
+static luattn_status check_name(luattn_error *err, const char *subject, const char *name, size_t size,
+                                bool may_be_empty) {
+  if (memchr(name, '\0', size) == NULL)
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: %s: its name does not end within %zu bytes; compile it again", subject, size);
+  if (!may_be_empty && name[0] == '\0')
+    return luattn_fail(err, LUATTN_IMAGE, "image: %s: its name is empty; compile it again", subject);
+  return LUATTN_OK;
+}
+
+static bool role_in_pass(uint32_t role, uint32_t pass) {
+  if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS ||
+      role == LUATTN_ROLE_REACH)
+    return true;
+  return (role == LUATTN_ROLE_FORWARD) == (pass == LUATTN_FORWARD);
+}
+
+static bool has_parameters(const image_manifest *m) {
+  bool some = (m->wants & LUATTN_WANT_SCALARS) != 0 && m->num_scalars > 0;
+  for (uint32_t i = 0; i < m->num_inputs; ++i)
+    some |= (m->wants & LUATTN_WANT_INPUTS) != 0 && m->input[i].grad != 0;
+  return some;
+}
+
+static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
+  TRY(check_range(err, "num_entries", m->num_entries, 1, MANIFEST_MAX_ENTRIES));
+  bool finishes = false, rounds = false, adds = false, norms = false, reaches = false;
+  for (uint32_t i = 0; i < m->num_entries; ++i) {
+    const manifest_entry *e = &m->entry[i];
+    TRY(check_name(err, "entry", e->name, sizeof e->name, false));
+    TRY(check_range(err, "entry: role", e->role, 0, LUATTN_ROLE_COUNT - 1));
+    if (!role_in_pass(e->role, m->pass))
+      return luattn_fail(err, LUATTN_IMAGE,
+                         "image: entry '%s': role %u does not belong to a %s pass; compile it again", e->name,
+                         (unsigned)e->role, m->pass == LUATTN_FORWARD ? "forward" : "backward");
+    TRY(check_range(err, "entry: threads", e->threads, 32, 1024));
+    TRY(check_range(err, "entry: shared_bytes", e->shared_bytes, 0, 1u << 20));
+    /* A launch divides by these. */
+    const bool by_m = e->role != LUATTN_ROLE_STATS,
+               by_n = e->role == LUATTN_ROLE_FORWARD || e->role == LUATTN_ROLE_DKDV;
+    TRY(check_range(err, "entry: tile_m", e->tile_m, by_m, 1u << 20));
+    TRY(check_range(err, "entry: tile_n", e->tile_n, by_n, 1u << 20));
+    finishes = finishes || e->role == LUATTN_ROLE_FINISH;
+    rounds = rounds || e->role == LUATTN_ROLE_ROUND;
+    adds = adds || e->role == LUATTN_ROLE_DKDV;
+    norms = norms || e->role == LUATTN_ROLE_NORMS;
+    reaches = reaches || e->role == LUATTN_ROLE_REACH;
+  }
+  if (norms != reaches)
+    return luattn_fail(
+        err, LUATTN_IMAGE,
+        "image: entries: one of the norms of q and k and of the tiles that they leave is missing; "
+        "compile it again");
+  if (m->deterministic && has_parameters(m) && !rounds)
+    return luattn_fail(
+        err, LUATTN_IMAGE,
+        "image: deterministic: no entry rounds the sums of inputs and scalars; compile it again");
+  if (m->accumulates_dq && m->deterministic && !adds)
+    return luattn_fail(err, LUATTN_IMAGE, "image: deterministic: no entry adds to dq_acc; compile it again");
+  if (m->accumulates_dq && (m->wants & LUATTN_WANT_DQ) && !finishes)
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: accumulates_dq: no entry turns the sums into dq; compile it again");
+  return LUATTN_OK;
+}
+
+static luattn_status check_inputs(const image_manifest *m, luattn_error *err) {
+  TRY(check_range(err, "num_inputs", m->num_inputs, 0, MANIFEST_MAX_INPUTS));
+  for (uint32_t i = 0; i < m->num_inputs; ++i) {
+    const luattn_input_info *in = &m->input[i];
+    TRY(check_name(err, "input", in->name, sizeof in->name, false));
+    TRY(check_range(err, "input: dtype", in->dtype, 0, LUATTN_INPUT_BOOL));
+    TRY(check_range(err, "input: num_axes", in->num_axes, 0, 4));
+    TRY(check_range(err, "input: grad", in->grad, 0, 1));
+    for (uint32_t a = 0; a < 8; ++a)
+      TRY(check_range(err, "input: pairs", in->pairs >> 4 * a & 15, 0,
+                      a < in->num_axes ? LUATTN_INDEX_KV : 0));
+    for (uint32_t a = 0; a < in->num_axes; ++a)
+      if (in->axis[a] < LUATTN_AXIS_KV) return bad(err, "input: axis", in->axis[a], "a size, or -5 to 0");
+    for (uint32_t j = 0; j < i; ++j)
+      if (strcmp(in->name, m->input[j].name) == 0)
+        return luattn_fail(err, LUATTN_IMAGE, "image: input '%s': stands twice; compile it again", in->name);
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status check_scalars(const image_manifest *m, luattn_error *err) {
+  TRY(check_range(err, "num_scalars", m->num_scalars, 0, MANIFEST_MAX_SCALARS));
+  for (uint32_t i = 0; i < m->num_scalars; ++i) {
+    const char *name = m->scalar[i].name;
+    TRY(check_name(err, "scalar", name, sizeof m->scalar[i].name, false));
+    if (i > 0 && strcmp(m->scalar[i - 1].name, name) >= 0)
+      return luattn_fail(err, LUATTN_IMAGE, "image: scalar '%s': names are not in order; compile it again",
+                         name);
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status check_stats(const image_manifest *m, luattn_error *err) {
+  TRY(check_range(err, "num_stats", m->num_stats, 0, MANIFEST_MAX_STATS));
+  for (uint32_t i = 0; i < m->num_stats; ++i) {
+    const manifest_stat *s = &m->stat[i];
+    if (s->input >= m->num_inputs) return bad(err, "stat: input", s->input, "the number of an input");
+    const luattn_input_info *in = &m->input[s->input];
+    if (in->dtype != LUATTN_INPUT_I32) return bad(err, "stat: dtype of its input", in->dtype, "4 (int32)");
+    if (s->axis + (uint64_t)1 != in->num_axes)
+      return bad(err, "stat: axis", s->axis, "its input's last axis");
+    TRY(check_range(err, "stat: block", s->block, 1, 1u << 20));
+  }
+  return LUATTN_OK;
+}
+
+luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
+  TRY(check_name(err, "spec", m->spec_name, sizeof m->spec_name, true));
+  TRY(check_range(err, "pass", m->pass, 0, LUATTN_BACKWARD));
+  TRY(check_range(err, "family", m->family, 0, LUATTN_SM90));
+  TRY(check_range(err, "dtype", m->dtype, 0, LUATTN_F16));
+  TRY(check_range(err, "arch", m->arch, 50, 999));
+  TRY(check_name(err, "arch_suffix", m->arch_suffix, sizeof m->arch_suffix, true));
+  if (m->arch_suffix[0] != '\0' && strcmp(m->arch_suffix, "a") != 0)
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: arch_suffix: is '%s', expected 'a' or nothing; compile it again",
+                       m->arch_suffix);
+  TRY(check_range(err, "head_dim", m->head_dim, 1, 1024));
+  TRY(check_range(err, "head_dim_v", m->head_dim_v, 1, 1024));
+  TRY(check_range(err, "num_saved", m->num_saved, 0, 64));
+  TRY(check_range(err, "num_bwd_rows", m->num_bwd_rows, 0, 64));
+  const struct {
+    const char *name;
+    uint32_t value;
+  } flag[] = {
+      {"has_lse", m->has_lse},
+      {"has_query_mod", m->has_query_mod},
+      {"has_key_mod", m->has_key_mod},
+      {"has_value_mod", m->has_value_mod},
+      {"accumulates_dq", m->accumulates_dq},
+      {"draws_tiles", m->draws_tiles},
+      {"is_ptx", m->is_ptx},
+      {"deterministic", m->deterministic},
+      {"can_split", m->can_split},
+      {"has_mask", m->has_mask},
+      {"reads_ahead", m->reads_ahead},
+  };
+  for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
+    TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
+  TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
+  TRY(check_range(err, "params_bytes", m->params_bytes, 1, MANIFEST_MAX_PARAMS));
+  if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
+  TRY(check_inputs(m, err));
+  TRY(check_scalars(m, err));
+  TRY(check_entries(m, err));
+  return check_stats(m, err);
+}
+
+void manifest_functions(const image_manifest *m, luattn_function_info functions[MANIFEST_MAX_ENTRIES]) {
+  for (uint32_t i = 0; i < m->num_entries; ++i) {
+    const manifest_entry *e = &m->entry[i];
+    functions[i] = (luattn_function_info){.is_main = (uint32_t)luattn_role_is_main(e->role),
+                                          .threads = e->threads,
+                                          .shared_bytes = e->shared_bytes,
+                                          .tile_m = e->tile_m,
+                                          .tile_n = e->tile_n,
+                                          .registers = e->registers,
+                                          .local_bytes = e->local_bytes};
+    memcpy(functions[i].name, e->name, sizeof e->name);
+  }
+}
+
+static int has_role(const image_manifest *m, luattn_role role) {
+  for (uint32_t i = 0; i < m->num_entries; ++i)
+    if (m->entry[i].role == (uint32_t)role) return 1;
+  return 0;
+}
+
+luattn_status manifest_describe(const image_manifest *m, const luattn_function_info *functions,
+                                const char *place, luattn_kernel_description *out, luattn_error *err) {
+  static const struct_rule rule = STRUCT_RULE(luattn_kernel_description, pass);
+  luattn_kernel_description d = {.spec_name = m->spec_name,
+                                 .pass = (luattn_pass)m->pass,
+                                 .family = (luattn_family)m->family,
+                                 .dtype = (luattn_dtype)m->dtype,
+                                 .arch = (int)m->arch,
+                                 .is_ptx = (int)m->is_ptx,
+                                 .head_dim = (int)m->head_dim,
+                                 .head_dim_v = (int)m->head_dim_v,
+                                 .wants = m->wants,
+                                 .deterministic = (int)m->deterministic,
+                                 .has_lse = (int)m->has_lse,
+                                 .has_mask = (int)m->has_mask,
+                                 .num_saved = (int)m->num_saved,
+                                 .draws_tiles = (int)m->draws_tiles,
+                                 .can_split = (int)m->can_split,
+                                 .can_skip = has_role(m, LUATTN_ROLE_REACH),
+                                 .max_len = m->max_len,
+                                 .second_code = m->second_code,
+                                 .source_hash = {m->source_hash[0], m->source_hash[1]},
+                                 .num_functions = m->num_entries,
+                                 .functions = functions,
+                                 .num_inputs = m->num_inputs,
+                                 .inputs = m->input,
+                                 .num_scalars = m->num_scalars,
+                                 .scalars = m->scalar};
+  memcpy(d.arch_suffix, m->arch_suffix, sizeof d.arch_suffix);
+  return struct_give(&rule, place, &d, out, err);
+}

@@ -1,0 +1,34 @@
+/* sections.h: takes an image apart and puts it together again, so that tests can bend it. Knows the bytes from
+ * abi/image.h's comment, and uses nothing of what it tests. */
+#ifndef LUATTN_TESTS_ABI_SECTIONS_H
+#define LUATTN_TESTS_ABI_SECTIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SECTIONS_MOST = 80, SECTIONS_HEADER = 48 };
+
+typedef struct one_section {
+  char tag[4];
+  uint32_t flags;
+  size_t size;
+  const void *bytes;
+} one_section;
+
+typedef struct sections {
+  size_t count;
+  one_section list[SECTIONS_MOST];
+} sections;
+
+/* Points into `bytes`, which are those of a sound image. */
+void sections_read(const void *bytes, sections *out);
+one_section *sections_find(sections *s, const char *tag); /* NULL: there is none */
+void sections_insert(sections *s, size_t at, const char *tag, uint32_t flags, const void *bytes, size_t size);
+void sections_remove(sections *s, size_t at);
+
+/* A new block of exactly the image's size. *size: its bytes. The caller frees it. */
+unsigned char *sections_write(const sections *s, size_t *size);
+/* Makes the checksum right. */
+void sections_sign(unsigned char *bytes, size_t size);
+
+#endif
