@@ -24,7 +24,7 @@ typedef struct cli_options {
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
   const char *shape, *layout, *dtype, *device, *out, *pack, *stage, *tile, *svg, *arch, *pass, *cache_dir,
       *family;
-  const char *head_dim, *lengths, *skip, *max_bytes;
+  const char *head_dim, *lengths, *skip, *max_bytes, *wants;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale;

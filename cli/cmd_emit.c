@@ -22,6 +22,29 @@ static luattn_status read_arch(const cli_options *o, luattn_target *t, luattn_de
   return o->arch != NULL ? arch_option(o->arch, t, err) : LUATTN_OK;
 }
 
+/* --wants. */
+static luattn_status read_wants(const cli_options *o, luattn_target *t, luattn_error *err) {
+  static const char *const names[] = {"dq", "dk", "dv", "inputs", "scalars"}; /* in luattn_wants' order */
+  if (o->wants == NULL) return LUATTN_OK;
+  if (t->pass == LUATTN_FORWARD)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--wants: '%s' names gradients, and forward computes none; give --pass backward, too",
+                       o->wants);
+  for (const char *at = o->wants, *end;; at = end + 1) {
+    unsigned bit = 0;
+    end = at + strcspn(at, ",");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+      if (strlen(names[i]) == (size_t)(end - at) && memcmp(names[i], at, (size_t)(end - at)) == 0)
+        bit = 1u << i;
+    if (bit == 0)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "--wants: '%.*s' is not a kind of gradient; use dq, dk, dv, inputs or scalars",
+                         (int)(end - at), at);
+    t->wants |= bit;
+    if (*end == 0) return LUATTN_OK;
+  }
+}
+
 static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_device_info *device,
                                  luattn_error *err) {
   cli_problem sizes;
@@ -50,6 +73,7 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
   } else if (o->pass != NULL && strcmp(o->pass, "forward") != 0) {
     return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' is not a pass; use forward or backward", o->pass);
   }
+  TRY(read_wants(o, t, err));
   TRY(lengths_option(o, &lengths, err));
   if (lengths != 0)
     t->lengths = (luattn_lengths)(lengths - 1);

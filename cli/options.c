@@ -102,6 +102,8 @@ static const option options[] = {
      "ir, grad, mask, plan (before compiling), spec, config, ptx or cubin (all kernels in one; tells their "
      "plan)"},
     {"--pass", TEXT, AT(pass), CLI_EMIT, "forward|backward", "default forward"},
+    {"--wants", TEXT, AT(wants), CLI_EMIT, "dq,dk,..",
+     "which gradients backward computes: dq, dk, dv, inputs, scalars (default: all)"},
     {"--arch", TEXT, AT(arch), CLI_EMIT, "sm_80",
      "sm_80, 86, 87, 89, 90, 100, 101, 103, 110, 120 or 121; compute_80 for PTX (default sm_80)"},
     {"--tile", TEXT, AT(tile), CLI_MASK | CLI_EMIT, "M,N",
