@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 #include "tests/abi/sections.h"
-#include "tests/runtime/problem.h"
+#include "tests/support/problem.h"
 
 static const char cubin[] = "any bytes will do";
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "tests/api/setup.h"
-#include "tests/runtime/fake_cuda.h"
+#include "tests/support/fake_cuda.h"
 
 static const luattn_engine_options no_cache = {.struct_size = sizeof no_cache, .cache_dir = ""};
 

@@ -5,7 +5,7 @@
 #define LUATTN_TESTS_BRANCHES_ATTENTION_H
 
 #include "tests/branches/branches.h"
-#include "tests/gen/cpu/support.h"
+#include "tests/support/cpu_call.h"
 
 enum { BATCH = 2, HEADS = 2, Q_LEN = 9, KV_LEN = 11, DIM = 3 };
 

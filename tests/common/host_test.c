@@ -17,7 +17,7 @@
 #include "common/fail.h"
 #include "common/host.h"
 #include "common/real.h"
-#include "tests/common/hosts.h"
+#include "tests/support/hosts.h"
 
 static bool refuse_threads;
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*start)(void *), void *data);

@@ -7,8 +7,8 @@
 #include "luattn/runtime.h"
 #include "tests/abi/sections.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/runtime/fake_cuda.h"
-#include "tests/runtime/problem.h"
+#include "tests/support/fake_cuda.h"
+#include "tests/support/problem.h"
 
 enum { CHECKED_FROM = 32 };
 

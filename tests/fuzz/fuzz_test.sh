@@ -12,7 +12,7 @@ clang -fsanitize=fuzzer,address,undefined /tmp/luattn-fuzz-$$.c -o /tmp/luattn-f
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLUATTN_FUZZ=ON \
   -DCMAKE_C_FLAGS_RELWITHDEBINFO='-O1 -g1' ${LUATTN_CMAKE_OPTIONS:-} >/dev/null
 cmake --build "$build" --target fuzzers luattn_fake_cuda | tail -1
-export LUATTN_LIBCUDA=$build/tests/runtime/libluattn_fake_cuda.so LUATTN_CACHE_DIR=
+export LUATTN_LIBCUDA=$build/tests/support/libluattn_fake_cuda.so LUATTN_CACHE_DIR=
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 mkdir -p "$build/findings" "$build/seeds/image" "$build/seeds/pack"
 "$build/tests/fuzz/fuzz_seeds" "$build/seeds"

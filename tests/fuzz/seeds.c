@@ -7,7 +7,7 @@
 
 #include "luattn/pack.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/runtime/problem.h"
+#include "tests/support/problem.h"
 
 enum { SEEDS = 7 };
 

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "common/limits.h"
-#include "tests/runtime/fake_cuda.h"
-#include "tests/runtime/problem.h"
+#include "tests/support/fake_cuda.h"
+#include "tests/support/problem.h"
 
 static luattn_driver *driver;
 

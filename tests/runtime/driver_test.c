@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "tests/runtime/fake_cuda.h"
-#include "tests/runtime/problem.h"
+#include "tests/support/fake_cuda.h"
+#include "tests/support/problem.h"
 
 static char *libcuda; /* the fake's path, as CTest gave it */
 

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "tests/common/hosts.h"
-#include "tests/runtime/fake_cuda.h"
+#include "tests/support/hosts.h"
+#include "tests/support/fake_cuda.h"
 #include "tests/runtime/launches.h"
 
 enum { DIM = 48 }; /* 1 / sqrt(48) has to be rounded */

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "common/pairs.h"
-#include "tests/runtime/fake_cuda.h"
+#include "tests/support/fake_cuda.h"
 #include "tests/runtime/launches.h"
 
 enum { B = LUATTN_INDEX_B, H = LUATTN_INDEX_H, Q = LUATTN_INDEX_Q, KV = LUATTN_INDEX_KV };

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "tests/runtime/fake_cuda.h"
+#include "tests/support/fake_cuda.h"
 #include "tests/runtime/launches.h"
 
 static void assert_map(const LuattnTensorMap *map, const void *data, const unsigned long long size[4],

@@ -15,7 +15,7 @@
 
 #include "common/limits.h"
 #include "runtime/driver.h"
-#include "tests/runtime/fake_cuda.h"
+#include "tests/support/fake_cuda.h"
 #include "tests/runtime/launches.h"
 
 static void assert_tensor(const LuattnTensor *t, const tensor *from) {

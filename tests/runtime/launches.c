@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tests/runtime/fake_cuda.h"
+#include "tests/support/fake_cuda.h"
 
 luattn_driver *driver;
 

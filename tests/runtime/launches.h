@@ -2,7 +2,7 @@
 #ifndef LUATTN_TESTS_LAUNCHES_H
 #define LUATTN_TESTS_LAUNCHES_H
 
-#include "tests/runtime/problem.h"
+#include "tests/support/problem.h"
 
 extern luattn_driver *driver;
 

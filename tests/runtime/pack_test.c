@@ -20,7 +20,7 @@
 #include <xxhash.h>
 
 #include "runtime/pack.h"
-#include "tests/runtime/fake_cuda.h"
+#include "tests/support/fake_cuda.h"
 #include "tests/runtime/packs.h"
 
 static void check_sample(const luattn_pack *pack) {

@@ -3,7 +3,7 @@
 #define LUATTN_TESTS_PACKS_H
 
 #include "luattn/pack.h"
-#include "tests/runtime/problem.h"
+#include "tests/support/problem.h"
 
 extern char dir[24], path[40]; /* of the folder, and of the pack in it */
 int make_dir(void **state);

@@ -8,7 +8,8 @@ cc -fsanitize=thread /tmp/luattn-tsan-$$.c -o /tmp/luattn-tsan-$$ 2>/dev/null &&
   { echo 'skipped: the compiler has no ThreadSanitizer, or it does not run on this machine'; exit 77; }
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLUATTN_TSAN=ON -DCMAKE_C_FLAGS_RELWITHDEBINFO='-O1 -g' \
   ${LUATTN_CMAKE_OPTIONS:-} >/dev/null
-cmake --build "$build" --target runtime_{engine,engine_pack,maps,tickets}_test test_compile_pipeline | tail -1
-export LUATTN_LIBCUDA=$build/tests/runtime/libluattn_fake_cuda.so TSAN_OPTIONS=halt_on_error=1
-for test in engine engine_pack maps tickets; do "$build/tests/runtime/runtime_${test}_test"; done
-"$build/tests/gen/compile/test_compile_pipeline"
+cmake --build "$build" --target engine_test engine_pack_test runtime_{maps,tickets}_test compile_pipeline_test | tail -1
+export LUATTN_LIBCUDA=$build/tests/support/libluattn_fake_cuda.so TSAN_OPTIONS=halt_on_error=1
+for test in engine/engine engine/engine_pack runtime/runtime_maps runtime/runtime_tickets gen/compile/compile_pipeline; do
+  "$build/tests/${test}_test"
+done

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/gen/cache/support.h"
+#include "tests/gen/cache/cache_dir.h"
 
 static void stores_and_finds(void **state) {
   (void)state;

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/gen/cache/support.h"
+#include "tests/gen/cache/cache_dir.h"
 
 static void others_may_write(void **state) {
   (void)state;

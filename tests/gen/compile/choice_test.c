@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support.h"
+#include "compiled.h"
 
 /* Two folders, which are searched first, in this order. */
 typedef struct places {

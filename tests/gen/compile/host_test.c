@@ -1,6 +1,6 @@
 /* host_test.c: the whole pipeline in every host: what it writes, computes, keys and says is the same, and the
  * host is left as it was. */
-#include "support.h"
+#include "compiled.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "luattn/pack.h"
-#include "tests/common/hosts.h"
+#include "tests/support/hosts.h"
 
 /* Numbers that Lua reads, computes and writes, names that depend on the classes of letters, and subnormal
  * ones. */

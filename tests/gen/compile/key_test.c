@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "gen/compile.h"
-#include "support.h"
+#include "compiled.h"
 
 static hash128 key_of(const luattn_spec *spec, const luattn_target *target) {
   luattn_image *image = compile(spec, target, NULL);

@@ -2,7 +2,7 @@
  * image knows it. */
 #include <string.h>
 
-#include "support.h"
+#include "compiled.h"
 
 /* What is said of an image from the cache, and the source that is shown for it, are those it was made from.
  */

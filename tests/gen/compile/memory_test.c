@@ -8,7 +8,7 @@
 
 #include "gen/base/arena.h"
 #include "gen/cache/cache.h"
-#include "support.h"
+#include "compiled.h"
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);

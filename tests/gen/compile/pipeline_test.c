@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "gen/cache/cache.h"
-#include "support.h"
+#include "compiled.h"
 
 /* ---- what NVRTC does ---- */
 

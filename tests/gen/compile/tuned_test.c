@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "gen/compile.h"
-#include "support.h"
+#include "compiled.h"
 
 static luattn_spec *spec;
 static folder dir;

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support.h"
+#include "tests/support/cpu_call.h"
 
 #define SPEC                                                                                              \
   "return attention {\n"                                                                                  \

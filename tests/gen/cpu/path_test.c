@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support.h"
+#include "tests/support/cpu_call.h"
 
 /* ---- the reference: every score in memory ---- */
 

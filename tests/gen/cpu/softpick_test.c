@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support.h"
+#include "tests/support/cpu_call.h"
 
 enum { B = 2, H = 4, HKV = 2, Q = 33, KV = 45, D = 8, DV = 5 };
 

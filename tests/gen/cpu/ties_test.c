@@ -1,6 +1,6 @@
 /* ties_test.c: a parameter's gradient where a function has a corner: whole on a clamp's closed interval, in
  * halves at a tie of two traced values, nothing at the corner of relu and abs. */
-#include "support.h"
+#include "tests/support/cpu_call.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "support.h"
+#include "tests/support/cpu_call.h"
 
 /* The non-negative values of a half type in order of their code. From code 0, each step is one unit in the
  * last place, which is the same for the subnormals and the first exponent, then doubles with each exponent.

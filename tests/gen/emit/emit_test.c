@@ -29,7 +29,7 @@ static void golden(const char *folder, const char *name, const char *stage, cons
   char example[512], path[512];
   const bool is_spec = strcmp(stage, "spec") == 0;
   snprintf(example, sizeof example, "%s/%s.lua", folder, name);
-  snprintf(path, sizeof path, "%s/golden/%s%s.%s", HERE, name, suffix, is_spec ? "cuh" : stage);
+  snprintf(path, sizeof path, "%s/%s%s.%s", GOLDEN, name, suffix, is_spec ? "cuh" : stage);
   char *text = emit_file(example, t, stage);
   const char *update = getenv("LUATTN_UPDATE_GOLDEN");
   if (update != NULL && strcmp(update, "1") == 0) {

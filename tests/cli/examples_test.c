@@ -1,0 +1,56 @@
+/* examples_test.c: every example on the CPU path against plain Lua, one score at a time, over shapes that
+ * are odd, short, long, grouped and cross-length. What `luattn check SPEC --device cpu --shape ..` does, for
+ * all of them in one process.
+ *
+ * usage: examples_check SPEC.lua.. */
+#include <string.h>
+
+#include "cli/check.h"
+
+/* The last two walk several 64 x 64 tiles; their gradients are compared along one direction. Longer q than kv
+ * gives causal_bottom_right rows that keep nothing. */
+static const char *const shapes[] = {"2,2,2,11,13,6,5", "1,4,1,13,7,4,3",   "1,2,2,1,17,5",
+                                     "1,2,1,9,1,4",     "1,2,1,70,150,4,3", "1,2,1,140,66,3,4"};
+#define NUM_SHAPES ((int)(sizeof shapes / sizeof *shapes))
+
+/* 0: within tolerance. */
+static int check_shape(const luattn_spec *spec, const char *path, int i) {
+  const cli_options o = {
+      .spec = path, .dtype = "f64", .shape = shapes[i], .layout = i % 2 ? "bshd" : "bhsd", .seed = 1 + i};
+  char title[512];
+  cli_problem p;
+  check_report r;
+  luattn_error err;
+  snprintf(title, sizeof title, "%s --shape %s --layout %s", path, o.shape, o.layout);
+  bool has_backward = true;
+  luattn_status status = problem_read(spec, &o, true, &p, &err);
+  if (status == LUATTN_OK) {
+    has_backward = p.info.has_backward != 0;
+    status = check_plain(&o, &p, &r, &err);
+    problem_free(&p);
+  }
+  if (status != LUATTN_OK) {
+    printf("%s\n  %s\n", title, err.message);
+    return 1;
+  }
+  const int least = r.stops_gradient || !has_backward ? 1 : 2; /* the output, and something of a gradient */
+  if (r.failed > 0 || r.count < least) check_print(title, &r);
+  return r.failed > 0 || r.count < least;
+}
+
+int main(int argc, char **argv) {
+  int failed = 0;
+  for (int i = 1; i < argc; i++) {
+    luattn_spec *spec;
+    luattn_error err;
+    if (luattn_spec_load(argv[i], NULL, &spec, &err) != LUATTN_OK) {
+      printf("%s\n", err.message);
+      failed++;
+      continue;
+    }
+    for (int j = 0; j < NUM_SHAPES; j++) failed += check_shape(spec, argv[i], j);
+    luattn_spec_free(spec);
+  }
+  printf("%d specs, %d shapes each, %d failed\n", argc - 1, NUM_SHAPES, failed);
+  return failed > 0 || argc < 2;
+}

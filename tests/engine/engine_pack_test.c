@@ -1,0 +1,226 @@
+/* engine_pack_test.c: the engine with packs, and what it prepares beforehand, over a compiler that is played.
+ */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "luattn/pack.h"
+#include "tests/engine/fake_compiler.h"
+#include "tests/support/fake_cuda.h"
+#include "tests/support/problem.h"
+
+/* A pack with the forward pass alone. */
+static luattn_pack *forward_pack(char path[32], uint64_t hash, unsigned shared_bytes) {
+  problem p;
+  luattn_pack *pack = NULL;
+  luattn_error err;
+  snprintf(path, 32, "/tmp/luattn-engine-XXXXXX");
+  close(mkstemp(path));
+  problem_open(&p, LUATTN_FORWARD);
+  p.info.entry[2].shared_bytes = shared_bytes;
+  luattn_image *image = problem_image(&p);
+  const luattn_pack_item item = {.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, hash}};
+  if (luattn_pack_write(path, "13.0", &item, 1, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  if (luattn_pack_open(path, &pack, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  luattn_image_free(image);
+  problem_close(&p);
+  return pack;
+}
+
+static void packs_first(void **state) {
+  (void)state;
+  char path[2][32];
+  luattn_pack *const pack[2] = {forward_pack(path[0], 9, 0),
+                                forward_pack(path[1], 8, 0)}; /* the first: of another spec */
+  luattn_engine_options options = {
+      .struct_size = sizeof options, .packs = (const luattn_pack *const *)pack, .num_packs = 2};
+  luattn_spec spec = {.compilations = 0};
+  luattn_engine *engine = NULL;
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  for (int never = 0; never <= 1; ++never) {
+    options.never_compile = never;
+    assert_int_equal(luattn_engine_open(&options, &engine, &err), LUATTN_OK);
+    if (luattn_forward(engine, &spec, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    assert_int_equal(spec.compilations, never);
+    const luattn_status status = luattn_backward(engine, &spec, &p.args, NULL, &err);
+    assert_int_equal(status, never ? LUATTN_UNSUPPORTED : LUATTN_OK);
+    if (never)
+      assert_non_null(
+          strstr(err.message, "has no backward of 'demo', bf16, head dim 64x32, sm_90, gradients dq"));
+    assert_int_equal(spec.compilations, 1); /* the backward pass, where it was allowed */
+    luattn_engine_close(engine);
+  }
+  /* Whatever the order, the message is that of the pack that knows the spec. */
+  luattn_engine_options reversed = options;
+  reversed.packs = (const luattn_pack *const[]){pack[1], pack[0]};
+  assert_int_equal(luattn_engine_open(&reversed, &engine, &err), LUATTN_OK);
+  assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "it has forward of 'demo'"));
+  luattn_engine_close(engine);
+  /* A pack that was not opened. */
+  luattn_engine_options unopened = options;
+  unopened.packs = (const luattn_pack *const[]){pack[0], NULL};
+  assert_int_equal(luattn_engine_open(&unopened, &engine, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "packs: number 1 of 2 is NULL"));
+  unopened.packs = NULL;
+  assert_int_equal(luattn_engine_open(&unopened, &engine, &err), LUATTN_INVALID);
+  /* Damage is an error, not a reason to compile. */
+  options.never_compile = 0;
+  const int fd = open(path[1], O_WRONLY);
+  assert_int_equal(pwrite(fd, "damage", 6, 300), 6);
+  close(fd);
+  assert_int_equal(luattn_engine_open(&options, &engine, &err), LUATTN_OK);
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_IMAGE);
+  assert_int_equal(spec.compilations, 1);
+  luattn_engine_close(engine);
+  const luattn_engine_options nothing = {.struct_size = sizeof nothing, .never_compile = 1};
+  assert_int_equal(luattn_engine_open(&nothing, &engine, &err), LUATTN_OK);
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "never_compile is set and there are no packs"));
+  luattn_engine_close(engine);
+  for (int i = 0; i < 2; ++i) {
+    luattn_pack_close(pack[i]);
+    unlink(path[i]);
+  }
+  problem_close(&p);
+}
+
+/* Code for an earlier architecture may need more shared memory than the device has: then it is as if it were
+ * not there. */
+static void packed_kernel_is_too_large(void **state) {
+  (void)state;
+  char path[32];
+  luattn_pack *const pack = forward_pack(path, 8, FAKE_SHARED_BYTES + 1);
+  luattn_engine_options options = {
+      .struct_size = sizeof options, .packs = (const luattn_pack *const *)&pack, .num_packs = 1};
+  luattn_spec spec = {.compilations = 0};
+  luattn_engine *engine = NULL;
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  for (int never = 0; never <= 1; ++never) {
+    options.never_compile = never;
+    assert_int_equal(luattn_engine_open(&options, &engine, &err), LUATTN_OK);
+    const luattn_status status = luattn_forward(engine, &spec, &p.args, NULL, &err);
+    assert_int_equal(status, never ? LUATTN_UNSUPPORTED : LUATTN_OK);
+    if (never) assert_non_null(strstr(err.message, "luattn_fwd needs 232449 bytes of shared memory"));
+    luattn_engine_close(engine);
+  }
+  assert_int_equal(spec.compilations, 1);
+  luattn_pack_close(pack);
+  unlink(path);
+  problem_close(&p);
+}
+
+/* A pack with tiles for each class of lengths, and one with those for long ones alone, which then serve the
+ * short ones. */
+static void packed_tiles_for_lengths(void **state) {
+  (void)state;
+  char path[32] = "/tmp/luattn-engine-XXXXXX";
+  problem p;
+  luattn_error err;
+  close(mkstemp(path));
+  problem_open(&p, LUATTN_FORWARD);
+  luattn_image *image = problem_image(&p);
+  const luattn_pack_item item[2] = {
+      {.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}, .lengths = 1 + LUATTN_LONG},
+      {.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}, .lengths = 1 + LUATTN_SHORT}};
+  for (size_t count = 1; count <= 2; ++count) {
+    luattn_pack *pack;
+    luattn_engine *engine;
+    if (luattn_pack_write(path, NULL, item, count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    if (luattn_pack_open(path, &pack, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    const luattn_pack *const packs[1] = {pack};
+    const luattn_engine_options options = {
+        .struct_size = sizeof options, .packs = packs, .num_packs = 1, .never_compile = 1};
+    if (luattn_engine_open(&options, &engine, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    luattn_spec spec = {.compilations = 0};
+    const luattn_kernel *kernel[2];
+    const char *plan;
+    for (int i = 0; i < 2; ++i) { /* short, then long */
+      p.q.shape[2] = i == 0 ? 5 : 100000;
+      assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel[i], &err),
+                       LUATTN_OK);
+      assert_int_equal(luattn_engine_plan(engine, &spec, LUATTN_FORWARD, &p.args, &plan, &err), LUATTN_OK);
+      assert_string_equal(plan, i == 0 && count == 2 ? "from pack number 0 of the engine's, entry 1\n"
+                                                     : "from pack number 0 of the engine's, entry 0\n");
+    }
+    assert_int_equal(kernel[0] == kernel[1], count == 1);
+    luattn_engine_close(engine);
+    luattn_pack_close(pack);
+  }
+  luattn_image_free(image);
+  problem_close(&p);
+  unlink(path);
+}
+
+static void count_progress(void *user, size_t done, size_t count) {
+  size_t *seen = user;
+  assert_int_equal(done, ++*seen);
+  assert_int_equal(count, 12);
+}
+
+static void prepares_on_several_threads(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec[3] = {{.compilations = 0}};
+  luattn_request request[12];
+  luattn_error err;
+  size_t seen = 0;
+  problem p;
+  for (int i = 0; i < 12; ++i) /* each twice */
+    request[i] = (luattn_request){.spec = &spec[i % 3],
+                                  .pass = i % 2 ? LUATTN_BACKWARD : LUATTN_FORWARD,
+                                  .dtype = LUATTN_BF16,
+                                  .head_dim = HEAD_DIM,
+                                  .head_dim_v = HEAD_DIM_V};
+  if (luattn_prepare(engine, request, 12, 8, count_progress, &seen, &err) != LUATTN_OK)
+    fail_msg("%s", err.message);
+  assert_int_equal(seen, 12);
+  problem_open(&p, LUATTN_BACKWARD);
+  for (int i = 0; i < 3; ++i) {
+    assert_int_equal(spec[i].compilations, 2);
+    assert_int_equal(luattn_forward(engine, &spec[i], &p.args, NULL, &err), LUATTN_OK);
+    assert_int_equal(luattn_backward(engine, &spec[i], &p.args, NULL, &err), LUATTN_OK);
+    assert_int_equal(spec[i].compilations, 2); /* nothing was left to do */
+  }
+  problem_close(&p);
+  luattn_spec classes = {.by_length = 1};
+  const luattn_request both = {.spec = &classes, .dtype = LUATTN_BF16, .head_dim = 32};
+  assert_int_equal(luattn_prepare(engine, &both, 1, 1, NULL, NULL, &err), LUATTN_OK);
+  assert_int_equal(classes.compilations, 2);
+  luattn_spec bad = {.failures_left = 1000};
+  luattn_request failing[3] = {request[0], request[1], request[2]};
+  failing[1].spec = &bad;
+  assert_int_equal(luattn_prepare(engine, failing, 3, 1, NULL, NULL, &err), LUATTN_COMPILE);
+  assert_string_equal(err.message, "attempt 0 failed");
+  failing[1].spec = NULL;
+  assert_int_equal(luattn_prepare(engine, failing, 3, 2, NULL, NULL, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "luattn_prepare: request 1: spec is NULL; give one");
+  const luattn_request without_dim = {.spec = &classes, .dtype = LUATTN_BF16};
+  assert_int_equal(luattn_prepare(engine, &without_dim, 1, 1, NULL, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "request 0: head_dim is 0, head_dim_v 0"));
+  assert_int_equal(luattn_prepare(engine, NULL, 0, 2, NULL, NULL, &err), LUATTN_OK);
+  luattn_engine_close(engine);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_teardown(name, everything_given_back)
+  const struct CMUnitTest tests[] = {
+      TEST(packs_first),
+      TEST(packed_kernel_is_too_large),
+      TEST(packed_tiles_for_lengths),
+      TEST(prepares_on_several_threads),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,413 @@
+/* engine_test.c: the engine over a compiler that is played here: one compilation a key, whoever asks, and how
+ * failures go. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/engine/fake_compiler.h"
+#include "tests/support/fake_cuda.h"
+#include "tests/support/problem.h"
+
+static void forward_and_backward(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  size_t size = 0;
+  assert_int_equal(luattn_engine_workspace_size(engine, &spec, LUATTN_FORWARD, &p.args, &size, &err),
+                   LUATTN_OK);
+  assert_int_equal(last_target.struct_size, sizeof last_target);
+  assert_int_equal(last_target.pass, LUATTN_FORWARD);
+  assert_int_equal(last_target.dtype, LUATTN_BF16);
+  assert_int_equal(last_target.head_dim, HEAD_DIM);
+  assert_int_equal(last_target.head_dim_v, HEAD_DIM_V);
+  assert_int_equal(last_target.arch, 90);
+  assert_string_equal(last_target.cache_dir, "/cache");
+  assert_true(size > 0);
+  fake_reset(); /* loading zeroed what it allocated */
+  if (luattn_forward(engine, &spec, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  assert_string_equal(fake_get_event(2)->name, "luattn_fwd");
+  if (luattn_backward(engine, &spec, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  assert_int_equal(last_target.pass, LUATTN_BACKWARD);
+  assert_int_equal(last_target.wants, LUATTN_WANT_ALL);
+  assert_int_equal(spec.compilations, 2);
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_OK);
+  assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_OK);
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+  luattn_engine_close(NULL);
+  problem_close(&p);
+}
+
+static void wants_are_what_is_given(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_BACKWARD);
+  p.args.dq = NULL;
+  p.args.scalar_grads = NULL;
+  assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_OK);
+  assert_int_equal(last_target.wants, LUATTN_WANT_DK | LUATTN_WANT_DV | LUATTN_WANT_INPUTS);
+  p.slopes_grad.t.data = NULL;
+  assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_OK);
+  assert_int_equal(last_target.wants, LUATTN_WANT_DK | LUATTN_WANT_DV);
+  p.args.dk = p.args.dv = NULL;
+  assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "there is nothing to compute"));
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+static void keys(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec[2] = {{.compilations = 0}, {.compilations = 0}};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  const luattn_kernel *a, *b, *c, *d;
+  assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &a, &err), LUATTN_OK);
+  assert_int_equal(luattn_engine_kernel(engine, &spec[1], LUATTN_FORWARD, &p.args, &b, &err), LUATTN_OK);
+  p.q.t.dtype.code = kDLFloat;
+  assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &c, &err), LUATTN_OK);
+  p.q.shape[3] = 128;
+  assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &d, &err), LUATTN_OK);
+  assert_true(a != b && a != c && b != c && d != c);
+  luattn_kernel_description of_c = {.struct_size = sizeof of_c}, of_d = of_c;
+  assert_int_equal(luattn_kernel_describe(c, &of_c, &err), LUATTN_OK);
+  assert_int_equal(luattn_kernel_describe(d, &of_d, &err), LUATTN_OK);
+  assert_int_equal(of_c.dtype, LUATTN_F16);
+  assert_int_equal(of_d.head_dim, 128);
+  p.q.t.dtype.code = kDLBfloat;
+  p.q.shape[3] = HEAD_DIM;
+  p.q.shape[2] = 7; /* lengths are no part of it */
+  assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &b, &err), LUATTN_OK);
+  assert_ptr_equal(a, b);
+  p.q.shape[2] = LUATTN_SHORT_MAX + 1; /* not even these, where the tiles are the same */
+  assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &b, &err), LUATTN_OK);
+  assert_ptr_equal(a, b);
+  assert_int_equal(spec[0].compilations, 3);
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+/* Where the plan has other tiles for short lengths there are two kernels, and no more. */
+static void two_classes_of_lengths(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.by_length = 1};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  static const int64_t lengths[] = {5, LUATTN_SHORT_MAX, LUATTN_SHORT_MAX + 1, 100000, 1};
+  const luattn_kernel *kernel[5];
+  const char *plan;
+  for (int i = 0; i < 5; ++i) {
+    p.q.shape[2] = lengths[i];
+    assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel[i], &err),
+                     LUATTN_OK);
+    assert_int_equal(luattn_engine_plan(engine, &spec, LUATTN_FORWARD, &p.args, &plan, &err), LUATTN_OK);
+    assert_string_equal(plan,
+                        i == 2 || i == 3 ? "planned for long lengths\n" : "planned for short lengths\n");
+  }
+  assert_true(kernel[0] != kernel[2]);
+  assert_ptr_equal(kernel[1], kernel[0]);
+  assert_ptr_equal(kernel[3], kernel[2]);
+  assert_ptr_equal(kernel[4], kernel[0]);
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+  problem_close(&p);
+  assert_int_equal(luattn_lengths_of(LUATTN_FORWARD, 1, 1 << 20), LUATTN_SHORT);
+  assert_int_equal(luattn_lengths_of(LUATTN_BACKWARD, 1, 1 << 20), LUATTN_LONG);
+}
+
+static void one_class_for_all_calls(void **state) {
+  (void)state;
+  for (int class = 0; class < 2; ++class) {
+    luattn_engine *engine = NULL;
+    luattn_error err;
+    const luattn_engine_options options = {.struct_size = sizeof options, .lengths = 1 + class};
+    if (luattn_engine_open(&options, &engine, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    luattn_spec spec = {.by_length = 1};
+    problem p;
+    problem_open(&p, LUATTN_FORWARD);
+    const luattn_kernel *kernel;
+    for (int i = 0; i < 2; ++i) {
+      p.q.shape[2] = i == 0 ? 1 : 1 << 20;
+      assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel, &err),
+                       LUATTN_OK);
+      assert_int_equal(last_target.lengths, class);
+    }
+    assert_int_equal(spec.compilations, 1);
+    luattn_engine_close(engine);
+    problem_close(&p);
+  }
+}
+
+static void tuned_tiles_may_be_left_out(void **state) {
+  (void)state;
+  for (int no_tuned = 0; no_tuned < 2; ++no_tuned) {
+    luattn_engine *engine = NULL;
+    luattn_error err;
+    const luattn_engine_options options = {.struct_size = sizeof options, .no_tuned = no_tuned};
+    if (luattn_engine_open(&options, &engine, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    luattn_spec spec = {.compilations = 0};
+    problem p;
+    problem_open(&p, LUATTN_FORWARD);
+    const luattn_kernel *kernel;
+    assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel, &err), LUATTN_OK);
+    if (no_tuned)
+      assert_null(last_target.device);
+    else
+      assert_string_equal(last_target.device, "Fake 0");
+    luattn_engine_close(engine);
+    problem_close(&p);
+  }
+}
+
+static void deterministic_if_asked_for(void **state) {
+  (void)state;
+  for (int asked = 0; asked < 2; ++asked) {
+    luattn_engine *engine = NULL;
+    luattn_spec spec = {.compilations = 0};
+    luattn_error err;
+    problem p;
+    const luattn_engine_options options = {.struct_size = sizeof options, .deterministic = asked};
+    assert_int_equal(luattn_engine_open(&options, &engine, &err), LUATTN_OK);
+    problem_open(&p, LUATTN_BACKWARD);
+    assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_OK);
+    assert_int_equal(last_target.deterministic, asked);
+    luattn_engine_close(engine);
+    problem_close(&p);
+  }
+}
+
+static void bad_arguments(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  p.args.struct_size = 4;
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "struct_size is 4"));
+  p.args.struct_size = sizeof p.args;
+  p.args.v = NULL;
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "forward: v: expected a tensor of 4 axes"));
+  p.args.v = &p.v.t;
+  p.v.shape[3] = 257;
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "v: has head dim 257, expected 1 to 256"));
+  p.v.shape[3] = HEAD_DIM_V;
+  p.q.t.dtype.bits = 8;
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "q: has DLPack dtype (code 4, 8 bits, 1 lanes)"));
+  assert_int_equal(spec.compilations, 0);
+  const luattn_engine_options small = {.struct_size = 4}, far = {.struct_size = sizeof far, .device = 9},
+                              odd = {.struct_size = sizeof odd, .lengths = 3};
+  luattn_engine *none = NULL;
+  assert_int_equal(luattn_engine_open(&small, &none, &err), LUATTN_INVALID);
+  assert_int_equal(luattn_engine_open(&far, &none, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "device 9"));
+  assert_int_equal(luattn_engine_open(&odd, &none, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "luattn_engine_options: lengths: 3 is not 0 or 1 + a luattn_lengths");
+  assert_null(none);
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+enum { THREADS = 8 };
+
+typedef struct worker {
+  luattn_engine *engine;
+  luattn_spec *spec;
+  int which, length; /* of the two keys; 0: the problem's own */
+  luattn_status status;
+  luattn_error err;
+  const luattn_kernel *kernel;
+} worker;
+
+static void *work(void *arg) {
+  worker *w = arg;
+  problem p;
+  problem_open(&p, w->which ? LUATTN_BACKWARD : LUATTN_FORWARD);
+  if (w->length > 0) p.q.shape[2] = w->length;
+  const luattn_pass pass = w->which ? LUATTN_BACKWARD : LUATTN_FORWARD;
+  w->status = luattn_engine_kernel(w->engine, w->spec, pass, &p.args, &w->kernel, &w->err);
+  if (w->status == LUATTN_OK && w->length == 0) w->status = luattn_launch(w->kernel, &p.args, NULL, &w->err);
+  problem_close(&p);
+  return NULL;
+}
+
+static void start_all(luattn_engine *engine, luattn_spec *spec, int keys, worker workers[THREADS]) {
+  pthread_t thread[THREADS];
+  for (int i = 0; i < THREADS; ++i) {
+    workers[i] = (worker){.engine = engine, .spec = spec, .which = i % keys};
+    assert_int_equal(pthread_create(&thread[i], NULL, work, &workers[i]), 0);
+  }
+  for (int i = 0; i < THREADS; ++i) pthread_join(thread[i], NULL);
+}
+
+static void one_compilation_whoever_asks(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  worker workers[THREADS];
+  start_all(engine, &spec, 2, workers);
+  for (int i = 0; i < THREADS; ++i) {
+    if (workers[i].status != LUATTN_OK) fail_msg("%s", workers[i].err.message);
+    assert_ptr_equal(workers[i].kernel, workers[i % 2].kernel);
+  }
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+}
+
+/* Threads that ask for both classes at once: one compilation where it serves both, else one for each. */
+static void one_compilation_for_each_class(void **state) {
+  (void)state;
+  for (int by_length = 0; by_length < 2; ++by_length) {
+    luattn_engine *engine = open_engine();
+    luattn_spec spec = {.by_length = by_length};
+    worker workers[THREADS];
+    pthread_t thread[THREADS];
+    for (int i = 0; i < THREADS; ++i) {
+      workers[i] = (worker){.engine = engine, .spec = &spec, .length = i % 2 == 0 ? 64 : 1 << 16};
+      assert_int_equal(pthread_create(&thread[i], NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; ++i) pthread_join(thread[i], NULL);
+    for (int i = 0; i < THREADS; ++i) {
+      if (workers[i].status != LUATTN_OK) fail_msg("%s", workers[i].err.message);
+      assert_ptr_equal(workers[i].kernel, workers[by_length ? i % 2 : 0].kernel);
+    }
+    assert_int_equal(spec.compilations, 1 + by_length);
+    luattn_engine_close(engine);
+  }
+}
+
+typedef struct launcher {
+  luattn_engine *engine;
+  luattn_spec *spec;
+  problem p;
+  int number;
+  luattn_status status;
+} launcher;
+
+static void *launch_many(void *arg) {
+  launcher *l = arg;
+  luattn_error err;
+  void *stream = (void *)(uintptr_t)(1 + l->number);
+  for (int i = 0; i < 2 && l->status == LUATTN_OK; ++i) {
+    l->status = luattn_forward(l->engine, l->spec, &l->p.args, stream, &err);
+    if (l->status == LUATTN_OK) l->status = luattn_backward(l->engine, l->spec, &l->p.args, stream, &err);
+  }
+  return NULL;
+}
+
+/* One engine, a stream for each thread: whatever reaches a stream is its thread's own. */
+static void eight_threads_on_eight_streams(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  launcher *l = calloc(THREADS, sizeof *l);
+  pthread_t thread[THREADS];
+  int seen[THREADS] = {0};
+  for (int i = 0; i < THREADS; ++i) {
+    l[i] = (launcher){.engine = engine, .spec = &spec, .number = i};
+    problem_open(&l[i].p, LUATTN_BACKWARD);
+    l[i].p.args.scale = 1 + i;
+    assert_int_equal(pthread_create(&thread[i], NULL, launch_many, &l[i]), 0);
+  }
+  for (int i = 0; i < THREADS; ++i) pthread_join(thread[i], NULL);
+  assert_int_equal(spec.compilations, 2);
+  const size_t events = fake_num_events();
+  assert_in_range(events, 1, 256); /* all are kept */
+  for (size_t i = 0; i < events; ++i) {
+    const fake_event *e = fake_get_event(i);
+    const uintptr_t owner = (uintptr_t)e->stream - 1;
+    if (e->kind != FAKE_LAUNCH) continue;
+    assert_in_range(owner, 0, THREADS - 1);
+    assert_ptr_equal(e->params.src_q.data, l[owner].p.q.t.data);
+    assert_true(e->params.scale == 1 + (double)owner);
+    ++seen[owner];
+  }
+  for (int i = 0; i < THREADS; ++i) {
+    assert_int_equal(l[i].status, LUATTN_OK);
+    assert_true(seen[i] > 0);
+    problem_close(&l[i].p);
+  }
+  free(l);
+  luattn_engine_close(engine);
+}
+
+static void who_waits_for_a_failure_hears_of_it(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0, .failures_left = 1};
+  worker workers[THREADS];
+  start_all(engine, &spec, 1, workers);
+  int failed = 0;
+  for (int i = 0; i < THREADS; ++i) {
+    if (workers[i].status == LUATTN_OK) continue;
+    ++failed;
+    assert_int_equal(workers[i].status, LUATTN_COMPILE);
+    assert_string_equal(workers[i].err.message, "attempt 0 failed");
+  }
+  assert_in_range(failed, 1, THREADS); /* a thread that came late tried again */
+  start_all(engine, &spec, 1, workers);
+  for (int i = 0; i < THREADS; ++i) assert_int_equal(workers[i].status, LUATTN_OK);
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+}
+
+static void loading_may_fail(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  fake_fail("cuModuleLoadData", 1, 1);
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_CUDA);
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, NULL), LUATTN_OK);
+  assert_ptr_equal(fake_get_event(0)->context, fake_primary_context(0));
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_teardown(name, everything_given_back)
+  const struct CMUnitTest tests[] = {
+      TEST(forward_and_backward),
+      TEST(wants_are_what_is_given),
+      TEST(keys),
+      TEST(two_classes_of_lengths),
+      TEST(one_class_for_all_calls),
+      TEST(tuned_tiles_may_be_left_out),
+      TEST(deterministic_if_asked_for),
+      TEST(bad_arguments),
+      TEST(one_compilation_whoever_asks),
+      TEST(one_compilation_for_each_class),
+      TEST(eight_threads_on_eight_streams),
+      TEST(who_waits_for_a_failure_hears_of_it),
+      TEST(loading_may_fail),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

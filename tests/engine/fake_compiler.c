@@ -1,0 +1,72 @@
+#include "tests/engine/fake_compiler.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "common/fail.h"
+#include "tests/support/fake_cuda.h"
+#include "tests/support/problem.h"
+
+luattn_target last_target;
+static pthread_mutex_t target_lock = PTHREAD_MUTEX_INITIALIZER;
+
+luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
+                             luattn_compile_report *report, luattn_error *err) {
+  luattn_spec *s = (luattn_spec *)(uintptr_t)spec;
+  assert_non_null(report);
+  pthread_mutex_lock(&target_lock);
+  last_target = *target;
+  pthread_mutex_unlock(&target_lock);
+  const struct timespec pause = {.tv_nsec = 20000000}; /* long enough for every thread to arrive */
+  nanosleep(&pause, NULL);
+  const int number = atomic_fetch_add(&s->compilations, 1);
+  if (atomic_fetch_sub(&s->failures_left, 1) > 0)
+    return luattn_fail(err, LUATTN_COMPILE, "attempt %d failed", number);
+  report->every_length = !s->by_length;
+  snprintf(report->plan, sizeof report->plan, "planned for %s lengths\n",
+           target->lengths == LUATTN_SHORT ? "short" : "long");
+  problem p;
+  problem_open(&p, target->pass);
+  p.info.dtype = target->dtype;
+  p.info.head_dim = (uint32_t)target->head_dim;
+  p.info.wants = target->wants;
+  *image = problem_image(&p);
+  problem_close(&p);
+  return LUATTN_OK;
+}
+
+void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
+  static const luattn_input_info inputs[1] = {{.grad = 1}};
+  (void)spec;
+  *info =
+      (luattn_spec_info){.name = "demo", .num_inputs = 1, .inputs = inputs, .num_scalars = 2, .hash = {7, 8}};
+}
+
+unsigned luattn_spec_wants(const luattn_spec *spec) {
+  (void)spec;
+  return LUATTN_WANT_ALL; /* of the inputs and scalars above */
+}
+
+luattn_engine *open_engine(void) {
+  luattn_engine *engine = NULL;
+  luattn_error err;
+  const luattn_engine_options options = {.struct_size = sizeof options, .device = 0, .cache_dir = "/cache"};
+  if (luattn_engine_open(&options, &engine, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  fake_reset();
+  return engine;
+}
+
+int everything_given_back(void **state) {
+  (void)state;
+  const fake_live_counts live = fake_live();
+  return live.contexts + live.modules + live.allocations + live.events;
+}

@@ -1,0 +1,55 @@
+/* cpu_call.h: tensors with any type, strides and offset, and one attention call made of them. */
+#ifndef LUATTN_TESTS_CPU_CALL_H
+#define LUATTN_TESTS_CPU_CALL_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h> /* needs those above */
+
+#include "gen/cpu/cpu.h"
+#include "luattn/compiler.h"
+
+/* How a tensor lies in memory. PADDED has gaps between rows, a byte_offset, and ends exactly where its memory
+ * ends. */
+typedef enum layout { DENSE_NULL, DENSE, HEADS_LAST, PADDED, NUM_LAYOUTS } layout;
+
+typedef struct tensor {
+  DLTensor t;
+  int64_t shape[4], stride[4];
+  void *memory;
+} tensor;
+
+extern const DLDataType F64, F32, F16, BF16, I32, BOOL;
+
+/* Filled with NaN bytes: what nobody writes shows. */
+void tensor_new(tensor *t, DLDataType type, int ndim, const int64_t *shape, layout l);
+void tensor_free(tensor *t);
+int64_t tensor_count(const tensor *t);
+double tensor_get(const tensor *t, int64_t flat); /* logical row-major order */
+void tensor_set(tensor *t, int64_t flat, double x);
+void tensor_fill(tensor *t, uint64_t seed); /* standard normal, roughly */
+
+double uniform(uint64_t *state); /* [0, 1) */
+
+/* A call with random q, k, v, dout (and dlse), and outputs of NaN. Types are those that call_new is given. */
+typedef struct call {
+  int batch, heads, heads_kv, q_len, kv_len, dim, dim_v;
+  layout layout;
+  DLDataType in, out;
+  tensor q, k, v, o, lse, saved, dout, dlse, dq, dk, dv;
+  luattn_args args;
+} call;
+
+/* For a spec with `num_saved` and perhaps an lse. */
+void call_new(call *c, const luattn_spec *spec, const int size[7], layout l, DLDataType in, DLDataType out);
+void call_free(call *c);
+
+luattn_spec *load_text(const char *source); /* fails the test on an error */
+
+/* |got - want| <= tolerance * the largest |want|, infinities and NaN alike. */
+void assert_close(const char *what, const tensor *got, const double *want, double tolerance);
+
+#endif

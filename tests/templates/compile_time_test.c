@@ -1,0 +1,70 @@
+/* compile_time_test.c: compile time grows with a hook, not with hook x scores: large hooks in bounded CPU time.
+ *
+ * The bound is five times what the slowest case takes on one core of a server; inlined, each took more than 40 s
+ * in bf16 forward. Exits with 77 (skipped) where there is no NVRTC. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "gen/nvrtc/nvrtc.h"
+#include "luattn/compiler.h"
+
+enum { BOUND_S = 12 };
+
+static const char *const hooks[] = {
+    "for i = 1, 64 do x = tanh(x * w + 0.1 * i) end", "for i = 1, 12 do x = x + sin(x * w * i) end",
+    "for i = 1, 32 do x = erf(x * w + 0.1 * i) end", "for i = 1, 16 do x = pow(abs(x) + 0.5, w + 0.1 * i) end"};
+static const struct {
+  luattn_dtype dtype;
+  int arch;
+  const char *name;
+} targets[] = {{LUATTN_BF16, 90, "bf16 sm_90"}, {LUATTN_F32, 80, "f32 sm_80"}};
+#define COUNT(x) ((int)(sizeof(x) / sizeof((x)[0])))
+
+static double cpu_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* 0: within the bound. */
+static int compile(const char *hook, int target, luattn_pass pass) {
+  char source[512];
+  luattn_error err;
+  luattn_spec *spec = NULL;
+  luattn_image *image = NULL;
+  luattn_compile_report r;
+  const luattn_target t = {.struct_size = sizeof t,
+                           .pass = pass,
+                           .dtype = targets[target].dtype,
+                           .head_dim = 64,
+                           .arch = targets[target].arch,
+                           .cache_dir = ""};
+  snprintf(source, sizeof source,
+           "return attention { name = 'large', scalars = { w = 0.3 }, block_mask = causal(),\n"
+           "  inputs = { bias = { axes = {'h'}, grad = true } },\n"
+           "  score_mod = function(x, b, h, q, kv) %s return x + bias[h] end }",
+           hook);
+  const double start = cpu_seconds();
+  luattn_status status = luattn_spec_load_text("large.lua", source, strlen(source), NULL, &spec, &err);
+  if (status == LUATTN_OK) status = luattn_compile(spec, &t, &image, &r, &err);
+  const double seconds = cpu_seconds() - start;
+  const int failed = status != LUATTN_OK || seconds > BOUND_S;
+  printf("%s %s %s: %.2f s: %s\n", failed ? "FAILED" : "ok", targets[target].name,
+         pass == LUATTN_FORWARD ? "forward" : "backward", seconds, status != LUATTN_OK ? err.message : hook);
+  luattn_image_free(image);
+  luattn_spec_free(spec);
+  return failed;
+}
+
+int main(void) {
+  nvrtc_file file;
+  luattn_error err;
+  int failed = 0;
+  if (nvrtc_find(NULL, &file, &err) != LUATTN_OK) return printf("skipped: %s\n", err.message), 77;
+  for (int i = 0; i < COUNT(hooks); i++)
+    for (int j = 0; j < COUNT(targets); j++)
+      for (int pass = 0; pass < 2; pass++)
+        failed += compile(hooks[i], j, pass == 0 ? LUATTN_FORWARD : LUATTN_BACKWARD);
+  return failed > 0;
+}

@@ -1,0 +1,185 @@
+// schedule_test.cpp: the order of q tiles, as a launch chooses it (runtime/order.h) and kernels read it
+// (work/tile_scheduler.cuh). It visits every tile once, groups of heads behind each other and in them the last queries
+// first. And blocks that draw their tiles, launch after launch from one counter that nobody zeroes in
+// between, in whatever order the draws of a launch fall: every tile is taken once, and the counter is left at
+// 0. Divisions by LuattnDivisor are those of the processor.
+#include "host_cuda.hpp"
+
+static unsigned atomicInc(unsigned *p, unsigned last) {
+  const unsigned old = *p;
+  *p = old >= last ? 0 : old + 1;
+  return old;
+}
+#include "runtime/order.h"
+#include "work/tile_scheduler.cuh"
+
+constexpr int tile_m = 64, kv_bytes = 512;
+
+static unsigned random_below(unsigned n) {
+  static uint64_t state = 88172645463325252ull;
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return unsigned((state >> 32) % n);
+}
+
+template <bool Masked, bool Together>
+struct Block {
+  Tickets<Masked, Together> tickets;
+  bool has_drawn = false;
+};
+
+struct Launch {
+  LuattnParams p;
+  unsigned q_tiles, tiles, grid;
+  std::vector<int> taken;
+
+  Launch(int batch, int heads, int group, int q_len, int kv_len, unsigned multiprocessors, unsigned *counter)
+      : p{} {
+    p.batch = batch, p.heads = heads, p.heads_kv = heads / group, p.group = group;
+    p.q_len = q_len, p.kv_len = kv_len, p.tickets = counter;
+    q_tiles = unsigned(ceil_div(q_len, tile_m));
+    tiles = q_tiles * unsigned(heads * batch);
+    grid = min_of(tiles, multiprocessors);
+  }
+
+  void take(const BlockSite &s) {
+    if (s.h_kv != s.h / p.group) host_fail("a head has another's K and V");
+    if (s.q_tile < 0 || s.q_tile >= int(q_tiles) || s.h < 0 || s.h >= p.heads || s.b < 0 || s.b >= p.batch)
+      host_fail("a tile lies outside of the tensors");
+    ++taken[(unsigned(s.b * p.heads + s.h)) * q_tiles + unsigned(s.q_tile)];
+  }
+
+  void check_taken() const {
+    for (int times : taken)
+      if (times != 1) host_fail("a tile was not taken once");
+  }
+
+  // All tiles, in their order: heads of one group, whole kv heads of it, its last queries first.
+  void check_order(int64_t groups) {
+    order_fill(&p, q_tiles, groups);
+    taken.assign(tiles, 0);
+    const unsigned kv_heads = unsigned(p.heads_kv * p.batch);
+    const unsigned size = (kv_heads + unsigned(groups) - 1) / unsigned(groups) * unsigned(p.group);
+    unsigned group = 0, row = 0;
+    for (unsigned i = 0; i < tiles; ++i) {
+      const BlockSite s = site_of(p.order, i);
+      take(s);
+      const unsigned in = unsigned(s.b * p.heads + s.h) / size, from_last = q_tiles - 1 - unsigned(s.q_tile);
+      if (in < group || (in == group && from_last < row)) host_fail("a tile comes too late");
+      group = in, row = from_last;
+    }
+    check_taken();
+  }
+
+  // Batches one behind the other, and without a mask nothing between those of a q tile.
+  void check_batches() {
+    order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, false, kv_bytes));
+    for (unsigned i = 0; i < tiles; ++i) {
+      const BlockSite s = site_of_batches<false>(p, i), first = site_of_batches<false>(p, i - unsigned(s.b));
+      if (s.b != int(i % unsigned(p.batch)) || s.h != first.h || s.q_tile != first.q_tile)
+        host_fail("a batch is not behind the one before");
+    }
+  }
+
+  // A step is a block's next tile and draw, or what it does when its draw has come back.
+  template <bool Masked, bool Together = false>
+  void run() {
+    order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, Masked, kv_bytes));
+    taken.assign(tiles, 0);
+    gridDim = dim3(grid);
+    threadIdx = dim3(0);
+    std::vector<Block<Masked, Together>> blocks;
+    std::vector<unsigned> live;
+    for (unsigned i = 0; i < grid; ++i) {
+      blockIdx = dim3(i);
+      blocks.push_back({Tickets<Masked, Together>(p)});
+      live.push_back(i);
+    }
+    while (!live.empty()) {
+      const unsigned at = random_below(unsigned(live.size()));
+      Block<Masked, Together> &b = blocks[live[at]];
+      if (b.has_drawn) {
+        b.tickets.advance();
+        b.has_drawn = false;
+      } else if (b.tickets.valid()) {
+        take(b.tickets.site());
+        b.tickets.draw();
+        b.has_drawn = true;
+      } else {
+        live[at] = live.back();
+        live.pop_back();
+      }
+    }
+    check_taken();
+    if (*p.tickets != 0) host_fail("the counter was not left at 0");
+  }
+};
+
+// Every divisor of 16 bits, and some beyond, at the ends of what each quotient is for.
+static void check_divisor(unsigned d) {
+  constexpr unsigned most = (1u << 31) - 1;
+  const LuattnDivisor by = order_divisor(d);
+  const unsigned whole = most / d;
+  const auto check = [&](uint64_t n) {
+    if (n <= most && quotient(unsigned(n), by) != n / d) host_fail("a quotient is wrong");
+  };
+  for (uint64_t q : {0u, 1u, 2u, whole / 2, whole - (whole > 0), whole})
+    for (uint64_t n : {q * d, q * d + 1, q * d + d - 1, (q + 1) * d}) check(n);
+  check(most);
+  for (int i = 0; i < 8; ++i) check(random_below(most));
+}
+static void check_divisors() {
+  for (unsigned d = 1; d < 1u << 16; ++d) check_divisor(d);
+  for (unsigned bit = 16; bit < 31; ++bit)
+    for (unsigned d : {(1u << bit) - 1, 1u << bit, (1u << bit) + 1}) check_divisor(d);
+  for (int i = 0; i < 100000; ++i) check_divisor(1 + random_below((1u << 31) - 2));
+  check_divisor((1u << 31) - 1);
+}
+
+// Groups of heads: one for 640 tiles of a grid. Of blocks that stay, one for each kv head without a mask;
+// with one, for as many kv heads as have 640 tiles, but not more than 32 MiB of K and V, unless that is less
+// than 4.
+static void check_groups() {
+  LuattnParams p{};
+  p.batch = 4, p.heads_kv = 16, p.group = 1, p.kv_len = 4096;
+  const auto resident = [&](int64_t q_tiles, bool has_mask) {
+    return order_groups_resident(&p, q_tiles, has_mask, kv_bytes);
+  };
+  const auto expect = [](int64_t got, int64_t want) {
+    if (got != want) host_fail("another number of groups");
+  };
+  expect(order_groups(1), 1);
+  expect(order_groups(1279), 1);
+  expect(order_groups(1280), 2);
+  expect(resident(32, false), 64);
+  expect(resident(32, true), 64 / 16);  // 32 MiB have 16 kv heads; 20 have 640 tiles
+  expect(resident(64, true), 64 / 10);  // 10 have 640 tiles
+  expect(resident(1000, true), 64);     // one has
+  p.kv_len = 1 << 20;
+  expect(resident(32, true), 64 / 4);  // not one is in 32 MiB
+  p.group = 8;
+  expect(resident(32, true), 64 / 3);  // 3 have 640 tiles
+  p.kv_len = 0;
+  expect(resident(1, true), 1);  // 80 have
+}
+
+int main() {
+  check_divisors();
+  check_groups();
+  unsigned counter = 0;
+  for (int i = 0; i < 400; ++i) {
+    const int group = 1 << random_below(3), heads = group * int(1 + random_below(6));
+    const int batch = int(1 + random_below(3)), q_len = int(1 + random_below(i % 2 ? 200 : 3000));
+    Launch masked(batch, heads, group, q_len, int(random_below(40000)), 1 + random_below(140), &counter);
+    Launch plain = masked;
+    masked.run<true>();
+    plain.run<false>();
+    masked.run<true, true>();
+    plain.run<false, true>();
+    plain.check_batches();
+    plain.check_order(order_groups(plain.tiles));
+    plain.check_order(1 + random_below(unsigned(plain.p.heads_kv * plain.p.batch)));
+  }
+  puts("every tile was taken once");
+}
