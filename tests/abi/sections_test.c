@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "tests/abi/sections.h"
-#include "tests/runtime/problem.h"
+#include "tests/support/problem.h"
 
 static const char plan_text[] = "sm90: 128 x 128\nno backward\n";
 static const image_plan planned = {plan_text, {128, 96, 384, 2, 4, 32}, true};
