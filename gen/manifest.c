@@ -4,7 +4,7 @@
 
 #include "common/limits.h"
 #include "gen/compile.h"
-#include "templates/params.h"
+#include "abi/params.h"
 
 static void copy_name(char *out, const char *name) { snprintf(out, LUATTN_NAME_SIZE, "%s", name); }
 

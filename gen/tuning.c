@@ -6,7 +6,7 @@
 #include "common/limits.h"
 #include "common/pairs.h"
 #include "gen/compile.h"
-#include "templates/params.h"
+#include "abi/params.h"
 
 /* What the estimate multiplies; double, so that no product overflows before it is known to fit a size_t. */
 typedef struct sizes {

@@ -6,7 +6,7 @@
 
 #include "abi/manifest.h"
 #include "common/fail.h"
-#include "templates/params.h"
+#include "abi/params.h"
 
 /* What the checks of one call share. */
 typedef struct args_call {

@@ -9,7 +9,7 @@
 
 #include "runtime/args.h"
 #include "runtime/driver.h"
-#include "templates/params.h"
+#include "abi/params.h"
 
 enum {
   MAPS_ENTRIES = 512,

@@ -1,5 +1,5 @@
 /* order.h: in which order a forward kernel on the tensor cores takes its q tiles, as numbers that it reads
- * (LuattnOrder in templates/params.h; templates/work/tile_scheduler.cuh takes the tiles). Inline, because the test of
+ * (LuattnOrder in abi/params.h; templates/work/tile_scheduler.cuh takes the tiles). Inline, because the test of
  * work/tile_scheduler.cuh includes it. */
 #ifndef LUATTN_RUNTIME_ORDER_H
 #define LUATTN_RUNTIME_ORDER_H
@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "templates/params.h"
+#include "abi/params.h"
 
 /* 1 <= d < 2^31. */
 static inline LuattnDivisor order_divisor(int64_t d) {

@@ -1,4 +1,4 @@
-# Every template that is embedded into the library and handed to NVRTC. A file that is not listed here is not found at run time.
+# Every file that is embedded into the library and handed to NVRTC. One that is not listed here is not found at run time.
 set(LUATTN_TEMPLATES
   arch/cluster.cuh
   arch/cp_async.cuh
@@ -39,7 +39,6 @@ set(LUATTN_TEMPLATES
   ops/interval.cuh
   ops/math.cuh
   ops/reproducible_sum.cuh
-  params.h
   score/backward_rows.cuh
   score/bias_row_loads.cuh
   score/bias_rows.cuh
@@ -87,4 +86,8 @@ set(LUATTN_TEMPLATES
   work/dq_order.cuh
   work/tile_scheduler.cuh
   work/tile_walk.cuh
+)
+# Headers that the host compiles as well, by their names from the root of the tree.
+set(LUATTN_ABI_HEADERS
+  abi/params.h
 )

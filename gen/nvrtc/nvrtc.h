@@ -13,7 +13,7 @@ typedef struct template_file {
   size_t size;
 } template_file;
 
-/* The templates: embedded, or all read from LUATTN_TEMPLATE_DIR (a missing file is LUATTN_IO naming it; never
+/* The templates: embedded, or all but those of abi/ read from LUATTN_TEMPLATE_DIR (a missing file is LUATTN_IO naming it; never
  * mixed). */
 luattn_status templates_get(arena *a, const template_file **files, int *count, luattn_error *err);
 

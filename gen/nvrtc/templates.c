@@ -1,4 +1,5 @@
-/* templates.c: the template files, from the library itself or from a folder while one works on them. */
+/* templates.c: the template files, from the library itself or from a folder while one works on them. Headers of
+ * abi/ always come from the library: what host code says of kernels was compiled with these. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -39,8 +40,10 @@ luattn_status templates_get(arena *a, const template_file **files, int *count, l
   }
   template_file *out = arena_array(a, (size_t)luattn_embedded_template_count, sizeof *out);
   if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "templates: out of memory");
-  for (int i = 0; i < luattn_embedded_template_count; i++)
-    TRY(read_template(a, folder, luattn_embedded_templates[i].name, &out[i], err));
+  for (int i = 0; i < luattn_embedded_template_count; i++) {
+    out[i] = luattn_embedded_templates[i];
+    if (strncmp(out[i].name, "abi/", 4) != 0) TRY(read_template(a, folder, out[i].name, &out[i], err));
+  }
   *files = out;
   *count = luattn_embedded_template_count;
   return LUATTN_OK;

@@ -8,7 +8,7 @@
 // before the arrivals, and what the copies wrote.
 #pragma once
 #include "arch/types.cuh"
-#include "params.h"
+#include "abi/params.h"
 
 LUATTN_FN void barrier_init(u32 barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

@@ -1,7 +1,7 @@
 // ops/hook_types.cuh: what hooks are given, and what they give beyond numbers.
 #pragma once
 #include "arch/types.cuh"
-#include "params.h"
+#include "abi/params.h"
 
 enum TileClass { TILE_EMPTY = 0, TILE_PARTIAL = 1, TILE_FULL = 2 };
 

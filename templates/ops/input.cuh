@@ -5,7 +5,7 @@
 // of a clamped gather goes to the element that was read.
 #pragma once
 #include "ops/hook_types.cuh"
-#include "params.h"
+#include "abi/params.h"
 
 LUATTN_FN int clamp_index(int i, int size) { return max(min(i, size - 1), 0); }
 

@@ -16,7 +16,7 @@
 // Limb k of element i lies at [k * count + i], so that neighbours are added to neighbouring words.
 #pragma once
 #include "arch/types.cuh"
-#include "params.h"
+#include "abi/params.h"
 
 static constexpr u32 exact_bits = 28;
 static constexpr u64 exact_mask = (1u << exact_bits) - 1;

@@ -1,7 +1,7 @@
 // source/tensor.cuh: addresses in the tensors of LuattnParams, and vector accesses to them.
 #pragma once
 #include "arch/types.cuh"
-#include "params.h"
+#include "abi/params.h"
 
 template <class Elem>
 LUATTN_FN Elem *row_of(const LuattnTensor &t, int b, int h, int position) {

@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-#include "templates/params.h"
+#include "abi/params.h"
 
 #define FAKE_API __attribute__((visibility("default")))
 #define FAKE_DEVICES 2

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "templates/params.h"
+#include "abi/params.h"
 
 void tensor_set(problem *p, tensor *t, int code, int bits, int ndim, int64_t a, int64_t b, int64_t c,
                 int64_t d) {

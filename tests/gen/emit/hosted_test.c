@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "luattn/compiler.h"
-#include "templates/params.h"
+#include "abi/params.h"
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, DIM = 6, DIM_V = 10, TILE = 16, FREE = 64 };
 
@@ -242,8 +242,9 @@ static void *host(const luattn_spec *spec, const char *dir, char **argv) {
   snprintf(path, sizeof path, "%s/config.cuh", dir);
   if (!write_stage(spec, "config", path)) return NULL;
   snprintf(command, sizeof command,
-           "%s -std=c++20 -O1 -w -shared -fPIC -ffp-contract=off -I%s -I%s -o %s/spec.so %s/hosted.cpp",
-           argv[1], dir, argv[3], dir, argv[2]);
+           "%s -std=c++20 -O1 -w -shared -fPIC -ffp-contract=off -I%s -I%s -I%s/.. -o "
+           "%s/spec.so %s/hosted.cpp",
+           argv[1], dir, argv[3], argv[3], dir, argv[2]);
   if (system(command) != 0) return NULL;
   snprintf(path, sizeof path, "%s/spec.so", dir);
   return dlopen(path, RTLD_NOW | RTLD_LOCAL);
