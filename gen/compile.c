@@ -101,9 +101,9 @@ static const char *add_line(arena *a, const char *text, const char *line) {
 static int spills_accepted(const compilation *c) {
   const bool three =
       c->plan.family == LUATTN_SM90 && c->plan.pass == LUATTN_FORWARD && c->plan.threads == 512;
-  const int beside_hooks = three ? 0 : c->emitted.outlined_work / 4;
+  const int beside_hooks = three ? 0 : c->lowered->outlined_work / 4;
   const bool slow_next = c->plan.family == LUATTN_SM90 && c->plan.pass == LUATTN_BACKWARD;
-  const int loading = slow_next && c->emitted.rows.line_bytes > 0 ? 112 : 0;
+  const int loading = slow_next && c->lowered->rows.line_bytes > 0 ? 112 : 0;
   const int alone = tiles_wide(&c->plan) ? 768 : slow_next ? 288 + loading : 64;
   return alone + (beside_hooks < 1024 ? beside_hooks : 1024);
 }
@@ -111,7 +111,7 @@ static int spills_accepted(const compilation *c) {
 /* Each entry by itself, because it is to its own hooks that its spills compare. */
 static bool is_accepted(const compilation *c, const nvrtc_result *r) {
   const int accepted = spills_accepted(c);
-  if (c->emitted.outlined_work == 0) return damage(c, r) <= accepted;
+  if (c->lowered->outlined_work == 0) return damage(c, r) <= accepted;
   bool ok = r->remark == NULL && r->called_spill_bytes <= accepted;
   for (int i = 0; i < r->num_entries; i++)
     ok &= !is_launched(c, r->entry[i].name) || r->entry[i].spill_bytes <= accepted;
@@ -190,7 +190,7 @@ static luattn_status refuse_all(const compilation *c, const nvrtc_result *r, lua
  * and cost it 0.09 of its speed at 270 and 290: then it is better off without, if it is accepted so. Above
  * head dim 128 they gain at 600 as well. */
 static bool lines_crowd(const compilation *c, const nvrtc_result *r) {
-  if (c->plan.pass != LUATTN_BACKWARD || c->emitted.rows.line_bytes == 0 || tiles_wide(&c->plan))
+  if (c->plan.pass != LUATTN_BACKWARD || c->lowered->rows.line_bytes == 0 || tiles_wide(&c->plan))
     return false;
   for (int i = 0; i < r->num_entries; i++)
     if (strcmp(r->entry[i].name, "luattn_dkdv") == 0) return r->entry[i].spill_bytes > 240;

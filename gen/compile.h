@@ -18,8 +18,8 @@ typedef struct compilation {
   luattn_target target; /* of this version's size */
   mask_info mask;
   plan plan;
-  emitted emitted;
-  const char *config;
+  const lowered *lowered;
+  const char *spec_text, *config; /* spec.cuh, config.cuh */
   const template_file *templates;
   int num_templates;
   nvrtc_search search;

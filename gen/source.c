@@ -8,9 +8,9 @@
 
 /* What a launch will refuse, where it is among the lengths that people have. */
 static const char *length_fact(const compilation *c) {
-  if (c->emitted.max_len >= 1 << 24) return "";
+  if (c->lowered->max_len >= 1 << 24) return "";
   return arena_printf(c->a, "lengths up to %lld: beyond, the spec's index arithmetic leaves 32 bits\n",
-                      (long long)c->emitted.max_len);
+                      (long long)c->lowered->max_len);
 }
 
 /* A gather clamps: an input along q that is read at kv_idx, such as document ids, wants kv_len = q_len. */
@@ -39,20 +39,24 @@ static const char *backward_fact(const compilation *c) {
 }
 
 static luattn_status emit_plan(compilation *c, luattn_error *err) {
-  TRY(emit_spec(c->a, &c->spec, &c->mask, &c->plan, &c->emitted, err));
+  lowered *f = arena_new(c->a, sizeof *f);
+  if (f == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", c->spec.traced.name);
+  TRY(lower_spec(c->a, &c->spec, &c->mask, &c->plan, f, err));
+  TRY(emit_spec(f, &c->spec_text, err));
+  c->lowered = f;
   const char *lengths = length_fact(c), *gathers = gather_fact(c), *backward = backward_fact(c);
   c->plan.why =
       lengths != NULL && gathers != NULL && backward != NULL
-          ? arena_printf(c->a, "%s%s%s%s%s", c->plan.why, c->emitted.outlined, lengths, gathers, backward)
+          ? arena_printf(c->a, "%s%s%s%s%s", c->plan.why, c->lowered->notes, lengths, gathers, backward)
           : NULL;
   if (c->plan.why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
-  TRY(emit_config(c->a, &c->plan, &c->emitted.rows, &c->config, err));
-  TRY(plan_entries(c->a, &c->plan, &c->spec, &c->emitted.rows, err));
+  TRY(emit_config(c->a, &c->plan, &c->lowered->rows, &c->config, err));
+  TRY(plan_entries(c->a, &c->plan, &c->spec, &c->lowered->rows, err));
   return manifest_fill(c, &c->info, err);
 }
 
 bool source_without_lines(compilation *c) {
-  if (c->plan.pass != LUATTN_BACKWARD || c->emitted.rows.line_bytes == 0) return false;
+  if (c->plan.pass != LUATTN_BACKWARD || c->lowered->rows.line_bytes == 0) return false;
   const char *why = arena_printf(
       c->a, "%sscores read every input themselves: ahead of them it would take too many registers\n",
       c->plan.why);
@@ -80,11 +84,11 @@ static bool suits_small_dots(compilation *c) {
 
 /* Takes the next choice of tiles that does not crowd the spec; where there is none, the plan stays. */
 static void avoid_crowding(compilation *c) {
-  if (!c->emitted.crowded || c->plan.forced) return;
+  if (!c->lowered->crowded || c->plan.forced) return;
   compilation *first = arena_new(c->a, sizeof *first);
   if (first == NULL) return; /* compile_memory says so */
   *first = *c;
-  while (c->emitted.crowded && !c->plan.forced)
+  while (c->lowered->crowded && !c->plan.forced)
     if (!source_alternative(c)) {
       *c = *first;
       return;
@@ -94,7 +98,7 @@ static void avoid_crowding(compilation *c) {
 luattn_status source_plan(compilation *c, luattn_error *err) {
   TRY(plan_choose(c->a, &c->spec, &c->target, &c->plan, err));
   luattn_status status = emit_plan(c, err);
-  if (status == LUATTN_OK && c->emitted.small_dots && suits_small_dots(c)) status = emit_plan(c, err);
+  if (status == LUATTN_OK && (c->lowered->softcap_limit != IR_NONE) && suits_small_dots(c)) status = emit_plan(c, err);
   if (status == LUATTN_OK) avoid_crowding(c);
   if (status == LUATTN_UNSUPPORTED && source_alternative(c)) return compile_memory(c, err);
   return status != LUATTN_OK ? status : compile_memory(c, err);
@@ -198,7 +202,7 @@ luattn_status source_key(const compilation *c, hash128 *key, luattn_error *err) 
   hasher h;
   if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   hash_sources(c, arch, &h);
-  hasher_add(&h, "spec.cuh", c->emitted.spec, strlen(c->emitted.spec));
+  hasher_add(&h, "spec.cuh", c->spec_text, strlen(c->spec_text));
   hasher_add(&h, "config.cuh", c->config, strlen(c->config));
   hasher_add(&h, "manifest", &c->info, sizeof c->info);
   /* What is not forced may yield to a smaller tile, and what is picked is refused where it spills. */
@@ -233,7 +237,7 @@ luattn_status source_compile(const compilation *c, const nvrtc *lib, source_part
   for (int i = 0; i < c->num_templates; i++)
     if (!is_entry(&c->templates[i])) headers[n++] = c->templates[i];
   headers[n++] = (template_file){"config.cuh", c->config, strlen(c->config)};
-  headers[n++] = (template_file){"spec.cuh", c->emitted.spec, strlen(c->emitted.spec)};
+  headers[n++] = (template_file){"spec.cuh", c->spec_text, strlen(c->spec_text)};
   nvrtc_options told = options(c, part, lib->major >= 13, opts);
   told.watcher = watcher;
   return nvrtc_compile(lib, a, entry->name, entry->data, headers, n, arch, told, want_ptx, out, err);
@@ -242,7 +246,7 @@ luattn_status source_compile(const compilation *c, const nvrtc *lib, source_part
 void source_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err) {
   char path[512];
   const char *text = arena_printf(c->a, "// %s\n\n// ---- config.cuh\n%s\n// ---- spec.cuh\n%s",
-                                  err != NULL ? err->message : "", c->config, c->emitted.spec);
+                                  err != NULL ? err->message : "", c->config, c->spec_text);
   if (text == NULL) return; /* the message stands without it */
   cache_keep_source(dir, key, text, path, sizeof path);
   if (err == NULL || path[0] == 0) return;

@@ -132,7 +132,7 @@ static luattn_status stage(compilation *c, const char *name, text *out, luattn_e
   if (is_plan)
     stage_plan(c, out);
   else if (is_spec)
-    text_bytes(out, c->emitted.spec, strlen(c->emitted.spec));
+    text_bytes(out, c->spec_text, strlen(c->spec_text));
   else if (is_config)
     text_bytes(out, c->config, strlen(c->config));
   else
@@ -150,7 +150,7 @@ static luattn_status stage_source(compilation *c, const luattn_image *image, tex
   text_add(out, "// ---- config.cuh\n");
   text_bytes(out, c->config, strlen(c->config));
   text_add(out, "\n// ---- spec.cuh\n");
-  text_bytes(out, c->emitted.spec, strlen(c->emitted.spec));
+  text_bytes(out, c->spec_text, strlen(c->spec_text));
   return LUATTN_OK;
 }
 

@@ -6,6 +6,17 @@ file(WRITE ${bad_tree}/include/luattn/bad.h "size_t needs_stddef(void);\n")
 file(WRITE ${bad_tree}/common/good.h "int good(void);\n")
 add_test(NAME check_includes_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_includes.cmake)
 set_tests_properties(check_includes_refuses PROPERTIES PASS_REGULAR_EXPRESSION "runtime/ may not include \"gen/ir/ir.h\"")
+# Inside gen/, against its direction: plan <- lower <- emit, and of lower its data alone.
+foreach(against "plan;lower/lowered.h" "plan;emit/emit.h" "lower;emit/emit.h" "emit;lower/lowering.h" "emit;nvrtc/nvrtc.h" "analysis;plan/plan.h")
+  list(GET against 0 from)
+  list(GET against 1 to)
+  string(MAKE_C_IDENTIFIER ${from}_${to} name)
+  file(WRITE ${bad_tree}/${name}/gen/${from}/bad.c "#include \"gen/${to}\"\n")
+  add_test(NAME check_includes_refuses_${name}
+    COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree}/${name} -P ${CMAKE_CURRENT_LIST_DIR}/check_includes.cmake)
+  set_tests_properties(check_includes_refuses_${name} PROPERTIES
+    PASS_REGULAR_EXPRESSION "gen/${from}/ may not include \"gen/${to}\"")
+endforeach()
 
 add_test(NAME check_numbers COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_numbers.cmake)
 file(WRITE ${bad_tree}/cli/bad.c "double x = strtod(text, &end);\n")

@@ -1,4 +1,4 @@
-/* config.c: config.cuh, the plan's numbers as named constants. */
+/* config.c: prints config.cuh, the plan's numbers as named constants. */
 #include "gen/base/text.h"
 #include "gen/emit/emit.h"
 
@@ -62,11 +62,13 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
   text_add(&t, "};\n");
   if (p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD)
     text_add(&t,
-             "\n// Widths of products, of S and of O, that arch/wgmma.cuh and sm90/fwd/o_wgmma.cuh are to define.\n"
+             "\n// Widths of products, of S and of O, that arch/wgmma.cuh and sm90/fwd/o_wgmma.cuh are to "
+             "define.\n"
              "#define LUATTN_WGMMA_WIDTHS 0x%x\n#define LUATTN_OUT_WIDTHS 0x%x\n",
              width_bit(p->tile_n), width_bit(p->head_dim_v));
   if (p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD)
-    text_add(&t, "\n// Widths of products that arch/wgmma.cuh is to define.\n#define LUATTN_WGMMA_WIDTHS 0x%x\n",
+    text_add(&t,
+             "\n// Widths of products that arch/wgmma.cuh is to define.\n#define LUATTN_WGMMA_WIDTHS 0x%x\n",
              backward_widths(p));
   *out = text_get(&t);
   return *out == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: config: out of memory") : LUATTN_OK;

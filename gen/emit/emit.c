@@ -1,5 +1,5 @@
-/* emit.c: spec.cuh, in the order of templates/contract/contract.cuh. */
-#include "gen/emit/parts.h"
+/* emit.c: prints spec.cuh, in the order of templates/contract/contract.cuh. */
+#include "gen/emit/sections.h"
 
 #include <string.h>
 
@@ -26,7 +26,7 @@ void close_function(writer *w) {
 static void expression_function(writer *w, const char *name, const char *signature, int has,
                                 const char *state, const char *turn, ir_ref r) {
   const char *call = NULL;
-  if (outline_is(w, name)) {
+  if (lowered_is_called(w->f, name)) {
     outline_open(w, writer_type(w, r), name, has, state, &r, 1, 0);
     body_return(w, r);
     call = outline_close(w);
@@ -50,8 +50,8 @@ static void array_type(writer *w, const char *name, int n) {
 }
 
 static void slot_type(writer *w, int kind, const char *name, const char *what) {
-  const slots *s = &w->slot[kind];
-  const bool shift = kind == SLOTS_ROW && w->f->shift != IR_NONE, empty = s->count == 0 && !shift;
+  const slots *s = &w->f->slot[kind];
+  const bool shift = kind == SLOTS_ROW && w->f->row_shift != IR_NONE, empty = s->count == 0 && !shift;
   text_add(&w->out, "struct %s {%s", name, empty ? "" : "  // ");
   text_add(&w->out, empty ? "};\n" : "%s\n", what);
   if (empty) return;
@@ -66,13 +66,14 @@ static void slot_type(writer *w, int kind, const char *name, const char *what) {
 static void types(writer *w) {
   text_add(&w->out, "using Real = %s;\n", w->f->plan->dtype == LUATTN_F64 ? "double" : "float");
   text_add(&w->out, "using LineElem = %s;\n",
-           emit_has_line(w) ? writer_input_type(w, ir_index_of(ir_get(w->f->g, w->f->line))) : "float");
+           w->f->facts.has_bias_row ? writer_input_type(w, ir_index_of(ir_get(w->f->g, w->f->bias_row)))
+                                    : "float");
   slot_type(w, SLOTS_HEAD, "Head", "the same for all of one (b, h)");
   slot_type(w, SLOTS_ROW, "Row", "of one query position");
   slot_type(w, SLOTS_COL, "Col", "of one key position");
   array_type(w, "State", traced(w)->online.num_state);
   array_type(w, "BwdRow", w->f->num_rows);
-  array_type(w, "Acc", w->num_acc);
+  array_type(w, "Acc", w->f->num_acc);
 }
 
 /* ---- forward
@@ -87,7 +88,7 @@ static void scores(writer *w) {
   expression_function(w, "score",
                       "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
                       HAS_ELEMENT, "", score_turn, w->f->score);
-  const bool has_term = emit_has_distance_term(w);
+  const bool has_term = w->f->facts.has_distance_term;
   if (has_term) {
     expression_function(w, "distance_term", term, HAS_HEAD | HAS_Q | HAS_KV, "", NO_TURN,
                         w->f->distance_term);
@@ -96,7 +97,7 @@ static void scores(writer *w) {
     text_add(&w->out, "return Real(0);\n");
     close_function(w);
   }
-  if ((has_term || emit_has_line(w)) && w->f->score_with != IR_NONE) {
+  if ((has_term || w->f->facts.has_bias_row) && w->f->score_with != IR_NONE) {
     expression_function(w, "score_with", with, HAS_ELEMENT, "", score_turn, w->f->score_with);
     return;
   }
@@ -106,14 +107,15 @@ static void scores(writer *w) {
 }
 
 static void score_line(writer *w) {
-  const emit_form *f = w->f;
+  const lowered *f = w->f;
   open_function(w, "InputLine<LineElem> score_line(" PH ", int q, int kv)");
-  if (emit_has_line(w)) {
+  if (w->f->facts.has_bias_row) {
     body_begin(w, HAS_HEAD | HAS_Q | HAS_KV, "");
-    body_lines(w, f->line_index, f->num_line_index);
-    text_add(&w->out, "return input_line<LineElem, %d>(p.input[%u]", f->line_pitched,
-             ir_index_of(ir_get(f->g, f->line)));
-    for (int i = 0; i < f->num_line_index; i++) text_add(&w->out, ", %s", body_value(w, f->line_index[i]));
+    body_lines(w, f->bias_row_index, f->num_bias_row_index);
+    text_add(&w->out, "return input_line<LineElem, %d>(p.input[%u]", f->bias_row_q_axis,
+             ir_index_of(ir_get(f->g, f->bias_row)));
+    for (int i = 0; i < f->num_bias_row_index; i++)
+      text_add(&w->out, ", %s", body_value(w, f->bias_row_index[i]));
     text_add(&w->out, ");\n");
   } else {
     text_add(&w->out, "return {};\n");
@@ -136,9 +138,9 @@ static void small(writer *w, const char *signature, ir_ref r) {
 static void elements(writer *w) {
   scores(w);
   score_line(w);
-  if (w->f->shift != IR_NONE) {
+  if (w->f->row_shift != IR_NONE) {
     expression_function(w, "shift", "Real shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "", NO_TURN,
-                        w->f->shift);
+                        w->f->row_shift);
   } else {
     open_function(w, "Real shift(" PHR ", Position q, Position kv)");
     text_add(&w->out, "return Real(0);\n");
@@ -152,8 +154,8 @@ static void elements(writer *w) {
     text_add(&w->out, "return true;\n");
     close_function(w);
   }
-  small(w, "Real small_limit(" PH ")", w->f->small_limit);
-  small(w, "Real small_weight(" PH ", Real dot, Real term)", w->f->small_weight);
+  small(w, "Real small_limit(" PH ")", w->f->softcap_limit);
+  small(w, "Real small_weight(" PH ", Real dot, Real term)", w->f->softcap_prob);
 }
 
 /* `Result made; made.x[i] = ..; return made;` */
@@ -164,16 +166,12 @@ static void array_body(writer *w, const char *type, const ir_ref *values, int n)
   if (n > 0) text_add(&w->out, "return made;\n");
 }
 
-static const char *const term_name[] = {"term_0", "term_1", "term_2", "term_3",
-                                        "term_4", "term_5", "term_6", "term_7"};
-_Static_assert(sizeof term_name / sizeof term_name[0] == SPEC_MAX_RED, "one name for each reduction");
-
 static void terms(writer *w) {
   const int n = w->f->step.num_red, has = HAS_HEAD | HAS_ROW;
   const char *call[SPEC_MAX_RED] = {NULL};
   for (int k = 0; k < n; k++) {
-    if (!outline_is(w, term_name[k])) continue;
-    outline_open(w, "Real", term_name[k], has, "old", &w->f->step.term[k], 1, 0);
+    if (!lowered_is_called(w->f, lowered_term_name[k])) continue;
+    outline_open(w, "Real", lowered_term_name[k], has, "old", &w->f->step.term[k], 1, 0);
     body_return(w, w->f->step.term[k]);
     call[k] = outline_close(w);
   }
@@ -199,10 +197,10 @@ static void terms(writer *w) {
 
 /* How a lagging maximum is taken in. */
 static void raise(writer *w) {
-  const emit_form *f = w->f;
+  const lowered *f = w->f;
   const int has = HAS_HEAD | HAS_ROW;
   open_function(w, "State raise(" STEP ")");
-  if (f->lags) {
+  if (f->lazy_rescale) {
     body_begin(w, has, "old");
     array_body(w, "State", f->raise, traced(w)->online.num_state);
   } else {
@@ -212,7 +210,7 @@ static void raise(writer *w) {
 }
 
 static void online(writer *w) {
-  const emit_form *f = w->f;
+  const lowered *f = w->f;
   const int has = HAS_HEAD | HAS_ROW;
   open_function(w, "State init(" PHR ")");
   body_begin(w, has, "");
@@ -249,62 +247,6 @@ static void online(writer *w) {
  * ---------------------------------------------------------------------------------------------------------
  */
 
-int emit_forward_parts(const writer *w, forward_part out[FORWARD_PARTS]) {
-  const emit_form *f = w->f;
-  const int step = HAS_HEAD | HAS_ROW, num_state = traced(w)->online.num_state;
-  const forward_part part[FORWARD_PARTS] = {{HAS_ELEMENT, &f->score, 1},
-                                            {HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1},
-                                            {HAS_ELEMENT, &f->score_with, 1},
-                                            {HAS_HEAD | HAS_Q | HAS_KV, f->line_index, f->num_line_index},
-                                            {HAS_ELEMENT, &f->shift, 1},
-                                            {HAS_HEAD, &f->small_limit, 1},
-                                            {HAS_HEAD, &f->small_weight, 1},
-                                            {step, f->init, num_state},
-                                            {step, f->step.term, f->step.num_red},
-                                            {step, &f->step.prob, 1},
-                                            {step, &f->step.rescale, 1},
-                                            {step, f->step.next, num_state},
-                                            {step, f->raise, f->lags ? num_state : 0},
-                                            {step, &f->out_scale, 1},
-                                            {step, &f->lse, 1},
-                                            {step, f->spec->derived.saved, f->spec->derived.num_saved}};
-  memcpy(out, part, sizeof part);
-  return FORWARD_PARTS;
-}
-
-/* Of what a forward kernel never calls nothing is computed ahead: a strip would have it of each key. */
-static void plan_slots(writer *w) {
-  forward_part part[FORWARD_PARTS];
-  if (w->f->plan->pass == LUATTN_BACKWARD) plan_gradient_slots(w);
-  for (int i = emit_forward_parts(w, part); i-- > 0;) writer_plan(w, part[i].has, part[i].root, part[i].n);
-  writer_plan(w, HAS_ELEMENT, &w->f->keep, 1);
-  writer_fix(w);
-}
-
-/* What the kernels of this pass repeat. */
-static void choose_outlined(writer *w, text *why) {
-  const emit_form *f = w->f;
-  const traced_spec *t = traced(w);
-  const plan_copies copies = tiles_copies(f->plan);
-  const int step = HAS_HEAD | HAS_ROW;
-  const slots *row = &w->slot[SLOTS_ROW], *col = &w->slot[SLOTS_COL];
-  outline_add(w, "row", HAS_HEAD | HAS_Q, copies.row, row->ref, row->count);
-  outline_add(w, "col", HAS_HEAD | HAS_KV, copies.col, col->ref, col->count);
-  outline_add(w, "keep", HAS_ELEMENT, copies.element, &f->keep, 1);
-  outline_add(w, "query_mod", 0, copies.mod, &t->query_mod, 1);
-  outline_add(w, "key_mod", 0, copies.mod, &t->key_mod, 1);
-  outline_add(w, "value_mod", 0, copies.mod, &t->value_mod, 1);
-  if (f->plan->pass == LUATTN_FORWARD) {
-    outline_add(w, "score", HAS_ELEMENT, copies.element, &f->score, 1);
-    for (int k = 0; k < f->step.num_red; k++)
-      outline_add(w, term_name[k], step, copies.element, &f->step.term[k], 1);
-    if (f->prob_term < 0) outline_add(w, "prob", step, copies.element, &f->step.prob, 1);
-  } else {
-    add_gradient_hooks(w, &copies);
-  }
-  outline_choose(w, why);
-}
-
 static void section(writer *w, const char *title) { text_add(&w->out, "\n// %s\n", title); }
 
 static bool sums_gradients(const traced_spec *t) {
@@ -318,11 +260,11 @@ static void write_includes(writer *w) {
   const traced_spec *t = traced(w);
   text_add(&w->out, "#pragma once\n");
   if (!sums_gradients(t)) text_add(&w->out, "#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n");
-  if (!emit_bounds_reals(w))
+  if (!w->f->facts.bounds_reals)
     text_add(&w->out, "#define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers\n");
   if (w->f->score_bounds != IR_NONE)
     text_add(&w->out, "#define LUATTN_SCORE_BOUNDS    // some tiles may have no weight\n");
-  if (emit_bounds_small(w))
+  if (w->f->facts.bounds_small)
     text_add(&w->out, "#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length\n");
   text_add(&w->out,
            "#include \"config.cuh\"\n#include \"contract/contract.cuh\"\n#include \"ops/math.cuh\"\n"
@@ -336,7 +278,8 @@ static void write_includes(writer *w) {
 static void write_spec(writer *w) {
   const traced_spec *t = traced(w);
   text_add(&w->out,
-           "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract/contract.cuh.\n",
+           "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of "
+           "contract/contract.cuh.\n",
            t->name, writer_file(w));
   write_includes(w);
   text_add(&w->out, "\nstruct Spec {\n");
@@ -345,7 +288,7 @@ static void write_spec(writer *w) {
   section(w, "What a kernel has to know.");
   emit_constants(w);
   section(w, "Computed once per head, per row and per column.");
-  for (int kind = 0; kind < SLOTS_KINDS; kind++) writer_slots(w, kind);
+  for (int kind = 0; kind < SLOTS_KINDS; kind++) emit_slots(w, kind);
   section(w, w->f->step_unit  ? "Elements. A score is handed on with the factors of the online function."
              : w->f->dot_unit ? "Elements. A score is handed on divided by the scale."
                               : "Elements.");
@@ -362,110 +305,18 @@ static void write_spec(writer *w) {
   text_add(&w->out, "};\n");
 }
 
-/* sizeof(struct Row) on the device. */
-static int slot_bytes(const writer *w, int kind) {
-  const int real = w->f->plan->dtype == LUATTN_F64 ? 8 : 4;
-  int size = 0, align = 1;
-  for (int i = 0; i < w->slot[kind].count; i++) {
-    const ir_type t = ir_typeof(w->f->g, w->slot[kind].ref[i]);
-    const int bytes = t == IR_REAL ? real : t == IR_INT ? 4 : 1;
-    size = (size + bytes - 1) / bytes * bytes + bytes;
-    if (bytes > align) align = bytes;
-  }
-  return (size + align - 1) / align * align;
-}
-
-/* Of an element of the input that scores read along the keys. */
-static int line_bytes(const writer *w) {
-  return traced(w)->input[ir_index_of(ir_get(w->f->g, w->f->line))].dtype == LUATTN_INPUT_F32 ? 4 : 2;
-}
-
-/* Whether a kernel keeps Row. Where queries come from their side, the sm90 backward does without for masks.
- */
-static bool needs_rows(const writer *w) {
-  const plan *p = w->f->plan;
-  if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_wide(p) || w->grad_reads_row)
-    return true;
-  return w->f->keep != IR_NONE && (emit_column_ranges(w) == 0 || w->f->mask->columns.apart);
-}
-
-static int outlined_work(const writer *w) {
-  int work = 0;
-  for (int i = 0; i < w->num_hooks; i++)
-    if (w->hook[i].outlined) work += w->hook[i].cost * w->hook[i].copies;
-  return work;
-}
-
-/* mask_analyse knows how long the integers of the spec stay exact; positions that became floats count to
- * 2^24. */
-static int64_t max_len(const emit_form *f) {
-  const int64_t limit = f->mask->max_len, exact = 1 << 24;
-  return f->positions_in_real && f->plan->dtype != LUATTN_F64 && limit > exact ? exact : limit;
-}
-
-/* For these other tiles are better than the table's first of sm90; it need not be found out by ptxas, each of
- * whose answers takes as long as a compilation. Forward: lines of an input that shared memory has no room
- * for; up to head dim 64 three consumers beside a hook that is called, who have registers for 96 columns of
- * scores, and beside weights masked by scores of 0, which do not take the places of their scores: two
- * consumers are faster; and lines, whose fetchers need the registers of the third. Backward: gradients of
- * pairs; and lines, which take a register for each score. */
-static bool is_crowded(writer *w, const plan *p, const plan_rows *rows) {
-  if (p->family != LUATTN_SM90) return false;
-  const bool calls = outlined_work(w) > 0, full = p->head_dim > 48 || p->head_dim_v > 48;
-  if (p->pass == LUATTN_FORWARD && rows->line_bytes > 0 && !tiles_have_lines(p, rows)) return true;
-  if (p->pass == LUATTN_FORWARD)
-    return p->tile_m == 192 &&
-           ((calls && p->tile_n == 128) || (full && w->f->mask_by_zero) || rows->line_bytes > 0);
-  bool pairs = false;
-  for (int i = 0; i < traced(w)->num_inputs; i++) pairs |= w->f->pairs[i] != 0;
-  return p->tile_m == 128 && ((full && !calls && pairs) || rows->line_bytes > 0);
-}
-
-luattn_status emit_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
-                        emitted *out, luattn_error *err) {
-  emit_form *f = arena_new(a, sizeof *f);
-  writer *w = arena_new(a, sizeof *w);
-  if (f == NULL || w == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
-  TRY(form_build(a, spec, mask, p, f, err));
-  TRY(writer_open(w, f, err));
-  TRY(collect_acc(w, err));
-  text why;
-  text_init(&why, a);
-  if (f->bounded)
-    text_add(&why, "scores lie within %g and %g: no running maximum\n", f->score_lo, f->score_hi);
-  if (f->score_bounds != IR_NONE)
-    text_add(
-        &why,
-        "scores fall with positions: at long lengths tiles are skipped whose weights norms of q and k prove "
-        "to be negligible (luattn_args.skip)\n");
-  plan_slots(w);
-  if (!w->failed) choose_outlined(w, &why);
-  if (!w->failed) write_spec(w);
-  out->outlined = text_get(&why);
-  out->outlined_work = outlined_work(w);
-  out->spec = text_get(&w->out);
-  out->num_bwd_rows = f->num_rows;
-  out->rows.row_bytes = needs_rows(w) ? slot_bytes(w, SLOTS_ROW) : 0;
-  out->rows.bwd_row_bytes = (f->num_rows > 0 ? f->num_rows : 1) * (p->dtype == LUATTN_F64 ? 8 : 4);
-  out->rows.num_acc = w->num_acc;
-  out->rows.num_stats = mask->num_stats;
-  out->rows.skips = f->score_bounds != IR_NONE;
-  out->rows.sums_distances = f->sum[SUM_DISTANCE].count > 0;
-  out->rows.line_bytes = emit_has_line(w) ? line_bytes(w) : 0;
-  out->rows.col_bytes = !w->failed && emit_reads_columns(w) ? slot_bytes(w, SLOTS_COL) : 0;
-  if (out->rows.col_bytes % 4 != 0) out->rows.col_bytes = 0;
-  out->rows.has_distance_term = emit_has_distance_term(w);
-  memcpy(out->pairs, f->pairs, sizeof out->pairs);
-  out->max_len = max_len(f);
-  out->small_dots = f->small_limit != IR_NONE;
-  out->crowded = !w->failed && is_crowded(w, p, &out->rows);
-  if (text_failed(&w->out) || out->spec == NULL || out->outlined == NULL || ir_failed(f->g) ||
-      arena_failed(a))
-    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
+luattn_status emit_spec(const lowered *f, const char **out, luattn_error *err) {
+  writer *w = arena_new(f->a, sizeof *w);
+  const char *name = f->spec->traced.name;
+  if (w == NULL || !writer_open(w, f))
+    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", name);
+  emit_name_slots(w);
+  if (!w->failed) write_spec(w); /* a name that is missing was refused memory */
+  *out = text_get(&w->out);
+  if (text_failed(&w->out) || *out == NULL || arena_failed(f->a))
+    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", name);
   if (w->failed)
     return luattn_fail(err, LUATTN_INTERNAL,
-                       "emit: %s: an expression holds what no kernel has; please report the spec",
-                       spec->traced.name);
+                       "emit: %s: an expression holds what no kernel has; please report the spec", name);
   return LUATTN_OK;
 }

@@ -1,10 +1,39 @@
-/* write.c: one statement per node, in the order of the IR, each with the line of the spec that it came from.
+/* write.c: prints one statement per node, in the order of the IR, each with the line of the spec that it came
+ * from.
  */
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/real.h"
 #include "gen/emit/write.h"
+
+bool writer_open(writer *w, const lowered *f) {
+  memset(w, 0, sizeof *w);
+  w->f = f;
+  text_init(&w->out, f->a);
+  w->need = arena_array(f->a, f->num_nodes, sizeof *w->need);
+  w->param = arena_array(f->a, f->num_nodes, sizeof *w->param);
+  w->temp = arena_array(f->a, f->num_nodes, sizeof *w->temp);
+  w->slot_name = arena_array(f->a, f->num_nodes, sizeof *w->slot_name);
+  return w->need != NULL && w->param != NULL && w->temp != NULL && w->slot_name != NULL;
+}
+
+bool writer_in_slot(const writer *w, ir_ref r) {
+  return w->outlined ? w->param[r] != 0 : lowered_in_slot(w->f, w->has, r);
+}
+
+const char *writer_format(writer *w, const char *fmt, ...) {
+  char buffer[256];
+  va_list args;
+  va_start(args, fmt);
+  const int n = vsnprintf(buffer, sizeof buffer, fmt, args);
+  va_end(args);
+  const char *s = n < 0 || (size_t)n >= sizeof buffer ? NULL : arena_copy(w->f->a, buffer, (size_t)n);
+  if (s == NULL) w->failed = true;
+  return s == NULL ? "" : s;
+}
 
 void body_begin(writer *w, int has, const char *state) {
   w->has = has;
@@ -12,7 +41,7 @@ void body_begin(writer *w, int has, const char *state) {
   w->state = state;
   w->outlined = false;
   w->turn = "0";
-  memset(w->temp, 0, w->count * sizeof *w->temp);
+  memset(w->temp, 0, w->f->num_nodes * sizeof *w->temp);
 }
 
 const char *writer_type(const writer *w, ir_ref r) {
@@ -211,15 +240,15 @@ static void statement(writer *w, ir_ref r) {
 }
 
 void body_lines(writer *w, const ir_ref *roots, int n) {
-  memset(w->need, 0, w->count * sizeof *w->need);
+  memset(w->need, 0, w->f->num_nodes * sizeof *w->need);
   for (int i = 0; i < n; i++)
     if (roots[i] != IR_NONE) w->need[roots[i]] = true;
-  for (uint32_t r = w->count; r-- > 1;) {
+  for (uint32_t r = w->f->num_nodes; r-- > 1;) {
     if (!w->need[r] || w->temp[r] != 0 || writer_in_slot(w, r)) continue;
     const ir_node *node = ir_get(w->f->g, r);
     for (int i = 0; i < node->nargs; i++) w->need[node->arg[i]] = true;
   }
-  for (uint32_t r = 1; r < w->count; r++)
+  for (uint32_t r = 1; r < w->f->num_nodes; r++)
     if (w->need[r] && w->temp[r] == 0 && !writer_in_slot(w, r) && is_statement(ir_get(w->f->g, r)))
       statement(w, r);
 }

@@ -33,8 +33,8 @@ typedef struct plan {
   bool forced;      /* the target named a tile, or all of `tiles` */
   bool picked;      /* the target named all of `tiles` */
   bool is_short;    /* planned for short lengths, with a mask */
-  bool small_dots;  /* the emitted spec weighs small dots apart (gen/emit/small.c) */
-  bool no_lines;    /* no input is read along the keys ahead of scores (gen/emit/distance.c, line_take) */
+  bool small_dots;  /* the emitted spec weighs small dots apart (gen/lower/softcap_poly.c) */
+  bool no_lines;    /* no input is read along the keys ahead of scores (gen/lower/early_terms.c) */
   bool fallback;    /* of another family than the target and the head dims ask for */
   int rank;         /* 0: the first choice; larger: what is tried when registers do not suffice */
   int shared_limit; /* bytes a block may have */

@@ -127,7 +127,7 @@ static void test_every_byte(void **state) {
       nvrtc_find(FAKE_NVRTC, &c->nvrtc, &err) != LUATTN_OK || source_key(c, &want, &err) != LUATTN_OK) {
     fail_msg("%s", err.message);
   }
-  flip_each(c, &c->emitted.spec, want);
+  flip_each(c, &c->spec_text, want);
   flip_each(c, &c->config, want);
   for (size_t i = 0; i < sizeof c->info; i += 7) { /* the manifest goes into the image */
     ((unsigned char *)&c->info)[i] ^= 1;

@@ -372,7 +372,7 @@ static void test_small_hooks_are_inlined(void **state) {
       assert_true(calls_hooks(HERE "/specs/called.lua", (luattn_pass)pass, (luattn_dtype)dtype));
 }
 
-/* Distances are subtracted before they are multiplied: see fold.c. */
+/* Distances are subtracted before they are multiplied: see gen/lower/multiply_add.c. */
 static void test_distance_is_not_distributed(void **state) {
   (void)state;
   check(

@@ -1,7 +1,7 @@
 /* deps.c: what each node depends on, kept up to date as the IR grows. */
 #include <string.h>
 
-#include "gen/emit/form.h"
+#include "gen/lower/lowering.h"
 
 void deps_open(deps *d, arena *a, const ir *g) {
   memset(d, 0, sizeof *d);

@@ -1,6 +1,6 @@
-/* tile.c: tile_class by interval arithmetic, the closed-form ranges, and the block statistics of integer
- * inputs. */
-#include "gen/emit/parts.h"
+/* tile_class.c: prints tile_class by interval arithmetic, the closed-form ranges, and the block statistics of
+ * integer inputs. */
+#include "gen/emit/sections.h"
 
 #include <string.h>
 
@@ -34,29 +34,13 @@ static const char *bounds_type(const writer *w, ir_ref r) {
   return t == IR_REAL ? "iv" : t == IR_INT ? "ivi" : "tri";
 }
 
-/* The same for the whole head: computed as a plain value. */
-static bool is_point(writer *w, ir_ref r) { return (deps_of(&w->f->deps, r) & ~DEP_SITE) == 0; }
-
 static const char *bounds_of(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
-  if (is_point(w, r)) return writer_format(w, "%s_point(%s)", bounds_type(w, r), body_value(w, r));
+  if (lowered_is_point(w->f, r)) return writer_format(w, "%s_point(%s)", bounds_type(w, r), body_value(w, r));
   if (n->op == IR_VAR && ir_var_of(n) == VAR_Q) return "ivi_make(q0, q1)";
   if (n->op == IR_VAR && ir_var_of(n) == VAR_KV) return "ivi_make(kv0, kv1)";
   if (n->op == IR_VAR && ir_var_of(n) == VAR_SCORE) return "iv_make(least, most, !(most < IV_INF))";
   return writer_format(w, "b%d", w->temp[r]);
-}
-
-/* The statistics that cover a gather; -1: none. */
-static int stat_of(writer *w, const ir_node *n) {
-  const mask_info *m = w->f->mask;
-  const int last = n->nargs - 1, along = deps_of(&w->f->deps, n->arg[last]) & (DEP_Q | DEP_KV);
-  for (int i = 0; i < last; i++)
-    if (!is_point(w, n->arg[i])) return -1;
-  for (int i = 0; i < m->num_stats; i++)
-    if (m->stat[i].input == (int)ir_index_of(n) && m->stat[i].axis == last &&
-        along == (m->stat[i].along_q ? DEP_Q : DEP_KV))
-      return i;
-  return -1;
 }
 
 /* Does a tile have one block of statistics along this index? Blocks are as long as tiles (stat_block). */
@@ -65,7 +49,7 @@ static bool is_position(const writer *w, ir_ref r) {
 }
 
 static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
-  const int stat = n->type == IR_INT ? stat_of(w, n) : -1;
+  const int stat = n->type == IR_INT ? lowered_stat_of(w->f, n) : -1;
   if (stat < 0) {
     text_add(&w->out, "%s_all()", bounds_type(w, r));
     return;
@@ -104,35 +88,22 @@ static void op_bounds(writer *w, const ir_node *n) {
   text_add(&w->out, ")");
 }
 
-/* Those that are bounded to bound the roots. */
-static bool *bounded_nodes(writer *w, const ir_ref *roots, int n) {
-  bool *need = arena_array(w->f->a, w->count, sizeof *need);
-  if (need == NULL) return NULL;
-  for (int i = 0; i < n; i++)
-    if (roots[i] != IR_NONE) need[roots[i]] = true;
-  for (uint32_t r = w->count; r-- > 1;) {
-    const ir_node *node = ir_get(w->f->g, r);
-    for (int i = 0; need[r] && i < node->nargs && !is_point(w, r); i++) need[node->arg[i]] = true;
-  }
-  return need;
-}
-
 /* A body that bounds what the roots are in a tile. */
 static void bounds_lines(writer *w, const ir_ref *roots, int n) {
-  const bool *need = bounded_nodes(w, roots, n);
-  ir_ref *points = arena_array(w->f->a, w->count, sizeof *points);
+  const bool *need = lowered_bounded_nodes(w->f, roots, n);
+  ir_ref *points = arena_array(w->f->a, w->f->num_nodes, sizeof *points);
   int num_points = 0;
   if (need == NULL || points == NULL) {
     w->failed = true;
     return;
   }
-  for (uint32_t r = w->count; r-- > 1;)
-    if (need[r] && is_point(w, r)) points[num_points++] = r;
+  for (uint32_t r = w->f->num_nodes; r-- > 1;)
+    if (need[r] && lowered_is_point(w->f, r)) points[num_points++] = r;
   body_begin(w, 0, "");
   body_lines(w, points, num_points);
-  for (uint32_t r = 1; r < w->count; r++) {
+  for (uint32_t r = 1; r < w->f->num_nodes; r++) {
     const ir_node *node = ir_get(w->f->g, r);
-    if (!need[r] || is_point(w, r) || node->op == IR_VAR) continue;
+    if (!need[r] || lowered_is_point(w->f, r) || node->op == IR_VAR) continue;
     w->temp[r] = ++w->num_temps;
     text_add(&w->out, "const %s b%d = ", bounds_type(w, r), w->temp[r]);
     if (node->op == IR_LOAD)
@@ -171,38 +142,20 @@ static void tile_class(writer *w) {
   close_function(w);
 }
 
-/* Where a place says more of q - kv than their sum, it may be one for all distances of a tile. Of a factor
- * that differs it would be of no use. The sm80 family does not ask. */
-bool tiles_may_be_alike(writer *w) {
-  const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
-  for (int i = 0; i < terms->count; i++)
-    if (terms->term[i].num_index == 0 || !is_point(w, terms->term[i].factor)) return false;
-  return terms->count > 0 && w->f->distance_step == 0 && w->f->plan->family == LUATTN_SM90;
-}
-
-/* The indices of what add_distance adds to. */
-static int distance_indices(const writer *w, ir_ref index[4 * DERIVED_MAX_TERMS]) {
-  const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
-  int n = 0;
-  for (int i = 0; i < terms->count; i++)
-    for (int j = 0; j < terms->term[i].num_index; j++) index[n++] = terms->term[i].index[j];
-  return n;
-}
-
 static void alike(writer *w) {
   const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
   ir_ref index[4 * DERIVED_MAX_TERMS];
   open_function(w, "bool alike(" P ", int q0, int q1, int kv0, int kv1)");
-  if (!tiles_may_be_alike(w)) {
+  if (!w->f->facts.same_bucket) {
     text_add(&w->out, "return false;\n");
     close_function(w);
     return;
   }
-  bounds_lines(w, index, distance_indices(w, index));
+  bounds_lines(w, index, lowered_distance_indices(w->f, index));
   const char *glue = "return ";
   for (int i = 0; i < terms->count; i++)
     for (int j = 0; j < terms->term[i].num_index; j++)
-      if (!is_point(w, terms->term[i].index[j])) {
+      if (!lowered_is_point(w->f, terms->term[i].index[j])) {
         text_add(&w->out, "%sis_one_place(%s, p.input[%d].size[%d])", glue,
                  bounds_of(w, terms->term[i].index[j]), terms->term[i].input, j);
         glue = " && ";
@@ -218,54 +171,6 @@ static void score_bounds(writer *w) {
   bounds_lines(w, &score, 1);
   text_add(&w->out, "return %s;\n", bounds_of(w, score));
   close_function(w);
-}
-
-/* What tiles' classes and places are from; and what is bounded at all. */
-enum { MAX_BOUNDED = 3 + 4 * DERIVED_MAX_TERMS };
-static int class_roots(writer *w, ir_ref root[MAX_BOUNDED]) {
-  int n = 0;
-  if (w->f->keep != IR_NONE) root[n++] = w->f->keep;
-  if (w->f->mask->rest != IR_NONE) root[n++] = w->f->mask->rest;
-  return n + (tiles_may_be_alike(w) ? distance_indices(w, root + n) : 0);
-}
-
-static int bounded_roots(writer *w, ir_ref root[MAX_BOUNDED]) {
-  int n = class_roots(w, root);
-  if (w->f->score_bounds != IR_NONE) root[n++] = w->f->score_bounds;
-  return n;
-}
-
-static bool uses_reals(writer *w, const ir_ref *root, int n) {
-  const bool *need = bounded_nodes(w, root, n);
-  bool any = false;
-  for (uint32_t r = 1; need != NULL && r < w->count; r++) any |= need[r] && ir_typeof(w->f->g, r) == IR_REAL;
-  return any;
-}
-
-bool emit_bounds_reals(writer *w) {
-  ir_ref root[MAX_BOUNDED];
-  return uses_reals(w, root, bounded_roots(w, root));
-}
-
-/* A real number as an integer may be any. */
-static bool is_rounded(const writer *w, const ir_node *n) {
-  return n->type == IR_INT && n->nargs > 0 && n->op != IR_LOAD &&
-         ir_typeof(w->f->g, n->arg[n->nargs - 1]) == IR_REAL;
-}
-
-bool emit_bounds_small(writer *w) {
-  ir_ref root[MAX_BOUNDED];
-  bool all = !uses_reals(w, root, class_roots(w, root));
-  const int n = bounded_roots(w, root);
-  const bool *need = bounded_nodes(w, root, n);
-  all = all && need != NULL && ir_ints_fit(w->f->g, root, n, w->f->mask->max_len);
-  for (uint32_t r = 1; all && r < w->count; r++) {
-    const ir_node *node = ir_get(w->f->g, r);
-    if (need[r] && !is_point(w, r) && is_rounded(w, node)) all = false;
-    if (need[r] && node->op == IR_LOAD && node->type == IR_INT && !is_point(w, r))
-      all = stat_of(w, node) >= 0;
-  }
-  return all;
 }
 
 /* ---- ranges

@@ -1,4 +1,4 @@
-/* claims_test.c: what the emitter finds out about scores and online functions, and what kernels then do
+/* probe_test.c: what probes find out about scores and online functions, and what kernels then do
  * without. */
 #include <setjmp.h>
 #include <stdarg.h>

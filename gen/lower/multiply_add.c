@@ -1,4 +1,4 @@
-/* fold.c: rewrites element expressions into what is cheap on a device.
+/* multiply_add.c: rewrites element expressions into chains of multiply-adds.
  *
  * A real expression becomes a linear combination: sum of coefficient * atom, plus a part that is uniform
  * along the row, plus a part that is uniform along the column. Atoms differ from element to element,
@@ -10,15 +10,15 @@
  * the size of the position, and the difference, which decides the score, would keep that error.
  *
  * The Real of an integer that is linear in positions needs no conversion per column. A position is a base,
- * one for many elements, plus an offset, a constant of the kernel's unrolled loop (contract/contract.cuh), and so is
- * what is linear in positions. IR_REAL_SUM converts the two apart and adds them: one addition per element,
- * and nothing that has to stay in registers. It is an atom here.
+ * one for many elements, plus an offset, a constant of the kernel's unrolled loop (contract/contract.cuh),
+ * and so is what is linear in positions. IR_REAL_SUM converts the two apart and adds them: one addition per
+ * element, and nothing that has to stay in registers. It is an atom here.
  */
 #include <math.h>
 #include <string.h>
 
-#include "gen/emit/form.h"
 #include "gen/ir/passes.h"
+#include "gen/lower/lowering.h"
 
 #define LOG2E 1.4426950408889634
 #define LN2 0.6931471805599453
@@ -31,7 +31,7 @@ typedef struct lin {
 } lin;
 
 typedef struct fold {
-  emit_form *f;
+  lowered *f;
   ir *g;
   lin *lin;     /* per REAL node of the input */
   bool *linear; /* per node of the input: see is_linear */
@@ -210,14 +210,14 @@ static ir_ref real_of_int(fold *w, ir_ref r) {
   const ir_node n = *ir_get(w->g, r);
   parts p;
   if ((deps_of(&w->f->deps, r) & DEP_KV) != 0 && take_apart(w, r, &p)) {
-    w->f->positions_in_real = true;
+    w->f->positions_as_real = true;
     return ir_op2(w->g, IR_REAL_SUM, p.base, p.offset);
   }
   if (uniform(w, r)) return ir_to_real(w->g, r);
   if (n.op != IR_ADD && n.op != IR_SUB && n.op != IR_NEG && n.op != IR_ABS && n.op != IR_MIN &&
       n.op != IR_MAX)
     return ir_to_real(w->g, r);
-  w->f->positions_in_real = true;
+  w->f->positions_as_real = true;
   const ir_ref a = real_of_int(w, n.arg[0]);
   return n.nargs == 1 ? ir_op1(w->g, (ir_op)n.op, a) : ir_op2(w->g, (ir_op)n.op, a, real_of_int(w, n.arg[1]));
 }
@@ -373,7 +373,7 @@ static bool fold_run(fold *w, const ir_ref *roots, int n) {
   return true;
 }
 
-void fold_roots(emit_form *f, ir_ref *roots, int n) {
+void multiply_add_roots(lowered *f, ir_ref *roots, int n) {
   fold w = {.f = f, .g = f->g};
   if (!fold_run(&w, roots, n)) return;
   for (int i = 0; i < n; i++)
@@ -395,7 +395,7 @@ static void take_shift(fold *w, ir_ref *atom, ir_ref coef, ir_ref *shift) {
   *atom = ir_to_real(g, offset);
 }
 
-ir_ref fold_shift(emit_form *f, ir_ref *score) {
+ir_ref multiply_add_shift(lowered *f, ir_ref *score) {
   fold w = {.f = f, .g = f->g};
   ir_ref shift = IR_NONE;
   if (!fold_run(&w, score, 1)) return IR_NONE;
@@ -410,7 +410,7 @@ ir_ref fold_shift(emit_form *f, ir_ref *score) {
   return shift;
 }
 
-bool fold_is_shift(emit_form *f, ir_ref r, ir_ref x, ir_ref *rest) {
+bool multiply_add_rest(lowered *f, ir_ref r, ir_ref x, ir_ref *rest) {
   fold w = {.f = f, .g = f->g};
   if (!fold_run(&w, &r, 1)) return false;
   lin l = w.lin[r];

@@ -1,12 +1,12 @@
-/* claims.c: choices that are tried with random numbers on the very expressions that will be emitted. A wrong
- * yes would need a function that is right in all probes and not elsewhere.
+/* probe.c: probes the very expressions that will be emitted with random numbers, where a choice rests on
+ * them. A wrong yes would need a function that is right in all probes and not elsewhere.
  *
  * mask_by_inf: whether a score of -inf leaves an element out by itself.
  * mask_by_zero: whether a score of 0 does.
  * bounded_scores: whether a softmax needs its running maximum. It only keeps exponentials in range; where
  * interval arithmetic proves that the scores stay within bounds, any number between these does that, and the
  * maximum, the exchange of it between threads and the rescaling of O disappear.
- * lagging_maximum: whether a step may leave the running maximum as it is while scores do not exceed it by
+ * lazy_rescale: whether a step may leave the running maximum as it is while scores do not exceed it by
  * much.
  * softmax: whether weights that are far below a row's largest may be left out.
  */
@@ -14,11 +14,9 @@
 #include <string.h>
 
 #include "common/fail.h"
-#include "gen/emit/form.h"
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
-
-static const traced_spec *traced(const emit_form *f) { return &f->spec->traced; }
+#include "gen/lower/lowering.h"
 
 /* Rows of random numbers. Every fourth lane has scalars and inputs of 0 or below, where a factor turns -inf
  * into NaN or +inf. */
@@ -66,13 +64,13 @@ static void probe_load(void *user, uint32_t input, int n, const double *const *i
 }
 
 /* Expressions and what they are to be, in every probe. */
-enum { MAX_CLAIMS = 2 * (SPEC_MAX_RED + SPEC_MAX_STATE + 2) };
-typedef struct claims {
-  ir_ref root[2 * MAX_CLAIMS]; /* got, want, got, want .. */
+enum { MAX_EQUATIONS = 2 * (SPEC_MAX_RED + SPEC_MAX_STATE + 2) };
+typedef struct equations {
+  ir_ref root[2 * MAX_EQUATIONS]; /* got, want, got, want .. */
   int n;
-} claims;
+} equations;
 
-static void claim(claims *c, ir_ref got, ir_ref want) {
+static void equate(equations *c, ir_ref got, ir_ref want) {
   c->root[c->n++] = got;
   c->root[c->n++] = want;
 }
@@ -81,13 +79,13 @@ static bool holds(const probe *p, double got, double want) {
   return got == want || fabs(got - want) <= p->slack * (1 + fabs(want));
 }
 
-static luattn_status try_claims(emit_form *f, const claims *c, probe *p, bool *hold, luattn_error *err) {
-  double *out[2 * MAX_CLAIMS];
+static luattn_status run_probe(lowered *f, const equations *c, probe *p, bool *hold, luattn_error *err) {
+  double *out[2 * MAX_EQUATIONS];
   ir_lane_block *value = arena_array(f->a, (size_t)c->n, sizeof *value);
   const ir_program *program = ir_program_new(f->a, f->g, c->root, c->n);
   void *scratch = program == NULL ? NULL : arena_new(f->a, ir_program_scratch(program));
   if (value == NULL || scratch == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", traced(f)->name);
+    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", lowered_traced(f)->name);
   for (int k = 0; k < c->n; k++) out[k] = value[k];
   for (int round = 0; round < 8; round++) {
     const ir_env env = {p, probe_variable, probe_load};
@@ -100,40 +98,40 @@ static luattn_status try_claims(emit_form *f, const claims *c, probe *p, bool *h
 
 /* ---- mask_by_inf ---- */
 
-static void claim_left_out(claims *c, emit_form *f, const ir_ref *from, const ir_ref *to, int n) {
+static void equate_left_out(equations *c, lowered *f, const ir_ref *from, const ir_ref *to, int n) {
   ir *g = f->g;
   for (int k = 0; k < f->step.num_red; k++)
-    claim(c, ir_substitute(g, f->step.term[k], from, to, n),
-          ir_real(g, f->step.kind[k] == IR_REDUCE_MAX ? -INFINITY : 0));
-  claim(c, ir_substitute(g, f->step.prob, from, to, n), ir_real(g, 0));
+    equate(c, ir_substitute(g, f->step.term[k], from, to, n),
+           ir_real(g, f->step.kind[k] == IR_REDUCE_MAX ? -INFINITY : 0));
+  equate(c, ir_substitute(g, f->step.prob, from, to, n), ir_real(g, 0));
 }
 
 /* Does a score of -inf leave an element out of every reduction and of prob by itself? And does a step over
  * such scores alone change nothing, whether it is a row's first or a later one? */
-luattn_status claims_mask_by_inf(emit_form *f, bool *hold, luattn_error *err) {
+luattn_status probe_mask_by_inf(lowered *f, bool *hold, luattn_error *err) {
   ir *g = f->g;
   ir_ref state[SPEC_MAX_STATE];
-  const int num_state = traced(f)->online.num_state;
+  const int num_state = lowered_traced(f)->online.num_state;
   for (int i = 0; i < num_state; i++) state[i] = ir_variable(g, VAR_STATE, (uint32_t)i);
-  claims some = {.n = 0}, none = {.n = 0};
-  claim_left_out(&some, f, state, state, num_state);
+  equations some = {.n = 0}, none = {.n = 0};
+  equate_left_out(&some, f, state, state, num_state);
   for (int first = 0; first < 2; first++) {
     const ir_ref *now = first ? f->init : state;
-    claim_left_out(&none, f, state, now, num_state);
-    claim(&none, ir_substitute(g, f->step.rescale, state, now, num_state), ir_real(g, 1));
+    equate_left_out(&none, f, state, now, num_state);
+    equate(&none, ir_substitute(g, f->step.rescale, state, now, num_state), ir_real(g, 1));
     for (int i = 0; i < num_state; i++)
-      claim(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
+      equate(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
   }
   *hold = true;
-  TRY(try_claims(f, &some, &(probe){.random = 12345}, hold, err));
-  return try_claims(f, &none, &(probe){.random = 54321, .empty = f->step.kind}, hold, err);
+  TRY(run_probe(f, &some, &(probe){.random = 12345}, hold, err));
+  return run_probe(f, &none, &(probe){.random = 54321, .empty = f->step.kind}, hold, err);
 }
 
 /* The same of a score of 0. What follows a row's first step need hold for states that a step gives alone:
  * there, one number may say what another is. */
-luattn_status claims_mask_by_zero(emit_form *f, bool *hold, luattn_error *err) {
+luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err) {
   ir *g = f->g;
-  const int num_state = traced(f)->online.num_state, num_red = f->step.num_red;
+  const int num_state = lowered_traced(f)->online.num_state, num_red = f->step.num_red;
   ir_ref state[SPEC_MAX_STATE], red[SPEC_MAX_RED], before[SPEC_MAX_RED], stepped[SPEC_MAX_STATE];
   for (int i = 0; i < num_state; i++) state[i] = ir_variable(g, VAR_STATE, (uint32_t)i);
   for (int k = 0; k < num_red; k++) {
@@ -141,18 +139,18 @@ luattn_status claims_mask_by_zero(emit_form *f, bool *hold, luattn_error *err) {
     before[k] = ir_variable(g, VAR_STATE, (uint32_t)(SPEC_MAX_STATE + k)); /* any number, as a state is */
   }
   for (int i = 0; i < num_state; i++) stepped[i] = ir_substitute(g, f->step.next[i], red, before, num_red);
-  claims some = {.n = 0}, none = {.n = 0};
-  claim_left_out(&some, f, state, state, num_state);
+  equations some = {.n = 0}, none = {.n = 0};
+  equate_left_out(&some, f, state, state, num_state);
   for (int first = 0; first < 2; first++) {
     const ir_ref *now = first ? f->init : stepped;
-    claim_left_out(&none, f, state, now, num_state);
-    claim(&none, ir_substitute(g, f->step.rescale, state, now, num_state), ir_real(g, 1));
+    equate_left_out(&none, f, state, now, num_state);
+    equate(&none, ir_substitute(g, f->step.rescale, state, now, num_state), ir_real(g, 1));
     for (int i = 0; i < num_state; i++)
-      claim(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
+      equate(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
   }
   *hold = true;
-  TRY(try_claims(f, &some, &(probe){.random = 2345, .zero = true}, hold, err));
-  return try_claims(f, &none, &(probe){.random = 5432, .zero = true, .empty = f->step.kind}, hold, err);
+  TRY(run_probe(f, &some, &(probe){.random = 2345, .zero = true}, hold, err));
+  return run_probe(f, &none, &(probe){.random = 5432, .zero = true, .empty = f->step.kind}, hold, err);
 }
 
 /* ---- bounded_scores ---- */
@@ -173,7 +171,7 @@ static ir_bounds load_bounds(void *user, uint32_t input, ir_type type, int n_ind
 }
 
 /* Where scores lie within `score`. Out of memory: everywhere. */
-static iv bounds_of(emit_form *f, ir_ref r, iv score) {
+static iv bounds_of(lowered *f, ir_ref r, iv score) {
   bounds_user user = {score};
   const ir_bounds_env env = {.user = &user, .variable = variable_bounds, .load = load_bounds};
   ir_bounds *scratch = arena_array(f->a, ir_count(f->g), sizeof *scratch), out;
@@ -183,7 +181,7 @@ static iv bounds_of(emit_form *f, ir_ref r, iv score) {
 }
 
 /* The state that is the running maximum of reduction *red; -1: there is none, or it is not the only one. */
-static int running_maximum(emit_form *f, const online_split *s, int *red) {
+static int running_maximum(lowered *f, const online_split *s, int *red) {
   int found = -1;
   *red = -1;
   for (int k = 0; k < s->num_red; k++) {
@@ -193,17 +191,17 @@ static int running_maximum(emit_form *f, const online_split *s, int *red) {
   }
   if (*red < 0) return -1;
   const ir_ref r = ir_variable(f->g, VAR_RED, (uint32_t)*red);
-  for (int i = 0; i < traced(f)->online.num_state; i++)
+  for (int i = 0; i < lowered_traced(f)->online.num_state; i++)
     if (s->next[i] == ir_op2(f->g, IR_MAX, ir_variable(f->g, VAR_STATE, (uint32_t)i), r)) found = i;
   return found;
 }
 
 /* The step with a constant in place of state `max` and of reduction `red`, which is gone. */
-static void without_maximum(emit_form *f, const online_split *s, int max, int red, ir_ref constant,
+static void without_maximum(lowered *f, const online_split *s, int max, int red, ir_ref constant,
                             online_split *out) {
   ir *g = f->g;
   ir_ref from[1 + SPEC_MAX_RED], to[1 + SPEC_MAX_RED], root[SPEC_MAX_RED + SPEC_MAX_STATE + 2];
-  const int num_state = traced(f)->online.num_state;
+  const int num_state = lowered_traced(f)->online.num_state;
   int n = 0, roots = 0;
   from[n] = ir_variable(g, VAR_STATE, (uint32_t)max);
   to[n++] = constant;
@@ -231,10 +229,10 @@ static void without_maximum(emit_form *f, const online_split *s, int max, int re
 }
 
 /* What the epilogue makes of a row of four scores in two steps, with values of 1 and 3. */
-static void run_row(emit_form *f, const online_split *first, const online_split *second, const ir_ref *tail,
+static void run_row(lowered *f, const online_split *first, const online_split *second, const ir_ref *tail,
                     int n, ir_ref *result) {
   ir *g = f->g;
-  const traced_online *o = &traced(f)->online;
+  const traced_online *o = &lowered_traced(f)->online;
   enum { OUT, SCORE, STATE, RED = STATE + SPEC_MAX_STATE, NAMES = RED + SPEC_MAX_RED };
   ir_ref from[NAMES], to[2][NAMES], next[SPEC_MAX_STATE], sum = ir_real(g, 0);
   from[OUT] = ir_variable(g, VAR_OUT, 0);
@@ -277,7 +275,7 @@ static weight_range range_of(const plan *p) {
 static bool in_range(iv x, weight_range allowed) { return x.lo >= allowed.least && x.hi <= allowed.most; }
 
 /* All weights and what is summed beside them. */
-static bool all_in_range(emit_form *f, const online_split *s, iv score) {
+static bool all_in_range(lowered *f, const online_split *s, iv score) {
   const weight_range allowed = range_of(f->plan);
   bool ok = in_range(bounds_of(f, s->prob, score), allowed);
   for (int k = 0; k < s->num_red; k++) ok &= in_range(bounds_of(f, s->term[k], score), allowed);
@@ -285,7 +283,7 @@ static bool all_in_range(emit_form *f, const online_split *s, iv score) {
 }
 
 /* Does the epilogue take exp of something that has no bounds, which the maximum had kept in range? */
-static bool exp_unbounded(emit_form *f, ir_ref root) {
+static bool exp_unbounded(lowered *f, ir_ref root) {
   bool *need = arena_array(f->a, (size_t)root + 1, sizeof *need);
   if (need == NULL) return true;
   need[root] = true;
@@ -299,18 +297,18 @@ static bool exp_unbounded(emit_form *f, ir_ref root) {
   return false;
 }
 
-static bool reads(emit_form *f, ir_ref r, ir_ref var) {
+static bool reads(lowered *f, ir_ref r, ir_ref var) {
   const ir_ref marker = ir_variable(f->g, VAR_DELTA, 0); /* never in an epilogue */
   return ir_substitute(f->g, r, &var, &marker, 1) != r;
 }
 
-luattn_status claims_bounded_scores(emit_form *f, luattn_error *err) {
+luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
   ir *g = f->g;
-  const traced_online *o = &traced(f)->online;
+  const traced_online *o = &lowered_traced(f)->online;
   int red;
   const int max = f->plan->fast_math ? running_maximum(f, &f->step, &red) : -1;
   if (max < 0) return LUATTN_OK;
-  const iv score = bounds_of(f, traced(f)->score_mod, iv_all());
+  const iv score = bounds_of(f, lowered_traced(f)->score_mod, iv_all());
   if (iv_unbounded(score)) return LUATTN_OK;
   const ir_ref state = ir_variable(g, VAR_STATE, (uint32_t)max);
   for (int i = 0; i < f->spec->derived.num_saved; i++)
@@ -328,11 +326,11 @@ luattn_status claims_bounded_scores(emit_form *f, luattn_error *err) {
     return LUATTN_OK;
   run_row(f, &f->step, &f->step, before, 2, result);
   run_row(f, &bounded, &bounded, after, 2, result + 2);
-  claims same = {.n = 0};
-  for (int i = 0; i < 2; i++) claim(&same, result[2 + i], result[i]);
+  equations same = {.n = 0};
+  for (int i = 0; i < 2; i++) equate(&same, result[2 + i], result[i]);
   bool hold = true;
-  TRY(try_claims(f, &same, &(probe){.random = 777, .lo = score.lo, .hi = score.hi, .slack = 1e-9}, &hold,
-                 err));
+  TRY(run_probe(f, &same, &(probe){.random = 777, .lo = score.lo, .hi = score.hi, .slack = 1e-9}, &hold,
+                err));
   if (!hold) return LUATTN_OK;
   f->step = bounded;
   f->bounded = true;
@@ -343,10 +341,10 @@ luattn_status claims_bounded_scores(emit_form *f, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* ---- lagging_maximum ---- */
+/* ---- lazy_rescale ---- */
 
 /* A softmax's step that leaves its maximum as it is: with the state in place of the new one. */
-static void lag(emit_form *f, int max, online_split *out) {
+static void lag(lowered *f, int max, online_split *out) {
   ir *g = f->g;
   const ir_ref red = ir_variable(g, VAR_RED, 0), state = ir_variable(g, VAR_STATE, (uint32_t)max),
                sum = ir_variable(g, VAR_STATE, (uint32_t)(1 - max));
@@ -360,10 +358,10 @@ static void lag(emit_form *f, int max, online_split *out) {
 /* A step is one of a softmax if it has a maximum of scores and the sum of exp(score - maximum), which are the
  * weights too, and if it can be done in two: take the maximum in and rescale, then sum. In range, any number
  * does for the maximum if the row's results say so. False: it is none for certain. Else it is one if the
- * claims hold, and *max is its maximum. */
-static bool claim_softmax(emit_form *f, claims *same, int *max) {
+ * equations hold, and *max is its maximum. */
+static bool equate_softmax(lowered *f, equations *same, int *max) {
   ir *g = f->g;
-  const traced_online *o = &traced(f)->online;
+  const traced_online *o = &lowered_traced(f)->online;
   int red;
   *max = running_maximum(f, &f->step, &red);
   if (*max < 0 || red != 0 || f->step.num_red != 2 || o->num_state != 2 || f->step.term[1] != f->step.prob)
@@ -377,69 +375,70 @@ static bool claim_softmax(emit_form *f, claims *same, int *max) {
   ir_ref tail[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, result[4];
   run_row(f, &f->step, &f->step, tail, 2, result);
   run_row(f, &f->step, &kept, tail, 2, result + 2);
-  for (int i = 0; i < 2; i++) claim(same, result[2 + i], result[i]);
-  claim(same, kept.prob, ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, ir_variable(g, VAR_SCORE, 0), state)));
-  claim(same, ir_substitute(g, f->step.next[1 - *max], &(ir_ref){ir_variable(g, VAR_RED, 0)}, &state, 1),
-        kept.next[1 - *max]);
-  claim(same, ir_substitute(g, f->step.next[1 - *max], &to_none, &none, 1),
-        ir_op2(g, IR_MUL, old, f->step.rescale));
+  for (int i = 0; i < 2; i++) equate(same, result[2 + i], result[i]);
+  equate(same, kept.prob, ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, ir_variable(g, VAR_SCORE, 0), state)));
+  equate(same, ir_substitute(g, f->step.next[1 - *max], &(ir_ref){ir_variable(g, VAR_RED, 0)}, &state, 1),
+         kept.next[1 - *max]);
+  equate(same, ir_substitute(g, f->step.next[1 - *max], &to_none, &none, 1),
+         ir_op2(g, IR_MUL, old, f->step.rescale));
   return true;
 }
 
-luattn_status claims_lagging_maximum(emit_form *f, luattn_error *err) {
+luattn_status probe_lazy_rescale(lowered *f, luattn_error *err) {
   const plan *p = f->plan;
-  claims same = {.n = 0};
+  equations same = {.n = 0};
   int max;
-  if (p->family != LUATTN_SM90 || p->pass != LUATTN_FORWARD || !claim_softmax(f, &same, &max))
+  if (p->family != LUATTN_SM90 || p->pass != LUATTN_FORWARD || !equate_softmax(f, &same, &max))
     return LUATTN_OK;
-  f->lags = true;
-  f->lagging = max;
-  return try_claims(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, &f->lags, err);
+  f->lazy_rescale = true;
+  f->max_state = max;
+  return run_probe(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, &f->lazy_rescale,
+                   err);
 }
 
 /* ---- softmax ---- */
 
 /* What a row's results make of a sum that is off by a small factor is off by as little. */
-static luattn_status try_steady(emit_form *f, int max, bool *hold, luattn_error *err) {
+static luattn_status try_steady(lowered *f, int max, bool *hold, luattn_error *err) {
   ir *g = f->g;
-  const traced_online *o = &traced(f)->online;
+  const traced_online *o = &lowered_traced(f)->online;
   const ir_ref sum = ir_variable(g, VAR_STATE, (uint32_t)(1 - max)),
                off = ir_op2(g, IR_MUL, sum, ir_real(g, 1 + 1e-6));
   ir_ref tail[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, other[2], result[4];
   for (int i = 0; i < 2; i++) other[i] = ir_substitute(g, tail[i], &sum, &off, 1);
   run_row(f, &f->step, &f->step, tail, 2, result);
   run_row(f, &f->step, &f->step, other, 2, result + 2);
-  claims same = {.n = 0};
-  for (int i = 0; i < 2; i++) claim(&same, result[2 + i], result[i]);
-  return try_claims(f, &same, &(probe){.random = 31, .lo = -8, .hi = 8, .slack = 4e-6}, hold, err);
+  equations same = {.n = 0};
+  for (int i = 0; i < 2; i++) equate(&same, result[2 + i], result[i]);
+  return run_probe(f, &same, &(probe){.random = 31, .lo = -8, .hi = 8, .slack = 4e-6}, hold, err);
 }
 
 /* The weight is exp(score - lse), and what an element's gradient is a multiple of. */
-static luattn_status try_backward(emit_form *f, bool *hold, luattn_error *err) {
+static luattn_status try_backward(lowered *f, bool *hold, luattn_error *err) {
   ir *g = f->g;
   const derived_spec *d = &f->spec->derived;
   const ir_ref score = ir_variable(g, VAR_SCORE, 0), one = ir_real(g, 1);
-  ir_ref row[DERIVED_MAX_ROWS], mod = traced(f)->score_mod, by_score = IR_NONE;
-  *hold = traced(f)->online.lse >= 0 && d->prob != IR_NONE && d->ds != IR_NONE;
+  ir_ref row[DERIVED_MAX_ROWS], mod = lowered_traced(f)->score_mod, by_score = IR_NONE;
+  *hold = lowered_traced(f)->online.lse >= 0 && d->prob != IR_NONE && d->ds != IR_NONE;
   if (!*hold) return LUATTN_OK;
   for (int i = 0; i < d->num_rows; i++) row[i] = ir_variable(g, VAR_ROW, (uint32_t)i);
   ir_grad(g, &mod, &one, 1, &score, &by_score, 1);
   const ir_ref weight = ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, mod, ir_variable(g, VAR_FINAL, 0)));
   ir_ref sum = ir_op2(g, IR_SUB, ir_variable(g, VAR_DP, 0), ir_variable(g, VAR_DELTA, 0));
   sum = ir_op2(g, IR_MUL, ir_op2(g, IR_ADD, sum, ir_variable(g, VAR_DLSE, 0)), weight);
-  claims same = {.n = 0};
-  claim(&same, ir_substitute(g, d->prob, row, d->row, d->num_rows), weight);
-  claim(&same, ir_substitute(g, d->ds, row, d->row, d->num_rows),
-        by_score == IR_NONE ? ir_real(g, 0) : ir_op2(g, IR_MUL, sum, by_score));
-  return try_claims(f, &same, &(probe){.random = 73, .lo = -8, .hi = 8, .slack = 1e-9}, hold, err);
+  equations same = {.n = 0};
+  equate(&same, ir_substitute(g, d->prob, row, d->row, d->num_rows), weight);
+  equate(&same, ir_substitute(g, d->ds, row, d->row, d->num_rows),
+         by_score == IR_NONE ? ir_real(g, 0) : ir_op2(g, IR_MUL, sum, by_score));
+  return run_probe(f, &same, &(probe){.random = 73, .lo = -8, .hi = 8, .slack = 1e-9}, hold, err);
 }
 
-luattn_status claims_softmax(emit_form *f, bool *hold, luattn_error *err) {
-  claims same = {.n = 0};
+luattn_status probe_softmax(lowered *f, bool *hold, luattn_error *err) {
+  equations same = {.n = 0};
   int max;
   if (f->plan->pass == LUATTN_BACKWARD) return try_backward(f, hold, err);
-  *hold = claim_softmax(f, &same, &max);
+  *hold = equate_softmax(f, &same, &max);
   if (!*hold) return LUATTN_OK;
-  TRY(try_claims(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, hold, err));
+  TRY(run_probe(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, hold, err));
   return try_steady(f, max, hold, err);
 }

@@ -1,11 +1,11 @@
-/* distance.c: what of a score is made before its product: what it takes from the distance between query and
- * key alone, where that is long; and what it reads from an input along the keys (sm90/fwd/bias_staging.cuh).
+/* early_terms.c: score terms computed before QK^T finishes: what depends on the distance between query and
+ * key alone, where that is long; and what is read from an input along the keys (sm90/fwd/bias_staging.cuh).
  *
  * A warp of a kernel with several rows has many elements at one distance. T5's bucket and its bias are
- * computed once for all of them (score/distance_terms.cuh). ptxas would find that by itself for the elements of a thread,
- * but by then NVVM has written them out for each element, which takes time.
+ * computed once for all of them (score/distance_terms.cuh). ptxas would find that by itself for the elements
+ * of a thread, but by then NVVM has written them out for each element, which takes time.
  */
-#include "gen/emit/form.h"
+#include "gen/lower/lowering.h"
 
 #include <string.h>
 
@@ -14,7 +14,7 @@
 enum { LONG = 16 };
 
 /* Without what is the same for a head. */
-static int cost_of(emit_form *f, ir_ref root, bool *need) {
+static int cost_of(lowered *f, ir_ref root, bool *need) {
   int cost = 0;
   for (ir_ref r = 1; r <= root; r++) need[r] = r == root;
   for (ir_ref r = root; r >= 1; r--) {
@@ -28,7 +28,7 @@ static int cost_of(emit_form *f, ir_ref root, bool *need) {
 
 /* For one thread, whose elements differ in the offsets alone: with these for the positions. IR_NONE: out of
  * memory. */
-static ir_ref with_whole_positions(emit_form *f, ir_ref r) {
+static ir_ref with_whole_positions(lowered *f, ir_ref r) {
   ir *g = f->g;
   const ir_ref zero = ir_int(g, 0);
   const ir_ref from[] = {ir_variable(g, VAR_PART, PART_Q_BASE), ir_variable(g, VAR_PART, PART_KV_BASE),
@@ -37,14 +37,14 @@ static ir_ref with_whole_positions(emit_form *f, ir_ref r) {
   return ir_substitute(g, r, from, to, 4);
 }
 
-static bool is_of_distance(emit_form *f, ir_ref r) {
+static bool is_of_distance(lowered *f, ir_ref r) {
   const ir_ref root = with_whole_positions(f, r);
   return root != IR_NONE && analyse_distance(f->a, f->g, &root, 1);
 }
 
 /* Of what is of the distance alone and long, the most expensive part of `roots` that lies in no other such
  * part; or what of that another root has, too, if that is long. IR_NONE: nothing is. */
-static ir_ref longest_of_distance(emit_form *f, const ir_ref *roots, int n) {
+static ir_ref longest_of_distance(lowered *f, const ir_ref *roots, int n) {
   ir_ref last = IR_NONE, best = IR_NONE, inner = IR_NONE;
   for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;
   bool *inside = arena_array(f->a, (size_t)last + 1, sizeof *inside);
@@ -70,21 +70,21 @@ static ir_ref longest_of_distance(emit_form *f, const ir_ref *roots, int n) {
   return inner != IR_NONE ? inner : best;
 }
 
-void distance_take(emit_form *f) {
+void distance_term_take(lowered *f) {
   const ir_ref best = longest_of_distance(f, &f->score, 1), term = ir_variable(f->g, VAR_TERM, 0);
   if (best == IR_NONE) return;
   f->distance_term = best;
   f->score_with = ir_substitute(f->g, f->score, &best, &term, 1);
 }
 
-void distance_take_gradient(emit_form *f, ir_ref *roots, int n) {
+void distance_term_take_gradient(lowered *f, ir_ref *roots, int n) {
   const ir_ref best = longest_of_distance(f, roots, n), term = ir_variable(f->g, VAR_TERM, 0);
   if (best == IR_NONE) return;
   f->distance_term = best;
   for (int i = 0; i < n; i++) roots[i] = ir_substitute(f->g, roots[i], &best, &term, 1);
 }
 
-int line_pitched_axis(emit_form *f, int input, const ir_ref *index, int num_index) {
+int bias_row_axis(lowered *f, int input, const ir_ref *index, int num_index) {
   const int32_t *axis = f->spec->traced.input[input].axis;
   int found = -1;
   for (int i = 0; i + 1 < num_index; i++) {
@@ -98,7 +98,7 @@ int line_pitched_axis(emit_form *f, int input, const ir_ref *index, int num_inde
 
 /* Does it read half or single precision along kv, by one element for each key, and differ from query to
  * query? Writes its indices, of q and kv. */
-static bool is_line(emit_form *f, ir_ref r, ir_ref index[4]) {
+static bool is_line(lowered *f, ir_ref r, ir_ref index[4]) {
   const ir_node n = *ir_get(f->g, r);
   if (n.op != IR_LOAD || n.type != IR_REAL || n.nargs == 0) return false;
   const luattn_input_dtype dtype = f->spec->traced.input[ir_index_of(&n)].dtype;
@@ -115,7 +115,7 @@ static bool is_line(emit_form *f, ir_ref r, ir_ref index[4]) {
 }
 
 /* The first such load of the roots. Beside a term of the distance there is no room for another. */
-static void find_line(emit_form *f, const ir_ref *roots, int n) {
+static void find_line(lowered *f, const ir_ref *roots, int n) {
   ir_ref last = IR_NONE, index[4];
   for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;
   bool *need = arena_array(f->a, (size_t)last + 1, sizeof *need);
@@ -127,24 +127,24 @@ static void find_line(emit_form *f, const ir_ref *roots, int n) {
     for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
     if (!is_line(f, r, index)) continue;
     const ir_node *load = ir_get(f->g, r);
-    const int pitched = line_pitched_axis(f, (int)ir_index_of(load), index, load->nargs);
+    const int pitched = bias_row_axis(f, (int)ir_index_of(load), index, load->nargs);
     if (f->plan->pass == LUATTN_BACKWARD && pitched < 0) continue;
-    f->line = r;
-    f->line_pitched = pitched;
-    memcpy(f->line_index, index, sizeof index);
+    f->bias_row = r;
+    f->bias_row_q_axis = pitched;
+    memcpy(f->bias_row_index, index, sizeof index);
   }
-  if (f->line != IR_NONE) f->num_line_index = ir_get(f->g, f->line)->nargs;
+  if (f->bias_row != IR_NONE) f->num_bias_row_index = ir_get(f->g, f->bias_row)->nargs;
 }
 
-void line_take(emit_form *f) {
+void bias_row_take(lowered *f) {
   const ir_ref term = ir_variable(f->g, VAR_TERM, 0);
   find_line(f, &f->score, 1);
-  if (f->line != IR_NONE) f->score_with = ir_substitute(f->g, f->score, &f->line, &term, 1);
+  if (f->bias_row != IR_NONE) f->score_with = ir_substitute(f->g, f->score, &f->bias_row, &term, 1);
 }
 
-void line_take_gradient(emit_form *f, ir_ref *roots, int n) {
+void bias_row_take_gradient(lowered *f, ir_ref *roots, int n) {
   const ir_ref term = ir_variable(f->g, VAR_TERM, 0);
   find_line(f, roots, n);
-  if (f->line == IR_NONE) return;
-  for (int i = 0; i < n; i++) roots[i] = ir_substitute(f->g, roots[i], &f->line, &term, 1);
+  if (f->bias_row == IR_NONE) return;
+  for (int i = 0; i < n; i++) roots[i] = ir_substitute(f->g, roots[i], &f->bias_row, &term, 1);
 }

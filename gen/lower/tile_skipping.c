@@ -1,17 +1,17 @@
-/* reach.c: does a score fall with positions, so that whole tiles have no weight? Then it is emitted as an
- * interval as well (Spec::score_bounds), and the kernels of the sm90 family leave out tiles that it proves to
- * be without weight (templates/around/tile_skipping.cuh).
+/* tile_skipping.c: finds scores that fall with positions, so that whole tiles have no weight. Such a score is
+ * emitted as an interval as well (Spec::score_bounds), and the kernels of the sm90 family leave out tiles
+ * that it proves to be without weight (templates/around/tile_skipping.cuh).
  */
 #include <math.h>
 
-#include "gen/emit/form.h"
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
+#include "gen/lower/lowering.h"
 
 /* A long problem to try it on: a few queries in its middle, and what may be read for a whole head. */
 enum { LENGTH = 32768, FIRST = LENGTH / 2, ROWS = 32, COLUMNS = 128, PLACES = 8, HEADS = 16 };
 typedef struct trial {
-  const emit_form *f;
+  const lowered *f;
   double loaded; /* of inputs that are the same for a head */
   int head, kv0, kv1;
 } trial;
@@ -79,7 +79,7 @@ static bool leaves_out(trial *t, ir_bounds *scratch) {
   return least < best - margin;
 }
 
-static bool falls(emit_form *f) {
+static bool falls(lowered *f) {
   static const double loaded[] = {1, -1, 0.1, -0.1};
   ir_bounds *scratch = arena_array(f->a, ir_count(f->g), sizeof *scratch);
   if (scratch == NULL) return false; /* no harm: every tile is visited */
@@ -90,7 +90,7 @@ static bool falls(emit_form *f) {
   return false;
 }
 
-luattn_status reach_choose(emit_form *f, luattn_error *err) {
+luattn_status tile_skipping_choose(lowered *f, luattn_error *err) {
   ir_ref score = f->spec->traced.score_mod;
   bool hold = false;
   f->score_bounds = IR_NONE;
@@ -98,7 +98,7 @@ luattn_status reach_choose(emit_form *f, luattn_error *err) {
   if (!ir_uses(f->g, score, VAR_Q) && !ir_uses(f->g, score, VAR_KV)) return LUATTN_OK;
   ir_simplify(f->g, &score, 1);
   f->score_bounds = score;
-  if (falls(f)) TRY(claims_softmax(f, &hold, err));
+  if (falls(f)) TRY(probe_softmax(f, &hold, err));
   if (!hold) f->score_bounds = IR_NONE;
   return LUATTN_OK;
 }

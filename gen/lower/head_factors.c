@@ -1,13 +1,13 @@
-/* uniform.c: sums of gradients without what is the same for all of a head.
+/* head_factors.c: takes what is the same for all of a head out of sums of gradients.
  *
  * A term's factor, and a condition such as that a learned temperature has not been clamped, need not be
  * multiplied and asked for each score: a block sums without them, and flush makes the gradient of its sum.
  * A sum of two such terms is left as it is: in a soft cap's gradient they nearly cancel, which they do in
  * each element, but not in two sums.
  */
-#include "gen/emit/form.h"
+#include "gen/lower/lowering.h"
 
-static bool is_uniform(emit_form *f, ir_ref r) { return (deps_of(&f->deps, r) & ~DEP_SITE) == 0; }
+static bool is_uniform(lowered *f, ir_ref r) { return (deps_of(&f->deps, r) & ~DEP_SITE) == 0; }
 
 static bool is_zero(const ir *g, ir_ref r) {
   double x;
@@ -15,7 +15,7 @@ static bool is_zero(const ir *g, ir_ref r) {
 }
 
 /* Which argument r is linear in, where all others are the same for the head; -1: none. */
-static int argument_of_linear(emit_form *f, ir_ref r) {
+static int argument_of_linear(lowered *f, ir_ref r) {
   const ir_node *n = ir_get(f->g, r);
   const ir_ref *arg = n->arg;
   switch (n->op) {
@@ -33,13 +33,13 @@ static int argument_of_linear(emit_form *f, ir_ref r) {
   }
 }
 
-void uniform_take(emit_form *f) {
+void head_factors_take(lowered *f) {
   ir *g = f->g;
   const ir_ref sum = f->whole_sum = ir_variable(g, VAR_GRAD, 0);
   for (int i = 0; i < f->element_terms.count; i++) {
     derived_term *t = &f->element_terms.term[i];
     ir_ref of_sum = sum;
-    if (!form_has_one_place(f, t)) continue;
+    if (!lowered_has_one_place(f, t)) continue;
     for (int at; !is_uniform(f, t->value) && (at = argument_of_linear(f, t->value)) >= 0;) {
       const ir_node n = *ir_get(g, t->value);
       ir_ref arg[3] = {n.arg[0], n.arg[1], n.arg[2]};

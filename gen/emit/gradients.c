@@ -1,6 +1,7 @@
-/* gradient.c: prepare, grad, flush and the input mods: everything that adds up parameter gradients. */
+/* gradients.c: prints prepare, grad, flush and the input mods: everything that adds up parameter gradients.
+ */
 #include "common/real.h"
-#include "gen/emit/parts.h"
+#include "gen/emit/sections.h"
 
 #define P "const LuattnParams &p, const Site &s"
 #define PHR P ", const Head &head, const Row &row"
@@ -10,75 +11,12 @@ typedef struct outlined_gradient {
   const char *type, *call;
 } outlined_gradient;
 
-/* Terms that share an element of Acc: one place, and the same part left to flush. */
-static bool same_place(const derived_term *a, const derived_term *b) {
-  if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar))
-    return false;
-  if (a->of_sum != b->of_sum) return false;
-  for (int i = 0; i < a->num_index; i++)
-    if (a->index[i] != b->index[i]) return false;
-  return true;
-}
-
-static int acc_of(const writer *w, const derived_term *t) {
-  for (int i = 0; i < w->num_acc; i++)
-    if (same_place(&w->acc[i], t)) return i;
-  return -1;
-}
-
-static luattn_status collect_terms(writer *w, const derived_terms *terms, luattn_error *err) {
-  for (int i = 0; i < terms->count; i++) {
-    const derived_term *t = &terms->term[i];
-    if (!form_wants(w->f, t) || !form_has_one_place(w->f, t) || acc_of(w, t) >= 0) continue;
-    if (w->num_acc == WRITER_MAX_ACC)
-      return luattn_fail(err, LUATTN_UNSUPPORTED,
-                         "emit: %s: more than %d parameter gradients; ask for fewer (wants), or mark "
-                         "fewer inputs grad",
-                         w->f->spec->traced.name, WRITER_MAX_ACC);
-    w->acc[w->num_acc++] = *t;
-  }
-  return LUATTN_OK;
-}
-
-luattn_status collect_acc(writer *w, luattn_error *err) {
-  const derived_spec *d = &w->f->spec->derived;
-  TRY(collect_terms(w, &w->f->element_terms, err));
-  for (int kind = 0; kind < SUM_KINDS; kind++) TRY(collect_terms(w, &w->f->sum[kind], err));
-  TRY(collect_terms(w, &w->f->row_terms, err));
-  TRY(collect_terms(w, &d->query_mod.terms, err));
-  TRY(collect_terms(w, &d->key_mod.terms, err));
-  return collect_terms(w, &d->value_mod.terms, err);
-}
-
-/* Does a term go to memory at once, by way of p? */
-static bool adds_to_memory(const writer *w, const derived_terms *terms) {
-  for (int i = 0; i < terms->count; i++)
-    if (form_wants(w->f, &terms->term[i]) && acc_of(w, &terms->term[i]) < 0) return true;
-  return false;
-}
-
-bool emit_grad_adds_to_memory(const writer *w) { return adds_to_memory(w, &w->f->element_terms); }
-
-static int term_roots(const writer *w, const derived_terms *terms, ir_ref *roots) {
-  int n = 0;
-  for (int i = 0; i < terms->count; i++) {
-    const derived_term *t = &terms->term[i];
-    if (!form_wants(w->f, t)) continue;
-    roots[n++] = t->value;
-    if (acc_of(w, t) < 0)
-      for (int j = 0; j < t->num_index; j++) roots[n++] = t->index[j];
-  }
-  return n;
-}
-
-#define MAX_TERM_ROOTS (5 * DERIVED_MAX_TERMS)
-
 /* Elements of Acc that `terms` add to, each once. */
 static int accs_of(const writer *w, const derived_terms *terms, int *accs) {
-  bool seen[WRITER_MAX_ACC] = {false};
+  bool seen[LOWERED_MAX_ACC] = {false};
   int n = 0;
   for (int i = 0; i < terms->count; i++) {
-    const int acc = form_wants(w->f, &terms->term[i]) ? acc_of(w, &terms->term[i]) : -1;
+    const int acc = lowered_wants(w->f, &terms->term[i]) ? lowered_acc_of(w->f, &terms->term[i]) : -1;
     if (acc < 0 || seen[acc]) continue;
     seen[acc] = true;
     accs[n++] = acc;
@@ -88,7 +26,7 @@ static int accs_of(const writer *w, const derived_terms *terms, int *accs) {
 
 /* Where what belongs to element `acc` is added: out of line, to what the function returns. */
 static const char *acc_place(writer *w, const derived_terms *terms, int acc) {
-  int accs[WRITER_MAX_ACC], at = 0;
+  int accs[LOWERED_MAX_ACC], at = 0;
   if (!w->outlined) return writer_format(w, "acc.x[%d]", acc);
   for (accs_of(w, terms, accs); accs[at] != acc;) at++;
   return writer_format(w, "made.x[%d]", w->num_values + at);
@@ -97,7 +35,7 @@ static const char *acc_place(writer *w, const derived_terms *terms, int acc) {
 /* Positions and what is fixed for a head, added up: another distance gives another number. */
 static bool is_sum_of_positions(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
-  if ((deps_of(&w->f->deps, r) & ~DEP_SITE) == 0 || n->op == IR_VAR) return true;
+  if ((lowered_deps(w->f, r) & ~DEP_SITE) == 0 || n->op == IR_VAR) return true;
   if (n->op != IR_ADD && n->op != IR_SUB && n->op != IR_NEG) return false;
   for (int i = 0; i < n->nargs; i++)
     if (!is_sum_of_positions(w, n->arg[i])) return false;
@@ -117,22 +55,23 @@ static const char *ordered_adder_of(const writer *w, const derived_term *t) {
  * the one for distances at once, where often all have one place, so that one lane adds for all. An addition
  * to memory takes a multiprocessor a cycle for each lane. */
 static const char *adder_of(writer *w, int kind, const derived_term *t) {
-  const bool by_score = kind < 0 || kind == SUM_HERE;
+  const bool by_score = kind < 0 || kind == SUM_ELEMENT;
   const char *adder = by_score && w->f->plan->deterministic ? ordered_adder_of(w, t) : "add_input_grad";
   bool apart = true;
   if (kind == SUM_DISTANCE)
     for (int i = 0; i < t->num_index; i++) apart &= is_sum_of_positions(w, t->index[i]);
   if (!apart) return "add_input_grad_by_warp";
-  return kind == SUM_HERE || kind == SUM_DISTANCE ? writer_format(w, "if (g != Real(0)) %s", adder) : adder;
+  return kind == SUM_ELEMENT || kind == SUM_DISTANCE ? writer_format(w, "if (g != Real(0)) %s", adder)
+                                                     : adder;
 }
 
 static void add_terms_of(writer *w, int kind, const derived_terms *terms) {
-  ir_ref roots[MAX_TERM_ROOTS];
-  body_lines(w, roots, term_roots(w, terms, roots));
+  ir_ref roots[LOWERED_MAX_TERM_ROOTS];
+  body_lines(w, roots, lowered_term_roots(w->f, terms, roots));
   for (int i = 0; i < terms->count; i++) {
     const derived_term *t = &terms->term[i];
-    if (!form_wants(w->f, t)) continue;
-    const int acc = acc_of(w, t);
+    if (!lowered_wants(w->f, t)) continue;
+    const int acc = lowered_acc_of(w->f, t);
     if (acc >= 0) {
       text_add(&w->out, "%s += %s", acc_place(w, terms, acc), body_value(w, t->value));
       char digits[REAL_SIZE];
@@ -157,14 +96,14 @@ static const struct {
     [SUM_DISTANCE] = {"add_distance", "int q, int kv, Real g", HAS_HEAD | HAS_Q | HAS_KV},
     [SUM_ROW] = {"add_row", "int q, Real g", HAS_HEAD | HAS_Q},
     [SUM_COL] = {"add_col", "int kv, Real g", HAS_HEAD | HAS_KV},
-    [SUM_HERE] = {"add_here", "Position q, Position kv, Real g", HAS_HEAD | HAS_Q | HAS_KV},
+    [SUM_ELEMENT] = {"add_here", "Position q, Position kv, Real g", HAS_HEAD | HAS_Q | HAS_KV},
     [SUM_LINEAR] = {"add_linear", "int q, int kv, Real g, Real g_by_q", HAS_HEAD | HAS_Q | HAS_KV}};
 
 static void sums(writer *w) {
   for (int kind = 0; kind < SUM_KINDS; kind++) {
     open_function(w, writer_format(w, "void %s(" P ", const Head &head, %s, Acc &acc)", sum_hook[kind].name,
                                    sum_hook[kind].given));
-    body_begin(w, sum_hook[kind].has, "");
+    body_begin(w, lowered_sum_has[kind], "");
     add_terms_of(w, kind, &w->f->sum[kind]);
     close_function(w);
   }
@@ -175,7 +114,7 @@ static void line(writer *w, const char *name, int kind, bool there, int axis) {
   const derived_term *t = &w->f->sum[kind].term[0];
   open_function(w, writer_format(w, "GradLine<Real> %s(" P ", const Head &head, int q, int kv)", name));
   if (there) {
-    body_begin(w, sum_hook[kind].has, "");
+    body_begin(w, lowered_sum_has[kind], "");
     body_lines(w, &t->factor, 1);
     body_lines(w, t->index, t->num_index);
     text_add(&w->out, "return grad_line<Real, %d>(p.input[%d], %s", axis, t->input, body_value(w, t->factor));
@@ -187,41 +126,8 @@ static void line(writer *w, const char *name, int kind, bool there, int axis) {
   close_function(w);
 }
 
-void plan_gradient_slots(writer *w) {
-  emit_form *f = w->f;
-  ir_ref roots[MAX_TERM_ROOTS];
-  const int in_prepare = HAS_HEAD | HAS_ROW | HAS_Q;
-  writer_plan(w, HAS_ELEMENT, &f->grad_prob, 1);
-  writer_plan(w, HAS_ELEMENT, &f->grad_ds, 1);
-  writer_plan(w, HAS_ELEMENT, roots, term_roots(w, &f->element_terms, roots));
-  for (int kind = 0; kind < SUM_KINDS; kind++)
-    writer_plan(w, sum_hook[kind].has, roots, term_roots(w, &f->sum[kind], roots));
-  if (f->distance_step != 0) writer_plan(w, HAS_HEAD, &f->sum[SUM_DISTANCE].term[0].factor, 1);
-  if (f->pairs_in_line) writer_plan(w, HAS_HEAD, &f->sum[SUM_HERE].term[0].factor, 1);
-  for (uint32_t r = 1; r < w->count; r++) w->grad_reads_row |= w->slot_kind[r] == 1 + SLOTS_ROW;
-  writer_plan(w, in_prepare, f->row, f->num_rows);
-  writer_plan(w, in_prepare, roots, term_roots(w, &f->row_terms, roots));
-}
-
-static void add_hook(writer *w, const char *name, int has, int copies, const ir_ref *values, int n,
-                     const derived_terms *terms) {
-  ir_ref roots[MAX_TERM_ROOTS + 2];
-  int num_roots = term_roots(w, terms, roots);
-  for (int i = 0; i < n; i++) roots[num_roots++] = values[i];
-  outline_add(w, name, has, copies, roots, num_roots);
-}
-
-void add_gradient_hooks(writer *w, const plan_copies *copies) {
-  const derived_spec *d = &w->f->spec->derived;
-  const ir_ref grads[2] = {w->f->grad_prob, w->f->grad_ds};
-  add_hook(w, "grad", HAS_ELEMENT, copies->element, grads, 2, &w->f->element_terms);
-  add_hook(w, "query_mod_grad", 0, copies->mod, &d->query_mod.dx, 1, &d->query_mod.terms);
-  add_hook(w, "key_mod_grad", 0, copies->mod, &d->key_mod.dx, 1, &d->key_mod.terms);
-  add_hook(w, "value_mod_grad", 0, copies->mod, &d->value_mod.dx, 1, &d->value_mod.terms);
-}
-
 static void flush_acc(writer *w, int number) {
-  const derived_term *t = &w->acc[number];
+  const derived_term *t = &w->f->acc[number];
   const ir_ref sum = t->of_sum != IR_NONE ? t->of_sum : w->f->whole_sum;
   text_add(&w->out, "if (const Real g = acc.x[%d]; g != Real(0)) {\n", number);
   w->out.indent++;
@@ -242,13 +148,13 @@ static void flush_acc(writer *w, int number) {
 
 static void flush(writer *w) {
   open_function(w, "void flush(" P ", const Head &head, const Acc &acc)");
-  for (int i = 0; i < w->num_acc; i++) flush_acc(w, i);
+  for (int i = 0; i < w->f->num_acc; i++) flush_acc(w, i);
   close_function(w);
 }
 
 /* A function out of line has returned its values, and after them the sums that are for Acc. */
 static void add_returned(writer *w, const derived_terms *terms, int num_values) {
-  int accs[WRITER_MAX_ACC];
+  int accs[LOWERED_MAX_ACC];
   const int n = accs_of(w, terms, accs);
   for (int i = 0; i < n; i++) text_add(&w->out, "acc.x[%d] += made.x[%d];\n", accs[i], num_values + i);
 }
@@ -269,14 +175,15 @@ static void add_element_terms(writer *w, const outlined_gradient *returned) {
 /* Writes the body out of line: `values`, and the gradients of `terms`; what is returned, and the call. */
 static outlined_gradient outline_gradient(writer *w, const char *name, int has, const ir_ref *values, int n,
                                           const derived_terms *terms, bool element) {
-  int accs[WRITER_MAX_ACC];
-  ir_ref roots[MAX_TERM_ROOTS + 2];
-  int num_roots = term_roots(w, terms, roots);
+  int accs[LOWERED_MAX_ACC];
+  ir_ref roots[LOWERED_MAX_TERM_ROOTS + 2];
+  int num_roots = lowered_term_roots(w->f, terms, roots);
   for (int i = 0; i < n; i++) roots[num_roots++] = values[i];
   outlined_gradient made;
   made.type = writer_format(w, "Results<Real, %d>", n + accs_of(w, terms, accs));
-  outline_open(w, made.type, name, has, "", roots, num_roots,
-               (adds_to_memory(w, terms) ? OUTLINE_WITH_P : 0) | (element ? OUTLINE_WITH_INPUTS : 0));
+  outline_open(
+      w, made.type, name, has, "", roots, num_roots,
+      (lowered_adds_to_memory(w->f, terms) ? OUTLINE_WITH_P : 0) | (element ? OUTLINE_WITH_INPUTS : 0));
   w->num_values = n;
   body_lines(w, values, n);
   text_add(&w->out, "%s made = {};\n", made.type);
@@ -292,9 +199,9 @@ static outlined_gradient outline_gradient(writer *w, const char *name, int has, 
 }
 
 static void grad(writer *w) {
-  const emit_form *f = w->f;
+  const lowered *f = w->f;
   const ir_ref roots[2] = {f->grad_prob, f->grad_ds};
-  const bool outlined = outline_is(w, "grad");
+  const bool outlined = lowered_is_called(w->f, "grad");
   outlined_gradient made = {NULL, NULL};
   if (outlined) made = outline_gradient(w, "grad", HAS_ELEMENT, roots, 2, &f->element_terms, true);
   text_add(&w->out, "template <bool with_inputs>\n");
@@ -315,7 +222,7 @@ static void grad(writer *w) {
 }
 
 void emit_gradients(writer *w) {
-  const emit_form *f = w->f;
+  const lowered *f = w->f;
   open_function(
       w, "BwdRow prepare(" PHR ",\n    int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
   body_begin(w, HAS_HEAD | HAS_ROW | HAS_Q, "");
@@ -329,7 +236,7 @@ void emit_gradients(writer *w) {
   grad(w);
   sums(w);
   line(w, "distance_line", SUM_DISTANCE, f->distance_step != 0, -1);
-  line(w, "pair_line", SUM_HERE, f->pairs_in_line, f->pairs_axis);
+  line(w, "pair_line", SUM_ELEMENT, f->pairs_in_row, f->pairs_q_axis);
   flush(w);
 }
 
@@ -338,7 +245,7 @@ void emit_gradients(writer *w) {
 
 static void mod_value(writer *w, const char *name, ir_ref value) {
   const char *call = NULL;
-  if (outline_is(w, name)) {
+  if (lowered_is_called(w->f, name)) {
     outline_open(w, "Real", name, 0, "", &value, 1, 0);
     body_return(w, value);
     call = outline_close(w);
@@ -355,7 +262,7 @@ static void mod_value(writer *w, const char *name, ir_ref value) {
 }
 
 static void mod_grad(writer *w, const char *name, ir_ref value, const derived_mod *d) {
-  const bool outlined = outline_is(w, name);
+  const bool outlined = lowered_is_called(w->f, name);
   outlined_gradient made = {NULL, NULL};
   if (outlined) made = outline_gradient(w, name, 0, &d->dx, 1, &d->terms, false);
   open_function(w, writer_format(w, "Real %s(" P ", Real x, Real g, int i, int d, Acc &acc)", name));

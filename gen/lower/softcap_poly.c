@@ -1,19 +1,19 @@
-/* small.c: weights that cost less where they are small, or dot products are.
+/* softcap_poly.c: the soft cap's polynomial fast path; and P that are sigmoids.
  *
  * tanh takes a number of the unit of exp2 for each score. But a capped score is nearly always far below its
- * cap, where a polynomial does. A kernel asks first whether all dots of its tile are of that kind, which
+ * cap, where a polynomial does. A kernel asks first whether all q.k of its tile are of that kind, which
  * costs it one multiply-add for each: whether their squares are below small_limit, or sums of them.
  *
  * 1 / (1 + 2^-x) takes one more, or four multiply-adds. Where nothing but weights is made of scores, which
  * are rounded to a half type, a kernel computes it from 2^x in that type, and asks then:
  * templates/ops/half_sigmoid.cuh.
  */
-#include "gen/emit/form.h"
+#include "gen/lower/lowering.h"
 
-static bool of_site(emit_form *f, ir_ref r) { return (deps_of(&f->deps, r) & ~DEP_SITE) == 0; }
+static bool of_site(lowered *f, ir_ref r) { return (deps_of(&f->deps, r) & ~DEP_SITE) == 0; }
 
 /* r = x op other, either way round. */
-static bool takes_apart(const emit_form *f, ir_ref r, ir_op op, ir_op with, ir_ref *x, ir_ref *other) {
+static bool takes_apart(const lowered *f, ir_ref r, ir_op op, ir_op with, ir_ref *x, ir_ref *other) {
   const ir_node n = *ir_get(f->g, r);
   if (n.op != op) return false;
   for (int i = 0; i < 2; i++) {
@@ -31,7 +31,7 @@ static bool pays_for_tanh(const plan *p) { return p->head_dim + p->head_dim_v <=
 
 /* a tanh(m dot) + b, where |m dot| < 1/3: tanh(u) = u (0.9998 - 0.319 u^2) within 2^-12.3, better than
  * op_rough_tanh. */
-static void small_tanh(emit_form *f) {
+static void small_tanh(lowered *f) {
   ir *g = f->g;
   const ir_ref dot = ir_variable(g, VAR_DOT, 0), square = ir_op2(g, IR_MUL, dot, dot),
                score = ir_variable(g, VAR_SCORE, 0);
@@ -51,25 +51,25 @@ static void small_tanh(emit_form *f) {
       ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, square, cubic), late ? linear : ir_op2(g, IR_ADD, linear, term));
   const ir_ref small =
       ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, dot, factor), late ? ir_op2(g, IR_ADD, b, term) : b);
-  f->small_limit = ir_op2(g, IR_MUL, last, last);
-  f->small_weight = ir_substitute(g, f->step.prob, &score, &small, 1);
+  f->softcap_limit = ir_op2(g, IR_MUL, last, last);
+  f->softcap_prob = ir_substitute(g, f->step.prob, &score, &small, 1);
 }
 
 /* Are weights 1 / (1 + 2^-score), and nothing else is wanted of a score? */
-static bool is_sigmoid(const emit_form *f) {
+static bool is_sigmoid(const lowered *f) {
   return f->plan->family == LUATTN_SM90 && f->plan->pass == LUATTN_FORWARD && f->plan->fast_math &&
          f->mask_by_inf && !f->has_rescale && f->step.num_red == 0 &&
          f->step.prob == ir_op1(f->g, IR_SIGMOID2_IN_TURN, ir_variable(f->g, VAR_SCORE, 0));
 }
 
 /* Of the kernels the sm90 forward knows them. Its only reduction may be the sum of weights. */
-void small_choose(emit_form *f) {
+void softcap_poly_choose(lowered *f) {
   const ir_ref score = ir_variable(f->g, VAR_SCORE, 0);
   const bool sums = f->step.num_red == 1 && f->prob_term == 0 && f->red_deferred[0];
-  f->small_limit = f->small_weight = IR_NONE;
+  f->softcap_limit = f->softcap_prob = IR_NONE;
   f->prob_is_sigmoid = is_sigmoid(f);
   if (f->plan->family != LUATTN_SM90 || f->plan->pass != LUATTN_FORWARD || !f->plan->fast_math ||
-      f->has_rescale || f->lags || !f->mask_by_inf || (f->step.num_red > 0 && !sums) ||
+      f->has_rescale || f->lazy_rescale || !f->mask_by_inf || (f->step.num_red > 0 && !sums) ||
       (deps_of(&f->deps, f->score) & ~(DEP_SITE | DEP_ELEMENT)) != 0)
     return;
   if (f->step.prob == ir_op1(f->g, IR_EXP2, score) && pays_for_tanh(f->plan)) small_tanh(f);

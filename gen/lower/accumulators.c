@@ -1,0 +1,61 @@
+/* accumulators.c: chooses the parameter gradients that a block sums before it adds them; others go to memory
+ * at once. */
+#include "gen/lower/lowering.h"
+
+/* Terms that share an element of Acc: one place, and the same part left to flush. */
+static bool same_place(const derived_term *a, const derived_term *b) {
+  if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar))
+    return false;
+  if (a->of_sum != b->of_sum) return false;
+  for (int i = 0; i < a->num_index; i++)
+    if (a->index[i] != b->index[i]) return false;
+  return true;
+}
+
+int lowered_acc_of(const lowered *f, const derived_term *t) {
+  for (int i = 0; i < f->num_acc; i++)
+    if (same_place(&f->acc[i], t)) return i;
+  return -1;
+}
+
+static luattn_status collect_terms(lowered *f, const derived_terms *terms, luattn_error *err) {
+  for (int i = 0; i < terms->count; i++) {
+    const derived_term *t = &terms->term[i];
+    if (!lowered_wants(f, t) || !lowered_has_one_place(f, t) || lowered_acc_of(f, t) >= 0) continue;
+    if (f->num_acc == LOWERED_MAX_ACC)
+      return luattn_fail(err, LUATTN_UNSUPPORTED,
+                         "emit: %s: more than %d parameter gradients; ask for fewer (wants), or mark "
+                         "fewer inputs grad",
+                         f->spec->traced.name, LOWERED_MAX_ACC);
+    f->acc[f->num_acc++] = *t;
+  }
+  return LUATTN_OK;
+}
+
+luattn_status accumulators_collect(lowered *f, luattn_error *err) {
+  const derived_spec *d = &f->spec->derived;
+  TRY(collect_terms(f, &f->element_terms, err));
+  for (int kind = 0; kind < SUM_KINDS; kind++) TRY(collect_terms(f, &f->sum[kind], err));
+  TRY(collect_terms(f, &f->row_terms, err));
+  TRY(collect_terms(f, &d->query_mod.terms, err));
+  TRY(collect_terms(f, &d->key_mod.terms, err));
+  return collect_terms(f, &d->value_mod.terms, err);
+}
+
+bool lowered_adds_to_memory(const lowered *f, const derived_terms *terms) {
+  for (int i = 0; i < terms->count; i++)
+    if (lowered_wants(f, &terms->term[i]) && lowered_acc_of(f, &terms->term[i]) < 0) return true;
+  return false;
+}
+
+int lowered_term_roots(const lowered *f, const derived_terms *terms, ir_ref *roots) {
+  int n = 0;
+  for (int i = 0; i < terms->count; i++) {
+    const derived_term *t = &terms->term[i];
+    if (!lowered_wants(f, t)) continue;
+    roots[n++] = t->value;
+    if (lowered_acc_of(f, t) < 0)
+      for (int j = 0; j < t->num_index; j++) roots[n++] = t->index[j];
+  }
+  return n;
+}

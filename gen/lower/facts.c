@@ -1,0 +1,262 @@
+/* facts.c: finds compile-time facts that kernels branch on, and what a lowered spec asks of the plan. */
+#include <string.h>
+
+#include "gen/lower/lowering.h"
+
+/* Does `root` read memory for each element, beyond what slots of `has` hold? */
+static bool loads(const lowered *f, int has, ir_ref root) {
+  bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
+  if (need == NULL) return ir_uses_op(f->g, root, IR_LOAD);
+  need[root] = true;
+  for (ir_ref r = root; r >= 1; r--) {
+    const ir_node *node = ir_get(f->g, r);
+    if (!need[r] || lowered_in_slot(f, has, r)) continue;
+    if (node->op == IR_LOAD) return true;
+    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
+  }
+  return false;
+}
+
+/* Do functions with `has`, of these roots, read a slot of this kind? */
+static bool reads_slot(const lowered *f, int has, int kind, const ir_ref *roots, int n) {
+  bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
+  if (need == NULL) return true;
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) need[roots[i]] = true;
+  for (uint32_t r = f->num_nodes; r-- > 1;) {
+    if (!need[r]) continue;
+    if (lowered_in_slot(f, has, r)) {
+      if (f->slot_kind[r] == 1 + kind) return true;
+      continue;
+    }
+    const ir_node *node = ir_get(f->g, r);
+    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
+  }
+  return false;
+}
+
+/* Forward fills Col for each tile anew, which is as if keep read the memory itself. */
+static bool keep_loads(const lowered *f) {
+  return f->plan->pass == LUATTN_FORWARD ? ir_uses_op(f->g, f->keep, IR_LOAD)
+                                         : loads(f, HAS_ELEMENT, f->keep);
+}
+
+/* Does backward's grad leave registers over? What it reads from memory, and a call, takes them. */
+static bool grad_is_light(const lowered *f) {
+  return !lowered_is_called(f, "grad") && !loads(f, HAS_ELEMENT, f->grad_prob) &&
+         !loads(f, HAS_ELEMENT, f->grad_ds);
+}
+
+/* What a score reads beyond its q tile's rows: 0, nothing; 1, memory for each column, as Col is filled anew
+ * for each tile; 2, memory for each element, or it is called. A kernel's loop may depend on it. */
+static int reads_of(const lowered *f, ir_ref score) {
+  if (lowered_is_called(f, "score") || loads(f, HAS_ELEMENT, score)) return 2;
+  return loads(f, HAS_HEAD | HAS_ROW, score);
+}
+static int score_reads(const lowered *f) { return reads_of(f, f->score); }
+
+static bool reads_columns(const lowered *f) {
+  if (f->plan->pass == LUATTN_BACKWARD) return false;
+  return reads_of(f, f->facts.has_bias_row ? f->score_with : f->score) == 1;
+}
+
+/* What of a key a score reads that Col holds. */
+static bool score_reads_col(const lowered *f) {
+  const ir_ref root[2] = {f->score, f->score_with};
+  return reads_slot(f, HAS_ELEMENT, SLOTS_COL, root, 2);
+}
+
+/* Rough instructions. */
+static int hook_cost(const lowered *f, const char *name) {
+  for (int i = 0; i < f->num_hooks; i++)
+    if (strcmp(f->hook[i].name, name) == 0) return f->hook[i].cost;
+  return 0;
+}
+
+/* Is it keep alone that reads Row in the forward, and Row short to fill, beside a loop over all columns of a
+ * masked tile? */
+static bool row_for_keep(const lowered *f) {
+  enum { SHORT = 48 };
+  forward_part part[FORWARD_PARTS];
+  if (f->keep == IR_NONE || f->row_shift != IR_NONE || lowered_is_called(f, "row")) return false;
+  if (hook_cost(f, "row") > SHORT) return false;
+  for (int i = hooks_of_forward(f, part); i-- > 0;)
+    if (reads_slot(f, part[i].has, SLOTS_ROW, part[i].root, part[i].n)) return false;
+  return true;
+}
+
+/* A few instructions, without memory: comparisons and sums of positions. On an H200 a loop over a tile's
+ * scores takes 0.7 to 0.9 of the speed at 13 of them (dilated window), and is faster at 14 (block diffusion).
+ */
+static bool keep_is_cheap(const lowered *f) {
+  enum { FEW = 13 };
+  return f->keep == IR_NONE || (hook_cost(f, "keep") <= FEW && !keep_loads(f));
+}
+
+/* What costs little is not worth code of its own for tiles where the rest of it holds. */
+static bool keep_apart(const lowered *f) { return f->mask->rows.apart && !keep_is_cheap(f); }
+
+/* How many intervals say what a row keeps; 0, where only keep does. */
+static int row_ranges(const lowered *f) {
+  const mask_info *m = f->mask;
+  if (m->keep == IR_NONE) return 1;
+  return m->rows.apart && !keep_apart(f) ? 0 : m->rows.count;
+}
+
+/* Only the end of the first is looked at. */
+static bool row_from_start(const lowered *f) { return row_ranges(f) > 0 && f->mask->rows.lo[0] == IR_NONE; }
+
+/* How many intervals say what a column keeps, as row_ranges. There a cheap predicate is faster than two
+ * intervals or remainders, by a fiftieth to a twentieth on an H200 (Longformer, dilated window). */
+static int column_ranges(const lowered *f) {
+  const mask_line *m = &f->mask->columns;
+  const bool simple = m->count == 1 && (m->period == 0 || m->period >= MASK_GRID);
+  return simple || !keep_is_cheap(f) ? m->count : 0;
+}
+
+/* What `root` reads, without what is behind `known`: rows, the numbers of a backward row, as bits; dot. */
+typedef struct reads {
+  int rows;
+  bool dot;
+} reads;
+static bool find_reads(const lowered *f, ir_ref root, ir_ref known, reads *out) {
+  const ir *g = f->g;
+  bool *need = arena_array(f->a, ir_count(g), sizeof *need);
+  *out = (reads){0, false};
+  if (need == NULL) return false;
+  if (root != IR_NONE) need[root] = true;
+  for (ir_ref r = root; r >= 1; r--) {
+    const ir_node *node = ir_get(g, r);
+    if (!need[r] || r == known) continue;
+    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
+    if (node->op != IR_VAR) continue;
+    if (ir_var_of(node) == VAR_ROW) out->rows |= 1 << ir_index_of(node);
+    if (ir_var_of(node) == VAR_DOT) out->dot = true;
+  }
+  return true;
+}
+
+/* Which numbers of a backward row prob reads, as bits. -1: it is not to be had alone, or should not be: a
+ * called grad gives all or nothing, and where ds needs more of the dot than prob, that would have to be kept
+ * as well. */
+static int prob_rows(const lowered *f) {
+  reads prob, ds;
+  if (lowered_is_called(f, "grad") || !find_reads(f, f->grad_prob, IR_NONE, &prob) ||
+      !find_reads(f, f->grad_ds, f->grad_prob, &ds))
+    return -1;
+  return ds.dot || !prob.dot ? -1 : prob.rows;
+}
+
+/* As bits, 1 << SUM_*. */
+static int sums_of(const lowered *f) {
+  int bits = 0;
+  for (int kind = 0; kind < SUM_KINDS; kind++) bits |= (f->sum[kind].count > 0) << kind;
+  return bits;
+}
+
+/* A score that is called computes all of it itself; a gradient that is called is given the term. */
+static bool takes_term(const lowered *f) {
+  return f->plan->pass == LUATTN_BACKWARD || !lowered_is_called(f, "score");
+}
+
+void facts_find(lowered *f) {
+  lowered_facts *t = &f->facts;
+  t->has_distance_term = f->distance_term != IR_NONE && takes_term(f);
+  t->has_bias_row = f->bias_row != IR_NONE && takes_term(f);
+  t->keep_is_cheap = keep_is_cheap(f);
+  t->keep_apart = keep_apart(f);
+  t->row_for_keep = row_for_keep(f);
+  t->row_ranges = row_ranges(f);
+  t->row_from_start = row_from_start(f);
+  t->column_ranges = column_ranges(f);
+  t->columns_apart = t->column_ranges > 0 && f->mask->columns.apart;
+  t->score_reads = score_reads(f);
+  t->score_reads_col = score_reads_col(f);
+  t->reads_columns = reads_columns(f);
+  t->grad_is_light = grad_is_light(f);
+  t->grad_adds_to_memory = lowered_adds_to_memory(f, &f->element_terms);
+  t->prob_rows = prob_rows(f);
+  t->sums = sums_of(f);
+  tile_bounds_find(f);
+}
+
+/* ---- what the plan is asked ---- */
+
+/* sizeof(struct Row) on the device. */
+static int slot_bytes(const lowered *f, int kind) {
+  const int real = f->plan->dtype == LUATTN_F64 ? 8 : 4;
+  int size = 0, align = 1;
+  for (int i = 0; i < f->slot[kind].count; i++) {
+    const ir_type t = ir_typeof(f->g, f->slot[kind].ref[i]);
+    const int bytes = t == IR_REAL ? real : t == IR_INT ? 4 : 1;
+    size = (size + bytes - 1) / bytes * bytes + bytes;
+    if (bytes > align) align = bytes;
+  }
+  return (size + align - 1) / align * align;
+}
+
+/* Of an element of the input that scores read along the keys. */
+static int bias_row_bytes(const lowered *f) {
+  return lowered_traced(f)->input[ir_index_of(ir_get(f->g, f->bias_row))].dtype == LUATTN_INPUT_F32 ? 4 : 2;
+}
+
+/* Whether a kernel keeps Row. Where queries come from their side, the sm90 backward does without for masks.
+ */
+static bool needs_rows(const lowered *f) {
+  const plan *p = f->plan;
+  if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_wide(p) || f->facts.grad_reads_row)
+    return true;
+  return f->keep != IR_NONE && (f->facts.column_ranges == 0 || f->mask->columns.apart);
+}
+
+static int outlined_work(const lowered *f) {
+  int work = 0;
+  for (int i = 0; i < f->num_hooks; i++)
+    if (f->hook[i].outlined) work += f->hook[i].cost * f->hook[i].copies;
+  return work;
+}
+
+/* mask_analyse knows how long the integers of the spec stay exact; positions that became floats count to
+ * 2^24. */
+static int64_t max_len(const lowered *f) {
+  const int64_t limit = f->mask->max_len, exact = 1 << 24;
+  return f->positions_as_real && f->plan->dtype != LUATTN_F64 && limit > exact ? exact : limit;
+}
+
+/* For these other tiles are better than the table's first of sm90; it need not be found out by ptxas, each of
+ * whose answers takes as long as a compilation. Forward: lines of an input that shared memory has no room
+ * for; up to head dim 64 three consumers beside a hook that is called, who have registers for 96 columns of
+ * scores, and beside weights masked by scores of 0, which do not take the places of their scores: two
+ * consumers are faster; and lines, whose fetchers need the registers of the third. Backward: gradients of
+ * pairs; and lines, which take a register for each score. */
+static bool is_crowded(const lowered *f) {
+  const plan *p = f->plan;
+  const plan_rows *rows = &f->rows;
+  if (p->family != LUATTN_SM90) return false;
+  const bool calls = f->outlined_work > 0, full = p->head_dim > 48 || p->head_dim_v > 48;
+  if (p->pass == LUATTN_FORWARD && rows->line_bytes > 0 && !tiles_have_lines(p, rows)) return true;
+  if (p->pass == LUATTN_FORWARD)
+    return p->tile_m == 192 &&
+           ((calls && p->tile_n == 128) || (full && f->mask_by_zero) || rows->line_bytes > 0);
+  bool pairs = false;
+  for (int i = 0; i < lowered_traced(f)->num_inputs; i++) pairs |= f->pairs[i] != 0;
+  return p->tile_m == 128 && ((full && !calls && pairs) || rows->line_bytes > 0);
+}
+
+void facts_find_rows(lowered *f) {
+  const int real = f->plan->dtype == LUATTN_F64 ? 8 : 4;
+  plan_rows *r = &f->rows;
+  r->row_bytes = needs_rows(f) ? slot_bytes(f, SLOTS_ROW) : 0;
+  r->bwd_row_bytes = (f->num_rows > 0 ? f->num_rows : 1) * real;
+  r->num_acc = f->num_acc;
+  r->num_stats = f->mask->num_stats;
+  r->skips = f->score_bounds != IR_NONE;
+  r->sums_distances = f->sum[SUM_DISTANCE].count > 0;
+  r->line_bytes = f->facts.has_bias_row ? bias_row_bytes(f) : 0;
+  r->col_bytes = f->facts.reads_columns ? slot_bytes(f, SLOTS_COL) : 0;
+  if (r->col_bytes % 4 != 0) r->col_bytes = 0;
+  r->has_distance_term = f->facts.has_distance_term;
+  f->outlined_work = outlined_work(f);
+  f->max_len = max_len(f);
+  f->crowded = is_crowded(f);
+}

@@ -1,0 +1,100 @@
+/* hooks.c: lists the expressions of each function of the contract, for hoisting and for calls. */
+#include <string.h>
+
+#include "gen/lower/lowering.h"
+
+const char *const lowered_term_name[SPEC_MAX_RED] = {"term_0", "term_1", "term_2", "term_3",
+                                                     "term_4", "term_5", "term_6", "term_7"};
+const int lowered_sum_has[SUM_KINDS] = {[SUM_DISTANCE] = HAS_HEAD | HAS_Q | HAS_KV,
+                                        [SUM_ROW] = HAS_HEAD | HAS_Q,
+                                        [SUM_COL] = HAS_HEAD | HAS_KV,
+                                        [SUM_ELEMENT] = HAS_HEAD | HAS_Q | HAS_KV,
+                                        [SUM_LINEAR] = HAS_HEAD | HAS_Q | HAS_KV};
+
+int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]) {
+  const int step = HAS_HEAD | HAS_ROW, num_state = lowered_traced(f)->online.num_state;
+  const forward_part part[FORWARD_PARTS] = {
+      {HAS_ELEMENT, &f->score, 1},
+      {HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1},
+      {HAS_ELEMENT, &f->score_with, 1},
+      {HAS_HEAD | HAS_Q | HAS_KV, f->bias_row_index, f->num_bias_row_index},
+      {HAS_ELEMENT, &f->row_shift, 1},
+      {HAS_HEAD, &f->softcap_limit, 1},
+      {HAS_HEAD, &f->softcap_prob, 1},
+      {step, f->init, num_state},
+      {step, f->step.term, f->step.num_red},
+      {step, &f->step.prob, 1},
+      {step, &f->step.rescale, 1},
+      {step, f->step.next, num_state},
+      {step, f->raise, f->lazy_rescale ? num_state : 0},
+      {step, &f->out_scale, 1},
+      {step, &f->lse, 1},
+      {step, f->spec->derived.saved, f->spec->derived.num_saved}};
+  memcpy(out, part, sizeof part);
+  return FORWARD_PARTS;
+}
+
+/* Writes facts.grad_reads_row: what backward's main kernel calls besides `keep` has slots in Row. */
+static void plan_gradient_slots(lowered *f) {
+  ir_ref roots[LOWERED_MAX_TERM_ROOTS];
+  const int in_prepare = HAS_HEAD | HAS_ROW | HAS_Q;
+  hoist_plan(f, HAS_ELEMENT, &f->grad_prob, 1);
+  hoist_plan(f, HAS_ELEMENT, &f->grad_ds, 1);
+  hoist_plan(f, HAS_ELEMENT, roots, lowered_term_roots(f, &f->element_terms, roots));
+  for (int kind = 0; kind < SUM_KINDS; kind++)
+    hoist_plan(f, lowered_sum_has[kind], roots, lowered_term_roots(f, &f->sum[kind], roots));
+  if (f->distance_step != 0) hoist_plan(f, HAS_HEAD, &f->sum[SUM_DISTANCE].term[0].factor, 1);
+  if (f->pairs_in_row) hoist_plan(f, HAS_HEAD, &f->sum[SUM_ELEMENT].term[0].factor, 1);
+  for (uint32_t r = 1; r < f->num_nodes; r++) f->facts.grad_reads_row |= f->slot_kind[r] == 1 + SLOTS_ROW;
+  hoist_plan(f, in_prepare, f->row, f->num_rows);
+  hoist_plan(f, in_prepare, roots, lowered_term_roots(f, &f->row_terms, roots));
+}
+
+/* Of what a forward kernel never calls nothing is computed ahead: shared memory would have it of each key. */
+void hooks_plan_slots(lowered *f) {
+  forward_part part[FORWARD_PARTS];
+  if (f->plan->pass == LUATTN_BACKWARD) plan_gradient_slots(f);
+  for (int i = hooks_of_forward(f, part); i-- > 0;) hoist_plan(f, part[i].has, part[i].root, part[i].n);
+  hoist_plan(f, HAS_ELEMENT, &f->keep, 1);
+  hoist_fix(f);
+}
+
+static void add_gradient_hook(lowered *f, const char *name, int has, int copies, const ir_ref *values, int n,
+                              const derived_terms *terms) {
+  ir_ref roots[LOWERED_MAX_TERM_ROOTS + 2];
+  int num_roots = lowered_term_roots(f, terms, roots);
+  for (int i = 0; i < n; i++) roots[num_roots++] = values[i];
+  outline_add(f, name, has, copies, roots, num_roots);
+}
+
+static void add_gradient_hooks(lowered *f, const plan_copies *copies) {
+  const derived_spec *d = &f->spec->derived;
+  const ir_ref grads[2] = {f->grad_prob, f->grad_ds};
+  add_gradient_hook(f, "grad", HAS_ELEMENT, copies->element, grads, 2, &f->element_terms);
+  add_gradient_hook(f, "query_mod_grad", 0, copies->mod, &d->query_mod.dx, 1, &d->query_mod.terms);
+  add_gradient_hook(f, "key_mod_grad", 0, copies->mod, &d->key_mod.dx, 1, &d->key_mod.terms);
+  add_gradient_hook(f, "value_mod_grad", 0, copies->mod, &d->value_mod.dx, 1, &d->value_mod.terms);
+}
+
+/* What the kernels of this pass repeat. */
+void hooks_choose_called(lowered *f, text *why) {
+  const traced_spec *t = lowered_traced(f);
+  const plan_copies copies = tiles_copies(f->plan);
+  const int step = HAS_HEAD | HAS_ROW;
+  const slots *row = &f->slot[SLOTS_ROW], *col = &f->slot[SLOTS_COL];
+  outline_add(f, "row", HAS_HEAD | HAS_Q, copies.row, row->ref, row->count);
+  outline_add(f, "col", HAS_HEAD | HAS_KV, copies.col, col->ref, col->count);
+  outline_add(f, "keep", HAS_ELEMENT, copies.element, &f->keep, 1);
+  outline_add(f, "query_mod", 0, copies.mod, &t->query_mod, 1);
+  outline_add(f, "key_mod", 0, copies.mod, &t->key_mod, 1);
+  outline_add(f, "value_mod", 0, copies.mod, &t->value_mod, 1);
+  if (f->plan->pass == LUATTN_FORWARD) {
+    outline_add(f, "score", HAS_ELEMENT, copies.element, &f->score, 1);
+    for (int k = 0; k < f->step.num_red; k++)
+      outline_add(f, lowered_term_name[k], step, copies.element, &f->step.term[k], 1);
+    if (f->prob_term < 0) outline_add(f, "prob", step, copies.element, &f->step.prob, 1);
+  } else {
+    add_gradient_hooks(f, &copies);
+  }
+  outline_choose(f, why);
+}

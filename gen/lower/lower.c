@@ -1,0 +1,97 @@
+/* lower.c: from a traced and derived spec to the expressions of a kernel: the passes in their order. */
+#include <string.h>
+
+#include "gen/lower/lowering.h"
+
+static void keep_wanted(const lowered *f, const derived_terms *from, derived_terms *to) {
+  to->count = 0;
+  for (int i = 0; i < from->count; i++)
+    if (lowered_wants(f, &from->term[i])) to->term[to->count++] = from->term[i];
+}
+
+static luattn_status lower_gradient(lowered *f, luattn_error *err) {
+  ir *g = f->g;
+  const derived_spec *d = &f->spec->derived;
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0);
+  const ir_ref scaled = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), ir_variable(g, VAR_DOT, 0));
+  keep_wanted(f, &d->element_terms, &f->element_terms);
+  keep_wanted(f, &d->row_terms, &f->row_terms);
+  for (int i = 0; i < f->element_terms.count; i++) {
+    derived_term *t = &f->element_terms.term[i];
+    for (int k = 0; k < t->num_index; k++) t->index[k] = ir_substitute(g, t->index[k], &score, &scaled, 1);
+  }
+  gradient_sums_take(f);
+  f->num_rows = d->num_rows;
+  memcpy(f->row, d->row, sizeof f->row);
+  ir_ref roots[DERIVED_MAX_TERMS + 2];
+  int n = 0;
+  roots[n++] = d->prob;
+  roots[n++] = d->ds;
+  for (int i = 0; i < f->element_terms.count; i++) roots[n++] = f->element_terms.term[i].value;
+  for (int i = 0; i < n; i++)
+    roots[i] = roots[i] == IR_NONE ? ir_real(g, 0) : ir_substitute(g, roots[i], &score, &scaled, 1);
+  multiply_add_roots(f, roots, n);
+  prepared_rows_take(f, roots, n);
+  if (f->plan->pass == LUATTN_BACKWARD) distance_term_take_gradient(f, roots, n);
+  if (f->plan->pass == LUATTN_BACKWARD && f->plan->family == LUATTN_SM90 && !f->plan->no_lines)
+    bias_row_take_gradient(f, roots, n);
+  f->grad_prob = roots[0];
+  f->grad_ds = roots[1];
+  for (int i = 0; i < f->element_terms.count; i++) f->element_terms.term[i].value = roots[2 + i];
+  head_factors_take(f);
+  return ir_failed(g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", lowered_traced(f)->name)
+                      : LUATTN_OK;
+}
+
+/* Every expression of spec.cuh. */
+static luattn_status lower_expressions(lowered *f, luattn_error *err) {
+  const plan *p = f->plan;
+  online_step_choose_unit(f);
+  row_shift_score(f);
+  f->keep = f->mask->keep;
+  TRY(online_step_build(f, err));
+  if (p->pass == LUATTN_FORWARD) distance_term_take(f);
+  if (p->pass == LUATTN_FORWARD && p->family == LUATTN_SM90) bias_row_take(f);
+  TRY(lower_gradient(f, err)); /* in forward images too: a Spec without a hook is no Spec */
+  return ir_failed(f->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", f->spec->traced.name)
+                         : LUATTN_OK;
+}
+
+static void write_notes(const lowered *f, text *why) {
+  if (f->bounded)
+    text_add(why, "scores lie within %g and %g: no running maximum\n", f->score_lo, f->score_hi);
+  if (f->score_bounds != IR_NONE)
+    text_add(
+        why,
+        "scores fall with positions: at long lengths tiles are skipped whose weights norms of q and k prove "
+        "to be negligible (luattn_args.skip)\n");
+}
+
+luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
+                         lowered *out, luattn_error *err) {
+  text why;
+  memset(out, 0, sizeof *out);
+  text_init(&why, a);
+  out->a = a;
+  out->g = spec->traced.g;
+  out->spec = spec;
+  out->mask = mask;
+  out->plan = p;
+  deps_open(&out->deps, a, out->g);
+  TRY(lower_expressions(out, err));
+  TRY(hoist_open(out, err)); /* nodes are fixed from here on */
+  TRY(accumulators_collect(out, err));
+  write_notes(out, &why);
+  hooks_plan_slots(out);
+  if (!out->failed) hooks_choose_called(out, &why);
+  if (!out->failed) facts_find(out);
+  if (!out->failed) facts_find_rows(out);
+  out->notes = text_get(&why);
+  if (out->notes == NULL || ir_failed(out->g) || arena_failed(a))
+    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
+  if (out->failed)
+    return luattn_fail(err, LUATTN_INTERNAL,
+                       "emit: %s: has more hooks than a kernel can call; please report the spec",
+                       spec->traced.name);
+  return LUATTN_OK;
+}

@@ -1,0 +1,85 @@
+/* outline.c: chooses the hooks that are called instead of inlined.
+ *
+ * A kernel unrolls over the scores that a thread holds, so an inlined hook stands in its code up to a hundred
+ * times, and compile time grows with the product. Small hooks are best there. Large ones become functions of
+ * their own, compiled once and called for each score; they are given values alone, because a reference to the
+ * kernel's state would force it from registers to memory.
+ */
+#include <string.h>
+
+#include "gen/lower/lowering.h"
+
+/* What an image may have of inlined hooks, in instructions of one copy of each loop. The sm80 forward kernel
+ * takes 0.2 ms of NVRTC for each: about a second in all. */
+enum { INLINED_MAX = 6000 };
+/* A call and what it saves and moves take about half of the one: less is not worth a call. Beside the other
+ * it is nothing, and copies of so much, interleaved, would want more registers than there are. */
+enum { OUTLINED_MIN = 32, OUTLINED_ALWAYS = 400 };
+
+/* What the body of a function with `has` computes or reads, in slots or itself. NULL: out of memory. */
+static bool *needed(const lowered *f, int has, const ir_ref *roots, int n) {
+  bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
+  if (need == NULL) return NULL;
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) need[roots[i]] = true;
+  for (uint32_t r = f->num_nodes; r-- > 1;) {
+    if (!need[r] || lowered_in_slot(f, has, r)) continue;
+    const ir_node *node = ir_get(f->g, r);
+    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
+  }
+  return need;
+}
+
+/* Called for scores by a producer of the sm90 forward, which has given registers away. ptxas 13.0 crashes
+ * there on a call of a function with an array of its own, as sin and cos have one to reduce large arguments
+ * in. */
+static bool is_fetched(const plan *p, const char *name) {
+  return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && strcmp(name, "col") == 0;
+}
+
+void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref *roots, int n) {
+  const bool *need = needed(f, has, roots, n);
+  if (need == NULL || f->num_hooks == LOWERED_MAX_HOOKS) {
+    f->failed = true;
+    return;
+  }
+  hook *h = &f->hook[f->num_hooks++];
+  *h = (hook){.name = name, .copies = copies};
+  for (uint32_t r = 1; r < f->num_nodes; r++) {
+    if (!need[r] || lowered_in_slot(f, has, r)) continue;
+    const ir_op op = ir_get(f->g, r)->op;
+    h->cost += lowered_op_cost(f, r);
+    h->inlined |= (op == IR_SIN || op == IR_COS) && is_fetched(f->plan, name);
+  }
+}
+
+/* The hook to call next: of those that are large enough, the one whose inlined copies are the most code. */
+static hook *largest(lowered *f, int least) {
+  hook *most = NULL;
+  for (int i = 0; i < f->num_hooks; i++) {
+    hook *h = &f->hook[i];
+    if (h->outlined || h->inlined || h->cost < least) continue;
+    if (most == NULL || h->cost * h->copies > most->cost * most->copies) most = h;
+  }
+  return most;
+}
+
+void outline_choose(lowered *f, text *why) {
+  int inlined = 0;
+  for (int i = 0; i < f->num_hooks; i++) inlined += f->hook[i].cost * f->hook[i].copies;
+  for (hook *h; (h = largest(f, inlined > INLINED_MAX ? OUTLINED_MIN : OUTLINED_ALWAYS)) != NULL;) {
+    h->outlined = true;
+    inlined -= h->cost * h->copies;
+    text_add(
+        why,
+        "hook %s: out of line, one copy of about %d instructions instead of %d inlined, which would compile "
+        "slowly\n",
+        h->name, h->cost, h->copies);
+  }
+}
+
+bool lowered_is_called(const lowered *f, const char *name) {
+  for (int i = 0; i < f->num_hooks; i++)
+    if (strcmp(f->hook[i].name, name) == 0) return f->hook[i].outlined;
+  return false;
+}

@@ -1,0 +1,93 @@
+/* tile_bounds.c: finds what tile_class bounds by interval arithmetic, and in which numbers. */
+#include "gen/lower/lowering.h"
+
+int lowered_stat_of(const lowered *f, const ir_node *n) {
+  const mask_info *m = f->mask;
+  const int last = n->nargs - 1, along = lowered_deps(f, n->arg[last]) & (DEP_Q | DEP_KV);
+  for (int i = 0; i < last; i++)
+    if (!lowered_is_point(f, n->arg[i])) return -1;
+  for (int i = 0; i < m->num_stats; i++)
+    if (m->stat[i].input == (int)ir_index_of(n) && m->stat[i].axis == last &&
+        along == (m->stat[i].along_q ? DEP_Q : DEP_KV))
+      return i;
+  return -1;
+}
+
+bool *lowered_bounded_nodes(const lowered *f, const ir_ref *roots, int n) {
+  bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
+  if (need == NULL) return NULL;
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE) need[roots[i]] = true;
+  for (uint32_t r = f->num_nodes; r-- > 1;) {
+    const ir_node *node = ir_get(f->g, r);
+    for (int i = 0; need[r] && i < node->nargs && !lowered_is_point(f, r); i++) need[node->arg[i]] = true;
+  }
+  return need;
+}
+
+/* Where a place says more of q - kv than their sum, it may be one for all distances of a tile. Of a factor
+ * that differs it would be of no use. The sm80 family does not ask. */
+static bool has_same_bucket(const lowered *f) {
+  const derived_terms *terms = &f->sum[SUM_DISTANCE];
+  for (int i = 0; i < terms->count; i++)
+    if (terms->term[i].num_index == 0 || !lowered_is_point(f, terms->term[i].factor)) return false;
+  return terms->count > 0 && f->distance_step == 0 && f->plan->family == LUATTN_SM90;
+}
+
+int lowered_distance_indices(const lowered *f, ir_ref index[4 * DERIVED_MAX_TERMS]) {
+  const derived_terms *terms = &f->sum[SUM_DISTANCE];
+  int n = 0;
+  for (int i = 0; i < terms->count; i++)
+    for (int j = 0; j < terms->term[i].num_index; j++) index[n++] = terms->term[i].index[j];
+  return n;
+}
+
+/* What tiles' classes and places are from; and what is bounded at all. */
+enum { MAX_BOUNDED = 3 + 4 * DERIVED_MAX_TERMS };
+static int class_roots(const lowered *f, ir_ref root[MAX_BOUNDED]) {
+  int n = 0;
+  if (f->keep != IR_NONE) root[n++] = f->keep;
+  if (f->mask->rest != IR_NONE) root[n++] = f->mask->rest;
+  return n + (f->facts.same_bucket ? lowered_distance_indices(f, root + n) : 0);
+}
+
+static int bounded_roots(const lowered *f, ir_ref root[MAX_BOUNDED]) {
+  int n = class_roots(f, root);
+  if (f->score_bounds != IR_NONE) root[n++] = f->score_bounds;
+  return n;
+}
+
+static bool uses_reals(const lowered *f, const ir_ref *root, int n) {
+  const bool *need = lowered_bounded_nodes(f, root, n);
+  bool any = false;
+  for (uint32_t r = 1; need != NULL && r < f->num_nodes; r++) any |= need[r] && ir_typeof(f->g, r) == IR_REAL;
+  return any;
+}
+
+/* A real number as an integer may be any. */
+static bool is_rounded(const lowered *f, const ir_node *n) {
+  return n->type == IR_INT && n->nargs > 0 && n->op != IR_LOAD &&
+         ir_typeof(f->g, n->arg[n->nargs - 1]) == IR_REAL;
+}
+
+static bool bounds_small(const lowered *f) {
+  ir_ref root[MAX_BOUNDED];
+  bool all = !uses_reals(f, root, class_roots(f, root));
+  const int n = bounded_roots(f, root);
+  const bool *need = lowered_bounded_nodes(f, root, n);
+  all = all && need != NULL && ir_ints_fit(f->g, root, n, f->mask->max_len);
+  for (uint32_t r = 1; all && r < f->num_nodes; r++) {
+    const ir_node *node = ir_get(f->g, r);
+    if (need[r] && !lowered_is_point(f, r) && is_rounded(f, node)) all = false;
+    if (need[r] && node->op == IR_LOAD && node->type == IR_INT && !lowered_is_point(f, r))
+      all = lowered_stat_of(f, node) >= 0;
+  }
+  return all;
+}
+
+void tile_bounds_find(lowered *f) {
+  ir_ref root[MAX_BOUNDED];
+  f->facts.same_bucket = has_same_bucket(f);
+  f->facts.bounds_reals = uses_reals(f, root, bounded_roots(f, root));
+  f->facts.bounds_small = bounds_small(f);
+}
