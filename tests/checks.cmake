@@ -7,7 +7,7 @@ file(WRITE ${bad_tree}/common/good.h "int good(void);\n")
 add_test(NAME check_includes_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_includes.cmake)
 set_tests_properties(check_includes_refuses PROPERTIES PASS_REGULAR_EXPRESSION "runtime/ may not include \"gen/ir/ir.h\"")
 # Inside gen/, against its direction: plan <- lower <- emit, and of lower its data alone.
-foreach(against "plan;lower/lowered.h" "plan;emit/emit.h" "lower;emit/emit.h" "emit;lower/lowering.h" "emit;nvrtc/nvrtc.h" "analysis;plan/plan.h")
+foreach(against "plan;lower/lowered.h" "plan;emit/emit.h" "lower;emit/emit.h" "compile;lower/lowering.h" "compile;emit/write.h" "emit;lower/lowering.h" "emit;nvrtc/nvrtc.h" "analysis;plan/plan.h")
   list(GET against 0 from)
   list(GET against 1 to)
   string(MAKE_C_IDENTIFIER ${from}_${to} name)
@@ -17,6 +17,17 @@ foreach(against "plan;lower/lowered.h" "plan;emit/emit.h" "lower;emit/emit.h" "e
   set_tests_properties(check_includes_refuses_${name} PROPERTIES
     PASS_REGULAR_EXPRESSION "gen/${from}/ may not include \"gen/${to}\"")
 endforeach()
+
+add_test(NAME check_circles COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_circles.cmake)
+foreach(circle compile source parts tuned)
+  file(WRITE ${bad_tree}/circle/gen/compile/${circle}.h "\n")
+endforeach()
+file(WRITE ${bad_tree}/circle/gen/compile/compile.c "#include \"gen/compile/tuned.h\"\n")
+file(WRITE ${bad_tree}/circle/gen/compile/tuned.c "#include \"gen/compile/source.h\"\n")
+file(WRITE ${bad_tree}/circle/gen/compile/source.c "#include \"gen/compile/parts.h\"\n")
+file(WRITE ${bad_tree}/circle/gen/compile/parts.c "#include \"gen/compile/source.h\"\n")
+add_test(NAME check_circles_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree}/circle -P ${CMAKE_CURRENT_LIST_DIR}/check_circles.cmake)
+set_tests_properties(check_circles_refuses PROPERTIES PASS_REGULAR_EXPRESSION "gen/compile/parts: calls source: in a circle")
 
 add_test(NAME check_numbers COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_numbers.cmake)
 file(WRITE ${bad_tree}/cli/bad.c "double x = strtod(text, &end);\n")

@@ -302,7 +302,8 @@ static void add_main(plan *p, const char *name, luattn_role role, const plan_row
   add_entry(p, name, role, p->threads, 0, tiles_shared_bytes(p, role, rows));
 }
 
-/* Which kernels a backward image has. As struct Needs in contract/needs.cuh, which leaves out the bodies of the others.
+/* Which kernels a backward image has. As struct Needs in contract/needs.cuh, which leaves out the bodies of
+ * the others.
  */
 static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   const bool parameters = (p->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0;
@@ -324,7 +325,7 @@ bool plan_prepares_stats(const plan *p, bool skips) {
 }
 
 luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
-                           luattn_error *err) {
+                           const char **line, luattn_error *err) {
   const traced_spec *t = &spec->traced;
   int most = 0;
   p->num_entries = 0;
@@ -360,10 +361,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
         "a block; choose smaller tiles",
         e->name, p->tile_m, p->tile_n, rows->row_bytes + rows->bwd_row_bytes, bytes, p->arch,
         p->shared_limit);
-  const char *why =
-      arena_printf(a, "%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n", p->why,
-                   e->name, bytes, p->shared_limit, p->arch);
-  if (why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
-  p->why = why;
+  *line = arena_printf(a, "shared memory: %s has %d of the %d bytes that a block of sm_%d may have\n",
+                       e->name, bytes, p->shared_limit, p->arch);
+  if (*line == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
   return LUATTN_OK;
 }

@@ -83,10 +83,10 @@ plan_copies tiles_copies(const plan *p);
  * before it does. */
 bool plan_prepares_stats(const plan *p, bool skips);
 
-/* Lists the entries and their shared memory. Errors: LUATTN_UNSUPPORTED if they do not fit (LUATTN_INVALID if
+/* Lists the entries and their shared memory; *line says how much of it. Errors: LUATTN_UNSUPPORTED if they do not fit (LUATTN_INVALID if
  * the tiles were forced). */
 luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
-                           luattn_error *err);
+                           const char **line, luattn_error *err);
 
 /* tiles.c: the arithmetic that the kernel headers state, and the tiles that are good. */
 bool tiles_choice(const plan *p, int rank, luattn_tiles *out); /* without regard to shared memory */

@@ -1,6 +1,6 @@
 /* tiles.c: tiles by pass, head dims and shared memory. The arithmetic is that of the comments at the top of
- * the kernel headers (simt/fwd_simt.cuh, simt/bwd_simt.cuh, sm80/fwd_sm80.cuh, sm80/bwd_sm80.cuh, sm90/fwd/fwd_sm90.cuh, sm90/bwd/bwd_sm90.cuh);
- * what is tabled there as good is tabled here. */
+ * the kernel headers (simt/fwd_simt.cuh, simt/bwd_simt.cuh, sm80/fwd_sm80.cuh, sm80/bwd_sm80.cuh,
+ * sm90/fwd/fwd_sm90.cuh, sm90/bwd/bwd_sm90.cuh); what is tabled there as good is tabled here. */
 #include "common/fail.h"
 #include "gen/plan/plan.h"
 
@@ -194,8 +194,8 @@ static int sm90_wide_backward_bytes(const plan *p, const plan_rows *r) {
          (barriers + 127) / 128 * 128;
 }
 
-/* A slot more than stages for dS, if it fits (sm90/bwd/bwd_pipeline.cuh). What a deterministic kernel's consumer warps sum
- * at distances is handed over in shared memory. */
+/* A slot more than stages for dS, if it fits (sm90/bwd/bwd_pipeline.cuh). What a deterministic kernel's
+ * consumer warps sum at distances is handed over in shared memory. */
 static int sm90_backward_bytes(const plan *p, const plan_rows *r) {
   const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
   const int dq = max_of(4 * p->tile_m * dim, p->tile_n * (16 + 2 * max_of(dim, dim_v)));

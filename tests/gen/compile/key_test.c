@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/compile.h"
+#include "gen/compile/cache_key.h"
+#include "gen/compile/pipeline.h"
 #include "compiled.h"
 
 static hash128 key_of(const luattn_spec *spec, const luattn_target *target) {
@@ -107,11 +108,11 @@ static void flip_each(compilation *c, const char **slot, hash128 want) {
   *slot = changed;
   for (size_t i = 0; i < n; i++) {
     changed[i] ^= 1;
-    assert_int_equal(source_key(c, &key, NULL), LUATTN_OK);
+    assert_int_equal(cache_key(c, &key, NULL), LUATTN_OK);
     if (same(key, want)) fail_msg("byte %zu does not count", i);
     changed[i] ^= 1;
   }
-  assert_int_equal(source_key(c, &key, NULL), LUATTN_OK);
+  assert_int_equal(cache_key(c, &key, NULL), LUATTN_OK);
   assert_true(same(key, want));
   *slot = before;
 }
@@ -123,19 +124,19 @@ static void test_every_byte(void **state) {
   compilation *c;
   luattn_error err;
   hash128 want = {0, 0}, key;
-  if (compile_open(spec, &target, &c, &err) != LUATTN_OK || source_plan(c, &err) != LUATTN_OK ||
-      nvrtc_find(FAKE_NVRTC, &c->nvrtc, &err) != LUATTN_OK || source_key(c, &want, &err) != LUATTN_OK) {
+  if (compilation_open(spec, &target, &c, &err) != LUATTN_OK || pipeline_source(c, &err) != LUATTN_OK ||
+      nvrtc_find(FAKE_NVRTC, &c->nvrtc, &err) != LUATTN_OK || cache_key(c, &want, &err) != LUATTN_OK) {
     fail_msg("%s", err.message);
   }
-  flip_each(c, &c->spec_text, want);
-  flip_each(c, &c->config, want);
-  for (size_t i = 0; i < sizeof c->info; i += 7) { /* the manifest goes into the image */
-    ((unsigned char *)&c->info)[i] ^= 1;
-    assert_int_equal(source_key(c, &key, NULL), LUATTN_OK);
+  flip_each(c, &c->at.spec_text, want);
+  flip_each(c, &c->at.config, want);
+  for (size_t i = 0; i < sizeof c->at.info; i += 7) { /* the manifest goes into the image */
+    ((unsigned char *)&c->at.info)[i] ^= 1;
+    assert_int_equal(cache_key(c, &key, NULL), LUATTN_OK);
     if (same(key, want)) fail_msg("byte %zu of the manifest does not count", i);
-    ((unsigned char *)&c->info)[i] ^= 1;
+    ((unsigned char *)&c->at.info)[i] ^= 1;
   }
-  compile_close(c);
+  compilation_close(c);
   luattn_spec_free(spec);
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/compile.h"
+#include "gen/plan/plan.h"
 #include "compiled.h"
 
 static luattn_spec *spec;

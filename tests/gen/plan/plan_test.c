@@ -55,6 +55,7 @@ static void test_every_plan_fits(void **state) {
             arena *mem = arena_open(NULL);
             luattn_error err;
             plan p;
+            const char *line;
             if (plan_choose(mem, spec, &t, &p, &err) != LUATTN_OK) fail_msg("%s", err.message);
             const bool hopper = archs[a] == 90;
             assert_int_equal(p.family, !half ? LUATTN_SIMT : hopper ? LUATTN_SM90 : LUATTN_SM80);
@@ -62,7 +63,7 @@ static void test_every_plan_fits(void **state) {
             int rank = 0;
             do {
               if (tiles_check(&p, &err) != LUATTN_OK) fail_msg("rank %d: %s", rank, err.message);
-              if (plan_entries(mem, &p, spec, &softmax_rows, &err) != LUATTN_OK)
+              if (plan_entries(mem, &p, spec, &softmax_rows, &line, &err) != LUATTN_OK)
                 fail_msg("rank %d: %s", rank, err.message);
               assert_true(p.num_entries > 0);
             } while (plan_alternative(mem, spec, &t, false, ++rank, &p));
@@ -255,6 +256,7 @@ static void test_entries_follow_wants(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
   plan p;
+  const char *line;
   luattn_error err;
   luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_F32, 64, 0, 80);
   const struct {
@@ -267,11 +269,11 @@ static void test_entries_follow_wants(void **state) {
   for (int i = 0; i < 4; i++) {
     t.wants = cases[i].wants;
     assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
-    assert_int_equal(plan_entries(a, &p, spec, &softmax_rows, &err), LUATTN_OK);
+    assert_int_equal(plan_entries(a, &p, spec, &softmax_rows, &line, &err), LUATTN_OK);
     assert_int_equal(p.num_entries, cases[i].entries);
   }
   const plan_rows with_stats = {.bwd_row_bytes = 8, .num_stats = 1};
-  assert_int_equal(plan_entries(a, &p, spec, &with_stats, &err), LUATTN_OK);
+  assert_int_equal(plan_entries(a, &p, spec, &with_stats, &line, &err), LUATTN_OK);
   assert_int_equal(p.entry[0].role, LUATTN_ROLE_STATS);
   arena_close(a);
 }

@@ -1,10 +1,11 @@
-/* stages.c: luattn_emit: the text of every stage of the pipeline. */
+/* emit_stages.c: luattn_emit: the text of every stage of the pipeline. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/host.h"
 #include "gen/base/text.h"
-#include "gen/compile.h"
+#include "gen/compile/pipeline.h"
+#include "gen/compile/programs.h"
 #include "gen/ir/passes.h"
 
 enum { MAX_ROOTS = 2048 }; /* five hooks of 64 terms, each a value and up to four indices, and the rest */
@@ -96,8 +97,8 @@ static void stage_mask(compilation *c, text *out) {
 }
 
 static void stage_plan(const compilation *c, text *out) {
-  const plan *p = &c->plan;
-  text_add(out, "%s", p->why);
+  const plan *p = &c->at.plan;
+  text_add(out, "%s", compilation_why(c));
   if (!p->forced)
     text_add(out,
              "before compiling: where this choice has too few registers, a later one is compiled, even of "
@@ -114,7 +115,7 @@ static luattn_status stage_ptx(compilation *c, text *out, luattn_error *err) {
     TRY(nvrtc_open_first(&c->search, &c->nvrtc, &lib, err));
   else
     TRY(nvrtc_open(&c->nvrtc, &lib, err));
-  TRY(source_compile(c, &lib, PART_ALL, NULL, 1, &r, err));
+  TRY(programs_ptx(c, &lib, &r, err));
   text_bytes(out, r.ptx, strlen(r.ptx));
   return LUATTN_OK;
 }
@@ -128,29 +129,29 @@ static luattn_status stage(compilation *c, const char *name, text *out, luattn_e
   if (!is_plan && !is_spec && !is_config && strcmp(name, "ptx") != 0)
     return luattn_fail(err, LUATTN_INVALID,
                        "emit: stage: '%s' is not one of ir, grad, mask, plan, spec, config, ptx", name);
-  TRY(plan_and_emit(c, err));
+  TRY(pipeline_tuned_source(c, err));
   if (is_plan)
     stage_plan(c, out);
   else if (is_spec)
-    text_bytes(out, c->spec_text, strlen(c->spec_text));
+    text_bytes(out, c->at.spec_text, strlen(c->at.spec_text));
   else if (is_config)
-    text_bytes(out, c->config, strlen(c->config));
+    text_bytes(out, c->at.config, strlen(c->at.config));
   else
     return stage_ptx(c, out, err);
   return LUATTN_OK;
 }
 
 static luattn_status stage_source(compilation *c, const luattn_image *image, text *out, luattn_error *err) {
-  TRY(source_plan(c, err));
-  if (!compile_match_plan(c, image))
+  TRY(pipeline_source(c, err));
+  if (!pipeline_match(c, image))
     return luattn_fail(
         err, LUATTN_INVALID,
         "emit: image: has tiles that this target's plan does not choose; give the target that it "
         "was compiled for, with its `tiles` where they were given");
   text_add(out, "// ---- config.cuh\n");
-  text_bytes(out, c->config, strlen(c->config));
+  text_bytes(out, c->at.config, strlen(c->at.config));
   text_add(out, "\n// ---- spec.cuh\n");
-  text_bytes(out, c->spec_text, strlen(c->spec_text));
+  text_bytes(out, c->at.spec_text, strlen(c->at.spec_text));
   return LUATTN_OK;
 }
 
@@ -176,15 +177,15 @@ static luattn_status copy_text(const text *t, const char *name, char **out, luat
 static luattn_status emit(void *arguments, luattn_error *err) {
   const emit_call *given = arguments;
   compilation *c;
-  luattn_status status = compile_open(given->spec, given->target, &c, err);
+  luattn_status status = compilation_open(given->spec, given->target, &c, err);
   if (status == LUATTN_OK) {
     text t;
     text_init(&t, c->a);
     status = given->image != NULL ? stage_source(c, given->image, &t, err) : stage(c, given->name, &t, err);
-    if (status == LUATTN_OK) status = compile_memory(c, err);
+    if (status == LUATTN_OK) status = compilation_memory(c, err);
     if (status == LUATTN_OK) status = copy_text(&t, given->name, given->out, err);
   }
-  compile_close(c);
+  compilation_close(c);
   if (status == LUATTN_OK) fail_clear(err); /* other tiles may have been tried first */
   return status;
 }

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "common/limits.h"
-#include "gen/compile.h"
 #include "abi/params.h"
+#include "gen/compile/manifest.h"
 
 static void copy_name(char *out, const char *name) { snprintf(out, LUATTN_NAME_SIZE, "%s", name); }
 
@@ -30,7 +30,7 @@ static void fill_spec(const compilation *c, image_manifest *out) {
   out->num_stats = (uint32_t)c->mask.num_stats;
   for (int i = 0; i < t->num_inputs; i++) {
     out->input[i] = t->input[i];
-    out->input[i].pairs = c->lowered->pairs[i];
+    out->input[i].pairs = c->at.lowered->pairs[i];
   }
   for (int i = 0; i < t->num_scalars; i++) {
     copy_name(out->scalar[i].name, t->scalar_name[i]);
@@ -41,8 +41,8 @@ static void fill_spec(const compilation *c, image_manifest *out) {
     out->stat[i].input = (uint32_t)s->input;
     out->stat[i].axis = (uint32_t)s->axis;
     out->stat[i].block =
-        (uint32_t)(s->along_q ? c->plan.tile_m
-                              : tiles_walk_columns(&c->plan)); /* as stat_block in spec.cuh */
+        (uint32_t)(s->along_q ? c->at.plan.tile_m
+                              : tiles_walk_columns(&c->at.plan)); /* as stat_block in spec.cuh */
   }
   out->num_saved = (uint32_t)c->spec.derived.num_saved;
   out->has_lse = t->online.lse >= 0;
@@ -71,7 +71,7 @@ static luattn_status refuse_large(const compilation *c, luattn_error *err) {
 }
 
 luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_error *err) {
-  const plan *p = &c->plan;
+  const plan *p = &c->at.plan;
   memset(out, 0, sizeof *out);
   out->pass = p->pass;
   out->family = p->family;
@@ -82,16 +82,16 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->head_dim_v = (uint32_t)p->head_dim_v;
   out->params_version = LUATTN_PARAMS_VERSION;
   out->params_bytes = sizeof(LuattnParams);
-  out->num_bwd_rows = (uint32_t)c->lowered->num_rows;
+  out->num_bwd_rows = (uint32_t)c->at.lowered->num_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;
   out->can_split = p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90;
   out->wants = p->wants;
   out->draws_tiles = p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && c->mask.keep != IR_NONE;
   out->is_ptx = c->target.ptx != 0;
-  out->reads_ahead = c->lowered->rows.line_bytes > 0;
+  out->reads_ahead = c->at.lowered->rows.line_bytes > 0;
   const int64_t longest = INT64_C(1) << 30; /* kernels add a tile to a position in 32 bits */
-  out->max_len = c->lowered->max_len > longest ? longest : c->lowered->max_len;
+  out->max_len = c->at.lowered->max_len > longest ? longest : c->at.lowered->max_len;
   if (out->max_len < 1) return refuse_large(c, err);
   fill_spec(c, out);
   fill_entries(p, out);

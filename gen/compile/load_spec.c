@@ -1,4 +1,4 @@
-/* load.c: a spec from its file to expressions, and what it declares. */
+/* load_spec.c: a spec from its file to expressions, and what it declares. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>

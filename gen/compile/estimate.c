@@ -1,12 +1,12 @@
-/* tuning.c: answers before anything is compiled: the tiles, and the memory that a pass needs. */
+/* estimate.c: the memory that a pass needs, before anything is compiled. */
 #include <math.h>
 #include <string.h>
 
 #include "common/host.h"
 #include "common/limits.h"
 #include "common/pairs.h"
-#include "gen/compile.h"
 #include "abi/params.h"
+#include "gen/compile/pipeline.h"
 
 /* What the estimate multiplies; double, so that no product overflows before it is known to fit a size_t. */
 typedef struct sizes {
@@ -186,89 +186,32 @@ static luattn_status check_problem(const luattn_problem *p, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* What the three questions are asked with; each reads its own. */
-typedef struct tuning_call {
+typedef struct memory_call {
   const luattn_spec *spec;
   const luattn_target *target;
-  int *tile_m, *tile_n;
-  luattn_tiles *out;
-  int most, *count;
   const luattn_problem *problem;
   luattn_memory_estimate *estimate;
-} tuning_call;
+} memory_call;
 
-static luattn_status prepare(const tuning_call *given, compilation **c, luattn_error *err) {
-  TRY(compile_open(given->spec, given->target, c, err));
-  return plan_and_emit(*c, err);
-}
-
-static luattn_status answer_tiles(void *arguments, luattn_error *err) {
-  const tuning_call *given = arguments;
-  compilation *c;
-  const luattn_status status = prepare(given, &c, err);
-  if (status == LUATTN_OK) {
-    *given->tile_m = c->plan.tile_m;
-    *given->tile_n = c->plan.tile_n;
-  }
-  compile_close(c);
-  if (status == LUATTN_OK) fail_clear(err);
-  return status;
-}
-
-luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m,
-                                int *tile_n, luattn_error *err) {
-  fail_clear(err);
-  NEED(spec);
-  NEED(target);
-  NEED(tile_m);
-  NEED(tile_n);
-  tuning_call call = {.spec = spec, .target = target, .tile_m = tile_m, .tile_n = tile_n};
-  return host_run(answer_tiles, &call, err);
-}
-
-static luattn_status answer_candidates(void *arguments, luattn_error *err) {
-  const tuning_call *given = arguments;
-  luattn_tiles list[PLAN_MAX_CANDIDATES];
-  compilation *c;
-  int count;
-  luattn_status status = compile_open(given->spec, given->target, &c, err);
-  if (status == LUATTN_OK) status = plan_list(&c->spec, &c->target, list, &count, err);
-  if (status == LUATTN_OK) {
-    *given->count = count < given->most ? count : given->most;
-    for (int i = 0; i < *given->count; i++) given->out[i] = list[i];
-  }
-  compile_close(c);
-  if (status == LUATTN_OK) fail_clear(err);
-  return status;
-}
-
-luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_target *target, luattn_tiles *out,
-                                     int most, int *count, luattn_error *err) {
-  fail_clear(err);
-  NEED(spec);
-  NEED(target);
-  NEED(count);
-  if (out == NULL && most > 0) return fail_null(err, __func__, "out");
-  if (most < 0)
-    return luattn_fail(err, LUATTN_INVALID, "candidates: most: is %d, expected the length of `out`", most);
-  tuning_call call = {.spec = spec, .target = target, .out = out, .most = most, .count = count};
-  return host_run(answer_candidates, &call, err);
+static luattn_status prepare(const memory_call *given, compilation **c, luattn_error *err) {
+  TRY(compilation_open(given->spec, given->target, c, err));
+  return pipeline_tuned_source(*c, err);
 }
 
 static luattn_status answer_memory(void *arguments, luattn_error *err) {
-  const tuning_call *given = arguments;
+  const memory_call *given = arguments;
   const luattn_problem *problem = given->problem;
   compilation *c;
   TRY(check_problem(problem, err));
   luattn_status status = prepare(given, &c, err);
   if (status == LUATTN_OK) {
     const double elem[] = {8, 4, 2, 2};
-    const sizes s = {problem->batch,     problem->heads,      problem->heads_kv,
-                     problem->q_len,     problem->kv_len,     c->plan.head_dim,
-                     c->plan.head_dim_v, elem[c->plan.dtype], c->plan.dtype == LUATTN_F64 ? 8 : 4};
-    status = estimate_of(&c->info, &s, given->estimate, err);
+    const sizes s = {problem->batch,        problem->heads,         problem->heads_kv,
+                     problem->q_len,        problem->kv_len,        c->at.plan.head_dim,
+                     c->at.plan.head_dim_v, elem[c->at.plan.dtype], c->at.plan.dtype == LUATTN_F64 ? 8 : 4};
+    status = estimate_of(&c->at.info, &s, given->estimate, err);
   }
-  compile_close(c);
+  compilation_close(c);
   if (status == LUATTN_OK) fail_clear(err);
   return status;
 }
@@ -281,6 +224,6 @@ luattn_status luattn_estimate_memory(const luattn_spec *spec, const luattn_targe
   NEED(target);
   NEED(problem);
   NEED(estimate);
-  tuning_call call = {.spec = spec, .target = target, .problem = problem, .estimate = estimate};
+  memory_call call = {.spec = spec, .target = target, .problem = problem, .estimate = estimate};
   return host_run(answer_memory, &call, err);
 }

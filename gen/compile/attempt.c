@@ -1,0 +1,84 @@
+#include "gen/compile/attempt.h"
+
+#include "gen/compile/manifest.h"
+#include "gen/emit/emit.h"
+
+/* What a launch will refuse, where it is among the lengths that people have. */
+static const char *length_fact(const compilation *c) {
+  if (c->at.lowered->max_len >= 1 << 24) return "";
+  return arena_printf(c->a, "lengths up to %lld: beyond, the spec's index arithmetic leaves 32 bits\n",
+                      (long long)c->at.lowered->max_len);
+}
+
+/* A gather clamps: an input along q that is read at kv_idx, such as document ids, wants kv_len = q_len. */
+static const char *gather_fact(const compilation *c) {
+  const traced_spec *t = &c->spec.traced;
+  for (ir_ref r = 1; r < ir_count(c->loaded); r++) {
+    const ir_node *n = ir_get(c->loaded, r);
+    for (int i = 0; n->op == IR_LOAD && i < n->nargs; i++) {
+      const luattn_input_info *in = &t->input[n->imm.integer];
+      const bool q_at_kv = in->axis[i] == LUATTN_AXIS_Q && ir_is_var(c->loaded, n->arg[i], VAR_KV),
+                 kv_at_q = in->axis[i] == LUATTN_AXIS_KV && ir_is_var(c->loaded, n->arg[i], VAR_Q);
+      if (q_at_kv || kv_at_q)
+        return arena_printf(c->a,
+                            "input '%s': its axis %s is read at %s too: right where q_len = kv_len; a free "
+                            "axis serves both\n",
+                            in->name, q_at_kv ? "q" : "kv", q_at_kv ? "kv_idx" : "q_idx");
+    }
+  }
+  return "";
+}
+
+/* Who compiles forward alone learns in time that nothing else will come. */
+static const char *backward_fact(const compilation *c) {
+  const char *missing = c->spec.derived.missing;
+  return missing == NULL ? "" : arena_printf(c->a, "no backward: %s\n", missing);
+}
+
+/* All reasons in one text: the plan's, and what lowering found. */
+static const char *explain(const compilation *c, const char *shared_memory) {
+  const attempt *at = &c->at;
+  const char *lengths = length_fact(c), *gathers = gather_fact(c), *backward = backward_fact(c);
+  if (lengths == NULL || gathers == NULL || backward == NULL) return NULL;
+  return arena_printf(
+      c->a, "%s%s%s%s%s%s%s", at->plan.why, at->lowered->notes, lengths, gathers, backward, shared_memory,
+      at->plan.no_lines
+          ? "scores read every input themselves: ahead of them it would take too many registers\n"
+          : "");
+}
+
+luattn_status attempt_make(compilation *c, luattn_error *err) {
+  attempt *at = &c->at;
+  const char *shared_memory;
+  lowered *f = arena_new(c->a, sizeof *f);
+  if (f == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", c->spec.traced.name);
+  TRY(lower_spec(c->a, &c->spec, &c->mask, &at->plan, f, err));
+  at->lowered = f;
+  TRY(emit_spec(f, &at->spec_text, err));
+  TRY(emit_config(c->a, &at->plan, &f->rows, &at->config, err));
+  TRY(plan_entries(c->a, &at->plan, &c->spec, &f->rows, &shared_memory, err));
+  at->why = explain(c, shared_memory);
+  if (at->why == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  return manifest_fill(c, &at->info, err);
+}
+
+bool attempt_next_tiles(compilation *c) {
+  const plan *p = &c->at.plan;
+  return plan_alternative(c->a, &c->spec, &c->target, p->small_dots, p->rank + 1, &c->at.plan);
+}
+
+bool attempt_without_bias_rows(compilation *c) {
+  plan *p = &c->at.plan;
+  if (p->pass != LUATTN_BACKWARD || p->no_lines || c->at.lowered->rows.line_bytes == 0) return false;
+  return p->no_lines = true;
+}
+
+bool attempt_for_softcap(compilation *c) {
+  plan other;
+  if (c->at.lowered->softcap_limit == IR_NONE || c->at.plan.small_dots || c->at.plan.rank > 0) return false;
+  if (!plan_alternative(c->a, &c->spec, &c->target, true, 0, &other)) return false;
+  const luattn_tiles now = plan_tiles(&c->at.plan), then = plan_tiles(&other);
+  if (plan_same_tiles(&now, &then)) return false;
+  c->at.plan = other;
+  return true;
+}

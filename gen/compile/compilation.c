@@ -1,0 +1,70 @@
+#include "gen/compile/compilation.h"
+
+#include "common/struct_size.h"
+
+luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
+                               luattn_error *err) {
+  static const struct_rule rule = STRUCT_RULE(luattn_target, wants);
+  luattn_target taken;
+  *out = NULL;
+  TRY(struct_take(&rule, "target", target, &taken, err));
+  if (taken.pass == LUATTN_BACKWARD && spec->derived.missing != NULL)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "%s", spec->derived.missing);
+  arena *a = arena_open(arena_allocator(spec->a));
+  compilation *c = a == NULL ? NULL : arena_new(a, sizeof *c);
+  if (c == NULL) {
+    arena_close(a);
+    return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
+  }
+  *out = c;
+  c->a = a;
+  c->target = taken;
+  c->note = "";
+  nvrtc_search_start(&c->search, taken.nvrtc, (int)taken.driver_version, taken.ptx != 0);
+  c->spec = *spec;
+  c->loaded = spec->traced.g;
+  c->spec.traced.g = ir_clone(c->a, spec->traced.g);
+  if (c->spec.traced.g == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
+  ir_set_line(c->spec.traced.g, 0);
+  TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
+  return mask_analyse(c->a, &c->spec.traced, &c->mask, err);
+}
+
+void compilation_close(compilation *c) {
+  if (c == NULL) return;
+  arena_close(c->second);
+  arena_close(c->a); /* with c in it */
+}
+
+luattn_status compilation_find_nvrtc(compilation *c, luattn_error *err) {
+  return c->nvrtc.path[0] != 0 ? LUATTN_OK : nvrtc_next(&c->search, &c->nvrtc, err);
+}
+
+luattn_status compilation_memory(const compilation *c, luattn_error *err) {
+  if (!arena_failed(c->a) && (c->second == NULL || !arena_failed(c->second))) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", c->spec.traced.name);
+}
+
+luattn_status compilation_note(compilation *c, const char *line, luattn_error *err) {
+  const char *note = line == NULL ? NULL : arena_printf(c->a, "%s%s\n", c->note, line);
+  if (note == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", c->spec.traced.name);
+  c->note = note;
+  return LUATTN_OK;
+}
+
+const char *compilation_why(const compilation *c) {
+  const char *why = c->note[0] == 0 ? NULL : arena_printf(c->a, "%s%s", c->at.why, c->note);
+  return why != NULL ? why : c->at.why;
+}
+
+const char *compilation_add_line(arena *a, const char *text, const char *line) {
+  const char *both = arena_printf(a, "%s%s\n", text, line);
+  return both != NULL ? both : text;
+}
+
+const char *compilation_arch(const compilation *c, arena *a) {
+  const char suffix[2] = {c->at.plan.arch_suffix, 0};
+  return arena_printf(a, "sm_%d%s", c->at.plan.arch, suffix);
+}

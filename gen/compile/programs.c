@@ -1,0 +1,217 @@
+/* programs.c: compiles the kernels of an image in two runs of NVRTC, where there are some besides the main
+ * one: that takes long, the others a tenth of it to as much again. Two cores then compile an image in the
+ * time of its main kernel. NVRTC's front end takes one program at a time, and the main kernel does not wait:
+ * the others start when it is through. NVRTC's own threads (--split-compile) leave what ptxas remarks on
+ * wgmma out of the log, which plans yield to. */
+#include "gen/compile/programs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/host.h"
+#include "gen/cache/cache.h"
+
+/* Which kernels a program has (LUATTN_PART of the templates). Results of the others lie in c->second. */
+typedef enum program_part { PROGRAM_ALL, PROGRAM_MAIN, PROGRAM_OTHERS } program_part;
+
+bool programs_are_two(const compilation *c) {
+  bool main = false, others = false;
+  for (int i = 0; i < c->at.plan.num_entries; i++) {
+    const bool is_main = luattn_role_is_main((uint32_t)c->at.plan.entry[i].role) != 0;
+    main |= is_main;
+    others |= !is_main;
+  }
+  return main && others && !c->target.one_code;
+}
+
+/* Passes of NVVM's optimizer that a kernel does without: to combine instructions, or to do so again and
+ * again, and to hoist what a loop does not change. They take a fortieth to a tenth of the time that it takes
+ * to compile, in sm80's backward up to a sixth, and leave most kernels as fast; T5's forward above head dim
+ * 192 is 5 % slower, sm80's backward up to D 128 without a mask and that of some grids 2 to 3 %. Which ones
+ * was measured on an H200 and an H100 (bench/journal: compile_time.md, simt.md, parameter_gradients_sm80.md).
+ * More would cost narrow heads, the masks of grids forward, f32's forward and all other backward kernels some
+ * speed. The option is in no manual; an NVRTC that refuses it compiles with all passes, and one that does not
+ * know a pass by this name leaves none out. Only options that end with the compilation stand here: others
+ * stay on for whatever the process compiles next (parameter_gradients_sm80.md). */
+enum { MAX_LEFT_OUT = 2 };
+_Static_assert(PROGRAMS_MAX_OPTIONS == 7 + 4 * MAX_LEFT_OUT, "room for all options");
+static const char combine_less_often[] = "-full-inst-combine=0",
+                  combine_nothing[] = "-disable-InstructionCombiningPass",
+                  hoist_nothing[] = "-disable-LICMPass";
+
+static int left_out_of_forward(const plan *p, bool is_grid, const char *out[MAX_LEFT_OUT]) {
+  const bool is_wide = p->head_dim > 192 && p->head_dim_v > 192;
+  const bool simt = p->family == LUATTN_SIMT, is_narrow = p->family == LUATTN_SM90 && !is_wide;
+  int n = 0;
+  out[n++] = simt || is_grid || is_narrow ? combine_less_often : combine_nothing;
+  if (is_wide && !is_grid && (simt || p->family == LUATTN_SM90)) out[n++] = hoist_nothing;
+  return n;
+}
+
+static int left_out_of_backward(const plan *p, const char *out[MAX_LEFT_OUT]) {
+  const bool simt = p->family == LUATTN_SIMT, sm80 = p->family == LUATTN_SM80;
+  int n = 0;
+  if (simt) out[n++] = combine_less_often;
+  if (sm80) out[n++] = combine_nothing;
+  if (simt || sm80) out[n++] = hoist_nothing;
+  return n;
+}
+
+static int passes_left_out(const compilation *c, const char *out[MAX_LEFT_OUT]) {
+  if (c->at.plan.dtype == LUATTN_F64) return 0;
+  if (c->at.plan.pass == LUATTN_BACKWARD) return left_out_of_backward(&c->at.plan, out);
+  return left_out_of_forward(&c->at.plan, c->mask.rows.period >= MASK_GRID, out);
+}
+
+/* No flag of fast arithmetic: ops/math.cuh decides that for each function. `recent`: what not every NVRTC 12
+ * knows. Minimal: without the declarations of textures and of the CUDA runtime, a tenth of the front end's
+ * time. No cache: NVRTC would start CUDA to look among the driver's cached kernels, and luattn has a cache of
+ * its own. */
+static nvrtc_options options(const compilation *c, program_part part, bool recent,
+                             const char *out[PROGRAMS_MAX_OPTIONS]) {
+  const char *line_info = getenv("LUATTN_LINEINFO"), *left_out[MAX_LEFT_OUT];
+  int n = 0;
+  out[n++] = "-std=c++20";
+  out[n++] = "-default-device";
+  out[n++] = "--ptxas-options=-v";
+  if (line_info != NULL && strcmp(line_info, "1") == 0) out[n++] = "-lineinfo";
+  if (recent) out[n++] = "--minimal";
+  if (recent) out[n++] = "--no-cache";
+  if (part != PROGRAM_ALL) out[n++] = part == PROGRAM_MAIN ? "-DLUATTN_PART=1" : "-DLUATTN_PART=2";
+  const int num_left_out = recent ? passes_left_out(c, left_out) : 0;
+  for (int i = 0; i < num_left_out; i++) {
+    out[n++] = "-Xnvvm"; /* to NVVM: what follows is for its optimizer */
+    out[n++] = "-Xopt";
+    out[n++] = "-Xnvvm";
+    out[n++] = left_out[i];
+  }
+  return (nvrtc_options){.list = out, .count = n, .optional = 4 * num_left_out};
+}
+
+static const template_file *entry_file(const compilation *c) {
+  for (int i = 0; i < c->num_templates; i++)
+    if (strcmp(c->templates[i].name, c->at.plan.template_file) == 0) return &c->templates[i];
+  return NULL;
+}
+
+static bool is_entry(const template_file *f) {
+  const size_t n = strlen(f->name);
+  return n > 3 && strcmp(f->name + n - 3, ".cu") == 0;
+}
+
+static luattn_status compile_program(const compilation *c, const nvrtc *lib, program_part part,
+                                     nvrtc_watcher *watcher, int want_ptx, nvrtc_result *out,
+                                     luattn_error *err) {
+  arena *a = part == PROGRAM_OTHERS ? c->second : c->a;
+  const char *opts[PROGRAMS_MAX_OPTIONS], *arch = compilation_arch(c, a);
+  const template_file *entry = entry_file(c);
+  template_file *headers = arena_array(a, (size_t)c->num_templates + 2, sizeof *headers);
+  if (arch == NULL || headers == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  if (entry == NULL)
+    return luattn_fail(err, LUATTN_INTERNAL, "compile: %s: is not among the templates",
+                       c->at.plan.template_file);
+  int n = 0;
+  for (int i = 0; i < c->num_templates; i++)
+    if (!is_entry(&c->templates[i])) headers[n++] = c->templates[i];
+  headers[n++] = (template_file){"config.cuh", c->at.config, strlen(c->at.config)};
+  headers[n++] = (template_file){"spec.cuh", c->at.spec_text, strlen(c->at.spec_text)};
+  nvrtc_options told = options(c, part, lib->major >= 13, opts);
+  told.watcher = watcher;
+  return nvrtc_compile(lib, a, entry->name, entry->data, headers, n, arch, told, want_ptx, out, err);
+}
+
+luattn_status programs_ptx(const compilation *c, const nvrtc *lib, nvrtc_result *out, luattn_error *err) {
+  return compile_program(c, lib, PROGRAM_ALL, NULL, 1, out, err);
+}
+
+int programs_options(const compilation *c, const char *out[PROGRAMS_MAX_OPTIONS]) {
+  return options(c, programs_are_two(c) ? PROGRAM_MAIN : PROGRAM_ALL, true, out).count;
+}
+
+/* ---- two at once ---- */
+
+typedef struct second_run {
+  const compilation *c;
+  const nvrtc *lib;
+  int want_ptx;
+  pthread_t thread;
+  bool is_due, has_thread;
+  nvrtc_result result;
+  luattn_status status;
+  luattn_error err;
+} second_run;
+
+static void *compile_others(void *of_second_run) {
+  HOST_SCOPE;
+  second_run *r = of_second_run;
+  r->status = compile_program(r->c, r->lib, PROGRAM_OTHERS, NULL, r->want_ptx, &r->result, &r->err);
+  return NULL;
+}
+
+static void start_others(void *of_second_run) {
+  second_run *r = of_second_run;
+  if (!r->is_due) r->has_thread = host_thread(&r->thread, compile_others, r) == 0;
+  r->is_due = true;
+}
+
+/* What ptxas said of both, in the first. Without registers for one of them there is no image. What entries of
+ * both call stands in both logs. */
+static void join(nvrtc_result *main, const nvrtc_result *others) {
+  const int room = (int)(sizeof main->entry / sizeof main->entry[0]);
+  for (int i = 0; i < others->num_entries && main->num_entries < room; i++)
+    main->entry[main->num_entries++] = others->entry[i];
+  if (others->called_spill_bytes > main->called_spill_bytes)
+    main->called_spill_bytes = others->called_spill_bytes;
+  if (main->remark == NULL || (main->cubin != NULL && others->cubin == NULL)) main->remark = others->remark;
+  if (others->cubin == NULL) main->cubin = NULL;
+}
+
+luattn_status programs_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *main,
+                               nvrtc_result *others, luattn_error *err) {
+  memset(others, 0, sizeof *others);
+  if (!programs_are_two(c)) return compile_program(c, lib, PROGRAM_ALL, NULL, want_ptx, main, err);
+  second_run second = {.c = c, .lib = lib, .want_ptx = want_ptx};
+  nvrtc_watcher watcher = {start_others, &second};
+  const luattn_status status = compile_program(c, lib, PROGRAM_MAIN, &watcher, want_ptx, main, err);
+  if (second.has_thread)
+    pthread_join(second.thread, NULL);
+  else if (status == LUATTN_OK)
+    compile_others(&second);
+  if (status != LUATTN_OK) return status;
+  if (second.status != LUATTN_OK) {
+    if (err != NULL) *err = second.err;
+    return second.status;
+  }
+  *others = second.result;
+  join(main, others);
+  return LUATTN_OK;
+}
+
+luattn_status programs_image(const compilation *c, image_manifest *info, const nvrtc_result *main,
+                             const nvrtc_result *others, luattn_image **image, luattn_error *err) {
+  const bool ptx = info->is_ptx != 0;
+  const char *first = ptx ? main->ptx : main->cubin, *second = ptx ? others->ptx : others->cubin;
+  const size_t size = ptx ? strlen(first) + 1 : main->cubin_size;
+  const luattn_tiles tiles = plan_tiles(&c->at.plan);
+  const image_plan planned = {c->why, tiles, c->every_length || plan_same_tiles(&tiles, &c->other)};
+  if (second == NULL) return image_create(info, &planned, first, size, image, err);
+  const size_t rest = ptx ? strlen(second) + 1 : others->cubin_size, at = (size + 127) / 64 * 64;
+  char *both = arena_new(c->a, at + rest);
+  if (both == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  memcpy(both, first, size);
+  memcpy(both + at, second, rest);
+  info->second_code = (uint32_t)at;
+  return image_create(info, &planned, both, at + rest, image, err);
+}
+
+void programs_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err) {
+  char path[512];
+  const char *text = arena_printf(c->a, "// %s\n\n// ---- config.cuh\n%s\n// ---- spec.cuh\n%s",
+                                  err != NULL ? err->message : "", c->at.config, c->at.spec_text);
+  if (text == NULL) return; /* the message stands without it */
+  cache_keep_source(dir, key, text, path, sizeof path);
+  if (err == NULL || path[0] == 0) return;
+  const size_t used = strlen(err->message);
+  snprintf(err->message + used, sizeof err->message - used, "; the generated source is in %s", path);
+}

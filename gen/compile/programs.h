@@ -1,0 +1,25 @@
+/* programs.h: NVRTC's programs of an attempt: one for all kernels, or the main kernel's and another for the others. */
+#ifndef LUATTN_GEN_PROGRAMS_H
+#define LUATTN_GEN_PROGRAMS_H
+
+#include "gen/base/hash.h"
+#include "gen/compile/compilation.h"
+
+/* Whether the image has its main kernel in one code and the others in a second one. */
+bool programs_are_two(const compilation *c);
+/* What NVRTC is told, for the key in the cache; how many. */
+enum { PROGRAMS_MAX_OPTIONS = 15 };
+int programs_options(const compilation *c, const char *out[PROGRAMS_MAX_OPTIONS]);
+
+/* Compiles c->at, two programs at once (c->second is open). What ptxas says of both is in *main; `others` has a code,
+ * or is empty. */
+luattn_status programs_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *main,
+                               nvrtc_result *others, luattn_error *err);
+/* The PTX of all kernels, in one. */
+luattn_status programs_ptx(const compilation *c, const nvrtc *lib, nvrtc_result *out, luattn_error *err);
+luattn_status programs_image(const compilation *c, image_manifest *info, const nvrtc_result *main,
+                             const nvrtc_result *others, luattn_image **image, luattn_error *err);
+/* Leaves what NVRTC refused in `dir`, and adds the place to the message. */
+void programs_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err);
+
+#endif
