@@ -5,6 +5,7 @@ set(LUATTN_TEMPLATES
   arch/mma.cuh
   arch/mma_registers.cuh
   arch/o_registers.cuh
+  arch/tensor.cuh
   arch/tma.cuh
   arch/types.cuh
   arch/wgmma.cuh
@@ -51,6 +52,7 @@ set(LUATTN_TEMPLATES
   simt/tile_products.cuh
   sink/dq_acc.cuh
   sink/dq_state.cuh
+  sink/row_numbers.cuh
   sm80/bwd_sm80.cuh
   sm80/bwd_sm80_scores.cuh
   sm80/fwd_sm80.cuh
@@ -82,8 +84,8 @@ set(LUATTN_TEMPLATES
   sm90/fwd/softmax.cuh
   sm90/pipeline.cuh
   source/cp_async_tile.cuh
-  source/tensor.cuh
   work/dq_order.cuh
+  work/sequence.cuh
   work/tile_scheduler.cuh
   work/tile_walk.cuh
 )

@@ -246,7 +246,7 @@ int tiles_least_shared(const plan *p) {
 plan_copies tiles_copies(const plan *p) {
   const bool backward = p->pass == LUATTN_BACKWARD;
   const bool half = p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16;
-  plan_copies c = {.mod = half ? 8 : 1}; /* per_access in templates/source/tensor.cuh */
+  plan_copies c = {.mod = half ? 8 : 1}; /* per_access in templates/arch/tensor.cuh */
   if (p->family == LUATTN_SIMT) {        /* backward rolls its loop over rows */
     c.col = max_of(p->tile_n / 16, 1);
     c.row = backward ? 1 : max_of(p->tile_m * 16 / p->threads, 1);

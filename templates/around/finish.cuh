@@ -1,12 +1,13 @@
-// around/finish.cuh: luattn_finish: dq, dk and dv from their accumulators, through the derivatives of input mods.
+// around/finish.cuh: luattn_finish: dq, dk and dv from their accumulators, through the derivatives of input
+// mods.
 //
-// Grid as luattn_mod (around/input_mods.cuh), or (.., batch) where nothing but dq has to be written; aux_threads
-// threads.
+// Grid as luattn_mod (around/input_mods.cuh), or (.., batch) where nothing but dq has to be written;
+// aux_threads threads.
 #pragma once
 #include "around/around.cuh"
 #include "grads/flush.cuh"
 #include "sink/dq_state.cuh"
-#include "source/tensor.cuh"
+#include "arch/tensor.cuh"
 
 template <class Spec, int Which, class Real>
 LUATTN_FN Real apply_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d,

@@ -4,7 +4,7 @@
 // 1: k, 2: v; aux_threads threads.
 #pragma once
 #include "around/around.cuh"
-#include "source/tensor.cuh"
+#include "arch/tensor.cuh"
 
 template <class Spec, int Which, class Real>
 LUATTN_FN Real apply_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {

@@ -1,12 +1,12 @@
-// around/prepare.cuh: luattn_prepare: delta = rowsum(dO * O), the row numbers that backward reads, and zeros where
-// luattn_dkdv adds.
+// around/prepare.cuh: luattn_prepare: delta = rowsum(dO * O), the row numbers that backward reads, and
+// zeros where luattn_dkdv adds.
 //
 // Grid (ceil(q_len / aux_tile), heads, batch); aux_threads threads.
 #pragma once
 #include "around/block_bounds.cuh"
 #include "grads/flush.cuh"
 #include "sink/dq_state.cuh"
-#include "source/tensor.cuh"
+#include "arch/tensor.cuh"
 
 LUATTN_FN constexpr int lanes_for(int units) {
   int lanes = 2;

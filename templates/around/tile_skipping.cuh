@@ -1,6 +1,7 @@
-// around/tile_skipping.cuh: which tiles have weights, for specs whose scores fall with positions (Spec::has_score_bounds, as
-// ALiBi's do). Two small kernels before the main one of the sm90 family, which then visits no others
-// (work/tile_walk.cuh: Visits). README.md has what is left out, and why that is no error.
+// around/tile_skipping.cuh: which tiles have weights, for specs whose scores fall with positions
+// (Spec::has_score_bounds, as ALiBi's do). Two small kernels before the main one of the sm90 family, which
+// then visits no others (work/tile_walk.cuh: Visits). README.md has what is left out, and why that is no
+// error.
 //
 //     luattn_norms    a bound of the largest |k| of each norm_rows positions, as the main kernel reads
 //                     them, in backward also of |q|, and the least lse; a warp for each.
@@ -16,7 +17,7 @@
 // keys that it keeps, where positions alone promise the best ones: the row's sum is at least their weights.
 #pragma once
 #include "score/online_rows.cuh"
-#include "source/tensor.cuh"
+#include "arch/tensor.cuh"
 #include "work/tile_walk.cuh"
 
 static constexpr int norm_rows = LUATTN_NORM_ROWS, norm_threads = 128, reach_threads = 128;

@@ -1,7 +1,7 @@
 // score/online_rows.cuh: the online function over a tile of scores held in registers, for any kernel family.
 //
-// A thread holds Rows x Cols scores. Lanes threads of a warp (xor masks 1, 2, .. Lanes/2) share each of its rows.
-// step() turns scores into probabilities in place and gives the factors for the O accumulated so far.
+// A thread holds Rows x Cols scores. Lanes threads of a warp (xor masks 1, 2, .. Lanes/2) share each of its
+// rows. step() turns scores into probabilities in place and gives the factors for the O accumulated so far.
 #pragma once
 #include "contract/contract.cuh"
 
@@ -35,7 +35,8 @@ template <int Cols> struct KeepBits {
   __device__ __forceinline__ bool get(int j) const { return (word[j / 32] >> (j % 32)) & 1u; }
 };
 
-// How many reductions it takes until all are done that the whole row shares: deferred ones are for `next` alone.
+// How many reductions it takes until all are done that the whole row shares: deferred ones are for `next`
+// alone.
 template <class Spec> LUATTN_FN constexpr int shared_reductions() {
   int n = 0;
   for (int k = 0; k < Spec::num_reductions; ++k)
@@ -118,8 +119,8 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     }
   }
 
-  // A step over scores that all count; or, with mask_by_inf, over scores of which those that do not are -inf, with
-  // mask_by_zero 0: the same code for masked and unmasked tiles. The caller sees to `kept`.
+  // A step over scores that all count; or, with mask_by_inf, over scores of which those that do not are
+  // -inf, with mask_by_zero 0: the same code for masked and unmasked tiles. The caller sees to `kept`.
   __device__ __forceinline__ void step_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
                                               Real (&score)[Rows][Cols], Real (&scale)[Rows]) {
 #pragma unroll
@@ -129,8 +130,9 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
       end_row(p, site, head, row[r], r, part);
     }
   }
-  // It has two parts for each row, so that a kernel may choose the order: the reductions that the whole row shares,
-  // which give the factor for O, as deferred ones are for `next` alone; then probabilities and deferred sums.
+  // It has two parts for each row, so that a kernel may choose the order: the reductions that the whole row
+  // shares, which give the factor for O, as deferred ones are for `next` alone; then probabilities and
+  // deferred sums.
   struct Part {
     Real red[num_red];
   };
@@ -160,7 +162,8 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     for (int r = 0; r < Rows; ++r) end_row(p, site, head, row[r], r, part[r]);
   }
 
-  // Sums what was left per thread; afterwards every lane holds the row's state, and `kept` speaks of the whole row.
+  // Sums what was left per thread; afterwards every lane holds the row's state, and `kept` speaks of the
+  // whole row.
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int m = Lanes / 2; m > 0; m /= 2) kept.bits |= __shfl_xor_sync(0xffffffffu, kept.bits, m);
@@ -173,7 +176,8 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   }
 
 private:
-  // Under mask_by_inf the arithmetic itself leaves a masked column out; a row that keeps nothing changes nothing, or is put right by `any`.
+  // Under mask_by_inf the arithmetic itself leaves a masked column out; a row that keeps nothing changes
+  // nothing, or is put right by `any`.
   template <bool Masked> LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
     if constexpr (Masked && !Spec::mask_by_inf) return keep.get(j);
     else return true;
@@ -206,25 +210,3 @@ private:
     }
   }
 };
-
-// What a row leaves besides O: its lse, and what backward wants of it. One thread a row; kept: the row has kept a score.
-template <class Spec>
-LUATTN_FN void write_row(const LuattnParams &p, const Site &site, const typename Spec::Head &head, const typename Spec::Row &row,
-                         const typename Spec::State &state, int at, bool kept) {
-  using Real = typename Spec::Real;
-  if constexpr (Spec::has_lse) {
-    if (p.lse.data != nullptr) {
-      Real *lse = static_cast<Real *>(p.lse.data) + site.b * p.lse.batch + site.h * p.lse.head + at * p.lse.seq;
-      *lse = kept ? Spec::lse(p, site, head, row, state) : -infinity<Real>();
-    }
-  }
-  if constexpr (Spec::num_saved > 0) {
-    if (p.saved != nullptr) {
-      const i64 index = (i64(site.b) * p.heads + site.h) * site.q_len + at, plane = i64(p.batch) * p.heads * site.q_len;
-      Real saved[Spec::num_saved];
-      Spec::save(p, site, head, row, state, saved);
-#pragma unroll
-      for (int i = 0; i < Spec::num_saved; ++i) static_cast<Real *>(p.saved)[i * plane + index] = saved[i];
-    }
-  }
-}

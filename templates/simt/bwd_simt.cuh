@@ -1,10 +1,12 @@
-// simt/bwd_simt.cuh: backward in f32 or f64 on the FMA units; dq, dk and dv without atomics, in a fixed order.
+// simt/bwd_simt.cuh: backward in f32 or f64 on the FMA units; dq, dk and dv without atomics, in a fixed
+// order.
 //
 // luattn_dkdv: grid (ceil(kv_len / tile_n), heads_kv, batch). A block owns a kv tile and walks the q tiles of
 // every q head of its group. Gradients of inputs and scalars arise here.
 // luattn_dq: grid (ceil(q_len / tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
 //
-// Config: as in simt/fwd_simt.cuh. tile_m, tile_n and threads serve both; accumulates_dq is false in this family.
+// Config: as in simt/fwd_simt.cuh. tile_m, tile_n and threads serve both; accumulates_dq is false in this
+// family.
 //
 // Dynamic shared memory of either, with e = sizeof(elem):
 //     2 * 144 * (tile_m + tile_n) + 2 * e * tile_m * (tile_n + 16 / e)
@@ -78,7 +80,7 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     using Real = typename Spec::Real;
     using T = Simt<Spec, Config>;
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows;
-    const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
+    const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
     const int q_tile = int(gridDim.x - 1 - blockIdx.x), q0 = q_tile * T::tile_m, h_kv = site.h / p.group;
     T t;
     const typename Spec::Head head = Spec::head(p, site);
@@ -86,10 +88,10 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     typename Spec::Acc acc = zero_acc<typename Spec::Acc>();  // grad<false> leaves it alone
     const DistanceTable<Spec, Config> terms{t.weights(2)};
 
-    const Slab<Real> q = slab_of<Real>(p.q, site.b, site.h, q0, site.q_len);
-    const Slab<Real> dout = slab_of<Real>(p.dout, site.b, site.h, q0, site.q_len);
-    Slab<Real> k = slab_of<Real>(p.k, site.b, h_kv, 0, site.kv_len);
-    Slab<Real> v = slab_of<Real>(p.v, site.b, h_kv, 0, site.kv_len);
+    const Slab<Real> q = q_slab<Real>(site, p.q, q0);
+    const Slab<Real> dout = q_slab<Real>(site, p.dout, q0);
+    Slab<Real> k = kv_slab<Real>(site, p.k, h_kv, 0);
+    Slab<Real> v = kv_slab<Real>(site, p.v, h_kv, 0);
     const auto request_scores = [&](const Tile &of) {
       k.first = v.first = of.index * T::tile_n;
       t.template request_dot<dim>(q, k, 0);
@@ -167,18 +169,19 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     T t;
     Real dk[T::rows_n][LaneColumns<Real, dim>::each] = {}, dv[T::rows_n][LaneColumns<Real, dim_v>::each] = {};
     const DistanceTable<Spec, Config> terms{t.weights(2)};
-    const Slab<Real> k = slab_of<Real>(p.k, b, h_kv, kv0, p.kv_len),
-                     v = slab_of<Real>(p.v, b, h_kv, kv0, p.kv_len);
+    const SequenceOf<Config> of_block(p, b, 0);
+    const Slab<Real> k = kv_slab<Real>(of_block, p.k, h_kv, kv0),
+                     v = kv_slab<Real>(of_block, p.v, h_kv, kv0);
 
 #pragma unroll 1
     for (int h = h_kv * p.group; h < (h_kv + 1) * p.group; ++h) {
-      const Site site{b, h, p.q_len, p.kv_len};
+      const SequenceOf<Config> site(p, b, h);
       const typename Spec::Head head = Spec::head(p, site);
       typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
       Sums sums;
       sums.enter_head();
-      Slab<Real> q = slab_of<Real>(p.q, b, h, 0, site.q_len),
-                 dout = slab_of<Real>(p.dout, b, h, 0, site.q_len);
+      Slab<Real> q = q_slab<Real>(site, p.q, 0),
+                 dout = q_slab<Real>(site, p.dout, 0);
 
       QTiles<Spec, T::tile_m, T::tile_n> walk(p, site, kv_tile);
       Tile tile = walk.next(p, site), next;

@@ -1,5 +1,5 @@
-// simt/fwd_simt.cuh: forward in f32 or f64 on the FMA units, for any architecture from 8.0 on. The correctness
-// baseline on a GPU.
+// simt/fwd_simt.cuh: forward in f32 or f64 on the FMA units, for any architecture from 8.0 on. The
+// correctness baseline on a GPU.
 //
 // luattn_fwd: grid (ceil(q_len / tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
 //
@@ -17,6 +17,7 @@
 // 32 x 32 (128) up to head_dim_v 128, 32 x 32 (256) beyond.
 #pragma once
 #include "simt/tile_products.cuh"
+#include "sink/row_numbers.cuh"
 
 // Scores of one tile in place of its dots: of all elements, one copy of the code for masked and other tiles.
 template <class Spec, class Config>
@@ -67,7 +68,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;
-  const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
+  const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
   const int q_tile = int(gridDim.x - 1 - blockIdx.x);  // the long rows of a causal mask first
   const int q0 = q_tile * T::tile_m, h_kv = site.h / p.group;
   T t;
@@ -80,9 +81,9 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   online.init(p, site, head, row);
   Real out[rows][LaneColumns<Real, dim_v>::each] = {};
 
-  const Slab<Real> q = slab_of<Real>(p.q, site.b, site.h, q0, site.q_len);
-  Slab<Real> k = slab_of<Real>(p.k, site.b, h_kv, 0, site.kv_len);
-  Slab<Real> v = slab_of<Real>(p.v, site.b, h_kv, 0, site.kv_len);
+  const Slab<Real> q = q_slab<Real>(site, p.q, q0);
+  Slab<Real> k = kv_slab<Real>(site, p.k, h_kv, 0);
+  Slab<Real> v = kv_slab<Real>(site, p.v, h_kv, 0);
   Real *weights = t.weights(0);
   const DistanceTable<Spec, Config> terms{t.weights(1)};
 
@@ -142,23 +143,8 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
 #pragma unroll
       for (int d = 0; d < LaneColumns<Real, dim_v>::each; ++d) out[r][d] = Real(0);
     }
-    t.template store<dim_v>(row_of<Real>(p.o, site.b, site.h, at), out[r], factor, wide, true);
-    if (t.lane != 0) continue;
-    if constexpr (Spec::has_lse) {
-      if (p.lse.data != nullptr)
-        *row_of<Real>(p.lse, site.b, site.h, at) =
-            any ? Spec::lse(p, site, head, row[r], online.state[r]) : -infinity<Real>();
-    }
-    if constexpr (Spec::num_saved > 0) {
-      if (p.saved != nullptr) {
-        Real save[Spec::num_saved];
-        Spec::save(p, site, head, row[r], online.state[r], save);
-        const i64 plane = i64(p.batch) * p.heads * site.q_len;
-        Real *saved = static_cast<Real *>(p.saved) + (i64(site.b) * p.heads + site.h) * site.q_len + at;
-#pragma unroll
-        for (int i = 0; i < Spec::num_saved; ++i) saved[i * plane] = save[i];
-      }
-    }
+    t.template store<dim_v>(site.template q_row<Real>(p.o, at), out[r], factor, wide, true);
+    if (t.lane == 0) write_row<Spec>(p, site, head, row[r], online.state[r], at, any);
   }
 }
 

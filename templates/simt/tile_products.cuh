@@ -15,10 +15,11 @@
 #pragma once
 #include "arch/cp_async.cuh"
 #include "score/online_rows.cuh"
-#include "source/tensor.cuh"
+#include "arch/tensor.cuh"
+#include "work/sequence.cuh"
 #include "work/tile_walk.cuh"
 
-// Rows `first`.. of one (batch, head) of a tensor. Rows past `len` read as zero.
+// Rows `first`.. of one head of a sequence, row0 its first. Rows past `len` read as zero.
 template <class Real>
 struct Slab {
   const Real *data;
@@ -27,13 +28,24 @@ struct Slab {
   bool wide;  // 16-byte copies are allowed
 };
 
-template <class Real>
-LUATTN_FN Slab<Real> slab_of(const LuattnTensor &t, int b, int h, int first, int len) {
+// Of a tensor of queries, and of keys.
+template <class Real, class Sequence>
+LUATTN_FN Slab<Real> q_slab(const Sequence &site, const LuattnTensor &t, int first) {
   Slab<Real> s;
-  s.data = row_of<const Real>(t, b, h, 0);
+  s.data = site.template q_row<const Real>(t, 0);
   s.stride = t.seq;
   s.first = first;
-  s.len = len;
+  s.len = site.q_len;
+  s.wide = allows_16_bytes<Real>(t);
+  return s;
+}
+template <class Real, class Sequence>
+LUATTN_FN Slab<Real> kv_slab(const Sequence &site, const LuattnTensor &t, int h_kv, int first) {
+  Slab<Real> s;
+  s.data = site.template kv_row<const Real>(t, h_kv, 0);
+  s.stride = t.seq;
+  s.first = first;
+  s.len = site.kv_len;
   s.wide = allows_16_bytes<Real>(t);
   return s;
 }

@@ -1,7 +1,7 @@
 // sink/dq_acc.cuh: the orders of p.dq_acc where luattn_dkdv adds into it.
 #pragma once
 #include "arch/mma_registers.cuh"
-#include "source/tensor.cuh"
+#include "arch/tensor.cuh"
 
 // From C fragments of mma.m16n8k16 (the sm80 family).
 //

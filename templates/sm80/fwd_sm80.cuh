@@ -1,5 +1,5 @@
-// sm80/fwd_sm80.cuh: the forward kernel of the sm80 family: f16 or bf16, mma.sync with f32 accumulation, any GPU
-// from sm_80 on.
+// sm80/fwd_sm80.cuh: the forward kernel of the sm80 family: f16 or bf16, mma.sync with f32 accumulation,
+// any GPU from sm_80 on.
 //
 // Grid (ceil(q_len / tile_m), heads, batch). A block takes tile_m queries of one head and walks the kv tiles
 // that the mask leaves. Each warp owns 16 or 32 whole rows, so that a row's statistics never leave its four
@@ -29,6 +29,7 @@
 #pragma once
 #include "score/distance_terms.cuh"
 #include "score/online_rows.cuh"
+#include "sink/row_numbers.cuh"
 #include "sm80/o_mma.cuh"
 #include "source/cp_async_tile.cuh"
 #include "work/tile_scheduler.cuh"
@@ -74,7 +75,7 @@ struct ForwardSm80 {
   static_assert(has_shared<Config, q_bytes + stages * (k_bytes + v_bytes)>());
 
   const LuattnParams &p;
-  const Site site;
+  const SequenceOf<Config> site;
   const int q_tile, lane, warp_row;  // the warp's first row in the tile
   const u32 q_shared, k_shared, v_shared;
   const int kv_head;
@@ -85,7 +86,7 @@ struct ForwardSm80 {
 
   __device__ __forceinline__ ForwardSm80(const LuattnParams &params, u32 shared, const BlockSite &block)
       : p(params),
-        site{block.b, block.h, params.q_len, params.kv_len},
+        site(params, block.b, block.h),
         q_tile(block.q_tile),
         lane(int(threadIdx.x) % 32),
         warp_row(int(threadIdx.x) / 32 * warp_rows),
@@ -105,9 +106,6 @@ struct ForwardSm80 {
     zero_out<m_tiles * v_blocks>();
   }
 
-  __device__ __forceinline__ HeadRows<Elem> head_of(const LuattnTensor &t, int h) const {
-    return {static_cast<const Elem *>(t.data) + site.b * t.batch + h * t.head, t.seq};
-  }
   // The query of row r of a lane's thread, and the nearest one that exists.
   __device__ __forceinline__ Position position(int r, int lane) const {
     return {q_tile * tile_m + warp_row + lane / 4, r / 2 * 16 + r % 2 * 8};
@@ -129,8 +127,8 @@ struct ForwardSm80 {
   template <Operand first, Operand last>
   __device__ __forceinline__ void load(Tile tile, int slot, bool with_q) const {
     if (with_q) {
-      copy_rows_async<Config::head_dim, threads>(q_shared, head_of(p.q, site.h), tile_m, q_tile * tile_m,
-                                                 site.q_len, copier());
+      const HeadRows<Elem> rows{site.template q_row<const Elem>(p.q, 0), p.q.seq};
+      copy_rows_async<Config::head_dim, threads>(q_shared, rows, tile_m, q_tile * tile_m, site.q_len, copier());
       cp_async_commit();
     }
     if (tile.valid()) {
@@ -141,8 +139,9 @@ struct ForwardSm80 {
   }
   template <int Dim>
   __device__ __forceinline__ void copy_tile(u32 to, const LuattnTensor &t, Tile tile) const {
-    copy_tile_async<tile_n, Dim, threads>(to, head_of(t, copies_anew ? anew(kv_head) : kv_head),
-                                          tile.index * tile_n, site.kv_len, copier());
+    const int h = copies_anew ? anew(kv_head) : kv_head;
+    const HeadRows<Elem> rows{site.template kv_row<const Elem>(t, h, 0), t.seq};
+    copy_tile_async<tile_n, Dim, threads>(to, rows, tile.index * tile_n, site.kv_len, copier());
   }
 
   __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {
@@ -458,7 +457,7 @@ struct ForwardSm80 {
   // Through shared memory the stores would be wider and their lines whole, but it is no faster: the lines
   // meet in L2.
   __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
-    Elem *out = static_cast<Elem *>(p.o.data) + site.b * p.o.batch + site.h * p.o.head + lane % 4 * 2;
+    Elem *out = site.template q_row<Elem>(p.o, 0) + lane % 4 * 2;
     OutRow row[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {

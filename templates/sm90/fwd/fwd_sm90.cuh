@@ -1,9 +1,9 @@
-// sm90/fwd/fwd_sm90.cuh: the forward kernel of the sm90 family: f16 or bf16, wgmma with f32 accumulation, TMA, one
-// producer and several consumer warpgroups. sm_90a alone.
+// sm90/fwd/fwd_sm90.cuh: the forward kernel of the sm90 family: f16 or bf16, wgmma with f32 accumulation,
+// TMA, one producer and several consumer warpgroups. sm_90a alone.
 //
 // Grid: at most one block a multiprocessor. A block stays there and takes tile_m queries of one head at a
-// time (work/tile_scheduler.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16 whole rows, so that
-// a row's statistics never leave its four threads.
+// time (work/tile_scheduler.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16 whole
+// rows, so that a row's statistics never leave its four threads.
 //   load     the producer (sm90/fwd/producer.cuh), one warp, walks the kv tiles that the mask leaves, and has the
 //            copy engine bring Q, and then K and V tile by tile, as far ahead as there are slots; with K it
 //            passes on which tile it is. What scores read from memory, fetchers bring (sm90/fwd/bias_loader.cuh)
@@ -31,8 +31,8 @@
 #include "sm90/fwd/producer.cuh"
 #include "sm90/fwd/rescore.cuh"
 #include "sm90/fwd/softmax.cuh"
+#include "sink/row_numbers.cuh"
 #include "source/cp_async_tile.cuh"
-#include "source/tensor.cuh"
 
 // ---- compute ----
 
@@ -69,7 +69,7 @@ struct ConsumerSm90 : WeigherSm90<Spec, Config> {
   enum { turn_barrier = 1 };
 
   __device__ __forceinline__ void begin(const QNote &note) {
-    site = Site{note.b, note.h, p.q_len, p.kv_len};
+    site = {p, note.b, note.h};
     const int q0 = note.q_tile * tile_m + group * 64, q1 = min_of(q0 + 64, site.q_len);
     first_row = q0 + warp * 16;
     wanted =
@@ -244,7 +244,7 @@ struct ConsumerSm90 : WeigherSm90<Spec, Config> {
   // The scores of a tile that exceeded the maximum by too much, to be weighed with a new one.
   __device__ __forceinline__ void again(float (&s)[tile_n / 2], KvNote tile) {
     const int queries[rows] = {query(0), query(1)};
-    Site at = site;
+    SequenceOf<Config> at = site;
     // Addresses that are kept in registers for this spill others. Without a mask there is room for them where
     // scores read nothing, and beside three consumers' also where they read of columns alone.
     if constexpr (Spec::has_mask || Spec::score_reads > (Shared::groups > 2 ? 1 : 0)) at.h = anew(at.h);
@@ -311,7 +311,7 @@ struct ConsumerSm90 : WeigherSm90<Spec, Config> {
     OutRow to[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const Elem *row = row_of<Elem>(p.o, site.b, site.h, position(r)) + lane % 4 * 8;
+      const Elem *row = site.template q_row<Elem>(p.o, position(r)) + lane % 4 * 8;
       to[r] = {u64(__cvta_generic_to_global(row)), scale[r], position(r) < site.q_len};
     }
     store_outs<Elem, Config::head_dim_v, o_boxes * 4>(to, lane);
@@ -328,9 +328,10 @@ struct ConsumerSm90 : WeigherSm90<Spec, Config> {
     fence_async();
     __syncwarp();
     if (elected()) {
+      const RowBox box = site.q_box(p, first_row);
 #pragma unroll
       for (int i = 0; i < o_boxes; ++i)
-        tensor_store(to + i * Shared::o_box_bytes, maps.o, i * 64, first_row, site.h, site.b);
+        tensor_store(to + i * Shared::o_box_bytes, maps.o, i * 64, box.row, site.h, box.entry);
       bulk_commit();
     }
   }

@@ -1,13 +1,15 @@
-// sm90/fwd/producer.cuh: the producer of the sm90 forward: one warp, which draws q tiles, walks the kv tiles that
-// the mask leaves, and has the copy engine bring Q, K and V. README.md has the timing.
+// sm90/fwd/producer.cuh: the producer of the sm90 forward: one warp, which draws q tiles, walks the kv
+// tiles that the mask leaves, and has the copy engine bring Q, K and V. README.md has the timing.
 #pragma once
 #include "sm90/pipeline.cuh"
+#include "work/sequence.cuh"
 #include "work/tile_scheduler.cuh"
 
 template <class Spec, class Config>
 struct ProducerSm90 {
   using Shared = SharedSm90<Spec, Config>;
   static constexpr int tile_n = Config::tile_n;
+  using Sequence = SequenceOf<Config>;
 
   const LuattnParams &p;
   const LuattnTensorMaps &maps;
@@ -20,7 +22,7 @@ struct ProducerSm90 {
                                           const Shared &s)
       : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
 
-  __device__ __forceinline__ void load_q(const QNote &note) {
+  __device__ __forceinline__ void load_q(const Sequence &site, const QNote &note) {
     const bool some = note.state == QNote::SOME;
 #pragma unroll 1
     for (int g = 0; g < Shared::groups; ++g) {
@@ -28,11 +30,12 @@ struct ProducerSm90 {
       if (elected()) {
         note.store(shared.q_note(g));
         barrier_arrive_expect(shared.q_full(g), some ? Shared::q_bytes : 0);
+        const RowBox box = site.q_box(p, note.q_tile * Config::tile_m + g * 64);
         if (some)
 #pragma unroll
           for (int i = 0; i < Shared::boxes; ++i)
-            tensor_load(shared.q(g) + i * 64 * 128, maps.q, shared.q_full(g), i * 64,
-                        note.q_tile * Config::tile_m + g * 64, note.h, note.b);
+            tensor_load(shared.q(g) + i * 64 * 128, maps.q, shared.q_full(g), i * 64, box.row, note.h,
+                        box.entry);
       }
     }
     q.advance();
@@ -47,26 +50,28 @@ struct ProducerSm90 {
       }
     }
   }
-  __device__ __forceinline__ void load_k(Tile tile, bool last, int head, int b) {
+  __device__ __forceinline__ void load_k(const Sequence &site, Tile tile, bool last, int head) {
     barrier_wait(shared.k_empty(k.slot), k.parity);
     if (elected()) {
       KvNote::of(tile, last).store(shared.k_note(k.slot));
       barrier_arrive_expect(shared.k_full(k.slot), Shared::k_bytes);
+      const RowBox box = site.kv_box(p, tile.index * tile_n);
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.k(k.slot) + i * tile_n * 128, maps.k, shared.k_full(k.slot), i * 64,
-                    tile.index * tile_n, head, b);
+        tensor_load(shared.k(k.slot) + i * tile_n * 128, maps.k, shared.k_full(k.slot), i * 64, box.row,
+                    head, box.entry);
     }
     k.advance();
   }
-  __device__ __forceinline__ void load_v(Tile tile, int head, int b) {
+  __device__ __forceinline__ void load_v(const Sequence &site, Tile tile, int head) {
     barrier_wait(shared.v_empty(v.slot), v.parity);
     if (elected()) {
       barrier_arrive_expect(shared.v_full(v.slot), Shared::v_bytes);
+      const RowBox box = site.kv_box(p, tile.index * tile_n);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.v(v.slot) + i * tile_n * 128, maps.v, shared.v_full(v.slot), i * 64,
-                    tile.index * tile_n, head, b);
+        tensor_load(shared.v(v.slot) + i * tile_n * 128, maps.v, shared.v_full(v.slot), i * 64, box.row,
+                    head, box.entry);
     }
     v.advance();
   }
@@ -76,7 +81,7 @@ struct ProducerSm90 {
     Tickets<Spec::has_mask, Spec::lines_shared> tickets(p);
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
-      const Site site{block.b, block.h, p.q_len, p.kv_len};
+      const Sequence site(p, block.b, block.h);
       WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
       Tile of_k{-1, false}, of_v{-1, false};  // whose K, and whose V, is to be loaded next
       bool some = false;
@@ -87,19 +92,19 @@ struct ProducerSm90 {
         if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
         if (of_k.valid()) {
           tell_fetchers(FetchNote::of(block.q_tile, block.h, block.b, of_k.index, !some));
-          load_k(of_k, !next.valid(), block.h_kv, block.b);
-          if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::SOME)});
+          load_k(site, of_k, !next.valid(), block.h_kv);
+          if (!some) load_q(site, {block.q_tile, block.h, block.b, u32(QNote::SOME)});
           some = true;
         }
-        if (of_v.valid()) load_v(of_v, block.h_kv, block.b);
+        if (of_v.valid()) load_v(site, of_v, block.h_kv);
         of_v = of_k;
         of_k = next;
         if (!of_v.valid() && !of_k.valid()) break;
       }
-      if (!some) load_q({block.q_tile, block.h, block.b, u32(QNote::EMPTY)});
+      if (!some) load_q(site, {block.q_tile, block.h, block.b, u32(QNote::EMPTY)});
       tickets.advance();
     }
-    load_q({0, 0, 0, QNote::END});
+    load_q(Sequence(), {0, 0, 0, QNote::END});
     tell_fetchers(FetchNote::end());
   }
 };

@@ -1,19 +1,19 @@
-// sm90/fwd/rescore.cuh: scores from memory, for the few kv tiles that the sm90 forward weighs a second time: their
-// first scores have been overwritten, and K given back.
+// sm90/fwd/rescore.cuh: scores from memory, for the few kv tiles that the sm90 forward weighs a second
+// time: their first scores have been overwritten, and K given back.
 #pragma once
 #include "arch/mma.cuh"
-#include "source/tensor.cuh"
+#include "work/sequence.cuh"
 #include "work/tile_scheduler.cuh"
 
 // All of the tile: the one at the end of K comes first and has its maximum taken, so that this one exists to
 // its last row. query: of the thread's rows, the nearest that exist. Statements of PTX step from row to row
 // of K: the compiler would multiply for each, which takes registers and its time.
-template <class Elem, int Dim, int TileN>
-LUATTN_FN void scores_from_memory(const LuattnParams &p, const Site &site, const int (&query)[2], int tile,
-                                  int lane, float (&s)[TileN / 2]) {
-  const Elem *const of_q = row_of<Elem>(p.q, site.b, site.h, 0) + lane % 4 * 2;
+template <class Elem, int Dim, int TileN, class Sequence>
+LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site,
+                                  const int (&query)[2], int tile, int lane, float (&s)[TileN / 2]) {
+  const Elem *const of_q = site.template q_row<Elem>(p.q, 0) + lane % 4 * 2;
   const int h_kv = int(quotient(u32(site.h), p.order.group));
-  const Elem *const first_k = row_of<Elem>(p.k, site.b, h_kv, tile * TileN + lane / 4);
+  const Elem *const first_k = site.template kv_row<Elem>(p.k, h_kv, tile * TileN + lane / 4);
   u64 of_k = u64(__cvta_generic_to_global(first_k + lane % 4 * 2));
   const i64 step = p.k.seq * 8 * i64(sizeof(Elem)), next = 8 * i64(sizeof(Elem)) - step * (TileN / 8);
 #pragma unroll

@@ -1,6 +1,6 @@
-// sm90/fwd/softmax.cuh: what a thread of an sm90 forward consumer holds of a q tile, and how it turns a tile's
-// scores into weights. It gives the slots that they were computed from back amid that, as soon as the
-// products that read them are done.
+// sm90/fwd/softmax.cuh: what a thread of an sm90 forward consumer holds of a q tile, and how it turns a
+// tile's scores into weights. It gives the slots that they were computed from back amid that, as soon as
+// the products that read them are done.
 #pragma once
 #include "arch/wgmma.cuh"
 #include "ops/half_sigmoid.cuh"
@@ -9,6 +9,7 @@
 #include "sm90/fwd/bias_staging.cuh"
 #include "sm90/fwd/mask.cuh"
 #include "source/cp_async_tile.cuh"
+#include "work/sequence.cuh"
 
 template <class Spec, class Config>
 struct WeigherSm90 {
@@ -40,7 +41,7 @@ struct WeigherSm90 {
   const LuattnTensorMaps &maps;
   const Shared shared;
   const int group, warp, lane;
-  Site site;
+  SequenceOf<Config> site;
   int first_row;  // of the warp
   Head head;
   Row row[rows];

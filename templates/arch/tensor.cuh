@@ -1,4 +1,4 @@
-// source/tensor.cuh: addresses in the tensors of LuattnParams, and vector accesses to them.
+// arch/tensor.cuh: addresses in the tensors of LuattnParams, and vector accesses to them.
 #pragma once
 #include "arch/types.cuh"
 #include "abi/params.h"
