@@ -92,4 +92,5 @@ set(LUATTN_TEMPLATES
 # Headers that the host compiles as well, by their names from the root of the tree.
 set(LUATTN_ABI_HEADERS
   abi/params.h
+  abi/shared_memory.h
 )

@@ -88,7 +88,7 @@ bool plan_prepares_stats(const plan *p, bool skips);
 luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
                            const char **line, luattn_error *err);
 
-/* tiles.c: the arithmetic that the kernel headers state, and the tiles that are good. */
+/* tiles.c: the tiles that are good, and what shared memory they take (abi/shared_memory.h). */
 bool tiles_choice(const plan *p, int rank, luattn_tiles *out); /* without regard to shared memory */
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows);
 /* Beside these tiles of the sm90 forward, lines that scores read fit as well (templates/sm90/fwd/bias_staging.cuh). */

@@ -1,11 +1,11 @@
-/* tiles.c: tiles by pass, head dims and shared memory. The arithmetic is that of the comments at the top of
- * the kernel headers (simt/fwd_simt.cuh, simt/bwd_simt.cuh, sm80/fwd_sm80.cuh, sm80/bwd_sm80.cuh,
- * sm90/fwd/fwd_sm90.cuh, sm90/bwd/bwd_sm90.cuh); what is tabled there as good is tabled here. */
+/* tiles.c: tiles by pass, head dims and shared memory. What the kernel headers say is good
+ * (simt/fwd_simt.cuh, simt/bwd_simt.cuh, sm80/fwd_sm80.cuh, sm80/bwd_sm80.cuh, sm90/fwd/fwd_sm90.cuh,
+ * sm90/bwd/bwd_sm90.cuh) is tabled here. */
+#include "abi/shared_memory.h"
 #include "common/fail.h"
 #include "gen/plan/plan.h"
 
 static int max_of(int a, int b) { return a > b ? a : b; }
-static int padded(int dim) { return (dim + 15) / 16 * 16; }
 
 int tiles_shared_limit(int arch) {
   switch (arch) {
@@ -22,7 +22,7 @@ int tiles_shared_limit(int arch) {
     case 101:
     case 103:
     case 110:
-      return 227 * 1024;
+      return LUATTN_SM90_SHARED_BYTES; /* 227 KB */
     default:
       return 0;
   }
@@ -148,89 +148,39 @@ int tiles_sm90_threads(const plan *p) {
   return 128 + 2 * (p->pass == LUATTN_FORWARD ? p->tile_m : p->tile_n);
 }
 
-static int simt_bytes(const plan *p, int weights, const plan_rows *r) {
-  const int size = p->dtype == LUATTN_F64 ? 8 : 4;
-  const int terms = r->has_distance_term ? size * (p->tile_m + p->tile_n) : 0;
-  return 2 * 144 * (p->tile_m + p->tile_n) + weights * size * p->tile_m * (p->tile_n + 16 / size) + terms;
+static LayoutSizes sizes_of(const plan *p, const plan_rows *r) {
+  return (LayoutSizes){.head_dim = p->head_dim,
+                       .head_dim_v = p->head_dim_v,
+                       .tile_m = p->tile_m,
+                       .tile_n = p->tile_n,
+                       .threads = p->threads,
+                       .stages = p->stages,
+                       .elem = p->dtype == LUATTN_F64 ? 8 : 4,
+                       .row = r->row_bytes,
+                       .bwd_row = r->bwd_row_bytes,
+                       .line_elem = r->line_bytes,
+                       .col = r->col_bytes,
+                       .warps_n = p->sm80_warps_n,
+                       .has_terms = r->has_distance_term,
+                       .hands_sums = p->deterministic && r->sums_distances,
+                       .in_order = p->deterministic};
 }
 
-static int sm80_forward_bytes(const plan *p) {
-  const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v);
-  return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v));
-}
-
-static int sm90_forward_tiles(const plan *p) {
-  const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
-  return 2 * (p->tile_m * dim + p->stages * p->tile_n * (dim + dim_v)) + 512;
-}
-
-static int sm90_lines(const plan *p, const plan_rows *r) {
-  return r->line_bytes > 0 ? p->tile_m * (p->tile_n * r->line_bytes + 16) : 0;
-}
-
-bool tiles_have_lines(const plan *p, const plan_rows *r) {
-  return sm90_forward_tiles(p) + sm90_lines(p, r) <= tiles_shared_limit(90);
-}
-
-/* Lines first, then columns, each if there is room for all of it. */
-static int sm90_strips(const plan *p, const plan_rows *r) {
-  const int lines = tiles_have_lines(p, r) ? sm90_lines(p, r) : 0,
-            cols = p->stages * p->tile_n * r->col_bytes;
-  return lines + (sm90_forward_tiles(p) + lines + cols <= tiles_shared_limit(90) ? cols : 0);
-}
-
-static int sm90_forward_bytes(const plan *p, const plan_rows *r) {
-  const int boxes = (p->head_dim_v + 63) / 64, box = 2 * p->tile_m * 64;
-  const int bytes = sm90_forward_tiles(p) + sm90_strips(p, r);
-  const int room = max_of(tiles_shared_limit(90) - bytes, 0) / box;
-  return bytes + box * (room < boxes ? room : boxes);
-}
-
-static int sm90_wide_backward_bytes(const plan *p, const plan_rows *r) {
-  const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64, box = 64 * 128;
-  const int tiles = 128 * dim + box * ((dim + 127) / 128) + 128 * p->stages * (dim + dim_v) + 5 * box;
-  const int barriers = 64 * p->stages + (p->deterministic ? 216 : 128);
-  return (tiles + p->stages * p->tile_m * (r->bwd_row_bytes + r->row_bytes) + 15) / 16 * 16 +
-         (barriers + 127) / 128 * 128;
-}
-
-/* A slot more than stages for dS, if it fits (sm90/bwd/bwd_pipeline.cuh). What a deterministic kernel's
- * consumer warps sum at distances is handed over in shared memory. */
-static int sm90_backward_bytes(const plan *p, const plan_rows *r) {
-  const int dim = (p->head_dim + 63) / 64 * 64, dim_v = (p->head_dim_v + 63) / 64 * 64;
-  const int dq = max_of(4 * p->tile_m * dim, p->tile_n * (16 + 2 * max_of(dim, dim_v)));
-  const int lines =
-      p->deterministic && r->sums_distances ? 4 * (8 * (p->tile_m + 32) + p->tile_m + p->tile_n) : 0;
-  const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v) + dq + lines;
-  const int rows = p->stages * p->tile_m * (r->bwd_row_bytes + r->row_bytes), ds = 2 * p->tile_m * p->tile_n;
-  const int barriers = p->stages == 2 ? 512 : 640;
-  const bool lags = tiles + rows + 15 + barriers + (p->stages + 1) * ds <= tiles_shared_limit(90);
-  return (tiles + rows + (lags ? p->stages + 1 : 2) * ds + 15) / 16 * 16 + barriers;
-}
-
-static int sm80_backward_bytes(const plan *p, const plan_rows *r) {
-  const int dim = padded(p->head_dim), dim_v = padded(p->head_dim_v),
-            warps_c = p->threads / 32 / p->sm80_warps_n;
-  const int tiles = 2 * (p->tile_n + p->stages * p->tile_m) * (dim + dim_v);
-  const int weights = 2 * p->tile_m * p->tile_n * (p->stages + (warps_c > 1 ? 1 : 0));
-  const int rows = p->stages * p->tile_m * (r->bwd_row_bytes + r->row_bytes);
-  return (tiles + weights + rows + 15) / 16 * 16;
-}
+bool tiles_have_lines(const plan *p, const plan_rows *r) { return fwd_sm90_layout(sizes_of(p, r)).has_lines; }
 
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
-  const bool sm80 = p->family == LUATTN_SM80;
+  const LayoutSizes s = sizes_of(p, rows);
+  const bool sm80 = p->family == LUATTN_SM80, sm90 = p->family == LUATTN_SM90;
   switch (role) {
     case LUATTN_ROLE_FORWARD:
-      return sm80                       ? sm80_forward_bytes(p)
-             : p->family == LUATTN_SM90 ? sm90_forward_bytes(p, rows)
-                                        : simt_bytes(p, 1, rows);
+      return sm80 ? fwd_sm80_layout(s).bytes : sm90 ? fwd_sm90_layout(s).bytes : simt_bytes(s, 1);
     case LUATTN_ROLE_DKDV:
-      return sm80                       ? sm80_backward_bytes(p, rows)
-             : tiles_wide(p)            ? sm90_wide_backward_bytes(p, rows)
-             : p->family == LUATTN_SM90 ? sm90_backward_bytes(p, rows)
-                                        : simt_bytes(p, 2, rows);
+      return sm80            ? bwd_sm80_layout(s).bytes
+             : tiles_wide(p) ? bwd_d256_layout(s).bytes
+             : sm90          ? bwd_sm90_layout(s).bytes
+                             : simt_bytes(s, 2);
     case LUATTN_ROLE_DQ:
-      return simt_bytes(p, 2, rows);
+      return simt_bytes(s, 2);
     default:
       return 0;
   }

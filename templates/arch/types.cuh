@@ -1,5 +1,6 @@
 // arch/types.cuh: types, storage conversions and small helpers. Self-contained: NVRTC sees no system header.
 #pragma once
+#include "abi/shared_memory.h"
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -52,8 +53,20 @@ template <class T> LUATTN_FN T from_real(float x) {
 
 LUATTN_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// A launch gives a kernel the dynamic shared memory that its layout takes: gen/plan/tiles.c reckons it for itself,
-// before there is a kernel. Templates' own tests have a Config that leaves it open.
+// What the layout of a kernel's shared memory depends on: of the plan, besides what `s` says of the spec.
+template <class Config> LUATTN_FN constexpr LayoutSizes layout_sizes(LayoutSizes s = {}) {
+  s.head_dim = Config::head_dim;
+  s.head_dim_v = Config::head_dim_v;
+  s.tile_m = Config::tile_m;
+  s.tile_n = Config::tile_n;
+  s.threads = Config::threads;
+  s.stages = Config::stages;
+  s.elem = int(sizeof(typename Config::Elem));
+  return s;
+}
+
+// A launch gives a kernel the dynamic shared memory that the plan reckons with: at least what its layout takes, which
+// is of the same text (abi/shared_memory.h). Templates' own tests have a Config that leaves it open.
 template <class Config, int Bytes> LUATTN_FN constexpr bool has_shared() {
   if constexpr (requires { Config::shared_bytes; })
     static_assert(Bytes <= Config::shared_bytes, "the plan gives a kernel less shared memory than its layout takes");

@@ -8,9 +8,7 @@
 // Config: as in simt/fwd_simt.cuh. tile_m, tile_n and threads serve both; accumulates_dq is false in this
 // family.
 //
-// Dynamic shared memory of either, with e = sizeof(elem):
-//     2 * 144 * (tile_m + tile_n) + 2 * e * tile_m * (tile_n + 16 / e)
-// and, where scores have a distance_term, e * (tile_m + tile_n)
+// Dynamic shared memory of either: simt_bytes of abi/shared_memory.h, with two tiles of weights.
 // luattn_dkdv also has (threads / 32) * num_acc * e bytes of static shared memory.
 //
 // Elements that a thread keeps in registers through the loop: in luattn_dkdv tile_n * (head_dim + head_dim_v)

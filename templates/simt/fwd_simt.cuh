@@ -7,9 +7,7 @@
 // threads a power of two, 32 .. 512, with threads / 16 <= min(tile_m, tile_n). stages is not read: there are
 // two, and any tiles suffice for every head dim.
 //
-// Dynamic shared memory, with e = sizeof(elem):
-//     2 * 144 * (tile_m + tile_n) + e * tile_m * (tile_n + 16 / e)
-// and, where scores have a distance_term, e * (tile_m + tile_n)
+// Dynamic shared memory: simt_bytes of abi/shared_memory.h, with one tile of weights.
 //
 // Elements that a thread keeps in registers through the loop: tile_m * (tile_n + head_dim_v) / threads, and
 // its row states.

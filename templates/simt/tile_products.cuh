@@ -150,14 +150,13 @@ struct Simt {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, threads = Config::threads;
   static constexpr int lanes = 16, groups = threads / lanes, word = 16 / int(sizeof(Real));
   static constexpr int rows = tile_m / groups, cols = tile_n / lanes, rows_n = tile_n / groups;
-  static constexpr int stage_size = (tile_m + tile_n) * 144 / int(sizeof(Real));
-  static constexpr int weight_stride = tile_n + word;
-  static constexpr int weight_size = tile_m * weight_stride;
+  static constexpr LayoutSizes sizes = layout_sizes<Config>({.has_terms = Spec::has_distance_term});
+  static constexpr SimtLayout layout = simt_layout(sizes);  // in elements:
+  static constexpr int stage_size = layout.slice / int(sizeof(Real));
+  static constexpr int weight_stride = layout.weight_pitch / int(sizeof(Real));
+  static constexpr int weight_size = layout.weight / int(sizeof(Real));
   // Of shared memory, with so many tiles of weights; terms of distances lie behind them (DistanceTable).
-  LUATTN_FN constexpr int bytes(int weights) {
-    return (2 * stage_size + weights * weight_size + (Spec::has_distance_term ? tile_m + tile_n : 0)) *
-           int(sizeof(Real));
-  }
+  LUATTN_FN constexpr int bytes(int weights) { return simt_bytes(sizes, weights); }
   static_assert(same_type<Real, typename Config::Elem>::value,
                 "simt computes in its storage type: float or double");
   static_assert(threads % 32 == 0 && threads <= 512, "simt: threads are a multiple of 32, at most 512");

@@ -29,10 +29,7 @@
 //         sm80_chunk_m    q columns of a warp's score fragments, a multiple of 16; a thread holds
 //                         frags * sm80_chunk_m floats of scores and dP
 //
-// Dynamic shared memory, with d and dv rounded up to multiples of 16, up to a multiple of 16 bytes:
-//     2 * (tile_n + stages * tile_m) * (d + dv) + 2 * tile_m * tile_n * (stages + (warps_c > 1))
-//     + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
-// and 4 * num_acc * warps bytes static.
+// Dynamic shared memory: BwdSm80Layout of abi/shared_memory.h; and 4 * num_acc * warps bytes static.
 //
 // Tiles that are good, by max(head_dim, head_dim_v) and by the shared memory a block may have: tile_m,
 // tile_n, threads, stages, sm80_warps_n, sm80_chunk_m. Up to 64, two blocks share a multiprocessor of 227 or

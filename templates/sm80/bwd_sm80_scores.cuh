@@ -61,15 +61,15 @@ struct ElementsBwdSm80 {
   using QK = SharedTile<DP>;
   using VO = SharedTile<DVP>;
   using PT = SharedTile<M>;  // P^T and dS^T: kv rows, q columns
-  static constexpr int q_bytes = QK::bytes(M), do_bytes = VO::bytes(M), p_bytes = PT::bytes(N);
-  static constexpr int bwd_bytes = M * int(sizeof(SharedRow<BwdRow>));
-  static constexpr int row_bytes = has_rows ? M * int(sizeof(SharedRow<Row>)) : 0;
-  static constexpr int at_k = 0, at_v = at_k + QK::bytes(N), at_q = at_v + VO::bytes(N),
-                       at_do = at_q + stages * q_bytes;
-  static constexpr int at_ds = at_do + stages * do_bytes, at_p = at_ds + stages * p_bytes;
-  static constexpr int at_bwd = at_p + (warps_c > 1 ? p_bytes : 0), at_row = at_bwd + stages * bwd_bytes;
-  static constexpr int shared_bytes = (at_row + stages * row_bytes + 15) / 16 * 16;
-  static_assert(has_shared<Config, shared_bytes>());
+  static constexpr BwdSm80Layout layout =
+      bwd_sm80_layout(layout_sizes<Config>({.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0,
+                                            .bwd_row = int(sizeof(SharedRow<BwdRow>)),
+                                            .warps_n = warps_n}));
+  static constexpr int q_bytes = layout.q, do_bytes = layout.dout, p_bytes = layout.p;
+  static constexpr int bwd_bytes = layout.bwd_row, row_bytes = layout.row;
+  static constexpr int at_k = 0, at_v = layout.at_v, at_q = layout.at_q, at_do = layout.at_do;
+  static constexpr int at_ds = layout.at_ds, at_p = layout.at_p, at_bwd = layout.at_bwd_row, at_row = layout.at_row;
+  static_assert(has_shared<Config, layout.bytes>());
 
   // ---- a thread's view ----------------------------------------------------------------------------------
 

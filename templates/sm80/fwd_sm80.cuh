@@ -13,8 +13,7 @@
 //   shared memory. threads a multiple of 32; tile_m = 16 or 32 times the warps; tile_n a multiple of 16;
 //   stages 1 or 2. stages 2 loads the next K and V tile while a tile is worked on (one barrier a tile);
 //   stages 1 loads V under Q K^T and the next K under P V (two barriers, half the memory).
-// Dynamic shared memory in bytes, with D and Dv padded to 16:
-//   2 * tile_m * D + stages * 2 * tile_n * (D + Dv)
+// Dynamic shared memory: FwdSm80Layout of abi/shared_memory.h.
 // Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes): the runtime refuses
 // others.
 //
@@ -70,9 +69,9 @@ struct ForwardSm80 {
 
   using QTile = SharedTile<dim>;
   using VTile = SharedTile<dim_v>;
-  static constexpr int q_bytes = QTile::bytes(tile_m), k_bytes = QTile::bytes(tile_n),
-                       v_bytes = VTile::bytes(tile_n);
-  static_assert(has_shared<Config, q_bytes + stages * (k_bytes + v_bytes)>());
+  static constexpr FwdSm80Layout layout = fwd_sm80_layout(layout_sizes<Config>());
+  static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
+  static_assert(has_shared<Config, layout.bytes>());
 
   const LuattnParams &p;
   const SequenceOf<Config> site;

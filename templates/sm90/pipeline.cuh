@@ -169,35 +169,31 @@ struct KvNote {
 };
 
 // Shared memory of the forward kernel: Q of each consumer (64 rows), the slots of K, those of V, O on its way
-// to memory, strips, and in the last 512 bytes the barriers and notes. A tile is a row of boxes of 64
-// channels (arch/wgmma.cuh), each of all the tile's rows, 128 bytes a row.
+// to memory, strips, and in the last 512 bytes the barriers and notes (abi/shared_memory.h). A tile is a row of
+// boxes of 64 channels (arch/wgmma.cuh), each of all the tile's rows, 128 bytes a row.
 template <class Spec, class Config>
 struct SharedSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int groups = tile_m / 64;  // consumer warpgroups
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
-  static constexpr int q_bytes = boxes * 64 * 128, k_bytes = boxes * tile_n * 128,
-                       v_bytes = boxes_v * tile_n * 128;
-  static constexpr int o_box_bytes = 16 * 128, most_bytes = 232448;
-  static constexpr int tile_bytes = groups * q_bytes + stages * (k_bytes + v_bytes) + 512;
+  static constexpr int line_elem = Spec::has_line ? int(sizeof(typename Spec::LineElem)) : 0;
+  static constexpr int col_size = Spec::reads_columns ? int(sizeof(typename Spec::Col)) : 0;
+  static constexpr FwdSm90Layout layout = fwd_sm90_layout(
+      layout_sizes<Config>({.line_elem = line_elem, .col = col_size % 4 == 0 ? col_size : 0}));
+  static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
   // What scores read from memory (sm90/fwd/bias_staging.cuh), where there is room: a consumer's lines, the columns of a
   // slot of K.
-  static constexpr int line_bytes = 64 * (tile_n * int(sizeof(typename Spec::LineElem)) + 16),
-                       col_bytes = tile_n * int(sizeof(typename Spec::Col));
-  static constexpr bool has_lines = Spec::has_line && tile_bytes + groups * line_bytes <= most_bytes;
+  static constexpr int line_bytes = layout.lines, col_bytes = layout.cols;
+  static constexpr bool has_lines = layout.has_lines, has_cols = layout.has_cols;
   static constexpr int all_lines = has_lines ? groups * line_bytes : 0;
-  static constexpr bool has_cols = Spec::reads_columns && sizeof(typename Spec::Col) % 4 == 0 &&
-                                   tile_bytes + all_lines + stages * col_bytes <= most_bytes;
   static constexpr int strip_bytes = all_lines + (has_cols ? stages * col_bytes : 0);
   static constexpr int fetchers = has_lines ? 3 : has_cols ? 1 : 0;
   // On their way to memory as many of O's boxes as there is room for have a place of their own, 16 rows of
   // each warp.
-  static constexpr int without_o = tile_bytes + strip_bytes;
-  static constexpr int room = (most_bytes - without_o) / (groups * 4 * o_box_bytes);
-  static constexpr int o_boxes = room < boxes_v ? room : boxes_v;
-  static constexpr int bytes = without_o + groups * 4 * o_boxes * o_box_bytes;
+  static constexpr int o_box_bytes = 16 * 128, o_boxes = layout.o_boxes;
+  static constexpr int bytes = layout.bytes;
   static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && stages >= 2 && Config::threads == 128 + 2 * tile_m);
-  static_assert(stages * 68 + groups * 48 + 12 <= 512 && without_o <= most_bytes);
+  static_assert(stages * 68 + groups * 48 + 12 <= 512 && layout.without_o <= LUATTN_SM90_SHARED_BYTES);
 
   u32 start;  // a multiple of 1024
 

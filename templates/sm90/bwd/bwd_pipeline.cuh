@@ -282,32 +282,24 @@ struct SharedBwdSm90 {
   // Deterministic sums at distances: a line of them for each consumer warp (sm90/bwd/distance_grad_writer.cuh).
   static constexpr bool hands_sums =
       Config::deterministic && Needs<Spec, Config>::parameters && (Spec::sums & SUM_DISTANCE) != 0;
-  static constexpr int line_floats = tile_m + 32, sums_groups = (tile_m + tile_n) / 32,
-                       sums_bytes = hands_sums ? (warps * line_floats + sums_groups * 32) * 4 : 0;
+  static constexpr int line_floats = tile_m + 32, sums_groups = (tile_m + tile_n) / 32;
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
-  static constexpr int k_bytes = boxes * tile_n * 128, v_bytes = boxes_v * tile_n * 128;
-  static constexpr int q_bytes = boxes * tile_m * 128, do_bytes = boxes_v * tile_m * 128;
-  static constexpr int ds_bytes = tile_m * tile_n * 2;
-  // A warp's 16 rows of dK or dV on their way to memory, 16 bytes apart so that columns of them lie in
-  // different banks.
-  static constexpr int row_pitch = 16 + 128 * (boxes > boxes_v ? boxes : boxes_v);
-  static constexpr int dq_part = tile_m * boxes * 64 * 4 / warps,
-                       dq_bytes = dq_part > 16 * row_pitch ? dq_part : 16 * row_pitch;
   static constexpr bool has_rows = !__is_empty(Row) && (Spec::grad_reads_row || keep_reads);
-  static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
-                       row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
+  static constexpr BwdSm90Layout layout =
+      bwd_sm90_layout(layout_sizes<Config>({.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0,
+                                            .bwd_row = int(sizeof(BwdRow)),
+                                            .hands_sums = hands_sums}));
+  static constexpr int k_bytes = layout.k, v_bytes = layout.v, q_bytes = layout.q, do_bytes = layout.dout,
+                       ds_bytes = layout.ds, dq_bytes = layout.dq, row_pitch = layout.row_pitch;
+  static constexpr int bwd_bytes = layout.bwd_row, row_bytes = layout.rows, barrier_bytes = layout.barriers;
   // One slot of dS more than stages, if a block can have it: dQ of a tile
   // then comes a tile later. Without, two.
-  static constexpr int most_bytes = 232448, barrier_bytes = stages == 2 ? 256 : 384;
-  static constexpr int other_bytes = k_bytes + v_bytes + stages * (q_bytes + do_bytes + row_bytes) +
-                                     warps * dq_bytes + sums_bytes + 15 + barrier_bytes + 256;
-  static constexpr bool lags = other_bytes + (stages + 1) * ds_bytes <= most_bytes;
-  static constexpr int ds_slots = lags ? stages + 1 : 2;
-  static constexpr int at_v = k_bytes, at_q = at_v + v_bytes, at_do = at_q + stages * q_bytes,
-                       at_ds = at_do + stages * do_bytes, at_dq = at_ds + ds_slots * ds_bytes,
-                       at_sums = at_dq + warps * dq_bytes, at_rows = at_sums + sums_bytes,
-                       at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
-  static_assert(has_shared<Config, at_barriers + barrier_bytes + 256>());  // ones come last
+  static constexpr int ds_slots = layout.ds_slots;
+  static constexpr bool lags = ds_slots > 2;
+  static constexpr int at_v = layout.at_v, at_q = layout.at_q, at_do = layout.at_do, at_ds = layout.at_ds,
+                       at_dq = layout.at_dq, at_sums = layout.at_sums, at_rows = layout.at_rows,
+                       at_barriers = layout.at_barriers;
+  static_assert(has_shared<Config, layout.bytes>());
   static_assert(tile_m % 64 == 0 && tile_n % 64 == 0 && stages >= 2 && Config::threads == 128 + 2 * tile_n);
   // A consumer's part of dQ: with tile_m = 128 each of them computes 64 rows, with 64 half of the columns.
   static constexpr bool splits_rows = tile_m == 128;

@@ -21,14 +21,7 @@
 //   64 the copy engine fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
 //   head dims up to 64; stages: slots for Q and dO, at least 2: the next tile is awaited before this one
 //   goes back.
-// Dynamic shared memory in bytes, with D and Dv padded to 64, to a multiple of 16, and 512 (over 2 stages
-// 640):
-//   2 * (tile_n + stages * tile_m) * (D + Dv) + 2 * tile_m * ds_slots * tile_n
-//   + max(4 * tile_m * D, tile_n * (16 + 2 * max(D, Dv)))
-//   + stages * tile_m * (sizeof(BwdRow) + (has_rows ? sizeof(Row) : 0))
-//   + (hands_sums ? 4 * (9 * tile_m + 256 + tile_n) : 0)
-// ds_slots: stages + 1, or 2 where that is too much; has_rows: whether anything reads Row; hands_sums:
-// whether sums at distances are handed over (sm90/bwd/bwd_pipeline.cuh).
+// Dynamic shared memory: BwdSm90Layout of abi/shared_memory.h.
 #pragma once
 #include "sm90/bwd/bwd_producer.cuh"
 #include "sm90/bwd/bwd_scores.cuh"

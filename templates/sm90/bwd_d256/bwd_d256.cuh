@@ -20,11 +20,7 @@
 // Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
 //   64 the copy engine fills with zeros. tile_m = tile_n = 64, threads = 512; stages: slots for Q and dO, at
 //   least 2.
-// Dynamic shared memory in bytes, with D and Dv padded to 64, up to a multiple of 16, and 64 * stages + 120
-// more, or + 216 in a deterministic kernel, up to a multiple of 128:
-//   128 * D + 8192 * (D / 128, rounded up) + 128 * stages * (D + Dv) + 5 * 8192
-//   + stages * tile_m * (sizeof(BwdRow) + (Row is empty ? 0 : sizeof(Row)))
-// and 4 * num_acc * 4 bytes static.
+// Dynamic shared memory: BwdD256Layout of abi/shared_memory.h; and 4 * num_acc * 4 bytes static.
 #pragma once
 #include "sm90/bwd_d256/d256_dq_in_order.cuh"
 #include "sm90/bwd_d256/d256_producer.cuh"

@@ -58,19 +58,21 @@ struct SharedWide {
   static constexpr int box = 64 * 128;  // bytes
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int most_dq = (boxes + 1) / 2;  // boxes of dQ that a block computes at most
-  static constexpr int k_bytes = boxes * box, v_bytes = boxes_v * box;  // of Q and dO as well
   static constexpr int sums = Need::parameters ? Spec::sums : 0;        // that a warp makes of dS
   static constexpr bool needs_ds = Need::dq || Need::dk || sums != 0, turns = Need::turns;
   static constexpr bool has_rows = !__is_empty(Row);
-  static constexpr int bwd_bytes = tile_m * int(sizeof(BwdRow)),
-                       row_bytes = bwd_bytes + (has_rows ? tile_m * int(sizeof(SharedRow<Row>)) : 0);
-  static constexpr int at_peer_k = k_bytes, at_q = at_peer_k + most_dq * box, at_do = at_q + stages * k_bytes,
-                       at_p = at_do + stages * v_bytes, at_ds = at_p + box, at_peer_ds = at_ds + 2 * box,
-                       at_rows = at_peer_ds + 2 * box,
-                       at_barriers = (at_rows + stages * row_bytes + 15) / 16 * 16;
+  static constexpr BwdD256Layout layout =
+      bwd_d256_layout(layout_sizes<Config>({.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0,
+                                            .bwd_row = int(sizeof(BwdRow)),
+                                            .in_order = turns}));
+  static constexpr int k_bytes = layout.k, v_bytes = layout.v;  // of Q and dO as well
+  static constexpr int bwd_bytes = layout.bwd_row, row_bytes = layout.rows;
+  static constexpr int at_peer_k = layout.at_peer_k, at_q = layout.at_q, at_do = layout.at_do, at_p = layout.at_p,
+                       at_ds = layout.at_ds, at_peer_ds = layout.at_peer_ds, at_rows = layout.at_rows,
+                       at_barriers = layout.at_barriers;
   static_assert(tile_m == 64 && tile_n == 64 && Config::threads == 512);
   static_assert(stages >= 2);
-  static_assert(has_shared<Config, at_barriers + stages * 64 + (turns ? 216 : 128)>());  // barriers and notes
+  static_assert(has_shared<Config, layout.bytes>());
 
   u32 start;  // a multiple of 1024
 

@@ -18,11 +18,7 @@
 //   64 the copy engine fills with zeros. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192;
 //   tile_n a multiple of 16 up to 256; stages: slots for K, and as many for V; at least 2: K of the next
 //   tile is awaited before that of this one goes back.
-// Dynamic shared memory in bytes, with D and Dv padded to 64:
-//   2 * tile_m * D + stages * 2 * tile_n * (D + Dv) + 512, and 2 * tile_m * 64 for each 64 columns of O that
-//   the limit of 227 KB leaves room for; before that strips (sm90/fwd/bias_staging.cuh), where there is room for all of
-//   them: tile_m * (tile_n * element size + 16) for an input's lines, stages * tile_n * sizeof(Col) for
-//   columns
+// Dynamic shared memory: FwdSm90Layout of abi/shared_memory.h.
 // Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and what a tensor map can
 // hold: the runtime refuses others (runtime/args.c, runtime/maps.c).
 #pragma once

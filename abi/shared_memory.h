@@ -1,0 +1,202 @@
+/* shared_memory.h: lays out the dynamic shared memory of the attention kernels, for the plan and for the kernels themselves.
+ * C11 and CUDA C++20, one text: the plan chooses tiles by it before there is a kernel, and a kernel takes its sizes from it.
+ *
+ * Sizes in bytes, unless they are counted in rows, channels or boxes. The sm90 family's tiles are rows of boxes of 64 channels,
+ * 128 bytes a row (templates/arch/wgmma.cuh); the sm80 family pads channels to 16. Elements are of 2 bytes in both.
+ */
+#ifndef LUATTN_ABI_SHARED_MEMORY_H
+#define LUATTN_ABI_SHARED_MEMORY_H
+
+#if defined(__CUDACC__)
+#define ABI_FN static __host__ __device__ constexpr
+#elif defined(__cplusplus)
+#define ABI_FN static constexpr
+#else
+#define ABI_FN static inline
+#endif
+
+#define LUATTN_SM90_SHARED_BYTES 232448 /* that a block of sm_90 may have */
+
+/* What a layout depends on. Each kernel reads its own; what it does not read is 0. */
+typedef struct LayoutSizes {
+  int head_dim, head_dim_v, tile_m, tile_n, threads, stages;
+  int elem;           /* simt: of an element, 4 or 8 */
+  int row, bwd_row;   /* backward on the tensor cores: of what a query keeps there: struct Row, 0 where nothing reads it, and BwdRow */
+  int line_elem, col; /* sm90 forward: of an element of the line that scores read, and of struct Col, where it is brought along the
+                       * keys (templates/sm90/fwd/bias_staging.cuh); 0: there is none */
+  int warps_n;        /* sm80 backward: warps along the keys */
+  int has_terms;      /* simt: scores have a distance_term */
+  int hands_sums;     /* sm90 backward: consumer warps hand over sums at distances (templates/sm90/bwd/distance_grad_writer.cuh) */
+  int in_order;       /* sm90 backward above head dim 128: blocks add to dq_acc in a fixed order */
+} LayoutSizes;
+
+ABI_FN int layout_ceil(int a, int b) { return (a + b - 1) / b; }
+ABI_FN int layout_round(int a, int b) { return layout_ceil(a, b) * b; }
+ABI_FN int layout_max(int a, int b) { return a > b ? a : b; }
+
+/* simt, both passes: two slices of operands, tiles of weights (forward one, backward two), distance terms. */
+typedef struct SimtLayout {
+  int slice;        /* of tile_m + tile_n rows of 128 bytes, 16 apart */
+  int weight_pitch; /* of a row of weights */
+  int weight;       /* of a tile of them */
+  int terms;
+} SimtLayout;
+
+ABI_FN SimtLayout simt_layout(LayoutSizes s) {
+  SimtLayout l = {0};
+  l.slice = 144 * (s.tile_m + s.tile_n);
+  l.weight_pitch = s.elem * s.tile_n + 16;
+  l.weight = s.tile_m * l.weight_pitch;
+  l.terms = s.has_terms ? s.elem * (s.tile_m + s.tile_n) : 0;
+  return l;
+}
+ABI_FN int simt_bytes(LayoutSizes s, int weights) {
+  const SimtLayout l = simt_layout(s);
+  return 2 * l.slice + weights * l.weight + l.terms;
+}
+
+/* sm80 forward: Q, the stages of K, those of V. */
+typedef struct FwdSm80Layout {
+  int q, k, v; /* of a tile */
+  int bytes;
+} FwdSm80Layout;
+
+ABI_FN FwdSm80Layout fwd_sm80_layout(LayoutSizes s) {
+  const int dim = layout_round(s.head_dim, 16), dim_v = layout_round(s.head_dim_v, 16);
+  FwdSm80Layout l = {0};
+  l.q = 2 * s.tile_m * dim;
+  l.k = 2 * s.tile_n * dim;
+  l.v = 2 * s.tile_n * dim_v;
+  l.bytes = l.q + s.stages * (l.k + l.v);
+  return l;
+}
+
+/* sm80 backward: K and V; the stages of Q, dO and dS; P, where warps share rows of it; the stages of row numbers. */
+typedef struct BwdSm80Layout {
+  int q, dout, p;   /* of a tile */
+  int bwd_row, row; /* of the rows of a q tile */
+  int at_v, at_q, at_do, at_ds, at_p, at_bwd_row, at_row; /* K is at 0 */
+  int bytes;
+} BwdSm80Layout;
+
+ABI_FN BwdSm80Layout bwd_sm80_layout(LayoutSizes s) {
+  const int dim = layout_round(s.head_dim, 16), dim_v = layout_round(s.head_dim_v, 16);
+  const int shares_p = s.threads / 32 / s.warps_n > 1;
+  BwdSm80Layout l = {0};
+  l.q = 2 * s.tile_m * dim;
+  l.dout = 2 * s.tile_m * dim_v;
+  l.p = 2 * s.tile_m * s.tile_n;
+  l.bwd_row = s.tile_m * s.bwd_row;
+  l.row = s.tile_m * s.row;
+  l.at_v = 2 * s.tile_n * dim;
+  l.at_q = l.at_v + 2 * s.tile_n * dim_v;
+  l.at_do = l.at_q + s.stages * l.q;
+  l.at_ds = l.at_do + s.stages * l.dout;
+  l.at_p = l.at_ds + s.stages * l.p;
+  l.at_bwd_row = l.at_p + (shares_p ? l.p : 0);
+  l.at_row = l.at_bwd_row + s.stages * l.bwd_row;
+  l.bytes = layout_round(l.at_row + s.stages * l.row, 16);
+  return l;
+}
+
+/* sm90 forward: Q of each consumer (64 rows), the stages of K, those of V, O on its way to memory, bias rows and columns, and 512
+ * bytes of barriers and tile messages. Rows and columns are there if there is room for all of them, rows first; then as many of O's
+ * boxes as there is room for. */
+typedef struct FwdSm90Layout {
+  int q, k, v;              /* of a consumer's Q, of a stage */
+  int lines, cols;          /* of a consumer, of a stage, as they would be */
+  int has_lines, has_cols;
+  int o_boxes;              /* of a warp: 16 rows of 64 channels each */
+  int without_o, bytes;
+} FwdSm90Layout;
+
+ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
+  const int groups = s.tile_m / 64, boxes = layout_ceil(s.head_dim, 64), boxes_v = layout_ceil(s.head_dim_v, 64);
+  const int most = LUATTN_SM90_SHARED_BYTES, o_box = 64 * 128; /* of a consumer's four warps */
+  FwdSm90Layout l = {0};
+  l.q = boxes * 64 * 128;
+  l.k = boxes * s.tile_n * 128;
+  l.v = boxes_v * s.tile_n * 128;
+  l.lines = 64 * (s.tile_n * s.line_elem + 16);
+  l.cols = s.tile_n * s.col;
+  l.without_o = groups * l.q + s.stages * (l.k + l.v) + 512;
+  l.has_lines = s.line_elem > 0 && l.without_o + groups * l.lines <= most;
+  if (l.has_lines) l.without_o += groups * l.lines;
+  l.has_cols = s.col > 0 && l.without_o + s.stages * l.cols <= most;
+  if (l.has_cols) l.without_o += s.stages * l.cols;
+  const int room = l.without_o < most ? (most - l.without_o) / (groups * o_box) : 0;
+  l.o_boxes = room < boxes_v ? room : boxes_v;
+  l.bytes = l.without_o + l.o_boxes * groups * o_box;
+  return l;
+}
+
+/* sm90 backward up to head dim 128: K and V; the stages of Q and dO; slots of dS; each consumer warp's part of dQ, or 16 rows of dK
+ * or dV; sums at distances; the stages of row numbers; barriers and tile messages; 256 bytes of ones. */
+typedef struct BwdSm90Layout {
+  int k, v, q, dout, ds;  /* of a tile */
+  int dq;                 /* of a consumer warp's part */
+  int row_pitch;          /* of its rows of dK or dV, 16 bytes apart, so that columns of them lie in different banks */
+  int bwd_row, rows;      /* of a q tile: of its BwdRows, and of all that its rows keep */
+  int barriers;           /* without the ones */
+  int ds_slots;           /* one more than stages, if there is room: dQ of a tile then comes a tile later; else two */
+  int at_v, at_q, at_do, at_ds, at_dq, at_sums, at_rows, at_barriers; /* K is at 0 */
+  int bytes;
+} BwdSm90Layout;
+
+ABI_FN BwdSm90Layout bwd_sm90_layout(LayoutSizes s) {
+  const int boxes = layout_ceil(s.head_dim, 64), boxes_v = layout_ceil(s.head_dim_v, 64), warps = s.tile_n / 16;
+  const int sums = s.hands_sums ? 4 * (warps * (s.tile_m + 32) + s.tile_m + s.tile_n) : 0;
+  BwdSm90Layout l = {0};
+  l.k = boxes * s.tile_n * 128;
+  l.v = boxes_v * s.tile_n * 128;
+  l.q = boxes * s.tile_m * 128;
+  l.dout = boxes_v * s.tile_m * 128;
+  l.ds = s.tile_m * s.tile_n * 2;
+  l.row_pitch = 16 + 128 * layout_max(boxes, boxes_v);
+  l.bwd_row = s.tile_m * s.bwd_row;
+  l.rows = l.bwd_row + s.tile_m * s.row;
+  l.barriers = s.stages == 2 ? 256 : 384;
+  l.dq = layout_max(s.tile_m * boxes * 64 * 4 / warps, 16 * l.row_pitch);
+  const int others = l.k + l.v + s.stages * (l.q + l.dout + l.rows) + warps * l.dq + sums + 15 + l.barriers + 256;
+  l.ds_slots = others + (s.stages + 1) * l.ds <= LUATTN_SM90_SHARED_BYTES ? s.stages + 1 : 2;
+  l.at_v = l.k;
+  l.at_q = l.at_v + l.v;
+  l.at_do = l.at_q + s.stages * l.q;
+  l.at_ds = l.at_do + s.stages * l.dout;
+  l.at_dq = l.at_ds + l.ds_slots * l.ds;
+  l.at_sums = l.at_dq + warps * l.dq;
+  l.at_rows = l.at_sums + sums;
+  l.at_barriers = layout_round(l.at_rows + s.stages * l.rows, 16);
+  l.bytes = l.at_barriers + l.barriers + 256;
+  return l;
+}
+
+/* sm90 backward above head dim 128, a block of a pair: its K, and of the other's K the channels of which it computes dQ; the stages of
+ * Q and dO; P, two slots of dS and two of the other's; the stages of row numbers; barriers and tile messages. */
+typedef struct BwdD256Layout {
+  int k, v;          /* of a tile of K, Q; of V, dO */
+  int bwd_row, rows; /* as above */
+  int at_peer_k, at_q, at_do, at_p, at_ds, at_peer_ds, at_rows, at_barriers; /* K is at 0 */
+  int bytes;
+} BwdD256Layout;
+
+ABI_FN BwdD256Layout bwd_d256_layout(LayoutSizes s) {
+  const int boxes = layout_ceil(s.head_dim, 64), boxes_v = layout_ceil(s.head_dim_v, 64), box = 64 * 128;
+  BwdD256Layout l = {0};
+  l.k = boxes * box;
+  l.v = boxes_v * box;
+  l.bwd_row = s.tile_m * s.bwd_row;
+  l.rows = l.bwd_row + s.tile_m * s.row;
+  l.at_peer_k = l.k;
+  l.at_q = l.at_peer_k + layout_ceil(boxes, 2) * box;
+  l.at_do = l.at_q + s.stages * l.k;
+  l.at_p = l.at_do + s.stages * l.v;
+  l.at_ds = l.at_p + box;
+  l.at_peer_ds = l.at_ds + 2 * box;
+  l.at_rows = l.at_peer_ds + 2 * box;
+  l.at_barriers = layout_round(l.at_rows + s.stages * l.rows, 16);
+  l.bytes = l.at_barriers + layout_round(s.stages * 64 + (s.in_order ? 216 : 128), 128);
+  return l;
+}
+
+#endif
