@@ -12,13 +12,7 @@
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
-#define LUATTN_EXACT_LIMBS(real_size) ((real_size) == 4 ? 10 : 75) /* of ops/reproducible_sum.cuh, 8 bytes each */
-#define LUATTN_TURNS_FIRST 32 /* of LuattnParams.turns, the first that is of a tile */
 #define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward */
-#define LUATTN_NORM_ROWS 32   /* positions that one number of norm_q, norm_k and least_lse is for */
-/* q_len and kv_len from which on it pays to look for tiles without weight. */
-#define LUATTN_SKIP_FORWARD 3072
-#define LUATTN_SKIP_BACKWARD 2048
 #define LUATTN_MAX_STATS 8    /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
 
 /* A tensor with a batch, a head and a sequence axis; the last axis, if there is one, is contiguous. */
@@ -77,7 +71,7 @@ typedef struct LuattnParams {
   LuattnTensor dlse; /* Real, [batch, heads, q_len], or null */
   LuattnTensor dq, dk, dv; /* the caller's; null where not asked for */
 
-  /* Workspace. */
+  /* Workspace; abi/workspace.h counts what it has. */
   void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], in the sm90 family q_len up to a multiple of 16; written
                    * by prepare, read by the main kernels */
   void *dq_acc;   /* Real [batch][heads][q_len][head_dim], zeroed by the runtime, in the sm90 family by prepare (but a

@@ -7,13 +7,7 @@
 #ifndef LUATTN_ABI_SHARED_MEMORY_H
 #define LUATTN_ABI_SHARED_MEMORY_H
 
-#if defined(__CUDACC__)
-#define ABI_FN static __host__ __device__ constexpr
-#elif defined(__cplusplus)
-#define ABI_FN static constexpr
-#else
-#define ABI_FN static inline
-#endif
+#include "abi/host_device.h"
 
 #define LUATTN_SM90_SHARED_BYTES 232448 /* that a block of sm_90 may have */
 

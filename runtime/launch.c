@@ -1,4 +1,5 @@
 #include "runtime/launch.h"
+#include "abi/workspace.h"
 #include "common/choices.h"
 #include "common/host.h"
 #include "common/limits.h"
@@ -74,10 +75,9 @@ static bool is_needed(const image_manifest *m, unsigned want, uint32_t has_mod) 
   return (m->wants & want) != 0 || (has_mod && (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0);
 }
 
-/* Rows of a head in dq_acc, dk_acc, dv_acc and bwd_rows: the sm90 family has 16 at a time (sink/dq_acc.cuh), and
- * copies 16 bytes. */
+/* Of a head in dq_acc, dk_acc, dv_acc and bwd_rows. */
 static int64_t padded_rows(const image_manifest *m, int len) {
-  return m->family == LUATTN_SM90 ? ceil_div(len, 16) * 16 : len;
+  return workspace_rows(m->family == LUATTN_SM90, len);
 }
 
 static const manifest_entry *entry_of(const image_manifest *m, luattn_role role) {
@@ -90,17 +90,11 @@ static bool adds_dq(const image_manifest *m) {
   return m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod);
 }
 
-/* The sm90 backward for wide head dims has tiles of 64 positions. */
-static bool is_wide(const image_manifest *m, const manifest_entry *dkdv) {
-  return m->family == LUATTN_SM90 && dkdv->tile_n == 64;
-}
-
-/* For each q tile of a head, in the sm80 family for each warp's part of it, in the wide sm90 backward for
- * each block of a pair (work/dq_order.cuh, sm90/bwd/dq_first_store.cuh). */
+/* Of the q tiles of a head. */
 static int64_t num_turns(const image_manifest *m, const LuattnParams *p) {
   const manifest_entry *main = entry_of(m, LUATTN_ROLE_DKDV);
-  const int64_t parts = m->family != LUATTN_SM90 ? main->threads / 32 : is_wide(m, main) ? 2 : 1;
-  return ceil_div(p->q_len, main->tile_m) * parts;
+  const int each = workspace_turns(m->family == LUATTN_SM90, (int)main->threads, (int)main->tile_n);
+  return ceil_div(p->q_len, main->tile_m) * each;
 }
 
 /* The sm90 backward draws its kv tiles from a counter. */
@@ -113,9 +107,9 @@ static int64_t num_counters(const image_manifest *m, const LuattnParams *p) {
   return LUATTN_TURNS_FIRST + (adds_dq(m) ? (int64_t)p->batch * p->heads * num_turns(m, p) : 0);
 }
 
-/* It runs in clusters of two blocks. */
+/* In a cluster. */
 static int64_t blocks_together(const image_manifest *m, const manifest_entry *dkdv) {
-  return is_wide(m, dkdv) ? 2 : 1;
+  return workspace_blocks_together(m->family == LUATTN_SM90, (int)dkdv->tile_n);
 }
 
 static int64_t kv_blocks(const image_manifest *m, const manifest_entry *dkdv, const LuattnParams *p) {
@@ -179,7 +173,7 @@ static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
 /* What a deterministic backward adds to besides dq_acc. */
 static void take_ordered(cursor *w, const args_call *c, LuattnParams *p) {
   const image_manifest *m = c->info;
-  const size_t limbs = LUATTN_EXACT_LIMBS(args_real_size(m)) * sizeof(unsigned long long);
+  const size_t limbs = (size_t)workspace_limbs((int)args_real_size(m)) * sizeof(unsigned long long);
   if (adds_dq(m) && p->turns == NULL) {
     const int64_t count = (int64_t)p->batch * p->heads * num_turns(m, p);
     p->turns = take(w, sizeof *p->turns, LUATTN_TURNS_FIRST + count, 1, 1, 1);
@@ -260,13 +254,12 @@ static void visits_shape(const image_manifest *m, const LuattnParams *p, int64_t
   const int64_t q_tiles = ceil_div(p->q_len, main->tile_m),
                 kv_tiles = ceil_div(p->kv_len, main->tile_n * (forward ? 1 : blocks_together(m, main)));
   *rows = forward ? q_tiles : kv_tiles;
-  *words = ceil_div(forward ? kv_tiles : q_tiles, 32);
+  *words = workspace_words(forward ? kv_tiles : q_tiles);
 }
 
 static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p) {
   const image_manifest *m = c->info;
-  const int64_t q_groups = ceil_div(p->q_len, LUATTN_NORM_ROWS),
-                kv_groups = ceil_div(p->kv_len, LUATTN_NORM_ROWS);
+  const int64_t q_groups = workspace_norms(p->q_len), kv_groups = workspace_norms(p->kv_len);
   int64_t rows, words;
   bool skips = false;
   TRY(choose_skip(c, p, &skips));

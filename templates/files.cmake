@@ -91,6 +91,8 @@ set(LUATTN_TEMPLATES
 )
 # Headers that the host compiles as well, by their names from the root of the tree.
 set(LUATTN_ABI_HEADERS
+  abi/host_device.h
   abi/params.h
   abi/shared_memory.h
+  abi/workspace.h
 )

@@ -2,10 +2,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "abi/workspace.h"
 #include "common/host.h"
 #include "common/limits.h"
 #include "common/pairs.h"
-#include "abi/params.h"
 #include "gen/compile/pipeline.h"
 
 /* What the estimate multiplies; double, so that no product overflows before it is known to fit a size_t. */
@@ -60,8 +60,7 @@ static bool has_role(const image_manifest *m, luattn_role role) {
   return false;
 }
 
-/* What kv tiles are drawn from, and a number for each q tile, or in the sm80 family for each warp's part, in
- * the wide sm90 backward for each block of a pair. */
+/* What kv tiles are drawn from, and the numbers of q tiles. */
 static double counters(const image_manifest *m, const sizes *s, bool dq) {
   const bool sm90 = m->family == LUATTN_SM90;
   double bytes = 0;
@@ -69,9 +68,9 @@ static double counters(const image_manifest *m, const sizes *s, bool dq) {
     const manifest_entry *e = &m->entry[i];
     if (e->role != LUATTN_ROLE_DKDV) continue;
     const bool counts = dq && m->accumulates_dq && (sm90 || m->deterministic);
-    const int parts = !sm90 ? (int)e->threads / 32 : e->tile_n == 64 ? 2 : 1;
+    const int each = workspace_turns(sm90, (int)e->threads, (int)e->tile_n);
     const double tiles = counts ? ceil(s->q_len / e->tile_m) : 0;
-    if (sm90 || counts) bytes += 4 * (LUATTN_TURNS_FIRST + s->batch * s->heads * tiles * parts);
+    if (sm90 || counts) bytes += 4 * (LUATTN_TURNS_FIRST + s->batch * s->heads * tiles * each);
   }
   return bytes;
 }
@@ -88,7 +87,7 @@ static double ordered(const image_manifest *m, const sizes *s) {
   for (uint32_t i = 0; i < m->num_inputs; i++)
     if ((m->wants & LUATTN_WANT_INPUTS) && m->input[i].grad && !in_any_order(&m->input[i], s))
       elements += input_count(&m->input[i], s);
-  return bytes + elements * 8 * LUATTN_EXACT_LIMBS(s->real);
+  return bytes + elements * 8 * workspace_limbs((int)s->real);
 }
 
 /* Norms, and a bit for each tile, where tiles without weight are skipped. */
@@ -101,16 +100,17 @@ static double visits(const image_manifest *m, const sizes *s) {
   for (uint32_t i = 0; i < m->num_entries; i++) {
     const manifest_entry *e = &m->entry[i];
     if (e->role != LUATTN_ROLE_REACH) continue;
-    const double q_tiles = ceil(s->q_len / e->tile_m),
-                 kv_tiles = ceil(s->kv_len / (backward ? fmax(e->tile_n, 128) : e->tile_n)),
-                 words = backward ? kv_tiles * ceil(q_tiles / 32) : q_tiles * ceil(kv_tiles / 32);
+    const int together = backward ? workspace_blocks_together(true, (int)e->tile_n) : 1;
+    const double q_tiles = ceil(s->q_len / e->tile_m), kv_tiles = ceil(s->kv_len / e->tile_n / together);
+    const double words = backward ? kv_tiles * (double)workspace_words((int64_t)q_tiles)
+                                  : q_tiles * (double)workspace_words((int64_t)kv_tiles);
     bytes += 4 * s->batch * s->heads * words;
   }
-  bytes += 4 * s->batch * s->heads_kv * ceil(s->kv_len / LUATTN_NORM_ROWS);
-  return bytes + (backward ? 8 * s->batch * s->heads * ceil(s->q_len / LUATTN_NORM_ROWS) : 0);
+  bytes += 4 * s->batch * s->heads_kv * (double)workspace_norms((int64_t)s->kv_len);
+  return bytes + (backward ? 8 * s->batch * s->heads * (double)workspace_norms((int64_t)s->q_len) : 0);
 }
 
-/* The parts of the workspace, as runtime/launch.c lays them out. */
+/* The parts of the workspace, as runtime/launch.c lays them out (abi/workspace.h). */
 static double workspace(const image_manifest *m, const sizes *s) {
   const bool parameters = (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0,
              finish = has_role(m, LUATTN_ROLE_FINISH);
@@ -118,9 +118,9 @@ static double workspace(const image_manifest *m, const sizes *s) {
   if (m->has_query_mod) bytes += q_rows(s) * s->dim * s->elem;
   if (m->has_key_mod) bytes += kv_rows(s) * s->dim * s->elem;
   if (m->has_value_mod) bytes += kv_rows(s) * s->dim_v * s->elem;
-  const double pad = m->family == LUATTN_SM90 ? 16 : 1;
-  const double padded_rows = s->batch * s->heads * ceil(s->q_len / pad) * pad,
-               padded_kv = s->batch * s->heads_kv * ceil(s->kv_len / pad) * pad;
+  const bool sm90 = m->family == LUATTN_SM90;
+  const double padded_rows = s->batch * s->heads * (double)workspace_rows(sm90, (int64_t)s->q_len),
+               padded_kv = s->batch * s->heads_kv * (double)workspace_rows(sm90, (int64_t)s->kv_len);
   if (m->pass == LUATTN_BACKWARD) bytes += padded_rows * m->num_bwd_rows * s->real;
   const bool dq = (m->wants & LUATTN_WANT_DQ) != 0 || (m->has_query_mod && parameters);
   const bool dk = (m->wants & LUATTN_WANT_DK) != 0 || parameters,

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "abi/workspace.h"
 #include "common/fail.h"
 #include "gen/base/text.h"
 
@@ -11,7 +12,6 @@ static const char *const family_names[] = {"simt", "sm80", "sm90"};
 
 /* Fixed shapes of the kernels in around/ (around.cuh, tile_skipping.cuh). */
 enum { AUX_THREADS = 128, AUX_TILE = 64, STATS_THREADS = 32, NORM_TILE = 128 };
-enum { EXACT_BYTES = 80, EXACT_BYTES_F64 = 600 }; /* of a sum: ops/reproducible_sum.cuh */
 
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   const int dim_v = t->head_dim_v > 0 ? t->head_dim_v : t->head_dim;
@@ -226,7 +226,7 @@ static const char *explain(arena *a, const plan *p) {
         &t,
         "gradients of inputs and scalars: summed exactly, so in any order (deterministic), then rounded by "
         "luattn_round; %d bytes of workspace an element\n",
-        p->dtype == LUATTN_F64 ? EXACT_BYTES_F64 : EXACT_BYTES);
+        8 * workspace_limbs(p->dtype == LUATTN_F64 ? 8 : 4));
   return text_get(&t);
 }
 

@@ -16,6 +16,7 @@
 // What they are small beside is in backward the row's lse. Forward computes for each row the scores of two
 // keys that it keeps, where positions alone promise the best ones: the row's sum is at least their weights.
 #pragma once
+#include "abi/workspace.h"
 #include "score/online_rows.cuh"
 #include "arch/tensor.cuh"
 #include "work/tile_walk.cuh"
@@ -78,7 +79,7 @@ LUATTN_FN void reach_norms(const LuattnParams &p) {
   const int group = int(blockIdx.x * (norm_threads / 32) + threadIdx.x / 32), first = group * norm_rows;
   if (h >= heads || first >= len) return;
   const float norm = largest_norm<Elem, Config::head_dim>(of_q ? p.q : p.k, b, h, first, len);
-  const i64 at = (i64(b) * heads + h) * ceil_div(len, norm_rows) + group;
+  const i64 at = (i64(b) * heads + h) * workspace_norms(len) + group;
   if (threadIdx.x % 32 == 0) (of_q ? p.norm_q : p.norm_k)[at] = norm;
   if (of_q) {
     const float least = least_of_lse(p, b, h, first + int(threadIdx.x % 32));
@@ -107,7 +108,7 @@ struct Reach {
       : p(params),
         site{b, h, params.q_len, params.kv_len},
         norm_k(params.norm_k +
-               (i64(b) * params.heads_kv + h / params.group) * ceil_div(params.kv_len, norm_rows)) {}
+               (i64(b) * params.heads_kv + h / params.group) * workspace_norms(params.kv_len)) {}
   // Can these rows' scores in the kv tile that begins at kv0 come near `best`? What is left out of a row, or
   // in backward of a column, is together below 2^-24 of exp(best).
   __device__ __forceinline__ bool matters(int q0, int q1, float norm_q, int kv0, double best) const {
@@ -232,7 +233,7 @@ LUATTN_FN void reach_fwd(const LuattnParams &p) {
     best = score_of_rows<Spec, Config>(reach, q0, q1, norm);
     keys = Spec::kv_range(p, reach.site, q0, q1);
   }
-  const int words = ceil_div(ceil_div(p.kv_len, tile_n), 32);
+  const int words = workspace_words(ceil_div(p.kv_len, tile_n));
   u32 *out = p.visits + ((i64(reach.site.b) * p.heads + reach.site.h) * gridDim.x + blockIdx.x) * words;
 #pragma unroll 1
   for (int w = 0; w < words; ++w) {
@@ -257,10 +258,10 @@ template <class Spec, class Config, int TileN>
 LUATTN_FN void reach_bwd(const LuattnParams &p) {
   constexpr int tile_m = Config::tile_m;
   const Reach<Spec, TileN> reach(p, int(blockIdx.z), int(blockIdx.y));
-  const u32 words = u32(ceil_div(ceil_div(p.q_len, tile_m), 32)), kv_tiles = u32(ceil_div(p.kv_len, TileN)),
+  const u32 words = u32(workspace_words(ceil_div(p.q_len, tile_m))), kv_tiles = u32(ceil_div(p.kv_len, TileN)),
             index = blockIdx.x * (reach_threads / 32) + threadIdx.x / 32, kv_tile = index / words;
   if (kv_tile >= kv_tiles) return;
-  const i64 head = i64(reach.site.b) * p.heads + reach.site.h, groups = head * ceil_div(p.q_len, norm_rows);
+  const i64 head = i64(reach.site.b) * p.heads + reach.site.h, groups = head * workspace_norms(p.q_len);
   const int first = int((index - kv_tile * words) * 32 + threadIdx.x % 32) * tile_m;
   bool visits = false;
 #pragma unroll 1

@@ -16,12 +16,12 @@
 // Limb k of element i lies at [k * count + i], so that neighbours are added to neighbouring words.
 #pragma once
 #include "arch/types.cuh"
-#include "abi/params.h"
+#include "abi/workspace.h"
 
-static constexpr u32 exact_bits = 28;
+static constexpr u32 exact_bits = LUATTN_EXACT_BITS;
 static constexpr u64 exact_mask = (1u << exact_bits) - 1;
 template <class Real>
-constexpr int exact_limbs = LUATTN_EXACT_LIMBS(sizeof(Real));
+constexpr int exact_limbs = workspace_limbs(sizeof(Real));
 
 LUATTN_FN void exact_add_limb(u64 *limb, u64 x, bool negative) {
   if (x != 0) atomicAdd(limb, negative ? 0 - x : x);

@@ -1,5 +1,6 @@
 // sink/dq_acc.cuh: the orders of p.dq_acc where luattn_dkdv adds into it.
 #pragma once
+#include "abi/workspace.h"
 #include "arch/mma_registers.cuh"
 #include "arch/tensor.cuh"
 
@@ -81,7 +82,7 @@ struct FragmentGroups {
 // + 8. The last 16 rows of a head are all there.
 struct ResultGroups {
   static constexpr bool writes = false, zeroes = true;  // by prepare
-  LUATTN_FN int head_rows(int len) { return (len + 15) / 16 * 16; }
+  LUATTN_FN int head_rows(int len) { return workspace_rows(true, len); }
 
   // 8 neighbours of row q from d on, a multiple of 8.
   template <int Dim, int N>

@@ -1,12 +1,12 @@
 // sink/dq_state.cuh: the number in memory that each q tile of dq_acc has: whose turn has passed (work/dq_order.cuh),
 // or whether somebody has stored (sm90/bwd/dq_first_store.cuh).
 #pragma once
+#include "abi/workspace.h"
 #include "contract/needs.cuh"
 
-// How many numbers of p.turns a q tile has: of the sm90 family's kernel for wide head dims, whose kv tiles
-// are of 64 positions, one for each block of a pair.
+// How many numbers of p.turns a q tile has.
 template <class Config>
-inline constexpr int turns_of_tile = Config::tile_n == 64 ? 2 : 1;
+inline constexpr int turns_of_tile = workspace_turns(true, Config::threads, Config::tile_n);
 // The first of them for the q tile of row `first`. Each says whose turn has passed, or what has become of the
 // tile's claim.
 template <class Config>

@@ -43,6 +43,7 @@
 //     <= 128   32 128 256 1 4 16, 64 64 256 1 4 32
 //     <= 256   32 64 256 1 4 16
 #pragma once
+#include "abi/workspace.h"
 #include "sink/dq_acc.cuh"
 #include "sm80/bwd_sm80_scores.cuh"
 #include "source/cp_async_tile.cuh"
@@ -263,6 +264,7 @@ struct BwdSm80 : ElementsBwdSm80<Spec, Config> {
     }
     float *out = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + site.h) * p.q_len * D;
     if constexpr (Need::turns) {
+      static_assert(workspace_turns(false, threads, N) == warps);
       const i64 head = i64(site.b) * p.heads + site.h, tile = head * ceil_div(p.q_len, M) + index;
       u32 *turn =
           p.turns + LUATTN_TURNS_FIRST + tile * warps + warp;  // a warp's part is the same in every block

@@ -12,6 +12,7 @@
 // weight, too (Visits). But for that, WarpKvTiles gives what KvTiles gives, downwards, to one warp that walks
 // for its whole block.
 #pragma once
+#include "abi/workspace.h"
 #include "contract/contract.cuh"
 
 struct Tile {
@@ -57,7 +58,7 @@ struct Visits {
   // Row number `row` of a head's `rows`, of `tiles` tiles.
   __device__ __forceinline__ Visits(const LuattnParams &p, const Site &s, int row, int rows, int tiles)
       : words(p.visits) {
-    if (words != nullptr) words += ((i64(s.b) * p.heads + s.h) * rows + row) * ceil_div(tiles, 32);
+    if (words != nullptr) words += ((i64(s.b) * p.heads + s.h) * rows + row) * workspace_words(tiles);
   }
   __device__ __forceinline__ bool has(int tile) const {
     return words == nullptr || (words[tile / 32] >> tile % 32 & 1) != 0;

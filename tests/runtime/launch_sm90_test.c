@@ -11,8 +11,9 @@
 
 #include <cmocka.h>
 
-#include "tests/support/fake_cuda.h"
+#include "abi/workspace.h"
 #include "tests/runtime/launches.h"
+#include "tests/support/fake_cuda.h"
 
 static void assert_map(const LuattnTensorMap *map, const void *data, const unsigned long long size[4],
                        const unsigned long long stride[3], unsigned rows) {
