@@ -42,7 +42,7 @@ static const char *explain(const compilation *c, const char *shared_memory) {
   if (lengths == NULL || gathers == NULL || backward == NULL) return NULL;
   return arena_printf(
       c->a, "%s%s%s%s%s%s%s", at->plan.why, at->lowered->notes, lengths, gathers, backward, shared_memory,
-      at->plan.no_lines
+      at->plan.no_bias_rows
           ? "scores read every input themselves: ahead of them it would take too many registers\n"
           : "");
 }
@@ -64,18 +64,18 @@ luattn_status attempt_make(compilation *c, luattn_error *err) {
 
 bool attempt_next_tiles(compilation *c) {
   const plan *p = &c->at.plan;
-  return plan_alternative(c->a, &c->spec, &c->target, p->small_dots, p->rank + 1, &c->at.plan);
+  return plan_alternative(c->a, &c->spec, &c->target, p->softcap_poly, p->rank + 1, &c->at.plan);
 }
 
 bool attempt_without_bias_rows(compilation *c) {
   plan *p = &c->at.plan;
-  if (p->pass != LUATTN_BACKWARD || p->no_lines || c->at.lowered->rows.line_bytes == 0) return false;
-  return p->no_lines = true;
+  if (p->pass != LUATTN_BACKWARD || p->no_bias_rows || c->at.lowered->rows.bias_row_bytes == 0) return false;
+  return p->no_bias_rows = true;
 }
 
 bool attempt_for_softcap(compilation *c) {
   plan other;
-  if (c->at.lowered->softcap_limit == IR_NONE || c->at.plan.small_dots || c->at.plan.rank > 0) return false;
+  if (c->at.lowered->softcap_limit == IR_NONE || c->at.plan.softcap_poly || c->at.plan.rank > 0) return false;
   if (!plan_alternative(c->a, &c->spec, &c->target, true, 0, &other)) return false;
   const luattn_tiles now = plan_tiles(&c->at.plan), then = plan_tiles(&other);
   if (plan_same_tiles(&now, &then)) return false;

@@ -7,6 +7,7 @@
 #include "abi/image.h"
 #include "gen/lower/lowered.h"
 #include "gen/nvrtc/nvrtc.h"
+#include "gen/plan/plan.h"
 #include "gen/spec.h"
 
 /* One choice of tiles, as far as it has come: planned, lowered, printed. */
@@ -37,14 +38,15 @@ typedef struct compilation {
   bool every_length;  /* and so does this one */
 } compilation;
 
-/* Opens an arena with a compilation in it, clones the IR, analyses the mask. compilation_close in any case. */
+/* Opens an arena with a compilation in it, clones the IR, analyses the mask. compilation_close in any
+ * case. */
 luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                                luattn_error *err);
 void compilation_close(compilation *c); /* NULL is fine */
 /* Fills c->nvrtc, unless something has before. */
 luattn_status compilation_find_nvrtc(compilation *c, luattn_error *err);
-/* LUATTN_NO_MEMORY if anything was refused on the way: some of it may have been done without, and such a source
- * is not the spec's. */
+/* LUATTN_NO_MEMORY if anything was refused on the way: some of it may have been done without, and such a
+ * source is not the spec's. */
 luattn_status compilation_memory(const compilation *c, luattn_error *err);
 /* Adds a line to c->note. NULL: out of memory, as the answer says. */
 luattn_status compilation_note(compilation *c, const char *line, luattn_error *err);

@@ -89,7 +89,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->wants = p->wants;
   out->draws_tiles = p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && c->mask.keep != IR_NONE;
   out->is_ptx = c->target.ptx != 0;
-  out->reads_ahead = c->at.lowered->rows.line_bytes > 0;
+  out->reads_ahead = c->at.lowered->rows.bias_row_bytes > 0;
   const int64_t longest = INT64_C(1) << 30; /* kernels add a tile to a position in 32 bits */
   out->max_len = c->at.lowered->max_len > longest ? longest : c->at.lowered->max_len;
   if (out->max_len < 1) return refuse_large(c, err);

@@ -4,8 +4,8 @@
 
 #include "gen/compile/compilation.h"
 
-/* Of c->at, once it is planned with its entries and lowered. Errors: LUATTN_UNSUPPORTED (integers of the spec leave
- * 32 bits at any length). */
+/* Of c->at, once it is planned with its entries and lowered. Errors: LUATTN_UNSUPPORTED (integers of the
+ * spec leave 32 bits at any length). */
 luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_error *err);
 
 #endif

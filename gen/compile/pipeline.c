@@ -94,7 +94,7 @@ static verdict judge_lowered(compilation *c) {
 /* THE LOOP: c->at from its plan on, or the first plan after it that suits the spec. */
 static luattn_status search_tiles(compilation *c, search *s, luattn_error *err) {
   for (verdict v = REPLANNED; replan(c, s, v);) {
-    const bool first = c->at.plan.rank == 0 && !c->at.plan.no_lines;
+    const bool first = c->at.plan.rank == 0 && !c->at.plan.no_bias_rows;
     const luattn_status status = s->made ? LUATTN_OK : attempt_make(c, first ? &s->refusal : NULL);
     s->made = false;
     if (status != LUATTN_OK && status != LUATTN_UNSUPPORTED && first) return refuse(s, status, err);

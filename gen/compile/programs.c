@@ -11,6 +11,7 @@
 
 #include "common/host.h"
 #include "gen/cache/cache.h"
+#include "gen/plan/policy.h"
 
 /* Which kernels a program has (LUATTN_PART of the templates). Results of the others lie in c->second. */
 typedef enum program_part { PROGRAM_ALL, PROGRAM_MAIN, PROGRAM_OTHERS } program_part;
@@ -25,44 +26,7 @@ bool programs_are_two(const compilation *c) {
   return main && others && !c->target.one_code;
 }
 
-/* Passes of NVVM's optimizer that a kernel does without: to combine instructions, or to do so again and
- * again, and to hoist what a loop does not change. They take a fortieth to a tenth of the time that it takes
- * to compile, in sm80's backward up to a sixth, and leave most kernels as fast; T5's forward above head dim
- * 192 is 5 % slower, sm80's backward up to D 128 without a mask and that of some grids 2 to 3 %. Which ones
- * was measured on an H200 and an H100 (bench/journal: compile_time.md, simt.md, parameter_gradients_sm80.md).
- * More would cost narrow heads, the masks of grids forward, f32's forward and all other backward kernels some
- * speed. The option is in no manual; an NVRTC that refuses it compiles with all passes, and one that does not
- * know a pass by this name leaves none out. Only options that end with the compilation stand here: others
- * stay on for whatever the process compiles next (parameter_gradients_sm80.md). */
-enum { MAX_LEFT_OUT = 2 };
-_Static_assert(PROGRAMS_MAX_OPTIONS == 7 + 4 * MAX_LEFT_OUT, "room for all options");
-static const char combine_less_often[] = "-full-inst-combine=0",
-                  combine_nothing[] = "-disable-InstructionCombiningPass",
-                  hoist_nothing[] = "-disable-LICMPass";
-
-static int left_out_of_forward(const plan *p, bool is_grid, const char *out[MAX_LEFT_OUT]) {
-  const bool is_wide = p->head_dim > 192 && p->head_dim_v > 192;
-  const bool simt = p->family == LUATTN_SIMT, is_narrow = p->family == LUATTN_SM90 && !is_wide;
-  int n = 0;
-  out[n++] = simt || is_grid || is_narrow ? combine_less_often : combine_nothing;
-  if (is_wide && !is_grid && (simt || p->family == LUATTN_SM90)) out[n++] = hoist_nothing;
-  return n;
-}
-
-static int left_out_of_backward(const plan *p, const char *out[MAX_LEFT_OUT]) {
-  const bool simt = p->family == LUATTN_SIMT, sm80 = p->family == LUATTN_SM80;
-  int n = 0;
-  if (simt) out[n++] = combine_less_often;
-  if (sm80) out[n++] = combine_nothing;
-  if (simt || sm80) out[n++] = hoist_nothing;
-  return n;
-}
-
-static int passes_left_out(const compilation *c, const char *out[MAX_LEFT_OUT]) {
-  if (c->at.plan.dtype == LUATTN_F64) return 0;
-  if (c->at.plan.pass == LUATTN_BACKWARD) return left_out_of_backward(&c->at.plan, out);
-  return left_out_of_forward(&c->at.plan, c->mask.rows.period >= MASK_GRID, out);
-}
+_Static_assert(PROGRAMS_MAX_OPTIONS == 7 + 4 * POLICY_MAX_LEFT_OUT, "room for all options");
 
 /* No flag of fast arithmetic: ops/math.cuh decides that for each function. `recent`: what not every NVRTC 12
  * knows. Minimal: without the declarations of textures and of the CUDA runtime, a tenth of the front end's
@@ -70,7 +34,7 @@ static int passes_left_out(const compilation *c, const char *out[MAX_LEFT_OUT]) 
  * its own. */
 static nvrtc_options options(const compilation *c, program_part part, bool recent,
                              const char *out[PROGRAMS_MAX_OPTIONS]) {
-  const char *line_info = getenv("LUATTN_LINEINFO"), *left_out[MAX_LEFT_OUT];
+  const char *line_info = getenv("LUATTN_LINEINFO"), *left_out[POLICY_MAX_LEFT_OUT];
   int n = 0;
   out[n++] = "-std=c++20";
   out[n++] = "-default-device";
@@ -79,7 +43,8 @@ static nvrtc_options options(const compilation *c, program_part part, bool recen
   if (recent) out[n++] = "--minimal";
   if (recent) out[n++] = "--no-cache";
   if (part != PROGRAM_ALL) out[n++] = part == PROGRAM_MAIN ? "-DLUATTN_PART=1" : "-DLUATTN_PART=2";
-  const int num_left_out = recent ? passes_left_out(c, left_out) : 0;
+  const int num_left_out =
+      recent ? policy_left_out_passes(&c->at.plan, c->mask.rows.period >= MASK_GRID, left_out) : 0;
   for (int i = 0; i < num_left_out; i++) {
     out[n++] = "-Xnvvm"; /* to NVVM: what follows is for its optimizer */
     out[n++] = "-Xopt";

@@ -1,4 +1,5 @@
-/* programs.h: NVRTC's programs of an attempt: one for all kernels, or the main kernel's and another for the others. */
+/* programs.h: NVRTC's programs of an attempt: one for all kernels, or the main kernel's and another for
+ * the others. */
 #ifndef LUATTN_GEN_PROGRAMS_H
 #define LUATTN_GEN_PROGRAMS_H
 
@@ -11,8 +12,8 @@ bool programs_are_two(const compilation *c);
 enum { PROGRAMS_MAX_OPTIONS = 15 };
 int programs_options(const compilation *c, const char *out[PROGRAMS_MAX_OPTIONS]);
 
-/* Compiles c->at, two programs at once (c->second is open). What ptxas says of both is in *main; `others` has a code,
- * or is empty. */
+/* Compiles c->at, two programs at once (c->second is open). What ptxas says of both is in *main; `others`
+ * has a code, or is empty. */
 luattn_status programs_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *main,
                                nvrtc_result *others, luattn_error *err);
 /* The PTX of all kernels, in one. */

@@ -3,6 +3,8 @@
 #include <limits.h>
 #include <string.h>
 
+#include "gen/plan/policy.h"
+
 static bool is_launched(const compilation *c, const char *entry) {
   for (int i = 0; i < c->at.plan.num_entries; i++)
     if (strcmp(c->at.plan.entry[i].name, entry) == 0) return true;
@@ -22,23 +24,8 @@ static int damage(const compilation *c, const nvrtc_result *r) {
   return (r->remark != NULL ? 1 << 20 : 0) + spilled(c, r);
 }
 
-/* A few registers that are spilled outside of the inner loops cost less than smaller tiles would. So does
- * more of them beside hooks that are called, whose time no tiles change: four bytes are a store and a load,
- * so that a quarter of the hooks' instructions in bytes is an eighth of their time at most. But more bytes
- * than a thread has registers are accumulators, spilled around each product. What follows the sm90 backward's
- * first tiles is slower by a third; what follows it above head dim 128 takes 1.3 to 1.8 times as long, and
- * with gradients of parameters up to 80 times. There the loading warps, which have time, spill up to 200 of
- * the bytes, and the one that sums dS up to 400; below it up to 88, for lines that they fetch ahead: with 390
- * in all such a kernel is 1.4 times as fast as what follows. Three consumers of the sm90 forward spill around
- * each call: 144 bytes there cost two thirds of the speed. */
 static int spills_accepted(const compilation *c) {
-  const bool three =
-      c->at.plan.family == LUATTN_SM90 && c->at.plan.pass == LUATTN_FORWARD && c->at.plan.threads == 512;
-  const int beside_hooks = three ? 0 : c->at.lowered->outlined_work / 4;
-  const bool slow_next = c->at.plan.family == LUATTN_SM90 && c->at.plan.pass == LUATTN_BACKWARD;
-  const int loading = slow_next && c->at.lowered->rows.line_bytes > 0 ? 112 : 0;
-  const int alone = tiles_wide(&c->at.plan) ? 768 : slow_next ? 288 + loading : 64;
-  return alone + (beside_hooks < 1024 ? beside_hooks : 1024);
+  return policy_spills_accepted(&c->at.plan, &c->at.lowered->rows, c->at.lowered->outlined_work);
 }
 
 /* Each entry by itself, because it is to its own hooks that its spills compare. */
@@ -104,14 +91,10 @@ luattn_status ptxas_refuse_all(const compilation *c, const nvrtc_result *r, luat
       (int)strcspn(r->remark, "\n"), r->remark, p->forced ? "pick other tiles" : "write shorter hooks");
 }
 
-/* Bias rows that are read ahead make a sm90 backward kernel 1.05 to 1.5 times as fast up to 190 spilled
- * bytes, and cost it 0.09 of its speed at 270 and 290: then it is better off without, if it is accepted so.
- * Above head dim 128 they gain at 600 as well. */
 static bool bias_rows_crowd(const compilation *c, const nvrtc_result *r) {
-  if (c->at.plan.pass != LUATTN_BACKWARD || c->at.lowered->rows.line_bytes == 0 || tiles_wide(&c->at.plan))
-    return false;
   for (int i = 0; i < r->num_entries; i++)
-    if (strcmp(r->entry[i].name, "luattn_dkdv") == 0) return r->entry[i].spill_bytes > 240;
+    if (strcmp(r->entry[i].name, "luattn_dkdv") == 0)
+      return policy_bias_rows_crowd(&c->at.plan, &c->at.lowered->rows, r->entry[i].spill_bytes);
   return false;
 }
 

@@ -13,11 +13,11 @@ typedef struct tuned_record {
   char *path;
 } tuned_record;
 
-/* found[lengths]: what there is for c's spec, target and device, once c->at is planned. What it was made with is only
- * asked where there is a record. */
+/* found[lengths]: what there is for c's spec, target and device, once c->at is planned. What it was made
+ * with is only asked where there is a record. */
 luattn_status tuned_find(compilation *c, tuned_record found[2], luattn_error *err);
-/* Remembers tiles for c->target.lengths, or forgets them (NULL). c->at is the plan's own choice, c->nvrtc what they
- * were compiled with. path[size], may be NULL: the file. */
+/* Remembers tiles for c->target.lengths, or forgets them (NULL). c->at is the plan's own choice, c->nvrtc
+ * what they were compiled with. path[size], may be NULL: the file. */
 luattn_status tuned_store(compilation *c, const luattn_tiles *tiles, double gain, char *path, size_t size,
                           luattn_error *err);
 

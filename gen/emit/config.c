@@ -2,25 +2,6 @@
 #include "gen/base/text.h"
 #include "gen/emit/emit.h"
 
-/* The width of a product of the sm90 family, padded, as a bit. */
-static unsigned width_bit(int columns) { return 1u << ((columns + 15) / 16 - 1); }
-
-/* Of scores, of dk and dv, and of a consumer's share of dq. */
-static unsigned backward_widths(const plan *p) {
-  if (tiles_wide(p)) return width_bit(64);
-  const int boxes = (p->head_dim + 63) / 64;
-  return width_bit(p->tile_m) | width_bit(p->head_dim) | width_bit(p->head_dim_v) |
-         width_bit(boxes * (p->tile_m == 128 ? 64 : 32));
-}
-
-/* What every kernel of the pass has at least: simt's backward has two. */
-static int shared_bytes(const plan *p, const plan_rows *rows) {
-  if (p->pass == LUATTN_FORWARD) return tiles_shared_bytes(p, LUATTN_ROLE_FORWARD, rows);
-  const int dkdv = tiles_shared_bytes(p, LUATTN_ROLE_DKDV, rows);
-  const int dq = p->family == LUATTN_SIMT ? tiles_shared_bytes(p, LUATTN_ROLE_DQ, rows) : dkdv;
-  return dq < dkdv ? dq : dkdv;
-}
-
 luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const char **out,
                           luattn_error *err) {
   static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
@@ -33,7 +14,7 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
                  {"tile_n", p->tile_n},
                  {"threads", p->threads},
                  {"stages", p->stages},
-                 {"shared_bytes", shared_bytes(p, rows)},
+                 {"shared_bytes", tiles_least_shared_of(p, rows)},
                  {"sm80_warps_n", p->sm80_warps_n},
                  {"sm80_chunk_m", p->sm80_chunk_m}};
   const struct {
@@ -47,7 +28,7 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
                {"wants_scalars", (p->wants & LUATTN_WANT_SCALARS) != 0},
                {"accumulates_dq", p->accumulates_dq},
                {"deterministic", p->deterministic},
-               {"claims", p->claims}};
+               {"claims", p->dq_first_store}};
   text t;
   text_init(&t, a);
   text_add(&t,
@@ -65,11 +46,11 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
              "\n// Widths of products, of S and of O, that arch/wgmma.cuh and sm90/fwd/o_wgmma.cuh are to "
              "define.\n"
              "#define LUATTN_WGMMA_WIDTHS 0x%x\n#define LUATTN_OUT_WIDTHS 0x%x\n",
-             width_bit(p->tile_n), width_bit(p->head_dim_v));
+             tiles_product_widths(p), tiles_o_widths(p));
   if (p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD)
     text_add(&t,
              "\n// Widths of products that arch/wgmma.cuh is to define.\n#define LUATTN_WGMMA_WIDTHS 0x%x\n",
-             backward_widths(p));
+             tiles_product_widths(p));
   *out = text_get(&t);
   return *out == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: config: out of memory") : LUATTN_OK;
 }

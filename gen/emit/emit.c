@@ -269,7 +269,7 @@ static void write_includes(writer *w) {
   text_add(&w->out,
            "#include \"config.cuh\"\n#include \"contract/contract.cuh\"\n#include \"ops/math.cuh\"\n"
            "#include \"ops/input.cuh\"\n#include \"ops/input_bounds.cuh\"\n\n");
-  if (w->f->mask->num_stats == 0 || plan_prepares_stats(w->f->plan, w->f->score_bounds != IR_NONE))
+  if (w->f->mask->num_stats == 0 || tiles_prepares_stats(w->f->plan, w->f->score_bounds != IR_NONE))
     text_add(&w->out, "#define LUATTN_NO_STATS  // nor an entry for them\n");
   if (t->query_mod == IR_NONE && t->key_mod == IR_NONE && t->value_mod == IR_NONE)
     text_add(&w->out, "#define LUATTN_NO_MODS   // of q, k and v, nor an entry for them\n");

@@ -5,8 +5,6 @@
 #include "gen/base/text.h"
 #include "gen/lower/lowered.h"
 
-enum { PARAM_SLOT = 1, PARAM_VARIABLE };
-
 typedef struct writer {
   const lowered *f;
   text out;
@@ -34,8 +32,8 @@ const char *body_value(writer *w, ir_ref r); /* an operand: a literal, a paramet
 /* lines, then `return value;` */
 void body_return(writer *w, ir_ref r);
 
-/* called_hooks.c. Between open and close, what is written goes to the function out of line. Flags: it needs p in
- * any case; it is a template over with_inputs. */
+/* called_hooks.c. Between open and close, what is written goes to the function out of line. Flags: it
+ * needs p in any case; it is a template over with_inputs. */
 enum { OUTLINE_WITH_P = 1, OUTLINE_WITH_INPUTS = 2 };
 void outline_open(writer *w, const char *type, const char *name, int has, const char *state,
                   const ir_ref *roots, int n, int flags);

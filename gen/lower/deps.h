@@ -4,7 +4,8 @@
 
 #include "gen/ir/ir.h"
 
-/* What an expression depends on. SITE: anything fixed for one (b, h): scalars, lengths, gathers, the scale. */
+/* What an expression depends on. SITE: anything fixed for one (b, h): scalars, lengths, gathers, the
+ * scale. */
 enum {
   DEP_SITE = 1,
   DEP_Q = 2,       /* query position */

@@ -6,12 +6,9 @@
  * of a thread, but by then NVVM has written them out for each element, which takes time.
  */
 #include "gen/lower/lowering.h"
+#include "gen/plan/policy.h"
 
 #include <string.h>
-
-/* A few instructions for each element take no time that is worth a value for each distance. What reads memory
- * is. */
-enum { LONG = 16 };
 
 /* Without what is the same for a head. */
 static int cost_of(lowered *f, ir_ref root, bool *need) {
@@ -20,7 +17,7 @@ static int cost_of(lowered *f, ir_ref root, bool *need) {
   for (ir_ref r = root; r >= 1; r--) {
     if (!need[r] || (deps_of(&f->deps, r) & ~DEP_SITE) == 0) continue;
     const ir_node *n = ir_get(f->g, r);
-    cost += n->op == IR_LOAD ? LONG : ir_op_cost((ir_op)n->op, (ir_type)n->type, IR_FAST);
+    cost += n->op == IR_LOAD ? POLICY_LONG_TERM : ir_op_cost((ir_op)n->op, (ir_type)n->type, IR_FAST);
     for (int i = 0; i < n->nargs; i++) need[n->arg[i]] = true;
   }
   return cost;
@@ -58,7 +55,7 @@ static ir_ref longest_of_distance(lowered *f, const ir_ref *roots, int n) {
     if (!inside[r] || !deps_element(mask)) continue;
     if (node.type == IR_REAL && (mask & (DEP_ELEMENT | DEP_STEP | DEP_ROW)) == 0 && is_of_distance(f, r)) {
       cost[r] = cost_of(f, r, need);
-      if (cost[r] >= LONG && (best == IR_NONE || cost[r] > cost[best])) best = r;
+      if (cost[r] >= POLICY_LONG_TERM && (best == IR_NONE || cost[r] > cost[best])) best = r;
       continue;
     }
     for (int i = 0; i < node.nargs; i++) inside[node.arg[i]] = true;
@@ -66,7 +63,7 @@ static ir_ref longest_of_distance(lowered *f, const ir_ref *roots, int n) {
   if (best == IR_NONE) return IR_NONE;
   (void)cost_of(f, best, need);
   for (ir_ref r = 1; r < best; r++)
-    if (need[r] && cost[r] >= LONG && (inner == IR_NONE || cost[r] > cost[inner])) inner = r;
+    if (need[r] && cost[r] >= POLICY_LONG_TERM && (inner == IR_NONE || cost[r] > cost[inner])) inner = r;
   return inner != IR_NONE ? inner : best;
 }
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "gen/lower/lowering.h"
+#include "gen/plan/policy.h"
 
 /* Does `root` read memory for each element, beyond what slots of `has` hold? */
 static bool loads(const lowered *f, int has, ir_ref root) {
@@ -76,21 +77,17 @@ static int hook_cost(const lowered *f, const char *name) {
 /* Is it keep alone that reads Row in the forward, and Row short to fill, beside a loop over all columns of a
  * masked tile? */
 static bool row_for_keep(const lowered *f) {
-  enum { SHORT = 48 };
   forward_part part[FORWARD_PARTS];
   if (f->keep == IR_NONE || f->row_shift != IR_NONE || lowered_is_called(f, "row")) return false;
-  if (hook_cost(f, "row") > SHORT) return false;
+  if (hook_cost(f, "row") > POLICY_SHORT_ROW) return false;
   for (int i = hooks_of_forward(f, part); i-- > 0;)
     if (reads_slot(f, part[i].has, SLOTS_ROW, part[i].root, part[i].n)) return false;
   return true;
 }
 
-/* A few instructions, without memory: comparisons and sums of positions. On an H200 a loop over a tile's
- * scores takes 0.7 to 0.9 of the speed at 13 of them (dilated window), and is faster at 14 (block diffusion).
- */
+/* A few instructions, without memory: comparisons and sums of positions. */
 static bool keep_is_cheap(const lowered *f) {
-  enum { FEW = 13 };
-  return f->keep == IR_NONE || (hook_cost(f, "keep") <= FEW && !keep_loads(f));
+  return f->keep == IR_NONE || (hook_cost(f, "keep") <= POLICY_CHEAP_KEEP && !keep_loads(f));
 }
 
 /* What costs little is not worth code of its own for tiles where the rest of it holds. */
@@ -106,12 +103,10 @@ static int row_ranges(const lowered *f) {
 /* Only the end of the first is looked at. */
 static bool row_from_start(const lowered *f) { return row_ranges(f) > 0 && f->mask->rows.lo[0] == IR_NONE; }
 
-/* How many intervals say what a column keeps, as row_ranges. There a cheap predicate is faster than two
- * intervals or remainders, by a fiftieth to a twentieth on an H200 (Longformer, dilated window). */
+/* How many intervals say what a column keeps, as row_ranges. */
 static int column_ranges(const lowered *f) {
   const mask_line *m = &f->mask->columns;
-  const bool simple = m->count == 1 && (m->period == 0 || m->period >= MASK_GRID);
-  return simple || !keep_is_cheap(f) ? m->count : 0;
+  return policy_uses_column_intervals(m, keep_is_cheap(f)) ? m->count : 0;
 }
 
 /* What `root` reads, without what is behind `known`: rows, the numbers of a backward row, as bits; dot. */
@@ -204,7 +199,7 @@ static int bias_row_bytes(const lowered *f) {
  */
 static bool needs_rows(const lowered *f) {
   const plan *p = f->plan;
-  if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_wide(p) || f->facts.grad_reads_row)
+  if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_d256(p) || f->facts.grad_reads_row)
     return true;
   return f->keep != IR_NONE && (f->facts.column_ranges == 0 || f->mask->columns.apart);
 }
@@ -223,24 +218,10 @@ static int64_t max_len(const lowered *f) {
   return f->positions_as_real && f->plan->dtype != LUATTN_F64 && limit > exact ? exact : limit;
 }
 
-/* For these other tiles are better than the table's first of sm90; it need not be found out by ptxas, each of
- * whose answers takes as long as a compilation. Forward: lines of an input that shared memory has no room
- * for; up to head dim 64 three consumers beside a hook that is called, who have registers for 96 columns of
- * scores, and beside weights masked by scores of 0, which do not take the places of their scores: two
- * consumers are faster; and lines, whose fetchers need the registers of the third. Backward: gradients of
- * pairs; and lines, which take a register for each score. */
 static bool is_crowded(const lowered *f) {
-  const plan *p = f->plan;
-  const plan_rows *rows = &f->rows;
-  if (p->family != LUATTN_SM90) return false;
-  const bool calls = f->outlined_work > 0, full = p->head_dim > 48 || p->head_dim_v > 48;
-  if (p->pass == LUATTN_FORWARD && rows->line_bytes > 0 && !tiles_have_lines(p, rows)) return true;
-  if (p->pass == LUATTN_FORWARD)
-    return p->tile_m == 192 &&
-           ((calls && p->tile_n == 128) || (full && f->mask_by_zero) || rows->line_bytes > 0);
   bool pairs = false;
   for (int i = 0; i < lowered_traced(f)->num_inputs; i++) pairs |= f->pairs[i] != 0;
-  return p->tile_m == 128 && ((full && !calls && pairs) || rows->line_bytes > 0);
+  return policy_is_crowded(f->plan, &f->rows, f->outlined_work > 0, f->mask_by_zero, pairs);
 }
 
 void facts_find_rows(lowered *f) {
@@ -252,7 +233,7 @@ void facts_find_rows(lowered *f) {
   r->num_stats = f->mask->num_stats;
   r->skips = f->score_bounds != IR_NONE;
   r->sums_distances = f->sum[SUM_DISTANCE].count > 0;
-  r->line_bytes = f->facts.has_bias_row ? bias_row_bytes(f) : 0;
+  r->bias_row_bytes = f->facts.has_bias_row ? bias_row_bytes(f) : 0;
   r->col_bytes = f->facts.reads_columns ? slot_bytes(f, SLOTS_COL) : 0;
   if (r->col_bytes % 4 != 0) r->col_bytes = 0;
   r->has_distance_term = f->facts.has_distance_term;

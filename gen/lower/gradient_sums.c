@@ -2,10 +2,10 @@
  * over. */
 #include "gen/ir/passes.h"
 #include "gen/lower/lowering.h"
+#include "gen/plan/policy.h"
 
 /* A few instructions that give a finite number whatever the positions: sums and products of them. `left`: how
  * many may be. */
-enum { FEW = 4 };
 static bool is_plain(lowered *f, ir_ref r, int *left) {
   const ir_node *n = ir_get(f->g, r);
   if ((deps_of(&f->deps, r) & ~DEP_SITE) == 0 || n->op == IR_VAR) return true;
@@ -19,14 +19,12 @@ static bool is_plain(lowered *f, ir_ref r, int *left) {
 }
 
 /* What is the same for all elements whose dS are summed before they reach the parameter. -1: nothing, grad
- * adds them. Rows are summed where there is no Acc. Where a thread has 64 scores, ptxas spills
- * 500 bytes for a sum over each of them, and none for sums along diagonals, which take twice the
- * instructions. */
+ * adds them. Rows are summed where there is no Acc. */
 static int sum_kind(lowered *f, const derived_term *t) {
   double by_q, by_kv;
   if (t->factor == IR_NONE) return -1;
   ir_ref part[5] = {t->factor};
-  int mask = deps_of(&f->deps, t->factor), place = 0, left = FEW;
+  int mask = deps_of(&f->deps, t->factor), place = 0, left = POLICY_FEW_OPERATIONS;
   for (int i = 0; i < t->num_index; i++) {
     part[1 + i] = t->index[i];
     place |= deps_of(&f->deps, t->index[i]);
@@ -37,7 +35,7 @@ static int sum_kind(lowered *f, const derived_term *t) {
   if ((mask & ~(DEP_SITE | DEP_Q | DEP_KV)) != 0) return -1;
   if (one_place && analyse_linear(f->a, f->g, t->factor, &by_q, &by_kv)) return SUM_LINEAR;
   const bool distance = analyse_distance(f->a, f->g, part, 1 + t->num_index);
-  const bool crowds = f->plan->family == LUATTN_SM90 && f->plan->tile_m == 128;
+  const bool crowds = !policy_sums_elements_of_distances(f->plan);
   if (one_place && is_plain(f, t->factor, &left) && !(distance && crowds)) return SUM_ELEMENT;
   if (distance) return SUM_DISTANCE;
   if (one_place) return -1;
@@ -49,7 +47,7 @@ static ir_ref value_of_sum(lowered *f, int kind, ir_ref factor) {
   ir *g = f->g;
   double x;
   const ir_ref sum = ir_variable(g, VAR_GRAD, 0), zero = ir_real(g, 0);
-  int left = FEW;
+  int left = POLICY_FEW_OPERATIONS;
   const bool plain = is_plain(f, factor, &left);
   if (kind == SUM_ELEMENT) multiply_add_roots(f, &factor, 1);
   const ir_ref product = ir_op2(g, IR_MUL, factor, sum);
@@ -72,11 +70,9 @@ static int step_of_line(lowered *f, int kind) {
   return q == 1 || q == -1 ? (int)q : 0;
 }
 
-/* Does a kernel sum dS for these, behind its mask? In the simt and sm80 families grad adds what takes a
- * multiply-add for each element and no memory, which costs less there (in sm80 0.95 to 0.99 of the speed by
- * products). */
+/* Does a kernel sum dS for these, behind its mask? */
 static bool makes_sum(const plan *p, int kind) {
-  if (p->family == LUATTN_SM90) return kind >= 0;
+  if (policy_sums_elements(p)) return kind >= 0;
   return kind == SUM_DISTANCE || kind == SUM_ROW || kind == SUM_COL;
 }
 

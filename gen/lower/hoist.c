@@ -1,8 +1,6 @@
 /* hoist.c: chooses the subexpressions that are computed once per head, row or column and kept in a slot. */
 #include "gen/lower/lowering.h"
-
-/* A slot of a row or a column is a register in every thread: less than this is cheaper to compute again. */
-enum { SLOT_COST = 3 };
+#include "gen/plan/policy.h"
 
 int lowered_op_cost(const lowered *f, ir_ref r) {
   const ir_node *n = ir_get(f->g, r);
@@ -46,9 +44,9 @@ static int kind_of(const lowered *f, int has, ir_ref r) {
   if (mask == DEP_SITE) return (has & HAS_HEAD) != 0 && f->cost[r] > 0 ? SLOTS_HEAD : -1;
   if ((mask & DEP_Q) != 0) {
     if ((has & HAS_ROW) == 0) return -1;
-    return f->cost[r] >= SLOT_COST || (has & HAS_Q) == 0 ? SLOTS_ROW : -1;
+    return f->cost[r] >= POLICY_SLOT_COST || (has & HAS_Q) == 0 ? SLOTS_ROW : -1;
   }
-  return (has & HAS_COL) != 0 && f->cost[r] >= SLOT_COST ? SLOTS_COL : -1;
+  return (has & HAS_COL) != 0 && f->cost[r] >= POLICY_SLOT_COST ? SLOTS_COL : -1;
 }
 
 bool lowered_in_slot(const lowered *f, int has, ir_ref r) {

@@ -33,7 +33,7 @@ static luattn_status lower_gradient(lowered *f, luattn_error *err) {
   multiply_add_roots(f, roots, n);
   prepared_rows_take(f, roots, n);
   if (f->plan->pass == LUATTN_BACKWARD) distance_term_take_gradient(f, roots, n);
-  if (f->plan->pass == LUATTN_BACKWARD && f->plan->family == LUATTN_SM90 && !f->plan->no_lines)
+  if (f->plan->pass == LUATTN_BACKWARD && f->plan->family == LUATTN_SM90 && !f->plan->no_bias_rows)
     bias_row_take_gradient(f, roots, n);
   f->grad_prob = roots[0];
   f->grad_ds = roots[1];

@@ -1,21 +1,21 @@
-/* lowered.h: a spec as a kernel runs it: every expression that spec.cuh prints, with the choices of the contract
- * made. Data for plan's retries and for emit/, which prints it; lower_spec fills it, and nothing else writes it.
+/* lowered.h: a spec as a kernel runs it: every expression that spec.cuh prints, with the choices of the
+ * contract made. Data for plan's retries and for emit/, which prints it; lower_spec fills it, and nothing
+ * else writes it.
  *
- * Everything is built in spec->traced.g, which must be the caller's own clone.
- */
+ * Everything is built in spec->traced.g, which must be the caller's own clone. */
 #ifndef LUATTN_GEN_LOWERED_H
 #define LUATTN_GEN_LOWERED_H
 
 #include "common/fail.h"
 #include "gen/analysis/split.h"
 #include "gen/lower/deps.h"
-#include "gen/plan/plan.h"
+#include "gen/plan/tiles.h"
 
 /* Indices of VAR_PART: the two summands of a position. */
 enum { PART_Q_BASE, PART_Q_OFFSET, PART_KV_BASE, PART_KV_OFFSET };
 
-/* Gradients of parameters that are sums of dS, by what they are sums over; as contract/contract.cuh has it. VAR_GRAD
- * stands for the sum. */
+/* Gradients of parameters that are sums of dS, by what they are sums over; as contract/contract.cuh has
+ * it. VAR_GRAD stands for the sum. */
 enum { SUM_DISTANCE, SUM_ROW, SUM_COL, SUM_ELEMENT, SUM_LINEAR, SUM_KINDS };
 
 /* What a function of the contract has among its parameters. */
@@ -149,6 +149,10 @@ static inline bool lowered_is_point(const lowered *f, ir_ref r) {
 }
 /* What the functions have that fill Head, Row and Col. */
 extern const int lowered_slot_has[SLOTS_KINDS];
+/* What a hook out of line is given, of what its roots need where a function with `has` calls it:
+ * param[node] is PARAM_* or 0. True if it is given LuattnParams as well. need[node]: scratch. */
+enum { PARAM_SLOT = 1, PARAM_VARIABLE };
+bool lowered_choose_parameters(const lowered *f, int has, const ir_ref *roots, int n, bool *need, uint8_t *param);
 /* The hook of reduction k. */
 extern const char *const lowered_term_name[SPEC_MAX_RED];
 /* What the hook for sums of a kind has. */

@@ -1,5 +1,5 @@
-/* lowering.h: the passes of lower_spec, each in a file of its own, in the order in which they run. Internal to
- * gen/lower. */
+/* lowering.h: the passes of lower_spec, each in a file of its own, in the order in which they run.
+ * Internal to gen/lower. */
 #ifndef LUATTN_GEN_LOWERING_H
 #define LUATTN_GEN_LOWERING_H
 
@@ -33,16 +33,17 @@ luattn_status probe_softmax(lowered *f, bool *hold, luattn_error *err);
 luattn_status probe_mask_by_inf(lowered *f, bool *hold, luattn_error *err);
 luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err);
 
-/* multiply_add.c: exp and log in base 2, linear combinations as chains of multiply-adds with everything uniform
- * in one coefficient. */
+/* multiply_add.c: exp and log in base 2, linear combinations as chains of multiply-adds with everything
+ * uniform in one coefficient. */
 void multiply_add_roots(lowered *f, ir_ref *roots, int n);
 /* If r = x + rest with `rest` free of x, writes rest (IR_NONE: zero). */
 bool multiply_add_rest(lowered *f, ir_ref r, ir_ref x, ir_ref *rest);
-/* Rewrites a score and takes from it what is the same for all elements that a thread has of one row in a tile.
- * IR_NONE: nothing is, and the score is as it was. */
+/* Rewrites a score and takes from it what is the same for all elements that a thread has of one row in a
+ * tile. IR_NONE: nothing is, and the score is as it was. */
 ir_ref multiply_add_shift(lowered *f, ir_ref *score);
 
-/* row_shift.c: `score` without what is the same for a row in a tile, which the online function gets by itself. */
+/* row_shift.c: `score` without what is the same for a row in a tile, which the online function gets by
+ * itself. */
 ir_ref row_shift_source(const lowered *f); /* the score_mod to start from */
 void row_shift_score(lowered *f);
 void row_shift_step(lowered *f);

@@ -8,13 +8,7 @@
 #include <string.h>
 
 #include "gen/lower/lowering.h"
-
-/* What an image may have of inlined hooks, in instructions of one copy of each loop. The sm80 forward kernel
- * takes 0.2 ms of NVRTC for each: about a second in all. */
-enum { INLINED_MAX = 6000 };
-/* A call and what it saves and moves take about half of the one: less is not worth a call. Beside the other
- * it is nothing, and copies of so much, interleaved, would want more registers than there are. */
-enum { OUTLINED_MIN = 32, OUTLINED_ALWAYS = 400 };
+#include "gen/plan/policy.h"
 
 /* What the body of a function with `has` computes or reads, in slots or itself. NULL: out of memory. */
 static bool *needed(const lowered *f, int has, const ir_ref *roots, int n) {
@@ -67,7 +61,8 @@ static hook *largest(lowered *f, int least) {
 void outline_choose(lowered *f, text *why) {
   int inlined = 0;
   for (int i = 0; i < f->num_hooks; i++) inlined += f->hook[i].cost * f->hook[i].copies;
-  for (hook *h; (h = largest(f, inlined > INLINED_MAX ? OUTLINED_MIN : OUTLINED_ALWAYS)) != NULL;) {
+  for (hook *h; (h = largest(f, inlined > POLICY_INLINED_MAX ? POLICY_OUTLINED_MIN
+                                                             : POLICY_OUTLINED_ALWAYS)) != NULL;) {
     h->outlined = true;
     inlined -= h->cost * h->copies;
     text_add(

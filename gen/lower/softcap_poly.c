@@ -9,6 +9,7 @@
  * templates/ops/half_sigmoid.cuh.
  */
 #include "gen/lower/lowering.h"
+#include "gen/plan/policy.h"
 
 static bool of_site(lowered *f, ir_ref r) { return (deps_of(&f->deps, r) & ~DEP_SITE) == 0; }
 
@@ -25,10 +26,6 @@ static bool takes_apart(const lowered *f, ir_ref r, ir_op op, ir_op with, ir_ref
   return false;
 }
 
-/* As measured (bench/journal/scores.md): where the unit of exp2 binds, and not the products of large head
- * dims. */
-static bool pays_for_tanh(const plan *p) { return p->head_dim + p->head_dim_v <= 256; }
-
 /* a tanh(m dot) + b, where |m dot| < 1/3: tanh(u) = u (0.9998 - 0.319 u^2) within 2^-12.3, better than
  * op_rough_tanh. */
 static void small_tanh(lowered *f) {
@@ -44,9 +41,8 @@ static void small_tanh(lowered *f) {
   const ir_ref last = ir_op2(g, IR_DIV, ir_real(g, 1.0 / 3), m), am = ir_op2(g, IR_MUL, a, m),
                cubic = ir_op2(g, IR_MUL, ir_op2(g, IR_MUL, am, ir_op2(g, IR_MUL, m, m)), ir_real(g, -0.319)),
                linear = ir_op2(g, IR_MUL, am, ir_real(g, 0.9998));
-  /* As measured, three consumers have the second row's factors ready before its turn, and two do not. */
   const ir_ref term = ir_variable(g, VAR_TERM, 0);
-  const bool late = f->plan->tile_m > 128;
+  const bool late = policy_softcap_factors_early(f->plan);
   const ir_ref factor =
       ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, square, cubic), late ? linear : ir_op2(g, IR_ADD, linear, term));
   const ir_ref small =
@@ -72,5 +68,5 @@ void softcap_poly_choose(lowered *f) {
       f->has_rescale || f->lazy_rescale || !f->mask_by_inf || (f->step.num_red > 0 && !sums) ||
       (deps_of(&f->deps, f->score) & ~(DEP_SITE | DEP_ELEMENT)) != 0)
     return;
-  if (f->step.prob == ir_op1(f->g, IR_EXP2, score) && pays_for_tanh(f->plan)) small_tanh(f);
+  if (f->step.prob == ir_op1(f->g, IR_EXP2, score) && policy_softcap_poly(f->plan)) small_tanh(f);
 }

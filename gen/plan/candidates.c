@@ -1,18 +1,6 @@
-/* candidates.c: the tiles that tuning measures: the plan's table, and from its best rows one step in each
- * direction. */
-#include "gen/plan/plan.h"
+#include "gen/plan/candidates.h"
 
-/* Accumulators and operands of a thread, roughly: what cannot be in registers is not worth a compilation.
- * ptxas has the last word. */
-static bool fits_registers(const plan *p) {
-  const int dim_v = (p->head_dim_v + 15) / 16 * 16;
-  if (p->family == LUATTN_SIMT || p->pass == LUATTN_BACKWARD) return true; /* hooks decide there, not tiles */
-  if (p->family == LUATTN_SM90) { /* 64 rows a warpgroup: scores, weights, O, and 32 more */
-    const int registers = p->tile_m > 128 ? 160 : 240;
-    return p->tile_n / 2 + p->tile_n / 4 + dim_v / 2 + 32 <= registers;
-  }
-  return p->tile_m / (p->threads / 32) * (p->tile_n + dim_v) / 32 <= 208;
-}
+#include "gen/plan/policy.h"
 
 /* What tiles_check leaves to the kernels' own assertions. */
 static bool suits_kernel(const plan *p) {
@@ -32,7 +20,8 @@ static bool is_feasible(const plan *started, const luattn_tiles *t) {
   if (t->tile_m < 16 || t->tile_n < 16 || !suits_kernel(&p)) return false;
   if (backward_sm80 && (t->chunk_m < 16 || t->chunk_m > 32 || t->threads / 32 % t->warps_n != 0))
     return false;
-  return tiles_check(&p, NULL) == LUATTN_OK && tiles_least_shared(&p) <= p.shared_limit && fits_registers(&p);
+  return tiles_check(&p, NULL) == LUATTN_OK && tiles_least_shared(&p) <= p.shared_limit &&
+         policy_fits_registers(&p);
 }
 
 typedef enum field { TILE_M, TILE_N, THREADS, STAGES, CHUNK_M } field;
@@ -67,8 +56,6 @@ static const step other_steps[] = {
     {STAGES, 1, 1, 1}, {STAGES, 1, 1, -1}, {TILE_M, 1, 2, 0},  {TILE_M, 2, 1, 0},  {TILE_N, 1, 2, 0},
     {TILE_N, 2, 1, 0}, {THREADS, 2, 1, 0}, {THREADS, 1, 2, 0}, {CHUNK_M, 2, 1, 0}, {CHUNK_M, 1, 2, 0}};
 
-enum { BEST_ROWS = 3 }; /* further down the table stands what needs few registers */
-
 typedef struct list {
   luattn_tiles *tiles;
   int count;
@@ -89,10 +76,10 @@ int plan_candidates(const plan *started, luattn_tiles out[PLAN_MAX_CANDIDATES]) 
   const step *steps = sixteens ? forward_steps : other_steps;
   const int count = (int)(sixteens ? sizeof forward_steps : sizeof other_steps) / (int)sizeof *steps;
   p.is_short = false; /* one list for all lengths */
-  for (int rank = 0; tiles_choice(&p, rank, &from); rank++) add(&l, &p, &from);
-  p.small_dots = true;
-  if (tiles_choice(&p, 0, &from)) add(&l, &p, &from);
-  const int best = l.count < BEST_ROWS ? l.count : BEST_ROWS;
+  for (int rank = 0; policy_tiles(&p, rank, &from); rank++) add(&l, &p, &from);
+  p.softcap_poly = true;
+  if (policy_tiles(&p, 0, &from)) add(&l, &p, &from);
+  const int best = l.count < POLICY_TUNED_ROWS ? l.count : POLICY_TUNED_ROWS;
   for (int i = 0; i < best; i++)
     for (int j = 0; j < count; j++) {
       const luattn_tiles t = stepped(&out[i], &steps[j], &p);

@@ -1,4 +1,3 @@
-/* plan.c: family, tiles, entries, and the reasons. */
 #include "gen/plan/plan.h"
 
 #include <string.h>
@@ -6,6 +5,7 @@
 #include "abi/workspace.h"
 #include "common/fail.h"
 #include "gen/base/text.h"
+#include "gen/plan/policy.h"
 
 static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
 static const char *const family_names[] = {"simt", "sm80", "sm90"};
@@ -50,7 +50,7 @@ static void use_family(plan *p, luattn_family family) {
   p->fast_math = family != LUATTN_SIMT;
   p->accumulates_dq = backward && family != LUATTN_SIMT;
   p->template_file = files[family][backward];
-  if (tiles_wide(p)) p->template_file = "entry/bwd_d256.cu";
+  if (tiles_d256(p)) p->template_file = "entry/bwd_d256.cu";
 }
 
 /* Which family can run this dtype and these head dims. */
@@ -90,19 +90,10 @@ static void take(plan *p, const luattn_tiles *c, const luattn_target *t) {
   p->sm80_chunk_m = c->chunk_m;
 }
 
-luattn_tiles plan_tiles(const plan *p) {
-  return (luattn_tiles){p->tile_m, p->tile_n, p->threads, p->stages, p->sm80_warps_n, p->sm80_chunk_m};
-}
-
-bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b) {
-  return a->tile_m == b->tile_m && a->tile_n == b->tile_n && a->threads == b->threads &&
-         a->stages == b->stages && a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
-}
-
 /* Choice `rank` among those of a family that fit shared memory; or takes their number from *rank. */
 static bool choose_in_family(plan *p, const luattn_target *t, int *rank) {
   luattn_tiles c;
-  for (int i = 0; tiles_choice(p, i, &c); i++) {
+  for (int i = 0; policy_tiles(p, i, &c); i++) {
     take(p, &c, t);
     if (tiles_least_shared(p) <= p->shared_limit && (*rank)-- == 0) return true;
   }
@@ -128,7 +119,7 @@ static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error
   if (t->tile_m < 0 || t->tile_n < 0)
     return luattn_fail(err, LUATTN_INVALID, "target: %s: is %d, must not be negative",
                        t->tile_m < 0 ? "tile_m" : "tile_n", t->tile_m < 0 ? t->tile_m : t->tile_n);
-  for (int i = 0; tiles_choice(p, i, &c); i++) {
+  for (int i = 0; policy_tiles(p, i, &c); i++) {
     take(p, &c, t);
     luattn_error why;
     const luattn_status possible = tiles_check(p, &why);
@@ -178,12 +169,8 @@ static bool has_parameters(const plan *p, const traced_spec *t) {
   return some;
 }
 
-/* Without a mask kv tiles of a head are at the same q tiles together, and would wait for each other; with
- * tiles of 128 queries a block is done with too few of them before others come; and sums of gradients of
- * inputs and scalars leave no registers for it. */
-static bool pays_to_claim(const plan *p, const traced_spec *t) {
-  return p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90 && !tiles_wide(p) && !p->deterministic &&
-         p->tile_m == 64 && t->block_mask != IR_NONE && !has_parameters(p, t);
+static bool stores_first(const plan *p, const traced_spec *t) {
+  return policy_dq_first_store(p, t->block_mask != IR_NONE, has_parameters(p, t));
 }
 
 static const char *explain(arena *a, const plan *p) {
@@ -204,16 +191,16 @@ static const char *explain(arena *a, const plan *p) {
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
            p->picked      ? "picked from the candidates"
            : p->forced    ? "asked for by the caller"
-           : p->rank == 0 ? p->small_dots ? "first choice for these head dims and a soft cap"
-                            : p->is_short ? "first choice for these head dims, a mask and short lengths"
-                                          : "first choice for these head dims and this shared memory"
+           : p->rank == 0 ? p->softcap_poly ? "first choice for these head dims and a soft cap"
+                            : p->is_short   ? "first choice for these head dims, a mask and short lengths"
+                                            : "first choice for these head dims and this shared memory"
                           : "a later choice: those before have too few registers or too much shared memory");
   if (p->pass == LUATTN_BACKWARD)
     text_add(&t, "dq: %s\n",
              !p->accumulates_dq ? "in its own kernel, in a fixed order"
              : p->deterministic ? "added up in f32 beside dk and dv, kv tiles in turn (deterministic), then "
                                   "written by luattn_finish"
-             : p->claims
+             : p->dq_first_store
                  ? "stored in f32 by the first kv tile of each q tile, beside dk and dv, the others added by "
                    "atomics, then written by luattn_finish"
                  : "added up by atomics in f32 beside dk and dv, then written by luattn_finish");
@@ -251,14 +238,14 @@ static luattn_status start(const struct luattn_spec *spec, const luattn_target *
   return LUATTN_OK;
 }
 
-bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, bool small_dots,
-                      int rank, plan *out) {
+bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target,
+                      bool softcap_poly, int rank, plan *out) {
   plan p;
   if (start(spec, target, &p, NULL) != LUATTN_OK || p.forced) return false;
   p.rank = rank;
-  p.small_dots = small_dots;
+  p.softcap_poly = softcap_poly;
   if (!choose_tiles(&p, target, rank)) return false;
-  p.claims = pays_to_claim(&p, &spec->traced);
+  p.dq_first_store = stores_first(&p, &spec->traced);
   p.why = explain(a, &p);
   if (p.why == NULL) return false;
   *out = p;
@@ -276,7 +263,7 @@ luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "plan: head dims %d and %d: no tile fits the %d bytes of shared memory of sm_%d",
                        out->head_dim, out->head_dim_v, out->shared_limit, out->arch);
-  out->claims = pays_to_claim(out, &spec->traced);
+  out->dq_first_store = stores_first(out, &spec->traced);
   out->why = explain(a, out);
   return out->why == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory") : LUATTN_OK;
 }
@@ -320,16 +307,12 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   if (p->rounds) add_entry(p, "luattn_round", LUATTN_ROLE_ROUND, AUX_THREADS, AUX_THREADS, 0);
 }
 
-bool plan_prepares_stats(const plan *p, bool skips) {
-  return p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && !skips;
-}
-
 luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
                            const char **line, luattn_error *err) {
   const traced_spec *t = &spec->traced;
   int most = 0;
   p->num_entries = 0;
-  if (rows->num_stats > 0 && !plan_prepares_stats(p, rows->skips))
+  if (rows->num_stats > 0 && !tiles_prepares_stats(p, rows->skips))
     add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
     add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
@@ -347,7 +330,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   const plan_entry *e = &p->entry[most];
   /* The sums of parameter gradients lie in static shared memory: one number a warp, but for the sm90 backward
    * up to head dim 128; and what a block draws. */
-  const bool in_blocks = p->family != LUATTN_SM90 || tiles_wide(p);
+  const bool in_blocks = p->family != LUATTN_SM90 || tiles_d256(p);
   const int sums = !in_blocks ? 0
                               : p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4) +
                                     (p->deterministic && p->family == LUATTN_SM80 ? 16 : 0);

@@ -1,9 +1,8 @@
-/* tiles.c: tiles by pass, head dims and shared memory. What the kernel headers say is good
- * (simt/fwd_simt.cuh, simt/bwd_simt.cuh, sm80/fwd_sm80.cuh, sm80/bwd_sm80.cuh, sm90/fwd/fwd_sm90.cuh,
- * sm90/bwd/bwd_sm90.cuh) is tabled here. */
+/* tiles.c: what tiles take of shared memory (abi/shared_memory.h), and which a family can run at all. */
+#include "gen/plan/tiles.h"
+
 #include "abi/shared_memory.h"
 #include "common/fail.h"
-#include "gen/plan/plan.h"
 
 static int max_of(int a, int b) { return a > b ? a : b; }
 
@@ -28,123 +27,26 @@ int tiles_shared_limit(int arch) {
   }
 }
 
-/* Rows of a table: for head dims up to max_dim and shared memory of these classes, the first choice first,
- * then what needs fewer registers. */
-enum {
-  SMALL = 1,
-  MIDDLE = 2,
-  LARGE = 4,
-  ANY = 7, /* 99, 163, 227 KB */
-  NOT_SHORT = 8
-}; /* not for short lengths with a mask */
-typedef struct tile_row {
-  int classes, max_dim;
-  luattn_tiles choice;
-} tile_row;
-
-static const tile_row simt_forward_f32[] = {{ANY, 256, {64, 64, 256, 2, 0, 0}},
-                                            {ANY, 256, {64, 32, 256, 2, 0, 0}},
-                                            {ANY, 256, {32, 32, 256, 2, 0, 0}},
-                                            {ANY, 256, {16, 32, 256, 2, 0, 0}}};
-static const tile_row simt_backward_f32[] = {{ANY, 128, {64, 64, 128, 2, 0, 0}},
-                                             {ANY, 256, {64, 64, 256, 2, 0, 0}},
-                                             {ANY, 256, {32, 32, 256, 2, 0, 0}},
-                                             {ANY, 256, {16, 16, 256, 2, 0, 0}}};
-static const tile_row simt_f64[] = {{ANY, 128, {32, 32, 128, 2, 0, 0}},
-                                    {ANY, 256, {32, 32, 256, 2, 0, 0}},
-                                    {ANY, 256, {32, 16, 256, 2, 0, 0}},
-                                    {ANY, 256, {16, 16, 256, 2, 0, 0}}};
-static const tile_row sm80_forward[] = {
-    {ANY, 64, {128, 64, 128, 2, 0, 0}},     {SMALL, 96, {128, 64, 128, 1, 0, 0}},
-    {MIDDLE, 96, {128, 64, 128, 2, 0, 0}},  {SMALL, 128, {128, 32, 128, 1, 0, 0}},
-    {MIDDLE, 128, {128, 64, 128, 1, 0, 0}}, {LARGE, 128, {128, 64, 128, 2, 0, 0}},
-    {MIDDLE, 192, {64, 64, 128, 1, 0, 0}},  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}},
-    {LARGE, 256, {128, 64, 256, 2, 0, 0}},  {ANY, 256, {64, 64, 128, 1, 0, 0}},
-    {ANY, 256, {64, 32, 128, 1, 0, 0}},     {ANY, 256, {64, 16, 128, 1, 0, 0}}};
-/* Three consumers at short lengths: what 192 queries leave empty of a last tile, and what a masked tile of
- * them computes in vain, is more than they gain. */
-static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3, 0, 0}},
-                                        {ANY | NOT_SHORT, 64, {192, 96, 512, 3, 0, 0}},
-                                        {ANY, 64, {128, 128, 384, 3, 0, 0}},
-                                        {ANY, 192, {128, 128, 384, 2, 0, 0}},
-                                        {ANY, 192, {128, 112, 384, 2, 0, 0}},
-                                        {ANY, 192, {128, 96, 384, 2, 0, 0}},
-                                        {ANY, 256, {128, 96, 384, 2, 0, 0}},
-                                        {ANY, 256, {128, 80, 384, 2, 0, 0}},
-                                        {ANY, 256, {128, 64, 384, 2, 0, 0}},
-                                        {ANY, 256, {128, 32, 384, 2, 0, 0}}};
-static const tile_row sm90_backward[] = {{ANY, 64, {128, 128, 384, 2, 0, 0}},
-                                         {ANY, 128, {64, 128, 384, 2, 0, 0}}};
-static const tile_row sm90_backward_wide[] = {{ANY, 256, {64, 64, 512, 2, 0, 0}}};
-static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}},
-                                         {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
-                                         {ANY, 64, {64, 128, 128, 1, 4, 16}},
-                                         {ANY, 64, {64, 128, 256, 1, 4, 32}},
-                                         {SMALL, 128, {32, 128, 256, 1, 4, 16}},
-                                         {MIDDLE, 128, {64, 128, 256, 1, 4, 32}},
-                                         {LARGE, 128, {64, 128, 256, 2, 4, 32}},
-                                         {MIDDLE | LARGE, 128, {32, 128, 256, 1, 4, 16}},
-                                         {ANY, 128, {64, 64, 256, 1, 4, 32}},
-                                         {MIDDLE, 256, {64, 64, 256, 1, 4, 32}},
-                                         {LARGE, 256, {64, 64, 256, 2, 4, 32}},
-                                         {ANY, 256, {32, 32, 128, 1, 2, 16}},
-                                         {ANY, 256, {32, 64, 256, 1, 4, 16}}};
-
-#define TABLE(t) \
-  { t, (int)(sizeof t / sizeof t[0]) }
-
-/* Where small dots are weighed apart, a score takes some eight instructions. They are what binds, and a third
- * consumer finds the time for more of them. */
-static const luattn_tiles for_small_dots = {192, 80, 512, 3, 0, 0};
-static bool weighs_small_dots(const plan *p, int dim) {
-  return p->small_dots && p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && dim > 64 && dim <= 128;
+luattn_tiles plan_tiles(const plan *p) {
+  return (luattn_tiles){p->tile_m, p->tile_n, p->threads, p->stages, p->sm80_warps_n, p->sm80_chunk_m};
 }
 
-static int class_of(int shared_limit) {
-  return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE;
+bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b) {
+  return a->tile_m == b->tile_m && a->tile_n == b->tile_n && a->threads == b->threads &&
+         a->stages == b->stages && a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
 }
 
-bool tiles_choice(const plan *p, int rank, luattn_tiles *out) {
-  enum { SIMT_F64 = LUATTN_SM90 + 1, SM90_WIDE };
-  static const struct {
-    const tile_row *row;
-    int count;
-  } tables[][2] = {[LUATTN_SIMT] = {TABLE(simt_forward_f32), TABLE(simt_backward_f32)},
-                   [LUATTN_SM80] = {TABLE(sm80_forward), TABLE(sm80_backward)},
-                   [LUATTN_SM90] = {TABLE(sm90_forward), TABLE(sm90_backward)},
-                   [SIMT_F64] = {TABLE(simt_f64), TABLE(simt_f64)},
-                   [SM90_WIDE] = {{NULL, 0}, TABLE(sm90_backward_wide)}};
-  const int family = p->dtype == LUATTN_F64 ? (int)SIMT_F64 : tiles_wide(p) ? (int)SM90_WIDE : (int)p->family;
-  const int backward = p->pass == LUATTN_BACKWARD;
-  const int dim = max_of(p->head_dim, p->head_dim_v), class = class_of(p->shared_limit);
-  const tile_row *row = tables[family][backward].row;
-  if (weighs_small_dots(p, dim)) {
-    if (rank == 0) {
-      *out = for_small_dots;
-      return true;
-    }
-    rank--;
-  }
-  for (int i = 0; i < tables[family][backward].count; i++) {
-    if (dim > row[i].max_dim || (row[i].classes & class) == 0) continue;
-    if ((p->is_short && (row[i].classes & NOT_SHORT) != 0) || rank-- > 0) continue;
-    *out = row[i].choice;
-    return true;
-  }
-  return false;
-}
-
-bool tiles_wide(const plan *p) {
+bool tiles_d256(const plan *p) {
   return p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && max_of(p->head_dim, p->head_dim_v) > 128;
 }
 
 /* The wide backward's blocks share a tile two by two. */
-int tiles_walk_columns(const plan *p) { return (tiles_wide(p) ? 2 : 1) * p->tile_n; }
+int tiles_walk_columns(const plan *p) { return (tiles_d256(p) ? 2 : 1) * p->tile_n; }
 
 /* 64 rows, of q or of k and v, for a warpgroup, and one more. The wide backward has warpgroups for its
  * scores, dk and dv. */
 int tiles_sm90_threads(const plan *p) {
-  if (tiles_wide(p)) return 512;
+  if (tiles_d256(p)) return 512;
   return 128 + 2 * (p->pass == LUATTN_FORWARD ? p->tile_m : p->tile_n);
 }
 
@@ -158,7 +60,7 @@ static LayoutSizes sizes_of(const plan *p, const plan_rows *r) {
                        .elem = p->dtype == LUATTN_F64 ? 8 : 4,
                        .row = r->row_bytes,
                        .bwd_row = r->bwd_row_bytes,
-                       .line_elem = r->line_bytes,
+                       .line_elem = r->bias_row_bytes,
                        .col = r->col_bytes,
                        .warps_n = p->sm80_warps_n,
                        .has_terms = r->has_distance_term,
@@ -166,7 +68,7 @@ static LayoutSizes sizes_of(const plan *p, const plan_rows *r) {
                        .in_order = p->deterministic};
 }
 
-bool tiles_have_lines(const plan *p, const plan_rows *r) { return fwd_sm90_layout(sizes_of(p, r)).has_lines; }
+bool tiles_have_bias_rows(const plan *p, const plan_rows *r) { return fwd_sm90_layout(sizes_of(p, r)).has_lines; }
 
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
   const LayoutSizes s = sizes_of(p, rows);
@@ -176,7 +78,7 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
       return sm80 ? fwd_sm80_layout(s).bytes : sm90 ? fwd_sm90_layout(s).bytes : simt_bytes(s, 1);
     case LUATTN_ROLE_DKDV:
       return sm80            ? bwd_sm80_layout(s).bytes
-             : tiles_wide(p) ? bwd_d256_layout(s).bytes
+             : tiles_d256(p) ? bwd_d256_layout(s).bytes
              : sm90          ? bwd_sm90_layout(s).bytes
                              : simt_bytes(s, 2);
     case LUATTN_ROLE_DQ:
@@ -191,6 +93,35 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
 int tiles_least_shared(const plan *p) {
   const plan_rows softmax = {.bwd_row_bytes = 8};
   return tiles_shared_bytes(p, p->pass == LUATTN_FORWARD ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV, &softmax);
+}
+
+/* The width of a product of the sm90 family, padded, as a bit. */
+static unsigned width_bit(int columns) { return 1u << ((columns + 15) / 16 - 1); }
+
+/* Of scores, of dk and dv, and of a consumer's share of dq. */
+static unsigned backward_widths(const plan *p) {
+  if (tiles_d256(p)) return width_bit(64);
+  const int boxes = (p->head_dim + 63) / 64;
+  return width_bit(p->tile_m) | width_bit(p->head_dim) | width_bit(p->head_dim_v) |
+         width_bit(boxes * (p->tile_m == 128 ? 64 : 32));
+}
+
+/* What every kernel of the pass has at least: simt's backward has two. */
+int tiles_least_shared_of(const plan *p, const plan_rows *rows) {
+  if (p->pass == LUATTN_FORWARD) return tiles_shared_bytes(p, LUATTN_ROLE_FORWARD, rows);
+  const int dkdv = tiles_shared_bytes(p, LUATTN_ROLE_DKDV, rows);
+  const int dq = p->family == LUATTN_SIMT ? tiles_shared_bytes(p, LUATTN_ROLE_DQ, rows) : dkdv;
+  return dq < dkdv ? dq : dkdv;
+}
+
+unsigned tiles_product_widths(const plan *p) {
+  return p->pass == LUATTN_BACKWARD ? backward_widths(p) : width_bit(p->tile_n);
+}
+
+unsigned tiles_o_widths(const plan *p) { return width_bit(p->head_dim_v); }
+
+bool tiles_prepares_stats(const plan *p, bool skips) {
+  return p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && !skips;
 }
 
 plan_copies tiles_copies(const plan *p) {
@@ -260,7 +191,7 @@ static luattn_status check_sm80(const plan *p, luattn_error *err) {
 static luattn_status check_sm90(const plan *p, luattn_error *err) {
   const bool narrow =
       p->head_dim <= 64 && p->head_dim_v <= 64; /* three consumers have 160 registers a thread */
-  if (tiles_wide(p)) {
+  if (tiles_d256(p)) {
     if (p->tile_m != 64)
       return refuse("tile_m", p->tile_m, "sm90 backward takes 64 for head dims above 128", err);
     if (p->tile_n != 64)

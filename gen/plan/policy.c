@@ -1,0 +1,203 @@
+#include "gen/plan/policy.h"
+
+static int max_of(int a, int b) { return a > b ? a : b; }
+
+/* ---- tiles ---- */
+
+/* Rows of a table: for head dims up to max_dim and shared memory of these classes, the first choice first,
+ * then what needs fewer registers. */
+enum {
+  SMALL = 1,
+  MIDDLE = 2,
+  LARGE = 4,
+  ANY = 7, /* 99, 163, 227 KB */
+  NOT_SHORT = 8
+}; /* not for short lengths with a mask */
+typedef struct tile_row {
+  int classes, max_dim;
+  luattn_tiles choice;
+} tile_row;
+
+static const tile_row simt_forward_f32[] = {{ANY, 256, {64, 64, 256, 2, 0, 0}},
+                                            {ANY, 256, {64, 32, 256, 2, 0, 0}},
+                                            {ANY, 256, {32, 32, 256, 2, 0, 0}},
+                                            {ANY, 256, {16, 32, 256, 2, 0, 0}}};
+static const tile_row simt_backward_f32[] = {{ANY, 128, {64, 64, 128, 2, 0, 0}},
+                                             {ANY, 256, {64, 64, 256, 2, 0, 0}},
+                                             {ANY, 256, {32, 32, 256, 2, 0, 0}},
+                                             {ANY, 256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row simt_f64[] = {{ANY, 128, {32, 32, 128, 2, 0, 0}},
+                                    {ANY, 256, {32, 32, 256, 2, 0, 0}},
+                                    {ANY, 256, {32, 16, 256, 2, 0, 0}},
+                                    {ANY, 256, {16, 16, 256, 2, 0, 0}}};
+static const tile_row sm80_forward[] = {
+    {ANY, 64, {128, 64, 128, 2, 0, 0}},     {SMALL, 96, {128, 64, 128, 1, 0, 0}},
+    {MIDDLE, 96, {128, 64, 128, 2, 0, 0}},  {SMALL, 128, {128, 32, 128, 1, 0, 0}},
+    {MIDDLE, 128, {128, 64, 128, 1, 0, 0}}, {LARGE, 128, {128, 64, 128, 2, 0, 0}},
+    {MIDDLE, 192, {64, 64, 128, 1, 0, 0}},  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}},
+    {LARGE, 256, {128, 64, 256, 2, 0, 0}},  {ANY, 256, {64, 64, 128, 1, 0, 0}},
+    {ANY, 256, {64, 32, 128, 1, 0, 0}},     {ANY, 256, {64, 16, 128, 1, 0, 0}}};
+/* Three consumers at short lengths: what 192 queries leave empty of a last tile, and what a masked tile of
+ * them computes in vain, is more than they gain. */
+static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3, 0, 0}},
+                                        {ANY | NOT_SHORT, 64, {192, 96, 512, 3, 0, 0}},
+                                        {ANY, 64, {128, 128, 384, 3, 0, 0}},
+                                        {ANY, 192, {128, 128, 384, 2, 0, 0}},
+                                        {ANY, 192, {128, 112, 384, 2, 0, 0}},
+                                        {ANY, 192, {128, 96, 384, 2, 0, 0}},
+                                        {ANY, 256, {128, 96, 384, 2, 0, 0}},
+                                        {ANY, 256, {128, 80, 384, 2, 0, 0}},
+                                        {ANY, 256, {128, 64, 384, 2, 0, 0}},
+                                        {ANY, 256, {128, 32, 384, 2, 0, 0}}};
+static const tile_row sm90_backward[] = {{ANY, 64, {128, 128, 384, 2, 0, 0}},
+                                         {ANY, 128, {64, 128, 384, 2, 0, 0}}};
+static const tile_row sm90_backward_d256[] = {{ANY, 256, {64, 64, 512, 2, 0, 0}}};
+static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}},
+                                         {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
+                                         {ANY, 64, {64, 128, 128, 1, 4, 16}},
+                                         {ANY, 64, {64, 128, 256, 1, 4, 32}},
+                                         {SMALL, 128, {32, 128, 256, 1, 4, 16}},
+                                         {MIDDLE, 128, {64, 128, 256, 1, 4, 32}},
+                                         {LARGE, 128, {64, 128, 256, 2, 4, 32}},
+                                         {MIDDLE | LARGE, 128, {32, 128, 256, 1, 4, 16}},
+                                         {ANY, 128, {64, 64, 256, 1, 4, 32}},
+                                         {MIDDLE, 256, {64, 64, 256, 1, 4, 32}},
+                                         {LARGE, 256, {64, 64, 256, 2, 4, 32}},
+                                         {ANY, 256, {32, 32, 128, 1, 2, 16}},
+                                         {ANY, 256, {32, 64, 256, 1, 4, 16}}};
+
+#define TABLE(t) \
+  { t, (int)(sizeof t / sizeof t[0]) }
+
+/* Where a soft cap has its fast path, a score takes some eight instructions. They are what binds, and a third
+ * consumer finds the time for more of them. */
+static const luattn_tiles for_softcap_poly = {192, 80, 512, 3, 0, 0};
+static bool has_softcap_tiles(const plan *p, int dim) {
+  return p->softcap_poly && p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && dim > 64 && dim <= 128;
+}
+
+static int class_of(int shared_limit) {
+  return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE;
+}
+
+bool policy_tiles(const plan *p, int rank, luattn_tiles *out) {
+  enum { SIMT_F64 = LUATTN_SM90 + 1, SM90_D256 };
+  static const struct {
+    const tile_row *row;
+    int count;
+  } tables[][2] = {[LUATTN_SIMT] = {TABLE(simt_forward_f32), TABLE(simt_backward_f32)},
+                   [LUATTN_SM80] = {TABLE(sm80_forward), TABLE(sm80_backward)},
+                   [LUATTN_SM90] = {TABLE(sm90_forward), TABLE(sm90_backward)},
+                   [SIMT_F64] = {TABLE(simt_f64), TABLE(simt_f64)},
+                   [SM90_D256] = {{NULL, 0}, TABLE(sm90_backward_d256)}};
+  const int family = p->dtype == LUATTN_F64 ? (int)SIMT_F64 : tiles_d256(p) ? (int)SM90_D256 : (int)p->family;
+  const int backward = p->pass == LUATTN_BACKWARD;
+  const int dim = max_of(p->head_dim, p->head_dim_v), class = class_of(p->shared_limit);
+  const tile_row *row = tables[family][backward].row;
+  if (has_softcap_tiles(p, dim)) {
+    if (rank == 0) {
+      *out = for_softcap_poly;
+      return true;
+    }
+    rank--;
+  }
+  for (int i = 0; i < tables[family][backward].count; i++) {
+    if (dim > row[i].max_dim || (row[i].classes & class) == 0) continue;
+    if ((p->is_short && (row[i].classes & NOT_SHORT) != 0) || rank-- > 0) continue;
+    *out = row[i].choice;
+    return true;
+  }
+  return false;
+}
+
+/* Accumulators and operands of a thread, roughly: what cannot be in registers is not worth a compilation.
+ * ptxas has the last word. */
+bool policy_fits_registers(const plan *p) {
+  const int dim_v = (p->head_dim_v + 15) / 16 * 16;
+  if (p->family == LUATTN_SIMT || p->pass == LUATTN_BACKWARD) return true; /* hooks decide there, not tiles */
+  if (p->family == LUATTN_SM90) { /* 64 rows a warpgroup: scores, weights, O, and 32 more */
+    const int registers = p->tile_m > 128 ? 160 : 240;
+    return p->tile_n / 2 + p->tile_n / 4 + dim_v / 2 + 32 <= registers;
+  }
+  return p->tile_m / (p->threads / 32) * (p->tile_n + dim_v) / 32 <= 208;
+}
+
+bool policy_dq_first_store(const plan *p, bool has_mask, bool has_parameters) {
+  return p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90 && !tiles_d256(p) && !p->deterministic &&
+         p->tile_m == 64 && has_mask && !has_parameters;
+}
+
+/* ---- what is lowered ---- */
+
+bool policy_softcap_poly(const plan *p) { return p->head_dim + p->head_dim_v <= 256; }
+
+bool policy_softcap_factors_early(const plan *p) { return p->tile_m > 128; }
+
+bool policy_uses_column_intervals(const mask_line *columns, bool keep_is_cheap) {
+  const bool simple = columns->count == 1 && (columns->period == 0 || columns->period >= MASK_GRID);
+  return simple || !keep_is_cheap;
+}
+
+bool policy_sums_elements(const plan *p) { return p->family == LUATTN_SM90; }
+
+bool policy_sums_elements_of_distances(const plan *p) { return p->family != LUATTN_SM90 || p->tile_m != 128; }
+
+bool policy_is_crowded(const plan *p, const plan_rows *rows, bool calls, bool mask_by_zero, bool has_pairs) {
+  if (p->family != LUATTN_SM90) return false;
+  const bool full = p->head_dim > 48 || p->head_dim_v > 48, reads_ahead = rows->bias_row_bytes > 0;
+  if (p->pass == LUATTN_FORWARD && reads_ahead && !tiles_have_bias_rows(p, rows)) return true;
+  if (p->pass == LUATTN_FORWARD)
+    return p->tile_m == 192 && ((calls && p->tile_n == 128) || (full && mask_by_zero) || reads_ahead);
+  return p->tile_m == 128 && ((full && !calls && has_pairs) || reads_ahead);
+}
+
+/* ---- what ptxas and NVVM do ---- */
+
+int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_work) {
+  const bool three = p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && p->threads == 512;
+  const int beside_hooks = three ? 0 : outlined_work / 4;
+  const bool slow_next = p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD;
+  const int loading = slow_next && rows->bias_row_bytes > 0 ? 112 : 0;
+  const int alone = tiles_d256(p) ? 768 : slow_next ? 288 + loading : 64;
+  return alone + (beside_hooks < 1024 ? beside_hooks : 1024);
+}
+
+bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_bytes) {
+  return p->pass == LUATTN_BACKWARD && rows->bias_row_bytes > 0 && !tiles_d256(p) && spill_bytes > 240;
+}
+
+/* Passes of NVVM's optimizer that a kernel does without: to combine instructions, or to do so again and
+ * again, and to hoist what a loop does not change. They take a fortieth to a tenth of the time that it takes
+ * to compile, in sm80's backward up to a sixth, and leave most kernels as fast; T5's forward above head dim
+ * 192 is 5 % slower, sm80's backward up to D 128 without a mask and that of some grids 2 to 3 %. Which ones
+ * was measured on an H200 and an H100 (bench/journal: compile_time.md, simt.md, parameter_gradients_sm80.md).
+ * More would cost narrow heads, the masks of grids forward, f32's forward and all other backward kernels some
+ * speed. The option is in no manual; an NVRTC that refuses it compiles with all passes, and one that does not
+ * know a pass by this name leaves none out. Only options that end with the compilation stand here: others
+ * stay on for whatever the process compiles next (parameter_gradients_sm80.md). */
+static const char combine_less_often[] = "-full-inst-combine=0",
+                  combine_nothing[] = "-disable-InstructionCombiningPass",
+                  hoist_nothing[] = "-disable-LICMPass";
+
+static int left_out_of_forward(const plan *p, bool is_grid, const char *out[POLICY_MAX_LEFT_OUT]) {
+  const bool is_d256 = p->head_dim > 192 && p->head_dim_v > 192;
+  const bool simt = p->family == LUATTN_SIMT, is_narrow = p->family == LUATTN_SM90 && !is_d256;
+  int n = 0;
+  out[n++] = simt || is_grid || is_narrow ? combine_less_often : combine_nothing;
+  if (is_d256 && !is_grid && (simt || p->family == LUATTN_SM90)) out[n++] = hoist_nothing;
+  return n;
+}
+
+static int left_out_of_backward(const plan *p, const char *out[POLICY_MAX_LEFT_OUT]) {
+  const bool simt = p->family == LUATTN_SIMT, sm80 = p->family == LUATTN_SM80;
+  int n = 0;
+  if (simt) out[n++] = combine_less_often;
+  if (sm80) out[n++] = combine_nothing;
+  if (simt || sm80) out[n++] = hoist_nothing;
+  return n;
+}
+
+int policy_left_out_passes(const plan *p, bool is_grid, const char *out[POLICY_MAX_LEFT_OUT]) {
+  if (p->dtype == LUATTN_F64) return 0;
+  return p->pass == LUATTN_BACKWARD ? left_out_of_backward(p, out) : left_out_of_forward(p, is_grid, out);
+}
