@@ -29,6 +29,12 @@ file(WRITE ${bad_tree}/circle/gen/compile/parts.c "#include \"gen/compile/source
 add_test(NAME check_circles_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree}/circle -P ${CMAKE_CURRENT_LIST_DIR}/check_circles.cmake)
 set_tests_properties(check_circles_refuses PROPERTIES PASS_REGULAR_EXPRESSION "gen/compile/parts: calls source: in a circle")
 
+add_test(NAME check_names COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_names.cmake)
+file(WRITE ${bad_tree}/names/gen/emit/tile.c "\n")
+file(WRITE ${bad_tree}/names/gen/cpu/tile.c "\n")
+add_test(NAME check_names_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree}/names -P ${CMAKE_CURRENT_LIST_DIR}/check_names.cmake)
+set_tests_properties(check_names_refuses PROPERTIES PASS_REGULAR_EXPRESSION "gen/emit/tile.c: another folder has a tile.c, too")
+
 add_test(NAME check_numbers COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_numbers.cmake)
 file(WRITE ${bad_tree}/cli/bad.c "double x = strtod(text, &end);\n")
 file(WRITE ${bad_tree}/gen/bad.c "snprintf(s, n, \"Real(%.17g)\", x);\n")

@@ -2,8 +2,8 @@
  * mods'. */
 #include "common/fail.h"
 #include "gen/analysis/analysis.h"
+#include "gen/analysis/backward_rows.h"
 #include "gen/analysis/online.h"
-#include "gen/analysis/place.h"
 
 #define MAX_LEAVES DERIVED_MAX_TERMS
 
@@ -139,7 +139,7 @@ static luattn_status derive(arena *scratch, const traced_spec *t, derived_spec *
   if (status == LUATTN_UNSUPPORTED) return forward_only(t, &why, out, err);
   if (status != LUATTN_OK) return luattn_fail(err, status, "%s", why.message);
   TRY(chain_score(t, online, out, err));
-  TRY(place_rows(scratch, t, out, how, err));
+  TRY(backward_rows_place(scratch, t, out, how, err));
   TRY(derive_mod(t, "query_mod", t->query_mod, &out->query_mod, err));
   TRY(derive_mod(t, "key_mod", t->key_mod, &out->key_mod, err));
   TRY(derive_mod(t, "value_mod", t->value_mod, &out->value_mod, err));

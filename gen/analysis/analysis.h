@@ -22,16 +22,16 @@ typedef struct mask_stat {
 } mask_stat;
 /* A period from here on kernels take for rows of a grid (short_period of templates/score/mask_intervals.cuh). */
 #define MASK_GRID 16
-/* What one line keeps (lines.c): a row its kv, a column its q. All in [lo[0], hi[0]), or, of two, in [lo[1],
+/* What one line keeps (mask_intervals.c): a row its kv, a column its q. All in [lo[0], hi[0]), or, of two, in [lo[1],
  * hi[1]), IR_NONE: no bound; if period > 0, of these what modulo the period lies in [rest_lo, rest_hi), which
  * may reach outside [0, period). INT, of the same as ranges of a tile, and of VAR_TILE[VAR_Q0] = q of a row
  * or VAR_TILE[VAR_KV0] = kv of a column. apart: only in a tile all of which mask_info.rest keeps. */
-typedef struct mask_line {
+typedef struct mask_intervals {
   int count; /* of intervals; 0: not known */
   bool apart;
   int period;
   ir_ref lo[2], hi[2], rest_lo, rest_hi;
-} mask_line;
+} mask_intervals;
 
 typedef struct mask_info {
   ir_ref keep; /* simplified predicate; IR_NONE: no mask */
@@ -39,7 +39,7 @@ typedef struct mask_info {
    * outside the lengths. kv_lo, kv_hi read VAR_TILE[VAR_Q0 / VAR_Q1]; q_lo, q_hi read VAR_TILE[VAR_KV0 /
    * VAR_KV1]. */
   ir_ref kv_lo, kv_hi, q_lo, q_hi;
-  mask_line rows, columns;
+  mask_intervals rows, columns;
   ir_ref rest, bounds; /* what of keep rows.apart speaks of, and the other part; IR_NONE: no such parts */
   int num_stats;
   mask_stat stat[8];
@@ -48,8 +48,8 @@ typedef struct mask_info {
   double largest;   /* and how far it reaches */
   const char *how;  /* for `luattn emit --stage mask`: what was found, in words */
 } mask_info;
-mask_line mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest);
-mask_line mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
+mask_intervals mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest);
+mask_intervals mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);
 
 /* The same predicate without what its own conditions decide (assume.c). */

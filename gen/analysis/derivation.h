@@ -1,5 +1,5 @@
 /* derivation.h: what the steps of deriving one online function hand to each other. Internal to online.c,
- * whole.c, separate.c. */
+ * whole_row.c, separate.c. */
 #ifndef LUATTN_GEN_DERIVATION_H
 #define LUATTN_GEN_DERIVATION_H
 
@@ -16,7 +16,7 @@ typedef struct derivation {
   bool no_memory; /* sticky: an evaluation or a simplification ran out, so nothing found since can be trusted
                    */
 
-  /* whole.c: the function over a whole row, in terms of VAR_SCORE and VAR_RED; after separate.c also of the
+  /* whole_row.c: the function over a whole row, in terms of VAR_SCORE and VAR_RED; after separate.c also of the
    * VAR_STATE of stabilisers, which count as constants. */
   online_split step; /* one step, of VAR_STATE too */
   int num_red;
@@ -34,7 +34,7 @@ typedef struct derivation {
   ir_ref p_s;                                         /* dP/ds at fixed R */
 } derivation;
 
-/* whole.c: fills the first part; checks that the epilogue is linear, that cutting a row in two changes
+/* whole_row.c: fills the first part; checks that the epilogue is linear, that cutting a row in two changes
  * nothing, and that `forward` agrees. */
 luattn_status whole_run(derivation *d);
 

@@ -81,7 +81,7 @@ static const char *side_text(ir_ref lo, ir_ref hi) {
   return lo != IR_NONE ? "bounded below" : hi != IR_NONE ? "bounded above" : "not bounded";
 }
 
-static void describe_line(text *how, const char *name, const mask_line *m) {
+static void describe_line(text *how, const char *name, const mask_intervals *m) {
   static const char *const kept[2] = {"an interval", "two intervals"};
   if (m->count == 0) return;
   text_add(how, "; %s: %s", name, kept[m->count - 1]);
@@ -107,7 +107,7 @@ static const char *describe(arena *a, const traced_spec *t, const mask_info *m) 
   return text_get(&how);
 }
 
-static void tidy(ir *g, mask_line *m, ir_var len) {
+static void tidy(ir *g, mask_intervals *m, ir_var len) {
   if (m->count == 0) return;
   simplify(g, 6, (ir_ref *[]){&m->lo[0], &m->hi[0], &m->lo[1], &m->hi[1], &m->rest_lo, &m->rest_hi});
   for (int i = 0; i < m->count; i++) {
@@ -129,13 +129,13 @@ static bool fits(const ir *g, mask_info *m, ir_ref side) {
 
 /* A kernel adds rest_lo to where rows of a grid begin, which may be in a tile that goes on behind the length.
  */
-static void limit_line(ir *g, mask_info *m, mask_line *line, ir_var len) {
+static void limit_line(ir *g, mask_info *m, mask_intervals *line, ir_var len) {
   enum { WIDEST = 512 }; /* tile, and more */
   const ir_ref ends = ir_op2(g, IR_ADD, ir_variable(g, len, 0), ir_int(g, WIDEST));
   const ir_ref rest_lo = line->rest_lo == IR_NONE ? IR_NONE : ir_op2(g, IR_ADD, line->rest_lo, ends);
   const ir_ref side[] = {line->lo[0], line->hi[0], line->lo[1], line->hi[1], rest_lo, line->rest_hi};
   for (size_t i = 0; i < sizeof side / sizeof side[0] && line->count > 0; i++)
-    if (!fits(g, m, side[i])) *line = (mask_line){.count = 0};
+    if (!fits(g, m, side[i])) *line = (mask_intervals){.count = 0};
 }
 
 /* The spec's own integer arithmetic sets max_len. A range that would overflow at lengths in use is given up
@@ -156,7 +156,7 @@ static void limit_lengths(const traced_spec *t, mask_info *m) {
   limit_line(t->g, m, &m->columns, VAR_Q_LEN);
   if (m->rows.count > 0) return;
   m->rest = m->bounds = IR_NONE;
-  if (m->columns.apart) m->columns = (mask_line){.count = 0};
+  if (m->columns.apart) m->columns = (mask_intervals){.count = 0};
 }
 
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err) {

@@ -1,4 +1,4 @@
-/* online.c: the backward of an online function, from the pieces that whole.c and separate.c find. */
+/* online.c: the backward of an online function, from the pieces that whole_row.c and separate.c find. */
 #include "gen/analysis/online.h"
 
 #include "common/fail.h"

@@ -1,6 +1,6 @@
 #include "gen/compile/attempt.h"
 
-#include "gen/compile/manifest.h"
+#include "gen/compile/fill_manifest.h"
 #include "gen/emit/emit.h"
 
 /* What a launch will refuse, where it is among the lengths that people have. */

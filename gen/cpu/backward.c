@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/choices.h"
-#include "gen/cpu/tile.h"
+#include "gen/cpu/score_row.h"
 
 /* Gradients of parameters: a value and its indices for each term. */
 typedef struct term_program {

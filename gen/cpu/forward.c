@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/choices.h"
-#include "gen/cpu/tile.h"
+#include "gen/cpu/score_row.h"
 
 typedef struct forward {
   cpu_problem p;

@@ -193,7 +193,7 @@ static void range(writer *w, const char *signature, const char *len, ir_ref lo, 
 }
 
 /* Of positions modulo a period. */
-static void rest_range(writer *w, const char *signature, const mask_line *m) {
+static void rest_range(writer *w, const char *signature, const mask_intervals *m) {
   const ir_ref roots[2] = {m->rest_lo, m->rest_hi};
   open_function(w, signature);
   if (m->period == 0) {
@@ -207,7 +207,8 @@ static void rest_range(writer *w, const char *signature, const mask_line *m) {
 }
 
 /* What a row, or a column, keeps: `name`_range, .._second and .._rest. */
-static void line(writer *w, const char *name, const char *position, const char *len, const mask_line *m) {
+static void line(writer *w, const char *name, const char *position, const char *len,
+                 const mask_intervals *m) {
   arena *a = w->f->a;
   range(w, arena_printf(a, "Range %s_range(" P ", int %s)", name, position), len, m->lo[0], m->hi[0]);
   range(w, arena_printf(a, "Range %s_second(" P ", int %s)", name, position), len, m->lo[1], m->hi[1]);

@@ -105,7 +105,7 @@ static bool row_from_start(const lowered *f) { return row_ranges(f) > 0 && f->ma
 
 /* How many intervals say what a column keeps, as row_ranges. */
 static int column_ranges(const lowered *f) {
-  const mask_line *m = &f->mask->columns;
+  const mask_intervals *m = &f->mask->columns;
   return policy_uses_column_intervals(m, keep_is_cheap(f)) ? m->count : 0;
 }
 

@@ -84,7 +84,7 @@ void hoist_fix(lowered *f);
 void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref *roots, int n);
 void outline_choose(lowered *f, text *why); /* adds a line to the plan's reasons for each */
 
-/* hooks.c: which expressions the functions of the contract are made of. */
+/* contract_hooks.c: which expressions the functions of the contract are made of. */
 typedef struct forward_part {
   int has;
   const ir_ref *root;

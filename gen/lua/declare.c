@@ -6,7 +6,7 @@
 
 #include "gen/lua/hooks.h"
 #include "gen/lua/input.h"
-#include "gen/lua/online.h"
+#include "gen/lua/trace_online.h"
 
 #define DECLARED "luattn.declared" /* the argument of attention {..} */
 

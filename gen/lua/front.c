@@ -4,7 +4,7 @@
 #include "gen/ir/passes.h"
 #include "gen/lua/declare.h"
 #include "gen/lua/hooks.h"
-#include "gen/lua/online.h"
+#include "gen/lua/trace_online.h"
 
 static int trace_main(lua_State *L) {
   front_state *s = front_of(L);

@@ -6,7 +6,7 @@
 #include "gen/lua/declare.h"
 #include "gen/lua/hooks.h"
 #include "gen/lua/numbers.h"
-#include "gen/lua/online.h"
+#include "gen/lua/trace_online.h"
 
 struct front_oracle {
   front_state s;

@@ -133,7 +133,7 @@ bool policy_softcap_poly(const plan *p) { return p->head_dim + p->head_dim_v <= 
 
 bool policy_softcap_factors_early(const plan *p) { return p->tile_m > 128; }
 
-bool policy_uses_column_intervals(const mask_line *columns, bool keep_is_cheap) {
+bool policy_uses_column_intervals(const mask_intervals *columns, bool keep_is_cheap) {
   const bool simple = columns->count == 1 && (columns->period == 0 || columns->period >= MASK_GRID);
   return simple || !keep_is_cheap;
 }

@@ -54,7 +54,7 @@ bool policy_softcap_poly(const plan *p);
 bool policy_softcap_factors_early(const plan *p);
 /* Intervals instead of keep in the columns of backward. A cheap predicate is faster than two intervals or
  * remainders, by a fiftieth to a twentieth (H200, Longformer, dilated window). */
-bool policy_uses_column_intervals(const mask_line *columns, bool keep_is_cheap);
+bool policy_uses_column_intervals(const mask_intervals *columns, bool keep_is_cheap);
 /* Whether kernels sum dS per element, too. In the simt and sm80 families grad adds what takes a
  * multiply-add and no memory, which costs less there (sm80: 0.95 to 0.99 of the speed by products). */
 bool policy_sums_elements(const plan *p);

@@ -202,7 +202,7 @@ static void fill_inputs(mask_case *c, int run) {
   c->window = 1 + run % 6;
 }
 
-static void check_claim(const char *name, const line_claim *want, const mask_line *got) {
+static void check_claim(const char *name, const line_claim *want, const mask_intervals *got) {
   if (got->count == want->count && got->period == want->period && got->apart == want->apart) return;
   fail_msg("%s: %d intervals, period %d, apart %d, but %d, %d, %d were found", name, want->count,
            want->period, want->apart, got->count, got->period, got->apart);

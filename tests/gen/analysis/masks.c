@@ -47,7 +47,7 @@ static ir_ref or_end(ir *g, ir_ref side, bool upper, bool of_kv) {
   return upper ? ir_variable(g, of_kv ? VAR_KV_LEN : VAR_Q_LEN, 0) : ir_int(g, 0);
 }
 
-static void put_line(ir *g, const mask_line *m, bool of_kv, ir_ref out[OF_LINE]) {
+static void put_line(ir *g, const mask_intervals *m, bool of_kv, ir_ref out[OF_LINE]) {
   for (int i = 0; i < 2; i++) {
     out[2 * i] = or_end(g, m->lo[i], false, of_kv);
     out[2 * i + 1] = or_end(g, m->hi[i], true, of_kv);
@@ -219,14 +219,14 @@ static void check_range(mask_case *c, const char *name, bool of_kv, int lo, int 
            c->kv_len, of_kv ? "kv" : "q", lo, hi, got_lo, got_hi, first, last + 1);
 }
 
-static bool is_inside(const mask_line *m, const double *x, int at) {
+static bool is_inside(const mask_intervals *m, const double *x, int at) {
   const bool first = x[0] <= at && at < x[1], second = m->count == 2 && x[2] <= at && at < x[3];
   return (first || second) && (m->period == 0 || (x[4] <= at % m->period && at % m->period < x[5]));
 }
 
 /* All that a row or a key is kept for, or, of pairs for which the rest of the mask holds. */
 static void check_line(mask_case *c, const char *name, bool is_row, int at) {
-  const mask_line *m = is_row ? &c->m.rows : &c->m.columns;
+  const mask_intervals *m = is_row ? &c->m.rows : &c->m.columns;
   place p = {.c = c, .q = at, .kv = at};
   p.tile[is_row ? 0 : 2] = p.tile[is_row ? 1 : 3] = at;
   const ir_env env = {&p, variable, load};

@@ -1,4 +1,4 @@
-#include "gen/cpu/tile.h"
+#include "gen/cpu/score_row.h"
 
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* whole.c: an online function run once over a whole row, and the checks that this says what the steps say. */
+/* whole_row.c: runs an online function once over a whole row, and checks that this says what the steps say.
+ */
 #include "gen/analysis/derivation.h"
 
 #include <math.h>

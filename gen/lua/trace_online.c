@@ -1,4 +1,4 @@
-#include "gen/lua/online.h"
+#include "gen/lua/trace_online.h"
 
 #include <math.h>
 #include <string.h>

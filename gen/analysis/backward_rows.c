@@ -1,4 +1,4 @@
-#include "gen/analysis/place.h"
+#include "gen/analysis/backward_rows.h"
 
 #include "common/fail.h"
 #include "gen/analysis/analysis.h"
@@ -176,8 +176,8 @@ static luattn_status place(placer *p, text *how, luattn_error *err) {
   return ir_failed(p->g) ? LUATTN_NO_MEMORY : LUATTN_OK;
 }
 
-luattn_status place_rows(arena *scratch, const traced_spec *t, derived_spec *out, text *how,
-                         luattn_error *err) {
+luattn_status backward_rows_place(arena *scratch, const traced_spec *t, derived_spec *out, text *how,
+                                  luattn_error *err) {
   placer p = {.a = scratch, .g = t->g, .t = t, .out = out};
   p.root[p.num_roots++] = &out->prob;
   p.root[p.num_roots++] = &out->ds;

@@ -1,6 +1,6 @@
-/* lines.c: the mask as one query or one key sees it: the row's kv, or the column's q, where these are one
- * interval or two, or what has some remainders of that. A kernel then need not ask the predicate for each
- * element. */
+/* mask_intervals.c: the mask as one query or one key sees it: the row's kv, or the column's q, where these
+ * are one interval or two, or what has some remainders of that. A kernel then need not ask the predicate for
+ * each element. */
 #include "gen/analysis/analysis.h"
 #include "gen/analysis/range.h"
 
@@ -14,7 +14,7 @@ typedef struct line_search {
   ir_var main, other;
   ir_ref at;
   range kept;
-  mask_line out;
+  mask_intervals out;
 } line_search;
 
 typedef struct conjuncts {
@@ -121,7 +121,7 @@ static ir_ref of_line(const line_search *s, ir_ref r) {
 
 /* Of main mod period, what lies in [lo, hi), IR_NONE: no bound. */
 static bool join_period(line_search *s, int period, ir_ref lo, ir_ref hi) {
-  mask_line *m = &s->out;
+  mask_intervals *m = &s->out;
   if (m->period != 0 && m->period != period) return false;
   if (m->period == 0) m->rest_lo = ir_int(s->g, 0), m->rest_hi = ir_int(s->g, period);
   m->period = period;
@@ -164,8 +164,8 @@ static line_search search(ir *g, ir_var main) {
   return s;
 }
 
-static mask_line found(line_search *s) {
-  mask_line m = s->out;
+static mask_intervals found(line_search *s) {
+  mask_intervals m = s->out;
   m.count = s->kept.two ? 2 : 1;
   m.lo[0] = s->kept.lo, m.hi[0] = s->kept.hi;
   m.lo[1] = s->kept.lo2, m.hi[1] = s->kept.hi2;
@@ -174,24 +174,24 @@ static mask_line found(line_search *s) {
 
 static ir_ref conjoin(ir *g, ir_ref p, ir_ref q) { return p == IR_NONE ? q : ir_op2(g, IR_AND, p, q); }
 
-mask_line mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest) {
+mask_intervals mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest) {
   line_search s = search(g, VAR_KV);
   conjuncts all = {.count = 0};
   *bounds = *rest = IR_NONE;
-  if (!take_apart(g, keep, &all)) return (mask_line){.count = 0};
+  if (!take_apart(g, keep, &all)) return (mask_intervals){.count = 0};
   for (int i = 0; i < all.count; i++) {
     ir_ref *to = join(&s, all.part[i]) ? bounds : rest;
     *to = conjoin(g, *to, all.part[i]);
   }
   if (*bounds == IR_NONE) *rest = IR_NONE;
   s.out.apart = *rest != IR_NONE;
-  if (*bounds == IR_NONE) return (mask_line){.count = 0};
+  if (*bounds == IR_NONE) return (mask_intervals){.count = 0};
   return found(&s);
 }
 
-mask_line mask_columns_of(ir *g, ir_ref keep, ir_ref rest) {
+mask_intervals mask_columns_of(ir *g, ir_ref keep, ir_ref rest) {
   line_search s = search(g, VAR_Q);
-  const mask_line none = {.count = 0};
+  const mask_intervals none = {.count = 0};
   conjuncts all = {.count = 0}, apart = {.count = 0};
   if (!take_apart(g, keep, &all) || (rest != IR_NONE && !take_apart(g, rest, &apart))) return none;
   for (int i = 0; i < all.count; i++) {

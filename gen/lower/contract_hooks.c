@@ -1,4 +1,4 @@
-/* hooks.c: lists the expressions of each function of the contract, for hoisting and for calls. */
+/* contract_hooks.c: lists the expressions of each function of the contract, for hoisting and for calls. */
 #include <string.h>
 
 #include "gen/lower/lowering.h"

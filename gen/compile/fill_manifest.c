@@ -1,10 +1,9 @@
-/* manifest.c: the manifest of an image, as far as it is known before NVRTC runs. */
 #include <stdio.h>
 #include <string.h>
 
-#include "common/limits.h"
 #include "abi/params.h"
-#include "gen/compile/manifest.h"
+#include "common/limits.h"
+#include "gen/compile/fill_manifest.h"
 
 static void copy_name(char *out, const char *name) { snprintf(out, LUATTN_NAME_SIZE, "%s", name); }
 

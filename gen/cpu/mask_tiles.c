@@ -1,4 +1,4 @@
-/* tiles.c: tile classes on the CPU, for the CPU path and for pictures of a mask. */
+/* mask_tiles.c: tile classes on the CPU, for the CPU path and for pictures of a mask. */
 #include <float.h>
 #include <math.h>
 

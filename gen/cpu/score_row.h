@@ -1,4 +1,4 @@
-/* tile.h: the scores of one row within one tile: dot products, mask, score_mod. Shared by forward and
+/* score_row.h: the scores of one row within one tile: dot products, mask, score_mod. Shared by forward and
  * backward. */
 #ifndef LUATTN_GEN_CPU_TILE_H
 #define LUATTN_GEN_CPU_TILE_H

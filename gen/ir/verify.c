@@ -1,4 +1,4 @@
-/* check.c: the verifier: types, arities and places of nodes, between passes. */
+/* verify.c: checks types, arities and places of nodes, between passes. */
 #include <inttypes.h>
 
 #include "common/fail.h"

@@ -1,6 +1,6 @@
-/* manifest.h: what of an image is known before NVRTC runs. */
-#ifndef LUATTN_GEN_MANIFEST_H
-#define LUATTN_GEN_MANIFEST_H
+/* fill_manifest.h: writes the manifest of an image, as far as it is known before NVRTC runs. */
+#ifndef LUATTN_GEN_FILL_MANIFEST_H
+#define LUATTN_GEN_FILL_MANIFEST_H
 
 #include "gen/compile/compilation.h"
 

@@ -1,4 +1,4 @@
-/* problem.c: luattn_args checked and converted for the CPU path. */
+/* convert_args.c: checks luattn_args and converts them for the CPU path. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

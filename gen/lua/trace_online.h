@@ -1,4 +1,4 @@
-/* online.h: online_func: its declaration, and its functions traced or run in numbers. */
+/* trace_online.h: online_func: its declaration, and its functions traced or run in numbers. */
 #ifndef LUATTN_GEN_LUA_ONLINE_H
 #define LUATTN_GEN_LUA_ONLINE_H
 

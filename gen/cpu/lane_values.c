@@ -1,4 +1,4 @@
-/* lanes.c: what variables and gathers mean while a program runs over the lanes of a tile row. */
+/* lane_values.c: what variables and gathers mean while a program runs over the lanes of a tile row. */
 #include <math.h>
 
 #include "gen/cpu/cpu.h"
