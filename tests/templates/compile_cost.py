@@ -3,8 +3,8 @@
     python3 tests/templates/compile_cost.py OLD NEW [--arch sm_90a] [--dtype bf16] [--head-dim 128] [--spec WORD] .. [--cache DIR]
 
 OLD and NEW are the luattn of two builds. Counted are the instructions in user space of `luattn emit --stage cubin`, from the spec to
-machine code, as `perf stat` counts them, or valgrind where there are no counters: exp-bbv, which takes a fifth of callgrind's time for
-the same number. It prints millions and NEW / OLD for each example and pass, their geometric mean and maximum.
+machine code, as `perf stat` counts them, or valgrind where there are no counters: exp-bbv, in a fifth of callgrind's time. Both count a
+repeated string instruction once; callgrind counts repetitions, which are half a percent. It prints millions and NEW / OLD for each example and pass, their geometric mean and maximum.
 """
 
 import argparse
