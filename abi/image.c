@@ -77,6 +77,7 @@ static const section_kind kinds[] = {
      AT(manifest.num_scalars)},
     {"STAT", false, false, sizeof(manifest_stat), MANIFEST_MAX_STATS, AT(manifest.stat),
      AT(manifest.num_stats)},
+    {"SEQU", false, false, sizeof(uint32_t), 1, AT(manifest.packed_layout), AT(manifest.packed)},
     {"TILE", true, false, sizeof(luattn_tiles), 1, AT(tiles), 0},
     {"LENS", true, false, sizeof(uint32_t), 1, AT(every_length), 0},
 };

@@ -19,6 +19,7 @@
  *   INPT  required  luattn_input_info each; left out where there are none, as are the next two
  *   SCAL  required  luattn_scalar_info each
  *   STAT  required  manifest_stat each
+ *   SEQU  required  packed_layout                              u32; only where sequences are packed
  *   PLAN            the plan's text, ending in 0
  *   TILE            luattn_tiles
  *   LENS            every_length                               u32

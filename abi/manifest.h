@@ -68,6 +68,8 @@ typedef struct image_manifest {
   uint32_t params_version, params_bytes; /* section "PARM": the layout of the parameter block (abi/params.h), and how many of its
                                        * bytes the kernels take: the first ones */
   uint64_t source_hash[2];            /* section "HASH": the cache's key */
+  uint32_t packed;                    /* section "SEQU", which dense images lack: sequences are packed, */
+  uint32_t packed_layout[1];          /* as LuattnPacked describes; 0, and there is no other way */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */
   uint32_t num_entries, num_inputs, num_scalars, num_stats;

@@ -99,6 +99,26 @@ typedef struct LuattnParams {
   unsigned alone; /* bit i, backward: at most one score adds to an element of input i's gradient (common/pairs.h), and may store it */
 } LuattnParams;
 
+/* Packed sequences: entries of the batch follow one another along the position axis of q, k, v and o, which have no batch axis.
+ * Entry b has rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1. q_len and kv_len are the longest entries'. lse is [heads][total_q],
+ * saved [num_saved][heads][total_q]. */
+typedef struct LuattnPacked {
+  const int *cu_seqlens_q, *cu_seqlens_k; /* [batch + 1], on the device */
+  int total_q, total_k;
+} LuattnPacked;
+
+/* What kernels of packed sequences take. Dense kernels take the beginning, and do not know of the rest. */
+#ifdef __cplusplus
+struct LuattnPackedParams : LuattnParams {
+  LuattnPacked packed;
+};
+#else
+typedef struct LuattnPackedParams {
+  LuattnParams dense;
+  LuattnPacked packed;
+} LuattnPackedParams;
+#endif
+
 /* How the copy engine of sm_90 finds a tensor: what cuTensorMapEncodeTiled writes. Its axes are channel, position, head
  * and batch. The kernels of the sm90 family take maps as their second parameter. */
 typedef struct LuattnTensorMap {

@@ -18,6 +18,16 @@ luattn_status choices_take(const luattn_args *given, const char *place, luattn_a
                      inputs ? CHOICES_MAX_INPUTS : CHOICES_MAX_SCALARS);
 }
 
+luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out,
+                                 luattn_error *err) {
+  TRY(choices_take(given, place, out, err));
+  if (out->cu_seqlens_q == NULL && out->cu_seqlens_k == NULL) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "%s: %s: is given, and only kernels on a GPU take packed sequences yet; call it for each "
+                     "sequence, and leave this NULL",
+                     place, out->cu_seqlens_q != NULL ? "cu_seqlens_q" : "cu_seqlens_k");
+}
+
 /* In the limits the scale is a normal number, and 1 / scale and scale * log2(e), which kernels take, are
  * finite. */
 static bool scale_ok(double scale, bool is_float64, char *text, size_t size) {

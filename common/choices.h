@@ -13,6 +13,10 @@ enum { CHOICES_MAX_SPLITS = 64, CHOICES_MAX_INPUTS = 12, CHOICES_MAX_SCALARS = 3
 /* The caller's arguments as this version has them. Errors: LUATTN_INVALID; `place` starts the message. */
 luattn_status choices_take(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err);
 
+/* The same where there are no packed sequences yet. Errors: LUATTN_UNSUPPORTED, too. */
+luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out,
+                                 luattn_error *err);
+
 /* Where a choice is out of range: false, and in *text a message without its place. `is_float64`: whether the
  * pass computes in that, not in float32. Does not check num_splits in forward, which has none. Whether a
  * kernel can do what is chosen is another matter. */

@@ -103,6 +103,8 @@ static const struct {
     {"q", offsetof(luattn_args, q), {READ, READ}},
     {"k", offsetof(luattn_args, k), {READ, READ}},
     {"v", offsetof(luattn_args, v), {READ, READ}},
+    {"cu_seqlens_q", offsetof(luattn_args, cu_seqlens_q), {READ, READ}},
+    {"cu_seqlens_k", offsetof(luattn_args, cu_seqlens_k), {READ, READ}},
     {"o", offsetof(luattn_args, o), {WRITTEN, READ}},
     {"lse", offsetof(luattn_args, lse), {WRITTEN, READ}},
     {"saved", offsetof(luattn_args, saved), {WRITTEN, READ}},

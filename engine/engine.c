@@ -207,26 +207,29 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const l
   const luattn_args *args = &taken;
   TRY(choices_take(given, place, &taken, err));
   const DLTensor *tensor[] = {args->q, args->v};
+  const bool packed = args->cu_seqlens_q != NULL;
+  const int ndim = packed ? 3 : 4;
   for (int i = 0; i < 2; ++i)
-    if (tensor[i] == NULL || tensor[i]->ndim != 4 || tensor[i]->shape == NULL)
+    if (tensor[i] == NULL || tensor[i]->ndim != ndim || tensor[i]->shape == NULL)
       return luattn_fail(
           err, LUATTN_INVALID,
-          "%s: %s: expected a tensor of 4 axes, which gives the head dim; see luattn/tensors.h", place,
-          i == 0 ? "q" : "v");
-  *key = (kernel_key){.spec = spec, .pass = pass};
+          "%s: %s: expected a tensor of %d axes, which gives the head dim; see luattn/tensors.h", place,
+          i == 0 ? "q" : "v", ndim);
+  *key = (kernel_key){.spec = spec, .pass = pass, .packed = packed};
   if (!read_dtype(args->q->dtype, &key->dtype))
     return luattn_fail(err, LUATTN_INVALID,
                        "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
                        "bfloat16 or float16; convert it",
                        place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
-  const int64_t dim[] = {args->q->shape[3], args->v->shape[3]};
+  const int64_t dim[] = {args->q->shape[ndim - 1], args->v->shape[ndim - 1]};
   for (int i = 0; i < 2; ++i)
     if (dim[i] < 1 || dim[i] > 256)
       return luattn_fail(err, LUATTN_INVALID, "%s: %s: has head dim %lld, expected 1 to 256", place,
                          i == 0 ? "q" : "v", (long long)dim[i]);
   key->head_dim = (int)dim[0];
   key->head_dim_v = (int)dim[1];
-  key->lengths = luattn_lengths_of(pass, args->q->shape[2], args->v->shape[2]);
+  key->lengths = packed ? luattn_lengths_of(pass, args->max_seqlen_q, args->max_seqlen_k)
+                        : luattn_lengths_of(pass, args->q->shape[2], args->v->shape[2]);
   if (pass == LUATTN_FORWARD) return LUATTN_OK;
   key->wants = wants_of(args);
   if (key->wants == 0)
@@ -239,7 +242,7 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const l
 /* But for the lengths. */
 static bool is_same_key(const kernel_key *a, const kernel_key *b) {
   return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
-         a->head_dim_v == b->head_dim_v && a->wants == b->wants;
+         a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed;
 }
 
 /* The slot of this key, or that of the other lengths where it serves these too. While that one is being
@@ -320,7 +323,11 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
 
 static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
                            luattn_compile_report *report, luattn_error *err) {
-  if (e->num_packs > 0) {
+  if (e->never_compile && key->packed)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "luattn_engine: cu_seqlens_q: is given, never_compile is set, and packs hold no kernels for "
+                       "packed sequences; leave never_compile 0");
+  if (e->num_packs > 0 && !key->packed) {
     TRY(look_in_packs(e, key, kernel, report, err));
     if (*kernel != NULL) return LUATTN_OK;
   }
@@ -342,6 +349,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .device = e->no_tuned ? NULL : e->device_name,
                                 .nvrtc = e->nvrtc,
                                 .deterministic = e->deterministic,
+                                .packed = key->packed,
                                 .driver_version = e->driver_version};
   luattn_image *image;
   luattn_error said;

@@ -2,6 +2,8 @@
 #ifndef LUATTN_ENGINE_ENGINE_H
 #define LUATTN_ENGINE_ENGINE_H
 
+#include <stdbool.h>
+
 #include "luattn/engine.h"
 
 typedef struct kernel_key {
@@ -11,6 +13,7 @@ typedef struct kernel_key {
   int head_dim, head_dim_v;
   unsigned wants; /* 0 in forward */
   luattn_lengths lengths;
+  bool packed; /* luattn_args.cu_seqlens_q is given */
 } kernel_key;
 
 /* The kernel of a key, loaded or compiled if nobody has asked for it before. */

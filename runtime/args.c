@@ -11,6 +11,7 @@
 #include "common/choices.h"
 #include "common/overlap.h"
 #include "luattn/compiler.h"
+#include "runtime/packed.h"
 
 _Static_assert(CHOICES_MAX_SPLITS == LUATTN_MAX_SPLITS && CHOICES_MAX_INPUTS == LUATTN_MAX_INPUTS &&
                    CHOICES_MAX_SCALARS == LUATTN_MAX_SCALARS,
@@ -199,46 +200,63 @@ static int most_batches(const image_manifest *m) {
   return m->has_query_mod || m->has_key_mod || m->has_value_mod ? LUATTN_MAX_BATCH / 3 : LUATTN_MAX_BATCH;
 }
 
-/* Lengths come from q and k; every other tensor has to agree with them. */
-static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
-  const DLTensor *pair[] = {c->args->q, c->args->k, c->args->v};
+luattn_status args_batch(const args_call *c, const char *name, int64_t batch) {
+  if (batch <= most_batches(c->info)) return LUATTN_OK;
+  return args_fail(
+      c, "%s: has batch %" PRId64 ", expected at most %d%s; split the call", name, batch, most_batches(c->info),
+      most_batches(c->info) < LUATTN_MAX_BATCH ? " for a spec with a query_mod, key_mod or value_mod" : "");
+}
+
+/* Of q, k and v: packed ones have no batch axis, and positions before heads. */
+static luattn_status check_axes(const args_call *c) {
+  const DLTensor *tensor[] = {c->args->q, c->args->k, c->args->v};
   static const char *const name[] = {"q", "k", "v"};
+  static const char *const axes[2][2] = {{"batch, heads, q_len, head_dim", "batch, heads_kv, kv_len, head_dim"},
+                                         {"total_q, heads, head_dim", "total_k, heads_kv, head_dim"}};
+  const int ndim = c->info->packed ? 3 : 4;
   for (int i = 0; i < 3; ++i) {
-    if (pair[i] == NULL) return args_fail(c, "%s: is missing", name[i]);
-    if (pair[i]->ndim != 4 || pair[i]->shape == NULL)
-      return args_fail(c, "%s: has %d axes, expected 4: [batch, %s]", name[i], pair[i]->ndim,
-                       i == 0 ? "heads, q_len, head_dim" : "heads_kv, kv_len, head_dim");
-    for (int a = 0; a < 3; ++a)
-      if (pair[i]->shape[a] < 0 || pair[i]->shape[a] > INT32_MAX)
-        return args_fail(c, "%s: axis %d has size %" PRId64 ", expected 0 to %d", name[i], a,
-                         pair[i]->shape[a], INT32_MAX);
+    const DLTensor *t = tensor[i];
+    if (t == NULL) return args_fail(c, "%s: is missing", name[i]);
+    if (t->ndim != ndim || t->shape == NULL)
+      return args_fail(c, "%s: has %d axes, expected %d: [%s]", name[i], t->ndim, ndim,
+                       axes[c->info->packed][i > 0]);
+    for (int a = 0; a < ndim - 1; ++a)
+      if (t->shape[a] < 0 || t->shape[a] > INT32_MAX)
+        return args_fail(c, "%s: axis %d has size %" PRId64 ", expected 0 to %d", name[i], a, t->shape[a],
+                         INT32_MAX);
   }
-  const int64_t *q = pair[0]->shape, *k = pair[1]->shape;
-  if (q[1] == 0 || k[1] == 0)
-    return args_fail(c, "%s: has no heads, expected at least 1", q[1] == 0 ? "q" : "k");
-  if (q[1] % k[1] != 0)
+  return LUATTN_OK;
+}
+
+static luattn_status check_heads(const args_call *c, LuattnParams *p) {
+  const int64_t heads = c->args->q->shape[1], heads_kv = c->args->k->shape[1];
+  if (heads == 0 || heads_kv == 0)
+    return args_fail(c, "%s: has no heads, expected at least 1", heads == 0 ? "q" : "k");
+  if (heads % heads_kv != 0)
     return args_fail(c,
                      "k: has %" PRId64 " heads, and q's %" PRId64
                      " are no multiple of that; heads must be a multiple of heads_kv",
-                     k[1], q[1]);
-  if (q[0] > most_batches(c->info))
-    return args_fail(
-        c, "q: has batch %" PRId64 ", expected at most %d%s; split the call", q[0], most_batches(c->info),
-        most_batches(c->info) < LUATTN_MAX_BATCH ? " for a spec with a query_mod, key_mod or value_mod" : "");
-  if (q[1] > LUATTN_MAX_HEADS)
-    return args_fail(c, "q: has %" PRId64 " heads, expected at most %d; split the call", q[1],
+                     heads_kv, heads);
+  if (heads > LUATTN_MAX_HEADS)
+    return args_fail(c, "q: has %" PRId64 " heads, expected at most %d; split the call", heads,
                      LUATTN_MAX_HEADS);
-  const int64_t length[] = {q[2], k[2]};
+  p->heads = (int)heads;
+  p->heads_kv = (int)heads_kv;
+  p->group = p->heads / p->heads_kv;
+  return LUATTN_OK;
+}
+
+/* Lengths come from q and k; every other tensor has to agree with them. */
+static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
+  const int64_t *q = c->args->q->shape, *k = c->args->k->shape, length[] = {q[2], k[2]};
+  TRY(args_batch(c, "q", q[0]));
   for (int i = 0; i < 2; ++i)
     if (length[i] > c->info->max_len)
       return args_fail(c,
                        "%s: has length %" PRId64 ", but this spec's index arithmetic is exact up to %" PRId64
                        " alone; shorten it, or use smaller factors in the spec",
-                       name[i], length[i], c->info->max_len);
+                       i == 0 ? "q" : "k", length[i], c->info->max_len);
   p->batch = (int)q[0];
-  p->heads = (int)q[1];
-  p->heads_kv = (int)k[1];
-  p->group = p->heads / p->heads_kv;
   p->q_len = (int)q[2];
   p->kv_len = (int)k[2];
   return LUATTN_OK;
@@ -259,7 +277,7 @@ typedef enum presence { UNUSED, REQUIRED, OPTIONAL, REFUSED } presence;
 /* One row a tensor: where it stands in luattn_args and in LuattnParams, its axes, and its use in either pass.
  */
 typedef struct tensor_row {
-  const char *name, *axes;
+  const char *name, *axes, *packed_axes;
   size_t from, to;
   int ndim;
   unsigned char dim[4];
@@ -280,16 +298,16 @@ typedef struct tensor_row {
   3, { DIM_BATCH, DIM_HEADS, DIM_Q, 0 }
 
 static const tensor_row rows[] = {
-    {"q", "batch, heads, q_len, head_dim", AT(q), Q_AXES, false, 0},
-    {"k", "batch, heads_kv, kv_len, head_dim", AT(k), K_AXES, false, 0},
-    {"v", "batch, heads_kv, kv_len, head_dim_v", AT(v), V_AXES, false, 0},
-    {"o", "batch, heads, q_len, head_dim_v", AT(o), O_AXES, true, 0},
-    {"lse", "batch, heads, q_len", AT(lse), ROW_AXES, true, 0},
-    {"dout", "batch, heads, q_len, head_dim_v", AT(dout), O_AXES, false, 0},
-    {"dlse", "batch, heads, q_len", AT(dlse), ROW_AXES, false, 0},
-    {"dq", "batch, heads, q_len, head_dim", AT(dq), Q_AXES, false, LUATTN_WANT_DQ},
-    {"dk", "batch, heads_kv, kv_len, head_dim", AT(dk), K_AXES, false, LUATTN_WANT_DK},
-    {"dv", "batch, heads_kv, kv_len, head_dim_v", AT(dv), V_AXES, false, LUATTN_WANT_DV},
+    {"q", "batch, heads, q_len, head_dim", "total_q, heads, head_dim", AT(q), Q_AXES, false, 0},
+    {"k", "batch, heads_kv, kv_len, head_dim", "total_k, heads_kv, head_dim", AT(k), K_AXES, false, 0},
+    {"v", "batch, heads_kv, kv_len, head_dim_v", "total_k, heads_kv, head_dim_v", AT(v), V_AXES, false, 0},
+    {"o", "batch, heads, q_len, head_dim_v", "total_q, heads, head_dim_v", AT(o), O_AXES, true, 0},
+    {"lse", "batch, heads, q_len", "heads, total_q", AT(lse), ROW_AXES, true, 0},
+    {"dout", "batch, heads, q_len, head_dim_v", "total_q, heads, head_dim_v", AT(dout), O_AXES, false, 0},
+    {"dlse", "batch, heads, q_len", "heads, total_q", AT(dlse), ROW_AXES, false, 0},
+    {"dq", "batch, heads, q_len, head_dim", "total_q, heads, head_dim", AT(dq), Q_AXES, false, LUATTN_WANT_DQ},
+    {"dk", "batch, heads_kv, kv_len, head_dim", "total_k, heads_kv, head_dim", AT(dk), K_AXES, false, LUATTN_WANT_DK},
+    {"dv", "batch, heads_kv, kv_len, head_dim_v", "total_k, heads_kv, head_dim_v", AT(dv), V_AXES, false, LUATTN_WANT_DV},
 };
 
 /* One luattn_args may serve both passes, so forward passes over what only backward reads. */
@@ -323,6 +341,22 @@ static luattn_status missing(const args_call *c, const tensor_row *row) {
   return args_fail(c, "%s: is missing; give a tensor [%s]", row->name, row->axes);
 }
 
+/* Shape and strides of a packed tensor: [positions, heads, width], a row number's [heads, positions]. */
+static luattn_status fill_packed(const args_call *c, const tensor_row *row, tensor_rule *rule, const DLTensor *t,
+                                 LuattnTensor *out) {
+  const int64_t heads = rule->shape[1], positions = rule->shape[2], width = rule->shape[3];
+  long long stride[4];
+  rule->ndim = row->ndim - 1;
+  rule->axes = row->packed_axes;
+  rule->shape[0] = rule->is_row ? positions : heads;
+  rule->shape[1] = rule->is_row ? heads : positions;
+  rule->shape[2] = width;
+  TRY(args_tensor(c, rule, t, stride, &out->data));
+  out->seq = stride[rule->is_row ? 0 : 1];
+  out->head = stride[rule->is_row ? 1 : 0];
+  return LUATTN_OK;
+}
+
 static luattn_status fill_tensor(const args_call *c, const tensor_row *row, const int64_t dim[],
                                  LuattnParams *p) {
   const DLTensor *t;
@@ -341,6 +375,7 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
   for (int i = 0; i < row->ndim; ++i) rule.shape[i] = dim[row->dim[i]];
   long long stride[4];
   LuattnTensor *out = (LuattnTensor *)(void *)((char *)p + row->to);
+  if (c->info->packed) return fill_packed(c, row, &rule, t, out);
   TRY(args_tensor(c, &rule, t, stride, &out->data));
   out->batch = stride[0];
   out->head = stride[1];
@@ -350,12 +385,18 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
 
 static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnParams *p) {
   if (c->info->num_saved == 0) return LUATTN_OK;
-  const tensor_rule rule = {.name = "saved",
+  tensor_rule rule = {.name = "saved",
                             .axes = "num_saved, batch, heads, q_len",
                             .ndim = 4,
                             .shape = {c->info->num_saved, dim[DIM_BATCH], dim[DIM_HEADS], dim[DIM_Q]},
                             .dtype = args_real(c->info),
                             .is_contiguous = true};
+  if (c->info->packed) {
+    rule.axes = "num_saved, heads, total_q";
+    rule.ndim = 3;
+    rule.shape[1] = dim[DIM_HEADS];
+    rule.shape[2] = dim[DIM_Q];
+  }
   if (c->args->saved == NULL)
     return args_fail(c,
                      "saved: is missing; this spec keeps %u numbers a row for backward, give a tensor [%s]",
@@ -364,13 +405,22 @@ static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnP
   return args_tensor(c, &rule, c->args->saved, stride, &p->saved);
 }
 
-luattn_status args_fill(const args_call *c, LuattnParams *params) {
-  memset(params, 0, sizeof *params);
-  TRY(check_lengths(c, params));
+luattn_status args_fill(const args_call *c, LuattnPackedParams *out) {
+  LuattnParams *params = &out->dense;
+  memset(out, 0, sizeof *out);
+  TRY(check_axes(c));
+  TRY(check_heads(c, params));
+  TRY(packed_fill(c, out));
+  if (!c->info->packed) TRY(check_lengths(c, params));
   TRY(check_choices(c, params));
+  const bool packed = c->info->packed;
   const int64_t dim[] = {
-      [DIM_BATCH] = params->batch,   [DIM_HEADS] = params->heads, [DIM_HEADS_KV] = params->heads_kv,
-      [DIM_Q] = params->q_len,       [DIM_KV] = params->kv_len,   [DIM_D] = c->info->head_dim,
+      [DIM_BATCH] = params->batch,
+      [DIM_HEADS] = params->heads,
+      [DIM_HEADS_KV] = params->heads_kv,
+      [DIM_Q] = packed ? out->packed.total_q : params->q_len,
+      [DIM_KV] = packed ? out->packed.total_k : params->kv_len,
+      [DIM_D] = c->info->head_dim,
       [DIM_DV] = c->info->head_dim_v};
   const size_t num_rows = c->shapes_only ? 3 : sizeof rows / sizeof *rows;
   for (size_t i = 0; i < num_rows; ++i) TRY(fill_tensor(c, &rows[i], dim, params));

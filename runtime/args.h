@@ -20,7 +20,10 @@ typedef struct args_call {
 } args_call;
 
 /* Fills *params but for the workspace's fields. With shapes_only, looks at q, k, v and the inputs alone. */
-luattn_status args_fill(const args_call *c, LuattnParams *params);
+luattn_status args_fill(const args_call *c, LuattnPackedParams *params);
+
+/* Whether a batch of so many entries, which `name` says, can be launched. */
+luattn_status args_batch(const args_call *c, const char *name, int64_t batch);
 
 /* After that: what is written, the workspace's first bytes too, shares memory with nothing else. */
 luattn_status args_apart(const args_call *c, size_t workspace_size);

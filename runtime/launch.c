@@ -502,9 +502,9 @@ static cu_result launch_entry(const luattn_driver *d, cu_function f, const manif
   return d->launch(f, grid[0], grid[1], grid[2], e->threads, 1, 1, e->shared_bytes, stream, pointers, NULL);
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnParams *p, LuattnTensorMaps *maps,
+static luattn_status launch_entries(const luattn_kernel *k, LuattnPackedParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
-  void *pointers[] = {p, maps}; /* an entry that has one parameter takes the first */
+  void *pointers[] = {p, maps}; /* an entry takes as much of the first as it knows, and may lack the second */
   for (uint32_t i = 0; i < k->info.num_entries; ++i) {
     const manifest_entry *e = &k->info.entry[i];
     const unsigned *g = grid[i];
@@ -538,10 +538,10 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
                        .multiprocessors = kernel->multiprocessors,
                        .shapes_only = true,
                        .err = err};
-  LuattnParams p;
+  LuattnPackedParams p;
   workspace_need need;
   TRY(args_fill(&c, &p));
-  TRY(workspace_layout(&c, 0, &p, &need));
+  TRY(workspace_layout(&c, 0, &p.dense, &need));
   *size = need.size;
   return LUATTN_OK;
 }
@@ -561,25 +561,26 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
                        .multiprocessors = kernel->multiprocessors,
                        .zero = (const void *)(uintptr_t)kernel->zero,
                        .err = err};
-  LuattnParams p;
+  LuattnPackedParams all;
+  LuattnParams *p = &all.dense;
   LuattnTensorMaps maps;
-  TRY(args_fill(&c, &p));
+  TRY(args_fill(&c, &all));
   workspace_need need;
-  TRY(workspace_layout(&c, (uintptr_t)used.workspace, &p, &need));
+  TRY(workspace_layout(&c, (uintptr_t)used.workspace, p, &need));
   TRY(check_workspace(&c, need.size));
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
-    TRY(launch_grid(&c, &kernel->info.entry[i], &p, grid[i]));
+    TRY(launch_grid(&c, &kernel->info.entry[i], p, grid[i]));
   TRY(args_apart(&c, need.size));
-  choose_order(&kernel->info, &p);
-  find_alone(&kernel->info, &p);
+  choose_order(&kernel->info, p);
+  find_alone(&kernel->info, p);
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
-  if (kernel->info.family == LUATTN_SM90) status = maps_fill(kernel->driver, kernel->maps, &c, &p, &maps);
-  if (status == LUATTN_OK) status = place_tickets(kernel, used.workspace, &p, stream, err);
+  if (kernel->info.family == LUATTN_SM90) status = maps_fill(kernel->driver, kernel->maps, &c, &all, &maps);
+  if (status == LUATTN_OK) status = place_tickets(kernel, used.workspace, p, stream, err);
   if (status == LUATTN_OK)
-    status = zero_sums(kernel, &p, (char *)used.workspace + need.sums, need.sums_size, stream, err);
-  if (status == LUATTN_OK) status = launch_entries(kernel, &p, &maps, grid, stream, err);
+    status = zero_sums(kernel, p, (char *)used.workspace + need.sums, need.sums_size, stream, err);
+  if (status == LUATTN_OK) status = launch_entries(kernel, &all, &maps, grid, stream, err);
   driver_pop(kernel->driver);
   return status;
 }

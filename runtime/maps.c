@@ -1,5 +1,7 @@
 #include "runtime/maps.h"
 
+#include "runtime/packed.h"
+
 #include <string.h>
 
 /* Values of cuda.h. */
@@ -123,8 +125,18 @@ static const manifest_entry *main_entry(const image_manifest *m) {
   return NULL;
 }
 
-luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_call *c, const LuattnParams *p,
-                        LuattnTensorMaps *out) {
+/* Of one of q, k, v, o, dout: its descriptor, whether entries have a batch axis or are packed. */
+static luattn_status describe(const luattn_driver *d, map_memory *memory, const args_call *c,
+                              const LuattnTensor *t, map_shape s, int total, LuattnTensorMap *out) {
+  if (!c->info->packed) return fill(d, memory, c, t, &s, out);
+  const LuattnTensor view = packed_view(t, s.len, total, ELEM_BYTES, &s.batch);
+  return fill(d, memory, c, &view, &s, out);
+}
+
+luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_call *c,
+                        const LuattnPackedParams *all, LuattnTensorMaps *out) {
+  const LuattnParams *p = &all->dense;
+  const int total_q = all->packed.total_q, total_k = all->packed.total_k;
   const manifest_entry *entry = main_entry(c->info);
   const bool backward = c->info->pass == LUATTN_BACKWARD;
   const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v;
@@ -139,12 +151,10 @@ luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_c
                        "one is of %d.%d; "
                        "update NVIDIA's driver, or compile with family 1 + LUATTN_SM80",
                        d->version / 1000, d->version % 1000 / 10);
-  TRY(fill(d, memory, c, &p->q, &(map_shape){"q", dim, p->q_len, p->heads, p->batch, q_rows}, &out->q));
-  TRY(fill(d, memory, c, &p->k, &(map_shape){"k", dim, p->kv_len, p->heads_kv, p->batch, tile_n}, &out->k));
-  TRY(fill(d, memory, c, &p->v, &(map_shape){"v", dim_v, p->kv_len, p->heads_kv, p->batch, tile_n}, &out->v));
+  TRY(describe(d, memory, c, &p->q, (map_shape){"q", dim, p->q_len, p->heads, p->batch, q_rows}, total_q, &out->q));
+  TRY(describe(d, memory, c, &p->k, (map_shape){"k", dim, p->kv_len, p->heads_kv, p->batch, tile_n}, total_k, &out->k));
+  TRY(describe(d, memory, c, &p->v, (map_shape){"v", dim_v, p->kv_len, p->heads_kv, p->batch, tile_n}, total_k, &out->v));
   if (!backward)
-    return fill(d, memory, c, &p->o, &(map_shape){"o", dim_v, p->q_len, p->heads, p->batch, O_BOX_ROWS},
-                &out->o);
-  return fill(d, memory, c, &p->dout, &(map_shape){"dout", dim_v, p->q_len, p->heads, p->batch, q_rows},
-              &out->dout);
+    return describe(d, memory, c, &p->o, (map_shape){"o", dim_v, p->q_len, p->heads, p->batch, O_BOX_ROWS}, total_q, &out->o);
+  return describe(d, memory, c, &p->dout, (map_shape){"dout", dim_v, p->q_len, p->heads, p->batch, q_rows}, total_q, &out->dout);
 }

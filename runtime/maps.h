@@ -34,7 +34,7 @@ typedef struct map_memory {
 /* Maps of the q, k, v and o (or dout) that *p names, in boxes as params.h says. No device is asked, but libcuda
  * wants a current context. Any number of threads may share `memory`. Errors: LUATTN_UNSUPPORTED (libcuda
  * older than CUDA 12), LUATTN_INVALID (a stride that no map can hold). */
-luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_call *c, const LuattnParams *p,
-                        LuattnTensorMaps *out);
+luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_call *c,
+                        const LuattnPackedParams *all, LuattnTensorMaps *out);
 
 #endif

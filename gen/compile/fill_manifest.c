@@ -80,13 +80,14 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->head_dim = (uint32_t)p->head_dim;
   out->head_dim_v = (uint32_t)p->head_dim_v;
   out->params_version = LUATTN_PARAMS_VERSION;
-  out->params_bytes = sizeof(LuattnParams);
+  out->params_bytes = p->packed ? sizeof(LuattnPackedParams) : sizeof(LuattnParams);
+  out->packed = p->packed;
   out->num_bwd_rows = (uint32_t)c->at.lowered->num_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;
   out->can_split = p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90;
   out->wants = p->wants;
-  out->draws_tiles = p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && c->mask.keep != IR_NONE;
+  out->draws_tiles = p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && (c->mask.keep != IR_NONE || p->packed);
   out->is_ptx = c->target.ptx != 0;
   out->reads_ahead = c->at.lowered->rows.bias_row_bytes > 0;
   const int64_t longest = INT64_C(1) << 30; /* kernels add a tile to a position in 32 bits */

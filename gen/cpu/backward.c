@@ -434,7 +434,7 @@ static luattn_status backward_within(void *arguments, luattn_error *err) {
 static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                          purpose why, double unit, luattn_error *err) {
   luattn_args used;
-  TRY(choices_take(args, "cpu", &used, err));
+  TRY(choices_take_dense(args, "cpu", &used, err));
   return host_run(backward_within, &(backward_call){{spec, &used, precision}, why, unit}, err);
 }
 

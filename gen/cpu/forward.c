@@ -228,7 +228,7 @@ luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *
   fail_clear(err);
   NEED(spec);
   NEED(args);
-  TRY(choices_take(args, "cpu", &used, err));
+  TRY(choices_take_dense(args, "cpu", &used, err));
   return host_run(forward_within, &(forward_call){.given = {spec, &used, precision}}, err);
 }
 

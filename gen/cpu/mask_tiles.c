@@ -126,7 +126,7 @@ luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args
   NEED(spec);
   NEED(args);
   NEED(out);
-  TRY(choices_take(args, "mask", &used, err));
+  TRY(choices_take_dense(args, "mask", &used, err));
   return host_run(tiles_within, &(tiles_call){spec, &used, b, h, tile_m, tile_n, out}, err);
 }
 
@@ -205,6 +205,6 @@ luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args
   NEED(spec);
   NEED(args);
   NEED(kept);
-  TRY(choices_take(args, "mask", &used, err));
+  TRY(choices_take_dense(args, "mask", &used, err));
   return host_run(count_within, &(count_call){spec, &used, kept}, err);
 }

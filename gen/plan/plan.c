@@ -41,6 +41,30 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* What packed sequences cannot have yet: forward alone, of what is not read at rows of q or kv. */
+static luattn_status check_packed(const traced_spec *s, const luattn_target *t, luattn_error *err) {
+  if ((unsigned)t->packed > 1)
+    return luattn_fail(err, LUATTN_INVALID, "target: packed: is %d, expected 0 or 1", t->packed);
+  if (!t->packed) return LUATTN_OK;
+  if (t->pass == LUATTN_BACKWARD)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: packed: is 1, and backward has no packed sequences yet; call it for each "
+                       "sequence, or with packed 0 for a padded batch");
+  if (s->query_mod != IR_NONE || s->key_mod != IR_NONE || s->value_mod != IR_NONE)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: packed: is 1, and '%s' has a query_mod, key_mod or value_mod, which packed "
+                       "sequences do not take yet; apply it before, or compile with packed 0",
+                       s->name);
+  for (int i = 0; i < s->num_inputs; i++)
+    for (uint32_t a = 0; a < s->input[i].num_axes; a++)
+      if (s->input[i].axis[a] == LUATTN_AXIS_Q || s->input[i].axis[a] == LUATTN_AXIS_KV)
+        return luattn_fail(err, LUATTN_UNSUPPORTED,
+                           "target: packed: is 1, and input '%s' of '%s' has an axis '%s', which packed sequences "
+                           "do not take yet; compile with packed 0 for a padded batch",
+                           s->input[i].name, s->name, s->input[i].axis[a] == LUATTN_AXIS_Q ? "q" : "kv");
+  return LUATTN_OK;
+}
+
 static void use_family(plan *p, luattn_family family) {
   static const char *const files[][2] = {[LUATTN_SIMT] = {"entry/fwd_simt.cu", "entry/bwd_simt.cu"},
                                          [LUATTN_SM80] = {"entry/fwd_sm80.cu", "entry/bwd_sm80.cu"},
@@ -221,6 +245,7 @@ static luattn_status start(const struct luattn_spec *spec, const luattn_target *
                            luattn_error *err) {
   memset(p, 0, sizeof *p);
   TRY(check_target(t, err));
+  TRY(check_packed(&spec->traced, t, err));
   p->pass = t->pass;
   p->dtype = t->dtype;
   p->arch = t->arch;
@@ -229,6 +254,7 @@ static luattn_status start(const struct luattn_spec *spec, const luattn_target *
   p->head_dim_v = t->head_dim_v > 0 ? t->head_dim_v : t->head_dim;
   p->wants = t->pass == LUATTN_FORWARD ? 0 : t->wants == 0 ? LUATTN_WANT_ALL : t->wants;
   p->shared_limit = tiles_shared_limit(t->arch);
+  p->packed = t->packed != 0;
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
   p->deterministic = t->pass == LUATTN_BACKWARD && t->deterministic != 0; /* forward always is */

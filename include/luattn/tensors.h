@@ -87,6 +87,13 @@ typedef struct luattn_args {
                                  * there, which are then added up in order */
   int skip;                     /* luattn_skip, where the kernel can skip tiles (LUATTN_ROLE_REACH among its entries). Counts in
                                  * luattn_workspace_size */
+  /* Packed sequences (luattn_target.packed), or NULL and 0. int32 [batch + 1] on the device, contiguous: sequence b has rows
+   * cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q and o, which are [total_q, heads, head_dim], and the same of cu_seqlens_k in
+   * k and v, [total_k, heads_kv, head_dim]. They begin with 0, never fall and end with the totals, which is not checked: nobody
+   * reads them on the host. lse is [heads, total_q], saved [num_saved, heads, total_q]. Positions, lengths and masks are each
+   * sequence's own; a sequence may be empty. What lies in rows of another sequence never matters, NaN included. */
+  const DLTensor *cu_seqlens_q, *cu_seqlens_k;
+  int max_seqlen_q, max_seqlen_k; /* no sequence is longer; rows beyond would not be computed */
 } luattn_args;
 
 #ifdef __cplusplus

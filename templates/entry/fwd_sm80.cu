@@ -4,7 +4,7 @@
 
 #if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads, ForwardSm80<Spec, Config>::blocks)
-    luattn_fwd(const __grid_constant__ LuattnParams p) {
+    luattn_fwd(const __grid_constant__ ParamsOf<Config> p) {
   extern __shared__ __align__(512) unsigned char shared[];
   fwd_sm80<Spec, Config>(p, shared);
 }

@@ -57,6 +57,7 @@ struct Config {
   static constexpr bool accumulates_dq = sizeof(Elem) == 2;
   static constexpr bool deterministic = EXAMPLE_DETERMINISTIC;
   static constexpr bool claims = EXAMPLE_CLAIMS;
+  static constexpr bool packed = false;
 #ifdef EXAMPLE_SHARED_BYTES  // else it is left open
   static constexpr int shared_bytes = EXAMPLE_SHARED_BYTES;
 #endif

@@ -69,6 +69,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
   const int q_tile = int(gridDim.x - 1 - blockIdx.x);  // the long rows of a causal mask first
   const int q0 = q_tile * T::tile_m, h_kv = site.h / p.group;
+  if (site.packed && q0 >= site.q_len) return;  // the grid is for the longest entry
   T t;
 
   const typename Spec::Head head = Spec::head(p, site);

@@ -474,6 +474,7 @@ LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
   using Kernel = ForwardSm80<Spec, Config>;
   const u32 index = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   Kernel kernel(p, shared_address(shared), site_of(p.order, index));
+  if (kernel.site.packed && kernel.q_tile * Config::tile_m >= kernel.site.q_len) return;  // as in fwd_simt
   kernel.run();
   kernel.finish();
 }

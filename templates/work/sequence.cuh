@@ -1,6 +1,11 @@
 // work/sequence.cuh: one head of one entry of the batch: its lengths, and where its rows lie in tensors, in
 // arrays that have a number a row, and to TMA. Positions are the entry's own, and begin at 0.
 //
+//   DenseSequence    entries have equal lengths, and tensors a batch axis
+//   PackedSequence   entries follow one another along the position axis (LuattnPacked)
+//
+// Nothing past an entry's end is read or written: by TMA because the descriptor ends there, elsewhere because
+// who copies rows compares positions with the entry's lengths.
 // Hooks see the Site that a sequence is, never where its rows lie.
 #pragma once
 #include "arch/tensor.cuh"
@@ -12,6 +17,8 @@ struct RowBox {
 };
 
 struct DenseSequence : Site {
+  using Params = LuattnParams;
+  enum : bool { packed = false };
   DenseSequence() = default;
   __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h)
       : Site{b, h, p.q_len, p.kv_len} {}
@@ -37,5 +44,57 @@ struct DenseSequence : Site {
   __device__ __forceinline__ RowBox kv_box(const LuattnParams &, int position) const { return {position, b}; }
 };
 
+struct PackedSequence : Site {
+  using Params = LuattnPackedParams;
+  enum : bool { packed = true };
+  int first_q, first_kv;
+
+  PackedSequence() = default;
+  __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head)
+      : Site{entry, head, 0, 0}, first_q(of(p).cu_seqlens_q[entry]), first_kv(of(p).cu_seqlens_k[entry]) {
+    q_len = of(p).cu_seqlens_q[entry + 1] - first_q;
+    kv_len = of(p).cu_seqlens_k[entry + 1] - first_kv;
+  }
+
+  template <class Elem>
+  __device__ __forceinline__ Elem *q_row(const LuattnTensor &t, int position) const {
+    return row_of<Elem>(t, 0, h, first_q + position);
+  }
+  template <class Elem>
+  __device__ __forceinline__ Elem *kv_row(const LuattnTensor &t, int h_kv, int position) const {
+    return row_of<Elem>(t, 0, h_kv, first_kv + position);
+  }
+  // Of an array [heads][total_q].
+  __device__ __forceinline__ i64 q_index(const LuattnParams &p, int position) const {
+    return i64(h) * of(p).total_q + first_q + position;
+  }
+  __device__ __forceinline__ i64 q_rows(const LuattnParams &p) const { return i64(p.heads) * of(p).total_q; }
+
+  // The descriptor's position axis is as long as the longest entry, and its last axis steps by rows too
+  // (runtime/maps.c): a box that begins as far from the end of the one as the entry goes on has the entry's
+  // end there, and the other one brings it to its place.
+  __device__ __forceinline__ RowBox q_box(const LuattnParams &p, int position) const {
+    return {p.q_len - q_len + position, first_q + q_len};
+  }
+  __device__ __forceinline__ RowBox kv_box(const LuattnParams &p, int position) const {
+    return {p.kv_len - kv_len + position, first_kv + kv_len};
+  }
+
+ private:
+  LUATTN_FN const LuattnPacked &of(const LuattnParams &p) {
+    return static_cast<const LuattnPackedParams &>(p).packed;
+  }
+};
+
+template <bool Packed>
+struct SequenceKind {
+  using type = DenseSequence;
+};
+template <>
+struct SequenceKind<true> {
+  using type = PackedSequence;
+};
 template <class Config>
-using SequenceOf = DenseSequence;
+using SequenceOf = typename SequenceKind<Config::packed>::type;
+template <class Config>
+using ParamsOf = typename SequenceOf<Config>::Params;

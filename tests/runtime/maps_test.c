@@ -53,7 +53,8 @@ static int is_map_of(const LuattnTensorMap *map, const LuattnTensor *t, int batc
 static int maps_are_right(map_memory *memory, const LuattnParams *p) {
   const args_call c = {.info = &info};
   LuattnTensorMaps maps;
-  return maps_fill(driver, memory, &c, p, &maps) == LUATTN_OK &&
+  const LuattnPackedParams all = {.dense = *p};
+  return maps_fill(driver, memory, &c, &all, &maps) == LUATTN_OK &&
          is_map_of(&maps.q, &p->q, p->batch, p->heads, p->q_len, 64) &&
          is_map_of(&maps.k, &p->k, p->batch, p->heads_kv, p->kv_len, TILE_N) &&
          is_map_of(&maps.v, &p->v, p->batch, p->heads_kv, p->kv_len, TILE_N) &&

@@ -203,13 +203,13 @@ struct FetcherSm90 {
     parity ^= 1;
   }
   __device__ __forceinline__ void run() {
-    Site site{0, 0, p.q_len, p.kv_len};
+    SequenceOf<Config> site(p, 0, 0);
     typename Spec::Head head;
 #pragma unroll 1
     for (FetchNote note = next_note(); !note.is_end(); note = next_note()) {
       const int q0 = note.q_tile * tile_m, kv0 = note.kv_tile() * tile_n;
       if (note.first()) {
-        site.b = note.b, site.h = note.h;
+        site = {p, note.b, note.h};
         head = Spec::head(p, site);
         if constexpr (Shared::has_lines) lines.begin(p, site, head, q0);
       }

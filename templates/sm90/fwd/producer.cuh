@@ -78,10 +78,15 @@ struct ProducerSm90 {
 
   // K runs one tile ahead of V, as the consumers do.
   __device__ __forceinline__ void run() {
-    Tickets<Spec::has_mask, Spec::lines_shared> tickets(p);
+    Tickets<Spec::has_mask || Sequence::packed, Spec::lines_shared> tickets(p);
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
       const Sequence site(p, block.b, block.h);
+      if (Sequence::packed && block.q_tile * Config::tile_m >= site.q_len) {  // tiles are for the longest entry
+        tickets.draw();
+        tickets.advance();
+        continue;
+      }
       WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
       Tile of_k{-1, false}, of_v{-1, false};  // whose K, and whose V, is to be loaded next
       bool some = false;

@@ -1,0 +1,16 @@
+/* packed.h: the arguments of packed sequences. */
+#ifndef LUATTN_RUNTIME_PACKED_H
+#define LUATTN_RUNTIME_PACKED_H
+
+#include "abi/params.h"
+#include "runtime/args.h"
+
+/* Lengths, heads and cu_seqlens of a call of a packed image; or, of a dense one, that there are none. */
+luattn_status packed_fill(const args_call *c, LuattnPackedParams *params);
+
+/* A tensor as its TMA descriptor has it: the position axis is as long as the longest sequence, `longest` rows of
+ * elem_size bytes an element, and ends `longest` rows into memory before the tensor; the last axis, of *entries
+ * entries, steps by rows from there. PackedSequence (work/sequence.cuh) has the coordinates. */
+LuattnTensor packed_view(const LuattnTensor *t, int longest, int total, int elem_size, int *entries);
+
+#endif
