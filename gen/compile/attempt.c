@@ -29,19 +29,13 @@ static const char *gather_fact(const compilation *c) {
   return "";
 }
 
-/* Who compiles forward alone learns in time that nothing else will come. */
-static const char *backward_fact(const compilation *c) {
-  const char *missing = c->spec.derived.missing;
-  return missing == NULL ? "" : arena_printf(c->a, "no backward: %s\n", missing);
-}
-
 /* All reasons in one text: the plan's, and what lowering found. */
 static const char *explain(const compilation *c, const char *shared_memory) {
   const attempt *at = &c->at;
-  const char *lengths = length_fact(c), *gathers = gather_fact(c), *backward = backward_fact(c);
-  if (lengths == NULL || gathers == NULL || backward == NULL) return NULL;
+  const char *lengths = length_fact(c), *gathers = gather_fact(c);
+  if (lengths == NULL || gathers == NULL) return NULL;
   return arena_printf(
-      c->a, "%s%s%s%s%s%s%s", at->plan.why, at->lowered->notes, lengths, gathers, backward, shared_memory,
+      c->a, "%s%s%s%s%s%s", at->plan.why, at->lowered->notes, lengths, gathers, shared_memory,
       at->plan.no_bias_rows
           ? "scores read every input themselves: ahead of them it would take too many registers\n"
           : "");

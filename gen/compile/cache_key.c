@@ -1,47 +1,133 @@
 #include "gen/compile/cache_key.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "gen/compile/programs.h"
+#include "gen/compile/build_id.h"
+
+/* Field by field: a struct may have padding. The lines of nodes are in what is printed, and in no record of
+ * tiles. */
+static void add_nodes(hasher *h, const ir *g, bool with_lines) {
+  for (ir_ref r = 1; r < ir_count(g); r++) {
+    const ir_node *n = ir_get(g, r);
+    const int64_t node[] = {n->op, n->type, n->imm.integer};
+    hasher_add(h, "node", node, sizeof node);
+    hasher_add(h, "args", n->arg, n->nargs * sizeof n->arg[0]);
+    if (with_lines) hasher_add(h, "line", &n->line, sizeof n->line);
+  }
+}
+
+static void add_spec(hasher *h, const compilation *c, bool with_lines) {
+  const traced_spec *t = &c->spec.traced;
+  const traced_online *o = &t->online;
+  const ir_ref roots[] = {t->score_mod, t->block_mask, t->query_mod, t->key_mod, t->value_mod,
+                          o->prob,      o->rescale,    o->out,       o->forward, o->backward};
+  hasher_add(h, "name", t->name, strlen(t->name));
+  add_nodes(h, c->loaded, with_lines);
+  hasher_add(h, "roots", roots, sizeof roots);
+  hasher_add(h, "init", o->init, (size_t)o->num_state * sizeof o->init[0]);
+  hasher_add(h, "next", o->next, (size_t)o->num_state * sizeof o->next[0]);
+  hasher_add(h, "final", o->final, (size_t)o->num_final * sizeof o->final[0]);
+  for (int i = 0; i < t->num_inputs; i++) {
+    const luattn_input_info *in = &t->input[i];
+    hasher_add(h, "input", in->name, strlen(in->name));
+    hasher_add(h, "axes", in->axis, in->num_axes * sizeof in->axis[0]);
+    hasher_add(h, "type", (const uint32_t[]){in->dtype, in->grad}, 2 * sizeof(uint32_t));
+  }
+  for (int i = 0; i < t->num_scalars; i++)
+    hasher_add(h, "scalar", t->scalar_name[i], strlen(t->scalar_name[i]));
+}
+
+/* Gradients that the spec does not have make no difference. */
+static unsigned effective_wants(const compilation *c) {
+  unsigned wants = c->at.plan.wants;
+  bool has_inputs = false;
+  for (int i = 0; i < c->spec.traced.num_inputs; i++) has_inputs |= c->spec.traced.input[i].grad != 0;
+  if (!has_inputs) wants &= ~(unsigned)LUATTN_WANT_INPUTS;
+  if (c->spec.traced.num_scalars == 0) wants &= ~(unsigned)LUATTN_WANT_SCALARS;
+  return wants;
+}
+
+luattn_status cache_key_tuned(const compilation *c, hash128 keys[2], luattn_error *err) {
+  const plan *p = &c->at.plan;
+  const int numbers[] = {
+      p->pass,         p->family, p->dtype, p->arch, p->head_dim, p->head_dim_v, (int)effective_wants(c),
+      p->deterministic};
+  hasher h;
+  if (!hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
+  add_spec(&h, c, false);
+  hasher_add(&h, "device", c->target.device, strlen(c->target.device));
+  hasher_add(&h, "numbers", numbers, sizeof numbers);
+  keys[LUATTN_LONG] = hasher_close(&h);
+  keys[LUATTN_SHORT] = hash_bytes(&keys[LUATTN_LONG], sizeof keys[LUATTN_LONG]);
+  return LUATTN_OK;
+}
+
+/* ---- images ---- */
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash != NULL ? slash + 1 : path;
+}
+
+/* What goes into an image besides the IR, or into the text that it is made from. */
+static void add_declarations(hasher *h, const traced_spec *t) {
+  const char *file = base_name(t->file);
+  hasher_add(h, "file", file, strlen(file));
+  hasher_add(h, "lse", &t->online.lse, sizeof t->online.lse);
+  hasher_add(h, "defaults", t->scalar_default, (size_t)t->num_scalars * sizeof t->scalar_default[0]);
+}
+
+/* A target with its defaults: what is left 0 and what is spelt out have one key. */
+static void add_target(hasher *h, const compilation *c, bool one_code) {
+  const plan *p = &c->at.plan;
+  const luattn_target *t = &c->target;
+  const char *line_info = getenv("LUATTN_LINEINFO");
+  const int numbers[] = {p->pass,       p->family,        p->dtype,
+                         p->arch,       p->head_dim,      p->head_dim_v,
+                         (int)p->wants, p->may_fall_back, t->tile_m,
+                         t->tile_n,     p->is_short,      p->deterministic,
+                         t->ptx != 0,   one_code,         line_info != NULL && strcmp(line_info, "1") == 0};
+  hasher_add(h, "target", numbers, sizeof numbers);
+  if (t->tiles != NULL) {
+    const luattn_tiles *x = t->tiles;
+    const int tiles[] = {x->tile_m, x->tile_n, x->threads, x->stages, x->warps_n, x->chunk_m};
+    hasher_add(h, "tiles", tiles, sizeof tiles);
+  }
+}
+
+luattn_status cache_key(const compilation *c, bool one_code, hash128 *key, luattn_error *err) {
+  hasher h;
+  if (!hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  hasher_add(&h, "luattn", luattn_version(), strlen(luattn_version())); /* several versions share a cache */
+  hasher_add(&h, "build", gen_build_id, strlen(gen_build_id));
+  for (int i = 0; i < c->num_templates; i++)
+    hasher_add(&h, c->templates[i].name, c->templates[i].data, c->templates[i].size);
+  hasher_add(&h, "nvrtc", c->nvrtc.identity, strlen(c->nvrtc.identity));
+  add_spec(&h, c, true);
+  add_declarations(&h, &c->spec.traced);
+  add_target(&h, c, one_code);
+  *key = hasher_close(&h);
+  return LUATTN_OK;
+}
+
+/* ---- where tuned tiles are from ---- */
 
 static bool is_entry(const template_file *f) {
   const size_t n = strlen(f->name);
   return n > 3 && strcmp(f->name + n - 3, ".cu") == 0;
 }
 
-/* What is compiled, but for the spec and the plan's numbers, and by whom. */
-static void hash_sources(const compilation *c, const char *arch, hasher *h) {
-  for (int i = 0; i < c->num_templates; i++)
-    if (!is_entry(&c->templates[i]) || strcmp(c->templates[i].name, c->at.plan.template_file) == 0)
-      hasher_add(h, c->templates[i].name, c->templates[i].data, c->templates[i].size);
-  hasher_add(h, "entry", c->at.plan.template_file, strlen(c->at.plan.template_file));
-  hasher_add(h, "arch", arch, strlen(arch));
-  hasher_add(h, "nvrtc", c->nvrtc.identity, strlen(c->nvrtc.identity));
-}
-
-luattn_status cache_key(const compilation *c, hash128 *key, luattn_error *err) {
-  const char *options[PROGRAMS_MAX_OPTIONS], *arch = compilation_arch(c, c->a);
-  const int num_options = programs_options(c, options);
-  hasher h;
-  if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
-  hash_sources(c, arch, &h);
-  hasher_add(&h, "spec.cuh", c->at.spec_text, strlen(c->at.spec_text));
-  hasher_add(&h, "config.cuh", c->at.config, strlen(c->at.config));
-  hasher_add(&h, "manifest", &c->at.info, sizeof c->at.info);
-  /* What is not forced may yield to a smaller tile, and what is picked is refused where it spills. */
-  hasher_add(&h, "forced", &c->at.plan.forced, sizeof c->at.plan.forced);
-  hasher_add(&h, "picked", &c->at.plan.picked, sizeof c->at.plan.picked);
-  for (int i = 0; i < num_options; i++) hasher_add(&h, "option", options[i], strlen(options[i]));
-  hasher_add(&h, "luattn", luattn_version(), strlen(luattn_version())); /* several versions share a cache */
-  *key = hasher_close(&h);
-  return LUATTN_OK;
-}
-
 luattn_status cache_key_origin(const compilation *c, hash128 *origin, luattn_error *err) {
-  const char *arch = compilation_arch(c, c->a);
+  const char *arch = compilation_arch(c, c->a), *entry = c->at.plan.template_file;
   hasher h;
   if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
-  hash_sources(c, arch, &h);
+  for (int i = 0; i < c->num_templates; i++)
+    if (!is_entry(&c->templates[i]) || strcmp(c->templates[i].name, entry) == 0)
+      hasher_add(&h, c->templates[i].name, c->templates[i].data, c->templates[i].size);
+  hasher_add(&h, "entry", entry, strlen(entry));
+  hasher_add(&h, "arch", arch, strlen(arch));
+  hasher_add(&h, "nvrtc", c->nvrtc.identity, strlen(c->nvrtc.identity));
   *origin = hasher_close(&h);
   return LUATTN_OK;
 }

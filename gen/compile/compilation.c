@@ -2,6 +2,12 @@
 
 #include "common/struct_size.h"
 
+/* Who compiles forward alone learns in time that nothing else will come. */
+static const char *backward_note(const compilation *c) {
+  const char *missing = c->spec.derived.missing;
+  return missing == NULL ? "" : arena_printf(c->a, "no backward: %s\n", missing);
+}
+
 luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                                luattn_error *err) {
   static const struct_rule rule = STRUCT_RULE(luattn_target, wants);
@@ -19,7 +25,6 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   *out = c;
   c->a = a;
   c->target = taken;
-  c->note = "";
   nvrtc_search_start(&c->search, taken.nvrtc, (int)taken.driver_version, taken.ptx != 0);
   c->spec = *spec;
   c->loaded = spec->traced.g;
@@ -27,6 +32,9 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   if (c->spec.traced.g == NULL)
     return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
   ir_set_line(c->spec.traced.g, 0);
+  c->note = backward_note(c);
+  if (c->note == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   return mask_analyse(c->a, &c->spec.traced, &c->mask, err);
 }

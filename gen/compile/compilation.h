@@ -32,10 +32,8 @@ typedef struct compilation {
   nvrtc_file nvrtc;      /* its last candidate, once compilation_find_nvrtc was called */
   bool nvrtc_is_useless; /* that one could not be loaded, or not used for the target */
   attempt at;
-  const char *note; /* lines that belong to any of its attempts, or "" */
-  const char *why;  /* the whole of it, once there is an image */
-  luattn_tiles other; /* what the other target.lengths would try first */
-  bool every_length;  /* and so does this one */
+  const char *note; /* lines of this run, which go into no image, or "" */
+  image_plan planned; /* once there is an image: how, but for the note */
 } compilation;
 
 /* Opens an arena with a compilation in it, clones the IR, analyses the mask. compilation_close in any

@@ -36,12 +36,6 @@ typedef struct compile_call {
   luattn_compile_report *report;
 } compile_call;
 
-static void fill_report(const compilation *c, luattn_compile_report *r) {
-  snprintf(r->plan, sizeof r->plan, "%s", c->why);
-  r->tiles = plan_tiles(&c->at.plan);
-  r->every_length = c->every_length || plan_same_tiles(&r->tiles, &c->other);
-}
-
 /* With the next NVRTC of `search`, which is kept in it. *next: that one is of no use, and there may be
  * another. Not inlined, for the sake of the frame. */
 __attribute__((noinline)) static luattn_status compile_once(const compile_call *given, nvrtc_search *search,
@@ -55,7 +49,6 @@ __attribute__((noinline)) static luattn_status compile_once(const compile_call *
   if (status == LUATTN_OK && *next) c->search = *search;
   if (status == LUATTN_OK) status = pipeline_run(c, image, report, &said);
   if (status == LUATTN_OK) status = compilation_memory(c, &said);
-  if (status == LUATTN_OK) fill_report(c, report);
   *next = status != LUATTN_OK && c != NULL && c->nvrtc_is_useless && nvrtc_pass_over(&c->search, &said);
   if (*next) *search = c->search;
   if (err != NULL) *err = said;

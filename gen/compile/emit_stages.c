@@ -142,12 +142,7 @@ static luattn_status stage(compilation *c, const char *name, text *out, luattn_e
 }
 
 static luattn_status stage_source(compilation *c, const luattn_image *image, text *out, luattn_error *err) {
-  TRY(pipeline_source(c, err));
-  if (!pipeline_match(c, image))
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "emit: image: has tiles that this target's plan does not choose; give the target that it "
-        "was compiled for, with its `tiles` where they were given");
+  TRY(pipeline_source_of(c, image, err));
   text_add(out, "// ---- config.cuh\n");
   text_bytes(out, c->at.config, strlen(c->at.config));
   text_add(out, "\n// ---- spec.cuh\n");

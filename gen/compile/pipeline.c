@@ -1,12 +1,14 @@
 /* pipeline.c: THE PIPELINE.
  *
- *   spec.lua -> front_trace -> derive_spec                                           load_spec.c
- *            -> mask_analyse                                                         compilation.c
- *            -> plan -> lower -> emit                                                attempt.c
- *            -> NVRTC -> image                                                       programs.c, ptxas.c
+ *   load     spec.lua -> front_trace -> derive_spec                       load_spec.c
+ *            -> mask_analyse                                              compilation.c
+ *   key      of the IR, the target, the build and NVRTC: an image of the
+ *            cache, and nothing of what follows                           cache_key.c
+ *   plan -> lower -> emit                                                 attempt.c
+ *   NVRTC    which may ask for other tiles: THE LOOP                      search.c, programs.c, ptxas.c
+ *   image    kept in the cache                                            fill_manifest.c, gen/cache
  *
- * with THE LOOP over tiles, which goes from plan to ptxas until a choice suits the spec; a key and the cache
- * before NVRTC; and where tiles were measured and remembered for the device, those.
+ * Tiles that were measured and remembered for the device (tuned_tiles.c) are the target's, and so in the key.
  */
 #include "gen/compile/pipeline.h"
 
@@ -19,162 +21,22 @@
 #include "gen/compile/cache_key.h"
 #include "gen/compile/programs.h"
 #include "gen/compile/ptxas.h"
+#include "gen/compile/search.h"
 #include "gen/compile/tuned_tiles.h"
 
-/* ---- the loop ---- */
-
-/* What is wrong with an attempt, if anything. CROWDED: it is known to do better in other tiles. */
-typedef enum verdict { FITS, REPLANNED, CROWDED, UNFIT, SPILLS } verdict;
-
-typedef struct search {
-  bool made;       /* c->at is, and the loop goes on with it */
-  attempt crowded; /* the first one that is; lowered NULL: none */
-  bool takes_crowded;
-  luattn_error refusal; /* why the first attempt could not be made */
-  const nvrtc *lib;     /* NULL: ptxas is not asked */
-  const char *dir;      /* where a source is kept that NVRTC refuses */
-  hash128 key;
-  attempt best;
-  nvrtc_result result, others, last; /* of the best one; of the last one */
-  int least;                         /* spills of the best one; -1: there is none */
-  bool found, fits;                  /* it is good, and a better one is looked for; it is good */
-} search;
-
-static search *search_new(compilation *c) {
-  search *s = arena_new(c->a, sizeof *s);
-  if (s != NULL) s->least = -1;
-  return s;
+static double now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-static luattn_status refuse(const search *s, luattn_status status, luattn_error *err) {
-  if (err != NULL) *err = s->refusal;
-  return status;
-}
-
-/* NVRTC over c->at, which is kept if it is the best so far. What was found good stays, whatever comes of a
- * better one. */
-static luattn_status ask_ptxas(compilation *c, search *s, verdict *v, luattn_error *err) {
-  nvrtc_result others;
-  int spills;
-  const luattn_status status = programs_compile(c, s->lib, c->target.ptx, &s->last, &others, err);
-  s->takes_crowded = true;
-  *v = UNFIT;
-  if (status != LUATTN_OK && s->found) return LUATTN_OK;
-  if (status == LUATTN_COMPILE) programs_keep(c, s->dir, s->key, err);
-  if (status != LUATTN_OK) return status;
-  const ptxas_verdict said = ptxas_judge(c, &s->last, &spills);
-  if (s->least < 0 || said != PTXAS_SPILLS || (spills < s->least && !s->found))
-    s->best = c->at, s->result = s->last, s->others = others, s->least = spills;
-  s->found |= said == PTXAS_CROWDED;
-  s->fits |= said != PTXAS_SPILLS;
-  *v = said == PTXAS_FITS ? FITS : SPILLS;
-  return LUATTN_OK;
-}
-
-/* The plan to try after what c->at turned out to be; false: there is none. A plan that spills more first
- * gives up bias rows that are read ahead, and then gives way to the next of the table. */
-static bool replan(compilation *c, search *s, verdict v) {
-  if (v == REPLANNED) return true;
-  if (v == CROWDED && s->crowded.lowered == NULL) s->crowded = c->at;
-  if (v == UNFIT && s->crowded.lowered == NULL) s->takes_crowded = true;
-  if (v == SPILLS && attempt_without_bias_rows(c)) return true;
-  if (s->found) return false;
-  if (attempt_next_tiles(c)) return true;
-  if (s->takes_crowded) return false;
-  c->at = s->crowded; /* all others are crowded, too */
-  return s->takes_crowded = s->made = true;
-}
-
-/* Before ptxas is asked, each of whose answers takes as long as a compilation. */
-static verdict judge_lowered(compilation *c) {
-  if (attempt_for_softcap(c)) return REPLANNED;
-  return c->at.lowered->crowded && !c->at.plan.forced ? CROWDED : FITS;
-}
-
-/* THE LOOP: c->at from its plan on, or the first plan after it that suits the spec. */
-static luattn_status search_tiles(compilation *c, search *s, luattn_error *err) {
-  for (verdict v = REPLANNED; replan(c, s, v);) {
-    const bool first = c->at.plan.rank == 0 && !c->at.plan.no_bias_rows;
-    const luattn_status status = s->made ? LUATTN_OK : attempt_make(c, first ? &s->refusal : NULL);
-    s->made = false;
-    if (status != LUATTN_OK && status != LUATTN_UNSUPPORTED && first) return refuse(s, status, err);
-    v = status != LUATTN_OK ? UNFIT : s->takes_crowded ? FITS : judge_lowered(c);
-    if (v == FITS && s->lib != NULL) TRY(ask_ptxas(c, s, &v, err));
-    if (v == FITS) return compilation_memory(c, err);
-  }
-  TRY(compilation_memory(c, err));
-  return s->lib != NULL ? LUATTN_OK : refuse(s, LUATTN_UNSUPPORTED, err);
-}
-
-/* ---- plan -> lower -> emit, before anything is compiled ---- */
+/* ---- plan -> lower -> emit, where nothing is compiled ---- */
 
 luattn_status pipeline_source(compilation *c, luattn_error *err) {
   search *s = search_new(c);
   if (s == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
-  TRY(plan_choose(c->a, &c->spec, &c->target, &c->at.plan, err));
   return search_tiles(c, s, err);
 }
-
-/* Where the first choices for short and for long lengths are the same, so is all that follows from them. */
-static luattn_status compare_lengths(compilation *c, luattn_error *err) {
-  luattn_target target = c->target;
-  luattn_tiles first[2];
-  for (int i = 0; i < 2; i++) {
-    plan p;
-    target.lengths = (luattn_lengths)i;
-    TRY(plan_choose(c->a, &c->spec, &target, &p, err));
-    first[i] = plan_tiles(&p);
-  }
-  c->other = first[c->target.lengths == LUATTN_LONG ? LUATTN_SHORT : LUATTN_LONG];
-  c->every_length = plan_same_tiles(&first[0], &first[1]);
-  return LUATTN_OK;
-}
-
-static luattn_status not_tuned(compilation *c, const tuned_record *r, const char *why, luattn_error *err) {
-  return compilation_note(
-      c, arena_printf(c->a, "tuned: not used, run luattn tune again: %s %s", r->path, why), err);
-}
-
-/* Plans again with the remembered tiles. */
-static luattn_status use_tuned(compilation *c, const tuned_record *r, luattn_error *err) {
-  const luattn_tiles own = plan_tiles(&c->at.plan);
-  luattn_tiles *tiles = arena_new(c->a, sizeof *tiles);
-  if (tiles == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
-  *tiles = r->tiles;
-  c->target.tiles = tiles;
-  const luattn_status status = pipeline_source(c, err);
-  if (status == LUATTN_OK) {
-    const char *lengths = c->target.lengths == LUATTN_SHORT ? "short" : "long";
-    return compilation_note(
-        c,
-        arena_printf(c->a, "tuned: %.2f times as fast as %d x %d, %d stages, at %s lengths on %s: %s",
-                     r->gain, own.tile_m, own.tile_n, own.stages, lengths, c->target.device, r->path),
-        err);
-  }
-  if (status == LUATTN_NO_MEMORY) return status;
-  c->target.tiles = NULL;
-  TRY(pipeline_source(c, err));
-  return not_tuned(c, r, "names tiles that are no candidates", err);
-}
-
-luattn_status pipeline_tuned_source(compilation *c, luattn_error *err) {
-  tuned_record found[2]; /* by luattn_lengths */
-  TRY(pipeline_source(c, err));
-  TRY(compare_lengths(c, err));
-  if (c->target.device == NULL || c->at.plan.forced) return LUATTN_OK;
-  TRY(tuned_find(c, found, err));
-  const tuned_record *r = &found[c->target.lengths],
-                     *other = &found[c->target.lengths == LUATTN_LONG ? LUATTN_SHORT : LUATTN_LONG];
-  if (other->state == TUNED_SOUND) c->other = other->tiles;
-  if (other->state == TUNED_SOUND || r->state == TUNED_SOUND) c->every_length = false;
-  if (r->state == TUNED_SOUND) return use_tuned(c, r, err);
-  if (r->state == TUNED_DAMAGED) return not_tuned(c, r, "is damaged", err);
-  if (r->state == TUNED_STALE)
-    return not_tuned(c, r, "was made with another luattn, NVRTC or set of templates", err);
-  return LUATTN_OK;
-}
-
-/* ---- an image that the cache had ---- */
 
 static bool is_plan_of(const compilation *c, const image_manifest *info) {
   const plan *p = &c->at.plan;
@@ -190,143 +52,252 @@ static bool is_plan_of(const compilation *c, const image_manifest *info) {
   return same;
 }
 
-bool pipeline_match(compilation *c, const luattn_image *image) {
-  const attempt first = c->at;
-  for (bool made = true; made;) {
-    if (is_plan_of(c, image_get_manifest(image))) return true;
-    made = false;
-    while (!made && (attempt_without_bias_rows(c) || attempt_next_tiles(c)))
-      made = attempt_make(c, NULL) == LUATTN_OK;
-  }
-  c->at = first;
-  return false;
+luattn_status pipeline_source_of(compilation *c, const luattn_image *image, luattn_error *err) {
+  const image_manifest *m = image_get_manifest(image);
+  image_plan planned;
+  bool same =
+      image_get_plan(image, &planned) &&
+      plan_of_tiles(c->a, &c->spec, &c->target, (luattn_family)m->family, &planned.tiles, &c->at.plan) &&
+      attempt_make(c, err) == LUATTN_OK;
+  if (same && !m->reads_ahead && attempt_without_bias_rows(c)) same = attempt_make(c, err) == LUATTN_OK;
+  TRY(compilation_memory(c, err));
+  if (same && is_plan_of(c, m)) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_INVALID,
+      "emit: image: has tiles that this target's plan does not choose; give the target that it "
+      "was compiled for, with its `tiles` where they were given");
 }
 
-/* Of an image from the cache, which keeps one number for spills and stack. */
-static const char *explain_image(const compilation *c, const luattn_image *image) {
-  const image_manifest *info = image_get_manifest(image);
-  const char *why = compilation_why(c);
-  for (uint32_t i = 0; i < info->num_entries; i++) {
-    const manifest_entry *e = &info->entry[i];
-    const char *line = e->local_bytes == 0
-                           ? NULL
-                           : arena_printf(c->a, "%s has %u bytes of stack and spilled registers", e->name,
-                                          (unsigned)e->local_bytes);
-    if (line != NULL) why = compilation_add_line(c->a, why, line);
+/* ---- tuned tiles ---- */
+
+/* Those of the target's lengths, once they are used; and of the others. */
+typedef struct tuned {
+  tuned_record found[2]; /* by luattn_lengths */
+  bool is_used;
+} tuned;
+
+static luattn_status not_tuned(compilation *c, const tuned_record *r, const char *why, luattn_error *err) {
+  return compilation_note(
+      c, arena_printf(c->a, "tuned: not used, run luattn tune again: %s %s", r->path, why), err);
+}
+
+/* Makes remembered tiles the target's. c->at.plan is started. */
+static luattn_status use_tuned(compilation *c, tuned *t, luattn_error *err) {
+  if (c->target.device == NULL || c->at.plan.forced) return LUATTN_OK;
+  TRY(tuned_find(c, t->found, err));
+  const tuned_record *r = &t->found[c->target.lengths];
+  if (r->state == TUNED_DAMAGED) return not_tuned(c, r, "is damaged", err);
+  if (r->state == TUNED_STALE)
+    return not_tuned(c, r, "was made with another luattn, NVRTC or set of templates", err);
+  t->is_used = r->state == TUNED_SOUND;
+  if (t->is_used) c->target.tiles = &r->tiles;
+  return plan_start(&c->spec, &c->target, &c->at.plan, err);
+}
+
+static luattn_status note_tuned(compilation *c, const tuned *t, luattn_error *err) {
+  const tuned_record *r = &t->found[c->target.lengths];
+  const char *lengths = c->target.lengths == LUATTN_SHORT ? "short" : "long";
+  if (!t->is_used) return LUATTN_OK;
+  return compilation_note(
+      c,
+      arena_printf(c->a, "tuned: %.2f times as fast as %d x %d, %d stages, at %s lengths on %s: %s", r->gain,
+                   r->own.tile_m, r->own.tile_n, r->own.stages, lengths, c->target.device, r->path),
+      err);
+}
+
+/* After `failed` of the compilation's first part: tiles that are no candidates are as good as none. */
+static luattn_status without_tuned(compilation *c, tuned *t, luattn_status failed, luattn_error *err) {
+  if (!t->is_used || failed == LUATTN_NO_MEMORY) return failed;
+  t->is_used = false;
+  c->target.tiles = NULL;
+  TRY(not_tuned(c, &t->found[c->target.lengths], "names tiles that are no candidates", err));
+  return plan_start(&c->spec, &c->target, &c->at.plan, err);
+}
+
+luattn_status pipeline_tuned_source(compilation *c, luattn_error *err) {
+  tuned *t = arena_new(c->a, sizeof *t);
+  if (t == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  TRY(plan_start(&c->spec, &c->target, &c->at.plan, err));
+  TRY(use_tuned(c, t, err));
+  const luattn_status status = pipeline_source(c, err);
+  if (status != LUATTN_OK) {
+    TRY(without_tuned(c, t, status, err));
+    TRY(pipeline_source(c, err));
   }
-  return why;
+  return note_tuned(c, t, err);
+}
+
+/* Whether an image that is good for every length by the plan's choices is by those that are remembered. */
+static bool is_for_every_length(const compilation *c, const tuned *t) {
+  const luattn_lengths lengths = c->target.lengths;
+  const tuned_record *r = &t->found[lengths],
+                     *other = &t->found[lengths == LUATTN_LONG ? LUATTN_SHORT : LUATTN_LONG];
+  if (other->state == TUNED_SOUND) return plan_same_tiles(&c->planned.tiles, &other->tiles);
+  return t->is_used ? plan_same_tiles(&c->planned.tiles, &r->other) : c->planned.every_length;
 }
 
 /* ---- NVRTC -> image ---- */
 
-static luattn_status open_nvrtc(compilation *c, nvrtc *lib, luattn_error *err) {
-  c->nvrtc_is_useless = true;
-  TRY(nvrtc_open(&c->nvrtc, lib, err));
-  TRY(nvrtc_check_driver(&c->search, lib, err));
-  if (!nvrtc_supports(lib, c->at.plan.arch))
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "nvrtc: '%s': is version %d.%d, which does not know sm_%d; name another with LUATTN_NVRTC", lib->path,
-        lib->major, lib->minor, c->at.plan.arch);
-  c->nvrtc_is_useless = false;
+/* Where the first choices for short and for long lengths are the same, so is all that follows from them. */
+static luattn_status compare_lengths(compilation *c, const luattn_tiles *tiles, bool *same,
+                                     luattn_error *err) {
+  luattn_target target = c->target;
+  luattn_tiles first[2];
+  for (int i = 0; i < 2; i++) {
+    plan p;
+    target.lengths = (luattn_lengths)i;
+    TRY(plan_choose(c->a, &c->spec, &target, &p, err));
+    first[i] = plan_tiles(&p);
+  }
+  *same = plan_same_tiles(&first[0], &first[1]) ||
+          plan_same_tiles(tiles, &first[c->target.lengths == LUATTN_LONG ? LUATTN_SHORT : LUATTN_LONG]);
   return LUATTN_OK;
 }
 
-static luattn_status make_image(const compilation *c, const nvrtc_result *r, const nvrtc_result *others,
-                                hash128 key, luattn_image **image, luattn_error *err) {
+typedef struct run {
+  tuned tuned;
+  char dir[1024]; /* where images are kept; "": nowhere */
+  size_t limit;
+  hash128 key[2]; /* by `one_code` of cache_key */
+  bool asked;     /* NVRTC was: tiles are no candidates, or they are */
+  char warning[512];
+  luattn_compile_report *report;
+} run;
+
+static hash128 key_of(const run *r, const compilation *c, const image_manifest *m) {
+  return r->key[c->target.one_code && programs_may_be_two(m)];
+}
+
+static luattn_status make_image(const compilation *c, const run *r, const search *s, luattn_image **image,
+                                luattn_error *err) {
   image_manifest info = c->at.info;
+  const hash128 key = key_of(r, c, &info);
   info.source_hash[0] = key.lo;
   info.source_hash[1] = key.hi;
   for (uint32_t j = 0; j < info.num_entries; j++)
-    for (int i = 0; i < r->num_entries; i++) {
-      const nvrtc_entry *e = &r->entry[i];
+    for (int i = 0; i < s->result.num_entries; i++) {
+      const nvrtc_entry *e = &s->result.entry[i];
       if (strcmp(e->name, info.entry[j].name) != 0) continue;
       info.entry[j].registers = (uint32_t)e->registers;
       info.entry[j].local_bytes =
           (uint32_t)(e->stack_bytes > e->spill_bytes ? e->stack_bytes : e->spill_bytes);
     }
-  return programs_image(c, &info, r, others, image, err);
+  return programs_image(c, &info, &s->result, &s->others, image, err);
 }
 
-/* Compiles c->at, or what follows it in the table. */
-static luattn_status build(compilation *c, const char *dir, hash128 key, luattn_image **image,
-                           luattn_error *err) {
-  nvrtc lib;
+static luattn_status build(compilation *c, run *r, luattn_image **image, luattn_error *err) {
+  const double start = now_ms();
   search *s = search_new(c);
-  TRY(open_nvrtc(c, &lib, err));
-  c->second = arena_open(NULL);
+  if (c->second == NULL) c->second = arena_open(NULL);
   if (s == NULL || c->second == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
-  s->made = true, s->lib = &lib, s->dir = dir, s->key = key;
-  TRY(search_tiles(c, s, err));
+  s->compiles = true, s->dir = r->dir, s->key = r->key[0];
+  const luattn_status status = search_tiles(c, s, err); /* plan -> lower -> emit -> NVRTC */
+  r->asked = s->nvrtc_ms > 0;
+  if (status != LUATTN_OK) return status;
   c->at = s->best;
   if (c->at.plan.picked && !s->fits) return ptxas_refuse_picked(c, &s->last, err);
   if (s->result.cubin == NULL) return ptxas_refuse_all(c, &s->result, err);
-  c->why = ptxas_explain(c, &s->result);
+  c->planned = (image_plan){.text = ptxas_explain(c, &s->result), .tiles = plan_tiles(&c->at.plan)};
+  TRY(compare_lengths(c, &c->planned.tiles, &c->planned.every_length, err));
   TRY(compilation_memory(c, err)); /* before anything is kept */
-  return make_image(c, &s->result, &s->others, key, image, err);
+  TRY(make_image(c, r, s, image, err));
+  r->report->nvrtc_ms = s->nvrtc_ms;
+  r->report->plan_ms = now_ms() - start - s->nvrtc_ms;
+  return LUATTN_OK;
+}
+
+/* ---- the cache ---- */
+
+/* Its image, with how that was planned; one that does not say is none. */
+static luattn_status find_one(compilation *c, run *r, bool one_code, luattn_image **image,
+                              luattn_error *err) {
+  TRY(cache_find(r->dir, r->key[one_code], image, err));
+  if (*image == NULL) return LUATTN_OK;
+  const bool suits = one_code || !c->target.one_code || !programs_may_be_two(image_get_manifest(*image));
+  if (suits && image_get_plan(*image, &c->planned)) return LUATTN_OK;
+  luattn_image_free(*image);
+  *image = NULL;
+  return LUATTN_OK;
+}
+
+/* Where all kernels are to be in one code, an image whose kernels would be so anyway is the same as anyone's.
+ */
+static luattn_status find(compilation *c, run *r, luattn_image **image, luattn_error *err) {
+  const double start = now_ms();
+  for (int one_code = 0; one_code <= (c->target.one_code != 0) && *image == NULL; one_code++) {
+    TRY(cache_key(c, one_code != 0, &r->key[one_code], err));
+    TRY(find_one(c, r, one_code != 0, image, err));
+  }
+  r->report->cache_hit = r->report->is_kept = *image != NULL;
+  r->report->cache_ms = now_ms() - start;
+  return LUATTN_OK;
+}
+
+/* Publishes an image; what comes in its way is a warning. */
+static luattn_status keep(const compilation *c, run *r, const luattn_image *image, luattn_error *err) {
+  const hash128 key = key_of(r, c, image_get_manifest(image));
+  TRY(cache_store(r->dir, key, image, r->warning, sizeof r->warning, err));
+  if (r->dir[0] == 0 || r->warning[0] != 0) return LUATTN_OK;
+  TRY(cache_trim(r->dir, r->limit, err));
+  r->report->is_kept = cache_has(r->dir, key);
+  if (!r->report->is_kept)
+    snprintf(r->warning, sizeof r->warning,
+             "cache: %.200s: has no room for this kernel; raise LUATTN_CACHE_SIZE", r->dir);
+  return LUATTN_OK;
 }
 
 /* ---- the whole ---- */
 
-/* An NVRTC that was passed over is a fact of the plan. */
-static void explain_nvrtc(compilation *c) {
-  if (c->search.failed[0] == 0) return;
-  const char *line = arena_printf(c->a, "nvrtc: %s; so '%s' is used", c->search.failed, c->nvrtc.path);
-  if (line != NULL) c->why = compilation_add_line(c->a, c->why, line);
+/* Where images are kept, how many, and by whom they are compiled. */
+static luattn_status look_around(compilation *c, run *r, luattn_error *err) {
+  TRY(cache_resolve(c->target.cache_dir, r->dir, sizeof r->dir, err));
+  TRY(cache_limit(&r->limit, err));
+  return compilation_find_nvrtc(c, err);
 }
 
-static double now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+static luattn_status image_of(compilation *c, run *r, luattn_image **image, luattn_error *err) {
+  TRY(find(c, r, image, err));
+  if (*image != NULL) return LUATTN_OK;
+  TRY(build(c, r, image, err));
+  return keep(c, r, *image, err);
 }
 
-/* Publishes an image; what came in its way is a warning. */
-static luattn_status keep(compilation *c, const char *dir, hash128 key, const luattn_image *image,
-                          luattn_compile_report *report, luattn_error *err) {
-  char warning[512] = "";
-  size_t limit;
-  TRY(cache_limit(&limit, err));
-  TRY(cache_store(dir, key, image, warning, sizeof warning, err));
-  if (dir[0] != 0 && warning[0] == 0) {
-    TRY(cache_trim(dir, limit, err));
-    report->is_kept = cache_has(dir, key);
-    if (!report->is_kept)
-      snprintf(warning, sizeof warning, "cache: %.200s: has no room for this kernel; raise LUATTN_CACHE_SIZE",
-               dir);
-  }
-  explain_nvrtc(c);
-  if (warning[0] != 0) c->why = compilation_add_line(c->a, c->why, warning);
+/* The reasons as they are kept, and what is said of this run alone. An NVRTC that was passed over is a fact,
+ * too. */
+static luattn_status fill_report(compilation *c, run *r, luattn_error *err) {
+  TRY(note_tuned(c, &r->tuned, err));
+  if (c->search.failed[0] != 0)
+    TRY(compilation_note(c, arena_printf(c->a, "nvrtc: %s; so '%s' is used", c->search.failed, c->nvrtc.path),
+                         err));
+  if (r->warning[0] != 0) TRY(compilation_note(c, r->warning, err));
+  snprintf(r->report->plan, sizeof r->report->plan, "%s%s", c->planned.text, c->note);
+  r->report->tiles = c->planned.tiles;
+  r->report->every_length = is_for_every_length(c, &r->tuned);
   fail_clear(err); /* what failed on the way is no warning */
-  if (warning[0] != 0) luattn_warn(err, "%s", warning);
+  if (r->warning[0] != 0) luattn_warn(err, "%s", r->warning);
   return LUATTN_OK;
 }
 
 luattn_status pipeline_run(compilation *c, luattn_image **image, luattn_compile_report *report,
                            luattn_error *err) {
-  char dir[1024];
-  size_t limit;
-  hash128 key;
-  const double start = now_ms();
-  TRY(pipeline_tuned_source(c, err)); /* plan -> lower -> emit */
-  const double planned = now_ms();
-  TRY(cache_resolve(c->target.cache_dir, dir, sizeof dir, err));
-  TRY(cache_limit(&limit, err));
-  TRY(compilation_find_nvrtc(c, err));
-  TRY(cache_key(c, &key, err));
-  TRY(cache_find(dir, key, image, err));
-  const double looked = now_ms();
-  report->cache_hit = report->is_kept = *image != NULL;
-  report->plan_ms = planned - start;
-  report->cache_ms = looked - planned;
-  if (*image != NULL) {
-    (void)pipeline_match(c, *image); /* the report describes it */
-    c->why = explain_image(c, *image);
-    explain_nvrtc(c);
-    fail_clear(err);
-    return LUATTN_OK;
+  run *r = arena_new(c->a, sizeof *r);
+  luattn_error said;
+  if (r == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  r->report = report;
+  TRY(plan_start(&c->spec, &c->target, &c->at.plan, err)); /* the target with its defaults */
+  const luattn_status ready = look_around(c, r, &said);
+  if (ready != LUATTN_OK) {
+    TRY(pipeline_source(c, err)); /* what is wrong with the target is said first */
+    if (err != NULL) *err = said;
+    return ready;
   }
-  TRY(build(c, dir, key, image, err)); /* NVRTC -> image, with further plans where ptxas asks for them */
-  report->nvrtc_ms = now_ms() - looked;
-  return keep(c, dir, key, *image, report, err);
+  TRY(use_tuned(c, &r->tuned, err));
+  const luattn_status status =
+      image_of(c, r, image, err); /* key -> cache, or plan -> lower -> emit -> NVRTC */
+  if (status != LUATTN_OK) {
+    if (r->asked) return status;
+    TRY(without_tuned(c, &r->tuned, status, err));
+    TRY(image_of(c, r, image, err));
+  }
+  return fill_report(c, r, err);
 }

@@ -12,8 +12,8 @@ luattn_status pipeline_tuned_source(compilation *c, luattn_error *err);
 /* All of it: the image of the cache, or a new one that is left there. *image is NULL before. */
 luattn_status pipeline_run(compilation *c, luattn_image **image, luattn_compile_report *report, luattn_error *err);
 
-/* An image may have another choice of tiles than the first: takes c->at to the one that `image` was made
- * with. false: none is. */
-bool pipeline_match(compilation *c, const luattn_image *image);
+/* c->at as `image` was made from, which may have another choice of tiles than the first. Errors: LUATTN_INVALID (it
+ * is not this spec's and target's). */
+luattn_status pipeline_source_of(compilation *c, const luattn_image *image, luattn_error *err);
 
 #endif

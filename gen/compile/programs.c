@@ -16,24 +16,26 @@
 /* Which kernels a program has (LUATTN_PART of the templates). Results of the others lie in c->second. */
 typedef enum program_part { PROGRAM_ALL, PROGRAM_MAIN, PROGRAM_OTHERS } program_part;
 
-bool programs_are_two(const compilation *c) {
+bool programs_may_be_two(const image_manifest *m) {
   bool main = false, others = false;
-  for (int i = 0; i < c->at.plan.num_entries; i++) {
-    const bool is_main = luattn_role_is_main((uint32_t)c->at.plan.entry[i].role) != 0;
+  for (uint32_t i = 0; i < m->num_entries; i++) {
+    const bool is_main = luattn_role_is_main(m->entry[i].role) != 0;
     main |= is_main;
     others |= !is_main;
   }
-  return main && others && !c->target.one_code;
+  return main && others;
 }
 
-_Static_assert(PROGRAMS_MAX_OPTIONS == 7 + 4 * POLICY_MAX_LEFT_OUT, "room for all options");
+static bool are_two(const compilation *c) { return !c->target.one_code && programs_may_be_two(&c->at.info); }
+
+enum { MAX_OPTIONS = 7 + 4 * POLICY_MAX_LEFT_OUT };
 
 /* No flag of fast arithmetic: ops/math.cuh decides that for each function. `recent`: what not every NVRTC 12
  * knows. Minimal: without the declarations of textures and of the CUDA runtime, a tenth of the front end's
  * time. No cache: NVRTC would start CUDA to look among the driver's cached kernels, and luattn has a cache of
  * its own. */
 static nvrtc_options options(const compilation *c, program_part part, bool recent,
-                             const char *out[PROGRAMS_MAX_OPTIONS]) {
+                             const char *out[MAX_OPTIONS]) {
   const char *line_info = getenv("LUATTN_LINEINFO"), *left_out[POLICY_MAX_LEFT_OUT];
   int n = 0;
   out[n++] = "-std=c++20";
@@ -69,7 +71,7 @@ static luattn_status compile_program(const compilation *c, const nvrtc *lib, pro
                                      nvrtc_watcher *watcher, int want_ptx, nvrtc_result *out,
                                      luattn_error *err) {
   arena *a = part == PROGRAM_OTHERS ? c->second : c->a;
-  const char *opts[PROGRAMS_MAX_OPTIONS], *arch = compilation_arch(c, a);
+  const char *opts[MAX_OPTIONS], *arch = compilation_arch(c, a);
   const template_file *entry = entry_file(c);
   template_file *headers = arena_array(a, (size_t)c->num_templates + 2, sizeof *headers);
   if (arch == NULL || headers == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
@@ -88,10 +90,6 @@ static luattn_status compile_program(const compilation *c, const nvrtc *lib, pro
 
 luattn_status programs_ptx(const compilation *c, const nvrtc *lib, nvrtc_result *out, luattn_error *err) {
   return compile_program(c, lib, PROGRAM_ALL, NULL, 1, out, err);
-}
-
-int programs_options(const compilation *c, const char *out[PROGRAMS_MAX_OPTIONS]) {
-  return options(c, programs_are_two(c) ? PROGRAM_MAIN : PROGRAM_ALL, true, out).count;
 }
 
 /* ---- two at once ---- */
@@ -135,7 +133,7 @@ static void join(nvrtc_result *main, const nvrtc_result *others) {
 luattn_status programs_compile(const compilation *c, const nvrtc *lib, int want_ptx, nvrtc_result *main,
                                nvrtc_result *others, luattn_error *err) {
   memset(others, 0, sizeof *others);
-  if (!programs_are_two(c)) return compile_program(c, lib, PROGRAM_ALL, NULL, want_ptx, main, err);
+  if (!are_two(c)) return compile_program(c, lib, PROGRAM_ALL, NULL, want_ptx, main, err);
   second_run second = {.c = c, .lib = lib, .want_ptx = want_ptx};
   nvrtc_watcher watcher = {start_others, &second};
   const luattn_status status = compile_program(c, lib, PROGRAM_MAIN, &watcher, want_ptx, main, err);
@@ -158,16 +156,14 @@ luattn_status programs_image(const compilation *c, image_manifest *info, const n
   const bool ptx = info->is_ptx != 0;
   const char *first = ptx ? main->ptx : main->cubin, *second = ptx ? others->ptx : others->cubin;
   const size_t size = ptx ? strlen(first) + 1 : main->cubin_size;
-  const luattn_tiles tiles = plan_tiles(&c->at.plan);
-  const image_plan planned = {c->why, tiles, c->every_length || plan_same_tiles(&tiles, &c->other)};
-  if (second == NULL) return image_create(info, &planned, first, size, image, err);
+  if (second == NULL) return image_create(info, &c->planned, first, size, image, err);
   const size_t rest = ptx ? strlen(second) + 1 : others->cubin_size, at = (size + 127) / 64 * 64;
   char *both = arena_new(c->a, at + rest);
   if (both == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   memcpy(both, first, size);
   memcpy(both + at, second, rest);
   info->second_code = (uint32_t)at;
-  return image_create(info, &planned, both, at + rest, image, err);
+  return image_create(info, &c->planned, both, at + rest, image, err);
 }
 
 void programs_keep(const compilation *c, const char *dir, hash128 key, luattn_error *err) {

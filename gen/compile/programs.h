@@ -6,11 +6,8 @@
 #include "gen/base/hash.h"
 #include "gen/compile/compilation.h"
 
-/* Whether the image has its main kernel in one code and the others in a second one. */
-bool programs_are_two(const compilation *c);
-/* What NVRTC is told, for the key in the cache; how many. */
-enum { PROGRAMS_MAX_OPTIONS = 15 };
-int programs_options(const compilation *c, const char *out[PROGRAMS_MAX_OPTIONS]);
+/* Whether an image has kernels besides its main one, so that luattn_target.one_code makes a difference to it. */
+bool programs_may_be_two(const image_manifest *m);
 
 /* Compiles c->at, two programs at once (c->second is open). What ptxas says of both is in *main; `others`
  * has a code, or is empty. */

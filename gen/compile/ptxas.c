@@ -40,7 +40,7 @@ static bool is_accepted(const compilation *c, const nvrtc_result *r) {
 
 /* What ptxas could not keep in registers, by entry: a plan that spills after all says so. */
 const char *ptxas_explain(const compilation *c, const nvrtc_result *r) {
-  const char *why = compilation_why(c);
+  const char *why = c->at.why;
   if (r->remark != NULL) {
     const char *line = arena_copy(c->a, r->remark, strcspn(r->remark, "\n"));
     if (line != NULL) why = compilation_add_line(c->a, why, line);

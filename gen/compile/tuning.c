@@ -91,10 +91,17 @@ static luattn_status store(compilation *c, double gain, char *path, size_t size,
         "tuned: there is no cache on disk to remember tiles beside, as its directory is empty; "
         "name one with cache_dir or LUATTN_CACHE_DIR");
   if (tiles != NULL) TRY(plan_choose(c->a, &c->spec, &c->target, &p, err)); /* a candidate? */
+  luattn_target other = c->target;
+  other.tiles = NULL, other.lengths = c->target.lengths == LUATTN_LONG ? LUATTN_SHORT : LUATTN_LONG;
   c->target.tiles = NULL;
-  TRY(pipeline_source(c, err));                            /* the origin is that of the plan's own choice */
+  TRY(pipeline_source(c, err)); /* the plan's own choice */
+  tuned_record r = {.gain = gain, .own = plan_tiles(&c->at.plan)};
+  TRY(plan_choose(c->a, &c->spec, &other, &p, err));
+  r.other = plan_tiles(&p);
+  if (tiles != NULL) r.tiles = *tiles;
+  TRY(plan_start(&c->spec, &c->target, &c->at.plan, err));
   TRY(nvrtc_open_first(&c->search, &c->nvrtc, &lib, err)); /* the one that they were compiled with */
-  return tuned_store(c, tiles, gain, path, size, err);
+  return tuned_store(c, tiles != NULL ? &r : NULL, path, size, err);
 }
 
 typedef struct store_call {

@@ -124,14 +124,16 @@ static bool choose_in_family(plan *p, const luattn_target *t, int *rank) {
   return false;
 }
 
-/* After the last choice of sm90's backward come those of sm80, for hooks that leave its products no
- * registers. */
-static bool choose_tiles(plan *p, const luattn_target *t, int rank) {
-  if (choose_in_family(p, t, &rank)) return true;
-  if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || t->family > 0) return false;
+/* sm90's backward gives way to sm80's, for hooks that leave its products no registers. */
+static bool fall_back(plan *p) {
+  if (!p->may_fall_back) return false;
+  p->may_fall_back = false;
   use_family(p, LUATTN_SM80);
-  p->fallback = true;
-  return choose_in_family(p, t, &rank);
+  return p->fallback = true;
+}
+
+static bool choose_tiles(plan *p, const luattn_target *t, int rank) {
+  return choose_in_family(p, t, &rank) || (fall_back(p) && choose_in_family(p, t, &rank));
 }
 
 /* A forced tile goes with the first threads and stages of the table that can run it. */
@@ -241,8 +243,7 @@ static const char *explain(arena *a, const plan *p) {
   return text_get(&t);
 }
 
-static luattn_status start(const struct luattn_spec *spec, const luattn_target *t, plan *p,
-                           luattn_error *err) {
+luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t, plan *p, luattn_error *err) {
   memset(p, 0, sizeof *p);
   TRY(check_target(t, err));
   TRY(check_packed(&spec->traced, t, err));
@@ -259,15 +260,17 @@ static luattn_status start(const struct luattn_spec *spec, const luattn_target *
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
   p->deterministic = t->pass == LUATTN_BACKWARD && t->deterministic != 0; /* forward always is */
   p->rounds = p->deterministic && has_parameters(p, &spec->traced);
-  p->is_short = t->lengths == LUATTN_SHORT && spec->traced.block_mask != IR_NONE;
   TRY(choose_family(t, p, err));
+  p->may_fall_back = p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && t->family == 0 && !p->forced;
+  p->is_short =
+      t->lengths == LUATTN_SHORT && spec->traced.block_mask != IR_NONE && !p->picked && policy_knows_short(p);
   return LUATTN_OK;
 }
 
 bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target,
                       bool softcap_poly, int rank, plan *out) {
   plan p;
-  if (start(spec, target, &p, NULL) != LUATTN_OK || p.forced) return false;
+  if (plan_start(spec, target, &p, NULL) != LUATTN_OK || p.forced) return false;
   p.rank = rank;
   p.softcap_poly = softcap_poly;
   if (!choose_tiles(&p, target, rank)) return false;
@@ -280,7 +283,7 @@ bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_tar
 
 luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn_target *target, plan *out,
                           luattn_error *err) {
-  TRY(start(spec, target, out, err));
+  TRY(plan_start(spec, target, out, err));
   if (out->picked)
     TRY(choose_picked(out, target, err));
   else if (out->forced)
@@ -294,10 +297,26 @@ luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn
   return out->why == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory") : LUATTN_OK;
 }
 
+bool plan_of_tiles(arena *a, const struct luattn_spec *spec, const luattn_target *target,
+                   luattn_family family, const luattn_tiles *tiles, plan *out) {
+  luattn_tiles list[PLAN_MAX_CANDIDATES];
+  bool found = false;
+  if (plan_start(spec, target, out, NULL) != LUATTN_OK || out->forced)
+    return plan_choose(a, spec, target, out, NULL) == LUATTN_OK;
+  if (family != out->family && !fall_back(out)) return false;
+  const int count = plan_candidates(out, list);
+  for (int i = 0; i < count; i++) found |= plan_same_tiles(tiles, &list[i]);
+  if (!found || family != out->family) return false;
+  take(out, tiles, target);
+  out->dq_first_store = stores_first(out, &spec->traced);
+  out->why = explain(a, out);
+  return out->why != NULL;
+}
+
 luattn_status plan_list(const struct luattn_spec *spec, const luattn_target *target,
                         luattn_tiles out[PLAN_MAX_CANDIDATES], int *count, luattn_error *err) {
   plan p;
-  TRY(start(spec, target, &p, err));
+  TRY(plan_start(spec, target, &p, err));
   *count = plan_candidates(&p, out);
   return LUATTN_OK;
 }

@@ -4,6 +4,10 @@
 
 #include "gen/plan/candidates.h"
 
+/* What a target asks for, as far as no tiles are chosen: checked, with its defaults, and the family. Errors:
+ * LUATTN_INVALID, LUATTN_UNSUPPORTED. */
+luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *target, plan *out, luattn_error *err);
+
 /* The best plan. Errors: LUATTN_INVALID (a forced tile that cannot be, by name and number),
  * LUATTN_UNSUPPORTED. */
 luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn_target *target, plan *out,
@@ -12,6 +16,10 @@ luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn
 /* The same with choice `rank` of the table; false: there are not so many, or the target names a tile. */
 bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, bool softcap_poly,
                       int rank, plan *out);
+
+/* The plan with which an image was made, given its family and tiles; false: this target has none such. */
+bool plan_of_tiles(arena *a, const struct luattn_spec *spec, const luattn_target *target, luattn_family family,
+                   const luattn_tiles *tiles, plan *out);
 
 /* What could be measured for a target. */
 luattn_status plan_list(const struct luattn_spec *spec, const luattn_target *target,

@@ -80,7 +80,7 @@ static int class_of(int shared_limit) {
   return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE;
 }
 
-bool policy_tiles(const plan *p, int rank, luattn_tiles *out) {
+static const tile_row *table_of(const plan *p, int *count) {
   enum { SIMT_F64 = LUATTN_SM90 + 1, SM90_D256 };
   static const struct {
     const tile_row *row;
@@ -92,17 +92,36 @@ bool policy_tiles(const plan *p, int rank, luattn_tiles *out) {
                    [SM90_D256] = {{NULL, 0}, TABLE(sm90_backward_d256)}};
   const int family = p->dtype == LUATTN_F64 ? (int)SIMT_F64 : tiles_d256(p) ? (int)SM90_D256 : (int)p->family;
   const int backward = p->pass == LUATTN_BACKWARD;
-  const int dim = max_of(p->head_dim, p->head_dim_v), class = class_of(p->shared_limit);
-  const tile_row *row = tables[family][backward].row;
-  if (has_softcap_tiles(p, dim)) {
+  *count = tables[family][backward].count;
+  return tables[family][backward].row;
+}
+
+/* Are such head dims and shared memory the row's? */
+static bool is_row_of(const tile_row *row, const plan *p) {
+  return max_of(p->head_dim, p->head_dim_v) <= row->max_dim &&
+         (row->classes & class_of(p->shared_limit)) != 0;
+}
+
+bool policy_knows_short(const plan *p) {
+  int count;
+  bool any = false;
+  const tile_row *row = table_of(p, &count);
+  for (int i = 0; i < count; i++) any |= is_row_of(&row[i], p) && (row[i].classes & NOT_SHORT) != 0;
+  return any;
+}
+
+bool policy_tiles(const plan *p, int rank, luattn_tiles *out) {
+  int count;
+  const tile_row *row = table_of(p, &count);
+  if (has_softcap_tiles(p, max_of(p->head_dim, p->head_dim_v))) {
     if (rank == 0) {
       *out = for_softcap_poly;
       return true;
     }
     rank--;
   }
-  for (int i = 0; i < tables[family][backward].count; i++) {
-    if (dim > row[i].max_dim || (row[i].classes & class) == 0) continue;
+  for (int i = 0; i < count; i++) {
+    if (!is_row_of(&row[i], p)) continue;
     if ((p->is_short && (row[i].classes & NOT_SHORT) != 0) || rank-- > 0) continue;
     *out = row[i].choice;
     return true;

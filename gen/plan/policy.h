@@ -39,6 +39,8 @@ enum {
 /* Choice `rank` of tiles for p's family, pass, type and head dims, the best first; without regard to
  * shared memory. false: there are not so many. */
 bool policy_tiles(const plan *p, int rank, luattn_tiles *out);
+/* Whether short lengths with a mask have other choices than long ones. */
+bool policy_knows_short(const plan *p);
 /* Worth a compilation by tuning? What cannot be in registers is not; ptxas has the last word. */
 bool policy_fits_registers(const plan *p);
 

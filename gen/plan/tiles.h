@@ -36,6 +36,7 @@ typedef struct plan {
   bool is_short;     /* planned for short lengths, with a mask */
   bool softcap_poly; /* planned for the soft cap's polynomial fast path (gen/lower/softcap_poly.c) */
   bool no_bias_rows; /* no input is read along the keys ahead of scores (gen/lower/early_terms.c) */
+  bool may_fall_back; /* to another family, whose tiles come after those of this one */
   bool fallback;     /* of another family than the target and the head dims ask for */
   int rank;          /* 0: the first choice; larger: what is tried when registers do not suffice */
   int shared_limit;  /* bytes a block may have */

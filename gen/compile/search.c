@@ -1,0 +1,101 @@
+#include "gen/compile/search.h"
+
+#include <time.h>
+
+#include "gen/compile/attempt.h"
+#include "gen/compile/programs.h"
+#include "gen/compile/ptxas.h"
+
+/* What is wrong with an attempt, if anything. CROWDED: it is known to do better in other tiles. */
+typedef enum verdict { FITS, REPLANNED, CROWDED, UNFIT, SPILLS } verdict;
+
+static double now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+search *search_new(compilation *c) {
+  search *s = arena_new(c->a, sizeof *s);
+  if (s != NULL) s->least = -1;
+  return s;
+}
+
+static luattn_status refuse(const search *s, luattn_status status, luattn_error *err) {
+  if (err != NULL) *err = s->refusal;
+  return status;
+}
+
+static luattn_status open_nvrtc(compilation *c, search *s, luattn_error *err) {
+  nvrtc *lib = &s->lib;
+  if (s->is_open) return LUATTN_OK;
+  c->nvrtc_is_useless = true;
+  TRY(nvrtc_open(&c->nvrtc, lib, err));
+  TRY(nvrtc_check_driver(&c->search, lib, err));
+  if (!nvrtc_supports(lib, c->at.plan.arch))
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "nvrtc: '%s': is version %d.%d, which does not know sm_%d; name another with LUATTN_NVRTC", lib->path,
+        lib->major, lib->minor, c->at.plan.arch);
+  c->nvrtc_is_useless = false;
+  s->is_open = true;
+  return LUATTN_OK;
+}
+
+/* NVRTC over c->at, which is kept if it is the best so far. What was found good stays, whatever comes of a
+ * better one. */
+static luattn_status ask_ptxas(compilation *c, search *s, verdict *v, luattn_error *err) {
+  nvrtc_result others;
+  int spills;
+  TRY(open_nvrtc(c, s, err));
+  const double start = now_ms();
+  const luattn_status status = programs_compile(c, &s->lib, c->target.ptx, &s->last, &others, err);
+  s->nvrtc_ms += now_ms() - start;
+  s->takes_crowded = true;
+  *v = UNFIT;
+  if (status != LUATTN_OK && s->found) return LUATTN_OK;
+  if (status == LUATTN_COMPILE) programs_keep(c, s->dir, s->key, err);
+  if (status != LUATTN_OK) return status;
+  const ptxas_verdict said = ptxas_judge(c, &s->last, &spills);
+  if (s->least < 0 || said != PTXAS_SPILLS || (spills < s->least && !s->found))
+    s->best = c->at, s->result = s->last, s->others = others, s->least = spills;
+  s->found |= said == PTXAS_CROWDED;
+  s->fits |= said != PTXAS_SPILLS;
+  *v = said == PTXAS_FITS ? FITS : SPILLS;
+  return LUATTN_OK;
+}
+
+/* The plan to try after what c->at turned out to be; false: there is none. A plan that spills more first
+ * gives up bias rows that are read ahead, and then gives way to the next of the table. */
+static bool replan(compilation *c, search *s, verdict v) {
+  if (v == REPLANNED) return true;
+  if (v == CROWDED && s->crowded.lowered == NULL) s->crowded = c->at;
+  if (v == UNFIT && s->crowded.lowered == NULL) s->takes_crowded = true;
+  if (v == SPILLS && attempt_without_bias_rows(c)) return true;
+  if (s->found) return false;
+  if (attempt_next_tiles(c)) return true;
+  if (s->takes_crowded) return false;
+  c->at = s->crowded; /* all others are crowded, too */
+  return s->takes_crowded = s->made = true;
+}
+
+/* Before ptxas is asked, each of whose answers takes as long as a compilation. */
+static verdict judge_lowered(compilation *c) {
+  if (attempt_for_softcap(c)) return REPLANNED;
+  return c->at.lowered->crowded && !c->at.plan.forced ? CROWDED : FITS;
+}
+
+luattn_status search_tiles(compilation *c, search *s, luattn_error *err) {
+  TRY(plan_choose(c->a, &c->spec, &c->target, &c->at.plan, err));
+  for (verdict v = REPLANNED; replan(c, s, v);) {
+    const bool first = c->at.plan.rank == 0 && !c->at.plan.no_bias_rows;
+    const luattn_status status = s->made ? LUATTN_OK : attempt_make(c, first ? &s->refusal : NULL);
+    s->made = false;
+    if (status != LUATTN_OK && status != LUATTN_UNSUPPORTED && first) return refuse(s, status, err);
+    v = status != LUATTN_OK ? UNFIT : s->takes_crowded ? FITS : judge_lowered(c);
+    if (v == FITS && s->compiles) TRY(ask_ptxas(c, s, &v, err));
+    if (v == FITS) return compilation_memory(c, err);
+  }
+  TRY(compilation_memory(c, err));
+  return s->least >= 0 ? LUATTN_OK : refuse(s, LUATTN_UNSUPPORTED, err);
+}
