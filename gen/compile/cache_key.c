@@ -1,6 +1,5 @@
 #include "gen/compile/cache_key.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "gen/compile/build_id.h"
@@ -82,12 +81,10 @@ static void add_declarations(hasher *h, const traced_spec *t) {
 static void add_target(hasher *h, const compilation *c, bool one_code) {
   const plan *p = &c->at.plan;
   const luattn_target *t = &c->target;
-  const char *line_info = getenv("LUATTN_LINEINFO");
-  const int numbers[] = {p->pass,       p->family,        p->dtype,
-                         p->arch,       p->head_dim,      p->head_dim_v,
-                         (int)p->wants, p->may_fall_back, t->tile_m,
-                         t->tile_n,     p->is_short,      p->deterministic,
-                         t->ptx != 0,   one_code,         line_info != NULL && strcmp(line_info, "1") == 0};
+  const int numbers[] = {
+      p->pass,       p->family,        p->dtype,         p->arch,   p->head_dim,
+      p->head_dim_v, (int)p->wants,    p->may_fall_back, t->tile_m, t->tile_n,
+      p->is_short,   p->deterministic, t->ptx != 0,      one_code,  compilation_has_line_info()};
   hasher_add(h, "target", numbers, sizeof numbers);
   if (t->tiles != NULL) {
     const luattn_tiles *x = t->tiles;

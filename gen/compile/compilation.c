@@ -1,8 +1,11 @@
 #include "gen/compile/compilation.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/struct_size.h"
 
-/* Who compiles forward alone learns in time that nothing else will come. */
+/* Who compiles only forward learns in time that nothing else will come. */
 static const char *backward_note(const compilation *c) {
   const char *missing = c->spec.derived.missing;
   return missing == NULL ? "" : arena_printf(c->a, "no backward: %s\n", missing);
@@ -70,6 +73,11 @@ const char *compilation_why(const compilation *c) {
 const char *compilation_add_line(arena *a, const char *text, const char *line) {
   const char *both = arena_printf(a, "%s%s\n", text, line);
   return both != NULL ? both : text;
+}
+
+bool compilation_has_line_info(void) {
+  const char *value = getenv("LUATTN_LINEINFO");
+  return value != NULL && strcmp(value, "1") == 0;
 }
 
 const char *compilation_arch(const compilation *c, arena *a) {

@@ -50,8 +50,10 @@ luattn_status compilation_memory(const compilation *c, luattn_error *err);
 luattn_status compilation_note(compilation *c, const char *line, luattn_error *err);
 /* The reasons of the attempt at hand, and the note. */
 const char *compilation_why(const compilation *c);
-/* text and a line behind it; out of memory: text. */
+/* text and a line after it; out of memory: text. */
 const char *compilation_add_line(arena *a, const char *text, const char *line);
+/* LUATTN_LINEINFO=1: kernels say to a profiler which lines they are from. */
+bool compilation_has_line_info(void);
 /* "sm_90a"; NULL: out of memory. */
 const char *compilation_arch(const compilation *c, arena *a);
 

@@ -81,7 +81,7 @@ static bool in_any_order(const luattn_input_info *in, const sizes *s) {
   return pairs_in_any_order(in, &all);
 }
 
-/* What a deterministic backward has besides: exact sums. */
+/* What a deterministic backward has more: exact sums. */
 static double ordered(const image_manifest *m, const sizes *s) {
   double bytes = 0, elements = m->wants & LUATTN_WANT_SCALARS ? m->num_scalars : 0;
   for (uint32_t i = 0; i < m->num_inputs; i++)
@@ -90,7 +90,7 @@ static double ordered(const image_manifest *m, const sizes *s) {
   return bytes + elements * 8 * workspace_limbs((int)s->real);
 }
 
-/* Norms, and a bit for each tile, where tiles without weight are skipped. */
+/* Norms, and a bit for each tile, where tiles in which P vanishes are skipped. */
 static double visits(const image_manifest *m, const sizes *s) {
   const bool backward = m->pass == LUATTN_BACKWARD;
   const double least = backward ? LUATTN_SKIP_BACKWARD : LUATTN_SKIP_FORWARD;

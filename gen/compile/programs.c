@@ -1,4 +1,4 @@
-/* programs.c: compiles the kernels of an image in two runs of NVRTC, where there are some besides the main
+/* programs.c: compiles the kernels of an image in two runs of NVRTC, where there are some next to the main
  * one: that takes long, the others a tenth of it to as much again. Two cores then compile an image in the
  * time of its main kernel. NVRTC's front end takes one program at a time, and the main kernel does not wait:
  * the others start when it is through. NVRTC's own threads (--split-compile) leave what ptxas remarks on
@@ -6,7 +6,6 @@
 #include "gen/compile/programs.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/host.h"
@@ -36,12 +35,12 @@ enum { MAX_OPTIONS = 7 + 4 * POLICY_MAX_LEFT_OUT };
  * its own. */
 static nvrtc_options options(const compilation *c, program_part part, bool recent,
                              const char *out[MAX_OPTIONS]) {
-  const char *line_info = getenv("LUATTN_LINEINFO"), *left_out[POLICY_MAX_LEFT_OUT];
+  const char *left_out[POLICY_MAX_LEFT_OUT];
   int n = 0;
   out[n++] = "-std=c++20";
   out[n++] = "-default-device";
   out[n++] = "--ptxas-options=-v";
-  if (line_info != NULL && strcmp(line_info, "1") == 0) out[n++] = "-lineinfo";
+  if (compilation_has_line_info()) out[n++] = "-lineinfo";
   if (recent) out[n++] = "--minimal";
   if (recent) out[n++] = "--no-cache";
   if (part != PROGRAM_ALL) out[n++] = part == PROGRAM_MAIN ? "-DLUATTN_PART=1" : "-DLUATTN_PART=2";

@@ -1,6 +1,6 @@
-/* tuned_tiles.c: reads and writes tiles that were measured on a device, remembered beside the cache. A record
- * is looked up by what it is about (spec, pass, types, dims, device, class of lengths) and says what it was
- * made with; one of another origin, or a damaged one, is not used, and the plan says so.
+/* tuned_tiles.c: reads and writes tiles that were measured on a device, remembered next to the cache. A
+ * record is looked up by what it is about (spec, pass, types, dims, device, class of lengths) and says what
+ * it was made with; one of another origin, or a damaged one, is not used, and the plan says so.
  *
  *   luattn tuned 1 <32 digits: hash of what follows>
  *   luattn <version>

@@ -1,4 +1,4 @@
-/* tuned_tiles.h: tiles that were measured on a device and are remembered beside the cache. */
+/* tuned_tiles.h: tiles that were measured on a device and are remembered next to the cache. */
 #ifndef LUATTN_GEN_TUNED_TILES_H
 #define LUATTN_GEN_TUNED_TILES_H
 

@@ -23,7 +23,7 @@ static int cost_of(lowered *f, ir_ref root, bool *need) {
   return cost;
 }
 
-/* For one thread, whose elements differ in the offsets alone: with these for the positions. IR_NONE: out of
+/* For one thread, whose elements differ only in the offsets: with these for the positions. IR_NONE: out of
  * memory. */
 static ir_ref with_whole_positions(lowered *f, ir_ref r) {
   ir *g = f->g;
@@ -39,8 +39,8 @@ static bool is_of_distance(lowered *f, ir_ref r) {
   return root != IR_NONE && analyse_distance(f->a, f->g, &root, 1);
 }
 
-/* Of what is of the distance alone and long, the most expensive part of `roots` that lies in no other such
- * part; or what of that another root has, too, if that is long. IR_NONE: nothing is. */
+/* Of what depends only on the distance and is long, the most expensive part of `roots` that lies in no other
+ * such part; or what of that another root has, too, if that is long. IR_NONE: nothing is. */
 static ir_ref longest_of_distance(lowered *f, const ir_ref *roots, int n) {
   ir_ref last = IR_NONE, best = IR_NONE, inner = IR_NONE;
   for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;
@@ -95,7 +95,7 @@ int bias_row_axis(lowered *f, int input, const ir_ref *index, int num_index) {
 
 /* Does it read half or single precision along kv, by one element for each key, and differ from query to
  * query? Writes its indices, of q and kv. */
-static bool is_line(lowered *f, ir_ref r, ir_ref index[4]) {
+static bool is_bias_row(lowered *f, ir_ref r, ir_ref index[4]) {
   const ir_node n = *ir_get(f->g, r);
   if (n.op != IR_LOAD || n.type != IR_REAL || n.nargs == 0) return false;
   const luattn_input_dtype dtype = f->spec->traced.input[ir_index_of(&n)].dtype;
@@ -111,8 +111,8 @@ static bool is_line(lowered *f, ir_ref r, ir_ref index[4]) {
   return (of & DEP_Q) != 0 && analyse_linear(f->a, f->g, index[n.nargs - 1], &q, &kv) && kv == 1;
 }
 
-/* The first such load of the roots. Beside a term of the distance there is no room for another. */
-static void find_line(lowered *f, const ir_ref *roots, int n) {
+/* The first such load of the roots. Next to a term of the distance there is no room for another. */
+static void find_bias_row(lowered *f, const ir_ref *roots, int n) {
   ir_ref last = IR_NONE, index[4];
   for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;
   bool *need = arena_array(f->a, (size_t)last + 1, sizeof *need);
@@ -122,7 +122,7 @@ static void find_line(lowered *f, const ir_ref *roots, int n) {
     if (!need[r]) continue;
     const ir_node *node = ir_get(f->g, r);
     for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
-    if (!is_line(f, r, index)) continue;
+    if (!is_bias_row(f, r, index)) continue;
     const ir_node *load = ir_get(f->g, r);
     const int pitched = bias_row_axis(f, (int)ir_index_of(load), index, load->nargs);
     if (f->plan->pass == LUATTN_BACKWARD && pitched < 0) continue;
@@ -135,13 +135,13 @@ static void find_line(lowered *f, const ir_ref *roots, int n) {
 
 void bias_row_take(lowered *f) {
   const ir_ref term = ir_variable(f->g, VAR_TERM, 0);
-  find_line(f, &f->score, 1);
+  find_bias_row(f, &f->score, 1);
   if (f->bias_row != IR_NONE) f->score_with = ir_substitute(f->g, f->score, &f->bias_row, &term, 1);
 }
 
 void bias_row_take_gradient(lowered *f, ir_ref *roots, int n) {
   const ir_ref term = ir_variable(f->g, VAR_TERM, 0);
-  find_line(f, roots, n);
+  find_bias_row(f, roots, n);
   if (f->bias_row == IR_NONE) return;
   for (int i = 0; i < n; i++) roots[i] = ir_substitute(f->g, roots[i], &f->bias_row, &term, 1);
 }

@@ -55,10 +55,10 @@ static ir_ref value_of_sum(lowered *f, int kind, ir_ref factor) {
   return ir_op3(g, IR_SELECT, ir_op2(g, IR_NE, sum, zero), product, zero);
 }
 
-/* Where one term alone is of `kind`, and the last index of its place moves by one element as q does
+/* Where only one term is of `kind`, and the last index of its place moves by one element as q does
  * (SUM_DISTANCE) or as kv does (SUM_ELEMENT): by 1, or by -1. Its factor and its other indices may not move.
  */
-static int step_of_line(lowered *f, int kind) {
+static int step_of_row(lowered *f, int kind) {
   const derived_term *t = &f->sum[kind].term[0];
   const int last = t->num_index - 1, fixed = kind == SUM_ELEMENT ? DEP_SITE | DEP_Q : DEP_SITE;
   double q, kv;
@@ -70,7 +70,7 @@ static int step_of_line(lowered *f, int kind) {
   return q == 1 || q == -1 ? (int)q : 0;
 }
 
-/* Does a kernel sum dS for these, behind its mask? */
+/* Does a kernel sum dS for these, after its mask? */
 static bool makes_sum(const plan *p, int kind) {
   if (policy_sums_elements(p)) return kind >= 0;
   return kind == SUM_DISTANCE || kind == SUM_ROW || kind == SUM_COL;
@@ -96,8 +96,8 @@ static void take_sums(lowered *f) {
     f->sum[kind].term[f->sum[kind].count++] = t;
   }
   from->count = left;
-  f->distance_step = step_of_line(f, SUM_DISTANCE);
-  f->pairs_in_row = step_of_line(f, SUM_ELEMENT) == 1;
+  f->distance_step = step_of_row(f, SUM_DISTANCE);
+  f->pairs_in_row = step_of_row(f, SUM_ELEMENT) == 1;
   if (!f->pairs_in_row) return;
   const derived_term *pairs = &f->sum[SUM_ELEMENT].term[0];
   f->pairs_q_axis = bias_row_axis(f, pairs->input, pairs->index, pairs->num_index);
@@ -124,7 +124,7 @@ static uint32_t index_of(const lowered *f, ir_ref r) {
                          : LUATTN_INDEX_OTHER;
 }
 
-/* luattn_input_info.pairs: of inputs to which one term alone adds, for each score by itself. */
+/* luattn_input_info.pairs: of inputs to which only one term adds, for each score by itself. */
 static void find_pairs(lowered *f) {
   const derived_spec *d = &f->spec->derived;
   const derived_terms *const all[] = {

@@ -159,35 +159,35 @@ static ir_ref rebuilt(fold *w, ir_ref r, const ir_node *n) {
 }
 
 /* An integer as base + offset. */
-typedef struct parts {
+typedef struct position_split {
   ir_ref base, offset;
-} parts;
+} position_split;
 
 /* False: it is not linear in positions with constants for coefficients. */
-static bool take_apart(fold *w, ir_ref r, parts *out) {
+static bool take_apart(fold *w, ir_ref r, position_split *out) {
   ir *g = w->g;
   const ir_node n = *ir_get(g, r);
-  parts a, b;
+  position_split a, b;
   if ((deps_of(&w->f->deps, r) & (DEP_Q | DEP_KV)) == 0) {
-    *out = (parts){r, ir_int(g, 0)};
+    *out = (position_split){r, ir_int(g, 0)};
     return true;
   }
   if (n.op == IR_VAR) {
     const bool q = ir_var_of(&n) == VAR_Q;
-    *out = (parts){ir_variable(g, VAR_PART, q ? PART_Q_BASE : PART_KV_BASE),
-                   ir_variable(g, VAR_PART, q ? PART_Q_OFFSET : PART_KV_OFFSET)};
+    *out = (position_split){ir_variable(g, VAR_PART, q ? PART_Q_BASE : PART_KV_BASE),
+                            ir_variable(g, VAR_PART, q ? PART_Q_OFFSET : PART_KV_OFFSET)};
     return true;
   }
   if (n.op == IR_NEG && take_apart(w, n.arg[0], &a)) {
-    *out = (parts){ir_op1(g, IR_NEG, a.base), ir_op1(g, IR_NEG, a.offset)};
+    *out = (position_split){ir_op1(g, IR_NEG, a.base), ir_op1(g, IR_NEG, a.offset)};
     return true;
   }
   const bool sum = n.op == IR_ADD || n.op == IR_SUB;
   double factor;
   if (!sum && !(n.op == IR_MUL && ir_is_const(g, n.arg[1], &factor))) return false;
   if (!take_apart(w, n.arg[0], &a) || !take_apart(w, n.arg[1], &b)) return false;
-  *out = (parts){ir_op2(g, (ir_op)n.op, a.base, b.base),
-                 ir_op2(g, (ir_op)n.op, a.offset, sum ? b.offset : b.base)};
+  *out = (position_split){ir_op2(g, (ir_op)n.op, a.base, b.base),
+                          ir_op2(g, (ir_op)n.op, a.offset, sum ? b.offset : b.base)};
   return true;
 }
 
@@ -196,7 +196,7 @@ static bool take_apart(fold *w, ir_ref r, parts *out) {
 static ir_ref gather(fold *w, ir_ref r, const ir_node *n) {
   ir_ref arg[4] = {IR_NONE};
   for (int i = 0; i < n->nargs; i++) {
-    parts p;
+    position_split p;
     const bool varies = deps_element(deps_of(&w->f->deps, n->arg[i]));
     const bool linear = varies && take_apart(w, n->arg[i], &p);
     arg[i] = linear ? ir_op2(w->g, IR_SUM_APART, p.base, p.offset) : written(w, n->arg[i]);
@@ -208,7 +208,7 @@ static ir_ref gather(fold *w, ir_ref r, const ir_node *n) {
  * conversion for each element is slow. */
 static ir_ref real_of_int(fold *w, ir_ref r) {
   const ir_node n = *ir_get(w->g, r);
-  parts p;
+  position_split p;
   if ((deps_of(&w->f->deps, r) & DEP_KV) != 0 && take_apart(w, r, &p)) {
     w->f->positions_as_real = true;
     return ir_op2(w->g, IR_REAL_SUM, p.base, p.offset);
@@ -317,7 +317,7 @@ static ir_ref fold_uniform(fold *w, ir_ref r, const ir_node *n) {
 static bool is_linear(fold *w, ir_ref r, const ir_node *n) {
   const ir_ref a = n->nargs > 0 ? n->arg[0] : IR_NONE, b = n->nargs > 1 ? n->arg[1] : IR_NONE;
   const int positions = DEP_Q | DEP_KV;
-  parts unused;
+  position_split unused;
   if (n->type != IR_REAL || !uniform(w, r) || (deps_of(&w->f->deps, r) & DEP_KV) == 0) return false;
   switch (n->op) {
     case IR_TO_REAL:

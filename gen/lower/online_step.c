@@ -183,8 +183,8 @@ static luattn_status choose_stored(lowered *f, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* What a row's first scores give stays its maximum while weights are in range, which the kernel sees to. */
-static void lag_step(lowered *f) {
+/* What a row's first scores give stays its maximum while P are in range, which the kernel sees to. */
+static void rescale_lazily(lowered *f) {
   ir *g = f->g;
   online_split *s = &f->step;
   const ir_ref peak = s->next[f->max_state], red = ir_variable(g, VAR_RED, 0),
@@ -221,7 +221,7 @@ luattn_status online_step_build(lowered *f, luattn_error *err) {
   TRY(probe_mask_by_inf(f, &f->mask_by_inf, err));
   TRY(choose_stored(f, err));
   if (!f->mask_by_inf) TRY(probe_mask_by_zero(f, &f->mask_by_zero, err));
-  lag_step(f);
+  rescale_lazily(f);
 
   double rescale;
   f->has_rescale = !ir_is_const(g, f->step.rescale, &rescale) || rescale != 1;

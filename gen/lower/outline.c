@@ -2,7 +2,7 @@
  *
  * A kernel unrolls over the scores that a thread holds, so an inlined hook stands in its code up to a hundred
  * times, and compile time grows with the product. Small hooks are best there. Large ones become functions of
- * their own, compiled once and called for each score; they are given values alone, because a reference to the
+ * their own, compiled once and called for each score; they are given only values, because a reference to the
  * kernel's state would force it from registers to memory.
  */
 #include <string.h>

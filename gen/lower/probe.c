@@ -8,7 +8,7 @@
  * maximum, the exchange of it between threads and the rescaling of O disappear.
  * lazy_rescale: whether a step may leave the running maximum as it is while scores do not exceed it by
  * much.
- * softmax: whether weights that are far below a row's largest may be left out.
+ * softmax: whether P far below a row's largest may be left out.
  */
 #include <math.h>
 #include <string.h>
@@ -261,22 +261,22 @@ static void run_row(lowered *f, const online_split *first, const online_split *s
   for (int i = 0; i < n; i++) result[i] = ir_substitute(g, tail[i], from, to[0], NAMES);
 }
 
-/* Weights of a bounded score: at least `least`, so that they, and their sum for a row whose scores all are at
+/* P of a bounded score: at least `least`, so that they, and their sum for a row whose scores all are at
  * the lower end, are normal numbers in the type they are rounded to; at most `most`, which leaves the sum of
  * their products with values 2^-most of the range of float. */
-typedef struct weight_range {
+typedef struct prob_range {
   double least, most;
-} weight_range;
+} prob_range;
 
-static weight_range range_of(const plan *p) {
-  return p->dtype == LUATTN_F16 ? (weight_range){0x1p-14, 0x1p15} : (weight_range){0x1p-112, 0x1p40};
+static prob_range range_of(const plan *p) {
+  return p->dtype == LUATTN_F16 ? (prob_range){0x1p-14, 0x1p15} : (prob_range){0x1p-112, 0x1p40};
 }
 
-static bool in_range(iv x, weight_range allowed) { return x.lo >= allowed.least && x.hi <= allowed.most; }
+static bool in_range(iv x, prob_range allowed) { return x.lo >= allowed.least && x.hi <= allowed.most; }
 
-/* All weights and what is summed beside them. */
+/* All P and what is summed next to them. */
 static bool all_in_range(lowered *f, const online_split *s, iv score) {
-  const weight_range allowed = range_of(f->plan);
+  const prob_range allowed = range_of(f->plan);
   bool ok = in_range(bounds_of(f, s->prob, score), allowed);
   for (int k = 0; k < s->num_red; k++) ok &= in_range(bounds_of(f, s->term[k], score), allowed);
   return ok;
@@ -344,7 +344,7 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
 /* ---- lazy_rescale ---- */
 
 /* A softmax's step that leaves its maximum as it is: with the state in place of the new one. */
-static void lag(lowered *f, int max, online_split *out) {
+static void without_rescale(lowered *f, int max, online_split *out) {
   ir *g = f->g;
   const ir_ref red = ir_variable(g, VAR_RED, 0), state = ir_variable(g, VAR_STATE, (uint32_t)max),
                sum = ir_variable(g, VAR_STATE, (uint32_t)(1 - max));
@@ -356,7 +356,7 @@ static void lag(lowered *f, int max, online_split *out) {
 }
 
 /* A step is one of a softmax if it has a maximum of scores and the sum of exp(score - maximum), which are the
- * weights too, and if it can be done in two: take the maximum in and rescale, then sum. In range, any number
+ * P too, and if it can be done in two: take the maximum in and rescale, then sum. In range, any number
  * does for the maximum if the row's results say so. False: it is none for certain. Else it is one if the
  * equations hold, and *max is its maximum. */
 static bool equate_softmax(lowered *f, equations *same, int *max) {
@@ -371,7 +371,7 @@ static bool equate_softmax(lowered *f, equations *same, int *max) {
   for (int i = 0; i < f->spec->derived.num_saved; i++)
     if (reads(f, f->spec->derived.saved[i], state)) return false;
   online_split kept;
-  lag(f, *max, &kept);
+  without_rescale(f, *max, &kept);
   ir_ref tail[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, result[4];
   run_row(f, &f->step, &f->step, tail, 2, result);
   run_row(f, &f->step, &kept, tail, 2, result + 2);
@@ -413,7 +413,7 @@ static luattn_status try_steady(lowered *f, int max, bool *hold, luattn_error *e
   return run_probe(f, &same, &(probe){.random = 31, .lo = -8, .hi = 8, .slack = 4e-6}, hold, err);
 }
 
-/* The weight is exp(score - lse), and what an element's gradient is a multiple of. */
+/* P is exp(score - lse), and what an element's gradient is a multiple of. */
 static luattn_status try_backward(lowered *f, bool *hold, luattn_error *err) {
   ir *g = f->g;
   const derived_spec *d = &f->spec->derived;
@@ -423,11 +423,11 @@ static luattn_status try_backward(lowered *f, bool *hold, luattn_error *err) {
   if (!*hold) return LUATTN_OK;
   for (int i = 0; i < d->num_rows; i++) row[i] = ir_variable(g, VAR_ROW, (uint32_t)i);
   ir_grad(g, &mod, &one, 1, &score, &by_score, 1);
-  const ir_ref weight = ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, mod, ir_variable(g, VAR_FINAL, 0)));
+  const ir_ref prob = ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, mod, ir_variable(g, VAR_FINAL, 0)));
   ir_ref sum = ir_op2(g, IR_SUB, ir_variable(g, VAR_DP, 0), ir_variable(g, VAR_DELTA, 0));
-  sum = ir_op2(g, IR_MUL, ir_op2(g, IR_ADD, sum, ir_variable(g, VAR_DLSE, 0)), weight);
+  sum = ir_op2(g, IR_MUL, ir_op2(g, IR_ADD, sum, ir_variable(g, VAR_DLSE, 0)), prob);
   equations same = {.n = 0};
-  equate(&same, ir_substitute(g, d->prob, row, d->row, d->num_rows), weight);
+  equate(&same, ir_substitute(g, d->prob, row, d->row, d->num_rows), prob);
   equate(&same, ir_substitute(g, d->ds, row, d->row, d->num_rows),
          by_score == IR_NONE ? ir_real(g, 0) : ir_op2(g, IR_MUL, sum, by_score));
   return run_probe(f, &same, &(probe){.random = 73, .lo = -8, .hi = 8, .slack = 1e-9}, hold, err);

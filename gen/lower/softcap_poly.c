@@ -4,7 +4,7 @@
  * cap, where a polynomial does. A kernel asks first whether all q.k of its tile are of that kind, which
  * costs it one multiply-add for each: whether their squares are below small_limit, or sums of them.
  *
- * 1 / (1 + 2^-x) takes one more, or four multiply-adds. Where nothing but weights is made of scores, which
+ * 1 / (1 + 2^-x) takes one more, or four multiply-adds. Where nothing but P is made of scores, which
  * are rounded to a half type, a kernel computes it from 2^x in that type, and asks then:
  * templates/ops/half_sigmoid.cuh.
  */
@@ -28,7 +28,7 @@ static bool takes_apart(const lowered *f, ir_ref r, ir_op op, ir_op with, ir_ref
 
 /* a tanh(m dot) + b, where |m dot| < 1/3: tanh(u) = u (0.9998 - 0.319 u^2) within 2^-12.3, better than
  * op_rough_tanh. */
-static void small_tanh(lowered *f) {
+static void tanh_polynomial(lowered *f) {
   ir *g = f->g;
   const ir_ref dot = ir_variable(g, VAR_DOT, 0), square = ir_op2(g, IR_MUL, dot, dot),
                score = ir_variable(g, VAR_SCORE, 0);
@@ -45,20 +45,20 @@ static void small_tanh(lowered *f) {
   const bool late = policy_softcap_factors_early(f->plan);
   const ir_ref factor =
       ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, square, cubic), late ? linear : ir_op2(g, IR_ADD, linear, term));
-  const ir_ref small =
+  const ir_ref capped =
       ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, dot, factor), late ? ir_op2(g, IR_ADD, b, term) : b);
   f->softcap_limit = ir_op2(g, IR_MUL, last, last);
-  f->softcap_prob = ir_substitute(g, f->step.prob, &score, &small, 1);
+  f->softcap_prob = ir_substitute(g, f->step.prob, &score, &capped, 1);
 }
 
-/* Are weights 1 / (1 + 2^-score), and nothing else is wanted of a score? */
+/* Are P 1 / (1 + 2^-score), and nothing else is wanted of a score? */
 static bool is_sigmoid(const lowered *f) {
   return f->plan->family == LUATTN_SM90 && f->plan->pass == LUATTN_FORWARD && f->plan->fast_math &&
          f->mask_by_inf && !f->has_rescale && f->step.num_red == 0 &&
          f->step.prob == ir_op1(f->g, IR_SIGMOID2_IN_TURN, ir_variable(f->g, VAR_SCORE, 0));
 }
 
-/* Of the kernels the sm90 forward knows them. Its only reduction may be the sum of weights. */
+/* Of the kernels the sm90 forward knows them. Its only reduction may be the sum of P. */
 void softcap_poly_choose(lowered *f) {
   const ir_ref score = ir_variable(f->g, VAR_SCORE, 0);
   const bool sums = f->step.num_red == 1 && f->prob_term == 0 && f->red_deferred[0];
@@ -68,5 +68,5 @@ void softcap_poly_choose(lowered *f) {
       f->has_rescale || f->lazy_rescale || !f->mask_by_inf || (f->step.num_red > 0 && !sums) ||
       (deps_of(&f->deps, f->score) & ~(DEP_SITE | DEP_ELEMENT)) != 0)
     return;
-  if (f->step.prob == ir_op1(f->g, IR_EXP2, score) && policy_softcap_poly(f->plan)) small_tanh(f);
+  if (f->step.prob == ir_op1(f->g, IR_EXP2, score) && policy_softcap_poly(f->plan)) tanh_polynomial(f);
 }

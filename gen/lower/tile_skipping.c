@@ -1,6 +1,6 @@
-/* tile_skipping.c: finds scores that fall with positions, so that whole tiles have no weight. Such a score is
+/* tile_skipping.c: finds scores that fall with positions, so that P vanishes in whole tiles. Such a score is
  * emitted as an interval as well (Spec::score_bounds), and the kernels of the sm90 family leave out tiles
- * that it proves to be without weight (templates/around/tile_skipping.cuh).
+ * in which it proves that P vanishes (templates/around/tile_skipping.cuh).
  */
 #include <math.h>
 

@@ -379,7 +379,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   const int sums = !in_blocks ? 0
                               : p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4) +
                                     (p->deterministic && p->family == LUATTN_SM80 ? 16 : 0);
-  /* Behind it the sm90 family's tiles begin at the next multiple of 1024. */
+  /* After it the sm90 family's tiles begin at the next multiple of 1024. */
   const int fixed = p->family == LUATTN_SM90 ? (sums + 1023) / 1024 * 1024 : sums;
   const int bytes = e->shared_bytes + (p->pass == LUATTN_BACKWARD ? fixed : 0);
   if (bytes > p->shared_limit)

@@ -134,7 +134,7 @@ bool policy_tiles(const plan *p, int rank, luattn_tiles *out) {
 bool policy_fits_registers(const plan *p) {
   const int dim_v = (p->head_dim_v + 15) / 16 * 16;
   if (p->family == LUATTN_SIMT || p->pass == LUATTN_BACKWARD) return true; /* hooks decide there, not tiles */
-  if (p->family == LUATTN_SM90) { /* 64 rows a warpgroup: scores, weights, O, and 32 more */
+  if (p->family == LUATTN_SM90) { /* 64 rows a warpgroup: scores, P, O, and 32 more */
     const int registers = p->tile_m > 128 ? 160 : 240;
     return p->tile_n / 2 + p->tile_n / 4 + dim_v / 2 + 32 <= registers;
   }
@@ -174,11 +174,11 @@ bool policy_is_crowded(const plan *p, const plan_rows *rows, bool calls, bool ma
 
 int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_work) {
   const bool three = p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && p->threads == 512;
-  const int beside_hooks = three ? 0 : outlined_work / 4;
+  const int next_to_hooks = three ? 0 : outlined_work / 4;
   const bool slow_next = p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD;
   const int loading = slow_next && rows->bias_row_bytes > 0 ? 112 : 0;
   const int alone = tiles_d256(p) ? 768 : slow_next ? 288 + loading : 64;
-  return alone + (beside_hooks < 1024 ? beside_hooks : 1024);
+  return alone + (next_to_hooks < 1024 ? next_to_hooks : 1024);
 }
 
 bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_bytes) {

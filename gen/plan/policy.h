@@ -24,7 +24,7 @@ enum {
   /* Fewer instructions an element take no time that is worth a value for each distance. What reads memory
    * counts as these. */
   POLICY_LONG_TERM = 16,
-  /* Where keep alone reads Row: more instructions to fill it are not short next to a loop over a masked
+  /* Where only keep reads Row: more instructions to fill it are not short next to a loop over a masked
    * tile's columns. */
   POLICY_SHORT_ROW = 48,
   /* A loop over a tile's scores takes 0.7 to 0.9 of the speed at 13 instructions of keep (H200, dilated

@@ -68,7 +68,9 @@ static LayoutSizes sizes_of(const plan *p, const plan_rows *r) {
                        .in_order = p->deterministic};
 }
 
-bool tiles_have_bias_rows(const plan *p, const plan_rows *r) { return fwd_sm90_layout(sizes_of(p, r)).has_lines; }
+bool tiles_have_bias_rows(const plan *p, const plan_rows *r) {
+  return fwd_sm90_layout(sizes_of(p, r)).has_lines;
+}
 
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
   const LayoutSizes s = sizes_of(p, rows);

@@ -50,7 +50,7 @@ typedef struct plan_rows {
   int row_bytes, bwd_row_bytes, num_acc, num_stats;
   int bias_row_bytes; /* of an element of the bias row that scores read ahead; 0: they read none */
   int col_bytes;      /* of struct Col, where it is all that scores read memory for, and whole words; else 0 */
-  bool skips;         /* tiles without weight */
+  bool skips;         /* tiles in which P vanishes */
   bool sums_distances;    /* some gradient of a parameter is sums of dS at distances (SUM_DISTANCE) */
   bool has_distance_term; /* kept in shared memory in the simt family (simt/tile_products.cuh, DistanceTable) */
 } plan_rows;
