@@ -102,7 +102,7 @@ typedef struct luattn_target {
 typedef struct luattn_compile_report {
   int cache_hit;
   int is_kept; /* the image is in the disk cache now; where it should be and is not, *err has a warning */
-  double trace_ms, plan_ms, nvrtc_ms, cache_ms;
+  double trace_ms, plan_ms, nvrtc_ms, cache_ms; /* of a cache_hit, plan_ms and nvrtc_ms are 0 */
   char plan[4096]; /* family, tiles, shared memory and the reason for each, one line per fact */
   luattn_tiles tiles;
   int every_length; /* the other target.lengths has the same tiles, so that one image will do */

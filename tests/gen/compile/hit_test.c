@@ -91,6 +91,38 @@ static void test_hits_of_later_tiles(void **state) {
   luattn_spec_free(spec);
 }
 
+/* Tiles that are remembered are in the key, and what is said of them is in the record. */
+static void test_hits_of_tuned_tiles(void **state) {
+  (void)state;
+  luattn_spec *spec = load(SPEC);
+  const folder dir = folder_new();
+  luattn_tiles list[PLAN_MAX_CANDIDATES];
+  luattn_compile_report own, tuned;
+  luattn_error err;
+  int count;
+  luattn_target t = target_new(), measured;
+  t.pass = LUATTN_FORWARD, t.dtype = LUATTN_BF16, t.arch = 90, t.cache_dir = dir.path, t.device = "Fake 0";
+  luattn_image_free(compile(spec, &t, &own));
+  assert_int_equal(luattn_plan_candidates(spec, &t, list, PLAN_MAX_CANDIDATES, &count, &err), LUATTN_OK);
+  measured = t, measured.tiles = &list[count - 1];
+  assert_false(plan_same_tiles(measured.tiles, &own.tiles));
+  assert_int_equal(luattn_tuned_store(spec, &measured, 1.25, NULL, 0, &err), LUATTN_OK);
+  hits(spec, &t);
+  luattn_image_free(compile(spec, &t, &tuned));
+  assert_memory_equal(&tuned.tiles, measured.tiles, sizeof tuned.tiles);
+  char line[96];
+  snprintf(line, sizeof line,
+           "tuned: 1.25 times as fast as %d x %d, %d stages, at long lengths on Fake 0: ", own.tiles.tile_m,
+           own.tiles.tile_n, own.tiles.stages);
+  assert_non_null(strstr(tuned.plan, line));
+  t.device = NULL; /* the plan's own is still there */
+  luattn_image_free(compile(spec, &t, &tuned));
+  assert_int_equal(tuned.cache_hit, 1);
+  same_report(&own, &tuned);
+  folder_remove(&dir);
+  luattn_spec_free(spec);
+}
+
 /* Lengths for which there are no other tiles share an image; others do not. */
 static void test_lengths(void **state) {
   (void)state;
@@ -148,6 +180,7 @@ static void test_said_of_this_run(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_hits), cmocka_unit_test(test_hits_of_later_tiles),
+                                     cmocka_unit_test(test_hits_of_tuned_tiles),
                                      cmocka_unit_test(test_lengths), cmocka_unit_test(test_said_of_this_run)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
