@@ -72,13 +72,119 @@ static int find_name(names *n, const char *at, size_t size) {
   return n->count++;
 }
 
+/* Is the word that ends at `end` anywhere else in the text? */
+static bool is_used(const char *text, const char *word, const char *end) {
+  const size_t size = (size_t)(end - word);
+  char name[1024];
+  if (size >= sizeof name) return true;
+  memcpy(name, word, size);
+  name[size] = 0;
+  for (const char *at = strstr(text, name); at != NULL; at = strstr(at + 1, name))
+    if (at != word && (at == text || !is_word(at[-1])) && !is_word(at[size])) return true;
+  return false;
+}
+
+/* Takes out the lines of global variables that no other line mentions: constants of headers, which come in
+ * the order of these. */
+static bool drop_unused(char *text) {
+  char *kept = malloc(strlen(text) + 1), *to = kept;
+  if (kept == NULL) return false;
+  for (const char *at = text; *at != 0;) {
+    const char *line_end = at + strcspn(at, "\n"), *end = at + strcspn(at, "=[;\n"),
+               *next = line_end + (*line_end != 0);
+    while (end > at && is_blank(end[-1])) end--;
+    const char *word = end;
+    while (word > at && is_word(word[-1])) word--;
+    const bool is_global = strncmp(at, ".global ", 8) == 0 && word > at + 7 && word < end;
+    if (!is_global || is_used(text, word, end)) {
+      memcpy(to, at, (size_t)(next - at));
+      to += next - at;
+    }
+    at = next;
+  }
+  *to = 0;
+  strcpy(text, kept);
+  free(kept);
+  return true;
+}
+
+typedef struct piece {
+  const char *at, *name; /* name: of a kernel; up to the end of its line */
+  size_t size;
+} piece;
+
+static int by_name(const void *a, const void *b) {
+  const piece *x = a, *y = b;
+  return strcmp(x->name, y->name);
+}
+
+static const char *kernel_at(const char *line) {
+  if (strncmp(line, ".visible ", 9) == 0) line += 9;
+  return strncmp(line, ".entry ", 7) == 0 ? line + 7 : NULL;
+}
+
+/* A kernel ends with a brace on a line of its own that begins there. NULL: it does not end. */
+static const char *end_of_kernel(const char *at) {
+  int depth = 0;
+  for (; *at != 0; at++) {
+    depth += *at == '{';
+    if (*at == '}' && --depth == 0) return at + 1 + (at[1] == '\n');
+  }
+  return NULL;
+}
+
+enum { MAX_KERNELS = 64 };
+
+/* Kernels behind everything else, by name: ptxas compiles each by itself. False: out of memory. */
+static bool sort_kernels(char *text) {
+  piece kernel[MAX_KERNELS];
+  int count = 0;
+  char *sorted = malloc(strlen(text) + 1), *to = sorted;
+  if (sorted == NULL) return false;
+  for (const char *at = text; *at != 0;) {
+    const char *name = kernel_at(at), *end = name != NULL && count < MAX_KERNELS ? end_of_kernel(at) : NULL;
+    const char *next = at + strcspn(at, "\n");
+    next += *next != 0;
+    if (end != NULL) {
+      kernel[count++] = (piece){at, name, (size_t)(end - at)};
+      at = end;
+    } else {
+      memcpy(to, at, (size_t)(next - at));
+      to += next - at, at = next;
+    }
+  }
+  qsort(kernel, (size_t)count, sizeof *kernel, by_name);
+  for (int i = 0; i < count; to += kernel[i++].size) memcpy(to, kernel[i].at, kernel[i].size);
+  *to = 0;
+  strcpy(text, sorted);
+  free(sorted);
+  return true;
+}
+
+/* Of a word that has the number of its function, as $L__BB12_3 and __local_depot12 have: where the number
+ * begins. 0: it has none. */
+static size_t numbered(const char *word) {
+  static const char *const starts[] = {"$L__BB", "__local_depot"};
+  for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
+    if (strncmp(word, starts[i], strlen(starts[i])) == 0) return strlen(starts[i]);
+  return 0;
+}
+
 char *memo_rename(const char *ptx) {
   names n = {0};
-  char *text = memo_strip(ptx), *out = text == NULL ? NULL : malloc(2 * strlen(text) + 16), *to = out;
+  char *text = memo_strip(ptx);
+  if (text == NULL || !drop_unused(text) || !sort_kernels(text)) return free(text), NULL;
+  char *out = malloc(2 * strlen(text) + 16), *to = out;
   for (const char *at = text; out != NULL && *at != 0;) {
-    size_t size = 0;
+    size_t size = 0, skip = 0;
     while (is_word(at[size])) size++;
-    if (size < 2 || at[0] != '_' || at[1] != 'Z') {
+    const size_t number = numbered(at);
+    if (number > 0) skip = strspn(at + number, "0123456789");
+    if (number > 0) {
+      memcpy(to, at, number);
+      memcpy(to + number, at + number + skip, size - number - skip);
+      to += size - skip;
+    } else if (size < 2 || at[0] != '_' || at[1] != 'Z') {
       size = size == 0 ? 1 : size;
       memcpy(to, at, size);
       to += size;

@@ -13,8 +13,8 @@ typedef struct memo_file {
 
 /* CUDA text without comments, indentation, and runs of blanks. Allocated; NULL: out of memory. */
 char *memo_strip(const char *text);
-/* PTX without comments and blank lines, and with _Z0, _Z1, .. for the C++ names in it, in the order in which they occur.
- * Allocated; NULL: out of memory. */
+/* PTX without comments, blank lines, global variables that nothing uses, and numbers of functions in names, its kernels in the order
+ * of their names, and with _Z0, _Z1, .. for its C++ names, in the order in which they occur. Allocated; NULL: out of memory. */
 char *memo_rename(const char *ptx);
 /* Hashes `source` and those of `headers` that it includes, directly or not, each as memo_strip leaves it. An #include that names
  * none of them, or that is a macro, brings in all of them. False: out of memory. */

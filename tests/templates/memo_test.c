@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +41,7 @@ static void cpp_names_of_ptx_are_numbered(void **state) {
                  ".func _ZN4weighEv(.param .b32 _ZN4weighEv_param_0)\n// comment\ncall _ZN4weighEv;\n",
                  ".func _Z0(.param .b32 _Z1)\ncall _Z0;\n");
   assert_becomes(memo_rename, ".entry luattn_fwd(x_Z1) %r1 $L__BB0_1 _Z",
-                 ".entry luattn_fwd(x_Z1) %r1 $L__BB0_1 _Z0");
+                 ".entry luattn_fwd(x_Z1) %r1 $L__BB_1 _Z0");
 }
 
 static bool same_ptx(const char *a, const char *b) {
@@ -50,6 +51,38 @@ static bool same_ptx(const char *a, const char *b) {
   const bool same = strcmp(x, y) == 0;
   free(x), free(y);
   return same;
+}
+
+static void unused_variables_go(void **state) {
+  (void)state;
+  assert_becomes(memo_rename,
+                 ".global .align 4 .f32 log2_e = 0f3FB8AA3B;\n.global .align 1 .u8 _ZN4RowsE;\n.version 9\n",
+                 ".version 9\n");
+  static const char used[] = ".global .align 4 .b8 table[8] = {1, 2};\nmov.u64 %r1, table;\n";
+  assert_becomes(memo_rename, used, used);
+  assert_becomes(memo_rename, ".global .f32 log;\nadd log2, a.log, log_, $log;",
+                 "add log2, a.log, log_, $log;");
+  assert_becomes(memo_rename, ".global .f32 e;\nld %f1, [e]", ".global .f32 e;\nld %f1, [e]");
+}
+
+static void order_of_kernels_does_not_count(void **state) {
+  (void)state;
+  static const char a[] =
+      ".visible .entry luattn_a(\n)\n{\n{ call _ZB; }\n$L__BB%d_7:\n.local .b8 __local_depot%d[8];\n}\n";
+  static const char b[] = ".entry luattn_b(\n)\n{\nbra $L__BB%d_7;\ncall _ZA;\n}\n",
+                    head[] = ".version 9\n.func _ZA { }\n.func _ZB { }\n";
+  char first[512], then[512];
+  const size_t used = (size_t)snprintf(first, sizeof first, "%s", head);
+  memcpy(then, first, sizeof first);
+  int n = snprintf(first + used, sizeof first - used, a, 0, 0);
+  snprintf(first + used + n, sizeof first - used - (size_t)n, b, 1);
+  n = snprintf(then + used, sizeof then - used, b, 0);
+  snprintf(then + used + n, sizeof then - used - (size_t)n, a, 1, 1);
+  assert_true(same_ptx(first, then));
+  strstr(then, "call _ZA")[6] = 'B';
+  assert_false(same_ptx(first, then));
+  assert_false(same_ptx("bra $L__BB0_7;", "bra $L__BB0_8;"));
+  assert_true(same_ptx(".entry luattn_a { no end", ".entry luattn_a { no end"));
 }
 
 static void other_code_stays_other(void **state) {
@@ -92,6 +125,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(comments_and_indentation_go),   cmocka_unit_test(literals_stay),
       cmocka_unit_test(cpp_names_of_ptx_are_numbered), cmocka_unit_test(other_code_stays_other),
+      cmocka_unit_test(unused_variables_go),           cmocka_unit_test(order_of_kernels_does_not_count),
       cmocka_unit_test(only_what_is_included_counts),  cmocka_unit_test(unknown_includes_bring_in_all),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,9 +6,10 @@ OLD and NEW are the luattn of two builds. Over every example x dtype x architect
 deterministic backward, one for dq alone and head dim 192, it compares the sections of code (and of constants in it) of their cubins.
 Exceptions are printed; any makes it exit with 1.
 
-A kernel is compiled only as far as it has to be: what NEW compiles from the same source, but for comments, or to the same PTX, but for
-C++ names, ptxas has made into the same code before, and spilled as much (memo_nvrtc.c, which is built with NEW, looks that up). --cubin
-compiles all the way. With --cache, OLD's results and what was compiled are kept for the next time (1 GB for everything, compiled twice).
+A kernel is compiled only as far as it has to be. Where NEW compiles the same source, but for comments, or gets the same PTX, but for C++
+names, unused variables and the order of kernels, ptxas has made the same code of it before, and spilled as much: memo_nvrtc.c, which is
+built with NEW, looks that up. --cubin compiles all the way. With --cache, OLD's results and what was compiled are kept for the next
+time, in 100 MB.
 """
 
 import argparse
