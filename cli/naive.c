@@ -91,26 +91,21 @@ static luattn_status online_row(naive *n, const double *score, int kept, int b, 
                                 double *lse, luattn_error *err) {
   const traced_online *on = &n->p->spec->traced.online;
   const int num = on->num_state;
-  double args[1 + SPEC_MAX_STATE + 3], state[SPEC_MAX_STATE], scale;
+  double args[1 + SPEC_MAX_STATE + 3], results[2 + SPEC_MAX_STATE], scale, *state = args + 1;
   char name[128];
-  for (int i = 0; i < num; i++) {
-    snprintf(name, sizeof name, "online.init.%s", on->state_name[i]);
-    TRY(front_oracle_call(n->oracle, name, (double[]){b, h}, 2, &state[i], err));
+  if (num > 0) {
+    snprintf(name, sizeof name, "online.init.%s", on->state_name[0]);
+    TRY(front_oracle_call_all(n->oracle, name, (double[]){b, h}, 2, state, num, err));
   }
   args[1 + num] = b, args[2 + num] = h, args[3 + num] = q;
   for (int k = 0; k < kept; k++) {
     args[0] = score[k];
-    memcpy(args + 1, state, sizeof(double) * (size_t)num);
-    TRY(front_oracle_call(n->oracle, "online.prob", args, 4 + num, &weight[k], err));
-    TRY(front_oracle_call(n->oracle, "online.rescale", args, 4 + num, &scale, err));
-    for (int i = 0; i < num; i++) {
-      snprintf(name, sizeof name, "online.next.%s", on->state_name[i]);
-      TRY(front_oracle_call(n->oracle, name, args, 4 + num, &state[i], err));
-    }
-    for (int i = 0; i < k; i++) weight[i] *= scale;
+    TRY(front_oracle_call_all(n->oracle, "online.prob", args, 4 + num, results, 2 + num, err));
+    weight[k] = results[0];
+    memcpy(state, results + 2, sizeof *state * (size_t)num);
+    for (int i = 0; i < k; i++) weight[i] *= results[1];
   }
   args[0] = 1; /* the epilogue is linear in o */
-  memcpy(args + 1, state, sizeof(double) * (size_t)num);
   TRY(front_oracle_call(n->oracle, "online.out", args, 4 + num, &scale, err));
   for (int i = 0; i < kept; i++) weight[i] *= scale;
   return on->lse < 0 ? LUATTN_OK : front_oracle_call(n->oracle, "online.final.lse", args, 4 + num, lse, err);

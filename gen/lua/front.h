@@ -27,5 +27,9 @@ luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, do
                                luattn_error *err);
 luattn_status front_oracle_call(front_oracle *o, const char *hook, const double *args, int n_args,
                                 double *result, luattn_error *err); /* booleans come back as 0 or 1 */
+/* The same for all `count` results of the hook, in one call: of "online.prob", which is online_fwd, prob, rescale
+ * and the new state, of "online.init.m" the initial state, of "online.out" out and the finals. */
+luattn_status front_oracle_call_all(front_oracle *o, const char *hook, const double *args, int n_args,
+                                    double *results, int count, luattn_error *err);
 
 #endif

@@ -19,6 +19,7 @@ struct front_oracle {
   const double *args;
   int num_args;
   double result;
+  int count; /* of results that the hook gave, in numbers.result */
 };
 
 static int load_main(lua_State *L) {
@@ -163,11 +164,13 @@ static int call_main(lua_State *L) {
     replay_result unused = {.count = 0};
     found = hook_push_field(L, 1, id) != NULL;
     if (found) hook_run_mod(L, 2, &id, &unused);
+    count = unused.count;
   } else {
     found = online_run(L, 1, id, &count);
   }
   if (!found) front_raise_at(L, 0, "oracle: the spec has no '%s'", o->hook);
   o->result = o->numbers.result[result];
+  o->count = count;
   return 0;
 }
 
@@ -179,5 +182,16 @@ luattn_status front_oracle_call(front_oracle *o, const char *hook, const double 
   sandbox_refill(&o->s);
   TRY(sandbox_call(o->L, call_main, err));
   *result = o->result;
+  return LUATTN_OK;
+}
+
+luattn_status front_oracle_call_all(front_oracle *o, const char *hook, const double *args, int n_args,
+                                    double *results, int count, luattn_error *err) {
+  double first;
+  TRY(front_oracle_call(o, hook, args, n_args, &first, err));
+  if (o->count != count)
+    return luattn_fail(err, LUATTN_INTERNAL, "%s: oracle: '%s' gives %d numbers, and %d were asked for",
+                       o->s.file, hook, o->count, count);
+  memcpy(results, o->numbers.result, sizeof *results * (size_t)count);
   return LUATTN_OK;
 }

@@ -109,9 +109,42 @@ static void test_hooks_without_a_trace(void **state) {
   front_oracle_close(o);
 }
 
+/* All results of a hook at once are what single calls give, one by one. */
+static void test_all_results_at_once(void **state) {
+  (void)state;
+  static const char source[] =
+      "return attention { online_func = {\n"
+      "online_rowscales = { m = 1, l = function(b, h) return b + 10 * h end }, final_rowscales = { 'lse' },\n"
+      "online_fwd = function(scores, rowscales, b, h, q_idx)\n"
+      "  local m = max(rowscales.m, reduce_max(scores))\n"
+      "  local p, r = exp(scores - m), exp(rowscales.m - m)\n"
+      "  return p, { m = m, l = rowscales.l * r + reduce_sum(p) }, r end,\n"
+      "online_fwd_epilogue = function(o, rowscales, b, h, q_idx)\n"
+      "  return o / rowscales.l, { lse = rowscales.m + log(rowscales.l) } end } }";
+  static const char *const fwd[] = {"online.prob", "online.rescale", "online.next.l", "online.next.m"};
+  const double place[] = {2, 3}, args[] = {0.5, 2.5, 0.25, 2, 3, 7};
+  double all[4], one;
+  front_oracle *o;
+  luattn_error err;
+  if (front_oracle_open("a.lua", source, sizeof source - 1, no_input, NULL, &o, &err) != LUATTN_OK)
+    fail_msg("%s", err.message);
+  assert_int_equal(front_oracle_call_all(o, "online.init.m", place, 2, all, 2, &err), LUATTN_OK);
+  assert_true(all[0] + all[1] == 33);
+  assert_int_equal(front_oracle_call_all(o, fwd[0], args, 6, all, 4, &err), LUATTN_OK);
+  for (int i = 0; i < 4; i++) {
+    assert_int_equal(front_oracle_call(o, fwd[i], args, 6, &one, &err), LUATTN_OK);
+    assert_true(one == all[i]);
+  }
+  assert_true(all[0] != all[1] && all[2] != all[3]);
+  assert_int_equal(front_oracle_call_all(o, fwd[0], args, 6, all, 3, &err), LUATTN_INTERNAL);
+  assert_string_equal(err.message, "a.lua: oracle: 'online.prob' gives 4 numbers, and 3 were asked for");
+  front_oracle_close(o);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_examples), cmocka_unit_test(test_overlapping_branches),
-      cmocka_unit_test(test_errors_of_the_oracle), cmocka_unit_test(test_hooks_without_a_trace)};
+      cmocka_unit_test(test_all_results_at_once), cmocka_unit_test(test_examples),
+      cmocka_unit_test(test_overlapping_branches), cmocka_unit_test(test_errors_of_the_oracle),
+      cmocka_unit_test(test_hooks_without_a_trace)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
