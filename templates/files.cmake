@@ -18,8 +18,14 @@ set(LUATTN_TEMPLATES
   around/prepare.cuh
   around/round.cuh
   around/tile_skipping.cuh
+  contract/absent.cuh
   contract/contract.cuh
+  contract/grad.cuh
+  contract/mask.cuh
+  contract/mods.cuh
   contract/needs.cuh
+  contract/online.cuh
+  contract/score.cuh
   entry/bwd_d256.cu
   entry/bwd_simt.cu
   entry/bwd_sm80.cu

@@ -1,28 +1,64 @@
-/* sections.h: the sections of spec.cuh, in one file each. Internal to gen/emit. */
+/* sections.h: the structs of spec.cuh, in one file each. Internal to gen/emit. */
 #ifndef LUATTN_GEN_SECTIONS_H
 #define LUATTN_GEN_SECTIONS_H
 
 #include "gen/emit/emit.h"
 #include "gen/emit/write.h"
 
+/* Parameters of hooks. */
+#define P "const LuattnParams &p, const Site &s"
+#define PH P ", const Head &head"
+#define PHR PH ", const Row &row"
+#define BREAK ",\n    "
+#define NO_TURN "0"
+
+/* spec_struct.c. Spec is one struct for each concept of templates/contract; what it lacks is among its bases,
+ * by a type of contract/absent.cuh. */
+typedef struct absence {
+  bool holds;
+  const char *type;
+} absence;
+/* `base`: NULL, or a base in any case. */
+void open_struct(writer *w, const char *name, const char *base, const absence *lacks, int n);
+void close_struct(writer *w);
+
+typedef struct constant {
+  const char *name;
+  int value;
+  bool absent; /* a base has it */
+} constant;
+/* `type`: "bool" or "int". */
+void print_constants(writer *w, const char *type, const constant *c, int n);
+/* `static constexpr type name(int i)`, given its values. */
+void print_table(writer *w, const char *type, const char *name, const char *const *values, int n,
+                 const char *otherwise);
+
 void open_function(writer *w, const char *signature);
 void close_function(writer *w);
+/* Of a struct with one array of Real, x. */
+void return_array(writer *w, const ir_ref *values, int n);
+/* A function of one expression. */
+void expression_function(writer *w, const char *name, const char *signature, int has, const char *state,
+                         const char *turn, ir_ref r);
 
-/* constants.c */
-void emit_constants(writer *w);
-void table_function(writer *w, const char *type, const char *name, const char *const *values, int n,
-                    const char *otherwise); /* `static constexpr type name(int i)`, given its values */
-
-/* slots.c: struct Head, Row and Col: names, and for each kind the struct's function. */
+/* slots.c: struct Head, Row and Col: their types, and the functions that fill them. */
 void emit_name_slots(writer *w);
-void emit_slots(writer *w, int kind);
+void emit_hoisted(writer *w);
 
-/* gradients.c */
-void emit_gradients(writer *w);
-void emit_mods(writer *w);
+/* Each: the struct, if there is one, and what Spec has among its bases. */
+const char *emit_mask(writer *w);   /* spec_mask.c */
+const char *emit_score(writer *w);  /* spec_score.c */
+const char *emit_online(writer *w); /* spec_online.c */
+const char *emit_grad(writer *w);   /* spec_grad.c */
+const char *emit_mods(writer *w);   /* spec_grad.c */
 
-/* tile_class.c */
-void emit_stat_tables(writer *w);
-void emit_tiles(writer *w);
+/* spec_mask.c: a body that bounds what the roots are in a tile; then the bounds of one. */
+void bounds_lines(writer *w, const ir_ref *roots, int n);
+const char *bounds_of(writer *w, ir_ref r);
+
+static inline const traced_spec *writer_traced(const writer *w) { return &w->f->spec->traced; }
+static inline bool writer_forward(const writer *w) { return w->f->plan->pass == LUATTN_FORWARD; }
+
+#define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
 #endif

@@ -25,10 +25,6 @@ void emit_name_slots(writer *w) {
 }
 
 static void slots_body(writer *w, const char *type, const slots *s) {
-  if (s->count == 0) {
-    text_add(&w->out, "return {};\n");
-    return;
-  }
   body_lines(w, s->ref, s->count);
   text_add(&w->out, "%s made;\n", type);
   for (int i = 0; i < s->count; i++)
@@ -36,27 +32,55 @@ static void slots_body(writer *w, const char *type, const slots *s) {
   text_add(&w->out, "return made;\n");
 }
 
-void emit_slots(writer *w, int kind) {
-  static const char *const type[SLOTS_KINDS] = {"Head", "Row", "Col"};
-  static const char *const signature[SLOTS_KINDS] = {
-      "Head head(const LuattnParams &p, const Site &s)",
-      "Row row(const LuattnParams &p, const Site &s, const Head &head, int q)",
-      "Col col(const LuattnParams &p, const Site &s, const Head &head, int kv)"};
+static const char *const type_name[SLOTS_KINDS] = {"Head", "Row", "Col"};
+
+static void slot_type(writer *w, int kind) {
+  static const char *const what[SLOTS_KINDS] = {"the same for all of one (b, h)", "of one query position",
+                                                "of one key position"};
+  const slots *s = &w->f->slot[kind];
+  const bool shift = kind == SLOTS_ROW && w->f->row_shift != IR_NONE;
+  if (s->count == 0 && !shift) {
+    text_add(&w->out, "struct %s {};\n", type_name[kind]);
+    return;
+  }
+  text_add(&w->out, "struct %s {  // %s\n", type_name[kind], what[kind]);
+  w->out.indent++;
+  for (int i = 0; i < s->count; i++)
+    text_add(&w->out, "%s %s;\n", writer_type(w, s->ref[i]), strchr(w->slot_name[s->ref[i]], '.') + 1);
+  if (shift) text_add(&w->out, "Real shift;  // of the tile at hand: the kernel's\n");
+  w->out.indent--;
+  text_add(&w->out, "};\n");
+}
+
+static void slot_function(writer *w, int kind) {
+  static const char *const signature[SLOTS_KINDS] = {"Head head(" P ")", "Row row(" PH ", int q)",
+                                                     "Col col(" PH ", int kv)"};
   static const char *const name[SLOTS_KINDS] = {"head", "row", "col"};
   const slots *s = &w->f->slot[kind];
   const char *call = NULL;
+  if (s->count == 0) {
+    text_add(&w->out, "LUATTN_FN %s { return {}; }\n", signature[kind]);
+    return;
+  }
   if (lowered_is_called(w->f, name[kind])) {
-    outline_open(w, type[kind], name[kind], lowered_slot_has[kind], "", s->ref, s->count, 0);
-    slots_body(w, type[kind], s);
+    outline_open(w, type_name[kind], name[kind], lowered_slot_has[kind], "", s->ref, s->count, 0);
+    slots_body(w, type_name[kind], s);
     call = outline_close(w);
   }
-  text_add(&w->out, "LUATTN_FN %s {\n", signature[kind]);
-  w->out.indent++;
+  open_function(w, signature[kind]);
   body_begin(w, lowered_slot_has[kind], "");
   if (call != NULL)
     text_add(&w->out, "return %s;\n", call);
   else
-    slots_body(w, type[kind], s);
-  w->out.indent--;
-  text_add(&w->out, "}\n");
+    slots_body(w, type_name[kind], s);
+  close_function(w);
+}
+
+void emit_hoisted(writer *w) {
+  text_add(&w->out, "\n");
+  open_struct(w, "Hoisted", NULL, NULL, 0);
+  text_add(&w->out, "using Real = %s;\n", w->f->plan->dtype == LUATTN_F64 ? "double" : "float");
+  for (int kind = 0; kind < SLOTS_KINDS; kind++) slot_type(w, kind);
+  for (int kind = 0; kind < SLOTS_KINDS; kind++) slot_function(w, kind);
+  close_struct(w);
 }

@@ -50,7 +50,7 @@ typedef enum ir_var {
   VAR_TILE,    /* INT, index: inclusive bounds of a tile, VAR_Q0 .. VAR_KV1 of analysis.h, in range expressions */
   VAR_PART,    /* INT, index: parts of a position, PART_Q_BASE .. of lower/lowered.h, in what is emitted */
   VAR_SHIFT,   /* REAL: what a stored score lacks, the same for all of a row in a tile: lower/row_shift.c */
-  VAR_TERM,    /* REAL: what a score takes from the distance alone: emit/distance.c */
+  VAR_TERM,    /* REAL: what a score takes from the distance alone: lower/early_terms.c */
   VAR_COUNT
 } ir_var;
 

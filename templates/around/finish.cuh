@@ -86,7 +86,7 @@ LUATTN_FN const u32 *dq_claim(const LuattnParams &p, int b) {
 // tensors without a mod itself, dk and dv too if luattn_dkdv has not.
 template <class Spec, class Config, class DqOrder = PlainRows, class KvOrder = PlainRows>
 LUATTN_FN void aux_finish(const LuattnParams &p) {
-  static_assert(ValidSpec<Spec>);
+  static_assert(BackwardSpec<Spec>);
   using Need = Needs<Spec, Config>;
   const bool q_alone = int(gridDim.z) == p.batch;
   // The last heads first: what has just been added to them is still in the cache.

@@ -103,7 +103,7 @@ LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
 // family, block minima and maxima too, unless luattn_reach has read them already.
 template <class Spec, class Config, class RowOrder = PlainRows>
 LUATTN_FN void aux_prepare(const LuattnParams &p) {
-  static_assert(ValidSpec<Spec>);
+  static_assert(BackwardSpec<Spec>);
   using Real = typename Spec::Real;
   using Elem = typename Config::Elem;
   constexpr int width = Config::head_dim_v;

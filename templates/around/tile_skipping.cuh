@@ -96,10 +96,19 @@ LUATTN_OUTLINED iv score_bounds(const LuattnParams &p, Site s, int q0, int q1, i
   return Spec::score_bounds(p, s, q0, q1, kv0, kv1, least, most);
 }
 
+// Do tiles of norm_rows rows lie in those whose block statistics the spec looks up?
+template <class Spec, int TileN>
+LUATTN_FN constexpr bool walks_norms() {
+  if constexpr (Spec::num_stats == 0)
+    return true;
+  else
+    return Spec::walk_rows % norm_rows == 0 && TileN == Spec::walk_columns;
+}
+
 // Of one query head.
 template <class Spec, int TileN>
 struct Reach {
-  static_assert(Spec::num_stats == 0 || (Spec::walk_rows % norm_rows == 0 && TileN == Spec::walk_columns));
+  static_assert(walks_norms<Spec, TileN>());
   const LuattnParams &p;
   const Site site;
   const float *norm_k;
@@ -141,7 +150,7 @@ LUATTN_FN float rough_score(const LuattnParams &p, const Site &s, const typename
 // at 32 keys, then at 32 around the best of them, and so on. -1: they have found none that all rows keep.
 template <class Spec>
 LUATTN_FN int best_key(const LuattnParams &p, const Site &s, int q0, int q1) {
-  const Range keys = Spec::kv_range(p, s, q0, q1);
+  const Range keys = kept_keys<Spec>(p, s, q0, q1);
   const typename Spec::Head head = Spec::head(p, s);
   const typename Spec::Row row = Spec::row(p, s, head, q1);
   int step = max_of(ceil_div(keys.hi - keys.lo, 32), 1), from = keys.hi - 1 - 31 * step, best = -1;
@@ -231,7 +240,7 @@ LUATTN_FN void reach_fwd(const LuattnParams &p) {
   Range keys = {0, 0};
   if (q0 < p.q_len) {
     best = score_of_rows<Spec, Config>(reach, q0, q1, norm);
-    keys = Spec::kv_range(p, reach.site, q0, q1);
+    keys = kept_keys<Spec>(p, reach.site, q0, q1);
   }
   const int words = workspace_words(ceil_div(p.kv_len, tile_n));
   u32 *out = p.visits + ((i64(reach.site.b) * p.heads + reach.site.h) * gridDim.x + blockIdx.x) * words;

@@ -13,7 +13,7 @@ struct Needs {
   static constexpr bool dkdv = dk || dv || parameters || (dq && Config::accumulates_dq);
   static constexpr bool dq_alone = dq && !Config::accumulates_dq;                       // luattn_dq
   static constexpr bool turns = dq && Config::accumulates_dq && Config::deterministic;  // work/dq_order.cuh
-  static constexpr bool claims = dq && Config::accumulates_dq && Config::claims;        // sm90/bwd/dq_first_store.cuh
+  static constexpr bool claims = dq && Config::accumulates_dq && Config::claims;  // sm90/bwd/dq_first_store.cuh
   static constexpr bool finish_q = dq && (Spec::has_query_mod || Config::accumulates_dq);
   static constexpr bool finish_k = dk && Spec::has_key_mod, finish_v = dv && Spec::has_value_mod;
 };

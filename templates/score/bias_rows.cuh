@@ -42,7 +42,12 @@ struct LineTerms {
   __device__ __forceinline__ void load(const LuattnParams &p, const Site &site,
                                        const typename Spec::Head &head, int q0, int kv0, int lane,
                                        int first) {
-    if (any && first < cols && first % part == 0) {
+    if constexpr (any) load_there(p, site, head, q0, kv0, lane, first);
+  }
+  __device__ __forceinline__ void load_there(const LuattnParams &p, const Site &site,
+                                             const typename Spec::Head &head, int q0, int kv0, int lane,
+                                             int first) {
+    if (first < cols && first % part == 0) {
       const int q = q0 + lane % 4 * 2 + first / 2 * 8, left = site.q_len - q;  // part is even
       const auto line = Spec::score_line(p, site, head, min_of(q, site.q_len - 1), kv0 + lane / 4);
       const Stored *at[2];

@@ -114,7 +114,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
         for (int j = 0; j < Cols; ++j) score[r][j] = Real(0);
       }
       const State next = Spec::next(p, site, head, row[r], state[r], red);
-      scale[r] = Spec::has_rescale && any ? Spec::rescale(p, site, head, row[r], state[r], red) : Real(1);
+      scale[r] = any ? rescale(p, site, head, row[r], state[r], red) : Real(1);
       if (any) state[r] = next;
     }
   }
@@ -140,7 +140,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
                                                    int r, Real (&score)[Cols], Real &scale) {
     Part part;
     reduce<false, 0, num_shared>(p, site, head, row, state[r], score, KeepBits<Cols>::none(), part.red);
-    scale = Spec::has_rescale ? Spec::rescale(p, site, head, row, state[r], part.red) : Real(1);
+    scale = rescale(p, site, head, row, state[r], part.red);
     if constexpr (Spec::lags) state[r] = Spec::raise(p, site, head, row, state[r], part.red);
     return part;
   }
@@ -176,6 +176,12 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   }
 
 private:
+  // The factor for O.
+  LUATTN_FN Real rescale(const LuattnParams &p, const Site &site, const Head &head, const Row &row, const State &old,
+                         const Real *red) {
+    if constexpr (Spec::has_rescale) return Spec::rescale(p, site, head, row, old, red);
+    else return Real(1);
+  }
   // Under mask_by_inf the arithmetic itself leaves a masked column out; a row that keeps nothing changes
   // nothing, or is put right by `any`.
   template <bool Masked> LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
@@ -202,7 +208,7 @@ private:
       Real sum = part[0];
 #pragma unroll
       for (int c = 1; c < chains; ++c) sum = is_max ? max_of(sum, part[c]) : sum + part[c];
-      if constexpr (Spec::red_shifted(K)) sum += row.shift;
+      if constexpr (Spec::has_shift) sum = Spec::red_shifted(K) ? sum + row.shift : sum;
       if constexpr (Spec::reduction(K) == REDUCE_MAX) sum = lanes_max<Lanes>(sum);
       if constexpr (Spec::reduction(K) == REDUCE_SUM) sum = lanes_sum<Lanes>(sum);
       red[K] = sum;

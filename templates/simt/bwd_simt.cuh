@@ -73,7 +73,7 @@ LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
 
 template <class Spec, class Config>
 LUATTN_FN void dq_simt(const LuattnParams &p) {
-  static_assert(ValidSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(2)>());
+  static_assert(BackwardSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(2)>());
   if constexpr (Needs<Spec, Config>::dq_alone) {
     using Real = typename Spec::Real;
     using T = Simt<Spec, Config>;
@@ -154,7 +154,7 @@ LUATTN_FN void store_kv(const T &t, const LuattnParams &p, int b, int h, int kv0
 
 template <class Spec, class Config>
 LUATTN_FN void dkdv_simt(const LuattnParams &p) {
-  static_assert(ValidSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(2)>());
+  static_assert(BackwardSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(2)>());
   using Need = Needs<Spec, Config>;
   if constexpr (Need::dkdv) {
     using Real = typename Spec::Real;

@@ -31,7 +31,7 @@ LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, co
     const typename Spec::Col col = Spec::col(p, site, head, min_of(int(kv), site.kv_len - 1));
 #pragma unroll
     for (int r = 0; r < T::rows; ++r)
-      s[r][c] = Spec::score_with(p, site, head, row[r], col, s[r][c], t.q_at(q0, r), kv,
+      s[r][c] = score_of<Spec>(p, site, head, row[r], col, s[r][c], t.q_at(q0, r), kv,
                                  terms.get(t.row_at(r), t.col_at(c)));
   }
 }
@@ -62,7 +62,7 @@ LUATTN_FN void mask_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
 
 template <class Spec, class Config>
 LUATTN_FN void fwd_simt(const LuattnParams &p) {
-  static_assert(ValidSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(1)>());
+  static_assert(ForwardSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(1)>());
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;

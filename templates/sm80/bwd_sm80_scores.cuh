@@ -12,6 +12,7 @@
 
 template <class Spec, class Config>
 struct ElementsBwdSm80 {
+  static_assert(BackwardSpec<Spec>);
   using Elem = typename Config::Elem;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;

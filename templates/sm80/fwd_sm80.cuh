@@ -36,6 +36,7 @@
 
 template <class Spec, class Config>
 struct ForwardSm80 {
+  static_assert(ForwardSpec<Spec>);
   using Elem = typename Config::Elem;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
@@ -230,7 +231,7 @@ struct ForwardSm80 {
       const Col col = score_col<Spec>(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        x[r][j] = Spec::score_with(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2],
+        x[r][j] = score_of<Spec>(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2],
                                    position(r, lane), kv, terms.get(r, j / 2, j % 2));
     }
   }
@@ -358,7 +359,7 @@ struct ForwardSm80 {
     if (work && tile.masked) {
       const int kv0 = tile.index * tile_n, kv1 = min_of(kv0 + tile_n, site.kv_len) - 1;
       if constexpr (Spec::num_stats > 0) {
-        const Range kept = Spec::kv_range(p, site, first, last);
+        const Range kept = kept_keys<Spec>(p, site, first, last);
         work = kept.lo <= kv1 && kv0 < kept.hi;
       } else {
         work = class_of<Spec>(p, site, first, last, kv0, kv1) != TILE_EMPTY;
@@ -470,7 +471,6 @@ struct ForwardSm80 {
 
 template <class Spec, class Config>
 LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
-  static_assert(ValidSpec<Spec>);
   using Kernel = ForwardSm80<Spec, Config>;
   const u32 index = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   Kernel kernel(p, shared_address(shared), site_of(p.order, index));

@@ -55,7 +55,7 @@ LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {
 // scores that fall with the distance from it, as ALiBi's do, need no other.
 template <class Spec, int TileM, int TileN>
 struct WarpKvTiles {
-  static_assert(walks_stats<Spec, TileM, TileN>);
+  static_assert(walks_stats<Spec, TileM, TileN>());
   int q0, q1, base;
   u32 present, masked, by_range;  // of the tiles base, base - 1, .. base - 31 that are still to come
   Range todo;
@@ -65,7 +65,7 @@ struct WarpKvTiles {
       : visits(p, s, q_tile, ceil_div(s.q_len, TileM), ceil_div(s.kv_len, TileN)) {
     q0 = q_tile * TileM;
     q1 = min_of(q0 + TileM, s.q_len) - 1;
-    todo = visited_hull(visits, tiles_of(Spec::kv_range(p, s, q0, q1), s.kv_len, TileN));
+    todo = visited_hull(visits, tiles_of(kept_keys<Spec>(p, s, q0, q1), s.kv_len, TileN));
     present = masked = by_range = 0;
     base = 0;
   }
@@ -79,8 +79,8 @@ struct WarpKvTiles {
       TileClass c = TILE_EMPTY;
       if constexpr (Spec::keep_apart) {
         TileClass rest = TILE_EMPTY;
-        if (tile >= todo.lo && visits.has(tile)) rest = Spec::rest_class(p, s, q0, q1, kv0, kv1);
-        if (rest != TILE_EMPTY) c = least_of(rest, Spec::bounds_class(p, s, q0, q1, kv0, kv1));
+        if (tile >= todo.lo && visits.has(tile)) rest = Spec::data_class(p, s, q0, q1, kv0, kv1);
+        if (rest != TILE_EMPTY) c = least_of(rest, Spec::position_class(p, s, q0, q1, kv0, kv1));
         by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
       } else if (tile >= todo.lo && visits.has(tile)) {
         c = class_of<Spec>(p, s, q0, q1, kv0, kv1);

@@ -57,7 +57,7 @@ LUATTN_FN u32 turn_before(const LuattnParams &p, const Site &s, int q_tile, int 
               kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     bool visits = false;
     if (tile < count) {  // exactly as QTiles and WarpQTiles decide it
-      const Range todo = tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM);
+      const Range todo = tiles_of(kept_queries<Spec>(p, s, kv0, kv1), s.q_len, TileM);
       visits = q_tile >= todo.lo && q_tile < todo.hi &&
                Visits<Spec>(p, s, tile, count, ceil_div(s.q_len, TileM)).has(q_tile) &&
                class_of<Spec>(p, s, q0, q1, kv0, kv1) != TILE_EMPTY;

@@ -33,8 +33,10 @@ LUATTN_FN Range tiles_of(Range positions, int len, int tile) {
 
 // Does a walk have the tiles whose block statistics its spec looks up?
 template <class Spec, int TileM, int TileN>
-constexpr bool walks_stats =
-    Spec::num_stats == 0 || (TileM == Spec::walk_rows && TileN == Spec::walk_columns);
+LUATTN_FN constexpr bool walks_stats() {
+  if constexpr (Spec::num_stats == 0) return true;
+  else return TileM == Spec::walk_rows && TileN == Spec::walk_columns;
+}
 
 template <class Spec>
 LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
@@ -75,7 +77,7 @@ struct Visits<Spec, false> {
 // masked, because they only ever influence themselves and are not stored.
 template <class Spec, int TileM, int TileN>
 struct KvTiles {
-  static_assert(walks_stats<Spec, TileM, TileN>);
+  static_assert(walks_stats<Spec, TileM, TileN>());
   int q0, q1;
   Range todo;
 
@@ -83,7 +85,7 @@ struct KvTiles {
   __device__ __forceinline__ KvTiles(const LuattnParams &p, const Site &s, int q_tile) {
     q0 = q_tile * TileM;
     q1 = min_of(q0 + TileM, s.q_len) - 1;
-    todo = tiles_of(Spec::kv_range(p, s, q0, q1), s.kv_len, TileN);
+    todo = tiles_of(kept_keys<Spec>(p, s, q0, q1), s.kv_len, TileN);
   }
 
   __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
@@ -119,7 +121,7 @@ struct QShare {
 // masked.
 template <class Spec, int TileM, int TileN>
 struct QTiles {
-  static_assert(walks_stats<Spec, TileM, TileN>);
+  static_assert(walks_stats<Spec, TileM, TileN>());
   int kv0, kv1;
   bool ragged;
   Range todo;
@@ -129,7 +131,7 @@ struct QTiles {
     kv0 = kv_tile * TileN;
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;
-    todo = tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM);
+    todo = tiles_of(kept_queries<Spec>(p, s, kv0, kv1), s.q_len, TileM);
   }
 
   __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {

@@ -28,16 +28,28 @@ static const template_file *entry(const char *name) {
   return NULL;
 }
 
+/* A change of the spec: `from` becomes `to`. */
+typedef struct edit {
+  const char *what, *from, *to;
+} edit;
+
+static const char *edited(arena *a, const char *text, const edit *e) {
+  const char *at = e == NULL ? NULL : strstr(text, e->from);
+  if (e == NULL) return text;
+  if (at == NULL) fail_msg("'%s' is not in the example", e->from);
+  return arena_printf(a, "%.*s%s%s", (int)(at - text), text, e->to, at + strlen(e->from));
+}
+
 /* NULL, or why it does not compile. */
 static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *arch,
-                           const char *const *options, int n) {
+                           const char *const *options, int n, const edit *e) {
   luattn_error err;
   template_file headers[128];
   int count = 0;
   assert_true(luattn_embedded_template_count + 2 <= (int)(sizeof headers / sizeof headers[0]));
   for (int i = 0; i < luattn_embedded_template_count; i++) headers[count++] = luattn_embedded_templates[i];
   headers[count++] = (template_file){"config.cuh", read_file(a, "config.cuh"), 0};
-  headers[count++] = (template_file){"spec.cuh", read_file(a, "spec.cuh"), 0};
+  headers[count++] = (template_file){"spec.cuh", edited(a, read_file(a, "spec.cuh"), e), 0};
   nvrtc_result r;
   if (nvrtc_compile(lib, a, name, entry(name)->data, headers, count, arch,
                     (nvrtc_options){.list = options, .count = n}, 0, &r, &err) != LUATTN_OK)
@@ -57,10 +69,10 @@ static void compile(const char *name, const char *arch, const char *const *optio
   const char *all[16];
   memcpy(all, options, (size_t)n * sizeof *all);
   all[n] = arena_printf(a, "-DEXAMPLE_SHARED_BYTES=%d", shared);
-  const char *why = why_not(a, &lib, name, arch, all, n + 1);
+  const char *why = why_not(a, &lib, name, arch, all, n + 1, NULL);
   if (why != NULL) fail_msg("%s", why);
   all[n] = arena_printf(a, "-DEXAMPLE_SHARED_BYTES=%d", shared - 1);
-  why = why_not(a, &lib, name, arch, all, n + 1);
+  why = why_not(a, &lib, name, arch, all, n + 1, NULL);
   if (why == NULL || strstr(why, "less shared memory than its layout takes") == NULL)
     fail_msg("%s, %d bytes: %s", name, shared - 1, why == NULL ? "compiles" : why);
   arena_close(a);
@@ -109,8 +121,49 @@ static void test_simt(void **state) {
   }
 }
 
+/* What a spec lacks it must say; what it has must be there, and nothing else: by the first line of a kernel.
+ */
+static void test_contract(void **state) {
+  (void)state;
+#define SPEC(parts) "struct Spec : " parts " {};"
+#define WHOLE SPEC("Mask, Score, Online, Grad, NoMods")
+  static const edit edits[] = {
+      {"no part for mods", WHOLE, SPEC("Mask, Score, Online, Grad")},
+      {"no part for the mask", WHOLE, SPEC("Score, Online, Grad, NoMods")},
+      {"no part for gradients", WHOLE, SPEC("Mask, Score, Online, NoMods")},
+      {"forward without an online function", WHOLE,
+       SPEC("Mask, Score, NoOnline, NoLse, NoSavedRows, Grad, NoMods")},
+      {"an absence of a part is not said", "NoDistanceTerm, ", ""},
+      {"a mask and none", WHOLE, SPEC("Mask, EveryKv, Score, Online, Grad, NoMods")},
+      {"a hook is missing", "bool keep(", "bool keeps("},
+      {"a constant that is not so", "row_ranges = 1", "row_ranges = 2"},
+      {"a constant without its hook", "NoLazyRescaling, ", ""},
+      {"a hook that is said to be absent", WHOLE,
+       "struct Spec : Mask, Score, Online, Grad, NoMods {\n"
+       "  LUATTN_FN Real key_mod(const LuattnParams &, const Site &, Real x, int, int) { return x; }\n};"},
+  };
+#undef WHOLE
+#undef SPEC
+  nvrtc_file file;
+  nvrtc lib;
+  luattn_error err;
+  if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
+  const char *const options[] = {"-std=c++20", "-default-device", "-DEXAMPLE_SHARED_BYTES=98304",
+                                 "-DLUATTN_PART=1"};
+  arena *a = arena_open(NULL);
+  const char *why = why_not(a, &lib, "entry/fwd_sm80.cu", "sm_80", options, 4, NULL);
+  if (why != NULL) fail_msg("%s", why);
+  for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+    why = why_not(a, &lib, "entry/fwd_sm80.cu", "sm_80", options, 4, &edits[i]);
+    if (why == NULL || strstr(why, "sm80/fwd_sm80.cuh(") == NULL ||
+        strstr(why, "static assertion failed") == NULL)
+      fail_msg("%s: %s", edits[i].what, why == NULL ? "compiles" : why);
+  }
+  arena_close(a);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_sm80), cmocka_unit_test(test_sm90),
-                                     cmocka_unit_test(test_simt)};
+                                     cmocka_unit_test(test_simt), cmocka_unit_test(test_contract)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@
 template <class Spec, int TileM, int TileN, bool Halves = false, bool Whole = false,
           bool Alike = Spec::may_be_alike>
 struct WarpQTiles {
-  static_assert(walks_stats<Spec, TileM, TileN>);
+  static_assert(walks_stats<Spec, TileM, TileN>());
   int kv0, kv1, base;
   bool ragged;
   u32 present, masked, alike, by_range;  // of the tiles base .. base + 31 that are still to come
@@ -46,7 +46,7 @@ struct WarpQTiles {
     kv0 = kv_tile * TileN;
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;
-    todo = share.of(p, visited_hull(visits, tiles_of(Spec::q_range(p, s, kv0, kv1), s.q_len, TileM)), s.h);
+    todo = share.of(p, visited_hull(visits, tiles_of(kept_queries<Spec>(p, s, kv0, kv1), s.q_len, TileM)), s.h);
     present = masked = alike = by_range = halves = 0;
     base = 0;
   }
@@ -58,8 +58,10 @@ struct WarpQTiles {
       const int tile = base + int(threadIdx.x) % 32, q0 = tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
       const bool inside = !ragged && q0 + TileM <= s.q_len;
       TileClass rest = TILE_EMPTY, c = TILE_EMPTY;
-      if (tile < todo.hi && visits.has(tile))
-        rest = Spec::columns_apart ? Spec::rest_class(p, s, q0, q1, kv0, kv1) : TILE_FULL;
+      if (tile < todo.hi && visits.has(tile)) {
+        rest = TILE_FULL;
+        if constexpr (Spec::columns_apart) rest = Spec::data_class(p, s, q0, q1, kv0, kv1);
+      }
       if constexpr (Halves)
         c = classify_halves(p, s, rest, q0, q1, inside);
       else if (rest != TILE_EMPTY)
@@ -79,10 +81,10 @@ struct WarpQTiles {
   }
 
  private:
-  // Without what rest_class has said.
+  // Without what data_class has said.
   LUATTN_FN TileClass other_class(const LuattnParams &p, const Site &s, int q0, int q1, int lo, int hi) {
     if constexpr (Spec::columns_apart)
-      return Spec::bounds_class(p, s, q0, q1, lo, hi);
+      return Spec::position_class(p, s, q0, q1, lo, hi);
     else
       return class_of<Spec>(p, s, q0, q1, lo, hi);
   }
@@ -142,8 +144,9 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
   for (int half = 0; half < 2; ++half) {
     const int key = kv + half * 8;
     const bool exists = key < s.kv_len;
-    const Range kept = exists ? Spec::column_range(p, s, key) : Range{0, 0},
-                rest = period > 0 ? Spec::column_rest(p, s, key) : Range{0, 0};
+    const Range kept = exists ? Spec::column_range(p, s, key) : Range{0, 0};
+    Range rest = {0, 0};
+    if constexpr (period > 0) rest = Spec::column_rest(p, s, key);
     u32 &bits = keep[half].word[0];
     bits = queries_in<Spec, TileM>(kept, rest, q0, first);
     if constexpr (Spec::column_ranges == 2)

@@ -130,10 +130,14 @@ struct ElementsBwdSm90 {
 
   // Bit j of a half: whether column j of the thread is kept there.
   __device__ __forceinline__ void find_kept(TileNote tile, int q0, KeepBits<cols> (&keep)[2]) const {
-    if (Spec::column_ranges > 0 && (!Spec::columns_apart || tile.by_range()))
-      find_kept_queries<Spec, tile_m>(p, site, int(kv_of(0)), q0, keep);
-    else
+    if constexpr (Spec::column_ranges > 0) {
+      if (!Spec::columns_apart || tile.by_range())
+        find_kept_queries<Spec, tile_m>(p, site, int(kv_of(0)), q0, keep);
+      else
+        ask_all(q0, keep);
+    } else {
       ask_all(q0, keep);
+    }
   }
   // Rolled, where a hook is long.
   __device__ __forceinline__ void ask_all(int q0, KeepBits<cols> (&keep)[2]) const {

@@ -322,7 +322,7 @@ struct ConsumerBwdSm90 : ElementsBwdSm90<Spec, Config> {
 
 template <class Spec, class Config>
 LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, unsigned char *memory) {
-  static_assert(ValidSpec<Spec>);
+  static_assert(BackwardSpec<Spec>);
   using Shared = SharedBwdSm90<Spec, Config>;
   const Shared shared{memory, shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();

@@ -62,7 +62,9 @@ struct ParameterSums {
   }
   __device__ __forceinline__ void leave_head(const At &at) {
     if constexpr (alike && !hands) flush_same(at);
-    if constexpr (!cols) return;
+    if constexpr (cols) flush_columns(at);
+  }
+  __device__ __forceinline__ void flush_columns(const At &at) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = lanes_sum<4>(col[half]);

@@ -163,7 +163,7 @@ struct SumsWide {
 
 template <class Spec, class Config>
 LUATTN_FN void bwd_sm90_wide(const LuattnParams &p, const LuattnTensorMaps &maps, unsigned char *memory) {
-  static_assert(ValidSpec<Spec>);
+  static_assert(BackwardSpec<Spec>);
   using Need = Needs<Spec, Config>;
   const SharedWide<Spec, Config> shared{shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();

@@ -69,7 +69,7 @@ struct ConsumerSm90 : WeigherSm90<Spec, Config> {
     const int q0 = note.q_tile * tile_m + group * 64, q1 = min_of(q0 + 64, site.q_len);
     first_row = q0 + warp * 16;
     wanted =
-        skips && q0 < q1 ? tiles_of(Spec::kv_range(p, site, q0, q1 - 1), site.kv_len, tile_n) : Range{0, 0};
+        skips && q0 < q1 ? tiles_of(kept_keys<Spec>(p, site, q0, q1 - 1), site.kv_len, tile_n) : Range{0, 0};
     head = Spec::head(p, site);
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
@@ -353,7 +353,7 @@ struct ConsumerSm90 : WeigherSm90<Spec, Config> {
 template <class Spec, class Config>
 LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, void *memory) {
   using Shared = SharedSm90<Spec, Config>;
-  static_assert(ValidSpec<Spec> && has_shared<Config, Shared::bytes>());
+  static_assert(ForwardSpec<Spec> && has_shared<Config, Shared::bytes>());
   const Shared shared{shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();

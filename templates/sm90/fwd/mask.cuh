@@ -35,17 +35,25 @@ struct MaskSm90 {
       return by_interval(kv0, x, online);
     if constexpr (Spec::mask_by_inf && Spec::row_ranges == 0 && Spec::keep_is_cheap)
       return by_predicate(kv0, x, online);
-    if (by_row || (Spec::row_ranges > 0 && tile.by_range())) {
-      bits_of_row(kv0, keep, online);
-    } else {
-      bits_of_predicate(kv0, keep);
-      note(keep, online);
-    }
+    find_bits(tile, kv0, keep, online);
 #pragma unroll
     for (int r = 0; r < rows; ++r)
 #pragma unroll
       for (int j = 0; j < cols; j += 4)
         keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone());
+  }
+  __device__ __forceinline__ void find_bits(KvNote tile, int kv0, Keep (&keep)[rows], Online &online) const {
+    if constexpr (Spec::row_ranges > 0)
+      if (!Spec::keep_apart || tile.by_range()) return bits_of_row(kv0, keep, online);
+    bits_of_predicate(kv0, keep);
+    note(keep, online);
+  }
+  // What row r keeps, or the first part of it.
+  __device__ __forceinline__ Range range_of(int r) const {
+    if constexpr (Spec::has_mask)
+      return Spec::row_range(p, site, query(r));
+    else
+      return {0, site.kv_len};
   }
   // Which rows keep something of the tile. If one of a row's four threads does, all may say that they do.
   __device__ __forceinline__ void note(const Keep (&keep)[rows], Online &online) const {
@@ -59,7 +67,7 @@ struct MaskSm90 {
   __device__ __forceinline__ void by_interval(int kv0, float (&x)[rows][cols], Online &online) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const Range kept = Spec::row_range(p, site, query(r));
+      const Range kept = range_of(r);
       const int lo = kept.lo - kv0, hi = kept.hi - kv0;
       note(r, kv0, kept, online);
 #pragma unroll
@@ -93,7 +101,7 @@ struct MaskSm90 {
     Range kept[rows], rest[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      kept[r] = Spec::row_range(p, site, query(r));
+      kept[r] = range_of(r);
       if constexpr (one) note(r, kv0, kept[r], online);
       if constexpr (Spec::row_from_start) kept[r].lo = kv0;  // or below
       if constexpr (Spec::row_period > 0) rest[r] = Spec::row_rest(p, site, query(r));

@@ -175,8 +175,8 @@ struct WeigherSm90 {
         if constexpr (Spec::has_line && !Shared::has_lines)
           to = Spec::score(p, site, head, row[r], col[odd], dot, position(r), kv);
         else
-          to = Spec::score_with(p, site, head, row[r], col[odd], dot, position(r), kv,
-                                Shared::has_lines ? line[r][odd] : terms.get(r, j / 2, odd));
+          to = score_of<Spec>(p, site, head, row[r], col[odd], dot, position(r), kv,
+                              Shared::has_lines ? line[r][odd] : terms.get(r, j / 2, odd));
       }
     }
   }

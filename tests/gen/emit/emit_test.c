@@ -47,12 +47,37 @@ static void golden(const char *folder, const char *name, const char *stage, cons
 
 static void test_golden(void **state) {
   (void)state;
-  golden(EXAMPLES, "causal", "spec", &target, "");
-  golden(EXAMPLES, "alibi", "spec", &target, "");
-  golden(EXAMPLES, "alibi", "spec", &hopper, "_sm90");
-  golden(EXAMPLES, "gemma2", "spec", &target, "");
+  luattn_target forward = target;
+  forward.pass = LUATTN_FORWARD;
+  golden(EXAMPLES, "causal", "spec", &forward, "_fwd");
+  golden(EXAMPLES, "causal", "spec", &target, "_bwd");
+  golden(EXAMPLES, "alibi", "spec", &target, "_bwd");
+  golden(EXAMPLES, "alibi", "spec", &hopper, "_fwd_sm90");
+  golden(EXAMPLES, "gemma2", "spec", &forward, "_fwd");
+  golden(EXAMPLES, "gemma2", "spec", &target, "_bwd");
   golden(HERE "/specs", "called", "spec", &target, "");
   golden(HERE "/specs", "called", "plan", &target, "");
+}
+
+/* What a pass or a spec lacks is a base of Spec, and nothing else of it is printed. */
+static void test_absence(void **state) {
+  (void)state;
+  luattn_target forward = target;
+  forward.pass = LUATTN_FORWARD;
+  static const char *const plain = "return attention { name = 'a' }";
+  static const char *const mod =
+      "return attention { name = 'a', block_mask = causal(),\n"
+      "  key_mod = function(k, b, h, i, d) return 2 * k end }";
+  check_pass(&forward, plain, LIST("struct Spec : EveryKv, Score, Online, NoGrad, NoMods {};"),
+             LIST("keep(", "_class(", "_range(", "add_", "prepare(", "flush(", "_mod("));
+  check_pass(&target, plain,
+             LIST("struct Spec : EveryKv, Score, Online, Grad, NoMods {};", "NoOnline", "ScoreInGrad"),
+             LIST("Real score(", "State init(", "Real lse(", "_mod("));
+  check_pass(&forward, mod,
+             LIST("struct Spec : Mask, Score, Online, NoGrad, Mods {};", "NoQueryMod", "Real key_mod("),
+             LIST("key_mod_grad(", "query_mod(", "value_mod(", "Range q_range(", "Range column_"));
+  check_pass(&target, mod, LIST("Real key_mod(", "Real key_mod_grad(", "Range q_range("),
+             LIST("query_mod_grad(", "Range row_"));
 }
 
 /* The folder of a spec must not reach the cache key. */
@@ -88,8 +113,8 @@ static void test_rows_of_prob(void **state) {
         LIST("prob_rows = -1;"), NULL);
 }
 
-/* Which gradients of t, in score_mod's `score`, are sums of dS (SumKind in contract/contract.cuh), and whether any is
- * not. */
+/* Which gradients of t, in score_mod's `score`, are sums of dS (SumKind in contract/contract.cuh), and
+ * whether any is not. */
 static void check_sums(int arch, const char *axes, const char *score, int sums, bool adds) {
   luattn_target t = target;
   t.arch = arch;
@@ -100,18 +125,10 @@ static void check_sums(int arch, const char *axes, const char *score, int sums, 
            axes, score);
   snprintf(want[0], sizeof want[0], " sums = %d;", sums);
   snprintf(want[1], sizeof want[1], "grad_adds = %s;", adds ? "true" : "false");
-  luattn_spec *spec;
-  luattn_error err;
-  char *text = NULL;
-  luattn_status status = luattn_spec_load_text("spec.lua", source, strlen(source), NULL, &spec, &err);
-  if (status == LUATTN_OK) {
-    status = luattn_emit(spec, &t, "spec", &text, &err);
-    luattn_spec_free(spec);
-  }
-  if (status != LUATTN_OK) fail_msg("%s", err.message);
+  char *text = emit_facts(source, &t, false);
   for (int i = 0; i < 2; i++)
     if (strstr(text, want[i]) == NULL) fail_msg("%s: '%s' is not in\n%s", score, want[i], text);
-  luattn_text_free(text);
+  free(text);
 }
 
 static void test_sums(void **state) {
@@ -189,7 +206,8 @@ static void test_terms_take_room(void **state) {
   }
 }
 
-/* Whether a score_mod that adds `read` reads a line along the keys (contract/contract.cuh), and one for all batches.
+/* Whether a score_mod that adds `read` reads a line along the keys (contract/contract.cuh), and one for all
+ * batches.
  */
 static void check_line(luattn_pass pass, int arch, const char *axes, const char *type, const char *read,
                        bool line, bool shared) {
@@ -247,7 +265,7 @@ static void check_places(const char *axes, const char *score, const char *alike,
       "return attention { name = 'a', inputs = { t = { axes = {%s}, grad = true }, w = { axes = {'h'} } },\n"
       "  score_mod = function(s, b, h, q, kv) return s + %s end }",
       axes, score);
-  char *text = emit_text(source, &t, "spec");
+  char *text = emit_facts(source, &t, false);
   const char *const want[] = {alike, step, pairs}, *const name[] = {"may_be_alike", "distance_step",
                                                                     "pairs_in_line"};
   for (int i = 0; i < 3; i++) {
@@ -255,7 +273,7 @@ static void check_places(const char *axes, const char *score, const char *alike,
     snprintf(line, sizeof line, " %s = %s;", name[i], want[i]);
     if (strstr(text, line) == NULL) fail_msg("%s: '%s' is not in\n%s", score, line, text);
   }
-  luattn_text_free(text);
+  free(text);
 }
 
 static void test_places_of_sums(void **state) {
@@ -297,7 +315,7 @@ static void test_spellings_for_elements(void **state) {
   half.dtype = LUATTN_F16;
   check(table, LIST("q.base - kv.base", "q.offset - kv.offset", "op_sum_apart("), NULL);
   check_for(&forward, cap, LIST("op_rough_tanh("), NULL);
-  check(cap, LIST("op_sigmoid2("), LIST("op_rough_tanh("));
+  check_pass(&target, cap, LIST("op_sigmoid2("), LIST("op_rough_tanh("));
   check_for(&half, cap, LIST("op_sigmoid2("), LIST("op_rough_tanh("));
 }
 
@@ -308,8 +326,10 @@ static void test_hoisting(void **state) {
       "return attention { name = 'a', inputs = { u = { axes = {'q'} }, w = { axes = {'kv'} }, z = { axes = "
       "{'h'} } },\n"
       "  score_mod = function(s, b, h, q, kv) return s * tanh(z[h]) + exp(u[q]) * s + sin(w[kv]) * s end }";
-  char *text = emit_text(source, &target, "spec");
-  const char *score = strstr(text, "Real score("), *end = strstr(score, "bool keep(");
+  luattn_target forward = target;
+  forward.pass = LUATTN_FORWARD;
+  char *text = emit_text(source, &forward, "spec");
+  const char *score = strstr(text, "Real score("), *end = strstr(text, "struct Online");
   assert_true(score != NULL && end != NULL);
   const char *const moved[] = {"op_tanh", "op_exp", "op_sin", "load_input"};
   for (int i = 0; i < 4; i++) {
@@ -440,7 +460,7 @@ static void test_shift(void **state) {
     else
       check_for(&hopper, source, LIST(no), LIST("row.shift", score));
     check_for(&sm80, source, LIST(no), LIST("row.shift", score));
-    check_for(&backward, source, LIST(no), LIST("row.shift", score));
+    check_pass(&backward, source, LIST(no), LIST("row.shift", score));
   }
 }
 
@@ -527,6 +547,7 @@ static void test_out_of_memory(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_golden),
+      cmocka_unit_test(test_absence),
       cmocka_unit_test(test_path_does_not_matter),
       cmocka_unit_test(test_unit_of_the_score),
       cmocka_unit_test(test_rows_of_prob),

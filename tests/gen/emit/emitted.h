@@ -2,6 +2,8 @@
 #ifndef LUATTN_TESTS_EMITTED_H
 #define LUATTN_TESTS_EMITTED_H
 
+#include <stdbool.h>
+
 #include "luattn/compiler.h"
 
 extern const luattn_target target; /* backward, bf16, head dim 128, sm_80 */
@@ -11,7 +13,14 @@ extern const luattn_target hopper; /* forward, bf16, head dim 64, sm_90 */
 char *emit_file(const char *path, const luattn_target *t, const char *stage);
 char *emit_text(const char *source, const luattn_target *t, const char *stage);
 
-/* Is all of `has` in the spec.cuh of a source, and nothing of `has_not`? NULL: nothing to look for. */
+/* The spec.cuh of a source, with the structs of contract/absent.cuh that it names, and each constant as
+ * `name = value;`. both: for a backward target followed by that of forward. free frees. */
+char *emit_facts(const char *source, const luattn_target *t, bool both);
+
+/* Is all of `has` in the facts of a source, of both passes, and nothing of `has_not`? NULL: nothing to look
+ * for. `check_pass`: of the target's pass alone. */
+void check_pass(const luattn_target *t, const char *source, const char *const *has,
+                const char *const *has_not);
 void check_for(const luattn_target *t, const char *source, const char *const *has,
                const char *const *has_not);
 void check(const char *source, const char *const *has, const char *const *has_not); /* for `target` */

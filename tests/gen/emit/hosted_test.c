@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "luattn/compiler.h"
@@ -215,9 +216,9 @@ static void fill(LuattnParams *out, problem *p) {
   out->scalar_grad = p->dscalar[1];
 }
 
-static bool write_stage(const luattn_spec *spec, const char *stage, const char *path) {
+static bool write_stage(const luattn_spec *spec, luattn_pass pass, const char *stage, const char *path) {
   const luattn_target t = {.struct_size = sizeof t,
-                           .pass = LUATTN_BACKWARD,
+                           .pass = pass,
                            .dtype = LUATTN_F64,
                            .head_dim = DIM,
                            .head_dim_v = DIM_V,
@@ -234,20 +235,32 @@ static bool write_stage(const luattn_spec *spec, const char *stage, const char *
   return ok;
 }
 
-/* Emits the spec and compiles it into a shared object in `dir`. */
-static void *host(const luattn_spec *spec, const char *dir, char **argv) {
-  char path[512], command[2048];
-  snprintf(path, sizeof path, "%s/spec.cuh", dir);
-  if (!write_stage(spec, "spec", path)) return NULL;
-  snprintf(path, sizeof path, "%s/config.cuh", dir);
-  if (!write_stage(spec, "config", path)) return NULL;
-  snprintf(command, sizeof command,
-           "%s -std=c++20 -O1 -w -shared -fPIC -ffp-contract=off -I%s -I%s -I%s/.. -o "
-           "%s/spec.so %s/hosted.cpp",
-           argv[1], dir, argv[3], argv[3], dir, argv[2]);
-  if (system(command) != 0) return NULL;
-  snprintf(path, sizeof path, "%s/spec.so", dir);
-  return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+/* Emits the spec for both passes and compiles each into a shared object in `dir`. */
+static bool host(const luattn_spec *spec, const char *dir, char **argv, void *library[2]) {
+  static const char *const name[2] = {"forward", "backward"};
+  char path[512], command[4096];
+  size_t length = 0;
+  for (int pass = 0; pass < 2; pass++) {
+    snprintf(path, sizeof path, "%s/%s", dir, name[pass]);
+    if (mkdir(path, 0700) != 0) return false;
+    for (int i = 0; i < 2; i++) {
+      const char *stage = i == 0 ? "spec" : "config";
+      snprintf(path, sizeof path, "%s/%s/%s.cuh", dir, name[pass], stage);
+      if (!write_stage(spec, pass == 0 ? LUATTN_FORWARD : LUATTN_BACKWARD, stage, path)) return false;
+    }
+    length += (size_t)snprintf(command + length, sizeof command - length,
+                               "%s%s -std=c++20 -O1 -w -shared -fPIC -fvisibility=hidden -ffp-contract=off "
+                               "%s -I%s/%s -I%s -I%s/.. -o %s/%s.so %s/hosted.cpp",
+                               pass == 0 ? "" : " && ", argv[1], pass == 0 ? "-DHOSTED_FORWARD" : "", dir,
+                               name[pass], argv[3], argv[3], dir, name[pass], argv[2]);
+  }
+  if (system(command) != 0) return false;
+  for (int pass = 0; pass < 2; pass++) {
+    snprintf(path, sizeof path, "%s/%s.so", dir, name[pass]);
+    library[pass] = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library[pass] == NULL) return printf("  %s\n", dlerror()), false;
+  }
+  return true;
 }
 
 /* Largest difference, in units of the largest value; infinities and NaNs must agree exactly. */
@@ -296,28 +309,35 @@ static void *function(void *library, const char *name) {
   return f;
 }
 
-static bool run_shape(const luattn_spec *spec, const luattn_spec_info *info, void *library, shape s) {
-  int (*forward)(const LuattnParams *);
-  void (*backward)(const LuattnParams *), (*stats)(LuattnParams *);
-  void *symbols[] = {function(library, "hosted_forward"), function(library, "hosted_backward"),
-                     function(library, "hosted_stats")};
-  if (symbols[0] == NULL || symbols[1] == NULL || symbols[2] == NULL) return false;
-  memcpy(&forward, &symbols[0], sizeof forward);
-  memcpy(&backward, &symbols[1], sizeof backward);
-  memcpy(&stats, &symbols[2], sizeof stats);
+/* Runs one pass; false: a tile has the wrong class. */
+static bool run_pass(void *library, LuattnParams *params) {
+  int (*run)(const LuattnParams *);
+  void (*stats)(LuattnParams *);
+  void *symbols[] = {function(library, "hosted_run"), function(library, "hosted_stats")};
+  if (symbols[0] == NULL || symbols[1] == NULL) return false;
+  memcpy(&run, &symbols[0], sizeof run);
+  memcpy(&stats, &symbols[1], sizeof stats);
+  stats(params);
+  const int wrong = run(params);
+  if (wrong > 0) printf("  %d elements lie in tiles of the wrong class\n", wrong);
+  for (int i = 0; i < LUATTN_MAX_STATS; i++) {
+    free(params->stats[i]);
+    params->stats[i] = NULL;
+  }
+  return wrong == 0;
+}
+
+static bool run_shape(const luattn_spec *spec, const luattn_spec_info *info, void *const library[2],
+                      shape s) {
   problem p;
   LuattnParams params;
   luattn_error err;
   open_problem(&p, info, s);
   fill(&params, &p);
-  stats(&params);
   bool ok = run_cpu(spec, &p, &err) == LUATTN_OK;
   if (!ok) printf("  cpu: %s\n", err.message);
-  const int wrong = forward(&params);
-  if (wrong > 0) ok = (printf("  %d elements lie in tiles of the wrong class\n", wrong), false);
-  backward(&params);
+  for (int pass = 0; pass < 2; pass++) ok = run_pass(library[pass], &params) && ok;
   ok = compare(&p) && ok;
-  for (int i = 0; i < LUATTN_MAX_STATS; i++) free(params.stats[i]);
   free(params.dq_acc), free(params.dk_acc), free(params.dv_acc);
   close_problem(&p);
   return ok;
@@ -332,14 +352,15 @@ static bool run_example(const char *path, char **argv) {
   if (luattn_spec_load(path, NULL, &spec, &err) != LUATTN_OK)
     return printf("FAILED %s\n  %s\n", path, err.message), false;
   luattn_spec_get_info(spec, &info);
-  void *library = mkdtemp(dir) == NULL ? NULL : host(spec, dir, argv);
-  bool ok = library != NULL;
+  void *library[2] = {NULL, NULL};
+  bool ok = mkdtemp(dir) != NULL && host(spec, dir, argv, library);
   for (size_t i = 0; ok && i < sizeof shapes / sizeof shapes[0]; i++) {
     ok = run_shape(spec, &info, library, shapes[i]);
     if (!ok) printf("  at q_len %d, kv_len %d\n", shapes[i].q_len, shapes[i].kv_len);
   }
   printf("%s %s\n", ok ? "ok" : "FAILED", path);
-  if (library != NULL) dlclose(library);
+  for (int pass = 0; pass < 2; pass++)
+    if (library[pass] != NULL) dlclose(library[pass]);
   snprintf(command, sizeof command, "rm -r %s", dir);
   if (system(command) != 0) printf("  could not remove %s\n", dir);
   luattn_spec_free(spec);

@@ -269,7 +269,7 @@ static void test_block_of_tile(void **state) {
   check(both, LIST("stat_bounds(p.stats["), NULL);
   /* two blocks of threads share 128 keys */
   const char *const shared[] = {
-      "walk_rows = 64, walk_columns = 128;", "stat_block(int i) { return i == 0 ? 64 : i == 1 ? 128 : 1; }",
+      "walk_rows = 64; walk_columns = 128;", "stat_block(int i) { return i == 0 ? 64 : i == 1 ? 128 : 1; }",
       "block_bounds(p.stats[0], p.input[0], 0, 64, grad_offset(p.input[0]), ivi_make(q0, q1))",
       "block_bounds(p.stats[1], p.input[0], 0, 128, grad_offset(p.input[0]), ivi_make(kv0, kv1))", NULL};
   check_for(&wide, MASK("eq(doc[q], doc[kv])"), shared, NULL);
@@ -336,7 +336,7 @@ static void test_distance_term_of_gradient(void **state) {
   "\n"                                                                                   \
   "    return " score " end }"
   const char *const some[] = {"has_distance_term = true;", "Position q, Position kv, Real term, Real &prob",
-                              "return score(p, s, head, row, col, dot, q, kv);", "+ term", NULL};
+                              "+ term", NULL};
   const char *const called[] = {"has_distance_term = true;", "= grad_outlined<with_inputs>(", "Real term)",
                                 NULL};
   /* its factor wants the table's number as it is, weights times log2 e: the number is read once */
@@ -412,15 +412,13 @@ static void test_lags(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[768];
     const char *const yes = "lags = true;", *const no = "lags = false;";
-    luattn_target sm80 = hopper, backward = hopper, half = hopper;
+    luattn_target sm80 = hopper, half = hopper;
     sm80.arch = 80;
     half.dtype = LUATTN_F16;
-    backward.pass = LUATTN_BACKWARD;
     snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
     check_for(&hopper, source, LIST(cases[i].lags ? yes : no), LIST(cases[i].lags ? no : yes));
     if (i == 1) check_for(&half, source, LIST("has_shift = true;", yes), LIST(no));
     check_for(&sm80, source, LIST(no), LIST(yes));
-    check_for(&backward, source, LIST(no), LIST(yes));
   }
 }
 
@@ -440,10 +438,9 @@ static void test_small(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[512];
     const char *const yes = "has_small = true;", *const no = "has_small = false;";
-    luattn_target wide = hopper, half = hopper, sm80 = hopper, backward = hopper;
+    luattn_target wide = hopper, half = hopper, sm80 = hopper;
     half.dtype = LUATTN_F16;
     sm80.arch = 80;
-    backward.pass = LUATTN_BACKWARD;
     snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
     for (int dim = 64; dim <= 256; dim *= 2) {
       const bool has = cases[i].has && dim <= 128;
@@ -452,7 +449,6 @@ static void test_small(void **state) {
     }
     check_for(&half, source, LIST(no), LIST(yes)); /* an accurate tanh */
     check_for(&sm80, source, LIST(no), LIST(yes));
-    check_for(&backward, source, LIST(no), LIST(yes));
   }
 }
 
@@ -477,15 +473,13 @@ static void test_sigmoid_weights(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[512];
     const char *const yes = "prob_is_sigmoid = true;", *const no = "prob_is_sigmoid = false;";
-    luattn_target half = hopper, sm80 = hopper, backward = hopper;
+    luattn_target half = hopper, sm80 = hopper;
     half.dtype = LUATTN_F16;
     sm80.arch = 80;
-    backward.pass = LUATTN_BACKWARD;
     snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
     check_for(&hopper, source, LIST(cases[i].are ? yes : no), LIST(cases[i].are ? no : yes));
     check_for(&half, source, LIST(cases[i].are ? yes : no), LIST(cases[i].are ? no : yes));
     check_for(&sm80, source, LIST(no), LIST(yes));
-    check_for(&backward, source, LIST(no), LIST(yes));
   }
 }
 

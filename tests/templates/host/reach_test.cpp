@@ -25,7 +25,7 @@ struct Spec {
   struct Row {};
   struct Col {};
   static constexpr bool has_mask = true, has_score_bounds = true, has_shift = true;
-  static constexpr int num_stats = 0, walk_rows = 0, walk_columns = 0;
+  static constexpr int num_stats = 0;
   static int last_key(const Site &s, int q) { return masked ? q + s.kv_len - s.q_len : s.kv_len - 1; }
   static Range kv_range(const LuattnParams &, const Site &s, int, int q1) {
     return {0, max_of(min_of(last_key(s, q1) + 1, s.kv_len), 0)};

@@ -11,16 +11,13 @@ static unsigned char present[2 * most][most];
 static Range range[most];
 struct Spec {
   static constexpr bool has_mask = true, has_score_bounds = false;
-  static constexpr int num_stats = 0, walk_rows = tile_m, walk_columns = tile_n;
+  static constexpr int num_stats = 0;
   static Range q_range(const LuattnParams &, const Site &, int kv0, int) { return range[kv0 / tile_n]; }
   static TileClass tile_class(const LuattnParams &, const Site &s, int q0, int, int kv0, int) {
     return present[q0 / tile_m][kv0 / tile_n] >> s.h & 1 ? TILE_PARTIAL : TILE_EMPTY;
   }
 };
-struct Full : Spec {
-  static constexpr bool has_mask = false;
-  static Range q_range(const LuattnParams &, const Site &s, int, int) { return {0, s.q_len}; }
-};
+struct Full : EveryKv, NoScoreBounds {};
 
 // Some of whose tiles have no weight, as p.visits says.
 struct Falling : Full {

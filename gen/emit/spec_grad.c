@@ -1,10 +1,7 @@
-/* gradients.c: prints prepare, grad, flush and the input mods: everything that adds up parameter gradients.
- */
+/* spec_grad.c: prints struct Grad and struct Mods: everything that adds up parameter gradients, and input
+ * mods. */
 #include "common/real.h"
 #include "gen/emit/sections.h"
-
-#define P "const LuattnParams &p, const Site &s"
-#define PHR P ", const Head &head, const Row &row"
 
 /* A function out of line that computes gradients: its type, and how it is called. */
 typedef struct outlined_gradient {
@@ -99,10 +96,11 @@ static const struct {
     [SUM_ELEMENT] = {"add_here", "Position q, Position kv, Real g", HAS_HEAD | HAS_Q | HAS_KV},
     [SUM_LINEAR] = {"add_linear", "int q, int kv, Real g, Real g_by_q", HAS_HEAD | HAS_Q | HAS_KV}};
 
-static void sums(writer *w) {
+static void sums_of_ds(writer *w) {
   for (int kind = 0; kind < SUM_KINDS; kind++) {
-    open_function(w, writer_format(w, "void %s(" P ", const Head &head, %s, Acc &acc)", sum_hook[kind].name,
-                                   sum_hook[kind].given));
+    if ((w->f->facts.sums >> kind & 1) == 0) continue;
+    open_function(
+        w, writer_format(w, "void %s(" PH ", %s, Acc &acc)", sum_hook[kind].name, sum_hook[kind].given));
     body_begin(w, lowered_sum_has[kind], "");
     add_terms_of(w, kind, &w->f->sum[kind]);
     close_function(w);
@@ -110,19 +108,32 @@ static void sums(writer *w) {
 }
 
 /* Where the places lie that the one term of `kind` adds to; axis: which q alone is the index of, or -1. */
-static void line(writer *w, const char *name, int kind, bool there, int axis) {
+static void line(writer *w, const char *name, int kind, int axis) {
   const derived_term *t = &w->f->sum[kind].term[0];
-  open_function(w, writer_format(w, "GradLine<Real> %s(" P ", const Head &head, int q, int kv)", name));
-  if (there) {
-    body_begin(w, lowered_sum_has[kind], "");
-    body_lines(w, &t->factor, 1);
-    body_lines(w, t->index, t->num_index);
-    text_add(&w->out, "return grad_line<Real, %d>(p.input[%d], %s", axis, t->input, body_value(w, t->factor));
-    for (int i = 0; i < t->num_index; i++) text_add(&w->out, ", %s", body_value(w, t->index[i]));
-    text_add(&w->out, ");\n");
-  } else {
-    text_add(&w->out, "return {};\n");
-  }
+  open_function(w, writer_format(w, "GradLine<Real> %s(" PH ", int q, int kv)", name));
+  body_begin(w, lowered_sum_has[kind], "");
+  body_lines(w, &t->factor, 1);
+  body_lines(w, t->index, t->num_index);
+  text_add(&w->out, "return grad_line<Real, %d>(p.input[%d], %s", axis, t->input, body_value(w, t->factor));
+  for (int i = 0; i < t->num_index; i++) text_add(&w->out, ", %s", body_value(w, t->index[i]));
+  text_add(&w->out, ");\n");
+  close_function(w);
+}
+
+static void alike(writer *w) {
+  const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
+  ir_ref index[4 * DERIVED_MAX_TERMS];
+  open_function(w, "bool alike(" P ", int q0, int q1, int kv0, int kv1)");
+  bounds_lines(w, index, lowered_distance_indices(w->f, index));
+  const char *glue = "return ";
+  for (int i = 0; i < terms->count; i++)
+    for (int j = 0; j < terms->term[i].num_index; j++)
+      if (!lowered_is_point(w->f, terms->term[i].index[j])) {
+        text_add(&w->out, "%sis_one_place(%s, p.input[%d].size[%d])", glue,
+                 bounds_of(w, terms->term[i].index[j]), terms->term[i].input, j);
+        glue = " && ";
+      }
+  text_add(&w->out, ";\n");
   close_function(w);
 }
 
@@ -147,7 +158,7 @@ static void flush_acc(writer *w, int number) {
 }
 
 static void flush(writer *w) {
-  open_function(w, "void flush(" P ", const Head &head, const Acc &acc)");
+  open_function(w, "void flush(" PH ", const Acc &acc)");
   for (int i = 0; i < w->f->num_acc; i++) flush_acc(w, i);
   close_function(w);
 }
@@ -221,23 +232,63 @@ static void grad(writer *w) {
   close_function(w);
 }
 
-void emit_gradients(writer *w) {
+static void prepare(writer *w) {
   const lowered *f = w->f;
   open_function(
       w, "BwdRow prepare(" PHR ",\n    int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
   body_begin(w, HAS_HEAD | HAS_ROW | HAS_Q, "");
   add_terms(w, &f->row_terms);
-  body_lines(w, f->row, f->num_rows);
-  text_add(&w->out, f->num_rows > 0 ? "BwdRow made;\n" : "return {};\n");
-  for (int i = 0; i < f->num_rows; i++) text_add(&w->out, "made.x[%d] = %s;\n", i, body_value(w, f->row[i]));
-  if (f->num_rows > 0) text_add(&w->out, "return made;\n");
+  return_array(w, f->row, f->num_rows);
   close_function(w);
+}
 
+static void constants(writer *w) {
+  const lowered *f = w->f;
+  const lowered_facts *t = &f->facts;
+  const bool adds = f->element_terms.count > 0, sums = t->sums != 0;
+  const constant flags[] = {{"has_grad", true, false},
+                            {"grad_reads_row", t->grad_reads_row, false},
+                            {"grad_is_light", t->grad_is_light, false},
+                            {"grad_adds", true, !adds},
+                            {"grad_adds_to_memory", t->grad_adds_to_memory, !adds},
+                            {"may_be_alike", true, !t->same_bucket},
+                            {"pairs_in_line", true, !f->pairs_in_row},
+                            {"pairs_pitched", f->pairs_q_axis >= 0, !f->pairs_in_row}};
+  const constant numbers[] = {
+      {"num_bwd_rows", f->num_rows, false},
+      {"prob_rows", t->prob_rows, false},
+      {"num_acc", f->num_acc, f->num_acc == 0},
+      {"sums", t->sums, !sums},
+      {"distance_step", f->distance_step, f->distance_step == 0},
+      {"pairs_input", f->pairs_in_row ? f->sum[SUM_ELEMENT].term[0].input : -1, !f->pairs_in_row}};
+  print_constants(w, "bool", flags, COUNT(flags));
+  print_constants(w, "int", numbers, COUNT(numbers));
+}
+
+const char *emit_grad(writer *w) {
+  const lowered *f = w->f;
+  if (writer_forward(w)) return "NoGrad";
+  const bool sums = f->facts.sums != 0;
+  const absence lacks[] = {{f->num_acc == 0, "NoAccumulators"},
+                           {f->element_terms.count == 0, "NoElementGrads"},
+                           {!sums, "NoParameterSums"},
+                           {sums && !f->facts.same_bucket, "NoSameBucket"},
+                           {sums && f->distance_step == 0, "NoDistanceLine"},
+                           {sums && !f->pairs_in_row, "NoPairLine"}};
+  text_add(&w->out, "\n");
+  open_struct(w, "Grad", "Hoisted", lacks, COUNT(lacks));
+  text_add(&w->out, "struct BwdRow { Real x[%d]; };\n", f->num_rows > 0 ? f->num_rows : 1);
+  text_add(&w->out, "struct Acc { Real x[%d]; };\n", f->num_acc > 0 ? f->num_acc : 1);
+  constants(w);
+  prepare(w);
   grad(w);
-  sums(w);
-  line(w, "distance_line", SUM_DISTANCE, f->distance_step != 0, -1);
-  line(w, "pair_line", SUM_ELEMENT, f->pairs_in_row, f->pairs_q_axis);
-  flush(w);
+  sums_of_ds(w);
+  if (f->facts.same_bucket) alike(w);
+  if (f->distance_step != 0) line(w, "distance_line", SUM_DISTANCE, -1);
+  if (f->pairs_in_row) line(w, "pair_line", SUM_ELEMENT, f->pairs_q_axis);
+  if (f->num_acc > 0) flush(w);
+  close_struct(w);
+  return "Grad";
 }
 
 /* ---- input mods
@@ -252,24 +303,20 @@ static void mod_value(writer *w, const char *name, ir_ref value) {
   }
   open_function(w, writer_format(w, "Real %s(" P ", Real x, int i, int d)", name));
   body_begin(w, 0, "");
-  if (value == IR_NONE)
-    text_add(&w->out, "return x;\n");
-  else if (call != NULL)
+  if (call != NULL)
     text_add(&w->out, "return %s;\n", call);
   else
     body_return(w, value);
   close_function(w);
 }
 
-static void mod_grad(writer *w, const char *name, ir_ref value, const derived_mod *d) {
+static void mod_grad(writer *w, const char *name, const derived_mod *d) {
   const bool outlined = lowered_is_called(w->f, name);
   outlined_gradient made = {NULL, NULL};
   if (outlined) made = outline_gradient(w, name, 0, &d->dx, 1, &d->terms, false);
-  open_function(w, writer_format(w, "Real %s(" P ", Real x, Real g, int i, int d, Acc &acc)", name));
+  open_function(w, writer_format(w, "Real %s(" P ", Real x, Real g, int i, int d, Grad::Acc &acc)", name));
   body_begin(w, 0, "");
-  if (value == IR_NONE) {
-    text_add(&w->out, "return g;\n");
-  } else if (outlined) {
+  if (outlined) {
     text_add(&w->out, "const %s made = %s;\n", made.type, made.call);
     add_returned(w, &d->terms, 1);
     text_add(&w->out, "return made.x[0];\n");
@@ -283,13 +330,34 @@ static void mod_grad(writer *w, const char *name, ir_ref value, const derived_mo
   close_function(w);
 }
 
-void emit_mods(writer *w) {
-  const traced_spec *t = &w->f->spec->traced;
+const char *emit_mods(writer *w) {
+  const traced_spec *t = writer_traced(w);
   const derived_spec *d = &w->f->spec->derived;
-  mod_value(w, "query_mod", t->query_mod);
-  mod_grad(w, "query_mod_grad", t->query_mod, &d->query_mod);
-  mod_value(w, "key_mod", t->key_mod);
-  mod_grad(w, "key_mod_grad", t->key_mod, &d->key_mod);
-  mod_value(w, "value_mod", t->value_mod);
-  mod_grad(w, "value_mod_grad", t->value_mod, &d->value_mod);
+  const struct {
+    const char *name, *grad_name, *constant, *absence;
+    ir_ref value;
+    const derived_mod *grad;
+  } mod[] = {{"query_mod", "query_mod_grad", "has_query_mod", "NoQueryMod", t->query_mod, &d->query_mod},
+             {"key_mod", "key_mod_grad", "has_key_mod", "NoKeyMod", t->key_mod, &d->key_mod},
+             {"value_mod", "value_mod_grad", "has_value_mod", "NoValueMod", t->value_mod, &d->value_mod}};
+  absence lacks[COUNT(mod)];
+  constant flags[COUNT(mod)];
+  bool any = false;
+  for (int i = 0; i < COUNT(mod); i++) {
+    const bool absent = mod[i].value == IR_NONE;
+    any |= !absent;
+    lacks[i] = (absence){absent, mod[i].absence};
+    flags[i] = (constant){mod[i].constant, true, absent};
+  }
+  if (!any) return "NoMods";
+  text_add(&w->out, "\n");
+  open_struct(w, "Mods", "Hoisted", lacks, COUNT(lacks));
+  print_constants(w, "bool", flags, COUNT(flags));
+  for (int i = 0; i < COUNT(mod); i++) {
+    if (mod[i].value == IR_NONE) continue;
+    mod_value(w, mod[i].name, mod[i].value);
+    if (!writer_forward(w)) mod_grad(w, mod[i].grad_name, mod[i].grad);
+  }
+  close_struct(w);
+  return "Mods";
 }

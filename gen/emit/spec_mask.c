@@ -1,29 +1,26 @@
-/* tile_class.c: prints tile_class by interval arithmetic, the closed-form ranges, and the block statistics of
- * integer inputs. */
+/* spec_mask.c: prints struct Mask: keep, tile_class by interval arithmetic, the closed-form ranges, and the
+ * block bounds of integer inputs. Bounds of other expressions over a tile, too. */
 #include "gen/emit/sections.h"
 
 #include <string.h>
-
-#define P "const LuattnParams &p, const Site &s"
 
 /* Stats lie along one position; a block as long as the walk's tiles makes one lookup a tile. */
 static int stat_block(const writer *w, int stat) {
   return w->f->mask->stat[stat].along_q ? w->f->plan->tile_m : tiles_walk_columns(w->f->plan);
 }
 
-void emit_stat_tables(writer *w) {
+static void stat_tables(writer *w) {
   const mask_info *m = w->f->mask;
+  if (m->num_stats == 0) return;
   const char *input[8], *axis[8], *block[8];
   for (int i = 0; i < m->num_stats; i++) {
     input[i] = writer_format(w, "%d", m->stat[i].input);
     axis[i] = writer_format(w, "%d", m->stat[i].axis);
     block[i] = writer_format(w, "%d", stat_block(w, i));
   }
-  table_function(w, "int", "stat_input", input, m->num_stats, "0");
-  table_function(w, "int", "stat_axis", axis, m->num_stats, "0");
-  table_function(w, "int", "stat_block", block, m->num_stats, "1");
-  text_add(&w->out, "static constexpr int walk_rows = %d, walk_columns = %d;\n", w->f->plan->tile_m,
-           tiles_walk_columns(w->f->plan));
+  print_table(w, "int", "stat_input", input, m->num_stats, "0");
+  print_table(w, "int", "stat_axis", axis, m->num_stats, "0");
+  print_table(w, "int", "stat_block", block, m->num_stats, "1");
 }
 
 /* ---- tile_class
@@ -34,7 +31,7 @@ static const char *bounds_type(const writer *w, ir_ref r) {
   return t == IR_REAL ? "iv" : t == IR_INT ? "ivi" : "tri";
 }
 
-static const char *bounds_of(writer *w, ir_ref r) {
+const char *bounds_of(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   if (lowered_is_point(w->f, r)) return writer_format(w, "%s_point(%s)", bounds_type(w, r), body_value(w, r));
   if (n->op == IR_VAR && ir_var_of(n) == VAR_Q) return "ivi_make(q0, q1)";
@@ -88,8 +85,7 @@ static void op_bounds(writer *w, const ir_node *n) {
   text_add(&w->out, ")");
 }
 
-/* A body that bounds what the roots are in a tile. */
-static void bounds_lines(writer *w, const ir_ref *roots, int n) {
+void bounds_lines(writer *w, const ir_ref *roots, int n) {
   const bool *need = lowered_bounded_nodes(w->f, roots, n);
   ir_ref *points = arena_array(w->f->a, w->f->num_nodes, sizeof *points);
   int num_points = 0;
@@ -114,14 +110,9 @@ static void bounds_lines(writer *w, const ir_ref *roots, int n) {
   }
 }
 
-/* Of a part of the mask; IR_NONE keeps everything. */
-static void part_class(writer *w, const char *name, ir_ref keep) {
+/* Of the mask, or a part of it. */
+static void class_function(writer *w, const char *name, ir_ref keep) {
   open_function(w, writer_format(w, "TileClass %s(" P ", int q0, int q1, int kv0, int kv1)", name));
-  if (keep == IR_NONE) {
-    text_add(&w->out, "return TILE_FULL;\n");
-    close_function(w);
-    return;
-  }
   bounds_lines(w, &keep, 1);
   const char *kept = bounds_of(w, keep);
   text_add(&w->out, "return !%s.can_be_true ? TILE_EMPTY : %s.can_be_false ? TILE_PARTIAL : TILE_FULL;\n",
@@ -129,47 +120,22 @@ static void part_class(writer *w, const char *name, ir_ref keep) {
   close_function(w);
 }
 
+static bool has_data_part(const writer *w) { return w->f->mask->rest != IR_NONE; }
+
 /* A part that reads memory along positions is bounded by itself, so that it can be asked about once. */
 static void tile_class(writer *w) {
-  static const char *const args = "(p, s, q0, q1, kv0, kv1)";
   const mask_info *m = w->f->mask;
-  const bool apart = m->rest != IR_NONE;
-  part_class(w, "rest_class", m->rest);
-  part_class(w, "bounds_class", apart ? m->bounds : w->f->keep);
-  open_function(w, "TileClass tile_class(" P ", int q0, int q1, int kv0, int kv1)");
-  if (apart) text_add(&w->out, "const TileClass rest = rest_class%s, bounds = bounds_class%s;\n", args, args);
-  text_add(&w->out, apart ? "return rest < bounds ? rest : bounds;\n" : "return bounds_class%s;\n", args);
-  close_function(w);
-}
-
-static void alike(writer *w) {
-  const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
-  ir_ref index[4 * DERIVED_MAX_TERMS];
-  open_function(w, "bool alike(" P ", int q0, int q1, int kv0, int kv1)");
-  if (!w->f->facts.same_bucket) {
-    text_add(&w->out, "return false;\n");
-    close_function(w);
+  if (!has_data_part(w)) {
+    class_function(w, "tile_class", m->keep);
     return;
   }
-  bounds_lines(w, index, lowered_distance_indices(w->f, index));
-  const char *glue = "return ";
-  for (int i = 0; i < terms->count; i++)
-    for (int j = 0; j < terms->term[i].num_index; j++)
-      if (!lowered_is_point(w->f, terms->term[i].index[j])) {
-        text_add(&w->out, "%sis_one_place(%s, p.input[%d].size[%d])", glue,
-                 bounds_of(w, terms->term[i].index[j]), terms->term[i].input, j);
-        glue = " && ";
-      }
-  text_add(&w->out, ";\n");
-  close_function(w);
-}
-
-static void score_bounds(writer *w) {
-  const ir_ref score = w->f->score_bounds;
-  if (score == IR_NONE) return;
-  open_function(w, "iv score_bounds(" P ", int q0, int q1, int kv0, int kv1, double least, double most)");
-  bounds_lines(w, &score, 1);
-  text_add(&w->out, "return %s;\n", bounds_of(w, score));
+  class_function(w, "data_class", m->rest);
+  class_function(w, "position_class", m->bounds);
+  open_function(w, "TileClass tile_class(" P ", int q0, int q1, int kv0, int kv1)");
+  text_add(&w->out,
+           "const TileClass data = data_class(p, s, q0, q1, kv0, kv1);\n"
+           "const TileClass position = position_class(p, s, q0, q1, kv0, kv1);\n"
+           "return data < position ? data : position;\n");
   close_function(w);
 }
 
@@ -196,32 +162,67 @@ static void range(writer *w, const char *signature, const char *len, ir_ref lo, 
 static void rest_range(writer *w, const char *signature, const mask_intervals *m) {
   const ir_ref roots[2] = {m->rest_lo, m->rest_hi};
   open_function(w, signature);
-  if (m->period == 0) {
-    text_add(&w->out, "return {0, 0};\n");
-  } else {
-    body_begin(w, 0, "");
-    body_lines(w, roots, 2);
-    text_add(&w->out, "return {%s, %s};\n", body_value(w, roots[0]), body_value(w, roots[1]));
-  }
+  body_begin(w, 0, "");
+  body_lines(w, roots, 2);
+  text_add(&w->out, "return {%s, %s};\n", body_value(w, roots[0]), body_value(w, roots[1]));
   close_function(w);
 }
 
-/* What a row, or a column, keeps: `name`_range, .._second and .._rest. */
-static void line(writer *w, const char *name, const char *position, const char *len,
-                 const mask_intervals *m) {
+/* What a row, or a column, keeps: `name`_range, and where they are asked for .._second and .._rest. */
+static void line(writer *w, const char *name, const char *position, const char *len, const mask_intervals *m,
+                 int ranges) {
   arena *a = w->f->a;
+  if (ranges == 0) return;
   range(w, arena_printf(a, "Range %s_range(" P ", int %s)", name, position), len, m->lo[0], m->hi[0]);
-  range(w, arena_printf(a, "Range %s_second(" P ", int %s)", name, position), len, m->lo[1], m->hi[1]);
-  rest_range(w, arena_printf(a, "Range %s_rest(" P ", int %s)", name, position), m);
+  if (ranges == 2)
+    range(w, arena_printf(a, "Range %s_second(" P ", int %s)", name, position), len, m->lo[1], m->hi[1]);
+  if (m->period != 0) rest_range(w, arena_printf(a, "Range %s_rest(" P ", int %s)", name, position), m);
 }
 
-void emit_tiles(writer *w) {
+/* Which ranges the kernels of the pass ask for: of rows in forward, of columns in backward. */
+static int row_ranges(const writer *w) { return writer_forward(w) ? w->f->facts.row_ranges : 0; }
+static int column_ranges(const writer *w) { return writer_forward(w) ? 0 : w->f->facts.column_ranges; }
+
+static void constants(writer *w) {
+  const lowered_facts *t = &w->f->facts;
   const mask_info *m = w->f->mask;
+  const bool rows = row_ranges(w) > 0, columns = column_ranges(w) > 0, parts = has_data_part(w);
+  const constant flags[] = {{"has_mask", true, false},
+                            {"keep_is_cheap", t->keep_is_cheap, false},
+                            {"row_for_keep", t->row_for_keep, false},
+                            {"row_from_start", t->row_from_start, !rows},
+                            {"has_data_part", true, !parts},
+                            {"keep_apart", t->keep_apart, !parts},
+                            {"columns_apart", t->columns_apart, !parts}};
+  const constant numbers[] = {{"row_ranges", row_ranges(w), !rows},
+                              {"row_period", m->rows.period, !rows},
+                              {"column_ranges", column_ranges(w), !columns},
+                              {"column_period", m->columns.period, !columns},
+                              {"num_stats", m->num_stats, m->num_stats == 0},
+                              {"walk_rows", w->f->plan->tile_m, m->num_stats == 0},
+                              {"walk_columns", tiles_walk_columns(w->f->plan), m->num_stats == 0}};
+  print_constants(w, "bool", flags, COUNT(flags));
+  print_constants(w, "int", numbers, COUNT(numbers));
+}
+
+const char *emit_mask(writer *w) {
+  const mask_info *m = w->f->mask;
+  if (w->f->keep == IR_NONE) return "EveryKv";
+  const absence lacks[] = {{!has_data_part(w), "NoDataPart"},
+                           {row_ranges(w) == 0, "NoRowIntervals"},
+                           {column_ranges(w) == 0, "NoColumnIntervals"},
+                           {m->num_stats == 0, "NoBlockBounds"}};
+  text_add(&w->out, "\n");
+  open_struct(w, "Mask", "Hoisted", lacks, COUNT(lacks));
+  constants(w);
+  stat_tables(w);
+  expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",
+                      NO_TURN, w->f->keep);
   tile_class(w);
-  alike(w);
-  score_bounds(w);
   range(w, "Range kv_range(" P ", int q0, int q1)", "s.kv_len", m->kv_lo, m->kv_hi);
-  range(w, "Range q_range(" P ", int kv0, int kv1)", "s.q_len", m->q_lo, m->q_hi);
-  line(w, "row", "q0", "s.kv_len", &m->rows);
-  line(w, "column", "kv0", "s.q_len", &m->columns);
+  if (!writer_forward(w)) range(w, "Range q_range(" P ", int kv0, int kv1)", "s.q_len", m->q_lo, m->q_hi);
+  line(w, "row", "q0", "s.kv_len", &m->rows, row_ranges(w));
+  line(w, "column", "kv0", "s.q_len", &m->columns, column_ranges(w));
+  close_struct(w);
+  return "Mask";
 }

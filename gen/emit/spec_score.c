@@ -1,0 +1,88 @@
+/* spec_score.c: prints struct Score: from a dot product to a score. */
+#include "gen/emit/sections.h"
+
+static const char score_turn[] = "kv.offset + kv.offset / 8";
+
+static void score_line(writer *w) {
+  const lowered *f = w->f;
+  text_add(&w->out, "using LineElem = %s;\n", writer_input_type(w, ir_index_of(ir_get(f->g, f->bias_row))));
+  open_function(w, "InputLine<LineElem> score_line(" PH ", int q, int kv)");
+  body_begin(w, HAS_HEAD | HAS_Q | HAS_KV, "");
+  body_lines(w, f->bias_row_index, f->num_bias_row_index);
+  text_add(&w->out, "return input_line<LineElem, %d>(p.input[%u]", f->bias_row_q_axis,
+           ir_index_of(ir_get(f->g, f->bias_row)));
+  for (int i = 0; i < f->num_bias_row_index; i++)
+    text_add(&w->out, ", %s", body_value(w, f->bias_row_index[i]));
+  text_add(&w->out, ");\n");
+  close_function(w);
+}
+
+static void score_with(writer *w) {
+  static const char with[] =
+      "Real score_with(" PHR BREAK "const Col &col, Real dot, Position q, Position kv, Real term)";
+  if (w->f->score_with != IR_NONE) {
+    expression_function(w, "score_with", with, HAS_ELEMENT, "", score_turn, w->f->score_with);
+    return;
+  }
+  open_function(w, with);
+  text_add(&w->out, "return score(p, s, head, row, col, dot, q, kv);\n");
+  close_function(w);
+}
+
+static void score_bounds(writer *w) {
+  open_function(w, "iv score_bounds(" P ", int q0, int q1, int kv0, int kv1, double least, double most)");
+  bounds_lines(w, &w->f->score_bounds, 1);
+  text_add(&w->out, "return %s;\n", bounds_of(w, w->f->score_bounds));
+  close_function(w);
+}
+
+static void constants(writer *w) {
+  const lowered *f = w->f;
+  const lowered_facts *t = &f->facts;
+  const bool forward = writer_forward(w);
+  const constant flags[] = {
+      {"has_score", true, !forward},
+      {"score_reads_col", t->score_reads_col, !forward},
+      {"reads_columns", t->reads_columns, !forward},
+      {"has_shift", true, f->row_shift == IR_NONE},
+      {"has_distance_term", true, !t->has_distance_term},
+      {"has_line", true, !t->has_bias_row},
+      {"lines_shared", t->has_bias_row && !ir_uses(f->g, f->bias_row, VAR_B), !t->has_bias_row},
+      {"has_score_bounds", true, f->score_bounds == IR_NONE}};
+  const constant numbers[] = {{"score_reads", t->score_reads, !forward}};
+  print_constants(w, "bool", flags, COUNT(flags));
+  print_constants(w, "int", numbers, COUNT(numbers));
+}
+
+const char *emit_score(writer *w) {
+  const lowered *f = w->f;
+  const bool forward = writer_forward(w), has_term = f->facts.has_distance_term,
+             has_row = f->facts.has_bias_row;
+  const absence lacks[] = {{!forward, "ScoreInGrad"},
+                           {!has_term, "NoDistanceTerm"},
+                           {!has_row, "NoBiasRow"},
+                           {forward && f->row_shift == IR_NONE, "NoRowShift"},
+                           {f->score_bounds == IR_NONE, "NoScoreBounds"}};
+  text_add(&w->out, "\n");
+  if (forward && f->step_unit)
+    text_add(&w->out, "// A score is handed on with the factors of the online function.\n");
+  else if (forward && f->dot_unit)
+    text_add(&w->out, "// A score is handed on divided by the scale.\n");
+  open_struct(w, "Score", "Hoisted", lacks, COUNT(lacks));
+  constants(w);
+  if (forward)
+    expression_function(w, "score",
+                        "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
+                        HAS_ELEMENT, "", score_turn, f->score);
+  if (has_term)
+    expression_function(w, "distance_term", "Real distance_term(" PH ", Position q, Position kv)",
+                        HAS_HEAD | HAS_Q | HAS_KV, "", NO_TURN, f->distance_term);
+  if (has_row) score_line(w);
+  if (forward && (has_term || has_row)) score_with(w);
+  if (f->row_shift != IR_NONE)
+    expression_function(w, "shift", "Real shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "", NO_TURN,
+                        f->row_shift);
+  if (f->score_bounds != IR_NONE) score_bounds(w);
+  close_struct(w);
+  return "Score";
+}

@@ -1,0 +1,79 @@
+// contract/absent.cuh: what a spec lacks. A generated struct names each of these that holds among its bases,
+// so that absence is written down. They hold constants alone: a hook that is absent does not exist, and a
+// kernel that calls it without asking first does not compile.
+#pragma once
+
+// ---- mask ----
+
+// No mask: a row keeps one interval, [0, kv_len), which a kernel need not ask for.
+struct EveryKv {
+  static constexpr bool has_mask = false, keep_is_cheap = true, row_for_keep = false, row_from_start = true;
+  static constexpr bool has_data_part = false, keep_apart = false, columns_apart = false;
+  static constexpr int row_ranges = 1, row_period = 0, column_ranges = 0, column_period = 0, num_stats = 0;
+};
+// No part of the mask reads memory along positions.
+struct NoDataPart { static constexpr bool has_data_part = false, keep_apart = false, columns_apart = false; };
+// No intervals say what a row, or a column, keeps: only `keep` does; or no kernel of the pass asks.
+struct NoRowIntervals {
+  static constexpr int row_ranges = 0, row_period = 0;
+  static constexpr bool row_from_start = false;
+};
+struct NoColumnIntervals { static constexpr int column_ranges = 0, column_period = 0; };
+// The mask reads no integer input of which blocks have minima and maxima.
+struct NoBlockBounds { static constexpr int num_stats = 0; };
+
+// ---- score ----
+
+// Backward: scores are a part of `grad`.
+struct ScoreInGrad { static constexpr bool has_score = false, has_shift = false; };
+// Nothing of a score depends on the distance alone, and is long.
+struct NoDistanceTerm { static constexpr bool has_distance_term = false; };
+// No input is read along the keys. The type is for buffers, which are empty then.
+struct NoBiasRow {
+  static constexpr bool has_line = false, lines_shared = false;
+  using LineElem = float;
+};
+// Scores lack nothing that a row's elements have in common in a tile.
+struct NoRowShift { static constexpr bool has_shift = false; };
+// No tile is known to be without weight.
+struct NoScoreBounds { static constexpr bool has_score_bounds = false; };
+
+// ---- online function ----
+
+// Backward: the online function has been run.
+struct NoOnline { static constexpr bool has_online = false; };
+// O is never multiplied by a factor between tiles.
+struct NoRescale { static constexpr bool has_rescale = false; };
+// The maximum is taken with each tile, or there is none.
+struct NoLazyRescaling { static constexpr bool lags = false; };
+// No cheaper weights where all dots of a tile are small.
+struct NoSoftcapPoly { static constexpr bool has_small = false; };
+// A row has no lse; forward leaves backward no numbers of a row besides.
+struct NoLse { static constexpr bool has_lse = false; };
+struct NoSavedRows { static constexpr int num_saved = 0; };
+
+// ---- gradients ----
+
+// A forward image.
+struct NoGrad { static constexpr bool has_grad = false; };
+// No gradient of a parameter is summed in Acc.
+struct NoAccumulators { static constexpr int num_acc = 0; };
+// `grad` adds to no gradient of a parameter.
+struct NoElementGrads { static constexpr bool grad_adds = false, grad_adds_to_memory = false; };
+// Sums at one distance: no tile adds all of them to one place; their places lie in no line.
+struct NoSameBucket { static constexpr bool may_be_alike = false; };
+struct NoDistanceLine { static constexpr int distance_step = 0; };
+// Gradients of pairs do not lie in lines along the keys.
+struct NoPairLine {
+  static constexpr bool pairs_in_line = false, pairs_pitched = false;
+  static constexpr int pairs_input = -1;
+};
+// No gradient of a parameter is a sum of dS.
+struct NoParameterSums : NoSameBucket, NoDistanceLine, NoPairLine { static constexpr int sums = 0; };
+
+// ---- input mods ----
+
+struct NoQueryMod { static constexpr bool has_query_mod = false; };
+struct NoKeyMod { static constexpr bool has_key_mod = false; };
+struct NoValueMod { static constexpr bool has_value_mod = false; };
+struct NoMods : NoQueryMod, NoKeyMod, NoValueMod {};

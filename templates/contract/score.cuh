@@ -1,0 +1,67 @@
+// contract/score.cuh: from a dot product to a score: score_mod(scale * dot), in whatever unit the generator
+// chose. (A plain softmax keeps the dot itself and folds its scale into the exponent.) A kernel hands a score
+// on and never looks at its value. dot is the sum over d of q'[d] * k'[d], unscaled, of q and k after their
+// mods.
+#pragma once
+#include "contract/absent.cuh"
+#include "ops/hook_types.cuh"
+
+// Constants
+//   has_score        false: ScoreInGrad
+//   score_reads      beyond the rows: 0, nothing; 1, memory for each column; 2, memory for each element, or
+//                    it is called
+//   score_reads_col  score reads Col
+//   reads_columns    score, or with a bias row score_with, reads memory for each column and none for each
+//                    element (sm90)
+//   lines_shared     the bias row is the same for all batches
+//   LineElem         what the input of the bias row holds
+//
+// Hooks
+//   score            where q or kv lies outside the lengths, the result is dropped
+//   distance_term    one number for all elements of one head that have the same kv - q, whatever q and kv
+//                    are, also beyond the lengths. `score_with`, or in backward `grad`, is given it
+//   score_line       never with distance_term, sm90: where an input lies in memory, along the keys. What it
+//                    holds at its index, as Real, is the term; the index moves by one as kv does. In
+//                    backward, lines have a pitch
+//   score_with       the same score, given its term
+//   shift            sm90 forward: scores lack this, which all of row q have in common that share kv.base;
+//                    kv.offset is 0. Before a step the kernel puts it into Row's member `shift`, where the
+//                    online function reads it, and adds it to reductions with red_shifted(k), maxima of
+//                    scores
+//   score_bounds     bounds of what score_mod gives (natural exponents), for dots times the scale from least
+//                    to most. The online function is then a softmax: weights are exp(score - lse)
+template <class S, class Real = typename S::Real>
+concept ValidScore =
+    requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
+             const typename S::Col &col, Real dot, Real term, Position q, Position kv, int at, double bound) {
+      requires S::has_score == requires { Real(S::score(p, s, head, row, col, dot, q, kv)); };
+      requires S::has_score == requires { S::score_reads + S::score_reads_col + S::reads_columns; };
+      requires S::has_distance_term == requires { Real(S::distance_term(p, s, head, q, kv)); };
+      requires S::has_line == requires { S::score_line(p, s, head, at, at).row; };
+      requires(S::has_score && (S::has_distance_term || S::has_line)) ==
+          requires { Real(S::score_with(p, s, head, row, col, dot, q, kv, term)); };
+      requires S::has_score_bounds == requires { S::score_bounds(p, s, at, at, at, at, bound, bound); };
+      requires S::has_shift == requires { Real(S::shift(p, s, head, row, q, kv)); };
+      requires sizeof(typename S::LineElem) > 0 && !(S::has_distance_term && S::has_line);
+      { S::lines_shared };
+    };
+
+// The score of an element, of which term is what distance_term or the bias row gives.
+template <class Spec, class Real>
+LUATTN_FN Real score_of(const LuattnParams &p, const Site &s, const typename Spec::Head &head,
+                        const typename Spec::Row &row, const typename Spec::Col &col, Real dot, Position q,
+                        Position kv, Real term) {
+  if constexpr (Spec::has_distance_term || Spec::has_line)
+    return Spec::score_with(p, s, head, row, col, dot, q, kv, term);
+  else
+    return Spec::score(p, s, head, row, col, dot, q, kv);
+}
+
+// Col for scores: empty where they do not read it. To find out by itself that nobody does takes a compiler
+// time.
+template <class Spec>
+LUATTN_FN typename Spec::Col score_col(const LuattnParams &p, const Site &s,
+                                       const typename Spec::Head &head, int kv) {
+  if constexpr (Spec::score_reads_col) return Spec::col(p, s, head, kv);
+  else return {};
+}
