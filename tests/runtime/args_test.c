@@ -174,9 +174,9 @@ static const bad_case cases[] = {
      "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 192 in luattn 0.1.0 "
      "and at least 32 in any version; set it, and what is not used to 0"},
     {LUATTN_FORWARD, no_struct, "luattn_args: struct_size is 0, expected sizeof(luattn_args)"},
-    {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 164, expected sizeof(luattn_args)"},
+    {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 188, expected sizeof(luattn_args)"},
     {LUATTN_BACKWARD, later_struct,
-     "backward: luattn_args: struct_size is 184, and byte 176 is set, which luattn 0.1.0 does not know: it "
+     "backward: luattn_args: struct_size is 208, and byte 200 is set, which luattn 0.1.0 does not know: it "
      "has 192; use "
      "the luattn whose headers the program was built with, or a later one, or set that member to 0"},
     {LUATTN_FORWARD, endless_struct, "luattn_args: struct_size is 18446744073709551615, expected"},

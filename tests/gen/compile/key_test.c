@@ -67,6 +67,15 @@ static void test_targets(void **state) {
   luattn_spec_free(spec);
 }
 
+static void test_packed(void **state) {
+  (void)state;
+  luattn_spec *spec = load("return attention { block_mask = causal() }");
+  luattn_target dense = target_new(), packed = target_new();
+  dense.pass = packed.pass = LUATTN_FORWARD, packed.packed = 1;
+  assert_false(same(key_of(spec, &dense), key_of(spec, &packed)));
+  luattn_spec_free(spec);
+}
+
 /* Replaces the first `from` in SPEC. */
 static const char *with(const char *from, const char *to, char out[1024]) {
   const char *at = strstr(SPEC, from);
@@ -229,7 +238,7 @@ static void test_templates(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets), cmocka_unit_test(test_specs),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets), cmocka_unit_test(test_packed), cmocka_unit_test(test_specs),
                                      cmocka_unit_test(test_every_part), cmocka_unit_test(test_templates)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
