@@ -338,7 +338,7 @@ static void architectures(void **state) {
   assert_int_equal(load_for(&p.info, "100", &err), LUATTN_OK);
   p.info.params_bytes = sizeof(LuattnPackedParams) + 8;
   assert_int_equal(load_for(&p.info, "100", &err), LUATTN_IMAGE);
-  snprintf(layout, sizeof layout, "reads %zu bytes of parameters, this luattn ", sizeof(LuattnParams) + 8);
+  snprintf(layout, sizeof layout, "reads %zu bytes of parameters, this luattn ", sizeof(LuattnPackedParams) + 8);
   assert_non_null(strstr(err.message, layout));
   p.info.params_bytes = sizeof(LuattnParams);
   p.info.entry[0].shared_bytes = FAKE_SHARED_BYTES + 1;
