@@ -74,15 +74,17 @@ def difference(old, new):
     return ", ".join(f"{n} {x} bytes" if x == y else f"{n} {x} to {y} bytes" for n, x, y in sizes)
 
 
-def cells_of(specs, arches=ARCHES, dtypes=DTYPES, dims=DIMS, passes=PASSES, quick=False):
-    grid = [builds.Cell(s, a, t, d, p) for s in specs for a in arches for t in dtypes for d in ((128,) if quick else dims) for p in passes]
+def cells_of(specs, arches=ARCHES, dtypes=DTYPES, dims=None, passes=PASSES, quick=False):
+    """Filters hold for the cells of three examples, too; `dims` None: DIMS, and there those of `more`."""
+    grid_dims = dims or ((128,) if quick else DIMS)
+    grid = [builds.Cell(s, a, t, d, p) for s in specs for a in arches for t in dtypes for d in grid_dims for p in passes]
     more = []
     for spec in (s for s in specs if os.path.splitext(os.path.basename(s))[0] in THREE):
         for a in arches:
             for t in dtypes:
-                if "backward" in passes:
+                if "backward" in passes and 128 in grid_dims:
                     more += [builds.Cell(spec, a, t, 128, "backward", x) for x in (("--deterministic",), ("--wants", "dq"))]
-                if not quick:
+                if dims is None and not quick:
                     more += [builds.Cell(spec, a, t, 192, p) for p in passes]
     return grid + more
 
@@ -150,7 +152,7 @@ def main():
     given = arguments()
     specs = builds.examples(given.examples, given.spec)
     passes = (given.pass_name,) if given.pass_name else PASSES
-    cells = cells_of(specs, given.arch or ARCHES, given.dtype or DTYPES, given.head_dim or DIMS, passes, given.quick)
+    cells = cells_of(specs, given.arch or ARCHES, given.dtype or DTYPES, given.head_dim, passes, given.quick)
     if not cells:
         sys.exit("no cell is left; see --spec and --examples")
     start = time.time()

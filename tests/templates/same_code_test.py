@@ -67,6 +67,8 @@ class SameCode(unittest.TestCase):
         self.assertEqual(len(cells), len(specs) * 2 * 4 * 3 * 2 + 3 * 2 * 4 * (1 + 1 + 2))
         self.assertEqual(len(set(cells)), len(cells))
         self.assertEqual(len(same_code.cells_of(specs, passes=("forward",), quick=True)), len(specs) * 2 * 4)
+        self.assertEqual({c.dim for c in same_code.cells_of(specs, dims=[64])}, {64})
+        self.assertEqual(len(same_code.cells_of(specs, dims=[192])), len(specs) * 2 * 4 * 2)
         self.assertEqual([os.path.basename(s) for s in builds.examples(f"{HERE}/../../examples", ["t5"])], ["t5_relative_bias.lua"])
 
 
