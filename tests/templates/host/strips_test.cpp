@@ -114,6 +114,7 @@ struct Spec {
 };
 template <int N>
 struct Tiles {
+  using Elem = half_t;
   static constexpr int tile_m = 128, tile_n = N, head_dim = 64, head_dim_v = 64, stages = 2, threads = 384;
 };
 

@@ -106,7 +106,7 @@ struct Spec {
 template <int M, int N, int Threads, class Type>
 struct Tiles {
   using Elem = Type;
-  static constexpr int tile_m = M, tile_n = N, threads = Threads;
+  static constexpr int tile_m = M, tile_n = N, threads = Threads, head_dim = 64, head_dim_v = 64, stages = 2;
   static constexpr bool wants_dq = true, wants_dk = true, wants_dv = true, wants_inputs = true,
                         wants_scalars = false, accumulates_dq = true, deterministic = false, claims = false;
 };
