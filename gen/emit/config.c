@@ -28,7 +28,7 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
                {"wants_scalars", (p->wants & LUATTN_WANT_SCALARS) != 0},
                {"accumulates_dq", p->accumulates_dq},
                {"deterministic", p->deterministic},
-               {"claims", p->dq_first_store},
+               {"dq_first_store", p->dq_first_store},
                {"packed", p->packed}};
   text t;
   text_init(&t, a);

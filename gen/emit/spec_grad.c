@@ -93,7 +93,7 @@ static const struct {
     [SUM_DISTANCE] = {"add_distance", "int q, int kv, Real g", HAS_HEAD | HAS_Q | HAS_KV},
     [SUM_ROW] = {"add_row", "int q, Real g", HAS_HEAD | HAS_Q},
     [SUM_COL] = {"add_col", "int kv, Real g", HAS_HEAD | HAS_KV},
-    [SUM_ELEMENT] = {"add_here", "Position q, Position kv, Real g", HAS_HEAD | HAS_Q | HAS_KV},
+    [SUM_ELEMENT] = {"add_per_element", "Position q, Position kv, Real g", HAS_HEAD | HAS_Q | HAS_KV},
     [SUM_LINEAR] = {"add_linear", "int q, int kv, Real g, Real g_by_q", HAS_HEAD | HAS_Q | HAS_KV}};
 
 static void sums_of_ds(writer *w) {
@@ -110,11 +110,11 @@ static void sums_of_ds(writer *w) {
 /* Where the places lie that the one term of `kind` adds to; axis: which q alone is the index of, or -1. */
 static void line(writer *w, const char *name, int kind, int axis) {
   const derived_term *t = &w->f->sum[kind].term[0];
-  open_function(w, writer_format(w, "GradLine<Real> %s(" PH ", int q, int kv)", name));
+  open_function(w, writer_format(w, "GradRow<Real> %s(" PH ", int q, int kv)", name));
   body_begin(w, lowered_sum_has[kind], "");
   body_lines(w, &t->factor, 1);
   body_lines(w, t->index, t->num_index);
-  text_add(&w->out, "return grad_line<Real, %d>(p.input[%d], %s", axis, t->input, body_value(w, t->factor));
+  text_add(&w->out, "return grad_row<Real, %d>(p.input[%d], %s", axis, t->input, body_value(w, t->factor));
   for (int i = 0; i < t->num_index; i++) text_add(&w->out, ", %s", body_value(w, t->index[i]));
   text_add(&w->out, ");\n");
   close_function(w);
@@ -123,7 +123,7 @@ static void line(writer *w, const char *name, int kind, int axis) {
 static void alike(writer *w) {
   const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
   ir_ref index[4 * DERIVED_MAX_TERMS];
-  open_function(w, "bool alike(" P ", int q0, int q1, int kv0, int kv1)");
+  open_function(w, "bool same_bucket(" P ", int q0, int q1, int kv0, int kv1)");
   bounds_lines(w, index, lowered_distance_indices(w->f, index));
   const char *glue = "return ";
   for (int i = 0; i < terms->count; i++)
@@ -251,16 +251,16 @@ static void constants(writer *w) {
                             {"grad_is_light", t->grad_is_light, false},
                             {"grad_adds", true, !adds},
                             {"grad_adds_to_memory", t->grad_adds_to_memory, !adds},
-                            {"may_be_alike", true, !t->same_bucket},
-                            {"pairs_in_line", true, !f->pairs_in_row},
-                            {"pairs_pitched", f->pairs_q_axis >= 0, !f->pairs_in_row}};
+                            {"may_be_same_bucket", true, !t->same_bucket},
+                            {"pair_grads_in_rows", true, !f->pairs_in_row},
+                            {"pair_grads_pitched", f->pairs_q_axis >= 0, !f->pairs_in_row}};
   const constant numbers[] = {
       {"num_bwd_rows", f->num_rows, false},
       {"prob_rows", t->prob_rows, false},
       {"num_acc", f->num_acc, f->num_acc == 0},
-      {"sums", t->sums, !sums},
+      {"parameter_sums", t->sums, !sums},
       {"distance_step", f->distance_step, f->distance_step == 0},
-      {"pairs_input", f->pairs_in_row ? f->sum[SUM_ELEMENT].term[0].input : -1, !f->pairs_in_row}};
+      {"pair_grads_input", f->pairs_in_row ? f->sum[SUM_ELEMENT].term[0].input : -1, !f->pairs_in_row}};
   print_constants(w, "bool", flags, COUNT(flags));
   print_constants(w, "int", numbers, COUNT(numbers));
 }
@@ -273,8 +273,8 @@ const char *emit_grad(writer *w) {
                            {f->element_terms.count == 0, "NoElementGrads"},
                            {!sums, "NoParameterSums"},
                            {sums && !f->facts.same_bucket, "NoSameBucket"},
-                           {sums && f->distance_step == 0, "NoDistanceLine"},
-                           {sums && !f->pairs_in_row, "NoPairLine"}};
+                           {sums && f->distance_step == 0, "NoDistanceGradRow"},
+                           {sums && !f->pairs_in_row, "NoPairGradRow"}};
   text_add(&w->out, "\n");
   open_struct(w, "Grad", "Hoisted", lacks, COUNT(lacks));
   text_add(&w->out, "struct BwdRow { Real x[%d]; };\n", f->num_rows > 0 ? f->num_rows : 1);
@@ -284,8 +284,8 @@ const char *emit_grad(writer *w) {
   grad(w);
   sums_of_ds(w);
   if (f->facts.same_bucket) alike(w);
-  if (f->distance_step != 0) line(w, "distance_line", SUM_DISTANCE, -1);
-  if (f->pairs_in_row) line(w, "pair_line", SUM_ELEMENT, f->pairs_q_axis);
+  if (f->distance_step != 0) line(w, "distance_grad_row", SUM_DISTANCE, -1);
+  if (f->pairs_in_row) line(w, "pair_grad_row", SUM_ELEMENT, f->pairs_q_axis);
   if (f->num_acc > 0) flush(w);
   close_struct(w);
   return "Grad";

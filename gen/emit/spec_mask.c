@@ -18,9 +18,9 @@ static void stat_tables(writer *w) {
     axis[i] = writer_format(w, "%d", m->stat[i].axis);
     block[i] = writer_format(w, "%d", stat_block(w, i));
   }
-  print_table(w, "int", "stat_input", input, m->num_stats, "0");
-  print_table(w, "int", "stat_axis", axis, m->num_stats, "0");
-  print_table(w, "int", "stat_block", block, m->num_stats, "1");
+  print_table(w, "int", "block_bounds_input", input, m->num_stats, "0");
+  print_table(w, "int", "block_bounds_axis", axis, m->num_stats, "0");
+  print_table(w, "int", "block_bounds_size", block, m->num_stats, "1");
 }
 
 /* ---- tile_class
@@ -159,7 +159,7 @@ static void range(writer *w, const char *signature, const char *len, ir_ref lo, 
 }
 
 /* Of positions modulo a period. */
-static void rest_range(writer *w, const char *signature, const mask_intervals *m) {
+static void remainders(writer *w, const char *signature, const mask_intervals *m) {
   const ir_ref roots[2] = {m->rest_lo, m->rest_hi};
   open_function(w, signature);
   body_begin(w, 0, "");
@@ -168,37 +168,39 @@ static void rest_range(writer *w, const char *signature, const mask_intervals *m
   close_function(w);
 }
 
-/* What a row, or a column, keeps: `name`_range, and where they are asked for .._second and .._rest. */
+/* What a row, or a column, keeps: `name`_interval, and where they are asked for the second, and remainders.
+ */
 static void line(writer *w, const char *name, const char *position, const char *len, const mask_intervals *m,
                  int ranges) {
   arena *a = w->f->a;
   if (ranges == 0) return;
-  range(w, arena_printf(a, "Range %s_range(" P ", int %s)", name, position), len, m->lo[0], m->hi[0]);
+  range(w, arena_printf(a, "Range %s_interval(" P ", int %s)", name, position), len, m->lo[0], m->hi[0]);
   if (ranges == 2)
-    range(w, arena_printf(a, "Range %s_second(" P ", int %s)", name, position), len, m->lo[1], m->hi[1]);
-  if (m->period != 0) rest_range(w, arena_printf(a, "Range %s_rest(" P ", int %s)", name, position), m);
+    range(w, arena_printf(a, "Range second_%s_interval(" P ", int %s)", name, position), len, m->lo[1],
+          m->hi[1]);
+  if (m->period != 0) remainders(w, arena_printf(a, "Range %s_remainders(" P ", int %s)", name, position), m);
 }
 
 /* Which ranges the kernels of the pass ask for: of rows in forward, of columns in backward. */
-static int row_ranges(const writer *w) { return writer_forward(w) ? w->f->facts.row_ranges : 0; }
-static int column_ranges(const writer *w) { return writer_forward(w) ? 0 : w->f->facts.column_ranges; }
+static int row_intervals(const writer *w) { return writer_forward(w) ? w->f->facts.row_intervals : 0; }
+static int column_intervals(const writer *w) { return writer_forward(w) ? 0 : w->f->facts.column_intervals; }
 
 static void constants(writer *w) {
   const lowered_facts *t = &w->f->facts;
   const mask_info *m = w->f->mask;
-  const bool rows = row_ranges(w) > 0, columns = column_ranges(w) > 0, parts = has_data_part(w);
+  const bool rows = row_intervals(w) > 0, columns = column_intervals(w) > 0, parts = has_data_part(w);
   const constant flags[] = {{"has_mask", true, false},
                             {"keep_is_cheap", t->keep_is_cheap, false},
-                            {"row_for_keep", t->row_for_keep, false},
+                            {"only_keep_reads_row", t->only_keep_reads_row, false},
                             {"row_from_start", t->row_from_start, !rows},
                             {"has_data_part", true, !parts},
-                            {"keep_apart", t->keep_apart, !parts},
-                            {"columns_apart", t->columns_apart, !parts}};
-  const constant numbers[] = {{"row_ranges", row_ranges(w), !rows},
+                            {"rows_need_full_data", t->rows_need_full_data, !parts},
+                            {"columns_need_full_data", t->columns_need_full_data, !parts}};
+  const constant numbers[] = {{"row_intervals", row_intervals(w), !rows},
                               {"row_period", m->rows.period, !rows},
-                              {"column_ranges", column_ranges(w), !columns},
+                              {"column_intervals", column_intervals(w), !columns},
                               {"column_period", m->columns.period, !columns},
-                              {"num_stats", m->num_stats, m->num_stats == 0},
+                              {"num_block_bounds", m->num_stats, m->num_stats == 0},
                               {"walk_rows", w->f->plan->tile_m, m->num_stats == 0},
                               {"walk_columns", tiles_walk_columns(w->f->plan), m->num_stats == 0}};
   print_constants(w, "bool", flags, COUNT(flags));
@@ -209,8 +211,8 @@ const char *emit_mask(writer *w) {
   const mask_info *m = w->f->mask;
   if (w->f->keep == IR_NONE) return "EveryKv";
   const absence lacks[] = {{!has_data_part(w), "NoDataPart"},
-                           {row_ranges(w) == 0, "NoRowIntervals"},
-                           {column_ranges(w) == 0, "NoColumnIntervals"},
+                           {row_intervals(w) == 0, "NoRowIntervals"},
+                           {column_intervals(w) == 0, "NoColumnIntervals"},
                            {m->num_stats == 0, "NoBlockBounds"}};
   text_add(&w->out, "\n");
   open_struct(w, "Mask", "Hoisted", lacks, COUNT(lacks));
@@ -221,8 +223,8 @@ const char *emit_mask(writer *w) {
   tile_class(w);
   range(w, "Range kv_range(" P ", int q0, int q1)", "s.kv_len", m->kv_lo, m->kv_hi);
   if (!writer_forward(w)) range(w, "Range q_range(" P ", int kv0, int kv1)", "s.q_len", m->q_lo, m->q_hi);
-  line(w, "row", "q0", "s.kv_len", &m->rows, row_ranges(w));
-  line(w, "column", "kv0", "s.q_len", &m->columns, column_ranges(w));
+  line(w, "row", "q0", "s.kv_len", &m->rows, row_intervals(w));
+  line(w, "column", "kv0", "s.q_len", &m->columns, column_intervals(w));
   close_struct(w);
   return "Mask";
 }

@@ -71,8 +71,8 @@ static void constants(writer *w) {
   const constant flags[] = {{"has_online", true, !forward},
                             {"has_lse", true, f->lse == IR_NONE},
                             {"has_rescale", true, !forward || !f->has_rescale},
-                            {"lags", true, !forward || !f->lazy_rescale},
-                            {"has_small", true, !forward || f->softcap_limit == IR_NONE},
+                            {"lazy_rescaling", true, !forward || !f->lazy_rescale},
+                            {"has_softcap_poly", true, !forward || f->softcap_limit == IR_NONE},
                             {"mask_by_inf", f->mask_by_inf, !forward},
                             {"mask_by_zero", f->mask_by_zero, !forward},
                             {"prob_is_sigmoid", f->prob_is_sigmoid, !forward}};
@@ -94,11 +94,12 @@ static void steps(writer *w) {
   if (f->has_rescale)
     expression_function(w, "rescale", "Real rescale(" STEP ")", HAS, "old", NO_TURN, f->step.rescale);
   state_function(w, "State next(" STEP ")", "old", f->step.next);
-  if (f->lazy_rescale) state_function(w, "State raise(" STEP ")", "old", f->raise);
+  if (f->lazy_rescale) state_function(w, "State raise_max(" STEP ")", "old", f->raise);
   if (f->softcap_limit == IR_NONE) return;
-  expression_function(w, "small_limit", "Real small_limit(" PH ")", HAS_HEAD, "", NO_TURN, f->softcap_limit);
-  expression_function(w, "small_weight", "Real small_weight(" PH ", Real dot, Real term)", HAS_HEAD, "",
-                      NO_TURN, f->softcap_prob);
+  expression_function(w, "softcap_poly_limit", "Real softcap_poly_limit(" PH ")", HAS_HEAD, "", NO_TURN,
+                      f->softcap_limit);
+  expression_function(w, "softcap_poly_prob", "Real softcap_poly_prob(" PH ", Real dot, Real term)", HAS_HEAD,
+                      "", NO_TURN, f->softcap_prob);
 }
 
 const char *emit_online(writer *w) {

@@ -3,13 +3,13 @@
 
 static const char score_turn[] = "kv.offset + kv.offset / 8";
 
-static void score_line(writer *w) {
+static void bias_row(writer *w) {
   const lowered *f = w->f;
-  text_add(&w->out, "using LineElem = %s;\n", writer_input_type(w, ir_index_of(ir_get(f->g, f->bias_row))));
-  open_function(w, "InputLine<LineElem> score_line(" PH ", int q, int kv)");
+  text_add(&w->out, "using BiasElem = %s;\n", writer_input_type(w, ir_index_of(ir_get(f->g, f->bias_row))));
+  open_function(w, "InputRow<BiasElem> bias_row(" PH ", int q, int kv)");
   body_begin(w, HAS_HEAD | HAS_Q | HAS_KV, "");
   body_lines(w, f->bias_row_index, f->num_bias_row_index);
-  text_add(&w->out, "return input_line<LineElem, %d>(p.input[%u]", f->bias_row_q_axis,
+  text_add(&w->out, "return input_row<BiasElem, %d>(p.input[%u]", f->bias_row_q_axis,
            ir_index_of(ir_get(f->g, f->bias_row)));
   for (int i = 0; i < f->num_bias_row_index; i++)
     text_add(&w->out, ", %s", body_value(w, f->bias_row_index[i]));
@@ -44,10 +44,10 @@ static void constants(writer *w) {
       {"has_score", true, !forward},
       {"score_reads_col", t->score_reads_col, !forward},
       {"reads_columns", t->reads_columns, !forward},
-      {"has_shift", true, f->row_shift == IR_NONE},
+      {"has_row_shift", true, f->row_shift == IR_NONE},
       {"has_distance_term", true, !t->has_distance_term},
-      {"has_line", true, !t->has_bias_row},
-      {"lines_shared", t->has_bias_row && !ir_uses(f->g, f->bias_row, VAR_B), !t->has_bias_row},
+      {"has_bias_row", true, !t->has_bias_row},
+      {"bias_row_shared", t->has_bias_row && !ir_uses(f->g, f->bias_row, VAR_B), !t->has_bias_row},
       {"has_score_bounds", true, f->score_bounds == IR_NONE}};
   const constant numbers[] = {{"score_reads", t->score_reads, !forward}};
   print_constants(w, "bool", flags, COUNT(flags));
@@ -77,11 +77,11 @@ const char *emit_score(writer *w) {
   if (has_term)
     expression_function(w, "distance_term", "Real distance_term(" PH ", Position q, Position kv)",
                         HAS_HEAD | HAS_Q | HAS_KV, "", NO_TURN, f->distance_term);
-  if (has_row) score_line(w);
+  if (has_row) bias_row(w);
   if (forward && (has_term || has_row)) score_with(w);
   if (f->row_shift != IR_NONE)
-    expression_function(w, "shift", "Real shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "", NO_TURN,
-                        f->row_shift);
+    expression_function(w, "row_shift", "Real row_shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "",
+                        NO_TURN, f->row_shift);
   if (f->score_bounds != IR_NONE) score_bounds(w);
   close_struct(w);
   return "Score";

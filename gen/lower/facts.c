@@ -76,7 +76,7 @@ static int hook_cost(const lowered *f, const char *name) {
 
 /* Is it keep alone that reads Row in the forward, and Row short to fill, beside a loop over all columns of a
  * masked tile? */
-static bool row_for_keep(const lowered *f) {
+static bool only_keep_reads_row(const lowered *f) {
   forward_part part[FORWARD_PARTS];
   if (f->keep == IR_NONE || f->row_shift != IR_NONE || lowered_is_called(f, "row")) return false;
   if (hook_cost(f, "row") > POLICY_SHORT_ROW) return false;
@@ -91,20 +91,22 @@ static bool keep_is_cheap(const lowered *f) {
 }
 
 /* What costs little is not worth code of its own for tiles where the rest of it holds. */
-static bool keep_apart(const lowered *f) { return f->mask->rows.apart && !keep_is_cheap(f); }
+static bool rows_need_full_data(const lowered *f) { return f->mask->rows.apart && !keep_is_cheap(f); }
 
 /* How many intervals say what a row keeps; 0, where only keep does. */
-static int row_ranges(const lowered *f) {
+static int row_intervals(const lowered *f) {
   const mask_info *m = f->mask;
   if (m->keep == IR_NONE) return 1;
-  return m->rows.apart && !keep_apart(f) ? 0 : m->rows.count;
+  return m->rows.apart && !rows_need_full_data(f) ? 0 : m->rows.count;
 }
 
 /* Only the end of the first is looked at. */
-static bool row_from_start(const lowered *f) { return row_ranges(f) > 0 && f->mask->rows.lo[0] == IR_NONE; }
+static bool row_from_start(const lowered *f) {
+  return row_intervals(f) > 0 && f->mask->rows.lo[0] == IR_NONE;
+}
 
-/* How many intervals say what a column keeps, as row_ranges. */
-static int column_ranges(const lowered *f) {
+/* How many intervals say what a column keeps, as row_intervals. */
+static int column_intervals(const lowered *f) {
   const mask_intervals *m = &f->mask->columns;
   return policy_uses_column_intervals(m, keep_is_cheap(f)) ? m->count : 0;
 }
@@ -159,12 +161,12 @@ void facts_find(lowered *f) {
   t->has_distance_term = f->distance_term != IR_NONE && takes_term(f);
   t->has_bias_row = f->bias_row != IR_NONE && takes_term(f);
   t->keep_is_cheap = keep_is_cheap(f);
-  t->keep_apart = keep_apart(f);
-  t->row_for_keep = row_for_keep(f);
-  t->row_ranges = row_ranges(f);
+  t->rows_need_full_data = rows_need_full_data(f);
+  t->only_keep_reads_row = only_keep_reads_row(f);
+  t->row_intervals = row_intervals(f);
   t->row_from_start = row_from_start(f);
-  t->column_ranges = column_ranges(f);
-  t->columns_apart = t->column_ranges > 0 && f->mask->columns.apart;
+  t->column_intervals = column_intervals(f);
+  t->columns_need_full_data = t->column_intervals > 0 && f->mask->columns.apart;
   t->score_reads = score_reads(f);
   t->score_reads_col = score_reads_col(f);
   t->reads_columns = reads_columns(f);
@@ -201,7 +203,7 @@ static bool needs_rows(const lowered *f) {
   const plan *p = f->plan;
   if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_d256(p) || f->facts.grad_reads_row)
     return true;
-  return f->keep != IR_NONE && (f->facts.column_ranges == 0 || f->mask->columns.apart);
+  return f->keep != IR_NONE && (f->facts.column_intervals == 0 || f->mask->columns.apart);
 }
 
 static int outlined_work(const lowered *f) {

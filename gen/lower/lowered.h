@@ -39,15 +39,15 @@ enum { LOWERED_MAX_HOOKS = 16 + SPEC_MAX_RED, LOWERED_MAX_ACC = DERIVED_MAX_TERM
 
 /* Compile-time facts that kernels branch on, as contract/contract.cuh names them. */
 typedef struct lowered_facts {
-  bool keep_is_cheap, keep_apart, row_for_keep, row_from_start, columns_apart;
+  bool keep_is_cheap, rows_need_full_data, only_keep_reads_row, row_from_start, columns_need_full_data;
   bool score_reads_col, reads_columns, has_distance_term, has_bias_row;
   bool grad_is_light, grad_reads_row, grad_adds_to_memory;
-  bool same_bucket;                /* some tile's distances may all add to one place (may_be_alike) */
+  bool same_bucket;                /* some tile's distances may all add to one place (may_be_same_bucket) */
   bool bounds_reals, bounds_small; /* what tile_class bounds: a real number; integers of 32 bits alone */
   int score_reads;                 /* 0: nothing; 1: memory for each column; 2: for each element */
-  int row_ranges, column_ranges;   /* intervals that say what a row, a column keeps; 0: only keep does */
-  int prob_rows;                   /* numbers of a backward row that prob reads, as bits; -1: not apart */
-  int sums;                        /* 1 << SUM_* of those that there are */
+  int row_intervals, column_intervals; /* intervals that say what a row, a column keeps; 0: only keep does */
+  int prob_rows;                       /* numbers of a backward row that prob reads, as bits; -1: not apart */
+  int sums;                            /* 1 << SUM_* of those that there are */
 } lowered_facts;
 
 typedef struct lowered {
@@ -68,7 +68,8 @@ typedef struct lowered {
   ir_ref distance_term; /* IR_NONE: none */
   ir_ref bias_row;      /* the load of an input along kv; IR_NONE: none. sm90 */
   ir_ref bias_row_index[4];
-  int num_bias_row_index, bias_row_q_axis; /* the axis that q alone is the index of; -1: q is in others, too */
+  int num_bias_row_index,
+      bias_row_q_axis;            /* the axis that q alone is the index of; -1: q is in others, too */
   ir_ref row_shift;               /* what `score` lacks, of parts of positions; IR_NONE: nothing */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
   ir_ref score_bounds;            /* of VAR_SCORE and indices: what is bounded; IR_NONE: no tile is skipped */
@@ -79,8 +80,9 @@ typedef struct lowered {
   online_split step; /* of VAR_SCORE as stored */
   ir_ref init[SPEC_MAX_STATE];
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
-  bool lazy_rescale; /* the maximum lags behind: `raise` takes it in, the step is that of the state as it is */
-  int max_state;     /* the state that is the maximum */
+  bool
+      lazy_rescale; /* the maximum lags behind: `raise` takes it in, the step is that of the state as it is */
+  int max_state;    /* the state that is the maximum */
   ir_ref raise[SPEC_MAX_STATE]; /* the state with reduction 0 taken in */
   int prob_term;
   bool has_rescale, mask_by_inf, mask_by_zero;
@@ -99,7 +101,7 @@ typedef struct lowered {
   derived_terms sum[SUM_KINDS];
   double factor_of_q[DERIVED_MAX_TERMS]; /* of SUM_LINEAR: what a factor grows by from q to q + 1 */
   int distance_step;                     /* contract/contract.cuh */
-  bool pairs_in_row;                     /* likewise, pairs_in_line */
+  bool pairs_in_row;                     /* likewise, pair_grads_in_rows */
   int pairs_q_axis;                      /* theirs that q alone is the index of; -1: none */
   uint32_t pairs[12];                    /* luattn_input_info.pairs */
 
@@ -152,7 +154,8 @@ extern const int lowered_slot_has[SLOTS_KINDS];
 /* What a hook out of line is given, of what its roots need where a function with `has` calls it:
  * param[node] is PARAM_* or 0. True if it is given LuattnParams as well. need[node]: scratch. */
 enum { PARAM_SLOT = 1, PARAM_VARIABLE };
-bool lowered_choose_parameters(const lowered *f, int has, const ir_ref *roots, int n, bool *need, uint8_t *param);
+bool lowered_choose_parameters(const lowered *f, int has, const ir_ref *roots, int n, bool *need,
+                               uint8_t *param);
 /* The hook of reduction k. */
 extern const char *const lowered_term_name[SPEC_MAX_RED];
 /* What the hook for sums of a kind has. */

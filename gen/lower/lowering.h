@@ -48,7 +48,8 @@ ir_ref row_shift_source(const lowered *f); /* the score_mod to start from */
 void row_shift_score(lowered *f);
 void row_shift_step(lowered *f);
 
-luattn_status tile_skipping_choose(lowered *f, luattn_error *err); /* tile_skipping.c; writes `score_bounds` */
+luattn_status tile_skipping_choose(lowered *f,
+                                   luattn_error *err); /* tile_skipping.c; writes `score_bounds` */
 
 /* softcap_poly.c: how to tell that scores are far below a soft cap, and P of such; whether P are sigmoids. */
 void softcap_poly_choose(lowered *f);

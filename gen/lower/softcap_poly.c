@@ -2,7 +2,7 @@
  *
  * tanh takes a number of the unit of exp2 for each score. But a capped score is nearly always far below its
  * cap, where a polynomial does. A kernel asks first whether all q.k of its tile are of that kind, which
- * costs it one multiply-add for each: whether their squares are below small_limit, or sums of them.
+ * costs it one multiply-add for each: whether their squares are below softcap_poly_limit, or sums of them.
  *
  * 1 / (1 + 2^-x) takes one more, or four multiply-adds. Where nothing but P is made of scores, which
  * are rounded to a half type, a kernel computes it from 2^x in that type, and asks then:

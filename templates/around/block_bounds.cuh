@@ -8,17 +8,18 @@
 // Rows of a stat, which are the positions along the axes before its own, and blocks of each.
 template <class Spec>
 LUATTN_FN void stat_shape(const LuattnParams &p, int stat, i64 &rows, int &blocks) {
-  const LuattnInput &in = p.input[Spec::stat_input(stat)];
-  const int axis = Spec::stat_axis(stat);
+  const LuattnInput &in = p.input[Spec::block_bounds_input(stat)];
+  const int axis = Spec::block_bounds_axis(stat);
   rows = 1;
   for (int a = 0; a < axis; ++a) rows *= in.size[a];
-  blocks = ceil_div(in.size[axis], Spec::stat_block(stat));
+  blocks = ceil_div(in.size[axis], Spec::block_bounds_size(stat));
 }
 // Minimum and maximum of one block of one row of an integer input; a warp.
 template <class Spec>
 LUATTN_FN void find_stat(const LuattnParams &p, int stat, i64 row, int block, int blocks) {
-  const int axis = Spec::stat_axis(stat), size = Spec::stat_block(stat), lane = int(threadIdx.x) % 32;
-  const LuattnInput &in = p.input[Spec::stat_input(stat)];
+  const int axis = Spec::block_bounds_axis(stat), size = Spec::block_bounds_size(stat);
+  const int lane = int(threadIdx.x) % 32;
+  const LuattnInput &in = p.input[Spec::block_bounds_input(stat)];
   i64 at = 0, rest = row;
   for (int a = axis - 1; a >= 0; --a) {
     at += rest % in.size[a] * in.stride[a];
@@ -44,7 +45,7 @@ LUATTN_FN void find_stat(const LuattnParams &p, int stat, i64 row, int block, in
 template <class Spec>
 LUATTN_FN void aux_stats(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
-  if constexpr (Spec::num_stats > 0) {
+  if constexpr (Spec::num_block_bounds > 0) {
     const int stat = int(blockIdx.z), block = int(blockIdx.x);
     i64 rows;
     int blocks;
@@ -60,7 +61,7 @@ LUATTN_FN void find_stats(const LuattnParams &p) {
   const u32 number = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x,
             all = gridDim.x * gridDim.y * gridDim.z * warps;
 #pragma unroll 1
-  for (int stat = 0; stat < Spec::num_stats; ++stat) {
+  for (int stat = 0; stat < Spec::num_block_bounds; ++stat) {
     i64 rows;
     int blocks;
     stat_shape<Spec>(p, stat, rows, blocks);

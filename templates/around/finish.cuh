@@ -76,7 +76,7 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
 template <class Spec, class Config>
 LUATTN_FN const u32 *dq_claim(const LuattnParams &p, int b) {
   const int h = int(blockIdx.y), first = int(blockIdx.x) * aux_tile;
-  if constexpr (Needs<Spec, Config>::turns || Needs<Spec, Config>::claims)
+  if constexpr (Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store)
     if (h < p.heads && first < p.q_len) return turn_of<Config>(p, b, h, first);
   return nullptr;
 }

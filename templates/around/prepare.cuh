@@ -68,10 +68,11 @@ template <class Spec, class Config, class RowOrder>
 LUATTN_FN void prepare_sums(const LuattnParams &p, const Site &site, int first) {
   constexpr int width = Config::head_dim;
   using Need = Needs<Spec, Config>;
-  static_assert(!Need::claims || Config::tile_m == aux_tile);
-  bool stores = Need::turns;
-  if constexpr (Need::claims) stores = first < site.q_len && pays_to_claim<Spec, Config>(p, site, first);
-  if constexpr (Need::turns || Need::claims) {
+  static_assert(!Need::dq_first_store || Config::tile_m == aux_tile);
+  bool stores = Need::dq_in_order;
+  if constexpr (Need::dq_first_store)
+    stores = first < site.q_len && pays_to_claim<Spec, Config>(p, site, first);
+  if constexpr (Need::dq_in_order || Need::dq_first_store) {
     if (threadIdx.x < turns_of_tile<Config> && first < site.q_len)
       turn_of<Config>(p, site.b, site.h, first)[threadIdx.x] = stores ? UNCLAIMED : STORED;
   }
@@ -109,10 +110,11 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   constexpr int width = Config::head_dim_v;
   const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
   const int first = int(blockIdx.x) * aux_tile;
-  if constexpr (RowOrder::zeroes && Spec::num_stats > 0 && !Spec::has_score_bounds) find_stats<Spec>(p);
+  if constexpr (RowOrder::zeroes && Spec::num_block_bounds > 0 && !Spec::has_score_bounds)
+    find_stats<Spec>(p);
   if constexpr (RowOrder::zeroes) prepare_sums<Spec, Config, RowOrder>(p, site, first);
   __shared__ Real delta[aux_tile];
-  row_dots<Elem, width, per_access<Elem>, Needs<Spec, Config>::claims>(p, site.b, site.h, first, site.q_len,
+  row_dots<Elem, width, per_access<Elem>, Needs<Spec, Config>::dq_first_store>(p, site.b, site.h, first, site.q_len,
                                                                        delta);
   __syncthreads();
 

@@ -99,7 +99,7 @@ LUATTN_OUTLINED iv score_bounds(const LuattnParams &p, Site s, int q0, int q1, i
 // Do tiles of norm_rows rows lie in those whose block statistics the spec looks up?
 template <class Spec, int TileN>
 LUATTN_FN constexpr bool walks_norms() {
-  if constexpr (Spec::num_stats == 0)
+  if constexpr (Spec::num_block_bounds == 0)
     return true;
   else
     return Spec::walk_rows % norm_rows == 0 && TileN == Spec::walk_columns;
@@ -142,7 +142,7 @@ LUATTN_FN float rough_score(const LuattnParams &p, const Site &s, const typename
                             typename Spec::Row row, int q, int key) {
   const Position at{q, 0}, kv{key, 0};
   float score = Spec::score(p, s, head, row, Spec::col(p, s, head, kv), 0.0f, at, kv);
-  if constexpr (Spec::has_shift) score += Spec::shift(p, s, head, row, at, kv);
+  if constexpr (Spec::has_row_shift) score += Spec::row_shift(p, s, head, row, at, kv);
   return score;
 }
 

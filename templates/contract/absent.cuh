@@ -7,34 +7,38 @@
 
 // No mask: a row keeps one interval, [0, kv_len), which a kernel need not ask for.
 struct EveryKv {
-  static constexpr bool has_mask = false, keep_is_cheap = true, row_for_keep = false, row_from_start = true;
-  static constexpr bool has_data_part = false, keep_apart = false, columns_apart = false;
-  static constexpr int row_ranges = 1, row_period = 0, column_ranges = 0, column_period = 0, num_stats = 0;
+  static constexpr bool has_mask = false, keep_is_cheap = true, only_keep_reads_row = false;
+  static constexpr bool row_from_start = true;
+  static constexpr bool has_data_part = false, rows_need_full_data = false, columns_need_full_data = false;
+  static constexpr int row_intervals = 1, row_period = 0, column_intervals = 0, column_period = 0;
+  static constexpr int num_block_bounds = 0;
 };
 // No part of the mask reads memory along positions.
-struct NoDataPart { static constexpr bool has_data_part = false, keep_apart = false, columns_apart = false; };
+struct NoDataPart {
+  static constexpr bool has_data_part = false, rows_need_full_data = false, columns_need_full_data = false;
+};
 // No intervals say what a row, or a column, keeps: only `keep` does; or no kernel of the pass asks.
 struct NoRowIntervals {
-  static constexpr int row_ranges = 0, row_period = 0;
+  static constexpr int row_intervals = 0, row_period = 0;
   static constexpr bool row_from_start = false;
 };
-struct NoColumnIntervals { static constexpr int column_ranges = 0, column_period = 0; };
+struct NoColumnIntervals { static constexpr int column_intervals = 0, column_period = 0; };
 // The mask reads no integer input of which blocks have minima and maxima.
-struct NoBlockBounds { static constexpr int num_stats = 0; };
+struct NoBlockBounds { static constexpr int num_block_bounds = 0; };
 
 // ---- score ----
 
 // Backward: scores are a part of `grad`.
-struct ScoreInGrad { static constexpr bool has_score = false, has_shift = false; };
+struct ScoreInGrad { static constexpr bool has_score = false, has_row_shift = false; };
 // Nothing of a score depends on the distance alone, and is long.
 struct NoDistanceTerm { static constexpr bool has_distance_term = false; };
 // No input is read along the keys. The type is for buffers, which are empty then.
 struct NoBiasRow {
-  static constexpr bool has_line = false, lines_shared = false;
-  using LineElem = float;
+  static constexpr bool has_bias_row = false, bias_row_shared = false;
+  using BiasElem = float;
 };
 // Scores lack nothing that a row's elements have in common in a tile.
-struct NoRowShift { static constexpr bool has_shift = false; };
+struct NoRowShift { static constexpr bool has_row_shift = false; };
 // No tile is known to be without weight.
 struct NoScoreBounds { static constexpr bool has_score_bounds = false; };
 
@@ -45,9 +49,9 @@ struct NoOnline { static constexpr bool has_online = false; };
 // O is never multiplied by a factor between tiles.
 struct NoRescale { static constexpr bool has_rescale = false; };
 // The maximum is taken with each tile, or there is none.
-struct NoLazyRescaling { static constexpr bool lags = false; };
+struct NoLazyRescaling { static constexpr bool lazy_rescaling = false; };
 // No cheaper weights where all dots of a tile are small.
-struct NoSoftcapPoly { static constexpr bool has_small = false; };
+struct NoSoftcapPoly { static constexpr bool has_softcap_poly = false; };
 // A row has no lse; forward leaves backward no numbers of a row besides.
 struct NoLse { static constexpr bool has_lse = false; };
 struct NoSavedRows { static constexpr int num_saved = 0; };
@@ -61,15 +65,17 @@ struct NoAccumulators { static constexpr int num_acc = 0; };
 // `grad` adds to no gradient of a parameter.
 struct NoElementGrads { static constexpr bool grad_adds = false, grad_adds_to_memory = false; };
 // Sums at one distance: no tile adds all of them to one place; their places lie in no line.
-struct NoSameBucket { static constexpr bool may_be_alike = false; };
-struct NoDistanceLine { static constexpr int distance_step = 0; };
+struct NoSameBucket { static constexpr bool may_be_same_bucket = false; };
+struct NoDistanceGradRow { static constexpr int distance_step = 0; };
 // Gradients of pairs do not lie in lines along the keys.
-struct NoPairLine {
-  static constexpr bool pairs_in_line = false, pairs_pitched = false;
-  static constexpr int pairs_input = -1;
+struct NoPairGradRow {
+  static constexpr bool pair_grads_in_rows = false, pair_grads_pitched = false;
+  static constexpr int pair_grads_input = -1;
 };
 // No gradient of a parameter is a sum of dS.
-struct NoParameterSums : NoSameBucket, NoDistanceLine, NoPairLine { static constexpr int sums = 0; };
+struct NoParameterSums : NoSameBucket, NoDistanceGradRow, NoPairGradRow {
+  static constexpr int parameter_sums = 0;
+};
 
 // ---- input mods ----
 

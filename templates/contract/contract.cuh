@@ -23,10 +23,12 @@
 
 // What all parts have in common: Real, in which a kernel accumulates; and what the generator could hoist. `p`
 // is the kernel's parameter block, `s` a Site.
-//   Head head(p, s)  once per (b, h)
-//   Row row(p, s, head, q)  once per row, q < q_len
-//   Col col(p, s, head, kv)  once per column; like score, it may be called for kv past the end, and what it
-//                    gives is then dropped: loads clamp their indices
+//   Head head(p, s)      once per (b, h)
+//   Row row(p, s, head, q)
+//                        once per row, q < q_len
+//   Col col(p, s, head, kv)
+//                        once per column; like score, it may be called for kv past the end, and what it gives
+//                        is then dropped: loads clamp their indices
 template <class S>
 concept Hoists = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, int at) {
   typename S::Real;
@@ -44,12 +46,14 @@ template <class S>
 concept BackwardSpec = ValidSpec<S> && S::has_grad;
 
 // Config: named constants.
-//   Elem             the storage type: float, double, half_t, bf16_t
-//   head_dim, head_dim_v, tile_m, tile_n, threads, stages  and what one family alone needs, named for it
-//   fast_math        approximate functions are allowed
-//   wants_dq, wants_dk, wants_dv, wants_inputs, wants_scalars  backward: what is computed
-//   accumulates_dq   luattn_dkdv adds into dq_acc, there is no luattn_dq
-//   deterministic    the same bits in every run: work/dq_order.cuh, ops/reproducible_sum.cuh
-//   claims           nobody zeroes dq_acc: sm90/bwd/dq_first_store.cuh
+//   Elem                 the storage type: float, double, half_t, bf16_t
+//   head_dim, head_dim_v, tile_m, tile_n, threads, stages
+//                        and what one family alone needs, named for it
+//   fast_math            approximate functions are allowed
+//   wants_dq, wants_dk, wants_dv, wants_inputs, wants_scalars
+//                        backward: what is computed
+//   accumulates_dq       luattn_dkdv adds into dq_acc, there is no luattn_dq
+//   deterministic        the same bits in every run: work/dq_order.cuh, ops/reproducible_sum.cuh
+//   dq_first_store       nobody zeroes dq_acc: sm90/bwd/dq_first_store.cuh
 //   LUATTN_WGMMA_WIDTHS  a macro: which widths of arch/wgmma.cuh a kernel uses, where the generator knows
-//                    them
+//                        them

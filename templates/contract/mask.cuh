@@ -8,34 +8,40 @@
 #include "ops/hook_types.cuh"
 
 // Constants
-//   has_mask         false: EveryKv
-//   keep_is_cheap    keep takes a few instructions and no memory: worth unrolling
-//   row_for_keep     in forward, keep alone reads Row, and a few instructions fill it
-//   row_ranges       which kv of a row are kept: 0, those that keep says; 1, all of row_range; 2, also all of
-//                    row_second
-//   row_from_start   row_range begins at 0
-//   row_period       0, or: of these only those whose kv mod row_period lies in row_rest
-//   column_ranges, column_period  which q of a column are kept, likewise
-//   has_data_part    a part of the mask reads memory along positions (data_class), another does not
-//                    (position_class)
-//   keep_apart, columns_apart  row and column ranges hold only in tiles whose data_class is FULL
-//   num_stats        block bounds: minima and maxima of blocks of the integer inputs that the mask reads.
-//                    Number i covers input stat_input(i) along its last axis, stat_axis(i), in blocks of
-//                    stat_block(i). The axes before it, flattened, are the rows of params.stats[i]; an axis
-//                    of size 1 has index 0 there, whatever b or h is. {min, max} of block j of row r lies at
-//                    [(r * blocks + j) * 2]
-//   walk_rows, walk_columns  with block bounds, tile functions are asked about one tile of this size or a
-//                    part of it, in a grid that begins at position 0
+//   has_mask             false: EveryKv
+//   keep_is_cheap        keep takes a few instructions and no memory: worth unrolling
+//   only_keep_reads_row  in forward, keep alone reads Row, and a few instructions fill it
+//   row_intervals        which kv of a row are kept: 0, those that keep says; 1, all of row_interval; 2, also
+//                        all of second_row_interval
+//   row_from_start       row_interval begins at 0
+//   row_period           0, or: of these only those whose kv mod row_period lies in row_remainders
+//   column_intervals, column_period
+//                        which q of a column are kept, likewise
+//   has_data_part        a part of the mask reads memory along positions (data_class), another does not
+//                        (position_class)
+//   rows_need_full_data, columns_need_full_data
+//                        row and column intervals hold only in tiles whose data_class is FULL
+//   num_block_bounds     block bounds: minima and maxima of blocks of the integer inputs that the mask reads.
+//                        Number i covers input block_bounds_input(i) along its last axis,
+//                        block_bounds_axis(i), in blocks of block_bounds_size(i). The axes before it,
+//                        flattened, are the rows of params.stats[i]; an axis of size 1 has index 0 there,
+//                        whatever b or h is. {min, max} of block j of row r lies at [(r * blocks + j) * 2]
+//   walk_rows, walk_columns
+//                        with block bounds, tile functions are asked about one tile of this size or a part of
+//                        it, in a grid that begins at position 0
 //
 // Hooks
-//   keep             for positions past the ends the result is dropped (simt asks for none)
-//   tile_class       bounds are inclusive and inside the lengths. An EMPTY tile keeps nothing, a FULL one
-//                    drops nothing
-//   kv_range         every kept kv of these rows lies inside, and inside [0, kv_len)
-//   q_range          backward: likewise every kept q of these columns
-//   data_class, position_class  of the mask's two parts, which together are the mask
-//   row_range, row_second, column_range, column_second  inside the lengths
-//   row_rest, column_rest  of positions modulo the period; may reach outside [0, period)
+//   keep                 for positions past the ends the result is dropped (simt asks for none)
+//   tile_class           bounds are inclusive and inside the lengths. An EMPTY tile keeps nothing, a FULL one
+//                        drops nothing
+//   kv_range             every kept kv of these rows lies inside, and inside [0, kv_len)
+//   q_range              backward: likewise every kept q of these columns
+//   data_class, position_class
+//                        of the two parts of the mask, which together are it
+//   row_interval, second_row_interval, column_interval, second_column_interval
+//                        inside the lengths
+//   row_remainders, column_remainders
+//                        of positions modulo the period; may reach outside [0, period)
 template <class S>
 concept ValidMask =
     requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
@@ -46,16 +52,17 @@ concept ValidMask =
       requires(S::has_mask && S::has_grad) == requires { Range(S::q_range(p, s, kv, kv)); };
       requires S::has_data_part == requires { TileClass(S::data_class(p, s, q, q, kv, kv)); };
       requires S::has_data_part == requires { TileClass(S::position_class(p, s, q, q, kv, kv)); };
-      requires S::has_data_part || !(S::keep_apart || S::columns_apart);
-      requires(S::has_mask && S::row_ranges > 0) == requires { Range(S::row_range(p, s, q)); };
-      requires(S::row_ranges == 2) == requires { Range(S::row_second(p, s, q)); };
-      requires(S::row_period > 0) == requires { Range(S::row_rest(p, s, q)); };
-      requires(S::column_ranges > 0) == requires { Range(S::column_range(p, s, kv)); };
-      requires(S::column_ranges == 2) == requires { Range(S::column_second(p, s, kv)); };
-      requires(S::column_period > 0) == requires { Range(S::column_rest(p, s, kv)); };
-      requires(S::num_stats > 0) == requires { S::stat_input(0) + S::stat_axis(0) + S::stat_block(0); };
-      requires(S::num_stats > 0) == requires { S::walk_rows + S::walk_columns; };
-      { S::keep_is_cheap && S::row_for_keep && S::row_from_start };
+      requires S::has_data_part || !(S::rows_need_full_data || S::columns_need_full_data);
+      requires(S::has_mask && S::row_intervals > 0) == requires { Range(S::row_interval(p, s, q)); };
+      requires(S::row_intervals == 2) == requires { Range(S::second_row_interval(p, s, q)); };
+      requires(S::row_period > 0) == requires { Range(S::row_remainders(p, s, q)); };
+      requires(S::column_intervals > 0) == requires { Range(S::column_interval(p, s, kv)); };
+      requires(S::column_intervals == 2) == requires { Range(S::second_column_interval(p, s, kv)); };
+      requires(S::column_period > 0) == requires { Range(S::column_remainders(p, s, kv)); };
+      requires(S::num_block_bounds > 0) ==
+          requires { S::block_bounds_input(0) + S::block_bounds_axis(0) + S::block_bounds_size(0); };
+      requires(S::num_block_bounds > 0) == requires { S::walk_rows + S::walk_columns; };
+      { S::keep_is_cheap && S::only_keep_reads_row && S::row_from_start };
     };
 
 // What rows q0 .. q1 may keep, and columns kv0 .. kv1, where there may be no mask.

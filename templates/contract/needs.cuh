@@ -12,8 +12,9 @@ struct Needs {
   static constexpr bool dv = Config::wants_dv || (Spec::has_value_mod && parameters);
   static constexpr bool dkdv = dk || dv || parameters || (dq && Config::accumulates_dq);
   static constexpr bool dq_alone = dq && !Config::accumulates_dq;                       // luattn_dq
-  static constexpr bool turns = dq && Config::accumulates_dq && Config::deterministic;  // work/dq_order.cuh
-  static constexpr bool claims = dq && Config::accumulates_dq && Config::claims;  // sm90/bwd/dq_first_store.cuh
+  // work/dq_order.cuh, sm90/bwd/dq_first_store.cuh
+  static constexpr bool dq_in_order = dq && Config::accumulates_dq && Config::deterministic;
+  static constexpr bool dq_first_store = dq && Config::accumulates_dq && Config::dq_first_store;
   static constexpr bool finish_q = dq && (Spec::has_query_mod || Config::accumulates_dq);
   static constexpr bool finish_k = dk && Spec::has_key_mod, finish_v = dv && Spec::has_value_mod;
 };
@@ -22,9 +23,9 @@ struct Needs {
 // (sm80/parameter_grads_sm80.cuh, simt/parameter_grads_simt.cuh).
 template <class Spec, class Config>
 struct SharedSums {
-  static constexpr int wanted = Needs<Spec, Config>::parameters ? Spec::sums : 0;
+  static constexpr int wanted = Needs<Spec, Config>::parameters ? Spec::parameter_sums : 0;
   static constexpr bool any = wanted != 0;
   static constexpr bool cols = (wanted & SUM_COL) != 0, rows = (wanted & SUM_ROW) != 0,
                         distances = (wanted & SUM_DISTANCE) != 0;
-  static_assert((wanted & (SUM_HERE | SUM_LINEAR)) == 0, "grad adds these");
+  static_assert((wanted & (SUM_ELEMENT | SUM_LINEAR)) == 0, "grad adds these");
 };

@@ -14,33 +14,35 @@
 enum ReduceKind { REDUCE_MAX = 0, REDUCE_SUM = 1, REDUCE_SUM_DEFERRED = 2 };
 
 // Constants
-//   has_online       false: NoOnline
-//   State            { Real x[num_state]; }, one element at least
-//   num_reductions, reduction(k)  a ReduceKind
-//   prob_term        k: prob is term<k>; -1: there is a hook `prob`
-//   has_rescale      O is multiplied by `rescale` before a tile's values are added
-//   mask_by_inf      a score of -inf makes every sum term and prob 0 and every max term -inf. A step over
-//                    such scores alone (red: -inf for a max, 0 for a sum) leaves the state, also the initial
-//                    one, with a rescale of 1
-//   mask_by_zero     where mask_by_inf does not hold: a score of 0 makes every sum term and prob 0. A step
-//                    over such scores alone leaves the states that init and next give, with a rescale of 1.
-//                    There is no max then
-//   prob_is_sigmoid  prob is 1 / (1 + 2^-score), with no reductions and no rescale: a kernel may compute it
-//                    from 2^score, rounded to Elem
-//   lags             sm90 forward: reduction 0 is the running maximum of a softmax, which only keeps weights
-//                    in range. A step is `raise`, which takes red[0] in and goes with rescale, and then the
-//                    rest, which does not read it; or, while weights stay in range, the rest alone
-//   red_shifted(k)   with has_shift: the kernel adds Row::shift to reduction k
-//   has_small        sm90 forward: where the squares of all dots of a tile without a mask are below
-//                    small_limit, a kernel may take small_weight, which costs less. The only reduction, if
-//                    there is one, is then their sum; there is no rescale. term is 0, of a kernel's making:
-//                    what it comes from comes before
-//   has_lse, num_saved  what forward leaves to backward of each row
+//   has_online           false: NoOnline
+//   State                { Real x[num_state]; }, one element at least
+//   num_reductions, reduction(k)
+//                        a ReduceKind
+//   prob_term            k: prob is term<k>; -1: there is a hook `prob`
+//   has_rescale          O is multiplied by `rescale` before a tile's values are added
+//   mask_by_inf          a score of -inf makes every sum term and prob 0 and every max term -inf. A step over
+//                        such scores alone (red: -inf for a max, 0 for a sum) leaves the state, also the
+//                        initial one, with a rescale of 1
+//   mask_by_zero         where mask_by_inf does not hold: a score of 0 makes every sum term and prob 0. A
+//                        step over such scores alone leaves the states that init and next give, with a
+//                        rescale of 1. There is no max then
+//   prob_is_sigmoid      prob is 1 / (1 + 2^-score), with no reductions and no rescale: a kernel may compute
+//                        it from 2^score, rounded to Elem
+//   lazy_rescaling       sm90 forward: reduction 0 is the running maximum of a softmax, which only keeps
+//                        weights in range. A step is `raise_max`, which takes red[0] in and goes with
+//                        rescale, and then the rest, which does not read it; or, while weights stay in range,
+//                        the rest alone
+//   red_shifted(k)       with has_row_shift: the kernel adds Row::shift to reduction k
+//   has_softcap_poly     sm90 forward: where the squares of all dots of a tile without a mask are below
+//                        softcap_poly_limit, a kernel may take softcap_poly_prob, which costs less. The only
+//                        reduction, if there is one, is then their sum; there is no rescale. term is 0, of a
+//                        kernel's making: what it comes from comes before
+//   has_lse, num_saved   what forward leaves to backward of each row
 //
 // Hooks
-//   term<k>, prob    turn: which of its scores of a row a thread is at, a constant once loops are unrolled.
-//                    Approximations may alternate by it between units of the device
-//   out_scale        O = out_scale * sum of prob * v'
+//   term<k>, prob        turn: which of its scores of a row a thread is at, a constant once loops are
+//                        unrolled. Approximations may alternate by it between units of the device
+//   out_scale            O = out_scale * sum of prob * v'
 template <class S, class Real = typename S::Real>
 concept ValidStep =
     requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
@@ -52,12 +54,12 @@ concept ValidStep =
           requires { S::template term<0>(p, s, head, row, old, red, x, turn); };
       requires(S::prob_term < 0) == requires { Real(S::prob(p, s, head, row, old, red, x, turn)); };
       requires S::has_rescale == requires { Real(S::rescale(p, s, head, row, old, red)); };
-      requires S::lags == requires { S::raise(p, s, head, row, old, red); };
-      requires S::has_shift == requires { S::red_shifted(0); };
+      requires S::lazy_rescaling == requires { S::raise_max(p, s, head, row, old, red); };
+      requires S::has_row_shift == requires { S::red_shifted(0); };
       requires S::has_lse == requires { Real(S::lse(p, s, head, row, old)); };
       requires(S::num_saved > 0) == requires { S::save(p, s, head, row, old, out); };
-      requires S::has_small == requires { Real(S::small_limit(p, s, head)); };
-      requires S::has_small == requires { Real(S::small_weight(p, s, head, x, x)); };
+      requires S::has_softcap_poly == requires { Real(S::softcap_poly_limit(p, s, head)); };
+      requires S::has_softcap_poly == requires { Real(S::softcap_poly_prob(p, s, head, x, x)); };
       { S::mask_by_inf + S::mask_by_zero + S::prob_is_sigmoid };
       { S::reduction(0) + S::state_deferred(0) + S::num_state + old.x[0] };
     };

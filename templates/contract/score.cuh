@@ -7,29 +7,29 @@
 #include "ops/hook_types.cuh"
 
 // Constants
-//   has_score        false: ScoreInGrad
-//   score_reads      beyond the rows: 0, nothing; 1, memory for each column; 2, memory for each element, or
-//                    it is called
-//   score_reads_col  score reads Col
-//   reads_columns    score, or with a bias row score_with, reads memory for each column and none for each
-//                    element (sm90)
-//   lines_shared     the bias row is the same for all batches
-//   LineElem         what the input of the bias row holds
+//   has_score            false: ScoreInGrad
+//   score_reads          beyond the rows: 0, nothing; 1, memory for each column; 2, memory for each element,
+//                        or it is called
+//   score_reads_col      score reads Col
+//   reads_columns        score, or with a bias row score_with, reads memory for each column and none for each
+//                        element (sm90)
+//   bias_row_shared      the bias row is the same for all batches
+//   BiasElem             what the input of the bias row holds
 //
 // Hooks
-//   score            where q or kv lies outside the lengths, the result is dropped
-//   distance_term    one number for all elements of one head that have the same kv - q, whatever q and kv
-//                    are, also beyond the lengths. `score_with`, or in backward `grad`, is given it
-//   score_line       never with distance_term, sm90: where an input lies in memory, along the keys. What it
-//                    holds at its index, as Real, is the term; the index moves by one as kv does. In
-//                    backward, lines have a pitch
-//   score_with       the same score, given its term
-//   shift            sm90 forward: scores lack this, which all of row q have in common that share kv.base;
-//                    kv.offset is 0. Before a step the kernel puts it into Row's member `shift`, where the
-//                    online function reads it, and adds it to reductions with red_shifted(k), maxima of
-//                    scores
-//   score_bounds     bounds of what score_mod gives (natural exponents), for dots times the scale from least
-//                    to most. The online function is then a softmax: weights are exp(score - lse)
+//   score                where q or kv lies outside the lengths, the result is dropped
+//   distance_term        one number for all elements of one head that have the same kv - q, whatever q and kv
+//                        are, also beyond the lengths. `score_with`, or in backward `grad`, is given it
+//   bias_row             never with distance_term, sm90: where an input lies in memory, along the keys. What
+//                        it holds at its index, as Real, is the term; the index moves by one as kv does. In
+//                        backward, lines have a pitch
+//   score_with           the same score, given its term
+//   row_shift            sm90 forward: scores lack this, which all of row q have in common that share
+//                        kv.base; kv.offset is 0. Before a step the kernel puts it into Row's member `shift`,
+//                        where the online function reads it, and adds it to reductions with red_shifted(k),
+//                        maxima of scores
+//   score_bounds         bounds of what score_mod gives (natural exponents), for dots times the scale from
+//                        least to most. The online function is then a softmax: weights are exp(score - lse)
 template <class S, class Real = typename S::Real>
 concept ValidScore =
     requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
@@ -37,13 +37,13 @@ concept ValidScore =
       requires S::has_score == requires { Real(S::score(p, s, head, row, col, dot, q, kv)); };
       requires S::has_score == requires { S::score_reads + S::score_reads_col + S::reads_columns; };
       requires S::has_distance_term == requires { Real(S::distance_term(p, s, head, q, kv)); };
-      requires S::has_line == requires { S::score_line(p, s, head, at, at).row; };
-      requires(S::has_score && (S::has_distance_term || S::has_line)) ==
+      requires S::has_bias_row == requires { S::bias_row(p, s, head, at, at).row; };
+      requires(S::has_score && (S::has_distance_term || S::has_bias_row)) ==
           requires { Real(S::score_with(p, s, head, row, col, dot, q, kv, term)); };
       requires S::has_score_bounds == requires { S::score_bounds(p, s, at, at, at, at, bound, bound); };
-      requires S::has_shift == requires { Real(S::shift(p, s, head, row, q, kv)); };
-      requires sizeof(typename S::LineElem) > 0 && !(S::has_distance_term && S::has_line);
-      { S::lines_shared };
+      requires S::has_row_shift == requires { Real(S::row_shift(p, s, head, row, q, kv)); };
+      requires sizeof(typename S::BiasElem) > 0 && !(S::has_distance_term && S::has_bias_row);
+      { S::bias_row_shared };
     };
 
 // The score of an element, of which term is what distance_term or the bias row gives.
@@ -51,7 +51,7 @@ template <class Spec, class Real>
 LUATTN_FN Real score_of(const LuattnParams &p, const Site &s, const typename Spec::Head &head,
                         const typename Spec::Row &row, const typename Spec::Col &col, Real dot, Position q,
                         Position kv, Real term) {
-  if constexpr (Spec::has_distance_term || Spec::has_line)
+  if constexpr (Spec::has_distance_term || Spec::has_bias_row)
     return Spec::score_with(p, s, head, row, col, dot, q, kv, term);
   else
     return Spec::score(p, s, head, row, col, dot, q, kv);

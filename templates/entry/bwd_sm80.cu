@@ -12,7 +12,7 @@ using KvOrder = PlainRows;
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
     luattn_dkdv(const __grid_constant__ LuattnParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
-  if constexpr (Needs<Spec, Config>::turns) {
+  if constexpr (Needs<Spec, Config>::dq_in_order) {
     __shared__ KvBlock drawn;
     if (threadIdx.x == 0) drawn = draw_kv_block(p);
     __syncthreads();

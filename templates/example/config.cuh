@@ -34,8 +34,8 @@
 #ifndef EXAMPLE_DETERMINISTIC
 #define EXAMPLE_DETERMINISTIC false
 #endif
-#ifndef EXAMPLE_CLAIMS
-#define EXAMPLE_CLAIMS false
+#ifndef EXAMPLE_DQ_FIRST_STORE
+#define EXAMPLE_DQ_FIRST_STORE false
 #endif
 
 struct Config {
@@ -56,7 +56,7 @@ struct Config {
   static constexpr bool wants_scalars = true;
   static constexpr bool accumulates_dq = sizeof(Elem) == 2;
   static constexpr bool deterministic = EXAMPLE_DETERMINISTIC;
-  static constexpr bool claims = EXAMPLE_CLAIMS;
+  static constexpr bool dq_first_store = EXAMPLE_DQ_FIRST_STORE;
   static constexpr bool packed = false;
 #ifdef EXAMPLE_SHARED_BYTES  // else it is left open
   static constexpr int shared_bytes = EXAMPLE_SHARED_BYTES;

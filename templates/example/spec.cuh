@@ -33,8 +33,9 @@ struct Hoisted {
 };
 
 struct Mask : Hoisted, NoDataPart, NoBlockBounds {
-  static constexpr bool has_mask = true, keep_is_cheap = true, row_for_keep = true, row_from_start = true;
-  static constexpr int row_ranges = 1, row_period = 0, column_ranges = 1, column_period = 0;
+  static constexpr bool has_mask = true, keep_is_cheap = true, only_keep_reads_row = true;
+  static constexpr bool row_from_start = true;
+  static constexpr int row_intervals = 1, row_period = 0, column_intervals = 1, column_period = 0;
   LUATTN_FN bool keep(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, int q, int kv) {
     return kv <= q;
   }
@@ -44,8 +45,12 @@ struct Mask : Hoisted, NoDataPart, NoBlockBounds {
   }
   LUATTN_FN Range kv_range(const LuattnParams &, const Site &s, int, int q1) { return {0, min_of(s.kv_len, q1 + 1)}; }
   LUATTN_FN Range q_range(const LuattnParams &, const Site &s, int kv0, int) { return {min_of(kv0, s.q_len), s.q_len}; }
-  LUATTN_FN Range row_range(const LuattnParams &, const Site &s, int q) { return {0, min_of(s.kv_len, q + 1)}; }
-  LUATTN_FN Range column_range(const LuattnParams &, const Site &s, int kv) { return {min_of(kv, s.q_len), s.q_len}; }
+  LUATTN_FN Range row_interval(const LuattnParams &, const Site &s, int q) {
+    return {0, min_of(s.kv_len, q + 1)};
+  }
+  LUATTN_FN Range column_interval(const LuattnParams &, const Site &s, int kv) {
+    return {min_of(kv, s.q_len), s.q_len};
+  }
 };
 
 struct Score : Hoisted, NoDistanceTerm, NoBiasRow, NoRowShift, NoScoreBounds {

@@ -1,5 +1,5 @@
 // grads/pair_bias_grad.cuh: gradients of an input for pairs of positions whose lines lie a pitch apart from query to
-// query (contract/contract.cuh: pairs_pitched), in the sm90 backward kernels: each element of dS goes to a place next
+// query (contract/grad.cuh), in the sm90 backward kernels: each element of dS goes to a place next
 // to that of the next key. The additions are many, and so are their addresses. No branch parts one addition
 // from the next, behind which that would wait: so zeros are added, too, those of queries past the end to the
 // last one's places.
@@ -8,12 +8,12 @@
 #include "grads/pair_bias_stores.cuh"
 
 // Of a factor that is not finite a zero would become NaN: then elements are added one by one, without zeros.
-LUATTN_FN bool keeps_zeros(const GradLine<float> &line) {
+LUATTN_FN bool keeps_zeros(const GradRow<float> &line) {
   return (__float_as_uint(line.factor) & 0x7f800000u) != 0x7f800000u;
 }
 // Do the places of so many keys from the line's index on lie inside the axis, each four of them at a multiple
 // of 16 bytes, in this line and in all others?
-LUATTN_FN bool lies_in_quads(const GradLine<float> &line, int keys) {
+LUATTN_FN bool lies_in_quads(const GradRow<float> &line, int keys) {
   return line.index >= 0 && line.index <= line.size - keys && line.size % 4 == 0 &&
          reinterpret_cast<u64>(line.row + line.index) % 16 == 0;
 }
@@ -22,7 +22,7 @@ LUATTN_FN bool lies_in_quads(const GradLine<float> &line, int keys) {
 // are twice as fast. A tile that ends past the queries adds to the last one's places.
 template <class Spec>
 LUATTN_FN bool may_store(const LuattnParams &p, int q0, int rows) {
-  return (p.alone >> Spec::pairs_input & 1) != 0 && q0 + rows <= p.q_len;
+  return (p.alone >> Spec::pair_grads_input & 1) != 0 && q0 + rows <= p.q_len;
 }
 
 // A warp's dS of 16 keys from kv0 on by TileM queries: of a thread, keys lane / 4 and 8 further on.
@@ -42,7 +42,7 @@ struct PairSums {
   // all four of one query: an instruction then adds to 16 neighbours for each of 8 queries. False: they do
   // not lie in quads.
   __device__ __forceinline__ bool add_quads(const float (&ds)[TileM / 2]) const {
-    GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0);
+    GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0);
     // Behind the last key there are zeros alone: what adds them goes to the line's last 16 places, where
     // then nobody stores, for nothing orders the two. A deterministic kernel, which adds one by one, has
     // none.
@@ -57,7 +57,7 @@ struct PairSums {
     return true;
   }
   template <bool Store>
-  __device__ __forceinline__ void put_quads(const GradLine<float> &line, const float (&ds)[TileM / 2]) const {
+  __device__ __forceinline__ void put_quads(const GradRow<float> &line, const float (&ds)[TileM / 2]) const {
     const bool upper = (lane & 8) != 0, odd = (lane & 4) != 0;
     const int query = lane % 4 * 2 + (lane / 4 & 1), key = (lane & 8) + lane / 16 * 4;
     float *first = line.row + line.index + key;
@@ -80,7 +80,7 @@ struct PairSums {
   }
   // One by one; a place outside the axis stands for its nearest end. False: zeros would not stay.
   __device__ __forceinline__ bool add_singles(const float (&ds)[TileM / 2]) const {
-    const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0 + lane / 4);
+    const GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0 + lane / 4);
     if (!keeps_zeros(line)) return false;
     float *first[2];
 #pragma unroll

@@ -1,4 +1,4 @@
-// grads/parameter_grads.cuh: sums over a warp's part of dS, for gradients of parameters (contract/contract.cuh, SumKind).
+// grads/parameter_grads.cuh: sums over a warp's part of dS, for gradients of parameters (contract/grad.cuh).
 //
 // A warp has dS^T, 16 keys by some octets of queries, as mma and wgmma leave S^T: lane 4g + t has keys g and
 // g + 8, and of each octet of queries 2t and 2t + 1. Rounded and packed that is an A operand of mma.m16n8k16.

@@ -22,7 +22,7 @@ struct Position {
 // The places of a gradient along its last axis. `index`, which may lie outside the axis, is where the asker's q and kv add
 // their sum times `factor`. Of the whole gradient, `before` elements come before `row`, the axis's first, and `after` from there on.
 // The line of q + 1 begins `pitch` elements further on, where all do.
-template <class Real> struct GradLine {
+template <class Real> struct GradRow {
   Real *row;  // nullptr: not wanted
   int index, size;
   i64 before, after;
@@ -32,7 +32,7 @@ template <class Real> struct GradLine {
 
 // The places of an input along its last axis, `stride` elements apart. `index`, which may lie outside the axis, is where the asker's
 // q and kv read; a place outside stands for the nearest end. The line of q + 1 begins `pitch` elements further on, where all do.
-template <class Stored> struct InputLine {
+template <class Stored> struct InputRow {
   const Stored *row;  // the axis's first
   int index, size;
   i64 stride, pitch;

@@ -31,7 +31,8 @@ template <class Stored, class... Index> LUATTN_FN const Stored *input_at(const L
 }
 
 // Pitched: the axis whose index is q; -1, where none is.
-template <class Stored, int Pitched, class... Index> LUATTN_FN InputLine<Stored> input_line(const LuattnInput &in, Index... index) {
+template <class Stored, int Pitched, class... Index>
+LUATTN_FN InputRow<Stored> input_row(const LuattnInput &in, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
   const int i[] = {index...};
   const u64 at = input_row<Stored, last>(in, i);
@@ -106,7 +107,7 @@ template <class Real, class... Index> LUATTN_FN void add_input_grad_by_warp(cons
 
 // Of exact sums there is none. Axis: where q alone is the index, or -1.
 template <class Real, int Axis = -1, class... Index>
-LUATTN_FN GradLine<Real> grad_line(const LuattnInput &in, Real factor, Index... index) {
+LUATTN_FN GradRow<Real> grad_row(const LuattnInput &in, Real factor, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
   const int i[] = {index...};
   const i64 at = grad_offset(in, index...) - clamp_index(i[last], in.size[last]);

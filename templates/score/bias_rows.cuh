@@ -1,4 +1,4 @@
-// score/bias_rows.cuh: what gradients take from an input along the keys (contract/contract.cuh: score_line), for a thread
+// score/bias_rows.cuh: what gradients take from an input along the keys (contract/score.cuh), for a thread
 // of the sm90 backward kernels, whose warps hold 16 keys by the columns of a q tile. Read as soon as the
 // scores' product is under way, for behind it memory's latency would come once for every few of them; and
 // kept as it is stored, for a conversion would wait for it.
@@ -11,11 +11,11 @@
 template <class Spec, int Rows, int Keys>
 LUATTN_FN void prefetch_lines(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                               int q0, int kv0, int lane) {
-  constexpr int size = int(sizeof(typename Spec::LineElem));
-  if constexpr (Spec::has_line) {
+  constexpr int size = int(sizeof(typename Spec::BiasElem));
+  if constexpr (Spec::has_bias_row) {
 #pragma unroll 1
     for (int r = lane; r < Rows; r += 32) {
-      const auto line = Spec::score_line(p, site, head, min_of(q0 + r, site.q_len - 1), kv0);
+      const auto line = Spec::bias_row(p, site, head, min_of(q0 + r, site.q_len - 1), kv0);
       const int first = max_of(line.index, 0), end = min_of(line.index + Keys, line.size);
       const u64 from = u64(__cvta_generic_to_global(line.row + first)) & ~u64(127),
                 to = u64(__cvta_generic_to_global(line.row + end));
@@ -30,8 +30,8 @@ LUATTN_FN void prefetch_lines(const LuattnParams &p, const Site &site, const typ
 // In Parts, each while the elements of the one before are computed: as many registers do.
 template <class Spec, int Octets, int Parts>
 struct LineTerms {
-  using Stored = typename Spec::LineElem;
-  static constexpr bool any = Spec::has_line;
+  using Stored = typename Spec::BiasElem;
+  static constexpr bool any = Spec::has_bias_row;
   static constexpr int cols = any ? 2 * Octets : 1,
                        part = ceil_div(cols, Parts);  // columns of all, of a part
   u32 stored[2][cols];
@@ -49,7 +49,7 @@ struct LineTerms {
                                              int first) {
     if (first < cols && first % part == 0) {
       const int q = q0 + lane % 4 * 2 + first / 2 * 8, left = site.q_len - q;  // part is even
-      const auto line = Spec::score_line(p, site, head, min_of(q, site.q_len - 1), kv0 + lane / 4);
+      const auto line = Spec::bias_row(p, site, head, min_of(q, site.q_len - 1), kv0 + lane / 4);
       const Stored *at[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half)

@@ -92,7 +92,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
       step_by_inf(p, site, head, row, score, scale);
       return;
     }
-    static_assert(!Spec::lags);
+    static_assert(!Spec::lazy_rescaling);
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
       bool mine = false;
@@ -141,7 +141,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     Part part;
     reduce<false, 0, num_shared>(p, site, head, row, state[r], score, KeepBits<Cols>::none(), part.red);
     scale = rescale(p, site, head, row, state[r], part.red);
-    if constexpr (Spec::lags) state[r] = Spec::raise(p, site, head, row, state[r], part.red);
+    if constexpr (Spec::lazy_rescaling) state[r] = Spec::raise_max(p, site, head, row, state[r], part.red);
     return part;
   }
   __device__ __forceinline__ void weigh_row_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
@@ -208,7 +208,7 @@ private:
       Real sum = part[0];
 #pragma unroll
       for (int c = 1; c < chains; ++c) sum = is_max ? max_of(sum, part[c]) : sum + part[c];
-      if constexpr (Spec::has_shift) sum = Spec::red_shifted(K) ? sum + row.shift : sum;
+      if constexpr (Spec::has_row_shift) sum = Spec::red_shifted(K) ? sum + row.shift : sum;
       if constexpr (Spec::reduction(K) == REDUCE_MAX) sum = lanes_max<Lanes>(sum);
       if constexpr (Spec::reduction(K) == REDUCE_SUM) sum = lanes_sum<Lanes>(sum);
       red[K] = sum;

@@ -263,7 +263,7 @@ struct BwdSm80 : ElementsBwdSm80<Spec, Config> {
       multiply_dq<0>(base + at_k + k * DP * 2, first_d);
     }
     float *out = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + site.h) * p.q_len * D;
-    if constexpr (Need::turns) {
+    if constexpr (Need::dq_in_order) {
       static_assert(workspace_turns(false, threads, N) == warps);
       const i64 head = i64(site.b) * p.heads + site.h, tile = head * ceil_div(p.q_len, M) + index;
       u32 *turn =

@@ -99,7 +99,7 @@ struct ForwardSm80 {
     head = Spec::head(p, site);
 #pragma unroll
     for (int r = 0; r < rows; ++r)
-      row[r] = Spec::row_for_keep ? Row{} : Spec::row(p, site, head, query(r, lane));
+      row[r] = Spec::only_keep_reads_row ? Row{} : Spec::row(p, site, head, query(r, lane));
     online.init(p, site, head, row);
     declare_out();
     declare_weights();
@@ -248,7 +248,7 @@ struct ForwardSm80 {
     Row row_here[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r)
-      row_here[r] = Spec::row_for_keep ? Spec::row(p, site, head, query(r, lane)) : row[r];
+      row_here[r] = Spec::only_keep_reads_row ? Spec::row(p, site, head, query(r, lane)) : row[r];
 #pragma unroll
     for (int w = 0; w < (cols + 31) / 32; ++w) {
 #pragma unroll 1
@@ -358,7 +358,7 @@ struct ForwardSm80 {
     bool work = tile.valid() && first <= last;
     if (work && tile.masked) {
       const int kv0 = tile.index * tile_n, kv1 = min_of(kv0 + tile_n, site.kv_len) - 1;
-      if constexpr (Spec::num_stats > 0) {
+      if constexpr (Spec::num_block_bounds > 0) {
         const Range kept = kept_keys<Spec>(p, site, first, last);
         work = kept.lo <= kv1 && kv0 < kept.hi;
       } else {

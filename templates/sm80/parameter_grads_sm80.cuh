@@ -1,4 +1,4 @@
-// sm80/parameter_grads_sm80.cuh: gradients of parameters that are sums of dS (contract/contract.cuh, SumKind), in the sm80 backward
+// sm80/parameter_grads_sm80.cuh: gradients of parameters that are sums of dS (contract/grad.cuh), in the sm80 backward
 // kernel.
 //
 // They are made where dQ is, from dS of the tile as it lies in shared memory for that product, rounded: there

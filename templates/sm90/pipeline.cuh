@@ -77,7 +77,7 @@ struct WarpKvTiles {
       const int tile = base - int(threadIdx.x) % 32, kv0 = tile * TileN,
                 kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
       TileClass c = TILE_EMPTY;
-      if constexpr (Spec::keep_apart) {
+      if constexpr (Spec::rows_need_full_data) {
         TileClass rest = TILE_EMPTY;
         if (tile >= todo.lo && visits.has(tile)) rest = Spec::data_class(p, s, q0, q1, kv0, kv1);
         if (rest != TILE_EMPTY) c = least_of(rest, Spec::position_class(p, s, q0, q1, kv0, kv1));
@@ -176,7 +176,7 @@ struct SharedSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int groups = tile_m / 64;  // consumer warpgroups
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
-  static constexpr int line_elem = Spec::has_line ? int(sizeof(typename Spec::LineElem)) : 0;
+  static constexpr int line_elem = Spec::has_bias_row ? int(sizeof(typename Spec::BiasElem)) : 0;
   static constexpr int col_size = Spec::reads_columns ? int(sizeof(typename Spec::Col)) : 0;
   static constexpr FwdSm90Layout layout = fwd_sm90_layout(
       layout_sizes<Config>({.line_elem = line_elem, .col = col_size % 4 == 0 ? col_size : 0}));

@@ -22,7 +22,7 @@ LUATTN_FN BlockSite site_of(const LuattnOrder &o, u32 index) {
   return {int(o.q_tiles - 1 - row), int(h), int(b), int(quotient(h, o.group))};
 }
 
-// The same where all batches read the same lines of an input beside K (Spec::lines_shared): they come one
+// The same where all batches read the same lines of an input beside K (Spec::bias_row_shared): they come one
 // behind the other, so that what one has read the next finds in the L2 cache. Without a mask heads do not
 // mix.
 template <bool Masked>

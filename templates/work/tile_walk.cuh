@@ -19,9 +19,10 @@ struct Tile {
   int index;    // position / TileN (KvTiles) or position / TileM (QTiles); -1 past the last
   bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as far as the walk
                 // promises below
-  bool alike = false;  // WarpQTiles: see Spec::alike
+  bool same_bucket = false;  // WarpQTiles: see Spec::same_bucket
   bool by_range =
-      false;  // WarpKvTiles: if masked, row_range alone says what its rows keep; WarpQTiles: column_range
+      false;  // WarpKvTiles: if masked, row_interval alone says what its rows keep; WarpQTiles:
+              // column_interval
   __device__ __forceinline__ bool valid() const { return index >= 0; }
 };
 
@@ -34,7 +35,7 @@ LUATTN_FN Range tiles_of(Range positions, int len, int tile) {
 // Does a walk have the tiles whose block statistics its spec looks up?
 template <class Spec, int TileM, int TileN>
 LUATTN_FN constexpr bool walks_stats() {
-  if constexpr (Spec::num_stats == 0) return true;
+  if constexpr (Spec::num_block_bounds == 0) return true;
   else return TileM == Spec::walk_rows && TileN == Spec::walk_columns;
 }
 

@@ -92,7 +92,7 @@ static void test_sm90(void **state) {
   const char *const forward[] = {"-std=c++20", "-default-device", "-DEXAMPLE_TILE_M=128",
                                  "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384"};
   const char *const backward[] = {"-std=c++20",           "-default-device",       "-DEXAMPLE_TILE_M=64",
-                                  "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384", "-DEXAMPLE_CLAIMS=true"};
+                                  "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384", "-DEXAMPLE_DQ_FIRST_STORE=true"};
   const char *const wide[] = {"-std=c++20",
                               "-default-device",
                               "-DEXAMPLE_TILE_M=64",
@@ -136,7 +136,7 @@ static void test_contract(void **state) {
       {"an absence of a part is not said", "NoDistanceTerm, ", ""},
       {"a mask and none", WHOLE, SPEC("Mask, EveryKv, Score, Online, Grad, NoMods")},
       {"a hook is missing", "bool keep(", "bool keeps("},
-      {"a constant that is not so", "row_ranges = 1", "row_ranges = 2"},
+      {"a constant that is not so", "row_intervals = 1", "row_intervals = 2"},
       {"a constant without its hook", "NoLazyRescaling, ", ""},
       {"a hook that is said to be absent", WHOLE,
        "struct Spec : Mask, Score, Online, Grad, NoMods {\n"

@@ -14,14 +14,15 @@
 
 // The walk of QTiles (work/tile_walk.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a share of
 // the tiles. Halves: they look at both halves of the kv tile, one for each consumer; nothing may be kept of
-// either, as of a tile that others decide about by the whole (Whole). Alike: they find Tile::alike.
+// either, as of a tile that others decide about by the whole (Whole). SameBucket: they find
+// Tile::same_bucket.
 template <class Spec, int TileM, int TileN, bool Halves = false, bool Whole = false,
-          bool Alike = Spec::may_be_alike>
+          bool SameBucket = Spec::may_be_same_bucket>
 struct WarpQTiles {
   static_assert(walks_stats<Spec, TileM, TileN>());
   int kv0, kv1, base;
   bool ragged;
-  u32 present, masked, alike, by_range;  // of the tiles base .. base + 31 that are still to come
+  u32 present, masked, same_bucket, by_range;  // of the tiles base .. base + 31 that are still to come
   u32 none[2], all[2];  // of which half of them nothing is kept; everything, inside the lengths
   Range todo;
   Visits<Spec> visits;
@@ -37,7 +38,7 @@ struct WarpQTiles {
         ragged(false),
         present(0),
         masked(0),
-        alike(0),
+        same_bucket(0),
         by_range(0),
         todo{0, 0},
         halves(0) {}
@@ -47,7 +48,7 @@ struct WarpQTiles {
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     ragged = kv0 + TileN > s.kv_len;
     todo = share.of(p, visited_hull(visits, tiles_of(kept_queries<Spec>(p, s, kv0, kv1), s.q_len, TileM)), s.h);
-    present = masked = alike = by_range = halves = 0;
+    present = masked = same_bucket = by_range = halves = 0;
     base = 0;
   }
 
@@ -60,7 +61,7 @@ struct WarpQTiles {
       TileClass rest = TILE_EMPTY, c = TILE_EMPTY;
       if (tile < todo.hi && visits.has(tile)) {
         rest = TILE_FULL;
-        if constexpr (Spec::columns_apart) rest = Spec::data_class(p, s, q0, q1, kv0, kv1);
+        if constexpr (Spec::columns_need_full_data) rest = Spec::data_class(p, s, q0, q1, kv0, kv1);
       }
       if constexpr (Halves)
         c = classify_halves(p, s, rest, q0, q1, inside);
@@ -68,22 +69,23 @@ struct WarpQTiles {
         c = least_of(rest, other_class(p, s, q0, q1, kv0, kv1));
       present = __ballot_sync(0xffffffffu, c != TILE_EMPTY);
       masked = __ballot_sync(0xffffffffu, c == TILE_PARTIAL || !inside);
-      if constexpr (Spec::columns_apart) by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
-      if constexpr (Alike)
-        alike = __ballot_sync(0xffffffffu, kv0 < kv1 && Spec::alike(p, s, q0, q1, kv0, kv1));
+      if constexpr (Spec::columns_need_full_data) by_range = __ballot_sync(0xffffffffu, rest == TILE_FULL);
+      if constexpr (SameBucket)
+        same_bucket = __ballot_sync(0xffffffffu, kv0 < kv1 && Spec::same_bucket(p, s, q0, q1, kv0, kv1));
       todo.lo += 32;
     }
     const int i = __ffs(int(present)) - 1;
     present &= present - 1;
     if constexpr (Halves)
       halves = (none[0] >> i & 1) | (none[1] >> i & 1) << 1 | (all[0] >> i & 1) << 2 | (all[1] >> i & 1) << 3;
-    return Tile{base + i, ((masked >> i) & 1u) != 0, ((alike >> i) & 1u) != 0, ((by_range >> i) & 1u) != 0};
+    return Tile{base + i, ((masked >> i) & 1u) != 0, ((same_bucket >> i) & 1u) != 0,
+                ((by_range >> i) & 1u) != 0};
   }
 
  private:
   // Without what data_class has said.
   LUATTN_FN TileClass other_class(const LuattnParams &p, const Site &s, int q0, int q1, int lo, int hi) {
-    if constexpr (Spec::columns_apart)
+    if constexpr (Spec::columns_need_full_data)
       return Spec::position_class(p, s, q0, q1, lo, hi);
     else
       return class_of<Spec>(p, s, q0, q1, lo, hi);
@@ -144,13 +146,14 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
   for (int half = 0; half < 2; ++half) {
     const int key = kv + half * 8;
     const bool exists = key < s.kv_len;
-    const Range kept = exists ? Spec::column_range(p, s, key) : Range{0, 0};
+    const Range kept = exists ? Spec::column_interval(p, s, key) : Range{0, 0};
     Range rest = {0, 0};
-    if constexpr (period > 0) rest = Spec::column_rest(p, s, key);
+    if constexpr (period > 0) rest = Spec::column_remainders(p, s, key);
     u32 &bits = keep[half].word[0];
     bits = queries_in<Spec, TileM>(kept, rest, q0, first);
-    if constexpr (Spec::column_ranges == 2)
-      bits |= queries_in<Spec, TileM>(exists ? Spec::column_second(p, s, key) : Range{0, 0}, rest, q0, first);
+    if constexpr (Spec::column_intervals == 2)
+      bits |= queries_in<Spec, TileM>(exists ? Spec::second_column_interval(p, s, key) : Range{0, 0}, rest,
+                                      q0, first);
     if constexpr (period > 0 && period < short_period) {
       u32 of_rest[1];
       columns_of_residues<period>(of_rest, first, rest);
@@ -164,14 +167,14 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
 struct TileNote {
   u32 bits, head;
   LUATTN_FN TileNote of(Tile tile, bool last, int head, bool ends = false, u32 halves = 0) {
-    return {u32(tile.index) << 9 | u32(tile.by_range) << 8 | u32(tile.alike) << 7 | halves << 3 |
+    return {u32(tile.index) << 9 | u32(tile.by_range) << 8 | u32(tile.same_bucket) << 7 | halves << 3 |
                 u32(ends) << 2 | u32(tile.masked) << 1 | u32(last),
             u32(head)};
   }
   LUATTN_FN TileNote end() { return {~0u, 0}; }
   __device__ __forceinline__ int index() const { return int(bits >> 9); }
   __device__ __forceinline__ bool by_range() const { return (bits & 256) != 0; }
-  __device__ __forceinline__ bool alike() const { return (bits & 128) != 0; }
+  __device__ __forceinline__ bool same_bucket() const { return (bits & 128) != 0; }
   __device__ __forceinline__ bool masked() const { return (bits & 2) != 0; }
   __device__ __forceinline__ bool ends_block() const { return (bits & 4) != 0; }
   __device__ __forceinline__ bool keeps_nothing(int half) const { return (bits >> (3 + half) & 1) != 0; }
@@ -217,7 +220,7 @@ template <class Spec, class Config, int Together = 1>
 struct KvTickets {
   // A block may have a kv tile of all batches, for the order of what they add to a gradient.
   static constexpr bool orders_batches = Config::deterministic && Needs<Spec, Config>::parameters &&
-                                         (Spec::grad_adds || (Spec::sums & SUM_HERE) != 0);
+                                         (Spec::grad_adds || (Spec::parameter_sums & SUM_ELEMENT) != 0);
 
   const LuattnParams &p;
   const u32 kv_tiles, splits, tiles, batch, heads;  // of a head; shares of each, their product; tickets'
@@ -244,7 +247,7 @@ struct KvTickets {
   // Tile -1: there are no more.
   __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
     if (ticket >= tiles * heads) return {-1, 0, 0, 0};
-    if constexpr (Needs<Spec, Config>::turns)
+    if constexpr (Needs<Spec, Config>::dq_in_order)
       return kv_block_of(ticket, kv_tiles, u32(p.heads_kv), heads, splits,
                          Config::head_dim <= 64 ? 256 : 128);
     return block_of(ticket);
@@ -264,7 +267,7 @@ struct KvTickets {
       tile = (ticket - first) / together;
       head = alone + (ticket - first - tile * together);
     }
-    constexpr bool pairs = (Spec::sums & SUM_HERE) != 0 || Spec::lines_shared;
+    constexpr bool pairs = (Spec::parameter_sums & SUM_ELEMENT) != 0 || Spec::bias_row_shared;
     const u32 inner = pairs ? batch : u32(p.heads_kv), outer = head / inner, rest = head - outer * inner;
     return {int(tile / splits), int(pairs ? outer : rest), int(pairs ? rest : outer), int(tile % splits)};
   }
@@ -278,13 +281,15 @@ struct SharedBwdSm90 {
   using Row = typename Spec::Row;
   using BwdRow = typename Spec::BwdRow;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
-  static constexpr bool turns = Needs<Spec, Config>::turns, claims = Needs<Spec, Config>::claims;
+  static constexpr bool turns = Needs<Spec, Config>::dq_in_order;
+  static constexpr bool claims = Needs<Spec, Config>::dq_first_store;
   // Whether there are tiles for which `keep` is called.
-  static constexpr bool keep_reads = Spec::has_mask && (Spec::column_ranges == 0 || Spec::columns_apart);
+  static constexpr bool keep_reads =
+      Spec::has_mask && (Spec::column_intervals == 0 || Spec::columns_need_full_data);
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
   // Deterministic sums at distances: a line of them for each consumer warp (sm90/bwd/distance_grad_writer.cuh).
   static constexpr bool hands_sums =
-      Config::deterministic && Needs<Spec, Config>::parameters && (Spec::sums & SUM_DISTANCE) != 0;
+      Config::deterministic && Needs<Spec, Config>::parameters && (Spec::parameter_sums & SUM_DISTANCE) != 0;
   static constexpr int line_floats = tile_m + 32, sums_groups = (tile_m + tile_n) / 32;
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr bool has_rows = !__is_empty(Row) && (Spec::grad_reads_row || keep_reads);

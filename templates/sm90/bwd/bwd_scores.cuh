@@ -25,7 +25,7 @@ struct ElementsBwdSm90 {
 
   using Distances = DistanceTerms<Spec, 2, tile_m / 8, true>;
   // Where there are registers for it, what is read along the keys is read a tile ahead.
-  static constexpr bool reads_ahead = Spec::has_line && tile_m == 64 && dim <= 64 && dim_v <= 64;
+  static constexpr bool reads_ahead = Spec::has_bias_row && tile_m == 64 && dim <= 64 && dim_v <= 64;
   using Lines = LineTerms<Spec, tile_m / 8, tile_m == 64 && !reads_ahead ? 2 : 1>;
   using Sums = ParameterSums<Spec, Config>;
   using Rows = RowSums<Spec, Config>;
@@ -47,7 +47,7 @@ struct ElementsBwdSm90 {
   // nobody multiplies meanwhile. With many it costs more than it gives, and so it does where elements wait
   // for memory or for terms from other lanes, or each consumer for other blocks, to add dQ in turn.
   static constexpr bool alternates =
-      tile_m == 64 && !Need::turns && Spec::grad_is_light && !Spec::has_distance_term;
+      tile_m == 64 && !Need::dq_in_order && Spec::grad_is_light && !Spec::has_distance_term;
   // Half of V stays in registers, as A operands, where a spec leaves room for it: shared memory sets the
   // pace, and would be read for each q tile.
   static constexpr bool keeps_v = alternates && dim_v == 128 && needs_dp && Spec::has_lse &&
@@ -130,8 +130,8 @@ struct ElementsBwdSm90 {
 
   // Bit j of a half: whether column j of the thread is kept there.
   __device__ __forceinline__ void find_kept(TileNote tile, int q0, KeepBits<cols> (&keep)[2]) const {
-    if constexpr (Spec::column_ranges > 0) {
-      if (!Spec::columns_apart || tile.by_range())
+    if constexpr (Spec::column_intervals > 0) {
+      if (!Spec::columns_need_full_data || tile.by_range())
         find_kept_queries<Spec, tile_m>(p, site, int(kv_of(0)), q0, keep);
       else
         ask_all(q0, keep);
@@ -223,7 +223,7 @@ struct ElementsBwdSm90 {
   // The mask, and in last tiles what lies past the lengths: apart, for most tiles of a mask are no last ones.
   __device__ __forceinline__ void drop(TileNote tile, int q0, float (&s)[tile_m / 2],
                                        float (&dp)[tile_m / 2]) const {
-    if constexpr (Spec::has_mask && (Spec::column_ranges > 0 || !Spec::keep_is_cheap)) {
+    if constexpr (Spec::has_mask && (Spec::column_intervals > 0 || !Spec::keep_is_cheap)) {
       KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
       find_kept(tile, q0, keep);
       select(s, dp, [&](int j, int half) { return keep[half].get(j); });

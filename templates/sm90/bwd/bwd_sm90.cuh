@@ -172,9 +172,9 @@ struct ConsumerBwdSm90 : ElementsBwdSm90<Spec, Config> {
     if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
     differentiate(tile, s, dp);
     if constexpr (Need::dv && Sums::in_f32) round(a_p, s);  // P takes half of the registers then
-    sums.add(sums_at(), tile.index() * tile_m, tile.alike(), dp);
+    sums.add(sums_at(), tile.index() * tile_m, tile.same_bucket(), dp);
     if constexpr (needs_ds) round(a_ds, dp);
-    if constexpr (Sums::rounded) sums.add_rounded(sums_at(), tile.index() * tile_m, tile.alike(), a_ds);
+    if constexpr (Sums::rounded) sums.add_rounded(sums_at(), tile.index() * tile_m, tile.same_bucket(), a_ds);
     if constexpr (shares_ds) share_ds(a_ds);
     if constexpr (Need::dv) {
       if constexpr (!Sums::in_f32) round(a_p, s);

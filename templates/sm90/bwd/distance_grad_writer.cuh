@@ -55,8 +55,9 @@ struct SumsWriterSm90 {
     }
     return x;
   }
-  // Of a tile that is alike (Spec::alike) a line has a number for each lane, which all belong to one place.
-  __device__ __forceinline__ float alike_lines() const {
+  // Of a tile in one bucket (Spec::same_bucket) a line has a number for each lane, which all belong to one
+  // place.
+  __device__ __forceinline__ float same_bucket_lines() const {
     float x = 0.f;
 #pragma unroll
     for (int warp = 0; warp < warps; ++warp) x += line(warp, lane);
@@ -103,8 +104,8 @@ struct SumsWriterSm90 {
     if (q0 != next_q) flush();
     barrier_wait(shared.sums_full(), parity);
     parity ^= 1;
-    if (Spec::may_be_alike && tile.alike()) {
-      const float all = alike_lines();  // at distance 0, that of the tile's first query and key
+    if (Spec::may_be_same_bucket && tile.same_bucket()) {
+      const float all = same_bucket_lines();  // at distance 0, that of the tile's first query and key
       keep([&](int i) { return i == kept && lane == 0 ? all : 0.f; });
     } else {
       keep([&](int i) { return all_lines(i); });

@@ -1,4 +1,4 @@
-// sm90/bwd/parameter_grads_sm90.cuh: gradients of parameters that are sums of dS (contract/contract.cuh, SumKind), in the sm90 backward
+// sm90/bwd/parameter_grads_sm90.cuh: gradients of parameters that are sums of dS (contract/grad.cuh), in the sm90 backward
 // kernel.
 //
 // The consumers make them from their registers, a warp its own (ParameterSums), and sums of rows from the
@@ -14,7 +14,7 @@
 // What a warp adds to gradients of parameters from its dS of a tile.
 //
 // Sums at one distance are made along diagonals (DistanceSums). Where their places are one for the whole tile
-// (Spec::alike), so they are for the tiles that follow without a gap, as far as they are alike: one sum
+// (Spec::same_bucket), so they are for the tiles that follow without a gap, as far as they are in one bucket: one sum
 // serves them all. Where they lie side by side in memory, the copy engine adds them, from the warp's part of
 // shared memory for dQ. Numbers for pairs: grads/pair_bias_grad.cuh.
 template <class Spec, class Config>
@@ -23,15 +23,15 @@ struct ParameterSums {
   using Elem = typename Config::Elem;
   using Acc = typename Spec::Acc;
   static constexpr int tile_m = Config::tile_m;
-  LUATTN_FN constexpr bool wants(int kind) { return Need::parameters && (Spec::sums & kind) != 0; }
-  static constexpr bool cols = wants(SUM_COL), distances = wants(SUM_DISTANCE), here = wants(SUM_HERE),
+  LUATTN_FN constexpr bool wants(int kind) { return Need::parameters && (Spec::parameter_sums & kind) != 0; }
+  static constexpr bool cols = wants(SUM_COL), distances = wants(SUM_DISTANCE), here = wants(SUM_ELEMENT),
                         linear = wants(SUM_LINEAR);
   static constexpr bool any = cols || distances || here || linear;
-  static constexpr bool alike = distances && Spec::may_be_alike;
+  static constexpr bool same_bucket = distances && Spec::may_be_same_bucket;
   static constexpr bool hands = SharedBwdSm90<Spec, Config>::hands_sums;
   static constexpr bool in_line = distances && Spec::distance_step != 0 && !Config::deterministic;
   // Which read dS in f32, and which rounded.
-  static constexpr bool in_f32 = distances || here, rounded = cols || linear || alike;
+  static constexpr bool in_f32 = distances || here, rounded = cols || linear || same_bucket;
 
   // Where the warp is. Handed on to each call: kept here, it would keep the consumer out of registers.
   struct At {
@@ -51,7 +51,7 @@ struct ParameterSums {
   };
 
   float col[2];
-  float same;          // of tiles that are alike, the last of which begins
+  float same;          // of tiles in one bucket, the last of which begins
   int same_q;          // here
   int line_first;      // of the places that the copy engine adds to next; no_line: nothing
   u32 num_handed = 0;  // of lines
@@ -61,7 +61,7 @@ struct ParameterSums {
     same_q = 0;
   }
   __device__ __forceinline__ void leave_head(const At &at) {
-    if constexpr (alike && !hands) flush_same(at);
+    if constexpr (same_bucket && !hands) flush_same(at);
     if constexpr (cols) flush_columns(at);
   }
   __device__ __forceinline__ void flush_columns(const At &at) {
@@ -75,31 +75,32 @@ struct ParameterSums {
 
   // ---- in f32, once masks are applied ----
 
-  __device__ __forceinline__ void add(const At &at, int q0, bool is_alike, const float (&ds)[tile_m / 2]) {
+  __device__ __forceinline__ void add(const At &at, int q0, bool is_same_bucket,
+                                      const float (&ds)[tile_m / 2]) {
     if constexpr (here) add_pairs(at, q0, ds);
     if constexpr (distances)
-      if (!alike || !is_alike) add_distances(at, q0, ds);
+      if (!same_bucket || !is_same_bucket) add_distances(at, q0, ds);
   }
   // Where they do not lie side by side, each by itself.
   __device__ __forceinline__ void add_pairs(const At &at, int q0, const float (&ds)[tile_m / 2]) {
-    if constexpr (Spec::pairs_pitched) {
+    if constexpr (Spec::pair_grads_pitched) {
       const PairSums<Spec, tile_m> pairs{at.p, at.site, at.head, q0, at.kv0, at.lane};
       if (pairs.add_quads(ds)) return;
       if constexpr (!Config::deterministic)
         if (pairs.add_singles(ds)) return;
-    } else if constexpr (Spec::pairs_in_line) {
+    } else if constexpr (Spec::pair_grads_in_rows) {
       if (add_quads(at, q0, ds)) return;
     }
-    add_here(at, q0, ds);
+    add_per_element(at, q0, ds);
   }
-  __device__ __forceinline__ void add_here(const At &at, int q0, const float (&ds)[tile_m / 2]) {
+  __device__ __forceinline__ void add_per_element(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     const int q_base =
         opaque(q0 + at.lane % 4 * 2);  // distances are computed again, not kept since the scores
 #pragma unroll
     for (int j = 0; j < tile_m / 4; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        Spec::add_here(at.p, at.site, at.head, Position{q_base, j / 2 * 8 + j % 2}, at.kv_of(half),
+        Spec::add_per_element(at.p, at.site, at.head, Position{q_base, j / 2 * 8 + j % 2}, at.kv_of(half),
                        ds[j / 2 * 4 + half * 2 + j % 2], at.acc);
   }
 
@@ -136,7 +137,7 @@ struct ParameterSums {
   template <class Sums>
   __device__ __forceinline__ bool line_up(const At &at, int q0, const Sums &sums) {
     constexpr int step = Spec::distance_step, below = step > 0 ? 15 : tile_m - 1;
-    const GradLine<float> line = Spec::distance_line(at.p, at.site, at.head, q0, at.kv0);
+    const GradRow<float> line = Spec::distance_grad_row(at.p, at.site, at.head, q0, at.kv0);
     const int first = line.index - below, lead = int(reinterpret_cast<u64>(line.row + first) / 4 % 4);
     line_first = no_line;
     if (line.row == nullptr) return true;
@@ -158,7 +159,7 @@ struct ParameterSums {
   LUATTN_FN u32 line_at(const At &at) { return at.slab + 64; }
   // Once the slab's stores are fenced.
   __device__ __forceinline__ void send_line(const At &at) const {
-    const GradLine<float> line = Spec::distance_line(at.p, at.site, at.head, 0, 0);
+    const GradRow<float> line = Spec::distance_grad_row(at.p, at.site, at.head, 0, 0);
     bulk_add(line.row + line_first, line_at(at), line_count * 4, at.lane == 0 && line_first != no_line);
     bulk_commit();
   }
@@ -166,7 +167,7 @@ struct ParameterSums {
   // As PairSums, where each line is to be found by itself: so not for zeros, for which it may not exist.
   // False: some place lies outside its axis, or four of them do not begin at a multiple of 16 bytes.
   __device__ __forceinline__ bool add_quads(const At &at, int q0, const float (&ds)[tile_m / 2]) {
-    const GradLine<float> line = Spec::pair_line(at.p, at.site, at.head, q0, at.kv0);
+    const GradRow<float> line = Spec::pair_grad_row(at.p, at.site, at.head, q0, at.kv0);
     if (line.row == nullptr) return true;
     if (line.index < 0 || line.index + min_of(16, at.p.kv_len - at.kv0) > line.size || line.size % 4 != 0 ||
         reinterpret_cast<u64>(line.row + line.index) % 16 != 0)
@@ -195,7 +196,7 @@ struct ParameterSums {
   __device__ __forceinline__ void add_quad(const At &at, int q, int kv, float x0, float x1, float x2,
                                            float x3) const {
     if (x0 == 0.f && x1 == 0.f && x2 == 0.f && x3 == 0.f) return;
-    const GradLine<float> line = Spec::pair_line(at.p, at.site, at.head, q, kv);
+    const GradRow<float> line = Spec::pair_grad_row(at.p, at.site, at.head, q, kv);
     const float f = line.factor;
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
                      __cvta_generic_to_global(line.row + line.index)),
@@ -205,7 +206,7 @@ struct ParameterSums {
 
   // ---- rounded ----
 
-  __device__ __forceinline__ void add_rounded(const At &at, int q0, bool is_alike,
+  __device__ __forceinline__ void add_rounded(const At &at, int q0, bool is_same_bucket,
                                               const u32 (&ds)[tile_m / 16][4]) {
     if constexpr (cols || linear) {
       const QuerySums<Elem, tile_m, linear> sums(ds, at.lane);
@@ -217,15 +218,15 @@ struct ParameterSums {
                            at.acc);
       }
     }
-    if constexpr (alike && hands) {
-      if (!is_alike) return;
+    if constexpr (same_bucket && hands) {
+      if (!is_same_bucket) return;
       const QuerySums<Elem, tile_m, false> sums(ds, at.lane);
       await_line(at);
       store_shared(at.line() + at.lane * 4, __float_as_uint(sums.sum[0] + sums.sum[1]));
       hand_over(at);
-    } else if constexpr (alike) {
-      if (!is_alike || q0 != same_q + tile_m) flush_same(at);
-      if (!is_alike) return;
+    } else if constexpr (same_bucket) {
+      if (!is_same_bucket || q0 != same_q + tile_m) flush_same(at);
+      if (!is_same_bucket) return;
       const QuerySums<Elem, tile_m, false> sums(ds, at.lane);
       same += sums.sum[0] + sums.sum[1];
       same_q = q0;
@@ -243,7 +244,7 @@ struct ParameterSums {
 template <class Spec, class Config>
 struct RowSums {
   using Elem = typename Config::Elem;
-  static constexpr bool wanted = Needs<Spec, Config>::parameters && (Spec::sums & SUM_ROW) != 0;
+  static constexpr bool wanted = Needs<Spec, Config>::parameters && (Spec::parameter_sums & SUM_ROW) != 0;
   float sum[wanted ? 4 : 1];
 
   // The product; ds: 64 rows, of keys in Boxes boxes that are `across` bytes apart.

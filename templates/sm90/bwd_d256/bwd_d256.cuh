@@ -177,7 +177,7 @@ LUATTN_FN void bwd_sm90_wide(const LuattnParams &p, const LuattnTensorMaps &maps
     } else if (worker == 1) {
       if constexpr (Need::dq) SenderWide<Spec, Config>::run(p, maps, shared);
     } else if (worker == 2) {
-      if constexpr (Need::turns) TurnsWide<Spec, Config>(p, shared).run();
+      if constexpr (Need::dq_in_order) TurnsWide<Spec, Config>(p, shared).run();
     } else {
       if constexpr (SharedWide<Spec, Config>::sums != 0) ParametersWide<Spec, Config>(p, shared).run();
     }

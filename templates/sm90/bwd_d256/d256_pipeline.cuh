@@ -17,14 +17,14 @@ struct WideNote {
   u32 place, b;  // the kv tile and the share of its q tiles; the batch
 
   LUATTN_FN WideNote of(Kind kind, const KvBlock &at, Tile tile, int head, bool ends_block) {
-    return {u32(tile.index) << 5 | u32(tile.alike) << 4 | u32(ends_block) << 3 | u32(tile.masked) << 2 |
+    return {u32(tile.index) << 5 | u32(tile.same_bucket) << 4 | u32(ends_block) << 3 | u32(tile.masked) << 2 |
                 u32(kind),
             u32(head), u32(at.tile) << 6 | u32(at.split), u32(at.b)};
   }
   __device__ __forceinline__ bool is(Kind kind) const { return (bits & 3) == u32(kind); }
   __device__ __forceinline__ bool masked() const { return (bits & 4) != 0; }
   __device__ __forceinline__ bool ends_block() const { return (bits & 8) != 0; }
-  __device__ __forceinline__ bool alike() const { return (bits & 16) != 0; }
+  __device__ __forceinline__ bool same_bucket() const { return (bits & 16) != 0; }
   __device__ __forceinline__ int index() const { return int(bits >> 5); }
   __device__ __forceinline__ int kv_tile() const { return int(place >> 6); }
   __device__ __forceinline__ int split() const { return int(place & 63); }
@@ -58,8 +58,8 @@ struct SharedWide {
   static constexpr int box = 64 * 128;  // bytes
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int most_dq = (boxes + 1) / 2;  // boxes of dQ that a block computes at most
-  static constexpr int sums = Need::parameters ? Spec::sums : 0;        // that a warp makes of dS
-  static constexpr bool needs_ds = Need::dq || Need::dk || sums != 0, turns = Need::turns;
+  static constexpr int sums = Need::parameters ? Spec::parameter_sums : 0;        // that a warp makes of dS
+  static constexpr bool needs_ds = Need::dq || Need::dk || sums != 0, turns = Need::dq_in_order;
   static constexpr bool has_rows = !__is_empty(Row);
   static constexpr BwdD256Layout layout =
       bwd_d256_layout(layout_sizes<Config>({.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0,

@@ -1,5 +1,5 @@
 // sm90/bwd_d256/parameter_grads_d256.cuh: backward of the sm90 family for head dims above 128: a warp that sums dS for gradients
-// of parameters (contract/contract.cuh, SumKind).
+// of parameters (contract/grad.cuh).
 //
 // It is the fourth warp of the loading warpgroup. The scores' threads have no registers for sums; dS of a
 // tile, rounded, lies in shared memory for the products that follow, and this warp reads it there, in blocks
@@ -20,7 +20,8 @@ struct ParametersWide {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, octets = 8;
   static constexpr bool rows = (Shared::sums & SUM_ROW) != 0, cols = (Shared::sums & SUM_COL) != 0,
                         linear = (Shared::sums & SUM_LINEAR) != 0,
-                        distances = (Shared::sums & SUM_DISTANCE) != 0, here = (Shared::sums & SUM_HERE) != 0;
+                        distances = (Shared::sums & SUM_DISTANCE) != 0,
+                        here = (Shared::sums & SUM_ELEMENT) != 0;
   static_assert(tile_m == 64 && tile_n == 64);
 
   const LuattnParams &p;
@@ -129,8 +130,8 @@ struct ParametersWide {
     sum_diagonals<0>(tile, identity, c);
     add_diagonals<1>(tile, identity, c);
   }
-  // Of a tile that is alike (Spec::alike): all of it, as if at its first query and key.
-  __device__ __forceinline__ void sum_alike(u32 tile) {
+  // Of a tile in one bucket (Spec::same_bucket): all of it, as if at its first query and key.
+  __device__ __forceinline__ void sum_same_bucket(u32 tile) {
     float c[4] = {};
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -214,14 +215,15 @@ struct ParametersWide {
 #pragma unroll
       for (int j = 0; j < 4; ++j) x[j] = to_real(Elem{(unsigned short)(pair[j / 2] >> j % 2 * 16)});
       if (x[0] == 0.f && x[1] == 0.f && x[2] == 0.f && x[3] == 0.f) continue;
-      if constexpr (Spec::pairs_in_line)
-        if (add_line(Spec::pair_line(p, site, head, q, kv), x)) continue;
+      if constexpr (Spec::pair_grads_in_rows)
+        if (add_line(Spec::pair_grad_row(p, site, head, q, kv), x)) continue;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) Spec::add_here(p, site, head, Position{q, 0}, Position{kv, j}, x[j], acc);
+      for (int j = 0; j < 4; ++j)
+        Spec::add_per_element(p, site, head, Position{q, 0}, Position{kv, j}, x[j], acc);
     }
   }
   // False: some place lies outside its axis, or they do not begin at a multiple of 16 bytes.
-  __device__ __forceinline__ bool add_line(const GradLine<float> &line, const float (&x)[4]) const {
+  __device__ __forceinline__ bool add_line(const GradRow<float> &line, const float (&x)[4]) const {
     float *to = line.row + line.index;
     if (line.row == nullptr) return true;
     if (line.index < 0 || line.index + 4 > line.size || reinterpret_cast<u64>(to) % 16 != 0) return false;
@@ -249,12 +251,12 @@ struct ParametersWide {
       if (x[0] == 0.f && x[1] == 0.f && x[2] == 0.f && x[3] == 0.f) continue;
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        Spec::add_here(p, site, head, Position{q0 + i, 0}, Position{kv0 + key, j}, x[j], acc);
+        Spec::add_per_element(p, site, head, Position{q0 + i, 0}, Position{kv0 + key, j}, x[j], acc);
     }
   }
   // False: the places of some four keys do not lie side by side.
   __device__ __forceinline__ bool add_quads(u32 tile, int q0, int key) const {
-    const GradLine<float> line = Spec::pair_line(p, site, head, q0, kv0);
+    const GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0);
     if (line.row == nullptr) return true;
     if (!lies_in_quads(line, min_of(tile_n, p.kv_len - kv0)) || !keeps_zeros(line)) return false;
     if (kv0 + key >= p.kv_len) return true;  // of this lane, all
@@ -265,7 +267,7 @@ struct ParametersWide {
     return true;
   }
   template <bool Store>
-  __device__ __forceinline__ void put_quads(const GradLine<float> &line, u32 tile, int q0, int key) const {
+  __device__ __forceinline__ void put_quads(const GradRow<float> &line, u32 tile, int q0, int key) const {
 #pragma unroll 4
     for (int i = lane / 16; i < tile_m; i += 2) {
       const int query = min_of(i, p.q_len - 1 - q0);
@@ -275,7 +277,7 @@ struct ParametersWide {
     }
   }
   __device__ __forceinline__ void add_scores(u32 tile, int q0) {
-    if constexpr (Spec::pairs_pitched)
+    if constexpr (Spec::pair_grads_pitched)
       add_pitched(tile, q0);
     else
       add_apart(tile, q0);
@@ -284,8 +286,8 @@ struct ParametersWide {
     const int q0 = note.index() * tile_m;
     if constexpr (distances) {
       if (q0 != next_q) flush_far();
-      if (Spec::may_be_alike && note.alike())
-        sum_alike(tile);
+      if (Spec::may_be_same_bucket && note.same_bucket())
+        sum_same_bucket(tile);
       else
         sum_distances(tile);
     }

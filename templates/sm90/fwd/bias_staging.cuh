@@ -45,15 +45,15 @@ __device__ __forceinline__ void copy_line(const typename Places::Line &x, u32 to
 // line of halves begins at the second half of its first word if it does so in memory: consumers move those.
 template <class Spec, class Config>
 struct Lines {
-  using Stored = typename Spec::LineElem;
-  using Line = InputLine<Stored>;
+  using Stored = typename Spec::BiasElem;
+  using Line = InputRow<Stored>;
   static constexpr int size = int(sizeof(Stored)), pitch = Config::tile_n * size + 16;
   static_assert(size == 2 || size == 4);
   LUATTN_FN u32 place_of(u32 row) { return row / 8 * 8 + row % 4 * 2 + row / 4 % 2; }
   LUATTN_FN int row_of(int place) { return place / 8 * 8 + place % 2 * 4 + place % 8 / 2; }
   LUATTN_FN Line line(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int q,
                       int kv0) {
-    return Spec::score_line(p, site, head, min_of(q, site.q_len - 1), kv0);
+    return Spec::bias_row(p, site, head, min_of(q, site.q_len - 1), kv0);
   }
   // Where it has key `index`, before it is clamped.
   LUATTN_FN u64 begin_of(const Line &x) { return u64(__cvta_generic_to_global(x.row + x.index)); }
@@ -68,7 +68,7 @@ struct Lines {
 template <class Spec, class Config>
 struct LineStrip {
   enum { FULL = 2 };  // a peek, beside the consumers' own
-  using Stored = typename Spec::LineElem;
+  using Stored = typename Spec::BiasElem;
   using Head = typename Spec::Head;
   using Places = Lines<Spec, Config>;
   static constexpr int tile_n = Config::tile_n, size = Places::size, pitch = Places::pitch;

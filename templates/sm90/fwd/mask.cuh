@@ -30,10 +30,10 @@ struct MaskSm90 {
                                         Online &online) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = Keep::none();
-    constexpr bool by_row = Spec::row_ranges > 0 && !Spec::keep_apart;
-    if constexpr (Spec::mask_by_inf && by_row && Spec::row_ranges == 1 && Spec::row_period == 0)
+    constexpr bool by_row = Spec::row_intervals > 0 && !Spec::rows_need_full_data;
+    if constexpr (Spec::mask_by_inf && by_row && Spec::row_intervals == 1 && Spec::row_period == 0)
       return by_interval(kv0, x, online);
-    if constexpr (Spec::mask_by_inf && Spec::row_ranges == 0 && Spec::keep_is_cheap)
+    if constexpr (Spec::mask_by_inf && Spec::row_intervals == 0 && Spec::keep_is_cheap)
       return by_predicate(kv0, x, online);
     find_bits(tile, kv0, keep, online);
 #pragma unroll
@@ -43,15 +43,15 @@ struct MaskSm90 {
         keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone());
   }
   __device__ __forceinline__ void find_bits(KvNote tile, int kv0, Keep (&keep)[rows], Online &online) const {
-    if constexpr (Spec::row_ranges > 0)
-      if (!Spec::keep_apart || tile.by_range()) return bits_of_row(kv0, keep, online);
+    if constexpr (Spec::row_intervals > 0)
+      if (!Spec::rows_need_full_data || tile.by_range()) return bits_of_row(kv0, keep, online);
     bits_of_predicate(kv0, keep);
     note(keep, online);
   }
   // What row r keeps, or the first part of it.
   __device__ __forceinline__ Range range_of(int r) const {
     if constexpr (Spec::has_mask)
-      return Spec::row_range(p, site, query(r));
+      return Spec::row_interval(p, site, query(r));
     else
       return {0, site.kv_len};
   }
@@ -97,19 +97,19 @@ struct MaskSm90 {
       keep.word[w] |= columns_between(lo - 128 * w, hi - 128 * w, tile_n - 128 * w);
   }
   __device__ __forceinline__ void bits_of_row(int kv0, Keep (&keep)[rows], Online &online) const {
-    constexpr bool one = Spec::row_ranges == 1 && Spec::row_period == 0;
+    constexpr bool one = Spec::row_intervals == 1 && Spec::row_period == 0;
     Range kept[rows], rest[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       kept[r] = range_of(r);
       if constexpr (one) note(r, kv0, kept[r], online);
       if constexpr (Spec::row_from_start) kept[r].lo = kv0;  // or below
-      if constexpr (Spec::row_period > 0) rest[r] = Spec::row_rest(p, site, query(r));
+      if constexpr (Spec::row_period > 0) rest[r] = Spec::row_remainders(p, site, query(r));
     }
     bits_of_range(kv0, kept, rest, keep);
-    if constexpr (Spec::row_ranges == 2) {
+    if constexpr (Spec::row_intervals == 2) {
 #pragma unroll
-      for (int r = 0; r < rows; ++r) kept[r] = Spec::row_second(p, site, query(r));
+      for (int r = 0; r < rows; ++r) kept[r] = Spec::second_row_interval(p, site, query(r));
       bits_of_range(kv0, kept, rest, keep);
     }
     if constexpr (Spec::row_period > 0 && Spec::row_period < short_period) {

@@ -78,7 +78,7 @@ struct ProducerSm90 {
 
   // K runs one tile ahead of V, as the consumers do.
   __device__ __forceinline__ void run() {
-    Tickets<Spec::has_mask || Sequence::packed, Spec::lines_shared> tickets(p);
+    Tickets<Spec::has_mask || Sequence::packed, Spec::bias_row_shared> tickets(p);
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
       const Sequence site(p, block.b, block.h);

@@ -25,7 +25,7 @@ struct WeigherSm90 {
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int rows = 2, cols = tile_n / 4;  // scores of a thread
   static constexpr bool two_small =
-      Spec::has_small && Shared::groups == 2;  // consumers that weigh small dots
+      Spec::has_softcap_poly && Shared::groups == 2;  // consumers that weigh small dots
   // A consumer leaves out kv tiles that the mask leaves others' rows alone. Of two consumers one would wait
   // for the other.
   static constexpr bool skips = Spec::has_mask && Shared::groups > 2;
@@ -62,7 +62,7 @@ struct WeigherSm90 {
   bool late_v;   // skips: V of the latest tile that was left out is still to be given back
   using Columns = ColumnStrip<Col>;
   typename LinesOf<Spec, Config>::type lines;
-  static_assert(!Shared::has_lines || !Spec::has_small, "small dots are weighed without what is read");
+  static_assert(!Shared::has_lines || !Spec::has_softcap_poly, "small dots are weighed without what is read");
 
   __device__ __forceinline__ WeigherSm90(const LuattnParams &params, const LuattnTensorMaps &m,
                                          const Shared &s, int g)
@@ -141,10 +141,10 @@ struct WeigherSm90 {
   // ---- scores ----
 
   __device__ __forceinline__ void score(int kv0, const float (&s)[tile_n / 2], float (&x)[rows][cols]) {
-    if constexpr (Spec::has_shift) {
+    if constexpr (Spec::has_row_shift) {
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        row[r].shift = Spec::shift(p, site, head, row[r], position(r), Position{kv0, 0});
+        row[r].shift = Spec::row_shift(p, site, head, row[r], position(r), Position{kv0, 0});
     }
     const DistanceTerms<Spec, rows, cols / 2> terms(p, site, head, kv0 - lane % 4 * 2 - (first_row + 15),
                                                     lane);
@@ -172,7 +172,7 @@ struct WeigherSm90 {
       for (int r = 0; r < rows; ++r) {
         const float dot = s[j / 2 * 4 + r * 2 + odd];
         float &to = x[r][j + odd];
-        if constexpr (Spec::has_line && !Shared::has_lines)
+        if constexpr (Spec::has_bias_row && !Shared::has_lines)
           to = Spec::score(p, site, head, row[r], col[odd], dot, position(r), kv);
         else
           to = score_of<Spec>(p, site, head, row[r], col[odd], dot, position(r), kv,
@@ -190,7 +190,7 @@ struct WeigherSm90 {
   __device__ __forceinline__ bool weigh(const float (&s)[tile_n / 2], KvNote tile) {
     float x[rows][cols];
     typename Online::Part part[rows];
-    if constexpr (Spec::has_small)
+    if constexpr (Spec::has_softcap_poly)
       if (!first && !tile.masked() && is_small(s)) {
         weigh_small(s, x, part);
         return true;
@@ -203,12 +203,12 @@ struct WeigherSm90 {
     if constexpr (Spec::mask_by_inf) {
       sure = !may_lag;
       scale[0] = scale[1] = 1;
-      if (!Spec::lags || tile.masked() || !may_lag) {
+      if (!Spec::lazy_rescaling || tile.masked() || !may_lag) {
         if (tile.masked())
           mask().apply(tile, kv0, x, keep, online);
         else
           online.kept.bits = online.all;
-        if (!Spec::lags || !may_lag) raise(x, part);
+        if (!Spec::lazy_rescaling || !may_lag) raise(x, part);
       }
       release_k();
       step_by_inf(x, part);
@@ -242,7 +242,7 @@ struct WeigherSm90 {
     float most = sum[0];
 #pragma unroll
     for (int i = 1; i < chains; ++i) most = max_of(most, sum[i]);
-    return __all_sync(0xffffffffu, most < Spec::small_limit(p, site, head));
+    return __all_sync(0xffffffffu, most < Spec::softcap_poly_limit(p, site, head));
   }
   // weigh where they are, and what follows it. The second row's weights stay below the branch, as in
   // step_by_inf, by a 0 that a lane asks another for.
@@ -262,7 +262,7 @@ struct WeigherSm90 {
       }
 #pragma unroll
       for (int j = 0; j < cols; ++j) {
-        x[r][j] = Spec::small_weight(p, site, head, s[j / 2 * 4 + r * 2 + j % 2], none);
+        x[r][j] = Spec::softcap_poly_prob(p, site, head, s[j / 2 * 4 + r * 2 + j % 2], none);
         sum[j % 4] = j < 4 ? x[r][j] : sum[j % 4] + x[r][j];
       }
       if constexpr (Spec::num_reductions > 0) part[r].red[0] = sum[0] + sum[1] + (sum[2] + sum[3]);
@@ -276,7 +276,7 @@ struct WeigherSm90 {
 #pragma unroll
     for (int r = 0; r < rows; ++r)
       part[r] = online.begin_row_by_inf(p, site, head, row[r], r, x[r], scale[r]);
-    if constexpr (Spec::lags) {
+    if constexpr (Spec::lazy_rescaling) {
       const bool steady = first || min_of(scale[0], scale[1]) > fast;
       may_lag = __all_sync(0xffffffffu, online.kept.bits == online.all && steady);
     }
@@ -290,9 +290,9 @@ struct WeigherSm90 {
   // sum above, and the second row's maximum by a shuffle below.
   __device__ __forceinline__ void step_by_inf(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
     weigh_row(0, x, part);
-    if constexpr (Spec::lags) exceeds = __any_sync(0xffffffffu, part[0].red[1] >= most);
+    if constexpr (Spec::lazy_rescaling) exceeds = __any_sync(0xffffffffu, part[0].red[1] >= most);
     give_q_and_v();
-    if constexpr (Spec::lags)
+    if constexpr (Spec::lazy_rescaling)
 #pragma unroll
       for (int i = 0; i < Spec::num_state; ++i)
         if (!Spec::state_deferred(i))
@@ -307,12 +307,12 @@ struct WeigherSm90 {
       return;
     }
     online.weigh_row_by_inf(p, site, head, row[r], r, x[r], part[r]);
-    if constexpr (!Spec::lags) online.end_row(p, site, head, row[r], r, part[r]);
+    if constexpr (!Spec::lazy_rescaling) online.end_row(p, site, head, row[r], r, part[r]);
   }
   // Takes the sums of weights in, unless one may not be finite. That a maximum has just been taken is asked
   // as well: rounding of huge scores must not weigh a tile again for ever.
   __device__ __forceinline__ bool end_step(const typename Online::Part (&part)[rows]) {
-    if constexpr (Spec::lags) {
+    if constexpr (Spec::lazy_rescaling) {
       if ((__any_sync(0xffffffffu, part[1].red[1] >= most) | exceeds) & !sure) return false;
       online.end_rows(p, site, head, row, part);
     }

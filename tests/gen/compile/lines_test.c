@@ -18,7 +18,7 @@ static void expect_lines(const luattn_spec *spec, const luattn_target *target, b
     assert_int_equal(report.tiles.tile_m, 64);
     assert_int_equal(strstr(report.plan, "scores read every input themselves") == NULL, has);
     if (luattn_emit_source(spec, target, image, &source, &err) != LUATTN_OK) fail_msg("%s", err.message);
-    assert_int_equal(strstr(source, "has_line = true") != NULL, has);
+    assert_int_equal(strstr(source, "has_bias_row = true") != NULL, has);
     luattn_text_free(source);
     luattn_image_free(image);
   }
@@ -40,13 +40,13 @@ static void test_lines(void **state) {
     const char *mode;
     bool keeps_lines;
   } cases[] = {
-      {"exhaust has_line = true", false},
-      {"spill 420 100 has_line = true", false}, /* too many */
-      {"spill 300 100 has_line = true", false}, /* not too many, but more than lines are worth */
-      {"spill 300 280 has_line = true", false},
-      {"spill 300 600 has_line = true", true}, /* which without them would be too many */
-      {"spill 300 -1 has_line = true", true},  /* which does not compile without them */
-      {"spill 230 0 has_line = true", true},
+      {"exhaust has_bias_row = true", false},
+      {"spill 420 100 has_bias_row = true", false}, /* too many */
+      {"spill 300 100 has_bias_row = true", false}, /* not too many, but more than lines are worth */
+      {"spill 300 280 has_bias_row = true", false},
+      {"spill 300 600 has_bias_row = true", true}, /* which without them would be too many */
+      {"spill 300 -1 has_bias_row = true", true},  /* which does not compile without them */
+      {"spill 230 0 has_bias_row = true", true},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     folder dir = folder_new();

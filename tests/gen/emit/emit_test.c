@@ -113,7 +113,7 @@ static void test_rows_of_prob(void **state) {
         LIST("prob_rows = -1;"), NULL);
 }
 
-/* Which gradients of t, in score_mod's `score`, are sums of dS (SumKind in contract/contract.cuh), and
+/* Which gradients of t, in score_mod's `score`, are sums of dS (ParameterSum in contract/contract.cuh), and
  * whether any is not. */
 static void check_sums(int arch, const char *axes, const char *score, int sums, bool adds) {
   luattn_target t = target;
@@ -123,7 +123,7 @@ static void check_sums(int arch, const char *axes, const char *score, int sums, 
            "return attention { name = 'a', inputs = { t = { axes = {%s}, grad = true } },\n"
            "  score_mod = function(s, b, h, q, kv) return %s end }",
            axes, score);
-  snprintf(want[0], sizeof want[0], " sums = %d;", sums);
+  snprintf(want[0], sizeof want[0], " parameter_sums = %d;", sums);
   snprintf(want[1], sizeof want[1], "grad_adds = %s;", adds ? "true" : "false");
   char *text = emit_facts(source, &t, false);
   for (int i = 0; i < 2; i++)
@@ -173,11 +173,11 @@ static void test_sums(void **state) {
   check_for(&simt,
             "return attention { name = 'a', inputs = { t = { axes = {'n'}, grad = true } },\n"
             "  score_mod = function(s, b, h, q, kv) return s + t[q] + t[kv] + t[q - kv] end }",
-            LIST(" sums = 7;", "grad_adds = false;"), NULL);
+            LIST(" parameter_sums = 7;", "grad_adds = false;"), NULL);
   check_for(&simt,
             "return attention { name = 'a', inputs = { t = { axes = {'h'}, grad = true } },\n"
             "  score_mod = function(s, b, h, q, kv) return s + t[h] * (kv - q) end }",
-            LIST(" sums = 0;", "grad_adds = true;"), NULL);
+            LIST(" parameter_sums = 0;", "grad_adds = true;"), NULL);
 }
 
 /* In the simt family terms of distances lie in shared memory: of the tiles that can be forced on sm_90, these
@@ -218,9 +218,9 @@ static void check_line(luattn_pass pass, int arch, const char *axes, const char 
            "return attention { name = 'a', inputs = { t = { axes = {%s}, dtype = '%s' } },\n"
            "  score_mod = function(s, b, h, q, kv) return s + %s end }",
            axes, type, read);
-  snprintf(want[0], sizeof want[0], "has_line = %s;", line ? "true" : "false");
-  snprintf(want[1], sizeof want[1], "lines_shared = %s;", shared ? "true" : "false");
-  snprintf(want[2], sizeof want[2], "using LineElem = %s;",
+  snprintf(want[0], sizeof want[0], "has_bias_row = %s;", line ? "true" : "false");
+  snprintf(want[1], sizeof want[1], "bias_row_shared = %s;", shared ? "true" : "false");
+  snprintf(want[2], sizeof want[2], "using BiasElem = %s;",
            line && strcmp(type, "bf16") == 0 ? "bf16_t" : "float");
   check_for(&t, source, LIST(want[0], want[1], want[2]), NULL);
 }
@@ -266,8 +266,8 @@ static void check_places(const char *axes, const char *score, const char *alike,
       "  score_mod = function(s, b, h, q, kv) return s + %s end }",
       axes, score);
   char *text = emit_facts(source, &t, false);
-  const char *const want[] = {alike, step, pairs}, *const name[] = {"may_be_alike", "distance_step",
-                                                                    "pairs_in_line"};
+  const char *const want[] = {alike, step, pairs}, *const name[] = {"may_be_same_bucket", "distance_step",
+                                                                    "pair_grads_in_rows"};
   for (int i = 0; i < 3; i++) {
     char line[64];
     snprintf(line, sizeof line, " %s = %s;", name[i], want[i]);
@@ -447,8 +447,8 @@ static void test_shift(void **state) {
        "score_mod = function(s, b, h, q, kv) return s + w[kv] * (kv - q) end",
        false},
       {"score_mod = function(s, b, h, q, kv) return s * (kv - q) end", false}};
-  const char *const score = "Real(kv.offset)", *const yes = "has_shift = true;",
-                    *const no = "has_shift = false;";
+  const char *const score = "Real(kv.offset)", *const yes = "has_row_shift = true;",
+                    *const no = "has_row_shift = false;";
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[512];
     luattn_target sm80 = hopper, backward = hopper;

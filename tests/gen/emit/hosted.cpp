@@ -103,20 +103,20 @@ struct Hosted {
   // A row's or a column's range is what it keeps, where the spec says so.
   bool row_keeps(const Site &s, int q, int kv, bool kept) const {
     bool holds = kept;
-    if constexpr (Spec::has_mask && Spec::row_ranges > 0) {
-      if (Spec::row_from_start && Spec::row_range(p, s, q).lo != 0) return !kept;
-      holds = in(Spec::row_range(p, s, q), kv);
-      if constexpr (Spec::row_ranges == 2) holds |= in(Spec::row_second(p, s, q), kv);
-      if constexpr (Spec::row_period > 0) holds &= in(Spec::row_rest(p, s, q), kv % Spec::row_period);
+    if constexpr (Spec::has_mask && Spec::row_intervals > 0) {
+      if (Spec::row_from_start && Spec::row_interval(p, s, q).lo != 0) return !kept;
+      holds = in(Spec::row_interval(p, s, q), kv);
+      if constexpr (Spec::row_intervals == 2) holds |= in(Spec::second_row_interval(p, s, q), kv);
+      if constexpr (Spec::row_period > 0) holds &= in(Spec::row_remainders(p, s, q), kv % Spec::row_period);
     }
     return holds;
   }
   bool column_keeps(const Site &s, int q, int kv, bool kept) const {
     bool holds = kept;
-    if constexpr (Spec::column_ranges > 0) {
-      holds = in(Spec::column_range(p, s, kv), q);
-      if constexpr (Spec::column_ranges == 2) holds |= in(Spec::column_second(p, s, kv), q);
-      if constexpr (Spec::column_period > 0) holds &= in(Spec::column_rest(p, s, kv), q % Spec::column_period);
+    if constexpr (Spec::column_intervals > 0) {
+      holds = in(Spec::column_interval(p, s, kv), q);
+      if constexpr (Spec::column_intervals == 2) holds |= in(Spec::second_column_interval(p, s, kv), q);
+      if constexpr (Spec::column_period > 0) holds &= in(Spec::column_remainders(p, s, kv), q % Spec::column_period);
     }
     return holds;
   }
@@ -139,8 +139,8 @@ struct Hosted {
           wrong += (seen[kv / N] == TILE_EMPTY && k) || (seen[kv / N] == TILE_FULL && !k);
           const int q1 = std::min(p.q_len, i * M + M) - 1, kv0 = kv / N * N, kv1 = std::min(p.kv_len, kv0 + N) - 1;
           const bool full = has_full_data(s, i * M, q1, kv0, kv1);
-          if (full || !Spec::keep_apart) wrong += k != row_keeps(s, q, kv, k);
-          if (full || !Spec::columns_apart) wrong += k != column_keeps(s, q, kv, k);
+          if (full || !Spec::rows_need_full_data) wrong += k != row_keeps(s, q, kv, k);
+          if (full || !Spec::columns_need_full_data) wrong += k != column_keeps(s, q, kv, k);
         }
     }
     return wrong;
@@ -156,10 +156,10 @@ struct Hosted {
   }
 
   static void find_stats(LuattnParams *p) {
-    if constexpr (Spec::num_stats > 0)
-      for (int i = 0; i < Spec::num_stats; ++i) {
-        const LuattnInput &in = p->input[Spec::stat_input(i)];
-        const int axis = Spec::stat_axis(i), block = Spec::stat_block(i), blocks = (in.size[axis] + block - 1) / block;
+    if constexpr (Spec::num_block_bounds > 0)
+      for (int i = 0; i < Spec::num_block_bounds; ++i) {
+        const LuattnInput &in = p->input[Spec::block_bounds_input(i)];
+        const int axis = Spec::block_bounds_axis(i), block = Spec::block_bounds_size(i), blocks = (in.size[axis] + block - 1) / block;
         int rows = 1;
         for (int a = 0; a < axis; ++a) rows *= in.size[a];
         p->stats[i] = static_cast<int *>(malloc(size_t(rows) * blocks * 2 * sizeof(int)));
@@ -275,10 +275,10 @@ struct Backward : Hosted<Spec> {
 
   // One element is a sum, too; and another pair as far apart stands for it.
   void add_sums(const Site &s, const Head &head, int q, int kv, double ds, Acc &acc) const {
-    static_assert((Spec::sums & (SUM_HERE | SUM_LINEAR)) == 0, "grad adds these");
-    if constexpr ((Spec::sums & SUM_DISTANCE) != 0) Spec::add_distance(p, s, head, q - kv, 0, ds, acc);
-    if constexpr ((Spec::sums & SUM_ROW) != 0) Spec::add_row(p, s, head, q, ds, acc);
-    if constexpr ((Spec::sums & SUM_COL) != 0) Spec::add_col(p, s, head, kv, ds, acc);
+    static_assert((Spec::parameter_sums & (SUM_ELEMENT | SUM_LINEAR)) == 0, "grad adds these");
+    if constexpr ((Spec::parameter_sums & SUM_DISTANCE) != 0) Spec::add_distance(p, s, head, q - kv, 0, ds, acc);
+    if constexpr ((Spec::parameter_sums & SUM_ROW) != 0) Spec::add_row(p, s, head, q, ds, acc);
+    if constexpr ((Spec::parameter_sums & SUM_COL) != 0) Spec::add_col(p, s, head, kv, ds, acc);
   }
 
   // Gradients with respect to q', k', v' go to the accumulators; finish takes them through the mods.

@@ -15,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "luattn/compiler.h"
 #include "abi/params.h"
+#include "luattn/compiler.h"
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, DIM = 6, DIM_V = 10, TILE = 16, FREE = 64 };
 

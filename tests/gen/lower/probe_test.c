@@ -179,9 +179,10 @@ static void test_score_reads(void **state) {
   const char *both =
       "return attention { name = 'a', inputs = { t = { axes = {'q', 'kv'} }, u = { axes = {'kv'} } },\n"
       "  score_mod = function(s, b, h, q, kv) return s + t[{q, kv}] + u[kv] end }";
-  check_for(&forward, both, LIST("score_reads = 2;", "has_line = false;", "reads_columns = false;"), NULL);
+  check_for(&forward, both, LIST("score_reads = 2;", "has_bias_row = false;", "reads_columns = false;"),
+            NULL);
   forward.arch = 90;
-  check_for(&forward, both, LIST("score_reads = 2;", "has_line = true;", "reads_columns = true;"), NULL);
+  check_for(&forward, both, LIST("score_reads = 2;", "has_bias_row = true;", "reads_columns = true;"), NULL);
 }
 
 /* Row and Col are filled where something reads them: a kernel may leave out what keep alone would read. */
@@ -192,21 +193,21 @@ static void test_who_reads(void **state) {
 #define DOCUMENTS "block_mask = function(b, h, q, kv) return eq(doc[q], doc[kv]) end"
   static const struct {
     const char *mods, *row, *col;
-  } cases[] = {{DOCUMENTS, "row_for_keep = true;", "score_reads_col = false;"},
+  } cases[] = {{DOCUMENTS, "only_keep_reads_row = true;", "score_reads_col = false;"},
                {DOCUMENTS ", score_mod = function(s, b, h, q, kv) return s + y[kv] end",
-                "row_for_keep = true;", "score_reads_col = true;"},
+                "only_keep_reads_row = true;", "score_reads_col = true;"},
                {DOCUMENTS ", score_mod = function(s, b, h, q, kv) return s + x[q] end",
-                "row_for_keep = false;", "score_reads_col = false;"},
+                "only_keep_reads_row = false;", "score_reads_col = false;"},
                {DOCUMENTS ", online_func = { name = 'f', online_fwd = function(s, r, b, h, q)\n"
                           "  return sigmoid(s + x[q]) end }",
-                "row_for_keep = false;", "score_reads_col = false;"},
+                "only_keep_reads_row = false;", "score_reads_col = false;"},
                {DOCUMENTS ", online_func = { name = 'f', online_fwd = function(s, r, b, h, q) return s end,\n"
                           "  online_fwd_epilogue = function(o, r, b, h, q) return o * x[q] end }",
-                "row_for_keep = false;", "score_reads_col = false;"},
+                "only_keep_reads_row = false;", "score_reads_col = false;"},
                {"block_mask = function(b, h, q, kv)\n"
                 "  local n = q for i = 1, 12 do n = (n * 5 + i) // 3 end return n <= kv end",
-                "row_for_keep = false;", "score_reads_col = false;"}, /* long to find */
-               {"score_mod = softcap(10)", "row_for_keep = false;", "score_reads_col = false;"}};
+                "only_keep_reads_row = false;", "score_reads_col = false;"}, /* long to find */
+               {"score_mod = softcap(10)", "only_keep_reads_row = false;", "score_reads_col = false;"}};
   luattn_target forward = target;
   forward.pass = LUATTN_FORWARD;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -223,9 +224,9 @@ static void test_who_reads(void **state) {
  * are more than an interval, or one in each row of a grid. */
 static void test_lines(void **state) {
   (void)state;
-#define LINES(row, start, row_period, column, column_period)                                 \
-  "row_ranges = " #row ";", "row_from_start = " #start ";", "row_period = " #row_period ";", \
-      "column_ranges = " #column ";", "column_period = " #column_period ";", NULL
+#define LINES(row, start, row_period, column, column_period)                                    \
+  "row_intervals = " #row ";", "row_from_start = " #start ";", "row_period = " #row_period ";", \
+      "column_intervals = " #column ";", "column_period = " #column_period ";", NULL
   static const struct {
     const char *keep, *line[6];
   } cases[] = {{"kv <= q", {LINES(1, true, 0, 1, 0)}},
@@ -269,7 +270,7 @@ static void test_block_of_tile(void **state) {
   check(both, LIST("stat_bounds(p.stats["), NULL);
   /* two blocks of threads share 128 keys */
   const char *const shared[] = {
-      "walk_rows = 64; walk_columns = 128;", "stat_block(int i) { return i == 0 ? 64 : i == 1 ? 128 : 1; }",
+      "walk_rows = 64; walk_columns = 128;", "block_bounds_size(int i) { return i == 0 ? 64 : i == 1 ? 128 : 1; }",
       "block_bounds(p.stats[0], p.input[0], 0, 64, grad_offset(p.input[0]), ivi_make(q0, q1))",
       "block_bounds(p.stats[1], p.input[0], 0, 128, grad_offset(p.input[0]), ivi_make(kv0, kv1))", NULL};
   check_for(&wide, MASK("eq(doc[q], doc[kv])"), shared, NULL);
@@ -411,13 +412,13 @@ static void test_lags(void **state) {
        false}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[768];
-    const char *const yes = "lags = true;", *const no = "lags = false;";
+    const char *const yes = "lazy_rescaling = true;", *const no = "lazy_rescaling = false;";
     luattn_target sm80 = hopper, half = hopper;
     sm80.arch = 80;
     half.dtype = LUATTN_F16;
     snprintf(source, sizeof source, "return attention { name = 'a', %s }", cases[i].mods);
     check_for(&hopper, source, LIST(cases[i].lags ? yes : no), LIST(cases[i].lags ? no : yes));
-    if (i == 1) check_for(&half, source, LIST("has_shift = true;", yes), LIST(no));
+    if (i == 1) check_for(&half, source, LIST("has_row_shift = true;", yes), LIST(no));
     check_for(&sm80, source, LIST(no), LIST(yes));
   }
 }
@@ -437,7 +438,7 @@ static void test_small(void **state) {
       {"block_mask = causal()", false}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[512];
-    const char *const yes = "has_small = true;", *const no = "has_small = false;";
+    const char *const yes = "has_softcap_poly = true;", *const no = "has_softcap_poly = false;";
     luattn_target wide = hopper, half = hopper, sm80 = hopper;
     half.dtype = LUATTN_F16;
     sm80.arch = 80;

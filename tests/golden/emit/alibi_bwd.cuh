@@ -44,8 +44,8 @@ struct Hoisted {
 };
 
 struct Mask : Hoisted, NoDataPart, NoRowIntervals, NoBlockBounds {
-  static constexpr bool has_mask = true, keep_is_cheap = true, row_for_keep = true;
-  static constexpr int column_ranges = 1, column_period = 0;
+  static constexpr bool has_mask = true, keep_is_cheap = true, only_keep_reads_row = true;
+  static constexpr int column_intervals = 1, column_period = 0;
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, int q, int kv) {
     const int t1 = q + s.kv_len;  // alibi.lua:8
@@ -72,7 +72,7 @@ struct Mask : Hoisted, NoDataPart, NoRowIntervals, NoBlockBounds {
     const int t4 = -t3;
     return clip_range(t4, s.q_len, s.q_len);
   }
-  LUATTN_FN Range column_range(const LuattnParams &p, const Site &s, int kv0) {
+  LUATTN_FN Range column_interval(const LuattnParams &p, const Site &s, int kv0) {
     const int t1 = -s.q_len;
     const int t2 = t1 - kv0;
     const int t3 = s.kv_len + t2;

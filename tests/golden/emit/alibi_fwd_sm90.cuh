@@ -43,8 +43,9 @@ struct Hoisted {
 };
 
 struct Mask : Hoisted, NoDataPart, NoColumnIntervals, NoBlockBounds {
-  static constexpr bool has_mask = true, keep_is_cheap = true, row_for_keep = false, row_from_start = true;
-  static constexpr int row_ranges = 1, row_period = 0;
+  static constexpr bool has_mask = true, keep_is_cheap = true, only_keep_reads_row = false;
+  static constexpr bool row_from_start = true;
+  static constexpr int row_intervals = 1, row_period = 0;
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, int q, int kv) {
     const int t1 = q + s.kv_len;  // alibi.lua:8
@@ -64,7 +65,7 @@ struct Mask : Hoisted, NoDataPart, NoColumnIntervals, NoBlockBounds {
     const int t3 = t2 + 1;
     return clip_range(0, t3, s.kv_len);
   }
-  LUATTN_FN Range row_range(const LuattnParams &p, const Site &s, int q0) {
+  LUATTN_FN Range row_interval(const LuattnParams &p, const Site &s, int q0) {
     const int t1 = s.kv_len - s.q_len;
     const int t2 = q0 + t1;
     const int t3 = t2 + 1;
@@ -74,7 +75,7 @@ struct Mask : Hoisted, NoDataPart, NoColumnIntervals, NoBlockBounds {
 
 // A score is handed on divided by the scale.
 struct Score : Hoisted, NoDistanceTerm, NoBiasRow {
-  static constexpr bool has_score = true, score_reads_col = false, reads_columns = false, has_shift = true;
+  static constexpr bool has_score = true, score_reads_col = false, reads_columns = false, has_row_shift = true;
   static constexpr bool has_score_bounds = true;
   static constexpr int score_reads = 0;
   LUATTN_FN Real score(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
@@ -85,7 +86,7 @@ struct Score : Hoisted, NoDistanceTerm, NoBiasRow {
     const Real t4 = dot - t3;
     return t4;
   }
-  LUATTN_FN Real shift(const LuattnParams &p, const Site &s, const Head &head, const Row &row, Position q, Position kv) {
+  LUATTN_FN Real row_shift(const LuattnParams &p, const Site &s, const Head &head, const Row &row, Position q, Position kv) {
     const int t1 = s.kv_len + q.base;  // alibi.lua:8
     const int t2 = t1 - s.q_len;  // alibi.lua:8
     const int t3 = t2 - kv.base;  // alibi.lua:8
@@ -114,8 +115,8 @@ struct Score : Hoisted, NoDistanceTerm, NoBiasRow {
 
 struct Online : Hoisted, NoSavedRows, NoSoftcapPoly {
   struct State { Real x[2]; };
-  static constexpr bool has_online = true, has_lse = true, has_rescale = true, lags = true, mask_by_inf = true;
-  static constexpr bool mask_by_zero = false, prob_is_sigmoid = false;
+  static constexpr bool has_online = true, has_lse = true, has_rescale = true, lazy_rescaling = true;
+  static constexpr bool mask_by_inf = true, mask_by_zero = false, prob_is_sigmoid = false;
   static constexpr int num_state = 2, num_reductions = 2, prob_term = 1;
   static constexpr __device__ int reduction(int i) { return i == 0 ? REDUCE_MAX : i == 1 ? REDUCE_SUM_DEFERRED : REDUCE_SUM; }
   static constexpr __device__ bool red_shifted(int i) { return i == 0 ? true : i == 1 ? false : false; }
@@ -152,7 +153,7 @@ struct Online : Hoisted, NoSavedRows, NoSoftcapPoly {
     const Real t1 = old.x[0] + red[1];
     return {{t1, old.x[1]}};
   }
-  LUATTN_FN State raise(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+  LUATTN_FN State raise_max(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const State &old, const Real *red) {
     const Real t1 = red[0] * head.scale_0;
     const Real t2 = op_max(old.x[1], t1);  // alibi.lua:4

@@ -50,8 +50,8 @@ struct Hoisted {
 };
 
 struct Mask : Hoisted, NoDataPart, NoRowIntervals, NoBlockBounds {
-  static constexpr bool has_mask = true, keep_is_cheap = true, row_for_keep = true;
-  static constexpr int column_ranges = 1, column_period = 0;
+  static constexpr bool has_mask = true, keep_is_cheap = true, only_keep_reads_row = true;
+  static constexpr int column_intervals = 1, column_period = 0;
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, int q, int kv) {
     const bool t1 = kv <= q;  // called.lua:12
@@ -68,7 +68,7 @@ struct Mask : Hoisted, NoDataPart, NoRowIntervals, NoBlockBounds {
   LUATTN_FN Range q_range(const LuattnParams &p, const Site &s, int kv0, int kv1) {
     return clip_range(kv0, s.q_len, s.q_len);
   }
-  LUATTN_FN Range column_range(const LuattnParams &p, const Site &s, int kv0) {
+  LUATTN_FN Range column_interval(const LuattnParams &p, const Site &s, int kv0) {
     return clip_range(kv0, s.q_len, s.q_len);
   }
 };

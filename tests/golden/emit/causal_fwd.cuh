@@ -31,8 +31,9 @@ struct Hoisted {
 };
 
 struct Mask : Hoisted, NoDataPart, NoColumnIntervals, NoBlockBounds {
-  static constexpr bool has_mask = true, keep_is_cheap = true, row_for_keep = true, row_from_start = true;
-  static constexpr int row_ranges = 1, row_period = 0;
+  static constexpr bool has_mask = true, keep_is_cheap = true, only_keep_reads_row = true;
+  static constexpr bool row_from_start = true;
+  static constexpr int row_intervals = 1, row_period = 0;
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, int q, int kv) {
     const bool t1 = kv <= q;  // causal.lua:6
@@ -46,7 +47,7 @@ struct Mask : Hoisted, NoDataPart, NoColumnIntervals, NoBlockBounds {
     const int t1 = q1 + 1;
     return clip_range(0, t1, s.kv_len);
   }
-  LUATTN_FN Range row_range(const LuattnParams &p, const Site &s, int q0) {
+  LUATTN_FN Range row_interval(const LuattnParams &p, const Site &s, int q0) {
     const int t1 = q0 + 1;
     return clip_range(0, t1, s.kv_len);
   }

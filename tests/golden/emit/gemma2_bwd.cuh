@@ -48,8 +48,8 @@ struct Hoisted {
 };
 
 struct Mask : Hoisted, NoDataPart, NoRowIntervals, NoBlockBounds {
-  static constexpr bool has_mask = true, keep_is_cheap = true, row_for_keep = true;
-  static constexpr int column_ranges = 1, column_period = 0;
+  static constexpr bool has_mask = true, keep_is_cheap = true, only_keep_reads_row = true;
+  static constexpr int column_intervals = 1, column_period = 0;
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, int q, int kv) {
     const bool t1 = kv <= q;  // gemma2.lua:10
@@ -74,7 +74,7 @@ struct Mask : Hoisted, NoDataPart, NoRowIntervals, NoBlockBounds {
     const int t1 = kv1 + 4096;
     return clip_range(kv0, t1, s.q_len);
   }
-  LUATTN_FN Range column_range(const LuattnParams &p, const Site &s, int kv0) {
+  LUATTN_FN Range column_interval(const LuattnParams &p, const Site &s, int kv0) {
     const int t1 = kv0 + 4096;
     return clip_range(kv0, t1, s.q_len);
   }

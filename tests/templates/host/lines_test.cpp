@@ -63,16 +63,16 @@ struct Given {
 // As gen/emit writes it for an input with axes h, q and kv.
 template <class Stored, bool Any = true>
 struct Spec {
-  using LineElem = Stored;
+  using BiasElem = Stored;
   struct Head {
     int shift;
   };
-  static constexpr bool has_line = Any;
-  static InputLine<Stored> score_line(const LuattnParams &p, const Site &site, const Head &head, int q,
+  static constexpr bool has_bias_row = Any;
+  static InputRow<Stored> bias_row(const LuattnParams &p, const Site &site, const Head &head, int q,
                                       int kv) {
     if (!Any) host_fail("a line where there is none");
     if (q < 0 || q >= site.q_len) host_fail("a query past q_len");
-    return input_line<Stored, 1>(p.input[0], site.h, q, kv + head.shift);
+    return input_row<Stored, 1>(p.input[0], site.h, q, kv + head.shift);
   }
 };
 

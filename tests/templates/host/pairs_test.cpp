@@ -103,15 +103,15 @@ struct Spec {
     int shift, third;
     float factor;
   };
-  static constexpr int pairs_input = input_of(L);
-  static GradLine<float> pair_line(const LuattnParams &p, const Site &s, const Head &head, int q, int kv) {
-    const LuattnInput &in = p.input[pairs_input];
+  static constexpr int pair_grads_input = input_of(L);
+  static GradRow<float> pair_grad_row(const LuattnParams &p, const Site &s, const Head &head, int q, int kv) {
+    const LuattnInput &in = p.input[pair_grads_input];
     const float factor = head.factor;
     const int key = kv + head.shift;
-    if constexpr (L == HEADS) return grad_line<float, 1>(in, factor, s.h, q, key);
-    if constexpr (L == BATCHES) return grad_line<float, 2>(in, factor, s.b, s.h, q, key);
-    if constexpr (L == SHARED) return grad_line<float, 0>(in, factor, q, key);
-    if constexpr (L == APART) return grad_line<float, 1>(in, factor, s.h, q, head.third, key);
+    if constexpr (L == HEADS) return grad_row<float, 1>(in, factor, s.h, q, key);
+    if constexpr (L == BATCHES) return grad_row<float, 2>(in, factor, s.b, s.h, q, key);
+    if constexpr (L == SHARED) return grad_row<float, 0>(in, factor, q, key);
+    if constexpr (L == APART) return grad_row<float, 1>(in, factor, s.h, q, head.third, key);
   }
 };
 
@@ -174,8 +174,8 @@ static int lanes_in_quads;
 
 // What the kernel does where it does not add one by one.
 template <class Spec>
-static void add_here(const Tile &t, const typename Spec::Head &head, int q, int kv, float ds) {
-  const GradLine<float> line = Spec::pair_line(t.given->p, t.site, head, q, kv);
+static void add_per_element(const Tile &t, const typename Spec::Head &head, int q, int kv, float ds) {
+  const GradRow<float> line = Spec::pair_grad_row(t.given->p, t.site, head, q, kv);
   if (ds != 0) add_global(line.row + to_axis(line.index, line.size), ds, line.factor);
 }
 
@@ -198,7 +198,7 @@ static void add_tile(const Tile &t) {
   if (!has_lines(x)) return;
   if constexpr (one_by_one)
     if (pairs.add_singles(ds)) return;
-  for (int i = 0; i < TileM / 2; ++i) add_here<Spec<L>>(t, head, q_of(i), kv_of(i), ds[i]);
+  for (int i = 0; i < TileM / 2; ++i) add_per_element<Spec<L>>(t, head, q_of(i), kv_of(i), ds[i]);
 }
 
 // Each of the tile's numbers, the zeros too, has gone to its element once, in the expected way.
@@ -397,13 +397,13 @@ static void check_quads() {
         for (int row = 0; row < 4; ++row)
           for (int four = index; four < index + Keys; four += 4)
             expected &= four >= 0 && four + 3 < size && (begin + row * size + four) % 4 == 0;
-        GradLine<float> line{};
+        GradRow<float> line{};
         line.row = reinterpret_cast<float *>((1ull << 56) + u64(begin) * 4);
         line.index = index, line.size = size;
         if (lies_in_quads(line, Keys) != expected) host_fail("fours that lie otherwise");
       }
   for (int index : {INT_MIN, INT_MIN + 16, INT_MAX - 63, INT_MAX - 15, INT_MAX - 3, INT_MAX}) {
-    GradLine<float> line{};
+    GradRow<float> line{};
     line.row = reinterpret_cast<float *>((1ull << 56) - i64(index) * 4);
     line.index = index, line.size = 128;
     if (lies_in_quads(line, Keys)) host_fail("places far outside the axis");

@@ -24,8 +24,8 @@ struct Spec {
   struct Head {};
   struct Row {};
   struct Col {};
-  static constexpr bool has_mask = true, has_score_bounds = true, has_shift = true;
-  static constexpr int num_stats = 0;
+  static constexpr bool has_mask = true, has_score_bounds = true, has_row_shift = true;
+  static constexpr int num_block_bounds = 0;
   static int last_key(const Site &s, int q) { return masked ? q + s.kv_len - s.q_len : s.kv_len - 1; }
   static Range kv_range(const LuattnParams &, const Site &s, int, int q1) {
     return {0, max_of(min_of(last_key(s, q1) + 1, s.kv_len), 0)};
@@ -40,7 +40,7 @@ struct Spec {
                      Position, Position) {
     return dot;
   }
-  static float shift(const LuattnParams &, const Site &s, const Head &, const Row &, Position q,
+  static float row_shift(const LuattnParams &, const Site &s, const Head &, const Row &, Position q,
                      Position kv) {
     return -slopes[s.h] * float(abs(int(q) + s.kv_len - s.q_len - int(kv)));
   }

@@ -102,11 +102,11 @@ static int number_at(int q, int place) { return (q * 37 + place * 5) % 251; }
 
 template <class Stored>
 struct Spec {
-  using LineElem = Stored;
+  using BiasElem = Stored;
   struct Head {};
   struct Col {};
-  static constexpr bool has_line = true, reads_columns = false;
-  static InputLine<Stored> score_line(const LuattnParams &, const Site &, const Head &, int q, int kv) {
+  static constexpr bool has_bias_row = true, reads_columns = false;
+  static InputRow<Stored> bias_row(const LuattnParams &, const Site &, const Head &, int q, int kv) {
     if (q >= given->q_len) host_fail("a query past q_len");
     return {static_cast<const Stored *>(given->data) + q * given->row_stride,
             kv + given->shift + (given->slanted ? q : 0), given->size, given->stride};
@@ -257,8 +257,8 @@ struct Columns {
   struct Col {
     float number[Words];
   };
-  using LineElem = float;
-  static constexpr bool has_line = false, reads_columns = true;
+  using BiasElem = float;
+  static constexpr bool has_bias_row = false, reads_columns = true;
   static Col col(const LuattnParams &, const Site &, const Head &, int kv) {
     Col made;
     for (int i = 0; i < Words; ++i) made.number[i] = float(kv * 8 + i);

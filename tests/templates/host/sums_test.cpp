@@ -82,7 +82,7 @@ struct Spec {
   using Real = float;
   struct Head {};
   struct Acc {};
-  static constexpr int sums = SUM_DISTANCE | SUM_ROW | SUM_COL;
+  static constexpr int parameter_sums = SUM_DISTANCE | SUM_ROW | SUM_COL;
   static constexpr bool has_distance_term = true, has_query_mod = false, has_key_mod = false,
                         has_value_mod = false;
   static float distance_term(const LuattnParams &, const Site &, const Head &, Position q, Position kv) {
@@ -108,7 +108,8 @@ struct Tiles {
   using Elem = Type;
   static constexpr int tile_m = M, tile_n = N, threads = Threads, head_dim = 64, head_dim_v = 64, stages = 2;
   static constexpr bool wants_dq = true, wants_dk = true, wants_dv = true, wants_inputs = true,
-                        wants_scalars = false, accumulates_dq = true, deterministic = false, claims = false;
+                        wants_scalars = false, accumulates_dq = true, deterministic = false,
+                        dq_first_store = false;
 };
 
 static void expect(double got, double want, const char *what) {

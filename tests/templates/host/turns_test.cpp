@@ -11,7 +11,7 @@ static unsigned char present[2 * most][most];
 static Range range[most];
 struct Spec {
   static constexpr bool has_mask = true, has_score_bounds = false;
-  static constexpr int num_stats = 0;
+  static constexpr int num_block_bounds = 0;
   static Range q_range(const LuattnParams &, const Site &, int kv0, int) { return range[kv0 / tile_n]; }
   static TileClass tile_class(const LuattnParams &, const Site &s, int q0, int, int kv0, int) {
     return present[q0 / tile_m][kv0 / tile_n] >> s.h & 1 ? TILE_PARTIAL : TILE_EMPTY;
