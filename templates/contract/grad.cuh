@@ -23,16 +23,16 @@ enum ParameterSum { SUM_DISTANCE = 1, SUM_ROW = 2, SUM_COL = 4, SUM_ELEMENT = 8,
 //                        memory
 //   parameter_sums       bits of ParameterSum: gradients that are sums of dS, which grad leaves out
 //   may_be_same_bucket   some tile's distances all add to one place: `same_bucket` says so
-//   distance_step        not 0: add_distance adds factor * g to one place of a line, which moves by so many
+//   distance_step        not 0: add_distance adds factor * g to one place of a row, which moves by so many
 //                        elements as q moves by one
 //   pair_grads_in_rows, pair_grads_pitched
-//                        likewise add_per_element, which moves by one as kv does; and by the line's pitch as
+//                        likewise add_per_element, which moves by one as kv does; and by the row's pitch as
 //                        q does, below q_len. Of input pair_grads_input
 //
 // Hooks
-//   prepare              once a row: delta = sum over d of dO * O. Not called for a row whose lse is -inf,
-//                        whose numbers are 0. Without has_lse it is called for a row that keeps nothing too:
-//                        delta is 0, and acc is then left
+//   prepare              once a row: delta = sum over d of dO * O; acc collects gradients that arise per row.
+//                        Not called for a row whose lse is -inf, whose numbers are 0. Without has_lse it is
+//                        called for a row that keeps nothing too: delta is 0, and acc is then left as it was
 //   grad                 one kept element: dp = sum over d of dO * v'; ds = d loss / d (scale * dot). It adds
 //                        gradients only if with_inputs
 //   add_distance         g is the sum of ds over elements that are kept and at the same q - kv. (Any q and kv

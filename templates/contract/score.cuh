@@ -22,14 +22,15 @@
 //                        are, also beyond the lengths. `score_with`, or in backward `grad`, is given it
 //   bias_row             never with distance_term, sm90: where an input lies in memory, along the keys. What
 //                        it holds at its index, as Real, is the term; the index moves by one as kv does. In
-//                        backward, lines have a pitch
+//                        backward, rows have a pitch
 //   score_with           the same score, given its term
 //   row_shift            sm90 forward: scores lack this, which all of row q have in common that share
 //                        kv.base; kv.offset is 0. Before a step the kernel puts it into Row's member `shift`,
 //                        where the online function reads it, and adds it to reductions with red_shifted(k),
 //                        maxima of scores
 //   score_bounds         bounds of what score_mod gives (natural exponents), for dots times the scale from
-//                        least to most. The online function is then a softmax: weights are exp(score - lse)
+//                        least to most. The online function is then a softmax: weights are exp(score - lse),
+//                        and what backward gives an element has that factor
 template <class S, class Real = typename S::Real>
 concept ValidScore =
     requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
