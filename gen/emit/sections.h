@@ -10,7 +10,7 @@
 #define PH P ", const Head &head"
 #define PHR PH ", const Row &row"
 #define BREAK ",\n    "
-#define NO_TURN "0"
+#define NO_ELEMENT "0"
 
 /* spec_struct.c. Spec is one struct for each concept of templates/contract; what it lacks is among its bases,
  * by a type of contract/absent.cuh. */
@@ -39,7 +39,7 @@ void close_function(writer *w);
 void return_array(writer *w, const ir_ref *values, int n);
 /* A function of one expression. */
 void expression_function(writer *w, const char *name, const char *signature, int has, const char *state,
-                         const char *turn, ir_ref r);
+                         const char *element, ir_ref r);
 
 /* slots.c: struct Head, Row and Col: their types, and the functions that fill them. */
 void emit_name_slots(writer *w);

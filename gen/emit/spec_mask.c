@@ -219,7 +219,7 @@ const char *emit_mask(writer *w) {
   constants(w);
   stat_tables(w);
   expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",
-                      NO_TURN, w->f->keep);
+                      NO_ELEMENT, w->f->keep);
   tile_class(w);
   range(w, "Range kv_range(" P ", int q0, int q1)", "s.kv_len", m->kv_lo, m->kv_hi);
   if (!writer_forward(w)) range(w, "Range q_range(" P ", int kv0, int kv1)", "s.q_len", m->q_lo, m->q_hi);

@@ -22,12 +22,12 @@ static void terms(writer *w) {
     call[k] = outline_close(w);
   }
   text_add(&w->out, "template <int K>\n");
-  open_function(w, "Real term(" STEP ", Real score, int turn)");
+  open_function(w, "Real term(" STEP ", Real score, int element)");
   for (int k = 0; k < n; k++) {
     text_add(&w->out, k == 0 ? "if constexpr (K == %d) {\n" : "} else if constexpr (K == %d) {\n", k);
     w->out.indent++;
     body_begin(w, HAS, "old");
-    w->turn = "turn";
+    w->element = "element";
     if (call[k] != NULL)
       text_add(&w->out, "return %s;\n", call[k]);
     else
@@ -89,17 +89,17 @@ static void steps(writer *w) {
   state_function(w, "State init(" PHR ")", "", f->init);
   if (f->step.num_red > 0) terms(w);
   if (f->prob_term < 0)
-    expression_function(w, "prob", "Real prob(" STEP ", Real score, int turn)", HAS, "old", "turn",
+    expression_function(w, "prob", "Real prob(" STEP ", Real score, int element)", HAS, "old", "element",
                         f->step.prob);
   if (f->has_rescale)
-    expression_function(w, "rescale", "Real rescale(" STEP ")", HAS, "old", NO_TURN, f->step.rescale);
+    expression_function(w, "rescale", "Real rescale(" STEP ")", HAS, "old", NO_ELEMENT, f->step.rescale);
   state_function(w, "State next(" STEP ")", "old", f->step.next);
   if (f->lazy_rescale) state_function(w, "State raise_max(" STEP ")", "old", f->raise);
   if (f->softcap_limit == IR_NONE) return;
-  expression_function(w, "softcap_poly_limit", "Real softcap_poly_limit(" PH ")", HAS_HEAD, "", NO_TURN,
+  expression_function(w, "softcap_poly_limit", "Real softcap_poly_limit(" PH ")", HAS_HEAD, "", NO_ELEMENT,
                       f->softcap_limit);
   expression_function(w, "softcap_poly_prob", "Real softcap_poly_prob(" PH ", Real dot, Real term)", HAS_HEAD,
-                      "", NO_TURN, f->softcap_prob);
+                      "", NO_ELEMENT, f->softcap_prob);
 }
 
 const char *emit_online(writer *w) {
@@ -121,10 +121,11 @@ const char *emit_online(writer *w) {
   if (forward) {
     tables(w);
     steps(w);
-    expression_function(w, "out_scale", "Real out_scale(" PHR ", const State &state)", HAS, "state", NO_TURN,
-                        f->out_scale);
+    expression_function(w, "out_scale", "Real out_scale(" PHR ", const State &state)", HAS, "state",
+                        NO_ELEMENT, f->out_scale);
     if (f->lse != IR_NONE)
-      expression_function(w, "lse", "Real lse(" PHR ", const State &state)", HAS, "state", NO_TURN, f->lse);
+      expression_function(w, "lse", "Real lse(" PHR ", const State &state)", HAS, "state", NO_ELEMENT,
+                          f->lse);
     if (f->spec->derived.num_saved > 0) save(w);
   }
   close_struct(w);

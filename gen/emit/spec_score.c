@@ -1,7 +1,7 @@
 /* spec_score.c: prints struct Score: from a dot product to a score. */
 #include "gen/emit/sections.h"
 
-static const char score_turn[] = "kv.offset + kv.offset / 8";
+static const char score_element[] = "kv.offset + kv.offset / 8";
 
 static void bias_row(writer *w) {
   const lowered *f = w->f;
@@ -21,7 +21,7 @@ static void score_with(writer *w) {
   static const char with[] =
       "Real score_with(" PHR BREAK "const Col &col, Real dot, Position q, Position kv, Real term)";
   if (w->f->score_with != IR_NONE) {
-    expression_function(w, "score_with", with, HAS_ELEMENT, "", score_turn, w->f->score_with);
+    expression_function(w, "score_with", with, HAS_ELEMENT, "", score_element, w->f->score_with);
     return;
   }
   open_function(w, with);
@@ -73,15 +73,15 @@ const char *emit_score(writer *w) {
   if (forward)
     expression_function(w, "score",
                         "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
-                        HAS_ELEMENT, "", score_turn, f->score);
+                        HAS_ELEMENT, "", score_element, f->score);
   if (has_term)
     expression_function(w, "distance_term", "Real distance_term(" PH ", Position q, Position kv)",
-                        HAS_HEAD | HAS_Q | HAS_KV, "", NO_TURN, f->distance_term);
+                        HAS_HEAD | HAS_Q | HAS_KV, "", NO_ELEMENT, f->distance_term);
   if (has_row) bias_row(w);
   if (forward && (has_term || has_row)) score_with(w);
   if (f->row_shift != IR_NONE)
     expression_function(w, "row_shift", "Real row_shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "",
-                        NO_TURN, f->row_shift);
+                        NO_ELEMENT, f->row_shift);
   if (f->score_bounds != IR_NONE) score_bounds(w);
   close_struct(w);
   return "Score";

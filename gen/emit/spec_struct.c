@@ -23,7 +23,10 @@ void open_struct(writer *w, const char *name, const char *base, const absence *l
 }
 
 void close_struct(writer *w) {
+  const text *t = &w->out;
+  const bool empty = !t->failed && memcmp(t->data + t->size - 2, "{\n", 2) == 0;
   w->out.indent--;
+  if (empty) w->out.size--; /* in one line */
   text_add(&w->out, "};\n");
 }
 
@@ -74,7 +77,7 @@ void return_array(writer *w, const ir_ref *values, int n) {
 }
 
 void expression_function(writer *w, const char *name, const char *signature, int has, const char *state,
-                         const char *turn, ir_ref r) {
+                         const char *element, ir_ref r) {
   const char *call = NULL;
   if (lowered_is_called(w->f, name)) {
     outline_open(w, writer_type(w, r), name, has, state, &r, 1, 0);
@@ -83,7 +86,7 @@ void expression_function(writer *w, const char *name, const char *signature, int
   }
   open_function(w, signature);
   body_begin(w, has, state);
-  w->turn = turn;
+  w->element = element;
   if (call != NULL)
     text_add(&w->out, "return %s;\n", call);
   else

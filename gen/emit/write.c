@@ -40,7 +40,7 @@ void body_begin(writer *w, int has, const char *state) {
   w->num_temps = 0;
   w->state = state;
   w->outlined = false;
-  w->turn = "0";
+  w->element = "0";
   memset(w->temp, 0, w->f->num_nodes * sizeof *w->temp);
 }
 
@@ -202,7 +202,7 @@ static void add_spelling(writer *w, const char *spelling, const ir_node *n) {
   }
   for (size_t i = 0; i < length; i++) {
     if (spelling[i] == '%' && spelling[i + 1] == 't')
-      text_add(&w->out, "%s", w->turn), i++;
+      text_add(&w->out, "%s", w->element), i++;
     else if (spelling[i] == '%' && i + 1 < length)
       text_add(&w->out, "%s", body_value(w, n->arg[spelling[++i] - '0']));
     else

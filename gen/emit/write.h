@@ -13,13 +13,13 @@ typedef struct writer {
   /* The function being written. */
   int has, num_temps;
   bool *need;
-  int *temp;         /* per node: t<n>; 0: none yet */
-  const char *state; /* "old" or "state" */
-  const char *turn;  /* which of a thread's elements it computes, where it is told */
-  bool outlined;     /* a function out of line: it has only what it is given */
-  uint8_t *param;    /* per node: PARAM_* if it is given to it */
-  const char *call;  /* how it is called */
-  int num_values;    /* the first results of one that computes gradients; sums for Acc follow */
+  int *temp;           /* per node: t<n>; 0: none yet */
+  const char *state;   /* "old" or "state" */
+  const char *element; /* which of a thread's elements it computes, where it is told */
+  bool outlined;       /* a function out of line: it has only what it is given */
+  uint8_t *param;      /* per node: PARAM_* if it is given to it */
+  const char *call;    /* how it is called */
+  int num_values;      /* the first results of one that computes gradients; sums for Acc follow */
   bool failed;
 } writer;
 

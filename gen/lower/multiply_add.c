@@ -279,7 +279,7 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
     }
     case IR_SIGMOID: /* of approximations alone: the accurate functions are not made of exp2 */
       if (!w->f->plan->fast_math) break;
-      return lin_of_atom(sigmoid_of(w, IR_SIGMOID2_IN_TURN, a, LOG2E));
+      return lin_of_atom(sigmoid_of(w, IR_SIGMOID2_ALTERNATING, a, LOG2E));
     case IR_TANH: { /* 2 / (1 + e^-2x) - 1; what is left of it near 0 is no place for rough approximations */
       if (!w->f->plan->fast_math) break;
       if (w->f->plan->dtype == LUATTN_BF16 && w->f->plan->pass == LUATTN_FORWARD)

@@ -55,7 +55,7 @@ static void tanh_polynomial(lowered *f) {
 static bool is_sigmoid(const lowered *f) {
   return f->plan->family == LUATTN_SM90 && f->plan->pass == LUATTN_FORWARD && f->plan->fast_math &&
          f->mask_by_inf && !f->has_rescale && f->step.num_red == 0 &&
-         f->step.prob == ir_op1(f->g, IR_SIGMOID2_IN_TURN, ir_variable(f->g, VAR_SCORE, 0));
+         f->step.prob == ir_op1(f->g, IR_SIGMOID2_ALTERNATING, ir_variable(f->g, VAR_SCORE, 0));
 }
 
 /* Of the kernels the sm90 forward knows them. Its only reduction may be the sum of P. */

@@ -40,19 +40,19 @@ enum ReduceKind { REDUCE_MAX = 0, REDUCE_SUM = 1, REDUCE_SUM_DEFERRED = 2 };
 //   has_lse, num_saved   what forward leaves to backward of each row
 //
 // Hooks
-//   term<k>, prob        turn: which of its scores of a row a thread is at, a constant once loops are
+//   term<k>, prob        element: which of its scores of a row a thread is at, a constant once loops are
 //                        unrolled. Approximations may alternate by it between units of the device
 //   out_scale            O = out_scale * sum of prob * v'
 template <class S, class Real = typename S::Real>
 concept ValidStep =
     requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
-             const typename S::State &old, const Real *red, Real *out, Real x, int turn) {
+             const typename S::State &old, const Real *red, Real *out, Real x, int element) {
       { S::init(p, s, head, row) };
       { S::next(p, s, head, row, old, red) };
       { Real(S::out_scale(p, s, head, row, old)) };
       requires(S::num_reductions > 0) ==
-          requires { S::template term<0>(p, s, head, row, old, red, x, turn); };
-      requires(S::prob_term < 0) == requires { Real(S::prob(p, s, head, row, old, red, x, turn)); };
+          requires { S::template term<0>(p, s, head, row, old, red, x, element); };
+      requires(S::prob_term < 0) == requires { Real(S::prob(p, s, head, row, old, red, x, element)); };
       requires S::has_rescale == requires { Real(S::rescale(p, s, head, row, old, red)); };
       requires S::lazy_rescaling == requires { S::raise_max(p, s, head, row, old, red); };
       requires S::has_row_shift == requires { S::red_shifted(0); };

@@ -393,8 +393,8 @@ IV_FN double iv_end_sigmoid2(double x) { return 1 / (1 + exp2(-x)); }
 IV_FN iv iv_sigmoid2(iv a) {
   return iv_at_least(iv_relative(iv_end_sigmoid2(a.lo), iv_end_sigmoid2(a.hi), a.nan), 0);
 }
-// By op_sigmoid2_in_turn, 2^-12.9.
-IV_FN iv iv_sigmoid2_in_turn(iv a) {
+// By op_sigmoid2_alternating, 2^-12.9.
+IV_FN iv iv_sigmoid2_alternating(iv a) {
   return iv_at_least(iv_widened(iv_end_sigmoid2(a.lo), iv_end_sigmoid2(a.hi), 1.4e-4, 1e-37, a.nan), 0);
 }
 IV_FN double iv_end_softplus(double x) { return (x > 0 ? x : 0) + log1p(exp(x > 0 ? -x : x)); }

@@ -7,7 +7,7 @@
 //
 // What costs most in a kernel with tensor cores is one number of the unit of exp2 for each score, 16 a cycle.
 // So two approximations are rougher, where the result is rounded or its error is that of a rounding: see
-// op_rough_tanh and op_sigmoid2_in_turn.
+// op_rough_tanh and op_sigmoid2_alternating.
 #pragma once
 #include "arch/types.cuh"
 
@@ -220,15 +220,15 @@ LUATTN_FN float reciprocal_by_fma(float a) {
   return y;
 }
 
-// Five of eight elements spare the unit of exp2 their division: as measured (bench/journal.md). Turn 0 does
+// Five of eight elements spare the unit of exp2 their division: as measured (bench/journal.md). Element 0 does
 // not.
-LUATTN_FN float op_sigmoid2_in_turn(float x, int turn) {
-  if (!Config::fast_math || turn % 8 < 3) return op_sigmoid2(x);
+LUATTN_FN float op_sigmoid2_alternating(float x, int element) {
+  if (!Config::fast_math || element % 8 < 3) return op_sigmoid2(x);
   float z;  // exp2 of it is finite; a NaN stays one
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(-x), "f"(126.5f));
   return reciprocal_by_fma(1.0f + fast_exp2(z));
 }
-LUATTN_FN double op_sigmoid2_in_turn(double x, int) { return op_sigmoid2(x); }
+LUATTN_FN double op_sigmoid2_alternating(double x, int) { return op_sigmoid2(x); }
 
 LUATTN_FN float op_softplus(float x) {
   if constexpr (Config::fast_math)

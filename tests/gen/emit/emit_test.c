@@ -298,7 +298,7 @@ static void test_factors_of_the_score(void **state) {
   check(
       "return attention { name = 'a', inputs = { x = { axes = {'h'} } },\n"
       "  score_mod = function(s, b, h, q, kv) return s + x[h] end, online_func = sigmoid_attention }",
-      LIST(text, "dot * head.", "op_sigmoid2_in_turn(score, turn)", "mask_by_inf = true;"), NULL);
+      LIST(text, "dot * head.", "op_sigmoid2_alternating(score, element)", "mask_by_inf = true;"), NULL);
   check("return attention { name = 'a' }", NULL, LIST(text));
 }
 

@@ -103,7 +103,7 @@ static double ref_function(ir_op op, double x, double y) {
     case IR_ROUGH_TANH:
       return (double)((expl(2 * (long double)x) - 1) / (expl(2 * (long double)x) + 1));
     case IR_SIGMOID2:
-    case IR_SIGMOID2_IN_TURN:
+    case IR_SIGMOID2_ALTERNATING:
       return (double)(powl(2, x) / (1 + powl(2, x)));
     case IR_RELU:
       return fmax(x, 0);

@@ -126,7 +126,7 @@ struct Online : Hoisted, NoSavedRows, NoSoftcapPoly {
   }
   template <int K>
   LUATTN_FN Real term(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
-      const State &old, const Real *red, Real score, int turn) {
+      const State &old, const Real *red, Real score, int element) {
     if constexpr (K == 0) {
       return score;
     } else if constexpr (K == 1) {

@@ -73,8 +73,7 @@ struct Mask : Hoisted, NoDataPart, NoRowIntervals, NoBlockBounds {
   }
 };
 
-struct Score : Hoisted, ScoreInGrad, NoDistanceTerm, NoBiasRow, NoScoreBounds {
-};
+struct Score : Hoisted, ScoreInGrad, NoDistanceTerm, NoBiasRow, NoScoreBounds {};
 
 struct Online : Hoisted, NoOnline, NoSavedRows {
   static constexpr bool has_lse = true;
