@@ -3,6 +3,7 @@
 // tells them of a kv tile before it waits for a slot for its K.
 #pragma once
 #include "sm90/fwd/bias_staging.cuh"
+#include "work/sequence.cuh"
 
 // Col of a tile's keys, each lane some, into the strip of K's slot.
 template <class Spec, class Config>
