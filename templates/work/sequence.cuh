@@ -52,8 +52,9 @@ struct PackedSequence : Site {
   PackedSequence() = default;
   __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head)
       : Site{entry, head, 0, 0}, first_q(of(p).cu_seqlens_q[entry]), first_kv(of(p).cu_seqlens_k[entry]) {
-    q_len = of(p).cu_seqlens_q[entry + 1] - first_q;
-    kv_len = of(p).cu_seqlens_k[entry + 1] - first_kv;
+    // Of an entry that is longer than it was said to be, the first rows: the grid and descriptors end there.
+    q_len = min(of(p).cu_seqlens_q[entry + 1] - first_q, p.q_len);
+    kv_len = min(of(p).cu_seqlens_k[entry + 1] - first_kv, p.kv_len);
   }
 
   template <class Elem>
