@@ -18,14 +18,24 @@ luattn_status choices_take(const luattn_args *given, const char *place, luattn_a
                      inputs ? CHOICES_MAX_INPUTS : CHOICES_MAX_SCALARS);
 }
 
+const char *choices_packed(const luattn_args *args) {
+  return args->cu_seqlens_q != NULL   ? "cu_seqlens_q"
+         : args->cu_seqlens_k != NULL ? "cu_seqlens_k"
+         : args->max_seqlen_q != 0    ? "max_seqlen_q"
+         : args->max_seqlen_k != 0    ? "max_seqlen_k"
+                                      : NULL;
+}
+
 luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out,
                                  luattn_error *err) {
   TRY(choices_take(given, place, out, err));
-  if (out->cu_seqlens_q == NULL && out->cu_seqlens_k == NULL) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "%s: %s: is given, and only kernels on a GPU take packed sequences yet; call it for each "
-                     "sequence, and leave this NULL",
-                     place, out->cu_seqlens_q != NULL ? "cu_seqlens_q" : "cu_seqlens_k");
+  const char *first = choices_packed(out);
+  if (first == NULL) return LUATTN_OK;
+  return luattn_fail(
+      err, LUATTN_UNSUPPORTED,
+      "%s: %s: is given, and only kernels on a GPU take packed sequences yet; call it for each "
+      "sequence, and leave cu_seqlens NULL and max_seqlen 0",
+      place, first);
 }
 
 /* In the limits the scale is a normal number, and 1 / scale and scale * log2(e), which kernels take, are

@@ -13,7 +13,10 @@ enum { CHOICES_MAX_SPLITS = 64, CHOICES_MAX_INPUTS = 12, CHOICES_MAX_SCALARS = 3
 /* The caller's arguments as this version has them. Errors: LUATTN_INVALID; `place` starts the message. */
 luattn_status choices_take(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err);
 
-/* The same where there are no packed sequences yet. Errors: LUATTN_UNSUPPORTED, too. */
+/* The first of the arguments of packed sequences that is given; NULL: none is. */
+const char *choices_packed(const luattn_args *args);
+
+/* As choices_take, where there are no packed sequences yet. Errors: LUATTN_UNSUPPORTED, too. */
 luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out,
                                  luattn_error *err);
 

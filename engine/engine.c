@@ -206,15 +206,22 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const l
   luattn_args taken;
   const luattn_args *args = &taken;
   TRY(choices_take(given, place, &taken, err));
+  const char *of_packed = choices_packed(args);
+  const bool packed = of_packed != NULL;
+  if (packed && (args->cu_seqlens_q == NULL || args->cu_seqlens_k == NULL))
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "%s: %s: is missing, and %s is given; packed sequences need cu_seqlens and max_seqlen of both q "
+        "and k, a batch of equal lengths none of them",
+        place, args->cu_seqlens_q == NULL ? "cu_seqlens_q" : "cu_seqlens_k", of_packed);
   const DLTensor *tensor[] = {args->q, args->v};
-  const bool packed = args->cu_seqlens_q != NULL;
   const int ndim = packed ? 3 : 4;
   for (int i = 0; i < 2; ++i)
     if (tensor[i] == NULL || tensor[i]->ndim != ndim || tensor[i]->shape == NULL)
       return luattn_fail(
           err, LUATTN_INVALID,
-          "%s: %s: expected a tensor of %d axes, which gives the head dim; see luattn/tensors.h", place,
-          i == 0 ? "q" : "v", ndim);
+          "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/tensors.h", place,
+          i == 0 ? "q" : "v", ndim, packed ? " beside cu_seqlens" : "");
   *key = (kernel_key){.spec = spec, .pass = pass, .packed = packed};
   if (!read_dtype(args->q->dtype, &key->dtype))
     return luattn_fail(err, LUATTN_INVALID,
@@ -324,9 +331,10 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
 static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
                            luattn_compile_report *report, luattn_error *err) {
   if (e->never_compile && key->packed)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "luattn_engine: cu_seqlens_q: is given, never_compile is set, and packs hold no kernels for "
-                       "packed sequences; leave never_compile 0");
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "luattn_engine: cu_seqlens_q: is given, never_compile is set, and packs hold no kernels for "
+        "packed sequences; leave never_compile 0");
   if (e->num_packs > 0 && !key->packed) {
     TRY(look_in_packs(e, key, kernel, report, err));
     if (*kernel != NULL) return LUATTN_OK;

@@ -203,7 +203,8 @@ static int most_batches(const image_manifest *m) {
 luattn_status args_batch(const args_call *c, const char *name, int64_t batch) {
   if (batch <= most_batches(c->info)) return LUATTN_OK;
   return args_fail(
-      c, "%s: has batch %" PRId64 ", expected at most %d%s; split the call", name, batch, most_batches(c->info),
+      c, "%s: has batch %" PRId64 ", expected at most %d%s; split the call", name, batch,
+      most_batches(c->info),
       most_batches(c->info) < LUATTN_MAX_BATCH ? " for a spec with a query_mod, key_mod or value_mod" : "");
 }
 
@@ -211,19 +212,22 @@ luattn_status args_batch(const args_call *c, const char *name, int64_t batch) {
 static luattn_status check_axes(const args_call *c) {
   const DLTensor *tensor[] = {c->args->q, c->args->k, c->args->v};
   static const char *const name[] = {"q", "k", "v"};
-  static const char *const axes[2][2] = {{"batch, heads, q_len, head_dim", "batch, heads_kv, kv_len, head_dim"},
-                                         {"total_q, heads, head_dim", "total_k, heads_kv, head_dim"}};
+  static const char *const axes[2][3] = {
+      {"batch, heads, q_len, head_dim", "batch, heads_kv, kv_len, head_dim",
+       "batch, heads_kv, kv_len, head_dim_v"},
+      {"total_q, heads, head_dim", "total_k, heads_kv, head_dim", "total_k, heads_kv, head_dim_v"}};
   const int ndim = c->info->packed ? 3 : 4;
+  const int most = c->info->packed ? LUATTN_MAX_TOTAL : INT32_MAX; /* of heads, far less: check_heads */
   for (int i = 0; i < 3; ++i) {
     const DLTensor *t = tensor[i];
     if (t == NULL) return args_fail(c, "%s: is missing", name[i]);
     if (t->ndim != ndim || t->shape == NULL)
       return args_fail(c, "%s: has %d axes, expected %d: [%s]", name[i], t->ndim, ndim,
-                       axes[c->info->packed][i > 0]);
+                       axes[c->info->packed][i]);
     for (int a = 0; a < ndim - 1; ++a)
-      if (t->shape[a] < 0 || t->shape[a] > INT32_MAX)
+      if (t->shape[a] < 0 || t->shape[a] > most)
         return args_fail(c, "%s: axis %d has size %" PRId64 ", expected 0 to %d", name[i], a, t->shape[a],
-                         INT32_MAX);
+                         most);
   }
   return LUATTN_OK;
 }
@@ -305,9 +309,12 @@ static const tensor_row rows[] = {
     {"lse", "batch, heads, q_len", "heads, total_q", AT(lse), ROW_AXES, true, 0},
     {"dout", "batch, heads, q_len, head_dim_v", "total_q, heads, head_dim_v", AT(dout), O_AXES, false, 0},
     {"dlse", "batch, heads, q_len", "heads, total_q", AT(dlse), ROW_AXES, false, 0},
-    {"dq", "batch, heads, q_len, head_dim", "total_q, heads, head_dim", AT(dq), Q_AXES, false, LUATTN_WANT_DQ},
-    {"dk", "batch, heads_kv, kv_len, head_dim", "total_k, heads_kv, head_dim", AT(dk), K_AXES, false, LUATTN_WANT_DK},
-    {"dv", "batch, heads_kv, kv_len, head_dim_v", "total_k, heads_kv, head_dim_v", AT(dv), V_AXES, false, LUATTN_WANT_DV},
+    {"dq", "batch, heads, q_len, head_dim", "total_q, heads, head_dim", AT(dq), Q_AXES, false,
+     LUATTN_WANT_DQ},
+    {"dk", "batch, heads_kv, kv_len, head_dim", "total_k, heads_kv, head_dim", AT(dk), K_AXES, false,
+     LUATTN_WANT_DK},
+    {"dv", "batch, heads_kv, kv_len, head_dim_v", "total_k, heads_kv, head_dim_v", AT(dv), V_AXES, false,
+     LUATTN_WANT_DV},
 };
 
 /* One luattn_args may serve both passes, so forward passes over what only backward reads. */
@@ -338,12 +345,13 @@ static luattn_status missing(const args_call *c, const tensor_row *row) {
     return args_fail(
         c, "%s: is missing, but this image computes it; give it, or compile with fewer luattn_wants",
         row->name);
-  return args_fail(c, "%s: is missing; give a tensor [%s]", row->name, row->axes);
+  return args_fail(c, "%s: is missing; give a tensor [%s]", row->name,
+                   c->info->packed ? row->packed_axes : row->axes);
 }
 
 /* Shape and strides of a packed tensor: [positions, heads, width], a row number's [heads, positions]. */
-static luattn_status fill_packed(const args_call *c, const tensor_row *row, tensor_rule *rule, const DLTensor *t,
-                                 LuattnTensor *out) {
+static luattn_status fill_packed(const args_call *c, const tensor_row *row, tensor_rule *rule,
+                                 const DLTensor *t, LuattnTensor *out) {
   const int64_t heads = rule->shape[1], positions = rule->shape[2], width = rule->shape[3];
   long long stride[4];
   rule->ndim = row->ndim - 1;
@@ -386,11 +394,11 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
 static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnParams *p) {
   if (c->info->num_saved == 0) return LUATTN_OK;
   tensor_rule rule = {.name = "saved",
-                            .axes = "num_saved, batch, heads, q_len",
-                            .ndim = 4,
-                            .shape = {c->info->num_saved, dim[DIM_BATCH], dim[DIM_HEADS], dim[DIM_Q]},
-                            .dtype = args_real(c->info),
-                            .is_contiguous = true};
+                      .axes = "num_saved, batch, heads, q_len",
+                      .ndim = 4,
+                      .shape = {c->info->num_saved, dim[DIM_BATCH], dim[DIM_HEADS], dim[DIM_Q]},
+                      .dtype = args_real(c->info),
+                      .is_contiguous = true};
   if (c->info->packed) {
     rule.axes = "num_saved, heads, total_q";
     rule.ndim = 3;
@@ -414,14 +422,13 @@ luattn_status args_fill(const args_call *c, LuattnPackedParams *out) {
   if (!c->info->packed) TRY(check_lengths(c, params));
   TRY(check_choices(c, params));
   const bool packed = c->info->packed;
-  const int64_t dim[] = {
-      [DIM_BATCH] = params->batch,
-      [DIM_HEADS] = params->heads,
-      [DIM_HEADS_KV] = params->heads_kv,
-      [DIM_Q] = packed ? out->packed.total_q : params->q_len,
-      [DIM_KV] = packed ? out->packed.total_k : params->kv_len,
-      [DIM_D] = c->info->head_dim,
-      [DIM_DV] = c->info->head_dim_v};
+  const int64_t dim[] = {[DIM_BATCH] = params->batch,
+                         [DIM_HEADS] = params->heads,
+                         [DIM_HEADS_KV] = params->heads_kv,
+                         [DIM_Q] = packed ? out->packed.total_q : params->q_len,
+                         [DIM_KV] = packed ? out->packed.total_k : params->kv_len,
+                         [DIM_D] = c->info->head_dim,
+                         [DIM_DV] = c->info->head_dim_v};
   const size_t num_rows = c->shapes_only ? 3 : sizeof rows / sizeof *rows;
   for (size_t i = 0; i < num_rows; ++i) TRY(fill_tensor(c, &rows[i], dim, params));
   if (!c->shapes_only) TRY(fill_saved(c, dim, params));

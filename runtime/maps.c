@@ -84,6 +84,12 @@ static luattn_status encode(const luattn_driver *d, const args_call *c, const Lu
   if (result == 0) return LUATTN_OK;
   if (result != CU_INVALID_VALUE)
     return driver_fail(d, c->err, result, "cuTensorMapEncodeTiled", "describing %s", s->name);
+  if (c->info->packed)
+    return args_fail(
+        c,
+        "%s: strides %lld, %lld (position, head) in elements are not what TMA can take (0 to 2^39, "
+        "multiples of 8); make it contiguous, or compile with family 1 + LUATTN_SM80",
+        s->name, t->batch, t->head);
   return args_fail(
       c,
       "%s: strides %lld, %lld, %lld (batch, head, position) in elements are not what TMA can take "
@@ -129,6 +135,12 @@ static const manifest_entry *main_entry(const image_manifest *m) {
 static luattn_status describe(const luattn_driver *d, map_memory *memory, const args_call *c,
                               const LuattnTensor *t, map_shape s, int total, LuattnTensorMap *out) {
   if (!c->info->packed) return fill(d, memory, c, t, &s, out);
+  if (!packed_view_fits(t, s.len, ELEM_BYTES))
+    return args_fail(
+        c,
+        "%s: lies at %p, and memory begins less than %d rows of stride %lld before; copy it, or compile "
+        "with family 1 + LUATTN_SM80",
+        s.name, t->data, s.len, t->seq);
   const LuattnTensor view = packed_view(t, s.len, total, ELEM_BYTES, &s.batch);
   return fill(d, memory, c, &view, &s, out);
 }
@@ -151,10 +163,15 @@ luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_c
                        "one is of %d.%d; "
                        "update NVIDIA's driver, or compile with family 1 + LUATTN_SM80",
                        d->version / 1000, d->version % 1000 / 10);
-  TRY(describe(d, memory, c, &p->q, (map_shape){"q", dim, p->q_len, p->heads, p->batch, q_rows}, total_q, &out->q));
-  TRY(describe(d, memory, c, &p->k, (map_shape){"k", dim, p->kv_len, p->heads_kv, p->batch, tile_n}, total_k, &out->k));
-  TRY(describe(d, memory, c, &p->v, (map_shape){"v", dim_v, p->kv_len, p->heads_kv, p->batch, tile_n}, total_k, &out->v));
+  TRY(describe(d, memory, c, &p->q, (map_shape){"q", dim, p->q_len, p->heads, p->batch, q_rows}, total_q,
+               &out->q));
+  TRY(describe(d, memory, c, &p->k, (map_shape){"k", dim, p->kv_len, p->heads_kv, p->batch, tile_n}, total_k,
+               &out->k));
+  TRY(describe(d, memory, c, &p->v, (map_shape){"v", dim_v, p->kv_len, p->heads_kv, p->batch, tile_n},
+               total_k, &out->v));
   if (!backward)
-    return describe(d, memory, c, &p->o, (map_shape){"o", dim_v, p->q_len, p->heads, p->batch, O_BOX_ROWS}, total_q, &out->o);
-  return describe(d, memory, c, &p->dout, (map_shape){"dout", dim_v, p->q_len, p->heads, p->batch, q_rows}, total_q, &out->dout);
+    return describe(d, memory, c, &p->o, (map_shape){"o", dim_v, p->q_len, p->heads, p->batch, O_BOX_ROWS},
+                    total_q, &out->o);
+  return describe(d, memory, c, &p->dout, (map_shape){"dout", dim_v, p->q_len, p->heads, p->batch, q_rows},
+                  total_q, &out->dout);
 }

@@ -3,16 +3,14 @@
 
 #include <inttypes.h>
 
+#include "common/choices.h"
+
 static luattn_status refuse(const args_call *c) {
-  const luattn_args *a = c->args;
-  const char *given = a->cu_seqlens_q != NULL   ? "cu_seqlens_q"
-                      : a->cu_seqlens_k != NULL ? "cu_seqlens_k"
-                      : a->max_seqlen_q != 0    ? "max_seqlen_q"
-                      : a->max_seqlen_k != 0    ? "max_seqlen_k"
-                                                : NULL;
+  const char *given = choices_packed(c->args);
   if (given == NULL) return LUATTN_OK;
-  return args_fail(c, "%s: is given, and this image is for a batch of equal lengths; compile with luattn_target.packed",
-                   given);
+  return args_fail(
+      c, "%s: is given, and this image is for a batch of equal lengths; compile with luattn_target.packed",
+      given);
 }
 
 static luattn_status take_offsets(const args_call *c, const char *name, const DLTensor *t, int64_t count,
@@ -50,8 +48,9 @@ luattn_status packed_fill(const args_call *c, LuattnPackedParams *params) {
   LuattnParams *p = &params->dense;
   if (!c->info->packed) return refuse(c);
   if (a->cu_seqlens_q == NULL || a->cu_seqlens_k == NULL)
-    return args_fail(c, "%s: is missing, and this image is for packed sequences; give an int32 tensor [batch + 1]",
-                     a->cu_seqlens_q == NULL ? "cu_seqlens_q" : "cu_seqlens_k");
+    return args_fail(
+        c, "%s: is missing, and this image is for packed sequences; give an int32 tensor [batch + 1]",
+        a->cu_seqlens_q == NULL ? "cu_seqlens_q" : "cu_seqlens_k");
   if (a->cu_seqlens_q->ndim != 1 || a->cu_seqlens_q->shape == NULL || a->cu_seqlens_q->shape[0] < 1)
     return args_fail(c, "cu_seqlens_q: expected one axis of at least 1 element: [batch + 1]");
   const int64_t count = a->cu_seqlens_q->shape[0];
@@ -63,6 +62,13 @@ luattn_status packed_fill(const args_call *c, LuattnPackedParams *params) {
   params->packed.total_k = (int)a->k->shape[0];
   TRY(take_longest(c, "max_seqlen_q", a->max_seqlen_q, a->q->shape[0], &p->q_len));
   return take_longest(c, "max_seqlen_k", a->max_seqlen_k, a->k->shape[0], &p->kv_len);
+}
+
+bool packed_view_fits(const LuattnTensor *t, int longest, int elem_size) {
+  uintptr_t row, before;
+  return t->seq < 0 ||
+         (!__builtin_mul_overflow((uintptr_t)t->seq, (uintptr_t)elem_size, &row) &&
+          !__builtin_mul_overflow(row, (uintptr_t)longest, &before) && before <= (uintptr_t)t->data);
 }
 
 LuattnTensor packed_view(const LuattnTensor *t, int longest, int total, int elem_size, int *entries) {

@@ -8,6 +8,9 @@
 /* Lengths, heads and cu_seqlens of a call of a packed image; or, of a dense one, that there are none. */
 luattn_status packed_fill(const args_call *c, LuattnPackedParams *params);
 
+/* Whether memory begins so far before a tensor that packed_view's begins in it. */
+bool packed_view_fits(const LuattnTensor *t, int longest, int elem_size);
+
 /* A tensor as its TMA descriptor has it: the position axis is as long as the longest sequence, `longest` rows of
  * elem_size bytes an element, and ends `longest` rows into memory before the tensor; the last axis, of *entries
  * entries, steps by rows from there. PackedSequence (work/sequence.cuh) has the coordinates. */

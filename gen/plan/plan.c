@@ -58,10 +58,11 @@ static luattn_status check_packed(const traced_spec *s, const luattn_target *t, 
   for (int i = 0; i < s->num_inputs; i++)
     for (uint32_t a = 0; a < s->input[i].num_axes; a++)
       if (s->input[i].axis[a] == LUATTN_AXIS_Q || s->input[i].axis[a] == LUATTN_AXIS_KV)
-        return luattn_fail(err, LUATTN_UNSUPPORTED,
-                           "target: packed: is 1, and input '%s' of '%s' has an axis '%s', which packed sequences "
-                           "do not take yet; compile with packed 0 for a padded batch",
-                           s->input[i].name, s->name, s->input[i].axis[a] == LUATTN_AXIS_Q ? "q" : "kv");
+        return luattn_fail(
+            err, LUATTN_UNSUPPORTED,
+            "target: packed: is 1, and input '%s' of '%s' has an axis '%s', which packed sequences "
+            "do not take yet; compile with packed 0 for a padded batch",
+            s->input[i].name, s->name, s->input[i].axis[a] == LUATTN_AXIS_Q ? "q" : "kv");
   return LUATTN_OK;
 }
 

@@ -171,6 +171,48 @@ static void missing_and_doubled(void **state) {
   refused(&s, "byte 40: says 65 sections, at most 64 fit");
 }
 
+/* Section SEQU: an image without it is of a batch of equal lengths. */
+static void packed_sequences(void **state) {
+  (void)state;
+  static const char code[] = "any bytes will do";
+  assert_null(sections_find(&all, "SEQU"));
+  assert_int_equal(image_get_manifest(image)->packed, 0);
+  problem p;
+  luattn_image *packed, *opened;
+  luattn_error err;
+  problem_open(&p, LUATTN_FORWARD);
+  p.info.packed = 1;
+  assert_int_equal(image_create(&p.info, NULL, code, sizeof code, &packed, &err), LUATTN_OK);
+  size_t size;
+  sections s;
+  sections_read(luattn_image_bytes(packed, &size), &s);
+  one_section *const section = sections_find(&s, "SEQU");
+  static const uint32_t layouts[2] = {0, 1};
+  assert_non_null(section);
+  assert_int_equal(section->flags, 1); /* a luattn that does not know it must not run the kernel */
+  assert_int_equal(section->size, sizeof *layouts);
+  assert_memory_equal(section->bytes, &layouts[0], sizeof *layouts);
+  if (open_sections(&s, &opened, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  assert_int_equal(image_get_manifest(opened)->packed, 1);
+  luattn_image_free(opened);
+  section->bytes = &layouts[1];
+  refused(&s, "packed_layout");
+  section->bytes = layouts;
+  section->size = sizeof layouts;
+  refused(&s, "section 'SEQU': has 8 bytes, expected ");
+  sections_remove(&s, (size_t)(section - s.list));
+  if (open_sections(&s, &opened, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  assert_int_equal(image_get_manifest(opened)->packed, 0);
+  luattn_image_free(opened);
+  luattn_image_free(packed);
+  p.info.packed = 2;
+  assert_int_equal(image_create(&p.info, NULL, code, sizeof code, &packed, &err), LUATTN_IMAGE);
+  p.info.packed = p.info.packed_layout[0] = 1;
+  assert_int_equal(image_create(&p.info, NULL, code, sizeof code, &packed, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "packed_layout: is 1"));
+  problem_close(&p);
+}
+
 /* Every section a byte shorter and longer, and empty. */
 static void wrong_sizes(void **state) {
   (void)state;
@@ -308,10 +350,11 @@ static void descriptions(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(layout),         cmocka_unit_test(plans),
-      cmocka_unit_test(later_versions), cmocka_unit_test(missing_and_doubled),
-      cmocka_unit_test(wrong_sizes),    cmocka_unit_test(lying_container),
-      cmocka_unit_test(cut_anywhere),   cmocka_unit_test(descriptions),
+      cmocka_unit_test(layout),           cmocka_unit_test(plans),
+      cmocka_unit_test(later_versions),   cmocka_unit_test(missing_and_doubled),
+      cmocka_unit_test(wrong_sizes),      cmocka_unit_test(lying_container),
+      cmocka_unit_test(cut_anywhere),     cmocka_unit_test(descriptions),
+      cmocka_unit_test(packed_sequences),
   };
   return cmocka_run_group_tests(tests, open_image, free_image);
 }

@@ -35,6 +35,38 @@ static luattn_pack *forward_pack(char path[32], uint64_t hash, unsigned shared_b
   return pack;
 }
 
+/* A pack with this spec's forward pass has nothing for sequences that are packed one after the other. */
+static void sequences_are_compiled(const luattn_pack *pack) {
+  luattn_spec spec = {.compilations = 0};
+  luattn_engine *engine = NULL;
+  luattn_error err;
+  problem p;
+  tensor cu;
+  problem_open(&p, LUATTN_FORWARD);
+  tensor_set(&p, &cu, kDLInt, 32, 1, 2, 1, 1, 1);
+  p.args.cu_seqlens_q = p.args.cu_seqlens_k = &cu.t;
+  p.args.max_seqlen_q = p.args.max_seqlen_k = 70;
+  p.q.t.ndim = p.v.t.ndim = 3;
+  p.q.shape[2] = HEAD_DIM, p.v.shape[2] = HEAD_DIM_V;
+  for (int never = 0; never <= 1; ++never)
+    for (size_t num_packs = 0; num_packs <= 1; ++num_packs) {
+      const luattn_engine_options options = {
+          .struct_size = sizeof options, .packs = &pack, .num_packs = num_packs, .never_compile = never};
+      const luattn_kernel *kernel;
+      assert_int_equal(luattn_engine_open(&options, &engine, &err), LUATTN_OK);
+      const luattn_status status =
+          luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel, &err);
+      assert_int_equal(status, never ? LUATTN_UNSUPPORTED : LUATTN_OK);
+      if (never)
+        assert_string_equal(err.message,
+                            "luattn_engine: cu_seqlens_q: is given, never_compile is set, and packs hold no "
+                            "kernels for packed sequences; leave never_compile 0");
+      luattn_engine_close(engine);
+    }
+  assert_int_equal(spec.compilations, 2);
+  problem_close(&p);
+}
+
 static void packs_first(void **state) {
   (void)state;
   char path[2][32];
@@ -74,6 +106,7 @@ static void packs_first(void **state) {
   assert_non_null(strstr(err.message, "packs: number 1 of 2 is NULL"));
   unopened.packs = NULL;
   assert_int_equal(luattn_engine_open(&unopened, &engine, &err), LUATTN_INVALID);
+  sequences_are_compiled(pack[1]);
   /* Damage is an error, not a reason to compile. */
   options.never_compile = 0;
   const int fd = open(path[1], O_WRONLY);

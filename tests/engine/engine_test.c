@@ -107,6 +107,101 @@ static void keys(void **state) {
   problem_close(&p);
 }
 
+/* A call with cu_seqlens has another kernel than one without, of the same spec. */
+static void packed_and_dense(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  luattn_error err;
+  problem p;
+  tensor cu;
+  problem_open(&p, LUATTN_FORWARD);
+  const luattn_kernel *dense, *packed, *again;
+  const int64_t as_it_was[] = {p.q.shape[2], p.v.shape[2]};
+  assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &dense, &err), LUATTN_OK);
+  assert_int_equal(last_target.packed, 0);
+  assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &again, &err), LUATTN_OK);
+  assert_ptr_equal(dense, again);
+  tensor_set(&p, &cu, kDLInt, 32, 1, 2, 1, 1, 1);
+  p.args.cu_seqlens_q = p.args.cu_seqlens_k = &cu.t;
+  p.args.max_seqlen_q = p.args.max_seqlen_k = 70;
+  assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &packed, &err),
+                   LUATTN_INVALID);
+  assert_non_null(strstr(
+      err.message, "forward: q: expected a tensor of 3 axes beside cu_seqlens, which gives the head dim"));
+  p.q.t.ndim = p.v.t.ndim = 3;
+  p.q.shape[2] = HEAD_DIM, p.v.shape[2] = HEAD_DIM_V;
+  assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &packed, &err), LUATTN_OK);
+  assert_int_equal(last_target.packed, 1);
+  assert_int_equal(last_target.head_dim, HEAD_DIM);
+  assert_int_equal(last_target.head_dim_v, HEAD_DIM_V);
+  assert_ptr_not_equal(packed, dense);
+  assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &again, &err), LUATTN_OK);
+  assert_ptr_equal(packed, again);
+  p.args.cu_seqlens_q = p.args.cu_seqlens_k = NULL;
+  p.args.max_seqlen_q = p.args.max_seqlen_k = 0;
+  p.q.t.ndim = p.v.t.ndim = 4;
+  p.q.shape[2] = as_it_was[0], p.v.shape[2] = as_it_was[1];
+  assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &again, &err), LUATTN_OK);
+  assert_ptr_equal(dense, again);
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+/* Classes of lengths go by the longest sequences; max_seqlen has them before cu_seqlens are read by anyone.
+ */
+static void packed_lengths(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.by_length = 1};
+  luattn_error err;
+  problem p;
+  tensor cu;
+  problem_open(&p, LUATTN_FORWARD);
+  tensor_set(&p, &cu, kDLInt, 32, 1, 2, 1, 1, 1);
+  p.args.cu_seqlens_q = p.args.cu_seqlens_k = &cu.t;
+  p.q.t.ndim = p.v.t.ndim = 3;
+  p.q.shape[0] = 1 << 20, p.q.shape[2] = HEAD_DIM, p.v.shape[2] = HEAD_DIM_V;
+  const luattn_kernel *kernel;
+  for (int longest = LUATTN_SHORT_MAX; longest <= LUATTN_SHORT_MAX + 1; ++longest) {
+    p.args.max_seqlen_q = p.args.max_seqlen_k = longest;
+    assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel, &err), LUATTN_OK);
+    assert_int_equal(last_target.lengths, luattn_lengths_of(LUATTN_FORWARD, longest, longest));
+  }
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+/* What is given of packed sequences by halves is refused before anything is compiled. */
+static void packed_by_halves(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  luattn_error err;
+  problem p;
+  tensor cu;
+  problem_open(&p, LUATTN_FORWARD);
+  tensor_set(&p, &cu, kDLInt, 32, 1, 2, 1, 1, 1);
+  static const char *const messages[] = {
+      "forward: cu_seqlens_k: is missing, and cu_seqlens_q is given; packed sequences need",
+      "forward: cu_seqlens_q: is missing, and cu_seqlens_k is given",
+      "forward: cu_seqlens_q: is missing, and max_seqlen_q is given",
+      "forward: cu_seqlens_q: is missing, and max_seqlen_k is given"};
+  for (int i = 0; i < 4; ++i) {
+    p.args.cu_seqlens_q = i == 0 ? &cu.t : NULL;
+    p.args.cu_seqlens_k = i == 1 ? &cu.t : NULL;
+    p.args.max_seqlen_q = i == 2 ? 9 : 0;
+    p.args.max_seqlen_k = i == 3 ? -9 : 0;
+    assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+    if (strstr(err.message, messages[i]) == NULL) fail_msg("'%s' lacks '%s'", err.message, messages[i]);
+  }
+  assert_int_equal(spec.compilations, 0);
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
 /* Where the plan has other tiles for short lengths there are two kernels, and no more. */
 static void two_classes_of_lengths(void **state) {
   (void)state;
@@ -398,6 +493,9 @@ int main(void) {
       TEST(forward_and_backward),
       TEST(wants_are_what_is_given),
       TEST(keys),
+      TEST(packed_and_dense),
+      TEST(packed_lengths),
+      TEST(packed_by_halves),
       TEST(two_classes_of_lengths),
       TEST(one_class_for_all_calls),
       TEST(tuned_tiles_may_be_left_out),

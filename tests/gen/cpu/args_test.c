@@ -342,6 +342,35 @@ static void test_messages(void **state) {
   assert_int_equal(wrong, 0);
 }
 
+/* The CPU computes one sequence after another: packed ones are refused, whatever of them is given. */
+static void test_packed(void **state) {
+  (void)state;
+  static const char *const names[] = {"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"};
+  luattn_spec *spec = load_text(SPEC);
+  for (int i = 0; i < 8; i++) {
+    luattn_error err;
+    fixture f;
+    char message[200];
+    fixture_new(&f, spec, true);
+    if (luattn_cpu_forward(spec, &f.c.args, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    if (i % 4 == 0) f.c.args.cu_seqlens_q = view(&f.ids);
+    if (i % 4 == 1) f.c.args.cu_seqlens_k = view(&f.ids);
+    if (i % 4 == 2) f.c.args.max_seqlen_q = 5;
+    if (i % 4 == 3) f.c.args.max_seqlen_k = -1;
+    assert_int_equal(
+        i < 4 ? luattn_cpu_forward(spec, &f.c.args, &err) : luattn_cpu_backward(spec, &f.c.args, &err),
+        LUATTN_UNSUPPORTED);
+    snprintf(message, sizeof message,
+             "cpu: %s: is given, and only kernels on a GPU take packed sequences yet; call it for each "
+             "sequence, and leave "
+             "cu_seqlens NULL and max_seqlen 0",
+             names[i % 4]);
+    assert_string_equal(err.message, message);
+    fixture_free(&f);
+  }
+  luattn_spec_free(spec);
+}
+
 /* What a case could spoil is right before it does; both bools of DLPack are read; a size of 1 stands for
  * every batch or head. */
 static void test_right(void **state) {
@@ -443,8 +472,11 @@ static void test_passed_over(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_messages), cmocka_unit_test(test_right), cmocka_unit_test(test_scale_of_types),
-      cmocka_unit_test(test_scalars_of_types), cmocka_unit_test(test_passed_over)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed),
+                                     cmocka_unit_test(test_messages),
+                                     cmocka_unit_test(test_right),
+                                     cmocka_unit_test(test_scale_of_types),
+                                     cmocka_unit_test(test_scalars_of_types),
+                                     cmocka_unit_test(test_passed_over)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,6 +100,60 @@ static void test_impossible_targets(void **state) {
   refused(&t, LUATTN_UNSUPPORTED, "sm90 has kernels for arch 90, not 100");
 }
 
+/* Packed sequences run forward alone, of specs that read nothing at rows of q or kv. */
+static void test_packed_targets(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *message; /* NULL: is taken */
+  } specs[] = {{"return attention { name = 'a', query_mod = function(x, b, h, pos, d) return 2 * x end }",
+                "target: packed: is 1, and 'a' has a query_mod, key_mod or value_mod, which packed sequences "
+                "do not take yet"},
+               {"return attention { name = 'a', key_mod = function(x, b, h, pos, d) return 2 * x end }",
+                "'a' has a query_mod"},
+               {"return attention { name = 'a', value_mod = function(x, b, h, pos, d) return 2 * x end }",
+                "'a' has a query_mod"},
+               {"return attention { name = 'a', inputs = { ids = { axes = {'b', 'q'}, dtype = 'i32' } },\n"
+                "  score_mod = function(score, b, h, q, kv) return score + ids[{b, q}] end }",
+                "target: packed: is 1, and input 'ids' of 'a' has an axis 'q', which packed sequences do not "
+                "take yet"},
+               {"return attention { name = 'a', inputs = { bias = { axes = {'kv'} } },\n"
+                "  score_mod = function(score, b, h, q, kv) return score + bias[kv] end }",
+                "input 'bias' of 'a' has an axis 'kv'"},
+               {"return attention { name = 'a', inputs = { bias = { axes = {'b', 'h', 16, 'free'} } },\n"
+                "  score_mod = function(score, b, h, q, kv) return score + bias[{b, h, 3, kv}] end }",
+                NULL}};
+  luattn_spec *const causal = spec;
+  for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+    luattn_error err;
+    luattn_target t = target_of(LUATTN_FORWARD, LUATTN_BF16, 64, 0, 90);
+    t.packed = 1;
+    if (luattn_spec_load_text("a.lua", specs[i].text, strlen(specs[i].text), NULL, &spec, &err) != LUATTN_OK)
+      fail_msg("%s", err.message);
+    arena *a = arena_open(NULL);
+    plan p;
+    if (specs[i].message != NULL)
+      refused(&t, LUATTN_UNSUPPORTED, specs[i].message);
+    else if (plan_choose(a, spec, &t, &p, &err) != LUATTN_OK)
+      fail_msg("%s", err.message);
+    else
+      assert_true(p.packed);
+    t.packed = 0;
+    assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
+    assert_false(p.packed);
+    arena_close(a);
+    luattn_spec_free(spec);
+    spec = causal;
+  }
+  luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 64, 0, 90);
+  t.packed = 1;
+  refused(&t, LUATTN_UNSUPPORTED,
+          "target: packed: is 1, and backward has no packed sequences yet; call it for each sequence");
+  t.packed = 2;
+  refused(&t, LUATTN_INVALID, "target: packed: is 2, expected 0 or 1");
+  t.packed = -1;
+  refused(&t, LUATTN_INVALID, "target: packed: is -1, expected 0 or 1");
+}
+
 /* Where sm90's backward has no registers for a hook, sm80's tiles come next, unless the caller wants sm90. */
 static void test_backward_falls_back(void **state) {
   (void)state;
@@ -322,6 +376,7 @@ int main(void) {
       cmocka_unit_test(test_entries_follow_wants), cmocka_unit_test(test_memory_and_tiles),
       cmocka_unit_test(test_backward_falls_back),  cmocka_unit_test(test_deterministic_families),
       cmocka_unit_test(test_wide_backward),        cmocka_unit_test(test_wide_backward_of_any_wants),
+      cmocka_unit_test(test_packed_targets),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }

@@ -1,0 +1,517 @@
+/* packed_test.c: packed sequences as a call gives them: every way in which they can be wrong, and what the
+ * message says; what reaches the kernel; and the descriptors of their tensors. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/limits.h"
+#include "runtime/maps.h"
+#include "runtime/packed.h"
+#include "tests/support/fake_cuda.h"
+#include "tests/support/problem.h"
+
+enum { TOTAL_Q = 150, TOTAL_K = 170, LONGEST_Q = 90, LONGEST_K = 100 };
+
+static luattn_driver *driver;
+
+/* The sample problem's spec without what packed sequences do not take, and a batch of BATCH sequences. */
+typedef struct packed_problem {
+  problem p;
+  tensor cu_q, cu_k;
+} packed_problem;
+
+static void packed_resize(packed_problem *c, int sequences, int total_q, int total_k) {
+  problem *p = &c->p;
+  p->used = 0;
+  tensor_set(p, &p->q, kDLBfloat, 16, 3, total_q, HEADS, HEAD_DIM, 1);
+  tensor_set(p, &p->k, kDLBfloat, 16, 3, total_k, HEADS_KV, HEAD_DIM, 1);
+  tensor_set(p, &p->v, kDLBfloat, 16, 3, total_k, HEADS_KV, HEAD_DIM_V, 1);
+  tensor_set(p, &p->o, kDLBfloat, 16, 3, total_q, HEADS, HEAD_DIM_V, 1);
+  tensor_set(p, &p->lse, kDLFloat, 32, 2, HEADS, total_q, 1, 1);
+  tensor_set(p, &p->saved, kDLFloat, 32, 3, NUM_SAVED, HEADS, total_q, 1);
+  tensor_set(p, &p->slopes, kDLFloat, 32, 1, HEADS, 1, 1, 1);
+  tensor_set(p, &c->cu_q, kDLInt, 32, 1, sequences + 1, 1, 1, 1);
+  tensor_set(p, &c->cu_k, kDLInt, 32, 1, sequences + 1, 1, 1, 1);
+}
+
+static void packed_open(packed_problem *c, luattn_family family) {
+  problem *p = &c->p;
+  problem_open(p, LUATTN_FORWARD);
+  p->info.family = family;
+  p->info.packed = 1;
+  p->info.params_bytes = sizeof(LuattnPackedParams);
+  p->info.has_key_mod = 0;
+  p->info.num_inputs = 1; /* slopes */
+  p->info.num_stats = 0;
+  p->info.entry[0] = p->info.entry[2]; /* neither blocks of integers nor mods are computed before */
+  memset(p->info.entry + 1, 0, 2 * sizeof *p->info.entry);
+  p->info.num_entries = 1;
+  packed_resize(c, BATCH, TOTAL_Q, TOTAL_K);
+  p->args.num_inputs = 1;
+  p->args.dout = p->args.dlse = p->args.dq = p->args.dk = p->args.dv = p->args.scalar_grads = NULL;
+  p->inputs[0].grad = NULL;
+  p->args.cu_seqlens_q = &c->cu_q.t;
+  p->args.cu_seqlens_k = &c->cu_k.t;
+  p->args.max_seqlen_q = LONGEST_Q;
+  p->args.max_seqlen_k = LONGEST_K;
+}
+
+static luattn_status launch(problem *p, luattn_error *err) {
+  luattn_image *image = problem_image(p);
+  luattn_kernel *kernel = NULL;
+  luattn_error load_err;
+  if (luattn_kernel_load(driver, 0, image, &kernel, &load_err) != LUATTN_OK) fail_msg("%s", load_err.message);
+  luattn_image_free(image);
+  fake_reset(); /* loading zeroed what it allocated */
+  const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
+  luattn_kernel_unload(kernel);
+  return status;
+}
+
+/* ---- what is wrong ---- */
+
+typedef void bend(packed_problem *c);
+typedef struct bad_case {
+  bend *bend;
+  const char *message;
+} bad_case;
+
+#define BEND(name, statement) \
+  static void name(packed_problem *c) { statement; }
+
+BEND(no_cu_q, c->p.args.cu_seqlens_q = NULL)
+BEND(no_cu_k, c->p.args.cu_seqlens_k = NULL)
+BEND(cu_q_axes, c->cu_q.t.ndim = 2)
+BEND(cu_q_without_shape, c->cu_q.t.shape = NULL)
+BEND(cu_q_empty, c->cu_q.shape[0] = 0)
+BEND(cu_q_long_ints, c->cu_q.t.dtype.bits = 64)
+BEND(cu_q_floats, c->cu_q.t.dtype.code = kDLFloat)
+BEND(cu_q_stride, c->cu_q.strides[0] = 2)
+BEND(cu_q_on_cpu, c->cu_q.t.device.device_type = kDLCPU)
+BEND(cu_q_on_device_1, c->cu_q.t.device.device_id = 1)
+BEND(cu_q_null, c->cu_q.t.data = NULL)
+BEND(cu_q_unaligned, c->cu_q.t.byte_offset = 2)
+BEND(cu_k_axes, c->cu_k.t.ndim = 0)
+BEND(cu_k_count, c->cu_k.shape[0] = BATCH)
+BEND(cu_k_unsigned, c->cu_k.t.dtype.code = kDLUInt)
+BEND(cu_k_on_cpu, c->cu_k.t.device.device_type = kDLCPU)
+BEND(too_many, c->cu_q.shape[0] = c->cu_k.shape[0] = LUATTN_MAX_BATCH + 2)
+BEND(longest_q_negative, c->p.args.max_seqlen_q = -1)
+BEND(longest_k_negative, c->p.args.max_seqlen_k = INT32_MIN)
+BEND(longest_q_zero, c->p.args.max_seqlen_q = 0)
+BEND(longest_k_zero, c->p.args.max_seqlen_k = 0)
+BEND(longest_q_inexact, c->p.info.max_len = LONGEST_Q - 1)
+BEND(longest_k_inexact, c->p.info.max_len = LONGEST_Q)
+BEND(no_q, c->p.args.q = NULL)
+BEND(no_cu, c->p.args.cu_seqlens_q = c->p.args.cu_seqlens_k = NULL)
+BEND(no_o, c->p.args.o = NULL)
+BEND(no_saved, c->p.args.saved = NULL)
+BEND(q_padded, c->p.q.t.ndim = 4)
+BEND(k_flat, c->p.k.t.ndim = 2)
+BEND(v_padded, c->p.v.t.ndim = 4)
+BEND(o_padded, c->p.o.t.ndim = 4)
+BEND(lse_padded, c->p.lse.t.ndim = 3)
+BEND(saved_padded, c->p.saved.t.ndim = 4)
+BEND(q_total_negative, c->p.q.shape[0] = -1)
+BEND(q_total, c->p.q.shape[0] = LUATTN_MAX_TOTAL + 1)
+BEND(k_total, c->p.k.shape[0] = INT32_MAX)
+BEND(q_head_dim, c->p.q.shape[2] = 32)
+BEND(k_no_heads, c->p.k.shape[1] = 0)
+BEND(k_heads, c->p.k.shape[1] = 3)
+BEND(v_heads, c->p.v.shape[1] = 1)
+BEND(v_total, c->p.v.shape[0] = TOTAL_K - 1)
+BEND(o_total, c->p.o.shape[0] = TOTAL_Q + 1)
+BEND(lse_transposed, (c->p.lse.shape[0] = TOTAL_Q, c->p.lse.shape[1] = HEADS))
+BEND(saved_total, c->p.saved.shape[2] = TOTAL_K)
+BEND(saved_stride, c->p.saved.strides[1] = 2 * TOTAL_Q)
+BEND(q_last_stride, c->p.q.strides[2] = 2)
+BEND(q_row_stride, c->p.q.strides[0] += 4)
+BEND(k_head_stride, c->p.k.strides[1] += 4)
+BEND(o_broadcast, c->p.o.strides[0] = 0)
+BEND(o_heads_meet, c->p.o.strides[1] = HEAD_DIM_V / 2)
+BEND(o_on_cu_q, c->p.o.t.data = c->cu_q.t.data)
+BEND(lse_on_cu_k, c->p.lse.t.data = c->cu_k.t.data)
+BEND(workspace_on_cu_q,
+     (c->p.args.workspace = c->cu_q.t.data, c->p.info.draws_tiles = 1, c->p.info.family = LUATTN_SM90))
+BEND(input_batch, (c->p.info.input[0].axis[0] = LUATTN_AXIS_B, c->p.slopes.shape[0] = BATCH + 1))
+
+static const bad_case cases[] = {
+    {no_cu_q,
+     "cu_seqlens_q: is missing, and this image is for packed sequences; give an int32 tensor [batch + 1]"},
+    {no_cu_k,
+     "cu_seqlens_k: is missing, and this image is for packed sequences; give an int32 tensor [batch + 1]"},
+    {cu_q_axes, "cu_seqlens_q: expected one axis of at least 1 element: [batch + 1]"},
+    {cu_q_without_shape, "cu_seqlens_q: expected one axis of at least 1 element"},
+    {cu_q_empty, "cu_seqlens_q: expected one axis of at least 1 element"},
+    {cu_q_long_ints, "cu_seqlens_q: has dtype int64, expected int32; convert it"},
+    {cu_q_floats, "cu_seqlens_q: has dtype float32, expected int32"},
+    {cu_q_stride, "cu_seqlens_q: axis 0 has stride 2, expected 1; it must be contiguous"},
+    {cu_q_on_cpu, "cu_seqlens_q: is in CPU memory, expected CUDA device 0"},
+    {cu_q_on_device_1, "cu_seqlens_q: is on CUDA device 1, but the kernel is loaded on device 0"},
+    {cu_q_null, "cu_seqlens_q: its data pointer is NULL"},
+    {cu_q_unaligned, "cu_seqlens_q: address 0x"},
+    {cu_k_axes, "cu_seqlens_k: has 0 axes, expected 1: [batch + 1]"},
+    {cu_k_count, "cu_seqlens_k: has shape [2], expected [3] = [batch + 1]"},
+    {cu_k_unsigned, "cu_seqlens_k: has dtype uint32, expected int32"},
+    {cu_k_on_cpu, "cu_seqlens_k: is in CPU memory, expected CUDA device 0"},
+    {too_many, "cu_seqlens_q: has batch 65536, expected at most 65535; split the call"},
+    {longest_q_negative, "max_seqlen_q: is -1, expected 0 or more"},
+    {longest_k_negative, "max_seqlen_k: is -2147483648, expected 0 or more"},
+    {longest_q_zero, "max_seqlen_q: is 0, and there are 150 rows; give the longest sequence's length"},
+    {longest_k_zero, "max_seqlen_k: is 0, and there are 170 rows; give the longest sequence's length"},
+    {longest_q_inexact, "max_seqlen_q: is 90, but this spec's index arithmetic is exact up to 89 alone"},
+    {longest_k_inexact, "max_seqlen_k: is 100, but this spec's index arithmetic is exact up to 90 alone"},
+    {no_cu, "cu_seqlens_q: is missing"},
+    {no_q, "q: is missing"},
+    {no_o, "o: is missing; give a tensor [total_q, heads, head_dim_v]"},
+    {no_saved,
+     "saved: is missing; this spec keeps 1 numbers a row for backward, give a tensor [num_saved, heads, "
+     "total_q]"},
+    {q_padded, "q: has 4 axes, expected 3: [total_q, heads, head_dim]"},
+    {k_flat, "k: has 2 axes, expected 3: [total_k, heads_kv, head_dim]"},
+    {v_padded, "v: has 4 axes, expected 3: [total_k, heads_kv, head_dim_v]"},
+    {o_padded, "o: has 4 axes, expected 3: [total_q, heads, head_dim_v]"},
+    {lse_padded, "lse: has 3 axes, expected 2: [heads, total_q]"},
+    {saved_padded, "saved: has 4 axes, expected 3: [num_saved, heads, total_q]"},
+    {q_total_negative, "q: axis 0 has size -1, expected 0 to 1073741824"},
+    {q_total, "q: axis 0 has size 1073741825, expected 0 to 1073741824"},
+    {k_total, "k: axis 0 has size 2147483647, expected 0 to 1073741824"},
+    {q_head_dim, "q: has shape [150, 8, 32], expected [150, 8, 64] = [total_q, heads, head_dim]"},
+    {k_no_heads, "k: has no heads"},
+    {k_heads, "k: has 3 heads, and q's 8 are no multiple of that"},
+    {v_heads, "v: has shape [170, 1, 32], expected [170, 2, 32] = [total_k, heads_kv, head_dim_v]"},
+    {v_total, "v: has shape [169, 2, 32], expected [170, 2, 32]"},
+    {o_total, "o: has shape [151, 8, 32], expected [150, 8, 32] = [total_q, heads, head_dim_v]"},
+    {lse_transposed, "lse: has shape [150, 8], expected [8, 150] = [heads, total_q]"},
+    {saved_total, "saved: has shape [1, 8, 170], expected [1, 8, 150] = [num_saved, heads, total_q]"},
+    {saved_stride, "saved: axis 1 has stride 300, expected 150; it must be contiguous"},
+    {q_last_stride, "q: the last axis has stride 2, expected 1"},
+    {q_row_stride, "q: axis 0 has stride 516, expected a multiple of 8 elements (16 bytes)"},
+    {k_head_stride, "k: axis 1 has stride 68, expected a multiple of 8 elements (16 bytes)"},
+    {o_broadcast, "o: axis 0 has stride 0 over 150 elements"},
+    {o_heads_meet, "o: has shape [150, 8, 32] and strides [256, 16, 1], by which elements share memory"},
+    {o_on_cu_q, "is shared with cu_seqlens_q, 0x"},
+    {lse_on_cu_k, "is shared with cu_seqlens_k, 0x"},
+    {workspace_on_cu_q, "is shared with cu_seqlens_q, 0x"},
+    {input_batch, "input 'slopes': axis 0 (b) has size 3, expected 2, or 1 to broadcast"},
+};
+
+static void every_bad_argument_is_named(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    packed_problem c;
+    packed_open(&c, LUATTN_SM80);
+    cases[i].bend(&c);
+    luattn_error err;
+    if (launch(&c.p, &err) != LUATTN_INVALID) fail_msg("accepted: %s", cases[i].message);
+    if (strstr(err.message, cases[i].message) == NULL)
+      fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
+    assert_int_equal(fake_num_events(), 0); /* nothing was put on the stream */
+    problem_close(&c.p);
+  }
+}
+
+/* An image for a batch of equal lengths takes nothing of packed sequences. */
+static void dense_images_refuse(void **state) {
+  (void)state;
+  static const char *const names[] = {"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"};
+  for (int i = 0; i < 4; ++i) {
+    problem p;
+    luattn_error err;
+    char message[128];
+    problem_open(&p, LUATTN_FORWARD);
+    if (i == 0) p.args.cu_seqlens_q = &p.slopes.t;
+    if (i == 1) p.args.cu_seqlens_k = &p.slopes.t;
+    if (i == 2) p.args.max_seqlen_q = -1;
+    if (i == 3) p.args.max_seqlen_k = 1;
+    assert_int_equal(launch(&p, &err), LUATTN_INVALID);
+    snprintf(
+        message, sizeof message,
+        "%s: is given, and this image is for a batch of equal lengths; compile with luattn_target.packed",
+        names[i]);
+    if (strstr(err.message, message) == NULL) fail_msg("'%s' lacks '%s'", err.message, message);
+    assert_int_equal(fake_num_events(), 0);
+    problem_close(&p);
+  }
+}
+
+/* ---- what is right ---- */
+
+static LuattnPackedParams filled(const packed_problem *c) {
+  luattn_error err;
+  const args_call call = {.info = &c->p.info, .args = &c->p.args, .multiprocessors = 132, .err = &err};
+  LuattnPackedParams out;
+  if (args_fill(&call, &out) != LUATTN_OK) fail_msg("%s", err.message);
+  return out;
+}
+
+static void what_the_kernel_gets(void **state) {
+  (void)state;
+  packed_problem c;
+  packed_open(&c, LUATTN_SM80);
+  c.cu_k.t.byte_offset = 8;
+  c.p.k.strides[0] = 5 * HEAD_DIM; /* k beside something else */
+  const LuattnPackedParams all = filled(&c);
+  const LuattnParams *p = &all.dense;
+  assert_ptr_equal(all.packed.cu_seqlens_q, c.cu_q.t.data);
+  assert_ptr_equal(all.packed.cu_seqlens_k, (char *)c.cu_k.t.data + 8);
+  assert_int_equal(all.packed.total_q, TOTAL_Q);
+  assert_int_equal(all.packed.total_k, TOTAL_K);
+  assert_int_equal(p->batch, BATCH);
+  assert_int_equal(p->heads, HEADS);
+  assert_int_equal(p->heads_kv, HEADS_KV);
+  assert_int_equal(p->group, HEADS / HEADS_KV);
+  assert_int_equal(p->q_len, LONGEST_Q);
+  assert_int_equal(p->kv_len, LONGEST_K);
+  const struct {
+    const LuattnTensor *t;
+    long long seq, head;
+  } wanted[] = {{&p->q, HEADS * HEAD_DIM, HEAD_DIM},
+                {&p->k, 5 * HEAD_DIM, HEAD_DIM},
+                {&p->v, HEADS_KV * HEAD_DIM_V, HEAD_DIM_V},
+                {&p->o, HEADS * HEAD_DIM_V, HEAD_DIM_V},
+                {&p->lse, 1, TOTAL_Q}};
+  for (int i = 0; i < 5; ++i) {
+    assert_int_equal(wanted[i].t->seq, wanted[i].seq);
+    assert_int_equal(wanted[i].t->head, wanted[i].head);
+    assert_int_equal(wanted[i].t->batch, 0);
+  }
+  c.p.args.max_seqlen_q = 1 << 20; /* an upper bound will do */
+  c.p.args.max_seqlen_k = TOTAL_K + 1;
+  const LuattnPackedParams bound = filled(&c);
+  assert_int_equal(bound.dense.q_len, TOTAL_Q);
+  assert_int_equal(bound.dense.kv_len, TOTAL_K);
+  problem_close(&c.p);
+}
+
+/* As many tiles as the longest sequence has, of each head of each; none where there are no queries. */
+static void grids(void **state) {
+  (void)state;
+  const struct {
+    int sequences, total_q, total_k, longest_q, longest_k;
+    unsigned grid; /* 0: nothing is launched */
+  } launches[] = {{BATCH, TOTAL_Q, TOTAL_K, LONGEST_Q, LONGEST_K, 2 * HEADS * BATCH},
+                  {9, 70, 1, 64, 1, 1 * HEADS * 9},
+                  {1, 1, 1, 1 << 20, 1, HEADS},
+                  {LUATTN_MAX_BATCH, 3, 3, 1, 1, HEADS * LUATTN_MAX_BATCH},
+                  {3, 65, 0, 65, 0, 2 * HEADS * 3},
+                  {3, 65, 0, 65, 7, 2 * HEADS * 3},
+                  {BATCH, 0, TOTAL_K, 0, LONGEST_K, 0},
+                  {BATCH, 0, TOTAL_K, 5, LONGEST_K, 0},
+                  {BATCH, 0, 0, 0, 0, 0},
+                  {0, TOTAL_Q, TOTAL_K, LONGEST_Q, LONGEST_K, 0},
+                  {0, 0, 0, 0, 0, 0}};
+  for (size_t i = 0; i < sizeof launches / sizeof *launches; ++i)
+    for (luattn_family family = LUATTN_SIMT; family <= LUATTN_SM90; ++family) {
+      packed_problem c;
+      luattn_error err;
+      packed_open(&c, family);
+      c.p.info.draws_tiles = family == LUATTN_SM90;
+      packed_resize(&c, launches[i].sequences, launches[i].total_q, launches[i].total_k);
+      c.p.args.max_seqlen_q = launches[i].longest_q;
+      c.p.args.max_seqlen_k = launches[i].longest_k;
+      if (launch(&c.p, &err) != LUATTN_OK) fail_msg("case %zu: %s", i, err.message);
+      unsigned blocks = 0;
+      for (size_t e = 0; e < fake_num_events(); ++e)
+        if (fake_get_event(e)->kind == FAKE_LAUNCH)
+          blocks += fake_get_event(e)->grid[0] * fake_get_event(e)->grid[1] * fake_get_event(e)->grid[2];
+      if (family != LUATTN_SM90)
+        assert_int_equal(blocks, launches[i].grid); /* sm90's blocks take tiles in turn */
+      else
+        assert_int_equal(blocks > 0, launches[i].grid > 0);
+      problem_close(&c.p);
+    }
+}
+
+/* What is written with strides of no use counts for an axis of one element as little as elsewhere. */
+static void odd_strides_of_single_elements(void **state) {
+  (void)state;
+  for (luattn_family family = LUATTN_SIMT; family <= LUATTN_SM90; ++family) {
+    packed_problem c;
+    luattn_error err;
+    packed_open(&c, family);
+    packed_resize(&c, 1, 1, 1);
+    tensor *const all[] = {&c.p.q, &c.p.k, &c.p.v, &c.p.o};
+    for (int i = 0; i < 4; ++i) all[i]->strides[0] = 3 - 2 * i;
+    c.p.args.max_seqlen_q = c.p.args.max_seqlen_k = 1;
+    if (launch(&c.p, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    problem_close(&c.p);
+  }
+}
+
+/* A workspace is asked for before anything is in memory. */
+static void workspace_by_shapes(void **state) {
+  (void)state;
+  packed_problem c;
+  luattn_error err;
+  size_t size = 1;
+  luattn_kernel *kernel = NULL;
+  packed_open(&c, LUATTN_SM80);
+  luattn_image *image = problem_image(&c.p);
+  assert_int_equal(luattn_kernel_load(driver, 0, image, &kernel, &err), LUATTN_OK);
+  luattn_image_free(image);
+  tensor *const all[] = {&c.p.q, &c.p.k, &c.p.v, &c.cu_q, &c.cu_k, &c.p.slopes};
+  for (int i = 0; i < 6; ++i) all[i]->t.data = NULL;
+  if (luattn_workspace_size(kernel, &c.p.args, &size, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  assert_int_equal(size, 0);
+  c.p.args.max_seqlen_q = 0;
+  assert_int_equal(luattn_workspace_size(kernel, &c.p.args, &size, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "max_seqlen_q: is 0"));
+  luattn_kernel_unload(kernel);
+  problem_close(&c.p);
+}
+
+/* ---- descriptors ---- */
+
+static fake_map map_of(const LuattnTensorMap *map) {
+  fake_map m;
+  memcpy(&m, map->bytes, sizeof m);
+  return m;
+}
+
+static LuattnTensorMaps maps_of(const packed_problem *c) {
+  luattn_error err;
+  const args_call call = {.info = &c->p.info, .args = &c->p.args, .multiprocessors = 132, .err = &err};
+  const LuattnPackedParams all = filled(c);
+  static map_memory memory;
+  memset(&memory, 0, sizeof memory);
+  LuattnTensorMaps maps;
+  cu_context context;
+  assert_int_equal(driver_context(driver, 0, &context, NULL), LUATTN_OK);
+  fake_push_context(context);
+  const luattn_status status = maps_fill(driver, &memory, &call, &all, &maps);
+  (void)fake_pop_context();
+  if (status != LUATTN_OK) fail_msg("%s", err.message);
+  return maps;
+}
+
+/* Where a box lies that begins at `position` of a sequence of `len` rows from row `first` on, as
+ * PackedSequence (work/sequence.cuh) has its coordinates. */
+static const char *box_at(const fake_map *m, int head, int first, int len, int position) {
+  const long long row = (long long)m->size[1] - len + position, entry = first + len;
+  assert_true(row >= 0 && entry >= 0 && entry < (long long)m->size[3]);
+  return (const char *)((uintptr_t)m->data + (unsigned long long)row * m->stride[0] +
+                        (unsigned long long)head * m->stride[1] + (unsigned long long)entry * m->stride[2]);
+}
+
+/* Every row of every sequence lies where it should, and the descriptor ends behind the last of them. */
+static void check_map(const fake_map *m, const tensor *t, int longest, int dim, int heads) {
+  const int total = (int)t->shape[0];
+  assert_int_equal(m->rank, 4);
+  assert_int_equal(m->size[0], dim);
+  assert_int_equal(m->size[1], longest);
+  assert_int_equal(m->size[2], heads);
+  assert_int_equal(m->size[3], total + 1);
+  assert_ptr_equal(m->data, (char *)t->t.data - 2 * longest * (total > 1 ? t->strides[0] : 0));
+  for (int first = 0; first <= total; ++first)
+    for (int len = 0; len <= longest && first + len <= total; ++len)
+      for (int position = 0; position <= len; ++position) {
+        if (position == len) { /* the next box begins behind the end */
+          assert_int_equal((long long)m->size[1] - len + position, m->size[1]);
+          continue;
+        }
+        const int head = (first + len) % heads;
+        assert_ptr_equal(box_at(m, head, first, len, position),
+                         (char *)t->t.data + 2 * ((first + position) * t->strides[0] + head * t->strides[1]));
+      }
+}
+
+static void descriptors(void **state) {
+  (void)state;
+  static const struct {
+    int total_q, total_k, longest_q, longest_k;
+  } shapes[] = {{37, 41, 20, 41}, {5, 9, 1, 2}, {1, 1, 1, 1}, {3, 1, 3, 9}, {2, 2, 1 << 20, 2}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i)
+    for (int wide = 0; wide < 2; ++wide) {
+      packed_problem c;
+      packed_open(&c, LUATTN_SM90);
+      packed_resize(&c, 1, shapes[i].total_q, shapes[i].total_k);
+      c.p.args.max_seqlen_q = shapes[i].longest_q;
+      c.p.args.max_seqlen_k = shapes[i].longest_k;
+      tensor *const all[] = {&c.p.q, &c.p.k, &c.p.v, &c.p.o};
+      if (wide)
+        for (int t = 0; t < 4; ++t) all[t]->strides[0] = (HEADS + 2 * HEADS_KV) * HEAD_DIM;
+      const LuattnTensorMaps maps = maps_of(&c);
+      const LuattnTensorMap *const map[] = {&maps.q, &maps.k, &maps.v, &maps.o};
+      for (int t = 0; t < 4; ++t) {
+        const fake_map m = map_of(map[t]);
+        const bool of_q = t == 0 || t == 3;
+        const int given = of_q ? shapes[i].longest_q : shapes[i].longest_k;
+        check_map(&m, all[t], given < all[t]->shape[0] ? given : (int)all[t]->shape[0],
+                  t < 2 ? HEAD_DIM : HEAD_DIM_V, of_q ? HEADS : HEADS_KV);
+      }
+      problem_close(&c.p);
+    }
+}
+
+/* Of tensors without a row there are none. */
+static void descriptors_of_nothing(void **state) {
+  (void)state;
+  static const LuattnTensorMap none;
+  packed_problem c;
+  packed_open(&c, LUATTN_SM90);
+  packed_resize(&c, 3, 8, 0);
+  c.p.args.max_seqlen_q = 4;
+  c.p.args.max_seqlen_k = 4;
+  const LuattnTensorMaps maps = maps_of(&c);
+  assert_int_equal(map_of(&maps.q).size[3], 9);
+  assert_memory_equal(&maps.k, &none, sizeof none);
+  assert_memory_equal(&maps.v, &none, sizeof none);
+  problem_close(&c.p);
+}
+
+BEND(k_backwards,
+     (c->p.k.strides[0] = -HEADS_KV * HEAD_DIM, c->p.k.t.byte_offset = 2 * TOTAL_K * HEADS_KV * HEAD_DIM))
+BEND(k_near_zero, (c->p.k.t.data = (void *)4096, c->p.args.max_seqlen_k = TOTAL_K))
+
+static void descriptors_that_cannot_be(void **state) {
+  (void)state;
+  static const bad_case bad[] = {
+      {k_backwards, "k: strides -128, 64 (position, head) in elements are not what TMA can take"},
+      {k_near_zero,
+       "k: lies at 0x1000, and memory begins less than 170 rows of stride 128 before; copy it, or compile "
+       "with family 1 + LUATTN_SM80"}};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+    packed_problem c;
+    luattn_error err;
+    packed_open(&c, LUATTN_SM90);
+    bad[i].bend(&c);
+    assert_int_equal(launch(&c.p, &err), LUATTN_INVALID);
+    if (strstr(err.message, bad[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, bad[i].message);
+    c.p.info.family = LUATTN_SM80;
+    if (launch(&c.p, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    problem_close(&c.p);
+  }
+}
+
+static int open_all(void **state) {
+  (void)state;
+  return luattn_driver_open(&driver, NULL) == LUATTN_OK ? 0 : -1;
+}
+
+static int close_all(void **state) {
+  (void)state;
+  luattn_driver_close(driver);
+  const fake_live_counts live = fake_live();
+  return live.contexts + live.modules;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_bad_argument_is_named),
+      cmocka_unit_test(dense_images_refuse),
+      cmocka_unit_test(what_the_kernel_gets),
+      cmocka_unit_test(grids),
+      cmocka_unit_test(odd_strides_of_single_elements),
+      cmocka_unit_test(workspace_by_shapes),
+      cmocka_unit_test(descriptors),
+      cmocka_unit_test(descriptors_of_nothing),
+      cmocka_unit_test(descriptors_that_cannot_be),
+  };
+  return cmocka_run_group_tests(tests, open_all, close_all);
+}
