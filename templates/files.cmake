@@ -87,7 +87,6 @@ set(LUATTN_TEMPLATES
   sm90/fwd/o_wgmma.cuh
   sm90/fwd/producer.cuh
   sm90/fwd/rescore.cuh
-  sm90/fwd/softmax.cuh
   sm90/pipeline.cuh
   source/cp_async_tile.cuh
   work/dq_order.cuh
