@@ -60,13 +60,11 @@ set(LUATTN_TEMPLATES
   sink/dq_state.cuh
   sink/row_numbers.cuh
   sm80/bwd_sm80.cuh
-  sm80/bwd_sm80_scores.cuh
   sm80/fwd_sm80.cuh
   sm80/o_mma.cuh
   sm80/parameter_grads_sm80.cuh
   sm90/bwd/bwd_pipeline.cuh
   sm90/bwd/bwd_producer.cuh
-  sm90/bwd/bwd_scores.cuh
   sm90/bwd/bwd_sm90.cuh
   sm90/bwd/distance_grad_writer.cuh
   sm90/bwd/dq_first_store.cuh
