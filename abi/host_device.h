@@ -1,4 +1,4 @@
-/* host_device.h: what makes functions out of one text for C11 and for CUDA C++20. */
+/* host_device.h: words for a text that is C11 and CUDA C++20: a function, an assertion. */
 #ifndef LUATTN_ABI_HOST_DEVICE_H
 #define LUATTN_ABI_HOST_DEVICE_H
 
@@ -8,6 +8,12 @@
 #define ABI_FN static constexpr
 #else
 #define ABI_FN static inline
+#endif
+
+#ifdef __cplusplus
+#define ABI_ASSERT static_assert
+#else
+#define ABI_ASSERT _Static_assert
 #endif
 
 #endif

@@ -8,6 +8,8 @@
 #ifndef LUATTN_PARAMS_H
 #define LUATTN_PARAMS_H
 
+#include "abi/host_device.h"
+
 #define LUATTN_PARAMS_VERSION 11
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
@@ -49,15 +51,21 @@ typedef struct LuattnOrder {
   LuattnDivisor heads, group;   /* LuattnParams' */
 } LuattnOrder;
 
-typedef struct LuattnParams {
-  int batch, heads, heads_kv, group;  /* group = heads / heads_kv; q head h reads kv head h / group */
+/* The sizes of a call. */
+typedef struct LuattnShape {
+  int batch, heads, heads_kv, group; /* group = heads / heads_kv; q head h reads kv head h / group */
   int q_len, kv_len;
-  int num_splits; /* sm90 backward: so many blocks share the q tiles of a kv tile; more than 1: dk and dv go to dk_acc, dv_acc */
-  int batches_in_turn; /* deterministic sm90 backward: 1: a block has a kv tile of all batches, one behind the other, so that what
-                        * they add to one place of a gradient comes in their order (common/pairs.h) */
-  double scale;                       /* scores are scale * dot(q, k); > 0 */
-  LuattnOrder order;                  /* forward, but for the simt family */
+} LuattnShape;
 
+/* Which blocks of the sm90 family's backward do what. */
+typedef struct LuattnSchedule {
+  int num_splits; /* so many blocks share the q tiles of a kv tile; more than 1: dk and dv go to dk_acc, dv_acc */
+  int batches_in_turn; /* deterministic: 1: a block has a kv tile of all batches, one behind the other, so that what they add to one
+                        * place of a gradient comes in their order (common/pairs.h) */
+} LuattnSchedule;
+
+/* The caller's tensors, and modified copies of some. */
+typedef struct LuattnTensors {
   /* What the attention kernels read. With a query_mod, key_mod or value_mod these point at the modified copies in the
    * workspace, and src_* at the caller's tensors; without, src_* are the same as these. */
   LuattnTensor q, k, v;
@@ -70,8 +78,10 @@ typedef struct LuattnParams {
   LuattnTensor dout;
   LuattnTensor dlse; /* Real, [batch, heads, q_len], or null */
   LuattnTensor dq, dk, dv; /* the caller's; null where not asked for */
+} LuattnTensors;
 
-  /* Workspace; abi/workspace.h counts what it has. */
+/* Workspace; abi/workspace.h counts what it has. */
+typedef struct LuattnScratch {
   void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], in the sm90 family q_len up to a multiple of 16; written
                    * by prepare, read by the main kernels */
   void *dq_acc;   /* Real [batch][heads][q_len][head_dim], zeroed by the runtime, in the sm90 family by prepare (but a
@@ -90,13 +100,28 @@ typedef struct LuattnParams {
   unsigned *visits; /* bits of [batch][heads][q tiles][kv tiles], in backward [kv tiles][q tiles], the last axis up to a multiple
                      * of 32: is the tile computed? */
   int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract/contract.cuh */
+} LuattnScratch;
 
+/* What the spec declares: extra inputs and scalars. */
+typedef struct LuattnInputs {
   LuattnInput input[LUATTN_MAX_INPUTS];
   double scalar[LUATTN_MAX_SCALARS];
   void *scalar_grad; /* Real [num_scalars], zeroed by the runtime, or null */
   unsigned long long *scalar_exact; /* as LuattnInput.exact */
   int num_scalars;
   unsigned alone; /* bit i, backward: at most one score adds to an element of input i's gradient (common/pairs.h), and may store it */
+} LuattnInputs;
+
+/* The block grows at its end alone: an image says how many of its bytes its kernels take, and a later luattn gives them those. What is
+ * new comes as a struct of its own behind the last. A change before it takes a new LUATTN_PARAMS_VERSION. */
+typedef struct LuattnParams {
+  LuattnShape shape;
+  LuattnSchedule schedule;
+  double scale;      /* scores are scale * dot(q, k); > 0 */
+  LuattnOrder order; /* forward, but for the simt family */
+  LuattnTensors tensors;
+  LuattnScratch scratch;
+  LuattnInputs inputs;
 } LuattnParams;
 
 /* Packed sequences: entries of the batch follow one another along the position axis of q, k, v and o, which have no batch axis.
@@ -137,5 +162,19 @@ typedef struct LuattnTensorMaps {
     LuattnTensorMap o, dout; /* of a forward and of a backward kernel */
   };
 } LuattnTensorMaps;
+
+/* An image says that it was built for LUATTN_PARAMS_VERSION; what that means stands here, as far as the host can say it. */
+#ifndef __CUDACC__
+#define LUATTN_AT(member) __builtin_offsetof(LuattnParams, member)
+ABI_ASSERT(LUATTN_AT(shape) == 0 && LUATTN_AT(schedule) == 24 && LUATTN_AT(scale) == 32 && LUATTN_AT(order) == 40 &&
+               LUATTN_AT(tensors) == 112 && LUATTN_AT(scratch) == 536 && LUATTN_AT(inputs) == 680,
+           "what lies before the end has another place: append instead, or take another LUATTN_PARAMS_VERSION");
+#undef LUATTN_AT
+#endif
+ABI_ASSERT(sizeof(LuattnShape) == 24 && sizeof(LuattnSchedule) == 8 && sizeof(LuattnOrder) == 72 && sizeof(LuattnTensors) == 424 &&
+               sizeof(LuattnScratch) == 144 && sizeof(LuattnInputs) == 1240,
+           "a struct that is there has another size: append another one instead");
+ABI_ASSERT((sizeof(LuattnPackedParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
+           "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
 #endif

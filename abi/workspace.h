@@ -21,7 +21,7 @@ ABI_FN workspace_count workspace_rows(int is_sm90, workspace_count len) { return
  * positions, two. */
 ABI_FN int workspace_blocks_together(int is_sm90, int tile_n) { return is_sm90 && tile_n == 64 ? 2 : 1; }
 
-/* LuattnParams.turns: a counter, and from this number on those of q tiles. */
+/* LuattnScratch.turns: a counter, and from this number on those of q tiles. */
 #define LUATTN_TURNS_FIRST 32
 /* Numbers of a q tile: one, in the sm80 family for each warp's part of it, in the sm90 family for each block that has a kv tile
  * (templates/work/dq_order.cuh, templates/sm90/bwd/dq_first_store.cuh). */
@@ -29,10 +29,10 @@ ABI_FN int workspace_turns(int is_sm90, int threads, int tile_n) {
   return is_sm90 ? workspace_blocks_together(is_sm90, tile_n) : threads / 32;
 }
 
-/* LuattnParams.visits: words of a bit for each of so many tiles. */
+/* LuattnScratch.visits: words of a bit for each of so many tiles. */
 ABI_FN workspace_count workspace_words(workspace_count tiles) { return (tiles + 31) / 32; }
 
-/* LuattnParams.norm_k, norm_q and least_lse: a number for so many positions, and numbers for a length. */
+/* LuattnScratch.norm_k, norm_q and least_lse: a number for so many positions, and numbers for a length. */
 #define LUATTN_NORM_ROWS 32
 ABI_FN workspace_count workspace_norms(workspace_count len) { return (len + LUATTN_NORM_ROWS - 1) / LUATTN_NORM_ROWS; }
 

@@ -244,9 +244,9 @@ static luattn_status check_heads(const args_call *c, LuattnParams *p) {
   if (heads > LUATTN_MAX_HEADS)
     return args_fail(c, "q: has %" PRId64 " heads, expected at most %d; split the call", heads,
                      LUATTN_MAX_HEADS);
-  p->heads = (int)heads;
-  p->heads_kv = (int)heads_kv;
-  p->group = p->heads / p->heads_kv;
+  p->shape.heads = (int)heads;
+  p->shape.heads_kv = (int)heads_kv;
+  p->shape.group = p->shape.heads / p->shape.heads_kv;
   return LUATTN_OK;
 }
 
@@ -260,9 +260,9 @@ static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
                        "%s: has length %" PRId64 ", but this spec's index arithmetic is exact up to %" PRId64
                        " alone; shorten it, or use smaller factors in the spec",
                        i == 0 ? "q" : "k", length[i], c->info->max_len);
-  p->batch = (int)q[0];
-  p->q_len = (int)q[2];
-  p->kv_len = (int)k[2];
+  p->shape.batch = (int)q[0];
+  p->shape.q_len = (int)q[2];
+  p->shape.kv_len = (int)k[2];
   return LUATTN_OK;
 }
 
@@ -289,7 +289,7 @@ typedef struct tensor_row {
   unsigned want; /* gradients: luattn_wants */
 } tensor_row;
 
-#define AT(member) offsetof(luattn_args, member), offsetof(LuattnParams, member)
+#define AT(member) offsetof(luattn_args, member), offsetof(LuattnParams, tensors.member)
 #define Q_AXES \
   4, { DIM_BATCH, DIM_HEADS, DIM_Q, DIM_D }
 #define O_AXES \
@@ -322,11 +322,11 @@ static presence row_presence(const image_manifest *m, const tensor_row *row) {
   const bool is_forward = m->pass == LUATTN_FORWARD;
   if (row->want != 0) return is_forward ? UNUSED : (m->wants & row->want) != 0 ? REQUIRED : REFUSED;
   switch (row->to) {
-    case offsetof(LuattnParams, dout):
+    case offsetof(LuattnParams, tensors.dout):
       return is_forward ? UNUSED : REQUIRED;
-    case offsetof(LuattnParams, dlse):
+    case offsetof(LuattnParams, tensors.dlse):
       return is_forward ? UNUSED : m->has_lse ? OPTIONAL : REFUSED;
-    case offsetof(LuattnParams, lse):
+    case offsetof(LuattnParams, tensors.lse):
       return !m->has_lse ? REFUSED : is_forward ? OPTIONAL : REQUIRED;
     default:
       return REQUIRED;
@@ -410,7 +410,7 @@ static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnP
                      "saved: is missing; this spec keeps %u numbers a row for backward, give a tensor [%s]",
                      (unsigned)c->info->num_saved, rule.axes);
   long long stride[4];
-  return args_tensor(c, &rule, c->args->saved, stride, &p->saved);
+  return args_tensor(c, &rule, c->args->saved, stride, &p->tensors.saved);
 }
 
 luattn_status args_fill(const args_call *c, LuattnPackedParams *out) {
@@ -422,19 +422,19 @@ luattn_status args_fill(const args_call *c, LuattnPackedParams *out) {
   if (!c->info->packed) TRY(check_lengths(c, params));
   TRY(check_choices(c, params));
   const bool packed = c->info->packed;
-  const int64_t dim[] = {[DIM_BATCH] = params->batch,
-                         [DIM_HEADS] = params->heads,
-                         [DIM_HEADS_KV] = params->heads_kv,
-                         [DIM_Q] = packed ? out->packed.total_q : params->q_len,
-                         [DIM_KV] = packed ? out->packed.total_k : params->kv_len,
+  const int64_t dim[] = {[DIM_BATCH] = params->shape.batch,
+                         [DIM_HEADS] = params->shape.heads,
+                         [DIM_HEADS_KV] = params->shape.heads_kv,
+                         [DIM_Q] = packed ? out->packed.total_q : params->shape.q_len,
+                         [DIM_KV] = packed ? out->packed.total_k : params->shape.kv_len,
                          [DIM_D] = c->info->head_dim,
                          [DIM_DV] = c->info->head_dim_v};
   const size_t num_rows = c->shapes_only ? 3 : sizeof rows / sizeof *rows;
   for (size_t i = 0; i < num_rows; ++i) TRY(fill_tensor(c, &rows[i], dim, params));
   if (!c->shapes_only) TRY(fill_saved(c, dim, params));
-  params->src_q = params->q;
-  params->src_k = params->k;
-  params->src_v = params->v;
+  params->tensors.src_q = params->tensors.q;
+  params->tensors.src_k = params->tensors.k;
+  params->tensors.src_v = params->tensors.v;
   TRY(args_inputs(c, params));
   return args_scalars(c, params);
 }

@@ -75,15 +75,15 @@ static axis_size expected_axis(const LuattnParams *p, int32_t axis) {
     case LUATTN_AXIS_FREE:
       return (axis_size){"free", -1, false};
     case LUATTN_AXIS_B:
-      return (axis_size){"b", p->batch, true};
+      return (axis_size){"b", p->shape.batch, true};
     case LUATTN_AXIS_H:
-      return (axis_size){"h", p->heads, true};
+      return (axis_size){"h", p->shape.heads, true};
     case LUATTN_AXIS_HKV:
-      return (axis_size){"h_kv", p->heads_kv, false};
+      return (axis_size){"h_kv", p->shape.heads_kv, false};
     case LUATTN_AXIS_Q:
-      return (axis_size){"q", p->q_len, false};
+      return (axis_size){"q", p->shape.q_len, false};
     case LUATTN_AXIS_KV:
-      return (axis_size){"kv", p->kv_len, false};
+      return (axis_size){"kv", p->shape.kv_len, false};
     default:
       return (axis_size){"fixed", axis, false};
   }
@@ -136,7 +136,8 @@ static luattn_status fill_grad(const args_call *c, const luattn_input_info *info
   return args_tensor(c, &rule, grad, stride, &out->grad);
 }
 
-/* Kernels multiply an index along the last axis with a stride in bytes of 32 bits (templates/ops/input.cuh). */
+/* Kernels multiply an index along the last axis with a stride in bytes of 32 bits (templates/ops/input.cuh).
+ */
 static luattn_status check_last_stride(const args_call *c, const tensor_rule *rule, const long long *stride) {
   const int last = rule->ndim - 1;
   const long long most = INT32_MAX / (rule->dtype.bits / 8);
@@ -167,7 +168,7 @@ static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams
   const DLTensor *t = given->tensor;
   TRY(check_axes(c, p, info, t, label, rule.shape));
   if (info->dtype == LUATTN_INPUT_BOOL && is_bool(t->dtype)) rule.dtype = t->dtype;
-  LuattnInput *out = &p->input[index];
+  LuattnInput *out = &p->inputs.input[index];
   void *data;
   TRY(args_tensor(c, &rule, t, out->stride, &data));
   TRY(check_last_stride(c, &rule, out->stride));
@@ -217,12 +218,12 @@ static luattn_status fill_scalar_grads(const args_call *c, LuattnParams *p) {
                             .is_output = true,
                             .is_contiguous = true};
   long long stride[4];
-  return args_tensor(c, &rule, t, stride, &p->scalar_grad);
+  return args_tensor(c, &rule, t, stride, &p->inputs.scalar_grad);
 }
 
 luattn_status args_scalars(const args_call *c, LuattnParams *params) {
   const image_manifest *m = c->info;
-  for (uint32_t i = 0; i < m->num_scalars; ++i) params->scalar[i] = m->scalar[i].value;
+  for (uint32_t i = 0; i < m->num_scalars; ++i) params->inputs.scalar[i] = m->scalar[i].value;
   if (c->args->num_scalars > 0 && c->args->scalars == NULL)
     return args_fail(c, "scalars: is NULL, but num_scalars is %zu", c->args->num_scalars);
   uint32_t seen = 0;
@@ -238,12 +239,12 @@ luattn_status args_scalars(const args_call *c, LuattnParams *params) {
     }
     if (seen >> found & 1u) return args_fail(c, "scalar '%s': was given twice", s->name);
     seen |= 1u << found;
-    params->scalar[found] = s->value;
+    params->inputs.scalar[found] = s->value;
   }
   for (uint32_t i = 0; i < m->num_scalars; ++i) {
     char text[300];
-    if (!choices_scalar_ok(m->scalar[i].name, params->scalar[i], !(seen >> i & 1u), m->dtype == LUATTN_F64,
-                           text, sizeof text))
+    if (!choices_scalar_ok(m->scalar[i].name, params->inputs.scalar[i], !(seen >> i & 1u),
+                           m->dtype == LUATTN_F64, text, sizeof text))
       return args_fail(c, "%s", text);
   }
   return fill_scalar_grads(c, params);

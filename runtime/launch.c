@@ -62,7 +62,7 @@ static void take_modified(cursor *w, size_t elem, int batch, int heads, int len,
 static void stat_shape(const image_manifest *m, const LuattnParams *p, uint32_t stat, int64_t *num_rows,
                        int64_t *blocks) {
   const manifest_stat *s = &m->stat[stat];
-  const LuattnInput *in = &p->input[s->input];
+  const LuattnInput *in = &p->inputs.input[s->input];
   *num_rows = 1;
   for (uint32_t a = 0; a < s->axis; ++a)
     *num_rows = *num_rows > INT32_MAX ? *num_rows : *num_rows * in->size[a];
@@ -94,7 +94,7 @@ static bool adds_dq(const image_manifest *m) {
 static int64_t num_turns(const image_manifest *m, const LuattnParams *p) {
   const manifest_entry *main = entry_of(m, LUATTN_ROLE_DKDV);
   const int each = workspace_turns(m->family == LUATTN_SM90, (int)main->threads, (int)main->tile_n);
-  return ceil_div(p->q_len, main->tile_m) * each;
+  return ceil_div(p->shape.q_len, main->tile_m) * each;
 }
 
 /* The sm90 backward draws its kv tiles from a counter. */
@@ -104,7 +104,7 @@ static bool draws_kv(const image_manifest *m) {
 
 /* That counter, and a number for each q tile: whose turn it is, or who stores first. */
 static int64_t num_counters(const image_manifest *m, const LuattnParams *p) {
-  return LUATTN_TURNS_FIRST + (adds_dq(m) ? (int64_t)p->batch * p->heads * num_turns(m, p) : 0);
+  return LUATTN_TURNS_FIRST + (adds_dq(m) ? (int64_t)p->shape.batch * p->shape.heads * num_turns(m, p) : 0);
 }
 
 /* In a cluster. */
@@ -114,7 +114,7 @@ static int64_t blocks_together(const image_manifest *m, const manifest_entry *dk
 
 static int64_t kv_blocks(const image_manifest *m, const manifest_entry *dkdv, const LuattnParams *p) {
   const int64_t together = blocks_together(m, dkdv);
-  return ceil_div(p->kv_len, dkdv->tile_n * together) * together;
+  return ceil_div(p->shape.kv_len, dkdv->tile_n * together) * together;
 }
 
 /* How long a backward takes whose kv tiles have n blocks each, in units of a q tile's time: a block has two
@@ -140,17 +140,20 @@ static int best_splits(int64_t blocks, int64_t tiles, int64_t multiprocessors, b
 }
 
 static pairs_sizes sizes_of(const image_manifest *m, uint32_t input, const LuattnParams *p) {
-  pairs_sizes s = {
-      .batch = p->batch, .heads = p->heads, .heads_kv = p->heads_kv, .q_len = p->q_len, .kv_len = p->kv_len};
-  for (uint32_t a = 0; a < m->input[input].num_axes; ++a) s.axis[a] = (double)p->input[input].size[a];
+  pairs_sizes s = {.batch = p->shape.batch,
+                   .heads = p->shape.heads,
+                   .heads_kv = p->shape.heads_kv,
+                   .q_len = p->shape.q_len,
+                   .kv_len = p->shape.kv_len};
+  for (uint32_t a = 0; a < m->input[input].num_axes; ++a) s.axis[a] = (double)p->inputs.input[input].size[a];
   return s;
 }
 
 static void find_alone(const image_manifest *m, LuattnParams *p) {
-  p->alone = 0;
+  p->inputs.alone = 0;
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
     const pairs_sizes s = sizes_of(m, i, p);
-    if (pairs_alone(&m->input[i], &s)) p->alone |= 1u << i;
+    if (pairs_alone(&m->input[i], &s)) p->inputs.alone |= 1u << i;
   }
 }
 
@@ -163,10 +166,11 @@ static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
   const manifest_entry *main = entry_of(m, LUATTN_ROLE_DKDV);
   const pairs_sizes s = sizes_of(m, input, p);
   if (pairs_in_any_order(info, &s)) return true;
-  if (m->family != LUATTN_SM90 || main == NULL || p->num_splits > 1 || !pairs_in_batch_order(info, &s))
+  if (m->family != LUATTN_SM90 || main == NULL || p->schedule.num_splits > 1 ||
+      !pairs_in_batch_order(info, &s))
     return false;
-  if (kv_blocks(m, main, p) * p->heads_kv * 8 < c->multiprocessors) return false;
-  p->batches_in_turn = 1;
+  if (kv_blocks(m, main, p) * p->shape.heads_kv * 8 < c->multiprocessors) return false;
+  p->schedule.batches_in_turn = 1;
   return true;
 }
 
@@ -174,20 +178,20 @@ static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
 static void take_ordered(cursor *w, const args_call *c, LuattnParams *p) {
   const image_manifest *m = c->info;
   const size_t limbs = (size_t)workspace_limbs((int)args_real_size(m)) * sizeof(unsigned long long);
-  if (adds_dq(m) && p->turns == NULL) {
-    const int64_t count = (int64_t)p->batch * p->heads * num_turns(m, p);
-    p->turns = take(w, sizeof *p->turns, LUATTN_TURNS_FIRST + count, 1, 1, 1);
+  if (adds_dq(m) && p->scratch.turns == NULL) {
+    const int64_t count = (int64_t)p->shape.batch * p->shape.heads * num_turns(m, p);
+    p->scratch.turns = take(w, sizeof *p->scratch.turns, LUATTN_TURNS_FIRST + count, 1, 1, 1);
   }
-  p->batches_in_turn = 0;
+  p->schedule.batches_in_turn = 0;
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
-    LuattnInput *in = &p->input[i];
+    LuattnInput *in = &p->inputs.input[i];
     in->count = 1;
     for (uint32_t a = 0; a < m->input[i].num_axes; ++a) in->count *= in->size[a];
     const bool wanted = m->input[i].grad && (m->wants & LUATTN_WANT_INPUTS);
     if (wanted && !is_ordered(c, i, p)) in->exact = take(w, limbs, in->count, 1, 1, 1);
   }
-  p->num_scalars = (int)m->num_scalars;
-  if (m->wants & LUATTN_WANT_SCALARS) p->scalar_exact = take(w, limbs, m->num_scalars, 1, 1, 1);
+  p->inputs.num_scalars = (int)m->num_scalars;
+  if (m->wants & LUATTN_WANT_SCALARS) p->inputs.scalar_exact = take(w, limbs, m->num_scalars, 1, 1, 1);
 }
 
 /* What kernels only add to, side by side, so that it is zeroed at once; but in the sm90 family prepare zeroes
@@ -196,11 +200,13 @@ static void take_sums(cursor *w, const args_call *c, LuattnParams *p, workspace_
   const image_manifest *m = c->info;
   const bool adds = has_role(m, LUATTN_ROLE_FINISH) && adds_dq(m), prepared = m->family == LUATTN_SM90;
   if (adds && prepared)
-    p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
-  if (draws_kv(m)) p->turns = take(w, sizeof *p->turns, num_counters(m, p), 1, 1, 1);
+    p->scratch.dq_acc = take(w, args_real_size(m), p->shape.batch, p->shape.heads,
+                             padded_rows(m, p->shape.q_len), m->head_dim);
+  if (draws_kv(m)) p->scratch.turns = take(w, sizeof *p->scratch.turns, num_counters(m, p), 1, 1, 1);
   out->sums = w->used;
   if (adds && !prepared)
-    p->dq_acc = take(w, args_real_size(m), p->batch, p->heads, padded_rows(m, p->q_len), m->head_dim);
+    p->scratch.dq_acc = take(w, args_real_size(m), p->shape.batch, p->shape.heads,
+                             padded_rows(m, p->shape.q_len), m->head_dim);
   if (m->deterministic) take_ordered(w, c, p);
   out->sums_size = w->used - out->sums;
 }
@@ -210,37 +216,38 @@ static luattn_status choose_splits(const args_call *c, LuattnParams *p) {
   const manifest_entry *main = entry_of(m, LUATTN_ROLE_DKDV);
   const bool can = m->can_split && main != NULL;
   const int asked = c->args->num_splits;
-  p->num_splits = 1;
+  p->schedule.num_splits = 1;
   if (asked > 1 && !can && m->pass == LUATTN_BACKWARD) /* one luattn_args may serve both passes */
     return args_fail(c, "num_splits: is %d, and this kernel has one block for a kv tile; leave it 0 or 1",
                      asked);
   if (!can) return LUATTN_OK;
-  const int64_t blocks = kv_blocks(m, main, p) * p->heads_kv * p->batch;
+  const int64_t blocks = kv_blocks(m, main, p) * p->shape.heads_kv * p->shape.batch;
   if (asked > 0)
-    p->num_splits = asked;
+    p->schedule.num_splits = asked;
   else if (blocks > 0 && blocks < c->multiprocessors)
-    p->num_splits =
-        best_splits(blocks, ceil_div(p->q_len, main->tile_m) * p->group, c->multiprocessors, m->has_mask);
+    p->schedule.num_splits = best_splits(blocks, ceil_div(p->shape.q_len, main->tile_m) * p->shape.group,
+                                         c->multiprocessors, m->has_mask);
   return LUATTN_OK;
 }
 
 /* To find the tiles takes longer than it saves where there are few of them. */
 static bool skipping_pays(const image_manifest *m, const LuattnParams *p) {
   const int least = m->pass == LUATTN_FORWARD ? LUATTN_SKIP_FORWARD : LUATTN_SKIP_BACKWARD;
-  return p->q_len >= least && p->kv_len >= least;
+  return p->shape.q_len >= least && p->shape.kv_len >= least;
 }
 
 static luattn_status choose_skip(const args_call *c, const LuattnParams *p, bool *skips) {
   const int asked = c->args->skip;
   /* In backward the norms have two blocks of a grid for each batch entry. */
   const bool forward = c->info->pass == LUATTN_FORWARD;
-  const bool can = has_role(c->info, LUATTN_ROLE_REACH) && (forward || p->batch <= LUATTN_MAX_BATCH / 2);
+  const bool can =
+      has_role(c->info, LUATTN_ROLE_REACH) && (forward || p->shape.batch <= LUATTN_MAX_BATCH / 2);
   /* One luattn_args may serve both passes: backward may lack what forward has. */
   if (asked == LUATTN_SKIP_ALWAYS && !can && forward)
     return args_fail(c,
                      "skip: is LUATTN_SKIP_ALWAYS, and this kernel knows no tiles without weight; leave it "
                      "LUATTN_SKIP_AUTO");
-  *skips = can && p->q_len > 0 && p->kv_len > 0 &&
+  *skips = can && p->shape.q_len > 0 && p->shape.kv_len > 0 &&
            (asked == LUATTN_SKIP_ALWAYS || (asked == LUATTN_SKIP_AUTO && skipping_pays(c->info, p)));
   return LUATTN_OK;
 }
@@ -251,26 +258,26 @@ static void visits_shape(const image_manifest *m, const LuattnParams *p, int64_t
   const manifest_entry *main = entry_of(m, forward ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV);
   *rows = *words = 0;
   if (main == NULL) return;
-  const int64_t q_tiles = ceil_div(p->q_len, main->tile_m),
-                kv_tiles = ceil_div(p->kv_len, main->tile_n * (forward ? 1 : blocks_together(m, main)));
+  const int64_t q_tiles = ceil_div(p->shape.q_len, main->tile_m),
+                kv_tiles = ceil_div(p->shape.kv_len, main->tile_n * (forward ? 1 : blocks_together(m, main)));
   *rows = forward ? q_tiles : kv_tiles;
   *words = workspace_words(forward ? kv_tiles : q_tiles);
 }
 
 static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p) {
   const image_manifest *m = c->info;
-  const int64_t q_groups = workspace_norms(p->q_len), kv_groups = workspace_norms(p->kv_len);
+  const int64_t q_groups = workspace_norms(p->shape.q_len), kv_groups = workspace_norms(p->shape.kv_len);
   int64_t rows, words;
   bool skips = false;
   TRY(choose_skip(c, p, &skips));
   if (!skips) return LUATTN_OK;
   visits_shape(m, p, &rows, &words);
-  p->norm_k = take(w, sizeof *p->norm_k, p->batch, p->heads_kv, kv_groups, 1);
+  p->scratch.norm_k = take(w, sizeof *p->scratch.norm_k, p->shape.batch, p->shape.heads_kv, kv_groups, 1);
   if (m->pass == LUATTN_BACKWARD) {
-    p->norm_q = take(w, sizeof *p->norm_q, p->batch, p->heads, q_groups, 1);
-    p->least_lse = take(w, sizeof *p->least_lse, p->batch, p->heads, q_groups, 1);
+    p->scratch.norm_q = take(w, sizeof *p->scratch.norm_q, p->shape.batch, p->shape.heads, q_groups, 1);
+    p->scratch.least_lse = take(w, sizeof *p->scratch.least_lse, p->shape.batch, p->shape.heads, q_groups, 1);
   }
-  p->visits = take(w, sizeof *p->visits, p->batch, p->heads, rows, words);
+  p->scratch.visits = take(w, sizeof *p->scratch.visits, p->shape.batch, p->shape.heads, rows, words);
   return LUATTN_OK;
 }
 
@@ -284,28 +291,34 @@ static luattn_status workspace_layout(const args_call *c, uintptr_t base, Luattn
   const int head_dim = (int)m->head_dim, head_dim_v = (int)m->head_dim_v;
   TRY(choose_splits(c, p));
   if (has_role(m, LUATTN_ROLE_MOD)) {
-    if (m->has_query_mod) take_modified(&w, elem, p->batch, p->heads, p->q_len, head_dim, &p->q);
-    if (m->has_key_mod) take_modified(&w, elem, p->batch, p->heads_kv, p->kv_len, head_dim, &p->k);
-    if (m->has_value_mod) take_modified(&w, elem, p->batch, p->heads_kv, p->kv_len, head_dim_v, &p->v);
+    if (m->has_query_mod)
+      take_modified(&w, elem, p->shape.batch, p->shape.heads, p->shape.q_len, head_dim, &p->tensors.q);
+    if (m->has_key_mod)
+      take_modified(&w, elem, p->shape.batch, p->shape.heads_kv, p->shape.kv_len, head_dim, &p->tensors.k);
+    if (m->has_value_mod)
+      take_modified(&w, elem, p->shape.batch, p->shape.heads_kv, p->shape.kv_len, head_dim_v, &p->tensors.v);
   }
   if (m->num_bwd_rows > 0 && m->pass == LUATTN_BACKWARD)
-    p->bwd_rows = take(&w, real, m->num_bwd_rows, p->batch, p->heads, padded_rows(m, p->q_len));
+    p->scratch.bwd_rows =
+        take(&w, real, m->num_bwd_rows, p->shape.batch, p->shape.heads, padded_rows(m, p->shape.q_len));
   take_sums(&w, c, p, out);
   if (has_role(m, LUATTN_ROLE_FINISH)) {
     if (!m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod) && m->has_query_mod)
-      p->dq_acc = take(&w, real, p->batch, p->heads, p->q_len, head_dim);
-    const int64_t tensors = (int64_t)p->num_splits * p->batch;
-    const bool in_parts = p->num_splits > 1;
+      p->scratch.dq_acc = take(&w, real, p->shape.batch, p->shape.heads, p->shape.q_len, head_dim);
+    const int64_t tensors = (int64_t)p->schedule.num_splits * p->shape.batch;
+    const bool in_parts = p->schedule.num_splits > 1;
     if (is_needed(m, LUATTN_WANT_DK, m->has_key_mod) && (m->has_key_mod || in_parts))
-      p->dk_acc = take(&w, real, tensors, p->heads_kv, padded_rows(m, p->kv_len), head_dim);
+      p->scratch.dk_acc =
+          take(&w, real, tensors, p->shape.heads_kv, padded_rows(m, p->shape.kv_len), head_dim);
     if (is_needed(m, LUATTN_WANT_DV, m->has_value_mod) && (m->has_value_mod || in_parts))
-      p->dv_acc = take(&w, real, tensors, p->heads_kv, padded_rows(m, p->kv_len), head_dim_v);
+      p->scratch.dv_acc =
+          take(&w, real, tensors, p->shape.heads_kv, padded_rows(m, p->shape.kv_len), head_dim_v);
   }
-  if (m->draws_tiles) p->tickets = take(&w, sizeof *p->tickets, 1, 1, 1, 1);
+  if (m->draws_tiles) p->scratch.tickets = take(&w, sizeof *p->scratch.tickets, 1, 1, 1, 1);
   for (uint32_t i = 0; i < m->num_stats; ++i) {
     int64_t num_rows, blocks;
     stat_shape(m, p, i, &num_rows, &blocks);
-    p->stats[i] = take(&w, sizeof(int), num_rows, blocks, 2, 1);
+    p->scratch.stats[i] = take(&w, sizeof(int), num_rows, blocks, 2, 1);
   }
   TRY(take_visits(&w, c, p));
   if (w.overflow)
@@ -380,7 +393,7 @@ static int64_t reach_blocks(const image_manifest *m, const manifest_entry *entry
  * the device). */
 static luattn_status launch_grid(const args_call *c, const manifest_entry *entry, const LuattnParams *p,
                                  unsigned grid[3]) {
-  int64_t size[3] = {0, p->heads, p->batch};
+  int64_t size[3] = {0, p->shape.heads, p->shape.batch};
   switch ((luattn_role)entry->role) {
     case LUATTN_ROLE_STATS:
       size[1] = 0;
@@ -393,49 +406,51 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
       }
       break;
     case LUATTN_ROLE_MOD:
-      size[0] = ceil_div(max_of(p->q_len, p->kv_len), entry->tile_m);
-      size[2] = (int64_t)p->batch * 3;
+      size[0] = ceil_div(max_of(p->shape.q_len, p->shape.kv_len), entry->tile_m);
+      size[2] = (int64_t)p->shape.batch * 3;
       break;
     case LUATTN_ROLE_FINISH: { /* of dq alone, or of all three */
-      const bool kv = p->dk_acc != NULL || p->dv_acc != NULL;
-      if (p->dq_acc == NULL && !kv) break;
-      size[0] = ceil_div(kv ? max_of(p->q_len, p->kv_len) : p->q_len, entry->tile_m);
-      size[2] = (int64_t)p->batch * (kv ? 3 : 1);
+      const bool kv = p->scratch.dk_acc != NULL || p->scratch.dv_acc != NULL;
+      if (p->scratch.dq_acc == NULL && !kv) break;
+      size[0] = ceil_div(kv ? max_of(p->shape.q_len, p->shape.kv_len) : p->shape.q_len, entry->tile_m);
+      size[2] = (int64_t)p->shape.batch * (kv ? 3 : 1);
       break;
     }
     case LUATTN_ROLE_NORMS:
-      if (p->visits == NULL) break;
-      size[0] = ceil_div(p->kv_len, entry->tile_m);
-      size[1] = p->heads_kv;
+      if (p->scratch.visits == NULL) break;
+      size[0] = ceil_div(p->shape.kv_len, entry->tile_m);
+      size[1] = p->shape.heads_kv;
       if (c->info->pass == LUATTN_FORWARD) break;
-      size[0] = max_of(size[0], ceil_div(p->q_len, entry->tile_m));
-      size[1] = p->heads;
-      size[2] = (int64_t)p->batch * 2;
+      size[0] = max_of(size[0], ceil_div(p->shape.q_len, entry->tile_m));
+      size[1] = p->shape.heads;
+      size[2] = (int64_t)p->shape.batch * 2;
       break;
     case LUATTN_ROLE_REACH:
-      if (p->visits != NULL) size[0] = reach_blocks(c->info, entry, p);
+      if (p->scratch.visits != NULL) size[0] = reach_blocks(c->info, entry, p);
       break;
     case LUATTN_ROLE_FORWARD:
-      size[0] = ceil_div(p->q_len, entry->tile_m);
+      size[0] = ceil_div(p->shape.q_len, entry->tile_m);
       if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, 1, grid);
       if (c->info->family == LUATTN_SM80) TRY(check_tiles(c, entry, size, INT32_MAX));
       break;
     case LUATTN_ROLE_PREPARE: /* one block at least, where it zeroes a counter */
-      size[0] = max_of(ceil_div(p->q_len, entry->tile_m), draws_kv(c->info));
+      size[0] = max_of(ceil_div(p->shape.q_len, entry->tile_m), draws_kv(c->info));
       break;
     case LUATTN_ROLE_DQ:
-      size[0] = ceil_div(p->q_len, entry->tile_m);
+      size[0] = ceil_div(p->shape.q_len, entry->tile_m);
       break;
     case LUATTN_ROLE_DKDV:
       size[0] = kv_blocks(c->info, entry, p);
-      size[1] = p->heads_kv;
-      size[2] = (int64_t)p->batch * p->num_splits;
+      size[1] = p->shape.heads_kv;
+      size[2] = (int64_t)p->shape.batch * p->schedule.num_splits;
       if (draws_kv(c->info)) return resident_grid(c, entry, size, blocks_together(c->info, entry), grid);
       break;
     case LUATTN_ROLE_ROUND:
-      size[0] = p->num_scalars > 0 && p->scalar_exact != NULL; /* there are fewer scalars than threads */
+      size[0] = p->inputs.num_scalars > 0 &&
+                p->inputs.scalar_exact != NULL; /* there are fewer scalars than threads */
       for (uint32_t i = 0; i < c->info->num_inputs; ++i)
-        if (p->input[i].exact != NULL) size[0] = max_of(size[0], ceil_div(p->input[i].count, entry->tile_m));
+        if (p->inputs.input[i].exact != NULL)
+          size[0] = max_of(size[0], ceil_div(p->inputs.input[i].count, entry->tile_m));
       size[1] = (int64_t)c->info->num_inputs + 1;
       size[2] = 1;
       break;
@@ -451,7 +466,8 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
 static void choose_order(const image_manifest *m, LuattnParams *p) {
   const manifest_entry *main = entry_of(m, LUATTN_ROLE_FORWARD);
   if (main == NULL || m->family == LUATTN_SIMT) return;
-  const int64_t q_tiles = ceil_div(p->q_len, main->tile_m), tiles = q_tiles * p->heads * p->batch;
+  const int64_t q_tiles = ceil_div(p->shape.q_len, main->tile_m),
+                tiles = q_tiles * p->shape.heads * p->shape.batch;
   if (tiles == 0) return;
   const bool stays = m->family == LUATTN_SM90;
   const int64_t kv_bytes = (int64_t)elem_size(m) * (m->head_dim + m->head_dim_v);
@@ -474,8 +490,8 @@ static luattn_status place_tickets(const luattn_kernel *k, const void *workspace
                                    cu_stream stream, luattn_error *err) {
   if (k->tickets == NULL) return LUATTN_OK;
   unsigned *counter = tickets_find(k->tickets, k->driver, workspace, stream);
-  if (counter == NULL) return zero(k, p->tickets, sizeof *p->tickets, "tickets", stream, err);
-  p->tickets = counter;
+  if (counter == NULL) return zero(k, p->scratch.tickets, sizeof *p->scratch.tickets, "tickets", stream, err);
+  p->scratch.tickets = counter;
   return LUATTN_OK;
 }
 
@@ -488,10 +504,10 @@ static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, vo
   TRY(zero(k, sums, size, m->deterministic ? "sums" : "dq_acc", stream, err));
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
     size_t count = 1;
-    for (uint32_t a = 0; a < m->input[i].num_axes; ++a) count *= (size_t)p->input[i].size[a];
-    TRY(zero(k, p->input[i].grad, count * real, m->input[i].name, stream, err));
+    for (uint32_t a = 0; a < m->input[i].num_axes; ++a) count *= (size_t)p->inputs.input[i].size[a];
+    TRY(zero(k, p->inputs.input[i].grad, count * real, m->input[i].name, stream, err));
   }
-  return zero(k, p->scalar_grad, m->num_scalars * real, "scalar_grads", stream, err);
+  return zero(k, p->inputs.scalar_grad, m->num_scalars * real, "scalar_grads", stream, err);
 }
 
 /* libcuda of CUDA 11.8 and newer takes 0.1 us less this way. */

@@ -163,15 +163,20 @@ luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_c
                        "one is of %d.%d; "
                        "update NVIDIA's driver, or compile with family 1 + LUATTN_SM80",
                        d->version / 1000, d->version % 1000 / 10);
-  TRY(describe(d, memory, c, &p->q, (map_shape){"q", dim, p->q_len, p->heads, p->batch, q_rows}, total_q,
+  TRY(describe(d, memory, c, &p->tensors.q,
+               (map_shape){"q", dim, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows}, total_q,
                &out->q));
-  TRY(describe(d, memory, c, &p->k, (map_shape){"k", dim, p->kv_len, p->heads_kv, p->batch, tile_n}, total_k,
+  TRY(describe(d, memory, c, &p->tensors.k,
+               (map_shape){"k", dim, p->shape.kv_len, p->shape.heads_kv, p->shape.batch, tile_n}, total_k,
                &out->k));
-  TRY(describe(d, memory, c, &p->v, (map_shape){"v", dim_v, p->kv_len, p->heads_kv, p->batch, tile_n},
-               total_k, &out->v));
+  TRY(describe(d, memory, c, &p->tensors.v,
+               (map_shape){"v", dim_v, p->shape.kv_len, p->shape.heads_kv, p->shape.batch, tile_n}, total_k,
+               &out->v));
   if (!backward)
-    return describe(d, memory, c, &p->o, (map_shape){"o", dim_v, p->q_len, p->heads, p->batch, O_BOX_ROWS},
+    return describe(d, memory, c, &p->tensors.o,
+                    (map_shape){"o", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, O_BOX_ROWS},
                     total_q, &out->o);
-  return describe(d, memory, c, &p->dout, (map_shape){"dout", dim_v, p->q_len, p->heads, p->batch, q_rows},
-                  total_q, &out->dout);
+  return describe(d, memory, c, &p->tensors.dout,
+                  (map_shape){"dout", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows}, total_q,
+                  &out->dout);
 }

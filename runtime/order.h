@@ -32,9 +32,9 @@ static inline int64_t order_groups(int64_t tiles) {
 static inline int64_t order_groups_resident(const LuattnParams *p, int64_t q_tiles, bool has_mask,
                                             int64_t kv_bytes) {
   const int64_t cache_bytes = 32 << 20, few = 4; /* about half of the cache of an H100 or H200 */
-  const int64_t all_kv = (int64_t)p->heads_kv * p->batch, tiles_of_head = q_tiles * p->group;
+  const int64_t all_kv = (int64_t)p->shape.heads_kv * p->shape.batch, tiles_of_head = q_tiles * p->shape.group;
   if (!has_mask) return all_kv;
-  const int64_t fitting = cache_bytes / kv_bytes / (p->kv_len > 0 ? p->kv_len : 1);
+  const int64_t fitting = cache_bytes / kv_bytes / (p->shape.kv_len > 0 ? p->shape.kv_len : 1);
   const int64_t balanced = (ORDER_TILES_FOR_BALANCE + tiles_of_head - 1) / tiles_of_head;
   const int64_t most = fitting > few ? fitting : few, heads = balanced < most ? balanced : most;
   return all_kv > heads ? all_kv / heads : 1;
@@ -43,8 +43,8 @@ static inline int64_t order_groups_resident(const LuattnParams *p, int64_t q_til
 /* Enters p->order. Groups are as equal as whole kv heads allow; q_tiles * heads * batch is at least 1 and
  * below 2^31. */
 static inline void order_fill(LuattnParams *p, int64_t q_tiles, int64_t groups) {
-  const int64_t all = (int64_t)p->heads * p->batch, all_kv = (int64_t)p->heads_kv * p->batch;
-  const int64_t heads = (all_kv + groups - 1) / groups * p->group, last = (all + heads - 1) / heads - 1;
+  const int64_t all = (int64_t)p->shape.heads * p->shape.batch, all_kv = (int64_t)p->shape.heads_kv * p->shape.batch;
+  const int64_t heads = (all_kv + groups - 1) / groups * p->shape.group, last = (all + heads - 1) / heads - 1;
   LuattnOrder *const o = &p->order;
   o->q_tiles = (unsigned)q_tiles;
   o->tiles = (unsigned)(q_tiles * all);
@@ -52,8 +52,8 @@ static inline void order_fill(LuattnParams *p, int64_t q_tiles, int64_t groups) 
   o->group_tiles = order_divisor(heads * q_tiles);
   o->group_heads[0] = order_divisor(heads);
   o->group_heads[1] = order_divisor(all - last * heads);
-  o->heads = order_divisor(p->heads);
-  o->group = order_divisor(p->group);
+  o->heads = order_divisor(p->shape.heads);
+  o->group = order_divisor(p->shape.group);
 }
 
 #endif

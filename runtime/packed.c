@@ -55,13 +55,13 @@ luattn_status packed_fill(const args_call *c, LuattnPackedParams *params) {
     return args_fail(c, "cu_seqlens_q: expected one axis of at least 1 element: [batch + 1]");
   const int64_t count = a->cu_seqlens_q->shape[0];
   TRY(args_batch(c, "cu_seqlens_q", count - 1));
-  p->batch = (int)(count - 1);
+  p->shape.batch = (int)(count - 1);
   TRY(take_offsets(c, "cu_seqlens_q", a->cu_seqlens_q, count, &params->packed.cu_seqlens_q));
   TRY(take_offsets(c, "cu_seqlens_k", a->cu_seqlens_k, count, &params->packed.cu_seqlens_k));
   params->packed.total_q = (int)a->q->shape[0];
   params->packed.total_k = (int)a->k->shape[0];
-  TRY(take_longest(c, "max_seqlen_q", a->max_seqlen_q, a->q->shape[0], &p->q_len));
-  return take_longest(c, "max_seqlen_k", a->max_seqlen_k, a->k->shape[0], &p->kv_len);
+  TRY(take_longest(c, "max_seqlen_q", a->max_seqlen_q, a->q->shape[0], &p->shape.q_len));
+  return take_longest(c, "max_seqlen_k", a->max_seqlen_k, a->k->shape[0], &p->shape.kv_len);
 }
 
 bool packed_view_fits(const LuattnTensor *t, int longest, int elem_size) {

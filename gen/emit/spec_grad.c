@@ -77,7 +77,8 @@ static void add_terms_of(writer *w, int kind, const derived_terms *terms) {
       text_add(&w->out, ";\n");
       continue;
     }
-    text_add(&w->out, "%s<Real>(p.input[%d], %s", adder_of(w, kind, t), t->input, body_value(w, t->value));
+    text_add(&w->out, "%s<Real>(p.inputs.input[%d], %s", adder_of(w, kind, t), t->input,
+             body_value(w, t->value));
     for (int j = 0; j < t->num_index; j++) text_add(&w->out, ", %s", body_value(w, t->index[j]));
     text_add(&w->out, ");\n");
   }
@@ -114,7 +115,8 @@ static void line(writer *w, const char *name, int kind, int axis) {
   body_begin(w, lowered_sum_has[kind], "");
   body_lines(w, &t->factor, 1);
   body_lines(w, t->index, t->num_index);
-  text_add(&w->out, "return grad_row<Real, %d>(p.input[%d], %s", axis, t->input, body_value(w, t->factor));
+  text_add(&w->out, "return grad_row<Real, %d>(p.inputs.input[%d], %s", axis, t->input,
+           body_value(w, t->factor));
   for (int i = 0; i < t->num_index; i++) text_add(&w->out, ", %s", body_value(w, t->index[i]));
   text_add(&w->out, ");\n");
   close_function(w);
@@ -129,7 +131,7 @@ static void alike(writer *w) {
   for (int i = 0; i < terms->count; i++)
     for (int j = 0; j < terms->term[i].num_index; j++)
       if (!lowered_is_point(w->f, terms->term[i].index[j])) {
-        text_add(&w->out, "%sis_one_place(%s, p.input[%d].size[%d])", glue,
+        text_add(&w->out, "%sis_one_place(%s, p.inputs.input[%d].size[%d])", glue,
                  bounds_of(w, terms->term[i].index[j]), terms->term[i].input, j);
         glue = " && ";
       }
@@ -149,7 +151,7 @@ static void flush_acc(writer *w, int number) {
     text_add(&w->out, "add_scalar_grad(p, %d, %s);  // %s\n", t->scalar, body_value(w, sum),
              w->f->spec->traced.scalar_name[t->scalar]);
   } else {
-    text_add(&w->out, "add_input_grad(p.input[%d], %s", t->input, body_value(w, sum));
+    text_add(&w->out, "add_input_grad(p.inputs.input[%d], %s", t->input, body_value(w, sum));
     for (int j = 0; j < t->num_index; j++) text_add(&w->out, ", %s", body_value(w, t->index[j]));
     text_add(&w->out, ");  // %s\n", w->f->spec->traced.input[t->input].name);
   }

@@ -54,8 +54,8 @@ static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
   const int last = n->nargs - 1;
   const unsigned input = ir_index_of(n);
   const char *function = is_position(w, n->arg[last]) ? "block_bounds" : "stat_bounds";
-  text_add(&w->out, "%s(p.stats[%d], p.input[%u], %d, %d, grad_offset(p.input[%u]", function, stat, input,
-           last, stat_block(w, stat), input);
+  text_add(&w->out, "%s(p.scratch.stats[%d], p.inputs.input[%u], %d, %d, grad_offset(p.inputs.input[%u]",
+           function, stat, input, last, stat_block(w, stat), input);
   for (int i = 0; i < last; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));
   text_add(&w->out, "), %s)", bounds_of(w, n->arg[last]));
 }

@@ -9,7 +9,7 @@ static void bias_row(writer *w) {
   open_function(w, "InputRow<BiasElem> bias_row(" PH ", int q, int kv)");
   body_begin(w, HAS_HEAD | HAS_Q | HAS_KV, "");
   body_lines(w, f->bias_row_index, f->num_bias_row_index);
-  text_add(&w->out, "return input_row<BiasElem, %d>(p.input[%u]", f->bias_row_q_axis,
+  text_add(&w->out, "return input_row<BiasElem, %d>(p.inputs.input[%u]", f->bias_row_q_axis,
            ir_index_of(ir_get(f->g, f->bias_row)));
   for (int i = 0; i < f->num_bias_row_index; i++)
     text_add(&w->out, ", %s", body_value(w, f->bias_row_index[i]));

@@ -108,11 +108,11 @@ static const char *variable(writer *w, const ir_node *n) {
     case VAR_KV_LEN:
       return "s.kv_len";
     case VAR_HEADS:
-      return "p.heads";
+      return "p.shape.heads";
     case VAR_HEADS_KV:
-      return "p.heads_kv";
+      return "p.shape.heads_kv";
     case VAR_SCALAR:
-      return writer_format(w, "Real(p.scalar[%u])", i);
+      return writer_format(w, "Real(p.inputs.scalar[%u])", i);
     case VAR_SCALE:
       return "Real(p.scale)";
     case VAR_X:
@@ -227,7 +227,7 @@ static void statement(writer *w, ir_ref r) {
   w->temp[r] = ++w->num_temps;
   text_add(&w->out, "const %s t%d = ", writer_type(w, r), w->temp[r]);
   if (n->op == IR_LOAD) {
-    text_add(&w->out, "load_input<%s, %s>(p.input[%u]", writer_type(w, r),
+    text_add(&w->out, "load_input<%s, %s>(p.inputs.input[%u]", writer_type(w, r),
              writer_input_type(w, ir_index_of(n)), ir_index_of(n));
     for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));
     text_add(&w->out, ")");

@@ -8,7 +8,7 @@
 // Rows of a stat, which are the positions along the axes before its own, and blocks of each.
 template <class Spec>
 LUATTN_FN void stat_shape(const LuattnParams &p, int stat, i64 &rows, int &blocks) {
-  const LuattnInput &in = p.input[Spec::block_bounds_input(stat)];
+  const LuattnInput &in = p.inputs.input[Spec::block_bounds_input(stat)];
   const int axis = Spec::block_bounds_axis(stat);
   rows = 1;
   for (int a = 0; a < axis; ++a) rows *= in.size[a];
@@ -19,7 +19,7 @@ template <class Spec>
 LUATTN_FN void find_stat(const LuattnParams &p, int stat, i64 row, int block, int blocks) {
   const int axis = Spec::block_bounds_axis(stat), size = Spec::block_bounds_size(stat);
   const int lane = int(threadIdx.x) % 32;
-  const LuattnInput &in = p.input[Spec::block_bounds_input(stat)];
+  const LuattnInput &in = p.inputs.input[Spec::block_bounds_input(stat)];
   i64 at = 0, rest = row;
   for (int a = axis - 1; a >= 0; --a) {
     at += rest % in.size[a] * in.stride[a];
@@ -37,7 +37,7 @@ LUATTN_FN void find_stat(const LuattnParams &p, int stat, i64 row, int block, in
   low = __reduce_min_sync(0xffffffffu, low);
   high = __reduce_max_sync(0xffffffffu, high);
   if (lane == 0) {
-    int *out = p.stats[stat] + (row * blocks + block) * 2;
+    int *out = p.scratch.stats[stat] + (row * blocks + block) * 2;
     out[0] = low;
     out[1] = high;
   }

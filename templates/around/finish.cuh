@@ -36,10 +36,10 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
       for (int j = 0; j < N; ++j) g[j] = there ? g[j] : Real(0);
     }
     if constexpr (Order::writes && Which != WHICH_Q) {  // what blocks have left that shared the queries
-      for (int split = 1; split < p.num_splits; ++split) {
+      for (int split = 1; split < p.schedule.num_splits; ++split) {
         Pack<Real, N> more;
         Order::template load<Width>(
-            more, acc_head + split * (i64(p.batch) * heads * Order::head_rows(len) * Width), len, i, d);
+            more, acc_head + split * (i64(p.shape.batch) * heads * Order::head_rows(len) * Width), len, i, d);
 #pragma unroll
         for (int j = 0; j < N; ++j) g[j] += more[j];
       }
@@ -62,7 +62,7 @@ template <class Spec, class Config, int Which, int Width, class Order = PlainRow
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
                              const LuattnTensor &dst, int heads, int len, const u32 *claim = nullptr) {
   using Elem = typename Config::Elem;
-  const Site site{b, int(blockIdx.y), p.q_len, p.kv_len};
+  const Site site{b, int(blockIdx.y), p.shape.q_len, p.shape.kv_len};
   if (site.h >= heads || from == nullptr) return;
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, heads, len,
@@ -77,7 +77,7 @@ template <class Spec, class Config>
 LUATTN_FN const u32 *dq_claim(const LuattnParams &p, int b) {
   const int h = int(blockIdx.y), first = int(blockIdx.x) * aux_tile;
   if constexpr (Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store)
-    if (h < p.heads && first < p.q_len) return turn_of<Config>(p, b, h, first);
+    if (h < p.shape.heads && first < p.shape.q_len) return turn_of<Config>(p, b, h, first);
   return nullptr;
 }
 
@@ -88,10 +88,10 @@ template <class Spec, class Config, class DqOrder = PlainRows, class KvOrder = P
 LUATTN_FN void aux_finish(const LuattnParams &p) {
   static_assert(BackwardSpec<Spec>);
   using Need = Needs<Spec, Config>;
-  const bool q_alone = int(gridDim.z) == p.batch;
+  const bool q_alone = int(gridDim.z) == p.shape.batch;
   // The last heads first: what has just been added to them is still in the cache.
   const int which = q_alone ? WHICH_Q : int(blockIdx.z) % 3,
-            b = p.batch - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
+            b = p.shape.batch - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
   const u32 *claim = nullptr;
   if constexpr (DqOrder::writes) {
     if (Need::dq && which == WHICH_Q) claim = dq_claim<Spec, Config>(p, b);
@@ -102,14 +102,17 @@ LUATTN_FN void aux_finish(const LuattnParams &p) {
   }
   if constexpr (Need::finish_q && !(DqOrder::writes && !Spec::has_query_mod))
     if (which == WHICH_Q)
-      finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.dq_acc, p.src_q, p.dq, p.heads,
-                                                                      p.q_len, claim);
+      finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.scratch.dq_acc, p.tensors.src_q,
+          p.tensors.dq, p.shape.heads,
+                                                                      p.shape.q_len, claim);
   if constexpr (Need::finish_k)
     if (which == WHICH_K)
-      finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.dk_acc, p.src_k, p.dk,
-                                                                      p.heads_kv, p.kv_len);
+      finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.scratch.dk_acc, p.tensors.src_k,
+          p.tensors.dk,
+                                                                      p.shape.heads_kv, p.shape.kv_len);
   if constexpr (Need::finish_v)
     if (which == WHICH_V)
-      finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v, KvOrder>(p, b, p.dv_acc, p.src_v, p.dv,
-                                                                        p.heads_kv, p.kv_len);
+      finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v, KvOrder>(p, b, p.scratch.dv_acc, p.tensors.src_v,
+          p.tensors.dv,
+                                                                        p.shape.heads_kv, p.shape.kv_len);
 }

@@ -34,7 +34,7 @@ LUATTN_FN void mod_tensor(const LuattnParams &p, int b, const LuattnTensor &src,
                           int heads, int len) {
   if constexpr (has_mod<Spec, Which>) {
     using Elem = typename Config::Elem;
-    const Site site{b, int(blockIdx.y), p.q_len, p.kv_len};
+    const Site site{b, int(blockIdx.y), p.shape.q_len, p.shape.kv_len};
     if (site.h < heads) mod_elements<Spec, Elem, Which, Width, per_access<Elem>>(p, site, src, dst, len);
   }
 }
@@ -45,9 +45,12 @@ LUATTN_FN void aux_mod(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   const int which = int(blockIdx.z) % 3, b = int(blockIdx.z) / 3;
   if (which == WHICH_Q)
-    mod_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, b, p.src_q, p.q, p.heads, p.q_len);
+    mod_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, b, p.tensors.src_q, p.tensors.q, p.shape.heads,
+        p.shape.q_len);
   if (which == WHICH_K)
-    mod_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, b, p.src_k, p.k, p.heads_kv, p.kv_len);
+    mod_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, b, p.tensors.src_k, p.tensors.k, p.shape.heads_kv,
+        p.shape.kv_len);
   if (which == WHICH_V)
-    mod_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, b, p.src_v, p.v, p.heads_kv, p.kv_len);
+    mod_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, b, p.tensors.src_v, p.tensors.v, p.shape.heads_kv,
+        p.shape.kv_len);
 }

@@ -26,7 +26,7 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
   static_assert(Width % N == 0);
   if (first >= len) return;  // no queries
   const int lane = int(threadIdx.x) % lanes;
-  const Elem *dout = row_of<const Elem>(p.dout, b, h, first), *o = row_of<const Elem>(p.o, b, h, first);
+  const Elem *dout = row_of<const Elem>(p.tensors.dout, b, h, first), *o = row_of<const Elem>(p.tensors.o, b, h, first);
 #pragma unroll 1
   for (int r = int(threadIdx.x) / lanes; r < aux_tile; r += groups * rows) {
     Real sum[rows] = {};
@@ -39,16 +39,16 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
       for (int i = 0; i < rows; ++i) {
         const int row = min_of(r + i * groups, len - 1 - first);
         if constexpr (Once) {
-          x[i].load_once(dout + row * p.dout.seq + d);
-          y[i].load_once(o + row * p.o.seq + d);
+          x[i].load_once(dout + row * p.tensors.dout.seq + d);
+          y[i].load_once(o + row * p.tensors.o.seq + d);
         } else {
-          x[i].load(dout + row * p.dout.seq + d);
-          y[i].load(o + row * p.o.seq + d);
+          x[i].load(dout + row * p.tensors.dout.seq + d);
+          y[i].load(o + row * p.tensors.o.seq + d);
         }
       }
       // ptxas would rather wait for the first rows before it asks for the last: what is before a branch,
       // hardly ever taken, stays before it.
-      if (rows > 1 && p.q_len < 0) __nanosleep(0);
+      if (rows > 1 && p.shape.q_len < 0) __nanosleep(0);
 #pragma unroll
       for (int i = 0; i < rows; ++i)
 #pragma unroll
@@ -79,11 +79,11 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const Site &site, int first) 
   if (Need::dq && !stores) {
     const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * width / 4;
     float4 *to =
-        reinterpret_cast<float4 *>(acc_row<width, float>(p.dq_acc, p.heads, rows, site.b, site.h, first));
+        reinterpret_cast<float4 *>(acc_row<width, float>(p.scratch.dq_acc, p.shape.heads, rows, site.b, site.h, first));
 #pragma unroll 1
     for (int i = int(threadIdx.x); i < count; i += aux_threads) to[i] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
-  if (p.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.turns = 0;
+  if (p.scratch.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.scratch.turns = 0;
 }
 
 // What a row without weight cannot say is 0.
@@ -108,7 +108,7 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   using Real = typename Spec::Real;
   using Elem = typename Config::Elem;
   constexpr int width = Config::head_dim_v;
-  const Site site{int(blockIdx.z), int(blockIdx.y), p.q_len, p.kv_len};
+  const Site site{int(blockIdx.z), int(blockIdx.y), p.shape.q_len, p.shape.kv_len};
   const int first = int(blockIdx.x) * aux_tile;
   if constexpr (RowOrder::zeroes && Spec::num_block_bounds > 0 && !Spec::has_score_bounds)
     find_stats<Spec>(p);
@@ -121,21 +121,22 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const typename Spec::Head head = Spec::head(p, site);
   const int q = first + int(threadIdx.x), rows = RowOrder::head_rows(site.q_len);
-  const i64 row_plane = i64(p.batch) * p.heads * rows, row_at = (i64(site.b) * p.heads + site.h) * rows + q;
+  const i64 row_plane = i64(p.shape.batch) * p.shape.heads * rows,
+      row_at = (i64(site.b) * p.shape.heads + site.h) * rows + q;
   typename Spec::BwdRow out = {};
   if (threadIdx.x < aux_tile && q < site.q_len) {
-    const i64 plane = i64(p.batch) * p.heads * site.q_len,
-              at = (i64(site.b) * p.heads + site.h) * site.q_len + q;
+    const i64 plane = i64(p.shape.batch) * p.shape.heads * site.q_len,
+              at = (i64(site.b) * p.shape.heads + site.h) * site.q_len + q;
     Real lse = 0, dlse = 0, saved[Spec::num_saved > 0 ? Spec::num_saved : 1];
     bool any = true;
     if constexpr (Spec::has_lse) {
-      lse = *row_of<const Real>(p.lse, site.b, site.h, q);
-      if (p.dlse.data != nullptr) dlse = *row_of<const Real>(p.dlse, site.b, site.h, q);
+      lse = *row_of<const Real>(p.tensors.lse, site.b, site.h, q);
+      if (p.tensors.dlse.data != nullptr) dlse = *row_of<const Real>(p.tensors.dlse, site.b, site.h, q);
       any = lse != -infinity<Real>();
       if (!any) lse = infinity<Real>(), dlse = 0;
     }
 #pragma unroll
-    for (int i = 0; i < Spec::num_saved; ++i) saved[i] = static_cast<const Real *>(p.saved)[i * plane + at];
+    for (int i = 0; i < Spec::num_saved; ++i) saved[i] = static_cast<const Real *>(p.tensors.saved)[i * plane + at];
     out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, lse, saved, delta[threadIdx.x],
                         dlse, acc);
     if (!any) out = without_nan<Spec>(out);
@@ -144,7 +145,7 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   if (threadIdx.x < aux_tile && q < rows) {
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i)
-      static_cast<Real *>(p.bwd_rows)[i * row_plane + row_at] = out.x[i];
+      static_cast<Real *>(p.scratch.bwd_rows)[i * row_plane + row_at] = out.x[i];
   }
   if constexpr (Needs<Spec, Config>::parameters) flush_block<Spec, aux_threads>(p, site, head, acc);
 }

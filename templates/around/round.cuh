@@ -19,8 +19,8 @@ template <class Spec, class Config>
 LUATTN_FN void aux_round(const LuattnParams &p) {
   if constexpr (Config::deterministic && Needs<Spec, Config>::parameters) {
     const bool scalars = blockIdx.y + 1 == gridDim.y;
-    const LuattnInput &in = p.input[scalars ? 0 : blockIdx.y];
-    round_sums<Spec>(scalars ? p.scalar_grad : in.grad, scalars ? p.scalar_exact : in.exact,
-                     scalars ? p.num_scalars : in.count);
+    const LuattnInput &in = p.inputs.input[scalars ? 0 : blockIdx.y];
+    round_sums<Spec>(scalars ? p.inputs.scalar_grad : in.grad, scalars ? p.inputs.scalar_exact : in.exact,
+                     scalars ? p.inputs.num_scalars : in.count);
   }
 }

@@ -64,8 +64,9 @@ LUATTN_FN float largest_norm(const LuattnTensor &t, int b, int h, int first, int
 // Of rows that keep something. A NaN gives -inf: nothing is left out beside it.
 LUATTN_FN float least_of_lse(const LuattnParams &p, int b, int h, int row) {
   float x = infinity<float>();
-  if (row < p.q_len)
-    x = *(static_cast<const float *>(p.lse.data) + b * p.lse.batch + h * p.lse.head + row * p.lse.seq);
+  if (row < p.shape.q_len)
+    x = *(static_cast<const float *>(p.tensors.lse.data) + b * p.tensors.lse.batch + h * p.tensors.lse.head + row
+        * p.tensors.lse.seq);
   if (x == -infinity<float>()) x = infinity<float>();
   return -lanes_max<32>(x == x ? -x : infinity<float>());
 }
@@ -75,15 +76,15 @@ LUATTN_FN void reach_norms(const LuattnParams &p) {
   using Elem = typename Config::Elem;
   const bool of_q = Backward && blockIdx.z % 2 == 0;
   const int b = int(Backward ? blockIdx.z / 2 : blockIdx.z), h = int(blockIdx.y),
-            len = of_q ? p.q_len : p.kv_len, heads = of_q ? p.heads : p.heads_kv;
+            len = of_q ? p.shape.q_len : p.shape.kv_len, heads = of_q ? p.shape.heads : p.shape.heads_kv;
   const int group = int(blockIdx.x * (norm_threads / 32) + threadIdx.x / 32), first = group * norm_rows;
   if (h >= heads || first >= len) return;
-  const float norm = largest_norm<Elem, Config::head_dim>(of_q ? p.q : p.k, b, h, first, len);
+  const float norm = largest_norm<Elem, Config::head_dim>(of_q ? p.tensors.q : p.tensors.k, b, h, first, len);
   const i64 at = (i64(b) * heads + h) * workspace_norms(len) + group;
-  if (threadIdx.x % 32 == 0) (of_q ? p.norm_q : p.norm_k)[at] = norm;
+  if (threadIdx.x % 32 == 0) (of_q ? p.scratch.norm_q : p.scratch.norm_k)[at] = norm;
   if (of_q) {
     const float least = least_of_lse(p, b, h, first + int(threadIdx.x % 32));
-    if (threadIdx.x % 32 == 0) p.least_lse[at] = least;
+    if (threadIdx.x % 32 == 0) p.scratch.least_lse[at] = least;
   }
 }
 
@@ -115,14 +116,14 @@ struct Reach {
 
   __device__ __forceinline__ Reach(const LuattnParams &params, int b, int h)
       : p(params),
-        site{b, h, params.q_len, params.kv_len},
-        norm_k(params.norm_k +
-               (i64(b) * params.heads_kv + h / params.group) * workspace_norms(params.kv_len)) {}
+        site{b, h, params.shape.q_len, params.shape.kv_len},
+        norm_k(params.scratch.norm_k +
+               (i64(b) * params.shape.heads_kv + h / params.shape.group) * workspace_norms(params.shape.kv_len)) {}
   // Can these rows' scores in the kv tile that begins at kv0 come near `best`? What is left out of a row, or
   // in backward of a column, is together below 2^-24 of exp(best).
   __device__ __forceinline__ bool matters(int q0, int q1, float norm_q, int kv0, double best) const {
-    const int kv1 = min_of(kv0 + TileN, p.kv_len) - 1, last = kv1 / norm_rows;
-    const double margin = (24 + 32 - __clz(max_of(p.q_len, p.kv_len))) * 0.69314718055994531;
+    const int kv1 = min_of(kv0 + TileN, p.shape.kv_len) - 1, last = kv1 / norm_rows;
+    const double margin = (24 + 32 - __clz(max_of(p.shape.q_len, p.shape.kv_len))) * 0.69314718055994531;
     float k = 0;
 #pragma unroll
     for (int i = 0; i <= ceil_div(TileN, norm_rows); ++i)
@@ -182,18 +183,18 @@ LUATTN_FN RowDots row_dots(const LuattnParams &p, const Site &s, int first, int 
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     Pack<Elem, 8> x;
-    if (inside) x.load(row_of<Elem>(p.k, s.b, s.h / p.group, key[i]) + channel);
+    if (inside) x.load(row_of<Elem>(p.tensors.k, s.b, s.h / p.shape.group, key[i]) + channel);
 #pragma unroll
     for (int j = 0; j < 8; ++j) k[i][j] = inside ? to_real(x[j]) : 0.0f;
   }
-  const Elem *q = row_of<Elem>(p.q, s.b, s.h, 0) + channel;
+  const Elem *q = row_of<Elem>(p.tensors.q, s.b, s.h, 0) + channel;
   RowDots mine = {0, {0, 0}};
 #pragma unroll 1
   for (int i = 0; i < lanes; ++i) {
     float sum = 0, dot[2] = {0, 0};
     if (inside) {
       Pack<Elem, 8> x;
-      x.load(q + i64(min_of(first + group + i, last)) * p.q.seq);
+      x.load(q + i64(min_of(first + group + i, last)) * p.tensors.q.seq);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float y = to_real(x[j]);
@@ -234,16 +235,16 @@ LUATTN_FN void reach_fwd(const LuattnParams &p) {
   __shared__ u32 part[warps];
   const Reach<Spec, tile_n> reach(p, int(blockIdx.z), int(blockIdx.y));
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int q0 = int(blockIdx.x * tile_m + warp * norm_rows), q1 = min_of(q0 + norm_rows, p.q_len) - 1;
+  const int q0 = int(blockIdx.x * tile_m + warp * norm_rows), q1 = min_of(q0 + norm_rows, p.shape.q_len) - 1;
   double best = 0;
   float norm = 0;
   Range keys = {0, 0};
-  if (q0 < p.q_len) {
+  if (q0 < p.shape.q_len) {
     best = score_of_rows<Spec, Config>(reach, q0, q1, norm);
     keys = kept_keys<Spec>(p, reach.site, q0, q1);
   }
-  const int words = workspace_words(ceil_div(p.kv_len, tile_n));
-  u32 *out = p.visits + ((i64(reach.site.b) * p.heads + reach.site.h) * gridDim.x + blockIdx.x) * words;
+  const int words = workspace_words(ceil_div(p.shape.kv_len, tile_n));
+  u32 *out = p.scratch.visits + ((i64(reach.site.b) * p.shape.heads + reach.site.h) * gridDim.x + blockIdx.x) * words;
 #pragma unroll 1
   for (int w = 0; w < words; ++w) {
     const int kv0 = (w * 32 + int(lane)) * tile_n;
@@ -267,18 +268,19 @@ template <class Spec, class Config, int TileN>
 LUATTN_FN void reach_bwd(const LuattnParams &p) {
   constexpr int tile_m = Config::tile_m;
   const Reach<Spec, TileN> reach(p, int(blockIdx.z), int(blockIdx.y));
-  const u32 words = u32(workspace_words(ceil_div(p.q_len, tile_m))), kv_tiles = u32(ceil_div(p.kv_len, TileN)),
+  const u32 words = u32(workspace_words(ceil_div(p.shape.q_len, tile_m))),
+      kv_tiles = u32(ceil_div(p.shape.kv_len, TileN)),
             index = blockIdx.x * (reach_threads / 32) + threadIdx.x / 32, kv_tile = index / words;
   if (kv_tile >= kv_tiles) return;
-  const i64 head = i64(reach.site.b) * p.heads + reach.site.h, groups = head * workspace_norms(p.q_len);
+  const i64 head = i64(reach.site.b) * p.shape.heads + reach.site.h, groups = head * workspace_norms(p.shape.q_len);
   const int first = int((index - kv_tile * words) * 32 + threadIdx.x % 32) * tile_m;
   bool visits = false;
 #pragma unroll 1
-  for (int q0 = first; q0 < min_of(first + tile_m, p.q_len) && !visits; q0 += norm_rows) {
+  for (int q0 = first; q0 < min_of(first + tile_m, p.shape.q_len) && !visits; q0 += norm_rows) {
     const i64 group = groups + q0 / norm_rows;
-    visits = reach.matters(q0, min_of(q0 + norm_rows, p.q_len) - 1, p.norm_q[group], int(kv_tile) * TileN,
-                           double(p.least_lse[group]));
+    visits = reach.matters(q0, min_of(q0 + norm_rows, p.shape.q_len) - 1, p.scratch.norm_q[group], int(kv_tile) * TileN,
+                           double(p.scratch.least_lse[group]));
   }
   const u32 bits = __ballot_sync(0xffffffffu, visits);
-  if (threadIdx.x % 32 == 0) p.visits[head * kv_tiles * words + index] = bits;
+  if (threadIdx.x % 32 == 0) p.scratch.visits[head * kv_tiles * words + index] = bits;
 }

@@ -24,7 +24,7 @@
 //   num_block_bounds     block bounds: minima and maxima of blocks of the integer inputs that the mask reads.
 //                        Number i covers input block_bounds_input(i) along its last axis,
 //                        block_bounds_axis(i), in blocks of block_bounds_size(i). The axes before it,
-//                        flattened, are the rows of params.stats[i]; an axis of size 1 has index 0 there,
+//                        flattened, are the rows of params.scratch.stats[i]; an axis of size 1 has index 0 there,
 //                        whatever b or h is. {min, max} of block j of row r lies at [(r * blocks + j) * 2]
 //   walk_rows, walk_columns
 //                        with block bounds, tile functions are asked about one tile of this size or a part of

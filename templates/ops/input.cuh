@@ -123,6 +123,7 @@ LUATTN_FN GradRow<Real> grad_row(const LuattnInput &in, Real factor, Index... in
 }
 
 template <class Real> LUATTN_FN void add_scalar_grad(const LuattnParams &p, int scalar, Real x) {
-  if (p.scalar_grad != nullptr) add_grad(static_cast<Real *>(p.scalar_grad), p.scalar_exact, p.num_scalars, scalar, x);
+  if (p.inputs.scalar_grad != nullptr) add_grad(static_cast<Real *>(p.inputs.scalar_grad), p.inputs.scalar_exact,
+      p.inputs.num_scalars, scalar, x);
 }
 #endif

@@ -31,10 +31,10 @@ LUATTN_FN void grad_where(bool kept, const LuattnParams &p, const Site &s, const
 template <class Spec>
 LUATTN_FN typename Spec::BwdRow load_bwd_row(const LuattnParams &p, const Site &site, int q) {
   typename Spec::BwdRow row = {};
-  const i64 plane = i64(p.batch) * p.heads * site.q_len,
-            at = (i64(site.b) * p.heads + site.h) * site.q_len + q;
+  const i64 plane = i64(p.shape.batch) * p.shape.heads * site.q_len,
+            at = (i64(site.b) * p.shape.heads + site.h) * site.q_len + q;
 #pragma unroll
   for (int i = 0; i < Spec::num_bwd_rows; ++i)
-    row.x[i] = static_cast<const typename Spec::Real *>(p.bwd_rows)[i * plane + at];
+    row.x[i] = static_cast<const typename Spec::Real *>(p.scratch.bwd_rows)[i * plane + at];
   return row;
 }

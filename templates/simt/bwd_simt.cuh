@@ -79,17 +79,17 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     using T = Simt<Spec, Config>;
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows;
     const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
-    const int q_tile = int(gridDim.x - 1 - blockIdx.x), q0 = q_tile * T::tile_m, h_kv = site.h / p.group;
+    const int q_tile = int(gridDim.x - 1 - blockIdx.x), q0 = q_tile * T::tile_m, h_kv = site.h / p.shape.group;
     T t;
     const typename Spec::Head head = Spec::head(p, site);
     Real dq[rows][LaneColumns<Real, dim>::each] = {};
     typename Spec::Acc acc = zero_acc<typename Spec::Acc>();  // grad<false> leaves it alone
     const DistanceTable<Spec, Config> terms{t.weights(2)};
 
-    const Slab<Real> q = q_slab<Real>(site, p.q, q0);
-    const Slab<Real> dout = q_slab<Real>(site, p.dout, q0);
-    Slab<Real> k = kv_slab<Real>(site, p.k, h_kv, 0);
-    Slab<Real> v = kv_slab<Real>(site, p.v, h_kv, 0);
+    const Slab<Real> q = q_slab<Real>(site, p.tensors.q, q0);
+    const Slab<Real> dout = q_slab<Real>(site, p.tensors.dout, q0);
+    Slab<Real> k = kv_slab<Real>(site, p.tensors.k, h_kv, 0);
+    Slab<Real> v = kv_slab<Real>(site, p.tensors.v, h_kv, 0);
     const auto request_scores = [&](const Tile &of) {
       k.first = v.first = of.index * T::tile_n;
       t.template request_dot<dim>(q, k, 0);
@@ -118,16 +118,16 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
       tile = next;
     }
 
-    const bool wide = Spec::has_query_mod ? allows_16_bytes(p.dq_acc) : allows_16_bytes<Real>(p.dq);
-    if (!Spec::has_query_mod && p.dq.data == nullptr) return;
+    const bool wide = Spec::has_query_mod ? allows_16_bytes(p.scratch.dq_acc) : allows_16_bytes<Real>(p.tensors.dq);
+    if (!Spec::has_query_mod && p.tensors.dq.data == nullptr) return;
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const int at = q0 + t.row_at(r);
       Real *row;
       if constexpr (Spec::has_query_mod)
-        row = acc_row<dim, Real>(p.dq_acc, p.heads, site.q_len, site.b, site.h, at);
+        row = acc_row<dim, Real>(p.scratch.dq_acc, p.shape.heads, site.q_len, site.b, site.h, at);
       else
-        row = row_of<Real>(p.dq, site.b, site.h, at);
+        row = row_of<Real>(p.tensors.dq, site.b, site.h, at);
       t.template store<dim>(row, dq[r], Spec::has_query_mod ? Real(1) : Real(p.scale), wide, at < site.q_len);
     }
   }
@@ -145,10 +145,10 @@ LUATTN_FN void store_kv(const T &t, const LuattnParams &p, int b, int h, int kv0
     const int at = kv0 + t.group * T::rows_n + r;
     Real *row;
     if constexpr (ToAcc)
-      row = acc_row<Width, Real>(acc, p.heads_kv, p.kv_len, b, h, at);
+      row = acc_row<Width, Real>(acc, p.shape.heads_kv, p.shape.kv_len, b, h, at);
     else
       row = row_of<Real>(out, b, h, at);
-    t.template store<Width>(row, x[r], ToAcc ? Real(1) : scale, wide, at < p.kv_len);
+    t.template store<Width>(row, x[r], ToAcc ? Real(1) : scale, wide, at < p.shape.kv_len);
   }
 }
 
@@ -168,18 +168,18 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     Real dk[T::rows_n][LaneColumns<Real, dim>::each] = {}, dv[T::rows_n][LaneColumns<Real, dim_v>::each] = {};
     const DistanceTable<Spec, Config> terms{t.weights(2)};
     const SequenceOf<Config> of_block(p, b, 0);
-    const Slab<Real> k = kv_slab<Real>(of_block, p.k, h_kv, kv0),
-                     v = kv_slab<Real>(of_block, p.v, h_kv, kv0);
+    const Slab<Real> k = kv_slab<Real>(of_block, p.tensors.k, h_kv, kv0),
+                     v = kv_slab<Real>(of_block, p.tensors.v, h_kv, kv0);
 
 #pragma unroll 1
-    for (int h = h_kv * p.group; h < (h_kv + 1) * p.group; ++h) {
+    for (int h = h_kv * p.shape.group; h < (h_kv + 1) * p.shape.group; ++h) {
       const SequenceOf<Config> site(p, b, h);
       const typename Spec::Head head = Spec::head(p, site);
       typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
       Sums sums;
       sums.enter_head();
-      Slab<Real> q = q_slab<Real>(site, p.q, 0),
-                 dout = q_slab<Real>(site, p.dout, 0);
+      Slab<Real> q = q_slab<Real>(site, p.tensors.q, 0),
+                 dout = q_slab<Real>(site, p.tensors.dout, 0);
 
       QTiles<Spec, T::tile_m, T::tile_n> walk(p, site, kv_tile);
       Tile tile = walk.next(p, site), next;
@@ -238,9 +238,9 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     }
 
     if constexpr (Need::dk)
-      store_kv<Spec::has_key_mod, dim>(t, p, b, h_kv, kv0, dk, p.dk, p.dk_acc, Real(p.scale));
+      store_kv<Spec::has_key_mod, dim>(t, p, b, h_kv, kv0, dk, p.tensors.dk, p.scratch.dk_acc, Real(p.scale));
     if constexpr (Need::dv)
-      store_kv<Spec::has_value_mod, dim_v>(t, p, b, h_kv, kv0, dv, p.dv, p.dv_acc, Real(1));
+      store_kv<Spec::has_value_mod, dim_v>(t, p, b, h_kv, kv0, dv, p.tensors.dv, p.scratch.dv_acc, Real(1));
   }
 }
 

@@ -68,7 +68,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;
   const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
   const int q_tile = int(gridDim.x - 1 - blockIdx.x);  // the long rows of a causal mask first
-  const int q0 = q_tile * T::tile_m, h_kv = site.h / p.group;
+  const int q0 = q_tile * T::tile_m, h_kv = site.h / p.shape.group;
   if (site.packed && q0 >= site.q_len) return;  // the grid is for the longest entry
   T t;
 
@@ -80,9 +80,9 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   online.init(p, site, head, row);
   Real out[rows][LaneColumns<Real, dim_v>::each] = {};
 
-  const Slab<Real> q = q_slab<Real>(site, p.q, q0);
-  Slab<Real> k = kv_slab<Real>(site, p.k, h_kv, 0);
-  Slab<Real> v = kv_slab<Real>(site, p.v, h_kv, 0);
+  const Slab<Real> q = q_slab<Real>(site, p.tensors.q, q0);
+  Slab<Real> k = kv_slab<Real>(site, p.tensors.k, h_kv, 0);
+  Slab<Real> v = kv_slab<Real>(site, p.tensors.v, h_kv, 0);
   Real *weights = t.weights(0);
   const DistanceTable<Spec, Config> terms{t.weights(1)};
 
@@ -131,7 +131,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   }
 
   online.finish();
-  const bool wide = allows_16_bytes<Real>(p.o);
+  const bool wide = allows_16_bytes<Real>(p.tensors.o);
 #pragma unroll
   for (int r = 0; r < rows; ++r) {
     const int at = q0 + t.row_at(r);
@@ -142,7 +142,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
 #pragma unroll
       for (int d = 0; d < LaneColumns<Real, dim_v>::each; ++d) out[r][d] = Real(0);
     }
-    t.template store<dim_v>(site.template q_row<Real>(p.o, at), out[r], factor, wide, true);
+    t.template store<dim_v>(site.template q_row<Real>(p.tensors.o, at), out[r], factor, wide, true);
     if (t.lane == 0) write_row<Spec>(p, site, head, row[r], online.state[r], at, any);
   }
 }

@@ -1,4 +1,4 @@
-// sink/dq_acc.cuh: the orders of p.dq_acc where luattn_dkdv adds into it.
+// sink/dq_acc.cuh: the orders of p.scratch.dq_acc where luattn_dkdv adds into it.
 #pragma once
 #include "abi/workspace.h"
 #include "arch/mma_registers.cuh"
@@ -76,7 +76,7 @@ struct FragmentGroups {
   }
 };
 
-// The order where the sm90 family's luattn_dkdv adds into p.dq_acc: as a warp has the result of a product of
+// The order where the sm90 family's luattn_dkdv adds into p.scratch.dq_acc: as a warp has the result of a product of
 // wgmma, in groups of 16 rows x 8 columns, one behind the other for 16 rows, 4 floats a lane. What a warp
 // adds is contiguous, in memory and in registers. Lane 4 * g + t holds columns 2t and 2t + 1 of rows g and g
 // + 8. The last 16 rows of a head are all there.

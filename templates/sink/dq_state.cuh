@@ -4,15 +4,15 @@
 #include "abi/workspace.h"
 #include "contract/needs.cuh"
 
-// How many numbers of p.turns a q tile has.
+// How many numbers of p.scratch.turns a q tile has.
 template <class Config>
 inline constexpr int turns_of_tile = workspace_turns(true, Config::threads, Config::tile_n);
 // The first of them for the q tile of row `first`. Each says whose turn has passed, or what has become of the
 // tile's claim.
 template <class Config>
 LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
-  return p.turns + LUATTN_TURNS_FIRST +
-         ((i64(b) * p.heads + h) * ceil_div(p.q_len, Config::tile_m) + first / Config::tile_m) *
+  return p.scratch.turns + LUATTN_TURNS_FIRST +
+         ((i64(b) * p.shape.heads + h) * ceil_div(p.shape.q_len, Config::tile_m) + first / Config::tile_m) *
              turns_of_tile<Config>;
 }
 

@@ -10,17 +10,17 @@ LUATTN_FN void write_row(const LuattnParams &p, const Sequence &site,
                          const typename Spec::State &state, int at, bool kept) {
   using Real = typename Spec::Real;
   if constexpr (Spec::has_lse) {
-    if (p.lse.data != nullptr)
-      *site.template q_row<Real>(p.lse, at) =
+    if (p.tensors.lse.data != nullptr)
+      *site.template q_row<Real>(p.tensors.lse, at) =
           kept ? Spec::lse(p, site, head, row, state) : -infinity<Real>();
   }
   if constexpr (Spec::num_saved > 0) {
-    if (p.saved != nullptr) {
+    if (p.tensors.saved != nullptr) {
       const i64 index = site.q_index(p, at), plane = site.q_rows(p);
       Real saved[Spec::num_saved];
       Spec::save(p, site, head, row, state, saved);
 #pragma unroll
-      for (int i = 0; i < Spec::num_saved; ++i) static_cast<Real *>(p.saved)[i * plane + index] = saved[i];
+      for (int i = 0; i < Spec::num_saved; ++i) static_cast<Real *>(p.tensors.saved)[i * plane + index] = saved[i];
     }
   }
 }

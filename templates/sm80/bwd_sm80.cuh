@@ -7,7 +7,7 @@
 //     S^T  = K Q^T         dP^T = V dO^T      warp: 16 * frags kv rows x sm80_chunk_m q columns
 //     P^T, dS^T = Spec::grad, element by element
 //     dV  += P^T dO        dK  += dS^T Q      the same warp, or all that share kv rows, split by columns
-//     dQ  += dS K          the block, from dS in shared memory; atomic adds to p.dq_acc, without the scale
+//     dQ  += dS K          the block, from dS in shared memory; atomic adds to p.scratch.dq_acc, without the scale
 //     sums of dS           likewise, for gradients of parameters (sm80/parameter_grads_sm80.cuh)
 //
 // Scores are held transposed (a row of a fragment is a kv position), because then P^T and dS^T leave the
@@ -133,7 +133,7 @@ struct BwdSm80 {
 
   __device__ __forceinline__ BwdSm80(const LuattnParams &p, unsigned char *shared, KvBlock at)
       : p(p),
-        site{at.b, at.h * p.group, p.q_len, p.kv_len},
+        site{at.b, at.h * p.shape.group, p.shape.q_len, p.shape.kv_len},
         shared(shared),
         base(shared_address(shared)),
         thread(threadIdx.x),
@@ -178,7 +178,7 @@ struct BwdSm80 {
     for (int f = 0; f < frags; ++f)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        col[f][half] = Spec::col(p, site, head, min_of(int(kv_of(f, half)), p.kv_len - 1));
+        col[f][half] = Spec::col(p, site, head, min_of(int(kv_of(f, half)), p.shape.kv_len - 1));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
     sums.enter_head();
   }
@@ -258,8 +258,8 @@ struct BwdSm80 {
       next_octet<c_s, chunk_tiles, frags>(s);
       next_octet<c_dp, chunk_tiles, frags>(dp);
     }
-    set_apart<c_s, chunk_blocks>(p.q_len >> 31);
-    set_apart<c_dp, chunk_blocks>(p.q_len >> 31);
+    set_apart<c_s, chunk_blocks>(p.shape.q_len >> 31);
+    set_apart<c_dp, chunk_blocks>(p.shape.q_len >> 31);
   }
 
   // Which elements of each fragment the mask keeps, bits 2 c and 2 c + 1 being those of a q position. What a
@@ -275,7 +275,7 @@ struct BwdSm80 {
   }
   __device__ __forceinline__ void keeps_column(int q0, int column, int c, int stage,
                                                bool (&kept)[chunk_rows]) const {
-    const int m = in_tile(column, c), kv_end = q0 + m < p.q_len ? p.kv_len : 0;
+    const int m = in_tile(column, c), kv_end = q0 + m < p.shape.q_len ? p.shape.kv_len : 0;
     Row row{};
     if constexpr (has_rows) row = shared_rows(stage)[m].value;
 #pragma unroll
@@ -367,28 +367,30 @@ struct BwdSm80 {
     if constexpr (needs_dp && D == DV) {
 #pragma unroll 1
       for (int i = 0; i < 2; ++i)
-        load_tile<true, N, D>(i == 0 ? at_k : at_v, rows_of(i == 0 ? p.k : p.v, site.b, h_kv), kv0, p.kv_len);
+        load_tile<true, N, D>(i == 0 ? at_k : at_v, rows_of(i == 0 ? p.tensors.k : p.tensors.v, site.b, h_kv),
+            kv0, p.shape.kv_len);
     } else {
-      load_tile<true, N, D>(at_k, rows_of(p.k, site.b, h_kv), kv0, p.kv_len);
-      if constexpr (needs_dp) load_tile<true, N, DV>(at_v, rows_of(p.v, site.b, h_kv), kv0, p.kv_len);
+      load_tile<true, N, D>(at_k, rows_of(p.tensors.k, site.b, h_kv), kv0, p.shape.kv_len);
+      if constexpr (needs_dp) load_tile<true, N, DV>(at_v, rows_of(p.tensors.v, site.b, h_kv), kv0, p.shape.kv_len);
     }
   }
 
   // Q, dO and row numbers of one q tile.
   __device__ __forceinline__ void load_q(int index, int stage) {
     begin_phase();
-    load_tile<false, M, D>(at_q + stage * q_bytes, rows_of(p.q, site.b, site.h), index * M, p.q_len);
-    load_tile<false, M, DV>(at_do + stage * do_bytes, rows_of(p.dout, site.b, site.h), index * M, p.q_len);
+    load_tile<false, M, D>(at_q + stage * q_bytes, rows_of(p.tensors.q, site.b, site.h), index * M, p.shape.q_len);
+    load_tile<false, M, DV>(at_do + stage * do_bytes, rows_of(p.tensors.dout, site.b, site.h), index * M,
+        p.shape.q_len);
 #pragma unroll
     for (int r0 = 0; r0 < M; r0 += threads)
-      if (const int r = r0 + int(thread); r < M) load_row(min_of(index * M + r, p.q_len - 1), r, stage);
+      if (const int r = r0 + int(thread); r < M) load_row(min_of(index * M + r, p.shape.q_len - 1), r, stage);
     cp_async_commit();
   }
 
   __device__ __forceinline__ void load_row(int q, int r, int stage) const {
-    const i64 plane = i64(p.batch) * p.heads * p.q_len;
+    const i64 plane = i64(p.shape.batch) * p.shape.heads * p.shape.q_len;
     const float *src =
-        static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * p.q_len + q;
+        static_cast<const float *>(p.scratch.bwd_rows) + (i64(site.b) * p.shape.heads + site.h) * p.shape.q_len + q;
     const u32 to = base + at_bwd + u32(stage * bwd_bytes + r * int(sizeof(SharedRow<BwdRow>)));
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) cp_async_4(to + 4 * i, src + i * plane);
@@ -500,7 +502,7 @@ struct BwdSm80 {
     }
   }
 
-  // dQ of a tile from its dS in shared memory, added to p.dq_acc.
+  // dQ of a tile from its dS in shared memory, added to p.scratch.dq_acc.
   __device__ __forceinline__ void add_dq(int index, int stage) {
     begin_phase();
     const LanePointer<M, true> a_lane(lane);
@@ -511,12 +513,12 @@ struct BwdSm80 {
       load_dq_a<0>(a_lane, base + at_ds + stage * p_bytes, k, first_q);
       multiply_dq<0>(base + at_k + k * DP * 2, first_d);
     }
-    float *out = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + site.h) * p.q_len * D;
+    float *out = static_cast<float *>(p.scratch.dq_acc) + (i64(site.b) * p.shape.heads + site.h) * p.shape.q_len * D;
     if constexpr (Need::dq_in_order) {
       static_assert(workspace_turns(false, threads, N) == warps);
-      const i64 head = i64(site.b) * p.heads + site.h, tile = head * ceil_div(p.q_len, M) + index;
+      const i64 head = i64(site.b) * p.shape.heads + site.h, tile = head * ceil_div(p.shape.q_len, M) + index;
       u32 *turn =
-          p.turns + LUATTN_TURNS_FIRST + tile * warps + warp;  // a warp's part is the same in every block
+          p.scratch.turns + LUATTN_TURNS_FIRST + tile * warps + warp;  // a warp's part is the same in every block
       turn_await(turn, turn_before<Spec, M, N>(p, site, index, kv_tile()));
       write_dq<0>(out, index * M + first_q, first_d * 16);
       turn_pass(turn, kv_tile());
@@ -543,8 +545,8 @@ struct BwdSm80 {
   template <int F>
   __device__ __forceinline__ void write_dq(float *out, int row0, int d0) const {
     if constexpr (F < dq_frags) {
-      FragmentGroups::add<D, c_dq + F * dq_tiles, 0, dq_tiles>(out, p.q_len, row0, d0, int(lane));
-      FragmentGroups::add<D, c_dq + F * dq_tiles, 1, dq_tiles>(out, p.q_len, row0 + 8, d0, int(lane));
+      FragmentGroups::add<D, c_dq + F * dq_tiles, 0, dq_tiles>(out, p.shape.q_len, row0, d0, int(lane));
+      FragmentGroups::add<D, c_dq + F * dq_tiles, 1, dq_tiles>(out, p.shape.q_len, row0 + 8, d0, int(lane));
       write_dq<F + 1>(out, row0 + 16, d0);
     }
   }
@@ -586,16 +588,16 @@ struct BwdSm80 {
   __device__ __forceinline__ void store_gradient(int at, const LuattnTensor &t) const {
     if (t.data == nullptr) return;
     Elem *out = static_cast<Elem *>(t.data) + site.b * t.batch + h_kv * t.head + kv0 * t.seq;
-    store_tile<N, Dim, threads>(out, t.seq, base + at, 0, p.kv_len - kv0, int(thread));
+    store_tile<N, Dim, threads>(out, t.seq, base + at, 0, p.shape.kv_len - kv0, int(thread));
   }
 
   // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for a mod's derivative.
   template <int Dim, int C, int Tiles>
   __device__ __forceinline__ void store_accumulator(void *dst) const {
     const int kv = kv0 + out_row() + int(lane / 4), d0 = int(warp % out_c) * Tiles * 16;
-    const i64 head = i64(site.b) * (p.heads / p.group) + h_kv;
-    float *out = static_cast<float *>(dst) + (head * p.kv_len + kv) * Dim + d0 + int(lane % 4) * 2;
-    store_accumulators<Dim, C, Tiles>(out, p.kv_len - kv, Dim - d0);
+    const i64 head = i64(site.b) * (p.shape.heads / p.shape.group) + h_kv;
+    float *out = static_cast<float *>(dst) + (head * p.shape.kv_len + kv) * Dim + d0 + int(lane % 4) * 2;
+    store_accumulators<Dim, C, Tiles>(out, p.shape.kv_len - kv, Dim - d0);
   }
   // Of `rows` rows and `columns` columns that there are, from this thread's first row on.
   template <int Dim, int C, int Tiles, int B = 0>
@@ -613,18 +615,18 @@ struct BwdSm80 {
     if constexpr (stores_dk)
       share_gradient<D, c_dk, k_tiles, true>(base + at_k);
     else if constexpr (Need::dk)
-      store_accumulator<D, c_dk, k_tiles>(p.dk_acc);
+      store_accumulator<D, c_dk, k_tiles>(p.scratch.dk_acc);
     if constexpr (stores_dv)
       share_gradient<DV, c_dv, v_tiles, false>(base + at_v);
     else if constexpr (Need::dv)
-      store_accumulator<DV, c_dv, v_tiles>(p.dv_acc);
+      store_accumulator<DV, c_dv, v_tiles>(p.scratch.dv_acc);
     __syncthreads();
     if constexpr (stores_dk && stores_dv && D == DV) {
 #pragma unroll 1
-      for (int i = 0; i < 2; ++i) store_gradient<D>(i == 0 ? at_k : at_v, i == 0 ? p.dk : p.dv);
+      for (int i = 0; i < 2; ++i) store_gradient<D>(i == 0 ? at_k : at_v, i == 0 ? p.tensors.dk : p.tensors.dv);
     } else {
-      if constexpr (stores_dk) store_gradient<D>(at_k, p.dk);
-      if constexpr (stores_dv) store_gradient<DV>(at_v, p.dv);
+      if constexpr (stores_dk) store_gradient<D>(at_k, p.tensors.dk);
+      if constexpr (stores_dv) store_gradient<DV>(at_v, p.tensors.dv);
     }
   }
 
@@ -685,9 +687,9 @@ struct BwdSm80 {
   __device__ __forceinline__ void run() {
     load_kv();
     cp_async_commit();
-    const int first = h_kv * p.group;
+    const int first = h_kv * p.shape.group;
 #pragma unroll 1
-    for (int h = first; h < first + p.group; ++h) run_head(h);
+    for (int h = first; h < first + p.shape.group; ++h) run_head(h);
     cp_async_wait<0>();
     __syncthreads();
     finish();

@@ -127,13 +127,13 @@ struct ForwardSm80 {
   template <Operand first, Operand last>
   __device__ __forceinline__ void load(Tile tile, int slot, bool with_q) const {
     if (with_q) {
-      const HeadRows<Elem> rows{site.template q_row<const Elem>(p.q, 0), p.q.seq};
+      const HeadRows<Elem> rows{site.template q_row<const Elem>(p.tensors.q, 0), p.tensors.q.seq};
       copy_rows_async<Config::head_dim, threads>(q_shared, rows, tile_m, q_tile * tile_m, site.q_len, copier());
       cp_async_commit();
     }
     if (tile.valid()) {
-      if constexpr (first == K) copy_tile<Config::head_dim>(k_shared + slot * k_bytes, p.k, tile);
-      if constexpr (last == V) copy_tile<Config::head_dim_v>(v_shared + slot * v_bytes, p.v, tile);
+      if constexpr (first == K) copy_tile<Config::head_dim>(k_shared + slot * k_bytes, p.tensors.k, tile);
+      if constexpr (last == V) copy_tile<Config::head_dim_v>(v_shared + slot * v_bytes, p.tensors.v, tile);
     }
     cp_async_commit();
   }
@@ -457,12 +457,12 @@ struct ForwardSm80 {
   // Through shared memory the stores would be wider and their lines whole, but it is no faster: the lines
   // meet in L2.
   __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
-    Elem *out = site.template q_row<Elem>(p.o, 0) + lane % 4 * 2;
+    Elem *out = site.template q_row<Elem>(p.tensors.o, 0) + lane % 4 * 2;
     OutRow row[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       const int at = position(r, lane);
-      row[r] = {__cvta_generic_to_global(out + at * p.o.seq), scale[r], at < site.q_len};
+      row[r] = {__cvta_generic_to_global(out + at * p.tensors.o.seq), scale[r], at < site.q_len};
     }
     store_out<Elem, 0, Config::head_dim_v>(row[0], row[1]);
     if constexpr (m_tiles > 1) store_out<Elem, v_tiles, Config::head_dim_v>(row[2], row[3]);

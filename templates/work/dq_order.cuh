@@ -11,13 +11,13 @@
 // runs where and when, nobody waits for ever. Last first suits a causal mask: a block begins with the
 // diagonal, where it is the first, and every other block above has passed its second q tile by then.
 //
-// p.turns[0] is that counter, and the numbers begin at LUATTN_TURNS_FIRST; the runtime zeroes them all before
+// p.scratch.turns[0] is that counter, and the numbers begin at LUATTN_TURNS_FIRST; the runtime zeroes them all before
 // each launch, with dq_acc. In the sm90 family luattn_prepare does, and nobody zeroes dq_acc: the first of a
 // q tile stores what it has, and luattn_finish takes a q tile for 0 in which nobody took a turn.
 #pragma once
 #include "work/tile_walk.cuh"
 
-// The kv tile, kv head and batch that a block of luattn_dkdv has, and which of p.num_splits shares of the
+// The kv tile, kv head and batch that a block of luattn_dkdv has, and which of p.schedule.num_splits shares of the
 // kv tile's q tiles.
 struct KvBlock {
   int tile, h, b, split;
@@ -41,8 +41,8 @@ LUATTN_FN KvBlock kv_block_of(u32 ticket, u32 kv_tiles, u32 heads_kv, u32 all, u
 // The next block's, for one thread of each block. All blocks of the grid (kv tiles, kv heads, batch and
 // splits) draw.
 LUATTN_FN KvBlock draw_kv_block(const LuattnParams &p) {
-  return kv_block_of(atomicAdd(p.turns, 1u), gridDim.x, gridDim.y, gridDim.y * u32(p.batch),
-                     u32(p.num_splits), 256);  // a multiprocessor may have two blocks
+  return kv_block_of(atomicAdd(p.scratch.turns, 1u), gridDim.x, gridDim.y, gridDim.y * u32(p.shape.batch),
+                     u32(p.schedule.num_splits), 256);  // a multiprocessor may have two blocks
 }
 
 // Whom kv_tile comes after in q_tile, as the number in memory says it. For a whole warp.

@@ -21,7 +21,7 @@ struct DenseSequence : Site {
   enum : bool { packed = false };
   DenseSequence() = default;
   __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h)
-      : Site{b, h, p.q_len, p.kv_len} {}
+      : Site{b, h, p.shape.q_len, p.shape.kv_len} {}
 
   // The row of a position in a tensor with an axis of queries, and in one with an axis of keys.
   template <class Elem>
@@ -34,10 +34,10 @@ struct DenseSequence : Site {
   }
   // Index of a query in an array [batch][heads][q_len], and the array's size.
   __device__ __forceinline__ i64 q_index(const LuattnParams &p, int position) const {
-    return (i64(b) * p.heads + h) * q_len + position;
+    return (i64(b) * p.shape.heads + h) * q_len + position;
   }
   __device__ __forceinline__ i64 q_rows(const LuattnParams &p) const {
-    return i64(p.batch) * p.heads * q_len;
+    return i64(p.shape.batch) * p.shape.heads * q_len;
   }
 
   __device__ __forceinline__ RowBox q_box(const LuattnParams &, int position) const { return {position, b}; }
@@ -53,8 +53,8 @@ struct PackedSequence : Site {
   __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head)
       : Site{entry, head, 0, 0}, first_q(of(p).cu_seqlens_q[entry]), first_kv(of(p).cu_seqlens_k[entry]) {
     // Of an entry that is longer than it was said to be, the first rows: the grid and descriptors end there.
-    q_len = min(of(p).cu_seqlens_q[entry + 1] - first_q, p.q_len);
-    kv_len = min(of(p).cu_seqlens_k[entry + 1] - first_kv, p.kv_len);
+    q_len = min(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len);
+    kv_len = min(of(p).cu_seqlens_k[entry + 1] - first_kv, p.shape.kv_len);
   }
 
   template <class Elem>
@@ -69,16 +69,16 @@ struct PackedSequence : Site {
   __device__ __forceinline__ i64 q_index(const LuattnParams &p, int position) const {
     return i64(h) * of(p).total_q + first_q + position;
   }
-  __device__ __forceinline__ i64 q_rows(const LuattnParams &p) const { return i64(p.heads) * of(p).total_q; }
+  __device__ __forceinline__ i64 q_rows(const LuattnParams &p) const { return i64(p.shape.heads) * of(p).total_q; }
 
   // The descriptor's position axis is as long as the longest entry, and its last axis steps by rows too
   // (runtime/maps.c): a box that begins as far from the end of the one as the entry goes on has the entry's
   // end there, and the other one brings it to its place.
   __device__ __forceinline__ RowBox q_box(const LuattnParams &p, int position) const {
-    return {p.q_len - q_len + position, first_q + q_len};
+    return {p.shape.q_len - q_len + position, first_q + q_len};
   }
   __device__ __forceinline__ RowBox kv_box(const LuattnParams &p, int position) const {
-    return {p.kv_len - kv_len + position, first_kv + kv_len};
+    return {p.shape.kv_len - kv_len + position, first_kv + kv_len};
   }
 
  private:

@@ -27,7 +27,7 @@ LUATTN_FN BlockSite site_of(const LuattnOrder &o, u32 index) {
 // mix.
 template <bool Masked>
 LUATTN_FN BlockSite site_of_batches(const LuattnParams &p, u32 index) {
-  const u32 batch = u32(p.batch), heads = u32(p.heads);
+  const u32 batch = u32(p.shape.batch), heads = u32(p.shape.heads);
   if constexpr (Masked) {
     const BlockSite s = site_of(p.order, index);
     const u32 head = u32(s.b) * heads + u32(s.h), h = head / batch;
@@ -58,7 +58,7 @@ struct Tickets {
   }
   __device__ __forceinline__ void draw() {
     if constexpr (Masked)
-      if (threadIdx.x % 32 == 0) drawn = atomicInc(p.tickets, p.order.tiles - 1);
+      if (threadIdx.x % 32 == 0) drawn = atomicInc(p.scratch.tickets, p.order.tiles - 1);
   }
   __device__ __forceinline__ void advance() {
     if constexpr (Masked)

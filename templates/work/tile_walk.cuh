@@ -60,8 +60,8 @@ struct Visits {
   __device__ __forceinline__ Visits() : words(nullptr) {}
   // Row number `row` of a head's `rows`, of `tiles` tiles.
   __device__ __forceinline__ Visits(const LuattnParams &p, const Site &s, int row, int rows, int tiles)
-      : words(p.visits) {
-    if (words != nullptr) words += ((i64(s.b) * p.heads + s.h) * rows + row) * workspace_words(tiles);
+      : words(p.scratch.visits) {
+    if (words != nullptr) words += ((i64(s.b) * p.shape.heads + s.h) * rows + row) * workspace_words(tiles);
   }
   __device__ __forceinline__ bool has(int tile) const {
     return words == nullptr || (words[tile / 32] >> tile % 32 & 1) != 0;
@@ -99,21 +99,22 @@ struct KvTiles {
   }
 };
 
-// A block's share of the q tiles of a kv tile, number `split` of p.num_splits: those of the group's heads,
+// A block's share of the q tiles of a kv tile, number `split` of p.schedule.num_splits: those of the group's heads,
 // one behind the other, in equal parts, as if all heads had as many.
 struct QShare {
   int split;
 
   // Of the group's heads, those that the share has some of.
-  __device__ __forceinline__ int first(const LuattnParams &p) const { return split * p.group / p.num_splits; }
+  __device__ __forceinline__ int first(const LuattnParams &p) const { return split * p.shape.group
+      / p.schedule.num_splits; }
   __device__ __forceinline__ int end(const LuattnParams &p) const {
-    return ceil_div((split + 1) * p.group, p.num_splits);
+    return ceil_div((split + 1) * p.shape.group, p.schedule.num_splits);
   }
   // Of the tiles of query head h.
   __device__ __forceinline__ Range of(const LuattnParams &p, Range tiles, int h) const {
-    const int from = split * p.group - h % p.group * p.num_splits, count = tiles.hi - tiles.lo;
-    return {tiles.lo + count * max_of(from, 0) / p.num_splits,
-            tiles.lo + count * min_of(from + p.group, p.num_splits) / p.num_splits};
+    const int from = split * p.shape.group - h % p.shape.group * p.schedule.num_splits, count = tiles.hi - tiles.lo;
+    return {tiles.lo + count * max_of(from, 0) / p.schedule.num_splits,
+            tiles.lo + count * min_of(from + p.shape.group, p.schedule.num_splits) / p.schedule.num_splits};
   }
 };
 

@@ -439,7 +439,7 @@ static void eight_threads_on_eight_streams(void **state) {
     const uintptr_t owner = (uintptr_t)e->stream - 1;
     if (e->kind != FAKE_LAUNCH) continue;
     assert_in_range(owner, 0, THREADS - 1);
-    assert_ptr_equal(e->params.src_q.data, l[owner].p.q.t.data);
+    assert_ptr_equal(e->params.tensors.src_q.data, l[owner].p.q.t.data);
     assert_true(e->params.scale == 1 + (double)owner);
     ++seen[owner];
   }

@@ -31,7 +31,7 @@ static luattn_image *make_image(size_t bytes, luattn_family family) {
   const bool maps = family == LUATTN_SM90;
   char text[1024];
   const int n = snprintf(text, sizeof text, source, bytes, maps ? ", .param .align 64 .b8 maps[512]" : "",
-                         offsetof(LuattnParams, q_len), offsetof(LuattnParams, o.data),
+                         offsetof(LuattnParams, shape.q_len), offsetof(LuattnParams, tensors.o.data),
                          maps ? "ld.param.u32 %r1, [maps];\n" : "");
   image_manifest m = {
       .spec_name = "earlier",
@@ -80,7 +80,7 @@ static void runs(size_t bytes, luattn_family family) {
 
 static void prefixes(void **state) {
   (void)state;
-  const size_t least = offsetof(LuattnParams, o) + sizeof(LuattnTensor), all = sizeof(LuattnParams);
+  const size_t least = offsetof(LuattnParams, tensors.o) + sizeof(LuattnTensor), all = sizeof(LuattnParams);
   const size_t sizes[] = {least, least + 8, (least + all) / 16 * 8, all - 8, all};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
     runs(sizes[i], LUATTN_SIMT);

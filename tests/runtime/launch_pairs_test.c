@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "common/pairs.h"
-#include "tests/support/fake_cuda.h"
 #include "tests/runtime/launches.h"
+#include "tests/support/fake_cuda.h"
 
 enum { B = LUATTN_INDEX_B, H = LUATTN_INDEX_H, Q = LUATTN_INDEX_Q, KV = LUATTN_INDEX_KV };
 
@@ -72,11 +72,11 @@ static void backward_deterministic_in_any_order(void **state) {
     tensor_set(&p, &p.table, kDLFloat, 16, 3, HEADS, 5, 16, 1);
     launch(&p, NULL);
     const LuattnParams *params = &fake_get_event(8)->params;
-    assert_non_null(params->input[0].exact);
+    assert_non_null(params->inputs.input[0].exact);
     if (q_len == 5)
-      assert_null(params->input[3].exact);
+      assert_null(params->inputs.input[3].exact);
     else
-      assert_non_null(params->input[3].exact);
+      assert_non_null(params->inputs.input[3].exact);
     problem_close(&p);
   }
 }
@@ -94,7 +94,7 @@ static void backward_alone(void **state) {
       problem_resize(&p, batch, q_len, 16);
       tensor_set(&p, &p.table, kDLFloat, 16, 3, HEADS, 5, 16, 1);
       launch(&p, NULL);
-      assert_int_equal(fake_get_event(3)->params.alone, batch == 1 && q_len == 5 ? 1 << 3 : 0);
+      assert_int_equal(fake_get_event(3)->params.inputs.alone, batch == 1 && q_len == 5 ? 1 << 3 : 0);
       problem_close(&p);
     }
 }
@@ -133,9 +133,10 @@ static void backward_deterministic_batches_in_turn(void **state) {
     tensor_set(&p, &p.table, kDLFloat, 16, 3, HEADS, 40, cases[i].kv_len, 1);
     launch(&p, NULL);
     const LuattnParams *params = &fake_get_event(8)->params;
-    assert_non_null(params->input[0].exact);
-    if (params->batches_in_turn != cases[i].in_turn || (params->input[3].exact == NULL) != cases[i].in_turn)
-      fail_msg("case %zu: %d, %d splits", i, params->batches_in_turn, params->num_splits);
+    assert_non_null(params->inputs.input[0].exact);
+    if (params->schedule.batches_in_turn != cases[i].in_turn ||
+        (params->inputs.input[3].exact == NULL) != cases[i].in_turn)
+      fail_msg("case %zu: %d, %d splits", i, params->schedule.batches_in_turn, params->schedule.num_splits);
     problem_close(&p);
   }
 }

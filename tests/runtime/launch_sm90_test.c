@@ -59,10 +59,10 @@ static void forward_sm90(void **state) {
       (unsigned long long[]){2 * (unsigned long long)p.q.strides[2], 2 * (unsigned long long)p.q.strides[1],
                              2 * (unsigned long long)p.q.strides[0]},
       64);
-  assert_map(&maps->k, a->k.data, (unsigned long long[]){HEAD_DIM, KV_LEN, HEADS_KV, BATCH},
+  assert_map(&maps->k, a->tensors.k.data, (unsigned long long[]){HEAD_DIM, KV_LEN, HEADS_KV, BATCH},
              (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * KV_LEN, 2 * HEAD_DIM * KV_LEN * HEADS_KV},
              p.info.entry[2].tile_n);
-  assert_ptr_not_equal(a->k.data, p.k.t.data);
+  assert_ptr_not_equal(a->tensors.k.data, p.k.t.data);
   assert_map(&maps->o, p.o.t.data, (unsigned long long[]){HEAD_DIM_V, Q_LEN, HEADS, BATCH},
              (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * Q_LEN, 2 * HEAD_DIM_V * Q_LEN * HEADS},
              16);
@@ -147,15 +147,15 @@ static void counters(void **state) {
   unsigned *counter[OWN];
   for (int i = 0; i < OWN; ++i) {
     p.args.workspace = workspace_number(&p, i);
-    counter[i] = launch_again(kernel, &p)->params.tickets;
+    counter[i] = launch_again(kernel, &p)->params.scratch.tickets;
     assert_int_equal(fake_num_events(), 3); /* kernels alone */
     assert_int_equal(*counter[i], 0);
     for (int j = 0; j < i; ++j) assert_true(are_apart(counter[i], counter[j]));
   }
   for (int i = OWN - 1; i >= 0; i -= 51) {
     p.args.workspace = workspace_number(&p, i);
-    assert_ptr_equal(launch_again(kernel, &p)->params.tickets, counter[i]);
-    assert_ptr_not_equal(launch_again(other, &p)->params.tickets, counter[i]);
+    assert_ptr_equal(launch_again(kernel, &p)->params.scratch.tickets, counter[i]);
+    assert_ptr_not_equal(launch_again(other, &p)->params.scratch.tickets, counter[i]);
     assert_int_equal(fake_num_events(), 3);
   }
   luattn_kernel_unload(kernel);
@@ -170,7 +170,7 @@ static const unsigned *counter_on(const luattn_kernel *kernel, const problem *p,
   fake_reset();
   if (luattn_launch(kernel, &p->args, (void *)stream, &err) != LUATTN_OK) fail_msg("%s", err.message);
   assert_int_equal(fake_num_events(), events);
-  return fake_get_event(events - 1)->params.tickets;
+  return fake_get_event(events - 1)->params.scratch.tickets;
 }
 
 /* More workspaces than a kernel has counters for: a launch then takes that of its stream, and nothing is
@@ -253,7 +253,7 @@ static void backward_sm90(void **state) {
   launch(&p, NULL);
   const fake_event *e = fake_get_event(5);
   assert_launch(5, "luattn_dkdv", 3 * HEADS_KV * BATCH, 1, 1, 256, 200000);
-  assert_int_equal((char *)e->params.turns - (char *)e->params.dq_acc,
+  assert_int_equal((char *)e->params.scratch.turns - (char *)e->params.scratch.dq_acc,
                    (size_t)BATCH * HEADS * 112 * HEAD_DIM * 4); /* 100 rows */
   assert_map(&e->maps.q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
              (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * Q_LEN, 2 * HEAD_DIM * Q_LEN * HEADS}, 64);
@@ -270,7 +270,7 @@ static void backward_sm90(void **state) {
   problem_resize(&p, BATCH, 640, KV_LEN);
   launch(&p, NULL);
   e = fake_get_event(5); /* a number for each q tile, behind the counter */
-  assert_true((char *)e->params.dk_acc - (char *)e->params.turns >=
+  assert_true((char *)e->params.scratch.dk_acc - (char *)e->params.scratch.turns >=
               4 * (LUATTN_TURNS_FIRST + BATCH * HEADS * 640 / 64));
   problem_close(&p);
   luattn_error err;
@@ -294,14 +294,14 @@ static void backward_sm90_in_clusters(void **state) {
     if (p.info.entry[i].role == LUATTN_ROLE_DKDV) p.info.entry[i].tile_n = 64;
   launch(&p, NULL);
   assert_launch(5, "luattn_dkdv", 4 * HEADS_KV * BATCH, 1, 1, 256, 200000); /* 130 positions are 3 tiles */
-  assert_non_null(fake_get_event(5)->params.turns);
+  assert_non_null(fake_get_event(5)->params.scratch.turns);
   problem_resize(&p, BATCH, Q_LEN, 64 * 200); /* more than 132 multiprocessors */
   launch(&p, NULL);
   assert_launch(5, "luattn_dkdv", 132, 1, 1, 256, 200000);
   problem_resize(&p, BATCH, 640, KV_LEN);
   launch(&p, NULL);
   const fake_event *e = fake_get_event(5); /* a number of each q tile for each block of a pair */
-  assert_true((char *)e->params.dk_acc - (char *)e->params.turns >=
+  assert_true((char *)e->params.scratch.dk_acc - (char *)e->params.scratch.turns >=
               4 * (LUATTN_TURNS_FIRST + BATCH * HEADS * 2 * 640 / 64));
   problem_close(&p);
 }
@@ -322,13 +322,15 @@ static void backward_sm90_splits(void **state) {
   p.info.family = LUATTN_SM90;
   p.info.can_split = 1;
   const LuattnParams one = params_of_backward(&p, 1), three = params_of_backward(&p, 3);
-  assert_int_equal(one.num_splits, 1);
-  assert_null(one.dv_acc);
-  assert_ptr_equal(one.stats[0], (char *)one.dk_acc + BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
+  assert_int_equal(one.schedule.num_splits, 1);
+  assert_null(one.scratch.dv_acc);
+  assert_ptr_equal(one.scratch.stats[0], (char *)one.scratch.dk_acc + BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
   assert_launch(5, "luattn_dkdv", 3 * HEADS_KV * BATCH * 3, 1, 1, 256, 200000);
-  assert_int_equal(three.num_splits, 3);
-  assert_ptr_equal(three.dv_acc, (char *)three.dk_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
-  assert_ptr_equal(three.stats[0], (char *)three.dv_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM_V * 4);
+  assert_int_equal(three.schedule.num_splits, 3);
+  assert_ptr_equal(three.scratch.dv_acc,
+                   (char *)three.scratch.dk_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
+  assert_ptr_equal(three.scratch.stats[0],
+                   (char *)three.scratch.dv_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM_V * 4);
   assert_launch(6, "luattn_finish", 17, HEADS, 3 * BATCH, 128, 0);
   p.info.has_key_mod = 0;
   params_of_backward(&p, 1);
@@ -441,16 +443,16 @@ static void skips(luattn_pass pass) {
   assert_launch(at + 1, "luattn_reach", (unsigned)(forward ? q_tiles : (kv_tiles + 3) / 4), HEADS, BATCH, 128,
                 0);
   const LuattnParams *a = &fake_get_event(at + 2)->params;
-  char *behind = (char *)a->norm_k + (BATCH * HEADS_KV * NORMS_K * 4 + 255) / 256 * 256;
+  char *behind = (char *)a->scratch.norm_k + (BATCH * HEADS_KV * NORMS_K * 4 + 255) / 256 * 256;
   const size_t of_q = (BATCH * HEADS * NORMS_Q * 4 + 255) / 256 * 256;
-  assert_ptr_equal(a->norm_q, forward ? NULL : behind);
-  assert_ptr_equal(a->least_lse, forward ? NULL : behind + of_q);
-  assert_ptr_equal(a->visits, forward ? behind : behind + 2 * of_q);
+  assert_ptr_equal(a->scratch.norm_q, forward ? NULL : behind);
+  assert_ptr_equal(a->scratch.least_lse, forward ? NULL : behind + of_q);
+  assert_ptr_equal(a->scratch.visits, forward ? behind : behind + 2 * of_q);
   for (int skip = LUATTN_SKIP_AUTO; skip <= LUATTN_SKIP_NEVER; skip += LUATTN_SKIP_NEVER) {
     p.args.skip = skip; /* lengths are too short for the launch's own choice */
     launch(&p, NULL);
     assert_int_equal(fake_num_events(), count - 2);
-    assert_null(fake_get_event(at)->params.visits);
+    assert_null(fake_get_event(at)->params.scratch.visits);
   }
   problem_resize(&p, 1, forward ? LUATTN_SKIP_FORWARD : LUATTN_SKIP_BACKWARD, LUATTN_SKIP_FORWARD);
   p.args.skip = LUATTN_SKIP_AUTO;

@@ -15,8 +15,8 @@
 
 #include "common/limits.h"
 #include "runtime/driver.h"
-#include "tests/support/fake_cuda.h"
 #include "tests/runtime/launches.h"
+#include "tests/support/fake_cuda.h"
 
 static void assert_tensor(const LuattnTensor *t, const tensor *from) {
   assert_ptr_equal(t->data, from->t.data);
@@ -41,30 +41,30 @@ static void forward(void **state) {
     assert_memory_equal(&fake_get_event(i)->params, &fake_get_event(0)->params, sizeof(LuattnParams));
   }
   const LuattnParams *a = &fake_get_event(2)->params;
-  assert_int_equal(a->batch, BATCH);
-  assert_int_equal(a->heads, HEADS);
-  assert_int_equal(a->heads_kv, HEADS_KV);
-  assert_int_equal(a->group, HEADS / HEADS_KV);
-  assert_int_equal(a->q_len, Q_LEN);
-  assert_int_equal(a->kv_len, KV_LEN);
+  assert_int_equal(a->shape.batch, BATCH);
+  assert_int_equal(a->shape.heads, HEADS);
+  assert_int_equal(a->shape.heads_kv, HEADS_KV);
+  assert_int_equal(a->shape.group, HEADS / HEADS_KV);
+  assert_int_equal(a->shape.q_len, Q_LEN);
+  assert_int_equal(a->shape.kv_len, KV_LEN);
   assert_true(a->scale == 1 / sqrt(HEAD_DIM));
-  assert_tensor(&a->q, &p.q);
-  assert_tensor(&a->src_q, &p.q);
-  assert_tensor(&a->src_k, &p.k);
-  assert_tensor(&a->v, &p.v);
-  assert_tensor(&a->o, &p.o);
-  assert_tensor(&a->lse, &p.lse);
-  assert_ptr_equal(a->saved, p.saved.t.data);
-  assert_null(a->dout.data);
-  assert_null(a->dq.data);
-  assert_null(a->scalar_grad);
-  assert_null(a->input[0].grad);
-  assert_true(a->scalar[0] == 30 && a->scalar[1] == 2); /* given, and the spec's default */
-  assert_ptr_equal(a->input[1].data, p.ids.t.data);
-  assert_int_equal(a->input[1].size[0], BATCH);
-  assert_int_equal(a->input[1].size[1], KV_LEN);
-  assert_int_equal(a->input[1].stride[0], KV_LEN);
-  assert_int_equal(a->input[1].stride[1], 1);
+  assert_tensor(&a->tensors.q, &p.q);
+  assert_tensor(&a->tensors.src_q, &p.q);
+  assert_tensor(&a->tensors.src_k, &p.k);
+  assert_tensor(&a->tensors.v, &p.v);
+  assert_tensor(&a->tensors.o, &p.o);
+  assert_tensor(&a->tensors.lse, &p.lse);
+  assert_ptr_equal(a->tensors.saved, p.saved.t.data);
+  assert_null(a->tensors.dout.data);
+  assert_null(a->tensors.dq.data);
+  assert_null(a->inputs.scalar_grad);
+  assert_null(a->inputs.input[0].grad);
+  assert_true(a->inputs.scalar[0] == 30 && a->inputs.scalar[1] == 2); /* given, and the spec's default */
+  assert_ptr_equal(a->inputs.input[1].data, p.ids.t.data);
+  assert_int_equal(a->inputs.input[1].size[0], BATCH);
+  assert_int_equal(a->inputs.input[1].size[1], KV_LEN);
+  assert_int_equal(a->inputs.input[1].stride[0], KV_LEN);
+  assert_int_equal(a->inputs.input[1].stride[1], 1);
   problem_close(&p);
 }
 
@@ -83,14 +83,14 @@ static void forward_workspace(void **state) {
   p.args.workspace_size = size;
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_OK);
   const LuattnParams *a = &fake_get_event(0)->params;
-  assert_ptr_equal(a->k.data, p.args.workspace);
-  assert_int_equal(a->k.seq, HEAD_DIM);
-  assert_int_equal(a->k.head, HEAD_DIM * KV_LEN);
-  assert_int_equal(a->k.batch, HEAD_DIM * KV_LEN * HEADS_KV);
-  assert_ptr_equal(a->stats[0], (char *)p.args.workspace + (copy + 255) / 256 * 256);
-  assert_null(a->stats[1]);
-  assert_null(a->bwd_rows);
-  assert_null(a->dq_acc);
+  assert_ptr_equal(a->tensors.k.data, p.args.workspace);
+  assert_int_equal(a->tensors.k.seq, HEAD_DIM);
+  assert_int_equal(a->tensors.k.head, HEAD_DIM * KV_LEN);
+  assert_int_equal(a->tensors.k.batch, HEAD_DIM * KV_LEN * HEADS_KV);
+  assert_ptr_equal(a->scratch.stats[0], (char *)p.args.workspace + (copy + 255) / 256 * 256);
+  assert_null(a->scratch.stats[1]);
+  assert_null(a->scratch.bwd_rows);
+  assert_null(a->scratch.dq_acc);
   p.args.workspace_size = size - 1;
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
   luattn_kernel_unload(kernel);
@@ -126,7 +126,7 @@ static void backward(void **state) {
   const size_t dq_bytes = (size_t)BATCH * HEADS * Q_LEN * HEAD_DIM * 4;
   assert_int_equal(fake_num_events(), 8);
   const LuattnParams *a = &fake_get_event(3)->params;
-  assert_fill(0, a->dq_acc, dq_bytes);
+  assert_fill(0, a->scratch.dq_acc, dq_bytes);
   assert_fill(1, p.slopes_grad.t.data, HEADS * 4);
   assert_fill(2, p.scalar_grads.t.data, 2 * 4);
   assert_launch(3, "luattn_stats", 3, BATCH, 1, 64, 0);
@@ -135,30 +135,30 @@ static void backward(void **state) {
   assert_launch(6, "luattn_dkdv", 3, HEADS_KV, BATCH, 256, 200000); /* ceil(130 / 48) */
   assert_launch(7, "luattn_finish", 17, HEADS, 3 * BATCH, 128, 0);  /* ceil(130 / 8) */
   assert_true(a->scale == 0.25);
-  assert_tensor(&a->dout, &p.dout);
-  assert_tensor(&a->dlse, &p.dlse);
-  assert_tensor(&a->lse, &p.lse);
-  assert_tensor(&a->dq, &p.dq);
-  assert_tensor(&a->dk, &p.dk);
-  assert_tensor(&a->dv, &p.dv);
-  assert_ptr_equal(a->input[0].grad, p.slopes_grad.t.data);
-  assert_null(a->input[3].grad);
-  assert_ptr_equal(a->scalar_grad, p.scalar_grads.t.data);
+  assert_tensor(&a->tensors.dout, &p.dout);
+  assert_tensor(&a->tensors.dlse, &p.dlse);
+  assert_tensor(&a->tensors.lse, &p.lse);
+  assert_tensor(&a->tensors.dq, &p.dq);
+  assert_tensor(&a->tensors.dk, &p.dk);
+  assert_tensor(&a->tensors.dv, &p.dv);
+  assert_ptr_equal(a->inputs.input[0].grad, p.slopes_grad.t.data);
+  assert_null(a->inputs.input[3].grad);
+  assert_ptr_equal(a->inputs.scalar_grad, p.scalar_grads.t.data);
   /* k', three row numbers, dq_acc, dk_acc (k has a mod), stats; no dv_acc. */
   const struct {
     const void *ptr;
     size_t bytes;
-  } part[] = {{a->k.data, (size_t)BATCH * HEADS_KV * KV_LEN * HEAD_DIM * 2},
-              {a->bwd_rows, (size_t)3 * BATCH * HEADS * Q_LEN * 4},
-              {a->dq_acc, dq_bytes},
-              {a->dk_acc, (size_t)BATCH * HEADS_KV * KV_LEN * HEAD_DIM * 4},
-              {a->stats[0], (size_t)BATCH * 3 * 2 * 4}};
+  } part[] = {{a->tensors.k.data, (size_t)BATCH * HEADS_KV * KV_LEN * HEAD_DIM * 2},
+              {a->scratch.bwd_rows, (size_t)3 * BATCH * HEADS * Q_LEN * 4},
+              {a->scratch.dq_acc, dq_bytes},
+              {a->scratch.dk_acc, (size_t)BATCH * HEADS_KV * KV_LEN * HEAD_DIM * 4},
+              {a->scratch.stats[0], (size_t)BATCH * 3 * 2 * 4}};
   const char *next = p.args.workspace;
   for (size_t i = 0; i < sizeof part / sizeof *part; ++i) {
     assert_ptr_equal(part[i].ptr, next);
     next += (part[i].bytes + 255) / 256 * 256;
   }
-  assert_null(a->dv_acc);
+  assert_null(a->scratch.dv_acc);
   problem_close(&p);
 }
 
@@ -180,20 +180,21 @@ static void backward_deterministic(void **state) {
     const size_t sizes[] = {BATCH * HEADS * rows * HEAD_DIM * 4,              /* dq_acc */
                             4 * (32 + (size_t)BATCH * HEADS * 2 * parts),     /* 100 rows are 2 tiles of 64 */
                             80 * HEADS, 80 * (size_t)5 * 16, 80 * (size_t)2}; /* slopes, table, scalars */
-    const void *parts_at[] = {a->dq_acc, a->turns, a->input[0].exact, a->input[3].exact, a->scalar_exact};
+    const void *parts_at[] = {a->scratch.dq_acc, a->scratch.turns, a->inputs.input[0].exact,
+                              a->inputs.input[3].exact, a->inputs.scalar_exact};
     size_t used = 0;
     for (size_t i = 0; i < 5; ++i) {
-      assert_ptr_equal(parts_at[i], (const char *)a->dq_acc + used);
+      assert_ptr_equal(parts_at[i], (const char *)a->scratch.dq_acc + used);
       used += (sizes[i] + 255) / 256 * 256;
     }
     /* The sm90 family's kernels zero the first two themselves. */
     const size_t prepared = family == LUATTN_SM90 ? sizes[0] + (sizes[1] + 255) / 256 * 256 : 0;
     assert_int_equal(sizes[0] % 256, 0);
-    assert_fill(0, (const char *)a->dq_acc + prepared, used - prepared);
-    assert_null(a->input[1].exact);
-    assert_int_equal(a->input[0].count, HEADS);
-    assert_int_equal(a->input[3].count, 5 * 16);
-    assert_int_equal(a->num_scalars, 2);
+    assert_fill(0, (const char *)a->scratch.dq_acc + prepared, used - prepared);
+    assert_null(a->inputs.input[1].exact);
+    assert_int_equal(a->inputs.input[0].count, HEADS);
+    assert_int_equal(a->inputs.input[3].count, 5 * 16);
+    assert_int_equal(a->inputs.num_scalars, 2);
     assert_launch(8, "luattn_round", 4, 5, 1, 128, 0); /* ceil(5 * 16 / 24); four inputs and the scalars */
     problem_close(&p);
   }
@@ -240,11 +241,11 @@ static void broadcasting(void **state) {
   launch(&p, NULL);
   assert_launch(0, "luattn_stats", 3, 1, 1, 64, 0);
   const LuattnParams *a = &fake_get_event(2)->params;
-  assert_int_equal(a->input[0].stride[0], 0);
-  assert_int_equal(a->input[0].size[0], 1);
-  assert_int_equal(a->input[1].stride[0], 0);
-  assert_ptr_equal(a->input[1].data, (char *)p.ids.t.data + 16);
-  assert_int_equal(a->src_k.head, 0);
+  assert_int_equal(a->inputs.input[0].stride[0], 0);
+  assert_int_equal(a->inputs.input[0].size[0], 1);
+  assert_int_equal(a->inputs.input[1].stride[0], 0);
+  assert_ptr_equal(a->inputs.input[1].data, (char *)p.ids.t.data + 16);
+  assert_int_equal(a->tensors.src_k.head, 0);
   problem_close(&p);
 }
 
@@ -260,9 +261,9 @@ static void empty_problems(void **state) {
   assert_launch(0, "luattn_mod", 25, HEADS, 3 * BATCH, 128, 0);
   assert_launch(1, "luattn_fwd", 2, HEADS, BATCH, 256, 100000);
   const LuattnParams *a = &fake_get_event(1)->params;
-  assert_int_equal(a->kv_len, 0);
-  assert_non_null(a->input[1].data); /* a row may gather from what has no elements */
-  assert_int_equal(a->input[1].stride[0] | a->input[1].stride[1], 0);
+  assert_int_equal(a->shape.kv_len, 0);
+  assert_non_null(a->inputs.input[1].data); /* a row may gather from what has no elements */
+  assert_int_equal(a->inputs.input[1].stride[0] | a->inputs.input[1].stride[1], 0);
   problem_resize(&p, BATCH, 0, KV_LEN);
   launch(&p, NULL);
   for (size_t i = 0; i < fake_num_events(); ++i)
@@ -407,7 +408,7 @@ static void many_threads(void **state) {
   /* A launch's three entries carry one set of parameters, whoever else was launching. */
   for (size_t i = 0; i < 200; ++i) {
     const LuattnParams *a = &fake_get_event(i)->params;
-    assert_int_equal(a->q_len, Q_LEN);
+    assert_int_equal(a->shape.q_len, Q_LEN);
     assert_in_range((int)a->scale, 1, 7);
   }
   luattn_kernel_unload(kernel);

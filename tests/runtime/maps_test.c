@@ -28,9 +28,13 @@ static const image_manifest info = {
 
 /* Number `i` of the problems; all differ, also in what the fields of one share. */
 static LuattnParams problem_number(int i) {
-  LuattnParams p = {
-      .batch = 2 + i % 3, .heads = 4, .heads_kv = 2, .group = 2, .q_len = 100 + i % 7, .kv_len = 200 + i};
-  LuattnTensor *const tensor[] = {&p.q, &p.k, &p.v, &p.o};
+  LuattnParams p = {.shape.batch = 2 + i % 3,
+                    .shape.heads = 4,
+                    .shape.heads_kv = 2,
+                    .shape.group = 2,
+                    .shape.q_len = 100 + i % 7,
+                    .shape.kv_len = 200 + i};
+  LuattnTensor *const tensor[] = {&p.tensors.q, &p.tensors.k, &p.tensors.v, &p.tensors.o};
   for (int t = 0; t < 4; ++t) {
     tensor[t]->data = (void *)(uintptr_t)(0x10000 + 16 * (4 * i + t));
     tensor[t]->seq = DIM + 8 * (i % 5);
@@ -55,10 +59,10 @@ static int maps_are_right(map_memory *memory, const LuattnParams *p) {
   LuattnTensorMaps maps;
   const LuattnPackedParams all = {.dense = *p};
   return maps_fill(driver, memory, &c, &all, &maps) == LUATTN_OK &&
-         is_map_of(&maps.q, &p->q, p->batch, p->heads, p->q_len, 64) &&
-         is_map_of(&maps.k, &p->k, p->batch, p->heads_kv, p->kv_len, TILE_N) &&
-         is_map_of(&maps.v, &p->v, p->batch, p->heads_kv, p->kv_len, TILE_N) &&
-         is_map_of(&maps.o, &p->o, p->batch, p->heads, p->q_len, 16);
+         is_map_of(&maps.q, &p->tensors.q, p->shape.batch, p->shape.heads, p->shape.q_len, 64) &&
+         is_map_of(&maps.k, &p->tensors.k, p->shape.batch, p->shape.heads_kv, p->shape.kv_len, TILE_N) &&
+         is_map_of(&maps.v, &p->tensors.v, p->shape.batch, p->shape.heads_kv, p->shape.kv_len, TILE_N) &&
+         is_map_of(&maps.o, &p->tensors.o, p->shape.batch, p->shape.heads, p->shape.q_len, 16);
 }
 
 static int is_right(map_memory *memory, int number) {
@@ -122,23 +126,23 @@ static void every_field_counts(void **state) {
   assert_true(maps_are_right(memory, &first));
   for (int field = 0; field < 8; ++field) {
     LuattnParams p = first;
-    if (field == 0) p.q.data = (char *)p.q.data + 16;
-    if (field == 1) p.q.seq += 8;
-    if (field == 2) p.q.head += 8;
-    if (field == 3) p.q.batch += 8;
-    if (field == 4) p.q_len += 1;
-    if (field == 5) p.heads += 2;
-    if (field == 6) p.batch += 1;
-    if (field == 7) p.k.data = p.v.data;
+    if (field == 0) p.tensors.q.data = (char *)p.tensors.q.data + 16;
+    if (field == 1) p.tensors.q.seq += 8;
+    if (field == 2) p.tensors.q.head += 8;
+    if (field == 3) p.tensors.q.batch += 8;
+    if (field == 4) p.shape.q_len += 1;
+    if (field == 5) p.shape.heads += 2;
+    if (field == 6) p.shape.batch += 1;
+    if (field == 7) p.tensors.k.data = p.tensors.v.data;
     fake_reset();
     for (int repeat = 0; repeat < 2; ++repeat) assert_true(maps_are_right(memory, &p));
     const int made[] = {0, 1, 1, 1, 2, 2, 3, 0}; /* k and v share one */
     assert_int_equal(fake_num_maps(), made[field]);
   }
   LuattnParams p = first; /* k alike but for the rows of its boxes */
-  p.k = p.v = p.q;
-  p.heads_kv = p.heads;
-  p.kv_len = p.q_len;
+  p.tensors.k = p.tensors.v = p.tensors.q;
+  p.shape.heads_kv = p.shape.heads;
+  p.shape.kv_len = p.shape.q_len;
   fake_reset();
   assert_true(maps_are_right(memory, &p));
   assert_int_equal(fake_num_maps(), 1);

@@ -262,20 +262,20 @@ static void what_the_kernel_gets(void **state) {
   assert_ptr_equal(all.packed.cu_seqlens_k, (char *)c.cu_k.t.data + 8);
   assert_int_equal(all.packed.total_q, TOTAL_Q);
   assert_int_equal(all.packed.total_k, TOTAL_K);
-  assert_int_equal(p->batch, BATCH);
-  assert_int_equal(p->heads, HEADS);
-  assert_int_equal(p->heads_kv, HEADS_KV);
-  assert_int_equal(p->group, HEADS / HEADS_KV);
-  assert_int_equal(p->q_len, LONGEST_Q);
-  assert_int_equal(p->kv_len, LONGEST_K);
+  assert_int_equal(p->shape.batch, BATCH);
+  assert_int_equal(p->shape.heads, HEADS);
+  assert_int_equal(p->shape.heads_kv, HEADS_KV);
+  assert_int_equal(p->shape.group, HEADS / HEADS_KV);
+  assert_int_equal(p->shape.q_len, LONGEST_Q);
+  assert_int_equal(p->shape.kv_len, LONGEST_K);
   const struct {
     const LuattnTensor *t;
     long long seq, head;
-  } wanted[] = {{&p->q, HEADS * HEAD_DIM, HEAD_DIM},
-                {&p->k, 5 * HEAD_DIM, HEAD_DIM},
-                {&p->v, HEADS_KV * HEAD_DIM_V, HEAD_DIM_V},
-                {&p->o, HEADS * HEAD_DIM_V, HEAD_DIM_V},
-                {&p->lse, 1, TOTAL_Q}};
+  } wanted[] = {{&p->tensors.q, HEADS * HEAD_DIM, HEAD_DIM},
+                {&p->tensors.k, 5 * HEAD_DIM, HEAD_DIM},
+                {&p->tensors.v, HEADS_KV * HEAD_DIM_V, HEAD_DIM_V},
+                {&p->tensors.o, HEADS * HEAD_DIM_V, HEAD_DIM_V},
+                {&p->tensors.lse, 1, TOTAL_Q}};
   for (int i = 0; i < 5; ++i) {
     assert_int_equal(wanted[i].t->seq, wanted[i].seq);
     assert_int_equal(wanted[i].t->head, wanted[i].head);
@@ -284,8 +284,8 @@ static void what_the_kernel_gets(void **state) {
   c.p.args.max_seqlen_q = 1 << 20; /* an upper bound will do */
   c.p.args.max_seqlen_k = TOTAL_K + 1;
   const LuattnPackedParams bound = filled(&c);
-  assert_int_equal(bound.dense.q_len, TOTAL_Q);
-  assert_int_equal(bound.dense.kv_len, TOTAL_K);
+  assert_int_equal(bound.dense.shape.q_len, TOTAL_Q);
+  assert_int_equal(bound.dense.shape.kv_len, TOTAL_K);
   problem_close(&c.p);
 }
 

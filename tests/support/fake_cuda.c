@@ -288,7 +288,7 @@ static cu_result launch(const cu_launch *how, cu_function f, void **params, void
     return INVALID_VALUE;
   if (atomic_load(&cost_of_shared)) atomic_fetch_add(&ticks, (int)(how->shared_bytes / 1024));
   if (atomic_load(&wrong_at) == (int)how->shared_bytes)
-    memset(((const LuattnParams *)params[0])->o.data, 0, 16);
+    memset(((const LuattnParams *)params[0])->tensors.o.data, 0, 16);
   fake_event *e = new_event(FAKE_LAUNCH, how->stream);
   if (e == NULL) return 0;
   memcpy(e->name, f->name, sizeof e->name);

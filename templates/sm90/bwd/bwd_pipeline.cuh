@@ -215,7 +215,7 @@ struct BlockNote {
 };
 
 // Which kv tiles a block, or `Together` blocks, take: they stay on their multiprocessors, and draw one after
-// the other from a counter at p.turns. One warp draws.
+// the other from a counter at p.scratch.turns. One warp draws.
 template <class Spec, class Config, int Together = 1>
 struct KvTickets {
   // A block may have a kv tile of all batches, for the order of what they add to a gradient.
@@ -228,27 +228,27 @@ struct KvTickets {
 
   __device__ __forceinline__ explicit KvTickets(const LuattnParams &params)
       : p(params),
-        kv_tiles(u32(ceil_div(params.kv_len, Together * Config::tile_n))),
-        splits(u32(params.num_splits)),
+        kv_tiles(u32(ceil_div(params.shape.kv_len, Together * Config::tile_n))),
+        splits(u32(params.schedule.num_splits)),
         tiles(kv_tiles * splits),
-        batch(orders_batches && params.batches_in_turn ? 1 : u32(params.batch)),
-        heads(u32(params.heads_kv) * batch) {}
+        batch(orders_batches && params.schedule.batches_in_turn ? 1 : u32(params.shape.batch)),
+        heads(u32(params.shape.heads_kv) * batch) {}
   __device__ __forceinline__ u32 draw_ticket() const {
     u32 ticket = 0;
-    if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.turns, 1u);
+    if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.scratch.turns, 1u);
     return uniform(ticket);
   }
   __device__ __forceinline__ KvBlock draw() const { return block_at(draw_ticket()); }
   // Turns to what the ticket stands for besides. False: that was all.
   __device__ __forceinline__ bool next(KvBlock &at) const {
     if constexpr (!orders_batches) return false;
-    return p.batches_in_turn != 0 && ++at.b < p.batch;
+    return p.schedule.batches_in_turn != 0 && ++at.b < p.shape.batch;
   }
   // Tile -1: there are no more.
   __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
     if (ticket >= tiles * heads) return {-1, 0, 0, 0};
     if constexpr (Needs<Spec, Config>::dq_in_order)
-      return kv_block_of(ticket, kv_tiles, u32(p.heads_kv), heads, splits,
+      return kv_block_of(ticket, kv_tiles, u32(p.shape.heads_kv), heads, splits,
                          Config::head_dim <= 64 ? 256 : 128);
     return block_of(ticket);
   }
@@ -268,7 +268,7 @@ struct KvTickets {
       head = alone + (ticket - first - tile * together);
     }
     constexpr bool pairs = (Spec::parameter_sums & SUM_ELEMENT) != 0 || Spec::bias_row_shared;
-    const u32 inner = pairs ? batch : u32(p.heads_kv), outer = head / inner, rest = head - outer * inner;
+    const u32 inner = pairs ? batch : u32(p.shape.heads_kv), outer = head / inner, rest = head - outer * inner;
     return {int(tile / splits), int(pairs ? outer : rest), int(pairs ? rest : outer), int(tile % splits)};
   }
 };
@@ -400,9 +400,9 @@ struct SharedBwdSm90 {
 template <class Spec, class Shared>
 LUATTN_FN void load_numbers(const LuattnParams &p, const Site &site, const Shared &shared, int slot, u32 full,
                             int row, int rows) {
-  const i64 head_rows = ResultGroups::head_rows(p.q_len), plane = i64(p.batch) * p.heads * head_rows;
+  const i64 head_rows = ResultGroups::head_rows(p.shape.q_len), plane = i64(p.shape.batch) * p.shape.heads * head_rows;
   const float *from =
-      static_cast<const float *>(p.bwd_rows) + (i64(site.b) * p.heads + site.h) * head_rows + row;
+      static_cast<const float *>(p.scratch.bwd_rows) + (i64(site.b) * p.shape.heads + site.h) * head_rows + row;
 #pragma unroll
   for (int i = 0; i < Spec::num_bwd_rows; ++i)
     bulk_load(shared_address(shared.numbers(slot) + i * Shared::tile_m), from + i * plane, rows * 4, full);
@@ -413,5 +413,5 @@ LUATTN_FN void load_rows(const LuattnParams &p, const Site &site, const typename
                          const Shared &shared, int slot, int row, int lane) {
 #pragma unroll 1
   for (int r = lane; r < Shared::tile_m; r += 32)
-    shared.rows(slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.q_len - 1));
+    shared.rows(slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.shape.q_len - 1));
 }

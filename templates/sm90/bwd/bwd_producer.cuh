@@ -24,7 +24,7 @@ struct ProducerBwdSm90 {
         maps(m),
         shared(s),
         lane(int(threadIdx.x) % 32),
-        site{0, 0, params.q_len, params.kv_len},
+        site{0, 0, params.shape.q_len, params.shape.kv_len},
         q(1) {}
 
   // K and V of the block's kv tile number `turn`, if there is a q tile for it.
@@ -56,7 +56,7 @@ struct ProducerBwdSm90 {
       for (int i = 0; i < Shared::boxes; ++i)
         tensor_load(shared.q(q.slot) + i * tile_m * 128, maps.q, shared.q_full(q.slot), i * 64, row, site.h,
                     site.b);
-      const int rows = min_of(tile_m, ResultGroups::head_rows(p.q_len) - row);
+      const int rows = min_of(tile_m, ResultGroups::head_rows(p.shape.q_len) - row);
       barrier_arrive_expect(shared.do_full(q.slot), Shared::do_bytes + Spec::num_bwd_rows * rows * 4);
       load_numbers<Spec>(p, site, shared, q.slot, shared.do_full(q.slot), row, rows);
 #pragma unroll
@@ -77,8 +77,8 @@ struct ProducerBwdSm90 {
   // before is done.
   __device__ __forceinline__ void load_block(const KvBlock &at, u32 turn) {
     const QShare share{at.split};
-    Site ahead{at.b, at.h * p.group + share.first(p) - 1, p.q_len, p.kv_len};
-    const int last_head = at.h * p.group + share.end(p) - 1;
+    Site ahead{at.b, at.h * p.shape.group + share.first(p) - 1, p.shape.q_len, p.shape.kv_len};
+    const int last_head = at.h * p.shape.group + share.end(p) - 1;
     using Walk = WarpQTiles<Spec, tile_m, tile_n, Shared::halves, Shared::turns>;
     Walk walk;
     bool first = true;

@@ -9,7 +9,7 @@
 //   compute  S^T  = K Q^T          dP^T = V dO^T      each consumer: 64 kv rows by tile_m columns
 //            P^T, dS^T = Spec::grad, element by element
 //            dV  += P^T dO         dK  += dS^T Q      P^T and dS^T from registers
-//            dQ  = dS K            both consumers' dS, from shared memory; added to p.dq_acc
+//            dQ  = dS K            both consumers' dS, from shared memory; added to p.scratch.dq_acc
 //   sums     of dS, for gradients of parameters: sm90/bwd/parameter_grads_sm90.cuh
 //   finish   dk times the scale, dv, by way of shared memory to memory, while the next K and V are loaded
 // The consumers take turns at the elements, so that one multiplies meanwhile.
@@ -108,7 +108,7 @@ struct ConsumerBwdSm90 {
         warp(int(uniform(threadIdx.x / 32 % 4))),
         turn(0),
         kv0(0),
-        site{0, 0, params.q_len, params.kv_len},
+        site{0, 0, params.shape.q_len, params.shape.kv_len},
         q(0),
         ds(0),
         ds_before(1),
@@ -123,7 +123,7 @@ struct ConsumerBwdSm90 {
     head = Spec::head(p, site);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), p.kv_len - 1));
+      col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), p.shape.kv_len - 1));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
     sums.enter_head();
   }
@@ -170,7 +170,7 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void ask_all(int q0, KeepBits<cols> (&keep)[2]) const {
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
-      const int at = q0 + column(j), kv_end = at < p.q_len ? p.kv_len : 0;
+      const int at = q0 + column(j), kv_end = at < p.shape.q_len ? p.shape.kv_len : 0;
       const Row row = row_at(column(j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
@@ -259,8 +259,8 @@ struct ConsumerBwdSm90 {
         select(s, dp, [&](int j, int half) {
           return Spec::keep(p, site, head, row_at(column(j)), col[half], q0 + column(j), kv_of(half));
         });
-      if (q0 + tile_m > p.q_len || kv0 / tile_n * tile_n + tile_n > p.kv_len)
-        select(s, dp, [&](int j, int half) { return q0 + column(j) < p.q_len && kv_of(half) < p.kv_len; });
+      if (q0 + tile_m > p.shape.q_len || kv0 / tile_n * tile_n + tile_n > p.shape.kv_len)
+        select(s, dp, [&](int j, int half) { return q0 + column(j) < p.shape.q_len && kv_of(half) < p.shape.kv_len; });
     }
   }
   // From both products under way to P and dS. What grad is given of each element beside them is read, or
@@ -585,16 +585,16 @@ struct ConsumerBwdSm90 {
 
   __device__ __forceinline__ void finish(const KvBlock &at) {
     if constexpr (Need::dk) {
-      if (Spec::has_key_mod || p.num_splits > 1)
-        part.template store_accumulator<D>(p, p.dk_acc, at, kv0, dk);
+      if (Spec::has_key_mod || p.schedule.num_splits > 1)
+        part.template store_accumulator<D>(p, p.scratch.dk_acc, at, kv0, dk);
       else
-        part.template store<D>(p, p.dk, at, kv0, dk, float(p.scale));
+        part.template store<D>(p, p.tensors.dk, at, kv0, dk, float(p.scale));
     }
     if constexpr (Need::dv) {
-      if (Spec::has_value_mod || p.num_splits > 1)
-        part.template store_accumulator<DV>(p, p.dv_acc, at, kv0, dv);
+      if (Spec::has_value_mod || p.schedule.num_splits > 1)
+        part.template store_accumulator<DV>(p, p.scratch.dv_acc, at, kv0, dv);
       else
-        part.template store<DV>(p, p.dv, at, kv0, dv, 1.f);
+        part.template store<DV>(p, p.tensors.dv, at, kv0, dv, 1.f);
     }
   }
 };

@@ -34,7 +34,7 @@ struct SumsWriterSm90 {
       : p(params),
         shared(s),
         lane(int(threadIdx.x) % 32),
-        site{0, 0, params.q_len, params.kv_len},
+        site{0, 0, params.shape.q_len, params.shape.kv_len},
         kv0(0),
         next_q(-1),
         first(0),

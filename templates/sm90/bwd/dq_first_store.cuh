@@ -55,7 +55,7 @@ struct ClaimerSm90 {
     return x;
   }
   __device__ __forceinline__ u32 *claim_of(int b, int tile) const {
-    const int last = ceil_div(p.q_len, Config::tile_m) - 1;
+    const int last = ceil_div(p.shape.q_len, Config::tile_m) - 1;
     return turn_of<Config>(p, b, head, min_of(tile, last) * Config::tile_m);
   }
 
@@ -134,9 +134,10 @@ struct DqStorerSm90 {
     const int group = lane / 4, row = note.row + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16,
               d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
-    float *to = acc_row<Config::head_dim, float>(p.dq_acc, p.heads, ResultGroups::head_rows(p.q_len), 0,
+    float *to = acc_row<Config::head_dim, float>(p.scratch.dq_acc, p.shape.heads,
+        ResultGroups::head_rows(p.shape.q_len), 0,
                                                  note.head, row);
-    bulk_store(to + d0 * 16, shared.dq(lane), width * 64, lane < Shared::warps && width > 0 && row < p.q_len);
+    bulk_store(to + d0 * 16, shared.dq(lane), width * 64, lane < Shared::warps && width > 0 && row < p.shape.q_len);
     bulk_commit();
   }
 };

@@ -27,7 +27,7 @@ struct DqWriterSm90 {
         shared(s),
         lane(int(threadIdx.x) % 32),
         which(w),
-        site{0, 0, params.q_len, params.kv_len},
+        site{0, 0, params.shape.q_len, params.shape.kv_len},
         num_tiles(0) {}
 
   // A lane for the part of each consumer warp: 16 rows, and all channels or half of them. Whoever is the
@@ -36,9 +36,10 @@ struct DqWriterSm90 {
     const int group = lane / 4, row = tile * tile_m + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16;
     const int d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
-    const i64 head_rows = ResultGroups::head_rows(p.q_len);
-    float *head = static_cast<float *>(p.dq_acc) + (i64(site.b) * p.heads + h) * head_rows * Config::head_dim;
-    const bool there = lane < Shared::warps && width > 0 && row < p.q_len;
+    const i64 head_rows = ResultGroups::head_rows(p.shape.q_len);
+    float *head = static_cast<float *>(p.scratch.dq_acc) + (i64(site.b) * p.shape.heads + h) * head_rows
+        * Config::head_dim;
+    const bool there = lane < Shared::warps && width > 0 && row < p.shape.q_len;
     float *to = head + i64(row) * Config::head_dim + d0 * 16;
     fence_async_global();
     bulk_store(to, shared.dq(lane), width * 64, there && is_first);

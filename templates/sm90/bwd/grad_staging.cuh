@@ -64,12 +64,12 @@ struct WarpPart {
     if constexpr (turns) return hand_dq_over(at);
     if (claims && !is_added(p, b, at)) return;
     const int d0 = Shared::splits_rows ? 0 : group * dq_cols, width = min_of(dq_cols, D - d0);
-    const i64 head_rows = ResultGroups::head_rows(p.q_len);
-    float *head_acc = static_cast<float *>(p.dq_acc) + (i64(b) * p.heads + at.head) * head_rows * D;
+    const i64 head_rows = ResultGroups::head_rows(p.shape.q_len);
+    float *head_acc = static_cast<float *>(p.scratch.dq_acc) + (i64(b) * p.shape.heads + at.head) * head_rows * D;
     fence_async();
     __syncwarp();
     bulk_add(head_acc + i64(at.row) * D + d0 * 16, address(), width * 64,
-             lane == 0 && width > 0 && at.row < p.q_len);
+             lane == 0 && width > 0 && at.row < p.shape.q_len);
     bulk_commit();
   }
   // Whether this part is to be added, and may be now; what is to be stored goes to the warp that does it.
@@ -84,7 +84,7 @@ struct WarpPart {
     if (!stored) return true;
     fence_async();
     if (group == 0 && warp == 0 && lane == 0)
-      StoreNote{at.row, b * p.heads + at.head}.store(shared.taken(num_stored) + 8);
+      StoreNote{at.row, b * p.shape.heads + at.head}.store(shared.taken(num_stored) + 8);
     barrier_arrive(shared.handed(num_stored));
     return false;
   }
@@ -100,7 +100,7 @@ struct WarpPart {
     }
   }
   // To the warp that adds it in turn, also a part that lies past the end; row -1 says that there is none.
-  LUATTN_FN int no_dq(const LuattnParams &p) { return turns || claims ? -1 : p.q_len; }
+  LUATTN_FN int no_dq(const LuattnParams &p) { return turns || claims ? -1 : p.shape.q_len; }
   __device__ __forceinline__ void hand_dq_over(const DqPlace &at) {
     fence_async();
     if (at.row < 0) return;
@@ -127,7 +127,7 @@ struct WarpPart {
     __syncwarp();
     const int kv = kv0 + lane;
     bulk_store(row_of<Elem>(t, at.b, at.h, kv), address() + lane * Shared::row_pitch, Dim * 2,
-               lane < 16 && kv < p.kv_len);
+               lane < 16 && kv < p.shape.kv_len);
     bulk_commit();
   }
   // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
@@ -135,8 +135,8 @@ struct WarpPart {
   template <int Dim>
   __device__ __forceinline__ void store_accumulator(const LuattnParams &p, void *dst, const KvBlock &at,
                                                     int kv0, const float (&x)[padded_dim(Dim) / 2]) {
-    float *out = acc_row<Dim, float>(dst, p.heads_kv, ResultGroups::head_rows(p.kv_len),
-                                     at.split * p.batch + at.b, at.h, kv0);
+    float *out = acc_row<Dim, float>(dst, p.shape.heads_kv, ResultGroups::head_rows(p.shape.kv_len),
+                                     at.split * p.shape.batch + at.b, at.h, kv0);
 #pragma unroll
     for (int d = 0; d < Dim; d += 32) {
       await();
@@ -146,7 +146,7 @@ struct WarpPart {
                         x[d / 2 + i + 3]);
       fence_async();
       __syncwarp();
-      bulk_store(out + d * 16, address(), min_of(32, Dim - d) * 64, lane == 0 && kv0 < p.kv_len);
+      bulk_store(out + d * 16, address(), min_of(32, Dim - d) * 64, lane == 0 && kv0 < p.shape.kv_len);
       bulk_commit();
     }
   }

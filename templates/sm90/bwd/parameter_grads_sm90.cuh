@@ -69,7 +69,7 @@ struct ParameterSums {
     for (int half = 0; half < 2; ++half) {
       const float sum = lanes_sum<4>(col[half]);
       const int kv = at.kv_of(half);
-      if (at.lane % 4 == 0 && kv < at.p.kv_len) Spec::add_col(at.p, at.site, at.head, kv, sum, at.acc);
+      if (at.lane % 4 == 0 && kv < at.p.shape.kv_len) Spec::add_col(at.p, at.site, at.head, kv, sum, at.acc);
     }
   }
 
@@ -169,7 +169,7 @@ struct ParameterSums {
   __device__ __forceinline__ bool add_quads(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     const GradRow<float> line = Spec::pair_grad_row(at.p, at.site, at.head, q0, at.kv0);
     if (line.row == nullptr) return true;
-    if (line.index < 0 || line.index + min_of(16, at.p.kv_len - at.kv0) > line.size || line.size % 4 != 0 ||
+    if (line.index < 0 || line.index + min_of(16, at.p.shape.kv_len - at.kv0) > line.size || line.size % 4 != 0 ||
         reinterpret_cast<u64>(line.row + line.index) % 16 != 0)
       return false;
     const bool upper = (at.lane & 8) != 0, odd = (at.lane & 4) != 0;
@@ -260,7 +260,7 @@ struct RowSums {
                                       int h, int q0, int lane, typename Spec::Acc &acc) const {
     const int q = q0 + lane % 4 * 8 + lane / 4;
     const float all = lane % 4 == 0 ? sum[0] : sum[2];
-    if (q0 < 0 || q >= p.q_len || lane % 4 >= 2 || all == 0.f) return;
+    if (q0 < 0 || q >= p.shape.q_len || lane % 4 >= 2 || all == 0.f) return;
     if (h == site.h) return Spec::add_row(p, site, head, q, all, acc);
     site.h = h;  // the head before, of the same kv head
     Spec::add_row(p, site, Spec::head(p, site), q, all, acc);

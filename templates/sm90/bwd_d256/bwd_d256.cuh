@@ -12,7 +12,7 @@
 //   load     one warp brings K and V, and then dO, row numbers and Q tile by tile; another sends dS:
 //            sm90/bwd_d256/d256_producer.cuh; one sums dS for gradients of parameters: sm90/bwd_d256/parameter_grads_d256.cuh
 //   scores   S^T = K Q^T   dP^T = V dO^T, with V in registers   P^T, dS^T = Spec::grad, element by element,
-//            rounded to shared memory, dS also to the other block's   dQ = dS K, added to p.dq_acc:
+//            rounded to shared memory, dS also to the other block's   dQ = dS K, added to p.scratch.dq_acc:
 //            sm90/bwd_d256/d256_scores.cuh
 //   values   dV += P^T dO
 //   keys     dK += dS^T Q
@@ -126,7 +126,7 @@ struct SumsWide {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int kv = first_row(block) + thread / 4 + half * 8;
-      Elem *out = row_of<Elem>(t, int(block.b), int(block.head) / p.group, kv) + part;
+      Elem *out = row_of<Elem>(t, int(block.b), int(block.head) / p.shape.group, kv) + part;
 #pragma unroll
       for (int n = 0; n < boxes * 8; n += 4) {
         u32 w[4];
@@ -136,7 +136,7 @@ struct SumsWide {
           w[i] = pack<Elem>(at(e) * factor, at(e + 1) * factor);
         }
         gather_columns(w, thread);
-        if (kv < p.kv_len && (Dim % 32 == 0 || n * 8 + part < Dim))
+        if (kv < p.shape.kv_len && (Dim % 32 == 0 || n * 8 + part < Dim))
           *reinterpret_cast<uint4 *>(out + n * 8) = make_uint4(w[0], w[1], w[2], w[3]);
       }
     }
@@ -145,19 +145,20 @@ struct SumsWide {
   // luattn_finish.
   __device__ __forceinline__ void store_accumulator(void *dst, const WideNote &block) const {
     const int kv0 = first_row(block);
-    if (kv0 >= p.kv_len) return;
-    float *out = acc_row<Dim, float>(dst, p.heads_kv, ResultGroups::head_rows(p.kv_len),
-                                     block.split() * p.batch + int(block.b), int(block.head) / p.group, kv0) +
+    if (kv0 >= p.shape.kv_len) return;
+    float *out = acc_row<Dim, float>(dst, p.shape.heads_kv, ResultGroups::head_rows(p.shape.kv_len),
+                                     block.split() * p.shape.batch + int(block.b), int(block.head)
+                                         / p.shape.group, kv0) +
                  lane_anew() * 4;
 #pragma unroll
     for (int n = 0; n < Dim / 2; n += 4)
       *reinterpret_cast<float4 *>(out + n * 32) = make_float4(at(n), at(n + 1), at(n + 2), at(n + 3));
   }
   __device__ __forceinline__ void finish(const WideNote &block) const {
-    if ((Value ? Spec::has_value_mod : Spec::has_key_mod) || p.num_splits > 1)
-      store_accumulator(Value ? p.dv_acc : p.dk_acc, block);
+    if ((Value ? Spec::has_value_mod : Spec::has_key_mod) || p.schedule.num_splits > 1)
+      store_accumulator(Value ? p.scratch.dv_acc : p.scratch.dk_acc, block);
     else
-      store(Value ? p.dv : p.dk, block, Value ? 1.f : float(p.scale));
+      store(Value ? p.tensors.dv : p.tensors.dk, block, Value ? 1.f : float(p.scale));
   }
 };
 

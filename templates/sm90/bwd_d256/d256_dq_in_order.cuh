@@ -37,7 +37,7 @@ struct TurnsWide {
     barrier_arrive(shared.turn_read(note.slot));
     note.advance();
     if (!tile.is(WideNote::TILE)) return {tile, nullptr, 0};
-    const Site site{int(tile.b), int(tile.head), p.q_len, p.kv_len};
+    const Site site{int(tile.b), int(tile.head), p.shape.q_len, p.shape.kv_len};
     return {tile, turn_of<Config>(p, site.b, site.h, tile.index() * tile_m) + rank,
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), tile.kv_tile())};
   }

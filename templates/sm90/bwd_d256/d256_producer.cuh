@@ -23,7 +23,7 @@ struct ProducerWide {
         maps(m),
         shared(s),
         rank(cluster_rank()),
-        site{0, 0, params.q_len, params.kv_len},
+        site{0, 0, params.shape.q_len, params.shape.kv_len},
         q(1),
         dout(1),
         draws(0),
@@ -58,7 +58,7 @@ struct ProducerWide {
     barrier_wait(shared.do_empty(dout.slot), dout.parity);
     if (elected()) {
       const u32 full = shared.do_full(dout.slot);
-      WideNote::of(kind, at, {0, false}, at.h * p.group, kind != WideNote::VALUES)
+      WideNote::of(kind, at, {0, false}, at.h * p.shape.group, kind != WideNote::VALUES)
           .store(shared.do_note(dout.slot));
       barrier_arrive_expect(full, kind == WideNote::VALUES ? Shared::v_bytes : 0);
       if (kind == WideNote::VALUES) {
@@ -76,7 +76,7 @@ struct ProducerWide {
     load_v(at, kind);
     barrier_wait(shared.q_empty(q.slot), q.parity);
     if (elected()) {
-      WideNote::of(kind, at, {0, false}, at.h * p.group, true).store(shared.q_note(q.slot));
+      WideNote::of(kind, at, {0, false}, at.h * p.shape.group, true).store(shared.q_note(q.slot));
       barrier_arrive(shared.q_full(q.slot));
     }
     q.advance();
@@ -102,7 +102,7 @@ struct ProducerWide {
     prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, (at.tile * 2 + rank) * tile_n, lane_anew());
     barrier_wait(shared.do_empty(dout.slot), dout.parity);
     if (elected()) {
-      const int rows = min_of(tile_m, ResultGroups::head_rows(p.q_len) - row);
+      const int rows = min_of(tile_m, ResultGroups::head_rows(p.shape.q_len) - row);
       const u32 full = shared.do_full(dout.slot);
       note.store(shared.do_note(dout.slot));
       barrier_arrive_expect(full, Shared::v_bytes + Spec::num_bwd_rows * rows * 4);
@@ -135,8 +135,8 @@ struct ProducerWide {
   // V and the q tiles of a kv tile.
   __device__ __forceinline__ void load_block(const KvBlock &at) {
     const QShare share{at.split};
-    Site ahead{at.b, at.h * p.group + share.first(p) - 1, p.q_len, p.kv_len};
-    const int last_head = at.h * p.group + share.end(p) - 1;
+    Site ahead{at.b, at.h * p.shape.group + share.first(p) - 1, p.shape.q_len, p.shape.kv_len};
+    const int last_head = at.h * p.shape.group + share.end(p) - 1;
     WarpQTiles<Spec, tile_m, 2 * tile_n> walk;
     bool begins = true;
     for (Tile tile{-1, false};;) {
@@ -236,6 +236,6 @@ struct SenderWide {
 #pragma unroll 1
     for (int i = 0; i < count; ++i)
       tensor_load(shared.peer_k() + i * Shared::box, maps.k, full, (first + i) * 64,
-                  (note.kv_tile() * 2 + (rank ^ 1)) * Config::tile_n, int(note.head) / p.group, int(note.b));
+                  (note.kv_tile() * 2 + (rank ^ 1)) * Config::tile_n, int(note.head) / p.shape.group, int(note.b));
   }
 };

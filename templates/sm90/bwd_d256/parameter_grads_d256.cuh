@@ -42,7 +42,7 @@ struct ParametersWide {
         shared(s),
         rank(cluster_rank()),
         lane(int(threadIdx.x) % 32),
-        site{0, 0, params.q_len, params.kv_len},
+        site{0, 0, params.shape.q_len, params.shape.kv_len},
         kv0(0),
         next_q(-1) {}
 
@@ -171,7 +171,7 @@ struct ParametersWide {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int kv = kv0 + own_row(half);
-        if (kv < p.kv_len) Spec::add_col(p, site, head, kv, col[half], acc);
+        if (kv < p.shape.kv_len) Spec::add_col(p, site, head, kv, col[half], acc);
       }
     if constexpr (Spec::num_acc > 0) flush_warp<Spec>(p, site, head, acc);
   }
@@ -198,7 +198,7 @@ struct ParametersWide {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int q = q0 + own_row(half);
-      if (q < p.q_len && sum[half] != 0.f) Spec::add_row(p, site, head, q, sum[half], acc);
+      if (q < p.shape.q_len && sum[half] != 0.f) Spec::add_row(p, site, head, q, sum[half], acc);
     }
   }
   // Of four keys each lane, which lie side by side in memory where their places do; each line by itself.
@@ -258,8 +258,8 @@ struct ParametersWide {
   __device__ __forceinline__ bool add_quads(u32 tile, int q0, int key) const {
     const GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0);
     if (line.row == nullptr) return true;
-    if (!lies_in_quads(line, min_of(tile_n, p.kv_len - kv0)) || !keeps_zeros(line)) return false;
-    if (kv0 + key >= p.kv_len) return true;  // of this lane, all
+    if (!lies_in_quads(line, min_of(tile_n, p.shape.kv_len - kv0)) || !keeps_zeros(line)) return false;
+    if (kv0 + key >= p.shape.kv_len) return true;  // of this lane, all
     if (may_store<Spec>(p, q0, tile_m))
       put_quads<true>(line, tile, q0, key);
     else
@@ -270,7 +270,7 @@ struct ParametersWide {
   __device__ __forceinline__ void put_quads(const GradRow<float> &line, u32 tile, int q0, int key) const {
 #pragma unroll 4
     for (int i = lane / 16; i < tile_m; i += 2) {
-      const int query = min_of(i, p.q_len - 1 - q0);
+      const int query = min_of(i, p.shape.q_len - 1 - q0);
       float x[4];
       load_four(x, tile, i, key);
       put_four<Store>(line.row + line.index + key + i64(query) * line.pitch, x, line.factor);

@@ -11,18 +11,18 @@
 template <class Elem, int Dim, int TileN, class Sequence>
 LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site,
                                   const int (&query)[2], int tile, int lane, float (&s)[TileN / 2]) {
-  const Elem *const of_q = site.template q_row<Elem>(p.q, 0) + lane % 4 * 2;
+  const Elem *const of_q = site.template q_row<Elem>(p.tensors.q, 0) + lane % 4 * 2;
   const int h_kv = int(quotient(u32(site.h), p.order.group));
-  const Elem *const first_k = site.template kv_row<Elem>(p.k, h_kv, tile * TileN + lane / 4);
+  const Elem *const first_k = site.template kv_row<Elem>(p.tensors.k, h_kv, tile * TileN + lane / 4);
   u64 of_k = u64(__cvta_generic_to_global(first_k + lane % 4 * 2));
-  const i64 step = p.k.seq * 8 * i64(sizeof(Elem)), next = 8 * i64(sizeof(Elem)) - step * (TileN / 8);
+  const i64 step = p.tensors.k.seq * 8 * i64(sizeof(Elem)), next = 8 * i64(sizeof(Elem)) - step * (TileN / 8);
 #pragma unroll
   for (int i = 0; i < TileN / 2; ++i) s[i] = 0;
 #pragma unroll 1
   for (int d = 0; d < Dim; d += 8) {
     u32 a[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) a[r] = *reinterpret_cast<const u32 *>(of_q + query[r] * p.q.seq + d);
+    for (int r = 0; r < 2; ++r) a[r] = *reinterpret_cast<const u32 *>(of_q + query[r] * p.tensors.q.seq + d);
 #pragma unroll
     for (int n = 0; n < TileN / 8; ++n) {
       u32 b;

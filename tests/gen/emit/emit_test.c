@@ -350,7 +350,7 @@ static void test_uniform_factors(void **state) {
             "return attention { name = 'a', inputs = { t = { axes = {'h'}, grad = true } },\n"
             "  score_mod = function(s, b, h, q, kv) return s * min(exp(t[h]), 100) end }",
             LIST("= dot * t5;", "acc.x[0] += t7;", "* g;", "? t5 : Real(0);",
-                 "add_input_grad(p.input[0], t6, s.h)"),
+                 "add_input_grad(p.inputs.input[0], t6, s.h)"),
             LIST("acc.x[1]", "grad_adds_to_memory = true"));
   /* nearly the same, and summed apart they would lose what they differ by */
   check_for(&sm80,

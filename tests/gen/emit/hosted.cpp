@@ -75,8 +75,8 @@ struct Hosted {
   const LuattnParams &p;
 
   double mod(int which, int b, int h, int i, int d) const {
-    const Site s{b, h, p.q_len, p.kv_len};
-    const double x = at(which == WHICH_Q ? p.q : which == WHICH_K ? p.k : p.v, b, h, i)[d];
+    const Site s{b, h, p.shape.q_len, p.shape.kv_len};
+    const double x = at(which == WHICH_Q ? p.tensors.q : which == WHICH_K ? p.tensors.k : p.tensors.v, b, h, i)[d];
     if constexpr (Spec::has_query_mod)
       if (which == WHICH_Q) return Spec::query_mod(p, s, x, i, d);
     if constexpr (Spec::has_key_mod)
@@ -87,7 +87,7 @@ struct Hosted {
   }
   double dot(int b, int h, int q, int kv) const {
     double sum = 0;
-    for (int d = 0; d < D; ++d) sum += mod(WHICH_Q, b, h, q, d) * mod(WHICH_K, b, h / p.group, kv, d);
+    for (int d = 0; d < D; ++d) sum += mod(WHICH_Q, b, h, q, d) * mod(WHICH_K, b, h / p.shape.group, kv, d);
     return sum;
   }
   bool kept(const Site &s, const Head &head, int q, int kv) const {
@@ -129,15 +129,16 @@ struct Hosted {
   // Tiles that the walk leaves out keep nothing; tiles that it calls full drop nothing. Counts what is wrong.
   int wrong_tiles(const Site &s, const Head &head) const {
     int wrong = 0;
-    for (int i = 0; i * M < p.q_len; ++i) {
-      std::vector<int> seen((p.kv_len + N - 1) / N, TILE_EMPTY);
+    for (int i = 0; i * M < p.shape.q_len; ++i) {
+      std::vector<int> seen((p.shape.kv_len + N - 1) / N, TILE_EMPTY);
       KvTiles<Spec, M, N> walk(p, s, i);
       for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s)) seen[t.index] = t.masked ? TILE_PARTIAL : TILE_FULL;
-      for (int q = i * M; q < std::min(p.q_len, i * M + M); ++q)
-        for (int kv = 0; kv < p.kv_len; ++kv) {
+      for (int q = i * M; q < std::min(p.shape.q_len, i * M + M); ++q)
+        for (int kv = 0; kv < p.shape.kv_len; ++kv) {
           const bool k = kept(s, head, q, kv);
           wrong += (seen[kv / N] == TILE_EMPTY && k) || (seen[kv / N] == TILE_FULL && !k);
-          const int q1 = std::min(p.q_len, i * M + M) - 1, kv0 = kv / N * N, kv1 = std::min(p.kv_len, kv0 + N) - 1;
+          const int q1 = std::min(p.shape.q_len, i * M + M) - 1, kv0 = kv / N * N,
+              kv1 = std::min(p.shape.kv_len, kv0 + N) - 1;
           const bool full = has_full_data(s, i * M, q1, kv0, kv1);
           if (full || !Spec::rows_need_full_data) wrong += k != row_keeps(s, q, kv, k);
           if (full || !Spec::columns_need_full_data) wrong += k != column_keeps(s, q, kv, k);
@@ -147,9 +148,9 @@ struct Hosted {
   }
   int all_wrong_tiles() const {
     int wrong = 0;
-    for (int b = 0; b < p.batch; ++b)
-      for (int h = 0; h < p.heads; ++h) {
-        const Site s{b, h, p.q_len, p.kv_len};
+    for (int b = 0; b < p.shape.batch; ++b)
+      for (int h = 0; h < p.shape.heads; ++h) {
+        const Site s{b, h, p.shape.q_len, p.shape.kv_len};
         wrong += wrong_tiles(s, Spec::head(p, s));
       }
     return wrong;
@@ -158,17 +159,17 @@ struct Hosted {
   static void find_stats(LuattnParams *p) {
     if constexpr (Spec::num_block_bounds > 0)
       for (int i = 0; i < Spec::num_block_bounds; ++i) {
-        const LuattnInput &in = p->input[Spec::block_bounds_input(i)];
+        const LuattnInput &in = p->inputs.input[Spec::block_bounds_input(i)];
         const int axis = Spec::block_bounds_axis(i), block = Spec::block_bounds_size(i), blocks = (in.size[axis] + block - 1) / block;
         int rows = 1;
         for (int a = 0; a < axis; ++a) rows *= in.size[a];
-        p->stats[i] = static_cast<int *>(malloc(size_t(rows) * blocks * 2 * sizeof(int)));
+        p->scratch.stats[i] = static_cast<int *>(malloc(size_t(rows) * blocks * 2 * sizeof(int)));
         for (int r = 0; r < rows; ++r)
           for (int j = 0; j < blocks; ++j) {
             const int *x = static_cast<const int *>(in.data) + size_t(r) * in.size[axis];
             const int *end = x + std::min(in.size[axis], (j + 1) * block);
-            p->stats[i][(r * blocks + j) * 2] = *std::min_element(x + j * block, end);
-            p->stats[i][(r * blocks + j) * 2 + 1] = *std::max_element(x + j * block, end);
+            p->scratch.stats[i][(r * blocks + j) * 2] = *std::min_element(x + j * block, end);
+            p->scratch.stats[i][(r * blocks + j) * 2 + 1] = *std::max_element(x + j * block, end);
           }
       }
   }
@@ -193,7 +194,7 @@ struct Forward : Hosted<Spec> {
       KeepBits<N> keep[1] = {KeepBits<N>::none()};
       for (int j = 0; j < N; ++j) {
         const int kv = t.index * N + j;
-        const bool k = !t.masked || (kv < p.kv_len && this->kept(s, head, q, kv));
+        const bool k = !t.masked || (kv < p.shape.kv_len && this->kept(s, head, q, kv));
         keep[0].set(j, k);
         score[0][j] = Spec::mask_by_inf ? -INFINITY : 0;
         if (k)
@@ -208,27 +209,29 @@ struct Forward : Hosted<Spec> {
       for (int d = 0; d < DV; ++d) {
         o[d] *= scale[0];
         for (int j = 0; j < N; ++j)
-          if (keep[0].get(j)) o[d] += score[0][j] * this->mod(WHICH_V, s.b, s.h / p.group, t.index * N + j, d);
+          if (keep[0].get(j)) o[d] += score[0][j] * this->mod(WHICH_V, s.b, s.h / p.shape.group, t.index * N + j, d);
       }
     }
     online.finish();
     const bool any = online.kept[0];
     const double factor = any ? Spec::out_scale(p, s, head, row[0], online.state[0]) : 0;
-    for (int d = 0; d < DV; ++d) at(p.o, s.b, s.h, q)[d] = factor == 0 ? 0 : factor * o[d];
+    for (int d = 0; d < DV; ++d) at(p.tensors.o, s.b, s.h, q)[d] = factor == 0 ? 0 : factor * o[d];
     if constexpr (Spec::has_lse)
-      *at(p.lse, s.b, s.h, q) = any ? Spec::lse(p, s, head, row[0], online.state[0]) : -INFINITY;
+      *at(p.tensors.lse, s.b, s.h, q) = any ? Spec::lse(p, s, head, row[0], online.state[0]) : -INFINITY;
     if constexpr (Spec::num_saved > 0) {
       double saved[Spec::num_saved];
       Spec::save(p, s, head, row[0], online.state[0], saved);
-      const long long plane = 1ll * p.batch * p.heads * p.q_len, i = (1ll * s.b * p.heads + s.h) * p.q_len + q;
-      for (int j = 0; j < Spec::num_saved; ++j) static_cast<double *>(p.saved)[j * plane + i] = any ? saved[j] : 0;
+      const long long plane = 1ll * p.shape.batch * p.shape.heads * p.shape.q_len,
+          i = (1ll * s.b * p.shape.heads + s.h) * p.shape.q_len + q;
+      for (int j = 0; j < Spec::num_saved; ++j) static_cast<double *>(p.tensors.saved)[j * plane + i] = any
+          ? saved[j] : 0;
     }
   }
   void run() const {
-    for (int b = 0; b < p.batch; ++b)
-      for (int h = 0; h < p.heads; ++h) {
-        const Site s{b, h, p.q_len, p.kv_len};
-        for (int q = 0; q < p.q_len; ++q) run_row(s, Spec::head(p, s), q);
+    for (int b = 0; b < p.shape.batch; ++b)
+      for (int h = 0; h < p.shape.heads; ++h) {
+        const Site s{b, h, p.shape.q_len, p.shape.kv_len};
+        for (int q = 0; q < p.shape.q_len; ++q) run_row(s, Spec::head(p, s), q);
       }
   }
 };
@@ -252,18 +255,20 @@ struct Backward : Hosted<Spec> {
   }
   double dout_dot(int b, int h, int q, int kv) const {
     double sum = 0;
-    for (int d = 0; d < DV; ++d) sum += at(p.dout, b, h, q)[d] * this->mod(WHICH_V, b, h / p.group, kv, d);
+    for (int d = 0; d < DV; ++d) sum += at(p.tensors.dout, b, h, q)[d]
+        * this->mod(WHICH_V, b, h / p.shape.group, kv, d);
     return sum;
   }
   void prepare(const Site &s, const Head &head, std::vector<BwdRow> &rows) const {
     Acc acc = zero();
-    const long long plane = 1ll * p.batch * p.heads * p.q_len;
-    for (int q = 0; q < p.q_len; ++q) {
+    const long long plane = 1ll * p.shape.batch * p.shape.heads * p.shape.q_len;
+    for (int q = 0; q < p.shape.q_len; ++q) {
       double delta = 0, saved[Spec::num_saved + 1];
-      for (int d = 0; d < DV; ++d) delta += at(p.o, s.b, s.h, q)[d] * at(p.dout, s.b, s.h, q)[d];
-      const long long i = (1ll * s.b * p.heads + s.h) * p.q_len + q;
-      for (int j = 0; j < Spec::num_saved; ++j) saved[j] = static_cast<double *>(p.saved)[j * plane + i];
-      const double lse = Spec::has_lse ? *at(p.lse, s.b, s.h, q) : 0, dlse = Spec::has_lse ? *at(p.dlse, s.b, s.h, q) : 0;
+      for (int d = 0; d < DV; ++d) delta += at(p.tensors.o, s.b, s.h, q)[d] * at(p.tensors.dout, s.b, s.h, q)[d];
+      const long long i = (1ll * s.b * p.shape.heads + s.h) * p.shape.q_len + q;
+      for (int j = 0; j < Spec::num_saved; ++j) saved[j] = static_cast<double *>(p.tensors.saved)[j * plane + i];
+      const double lse = Spec::has_lse ? *at(p.tensors.lse, s.b, s.h, q) : 0, dlse = Spec::has_lse
+          ? *at(p.tensors.dlse, s.b, s.h, q) : 0;
       memset(&rows[q], 0, sizeof rows[q]);
       if (lse == -INFINITY) continue;
       const Acc before = acc;
@@ -283,25 +288,27 @@ struct Backward : Hosted<Spec> {
 
   // Gradients with respect to q', k', v' go to the accumulators; finish takes them through the mods.
   void run_tile(const Site &s, const Head &head, const std::vector<BwdRow> &rows, int tile_n) const {
-    double *dq = static_cast<double *>(p.dq_acc), *dk = static_cast<double *>(p.dk_acc), *dv = static_cast<double *>(p.dv_acc);
-    const int hkv = s.h / p.group;
+    double *dq = static_cast<double *>(p.scratch.dq_acc), *dk = static_cast<double *>(p.scratch.dk_acc),
+        *dv = static_cast<double *>(p.scratch.dv_acc);
+    const int hkv = s.h / p.shape.group;
     Acc acc = zero();
     QTiles<Spec, M, N> walk(p, s, tile_n);
     for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s))
-      for (int q = t.index * M; q < std::min(p.q_len, t.index * M + M); ++q)
-        for (int kv = tile_n * N; kv < std::min(p.kv_len, tile_n * N + N); ++kv) {
+      for (int q = t.index * M; q < std::min(p.shape.q_len, t.index * M + M); ++q)
+        for (int kv = tile_n * N; kv < std::min(p.shape.kv_len, tile_n * N + N); ++kv) {
           if (t.masked && !this->kept(s, head, q, kv)) continue;
           double prob, ds;
           Spec::template grad<true>(p, s, head, Spec::row(p, s, head, q), Spec::col(p, s, head, kv), rows[q],
                                     this->dot(s.b, s.h, q, kv), dout_dot(s.b, s.h, q, kv), in_parts(q), in_parts(kv),
                                     this->term(s, head, q, kv), prob, ds, acc);
           add_sums(s, head, q, kv, ds, acc);
-          const long long iq = (1ll * s.b * p.heads + s.h) * p.q_len + q, ik = (1ll * s.b * p.heads_kv + hkv) * p.kv_len + kv;
+          const long long iq = (1ll * s.b * p.shape.heads + s.h) * p.shape.q_len + q,
+              ik = (1ll * s.b * p.shape.heads_kv + hkv) * p.shape.kv_len + kv;
           for (int d = 0; d < D; ++d) {
             dq[iq * D + d] += p.scale * ds * this->mod(WHICH_K, s.b, hkv, kv, d);
             dk[ik * D + d] += p.scale * ds * this->mod(WHICH_Q, s.b, s.h, q, d);
           }
-          for (int d = 0; d < DV; ++d) dv[ik * DV + d] += prob * at(p.dout, s.b, s.h, q)[d];
+          for (int d = 0; d < DV; ++d) dv[ik * DV + d] += prob * at(p.tensors.dout, s.b, s.h, q)[d];
         }
     flush(s, head, acc);
   }
@@ -316,9 +323,9 @@ struct Backward : Hosted<Spec> {
     return g;
   }
   void finish(int which, const LuattnTensor &x, const LuattnTensor &dx, const void *from, int heads, int len, int dim) const {
-    for (int b = 0; b < p.batch; ++b)
+    for (int b = 0; b < p.shape.batch; ++b)
       for (int h = 0; h < heads; ++h) {
-        const Site s{b, h, p.q_len, p.kv_len};
+        const Site s{b, h, p.shape.q_len, p.shape.kv_len};
         Acc acc = zero();
         for (int i = 0; i < len; ++i)
           for (int d = 0; d < dim; ++d) {
@@ -329,17 +336,17 @@ struct Backward : Hosted<Spec> {
       }
   }
   void run() const {
-    for (int b = 0; b < p.batch; ++b)
-      for (int h = 0; h < p.heads; ++h) {
-        const Site s{b, h, p.q_len, p.kv_len};
+    for (int b = 0; b < p.shape.batch; ++b)
+      for (int h = 0; h < p.shape.heads; ++h) {
+        const Site s{b, h, p.shape.q_len, p.shape.kv_len};
         const Head head = Spec::head(p, s);
-        std::vector<BwdRow> rows(p.q_len);
+        std::vector<BwdRow> rows(p.shape.q_len);
         prepare(s, head, rows);
-        for (int n = 0; n * N < p.kv_len; ++n) run_tile(s, head, rows, n);
+        for (int n = 0; n * N < p.shape.kv_len; ++n) run_tile(s, head, rows, n);
       }
-    finish(WHICH_Q, p.q, p.dq, p.dq_acc, p.heads, p.q_len, D);
-    finish(WHICH_K, p.k, p.dk, p.dk_acc, p.heads_kv, p.kv_len, D);
-    finish(WHICH_V, p.v, p.dv, p.dv_acc, p.heads_kv, p.kv_len, DV);
+    finish(WHICH_Q, p.tensors.q, p.tensors.dq, p.scratch.dq_acc, p.shape.heads, p.shape.q_len, D);
+    finish(WHICH_K, p.tensors.k, p.tensors.dk, p.scratch.dk_acc, p.shape.heads_kv, p.shape.kv_len, D);
+    finish(WHICH_V, p.tensors.v, p.tensors.dv, p.scratch.dv_acc, p.shape.heads_kv, p.shape.kv_len, DV);
   }
 };
 using Pass = Backward<Spec>;

@@ -180,29 +180,29 @@ static LuattnTensor strided(double *data, int heads, int len, int dim) {
 }
 
 static void fill(LuattnParams *out, problem *p) {
-  *out = (LuattnParams){.batch = BATCH,
-                        .heads = HEADS,
-                        .heads_kv = HEADS_KV,
-                        .group = HEADS / HEADS_KV,
-                        .q_len = p->q_len,
-                        .kv_len = p->kv_len,
+  *out = (LuattnParams){.shape.batch = BATCH,
+                        .shape.heads = HEADS,
+                        .shape.heads_kv = HEADS_KV,
+                        .shape.group = HEADS / HEADS_KV,
+                        .shape.q_len = p->q_len,
+                        .shape.kv_len = p->kv_len,
                         .scale = 1 / sqrt(DIM)};
-  out->q = out->src_q = strided(p->q, HEADS, p->q_len, DIM);
-  out->k = out->src_k = strided(p->k, HEADS_KV, p->kv_len, DIM);
-  out->v = out->src_v = strided(p->v, HEADS_KV, p->kv_len, DIM_V);
-  out->o = strided(p->o[1], HEADS, p->q_len, DIM_V);
-  out->lse = strided(p->lse[1], HEADS, p->q_len, 1);
-  out->saved = p->saved[1];
-  out->dout = strided(p->dout, HEADS, p->q_len, DIM_V);
-  out->dlse = strided(p->dlse, HEADS, p->q_len, 1);
-  out->dq = strided(p->dq[1], HEADS, p->q_len, DIM);
-  out->dk = strided(p->dk[1], HEADS_KV, p->kv_len, DIM);
-  out->dv = strided(p->dv[1], HEADS_KV, p->kv_len, DIM_V);
-  out->dq_acc = reals((size_t)(BATCH * HEADS * p->q_len * DIM), false);
-  out->dk_acc = reals((size_t)(BATCH * HEADS_KV * p->kv_len * DIM), false);
-  out->dv_acc = reals((size_t)(BATCH * HEADS_KV * p->kv_len * DIM_V), false);
+  out->tensors.q = out->tensors.src_q = strided(p->q, HEADS, p->q_len, DIM);
+  out->tensors.k = out->tensors.src_k = strided(p->k, HEADS_KV, p->kv_len, DIM);
+  out->tensors.v = out->tensors.src_v = strided(p->v, HEADS_KV, p->kv_len, DIM_V);
+  out->tensors.o = strided(p->o[1], HEADS, p->q_len, DIM_V);
+  out->tensors.lse = strided(p->lse[1], HEADS, p->q_len, 1);
+  out->tensors.saved = p->saved[1];
+  out->tensors.dout = strided(p->dout, HEADS, p->q_len, DIM_V);
+  out->tensors.dlse = strided(p->dlse, HEADS, p->q_len, 1);
+  out->tensors.dq = strided(p->dq[1], HEADS, p->q_len, DIM);
+  out->tensors.dk = strided(p->dk[1], HEADS_KV, p->kv_len, DIM);
+  out->tensors.dv = strided(p->dv[1], HEADS_KV, p->kv_len, DIM_V);
+  out->scratch.dq_acc = reals((size_t)(BATCH * HEADS * p->q_len * DIM), false);
+  out->scratch.dk_acc = reals((size_t)(BATCH * HEADS_KV * p->kv_len * DIM), false);
+  out->scratch.dv_acc = reals((size_t)(BATCH * HEADS_KV * p->kv_len * DIM_V), false);
   for (size_t i = 0; i < p->info->num_inputs; i++) {
-    LuattnInput *in = &out->input[i];
+    LuattnInput *in = &out->inputs.input[i];
     long long stride = 1;
     in->data = p->input[i];
     in->grad = p->info->inputs[i].grad ? p->dinput[1][i] : NULL;
@@ -212,8 +212,8 @@ static void fill(LuattnParams *out, problem *p) {
       stride *= in->size[a];
     }
   }
-  for (size_t i = 0; i < p->info->num_scalars; i++) out->scalar[i] = p->info->scalar_defaults[i];
-  out->scalar_grad = p->dscalar[1];
+  for (size_t i = 0; i < p->info->num_scalars; i++) out->inputs.scalar[i] = p->info->scalar_defaults[i];
+  out->inputs.scalar_grad = p->dscalar[1];
 }
 
 static bool write_stage(const luattn_spec *spec, luattn_pass pass, const char *stage, const char *path) {
@@ -321,8 +321,8 @@ static bool run_pass(void *library, LuattnParams *params) {
   const int wrong = run(params);
   if (wrong > 0) printf("  %d elements lie in tiles of the wrong class\n", wrong);
   for (int i = 0; i < LUATTN_MAX_STATS; i++) {
-    free(params->stats[i]);
-    params->stats[i] = NULL;
+    free(params->scratch.stats[i]);
+    params->scratch.stats[i] = NULL;
   }
   return wrong == 0;
 }
@@ -338,7 +338,7 @@ static bool run_shape(const luattn_spec *spec, const luattn_spec_info *info, voi
   if (!ok) printf("  cpu: %s\n", err.message);
   for (int pass = 0; pass < 2; pass++) ok = run_pass(library[pass], &params) && ok;
   ok = compare(&p) && ok;
-  free(params.dq_acc), free(params.dk_acc), free(params.dv_acc);
+  free(params.scratch.dq_acc), free(params.scratch.dk_acc), free(params.scratch.dv_acc);
   close_problem(&p);
   return ok;
 }

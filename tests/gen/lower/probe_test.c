@@ -263,16 +263,19 @@ static void test_block_of_tile(void **state) {
   luattn_target wide = target;
   wide.pass = LUATTN_BACKWARD, wide.arch = 90, wide.head_dim = wide.head_dim_v = 256;
   const char *both = MASK("eq(doc[q], doc[kv]) and eq(doc[q], doc[kv // 2])");
-  const char *const blocks[] = {"block_bounds(p.stats[0], p.input[0], 0, ", "block_bounds(p.stats[1], ",
-                                NULL};
+  const char *const blocks[] = {"block_bounds(p.scratch.stats[0], p.inputs.input[0], 0, ",
+                                "block_bounds(p.scratch.stats[1], ", NULL};
   check(MASK("eq(doc[q], doc[kv])"), blocks, LIST("stat_bounds("));
   check(both, blocks, NULL);
-  check(both, LIST("stat_bounds(p.stats["), NULL);
+  check(both, LIST("stat_bounds(p.scratch.stats["), NULL);
   /* two blocks of threads share 128 keys */
-  const char *const shared[] = {
-      "walk_rows = 64; walk_columns = 128;", "block_bounds_size(int i) { return i == 0 ? 64 : i == 1 ? 128 : 1; }",
-      "block_bounds(p.stats[0], p.input[0], 0, 64, grad_offset(p.input[0]), ivi_make(q0, q1))",
-      "block_bounds(p.stats[1], p.input[0], 0, 128, grad_offset(p.input[0]), ivi_make(kv0, kv1))", NULL};
+  const char *const shared[] = {"walk_rows = 64; walk_columns = 128;",
+                                "block_bounds_size(int i) { return i == 0 ? 64 : i == 1 ? 128 : 1; }",
+                                "block_bounds(p.scratch.stats[0], p.inputs.input[0], 0, 64, "
+                                "grad_offset(p.inputs.input[0]), ivi_make(q0, q1))",
+                                "block_bounds(p.scratch.stats[1], p.inputs.input[0], 0, 128, "
+                                "grad_offset(p.inputs.input[0]), ivi_make(kv0, kv1))",
+                                NULL};
   check_for(&wide, MASK("eq(doc[q], doc[kv])"), shared, NULL);
 #undef MASK
 }

@@ -26,15 +26,15 @@ struct Hoisted {
   struct Row {};
   struct Col {};
   LUATTN_FN Head head(const LuattnParams &p, const Site &s) {
-    const Real t1 = Real(p.scalar[0]) * Real(2);  // called.lua:9
-    const Real t2 = Real(p.scalar[0]) * Real(3);  // called.lua:9
+    const Real t1 = Real(p.inputs.scalar[0]) * Real(2);  // called.lua:9
+    const Real t2 = Real(p.inputs.scalar[0]) * Real(3);  // called.lua:9
     const Real t3 = Real(p.scale) * Real(2);  // called.lua:9
     const Real t4 = Real(p.scale) * Real(3);  // called.lua:9
     const Real t5 = Real(p.scale) * Real(1.4426950408889634);  // called.lua:3
-    const Real t6 = Real(p.scalar[0]) * Real(1.4426950408889634);  // called.lua:3
-    const Real t7 = Real(p.scalar[0]) * t2;  // called.lua:9
+    const Real t6 = Real(p.inputs.scalar[0]) * Real(1.4426950408889634);  // called.lua:3
+    const Real t7 = Real(p.inputs.scalar[0]) * t2;  // called.lua:9
     Head made;
-    made.c_0 = Real(p.scalar[0]);
+    made.c_0 = Real(p.inputs.scalar[0]);
     made.scale_1 = Real(p.scale);
     made.mul_2 = t1;
     made.mul_3 = t2;
@@ -93,7 +93,7 @@ struct Grad : Hoisted, NoParameterSums {
   }
   template <bool with_inputs>
   LUATTN_OUTLINED Results<Real, 3> grad_outlined(const LuattnParams &p, int q, int kv, Real head_c_0, Real dp, Real bwd_x_0, Real bwd_x_1, Real dot, Real head_scale_1) {
-    const Real t1 = load_input<Real, float>(p.input[0], q, kv);  // called.lua:8
+    const Real t1 = load_input<Real, float>(p.inputs.input[0], q, kv);  // called.lua:8
     const Real t2 = dot * head_scale_1;
     const Real t3 = head_c_0 * Real(2);  // called.lua:9
     const Real t4 = t1 * Real(2);  // called.lua:9
@@ -160,7 +160,7 @@ struct Grad : Hoisted, NoParameterSums {
       const Real t61 = t8 * t60;  // called.lua:9
       const Real t62 = t58 + t61;  // called.lua:9
       const Real t63 = t56 + t62;  // called.lua:9
-      add_input_grad<Real>(p.input[0], t55, q, kv);
+      add_input_grad<Real>(p.inputs.input[0], t55, q, kv);
       made.x[2] += t63;
     }
     return made;

@@ -24,17 +24,17 @@ struct Hoisted {
   struct Row {};
   struct Col {};
   LUATTN_FN Head head(const LuattnParams &p, const Site &s) {
-    const Real t1 = op_div(Real(1), Real(p.scalar[0]));  // gemma2.lua:9
-    const Real t2 = Real(p.scalar[0]) * Real(2);  // gemma2.lua:9
-    const Real t3 = -Real(p.scalar[0]);  // gemma2.lua:9
+    const Real t1 = op_div(Real(1), Real(p.inputs.scalar[0]));  // gemma2.lua:9
+    const Real t2 = Real(p.inputs.scalar[0]) * Real(2);  // gemma2.lua:9
+    const Real t3 = -Real(p.inputs.scalar[0]);  // gemma2.lua:9
     const Real t4 = Real(p.scale) * t1;  // gemma2.lua:9
     const Real t5 = t4 * Real(2.8853900817779268);  // gemma2.lua:9
     const Real t6 = t2 * Real(1.4426950408889634);  // gemma2.lua:6
-    const Real t7 = Real(p.scalar[0]) * t1;  // gemma2.lua:9
-    const Real t8 = Real(p.scalar[0]) * t4;  // gemma2.lua:9
+    const Real t7 = Real(p.inputs.scalar[0]) * t1;  // gemma2.lua:9
+    const Real t8 = Real(p.inputs.scalar[0]) * t4;  // gemma2.lua:9
     const Real t9 = t1 * t8;  // gemma2.lua:9
     Head made;
-    made.cap_0 = Real(p.scalar[0]);
+    made.cap_0 = Real(p.inputs.scalar[0]);
     made.mul_1 = t2;
     made.neg_2 = t3;
     made.mul_3 = t5;

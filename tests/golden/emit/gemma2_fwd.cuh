@@ -19,10 +19,10 @@ struct Hoisted {
   struct Row {};
   struct Col {};
   LUATTN_FN Head head(const LuattnParams &p, const Site &s) {
-    const Real t1 = op_div(Real(1), Real(p.scalar[0]));  // gemma2.lua:9
+    const Real t1 = op_div(Real(1), Real(p.inputs.scalar[0]));  // gemma2.lua:9
     const Real t2 = Real(p.scale) * t1;  // gemma2.lua:9
     Head made;
-    made.cap_0 = Real(p.scalar[0]);
+    made.cap_0 = Real(p.inputs.scalar[0]);
     made.mul_1 = t2;
     return made;
   }

@@ -57,7 +57,7 @@ struct Given {
   LuattnParams p;
   Site site;
   int q0, kv0, shift;
-  const LuattnInput &input() const { return p.input[0]; }
+  const LuattnInput &input() const { return p.inputs.input[0]; }
 };
 
 // As gen/emit writes it for an input with axes h, q and kv.
@@ -72,7 +72,7 @@ struct Spec {
                                       int kv) {
     if (!Any) host_fail("a line where there is none");
     if (q < 0 || q >= site.q_len) host_fail("a query past q_len");
-    return input_row<Stored, 1>(p.input[0], site.h, q, kv + head.shift);
+    return input_row<Stored, 1>(p.inputs.input[0], site.h, q, kv + head.shift);
   }
 };
 
@@ -186,13 +186,13 @@ static void find_memory(const Given &x) {
 template <class Stored>
 static Given random_input() {
   Given x{};
-  LuattnInput &in = x.p.input[0];
+  LuattnInput &in = x.p.inputs.input[0];
   x.site = {0, random_below(3), 1 + random_below(300), 1 + random_below(150) * 2};
   in.size[0] = 3, in.size[1] = x.site.q_len;
   in.size[2] = random_below(4) != 0    ? x.site.kv_len + random_below(64)
                : random_below(16) != 0 ? 1 + random_below(x.site.kv_len)
                                        : 0;
-  x.p.q_len = x.site.q_len, x.p.kv_len = x.site.kv_len;
+  x.p.shape.q_len = x.site.q_len, x.p.shape.kv_len = x.site.kv_len;
   lay_out(in);
   in.data = reinterpret_cast<const void *>((1ull << 56) + u64(random_below(128)) * sizeof(Stored));
   x.q0 = random_below(x.site.q_len);

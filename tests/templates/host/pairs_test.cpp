@@ -91,8 +91,8 @@ struct Given {
   int shift, third;  // third: a head's place on the axis that sets queries apart
   float factor;
   bool unwanted;
-  LuattnInput &input() { return p.input[input_of(layout)]; }
-  const LuattnInput &input() const { return p.input[input_of(layout)]; }
+  LuattnInput &input() { return p.inputs.input[input_of(layout)]; }
+  const LuattnInput &input() const { return p.inputs.input[input_of(layout)]; }
   int lines() const { return input().size[axes_of(layout) - 1]; }  // how long they are
 };
 
@@ -105,7 +105,7 @@ struct Spec {
   };
   static constexpr int pair_grads_input = input_of(L);
   static GradRow<float> pair_grad_row(const LuattnParams &p, const Site &s, const Head &head, int q, int kv) {
-    const LuattnInput &in = p.input[pair_grads_input];
+    const LuattnInput &in = p.inputs.input[pair_grads_input];
     const float factor = head.factor;
     const int key = kv + head.shift;
     if constexpr (L == HEADS) return grad_row<float, 1>(in, factor, s.h, q, key);
@@ -118,7 +118,7 @@ struct Spec {
 // ---- what is expected ----
 
 static float ds_of(const Given &x, const Site &site, int q, int kv) {
-  if (q >= x.p.q_len || kv >= x.p.kv_len) return 0;
+  if (q >= x.p.shape.q_len || kv >= x.p.shape.kv_len) return 0;
   const u64 element = ((u64(site.b) * 64 + site.h) * 4096 + q) * 4096 + kv;
   const int number = int((element * 0x9e3779b97f4a7c15ull >> 40) % 511) - 255;
   return float(number == 0 ? 256 : number);
@@ -133,19 +133,19 @@ static i64 element_of(const Given &x, const Site &site, int q, int place) {
   const i64 h = site.h;
   switch (x.layout) {
     case SHARED:
-      return i64(min(q, x.p.q_len - 1)) * in.size[1] + key;
+      return i64(min(q, x.p.shape.q_len - 1)) * in.size[1] + key;
     case BATCHES:
-      return ((i64(site.b) * in.size[1] + h) * in.size[2] + min(q, x.p.q_len - 1)) * in.size[3] + key;
+      return ((i64(site.b) * in.size[1] + h) * in.size[2] + min(q, x.p.shape.q_len - 1)) * in.size[3] + key;
     case APART:
-      return ((h * in.size[1] + min(q, x.p.q_len - 1)) * in.size[2] + x.third) * in.size[3] + key;
+      return ((h * in.size[1] + min(q, x.p.shape.q_len - 1)) * in.size[2] + x.third) * in.size[3] + key;
     default:
-      return (h * in.size[1] + min(q, x.p.q_len - 1)) * in.size[2] + key;
+      return (h * in.size[1] + min(q, x.p.shape.q_len - 1)) * in.size[2] + key;
   }
 }
 
 // Of the tile's first key, if it is put in fours. Behind the last key that is not where it adds to.
 static int first_four(const Given &x, int kv0) {
-  return Config::deterministic || kv0 < x.p.kv_len ? kv0 + x.shift : x.lines() - 16;
+  return Config::deterministic || kv0 < x.p.shape.kv_len ? kv0 + x.shift : x.lines() - 16;
 }
 // A gradient whose sums must be exact has no lines in a deterministic kernel.
 static bool has_lines(const Given &x) { return !Config::deterministic || x.input().exact == nullptr; }
@@ -157,10 +157,10 @@ static Way way_of(const Given &x, int q0, int rows, int kv0) {
   const bool inside = first >= 0 && first <= size - 16, finite = std::isfinite(x.factor),
              quads = size % 4 == 0 && (grad_begin / 4 + u64(first)) % 4 == 0;
   if (!inside || !quads || !finite || !has_lines(x))
-    return Config::deterministic && kv0 >= x.p.kv_len ? NOTHING : one_by_one && finite ? ONE_BY_ONE : REFUSED;
+    return Config::deterministic && kv0 >= x.p.shape.kv_len ? NOTHING : one_by_one && finite ? ONE_BY_ONE : REFUSED;
   const bool alone =
-      (x.p.alone >> input_of(x.layout)) % 2 != 0 && (Config::deterministic || first <= size - 32);
-  return alone && rows <= x.p.q_len - q0 ? STORES : FOURS;
+      (x.p.inputs.alone >> input_of(x.layout)) % 2 != 0 && (Config::deterministic || first <= size - 32);
+  return alone && rows <= x.p.shape.q_len - q0 ? STORES : FOURS;
 }
 
 // ---- a tile ----
@@ -243,11 +243,11 @@ static Way check_tile(const Tile &t) {
 // stored unless its tile ends past the queries (`write` sees to it that nothing else goes there).
 static void check_sums(const Given &x) {
   std::map<i64, float> sums;
-  for (int b = 0; b < x.p.batch; ++b)
-    for (int h = 0; h < x.p.heads; ++h)
-      for (int q = 0; q < x.p.q_len; ++q)
-        for (int kv = 0; kv < x.p.kv_len; ++kv) {
-          const Site site{b, h, x.p.q_len, x.p.kv_len};
+  for (int b = 0; b < x.p.shape.batch; ++b)
+    for (int h = 0; h < x.p.shape.heads; ++h)
+      for (int q = 0; q < x.p.shape.q_len; ++q)
+        for (int kv = 0; kv < x.p.shape.kv_len; ++kv) {
+          const Site site{b, h, x.p.shape.q_len, x.p.shape.kv_len};
           sums[element_of(x, site, q, kv + x.shift)] += ds_of(x, site, q, kv) * x.factor;
         }
   for (const auto &[element, sum] : sums)
@@ -263,11 +263,11 @@ static bool taken[REFUSED + 1];
 template <Layout L, int TileM>
 static void check_gradient(const Given &x) {
   memory.clear();
-  for (int b = 0; b < x.p.batch; ++b)
-    for (int h = 0; h < x.p.heads; ++h)
-      for (int q0 = 0; q0 < x.p.q_len; q0 += TileM)
-        for (int kv0 = 0; kv0 < x.p.kv_len + 16; kv0 += 16)
-          taken[check_tile<L, TileM>({&x, {b, h, x.p.q_len, x.p.kv_len}, q0, kv0})] = true;
+  for (int b = 0; b < x.p.shape.batch; ++b)
+    for (int h = 0; h < x.p.shape.heads; ++h)
+      for (int q0 = 0; q0 < x.p.shape.q_len; q0 += TileM)
+        for (int kv0 = 0; kv0 < x.p.shape.kv_len + 16; kv0 += 16)
+          taken[check_tile<L, TileM>({&x, {b, h, x.p.shape.q_len, x.p.shape.kv_len}, q0, kv0})] = true;
   check_sums(x);
 }
 
@@ -280,11 +280,11 @@ static void set_sizes(Given &x, int queries, int size) {
     case SHARED:
       return set(queries, size, 0, 0);
     case BATCHES:
-      return set(x.p.batch, x.p.heads, queries, size);
+      return set(x.p.shape.batch, x.p.shape.heads, queries, size);
     case APART:
-      return set(x.p.heads, queries, x.third + 1 + random_below(9), size);
+      return set(x.p.shape.heads, queries, x.third + 1 + random_below(9), size);
     default:
-      return set(x.p.heads, queries, size, 0);
+      return set(x.p.shape.heads, queries, size, 0);
   }
 }
 // From `begin` elements behind a multiple of 16 bytes on.
@@ -298,25 +298,25 @@ static void place_gradient(Given &x, int begin) {
 
 // Whether no two scores add to one element (common/pairs.h). What is said of other inputs does not matter.
 static void set_alone(Given &x) {
-  const int shared_by = (x.layout == BATCHES ? 1 : x.p.batch) * (x.layout == SHARED ? x.p.heads : 1);
-  const bool alone = x.shift == 0 && shared_by == 1 && x.lines() >= x.p.kv_len;
-  x.p.alone = unsigned(random_below(8)) & ~(1u << input_of(x.layout));
-  if (alone) x.p.alone |= 1u << input_of(x.layout);
+  const int shared_by = (x.layout == BATCHES ? 1 : x.p.shape.batch) * (x.layout == SHARED ? x.p.shape.heads : 1);
+  const bool alone = x.shift == 0 && shared_by == 1 && x.lines() >= x.p.shape.kv_len;
+  x.p.inputs.alone = unsigned(random_below(8)) & ~(1u << input_of(x.layout));
+  if (alone) x.p.inputs.alone |= 1u << input_of(x.layout);
 }
 
 static Given random_input(Layout layout, int tile_m) {
   const float factors[] = {1, 1, 2, -3, 0.5f};
   Given x{};
   x.layout = layout;
-  x.p.batch = 1 + random_below(4) / 3, x.p.heads = 1 + random_below(2);
-  x.p.q_len = 1 + random_below(2 * tile_m + 20), x.p.kv_len = 1 + random_below(60);
+  x.p.shape.batch = 1 + random_below(4) / 3, x.p.shape.heads = 1 + random_below(2);
+  x.p.shape.q_len = 1 + random_below(2 * tile_m + 20), x.p.shape.kv_len = 1 + random_below(60);
   x.factor = factors[random_below(5)];
-  int size = random_below(4) != 0 ? x.p.kv_len + random_below(40) : 1 + random_below(x.p.kv_len);
+  int size = random_below(4) != 0 ? x.p.shape.kv_len + random_below(40) : 1 + random_below(x.p.shape.kv_len);
   if (random_below(4) != 0) size = (size + 3) / 4 * 4;
   const int far = random_below(4) == 0 ? size + 70 : 20, shift = random_below(2 * far) - far;
   x.shift = random_below(2) == 0 ? 0 : random_below(2) == 0 ? shift / 4 * 4 : shift;
   x.third = random_below(2) == 0 ? random_below(5) : (1 << 27) + random_below(5);
-  set_sizes(x, x.p.q_len, size);
+  set_sizes(x, x.p.shape.q_len, size);
   place_gradient(x, random_below(4) != 0 ? 0 : random_below(4));
   set_alone(x);
   return x;
@@ -337,13 +337,13 @@ template <Layout L, int TileM>
 static void check_ways() {
   Given whole{};
   whole.layout = L;
-  whole.p.batch = 1, whole.p.heads = 2, whole.p.q_len = TileM, whole.p.kv_len = 32;
-  whole.factor = 1, whole.p.alone = 1u << input_of(L);
+  whole.p.shape.batch = 1, whole.p.shape.heads = 2, whole.p.shape.q_len = TileM, whole.p.shape.kv_len = 32;
+  whole.factor = 1, whole.p.inputs.alone = 1u << input_of(L);
   const auto way = [](Given x, int size, int begin, Way expected) {
-    set_sizes(x, x.p.q_len, size);
+    set_sizes(x, x.p.shape.q_len, size);
     place_gradient(x, begin);
     memory.clear();
-    if (check_tile<L, TileM>({&x, {0, 1, x.p.q_len, x.p.kv_len}, 0, 16}) != expected)
+    if (check_tile<L, TileM>({&x, {0, 1, x.p.shape.q_len, x.p.shape.kv_len}, 0, 16}) != expected)
       host_fail("not the way that the input is made for");
   };
   const bool exact_too = Config::deterministic;
@@ -358,10 +358,10 @@ static void check_ways() {
   way(whole, 28, 0, others);
   way(whole, 16, 0, others);
   Given x = whole;
-  x.p.q_len -= 1;  // the input's too
+  x.p.shape.q_len -= 1;  // the input's too
   way(x, 32, 0, FOURS);
   x = whole;
-  x.p.alone = ~x.p.alone;
+  x.p.inputs.alone = ~x.p.inputs.alone;
   way(x, 32, 0, FOURS);
   x.shift = 1;
   way(x, 36, 0, others);
@@ -376,10 +376,10 @@ static void check_ways() {
   x.unwanted = true;
   way(x, 32, 0, NOTHING);
   x = whole;
-  x.factor = INFINITY, x.p.q_len -= 3;  // times the zeros behind them it would be NaN
+  x.factor = INFINITY, x.p.shape.q_len -= 3;  // times the zeros behind them it would be NaN
   way(x, 32, 0, REFUSED), way(x, 33, 0, REFUSED);
   x = whole;
-  x.p.kv_len = 16;  // none of them
+  x.p.shape.kv_len = 16;  // none of them
   way(x, 32, 0, last), way(x, 16, 0, exact_too ? NOTHING : FOURS);
   x = whole;
   unsigned long long exact;

@@ -68,16 +68,17 @@ struct Problem {
   int skipped[HEADS] = {};  // tiles
 
   double score(int b, int h, int i, int j) const {  // -inf: not kept
-    const Site s{b, h, p.q_len, p.kv_len};
+    const Site s{b, h, p.shape.q_len, p.shape.kv_len};
     if (j > Spec::last_key(s, i)) return -INFINITY;
-    const float *x = &q[((size_t(b) * HEADS + size_t(h)) * size_t(p.q_len) + size_t(i)) * DIM];
-    const float *y = &k[((size_t(b) * HEADS_KV + size_t(h / p.group)) * size_t(p.kv_len) + size_t(j)) * DIM];
+    const float *x = &q[((size_t(b) * HEADS + size_t(h)) * size_t(p.shape.q_len) + size_t(i)) * DIM];
+    const float *y = &k[((size_t(b) * HEADS_KV + size_t(h / p.shape.group)) * size_t(p.shape.kv_len) + size_t(j))
+        * DIM];
     double dot = 0;
     for (int d = 0; d < DIM; ++d) dot += double(x[d]) * double(y[d]);
-    return p.scale * dot - double(slopes[h]) * abs(i + p.kv_len - p.q_len - j);
+    return p.scale * dot - double(slopes[h]) * abs(i + p.shape.kv_len - p.shape.q_len - j);
   }
   bool visited(int b, int h, int row, int rows, int tiles, int tile) const {
-    return Visits<Spec>(p, Site{b, h, p.q_len, p.kv_len}, row, rows, tiles).has(tile);
+    return Visits<Spec>(p, Site{b, h, p.shape.q_len, p.shape.kv_len}, row, rows, tiles).has(tile);
   }
 };
 
@@ -88,9 +89,9 @@ static LuattnTensor tensor(std::vector<float> &x, int heads, int len, int dim) {
 
 static void make(Problem &x, int q_len, int kv_len, float loud) {
   LuattnParams &p = x.p;
-  p.batch = BATCH, p.heads = HEADS, p.heads_kv = HEADS_KV, p.group = HEADS / HEADS_KV;
-  p.q_len = q_len, p.kv_len = kv_len, p.num_splits = 1, p.scale = 0.2;
-  p.q = tensor(x.q, HEADS, q_len, DIM), p.k = tensor(x.k, HEADS_KV, kv_len, DIM);
+  p.shape.batch = BATCH, p.shape.heads = HEADS, p.shape.heads_kv = HEADS_KV, p.shape.group = HEADS / HEADS_KV;
+  p.shape.q_len = q_len, p.shape.kv_len = kv_len, p.schedule.num_splits = 1, p.scale = 0.2;
+  p.tensors.q = tensor(x.q, HEADS, q_len, DIM), p.tensors.k = tensor(x.k, HEADS_KV, kv_len, DIM);
   for (float &v : x.q) v = float(random_below(2001)) / 500 - 2;
   for (float &v : x.k) v = float(random_below(2001)) / 500 - 2;
   for (int b = 0; b < BATCH * HEADS_KV; ++b)  // a key far away from most queries
@@ -99,35 +100,35 @@ static void make(Problem &x, int q_len, int kv_len, float loud) {
   x.norm_q.resize(BATCH * HEADS * q_groups), x.least_lse.resize(BATCH * HEADS * q_groups);
   x.norm_k.resize(BATCH * HEADS_KV * kv_groups);
   x.visits.assign(size_t(BATCH * HEADS) * 4096, 0xdeadbeefu);
-  p.norm_q = x.norm_q.data(), p.norm_k = x.norm_k.data(), p.least_lse = x.least_lse.data();
-  p.visits = x.visits.data();
+  p.scratch.norm_q = x.norm_q.data(), p.scratch.norm_k = x.norm_k.data(), p.scratch.least_lse = x.least_lse.data();
+  p.scratch.visits = x.visits.data();
 }
 
 static void check_row(Problem &x, int b, int h, int i) {
-  const int q_tiles = ceil_div(x.p.q_len, Config::tile_m), tiles = ceil_div(x.p.kv_len, Config::tile_n);
+  const int q_tiles = ceil_div(x.p.shape.q_len, Config::tile_m), tiles = ceil_div(x.p.shape.kv_len, Config::tile_n);
   double best = -INFINITY, sum = 0, left_out = 0;
-  for (int j = 0; j < x.p.kv_len; ++j) best = fmax(best, x.score(b, h, i, j));
-  for (int j = 0; j < x.p.kv_len; ++j) {
+  for (int j = 0; j < x.p.shape.kv_len; ++j) best = fmax(best, x.score(b, h, i, j));
+  for (int j = 0; j < x.p.shape.kv_len; ++j) {
     const double weight = exp(x.score(b, h, i, j) - best);
     sum += weight;
     if (!x.visited(b, h, i / Config::tile_m, q_tiles, tiles, j / Config::tile_n)) left_out += weight;
   }
   if (left_out > 0x1p-24 * sum) host_fail("a row lost more than 2^-24 of its weights");
-  x.lse[size_t((b * HEADS + h) * x.p.q_len + i)] = float(best + log(sum));
+  x.lse[size_t((b * HEADS + h) * x.p.shape.q_len + i)] = float(best + log(sum));
 }
 
 static void check_forward(Problem &x) {
   const LuattnParams &p = x.p;
-  const unsigned q_tiles = unsigned(ceil_div(p.q_len, Config::tile_m));
-  const int tiles = ceil_div(p.kv_len, Config::tile_n);
-  launch(reach_norms<Config, false>, dim3(unsigned(ceil_div(p.kv_len, norm_threads)), HEADS_KV, BATCH),
+  const unsigned q_tiles = unsigned(ceil_div(p.shape.q_len, Config::tile_m));
+  const int tiles = ceil_div(p.shape.kv_len, Config::tile_n);
+  launch(reach_norms<Config, false>, dim3(unsigned(ceil_div(p.shape.kv_len, norm_threads)), HEADS_KV, BATCH),
          norm_threads, 0, p);
   launch(reach_fwd<Spec, Config>, dim3(q_tiles, HEADS, BATCH), Config::tile_m, 0, p);
-  x.lse.resize(size_t(BATCH * HEADS * p.q_len));
+  x.lse.resize(size_t(BATCH * HEADS * p.shape.q_len));
   for (int b = 0; b < BATCH; ++b)
     for (int h = 0; h < HEADS; ++h) {
-      for (int i = 0; i < p.q_len; ++i)
-        if (!masked || Spec::last_key({b, h, p.q_len, p.kv_len}, i) >= 0) check_row(x, b, h, i);
+      for (int i = 0; i < p.shape.q_len; ++i)
+        if (!masked || Spec::last_key({b, h, p.shape.q_len, p.shape.kv_len}, i) >= 0) check_row(x, b, h, i);
       for (int t = 0; t < int(q_tiles) * tiles; ++t)
         x.skipped[h] += !x.visited(b, h, t / tiles, int(q_tiles), tiles, t % tiles);
     }
@@ -135,19 +136,19 @@ static void check_forward(Problem &x) {
 
 static void check_backward(Problem &x) {
   LuattnParams &p = x.p;
-  const int kv_tiles = ceil_div(p.kv_len, TILE_KV), q_tiles = ceil_div(p.q_len, Config::tile_m);
-  const int longest = max_of(p.q_len, p.kv_len), words = ceil_div(q_tiles, 32);
-  p.lse = {x.lse.data(), (long long)HEADS * p.q_len, p.q_len, 1};
+  const int kv_tiles = ceil_div(p.shape.kv_len, TILE_KV), q_tiles = ceil_div(p.shape.q_len, Config::tile_m);
+  const int longest = max_of(p.shape.q_len, p.shape.kv_len), words = ceil_div(q_tiles, 32);
+  p.tensors.lse = {x.lse.data(), (long long)HEADS * p.shape.q_len, p.shape.q_len, 1};
   launch(reach_norms<Config, true>, dim3(unsigned(ceil_div(longest, norm_threads)), HEADS, 2 * BATCH),
          norm_threads, 0, p);
   launch(reach_bwd<Spec, Config, TILE_KV>, dim3(unsigned(ceil_div(kv_tiles * words, 4)), HEADS, BATCH),
          reach_threads, 0, p);
   for (int b = 0; b < BATCH; ++b)
     for (int h = 0; h < HEADS; ++h)
-      for (int i = 0; i < p.q_len; ++i)
-        for (int j = 0; j < p.kv_len; ++j) {
+      for (int i = 0; i < p.shape.q_len; ++i)
+        for (int j = 0; j < p.shape.kv_len; ++j) {
           const double weight =
-              exp(x.score(b, h, i, j) - double(x.lse[size_t((b * HEADS + h) * p.q_len + i)]));
+              exp(x.score(b, h, i, j) - double(x.lse[size_t((b * HEADS + h) * p.shape.q_len + i)]));
           const bool visited = x.visited(b, h, j / TILE_KV, kv_tiles, q_tiles, i / Config::tile_m);
           if (!visited && weight > 0x1p-24 / longest) host_fail("a weight was left out that matters");
         }

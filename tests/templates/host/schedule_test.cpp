@@ -36,18 +36,18 @@ struct Launch {
 
   Launch(int batch, int heads, int group, int q_len, int kv_len, unsigned multiprocessors, unsigned *counter)
       : p{} {
-    p.batch = batch, p.heads = heads, p.heads_kv = heads / group, p.group = group;
-    p.q_len = q_len, p.kv_len = kv_len, p.tickets = counter;
+    p.shape.batch = batch, p.shape.heads = heads, p.shape.heads_kv = heads / group, p.shape.group = group;
+    p.shape.q_len = q_len, p.shape.kv_len = kv_len, p.scratch.tickets = counter;
     q_tiles = unsigned(ceil_div(q_len, tile_m));
     tiles = q_tiles * unsigned(heads * batch);
     grid = min_of(tiles, multiprocessors);
   }
 
   void take(const BlockSite &s) {
-    if (s.h_kv != s.h / p.group) host_fail("a head has another's K and V");
-    if (s.q_tile < 0 || s.q_tile >= int(q_tiles) || s.h < 0 || s.h >= p.heads || s.b < 0 || s.b >= p.batch)
+    if (s.h_kv != s.h / p.shape.group) host_fail("a head has another's K and V");
+    if (s.q_tile < 0 || s.q_tile >= int(q_tiles) || s.h < 0 || s.h >= p.shape.heads || s.b < 0 || s.b >= p.shape.batch)
       host_fail("a tile lies outside of the tensors");
-    ++taken[(unsigned(s.b * p.heads + s.h)) * q_tiles + unsigned(s.q_tile)];
+    ++taken[(unsigned(s.b * p.shape.heads + s.h)) * q_tiles + unsigned(s.q_tile)];
   }
 
   void check_taken() const {
@@ -59,13 +59,13 @@ struct Launch {
   void check_order(int64_t groups) {
     order_fill(&p, q_tiles, groups);
     taken.assign(tiles, 0);
-    const unsigned kv_heads = unsigned(p.heads_kv * p.batch);
-    const unsigned size = (kv_heads + unsigned(groups) - 1) / unsigned(groups) * unsigned(p.group);
+    const unsigned kv_heads = unsigned(p.shape.heads_kv * p.shape.batch);
+    const unsigned size = (kv_heads + unsigned(groups) - 1) / unsigned(groups) * unsigned(p.shape.group);
     unsigned group = 0, row = 0;
     for (unsigned i = 0; i < tiles; ++i) {
       const BlockSite s = site_of(p.order, i);
       take(s);
-      const unsigned in = unsigned(s.b * p.heads + s.h) / size, from_last = q_tiles - 1 - unsigned(s.q_tile);
+      const unsigned in = unsigned(s.b * p.shape.heads + s.h) / size, from_last = q_tiles - 1 - unsigned(s.q_tile);
       if (in < group || (in == group && from_last < row)) host_fail("a tile comes too late");
       group = in, row = from_last;
     }
@@ -77,7 +77,7 @@ struct Launch {
     order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, false, kv_bytes));
     for (unsigned i = 0; i < tiles; ++i) {
       const BlockSite s = site_of_batches<false>(p, i), first = site_of_batches<false>(p, i - unsigned(s.b));
-      if (s.b != int(i % unsigned(p.batch)) || s.h != first.h || s.q_tile != first.q_tile)
+      if (s.b != int(i % unsigned(p.shape.batch)) || s.h != first.h || s.q_tile != first.q_tile)
         host_fail("a batch is not behind the one before");
     }
   }
@@ -112,7 +112,7 @@ struct Launch {
       }
     }
     check_taken();
-    if (*p.tickets != 0) host_fail("the counter was not left at 0");
+    if (*p.scratch.tickets != 0) host_fail("the counter was not left at 0");
   }
 };
 
@@ -142,7 +142,7 @@ static void check_divisors() {
 // than 4.
 static void check_groups() {
   LuattnParams p{};
-  p.batch = 4, p.heads_kv = 16, p.group = 1, p.kv_len = 4096;
+  p.shape.batch = 4, p.shape.heads_kv = 16, p.shape.group = 1, p.shape.kv_len = 4096;
   const auto resident = [&](int64_t q_tiles, bool has_mask) {
     return order_groups_resident(&p, q_tiles, has_mask, kv_bytes);
   };
@@ -156,11 +156,11 @@ static void check_groups() {
   expect(resident(32, true), 64 / 16);  // 32 MiB have 16 kv heads; 20 have 640 tiles
   expect(resident(64, true), 64 / 10);  // 10 have 640 tiles
   expect(resident(1000, true), 64);     // one has
-  p.kv_len = 1 << 20;
+  p.shape.kv_len = 1 << 20;
   expect(resident(32, true), 64 / 4);  // not one is in 32 MiB
-  p.group = 8;
+  p.shape.group = 8;
   expect(resident(32, true), 64 / 3);  // 3 have 640 tiles
-  p.kv_len = 0;
+  p.shape.kv_len = 0;
   expect(resident(1, true), 1);  // 80 have
 }
 
@@ -179,7 +179,7 @@ int main() {
     plain.run<false, true>();
     plain.check_batches();
     plain.check_order(order_groups(plain.tiles));
-    plain.check_order(1 + random_below(unsigned(plain.p.heads_kv * plain.p.batch)));
+    plain.check_order(1 + random_below(unsigned(plain.p.shape.heads_kv * plain.p.shape.batch)));
   }
   puts("every tile was taken once");
 }

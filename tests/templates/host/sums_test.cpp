@@ -94,11 +94,11 @@ struct Spec {
     at_distance[most + q - kv] += g;
   }
   static void add_row(const LuattnParams &p, const Site &, const Head &, int q, float g, Acc &) {
-    if (q >= p.q_len) host_fail("a row past q_len");
+    if (q >= p.shape.q_len) host_fail("a row past q_len");
     at_row[q] += g;
   }
   static void add_col(const LuattnParams &p, const Site &, const Head &, int kv, float g, Acc &) {
-    if (kv >= p.kv_len) host_fail("a column past kv_len");
+    if (kv >= p.shape.kv_len) host_fail("a column past kv_len");
     at_column[kv] += g;
   }
 };
@@ -130,7 +130,7 @@ template <class Config>
 static void sum_tile_simt(const Problem &x) {
   using Sums = SumsSimt<Spec, Config>;
   const Simt<Spec, Config> t;
-  const Site site{0, 0, x.p.q_len, x.p.kv_len};
+  const Site site{0, 0, x.p.shape.q_len, x.p.shape.kv_len};
   const Spec::Head head;
   Spec::Acc acc;
   float *const ds = t.weights(0);
@@ -162,7 +162,7 @@ static void sum_tile(const Problem &x) {
         memcpy(dynamic_shared + SharedTile<M>::offset(u32(n), u32(m / 8)) + m % 8 * 2, &b, 2);
       }
   __syncthreads();
-  const Site site{0, 0, x.p.q_len, x.p.kv_len};
+  const Site site{0, 0, x.p.shape.q_len, x.p.shape.kv_len};
   const Spec::Head head;
   Spec::Acc acc;
   const typename Sums::At at{x.p, site, head, acc, x.q0, x.kv0, int(threadIdx.x) / 32, int(threadIdx.x) % 32,
@@ -193,11 +193,11 @@ static void check_tile() {
     for (auto *of : {distance, at_distance}) memset(of, 0, sizeof distance);
     for (auto *of : {row, column, at_row, at_column}) memset(of, 0, sizeof row);
     x.q0 = random_below(4) * M, x.kv0 = random_below(4) * N;
-    x.p.q_len = x.q0 + (i == 0 ? M : 1 + random_below(M)),
-    x.p.kv_len = x.kv0 + (i == 0 ? N : 1 + random_below(N));
+    x.p.shape.q_len = x.q0 + (i == 0 ? M : 1 + random_below(M)),
+    x.p.shape.kv_len = x.kv0 + (i == 0 ? N : 1 + random_below(N));
     for (int n = 0; n < N; ++n)
       for (int m = 0; m < M; ++m) {
-        const bool there = x.q0 + m < x.p.q_len && x.kv0 + n < x.p.kv_len;
+        const bool there = x.q0 + m < x.p.shape.q_len && x.kv0 + n < x.p.shape.kv_len;
         const float ds = x.ds[n][m] = there ? float(random_below(15) - 7) : 0.f;
         distance[most + x.q0 + m - x.kv0 - n] += ds;
         row[x.q0 + m] += ds;

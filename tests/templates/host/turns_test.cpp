@@ -19,7 +19,7 @@ struct Spec {
 };
 struct Full : EveryKv, NoScoreBounds {};
 
-// Some of whose tiles have no weight, as p.visits says.
+// Some of whose tiles have no weight, as p.scratch.visits says.
 struct Falling : Full {
   static constexpr bool has_score_bounds = true;
 };
@@ -42,13 +42,13 @@ static void check_chain(const Chain &given) {
   const LuattnParams &p = *given.p;
   if (threadIdx.x == 0) c = given;
   for (int h = 0; h < 2; ++h) {
-    const Site s{0, h, p.q_len, p.kv_len};
+    const Site s{0, h, p.shape.q_len, p.shape.kv_len};
     __syncwarp();
     if (threadIdx.x == 0) memset(c.last, 0, sizeof c.last);
     __syncwarp();
-    for (int j = ceil_div(p.kv_len, tile_n) - 1; j >= 0; --j) {
+    for (int j = ceil_div(p.shape.kv_len, tile_n) - 1; j >= 0; --j) {
       QTiles<S, tile_m, tile_n> walk(p, s, j);
-      const Visits<S> visits(p, s, j, ceil_div(p.kv_len, tile_n), ceil_div(p.q_len, tile_m));
+      const Visits<S> visits(p, s, j, ceil_div(p.shape.kv_len, tile_n), ceil_div(p.shape.q_len, tile_m));
       for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s)) {
         if (!visits.has(t.index)) continue;
         const unsigned before = turn_before<S, tile_m, tile_n>(p, s, t.index, j);
@@ -64,15 +64,15 @@ static void check_chain(const Chain &given) {
 static void check_draws() {
   LuattnParams p{};
   std::vector<unsigned> turns(LUATTN_TURNS_FIRST);
-  p.turns = turns.data();
-  p.batch = int(1 + random_below(4)), p.num_splits = int(1 + random_below(4));
-  gridDim = dim3(1 + random_below(9), 1 + random_below(5), unsigned(p.batch * p.num_splits));
-  std::vector<int> drawn(gridDim.y * unsigned(p.batch));
+  p.scratch.turns = turns.data();
+  p.shape.batch = int(1 + random_below(4)), p.schedule.num_splits = int(1 + random_below(4));
+  gridDim = dim3(1 + random_below(9), 1 + random_below(5), unsigned(p.shape.batch * p.schedule.num_splits));
+  std::vector<int> drawn(gridDim.y * unsigned(p.shape.batch));
   for (unsigned i = 0; i < gridDim.x * gridDim.y * gridDim.z; ++i) {
     const KvBlock at = draw_kv_block(p);
-    if (at.h < 0 || at.h >= int(gridDim.y) || at.b < 0 || at.b >= p.batch) host_fail("no such head");
+    if (at.h < 0 || at.h >= int(gridDim.y) || at.b < 0 || at.b >= p.shape.batch) host_fail("no such head");
     const int turn = drawn[unsigned(at.b) * gridDim.y + unsigned(at.h)]++;
-    if (at.tile != int(gridDim.x) - 1 - turn / p.num_splits || at.split != turn % p.num_splits)
+    if (at.tile != int(gridDim.x) - 1 - turn / p.schedule.num_splits || at.split != turn % p.schedule.num_splits)
       host_fail("a tile was not drawn in its turn");
   }
 }
@@ -80,10 +80,10 @@ static void check_draws() {
 // Each tile of each head of a group has one share; shares differ by a tile of each head that they have.
 static void check_shares() {
   LuattnParams p{};
-  p.group = int(1 + random_below(12)), p.num_splits = int(1 + random_below(LUATTN_MAX_SPLITS));
-  const int first = int(random_below(3)) * p.group, lo = int(random_below(9)), count = int(random_below(100));
-  std::vector<int> end(unsigned(p.group), lo);  // of what shares have had of each head
-  for (int split = 0; split < p.num_splits; ++split) {
+  p.shape.group = int(1 + random_below(12)), p.schedule.num_splits = int(1 + random_below(LUATTN_MAX_SPLITS));
+  const int first = int(random_below(3)) * p.shape.group, lo = int(random_below(9)), count = int(random_below(100));
+  std::vector<int> end(unsigned(p.shape.group), lo);  // of what shares have had of each head
+  for (int split = 0; split < p.schedule.num_splits; ++split) {
     const QShare share{split};
     int size = 0;
     for (int i = share.first(p); i < share.end(p); ++i) {
@@ -93,7 +93,8 @@ static void check_shares() {
       end[unsigned(i)] = r.hi;
       size += r.hi - r.lo;
     }
-    if (abs(size * p.num_splits - p.group * count) > p.num_splits * (share.end(p) - share.first(p)))
+    if (abs(size * p.schedule.num_splits - p.shape.group * count) > p.schedule.num_splits
+        * (share.end(p) - share.first(p)))
       host_fail("a share is not an equal part");
   }
   for (int last : end)
@@ -103,14 +104,14 @@ static void check_shares() {
 int main() {
   for (int i = 0; i < 24; ++i) {
     LuattnParams p{};
-    p.heads = 2;
-    p.q_len = int(1 + random_below(most * tile_n)), p.kv_len = int(1 + random_below(most * tile_n));
+    p.shape.heads = 2;
+    p.shape.q_len = int(1 + random_below(most * tile_n)), p.shape.kv_len = int(1 + random_below(most * tile_n));
     const unsigned density = 1 + random_below(40);
     for (auto &row : present)
       for (unsigned char &tile : row) tile = random_below(density) == 0 ? 3 : (unsigned char)random_below(2);
     for (Range &r : range) {
-      r.lo = int(random_below(unsigned(p.q_len)));
-      r.hi = r.lo + int(random_below(unsigned(p.q_len)));
+      r.lo = int(random_below(unsigned(p.shape.q_len)));
+      r.hi = r.lo + int(random_below(unsigned(p.shape.q_len)));
     }
     const Chain c{&p, {}};
     descending = i % 2 != 0;
@@ -119,7 +120,7 @@ int main() {
     if (i < 5) launch(check_chain<Falling>, dim3(1), 32, 0, c);
     std::vector<unsigned> visits(2 * most * ((2 * most + 31) / 32));
     for (unsigned &word : visits) word = random_below(1u << 31) << 1 & random_below(1u << 31) << (i % 2);
-    p.visits = visits.data();
+    p.scratch.visits = visits.data();
     if (i < 5) launch(check_chain<Falling>, dim3(1), 32, 0, c);
     check_draws();
     for (int j = 0; j < 100; ++j) check_shares();
