@@ -94,8 +94,10 @@ typedef struct luattn_target {
                              * the time of the first; the image is another one, with a key of its own in the cache */
   int64_t driver_version;   /* of the driver that will load the image, as luattn_driver_version gives it: 1000 * major + 10 *
                              * minor; an NVRTC whose code it cannot load is not used. 0: any */
-  int packed;               /* 1: sequences of their own lengths, packed one after the other: luattn_args.cu_seqlens_q. Forward
-                             * alone; no query_mod, key_mod, value_mod, and no input with an axis q or kv */
+  int packed;               /* 1: sequences of their own lengths, packed one after the other: luattn_args.cu_seqlens_q. The image
+                             * takes no others, and no pack holds it. LUATTN_UNSUPPORTED: backward; a spec with a query_mod,
+                             * key_mod, value_mod, or an input with an axis q or kv. No tile is skipped for want of weight.
+                             * LUATTN_INVALID: neither 0 nor 1 */
 } luattn_target;
 
 /* How a compilation went; for people and tests. */

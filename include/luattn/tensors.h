@@ -87,13 +87,17 @@ typedef struct luattn_args {
                                  * there, which are then added up in order */
   int skip;                     /* luattn_skip, where the kernel can skip tiles (LUATTN_ROLE_REACH among its entries). Counts in
                                  * luattn_workspace_size */
-  /* Packed sequences (luattn_target.packed), or NULL and 0. int32 [batch + 1] on the device, contiguous: sequence b has rows
-   * cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q and o, which are [total_q, heads, head_dim], and the same of cu_seqlens_k in
-   * k and v, [total_k, heads_kv, head_dim]. They begin with 0, never fall and end with the totals, which is not checked: nobody
-   * reads them on the host. lse is [heads, total_q], saved [num_saved, heads, total_q]. Positions, lengths and masks are each
-   * sequence's own; a sequence may be empty. What lies in rows of another sequence never matters, NaN included. */
+  /* Packed sequences (luattn_target.packed), or NULL and 0: all four are given, or none. Forward on a GPU alone. int32
+   * [batch + 1] on the device, contiguous: sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q [total_q, heads,
+   * head_dim] and o [total_q, heads, head_dim_v], and the same of cu_seqlens_k in k [total_k, heads_kv, head_dim] and v [total_k,
+   * heads_kv, head_dim_v]. They begin with 0, never fall and end with the totals, which is not checked: nobody reads them on the
+   * host, and offsets that leave the tensors have kernels read and write beyond them. lse is [heads, total_q], saved [num_saved,
+   * heads, total_q]. A total is at most 2^30. Positions, lengths and masks are each sequence's own, and b its number; a sequence
+   * may be empty. What lies in rows of another sequence never matters, NaN included. Outputs share no memory with these. */
   const DLTensor *cu_seqlens_q, *cu_seqlens_k;
-  int max_seqlen_q, max_seqlen_k; /* no sequence is longer; rows beyond would not be computed */
+  int max_seqlen_q, max_seqlen_k; /* the longest sequence's length, or an upper bound; 0 where there are no rows. As many tiles are
+                                   * launched for every sequence. Of a longer one the first max_seqlen_q rows alone are computed,
+                                   * from the first max_seqlen_k keys, and no error tells: the lengths are on the device */
 } luattn_args;
 
 #ifdef __cplusplus

@@ -207,6 +207,7 @@ static void packed_sequences(void **state) {
   luattn_image_free(packed);
   p.info.packed = 2;
   assert_int_equal(image_create(&p.info, NULL, code, sizeof code, &packed, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "packed: is 2, expected 0 to 1"));
   p.info.packed = p.info.packed_layout[0] = 1;
   assert_int_equal(image_create(&p.info, NULL, code, sizeof code, &packed, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "packed_layout: is 1"));
