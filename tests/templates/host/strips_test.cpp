@@ -5,8 +5,10 @@
 // and one from outside the input fails.
 #include "host_cuda.hpp"
 
+#include <algorithm>
 #include <deque>
 
+using std::min;
 static int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 static bool __all_sync(unsigned lanes, bool x) { return !__any_sync(lanes, !x); }
 

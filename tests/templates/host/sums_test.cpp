@@ -4,6 +4,10 @@
 // emulated. Numbers are small integers, which no order of additions rounds.
 #include "host_cuda.hpp"
 
+#include <algorithm>
+
+using std::min;
+
 #define mma_16x8x16 device_mma_16x8x16
 #define ldmatrix_x4 device_ldmatrix_x4
 #define ldmatrix_x4_turned device_ldmatrix_x4_turned
