@@ -2,8 +2,8 @@
  * GPU runs: each sequence gives what the CPU gives for it alone. Sequences differ in length, some are empty
  * of queries, of keys, or of both. First all of them in one launch; then each in a launch of its own, for
  * which all rows but its own are NaN, and after which all rows of O and lse but its own hold what they held
- * before. At last all again, of which some are longer than the call says: of these the first rows are
- * computed, from the first keys.
+ * before. Then all again, of which some are longer than the call says: of these the first rows are
+ * computed, from the first keys. At last a single row, and rows without any key.
  *
  * packed_test FAMILY DTYPE: simt f32, simt f64, sm80 f16, sm90 bf16, ..
  */
@@ -17,7 +17,9 @@
 #include "luattn/engine.h"
 
 enum { BATCH = 7, HEADS = 4, HEADS_KV = 2, MARGIN = 3 };
-static const int q_lens[BATCH] = {37, 0, 130, 1, 64, 5, 0}, k_lens[BATCH] = {53, 9, 130, 200, 0, 77, 0};
+static int q_lens[BATCH] = {37, 0, 130, 1, 64, 5, 0}, k_lens[BATCH] = {53, 9, 130, 200, 0, 77, 0};
+/* Of which there is next to nothing: one row in all, of which no stride counts, and no keys at all. */
+static const int few_q_lens[][BATCH] = {{0, 0, 1}, {0, 70, 0, 0, 1}}, few_k_lens[][BATCH] = {{0, 0, 1}, {0}};
 
 static const char *const specs[] = {
     "return attention { block_mask = causal_bottom_right() }",
@@ -350,6 +352,12 @@ int main(int argc, char **argv) {
         failed += !check(engine, spec[i], i, (kind)k, dims[d][0], dims[d][1], argv[1], 130 + i, 200, only);
   for (int i = 0; i < NUM_SPECS; ++i) /* shorter than two of the sequences of queries, and three of keys */
     failed += !check(engine, spec[i], i, (kind)k, dims[0][0], dims[0][1], argv[1], 50, 60, -1);
+  for (int few = 0; few < 2; ++few) {
+    memcpy(q_lens, few_q_lens[few], sizeof q_lens);
+    memcpy(k_lens, few_k_lens[few], sizeof k_lens);
+    for (int i = 0; i < NUM_SPECS; ++i)
+      failed += !check(engine, spec[i], i, (kind)k, dims[0][0], dims[0][1], argv[1], 70, few == 0, -1);
+  }
   luattn_engine_close(engine);
   for (int i = 0; i < NUM_SPECS; ++i) luattn_spec_free(spec[i]);
   return failed != 0;
