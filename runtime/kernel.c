@@ -26,7 +26,8 @@ static luattn_status check_device(luattn_driver *driver, int device, const image
                        "luattn_kernel_load: " KERNEL_FORMAT
                        ": reads %u bytes of parameters, this luattn (%s) has %zu; use a later luattn, or "
                        "compile it again",
-                       KERNEL_VALUES(m), (unsigned)m->params_bytes, luattn_version(), sizeof(LuattnPackedParams));
+                       KERNEL_VALUES(m), (unsigned)m->params_bytes, luattn_version(),
+                       sizeof(LuattnPackedParams));
   luattn_device_info info;
   TRY(luattn_device_get_info(driver, device, &info, err));
   if (arch_match((arch_code){m->arch, m->arch_suffix, m->is_ptx != 0}, info.arch) == 0)

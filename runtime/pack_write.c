@@ -48,10 +48,11 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, l
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: has %zu bytes, at most %llu fit",
                        index, size, (unsigned long long)PACK_MAX_ENTRY_BYTES);
   if (item->image != NULL && image_get_manifest(item->image)->packed)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "luattn_pack_write: item %zu: its image is for packed sequences, which packs do not hold yet; "
-                       "leave it out, and let an engine compile it",
-                       index);
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "luattn_pack_write: item %zu: its image is for packed sequences, which packs do not hold yet; "
+        "leave it out, and let an engine compile it",
+        index);
   if (item->lengths < 0 || item->lengths > 2)
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: lengths is %d, expected 0 to 2",
                        index, item->lengths);
