@@ -1,4 +1,5 @@
 // entry/bwd_d256.cu: the backward image of the sm90 family for head dims above 128.
+#include "spec.cuh"
 #include "sm90/bwd_d256/bwd_d256.cuh"
 
 using RowOrder = ResultGroups;

@@ -1,4 +1,5 @@
 // entry/bwd_simt.cu: the backward image of the simt family.
+#include "spec.cuh"
 #include "simt/bwd_simt.cuh"
 
 using RowOrder = PlainRows;

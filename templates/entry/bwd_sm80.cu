@@ -1,4 +1,5 @@
 // entry/bwd_sm80.cu: the sm80 family's backward image.
+#include "spec.cuh"
 #include "sm80/bwd_sm80.cuh"
 
 using RowOrder = PlainRows;

@@ -1,4 +1,5 @@
 // entry/bwd_sm90.cu: the backward image of the sm90 family.
+#include "spec.cuh"
 #include "sm90/bwd/bwd_sm90.cuh"
 
 using RowOrder = ResultGroups;
