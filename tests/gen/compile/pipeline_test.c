@@ -495,7 +495,7 @@ static void test_stat_blocks(void **state) {
     char *text, want[96];
     luattn_error err;
     if (luattn_emit(spec, &target, "spec", &text, &err) != LUATTN_OK) fail_msg("%s", err.message);
-    snprintf(want, sizeof want, "stat_block(int i) { return i == 0 ? %u : i == 1 ? %u : 1; }",
+    snprintf(want, sizeof want, "block_bounds_size(int i) { return i == 0 ? %u : i == 1 ? %u : 1; }",
              info->stat[0].block, info->stat[1].block);
     if (strstr(text, want) == NULL) fail_msg("case %zu: not '%s'", i, want);
     assert_int_equal(info->stat[0].block, cases[i].of_q);

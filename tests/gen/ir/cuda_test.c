@@ -94,9 +94,9 @@ int main(void) {
     char command[1024];
     snprintf(
         command, sizeof command,
-        "nvcc -std=c++20 -arch=sm_80 -cubin -Werror all-warnings -diag-suppress 177,550 -DFAST_MATH=%s -I %s "
+        "nvcc -std=c++20 -arch=sm_80 -cubin -Werror all-warnings -diag-suppress 177,550 -DFAST_MATH=%s -I %s -I %s/templates "
         "-o test_ir_cuda.cubin test_ir_cuda.cu",
-        fast[i], TEMPLATE_DIR);
+        fast[i], SOURCE_DIR, SOURCE_DIR);
     if (system(command) != 0) return 1;
   }
   return 0;
