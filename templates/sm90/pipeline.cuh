@@ -1,8 +1,8 @@
 // sm90/pipeline.cuh: what the producer and the consumers of an sm90 kernel agree on: where tiles lie in shared memory,
 // the barriers between them, and what the producer tells the consumers of each tile.
 //
-// A slot has room for one tile: `stages` slots for K, as many for V, and one for each consumer's Q. The
-// producer fills a slot when its `empty` barrier says that all warps that read it are done with what was
+// A stage has room for one tile: `stages` stages for K, as many for V, and one for each consumer's Q. The
+// producer fills a stage when its `empty` barrier says that all warps that read it are done with what was
 // there, and the copy engine completes its `full` barrier when the bytes have come. README.md shows it in
 // time.
 #pragma once
@@ -10,17 +10,17 @@
 #include "arch/tma.cuh"
 #include "work/tile_walk.cuh"
 
-// Where one side of a ring of slots has got to: the slot, and the parity of the phase to wait for at its
+// Where one side of a ring of stages has got to: the stage, and the parity of the phase to wait for at its
 // barrier. Consumers begin with parity 0, the first fill; the producer with 1, which a new barrier grants at
-// once: slots begin empty.
+// once: stages begin empty.
 template <int Stages>
-struct Ring {
-  int slot;
+struct PipelineState {
+  int stage;
   u32 parity;
-  __device__ __forceinline__ explicit Ring(u32 first_parity) : slot(0), parity(first_parity) {}
+  __device__ __forceinline__ explicit PipelineState(u32 first_parity) : stage(0), parity(first_parity) {}
   __device__ __forceinline__ void advance() {
-    if (++slot == Stages) {
-      slot = 0;
+    if (++stage == Stages) {
+      stage = 0;
       parity ^= 1;
     }
   }
@@ -95,12 +95,12 @@ struct WarpKvTiles {
   }
 };
 
-// Notes lie beside the slots, and are written before the producer arrives at `full`: who has waited for that
-// sees them. Of a warp, lane 0 alone reads a note, because it alone tells the producer that the slot is free.
+// Notes lie beside the stages, and are written before the producer arrives at `full`: who has waited for that
+// sees them. Of a warp, lane 0 alone reads a message, because it alone tells the producer that the stage is free.
 //
 // Of a q tile: where it is, and whether the mask leaves anything of it. EMPTY: no K and no V follow, and Q is
 // not copied. END: there are no more q tiles.
-struct QNote {
+struct QTileMessage {
   enum State { END, EMPTY, SOME };
   int q_tile, h, b;
   u32 state;
@@ -110,7 +110,7 @@ struct QNote {
                  "r"(state)
                  : "memory");
   }
-  LUATTN_FN QNote load(u32 address) {
+  LUATTN_FN QTileMessage load(u32 address) {
     u32 x[4] = {0, 0, 0, 0};
     if (threadIdx.x % 32 == 0)
       asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -121,37 +121,37 @@ struct QNote {
   }
 };
 
-// For the fetchers (sm90/fwd/bias_loader.cuh): of a kv tile, whether it is its q tile's first, and of the q tile.
+// For the bias_loaders (sm90/fwd/bias_loader.cuh): of a kv tile, whether it is its q tile's first, and of the q tile.
 // END: there are no more.
-struct FetchNote {
+struct BiasMessage {
   enum { END = -1 };
   int q_tile, h, b;
   u32 bits;
 
-  LUATTN_FN FetchNote of(int q_tile, int h, int b, int kv_tile, bool first) {
+  LUATTN_FN BiasMessage of(int q_tile, int h, int b, int kv_tile, bool first) {
     return {q_tile, h, b, u32(kv_tile) << 1 | u32(first)};
   }
-  LUATTN_FN FetchNote end() { return {END, 0, 0, 0}; }
+  LUATTN_FN BiasMessage end() { return {END, 0, 0, 0}; }
   __device__ __forceinline__ bool is_end() const { return q_tile == END; }
   __device__ __forceinline__ int kv_tile() const { return int(bits >> 1); }
   __device__ __forceinline__ bool first() const { return (bits & 1) != 0; }
-  __device__ __forceinline__ void store(u32 address) const { QNote{q_tile, h, b, bits}.store(address); }
-  LUATTN_FN FetchNote load(u32 address) {
-    const QNote x = QNote::load(address);
+  __device__ __forceinline__ void store(u32 address) const { QTileMessage{q_tile, h, b, bits}.store(address); }
+  LUATTN_FN BiasMessage load(u32 address) {
+    const QTileMessage x = QTileMessage::load(address);
     return {x.q_tile, x.h, x.b, x.state};
   }
 };
 
-// Of a kv tile: Tile's members, and whether it is the last of its q tile. K's slot has it; V's needs
+// Of a kv tile: Tile's members, and whether it is the last of its q tile. K's stage has it; V's needs
 // none.
-struct KvNote {
+struct KvTileMessage {
   u32 bits;
-  LUATTN_FN KvNote of(Tile tile, bool last) {
+  LUATTN_FN KvTileMessage of(Tile tile, bool last) {
     return {u32(tile.index) << 3 | u32(tile.by_range) << 2 | u32(tile.masked) << 1 | u32(last)};
   }
   // What a consumer of a q tile has before its first kv tile, and where there is none.
-  LUATTN_FN KvNote before() { return {~1u}; }
-  LUATTN_FN KvNote none() { return {1}; }
+  LUATTN_FN KvTileMessage before() { return {~1u}; }
+  LUATTN_FN KvTileMessage none() { return {1}; }
   __device__ __forceinline__ bool before_first() const { return bits == ~1u; }
   __device__ __forceinline__ int index() const { return int(bits >> 3); }
   __device__ __forceinline__ bool by_range() const { return (bits & 4) != 0; }
@@ -160,15 +160,15 @@ struct KvNote {
 
   __device__ __forceinline__ void store(u32 address) const { store_shared(address, bits); }
   // For lane 0 alone; shared() hands it to the others, later, when it has come.
-  LUATTN_FN KvNote load(u32 address) {
+  LUATTN_FN KvTileMessage load(u32 address) {
     u32 x = 0;
     if (threadIdx.x % 32 == 0) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
     return {x};
   }
-  __device__ __forceinline__ KvNote shared() const { return {uniform(bits)}; }
+  __device__ __forceinline__ KvTileMessage shared() const { return {uniform(bits)}; }
 };
 
-// Shared memory of the forward kernel: Q of each consumer (64 rows), the slots of K, those of V, O on its way
+// Shared memory of the forward kernel: Q of each consumer (64 rows), the stages of K, those of V, O on its way
 // to memory, strips, and in the last 512 bytes the barriers and notes (abi/shared_memory.h). A tile is a row of
 // boxes of 64 channels (arch/wgmma.cuh), each of all the tile's rows, 128 bytes a row.
 template <class Spec, class Config>
@@ -182,12 +182,12 @@ struct SharedSm90 {
       layout_sizes<Config>({.line_elem = line_elem, .col = col_size % 4 == 0 ? col_size : 0}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
   // What scores read from memory (sm90/fwd/bias_staging.cuh), where there is room: a consumer's lines, the columns of a
-  // slot of K.
+  // stage of K.
   static constexpr int line_bytes = layout.lines, col_bytes = layout.cols;
   static constexpr bool has_lines = layout.has_lines, has_cols = layout.has_cols;
   static constexpr int all_lines = has_lines ? groups * line_bytes : 0;
   static constexpr int strip_bytes = all_lines + (has_cols ? stages * col_bytes : 0);
-  static constexpr int fetchers = has_lines ? 3 : has_cols ? 1 : 0;
+  static constexpr int bias_loaders = has_lines ? 3 : has_cols ? 1 : 0;
   // On their way to memory as many of O's boxes as there is room for have a place of their own, 16 rows of
   // each warp.
   static constexpr int o_box_bytes = 16 * 128, o_boxes = layout.o_boxes;
@@ -198,35 +198,35 @@ struct SharedSm90 {
   u32 start;  // a multiple of 1024
 
   __device__ __forceinline__ u32 q(int group) const { return start + group * q_bytes; }
-  __device__ __forceinline__ u32 k(int slot) const { return q(groups) + slot * k_bytes; }
-  __device__ __forceinline__ u32 v(int slot) const { return k(stages) + slot * v_bytes; }
+  __device__ __forceinline__ u32 k(int stage) const { return q(groups) + stage * k_bytes; }
+  __device__ __forceinline__ u32 v(int stage) const { return k(stages) + stage * v_bytes; }
 
   __device__ __forceinline__ u32 o(int warp) const { return v(stages) + warp * o_boxes * o_box_bytes; }
 
   __device__ __forceinline__ u32 lines(int group) const { return o(groups * 4) + group * line_bytes; }
-  __device__ __forceinline__ u32 cols(int slot) const { return o(groups * 4) + all_lines + slot * col_bytes; }
+  __device__ __forceinline__ u32 cols(int stage) const { return o(groups * 4) + all_lines + stage * col_bytes; }
 
-  __device__ __forceinline__ u32 k_full(int slot) const { return o(groups * 4) + strip_bytes + slot * 32; }
-  __device__ __forceinline__ u32 k_empty(int slot) const { return k_full(slot) + 8; }
-  // Of the slot that is given back by `empty`.
+  __device__ __forceinline__ u32 k_full(int stage) const { return o(groups * 4) + strip_bytes + stage * 32; }
+  __device__ __forceinline__ u32 k_empty(int stage) const { return k_full(stage) + 8; }
+  // Of the stage that is given back by `empty`.
   __device__ __forceinline__ u32 cols_beside(u32 empty) const {
     return cols(0) + (empty - k_empty(0)) * (col_bytes / 32);
   }
-  __device__ __forceinline__ u32 v_full(int slot) const { return k_full(slot) + 16; }
-  __device__ __forceinline__ u32 v_empty(int slot) const { return k_full(slot) + 24; }
+  __device__ __forceinline__ u32 v_full(int stage) const { return k_full(stage) + 16; }
+  __device__ __forceinline__ u32 v_empty(int stage) const { return k_full(stage) + 24; }
   __device__ __forceinline__ u32 q_full(int group) const { return k_full(stages) + group * 16; }
   __device__ __forceinline__ u32 q_empty(int group) const { return q_full(group) + 8; }
-  __device__ __forceinline__ u32 q_note(int group) const { return q_full(groups) + group * 16; }
-  __device__ __forceinline__ u32 k_note(int slot) const { return q_note(groups) + slot * 4; }
-  __device__ __forceinline__ u32 fetch_note(int slot) const {
-    return k_note((stages + 3) / 4 * 4) + slot * 16;
+  __device__ __forceinline__ u32 q_message(int group) const { return q_full(groups) + group * 16; }
+  __device__ __forceinline__ u32 k_message(int stage) const { return q_message(groups) + stage * 4; }
+  __device__ __forceinline__ u32 bias_message(int stage) const {
+    return k_message((stages + 3) / 4 * 4) + stage * 16;
   }
-  __device__ __forceinline__ u32 notes_full(int slot) const { return fetch_note(stages) + slot * 16; }
-  __device__ __forceinline__ u32 notes_empty(int slot) const { return notes_full(slot) + 8; }
-  __device__ __forceinline__ u32 lines_full(int group) const { return notes_full(stages) + group * 16; }
+  __device__ __forceinline__ u32 messages_full(int stage) const { return bias_message(stages) + stage * 16; }
+  __device__ __forceinline__ u32 messages_empty(int stage) const { return messages_full(stage) + 8; }
+  __device__ __forceinline__ u32 lines_full(int group) const { return messages_full(stages) + group * 16; }
   __device__ __forceinline__ u32 lines_empty(int group) const { return lines_full(group) + 8; }
 
-  // Arrivals that end a phase: one thread of the producer fills a slot, and one of each warp that reads it
+  // Arrivals that end a phase: one thread of the producer fills a stage, and one of each warp that reads it
   // empties it; of strips every thread that fills or reads them, for racecheck follows no other order.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
@@ -241,13 +241,13 @@ struct SharedSm90 {
     }
     if constexpr (has_lines)
       for (int g = 0; g < groups; ++g) {
-        barrier_init(lines_full(g), fetchers * 32);
+        barrier_init(lines_full(g), bias_loaders * 32);
         barrier_init(lines_empty(g), 128);
       }
-    if constexpr (fetchers > 0)
+    if constexpr (bias_loaders > 0)
       for (int i = 0; i < stages; ++i) {
-        barrier_init(notes_full(i), 1);
-        barrier_init(notes_empty(i), fetchers);
+        barrier_init(messages_full(i), 1);
+        barrier_init(messages_empty(i), bias_loaders);
       }
     barrier_init_done();
   }

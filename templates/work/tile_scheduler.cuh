@@ -1,5 +1,5 @@
 // work/tile_scheduler.cuh: in which order the q tiles of all heads are taken. site_of: the order, for every forward
-// kernel on the tensor cores. Tickets: which block takes which, for kernels whose blocks take several (sm90).
+// kernel on the tensor cores. TileScheduler: which block takes which, for kernels whose blocks take several (sm90).
 #pragma once
 #include "contract/contract.cuh"
 
@@ -44,12 +44,12 @@ LUATTN_FN BlockSite site_of_batches(const LuattnParams &p, u32 index) {
 // draws once for each tile that it takes, so as many draws are made in all, and the last of them turns the
 // counter back to 0. One warp calls: draw, and then, when the answer has had time to come, advance.
 template <bool Masked, bool BatchesTogether = false>
-struct Tickets {
+struct TileScheduler {
   const LuattnParams &p;
   u32 index;
   u32 drawn;  // lane 0's alone, and still on its way
 
-  __device__ __forceinline__ explicit Tickets(const LuattnParams &params)
+  __device__ __forceinline__ explicit TileScheduler(const LuattnParams &params)
       : p(params), index(blockIdx.x), drawn(0) {}
   __device__ __forceinline__ bool valid() const { return index < p.order.tiles; }
   __device__ __forceinline__ BlockSite site() const {

@@ -193,7 +193,7 @@ struct TileNote {
 
 // What the producer tells of a kv tile, before it arrives at `kv_full`: its KvBlock, and whether there are q
 // tiles for it. END: there are no more.
-struct BlockNote {
+struct BlockMessage {
   enum State { END, EMPTY, SOME };
   KvBlock at;
   u32 state;
@@ -203,7 +203,7 @@ struct BlockNote {
                  "r"(at.b), "r"(u32(at.split) << 2 | state)
                  : "memory");
   }
-  LUATTN_FN BlockNote load(u32 address) {
+  LUATTN_FN BlockMessage load(u32 address) {
     u32 x[4];
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -217,7 +217,7 @@ struct BlockNote {
 // Which kv tiles a block, or `Together` blocks, take: they stay on their multiprocessors, and draw one after
 // the other from a counter at p.scratch.turns. One warp draws.
 template <class Spec, class Config, int Together = 1>
-struct KvTickets {
+struct KvTileScheduler {
   // A block may have a kv tile of all batches, for the order of what they add to a gradient.
   static constexpr bool orders_batches = Config::deterministic && Needs<Spec, Config>::parameters &&
                                          (Spec::grad_adds || (Spec::parameter_sums & SUM_ELEMENT) != 0);
@@ -226,7 +226,7 @@ struct KvTickets {
   const u32 kv_tiles, splits, tiles, batch, heads;  // of a head; shares of each, their product; tickets'
                                                     // batches and kv heads
 
-  __device__ __forceinline__ explicit KvTickets(const LuattnParams &params)
+  __device__ __forceinline__ explicit KvTileScheduler(const LuattnParams &params)
       : p(params),
         kv_tiles(u32(ceil_div(params.shape.kv_len, Together * Config::tile_n))),
         splits(u32(params.schedule.num_splits)),
@@ -273,9 +273,9 @@ struct KvTickets {
   }
 };
 
-// Shared memory: K and V of the block; slots for Q and dO, in boxes of 64 channels by tile_m rows; slots for
+// Shared memory: K and V of the block; stages for Q and dO, in boxes of 64 channels by tile_m rows; stages for
 // dS, in boxes of 64 keys by tile_m queries; each consumer warp's part of dQ in f32, 16 rows in the
-// order of sink/dq_acc.cuh; row numbers of each slot; barriers and notes; and 256 bytes of ones.
+// order of sink/dq_acc.cuh; row numbers of each stage; barriers and notes; and 256 bytes of ones.
 template <class Spec, class Config>
 struct SharedBwdSm90 {
   using Row = typename Spec::Row;
@@ -300,7 +300,7 @@ struct SharedBwdSm90 {
   static constexpr int k_bytes = layout.k, v_bytes = layout.v, q_bytes = layout.q, do_bytes = layout.dout,
                        ds_bytes = layout.ds, dq_bytes = layout.dq, row_pitch = layout.row_pitch;
   static constexpr int bwd_bytes = layout.bwd_row, row_bytes = layout.rows, barrier_bytes = layout.barriers;
-  // One slot of dS more than stages, if a block can have it: dQ of a tile
+  // One stage of dS more than stages, if a block can have it: dQ of a tile
   // then comes a tile later. Without, two.
   static constexpr int ds_slots = layout.ds_slots;
   static constexpr bool lags = ds_slots > 2;
@@ -322,26 +322,26 @@ struct SharedBwdSm90 {
 
   __device__ __forceinline__ u32 k() const { return start; }
   __device__ __forceinline__ u32 v() const { return start + at_v; }
-  __device__ __forceinline__ u32 q(int slot) const { return start + at_q + slot * q_bytes; }
-  __device__ __forceinline__ u32 dout(int slot) const { return start + at_do + slot * do_bytes; }
-  __device__ __forceinline__ u32 ds(int slot) const { return start + at_ds + slot * ds_bytes; }
+  __device__ __forceinline__ u32 q(int stage) const { return start + at_q + stage * q_bytes; }
+  __device__ __forceinline__ u32 dout(int stage) const { return start + at_do + stage * do_bytes; }
+  __device__ __forceinline__ u32 ds(int stage) const { return start + at_ds + stage * ds_bytes; }
   __device__ __forceinline__ u32 dq(int warp) const { return start + at_dq + warp * dq_bytes; }
   __device__ __forceinline__ u32 line(int warp) const { return start + at_sums + warp * line_floats * 4; }
   __device__ __forceinline__ u32 sums_kept() const { return line(warps); }  // by the warp that adds them
-  __device__ __forceinline__ float *numbers(int slot) const {  // BwdRow::x[i] of row r at [i * tile_m + r]
-    return reinterpret_cast<float *>(memory + at_rows + slot * row_bytes);
+  __device__ __forceinline__ float *numbers(int stage) const {  // BwdRow::x[i] of row r at [i * tile_m + r]
+    return reinterpret_cast<float *>(memory + at_rows + stage * row_bytes);
   }
-  __device__ __forceinline__ SharedRow<Row> *rows(int slot) const {
-    return reinterpret_cast<SharedRow<Row> *>(memory + at_rows + slot * row_bytes + bwd_bytes);
+  __device__ __forceinline__ SharedRow<Row> *rows(int stage) const {
+    return reinterpret_cast<SharedRow<Row> *>(memory + at_rows + stage * row_bytes + bwd_bytes);
   }
 
-  __device__ __forceinline__ u32 q_full(int slot) const { return start + at_barriers + slot * 32; }
-  __device__ __forceinline__ u32 do_full(int slot) const { return q_full(slot) + 8; }
-  __device__ __forceinline__ u32 empty(int slot) const { return q_full(slot) + 16; }
-  __device__ __forceinline__ u32 note(int slot) const { return q_full(slot) + 24; }
+  __device__ __forceinline__ u32 q_full(int stage) const { return start + at_barriers + stage * 32; }
+  __device__ __forceinline__ u32 do_full(int stage) const { return q_full(stage) + 8; }
+  __device__ __forceinline__ u32 empty(int stage) const { return q_full(stage) + 16; }
+  __device__ __forceinline__ u32 message(int stage) const { return q_full(stage) + 24; }
   // Notes of kv tiles, two in turn: a consumer reads one until it has given back K and V of the next.
   __device__ __forceinline__ u32 block_note(u32 turn) const { return q_full(stages) + (turn & 1) * 16; }
-  __device__ __forceinline__ u32 ds_full(int slot) const { return q_full(stages) + 32 + slot * 8; }
+  __device__ __forceinline__ u32 ds_full(int stage) const { return q_full(stages) + 32 + stage * 8; }
   __device__ __forceinline__ u32 kv_full() const { return ds_full(ds_slots); }
   __device__ __forceinline__ u32 kv_empty() const { return kv_full() + 8; }
   // Of a deterministic kernel: see sm90/bwd/dq_in_order.cuh.
@@ -350,7 +350,7 @@ struct SharedBwdSm90 {
   // Where sums are handed over: see sm90/bwd/distance_grad_writer.cuh.
   __device__ __forceinline__ u32 sums_full() const { return kv_full() + 40; }
   __device__ __forceinline__ u32 sums_empty() const { return kv_full() + 48; }
-  // The note of the q tile before which the block had n, also for who is behind the consumers: up to five.
+  // The message of the q tile before which the block had n, also for who is behind the consumers: up to five.
   __device__ __forceinline__ u32 turn_note(u32 n) const { return kv_full() + 56 + n % 8 * 8; }
   // Of a kernel that claims q tiles, for the block's q tile number `tile` and its stored dQ number n: see
   // sm90/bwd/dq_first_store.cuh. Behind `claimed` and `taken` lies what is told with them.
@@ -360,12 +360,12 @@ struct SharedBwdSm90 {
   // Ones of Elem, as many as two core matrices of wgmma have.
   __device__ __forceinline__ u32 ones() const { return start + at_barriers + barrier_bytes; }
   // The kv tile that the block is at, `turn` of its own before it.
-  __device__ __forceinline__ BlockNote await_block(u32 turn) const {
+  __device__ __forceinline__ BlockMessage await_block(u32 turn) const {
     barrier_wait(kv_full(), turn & 1);
-    return BlockNote::load(block_note(turn));
+    return BlockMessage::load(block_note(turn));
   }
 
-  // Arrivals that end a phase. Every lane that has read a slot's row numbers, or written a Row, arrives for
+  // Arrivals that end a phase. Every lane that has read a stage's row numbers, or written a Row, arrives for
   // itself: ptxas leaves out a __syncwarp before the arrival of one for all.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
@@ -396,22 +396,22 @@ struct SharedBwdSm90 {
 };
 
 // What producers of both kernels bring of the rows of a q tile from `row` on, besides tensors. The numbers of
-// `rows` rows as luattn_prepare wrote them, to a slot of `shared`, counted on `full`; one thread.
+// `rows` rows as luattn_prepare wrote them, to a stage of `shared`, counted on `full`; one thread.
 template <class Spec, class Shared>
-LUATTN_FN void load_numbers(const LuattnParams &p, const Site &site, const Shared &shared, int slot, u32 full,
+LUATTN_FN void load_numbers(const LuattnParams &p, const Site &site, const Shared &shared, int stage, u32 full,
                             int row, int rows) {
   const i64 head_rows = ResultGroups::head_rows(p.shape.q_len), plane = i64(p.shape.batch) * p.shape.heads * head_rows;
   const float *from =
       static_cast<const float *>(p.scratch.bwd_rows) + (i64(site.b) * p.shape.heads + site.h) * head_rows + row;
 #pragma unroll
   for (int i = 0; i < Spec::num_bwd_rows; ++i)
-    bulk_load(shared_address(shared.numbers(slot) + i * Shared::tile_m), from + i * plane, rows * 4, full);
+    bulk_load(shared_address(shared.numbers(stage) + i * Shared::tile_m), from + i * plane, rows * 4, full);
 }
 // Row of each; of the last one in place of those that do not exist. A warp.
 template <class Spec, class Shared>
 LUATTN_FN void load_rows(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
-                         const Shared &shared, int slot, int row, int lane) {
+                         const Shared &shared, int stage, int row, int lane) {
 #pragma unroll 1
   for (int r = lane; r < Shared::tile_m; r += 32)
-    shared.rows(slot)[r].value = Spec::row(p, site, head, min_of(row + r, p.shape.q_len - 1));
+    shared.rows(stage)[r].value = Spec::row(p, site, head, min_of(row + r, p.shape.q_len - 1));
 }

@@ -15,7 +15,7 @@ struct ProducerBwdSm90 {
   const int lane;
   Site site;
   typename Spec::Head head;
-  Ring<Config::stages> q;
+  PipelineState<Config::stages> q;
   u32 num_tiles = 0;  // turns: q tiles of the block so far
 
   __device__ __forceinline__ ProducerBwdSm90(const LuattnParams &params, const LuattnTensorMaps &m,
@@ -28,46 +28,46 @@ struct ProducerBwdSm90 {
         q(1) {}
 
   // K and V of the block's kv tile number `turn`, if there is a q tile for it.
-  __device__ __forceinline__ void load_kv(const BlockNote &note, u32 turn) const {
+  __device__ __forceinline__ void load_kv(const BlockMessage &message, u32 turn) const {
     barrier_wait(shared.kv_empty(), turn & 1 ^ 1);
     if (!elected()) return;
-    note.store(shared.block_note(turn));
-    if (note.state != BlockNote::SOME) return barrier_arrive(shared.kv_full());
-    const int row = note.at.tile * tile_n;
+    message.store(shared.block_note(turn));
+    if (message.state != BlockMessage::SOME) return barrier_arrive(shared.kv_full());
+    const int row = message.at.tile * tile_n;
     barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + Shared::v_bytes);
 #pragma unroll
     for (int i = 0; i < Shared::boxes; ++i)
-      tensor_load(shared.k() + i * tile_n * 128, maps.k, shared.kv_full(), i * 64, row, note.at.h, note.at.b);
+      tensor_load(shared.k() + i * tile_n * 128, maps.k, shared.kv_full(), i * 64, row, message.at.h, message.at.b);
 #pragma unroll
     for (int i = 0; i < Shared::boxes_v; ++i)
-      tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, row, note.at.h, note.at.b);
+      tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, row, message.at.h, message.at.b);
   }
   // last: of its head; ends: and of its kv tile.
   __device__ __forceinline__ void load_q(Tile tile, u32 halves, bool last, bool ends, int kv0) {
     const int row = tile.index * tile_m;
     prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, kv0, lane);
-    barrier_wait(shared.empty(q.slot), q.parity);
+    barrier_wait(shared.empty(q.stage), q.parity);
     if (elected()) {
-      const TileNote note = TileNote::of(tile, last, site.h, ends, halves);
-      note.store(shared.note(q.slot));
-      if constexpr (Shared::turns) note.store(shared.turn_note(num_tiles));
-      barrier_arrive_expect(shared.q_full(q.slot), Shared::q_bytes);
+      const TileNote message = TileNote::of(tile, last, site.h, ends, halves);
+      message.store(shared.message(q.stage));
+      if constexpr (Shared::turns) message.store(shared.turn_note(num_tiles));
+      barrier_arrive_expect(shared.q_full(q.stage), Shared::q_bytes);
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.q(q.slot) + i * tile_m * 128, maps.q, shared.q_full(q.slot), i * 64, row, site.h,
+        tensor_load(shared.q(q.stage) + i * tile_m * 128, maps.q, shared.q_full(q.stage), i * 64, row, site.h,
                     site.b);
       const int rows = min_of(tile_m, ResultGroups::head_rows(p.shape.q_len) - row);
-      barrier_arrive_expect(shared.do_full(q.slot), Shared::do_bytes + Spec::num_bwd_rows * rows * 4);
-      load_numbers<Spec>(p, site, shared, q.slot, shared.do_full(q.slot), row, rows);
+      barrier_arrive_expect(shared.do_full(q.stage), Shared::do_bytes + Spec::num_bwd_rows * rows * 4);
+      load_numbers<Spec>(p, site, shared, q.stage, shared.do_full(q.stage), row, rows);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.dout(q.slot) + i * tile_m * 128, maps.dout, shared.do_full(q.slot), i * 64, row,
+        tensor_load(shared.dout(q.stage) + i * tile_m * 128, maps.dout, shared.do_full(q.stage), i * 64, row,
                     site.h, site.b);
     }
     if constexpr (Shared::has_rows) {
       if (Spec::grad_reads_row || (tile.masked && !tile.by_range))
-        load_rows<Spec>(p, site, head, shared, q.slot, row, lane);
-      barrier_arrive(shared.do_full(q.slot));
+        load_rows<Spec>(p, site, head, shared, q.stage, row, lane);
+      barrier_arrive(shared.do_full(q.stage));
     }
     q.advance();
     if constexpr (Shared::turns) ++num_tiles;
@@ -93,7 +93,7 @@ struct ProducerBwdSm90 {
       const bool ends = !after.valid();
       if (tile.valid()) load_q(tile, halves, ends || ahead.h != site.h, ends, at.tile * tile_n);
       if (first && (tile.valid() || ends)) {
-        load_kv({at, tile.valid() ? BlockNote::SOME : BlockNote::EMPTY}, turn);
+        load_kv({at, u32(tile.valid() ? BlockMessage::SOME : BlockMessage::EMPTY)}, turn);
         first = false;
       }
       if (ends) break;
@@ -106,7 +106,7 @@ struct ProducerBwdSm90 {
     }
   }
   __device__ __forceinline__ void run() {
-    const KvTickets<Spec, Config> tickets(p);
+    const KvTileScheduler<Spec, Config> tickets(p);
     u32 turn = 0;
 #pragma unroll 1
     for (;;) {
@@ -115,6 +115,6 @@ struct ProducerBwdSm90 {
       do load_block(at, turn++);
       while (tickets.next(at));
     }
-    load_kv({{0, 0, 0, 0}, BlockNote::END}, turn);
+    load_kv({{0, 0, 0, 0}, BlockMessage::END}, turn);
   }
 };

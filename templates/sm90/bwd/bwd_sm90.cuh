@@ -2,7 +2,7 @@
 // wgmma with f32 accumulation, TMA, one producer and two consumer warpgroups. sm_90a alone.
 //
 // One block for each multiprocessor, or for each kv tile of each kv head where there are fewer; each draws kv
-// tiles of tile_n positions, or shares of their q tiles, until there are no more (KvTickets). Each consumer
+// tiles of tile_n positions, or shares of their q tiles, until there are no more (KvTileScheduler). Each consumer
 // warpgroup has 64 of a tile's rows, and their dk and dv in registers.
 //   load     the producer, one warp, brings K and V once a kv tile. For each q head of the group it walks the
 //            q tiles that the mask leaves, and brings Q, dO and row numbers: sm90/bwd/bwd_producer.cuh
@@ -19,7 +19,7 @@
 //
 // Config: head_dim, head_dim_v multiples of 8 up to 128, in any combination; what they lack to a multiple of
 //   64 the copy engine fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
-//   head dims up to 64; stages: slots for Q and dO, at least 2: the next tile is awaited before this one
+//   head dims up to 64; stages: stages for Q and dO, at least 2: the next tile is awaited before this one
 //   goes back.
 // Dynamic shared memory: BwdSm90Layout of abi/shared_memory.h.
 #pragma once
@@ -92,8 +92,8 @@ struct ConsumerBwdSm90 {
   Acc acc;
   Sums sums;
   Rows row_sums;
-  Ring<stages> q;
-  Ring<Shared::ds_slots> ds, ds_before;  // of this tile, of the one before
+  PipelineState<stages> q;
+  PipelineState<Shared::ds_slots> ds, ds_before;  // of this tile, of the one before
   float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
   u32 v[keeps_v ? 4 : 1][4];
   Lines lines;
@@ -113,7 +113,7 @@ struct ConsumerBwdSm90 {
         ds(0),
         ds_before(1),
         part{s, g, warp, lane} {
-    ds_before.slot = Shared::ds_slots - 1;
+    ds_before.stage = Shared::ds_slots - 1;
   }
 
   __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
@@ -144,7 +144,7 @@ struct ConsumerBwdSm90 {
   }
   __device__ __forceinline__ Row row_at(int at) const {
     if constexpr (Shared::has_rows)
-      return shared.rows(q.slot)[at].value;
+      return shared.rows(q.stage)[at].value;
     else
       return Row{};
   }
@@ -183,14 +183,14 @@ struct ConsumerBwdSm90 {
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) {
       if (!(Which >> i & 1)) continue;
-      const float2 pair = *reinterpret_cast<const float2 *>(shared.numbers(q.slot) + i * tile_m + column(j));
+      const float2 pair = *reinterpret_cast<const float2 *>(shared.numbers(q.stage) + i * tile_m + column(j));
       bwd[j].x[i] = pair.x, bwd[j + 1].x[i] = pair.y;
     }
   }
   // P alone. Distances by what the compiler takes for other positions than those of the second call: of a
   // term that is not linear in them it would compute all first and keep them, more than there are registers.
   template <class Terms>
-  __device__ __forceinline__ void weigh(int q0, const Terms &terms, BwdRow (&bwd)[cols],
+  __device__ __forceinline__ void softmax_step(int q0, const Terms &terms, BwdRow (&bwd)[cols],
                                         const float (&s)[tile_m / 2]) {
     float sum = 0;
     int first = q0;
@@ -285,7 +285,7 @@ struct ConsumerBwdSm90 {
     if constexpr (weighs_first) {
       wgmma_wait<1>();
       wgmma_arrived(s);
-      weigh(q0, terms, bwd, s);
+      softmax_step(q0, terms, bwd, s);
     }
     wgmma_wait<0>();
     wgmma_arrived(s);
@@ -311,14 +311,14 @@ struct ConsumerBwdSm90 {
   // dS of this warp to shared memory, where both consumers' products find it, a row for each query.
   __device__ __forceinline__ void share_ds(const u32 (&a)[tile_m / 16][4]) const {
     const int row = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
-    const u32 to = shared.ds(ds.slot) + group * tile_m * 128 + row * 128 + ((chunk ^ lane % 8) << 4);
+    const u32 to = shared.ds(ds.stage) + group * tile_m * 128 + row * 128 + ((chunk ^ lane % 8) << 4);
 #pragma unroll
     for (int i = 0; i < tile_m / 16; ++i) store_transposed(to + i * 16 * 128, a[i]);
   }
   __device__ __forceinline__ void announce_ds() const {
     fence_async();
     __syncwarp();
-    if (lane == 0) barrier_arrive(shared.ds_full(ds.slot));
+    if (lane == 0) barrier_arrive(shared.ds_full(ds.stage));
   }
 
   // ---- products ----
@@ -329,7 +329,7 @@ struct ConsumerBwdSm90 {
   // With few scores a thread, dQ of the tile before is added while dP is under way.
   static constexpr bool adds_late = tile_m == 64;
   // dQ of a tile is computed in the tile behind it: the other consumer's dS, which it needs too, is then
-  // there, and the two need not be at the same point. What it was read from is written again when a slot of Q
+  // there, and the two need not be at the same point. What it was read from is written again when a stage of Q
   // has come back twice, which the other consumer had a part in after its own product.
   static constexpr bool lags = Shared::lags;
 
@@ -343,7 +343,7 @@ struct ConsumerBwdSm90 {
     for (int i = 0; i < dim_v / 2; ++i) dv[i] = 0;
   }
   __device__ __forceinline__ typename Sums::At sums_at() {
-    return {p, site, head, acc, kv0, lane, part.address(), shared, q.slot};
+    return {p, site, head, acc, kv0, lane, part.address(), shared, q.stage};
   }
   __device__ __forceinline__ void leave_head() {
     sums.leave_head(sums_at());
@@ -373,13 +373,13 @@ struct ConsumerBwdSm90 {
   }
   __device__ __forceinline__ void issue_dp(float (&dp)[tile_m / 2]) {
     if constexpr (keeps_v) {
-      const u64 b = wgmma_operand(shared.dout(q.slot), 0);
+      const u64 b = wgmma_operand(shared.dout(q.stage), 0);
       wgmma_fence();
       Wgmma<Elem, tile_m>::dots64(dp, wgmma_operand(shared.v() + group * 64 * 128, 0), b, 0);
       WgmmaKept<Elem>::template dots64<false>(dp, v, b + (tile_m * 128 >> 4));
       wgmma_commit();
     } else {
-      issue_scores<dim_v>(dp, shared.v() + group * 64 * 128, shared.dout(q.slot));
+      issue_scores<dim_v>(dp, shared.v() + group * 64 * 128, shared.dout(q.stage));
     }
   }
   // x += P^T dO, or dS^T Q.
@@ -396,9 +396,9 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void issue_dq() {
     auto &ring = lags ? ds_before : ds;
     const u32 columns = splits_rows ? 0 : group * (Shared::boxes == 2 ? tile_n * 128 : 64);
-    const u32 rows = shared.ds(ring.slot) + (splits_rows ? group * 64 * 128 : 0);
+    const u32 rows = shared.ds(ring.stage) + (splits_rows ? group * 64 * 128 : 0);
     const u64 a = wgmma_operand(rows, 0), b = wgmma_operand(shared.k() + columns, 0);
-    barrier_wait(shared.ds_full(ring.slot), ring.parity);
+    barrier_wait(shared.ds_full(ring.stage), ring.parity);
     wgmma_fence();
     if constexpr (Need::dq) {
 #pragma unroll
@@ -424,24 +424,24 @@ struct ConsumerBwdSm90 {
   // ---- a q tile ----
 
   __device__ __forceinline__ TileNote await_tile() const {
-    barrier_wait(shared.q_full(q.slot), q.parity);
-    return TileNote::load(shared.note(q.slot));
+    barrier_wait(shared.q_full(q.stage), q.parity);
+    return TileNote::load(shared.message(q.stage));
   }
 
   // What is read along the keys for the next tile of the head.
   __device__ __forceinline__ void read_ahead(TileNote tile) {
     if (!reads_ahead || tile.last()) return;
-    Ring<stages> next = q;
+    PipelineState<stages> next = q;
     next.advance();
-    barrier_wait(shared.q_full(next.slot), next.parity);
-    lines.load(p, site, head, TileNote::load(shared.note(next.slot)).index() * tile_m, kv0, lane, 0);
+    barrier_wait(shared.q_full(next.stage), next.parity);
+    lines.load(p, site, head, TileNote::load(shared.message(next.stage)).index() * tile_m, kv0, lane, 0);
   }
 
   __device__ __forceinline__ void add_tile(TileNote tile) {
     float s[tile_m / 2], dp[tile_m / 2];
     u32 a_p[tile_m / 16][4], a_ds[tile_m / 16][4];
-    issue_scores<dim>(s, shared.k() + group * 64 * 128, shared.q(q.slot));
-    barrier_wait(shared.do_full(q.slot), q.parity);
+    issue_scores<dim>(s, shared.k() + group * 64 * 128, shared.q(q.stage));
+    barrier_wait(shared.do_full(q.stage), q.parity);
     if constexpr (needs_dp) {
       issue_dp(dp);
     } else {
@@ -458,7 +458,7 @@ struct ConsumerBwdSm90 {
     if constexpr (Need::dv) {
       if constexpr (!Sums::in_f32) round(a_p, s);
       wgmma_fence();
-      issue_sums<dim_v>(dv, a_p, shared.dout(q.slot));
+      issue_sums<dim_v>(dv, a_p, shared.dout(q.stage));
     }
     pass_turn();
     if constexpr (shares_ds)
@@ -476,7 +476,7 @@ struct ConsumerBwdSm90 {
     }
     if constexpr (Need::dk) {
       wgmma_fence();
-      issue_sums<dim>(dk, a_ds, shared.q(q.slot));
+      issue_sums<dim>(dk, a_ds, shared.q(q.stage));
     }
     if constexpr (shares_ds) {
       wgmma_wait<Need::dk ? 1 : 0>();
@@ -486,7 +486,7 @@ struct ConsumerBwdSm90 {
     wgmma_arrived(dv);
     wgmma_arrived(dk);
     add_rows();
-    barrier_arrive(shared.empty(q.slot));
+    barrier_arrive(shared.empty(q.stage));
     q.advance();
   }
 
@@ -507,11 +507,11 @@ struct ConsumerBwdSm90 {
     await_turn();
     pass_turn();
     read_ahead(tile);
-    // dO on its way to a slot that is given back: where both consumers may leave a tile out, one has to wait.
-    if constexpr (Shared::turns) barrier_wait(shared.do_full(q.slot), q.parity);
+    // dO on its way to a stage that is given back: where both consumers may leave a tile out, one has to wait.
+    if constexpr (Shared::turns) barrier_wait(shared.do_full(q.stage), q.parity);
     if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
     if constexpr (shares_ds) {
-      const u32 zeros = shared.ds(ds.slot) + group * tile_m * 128 + (warp * 32 + lane) * 16;
+      const u32 zeros = shared.ds(ds.stage) + group * tile_m * 128 + (warp * 32 + lane) * 16;
 #pragma unroll
       for (int i = 0; i < tile_m / 16; ++i) store_shared_16(zeros + i * 16 * 128, 0.f, 0.f, 0.f, 0.f);
       announce_ds();
@@ -522,7 +522,7 @@ struct ConsumerBwdSm90 {
       add_rows();
       ds.advance();
     }
-    barrier_arrive(shared.empty(q.slot));
+    barrier_arrive(shared.empty(q.stage));
     q.advance();
   }
   __device__ __forceinline__ void add_tiles() {
@@ -564,17 +564,17 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void run() {
     if (group == 1) pass_turn();
 #pragma unroll 1
-    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
-         note = shared.await_block(turn)) {
-      enter_block(note.at);
-      if (note.state == BlockNote::SOME) {
+    for (BlockMessage message = shared.await_block(0); message.state != BlockMessage::END;
+         message = shared.await_block(turn)) {
+      enter_block(message.at);
+      if (message.state == BlockMessage::SOME) {
         if constexpr (keeps_v) keep_v();
         add_tiles();
         leave_block();
       } else {
         barrier_arrive(shared.kv_empty());
       }
-      finish(BlockNote::load(shared.block_note(turn)).at);
+      finish(BlockMessage::load(shared.block_note(turn)).at);
       ++turn;
     }
     part.dismiss();

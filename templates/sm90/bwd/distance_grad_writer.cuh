@@ -28,7 +28,7 @@ struct SumsWriterSm90 {
                      // kept; -1: none are
   int first;         // the ring's first group, of the next tile's
   u32 turn, parity;  // kv tiles before this one; of the sums
-  Ring<Config::stages> q;
+  PipelineState<Config::stages> q;
 
   __device__ __forceinline__ SumsWriterSm90(const LuattnParams &params, const Shared &s)
       : p(params),
@@ -66,8 +66,8 @@ struct SumsWriterSm90 {
 
   // Group i of those that are kept, in a ring.
   __device__ __forceinline__ u32 group_at(int i) const {
-    const int slot = first + i;
-    return shared.sums_kept() + ((slot < groups ? slot : slot - groups) * 32 + lane) * 4;
+    const int stage = first + i;
+    return shared.sums_kept() + ((stage < groups ? stage : stage - groups) * 32 + lane) * 4;
   }
   // What get(i) has of each group of a tile's distances to what is kept of them.
   template <class Get>
@@ -93,9 +93,9 @@ struct SumsWriterSm90 {
   }
 
   __device__ __forceinline__ TileNote await_tile() {
-    barrier_wait(shared.q_full(q.slot), q.parity);
-    const TileNote tile = TileNote::load(shared.note(q.slot));
-    barrier_arrive(shared.empty(q.slot));
+    barrier_wait(shared.q_full(q.stage), q.parity);
+    const TileNote tile = TileNote::load(shared.message(q.stage));
+    barrier_arrive(shared.empty(q.stage));
     q.advance();
     return tile;
   }
@@ -139,12 +139,12 @@ struct SumsWriterSm90 {
   }
   __device__ __forceinline__ void run() {
 #pragma unroll 1
-    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
-         note = shared.await_block(turn)) {
+    for (BlockMessage message = shared.await_block(0); message.state != BlockMessage::END;
+         message = shared.await_block(turn)) {
       barrier_arrive(shared.kv_empty());
-      site.b = note.at.b;
-      kv0 = note.at.tile * tile_n;
-      if (note.state == BlockNote::SOME) add_tiles();
+      site.b = message.at.b;
+      kv0 = message.at.tile * tile_n;
+      if (message.state == BlockMessage::SOME) add_tiles();
       ++turn;
     }
   }

@@ -27,8 +27,8 @@ struct ClaimerSm90 {
   const LuattnParams &p;
   const Shared shared;
   const int lane;
-  Ring<Config::stages> q;
-  Ring<Shared::ds_slots> ds;
+  PipelineState<Config::stages> q;
+  PipelineState<Shared::ds_slots> ds;
   u32 num_tiles;
   // Of q tiles first, first + 1, .. of a head, for lane 0, 1, ..: what has become of them, some time ago.
   int head, first;
@@ -40,10 +40,10 @@ struct ClaimerSm90 {
   __device__ __forceinline__ void run() {
     u32 turn = 0;
 #pragma unroll 1
-    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
-         note = shared.await_block(++turn)) {
+    for (BlockMessage message = shared.await_block(0); message.state != BlockMessage::END;
+         message = shared.await_block(++turn)) {
       barrier_arrive(shared.kv_empty());
-      if (note.state == BlockNote::SOME) claim_tiles(note.at.b);
+      if (message.state == BlockMessage::SOME) claim_tiles(message.at.b);
     }
   }
 
@@ -63,12 +63,12 @@ struct ClaimerSm90 {
     head = -1;
 #pragma unroll 1
     for (bool ends = false; !ends; ++num_tiles) {
-      barrier_wait(shared.q_full(q.slot), q.parity);
-      const TileNote tile = TileNote::load(shared.note(q.slot));
-      barrier_arrive(shared.empty(q.slot));
+      barrier_wait(shared.q_full(q.stage), q.parity);
+      const TileNote tile = TileNote::load(shared.message(q.stage));
+      barrier_arrive(shared.empty(q.stage));
       q.advance();
       ends = tile.ends_block();
-      barrier_wait(shared.ds_full(ds.slot), ds.parity);
+      barrier_wait(shared.ds_full(ds.stage), ds.parity);
       ds.advance();
       if (int(tile.head) != head || tile.index() - first >= 32) {
         head = int(tile.head), first = tile.index();
@@ -115,14 +115,14 @@ struct DqStorerSm90 {
 #pragma unroll 1
     for (u32 n = from;; n += 2) {
       barrier_wait(shared.handed(n), n / 2 & 1);
-      const StoreNote note = StoreNote::load(shared.taken(n) + 8);
-      if (note.row < 0) return;
-      store(note);
+      const StoreNote message = StoreNote::load(shared.taken(n) + 8);
+      if (message.row < 0) return;
+      store(message);
       bulk_wait_read();
       barrier_arrive(shared.taken(n));
       bulk_wait();
       __syncwarp();
-      u32 *claim = turn_of<Config>(p, 0, note.head, note.row);
+      u32 *claim = turn_of<Config>(p, 0, message.head, message.row);
       if (lane == 0)
         asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(claim), "n"(int(STORED)) : "memory");
     }
@@ -130,13 +130,13 @@ struct DqStorerSm90 {
 
  private:
   // A lane for the part of each consumer warp, as DqWriterSm90::add.
-  __device__ __forceinline__ void store(const StoreNote &note) const {
-    const int group = lane / 4, row = note.row + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16,
+  __device__ __forceinline__ void store(const StoreNote &message) const {
+    const int group = lane / 4, row = message.row + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16,
               d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
     float *to = acc_row<Config::head_dim, float>(p.scratch.dq_acc, p.shape.heads,
         ResultGroups::head_rows(p.shape.q_len), 0,
-                                                 note.head, row);
+                                                 message.head, row);
     bulk_store(to + d0 * 16, shared.dq(lane), width * 64, lane < Shared::warps && width > 0 && row < p.shape.q_len);
     bulk_commit();
   }

@@ -58,7 +58,7 @@ struct DqWriterSm90 {
     return {tile, turn_of<Config>(p, site.b, site.h, 0) + tile.index(),
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), kv_tile)};
   }
-  __device__ __forceinline__ TileNote note(u32 tile) const { return TileNote::load(shared.turn_note(tile)); }
+  __device__ __forceinline__ TileNote message(u32 tile) const { return TileNote::load(shared.turn_note(tile)); }
   // dQ of the next tile; of the other writer's, too: it cannot be overtaken, for the one behind it is this
   // one's.
   __device__ __forceinline__ void await_dq() const {
@@ -68,11 +68,11 @@ struct DqWriterSm90 {
   __device__ __forceinline__ void run() {
     u32 turn = 0;
 #pragma unroll 1
-    for (BlockNote note = shared.await_block(0); note.state != BlockNote::END;
-         note = shared.await_block(++turn)) {
+    for (BlockMessage message = shared.await_block(0); message.state != BlockMessage::END;
+         message = shared.await_block(++turn)) {
       barrier_arrive(shared.kv_empty());
-      site.b = note.at.b;
-      if (note.state == BlockNote::SOME) add_block(note.at.tile);
+      site.b = message.at.b;
+      if (message.state == BlockMessage::SOME) add_block(message.at.tile);
     }
   }
   __device__ __forceinline__ void add_block(int kv_tile) {
@@ -81,7 +81,7 @@ struct DqWriterSm90 {
 #pragma unroll 1
     for (bool ends = false; !ends; ++num_tiles) {
       await_dq();
-      const TileNote tile = note(num_tiles);
+      const TileNote tile = message(num_tiles);
       ends = tile.ends_block();
       if (num_tiles % 2 == which) {
         if (!awaited) {
@@ -96,7 +96,7 @@ struct DqWriterSm90 {
         turn_pass(turn.number, kv_tile);
         awaited = false;
       } else if (Shared::lags && !ends) {  // consumers have had the next one, too
-        turn = turn_in(note(num_tiles + 1), kv_tile);
+        turn = turn_in(message(num_tiles + 1), kv_tile);
         turn_await(turn.number, turn.before);
         awaited = true;
       }

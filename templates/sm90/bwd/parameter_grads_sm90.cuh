@@ -42,7 +42,7 @@ struct ParameterSums {
     int kv0, lane;
     u32 slab;  // its part of shared memory for dQ
     const SharedBwdSm90<Spec, Config> &shared;
-    int slot;  // of Q
+    int stage;  // of Q
 
     // hands: where the warp's sums lie for who adds them.
     __device__ __forceinline__ u32 line() const { return shared.line(int(threadIdx.x) / 32 - 4); }
@@ -123,7 +123,7 @@ struct ParameterSums {
   }
   // Until the line's last sums have been read; what has been written there is for who reads it.
   __device__ __forceinline__ void await_line(const At &at) const {
-    const u32 tiles = Config::stages % 2 == 0 ? u32(at.slot) : num_handed;  // before this one, modulo 2
+    const u32 tiles = Config::stages % 2 == 0 ? u32(at.stage) : num_handed;  // before this one, modulo 2
     barrier_wait(at.shared.sums_empty(), tiles & 1 ^ 1);
   }
   __device__ __forceinline__ void hand_over(const At &at) {

@@ -3,7 +3,7 @@
 //
 // One block for each multiprocessor, or two for each kv tile of each kv head where there are fewer, in pairs
 // of neighbours that work together (clusters). A pair draws kv tiles of 128 positions, or shares of their q
-// tiles, until there are no more (KvTickets). A block has 64 of the positions. What 64 positions add to
+// tiles, until there are no more (KvTileScheduler). A block has 64 of the positions. What 64 positions add to
 // dq_acc would be what limits the kernel; so each block sends its dS to the other, and computes dQ of half of
 // the channels over the 128 positions of both.
 //
@@ -18,7 +18,7 @@
 //   keys     dK += dS^T Q
 //
 // Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
-//   64 the copy engine fills with zeros. tile_m = tile_n = 64, threads = 512; stages: slots for Q and dO, at
+//   64 the copy engine fills with zeros. tile_m = tile_n = 64, threads = 512; stages: stages for Q and dO, at
 //   least 2.
 // Dynamic shared memory: BwdD256Layout of abi/shared_memory.h; and 4 * num_acc * 4 bytes static.
 #pragma once
@@ -43,8 +43,8 @@ struct SumsWide {
   static constexpr int pairs = boxes / 2;
   static constexpr bool odd = boxes % 2 != 0;
   float sum[pairs + odd][64];
-  Ring<Config::stages> slot;
-  Ring<2> ds;
+  PipelineState<Config::stages> stage;
+  PipelineState<2> ds;
   u32 parity;
 
   __device__ __forceinline__ SumsWide(const LuattnParams &params, const Shared &s)
@@ -53,7 +53,7 @@ struct SumsWide {
         rank(cluster_rank()),
         lane(int(threadIdx.x) % 32),
         warp(int(threadIdx.x) / 32 % 4),
-        slot(0),
+        stage(0),
         ds(0),
         parity(0) {}
 
@@ -65,19 +65,19 @@ struct SumsWide {
   }
 
   __device__ __forceinline__ WideNote await() const {
-    barrier_wait(Value ? shared.do_full(slot.slot) : shared.q_full(slot.slot), slot.parity);
-    return WideNote::load(Value ? shared.do_note(slot.slot) : shared.q_note(slot.slot));
+    barrier_wait(Value ? shared.do_full(stage.stage) : shared.q_full(stage.stage), stage.parity);
+    return WideNote::load(Value ? shared.do_note(stage.stage) : shared.q_message(stage.stage));
   }
   __device__ __forceinline__ void give_back() {
-    barrier_arrive(Value ? shared.do_empty(slot.slot) : shared.q_empty(slot.slot));
-    slot.advance();
+    barrier_arrive(Value ? shared.do_empty(stage.stage) : shared.q_empty(stage.stage));
+    stage.advance();
   }
   __device__ __forceinline__ void add_tile() {
-    barrier_wait(Value ? shared.p_full() : shared.ds_full(ds.slot), Value ? parity : ds.parity);
-    if constexpr (!Value) barrier_wait(shared.keys_turn(ds.slot), ds.parity);
+    barrier_wait(Value ? shared.p_full() : shared.ds_full(ds.stage), Value ? parity : ds.parity);
+    if constexpr (!Value) barrier_wait(shared.keys_turn(ds.stage), ds.parity);
     wgmma_fence();
-    const u64 a = block_operand(Value ? shared.p() : shared.ds(ds.slot), 0),
-              b = block_operand(Value ? shared.dout(slot.slot) : shared.q(slot.slot), Shared::box);
+    const u64 a = block_operand(Value ? shared.p() : shared.ds(ds.stage), 0),
+              b = block_operand(Value ? shared.dout(stage.stage) : shared.q(stage.stage), Shared::box);
 #pragma unroll
     for (int i = 0; i < pairs; ++i) WgmmaOuter<Elem, 128>::sums64(sum[i], a, b + (i * 2 * Shared::box >> 4));
     if constexpr (odd) WgmmaOuter<Elem, 64>::sums64(sum[pairs], a, b + (pairs * 2 * Shared::box >> 4));
@@ -85,32 +85,32 @@ struct SumsWide {
     wgmma_wait<0>();
 #pragma unroll
     for (int i = 0; i < pairs + odd; ++i) wgmma_arrived(sum[i]);
-    if (lane == 0) barrier_arrive(Value ? shared.p_empty() : shared.ds_empty(ds.slot));
+    if (lane == 0) barrier_arrive(Value ? shared.p_empty() : shared.ds_empty(ds.stage));
     ds.advance();
     parity ^= 1;
   }
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     for (;;) {
-      WideNote note = await();
-      if (note.is(WideNote::END)) break;
+      WideNote message = await();
+      if (message.is(WideNote::END)) break;
       clear();
-      if (note.is(WideNote::VALUES)) {
+      if (message.is(WideNote::VALUES)) {
         give_back();
-        note = await();
+        message = await();
       }
-      if (note.is(WideNote::TILE)) {
+      if (message.is(WideNote::TILE)) {
 #pragma unroll 1
         for (;;) {
           add_tile();
           give_back();
-          if (note.ends_block()) break;
-          note = await();
+          if (message.ends_block()) break;
+          message = await();
         }
       } else {
         give_back();
       }
-      finish(note);
+      finish(message);
     }
   }
 

@@ -25,17 +25,17 @@ struct TurnsWide {
   const LuattnParams &p;
   const Shared shared;
   const int rank;
-  Ring<2> note;
+  PipelineState<2> message;
   u32 parity;  // of the additions
 
   __device__ __forceinline__ TurnsWide(const LuattnParams &params, const Shared &s)
-      : p(params), shared(s), rank(cluster_rank()), note(0), parity(0) {}
+      : p(params), shared(s), rank(cluster_rank()), message(0), parity(0) {}
 
   __device__ __forceinline__ Turn await_tile() {
-    barrier_wait(shared.turn_noted(note.slot), note.parity);
-    const WideNote tile = WideNote::load(shared.turn_note(note.slot));
-    barrier_arrive(shared.turn_read(note.slot));
-    note.advance();
+    barrier_wait(shared.turn_noted(message.stage), message.parity);
+    const WideNote tile = WideNote::load(shared.turn_note(message.stage));
+    barrier_arrive(shared.turn_read(message.stage));
+    message.advance();
     if (!tile.is(WideNote::TILE)) return {tile, nullptr, 0};
     const Site site{int(tile.b), int(tile.head), p.shape.q_len, p.shape.kv_len};
     return {tile, turn_of<Config>(p, site.b, site.h, tile.index() * tile_m) + rank,

@@ -9,8 +9,8 @@
 // no room for that.
 LUATTN_FN u64 block_operand(u32 address, u32 across) { return wgmma_operand(address & 0x3ffff, across); }
 
-// What the producer tells of a slot of Q or dO, before it arrives at `q_full` or `do_full`: a q tile; V of a
-// kv tile (in a slot of dO); that a kv tile has no q tiles (in both); or that there is no more (in both).
+// What the producer tells of a stage of Q or dO, before it arrives at `q_full` or `do_full`: a q tile; V of a
+// kv tile (in a stage of dO); that a kv tile has no q tiles (in both); or that there is no more (in both).
 struct WideNote {
   enum Kind { TILE, VALUES, NOTHING, END };
   u32 bits, head;
@@ -46,9 +46,9 @@ struct WideNote {
 static_assert(LUATTN_MAX_SPLITS <= 64);
 
 // Shared memory of one block of a pair: its K, and of the other's K the channels of which it computes dQ;
-// slots for Q and dO; P, and two slots for dS and for the other's dS, each a row of 64 positions for each
-// query; row numbers of each slot of dO; barriers and notes. Tiles are boxes of 64 channels by 64 rows. V of
-// a kv tile takes a slot of dO, ahead of its q tiles, until the scores have it in registers.
+// stages for Q and dO; P, and two stages for dS and for the other's dS, each a row of 64 positions for each
+// query; row numbers of each stage of dO; barriers and notes. Tiles are boxes of 64 channels by 64 rows. V of
+// a kv tile takes a stage of dO, ahead of its q tiles, until the scores have it in registers.
 template <class Spec, class Config>
 struct SharedWide {
   using Row = typename Spec::Row;
@@ -78,47 +78,47 @@ struct SharedWide {
 
   __device__ __forceinline__ u32 k() const { return start; }
   __device__ __forceinline__ u32 peer_k() const { return start + at_peer_k; }
-  __device__ __forceinline__ u32 q(int slot) const { return start + at_q + slot * k_bytes; }
-  __device__ __forceinline__ u32 dout(int slot) const { return start + at_do + slot * v_bytes; }
+  __device__ __forceinline__ u32 q(int stage) const { return start + at_q + stage * k_bytes; }
+  __device__ __forceinline__ u32 dout(int stage) const { return start + at_do + stage * v_bytes; }
   __device__ __forceinline__ u32 p() const { return start + at_p; }
-  __device__ __forceinline__ u32 ds(int slot) const { return start + at_ds + slot * box; }
-  __device__ __forceinline__ u32 peer_ds(int slot) const { return start + at_peer_ds + slot * box; }
-  __device__ __forceinline__ float *numbers(int slot) const {  // BwdRow::x[i] of row r at [i * tile_m + r]
-    return static_cast<float *>(__cvta_shared_to_generic(start + at_rows + slot * row_bytes));
+  __device__ __forceinline__ u32 ds(int stage) const { return start + at_ds + stage * box; }
+  __device__ __forceinline__ u32 peer_ds(int stage) const { return start + at_peer_ds + stage * box; }
+  __device__ __forceinline__ float *numbers(int stage) const {  // BwdRow::x[i] of row r at [i * tile_m + r]
+    return static_cast<float *>(__cvta_shared_to_generic(start + at_rows + stage * row_bytes));
   }
-  __device__ __forceinline__ SharedRow<Row> *rows(int slot) const {
+  __device__ __forceinline__ SharedRow<Row> *rows(int stage) const {
     return static_cast<SharedRow<Row> *>(
-        __cvta_shared_to_generic(start + at_rows + slot * row_bytes + bwd_bytes));
+        __cvta_shared_to_generic(start + at_rows + stage * row_bytes + bwd_bytes));
   }
 
-  __device__ __forceinline__ u32 q_note(int slot) const { return start + at_barriers + slot * 64; }
-  __device__ __forceinline__ u32 do_note(int slot) const { return q_note(slot) + 16; }
-  __device__ __forceinline__ u32 q_full(int slot) const { return q_note(slot) + 32; }
-  __device__ __forceinline__ u32 q_empty(int slot) const { return q_note(slot) + 40; }
-  __device__ __forceinline__ u32 do_full(int slot) const { return q_note(slot) + 48; }
-  __device__ __forceinline__ u32 do_empty(int slot) const { return q_note(slot) + 56; }
-  __device__ __forceinline__ u32 ticket() const { return q_note(stages); }  // 16 bytes
+  __device__ __forceinline__ u32 q_message(int stage) const { return start + at_barriers + stage * 64; }
+  __device__ __forceinline__ u32 do_note(int stage) const { return q_message(stage) + 16; }
+  __device__ __forceinline__ u32 q_full(int stage) const { return q_message(stage) + 32; }
+  __device__ __forceinline__ u32 q_empty(int stage) const { return q_message(stage) + 40; }
+  __device__ __forceinline__ u32 do_full(int stage) const { return q_message(stage) + 48; }
+  __device__ __forceinline__ u32 do_empty(int stage) const { return q_message(stage) + 56; }
+  __device__ __forceinline__ u32 ticket() const { return q_message(stages); }  // 16 bytes
   __device__ __forceinline__ u32 ticket_full() const { return ticket() + 16; }
   __device__ __forceinline__ u32 ticket_empty() const { return ticket() + 24; }
   __device__ __forceinline__ u32 k_scored() const { return ticket() + 32; }
   __device__ __forceinline__ u32 k_empty() const { return ticket() + 40; }
   __device__ __forceinline__ u32 p_full() const { return ticket() + 48; }
   __device__ __forceinline__ u32 p_empty() const { return ticket() + 56; }
-  __device__ __forceinline__ u32 ds_full(int slot) const { return ticket() + 64 + slot * 32; }
-  __device__ __forceinline__ u32 ds_empty(int slot) const { return ds_full(slot) + 8; }
-  __device__ __forceinline__ u32 peer_ds_full(int slot) const { return ds_full(slot) + 16; }
-  // dK of this tile may be computed now. One for each slot of dS, as the scores may be two tiles ahead.
-  __device__ __forceinline__ u32 keys_turn(int slot) const { return ds_full(slot) + 24; }
+  __device__ __forceinline__ u32 ds_full(int stage) const { return ticket() + 64 + stage * 32; }
+  __device__ __forceinline__ u32 ds_empty(int stage) const { return ds_full(stage) + 8; }
+  __device__ __forceinline__ u32 peer_ds_full(int stage) const { return ds_full(stage) + 16; }
+  // dK of this tile may be computed now. One for each stage of dS, as the scores may be two tiles ahead.
+  __device__ __forceinline__ u32 keys_turn(int stage) const { return ds_full(stage) + 24; }
   // Of a deterministic kernel: see sm90/bwd_d256/d256_dq_in_order.cuh.
-  __device__ __forceinline__ u32 turn_note(int slot) const { return ds_full(2) + slot * 16; }
-  __device__ __forceinline__ u32 turn_noted(int slot) const { return turn_note(2) + slot * 8; }
+  __device__ __forceinline__ u32 turn_note(int stage) const { return ds_full(2) + stage * 16; }
+  __device__ __forceinline__ u32 turn_noted(int stage) const { return turn_note(2) + stage * 8; }
   __device__ __forceinline__ u32 turn() const { return turn_note(2) + 16; }
   __device__ __forceinline__ u32 dq_added() const { return turn_note(2) + 24; }
   __device__ __forceinline__ u32 is_first() const { return turn_note(2) + 32; }
-  __device__ __forceinline__ u32 turn_read(int slot) const { return turn_note(2) + 40 + slot * 8; }
+  __device__ __forceinline__ u32 turn_read(int stage) const { return turn_note(2) + 40 + stage * 8; }
 
   // Arrivals that end a phase: the producer's, or one of each warp that is done, in both blocks where the
-  // slot is filled for both.
+  // stage is filled for both.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);

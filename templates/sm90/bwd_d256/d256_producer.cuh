@@ -14,7 +14,7 @@ struct ProducerWide {
   const int rank;
   Site site;
   typename Spec::Head head;
-  Ring<Config::stages> q, dout;
+  PipelineState<Config::stages> q, dout;
   u32 draws, kv_tiles;  // of this block: of tickets; of kv tiles that have q tiles
 
   __device__ __forceinline__ ProducerWide(const LuattnParams &params, const LuattnTensorMaps &m,
@@ -30,7 +30,7 @@ struct ProducerWide {
         kv_tiles(0) {}
 
   // One of the pair draws and tells the other.
-  __device__ __forceinline__ u32 draw(const KvTickets<Spec, Config, 2> &tickets) {
+  __device__ __forceinline__ u32 draw(const KvTileScheduler<Spec, Config, 2> &tickets) {
     const u32 parity = draws++ & 1;
     u32 ticket = 0;
     if (rank == 0) {
@@ -53,31 +53,31 @@ struct ProducerWide {
     return uniform(ticket);
   }
 
-  // Fills the next slot of dO with V, or nothing.
+  // Fills the next stage of dO with V, or nothing.
   __device__ __forceinline__ void load_v(const KvBlock &at, WideNote::Kind kind) {
-    barrier_wait(shared.do_empty(dout.slot), dout.parity);
+    barrier_wait(shared.do_empty(dout.stage), dout.parity);
     if (elected()) {
-      const u32 full = shared.do_full(dout.slot);
+      const u32 full = shared.do_full(dout.stage);
       WideNote::of(kind, at, {0, false}, at.h * p.shape.group, kind != WideNote::VALUES)
-          .store(shared.do_note(dout.slot));
+          .store(shared.do_note(dout.stage));
       barrier_arrive_expect(full, kind == WideNote::VALUES ? Shared::v_bytes : 0);
       if (kind == WideNote::VALUES) {
 #pragma unroll
         for (int i = 0; i < Shared::boxes_v; ++i)
-          tensor_load(shared.dout(dout.slot) + i * box, maps.v, full, i * 64, (at.tile * 2 + rank) * tile_n,
+          tensor_load(shared.dout(dout.stage) + i * box, maps.v, full, i * 64, (at.tile * 2 + rank) * tile_n,
                       at.h, at.b);
       }
     }
-    if constexpr (Shared::has_rows) barrier_arrive(shared.do_full(dout.slot));
+    if constexpr (Shared::has_rows) barrier_arrive(shared.do_full(dout.stage));
     dout.advance();
   }
   // Tells that a kv tile has no q tiles, or that there is no more.
   __device__ __forceinline__ void tell(const KvBlock &at, WideNote::Kind kind) {
     load_v(at, kind);
-    barrier_wait(shared.q_empty(q.slot), q.parity);
+    barrier_wait(shared.q_empty(q.stage), q.parity);
     if (elected()) {
-      WideNote::of(kind, at, {0, false}, at.h * p.shape.group, true).store(shared.q_note(q.slot));
-      barrier_arrive(shared.q_full(q.slot));
+      WideNote::of(kind, at, {0, false}, at.h * p.shape.group, true).store(shared.q_message(q.stage));
+      barrier_arrive(shared.q_full(q.stage));
     }
     q.advance();
   }
@@ -92,37 +92,37 @@ struct ProducerWide {
       if (elected())
 #pragma unroll 1
         for (int i = first; i < first + count; ++i)
-          tensor_load(shared.k() + i * box, maps.k, shared.q_full(q.slot), i * 64, row, at.h, at.b);
+          tensor_load(shared.k() + i * box, maps.k, shared.q_full(q.stage), i * 64, row, at.h, at.b);
     }
   }
   // dO, which is free sooner and needed sooner, and Q.
   __device__ __forceinline__ void load_tile(const KvBlock &at, Tile tile, bool begins, bool ends) {
     const int row = tile.index * tile_m;
-    const WideNote note = WideNote::of(WideNote::TILE, at, tile, site.h, ends);
+    const WideNote message = WideNote::of(WideNote::TILE, at, tile, site.h, ends);
     prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, (at.tile * 2 + rank) * tile_n, lane_anew());
-    barrier_wait(shared.do_empty(dout.slot), dout.parity);
+    barrier_wait(shared.do_empty(dout.stage), dout.parity);
     if (elected()) {
       const int rows = min_of(tile_m, ResultGroups::head_rows(p.shape.q_len) - row);
-      const u32 full = shared.do_full(dout.slot);
-      note.store(shared.do_note(dout.slot));
+      const u32 full = shared.do_full(dout.stage);
+      message.store(shared.do_note(dout.stage));
       barrier_arrive_expect(full, Shared::v_bytes + Spec::num_bwd_rows * rows * 4);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.dout(dout.slot) + i * box, maps.dout, full, i * 64, row, site.h, site.b);
-      load_numbers<Spec>(p, site, shared, dout.slot, full, row, rows);
+        tensor_load(shared.dout(dout.stage) + i * box, maps.dout, full, i * 64, row, site.h, site.b);
+      load_numbers<Spec>(p, site, shared, dout.stage, full, row, rows);
     }
     if constexpr (Shared::has_rows) {
-      load_rows<Spec>(p, site, head, shared, dout.slot, row, lane_anew());
-      barrier_arrive(shared.do_full(dout.slot));
+      load_rows<Spec>(p, site, head, shared, dout.stage, row, lane_anew());
+      barrier_arrive(shared.do_full(dout.stage));
     }
-    barrier_wait(shared.q_empty(q.slot), q.parity);
+    barrier_wait(shared.q_empty(q.stage), q.parity);
     if (elected()) {
-      const u32 full = shared.q_full(q.slot);
-      note.store(shared.q_note(q.slot));
+      const u32 full = shared.q_full(q.stage);
+      message.store(shared.q_message(q.stage));
       barrier_arrive_expect(full, Shared::k_bytes * (begins ? 2 : 1));
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.q(q.slot) + i * box, maps.q, full, i * 64, row, site.h, site.b);
+        tensor_load(shared.q(q.stage) + i * box, maps.q, full, i * 64, row, site.h, site.b);
     }
     if (begins) {
       load_k(at);
@@ -165,7 +165,7 @@ struct ProducerWide {
     }
   }
   __device__ __forceinline__ void run() {
-    const KvTickets<Spec, Config, 2> tickets(p);
+    const KvTileScheduler<Spec, Config, 2> tickets(p);
 #pragma unroll 1
     for (;;) {
       KvBlock at = tickets.block_at(draw(tickets));
@@ -178,7 +178,7 @@ struct ProducerWide {
 };
 
 // Hands dS of each tile on to the other block, as soon as it is there: a warp of its own, so that the scores'
-// threads do not wait for each other's. As all who read a note, its lanes give Q back. With the other block's
+// threads do not wait for each other's. As all who read a message, its lanes give Q back. With the other block's
 // first dS of a kv tile it brings of its K the channels of which this block computes dQ.
 template <class Spec, class Config>
 struct SenderWide {
@@ -186,56 +186,56 @@ struct SenderWide {
 
   LUATTN_FN void run(const LuattnParams &p, const LuattnTensorMaps &maps, const Shared &shared) {
     const int rank = cluster_rank();
-    Ring<Config::stages> slot(0);
-    Ring<2> ds(0);
+    PipelineState<Config::stages> stage(0);
+    PipelineState<2> ds(0);
     bool begins = true;
     u32 parity = 1;
 #pragma unroll 1
     for (;;) {
-      barrier_wait(shared.q_full(slot.slot), slot.parity);
-      const WideNote note = WideNote::load(shared.q_note(slot.slot));
-      if (note.is(WideNote::END)) {
-        if constexpr (Shared::turns) tell_turns(shared, note, ds);
+      barrier_wait(shared.q_full(stage.stage), stage.parity);
+      const WideNote message = WideNote::load(shared.q_message(stage.stage));
+      if (message.is(WideNote::END)) {
+        if constexpr (Shared::turns) tell_turns(shared, message, ds);
         break;
       }
-      if (note.is(WideNote::TILE)) {
-        const u32 full = shared.peer_ds_full(ds.slot);
+      if (message.is(WideNote::TILE)) {
+        const u32 full = shared.peer_ds_full(ds.stage);
         if (begins) {  // all dQ of the kv tile before is there, so that the barrier has no phase under way
           barrier_wait(shared.k_empty(), parity);
           parity ^= 1;
-          if (elected()) load_peer_k(p, maps, shared, note, full, rank);
+          if (elected()) load_peer_k(p, maps, shared, message, full, rank);
         }
         // Arrives behind its own block's dS, which the scores' threads read together with the other's.
-        barrier_wait(shared.ds_full(ds.slot), ds.parity);
+        barrier_wait(shared.ds_full(ds.stage), ds.parity);
         if (elected()) {
           barrier_arrive_expect(full, Shared::box);
-          copy_to_peer(shared.peer_ds(ds.slot), shared.ds(ds.slot), Shared::box, full, rank);
+          copy_to_peer(shared.peer_ds(ds.stage), shared.ds(ds.stage), Shared::box, full, rank);
         }
-        if constexpr (Shared::turns) tell_turns(shared, note, ds);
+        if constexpr (Shared::turns) tell_turns(shared, message, ds);
         ds.advance();
-        begins = note.ends_block();
+        begins = message.ends_block();
       }
-      barrier_arrive(shared.q_empty(slot.slot));
-      slot.advance();
+      barrier_arrive(shared.q_empty(stage.stage));
+      stage.advance();
     }
   }
 
  private:
   // Which tile is next to whoever waits for turns.
-  LUATTN_FN void tell_turns(const Shared &shared, const WideNote &note, const Ring<2> &ds) {
-    barrier_wait(shared.turn_read(ds.slot), ds.parity ^ 1);
+  LUATTN_FN void tell_turns(const Shared &shared, const WideNote &message, const PipelineState<2> &ds) {
+    barrier_wait(shared.turn_read(ds.stage), ds.parity ^ 1);
     if (elected()) {
-      note.store(shared.turn_note(ds.slot));
-      barrier_arrive(shared.turn_noted(ds.slot));
+      message.store(shared.turn_note(ds.stage));
+      barrier_arrive(shared.turn_noted(ds.stage));
     }
   }
   LUATTN_FN void load_peer_k(const LuattnParams &p, const LuattnTensorMaps &maps, const Shared &shared,
-                             const WideNote &note, u32 full, int rank) {
+                             const WideNote &message, u32 full, int rank) {
     const int first = Shared::first_dq(rank), count = Shared::num_dq(rank);
     barrier_expect(full, count * Shared::box);
 #pragma unroll 1
     for (int i = 0; i < count; ++i)
       tensor_load(shared.peer_k() + i * Shared::box, maps.k, full, (first + i) * 64,
-                  (note.kv_tile() * 2 + (rank ^ 1)) * Config::tile_n, int(note.head) / p.shape.group, int(note.b));
+                  (message.kv_tile() * 2 + (rank ^ 1)) * Config::tile_n, int(message.head) / p.shape.group, int(message.b));
   }
 };

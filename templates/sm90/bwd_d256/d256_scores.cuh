@@ -39,8 +39,8 @@ struct ScoresWide {
   Head head;
   Col col[2];
   Acc acc;
-  Ring<Config::stages> q, dout;
-  Ring<2> ds, before;  // slots of dS: the next to fill, and the one of which dQ comes next
+  PipelineState<Config::stages> q, dout;
+  PipelineState<2> ds, before;  // stages of dS: the next to fill, and the one of which dQ comes next
   u32 parity;          // of the phases of P
   u32 turn_parity;     // of the turns, where there are any
   u32 v[Shared::boxes_v * 4][4];
@@ -78,36 +78,36 @@ struct ScoresWide {
 
   // V of the next kv tile that has q tiles. False: there are no more.
   __device__ __forceinline__ bool enter_block() {
-    WideNote note;
+    WideNote message;
 #pragma unroll 1
     for (;;) {
-      barrier_wait(shared.do_full(dout.slot), dout.parity);
-      note = WideNote::load(shared.do_note(dout.slot));
-      if (!note.is(WideNote::NOTHING)) break;
-      barrier_arrive(shared.do_empty(dout.slot));
+      barrier_wait(shared.do_full(dout.stage), dout.parity);
+      message = WideNote::load(shared.do_note(dout.stage));
+      if (!message.is(WideNote::NOTHING)) break;
+      barrier_arrive(shared.do_empty(dout.stage));
       dout.advance();
-      barrier_wait(shared.q_full(q.slot), q.parity);
-      barrier_arrive(shared.q_empty(q.slot));
+      barrier_wait(shared.q_full(q.stage), q.parity);
+      barrier_arrive(shared.q_empty(q.stage));
       q.advance();
     }
-    if (note.is(WideNote::END)) return false;
-    site.b = int(note.b);
-    kv0 = (note.kv_tile() * 2 + rank) * tile_n + warp * 16;
-    const u32 row = shared.dout(dout.slot) + (warp * 16 + lane % 16) * 128;
+    if (message.is(WideNote::END)) return false;
+    site.b = int(message.b);
+    kv0 = (message.kv_tile() * 2 + rank) * tile_n + warp * 16;
+    const u32 row = shared.dout(dout.stage) + (warp * 16 + lane % 16) * 128;
 #pragma unroll
     for (int i = 0; i < Shared::boxes_v * 4; ++i)
       ldmatrix_x4(v[i], row + i / 4 * box + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4));
-    barrier_arrive(shared.do_empty(dout.slot));
+    barrier_arrive(shared.do_empty(dout.stage));
     dout.advance();
     return true;
   }
   __device__ __forceinline__ WideNote await_tile() const {
-    barrier_wait(shared.q_full(q.slot), q.parity);
-    return WideNote::load(shared.q_note(q.slot));
+    barrier_wait(shared.q_full(q.stage), q.parity);
+    return WideNote::load(shared.q_message(q.stage));
   }
   // Of the tile that has been awaited: its dots, and what is read while they are under way.
   __device__ __forceinline__ void issue_dots(WideNote tile) {
-    const u64 a = block_operand(shared.k(), 0), b = block_operand(shared.q(q.slot), 0);
+    const u64 a = block_operand(shared.k(), 0), b = block_operand(shared.q(q.stage), 0);
     wgmma_fence();
     WgmmaFresh<Elem>::dots64(s, a, b);
 #pragma unroll
@@ -124,11 +124,11 @@ struct ScoresWide {
   template <bool Peeked = false>
   __device__ __forceinline__ void issue_dp() {
     if constexpr (Peeked)
-      barrier_wait_peeked<DO_FULL>(shared.do_full(dout.slot), dout.parity);
+      barrier_wait_peeked<DO_FULL>(shared.do_full(dout.stage), dout.parity);
     else
-      barrier_wait(shared.do_full(dout.slot), dout.parity);
+      barrier_wait(shared.do_full(dout.stage), dout.parity);
     if constexpr (needs_dp) {
-      const u64 columns = block_operand(shared.dout(dout.slot), 0);
+      const u64 columns = block_operand(shared.dout(dout.stage), 0);
       wgmma_fence();
       WgmmaKept<Elem>::template dots64<true>(dp, v, columns);
 #pragma unroll
@@ -150,8 +150,8 @@ struct ScoresWide {
     const u64 own = block_operand(shared.k() + (Shared::first_dq(rank) + i) * box, 0),
               peer = block_operand(shared.peer_k() + i * box, 0);
     wgmma_fence();
-    Wgmma<Elem, 64>::turned64(dq, block_operand(shared.ds(before.slot), 0), own, 0);
-    Wgmma<Elem, 64>::turned64(dq, block_operand(shared.peer_ds(before.slot), 0), peer, 1);
+    Wgmma<Elem, 64>::turned64(dq, block_operand(shared.ds(before.stage), 0), own, 0);
+    Wgmma<Elem, 64>::turned64(dq, block_operand(shared.peer_ds(before.stage), 0), peer, 1);
     wgmma_commit();
   }
   // In a deterministic kernel: waits for the block's turn in the tile. True: it is the first to have one.
@@ -185,10 +185,10 @@ struct ScoresWide {
     constexpr bool two = Shared::most_dq > 1;
     float dq[2][32];
     if constexpr (Next) {
-      if (tile.row >= 0) barrier_wait_peeked<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
-      barrier_peek<DO_FULL>(shared.do_full(dout.slot), dout.parity);
+      if (tile.row >= 0) barrier_wait_peeked<DS_HERE>(shared.peer_ds_full(before.stage), before.parity);
+      barrier_peek<DO_FULL>(shared.do_full(dout.stage), dout.parity);
     } else {
-      barrier_wait(shared.peer_ds_full(before.slot), before.parity);
+      barrier_wait(shared.peer_ds_full(before.stage), before.parity);
     }
     issue_dq(dq[0], 0);
     if constexpr (two) issue_dq(dq[1], 1);
@@ -201,7 +201,7 @@ struct ScoresWide {
       wgmma_arrived(dq[1]);
     }
     if (tile.row >= 0) {
-      if (lane == 0) barrier_arrive_both(shared.ds_empty(before.slot), rank);
+      if (lane == 0) barrier_arrive_both(shared.ds_empty(before.stage), rank);
       before.advance();
     }
     if (leaves && lane == 0) barrier_arrive(shared.k_empty());
@@ -220,7 +220,7 @@ struct ScoresWide {
   }
   __device__ __forceinline__ Row row_at(int at) const {
     if constexpr (Shared::has_rows)
-      return shared.rows(dout.slot)[at].value;
+      return shared.rows(dout.stage)[at].value;
     else
       return Row{};
   }
@@ -246,7 +246,7 @@ struct ScoresWide {
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) {
       const float2 pair =
-          *reinterpret_cast<const float2 *>(shared.numbers(dout.slot) + i * tile_m + column(j));
+          *reinterpret_cast<const float2 *>(shared.numbers(dout.stage) + i * tile_m + column(j));
       bwd[0].x[i] = pair.x, bwd[1].x[i] = pair.y;
     }
   }
@@ -327,11 +327,11 @@ struct ScoresWide {
   // Elements, to where the other warpgroups find them.
   __device__ __forceinline__ void hand_on(WideNote tile) {
     if constexpr (Need::dv) barrier_peek<P_EMPTY>(shared.p_empty(), parity ^ 1);
-    if constexpr (needs_ds) barrier_peek<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
-    if constexpr (Need::dq) barrier_peek<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
+    if constexpr (needs_ds) barrier_peek<DS_EMPTY>(shared.ds_empty(ds.stage), ds.parity ^ 1);
+    if constexpr (Need::dq) barrier_peek<DS_HERE>(shared.peer_ds_full(before.stage), before.parity);
     differentiate(tile);
-    barrier_arrive(shared.q_empty(q.slot));
-    barrier_arrive(shared.do_empty(dout.slot));
+    barrier_arrive(shared.q_empty(q.stage));
+    barrier_arrive(shared.do_empty(dout.stage));
     q.advance();
     dout.advance();
     if constexpr (Need::dv) {
@@ -339,14 +339,14 @@ struct ScoresWide {
       share(shared.p(), s);
     }
     if constexpr (needs_ds) {
-      barrier_wait_peeked<DS_EMPTY>(shared.ds_empty(ds.slot), ds.parity ^ 1);
-      share(shared.ds(ds.slot), dp);
+      barrier_wait_peeked<DS_EMPTY>(shared.ds_empty(ds.stage), ds.parity ^ 1);
+      share(shared.ds(ds.stage), dp);
     }
     fence_async();
     __syncwarp();
     if (lane == 0) {
       if constexpr (Need::dv) barrier_arrive(shared.p_full());
-      if constexpr (needs_ds) barrier_arrive(shared.ds_full(ds.slot));
+      if constexpr (needs_ds) barrier_arrive(shared.ds_full(ds.stage));
     }
     parity ^= 1;
   }
@@ -356,10 +356,10 @@ struct ScoresWide {
     if constexpr (reduces_acc) flush_block<Spec, 128, 128>(p, site, head, acc);
     if constexpr (Need::dq) {
       if (last.row >= 0) compute_dq<false>(last);
-      barrier_peek<DS_HERE>(shared.peer_ds_full(before.slot), before.parity);
+      barrier_peek<DS_HERE>(shared.peer_ds_full(before.stage), before.parity);
     }
     if constexpr (Need::dk)
-      if (lane == 0) barrier_arrive(shared.keys_turn(ds.slot ^ 1));
+      if (lane == 0) barrier_arrive(shared.keys_turn(ds.stage ^ 1));
     return enter_block();
   }
   __device__ __forceinline__ void run() {
@@ -396,7 +396,7 @@ struct ScoresWide {
       const WideNote next = await_tile();
       issue_dots(next);
       if constexpr (Need::dk)
-        if (lane == 0 && !leaves) barrier_arrive(shared.keys_turn(ds.slot ^ 1));
+        if (lane == 0 && !leaves) barrier_arrive(shared.keys_turn(ds.stage ^ 1));
       await_scores();
       if constexpr (reduces_acc)
         if (!leaves && next.head != tile.head) flush_block<Spec, 128, 128>(p, site, head, acc);

@@ -282,11 +282,11 @@ struct ParametersWide {
     else
       add_apart(tile, q0);
   }
-  __device__ __forceinline__ void add_tile(u32 tile, const WideNote &note) {
-    const int q0 = note.index() * tile_m;
+  __device__ __forceinline__ void add_tile(u32 tile, const WideNote &message) {
+    const int q0 = message.index() * tile_m;
     if constexpr (distances) {
       if (q0 != next_q) flush_far();
-      if (Spec::may_be_same_bucket && note.same_bucket())
+      if (Spec::may_be_same_bucket && message.same_bucket())
         sum_same_bucket(tile);
       else
         sum_distances(tile);
@@ -304,30 +304,30 @@ struct ParametersWide {
   }
 
   __device__ __forceinline__ void run() {
-    Ring<Config::stages> q(0);
-    Ring<2> ds(0);
+    PipelineState<Config::stages> q(0);
+    PipelineState<2> ds(0);
     int h = -1;
 #pragma unroll 1
     for (;;) {
-      barrier_wait(shared.q_full(q.slot), q.parity);
-      const WideNote note = WideNote::load(shared.q_note(q.slot));
-      barrier_arrive(shared.q_empty(q.slot));
+      barrier_wait(shared.q_full(q.stage), q.parity);
+      const WideNote message = WideNote::load(shared.q_message(q.stage));
+      barrier_arrive(shared.q_empty(q.stage));
       q.advance();
-      if (note.is(WideNote::END)) break;
-      if (!note.is(WideNote::TILE)) continue;
-      if (int(note.head) != h) {
+      if (message.is(WideNote::END)) break;
+      if (!message.is(WideNote::TILE)) continue;
+      if (int(message.head) != h) {
         if (h >= 0) leave_head();
-        site.b = int(note.b);
-        kv0 = (note.kv_tile() * 2 + rank) * tile_n;
-        enter_head(h = int(note.head));
+        site.b = int(message.b);
+        kv0 = (message.kv_tile() * 2 + rank) * tile_n;
+        enter_head(h = int(message.head));
       }
-      barrier_wait(shared.ds_full(ds.slot), ds.parity);
-      add_tile(shared.ds(ds.slot), note);
+      barrier_wait(shared.ds_full(ds.stage), ds.parity);
+      add_tile(shared.ds(ds.stage), message);
       __syncwarp();
-      if (lane == 0) barrier_arrive(shared.ds_empty(ds.slot));
+      if (lane == 0) barrier_arrive(shared.ds_empty(ds.stage));
       ds.advance();
-      if constexpr (distances) send_far(note.index() * tile_m);
-      if (note.ends_block()) {
+      if constexpr (distances) send_far(message.index() * tile_m);
+      if (message.ends_block()) {
         leave_head();
         h = -1;
       }

@@ -1,24 +1,24 @@
-// sm90/fwd/bias_loader.cuh: the fetchers of the sm90 forward: warps of the producer's warpgroup that bring what
+// sm90/fwd/bias_loader.cuh: the bias_loaders of the sm90 forward: warps of the producer's warpgroup that bring what
 // scores read from memory to strips (sm90/fwd/bias_staging.cuh), three for lines, one for columns alone. The producer
-// tells them of a kv tile before it waits for a slot for its K.
+// tells them of a kv tile before it waits for a stage for its K.
 #pragma once
 #include "sm90/fwd/bias_staging.cuh"
 #include "work/sequence.cuh"
 
-// Col of a tile's keys, each lane some, into the strip of K's slot.
+// Col of a tile's keys, each lane some, into the strip of K's stage.
 template <class Spec, class Config>
-struct ColumnFetch {
+struct ColumnLoader {
   using Shared = SharedSm90<Spec, Config>;
   using Col = typename Spec::Col;
   static constexpr int tile_n = Config::tile_n, words = int(sizeof(Col)) / 4;
-  Ring<Config::stages> k;
+  PipelineState<Config::stages> k;
 
-  __device__ __forceinline__ ColumnFetch() : k(1) {}
+  __device__ __forceinline__ ColumnLoader() : k(1) {}
   __device__ __forceinline__ void fetch(const LuattnParams &p, const Shared &shared, const Site &site,
                                         const typename Spec::Head &head, int kv0, int lane) {
-    barrier_wait(shared.k_empty(k.slot), k.parity);
-    fill(p, site, head, kv0, lane, shared.cols(k.slot));
-    barrier_arrive(shared.k_full(k.slot));
+    barrier_wait(shared.k_empty(k.stage), k.parity);
+    fill(p, site, head, kv0, lane, shared.cols(k.stage));
+    barrier_arrive(shared.k_full(k.stage));
     k.advance();
   }
   LUATTN_FN void fill(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int kv0,
@@ -35,7 +35,7 @@ struct ColumnFetch {
   }
 };
 
-// A fetcher's part of the lines of all consumers: 1, 2 or 4 lines at a time, which an instruction can bring
+// A bias_loader's part of the lines of all consumers: 1, 2 or 4 lines at a time, which an instruction can bring
 // by words of 16 bytes, and of these every third.
 //   by 16 bytes   where all lines begin at multiples of 16 bytes, have every key, and end behind a whole word
 //   by 4 bytes    where they have every key, one behind the other
@@ -44,23 +44,23 @@ template <class Spec, class Config, int Groups>
 struct LineFetch {
   using Head = typename Spec::Head;
   using Places = Lines<Spec, Config>;
-  static constexpr int tile_n = Config::tile_n, size = Places::size, pitch = Places::pitch, fetchers = 3;
+  static constexpr int tile_n = Config::tile_n, size = Places::size, pitch = Places::pitch, bias_loaders = 3;
   static constexpr int words = tile_n * size / 16, rows = words <= 8 ? 4 : words <= 16 ? 2 : 1;
   static constexpr int packs = 64 / rows, lanes = 32 / rows;
-  static constexpr int most = ceil_div(packs, fetchers) * rows;  // of a consumer's lines
+  static constexpr int most = ceil_div(packs, bias_loaders) * rows;  // of a consumer's lines
   static_assert(most <= 32);
   enum How { BY_16, BY_4, BY_ELEMENTS };
 
-  const int fetcher, lane;
+  const int bias_loader, lane;
   u64 first;            // where the first line has key 0
   int further[Groups];  // how many elements further on lane's line of each consumer has it
   How how;
 
-  __device__ __forceinline__ LineFetch(int f, int l) : fetcher(f), lane(l) {}
+  __device__ __forceinline__ LineFetch(int f, int l) : bias_loader(f), lane(l) {}
 
-  // Which of a consumer's 64 places the fetcher's line i has.
+  // Which of a consumer's 64 places the bias_loader's line i has.
   __device__ __forceinline__ int place(int i) const {
-    return (fetcher + i / rows * fetchers) * rows + i % rows;
+    return (bias_loader + i / rows * bias_loaders) * rows + i % rows;
   }
   LUATTN_FN typename Places::Line line(const LuattnParams &p, const Site &site, const Head &head, int q0,
                                        int place, int kv0) {
@@ -102,10 +102,10 @@ struct LineFetch {
     for (int i = 0; i < Count; ++i) apart[i] = __shfl_sync(0xffffffffu, own, (From + i) * rows + row);
 #pragma unroll
     for (int i = 0; i < Count; ++i)
-      strip_copy_16(to + (From + i) * (fetchers * rows * pitch), base + i64(apart[i]) * size, there);
+      strip_copy_16(to + (From + i) * (bias_loaders * rows * pitch), base + i64(apart[i]) * size, there);
   }
   __device__ __forceinline__ void copy_16(int own, int kv0, int kv_len, u32 start) const {
-    constexpr int each = 16 / size, all = packs / fetchers;  // of each fetcher; the first have one more
+    constexpr int each = 16 / size, all = packs / bias_loaders;  // of each bias_loader; the first have one more
     static_assert(all == 21 || all == 10 || all == 5);
     const int lane = opaque(this->lane), row = lane / lanes;
 #pragma unroll
@@ -113,12 +113,12 @@ struct LineFetch {
       const int word = w + lane % lanes, key = kv0 + word * each;
       const bool there = word < words && key < kv_len;
       const u64 base = first + u64(u32(key)) * size;
-      const u32 to = start + (fetcher * rows + row) * pitch + word * 16;
+      const u32 to = start + (bias_loader * rows + row) * pitch + word * 16;
       batch_16<0, 5>(own, row, base, to, there);
       if constexpr (all > 5) batch_16<5, 5>(own, row, base, to, there);
       if constexpr (all > 10) batch_16<10, 6>(own, row, base, to, there);
       if constexpr (all > 16) batch_16<16, 5>(own, row, base, to, there);
-      if (fetcher < packs % fetchers) batch_16<all, 1>(own, row, base, to, there);
+      if (bias_loader < packs % bias_loaders) batch_16<all, 1>(own, row, base, to, there);
     }
   }
   // By whole words, the last one with the half behind the tile's, where there is one. Says whether it leaves
@@ -169,27 +169,27 @@ struct LineFetch {
 };
 
 template <class Spec, class Config>
-struct FetcherSm90 {
+struct BiasLoaderSm90 {
   using Shared = SharedSm90<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, groups = Shared::groups;
 
   const LuattnParams &p;
   const Shared shared;
-  const int fetcher, lane;
+  const int bias_loader, lane;
   LineFetch<Spec, Config, Shared::groups> lines;
-  ColumnFetch<Spec, Config> columns;
-  Ring<Config::stages> notes;
+  ColumnLoader<Spec, Config> columns;
+  PipelineState<Config::stages> notes;
   u32 parity;  // of lines
 
-  __device__ __forceinline__ FetcherSm90(const LuattnParams &params, const Shared &s, int f)
-      : p(params), shared(s), fetcher(f), lane(int(threadIdx.x) % 32), lines(f, lane), notes(0), parity(1) {}
+  __device__ __forceinline__ BiasLoaderSm90(const LuattnParams &params, const Shared &s, int f)
+      : p(params), shared(s), bias_loader(f), lane(int(threadIdx.x) % 32), lines(f, lane), notes(0), parity(1) {}
 
-  __device__ __forceinline__ FetchNote next_note() {
-    barrier_wait(shared.notes_full(notes.slot), notes.parity);
-    const FetchNote note = FetchNote::load(shared.fetch_note(notes.slot));
-    if (lane == 0) barrier_arrive(shared.notes_empty(notes.slot));
+  __device__ __forceinline__ BiasMessage next_message() {
+    barrier_wait(shared.messages_full(notes.stage), notes.parity);
+    const BiasMessage message = BiasMessage::load(shared.bias_message(notes.stage));
+    if (lane == 0) barrier_arrive(shared.messages_empty(notes.stage));
     notes.advance();
-    return note;
+    return message;
   }
   __device__ __forceinline__ void fetch_lines(const Site &site, const typename Spec::Head &head, int q0,
                                               int kv0) {
@@ -207,15 +207,15 @@ struct FetcherSm90 {
     SequenceOf<Config> site(p, 0, 0);
     typename Spec::Head head;
 #pragma unroll 1
-    for (FetchNote note = next_note(); !note.is_end(); note = next_note()) {
-      const int q0 = note.q_tile * tile_m, kv0 = note.kv_tile() * tile_n;
-      if (note.first()) {
-        site = {p, note.b, note.h};
+    for (BiasMessage message = next_message(); !message.is_end(); message = next_message()) {
+      const int q0 = message.q_tile * tile_m, kv0 = message.kv_tile() * tile_n;
+      if (message.first()) {
+        site = {p, message.b, message.h};
         head = Spec::head(p, site);
         if constexpr (Shared::has_lines) lines.begin(p, site, head, q0);
       }
       if constexpr (Shared::has_cols)
-        if (fetcher == Shared::fetchers - 1) columns.fetch(p, shared, site, head, kv0, lane);
+        if (bias_loader == Shared::bias_loaders - 1) columns.fetch(p, shared, site, head, kv0, lane);
       if constexpr (Shared::has_lines) fetch_lines(site, head, q0, kv0);
     }
   }

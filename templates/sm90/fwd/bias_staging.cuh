@@ -1,10 +1,10 @@
 // sm90/fwd/bias_staging.cuh: what scores read from memory beside K, in shared memory, in the sm90 forward kernel.
 //
 // Read score by score it would come behind the wait for the scores' product, a latency of memory for each few
-// of them. So fetchers bring it ahead, tile by tile (sm90/fwd/bias_loader.cuh), to strips:
+// of them. So bias_loaders bring it ahead, tile by tile (sm90/fwd/bias_loader.cuh), to strips:
 //
 //   columns   what scores read for each key alone: Col of the tile's keys, for all consumers. It comes with
-//             K, whose slots have a strip each, and is given back with it
+//             K, whose stages have a strip each, and is given back with it
 //   lines     one input that scores read along the keys, and which differs from query to query, a bias for
 //             each pair: tile_n elements for each of a consumer's 64 queries, a strip for each consumer
 //

@@ -5,18 +5,18 @@
 // time (work/tile_scheduler.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16 whole
 // rows, so that a row's statistics never leave its four threads.
 //   load     the producer (sm90/fwd/producer.cuh), one warp, walks the kv tiles that the mask leaves, and has the
-//            copy engine bring Q, and then K and V tile by tile, as far ahead as there are slots; with K it
-//            passes on which tile it is. What scores read from memory, fetchers bring (sm90/fwd/bias_loader.cuh)
-//   compute  S = Q K^T; S becomes weights in registers, which, rounded, are the A operand of O += P V
+//            copy engine bring Q, and then K and V tile by tile, as far ahead as there are stages; with K it
+//            passes on which tile it is. What scores read from memory, bias_loaders bring (sm90/fwd/bias_loader.cuh)
+//   compute  S = Q K^T; S becomes probs in registers, which, rounded, are the A operand of O += P V
 //   finish   O times the rows' factors, rounded, to shared memory, and from there by the copy engine while
 //            the next q tile is computed; what has no room there, from registers to memory
 // A consumer issues the scores of a tile and, right behind, the values of the tile before it, and turns the
-// scores into weights while the values are added up. README.md has the timing, the barriers and the
+// scores into probs while the values are added up. README.md has the timing, the barriers and the
 // registers.
 //
 // Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
 //   64 the copy engine fills with zeros. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192;
-//   tile_n a multiple of 16 up to 256; stages: slots for K, and as many for V; at least 2: K of the next
+//   tile_n a multiple of 16 up to 256; stages: stages for K, and as many for V; at least 2: K of the next
 //   tile is awaited before that of this one goes back.
 // Dynamic shared memory: FwdSm90Layout of abi/shared_memory.h.
 // Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and what a tensor map can
@@ -53,20 +53,20 @@ struct ConsumerSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int rows = 2, cols = tile_n / 4;  // scores of a thread
-  static constexpr bool two_small =
-      Spec::has_softcap_poly && Shared::groups == 2;  // consumers that weigh small dots
+  static constexpr bool two_softcap_poly =
+      Spec::has_softcap_poly && Shared::groups == 2;  // consumers that softmax_step small dots
   // A consumer leaves out kv tiles that the mask leaves others' rows alone. Of two consumers one would wait
   // for the other.
   static constexpr bool skips = Spec::has_mask && Shared::groups > 2;
   static constexpr bool skips_last = skips && !Spec::row_from_start;  // else kv_range hardly has a lower end
-  // A thread's sum of weights over a tile stays below this while the maximum lags: a weight is finite in
+  // A thread's sum of probs over a tile stays below this while the maximum lags: a weight is finite in
   // Elem, and sums of its products with values up to 2^40 are in float.
   static constexpr float most = same_type<Elem, half_t>::value ? 0x1p15f : 0x1p80f;
   // A maximum that rises by more than this factor's inverse from tile to tile: 2^4, 2.
   static constexpr float fast = same_type<Elem, half_t>::value ? 0.5f : 0.0625f;
   enum { K_FULL, V_FULL };  // peeks
 
-  // Two consumers find their order by themselves, but where they weigh small dots, or sigmoids, not a good
+  // Two consumers find their order by themselves, but where they softmax_step small dots, or sigmoids, not a good
   // one, as measured. O by way of the copy engine takes uniform registers, for want of which ptxas moves the
   // wait for O in the loop of small dots.
   static constexpr bool two_sigmoid = Spec::prob_is_sigmoid && Shared::groups == 2;
@@ -76,11 +76,11 @@ struct ConsumerSm90 {
   // memory, and registers where Q is narrow and tiles thus wide. With it turns gain a little.
   static constexpr bool once =
       Shared::groups == 2 && dim > 192 && dim_v > 192 && Spec::score_reads == 0 && !Spec::prob_is_sigmoid;
-  static constexpr bool takes_turns = Shared::groups > 2 || two_small || two_sigmoid || once;
-  static constexpr int o_boxes = two_small ? 0 : Shared::o_boxes;  // 64 columns of O that it takes
-  // The code of weights stands once, in a loop, because most of the time that a kernel takes to compile goes
+  static constexpr bool takes_turns = Shared::groups > 2 || two_softcap_poly || two_sigmoid || once;
+  static constexpr int o_boxes = two_softcap_poly ? 0 : Shared::o_boxes;  // 64 columns of O that it takes
+  // The code of probs stands once, in a loop, because most of the time that a kernel takes to compile goes
   // to it. Three consumers have no registers for scores that live across the loop's end: there a q tile's
-  // first weights have a copy of their own.
+  // first probs have a copy of their own.
   static constexpr bool twice = Shared::groups > 2;
   enum { turn_barrier = 1 };
 
@@ -94,16 +94,16 @@ struct ConsumerSm90 {
   Row row[rows];
   using Online = OnlineRows<Spec, rows, cols, 4>;
   Online online;
-  Ring<stages> k, v;
-  Ring<1> q;
-  u32 weights[tile_n / 4];  // P, as A operands; O is in registers of sm90/fwd/o_wgmma.cuh
+  PipelineState<stages> k, v;
+  PipelineState<1> q;
+  u32 probs[tile_n / 4];  // P, as A operands; O is in registers of sm90/fwd/o_wgmma.cuh
   float scale[rows];        // what O is multiplied by before P's values are added
-  // What is given back amid the weights of the scores at hand: barriers of K and V, or 0, and whether Q, too.
+  // What is given back amid the probs of the scores at hand: barriers of K and V, or 0, and whether Q, too.
   u32 k_back, v_back;
   bool q_back;
   bool first;    // the scores at hand, or to come, are the q tile's first: O is 0, no values are being added
   bool may_lag;  // lags: the maxima of the warp's rows may stay as they are
-  bool sure;     // lags: the weights are in range, because their maxima have been taken
+  bool sure;     // lags: the probs are in range, because their maxima have been taken
   bool exceeds;  // lags: a sum of the warp's first rows is not below `most`
   Range wanted;  // skips: the q tile's kv tiles that the mask may leave this consumer's rows
   bool late_v;   // skips: V of the latest tile that was left out is still to be given back
@@ -130,22 +130,22 @@ struct ConsumerSm90 {
   __device__ __forceinline__ int query(int r) const { return min_of(int(position(r)), site.q_len - 1); }
 
   // Of this consumer: after the kv tile there is none that it wants.
-  __device__ __forceinline__ bool ends(KvNote tile) const {
+  __device__ __forceinline__ bool ends(KvTileMessage tile) const {
     return tile.last() || (skips_last && tile.index() <= wanted.lo);
   }
 
-  // ---- slots ----
+  // ---- stages ----
 
-  __device__ __forceinline__ QNote await_q() const {
+  __device__ __forceinline__ QTileMessage await_q() const {
     barrier_wait(shared.q_full(group), q.parity);
-    return QNote::load(shared.q_note(group));
+    return QTileMessage::load(shared.q_message(group));
   }
-  __device__ __forceinline__ KvNote await_k() const {
-    barrier_wait_peeked<K_FULL>(shared.k_full(k.slot), k.parity);
-    return KvNote::load(shared.k_note(k.slot));
+  __device__ __forceinline__ KvTileMessage await_k() const {
+    barrier_wait_peeked<K_FULL>(shared.k_full(k.stage), k.parity);
+    return KvTileMessage::load(shared.k_message(k.stage));
   }
   __device__ __forceinline__ void await_v() const {
-    barrier_wait_peeked<V_FULL>(shared.v_full(v.slot), v.parity);
+    barrier_wait_peeked<V_FULL>(shared.v_full(v.stage), v.parity);
   }
   __device__ __forceinline__ void release(u32 barrier) const {
     if (lane == 0) barrier_arrive(barrier);
@@ -155,11 +155,11 @@ struct ConsumerSm90 {
     q.advance();
   }
   __device__ __forceinline__ void advance_k() {
-    k_back = shared.k_empty(k.slot);
+    k_back = shared.k_empty(k.stage);
     k.advance();
   }
   __device__ __forceinline__ void advance_v() {
-    v_back = shared.v_empty(v.slot);
+    v_back = shared.v_empty(v.stage);
     v.advance();
   }
   __device__ __forceinline__ void give_k() const {
@@ -170,14 +170,14 @@ struct ConsumerSm90 {
       release(k_back);
   }
   // Gives K back, and looks whether the next one has come. Columns, which come with it, are read anew by
-  // `again`: so K stays until the weights are good.
+  // `again`: so K stays until the probs are good.
   __device__ __forceinline__ void release_k() {
     if constexpr (!Shared::has_cols) give_k();
-    barrier_peek<K_FULL>(shared.k_full(k.slot), k.parity);
+    barrier_peek<K_FULL>(shared.k_full(k.stage), k.parity);
   }
   __device__ __forceinline__ void release_v() {
     if (v_back != 0) release(v_back);
-    barrier_peek<V_FULL>(shared.v_full(v.slot), v.parity);
+    barrier_peek<V_FULL>(shared.v_full(v.stage), v.parity);
   }
   __device__ __forceinline__ void give_q_and_v() {
     if (q_back) release_q();
@@ -228,18 +228,18 @@ struct ConsumerSm90 {
     }
   }
 
-  // ---- weights ----
+  // ---- probs ----
 
   using Mask = MaskSm90<Spec, Online, tile_n>;
   __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane}; }
-  // Scores become weights, in the online function's step; gives the factors for O in `scale`, and K, V and Q
-  // back. Says whether the weights are good.
-  __device__ __forceinline__ bool weigh(const float (&s)[tile_n / 2], KvNote tile) {
+  // Scores become probs, in the online function's step; gives the factors for O in `scale`, and K, V and Q
+  // back. Says whether the probs are good.
+  __device__ __forceinline__ bool softmax_step(const float (&s)[tile_n / 2], KvTileMessage tile) {
     float x[rows][cols];
     typename Online::Part part[rows];
     if constexpr (Spec::has_softcap_poly)
-      if (!first && !tile.masked() && is_small(s)) {
-        weigh_small(s, x, part);
+      if (!first && !tile.masked() && within_softcap_poly(s)) {
+        softcap_poly_step(s, x, part);
         return true;
       }
     const int kv0 = tile.index() * tile_n + lane % 4 * 2;
@@ -270,15 +270,15 @@ struct ConsumerSm90 {
       give_q_and_v();
       if (Spec::has_rescale && first) scale[0] = scale[1] = 1;
     }
-    keep_weights(x);
+    keep_probs(x);
     first = false;
     return end_step(part);
   }
   // Are all dots of the warp's rows small? Sums of 8 squares say so, or of 10 and 16 where three consumers
   // count instructions, but for a NaN, which either way keeps. The squares are not to be kept for the
-  // weights, which would take 64 registers: hence copies of the dots.
-  __device__ __forceinline__ bool is_small(const float (&s)[tile_n / 2]) const {
-    constexpr int chains = two_small ? tile_n / 16 : 4;
+  // probs, which would take 64 registers: hence copies of the dots.
+  __device__ __forceinline__ bool within_softcap_poly(const float (&s)[tile_n / 2]) const {
+    constexpr int chains = two_softcap_poly ? tile_n / 16 : 4;
     float sum[chains];
 #pragma unroll
     for (int i = 0; i < tile_n / 2; ++i) {
@@ -291,9 +291,9 @@ struct ConsumerSm90 {
     for (int i = 1; i < chains; ++i) most = max_of(most, sum[i]);
     return __all_sync(0xffffffffu, most < Spec::softcap_poly_limit(p, site, head));
   }
-  // weigh where they are, and what follows it. The second row's weights stay below the branch, as in
+  // softmax_step where they are, and what follows it. The second row's probs stay below the branch, as in
   // step_by_inf, by a 0 that a lane asks another for.
-  __device__ __forceinline__ void weigh_small(const float (&s)[tile_n / 2], float (&x)[rows][cols],
+  __device__ __forceinline__ void softcap_poly_step(const float (&s)[tile_n / 2], float (&x)[rows][cols],
                                               typename Online::Part (&part)[rows]) {
     release_k();
     online.kept.bits = online.all;
@@ -315,9 +315,9 @@ struct ConsumerSm90 {
       if constexpr (Spec::num_reductions > 0) part[r].red[0] = sum[0] + sum[1] + (sum[2] + sum[3]);
       online.end_row(p, site, head, row[r], r, part[r]);
     }
-    keep_weights(x);
+    keep_probs(x);
   }
-  // A maximum lags once every row has one, unless it rises fast: then the next tile's weights would be out of
+  // A maximum lags once every row has one, unless it rises fast: then the next tile's probs would be out of
   // range as well.
   __device__ __forceinline__ void raise(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
 #pragma unroll
@@ -329,14 +329,14 @@ struct ConsumerSm90 {
     }
     if (first) scale[0] = scale[1] = 1;  // there is no O yet
   }
-  // The first row's weights, then the second's, after what both rows share of a step. The branch between them
+  // The first row's probs, then the second's, after what both rows share of a step. The branch between them
   // is where ptxas puts the wait for O, which it would otherwise move up, before all that O's product is to
-  // hide; and what the first row's weights are needed for fills the gaps between the second's exponentials.
-  // Where the maximum lags there is a branch behind both, and ptxas would move all weights above the first,
+  // hide; and what the first row's probs are needed for fills the gaps between the second's exponentials.
+  // Where the maximum lags there is a branch behind both, and ptxas would move all probs above the first,
   // or sums below it. What a lane asks another for it moves past no branch: hence a vote on the first row's
   // sum above, and the second row's maximum by a shuffle below.
   __device__ __forceinline__ void step_by_inf(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
-    weigh_row(0, x, part);
+    softmax_row(0, x, part);
     if constexpr (Spec::lazy_rescaling) exceeds = __any_sync(0xffffffffu, part[0].red[1] >= most);
     give_q_and_v();
     if constexpr (Spec::lazy_rescaling)
@@ -344,9 +344,9 @@ struct ConsumerSm90 {
       for (int i = 0; i < Spec::num_state; ++i)
         if (!Spec::state_deferred(i))
           online.state[1].x[i] = __shfl_sync(0xffffffffu, online.state[1].x[i], lane);
-    weigh_row(1, x, part);
+    softmax_row(1, x, part);
   }
-  __device__ __forceinline__ void weigh_row(int r, float (&x)[rows][cols],
+  __device__ __forceinline__ void softmax_row(int r, float (&x)[rows][cols],
                                             typename Online::Part (&part)[rows]) {
     if constexpr (Spec::prob_is_sigmoid) {
 #pragma unroll
@@ -356,8 +356,8 @@ struct ConsumerSm90 {
     online.weigh_row_by_inf(p, site, head, row[r], r, x[r], part[r]);
     if constexpr (!Spec::lazy_rescaling) online.end_row(p, site, head, row[r], r, part[r]);
   }
-  // Takes the sums of weights in, unless one may not be finite. That a maximum has just been taken is asked
-  // as well: rounding of huge scores must not weigh a tile again for ever.
+  // Takes the sums of probs in, unless one may not be finite. That a maximum has just been taken is asked
+  // as well: rounding of huge scores must not softmax_step a tile again for ever.
   __device__ __forceinline__ bool end_step(const typename Online::Part (&part)[rows]) {
     if constexpr (Spec::lazy_rescaling) {
       if ((__any_sync(0xffffffffu, part[1].red[1] >= most) | exceeds) & !sure) return false;
@@ -365,27 +365,27 @@ struct ConsumerSm90 {
     }
     return true;
   }
-  __device__ __forceinline__ void keep_weights(const float (&x)[rows][cols]) {
+  __device__ __forceinline__ void keep_probs(const float (&x)[rows][cols]) {
 #pragma unroll
     for (int i = 0; i < tile_n / 16; ++i)
 #pragma unroll
       for (int w = 0; w < 4; ++w)
-        weights[i * 4 + w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
+        probs[i * 4 + w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
   }
   // Powers become sigmoids while the next scores are multiplied: only the values' product waits for them. The
   // last ones, of a q tile, are few where O is wide, and their code is not worth its time to compile.
   template <bool Last>
-  __device__ __forceinline__ void finish_weights() {
+  __device__ __forceinline__ void finish_probs() {
     constexpr bool rolled = Last && dim_v > 192;
     if constexpr (Spec::prob_is_sigmoid)
-      sigmoids_of_powers<Elem, rolled>(weights, sigmoid_steps<Elem>(weights));
+      sigmoids_of_powers<Elem, rolled>(probs, sigmoid_steps<Elem>(probs));
   }
 
   // ---- products ----
 
-  __device__ __forceinline__ void begin(const QNote &note) {
-    site = {p, note.b, note.h};
-    const int q0 = note.q_tile * tile_m + group * 64, q1 = min_of(q0 + 64, site.q_len);
+  __device__ __forceinline__ void begin(const QTileMessage &message) {
+    site = {p, message.b, message.h};
+    const int q0 = message.q_tile * tile_m + group * 64, q1 = min_of(q0 + 64, site.q_len);
     first_row = q0 + warp * 16;
     wanted =
         skips && q0 < q1 ? tiles_of(kept_keys<Spec>(p, site, q0, q1 - 1), site.kv_len, tile_n) : Range{0, 0};
@@ -410,7 +410,7 @@ struct ConsumerSm90 {
     pass_turn();
   }
   __device__ __forceinline__ void issue_scores(float (&s)[tile_n / 2]) {
-    const u64 a = wgmma_operand(shared.q(group), 0), b = wgmma_operand(shared.k(k.slot), 0);
+    const u64 a = wgmma_operand(shared.q(group), 0), b = wgmma_operand(shared.k(k.stage), 0);
     using Product = Wgmma<Elem, tile_n>;
     if constexpr (dim >= 128)
       Product::first128(s, a, b);
@@ -427,12 +427,12 @@ struct ConsumerSm90 {
     advance_k();
   }
   __device__ __forceinline__ void issue_values() {
-    const u64 b = wgmma_operand(shared.v(v.slot), tile_n * 128);
+    const u64 b = wgmma_operand(shared.v(v.stage), tile_n * 128);
     if constexpr (dim_v == 256) {
-      out_sums<Elem, 0, 128, tile_n>(weights, b);
-      out_sums<Elem, 8, 128, tile_n>(weights, b + (2 * tile_n * 128 >> 4));
+      out_sums<Elem, 0, 128, tile_n>(probs, b);
+      out_sums<Elem, 8, 128, tile_n>(probs, b + (2 * tile_n * 128 >> 4));
     } else {
-      out_sums<Elem, 0, dim_v, tile_n>(weights, b);
+      out_sums<Elem, 0, dim_v, tile_n>(probs, b);
     }
     wgmma_commit();
     advance_v();
@@ -447,44 +447,44 @@ struct ConsumerSm90 {
     }
   }
 
-  __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvNote tile) {
+  __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvTileMessage tile) {
     wgmma_arrived(s);
     if constexpr (Shared::has_lines) lines.await(p, site, head, first_row, tile.index() * tile_n, lane);
     q_back = ends(tile);
   }
-  __device__ __forceinline__ KvNote first_scores(float (&s)[tile_n / 2]) {
-    const KvNote note = await_k();
+  __device__ __forceinline__ KvTileMessage first_scores(float (&s)[tile_n / 2]) {
+    const KvTileMessage message = await_k();
     wgmma_fence();
     issue_scores(s);
     if constexpr (Shared::has_lines) lines.peek();
-    const KvNote tile = note.shared();
+    const KvTileMessage tile = message.shared();
     wgmma_wait<0>();
     end_scores(s, tile);
     return tile;
   }
   // Scores of the next tile and values of this one, at once. O is rescaled between the two: the product of
   // the scores has only begun, and that of the values would have to wait for it anyway. With `once`, a q
-  // tile's first scores as well, which have no values beside them, and O is rescaled behind the weights.
-  __device__ __forceinline__ KvNote next_scores(float (&s)[tile_n / 2]) {
-    const KvNote note = await_k();
+  // tile's first scores as well, which have no values beside them, and O is rescaled behind the probs.
+  __device__ __forceinline__ KvTileMessage next_scores(float (&s)[tile_n / 2]) {
+    const KvTileMessage message = await_k();
     if constexpr (Shared::has_cols) give_k();
     await_turn();
     wgmma_fence();
     issue_scores(s);
     if constexpr (Shared::has_lines) lines.peek();
-    KvNote tile;
+    KvTileMessage tile;
     if (once && first) {
       pass_turn();
-      tile = note.shared();
+      tile = message.shared();
       wgmma_wait<0>();
     } else {
       if constexpr (!once) rescale();
-      finish_weights<false>();
+      finish_probs<false>();
       await_v();
       wgmma_fence();
       issue_values();
       pass_turn();
-      tile = note.shared();
+      tile = message.shared();
       wgmma_wait<1>();
     }
     end_scores(s, tile);
@@ -494,7 +494,7 @@ struct ConsumerSm90 {
     if constexpr (Shared::has_cols) give_k();
     if constexpr (Shared::has_lines) lines.release();
     if constexpr (!once) rescale();
-    finish_weights<true>();
+    finish_probs<true>();
     await_v();
     wgmma_fence();
     issue_values();
@@ -503,7 +503,7 @@ struct ConsumerSm90 {
   }
   // Leaves out the next kv tile, of which the mask leaves this consumer's rows nothing. V, which comes later
   // than K, it gives back with the one after it.
-  __device__ __forceinline__ void skip_tile(KvNote &tile) {
+  __device__ __forceinline__ void skip_tile(KvTileMessage &tile) {
     if (!tile.before_first()) take_turn();
     tile = await_k().shared();
     give_late_v();
@@ -521,7 +521,7 @@ struct ConsumerSm90 {
     late_v = false;
   }
   // Leaves out the q tile's first kv tiles; says whether one is left, and in `tile` which was the latest.
-  __device__ __forceinline__ bool skip_first(KvNote &tile) {
+  __device__ __forceinline__ bool skip_first(KvTileMessage &tile) {
 #pragma unroll 1
     for (; !tile.last(); skip_tile(tile)) {
       const int next = await_k().shared().index();
@@ -532,48 +532,48 @@ struct ConsumerSm90 {
     }
     return false;
   }
-  __device__ __forceinline__ void skip_rest(KvNote tile) {
+  __device__ __forceinline__ void skip_rest(KvTileMessage tile) {
     if constexpr (skips_last)
 #pragma unroll 1
       while (!tile.last()) skip_tile(tile);
   }
-  // From the scores at hand to the end, or to a tile whose weights are not good, which it returns in `tile`.
-  __device__ __forceinline__ bool good_tiles(float (&s)[tile_n / 2], KvNote &tile) {
+  // From the scores at hand to the end, or to a tile whose probs are not good, which it returns in `tile`.
+  __device__ __forceinline__ bool good_tiles(float (&s)[tile_n / 2], KvTileMessage &tile) {
     asm volatile("");  // else ptxas would see one loop in two, and put the rare case into its midst
     bool good = true;
     if constexpr (twice) {
-      good = weigh(s, tile);
+      good = softmax_step(s, tile);
       give_late_v();
 #pragma unroll 1
       while (good && !ends(tile)) {
         float next[tile_n / 2];
         tile = next_scores(next);
-        good = weigh(next, tile);
+        good = softmax_step(next, tile);
       }
     } else {
 #pragma unroll 1
-      while ((good = weigh(s, tile)) && !ends(tile)) tile = next_scores(s);
+      while ((good = softmax_step(s, tile)) && !ends(tile)) tile = next_scores(s);
     }
     return good;
   }
   // The scores of a tile that exceeded the maximum by too much, to be weighed with a new one.
-  __device__ __forceinline__ void again(float (&s)[tile_n / 2], KvNote tile) {
+  __device__ __forceinline__ void rescore(float (&s)[tile_n / 2], KvTileMessage tile) {
     const int queries[rows] = {query(0), query(1)};
     SequenceOf<Config> at = site;
     // Addresses that are kept in registers for this spill others. Without a mask there is room for them where
     // scores read nothing, and beside three consumers' also where they read of columns alone.
     if constexpr (Spec::has_mask || Spec::score_reads > (Shared::groups > 2 ? 1 : 0)) at.h = anew(at.h);
     if constexpr (Shared::has_lines)
-      if (!ends(tile)) lines.again(p, at, head, first_row, tile.index() * tile_n, lane);
+      if (!ends(tile)) lines.rescore(p, at, head, first_row, tile.index() * tile_n, lane);
     scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, tile.index(), lane, s);
     q_back = may_lag = false;
     v_back = 0;
     if constexpr (!Shared::has_cols) k_back = 0;
   }
   // Says which was the latest.
-  __device__ __forceinline__ KvNote all_tiles() {
+  __device__ __forceinline__ KvTileMessage all_tiles() {
     float s[tile_n / 2];
-    KvNote tile;
+    KvTileMessage tile;
     first = true;
     v_back = 0;
     if constexpr (once) {
@@ -586,14 +586,14 @@ struct ConsumerSm90 {
         if (good)
           tile = next_scores(s);
         else
-          again(s, tile);
-        good = weigh(s, tile);
+          rescore(s, tile);
+        good = softmax_step(s, tile);
         rescale();
       } while (!good || !ends(tile));
     } else {
       tile = first_scores(s);
 #pragma unroll 1
-      while (!good_tiles(s, tile)) again(s, tile);
+      while (!good_tiles(s, tile)) rescore(s, tile);
     }
     last_values();
     return tile;
@@ -603,13 +603,13 @@ struct ConsumerSm90 {
     barrier_peeks_init();
     declare_out();
     if (takes_turns && group == Shared::groups - 1) named_arrive(turn_barrier, 256);
-    for (QNote note = await_q(); note.state != QNote::END; note = await_q()) {
-      begin(note);
-      KvNote tile = note.state == QNote::SOME ? KvNote::before() : KvNote::none();
-      bool some = note.state == QNote::SOME;
+    for (QTileMessage message = await_q(); message.state != QTileMessage::END; message = await_q()) {
+      begin(message);
+      KvTileMessage tile = message.state == QTileMessage::SOME ? KvTileMessage::before() : KvTileMessage::none();
+      bool some = message.state == QTileMessage::SOME;
       if constexpr (skips) some = some && skip_first(tile);
       if (some) {
-        const KvNote latest = all_tiles();
+        const KvTileMessage latest = all_tiles();
         if constexpr (skips) tile = latest;  // else ptxas would carry it along
       } else {
         release_q();
@@ -634,7 +634,7 @@ struct ConsumerSm90 {
   // The same by way of shared memory and the copy engine, which takes it from there while the next q tile is
   // computed, and knows where the tensor ends.
   __device__ __forceinline__ void stage_o(const float (&scale)[rows]) const {
-    // Where -inf does not mask, weights take more registers: a place kept in one would spill another.
+    // Where -inf does not mask, probs take more registers: a place kept in one would spill another.
     const u32 to = shared.o(group * 4 + warp), row = (Spec::mask_by_inf ? lane : anew(lane)) % 16;
     if (elected()) bulk_wait_read();
     __syncwarp();
@@ -682,9 +682,9 @@ LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, voi
     registers_down<(two ? lines ? 56 : 40 : 32)>();
     if (threadIdx.x < 32) {
       ProducerSm90<Spec, Config>(p, maps, shared).run();
-    } else if constexpr (Shared::fetchers > 0) {
-      const int fetcher = int(uniform(threadIdx.x / 32)) - 1;
-      if (fetcher < Shared::fetchers) FetcherSm90<Spec, Config>(p, shared, fetcher).run();
+    } else if constexpr (Shared::bias_loaders > 0) {
+      const int bias_loader = int(uniform(threadIdx.x / 32)) - 1;
+      if (bias_loader < Shared::bias_loaders) BiasLoaderSm90<Spec, Config>(p, shared, bias_loader).run();
     }
   } else {
     registers_up<(two ? lines ? 224 : 232 : 160)>();

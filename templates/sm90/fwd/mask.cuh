@@ -26,7 +26,7 @@ struct MaskSm90 {
     return min_of(int(Position{first_row + lane / 4, r * 8}), site.q_len - 1);
   }
   // kv0: the position of the thread's first column.
-  __device__ __forceinline__ void apply(KvNote tile, int kv0, float (&x)[rows][cols], Keep (&keep)[rows],
+  __device__ __forceinline__ void apply(KvTileMessage tile, int kv0, float (&x)[rows][cols], Keep (&keep)[rows],
                                         Online &online) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = Keep::none();
@@ -42,7 +42,7 @@ struct MaskSm90 {
       for (int j = 0; j < cols; j += 4)
         keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone());
   }
-  __device__ __forceinline__ void find_bits(KvNote tile, int kv0, Keep (&keep)[rows], Online &online) const {
+  __device__ __forceinline__ void find_bits(KvTileMessage tile, int kv0, Keep (&keep)[rows], Online &online) const {
     if constexpr (Spec::row_intervals > 0)
       if (!Spec::rows_need_full_data || tile.by_range()) return bits_of_row(kv0, keep, online);
     bits_of_predicate(kv0, keep);

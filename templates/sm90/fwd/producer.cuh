@@ -14,63 +14,63 @@ struct ProducerSm90 {
   const LuattnParams &p;
   const LuattnTensorMaps &maps;
   const Shared shared;
-  Ring<Config::stages> k, v;
-  Ring<1> q;
+  PipelineState<Config::stages> k, v;
+  PipelineState<1> q;
 
   // Slots begin empty: the first wait for them returns at once.
   __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
                                           const Shared &s)
       : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
 
-  __device__ __forceinline__ void load_q(const Sequence &site, const QNote &note) {
-    const bool some = note.state == QNote::SOME;
+  __device__ __forceinline__ void load_q(const Sequence &site, const QTileMessage &message) {
+    const bool some = message.state == QTileMessage::SOME;
 #pragma unroll 1
     for (int g = 0; g < Shared::groups; ++g) {
       barrier_wait(shared.q_empty(g), q.parity);
       if (elected()) {
-        note.store(shared.q_note(g));
+        message.store(shared.q_message(g));
         barrier_arrive_expect(shared.q_full(g), some ? Shared::q_bytes : 0);
-        const RowBox box = site.q_box(p, note.q_tile * Config::tile_m + g * 64);
+        const RowBox box = site.q_box(p, message.q_tile * Config::tile_m + g * 64);
         if (some)
 #pragma unroll
           for (int i = 0; i < Shared::boxes; ++i)
-            tensor_load(shared.q(g) + i * 64 * 128, maps.q, shared.q_full(g), i * 64, box.row, note.h,
+            tensor_load(shared.q(g) + i * 64 * 128, maps.q, shared.q_full(g), i * 64, box.row, message.h,
                         box.entry);
       }
     }
     q.advance();
   }
-  // Has the fetchers bring what scores read, of the tile whose K is to be loaded next.
-  __device__ __forceinline__ void tell_fetchers(const FetchNote &note) {
-    if constexpr (Shared::fetchers > 0) {
-      barrier_wait(shared.notes_empty(k.slot), k.parity);
+  // Has the bias_loaders bring what scores read, of the tile whose K is to be loaded next.
+  __device__ __forceinline__ void tell_bias_loaders(const BiasMessage &message) {
+    if constexpr (Shared::bias_loaders > 0) {
+      barrier_wait(shared.messages_empty(k.stage), k.parity);
       if (elected()) {
-        note.store(shared.fetch_note(k.slot));
-        barrier_arrive(shared.notes_full(k.slot));
+        message.store(shared.bias_message(k.stage));
+        barrier_arrive(shared.messages_full(k.stage));
       }
     }
   }
   __device__ __forceinline__ void load_k(const Sequence &site, Tile tile, bool last, int head) {
-    barrier_wait(shared.k_empty(k.slot), k.parity);
+    barrier_wait(shared.k_empty(k.stage), k.parity);
     if (elected()) {
-      KvNote::of(tile, last).store(shared.k_note(k.slot));
-      barrier_arrive_expect(shared.k_full(k.slot), Shared::k_bytes);
+      KvTileMessage::of(tile, last).store(shared.k_message(k.stage));
+      barrier_arrive_expect(shared.k_full(k.stage), Shared::k_bytes);
       const RowBox box = site.kv_box(p, tile.index * tile_n);
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.k(k.slot) + i * tile_n * 128, maps.k, shared.k_full(k.slot), i * 64, box.row,
+        tensor_load(shared.k(k.stage) + i * tile_n * 128, maps.k, shared.k_full(k.stage), i * 64, box.row,
                     head, box.entry);
     }
     k.advance();
   }
   __device__ __forceinline__ void load_v(const Sequence &site, Tile tile, int head) {
-    barrier_wait(shared.v_empty(v.slot), v.parity);
+    barrier_wait(shared.v_empty(v.stage), v.parity);
     if (elected()) {
-      barrier_arrive_expect(shared.v_full(v.slot), Shared::v_bytes);
+      barrier_arrive_expect(shared.v_full(v.stage), Shared::v_bytes);
       const RowBox box = site.kv_box(p, tile.index * tile_n);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.v(v.slot) + i * tile_n * 128, maps.v, shared.v_full(v.slot), i * 64, box.row,
+        tensor_load(shared.v(v.stage) + i * tile_n * 128, maps.v, shared.v_full(v.stage), i * 64, box.row,
                     head, box.entry);
     }
     v.advance();
@@ -78,7 +78,7 @@ struct ProducerSm90 {
 
   // K runs one tile ahead of V, as the consumers do.
   __device__ __forceinline__ void run() {
-    Tickets<Spec::has_mask || Sequence::packed, Spec::bias_row_shared> tickets(p);
+    TileScheduler<Spec::has_mask || Sequence::packed, Spec::bias_row_shared> tickets(p);
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
       const Sequence site(p, block.b, block.h);
@@ -96,9 +96,9 @@ struct ProducerSm90 {
         // that others have time for.
         if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
         if (of_k.valid()) {
-          tell_fetchers(FetchNote::of(block.q_tile, block.h, block.b, of_k.index, !some));
+          tell_bias_loaders(BiasMessage::of(block.q_tile, block.h, block.b, of_k.index, !some));
           load_k(site, of_k, !next.valid(), block.h_kv);
-          if (!some) load_q(site, {block.q_tile, block.h, block.b, u32(QNote::SOME)});
+          if (!some) load_q(site, {block.q_tile, block.h, block.b, u32(QTileMessage::SOME)});
           some = true;
         }
         if (of_v.valid()) load_v(site, of_v, block.h_kv);
@@ -106,10 +106,10 @@ struct ProducerSm90 {
         of_k = next;
         if (!of_v.valid() && !of_k.valid()) break;
       }
-      if (!some) load_q(site, {block.q_tile, block.h, block.b, u32(QNote::EMPTY)});
+      if (!some) load_q(site, {block.q_tile, block.h, block.b, u32(QTileMessage::EMPTY)});
       tickets.advance();
     }
-    load_q(Sequence(), {0, 0, 0, QNote::END});
-    tell_fetchers(FetchNote::end());
+    load_q(Sequence(), {0, 0, 0, QTileMessage::END});
+    tell_bias_loaders(BiasMessage::end());
   }
 };

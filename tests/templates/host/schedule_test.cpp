@@ -25,7 +25,7 @@ static unsigned random_below(unsigned n) {
 
 template <bool Masked, bool Together>
 struct Block {
-  Tickets<Masked, Together> tickets;
+  TileScheduler<Masked, Together> tickets;
   bool has_drawn = false;
 };
 
@@ -93,7 +93,7 @@ struct Launch {
     std::vector<unsigned> live;
     for (unsigned i = 0; i < grid; ++i) {
       blockIdx = dim3(i);
-      blocks.push_back({Tickets<Masked, Together>(p)});
+      blocks.push_back({TileScheduler<Masked, Together>(p)});
       live.push_back(i);
     }
     while (!live.empty()) {

@@ -1,5 +1,5 @@
 // strips_test.cpp: which number of an input, and which Col, a thread of the sm90 forward reads from strips
-// (sm90/fwd/bias_staging.cuh) that fetchers filled (sm90/fwd/bias_loader.cuh): lines that begin anywhere, are longer or
+// (sm90/fwd/bias_staging.cuh) that bias_loaders filled (sm90/fwd/bias_loader.cuh): lines that begin anywhere, are longer or
 // shorter than the keys, and lie as far apart as an input's strides say; q tiles that end past the queries;
 // all widths of tiles. The strips' instructions are emulated: a copy's bytes arrive when it is waited for,
 // and one from outside the input fails.
@@ -120,7 +120,7 @@ struct Tiles {
   static constexpr int tile_m = 128, tile_n = N, head_dim = 64, head_dim_v = 64, stages = 2, threads = 384;
 };
 
-// A warp is each fetcher, and then each warp of the consumers; these fetch for themselves if `own`.
+// A warp is each bias_loader, and then each warp of the consumers; these fetch for themselves if `own`.
 template <class Stored, int N>
 static void read_tile(const Given &x, int kv0, bool own) {
   using Shared = SharedSm90<Spec<Stored>, Tiles<N>>;
@@ -128,8 +128,8 @@ static void read_tile(const Given &x, int kv0, bool own) {
   const int lane = int(threadIdx.x);
   const Site site{0, 0, x.q_len, x.kv_len};
   const Shared shared{0u - Shared{0}.lines(0)};
-  for (int fetcher = 0; fetcher < Fetch::fetchers && !own; ++fetcher) {
-    Fetch fetch(fetcher, lane);
+  for (int bias_loader = 0; bias_loader < Fetch::bias_loaders && !own; ++bias_loader) {
+    Fetch fetch(bias_loader, lane);
     fetch.begin({}, site, {}, x.q0);
     for (int g = 0; g < 2; ++g)
       if (fetch.fetch({}, site, {}, x.q0, kv0, g, shared.lines(g))) strip_wait();
@@ -272,7 +272,7 @@ static void read_columns(const int &) {
   using Spec = Columns<Words>;
   const int lane = int(threadIdx.x);
   for (int kv0 = 3 * N; kv0 >= 0; kv0 -= N) {
-    ColumnFetch<Spec, Tiles<N>>::fill({}, {}, {}, kv0, lane, 0);
+    ColumnLoader<Spec, Tiles<N>>::fill({}, {}, {}, kv0, lane, 0);
     __syncwarp();
     for (int octet = 0; octet < N / 8; ++octet) {
       const auto two = ColumnStrip<typename Spec::Col>::get(0, octet, lane);
