@@ -22,11 +22,11 @@ LUATTN_FN Real apply_mod_grad(const LuattnParams &p, const Site &s, Real x, Real
 
 template <class Spec, class Elem, int Which, int Width, int N, class Order>
 LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *from, const LuattnTensor &src,
-                               const LuattnTensor &dst, int heads, int len, const u32 *claim,
+                               const LuattnTensor &dst, int heads, int len, const u32 *first_store,
                                typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
-  const bool there = claim == nullptr || *claim != 0;
+  const bool there = first_store == nullptr || *first_store != 0;
   const Real *acc_head = acc_row<Width, const Real>(from, heads, Order::head_rows(len), site.b, site.h, 0);
   for_each_element<Width, N>(len, [&](int i, int d) {
     Pack<Real, N> g;
@@ -57,16 +57,16 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
   });
 }
 
-// claim: of dq_claim.
+// claim: of dq_first_store_of.
 template <class Spec, class Config, int Which, int Width, class Order = PlainRows>
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
-                             const LuattnTensor &dst, int heads, int len, const u32 *claim = nullptr) {
+                             const LuattnTensor &dst, int heads, int len, const u32 *first_store = nullptr) {
   using Elem = typename Config::Elem;
   const Site site{b, int(blockIdx.y), p.shape.q_len, p.shape.kv_len};
   if (site.h >= heads || from == nullptr) return;
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, heads, len,
-                                                                     claim, acc);
+                                                                     first_store, acc);
   if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
 }
@@ -74,7 +74,7 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
 // In the sm90 family, where blocks take turns or claim q tiles: the number that is 0 if nobody has, so that
 // there is nothing in dq_acc for the block's rows. Else null.
 template <class Spec, class Config>
-LUATTN_FN const u32 *dq_claim(const LuattnParams &p, int b) {
+LUATTN_FN const u32 *dq_first_store_of(const LuattnParams &p, int b) {
   const int h = int(blockIdx.y), first = int(blockIdx.x) * aux_tile;
   if constexpr (Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store)
     if (h < p.shape.heads && first < p.shape.q_len) return turn_of<Config>(p, b, h, first);
@@ -92,19 +92,19 @@ LUATTN_FN void aux_finish(const LuattnParams &p) {
   // The last heads first: what has just been added to them is still in the cache.
   const int which = q_alone ? WHICH_Q : int(blockIdx.z) % 3,
             b = p.shape.batch - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
-  const u32 *claim = nullptr;
+  const u32 *first_store = nullptr;
   if constexpr (DqOrder::writes) {
-    if (Need::dq && which == WHICH_Q) claim = dq_claim<Spec, Config>(p, b);
+    if (Need::dq && which == WHICH_Q) first_store = dq_first_store_of<Spec, Config>(p, b);
     const bool has_mod = which == WHICH_Q   ? Spec::has_query_mod
                          : which == WHICH_K ? Spec::has_key_mod
                                             : Spec::has_value_mod;
-    if (!has_mod) return DqOrder::template write<Config>(p, which, b, claim);
+    if (!has_mod) return DqOrder::template write<Config>(p, which, b, first_store);
   }
   if constexpr (Need::finish_q && !(DqOrder::writes && !Spec::has_query_mod))
     if (which == WHICH_Q)
       finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.scratch.dq_acc, p.tensors.src_q,
           p.tensors.dq, p.shape.heads,
-                                                                      p.shape.q_len, claim);
+                                                                      p.shape.q_len, first_store);
   if constexpr (Need::finish_k)
     if (which == WHICH_K)
       finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.scratch.dk_acc, p.tensors.src_k,

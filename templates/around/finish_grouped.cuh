@@ -9,10 +9,10 @@
 struct WrittenGroups : ResultGroups {
   static constexpr bool writes = true;
 
-  // Rows of dq, dk or dv. claim: of dq_claim. One body for those of one width, which the compiler would else
+  // Rows of dq, dk or dv. claim: of dq_first_store_of. One body for those of one width, which the compiler would else
   // take long for.
   template <class Config>
-  LUATTN_FN void write(const LuattnParams &p, int which, int b, const u32 *claim) {
+  LUATTN_FN void write(const LuattnParams &p, int which, int b, const u32 *first_store) {
     const bool is_q = which == WHICH_Q, is_v = which == WHICH_V;
     const LuattnTensor to = is_q ? p.tensors.dq : is_v ? p.tensors.dv : p.tensors.dk;
     const float *acc = static_cast<const float *>(is_q ? p.scratch.dq_acc : is_v ? p.scratch.dv_acc : p.scratch.dk_acc);
@@ -23,11 +23,11 @@ struct WrittenGroups : ResultGroups {
     const float scale = is_v ? 1.f : float(p.scale);
     if (acc == nullptr || to.data == nullptr || h >= heads || row0 >= len) return;
     if constexpr (Config::head_dim == Config::head_dim_v)
-      write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale, claim);
+      write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale, first_store);
     else if (is_v)
-      write_rows<Config, Config::head_dim_v>(p, to, acc, heads, len, b, h, row0, splits, scale, claim);
+      write_rows<Config, Config::head_dim_v>(p, to, acc, heads, len, b, h, row0, splits, scale, first_store);
     else
-      write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale, claim);
+      write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale, first_store);
   }
 
  private:
@@ -37,7 +37,7 @@ struct WrittenGroups : ResultGroups {
   // first would take longer.
   template <class Config, int D>
   LUATTN_FN void write_rows(const LuattnParams &p, const LuattnTensor &to, const float *acc, int heads,
-                            int len, int b, int h, int row0, int splits, float scale, const u32 *claim) {
+                            int len, int b, int h, int row0, int splits, float scale, const u32 *first_store) {
     using Elem = typename Config::Elem;
     constexpr int groups = D / 8, padded = groups < 16 ? (groups + 3) / 4 * 4 : 16;
     const int lane = int(threadIdx.x) % 32, rows = head_rows(len);
@@ -48,7 +48,7 @@ struct WrittenGroups : ResultGroups {
       float4 x[padded];
 #pragma unroll
       for (int n = 0; n < padded; ++n) x[n] = head[min_of(first + n, groups - 1) * 32 + lane];
-      const bool none = claim != nullptr && *claim == 0;
+      const bool none = first_store != nullptr && *first_store == 0;
 #pragma unroll 1
       for (int split = 1; split < splits; ++split) {
 #pragma unroll

@@ -71,7 +71,7 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const Site &site, int first) 
   static_assert(!Need::dq_first_store || Config::tile_m == aux_tile);
   bool stores = Need::dq_in_order;
   if constexpr (Need::dq_first_store)
-    stores = first < site.q_len && pays_to_claim<Spec, Config>(p, site, first);
+    stores = first < site.q_len && pays_to_store_first<Spec, Config>(p, site, first);
   if constexpr (Need::dq_in_order || Need::dq_first_store) {
     if (threadIdx.x < turns_of_tile<Config> && first < site.q_len)
       turn_of<Config>(p, site.b, site.h, first)[threadIdx.x] = stores ? UNCLAIMED : STORED;

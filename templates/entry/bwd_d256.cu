@@ -26,6 +26,6 @@ extern "C" __global__ void __launch_bounds__(reach_threads)
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Config::threads, 1)
     luattn_dkdv(const __grid_constant__ LuattnParams p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  bwd_sm90_wide<Spec, Config>(p, maps, shared);
+  bwd_d256<Spec, Config>(p, maps, shared);
 }
 #endif

@@ -21,7 +21,7 @@ enum : u32 { UNCLAIMED = 0, CLAIMED = 1, STORED = 2 };
 // Where a q tile has few kv tiles: what is saved, once a q tile, is less in long rows than what is waited
 // for, in each of their tiles. A mask that reads memory may leave few of many.
 template <class Spec, class Config>
-LUATTN_FN bool pays_to_claim(const LuattnParams &p, const Site &site, int q0) {
+LUATTN_FN bool pays_to_store_first(const LuattnParams &p, const Site &site, int q0) {
   const Range kept = kept_keys<Spec>(p, site, q0, min_of(q0 + Config::tile_m, site.q_len) - 1);
   return Spec::num_block_bounds > 0 || kept.hi - kept.lo <= 10 * Config::tile_n;
 }

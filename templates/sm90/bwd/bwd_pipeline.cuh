@@ -164,14 +164,14 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
 
 // What the producer tells of a q tile, before it arrives at `q_full`: what Tile says, the q head, whether it
 // is this head's last, whether the kv tile's, and WarpQTiles::halves. END: there are no more.
-struct TileNote {
+struct TileMessage {
   u32 bits, head;
-  LUATTN_FN TileNote of(Tile tile, bool last, int head, bool ends = false, u32 halves = 0) {
+  LUATTN_FN TileMessage of(Tile tile, bool last, int head, bool ends = false, u32 halves = 0) {
     return {u32(tile.index) << 9 | u32(tile.by_range) << 8 | u32(tile.same_bucket) << 7 | halves << 3 |
                 u32(ends) << 2 | u32(tile.masked) << 1 | u32(last),
             u32(head)};
   }
-  LUATTN_FN TileNote end() { return {~0u, 0}; }
+  LUATTN_FN TileMessage end() { return {~0u, 0}; }
   __device__ __forceinline__ int index() const { return int(bits >> 9); }
   __device__ __forceinline__ bool by_range() const { return (bits & 256) != 0; }
   __device__ __forceinline__ bool same_bucket() const { return (bits & 128) != 0; }
@@ -184,8 +184,8 @@ struct TileNote {
   __device__ __forceinline__ void store(u32 address) const {
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(bits), "r"(head) : "memory");
   }
-  LUATTN_FN TileNote load(u32 address) {
-    TileNote x;
+  LUATTN_FN TileMessage load(u32 address) {
+    TileMessage x;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.bits), "=r"(x.head) : "r"(address) : "memory");
     return {uniform(x.bits), uniform(x.head)};
   }
@@ -340,7 +340,7 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 empty(int stage) const { return q_full(stage) + 16; }
   __device__ __forceinline__ u32 message(int stage) const { return q_full(stage) + 24; }
   // Notes of kv tiles, two in turn: a consumer reads one until it has given back K and V of the next.
-  __device__ __forceinline__ u32 block_note(u32 turn) const { return q_full(stages) + (turn & 1) * 16; }
+  __device__ __forceinline__ u32 block_message(u32 turn) const { return q_full(stages) + (turn & 1) * 16; }
   __device__ __forceinline__ u32 ds_full(int stage) const { return q_full(stages) + 32 + stage * 8; }
   __device__ __forceinline__ u32 kv_full() const { return ds_full(ds_slots); }
   __device__ __forceinline__ u32 kv_empty() const { return kv_full() + 8; }
@@ -351,10 +351,10 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 sums_full() const { return kv_full() + 40; }
   __device__ __forceinline__ u32 sums_empty() const { return kv_full() + 48; }
   // The message of the q tile before which the block had n, also for who is behind the consumers: up to five.
-  __device__ __forceinline__ u32 turn_note(u32 n) const { return kv_full() + 56 + n % 8 * 8; }
+  __device__ __forceinline__ u32 turn_message(u32 n) const { return kv_full() + 56 + n % 8 * 8; }
   // Of a kernel that claims q tiles, for the block's q tile number `tile` and its stored dQ number n: see
   // sm90/bwd/dq_first_store.cuh. Behind `claimed` and `taken` lies what is told with them.
-  __device__ __forceinline__ u32 claimed(u32 tile) const { return kv_full() + 16 + tile % 4 * 16; }
+  __device__ __forceinline__ u32 taken_first(u32 tile) const { return kv_full() + 16 + tile % 4 * 16; }
   __device__ __forceinline__ u32 handed(u32 n) const { return kv_full() + 80 + n % 2 * 24; }
   __device__ __forceinline__ u32 taken(u32 n) const { return handed(n) + 8; }
   // Ones of Elem, as many as two core matrices of wgmma have.
@@ -362,7 +362,7 @@ struct SharedBwdSm90 {
   // The kv tile that the block is at, `turn` of its own before it.
   __device__ __forceinline__ BlockMessage await_block(u32 turn) const {
     barrier_wait(kv_full(), turn & 1);
-    return BlockMessage::load(block_note(turn));
+    return BlockMessage::load(block_message(turn));
   }
 
   // Arrivals that end a phase. Every lane that has read a stage's row numbers, or written a Row, arrives for
@@ -377,7 +377,7 @@ struct SharedBwdSm90 {
     barrier_init(kv_full(), 1);
     barrier_init(kv_empty(), warps * 32 + (turns ? 64 : claims ? 32 : 0) + (hands_sums ? 32 : 0));
     if constexpr (claims) {
-      for (int i = 0; i < 4; ++i) barrier_init(claimed(i), 1);
+      for (int i = 0; i < 4; ++i) barrier_init(taken_first(i), 1);
       for (int i = 0; i < 2; ++i) {
         barrier_init(handed(i), warps * 32);
         barrier_init(taken(i), 32);

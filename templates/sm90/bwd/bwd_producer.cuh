@@ -31,7 +31,7 @@ struct ProducerBwdSm90 {
   __device__ __forceinline__ void load_kv(const BlockMessage &message, u32 turn) const {
     barrier_wait(shared.kv_empty(), turn & 1 ^ 1);
     if (!elected()) return;
-    message.store(shared.block_note(turn));
+    message.store(shared.block_message(turn));
     if (message.state != BlockMessage::SOME) return barrier_arrive(shared.kv_full());
     const int row = message.at.tile * tile_n;
     barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + Shared::v_bytes);
@@ -48,9 +48,9 @@ struct ProducerBwdSm90 {
     prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, kv0, lane);
     barrier_wait(shared.empty(q.stage), q.parity);
     if (elected()) {
-      const TileNote message = TileNote::of(tile, last, site.h, ends, halves);
+      const TileMessage message = TileMessage::of(tile, last, site.h, ends, halves);
       message.store(shared.message(q.stage));
-      if constexpr (Shared::turns) message.store(shared.turn_note(num_tiles));
+      if constexpr (Shared::turns) message.store(shared.turn_message(num_tiles));
       barrier_arrive_expect(shared.q_full(q.stage), Shared::q_bytes);
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)

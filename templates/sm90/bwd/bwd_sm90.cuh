@@ -156,7 +156,7 @@ struct ConsumerBwdSm90 {
   LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
 
   // Bit j of a half: whether column j of the thread is kept there.
-  __device__ __forceinline__ void find_kept(TileNote tile, int q0, KeepBits<cols> (&keep)[2]) const {
+  __device__ __forceinline__ void find_kept(TileMessage tile, int q0, KeepBits<cols> (&keep)[2]) const {
     if constexpr (Spec::column_intervals > 0) {
       if (!Spec::columns_need_full_data || tile.by_range())
         find_kept_queries<Spec, tile_m>(p, site, int(kv_of(0)), q0, keep);
@@ -215,7 +215,7 @@ struct ConsumerBwdSm90 {
   }
   // Dots and dP to P and dS. Masked: only where the mask keeps the element.
   template <bool Masked, class Terms>
-  __device__ __forceinline__ void differentiate(TileNote tile, int q0, const Terms &terms,
+  __device__ __forceinline__ void differentiate(TileMessage tile, int q0, const Terms &terms,
                                                 BwdRow (&bwd)[cols], float (&s)[tile_m / 2],
                                                 float (&dp)[tile_m / 2]) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
@@ -248,7 +248,7 @@ struct ConsumerBwdSm90 {
       }
   }
   // The mask, and in last tiles what lies past the lengths: apart, for most tiles of a mask are no last ones.
-  __device__ __forceinline__ void drop(TileNote tile, int q0, float (&s)[tile_m / 2],
+  __device__ __forceinline__ void drop(TileMessage tile, int q0, float (&s)[tile_m / 2],
                                        float (&dp)[tile_m / 2]) const {
     if constexpr (Spec::has_mask && (Spec::column_intervals > 0 || !Spec::keep_is_cheap)) {
       KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
@@ -265,7 +265,7 @@ struct ConsumerBwdSm90 {
   }
   // From both products under way to P and dS. What grad is given of each element beside them is read, or
   // made, meanwhile.
-  __device__ __forceinline__ void differentiate(TileNote tile, float (&s)[tile_m / 2],
+  __device__ __forceinline__ void differentiate(TileMessage tile, float (&s)[tile_m / 2],
                                                 float (&dp)[tile_m / 2]) {
     const int q0 = tile.index() * tile_m;
     if constexpr (Lines::any) {
@@ -279,7 +279,7 @@ struct ConsumerBwdSm90 {
     }
   }
   template <class Terms>
-  __device__ __forceinline__ void differentiate_with(TileNote tile, int q0, const Terms &terms,
+  __device__ __forceinline__ void differentiate_with(TileMessage tile, int q0, const Terms &terms,
                                                      float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
     BwdRow bwd[cols];
     if constexpr (weighs_first) {
@@ -423,21 +423,21 @@ struct ConsumerBwdSm90 {
 
   // ---- a q tile ----
 
-  __device__ __forceinline__ TileNote await_tile() const {
+  __device__ __forceinline__ TileMessage await_tile() const {
     barrier_wait(shared.q_full(q.stage), q.parity);
-    return TileNote::load(shared.message(q.stage));
+    return TileMessage::load(shared.message(q.stage));
   }
 
   // What is read along the keys for the next tile of the head.
-  __device__ __forceinline__ void read_ahead(TileNote tile) {
+  __device__ __forceinline__ void read_ahead(TileMessage tile) {
     if (!reads_ahead || tile.last()) return;
     PipelineState<stages> next = q;
     next.advance();
     barrier_wait(shared.q_full(next.stage), next.parity);
-    lines.load(p, site, head, TileNote::load(shared.message(next.stage)).index() * tile_m, kv0, lane, 0);
+    lines.load(p, site, head, TileMessage::load(shared.message(next.stage)).index() * tile_m, kv0, lane, 0);
   }
 
-  __device__ __forceinline__ void add_tile(TileNote tile) {
+  __device__ __forceinline__ void add_tile(TileMessage tile) {
     float s[tile_m / 2], dp[tile_m / 2];
     u32 a_p[tile_m / 16][4], a_ds[tile_m / 16][4];
     issue_scores<dim>(s, shared.k() + group * 64 * 128, shared.q(q.stage));
@@ -491,7 +491,7 @@ struct ConsumerBwdSm90 {
   }
 
   // dQ, of this tile or the one before, has been computed.
-  __device__ __forceinline__ void take_dq(TileNote tile) {
+  __device__ __forceinline__ void take_dq(TileMessage tile) {
     dq_arrived();
     const DqPlace here{tile.index() * tile_m + (splits_rows ? group * 64 : 0) + warp * 16, site.h};
     shared_dq = lags ? due : here;
@@ -503,7 +503,7 @@ struct ConsumerBwdSm90 {
   }
 
   // A tile of which the mask leaves nothing for this consumer: zeros in dS, and dQ of the tile before.
-  __device__ __forceinline__ void skip_tile(TileNote tile) {
+  __device__ __forceinline__ void skip_tile(TileMessage tile) {
     await_turn();
     pass_turn();
     read_ahead(tile);
@@ -527,7 +527,7 @@ struct ConsumerBwdSm90 {
   }
   __device__ __forceinline__ void add_tiles() {
     for (bool more = true; more;) {
-      TileNote tile = await_tile();
+      TileMessage tile = await_tile();
       enter_head(int(tile.head));
       if constexpr (reads_ahead) lines.load(p, site, head, tile.index() * tile_m, kv0, lane, 0);
 #pragma unroll 1
@@ -574,7 +574,7 @@ struct ConsumerBwdSm90 {
       } else {
         barrier_arrive(shared.kv_empty());
       }
-      finish(BlockMessage::load(shared.block_note(turn)).at);
+      finish(BlockMessage::load(shared.block_message(turn)).at);
       ++turn;
     }
     part.dismiss();
@@ -623,7 +623,7 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
       ProducerBwdSm90<Spec, Config>(p, maps, shared).run();
     } else if (worker == 1) {
       if constexpr (Shared::turns) DqWriterSm90<Spec, Config>(p, shared, 0).run();
-      if constexpr (Shared::claims) ClaimerSm90<Spec, Config>(p, shared).run();
+      if constexpr (Shared::claims) DqFirstStoreSm90<Spec, Config>(p, shared).run();
     } else {
       if constexpr (Shared::hands_sums)
         if (worker == 2) SumsWriterSm90<Spec, Config>(p, shared).run();

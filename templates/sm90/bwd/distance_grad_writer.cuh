@@ -92,14 +92,14 @@ struct SumsWriterSm90 {
     next_q = -1;
   }
 
-  __device__ __forceinline__ TileNote await_tile() {
+  __device__ __forceinline__ TileMessage await_tile() {
     barrier_wait(shared.q_full(q.stage), q.parity);
-    const TileNote tile = TileNote::load(shared.message(q.stage));
+    const TileMessage tile = TileMessage::load(shared.message(q.stage));
     barrier_arrive(shared.empty(q.stage));
     q.advance();
     return tile;
   }
-  __device__ __forceinline__ void add_tile(TileNote tile) {
+  __device__ __forceinline__ void add_tile(TileMessage tile) {
     const int q0 = tile.index() * tile_m;
     if (q0 != next_q) flush();
     barrier_wait(shared.sums_full(), parity);
@@ -126,7 +126,7 @@ struct SumsWriterSm90 {
   }
   __device__ __forceinline__ void add_tiles() {
     for (bool more = true; more;) {
-      TileNote tile = await_tile();
+      TileMessage tile = await_tile();
       enter_head(int(tile.head));
 #pragma unroll 1
       for (;; tile = await_tile()) {

@@ -21,7 +21,7 @@
 #include "work/dq_order.cuh"
 
 template <class Spec, class Config>
-struct ClaimerSm90 {
+struct DqFirstStoreSm90 {
   using Shared = SharedBwdSm90<Spec, Config>;
 
   const LuattnParams &p;
@@ -34,7 +34,7 @@ struct ClaimerSm90 {
   int head, first;
   u32 known;
 
-  __device__ __forceinline__ ClaimerSm90(const LuattnParams &params, const Shared &s)
+  __device__ __forceinline__ DqFirstStoreSm90(const LuattnParams &params, const Shared &s)
       : p(params), shared(s), lane(int(threadIdx.x) % 32), q(0), ds(0), num_tiles(0) {}
 
   __device__ __forceinline__ void run() {
@@ -43,28 +43,28 @@ struct ClaimerSm90 {
     for (BlockMessage message = shared.await_block(0); message.state != BlockMessage::END;
          message = shared.await_block(++turn)) {
       barrier_arrive(shared.kv_empty());
-      if (message.state == BlockMessage::SOME) claim_tiles(message.at.b);
+      if (message.state == BlockMessage::SOME) first_store_tiles(message.at.b);
     }
   }
 
  private:
   // What others have done before they wrote it comes before what this thread now does.
-  LUATTN_FN u32 look(const u32 *claim) {
+  LUATTN_FN u32 look(const u32 *first_store) {
     u32 x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(claim) : "memory");
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(first_store) : "memory");
     return x;
   }
-  __device__ __forceinline__ u32 *claim_of(int b, int tile) const {
+  __device__ __forceinline__ u32 *first_store_of(int b, int tile) const {
     const int last = ceil_div(p.shape.q_len, Config::tile_m) - 1;
     return turn_of<Config>(p, b, head, min_of(tile, last) * Config::tile_m);
   }
 
-  __device__ __forceinline__ void claim_tiles(int b) {
+  __device__ __forceinline__ void first_store_tiles(int b) {
     head = -1;
 #pragma unroll 1
     for (bool ends = false; !ends; ++num_tiles) {
       barrier_wait(shared.q_full(q.stage), q.parity);
-      const TileNote tile = TileNote::load(shared.message(q.stage));
+      const TileMessage tile = TileMessage::load(shared.message(q.stage));
       barrier_arrive(shared.empty(q.stage));
       q.advance();
       ends = tile.ends_block();
@@ -72,30 +72,30 @@ struct ClaimerSm90 {
       ds.advance();
       if (int(tile.head) != head || tile.index() - first >= 32) {
         head = int(tile.head), first = tile.index();
-        known = look(claim_of(b, first + lane));
+        known = look(first_store_of(b, first + lane));
         __syncwarp();
       }
       const u32 seen = __shfl_sync(0xffffffffu, known, tile.index() - first);
       if (lane == 0)
-        tell(shared.claimed(num_tiles), seen == STORED ? false : claim(claim_of(b, tile.index())));
+        tell(shared.taken_first(num_tiles), seen == STORED ? false : first_store(first_store_of(b, tile.index())));
       __syncwarp();
     }
   }
   // Whether this block is to store; else it has been done.
-  __device__ __forceinline__ bool claim(u32 *claim) const {
+  __device__ __forceinline__ bool first_store(u32 *first_store) const {
     u32 before;
     asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
                  : "=r"(before)
-                 : "l"(claim), "n"(int(UNCLAIMED)), "n"(int(CLAIMED))
+                 : "l"(first_store), "n"(int(UNCLAIMED)), "n"(int(CLAIMED))
                  : "memory");
     if (before == UNCLAIMED) return true;
-    for (; before != STORED; before = look(claim)) __nanosleep(200);
+    for (; before != STORED; before = look(first_store)) __nanosleep(200);
     return false;
   }
-  __device__ __forceinline__ void tell(u32 claimed, bool stores) const {
+  __device__ __forceinline__ void tell(u32 taken_first, bool stores) const {
     fence_async_global();  // for those who now add
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(claimed + 8), "r"(u32(stores)) : "memory");
-    barrier_arrive(claimed);
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(taken_first + 8), "r"(u32(stores)) : "memory");
+    barrier_arrive(taken_first);
   }
 };
 
@@ -115,22 +115,22 @@ struct DqStorerSm90 {
 #pragma unroll 1
     for (u32 n = from;; n += 2) {
       barrier_wait(shared.handed(n), n / 2 & 1);
-      const StoreNote message = StoreNote::load(shared.taken(n) + 8);
+      const StoreMessage message = StoreMessage::load(shared.taken(n) + 8);
       if (message.row < 0) return;
       store(message);
       bulk_wait_read();
       barrier_arrive(shared.taken(n));
       bulk_wait();
       __syncwarp();
-      u32 *claim = turn_of<Config>(p, 0, message.head, message.row);
+      u32 *first_store = turn_of<Config>(p, 0, message.head, message.row);
       if (lane == 0)
-        asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(claim), "n"(int(STORED)) : "memory");
+        asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(first_store), "n"(int(STORED)) : "memory");
     }
   }
 
  private:
   // A lane for the part of each consumer warp, as DqWriterSm90::add.
-  __device__ __forceinline__ void store(const StoreNote &message) const {
+  __device__ __forceinline__ void store(const StoreMessage &message) const {
     const int group = lane / 4, row = message.row + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16,
               d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);

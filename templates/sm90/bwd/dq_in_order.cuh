@@ -49,16 +49,16 @@ struct DqWriterSm90 {
 
   // A tile, its number in memory, and whom it comes after.
   struct Turn {
-    TileNote tile;
+    TileMessage tile;
     u32 *number;
     u32 before;
   };
-  __device__ __forceinline__ Turn turn_in(TileNote tile, int kv_tile) {
+  __device__ __forceinline__ Turn turn_in(TileMessage tile, int kv_tile) {
     site.h = int(tile.head);
     return {tile, turn_of<Config>(p, site.b, site.h, 0) + tile.index(),
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), kv_tile)};
   }
-  __device__ __forceinline__ TileNote message(u32 tile) const { return TileNote::load(shared.turn_note(tile)); }
+  __device__ __forceinline__ TileMessage message(u32 tile) const { return TileMessage::load(shared.turn_message(tile)); }
   // dQ of the next tile; of the other writer's, too: it cannot be overtaken, for the one behind it is this
   // one's.
   __device__ __forceinline__ void await_dq() const {
@@ -81,7 +81,7 @@ struct DqWriterSm90 {
 #pragma unroll 1
     for (bool ends = false; !ends; ++num_tiles) {
       await_dq();
-      const TileNote tile = message(num_tiles);
+      const TileMessage tile = message(num_tiles);
       ends = tile.ends_block();
       if (num_tiles % 2 == which) {
         if (!awaited) {

@@ -9,14 +9,14 @@ struct DqPlace {
 };
 
 // Of dQ that is to be stored: the q tile's first row, and its batch * heads + head. Row -1: there is no more.
-struct StoreNote {
+struct StoreMessage {
   int row, head;
-  LUATTN_FN StoreNote end() { return {-1, 0}; }
+  LUATTN_FN StoreMessage end() { return {-1, 0}; }
   __device__ __forceinline__ void store(u32 address) const {
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(row), "r"(head) : "memory");
   }
-  LUATTN_FN StoreNote load(u32 address) {
-    StoreNote x;
+  LUATTN_FN StoreMessage load(u32 address) {
+    StoreMessage x;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.row), "=r"(x.head) : "r"(address) : "memory");
     return x;
   }
@@ -75,16 +75,16 @@ struct WarpPart {
   // Whether this part is to be added, and may be now; what is to be stored goes to the warp that does it.
   __device__ __forceinline__ bool is_added(const LuattnParams &p, int b, const DqPlace &at) {
     if (at.row < 0) return false;
-    const u32 claim = shared.claimed(num_tiles);
-    barrier_wait(claim, num_tiles / 4 & 1);
+    const u32 first_store = shared.taken_first(num_tiles);
+    barrier_wait(first_store, num_tiles / 4 & 1);
     ++num_tiles;
     u32 mine;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(mine) : "r"(claim + 8) : "memory");
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(mine) : "r"(first_store + 8) : "memory");
     stored = uniform(mine) != 0;
     if (!stored) return true;
     fence_async();
     if (group == 0 && warp == 0 && lane == 0)
-      StoreNote{at.row, b * p.shape.heads + at.head}.store(shared.taken(num_stored) + 8);
+      StoreMessage{at.row, b * p.shape.heads + at.head}.store(shared.taken(num_stored) + 8);
     barrier_arrive(shared.handed(num_stored));
     return false;
   }
@@ -94,7 +94,7 @@ struct WarpPart {
       await();
 #pragma unroll 1
       for (int i = 0; i < 2; ++i, ++num_stored) {
-        if (group == 0 && warp == 0 && lane == 0) StoreNote::end().store(shared.taken(num_stored) + 8);
+        if (group == 0 && warp == 0 && lane == 0) StoreMessage::end().store(shared.taken(num_stored) + 8);
         barrier_arrive(shared.handed(num_stored));
       }
     }

@@ -29,8 +29,8 @@
 
 // dV (Value) or dK of the block's 64 positions.
 template <class Spec, class Config, bool Value>
-struct SumsWide {
-  using Shared = SharedWide<Spec, Config>;
+struct SumsD256 {
+  using Shared = SharedD256<Spec, Config>;
   using Elem = typename Config::Elem;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
   static constexpr int Dim = Value ? Config::head_dim_v : Config::head_dim;
@@ -47,7 +47,7 @@ struct SumsWide {
   PipelineState<2> ds;
   u32 parity;
 
-  __device__ __forceinline__ SumsWide(const LuattnParams &params, const Shared &s)
+  __device__ __forceinline__ SumsD256(const LuattnParams &params, const Shared &s)
       : p(params),
         shared(s),
         rank(cluster_rank()),
@@ -64,9 +64,9 @@ struct SumsWide {
     for (int i = 0; i < boxes * 32; ++i) at(i) = 0;
   }
 
-  __device__ __forceinline__ WideNote await() const {
+  __device__ __forceinline__ D256Message await() const {
     barrier_wait(Value ? shared.do_full(stage.stage) : shared.q_full(stage.stage), stage.parity);
-    return WideNote::load(Value ? shared.do_note(stage.stage) : shared.q_message(stage.stage));
+    return D256Message::load(Value ? shared.do_message(stage.stage) : shared.q_message(stage.stage));
   }
   __device__ __forceinline__ void give_back() {
     barrier_arrive(Value ? shared.do_empty(stage.stage) : shared.q_empty(stage.stage));
@@ -92,14 +92,14 @@ struct SumsWide {
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     for (;;) {
-      WideNote message = await();
-      if (message.is(WideNote::END)) break;
+      D256Message message = await();
+      if (message.is(D256Message::END)) break;
       clear();
-      if (message.is(WideNote::VALUES)) {
+      if (message.is(D256Message::VALUES)) {
         give_back();
         message = await();
       }
-      if (message.is(WideNote::TILE)) {
+      if (message.is(D256Message::TILE)) {
 #pragma unroll 1
         for (;;) {
           add_tile();
@@ -116,10 +116,10 @@ struct SumsWide {
 
   // ---- finish ----
 
-  __device__ __forceinline__ int first_row(const WideNote &block) const {
+  __device__ __forceinline__ int first_row(const D256Message &block) const {
     return (block.kv_tile() * 2 + rank) * tile_n + warp * 16;
   }
-  __device__ __forceinline__ void store(const LuattnTensor &t, const WideNote &block, float factor) const {
+  __device__ __forceinline__ void store(const LuattnTensor &t, const D256Message &block, float factor) const {
     if (t.data == nullptr) return;
     __syncwarp();
     const int thread = lane_anew(), part = thread % 4 * 8;
@@ -143,7 +143,7 @@ struct SumsWide {
   }
   // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
   // luattn_finish.
-  __device__ __forceinline__ void store_accumulator(void *dst, const WideNote &block) const {
+  __device__ __forceinline__ void store_accumulator(void *dst, const D256Message &block) const {
     const int kv0 = first_row(block);
     if (kv0 >= p.shape.kv_len) return;
     float *out = acc_row<Dim, float>(dst, p.shape.heads_kv, ResultGroups::head_rows(p.shape.kv_len),
@@ -154,7 +154,7 @@ struct SumsWide {
     for (int n = 0; n < Dim / 2; n += 4)
       *reinterpret_cast<float4 *>(out + n * 32) = make_float4(at(n), at(n + 1), at(n + 2), at(n + 3));
   }
-  __device__ __forceinline__ void finish(const WideNote &block) const {
+  __device__ __forceinline__ void finish(const D256Message &block) const {
     if ((Value ? Spec::has_value_mod : Spec::has_key_mod) || p.schedule.num_splits > 1)
       store_accumulator(Value ? p.scratch.dv_acc : p.scratch.dk_acc, block);
     else
@@ -163,10 +163,10 @@ struct SumsWide {
 };
 
 template <class Spec, class Config>
-LUATTN_FN void bwd_sm90_wide(const LuattnParams &p, const LuattnTensorMaps &maps, unsigned char *memory) {
+LUATTN_FN void bwd_d256(const LuattnParams &p, const LuattnTensorMaps &maps, unsigned char *memory) {
   static_assert(BackwardSpec<Spec>);
   using Need = Needs<Spec, Config>;
-  const SharedWide<Spec, Config> shared{shared_address(memory)};
+  const SharedD256<Spec, Config> shared{shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();
   cluster_sync();
   const int group = int(uniform(threadIdx.x / 128));
@@ -174,23 +174,23 @@ LUATTN_FN void bwd_sm90_wide(const LuattnParams &p, const LuattnTensorMaps &maps
     registers_down<32>();
     const u32 worker = uniform(threadIdx.x / 32);
     if (worker == 0) {
-      ProducerWide<Spec, Config>(p, maps, shared).run();
+      ProducerD256<Spec, Config>(p, maps, shared).run();
     } else if (worker == 1) {
-      if constexpr (Need::dq) SenderWide<Spec, Config>::run(p, maps, shared);
+      if constexpr (Need::dq) SenderD256<Spec, Config>::run(p, maps, shared);
     } else if (worker == 2) {
-      if constexpr (Need::dq_in_order) TurnsWide<Spec, Config>(p, shared).run();
+      if constexpr (Need::dq_in_order) DqInOrderD256<Spec, Config>(p, shared).run();
     } else {
-      if constexpr (SharedWide<Spec, Config>::sums != 0) ParametersWide<Spec, Config>(p, shared).run();
+      if constexpr (SharedD256<Spec, Config>::sums != 0) ParametersD256<Spec, Config>(p, shared).run();
     }
   } else if (group == 1) {
     registers_up<160>();
-    ScoresWide<Spec, Config>(p, shared).run();
+    ScoresD256<Spec, Config>(p, shared).run();
   } else if (group == 2) {
     registers_up<160>();
-    if constexpr (Need::dv) SumsWide<Spec, Config, true>(p, shared).run();
+    if constexpr (Need::dv) SumsD256<Spec, Config, true>(p, shared).run();
   } else {
     registers_up<160>();
-    if constexpr (Need::dk) SumsWide<Spec, Config, false>(p, shared).run();
+    if constexpr (Need::dk) SumsD256<Spec, Config, false>(p, shared).run();
   }
   cluster_sync();  // the other block may still arrive at this one's barriers
 }

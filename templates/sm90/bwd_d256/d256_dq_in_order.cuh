@@ -2,7 +2,7 @@
 // for the block's turn to add to dq_acc, and passes it on.
 //
 // It is the third warp of the loading warpgroup. Each block of a pair adds its own channels of dQ, from
-// registers, so each has turns of its own. The sender of dS tells which tile is next (`turn_noted`), a tile
+// registers, so each has turns of its own. The sender of dS tells which tile is next (`turn_told`), a tile
 // ahead of its dQ. When the turn has come this warp arrives at `turn`; the scores' threads then add, or store
 // where they are the first, and arrive at `dq_added`. That what they have added is in memory is waited for
 // here, while they compute the next tile.
@@ -11,13 +11,13 @@
 #include "work/dq_order.cuh"
 
 template <class Spec, class Config>
-struct TurnsWide {
-  using Shared = SharedWide<Spec, Config>;
+struct DqInOrderD256 {
+  using Shared = SharedD256<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = 2 * Config::tile_n;
 
   // A tile, its number in memory, and whom it comes after.
   struct Turn {
-    WideNote tile;
+    D256Message tile;
     u32 *number;
     u32 before;
   };
@@ -28,15 +28,15 @@ struct TurnsWide {
   PipelineState<2> message;
   u32 parity;  // of the additions
 
-  __device__ __forceinline__ TurnsWide(const LuattnParams &params, const Shared &s)
+  __device__ __forceinline__ DqInOrderD256(const LuattnParams &params, const Shared &s)
       : p(params), shared(s), rank(cluster_rank()), message(0), parity(0) {}
 
   __device__ __forceinline__ Turn await_tile() {
-    barrier_wait(shared.turn_noted(message.stage), message.parity);
-    const WideNote tile = WideNote::load(shared.turn_note(message.stage));
+    barrier_wait(shared.turn_told(message.stage), message.parity);
+    const D256Message tile = D256Message::load(shared.turn_message(message.stage));
     barrier_arrive(shared.turn_read(message.stage));
     message.advance();
-    if (!tile.is(WideNote::TILE)) return {tile, nullptr, 0};
+    if (!tile.is(D256Message::TILE)) return {tile, nullptr, 0};
     const Site site{int(tile.b), int(tile.head), p.shape.q_len, p.shape.kv_len};
     return {tile, turn_of<Config>(p, site.b, site.h, tile.index() * tile_m) + rank,
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), tile.kv_tile())};
@@ -55,7 +55,7 @@ struct TurnsWide {
   __device__ __forceinline__ void run() {
     bool passed = false;
 #pragma unroll 1
-    for (Turn turn = await_tile(); turn.tile.is(WideNote::TILE);) {
+    for (Turn turn = await_tile(); turn.tile.is(D256Message::TILE);) {
       if (!passed) turn_await(turn.number, turn.before);
       give(turn);
       const int kv_tile = turn.tile.kv_tile();

@@ -11,12 +11,12 @@ LUATTN_FN u64 block_operand(u32 address, u32 across) { return wgmma_operand(addr
 
 // What the producer tells of a stage of Q or dO, before it arrives at `q_full` or `do_full`: a q tile; V of a
 // kv tile (in a stage of dO); that a kv tile has no q tiles (in both); or that there is no more (in both).
-struct WideNote {
+struct D256Message {
   enum Kind { TILE, VALUES, NOTHING, END };
   u32 bits, head;
   u32 place, b;  // the kv tile and the share of its q tiles; the batch
 
-  LUATTN_FN WideNote of(Kind kind, const KvBlock &at, Tile tile, int head, bool ends_block) {
+  LUATTN_FN D256Message of(Kind kind, const KvBlock &at, Tile tile, int head, bool ends_block) {
     return {u32(tile.index) << 5 | u32(tile.same_bucket) << 4 | u32(ends_block) << 3 | u32(tile.masked) << 2 |
                 u32(kind),
             u32(head), u32(at.tile) << 6 | u32(at.split), u32(at.b)};
@@ -34,8 +34,8 @@ struct WideNote {
                  "r"(b)
                  : "memory");
   }
-  LUATTN_FN WideNote load(u32 address) {
-    WideNote x;
+  LUATTN_FN D256Message load(u32 address) {
+    D256Message x;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x.bits), "=r"(x.head), "=r"(x.place), "=r"(x.b)
                  : "r"(address)
@@ -50,7 +50,7 @@ static_assert(LUATTN_MAX_SPLITS <= 64);
 // query; row numbers of each stage of dO; barriers and notes. Tiles are boxes of 64 channels by 64 rows. V of
 // a kv tile takes a stage of dO, ahead of its q tiles, until the scores have it in registers.
 template <class Spec, class Config>
-struct SharedWide {
+struct SharedD256 {
   using Row = typename Spec::Row;
   using BwdRow = typename Spec::BwdRow;
   using Need = Needs<Spec, Config>;
@@ -92,7 +92,7 @@ struct SharedWide {
   }
 
   __device__ __forceinline__ u32 q_message(int stage) const { return start + at_barriers + stage * 64; }
-  __device__ __forceinline__ u32 do_note(int stage) const { return q_message(stage) + 16; }
+  __device__ __forceinline__ u32 do_message(int stage) const { return q_message(stage) + 16; }
   __device__ __forceinline__ u32 q_full(int stage) const { return q_message(stage) + 32; }
   __device__ __forceinline__ u32 q_empty(int stage) const { return q_message(stage) + 40; }
   __device__ __forceinline__ u32 do_full(int stage) const { return q_message(stage) + 48; }
@@ -110,12 +110,12 @@ struct SharedWide {
   // dK of this tile may be computed now. One for each stage of dS, as the scores may be two tiles ahead.
   __device__ __forceinline__ u32 keys_turn(int stage) const { return ds_full(stage) + 24; }
   // Of a deterministic kernel: see sm90/bwd_d256/d256_dq_in_order.cuh.
-  __device__ __forceinline__ u32 turn_note(int stage) const { return ds_full(2) + stage * 16; }
-  __device__ __forceinline__ u32 turn_noted(int stage) const { return turn_note(2) + stage * 8; }
-  __device__ __forceinline__ u32 turn() const { return turn_note(2) + 16; }
-  __device__ __forceinline__ u32 dq_added() const { return turn_note(2) + 24; }
-  __device__ __forceinline__ u32 is_first() const { return turn_note(2) + 32; }
-  __device__ __forceinline__ u32 turn_read(int stage) const { return turn_note(2) + 40 + stage * 8; }
+  __device__ __forceinline__ u32 turn_message(int stage) const { return ds_full(2) + stage * 16; }
+  __device__ __forceinline__ u32 turn_told(int stage) const { return turn_message(2) + stage * 8; }
+  __device__ __forceinline__ u32 turn() const { return turn_message(2) + 16; }
+  __device__ __forceinline__ u32 dq_added() const { return turn_message(2) + 24; }
+  __device__ __forceinline__ u32 is_first() const { return turn_message(2) + 32; }
+  __device__ __forceinline__ u32 turn_read(int stage) const { return turn_message(2) + 40 + stage * 8; }
 
   // Arrivals that end a phase: the producer's, or one of each warp that is done, in both blocks where the
   // stage is filled for both.
@@ -142,7 +142,7 @@ struct SharedWide {
     }
     if constexpr (turns) {
       for (int i = 0; i < 2; ++i) {
-        barrier_init(turn_noted(i), 1);
+        barrier_init(turn_told(i), 1);
         barrier_init(turn_read(i), 32);
       }
       barrier_init(turn(), 1);

@@ -4,8 +4,8 @@
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 
 template <class Spec, class Config>
-struct ProducerWide {
-  using Shared = SharedWide<Spec, Config>;
+struct ProducerD256 {
+  using Shared = SharedD256<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, box = Shared::box;
 
   const LuattnParams &p;
@@ -17,7 +17,7 @@ struct ProducerWide {
   PipelineState<Config::stages> q, dout;
   u32 draws, kv_tiles;  // of this block: of tickets; of kv tiles that have q tiles
 
-  __device__ __forceinline__ ProducerWide(const LuattnParams &params, const LuattnTensorMaps &m,
+  __device__ __forceinline__ ProducerD256(const LuattnParams &params, const LuattnTensorMaps &m,
                                           const Shared &s)
       : p(params),
         maps(m),
@@ -54,14 +54,14 @@ struct ProducerWide {
   }
 
   // Fills the next stage of dO with V, or nothing.
-  __device__ __forceinline__ void load_v(const KvBlock &at, WideNote::Kind kind) {
+  __device__ __forceinline__ void load_v(const KvBlock &at, D256Message::Kind kind) {
     barrier_wait(shared.do_empty(dout.stage), dout.parity);
     if (elected()) {
       const u32 full = shared.do_full(dout.stage);
-      WideNote::of(kind, at, {0, false}, at.h * p.shape.group, kind != WideNote::VALUES)
-          .store(shared.do_note(dout.stage));
-      barrier_arrive_expect(full, kind == WideNote::VALUES ? Shared::v_bytes : 0);
-      if (kind == WideNote::VALUES) {
+      D256Message::of(kind, at, {0, false}, at.h * p.shape.group, kind != D256Message::VALUES)
+          .store(shared.do_message(dout.stage));
+      barrier_arrive_expect(full, kind == D256Message::VALUES ? Shared::v_bytes : 0);
+      if (kind == D256Message::VALUES) {
 #pragma unroll
         for (int i = 0; i < Shared::boxes_v; ++i)
           tensor_load(shared.dout(dout.stage) + i * box, maps.v, full, i * 64, (at.tile * 2 + rank) * tile_n,
@@ -72,11 +72,11 @@ struct ProducerWide {
     dout.advance();
   }
   // Tells that a kv tile has no q tiles, or that there is no more.
-  __device__ __forceinline__ void tell(const KvBlock &at, WideNote::Kind kind) {
+  __device__ __forceinline__ void tell(const KvBlock &at, D256Message::Kind kind) {
     load_v(at, kind);
     barrier_wait(shared.q_empty(q.stage), q.parity);
     if (elected()) {
-      WideNote::of(kind, at, {0, false}, at.h * p.shape.group, true).store(shared.q_message(q.stage));
+      D256Message::of(kind, at, {0, false}, at.h * p.shape.group, true).store(shared.q_message(q.stage));
       barrier_arrive(shared.q_full(q.stage));
     }
     q.advance();
@@ -98,13 +98,13 @@ struct ProducerWide {
   // dO, which is free sooner and needed sooner, and Q.
   __device__ __forceinline__ void load_tile(const KvBlock &at, Tile tile, bool begins, bool ends) {
     const int row = tile.index * tile_m;
-    const WideNote message = WideNote::of(WideNote::TILE, at, tile, site.h, ends);
+    const D256Message message = D256Message::of(D256Message::TILE, at, tile, site.h, ends);
     prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, (at.tile * 2 + rank) * tile_n, lane_anew());
     barrier_wait(shared.do_empty(dout.stage), dout.parity);
     if (elected()) {
       const int rows = min_of(tile_m, ResultGroups::head_rows(p.shape.q_len) - row);
       const u32 full = shared.do_full(dout.stage);
-      message.store(shared.do_note(dout.stage));
+      message.store(shared.do_message(dout.stage));
       barrier_arrive_expect(full, Shared::v_bytes + Spec::num_bwd_rows * rows * 4);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
@@ -151,10 +151,10 @@ struct ProducerWide {
         load_tile(at, tile, begins, ends);
         begins = false;
       } else if (!ends) {
-        load_v(at, WideNote::VALUES);
+        load_v(at, D256Message::VALUES);
       }
       if (ends) {
-        if (!there) tell(at, WideNote::NOTHING);
+        if (!there) tell(at, D256Message::NOTHING);
         break;
       }
       if (!there || ahead.h != site.h) {
@@ -173,7 +173,7 @@ struct ProducerWide {
       do load_block(at);
       while (tickets.next(at));
     }
-    tell({0, 0, 0, 0}, WideNote::END);
+    tell({0, 0, 0, 0}, D256Message::END);
   }
 };
 
@@ -181,8 +181,8 @@ struct ProducerWide {
 // threads do not wait for each other's. As all who read a message, its lanes give Q back. With the other block's
 // first dS of a kv tile it brings of its K the channels of which this block computes dQ.
 template <class Spec, class Config>
-struct SenderWide {
-  using Shared = SharedWide<Spec, Config>;
+struct SenderD256 {
+  using Shared = SharedD256<Spec, Config>;
 
   LUATTN_FN void run(const LuattnParams &p, const LuattnTensorMaps &maps, const Shared &shared) {
     const int rank = cluster_rank();
@@ -193,12 +193,12 @@ struct SenderWide {
 #pragma unroll 1
     for (;;) {
       barrier_wait(shared.q_full(stage.stage), stage.parity);
-      const WideNote message = WideNote::load(shared.q_message(stage.stage));
-      if (message.is(WideNote::END)) {
+      const D256Message message = D256Message::load(shared.q_message(stage.stage));
+      if (message.is(D256Message::END)) {
         if constexpr (Shared::turns) tell_turns(shared, message, ds);
         break;
       }
-      if (message.is(WideNote::TILE)) {
+      if (message.is(D256Message::TILE)) {
         const u32 full = shared.peer_ds_full(ds.stage);
         if (begins) {  // all dQ of the kv tile before is there, so that the barrier has no phase under way
           barrier_wait(shared.k_empty(), parity);
@@ -222,15 +222,15 @@ struct SenderWide {
 
  private:
   // Which tile is next to whoever waits for turns.
-  LUATTN_FN void tell_turns(const Shared &shared, const WideNote &message, const PipelineState<2> &ds) {
+  LUATTN_FN void tell_turns(const Shared &shared, const D256Message &message, const PipelineState<2> &ds) {
     barrier_wait(shared.turn_read(ds.stage), ds.parity ^ 1);
     if (elected()) {
-      message.store(shared.turn_note(ds.stage));
-      barrier_arrive(shared.turn_noted(ds.stage));
+      message.store(shared.turn_message(ds.stage));
+      barrier_arrive(shared.turn_told(ds.stage));
     }
   }
   LUATTN_FN void load_peer_k(const LuattnParams &p, const LuattnTensorMaps &maps, const Shared &shared,
-                             const WideNote &message, u32 full, int rank) {
+                             const D256Message &message, u32 full, int rank) {
     const int first = Shared::first_dq(rank), count = Shared::num_dq(rank);
     barrier_expect(full, count * Shared::box);
 #pragma unroll 1

@@ -9,8 +9,8 @@ struct DqPlace {
 };
 
 template <class Spec, class Config>
-struct ScoresWide {
-  using Shared = SharedWide<Spec, Config>;
+struct ScoresD256 {
+  using Shared = SharedD256<Spec, Config>;
   using Need = Needs<Spec, Config>;
   using Elem = typename Config::Elem;
   using Head = typename Spec::Head;
@@ -48,7 +48,7 @@ struct ScoresWide {
   using Lines = LineTerms<Spec, cols / 2, 8>;
   Lines lines;
 
-  __device__ __forceinline__ ScoresWide(const LuattnParams &params, const Shared &m)
+  __device__ __forceinline__ ScoresD256(const LuattnParams &params, const Shared &m)
       : p(params),
         shared(m),
         rank(cluster_rank()),
@@ -78,19 +78,19 @@ struct ScoresWide {
 
   // V of the next kv tile that has q tiles. False: there are no more.
   __device__ __forceinline__ bool enter_block() {
-    WideNote message;
+    D256Message message;
 #pragma unroll 1
     for (;;) {
       barrier_wait(shared.do_full(dout.stage), dout.parity);
-      message = WideNote::load(shared.do_note(dout.stage));
-      if (!message.is(WideNote::NOTHING)) break;
+      message = D256Message::load(shared.do_message(dout.stage));
+      if (!message.is(D256Message::NOTHING)) break;
       barrier_arrive(shared.do_empty(dout.stage));
       dout.advance();
       barrier_wait(shared.q_full(q.stage), q.parity);
       barrier_arrive(shared.q_empty(q.stage));
       q.advance();
     }
-    if (message.is(WideNote::END)) return false;
+    if (message.is(D256Message::END)) return false;
     site.b = int(message.b);
     kv0 = (message.kv_tile() * 2 + rank) * tile_n + warp * 16;
     const u32 row = shared.dout(dout.stage) + (warp * 16 + lane % 16) * 128;
@@ -101,12 +101,12 @@ struct ScoresWide {
     dout.advance();
     return true;
   }
-  __device__ __forceinline__ WideNote await_tile() const {
+  __device__ __forceinline__ D256Message await_tile() const {
     barrier_wait(shared.q_full(q.stage), q.parity);
-    return WideNote::load(shared.q_message(q.stage));
+    return D256Message::load(shared.q_message(q.stage));
   }
   // Of the tile that has been awaited: its dots, and what is read while they are under way.
-  __device__ __forceinline__ void issue_dots(WideNote tile) {
+  __device__ __forceinline__ void issue_dots(D256Message tile) {
     const u64 a = block_operand(shared.k(), 0), b = block_operand(shared.q(q.stage), 0);
     wgmma_fence();
     WgmmaFresh<Elem>::dots64(s, a, b);
@@ -297,7 +297,7 @@ struct ScoresWide {
       }
     }
   }
-  __device__ __forceinline__ void differentiate(WideNote tile) {
+  __device__ __forceinline__ void differentiate(D256Message tile) {
     const int q0 = tile.index() * tile_m;
     if constexpr (grad_adds) {
       if (tile.masked())
@@ -325,7 +325,7 @@ struct ScoresWide {
   // ---- a q tile ----
 
   // Elements, to where the other warpgroups find them.
-  __device__ __forceinline__ void hand_on(WideNote tile) {
+  __device__ __forceinline__ void hand_on(D256Message tile) {
     if constexpr (Need::dv) barrier_peek<P_EMPTY>(shared.p_empty(), parity ^ 1);
     if constexpr (needs_ds) barrier_peek<DS_EMPTY>(shared.ds_empty(ds.stage), ds.parity ^ 1);
     if constexpr (Need::dq) barrier_peek<DS_HERE>(shared.peer_ds_full(before.stage), before.parity);
@@ -366,7 +366,7 @@ struct ScoresWide {
     barrier_peeks_init();
     if (!enter_block()) return;
     issue_dp();
-    WideNote tile = await_tile();
+    D256Message tile = await_tile();
     issue_dots(tile);
     await_scores();
     DqPlace last{-1, 0};
@@ -393,7 +393,7 @@ struct ScoresWide {
         if (leaves && lane == 0) barrier_arrive(shared.k_empty());
         issue_dp();
       }
-      const WideNote next = await_tile();
+      const D256Message next = await_tile();
       issue_dots(next);
       if constexpr (Need::dk)
         if (lane == 0 && !leaves) barrier_arrive(shared.keys_turn(ds.stage ^ 1));

@@ -12,8 +12,8 @@
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 
 template <class Spec, class Config>
-struct ParametersWide {
-  using Shared = SharedWide<Spec, Config>;
+struct ParametersD256 {
+  using Shared = SharedD256<Spec, Config>;
   using Elem = typename Config::Elem;
   using Head = typename Spec::Head;
   using Acc = typename Spec::Acc;
@@ -37,7 +37,7 @@ struct ParametersWide {
   float far[4];
   int next_q;  // behind the last tile; -1: nothing is kept in far
 
-  __device__ __forceinline__ ParametersWide(const LuattnParams &params, const Shared &s)
+  __device__ __forceinline__ ParametersD256(const LuattnParams &params, const Shared &s)
       : p(params),
         shared(s),
         rank(cluster_rank()),
@@ -282,7 +282,7 @@ struct ParametersWide {
     else
       add_apart(tile, q0);
   }
-  __device__ __forceinline__ void add_tile(u32 tile, const WideNote &message) {
+  __device__ __forceinline__ void add_tile(u32 tile, const D256Message &message) {
     const int q0 = message.index() * tile_m;
     if constexpr (distances) {
       if (q0 != next_q) flush_far();
@@ -310,11 +310,11 @@ struct ParametersWide {
 #pragma unroll 1
     for (;;) {
       barrier_wait(shared.q_full(q.stage), q.parity);
-      const WideNote message = WideNote::load(shared.q_message(q.stage));
+      const D256Message message = D256Message::load(shared.q_message(q.stage));
       barrier_arrive(shared.q_empty(q.stage));
       q.advance();
-      if (message.is(WideNote::END)) break;
-      if (!message.is(WideNote::TILE)) continue;
+      if (message.is(D256Message::END)) break;
+      if (!message.is(D256Message::TILE)) continue;
       if (int(message.head) != h) {
         if (h >= 0) leave_head();
         site.b = int(message.b);
