@@ -1,4 +1,5 @@
-// arch/mma.cuh: the sm80 family's PTX (mma.sync, ldmatrix, cp.async) and the fragment layouts that go with it.
+// arch/mma.cuh: the sm80 family's PTX (mma.sync, ldmatrix, cp.async) and the fragment layouts that go with
+// it.
 //
 // Every instruction here exists from sm_80 on. Elem is half_t or bf16_t; accumulation is in f32.
 //
@@ -6,12 +7,14 @@
 //   A  16 x 16 (m, k): a[0] (g, 2t) a[1] (g + 8, 2t) a[2] (g, 2t + 8) a[3] (g + 8, 2t + 8), each with its right neighbour
 //   B  16 x 8  (k, n): b0 (2t, g) b1 (2t + 8, g), each with the element below it
 //   C  16 x 8  (m, n): c[0] (g, 2t) c[1] (g, 2t + 1) c[2] (g + 8, 2t) c[3] (g + 8, 2t + 1)
-// Two C fragments side by side are, once rounded, an A fragment: the probabilities need no trip through shared memory.
+// Two C fragments side by side are, once rounded, an A fragment: the probabilities need no trip through
+// shared memory.
 //
-// SharedTile<Cols> is a tile of 16-bit elements in shared memory, rows of Cols (a multiple of 16), in chunks of 16 bytes.
-// The chunks of a row are permuted so that the 8 rows that one ldmatrix reads at one chunk column lie in 8 different
-// groups of banks: with G the largest power of two up to 8 that divides the chunks of a row, a row's bank group starts
-// over every 8 / G rows, and chunk ^ (row / (8 / G) % G) separates the rows that would meet.
+// SharedTile<Cols> is a tile of 16-bit elements in shared memory, rows of Cols (a multiple of 16), in
+// chunks of 16 bytes. The chunks of a row are permuted so that the 8 rows that one ldmatrix reads at one
+// chunk column lie in 8 different groups of banks: with G the largest power of two up to 8 that divides the
+// chunks of a row, a row's bank group starts over every 8 / G rows, and chunk ^ (row / (8 / G) % G)
+// separates the rows that would meet.
 #pragma once
 #include "arch/types.cuh"
 
@@ -44,8 +47,8 @@ template <class Elem> LUATTN_FN void mma_16x8x8(float *c, const u32 (&a)[2], u32
   }
 }
 
-// c[i][n] and c[i][n + 1] += a[i] * b, with the B fragments of 16 columns as ldmatrix_x4 leaves them. Two rows of
-// fragments are one statement: the compiler takes time for each operand, and they share b.
+// c[i][n] and c[i][n + 1] += a[i] * b, with the B fragments of 16 columns as ldmatrix_x4 leaves them. Two
+// rows of fragments are one statement: the compiler takes time for each operand, and they share b.
 #define LUATTN_MMA(TYPE, C, A, B) \
   "mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {" C "}, {" A "}, {" B "}, {" C "};\n"
 #define LUATTN_MMA_4(TYPE)                                                                          \
@@ -81,7 +84,8 @@ template <class Elem> LUATTN_FN u32 pack(float lo, float hi) {
   return x;
 }
 
-// Puts `gone` in place of the x_i whose bit i is not set. One statement, because the compiler takes time for each.
+// Puts `gone` in place of the x_i whose bit i is not set. One statement, because the compiler takes time
+// for each.
 LUATTN_FN void keep_4(float &x0, float &x1, float &x2, float &x3, u32 bits, float gone) {
   asm("{ .reg .pred p0, p1, p2, p3; .reg .b32 b0, b1, b2, b3;\n"
       "and.b32 b0, %4, 1; and.b32 b1, %4, 2; and.b32 b2, %4, 4; and.b32 b3, %4, 8;\n"
@@ -113,14 +117,15 @@ template <int Cols_> struct SharedTile {
   LUATTN_FN u32 offset(u32 row, u32 chunk) { return (row * chunks + (chunk ^ swizzle(row))) * 16; }
 };
 
-// Where a lane points ldmatrix.x4 at the 16 x 16 block at (row0, col0) of a tile; row0 a multiple of 8, col0 of 16.
+// Where a lane points ldmatrix.x4 at the 16 x 16 block at (row0, col0) of a tile; row0 a multiple of 8,
+// col0 of 16.
 //   Straight: an A fragment from a tile stored (m, k), ldmatrix_x4;
 //             with trans, the B fragments {b0, b1} of columns n .. n + 7 in r[0], r[1] and of n + 8 .. n + 15 in r[2], r[3]
 //             from a tile stored (k, n).
 //   Crossed:  the same B fragments from a tile stored (n, k), ldmatrix_x4;
 //             with trans, an A fragment from a tile stored (k, m).
-// Only the xor depends on the lane and the column, so that an unrolled loop needs Cols / 16 (at most 4) addresses and
-// immediate offsets.
+// Only the xor depends on the lane and the column, so that an unrolled loop needs Cols / 16 (at most 4)
+// addresses and immediate offsets.
 template <int Cols, bool Crossed> struct LanePointer {
   using Tile = SharedTile<Cols>;
   u32 row_bytes, chunk; // this lane's row, and its chunk with the row's permutation
@@ -138,8 +143,8 @@ template <int Cols, bool Crossed> struct LanePointer {
 };
 
 #if __CUDA_ARCH__ >= 900
-// An A fragment to shared memory, transposed: the lanes name 16 bytes each, 8 lanes for each 8 x 8 part in the order of a[],
-// of them the one of lane i for the part's column i.
+// An A fragment to shared memory, transposed: the lanes name 16 bytes each, 8 lanes for each 8 x 8 part in
+// the order of a[], of them the one of lane i for the part's column i.
 LUATTN_FN void store_transposed(u32 address, const u32 (&a)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
                :: "r"(address), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]) : "memory");

@@ -1,5 +1,5 @@
-// arch/tma.cuh: bulk tensor copies, the barriers that they complete on, and what else a warp-specialised kernel
-// needs of sm_90a's PTX.
+// arch/tma.cuh: bulk tensor copies, the barriers that they complete on, and what else a warp-specialised
+// kernel needs of sm_90a's PTX.
 //
 // A barrier (mbarrier) is 8 bytes of shared memory, named by its address. A phase ends, and the next begins,
 // when as many threads have arrived as barrier_init says and all bytes have come that arrivals announced. A

@@ -65,8 +65,9 @@ template <class Config> LUATTN_FN constexpr LayoutSizes layout_sizes(LayoutSizes
   return s;
 }
 
-// A launch gives a kernel the dynamic shared memory that the plan reckons with: at least what its layout takes, which
-// is of the same text (abi/shared_memory.h). Templates' own tests have a Config that leaves it open.
+// A launch gives a kernel the dynamic shared memory that the plan reckons with: at least what its layout
+// takes, which is of the same text (abi/shared_memory.h). Templates' own tests have a Config that leaves it
+// open.
 template <class Config, int Bytes> LUATTN_FN constexpr bool has_shared() {
   if constexpr (requires { Config::shared_bytes; })
     static_assert(Bytes <= Config::shared_bytes, "the plan gives a kernel less shared memory than its layout takes");

@@ -1,26 +1,29 @@
 // arch/wgmma.cuh: the sm90 family's matrix products, as PTX. sm_90a alone.
 //
-// A warpgroup (4 warps, 128 threads) multiplies 64 rows by N columns over 16 channels at a time. Its warp w owns rows 16 w to
-// 16 w + 15 of the result, of which the thread of lane 4 g + t holds, in d[i] for i from 0 to N / 2 - 1,
+// A warpgroup (4 warps, 128 threads) multiplies 64 rows by N columns over 16 channels at a time. Its warp w
+// owns rows 16 w to 16 w + 15 of the result, of which the thread of lane 4 g + t holds, in d[i] for i from
+// 0 to N / 2 - 1,
 //     row 16 w + g + 8 * (i / 2 % 2), column i / 4 * 8 + 2 t + i % 2
-// and an A operand in registers is laid out as in mma.m16n8k16 (arch/mma.cuh), so that two neighbouring groups of 8 columns of
-// an accumulator are, once rounded, the A operand of a product that sums over these 16 columns.
+// and an A operand in registers is laid out as in mma.m16n8k16 (arch/mma.cuh), so that two neighbouring
+// groups of 8 columns of an accumulator are, once rounded, the A operand of a product that sums over these
+// 16 columns.
 //
-// Operands in shared memory are tiles as TMA writes them with a 128-byte swizzle: boxes of rows x 64 elements, one after the
-// other, each at a multiple of 1024 bytes. A descriptor counts in units of 16 bytes: 16 channels further is + 2, 16 rows
-// further + 128. PTX ISA, "Matrix descriptor format" of wgmma.
+// Operands in shared memory are tiles as TMA writes them with a 128-byte swizzle: boxes of rows x 64
+// elements, one after the other, each at a multiple of 1024 bytes. A descriptor counts in units of 16
+// bytes: 16 channels further is + 2, 16 rows further + 128. PTX ISA, "Matrix descriptor format" of wgmma.
 #pragma once
 #include "arch/types.cuh"
 
-// A product reads and writes registers behind the compiler's back until it has been waited for. fence stands before the first
-// product, after other instructions have written registers that products read or add to. commit closes a group of products;
-// wait<N> waits until at most N of the latest groups are still under way.
+// A product reads and writes registers behind the compiler's back until it has been waited for. fence
+// stands before the first product, after other instructions have written registers that products read or
+// add to. commit closes a group of products; wait<N> waits until at most N of the latest groups are still
+// under way.
 LUATTN_FN void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 LUATTN_FN void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N> LUATTN_FN void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 
-// An operand in shared memory at `address`, a multiple of 16 bytes. `across` is the distance in bytes from one box to the
-// next; it counts only where the operand's rows are what is summed over (V in P V).
+// An operand in shared memory at `address`, a multiple of 16 bytes. `across` is the distance in bytes from
+// one box to the next; it counts only where the operand's rows are what is summed over (V in P V).
 LUATTN_FN u64 wgmma_operand(u32 address, u32 across) {
   constexpr u64 swizzle_128 = 1ull << 62, eight_rows = 1024 >> 4;
   return swizzle_128 | eight_rows << 32 | u64(across >> 4) << 16 | u64(address >> 4);
@@ -28,8 +31,9 @@ LUATTN_FN u64 wgmma_operand(u32 address, u32 across) {
 
 template <class Elem, int N> struct Wgmma;
 
-// One instruction. One or four of them make a statement, with all of their descriptors before the first: ptxas keeps the order,
-// and would otherwise let the tensor cores wait for the next descriptor. One statement also takes less time to compile.
+// One instruction. One or four of them make a statement, with all of their descriptors before the first:
+// ptxas keeps the order, and would otherwise let the tensor cores wait for the next descriptor. One
+// statement also takes less time to compile.
 #define WGMMA(n, pair, acc, a, b, accumulate, transposed) \
   "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." pair "{" acc "}, " a ", " b ", " accumulate ", 1, 1" transposed ";\n"
 #define DOTS(n, pair, acc, a, b, accumulate) WGMMA(n, pair, acc, a, b, accumulate, ", 0, 0")
@@ -42,8 +46,8 @@ template <class Elem, int N> struct Wgmma;
 #define DOTS_FOUR(n, pair, acc, i, j, k) \
   DOTS(n, pair, acc, "%0", "%1", "0") DOTS_MORE(n, pair, acc, i) DOTS_MORE(n, pair, acc, j) DOTS_MORE(n, pair, acc, k)
 
-// The operands that are not accumulators come first, so that their numbers are the same for every N; "+" although nothing
-// is written, because inputs would have to come last.
+// The operands that are not accumulators come first, so that their numbers are the same for every N; "+"
+// although nothing is written, because inputs would have to come last.
 #define LUATTN_WGMMA(elem, n, pair, at3, at17, outs, results)                                                              \
   template <> struct Wgmma<elem, n> {                                                                                      \
     /* d = a b' + (add ? d : 0) over 16 or 64 channels; both K-major */                                                    \
@@ -166,7 +170,8 @@ template <class Elem, int N> struct Wgmma;
 #define LUATTN_WGMMA_BOTH(n, g)                                                             \
   LUATTN_WGMMA(half_t, n, "f16.f16 ", AT3_##g, AT17_##g, OUT_##g, RESULTS_##g)               \
   LUATTN_WGMMA(bf16_t, n, "bf16.bf16 ", AT3_##g, AT17_##g, OUT_##g, RESULTS_##g)
-// To read one width takes the compiler 2 ms. Bit i is width 16 (i + 1); where config.cuh names none there are all.
+// To read one width takes the compiler 2 ms. Bit i is width 16 (i + 1); where config.cuh names none there
+// are all.
 #ifndef LUATTN_WGMMA_WIDTHS
 #define LUATTN_WGMMA_WIDTHS 0xffff
 #endif
@@ -226,8 +231,8 @@ LUATTN_FN void wgmma_arrived(float (&x)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-// Of a result rounded in pairs, four lanes hold two columns of each of 8; afterwards lane t holds all 8 columns of group t,
-// 16 bytes to store at once.
+// Of a result rounded in pairs, four lanes hold two columns of each of 8; afterwards lane t holds all 8
+// columns of group t, 16 bytes to store at once.
 LUATTN_FN void gather_columns(u32 (&w)[4], int lane) {
 #pragma unroll
   for (int bit = 1; bit <= 2; bit *= 2) {

@@ -1,4 +1,5 @@
-// arch/wgmma_transposed.cuh: products of the backward kernels that arch/wgmma.cuh lacks, over 64 channels or rows at once.
+// arch/wgmma_transposed.cuh: products of the backward kernels that arch/wgmma.cuh lacks, over 64 channels
+// or rows at once.
 #pragma once
 #include "arch/wgmma.cuh"
 
@@ -6,8 +7,9 @@
 template <class Elem> struct WgmmaKept;
 // d = a b', both in shared memory, K-major. As dots64 with add = 0, and ptxas knows that it reads no d.
 template <class Elem> struct WgmmaFresh;
-// The sums of 64 rows over 64 columns (first), or added to d: a in shared memory, K-major. Of d, 0 counts for the
-// rows of 2 numbers up to 1, and 2 for those 8 further on. ones: of 256 bytes of ones in shared memory.
+// The sums of 64 rows over 64 columns (first), or added to d: a in shared memory, K-major. Of d, 0 counts
+// for the rows of 2 numbers up to 1, and 2 for those 8 further on. ones: of 256 bytes of ones in shared
+// memory.
 template <class Elem> struct WgmmaRowSums;
 // d += a' b over 64 rows of a and b, both in shared memory; a has 64 columns, b N. Of d, N / 2 numbers count.
 template <class Elem, int N> struct WgmmaOuter;

@@ -1,4 +1,5 @@
-// around/around.cuh: the shape that the small kernels around attention share, whatever the tiles of the main kernels.
+// around/around.cuh: the shape that the small kernels around attention share, whatever the tiles of the
+// main kernels.
 //
 // They are bound by memory. A thread accesses 16 bytes of 16-bit elements at once, or one number of f32 or
 // f64: then tensors may lie anywhere, and a mod stands in a kernel once, not once for each number of an

@@ -1,5 +1,5 @@
-// around/finish_grouped.cuh: luattn_finish of the sm90 family where a tensor has no mod: dq, dk and dv from sums in the
-// order of ResultGroups.
+// around/finish_grouped.cuh: luattn_finish of the sm90 family where a tensor has no mod: dq, dk and dv from
+// sums in the order of ResultGroups.
 #pragma once
 #include "arch/mma.cuh"
 #include "arch/wgmma.cuh"
@@ -9,8 +9,8 @@
 struct WrittenGroups : ResultGroups {
   static constexpr bool writes = true;
 
-  // Rows of dq, dk or dv. claim: of dq_first_store_of. One body for those of one width, which the compiler would else
-  // take long for.
+  // Rows of dq, dk or dv. claim: of dq_first_store_of. One body for those of one width, which the compiler
+  // would else take long for.
   template <class Config>
   LUATTN_FN void write(const LuattnParams &p, int which, int b, const u32 *first_store) {
     const bool is_q = which == WHICH_Q, is_v = which == WHICH_V;

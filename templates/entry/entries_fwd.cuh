@@ -1,6 +1,6 @@
-// entry/entries_fwd.cuh: the small kernels before attention, those that the spec needs, for the .cu file of any
-// image. LUATTN_PART: 1, of an image's kernels only the main ones, which take long to compile; 2, the others;
-// undefined, all.
+// entry/entries_fwd.cuh: the small kernels before attention, those that the spec needs, for the .cu file of
+// any image. LUATTN_PART: 1, of an image's kernels only the main ones, which take long to compile; 2, the
+// others; undefined, all.
 #pragma once
 #include "spec.cuh"
 

@@ -3,8 +3,8 @@
 //   score = scale * q.k,  kept where kv_idx <= q_idx
 //   m' = max(m, max score),  p = exp(score - m'),  l' = l exp(m - m') + sum p,  O = sum p v / l,  lse = m + log l
 //
-// score() hands the unscaled dot on. The scale and log2(e) are folded into one factor, so an element costs one FFMA and
-// one MUFU.EX2.
+// score() hands the unscaled dot on. The scale and log2(e) are folded into one factor, so an element costs
+// one FFMA and one MUFU.EX2.
 #pragma once
 #include "config.cuh"
 #include "contract/contract.cuh"

@@ -1,4 +1,5 @@
-// grads/flush.cuh: parameter gradients that threads have summed, summed over a block or a warp and added to memory.
+// grads/flush.cuh: parameter gradients that threads have summed, summed over a block or a warp and added to
+// memory.
 #pragma once
 #include "score/online_rows.cuh"
 

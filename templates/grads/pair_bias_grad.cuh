@@ -1,8 +1,8 @@
-// grads/pair_bias_grad.cuh: gradients of an input for pairs of positions whose lines lie a pitch apart from query to
-// query (contract/grad.cuh), in the sm90 backward kernels: each element of dS goes to a place next
+// grads/pair_bias_grad.cuh: gradients of an input for pairs of positions whose lines lie a pitch apart from
+// query to query (contract/grad.cuh), in the sm90 backward kernels: each element of dS goes to a place next
 // to that of the next key. The additions are many, and so are their addresses. No branch parts one addition
-// from the next, behind which that would wait: so zeros are added, too, those of queries past the end to the
-// last one's places.
+// from the next, behind which that would wait: so zeros are added, too, those of queries past the end to
+// the last one's places.
 #pragma once
 #include "contract/contract.cuh"
 #include "grads/pair_bias_stores.cuh"

@@ -12,9 +12,9 @@
 // nothing is said of rounding.
 #define LUATTN_STEP(type, e, from, to) "mul." type " t, " e ", " from "; sub." type " " to ", " e ", t;\n"
 #define LUATTN_STEPS(type, e) LUATTN_STEP(type, e, e, "w") LUATTN_STEP(type, e, "w", e)
-// Of e up to `most`, from where on the weight is rounded to 1. The difference of bits is y = 1 / (1 + e)
-// to 5.1 %, as in ops/math.cuh: r, what it lacks, is within 0.0506, and e y (1 + r + r^2) within r^3 = 2^-12.9,
-// besides four roundings.
+// Of e up to `most`, from where on the weight is rounded to 1. The difference of bits is y = 1 / (1 + e) to
+// 5.1 %, as in ops/math.cuh: r, what it lacks, is within 0.0506, and e y (1 + r + r^2) within r^3 =
+// 2^-12.9, besides four roundings.
 #define LUATTN_ANY(type, e)                                             \
   "min.NaN." type " " e ", " e ", most; add." type " a, " e             \
   ", one; sub.u32 y, guess, a;\n"                                       \

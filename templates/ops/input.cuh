@@ -1,8 +1,8 @@
 // ops/input.cuh: reading the extra inputs of a spec, and adding to their gradients. For generated code.
 //
-// An index outside its axis is clamped to the nearest end: a spec may compute any index, and no index may read or write
-// foreign memory. An input with an axis of size 0 reads as one 0, which the runtime sees to. The CPU path does the same. The gradient
-// of a clamped gather goes to the element that was read.
+// An index outside its axis is clamped to the nearest end: a spec may compute any index, and no index may
+// read or write foreign memory. An input with an axis of size 0 reads as one 0, which the runtime sees to.
+// The CPU path does the same. The gradient of a clamped gather goes to the element that was read.
 #pragma once
 #include "ops/hook_types.cuh"
 #include "abi/params.h"
@@ -18,9 +18,9 @@ template <class Stored, int Last> LUATTN_FN u64 input_row(const LuattnInput &in,
   return at;
 }
 
-// Elements of a tile differ in the last index. All before it is one number, kept apart from what is added for each
-// element (asm: or the compiler would add the two in another order); so an element costs a multiply-add. The
-// runtime sees to it that the last stride in bytes fits into 32 bits.
+// Elements of a tile differ in the last index. All before it is one number, kept apart from what is added
+// for each element (asm: or the compiler would add the two in another order); so an element costs a
+// multiply-add. The runtime sees to it that the last stride in bytes fits into 32 bits.
 template <class Stored, class... Index> LUATTN_FN const Stored *input_at(const LuattnInput &in, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
   const int i[] = {index...};
@@ -63,7 +63,8 @@ template <class Value, class Stored, class... Index> LUATTN_FN Value load_input(
 #ifndef LUATTN_NO_GRADIENTS
 #include "ops/reproducible_sum.cuh"
 
-// All gradients of inputs and scalars are summed here. Deterministic: into `exact`, which luattn_round makes numbers of.
+// All gradients of inputs and scalars are summed here. Deterministic: into `exact`, which luattn_round
+// makes numbers of.
 template <class Real> LUATTN_FN void add_grad(Real *grad, u64 *exact, i64 count, i64 at, Real x) {
   if constexpr (Config::deterministic) exact_add(exact + at, count, grad + at, x);
   else atomic_add(grad + at, x);

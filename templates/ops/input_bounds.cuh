@@ -1,11 +1,12 @@
-// ops/input_bounds.cuh: what generated tile functions use: bounds of an integer input over a tile, from the block minima and maxima
-// that luattn_stats wrote, and ranges.
+// ops/input_bounds.cuh: what generated tile functions use: bounds of an integer input over a tile, from the
+// block minima and maxima that luattn_stats wrote, and ranges.
 #pragma once
 #include "ops/hook_types.cuh"
 #include "ops/input.cuh"
 #include "ops/interval.cuh"
 
-// Bounds of the values at positions `at` of the last axis, number `axis`; `row` is the row-major index over the axes before it.
+// Bounds of the values at positions `at` of the last axis, number `axis`; `row` is the row-major index over
+// the axes before it.
 LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
   const ivi_end last = in.size[axis] - 1, first = 0;
   const int blocks = ceil_div(in.size[axis], block);
@@ -19,8 +20,8 @@ LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int 
   return bounds;
 }
 
-// The same of positions of one tile, from 0 on, which lie in one block. Those behind the axis's end have its last value,
-// as clamp_index has it, and the last block; no axis is empty where there are tiles.
+// The same of positions of one tile, from 0 on, which lie in one block. Those behind the axis's end have
+// its last value, as clamp_index has it, and the last block; no axis is empty where there are tiles.
 struct alignas(8) LowHigh { int low, high; };
 LUATTN_FN ivi block_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
   const int size = in.size[axis];

@@ -113,8 +113,8 @@ LUATTN_FN int op_floor_int(double x) { return x == x ? __double2int_rd(x) : 0; }
 
 // ---- functions
 
-// Those of double that are long are called. A kernel in f64 has each in many places, and would take a fifth more
-// time to compile. Templates, so that other kernels have none of them.
+// Those of double that are long are called. A kernel in f64 has each in many places, and would take a fifth
+// more time to compile. Templates, so that other kernels have none of them.
 #define LUATTN_CALLED(f)                                  \
   template <class Real>                                   \
   LUATTN_OUTLINED Real called_##f(Real x) {               \
@@ -220,8 +220,8 @@ LUATTN_FN float reciprocal_by_fma(float a) {
   return y;
 }
 
-// Five of eight elements spare the unit of exp2 their division: as measured (bench/journal.md). Element 0 does
-// not.
+// Five of eight elements spare the unit of exp2 their division: as measured (bench/journal.md). Element 0
+// does not.
 LUATTN_FN float op_sigmoid2_alternating(float x, int element) {
   if (!Config::fast_math || element % 8 < 3) return op_sigmoid2(x);
   float z;  // exp2 of it is finite; a NaN stays one

@@ -1,4 +1,5 @@
-// simt/parameter_grads_simt.cuh: gradients of parameters that are sums of dS (contract/grad.cuh), in the simt family.
+// simt/parameter_grads_simt.cuh: gradients of parameters that are sums of dS (contract/grad.cuh), in the
+// simt family.
 //
 // The tile of dS lies in shared memory for dk's product. A thread has a diagonal of it, or a column, and 16
 // lanes a row; neighbours in a warp read neighbours in memory. So a tile adds tile_m + tile_n - 1 numbers to

@@ -76,10 +76,10 @@ struct FragmentGroups {
   }
 };
 
-// The order where the sm90 family's luattn_dkdv adds into p.scratch.dq_acc: as a warp has the result of a product of
-// wgmma, in groups of 16 rows x 8 columns, one behind the other for 16 rows, 4 floats a lane. What a warp
-// adds is contiguous, in memory and in registers. Lane 4 * g + t holds columns 2t and 2t + 1 of rows g and g
-// + 8. The last 16 rows of a head are all there.
+// The order where the sm90 family's luattn_dkdv adds into p.scratch.dq_acc: as a warp has the result of a
+// product of wgmma, in groups of 16 rows x 8 columns, one behind the other for 16 rows, 4 floats a lane.
+// What a warp adds is contiguous, in memory and in registers. Lane 4 * g + t holds columns 2t and 2t + 1 of
+// rows g and g + 8. The last 16 rows of a head are all there.
 struct ResultGroups {
   static constexpr bool writes = false, zeroes = true;  // by prepare
   LUATTN_FN int head_rows(int len) { return workspace_rows(true, len); }

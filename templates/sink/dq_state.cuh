@@ -1,5 +1,5 @@
-// sink/dq_state.cuh: the number in memory that each q tile of dq_acc has: whose turn has passed (work/dq_order.cuh),
-// or whether somebody has stored (sm90/bwd/dq_first_store.cuh).
+// sink/dq_state.cuh: the number in memory that each q tile of dq_acc has: whose turn has passed
+// (work/dq_order.cuh), or whether somebody has stored (sm90/bwd/dq_first_store.cuh).
 #pragma once
 #include "abi/workspace.h"
 #include "contract/needs.cuh"
@@ -16,7 +16,8 @@ LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
              turns_of_tile<Config>;
 }
 
-// What has become of a q tile's claim (sm90/bwd/dq_first_store.cuh). 0 also says that nobody has had a turn (work/dq_order.cuh).
+// What has become of a q tile's claim (sm90/bwd/dq_first_store.cuh). 0 also says that nobody has had a turn
+// (work/dq_order.cuh).
 enum : u32 { UNCLAIMED = 0, CLAIMED = 1, STORED = 2 };
 // Where a q tile has few kv tiles: what is saved, once a q tile, is less in long rows than what is waited
 // for, in each of their tiles. A mask that reads memory may leave few of many.

@@ -15,11 +15,11 @@
 // its way to dV and dK. With more, the warps of a row group exchange them there, which costs less than
 // reading Q and dO for 16 kv rows only. What limits the kernel is what ldmatrix reads from shared memory,
 // then latency with two warps on a scheduler. So each B fragment serves two products where registers allow;
-// dq_acc has an order in which an atomic add touches few lines (sink/dq_acc.cuh); and there is one barrier per q
-// tile when stages = 2: behind it, Q and dO of this tile have arrived, the other stage is free to be filled,
-// and dS of the previous tile is complete, whose dQ is computed then. Warps drift apart by up to a tile, and
-// of the two warps on a scheduler one computes dQ first and one last, so that the exponentials of one hide
-// behind the products of the other. stages = 1 saves memory and costs a second barrier.
+// dq_acc has an order in which an atomic add touches few lines (sink/dq_acc.cuh); and there is one barrier
+// per q tile when stages = 2: behind it, Q and dO of this tile have arrived, the other stage is free to be
+// filled, and dS of the previous tile is complete, whose dQ is computed then. Warps drift apart by up to a
+// tile, and of the two warps on a scheduler one computes dQ first and one last, so that the exponentials of
+// one hide behind the products of the other. stages = 1 saves memory and costs a second barrier.
 //
 // Config: tile_m          rows of a q tile, a multiple of sm80_chunk_m * warps_c
 //         tile_n          kv rows of a block = 16 * frags * sm80_warps_n, frags 1 or 2
@@ -54,8 +54,8 @@
 #include "work/dq_order.cuh"
 #include "work/tile_walk.cuh"
 
-// In order: the shape of a block and its shared memory; what a thread holds; P and dS of its elements; products; the
-// loop over q tiles; the epilogue.
+// In order: the shape of a block and its shared memory; what a thread holds; P and dS of its elements;
+// products; the loop over q tiles; the epilogue.
 template <class Spec, class Config>
 struct BwdSm80 {
   static_assert(BackwardSpec<Spec>);

@@ -1,5 +1,5 @@
-// sm80/parameter_grads_sm80.cuh: gradients of parameters that are sums of dS (contract/grad.cuh), in the sm80 backward
-// kernel.
+// sm80/parameter_grads_sm80.cuh: gradients of parameters that are sums of dS (contract/grad.cuh), in the
+// sm80 backward kernel.
 //
 // They are made where dQ is, from dS of the tile as it lies in shared memory for that product, rounded: there
 // a warp has registers to spare, and all of the tile is there. Strips of 16 keys, or parts of such, are

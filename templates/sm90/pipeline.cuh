@@ -1,5 +1,5 @@
-// sm90/pipeline.cuh: what the producer and the consumers of an sm90 kernel agree on: where tiles lie in shared memory,
-// the barriers between them, and what the producer tells the consumers of each tile.
+// sm90/pipeline.cuh: what the producer and the consumers of an sm90 kernel agree on: where tiles lie in
+// shared memory, the barriers between them, and what the producer tells the consumers of each tile.
 //
 // A stage has room for one tile: `stages` stages for K, as many for V, and one for each consumer's Q. The
 // producer fills a stage when its `empty` barrier says that all warps that read it are done with what was
@@ -49,10 +49,10 @@ LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {
   return tiles;
 }
 
-// The walk of KvTiles (work/tile_walk.cuh), for a whole warp, whose lanes classify 32 tiles at a time: where a mask is
-// read from memory, or leaves many tiles empty, one after the other would keep the products waiting. And
-// downwards: the diagonal of a causal mask comes first, with the tile whose maximum is taken anyway, and
-// scores that fall with the distance from it, as ALiBi's do, need no other.
+// The walk of KvTiles (work/tile_walk.cuh), for a whole warp, whose lanes classify 32 tiles at a time:
+// where a mask is read from memory, or leaves many tiles empty, one after the other would keep the products
+// waiting. And downwards: the diagonal of a causal mask comes first, with the tile whose maximum is taken
+// anyway, and scores that fall with the distance from it, as ALiBi's do, need no other.
 template <class Spec, int TileM, int TileN>
 struct WarpKvTiles {
   static_assert(walks_stats<Spec, TileM, TileN>());
@@ -95,8 +95,9 @@ struct WarpKvTiles {
   }
 };
 
-// Notes lie beside the stages, and are written before the producer arrives at `full`: who has waited for that
-// sees them. Of a warp, lane 0 alone reads a message, because it alone tells the producer that the stage is free.
+// Notes lie beside the stages, and are written before the producer arrives at `full`: who has waited for
+// that sees them. Of a warp, lane 0 alone reads a message, because it alone tells the producer that the
+// stage is free.
 //
 // Of a q tile: where it is, and whether the mask leaves anything of it. EMPTY: no K and no V follow, and Q is
 // not copied. END: there are no more q tiles.
@@ -121,8 +122,8 @@ struct QTileMessage {
   }
 };
 
-// For the bias_loaders (sm90/fwd/bias_loader.cuh): of a kv tile, whether it is its q tile's first, and of the q tile.
-// END: there are no more.
+// For the bias_loaders (sm90/fwd/bias_loader.cuh): of a kv tile, whether it is its q tile's first, and of
+// the q tile. END: there are no more.
 struct BiasMessage {
   enum { END = -1 };
   int q_tile, h, b;
@@ -168,9 +169,9 @@ struct KvTileMessage {
   __device__ __forceinline__ KvTileMessage shared() const { return {uniform(bits)}; }
 };
 
-// Shared memory of the forward kernel: Q of each consumer (64 rows), the stages of K, those of V, O on its way
-// to memory, strips, and in the last 512 bytes the barriers and notes (abi/shared_memory.h). A tile is a row of
-// boxes of 64 channels (arch/wgmma.cuh), each of all the tile's rows, 128 bytes a row.
+// Shared memory of the forward kernel: Q of each consumer (64 rows), the stages of K, those of V, O on its
+// way to memory, strips, and in the last 512 bytes the barriers and notes (abi/shared_memory.h). A tile is
+// a row of boxes of 64 channels (arch/wgmma.cuh), each of all the tile's rows, 128 bytes a row.
 template <class Spec, class Config>
 struct SharedSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
@@ -181,8 +182,8 @@ struct SharedSm90 {
   static constexpr FwdSm90Layout layout = fwd_sm90_layout(
       layout_sizes<Config>({.line_elem = line_elem, .col = col_size % 4 == 0 ? col_size : 0}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
-  // What scores read from memory (sm90/fwd/bias_staging.cuh), where there is room: a consumer's lines, the columns of a
-  // stage of K.
+  // What scores read from memory (sm90/fwd/bias_staging.cuh), where there is room: a consumer's lines, the
+  // columns of a stage of K.
   static constexpr int line_bytes = layout.lines, col_bytes = layout.cols;
   static constexpr bool has_lines = layout.has_lines, has_cols = layout.has_cols;
   static constexpr int all_lines = has_lines ? groups * line_bytes : 0;

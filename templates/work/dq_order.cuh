@@ -11,14 +11,15 @@
 // runs where and when, nobody waits for ever. Last first suits a causal mask: a block begins with the
 // diagonal, where it is the first, and every other block above has passed its second q tile by then.
 //
-// p.scratch.turns[0] is that counter, and the numbers begin at LUATTN_TURNS_FIRST; the runtime zeroes them all before
-// each launch, with dq_acc. In the sm90 family luattn_prepare does, and nobody zeroes dq_acc: the first of a
-// q tile stores what it has, and luattn_finish takes a q tile for 0 in which nobody took a turn.
+// p.scratch.turns[0] is that counter, and the numbers begin at LUATTN_TURNS_FIRST; the runtime zeroes them
+// all before each launch, with dq_acc. In the sm90 family luattn_prepare does, and nobody zeroes dq_acc:
+// the first of a q tile stores what it has, and luattn_finish takes a q tile for 0 in which nobody took a
+// turn.
 #pragma once
 #include "work/tile_walk.cuh"
 
-// The kv tile, kv head and batch that a block of luattn_dkdv has, and which of p.schedule.num_splits shares of the
-// kv tile's q tiles.
+// The kv tile, kv head and batch that a block of luattn_dkdv has, and which of p.schedule.num_splits shares
+// of the kv tile's q tiles.
 struct KvBlock {
   int tile, h, b, split;
 };

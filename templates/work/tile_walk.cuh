@@ -50,9 +50,9 @@ LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q
 // Of what is kept where both parts of a mask keep it.
 LUATTN_FN TileClass least_of(TileClass a, TileClass b) { return a < b ? a : b; }
 
-// Tiles whose weights are all too small to matter (around/tile_skipping.cuh). Of a row of tiles, which is a q tile in
-// forward and a kv tile in backward, a bit for each tile says whether it is visited. Empty where a spec's
-// scores have no bounds.
+// Tiles whose weights are all too small to matter (around/tile_skipping.cuh). Of a row of tiles, which is a
+// q tile in forward and a kv tile in backward, a bit for each tile says whether it is visited. Empty where
+// a spec's scores have no bounds.
 template <class Spec, bool Some = Spec::has_score_bounds>
 struct Visits {
   const u32 *words;  // nullptr: all are
@@ -99,8 +99,8 @@ struct KvTiles {
   }
 };
 
-// A block's share of the q tiles of a kv tile, number `split` of p.schedule.num_splits: those of the group's heads,
-// one behind the other, in equal parts, as if all heads had as many.
+// A block's share of the q tiles of a kv tile, number `split` of p.schedule.num_splits: those of the
+// group's heads, one behind the other, in equal parts, as if all heads had as many.
 struct QShare {
   int split;
 

@@ -1,5 +1,5 @@
-// sm90/bwd/bwd_pipeline.cuh: what the producer and the consumers of the sm90 backward kernel agree on. As sm90/pipeline.cuh for the
-// forward kernel, whose rings and barriers it shares.
+// sm90/bwd/bwd_pipeline.cuh: what the producer and the consumers of the sm90 backward kernel agree on. As
+// sm90/pipeline.cuh for the forward kernel, whose rings and barriers it shares.
 #pragma once
 #include "grads/flush.cuh"
 #include "score/backward_rows.cuh"
@@ -12,9 +12,9 @@
 #include "source/cp_async_tile.cuh"
 #include "work/dq_order.cuh"
 
-// The walk of QTiles (work/tile_walk.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a share of
-// the tiles. Halves: they look at both halves of the kv tile, one for each consumer; nothing may be kept of
-// either, as of a tile that others decide about by the whole (Whole). SameBucket: they find
+// The walk of QTiles (work/tile_walk.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a
+// share of the tiles. Halves: they look at both halves of the kv tile, one for each consumer; nothing may
+// be kept of either, as of a tile that others decide about by the whole (Whole). SameBucket: they find
 // Tile::same_bucket.
 template <class Spec, int TileM, int TileN, bool Halves = false, bool Whole = false,
           bool SameBucket = Spec::may_be_same_bucket>
@@ -273,8 +273,8 @@ struct KvTileScheduler {
   }
 };
 
-// Shared memory: K and V of the block; stages for Q and dO, in boxes of 64 channels by tile_m rows; stages for
-// dS, in boxes of 64 keys by tile_m queries; each consumer warp's part of dQ in f32, 16 rows in the
+// Shared memory: K and V of the block; stages for Q and dO, in boxes of 64 channels by tile_m rows; stages
+// for dS, in boxes of 64 keys by tile_m queries; each consumer warp's part of dQ in f32, 16 rows in the
 // order of sink/dq_acc.cuh; row numbers of each stage; barriers and notes; and 256 bytes of ones.
 template <class Spec, class Config>
 struct SharedBwdSm90 {
@@ -287,7 +287,8 @@ struct SharedBwdSm90 {
   static constexpr bool keep_reads =
       Spec::has_mask && (Spec::column_intervals == 0 || Spec::columns_need_full_data);
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
-  // Deterministic sums at distances: a line of them for each consumer warp (sm90/bwd/distance_grad_writer.cuh).
+  // Deterministic sums at distances: a line of them for each consumer warp
+  // (sm90/bwd/distance_grad_writer.cuh).
   static constexpr bool hands_sums =
       Config::deterministic && Needs<Spec, Config>::parameters && (Spec::parameter_sums & SUM_DISTANCE) != 0;
   static constexpr int line_floats = tile_m + 32, sums_groups = (tile_m + tile_n) / 32;

@@ -1,9 +1,9 @@
-// sm90/bwd/bwd_sm90.cuh: the backward main kernel of the sm90 family: dk, dv, and dq by atomic adds. f16 or bf16,
-// wgmma with f32 accumulation, TMA, one producer and two consumer warpgroups. sm_90a alone.
+// sm90/bwd/bwd_sm90.cuh: the backward main kernel of the sm90 family: dk, dv, and dq by atomic adds. f16 or
+// bf16, wgmma with f32 accumulation, TMA, one producer and two consumer warpgroups. sm_90a alone.
 //
-// One block for each multiprocessor, or for each kv tile of each kv head where there are fewer; each draws kv
-// tiles of tile_n positions, or shares of their q tiles, until there are no more (KvTileScheduler). Each consumer
-// warpgroup has 64 of a tile's rows, and their dk and dv in registers.
+// One block for each multiprocessor, or for each kv tile of each kv head where there are fewer; each draws
+// kv tiles of tile_n positions, or shares of their q tiles, until there are no more (KvTileScheduler). Each
+// consumer warpgroup has 64 of a tile's rows, and their dk and dv in registers.
 //   load     the producer, one warp, brings K and V once a kv tile. For each q head of the group it walks the
 //            q tiles that the mask leaves, and brings Q, dO and row numbers: sm90/bwd/bwd_producer.cuh
 //   compute  S^T  = K Q^T          dP^T = V dO^T      each consumer: 64 kv rows by tile_m columns
@@ -30,8 +30,8 @@
 #include "sm90/bwd/grad_staging.cuh"
 #include "sm90/bwd/parameter_grads_sm90.cuh"
 
-// A consumer warpgroup. In order: what a thread holds; P and dS of its elements; dS on its way to shared memory;
-// products; the loop over q tiles; the epilogue.
+// A consumer warpgroup. In order: what a thread holds; P and dS of its elements; dS on its way to shared
+// memory; products; the loop over q tiles; the epilogue.
 template <class Spec, class Config>
 struct ConsumerBwdSm90 {
   using Shared = SharedBwdSm90<Spec, Config>;
@@ -329,8 +329,8 @@ struct ConsumerBwdSm90 {
   // With few scores a thread, dQ of the tile before is added while dP is under way.
   static constexpr bool adds_late = tile_m == 64;
   // dQ of a tile is computed in the tile behind it: the other consumer's dS, which it needs too, is then
-  // there, and the two need not be at the same point. What it was read from is written again when a stage of Q
-  // has come back twice, which the other consumer had a part in after its own product.
+  // there, and the two need not be at the same point. What it was read from is written again when a stage
+  // of Q has come back twice, which the other consumer had a part in after its own product.
   static constexpr bool lags = Shared::lags;
 
   __device__ __forceinline__ void enter_block(const KvBlock &at) {
@@ -507,7 +507,8 @@ struct ConsumerBwdSm90 {
     await_turn();
     pass_turn();
     read_ahead(tile);
-    // dO on its way to a stage that is given back: where both consumers may leave a tile out, one has to wait.
+    // dO on its way to a stage that is given back: where both consumers may leave a tile out, one has to
+    // wait.
     if constexpr (Shared::turns) barrier_wait(shared.do_full(q.stage), q.parity);
     if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
     if constexpr (shares_ds) {

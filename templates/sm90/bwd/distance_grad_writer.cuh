@@ -1,11 +1,12 @@
-// sm90/bwd/distance_grad_writer.cuh: deterministic backward of the sm90 family: a warp that adds sums of dS at distances
-// q - kv to the gradients of the parameters that they belong to.
+// sm90/bwd/distance_grad_writer.cuh: deterministic backward of the sm90 family: a warp that adds sums of dS
+// at distances q - kv to the gradients of the parameters that they belong to.
 //
-// It is the third warp of the producer's warpgroup. An exact sum (ops/reproducible_sum.cuh) takes two additions to memory
-// for each number, so numbers should be few. Each consumer warp leaves the sums of its 16 keys by the tile's
-// queries in shared memory, its line, and arrives at `sums_full`. This warp adds up those of all, in order,
-// and what it keeps of the tiles before, for a distance meets up to three q tiles of a kv tile. Consumers may
-// then write the next ones, while what no further tile will meet goes to memory: tile_m numbers a tile.
+// It is the third warp of the producer's warpgroup. An exact sum (ops/reproducible_sum.cuh) takes two
+// additions to memory for each number, so numbers should be few. Each consumer warp leaves the sums of its
+// 16 keys by the tile's queries in shared memory, its line, and arrives at `sums_full`. This warp adds up
+// those of all, in order, and what it keeps of the tiles before, for a distance meets up to three q tiles
+// of a kv tile. Consumers may then write the next ones, while what no further tile will meet goes to
+// memory: tile_m numbers a tile.
 #pragma once
 #include "sm90/bwd/parameter_grads_sm90.cuh"
 

@@ -1,5 +1,6 @@
-// sm90/bwd/dq_first_store.cuh: backward of the sm90 family where nobody zeroes dq_acc: the kv tile that comes to a q tile
-// first stores its part of dQ, the others add theirs. Three warps of the producer's warpgroup.
+// sm90/bwd/dq_first_store.cuh: backward of the sm90 family where nobody zeroes dq_acc: the kv tile that
+// comes to a q tile first stores its part of dQ, the others add theirs. Three warps of the producer's
+// warpgroup.
 //
 // A number in memory for each q tile of a head (turn_of; luattn_prepare zeroes it) says what has become of
 // it. The block that makes CLAIMED of UNCLAIMED is the one that stores, and then makes STORED of it;

@@ -1,5 +1,5 @@
-// sm90/bwd/dq_in_order.cuh: deterministic backward of the sm90 family: two warps that take dQ from shared memory to
-// dq_acc when it is the block's turn, each for every other q tile.
+// sm90/bwd/dq_in_order.cuh: deterministic backward of the sm90 family: two warps that take dQ from shared
+// memory to dq_acc when it is the block's turn, each for every other q tile.
 //
 // They are the second and the fourth warp of the producer's warpgroup; to add a tile, and to see to it that
 // the next block may, takes one about as long as computing a tile does. Consumers leave their parts of a

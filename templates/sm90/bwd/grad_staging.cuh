@@ -1,5 +1,5 @@
-// sm90/bwd/grad_staging.cuh: the way of dQ, dK and dV to memory in the sm90 backward kernel: each consumer warp has a
-// part of shared memory, from where the copy engine takes 16 rows of its own.
+// sm90/bwd/grad_staging.cuh: the way of dQ, dK and dV to memory in the sm90 backward kernel: each consumer
+// warp has a part of shared memory, from where the copy engine takes 16 rows of its own.
 #pragma once
 #include "sm90/bwd/bwd_pipeline.cuh"
 

@@ -1,5 +1,5 @@
-// sm90/bwd/parameter_grads_sm90.cuh: gradients of parameters that are sums of dS (contract/grad.cuh), in the sm90 backward
-// kernel.
+// sm90/bwd/parameter_grads_sm90.cuh: gradients of parameters that are sums of dS (contract/grad.cuh), in
+// the sm90 backward kernel.
 //
 // The consumers make them from their registers, a warp its own (ParameterSums), and sums of rows from the
 // tile of dS that they leave in shared memory for dQ (RowSums). All sums are made in a fixed order.
@@ -13,10 +13,10 @@
 
 // What a warp adds to gradients of parameters from its dS of a tile.
 //
-// Sums at one distance are made along diagonals (DistanceSums). Where their places are one for the whole tile
-// (Spec::same_bucket), so they are for the tiles that follow without a gap, as far as they are in one bucket: one sum
-// serves them all. Where they lie side by side in memory, the copy engine adds them, from the warp's part of
-// shared memory for dQ. Numbers for pairs: grads/pair_bias_grad.cuh.
+// Sums at one distance are made along diagonals (DistanceSums). Where their places are one for the whole
+// tile (Spec::same_bucket), so they are for the tiles that follow without a gap, as far as they are in one
+// bucket: one sum serves them all. Where they lie side by side in memory, the copy engine adds them, from
+// the warp's part of shared memory for dQ. Numbers for pairs: grads/pair_bias_grad.cuh.
 template <class Spec, class Config>
 struct ParameterSums {
   using Need = Needs<Spec, Config>;

@@ -1,5 +1,6 @@
-// sm90/bwd_d256/bwd_d256.cuh: the backward main kernel of the sm90 family for head dims above 128. As sm90/bwd/bwd_sm90.cuh:
-// dk, dv, and dq by atomic adds; f16 or bf16, wgmma with f32 accumulation, TMA. sm_90a alone.
+// sm90/bwd_d256/bwd_d256.cuh: the backward main kernel of the sm90 family for head dims above 128. As
+// sm90/bwd/bwd_sm90.cuh: dk, dv, and dq by atomic adds; f16 or bf16, wgmma with f32 accumulation, TMA.
+// sm_90a alone.
 //
 // One block for each multiprocessor, or two for each kv tile of each kv head where there are fewer, in pairs
 // of neighbours that work together (clusters). A pair draws kv tiles of 128 positions, or shares of their q

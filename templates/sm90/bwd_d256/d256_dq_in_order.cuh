@@ -1,5 +1,5 @@
-// sm90/bwd_d256/d256_dq_in_order.cuh: deterministic backward of the sm90 family for head dims above 128: a warp that waits
-// for the block's turn to add to dq_acc, and passes it on.
+// sm90/bwd_d256/d256_dq_in_order.cuh: deterministic backward of the sm90 family for head dims above 128: a
+// warp that waits for the block's turn to add to dq_acc, and passes it on.
 //
 // It is the third warp of the loading warpgroup. Each block of a pair adds its own channels of dQ, from
 // registers, so each has turns of its own. The sender of dS tells which tile is next (`turn_told`), a tile

@@ -1,5 +1,6 @@
-// sm90/bwd_d256/d256_pipeline.cuh: what the warpgroups of the wide sm90 backward kernel agree on: where things lie in shared
-// memory, and the barriers between them. As sm90/bwd/bwd_pipeline.cuh, whose notes and walk it shares.
+// sm90/bwd_d256/d256_pipeline.cuh: what the warpgroups of the wide sm90 backward kernel agree on: where
+// things lie in shared memory, and the barriers between them. As sm90/bwd/bwd_pipeline.cuh, whose notes and
+// walk it shares.
 #pragma once
 #include "arch/cluster.cuh"
 #include "arch/wgmma_transposed.cuh"

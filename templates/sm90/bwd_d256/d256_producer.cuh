@@ -1,5 +1,6 @@
-// sm90/bwd_d256/d256_producer.cuh: two warps of sm90/bwd_d256/bwd_d256.cuh that have the copy engine move what the others
-// compute with: the producer, from memory, and the sender of dS, to the other block of the pair.
+// sm90/bwd_d256/d256_producer.cuh: two warps of sm90/bwd_d256/bwd_d256.cuh that have the copy engine move
+// what the others compute with: the producer, from memory, and the sender of dS, to the other block of the
+// pair.
 #pragma once
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 
@@ -177,9 +178,9 @@ struct ProducerD256 {
   }
 };
 
-// Hands dS of each tile on to the other block, as soon as it is there: a warp of its own, so that the scores'
-// threads do not wait for each other's. As all who read a message, its lanes give Q back. With the other block's
-// first dS of a kv tile it brings of its K the channels of which this block computes dQ.
+// Hands dS of each tile on to the other block, as soon as it is there: a warp of its own, so that the
+// scores' threads do not wait for each other's. As all who read a message, its lanes give Q back. With the
+// other block's first dS of a kv tile it brings of its K the channels of which this block computes dQ.
 template <class Spec, class Config>
 struct SenderD256 {
   using Shared = SharedD256<Spec, Config>;

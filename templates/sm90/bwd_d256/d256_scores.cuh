@@ -1,5 +1,5 @@
-// sm90/bwd_d256/d256_scores.cuh: the scores' warpgroup of sm90/bwd_d256/bwd_d256.cuh: the scores and dP of each q tile;
-// from them P and dS, which it leaves in shared memory for the others' products; and dQ.
+// sm90/bwd_d256/d256_scores.cuh: the scores' warpgroup of sm90/bwd_d256/bwd_d256.cuh: the scores and dP of
+// each q tile; from them P and dS, which it leaves in shared memory for the others' products; and dQ.
 #pragma once
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 

@@ -1,5 +1,5 @@
-// sm90/bwd_d256/parameter_grads_d256.cuh: backward of the sm90 family for head dims above 128: a warp that sums dS for gradients
-// of parameters (contract/grad.cuh).
+// sm90/bwd_d256/parameter_grads_d256.cuh: backward of the sm90 family for head dims above 128: a warp that
+// sums dS for gradients of parameters (contract/grad.cuh).
 //
 // It is the fourth warp of the loading warpgroup. The scores' threads have no registers for sums; dS of a
 // tile, rounded, lies in shared memory for the products that follow, and this warp reads it there, in blocks

@@ -1,6 +1,6 @@
-// sm90/fwd/bias_loader.cuh: the bias_loaders of the sm90 forward: warps of the producer's warpgroup that bring what
-// scores read from memory to strips (sm90/fwd/bias_staging.cuh), three for lines, one for columns alone. The producer
-// tells them of a kv tile before it waits for a stage for its K.
+// sm90/fwd/bias_loader.cuh: the bias_loaders of the sm90 forward: warps of the producer's warpgroup that
+// bring what scores read from memory to strips (sm90/fwd/bias_staging.cuh), three for lines, one for
+// columns alone. The producer tells them of a kv tile before it waits for a stage for its K.
 #pragma once
 #include "sm90/fwd/bias_staging.cuh"
 #include "work/sequence.cuh"
@@ -35,8 +35,8 @@ struct ColumnLoader {
   }
 };
 
-// A bias_loader's part of the lines of all consumers: 1, 2 or 4 lines at a time, which an instruction can bring
-// by words of 16 bytes, and of these every third.
+// A bias_loader's part of the lines of all consumers: 1, 2 or 4 lines at a time, which an instruction can
+// bring by words of 16 bytes, and of these every third.
 //   by 16 bytes   where all lines begin at multiples of 16 bytes, have every key, and end behind a whole word
 //   by 4 bytes    where they have every key, one behind the other
 //   by elements   else

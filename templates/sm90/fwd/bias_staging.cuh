@@ -1,4 +1,5 @@
-// sm90/fwd/bias_staging.cuh: what scores read from memory beside K, in shared memory, in the sm90 forward kernel.
+// sm90/fwd/bias_staging.cuh: what scores read from memory beside K, in shared memory, in the sm90 forward
+// kernel.
 //
 // Read score by score it would come behind the wait for the scores' product, a latency of memory for each few
 // of them. So bias_loaders bring it ahead, tile by tile (sm90/fwd/bias_loader.cuh), to strips:

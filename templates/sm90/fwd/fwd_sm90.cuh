@@ -38,8 +38,8 @@
 
 // ---- compute ----
 
-// A consumer warpgroup. Its parts, in order: what it holds; pipeline stages; scores; the softmax step; products;
-// the loop over tiles; the epilogue.
+// A consumer warpgroup. Its parts, in order: what it holds; pipeline stages; scores; the softmax step;
+// products; the loop over tiles; the epilogue.
 template <class Spec, class Config>
 struct ConsumerSm90 {
   using Shared = SharedSm90<Spec, Config>;
@@ -66,9 +66,9 @@ struct ConsumerSm90 {
   static constexpr float fast = same_type<Elem, half_t>::value ? 0.5f : 0.0625f;
   enum { K_FULL, V_FULL };  // peeks
 
-  // Two consumers find their order by themselves, but where they softmax_step small dots, or sigmoids, not a good
-  // one, as measured. O by way of the copy engine takes uniform registers, for want of which ptxas moves the
-  // wait for O in the loop of small dots.
+  // Two consumers find their order by themselves, but where they softmax_step small dots, or sigmoids, not
+  // a good one, as measured. O by way of the copy engine takes uniform registers, for want of which ptxas
+  // moves the wait for O in the loop of small dots.
   static constexpr bool two_sigmoid = Spec::prob_is_sigmoid && Shared::groups == 2;
   // The products of scores stand once where O is wide: ptxas asks of each accumulator that a product writes
   // which registers it meets, and a place of their own for a q tile's first scores takes it a tenth of its

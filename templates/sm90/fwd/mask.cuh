@@ -1,5 +1,5 @@
-// sm90/fwd/mask.cuh: which scores of a masked tile count, in the sm90 forward. A consumer's thread has two rows
-// of it, and two columns of each eight.
+// sm90/fwd/mask.cuh: which scores of a masked tile count, in the sm90 forward. A consumer's thread has two
+// rows of it, and two columns of each eight.
 #pragma once
 #include "arch/mma.cuh"
 #include "score/mask_intervals.cuh"
@@ -9,8 +9,8 @@
 // Puts -inf, or 0 without Spec::mask_by_inf, in place of the scores that do not count, and notes in `keep`
 // which do, and in `online` which rows have kept one. Where a row keeps an interval, an element costs a
 // comparison with a constant, or two, and a select; where the predicate is cheap and nothing else is known,
-// its value and a select. Else what a row keeps, or loops over the predicate, which are short to compile, find
-// a bit for each, and an element costs the test of its bit and a select.
+// its value and a select. Else what a row keeps, or loops over the predicate, which are short to compile,
+// find a bit for each, and an element costs the test of its bit and a select.
 template <class Spec, class Online, int TileN>
 struct MaskSm90 {
   static constexpr int rows = 2, cols = TileN / 4, tile_n = TileN, words = (cols + 31) / 32;

@@ -1,4 +1,5 @@
-// sm90/fwd/o_wgmma.cuh: O of the sm90 forward, in the registers of arch/o_registers.cuh: products, and the way to memory.
+// sm90/fwd/o_wgmma.cuh: O of the sm90 forward, in the registers of arch/o_registers.cuh: products, and the
+// way to memory.
 //
 //     o<n>_0 .. 7   of columns 16 n .. 16 n + 15: what arch/wgmma.cuh calls d[8 n] .. d[8 n + 7]
 #pragma once
@@ -159,9 +160,9 @@ struct OutRow {
 };
 
 // Blocks Block and Block + 1, 32 columns: of each 8 columns a thread has two; as in gather_columns
-// (arch/wgmma.cuh) it gets eight of one row, 16 bytes to store at once. A factor of 0 gives 0, also where a row
-// that keeps nothing has met V's infinities: 0 * inf is NaN. One statement, because the compiler takes time
-// for each.
+// (arch/wgmma.cuh) it gets eight of one row, 16 bytes to store at once. A factor of 0 gives 0, also where a
+// row that keeps nothing has met V's infinities: 0 * inf is NaN. One statement, because the compiler takes
+// time for each.
 template <class Elem, int Block>
 LUATTN_FN void store_out(const OutRow (&row)[2], int lane) {
 #define PAIR(type, w, scale, block, i, j)                                                                    \
