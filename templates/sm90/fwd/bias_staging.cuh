@@ -93,7 +93,7 @@ struct LineStrip {
     if constexpr (size == 2)
       if (second != 0) move_lines(lane);
   }
-  __device__ __forceinline__ void again(const LuattnParams &p, const Site &site, const Head &head,
+  __device__ __forceinline__ void rescore(const LuattnParams &p, const Site &site, const Head &head,
                                         int first_row, int kv0, int lane) {
     own = 2;
     peek();
