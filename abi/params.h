@@ -144,7 +144,7 @@ typedef struct LuattnPackedParams {
 } LuattnPackedParams;
 #endif
 
-/* How the copy engine of sm_90 finds a tensor: what cuTensorMapEncodeTiled writes. Its axes are channel, position, head
+/* How TMA of sm_90 finds a tensor: what cuTensorMapEncodeTiled writes. Its axes are channel, position, head
  * and batch. The kernels of the sm90 family take maps as their second parameter. */
 typedef struct LuattnTensorMap {
 #ifdef __cplusplus

@@ -14,7 +14,7 @@ typedef struct map_shape {
   int dim, len, heads, batch, box_rows;
 } map_shape;
 
-/* An axis of one element is never stepped along: what its stride says need not suit the copy engine. */
+/* An axis of one element is never stepped along: what its stride says need not suit TMA. */
 static cu_size stride_bytes(long long stride, int size) {
   return size > 1 ? (cu_size)stride * ELEM_BYTES : BOX_CHANNELS * ELEM_BYTES;
 }

@@ -1,4 +1,4 @@
-/* maps.h: tensor maps, by which the copy engine of sm_90 finds q, k, v and o (backward: dout), and a memory
+/* maps.h: TMA descriptors, by which TMA of sm_90 finds q, k, v and o (backward: dout), and a memory
  * of those that were made: a tensor of the same sizes and strides has the same map, but for the address,
  * which libcuda replaces in a fifth of the time that it takes to make a map. */
 #ifndef LUATTN_RUNTIME_MAPS_H

@@ -41,7 +41,7 @@ static void fill_spec(const compilation *c, image_manifest *out) {
     out->stat[i].axis = (uint32_t)s->axis;
     out->stat[i].block =
         (uint32_t)(s->along_q ? c->at.plan.tile_m
-                              : tiles_walk_columns(&c->at.plan)); /* as stat_block in spec.cuh */
+                              : tiles_walk_columns(&c->at.plan)); /* as block_bounds_size in spec.cuh */
   }
   out->num_saved = (uint32_t)c->spec.derived.num_saved;
   out->has_lse = t->online.lse >= 0;

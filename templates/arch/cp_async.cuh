@@ -1,5 +1,5 @@
-// arch/cp_async.cuh: shared memory and cp.async for the simt family. A test on the host puts its own in
-// place of this file; hence a guard by name.
+// arch/cp_async.cuh: cp.async and dynamic shared memory, for the simt family. A test on the host puts its
+// own in place of this file; hence a guard by name.
 #ifndef LUATTN_CP_ASYNC_CUH
 #define LUATTN_CP_ASYNC_CUH
 #include "arch/types.cuh"

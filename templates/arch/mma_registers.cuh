@@ -1,4 +1,5 @@
-// arch/mma_registers.cuh: fragments of mma.m16n8k16 in registers that PTX knows and NVVM does not.
+// arch/mma_registers.cuh: keeps fragments of mma.m16n8k16 in registers that PTX declares and NVVM does not
+// see.
 //
 // What NVVM spends its time on is values: an accumulator in a C++ array is a new one after every product and
 // at every join of every loop around it. Here accumulators are registers declared in PTX, which asm

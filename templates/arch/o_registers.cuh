@@ -1,5 +1,5 @@
-// arch/o_registers.cuh: O of a forward kernel on the tensor cores, in registers that PTX knows and NVVM
-// does not, for the reason that arch/mma_registers.cuh gives.
+// arch/o_registers.cuh: keeps O of a forward kernel in registers that PTX declares and NVVM does not see,
+// for the reason that arch/mma_registers.cuh gives.
 //
 //     o<n>_0 .. 7   block n, 16 columns of O of the rows that a thread has: sm80/o_mma.cuh and sm90/fwd/o_wgmma.cuh say
 //                   in which order

@@ -13,7 +13,7 @@
 LUATTN_FN void barrier_init(u32 barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// After the initialisation of barriers, before the block's threads meet: the copy engine sees them.
+// After the initialisation of barriers, before the block's threads meet: TMA sees them.
 LUATTN_FN void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 LUATTN_FN void barrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -62,7 +62,7 @@ LUATTN_FN void barrier_wait_peeked(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// Copies a box of a tensor map, its first element at (channel, position, head, batch), to `dst`. What lies
+// Copies a box of a TMA descriptor, its first element at (channel, position, head, batch), to `dst`. What lies
 // outside of the tensor becomes 0 and is not read. Counts the whole box's bytes on `barrier`. One thread.
 LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, int position,
                            int head, int batch) {
@@ -92,9 +92,9 @@ LUATTN_FN void bulk_load(u32 dst, const void *src, int bytes, u32 barrier) {
       : "memory");
 }
 
-// What this thread has written to shared memory, wgmma and the copy engine may read after a barrier.
+// What this thread has written to shared memory, wgmma and TMA may read after a barrier.
 LUATTN_FN void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// What this thread has seen of global memory came before what it now has the copy engine do there.
+// What this thread has seen of global memory came before what it now has TMA do there.
 LUATTN_FN void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // Adds `bytes` / 4 floats in shared memory to as many in global memory, if `there`; both addresses and the

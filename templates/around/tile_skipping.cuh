@@ -1,4 +1,4 @@
-// around/tile_skipping.cuh: which tiles have weights, for specs whose scores fall with positions
+// around/tile_skipping.cuh: finds tiles in which P vanishes, for specs whose scores fall with positions
 // (Spec::has_score_bounds, as ALiBi's do). Two small kernels before the main one of the sm90 family, which
 // then visits no others (work/tile_walk.cuh: Visits). README.md has what is left out, and why that is no
 // error.

@@ -1,5 +1,6 @@
-// grads/pair_bias_stores.cuh: how numbers are stored and added to a gradient of pairs
-// (grads/pair_bias_grad.cuh). A test on the host puts its own in place of this file; hence a guard by name.
+// grads/pair_bias_stores.cuh: the stores and atomic adds of a pair bias gradient
+// (grads/pair_bias_grad.cuh). A test on the host puts its own in place of this file; hence a guard by
+// name.
 #ifndef LUATTN_PAIR_BIAS_STORES_CUH
 #define LUATTN_PAIR_BIAS_STORES_CUH
 #include "arch/types.cuh"

@@ -1,5 +1,5 @@
-// score/bias_row_loads.cuh: how a line's numbers are read and asked for (score/bias_rows.cuh). A test on
-// the host puts its own in place of this file; hence a guard by name.
+// score/bias_row_loads.cuh: the loads and prefetches of a bias row (score/bias_rows.cuh). A test on the
+// host puts its own in place of this file; hence a guard by name.
 #ifndef LUATTN_BIAS_ROW_LOADS_CUH
 #define LUATTN_BIAS_ROW_LOADS_CUH
 #include "arch/types.cuh"

@@ -1,7 +1,7 @@
-// score/bias_rows.cuh: what gradients take from an input along the keys (contract/score.cuh), for a thread
-// of the sm90 backward kernels, whose warps hold 16 keys by the columns of a q tile. Read as soon as the
-// scores' product is under way, for behind it memory's latency would come once for every few of them; and
-// kept as it is stored, for a conversion would wait for it.
+// score/bias_rows.cuh: reads bias rows ahead for gradients (contract/score.cuh), for a thread of the sm90
+// backward kernels, whose warps hold 16 keys by the columns of a q tile. Read as soon as the scores'
+// product is under way, for behind it memory's latency would come once for every few of them; and kept as
+// it is stored, for a conversion would wait for it.
 #pragma once
 #include "contract/contract.cuh"
 #include "score/bias_row_loads.cuh"

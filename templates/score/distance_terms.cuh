@@ -1,5 +1,5 @@
-// score/distance_terms.cuh: what scores take from the distance between query and key alone, for a warp that
-// holds rows and columns as mma.m16n8k16 and wgmma leave them.
+// score/distance_terms.cuh: computes score terms that depend only on the distance between query and key,
+// for a warp that holds rows and columns as mma.m16n8k16 and wgmma leave them.
 //
 // Of a warp's 8 * Rows rows, a lane has rows lane / 4 + 8 * r, of a tile's columns lane % 4 * 2 + 8 * n and
 // the one after it. So the distances of its elements lie 8 apart, those of all lanes side by side. Each lane

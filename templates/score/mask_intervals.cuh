@@ -1,5 +1,6 @@
-// score/mask_intervals.cuh: which of a thread's columns of a fragment an interval, or a remainder, holds. A
-// word has a bit for each of 32 columns, bit j for the one at 8 * (j / 2) + j % 2 from the word's first.
+// score/mask_intervals.cuh: turns mask intervals and remainders into bits of a thread's columns of a
+// fragment. A word has a bit for each of 32 columns, bit j for the one at 8 * (j / 2) + j % 2 from the
+// word's first.
 #pragma once
 #include "contract/contract.cuh"
 

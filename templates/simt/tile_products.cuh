@@ -28,26 +28,18 @@ struct Slab {
   bool wide;  // 16-byte copies are allowed
 };
 
+template <class Real>
+LUATTN_FN Slab<Real> slab_of(const LuattnTensor &t, const Real *row0, int first, int len) {
+  return {row0, t.seq, first, len, allows_16_bytes<Real>(t)};
+}
 // Of a tensor of queries, and of keys.
 template <class Real, class Sequence>
 LUATTN_FN Slab<Real> q_slab(const Sequence &site, const LuattnTensor &t, int first) {
-  Slab<Real> s;
-  s.data = site.template q_row<const Real>(t, 0);
-  s.stride = t.seq;
-  s.first = first;
-  s.len = site.q_len;
-  s.wide = allows_16_bytes<Real>(t);
-  return s;
+  return slab_of(t, site.template q_row<const Real>(t, 0), first, site.q_len);
 }
 template <class Real, class Sequence>
 LUATTN_FN Slab<Real> kv_slab(const Sequence &site, const LuattnTensor &t, int h_kv, int first) {
-  Slab<Real> s;
-  s.data = site.template kv_row<const Real>(t, h_kv, 0);
-  s.stride = t.seq;
-  s.first = first;
-  s.len = site.kv_len;
-  s.wide = allows_16_bytes<Real>(t);
-  return s;
+  return slab_of(t, site.template kv_row<const Real>(t, h_kv, 0), first, site.kv_len);
 }
 
 // Copies NumRows x NumCols elements, starting at (x.first + row, col), of a slab that is Width wide. One loop

@@ -1,4 +1,4 @@
-// sink/dq_acc.cuh: the orders of p.scratch.dq_acc where luattn_dkdv adds into it.
+// sink/dq_acc.cuh: orders dq_acc, dk_acc and dv_acc as the main kernel of a family has its fragments.
 #pragma once
 #include "abi/workspace.h"
 #include "arch/mma_registers.cuh"

@@ -1,4 +1,4 @@
-// sm80/o_mma.cuh: O of the sm80 forward, in the registers of arch/o_registers.cuh, and what is added to it.
+// sm80/o_mma.cuh: O += P V by mma.sync, in the registers of arch/o_registers.cuh (sm80 forward).
 //
 //     o<n>_0 .. 7   block n, 16 x 16: the C fragments of its left and its right 8 columns (see arch/mma.cuh)
 //     p<m>_0 .. 3   probabilities, rounded: an A fragment for each 16 rows of a warp

@@ -1,9 +1,9 @@
-// sm90/pipeline.cuh: what the producer and the consumers of an sm90 kernel agree on: where tiles lie in
-// shared memory, the barriers between them, and what the producer tells the consumers of each tile.
+// sm90/pipeline.cuh: the pipeline of the sm90 kernels: where tiles lie in shared memory, the mbarriers of
+// its stages, and the messages that the producer writes for the consumers.
 //
 // A stage has room for one tile: `stages` stages for K, as many for V, and one for each consumer's Q. The
 // producer fills a stage when its `empty` barrier says that all warps that read it are done with what was
-// there, and the copy engine completes its `full` barrier when the bytes have come. README.md shows it in
+// there, and TMA completes its `full` barrier when the bytes have come. README.md shows it in
 // time.
 #pragma once
 #include "arch/mma.cuh"
@@ -122,7 +122,7 @@ struct QTileMessage {
   }
 };
 
-// For the bias_loaders (sm90/fwd/bias_loader.cuh): of a kv tile, whether it is its q tile's first, and of
+// For the bias loaders (sm90/fwd/bias_loader.cuh): of a kv tile, whether it is its q tile's first, and of
 // the q tile. END: there are no more.
 struct BiasMessage {
   enum { END = -1 };

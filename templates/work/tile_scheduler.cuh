@@ -1,6 +1,6 @@
-// work/tile_scheduler.cuh: in which order the q tiles of all heads are taken. site_of: the order, for every
-// forward kernel on the tensor cores. TileScheduler: which block takes which, for kernels whose blocks take
-// several (sm90).
+// work/tile_scheduler.cuh: the tile scheduler: in which order the q tiles of all heads are taken. site_of:
+// the order, for every forward kernel on the tensor cores. TileScheduler: which block takes which, for
+// kernels whose blocks take several (sm90).
 #pragma once
 #include "contract/contract.cuh"
 

@@ -1,4 +1,4 @@
-// work/tile_walk.cuh: which tiles a block visits. Shared by every kernel family.
+// work/tile_walk.cuh: walks the tiles that the mask keeps, for every kernel family.
 //
 // A tile is TileM rows x TileN columns of the score matrix of one (b, h). KvTiles walks the kv tiles of one q
 // tile (forward, dq), QTiles the q tiles of one kv tile (dk, dv). Both go upwards and skip what the mask

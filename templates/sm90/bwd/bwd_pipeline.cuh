@@ -1,5 +1,5 @@
-// sm90/bwd/bwd_pipeline.cuh: what the producer and the consumers of the sm90 backward kernel agree on. As
-// sm90/pipeline.cuh for the forward kernel, whose rings and barriers it shares.
+// sm90/bwd/bwd_pipeline.cuh: the pipeline of the sm90 backward kernel: shared memory, barriers, messages,
+// the walk over q tiles. It shares PipelineState and barriers with sm90/pipeline.cuh.
 #pragma once
 #include "grads/flush.cuh"
 #include "score/backward_rows.cuh"

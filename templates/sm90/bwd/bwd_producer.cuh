@@ -1,5 +1,5 @@
 // sm90/bwd/bwd_producer.cuh: the producer of sm90/bwd/bwd_sm90.cuh, a warp that draws the block's kv tiles,
-// walks their q tiles and has the copy engine bring both.
+// walks their q tiles and has TMA bring both.
 #pragma once
 #include "sm90/bwd/bwd_pipeline.cuh"
 

@@ -18,7 +18,7 @@
 // computes its half of it. README.md has the order in time, the barriers and the registers.
 //
 // Config: head_dim, head_dim_v multiples of 8 up to 128, in any combination; what they lack to a multiple of
-//   64 the copy engine fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
+//   64 TMA fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
 //   head dims up to 64; stages: stages for Q and dO, at least 2: the next tile is awaited before this one
 //   goes back.
 // Dynamic shared memory: BwdSm90Layout of abi/shared_memory.h.

@@ -4,7 +4,7 @@
 // They are the second and the fourth warp of the producer's warpgroup; to add a tile, and to see to it that
 // the next block may, takes one about as long as computing a tile does. Consumers leave their parts of a
 // tile's dQ in shared memory and arrive at `dq_full`; waiting for the turn, and for the additions to have
-// been made before it is passed on, is the writer's alone. When the copy engine has read the parts it arrives
+// been made before it is passed on, is the writer's alone. When TMA has read the parts it arrives
 // at `dq_empty`. Which tiles they are the producer's notes say, kept for the writers a few tiles longer.
 #pragma once
 #include "sm90/bwd/bwd_pipeline.cuh"

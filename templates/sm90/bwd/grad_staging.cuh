@@ -1,5 +1,5 @@
-// sm90/bwd/grad_staging.cuh: the way of dQ, dK and dV to memory in the sm90 backward kernel: each consumer
-// warp has a part of shared memory, from where the copy engine takes 16 rows of its own.
+// sm90/bwd/grad_staging.cuh: stages dQ, dK and dV in shared memory and bulk-copies them out (sm90
+// backward). Each consumer warp has a part of its own, for 16 rows.
 #pragma once
 #include "sm90/bwd/bwd_pipeline.cuh"
 
@@ -37,7 +37,7 @@ struct WarpPart {
   bool stored = false;
 
   __device__ __forceinline__ u32 address() const { return shared.dq(group * 4 + warp); }
-  // What the copy engine brings to memory from here has been read.
+  // What TMA brings to memory from here has been read.
   __device__ __forceinline__ void await() {
     if (claims && stored) {
       barrier_wait(shared.taken(num_stored), num_stored / 2 & 1);
@@ -51,7 +51,7 @@ struct WarpPart {
 
   // ---- dQ ----
 
-  // To shared memory, and from there the copy engine adds it to memory: not at once, because the fence takes
+  // To shared memory, and from there TMA adds it to memory: not at once, because the fence takes
   // a while, but where products are under way.
   __device__ __forceinline__ void share_dq(const float (&dq)[dq_cols / 2]) {
     const u32 slab = address() + lane * 16;

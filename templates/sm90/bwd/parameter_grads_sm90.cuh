@@ -15,7 +15,7 @@
 //
 // Sums at one distance are made along diagonals (DistanceSums). Where their places are one for the whole
 // tile (Spec::same_bucket), so they are for the tiles that follow without a gap, as far as they are in one
-// bucket: one sum serves them all. Where they lie side by side in memory, the copy engine adds them, from
+// bucket: one sum serves them all. Where they lie side by side in memory, TMA adds them, from
 // the warp's part of shared memory for dQ. Numbers for pairs: grads/pair_bias_grad.cuh.
 template <class Spec, class Config>
 struct ParameterSums {
@@ -53,7 +53,7 @@ struct ParameterSums {
   float col[2];
   float same;          // of tiles in one bucket, the last of which begins
   int same_q;          // here
-  int line_first;      // of the places that the copy engine adds to next; no_line: nothing
+  int line_first;      // of the places that TMA adds to next; no_line: nothing
   u32 num_handed = 0;  // of lines
 
   __device__ __forceinline__ void enter_head() {

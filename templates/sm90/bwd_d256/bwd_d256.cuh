@@ -19,7 +19,7 @@
 //   keys     dK += dS^T Q
 //
 // Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
-//   64 the copy engine fills with zeros. tile_m = tile_n = 64, threads = 512; stages: stages for Q and dO, at
+//   64 TMA fills with zeros. tile_m = tile_n = 64, threads = 512; stages: stages for Q and dO, at
 //   least 2.
 // Dynamic shared memory: BwdD256Layout of abi/shared_memory.h; and 4 * num_acc * 4 bytes static.
 #pragma once

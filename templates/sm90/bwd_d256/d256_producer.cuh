@@ -1,4 +1,4 @@
-// sm90/bwd_d256/d256_producer.cuh: two warps of sm90/bwd_d256/bwd_d256.cuh that have the copy engine move
+// sm90/bwd_d256/d256_producer.cuh: two warps of sm90/bwd_d256/bwd_d256.cuh that have TMA move
 // what the others compute with: the producer, from memory, and the sender of dS, to the other block of the
 // pair.
 #pragma once

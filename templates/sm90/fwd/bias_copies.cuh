@@ -1,5 +1,5 @@
-// sm90/fwd/bias_copies.cuh: a strip's instructions (sm90/fwd/bias_staging.cuh). A test on the host puts its
-// own in place of this file; hence a guard by name.
+// sm90/fwd/bias_copies.cuh: the PTX of bias staging (sm90/fwd/bias_staging.cuh). A test on the host puts
+// its own in place of this file; hence a guard by name.
 #ifndef LUATTN_BIAS_COPIES_CUH
 #define LUATTN_BIAS_COPIES_CUH
 #include "arch/types.cuh"

@@ -1,6 +1,7 @@
-// sm90/fwd/bias_loader.cuh: the bias_loaders of the sm90 forward: warps of the producer's warpgroup that
-// bring what scores read from memory to strips (sm90/fwd/bias_staging.cuh), three for lines, one for
-// columns alone. The producer tells them of a kv tile before it waits for a stage for its K.
+// sm90/fwd/bias_loader.cuh: loads biases ahead of the scores (sm90 forward): warps of the producer's
+// warpgroup that bring what scores read from memory to strips (sm90/fwd/bias_staging.cuh), three for
+// lines, one for columns alone. The producer tells them of a kv tile before it waits for a stage for its
+// K.
 #pragma once
 #include "sm90/fwd/bias_staging.cuh"
 #include "work/sequence.cuh"
@@ -35,7 +36,7 @@ struct ColumnLoader {
   }
 };
 
-// A bias_loader's part of the lines of all consumers: 1, 2 or 4 lines at a time, which an instruction can
+// A bias loader's part of the lines of all consumers: 1, 2 or 4 lines at a time, which an instruction can
 // bring by words of 16 bytes, and of these every third.
 //   by 16 bytes   where all lines begin at multiples of 16 bytes, have every key, and end behind a whole word
 //   by 4 bytes    where they have every key, one behind the other
@@ -58,7 +59,7 @@ struct LineFetch {
 
   __device__ __forceinline__ LineFetch(int f, int l) : bias_loader(f), lane(l) {}
 
-  // Which of a consumer's 64 places the bias_loader's line i has.
+  // Which of a consumer's 64 places the bias loader's line i has.
   __device__ __forceinline__ int place(int i) const {
     return (bias_loader + i / rows * bias_loaders) * rows + i % rows;
   }
@@ -105,7 +106,7 @@ struct LineFetch {
       strip_copy_16(to + (From + i) * (bias_loaders * rows * pitch), base + i64(apart[i]) * size, there);
   }
   __device__ __forceinline__ void copy_16(int own, int kv0, int kv_len, u32 start) const {
-    constexpr int each = 16 / size, all = packs / bias_loaders;  // of each bias_loader; the first have one more
+    constexpr int each = 16 / size, all = packs / bias_loaders;  // of each bias loader; the first have one more
     static_assert(all == 21 || all == 10 || all == 5);
     const int lane = opaque(this->lane), row = lane / lanes;
 #pragma unroll

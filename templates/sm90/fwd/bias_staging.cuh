@@ -1,8 +1,8 @@
-// sm90/fwd/bias_staging.cuh: what scores read from memory beside K, in shared memory, in the sm90 forward
-// kernel.
+// sm90/fwd/bias_staging.cuh: stages what scores read from memory besides K in shared memory (sm90
+// forward).
 //
 // Read score by score it would come behind the wait for the scores' product, a latency of memory for each few
-// of them. So bias_loaders bring it ahead, tile by tile (sm90/fwd/bias_loader.cuh), to strips:
+// of them. So bias loaders bring it ahead, tile by tile (sm90/fwd/bias_loader.cuh), to strips:
 //
 //   columns   what scores read for each key alone: Col of the tile's keys, for all consumers. It comes with
 //             K, whose stages have a strip each, and is given back with it

@@ -5,21 +5,21 @@
 // time (work/tile_scheduler.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16 whole
 // rows, so that a row's statistics never leave its four threads.
 //   load     the producer (sm90/fwd/producer.cuh), one warp, walks the kv tiles that the mask leaves, and has the
-//            copy engine bring Q, and then K and V tile by tile, as far ahead as there are stages; with K it
-//            passes on which tile it is. What scores read from memory, bias_loaders bring (sm90/fwd/bias_loader.cuh)
+//            TMA bring Q, and then K and V tile by tile, as far ahead as there are stages; with K it
+//            passes on which tile it is. What scores read from memory, bias loaders bring (sm90/fwd/bias_loader.cuh)
 //   compute  S = Q K^T; S becomes probs in registers, which, rounded, are the A operand of O += P V
-//   finish   O times the rows' factors, rounded, to shared memory, and from there by the copy engine while
+//   finish   O times the rows' factors, rounded, to shared memory, and from there by TMA while
 //            the next q tile is computed; what has no room there, from registers to memory
 // A consumer issues the scores of a tile and, right behind, the values of the tile before it, and turns the
 // scores into probs while the values are added up. README.md has the timing, the barriers and the
 // registers.
 //
 // Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
-//   64 the copy engine fills with zeros. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192;
+//   64 TMA fills with zeros. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192;
 //   tile_n a multiple of 16 up to 256; stages: stages for K, and as many for V; at least 2: K of the next
 //   tile is awaited before that of this one goes back.
 // Dynamic shared memory: FwdSm90Layout of abi/shared_memory.h.
-// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and what a tensor map can
+// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and what a TMA descriptor can
 // hold: the runtime refuses others (runtime/args.c, runtime/maps.c).
 #pragma once
 #include "arch/wgmma.cuh"
@@ -67,7 +67,7 @@ struct ConsumerSm90 {
   enum { K_FULL, V_FULL };  // peeks
 
   // Two consumers find their order by themselves, but where they softmax_step small dots, or sigmoids, not
-  // a good one, as measured. O by way of the copy engine takes uniform registers, for want of which ptxas
+  // a good one, as measured. O by way of TMA takes uniform registers, for want of which ptxas
   // moves the wait for O in the loop of small dots.
   static constexpr bool two_sigmoid = Spec::prob_is_sigmoid && Shared::groups == 2;
   // The products of scores stand once where O is wide: ptxas asks of each accumulator that a product writes
@@ -631,7 +631,7 @@ struct ConsumerSm90 {
     }
     store_outs<Elem, Config::head_dim_v, o_boxes * 4>(to, lane);
   }
-  // The same by way of shared memory and the copy engine, which takes it from there while the next q tile is
+  // The same by way of shared memory and TMA, which takes it from there while the next q tile is
   // computed, and knows where the tensor ends.
   __device__ __forceinline__ void stage_o(const float (&scale)[rows]) const {
     // Where -inf does not mask, probs take more registers: a place kept in one would spill another.

@@ -1,5 +1,5 @@
-// sm90/fwd/mask.cuh: which scores of a masked tile count, in the sm90 forward. A consumer's thread has two
-// rows of it, and two columns of each eight.
+// sm90/fwd/mask.cuh: applies the mask to a tile of scores in registers (sm90 forward). A consumer's thread
+// has two rows of it, and two columns of each eight.
 #pragma once
 #include "arch/mma.cuh"
 #include "score/mask_intervals.cuh"

@@ -1,5 +1,5 @@
-// sm90/fwd/o_wgmma.cuh: O of the sm90 forward, in the registers of arch/o_registers.cuh: products, and the
-// way to memory.
+// sm90/fwd/o_wgmma.cuh: O += P V by wgmma, in the registers of arch/o_registers.cuh, and the stores of O
+// (sm90 forward).
 //
 //     o<n>_0 .. 7   of columns 16 n .. 16 n + 15: what arch/wgmma.cuh calls d[8 n] .. d[8 n + 7]
 #pragma once
@@ -122,7 +122,7 @@ LUATTN_FN void out_sums(const u32 *a, u64 b) {
 
 // Blocks of 16 columns from Block to the row's end, times the row's factors, rounded, to shared memory at
 // `at`, which the caller has put at the lane's row and chunk: four parts of 8 x 8 a block, in boxes of 64
-// columns as the copy engine swizzles them. A factor of 0 gives 0, also where a row that keeps nothing has
+// columns as TMA swizzles them. A factor of 0 gives 0, also where a row that keeps nothing has
 // met V's infinities: 0 * inf is NaN.
 template <class Elem, int Columns, int Block = 0>
 LUATTN_FN void stage_outs(u32 at, float upper, float lower) {

@@ -1,5 +1,5 @@
 // sm90/fwd/producer.cuh: the producer of the sm90 forward: one warp, which draws q tiles, walks the kv
-// tiles that the mask leaves, and has the copy engine bring Q, K and V. README.md has the timing.
+// tiles that the mask leaves, and has TMA bring Q, K and V. README.md has the timing.
 #pragma once
 #include "sm90/pipeline.cuh"
 #include "work/sequence.cuh"
@@ -40,7 +40,7 @@ struct ProducerSm90 {
     }
     q.advance();
   }
-  // Has the bias_loaders bring what scores read, of the tile whose K is to be loaded next.
+  // Has the bias loaders bring what scores read, of the tile whose K is to be loaded next.
   __device__ __forceinline__ void tell_bias_loaders(const BiasMessage &message) {
     if constexpr (Shared::bias_loaders > 0) {
       barrier_wait(shared.messages_empty(k.stage), k.parity);

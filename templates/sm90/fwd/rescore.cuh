@@ -1,5 +1,5 @@
-// sm90/fwd/rescore.cuh: scores from memory, for the few kv tiles that the sm90 forward weighs a second
-// time: their first scores have been overwritten, and K given back.
+// sm90/fwd/rescore.cuh: computes scores from global memory, for the few kv tiles that lazy rescaling runs
+// through the softmax step a second time: their first scores are overwritten, and K is released.
 #pragma once
 #include "arch/mma.cuh"
 #include "work/sequence.cuh"
