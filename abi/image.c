@@ -78,6 +78,7 @@ static const section_kind kinds[] = {
     {"STAT", false, false, sizeof(manifest_stat), MANIFEST_MAX_STATS, AT(manifest.stat),
      AT(manifest.num_stats)},
     {"SEQU", false, false, sizeof(uint32_t), 1, AT(manifest.packed_layout), AT(manifest.packed)},
+    {"OFFS", false, false, sizeof(uint32_t), 1, AT(manifest.offsets_layout), AT(manifest.offsets)},
     {"TILE", true, false, sizeof(luattn_tiles), 1, AT(tiles), 0},
     {"LENS", true, false, sizeof(uint32_t), 1, AT(every_length), 0},
 };

@@ -20,6 +20,7 @@
  *   SCAL  required  luattn_scalar_info each
  *   STAT  required  manifest_stat each
  *   SEQU  required  packed_layout                              u32; only where sequences are packed
+ *   OFFS  required  offsets_layout                             u32; only where kernels take offsets
  *   PLAN            the plan's text, ending in 0
  *   TILE            luattn_tiles
  *   LENS            every_length                               u32

@@ -70,6 +70,8 @@ typedef struct image_manifest {
   uint64_t source_hash[2];            /* section "HASH": the cache's key */
   uint32_t packed;                    /* section "SEQU", which dense images lack: sequences are packed, */
   uint32_t packed_layout[1];          /* as LuattnPacked describes; 0, and there is no other way */
+  uint32_t offsets;                   /* section "OFFS", which other images lack: kernels take LuattnOffsets, */
+  uint32_t offsets_layout[1];         /* in this layout; 0, and there is no other */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */
   uint32_t num_entries, num_inputs, num_scalars, num_stats;

@@ -132,16 +132,34 @@ typedef struct LuattnPacked {
   int total_q, total_k;
 } LuattnPacked;
 
-/* What kernels of packed sequences take. Dense kernels take the beginning, and do not know of the rest. */
+/* What hooks see of the whole that a call's tensors are a part of: their positions, heads and lengths are q_offset + q_idx and so
+ * on, of a whole that has q_len, kv_len and heads. Inputs are local: their axes b, h, hkv, q and kv have the tensors' sizes. */
+typedef struct LuattnOffsets {
+  const int *q_offsets, *kv_offsets; /* [batch], on the device; null: the numbers below */
+  int q_offset, kv_offset;
+  int q_len, kv_len;           /* of the whole; 0: offset + length */
+  int most_q, most_kv;         /* offset + length is at most that: what comes from the device is clamped to it */
+  int head_offset, kv_head_offset, heads, heads_kv;
+} LuattnOffsets;
+
+/* What kernels of packed sequences, and of parts of a whole, take. Dense kernels take the beginning, and do not know of the rest. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
   LuattnPacked packed;
+};
+struct LuattnOffsetParams : LuattnPackedParams {
+  LuattnOffsets offsets;
 };
 #else
 typedef struct LuattnPackedParams {
   LuattnParams dense;
   LuattnPacked packed;
 } LuattnPackedParams;
+typedef struct LuattnOffsetParams {
+  LuattnParams dense;
+  LuattnPacked packed;
+  LuattnOffsets offsets;
+} LuattnOffsetParams;
 #endif
 
 /* How TMA of sm_90 finds a tensor: what cuTensorMapEncodeTiled writes. Its axes are channel, position, head
@@ -174,7 +192,8 @@ ABI_ASSERT(LUATTN_AT(shape) == 0 && LUATTN_AT(schedule) == 24 && LUATTN_AT(scale
 ABI_ASSERT(sizeof(LuattnShape) == 24 && sizeof(LuattnSchedule) == 8 && sizeof(LuattnOrder) == 72 && sizeof(LuattnTensors) == 424 &&
                sizeof(LuattnScratch) == 144 && sizeof(LuattnInputs) == 1240,
            "a struct that is there has another size: append another one instead");
-ABI_ASSERT((sizeof(LuattnPackedParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
+ABI_ASSERT(sizeof(LuattnOffsetParams) == sizeof(LuattnPackedParams) + sizeof(LuattnOffsets), "a part has padding of its own");
+ABI_ASSERT((sizeof(LuattnOffsetParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
 #endif

@@ -30,7 +30,7 @@ typedef struct cli_options {
   double scale;
   bool has_scale; /* --scale was given */
   long seed, repeat, time_limit, jobs, splits, batch, head;
-  bool backward, full, no_tuned, list, with_specs, with_sources, deterministic;
+  bool backward, full, no_tuned, list, with_specs, with_sources, deterministic, offsets;
   bool mask_only; /* no option: q, k and v stay zero, as nothing but the mask is asked */
 } cli_options;
 

@@ -56,7 +56,8 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
                        .head_dim_v = sizes.dim_v,
                        .arch = 80,
                        .cache_dir = o->cache_dir,
-                       .deterministic = o->deterministic};
+                       .deterministic = o->deterministic,
+                       .offsets = o->offsets};
   TRY(dtype_option(o, &t->dtype, err));
   TRY(family_option(o, &t->family, err));
   TRY(read_arch(o, t, device, err));

@@ -120,6 +120,7 @@ static const option options[] = {
     {"--deterministic", SWITCH, AT(deterministic),
      CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE | GRID, NULL,
      "backward that gives the same bits in every run"},
+    {"--offsets", SWITCH, AT(offsets), CLI_EMIT, NULL, "kernels of q, k and v that are parts of a whole (luattn/batch.h)"},
     {"--cache-dir", TEXT, AT(cache_dir),
      CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT | CLI_TUNE | GRID, "DIR",
      "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},

@@ -45,6 +45,7 @@ set(LUATTN_TEMPLATES
   ops/input_bounds.cuh
   ops/interval.cuh
   ops/math.cuh
+  ops/offsets.cuh
   ops/reproducible_sum.cuh
   score/backward_rows.cuh
   score/bias_row_loads.cuh

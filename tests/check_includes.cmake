@@ -53,7 +53,7 @@ rule(templates/sm90             "(arch|ops|contract|source|work|score|sink|grads
 rule(templates/sm90/fwd         "(arch|ops|contract|source|work|score|sink|grads|sm90|sm90/fwd)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90/bwd         "(arch|ops|contract|source|work|score|sink|grads|sm90|sm90/bwd)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90/bwd_d256    "(arch|ops|contract|source|work|score|sink|grads|sm90|sm90/bwd|sm90/bwd_d256)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
-rule(templates/entry            "(around|simt|sm80|sm90/fwd|sm90/bwd|sm90/bwd_d256|entry)/[a-z0-9_]+\\.cuh|${abi}|spec\\.cuh"  "${no_system}")
+rule(templates/entry            "(around|simt|sm80|sm90/fwd|sm90/bwd|sm90/bwd_d256|entry)/[a-z0-9_]+\\.cuh|work/sequence\\.cuh|${abi}|spec\\.cuh"  "${no_system}")
 rule(templates                  "${abi}|((arch|ops|contract)/)?[a-z0-9_]+\\.(cuh|h)" "${no_system}")
 
 set(problems "")

@@ -67,6 +67,14 @@ void text_add(text *t, const char *fmt, ...) {
   va_end(args);
 }
 
+void text_insert(text *t, size_t at, const char *s) {
+  const size_t n = strlen(s);
+  if (!reserve(t, n)) return;
+  memmove(t->data + at + n, t->data + at, t->size - at + 1);
+  memcpy(t->data + at, s, n);
+  t->size += n;
+}
+
 const char *text_get(const text *t) {
   if (t->failed) return NULL;
   return t->data == NULL ? "" : t->data;

@@ -80,8 +80,11 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->head_dim = (uint32_t)p->head_dim;
   out->head_dim_v = (uint32_t)p->head_dim_v;
   out->params_version = LUATTN_PARAMS_VERSION;
-  out->params_bytes = p->packed ? sizeof(LuattnPackedParams) : sizeof(LuattnParams);
+  out->params_bytes = p->offsets  ? sizeof(LuattnOffsetParams)
+                      : p->packed ? sizeof(LuattnPackedParams)
+                                  : sizeof(LuattnParams);
   out->packed = p->packed;
+  out->offsets = p->offsets;
   out->num_bwd_rows = (uint32_t)c->at.lowered->num_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;

@@ -12,7 +12,9 @@ void outline_open(writer *w, const char *type, const char *name, int has, const 
   const bool is_template = (flags & OUTLINE_WITH_INPUTS) != 0;
   if (is_template) text_add(&w->out, "template <bool with_inputs>\n");
   text_add(&w->out, "LUATTN_OUTLINED %s %s_outlined(%s", type, name, with_p ? "const LuattnParams &p" : "");
+  if (with_p && w->f->plan->offsets) text_add(&w->out, ", Offsets whole");
   text_add(&call, "%s_outlined%s(%s", name, is_template ? "<with_inputs>" : "", with_p ? "p" : "");
+  if (with_p && w->f->plan->offsets) text_add(&call, ", whole");
   const char *comma = with_p ? ", " : "";
   for (uint32_t r = 1; r < w->f->num_nodes; r++) {
     if (w->param[r] == 0) continue;

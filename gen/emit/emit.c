@@ -25,6 +25,7 @@ static void write_includes(writer *w) {
   text_add(&w->out,
            "#include \"config.cuh\"\n#include \"contract/contract.cuh\"\n#include \"ops/math.cuh\"\n"
            "#include \"ops/input.cuh\"\n#include \"ops/input_bounds.cuh\"\n");
+  if (w->f->plan->offsets) text_add(&w->out, "#include \"ops/offsets.cuh\"\n");
 }
 
 static void write_spec(writer *w) {

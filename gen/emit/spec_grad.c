@@ -1,5 +1,7 @@
 /* spec_grad.c: prints struct Grad and struct Mods: everything that adds up parameter gradients, and input
  * mods. */
+#include <string.h>
+
 #include "common/real.h"
 #include "gen/emit/sections.h"
 
@@ -79,7 +81,7 @@ static void add_terms_of(writer *w, int kind, const derived_terms *terms) {
     }
     text_add(&w->out, "%s<Real>(p.inputs.input[%d], %s", adder_of(w, kind, t), t->input,
              body_value(w, t->value));
-    for (int j = 0; j < t->num_index; j++) text_add(&w->out, ", %s", body_value(w, t->index[j]));
+    body_index(w, (unsigned)t->input, t->index, t->num_index);
     text_add(&w->out, ");\n");
   }
 }
@@ -117,7 +119,7 @@ static void line(writer *w, const char *name, int kind, int axis) {
   body_lines(w, t->index, t->num_index);
   text_add(&w->out, "return grad_row<Real, %d>(p.inputs.input[%d], %s", axis, t->input,
            body_value(w, t->factor));
-  for (int i = 0; i < t->num_index; i++) text_add(&w->out, ", %s", body_value(w, t->index[i]));
+  body_index(w, (unsigned)t->input, t->index, t->num_index);
   text_add(&w->out, ");\n");
   close_function(w);
 }
@@ -132,7 +134,8 @@ static void alike(writer *w) {
     for (int j = 0; j < terms->term[i].num_index; j++)
       if (!lowered_is_point(w->f, terms->term[i].index[j])) {
         text_add(&w->out, "%sis_one_place(%s, p.inputs.input[%d].size[%d])", glue,
-                 bounds_of(w, terms->term[i].index[j]), terms->term[i].input, j);
+                 offsets_bounds(w, (unsigned)terms->term[i].input, j, terms->term[i].index[j]),
+                 terms->term[i].input, j);
         glue = " && ";
       }
   text_add(&w->out, ";\n");
@@ -152,7 +155,7 @@ static void flush_acc(writer *w, int number) {
              w->f->spec->traced.scalar_name[t->scalar]);
   } else {
     text_add(&w->out, "add_input_grad(p.inputs.input[%d], %s", t->input, body_value(w, sum));
-    for (int j = 0; j < t->num_index; j++) text_add(&w->out, ", %s", body_value(w, t->index[j]));
+    body_index(w, (unsigned)t->input, t->index, t->num_index);
     text_add(&w->out, ");  // %s\n", w->f->spec->traced.input[t->input].name);
   }
   w->out.indent--;
@@ -296,6 +299,9 @@ const char *emit_grad(writer *w) {
 /* ---- input mods
  * ------------------------------------------------------------------------------------------------------- */
 
+/* Of which positions, and heads, a mod's are. */
+static const char *places_of(const char *mod) { return strncmp(mod, "query", 5) == 0 ? "q" : "kv"; }
+
 static void mod_value(writer *w, const char *name, ir_ref value) {
   const char *call = NULL;
   if (lowered_is_called(w->f, name)) {
@@ -357,9 +363,11 @@ const char *emit_mods(writer *w) {
   print_constants(w, "bool", flags, COUNT(flags));
   for (int i = 0; i < COUNT(mod); i++) {
     if (mod[i].value == IR_NONE) continue;
+    w->places = places_of(mod[i].name);
     mod_value(w, mod[i].name, mod[i].value);
     if (!writer_forward(w)) mod_grad(w, mod[i].grad_name, mod[i].grad);
   }
+  w->places = "q";
   close_struct(w);
   return "Mods";
 }

@@ -34,15 +34,9 @@ static const char *bounds_type(const writer *w, ir_ref r) {
 const char *bounds_of(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   if (lowered_is_point(w->f, r)) return writer_format(w, "%s_point(%s)", bounds_type(w, r), body_value(w, r));
-  if (n->op == IR_VAR && ir_var_of(n) == VAR_Q) return "ivi_make(q0, q1)";
-  if (n->op == IR_VAR && ir_var_of(n) == VAR_KV) return "ivi_make(kv0, kv1)";
+  if (n->op == IR_VAR && (ir_var_of(n) == VAR_Q || ir_var_of(n) == VAR_KV)) return offsets_tile(w, ir_var_of(n));
   if (n->op == IR_VAR && ir_var_of(n) == VAR_SCORE) return "iv_make(least, most, !(most < IV_INF))";
   return writer_format(w, "b%d", w->temp[r]);
-}
-
-/* Does a tile have one block of statistics along this index? Blocks are as long as tiles (stat_block). */
-static bool is_position(const writer *w, ir_ref r) {
-  return ir_is_var(w->f->g, r, VAR_Q) || ir_is_var(w->f->g, r, VAR_KV);
 }
 
 static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
@@ -53,11 +47,11 @@ static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
   }
   const int last = n->nargs - 1;
   const unsigned input = ir_index_of(n);
-  const char *function = is_position(w, n->arg[last]) ? "block_bounds" : "stat_bounds";
+  const char *function = offsets_is_place(w, input, last, n->arg[last]) ? "block_bounds" : "stat_bounds"; /* stat_block */
   text_add(&w->out, "%s(p.scratch.stats[%d], p.inputs.input[%u], %d, %d, grad_offset(p.inputs.input[%u]",
            function, stat, input, last, stat_block(w, stat), input);
-  for (int i = 0; i < last; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));
-  text_add(&w->out, "), %s)", bounds_of(w, n->arg[last]));
+  body_index(w, input, n->arg, last);
+  text_add(&w->out, "), %s)", offsets_bounds(w, input, last, n->arg[last]));
 }
 
 /* By a number above 0, a quotient or remainder has a shorter function; to compile the other branches takes
@@ -143,18 +137,18 @@ static void tile_class(writer *w) {
  * -----------------------------------------------------------------------------------------------------------
  */
 
-static void range(writer *w, const char *signature, const char *len, ir_ref lo, ir_ref hi) {
+static void range(writer *w, const char *signature, const char *axis, ir_ref lo, ir_ref hi) {
   open_function(w, signature);
   if (lo == IR_NONE && hi == IR_NONE) {
-    text_add(&w->out, "return {0, %s};\n", len);
+    text_add(&w->out, "return {0, s.%s_len};\n", axis);
     close_function(w);
     return;
   }
   const ir_ref roots[2] = {lo, hi};
   body_begin(w, 0, "");
   body_lines(w, roots, 2);
-  text_add(&w->out, "return clip_range(%s, %s, %s);\n", lo == IR_NONE ? "0" : body_value(w, lo),
-           hi == IR_NONE ? len : body_value(w, hi), len);
+  text_add(&w->out, "return %s;\n",
+           offsets_range(w, lo == IR_NONE ? NULL : body_value(w, lo), hi == IR_NONE ? NULL : body_value(w, hi), axis));
   close_function(w);
 }
 
@@ -170,15 +164,17 @@ static void remainders(writer *w, const char *signature, const mask_intervals *m
 
 /* What a row, or a column, keeps: `name`_interval, and where they are asked for the second, and remainders.
  */
-static void line(writer *w, const char *name, const char *position, const char *len, const mask_intervals *m,
+static void line(writer *w, const char *name, const char *position, const char *axis, const mask_intervals *m,
                  int ranges) {
   arena *a = w->f->a;
   if (ranges == 0) return;
-  range(w, arena_printf(a, "Range %s_interval(" P ", int %s)", name, position), len, m->lo[0], m->hi[0]);
+  range(w, arena_printf(a, "Range %s_interval(" P ", int %s)", name, position), axis, m->lo[0], m->hi[0]);
   if (ranges == 2)
-    range(w, arena_printf(a, "Range second_%s_interval(" P ", int %s)", name, position), len, m->lo[1],
+    range(w, arena_printf(a, "Range second_%s_interval(" P ", int %s)", name, position), axis, m->lo[1],
           m->hi[1]);
-  if (m->period != 0) remainders(w, arena_printf(a, "Range %s_remainders(" P ", int %s)", name, position), m);
+  if (m->period == 0) return;
+  remainders(w, arena_printf(a, "Range %s_remainders(" P ", int %s)", name, position), m);
+  offsets_phase(w, name, axis, m->period);
 }
 
 /* Which ranges the kernels of the pass ask for: of rows in forward, of columns in backward. */
@@ -221,10 +217,10 @@ const char *emit_mask(writer *w) {
   expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",
                       NO_ELEMENT, w->f->keep);
   tile_class(w);
-  range(w, "Range kv_range(" P ", int q0, int q1)", "s.kv_len", m->kv_lo, m->kv_hi);
-  if (!writer_forward(w)) range(w, "Range q_range(" P ", int kv0, int kv1)", "s.q_len", m->q_lo, m->q_hi);
-  line(w, "row", "q0", "s.kv_len", &m->rows, row_intervals(w));
-  line(w, "column", "kv0", "s.q_len", &m->columns, column_intervals(w));
+  range(w, "Range kv_range(" P ", int q0, int q1)", "kv", m->kv_lo, m->kv_hi);
+  if (!writer_forward(w)) range(w, "Range q_range(" P ", int kv0, int kv1)", "q", m->q_lo, m->q_hi);
+  line(w, "row", "q0", "kv", &m->rows, row_intervals(w));
+  line(w, "column", "kv0", "q", &m->columns, column_intervals(w));
   close_struct(w);
   return "Mask";
 }

@@ -11,8 +11,7 @@ static void bias_row(writer *w) {
   body_lines(w, f->bias_row_index, f->num_bias_row_index);
   text_add(&w->out, "return input_row<BiasElem, %d>(p.inputs.input[%u]", f->bias_row_q_axis,
            ir_index_of(ir_get(f->g, f->bias_row)));
-  for (int i = 0; i < f->num_bias_row_index; i++)
-    text_add(&w->out, ", %s", body_value(w, f->bias_row_index[i]));
+  body_index(w, ir_index_of(ir_get(f->g, f->bias_row)), f->bias_row_index, f->num_bias_row_index);
   text_add(&w->out, ");\n");
   close_function(w);
 }

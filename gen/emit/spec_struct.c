@@ -60,10 +60,12 @@ void print_table(writer *w, const char *type, const char *name, const char *cons
 
 void open_function(writer *w, const char *signature) {
   text_add(&w->out, "LUATTN_FN %s {\n", signature);
+  w->body = w->out.size;
   w->out.indent++;
 }
 
 void close_function(writer *w) {
+  offsets_close(w);
   w->out.indent--;
   text_add(&w->out, "}\n");
 }

@@ -12,6 +12,7 @@
 bool writer_open(writer *w, const lowered *f) {
   memset(w, 0, sizeof *w);
   w->f = f;
+  w->places = "q";
   text_init(&w->out, f->a);
   w->need = arena_array(f->a, f->num_nodes, sizeof *w->need);
   w->param = arena_array(f->a, f->num_nodes, sizeof *w->param);
@@ -88,7 +89,7 @@ static const char *final_value(writer *w, unsigned i) {
   return i < first ? "lse" : writer_format(w, "saved[%u]", i - first);
 }
 
-static const char *variable(writer *w, const ir_node *n) {
+const char *writer_own(writer *w, const ir_node *n) {
   const unsigned i = ir_index_of(n);
   static const char *const tile[] = {"q0", "q1", "kv0", "kv1"};
   static const char *const part[] = {"q.base", "q.offset", "kv.base", "kv.offset"};
@@ -156,13 +157,17 @@ static const char *variable(writer *w, const ir_node *n) {
   return "";
 }
 
+static const char *variable(writer *w, const ir_node *n) {
+  return offsets_variable(w, n, writer_own(w, n));
+}
+
 static bool is_statement(const ir_node *n) {
   return n->op != IR_CONST_REAL && n->op != IR_CONST_INT && n->op != IR_CONST_BOOL && n->op != IR_VAR &&
          n->op != IR_STOP_GRADIENT;
 }
 
 const char *writer_parameter(writer *w, ir_ref r) {
-  const char *outside = w->param[r] == PARAM_SLOT ? w->slot_name[r] : variable(w, ir_get(w->f->g, r));
+  const char *outside = w->param[r] == PARAM_SLOT ? w->slot_name[r] : writer_own(w, ir_get(w->f->g, r));
   char name[128];
   size_t n = 0;
   for (; *outside != 0 && n < sizeof name - 1; outside++) {
@@ -222,6 +227,10 @@ void writer_line_end(writer *w, const ir_node *n) {
     text_add(&w->out, ";\n");
 }
 
+void body_index(writer *w, unsigned input, const ir_ref *index, int n) {
+  for (int i = 0; i < n; i++) text_add(&w->out, ", %s", offsets_index(w, input, i, index[i]));
+}
+
 static void statement(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   w->temp[r] = ++w->num_temps;
@@ -229,7 +238,7 @@ static void statement(writer *w, ir_ref r) {
   if (n->op == IR_LOAD) {
     text_add(&w->out, "load_input<%s, %s>(p.inputs.input[%u]", writer_type(w, r),
              writer_input_type(w, ir_index_of(n)), ir_index_of(n));
-    for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));
+    body_index(w, ir_index_of(n), n->arg, n->nargs);
     text_add(&w->out, ")");
   } else if (ir_op_cuda((ir_op)n->op) != NULL) {
     add_spelling(w, ir_op_cuda((ir_op)n->op), n);

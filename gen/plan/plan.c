@@ -41,6 +41,11 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static luattn_status check_offsets(const luattn_target *t, luattn_error *err) {
+  if ((unsigned)t->offsets <= 1) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "target: offsets: is %d, expected 0 or 1", t->offsets);
+}
+
 /* What packed sequences cannot have yet: forward alone, of what is not read at rows of q or kv. */
 static luattn_status check_packed(const traced_spec *s, const luattn_target *t, luattn_error *err) {
   if ((unsigned)t->packed > 1)
@@ -248,6 +253,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   memset(p, 0, sizeof *p);
   TRY(check_target(t, err));
   TRY(check_packed(&spec->traced, t, err));
+  TRY(check_offsets(t, err));
   p->pass = t->pass;
   p->dtype = t->dtype;
   p->arch = t->arch;
@@ -257,6 +263,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->wants = t->pass == LUATTN_FORWARD ? 0 : t->wants == 0 ? LUATTN_WANT_ALL : t->wants;
   p->shared_limit = tiles_shared_limit(t->arch);
   p->packed = t->packed != 0;
+  p->offsets = t->offsets != 0;
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
   p->deterministic = t->pass == LUATTN_BACKWARD && t->deterministic != 0; /* forward always is */

@@ -23,7 +23,8 @@ typedef struct plan {
   int sm80_warps_n, sm80_chunk_m; /* backward of the sm80 family */
   unsigned wants;
   bool accumulates_dq, fast_math, deterministic;
-  bool packed; /* sequences of their own lengths, one after the other: luattn_target.packed */
+  bool packed;  /* sequences of their own lengths, one after the other: luattn_target.packed */
+  bool offsets; /* tensors are parts of a whole: luattn_target.offsets */
   bool dq_first_store; /* the first kv tile of a q tile stores dq_acc */
   bool rounds; /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
   const char *template_file; /* entry file among the templates: "entry/fwd_simt.cu" */

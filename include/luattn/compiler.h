@@ -98,6 +98,9 @@ typedef struct luattn_target {
                              * takes no others, and no pack holds it. LUATTN_UNSUPPORTED: backward; a spec with a query_mod,
                              * key_mod, value_mod, or an input with an axis q or kv. No tile is skipped for want of weight.
                              * LUATTN_INVALID: neither 0 nor 1 */
+  int offsets;              /* 1: q, k and v are parts of a whole, whose positions, heads and lengths hooks see: luattn_batch. An
+                             * image with 0 takes no offsets, and costs nothing for them; no pack holds one with 1.
+                             * LUATTN_INVALID: neither 0 nor 1 */
 } luattn_target;
 
 /* How a compilation went; for people and tests. */

@@ -42,6 +42,8 @@
 //                        inside the lengths
 //   row_remainders, column_remainders
 //                        of positions modulo the period; may reach outside [0, period)
+//   row_phase, column_phase
+//                        what to add to a position first: at least 0, below the period
 template <class S>
 concept ValidMask =
     requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
@@ -56,9 +58,11 @@ concept ValidMask =
       requires(S::has_mask && S::row_intervals > 0) == requires { Range(S::row_interval(p, s, q)); };
       requires(S::row_intervals == 2) == requires { Range(S::second_row_interval(p, s, q)); };
       requires(S::row_period > 0) == requires { Range(S::row_remainders(p, s, q)); };
+      requires(S::row_period > 0) == requires { int(S::row_phase(p, s)); };
       requires(S::column_intervals > 0) == requires { Range(S::column_interval(p, s, kv)); };
       requires(S::column_intervals == 2) == requires { Range(S::second_column_interval(p, s, kv)); };
       requires(S::column_period > 0) == requires { Range(S::column_remainders(p, s, kv)); };
+      requires(S::column_period > 0) == requires { int(S::column_phase(p, s)); };
       requires(S::num_block_bounds > 0) ==
           requires { S::block_bounds_input(0) + S::block_bounds_axis(0) + S::block_bounds_size(0); };
       requires(S::num_block_bounds > 0) == requires { S::walk_rows + S::walk_columns; };

@@ -13,18 +13,18 @@ using KvOrder = WrittenGroups;
 #if defined(LUATTN_SCORE_BOUNDS) && LUATTN_PART != 1
 #include "around/tile_skipping.cuh"
 extern "C" __global__ void __launch_bounds__(norm_threads)
-    luattn_norms(const __grid_constant__ LuattnParams p) {
+    luattn_norms(const __grid_constant__ ParamsOf<Config> p) {
   reach_norms<Config, true>(p);
 }
 extern "C" __global__ void __launch_bounds__(reach_threads)
-    luattn_reach(const __grid_constant__ LuattnParams p) {
+    luattn_reach(const __grid_constant__ ParamsOf<Config> p) {
   reach_bwd<Spec, Config, 2 * Config::tile_n>(p);
 }
 #endif
 
 #if LUATTN_PART != 2
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Config::threads, 1)
-    luattn_dkdv(const __grid_constant__ LuattnParams p, const __grid_constant__ LuattnTensorMaps maps) {
+    luattn_dkdv(const __grid_constant__ ParamsOf<Config> p, const __grid_constant__ LuattnTensorMaps maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   bwd_d256<Spec, Config>(p, maps, shared);
 }

@@ -9,14 +9,14 @@ using KvOrder = PlainRows;
 
 #if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads, dkdv_simt_blocks<Spec, Config>)
-    luattn_dkdv(const __grid_constant__ LuattnParams p) {
+    luattn_dkdv(const __grid_constant__ ParamsOf<Config> p) {
   dkdv_simt<Spec, Config>(p);
 }
 #endif
 
 #if LUATTN_PART != 1
 extern "C" __global__ void __launch_bounds__(Config::threads, dq_simt_blocks<Spec, Config>)
-    luattn_dq(const __grid_constant__ LuattnParams p) {
+    luattn_dq(const __grid_constant__ ParamsOf<Config> p) {
   dq_simt<Spec, Config>(p);
 }
 #endif

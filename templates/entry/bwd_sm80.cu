@@ -11,7 +11,7 @@ using KvOrder = PlainRows;
 // Asked for no number of blocks, ptxas allocates registers twice, it seems first for more blocks than there
 // is room for.
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
-    luattn_dkdv(const __grid_constant__ LuattnParams p) {
+    luattn_dkdv(const __grid_constant__ ParamsOf<Config> p) {
   extern __shared__ __align__(128) unsigned char shared[];
   if constexpr (Needs<Spec, Config>::dq_in_order) {
     __shared__ KvBlock drawn;

@@ -9,15 +9,15 @@
 #include "around/prepare.cuh"
 #include "around/round.cuh"
 extern "C" __global__ void __launch_bounds__(aux_threads)
-    luattn_prepare(const __grid_constant__ LuattnParams p) {
+    luattn_prepare(const __grid_constant__ ParamsOf<Config> p) {
   aux_prepare<Spec, Config, RowOrder>(p);
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)
-    luattn_finish(const __grid_constant__ LuattnParams p) {
+    luattn_finish(const __grid_constant__ ParamsOf<Config> p) {
   aux_finish<Spec, Config, DqOrder, KvOrder>(p);
 }
 extern "C" __global__ void __launch_bounds__(aux_threads)
-    luattn_round(const __grid_constant__ LuattnParams p) {
+    luattn_round(const __grid_constant__ ParamsOf<Config> p) {
   aux_round<Spec, Config>(p);
 }
 #endif

@@ -3,18 +3,19 @@
 // others; undefined, all.
 #pragma once
 #include "spec.cuh"
+#include "work/sequence.cuh"
 
 // To read these and to compile two empty kernels takes 10 ms, of 300 for a forward image.
 #if !defined(LUATTN_NO_STATS) && LUATTN_PART != 1
 #include "around/block_bounds.cuh"
 extern "C" __global__ void __launch_bounds__(stats_threads)
-    luattn_stats(const __grid_constant__ LuattnParams p) {
+    luattn_stats(const __grid_constant__ ParamsOf<Config> p) {
   aux_stats<Spec>(p);
 }
 #endif
 #if !defined(LUATTN_NO_MODS) && LUATTN_PART != 1
 #include "around/input_mods.cuh"
-extern "C" __global__ void __launch_bounds__(aux_threads) luattn_mod(const __grid_constant__ LuattnParams p) {
+extern "C" __global__ void __launch_bounds__(aux_threads) luattn_mod(const __grid_constant__ ParamsOf<Config> p) {
   aux_mod<Spec, Config>(p);
 }
 #endif

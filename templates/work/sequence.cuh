@@ -97,5 +97,15 @@ struct SequenceKind<true> {
 };
 template <class Config>
 using SequenceOf = typename SequenceKind<Config::packed>::type;
+
+// What kernels take.
+template <bool Offsets, class Params>
+struct ParamsKind {
+  using type = Params;
+};
+template <class Params>
+struct ParamsKind<true, Params> {
+  using type = LuattnOffsetParams;
+};
 template <class Config>
-using ParamsOf = typename SequenceOf<Config>::Params;
+using ParamsOf = typename ParamsKind<Config::offsets, typename SequenceOf<Config>::Params>::type;

@@ -118,14 +118,14 @@ struct WarpQTiles {
 // Of a key's queries in the tile from q0 on, a thread's first at `first`: the bits of those in `kept`, and of
 // a long period of those in each row of a grid.
 template <class Spec, int TileM>
-LUATTN_FN u32 queries_in(Range kept, Range rest, int q0, int first) {
+LUATTN_FN u32 queries_in(Range kept, Range rest, int phase, int q0, int first) {
   constexpr int period = Spec::column_period;
   if constexpr (period < short_period) {
     return columns_below(kept.hi - first) & ~columns_below(kept.lo - first);
   } else {
     u32 bits = 0;
 #pragma unroll 1
-    for (int line = q0 / period * period; line < q0 + TileM; line += period) {
+    for (int line = (q0 + phase) / period * period - phase; line < q0 + TileM; line += period) {
       const int lo = max_of(kept.lo, line + max_of(rest.lo, 0)),
                 hi = min_of(kept.hi, line + min_of(rest.hi, period));
       bits |= columns_below(hi - first) & ~columns_below(lo - first);
@@ -148,15 +148,19 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
     const bool exists = key < s.kv_len;
     const Range kept = exists ? Spec::column_interval(p, s, key) : Range{0, 0};
     Range rest = {0, 0};
-    if constexpr (period > 0) rest = Spec::column_remainders(p, s, key);
+    int phase = 0;
+    if constexpr (period > 0) {
+      rest = Spec::column_remainders(p, s, key);
+      phase = Spec::column_phase(p, s);
+    }
     u32 &bits = keep[half].word[0];
-    bits = queries_in<Spec, TileM>(kept, rest, q0, first);
+    bits = queries_in<Spec, TileM>(kept, rest, phase, q0, first);
     if constexpr (Spec::column_intervals == 2)
       bits |= queries_in<Spec, TileM>(exists ? Spec::second_column_interval(p, s, key) : Range{0, 0}, rest,
-                                      q0, first);
+                                      phase, q0, first);
     if constexpr (period > 0 && period < short_period) {
       u32 of_rest[1];
-      columns_of_residues<period>(of_rest, first, rest);
+      columns_of_residues<period>(of_rest, first + phase, rest);
       bits &= of_rest[0];
     }
   }

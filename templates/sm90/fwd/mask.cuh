@@ -116,7 +116,7 @@ struct MaskSm90 {
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
         u32 of_rest[words];
-        columns_of_residues<Spec::row_period>(of_rest, kv0, rest[r]);
+        columns_of_residues<Spec::row_period>(of_rest, kv0 + Spec::row_phase(p, site), rest[r]);
 #pragma unroll
         for (int w = 0; w < words; ++w) keep[r].word[w] &= of_rest[w];
       }
@@ -131,9 +131,9 @@ struct MaskSm90 {
 #pragma unroll
       for (int r = 0; r < rows; ++r) add(keep[r], kept[r].lo - kv0, kept[r].hi - kv0);
     } else {
-      const int tile0 = kv0 - lane % 4 * 2;
+      const int tile0 = kv0 - lane % 4 * 2, phase = Spec::row_phase(p, site);
 #pragma unroll 1
-      for (int line = tile0 / period * period; line < tile0 + tile_n; line += period)
+      for (int line = (tile0 + phase) / period * period - phase; line < tile0 + tile_n; line += period)
 #pragma unroll
         for (int r = 0; r < rows; ++r)
           add(keep[r], max_of(kept[r].lo, line + max_of(rest[r].lo, 0)) - kv0,

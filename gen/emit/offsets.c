@@ -1,0 +1,118 @@
+/* offsets.c: prints what luattn_target.offsets changes. A spec's positions, heads and lengths are those of a whole, of which
+ * a call's tensors are a part (templates/ops/offsets.cuh); what kernels ask for, and the axes of inputs, are the tensors' own.
+ */
+#include <string.h>
+
+#include "gen/emit/sections.h"
+
+static bool is_whole(const writer *w) { return w->f->plan->offsets; }
+
+/* The member of Offsets that is added to a variable; NULL: none is. */
+static const char *added_to(const writer *w, const ir_node *n) {
+  static const char *const tile[] = {"q", "q", "kv", "kv"};
+  const unsigned i = ir_index_of(n);
+  switch (ir_var_of(n)) {
+    case VAR_Q:
+      return "q";
+    case VAR_KV:
+      return "kv";
+    case VAR_POS:
+      return w->places;
+    case VAR_H:
+      return strcmp(w->places, "q") == 0 ? "h" : "hkv";
+    case VAR_TILE:
+      return tile[i];
+    case VAR_PART: /* q.base, q.offset, kv.base, kv.offset: a base moves, and what is added to it does not */
+      return i % 2 == 0 ? tile[i] : NULL;
+    default:
+      return NULL;
+  }
+}
+
+static const char *axis_member(const writer *w, unsigned input, int axis) {
+  switch (w->f->spec->traced.input[input].axis[axis]) {
+    case LUATTN_AXIS_H:
+      return "h";
+    case LUATTN_AXIS_HKV:
+      return "hkv";
+    case LUATTN_AXIS_Q:
+      return "q";
+    case LUATTN_AXIS_KV:
+      return "kv";
+    default:
+      return NULL;
+  }
+}
+
+const char *offsets_variable(writer *w, const ir_node *n, const char *own) {
+  if (!is_whole(w)) return own;
+  const char *added = added_to(w, n);
+  if (added != NULL) return writer_format(w, "(%s + whole.%s)", own, added);
+  switch (ir_var_of(n)) {
+    case VAR_Q_LEN:
+      return "whole.q_len";
+    case VAR_KV_LEN:
+      return "whole.kv_len";
+    case VAR_HEADS:
+      return "whole.heads";
+    case VAR_HEADS_KV:
+      return "whole.heads_kv";
+    default:
+      return own;
+  }
+}
+
+/* The offset that an index of this axis has too much; NULL: none. */
+static const char *taken_off(const writer *w, unsigned input, int axis) {
+  return is_whole(w) ? axis_member(w, input, axis) : NULL;
+}
+
+bool offsets_is_place(const writer *w, unsigned input, int axis, ir_ref r) {
+  const ir_node *n = ir_get(w->f->g, r);
+  if (n->op != IR_VAR || (ir_var_of(n) != VAR_Q && ir_var_of(n) != VAR_KV)) return false;
+  const char *off = taken_off(w, input, axis);
+  return !is_whole(w) || (off != NULL && strcmp(off, added_to(w, n)) == 0);
+}
+
+const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r) {
+  const ir_node *n = ir_get(w->f->g, r);
+  const char *off = taken_off(w, input, axis), *index = body_value(w, r);
+  if (off == NULL) return index;
+  const char *added = n->op == IR_VAR ? added_to(w, n) : NULL;
+  if (added != NULL && strcmp(off, added) == 0 && !w->outlined && !writer_in_slot(w, r)) return writer_own(w, n);
+  return writer_format(w, "own_index(%s, whole.%s)", index, off);
+}
+
+const char *offsets_tile(writer *w, ir_var position) {
+  const bool of_q = position == VAR_Q;
+  if (!is_whole(w)) return of_q ? "ivi_make(q0, q1)" : "ivi_make(kv0, kv1)";
+  return of_q ? "ivi_make(q0 + whole.q, q1 + whole.q)" : "ivi_make(kv0 + whole.kv, kv1 + whole.kv)";
+}
+
+const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r) {
+  const char *off = taken_off(w, input, axis);
+  if (off == NULL) return bounds_of(w, r);
+  if (offsets_is_place(w, input, axis, r))
+    return ir_is_var(w->f->g, r, VAR_Q) ? "ivi_make(q0, q1)" : "ivi_make(kv0, kv1)";
+  return writer_format(w, "ivi_sub(%s, ivi_point(whole.%s))", bounds_of(w, r), off);
+}
+
+const char *offsets_range(writer *w, const char *lo, const char *hi, const char *axis) {
+  const char *len = writer_format(w, "s.%s_len", axis);
+  if (!is_whole(w))
+    return writer_format(w, "clip_range(%s, %s, %s)", lo != NULL ? lo : "0", hi != NULL ? hi : len, len);
+  return writer_format(w, "own_range(%s, %s, whole.%s, %s)", lo != NULL ? lo : "0",
+                       hi != NULL ? hi : writer_format(w, "whole.%s + %s", axis, len), axis, len);
+}
+
+void offsets_phase(writer *w, const char *line, const char *axis, int period) {
+  open_function(w, writer_format(w, "int %s_phase(" P ")", line));
+  text_add(&w->out, is_whole(w) ? "return whole.%s %% %d;\n" : "return 0;\n", axis, period);
+  close_function(w);
+}
+
+void offsets_close(writer *w) {
+  text *t = &w->out;
+  if (!is_whole(w) || t->failed || strstr(t->data + w->body, "whole") == NULL) return;
+  text_insert(t, w->body, "    const Offsets whole = offsets_of(p, s);\n");
+}
