@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The parts of a 64-bit ELF header, section and segment that say where something lies (System V ABI, chapter
+/* Offsets of the fields of a 64-bit ELF header, section and segment that locate data (System V ABI, chapters
  * 4 and 5). */
 enum { HEADER_SIZE = 64, SECTION_SIZE = 64, SEGMENT_SIZE = 56, CLASS_64 = 2, NO_BYTES = 8 /* SHT_NOBITS */ };
 

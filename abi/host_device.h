@@ -1,4 +1,4 @@
-/* host_device.h: words for a text that is C11 and CUDA C++20: a function, an assertion. */
+/* host_device.h: macros for code that is both C11 and CUDA C++20: function and assertion. */
 #ifndef LUATTN_ABI_HOST_DEVICE_H
 #define LUATTN_ABI_HOST_DEVICE_H
 

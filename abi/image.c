@@ -1,4 +1,4 @@
-/* image.c: images as bytes: the container, its sections, and the code in the last of them. */
+/* image.c: reads and writes images: the container, its sections, and the code in the last of them. */
 #include "abi/image.h"
 
 #include <stdio.h>
@@ -13,8 +13,8 @@
 
 #define BYTE_ORDER_MARK 0x01020304u
 #define CHECKED_FROM 32u
-#define REQUIRED 1u /* of a section's flags; there is no other */
-#define PADDING 64  /* zeros behind a code: what is no cubin ends there, as a text or as a header */
+#define REQUIRED 1u /* the only section flag */
+#define PADDING 64  /* zero bytes after a code, so that an ELF reader or a PTX parser stops there */
 #define MAX_CODE ((size_t)1 << 30)
 
 typedef struct header {
@@ -30,7 +30,7 @@ typedef struct section {
   uint64_t size;
 } section;
 
-/* Reading takes the sections apart into these members, writing puts them together from there. */
+/* Reading unpacks the sections into these members; writing assembles them from here. */
 struct luattn_image {
   image_manifest manifest;
   luattn_function_info functions[MANIFEST_MAX_ENTRIES];
@@ -53,11 +53,11 @@ _Static_assert(offsetof(image_manifest, max_len) == offsetof(image_manifest, rea
 
 static const char magic[8] = {'L', 'U', 'A', 'T', 'T', 'N', 'I', 'M'};
 
-/* One row a section, but for the plan's text and the code: so many elements of so many bytes, which stand at
- * `at` of a luattn_image; where they may be fewer, their number at `count`. */
+/* One row a section, except for the plan's text and the code: an array of elements at offset `at` of a
+ * luattn_image; `count` is the offset of their number where it may vary. */
 typedef struct section_kind {
   char tag[5];
-  bool is_optional; /* for those that read it */
+  bool is_optional; /* readers that do not know the section skip it */
   bool is_needed;   /* every image has it */
   size_t element, most, at, count;
 } section_kind;
@@ -84,7 +84,8 @@ static const section_kind kinds[] = {
 };
 enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
 
-/* The driver is given no size: it reads PTX up to its terminating 0, and a cubin as far as that says. */
+/* The driver is given no size: it reads PTX up to its terminating 0, and a cubin as far as its headers
+ * say. */
 static luattn_status check_one(const image_manifest *m, const void *code, size_t size, luattn_error *err) {
   if (m->is_ptx && ((const char *)code)[size - 1] != '\0')
     return luattn_fail(err, LUATTN_IMAGE, "image: PTX of %zu bytes: does not end in a 0; compile it again",
@@ -125,7 +126,7 @@ static size_t round_up(size_t size) { return (size + 15) / 16 * 16; }
 
 /* ---- writing ---- */
 
-/* Puts sections one behind the other; bytes NULL: only counts. */
+/* Writes sections one after another; with bytes NULL it only counts. */
 typedef struct writer {
   unsigned char *bytes;
   size_t used;
@@ -199,7 +200,7 @@ static luattn_status check_header(const header *h, size_t size, luattn_error *er
   return LUATTN_OK;
 }
 
-/* As a message shows it. */
+/* The tag as a message shows it. */
 static const char *tag_text(const char tag[4], char out[5]) {
   for (int i = 0; i < 4; ++i) {
     const char c = tag[i];
@@ -235,7 +236,7 @@ static luattn_status read_kind(luattn_image *image, const section_kind *k, const
   return LUATTN_OK;
 }
 
-/* The bytes are those of the section, and lie within the image. */
+/* Reads one section; its bytes lie within the image. */
 static luattn_status read_section(luattn_image *image, const section *s, const unsigned char *bytes,
                                   luattn_error *err) {
   char tag[5];
@@ -260,7 +261,7 @@ static luattn_status read_section(luattn_image *image, const section *s, const u
                      tag_text(s->tag, tag), luattn_version());
 }
 
-/* What has no section is zero already. */
+/* Members whose section is absent are zero already. */
 static luattn_status check_complete(const section *seen, uint64_t count, luattn_error *err) {
   for (int i = -1; i < NUM_KINDS; ++i) {
     const char *tag = i < 0 ? "CODE" : kinds[i].tag;
@@ -324,7 +325,7 @@ static luattn_status check_plan(const luattn_image *image, luattn_error *err) {
                      (unsigned)image->every_length);
 }
 
-/* Takes an image whose bytes and size are there, and frees it unless it becomes *image. */
+/* Takes over an image whose bytes and size are set; frees it unless it becomes *image. */
 static luattn_status take_apart(luattn_image *out, luattn_image **image, luattn_error *err) {
   luattn_status status = read_sections(out, err);
   if (status == LUATTN_OK) status = manifest_check(&out->manifest, err);
@@ -383,7 +384,7 @@ luattn_status image_create(const image_manifest *manifest, const image_plan *pla
   return take_apart(out, image, err);
 }
 
-/* ---- looking ---- */
+/* ---- accessors ---- */
 
 void luattn_image_free(luattn_image *image) { free(image); }
 

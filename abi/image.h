@@ -40,11 +40,11 @@
 #define IMAGE_FORMAT_VERSION 8u
 #define IMAGE_MAX_SECTIONS 64u
 
-/* How an image was planned, for reports. A luattn_image has it where it was created with it. */
+/* How an image was planned, for reports. Present where luattn_image was created with it. */
 typedef struct image_plan {
-  const char *text; /* family, tiles, shared memory and the reason for each, one line a fact */
+  const char *text; /* family, tiles, shared memory and the reason for each, one fact a line */
   luattn_tiles tiles;
-  bool every_length; /* the other class of lengths has the same tiles */
+  bool every_length; /* both classes of lengths get the same tiles */
 } image_plan;
 
 /* Copies all of it into a new image; `plan` may be NULL. Caller frees it with luattn_image_free. Errors: LUATTN_IMAGE,
@@ -52,10 +52,11 @@ typedef struct image_plan {
 luattn_status image_create(const image_manifest *manifest, const image_plan *plan, const void *code, size_t code_size,
                            luattn_image **image, luattn_error *err);
 
-/* Lives as long as the image; NULL of NULL. */
+/* Valid as long as the image; NULL for NULL. */
 const image_manifest *image_get_manifest(const luattn_image *image);
 
-/* False, and *plan unchanged, where the image says nothing of it. The text lives as long as the image. */
+/* Returns false and leaves *plan unchanged where the image records no plan. The text is valid as long as the
+ * image. */
 bool image_get_plan(const luattn_image *image, image_plan *plan);
 
 #endif

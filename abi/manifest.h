@@ -9,31 +9,35 @@
 
 #include "luattn/image.h"
 
-/* What an entry of an image does, which tells the runtime its grid. */
+/* The kind of an entry, from which the runtime derives its grid. */
 typedef enum luattn_role {
-  LUATTN_ROLE_STATS,   /* block minima and maxima of an integer input; grid (blocks, rows, stat). Where PREPARE finds them there is none */
+  LUATTN_ROLE_STATS,   /* block minima and maxima of an integer input; grid (blocks, rows, stat). Absent where
+                        * PREPARE computes them */
   LUATTN_ROLE_MOD,     /* writes q', k', v' into the workspace; grid (positions, heads, batch * 3) */
   LUATTN_ROLE_NORMS,   /* bounds of |k| into the workspace; grid (kv_len / tile_m, heads_kv, batch); in backward of |q| too, and of
                         * lse: (positions / tile_m, heads, batch * 2) */
-  LUATTN_ROLE_REACH,   /* which tiles of FORWARD or DKDV have weights; grid (q tiles, heads, batch), in backward (32 q tiles of a kv
-                        * tile for each of four warps, heads, batch); tile_m and tile_n are the main entry's */
+  LUATTN_ROLE_REACH,   /* bitmap of the tiles of FORWARD or DKDV that have weights; grid (q tiles, heads,
+                        * batch), in backward (groups of 4 x 32 q tiles of a kv tile, 32 a warp; heads;
+                        * batch); tile_m and tile_n are the main entry's */
   LUATTN_ROLE_FORWARD, /* grid (ceil(q_len / tile_m), heads, batch) */
   LUATTN_ROLE_PREPARE, /* backward rows; grid (ceil(q_len / tile_m), heads, batch) */
-  LUATTN_ROLE_DKDV,    /* grid (ceil(kv_len / tile_n), heads_kv, batch), or as many blocks as stay; may add into dq_acc */
+  LUATTN_ROLE_DKDV,    /* grid (ceil(kv_len / tile_n), heads_kv, batch), or the resident blocks of a
+                        * persistent kernel; may add into dq_acc */
   LUATTN_ROLE_DQ,      /* grid (ceil(q_len / tile_m), heads, batch) */
   LUATTN_ROLE_FINISH,  /* accumulators and mods' derivatives to dq, dk, dv; grid (positions / tile_m, heads, batch * 3) */
   LUATTN_ROLE_ROUND,   /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
-/* The one that takes longest to compile. All others together take less: DQ, of the simt family's backward, about as long. */
+/* The main entry takes longest to compile. All others together take less; DQ of the simt family's backward
+ * takes about as long. */
 static inline int luattn_role_is_main(uint32_t role) { return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV; }
 
 enum { MANIFEST_MAX_ENTRIES = 8, MANIFEST_MAX_INPUTS = 12, MANIFEST_MAX_SCALARS = 32, MANIFEST_MAX_STATS = 8 };
-enum { MANIFEST_MAX_PARAMS = 4096 }; /* bytes of parameters that every kernel may have */
+enum { MANIFEST_MAX_PARAMS = 4096 }; /* bytes of parameters that any CUDA kernel may take */
 
 typedef struct manifest_entry {
-  char name[LUATTN_NAME_SIZE]; /* symbol in its code */
+  char name[LUATTN_NAME_SIZE]; /* symbol in the image's code */
   uint32_t role;               /* luattn_role */
   uint32_t threads, shared_bytes; /* dynamic shared memory */
   uint32_t tile_m, tile_n;     /* rows and columns a block covers, as its role's grid needs */
@@ -47,7 +51,8 @@ typedef struct image_manifest {
   /* Section "FACT", up to max_len. */
   char spec_name[LUATTN_NAME_SIZE];
   uint32_t pass, family, dtype;       /* luattn_pass, luattn_family, luattn_dtype */
-  uint32_t arch;                      /* 80, 86, 90, ..; arch_suffix 'a' where the code runs on that architecture alone */
+  uint32_t arch;                      /* 80, 86, 90, ..; arch_suffix 'a' where the code runs on that
+                                       * architecture only */
   char arch_suffix[4];
   uint32_t head_dim, head_dim_v;
   uint32_t num_saved, num_bwd_rows;
@@ -55,23 +60,26 @@ typedef struct image_manifest {
   uint32_t has_query_mod, has_key_mod, has_value_mod;
   uint32_t accumulates_dq;            /* DKDV adds into dq_acc and FINISH writes dq */
   uint32_t wants;                     /* gradients compiled in: luattn_wants */
-  uint32_t draws_tiles;               /* FORWARD takes its tiles from a counter (luattn_workspace_size) */
-  uint32_t is_ptx;                    /* PTX that the driver compiles, for this architecture and later ones; else a cubin */
+  uint32_t draws_tiles;               /* FORWARD draws its tiles from a work counter
+                                       * (luattn_workspace_size) */
+  uint32_t is_ptx;                    /* PTX that the driver compiles, for this architecture and later ones;
+                                       * otherwise a cubin */
   uint32_t deterministic;             /* backward gives the same bits in every run */
   uint32_t can_split;                 /* blocks of DKDV may share the queries of a kv tile: luattn_args.num_splits */
-  uint32_t has_mask;                  /* there is one: some kv tiles have more to do than others */
-  uint32_t second_code;               /* where in the code a second cubin (PTX) begins, with all kernels but the main one; a
-                                       * multiple of 64, and 64 zeros before it; 0: there is one alone */
-  uint32_t reads_ahead;               /* scores find lines of an input, along the keys, that were read ahead of them */
+  uint32_t has_mask;                  /* a mask exists: some kv tiles have more work than others */
+  uint32_t second_code;               /* offset in the code of a second cubin (PTX), with all kernels except
+                                       * the main one; a multiple of 64, after at least 64 zeros; 0: there is
+                                       * only one */
+  uint32_t reads_ahead;               /* scores read bias rows that were staged ahead of them */
   int64_t max_len;                    /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
 
-  uint32_t params_version, params_bytes; /* section "PARM": the layout of the parameter block (abi/params.h), and how many of its
-                                       * bytes the kernels take: the first ones */
+  uint32_t params_version, params_bytes; /* section "PARM": the layout of the parameter block (abi/params.h),
+                                          * and how many of its bytes, from the first, the kernels take */
   uint64_t source_hash[2];            /* section "HASH": the cache's key */
   uint32_t packed;                    /* section "SEQU", which dense images lack: sequences are packed, */
-  uint32_t packed_layout[1];          /* as LuattnPacked describes; 0, and there is no other way */
+  uint32_t packed_layout[1];          /* in the layout of LuattnPacked: 0, the only one */
   uint32_t offsets;                   /* section "OFFS", which other images lack: kernels take LuattnOffsets, */
-  uint32_t offsets_layout[1];         /* in this layout; 0, and there is no other */
+  uint32_t offsets_layout[1];         /* in the layout of LuattnOffsets: 0, the only one */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */
   uint32_t num_entries, num_inputs, num_scalars, num_stats;
@@ -81,11 +89,13 @@ typedef struct image_manifest {
   manifest_stat stat[MANIFEST_MAX_STATS];
 } image_manifest;
 
-/* Checks every number and name that anything relies on. Errors: LUATTN_IMAGE, "image: " and what is wrong. */
+/* Checks every number and name that later code relies on. Errors: LUATTN_IMAGE, "image: " and what is
+ * wrong. */
 luattn_status manifest_check(const image_manifest *m, luattn_error *err);
 
-/* Fills a luattn_kernel_description of any version. `functions`, filled by manifest_functions, and *m must live as long as the
- * description is used. `place` starts a message. Errors: LUATTN_INVALID (struct_size). */
+/* Fills a luattn_kernel_description of any version. `functions`, filled by manifest_functions, and *m must
+ * stay valid as long as the description is used. `place` starts a message. Errors: LUATTN_INVALID
+ * (struct_size). */
 void manifest_functions(const image_manifest *m, luattn_function_info functions[MANIFEST_MAX_ENTRIES]);
 luattn_status manifest_describe(const image_manifest *m, const luattn_function_info *functions, const char *place,
                                 luattn_kernel_description *out, luattn_error *err);

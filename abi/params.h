@@ -1,9 +1,9 @@
 /* params.h: the one struct that host and device share. Plain C11 and CUDA C++.
  *
- * Every kernel of luattn takes one LuattnParams by value (`const __grid_constant__`). The runtime fills it from the
- * caller's tensors; the device reads it from the constant bank. A field is null or zero where a kernel does not use it.
- * Strides are in elements, never in bytes. "Real" is float, or double in f64 kernels.
- * LUATTN_PARAMS_VERSION stands in every image: a runtime refuses an image that was built for another layout.
+ * Every kernel of luattn takes one LuattnParams by value (`const __grid_constant__`). The runtime fills it
+ * from the caller's tensors; the device reads it from the constant bank. A field is null or zero where a
+ * kernel does not use it. Strides are in elements, never in bytes. "Real" is float, or double in f64 kernels.
+ * Every image records LUATTN_PARAMS_VERSION: a runtime refuses an image that was built for another layout.
  */
 #ifndef LUATTN_PARAMS_H
 #define LUATTN_PARAMS_H
@@ -30,25 +30,26 @@ typedef struct LuattnInput {
   void *grad;
   long long stride[LUATTN_MAX_AXES];
   int size[LUATTN_MAX_AXES];
-  unsigned long long *exact; /* deterministic backward: what becomes grad (ops/reproducible_sum.cuh), zeroed by the runtime; null where sums
-                              * come in a fixed order, or are the same in any (common/pairs.h) */
+  unsigned long long *exact; /* deterministic backward: exact sums that become grad
+                              * (ops/reproducible_sum.cuh), zeroed by the runtime; null where the order of the
+                              * sums is fixed or does not matter (common/pairs.h) */
   long long count;           /* elements of grad */
 } LuattnInput;
 
-/* A number to divide by: n / d is (2 n * multiplier >> 32) >> shift for 0 <= n < 2^31, with 2^shift the least power of two
- * that is not below d, and multiplier = ceil(2^(31 + shift) / d). Granlund and Montgomery, "Division by invariant integers using
- * multiplication", PLDI 1994, theorem 4.2. */
+/* A divisor: n / d is (2 n * multiplier >> 32) >> shift for 0 <= n < 2^31, with 2^shift the least power of
+ * two that is not below d, and multiplier = ceil(2^(31 + shift) / d). Granlund and Montgomery, "Division by
+ * invariant integers using multiplication", PLDI 1994, theorem 4.2. */
 typedef struct LuattnDivisor {
   unsigned d, multiplier, shift;
 } LuattnDivisor;
 
 /* The order in which a forward kernel on the tensor cores takes q tiles: work/tile_scheduler.cuh, runtime/order.h. */
 typedef struct LuattnOrder {
-  unsigned q_tiles, tiles;      /* of a head; of all heads of all batches */
+  unsigned q_tiles, tiles;      /* q tiles of a head; of all heads of all batches */
   unsigned last;                /* the last group of heads, counted from 0 */
-  LuattnDivisor group_tiles;    /* q_tiles of a group, but for the last */
+  LuattnDivisor group_tiles;    /* q_tiles of every group except the last */
   LuattnDivisor group_heads[2]; /* heads of a group, and of the last one, which may have fewer */
-  LuattnDivisor heads, group;   /* LuattnParams' */
+  LuattnDivisor heads, group;   /* divide by LuattnParams' fields of the same name */
 } LuattnOrder;
 
 /* The sizes of a call. */
@@ -57,17 +58,19 @@ typedef struct LuattnShape {
   int q_len, kv_len;
 } LuattnShape;
 
-/* Which blocks of the sm90 family's backward do what. */
+/* Work distribution of the sm90 family's backward. */
 typedef struct LuattnSchedule {
-  int num_splits; /* so many blocks share the q tiles of a kv tile; more than 1: dk and dv go to dk_acc, dv_acc */
-  int batches_in_turn; /* deterministic: 1: a block has a kv tile of all batches, one behind the other, so that what they add to one
-                        * place of a gradient comes in their order (common/pairs.h) */
+  int num_splits; /* number of blocks that share the q tiles of a kv tile; above 1, dk and dv go to dk_acc,
+                   * dv_acc */
+  int batches_in_turn; /* deterministic: 1: a block processes its kv tile for all batches in sequence, so that
+                        * contributions to one element of a gradient arrive in batch order (common/pairs.h) */
 } LuattnSchedule;
 
 /* The caller's tensors, and modified copies of some. */
 typedef struct LuattnTensors {
-  /* What the attention kernels read. With a query_mod, key_mod or value_mod these point at the modified copies in the
-   * workspace, and src_* at the caller's tensors; without, src_* are the same as these. */
+  /* The tensors that the attention kernels read. With a query_mod, key_mod or value_mod these point at the
+   * modified copies in the workspace, and src_* at the caller's tensors; without, src_* are the same as
+   * these. */
   LuattnTensor q, k, v;
   LuattnTensor src_q, src_k, src_v;
 
@@ -80,25 +83,30 @@ typedef struct LuattnTensors {
   LuattnTensor dq, dk, dv; /* the caller's; null where not asked for */
 } LuattnTensors;
 
-/* Workspace; abi/workspace.h counts what it has. */
+/* Workspace; abi/workspace.h computes the sizes. */
 typedef struct LuattnScratch {
   void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], in the sm90 family q_len up to a multiple of 16; written
                    * by prepare, read by the main kernels */
-  void *dq_acc;   /* Real [batch][heads][q_len][head_dim], zeroed by the runtime, in the sm90 family by prepare (but a
-                   * first turn stores: work/dq_order.cuh, and so may who comes first: sm90/bwd/dq_first_store.cuh), or null;
-                   * where luattn_dkdv adds into it, a head has the order, and in the sm90 family the rows, of sink/dq_acc.cuh */
-  void *dk_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim], or null; in the sm90 family ordered as dq_acc */
+  void *dq_acc;   /* Real [batch][heads][q_len][head_dim], or null. Zeroed by the runtime, in the sm90 family
+                   * by prepare, unless the first contribution is stored instead of added (work/dq_order.cuh,
+                   * sm90/bwd/dq_first_store.cuh). Where luattn_dkdv adds into it, a head has the layout, and
+                   * in the sm90 family the row count, of sink/dq_acc.cuh */
+  void *dk_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim], or null; in the sm90 family laid
+                   * out as dq_acc */
   void *dv_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim_v], or null; likewise */
-  unsigned *turns; /* deterministic backward that adds into dq_acc: work/dq_order.cuh says what they are; zeroed by the runtime, in the
-                    * sm90 family by prepare. Else, in the sm90 family's backward, a counter (sm90/bwd/bwd_pipeline.cuh) and, where it adds
-                    * into dq_acc, from LUATTN_TURNS_FIRST on a number for each q tile of a head (sm90/bwd/dq_first_store.cuh); set by prepare */
-  unsigned *tickets; /* one number, 0 before and after a launch: how many tiles have been drawn (work/tile_scheduler.cuh); or null */
-  /* Where tiles without weight are skipped (around/tile_skipping.cuh), else null. Of each LUATTN_NORM_ROWS positions: */
-  float *norm_k; /* [batch][heads_kv][ceil(kv_len / LUATTN_NORM_ROWS)]: a bound of the largest |k| */
-  float *norm_q, *least_lse; /* [batch][heads][ceil(q_len / LUATTN_NORM_ROWS)], in backward: the same of |q|, and the least lse
-                              * of rows that keep something */
-  unsigned *visits; /* bits of [batch][heads][q tiles][kv tiles], in backward [kv tiles][q tiles], the last axis up to a multiple
-                     * of 32: is the tile computed? */
+  unsigned *turns; /* dQ order. In a deterministic backward that adds into dq_acc: the semaphores of
+                    * work/dq_order.cuh, zeroed by the runtime, in the sm90 family by prepare. In the other
+                    * backward kernels of the sm90 family: a work counter (sm90/bwd/bwd_pipeline.cuh) and,
+                    * where the kernel adds into dq_acc, from LUATTN_TURNS_FIRST on a number for each q tile
+                    * of a head (sm90/bwd/dq_first_store.cuh); set by prepare */
+  unsigned *tickets; /* work counter: the number of tiles drawn so far (work/tile_scheduler.cuh), 0 before and
+                      * after a launch; or null */
+  /* Tile skipping (around/tile_skipping.cuh), else null. For each LUATTN_NORM_ROWS positions: */
+  float *norm_k; /* [batch][heads_kv][ceil(kv_len / LUATTN_NORM_ROWS)]: an upper bound of |k| */
+  float *norm_q, *least_lse; /* [batch][heads][ceil(q_len / LUATTN_NORM_ROWS)], in backward: an upper bound of
+                              * |q|, and the least lse of rows that keep something */
+  unsigned *visits; /* tile bitmap: [batch][heads][q tiles][kv tiles], in backward [kv tiles][q tiles], the
+                     * last axis rounded up to a multiple of 32; 1: the tile is computed */
   int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract/contract.cuh */
 } LuattnScratch;
 
@@ -109,16 +117,18 @@ typedef struct LuattnInputs {
   void *scalar_grad; /* Real [num_scalars], zeroed by the runtime, or null */
   unsigned long long *scalar_exact; /* as LuattnInput.exact */
   int num_scalars;
-  unsigned alone; /* bit i, backward: at most one score adds to an element of input i's gradient (common/pairs.h), and may store it */
+  unsigned alone; /* bit i, backward: at most one score adds to an element of input i's gradient
+                   * (common/pairs.h), so it may be stored */
 } LuattnInputs;
 
-/* The block grows at its end alone: an image says how many of its bytes its kernels take, and a later luattn gives them those. What is
- * new comes as a struct of its own behind the last. A change before it takes a new LUATTN_PARAMS_VERSION. */
+/* The block grows only at its end: an image records how many of its bytes its kernels take, and a later
+ * luattn passes that many. A new field goes into a new struct after the last one. Any other change takes a
+ * new LUATTN_PARAMS_VERSION. */
 typedef struct LuattnParams {
   LuattnShape shape;
   LuattnSchedule schedule;
   double scale;      /* scores are scale * dot(q, k); > 0 */
-  LuattnOrder order; /* forward, but for the simt family */
+  LuattnOrder order; /* forward, except for the simt family */
   LuattnTensors tensors;
   LuattnScratch scratch;
   LuattnInputs inputs;
@@ -142,7 +152,7 @@ typedef struct LuattnOffsets {
   int head_offset, kv_head_offset, heads, heads_kv;
 } LuattnOffsets;
 
-/* What kernels of packed sequences, and of parts of a whole, take. Dense kernels take the beginning, and do not know of the rest. */
+/* What kernels of packed sequences, and of parts of a whole, take. Dense kernels take only the part before `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
   LuattnPacked packed;
@@ -162,8 +172,8 @@ typedef struct LuattnOffsetParams {
 } LuattnOffsetParams;
 #endif
 
-/* How TMA of sm_90 finds a tensor: what cuTensorMapEncodeTiled writes. Its axes are channel, position, head
- * and batch. The kernels of the sm90 family take maps as their second parameter. */
+/* A TMA descriptor, as cuTensorMapEncodeTiled writes it. Its axes are channel, position, head and batch. The
+ * kernels of the sm90 family take their descriptors as second parameter. */
 typedef struct LuattnTensorMap {
 #ifdef __cplusplus
   alignas(64) unsigned char bytes[128];
@@ -177,11 +187,12 @@ typedef struct LuattnTensorMaps {
    * tile_m (q and dout of a backward kernel). */
   LuattnTensorMap q, k, v;
   union {
-    LuattnTensorMap o, dout; /* of a forward and of a backward kernel */
+    LuattnTensorMap o, dout; /* o in forward, dout in backward */
   };
 } LuattnTensorMaps;
 
-/* An image says that it was built for LUATTN_PARAMS_VERSION; what that means stands here, as far as the host can say it. */
+/* An image records that it was built for LUATTN_PARAMS_VERSION; these assertions pin that layout, as far as
+ * the host can. */
 #ifndef __CUDACC__
 #define LUATTN_AT(member) __builtin_offsetof(LuattnParams, member)
 ABI_ASSERT(LUATTN_AT(shape) == 0 && LUATTN_AT(schedule) == 24 && LUATTN_AT(scale) == 32 && LUATTN_AT(order) == 40 &&

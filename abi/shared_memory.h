@@ -1,26 +1,30 @@
-/* shared_memory.h: lays out the dynamic shared memory of the attention kernels, for the plan and for the kernels themselves.
- * C11 and CUDA C++20, one text: the plan chooses tiles by it before there is a kernel, and a kernel takes its sizes from it.
+/* shared_memory.h: lays out the dynamic shared memory of the attention kernels, for the plan and for the
+ * kernels. The same text is C11 and CUDA C++20: the plan chooses tiles by these sizes, and a kernel takes its
+ * offsets from them.
  *
- * Sizes in bytes, unless they are counted in rows, channels or boxes. The sm90 family's tiles are rows of boxes of 64 channels,
- * 128 bytes a row (templates/arch/wgmma.cuh); the sm80 family pads channels to 16. Elements are of 2 bytes in both.
+ * Sizes are in bytes, unless they count rows, channels or boxes. The sm90 family's tiles are rows of boxes of
+ * 64 channels, 128 bytes a row (templates/arch/wgmma.cuh); the sm80 family pads channels to 16. Elements have
+ * 2 bytes in both.
  */
 #ifndef LUATTN_ABI_SHARED_MEMORY_H
 #define LUATTN_ABI_SHARED_MEMORY_H
 
 #include "abi/host_device.h"
 
-#define LUATTN_SM90_SHARED_BYTES 232448 /* that a block of sm_90 may have */
+#define LUATTN_SM90_SHARED_BYTES 232448 /* the maximum for a block on sm_90 */
 
-/* What a layout depends on. Each kernel reads its own; what it does not read is 0. */
+/* The parameters of all layouts. Each kernel's layout reads some of them; the others are 0. */
 typedef struct LayoutSizes {
   int head_dim, head_dim_v, tile_m, tile_n, threads, stages;
-  int elem;           /* simt: of an element, 4 or 8 */
-  int row, bwd_row;   /* backward on the tensor cores: of what a query keeps there: struct Row, 0 where nothing reads it, and BwdRow */
-  int line_elem, col; /* sm90 forward: of an element of the line that scores read, and of struct Col, where it is brought along the
-                       * keys (templates/sm90/fwd/bias_staging.cuh); 0: there is none */
+  int elem;           /* simt: bytes of an element, 4 or 8 */
+  int row, bwd_row;   /* backward on the tensor cores: bytes kept per query: struct Row (0 where nothing reads
+                       * it), and BwdRow */
+  int line_elem, col; /* sm90 forward: bytes of a bias row's element, and of struct Col, where they are staged
+                       * along the keys (templates/sm90/fwd/bias_staging.cuh); 0: not staged */
   int warps_n;        /* sm80 backward: warps along the keys */
   int has_terms;      /* simt: scores have a distance_term */
-  int hands_sums;     /* sm90 backward: consumer warps hand over sums at distances (templates/sm90/bwd/distance_grad_writer.cuh) */
+  int hands_sums;     /* sm90 backward: consumer warps hand distance sums to a writer warp
+                       * (templates/sm90/bwd/distance_grad_writer.cuh) */
   int in_order;       /* sm90 backward above head dim 128: blocks add to dq_acc in a fixed order */
 } LayoutSizes;
 
@@ -28,11 +32,11 @@ ABI_FN int layout_ceil(int a, int b) { return (a + b - 1) / b; }
 ABI_FN int layout_round(int a, int b) { return layout_ceil(a, b) * b; }
 ABI_FN int layout_max(int a, int b) { return a > b ? a : b; }
 
-/* simt, both passes: two slices of operands, tiles of weights (forward one, backward two), distance terms. */
+/* simt, both passes: two slices of operands, tiles of P (forward one, backward two), distance terms. */
 typedef struct SimtLayout {
-  int slice;        /* of tile_m + tile_n rows of 128 bytes, 16 apart */
-  int weight_pitch; /* of a row of weights */
-  int weight;       /* of a tile of them */
+  int slice;        /* tile_m + tile_n rows of 128 bytes, padded by 16 */
+  int weight_pitch; /* bytes of a row of P */
+  int weight;       /* bytes of a tile of P */
   int terms;
 } SimtLayout;
 
@@ -51,7 +55,7 @@ ABI_FN int simt_bytes(LayoutSizes s, int weights) {
 
 /* sm80 forward: Q, the stages of K, those of V. */
 typedef struct FwdSm80Layout {
-  int q, k, v; /* of a tile */
+  int q, k, v; /* bytes of a tile */
   int bytes;
 } FwdSm80Layout;
 
@@ -65,10 +69,11 @@ ABI_FN FwdSm80Layout fwd_sm80_layout(LayoutSizes s) {
   return l;
 }
 
-/* sm80 backward: K and V; the stages of Q, dO and dS; P, where warps share rows of it; the stages of row numbers. */
+/* sm80 backward: K and V; the stages of Q, dO and dS; P, where warps share its rows; the stages of row
+ * numbers. */
 typedef struct BwdSm80Layout {
-  int q, dout, p;   /* of a tile */
-  int bwd_row, row; /* of the rows of a q tile */
+  int q, dout, p;   /* bytes of a tile */
+  int bwd_row, row; /* bytes for the rows of a q tile */
   int at_v, at_q, at_do, at_ds, at_p, at_bwd_row, at_row; /* K is at 0 */
   int bytes;
 } BwdSm80Layout;
@@ -93,20 +98,20 @@ ABI_FN BwdSm80Layout bwd_sm80_layout(LayoutSizes s) {
   return l;
 }
 
-/* sm90 forward: Q of each consumer (64 rows), the stages of K, those of V, O on its way to memory, bias rows and columns, and 512
- * bytes of barriers and tile messages. Rows and columns are there if there is room for all of them, rows first; then as many of O's
- * boxes as there is room for. */
+/* sm90 forward: Q of each consumer (64 rows), the stages of K, those of V, staging of O, bias rows and
+ * columns, and 512 bytes of barriers and tile messages. Bias rows, then columns are staged only if all of
+ * them fit; O's boxes get the room that remains. */
 typedef struct FwdSm90Layout {
-  int q, k, v;              /* of a consumer's Q, of a stage */
-  int lines, cols;          /* of a consumer, of a stage, as they would be */
+  int q, k, v;              /* bytes of a consumer's Q, of a stage of K, of V */
+  int lines, cols;          /* bytes per consumer, per stage, if they are staged */
   int has_lines, has_cols;
-  int o_boxes;              /* of a warp: 16 rows of 64 channels each */
+  int o_boxes;              /* O boxes of a warp: 16 rows of 64 channels each */
   int without_o, bytes;
 } FwdSm90Layout;
 
 ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
   const int groups = s.tile_m / 64, boxes = layout_ceil(s.head_dim, 64), boxes_v = layout_ceil(s.head_dim_v, 64);
-  const int most = LUATTN_SM90_SHARED_BYTES, o_box = 64 * 128; /* of a consumer's four warps */
+  const int most = LUATTN_SM90_SHARED_BYTES, o_box = 64 * 128; /* an O box: of a consumer's four warps */
   FwdSm90Layout l = {0};
   l.q = boxes * 64 * 128;
   l.k = boxes * s.tile_n * 128;
@@ -124,15 +129,18 @@ ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
   return l;
 }
 
-/* sm90 backward up to head dim 128: K and V; the stages of Q and dO; slots of dS; each consumer warp's part of dQ, or 16 rows of dK
- * or dV; sums at distances; the stages of row numbers; barriers and tile messages; 256 bytes of ones. */
+/* sm90 backward up to head dim 128: K and V; the stages of Q and dO; dS stages; dQ staging of each consumer
+ * warp, which also holds 16 rows of dK or dV; distance sums; the stages of row numbers; barriers and tile
+ * messages; 256 bytes of ones. */
 typedef struct BwdSm90Layout {
-  int k, v, q, dout, ds;  /* of a tile */
-  int dq;                 /* of a consumer warp's part */
-  int row_pitch;          /* of its rows of dK or dV, 16 bytes apart, so that columns of them lie in different banks */
-  int bwd_row, rows;      /* of a q tile: of its BwdRows, and of all that its rows keep */
-  int barriers;           /* without the ones */
-  int ds_slots;           /* one more than stages, if there is room: dQ of a tile then comes a tile later; else two */
+  int k, v, q, dout, ds;  /* bytes of a tile */
+  int dq;                 /* bytes of a consumer warp's dQ staging */
+  int row_pitch;          /* bytes of its rows of dK or dV, padded by 16 to avoid bank conflicts along
+                           * columns */
+  int bwd_row, rows;      /* bytes for a q tile: of its BwdRows, and of everything kept per row */
+  int barriers;           /* bytes, without the ones */
+  int ds_slots;           /* one more than pipeline stages, if it fits: dQ of a tile is then computed one tile
+                           * later; else two */
   int at_v, at_q, at_do, at_ds, at_dq, at_sums, at_rows, at_barriers; /* K is at 0 */
   int bytes;
 } BwdSm90Layout;
@@ -165,10 +173,11 @@ ABI_FN BwdSm90Layout bwd_sm90_layout(LayoutSizes s) {
   return l;
 }
 
-/* sm90 backward above head dim 128, a block of a pair: its K, and of the other's K the channels of which it computes dQ; the stages of
- * Q and dO; P, two slots of dS and two of the other's; the stages of row numbers; barriers and tile messages. */
+/* sm90 backward above head dim 128, one block of a cluster of two: its K, and the channels of the peer's K
+ * for which it computes dQ; the stages of Q and dO; P, two dS stages and two of the peer's; the stages of row
+ * numbers; barriers and tile messages. */
 typedef struct BwdD256Layout {
-  int k, v;          /* of a tile of K, Q; of V, dO */
+  int k, v;          /* bytes of a tile of K, Q; of V, dO */
   int bwd_row, rows; /* as above */
   int at_peer_k, at_q, at_do, at_p, at_ds, at_peer_ds, at_rows, at_barriers; /* K is at 0 */
   int bytes;

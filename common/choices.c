@@ -10,8 +10,7 @@
 luattn_status choices_take(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err) {
   static const struct_rule rule = STRUCT_RULE(luattn_args, o);
   TRY(struct_take(&rule, place, given, out, err));
-  const bool inputs =
-      out->num_inputs > CHOICES_MAX_INPUTS; /* nothing is looked for beyond what can be there */
+  const bool inputs = out->num_inputs > CHOICES_MAX_INPUTS; /* an input may have no more */
   if (!inputs && out->num_scalars <= CHOICES_MAX_SCALARS) return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID, "%s: %s is %zu, expected at most %d, as no spec has more", place,
                      inputs ? "num_inputs" : "num_scalars", inputs ? out->num_inputs : out->num_scalars,
@@ -66,7 +65,7 @@ bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char 
   return true;
 }
 
-/* Infinity is a value of float32. What is too small for a normal number would be 0 or lose digits. */
+/* Infinity is a float32 value. A number below the normal range would become 0 or lose digits. */
 bool choices_scalar_ok(const char *name, double value, bool is_default, bool is_float64, char *text,
                        size_t size) {
   const double x = fabs(value);

@@ -1,4 +1,4 @@
-/* fail.h: writing a luattn_error, for every module. */
+/* fail.h: fills a luattn_error, for every module. */
 #ifndef LUATTN_FAIL_H
 #define LUATTN_FAIL_H
 
@@ -15,21 +15,20 @@ luattn_status luattn_fail(luattn_error *err, luattn_status status, const char *f
 enum { FAIL_NAME_SIZE = 65 };
 const char *fail_name(const char *name, char out[FAIL_NAME_SIZE]);
 
-/* Starts a public function: what *err (may be NULL) held is gone, so that after LUATTN_OK a message is a
- * warning. */
+/* Starts a public function: clears *err (may be NULL), so that after LUATTN_OK a message is a warning. */
 static inline void fail_clear(luattn_error *err) {
   if (err == NULL) return;
   err->status = LUATTN_OK;
   err->message[0] = 0;
 }
 
-/* A call succeeded, but went without something: leaves a message in *err (may be NULL) all the same. */
+/* Leaves a warning in *err (may be NULL): the call succeeded, but went without something. */
 void luattn_warn(luattn_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* "luattn_compile: spec: is NULL; give one". */
 luattn_status fail_null(luattn_error *err, const char *function, const char *parameter);
 
-/* In a public function with an `err`: its pointer parameter must be there. */
+/* Fails a public function whose pointer parameter is NULL. */
 #define NEED(parameter)                                                   \
   do {                                                                    \
     if ((parameter) == NULL) return fail_null(err, __func__, #parameter); \

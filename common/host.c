@@ -8,7 +8,7 @@
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
-enum { DEFAULT_CONTROL = 0x1f80 }; /* nothing trapped, no flag, to nearest, subnormals kept */
+enum { DEFAULT_CONTROL = 0x1f80 }; /* nothing trapped, no flag set, round to nearest, subnormals kept */
 
 void host_floats_enter(host_floats *saved) {
   saved->control = _mm_getcsr();
@@ -56,7 +56,7 @@ void host_leave(host_state *saved) {
 }
 
 int host_vformat(char *out, size_t size, const char *fmt, va_list args) {
-  HOST_SCOPE; /* printf rounds as the x87 unit does, which host_floats_enter leaves alone */
+  HOST_SCOPE; /* printf rounds as the x87 unit does, which host_floats_enter does not set */
   return vsnprintf(out, size, fmt, args);
 }
 
@@ -106,7 +106,7 @@ luattn_status host_run(host_call *call, void *arguments, luattn_error *err) {
   }
   pthread_t thread;
   int before;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* the thread works on what lies on this stack */
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* the thread works on data on this stack */
   const int error = host_thread(&thread, run, &e);
   if (error == 0) pthread_join(thread, NULL);
   pthread_setcancelstate(before, NULL);

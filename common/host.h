@@ -1,16 +1,16 @@
-/* host.h: keeps a call of luattn apart from the program around it: from its locale, its floating-point
+/* host.h: isolates a call of luattn from the program around it: from its locale, its floating-point
  * environment and, where that is short, its stack.
  *
- * The locale is set for the calling thread alone, by uselocale. That reaches whatever runs in the call:
- * printf and strtod, the tests and conversions of <ctype.h>, strerror, the number formats of Lua (which asks
- * localeconv for the decimal point) and NVRTC. Functions of our own in their place would not reach Lua and
- * NVRTC. setlocale would change the locale of the host's other threads. The object of the "C" locale is a
- * constant in glibc and musl: to get it allocates nothing and does not fail.
+ * The locale is set for the calling thread alone, by uselocale. It covers everything that runs in the call:
+ * printf and strtod, <ctype.h>, strerror, the number formats of Lua (which asks localeconv for the decimal
+ * point) and NVRTC. Functions of our own instead would not reach Lua and NVRTC; setlocale would change the
+ * locale of the host's other threads. The object of the "C" locale is a constant in glibc and musl: getting
+ * it allocates nothing and does not fail.
  *
  * The floating-point environment is C's default one during a call: it rounds to nearest, traps nothing, and
  * keeps subnormal numbers. On return the host has its own again: rounding mode, traps, flags, flush-to-zero.
  *
- * A callback (luattn_allocator) sees the environment of the call. */
+ * A callback (luattn_allocator) runs in the environment of the call. */
 #ifndef LUATTN_HOST_H
 #define LUATTN_HOST_H
 
@@ -27,16 +27,16 @@ typedef struct host_state {
   locale_t locale, plain; /* the thread's before, and "C" */
 } host_state;
 
-/* In pairs, by one thread, and nested at will. */
+/* Call them in pairs, in one thread; pairs may nest. */
 void host_enter(host_state *saved);
 void host_leave(host_state *saved);
-/* The first line of a function: enters, and leaves on every way out. */
+/* The first line of a function: enters the scope, and leaves it on every return. */
 #define HOST_SCOPE                                             \
   host_state host_scope_ __attribute__((cleanup(host_leave))); \
   host_enter(&host_scope_)
 
-/* The same for what computes with registers of vector floating point alone and neither formats nor calls
- * libraries: it takes nanoseconds where host_enter takes hundreds. For launches. */
+/* The same for code that computes only in vector registers and neither formats nor calls libraries: it takes
+ * nanoseconds where host_enter takes hundreds. For launches. */
 typedef struct host_floats {
 #if defined(__x86_64__)
   unsigned control; /* MXCSR, with the flags */
@@ -57,21 +57,22 @@ void host_floats_leave(host_floats *saved);
 int host_vformat(char *out, size_t size, const char *fmt, va_list args) __attribute__((format(printf, 3, 0)));
 int host_format(char *out, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Recursion is as deep as the spec's expressions, and how much stack NVRTC needs is unknown. `call` runs in the calling thread where that has HOST_STACK_LEAST bytes of stack left, else in a
- * thread with a stack of HOST_STACK, for which the caller waits. Either way it runs in a scope as above.
- * Needs less than 2 KB of the caller's stack itself. Errors: those of `call`, and LUATTN_NO_MEMORY where the
- * thread cannot be started. */
+/* Runs `call` with enough stack: recursion is as deep as the spec's expressions, and how much stack NVRTC
+ * needs is unknown. `call` runs in the calling thread where HOST_STACK_LEAST bytes of stack are left, else in
+ * a thread with a stack of HOST_STACK, for which the caller waits. Either way it runs in a scope as above.
+ * Takes less than 2 KB of the caller's stack. Errors: those of `call`, and LUATTN_NO_MEMORY where the thread
+ * cannot be started. */
 #define HOST_STACK ((size_t)8 << 20)
 #define HOST_STACK_LEAST ((size_t)4 << 20)
 typedef luattn_status host_call(void *arguments, luattn_error *err);
 luattn_status host_run(host_call *call, void *arguments, luattn_error *err);
 
-/* Starts a thread with a stack of HOST_STACK that takes no signals, so that the host's handlers run in
- * threads of the host. Its function has to enter a scope. Returns 0 or an errno. */
+/* Starts a thread with a stack of HOST_STACK that takes no signals, so that the host's handlers run in the
+ * host's threads. Its function must enter a scope. Returns 0 or an errno. */
 int host_thread(pthread_t *thread, void *(*start)(void *), void *data);
 
-/* stack.c: bytes that the calling thread's stack still has; 0: unknown, as on a stack that is not the
- * thread's own. */
+/* stack.c: bytes of stack left in the calling thread; 0: unknown, as on a stack that is not the thread's
+ * own. */
 size_t host_stack_left(void);
 
 #endif

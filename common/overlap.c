@@ -1,4 +1,4 @@
-/* overlap.c: the bytes that tensors span, held against each other. */
+/* overlap.c: compares the byte ranges of tensors. */
 #include "common/overlap.h"
 
 #include <inttypes.h>
@@ -8,9 +8,9 @@
 
 static uint64_t magnitude(int64_t x) { return x < 0 ? -(uint64_t)x : (uint64_t)x; }
 
-/* `broadcasts`: axes of stride 0 do not count. */
+/* `broadcasts`: ignore axes of stride 0. */
 static bool nests(const DLTensor *t, bool broadcasts) {
-  uint64_t stride[4], extent[4]; /* by rising stride */
+  uint64_t stride[4], extent[4]; /* sorted by stride */
   int n = 0;
   if (t->strides == NULL) return true;
   for (int i = 0; i < t->ndim; i++) {
@@ -21,7 +21,7 @@ static bool nests(const DLTensor *t, bool broadcasts) {
     for (; at > 0 && stride[at - 1] > step; at--) stride[at] = stride[at - 1], extent[at] = extent[at - 1];
     stride[at] = step, extent[at] = (uint64_t)t->shape[i];
   }
-  uint64_t reach = 0; /* of the axes so far, from their first element to their last */
+  uint64_t reach = 0; /* distance from the first to the last element of the axes so far */
   for (int i = 0; i < n; i++) {
     if (stride[i] <= reach) return false;
     reach += stride[i] * (extent[i] - 1);
@@ -48,7 +48,7 @@ void overlap_reach_text(const DLTensor *t, char *text, size_t size) {
            shape, strides, t->byte_offset);
 }
 
-/* [low, high) is what it spans; `first` its first element. */
+/* Spans [low, high); `first` is its first element. */
 typedef struct region {
   const char *kind, *name; /* "grad of input '", "slopes" */
   const DLTensor *t;       /* NULL: the workspace */
@@ -56,7 +56,7 @@ typedef struct region {
   bool is_output;
 } region;
 
-/* Of what is addressable. */
+/* Of addressable memory. */
 static bool span(const DLTensor *t, region *r) {
   if (t == NULL || t->data == NULL || t->ndim < 0 || t->ndim > 4) return false;
   if (t->shape == NULL && t->ndim > 0) return false;
@@ -78,7 +78,7 @@ static bool span(const DLTensor *t, region *r) {
   return true;
 }
 
-/* It leaves out nothing of what it spans. */
+/* It has no gaps. */
 static bool is_dense(const region *r) {
   if (r->t == NULL || r->t->strides == NULL) return true;
   uintptr_t bytes = r->t->dtype.bits / 8u;
@@ -88,13 +88,13 @@ static bool is_dense(const region *r) {
 }
 
 static bool meet(const region *a, const region *b) {
-  if (a->low >= b->high || b->low >= a->high) return false; /* as a rule */
+  if (a->low >= b->high || b->low >= a->high) return false; /* the common case */
   return a->first == b->first || (is_dense(a) && is_dense(b));
 }
 
 enum { UNUSED, READ, WRITTEN };
 
-/* In forward, in backward. */
+/* Whether it is written: in forward, in backward. */
 static const struct {
   const char *name;
   size_t at;

@@ -1,4 +1,5 @@
-/* overlap.h: whether tensors that a call writes have memory of their own. For the GPU and the CPU path. */
+/* overlap.h: checks that tensors which a call writes have memory of their own. Shared by the GPU and the CPU
+ * path. */
 #ifndef LUATTN_OVERLAP_H
 #define LUATTN_OVERLAP_H
 
@@ -23,11 +24,11 @@ typedef struct overlap_pair {
  * elsewhere. */
 bool overlap_find(const luattn_args *args, bool is_forward, overlap_pair *found);
 
-/* Of what overlap_find has found: a message without its place. */
+/* Describes what overlap_find found, without the place. */
 void overlap_text(const overlap_pair *pair, char *text, size_t size);
 
-/* How far the elements of a tensor lie before its first one and behind it, in elements. An axis of one
- * element has no stride. */
+/* How far the elements of a tensor lie before and after its first one, in elements. An axis of one element
+ * has no stride. */
 typedef struct overlap_reach {
   uint64_t below, above;
   bool wraps;
@@ -52,7 +53,7 @@ static inline bool overlap_reach_ok(const overlap_reach *r, const DLTensor *t, c
          first >= r->below * size && (r->above + 1) * size <= UINT64_MAX - first;
 }
 
-/* Of a tensor that is not: a message behind its name. */
+/* Describes a tensor that fails the check; follows its name. */
 void overlap_reach_text(const DLTensor *t, char *text, size_t size);
 
 #endif

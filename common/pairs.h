@@ -1,6 +1,5 @@
-/* pairs.h: whether a gradient of an input, to which each score adds at one place, takes one number for each
- * element, is the same in whatever order kernels sum it, or comes in a fixed order if they see to that of
- * batches. */
+/* pairs.h: decides how the gradient of an input to which each score adds at one place is summed: at most one
+ * term per element, a sum that is the same in any order, or a fixed order that kernels keep for batches. */
 #ifndef LUATTN_COMMON_PAIRS_H
 #define LUATTN_COMMON_PAIRS_H
 
@@ -9,14 +8,13 @@
 
 #include "luattn/image.h"
 
-/* Numbers of elements, of the input's axes too. An axis that is too short for its index would be clamped to.
- */
+/* Sizes in elements, also of the input's axes. An index is clamped to an axis that is too short for it. */
 typedef struct pairs_sizes {
   double batch, heads, heads_kv, q_len, kv_len, axis[4];
 } pairs_sizes;
 
-/* Where scores of different queries, or keys, add to different elements: whether batches and heads have an
- * axis of their own. */
+/* Whether scores of different queries, or keys, add to different elements, and whether batches and heads have
+ * axes of their own. */
 static inline bool pairs_apart(const luattn_input_info *in, const pairs_sizes *s, bool *by_batch,
                                bool *by_head) {
   const double all[] = {0, s->batch, s->heads, s->q_len, s->kv_len};
@@ -31,24 +29,24 @@ static inline bool pairs_apart(const luattn_input_info *in, const pairs_sizes *s
   return has[LUATTN_INDEX_Q] && has[LUATTN_INDEX_KV];
 }
 
-/* Not more than n numbers are added to an element. */
+/* Whether at most n numbers are added to an element. */
 static inline bool pairs_at_most(const luattn_input_info *in, const pairs_sizes *s, int n) {
   bool by_batch, by_head;
   return pairs_apart(in, s, &by_batch, &by_head) && (by_batch ? 1 : s->batch) * (by_head ? 1 : s->heads) <= n;
 }
 
-/* One alone: it may be stored. */
+/* At most one: it may be stored instead of added. */
 static inline bool pairs_alone(const luattn_input_info *in, const pairs_sizes *s) {
   return pairs_at_most(in, s, 1);
 }
 
-/* Two at most, to an element that is 0 at first: a + b is b + a. */
+/* At most two, to an element that starts at 0: a + b is b + a. */
 static inline bool pairs_in_any_order(const luattn_input_info *in, const pairs_sizes *s) {
   return pairs_at_most(in, s, 2);
 }
 
-/* All that is added to an element comes from one kv head and kv tile, of whatever batches: from one thread,
- * which adds in the order of its program. */
+/* Everything added to an element comes from one kv head and kv tile, of any batch: from one thread, in
+ * program order. */
 static inline bool pairs_in_batch_order(const luattn_input_info *in, const pairs_sizes *s) {
   bool by_batch, by_head;
   return pairs_apart(in, s, &by_batch, &by_head) && (by_head || s->heads_kv == 1);

@@ -1,15 +1,17 @@
-/* real.h: real numbers as text that programs read: sources, keys, files, options. The decimal point is '.' in
- * every locale. tests/check_numbers.cmake refuses any other way in the tree. */
+/* real.h: converts real numbers to and from text that programs read: sources, keys, files, options. The
+ * decimal point is '.' in every locale. tests/check_numbers.cmake refuses any other conversion in the
+ * tree. */
 #ifndef LUATTN_REAL_H
 #define LUATTN_REAL_H
 
 enum { REAL_SIZE = 32 };
 
-/* The shortest decimal form of at least `digits` significant ones (1 to 17), less zeros at the end, that
+/* The shortest decimal form with at least `digits` significant digits (1 to 17), without trailing zeros, that
  * reads back as x. Returns `out`. */
 const char *real_write(double x, int digits, char out[REAL_SIZE]);
 
-/* strtod: *end is `text` where no number starts there; errno is ERANGE where none of float64 is near. */
+/* As strtod: *end is `text` where no number starts there; errno is ERANGE where the value is out of float64's
+ * range. */
 double real_read(const char *text, char **end);
 
 #endif

@@ -1,4 +1,4 @@
-/* stack.c: how much stack the calling thread has left. */
+/* stack.c: measures how much stack the calling thread has left. */
 #if defined(__linux__)
 #define _GNU_SOURCE /* pthread_getattr_np, which glibc and musl have */
 #endif
@@ -16,7 +16,7 @@
  * mappings for it, which takes milliseconds in a large process. The kernel puts the random bytes near the
  * top. */
 static size_t main_left(uintptr_t here) {
-  const size_t most = (size_t)64 << 20; /* farther away than that is no part of it */
+  const size_t most = (size_t)64 << 20; /* an address farther away is not on this stack */
   const uintptr_t top = (uintptr_t)getauxval(AT_RANDOM);
   struct rlimit limit;
   if (getrlimit(RLIMIT_STACK, &limit) != 0 || here > top) return 0;

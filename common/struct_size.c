@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-enum { MOST_BEHIND = 4096 }; /* a later version has no more; a larger number is a variable that nobody set */
+enum { MOST_BEHIND = 4096 }; /* bytes past the known struct; a larger size is an uninitialised variable */
 
 /* Sizes are multiples of 8, so a member is never cut in half. */
 static luattn_status check_size(const struct_rule *rule, const char *place, size_t size, const char *rest,

@@ -1,4 +1,4 @@
-/* struct_size.h: takes and fills structs that callers give with their size, of this or of another version of
+/* struct_size.h: reads and fills caller structs that carry their size, of this or of another version of
  * luattn. The policy is in luattn/status.h. */
 #ifndef LUATTN_STRUCT_SIZE_H
 #define LUATTN_STRUCT_SIZE_H
@@ -7,14 +7,13 @@
 
 #include "common/fail.h"
 
-/* One struct of the public headers: how many bytes this luattn knows, and how many a caller has to give at
- * least. */
+/* The size rule of one public struct: bytes this luattn knows, and the least a caller must give. */
 typedef struct struct_rule {
   const char *name; /* "luattn_args" */
   size_t least, known;
 } struct_rule;
 
-/* Every one starts with its struct_size. `member` is the first that may be missing. */
+/* A rule for a struct that starts with its struct_size. `member` is the first that may be missing. */
 #define STRUCT_RULE(type, member) \
   { #type, offsetof(type, member), sizeof(type) }
 

@@ -1,5 +1,5 @@
-/* engine.c: kernels by need. One compilation for each key, outside the lock; whoever asks for the same key
- * meanwhile waits. */
+/* engine.c: compiles or loads kernels on first use. Each key is compiled once, outside the lock; other
+ * threads that ask for the same key wait for it. */
 #include "engine/engine.h"
 
 #include <pthread.h>
@@ -13,13 +13,13 @@
 
 typedef enum slot_state { SLOT_COMPILING, SLOT_READY, SLOT_FAILED } slot_state;
 
-/* Never moves, and goes with the engine or with its spec. */
+/* Never moves; freed with the engine or when its spec is forgotten. */
 typedef struct slot {
   kernel_key key;
   slot_state state;
-  unsigned attempt; /* so that who waits learns how the attempt it waited for ended */
+  unsigned attempt; /* lets waiting threads tell how their attempt ended */
   luattn_kernel *kernel;
-  bool every_length; /* the kernel is the one for the other key.lengths too */
+  bool every_length; /* this kernel also serves the other key.lengths */
   char plan[sizeof((luattn_compile_report *)NULL)->plan];
   luattn_error error;
 } slot;
@@ -30,7 +30,7 @@ struct luattn_engine {
   char device_name[sizeof((luattn_device_info *)NULL)->name];
   int family; /* 0: the plan chooses; else 1 + luattn_family */
   bool no_tuned;
-  int lengths;             /* 0: those of each call; else 1 + luattn_lengths */
+  int lengths;             /* 0: by the lengths of each call; else 1 + luattn_lengths */
   char *cache_dir, *nvrtc; /* NULL: as in luattn_target */
   const luattn_pack **packs;
   size_t num_packs;
@@ -131,7 +131,8 @@ void luattn_engine_close(luattn_engine *engine) {
   free(engine);
 }
 
-/* Takes the slots of `spec` out of the engine; false: one is being compiled, and all stay. */
+/* Removes the slots of `spec` from the engine; returns false, and removes none, while one is being
+ * compiled. */
 static bool take_slots(luattn_engine *e, const luattn_spec *spec, slot **taken, size_t *num_taken) {
   size_t kept = 0;
   for (size_t i = 0; i < e->count; ++i)
@@ -196,7 +197,7 @@ static unsigned wants_of(const luattn_args *a) {
   return wants;
 }
 
-/* What is fixed when a kernel is compiled, read off the arguments; the launch checks the rest of them. */
+/* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
 static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const luattn_args *given,
                               kernel_key *key, luattn_error *err) {
   const char *place = pass == LUATTN_FORWARD ? "forward" : "backward";
@@ -246,14 +247,14 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const l
   return LUATTN_OK;
 }
 
-/* But for the lengths. */
+/* Compares everything except the lengths. */
 static bool is_same_key(const kernel_key *a, const kernel_key *b) {
   return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
          a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed;
 }
 
-/* The slot of this key, or that of the other lengths where it serves these too. While that one is being
- * compiled nobody knows, so whoever asks waits for it. */
+/* The slot of this key, or that of the other lengths where it serves both. While that one is being compiled
+ * this is unknown, so callers wait for it. */
 static slot *find_slot(const luattn_engine *e, const kernel_key *key) {
   slot *other = NULL;
   for (size_t i = 0; i < e->count; ++i) {
@@ -288,9 +289,9 @@ static bool knows_spec(const luattn_pack *pack, const uint64_t hash[2]) {
   return false;
 }
 
-/* *kernel stays NULL where no pack has it, or not for this device; *err then says what the first one has that
- * knows the spec, or else the last one. A pack that has it and is damaged, or was made for another luattn, is
- * an error: compiling instead would hide it. */
+/* Looks in the packs. *kernel stays NULL where no pack has it for this device; *err then holds the message of
+ * the first pack that knows the spec, or else of the last one. A damaged pack, or one made for another
+ * luattn, is an error: compiling instead would hide it. */
 static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
                                    luattn_compile_report *report, luattn_error *err) {
   luattn_spec_info info;
@@ -318,7 +319,7 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
       continue;
     }
     TRY(status);
-    /* One made for the other lengths is all that there is, and serves these too. */
+    /* If only an image for the other lengths exists, it serves these too. */
     const uint32_t lengths = luattn_pack_get_entry(e->packs[i], index)->lengths;
     report->every_length = lengths != 1 + (uint32_t)key->lengths;
     snprintf(report->plan, sizeof report->plan, "from pack number %zu of the engine's, entry %zu\n", i,
@@ -339,11 +340,11 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
     TRY(look_in_packs(e, key, kernel, report, err));
     if (*kernel != NULL) return LUATTN_OK;
   }
-  if (e->never_compile && e->num_packs > 0) return LUATTN_UNSUPPORTED; /* with the message of a pack */
+  if (e->never_compile && e->num_packs > 0) return LUATTN_UNSUPPORTED; /* the message is a pack's */
   if (e->never_compile)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: never_compile is set and there are no packs; give some");
-  fail_clear(err); /* of what packs lack */
+  fail_clear(err); /* drops the message about what packs lack */
   const luattn_target target = {.struct_size = sizeof target,
                                 .pass = key->pass,
                                 .dtype = key->dtype,
@@ -364,11 +365,11 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
   TRY(luattn_compile(key->spec, &target, &image, report, err));
   const luattn_status status = luattn_kernel_load(e->driver, e->device, image, kernel, &said);
   luattn_image_free(image);
-  if (status != LUATTN_OK) *err = said; /* else a warning of the compilation stays */
+  if (status != LUATTN_OK) *err = said; /* otherwise keeps a warning of the compilation */
   return status;
 }
 
-/* Called and returns with the lock held; gives it up while compiling. */
+/* Called and returns with the lock held; releases it while compiling. */
 static void attempt(luattn_engine *e, slot *s) {
   luattn_error error = {.status = LUATTN_OK};
   luattn_kernel *kernel = NULL;
@@ -392,8 +393,8 @@ static void wait_for(luattn_engine *e, const slot *s) {
   while (s->state == SLOT_COMPILING && s->attempt == awaited) pthread_cond_wait(&e->ended, &e->lock);
 }
 
-/* Called and returns with the lock held. *out: the slot that has the answer for this key, ready or failed.
- * *fresh: the answer came meanwhile. */
+/* Called and returns with the lock held. *out: the slot with the result for this key, ready or failed.
+ * *fresh: it was finished during this call. */
 static luattn_status resolve(luattn_engine *e, const kernel_key *key, const slot **out, bool *fresh,
                              luattn_error *err) {
   for (*fresh = false;;) {
@@ -410,7 +411,7 @@ static luattn_status resolve(luattn_engine *e, const kernel_key *key, const slot
   }
 }
 
-/* A failure is not remembered beyond those who waited for it: what was missing may be there the next time. */
+/* A failure is reported only to those who waited for it: the next call may find what was missing. */
 static luattn_status ready_slot(luattn_engine *engine, const kernel_key *asked, const slot **out,
                                 luattn_error *err) {
   kernel_key key = *asked;
@@ -431,7 +432,7 @@ luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const 
                             luattn_error *err) {
   const slot *s;
   TRY(ready_slot(engine, key, &s, err));
-  *kernel = s->kernel; /* a slot that is ready stays as it is */
+  *kernel = s->kernel; /* a ready slot never changes */
   return LUATTN_OK;
 }
 

@@ -1,4 +1,4 @@
-/* engine.h: what makes one kernel of an engine differ from another. */
+/* engine.h: the key that tells kernels of an engine apart. */
 #ifndef LUATTN_ENGINE_ENGINE_H
 #define LUATTN_ENGINE_ENGINE_H
 
@@ -16,7 +16,7 @@ typedef struct kernel_key {
   bool packed; /* luattn_args.cu_seqlens_q and _k are given */
 } kernel_key;
 
-/* The kernel of a key, loaded or compiled if nobody has asked for it before. */
+/* The kernel of a key, loaded or compiled on first use. */
 luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const luattn_kernel **kernel,
                             luattn_error *err);
 

@@ -1,4 +1,4 @@
-/* prepare.c: kernels before they are needed. */
+/* prepare.c: compiles kernels before they are needed. */
 #include "common/parallel.h"
 #include "engine/engine.h"
 
@@ -27,13 +27,13 @@ static luattn_status prepare_one(void *user, size_t index, luattn_error *err) {
                           .wants = r->pass == LUATTN_FORWARD ? 0
                                    : r->wants != 0           ? r->wants
                                                              : luattn_spec_wants(r->spec)};
-  /* Both classes of lengths, unless one kernel serves both, which the engine knows. */
+  /* Prepares both classes of lengths, unless one kernel serves both, which the engine knows. */
   kernel_key other = key;
   other.lengths = LUATTN_SHORT;
   luattn_error said = {.status = LUATTN_OK};
   TRY(engine_kernel(p->engine, &key, &kernel, err));
   const luattn_status status = engine_kernel(p->engine, &other, &kernel, &said);
-  if (status != LUATTN_OK || err->message[0] == 0) *err = said; /* the first warning stays */
+  if (status != LUATTN_OK || err->message[0] == 0) *err = said; /* keeps the first warning */
   return status;
 }
 
