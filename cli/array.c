@@ -105,7 +105,7 @@ const void *array_at(const array *a, int64_t flat) {
   return (const char *)a->storage + offset(a, flat) * (a->t.dtype.bits / 8);
 }
 
-/* The element as a view of no dimensions. */
+/* The element, as a view without axes. */
 static cpu_view element(const array *a, int64_t flat) {
   const DLDataType type = a->t.dtype;
   return (cpu_view){

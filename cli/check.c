@@ -32,8 +32,8 @@ void check_print(const char *title, const check_report *r) {
         "and it is derived\n");
 }
 
-/* Largest difference, less what is `allowed` for each element (NULL: nothing); NaN or infinity where the two
- * do not agree on it gives NaN. *biggest: largest finite |want|. */
+/* The largest difference beyond what is `allowed` for each element (NULL: nothing); NaN if only one side is
+ * NaN or infinite. *biggest: largest finite |want|. */
 static double distance(const array *got, const array *want, const array *allowed, double *biggest) {
   double error = 0;
   *biggest = 0;
@@ -55,11 +55,11 @@ typedef struct comparison {
   const cli_result *got, *want, *rounded; /* rounded: NULL unless dtype is a half type */
   const cli_result *noise;                /* of gradients (cpu_gradient_noise); may be NULL */
   const cli_result *kinks;                /* of dq, dk, dv (cpu_gradient_kinks); may be NULL */
-  const cli_result *scores; /* what roundings of scores move (cpu_forward_score_noise), or NULL */
-  double exponent;          /* and what they are of a row (likewise) */
+  const cli_result *scores;               /* effect of rounded scores (cpu_forward_score_noise), or NULL */
+  double exponent;                        /* and the magnitude of a row's exponents (likewise) */
 } comparison;
 
-/* The largest finite value: what is infinite allows nothing. */
+/* The largest finite value: infinities allow nothing. */
 static double biggest_of(const array *a) {
   double biggest = 0;
   for (int64_t i = 0, n = array_count(a); i < n; i++) {
@@ -69,14 +69,14 @@ static double biggest_of(const array *a) {
   return biggest;
 }
 
-/* What adding and subtracting 0.3 in the type costs the largest value: FlashAttention's allowance for the
- * output's own rounding, where a plain computation is exact by luck. Two roundings at |x| + 0.3. */
+/* The error of adding and subtracting 0.3 in the type, for the largest value: FlashAttention's allowance for
+ * the output's own rounding, where a plain computation is exact by luck. Two roundings at |x| + 0.3. */
 static double rounding_of(luattn_dtype type, double biggest) {
   return 2 * (biggest + 0.3) * (type == LUATTN_F16 ? 0x1p-11 : 0x1p-8);
 }
 
-/* Half the unit roundoff of a half type, a little under the standard deviation of one rounding (0.58 of it);
- * of others a quarter of what is allowed. */
+/* Half the unit roundoff of a half type, a little less than the standard deviation of one rounding (0.58 of
+ * it); of others a quarter of the tolerance. */
 static double unit_of(luattn_dtype type) {
   return type == LUATTN_F64   ? 1e-12 / 4
          : type == LUATTN_F32 ? 1e-5 / 4
@@ -92,8 +92,8 @@ static const array *at_offset(const cli_result *r, size_t offset) {
   return r != NULL ? (const array *)(const void *)((const char *)r + offset) : NULL;
 }
 
-/* The error of plain half precision. That of dq, dk and dv is taken to be two standard deviations at least of
- * the roundings that it has: the largest of few errors may be smaller by luck. */
+/* The error of plain half precision. For dq, dk and dv it is at least two standard deviations of their
+ * roundings: the largest of few errors may be small by luck. */
 static double plain_error(const comparison *c, size_t offset, const array *want) {
   double ignored;
   const double error = distance(at_offset(c->rounded, offset), want, NULL, &ignored);
@@ -104,22 +104,22 @@ static double plain_error(const comparison *c, size_t offset, const array *want)
 }
 
 /* Scores are float32 in float32, bf16 and f16 kernels, float64 in f64's: one of magnitude |s| rounds by up to
- * 2^-24 |s|. An exponential of it is off by that as a relative error. Between q.k and a weight a number of
- * this size rounds twice, the score and its multiple of log2(e), and in backward lse and its multiple do. The
+ * 2^-24 |s|, and its exponential has that as a relative error. Between q.k and a weight, a number of this
+ * size is rounded twice: the score and its multiple of log2(e); in backward lse and its multiple are too. The
  * standard deviation of a rounding is 1 / sqrt(3) of its bound, of two independent ones 0.82 of it. */
 static double score_unit(luattn_dtype type) { return 0.82 * (type == LUATTN_F64 ? 0x1p-53 : 0x1p-24); }
 
-/* Of the largest value. */
+/* Relative to the largest value. */
 static double base_tolerance(luattn_dtype type) { return type == LUATTN_F64 ? 1e-12 : 1e-5; }
 
 static bool adds_up_rows(size_t offset) {
   return offset == offsetof(cli_result, dk) || offset == offsetof(cli_result, dv);
 }
 
-/* What these roundings do to a result: four standard deviations of those of the single weights, which are
- * independent; and what all weights of a row share, by lse and by the sum of weights: the size of the row's
- * exponents times that. lse itself moves by as much, not by a factor, and in dk and dv each term is of
- * another row. */
+/* The effect of these roundings on a result: four standard deviations of the independent roundings of single
+ * weights, plus the error that all weights of a row share, through lse and the sum of weights: the magnitude
+ * of the row's exponents times the roundoff. lse itself is off by as much, not by a factor, and in dk and dv
+ * each term comes from another row. */
 static double score_tolerance(const comparison *c, size_t offset, double biggest) {
   const array *moved = at_offset(c->scores, offset);
   if (c->scores == NULL) return 0;
@@ -141,10 +141,11 @@ static void compare(const comparison *c, const char *name, size_t offset, double
   }
   const array *noise = at_offset(c->noise, offset);
   if (noise != NULL && noise->storage != NULL && offset >= offsetof(cli_result, input_grad)) {
-    /* A sum of many contributions that cancel: four standard deviations of their independent roundings. */
+    /* Tolerance of a sum of many contributions that cancel: four standard deviations of their independent
+     * roundings. */
     tolerance += 4 * unit_of(c->dtype) * biggest_of(noise);
   }
-  /* What lies under the smallest normal number of the type of the sums is 0 there. */
+  /* Sums below the smallest normal number of their type become 0. */
   check_add(c->out, name, error, tolerance + (c->dtype == LUATTN_F64 ? DBL_MIN : FLT_MIN));
 }
 
@@ -173,7 +174,7 @@ static luattn_status run_cpu(const cli_problem *p, luattn_dtype precision, bool 
   return backward ? luattn_cpu_backward_in(p->spec, &args, precision, err) : LUATTN_OK;
 }
 
-/* `want` has what forward gave. */
+/* `want` has forward's results. */
 static luattn_status gradient_noise(const cli_problem *p, const cli_result *want, cli_result *noise,
                                     luattn_error *err) {
   const DLDataType f64 = dtype_dl(LUATTN_F64);
@@ -185,11 +186,11 @@ static luattn_status gradient_noise(const cli_problem *p, const cli_result *want
   return cpu_gradient_noise(p->spec, &args, err);
 }
 
-/* What roundings of scores do. lse and saved stay absent: they move by `exponent` alone. */
+/* Computes the effect of rounded scores. lse and saved stay absent: they are off by `exponent` only. */
 typedef struct score_noise {
   cli_result of;
   double exponent;
-  bool matters; /* beside what is allowed anyway, a tenth of that; else only of.o is filled in */
+  bool matters; /* the effect exceeds a tenth of the rest of the tolerance; otherwise only of.o is filled */
 } score_noise;
 
 static luattn_status score_noise_compute(const cli_problem *p, const cli_result *want, bool backward,
@@ -207,7 +208,7 @@ static luattn_status score_noise_compute(const cli_problem *p, const cli_result 
   return cpu_backward_score_noise(p->spec, &args, err);
 }
 
-/* Leaves out the gradients that are not wanted: the engine compiles for what there is room for. */
+/* Leaves out gradients that are not wanted: the engine compiles for those that have memory. */
 static void keep_wanted(cli_result *r, unsigned wants) {
   if (!(wants & LUATTN_WANT_DQ)) array_free(&r->dq);
   if (!(wants & LUATTN_WANT_DK)) array_free(&r->dk);
@@ -220,9 +221,9 @@ static DLDataType real_of(const cli_problem *p) {
   return dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
 }
 
-/* What the CPU path gives, in double precision and, for a half type, in that; how large the terms of
- * parameter gradients are; how far others may move because a derivative jumps; and how far all of it because
- * scores are rounded. */
+/* Results of the CPU path, in double precision and, for a half type, rounded to that; the magnitude of
+ * parameter gradients' terms; how far others may be off because a derivative jumps; and how far all may be
+ * off because scores are rounded. */
 typedef struct references {
   cli_result want, rounded, noise, kinks;
   score_noise scores;
@@ -234,8 +235,8 @@ static void references_free(references *r) {
   result_free(&r->scores.of);
 }
 
-/* A kernel adds up products in float, or double, in an order of its own: a few units of its type, of which
- * the largest partial sum is at most the sum of magnitudes. */
+/* A kernel sums in float, or double, in an order of its own: the error is a few units of the largest partial
+ * sum, which is at most the sum of magnitudes. */
 static luattn_status gradient_kinks(const cli_problem *p, references *r, luattn_error *err) {
   const DLDataType f64 = dtype_dl(LUATTN_F64);
   cli_binding bind;
@@ -246,7 +247,7 @@ static luattn_status gradient_kinks(const cli_problem *p, references *r, luattn_
   return cpu_gradient_kinks(p->spec, &args, p->dtype == LUATTN_F64 ? 0x1p-49 : 0x1p-20, &r->has_kinks, err);
 }
 
-/* references_free frees also what an error has left. */
+/* references_free also frees the results of a failed call */
 static luattn_status references_compute(const cli_problem *p, bool backward, references *r,
                                         luattn_error *err) {
   const DLDataType f64 = dtype_dl(LUATTN_F64);
@@ -298,7 +299,7 @@ luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, 
   return s;
 }
 
-/* The same values in float64, so that a small step in one of them is not rounded away. The CPU path takes any
+/* Converts values to float64, so that a small step in one of them is not rounded away. The CPU path takes any
  * type. */
 static luattn_status widen(array *from, luattn_error *err) {
   array to;
@@ -342,8 +343,8 @@ luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *ou
 
 /* ---- the adjoint identity ---- */
 
-/* The sum of squares of what three times plain arithmetic in p's type is off in one gradient, and of what its
- * terms' own roundings are: as `compare` has it, but of all elements. */
+/* The sum of squares of three times plain arithmetic's error in one gradient, and of the roundings of its
+ * terms: as in `compare`, but over all elements. */
 static double squares_of_errors(const comparison *c, size_t offset) {
   const array *want = at_offset(c->want, offset), *rounded = at_offset(c->rounded, offset),
               *noise = at_offset(c->noise, offset), *scores = at_offset(c->scores, offset);
@@ -364,7 +365,7 @@ static double squares_of_errors(const comparison *c, size_t offset) {
   return sum;
 }
 
-/* Of q, k and v, and of inputs and scalars. */
+/* Checks gradients of q, k and v, and of inputs and scalars. */
 static void allow_along(const comparison *c, size_t num_inputs, double allowed[2]) {
   const double tensors = squares_of_errors(c, offsetof(cli_result, dq)) +
                          squares_of_errors(c, offsetof(cli_result, dk)) +
@@ -375,7 +376,7 @@ static void allow_along(const comparison *c, size_t num_inputs, double allowed[2
   allowed[0] = 4 * sqrt(tensors), allowed[1] = 4 * sqrt(parameters);
 }
 
-/* Its arrays, so that differences of a small step are exact enough. */
+/* Converts all arrays, so that differences of a small step are exact enough. */
 static luattn_status widen_problem(cli_problem *p, luattn_error *err) {
   array *const arrays[] = {&p->q, &p->k, &p->v, &p->dout, &p->dlse};
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) TRY(widen(arrays[i], err));

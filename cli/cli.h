@@ -1,4 +1,4 @@
-/* cli.h: what the subcommands share: options, arrays, one call's tensors, and how a failure is told. */
+/* cli.h: shared by the subcommands: options, arrays, one call's tensors, and reports of failures. */
 #ifndef LUATTN_CLI_H
 #define LUATTN_CLI_H
 
@@ -31,7 +31,7 @@ typedef struct cli_options {
   bool has_scale; /* --scale was given */
   long seed, repeat, time_limit, jobs, splits, batch, head;
   bool backward, full, no_tuned, list, with_specs, with_sources, deterministic, offsets;
-  bool mask_only; /* no option: q, k and v stay zero, as nothing but the mask is asked */
+  bool mask_only; /* not an option: only the mask is asked for, so q, k and v stay zero */
 } cli_options;
 
 /* Which subcommands know an option. */
@@ -48,13 +48,14 @@ enum {
   CLI_WARM = 512
 };
 
-/* `name`: of the subcommand, for messages. Cuts NAME=VALUE words in argv in two. */
+/* `name`: the subcommand, for messages. Splits NAME=VALUE words of argv in place. */
 luattn_status options_parse(int argc, char **argv, int command, const char *name, cli_options *out,
                             luattn_error *err);
-void options_print(FILE *to, int command); /* the part of --help that lists options */
-/* "M,N,..": at most `most` numbers from 0 to INT32_MAX; how many there are, 0 if it is anything else. */
+void options_print(FILE *to, int command); /* prints the options of --help */
+/* Parses "M,N,..": at most `most` numbers from 0 to INT32_MAX. Returns how many there are, 0 on any other
+ * text. */
 int parse_sizes(const char *text, int most, int *out);
-/* "D", "D,Dv" or "DxDv", both at least 1. False: it is anything else. */
+/* Parses "D", "D,Dv" or "DxDv", both at least 1. Returns false on any other text. */
 bool parse_head_dim(const char *text, int out[2]);
 
 /* ---- array.c: owned host tensors ---- */
@@ -74,17 +75,17 @@ DLDataType dtype_of_input(uint32_t input_dtype); /* luattn_input_dtype */
 luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last,
                         luattn_error *err);
 void array_free(array *a);
-/* An element by its flat index in logical row-major order; array_at: where it is stored. */
+/* Reads an element by its flat index in logical row-major order; array_at: its address. */
 double array_get(const array *a, int64_t flat);
 const void *array_at(const array *a, int64_t flat);
 void array_set(array *a, int64_t flat, double x);
 int64_t array_count(const array *a);
 
-/* Checks everything that it reads. The stream must be seekable, and is read to its end; `name` stands in
- * messages. */
+/* Reads an array, and checks everything in the file. The stream must be seekable, and is read to its end;
+ * `name` is for messages. */
 luattn_status npy_read(const char *path, array *out, luattn_error *err);
 luattn_status npy_read_stream(const char *name, FILE *f, array *out, luattn_error *err);
-/* bf16, which NumPy does not know, is written as float32. */
+/* Writes bf16, which NumPy lacks, as float32. */
 luattn_status npy_write(const char *path, const array *a, luattn_error *err);
 
 /* ---- problem.c: one call's tensors ---- */
@@ -99,9 +100,9 @@ typedef struct cli_problem {
   luattn_scalar scalar[CLI_MAX_PAIRS];
   int num_scalars;
   double scale;
-  int num_splits, skip;      /* as luattn_args has them */
-  const unsigned char *kept; /* what the mask keeps, a byte for each score, where it is known; naive_forward
-                                then asks the mask no more */
+  int num_splits, skip;      /* as in luattn_args */
+  const unsigned char *kept; /* what the mask keeps, a byte for each score, if known: naive_forward then does
+                              * not call the mask */
   bool heads_last;
 } cli_problem;
 
@@ -114,12 +115,13 @@ luattn_status arch_option(const char *text, luattn_target *out, luattn_error *er
 luattn_status lengths_option(const cli_options *o, int *out, luattn_error *err);
 luattn_status shape_option(const cli_options *o, cli_problem *out, luattn_error *err);
 
-/* From files where given, random elsewhere (--seed). `need_dout`: fill dout (random unless given). */
+/* Fills a problem from files where given, with random numbers elsewhere (--seed). `need_dout`: fill dout
+ * (random unless given). */
 luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *out,
                            luattn_error *err);
 void problem_free(cli_problem *p);
 
-/* What a pass writes. Outputs in `real` (the type of lse and parameter gradients) or `storage`. */
+/* The outputs of a pass. Outputs in `real` (the type of lse and parameter gradients) or `storage`. */
 typedef struct cli_result {
   array o, lse, saved, dq, dk, dv, input_grad[12], scalar_grads;
 } cli_result;
@@ -134,23 +136,23 @@ typedef struct cli_binding {
 } cli_binding;
 luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind);
 
-/* ---- wide.c ---- */
+/* ---- int_range.c ---- */
 
-/* A line on stderr, if an element of an integer input is further from 0 than kernels compute with, and the
- * spec does compute with that input, not only compare. */
-void warn_of_wide_integers(const cli_problem *p, int input);
+/* Warns on stderr if an integer input has an element beyond the range that kernels compute with, and the spec
+ * computes with that input instead of only comparing it. */
+void warn_of_int_range(const cli_problem *p, int input);
 
 /* ---- gpu.c: the same on a device ---- */
 
 typedef struct cli_gpu cli_gpu;
 luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err);
-/* As --device says; without it a GPU where there is one. *out = NULL: the CPU. */
+/* The device of --device; without the option a GPU if there is one. *out = NULL: the CPU. */
 luattn_status gpu_pick(const cli_options *o, cli_gpu **out, luattn_error *err);
 void gpu_close(cli_gpu *g);
 const char *gpu_name(const cli_gpu *g);
-/* The GPU that --device, which must be given, names. */
+/* The GPU of --device, which must be given. */
 luattn_status gpu_look(const cli_options *o, luattn_device_info *out, int *driver_version, luattn_error *err);
-/* What the plans of the passes that ran last say about remembered tiles, if anything. */
+/* Prints what the plans of the last passes say about remembered tiles, if anything. */
 void gpu_print_tuning(const cli_gpu *g);
 /* Copies the problem to the device, poisons every output with NaN bytes, runs the passes and copies results
  * back. */
@@ -161,21 +163,21 @@ luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int rep
 
 /* ---- cmd_bench.c ---- */
 
-/* How many scores the mask keeps over batch and heads; of very long sequences an estimate, which *exact
- * tells. */
+/* Counts the scores that the mask keeps, over batch and heads; for very long sequences an estimate, then
+ * *exact is false. */
 luattn_status bench_kept(const cli_problem *p, double *kept, bool *exact, luattn_error *err);
-/* FLOPs of a pass, from these. */
+/* FLOPs of a pass with so many scores. */
 double bench_flops(const cli_problem *p, luattn_pass pass, double kept);
 
 /* ---- naive.c: plain Lua, one score at a time ---- */
 
-/* Refuses a spec from a pipe or a terminal, which gives its text once. For what reads it again later. */
+/* Refuses a spec from a pipe or a terminal, for commands that read its text twice. */
 luattn_status spec_can_be_reread(const char *path, luattn_error *err);
 
-/* Forward by the definition: every hook called in plain Lua with numbers, every score computed. Independent
+/* Forward by its definition: every hook called in plain Lua with numbers, every score computed. Independent
  * of tracing, tiles and derivatives. Results in double. */
 luattn_status naive_forward(const cli_options *o, const cli_problem *p, cli_result *r, luattn_error *err);
-/* The mask's answers, for cli_problem.kept: batch x heads x q_len x kv_len bytes. */
+/* Evaluates the mask, for cli_problem.kept: batch x heads x q_len x kv_len bytes. */
 luattn_status naive_mask(const cli_options *o, const cli_problem *p, unsigned char *kept, luattn_error *err);
 
 /* ---- the subcommands ---- */

@@ -63,7 +63,7 @@ static luattn_status bench(const cli_options *o, cli_gpu *gpu, const cli_problem
   return LUATTN_OK;
 }
 
-/* A GPU is looked for before arrays are filled for it. */
+/* Find the GPU before arrays are filled for it. */
 static luattn_status open_and_bench(const cli_options *o, const luattn_spec *spec, luattn_error *err) {
   cli_gpu *gpu;
   cli_problem p;

@@ -20,7 +20,7 @@ static luattn_status size_to_keep(const cli_options *o, size_t *bytes, luattn_er
                      "with --max-bytes");
 }
 
-/* What would be ignored is refused. */
+/* Refuses arguments that would be ignored. */
 static luattn_status check_options(const cli_options *o, luattn_error *err) {
   const bool is_info = strcmp(o->spec, "info") == 0;
   if (o->max_bytes == NULL || (!is_info && strcmp(o->spec, "clear") != 0)) return LUATTN_OK;

@@ -3,7 +3,7 @@
 
 #include "cli/check.h"
 
-/* Random inputs may leave a mask little to keep, or nothing, and zeros agree with zeros. */
+/* Warns if the mask keeps few scores of random inputs, or none: zeros agree with zeros. */
 static luattn_status print_kept(const cli_problem *p, luattn_error *err) {
   const double all = (double)p->batch * p->heads * p->q_len * p->kv_len;
   double kept;
@@ -25,7 +25,7 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
   char shape[96];
   int dim[2] = {6, 5};
   o.dtype = "f64";
-  /* A head dim that is wrong, or one too many, is left to problem_read. */
+  /* A wrong head dim, or one too many, is reported by problem_read. */
   if (o.shape == NULL && (o.head_dim == NULL || (o.q == NULL && parse_head_dim(o.head_dim, dim)))) {
     snprintf(shape, sizeof shape, "2,2,1,19,23,%d,%d", dim[0], dim[1]);
     o.shape = shape, o.head_dim = NULL;
@@ -74,8 +74,8 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
   return status;
 }
 
-/* Kernels and the CPU path share what the spec gives as its backward, so that only differences can tell
- * whether it is right. Without --full on a small problem, unless files say another size. */
+/* Kernels and the CPU path share the backward that the spec gives, so only differences can tell whether it is
+ * right. Without --full on a small problem, unless files fix the size. */
 static luattn_status given_backward(const cli_options *given, const luattn_spec *spec, bool *failed,
                                     luattn_error *err) {
   enum { MOST_SCORES = 1 << 20 }; /* some seconds of plain Lua */
@@ -101,7 +101,7 @@ static luattn_status given_backward(const cli_options *given, const luattn_spec 
 
 static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *failed, luattn_error *err) {
   cli_gpu *gpu = NULL;
-  luattn_dtype one = LUATTN_F64; /* of the kernels to check; the CPU path has but one */
+  luattn_dtype one = LUATTN_F64; /* the dtype of the kernels to check; the CPU path has only one */
   TRY(dtype_option(o, &one, err));
   TRY(gpu_pick(o, &gpu, err));
   const bool plain = gpu == NULL || o->full, by_hand = !plain && spec_gives_backward(spec);

@@ -5,7 +5,7 @@
 
 #include "cli/cli.h"
 
-/* --arch, or --device: the architecture of a GPU at hand, and the tiles that are remembered for it. */
+/* --arch, or --device: the architecture of a local GPU, and the tiles that are remembered for it. */
 static luattn_status read_arch(const cli_options *o, luattn_target *t, luattn_device_info *device,
                                luattn_error *err) {
   if (o->arch != NULL && o->device != NULL)
@@ -94,7 +94,7 @@ static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t,
     fprintf(stderr, "compiled: trace %.1f ms, plan and source %.1f ms, NVRTC %.0f ms\n", report.trace_ms,
             report.plan_ms, report.nvrtc_ms);
   }
-  fputs(report.plan, stderr); /* of what was compiled, which --stage plan cannot know */
+  fputs(report.plan, stderr); /* the plan after compilation, which --stage plan cannot know */
   const void *cubin = luattn_image_cubin(image, &size);
   const bool ok = fwrite(cubin, 1, size, stdout) == size && fflush(stdout) == 0;
   luattn_image_free(image);

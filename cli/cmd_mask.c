@@ -1,4 +1,4 @@
-/* cmd_mask.c: luattn mask: the picture of a mask's tiles. */
+/* cmd_mask.c: luattn mask: draws the tiles of a mask. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static void print_text(const picture *m) {
   const int most = 64, step_r = (m->rows + most - 1) / most, step_c = (m->columns + most - 1) / most;
   for (int r = 0; r < m->rows; r += step_r) {
     for (int c = 0; c < m->columns; c += step_c) {
-      int low = 2, high = 0; /* a cell that stands for several tiles is full or empty only if all are */
+      int low = 2, high = 0; /* a cell of several tiles is full or empty only if all of them are */
       for (int i = r; i < r + step_r && i < m->rows; i++) {
         for (int j = c; j < c + step_c && j < m->columns; j++) {
           const int t = m->tile[(size_t)i * (size_t)m->columns + (size_t)j];

@@ -1,4 +1,4 @@
-/* cmd_pack.c: luattn pack: writes packs, and tells what is in one. */
+/* cmd_pack.c: luattn pack: writes packs, and lists their entries. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static void collect_image(const grid_kernel *k, luattn_lengths lengths, luattn_p
   item[(*count)++] = *all;
 }
 
-/* Images in the grid's order, each with its source behind it, and each spec before its images. */
+/* Items in the grid's order: each spec before its images, each image followed by its source. */
 static luattn_status collect(const grid *g, luattn_pack_item *item, size_t *count, luattn_error *err) {
   const cli_options *o = g->options;
   const size_t kernels = g->num_kernels / g->num_specs;
@@ -56,7 +56,7 @@ static luattn_status collect(const grid *g, luattn_pack_item *item, size_t *coun
       char *text;
       all.kind = LUATTN_PACK_SPEC;
       TRY(read_text(o->specs[s], &text, &all.text_size, err));
-      all.text = text; /* free_texts gives it back */
+      all.text = text; /* freed by free_texts */
       item[(*count)++] = all;
     }
     for (size_t k = s * kernels; k < (s + 1) * kernels; k++)
@@ -86,7 +86,7 @@ static luattn_status write_pack(const grid *g, luattn_error *err) {
   return status;
 }
 
-/* As luattn_pack_write will ask, and told now, not after minutes of compiling. */
+/* Checks what luattn_pack_write would refuse, before minutes of compiling. */
 static luattn_status check_output(const char *path, luattn_error *err) {
   const char *slash = strrchr(path, '/');
   char folder[4096];
@@ -149,7 +149,7 @@ static luattn_status make_pack(const cli_options *o, luattn_error *err) {
 
 /* ---- listing ---- */
 
-/* A name out of a file that anyone may have made, as part of a line or of a path. */
+/* A name from an untrusted file, made safe for a line or a path. */
 static void clean_name(const char *name, char out[LUATTN_NAME_SIZE]) {
   size_t i = 0;
   for (; name[i] != 0 && i + 1 < LUATTN_NAME_SIZE; i++) {
@@ -201,7 +201,7 @@ static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_er
   return LUATTN_OK;
 }
 
-/* A spec or a source: a line, and with --out a new file. */
+/* Prints a spec or a source as a line, and with --out writes it to a new file. */
 static luattn_status list_text(const luattn_pack *pack, size_t index, const char *folder, luattn_error *err) {
   const luattn_pack_entry *e = luattn_pack_get_entry(pack, index);
   char name[LUATTN_NAME_SIZE], dims[24], arch[24], file[192], path[4096];
@@ -217,7 +217,7 @@ static luattn_status list_text(const luattn_pack *pack, size_t index, const char
   TRY(luattn_pack_read(pack, index, &bytes, &size, err));
   luattn_status status = LUATTN_OK;
   if (folder != NULL && (size_t)snprintf(path, sizeof path, "%s/%s", folder, file) < sizeof path) {
-    FILE *f = fopen(path, "wx"); /* nothing is written over */
+    FILE *f = fopen(path, "wx"); /* never overwrites */
     const bool ok = f != NULL && fwrite(bytes, 1, size, f) == size;
     if ((f != NULL && fclose(f) != 0) || !ok)
       status = luattn_fail(err, LUATTN_IO, "%s: cannot be written: %s; name a new folder with --out", path,
@@ -251,7 +251,7 @@ static luattn_status list_entries(const luattn_pack *pack, const cli_options *o,
   return LUATTN_OK;
 }
 
-/* Nothing is compiled for a list, so what says how would be ignored. */
+/* A list compiles nothing: options that say how would be ignored, so they are refused. */
 static luattn_status check_list_options(const cli_options *o, luattn_error *err) {
   const struct {
     const char *name;

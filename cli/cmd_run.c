@@ -13,8 +13,8 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-/* [batch, len, heads, dim] of [batch, heads, len, dim]: the same elements, owned by the array that it is
- * given. */
+/* A [batch, len, heads, dim] view of [batch, heads, len, dim]: the same elements, owned by the given
+ * array. */
 static array swapped(const array *a) {
   array view = *a;
   view.shape[1] = a->shape[2], view.stride[1] = a->stride[2];
@@ -22,7 +22,7 @@ static array swapped(const array *a) {
   return view;
 }
 
-/* Prints one output, and writes it where there is a folder. */
+/* Prints one output, and writes it if a folder is given. */
 static luattn_status show(const cli_options *o, const char *name, const array *a, luattn_error *err) {
   if (a->storage == NULL) return LUATTN_OK;
   double sum = 0, big = 0;
@@ -47,7 +47,7 @@ static luattn_status show(const cli_options *o, const char *name, const array *a
   return LUATTN_OK;
 }
 
-/* A tensor with heads, in the file's order of axes as those that --q, --k and --v name. */
+/* A tensor with heads, in the axis order of the files of --q, --k and --v. */
 static luattn_status show_tensor(const cli_options *o, const char *name, const cli_problem *p, const array *a,
                                  luattn_error *err) {
   const array file = p->heads_last ? swapped(a) : *a;
@@ -88,7 +88,7 @@ static luattn_status run_cpu(const cli_problem *p, bool backward, cli_result *r,
   return backward ? luattn_cpu_backward(p->spec, &args, err) : LUATTN_OK;
 }
 
-/* Before the work, so that a run of minutes does not end on a misspelt folder. */
+/* Checked before the work, so that a run of minutes does not end on a misspelt folder. */
 static luattn_status make_folder(const cli_options *o, luattn_error *err) {
   if (o->out == NULL || mkdir(o->out, 0777) == 0) return LUATTN_OK;
   struct stat st;
@@ -99,7 +99,7 @@ static luattn_status make_folder(const cli_options *o, luattn_error *err) {
                      o->out, strerror(reason == EEXIST ? ENOTDIR : reason));
 }
 
-/* --dlse alone would be passed over: what it adds to is backward, which is not asked for. */
+/* Refuses --dlse alone: it matters only in backward, which was not asked for. */
 static luattn_status check_gradients(const cli_options *o, bool backward, luattn_error *err) {
   if (o->dlse == NULL || backward) return LUATTN_OK;
   return luattn_fail(
@@ -115,7 +115,7 @@ static luattn_status run(const cli_options *o, const cli_problem *p, bool backwa
   TRY(make_folder(o, err));
   TRY(gpu_pick(o, &gpu, err));
   const luattn_dtype real = gpu == NULL || p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32;
-  /* On the CPU everything is written as float64: nothing is lost on the way to a file. */
+  /* On the CPU everything is written as float64, without loss. */
   luattn_status status =
       result_new(p, dtype_dl(gpu == NULL ? LUATTN_F64 : p->dtype), dtype_dl(real), backward, &r, err);
   if (status == LUATTN_OK) {

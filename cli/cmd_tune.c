@@ -1,4 +1,4 @@
-/* cmd_tune.c: luattn tune: measures the tiles that a spec could have, and remembers the best beside the
+/* cmd_tune.c: luattn tune: measures the candidate tiles of a spec, and remembers the best next to the
  * cache. */
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #define TOKENS 8192     /* batch x length where --shape does not say */
 #define WIDTH 2048      /* heads x head_dim, likewise */
-#define LEAST_GAIN 1.01 /* medians of two runs differ by as much */
+#define LEAST_GAIN 1.01 /* medians of two runs differ that much */
 
 typedef struct shape {
   char text[96]; /* as --shape */
@@ -105,7 +105,7 @@ static luattn_status open_gpu(tuning *t, luattn_error *err) {
   cli_options o = *t->o;
   luattn_error why;
   o.lengths = NULL;
-  o.no_tuned = true; /* forward, for what backward reads, by the plan's own tiles */
+  o.no_tuned = true; /* forward, which writes what backward reads, uses the plan's own tiles */
   const luattn_status status = gpu_open(&o, &t->gpu, &why);
   if (status == LUATTN_OK) return LUATTN_OK;
   return luattn_fail(
@@ -201,8 +201,7 @@ static void print_table(const tuning *t, int pass, int i) {
     if (tune_competes(f, j, lengths)) print_row(t, &f->candidate[j], pass, i, own->ms[i]);
 }
 
-/* How many times as fast as the plan's choice, over the shapes of a class: the geometric mean; 0: not
- * measured. */
+/* The speedup over the plan's choice, as the geometric mean over the shapes of a class; 0: not measured. */
 static double gain_of(const tuning *t, int pass, luattn_lengths lengths, const tune_candidate *c) {
   const tune_candidate *own = tune_default(&t->field[pass], lengths);
   double sum = 0;
@@ -216,7 +215,7 @@ static double gain_of(const tuning *t, int pass, luattn_lengths lengths, const t
   return count > 0 ? exp(sum / count) : 0;
 }
 
-/* What is no faster is forgotten, so that the plan's choice stands. */
+/* Forgets tiles that are no faster than the plan's choice. */
 static luattn_status remember(const tuning *t, int pass, luattn_lengths lengths, luattn_error *err) {
   static const char *const classes[] = {[LUATTN_LONG] = "long", [LUATTN_SHORT] = "short"};
   const tune_field *f = &t->field[pass];
@@ -244,7 +243,7 @@ static luattn_status remember(const tuning *t, int pass, luattn_lengths lengths,
   return LUATTN_OK;
 }
 
-/* Wrong results are a fault of luattn's; whoever meets one should not go on as if nothing had been. */
+/* Wrong results are a bug of luattn: stop rather than go on. */
 static luattn_status refuse_wrong(const tuning *t, luattn_error *err) {
   char name[64];
   for (int pass = 0; pass < t->passes; pass++)

@@ -1,10 +1,10 @@
-/* gpu.c: a problem on a device through the engine. */
+/* gpu.c: runs a problem on a device through the engine. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/gpu.h"
 
-/* cpu, cuda or cuda:N. *number = -1: the CPU. */
+/* Parses cpu, cuda or cuda:N. *number = -1: the CPU. */
 static luattn_status parse_device(const char *text, int *number, luattn_error *err) {
   *number = strcmp(text, "cpu") == 0 ? -1 : 0;
   if (*number < 0 || strcmp(text, "cuda") == 0) return LUATTN_OK;
@@ -12,7 +12,7 @@ static luattn_status parse_device(const char *text, int *number, luattn_error *e
   return luattn_fail(err, LUATTN_INVALID, "--device: '%s' is not a device; use cpu, cuda or cuda:N", text);
 }
 
-/* What the options say of kernels, the device aside. */
+/* The engine options, except for the device. */
 static luattn_status engine_options(const cli_options *o, luattn_engine_options *out, luattn_error *err) {
   *out = (luattn_engine_options){.struct_size = sizeof *out,
                                  .cache_dir = o->cache_dir,
@@ -26,7 +26,7 @@ luattn_status gpu_pick(const cli_options *o, cli_gpu **out, luattn_error *err) {
   int number = 0;
   luattn_engine_options unused;
   *out = NULL;
-  TRY(engine_options(o, &unused, err)); /* a misspelt option is one on the CPU, too */
+  TRY(engine_options(o, &unused, err)); /* a misspelt option is reported on the CPU, too */
   if (o->device != NULL) TRY(parse_device(o->device, &number, err));
   if (number < 0) return LUATTN_OK;
   const luattn_status status = gpu_open(o, out, err);
@@ -79,7 +79,7 @@ void gpu_close(cli_gpu *g) {
 
 const char *gpu_name(const cli_gpu *g) { return g->info.name; }
 
-/* The plan's lines about tuning: that remembered tiles were used, or could not be, is for the user to see. */
+/* Shows the plan's lines about tuning to the user: remembered tiles were used, or could not be. */
 static void print_tuning(const char *pass, const char *plan) {
   for (const char *line = plan; *line != 0;) {
     const int n = (int)strcspn(line, "\n");
@@ -93,9 +93,9 @@ void gpu_print_tuning(const cli_gpu *g) {
   if (g->plan[LUATTN_BACKWARD] != NULL) print_tuning("backward", g->plan[LUATTN_BACKWARD]);
 }
 
-/* Around every buffer stand bytes 0xff, which is NaN in every float type: what a kernel reads there shows in
- * its results, and what it writes there shows in guards_intact. A buffer itself starts out so too: an element
- * that no kernel writes shows. */
+/* Every buffer is surrounded by bytes 0xff, which is NaN in every float type: reading there shows in the
+ * results, writing there in guards_intact. The buffer itself is filled with them too, so that an element that
+ * no kernel writes shows. */
 enum { GUARD = 4096 };
 
 luattn_status gpu_buffer_new(gpu_buffers *b, size_t size, void **ptr, luattn_error *err) {
@@ -129,7 +129,7 @@ void gpu_buffers_free(gpu_buffers *b) {
   b->count = 0;
 }
 
-/* Makes *slot a device twin of the array that it stands for. */
+/* Replaces *slot by a device copy of its array. */
 static luattn_status twin(gpu_buffers *b, const DLTensor **slot, DLTensor *copy, bool upload,
                           luattn_error *err) {
   if (*slot == NULL) return LUATTN_OK;
@@ -190,7 +190,9 @@ luattn_args gpu_forward_args(const luattn_args *a) {
 luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a,
                             luattn_error *err) {
   TRY(luattn_engine_workspace_size(b->g->engine, p->spec, pass, a, &a->workspace_size, err));
-  if (err->message[0] != 0) fprintf(stderr, "luattn: warning: %s\n", err->message); /* of the compilation */
+  if (err->message[0] != 0)
+    fprintf(stderr, "luattn: warning: %s\n", err->message); /* a warning of the
+                                                             * compilation */
   TRY(luattn_engine_plan(b->g->engine, p->spec, pass, a, &b->g->plan[pass], err));
   if (a->workspace_size == 0) return LUATTN_OK;
   return gpu_buffer_new(b, a->workspace_size, &a->workspace, err);

@@ -1,4 +1,4 @@
-/* gpu.h: the inside of gpu.c, for what launches kernels of its own (tune.c). */
+/* gpu.h: internals of gpu.c, for code that launches kernels of its own (tune.c). */
 #ifndef LUATTN_CLI_GPU_H
 #define LUATTN_CLI_GPU_H
 
@@ -11,14 +11,14 @@ struct cli_gpu {
   luattn_driver *driver; /* the engine's */
   int device;
   luattn_device_info info;
-  const char *plan[2]; /* the engine's, of the passes that ran last; by luattn_pass */
+  const char *plan[2]; /* owned by the engine; of the last passes, by luattn_pass */
 };
 
-/* Device twins of host arrays for the time of one run. */
+/* Device copies of host arrays, for one run. */
 typedef struct gpu_buffers {
   cli_gpu *g;
   int count;
-  void *base[GPU_MAX_BUFFERS]; /* the guard before it included */
+  void *base[GPU_MAX_BUFFERS]; /* including the guard before it */
   size_t size[GPU_MAX_BUFFERS];
 } gpu_buffers;
 
@@ -33,9 +33,9 @@ luattn_status gpu_buffer_new(gpu_buffers *b, size_t size, void **ptr, luattn_err
 void gpu_buffers_free(gpu_buffers *b);
 luattn_status gpu_upload(gpu_buffers *b, const cli_problem *p, const cli_result *r, bool backward,
                          gpu_args *d, luattn_error *err);
-/* Nothing where either is left out. */
+/* Does nothing if either is NULL. */
 luattn_status gpu_download(gpu_buffers *b, array *to, const DLTensor *from, luattn_error *err);
-/* Forward's view of arguments that were built for both passes. */
+/* Forward's view of arguments for both passes. */
 luattn_args gpu_forward_args(const luattn_args *a);
 /* The workspace that the engine's kernel of a pass needs, in a buffer. */
 luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a,

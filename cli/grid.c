@@ -8,7 +8,7 @@
 
 #define MOST_JOBS 1024
 
-/* What the lists of the command line say. */
+/* The parsed lists of the command line. */
 typedef struct choices {
   luattn_target arch[GRID_MAX_CHOICES]; /* arch and ptx */
   luattn_dtype dtype[GRID_MAX_CHOICES];
@@ -36,7 +36,7 @@ static luattn_status read_list(choices *c, const char *option, const char *text,
   }
 }
 
-/* Its kernels would be compiled, and packed, once more. */
+/* Refuses a repeated spec: its kernels would be compiled, and packed, twice. */
 static luattn_status repeated(const char *option, const char *item, luattn_error *err) {
   return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is in the list already; leave it out", option, item);
 }
@@ -72,7 +72,7 @@ static luattn_status read_dim(choices *c, const char *item, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* Tiles that were measured on it are for the cache of the machine that has it. */
+/* Refuses --device for a pack: tiles measured on it belong to the cache of the machine that has it. */
 static luattn_target of_device(const grid *g, const luattn_device_info *info, const char *name,
                                int driver_version) {
   const bool tuned = g->is_warming && !g->options->no_tuned;
@@ -81,7 +81,7 @@ static luattn_target of_device(const grid *g, const luattn_device_info *info, co
                          .driver_version = g->is_warming ? driver_version : 0};
 }
 
-/* --device: one of the GPUs here. */
+/* --device: one of the local GPUs. */
 static luattn_status look_at_device(grid *g, choices *c, luattn_error *err) {
   luattn_device_info info;
   int driver_version = 0;
@@ -96,7 +96,7 @@ static luattn_status look_at_device(grid *g, choices *c, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* The devices' architectures. Without one the user has to name them. */
+/* The devices' architectures. Without a device the user has to name them. */
 static luattn_status ask_devices(grid *g, choices *c, luattn_error *err) {
   luattn_driver *driver;
   int count = 0, driver_version = 0;
@@ -120,7 +120,7 @@ static luattn_status ask_devices(grid *g, choices *c, luattn_error *err) {
   return status;
 }
 
-/* The head dims of --shape, and the classes of its lengths. */
+/* Head dims of --shape, and the classes of its lengths. */
 static luattn_status read_shape(grid *g, choices *c, luattn_error *err) {
   cli_problem sizes;
   TRY(shape_option(g->options, &sizes, err));
@@ -167,7 +167,7 @@ static luattn_status read_choices(grid *g, choices *c, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* The grid's order: the k-th kernel. */
+/* Kernel k in the grid's order. */
 static void place_kernel(const grid *g, const choices *c, size_t k, grid_kernel *out) {
   *out = (grid_kernel){.target = {.struct_size = sizeof out->target}};
   out->target.pass = c->pass[k % (size_t)c->num_passes];
@@ -187,14 +187,14 @@ static void place_kernel(const grid *g, const choices *c, size_t k, grid_kernel 
   out->target.cache_dir = g->options->cache_dir;
   out->target.deterministic = g->options->deterministic;
   out->target.one_code =
-      !g->is_warming; /* a pack's programs load one module; all cores compile other images anyway */
+      !g->is_warming; /* packs load one module; compiling other images keeps all cores busy */
   out->spec = k / (size_t)c->num_dtypes;
-  /* As the engine will ask for it. In a pack it serves those as well that want less. */
+  /* All gradients, as the engine will ask for. In a pack such an image also serves queries for fewer. */
   if (g->is_warming && out->target.pass == LUATTN_BACKWARD)
     out->target.wants = luattn_spec_wants(g->spec[out->spec]);
 }
 
-/* Two specs of one name could not be told apart by a program that asks for it. */
+/* Refuses two specs of one name: a program that asks for it could not tell them apart. */
 static luattn_status check_names(const grid *g, luattn_error *err) {
   luattn_spec_info a, b;
   for (size_t i = 0; i < g->num_specs; i++)
@@ -208,7 +208,7 @@ static luattn_status check_names(const grid *g, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* Before anything is compiled. */
+/* Checked before anything is compiled. */
 static luattn_status check_passes(const grid *g, const choices *c, luattn_error *err) {
   luattn_spec_info info;
   bool backward = false;

@@ -1,4 +1,4 @@
-/* grid.h: specs x dtypes x head dims x architectures x passes, compiled on several threads: for luattn pack
+/* grid.h: compiles specs x dtypes x head dims x architectures x passes on several threads, for luattn pack
  * and luattn warm. */
 #ifndef LUATTN_CLI_GRID_H
 #define LUATTN_CLI_GRID_H
@@ -8,9 +8,9 @@
 typedef struct grid_kernel {
   size_t spec; /* index in grid.spec */
   luattn_target target;
-  luattn_image *image[2]; /* by luattn_lengths; the second is NULL where the first has the tiles for both */
+  luattn_image *image[2]; /* by luattn_lengths; the second is NULL if the first serves both */
   char *source[2];        /* the generated CUDA, if asked for */
-  int from_cache;         /* how many images were there already */
+  int from_cache;         /* how many of the images were in the cache */
 } grid_kernel;
 
 #define GRID_MAX_CHOICES 16
@@ -22,16 +22,16 @@ typedef struct grid {
   grid_kernel *kernel; /* in an order that depends on the command line alone */
   size_t num_kernels;
   size_t num_images, from_cache;
-  bool is_warming; /* for this machine's cache: tiles that were measured on its GPUs; what cannot be kept is a
-                      failure */
+  bool is_warming; /* for this machine's cache: uses tiles measured on its GPUs, and fails if an image cannot
+                    * be kept */
   bool has_bar;
-  int lengths[2]; /* by luattn_pass: 1 + the luattn_lengths to compile for alone; 0: both */
+  int lengths[2]; /* by luattn_pass: 1 + the only luattn_lengths to compile for; 0: both */
   char device[GRID_MAX_CHOICES]
-             [128]; /* names of this machine's GPUs, where those were asked for their architectures */
+             [128]; /* names of the local GPUs, if their architectures were asked for */
 } grid;
 
-/* is_warming is set before. Loads the specs of the command line and crosses them with --dtype, --head-dim,
- * --arch or --device, and --pass; for warm --shape and --lengths, too. grid_close in any case. */
+/* Set is_warming before. Loads the specs of the command line and crosses them with --dtype, --head-dim,
+ * --arch or --device, and --pass; for warm also with --shape and --lengths. Call grid_close in any case. */
 luattn_status grid_open(const cli_options *o, grid *g, luattn_error *err);
 /* Compiles everything, with a progress bar on a terminal. Errors name the kernel. */
 luattn_status grid_compile(grid *g, luattn_error *err);

@@ -58,9 +58,9 @@ static void print_help(FILE *to) {
           "included\n");
 }
 
-static bool has_told; /* why it failed */
+static bool has_told; /* the reason of a failure was printed */
 
-/* A message may quote a file: what could move the cursor becomes '?'. */
+/* A message may quote a file: control characters become '?'. */
 int cli_fail(const luattn_error *err) {
   fflush(stdout);
   has_told = true;
@@ -93,22 +93,22 @@ static int run_command(const command *c, int argc, char **argv) {
   return c->run(&o);
 }
 
-/* NVRTC writes to 40 MB of memory for one kernel, a page of 4 KB at a time, which is a twentieth of its time
- * and more under a hypervisor. So malloc gets its memory in one piece, as large pages where the system gives
+/* NVRTC writes to 40 MB of memory for one kernel, in page faults of 4 KB, which takes a twentieth of its
+ * time and more under a hypervisor. So malloc gets its memory at once, as large pages where the system has
  * them. */
 static void use_large_pages(void) {
 #if defined(__GLIBC__) && defined(MADV_HUGEPAGE)
   enum { HEAP = 64 << 20, ABOVE_TOP = 256 << 10, APART = 32 << 20, LARGE_PAGE = 2 << 20 };
   if (!mallopt(M_TOP_PAD, HEAP) || !mallopt(M_MMAP_THRESHOLD, APART)) return;
-  void *p = malloc(ABOVE_TOP); /* more than the heap has: it grows */
+  void *p = malloc(ABOVE_TOP); /* more than the heap has, so that it grows */
   const uintptr_t end = (uintptr_t)sbrk(0), at = ((uintptr_t)p + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
   if (p != NULL && at < end && end - at <= 2 * (uintptr_t)HEAP) madvise((void *)at, end - at, MADV_HUGEPAGE);
   free(p);
 #endif
 }
 
-/* The number of a closed stream would go to the next file that is opened, and what is printed into that file.
- * So it is opened in such a way that using it fails, as it would have. */
+/* The number of a closed standard stream would go to the next file opened, and output into that file. So the
+ * stream is opened in a way that makes its use fail, as it would have. */
 static void keep_streams_apart(void) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
     if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
@@ -140,14 +140,14 @@ static int finish(int code) {
   const bool flushed = fflush(stdout) == 0;
   const int reason = errno;
   if (flushed && !ferror(stdout)) return code;
-  if (!has_told) /* of an earlier write, the reason is no longer known */
+  if (!has_told) /* the reason of an earlier write error is gone */
     fprintf(stderr,
             "luattn: standard output: cannot be written%s%s; give it a file or a pipe that takes it\n",
             reason != 0 ? ": " : "", reason != 0 ? strerror(reason) : "");
   return code != 0 ? code : 1;
 }
 
-/* What is printed has the same numbers and words whatever a library that was loaded makes of the locale. */
+/* Output has the same numbers and words whatever locale a loaded library sets. */
 int main(int argc, char **argv) {
   HOST_SCOPE;
   keep_streams_apart();

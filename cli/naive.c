@@ -1,5 +1,5 @@
-/* naive.c: attention by its definition, hooks called in plain Lua with numbers. Slow, and independent of all
- * that it checks. */
+/* naive.c: attention by its definition: hooks called in plain Lua with numbers. Slow, and independent of
+ * everything that it checks. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static double load_input(void *user, const char *name, int n_index, const long l
 luattn_status spec_can_be_reread(const char *path, luattn_error *err) {
   struct stat st;
   if (stat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
-    return LUATTN_OK; /* of others, reading tells */
+    return LUATTN_OK; /* reading the others fails by itself */
   return luattn_fail(err, LUATTN_INVALID,
                      "%s: is not a regular file, and its text is read twice here; save it in one", path);
 }
@@ -84,8 +84,8 @@ static luattn_status modify(naive *n, const char *hook, bool used, const array *
   return LUATTN_OK;
 }
 
-/* The online function over one row in plain Lua, one score at a time: with a single element, reduce_sum and
- * reduce_max are the identity. weight[i] becomes the factor of v[i] in O; *lse is set where the online
+/* Runs the online function over one row in plain Lua, one score at a time: with a single element, reduce_sum
+ * and reduce_max are the identity. weight[i] becomes the factor of v[i] in O; *lse is set where the online
  * function has one. */
 static luattn_status online_row(naive *n, const double *score, int kept, int b, int h, int q, double *weight,
                                 double *lse, luattn_error *err) {
@@ -111,7 +111,7 @@ static luattn_status online_row(naive *n, const double *score, int kept, int b, 
   return on->lse < 0 ? LUATTN_OK : front_oracle_call(n->oracle, "online.final.lse", args, 4 + num, lse, err);
 }
 
-/* Does the mask keep this score? */
+/* Whether the mask keeps this score. */
 static luattn_status ask_mask(naive *n, int b, int h, int q, int kv, bool *keep, luattn_error *err) {
   const cli_problem *p = n->p;
   double answer = 1;
@@ -176,7 +176,7 @@ static luattn_status all_rows(naive *n, luattn_error *err) {
   return status;
 }
 
-/* Every hook that is declared is called, whatever the trace made of it: that is what is checked. */
+/* Calls every declared hook, whatever the trace made of it, because the trace is checked. */
 static luattn_status naive_open(naive *n, const cli_options *o, const cli_problem *p, luattn_error *err) {
   char *text = NULL;
   size_t size = 0;

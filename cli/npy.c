@@ -58,8 +58,8 @@ static luattn_status unknown_dtype(const char *name, const char *descr, luattn_e
   char shown[16];
   size_t n = 0;
   for (; n < sizeof shown - 1 && descr[n] != ',' && descr[n] != 0; n++) {
-    shown[n] =
-        descr[n] >= ' ' && descr[n] <= '~' ? descr[n] : '?'; /* a terminal acts on what a file may hold */
+    shown[n] = descr[n] >= ' ' && descr[n] <= '~' ? descr[n] : '?'; /* a terminal would interpret control
+                                                                     * characters */
   }
   shown[n] = 0;
   return luattn_fail(
@@ -107,7 +107,7 @@ static luattn_status read_header(const char *name, FILE *f, npy_header *h, luatt
   return status;
 }
 
-/* Before anything is allocated: a header of 100 bytes can announce half a terabyte. */
+/* Checked before anything is allocated: a header of 100 bytes can announce half a terabyte. */
 static luattn_status check_size(const char *name, FILE *f, const npy_header *h, luattn_error *err) {
   const off_t start = ftello(f);
   if (start < 0 || fseeko(f, 0, SEEK_END) != 0)
@@ -130,7 +130,7 @@ static DLDataType type_of(const npy_header *h) {
   return (DLDataType){kDLUInt, 8, 1};
 }
 
-/* int64 is what NumPy makes of Python integers: take it where the values fit. */
+/* NumPy makes int64 of Python integers: accepted where the values fit. */
 static luattn_status read_int64(const char *name, FILE *f, array *a, luattn_error *err) {
   for (int64_t i = 0, n = array_count(a); i < n; i++) {
     int64_t x;
@@ -174,7 +174,7 @@ luattn_status npy_read(const char *path, array *out, luattn_error *err) {
   return status;
 }
 
-/* One element as it stands in the array, but for bfloat16. */
+/* Writes one element as stored, except for bfloat16. */
 static bool write_element(FILE *f, const array *a, int64_t flat) {
   const float wide = (float)array_get(a, flat);
   if (a->t.dtype.code == kDLBfloat) return fwrite(&wide, sizeof wide, 1, f) == 1;
@@ -196,7 +196,7 @@ static bool write_stream(FILE *f, const array *a) {
       0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)(n & 255), (unsigned char)(n >> 8)};
   bool ok = fwrite(head, 1, 10, f) == 10 && fwrite(header, 1, (size_t)n, f) == (size_t)n;
   for (int64_t i = 0, count = array_count(a); i < count && ok; i++)
-    ok = write_element(f, a, i); /* logical order */
+    ok = write_element(f, a, i); /* in logical order */
   return ok;
 }
 

@@ -1,4 +1,4 @@
-/* options.c: one table is the parser and the help. */
+/* options.c: one table for both the parser and the help. */
 #include <errno.h>
 #include <float.h>
 #include <limits.h>
@@ -178,7 +178,7 @@ static luattn_status parse_value(const option *o, char *text, cli_options *out, 
       return LUATTN_OK;
     case REAL:
       *(double *)(void *)at = real_read(text, &end);
-      out->has_scale = true; /* the one option of this kind */
+      out->has_scale = true; /* the only option of this kind */
       break;
     case WHOLE:
       *(long *)(void *)at = strtol(text, &end, 10);
@@ -194,7 +194,7 @@ static luattn_status parse_value(const option *o, char *text, cli_options *out, 
   return LUATTN_OK;
 }
 
-/* As `command` knows it. */
+/* Finds an option of `command`. */
 static const option *find_option(const char *name, size_t size, int command) {
   for (int i = 0; i < NUM_OPTIONS; i++) {
     const option *o = &options[i];

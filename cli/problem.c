@@ -1,4 +1,4 @@
-/* problem.c: the tensors of one call, from .npy files or random. */
+/* problem.c: makes the tensors of one call, from .npy files or random numbers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static double normal(uint64_t *state) {
   return r * cos(6.283185307179586 * uniform(state));
 }
 
-/* A part of an array. The state before each number is known, so parts are filled side by side. */
+/* Part of an array. The state before each number is known, so parts are filled in parallel. */
 typedef struct normal_fill {
   array *a;
   double scale;
@@ -45,7 +45,7 @@ static luattn_status fill_part(void *user, size_t part, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* As if it had been filled, so that what is filled after it is the same. */
+/* Advances the state as if the array had been filled, so that later arrays get the same numbers. */
 static void skip_normal(const array *a, uint64_t *seed) {
   *seed += 2 * (uint64_t)array_count(a) * SPLITMIX_STEP;
 }
@@ -55,11 +55,13 @@ static void fill_normal(array *a, double scale, uint64_t *seed) {
   const int64_t all = array_count(a);
   const size_t parts = (size_t)(all / FILLED_AT_ONCE + 1);
   const bool filled = parallel_run(parts, 0, fill_part, NULL, &f, NULL) == LUATTN_OK;
-  for (size_t i = 0; !filled && i < parts; i++) (void)fill_part(&f, i, NULL); /* no lock was to be had */
+  for (size_t i = 0; !filled && i < parts; i++)
+    (void)fill_part(&f, i, NULL); /* without a mutex, in this
+                                   * thread */
   skip_normal(a, seed);
 }
 
-/* Integers along the last axis never fall, about four steps a row: what document ids look like. */
+/* Integers that never fall along the last axis, in about four steps a row, like document ids. */
 static void fill_ids(array *a, uint64_t *seed) {
   const int64_t last = a->t.ndim > 0 ? a->shape[a->t.ndim - 1] : 1;
   for (int64_t i = 0, n = array_count(a); i < n; i++) {
@@ -86,7 +88,7 @@ luattn_status family_option(const cli_options *o, int *out, luattn_error *err) {
                      o->family);
 }
 
-/* sm_90a and sm_90 are the same to luattn: a family that needs the suffix gets it. */
+/* sm_90a and sm_90 mean the same here: a family that needs the suffix gets it. */
 luattn_status arch_option(const char *text, luattn_target *out, luattn_error *err) {
   char number[32];
   out->ptx = strncmp(text, "compute_", 8) == 0;
@@ -98,7 +100,7 @@ luattn_status arch_option(const char *text, luattn_target *out, luattn_error *er
                      text);
 }
 
-/* A length stands for the class that it is in, of whichever pass. */
+/* A length stands for its class, in either pass. */
 luattn_status lengths_option(const cli_options *o, int *out, luattn_error *err) {
   int length = 0;
   *out = 0;
@@ -168,7 +170,7 @@ static int64_t axis_size(const cli_problem *p, int32_t axis) {
     case LUATTN_AXIS_KV:
       return p->kv_len;
     case LUATTN_AXIS_FREE:
-      return (int64_t)p->q_len + p->kv_len; /* a table over relative positions fits */
+      return (int64_t)p->q_len + p->kv_len; /* long enough for a table over relative positions */
     default:
       return axis;
   }
@@ -176,7 +178,7 @@ static int64_t axis_size(const cli_problem *p, int32_t axis) {
 
 /* ---- files ---- */
 
-/* What an option's file must hold: its axes, for messages. */
+/* The expected axes of an option's file, for messages. */
 typedef struct file_rule {
   const char *option, *path;
   int ndim;
@@ -184,8 +186,8 @@ typedef struct file_rule {
   DLDataType type;
 } file_rule;
 
-/* May numbers of one type be stored as another? Floats are rounded; integers and booleans must be what they
- * are. */
+/* Whether numbers of one type may be stored as another: floats are rounded; integers and booleans must be
+ * stored exactly. */
 static bool converts(DLDataType from, DLDataType to) {
   return from.code == to.code || (to.code != kDLInt && to.code != kDLUInt);
 }
@@ -223,7 +225,7 @@ static luattn_status read_tensor(const file_rule *rule, bool heads_last, array *
   return status;
 }
 
-/* `from`: which option each expected size comes from. */
+/* `from`: the option that each expected size comes from. */
 static luattn_status expect(const char *option, const array *a, const char *const *axis, const int64_t *shape,
                             const char *const *from, luattn_error *err) {
   for (int i = 0; i < a->t.ndim; i++) {
@@ -307,7 +309,7 @@ static luattn_status read_gradients(const cli_options *o, cli_problem *p, uint64
   return LUATTN_OK;
 }
 
-/* The name that stands for none of the spec's. */
+/* Reports a name that the spec lacks. */
 static luattn_status unknown(const char *option, const char *kind, const char *name, const cli_problem *p,
                              luattn_error *err) {
   char known[512] = "none";
@@ -356,7 +358,7 @@ static luattn_status read_input(const luattn_input_info *info, const char *path,
   return LUATTN_OK;
 }
 
-/* An integer for each batch entry or head is a length, a prefix or a window. */
+/* An integer for each batch entry or head is taken to be a length, a prefix or a window. */
 static bool counts_positions(const luattn_input_info *info) {
   bool all = info->num_axes > 0;
   for (uint32_t i = 0; i < info->num_axes; i++)
@@ -387,7 +389,7 @@ static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t 
     }
     if (path != NULL) {
       TRY(read_input(info, path, p, &p->input[i], err));
-      if (!o->mask_only) warn_of_wide_integers(p, (int)i);
+      if (!o->mask_only) warn_of_int_range(p, (int)i);
       continue;
     }
     int64_t shape[4];
@@ -501,7 +503,7 @@ void result_free(cli_result *r) {
 /* The DLTensor of an array, with pointers into this very array. */
 static const DLTensor *tensor(const array *a) {
   if (a->storage == NULL) return NULL;
-  array *self = (array *)(uintptr_t)a; /* the views are bookkeeping, not the array's value */
+  array *self = (array *)(uintptr_t)a; /* a view has pointers into the array, whose value stays the same */
   self->t.shape = self->shape;
   self->t.strides = self->stride;
   return &a->t;

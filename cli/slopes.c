@@ -1,4 +1,4 @@
-/* slopes.c: gradients against central differences of the forward pass in plain Lua. */
+/* slopes.c: checks gradients against central differences of the forward pass in plain Lua. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,12 +8,12 @@
 #include "gen/spec.h"
 
 #define STEP 1e-5
-#define JUMP 1e-5 /* of a loss around 1: what smooth ones never differ by on both sides of a step */
+#define JUMP 1e-5 /* for a loss around 1: smooth ones never differ by this much on both sides of a step */
 #define SAMPLES 6
-#define DIRECTION_STEP 2e-6 /* shorter: the more scores, the more of them cross a kink such as relu's */
-#define SHORTER 0.1         /* each further try: a step that crosses a kink or a jump says nothing */
+#define DIRECTION_STEP 2e-6 /* small: the more scores, the more of them cross a kink such as relu's */
+#define SHORTER 0.1         /* factor of each retry: a step that crosses a kink or a jump says nothing */
 #define TRIES 3
-#define DIRECTION_TRIES 2 /* of as many scores as there are */
+#define DIRECTION_TRIES 2 /* with all scores */
 #define MANY_SCORES 10000
 
 /* sum(dout * o) + sum(dlse * lse) by the definition. */
@@ -31,9 +31,9 @@ static luattn_status plain_loss(const cli_options *o, const cli_problem *p, cli_
   return LUATTN_OK;
 }
 
-/* What rounding does to the loss: each of its terms is off by about a unit roundoff of it, one way or the
- * other, and by what those of scores move o (o_noise); four standard deviations of their sum. Divided by a
- * step, it is what a difference quotient may be off. */
+/* The rounding error of the loss: each of its terms is off by about one unit roundoff, in either direction,
+ * and by the effect of rounded scores on o (o_noise); four standard deviations of their sum. Divided by a
+ * step, it is the error of a difference quotient. */
 static double loss_noise(const cli_problem *p, const cli_result *got, const array *o_noise) {
   double squares = 0;
   for (int64_t i = 0, n = array_count(&got->o); i < n; i++) {
@@ -49,7 +49,7 @@ static double loss_noise(const cli_problem *p, const cli_result *got, const arra
   return 4 * DBL_EPSILON * sqrt(squares);
 }
 
-/* The problem's own scalar number i, entered with its default if the call did not set it. */
+/* The problem's scalar i, entered with its default if the call did not set it. */
 static double *scalar_of(cli_problem *p, size_t i) {
   const char *name = p->info.scalar_names[i];
   int at = 0;
@@ -79,9 +79,9 @@ static luattn_status difference(const cli_options *o, const cli_problem *p, cli_
   return s;
 }
 
-/* For an entry whose slope none of the steps confirms: is there none, as at a tie or where a comparison
- * turns? On the two sides of a bend the slopes differ by as much whatever the step, of a jump by the more the
- * shorter it is, and elsewhere by the less. At a bend every slope between the two is right. */
+/* Decides, for an entry whose slope no step confirms, whether it has none, as at a tie or where a comparison
+ * flips. The slopes of the two sides differ by a constant at a kink, by more with shorter steps at a jump,
+ * and by less elsewhere. At a kink every slope between the two is right. */
 static luattn_status has_no_slope(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
                                   int64_t at, double gradient, double tolerance, double noise, bool *none,
                                   luattn_error *err) {
@@ -101,8 +101,8 @@ static luattn_status has_no_slope(const cli_options *o, const cli_problem *p, cl
   return LUATTN_OK;
 }
 
-/* How far off one entry of a gradient is; at most `tolerance` if a shorter step confirms it, or if there is
- * no derivative. */
+/* The error of one entry of a gradient; at most `tolerance` if a shorter step confirms it, or if there is no
+ * derivative. */
 static luattn_status entry_error(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
                                  int64_t at, double gradient, double tolerance, double noise, double *error,
                                  luattn_error *err) {
@@ -112,7 +112,7 @@ static luattn_status entry_error(const cli_options *o, const cli_problem *p, cli
     TRY(difference(o, p, scratch, x, at, step, &s, err));
     const double e = fabs(s.slope - gradient), allowed = tolerance + noise / step;
     if (i == 0) *error = e;
-    if (!(e <= allowed)) continue; /* NaN is none */
+    if (!(e <= allowed)) continue; /* true for NaN */
     if (i > 0) *error = fmin(e, tolerance);
     return LUATTN_OK;
   }
@@ -122,7 +122,7 @@ static luattn_status entry_error(const cli_options *o, const cli_problem *p, cli
   return LUATTN_OK;
 }
 
-/* Some of the entries of one tensor's gradient, or all where they are few. */
+/* Checks some entries of one tensor's gradient, or all where they are few. */
 static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cli_result *scratch,
                                   const char *name, array *x, const array *gradient, check_report *out,
                                   luattn_error *err) {
@@ -141,7 +141,7 @@ static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cl
   return LUATTN_OK;
 }
 
-/* The loss with the scalars in `moved`, a bit for each, off by `step`. */
+/* The loss with the scalars in `moved`, a bit for each, moved by `step`. */
 static luattn_status loss_beside(const cli_options *o, cli_problem *p, uint32_t moved, double step,
                                  cli_result *scratch, double *loss, luattn_error *err) {
   double value[32];
@@ -156,7 +156,7 @@ static luattn_status loss_beside(const cli_options *o, cli_problem *p, uint32_t 
 
 typedef struct scalar_slope {
   double slope;
-  bool jumps; /* the result jumps or bends here: it has no slope */
+  bool jumps; /* the result jumps or bends here, so it has no slope */
 } scalar_slope;
 
 static luattn_status difference_beside(const cli_options *o, cli_problem *p, uint32_t moved, double here,
@@ -169,9 +169,9 @@ static luattn_status difference_beside(const cli_options *o, cli_problem *p, uin
   return LUATTN_OK;
 }
 
-/* The slope along each scalar, and which of them stand where the result jumps or bends, as a position that
- * scores compare keys with does at a whole number: there is no derivative to compare. Who needs no slopes
- * asks first whether the result is smooth along all of them together: then none jumps. */
+/* The slope along each scalar, and the scalars at which the result jumps or bends, as a position does that
+ * scores compare keys with, at a whole number: these have no derivative to compare. Callers that need no
+ * slopes first test all scalars together: if the result is smooth along them, none jumps. */
 static luattn_status find_jumps(const cli_options *o, cli_problem *p, bool needs_slopes, cli_result *scratch,
                                 check_report *out, luattn_error *err) {
   scalar_slope s = {.jumps = true};
@@ -218,7 +218,7 @@ static double sign_at(int tensor, int64_t i) {
 
 #define NUM_MOVED 15 /* q, k, v and the inputs */
 
-/* What moves: q, k and v, or the inputs and scalars, or all of them. */
+/* The set that moves: q, k and v, or the inputs and scalars, or all. */
 typedef enum moving { TENSORS = 1, PARAMETERS = 2, EVERYTHING = 3 } moving;
 
 typedef struct direction {
@@ -226,7 +226,7 @@ typedef struct direction {
   array *moved[NUM_MOVED];
   const array *gradient[NUM_MOVED];
   double *before[NUM_MOVED]; /* float64, contiguous or not: as stored */
-  uint32_t jumps;            /* scalars that stay */
+  uint32_t jumps;            /* scalars that stay fixed */
 } direction;
 
 static luattn_status direction_open(direction *d, moving what, cli_problem *p, const cli_result *got,
@@ -279,8 +279,8 @@ static luattn_status loss_at(const cli_options *o, cli_problem *p, const directi
   return status;
 }
 
-/* How far an element moved between the two sides, in steps of one side: inputs are stored in their own types,
- * which round. */
+/* How far an element moved between the two sides, in steps of one side: inputs are rounded to their own
+ * types. */
 static double shift_of(const direction *d, int i, int64_t j, double length) {
   array *a = d->moved[i];
   const double step = length * sign_at(i, j);
@@ -292,9 +292,9 @@ static double shift_of(const direction *d, int i, int64_t j, double length) {
   return (high - low) / (2 * length);
 }
 
-/* Along the direction: what the gradients say that the loss rises by, and the root of the sum of their
- * squares, which is how large that is along random signs. Scalars by themselves are off by what check_entries
- * allows them: their slope may be next to nothing. */
+/* Along the direction: the change of the loss that the gradients predict, and the root of the sum of their
+ * squares, which is its typical size along random signs. Scalars also contribute the tolerance of
+ * check_entries: their slope may be next to nothing. */
 static double slope_along(const direction *d, const cli_problem *p, const cli_result *got, double step,
                           double *size) {
   double slope = 0, squares = 0;
@@ -315,8 +315,8 @@ static double slope_along(const direction *d, const cli_problem *p, const cli_re
   return slope;
 }
 
-/* allowed: how far off the gradients may be along such a direction; 0: not at all. Where a step disagrees, it
- * may have crossed a kink, and shorter ones are tried. */
+/* allowed: the gradients' error along such a direction; 0: none. A step that disagrees may have crossed a
+ * kink, so shorter ones are tried. */
 static luattn_status check_direction(const cli_options *o, cli_problem *p, const cli_result *got, moving what,
                                      const char *name, double allowed, cli_result *scratch, check_report *out,
                                      luattn_error *err) {
@@ -342,7 +342,7 @@ static luattn_status check_direction(const cli_options *o, cli_problem *p, const
 
 /* ---- which of them ---- */
 
-/* A stop_gradient says that the gradient is another than that of the loss. */
+/* With a stop_gradient, the gradient differs from that of the loss on purpose. */
 static bool stops_gradient(const luattn_spec *spec) {
   const traced_spec *t = &spec->traced;
   const ir_ref roots[] = {t->score_mod,   t->query_mod,  t->key_mod,        t->value_mod,
@@ -362,8 +362,8 @@ static size_t count_scores(const cli_problem *p) {
 
 bool spec_gives_backward(const luattn_spec *spec) { return spec->traced.online.backward != IR_NONE; }
 
-/* Some differences, with the mask of this point: it has no gradient, and a step in a number that it compares
- * must not move its edge. */
+/* Some differences, with the mask of this point held fixed: it has no gradient, and a step in a number that
+ * it compares must not move its edge. */
 typedef luattn_status (*differences)(const cli_options *o, cli_problem *p, const cli_result *got,
                                      const double *allowed, cli_result *scratch, check_report *out,
                                      luattn_error *err);
@@ -395,7 +395,7 @@ static luattn_status slopes(const cli_options *o, cli_problem *p, const cli_resu
   TRY(find_jumps(o, p, by_entries, scratch, out, err));
   if (by_entries) TRY(check_entries(o, p, got, scratch, out, err));
   if (by_entries && !spec_gives_backward(p->spec)) return LUATTN_OK;
-  /* What is written by hand may be wrong anywhere. */
+  /* A backward written by hand may be wrong anywhere. */
   return check_direction(o, p, got, EVERYTHING, "all gradients", 0, scratch, out, err);
 }
 

@@ -34,7 +34,7 @@ bool tune_competes(const tune_field *f, int i, luattn_lengths lengths) {
 
 /* ---- compiling ---- */
 
-/* With the tiles of c, or for the plan's choice where these are NULL. */
+/* Compiles with the tiles of c, or with the plan's choice where these are NULL. */
 static luattn_status compile_one(cli_gpu *g, const tune_field *f, luattn_lengths lengths,
                                  const luattn_tiles *tiles, tune_candidate *c, bool *every_length,
                                  luattn_error *err) {
@@ -85,7 +85,7 @@ static luattn_status compile_defaults(cli_gpu *g, tune_field *f, luattn_error *e
   return LUATTN_OK;
 }
 
-/* The candidate's name, with which the message may start, and the advice at its end are for others. */
+/* Drops the candidate's name at the start of the message and the advice at its end. */
 static void keep_reason(tune_candidate *c, const char *message) {
   const char *stages = strstr(message, " stages: ");
   const bool named = strncmp(message, "plan: tiles: ", 13) == 0 && stages != NULL;
@@ -135,7 +135,7 @@ typedef struct session {
   luattn_lengths lengths;
   gpu_buffers *b;
   luattn_args *args;
-  cli_result *want, *got; /* of the plan's choice, and of a candidate */
+  cli_result *want, *got; /* results of the plan's choice, and of a candidate */
   luattn_timer *timer;
 } session;
 
@@ -147,8 +147,8 @@ typedef struct output {
 
 enum { MAX_OUTPUTS = 3 };
 
-/* What a pass writes and is compared. Gradients of inputs and scalars are sums that may cancel to their own
- * rounding errors: luattn check knows how to judge them. */
+/* The compared outputs of a pass. Gradients of inputs and scalars are sums that may cancel to their own
+ * rounding errors: luattn check judges those. */
 static void list_outputs(const session *s, output out[MAX_OUTPUTS]) {
   const luattn_args *a = s->args;
   const output forward[] = {{"o", a->o, offsetof(cli_result, o)},
@@ -171,7 +171,7 @@ static luattn_status launch(const session *s, const tune_candidate *c, luattn_er
              : luattn_fail(err, status, "tune: %s: %s", tune_name(&c->tiles, name), why.message);
 }
 
-/* One launch into outputs full of NaN, and its results. */
+/* Launches once into outputs full of NaN, and returns the results. */
 static luattn_status run(const session *s, const tune_candidate *c, cli_result *r, luattn_error *err) {
   output out[MAX_OUTPUTS];
   luattn_error why;
@@ -191,10 +191,10 @@ static luattn_status run(const session *s, const tune_candidate *c, cli_result *
 
 /* ---- are the results the same? ---- */
 
-/* How far two rows may be apart, over the length of the row. Weights and results are rounded to the storage
- * type, in each kernel after a maximum of its own: two rounding errors each, which for random v are
- * independent of each other, so that rows differ by about one unit roundoff; four are allowed. f32 and f64
- * differ by the order of their sums. */
+/* The largest distance of two rows, over the length of the row. Weights and results are rounded to the
+ * storage type, in each kernel after its own maximum: two independent rounding errors each, so that for
+ * random v rows differ by about one unit roundoff; four are allowed. f32 and f64 differ by the order of their
+ * sums. */
 static double tolerance(luattn_dtype dtype) {
   static const double allowed[] = {
       [LUATTN_F64] = 1e-10, [LUATTN_F32] = 1e-4, [LUATTN_BF16] = 4 * 0x1p-8, [LUATTN_F16] = 4 * 0x1p-11};
@@ -203,7 +203,7 @@ static double tolerance(luattn_dtype dtype) {
 
 typedef struct norms {
   double want, difference;
-  bool differs; /* where one is not finite and the other is another */
+  bool differs; /* one is not finite and the other differs */
 } norms;
 
 static norms compare_row(const array *want, const array *got, int64_t at, int64_t length) {
@@ -221,8 +221,8 @@ static norms compare_row(const array *want, const array *got, int64_t at, int64_
   return n;
 }
 
-/* Large tensors by a sample of their rows, a few in each tile: wrong tiles are wrong in whole rows of tiles.
- * A row that cancels to nearly nothing is held against the largest. */
+/* Compares a sample of the rows of large tensors, a few in each tile: wrong tiles are wrong in whole rows of
+ * tiles. A row that cancels to nearly nothing is compared relative to the largest. */
 bool tune_agrees(const char *name, const array *want, const array *got, luattn_dtype dtype, char *why,
                  size_t size) {
   const int64_t length = want->t.ndim > 0 ? want->shape[want->t.ndim - 1] : 1;
@@ -271,7 +271,7 @@ static int compare_double(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Whom a shape's rounds take in turn. */
+/* The kernels that the rounds of a shape take in turn. */
 typedef struct lineup {
   tune_candidate *runner[TUNE_MAX_CANDIDATES];
   int count, launches, repeat;
@@ -297,7 +297,7 @@ static luattn_status run_rounds(const session *s, const lineup *r, int shape, do
   return status;
 }
 
-/* Enough workspace for each. */
+/* Room for the largest workspace. */
 static luattn_status make_workspace(session *s, luattn_error *err) {
   size_t most = 0;
   for (int i = 0; i < s->f->count; i++) {
@@ -324,11 +324,11 @@ static luattn_status measure_pass(session *s, int shape, int repeat, double dead
     if (!c->is_wrong) r.runner[r.count++] = c;
   }
   TRY(time_one(s, own, 1, &ms, err));
-  r.launches = ms > 1 ? 1 : ms > 0.0625 ? (int)(1 / ms) + 1 : 16; /* about a millisecond a time */
+  r.launches = ms > 1 ? 1 : ms > 0.0625 ? (int)(1 / ms) + 1 : 16; /* about a millisecond a measurement */
   return run_rounds(s, &r, shape, deadline, err);
 }
 
-/* Backward reads what forward, by the plan's own choice, has written. */
+/* Backward reads what forward has written, with the plan's own choice. */
 static luattn_status measure_both(session *s, gpu_args *d, tune_field *f, int passes, int shape, int repeat,
                                   double deadline, luattn_error *err) {
   const double start = tune_now();

@@ -1,4 +1,5 @@
-/* tune.h: the tiles of a pass on a device: compiled, run, held against the plan's own choice, timed. */
+/* tune.h: compiles the candidate tiles of a pass on a device, runs them, compares with the plan's own choice,
+ * and times them. */
 #ifndef LUATTN_CLI_TUNE_H
 #define LUATTN_CLI_TUNE_H
 
@@ -9,37 +10,37 @@
 
 typedef struct tune_candidate {
   luattn_tiles tiles;
-  luattn_kernel *kernel; /* NULL: refused, or out of time; why says which */
+  luattn_kernel *kernel; /* NULL: refused, or out of time; `why` says which */
   uint32_t registers, local_bytes;
   double compile_ms; /* 0: it was in the cache */
-  bool is_wrong;     /* its results are not the plan's choice's; why says where */
+  bool is_wrong;     /* its results differ from those of the plan's choice; `why` says where */
   char why[320];
   double ms[TUNE_MAX_SHAPES]; /* medians by shape; 0: not measured */
 } tune_candidate;
 
-/* One pass. The plan's own choices come first: for long lengths and, if it is another one, for short ones. */
+/* One pass. The plan's own choices come first: for long lengths and, if it differs, for short ones. */
 typedef struct tune_field {
   const luattn_spec *spec;
-  luattn_target target; /* but for lengths, device and tiles */
+  luattn_target target; /* except for lengths, device and tiles */
   int num_defaults, count;
   tune_candidate candidate[TUNE_MAX_CANDIDATES];
 } tune_field;
 
 double tune_now(void); /* seconds */
 const char *tune_name(const luattn_tiles *t, char out[64]);
-/* The plan's choice for these lengths, and whether candidate i stands against it there. */
+/* The plan's choice for these lengths, and whether candidate i competes with it there. */
 const tune_candidate *tune_default(const tune_field *f, luattn_lengths lengths);
 bool tune_competes(const tune_field *f, int i, luattn_lengths lengths);
 
-/* Compiles and loads the candidates, and stops when it is `deadline`. Fails if the plan's own choice does. */
+/* Compiles and loads the candidates until `deadline`. Fails if the plan's own choice does. */
 luattn_status tune_compile(cli_gpu *g, tune_field *f, double deadline, luattn_error *err);
-/* Runs, checks and times the passes of one problem, in rounds that take each candidate in turn: `repeat`, or
- * fewer if it is `deadline` before, but no fewer than three. */
+/* Runs, checks and times the passes of one problem, in rounds that take each candidate in turn: `repeat`
+ * rounds, or fewer at `deadline`, but at least three. */
 luattn_status tune_measure(cli_gpu *g, const cli_problem *p, tune_field *f, int passes, int shape, int repeat,
                            double deadline, luattn_error *err);
 void tune_close(tune_field *f);
 
-/* Do two kernels' results, rounded in their own ways, agree? Otherwise why[size] says where they do not. */
+/* Whether two kernels' results agree up to their roundings. Otherwise why[size] says where they do not. */
 bool tune_agrees(const char *name, const array *want, const array *got, luattn_dtype dtype, char *why,
                  size_t size);
 

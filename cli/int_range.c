@@ -1,11 +1,11 @@
-/* wide.c: integers of inputs that are larger than what kernels compute with. */
+/* int_range.c: warns about integers of inputs beyond the range that kernels compute with. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
 #include "gen/spec.h"
 
-#define BEYOND 0x1p24 /* gen/ir/interval.h takes loaded integers to be nearer to 0 */
+#define BEYOND 0x1p24 /* gen/ir/interval.h assumes that loaded integers are nearer to 0 */
 
 static void mark(bool *set, ir_ref r) {
   if (r != IR_NONE) set[r] = true;
@@ -22,7 +22,7 @@ static void mark_roots(const traced_spec *t, bool *is_used) {
 
 static bool hands_on(ir_op op) { return op == IR_SELECT || op == IR_MIN || op == IR_MAX; }
 
-/* An integer of any size may be compared, and it may be an index, which is clamped. */
+/* An integer of any size may be compared or be an index, which is clamped. */
 static bool takes_any(ir_op op) {
   return op == IR_LT || op == IR_LE || op == IR_EQ || op == IR_NE || op == IR_LOAD || hands_on(op);
 }
@@ -32,7 +32,7 @@ static bool takes_constant(const ir *g, const ir_node *n) {
   return ir_is_const(g, n->arg[0], &value) || ir_is_const(g, n->arg[1], &value);
 }
 
-/* The smaller of a constant and the larger of another and x, or the other way round. */
+/* A clamp: min of a constant and max of another and x, or the other way round. */
 static bool is_clamp(const ir *g, const ir_node *n) {
   if ((n->op != IR_MIN && n->op != IR_MAX) || !takes_constant(g, n)) return false;
   for (int i = 0; i < 2; i++) {
@@ -42,8 +42,7 @@ static bool is_clamp(const ir *g, const ir_node *n) {
   return false;
 }
 
-/* *used: those in use, of which *value: those that may be a value of the input. Arguments stand before their
- * users. */
+/* Marks *used nodes, and *value those that may be a value of the input. Arguments come before their users. */
 static bool computes(const ir *g, int input, bool *used, bool *value) {
   for (ir_ref r = ir_count(g) - 1; r > IR_NONE; r--) {
     const ir_node *n = ir_get(g, r);
@@ -59,7 +58,7 @@ static bool computes(const ir *g, int input, bool *used, bool *value) {
   return false;
 }
 
-/* Whether values of the input go into anything but comparisons and indices. */
+/* Whether the spec uses values of the input in anything but comparisons and indices. */
 static bool spec_computes_with(const luattn_spec *spec, int input) {
   const traced_spec *t = &spec->traced;
   const size_t count = ir_count(t->g);
@@ -71,7 +70,7 @@ static bool spec_computes_with(const luattn_spec *spec, int input) {
   return answer;
 }
 
-void warn_of_wide_integers(const cli_problem *p, int input) {
+void warn_of_int_range(const cli_problem *p, int input) {
   const luattn_input_info *info = &p->info.inputs[input];
   const array *a = &p->input[input];
   if (info->dtype != LUATTN_INPUT_I32) return;
