@@ -1,4 +1,4 @@
-/* args.c: tensors of a call: presence, shape, dtype, strides, device, alignment. */
+/* args.c: checks the tensors of a call: presence, shape, dtype, strides, device, alignment. */
 #include "runtime/args.h"
 #include "common/limits.h"
 
@@ -156,8 +156,8 @@ static luattn_status check_device(const args_call *c, const tensor_rule *rule, c
   }
 }
 
-/* The families with tensor cores move 16 bytes at a time. Powers of two, masked: a dozen 64-bit divisions a
- * launch would be a third of what all checks take. */
+/* The families with tensor cores move 16 bytes at a time. All sizes are powers of two, tested by masks: a
+ * dozen 64-bit divisions a launch would take a third of the time of all checks. */
 static luattn_status check_alignment(const args_call *c, const tensor_rule *rule, const DLTensor *t,
                                      const long long stride[4], uintptr_t address) {
   const unsigned elem = rule->dtype.bits / 8u;
@@ -185,7 +185,7 @@ luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLT
   *data = NULL;
   if (c->shapes_only) return LUATTN_OK;
   for (int i = 0; i < t->ndim; ++i)
-    if (t->shape[i] == 0) return LUATTN_OK; /* nothing is read; the pointer may be anything */
+    if (t->shape[i] == 0) return LUATTN_OK; /* nothing is read, so the pointer may be anything */
   TRY(check_device(c, rule, t));
   if (t->data == NULL)
     return args_fail(c, "%s: its data pointer is NULL; give it memory on the device", rule->name);
@@ -195,7 +195,7 @@ luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLT
   return LUATTN_OK;
 }
 
-/* A mod's kernel has a block of a grid for each of the three tensors of a batch entry. */
+/* A mod's kernel has a grid slice for each of the three tensors of a batch entry. */
 static int most_batches(const image_manifest *m) {
   return m->has_query_mod || m->has_key_mod || m->has_value_mod ? LUATTN_MAX_BATCH / 3 : LUATTN_MAX_BATCH;
 }
@@ -208,7 +208,7 @@ luattn_status args_batch(const args_call *c, const char *name, int64_t batch) {
       most_batches(c->info) < LUATTN_MAX_BATCH ? " for a spec with a query_mod, key_mod or value_mod" : "");
 }
 
-/* Of q, k and v: packed ones have no batch axis, and positions before heads. */
+/* Shapes of q, k and v: packed ones have no batch axis, and positions before heads. */
 static luattn_status check_axes(const args_call *c) {
   const DLTensor *tensor[] = {c->args->q, c->args->k, c->args->v};
   static const char *const name[] = {"q", "k", "v"};
@@ -217,7 +217,8 @@ static luattn_status check_axes(const args_call *c) {
        "batch, heads_kv, kv_len, head_dim_v"},
       {"total_q, heads, head_dim", "total_k, heads_kv, head_dim", "total_k, heads_kv, head_dim_v"}};
   const int ndim = c->info->packed ? 3 : 4;
-  const int most = c->info->packed ? LUATTN_MAX_TOTAL : INT32_MAX; /* of heads, far less: check_heads */
+  const int most = c->info->packed ? LUATTN_MAX_TOTAL : INT32_MAX; /* check_heads limits heads far below
+                                                                    * this */
   for (int i = 0; i < 3; ++i) {
     const DLTensor *t = tensor[i];
     if (t == NULL) return args_fail(c, "%s: is missing", name[i]);
@@ -278,8 +279,7 @@ static luattn_status check_choices(const args_call *c, LuattnParams *p) {
 enum { DIM_BATCH, DIM_HEADS, DIM_HEADS_KV, DIM_Q, DIM_KV, DIM_D, DIM_DV };
 typedef enum presence { UNUSED, REQUIRED, OPTIONAL, REFUSED } presence;
 
-/* One row a tensor: where it stands in luattn_args and in LuattnParams, its axes, and its use in either pass.
- */
+/* One row a tensor: where it is in luattn_args and in LuattnParams, its axes, and its use in each pass. */
 typedef struct tensor_row {
   const char *name, *axes, *packed_axes;
   size_t from, to;
@@ -317,7 +317,7 @@ static const tensor_row rows[] = {
      LUATTN_WANT_DV},
 };
 
-/* One luattn_args may serve both passes, so forward passes over what only backward reads. */
+/* One luattn_args may serve both passes, so forward ignores tensors that only backward reads. */
 static presence row_presence(const image_manifest *m, const tensor_row *row) {
   const bool is_forward = m->pass == LUATTN_FORWARD;
   if (row->want != 0) return is_forward ? UNUSED : (m->wants & row->want) != 0 ? REQUIRED : REFUSED;
@@ -349,7 +349,8 @@ static luattn_status missing(const args_call *c, const tensor_row *row) {
                    c->info->packed ? row->packed_axes : row->axes);
 }
 
-/* Shape and strides of a packed tensor: [positions, heads, width], a row number's [heads, positions]. */
+/* Fills shape and strides of a packed tensor: [positions, heads, width], or [heads, positions] for row
+ * numbers. */
 static luattn_status fill_packed(const args_call *c, const tensor_row *row, tensor_rule *rule,
                                  const DLTensor *t, LuattnTensor *out) {
   const int64_t heads = rule->shape[1], positions = rule->shape[2], width = rule->shape[3];

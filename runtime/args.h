@@ -1,4 +1,4 @@
-/* args.h: the caller's luattn_args, checked against an image's manifest, as LuattnParams. */
+/* args.h: checks the caller's luattn_args against an image's manifest, and fills LuattnParams. */
 #ifndef LUATTN_RUNTIME_ARGS_H
 #define LUATTN_RUNTIME_ARGS_H
 
@@ -8,30 +8,30 @@
 #include "common/fail.h"
 #include "abi/params.h"
 
-/* What the checks of one call share. */
+/* The state that the checks of one call share. */
 typedef struct args_call {
   const image_manifest *info;
-  const luattn_args *args; /* of this version: choices_take */
+  const luattn_args *args; /* converted to this version by choices_take */
   int device;
-  int multiprocessors; /* of the device */
-  const void *zero;    /* 8 bytes of the device, of value 0: what an input without elements points to */
-  bool shapes_only; /* a size query: data pointers, devices and alignments do not matter yet */
+  int multiprocessors; /* number of the device's multiprocessors */
+  const void *zero;    /* 8 bytes of zeros on the device: an input without elements points there */
+  bool shapes_only; /* a size query: data pointers, devices and alignments are not checked */
   luattn_error *err;
 } args_call;
 
-/* Fills *params but for the workspace's fields. With shapes_only, looks at q, k, v and the inputs alone. */
+/* Fills *params, except for the workspace's fields. With shapes_only, reads q, k, v and the inputs only. */
 luattn_status args_fill(const args_call *c, LuattnPackedParams *params);
 
-/* Whether a batch of so many entries, which `name` says, can be launched. */
+/* Checks that a batch of so many entries can be launched; `name` is the tensor that says so. */
 luattn_status args_batch(const args_call *c, const char *name, int64_t batch);
 
-/* After that: what is written, the workspace's first bytes too, shares memory with nothing else. */
+/* Called after args_fill: checks that outputs, and the workspace's first bytes, overlap nothing else. */
 luattn_status args_apart(const args_call *c, size_t workspace_size);
 
 /* LUATTN_INVALID, with "forward of 'spec': " before the message. */
 luattn_status args_fail(const args_call *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* What one tensor must be. */
+/* The requirements on one tensor. */
 typedef struct tensor_rule {
   const char *name; /* as messages show it */
   const char *axes; /* "batch, heads, q_len" */
@@ -40,10 +40,10 @@ typedef struct tensor_rule {
   DLDataType dtype;
   bool is_output;     /* elements must not share memory */
   bool is_contiguous; /* every axis; otherwise the strides are free */
-  bool is_row;        /* the last axis is contiguous and read in vectors, where the family wants that */
+  bool is_row;        /* the last axis is contiguous, and read in vectors where the family needs that */
 } tensor_rule;
 
-/* Checks a tensor; stride[i] is 0 on an axis of one element; *data has byte_offset in it. */
+/* Checks a tensor; stride[i] is 0 on an axis of one element; *data includes byte_offset. */
 luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4],
                           void **data);
 

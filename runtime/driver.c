@@ -23,7 +23,7 @@ luattn_status driver_fail(const luattn_driver *d, luattn_error *err, cu_result r
   return luattn_fail(err, status, "%s: %s (%d): %s", call, name, result, subject);
 }
 
-/* ISO C has no cast from void * to a function pointer; POSIX says that the bytes are the same. */
+/* ISO C has no cast from void * to a function pointer; POSIX says that they are represented alike. */
 static luattn_status load_functions(luattn_driver *d, const char *path, luattn_error *err) {
 #define DRIVER_LOAD(name, symbol, params)                                                    \
   {                                                                                          \
@@ -139,7 +139,7 @@ luattn_status driver_push(const luattn_driver *d, cu_context context, luattn_err
 
 void driver_pop(const luattn_driver *d) {
   cu_context popped;
-  (void)d->context_pop(&popped); /* fails only where push would have failed */
+  (void)d->context_pop(&popped); /* it fails only where push would have failed */
 }
 
 luattn_status driver_enter(luattn_driver *d, int device, luattn_error *err) {

@@ -1,5 +1,5 @@
-/* driver.h: libcuda's functions, loaded at run time. Declares what luattn calls of the CUDA driver API, so
- * that a build needs no CUDA header. */
+/* driver.h: libcuda's functions, loaded at run time. Declares the part of the CUDA driver API that luattn
+ * calls, so that a build needs no CUDA header. */
 #ifndef LUATTN_RUNTIME_DRIVER_H
 #define LUATTN_RUNTIME_DRIVER_H
 
@@ -71,7 +71,7 @@ enum {
   X(event_wait, "cuEventSynchronize", (cu_event event))                                                    \
   X(event_elapsed, "cuEventElapsedTime", (float *ms, cu_event start, cu_event stop))
 
-/* What older drivers lack: NULL there. */
+/* Functions that older drivers lack: NULL there. */
 #define DRIVER_OPTIONAL(X)                                                                                \
   X(launch_ex, "cuLaunchKernelEx", (const cu_launch *config, cu_function f, void **params, void **extra)) \
   X(encode_tiled, "cuTensorMapEncodeTiled",                                                               \
@@ -95,8 +95,8 @@ struct luattn_driver {
 #undef DRIVER_MEMBER
 };
 
-/* `call` failed with `result`. The message is call, the driver's name for the result, and what we were doing.
- */
+/* Reports that `call` failed with `result`. The message has the call, the driver's name for the result, and
+ * what it was for. */
 luattn_status driver_fail(const luattn_driver *d, luattn_error *err, cu_result result, const char *call,
                           const char *doing, ...) __attribute__((format(printf, 5, 6)));
 

@@ -1,4 +1,4 @@
-/* inputs.c: a spec's extra inputs and scalars, found by name. */
+/* inputs.c: finds a spec's extra inputs and scalars by name, and checks them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "luattn/compiler.h"
 #include "runtime/args.h"
 
-/* Levenshtein distance of two names, or `limit` if it is no less. */
+/* Levenshtein distance of two names, capped at `limit`. */
 static int edit_distance(const char *a, const char *b, int limit) {
   const size_t na = strlen(a), nb = strlen(b);
   int row[LUATTN_NAME_SIZE + 1];
@@ -27,12 +27,12 @@ static int edit_distance(const char *a, const char *b, int limit) {
   return row[nb] < limit ? row[nb] : limit;
 }
 
-/* "; did you mean 'slopes'?" or "; this spec has 'a', 'b'". `name` and `stride` walk over an array of names.
- */
+/* "; did you mean 'slopes'?" or "; this spec has 'a', 'b'". `name` is the first of an array of names,
+ * `stride` bytes apart. */
 static void suggest(const char *unknown, const char *name, size_t stride, uint32_t count, char *text,
                     size_t size) {
   const char *best = NULL;
-  int best_distance = 3; /* farther is no misspelling */
+  int best_distance = 3; /* a larger distance is no misspelling */
   for (uint32_t i = 0; i < count; ++i) {
     const int distance = edit_distance(unknown, name + i * stride, best_distance);
     if (distance < best_distance && (size_t)distance < strlen(unknown)) {
@@ -58,7 +58,7 @@ static DLDataType input_dtype(uint32_t dtype) {
   return table[dtype];
 }
 
-/* DLPack 1.0 has a bool type (code 6); before, a byte of 0 or 1 stood for it. Both are read. */
+/* DLPack 1.0 has a bool type (code 6); earlier versions use a byte of 0 or 1. Both are read. */
 static bool is_bool(DLDataType dtype) {
   return (dtype.code == 6 || dtype.code == kDLUInt) && dtype.bits == 8 && dtype.lanes == 1;
 }
@@ -69,7 +69,7 @@ typedef struct axis_size {
   bool broadcasts;
 } axis_size;
 
-/* size -1: any. */
+/* size -1: any size. */
 static axis_size expected_axis(const LuattnParams *p, int32_t axis) {
   switch (axis) {
     case LUATTN_AXIS_FREE:
@@ -110,7 +110,7 @@ static luattn_status check_axes(const args_call *c, const LuattnParams *p, const
   return LUATTN_OK;
 }
 
-/* A gradient is computed where the caller gives memory for it. */
+/* A gradient is computed if the caller gives memory for it. */
 static luattn_status fill_grad(const args_call *c, const luattn_input_info *info, const DLTensor *grad,
                                const tensor_rule *input_rule, LuattnInput *out) {
   if (c->info->pass == LUATTN_FORWARD || c->shapes_only || grad == NULL || grad->data == NULL)
@@ -127,7 +127,7 @@ static luattn_status fill_grad(const args_call *c, const luattn_input_info *info
                      info->name);
   char label[LUATTN_NAME_SIZE + 32];
   snprintf(label, sizeof label, "grad of input '%s'", info->name);
-  tensor_rule rule = *input_rule; /* the same shape */
+  tensor_rule rule = *input_rule; /* it has the input's shape */
   rule.name = label;
   rule.axes = "as the input";
   rule.dtype = args_real(c->info);
@@ -136,8 +136,7 @@ static luattn_status fill_grad(const args_call *c, const luattn_input_info *info
   return args_tensor(c, &rule, grad, stride, &out->grad);
 }
 
-/* Kernels multiply an index along the last axis with a stride in bytes of 32 bits (templates/ops/input.cuh).
- */
+/* Kernels multiply an index along the last axis by a 32-bit stride in bytes (templates/ops/input.cuh). */
 static luattn_status check_last_stride(const args_call *c, const tensor_rule *rule, const long long *stride) {
   const int last = rule->ndim - 1;
   const long long most = INT32_MAX / (rule->dtype.bits / 8);
@@ -174,7 +173,7 @@ static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams
   TRY(check_last_stride(c, &rule, out->stride));
   out->data = data;
   for (int i = 0; i < rule.ndim; ++i) out->size[i] = (int)rule.shape[i];
-  if (data == NULL) { /* it has no elements: a gather that a row makes all the same reads 0 */
+  if (data == NULL) { /* it has no elements: a clamped gather then reads 0 */
     out->data = c->zero;
     memset(out->stride, 0, sizeof out->stride);
   }

@@ -1,4 +1,4 @@
-/* kernel.c: an image becomes functions on a device. */
+/* kernel.c: loads an image's functions on a device. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static luattn_status check_device(luattn_driver *driver, int device, const image
                        ": was built for parameter layout %u, this luattn (%s) has %d; compile it again",
                        KERNEL_VALUES(m), (unsigned)m->params_version, luattn_version(),
                        LUATTN_PARAMS_VERSION);
-  /* Fewer are no fault: the driver takes as many as the kernel has, from the first on. */
+  /* A kernel may take fewer bytes: the driver copies as many as it takes, from the first on. */
   if (m->params_bytes > sizeof(LuattnPackedParams))
     return luattn_fail(err, LUATTN_IMAGE,
                        "luattn_kernel_load: " KERNEL_FORMAT
@@ -78,7 +78,7 @@ static luattn_status load_functions(luattn_kernel *k, const void *code, luattn_e
   return LUATTN_OK;
 }
 
-/* Waits: a launch on whatever stream may follow at once. */
+/* Waits, so that a launch on any stream may follow at once. */
 static luattn_status alloc_zeros(const luattn_driver *d, size_t size, cu_pointer *out, luattn_error *err) {
   cu_result result = d->alloc(out, size);
   if (result != 0) {
@@ -93,15 +93,16 @@ static luattn_status alloc_zeros(const luattn_driver *d, size_t size, cu_pointer
              : driver_fail(d, err, result, "cuStreamSynchronize", "waiting for %zu bytes of zeros", size);
 }
 
-/* What launches share. */
+/* Allocates what launches share. */
 static luattn_status make_memory(luattn_kernel *k, luattn_error *err) {
   if (k->info.num_inputs > 0) TRY(alloc_zeros(k->driver, 8, &k->zero, err));
-  if (k->info.family == LUATTN_SM90) k->maps = calloc(1, sizeof *k->maps);
-  if (k->info.draws_tiles) k->tickets = calloc(1, sizeof *k->tickets);
-  if ((k->info.family == LUATTN_SM90 && k->maps == NULL) || (k->info.draws_tiles && k->tickets == NULL))
+  if (k->info.family == LUATTN_SM90) k->descriptors = calloc(1, sizeof *k->descriptors);
+  if (k->info.draws_tiles) k->counters = calloc(1, sizeof *k->counters);
+  if ((k->info.family == LUATTN_SM90 && k->descriptors == NULL) ||
+      (k->info.draws_tiles && k->counters == NULL))
     return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_kernel_load: out of memory");
-  if (k->tickets == NULL) return LUATTN_OK;
-  return alloc_zeros(k->driver, TICKETS_BYTES, &k->tickets->counters, err);
+  if (k->counters == NULL) return LUATTN_OK;
+  return alloc_zeros(k->driver, COUNTER_BYTES, &k->counters->counters, err);
 }
 
 luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
@@ -142,14 +143,14 @@ void luattn_kernel_unload(luattn_kernel *kernel) {
   if (kernel == NULL) return;
   if (kernel->module[0] != NULL && driver_push(kernel->driver, kernel->context, NULL) == LUATTN_OK) {
     if (kernel->zero != 0) (void)kernel->driver->free(kernel->zero);
-    if (kernel->tickets != NULL && kernel->tickets->counters != 0)
-      (void)kernel->driver->free(kernel->tickets->counters);
+    if (kernel->counters != NULL && kernel->counters->counters != 0)
+      (void)kernel->driver->free(kernel->counters->counters);
     for (int i = 0; i < 2; ++i)
       if (kernel->module[i] != NULL) (void)kernel->driver->module_unload(kernel->module[i]);
     driver_pop(kernel->driver);
   }
-  free(kernel->tickets);
-  free(kernel->maps);
+  free(kernel->counters);
+  free(kernel->descriptors);
   free(kernel);
 }
 

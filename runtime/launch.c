@@ -23,7 +23,7 @@ static size_t elem_size(const image_manifest *m) {
   return m->dtype == LUATTN_F64 ? 8 : m->dtype == LUATTN_F32 ? 4 : 2;
 }
 
-/* Hands out parts of the workspace, one after the other. */
+/* A bump allocator over the workspace. */
 typedef struct cursor {
   uintptr_t base;
   size_t used;
@@ -46,7 +46,7 @@ static void *take(cursor *w, size_t elem, int64_t a, int64_t b, int64_t c, int64
   return w->base != 0 ? (void *)(w->base + start) : NULL;
 }
 
-/* Bytes of a workspace, and where in it the sums are that begin as zeros. */
+/* Bytes of a workspace, and the range of sums that must start as zeros. */
 typedef struct workspace_need {
   size_t size, sums, sums_size;
 } workspace_need;
@@ -58,7 +58,7 @@ static void take_modified(cursor *w, size_t elem, int batch, int heads, int len,
   out->batch = heads * out->head;
 }
 
-/* Rows and positions of one stat: the axes before the input's last, flattened, and the last. */
+/* The shape of one stat: the axes before the input's last, flattened to rows, and the blocks of the last. */
 static void stat_shape(const image_manifest *m, const LuattnParams *p, uint32_t stat, int64_t *num_rows,
                        int64_t *blocks) {
   const manifest_stat *s = &m->stat[stat];
@@ -69,13 +69,13 @@ static void stat_shape(const image_manifest *m, const LuattnParams *p, uint32_t 
   *blocks = ceil_div(in->size[s->axis], s->block);
 }
 
-/* A mod's parameters get their gradients from that of its tensor, whether or not the caller wants the latter.
- */
+/* A mod's parameters take their gradients from that of its tensor, whether or not the caller wants the
+ * latter. */
 static bool is_needed(const image_manifest *m, unsigned want, uint32_t has_mod) {
   return (m->wants & want) != 0 || (has_mod && (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0);
 }
 
-/* Of a head in dq_acc, dk_acc, dv_acc and bwd_rows. */
+/* Rows of a head in dq_acc, dk_acc, dv_acc and bwd_rows. */
 static int64_t padded_rows(const image_manifest *m, int len) {
   return workspace_rows(m->family == LUATTN_SM90, len);
 }
@@ -90,24 +90,24 @@ static bool adds_dq(const image_manifest *m) {
   return m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod);
 }
 
-/* Of the q tiles of a head. */
+/* Numbers for the q tiles of a head (work/dq_order.cuh, sm90/bwd/dq_first_store.cuh). */
 static int64_t num_turns(const image_manifest *m, const LuattnParams *p) {
   const manifest_entry *main = entry_of(m, LUATTN_ROLE_DKDV);
   const int each = workspace_turns(m->family == LUATTN_SM90, (int)main->threads, (int)main->tile_n);
   return ceil_div(p->shape.q_len, main->tile_m) * each;
 }
 
-/* The sm90 backward draws its kv tiles from a counter. */
+/* The sm90 backward draws its kv tiles from a work counter. */
 static bool draws_kv(const image_manifest *m) {
   return m->family == LUATTN_SM90 && m->pass == LUATTN_BACKWARD && has_role(m, LUATTN_ROLE_DKDV);
 }
 
-/* That counter, and a number for each q tile: whose turn it is, or who stores first. */
+/* The work counter, and a number for each q tile: a semaphore of the dQ order, or who stores first. */
 static int64_t num_counters(const image_manifest *m, const LuattnParams *p) {
   return LUATTN_TURNS_FIRST + (adds_dq(m) ? (int64_t)p->shape.batch * p->shape.heads * num_turns(m, p) : 0);
 }
 
-/* In a cluster. */
+/* Blocks of a cluster. */
 static int64_t blocks_together(const image_manifest *m, const manifest_entry *dkdv) {
   return workspace_blocks_together(m->family == LUATTN_SM90, (int)dkdv->tile_n);
 }
@@ -117,9 +117,9 @@ static int64_t kv_blocks(const image_manifest *m, const manifest_entry *dkdv, co
   return ceil_div(p->shape.kv_len, dkdv->tile_n * together) * together;
 }
 
-/* How long a backward takes whose kv tiles have n blocks each, in units of a q tile's time: a block has two
- * beside its tiles, and what blocks have of dk and dv is written, read and added up. With a mask, half of the
- * tiles are there, and blocks are of many sizes (bench/journal/deterministic_backward.md, step 5). */
+/* Estimates the time of a backward whose kv tiles are shared by n blocks each, in units of a q tile: each
+ * block has an overhead of two, and partial dk and dv are written, read and added up. With a mask, half of
+ * the tiles remain, and blocks differ in length (bench/journal/deterministic_backward.md, step 5). */
 static int64_t time_with_splits(int n, int64_t blocks, int64_t tiles, int64_t multiprocessors,
                                 bool has_mask) {
   const int64_t longest = ceil_div(tiles, n) + 2, sums = n > 1 ? 2 + 4 * n * blocks / multiprocessors : 0;
@@ -127,7 +127,7 @@ static int64_t time_with_splits(int n, int64_t blocks, int64_t tiles, int64_t mu
   return max_of(longest, (blocks * (tiles / 2 + 2 * n)) / multiprocessors + longest / 2) + sums;
 }
 
-/* How many blocks share a kv tile. A gain of less than an eighth is not certain. */
+/* How many blocks share a kv tile. A predicted gain below an eighth is not reliable. */
 static int best_splits(int64_t blocks, int64_t tiles, int64_t multiprocessors, bool has_mask) {
   const int64_t whole = time_with_splits(1, blocks, tiles, multiprocessors, has_mask);
   int best = 1;
@@ -157,9 +157,9 @@ static void find_alone(const image_manifest *m, LuattnParams *p) {
   }
 }
 
-/* Whether sums of an input's gradient need not be exact for a deterministic backward: their order does not
- * matter, or blocks can keep to one. They then take all batches of a kv tile, and should still fill an eighth
- * of the GPU, for exact sums take that much longer. */
+/* Whether a deterministic backward can do without exact sums of an input's gradient: the order of additions
+ * does not matter, or blocks can keep a fixed one. They then process all batches of a kv tile, and should
+ * still fill an eighth of the GPU, because exact sums take that much longer. */
 static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
   const image_manifest *m = c->info;
   const luattn_input_info *info = &m->input[input];
@@ -174,7 +174,7 @@ static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
   return true;
 }
 
-/* What a deterministic backward adds to besides dq_acc. */
+/* Exact sums of a deterministic backward, next to dq_acc. */
 static void take_ordered(cursor *w, const args_call *c, LuattnParams *p) {
   const image_manifest *m = c->info;
   const size_t limbs = (size_t)workspace_limbs((int)args_real_size(m)) * sizeof(unsigned long long);
@@ -194,8 +194,8 @@ static void take_ordered(cursor *w, const args_call *c, LuattnParams *p) {
   if (m->wants & LUATTN_WANT_SCALARS) p->inputs.scalar_exact = take(w, limbs, m->num_scalars, 1, 1, 1);
 }
 
-/* What kernels only add to, side by side, so that it is zeroed at once; but in the sm90 family prepare zeroes
- * dq_acc, while it waits for what it reads, and the counters. */
+/* Accumulators, side by side, so that one memset zeroes them; in the sm90 family prepare zeroes dq_acc, while
+ * it waits for loads, and the counters. */
 static void take_sums(cursor *w, const args_call *c, LuattnParams *p, workspace_need *out) {
   const image_manifest *m = c->info;
   const bool adds = has_role(m, LUATTN_ROLE_FINISH) && adds_dq(m), prepared = m->family == LUATTN_SM90;
@@ -230,7 +230,7 @@ static luattn_status choose_splits(const args_call *c, LuattnParams *p) {
   return LUATTN_OK;
 }
 
-/* To find the tiles takes longer than it saves where there are few of them. */
+/* Computing the bitmap takes longer than it saves where there are few tiles. */
 static bool skipping_pays(const image_manifest *m, const LuattnParams *p) {
   const int least = m->pass == LUATTN_FORWARD ? LUATTN_SKIP_FORWARD : LUATTN_SKIP_BACKWARD;
   return p->shape.q_len >= least && p->shape.kv_len >= least;
@@ -238,7 +238,7 @@ static bool skipping_pays(const image_manifest *m, const LuattnParams *p) {
 
 static luattn_status choose_skip(const args_call *c, const LuattnParams *p, bool *skips) {
   const int asked = c->args->skip;
-  /* In backward the norms have two blocks of a grid for each batch entry. */
+  /* In backward the norms have two grid slices for each batch entry. */
   const bool forward = c->info->pass == LUATTN_FORWARD;
   const bool can =
       has_role(c->info, LUATTN_ROLE_REACH) && (forward || p->shape.batch <= LUATTN_MAX_BATCH / 2);
@@ -252,7 +252,7 @@ static luattn_status choose_skip(const args_call *c, const LuattnParams *p, bool
   return LUATTN_OK;
 }
 
-/* Rows of tiles of a head, and words of 32 tiles that each has; see work/tile_walk.cuh, Visits. */
+/* The tile bitmap's size: rows of tiles of a head, and 32-bit words of each (work/tile_walk.cuh, Visits). */
 static void visits_shape(const image_manifest *m, const LuattnParams *p, int64_t *rows, int64_t *words) {
   const bool forward = m->pass == LUATTN_FORWARD;
   const manifest_entry *main = entry_of(m, forward ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV);
@@ -281,8 +281,8 @@ static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p)
   return LUATTN_OK;
 }
 
-/* Lays out the workspace behind `base` (0: the size alone matters) and enters it into *p. Every part starts
- * at a multiple of 256 bytes. Errors: LUATTN_INVALID (more than a size_t can count). */
+/* Lays out the workspace at `base` (0: computes the size only) and enters it into *p. Every part starts at a
+ * multiple of 256 bytes. Errors: LUATTN_INVALID (the size overflows size_t). */
 static luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams *p,
                                       workspace_need *out) {
   const image_manifest *m = c->info;
@@ -358,7 +358,7 @@ static luattn_status check_grid(const args_call *c, const manifest_entry *entry,
   return LUATTN_OK;
 }
 
-/* A kernel numbers its tiles. */
+/* Kernels number their tiles with an int. */
 static luattn_status check_tiles(const args_call *c, const manifest_entry *entry, const int64_t size[3],
                                  int64_t limit) {
   const int64_t per_tile = size[1] * size[2];
@@ -370,11 +370,11 @@ static luattn_status check_tiles(const args_call *c, const manifest_entry *entry
   return LUATTN_OK;
 }
 
-/* A block of the sm90 family fills a multiprocessor, and takes one tile after the other, alone or with the
- * `together` - 1 others of its cluster. */
+/* A persistent grid of the sm90 family: one block per multiprocessor, which takes tile after tile, alone or
+ * with the `together` - 1 others of its cluster. */
 static luattn_status resident_grid(const args_call *c, const manifest_entry *entry, const int64_t size[3],
                                    int64_t together, unsigned grid[3]) {
-  TRY(check_tiles(c, entry, size, INT32_MAX / 2)); /* a block counts on from there */
+  TRY(check_tiles(c, entry, size, INT32_MAX / 2)); /* a block counts past the last tile */
   const int64_t tiles = size[0] * size[1] * size[2],
                 most = max_of(c->multiprocessors / together, 1) * together;
   grid[0] = (unsigned)(tiles < most ? tiles : most);
@@ -382,48 +382,74 @@ static luattn_status resident_grid(const args_call *c, const manifest_entry *ent
   return LUATTN_OK;
 }
 
-/* In backward a warp has 32 q tiles of a kv tile. */
+/* In backward a warp handles 32 q tiles of a kv tile. */
 static int64_t reach_blocks(const image_manifest *m, const manifest_entry *entry, const LuattnParams *p) {
   int64_t rows, words;
   visits_shape(m, p, &rows, &words);
   return m->pass == LUATTN_FORWARD ? rows : ceil_div(rows * words, entry->threads / 32);
 }
 
-/* Grid of one entry; a size of 0 means that there is nothing to launch. Errors: LUATTN_INVALID (a limit of
- * the device). */
+/* The functions below enter the grid of one role; size[1] and size[2] are p->shape.heads and batch before,
+ * and size[0] is 0. */
+static void stats_size(const image_manifest *m, const LuattnParams *p, int64_t size[3]) {
+  size[1] = 0;
+  size[2] = m->num_stats;
+  for (uint32_t i = 0; i < m->num_stats; ++i) {
+    int64_t num_rows, blocks;
+    stat_shape(m, p, i, &num_rows, &blocks);
+    size[0] = max_of(size[0], blocks);
+    size[1] = max_of(size[1], num_rows);
+  }
+}
+
+static void norms_size(const image_manifest *m, const manifest_entry *entry, const LuattnParams *p,
+                       int64_t size[3]) {
+  if (p->scratch.visits == NULL) return;
+  size[0] = ceil_div(p->shape.kv_len, entry->tile_m);
+  size[1] = p->shape.heads_kv;
+  if (m->pass == LUATTN_FORWARD) return;
+  size[0] = max_of(size[0], ceil_div(p->shape.q_len, entry->tile_m));
+  size[1] = p->shape.heads;
+  size[2] = (int64_t)p->shape.batch * 2;
+}
+
+/* Finishes dq only, or all three. */
+static void finish_size(const manifest_entry *entry, const LuattnParams *p, int64_t size[3]) {
+  const bool kv = p->scratch.dk_acc != NULL || p->scratch.dv_acc != NULL;
+  if (p->scratch.dq_acc == NULL && !kv) return;
+  size[0] = ceil_div(kv ? max_of(p->shape.q_len, p->shape.kv_len) : p->shape.q_len, entry->tile_m);
+  size[2] = (int64_t)p->shape.batch * (kv ? 3 : 1);
+}
+
+/* The last of size[1] is for the scalars, which are fewer than a block's threads. */
+static void round_size(const image_manifest *m, const manifest_entry *entry, const LuattnParams *p,
+                       int64_t size[3]) {
+  size[0] = p->inputs.num_scalars > 0 && p->inputs.scalar_exact != NULL;
+  for (uint32_t i = 0; i < m->num_inputs; ++i)
+    if (p->inputs.input[i].exact != NULL)
+      size[0] = max_of(size[0], ceil_div(p->inputs.input[i].count, entry->tile_m));
+  size[1] = (int64_t)m->num_inputs + 1;
+  size[2] = 1;
+}
+
+/* The grid of one entry; a size of 0 means that there is nothing to launch. Errors: LUATTN_INVALID (a limit
+ * of the device). */
 static luattn_status launch_grid(const args_call *c, const manifest_entry *entry, const LuattnParams *p,
                                  unsigned grid[3]) {
   int64_t size[3] = {0, p->shape.heads, p->shape.batch};
   switch ((luattn_role)entry->role) {
     case LUATTN_ROLE_STATS:
-      size[1] = 0;
-      size[2] = c->info->num_stats;
-      for (uint32_t i = 0; i < c->info->num_stats; ++i) {
-        int64_t num_rows, blocks;
-        stat_shape(c->info, p, i, &num_rows, &blocks);
-        size[0] = max_of(size[0], blocks);
-        size[1] = max_of(size[1], num_rows);
-      }
+      stats_size(c->info, p, size);
       break;
     case LUATTN_ROLE_MOD:
       size[0] = ceil_div(max_of(p->shape.q_len, p->shape.kv_len), entry->tile_m);
       size[2] = (int64_t)p->shape.batch * 3;
       break;
-    case LUATTN_ROLE_FINISH: { /* of dq alone, or of all three */
-      const bool kv = p->scratch.dk_acc != NULL || p->scratch.dv_acc != NULL;
-      if (p->scratch.dq_acc == NULL && !kv) break;
-      size[0] = ceil_div(kv ? max_of(p->shape.q_len, p->shape.kv_len) : p->shape.q_len, entry->tile_m);
-      size[2] = (int64_t)p->shape.batch * (kv ? 3 : 1);
+    case LUATTN_ROLE_FINISH:
+      finish_size(entry, p, size);
       break;
-    }
     case LUATTN_ROLE_NORMS:
-      if (p->scratch.visits == NULL) break;
-      size[0] = ceil_div(p->shape.kv_len, entry->tile_m);
-      size[1] = p->shape.heads_kv;
-      if (c->info->pass == LUATTN_FORWARD) break;
-      size[0] = max_of(size[0], ceil_div(p->shape.q_len, entry->tile_m));
-      size[1] = p->shape.heads;
-      size[2] = (int64_t)p->shape.batch * 2;
+      norms_size(c->info, entry, p, size);
       break;
     case LUATTN_ROLE_REACH:
       if (p->scratch.visits != NULL) size[0] = reach_blocks(c->info, entry, p);
@@ -433,7 +459,7 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
       if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, 1, grid);
       if (c->info->family == LUATTN_SM80) TRY(check_tiles(c, entry, size, INT32_MAX));
       break;
-    case LUATTN_ROLE_PREPARE: /* one block at least, where it zeroes a counter */
+    case LUATTN_ROLE_PREPARE: /* at least one block, where it zeroes a counter */
       size[0] = max_of(ceil_div(p->shape.q_len, entry->tile_m), draws_kv(c->info));
       break;
     case LUATTN_ROLE_DQ:
@@ -446,13 +472,7 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
       if (draws_kv(c->info)) return resident_grid(c, entry, size, blocks_together(c->info, entry), grid);
       break;
     case LUATTN_ROLE_ROUND:
-      size[0] = p->inputs.num_scalars > 0 &&
-                p->inputs.scalar_exact != NULL; /* there are fewer scalars than threads */
-      for (uint32_t i = 0; i < c->info->num_inputs; ++i)
-        if (p->inputs.input[i].exact != NULL)
-          size[0] = max_of(size[0], ceil_div(p->inputs.input[i].count, entry->tile_m));
-      size[1] = (int64_t)c->info->num_inputs + 1;
-      size[2] = 1;
+      round_size(c->info, entry, p, size);
       break;
     case LUATTN_ROLE_COUNT: /* refused when the image was opened */
       return luattn_fail(c->err, LUATTN_INTERNAL, "%s: has no role", entry->name);
@@ -462,7 +482,7 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
   return LUATTN_OK;
 }
 
-/* The order of a forward kernel's q tiles, once its grid is known to be within the limits. */
+/* Chooses the order of a forward kernel's q tiles; its grid is known to be within the limits. */
 static void choose_order(const image_manifest *m, LuattnParams *p) {
   const manifest_entry *main = entry_of(m, LUATTN_ROLE_FORWARD);
   if (main == NULL || m->family == LUATTN_SIMT) return;
@@ -484,19 +504,19 @@ static luattn_status zero(const luattn_kernel *k, void *ptr, size_t size, const 
                      ptr);
 }
 
-/* The workspace has room for the one counter of a launch; it is used, and zeroed, only where the kernel has
- * none of those that need no zeroing. */
-static luattn_status place_tickets(const luattn_kernel *k, const void *workspace, LuattnParams *p,
+/* Sets the work counter of a launch. The workspace has room for one, which is zeroed and used only if none of
+ * the kernel's own counters is free for this launch. */
+static luattn_status place_counter(const luattn_kernel *k, const void *workspace, LuattnParams *p,
                                    cu_stream stream, luattn_error *err) {
-  if (k->tickets == NULL) return LUATTN_OK;
-  unsigned *counter = tickets_find(k->tickets, k->driver, workspace, stream);
-  if (counter == NULL) return zero(k, p->scratch.tickets, sizeof *p->scratch.tickets, "tickets", stream, err);
+  if (k->counters == NULL) return LUATTN_OK;
+  unsigned *counter = counter_find(k->counters, k->driver, workspace, stream);
+  if (counter == NULL)
+    return zero(k, p->scratch.tickets, sizeof *p->scratch.tickets, "the work counter", stream, err);
   p->scratch.tickets = counter;
   return LUATTN_OK;
 }
 
-/* What kernels only add to, or, where one score has a place to itself, store of the tiles that are not
- * skipped. */
+/* Zeroes what kernels add to; also gradients that are stored, because skipped tiles store nothing. */
 static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, void *sums, size_t size,
                                cu_stream stream, luattn_error *err) {
   const image_manifest *m = &k->info;
@@ -510,7 +530,7 @@ static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, vo
   return zero(k, p->inputs.scalar_grad, m->num_scalars * real, "scalar_grads", stream, err);
 }
 
-/* libcuda of CUDA 11.8 and newer takes 0.1 us less this way. */
+/* With libcuda of CUDA 11.8 and newer, cuLaunchKernelEx takes 0.1 us less. */
 static cu_result launch_entry(const luattn_driver *d, cu_function f, const manifest_entry *e,
                               const unsigned grid[3], cu_stream stream, void **pointers) {
   const cu_launch how = {{grid[0], grid[1], grid[2]}, {e->threads, 1, 1}, e->shared_bytes, stream, NULL, 0};
@@ -520,7 +540,7 @@ static cu_result launch_entry(const luattn_driver *d, cu_function f, const manif
 
 static luattn_status launch_entries(const luattn_kernel *k, LuattnPackedParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
-  void *pointers[] = {p, maps}; /* an entry takes as much of the first as it knows, and may lack the second */
+  void *pointers[] = {p, maps}; /* an entry takes a prefix of the first, and may lack the second */
   for (uint32_t i = 0; i < k->info.num_entries; ++i) {
     const manifest_entry *e = &k->info.entry[i];
     const unsigned *g = grid[i];
@@ -562,7 +582,7 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   return LUATTN_OK;
 }
 
-/* Everything is checked before the first thing is put on the stream. */
+/* All checks come before the first operation on the stream. */
 luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream,
                             luattn_error *err) {
   HOST_FLOATS_SCOPE;
@@ -592,8 +612,9 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   find_alone(&kernel->info, p);
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
-  if (kernel->info.family == LUATTN_SM90) status = maps_fill(kernel->driver, kernel->maps, &c, &all, &maps);
-  if (status == LUATTN_OK) status = place_tickets(kernel, used.workspace, p, stream, err);
+  if (kernel->info.family == LUATTN_SM90)
+    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all, &maps);
+  if (status == LUATTN_OK) status = place_counter(kernel, used.workspace, p, stream, err);
   if (status == LUATTN_OK)
     status = zero_sums(kernel, p, (char *)used.workspace + need.sums, need.sums_size, stream, err);
   if (status == LUATTN_OK) status = launch_entries(kernel, &all, &maps, grid, stream, err);

@@ -1,25 +1,25 @@
-/* launch.h: from checked parameters to workspace, grids and launches. */
+/* launch.h: turns checked parameters into workspace, grids and launches. */
 #ifndef LUATTN_RUNTIME_LAUNCH_H
 #define LUATTN_RUNTIME_LAUNCH_H
 
 #include "runtime/args.h"
 #include "runtime/driver.h"
-#include "runtime/maps.h"
-#include "runtime/tickets.h"
+#include "runtime/tma_descriptors.h"
+#include "runtime/work_counters.h"
 
-/* The kernel itself never changes; what launches learn stands beside it. */
+/* A kernel on a device. It never changes; what launches learn is behind `counters` and `descriptors`. */
 struct luattn_kernel {
   luattn_driver *driver;
   int device;
   int multiprocessors;
   cu_context context;
-  cu_pointer zero;       /* 8 bytes of value 0, if there are inputs; see args_call */
-  ticket_table *tickets; /* if the image draws tiles */
-  map_memory *maps;      /* of the sm90 family */
-  cu_module module[2]; /* of the main kernel, or all; of the others, where they have a code of their own */
+  cu_pointer zero;       /* 8 bytes of zeros, if there are inputs; see args_call */
+  counter_table *counters; /* if the image draws tiles from a work counter */
+  descriptor_cache *descriptors;      /* sm90 family only */
+  cu_module module[2]; /* of the main kernel, or of all; of the others, if they have a code of their own */
   cu_function function[MANIFEST_MAX_ENTRIES];
   image_manifest info;
-  luattn_function_info functions[MANIFEST_MAX_ENTRIES]; /* as luattn_kernel_describe shows them */
+  luattn_function_info functions[MANIFEST_MAX_ENTRIES]; /* in the form of luattn_kernel_describe */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* memory.c: device memory, copies, waiting and timing. */
+/* memory.c: allocates and copies device memory, waits and takes times. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -58,7 +58,7 @@ luattn_status luattn_copy_to_device(luattn_driver *driver, int device, void *dst
   TRY(driver_enter(driver, device, err));
   cu_result result = driver->copy_to_device(to_device(dst), src, size);
   if (result == 0)
-    result = driver->stream_wait(NULL); /* a copy from pageable memory may still be under way */
+    result = driver->stream_wait(NULL); /* a copy from pageable memory may still be in flight */
   driver_pop(driver);
   if (result != 0)
     return driver_fail(driver, err, result, "cuMemcpyHtoD", "copying %zu bytes to %p on device %d", size, dst,

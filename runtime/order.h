@@ -1,6 +1,6 @@
-/* order.h: in which order a forward kernel on the tensor cores takes its q tiles, as numbers that it reads
- * (LuattnOrder in abi/params.h; templates/work/tile_scheduler.cuh takes the tiles). Inline, because the test of
- * work/tile_scheduler.cuh includes it. */
+/* order.h: chooses the order in which a forward kernel on the tensor cores takes its q tiles, as numbers that
+ * the kernel reads (LuattnOrder in abi/params.h; templates/work/tile_scheduler.cuh takes the tiles). Inline,
+ * because the test of work/tile_scheduler.cuh includes it. */
 #ifndef LUATTN_RUNTIME_ORDER_H
 #define LUATTN_RUNTIME_ORDER_H
 
@@ -16,19 +16,18 @@ static inline LuattnDivisor order_divisor(int64_t d) {
   return by;
 }
 
-/* So many tiles hide the longest of them, a few for each multiprocessor. */
+/* The number of tiles that hides the longest of them: a few for each multiprocessor. */
 enum { ORDER_TILES_FOR_BALANCE = 640 };
 
-/* How many groups of heads one behind the other, in a grid with a block for each tile: as many as have tiles
- * enough. */
+/* How many groups of heads run one after another, in a grid with a block for each tile: as many as have
+ * enough tiles. */
 static inline int64_t order_groups(int64_t tiles) {
   return tiles < ORDER_TILES_FOR_BALANCE ? 1 : tiles / ORDER_TILES_FOR_BALANCE;
 }
 
-/* The same where blocks stay on their multiprocessors and take several tiles. Without a mask a group is one
- * kv head, so that all blocks read the same K and V. With one it has as many as balance takes, if their K and
- * V stay in the L2 cache, or if they are so few that its misses do not matter. kv_bytes: of a position's K
- * and V. */
+/* The same for a persistent grid. Without a mask a group is one kv head, so that all blocks read the same K
+ * and V. With a mask a group has as many heads as load balance takes, if their K and V stay in the L2 cache,
+ * or if they are so few that misses do not matter. kv_bytes: of a position's K and V. */
 static inline int64_t order_groups_resident(const LuattnParams *p, int64_t q_tiles, bool has_mask,
                                             int64_t kv_bytes) {
   const int64_t cache_bytes = 32 << 20, few = 4; /* about half of the cache of an H100 or H200 */
@@ -40,7 +39,7 @@ static inline int64_t order_groups_resident(const LuattnParams *p, int64_t q_til
   return all_kv > heads ? all_kv / heads : 1;
 }
 
-/* Enters p->order. Groups are as equal as whole kv heads allow; q_tiles * heads * batch is at least 1 and
+/* Fills p->order. Groups are as equal as whole kv heads allow; q_tiles * heads * batch is at least 1 and
  * below 2^31. */
 static inline void order_fill(LuattnParams *p, int64_t q_tiles, int64_t groups) {
   const int64_t all = (int64_t)p->shape.heads * p->shape.batch, all_kv = (int64_t)p->shape.heads_kv * p->shape.batch;

@@ -1,4 +1,4 @@
-/* pack.c: opening packs, and reading entries. Nothing that a pack says is used before it was checked. */
+/* pack.c: opens packs and reads entries. Nothing in a pack is used before it was checked. */
 #include "runtime/pack.h"
 #include "common/host.h"
 
@@ -23,7 +23,7 @@ static luattn_status io_fail(const luattn_pack *p, const char *what, luattn_erro
                      reason);
 }
 
-/* Bytes [offset, offset + size), which the caller knows to be within the pack. */
+/* Reads bytes [offset, offset + size), which the caller knows to be within the pack. */
 static luattn_status fetch(const luattn_pack *p, uint64_t offset, void *out, size_t size, luattn_error *err) {
   if (p->fd < 0) {
     memcpy(out, p->bytes + offset, size);
@@ -67,7 +67,8 @@ static luattn_status check_header(const luattn_pack *p, uint64_t size, luattn_er
 
 static bool ends(const char *text, size_t size) { return memchr(text, '\0', size) != NULL; }
 
-/* Numbers within what they can mean, and the entry's bytes exactly where the one before ends. */
+/* Checks that numbers are in range, and that the entry's bytes begin exactly where the previous entry's
+ * end. */
 static bool is_sound(const pack_record *r, uint64_t offset, uint64_t total) {
   const luattn_pack_entry *e = &r->entry;
   const bool names = ends(e->spec_name, sizeof e->spec_name) && ends(e->arch_suffix, sizeof e->arch_suffix);
@@ -140,8 +141,8 @@ void pack_describe(const image_manifest *info, luattn_pack_entry *e) {
   e->deterministic = info->deterministic;
 }
 
-/* A single image becomes a pack of one entry. The image has a hash of its own; ours makes sure that it is
- * still this image when it is read. */
+/* Treats a single image as a pack of one entry. The image has a hash of its own; this one makes sure that the
+ * same image is there when it is read. */
 static luattn_status adopt_image(luattn_pack *p, uint64_t size, luattn_error *err) {
   if (size > PACK_MAX_ENTRY_BYTES)
     return luattn_fail(err, LUATTN_IMAGE, "pack: %s: is an image of %llu bytes; at most %llu can be read",
@@ -169,7 +170,7 @@ static luattn_status adopt_image(luattn_pack *p, uint64_t size, luattn_error *er
   return status;
 }
 
-/* Takes fd over, whatever comes of it. */
+/* Takes ownership of fd, also on failure. */
 static luattn_status open_pack(const char *name, int fd, const void *bytes, uint64_t size, luattn_pack **pack,
                                luattn_error *err) {
   luattn_pack *p = calloc(1, sizeof *p);
@@ -242,8 +243,8 @@ const luattn_pack_entry *luattn_pack_get_entry(const luattn_pack *pack, size_t i
   return pack != NULL && index < pack->count ? &pack->record[index].entry : NULL;
 }
 
-/* Bytes whose hash was right, so that only a writer's fault, malice, or want of memory can make zstd refuse
- * them. */
+/* Decompresses bytes whose hash was right; zstd then fails only by a writer's fault, malice, or lack of
+ * memory. */
 static luattn_status expand(const luattn_pack *p, size_t index, const void *stored, void *out,
                             luattn_error *err) {
   const luattn_pack_entry *e = &p->record[index].entry;

@@ -1,12 +1,12 @@
-/* pack.h: a pack as bytes, offsets from its start, numbers in the machine's byte order:
+/* pack.h: the format of a pack, with offsets from its start and numbers in the machine's byte order:
  *
  *    0  magic "LUATTNPK"
  *    8  format version, byte-order mark      u32 each
  *   16  XXH3-128 of everything from byte 32 to the end of the index   u64 low, high
  *   32  total size, number of entries        u64 each
  *   48  versions of luattn and NVRTC         32 bytes each, ending in 0
- *  112  index: one pack_record for each entry
- *       the entries' bytes, one behind the other, in the index's order, without gaps
+ * 112  index: one pack_record for each entry
+ *       the entries' bytes, one after another, in the index's order, without gaps
  */
 #ifndef LUATTN_RUNTIME_PACK_H
 #define LUATTN_RUNTIME_PACK_H
@@ -31,7 +31,7 @@ typedef struct pack_header {
   char luattn_version[32], nvrtc_version[32];
 } pack_header;
 
-/* Bytes as they are stored: compressed by zstd if and only if stored_size < size. */
+/* Size and hash of the stored bytes: compressed by zstd if and only if stored_size < size. */
 typedef struct pack_record {
   luattn_pack_entry entry;
   uint64_t offset;
@@ -54,7 +54,7 @@ static inline arch_code pack_arch(const luattn_pack_entry *e) {
   return (arch_code){e->arch, e->arch_suffix, e->is_ptx != 0};
 }
 
-/* What the index says of an image. */
+/* The index record of an image. */
 void pack_describe(const image_manifest *info, luattn_pack_entry *e);
 
 #endif

@@ -1,4 +1,5 @@
-/* pack_find.c: which image of a pack serves a program on a device, or what there is instead. */
+/* pack_find.c: finds the image of a pack that serves a program on a device, or reports what the pack has
+ * instead. */
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@ static const char *dtype_name(uint32_t dtype) {
   return dtype < sizeof name / sizeof *name ? name[dtype] : "?";
 }
 
-/* "dq+dk+dv", of luattn_wants. */
+/* Formats luattn_wants as "dq+dk+dv". */
 static void gradients_text(uint32_t wants, char text[32]) {
   static const char *const name[] = {"dq", "dk", "dv", "inputs", "scalars"};
   size_t used = 0;
@@ -25,8 +26,8 @@ static void gradients_text(uint32_t wants, char text[32]) {
   if (used == 0) snprintf(text, 32, "none");
 }
 
-/* "forward of 'gemma2', bf16, head dim 128, sm_90a"; the family too, where that was asked for, and gradients,
- * where it was for backward. */
+/* Formats a query as "forward of 'gemma2', bf16, head dim 128, sm_90a"; with the family and, in backward,
+ * gradients where the query has them. */
 static void entry_text(const luattn_pack_entry *e, const luattn_pack_query *q, char *text, size_t size) {
   static const char *const family[] = {", simt", ", sm80", ", sm90"}; /* checked, as lengths are */
   static const char *const lengths[] = {"", ", long", ", short"};
@@ -44,7 +45,8 @@ static void entry_text(const luattn_pack_entry *e, const luattn_pack_query *q, c
            with_gradients ? gradients : "");
 }
 
-/* A spec without a name of its own is called like its file, wherever that is; its hash is always the same. */
+/* A spec without a name of its own is called after its file, wherever that is; its hash is always the
+ * same. */
 static bool is_same_spec(const luattn_pack_entry *e, const luattn_pack_query *q) {
   if (q->spec_hash[0] != 0 || q->spec_hash[1] != 0)
     return e->spec_hash[0] == q->spec_hash[0] && e->spec_hash[1] == q->spec_hash[1];
@@ -53,17 +55,17 @@ static bool is_same_spec(const luattn_pack_entry *e, const luattn_pack_query *q)
 
 enum { TENSORS = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV };
 
-/* Gradients of inputs and scalars may be left out of a launch, those of q, k and v may not. */
+/* A launch may leave out gradients of inputs and scalars, but not those of q, k and v. */
 static bool has_wants(unsigned image, unsigned wanted) {
   if (wanted == 0) wanted = TENSORS;
   return (image & TENSORS) == (wanted & TENSORS) && (image & wanted) == wanted;
 }
 
-/* What an image has of what is asked for; as numbers, the larger the nearer. */
+/* Properties of the query that an image has; as a number, larger is nearer. */
 enum {
   HAS_SPEC = 1,
   HAS_GRADIENTS = 2,
-  HAS_ORDER = 4, /* deterministic, where that is asked for */
+  HAS_ORDER = 4, /* deterministic, where the query is */
   HAS_FAMILY = 8,
   HAS_ARCH = 16,
   HAS_DIMS = 32,
@@ -88,8 +90,9 @@ static int nearness(const luattn_pack_entry *e, const luattn_pack_query *q) {
   return has;
 }
 
-/* The larger, the better; 0: not at all. The architecture weighs most, then parameters' gradients where all
- * were asked for, then that nobody waits for an order that was not asked for, then the tiles. */
+/* Rates an image: larger is better, 0 does not run. The architecture weighs most, then the parameters'
+ * gradients where all were asked for, then not being deterministic where that was not asked for, then the
+ * tiles. */
 static int serves(const luattn_pack_entry *e, const luattn_pack_query *q) {
   const uint32_t lengths = q->lengths != 0 ? (uint32_t)q->lengths : 1;
   if (nearness(e, q) != HAS_ALL) return 0;
@@ -99,7 +102,7 @@ static int serves(const luattn_pack_entry *e, const luattn_pack_query *q) {
          (e->lengths == 0 || e->lengths == lengths);
 }
 
-/* What was found: 0 at first. Of images that match equally well, the one that comes first is better. */
+/* The best image so far, and its rating, which starts at 0. Of equal images the first one wins. */
 typedef struct place {
   int match;
   size_t index;
@@ -107,7 +110,7 @@ typedef struct place {
 
 static bool is_better(place a, place b) { return a.match != b.match ? a.match > b.match : a.index < b.index; }
 
-/* The best image, by `match`, of those that are worse than `last`. */
+/* The image with the best `match` below `last`. */
 static bool find_next(const luattn_pack *pack, const luattn_pack_query *query,
                       int (*match)(const luattn_pack_entry *, const luattn_pack_query *), place *last) {
   place best = {.match = 0};
@@ -134,8 +137,8 @@ static void add(line *l, const char *fmt, ...) {
   if (n > 0) l->used += (size_t)n < l->size - l->used ? (size_t)n : l->size - l->used - 1;
 }
 
-/* The images of the spec that was asked for, the nearest first, or else the specs there are. Room in a
- * message is short: the first few. */
+/* Lists the images of the spec, the nearest first, or else the pack's specs. A message has room for only a
+ * few. */
 static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line *out) {
   enum { SHOWN = 4 };
   size_t images = 0, shown = 0;
@@ -148,7 +151,7 @@ static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line 
   }
   if (images > SHOWN) add(out, "; and %zu more", images - SHOWN);
   if (images > 0) return;
-  const char *last = NULL; /* images of a spec stand together */
+  const char *last = NULL; /* images of a spec are adjacent */
   for (size_t i = 0; i < p->count; ++i) {
     const luattn_pack_entry *e = &p->record[i].entry;
     if (e->kind != LUATTN_PACK_IMAGE || (last != NULL && strcmp(e->spec_name, last) == 0)) continue;
@@ -237,12 +240,11 @@ luattn_status luattn_pack_kernel(const luattn_pack *pack, luattn_driver *driver,
   if (!find_next(pack, &here, serves, &at)) return not_found(pack, &here, err);
   luattn_status status = load(pack, at.index, driver, device, kernel, err);
   while (status == LUATTN_UNSUPPORTED && find_next(pack, &here, serves, &at)) {
-    luattn_error other; /* where nothing fits, the best image's message stands */
+    luattn_error other; /* if nothing fits, the message of the best image is reported */
     status = load(pack, at.index, driver, device, kernel, &other);
     if (status != LUATTN_OK && status != LUATTN_UNSUPPORTED && err != NULL) *err = other;
   }
   if (status == LUATTN_OK && index != NULL) *index = at.index;
-  if (status == LUATTN_OK && err != NULL)
-    err->status = status; /* of a better image its message may be left */
+  if (status == LUATTN_OK && err != NULL) err->status = status; /* the message of a better image may remain */
   return status;
 }

@@ -1,5 +1,5 @@
-/* pack_write.c: images and texts become a pack. The order is the caller's, and nothing of the machine or the
- * time gets in. */
+/* pack_write.c: writes images and texts as a pack, in the caller's order. The result does not depend on the
+ * machine or the time. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -82,7 +82,7 @@ static luattn_status compress_item(void *user, size_t index, luattn_error *err) 
     free(out);
     return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_pack_write: zstd: %s", ZSTD_getErrorName(stored));
   }
-  if (stored >= size) { /* short texts */
+  if (stored >= size) { /* short texts do not compress */
     free(out);
     out = NULL;
     stored = size;
@@ -140,7 +140,7 @@ static bool put_all(const writer *w, const pack_header *h, int fd) {
   return ok && fsync(fd) == 0;
 }
 
-/* A rename would put a file in the place of a device or of a link, whatever those are there for. */
+/* A rename would replace a device or a link, which is there for a reason. */
 static luattn_status check_path(const char *path, luattn_error *err) {
   struct stat st;
   if (lstat(path, &st) != 0 || S_ISREG(st.st_mode)) return LUATTN_OK;
@@ -151,7 +151,7 @@ static luattn_status check_path(const char *path, luattn_error *err) {
                          : "a device, a pipe or a socket; name a regular file or a new one");
 }
 
-/* Under a name of its own until it is complete. */
+/* Writes to a temporary name until the file is complete. */
 static luattn_status publish(const writer *w, const pack_header *h, const char *path, luattn_error *err) {
   char temporary[4096];
   const int n = snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());

@@ -1,4 +1,4 @@
-/* packed.c: checks what a call says of packed sequences. */
+/* packed.c: checks the arguments of packed sequences. */
 #include "runtime/packed.h"
 
 #include <inttypes.h>
@@ -28,7 +28,7 @@ static luattn_status take_offsets(const args_call *c, const char *name, const DL
   return LUATTN_OK;
 }
 
-/* The longest sequence, of `total` rows in all. A caller may give an upper bound. */
+/* Checks the longest sequence's length against the `total` rows. A caller may give an upper bound. */
 static luattn_status take_longest(const args_call *c, const char *name, int given, int64_t total, int *out) {
   if (given < 0) return args_fail(c, "%s: is %d, expected 0 or more", name, given);
   if (given == 0 && total > 0)

@@ -207,7 +207,7 @@ static void counters_of_streams(void **state) {
   fake_fail("cuMemsetD32Async", 1, 1);
   luattn_error err;
   assert_int_equal(luattn_launch(kernel, &p.args, (void *)(uintptr_t)PER_THREAD, &err), LUATTN_CUDA);
-  assert_non_null(strstr(err.message, "zeroing tickets (4 bytes"));
+  assert_non_null(strstr(err.message, "zeroing the work counter (4 bytes"));
   size_t zeroed = 0;
   for (uintptr_t i = 0; i < STREAMS; ++i) {
     fake_reset();
@@ -221,19 +221,19 @@ static void counters_of_streams(void **state) {
   problem_close(&p);
 }
 
-/* A map is made once for tensors of one shape (maps_test.c has what else may change). */
-static void maps_are_remembered(void **state) {
+/* A map is made once for tensors of one shape (tma_descriptors_test.c has what else may change). */
+static void descriptors_are_cached(void **state) {
   (void)state;
   problem p;
   problem_open(&p, LUATTN_FORWARD);
   luattn_kernel *kernel = load_sm90(&p);
   const LuattnTensorMaps first = launch_again(kernel, &p)->maps;
-  assert_int_equal(fake_num_maps(), 4);
+  assert_int_equal(fake_num_descriptors(), 4);
   assert_memory_equal(&launch_again(kernel, &p)->maps, &first, sizeof first);
-  assert_int_equal(fake_num_maps(), 0);
+  assert_int_equal(fake_num_descriptors(), 0);
   p.q.t.byte_offset = 16;
   LuattnTensorMaps moved = launch_again(kernel, &p)->maps;
-  assert_int_equal(fake_num_maps(), 0);
+  assert_int_equal(fake_num_descriptors(), 0);
   fake_map q;
   memcpy(&q, moved.q.bytes, sizeof q);
   assert_ptr_equal(q.data, (char *)p.q.t.data + 16);
@@ -529,7 +529,7 @@ int main(void) {
       cmocka_unit_test(forward_order),
       cmocka_unit_test(counters),
       cmocka_unit_test(counters_of_streams),
-      cmocka_unit_test(maps_are_remembered),
+      cmocka_unit_test(descriptors_are_cached),
       cmocka_unit_test(backward_sm90),
       cmocka_unit_test(backward_sm90_in_clusters),
       cmocka_unit_test(backward_sm90_splits),

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "common/limits.h"
-#include "runtime/maps.h"
 #include "runtime/packed.h"
+#include "runtime/tma_descriptors.h"
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
 
@@ -378,13 +378,13 @@ static LuattnTensorMaps maps_of(const packed_problem *c) {
   luattn_error err;
   const args_call call = {.info = &c->p.info, .args = &c->p.args, .multiprocessors = 132, .err = &err};
   const LuattnPackedParams all = filled(c);
-  static map_memory memory;
+  static descriptor_cache memory;
   memset(&memory, 0, sizeof memory);
   LuattnTensorMaps maps;
   cu_context context;
   assert_int_equal(driver_context(driver, 0, &context, NULL), LUATTN_OK);
   fake_push_context(context);
-  const luattn_status status = maps_fill(driver, &memory, &call, &all, &maps);
+  const luattn_status status = descriptors_fill(driver, &memory, &call, &all, &maps);
   (void)fake_pop_context();
   if (status != LUATTN_OK) fail_msg("%s", err.message);
   return maps;

@@ -91,7 +91,7 @@ void fake_reset(void) {
   atomic_store(&num_events, 0);
 }
 size_t fake_num_events(void) { return atomic_load(&num_events); }
-size_t fake_num_maps(void) { return atomic_load(&num_maps); }
+size_t fake_num_descriptors(void) { return atomic_load(&num_maps); }
 const fake_event *fake_get_event(size_t index) { return &events[index]; }
 void *fake_current_context(void) { return stack.size > 0 ? stack.item[stack.size - 1] : NULL; }
 void fake_push_context(void *context) { stack.item[stack.size++] = context; }

@@ -1,4 +1,5 @@
-/* maps_test.c: the memory of tensor maps under many threads, and with more tensors than it holds. */
+/* tma_descriptors_test.c: the memory of tensor maps under many threads, and with more tensors than it holds.
+ */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/maps.h"
+#include "runtime/tma_descriptors.h"
 #include "tests/support/fake_cuda.h"
 
 enum { THREADS = 4, ROUNDS = 20000, DIM = 64, TILE_N = 128, FITTING = 54, TOO_MANY = 2000 };
@@ -54,24 +55,24 @@ static int is_map_of(const LuattnTensorMap *map, const LuattnTensor *t, int batc
          m.stride[2] == 2 * (unsigned long long)t->batch;
 }
 
-static int maps_are_right(map_memory *memory, const LuattnParams *p) {
+static int maps_are_right(descriptor_cache *memory, const LuattnParams *p) {
   const args_call c = {.info = &info};
   LuattnTensorMaps maps;
   const LuattnPackedParams all = {.dense = *p};
-  return maps_fill(driver, memory, &c, &all, &maps) == LUATTN_OK &&
+  return descriptors_fill(driver, memory, &c, &all, &maps) == LUATTN_OK &&
          is_map_of(&maps.q, &p->tensors.q, p->shape.batch, p->shape.heads, p->shape.q_len, 64) &&
          is_map_of(&maps.k, &p->tensors.k, p->shape.batch, p->shape.heads_kv, p->shape.kv_len, TILE_N) &&
          is_map_of(&maps.v, &p->tensors.v, p->shape.batch, p->shape.heads_kv, p->shape.kv_len, TILE_N) &&
          is_map_of(&maps.o, &p->tensors.o, p->shape.batch, p->shape.heads, p->shape.q_len, 16);
 }
 
-static int is_right(map_memory *memory, int number) {
+static int is_right(descriptor_cache *memory, int number) {
   const LuattnParams p = problem_number(number);
   return maps_are_right(memory, &p);
 }
 
 typedef struct worker {
-  map_memory *memory;
+  descriptor_cache *memory;
   unsigned seed;
   int problems, wrong;
 } worker;
@@ -88,7 +89,7 @@ static void *work(void *arg) {
   return NULL;
 }
 
-static void run(map_memory *memory, int problems) {
+static void run(descriptor_cache *memory, int problems) {
   worker workers[THREADS];
   pthread_t thread[THREADS];
   fake_reset();
@@ -104,22 +105,22 @@ static void run(map_memory *memory, int problems) {
 
 static void many_threads(void **state) {
   (void)state;
-  map_memory *memory = calloc(1, sizeof *memory);
+  descriptor_cache *memory = calloc(1, sizeof *memory);
   assert_non_null(memory);
   run(memory, TOO_MANY);
-  assert_in_range(fake_num_maps(), TOO_MANY, 4 * THREADS * ROUNDS); /* k and v are alike */
+  assert_in_range(fake_num_descriptors(), TOO_MANY, 4 * THREADS * ROUNDS); /* k and v are alike */
   run(memory, FITTING);
-  const size_t first = fake_num_maps();
+  const size_t first = fake_num_descriptors();
   run(memory, FITTING); /* what there is room for stays */
   assert_true(first < 3 * THREADS * ROUNDS / 100);
-  assert_true(fake_num_maps() < 3 * THREADS * ROUNDS / 100);
+  assert_true(fake_num_descriptors() < 3 * THREADS * ROUNDS / 100);
   free(memory);
 }
 
 /* Whatever changes of a tensor, its map is another; but for another address alone none is made anew. */
 static void every_field_counts(void **state) {
   (void)state;
-  map_memory *memory = calloc(1, sizeof *memory);
+  descriptor_cache *memory = calloc(1, sizeof *memory);
   assert_non_null(memory);
   fake_push_context(context);
   const LuattnParams first = problem_number(0);
@@ -137,7 +138,7 @@ static void every_field_counts(void **state) {
     fake_reset();
     for (int repeat = 0; repeat < 2; ++repeat) assert_true(maps_are_right(memory, &p));
     const int made[] = {0, 1, 1, 1, 2, 2, 3, 0}; /* k and v share one */
-    assert_int_equal(fake_num_maps(), made[field]);
+    assert_int_equal(fake_num_descriptors(), made[field]);
   }
   LuattnParams p = first; /* k alike but for the rows of its boxes */
   p.tensors.k = p.tensors.v = p.tensors.q;
@@ -145,7 +146,7 @@ static void every_field_counts(void **state) {
   p.shape.kv_len = p.shape.q_len;
   fake_reset();
   assert_true(maps_are_right(memory, &p));
-  assert_int_equal(fake_num_maps(), 1);
+  assert_int_equal(fake_num_descriptors(), 1);
   (void)fake_pop_context();
   free(memory);
 }
@@ -153,15 +154,15 @@ static void every_field_counts(void **state) {
 /* Tensors in turn, as the layers of a network have them. */
 static void in_turn(void **state) {
   (void)state;
-  map_memory *memory = calloc(1, sizeof *memory);
+  descriptor_cache *memory = calloc(1, sizeof *memory);
   assert_non_null(memory);
   fake_push_context(context);
   for (int round = 0; round < 8; ++round) {
     fake_reset();
     for (int i = 0; i < FITTING; ++i) assert_true(is_right(memory, i));
-    if (round == 0) assert_int_equal(fake_num_maps(), 3 * FITTING);
+    if (round == 0) assert_int_equal(fake_num_descriptors(), 3 * FITTING);
   }
-  assert_int_equal(fake_num_maps(), 0);
+  assert_int_equal(fake_num_descriptors(), 0);
   (void)fake_pop_context();
   free(memory);
 }

@@ -1,4 +1,4 @@
-/* tickets_test.c: many threads that ask for counters of more workspaces than there are counters. */
+/* work_counters_test.c: many threads that ask for counters of more workspaces than there are counters. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,12 +8,12 @@
 
 #include <cmocka.h>
 
-#include "runtime/tickets.h"
+#include "runtime/work_counters.h"
 
 enum { THREADS = 4, WORKSPACES = 2000, TRIALS = 40 };
 
 typedef struct worker {
-  ticket_table *table;
+  counter_table *table;
   pthread_barrier_t *start;
   int first, step; /* the order in which it asks */
   unsigned *found[WORKSPACES];
@@ -26,32 +26,32 @@ static void *work(void *arg) {
   pthread_barrier_wait(w->start);
   for (int i = 0; i < WORKSPACES; ++i) {
     const int n = (w->first + i * w->step) % WORKSPACES;
-    w->found[n] = tickets_of_workspace(w->table, workspace_number(n));
+    w->found[n] = counter_of_workspace(w->table, workspace_number(n));
   }
   return NULL;
 }
 
 static void check_found(const worker w[THREADS], uintptr_t counters) {
-  unsigned char used[TICKETS_WORKSPACES] = {0};
+  unsigned char used[COUNTER_WORKSPACES] = {0};
   int own = 0;
   for (int i = 0; i < WORKSPACES; ++i) {
     for (int t = 1; t < THREADS; ++t) assert_ptr_equal(w[t].found[i], w[0].found[i]);
     if (w[0].found[i] == NULL) continue;
     const uintptr_t offset = (uintptr_t)w[0].found[i] - counters;
-    assert_int_equal(offset % TICKETS_STRIDE, 0);
-    assert_true(offset < TICKETS_WORKSPACES * TICKETS_STRIDE);
-    assert_int_equal(used[offset / TICKETS_STRIDE]++, 0);
+    assert_int_equal(offset % COUNTER_STRIDE, 0);
+    assert_true(offset < COUNTER_WORKSPACES * COUNTER_STRIDE);
+    assert_int_equal(used[offset / COUNTER_STRIDE]++, 0);
     ++own;
   }
-  assert_in_range(own, TICKETS_WORKSPACES * 9 / 10,
-                  TICKETS_WORKSPACES); /* a search gives up before it has seen all */
+  assert_in_range(own, COUNTER_WORKSPACES * 9 / 10,
+                  COUNTER_WORKSPACES); /* a search gives up before it has seen all */
 }
 
 static void many_threads(void **state) {
   (void)state;
   static const int steps[THREADS] = {1, 7, 1999, 143}; /* prime to the number of workspaces */
   for (int trial = 0; trial < TRIALS; ++trial) {
-    ticket_table *table = calloc(1, sizeof *table);
+    counter_table *table = calloc(1, sizeof *table);
     pthread_barrier_t start;
     worker w[THREADS];
     pthread_t thread[THREADS];

@@ -1,26 +1,26 @@
-#include "runtime/maps.h"
+#include "runtime/tma_descriptors.h"
 
 #include "runtime/packed.h"
 
 #include <string.h>
 
-/* Values of cuda.h. */
+/* Enumerators of cuda.h. */
 enum { MAP_FLOAT16 = 6, MAP_BFLOAT16 = 9, MAP_SWIZZLE_128 = 3, MAP_PROMOTE_256 = 3 };
 
 enum { BOX_CHANNELS = 64, Q_BOX_ROWS = 64, O_BOX_ROWS = 16, ELEM_BYTES = 2 };
 
-typedef struct map_shape {
+typedef struct tma_shape {
   const char *name;
   int dim, len, heads, batch, box_rows;
-} map_shape;
+} tma_shape;
 
-/* An axis of one element is never stepped along: what its stride says need not suit TMA. */
+/* An axis of one element is never stepped along: its stride need not suit TMA. */
 static cu_size stride_bytes(long long stride, int size) {
   return size > 1 ? (cu_size)stride * ELEM_BYTES : BOX_CHANNELS * ELEM_BYTES;
 }
 
-/* What a map is remembered by: all that it says but the address. */
-static void key_of(const LuattnTensor *t, const map_shape *s, uint64_t key[MAPS_KEY_WORDS]) {
+/* The cache key of a descriptor: everything in it except the address. */
+static void key_of(const LuattnTensor *t, const tma_shape *s, uint64_t key[DESCRIPTOR_KEY_WORDS]) {
   key[0] = stride_bytes(t->seq, s->len);
   key[1] = stride_bytes(t->head, s->heads);
   key[2] = stride_bytes(t->batch, s->batch);
@@ -29,56 +29,61 @@ static void key_of(const LuattnTensor *t, const map_shape *s, uint64_t key[MAPS_
   key[5] = (uint64_t)s->dim << 16 | (uint64_t)s->box_rows;
 }
 
-/* Entry number i of the window in which the map of this key may be. */
-static remembered_map *in_window(map_memory *memory, uint64_t hash, unsigned i) {
-  return &memory->entry[((hash >> 32) + i) % MAPS_ENTRIES];
+/* Entry i of the probe window for a key with this hash. */
+static cached_descriptor *in_window(descriptor_cache *cache, uint64_t hash, unsigned i) {
+  return &cache->entry[((hash >> 32) + i) % DESCRIPTOR_ENTRIES];
 }
 
-static uint64_t hash_of(const uint64_t key[MAPS_KEY_WORDS]) {
+static uint64_t hash_of(const uint64_t key[DESCRIPTOR_KEY_WORDS]) {
   const uint64_t odd = 0x9e3779b97f4a7c15u;
   uint64_t hash = 0;
-  for (int i = 0; i < MAPS_KEY_WORDS; ++i) hash += key[i] * (odd + 2 * (uint64_t)i); /* side by side */
+  for (int i = 0; i < DESCRIPTOR_KEY_WORDS; ++i)
+    hash += key[i] * (odd + 2 * (uint64_t)i); /* independent
+                                               * multiplications */
   return hash * odd;
 }
 
-static bool is_empty(const remembered_map *e) {
+static bool is_empty(const cached_descriptor *e) {
   return atomic_load_explicit(&e->version, memory_order_relaxed) == 0;
 }
 
-/* *address: of whichever tensor the map was made for. false: *out may have been written all the same. */
-static bool recall(remembered_map *e, const uint64_t key[MAPS_KEY_WORDS], LuattnTensorMap *out,
+/* Copies a descriptor from the cache; *address is that of the tensor it was encoded for. On false, *out may
+ * have been overwritten. */
+static bool recall(cached_descriptor *e, const uint64_t key[DESCRIPTOR_KEY_WORDS], LuattnTensorMap *out,
                    uint64_t *address) {
   const uint64_t version = atomic_load_explicit(&e->version, memory_order_acquire);
   if (version % 2 != 0) return false;
-  for (int i = 0; i < MAPS_KEY_WORDS; ++i)
+  for (int i = 0; i < DESCRIPTOR_KEY_WORDS; ++i)
     if (atomic_load_explicit(&e->key[i], memory_order_acquire) != key[i]) return false;
   *address = atomic_load_explicit(&e->address, memory_order_acquire);
-  for (int i = 0; i < MAPS_WORDS; ++i) {
-    const uint64_t word = atomic_load_explicit(&e->map[i], memory_order_acquire);
+  for (int i = 0; i < DESCRIPTOR_WORDS; ++i) {
+    const uint64_t word = atomic_load_explicit(&e->words[i], memory_order_acquire);
     memcpy(out->bytes + sizeof word * (size_t)i, &word, sizeof word);
   }
   return atomic_load_explicit(&e->version, memory_order_relaxed) == version;
 }
 
-/* Leaves the entry alone if another thread is writing it. */
-static void remember(remembered_map *e, const uint64_t key[MAPS_KEY_WORDS], uint64_t address,
-                     const LuattnTensorMap *map) {
-  uint64_t version = atomic_load_explicit(&e->version, memory_order_relaxed), word[MAPS_WORDS];
+/* Skips an entry that another thread is writing. */
+static void remember(cached_descriptor *e, const uint64_t key[DESCRIPTOR_KEY_WORDS], uint64_t address,
+                     const LuattnTensorMap *descriptor) {
+  uint64_t version = atomic_load_explicit(&e->version, memory_order_relaxed), word[DESCRIPTOR_WORDS];
   if (version % 2 != 0 || !atomic_compare_exchange_strong(&e->version, &version, version + 1)) return;
-  memcpy(word, map->bytes, sizeof word);
-  for (int i = 0; i < MAPS_KEY_WORDS; ++i) atomic_store_explicit(&e->key[i], key[i], memory_order_release);
+  memcpy(word, descriptor->bytes, sizeof word);
+  for (int i = 0; i < DESCRIPTOR_KEY_WORDS; ++i)
+    atomic_store_explicit(&e->key[i], key[i], memory_order_release);
   atomic_store_explicit(&e->address, address, memory_order_release);
-  for (int i = 0; i < MAPS_WORDS; ++i) atomic_store_explicit(&e->map[i], word[i], memory_order_release);
+  for (int i = 0; i < DESCRIPTOR_WORDS; ++i)
+    atomic_store_explicit(&e->words[i], word[i], memory_order_release);
   atomic_store_explicit(&e->version, version + 2, memory_order_release);
 }
 
 static luattn_status encode(const luattn_driver *d, const args_call *c, const LuattnTensor *t,
-                            const map_shape *s, LuattnTensorMap *out) {
+                            const tma_shape *s, LuattnTensorMap *out) {
   const int type = c->info->dtype == LUATTN_BF16 ? MAP_BFLOAT16 : MAP_FLOAT16;
   const unsigned box[] = {BOX_CHANNELS, (unsigned)s->box_rows, 1, 1}, step[] = {1, 1, 1, 1};
   const cu_size size[] = {(cu_size)s->dim, (cu_size)s->len, (cu_size)s->heads, (cu_size)s->batch};
   const cu_size stride[] = {stride_bytes(t->seq, s->len), stride_bytes(t->head, s->heads),
-                            stride_bytes(t->batch, s->batch)}; /* the channel's goes without saying */
+                            stride_bytes(t->batch, s->batch)}; /* the channel's stride is implied */
   const cu_result result =
       d->encode_tiled(out, type, 4, t->data, size, stride, box, step, 0, MAP_SWIZZLE_128, MAP_PROMOTE_256, 0);
   if (result == 0) return LUATTN_OK;
@@ -98,43 +103,44 @@ static luattn_status encode(const luattn_driver *d, const args_call *c, const Lu
 }
 
 static luattn_status move(const luattn_driver *d, const args_call *c, const LuattnTensor *t,
-                          const map_shape *s, LuattnTensorMap *map) {
-  const cu_result result = d->replace_address(map, t->data);
+                          const tma_shape *s, LuattnTensorMap *descriptor) {
+  const cu_result result = d->replace_address(descriptor, t->data);
   if (result == 0) return LUATTN_OK;
   return driver_fail(d, c->err, result, "cuTensorMapReplaceAddress", "describing %s", s->name);
 }
 
-static luattn_status fill(const luattn_driver *d, map_memory *memory, const args_call *c,
-                          const LuattnTensor *t, const map_shape *s, LuattnTensorMap *out) {
+static luattn_status fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
+                          const LuattnTensor *t, const tma_shape *s, LuattnTensorMap *out) {
   if (s->len == 0 || s->batch == 0) { /* nothing is loaded */
     memset(out, 0, sizeof *out);
     return LUATTN_OK;
   }
   const uint64_t wanted = (uintptr_t)t->data;
-  uint64_t key[MAPS_KEY_WORDS], address;
+  uint64_t key[DESCRIPTOR_KEY_WORDS], address;
   key_of(t, s, key);
   const uint64_t hash = hash_of(key);
-  unsigned i = 0; /* the map's place, or the first empty one, behind which it is not */
-  for (; i < MAPS_WINDOW && !is_empty(in_window(memory, hash, i)); ++i)
-    if (recall(in_window(memory, hash, i), key, out, &address))
+  unsigned i = 0; /* the entry with this key, or the first empty one, which ends the probe */
+  for (; i < DESCRIPTOR_WINDOW && !is_empty(in_window(cache, hash, i)); ++i)
+    if (recall(in_window(cache, hash, i), key, out, &address))
       return address == wanted ? LUATTN_OK : move(d, c, t, s, out);
   TRY(encode(d, c, t, s, out));
-  if (i == MAPS_WINDOW) i = atomic_fetch_add_explicit(&memory->turn, 1, memory_order_relaxed) % MAPS_WINDOW;
-  remember(in_window(memory, hash, i), key, wanted, out);
+  if (i == DESCRIPTOR_WINDOW)
+    i = atomic_fetch_add_explicit(&cache->turn, 1, memory_order_relaxed) % DESCRIPTOR_WINDOW;
+  remember(in_window(cache, hash, i), key, wanted, out);
   return LUATTN_OK;
 }
 
-/* The entry that takes the maps. */
+/* The entry that takes descriptors. */
 static const manifest_entry *main_entry(const image_manifest *m) {
   for (uint32_t i = 0; i < m->num_entries; ++i)
     if (m->entry[i].role == LUATTN_ROLE_FORWARD || m->entry[i].role == LUATTN_ROLE_DKDV) return &m->entry[i];
   return NULL;
 }
 
-/* Of one of q, k, v, o, dout: its descriptor, whether entries have a batch axis or are packed. */
-static luattn_status describe(const luattn_driver *d, map_memory *memory, const args_call *c,
-                              const LuattnTensor *t, map_shape s, int total, LuattnTensorMap *out) {
-  if (!c->info->packed) return fill(d, memory, c, t, &s, out);
+/* Describes one of q, k, v, o, dout, whether dense or packed. */
+static luattn_status describe(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
+                              const LuattnTensor *t, tma_shape s, int total, LuattnTensorMap *out) {
+  if (!c->info->packed) return fill(d, cache, c, t, &s, out);
   if (!packed_view_fits(t, s.len, ELEM_BYTES))
     return args_fail(
         c,
@@ -142,11 +148,11 @@ static luattn_status describe(const luattn_driver *d, map_memory *memory, const 
         "with family 1 + LUATTN_SM80",
         s.name, t->data, s.len, t->seq);
   const LuattnTensor view = packed_view(t, s.len, total, ELEM_BYTES, &s.batch);
-  return fill(d, memory, c, &view, &s, out);
+  return fill(d, cache, c, &view, &s, out);
 }
 
-luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_call *c,
-                        const LuattnPackedParams *all, LuattnTensorMaps *out) {
+luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
+                               const LuattnPackedParams *all, LuattnTensorMaps *out) {
   const LuattnParams *p = &all->dense;
   const int total_q = all->packed.total_q, total_k = all->packed.total_k;
   const manifest_entry *entry = main_entry(c->info);
@@ -163,20 +169,20 @@ luattn_status maps_fill(const luattn_driver *d, map_memory *memory, const args_c
                        "one is of %d.%d; "
                        "update NVIDIA's driver, or compile with family 1 + LUATTN_SM80",
                        d->version / 1000, d->version % 1000 / 10);
-  TRY(describe(d, memory, c, &p->tensors.q,
-               (map_shape){"q", dim, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows}, total_q,
+  TRY(describe(d, cache, c, &p->tensors.q,
+               (tma_shape){"q", dim, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows}, total_q,
                &out->q));
-  TRY(describe(d, memory, c, &p->tensors.k,
-               (map_shape){"k", dim, p->shape.kv_len, p->shape.heads_kv, p->shape.batch, tile_n}, total_k,
+  TRY(describe(d, cache, c, &p->tensors.k,
+               (tma_shape){"k", dim, p->shape.kv_len, p->shape.heads_kv, p->shape.batch, tile_n}, total_k,
                &out->k));
-  TRY(describe(d, memory, c, &p->tensors.v,
-               (map_shape){"v", dim_v, p->shape.kv_len, p->shape.heads_kv, p->shape.batch, tile_n}, total_k,
+  TRY(describe(d, cache, c, &p->tensors.v,
+               (tma_shape){"v", dim_v, p->shape.kv_len, p->shape.heads_kv, p->shape.batch, tile_n}, total_k,
                &out->v));
   if (!backward)
-    return describe(d, memory, c, &p->tensors.o,
-                    (map_shape){"o", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, O_BOX_ROWS},
+    return describe(d, cache, c, &p->tensors.o,
+                    (tma_shape){"o", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, O_BOX_ROWS},
                     total_q, &out->o);
-  return describe(d, memory, c, &p->tensors.dout,
-                  (map_shape){"dout", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows}, total_q,
+  return describe(d, cache, c, &p->tensors.dout,
+                  (tma_shape){"dout", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows}, total_q,
                   &out->dout);
 }
