@@ -1,5 +1,4 @@
-/* adjoint.c: the derivative of a whole spec: the online function's, chained with score_mod, and the input
- * mods'. */
+/* adjoint.c: differentiates a whole spec: the online function, chained with score_mod, and the input mods. */
 #include "common/fail.h"
 #include "gen/analysis/analysis.h"
 #include "gen/analysis/backward_rows.h"
@@ -11,7 +10,7 @@ static luattn_status no_memory(const traced_spec *t, luattn_error *err) {
   return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
 }
 
-/* v / d where it is plain to see, in factors up to `depth` products deep; IR_NONE elsewhere. */
+/* v / d where d is a factor of v, searched up to `depth` products deep; IR_NONE otherwise. */
 static ir_ref quotient(ir *g, ir_ref v, ir_ref d, int depth) {
   double x;
   if (v == d) return ir_real(g, 1);
@@ -39,7 +38,7 @@ static bool reads_element(const ir *g, ir_ref r) {
   return ir_uses(g, r, VAR_SCORE) || ir_uses(g, r, VAR_DP) || ir_uses(g, r, VAR_P);
 }
 
-/* What stands beside ds in the gradient of a parameter: the quotient of y's derivatives. */
+/* The factor of ds in the gradient of a parameter: the quotient of y's derivatives. */
 static ir_ref factor_of(ir *g, ir_ref by_parameter, ir_ref by_score) {
   if (by_parameter == IR_NONE || by_score == IR_NONE) return IR_NONE;
   const ir_ref factor = quotient(g, by_parameter, by_score, 8);
@@ -88,7 +87,7 @@ static void simplify_terms(const traced_spec *t, ir_ref *first, int num_first, d
   for (int i = 0; i < terms->count; i++) terms->term[i].value = root[num_first + i];
 }
 
-/* From the score that the online function sees to t = scale * dot, which score_mod sees. */
+/* Chains from the score that the online function takes to t = scale * dot, which score_mod takes. */
 static luattn_status chain_score(const traced_spec *t, const online_grad *online, derived_spec *out,
                                  luattn_error *err) {
   ir *g = t->g;
@@ -121,7 +120,7 @@ static luattn_status derive_mod(const traced_spec *t, const char *hook, ir_ref m
   return LUATTN_OK;
 }
 
-/* Forward does without what cannot be derived; the message says so to who asks for backward. */
+/* Forward needs no derivatives; the message goes to callers that ask for backward. */
 static luattn_status forward_only(const traced_spec *t, const luattn_error *why, derived_spec *out,
                                   luattn_error *err) {
   const ir_ref zero = ir_real(t->g, 0);

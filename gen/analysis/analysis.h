@@ -1,4 +1,4 @@
-/* analysis.h: what follows from a traced spec: its derivative, and where its mask is empty or full. */
+/* analysis.h: what a traced spec implies: its derivative, and where its mask is empty or full. */
 #ifndef LUATTN_GEN_ANALYSIS_H
 #define LUATTN_GEN_ANALYSIS_H
 
@@ -9,25 +9,28 @@
  * separable, or a `forward` that disagrees with online_fwd (shown with the row that proves it). */
 luattn_status derive_spec(arena *a, const traced_spec *t, derived_spec *out, luattn_error *err);
 
-/* A mask prepared for code generation (mask.c). Ranges are in closed form: kept kv of rows [q0, q1] lie in
- * [kv_lo, kv_hi), expressions of the interval ends, valid for every tile. */
+/* A mask prepared for code generation (mask.c). Ranges are in closed form: the kept kv of rows [q0, q1] lie
+ * in [kv_lo, kv_hi), expressions of the interval's ends that hold for every tile. */
 #define VAR_Q0 0 /* indices of VAR_TILE in range expressions: the tile's inclusive bounds */
 #define VAR_Q1 1
 #define VAR_KV0 2
 #define VAR_KV1 3
-/* A 32-bit integer input whose last axis the mask reads at exactly q_idx or kv_idx, other axes per head. */
+/* An input of 32-bit integers that the mask reads at exactly q_idx or kv_idx along its last axis; its other
+ * axes are constant per head. */
 typedef struct mask_stat {
   int input, axis;
   bool along_q;
 } mask_stat;
-/* A period from here on kernels take for rows of a grid (short_period of templates/score/mask_intervals.cuh). */
+/* From this period on, kernels treat a period as rows of a grid (short_period of
+ * templates/score/mask_intervals.cuh). */
 #define MASK_GRID 16
-/* What one line keeps (mask_intervals.c): a row its kv, a column its q. All in [lo[0], hi[0]), or, of two, in [lo[1],
- * hi[1]), IR_NONE: no bound; if period > 0, of these what modulo the period lies in [rest_lo, rest_hi), which
- * may reach outside [0, period). INT, of the same as ranges of a tile, and of VAR_TILE[VAR_Q0] = q of a row
- * or VAR_TILE[VAR_KV0] = kv of a column. apart: only in a tile all of which mask_info.rest keeps. */
+/* Mask intervals (mask_intervals.c): the kv that a row keeps, or the q that a column keeps. Kept positions
+ * lie in [lo[0], hi[0]) or, with two intervals, in [lo[1], hi[1]); IR_NONE: no bound. If period > 0, only
+ * those whose remainder modulo the period lies in [rest_lo, rest_hi), which may reach outside [0, period).
+ * INT expressions of the variables that tile ranges use, and of VAR_TILE[VAR_Q0] = q of a row or
+ * VAR_TILE[VAR_KV0] = kv of a column. apart: valid only in tiles that mask_info.rest keeps entirely. */
 typedef struct mask_intervals {
-  int count; /* of intervals; 0: not known */
+  int count; /* number of intervals; 0: unknown */
   bool apart;
   int period;
   ir_ref lo[2], hi[2], rest_lo, rest_hi;
@@ -40,35 +43,37 @@ typedef struct mask_info {
    * VAR_KV1]. */
   ir_ref kv_lo, kv_hi, q_lo, q_hi;
   mask_intervals rows, columns;
-  ir_ref rest, bounds; /* what of keep rows.apart speaks of, and the other part; IR_NONE: no such parts */
+  ir_ref rest, bounds; /* the conjuncts of keep that rows.apart leaves out, and the others; IR_NONE: not
+                        * split */
   int num_stats;
   mask_stat stat[8];
   int64_t max_len;  /* see luattn_kernel_description.max_len */
-  ir_ref too_large; /* where max_len is below 1: the node that leaves 32 bits, */
-  double largest;   /* and how far it reaches */
+  ir_ref too_large; /* where max_len is below 1: the node whose value leaves 32 bits, */
+  double largest;   /* and the largest value */
   const char *how;  /* for `luattn emit --stage mask`: what was found, in words */
 } mask_info;
 mask_intervals mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest);
 mask_intervals mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);
 
-/* The same predicate without what its own conditions decide (assume.c). */
+/* The same predicate, simplified by its own conditions (assume.c). */
 ir_ref mask_assume(ir *g, ir_ref keep);
-/* r, given that `keep` holds: abs(x) of an integer is x or -x where a comparison of `keep` says so. */
+/* Simplifies r given that `keep` holds: abs(x) of an integer is x or -x where a comparison of `keep` implies
+ * the sign. */
 ir_ref mask_implied(ir *g, ir_ref keep, ir_ref r);
 
 /* Class of one tile on the CPU (0 empty, 1 partial, 2 full), bounds inclusive and inside the lengths. `load`
  * bounds the inputs that the mask reads. scratch: ir_count entries. */
 int mask_tile_class(const ir *g, const mask_info *m, const ir_bounds_env *env, ir_bounds *scratch);
 
-/* At which level an expression lives: what it depends on decides where emit hoists it. */
+/* The level of an expression: what it depends on, which decides where emit hoists it. */
 typedef enum ir_level { LEVEL_HEAD, LEVEL_ROW, LEVEL_COL, LEVEL_ELEMENT } ir_level;
 void analyse_levels(const ir *g, uint8_t *level /* [ir_count] */);
 
-/* Are all roots functions of q - kv, and of what is the same for all of a (batch, head)? False may mean that
- * it was not found out. */
+/* Whether all roots are functions of q - kv, and of values that are constant per (batch, head). May be false
+ * when it could not be shown. */
 bool analyse_distance(arena *a, const ir *g, const ir_ref *roots, int n);
-/* Is it *q * VAR_Q + *kv * VAR_KV + what is the same for all of a (batch, head)? Likewise. */
+/* Whether r is *q * VAR_Q + *kv * VAR_KV + a value that is constant per (batch, head). Likewise. */
 bool analyse_linear(arena *a, const ir *g, ir_ref r, double *q, double *kv);
 
 #endif

@@ -1,6 +1,5 @@
-/* assume.c: a mask without what its own conditions have decided: in `a and b`, b is read where a holds, and
- * in `if a then b else c`, c where it does not. A mask of cases asks the same condition for each of its
- * numbers. */
+/* assume.c: simplifies a mask by its own conditions: in `a and b`, b is read where a holds, and in `if a then
+ * b else c`, c where it does not. A mask with cases repeats the same condition for each of its values. */
 #include "gen/analysis/analysis.h"
 #include "gen/ir/passes.h"
 
@@ -12,8 +11,8 @@ typedef struct facts {
   int n, work;
 } facts;
 
-/* Shared nodes would be walked once for each way to them: a list that is full ends it, and holds none twice.
- */
+/* Bounds the walk: shared nodes are visited once per path. The walk ends when the list is full; it holds no
+ * node twice. */
 static void add(facts *f, ir_ref p, bool value) {
   const ir_node n = *ir_get(f->g, p);
   for (int i = 0; i < f->n; i++)

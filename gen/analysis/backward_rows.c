@@ -9,9 +9,9 @@ typedef struct placer {
   ir *g;
   const traced_spec *t;
   derived_spec *out;
-  ir_ref *root[2 + DERIVED_MAX_TERMS]; /* the element expressions */
+  ir_ref *root[2 + DERIVED_MAX_TERMS]; /* the per-element expressions */
   int num_roots;
-  uint8_t *level, *keeps, *seen; /* per node; keeps: contains a number of the finished row */
+  uint8_t *level, *keeps, *seen; /* per node; keeps: contains a final value of the row */
 } placer;
 
 static bool is_row_number(const ir_node *n) {
@@ -39,7 +39,7 @@ static bool is_row_part(const placer *p, ir_ref r) {
   return p->keeps[r] && p->level[r] <= LEVEL_ROW && ir_typeof(p->g, r) == IR_REAL;
 }
 
-/* A division of an element by a row number, or IR_NONE. */
+/* A division of a per-element value by a row number, or IR_NONE. */
 static ir_ref find_division(placer *p, ir_ref r) {
   if (p->seen[r] || is_row_part(p, r)) return IR_NONE;
   p->seen[r] = 1;
@@ -52,7 +52,7 @@ static ir_ref find_division(placer *p, ir_ref r) {
   return IR_NONE;
 }
 
-/* x / row becomes x * (1 / row): one division a row in place of one an element. */
+/* Rewrites x / row as x * (1 / row): one division per row instead of one per element. */
 static luattn_status multiply_by_reciprocals(placer *p) {
   for (;;) {
     if (!survey(p)) return LUATTN_NO_MEMORY;
@@ -67,7 +67,7 @@ static luattn_status multiply_by_reciprocals(placer *p) {
   }
 }
 
-/* The largest row parts under r, each once, into out->row. False: too many. */
+/* Adds the largest row-level subexpressions of r, each once, to out->row. False: too many. */
 static bool collect_rows(placer *p, ir_ref r) {
   if (p->seen[r]) return true;
   p->seen[r] = 1;
@@ -99,7 +99,7 @@ static luattn_status extract_rows(placer *p, luattn_error *err) {
   return ir_failed(p->g) ? LUATTN_NO_MEMORY : LUATTN_OK;
 }
 
-/* What the row expressions read, as VAR_FINAL[0] = lse (if there is one), then the saved ones. */
+/* What the row expressions read, as VAR_FINAL[0] = lse (if there is one), then the saved values. */
 static bool number_saved(placer *p, ir_ref *from, ir_ref *to, int *count) {
   ir *g = p->g;
   const traced_online *o = &p->t->online;

@@ -1,4 +1,4 @@
-/* dependence.c: finds what an expression depends on: nothing, the row, the column, or each score. */
+/* dependence.c: finds what an expression depends on: nothing, the row, the column, or each element. */
 #include "gen/analysis/analysis.h"
 
 /* A set of axes, so that the level of a node is the union of its arguments': ROW | COL is ELEMENT. */

@@ -1,5 +1,5 @@
-/* derivation.h: what the steps of deriving one online function hand to each other. Internal to online.c,
- * whole_row.c, separate.c. */
+/* derivation.h: state shared by the steps that derive one online function. Internal to online.c, whole_row.c,
+ * separate.c. */
 #ifndef LUATTN_GEN_DERIVATION_H
 #define LUATTN_GEN_DERIVATION_H
 
@@ -13,12 +13,12 @@ typedef struct derivation {
   text *how;
   luattn_error *err;
   sample *s;
-  bool no_memory; /* sticky: an evaluation or a simplification ran out, so nothing found since can be trusted
-                   */
+  bool no_memory; /* sticky: an evaluation or a simplification ran out of memory, so later findings cannot be
+                   * trusted */
 
-  /* whole_row.c: the function over a whole row, in terms of VAR_SCORE and VAR_RED; after separate.c also of the
-   * VAR_STATE of stabilisers, which count as constants. */
-  online_split step; /* one step, of VAR_STATE too */
+  /* whole_row.c: the function over a whole row, in terms of VAR_SCORE and VAR_RED; after separate.c also of
+   * the VAR_STATE of stabilisers, which count as constants. */
+  online_split step; /* one online step; also reads VAR_STATE */
   int num_red;
   ir_ref score, red[SPEC_MAX_RED];
   ir_ref term[SPEC_MAX_RED], prob, next[SPEC_MAX_STATE], final[SPEC_MAX_FINAL];
@@ -28,32 +28,30 @@ typedef struct derivation {
 
   /* separate.c */
   bool dropped[SPEC_MAX_STATE];                       /* stabilisers */
-  bool live[SPEC_MAX_RED];                            /* something flows through R_k */
+  bool live[SPEC_MAX_RED];                            /* R_k carries gradient */
   ir_ref a_delta[SPEC_MAX_RED], b_dlse[SPEC_MAX_RED]; /* A_k = a delta + b dlse; IR_NONE: zero */
   ir_ref term_s[SPEC_MAX_RED];                        /* df_k/ds; IR_NONE: zero */
   ir_ref p_s;                                         /* dP/ds at fixed R */
 } derivation;
 
-/* whole_row.c: fills the first part; checks that the epilogue is linear, that cutting a row in two changes
- * nothing, and that `forward` agrees. */
+/* whole_row.c: fills the first part; checks that the epilogue is linear, that splitting a row into two steps
+ * changes nothing, and that `forward` agrees. */
 luattn_status whole_run(derivation *d);
 
-/* separate.c: the adjoints of the reductions. `leaf` are the parameters whose derivatives count as an effect.
- */
+/* separate.c: the adjoints of the reductions. `leaf` are the parameters whose derivatives are needed, too. */
 luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf,
                                   int num_leaves);
 
-/* x / y as an expression that is free of VAR_SCORE; IR_NONE if it depends on it. Not for a zero x. */
+/* x / y as an expression that is free of VAR_SCORE; IR_NONE if the quotient depends on it. x is not zero. */
 ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y);
 bool separate_equal(derivation *d, ir_ref x, ir_ref y); /* on all samples */
 
-/* Replaces VAR_RED by what forward keeps (VAR_STATE, VAR_FINAL). */
+/* Replaces VAR_RED by values that forward keeps (VAR_STATE, VAR_FINAL). */
 luattn_status recover_rows(derivation *d, ir_ref *roots, int n);
 const char *reduction_name(derivation *d, int k); /* for messages: "reduce_max kept in 'm'" */
 
-/* remedy.c: "; .. write .., ": the term for which nothing can be derived, and how to write it, if that is
- * found;
- * "" if not. */
+/* remedy.c: "; .. write .., ": names the term that prevents a backward, and how to write it, if a way is
+ * found; "" if not. */
 const char *remedy_of(const derivation *d);
 
 /* Roots may be IR_NONE. */

@@ -1,8 +1,7 @@
-/* distance.c: is an expression a function of q - kv, or linear in q and kv? */
+/* distance.c: decides whether an expression is a function of q - kv, or linear in q and kv. */
 #include "gen/analysis/analysis.h"
 
-/* What is known of a node. As a linear combination of positions, q * VAR_Q + kv * VAR_KV + what has neither.
- */
+/* Facts about a node. As a linear combination of positions: q * VAR_Q + kv * VAR_KV + a term with neither. */
 typedef struct trait {
   bool of_distance, linear;
   double q, kv;
@@ -31,7 +30,7 @@ static trait trait_of_leaf(const ir_node *n) {
   }
 }
 
-/* Linear in its arguments: the combination of theirs. */
+/* A linear operation: combines the arguments' coefficients. */
 static bool combine(const ir *g, const ir_node *n, const trait *x, const trait *y, trait *out) {
   double c;
   switch (n->op) {
@@ -78,13 +77,13 @@ static trait trait_of(const ir *g, const ir_node *n, const trait *known) {
     made.of_distance &= a->of_distance;
     positions |= !a->linear || a->q != 0 || a->kv != 0;
   }
-  /* q < kv + 3 says something of their distance, though its sides do not. */
+  /* q < kv + 3 is a function of the distance, though its sides are not. */
   if (is_comparison(n->op) && x->linear && y->linear) made.of_distance = x->q - y->q + x->kv - y->kv == 0;
   made.linear = !positions;
   return made;
 }
 
-/* Of all nodes up to `last`; NULL: out of memory. */
+/* Computes the facts of all nodes up to `last`; NULL: out of memory. */
 static trait *find_traits(arena *a, const ir *g, ir_ref last) {
   trait *known = arena_array(a, (size_t)last + 1, sizeof *known);
   for (ir_ref r = 1; r <= last && known != NULL; r++) known[r] = trait_of(g, ir_get(g, r), known);

@@ -1,16 +1,16 @@
-/* edges.c: draws sample points near the edges of a function's conditions, so that both arms are met however
- * narrow. */
+/* edges.c: draws sample points near the edges of a function's conditions, so that both arms are reached
+ * however narrow they are. */
 #include <math.h>
 
 #include "gen/analysis/sample.h"
 
 enum { MAX_CONDITIONS = 24, GRID = 32, HALVINGS = 24 };
-#define REACH 8.0 /* scores beyond are left to the rows that have large ones */
+#define REACH 8.0 /* the rows with large scores cover what lies beyond */
 
 typedef struct conditions {
   ir_ref by_score[MAX_CONDITIONS], other[MAX_CONDITIONS];
   int num_by_score, num_other;
-  bool some; /* that hold for more than single values of a real number */
+  bool some; /* conditions that hold for more than single values of a real number */
 } conditions;
 
 static bool is_condition(const ir *g, ir_ref r) {
@@ -18,7 +18,7 @@ static bool is_condition(const ir *g, ir_ref r) {
   return op == IR_LT || op == IR_LE || op == IR_EQ || op == IR_NE;
 }
 
-/* Does one of its two answers hold for a single real value alone, as that of l == 0? */
+/* Whether one of its two answers holds for a single real value only, as that of l == 0. */
 static bool is_single(const ir *g, ir_ref r) {
   const ir_node *n = ir_get(g, r);
   return (n->op == IR_EQ || n->op == IR_NE) && ir_typeof(g, n->arg[0]) == IR_REAL;
@@ -162,7 +162,7 @@ bool sample_at_edges(sample *s, ir *g, const ir_ref *roots, int n) {
   return true;
 }
 
-/* Has a condition one answer on all valid rows? */
+/* Whether a condition has the same answer on all valid rows. */
 static bool has_one_answer(const sample *s, const double *answer) {
   int first = -1;
   for (int lane = 0; lane < s->lanes; lane++) {

@@ -1,4 +1,4 @@
-/* implied.c: what a mask says about the scores that it keeps. */
+/* implied.c: derives facts that a mask implies for the scores that it keeps. */
 #include "gen/analysis/analysis.h"
 #include "gen/ir/passes.h"
 
@@ -27,7 +27,7 @@ static void collect(facts *f, ir_ref keep) {
   }
 }
 
-/* x is some fact, or a constant above it. */
+/* Whether x is a known fact, or a fact plus a positive constant. */
 static bool is_implied(const facts *f, ir_ref x) {
   for (int i = 0; i < f->n; i++) {
     double c;

@@ -1,4 +1,4 @@
-/* mask.c: a block_mask prepared for skipping tiles: ranges in closed form, block statistics, classes by
+/* mask.c: prepares a block_mask for tile skipping: ranges in closed form, block statistics, classes by
  * interval arithmetic. */
 #include "common/fail.h"
 #include "gen/analysis/analysis.h"
@@ -7,11 +7,11 @@
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
 
-#define MAX_BOUNDS 6 /* of a line */
+#define MAX_BOUNDS 6 /* per row or column */
 #define MAX_STATS ((int)(sizeof((mask_info *)0)->stat / sizeof(mask_stat)))
 
 #define RANGE_MAX_LENGTH (INT64_C(1) << 30) /* range.c cuts real bounds here */
-#define LONG_ENOUGH (INT64_C(1) << 24)      /* lengths that a range must not cost a spec */
+#define LONG_ENOUGH (INT64_C(1) << 24)      /* a range must not limit lengths below this */
 
 typedef struct stat_search {
   const traced_spec *t;
@@ -20,8 +20,8 @@ typedef struct stat_search {
   mask_info *out;
 } stat_search;
 
-/* Loads of 32-bit integers whose last index is a position itself and whose other indices are the same for a
- * whole head. */
+/* Finds loads of 32-bit integers whose last index is a position and whose other indices are constant per
+ * head. */
 static void find_stats(stat_search *s, ir_ref r) {
   if (s->seen[r]) return;
   s->seen[r] = 1;
@@ -43,7 +43,7 @@ static void find_stats(stat_search *s, ir_ref r) {
   s->out->stat[s->out->num_stats++] = stat;
 }
 
-/* A bound that says no more than the length does is none. */
+/* Drops bounds no tighter than the length. */
 static ir_ref useful_lo(const ir *g, ir_ref lo) {
   double c;
   return lo != IR_NONE && ir_is_const(g, lo, &c) && c <= 0 ? IR_NONE : lo;
@@ -52,7 +52,7 @@ static ir_ref useful_hi(const ir *g, ir_ref hi, ir_var len) {
   return hi != IR_NONE && ir_is_var(g, hi, len) ? IR_NONE : hi;
 }
 
-/* Of several, some of which may be none. */
+/* The tightest of several bounds, some of which may be IR_NONE. */
 static void simplify(ir *g, int count, ir_ref *const to[]) {
   ir_ref root[MAX_BOUNDS];
   int n = 0;
@@ -116,21 +116,21 @@ static void tidy(ir *g, mask_intervals *m, ir_var len) {
   }
 }
 
-/* May this bound stand? Then lengths are limited by what it computes; where that would take lengths in use,
- * not. */
+/* Whether this bound is usable. If it is, lengths are limited by what it computes; a bound that would exclude
+ * lengths in use is dropped. */
 static bool fits(const ir *g, mask_info *m, ir_ref side) {
   if (side == IR_NONE || m->max_len < 0) return true;
   if (m->max_len > RANGE_MAX_LENGTH) m->max_len = RANGE_MAX_LENGTH;
   const int64_t limit = ir_int_limit(g, &side, 1);
   if (limit >= 0 && limit < m->max_len && limit < LONG_ENOUGH) return false;
-  if (limit < m->max_len) m->max_len = limit; /* below 0: out of memory, as the caller sees */
+  if (limit < m->max_len) m->max_len = limit; /* below 0: out of memory, which the caller sees */
   return true;
 }
 
-/* A kernel adds rest_lo to where rows of a grid begin, which may be in a tile that goes on behind the length.
- */
+/* A kernel adds rest_lo to the start of a grid row, which may lie in a tile that extends beyond the
+ * length. */
 static void limit_line(ir *g, mask_info *m, mask_intervals *line, ir_var len) {
-  enum { WIDEST = 512 }; /* tile, and more */
+  enum { WIDEST = 512 }; /* at least a tile */
   const ir_ref ends = ir_op2(g, IR_ADD, ir_variable(g, len, 0), ir_int(g, WIDEST));
   const ir_ref rest_lo = line->rest_lo == IR_NONE ? IR_NONE : ir_op2(g, IR_ADD, line->rest_lo, ends);
   const ir_ref side[] = {line->lo[0], line->hi[0], line->lo[1], line->hi[1], rest_lo, line->rest_hi};
@@ -138,8 +138,9 @@ static void limit_line(ir *g, mask_info *m, mask_intervals *line, ir_var len) {
     if (!fits(g, m, side[i])) *line = (mask_intervals){.count = 0};
 }
 
-/* The spec's own integer arithmetic sets max_len. A range that would overflow at lengths in use is given up
- * instead; and what columns keep where the rest holds is not known without rows, who ask for the rest. */
+/* The spec's own integer arithmetic sets max_len. A range that would overflow at lengths in use is dropped
+ * instead; column intervals under `rest` are then dropped as well if row intervals, which evaluate `rest`,
+ * are unknown. */
 static void limit_lengths(const traced_spec *t, mask_info *m) {
   const ir_ref candidate[] = {m->keep,      t->score_mod,   t->query_mod, t->key_mod,
                               t->value_mod, t->online.prob, t->online.out};

@@ -1,14 +1,15 @@
-/* mask_intervals.c: the mask as one query or one key sees it: the row's kv, or the column's q, where these
- * are one interval or two, or what has some remainders of that. A kernel then need not ask the predicate for
- * each element. */
+/* mask_intervals.c: finds the mask intervals of one query or one key: a row's kv, or a column's q, where
+ * these are one or two intervals, possibly restricted to some remainders. A kernel then need not evaluate the
+ * predicate for each element. */
 #include "gen/analysis/analysis.h"
 #include "gen/analysis/range.h"
 
 #define MAX_CONJUNCTS 32
-#define MAX_WORK 256 /* visits of nodes a conjunct; shared ones are visited again */
+#define MAX_WORK 256 /* nodes visited per conjunct; shared ones are visited again */
 #define MAX_PERIOD (1 << 20)
 
-/* Of which position, and what stands for the other, which is the same for all of a line. */
+/* The position whose intervals are sought, and the variable of the other, which is constant in a row or
+ * column. */
 typedef struct line_search {
   ir *g;
   ir_var main, other;
@@ -36,7 +37,7 @@ static bool is_part(const conjuncts *of, ir_ref p) {
   return false;
 }
 
-/* A gather at q or kv, which a line would repeat for each tile. */
+/* A gather at q or kv, which each tile would repeat. */
 static bool gathers(const ir *g, ir_ref r, int *work) {
   const ir_node *n = ir_get(g, r);
   if (--*work < 0) return true;
@@ -57,7 +58,8 @@ static bool is_period(const ir *g, ir_ref r, int *c) {
   return true;
 }
 
-/* Whether main occurs, and only as main mod c with one constant c: *mod, IR_NONE so far or else the same. */
+/* Whether main occurs, and only as main mod c with one constant c: *mod, IR_NONE before the first or equal to
+ * it. */
 static bool is_of_remainder(const line_search *s, ir_ref r, ir_ref *mod, int *work) {
   const ir_node *n = ir_get(s->g, r);
   int c;
@@ -96,7 +98,8 @@ static bool is_shifted(const line_search *s, ir_ref e, int sign, int *of_main, i
   }
 }
 
-/* (main + rest) mod c == k, or (rest - main) mod c == k: what main mod c is. IR_NONE: p is none of these. */
+/* The remainder of main mod c where (main + rest) mod c == k or (rest - main) mod c == k. IR_NONE: p has
+ * neither form. */
 static ir_ref find_residue(const line_search *s, ir_ref p, int *period) {
   ir *g = s->g;
   const ir_node eq = *ir_get(g, p);
@@ -119,7 +122,7 @@ static ir_ref of_line(const line_search *s, ir_ref r) {
   return ir_substitute(s->g, r, &other, &s->at, 1);
 }
 
-/* Of main mod period, what lies in [lo, hi), IR_NONE: no bound. */
+/* Restricts main mod period to [lo, hi); IR_NONE: no bound. */
 static bool join_period(line_search *s, int period, ir_ref lo, ir_ref hi) {
   mask_intervals *m = &s->out;
   if (m->period != 0 && m->period != period) return false;
@@ -132,7 +135,7 @@ static bool join_period(line_search *s, int period, ir_ref lo, ir_ref hi) {
 
 /* ---- */
 
-/* False: what p says of main is neither intervals nor one of main mod the period. */
+/* False: p restricts main neither to intervals nor to one of its remainders modulo the period. */
 static bool join(line_search *s, ir_ref p) {
   const ir_ref main = ir_variable(s->g, s->main, 0);
   ir_ref mod = IR_NONE;

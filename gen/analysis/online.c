@@ -1,4 +1,4 @@
-/* online.c: the backward of an online function, from the pieces that whole_row.c and separate.c find. */
+/* online.c: assembles the backward of an online function from what whole_row.c and separate.c find. */
 #include "gen/analysis/online.h"
 
 #include "common/fail.h"
@@ -59,8 +59,8 @@ static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
   return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y);
 }
 
-/* For e = exp(x): the same with the row's numbers in x put to zero and lse in their place, which is what e
- * becomes when it is divided by the row's sum, in a softmax of any temperature or base. */
+/* For e = exp(x): the same with the row's numbers in x replaced by zero and lse: the form that e takes when
+ * divided by the row's sum, in a softmax of any temperature or base. */
 static ir_ref share_of_lse(derivation *d, ir_ref e) {
   ir *g = d->g;
   const ir_node n = *ir_get(g, e);
@@ -81,8 +81,8 @@ static bool is_exp(const ir *g, ir_ref r) {
   return op == IR_EXP || op == IR_EXP2;
 }
 
-/* P in the form that needs the fewest row numbers: `forward`, or exp(s - lse) where that is what it is, or
- * prob * N. */
+/* P in the form that needs the fewest row numbers: `forward`, or exp(s - lse) where it equals that, or prob *
+ * N. */
 static ir_ref choose_prob(derivation *d) {
   if (d->o->forward != IR_NONE) {
     text_add(d->how, "; prob is forward");
@@ -97,8 +97,8 @@ static ir_ref choose_prob(derivation *d) {
   return d->p;
 }
 
-/* sum over live k of coefficient[k] * partial[k]: what reaches an element, or a parameter at an element,
- * through reductions. */
+/* sum over live k of coefficient[k] * partial[k]: the part of a derivative, by an element or by a parameter
+ * at an element, that goes through reductions. */
 static ir_ref through_reductions(derivation *d, const ir_ref *coefficient, const ir_ref *partial) {
   ir_ref sum = IR_NONE;
   for (int k = 0; k < d->num_red; k++) {
@@ -108,20 +108,21 @@ static ir_ref through_reductions(derivation *d, const ir_ref *coefficient, const
   return sum;
 }
 
-/* One function of the element in two forms: in terms of reductions, to compare with, and as backward computes
+/* One function of the element in two forms: in terms of reductions, for comparison, and as backward computes
  * it. */
 typedef struct two_forms {
   ir_ref whole, form;
 } two_forms;
 
-/* u and v as u = -ratio_u * base and so on: *row = the row number with delta * u + dlse * v = -base * row. */
+/* Writes u and v as u = -ratio_u * base and so on: *row = the row number with delta * u + dlse * v = -base *
+ * row. */
 static bool multiple_of(derivation *d, ir_ref u, ir_ref v, ir_ref base, ir_ref *row) {
   ir *g = d->g;
   if (base == IR_NONE) return false;
   const ir_ref ratio_u = u == IR_NONE ? IR_NONE : separate_ratio(d, u, base);
   const ir_ref ratio_v = v == IR_NONE ? IR_NONE : separate_ratio(d, v, base);
   if ((u != IR_NONE && ratio_u == IR_NONE) || (v != IR_NONE && ratio_v == IR_NONE)) return false;
-  /* The minus sign lets softmax read prob * (dp - (delta - dlse)). */
+  /* With this minus sign softmax becomes prob * (dp - (delta - dlse)). */
   ir_ref down =
       ratio_u == IR_NONE ? IR_NONE : mul(g, ir_op1(g, IR_NEG, ratio_u), ir_variable(g, VAR_DELTA, 0));
   const ir_ref up = mul(g, ratio_v, ir_variable(g, VAR_DLSE, 0));
@@ -131,9 +132,9 @@ static bool multiple_of(derivation *d, ir_ref u, ir_ref v, ir_ref base, ir_ref *
   return true;
 }
 
-/* dp * own + what comes through the reductions: the derivative of the loss by something that an element's
- * prob and the terms of the reductions read. own.whole is IR_NONE where prob itself does not move with it.
- * IR_NONE: zero. */
+/* dp * own + the part through the reductions: the derivative of the loss by a variable that an element's prob
+ * and the reductions' terms read. own.whole is IR_NONE where prob itself does not depend on it. IR_NONE:
+ * zero. */
 static ir_ref element_gradient(derivation *d, two_forms prob, two_forms own, const ir_ref *partial) {
   ir *g = d->g;
   const ir_ref dp = ir_variable(g, VAR_DP, 0);
@@ -161,7 +162,7 @@ static ir_ref element_gradient(derivation *d, two_forms prob, two_forms own, con
   return sum;
 }
 
-/* dprob/dwrt at fixed reductions, by the form of prob that was chosen where that is the same function. */
+/* dprob/dwrt at fixed reductions, from the chosen form of prob where that is the same function. */
 static two_forms direct_derivative(derivation *d, ir_ref prob, ir_ref whole, ir_ref wrt) {
   const ir_ref one = ir_real(d->g, 1);
   two_forms x = {whole, whole};
@@ -177,8 +178,8 @@ static ir_ref compose_ds(derivation *d, ir_ref prob) {
                           d->term_s);
 }
 
-/* A row number as the share exp(y - lse) of something in it, times a constant, if it is one: a sink's share
- * of its row, which needs no other row number than lse. */
+/* Writes a row number as exp(y - lse) times a constant, if it has that form: a sink's share of its row, which
+ * needs no other row number than lse. */
 static ir_ref neat_row(derivation *d, ir_ref x) {
   ir *g = d->g;
   uint8_t *under = d->o->lse < 0 ? NULL : arena_array(d->a, (size_t)x + 1, 1);
@@ -196,7 +197,7 @@ static ir_ref neat_row(derivation *d, ir_ref x) {
   return x;
 }
 
-/* Refuses a gradient whose place in the input is known only once the row is: forward runs without it. */
+/* Refuses a gradient whose index is known only after the whole row: such a spec runs forward only. */
 static luattn_status check_place(const derivation *d, ir_ref leaf) {
   const ir_node n = *ir_get(d->g, leaf);
   for (int i = 0; n.op == IR_LOAD && i < n.nargs; i++) {
@@ -210,7 +211,7 @@ static luattn_status check_place(const derivation *d, ir_ref leaf) {
   return LUATTN_OK;
 }
 
-/* The gradient of one parameter of the online function: what is the same for all elements goes to the row. */
+/* The gradient of one parameter of the online function. What is constant along a row moves to the row. */
 static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, online_grad *out) {
   ir *g = d->g;
   const ir_ref one = ir_real(g, 1), delta = ir_variable(g, VAR_DELTA, 0), dlse = ir_variable(g, VAR_DLSE, 0);
@@ -239,8 +240,8 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
                      d->o->name, DERIVED_MAX_TERMS);
 }
 
-/* The user's backward. It does not know lse's gradient: that comes from the derived one, where the two agree
- * on the rest, or is added. */
+/* The user's backward. It lacks lse's gradient, which comes from the derived one where the two otherwise
+ * agree, or is added. */
 static ir_ref given_backward(derivation *d, ir_ref prob, bool derived) {
   ir *g = d->g;
   const ir_ref p = ir_variable(g, VAR_P, 0), dlse = ir_variable(g, VAR_DLSE, 0), zero = ir_real(g, 0);
@@ -256,7 +257,7 @@ static ir_ref given_backward(derivation *d, ir_ref prob, bool derived) {
   return add(g, ds, element_gradient(d, (two_forms){d->p, prob}, (two_forms){IR_NONE, IR_NONE}, d->term_s));
 }
 
-/* The adjoints of the reductions, as far as they are needed. *derived: all of them are known. */
+/* Derives the adjoints of the reductions, as far as they are needed. *derived: all of them are known. */
 static luattn_status find_adjoints(derivation *d, const ir_ref *leaf, int num_leaves, bool *derived) {
   const bool has_lse = d->o->lse >= 0, optional = d->o->backward != IR_NONE && num_leaves == 0;
   luattn_error *const err = d->err;

@@ -19,8 +19,8 @@ typedef struct online_grad {
   derived_terms rows, elements; /* gradients of the parameters inside the online function */
 } online_grad;
 
-/* `scratch` lives until the call returns. `how` receives what was found, in words. Errors: LUATTN_SPEC (the
- * function contradicts itself), LUATTN_UNSUPPORTED (it is right, but its backward cannot be derived). */
+/* `scratch` stays valid until the call returns. `how` receives what was found, in words. Errors: LUATTN_SPEC
+ * (the function contradicts itself), LUATTN_UNSUPPORTED (it is right, but its backward cannot be derived). */
 luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *out, text *how,
                             luattn_error *err);
 

@@ -13,9 +13,8 @@
 #define MAX_ATOMS 16
 #define MAX_WORK 4000           /* calls; beyond it there is no bound, so that no predicate takes long */
 #define MAX_CONSTANT 0x40000000 /* of a linear form */
-#define REAL_LIMIT                                                                         \
-  1073741824.0 /* a REAL bound is cut here before it becomes an INT, far beyond any length \
-                */
+#define REAL_LIMIT \
+  1073741824.0 /* a REAL bound is clamped here before it becomes an INT, far beyond any length */
 
 typedef struct ranger {
   ir *g;
@@ -24,7 +23,7 @@ typedef struct ranger {
   ir_ref other_lo, other_hi; /* inclusive */
   int work;
   bool may_split; /* into two intervals */
-  bool lost;      /* something of the predicate */
+  bool lost;      /* a part of the predicate was dropped */
 } ranger;
 
 /* sum of coef[i] * atom[i] + constant */
@@ -48,7 +47,7 @@ static bool out_of_work(ranger *r) { return ++r->work > MAX_WORK || ir_failed(r-
 static bool has_main(const ranger *r, ir_ref e) { return ir_uses(r->g, e, r->main); }
 static bool has_other(const ranger *r, ir_ref e) { return ir_uses(r->g, e, r->other); }
 
-/* A sound answer where none is found. */
+/* A sound answer when no bound is found. */
 static range unknown(ranger *r) {
   r->lost = true;
   return everything;
@@ -83,7 +82,7 @@ static range common(ir *g, range a, range b) {
   return (range){.lo = lo, .hi = smaller(g, a.hi, b.hi)};
 }
 
-/* b is one interval. */
+/* Whether b is one interval. */
 static range both_of_one(ir *g, range a, range b) {
   range x = common(g, a, b);
   if (a.two) x = pair(x, common(g, second(a), b));
@@ -98,7 +97,7 @@ static range both(ranger *r, range a, range b) {
   return both_of_one(r->g, b, whole(r, a));
 }
 
-/* Is one of them nothing, whatever line it is? */
+/* Whether either is empty for every row or column. */
 static bool exclude(ir *g, range a, range b) {
   double c;
   if (a.only == IR_NONE || b.only == IR_NONE) return false;
@@ -107,9 +106,9 @@ static bool exclude(ir *g, range a, range b) {
   return ir_is_const(g, sum, &c) && c < 0;
 }
 
-/* The union; of a tile, and of what is more than two intervals, the hull, which says more than the union. It
- * does not where one is everything or nothing, where both reach to the same end, or where of two that exclude
- * each other one is nothing on each line. */
+/* The union. For a tile, or beyond two intervals, the hull, which may be larger than the union. It is equal
+ * where one is everything or empty, where both reach the same end, or where of two exclusive ones one is
+ * empty in each row or column. */
 static range either(ranger *r, range a, range b) {
   if (a.never) return b;
   if (b.never) return a;
@@ -128,7 +127,7 @@ static range either(ranger *r, range a, range b) {
   return hull(r, whole(r, a), whole(r, b));
 }
 
-/* What is at least 0 just where p, a comparison of integers, holds. */
+/* An expression that is at least 0 exactly where p, a comparison of integers, holds. */
 static ir_ref margin(ir *g, ir_ref p) {
   const bool negated = ir_get(g, p)->op == IR_NOT;
   const ir_node n = *ir_get(g, negated ? ir_get(g, p)->arg[0] : p);
@@ -137,7 +136,7 @@ static ir_ref margin(ir *g, ir_ref p) {
   return negated == (n.op == IR_LE) ? ir_op2(g, IR_SUB, gap, ir_int(g, 1)) : gap;
 }
 
-/* Everything where `possible` (free of positions) holds, else nothing. */
+/* Everything where `possible` (free of positions) holds, else empty. */
 static range gate(ranger *r, ir_ref possible) {
   if (possible == IR_NONE) return unknown(r);
   const ir_node *n = ir_get(r->g, possible);
@@ -149,11 +148,11 @@ static range gate(ranger *r, ir_ref possible) {
                  .only = r->may_split ? margin(r->g, possible) : IR_NONE};
 }
 
-/* ---- bounds of what is free of main, over the interval of the other position ---- */
+/* ---- bounds of expressions free of main, over the interval of the other position ---- */
 
 static ir_ref bound(ranger *r, ir_ref e, bool upper);
 
-/* a * b, one of them free of positions. */
+/* Bounds a * b, one of them free of positions. */
 static ir_ref bound_product(ranger *r, ir_ref a, ir_ref b, bool upper) {
   double c;
   if (has_other(r, a)) {
@@ -170,7 +169,7 @@ static ir_ref bound_product(ranger *r, ir_ref a, ir_ref b, bool upper) {
 static ir_ref bound_min_max(ranger *r, const ir_node *n, bool upper) {
   const ir_ref x = bound(r, n->arg[0], upper), y = bound(r, n->arg[1], upper);
   if (x != IR_NONE && y != IR_NONE) return ir_op2(r->g, (ir_op)n->op, x, y);
-  /* min(x, y) <= x whatever y is. */
+  /* min(x, y) <= x for any y. */
   return upper == (n->op == IR_MIN) ? (x != IR_NONE ? x : y) : IR_NONE;
 }
 
@@ -208,8 +207,8 @@ static ir_ref bound_mod(ranger *r, const ir_node *n, bool upper) {
   return integer ? ir_int(r->g, (int64_t)c + (c > 0 ? -1 : 1)) : n->arg[1];
 }
 
-/* An upper or lower bound of e (free of main) as an expression free of positions; IR_NONE if none is found.
- */
+/* An upper or lower bound of e (free of main) as an expression free of positions; IR_NONE if none is
+ * found. */
 static ir_ref bound(ranger *r, ir_ref e, bool upper) {
   if (out_of_work(r) || has_main(r, e)) return IR_NONE;
   if (!has_other(r, e)) return e;
@@ -344,7 +343,7 @@ static range invert_select(ranger *r, const ir_node *n, ir_ref limit, bool at_mo
   return either(r, arm[0], arm[1]);
 }
 
-/* An atom of a linear form, which contains main, compared with a limit that is free of positions. */
+/* Solves for an atom of a linear form that contains main, compared with a limit that is free of positions. */
 static range invert_atom(ranger *r, ir_ref atom, ir_ref limit, bool at_most) {
   if (out_of_work(r)) return unknown(r);
   const ir_node n = *ir_get(r->g, atom);

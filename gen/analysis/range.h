@@ -1,30 +1,31 @@
-/* range.h: from a predicate, bounds of one position given an interval of the other. Internal to analysis/. */
+/* range.h: derives bounds of one position from a predicate, given an interval of the other. Internal to
+ * analysis/. */
 #ifndef LUATTN_GEN_RANGE_H
 #define LUATTN_GEN_RANGE_H
 
 #include "gen/ir/ir.h"
 
-/* Positions that may be kept lie in [lo, hi), or, if `two`, in [lo2, hi2), which may meet, overlap or be
+/* Positions that may be kept lie in [lo, hi), or, if `two`, in [lo2, hi2), which may touch, overlap or be
  * empty; IR_NONE: no bound. `never`: nothing is kept. exact: where the predicate does not read the other
  * position, all of them in [0, length) are kept. */
 typedef struct range {
   ir_ref lo, hi, lo2, hi2;
   bool never, exact, two;
   /* range.c */
-  bool gate;   /* all positions, or none */
+  bool gate;   /* keeps all positions, or none */
   ir_ref only; /* INT: where it is below 0, nothing is kept, and each interval goes from the length or beyond
-                * to 0 or below, so that a hull with it adds nothing; IR_NONE: not known */
+                * to 0 or below, so that a hull with it adds nothing; IR_NONE: unknown */
 } range;
 
-/* Kept `main` positions (VAR_KV or VAR_Q) for all positions of the other kind in [other_lo, other_hi]:
- * expressions of what does not depend on a position, of VAR_TILE and of lengths. Sound: no kept position is
- * outside. One interval. */
+/* The kept `main` positions (VAR_KV or VAR_Q) over all positions of the other kind in [other_lo, other_hi]:
+ * expressions of VAR_TILE, of lengths, and of values that do not depend on a position. Sound: no kept
+ * position is outside. One interval. */
 range range_of(ir *g, ir_ref predicate, ir_var main);
 
-/* The same of a predicate that does not read the other position, in up to two intervals. */
+/* The same for a predicate that does not read the other position, in up to two intervals. */
 range ranges_of(ir *g, ir_ref predicate, ir_var main);
 
-/* What lies in both; not exact where each is two. */
+/* The intersection; not exact where both have two intervals. */
 range range_both(ir *g, range a, range b);
 
 #endif

@@ -1,5 +1,5 @@
-/* recover.c: from VAR_RED, which only the forward pass knows, to what it can keep: the row's state and its
- * final scalars. */
+/* recover.c: replaces VAR_RED, which only the forward pass knows, by what it can keep: the row's state and
+ * its final scalars. */
 #include "common/fail.h"
 #include "gen/analysis/derivation.h"
 
@@ -16,7 +16,7 @@ static void rename_to(renaming *r, ir_ref from, ir_ref to) {
   r->to[r->count++] = to;
 }
 
-/* Whole expressions that forward keeps under a name: lse first, because it is kept anyway. */
+/* Whole expressions that forward keeps under a name: lse first, because it is kept in any case. */
 static void named_rows(derivation *d, renaming *r) {
   ir *g = d->g;
   const traced_online *o = d->o;

@@ -1,12 +1,11 @@
 /* remedy.c: names the term for which a backward cannot be derived, and how to write it. */
 #include "gen/analysis/derivation.h"
 
-/* A maximum drops out of a row where everything is scaled with exp(-m): a number that stands beside that by
- * itself, as the eps of o / (l + eps), holds it back. Whether scaling it helps is tried, by deriving the
- * changed function. */
+/* A maximum drops out of a row if everything is scaled by exp(-m); a term that is not, such as the eps of o /
+ * (l + eps), keeps it in. Whether scaling that term helps is found by deriving the changed function. */
 enum { MAX_TRIED = 24 };
 
-/* Is r a number that knows nothing of the row? */
+/* Whether r is a number that does not depend on the row. */
 static bool is_free_of_row(const ir *g, ir_ref r) {
   double x;
   if (ir_typeof(g, r) != IR_REAL || (ir_is_const(g, r, &x) && x == 0)) return false;
@@ -14,7 +13,7 @@ static bool is_free_of_row(const ir *g, ir_ref r) {
          !ir_uses_op(g, r, IR_REDUCE_SUM) && !ir_uses_op(g, r, IR_REDUCE_MAX);
 }
 
-/* Which argument of a sum or an extremum is free of the row, beside another that is not; -1: none. */
+/* Which argument of a sum or an extremum does not depend on the row while the other does; -1: none. */
 static int lone_argument(const ir *g, const ir_node *n) {
   if (n->op != IR_ADD && n->op != IR_SUB && n->op != IR_MAX && n->op != IR_MIN) return -1;
   const bool first = is_free_of_row(g, n->arg[0]), second = is_free_of_row(g, n->arg[1]);
@@ -45,12 +44,12 @@ static bool derives(const derivation *failed, const traced_online *changed) {
          separate_reductions(d, true, d->o->lse >= 0, leaf, leaves) == LUATTN_OK;
 }
 
-/* The online function with `from` as `to` in its epilogue. */
+/* The online function with `from` replaced by `to` in its epilogue. */
 static traced_online substituted(const derivation *d, ir_ref from, ir_ref to) {
   traced_online o = *d->o;
   o.out = ir_substitute(d->g, o.out, &from, &to, 1);
   for (int i = 0; i < o.num_final; i++) o.final[i] = ir_substitute(d->g, o.final[i], &from, &to, 1);
-  o.forward = IR_NONE; /* it would have to follow */
+  o.forward = IR_NONE; /* a `forward` would have to change as well */
   return o;
 }
 
@@ -63,8 +62,8 @@ static const char *name_of(const derivation *d, ir_ref r) {
   return "x";
 }
 
-/* Tries node r of the epilogue with its lone argument scaled with exp(-m), m being row scalar i. NULL: that
- * does not help. */
+/* Tries node r of the epilogue with its row-independent argument scaled by exp(-m), m being row scalar i.
+ * NULL: that does not help. */
 static const char *try_node(const derivation *d, ir_ref r, int i) {
   ir *g = d->g;
   const ir_node n = *ir_get(g, r);
@@ -76,7 +75,7 @@ static const char *try_node(const derivation *d, ir_ref r, int i) {
   traced_online changed = substituted(d, r, ir_op2(g, (ir_op)n.op, arg[0], arg[1]));
   bool from_zero = false;
   if (!derives(d, &changed)) {
-    changed.init[i] = ir_real(g, 0); /* of very low scores exp(-m) overflows */
+    changed.init[i] = ir_real(g, 0); /* exp(-m) overflows for very low scores */
     from_zero = derives(d, &changed);
     if (!from_zero) return NULL;
   }

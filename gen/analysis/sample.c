@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Lengths of the rows of one block of lanes. */
+/* Row lengths in one block of lanes. */
 static const int row_length[SAMPLE_BLOCK_ROWS] = {1, 1, 2, 3, 5, 8, 12, 16, 16};
 
 static uint64_t mix(uint64_t x) {
@@ -13,7 +13,7 @@ static uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/* Uniform in [0, 1) from a key of two numbers; the same key gives the same value. */
+/* A uniform number in [0, 1) from a key of two numbers; the same key gives the same value. */
 static double uniform(uint64_t a, uint64_t b) { return (double)(mix(mix(a) ^ b) >> 11) * 0x1p-53; }
 
 static double gaussian(uint64_t a, uint64_t b) {
@@ -21,8 +21,8 @@ static double gaussian(uint64_t a, uint64_t b) {
   return sqrt(-2 * log(u)) * cos(6.283185307179586 * uniform(a, 2 * b + 1));
 }
 
-/* Sizes from tiny to beyond exp's range, and rows of one sign, so that every arm of a piecewise function is
- * met. Beyond exp's range rounding grows until a right claim may look wrong, so few rows lie there. */
+/* Scores from tiny to beyond exp's range, and rows of one sign, so that every arm of a piecewise function is
+ * reached. Beyond exp's range rounding may make a correct claim look wrong, so few rows lie there. */
 static double draw_score(int row, int lane) {
   static const double size[9] = {1, 0.3, 3, 1, 1e-3, 2, 0.5, 30, 1};
   static const double offset[7] = {0, 0, 0, 900, 0, -900, 0};
@@ -77,8 +77,8 @@ bool sample_grow(sample *s) { return draw(s, SAMPLE_BLOCKS); }
 
 uint64_t sample_hash(uint64_t a, uint64_t b) { return mix(mix(a) ^ b); }
 
-/* Where there are conditions, in one row of three a number near one that they compare with, or several times
- * as large as else; elsewhere x. */
+/* Where there are conditions: in one row of three a number near one that they compare with, or several times
+ * larger than usual; otherwise x. */
 static double near_edge(const sample *s, uint64_t key, int row, double x) {
   const uint64_t h = sample_hash(key, (uint64_t)row);
   if (s->num_edges == 0 || h % 3 != 0) return x;
@@ -111,7 +111,7 @@ static double row_value(const sample *s, ir_var v, uint32_t index, int row) {
     case VAR_SCALE:
       return 0.1 + uniform(key, r);
     case VAR_SCALAR: {
-      /* The default itself and what is near it are likely to be in the function's domain; none is a special
+      /* The default itself and values near it are likely to be in the function's domain; none is a special
        * value. */
       const double x = s->t->scalar_default[index], u = uniform(key, r);
       const double width = row % 5 == 0 ? 0 : row % 5 < 3 ? 1e-4 : 0.8;
@@ -156,9 +156,8 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
   }
 }
 
-/* Inputs: in each row a random function of the indices, mostly positive, so that a log or a square root of
- * one can be met too. Rows have inputs of their own: many numbers for `w[h]` meet more arms than one for each
- * h. */
+/* Inputs: in each row a random function of the indices, mostly positive, so that logs and square roots of
+ * them occur too. Each row has its own inputs: many values of `w[h]` reach more arms than one for each h. */
 static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
                  double *out) {
   const sample *s = user;

@@ -1,10 +1,10 @@
-/* sample.h: random rows of scores on which the derivation of a backward tests what it claims.
+/* sample.h: random rows of scores, on which the derivation of a backward tests its claims.
  *
- * "This maximum drops out" or "this factor does not depend on the score" are statements about functions. They
- * are tested at random points in double precision, with every scalar and input perturbed, instead of being
- * proved by rewriting. Rows have 1 to 16 scores of many sizes and signs; a row on which the function is not
- * finite is left out. A statement may fail in one arm of a condition alone, so edges.c draws a part of the
- * scores, and of all else, where conditions turn.
+ * "This maximum drops out" and "this factor does not depend on the score" are statements about functions.
+ * They are tested at random points in double precision, with every scalar and input perturbed, instead of
+ * being proved by rewriting. Rows have 1 to 16 scores of many sizes and signs; a row on which the function is
+ * not finite is left out. A statement may fail in one arm of a condition only, so edges.c draws some of the
+ * scores, and of everything else, where conditions flip.
  */
 #ifndef LUATTN_GEN_SAMPLE_H
 #define LUATTN_GEN_SAMPLE_H
@@ -12,7 +12,7 @@
 #include "gen/analysis/split.h"
 #include "gen/ir/passes.h"
 
-/* Where no condition is, a function is the same everywhere, and few rows tell of it. */
+/* Without conditions a function is the same everywhere, and a few rows are enough. */
 #define SAMPLE_FEW_BLOCKS 4
 #define SAMPLE_BLOCKS 32
 #define SAMPLE_BLOCK_ROWS 9
@@ -35,13 +35,13 @@ typedef struct sample {
   sample_lanes red[SPEC_MAX_RED], state[SPEC_MAX_STATE],
       final[SPEC_MAX_FINAL];             /* VAR_RED, VAR_STATE, VAR_FINAL */
   int argmax[SPEC_MAX_RED][SAMPLE_ROWS]; /* lane of each REDUCE_MAX */
-  int block;                             /* the one being evaluated */
-  double edge[SAMPLE_EDGES]; /* numbers that conditions compare with: some rows have inputs, positions .. near
-                                them */
+  int block;                             /* the block being evaluated */
+  double edge[SAMPLE_EDGES]; /* numbers that conditions compare with: some rows have inputs, positions and so
+                              * on near them */
   int num_edges;
 } sample;
 
-/* Draws few rows, or SAMPLE_ROWS. False: out of memory. */
+/* Draws a few rows, or SAMPLE_ROWS. False: out of memory. */
 bool sample_init(sample *s, arena *a, const traced_spec *t);
 bool sample_grow(sample *s);
 sample_lanes sample_buffer(sample *s); /* zeros; NULL: out of memory */
@@ -49,7 +49,7 @@ sample_lanes sample_buffer(sample *s); /* zeros; NULL: out of memory */
 /* out[i] = values of roots[i] at every lane, in new buffers; s->zeros where roots[i] is IR_NONE. False: out of memory. */
 bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out);
 
-/* The same in two steps, of which the second may be repeated with other scores. out[i]: [s->lanes]. */
+/* The same in two steps; the second may be repeated with other scores. out[i]: [s->lanes]. */
 typedef struct sample_program {
   const ir_program *program;
   void *scratch;
@@ -59,19 +59,20 @@ typedef struct sample_program {
 bool sample_compile(sample *s, const ir_ref *roots, int n, sample_program *out); /* false: out of memory */
 void sample_run(sample *s, const sample_program *p, const sample_lanes *out);
 
-/* Draws more rows where there are conditions, moves a part of the scores to where conditions on the score under `roots` turn, and notes what others
- * compare with. Before anything is evaluated. False: out of memory. */
+/* Draws more rows if there are conditions, moves some of the scores to where conditions on the score under
+ * `roots` flip, and notes what others compare with. Call it before anything is evaluated. False: out of
+ * memory. */
 bool sample_at_edges(sample *s, ir *g, const ir_ref *roots, int n);
-/* Says of conditions under `roots` that have one answer on all valid rows that they do. False: out of memory. */
+/* Reports conditions under `roots` that have the same answer on all valid rows. False: out of memory. */
 bool sample_unmet(sample *s, const ir *g, const ir_ref *roots, int n, text *how);
 uint64_t sample_hash(uint64_t a, uint64_t b);
 
-/* Evaluates and reduces term[0 .. n) in order into s->red, over lanes for which `part` is `which` (part NULL:
+/* Evaluates and reduces term[0 .. n) in order into s->red, over lanes where part[lane] == which (part NULL:
  * all). */
 bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, const uint8_t *part, int which);
 
 /* Marks rows invalid where `x` is not finite. */
 void sample_require_finite(sample *s, const double *x);
-int sample_count_valid(const sample *s); /* rows */
+int sample_count_valid(const sample *s); /* number of rows */
 
 #endif

@@ -1,4 +1,4 @@
-/* separate.c: which reductions carry gradient, and their adjoints as a(R) * delta + b(R) * dlse. */
+/* separate.c: finds which reductions carry gradient, and their adjoints as a(R) * delta + b(R) * dlse. */
 #include "gen/analysis/derivation.h"
 
 #include <math.h>
@@ -6,10 +6,10 @@
 
 #include "common/fail.h"
 
-#define SAME 1e-9      /* relative: two forms of one value */
+#define SAME 1e-9      /* relative: two forms of the same value */
 #define VANISHED 1e-10 /* relative to the sum of magnitudes: an adjoint that cancels */
 #define ROUNDING \
-  1e-13 /* relative to P, or to 1 for lse: what is left where a single partial already cancels in itself */
+  1e-13 /* relative to P, or to 1 for lse: the residue of a single partial that already cancels in itself */
 #define NOTHING 1e-250
 
 /* The partial derivatives of the whole-row function, as one array so that one program evaluates them all. */
@@ -25,12 +25,13 @@ enum {
 typedef struct partials {
   ir_ref ref[NUM_PARTIALS];
   sample_lanes *value;
-  double total[SPEC_MAX_RED][SPEC_MAX_RED][SAMPLE_ROWS]; /* [k'][k]: dR_k'/dR_k through everything between */
+  double total[SPEC_MAX_RED][SPEC_MAX_RED][SAMPLE_ROWS]; /* [k'][k]: dR_k'/dR_k through all reductions in
+                                                          * between */
 } partials;
 
 static bool lane_valid(const derivation *d, int lane) { return d->s->valid[d->s->row_of[lane]]; }
 
-/* x = c * y on every sample; c is snapped to a quarter if it is one up to rounding. */
+/* Whether x = c * y on every sample; c is snapped to a multiple of a quarter if it is one up to rounding. */
 static bool proportional(const derivation *d, const double *x, const double *y, double *c) {
   int best = -1;
   for (int i = 0; i < d->s->lanes; i++) {
@@ -55,14 +56,14 @@ bool separate_equal(derivation *d, ir_ref x, ir_ref y) {
   return v != NULL && proportional(d, v[0], v[1], &c) && c == 1;
 }
 
-/* Simple row numbers that a ratio is likely to be a multiple of. */
+/* Simple row numbers of which a ratio is likely to be a multiple. */
 static int simple_rows(derivation *d, ir_ref x, ir_ref *row, int max) {
   ir *g = d->g;
   int n = 0;
   row[n++] = ir_real(g, 1);
   if (d->norm != IR_NONE) row[n++] = d->norm;
   for (int k = 0; k < d->num_red && n < max; k++) row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->red[k]);
-  /* A state is more than its reduction where it starts at something, such as a sink. */
+  /* A state differs from its reduction if it starts at some value, such as a sink. */
   for (int i = 0; i < d->o->num_state && n < max; i++)
     row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->next[i]);
   for (int i = 0; i < d->t->num_scalars && n < max; i++) {
@@ -154,8 +155,8 @@ static bool differentiate(derivation *d, partials *p) {
   return p->value != NULL;
 }
 
-/* total[j][k] = sum over m of S_jm total[m][k], where S_jm reduces df_j/dR_m over the row (at the maximum's
- * place for a maximum). */
+/* total[j][k] = sum over m of S_jm total[m][k], where S_jm reduces df_j/dR_m over the row (taken at the
+ * maximum's index for a maximum). */
 static void chain_values(derivation *d, partials *p) {
   const sample *s = d->s;
   for (int r = 0; r < s->rows; r++) {
@@ -178,8 +179,8 @@ static void chain_values(derivation *d, partials *p) {
   }
 }
 
-/* d/dx of the whole-row function for a row number x that the reductions' terms may read: does it vanish for P
- * and lse? */
+/* Whether the derivative of the whole-row function by a row number x, which the reductions' terms may read,
+ * vanishes for P and lse. */
 static bool drops_out(derivation *d, const partials *p, ir_ref x) {
   const sample *s = d->s;
   const ir_ref one = ir_real(d->g, 1);
@@ -195,7 +196,7 @@ static bool drops_out(derivation *d, const partials *p, ir_ref x) {
     double sum[2] = {v[0][lane], v[1][lane]};
     double magnitude[2] = {NOTHING + fabs(sum[0]), fabs(sum[1])};
     for (int k = 0; k < d->num_red; k++) {
-      double direct = 0; /* dR_k/dx, not through other reductions; those are in `total` */
+      double direct = 0; /* dR_k/dx, excluding other reductions, which `total` covers */
       if (d->step.kind[k] == IR_REDUCE_MAX)
         direct = v[2 + k][s->argmax[k][r]];
       else
@@ -214,9 +215,9 @@ static bool drops_out(derivation *d, const partials *p, ir_ref x) {
   return true;
 }
 
-/* Tries the new value of state i as a stabiliser: a number made of a maximum that the result does not depend
- * on, if the sums follow it. Then it is a constant to the derivative (VAR_STATE[i], as forward keeps it)
- * wherever it appears. */
+/* Tries the new value of state i as a stabiliser: a number made of a maximum on which the result does not
+ * depend, provided that the sums are rescaled with it. Then the derivative treats it as a constant
+ * (VAR_STATE[i], as forward keeps it) wherever it appears. */
 static bool try_stabiliser(derivation *d, partials *p, int i) {
   const derivation before = *d;
   const ir_ref from = d->next[i], to = ir_variable(d->g, VAR_STATE, (uint32_t)i);
@@ -253,7 +254,7 @@ static void drop_stabilisers(derivation *d, partials *p) {
   }
 }
 
-/* Is sum over j of value[base + j] * total[j][k] zero up to rounding, at every sample? */
+/* Whether sum over j of value[base + j] * total[j][k] is zero up to rounding, at every sample. */
 static bool vanishes(derivation *d, const partials *p, int base, int k) {
   for (int i = 0; i < d->s->lanes; i++) {
     if (!lane_valid(d, i)) continue;
@@ -310,7 +311,7 @@ static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
   return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y);
 }
 
-/* The adjoint of R_k in full: what reaches it through P and lse, directly and through later reductions. */
+/* The full adjoint of R_k: through P and lse, directly and through later reductions. */
 static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p, bool of_lse) {
   ir *g = d->g;
   ir_ref total[SPEC_MAX_RED] = {IR_NONE}, of_prob = IR_NONE, of_final = IR_NONE;
@@ -331,14 +332,14 @@ static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p,
   }
   if (!of_p) return LUATTN_OK;
   derivation_simplify(d, &of_prob, 1);
-  /* Where P is 0 any ratio holds, also in an arm of the row in which R_k has no part and its terms are NaN.
-   */
+  /* Where P is 0 any ratio holds, also in an arm of the row in which R_k does not occur and its terms are
+   * NaN. */
   d->a_delta[k] = ir_grad_factor(g, of_prob, separate_ratio(d, of_prob, d->p));
   if (d->a_delta[k] != IR_NONE) return LUATTN_OK;
   return not_separable(d, k, "the derivative of log prob by this reduction depends on the score");
 }
 
-/* Does anything that is asked for depend on f_k? */
+/* Whether any requested derivative depends on f_k. */
 static bool term_matters(derivation *d, int k, const ir_ref *leaf, int num_leaves) {
   const ir_ref one = ir_real(d->g, 1);
   if (d->term_s[k] != IR_NONE) return true;

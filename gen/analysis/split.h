@@ -1,4 +1,4 @@
-/* split.h: one online step taken apart at its reductions, the form in which kernels and the CPU run it. */
+/* split.h: splits one online step at its reductions, the form in which kernels and the CPU run it. */
 #ifndef LUATTN_GEN_SPLIT_H
 #define LUATTN_GEN_SPLIT_H
 

@@ -1,5 +1,5 @@
-/* whole_row.c: runs an online function once over a whole row, and checks that this says what the steps say.
- */
+/* whole_row.c: runs an online function once over a whole row, and checks that this agrees with running it in
+ * steps. */
 #include "gen/analysis/derivation.h"
 
 #include <math.h>
@@ -7,7 +7,9 @@
 
 #include "common/fail.h"
 
-#define CLOSE 1e-8 /* relative; what two correct forms of one function may differ by on the sampled rows */
+#define CLOSE                                                                                 \
+  1e-8 /* relative; the most by which two correct forms of one function differ on the sampled \
+        * rows */
 #define NOTHING 1e-250
 
 static bool close_to(double x, double y) {
@@ -44,7 +46,7 @@ luattn_status derivation_no_memory(derivation *d) {
   return luattn_fail(d->err, LUATTN_NO_MEMORY, "%s: online_func '%s': out of memory", d->t->file, d->o->name);
 }
 
-/* First step from the initial state, taken over the whole row; then the epilogue. */
+/* The first step from the initial state, taken over the whole row; then the epilogue. */
 static luattn_status run_once(derivation *d) {
   const traced_online *o = d->o;
   ir *g = d->g;
@@ -97,7 +99,7 @@ static luattn_status check_linear(derivation *d) {
                      d->t->file, d->o->name);
 }
 
-/* Reductions, states, finals and P of every row; rows on which they are not finite are left out. */
+/* Reductions, states, finals and P of every row; rows where they are not finite are left out. */
 static luattn_status sample_whole(derivation *d) {
   const traced_online *o = d->o;
   sample *s = d->s;
@@ -129,7 +131,7 @@ static luattn_status sample_whole(derivation *d) {
                      d->t->file, d->o->name, s->rows - sample_count_valid(s), s->rows);
 }
 
-/* One of the two steps of check_cut: lanes with part[i] == which are the step's scores. */
+/* One of the two steps of check_cut, over lanes with part[i] == which. */
 static bool cut_step(derivation *d, const uint8_t *part, int which, sample_lanes p) {
   sample *s = d->s;
   const int num_state = d->o->num_state;
@@ -141,7 +143,7 @@ static bool cut_step(derivation *d, const uint8_t *part, int which, sample_lanes
   for (int lane = 0; lane < d->s->lanes; lane++) {
     const int r = s->row_of[lane];
     if (which == 0 && s->first[r + 1] - s->first[r] == 1)
-      continue; /* a row of one score is all in the second step */
+      continue; /* a row of one score is entirely in the second step */
     if (part[lane] == which)
       p[lane] = x[0][lane];
     else if (which == 1)
@@ -151,8 +153,7 @@ static bool cut_step(derivation *d, const uint8_t *part, int which, sample_lanes
   return true;
 }
 
-/* Tiles must not matter: two steps over the halves of a row have to give what one step over all of it gives.
- */
+/* Tiles must not matter: two steps over the halves of a row must equal one step over all of it. */
 static luattn_status check_cut(derivation *d) {
   const traced_online *o = d->o;
   sample *s = d->s, *whole = arena_new(d->a, sizeof *whole);
@@ -175,7 +176,8 @@ static luattn_status check_cut(derivation *d) {
   sample_lanes *x = derivation_eval(d, root, 1 + o->num_final);
   if (x == NULL) return derivation_no_memory(d);
   *s = *whole;
-  for (int lane = 0; lane < s->first[SAMPLE_FIRST_ROWS]; lane++) { /* of more rows one would round too far */
+  for (int lane = 0; lane < s->first[SAMPLE_FIRST_ROWS]; lane++) { /* on more rows, one would accumulate too
+                                                                    * much rounding */
     const int r = s->row_of[lane], count = s->first[r + 1] - s->first[r];
     if (!s->valid[r]) continue;
     const double two = p[lane] * x[0][lane];
