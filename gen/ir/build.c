@@ -1,4 +1,4 @@
-/* build.c: nodes, hash-consed and typed as they are made. */
+/* build.c: builds nodes, hash-consed and typed. */
 #include <assert.h>
 #include <string.h>
 
@@ -59,7 +59,7 @@ void *ir_push(ir *g, size_t count, size_t size) {
   assert(g->depth < IR_SCRATCH_DEPTH);
   const size_t need = count * size;
   if (g->scratch[g->depth].size < need) {
-    /* Room to spare: a pass adds nodes, and the next one needs an array that is a little longer. */
+    /* Leaves room: a pass adds nodes, and the next one needs a slightly longer array. */
     void *data = arena_array(g->a, 2 * count, size);
     if (data == NULL) return g->failed = true, NULL;
     g->scratch[g->depth].data = data;
@@ -127,7 +127,7 @@ static ir_ref intern(ir *g, const ir_node *n) {
   const uint32_t hash = hash_node(n);
   for (uint32_t i = hash & (g->table_size - 1); g->table[i] != IR_NONE; i = (i + 1) & (g->table_size - 1))
     if (same_node(&g->node[g->table[i]], n)) return g->table[i];
-  const ir_node copy = *n; /* grow moves the array that n may point into */
+  const ir_node copy = *n; /* growing moves the array that n may point into */
   if (g->count == g->capacity && !grow(g)) return fail(g);
   const ir_ref r = g->count++;
   g->node[r] = copy;
@@ -196,7 +196,7 @@ ir_type ir_operand_type(const ir *g, const ir_node *n) {
   return n->nargs == 0 ? (ir_type)n->type : ir_typeof(g, n->arg[n->nargs - 1]);
 }
 
-/* Converts arguments to what the rule asks for. */
+/* Converts arguments to the types that the rule asks for. */
 static void convert(ir *g, ir_rule rule, ir_ref *arg, int n) {
   const int first = rule == SELECTS ? 1 : 0;
   bool real = rule == REALS || rule == REDUCES;
@@ -211,7 +211,7 @@ static bool is_commutative(ir_op op) {
          op == IR_AND || op == IR_OR;
 }
 
-/* Constants stand last, the older node first. */
+/* Orders operands: constants last, otherwise the older node first. */
 static void order(const ir *g, ir_ref *arg) {
   double unused;
   const bool c0 = ir_const_value(g, arg[0], &unused), c1 = ir_const_value(g, arg[1], &unused);
@@ -270,7 +270,7 @@ ir_ref ir_rebuild(ir *g, ir_ref r, const ir_ref *args) {
   return made;
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 ir_type ir_typeof(const ir *g, ir_ref r) { return (ir_type)ir_get(g, r)->type; }
 

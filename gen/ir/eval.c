@@ -1,5 +1,5 @@
-/* eval.c: the value column of ops.def: on single numbers for constant folding, and over blocks of lanes for
- * the CPU. */
+/* eval.c: evaluates the value column of ops.def: on single numbers for constant folding, and over blocks of
+ * lanes for the CPU. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ double ir_value(ir_op op, ir_type type, double x, double y, double z) {
  * destination is never one of its own arguments, which lets the loops vectorise. */
 typedef struct instr {
   uint16_t op;
-  uint8_t type; /* that chooses between the forms of an op, see ir_operand_type */
+  uint8_t type; /* selects the form of an op, see ir_operand_type */
   uint8_t nargs;
   uint32_t dst, arg[4];
   uint32_t var, index; /* of a variable; index is the input of a LOAD */
@@ -60,7 +60,7 @@ static uint32_t find_uses(compiler *c, const ir_ref *roots, int n) {
     const ir_node *node = ir_get(c->g, r);
     for (int k = 0; k < node->nargs; ++k)
       if (c->last_use[node->arg[k]] == 0)
-        c->last_use[node->arg[k]] = r; /* from above: the last reader comes first */
+        c->last_use[node->arg[k]] = r; /* counting down: the first use seen is the last */
   }
   return needed;
 }
@@ -76,7 +76,7 @@ static void compile_node(compiler *c, ir_program *p, ir_ref r) {
   *in = (instr){.op = n->op, .type = (uint8_t)ir_operand_type(c->g, n), .nargs = n->nargs};
   for (int k = 0; k < n->nargs; ++k) in->arg[k] = c->slot[n->arg[k]];
   for (int k = n->nargs; k > 0 && k < 4; ++k)
-    in->arg[k] = in->arg[0]; /* the loops read three, whatever the arity */
+    in->arg[k] = in->arg[0]; /* the loops read three arguments, whatever the arity */
   if (n->op == IR_VAR)
     in->var = (uint32_t)ir_var_of(n), in->index = ir_index_of(n);
   else if (n->op == IR_LOAD)
@@ -86,7 +86,7 @@ static void compile_node(compiler *c, ir_program *p, ir_ref r) {
   in->dst = c->slot[r] = take_slot(c, p);
   for (int k = 0; k < n->nargs; ++k) {
     if (c->last_use[n->arg[k]] != r) continue;
-    c->last_use[n->arg[k]] = 0; /* freed once, though it may be several arguments */
+    c->last_use[n->arg[k]] = 0; /* freed once, even if it occurs in several arguments */
     c->free_slot[c->num_free++] = c->slot[n->arg[k]];
   }
 }
@@ -120,7 +120,7 @@ size_t ir_program_scratch(const ir_program *p) {
 
 /* ---- running ---- */
 
-/* Lanes come in groups of eight, a count that the vectoriser knows. */
+/* Lanes come in groups of eight, a constant count for the vectoriser. */
 enum { GROUP = 8 };
 
 static void fill(double *out, int from, int to, double value) {

@@ -1,5 +1,5 @@
-/* fold.c: what a node is worth at construction: constant folding and identities that need no search.
- * Everything here is exact for real numbers; x * 0 = 0 is the only rule that an infinity could tell. */
+/* fold.c: folds constants and identities at construction, as far as they need no search. All rules are exact
+ * for real numbers; only x * 0 = 0 differs for infinities. */
 #include <math.h>
 
 #include "gen/ir/graph.h"
@@ -12,7 +12,7 @@ static ir_ref fold_constants(ir *g, const ir_node *n) {
   for (int i = 0; i < n->nargs; ++i)
     if (!ir_const_value(g, n->arg[i], &v[i])) return IR_NONE;
   const double x = ir_value((ir_op)n->op, ir_operand_type(g, n), v[0], v[1], v[2]);
-  if (x != x) return IR_NONE; /* 0/0 stays what the user wrote */
+  if (x != x) return IR_NONE; /* keeps 0/0 as the user wrote it */
   if (n->type == IR_INT && fabs(x) > EXACT_INT) return IR_NONE;
   return ir_const_of(g, (ir_type)n->type, x);
 }
@@ -78,8 +78,8 @@ static ir_ref fold_min_max(ir *g, ir_op op, ir_ref a, ir_ref b) {
   return is_value(g, b, op == IR_MIN ? INFINITY : -INFINITY) ? a : IR_NONE;
 }
 
-/* floor(i / c) of an integer i and an integral constant c is integer division: exact at any size, and what
- * the interval arithmetic follows best. IR_NONE if x is nothing of the kind. */
+/* floor(i / c) of an integer i and an integral constant c becomes integer division: exact at any size, and
+ * best for interval arithmetic. IR_NONE if x has another form. */
 static ir_ref integer_floor(ir *g, ir_ref x) {
   double c;
   if (ir_is_op(g, x, IR_TO_REAL)) return arg_of(g, x, 0);
@@ -115,7 +115,7 @@ static ir_ref fold_pow(ir *g, ir_ref a, ir_ref b) {
   return c == 2 ? square : ir_op2(g, IR_MUL, square, c == 3 ? a : square);
 }
 
-/* A converted INT against a constant or another converted INT is compared as INT. */
+/* Compares a converted INT with a constant or another converted INT as INT. */
 static ir_ref compare_as_int(ir *g, ir_op op, ir_ref a, ir_ref b) {
   const bool ia = ir_is_op(g, a, IR_TO_REAL), ib = ir_is_op(g, b, IR_TO_REAL);
   if (ia && ib) return ir_op2(g, op, arg_of(g, a, 0), arg_of(g, b, 0));
@@ -163,7 +163,7 @@ bool ir_opposite(const ir *g, ir_ref x, ir_ref y) {
   if (b->op == IR_NOT && b->arg[0] == x) return true;
   if ((a->op == IR_EQ && b->op == IR_NE) || (a->op == IR_NE && b->op == IR_EQ))
     return a->arg[0] == b->arg[0] && a->arg[1] == b->arg[1];
-  ir_order o, p; /* of REALs, a NaN makes both of x < y and y <= x false */
+  ir_order o, p; /* for REALs, a NaN makes both x < y and y <= x false */
   return ir_order_of(g, x, &o) && ir_order_of(g, y, &p) && o.low == p.high && o.high == p.low &&
          p.k == -o.k - 1;
 }

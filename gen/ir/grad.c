@@ -1,4 +1,4 @@
-/* grad.c: reverse mode: the gradients of an expression, in reverse topological order. */
+/* grad.c: reverse mode: gradients of an expression, in reverse topological order. */
 #include <assert.h>
 #include <math.h>
 
@@ -7,12 +7,11 @@
 #include "gen/ir/passes.h"
 #include "gen/ir/scalar.h"
 
-/* The derivative column of ops.def is read in two ways: does any argument take part, and what adjoint does
- * argument k get.
+/* The derivative column of ops.def is read in two ways: whether any argument takes part, and the adjoint of
+ * argument k.
  *
  * For the second a row's expression runs on a small stack, each part pushing its value: nested calls would
- * build their arguments in an order that C leaves open, and the numbering of nodes must not depend on who
- * compiled this. */
+ * build their arguments in an order that C leaves open, and node numbers must not depend on the compiler. */
 typedef struct maker {
   ir *g;
   ir_ref d, x, y, z, r, stack[16];
@@ -106,7 +105,7 @@ static bool is_zero(const ir *g, ir_ref r) {
   return r == IR_NONE || (ir_const_value(g, r, &v) && v == 0);
 }
 
-/* ---- what is reached ----
+/* ---- where adjoints are nonzero ----
  *
  * A node of an arm that is not taken has the adjoint 0, and its derivative may be infinite or NaN there: it
  * must not be multiplied by that 0. So contributions stay below the selects that guard them. The condition
@@ -116,9 +115,9 @@ static bool is_zero(const ir *g, ir_ref r) {
 typedef struct reach {
   ir *g;
   ir_ref always, never;
-  ir_ref *memo; /* [capacity], IR_NONE: not known yet */
+  ir_ref *memo; /* [capacity], IR_NONE: unknown */
   uint32_t capacity;
-  bool products; /* what multiplies an adjoint is finite: its selects say where the product is 0, too */
+  bool products; /* factors of an adjoint are finite, so that its selects also say where the product is 0 */
 } reach;
 
 static bool reach_open(reach *w, ir *g) {
@@ -139,14 +138,14 @@ static bool reach_remember(reach *w, ir_ref d, ir_ref condition) {
   return true;
 }
 
-/* Where c ? a : b holds, of BOOLs. */
+/* The condition under which c ? a : b holds, for BOOLs. */
 static ir_ref either_arm(ir *g, ir_ref c, ir_ref a, ir_ref b) {
   if (a == b) return a;
   const ir_ref then = ir_op2(g, IR_AND, c, a), opposite = ir_op1(g, IR_NOT, c);
   return ir_op2(g, IR_OR, then, ir_op2(g, IR_AND, opposite, b));
 }
 
-/* Where an adjoint may differ from 0, as far as its selects, and sums and multiples of such, tell. */
+/* Where an adjoint may differ from 0, as far as its selects, and sums and multiples of such, show. */
 static ir_ref reach_of(reach *w, ir_ref d) {
   ir *g = w->g;
   if (d == IR_NONE || g->failed || is_zero(g, d)) return w->never;
@@ -171,9 +170,9 @@ static ir_ref reach_of(reach *w, ir_ref d) {
   return condition;
 }
 
-/* The contribution of node r with adjoint d to its argument k. Where d is `select(c, d', 0)` the select goes
- * outermost, which is the same since contributions are linear in d. Where d is a sum of such, they are 0
- * outside of its reach, unless the contribution shows that by itself, as -d does. */
+/* The contribution of node r with adjoint d to its argument k. Where d is `select(c, d', 0)` the select moves
+ * outermost; the result is the same since contributions are linear in d. Where d is a sum of such, the
+ * contribution is guarded by the condition of d, unless it shows that condition itself, as -d does. */
 static ir_ref guarded(reach *w, reach *shown, const ir_node *n, int k, ir_ref r, ir_ref d) {
   ir *g = w->g;
   if (ir_is_op(g, d, IR_SELECT)) {
@@ -191,7 +190,7 @@ static ir_ref guarded(reach *w, reach *shown, const ir_node *n, int k, ir_ref r,
   return ir_op3(g, IR_SELECT, reached, c, ir_real(g, 0));
 }
 
-/* ---- products outside of the walk ---- */
+/* ---- products with an adjoint, for callers ---- */
 
 #define ORDINARY 1e6
 
@@ -207,7 +206,7 @@ static ir_bounds ordinary_load(void *user, uint32_t input, ir_type type, int n_i
   return ordinary_variable(user, VAR_SCORE, 0, type);
 }
 
-/* Is r finite for all ordinary values of what it reads, whichever arm is taken? */
+/* Whether r is finite for all ordinary values of what it reads, whichever arm is taken. */
 static bool is_finite_everywhere(ir *g, ir_ref r) {
   ir_bounds *scratch = ir_push(g, g->count, sizeof *scratch);
   if (scratch == NULL) return false;
@@ -218,7 +217,7 @@ static bool is_finite_everywhere(ir *g, ir_ref r) {
   return !b.real.nan && b.real.lo > -INFINITY && b.real.hi < INFINITY;
 }
 
-/* As the contribution of x * x or x / x to its first argument, the adjoint being d. */
+/* Handled like the contribution of x * x or x / x to its first argument, with adjoint d. */
 static ir_ref guarded_by(ir *g, ir_op op, ir_ref d, ir_ref x) {
   reach w, shown;
   if (d == IR_NONE || x == IR_NONE || !reach_open(&w, g) || !reach_open(&shown, g)) return IR_NONE;
@@ -266,8 +265,8 @@ static void mark_active(const ir *g, uint8_t *active, ir_ref top, const ir_ref *
 
 static ir_ref sum(ir *g, ir_ref a, ir_ref b);
 
-/* a + b as one select, where both are selects by one condition and one arm has at most one of them:
- * select(c, x, 0) + select(c, 0, y) = select(c, x, y), which is x where both are. IR_NONE: they are not. */
+/* Adds two selects by one condition as one select, if each arm is nonzero in at most one of them: select(c,
+ * x, 0) + select(c, 0, y) = select(c, x, y), or x where both have it. IR_NONE: another form. */
 static ir_ref sum_of_arms(ir *g, ir_ref a, ir_ref b) {
   if (!ir_is_op(g, a, IR_SELECT) || !ir_is_op(g, b, IR_SELECT)) return IR_NONE;
   const ir_node x = *ir_get(g, a), y = *ir_get(g, b);
@@ -278,7 +277,7 @@ static ir_ref sum_of_arms(ir *g, ir_ref a, ir_ref b) {
   return ir_op3(g, IR_SELECT, x.arg[0], first, second);
 }
 
-/* a + b. What the arms of one select contribute apart comes together again, also where a is a sum already. */
+/* a + b. Merges what the arms of one select contribute separately, also where a is a sum already. */
 static ir_ref sum(ir *g, ir_ref a, ir_ref b) {
   if (is_zero(g, a)) return b;
   if (is_zero(g, b)) return a;

@@ -1,4 +1,4 @@
-/* graph.h: the inside of an ir, for the files of gen/ir/ (and for tests that damage it). */
+/* graph.h: internals of an ir, for the files of gen/ir/ (and for tests that damage it). */
 #ifndef LUATTN_GEN_IR_GRAPH_H
 #define LUATTN_GEN_IR_GRAPH_H
 
@@ -18,7 +18,7 @@ typedef enum ir_rule {
   REDUCES
 } ir_rule;
 
-/* What occurs under a node: bit v for variable v, bit op for op. */
+/* Which variables and ops occur under a node: bit v for variable v, bit op for op. */
 typedef struct ir_content {
   uint64_t vars, ops;
 } ir_content;
@@ -34,8 +34,8 @@ struct ir {
   uint32_t table_size;
   uint32_t line;
   bool failed;
-  /* Passes need arrays of one entry per node. They nest, so each depth keeps its own buffer for the next pass
-   * to reuse. */
+  /* Scratch arrays of one entry per node, for passes. Passes nest, so each depth keeps a buffer that the next
+   * pass reuses. */
   struct {
     void *data;
     size_t size;
@@ -44,8 +44,8 @@ struct ir {
 };
 
 ir_rule ir_op_rule(ir_op op);
-bool ir_var_indexed(ir_var v); /* is one of a family */
-/* What the node folds to, or IR_NONE if to itself (fold.c). */
+bool ir_var_indexed(ir_var v); /* whether v is a family of variables */
+/* What the node folds to, or IR_NONE if it stays (fold.c). */
 ir_ref ir_fold(ir *g, const ir_node *n);
 /* Result type for these arguments (the rule's, given a node's own type for leaves). */
 ir_type ir_result_type(const ir *g, ir_op op, const ir_ref *arg);
@@ -70,11 +70,11 @@ typedef struct ir_order {
 } ir_order;
 bool ir_order_of(const ir *g, ir_ref r, ir_order *o);
 
-/* x and y are BOOL and one is the negation of the other. */
+/* Whether x and y are BOOL and one is the negation of the other. */
 bool ir_opposite(const ir *g, ir_ref x, ir_ref y);
 
-/* linear.c: the same sum with like terms collected, if that makes it shorter; the same product with its
- * constants multiplied out, if there are several; an INT comparison in normal form. Else r itself. */
+/* linear.c: the same sum with like terms collected, if that is shorter; the same product with its constants
+ * multiplied out, if there are several; an INT comparison in normal form. Otherwise r itself. */
 ir_ref ir_collect_sum(ir *g, ir_ref r);
 ir_ref ir_collect_product(ir *g, ir_ref r);
 ir_ref ir_collect_compare(ir *g, ir_ref r);

@@ -35,7 +35,7 @@
 static void bounds_of_op(const ir *g, const ir_node *n, const ir_bounds *bounds, ir_bounds *out) {
   const ir_bounds *x = &bounds[n->arg[0]], *y = &bounds[n->arg[1]], *z = &bounds[n->arg[2]];
   const ir_type type = ir_operand_type(g, n);
-  if (n->op == IR_MUL && n->arg[0] == n->arg[1]) { /* the two factors vary together */
+  if (n->op == IR_MUL && n->arg[0] == n->arg[1]) { /* the two factors are the same value */
     if (type == IR_REAL)
       out->real = iv_square(x->real);
     else
@@ -85,7 +85,7 @@ static void bounds_of_node(const ir *g, ir_ref r, const ir_bounds_env *env, ir_b
   bounds[r] = out;
 }
 
-/* Until a node has its bounds, its entry says whether they are wanted. */
+/* Until a node's bounds are computed, its entry says whether they are needed. */
 static void mark(const ir *g, const ir_ref *roots, int n, ir_bounds *scratch, ir_ref *top) {
   *top = 0;
   for (int i = 0; i < n; ++i)
@@ -128,7 +128,7 @@ static ir_bounds limit_load(void *user, uint32_t input, ir_type type, int n_inde
   return (ir_bounds){.real = iv_all(), .integer = ivi_make(-LOADED_MAX, LOADED_MAX), .boolean = tri_all()};
 }
 
-/* The first node that leaves 32 bits; IR_NONE. */
+/* The first node whose value leaves 32 bits; IR_NONE. */
 static ir_ref overflow(const ir *g, const ir_ref *roots, int n, int64_t length, ir_bounds *scratch) {
   const ir_bounds_env env = {.user = &length, .variable = limit_variable, .load = limit_load};
   ir_ref top;

@@ -1,5 +1,6 @@
-/* interval.h: bounds of IR expressions over boxes of index values. The arithmetic is templates/ops/interval.cuh, compiled here
- * as C, so that the compiler and the generated device code cannot disagree. */
+/* interval.h: bounds of IR expressions over boxes of index values. The arithmetic is
+ * templates/ops/interval.cuh, compiled here as C, so that the compiler and the generated device code cannot
+ * disagree. */
 #ifndef LUATTN_GEN_IR_INTERVAL_H
 #define LUATTN_GEN_IR_INTERVAL_H
 
@@ -8,13 +9,13 @@
 #define LUATTN_INTERVAL_HOST 1
 #include "templates/ops/interval.cuh" /* iv (real), ivi (integer), tri (boolean) and their operations */
 
-/* A value of any type: the member that the node's type names is the one in use. */
+/* Bounds of any type: the node's type selects the member in use. */
 typedef struct ir_bounds { iv real; ivi integer; tri boolean; } ir_bounds;
 
 typedef struct ir_bounds_env {
   void *user;
-  /* Bounds of a variable; of input k gathered at indices within the given bounds (for INT and BOOL inputs known to the
-   * caller, else everything). */
+  /* Bounds of a variable; bounds of input k gathered at indices within the given bounds (for INT and BOOL
+   * inputs whose values the caller knows, otherwise everything). */
   ir_bounds (*variable)(void *user, ir_var v, uint32_t index, ir_type type);
   ir_bounds (*load)(void *user, uint32_t input, ir_type type, int n_index, const ivi *index);
 } ir_bounds_env;
@@ -26,9 +27,10 @@ void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *e
  * [0, L], batch and channel numbers up to 65535, heads up to LUATTN_MAX_HEADS and loaded integers less than 2^24 from 0.
  * 0: not even L = 0 is safe. -1: out of memory. */
 int64_t ir_int_limit(const ir *g, const ir_ref *roots, int n);
-/* Is `length` such a length? */
+/* Whether `length` is such a length. */
 bool ir_ints_fit(const ir *g, const ir_ref *roots, int n, int64_t length);
-/* The first node that leaves 32 bits at this length, and how far it reaches; IR_NONE: none, or out of memory. */
+/* The first node that leaves 32 bits at this length, and its largest value; IR_NONE: none, or out of
+ * memory. */
 ir_ref ir_int_overflow(const ir *g, const ir_ref *roots, int n, int64_t length, double *reach);
 
 #endif

@@ -29,7 +29,7 @@ typedef enum ir_op {
   IR_OP_COUNT
 } ir_op;
 
-/* Leaves that stand for a value known outside the IR. `index` picks one of a family (scalar 2, state 0, ..). */
+/* Leaves for values known outside the IR. `index` picks one of a family (scalar 2, state 0, ..). */
 typedef enum ir_var {
   VAR_SCORE,   /* scale * dot, the argument of score_mod; after score_mod, the argument of the online function */
   VAR_B, VAR_H, VAR_Q, VAR_KV, /* INT: batch, query head, positions. In key_mod and value_mod VAR_H is the kv head */
@@ -48,9 +48,10 @@ typedef enum ir_var {
   VAR_SCALE,   /* REAL: the softmax scale */
   VAR_GRAD,    /* REAL: incoming gradient in an input mod */
   VAR_TILE,    /* INT, index: inclusive bounds of a tile, VAR_Q0 .. VAR_KV1 of analysis.h, in range expressions */
-  VAR_PART,    /* INT, index: parts of a position, PART_Q_BASE .. of lower/lowered.h, in what is emitted */
-  VAR_SHIFT,   /* REAL: what a stored score lacks, the same for all of a row in a tile: lower/row_shift.c */
-  VAR_TERM,    /* REAL: what a score takes from the distance alone: lower/early_terms.c */
+  VAR_PART,    /* INT, index: summands of a position, PART_Q_BASE .. of lower/lowered.h; only in emitted
+                * expressions */
+  VAR_SHIFT,   /* REAL: the offset left out of a stored score, constant per row and tile: lower/row_shift.c */
+  VAR_TERM,    /* REAL: the part of a score that depends only on the distance: lower/early_terms.c */
   VAR_COUNT
 } ir_var;
 
@@ -66,7 +67,8 @@ typedef struct ir_node {
 typedef struct ir ir;
 
 ir *ir_open(arena *a);
-/* A copy in which every ir_ref of g means the same. A loaded spec is shared by threads: a compilation builds in a clone. */
+/* Copies g so that every ir_ref keeps its meaning. A loaded spec is shared by threads, so a compilation
+ * builds in a clone. */
 ir *ir_clone(arena *a, const ir *g); /* NULL: out of memory */
 bool ir_failed(const ir *g);
 uint32_t ir_count(const ir *g);
@@ -97,11 +99,11 @@ bool ir_is_var(const ir *g, ir_ref r, ir_var v);        /* any index */
 ir_var ir_var_of(const ir_node *n);
 uint32_t ir_index_of(const ir_node *n);
 
-/* Does the expression under `r` contain variable v (any index)? Does it contain op? */
+/* Whether the expression under `r` contains variable v (any index), or op. */
 bool ir_uses(const ir *g, ir_ref r, ir_var v);
 bool ir_uses_op(const ir *g, ir_ref r, ir_op op);
 
-/* Node r with other arguments (as many as it has), folded like a new one; keeps r's line. */
+/* Node r with other arguments (as many as it has), folded like a new node; keeps r's line. */
 ir_ref ir_rebuild(ir *g, ir_ref r, const ir_ref *args);
 
 /* Copy of `r` with each from[i] replaced by to[i] (same types). Shared subexpressions stay shared. */
@@ -110,7 +112,7 @@ ir_ref ir_substitute(ir *g, ir_ref r, const ir_ref *from, const ir_ref *to, int 
 const char *ir_op_name(ir_op op);
 int ir_op_arity(ir_op op);         /* -1 for LOAD, which has 1 to 4 */
 const char *ir_op_cuda(ir_op op);  /* spelling with %0 %1 %2 for the arguments; NULL for leaves, LOAD and reductions */
-/* Instructions of an op on the device, roughly. `type` is the type of its result. */
+/* Approximate device instructions of an op. `type` is the type of its result. */
 typedef enum ir_arithmetic { IR_FAST, IR_ACCURATE, IR_DOUBLE } ir_arithmetic;
 int ir_op_cost(ir_op op, ir_type type, ir_arithmetic how);
 const char *ir_var_name(ir_var v);

@@ -1,11 +1,11 @@
-/* linear.c: sums as linear combinations, products with one constant, and integer comparisons in normal form.
- */
+/* linear.c: writes sums as linear combinations, products with one constant, and integer comparisons in normal
+ * form. */
 #include <math.h>
 
 #include "gen/ir/graph.h"
 
-/* Of what is longer nothing comes, so walks end there: a spec's sum may be so long that its recursion would
- * not fit on a thread's stack. */
+/* Walks end at this length, without a result: a spec's sum may be so long that recursion over it would
+ * overflow a thread's stack. */
 enum { MAX_TERMS = 24, MAX_FACTORS = 16, MAX_WALK = 512 };
 
 #define EXACT_INT 9007199254740992.0 /* 2^53 */
@@ -18,10 +18,10 @@ typedef struct term {
 typedef struct linear {
   term t[MAX_TERMS]; /* ascending keys, no zero coefficient once tidied */
   int n;
-  int seen;   /* terms and constants met on the way: fewer left means that something cancelled or merged */
+  int seen;   /* terms and constants seen so far: fewer left means that something cancelled or merged */
   int walked; /* nodes */
   double constant;
-  bool failed; /* too long, or beyond exact integers: leave the expression alone */
+  bool failed; /* too long, or beyond exact integers: leaves the expression as it is */
 } linear;
 
 /* ---- products ---- */
@@ -114,7 +114,7 @@ static void collect(ir *g, ir_ref r, double scale, linear *l) {
     if (p.failed || p.n == 0)
       add_term(l, r, scale);
     else
-      add_term(l, multiply(g, &p), scale * p.coef); /* one key for a product however it is bracketed */
+      add_term(l, multiply(g, &p), scale * p.coef); /* one key for a product, however it is bracketed */
   } else {
     add_term(l, r, scale);
   }
@@ -177,7 +177,7 @@ static double common_divisor(const linear *l) {
   return d;
 }
 
-/* plus <= minus + k, with what is empty or zero left out. */
+/* plus <= minus + k, without sides that are empty or a k of zero. */
 static ir_ref ordered(ir *g, ir_ref plus, ir_ref minus, double k) {
   if (plus == IR_NONE) return ir_op2(g, IR_LE, ir_const_of(g, IR_INT, -k), minus);
   if (minus == IR_NONE) return ir_op2(g, IR_LE, plus, ir_const_of(g, IR_INT, k));
@@ -195,8 +195,8 @@ ir_ref ir_collect_compare(ir *g, ir_ref r) {
     const double zero = 0;
     return ir_bool(g, ir_value((ir_op)n.op, IR_INT, l.constant, zero, zero) != 0);
   }
-  /* sum + constant (< <= == !=) 0, divided by what divides every coefficient; a sum of lowest key positive if
-   * equality */
+  /* sum + constant (< <= == !=) 0, divided by the common divisor of its coefficients; for equality with the
+   * term of the lowest key positive */
   const double d = common_divisor(&l) * (equality && l.t[0].coef < 0 ? -1 : 1);
   for (int i = 0; i < l.n; ++i) l.t[i].coef /= d;
   const double k = -(l.constant + (n.op == IR_LT)) / d; /* sum <= k, or sum == k */

@@ -1,4 +1,4 @@
-/* logic.c: conjunctions and disjunctions as lists. */
+/* logic.c: simplifies conjunctions and disjunctions as lists. */
 #include "gen/ir/graph.h"
 
 enum { MAX_MEMBERS = 24 };
@@ -9,7 +9,7 @@ typedef struct members {
   bool failed;
 } members;
 
-/* Ascending, each once. */
+/* Ascending, without repetitions. */
 static void insert(members *l, ir_ref r) {
   int i = 0;
   while (i < l->n && l->m[i] < r) ++i;
@@ -39,7 +39,8 @@ static ir_ref join(ir *g, ir_op op, const members *l) {
   return r;
 }
 
-/* In a conjunction a member is idle if another one implies it, in a disjunction if it implies another one. */
+/* A member is redundant if another one implies it (in a conjunction), or if it implies another one (in a
+ * disjunction). */
 static bool makes_idle(const ir *g, ir_op op, ir_ref by, ir_ref r) {
   if (by == r) return true;
   ir_order o, p;
@@ -47,7 +48,7 @@ static bool makes_idle(const ir *g, ir_op op, ir_ref by, ir_ref r) {
   return op == IR_AND ? o.k <= p.k : o.k >= p.k;
 }
 
-/* The two decide the whole: x and not x, or x < 3 and x > 5; in a disjunction x < 5 or x > 3. */
+/* Whether two members decide the whole: x and not x, or x < 3 and x > 5; in a disjunction x < 5 or x > 3. */
 static bool decides(const ir *g, ir_op op, ir_ref x, ir_ref y) {
   if (ir_opposite(g, x, y)) return true;
   ir_order o, p;
@@ -67,7 +68,7 @@ static bool is_decided(const ir *g, ir_op op, const members *l, ir_ref r) {
   return false;
 }
 
-/* A member of the dual op, seen beside the others: `a and (a or b)` is a, `a and (not a or b)` is a and b.
+/* Simplifies a member of the dual op by the others: `a and (a or b)` is a, `a and (not a or b)` is a and b.
  * IR_NONE: it adds nothing. */
 static ir_ref reduce_member(ir *g, ir_op op, const members *l, ir_ref r) {
   const ir_op dual = op == IR_AND ? IR_OR : IR_AND;
@@ -79,7 +80,7 @@ static ir_ref reduce_member(ir *g, ir_op op, const members *l, ir_ref r) {
     if (is_idle(g, op, l, inner.m[i], -1)) return IR_NONE;
     if (!is_decided(g, op, l, inner.m[i])) insert(&kept, inner.m[i]);
   }
-  if (kept.n == 0) return ir_bool(g, op == IR_OR); /* every one of them is contradicted */
+  if (kept.n == 0) return ir_bool(g, op == IR_OR); /* every member is contradicted */
   return kept.n == inner.n ? r : join(g, dual, &kept);
 }
 

@@ -1,4 +1,4 @@
-/* passes.h: what can be done with IR: print, check, simplify, differentiate, evaluate. Intervals are in interval.h. */
+/* passes.h: passes over IR: print, check, simplify, differentiate, evaluate. Intervals are in interval.h. */
 #ifndef LUATTN_GEN_IR_PASSES_H
 #define LUATTN_GEN_IR_PASSES_H
 
@@ -12,27 +12,29 @@ void ir_print(const ir *g, text *out, const ir_ref *roots, const char *const *na
 /* Verifier: types, arities, arguments before users, variables in range. `pass` is named in the message. */
 luattn_status ir_check(const ir *g, const ir_ref *roots, int n, const char *pass, luattn_error *err);
 
-/* Rewrites roots in place: algebra, constant folding, cancellation. Exact in real arithmetic, never changes kept/dropped;
- * never introduces a division or a log that was not there. REAL operands of comparisons, floor and the like keep every bit.
- * INT comparisons come out in one normal form, positive coefficients on both sides and common divisors gone: `a < b`,
- * `a + c <= b`, `a <= b + c` (c a positive constant), `a <= c`, `c <= a`. NOT ends up on leaves and REAL comparisons. */
+/* Rewrites roots in place: algebra, constant folding, cancellation. Exact in real arithmetic, never changes
+ * kept/dropped; never introduces a division or a log that was not there. REAL operands of comparisons, floor
+ * and the like keep every bit. INT comparisons are brought into one normal form, with positive coefficients
+ * on both sides and common divisors removed: `a < b`, `a + c <= b`, `a <= b + c` (c a positive constant), `a
+ * <= c`, `c <= a`. NOT moves to leaves and REAL comparisons. */
 void ir_simplify(ir *g, ir_ref *roots, int n);
 
-/* Reverse mode. Given roots y[i] with adjoints dy[i], finds d(sum dy*y)/d(wrt[j]) for j < n_wrt (IR_NONE where it is
- * identically zero). wrt are variables, LOADs, or any nodes. Visits nodes in reverse topological order: a shared
- * subexpression is counted once. An out is the node's whole adjoint: what reaches one wrt through another counts for both.
- * An arm that a select does not take contributes 0, even where its own derivative is infinite. STOP_GRADIENT, comparisons,
- * floor and integers stop it. REDUCE nodes are refused by assertion: analysis/ takes reductions apart first. */
+/* Reverse mode. Given roots y[i] with adjoints dy[i], finds d(sum dy*y)/d(wrt[j]) for j < n_wrt (IR_NONE
+ * where it is identically zero). wrt are variables, LOADs, or any nodes. Visits nodes in reverse topological
+ * order: a shared subexpression is counted once. An out is the node's whole adjoint: if one wrt depends on
+ * another, the path through it counts for both. An arm that a select does not take contributes 0, even where
+ * its own derivative is infinite. STOP_GRADIENT, comparisons, floor and integers stop it. REDUCE nodes are
+ * refused by assertion: analysis/ removes reductions first. */
 void ir_grad(ir *g, const ir_ref *y, const ir_ref *dy, int n_y, const ir_ref *wrt, ir_ref *out, int n_wrt);
 
-/* d * x and d / x for an adjoint d: 0 where d is 0 by its selects, even where x is infinite or NaN there. An ordinary
- * product where x, or 1 / x, is finite for all values up to 1e6. */
+/* d * x and d / x for an adjoint d: 0 where d is 0 by its selects, even where x is infinite or NaN. An
+ * ordinary product where x, or 1 / x, is finite for all values up to 1e6. */
 ir_ref ir_grad_mul(ir *g, ir_ref d, ir_ref x);
 ir_ref ir_grad_div(ir *g, ir_ref d, ir_ref x);
 
-/* For an adjoint d = factor * y: the factor where d may differ from 0, and 0 where d is 0 by its selects, so that what the
- * factor is multiplied with later may be infinite or NaN there. Only for conditions that are known before the row's scores:
- * on inputs, scalars and positions. */
+/* For an adjoint d = factor * y: the factor where d may differ from 0, and 0 where d is 0 by its selects, so
+ * that a later multiplicand may be infinite or NaN there. Only for conditions that are known before the row's
+ * scores: on inputs, scalars and positions. */
 ir_ref ir_grad_factor(ir *g, ir_ref d, ir_ref factor);
 
 /* Evaluation in double precision, vectorised: a program is compiled once from roots, then run over blocks of lanes.
@@ -47,7 +49,8 @@ typedef struct ir_env {
   void *user;
   /* Fills out[0..lanes) with variable v, index i. Called once per variable and run. */
   void (*variable)(void *user, ir_var v, uint32_t index, int lanes, double *out);
-  /* Gathers input k at the given index lanes into out. Out-of-range indices are the callee's to handle and report. */
+  /* Gathers input k at the given index lanes into out. The callee handles and reports out-of-range
+   * indices. */
   void (*load)(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out);
 } ir_env;
 

@@ -1,4 +1,4 @@
-/* print.c: an IR as text. */
+/* print.c: prints an IR as text. */
 #include <inttypes.h>
 
 #include "common/real.h"
@@ -48,7 +48,7 @@ static void print_node(const ir *g, text *out, ir_ref r, const uint32_t *number,
 
 void ir_print(const ir *g, text *out, const ir_ref *roots, const char *const *names, int n,
               const char *const *input_names) {
-  /* Nodes are numbered as they are printed, so that what else lives in g does not show. */
+  /* Nodes are numbered as they are printed, so that other nodes of g do not show. */
   uint32_t *number = arena_array(out->a, g->count, sizeof *number);
   if (number == NULL) {
     out->failed = true;

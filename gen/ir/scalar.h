@@ -1,5 +1,5 @@
-/* scalar.h: the functions that the value column of ops.def calls, and the constants of its derivative column.
- */
+/* scalar.h: the functions that the value column of ops.def calls, and the constants of its derivative
+ * column. */
 #ifndef LUATTN_GEN_IR_SCALAR_H
 #define LUATTN_GEN_IR_SCALAR_H
 

@@ -1,9 +1,9 @@
 /* simplify.c: rewrites expressions from the leaves up.
  *
- * A REAL expression has two faces. Where its value only enters smoothly it may be rearranged (exact in real
- * arithmetic); where a comparison or a floor looks at it, a last bit decides, and only rewrites that keep
- * every bit are made. A node is rebuilt once for each face that is asked for. INT and BOOL are exact and have
- * one. */
+ * A REAL expression has two forms. Where its value only enters smoothly it may be rearranged (exact in real
+ * arithmetic); where it feeds a comparison or a floor, a last bit decides, and only rewrites that keep every
+ * bit are made. A node is rebuilt once for each form that is needed. INT and BOOL are exact and have one
+ * form. */
 #include "gen/ir/graph.h"
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
@@ -14,10 +14,10 @@ typedef struct simplifier {
   ir *g;
   ir_ref top;
   ir_ref *memo[2]; /* [top + 1] */
-  uint8_t *wanted; /* [top + 1], bit for each face */
+  uint8_t *wanted; /* [top + 1], a bit for each form */
 } simplifier;
 
-/* Does a last bit of this node's REAL arguments decide? */
+/* Whether the last bits of this node's REAL arguments may decide. */
 static bool is_sharp(const ir *g, const ir_node *n) {
   if (n->nargs == 0 || ir_operand_type(g, n) != IR_REAL) return false;
   const ir_rule rule = ir_op_rule((ir_op)n->op);
@@ -54,7 +54,7 @@ static ir_bounds unknown_load(void *user, uint32_t input, ir_type type, int n_in
   return (ir_bounds){.real = iv_all(), .integer = ivi_all(), .boolean = tri_all()};
 }
 
-/* Whatever the variables are. */
+/* Rules that hold for all values of the variables. */
 static bool never_zero(ir *g, ir_ref r) {
   ir_bounds *scratch = ir_push(g, g->count, sizeof *scratch);
   if (scratch == NULL) return false;
@@ -174,7 +174,7 @@ static bool run_pass(ir *g, ir_ref *roots, int n) {
 }
 
 void ir_simplify(ir *g, ir_ref *roots, int n) {
-  /* A rewrite can open the way for another; more than a few rounds never pay. */
+  /* One rewrite can enable another; more than a few rounds never pay. */
   enum { ROUNDS = 4 };
   const uint32_t line = g->line;
   for (int round = 0; round < ROUNDS && !g->failed && run_pass(g, roots, n);) ++round;

@@ -1,7 +1,7 @@
-/* substitute.c: an expression with some of its nodes replaced. */
+/* substitute.c: replaces nodes in an expression. */
 #include "gen/ir/graph.h"
 
-/* Marks what must be looked at, from the top down; below a replaced node nothing is. */
+/* Marks what must be rebuilt, from the top down, stopping at replaced nodes. */
 static void mark(const ir *g, ir_ref r, ir_ref *memo, uint8_t *reached) {
   reached[r] = 1;
   for (ir_ref i = r; i > 0; --i) {

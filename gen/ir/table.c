@@ -1,4 +1,4 @@
-/* table.c: what ops.def says of an op, as tables that the passes look up. */
+/* table.c: the contents of ops.def as tables that passes look up. */
 #include <stddef.h>
 
 #include "gen/ir/graph.h"

@@ -1,4 +1,4 @@
-/* verify.c: checks types, arities and places of nodes, between passes. */
+/* verify.c: checks types, arities and order of nodes, between passes. */
 #include <inttypes.h>
 
 #include "common/fail.h"
