@@ -1,8 +1,8 @@
 /* accumulators.c: chooses the parameter gradients that a block sums before it adds them; others go to memory
- * at once. */
+ * directly. */
 #include "gen/lower/lowering.h"
 
-/* Terms that share an element of Acc: one place, and the same part left to flush. */
+/* Terms that share an element of Acc: they add to one place, and flush multiplies both by the same factor. */
 static bool same_place(const derived_term *a, const derived_term *b) {
   if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar))
     return false;

@@ -1,5 +1,5 @@
-/* call_parameters.c: chooses what a hook out of line is given: what lies in slots, and variables; the rest it
- * computes. */
+/* call_parameters.c: chooses the parameters of an outlined hook: slots and variables; it computes everything
+ * else. */
 #include <string.h>
 
 #include "gen/lower/lowering.h"
@@ -7,12 +7,12 @@
 
 typedef struct call {
   const lowered *f;
-  int has; /* of the function that calls */
+  int has; /* slots that the caller has */
   bool *need;
   uint8_t *param;
 } call;
 
-/* Read through p, which is given whole. */
+/* Whether it is read through p, which is passed whole. */
 static bool is_in_params(const ir_node *n) {
   if (n->op == IR_LOAD) return true;
   if (n->op != IR_VAR) return false;
@@ -20,14 +20,14 @@ static bool is_in_params(const ir_node *n) {
   return v == VAR_SCALAR || v == VAR_SCALE || v == VAR_HEADS || v == VAR_HEADS_KV;
 }
 
-/* A slot that can be computed again. */
+/* A slot that can be recomputed. */
 static bool of_position(const call *w, ir_ref r) {
   const int position = lowered_deps(w->f, r) & (DEP_Q | DEP_KV);
   return position != 0 && (w->has & ((position & DEP_Q) != 0 ? HAS_Q : HAS_KV)) != 0;
 }
 
-/* Marks what the body computes or is given, with a slot as a parameter, or all positional ones computed
- * again. */
+/* Marks what the body computes and what it takes as parameters, with positional slots either all passed or
+ * all recomputed. */
 static void mark_params(call *w, const ir_ref *roots, int n, bool positional) {
   memset(w->need, 0, w->f->num_nodes * sizeof *w->need);
   memset(w->param, 0, w->f->num_nodes * sizeof *w->param);
@@ -55,8 +55,7 @@ static int count_cost(call *w, int *positional) {
   return cost;
 }
 
-/* Positional slots are handed on if together they save that much for each: they share most of what they are
- * made of. */
+/* Positional slots are passed if that saves enough for each: they share most of their subexpressions. */
 static void choose_positional(call *w, const ir_ref *roots, int n) {
   int num_slots, none;
   mark_params(w, roots, n, true);
@@ -66,7 +65,7 @@ static void choose_positional(call *w, const ir_ref *roots, int n) {
   if (count_cost(w, &none) - with >= num_slots * POLICY_HANDED_ON_MIN) mark_params(w, roots, n, true);
 }
 
-/* One instruction makes it of other parameters. */
+/* Whether one instruction computes it from other parameters. */
 static bool is_made_again(const call *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   double constant;

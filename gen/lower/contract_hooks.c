@@ -34,7 +34,7 @@ int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]) {
   return FORWARD_PARTS;
 }
 
-/* Writes facts.grad_reads_row: what backward's main kernel calls besides `keep` has slots in Row. */
+/* Sets facts.grad_reads_row: the hooks of backward's main kernel other than `keep` have slots in Row. */
 static void plan_gradient_slots(lowered *f) {
   ir_ref roots[LOWERED_MAX_TERM_ROOTS];
   const int in_prepare = HAS_HEAD | HAS_ROW | HAS_Q;
@@ -50,7 +50,7 @@ static void plan_gradient_slots(lowered *f) {
   hoist_plan(f, in_prepare, roots, lowered_term_roots(f, &f->row_terms, roots));
 }
 
-/* Of what a forward kernel never calls nothing is computed ahead: shared memory would have it of each key. */
+/* Hoists nothing for hooks that a forward kernel never calls: shared memory would hold it for each key. */
 void hooks_plan_slots(lowered *f) {
   forward_part part[FORWARD_PARTS];
   if (f->plan->pass == LUATTN_BACKWARD) plan_gradient_slots(f);
@@ -76,7 +76,7 @@ static void add_gradient_hooks(lowered *f, const plan_copies *copies) {
   add_gradient_hook(f, "value_mod_grad", 0, copies->mod, &d->value_mod.dx, 1, &d->value_mod.terms);
 }
 
-/* What the kernels of this pass repeat. */
+/* The hooks that the kernels of this pass repeat. */
 void hooks_choose_called(lowered *f, text *why) {
   const traced_spec *t = lowered_traced(f);
   const plan_copies copies = tiles_copies(f->plan);

@@ -1,4 +1,4 @@
-/* deps.c: what each node depends on, kept up to date as the IR grows. */
+/* deps.c: tracks what each node depends on, as the IR grows. */
 #include <string.h>
 
 #include "gen/lower/lowering.h"
@@ -60,7 +60,7 @@ int deps_of(deps *d, ir_ref r) {
     const uint32_t capacity = 2 * count + 64;
     uint8_t *mask = arena_new(d->a, capacity);
     if (mask == NULL)
-      return DEP_ELEMENT; /* the caller's check of the IR and of its output reports out of memory */
+      return DEP_ELEMENT; /* out of memory is reported by the caller's check of the IR and of its output */
     if (d->count > 0) memcpy(mask, d->mask, d->count);
     d->mask = mask;
     d->capacity = capacity;

@@ -1,11 +1,10 @@
-/* deps.h: what each node depends on, kept up to date as the IR grows. */
+/* deps.h: tracks what each node depends on, as the IR grows. */
 #ifndef LUATTN_GEN_DEPS_H
 #define LUATTN_GEN_DEPS_H
 
 #include "gen/ir/ir.h"
 
-/* What an expression depends on. SITE: anything fixed for one (b, h): scalars, lengths, gathers, the
- * scale. */
+/* Kinds of dependence. SITE: constant per (b, h): scalars, lengths, gathers, the scale. */
 enum {
   DEP_SITE = 1,
   DEP_Q = 2,       /* query position */
@@ -14,7 +13,8 @@ enum {
   DEP_STEP = 16,   /* online state, reductions: one value per row and step */
   DEP_ROW = 32,    /* numbers of a backward row */
   DEP_MOD = 64,    /* element, position, channel and gradient of an input mod; bounds of a tile */
-  DEP_PART = 128 /* base or offset of a position; never in a slot: the compiler sees more where it is used */
+  DEP_PART = 128 /* base or offset of a position; never in a slot: the compiler optimises better where it is
+                  * used */
 };
 
 typedef struct deps {
@@ -26,7 +26,7 @@ typedef struct deps {
 void deps_open(deps *d, arena *a, const ir *g);
 int deps_of(deps *d, ir_ref r); /* also of nodes built since; 0 for IR_NONE */
 
-/* One value per element of a tile: not shared by the elements of a row, of a column or of a head. */
+/* Whether it has a value per element of a tile, shared by no row, column or head. */
 static inline bool deps_element(int mask) {
   const int row = DEP_Q | DEP_STEP | DEP_ROW;
   return (mask & (DEP_ELEMENT | DEP_MOD | DEP_PART)) != 0 || ((mask & DEP_KV) != 0 && (mask & row) != 0);

@@ -1,16 +1,16 @@
-/* early_terms.c: score terms computed before QK^T finishes: what depends on the distance between query and
- * key alone, where that is long; and what is read from an input along the keys (sm90/fwd/bias_staging.cuh).
+/* early_terms.c: chooses score terms computed before QK^T finishes: long terms that depend only on the
+ * distance between query and key, and loads of an input along the keys (sm90/fwd/bias_staging.cuh).
  *
- * A warp of a kernel with several rows has many elements at one distance. T5's bucket and its bias are
- * computed once for all of them (score/distance_terms.cuh). ptxas would find that by itself for the elements
- * of a thread, but by then NVVM has written them out for each element, which takes time.
+ * In a kernel with several rows a warp, many elements share a distance. T5's bucket and its bias are computed
+ * once for all of them (score/distance_terms.cuh). ptxas would find that by itself for the elements of a
+ * thread, but by then NVVM has written them out for each element, which takes compile time.
  */
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
 
 #include <string.h>
 
-/* Without what is the same for a head. */
+/* The cost without subexpressions that are constant per head. */
 static int cost_of(lowered *f, ir_ref root, bool *need) {
   int cost = 0;
   for (ir_ref r = 1; r <= root; r++) need[r] = r == root;
@@ -23,8 +23,8 @@ static int cost_of(lowered *f, ir_ref root, bool *need) {
   return cost;
 }
 
-/* For one thread, whose elements differ only in the offsets: with these for the positions. IR_NONE: out of
- * memory. */
+/* The expression for one thread, whose elements differ only in the offsets: with offsets for the positions.
+ * IR_NONE: out of memory. */
 static ir_ref with_whole_positions(lowered *f, ir_ref r) {
   ir *g = f->g;
   const ir_ref zero = ir_int(g, 0);
@@ -39,14 +39,14 @@ static bool is_of_distance(lowered *f, ir_ref r) {
   return root != IR_NONE && analyse_distance(f->a, f->g, &root, 1);
 }
 
-/* Of what depends only on the distance and is long, the most expensive part of `roots` that lies in no other
- * such part; or what of that another root has, too, if that is long. IR_NONE: nothing is. */
+/* Among the long subexpressions of `roots` that depend only on the distance: the most expensive one that lies
+ * in no other, or that another root also has. IR_NONE: there is none. */
 static ir_ref longest_of_distance(lowered *f, const ir_ref *roots, int n) {
   ir_ref last = IR_NONE, best = IR_NONE, inner = IR_NONE;
   for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;
   bool *inside = arena_array(f->a, (size_t)last + 1, sizeof *inside);
   bool *need = arena_array(f->a, (size_t)last + 1, sizeof *need);
-  int *cost = arena_array(f->a, (size_t)last + 1, sizeof *cost); /* of such parts */
+  int *cost = arena_array(f->a, (size_t)last + 1, sizeof *cost); /* of such subexpressions */
   if (inside == NULL || need == NULL || cost == NULL) return IR_NONE;
   for (int i = 0; i < n; i++) inside[roots[i]] = true;
   for (ir_ref r = last; r >= 1; r--) {
@@ -93,8 +93,8 @@ int bias_row_axis(lowered *f, int input, const ir_ref *index, int num_index) {
   return (deps_of(&f->deps, index[num_index - 1]) & DEP_Q) == 0 ? found : -1;
 }
 
-/* Does it read half or single precision along kv, by one element for each key, and differ from query to
- * query? Writes its indices, of q and kv. */
+/* Whether it loads half or single precision along kv, one element for each key, and differs between queries.
+ * Writes its indices along q and kv. */
 static bool is_bias_row(lowered *f, ir_ref r, ir_ref index[4]) {
   const ir_node n = *ir_get(f->g, r);
   if (n.op != IR_LOAD || n.type != IR_REAL || n.nargs == 0) return false;
@@ -111,7 +111,7 @@ static bool is_bias_row(lowered *f, ir_ref r, ir_ref index[4]) {
   return (of & DEP_Q) != 0 && analyse_linear(f->a, f->g, index[n.nargs - 1], &q, &kv) && kv == 1;
 }
 
-/* The first such load of the roots. Next to a term of the distance there is no room for another. */
+/* The first such load of the roots. A kernel has room for either this or a distance term. */
 static void find_bias_row(lowered *f, const ir_ref *roots, int n) {
   ir_ref last = IR_NONE, index[4];
   for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;

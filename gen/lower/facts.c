@@ -1,10 +1,11 @@
-/* facts.c: finds compile-time facts that kernels branch on, and what a lowered spec asks of the plan. */
+/* facts.c: derives compile-time facts that kernels branch on, and what the plan and the image need to know of
+ * a lowered spec. */
 #include <string.h>
 
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
 
-/* Does `root` read memory for each element, beyond what slots of `has` hold? */
+/* Whether `root` reads memory for each element, beyond the slots in `has`. */
 static bool loads(const lowered *f, int has, ir_ref root) {
   bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
   if (need == NULL) return ir_uses_op(f->g, root, IR_LOAD);
@@ -18,7 +19,7 @@ static bool loads(const lowered *f, int has, ir_ref root) {
   return false;
 }
 
-/* Do functions with `has`, of these roots, read a slot of this kind? */
+/* Whether functions with `has`, of these roots, read a slot of this kind. */
 static bool reads_slot(const lowered *f, int has, int kind, const ir_ref *roots, int n) {
   bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
   if (need == NULL) return true;
@@ -36,20 +37,20 @@ static bool reads_slot(const lowered *f, int has, int kind, const ir_ref *roots,
   return false;
 }
 
-/* Forward fills Col for each tile anew, which is as if keep read the memory itself. */
+/* Forward fills Col for each tile anew, so a slot there counts as a memory read. */
 static bool keep_loads(const lowered *f) {
   return f->plan->pass == LUATTN_FORWARD ? ir_uses_op(f->g, f->keep, IR_LOAD)
                                          : loads(f, HAS_ELEMENT, f->keep);
 }
 
-/* Does backward's grad leave registers over? What it reads from memory, and a call, takes them. */
+/* Whether backward's grad leaves spare registers: memory reads and calls take them. */
 static bool grad_is_light(const lowered *f) {
   return !lowered_is_called(f, "grad") && !loads(f, HAS_ELEMENT, f->grad_prob) &&
          !loads(f, HAS_ELEMENT, f->grad_ds);
 }
 
 /* What a score reads beyond its q tile's rows: 0, nothing; 1, memory for each column, as Col is filled anew
- * for each tile; 2, memory for each element, or it is called. A kernel's loop may depend on it. */
+ * for each tile; 2, memory for each element, or it is called. Kernels branch on it. */
 static int reads_of(const lowered *f, ir_ref score) {
   if (lowered_is_called(f, "score") || loads(f, HAS_ELEMENT, score)) return 2;
   return loads(f, HAS_HEAD | HAS_ROW, score);
@@ -61,21 +62,21 @@ static bool reads_columns(const lowered *f) {
   return reads_of(f, f->facts.has_bias_row ? f->score_with : f->score) == 1;
 }
 
-/* What of a key a score reads that Col holds. */
+/* The parts of Col that a score reads. */
 static bool score_reads_col(const lowered *f) {
   const ir_ref root[2] = {f->score, f->score_with};
   return reads_slot(f, HAS_ELEMENT, SLOTS_COL, root, 2);
 }
 
-/* Rough instructions. */
+/* Approximate instructions. */
 static int hook_cost(const lowered *f, const char *name) {
   for (int i = 0; i < f->num_hooks; i++)
     if (strcmp(f->hook[i].name, name) == 0) return f->hook[i].cost;
   return 0;
 }
 
-/* Is it keep alone that reads Row in the forward, and Row short to fill, beside a loop over all columns of a
- * masked tile? */
+/* Whether only keep reads Row in forward, and filling Row is cheap compared with the loop over all columns of
+ * a masked tile. */
 static bool only_keep_reads_row(const lowered *f) {
   forward_part part[FORWARD_PARTS];
   if (f->keep == IR_NONE || f->row_shift != IR_NONE || lowered_is_called(f, "row")) return false;
@@ -85,33 +86,33 @@ static bool only_keep_reads_row(const lowered *f) {
   return true;
 }
 
-/* A few instructions, without memory: comparisons and sums of positions. */
+/* Whether it takes a few instructions without memory: comparisons and sums of positions. */
 static bool keep_is_cheap(const lowered *f) {
   return f->keep == IR_NONE || (hook_cost(f, "keep") <= POLICY_CHEAP_KEEP && !keep_loads(f));
 }
 
-/* What costs little is not worth code of its own for tiles where the rest of it holds. */
+/* Cheap conjuncts need no separate code for tiles where the rest of the mask holds. */
 static bool rows_need_full_data(const lowered *f) { return f->mask->rows.apart && !keep_is_cheap(f); }
 
-/* How many intervals say what a row keeps; 0, where only keep does. */
+/* The number of intervals that a row keeps; 0: only keep decides. */
 static int row_intervals(const lowered *f) {
   const mask_info *m = f->mask;
   if (m->keep == IR_NONE) return 1;
   return m->rows.apart && !rows_need_full_data(f) ? 0 : m->rows.count;
 }
 
-/* Only the end of the first is looked at. */
+/* Kernels read only the end of the first. */
 static bool row_from_start(const lowered *f) {
   return row_intervals(f) > 0 && f->mask->rows.lo[0] == IR_NONE;
 }
 
-/* How many intervals say what a column keeps, as row_intervals. */
+/* The number of intervals that a column keeps, as row_intervals. */
 static int column_intervals(const lowered *f) {
   const mask_intervals *m = &f->mask->columns;
   return policy_uses_column_intervals(m, keep_is_cheap(f)) ? m->count : 0;
 }
 
-/* What `root` reads, without what is behind `known`: rows, the numbers of a backward row, as bits; dot. */
+/* What `root` reads, stopping at `known`: rows, the numbers of a backward row, as bits; dot. */
 typedef struct reads {
   int rows;
   bool dot;
@@ -133,9 +134,9 @@ static bool find_reads(const lowered *f, ir_ref root, ir_ref known, reads *out) 
   return true;
 }
 
-/* Which numbers of a backward row prob reads, as bits. -1: it is not to be had alone, or should not be: a
- * called grad gives all or nothing, and where ds needs more of the dot than prob, that would have to be kept
- * as well. */
+/* Which numbers of a backward row prob reads, as bits. -1: prob cannot be computed separately from ds, or
+ * should not: a called grad returns both, and where ds needs more of the dot than prob, the dot would have to
+ * be kept as well. */
 static int prob_rows(const lowered *f) {
   reads prob, ds;
   if (lowered_is_called(f, "grad") || !find_reads(f, f->grad_prob, IR_NONE, &prob) ||
@@ -144,14 +145,14 @@ static int prob_rows(const lowered *f) {
   return ds.dot || !prob.dot ? -1 : prob.rows;
 }
 
-/* As bits, 1 << SUM_*. */
+/* A set of bits, 1 << SUM_*. */
 static int sums_of(const lowered *f) {
   int bits = 0;
   for (int kind = 0; kind < SUM_KINDS; kind++) bits |= (f->sum[kind].count > 0) << kind;
   return bits;
 }
 
-/* A score that is called computes all of it itself; a gradient that is called is given the term. */
+/* A called score computes all of its terms itself; a called gradient takes the term as a parameter. */
 static bool takes_term(const lowered *f) {
   return f->plan->pass == LUATTN_BACKWARD || !lowered_is_called(f, "score");
 }
@@ -177,7 +178,7 @@ void facts_find(lowered *f) {
   tile_bounds_find(f);
 }
 
-/* ---- what the plan is asked ---- */
+/* ---- for the plan ---- */
 
 /* sizeof(struct Row) on the device. */
 static int slot_bytes(const lowered *f, int kind) {
@@ -192,13 +193,13 @@ static int slot_bytes(const lowered *f, int kind) {
   return (size + align - 1) / align * align;
 }
 
-/* Of an element of the input that scores read along the keys. */
+/* The element size of the input that scores read along the keys. */
 static int bias_row_bytes(const lowered *f) {
   return lowered_traced(f)->input[ir_index_of(ir_get(f->g, f->bias_row))].dtype == LUATTN_INPUT_F32 ? 4 : 2;
 }
 
-/* Whether a kernel keeps Row. Where queries come from their side, the sm90 backward does without for masks.
- */
+/* Whether a kernel keeps Row. Where queries come along columns, the sm90 backward does without it for
+ * masks. */
 static bool needs_rows(const lowered *f) {
   const plan *p = f->plan;
   if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_d256(p) || f->facts.grad_reads_row)
@@ -213,8 +214,8 @@ static int outlined_work(const lowered *f) {
   return work;
 }
 
-/* mask_analyse knows how long the integers of the spec stay exact; positions that became floats count to
- * 2^24. */
+/* mask_analyse knows how long the integers of the spec stay exact; positions converted to float are exact up
+ * to 2^24. */
 static int64_t max_len(const lowered *f) {
   const int64_t limit = f->mask->max_len, exact = 1 << 24;
   return f->positions_as_real && f->plan->dtype != LUATTN_F64 && limit > exact ? exact : limit;

@@ -1,11 +1,11 @@
-/* gradient_sums.c: finds gradients of parameters that kernels make from sums of dS, by what they are sums
- * over. */
+/* gradient_sums.c: finds parameter gradients that kernels compute from sums of dS over rows, columns or
+ * distances. */
 #include "gen/ir/passes.h"
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
 
-/* A few instructions that give a finite number whatever the positions: sums and products of them. `left`: how
- * many may be. */
+/* Whether an expression is a few instructions whose result is finite for all positions: sums and products of
+ * them. `left`: the remaining budget. */
 static bool is_plain(lowered *f, ir_ref r, int *left) {
   const ir_node *n = ir_get(f->g, r);
   if ((deps_of(&f->deps, r) & ~DEP_SITE) == 0 || n->op == IR_VAR) return true;
@@ -18,8 +18,8 @@ static bool is_plain(lowered *f, ir_ref r, int *left) {
   return true;
 }
 
-/* What is the same for all elements whose dS are summed before they reach the parameter. -1: nothing, grad
- * adds them. Rows are summed where there is no Acc. */
+/* The set of elements whose dS are summed before they reach the parameter. -1: none, grad adds them one by
+ * one. Rows are summed only where there is no Acc. */
 static int sum_kind(lowered *f, const derived_term *t) {
   double by_q, by_kv;
   if (t->factor == IR_NONE) return -1;
@@ -42,7 +42,7 @@ static int sum_kind(lowered *f, const derived_term *t) {
   return (mask & DEP_KV) == 0 ? SUM_ROW : SUM_ELEMENT;
 }
 
-/* factor * sum, and 0 for a sum of nothing, whatever the factor is there. */
+/* factor * sum, but 0 for an empty sum, whatever the factor is there. */
 static ir_ref value_of_sum(lowered *f, int kind, ir_ref factor) {
   ir *g = f->g;
   double x;
@@ -55,9 +55,8 @@ static ir_ref value_of_sum(lowered *f, int kind, ir_ref factor) {
   return ir_op3(g, IR_SELECT, ir_op2(g, IR_NE, sum, zero), product, zero);
 }
 
-/* Where only one term is of `kind`, and the last index of its place moves by one element as q does
- * (SUM_DISTANCE) or as kv does (SUM_ELEMENT): by 1, or by -1. Its factor and its other indices may not move.
- */
+/* Whether there is only one term of `kind`, and the last index of its place moves by one element with q
+ * (SUM_DISTANCE) or kv (SUM_ELEMENT): by 1, or by -1. Its factor and its other indices must not move. */
 static int step_of_row(lowered *f, int kind) {
   const derived_term *t = &f->sum[kind].term[0];
   const int last = t->num_index - 1, fixed = kind == SUM_ELEMENT ? DEP_SITE | DEP_Q : DEP_SITE;
@@ -70,13 +69,13 @@ static int step_of_row(lowered *f, int kind) {
   return q == 1 || q == -1 ? (int)q : 0;
 }
 
-/* Does a kernel sum dS for these, after its mask? */
+/* Whether a kernel sums dS for these, after its mask. */
 static bool makes_sum(const plan *p, int kind) {
   if (policy_sums_elements(p)) return kind >= 0;
   return kind == SUM_DISTANCE || kind == SUM_ROW || kind == SUM_COL;
 }
 
-/* Of the terms of an element, those that kernels make from dS. */
+/* Moves the terms of an element that kernels compute from dS. */
 static void take_sums(lowered *f) {
   derived_terms *from = &f->element_terms;
   const plan *p = f->plan;
@@ -124,11 +123,11 @@ static uint32_t index_of(const lowered *f, ir_ref r) {
                          : LUATTN_INDEX_OTHER;
 }
 
-/* luattn_input_info.pairs: of inputs to which only one term adds, for each score by itself. */
+/* luattn_input_info.pairs: for inputs to which only one term adds, once for each score. */
 static void find_pairs(lowered *f) {
   const derived_spec *d = &f->spec->derived;
   const derived_terms *const all[] = {
-      &f->element_terms,     &f->sum[SUM_ELEMENT], /* for each score; and others: */
+      &f->element_terms,     &f->sum[SUM_ELEMENT], /* once for each score; the others: */
       &f->sum[SUM_DISTANCE], &f->sum[SUM_ROW],     &f->sum[SUM_COL],  &f->sum[SUM_LINEAR],
       &f->row_terms,         &d->query_mod.terms,  &d->key_mod.terms, &d->value_mod.terms};
   for (int input = 0; input < f->spec->traced.num_inputs; input++) {

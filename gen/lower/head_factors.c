@@ -1,9 +1,9 @@
-/* head_factors.c: takes what is the same for all of a head out of sums of gradients.
+/* head_factors.c: moves factors that are constant per head out of sums of gradients.
  *
  * A term's factor, and a condition such as that a learned temperature has not been clamped, need not be
- * multiplied and asked for each score: a block sums without them, and flush makes the gradient of its sum.
- * A sum of two such terms is left as it is: in a soft cap's gradient they nearly cancel, which they do in
- * each element, but not in two sums.
+ * applied for each score: a block sums without them, and flush applies them to its sum. A sum of two such
+ * terms is left as it is: in a soft cap's gradient they nearly cancel within each element, but not in two
+ * separate sums.
  */
 #include "gen/lower/lowering.h"
 
@@ -14,7 +14,7 @@ static bool is_zero(const ir *g, ir_ref r) {
   return ir_is_const(g, r, &x) && x == 0;
 }
 
-/* Which argument r is linear in, where all others are the same for the head; -1: none. */
+/* The argument in which r is linear, if all others are constant per head; -1: none. */
 static int argument_of_linear(lowered *f, ir_ref r) {
   const ir_node *n = ir_get(f->g, r);
   const ir_ref *arg = n->arg;

@@ -7,7 +7,9 @@ int lowered_op_cost(const lowered *f, ir_ref r) {
   const plan *p = f->plan;
   if (n->op == IR_VAR) /* a double from the parameters, or a register */
     return ir_var_of(n) == VAR_SCALAR || ir_var_of(n) == VAR_SCALE ? 4 : 0;
-  if (n->type == IR_INT && (lowered_deps(f, r) & DEP_PART) != 0) return 0; /* of a tile, or a constant */
+  if (n->type == IR_INT && (lowered_deps(f, r) & DEP_PART) != 0)
+    return 0; /* constant per tile, or a
+               * constant */
   return ir_op_cost((ir_op)n->op, (ir_type)n->type,
                     p->dtype == LUATTN_F64 ? IR_DOUBLE
                     : p->fast_math         ? IR_FAST
@@ -16,7 +18,7 @@ int lowered_op_cost(const lowered *f, ir_ref r) {
 
 luattn_status hoist_open(lowered *f, luattn_error *err) {
   f->num_nodes = ir_count(f->g);
-  (void)deps_of(&f->deps, f->num_nodes - 1); /* of all that there are: lowered_deps reads it */
+  (void)deps_of(&f->deps, f->num_nodes - 1); /* for all existing nodes: lowered_deps reads it */
   f->slot_kind = arena_array(f->a, f->num_nodes, 1);
   f->cost = arena_array(f->a, f->num_nodes, 1);
   if (f->slot_kind == NULL || f->cost == NULL || f->deps.count < f->num_nodes)
@@ -27,7 +29,7 @@ luattn_status hoist_open(lowered *f, luattn_error *err) {
     int cost = lowered_op_cost(f, r);
     for (int i = 0; i < n->nargs; i++) {
       const bool below =
-          lowered_deps(f, n->arg[i]) == DEP_SITE && mask != DEP_SITE; /* lies in Head already */
+          lowered_deps(f, n->arg[i]) == DEP_SITE && mask != DEP_SITE; /* it is in Head already */
       cost += below ? 0 : f->cost[n->arg[i]];
     }
     f->cost[r] = (uint8_t)(cost > 200 ? 200 : cost);

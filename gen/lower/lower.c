@@ -1,4 +1,4 @@
-/* lower.c: from a traced and derived spec to the expressions of a kernel: the passes in their order. */
+/* lower.c: lowers a traced and derived spec to the expressions of a kernel: the passes in their order. */
 #include <string.h>
 
 #include "gen/lower/lowering.h"
@@ -52,7 +52,8 @@ static luattn_status lower_expressions(lowered *f, luattn_error *err) {
   TRY(online_step_build(f, err));
   if (p->pass == LUATTN_FORWARD) distance_term_take(f);
   if (p->pass == LUATTN_FORWARD && p->family == LUATTN_SM90) bias_row_take(f);
-  TRY(lower_gradient(f, err)); /* in forward images too: a Spec without a hook is no Spec */
+  TRY(lower_gradient(f, err)); /* in forward images too: a Spec without a hook does not satisfy the
+                                * contract */
   return ir_failed(f->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", f->spec->traced.name)
                          : LUATTN_OK;
 }

@@ -1,6 +1,5 @@
-/* lowered.h: a spec as a kernel runs it: every expression that spec.cuh prints, with the choices of the
- * contract made. Data for plan's retries and for emit/, which prints it; lower_spec fills it, and nothing
- * else writes it.
+/* lowered.h: a spec as a kernel runs it: every expression that spec.cuh prints, with all choices of the
+ * contract made. Data for plan's retries and for emit/, which prints it; only lower_spec writes it.
  *
  * Everything is built in spec->traced.g, which must be the caller's own clone. */
 #ifndef LUATTN_GEN_LOWERED_H
@@ -14,26 +13,26 @@
 /* Indices of VAR_PART: the two summands of a position. */
 enum { PART_Q_BASE, PART_Q_OFFSET, PART_KV_BASE, PART_KV_OFFSET };
 
-/* Gradients of parameters that are sums of dS, by what they are sums over; as contract/contract.cuh has
- * it. VAR_GRAD stands for the sum. */
+/* Parameter gradients that are sums of dS, by what they are summed over; as contract/contract.cuh has it.
+ * VAR_GRAD stands for the sum. */
 enum { SUM_DISTANCE, SUM_ROW, SUM_COL, SUM_ELEMENT, SUM_LINEAR, SUM_KINDS };
 
-/* What a function of the contract has among its parameters. */
+/* The parameters that a function of the contract has. */
 enum { HAS_HEAD = 1, HAS_ROW = 2, HAS_COL = 4, HAS_Q = 8, HAS_KV = 16 };
 #define HAS_ELEMENT (HAS_HEAD | HAS_ROW | HAS_COL | HAS_Q | HAS_KV)
 
-/* Where a number is kept that several functions read: struct Head, Row and Col of spec.cuh. */
+/* Where a hoisted value is kept: struct Head, Row and Col of spec.cuh. */
 enum { SLOTS_HEAD, SLOTS_ROW, SLOTS_COL, SLOTS_KINDS };
 typedef struct slots {
   int count, capacity;
   ir_ref *ref;
 } slots; /* ascending */
 
-/* A hook that a kernel's code repeats, and what it is made of. */
+/* A hook that kernels repeat, and its expressions. */
 typedef struct hook {
   const char *name;
-  int cost, copies;       /* instructions, roughly; how often they stand there if it is inlined */
-  bool outlined, inlined; /* inlined: in any case */
+  int cost, copies;       /* instructions, roughly; number of inlined copies */
+  bool outlined, inlined; /* inlined: always */
 } hook;
 enum { LOWERED_MAX_HOOKS = 16 + SPEC_MAX_RED, LOWERED_MAX_ACC = DERIVED_MAX_TERMS };
 
@@ -42,12 +41,13 @@ typedef struct lowered_facts {
   bool keep_is_cheap, rows_need_full_data, only_keep_reads_row, row_from_start, columns_need_full_data;
   bool score_reads_col, reads_columns, has_distance_term, has_bias_row;
   bool grad_is_light, grad_reads_row, grad_adds_to_memory;
-  bool same_bucket;                /* some tile's distances may all add to one place (may_be_same_bucket) */
-  bool bounds_reals, bounds_small; /* what tile_class bounds: a real number; integers of 32 bits alone */
+  bool same_bucket;                /* a tile's distances may all add to one place (may_be_same_bucket) */
+  bool bounds_reals, bounds_small; /* tile_class bounds a real number; only integers of 32 bits */
   int score_reads;                 /* 0: nothing; 1: memory for each column; 2: for each element */
-  int row_intervals, column_intervals; /* intervals that say what a row, a column keeps; 0: only keep does */
-  int prob_rows;                       /* numbers of a backward row that prob reads, as bits; -1: not apart */
-  int sums;                            /* 1 << SUM_* of those that there are */
+  int row_intervals, column_intervals; /* number of mask intervals of a row, a column; 0: only keep decides */
+  int prob_rows;                       /* numbers of a backward row that prob reads, as bits; -1: not separate
+                                        * from ds */
+  int sums;                            /* the set of 1 << SUM_* that occur */
 } lowered_facts;
 
 typedef struct lowered {
@@ -60,19 +60,20 @@ typedef struct lowered {
 
   /* Scores. */
   bool dot_unit;  /* score() gives score / scale, and the online function multiplies */
-  bool step_unit; /* score() gives what the online function would make of it first, a * score + b */
+  bool step_unit; /* score() gives a * score + b, the first step of the online function */
   bool bounded;   /* scores lie within score_lo and score_hi, and no maximum is kept */
   double score_lo, score_hi;
   ir_ref score;         /* of VAR_DOT and indices */
-  ir_ref score_with;    /* the score, of VAR_TERM in the place of the next; IR_NONE in backward */
+  ir_ref score_with;    /* the score, with VAR_TERM for distance_term or bias_row; IR_NONE in backward */
   ir_ref distance_term; /* IR_NONE: none */
   ir_ref bias_row;      /* the load of an input along kv; IR_NONE: none. sm90 */
   ir_ref bias_row_index[4];
   int num_bias_row_index,
-      bias_row_q_axis;            /* the axis that q alone is the index of; -1: q is in others, too */
-  ir_ref row_shift;               /* what `score` lacks, of parts of positions; IR_NONE: nothing */
+      bias_row_q_axis;            /* the axis that only q indexes; -1: q occurs in others, too */
+  ir_ref row_shift;               /* the offset left out of `score`, of parts of positions; IR_NONE: none */
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
-  ir_ref score_bounds;            /* of VAR_SCORE and indices: what is bounded; IR_NONE: no tile is skipped */
+  ir_ref score_bounds;            /* of VAR_SCORE and indices: its bounds decide tile skipping; IR_NONE: no
+                                   * tile is skipped */
   ir_ref keep;                    /* IR_NONE: no mask */
   bool positions_as_real; /* positions were converted before they were combined: exact below 2^24 in float */
 
@@ -81,12 +82,13 @@ typedef struct lowered {
   ir_ref init[SPEC_MAX_STATE];
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
   bool
-      lazy_rescale; /* the maximum lags behind: `raise` takes it in, the step is that of the state as it is */
+      lazy_rescale; /* the running maximum may be stale: `raise` updates it, the step uses the state as it
+                     * is */
   int max_state;    /* the state that is the maximum */
-  ir_ref raise[SPEC_MAX_STATE]; /* the state with reduction 0 taken in */
+  ir_ref raise[SPEC_MAX_STATE]; /* the state with reduction 0 applied */
   int prob_term;
   bool has_rescale, mask_by_inf, mask_by_zero;
-  ir_ref softcap_limit, softcap_prob; /* the second of VAR_DOT and VAR_TERM; IR_NONE: none */
+  ir_ref softcap_limit, softcap_prob; /* the second reads VAR_DOT and VAR_TERM; IR_NONE: none */
   bool prob_is_sigmoid;
   ir_ref tail[2];        /* the epilogue: O, of VAR_OUT and VAR_STATE; lse */
   ir_ref out_scale, lse; /* of VAR_STATE; lse IR_NONE: none */
@@ -97,77 +99,77 @@ typedef struct lowered {
   derived_terms row_terms;
   ir_ref grad_prob, grad_ds;   /* of VAR_DOT, VAR_DP, VAR_ROW and indices */
   derived_terms element_terms; /* without those in `sum` */
-  ir_ref whole_sum;            /* VAR_GRAD, of a term without of_sum */
+  ir_ref whole_sum;            /* of VAR_GRAD, for a term without of_sum */
   derived_terms sum[SUM_KINDS];
-  double factor_of_q[DERIVED_MAX_TERMS]; /* of SUM_LINEAR: what a factor grows by from q to q + 1 */
+  double factor_of_q[DERIVED_MAX_TERMS]; /* SUM_LINEAR: growth of a factor from q to q + 1 */
   int distance_step;                     /* contract/contract.cuh */
   bool pairs_in_row;                     /* likewise, pair_grads_in_rows */
-  int pairs_q_axis;                      /* theirs that q alone is the index of; -1: none */
+  int pairs_q_axis;                      /* the axis of pair biases that only q indexes; -1: none */
   uint32_t pairs[12];                    /* luattn_input_info.pairs */
 
-  /* Where numbers are kept, and which hooks are called. Nodes are fixed from hoist_open on. */
+  /* Slots, and which hooks are called. Nodes are fixed from hoist_open on. */
   uint32_t num_nodes;
-  uint8_t *slot_kind; /* per node: 1 + SLOTS_*; 0: none. At most one, as what it depends on decides */
+  uint8_t *slot_kind; /* per node: 1 + SLOTS_*; 0: none. Its dependence decides which one */
   uint8_t *cost;      /* per node: rough instructions to compute it */
   slots slot[SLOTS_KINDS];
   int num_acc;
-  derived_term acc[LOWERED_MAX_ACC]; /* where element i of Acc goes */
+  derived_term acc[LOWERED_MAX_ACC]; /* the term that element i of Acc sums */
   int num_hooks;
   hook hook[LOWERED_MAX_HOOKS];
   lowered_facts facts;
-  bool failed; /* out of memory on the way */
+  bool failed; /* out of memory */
 
-  /* What the plan and the image ask. */
+  /* For the plan and the image. */
   const char *notes; /* lines for the plan's reasons */
   plan_rows rows;
-  int outlined_work; /* instructions of all calls that stand in one copy of each loop */
+  int outlined_work; /* instructions of all called hooks, for one copy of each loop */
   bool crowded;      /* is known to do better in other tiles than the plan's */
-  int64_t max_len;   /* longest lengths for which the arithmetic on positions is exact */
+  int64_t max_len;   /* the longest lengths for which the arithmetic on positions is exact */
 } lowered;
 
 /* Lowers `spec` for the plan. Errors: LUATTN_UNSUPPORTED, LUATTN_NO_MEMORY. */
 luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
                          lowered *out, luattn_error *err);
 
-/* ---- questions of who prints ---- */
+/* ---- queries for emit ---- */
 
-/* True if a function with `has` reads r from a slot instead of computing it. */
+/* Whether a function with `has` reads r from a slot instead of computing it. */
 bool lowered_in_slot(const lowered *f, int has, ir_ref r);
-/* Instructions of the node alone, roughly. */
+/* Approximate instructions of the node itself. */
 int lowered_op_cost(const lowered *f, ir_ref r);
-/* Is this hook a function out of line, called? */
+/* Whether this hook is outlined. */
 bool lowered_is_called(const lowered *f, const char *hook);
-/* The element of Acc that a term adds to; -1: it goes to memory at once. */
+/* The element of Acc that a term adds to; -1: it goes to memory directly. */
 int lowered_acc_of(const lowered *f, const derived_term *t);
-/* Values of terms, and the indices of those that go to memory: at most LOWERED_MAX_TERM_ROOTS. */
+/* Values of terms, and indices of those that go to memory: at most LOWERED_MAX_TERM_ROOTS. */
 #define LOWERED_MAX_TERM_ROOTS (5 * DERIVED_MAX_TERMS)
 int lowered_term_roots(const lowered *f, const derived_terms *terms, ir_ref *roots);
 bool lowered_adds_to_memory(const lowered *f, const derived_terms *terms);
 /* What a node depends on: DEP_*. */
 static inline int lowered_deps(const lowered *f, ir_ref r) { return r == IR_NONE ? 0 : f->deps.mask[r]; }
-/* The same for the whole head: tile_class computes it as a plain value. */
+/* Whether it is constant per head, so that tile_class computes it as a plain value. */
 static inline bool lowered_is_point(const lowered *f, ir_ref r) {
   return (lowered_deps(f, r) & ~DEP_SITE) == 0;
 }
-/* What the functions have that fill Head, Row and Col. */
+/* The slots that are filled when Head, Row and Col are computed. */
 extern const int lowered_slot_has[SLOTS_KINDS];
-/* What a hook out of line is given, of what its roots need where a function with `has` calls it:
- * param[node] is PARAM_* or 0. True if it is given LuattnParams as well. need[node]: scratch. */
+/* The parameters of an outlined hook that a function with `has` calls, for what its roots need: param[node]
+ * is PARAM_* or 0. True if it takes LuattnParams as well. need[node]: scratch. */
 enum { PARAM_SLOT = 1, PARAM_VARIABLE };
 bool lowered_choose_parameters(const lowered *f, int has, const ir_ref *roots, int n, bool *need,
                                uint8_t *param);
 /* The hook of reduction k. */
 extern const char *const lowered_term_name[SPEC_MAX_RED];
-/* What the hook for sums of a kind has. */
+/* The parameters of the hook for sums of a kind. */
 extern const int lowered_sum_has[SUM_KINDS];
 /* The statistics that cover a gather; -1: none. */
 int lowered_stat_of(const lowered *f, const ir_node *n);
-/* The indices of what add_distance adds to. */
+/* The indices of the place that add_distance adds to. */
 int lowered_distance_indices(const lowered *f, ir_ref index[4 * DERIVED_MAX_TERMS]);
-/* Of nodes, those that are bounded to bound the roots. NULL: out of memory. */
+/* The nodes whose bounds are needed to bound the roots. NULL: out of memory. */
 bool *lowered_bounded_nodes(const lowered *f, const ir_ref *roots, int n);
 
-/* Does the kernel's gradient want this term? */
+/* Whether the kernel's gradient needs this term. */
 static inline bool lowered_wants(const lowered *f, const derived_term *t) {
   return (f->plan->wants & (t->input >= 0 ? (unsigned)LUATTN_WANT_INPUTS : (unsigned)LUATTN_WANT_SCALARS)) !=
          0;

@@ -8,42 +8,42 @@
 
 static inline const traced_spec *lowered_traced(const lowered *f) { return &f->spec->traced; }
 
-/* The same for all of one (b, h)? */
+/* Whether it is constant per (b, h). */
 static inline bool lowered_of_head(lowered *f, ir_ref r) { return (deps_of(&f->deps, r) & ~DEP_SITE) == 0; }
 
-/* A place that is the same for the whole head: the block sums what goes there, and adds it once. */
+/* Whether a place is constant per head: the block sums what goes there, and adds it once. */
 static inline bool lowered_has_one_place(lowered *f, const derived_term *t) {
   for (int i = 0; i < t->num_index; i++)
     if (!lowered_of_head(f, t->index[i])) return false;
   return true;
 }
 
-/* online_step.c: chooses the unit of the stored score, then takes the online function apart into what a step
- * does, what is deferred to the end, and the epilogue. */
+/* online_step.c: chooses the unit of the stored score, then splits the online function into a step, what is
+ * deferred to the end, and the epilogue. */
 void online_step_choose_unit(lowered *f);
 luattn_status online_step_build(lowered *f, luattn_error *err);
 bool online_step_uses(ir *g, ir_ref r, ir_ref node);
 
-/* probe.c. Leaves the step as it is, or takes its maximum away and writes `bounded` and `tail`. */
+/* probe.c. Leaves the step as it is, or removes its maximum and sets `bounded` and `tail`. */
 luattn_status probe_bounded_scores(lowered *f, luattn_error *err);
-luattn_status probe_lazy_rescale(lowered *f, luattn_error *err); /* writes `lazy_rescale` and `max_state` */
-/* Is it a softmax, whose weights, small enough, may be left out of both passes? Before a maximum is taken
- * away. */
+luattn_status probe_lazy_rescale(lowered *f, luattn_error *err); /* sets `lazy_rescale` and `max_state` */
+/* Whether it is a softmax whose small weights may be left out in both passes. Called before a maximum is
+ * removed. */
 luattn_status probe_softmax(lowered *f, bool *hold, luattn_error *err);
 luattn_status probe_mask_by_inf(lowered *f, bool *hold, luattn_error *err);
 luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err);
 
-/* multiply_add.c: exp and log in base 2, linear combinations as chains of multiply-adds with everything
- * uniform in one coefficient. */
+/* multiply_add.c: exp and log in base 2, linear combinations as chains of multiply-adds with all uniform
+ * factors in one coefficient. */
 void multiply_add_roots(lowered *f, ir_ref *roots, int n);
 /* If r = x + rest with `rest` free of x, writes rest (IR_NONE: zero). */
 bool multiply_add_rest(lowered *f, ir_ref r, ir_ref x, ir_ref *rest);
-/* Rewrites a score and takes from it what is the same for all elements that a thread has of one row in a
- * tile. IR_NONE: nothing is, and the score is as it was. */
+/* Rewrites a score and splits off the part that is constant over the elements of a thread in one row and
+ * tile. IR_NONE: there is none, and the score is unchanged. */
 ir_ref multiply_add_shift(lowered *f, ir_ref *score);
 
-/* row_shift.c: `score` without what is the same for a row in a tile, which the online function gets by
- * itself. */
+/* row_shift.c: splits off of `score` what is constant per row and tile; the online function gets it
+ * separately. */
 ir_ref row_shift_source(const lowered *f); /* the score_mod to start from */
 void row_shift_score(lowered *f);
 void row_shift_step(lowered *f);
@@ -51,54 +51,54 @@ void row_shift_step(lowered *f);
 luattn_status tile_skipping_choose(lowered *f,
                                    luattn_error *err); /* tile_skipping.c; writes `score_bounds` */
 
-/* softcap_poly.c: how to tell that scores are far below a soft cap, and P of such; whether P are sigmoids. */
+/* softcap_poly.c: the test for scores far below a soft cap, and P of such scores; whether P are sigmoids. */
 void softcap_poly_choose(lowered *f);
 
-/* early_terms.c. Write `distance_term` or `bias_row`, and `score_with` or `roots`, what grad computes, with
+/* early_terms.c. Set `distance_term` or `bias_row`, and `score_with` or `roots`, what grad computes, with
  * VAR_TERM in its place. */
 void distance_term_take(lowered *f);
 void distance_term_take_gradient(lowered *f, ir_ref *roots, int n);
 void bias_row_take(lowered *f);
 void bias_row_take_gradient(lowered *f, ir_ref *roots, int n);
-/* Of an input read at these indices: the axis of q whose index q is itself, where no other moves with q; -1:
- * there is none. */
+/* For an input read at these indices: the axis whose index is q itself, if no other moves with q; -1:
+ * none. */
 int bias_row_axis(lowered *f, int input, const ir_ref *index, int num_index);
 
-/* gradient_sums.c: of the terms of an element, those that kernels make from sums of dS; writes `sum` and what
- * goes with it, and `pairs`. */
+/* gradient_sums.c: moves the terms of an element that kernels compute from sums of dS; sets `sum` with its
+ * fields, and `pairs`. */
 void gradient_sums_take(lowered *f);
-/* prepared_rows.c: moves what gradients compute from a row's numbers alone into prepare; writes `row`. */
+/* prepared_rows.c: moves what gradients compute only from row numbers into prepare; sets `row`. */
 void prepared_rows_take(lowered *f, ir_ref *roots, int n);
-/* head_factors.c: element_terms without factors and conditions that a head's elements share. */
+/* head_factors.c: moves factors and conditions that are constant per head out of element_terms. */
 void head_factors_take(lowered *f);
 
-/* accumulators.c: which parameter gradients a block sums before it adds them; writes `acc`. */
+/* accumulators.c: chooses the parameter gradients that a block sums before it adds them; sets `acc`. */
 luattn_status accumulators_collect(lowered *f, luattn_error *err);
 
-/* hoist.c: which subexpressions are computed once per head, row or column and kept in a slot. First every
- * function plans its expressions, then the slots are fixed. */
+/* hoist.c: chooses the subexpressions that are computed once per head, row or column and kept in a slot.
+ * First every function plans its expressions, then the slots are fixed. */
 luattn_status hoist_open(lowered *f, luattn_error *err);
 void hoist_plan(lowered *f, int has, const ir_ref *roots, int n);
 void hoist_fix(lowered *f);
 
-/* outline.c: a hook whose inlined copies would take long to compile is one function, called. */
+/* outline.c: turns a hook whose inlined copies would take long to compile into one called function. */
 void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref *roots, int n);
 void outline_choose(lowered *f, text *why); /* adds a line to the plan's reasons for each */
 
-/* contract_hooks.c: which expressions the functions of the contract are made of. */
+/* contract_hooks.c: the expressions of the contract's functions. */
 typedef struct forward_part {
   int has;
   const ir_ref *root;
   int n;
 } forward_part;
 enum { FORWARD_PARTS = 16 };
-int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]); /* but `keep`; how many */
+int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]); /* except `keep`; returns how many */
 void hooks_plan_slots(lowered *f);
 void hooks_choose_called(lowered *f, text *why);
 
-/* tile_bounds.c: what tile_class and what goes with it bound. Write `facts`. */
+/* tile_bounds.c: what tile_class and the other tile bounds need. Set `facts`. */
 void tile_bounds_find(lowered *f);
-/* facts.c: the other facts, and what the plan and the image ask. */
+/* facts.c: the other facts, and what the plan and the image need. */
 void facts_find(lowered *f);
 void facts_find_rows(lowered *f);
 

@@ -10,9 +10,9 @@
  * the size of the position, and the difference, which decides the score, would keep that error.
  *
  * The Real of an integer that is linear in positions needs no conversion per column. A position is a base,
- * one for many elements, plus an offset, a constant of the kernel's unrolled loop (contract/contract.cuh),
- * and so is what is linear in positions. IR_REAL_SUM converts the two apart and adds them: one addition per
- * element, and nothing that has to stay in registers. It is an atom here.
+ * shared by many elements, plus an offset, a constant of the kernel's unrolled loop (contract/contract.cuh),
+ * and so is any linear function of positions. IR_REAL_SUM converts the two separately and adds them: one
+ * addition per element, and nothing that has to stay in registers. It is an atom here.
  */
 #include <math.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static ir_ref add(ir *g, ir_ref a, ir_ref b) {
   return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_ADD, a, b);
 }
 static bool uniform(fold *w, ir_ref r) { return !deps_element(deps_of(&w->f->deps, r)); }
-/* Of a node of the input: uniform, and kept as a number of the row or the column. */
+/* Whether a node of the input is uniform and kept as a number of the row or the column. */
 static bool fixed(fold *w, ir_ref r) { return uniform(w, r) && !w->linear[r]; }
 
 static lin lin_of_atom(ir_ref atom) {
@@ -82,7 +82,7 @@ static ir_ref lin_write(fold *w, const lin *l) {
   return sum == IR_NONE ? ir_real(g, 0) : sum;
 }
 
-/* c * (position + col + row) is kept together: see the top. */
+/* c * (position + col + row) stays a product: see the top. */
 static void lin_close(fold *w, lin *l) {
   for (int i = 0; i < l->n; i++)
     if (l->atom[i] == IR_NONE || ir_get(w->g, l->atom[i])->op != IR_REAL_SUM) return;
@@ -111,7 +111,7 @@ static bool lin_add(fold *w, lin *l, lin b) {
   return true;
 }
 
-/* l * c, c uniform. False: a product would differ from element to element, or must stay together. */
+/* l * c, c uniform. False: a product would differ from element to element, or must stay a product. */
 static bool lin_scale(fold *w, lin *l, ir_ref c) {
   lin out = *l;
   lin_close(w, &out);
@@ -163,7 +163,7 @@ typedef struct position_split {
   ir_ref base, offset;
 } position_split;
 
-/* False: it is not linear in positions with constants for coefficients. */
+/* False: it is not linear in positions with constant coefficients. */
 static bool take_apart(fold *w, ir_ref r, position_split *out) {
   ir *g = w->g;
   const ir_node n = *ir_get(g, r);
@@ -192,7 +192,7 @@ static bool take_apart(fold *w, ir_ref r, position_split *out) {
 }
 
 /* A gather for each element: an index that is linear in positions is written base + offset, so that elements
- * at one distance share a load, and the rest of its address is a constant's. */
+ * at one distance share a load, and the rest of its address is constant. */
 static ir_ref gather(fold *w, ir_ref r, const ir_node *n) {
   ir_ref arg[4] = {IR_NONE};
   for (int i = 0; i < n->nargs; i++) {
@@ -222,7 +222,7 @@ static ir_ref real_of_int(fold *w, ir_ref r) {
   return n.nargs == 1 ? ir_op1(w->g, (ir_op)n.op, a) : ir_op2(w->g, (ir_op)n.op, a, real_of_int(w, n.arg[1]));
 }
 
-/* Fold an expression that was built after the pass began. */
+/* Folds an expression that was built after the pass began. */
 static lin lin_of_new(fold *w, ir_ref r) {
   const ir_node n = *ir_get(w->g, r);
   if (uniform(w, r)) return lin_of_uniform(w, r);
@@ -238,7 +238,7 @@ static ir_ref pull_coef(fold *w, ir_ref r) {
   return l->n == 1 && l->row == IR_NONE && l->col == IR_NONE ? l->coef[0] : IR_NONE;
 }
 
-/* (c a) * (d b) = (c d) * (a b): one factor in place of two. */
+/* (c a) * (d b) = (c d) * (a b): one factor instead of two. */
 static lin product_of(fold *w, ir_ref r, const ir_node *n) {
   const ir_ref a = n->arg[0], b = n->arg[1], c = pull_coef(w, a), d = pull_coef(w, b);
   if (c == IR_NONE && d == IR_NONE) return lin_of_atom(rebuilt(w, r, n));
@@ -277,10 +277,10 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
       const lin power = scaled(w, w->lin[a], ir_real(g, LOG2E));
       return lin_of_atom(ir_op1(g, IR_EXP2, lin_write(w, &power)));
     }
-    case IR_SIGMOID: /* of approximations alone: the accurate functions are not made of exp2 */
+    case IR_SIGMOID: /* only for approximations: the accurate functions do not use exp2 */
       if (!w->f->plan->fast_math) break;
       return lin_of_atom(sigmoid_of(w, IR_SIGMOID2_ALTERNATING, a, LOG2E));
-    case IR_TANH: { /* 2 / (1 + e^-2x) - 1; what is left of it near 0 is no place for rough approximations */
+    case IR_TANH: { /* 2 / (1 + e^-2x) - 1; the remainder near 0 is too small for rough approximations */
       if (!w->f->plan->fast_math) break;
       if (w->f->plan->dtype == LUATTN_BF16 && w->f->plan->pass == LUATTN_FORWARD)
         return lin_of_atom(ir_op1(g, IR_ROUGH_TANH, written(w, a)));
@@ -312,7 +312,7 @@ static ir_ref fold_uniform(fold *w, ir_ref r, const ir_node *n) {
   return rebuilt(w, r, n);
 }
 
-/* Linear in the key position, with the same coefficient for a whole row: one multiply-add of the position is
+/* Linear in the key position, with one coefficient for a whole row: one multiply-add of the position is
  * cheaper than a number for each column. */
 static bool is_linear(fold *w, ir_ref r, const ir_node *n) {
   const ir_ref a = n->nargs > 0 ? n->arg[0] : IR_NONE, b = n->nargs > 1 ? n->arg[1] : IR_NONE;
@@ -337,7 +337,7 @@ static bool is_linear(fold *w, ir_ref r, const ir_node *n) {
   }
 }
 
-/* Marks what the roots need; nodes are in order, so one sweep downwards suffices. */
+/* Marks what the roots need; nodes are in order, so one downward sweep suffices. */
 static void mark(const ir *g, const ir_ref *roots, int n, uint32_t count, bool *need) {
   for (int i = 0; i < n; i++)
     if (roots[i] != IR_NONE) need[roots[i]] = true;
@@ -381,7 +381,7 @@ void multiply_add_roots(lowered *f, ir_ref *roots, int n) {
   ir_set_line(f->g, 0);
 }
 
-/* c * (base + offset), c the same for a row: all but the offset of kv goes to the shift. */
+/* c * (base + offset), c constant per row: all but the offset of kv goes to the shift. */
 static void take_shift(fold *w, ir_ref *atom, ir_ref coef, ir_ref *shift) {
   ir *g = w->g;
   const ir_node n = *ir_get(g, *atom);

@@ -1,5 +1,5 @@
-/* online_step.c: lowers the online function: chooses the unit of the stored score, what of a step is deferred
- * to the end and whether rescaling is lazy, and writes the epilogue. */
+/* online_step.c: lowers the online function: chooses the unit of the stored score, what is deferred from a
+ * step to the end and whether rescaling is lazy, and writes the epilogue. */
 #include <string.h>
 
 #include "gen/ir/passes.h"
@@ -13,8 +13,8 @@ static bool has_maximum(const lowered *f) {
 }
 
 /* Before a maximum, and with no score_mod, or one that only adds to the score, score() gives score / scale:
- * the dot product itself, or one addition. The online function then sees scale * VAR_SCORE, and its factor
- * joins those that are there already. The scale is positive, so a maximum of scaled scores is the scaled
+ * the dot product itself, or one addition. The online function then takes scale * VAR_SCORE, whose factor
+ * merges with those that it already has. The scale is positive, so a maximum of scaled scores is the scaled
  * maximum. */
 void online_step_choose_unit(lowered *f) {
   ir *g = f->g;
@@ -53,11 +53,11 @@ static void rewrite_step(lowered *f) {
 
 bool online_step_uses(ir *g, ir_ref r, ir_ref node) {
   if (r == IR_NONE) return false;
-  const ir_ref marker = ir_variable(g, VAR_DELTA, 0); /* never in an online step */
+  const ir_ref marker = ir_variable(g, VAR_DELTA, 0); /* never occurs in an online step */
   return ir_substitute(g, r, &node, &marker, 1) != r;
 }
 
-/* Is `x` used in the step anywhere but in next[state]? */
+/* Whether `x` is used in the step anywhere except in next[state]. */
 static bool used_elsewhere(lowered *f, ir_ref x, int state) {
   const online_split *s = &f->step;
   for (int k = 0; k < s->num_red; k++)
@@ -67,8 +67,8 @@ static bool used_elsewhere(lowered *f, ir_ref x, int state) {
   return online_step_uses(f->g, s->prob, x) || online_step_uses(f->g, s->rescale, x);
 }
 
-/* next = a * old + c * red with a and c free of both: then each thread may keep its own part of the sum until
- * the end. */
+/* next = a * old + c * red with a and c free of both: then each thread may keep a partial sum until the
+ * end. */
 static bool is_linear_update(lowered *f, ir_ref next, ir_ref old, ir_ref red) {
   ir *g = f->g;
   const ir_ref one = ir_real(g, 1), from[2] = {old, red}, zero[2] = {ir_real(g, 0), ir_real(g, 0)};
@@ -80,7 +80,7 @@ static bool is_linear_update(lowered *f, ir_ref next, ir_ref old, ir_ref red) {
   ir_ref rest = ir_substitute(g, next, from, zero, 2);
   ir_simplify(g, &rest, 1);
   double x;
-  /* floor and its kind have derivative zero without being constant: rebuild the update from its parts and
+  /* floor and the like have derivative zero without being constant: rebuild the update from its parts and
    * compare. */
   if (!ir_is_const(g, rest, &x) || x != 0) return false;
   return !ir_uses_op(g, next, IR_FLOOR) && !ir_uses_op(g, next, IR_SIGN) && !ir_uses_op(g, next, IR_MOD) &&
@@ -113,7 +113,7 @@ static void choose_prob_term(lowered *f) {
   }
 }
 
-/* All roots of the step, taken out and put back. */
+/* All roots of the step, for taking them out and putting them back. */
 enum { STEP_ROOTS = SPEC_MAX_RED + SPEC_MAX_STATE + 2 };
 static int step_roots(const lowered *f, ir_ref *root) {
   int n = 0;
@@ -131,7 +131,8 @@ static void set_step_roots(lowered *f, const ir_ref *root) {
   f->step.rescale = root[n++];
 }
 
-/* The only node under the roots that reads x; IR_NONE: x is a root itself, or several read it, or none. */
+/* The only node under the roots that reads x; IR_NONE: x is a root itself, or several nodes read it, or
+ * none. */
 static ir_ref only_reader(const lowered *f, const ir_ref *root, int n, ir_ref x) {
   const uint32_t count = ir_count(f->g);
   bool *need = arena_array(f->a, count, sizeof *need);
@@ -151,8 +152,8 @@ static ir_ref only_reader(const lowered *f, const ir_ref *root, int n, ir_ref x)
   return reader;
 }
 
-/* Where the online function reads nothing but a * score + b, with numbers of the head, score() gives that:
- * its own last multiply-add takes a and b. Not where -inf would no longer leave an element out. */
+/* Where the online function reads only a * score + b, with numbers of the head, score() gives that: its own
+ * last multiply-add includes a and b. Not where -inf would no longer leave an element out. */
 static luattn_status choose_stored(lowered *f, luattn_error *err) {
   ir *g = f->g;
   const ir_ref score = ir_variable(g, VAR_SCORE, 0);
@@ -183,7 +184,7 @@ static luattn_status choose_stored(lowered *f, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* What a row's first scores give stays its maximum while P are in range, which the kernel sees to. */
+/* The maximum of a row's first scores stays while P are in range, which the kernel checks. */
 static void rescale_lazily(lowered *f) {
   ir *g = f->g;
   online_split *s = &f->step;

@@ -1,16 +1,16 @@
 /* outline.c: chooses the hooks that are called instead of inlined.
  *
- * A kernel unrolls over the scores that a thread holds, so an inlined hook stands in its code up to a hundred
- * times, and compile time grows with the product. Small hooks are best there. Large ones become functions of
- * their own, compiled once and called for each score; they are given only values, because a reference to the
- * kernel's state would force it from registers to memory.
+ * A kernel unrolls over the scores that a thread holds, so an inlined hook has up to a hundred copies, and
+ * compile time grows with the product. Small hooks are best inlined. Large ones become functions of their
+ * own, compiled once and called for each score; they take only values, because a reference to the kernel's
+ * state would force it from registers to memory.
  */
 #include <string.h>
 
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
 
-/* What the body of a function with `has` computes or reads, in slots or itself. NULL: out of memory. */
+/* What the body of a function with `has` computes or reads from slots. NULL: out of memory. */
 static bool *needed(const lowered *f, int has, const ir_ref *roots, int n) {
   bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
   if (need == NULL) return NULL;
@@ -24,9 +24,8 @@ static bool *needed(const lowered *f, int has, const ir_ref *roots, int n) {
   return need;
 }
 
-/* Called for scores by a producer of the sm90 forward, which has given registers away. ptxas 13.0 crashes
- * there on a call of a function with an array of its own, as sin and cos have one to reduce large arguments
- * in. */
+/* Whether a producer of the sm90 forward, which has few registers, calls it for scores. ptxas 13.0 crashes
+ * there on a call of a function with a local array, which sin and cos have to reduce large arguments. */
 static bool is_fetched(const plan *p, const char *name) {
   return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && strcmp(name, "col") == 0;
 }
@@ -47,7 +46,8 @@ void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref
   }
 }
 
-/* The hook to call next: of those that are large enough, the one whose inlined copies are the most code. */
+/* The next hook to outline: of those that are large enough, the one whose inlined copies are the most
+ * code. */
 static hook *largest(lowered *f, int least) {
   hook *most = NULL;
   for (int i = 0; i < f->num_hooks; i++) {

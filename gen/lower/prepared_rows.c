@@ -1,15 +1,15 @@
-/* prepared_rows.c: moves what gradients compute from a row's numbers alone into prepare. */
+/* prepared_rows.c: moves what gradients compute only from row numbers into prepare. */
 #include <string.h>
 
 #include "gen/lower/lowering.h"
 
-/* Everything that a gradient computes from the row's numbers alone moves into prepare, so that an element of
- * a softmax costs one multiply-add, one exp2, one subtraction and one product. */
+/* Moves everything that a gradient computes only from row numbers into prepare, so that an element of a
+ * softmax costs one multiply-add, one exp2, one subtraction and one product. */
 void prepared_rows_take(lowered *f, ir_ref *roots, int n) {
   ir *g = f->g;
   const uint32_t count = ir_count(g);
   bool *need = arena_array(f->a, count, sizeof *need), *found = arena_array(f->a, count, sizeof *found);
-  if (need == NULL || found == NULL) return; /* no harm: the rows stay as they are */
+  if (need == NULL || found == NULL) return; /* harmless: the rows stay as they are */
   for (int i = 0; i < n; i++)
     if (roots[i] != IR_NONE) need[roots[i]] = true;
   for (uint32_t r = count; r-- > 1;) {
@@ -27,7 +27,7 @@ void prepared_rows_take(lowered *f, ir_ref *roots, int n) {
   for (uint32_t r = 1; r < count; r++) {
     if (!found[r]) continue;
     if (num == DERIVED_MAX_ROWS || num > f->num_rows)
-      return; /* more numbers a row than before: not worth it */
+      return; /* more numbers per row than before: not worth it */
     from[num++] = r;
   }
   for (int i = 0; i < f->num_rows; i++) old[i] = ir_variable(g, VAR_ROW, (uint32_t)i);

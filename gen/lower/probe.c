@@ -1,14 +1,12 @@
-/* probe.c: probes the very expressions that will be emitted with random numbers, where a choice rests on
- * them. A wrong yes would need a function that is right in all probes and not elsewhere.
+/* probe.c: probes the expressions that will be emitted with random numbers, where a choice rests on them. A
+ * wrong answer would take a function that is right in all probes and wrong elsewhere.
  *
- * mask_by_inf: whether a score of -inf leaves an element out by itself.
- * mask_by_zero: whether a score of 0 does.
- * bounded_scores: whether a softmax needs its running maximum. It only keeps exponentials in range; where
- * interval arithmetic proves that the scores stay within bounds, any number between these does that, and the
- * maximum, the exchange of it between threads and the rescaling of O disappear.
- * lazy_rescale: whether a step may leave the running maximum as it is while scores do not exceed it by
- * much.
- * softmax: whether P far below a row's largest may be left out.
+ * mask_by_inf: whether a score of -inf leaves an element out by itself. mask_by_zero: whether a score of 0
+ * does. bounded_scores: whether a softmax needs its running maximum, which only keeps exponentials in range.
+ * Where interval arithmetic proves that the scores stay within bounds, any number between these serves, and
+ * the maximum, its exchange between threads and the rescaling of O disappear. lazy_rescale: whether a step
+ * may keep the running maximum as it is while scores do not exceed it by much. softmax: whether P far below a
+ * row's largest may be left out.
  */
 #include <math.h>
 #include <string.h>
@@ -18,14 +16,15 @@
 #include "gen/ir/passes.h"
 #include "gen/lower/lowering.h"
 
-/* Rows of random numbers. Every fourth lane has scalars and inputs of 0 or below, where a factor turns -inf
- * into NaN or +inf. */
+/* Rows of random numbers. Every fourth lane has scalars and inputs of 0 or below, with which a factor turns
+ * -inf into NaN or +inf. */
 typedef struct probe {
   uint64_t random;
-  const ir_op *empty; /* kinds of reductions that are over no score; NULL: over some */
-  double lo, hi;      /* of scores; equal: all are -inf */
-  bool zero;          /* or 0 */
-  double slack;       /* that two values about 1, or of the same size, may differ by and be equal */
+  const ir_op *empty; /* kinds of reductions that are over no score; NULL: all are over some */
+  double lo, hi;      /* of scores; if equal, all are -inf */
+  bool zero;          /* all are 0 */
+  double slack;       /* the largest difference of two values about 1, or of the same size, that count as
+                       * equal */
 } probe;
 
 static double next_random(probe *p) {
@@ -52,8 +51,8 @@ static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, doub
     else if (v == VAR_STATE || v == VAR_RED)
       out[i] = i % 2 == 0 ? next_random(p) * 4 + 0.1 : next_random(p) * 20 - 10;
     else
-      out[i] =
-          floor(next_random(p) * 64) + (v == VAR_Q_LEN || v == VAR_KV_LEN ? 1 : 0); /* no step without keys */
+      out[i] = floor(next_random(p) * 64) + (v == VAR_Q_LEN || v == VAR_KV_LEN ? 1 : 0); /* no step has zero
+                                                                                          * keys */
   }
 }
 
@@ -63,7 +62,7 @@ static void probe_load(void *user, uint32_t input, int n, const double *const *i
   for (int i = 0; i < lanes; i++) out[i] = uniform_value(user, i);
 }
 
-/* Expressions and what they are to be, in every probe. */
+/* Pairs of expressions that must be equal in every probe. */
 enum { MAX_EQUATIONS = 2 * (SPEC_MAX_RED + SPEC_MAX_STATE + 2) };
 typedef struct equations {
   ir_ref root[2 * MAX_EQUATIONS]; /* got, want, got, want .. */
@@ -106,8 +105,8 @@ static void equate_left_out(equations *c, lowered *f, const ir_ref *from, const 
   equate(c, ir_substitute(g, f->step.prob, from, to, n), ir_real(g, 0));
 }
 
-/* Does a score of -inf leave an element out of every reduction and of prob by itself? And does a step over
- * such scores alone change nothing, whether it is a row's first or a later one? */
+/* Whether a score of -inf leaves an element out of every reduction and of prob by itself, and whether a step
+ * over only such scores changes nothing, whether it is a row's first or a later one. */
 luattn_status probe_mask_by_inf(lowered *f, bool *hold, luattn_error *err) {
   ir *g = f->g;
   ir_ref state[SPEC_MAX_STATE];
@@ -127,8 +126,8 @@ luattn_status probe_mask_by_inf(lowered *f, bool *hold, luattn_error *err) {
   return run_probe(f, &none, &(probe){.random = 54321, .empty = f->step.kind}, hold, err);
 }
 
-/* The same of a score of 0. What follows a row's first step need hold for states that a step gives alone:
- * there, one number may say what another is. */
+/* The same for a score of 0. What follows a row's first step need hold only for states that a step can give,
+ * in which one number may imply another. */
 luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err) {
   ir *g = f->g;
   const int num_state = lowered_traced(f)->online.num_state, num_red = f->step.num_red;
@@ -136,7 +135,7 @@ luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err) {
   for (int i = 0; i < num_state; i++) state[i] = ir_variable(g, VAR_STATE, (uint32_t)i);
   for (int k = 0; k < num_red; k++) {
     red[k] = ir_variable(g, VAR_RED, (uint32_t)k);
-    before[k] = ir_variable(g, VAR_STATE, (uint32_t)(SPEC_MAX_STATE + k)); /* any number, as a state is */
+    before[k] = ir_variable(g, VAR_STATE, (uint32_t)(SPEC_MAX_STATE + k)); /* any number, like a state */
   }
   for (int i = 0; i < num_state; i++) stepped[i] = ir_substitute(g, f->step.next[i], red, before, num_red);
   equations some = {.n = 0}, none = {.n = 0};
@@ -170,7 +169,7 @@ static ir_bounds load_bounds(void *user, uint32_t input, ir_type type, int n_ind
   return (ir_bounds){.real = iv_all(), .integer = ivi_all(), .boolean = tri_all()};
 }
 
-/* Where scores lie within `score`. Out of memory: everywhere. */
+/* The range of scores within `score`. Out of memory: everything. */
 static iv bounds_of(lowered *f, ir_ref r, iv score) {
   bounds_user user = {score};
   const ir_bounds_env env = {.user = &user, .variable = variable_bounds, .load = load_bounds};
@@ -196,7 +195,7 @@ static int running_maximum(lowered *f, const online_split *s, int *red) {
   return found;
 }
 
-/* The step with a constant in place of state `max` and of reduction `red`, which is gone. */
+/* The step with a constant in place of state `max` and of reduction `red`, which is removed. */
 static void without_maximum(lowered *f, const online_split *s, int max, int red, ir_ref constant,
                             online_split *out) {
   ir *g = f->g;
@@ -228,7 +227,7 @@ static void without_maximum(lowered *f, const online_split *s, int max, int red,
   for (int i = 0; i < num_state; i++) out->next[i] = root[roots++];
 }
 
-/* What the epilogue makes of a row of four scores in two steps, with values of 1 and 3. */
+/* The epilogue of a row of four scores in two steps, with values of 1 and 3. */
 static void run_row(lowered *f, const online_split *first, const online_split *second, const ir_ref *tail,
                     int n, ir_ref *result) {
   ir *g = f->g;
@@ -261,9 +260,9 @@ static void run_row(lowered *f, const online_split *first, const online_split *s
   for (int i = 0; i < n; i++) result[i] = ir_substitute(g, tail[i], from, to[0], NAMES);
 }
 
-/* P of a bounded score: at least `least`, so that they, and their sum for a row whose scores all are at
- * the lower end, are normal numbers in the type they are rounded to; at most `most`, which leaves the sum of
- * their products with values 2^-most of the range of float. */
+/* The range of P for a bounded score: at least `least`, so that they, and their sum for a row of scores at
+ * the lower end, are normal numbers in the type they are rounded to; at most `most`, so that the sum of their
+ * products with values stays below 2^-most of the range of float. */
 typedef struct prob_range {
   double least, most;
 } prob_range;
@@ -274,7 +273,7 @@ static prob_range range_of(const plan *p) {
 
 static bool in_range(iv x, prob_range allowed) { return x.lo >= allowed.least && x.hi <= allowed.most; }
 
-/* All P and what is summed next to them. */
+/* All P and the other summed terms. */
 static bool all_in_range(lowered *f, const online_split *s, iv score) {
   const prob_range allowed = range_of(f->plan);
   bool ok = in_range(bounds_of(f, s->prob, score), allowed);
@@ -282,7 +281,7 @@ static bool all_in_range(lowered *f, const online_split *s, iv score) {
   return ok;
 }
 
-/* Does the epilogue take exp of something that has no bounds, which the maximum had kept in range? */
+/* Whether the epilogue takes exp of something unbounded, which the maximum had kept in range. */
 static bool exp_unbounded(lowered *f, ir_ref root) {
   bool *need = arena_array(f->a, (size_t)root + 1, sizeof *need);
   if (need == NULL) return true;
@@ -298,7 +297,7 @@ static bool exp_unbounded(lowered *f, ir_ref root) {
 }
 
 static bool reads(lowered *f, ir_ref r, ir_ref var) {
-  const ir_ref marker = ir_variable(f->g, VAR_DELTA, 0); /* never in an epilogue */
+  const ir_ref marker = ir_variable(f->g, VAR_DELTA, 0); /* never occurs in an epilogue */
   return ir_substitute(f->g, r, &var, &marker, 1) != r;
 }
 
@@ -343,7 +342,7 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
 
 /* ---- lazy_rescale ---- */
 
-/* A softmax's step that leaves its maximum as it is: with the state in place of the new one. */
+/* A softmax step that keeps its maximum: with the state in place of the new one. */
 static void without_rescale(lowered *f, int max, online_split *out) {
   ir *g = f->g;
   const ir_ref red = ir_variable(g, VAR_RED, 0), state = ir_variable(g, VAR_STATE, (uint32_t)max),
@@ -355,10 +354,10 @@ static void without_rescale(lowered *f, int max, online_split *out) {
   out->next[1 - max] = ir_op2(g, IR_ADD, sum, ir_variable(g, VAR_RED, 1));
 }
 
-/* A step is one of a softmax if it has a maximum of scores and the sum of exp(score - maximum), which are the
- * P too, and if it can be done in two: take the maximum in and rescale, then sum. In range, any number
- * does for the maximum if the row's results say so. False: it is none for certain. Else it is one if the
- * equations hold, and *max is its maximum. */
+/* A step is a softmax's if it has a maximum of scores and the sum of exp(score - maximum), which are also the
+ * P, and if it can be split in two: update the maximum and rescale, then sum. In range, any number serves as
+ * the maximum if the row's results agree. False: certainly no softmax. Otherwise it is one if the equations
+ * hold, and *max is its maximum. */
 static bool equate_softmax(lowered *f, equations *same, int *max) {
   ir *g = f->g;
   const traced_online *o = &lowered_traced(f)->online;
@@ -398,7 +397,7 @@ luattn_status probe_lazy_rescale(lowered *f, luattn_error *err) {
 
 /* ---- softmax ---- */
 
-/* What a row's results make of a sum that is off by a small factor is off by as little. */
+/* A small relative error of the sum changes the row's results by as little. */
 static luattn_status try_steady(lowered *f, int max, bool *hold, luattn_error *err) {
   ir *g = f->g;
   const traced_online *o = &lowered_traced(f)->online;
@@ -413,7 +412,7 @@ static luattn_status try_steady(lowered *f, int max, bool *hold, luattn_error *e
   return run_probe(f, &same, &(probe){.random = 31, .lo = -8, .hi = 8, .slack = 4e-6}, hold, err);
 }
 
-/* P is exp(score - lse), and what an element's gradient is a multiple of. */
+/* P is exp(score - lse), and an element's gradient is a multiple of it. */
 static luattn_status try_backward(lowered *f, bool *hold, luattn_error *err) {
   ir *g = f->g;
   const derived_spec *d = &f->spec->derived;

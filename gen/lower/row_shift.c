@@ -1,16 +1,16 @@
 /* row_shift.c: hoists terms of a score that are constant per (thread, row, tile).
  *
  * ALiBi's score is dot + slope * (kv - q). With kv = base + offset (contract/contract.cuh), slope * (base -
- * q) is one number for a row of a thread in a tile, the shift, and each element costs one multiply-add with a
- * constant, dot + slope * offset. A shift goes through the online function at the cost of a row: the maximum
- * of shifted scores is the shifted maximum, and in what is linear in a score it joins the terms of the row.
+ * q) is one number per row of a thread in a tile, the shift, and each element costs one multiply-add with a
+ * constant, dot + slope * offset. The online function applies a shift at the cost of a row: the maximum of
+ * shifted scores is the shifted maximum, and in what is linear in a score it joins the terms of the row.
  */
 #include "gen/lower/lowering.h"
 
-/* Of the kernels, the sm90 forward knows shifts. */
+/* Only the sm90 forward supports shifts. */
 static bool kernel_has_shift(const plan *p) { return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD; }
 
-/* A distance under a causal mask needs no abs, and is linear. */
+/* Under a causal mask a distance needs no abs, and is linear. */
 ir_ref row_shift_source(const lowered *f) {
   const ir_ref score = f->spec->traced.score_mod;
   return kernel_has_shift(f->plan) ? mask_implied(f->g, f->mask->keep, score) : score;

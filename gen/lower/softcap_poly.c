@@ -1,11 +1,11 @@
 /* softcap_poly.c: the soft cap's polynomial fast path; and P that are sigmoids.
  *
- * tanh takes a number of the unit of exp2 for each score. But a capped score is nearly always far below its
- * cap, where a polynomial does. A kernel asks first whether all q.k of its tile are of that kind, which
- * costs it one multiply-add for each: whether their squares are below softcap_poly_limit, or sums of them.
+ * tanh takes an operation of the exp2 unit for each score. But a capped score is nearly always far below its
+ * cap, where a polynomial is accurate. A kernel first tests whether all q.k of its tile are so small, at the
+ * cost of one multiply-add each: whether their squares, or sums of them, are below softcap_poly_limit.
  *
- * 1 / (1 + 2^-x) takes one more, or four multiply-adds. Where nothing but P is made of scores, which
- * are rounded to a half type, a kernel computes it from 2^x in that type, and asks then:
+ * 1 / (1 + 2^-x) takes one more such operation, or four multiply-adds. Where scores are used only for P,
+ * which are rounded to a half type, a kernel computes P from 2^x in that type, and makes the same test:
  * templates/ops/half_sigmoid.cuh.
  */
 #include "gen/lower/lowering.h"
@@ -13,7 +13,7 @@
 
 static bool of_site(lowered *f, ir_ref r) { return (deps_of(&f->deps, r) & ~DEP_SITE) == 0; }
 
-/* r = x op other, either way round. */
+/* r = x op other, in either order. */
 static bool takes_apart(const lowered *f, ir_ref r, ir_op op, ir_op with, ir_ref *x, ir_ref *other) {
   const ir_node n = *ir_get(f->g, r);
   if (n.op != op) return false;
@@ -51,14 +51,14 @@ static void tanh_polynomial(lowered *f) {
   f->softcap_prob = ir_substitute(g, f->step.prob, &score, &capped, 1);
 }
 
-/* Are P 1 / (1 + 2^-score), and nothing else is wanted of a score? */
+/* Whether P are 1 / (1 + 2^-score), and scores are used for nothing else. */
 static bool is_sigmoid(const lowered *f) {
   return f->plan->family == LUATTN_SM90 && f->plan->pass == LUATTN_FORWARD && f->plan->fast_math &&
          f->mask_by_inf && !f->has_rescale && f->step.num_red == 0 &&
          f->step.prob == ir_op1(f->g, IR_SIGMOID2_ALTERNATING, ir_variable(f->g, VAR_SCORE, 0));
 }
 
-/* Of the kernels the sm90 forward knows them. Its only reduction may be the sum of P. */
+/* Only the sm90 forward supports them. Its only reduction may be the sum of P. */
 void softcap_poly_choose(lowered *f) {
   const ir_ref score = ir_variable(f->g, VAR_SCORE, 0);
   const bool sums = f->step.num_red == 1 && f->prob_term == 0 && f->red_deferred[0];

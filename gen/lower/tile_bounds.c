@@ -1,4 +1,4 @@
-/* tile_bounds.c: finds what tile_class bounds by interval arithmetic, and in which numbers. */
+/* tile_bounds.c: finds what tile_class bounds by interval arithmetic, and in which number types. */
 #include "gen/lower/lowering.h"
 
 int lowered_stat_of(const lowered *f, const ir_node *n) {
@@ -25,8 +25,8 @@ bool *lowered_bounded_nodes(const lowered *f, const ir_ref *roots, int n) {
   return need;
 }
 
-/* Where a place says more of q - kv than their sum, it may be one for all distances of a tile. Of a factor
- * that differs it would be of no use. The sm80 family does not ask. */
+/* A gradient's place that depends on q - kv by more than a sum may be the same for all distances of a tile,
+ * but is of no use where the factor differs. The sm80 family does not test for it. */
 static bool has_same_bucket(const lowered *f) {
   const derived_terms *terms = &f->sum[SUM_DISTANCE];
   for (int i = 0; i < terms->count; i++)
@@ -42,7 +42,7 @@ int lowered_distance_indices(const lowered *f, ir_ref index[4 * DERIVED_MAX_TERM
   return n;
 }
 
-/* What tiles' classes and places are from; and what is bounded at all. */
+/* The nodes behind tile classes and places; and whether anything is bounded. */
 enum { MAX_BOUNDED = 3 + 4 * DERIVED_MAX_TERMS };
 static int class_roots(const lowered *f, ir_ref root[MAX_BOUNDED]) {
   int n = 0;
@@ -64,7 +64,7 @@ static bool uses_reals(const lowered *f, const ir_ref *root, int n) {
   return any;
 }
 
-/* A real number as an integer may be any. */
+/* A real number converted to an integer may be any. */
 static bool is_rounded(const lowered *f, const ir_node *n) {
   return n->type == IR_INT && n->nargs > 0 && n->op != IR_LOAD &&
          ir_typeof(f->g, n->arg[n->nargs - 1]) == IR_REAL;

@@ -1,18 +1,17 @@
 /* tile_skipping.c: finds scores that fall with positions, so that P vanishes in whole tiles. Such a score is
- * emitted as an interval as well (Spec::score_bounds), and the kernels of the sm90 family leave out tiles
- * in which it proves that P vanishes (templates/around/tile_skipping.cuh).
- */
+ * also emitted as an interval (Spec::score_bounds), and the kernels of the sm90 family skip tiles in which it
+ * proves that P vanishes (templates/around/tile_skipping.cuh). */
 #include <math.h>
 
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
 #include "gen/lower/lowering.h"
 
-/* A long problem to try it on: a few queries in its middle, and what may be read for a whole head. */
+/* A long example problem: a few queries in its middle, and values of per-head loads. */
 enum { LENGTH = 32768, FIRST = LENGTH / 2, ROWS = 32, COLUMNS = 128, PLACES = 8, HEADS = 16 };
 typedef struct trial {
   const lowered *f;
-  double loaded; /* of inputs that are the same for a head */
+  double loaded; /* value of inputs that are constant per head */
   int head, kv0, kv1;
 } trial;
 
@@ -52,7 +51,7 @@ static ir_bounds variable_bounds(void *user, ir_var v, uint32_t index, ir_type t
   }
 }
 
-/* What is read at positions has no bounds. */
+/* Values read at positions are unbounded. */
 static ir_bounds load_bounds(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
   (void)input;
   const trial *t = user;
@@ -61,7 +60,7 @@ static ir_bounds load_bounds(void *user, uint32_t input, ir_type type, int n_ind
   return type == IR_REAL ? real_bounds(iv_point(t->loaded)) : integer_bounds(ivi_point(LENGTH));
 }
 
-/* Would a tile be left out, if scores before score_mod lie within 8 of 0? */
+/* Whether a tile would be skipped, if scores before score_mod lie within 8 of 0. */
 static bool leaves_out(trial *t, ir_bounds *scratch) {
   const double margin = 40;
   const ir_bounds_env env = {.user = t, .variable = variable_bounds, .load = load_bounds};
@@ -82,7 +81,7 @@ static bool leaves_out(trial *t, ir_bounds *scratch) {
 static bool falls(lowered *f) {
   static const double loaded[] = {1, -1, 0.1, -0.1};
   ir_bounds *scratch = arena_array(f->a, ir_count(f->g), sizeof *scratch);
-  if (scratch == NULL) return false; /* no harm: every tile is visited */
+  if (scratch == NULL) return false; /* harmless: every tile is computed */
   for (size_t i = 0; i < 2 * sizeof loaded / sizeof *loaded; i++) {
     trial t = {.f = f, .loaded = loaded[i / 2], .head = i % 2 == 0 ? 0 : HEADS - 1};
     if (leaves_out(&t, scratch)) return true;
