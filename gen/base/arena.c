@@ -53,8 +53,8 @@ void arena_close(arena *a) {
   use.realloc(use.user, a, sizeof *a, 0);
 }
 
-/* A large block gets a chunk of its own behind the one being filled, so that what is left of that one stays
- * useful. */
+/* A large block gets a chunk of its own, after the one being filled, so that the rest of that one stays
+ * usable. */
 static void *new_chunk(arena *a, size_t need) {
   const size_t header = aligned(sizeof(chunk));
   if (need > SIZE_MAX - header) return NULL;

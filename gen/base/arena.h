@@ -16,9 +16,8 @@ void *arena_new(arena *a, size_t size); /* zeroed, aligned for any type; NULL: o
 void *arena_array(arena *a, size_t count, size_t size); /* likewise, with an overflow check */
 char *arena_copy(arena *a, const char *s, size_t n);    /* n bytes and a terminating 0 */
 char *arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Was any of the above refused since the arena was opened? Whoever makes do without what it could not get
- * relies on this being asked at the end: a result that only looks worse for want of memory is not to be kept.
- */
+/* Whether any allocation was refused since the arena was opened. Code that goes on without what it could not
+ * get relies on this check at the end: a result that is only worse for lack of memory must not be kept. */
 bool arena_failed(const arena *a);
 const luattn_allocator *arena_allocator(const arena *a);
 

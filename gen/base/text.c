@@ -22,7 +22,7 @@ static bool reserve(text *t, size_t more) {
   return true;
 }
 
-/* Appends without looking at lines. */
+/* Appends without handling line breaks. */
 static void append(text *t, const char *s, size_t n) {
   if (n == 0 || !reserve(t, n)) return;
   memcpy(t->data + t->size, s, n);

@@ -25,12 +25,12 @@ luattn_status cache_resolve(const char *cache_dir, char *path, size_t size, luat
   const char *chosen = cache_dir != NULL ? cache_dir : getenv("LUATTN_CACHE_DIR");
   if (chosen != NULL) return fit(snprintf(path, size, "%s", chosen), size, "the chosen directory", err);
   const char *base = getenv("XDG_CACHE_HOME");
-  if (base != NULL && base[0] == '/') /* the XDG specification has a relative path ignored */
+  if (base != NULL && base[0] == '/') /* the XDG specification says to ignore a relative path */
     return fit(snprintf(path, size, "%s/luattn", base), size, "XDG_CACHE_HOME", err);
   base = getenv("HOME");
   if (base != NULL && base[0] == '/')
     return fit(snprintf(path, size, "%s/.cache/luattn", base), size, "HOME", err);
-  path[0] = '\0'; /* nowhere to keep anything */
+  path[0] = '\0'; /* no directory to use */
   return LUATTN_OK;
 }
 
@@ -72,7 +72,8 @@ static luattn_status read_image(int fd, size_t size, luattn_image **image, entry
   return status;
 }
 
-/* O_NONBLOCK: a FIFO in the cache must not hang us. Opening fails on a symbolic link, which is not ours. */
+/* O_NONBLOCK: a FIFO in the cache must not hang us. Opening fails on a symbolic link, which luattn does not
+ * create. */
 luattn_status entry_read(const char *path, bool is_use, luattn_image **image, entry_state *state,
                          luattn_error *err) {
   *image = NULL;
@@ -84,7 +85,7 @@ luattn_status entry_read(const char *path, bool is_use, luattn_image **image, en
   }
   struct stat st;
   luattn_status status = LUATTN_OK;
-  if (fstat(fd, &st) == 0) { /* otherwise it cannot be told; it is not used, and not removed */
+  if (fstat(fd, &st) == 0) { /* otherwise it is neither used nor removed */
     if (!S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > MAX_ENTRY_BYTES)
       *state = ENTRY_DAMAGED;
     else
@@ -92,13 +93,13 @@ luattn_status entry_read(const char *path, bool is_use, luattn_image **image, en
   }
   if (*image != NULL && is_use) {
     const struct timespec now[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
-    (void)futimens(fd, now); /* prune removes what was not used for longest; a read-only cache does without */
+    (void)futimens(fd, now); /* prune removes the least recently used; a read-only cache goes without */
   }
   close(fd);
   return status;
 }
 
-/* <dir>/<2 digits> in `folder`, and the entry's path in `path`. */
+/* Writes <dir>/<2 digits> to `folder`, and the entry's path to `path`. */
 static luattn_status file_path(const char *dir, hash128 key, const char *suffix, char folder[ENTRY_PATH_SIZE],
                                char path[ENTRY_PATH_SIZE], luattn_error *err) {
   char hex[33];
@@ -118,7 +119,7 @@ luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, lua
   if (dir[0] == '\0' || cache_distrust(dir) != NULL) return LUATTN_OK;
   char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
   if (entry_path(dir, key, folder, path, NULL) != LUATTN_OK)
-    return LUATTN_OK; /* what cannot be named is not there */
+    return LUATTN_OK; /* a path that is too long names no entry */
   entry_state state;
   TRY(entry_read(path, true, image, &state, err));
   bool damaged = state == ENTRY_DAMAGED;
@@ -130,13 +131,14 @@ luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, lua
     luattn_image_free(*image);
     *image = NULL;
   }
-  /* If another process has just replaced the entry by a sound one, that one goes: a lost entry costs a
-   * compilation, no more. */
-  if (damaged) (void)remove(path); /* of directories, empty ones alone; of others store speaks */
+  /* If another process has just replaced the entry by a sound one, that one is removed: a lost entry costs
+   * only a compilation. */
+  if (damaged) (void)remove(path); /* removes an empty directory; store reports any other */
   return LUATTN_OK;
 }
 
-/* mkdir -p, for us alone. What went wrong first says most: later directories fail for want of the earlier. */
+/* mkdir -p, accessible to the owner only. The first error says most: later directories fail because an
+ * earlier one is missing. */
 static int make_dirs(char *path) {
   int first = 0;
   for (char *p = path + 1; *p != '\0'; ++p) {
@@ -161,8 +163,8 @@ static int write_all(int fd, const unsigned char *bytes, size_t size) {
   return 0;
 }
 
-/* Readers see the whole entry or none: it gets its name only when it is complete and on the disk. Returns
- * what failed, with errno set, or NULL. */
+/* Readers see the whole entry or none: it gets its name only once it is complete and on disk. Returns what
+ * failed, with errno set, or NULL. */
 static const char *publish(char *folder, const char *path, const void *bytes, size_t size) {
   char temporary[ENTRY_PATH_SIZE + 16];
   snprintf(temporary, sizeof temporary, "%s/" ENTRY_TEMPORARY "XXXXXX", folder);
@@ -242,7 +244,7 @@ bool cache_find_record(const char *dir, hash128 key, char *text, size_t size, ch
   snprintf(path, path_size, "%s", name);
   const int fd = open(name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* as entry_read */
   text[0] = '\0';
-  if (fd < 0) return errno == ELOOP; /* a link is not ours: there, and not sound */
+  if (fd < 0) return errno == ELOOP; /* a link is not ours: present, but not sound */
   const ssize_t got = read_all(fd, (unsigned char *)text, size - 1);
   text[got > 0 ? got : 0] = '\0';
   close(fd);

@@ -1,6 +1,6 @@
-/* entry.h: how the cache's files are named: <dir>/<first 2 hex digits>/<32 hex digits>.lai, and beside it .cu
- * of a compilation that failed. Records of tuning, by keys of their own, end in .tuned. A file that is still
- * being written is called .tmp-XXXXXX. */
+/* entry.h: names the cache's files: <dir>/<first 2 hex digits>/<32 hex digits>.lai, next to it .cu of a
+ * failed compilation. Tuning records, under keys of their own, end in .tuned. A file that is still being
+ * written is called .tmp-XXXXXX. */
 #ifndef LUATTN_GEN_CACHE_ENTRY_H
 #define LUATTN_GEN_CACHE_ENTRY_H
 
@@ -15,14 +15,14 @@
 #define ENTRY_PATH_SIZE 4096
 
 typedef enum entry_state {
-  ENTRY_NONE, /* or it cannot be read */
+  ENTRY_NONE, /* no entry, or unreadable */
   ENTRY_SOUND,
-  ENTRY_FOREIGN, /* an image of another format: another version of luattn uses this directory, too */
+  ENTRY_FOREIGN, /* an image of another format: another version of luattn shares this directory */
   ENTRY_DAMAGED
 } entry_state;
 
-/* Reads the image in `path`; *image = NULL unless it is sound. is_use: note the time, for prune. Fails only
- * on out of memory. */
+/* Reads the image in `path`; *image = NULL unless it is sound. is_use: update its time of use, for prune.
+ * Fails only on out of memory. */
 luattn_status entry_read(const char *path, bool is_use, luattn_image **image, entry_state *state,
                          luattn_error *err);
 

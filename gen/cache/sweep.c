@@ -1,5 +1,4 @@
-/* sweep.c: looking through the whole cache: info, clear, prune. Touches no file that is not named like one of
- * ours. */
+/* sweep.c: walks the whole cache: info, clear, prune. Touches only files whose names are the cache's. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -15,16 +14,16 @@
 #include "gen/cache/entry.h"
 
 #define MAX_NAME 48
-#define ABANDONED_AFTER 3600 /* seconds; a temporary file so old belongs to a process that died */
+#define ABANDONED_AFTER 3600 /* seconds; an older temporary file belongs to a process that died */
 
 typedef enum file_kind { FILE_ENTRY, FILE_COMPANION, FILE_RECORD, FILE_TEMPORARY, FILE_FOREIGN } file_kind;
 
 typedef struct cached_file {
-  char name[56]; /* from the cache's directory on */
+  char name[56]; /* relative to the cache's directory */
   file_kind kind;
-  bool is_folder; /* in the place of an entry */
+  bool is_folder; /* a directory in the place of an entry */
   size_t bytes;
-  struct timespec used; /* two of one second are no rarity */
+  struct timespec used; /* two within one second are common */
 } cached_file;
 
 typedef luattn_status visit(void *user, const char *path, const cached_file *file, luattn_error *err);
@@ -115,7 +114,7 @@ luattn_status cache_info(const char *dir, cache_stats *out, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* A young temporary file may be in another process's hands. */
+/* A recent temporary file may be in use by another process. */
 static bool is_in_use(const cached_file *file) {
   return file->kind == FILE_TEMPORARY && time(NULL) - file->used.tv_sec < ABANDONED_AFTER;
 }
@@ -127,7 +126,7 @@ static luattn_status remove_file(const char *path, luattn_error *err) {
 
 static luattn_status clear_file(void *user, const char *path, const cached_file *file, luattn_error *err) {
   if (is_in_use(file)) return LUATTN_OK;
-  if (file->is_folder) { /* what it may hold is not ours */
+  if (file->is_folder) { /* its contents are not the cache's */
     *(size_t *)user += rmdir(path) == 0;
     return LUATTN_OK;
   }
@@ -172,7 +171,7 @@ static int by_use(const void *a, const void *b) {
   return strcmp(x->name, y->name);
 }
 
-/* If there is more than `over`, removes what was not used for longest until `down_to` is left. */
+/* If there is more than `over`, removes the least recently used until `down_to` is left. */
 static luattn_status prune(const char *dir, size_t over, size_t down_to, size_t *removed, luattn_error *err) {
   file_list list = {.file = NULL};
   size_t count = 0;

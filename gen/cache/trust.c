@@ -1,4 +1,4 @@
-/* trust.c: whose cache it is, and how large it may become. */
+/* trust.c: checks who owns the cache, and how large it may become. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdbool.h>
@@ -13,8 +13,8 @@
 
 #define DEFAULT_LIMIT ((size_t)1 << 30)
 
-/* Images are code. Whoever may write to the directory chooses what runs, so it has to be ours, or root's. One
- * that is not there will be made for us alone. */
+/* Images are code: whoever may write to the directory chooses what runs, so it must belong to this user or to
+ * root. A missing directory will be created for this user only. */
 const char *cache_distrust(const char *dir) {
   struct stat st;
   if (dir[0] == '\0' || stat(dir, &st) != 0) return NULL;
