@@ -3,14 +3,15 @@
 #include "gen/compile/fill_manifest.h"
 #include "gen/emit/emit.h"
 
-/* What a launch will refuse, where it is among the lengths that people have. */
+/* Warns of what a launch will refuse at common lengths. */
 static const char *length_fact(const compilation *c) {
   if (c->at.lowered->max_len >= 1 << 24) return "";
   return arena_printf(c->a, "lengths up to %lld: beyond, the spec's index arithmetic leaves 32 bits\n",
                       (long long)c->at.lowered->max_len);
 }
 
-/* A gather clamps: an input along q that is read at kv_idx, such as document ids, wants kv_len = q_len. */
+/* A gather clamps its index: an input along q that is read at kv_idx, such as document ids, needs kv_len =
+ * q_len. */
 static const char *gather_fact(const compilation *c) {
   const traced_spec *t = &c->spec.traced;
   for (ir_ref r = 1; r < ir_count(c->loaded); r++) {
@@ -29,7 +30,7 @@ static const char *gather_fact(const compilation *c) {
   return "";
 }
 
-/* All reasons in one text: the plan's, and what lowering found. */
+/* Joins all reasons: the plan's, and those of lowering. */
 static const char *explain(const compilation *c, const char *shared_memory) {
   const attempt *at = &c->at;
   const char *lengths = length_fact(c), *gathers = gather_fact(c);

@@ -1,5 +1,6 @@
-# build_id.cmake: writes the build id of the generator: a hash of every source that may change what it makes of a spec.
-# The templates are no part of it: LUATTN_TEMPLATE_DIR may replace them, so that their bytes go into a key by themselves.
+# build_id.cmake: writes the build id of the generator: a hash of every source that may change its output. The
+# templates are not part of it: LUATTN_TEMPLATE_DIR may replace them, so their bytes go into a key by
+# themselves.
 #   cmake -DROOT=<tree> -DOUT=<file.c> -P gen/compile/build_id.cmake
 cmake_policy(VERSION 3.22)
 set(all "")

@@ -1,4 +1,4 @@
-/* build_id.h: names the build of the generator: an image of another one is not found under the same key. */
+/* build_id.h: names the build of the generator, so that images of different builds have different keys. */
 #ifndef LUATTN_GEN_BUILD_ID_H
 #define LUATTN_GEN_BUILD_ID_H
 

@@ -4,8 +4,8 @@
 
 #include "gen/compile/build_id.h"
 
-/* Field by field: a struct may have padding. The lines of nodes are in what is printed, and in no record of
- * tiles. */
+/* Field by field, because a struct may have padding. Line numbers of nodes are in a printed source, but not
+ * in a tuning record. */
 static void add_nodes(hasher *h, const ir *g, bool with_lines) {
   for (ir_ref r = 1; r < ir_count(g); r++) {
     const ir_node *n = ir_get(g, r);
@@ -37,7 +37,7 @@ static void add_spec(hasher *h, const compilation *c, bool with_lines) {
     hasher_add(h, "scalar", t->scalar_name[i], strlen(t->scalar_name[i]));
 }
 
-/* Gradients that the spec does not have make no difference. */
+/* Drops gradients that the spec does not have, so that they make no difference. */
 static unsigned effective_wants(const compilation *c) {
   unsigned wants = c->at.plan.wants;
   bool has_inputs = false;
@@ -50,7 +50,7 @@ static unsigned effective_wants(const compilation *c) {
 luattn_status cache_key_tuned(const compilation *c, hash128 keys[2], luattn_error *err) {
   const plan *p = &c->at.plan;
   const int numbers[] = {
-      p->pass,         p->family, p->dtype, p->arch, p->head_dim, p->head_dim_v, (int)effective_wants(c),
+      p->pass,          p->family, p->dtype, p->arch, p->head_dim, p->head_dim_v, (int)effective_wants(c),
       p->deterministic, p->packed, p->offsets};
   hasher h;
   if (!hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
@@ -77,15 +77,14 @@ static void add_declarations(hasher *h, const traced_spec *t) {
   hasher_add(h, "defaults", t->scalar_default, (size_t)t->num_scalars * sizeof t->scalar_default[0]);
 }
 
-/* A target with its defaults: what is left 0 and what is spelt out have one key. */
+/* The target with its defaults filled in: 0 and the spelt-out default have the same key. */
 static void add_target(hasher *h, const compilation *c, bool one_code) {
   const plan *p = &c->at.plan;
   const luattn_target *t = &c->target;
-  const int numbers[] = {
-      p->pass,       p->family,        p->dtype,         p->arch,   p->head_dim,
-      p->head_dim_v, (int)p->wants,    p->may_fall_back, t->tile_m, t->tile_n,
-      p->is_short,   p->deterministic, p->packed, p->offsets, t->ptx != 0, one_code,
-      compilation_has_line_info()};
+  const int numbers[] = {p->pass,     p->family,     p->dtype,      p->arch,
+                         p->head_dim, p->head_dim_v, (int)p->wants, p->may_fall_back,
+                         t->tile_m,   t->tile_n,     p->is_short,   p->deterministic,
+                         p->packed,   p->offsets,    t->ptx != 0, one_code,     compilation_has_line_info()};
   hasher_add(h, "target", numbers, sizeof numbers);
   if (t->tiles != NULL) {
     const luattn_tiles *x = t->tiles;
@@ -97,7 +96,7 @@ static void add_target(hasher *h, const compilation *c, bool one_code) {
 luattn_status cache_key(const compilation *c, bool one_code, hash128 *key, luattn_error *err) {
   hasher h;
   if (!hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
-  hasher_add(&h, "luattn", luattn_version(), strlen(luattn_version())); /* several versions share a cache */
+  hasher_add(&h, "luattn", luattn_version(), strlen(luattn_version())); /* versions may share a cache */
   hasher_add(&h, "build", gen_build_id, strlen(gen_build_id));
   for (int i = 0; i < c->num_templates; i++)
     hasher_add(&h, c->templates[i].name, c->templates[i].data, c->templates[i].size);
@@ -109,7 +108,7 @@ luattn_status cache_key(const compilation *c, bool one_code, hash128 *key, luatt
   return LUATTN_OK;
 }
 
-/* ---- where tuned tiles are from ---- */
+/* ---- origin of tuned tiles ---- */
 
 static bool is_entry(const template_file *f) {
   const size_t n = strlen(f->name);

@@ -5,7 +5,7 @@
 
 #include "common/struct_size.h"
 
-/* Who compiles only forward learns in time that nothing else will come. */
+/* Programs that compile only forward learn at once that backward will not work. */
 static const char *backward_note(const compilation *c) {
   const char *missing = c->spec.derived.missing;
   return missing == NULL ? "" : arena_printf(c->a, "no backward: %s\n", missing);
@@ -45,7 +45,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
 void compilation_close(compilation *c) {
   if (c == NULL) return;
   arena_close(c->second);
-  arena_close(c->a); /* with c in it */
+  arena_close(c->a); /* c lies in it */
 }
 
 luattn_status compilation_find_nvrtc(compilation *c, luattn_error *err) {

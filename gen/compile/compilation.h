@@ -1,4 +1,4 @@
-/* compilation.h: what one compilation works with: the caller's spec and target, and the attempt at hand. */
+/* compilation.h: the state of one compilation: the caller's spec and target, and the current attempt. */
 #ifndef LUATTN_GEN_COMPILATION_H
 #define LUATTN_GEN_COMPILATION_H
 
@@ -13,46 +13,47 @@
 /* One choice of tiles, as far as it has come: planned, lowered, printed. */
 typedef struct attempt {
   plan plan;
-  const lowered *lowered;         /* for the plan; NULL: not yet */
+  const lowered *lowered;         /* made for the plan; NULL: not yet */
   const char *spec_text, *config; /* spec.cuh, config.cuh */
-  const char *why;                /* one line per fact: the plan's, and what came after it */
-  image_manifest info;         /* the manifest, complete but for registers and the hash */
+  const char *why;                /* one fact a line: the plan's reasons, and those of later stages */
+  image_manifest info;         /* the manifest, complete except for registers and the hash */
 } attempt;
 
 typedef struct compilation {
   arena *a;
-  arena *second;        /* of the second run of NVRTC, whose thread the caller's allocator never meets; NULL: none */
-  const ir *loaded;     /* the caller's IR, as it was loaded */
-  luattn_spec spec;     /* the caller's, with a clone of that to build in */
-  luattn_target target; /* of this version's size */
+  arena *second;        /* for the second run of NVRTC, in whose thread the caller's allocator is never
+                         * called; NULL: none */
+  const ir *loaded;     /* the caller's IR, as loaded */
+  luattn_spec spec;     /* the caller's, with a clone of the IR to build in */
+  luattn_target target; /* converted to this version's size */
   mask_info mask;
   const template_file *templates;
   int num_templates;
   nvrtc_search search;
-  nvrtc_file nvrtc;      /* its last candidate, once compilation_find_nvrtc was called */
-  bool nvrtc_is_useless; /* that one could not be loaded, or not used for the target */
+  nvrtc_file nvrtc;      /* its last candidate, after compilation_find_nvrtc */
+  bool nvrtc_is_useless; /* it could not be loaded, or not used for the target */
   attempt at;
-  const char *note; /* lines of this run, which go into no image, or "" */
-  image_plan planned; /* once there is an image: how, but for the note */
+  const char *note; /* lines about this run, which go into no image, or "" */
+  image_plan planned; /* how the image was planned, without the note */
 } compilation;
 
-/* Opens an arena with a compilation in it, clones the IR, analyses the mask. compilation_close in any
+/* Opens an arena with a compilation in it, clones the IR, analyses the mask. Call compilation_close in any
  * case. */
 luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                                luattn_error *err);
 void compilation_close(compilation *c); /* NULL is fine */
-/* Fills c->nvrtc, unless something has before. */
+/* Fills c->nvrtc, unless it is filled already. */
 luattn_status compilation_find_nvrtc(compilation *c, luattn_error *err);
-/* LUATTN_NO_MEMORY if anything was refused on the way: some of it may have been done without, and such a
- * source is not the spec's. */
+/* LUATTN_NO_MEMORY if any allocation failed so far: a stage may have gone on without, and its source would
+ * not be the spec's. */
 luattn_status compilation_memory(const compilation *c, luattn_error *err);
-/* Adds a line to c->note. NULL: out of memory, as the answer says. */
+/* Adds a line to c->note. NULL: out of memory, which the return value reports. */
 luattn_status compilation_note(compilation *c, const char *line, luattn_error *err);
-/* The reasons of the attempt at hand, and the note. */
+/* The reasons of the current attempt, and the note. */
 const char *compilation_why(const compilation *c);
-/* text and a line after it; out of memory: text. */
+/* text and a line after it; if out of memory: text. */
 const char *compilation_add_line(arena *a, const char *text, const char *line);
-/* LUATTN_LINEINFO=1: kernels say to a profiler which lines they are from. */
+/* LUATTN_LINEINFO=1: kernels carry line information for profilers. */
 bool compilation_has_line_info(void);
 /* "sm_90a"; NULL: out of memory. */
 const char *compilation_arch(const compilation *c, arena *a);

@@ -1,4 +1,4 @@
-/* compile.c: luattn_compile: one run of the pipeline for each NVRTC of the machine, until one is of use. */
+/* compile.c: luattn_compile: runs the pipeline with each NVRTC of the machine, until one works. */
 #include <stdio.h>
 #include <string.h>
 
@@ -36,14 +36,14 @@ typedef struct compile_call {
   luattn_compile_report *report;
 } compile_call;
 
-/* With the next NVRTC of `search`, which is kept in it. *next: that one is of no use, and there may be
- * another. Not inlined, for the sake of the frame. */
+/* Compiles with the next NVRTC of `search`, which is kept in it. *next: it did not work, and there may be
+ * another. Not inlined, to keep the frame small. */
 __attribute__((noinline)) static luattn_status compile_once(const compile_call *given, nvrtc_search *search,
                                                             bool *next, luattn_image **image,
                                                             luattn_compile_report *report,
                                                             luattn_error *err) {
   compilation *c;
-  luattn_error said; /* the caller may have none, and what failed is needed here */
+  luattn_error said; /* the caller may have no error struct, and this one is needed here */
   fail_clear(&said);
   luattn_status status = compilation_open(given->spec, given->target, &c, &said);
   if (status == LUATTN_OK && *next) c->search = *search;

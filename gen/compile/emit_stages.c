@@ -1,4 +1,4 @@
-/* emit_stages.c: luattn_emit: the text of every stage of the pipeline. */
+/* emit_stages.c: luattn_emit: prints the text of every stage of the pipeline. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,10 @@
 #include "gen/compile/programs.h"
 #include "gen/ir/passes.h"
 
-enum { MAX_ROOTS = 2048 }; /* five hooks of 64 terms, each a value and up to four indices, and the rest */
+enum {
+  MAX_ROOTS = 2048
+}; /* five hooks of 64 terms, each with a value and up to four indices, and the
+    * rest */
 
 typedef struct roots {
   int n;
@@ -150,7 +153,7 @@ static luattn_status stage_source(compilation *c, const luattn_image *image, tex
   return LUATTN_OK;
 }
 
-/* Stage `name`, or what `image` was compiled from. */
+/* Prints stage `name`, or what `image` was compiled from. */
 typedef struct emit_call {
   const luattn_spec *spec;
   const luattn_target *target;
@@ -181,7 +184,7 @@ static luattn_status emit(void *arguments, luattn_error *err) {
     if (status == LUATTN_OK) status = copy_text(&t, given->name, given->out, err);
   }
   compilation_close(c);
-  if (status == LUATTN_OK) fail_clear(err); /* other tiles may have been tried first */
+  if (status == LUATTN_OK) fail_clear(err); /* other tiles may have failed first */
   return status;
 }
 

@@ -1,4 +1,4 @@
-/* estimate.c: the memory that a pass needs, before anything is compiled. */
+/* estimate.c: estimates the memory that a pass needs, before anything is compiled. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "common/pairs.h"
 #include "gen/compile/pipeline.h"
 
-/* What the estimate multiplies; double, so that no product overflows before it is known to fit a size_t. */
+/* The factors of the estimate, in double, so that no product overflows before it is known to fit a size_t. */
 typedef struct sizes {
   double batch, heads, heads_kv, q_len, kv_len, dim, dim_v, elem, real;
 } sizes;
@@ -60,7 +60,7 @@ static bool has_role(const image_manifest *m, luattn_role role) {
   return false;
 }
 
-/* What kv tiles are drawn from, and the numbers of q tiles. */
+/* The work counter of kv tiles, and the numbers of q tiles. */
 static double counters(const image_manifest *m, const sizes *s, bool dq) {
   const bool sm90 = m->family == LUATTN_SM90;
   double bytes = 0;
@@ -81,7 +81,7 @@ static bool in_any_order(const luattn_input_info *in, const sizes *s) {
   return pairs_in_any_order(in, &all);
 }
 
-/* What a deterministic backward has more: exact sums. */
+/* Exact sums of a deterministic backward. */
 static double ordered(const image_manifest *m, const sizes *s) {
   double bytes = 0, elements = m->wants & LUATTN_WANT_SCALARS ? m->num_scalars : 0;
   for (uint32_t i = 0; i < m->num_inputs; i++)
@@ -90,7 +90,7 @@ static double ordered(const image_manifest *m, const sizes *s) {
   return bytes + elements * 8 * workspace_limbs((int)s->real);
 }
 
-/* Norms, and a bit for each tile, where tiles in which P vanishes are skipped. */
+/* Norms and the tile bitmap, where tiles in which P vanishes are skipped. */
 static double visits(const image_manifest *m, const sizes *s) {
   const bool backward = m->pass == LUATTN_BACKWARD;
   const double least = backward ? LUATTN_SKIP_BACKWARD : LUATTN_SKIP_FORWARD;

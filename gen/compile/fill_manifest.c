@@ -55,10 +55,10 @@ static const char *name_of(ir_op op) {
   return op == IR_ADD ? "+" : op == IR_SUB ? "-" : op == IR_MUL ? "*" : ir_op_name(op);
 }
 
-/* Integers of a kernel have 32 bits, and those of this spec might leave them at any length. */
+/* Integers of a kernel have 32 bits, and those of this spec might exceed them at any length. */
 static luattn_status refuse_large(const compilation *c, luattn_error *err) {
   const traced_spec *t = &c->spec.traced;
-  /* Ranges that would leave 32 bits at such lengths have been given up, so that there is a node. */
+  /* Ranges that would exceed 32 bits at such lengths have been dropped, so there is a node to blame. */
   if (c->mask.too_large == IR_NONE) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   const ir_node *n = ir_get(t->g, c->mask.too_large);
   return luattn_fail(
@@ -90,7 +90,8 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->deterministic = p->deterministic;
   out->can_split = p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90;
   out->wants = p->wants;
-  out->draws_tiles = p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && (c->mask.keep != IR_NONE || p->packed);
+  out->draws_tiles =
+      p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && (c->mask.keep != IR_NONE || p->packed);
   out->is_ptx = c->target.ptx != 0;
   out->reads_ahead = c->at.lowered->rows.bias_row_bytes > 0;
   const int64_t longest = INT64_C(1) << 30; /* kernels add a tile to a position in 32 bits */

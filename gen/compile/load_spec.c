@@ -1,4 +1,4 @@
-/* load_spec.c: a spec from its file to expressions, and what it declares. */
+/* load_spec.c: loads a spec: from its file to expressions and declarations. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,8 +14,8 @@
 #include "gen/lua/prelude.h"
 
 #define MAX_SPEC_BYTES (4u << 20)
-/* Passes walk expressions by recursion, derivatives are some times as deep as what they are derived from, and
- * the stack is HOST_STACK_LEAST. A kernel of as many operations a score would take minutes to compile. */
+/* Bounds expressions: passes recurse over them, derivatives are several times as deep as their originals, and
+ * the stack is HOST_STACK_LEAST. A kernel of so many operations a score would take minutes to compile. */
 #define MAX_OPERATIONS 4096u
 
 static double now_ms(void) {
@@ -24,8 +24,8 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* What a spec means depends on its own text and on the prelude's, and on nothing else: the sandbox reads no
- * file and no variable. */
+/* The meaning of a spec depends only on its own text and on the prelude's: the sandbox reads no file and no
+ * variable. */
 static bool hash_spec(luattn_spec *spec, const char *text, size_t size) {
   hasher h;
   if (!hasher_open(&h)) return false;
@@ -67,7 +67,7 @@ static luattn_status load_text(void *arguments, luattn_error *err) {
   spec->a = a;
   luattn_status status = front_trace(a, name, given->text, given->size, &spec->traced, err);
   if (status == LUATTN_OK) status = check_size(&spec->traced, name, err);
-  if (status == LUATTN_OK) ir_set_line(spec->traced.g, 0); /* what is derived stands on no line */
+  if (status == LUATTN_OK) ir_set_line(spec->traced.g, 0); /* derived nodes have no source line */
   if (status == LUATTN_OK) status = derive_spec(a, &spec->traced, &spec->derived, err);
   if (status == LUATTN_OK && (!hash_spec(spec, given->text, given->size) || arena_failed(a)))
     status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
@@ -75,7 +75,7 @@ static luattn_status load_text(void *arguments, luattn_error *err) {
     arena_close(a);
     return status;
   }
-  fail_clear(err); /* what a derivation tried and gave up */
+  fail_clear(err); /* drops the errors of derivations that were tried */
   spec->load_ms = now_ms() - start;
   *given->spec = spec;
   return LUATTN_OK;
@@ -91,7 +91,7 @@ luattn_status luattn_spec_load_text(const char *name, const char *text, size_t s
   return host_run(load_text, &(load_call){name, text, size, allocator, spec}, err);
 }
 
-/* Reads to the end, so that a pipe will do as well as a file. NULL: out of memory. */
+/* Reads to the end, so that a pipe works as well as a file. NULL: out of memory. */
 static char *read_all(arena *a, FILE *f, size_t *size) {
   size_t capacity = 1 << 14;
   char *text = arena_new(a, capacity);

@@ -2,13 +2,14 @@
  *
  *   load     spec.lua -> front_trace -> derive_spec                       load_spec.c
  *            -> mask_analyse                                              compilation.c
- *   key      of the IR, the target, the build and NVRTC: an image of the
- *            cache, and nothing of what follows                           cache_key.c
+ *   key      of the IR, the target, the build and NVRTC: on a hit the
+ *            image comes from the cache, and nothing below runs           cache_key.c
  *   plan -> lower -> emit                                                 attempt.c
  *   NVRTC    which may ask for other tiles: THE LOOP                      search.c, programs.c, ptxas.c
- *   image    kept in the cache                                            fill_manifest.c, gen/cache
+ *   image    stored in the cache                                          fill_manifest.c, gen/cache
  *
- * Tiles that were measured and remembered for the device (tuned_tiles.c) are the target's, and so in the key.
+ * Tiles that were measured and remembered for the device (tuned_tiles.c) become part of the target, and so of
+ * the key.
  */
 #include "gen/compile/pipeline.h"
 
@@ -30,7 +31,7 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* ---- plan -> lower -> emit, where nothing is compiled ---- */
+/* ---- plan -> lower -> emit, without compiling ---- */
 
 luattn_status pipeline_source(compilation *c, luattn_error *err) {
   search *s = search_new(c);
@@ -70,7 +71,7 @@ luattn_status pipeline_source_of(compilation *c, const luattn_image *image, luat
 
 /* ---- tuned tiles ---- */
 
-/* Those of the target's lengths, once they are used; and of the others. */
+/* Tuned tiles of the target's lengths, once they are used, and of the other lengths. */
 typedef struct tuned {
   tuned_record found[2]; /* by luattn_lengths */
   bool is_used;
@@ -81,7 +82,7 @@ static luattn_status not_tuned(compilation *c, const tuned_record *r, const char
       c, arena_printf(c->a, "tuned: not used, run luattn tune again: %s %s", r->path, why), err);
 }
 
-/* Makes remembered tiles the target's. c->at.plan is started. */
+/* Makes remembered tiles part of the target. c->at.plan is started. */
 static luattn_status use_tuned(compilation *c, tuned *t, luattn_error *err) {
   if (c->target.device == NULL || c->at.plan.forced) return LUATTN_OK;
   TRY(tuned_find(c, t->found, err));
@@ -105,7 +106,7 @@ static luattn_status note_tuned(compilation *c, const tuned *t, luattn_error *er
       err);
 }
 
-/* After `failed` of the compilation's first part: tiles that are no candidates are as good as none. */
+/* After `failed` of the compilation's first part: ignores remembered tiles that are no candidates. */
 static luattn_status without_tuned(compilation *c, tuned *t, luattn_status failed, luattn_error *err) {
   if (!t->is_used || failed == LUATTN_NO_MEMORY) return failed;
   t->is_used = false;
@@ -127,7 +128,7 @@ luattn_status pipeline_tuned_source(compilation *c, luattn_error *err) {
   return note_tuned(c, t, err);
 }
 
-/* Whether an image that is good for every length by the plan's choices is by those that are remembered. */
+/* Whether an image that serves every length by the plan's choices does so by the remembered tiles. */
 static bool is_for_every_length(const compilation *c, const tuned *t) {
   const luattn_lengths lengths = c->target.lengths;
   const tuned_record *r = &t->found[lengths],
@@ -138,7 +139,7 @@ static bool is_for_every_length(const compilation *c, const tuned *t) {
 
 /* ---- NVRTC -> image ---- */
 
-/* Where the first choices for short and for long lengths are the same, so is all that follows from them. */
+/* If the first choices for short and for long lengths are equal, so is everything that follows from them. */
 static luattn_status compare_lengths(compilation *c, const luattn_tiles *tiles, bool *same,
                                      luattn_error *err) {
   luattn_target target = c->target;
@@ -158,8 +159,8 @@ typedef struct run {
   tuned tuned;
   char dir[1024]; /* where images are kept; "": nowhere */
   size_t limit;
-  hash128 key[2]; /* by `one_code` of cache_key */
-  bool asked;     /* NVRTC was: tiles are no candidates, or they are */
+  hash128 key[2]; /* cache_key, by `one_code` */
+  bool asked;     /* NVRTC was asked whether tiles are candidates */
   char warning[512];
   luattn_compile_report *report;
 } run;
@@ -199,7 +200,7 @@ static luattn_status build(compilation *c, run *r, luattn_image **image, luattn_
   if (s->result.cubin == NULL) return ptxas_refuse_all(c, &s->result, err);
   c->planned = (image_plan){.text = ptxas_explain(c, &s->result), .tiles = plan_tiles(&c->at.plan)};
   TRY(compare_lengths(c, &c->planned.tiles, &c->planned.every_length, err));
-  TRY(compilation_memory(c, err)); /* before anything is kept */
+  TRY(compilation_memory(c, err)); /* before anything is stored */
   TRY(make_image(c, r, s, image, err));
   r->report->nvrtc_ms = s->nvrtc_ms;
   r->report->plan_ms = now_ms() - start - s->nvrtc_ms;
@@ -208,7 +209,7 @@ static luattn_status build(compilation *c, run *r, luattn_image **image, luattn_
 
 /* ---- the cache ---- */
 
-/* Its image, with how that was planned; one that does not say is none. */
+/* Takes the cache's image and its plan; an image without a plan is not used. */
 static luattn_status find_one(compilation *c, run *r, bool one_code, luattn_image **image,
                               luattn_error *err) {
   TRY(cache_find(r->dir, r->key[one_code], image, err));
@@ -220,8 +221,8 @@ static luattn_status find_one(compilation *c, run *r, bool one_code, luattn_imag
   return LUATTN_OK;
 }
 
-/* Where all kernels are to be in one code, an image whose kernels would be so anyway is the same as anyone's.
- */
+/* Where all kernels are to be in one code, an image that has only one code in any case is the same for both
+ * keys. */
 static luattn_status find(compilation *c, run *r, luattn_image **image, luattn_error *err) {
   const double start = now_ms();
   for (int one_code = 0; one_code <= (c->target.one_code != 0) && *image == NULL; one_code++) {
@@ -233,7 +234,7 @@ static luattn_status find(compilation *c, run *r, luattn_image **image, luattn_e
   return LUATTN_OK;
 }
 
-/* Publishes an image; what comes in its way is a warning. */
+/* Publishes an image; a failure becomes a warning. */
 static luattn_status keep(const compilation *c, run *r, const luattn_image *image, luattn_error *err) {
   const hash128 key = key_of(r, c, image_get_manifest(image));
   TRY(cache_store(r->dir, key, image, r->warning, sizeof r->warning, err));
@@ -246,9 +247,9 @@ static luattn_status keep(const compilation *c, run *r, const luattn_image *imag
   return LUATTN_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole pipeline ---- */
 
-/* Where images are kept, how many, and by whom they are compiled. */
+/* Where images are kept, how many, and which NVRTC compiles them. */
 static luattn_status look_around(compilation *c, run *r, luattn_error *err) {
   TRY(cache_resolve(c->target.cache_dir, r->dir, sizeof r->dir, err));
   TRY(cache_limit(&r->limit, err));
@@ -262,8 +263,7 @@ static luattn_status image_of(compilation *c, run *r, luattn_image **image, luat
   return keep(c, r, *image, err);
 }
 
-/* The reasons as they are kept, and what is said of this run alone. An NVRTC that was passed over is a fact,
- * too. */
+/* The stored reasons, and notes about this run. An NVRTC that was passed over is noted, too. */
 static luattn_status fill_report(compilation *c, run *r, luattn_error *err) {
   TRY(note_tuned(c, &r->tuned, err));
   if (c->search.failed[0] != 0)
@@ -273,7 +273,7 @@ static luattn_status fill_report(compilation *c, run *r, luattn_error *err) {
   snprintf(r->report->plan, sizeof r->report->plan, "%s%s", c->planned.text, c->note);
   r->report->tiles = c->planned.tiles;
   r->report->every_length = is_for_every_length(c, &r->tuned);
-  fail_clear(err); /* what failed on the way is no warning */
+  fail_clear(err); /* earlier failures are no warning */
   if (r->warning[0] != 0) luattn_warn(err, "%s", r->warning);
   return LUATTN_OK;
 }
@@ -284,10 +284,10 @@ luattn_status pipeline_run(compilation *c, luattn_image **image, luattn_compile_
   luattn_error said;
   if (r == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   r->report = report;
-  TRY(plan_start(&c->spec, &c->target, &c->at.plan, err)); /* the target with its defaults */
+  TRY(plan_start(&c->spec, &c->target, &c->at.plan, err)); /* fills the target's defaults */
   const luattn_status ready = look_around(c, r, &said);
   if (ready != LUATTN_OK) {
-    TRY(pipeline_source(c, err)); /* what is wrong with the target is said first */
+    TRY(pipeline_source(c, err)); /* errors of the target come first */
     if (err != NULL) *err = said;
     return ready;
   }

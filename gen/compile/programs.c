@@ -1,8 +1,8 @@
-/* programs.c: compiles the kernels of an image in two runs of NVRTC, where there are some next to the main
- * one: that takes long, the others a tenth of it to as much again. Two cores then compile an image in the
- * time of its main kernel. NVRTC's front end takes one program at a time, and the main kernel does not wait:
- * the others start when it is through. NVRTC's own threads (--split-compile) leave what ptxas remarks on
- * wgmma out of the log, which plans yield to. */
+/* programs.c: compiles the kernels of an image in two runs of NVRTC, where there are some besides the main
+ * one: that one takes long, the others a tenth of its time to as much again. Two cores then compile an image
+ * in the time of its main kernel. NVRTC's front end takes one program at a time, and the main kernel goes
+ * first. NVRTC's own threads (--split-compile) would drop ptxas's remarks on wgmma from the log, which plans
+ * react to. */
 #include "gen/compile/programs.h"
 
 #include <stdio.h>
@@ -12,7 +12,8 @@
 #include "gen/cache/cache.h"
 #include "gen/plan/policy.h"
 
-/* Which kernels a program has (LUATTN_PART of the templates). Results of the others lie in c->second. */
+/* Which kernels a program contains (LUATTN_PART of the templates). Results of the second program lie in
+ * c->second. */
 typedef enum program_part { PROGRAM_ALL, PROGRAM_MAIN, PROGRAM_OTHERS } program_part;
 
 bool programs_may_be_two(const image_manifest *m) {
@@ -29,7 +30,7 @@ static bool are_two(const compilation *c) { return !c->target.one_code && progra
 
 enum { MAX_OPTIONS = 7 + 4 * POLICY_MAX_LEFT_OUT };
 
-/* No flag of fast arithmetic: ops/math.cuh decides that for each function. `recent`: what not every NVRTC 12
+/* No fast-math flag: ops/math.cuh decides that for each function. `recent`: options that not every NVRTC 12
  * knows. Minimal: without the declarations of textures and of the CUDA runtime, a tenth of the front end's
  * time. No cache: NVRTC would start CUDA to look among the driver's cached kernels, and luattn has a cache of
  * its own. */
@@ -47,7 +48,7 @@ static nvrtc_options options(const compilation *c, program_part part, bool recen
   const int num_left_out =
       recent ? policy_left_out_passes(&c->at.plan, c->mask.rows.period >= MASK_GRID, left_out) : 0;
   for (int i = 0; i < num_left_out; i++) {
-    out[n++] = "-Xnvvm"; /* to NVVM: what follows is for its optimizer */
+    out[n++] = "-Xnvvm"; /* the next option is for NVVM's optimizer */
     out[n++] = "-Xopt";
     out[n++] = "-Xnvvm";
     out[n++] = left_out[i];
@@ -91,7 +92,7 @@ luattn_status programs_ptx(const compilation *c, const nvrtc *lib, nvrtc_result 
   return compile_program(c, lib, PROGRAM_ALL, NULL, 1, out, err);
 }
 
-/* ---- two at once ---- */
+/* ---- two runs at once ---- */
 
 typedef struct second_run {
   const compilation *c;
@@ -117,8 +118,8 @@ static void start_others(void *of_second_run) {
   r->is_due = true;
 }
 
-/* What ptxas said of both, in the first. Without registers for one of them there is no image. What entries of
- * both call stands in both logs. */
+/* Merges the ptxas results of both into the first. Without registers of one of them there is no image.
+ * Functions that entries of both call are in both logs. */
 static void join(nvrtc_result *main, const nvrtc_result *others) {
   const int room = (int)(sizeof main->entry / sizeof main->entry[0]);
   for (int i = 0; i < others->num_entries && main->num_entries < room; i++)
@@ -169,7 +170,7 @@ void programs_keep(const compilation *c, const char *dir, hash128 key, luattn_er
   char path[512];
   const char *text = arena_printf(c->a, "// %s\n\n// ---- config.cuh\n%s\n// ---- spec.cuh\n%s",
                                   err != NULL ? err->message : "", c->at.config, c->at.spec_text);
-  if (text == NULL) return; /* the message stands without it */
+  if (text == NULL) return; /* the message is complete without it */
   cache_keep_source(dir, key, text, path, sizeof path);
   if (err == NULL || path[0] == 0) return;
   const size_t used = strlen(err->message);

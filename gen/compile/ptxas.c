@@ -11,7 +11,7 @@ static bool is_launched(const compilation *c, const char *entry) {
   return false;
 }
 
-/* Spilled bytes of the entries that will be launched and of what they call. */
+/* Spilled bytes of the entries that will be launched and of the functions that they call. */
 static int spilled(const compilation *c, const nvrtc_result *r) {
   int bytes = r->called_spill_bytes;
   for (int i = 0; i < r->num_entries; i++)
@@ -19,7 +19,7 @@ static int spilled(const compilation *c, const nvrtc_result *r) {
   return bytes;
 }
 
-/* A remark weighs more than any spill. */
+/* A remark on wgmma weighs more than any spill. */
 static int damage(const compilation *c, const nvrtc_result *r) {
   return (r->remark != NULL ? 1 << 20 : 0) + spilled(c, r);
 }
@@ -28,7 +28,7 @@ static int spills_accepted(const compilation *c) {
   return policy_spills_accepted(&c->at.plan, &c->at.lowered->rows, c->at.lowered->outlined_work);
 }
 
-/* Each entry by itself, because it is to its own hooks that its spills compare. */
+/* Counts each entry by itself, so that its spills compare with its own hooks. */
 static bool is_accepted(const compilation *c, const nvrtc_result *r) {
   const int accepted = spills_accepted(c);
   if (c->at.lowered->outlined_work == 0) return damage(c, r) <= accepted;
@@ -38,7 +38,7 @@ static bool is_accepted(const compilation *c, const nvrtc_result *r) {
   return ok;
 }
 
-/* What ptxas could not keep in registers, by entry: a plan that spills after all says so. */
+/* Reports, by entry, what ptxas could not keep in registers, for plans that spill after all. */
 const char *ptxas_explain(const compilation *c, const nvrtc_result *r) {
   const char *why = c->at.why;
   if (r->remark != NULL) {
@@ -66,7 +66,7 @@ const char *ptxas_explain(const compilation *c, const nvrtc_result *r) {
   return why;
 }
 
-/* Tiles that are picked were measured or are about to be. What ptxas could not do well does not take part. */
+/* Requested tiles were measured or are about to be: those that ptxas handles badly are refused. */
 luattn_status ptxas_refuse_picked(const compilation *c, const nvrtc_result *r, luattn_error *err) {
   const plan *p = &c->at.plan;
   if (r->remark != NULL)
@@ -80,7 +80,7 @@ luattn_status ptxas_refuse_picked(const compilation *c, const nvrtc_result *r, l
       p->tile_m, p->tile_n, p->threads, p->stages, spilled(c, r), spills_accepted(c));
 }
 
-/* After the last choice of tiles. */
+/* Decides after the last choice of tiles. */
 luattn_status ptxas_refuse_all(const compilation *c, const nvrtc_result *r, luattn_error *err) {
   const plan *p = &c->at.plan;
   return luattn_fail(

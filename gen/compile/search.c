@@ -6,7 +6,7 @@
 #include "gen/compile/programs.h"
 #include "gen/compile/ptxas.h"
 
-/* What is wrong with an attempt, if anything. CROWDED: it is known to do better in other tiles. */
+/* What is wrong with an attempt, if anything. CROWDED: it is known to do better with other tiles. */
 typedef enum verdict { FITS, REPLANNED, CROWDED, UNFIT, SPILLS } verdict;
 
 static double now_ms(void) {
@@ -42,8 +42,8 @@ static luattn_status open_nvrtc(compilation *c, search *s, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* NVRTC over c->at, which is kept if it is the best so far. What was found good stays, whatever comes of a
- * better one. */
+/* Runs NVRTC over c->at, and keeps the result if it is the best so far. A good result stays, even if a later
+ * attempt fails. */
 static luattn_status ask_ptxas(compilation *c, search *s, verdict *v, luattn_error *err) {
   nvrtc_result others;
   int spills;
@@ -65,8 +65,8 @@ static luattn_status ask_ptxas(compilation *c, search *s, verdict *v, luattn_err
   return LUATTN_OK;
 }
 
-/* The plan to try after what c->at turned out to be; false: there is none. A plan that spills more first
- * gives up bias rows that are read ahead, and then gives way to the next of the table. */
+/* Plans the next attempt, given how c->at turned out; false: there is none. A plan that spills more first
+ * drops staged bias rows, and then yields to the next of the table. */
 static bool replan(compilation *c, search *s, verdict v) {
   if (v == REPLANNED) return true;
   if (v == CROWDED && s->crowded.lowered == NULL) s->crowded = c->at;
@@ -75,11 +75,11 @@ static bool replan(compilation *c, search *s, verdict v) {
   if (s->found) return false;
   if (attempt_next_tiles(c)) return true;
   if (s->takes_crowded) return false;
-  c->at = s->crowded; /* all others are crowded, too */
+  c->at = s->crowded; /* all others are crowded as well */
   return s->takes_crowded = s->made = true;
 }
 
-/* Before ptxas is asked, each of whose answers takes as long as a compilation. */
+/* Estimates before asking ptxas, each of whose answers takes as long as a compilation. */
 static verdict judge_lowered(compilation *c) {
   if (attempt_for_softcap(c)) return REPLANNED;
   return c->at.lowered->crowded && !c->at.plan.forced ? CROWDED : FITS;

@@ -6,31 +6,31 @@
 #include "gen/compile/compilation.h"
 
 typedef struct search {
-  /* What is asked for. */
-  bool compiles;   /* else ptxas is not asked, and c->at is the first choice that it would be */
-  const char *dir; /* where a source is kept that NVRTC refuses, */
+  /* The request. */
+  bool compiles;   /* otherwise ptxas is not run, and c->at is the first choice that it would see */
+  const char *dir; /* where a source that NVRTC refuses is kept, */
   hash128 key;     /* and under which name */
 
-  /* What came of it, with `compiles`. */
+  /* The result, if `compiles`. */
   attempt best;
-  nvrtc_result result, others; /* of the best one */
-  nvrtc_result last;           /* of the last one */
-  bool fits;                   /* the best one is good */
-  double nvrtc_ms;             /* 0: it was not asked */
+  nvrtc_result result, others; /* of the best attempt */
+  nvrtc_result last;           /* of the last attempt */
+  bool fits;                   /* the best attempt is good */
+  double nvrtc_ms;             /* 0: NVRTC did not run */
 
-  /* On the way. */
+  /* The state of the loop. */
   nvrtc lib;
   bool is_open;
-  int least;            /* spills of the best one; -1: there is none */
-  bool found;           /* it is good, and a better one is looked for */
-  bool made;            /* c->at is, and the loop goes on with it */
-  attempt crowded;      /* the first one that is; lowered NULL: none */
-  bool takes_crowded;   /* or there is no more need to look for others */
+  int least;            /* spills of the best attempt; -1: none so far */
+  bool found;           /* a good attempt exists, and a better one is looked for */
+  bool made;            /* c->at is made, and the loop goes on with it */
+  attempt crowded;      /* the first crowded attempt; lowered NULL: none */
+  bool takes_crowded;   /* crowded attempts are acceptable: no others need be looked for */
   luattn_error refusal; /* why the first attempt could not be made */
 } search;
 search *search_new(compilation *c); /* NULL: out of memory */
 
-/* Errors: those of plan_choose, of the first attempt where no other can be made, and of NVRTC. */
+/* Errors: those of plan_choose, of the first attempt if no other can be made, and of NVRTC. */
 luattn_status search_tiles(compilation *c, search *s, luattn_error *err);
 
 #endif

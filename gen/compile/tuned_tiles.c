@@ -44,7 +44,7 @@ static void record_write(const tuned_record *r, hash128 key, hash128 origin, con
   memcpy(text, head, HEAD_SIZE);
 }
 
-/* One without the plan's own tiles is of an earlier build. */
+/* A record without the plan's own tiles is of an earlier build. */
 static void record_read(const char *text, hash128 key, hash128 origin, tuned_record *out) {
   char head[HEAD_SIZE + 1], check[33], version[32], name[33], from[33], want[33], gain[REAL_SIZE], *end;
   out->state = TUNED_DAMAGED;
@@ -60,7 +60,7 @@ static void record_read(const char *text, hash128 key, hash128 origin, tuned_rec
   out->gain = real_read(gain, &end);
   if (end == gain || *end != 0) return;
   hash_hex(key, want);
-  if (strcmp(name, want) != 0) return; /* copied here from elsewhere */
+  if (strcmp(name, want) != 0) return; /* copied from another name */
   hash_hex(origin, want);
   const bool same = read == 22 && strcmp(version, LUATTN_VERSION) == 0 && strcmp(from, want) == 0;
   out->state = same ? TUNED_SOUND : TUNED_STALE;
@@ -68,7 +68,7 @@ static void record_read(const char *text, hash128 key, hash128 origin, tuned_rec
 
 /* ---- looking up ---- */
 
-/* The names are too large for a stack that planning goes on with. */
+/* The paths are too large for a stack on which planning goes on. */
 luattn_status tuned_find(compilation *c, tuned_record found[2], luattn_error *err) {
   char *dir = arena_new(c->a, PATH_SIZE), *text[2];
   hash128 keys[2], origin = {0, 0};

@@ -1,4 +1,5 @@
-/* tuning.c: answers about tiles: the plan's, those that could be measured, and which are remembered. */
+/* tuning.c: answers questions about tiles: the plan's, those that could be measured, and which are
+ * remembered. */
 #include <math.h>
 
 #include "common/host.h"
@@ -6,7 +7,7 @@
 #include "gen/compile/pipeline.h"
 #include "gen/compile/tuned_tiles.h"
 
-/* What questions are asked with; each reads its own. */
+/* The state of a question; each question uses a part of it. */
 typedef struct tiles_call {
   const luattn_spec *spec;
   const luattn_target *target;
@@ -69,7 +70,7 @@ luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_targe
   return host_run(answer_candidates, &call, err);
 }
 
-/* ---- what is remembered ---- */
+/* ---- records ---- */
 
 enum { MAX_PATH = 4096 };
 
@@ -90,7 +91,7 @@ static luattn_status store(compilation *c, double gain, char *path, size_t size,
         err, LUATTN_INVALID,
         "tuned: there is no cache on disk to remember tiles beside, as its directory is empty; "
         "name one with cache_dir or LUATTN_CACHE_DIR");
-  if (tiles != NULL) TRY(plan_choose(c->a, &c->spec, &c->target, &p, err)); /* a candidate? */
+  if (tiles != NULL) TRY(plan_choose(c->a, &c->spec, &c->target, &p, err)); /* fails if it is no candidate */
   luattn_target other = c->target;
   other.tiles = NULL, other.lengths = c->target.lengths == LUATTN_LONG ? LUATTN_SHORT : LUATTN_LONG;
   c->target.tiles = NULL;
@@ -100,7 +101,7 @@ static luattn_status store(compilation *c, double gain, char *path, size_t size,
   r.other = plan_tiles(&p);
   if (tiles != NULL) r.tiles = *tiles;
   TRY(plan_start(&c->spec, &c->target, &c->at.plan, err));
-  TRY(nvrtc_open_first(&c->search, &c->nvrtc, &lib, err)); /* the one that they were compiled with */
+  TRY(nvrtc_open_first(&c->search, &c->nvrtc, &lib, err)); /* the NVRTC that compiled them */
   return tuned_store(c, tiles != NULL ? &r : NULL, path, size, err);
 }
 
