@@ -1,11 +1,11 @@
-/* backward.c: gradients row by row from the derived expressions, in double. */
+/* backward.c: computes gradients row by row from the derived expressions, in double. */
 #include <math.h>
 #include <string.h>
 
 #include "common/choices.h"
 #include "gen/cpu/score_row.h"
 
-/* Gradients of parameters: a value and its indices for each term. */
+/* Gradients of parameters: for each term a value and its indices. */
 typedef struct term_program {
   const derived_terms *terms;
   cpu_program program;   /* for each term its value, then its indices */
@@ -13,8 +13,8 @@ typedef struct term_program {
   int num_roots;
 } term_program;
 
-/* Gradients, or what cpu_gradient_noise, cpu_gradient_kinks or cpu_backward_score_noise says in their place.
- */
+/* Computes gradients, or what cpu_gradient_noise, cpu_gradient_kinks or cpu_backward_score_noise writes in
+ * their place. */
 typedef enum purpose { GRADIENTS, PARAMETER_NOISE, TENSOR_NOISE, KINKS, SCORE_NOISE } purpose;
 
 typedef struct backward {
@@ -22,7 +22,7 @@ typedef struct backward {
   purpose purpose; /* noise: sums of squares of magnitudes instead of values */
   double unit;     /* KINKS */
   bool magnifies;  /* SCORE_NOISE: cpu_magnifies_scores */
-  double row_size; /* and |lse| of the row */
+  double row_size; /* |lse| of the row */
   cpu_scores scores;
   cpu_program rows, element; /* row numbers; prob and ds */
   term_program row_terms, element_terms;
@@ -43,7 +43,7 @@ static bool has_parameters(const backward *w) {
   return w->purpose == GRADIENTS || w->purpose == PARAMETER_NOISE || w->purpose == SCORE_NOISE;
 }
 
-/* Are gradients of q, k and v sums of squares? */
+/* Whether gradients of q, k and v are written as sums of squares. */
 static bool squares_tensors(const backward *w) {
   return w->purpose == TENSOR_NOISE || w->purpose == SCORE_NOISE;
 }
@@ -91,7 +91,7 @@ static size_t input_offset(const cpu_view *t, int n_index, const double *const *
   return at;
 }
 
-/* weight: factors of the values, for each lane; NULL: 1. */
+/* weight: factors of the values, one a lane; NULL: 1. */
 static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int count, const double *weight) {
   if (t->num_roots == 0 || !has_parameters(w)) return;
   double *out[MAX_ROOTS];
@@ -114,7 +114,7 @@ static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int 
   }
 }
 
-/* Row numbers from what forward saved; false if the row kept nothing. */
+/* Row numbers from what forward saved; returns false if the row kept nothing. */
 static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
   const cpu_problem *p = &w->p;
   const derived_spec *derived = &p->spec->derived;
@@ -132,7 +132,7 @@ static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
     const double part = view_get(&w->dout, element) * view_get(&w->o, element);
     delta += is_noise(w) ? part * part : part;
   }
-  if (is_noise(w)) delta = sqrt(delta); /* each product brings its own rounding of o */
+  if (is_noise(w)) delta = sqrt(delta); /* each product has a rounding of o of its own */
   lanes->final = final;
   lanes->delta = delta;
   lanes->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
@@ -143,16 +143,16 @@ static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
   return true;
 }
 
-/* How far three values of a function are apart, where it makes the relative error `unit` of a score a hundred
- * times as large: at a jump, or where it is steep, as the slope of a square root is next to 0. What it makes
- * of others is within the tolerance that everything has. */
+/* How far three values of a function are apart, where the relative error `unit` of a score grows a
+ * hundredfold: at a jump, or where it is steep, as a square root is next to 0. Smaller effects are within the
+ * general tolerance. */
 static double jump(double low, double middle, double high, double unit) {
   const double least = fmin(fmin(low, middle), high), most = fmax(fmax(low, middle), high);
   return most - least > 100 * unit * (fabs(least) + fabs(most)) ? most - least : 0;
 }
 
-/* In place of the kept elements' values: how far they jump where their score moves by as much as rounding may
- * move it, which is w->unit of the products that it is a sum of. */
+/* Replaces the kept elements' values by how far they jump when their score moves by its rounding error:
+ * w->unit of the products that it is a sum of. */
 static void run_kinks(backward *w, cpu_lanes *lanes, int count, const double *score, double *prob,
                       double *ds) {
   const cpu_problem *p = &w->p;
@@ -179,7 +179,7 @@ static void run_kinks(backward *w, cpu_lanes *lanes, int count, const double *sc
   }
 }
 
-/* The elements' values times sqrt(s^2 + lse^2), s being what the online function sees. */
+/* Multiplies the elements' values by sqrt(s^2 + lse^2), s being the argument of the online function. */
 static void run_score_noise(backward *w, cpu_lanes *lanes, int count, double *size, double *prob,
                             double *ds) {
   const double *score = lanes->score;
@@ -193,7 +193,7 @@ static void run_score_noise(backward *w, cpu_lanes *lanes, int count, double *si
   }
 }
 
-/* What the element adds to a gradient: a product, or with KINKS how large it may be, or its square. */
+/* What the element adds to a gradient: a product; with KINKS its largest magnitude; or its square. */
 static double product(const backward *w, double a, double b) {
   const double x = a * b;
   return w->purpose == KINKS ? fabs(x) : squares_tensors(w) ? x * x : x;
@@ -258,8 +258,8 @@ static luattn_status backward_run(backward *w, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* One gradient on its way out: through its input mod into the caller's tensor, which may be absent: the
- * parameters of the mod still count. */
+/* Writes one gradient through its input mod into the caller's tensor, which may be absent: the mod's
+ * parameters take theirs all the same. */
 typedef struct finish_rule {
   const cpu_view *from, *to;
   ir_ref mod;
@@ -334,7 +334,7 @@ static luattn_status open_arrays(backward *w, luattn_error *err) {
   return ok ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
 }
 
-/* What forward left, and the gradients that come in. */
+/* Opens forward's results and the incoming gradients. */
 static luattn_status open_rows(backward *w, const luattn_args *args, luattn_error *err) {
   const cpu_problem *p = &w->p;
   const luattn_spec *spec = p->spec;
@@ -390,7 +390,7 @@ static luattn_status backward_open(backward *w, const luattn_spec *spec, const l
   return open_arrays(w, err);
 }
 
-/* q', k' and v' through their mods, then the parameters. */
+/* Writes the gradients of q', k' and v' through their mods, then those of the parameters. */
 static luattn_status backward_finish(backward *w, luattn_error *err) {
   const cpu_problem *p = &w->p;
   const traced_spec *t = &p->spec->traced;
@@ -458,7 +458,7 @@ luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *arg
   return run(spec, args, LUATTN_F64, TENSOR_NOISE, 0, err);
 }
 
-/* Does anything read a score that is not continuous, or has slopes without bound? */
+/* Whether anything that is not continuous, or has unbounded slopes, reads a score. */
 static bool has_kinks(const ir *g) {
   static const ir_op steps[] = {IR_LT,  IR_LE,   IR_EQ,    IR_NE,  IR_SIGN, IR_FLOOR, IR_FLOORDIV,
                                 IR_MOD, IR_SQRT, IR_RSQRT, IR_LOG, IR_LOG2, IR_POW};

@@ -8,9 +8,10 @@
 #include "gen/cpu/cpu.h"
 
 #define MAX_DIM 65536
-#define MAX_LEN (1 << 30) /* positions and a tile more fit an int; kernels have the same limit */
+#define MAX_LEN (1 << 30) /* positions plus a tile fit an int; kernels have the same limit */
 
-/* Kernels for these tensors, or in this precision, compute in double: then they may be given doubles. */
+/* Kernels for these tensors, or in this precision, compute in double: then scale and scalars may be any
+ * doubles. */
 static bool is_float64(const luattn_args *args, luattn_dtype precision) {
   return precision == LUATTN_F64 &&
          (args->q == NULL || (args->q->dtype.code == kDLFloat && args->q->dtype.bits == 64));
@@ -103,7 +104,7 @@ static luattn_status read_grad(const luattn_input_info *info, const luattn_input
   return view_open(&rule, given->grad, out, err);
 }
 
-/* "b, free": as the spec writes them. */
+/* Formats "b, free", as the spec writes axes. */
 static void axes_text(const luattn_input_info *info, char *out, size_t size) {
   static const char *const names[] = {[-LUATTN_AXIS_FREE] = "free", [-LUATTN_AXIS_B] = "b",
                                       [-LUATTN_AXIS_H] = "h",       [-LUATTN_AXIS_HKV] = "hkv",
@@ -225,7 +226,7 @@ static luattn_status open_mask(const traced_spec *t, cpu_problem *p, luattn_erro
   return p->bounds != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
 }
 
-/* One tensor to doubles, through its input mod. */
+/* Converts one tensor to doubles, through its input mod. */
 static luattn_status convert(cpu_problem *p, const cpu_view *from, ir_ref mod, int heads, double **out,
                              luattn_error *err) {
   const int len = (int)from->shape[2], dim = (int)from->shape[3];
@@ -245,7 +246,7 @@ static luattn_status convert(cpu_problem *p, const cpu_view *from, ir_ref mod, i
           for (int d = 0; d < count; d++) x[d] = row[d0 + d], channel[d] = d0 + d;
           cpu_lanes lanes = {.p = p, .b = b, .h = h, .pos0 = i, .d = channel, .x = x};
           program_run(&program, &lanes, count, (double *const[]){y});
-          round_all(p->precision, y, count); /* q', k' and v' are tensors too */
+          round_all(p->precision, y, count); /* q', k' and v' are stored tensors as well */
           memcpy(row + d0, y, (size_t)count * sizeof *y);
         }
       }
@@ -290,7 +291,7 @@ luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool 
   return luattn_fail(err, LUATTN_INVALID, "cpu: %s", message);
 }
 
-/* Which inputs the expression under `root` loads. Arguments stand before their users. */
+/* Finds the inputs that the expression under `root` loads. Arguments come before their users. */
 static luattn_status find_loads(const cpu_problem *p, ir_ref root, bool *loads, luattn_error *err) {
   bool *used = arena_array(p->a, ir_count(p->g), sizeof *used);
   if (used == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");

@@ -32,7 +32,7 @@ void round_all(luattn_dtype type, double *x, int n);
 
 typedef enum view_kind { VIEW_REAL, VIEW_INT, VIEW_BOOL } view_kind;
 
-/* What a tensor must be. */
+/* The requirements on a tensor. */
 typedef struct view_rule {
   const char *name, *axes; /* for messages: "k", "batch, heads_kv, kv_len, head_dim" */
   int ndim;
@@ -42,7 +42,7 @@ typedef struct view_rule {
   bool shape_only; /* its data does not matter */
 } view_rule;
 
-/* What a call of the CPU path is given, for host_run. */
+/* The arguments of a CPU call, for host_run. */
 typedef struct cpu_call {
   const luattn_spec *spec;
   const luattn_args *args;
@@ -56,7 +56,7 @@ typedef struct cpu_problem {
   const luattn_spec *spec;
   ir *g; /* a clone: the spec's own is shared */
   int batch, heads, heads_kv, group, q_len, kv_len, dim, dim_v;
-  luattn_dtype precision; /* what intermediates are rounded to; LUATTN_F64: nothing */
+  luattn_dtype precision; /* type that intermediates are rounded to; LUATTN_F64: not rounded */
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
   double scale;
   double scalar[32];
@@ -68,18 +68,18 @@ typedef struct cpu_problem {
   double *q, *k, *v; /* after the input mods, [batch][heads][len][dim] */
 } cpu_problem;
 
-/* The arguments (choices_take), checked and converted. */
+/* Checks and converts the arguments (choices_take). */
 luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, bool is_forward,
                            luattn_dtype precision, arena *a, cpu_problem *out, luattn_error *err);
-/* After all tensors of the pass have been opened: what it writes shares memory with nothing else. */
+/* Called after all tensors of the pass have been opened: checks that outputs overlap nothing else. */
 luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward,
                             luattn_error *err);
-/* Only what the mask depends on: the lengths of q and k, scalars, and the inputs that it reads; others may be
- * missing. */
+/* Opens only what the mask depends on: the lengths of q and k, scalars, and the inputs that it reads; others
+ * may be missing. */
 luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *out,
                                 luattn_error *err);
 
-/* What the lanes of one run see. A NULL array means the scalar beside it holds for all lanes. */
+/* What the lanes of one run read. Where an array is NULL, the scalar of the same name holds for all lanes. */
 typedef struct cpu_lanes {
   const cpu_problem *p;
   int b, h;
@@ -103,30 +103,30 @@ void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *cons
 /* Replaces REAL roots by their magnitudes (magnitude.c). */
 luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *err);
 
-/* What rounding does to gradients: writes sqrt(sum of squared magnitudes of the contributions) in place of
- * each gradient. Independent relative errors r of the contributions move a gradient by about r times this,
+/* The effect of rounding on gradients: replaces each gradient by sqrt(sum of squared magnitudes of its
+ * contributions). Independent relative errors r of the contributions change a gradient by about r times this,
  * however much cancels in it. */
 luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
-/* What rounding does where a derivative jumps, as relu's does at 0, or is steep, as that of a square root is:
- * writes in place of dq, dk and dv how far each element may move when every score is off by up to
- * unit * sum |q_d * k_d| * scale. Gradients of inputs and scalars are left alone. *some: whether scores meet
- * anything of the kind; else nothing is written. */
+/* The effect of rounding where a derivative jumps, as relu's at 0, or is steep, as that of a square root:
+ * replaces dq, dk and dv by how far each element may change when every score is off by up to unit * sum |q_d
+ * * k_d| * scale. Gradients of inputs and scalars are not touched. *some: whether scores meet any such
+ * function; if not, nothing is written. */
 luattn_status cpu_gradient_kinks(const luattn_spec *spec, const luattn_args *args, double unit, bool *some,
                                  luattn_error *err);
 
-/* What the rounding of scores does. A score of magnitude |s| is off by up to a unit roundoff of that, and so
- * is the row number lse. Where weights are exponentials, and the like, of scores, each is off by that as a
- * relative error, and so is what it adds to an output or a gradient. Writes sqrt(sum of squares of size *
+/* The effect of rounded scores. A score of magnitude |s| is off by up to a unit roundoff of that, and so is
+ * the row number lse. Where weights are exponentials of scores, or similar, each has that as a relative
+ * error, and so has what it adds to an output or a gradient. Writes sqrt(sum of squares of size *
  * contribution) in place of o, where size is |s|, or of each gradient, where it is sqrt(s^2 + lse^2):
- * independent relative errors r of scores and lse move it by about r times this. *exponent, which may be
- * NULL: the largest mean of |s| over a row's weights, by which row sums of weights move. All is 0 where
- * weights are no more than products and powers of scores: these keep relative errors as they are. `args` of
+ * independent relative errors r of scores and lse change it by about r times this. *exponent, which may be
+ * NULL: the largest mean of |s| over a row's weights, which scales the error of row sums of weights. All is 0
+ * where weights are only products and powers of scores, which keep relative errors as they are. `args` of
  * backward have forward's own o, lse and saved. */
 luattn_status cpu_forward_score_noise(const luattn_spec *spec, const luattn_args *args, double *exponent,
                                       luattn_error *err);
 luattn_status cpu_backward_score_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
-/* Are weights exponentials, and the like, of scores? */
+/* Whether weights are exponentials of scores, or similar. */
 bool cpu_magnifies_scores(const luattn_spec *spec);
 
 #define CPU_Q_AXES "batch, heads, q_len, head_dim"
@@ -136,7 +136,7 @@ bool cpu_magnifies_scores(const luattn_spec *spec);
 #define CPU_O_AXES CPU_ROW_AXES ", head_dim_v"
 #define CPU_SAVED_AXES "num_saved, " CPU_ROW_AXES
 
-/* For a tensor `name` that is given though the online function has no lse. */
+/* The error for a tensor `name` that is given though the online function has no lse. */
 luattn_status refuse_lse(const luattn_spec *spec, const char *name, luattn_error *err);
 
 /* Class of the tile [q0, q1] x [kv0, kv1], which lies inside the lengths: 0 empty, 1 partial, 2 full. */

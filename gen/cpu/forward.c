@@ -1,4 +1,4 @@
-/* forward.c: the online function over tiles of kept scores, one row of a tile at a time, in double. */
+/* forward.c: runs the online function over tiles of kept scores, one row of a tile at a time, in double. */
 #include <math.h>
 #include <string.h>
 
@@ -60,7 +60,7 @@ static double online_step(const forward *f, cpu_lanes *lanes, int count, double 
   return values[0];
 }
 
-/* A row's sums of what scores' roundings move, in units of them. */
+/* A row's sums of the effects of rounded scores. */
 typedef struct row_noise {
   double size[IR_LANES]; /* of the tile's scores */
   double weight, moved;  /* sums of |p| and of |s| |p| */
@@ -96,8 +96,7 @@ static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const doubl
   for (int i = 0; i < f->num_out; i++) out[i] = &values[i];
   lanes->state = state;
   lanes->out = 1;
-  /* A row that keeps nothing still has row numbers, those of the state it started with: backward may read
-   * them. */
+  /* A row that keeps nothing still has row numbers, those of the initial state: backward may read them. */
   program_run(&f->finish, lanes, 1, out);
   for (int d = 0; d < dim_v; d++)
     view_set(&f->o, (int64_t[]){lanes->b, lanes->h, q, d},

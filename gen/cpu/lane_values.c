@@ -1,9 +1,9 @@
-/* lane_values.c: what variables and gathers mean while a program runs over the lanes of a tile row. */
+/* lane_values.c: supplies variables and gathers to a program that runs over the lanes of a tile row. */
 #include <math.h>
 
 #include "gen/cpu/cpu.h"
 
-/* Of one value a lane; NULL: all lanes have the same. */
+/* Fills from one value a lane; NULL: all lanes have the same. */
 static const double *lane_values(const cpu_lanes *c, ir_var v) {
   switch (v) {
     case VAR_SCORE:
@@ -25,7 +25,7 @@ static const double *lane_values(const cpu_lanes *c, ir_var v) {
   }
 }
 
-/* Of all lanes. A NaN would show what no expression has left after analysis. */
+/* Fills all lanes. A NaN exposes variables that should not be left after analysis. */
 static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
   const cpu_problem *p = c->p;
   switch (v) {
@@ -69,7 +69,7 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
     case VAR_D:
     case VAR_DP:
     case VAR_GRAD:
-      return 0; /* who runs the program gives the lanes' values where it has any */
+      return 0; /* the caller of the program fills these */
     case VAR_P:
     case VAR_DOT:
     case VAR_TILE:
@@ -97,7 +97,7 @@ static void lane_load(void *user, uint32_t input, int n_index, const double *con
                       double *out) {
   const cpu_lanes *c = user;
   const cpu_view *t = &c->p->input[input];
-  const bool empty = view_is_empty(t); /* a row gathers even where there are no keys: it gets 0 */
+  const bool empty = view_is_empty(t); /* a row gathers even where there are no keys: it reads 0 */
   for (int i = 0; i < lanes; i++) {
     if (empty) {
       out[i] = 0;

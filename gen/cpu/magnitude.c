@@ -1,5 +1,5 @@
-/* magnitude.c: how large the parts of an expression are before they cancel: |a| + |b| for a + b and a - b,
- * and so on up. A rounding error made in a part is small beside this, not beside the result. */
+/* magnitude.c: builds the magnitude of an expression's parts before they cancel: |a| + |b| for a + b and a -
+ * b, and so on upwards. A rounding error of a part is small relative to this, not to the result. */
 #include "gen/cpu/cpu.h"
 
 static ir_ref magnitude(ir *g, ir_ref r, ir_ref *done) {
@@ -28,7 +28,7 @@ static ir_ref magnitude(ir *g, ir_ref r, ir_ref *done) {
 }
 
 luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *err) {
-  ir_ref *done = arena_array(a, ir_count(g), sizeof *done); /* nodes made on the way are never looked up */
+  ir_ref *done = arena_array(a, ir_count(g), sizeof *done); /* nodes built meanwhile are never looked up */
   if (done == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   for (int i = 0; i < n; i++) roots[i] = magnitude(g, roots[i], done);
   return ir_failed(g) ? luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory") : LUATTN_OK;

@@ -1,4 +1,4 @@
-/* mask_tiles.c: tile classes on the CPU, for the CPU path and for pictures of a mask. */
+/* mask_tiles.c: classifies tiles on the CPU, for the CPU path and for pictures of a mask. */
 #include <float.h>
 #include <math.h>
 
@@ -49,8 +49,8 @@ static ir_bounds box_variable(void *user, ir_var v, uint32_t index, ir_type type
 
 static long long clamp_to(long long x, long long size) { return x < 0 ? 0 : x >= size ? size - 1 : x; }
 
-/* Scans the part of an input that the index box covers: the CPU can afford what a kernel reads from block
- * minima. */
+/* Scans the part of an input that the index box covers: a kernel would read block minima, but the CPU can
+ * afford this. */
 static ir_bounds box_load(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
   const tile_box *t = user;
   const cpu_view *view = &t->p->input[input];
@@ -66,7 +66,7 @@ static ir_bounds box_load(void *user, uint32_t input, ir_type type, int n_index,
       for (at[2] = lo[2]; at[2] <= hi[2]; at[2]++) {
         for (at[3] = lo[3]; at[3] <= hi[3]; at[3]++) {
           const double x = view_get(view, at);
-          low = fmin(low, x); /* neither takes NaN */
+          low = fmin(low, x); /* fmin and fmax ignore NaN */
           high = fmax(high, x);
           nan |= isnan(x) != 0;
         }
@@ -130,7 +130,7 @@ luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args
   return host_run(tiles_within, &(tiles_call){spec, &used, b, h, tile_m, tile_n, out}, err);
 }
 
-/* The elements that a partial tile keeps, by the predicate. */
+/* Counts the elements that a partial tile keeps, by the predicate. */
 static int64_t count_partial(const cpu_problem *p, const cpu_program *keep, int b, int h, int q0, int q1,
                              int kv0, int kv1) {
   double kv_idx[IR_LANES], kept[IR_LANES];
@@ -178,7 +178,7 @@ static luattn_status count_within(void *arguments, luattn_error *err) {
   luattn_status status = problem_open_mask(spec, given->args, a, &p, err);
   if (status == LUATTN_OK) status = program_open(a, p.g, &mask, mask != IR_NONE, &keep, err);
   if (status == LUATTN_OK) {
-    /* One head stands for all whose number the mask does not read. */
+    /* One head counts for all whose number the mask does not read. */
     const bool by_batch = mask != IR_NONE && ir_uses(p.g, mask, VAR_B),
                by_head = mask != IR_NONE && ir_uses(p.g, mask, VAR_H);
     int64_t all, count = 0;

@@ -1,4 +1,4 @@
-/* view.c: tensors of any type and strides, read and written as double. */
+/* view.c: reads and writes tensors of any type and strides as double. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "common/overlap.h"
 #include "gen/cpu/cpu.h"
 
-#define DLPACK_BOOL 6 /* kDLBool of DLPack 1.0; before, a byte of 0 or 1 stood for it */
+#define DLPACK_BOOL 6 /* kDLBool of DLPack 1.0; earlier versions use a byte of 0 or 1 */
 
 static double half_to_double(uint16_t h) {
   const int sign = h >> 15, exponent = (h >> 10) & 31, mantissa = h & 1023;
@@ -32,7 +32,7 @@ static uint16_t double_to_half(double x) {
   const uint16_t sign = signbit(x) ? 0x8000u : 0u;
   const double y = fabs(x);
   if (isnan(x)) return (uint16_t)(sign | 0x7e00u);
-  if (y == 0) return sign; /* frexp has no exponent for it */
+  if (y == 0) return sign; /* frexp has no exponent for 0 */
   if (y >= 65520.0) return (uint16_t)(sign | 0x7c00u);
   int exponent;
   frexp(y, &exponent); /* y = m * 2^exponent, m in [0.5, 1) */
@@ -52,7 +52,8 @@ static uint16_t double_to_bf16(double x) {
   uint32_t bits;
   memcpy(&bits, &f, sizeof bits);
   if ((double)f != x) {
-    /* f was rounded once: make it round to odd, so that the second rounding is as if from x itself. */
+    /* Turns the single rounding of f into round to odd, so that the second rounding is as if from x
+     * itself. */
     const int too_far = fabs((double)f) > fabs(x);
     if (too_far) bits -= 1;
     bits |= 1;
