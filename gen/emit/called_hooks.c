@@ -1,5 +1,4 @@
-/* called_hooks.c: prints hooks out of line, with the parameters that they are given, and the calls of them.
- */
+/* called_hooks.c: prints outlined hooks with their parameters, and the calls of them. */
 #include "gen/emit/write.h"
 
 void outline_open(writer *w, const char *type, const char *name, int has, const char *state,

@@ -7,7 +7,7 @@ static bool sums_gradients(const traced_spec *t) {
   return any;
 }
 
-/* What the spec does without is not even read: that takes time too. */
+/* Headers for features that the spec lacks are skipped: reading them takes time. */
 static void write_includes(writer *w) {
   const traced_spec *t = writer_traced(w);
   text_add(&w->out, "#pragma once\n");
@@ -44,7 +44,7 @@ luattn_status emit_spec(const lowered *f, const char **out, luattn_error *err) {
   if (w == NULL || !writer_open(w, f))
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", name);
   emit_name_slots(w);
-  if (!w->failed) write_spec(w); /* a name that is missing was refused memory */
+  if (!w->failed) write_spec(w); /* a missing name means out of memory */
   *out = text_get(&w->out);
   if (text_failed(&w->out) || *out == NULL || arena_failed(f->a))
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", name);

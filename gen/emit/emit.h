@@ -1,13 +1,13 @@
-/* emit.h: prints a lowered spec and a plan as CUDA text, and decides nothing. spec.cuh fulfils
+/* emit.h: prints a lowered spec and a plan as CUDA text, without any decision of its own. spec.cuh fulfils
  * templates/contract/contract.cuh; config.cuh names the plan's constants. */
 #ifndef LUATTN_GEN_EMIT_H
 #define LUATTN_GEN_EMIT_H
 
 #include "gen/lower/lowered.h"
 
-/* spec.cuh. Errors: LUATTN_NO_MEMORY. */
+/* Prints spec.cuh. Errors: LUATTN_NO_MEMORY. */
 luattn_status emit_spec(const lowered *f, const char **text, luattn_error *err);
-/* config.cuh; `rows` of the spec that it goes with. */
+/* Prints config.cuh; `rows` as in the spec.cuh that goes with it. */
 luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const char **text,
                           luattn_error *err);
 

@@ -12,47 +12,47 @@
 #define BREAK ",\n    "
 #define NO_ELEMENT "0"
 
-/* spec_struct.c. Spec is one struct for each concept of templates/contract; what it lacks is among its bases,
- * by a type of contract/absent.cuh. */
+/* spec_struct.c. Spec is one struct for each concept of templates/contract; for what it lacks it has a base
+ * of contract/absent.cuh. */
 typedef struct absence {
   bool holds;
   const char *type;
 } absence;
-/* `base`: NULL, or a base in any case. */
+/* `base`: a base that is always there, or NULL. */
 void open_struct(writer *w, const char *name, const char *base, const absence *lacks, int n);
 void close_struct(writer *w);
 
 typedef struct constant {
   const char *name;
   int value;
-  bool absent; /* a base has it */
+  bool absent; /* provided by a base */
 } constant;
 /* `type`: "bool" or "int". */
 void print_constants(writer *w, const char *type, const constant *c, int n);
-/* `static constexpr type name(int i)`, given its values. */
+/* Prints `static constexpr type name(int i)`, given its values. */
 void print_table(writer *w, const char *type, const char *name, const char *const *values, int n,
                  const char *otherwise);
 
 void open_function(writer *w, const char *signature);
 void close_function(writer *w);
-/* Of a struct with one array of Real, x. */
+/* Prints a struct with one array of Real, x. */
 void return_array(writer *w, const ir_ref *values, int n);
-/* A function of one expression. */
+/* Prints a function that returns one expression. */
 void expression_function(writer *w, const char *name, const char *signature, int has, const char *state,
                          const char *element, ir_ref r);
 
-/* slots.c: struct Head, Row and Col: their types, and the functions that fill them. */
+/* slots.c: struct Head, Row and Col: prints their types, and the functions that fill them. */
 void emit_name_slots(writer *w);
 void emit_hoisted(writer *w);
 
-/* Each: the struct, if there is one, and what Spec has among its bases. */
+/* Each prints its struct, if there is one, and returns Spec's base for it. */
 const char *emit_mask(writer *w);   /* spec_mask.c */
 const char *emit_score(writer *w);  /* spec_score.c */
 const char *emit_online(writer *w); /* spec_online.c */
 const char *emit_grad(writer *w);   /* spec_grad.c */
 const char *emit_mods(writer *w);   /* spec_grad.c */
 
-/* spec_mask.c: a body that bounds what the roots are in a tile; then the bounds of one. */
+/* spec_mask.c: prints a body that computes bounds of the roots in a tile; then the bounds of one root. */
 void bounds_lines(writer *w, const ir_ref *roots, int n);
 const char *bounds_of(writer *w, ir_ref r);
 

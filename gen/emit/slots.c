@@ -1,9 +1,9 @@
-/* slots.c: prints the names of what struct Head, Row and Col hold, and the functions that fill them. */
+/* slots.c: names the members of struct Head, Row and Col, and prints the functions that fill them. */
 #include <string.h>
 
 #include "gen/emit/sections.h"
 
-/* A slot is named for what it holds: the number keeps names apart, and off the words of C++. */
+/* A slot is named after its value; the number keeps names distinct, and distinct from C++ keywords. */
 static const char *stem(const writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   const traced_spec *t = &w->f->spec->traced;

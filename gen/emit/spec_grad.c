@@ -1,11 +1,10 @@
-/* spec_grad.c: prints struct Grad and struct Mods: everything that adds up parameter gradients, and input
- * mods. */
+/* spec_grad.c: prints struct Grad, which adds up parameter gradients, and struct Mods, the input mods. */
 #include <string.h>
 
 #include "common/real.h"
 #include "gen/emit/sections.h"
 
-/* A function out of line that computes gradients: its type, and how it is called. */
+/* An outlined function that computes gradients: its type and its call. */
 typedef struct outlined_gradient {
   const char *type, *call;
 } outlined_gradient;
@@ -23,7 +22,7 @@ static int accs_of(const writer *w, const derived_terms *terms, int *accs) {
   return n;
 }
 
-/* Where what belongs to element `acc` is added: out of line, to what the function returns. */
+/* What is added to element `acc`; in an outlined function, to the value that it returns. */
 static const char *acc_place(writer *w, const derived_terms *terms, int acc) {
   int accs[LOWERED_MAX_ACC], at = 0;
   if (!w->outlined) return writer_format(w, "acc.x[%d]", acc);
@@ -31,7 +30,7 @@ static const char *acc_place(writer *w, const derived_terms *terms, int acc) {
   return writer_format(w, "made.x[%d]", w->num_values + at);
 }
 
-/* Positions and what is fixed for a head, added up: another distance gives another number. */
+/* Adds up positions and what is fixed for a head: distances with different sums are distinguished. */
 static bool is_sum_of_positions(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   if ((lowered_deps(w->f, r) & ~DEP_SITE) == 0 || n->op == IR_VAR) return true;
@@ -42,17 +41,17 @@ static bool is_sum_of_positions(writer *w, ir_ref r) {
 }
 
 /* For each score a deterministic kernel calls a function that sums exactly, unless the runtime finds that the
- * order does not matter (pairs.h). Where there are registers for it, lanes that have one place add up
- * together. */
+ * order does not matter (pairs.h). If registers allow, lanes that add to one place reduce among themselves
+ * first. */
 static const char *ordered_adder_of(const writer *w, const derived_term *t) {
   return w->f->pairs[t->input] != 0          ? "add_input_grad_alone"
          : w->f->plan->family == LUATTN_SM90 ? "add_input_grad_called"
                                              : "add_input_grad_together";
 }
 
-/* What adds to an input's gradient in memory, in the hook for sums of `kind` (-1: another hook). A warp calls
- * the one for distances at once, where often all have one place, so that one lane adds for all. An addition
- * to memory takes a multiprocessor a cycle for each lane. */
+/* Prints what adds to an input's gradient in memory, in the hook for sums of `kind` (-1: another hook). A
+ * whole warp calls the hook for distances, where often all lanes have one place, so one lane adds for all: an
+ * atomic addition takes a multiprocessor one cycle per lane. */
 static const char *adder_of(writer *w, int kind, const derived_term *t) {
   const bool by_score = kind < 0 || kind == SUM_ELEMENT;
   const char *adder = by_score && w->f->plan->deterministic ? ordered_adder_of(w, t) : "add_input_grad";
@@ -88,7 +87,7 @@ static void add_terms_of(writer *w, int kind, const derived_terms *terms) {
 
 static void add_terms(writer *w, const derived_terms *terms) { add_terms_of(w, -1, terms); }
 
-/* The hooks for sums of dS: what they have, and what they are given. */
+/* The hooks for sums of dS: their names and parameters. */
 static const struct {
   const char *name, *given;
   int has;
@@ -110,7 +109,7 @@ static void sums_of_ds(writer *w) {
   }
 }
 
-/* Where the places lie that the one term of `kind` adds to; axis: which q alone is the index of, or -1. */
+/* The places that the only term of `kind` adds to; axis: the one that only q indexes, or -1. */
 static void line(writer *w, const char *name, int kind, int axis) {
   const derived_term *t = &w->f->sum[kind].term[0];
   open_function(w, writer_format(w, "GradRow<Real> %s(" PH ", int q, int kv)", name));
@@ -168,7 +167,7 @@ static void flush(writer *w) {
   close_function(w);
 }
 
-/* A function out of line has returned its values, and after them the sums that are for Acc. */
+/* Unpacks what an outlined function returned: its values, then the sums that are for Acc. */
 static void add_returned(writer *w, const derived_terms *terms, int num_values) {
   int accs[LOWERED_MAX_ACC];
   const int n = accs_of(w, terms, accs);
@@ -188,7 +187,7 @@ static void add_element_terms(writer *w, const outlined_gradient *returned) {
   text_add(&w->out, "}\n");
 }
 
-/* Writes the body out of line: `values`, and the gradients of `terms`; what is returned, and the call. */
+/* Prints the outlined body: `values`, and the gradients of `terms`; then what it returns, and the call. */
 static outlined_gradient outline_gradient(writer *w, const char *name, int has, const ir_ref *values, int n,
                                           const derived_terms *terms, bool element) {
   int accs[LOWERED_MAX_ACC];

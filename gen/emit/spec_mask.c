@@ -1,10 +1,10 @@
 /* spec_mask.c: prints struct Mask: keep, tile_class by interval arithmetic, the closed-form ranges, and the
- * block bounds of integer inputs. Bounds of other expressions over a tile, too. */
+ * block bounds of integer inputs; also bounds of other expressions over a tile. */
 #include "gen/emit/sections.h"
 
 #include <string.h>
 
-/* Stats lie along one position; a block as long as the walk's tiles makes one lookup a tile. */
+/* Stats lie along one position; with blocks as long as the tiles of the walk, each tile needs one lookup. */
 static int stat_block(const writer *w, int stat) {
   return w->f->mask->stat[stat].along_q ? w->f->plan->tile_m : tiles_walk_columns(w->f->plan);
 }
@@ -54,9 +54,7 @@ static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
   text_add(&w->out, "), %s)", offsets_bounds(w, input, last, n->arg[last]));
 }
 
-/* By a number above 0, a quotient or remainder has a shorter function; to compile the other branches takes
- * time.
- */
+/* For a divisor above 0, quotients and remainders have a shorter function, which compiles faster. */
 static bool is_by_positive(const writer *w, const ir_node *n) {
   const ir_node *by = n->op == IR_FLOORDIV || n->op == IR_MOD ? ir_get(w->f->g, n->arg[1]) : NULL;
   return by != NULL && n->type == IR_INT && by->op == IR_CONST_INT && by->imm.integer > 0;
@@ -65,7 +63,7 @@ static bool is_by_positive(const writer *w, const ir_node *n) {
 static void op_bounds(writer *w, const ir_node *n) {
   const char *prefix = ir_interval_prefix(ir_typeof(w->f->g, n->arg[n->nargs - 1])),
              *name = ir_op_interval((ir_op)n->op);
-  if (n->op == IR_MUL && n->arg[0] == n->arg[1]) { /* the two factors vary together */
+  if (n->op == IR_MUL && n->arg[0] == n->arg[1]) { /* the two factors are the same value */
     text_add(&w->out, "%ssquare(%s)", prefix, bounds_of(w, n->arg[0]));
     return;
   }
@@ -104,7 +102,7 @@ void bounds_lines(writer *w, const ir_ref *roots, int n) {
   }
 }
 
-/* Of the mask, or a part of it. */
+/* Bounds of the mask, or a part of it. */
 static void class_function(writer *w, const char *name, ir_ref keep) {
   open_function(w, writer_format(w, "TileClass %s(" P ", int q0, int q1, int kv0, int kv1)", name));
   bounds_lines(w, &keep, 1);
@@ -116,7 +114,7 @@ static void class_function(writer *w, const char *name, ir_ref keep) {
 
 static bool has_data_part(const writer *w) { return w->f->mask->rest != IR_NONE; }
 
-/* A part that reads memory along positions is bounded by itself, so that it can be asked about once. */
+/* A part that reads memory along positions is bounded by itself, so that it is evaluated once. */
 static void tile_class(writer *w) {
   const mask_info *m = w->f->mask;
   if (!has_data_part(w)) {
@@ -152,7 +150,7 @@ static void range(writer *w, const char *signature, const char *axis, ir_ref lo,
   close_function(w);
 }
 
-/* Of positions modulo a period. */
+/* Remainders of positions modulo a period. */
 static void remainders(writer *w, const char *signature, const mask_intervals *m) {
   const ir_ref roots[2] = {m->rest_lo, m->rest_hi};
   open_function(w, signature);
@@ -162,8 +160,8 @@ static void remainders(writer *w, const char *signature, const mask_intervals *m
   close_function(w);
 }
 
-/* What a row, or a column, keeps: `name`_interval, and where they are asked for the second, and remainders.
- */
+/* The mask intervals of a row or a column: `name`_interval and, where they are requested, the second one and
+ * remainders. */
 static void line(writer *w, const char *name, const char *position, const char *axis, const mask_intervals *m,
                  int ranges) {
   arena *a = w->f->a;
@@ -177,7 +175,7 @@ static void line(writer *w, const char *name, const char *position, const char *
   offsets_phase(w, name, axis, m->period);
 }
 
-/* Which ranges the kernels of the pass ask for: of rows in forward, of columns in backward. */
+/* Prints the ranges that the kernels of the pass use: of rows in forward, of columns in backward. */
 static int row_intervals(const writer *w) { return writer_forward(w) ? w->f->facts.row_intervals : 0; }
 static int column_intervals(const writer *w) { return writer_forward(w) ? 0 : w->f->facts.column_intervals; }
 

@@ -1,4 +1,4 @@
-/* spec_online.c: prints struct Online: the online function, and what forward leaves to backward of a row. */
+/* spec_online.c: prints struct Online: the online function, and what forward saves of a row for backward. */
 #include "gen/emit/sections.h"
 
 #define STEP PHR BREAK "const State &old, const Real *red"
@@ -47,7 +47,7 @@ static void save(writer *w) {
   close_function(w);
 }
 
-/* Of reductions and of the state. */
+/* Prints the reductions and the state. */
 static void tables(writer *w) {
   static const char *const truth[] = {"false", "true"};
   const lowered *f = w->f;

@@ -1,4 +1,4 @@
-/* spec_score.c: prints struct Score: from a dot product to a score. */
+/* spec_score.c: prints struct Score, which turns a dot product into a score. */
 #include "gen/emit/sections.h"
 
 static const char score_element[] = "kv.offset + kv.offset / 8";

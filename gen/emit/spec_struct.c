@@ -1,4 +1,4 @@
-/* spec_struct.c: prints the frame of a struct of Spec: what it lacks, as bases, and its constants. */
+/* spec_struct.c: prints the frame of a struct of Spec: bases for what it lacks, and constants. */
 #include <stdio.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ void close_struct(writer *w) {
   const text *t = &w->out;
   const bool empty = !t->failed && memcmp(t->data + t->size - 2, "{\n", 2) == 0;
   w->out.indent--;
-  if (empty) w->out.size--; /* in one line */
+  if (empty) w->out.size--; /* on one line */
   text_add(&w->out, "};\n");
 }
 

@@ -50,7 +50,7 @@ const char *writer_type(const writer *w, ir_ref r) {
   return t == IR_REAL ? "Real" : t == IR_INT ? "int" : "bool";
 }
 
-/* As stored: "bf16_t". */
+/* The type as stored: "bf16_t". */
 const char *writer_input_type(const writer *w, uint32_t input) {
   switch (w->f->spec->traced.input[input].dtype) {
     case LUATTN_INPUT_F64:
@@ -75,7 +75,7 @@ static const char *real_literal(writer *w, double x) {
   return writer_format(w, "Real(%s)", real_write(x, 1, digits));
 }
 
-/* INT is 32 bits wide on the device. A larger constant only occurs in comparisons, where its end of the range
+/* INT has 32 bits on the device. A larger constant occurs only in comparisons, where the end of the range
  * serves. */
 static const char *int_literal(writer *w, long long x) {
   if (x > 2147483647) x = 2147483647;
@@ -89,41 +89,37 @@ static const char *final_value(writer *w, unsigned i) {
   return i < first ? "lse" : writer_format(w, "saved[%u]", i - first);
 }
 
-const char *writer_own(writer *w, const ir_node *n) {
-  const unsigned i = ir_index_of(n);
+/* Variables that are one number, by their names in spec.cuh. */
+static const char *const single[VAR_COUNT] = {
+    [VAR_SCORE] = "score",
+    [VAR_B] = "s.b",
+    [VAR_H] = "s.h",
+    [VAR_Q] = "q",
+    [VAR_KV] = "kv",
+    [VAR_Q_LEN] = "s.q_len",
+    [VAR_KV_LEN] = "s.kv_len",
+    [VAR_HEADS] = "p.shape.heads",
+    [VAR_HEADS_KV] = "p.shape.heads_kv",
+    [VAR_SCALE] = "Real(p.scale)",
+    [VAR_X] = "x",
+    [VAR_POS] = "i",
+    [VAR_D] = "d",
+    [VAR_GRAD] = "g",
+    [VAR_DOT] = "dot",
+    [VAR_DP] = "dp",
+    [VAR_DELTA] = "delta",
+    [VAR_DLSE] = "dlse",
+    [VAR_SHIFT] = "row.shift",
+    [VAR_TERM] = "term",
+};
+
+/* Number i of a family of variables. */
+static const char *member(writer *w, ir_var family, unsigned i) {
   static const char *const tile[] = {"q0", "q1", "kv0", "kv1"};
   static const char *const part[] = {"q.base", "q.offset", "kv.base", "kv.offset"};
-  switch (ir_var_of(n)) {
-    case VAR_SCORE:
-      return "score";
-    case VAR_B:
-      return "s.b";
-    case VAR_H:
-      return "s.h";
-    case VAR_Q:
-      return "q";
-    case VAR_KV:
-      return "kv";
-    case VAR_Q_LEN:
-      return "s.q_len";
-    case VAR_KV_LEN:
-      return "s.kv_len";
-    case VAR_HEADS:
-      return "p.shape.heads";
-    case VAR_HEADS_KV:
-      return "p.shape.heads_kv";
+  switch (family) {
     case VAR_SCALAR:
       return writer_format(w, "Real(p.inputs.scalar[%u])", i);
-    case VAR_SCALE:
-      return "Real(p.scale)";
-    case VAR_X:
-      return "x";
-    case VAR_POS:
-      return "i";
-    case VAR_D:
-      return "d";
-    case VAR_GRAD:
-      return "g";
     case VAR_STATE:
       return writer_format(w, "%s.x[%u]", w->state, i);
     case VAR_RED:
@@ -132,29 +128,19 @@ const char *writer_own(writer *w, const ir_node *n) {
       return writer_format(w, "bwd.x[%u]", i);
     case VAR_FINAL:
       return final_value(w, i);
-    case VAR_DOT:
-      return "dot";
-    case VAR_DP:
-      return "dp";
-    case VAR_DELTA:
-      return "delta";
-    case VAR_DLSE:
-      return "dlse";
     case VAR_TILE:
       return i < 4 ? tile[i] : "";
     case VAR_PART:
       return i < 4 ? part[i] : "";
-    case VAR_SHIFT:
-      return "row.shift";
-    case VAR_TERM:
-      return "term";
-    case VAR_P:
-    case VAR_OUT:
-    case VAR_COUNT:
-      break;
+    default:
+      w->failed = true; /* analysis/ leaves no others */
+      return "";
   }
-  w->failed = true; /* analysis/ leaves none of these in what is emitted */
-  return "";
+}
+
+const char *writer_own(writer *w, const ir_node *n) {
+  const ir_var v = ir_var_of(n);
+  return single[v] != NULL ? single[v] : member(w, v, ir_index_of(n));
 }
 
 static const char *variable(writer *w, const ir_node *n) {
@@ -198,7 +184,7 @@ const char *body_value(writer *w, ir_ref r) {
   }
 }
 
-/* Adds `a + b` for "(%0 + %1)": parentheses that enclose the whole statement say nothing. */
+/* Adds `a + b` for "(%0 + %1)": drops parentheses around a whole statement. */
 static void add_spelling(writer *w, const char *spelling, const ir_node *n) {
   size_t length = strlen(spelling);
   if (spelling[0] == '(' && spelling[length - 1] == ')') {
@@ -243,7 +229,7 @@ static void statement(writer *w, ir_ref r) {
   } else if (ir_op_cuda((ir_op)n->op) != NULL) {
     add_spelling(w, ir_op_cuda((ir_op)n->op), n);
   } else {
-    w->failed = true; /* a reduction that split_online should have taken apart */
+    w->failed = true; /* a reduction that split_online should have removed */
   }
   writer_line_end(w, n);
 }

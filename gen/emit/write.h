@@ -15,11 +15,11 @@ typedef struct writer {
   bool *need;
   int *temp;           /* per node: t<n>; 0: none yet */
   const char *state;   /* "old" or "state" */
-  const char *element; /* which of a thread's elements it computes, where it is told */
-  bool outlined;       /* a function out of line: it has only what it is given */
-  uint8_t *param;      /* per node: PARAM_* if it is given to it */
-  const char *call;    /* how it is called */
-  int num_values;      /* the first results of one that computes gradients; sums for Acc follow */
+  const char *element; /* which of a thread's elements is computed, where the hook takes it */
+  bool outlined;       /* an outlined function: it reads only its parameters */
+  uint8_t *param;      /* per node: PARAM_* if it is a parameter */
+  const char *call;    /* the call */
+  int num_values;      /* the first results of a function that computes gradients; sums for Acc follow */
   size_t body;         /* where its first statement stands in `out` */
   const char *places;  /* what an offset adds to: "q" or, in key_mod and value_mod, "kv"; offsets.c */
   bool failed;
@@ -27,42 +27,43 @@ typedef struct writer {
 
 bool writer_open(writer *w, const lowered *f); /* false: out of memory */
 
-/* A body: begin, then lines() for whatever roots, then value() of each. */
+/* A body: begin, then lines() for any roots, then value() of each. */
 void body_begin(writer *w, int has, const char *state);
 void body_lines(writer *w, const ir_ref *roots, int n);
 const char *body_value(writer *w, ir_ref r); /* an operand: a literal, a parameter, a slot or a temporary */
-/* ", " and an operand each: where an input is read, or its gradient added to. */
+/* Prints ", " and an operand for each index: where an input is read, or its gradient added to. */
 void body_index(writer *w, unsigned input, const ir_ref *index, int n);
-/* lines, then `return value;` */
+/* Prints lines, then `return value;`. */
 void body_return(writer *w, ir_ref r);
 
-/* called_hooks.c. Between open and close, what is written goes to the function out of line. Flags: it
- * needs p in any case; it is a template over with_inputs. */
+/* called_hooks.c. Between open and close, output goes to the outlined function. Flags: it always takes p; it
+ * is a template over with_inputs. */
 enum { OUTLINE_WITH_P = 1, OUTLINE_WITH_INPUTS = 2 };
 void outline_open(writer *w, const char *type, const char *name, int has, const char *state,
                   const ir_ref *roots, int n, int flags);
 const char *outline_close(writer *w); /* the call of it */
 
-/* offsets.c. A kernel's positions and heads are those of the tensors; a spec's, with luattn_target.offsets, those of a
- * whole (templates/ops/offsets.cuh). Without offsets, both are the same. */
+/* offsets.c. A kernel's positions and heads are those of the tensors; a spec's, with luattn_target.offsets, those of
+ * a whole (templates/ops/offsets.cuh). Without offsets, both are the same. */
 const char *offsets_variable(writer *w, const ir_node *n, const char *own); /* `own`: what the kernel has */
-const char *offsets_tile(writer *w, ir_var position);                       /* bounds of VAR_Q, VAR_KV over a tile */
-const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r);   /* where to read: an input's axes are the tensors' */
-const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r);  /* bounds of that over a tile */
-/* Is that the position itself at which the kernel is, so that a tile lies in one block of stats? */
+const char *offsets_tile(writer *w, ir_var position); /* bounds of VAR_Q or VAR_KV over a tile */
+/* Where an input is read: its axes are the tensors'. Bounds of that over a tile. */
+const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r);
+const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r);
+/* Whether that is the kernel's own position, so that a tile lies in one block of stats. */
 bool offsets_is_place(const writer *w, unsigned input, int axis, ir_ref r);
 /* [lo, hi) of `axis`, "q" or "kv", clipped to the tensors' positions; NULL: no bound. */
 const char *offsets_range(writer *w, const char *lo, const char *hi, const char *axis);
 void offsets_phase(writer *w, const char *line, const char *axis, int period); /* row_phase, column_phase */
-void offsets_close(writer *w); /* adds the statement by which a function has offsets, if it asks for them */
+void offsets_close(writer *w); /* inserts the statement by which a function has offsets, if it uses them */
 
-/* True if the function being written reads r from a slot or a parameter instead of computing it. */
+/* Whether the function being written reads r from a slot or a parameter instead of computing it. */
 bool writer_in_slot(const writer *w, ir_ref r);
 const char *writer_own(writer *w, const ir_node *n); /* a variable as the kernel has it: "q", "s.h" */
 const char *writer_parameter(writer *w, ir_ref r);  /* a slot or variable as a parameter: "head_cap_0" */
 const char *writer_type(const writer *w, ir_ref r); /* "Real", "int", "bool" */
 const char *writer_input_type(const writer *w, uint32_t input);
-/* The spec's, without its folder: where it lies must not change the text. */
+/* The spec's file name without its folder, whose path must not change the text. */
 const char *writer_file(const writer *w);
 void writer_line_end(writer *w, const ir_node *n); /* `;`, and the line of the spec */
 const char *writer_format(writer *w, const char *fmt, ...)
