@@ -2,11 +2,10 @@
 
 #include "gen/lua/state.h"
 
-#define REP_MAX (1 << 20)    /* bytes, or repetitions of nothing */
-#define LENGTH_MAX (1 << 20) /* entries that one call moves: about a hundredth of a second */
+#define REP_MAX (1 << 20)    /* bytes, or repetitions of an empty string */
+#define LENGTH_MAX (1 << 20) /* entries that one call moves, in about a hundredth of a second */
 
-/* The library's own function is upvalue 1. Called in this frame, it blames its arguments by the right name.
- */
+/* The library's own function is upvalue 1. Called in this frame, it names its arguments rightly in errors. */
 static int call_own(lua_State *L) { return lua_tocfunction(L, lua_upvalueindex(1))(L); }
 
 static int string_rep(lua_State *L) {
@@ -24,7 +23,8 @@ static int string_rep(lua_State *L) {
   return call_own(L);
 }
 
-/* table.insert and table.remove move what stands behind; a table with holes may have any length, 2^62 too. */
+/* table.insert and table.remove move the entries that follow; a table with holes may have any length, even
+ * 2^62. */
 static int table_shift(lua_State *L) {
   sandbox_check_time(L);
   if (lua_istable(L, 1) && lua_rawlen(L, 1) > LENGTH_MAX) {
@@ -40,7 +40,8 @@ static int table_timed(lua_State *L) {
   return call_own(L);
 }
 
-/* Upvalue 2: a comparator in Lua. Comparisons in C would run through a whole sort without a hook. */
+/* Upvalue 2: a comparator in Lua. Comparisons in C would run through a whole sort without the instruction
+ * hook. */
 static int table_sort(lua_State *L) {
   sandbox_check_time(L);
   lua_settop(L, 2);
@@ -53,7 +54,7 @@ static int table_sort(lua_State *L) {
   return call_own(L);
 }
 
-/* Puts f, a closure over the function in its place and over what is at the top, into field `name`. */
+/* Stores f, a closure over the function that it replaces and over the value at the top, in field `name`. */
 static void replace(lua_State *L, const char *name, lua_CFunction f) {
   lua_getfield(L, -2, name);
   lua_insert(L, -2);

@@ -1,11 +1,11 @@
-/* bounded.h: functions of Lua's own library that can run long in one call, which no instruction count sees,
- * with limits. */
+/* bounded.h: limits for functions of Lua's own library that can run long in one call, which no instruction
+ * count sees. */
 #ifndef LUATTN_GEN_LUA_BOUNDED_H
 #define LUATTN_GEN_LUA_BOUNDED_H
 
 #include <lua.h>
 
-/* Each puts its functions in place of those in the table at the top. */
+/* Each replaces the functions of that name in the table at the top. */
 void bounded_string(lua_State *L);
 void bounded_table(lua_State *L);
 

@@ -107,7 +107,7 @@ static void declare_scalars(lua_State *L, int table) {
   lua_pop(L, 1);
 }
 
-/* What people write for the axes that have a meaning; taken as free axes they would not be checked. */
+/* Common names for axes that have a meaning; taken as free axes they would not be checked. */
 static const char *const axis_synonyms[][2] = {
     {"batch", "b"},      {"B", "b"},          {"head", "h"},   {"heads", "h"},   {"H", "h"},
     {"heads_kv", "hkv"}, {"kv_heads", "hkv"}, {"h_kv", "hkv"}, {"Hkv", "hkv"},   {"q_idx", "q"},
@@ -144,7 +144,7 @@ static int32_t axis_of(lua_State *L, const char *owner) {
   return LUATTN_AXIS_FREE;
 }
 
-/* As the spec writes the axis at the top of the stack. */
+/* Formats the axis at the top of the stack as the spec writes it. */
 static const char *axis_text(lua_State *L) {
   const char *text = front_format(L, "%s", luaL_tolstring(L, -1, NULL));
   lua_pop(L, 1);
@@ -168,7 +168,7 @@ static void declare_axes(lua_State *L, const char *owner, luattn_input_info *inf
   lua_pop(L, 1);
 }
 
-/* Other words for a type. PyTorch's and NumPy's sized names are taken, for they can mean but one thing; of
+/* Other names of types. PyTorch's and NumPy's sized names are accepted, because they are unambiguous; for
  * others the message says what to write. */
 typedef struct dtype_row {
   const char *name, *means; /* means: NULL: no input can have it */
@@ -203,7 +203,7 @@ static void refuse_dtype(lua_State *L, const char *owner, const char *name) {
 static uint32_t dtype_at_top(lua_State *L, const char *owner) {
   static const char *const names[] = {"f64", "f32", "bf16", "f16", "i32", "bool"}; /* as luattn_input_dtype */
   const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL, *name = text;
-  if (text != NULL && strlen(text) != lua_rawlen(L, -1)) name = text = NULL; /* a zero byte is within */
+  if (text != NULL && strlen(text) != lua_rawlen(L, -1)) name = text = NULL; /* it contains a zero byte */
   for (size_t i = 0; text != NULL && i < sizeof dtype_names / sizeof *dtype_names; i++)
     if (strcmp(text, dtype_names[i].name) == 0) name = dtype_names[i].means;
   for (uint32_t dtype = 0; name != NULL && dtype < sizeof names / sizeof *names; dtype++)
@@ -219,7 +219,7 @@ static uint32_t dtype_of(lua_State *L, const char *owner) {
   return dtype;
 }
 
-/* {"h", "q"} of an input that is declared by its axes alone, as it was written. */
+/* The spelling {"h", "q"} of an input that is declared by its axes only. */
 static const char *listed_axes(lua_State *L) {
   const lua_Unsigned n = lua_rawlen(L, -1);
   const char *list = "";

@@ -1,11 +1,11 @@
-/* declare.h: attention {..}: what a spec declares, checked. */
+/* declare.h: checks the declarations of attention {..}. */
 #ifndef LUATTN_GEN_LUA_DECLARE_H
 #define LUATTN_GEN_LUA_DECLARE_H
 
 #include "gen/lua/state.h"
 
 void declare_open(lua_State *L); /* defines `attention` in the table at the top */
-/* Pushes the table that the file returned, which must be attention {..}'s; raises otherwise. */
+/* Pushes the table that the file returned, which must be the result of attention {..}; raises otherwise. */
 void declare_push(lua_State *L, int returned);
 
 /* Raises on a key of the table at `table` that is not among `names` (NULL ends them). `owner` names the

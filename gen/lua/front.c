@@ -23,8 +23,8 @@ static int trace_main(lua_State *L) {
   return 0;
 }
 
-/* A number that a hook reads from an input and nothing is made of: as a rule it stands in the place of a
- * condition, and in Lua is true whatever its value, as in `padding[i] and kv_idx <= q_idx`. */
+/* An unused read of an input in a hook: usually it stands where a condition should be, and in Lua it is true
+ * whatever its value, as in `padding[i] and kv_idx <= q_idx`. */
 static luattn_status check_reads(const front_state *s, luattn_error *err) {
   const traced_spec *t = s->spec;
   for (ir_ref r = 1; r < ir_count(t->g); r++) {
@@ -42,7 +42,7 @@ static luattn_status check_reads(const front_state *s, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* What tracing built must be well formed: a failure there is ours, not the spec's. */
+/* Verifies what tracing built: a failure is a bug of luattn, not of the spec. */
 static luattn_status check_trace(const traced_spec *t, luattn_error *err) {
   ir_ref roots[10 + 2 * SPEC_MAX_STATE + SPEC_MAX_FINAL];
   int n = 0;

@@ -1,34 +1,35 @@
-/* front.h: a Lua spec to expressions. The only module that knows Lua. */
+/* front.h: turns a Lua spec into expressions. The only module that knows Lua. */
 #ifndef LUATTN_GEN_FRONT_H
 #define LUATTN_GEN_FRONT_H
 
 #include "gen/spec.h"
 
 /* Runs the spec in a sandbox (budgets of instructions and time, memory cap, no io/os/package/debug) and
- * traces its hooks by replay. `name` stands for the file in messages. Everything lives in `a`, and *out is
+ * traces its hooks by replay. `name` is the file's, for messages. Everything lives in `a`, and *out is
  * written only on LUATTN_OK. */
 luattn_status front_trace(arena *a, const char *name, const char *text, size_t size, traced_spec *out,
                           luattn_error *err);
 
-/* White box for tests: the same with a limit of its own on the CPU seconds of this thread. */
+/* White box for tests: the same, with a given limit on the CPU seconds of this thread. */
 luattn_status front_trace_within(arena *a, const char *name, const char *text, size_t size,
                                  double cpu_seconds, traced_spec *out, luattn_error *err);
 
 /* White box for tests: calls hook `hook` ("score_mod", "block_mask", "query_mod", ..) of the spec in plain
- * Lua with numbers, inputs being read through `load`. The independent oracle for tracing. */
+ * Lua with numbers, reading inputs through `load`. The independent oracle for tracing. */
 typedef struct front_oracle front_oracle;
 typedef double (*front_load)(void *user, const char *input, int n_index, const long long *index);
 luattn_status front_oracle_open(const char *name, const char *text, size_t size, front_load load, void *user,
                                 front_oracle **out, luattn_error *err);
 void front_oracle_close(front_oracle *o);
-/* Does the spec declare this field of attention {..}? Its trace may be the identity, or no mask at all. */
+/* Whether the spec declares this field of attention {..}. Its trace may be the identity, or no mask at
+ * all. */
 bool front_oracle_has(const front_oracle *o, const char *hook);
 luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value,
                                luattn_error *err);
 luattn_status front_oracle_call(front_oracle *o, const char *hook, const double *args, int n_args,
                                 double *result, luattn_error *err); /* booleans come back as 0 or 1 */
-/* The same for all `count` results of the hook, in one call: of "online.prob", which is online_fwd, prob, rescale
- * and the new state, of "online.init.m" the initial state, of "online.out" out and the finals. */
+/* The same for all `count` results of the hook, in one call: of "online.prob", which is online_fwd, prob,
+ * rescale and the new state; of "online.init.m" the initial state; of "online.out" out and the finals. */
 luattn_status front_oracle_call_all(front_oracle *o, const char *hook, const double *args, int n_args,
                                     double *results, int count, luattn_error *err);
 

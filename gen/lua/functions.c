@@ -48,8 +48,7 @@ static void check_count(lua_State *L, const char *name, int least, int most) {
   front_raise(L, "%s: takes %d to %d arguments, got %d", name, least, most, n);
 }
 
-/* True if the arguments are plain numbers; otherwise they are numbers and traced numbers, at least one of
- * these. */
+/* True if all arguments are plain numbers; otherwise at least one is traced, and the others are numbers. */
 static bool plain(lua_State *L, const char *name) {
   bool traced = false;
   for (int i = 1; i <= lua_gettop(L); i++) {
@@ -188,7 +187,7 @@ static int call_eq(lua_State *L) {
   bool answer;
   const int type = lua_type(L, 1);
   if (type == lua_type(L, 2) && (type == LUA_TSTRING || type == LUA_TBOOLEAN))
-    answer = lua_rawequal(L, 1, 2); /* a condition has been decided by now */
+    answer = lua_rawequal(L, 1, 2); /* conditions are decided by now */
   else if (plain(L, name))
     answer = lua_compare(L, 1, 2, LUA_OPEQ);
   else
@@ -201,7 +200,7 @@ static int call_reduce(lua_State *L) {
   const bool max = lua_toboolean(L, lua_upvalueindex(1));
   const char *name = max ? "reduce_max" : "reduce_sum";
   check_count(L, name, 1, 1);
-  if (front_of(L)->mode == FRONT_NUMBERS) return 1; /* the oracle's rows have one element */
+  if (front_of(L)->mode == FRONT_NUMBERS) return 1; /* rows of the oracle have one element */
   value_push(L, replay_reduce(L, max ? IR_REDUCE_MAX : IR_REDUCE_SUM, value_get(L, 1, name)));
   return 1;
 }

@@ -1,12 +1,11 @@
-/* functions.h: the functions that a spec computes with: exp, min, where, .. on numbers and on traced values
- * alike. */
+/* functions.h: the functions that a spec computes with, such as exp, min and where, on numbers and on traced
+ * values. */
 #ifndef LUATTN_GEN_LUA_FUNCTIONS_H
 #define LUATTN_GEN_LUA_FUNCTIONS_H
 
 #include "gen/lua/state.h"
 
-/* Adds them to the table at the top of the stack: those that math has too (`also_math`), or those that are
- * ours alone. */
+/* Adds them to the table at the top of the stack: those that math also has (`also_math`), or the others. */
 void functions_add(lua_State *L, bool also_math);
 
 #endif

@@ -1,5 +1,5 @@
-/* globals.c: what a spec can name. Everything else is refused by name, with the reason or the nearest name.
- */
+/* globals.c: the names that a spec can use. All others are refused by name, with the reason or the nearest
+ * name. */
 #include <string.h>
 
 #include "gen/lua/bounded.h"
@@ -10,8 +10,9 @@
 #include "gen/lua/value.h"
 
 #define GLOBALS "luattn.globals" /* name -> value */
-#define ENVIRONMENT \
-  "luattn.environment"                 /* an empty table in front of it, through which every access is seen */
+#define ENVIRONMENT                                                                                   \
+  "luattn.environment"                 /* an empty proxy table, so that every access goes through its \
+                                        * metatable */
 #define PREDEFINED "luattn.predefined" /* set of names */
 #define GUARD "luattn.guard"           /* metatable of the spec's own tables */
 
@@ -68,7 +69,7 @@ static const missing_row missing[] = {
     {"table.pack", "write {...}"},
 };
 
-/* Names that other languages and libraries have. A spec may declare them as its own. */
+/* Names from other languages and libraries. A spec may declare them as its own. */
 static const char stand_alone[] = "functions stand alone: where, exp, tanh, min, max, ..";
 static const char by_name[] = "inputs and scalars are named directly: slopes[h], cap";
 static const missing_row foreign[] = {
@@ -147,7 +148,7 @@ static void suggest_keys(lua_State *L, int table, front_suggestion *s) {
   }
 }
 
-/* A traced key would silently find nothing, or be found by nothing. */
+/* A traced key would silently find nothing. */
 static void refuse_traced_key(lua_State *L, int key) {
   if (!value_is_traced(L, key)) return;
   front_raise(L,
@@ -162,7 +163,7 @@ static int global_get(lua_State *L) {
   refuse_traced_key(L, 2);
   if (lua_type(L, 2) != LUA_TSTRING) return 1;
   const char *name = lua_tostring(L, 2);
-  const bool whole = strlen(name) == lua_rawlen(L, 2); /* a zero byte would hide what follows it */
+  const bool whole = strlen(name) == lua_rawlen(L, 2); /* no zero byte hides a part of it */
   if (whole && input_push_name(L, name)) return 1;
   const char *reason = missing_reason(name);
   if (reason != NULL) front_raise(L, "'%s' is not available in a spec: %s", name, reason);
@@ -181,7 +182,7 @@ static int global_get(lua_State *L) {
               loading ? " (inputs, scalars and lengths exist only inside hooks)" : "");
 }
 
-/* exp = math.exp changes nothing: are both the same function of luattn's own? */
+/* exp = math.exp changes nothing: whether both are the same function of luattn. */
 static bool same_function(lua_State *L, int a, int b) {
   if (!lua_iscfunction(L, a) || lua_tocfunction(L, a) != lua_tocfunction(L, b)) return false;
   const int top = lua_gettop(L);
@@ -192,8 +193,8 @@ static bool same_function(lua_State *L, int a, int b) {
   return same;
 }
 
-/* The spec's hooks would no longer see what is declared under that name, or be what luattn's own library
- * calls. */
+/* Refuses a new value: hooks would no longer find what is declared under that name, or luattn's own library
+ * would call it. */
 static void refuse_assignment(lua_State *L, const char *name) {
   const front_state *s = front_of(L);
   const bool is_function = lua_isfunction(L, 3);
@@ -247,7 +248,7 @@ static int library_set(lua_State *L) {
   front_raise(L, "%s is read-only", lua_tostring(L, lua_upvalueindex(2)));
 }
 
-/* Members at the top of the stack -> an empty table that shows them. */
+/* Replaces the members at the top of the stack by an empty proxy table. */
 static void close_library(lua_State *L, const char *name) {
   lua_newtable(L);
   lua_newtable(L);
@@ -272,7 +273,7 @@ static void take(lua_State *L, const char *const *names) {
   lua_pop(L, 1);
 }
 
-/* Lua's own gives nil for what is no number of its own. */
+/* Lua's own gives nil for traced numbers. */
 static int spec_tonumber(lua_State *L) {
   luaL_checkany(L, 1);
   input_refuse_unindexed(L, 1, "tonumber");
@@ -290,7 +291,7 @@ static int spec_type(lua_State *L) {
   return 1;
 }
 
-/* Members of an opened standard library are taken into globals.<name>. */
+/* Moves members of an opened standard library to globals.<name>. */
 static void open_library(lua_State *L, const char *name, lua_CFunction open, const char *const *names) {
   lua_newtable(L);
   lua_pushcfunction(L, open);
@@ -301,7 +302,7 @@ static void open_library(lua_State *L, const char *name, lua_CFunction open, con
   if (strcmp(name, LUA_STRLIBNAME) == 0) bounded_string(L);
   if (strcmp(name, LUA_TABLIBNAME) == 0) bounded_table(L);
   close_library(L, name);
-  if (strcmp(name, LUA_STRLIBNAME) == 0) { /* methods of strings see the same members */
+  if (strcmp(name, LUA_STRLIBNAME) == 0) { /* methods of strings use the same members */
     lua_pushliteral(L, "");
     lua_getmetatable(L, -1);
     lua_pushvalue(L, -3);
@@ -311,7 +312,7 @@ static void open_library(lua_State *L, const char *name, lua_CFunction open, con
   lua_setfield(L, -2, name);
 }
 
-/* __index and __newindex of the spec's tables. */
+/* __index and __newindex of the tables that a spec makes. */
 static int guard_key(lua_State *L) {
   refuse_traced_key(L, 2);
   if (lua_gettop(L) == 3)
@@ -321,7 +322,7 @@ static int guard_key(lua_State *L) {
   return lua_gettop(L) == 1 ? 0 : 1;
 }
 
-/* A constructor sets its fields before it has a guard. */
+/* A constructor sets fields before the table has its guard. */
 int globals_guard_table(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
@@ -348,7 +349,7 @@ static const char *const table_names[] = {"concat", "insert", "remove", "sort", 
 
 void globals_open(lua_State *L) {
   luaL_newmetatable(L, GUARD);
-  lua_pushnil(L); /* messages call these tables tables */
+  lua_pushnil(L); /* so that messages call these tables tables */
   lua_setfield(L, -2, "__name");
   lua_pushcfunction(L, guard_key);
   lua_setfield(L, -2, "__index");
@@ -401,7 +402,8 @@ void globals_lock(lua_State *L) {
 }
 
 bool globals_predefined(lua_State *L, const char *name) {
-  bool found = strcmp(name, "linear_attention") == 0; /* names that are not available are free to use */
+  bool found = strcmp(name, "linear_attention") == 0; /* names that are not available may be defined by the
+                                                       * spec */
   for (int i = 0; i < INPUT_LENGTHS; i++) found = found || strcmp(name, input_lengths[i].name) == 0;
   const int top = lua_gettop(L);
   if (lua_getfield(L, LUA_REGISTRYINDEX, PREDEFINED) == LUA_TTABLE)

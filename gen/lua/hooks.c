@@ -34,13 +34,13 @@ int hook_line_of(lua_State *L, int index) {
   return strcmp(info.source, CHUNK_SPEC) == 0 ? info.linedefined : front_of(L)->declared_line;
 }
 
-/* In a list of parameters; NULL: it was the last. */
+/* The next name of a parameter list; NULL: it was the last. */
 static const char *next_argument(const char *p) {
   p = strchr(p, ' ');
   return p != NULL ? p + 1 : NULL;
 }
 
-/* Which argument of the hook is called so, from 1; 0: none. */
+/* The position of the hook's argument with this name, from 1; 0: none. */
 static int argument_at(const hook_row *row, const char *name) {
   const size_t n = strlen(name);
   int at = 1;
@@ -50,7 +50,7 @@ static int argument_at(const hook_row *row, const char *name) {
   return 0;
 }
 
-/* Also by the names that masks are often written with. */
+/* Also accepts the names that masks are often written with. */
 static int argument_meant(const hook_row *row, const char *name) {
   static const char *const also[][2] = {
       {"q", "q_idx"}, {"k", "kv_idx"}, {"kv", "kv_idx"}, {"batch", "b"}, {"head", "h"},
@@ -60,8 +60,8 @@ static int argument_meant(const hook_row *row, const char *name) {
   return argument_at(row, name);
 }
 
-/* Trailing parameters may be left out, as everywhere in Lua. Where others are, as in function(q_idx, kv_idx),
- * q_idx would be the batch entry: the names tell. */
+/* Trailing parameters may be left out, as everywhere in Lua. Others may not: in function(q_idx, kv_idx),
+ * q_idx would be the batch entry. The names show it. */
 static void check_places(lua_State *L, const hook_row *row, const char *name, int num_params) {
   for (int i = 1; i <= num_params; i++) {
     const char *parameter = lua_getlocal(L, NULL, i);
@@ -155,7 +155,7 @@ static bool is_integer(ir_var v) {
   return v == VAR_B || v == VAR_H || v == VAR_Q || v == VAR_KV || v == VAR_POS || v == VAR_D;
 }
 
-/* Pushes a variable as this mode of running has it. */
+/* Pushes a variable: traced, or as a number. */
 static void push_leaf(lua_State *L, ir_var v, uint32_t index) {
   const front_state *s = front_of(L);
   if (s->mode == FRONT_TRACING) {
@@ -171,8 +171,8 @@ static void push_leaf(lua_State *L, ir_var v, uint32_t index) {
     lua_pushnumber(L, x);
 }
 
-/* __index and __newindex of a table of row scalars: every known name is there, so what comes here is
- * misspelt. */
+/* __index and __newindex of a table of row scalars: every known name is present, so only misspelt ones get
+ * here. */
 static int refuse_rowscale(lua_State *L) {
   const traced_online *online = &front_of(L)->spec->online;
   const bool final = lua_toboolean(L, lua_upvalueindex(1));

@@ -1,5 +1,4 @@
-/* hooks.h: the functions of a spec that luattn calls: their arguments, and how one is called and its results
- * taken, traced or in numbers. */
+/* hooks.h: calls the hooks of a spec, with traced values or numbers: their arguments and their results. */
 #ifndef LUATTN_GEN_LUA_HOOKS_H
 #define LUATTN_GEN_LUA_HOOKS_H
 
@@ -23,26 +22,26 @@ typedef enum hook_id {
 
 typedef struct hook_row {
   const char *name, *params;
-  int count;                 /* of arguments; the function may have fewer parameters */
+  int count;                 /* number of arguments; the function may have fewer parameters */
   ir_var arg[HOOK_MAX_ARGS]; /* VAR_STATE and VAR_FINAL stand for the table of row scalars */
 } hook_row;
 
 const hook_row *hook_get(hook_id id);
 
-/* Raises unless the value at the top of the stack is a function with the hook's parameters, of which the last
- * ones may be left out. `name` as messages give it. */
+/* Raises unless the value at the top of the stack is a function with the hook's parameters, the last of which
+ * may be left out. `name` is for messages. */
 void hook_check(lua_State *L, hook_id id, const char *name);
-int hook_line_of(lua_State *L, int index); /* where the function was written, or the line of attention {..} */
+int hook_line_of(lua_State *L, int index); /* the line of the function, or of attention {..} */
 
-/* Raises if an undefined name is an argument of some hook: it has another name here, or is none of this one.
- */
+/* Raises if an undefined name is an argument of some hook: in this hook it has another name, or does not
+ * exist. */
 void hook_refuse_argument(lua_State *L, const char *name);
-void hook_suggest(lua_State *L, front_suggestion *s); /* the arguments of the hook that is running */
+void hook_suggest(lua_State *L, front_suggestion *s); /* the arguments of the running hook */
 
 /* Calls the function at stack index `function`; its results are on top. Returns how many. */
 int hook_call(lua_State *L, hook_id id, int function);
-/* Takes the number at `index` as the next result: REAL. `what` names it ("score_mod", "online_fwd: o_scale").
- */
+/* Takes the number at `index` as the next result, as REAL. `what` names it ("score_mod", "online_fwd:
+ * o_scale"). */
 void hook_take_number(lua_State *L, int index, const char *what, replay_result *out);
 void hook_take_leaf(lua_State *L, ir_var v, uint32_t index, replay_result *out);
 

@@ -85,7 +85,7 @@ static void push_gather(lua_State *L, const gather *t) {
 }
 
 /* A bare b, h, q_idx or kv_idx on an axis of another kind is a swapped index: the gather would clamp it and
- * go on. The lengths of q and kv may be one length, as for document ids, so these two are left alone. */
+ * go on. q and kv may have the same length, as for document ids, so these two are not refused. */
 static void check_kind(lua_State *L, const luattn_input_info *info, int position, ir_ref index) {
   enum { OTHER, BATCH, HEAD, HEAD_KV, PLACE };
   static const int of_axis[] = {OTHER, BATCH, HEAD, HEAD_KV, PLACE, PLACE};

@@ -1,12 +1,12 @@
-/* input.h: the names that exist only inside hooks: extra inputs with their gathers, scalars and lengths. */
+/* input.h: the names that exist only inside hooks: extra inputs and their gathers, scalars and lengths. */
 #ifndef LUATTN_GEN_LUA_INPUT_H
 #define LUATTN_GEN_LUA_INPUT_H
 
 #include "gen/lua/state.h"
 
 void input_open(lua_State *L); /* registers the metatable */
-/* Pushes the scalar, input or length of that name, as this mode of running has it. False, pushing nothing: no
- * such name. */
+/* Pushes the scalar, input or length of that name: traced, or as a number. False, pushing nothing: there is
+ * none. */
 bool input_push_name(lua_State *L, const char *name);
 void input_suggest(lua_State *L, front_suggestion *s);
 /* Raises if the value at `index` is an input with indices still missing. */

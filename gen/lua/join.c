@@ -1,4 +1,4 @@
-/* join.c: one expression from the two that a comparison's answers gave. */
+/* join.c: joins the two results of a comparison, for true and for false, into one expression. */
 #include "gen/lua/replay.h"
 
 enum { SINK_MAX = 64, TERMS_MAX = 16 };
@@ -11,8 +11,8 @@ static ir_ref rebuild(ir *g, const ir_node *n, const ir_ref *arg) {
   return n->nargs == 2 ? ir_op2(g, op, arg[0], arg[1]) : ir_op3(g, op, arg[0], arg[1], arg[2]);
 }
 
-/* Sinks the select to where the two differ: c ? f(x, a) : f(x, b) is f(x, c ? a : b), one f instead of two.
- */
+/* Moves the select down to where the two differ: c ? f(x, a) : f(x, b) becomes f(x, c ? a : b), one f instead
+ * of two. */
 static ir_ref join_at(ir *g, ir_ref condition, ir_ref yes, ir_ref no, int depth) {
   if (yes == IR_NONE || no == IR_NONE) return IR_NONE;
   if (yes == no) return yes;
@@ -42,7 +42,8 @@ ir_ref join_values(ir *g, ir_ref condition, ir_ref yes, ir_ref no) {
   return join_at(g, condition, yes, no, 0);
 }
 
-/* Not, without a node where the opposite comparison says it. Among reals it would differ for NaN. */
+/* Negates a condition, without a node if the opposite comparison exists. For REALs it would differ for
+ * NaN. */
 static ir_ref negate(ir *g, ir_ref c) {
   if (c == IR_NONE) return IR_NONE;
   const ir_node n = *ir_get(g, c);
@@ -81,8 +82,8 @@ static ir_ref remainder_of(ir *g, ir_op op, ir_ref whole, ir_ref part) {
   return matched == num_p ? rest : IR_NONE;
 }
 
-/* c ? yes : no in and/or/not, in the form that the spec's own and/or/not would have given: interval analysis
- * of a mask is exact for that form and not for (c and yes) or (not c and no). */
+/* c ? yes : no in and/or/not, in the form that the spec's own and/or/not would have: interval analysis of a
+ * mask is exact for that form and not for (c and yes) or (not c and no). */
 ir_ref join_masks(ir *g, ir_ref c, ir_ref yes, ir_ref no) {
   if (c == IR_NONE || yes == IR_NONE || no == IR_NONE) return IR_NONE;
   if (yes == no) return yes;

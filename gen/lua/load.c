@@ -1,4 +1,4 @@
-/* load.c: from the text of a spec to the table of its attention {..}. */
+/* load.c: runs the text of a spec, up to the table of its attention {..}. */
 #include <string.h>
 
 #include "gen/lua/declare.h"
@@ -15,8 +15,8 @@ typedef struct piece_reader {
   bool counts;
 } piece_reader;
 
-/* Gives the parser at most one line at a time: some sources take it quadratic time, which no hook sees, and
- * some of its errors know no line. */
+/* Gives the parser at most one line at a time: some sources take it quadratic time, which the instruction
+ * hook does not see, and some of its errors have no line. */
 static const char *read_piece(lua_State *L, void *user, size_t *size) {
   piece_reader *r = user;
   const char *piece = r->at;
@@ -38,8 +38,8 @@ static void load_chunk(lua_State *L, const char *source, size_t size, const char
   front_of(L)->hook_line = 0;
 }
 
-/* Loads a chunk and runs it in the environment of specs. Leaves its first result. `helper` is its one
- * argument, so that no global names it: a spec could call that with anything. */
+/* Loads a chunk and runs it in the environment of specs. Leaves its first result. `helper` is its only
+ * argument and has no global name, so that a spec cannot call it. */
 static void run_chunk(lua_State *L, const char *source, size_t size, const char *name, lua_CFunction helper) {
   load_chunk(L, source, size, name);
   globals_push(L);
@@ -54,8 +54,8 @@ static int num_axes(lua_State *L) {
   return 1;
 }
 
-/* Runs the file with a guard on each of its tables, and leaves what it returns. It becomes the body of a
- * function, beside which the guard is a local of a name that the file does not contain. */
+/* Runs the file with a guard on each of its tables, and leaves what it returns. The file becomes the body of
+ * a function, next to which the guard is a local whose name the file does not contain. */
 static void run_guarded(lua_State *L, const char *source, size_t size) {
   front_state *s = front_of(L);
   const int line = scan_find_name(source, size, SCAN_GUARD);
@@ -88,7 +88,7 @@ void front_load_file(lua_State *L) {
   if (size > 0 && *source == LUA_SIGNATURE[0])
     front_raise_at(L, 0, "the file is Lua bytecode; a spec is Lua text");
   load_chunk(L, source, size, CHUNK_SPEC);
-  lua_pop(L, 1); /* its syntax is right: from now on the text may be read by tokens */
+  lua_pop(L, 1); /* the syntax is right, so the text may be scanned by tokens */
 
   char message[256];
   const int line = scan_equality(source, size, message, sizeof message);

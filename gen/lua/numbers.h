@@ -1,4 +1,4 @@
-/* numbers.h: what hooks read when they run in plain Lua (FRONT_NUMBERS), and what they return. */
+/* numbers.h: the arguments and results of hooks that run in plain Lua (FRONT_NUMBERS). */
 #ifndef LUATTN_GEN_LUA_NUMBERS_H
 #define LUATTN_GEN_LUA_NUMBERS_H
 

@@ -1,4 +1,4 @@
-/* oracle.c: hooks called in plain Lua with numbers. Of tracing it shares only how arguments are pushed: no
+/* oracle.c: calls hooks in plain Lua with numbers. It shares with tracing only how arguments are pushed: no
  * IR, no replay. */
 #include <string.h>
 
@@ -14,12 +14,12 @@ struct front_oracle {
   front_numbers numbers;
   lua_State *L;
   bool declared[HOOK_INIT]; /* which of the hooks of attention {..} the spec has */
-  /* The call being made. */
+  /* The current call. */
   const char *hook;
   const double *args;
   int num_args;
   double result;
-  int count; /* of results that the hook gave, in numbers.result */
+  int count; /* number of results in numbers.result */
 };
 
 static int load_main(lua_State *L) {
@@ -130,7 +130,7 @@ static void take_arguments(lua_State *L, front_oracle *o, hook_id id) {
     front_raise_at(L, 0, "oracle: '%s' was given %d numbers", o->hook, o->num_args);
 }
 
-/* The hook of attention {..} that is called so, or HOOK_COUNT. */
+/* The hook of attention {..} with this name, or HOOK_COUNT. */
 static hook_id find_hook(const char *name) {
   hook_id id = HOOK_SCORE_MOD;
   while (id < HOOK_INIT && strcmp(name, hook_get(id)->name) != 0) id++;

@@ -1,4 +1,4 @@
-/* prelude.h: the standard library of specs, prelude.lua, as embed.cmake wrote it into the library. */
+/* prelude.h: the standard library of specs, prelude.lua, as embed.cmake compiled it in. */
 #ifndef LUATTN_GEN_LUA_PRELUDE_H
 #define LUATTN_GEN_LUA_PRELUDE_H
 

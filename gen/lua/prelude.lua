@@ -1,6 +1,6 @@
--- prelude.lua: the standard library of specs: online functions, masks, score mods, and what combines them.
--- All of it is plain Lua over the functions that every spec has.
--- In formulas s is a score, q is q_idx and kv is kv_idx; positions count from 0.
+-- prelude.lua: the standard library of specs: online functions, masks, score mods, and functions that combine
+-- them. All of it is plain Lua over the functions that every spec has. In formulas s is a score, q is q_idx
+-- and kv is kv_idx; positions count from 0.
 
 local num_axes = ... -- of an input
 
@@ -51,7 +51,7 @@ local function softmax_step(scores, rowscales)
   return p, { m = m, l = rowscales.l * o_scale + reduce_sum(p) }, o_scale
 end
 
--- p again in backward, from what forward keeps.
+-- Recomputes p in backward, from what forward saves.
 local function softmax_again(scores, final_rowscales, b, h, q_idx, kv_idx)
   return exp(scores - final_rowscales.lse)
 end

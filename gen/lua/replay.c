@@ -5,7 +5,7 @@
 #define CALLS_MAX 4096
 #define QUESTIONS_MAX 64
 
-/* The three ways in which two numbers compare, as a set. NaN is left out: a spec's conditions are about
+/* The three outcomes of comparing two numbers, as a set. NaN is left out: conditions of a spec are about
  * numbers. */
 enum { LESS = 1, EQUAL = 2, GREATER = 4, ANY_ORDER = 7 };
 
@@ -18,7 +18,7 @@ typedef struct question {
   replay_result when_true; /* the joined results of answering true, once `answer` is false */
 } question;
 
-/* One reduction, whichever replays reach it: the k-th of a call, after the same answers about the row. */
+/* A reduction: the k-th of a call after the same answers about the row, in whichever replays it occurs. */
 typedef struct placeholder {
   ir_op op;
   int ordinal, num_row;
@@ -29,14 +29,14 @@ typedef struct placeholder {
 typedef struct replay {
   const replay_hook *hook;
   int calls;
-  int count, asked; /* questions in the script; questions met in this call */
+  int count, asked; /* questions in the script; questions asked in this call */
   question script[QUESTIONS_MAX];
   replay_result result; /* of this call */
   int num_placeholders;
   placeholder placeholder[REPLAY_MAX_REDUCTIONS];
 } replay;
 
-/* The outcome that the questions of this call leave open. */
+/* The outcomes of a comparison that earlier questions of this call leave possible. */
 static unsigned open_orders(const replay *r, ir_ref low, ir_ref high) {
   unsigned open = ANY_ORDER;
   for (int i = 0; i < r->asked; i++) {
@@ -151,7 +151,7 @@ static replay_reduction *find_reduction(replay_result *r, uint32_t which) {
   return NULL;
 }
 
-/* out: the answer false; joined with what the answer true gave. */
+/* out: the result of answering false, joined with that of answering true. */
 static void join_reductions(lua_State *L, question *q, replay_result *out) {
   ir *g = front_of(L)->g;
   replay_result *yes = &q->when_true;
@@ -196,8 +196,7 @@ static void join(lua_State *L, question *q, replay_result *out) {
   join_reductions(L, q, out);
 }
 
-/* Puts the reductions in place of their placeholders. An argument speaks only of placeholders made before it.
- */
+/* Replaces placeholders by their reductions. An argument contains only placeholders made before it. */
 static void place_reductions(lua_State *L, const replay *r, replay_result *out) {
   ir *g = front_of(L)->g;
   ir_ref from[REPLAY_MAX_REDUCTIONS], to[REPLAY_MAX_REDUCTIONS];
@@ -235,8 +234,8 @@ static void call_once(lua_State *L, int function, replay *r) {
   if (r->asked < r->count) raise_changed(L);
 }
 
-/* Calls the hook for one combination of answers, and once more: equal expressions are one node, so a hook
- * that keeps nothing between its calls gives the same nodes. */
+/* Calls the hook for one combination of answers, twice: equal expressions are one node, so a hook that keeps
+ * nothing between its calls gives the same nodes. */
 static void call_twice(lua_State *L, int function, replay *r) {
   if (++r->calls > CALLS_MAX) {
     front_raise_at(

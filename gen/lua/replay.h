@@ -1,17 +1,17 @@
-/* replay.h: tracing a hook by calling it for each combination of comparison outcomes.
+/* replay.h: traces a hook by calling it for each combination of comparison outcomes.
  *
  * Lua turns the result of a comparison into a boolean, so a comparison of traced values must answer true or
- * false. A replay answers the questions that it has met before as its script says, and the first new one with
- * true; the other answer is the next replay (depth first). Results of the two answers are joined: select
- * nodes for numbers, and/or/not for masks.
+ * false. A replay answers known questions as its script says, and the first new one with true; the other
+ * answer is the next replay (depth first). Results of the two answers are joined: select nodes for numbers,
+ * and/or/not for masks.
  *
  * Reductions. In online_fwd a question may concern one element (it depends on the score) or the whole row. A
- * reduction sees every element of the row, also those that answered differently, so its argument is joined
- * over the element questions asked before it. While replays run, a reduction is therefore a placeholder
- * (VAR_RED) for what is known only at the end.
+ * reduction covers every element of the row, also those with other answers, so its argument is joined over
+ * the element questions asked before it. While replays run, a reduction is therefore a placeholder (VAR_RED)
+ * for what is known only at the end.
  *
- * Each call is made once more: a hook that remembers something is not a function of its arguments, and shows
- * it by another question or another result.
+ * Each call is made twice: a hook that remembers something is not a function of its arguments, which shows as
+ * another question or another result.
  */
 #ifndef LUATTN_GEN_LUA_REPLAY_H
 #define LUATTN_GEN_LUA_REPLAY_H
@@ -26,7 +26,7 @@ typedef struct replay_reduction {
   ir_ref argument;
 } replay_reduction;
 
-/* What one call of a hook gives: numbers (INT or REAL) or one BOOL. */
+/* The results of one call of a hook: numbers (INT or REAL) or one BOOL. */
 typedef struct replay_result {
   int count;
   ir_ref value[REPLAY_MAX_RESULTS];
@@ -47,10 +47,10 @@ typedef struct replay_hook {
 void replay_run(lua_State *L, int function, const replay_hook *hook, replay_result *out);
 
 bool replay_compare(lua_State *L, ir_op op, ir_ref a, ir_ref b); /* op LT, LE or EQ; a and b of one type */
-bool replay_truth(lua_State *L, ir_ref condition);               /* a BOOL that is no comparison: a load */
+bool replay_truth(lua_State *L, ir_ref condition);               /* a BOOL that is not a comparison: a load */
 operand replay_reduce(lua_State *L, ir_op op, operand x);
 
-/* join.c: the value that is `yes` where `condition` holds and `no` elsewhere. */
+/* join.c: an expression equal to `yes` where `condition` holds and to `no` elsewhere. */
 ir_ref join_values(ir *g, ir_ref condition, ir_ref yes, ir_ref no);
 ir_ref join_masks(ir *g, ir_ref condition, ir_ref yes, ir_ref no);
 

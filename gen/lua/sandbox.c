@@ -1,5 +1,5 @@
-/* sandbox.c: a Lua state with a memory cap and budgets of instructions and of time, and the way from a Lua
- * error to a status. */
+/* sandbox.c: a Lua state with a memory cap and budgets of instructions and of time; turns a Lua error into a
+ * status. */
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include "gen/lua/syntax.h"
 
 #define MEMORY_CAP_MIB 64
-#define CHURN_CAP_GIB 1  /* copying strings for ever costs time without costing instructions */
-#define STRING_CAP_MIB 4 /* what a function of C does with one string in one call is over in milliseconds */
+#define CHURN_CAP_GIB 1  /* copying strings for ever takes time but no instructions */
+#define STRING_CAP_MIB 4 /* so that a C function handles one string within milliseconds */
 #define CPU_SECONDS 10
 #define INSTRUCTION_BUDGET 20000000LL
 #define INSTRUCTIONS_A_CHECK 100
@@ -55,7 +55,7 @@ static void *sandbox_realloc(void *user, void *ptr, size_t old_size, size_t new_
   return p;
 }
 
-/* Line of the innermost frame of the spec, or 0. */
+/* The line of the innermost frame of the spec, or 0. */
 static int running_line(lua_State *L) {
   lua_Debug frame;
   for (int level = 0; lua_getstack(L, level, &frame); level++) {
@@ -76,9 +76,9 @@ static double seconds(clockid_t clock) {
   return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Time that functions of C take is no instruction of Lua, so clocks are asked beside the count. The thread's
- * own never runs faster than the wall's, which costs no system call: until that one has passed the deadline,
- * it alone is asked. */
+/* C functions take time without Lua instructions, so clocks are read besides the count. The thread's clock
+ * never runs faster than the wall clock, which needs no system call: until the wall clock has passed the
+ * deadline, only that is read. */
 void sandbox_check_time(lua_State *L) {
   const front_state *s = front_of(L);
   if (seconds(CLOCK_MONOTONIC) <= s->wall_deadline) return;
@@ -101,8 +101,8 @@ static void check_budget(lua_State *L, lua_Debug *event) {
   sandbox_check_time(L);
 }
 
-/* The budget of time is fresh to a hundredth: hooks called for each score ask the thread's clock, which is a
- * system call, no more often than that. */
+/* The budget of time is renewed at most every hundredth of it: hooks called for each score would otherwise
+ * read the thread's clock, a system call, each time. */
 void sandbox_refill(front_state *s) {
   if (s->cpu_limit <= 0) s->cpu_limit = CPU_SECONDS;
   s->instructions = INSTRUCTION_BUDGET;
@@ -218,7 +218,7 @@ void sandbox_close(lua_State *L) {
   if (L != NULL) lua_close(L);
 }
 
-/* What Lua's own messages leave open: they speak of "a nil value", we know that a traced value is meant. */
+/* Completes Lua's own messages: they say "a nil value" where a traced value is meant. */
 static const char *hint(const front_state *s, const char *message) {
   if (strstr(message, "'for' limit") != NULL || strstr(message, "'for' initial value") != NULL) {
     return "; a loop cannot run to a traced value: loop to a constant and decide inside";
@@ -227,9 +227,9 @@ static const char *hint(const front_state *s, const char *message) {
     return "; it needs a number that is known now, and a traced one is not: compute with + - * / // % ^, "
            "floor, exp, sin, tanh, ..";
   }
-  if (strstr(message, "a nil value (global '") != NULL) /* an undefined name is an error before it is used */
+  if (strstr(message, "a nil value (global '") != NULL) /* an undefined name is an error before its use */
     return "; _ENV was replaced by a table without that name";
-  if (strstr(message, "nested too deeply") != NULL) return ""; /* the handler itself ran out of stack once */
+  if (strstr(message, "nested too deeply") != NULL) return ""; /* the handler itself ran out of stack */
   if (strstr(message, "C stack overflow") != NULL) return "; brackets or calls are nested too deeply";
   if (strstr(message, "stack overflow") != NULL) return "; a function calls itself without end";
   if (strstr(message, "attempt to perform 'n") != NULL || strstr(message, "divide by zero") != NULL)
@@ -250,7 +250,7 @@ static int complete_message(lua_State *L) {
     return 1;
   }
   const char *message = lua_tostring(L, 1);
-  const char *end = strchr(message, '\n'); /* "stack overflow" brings a traceback of Lua's own */
+  const char *end = strchr(message, '\n'); /* "stack overflow" includes a traceback */
   const size_t size = end != NULL ? (size_t)(end - message) : strlen(message);
   lua_pushlstring(L, message, size);
   message = lua_tostring(L, -1);

@@ -148,8 +148,8 @@ static bool is_literal(const token *t) {
 
 static bool is_simple(const token *t) { return t->kind == TOKEN_NAME || t->kind == TOKEN_NUMBER; }
 
-/* Does the token continue an operand, so that the name or number before or after it is not all of that
- * operand? */
+/* Whether the token continues an operand, so that the name or number before or after it is only a part of
+ * that. */
 static bool binds(const token *t) {
   if (t->kind == TOKEN_STRING) return true;
   if (t->kind != TOKEN_SIGN || t->size == 0) return false;
@@ -201,7 +201,7 @@ static bool compares(const token *t) {
   return false;
 }
 
-/* Ends what a `not` before it could reach: another operand of `and` and the like, or an outer bracket. */
+/* Ends the reach of an earlier `not`: an operand of `and` and the like, or an outer bracket. */
 static bool ends_operand(const token *t) {
   if (t->kind == TOKEN_KEYWORD)
     return !is_token(t, "not") && !is_token(t, "nil") && !is_token(t, "true") && !is_token(t, "false");

@@ -1,25 +1,24 @@
-/* scan.h: what is read off the source text before Lua runs it. */
+/* scan.h: checks on the source text before Lua runs it. */
 #ifndef LUATTN_GEN_LUA_SCAN_H
 #define LUATTN_GEN_LUA_SCAN_H
 
 #include "gen/base/text.h"
 
-/* == and ~= between a traced value and a number never reach a metamethod: Lua answers false. A spec may use
- * them only beside a string, nil or boolean literal. Fills `message` (of `size` bytes) and returns the line
+/* == and ~= between a traced value and a number never call a metamethod: Lua answers false. A spec may use
+ * them only next to a string, nil or boolean literal. Fills `message` (of `size` bytes) and returns the line
  * of the first other use; 0: none. */
 int scan_equality(const char *source, size_t source_size, char *message, size_t size);
 
 /* The line of the first use of a name, as a variable, a field or a label; 0: none. */
 int scan_find_name(const char *source, size_t source_size, const char *name);
 
-/* Does a `not` of this line bind only the left side of a comparison, as in not a < b, which is (not a) < b?
- */
+/* Whether a `not` of this line binds only the left side of a comparison: not a < b is (not a) < b. */
 bool scan_negates_side(const char *source, size_t source_size, int line);
 
 #define SCAN_GUARD "__table"
 
 /* Copies the source with every table constructor {..} written as a call of SCAN_GUARD, which guards the
- * table: a plain table indexed by a traced value would silently give nil. Lines stay as they are. False:
+ * table: a plain table indexed by a traced value would silently give nil. Line numbers stay the same. False:
  * braces do not match. */
 bool scan_guard_tables(const char *source, size_t source_size, text *out);
 

@@ -1,7 +1,8 @@
-/* state.h: what the C functions that Lua calls share while one spec is run, and the sandbox that they run in.
+/* state.h: the state of one run of a spec that C functions called by Lua share, and the sandbox that they run
+ * in.
  *
  * Inside a lua_CFunction an error is a longjmp, so these functions hold no malloc, FILE or lock: memory comes
- * from the arena or from Lua. There is one lua_pcall for each entry of front.h, in sandbox_call.
+ * from the arena or from Lua. Each function of front.h makes one lua_pcall, in sandbox_call.
  */
 #ifndef LUATTN_GEN_LUA_STATE_H
 #define LUATTN_GEN_LUA_STATE_H
@@ -18,7 +19,7 @@ typedef enum front_mode {
   FRONT_NUMBERS  /* hooks are called with plain numbers: the oracle */
 } front_mode;
 
-/* Why Lua was refused memory. */
+/* The limit for which Lua was refused memory. */
 typedef enum front_refusal {
   REFUSED_NOTHING,
   REFUSED_BY_SYSTEM,
@@ -34,8 +35,8 @@ typedef struct front_state {
   arena *a;
   ir *g;
   traced_spec *spec;
-  const char *file, *source; /* the file as front_label has it */
-  const char *path;          /* in full; while it is loaded */
+  const char *file, *source; /* the file, as front_label formats it */
+  const char *path;          /* the full path, while it is loaded */
   size_t source_size;
   front_mode mode;
   /* Limits of the sandbox. */
@@ -45,14 +46,14 @@ typedef struct front_state {
   uint32_t computed_with; /* a bit for each input of which a number was an operand, or a result */
   double cpu_limit;       /* seconds of this thread; 0: the usual limit */
   double deadline;        /* on the thread's clock */
-  double wall_deadline;   /* on the wall's, before which the thread's cannot have reached its own */
-  int last_line;  /* of the spec, as the instruction hook saw it: the place of an error that has no stack */
+  double wall_deadline;   /* on the wall clock; before it the thread's clock cannot have reached its own */
+  int last_line;  /* of the spec, from the instruction hook: the line of an error that has no stack */
   bool no_memory; /* the arena is out of memory */
-  /* The hook being called. */
+  /* The running hook. */
   const char *hook;
-  int hook_line;       /* where it was written: the place of errors that no line of the spec is running for */
+  int hook_line;       /* its line, for errors while no line of the spec is running */
   int declared_line;   /* of attention {..} */
-  uint32_t generation; /* of the call: a value kept from an earlier call is stale */
+  uint32_t generation; /* of this call: a value kept from an earlier call is stale */
   struct replay *replay;
   struct front_numbers *numbers; /* FRONT_NUMBERS */
 } front_state;
@@ -63,21 +64,21 @@ front_state *front_of(lua_State *L);
  * stack. */
 void front_load_file(lua_State *L);
 
-/* Raises `name:line: message`, where the line is the innermost line of the spec that is running. */
+/* Raises `name:line: message` with the innermost running line of the spec. */
 int front_raise(lua_State *L, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 /* Raises a message at a given line of the spec. */
 int front_raise_at(lua_State *L, int line, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 3, 4)));
-/* A message part that lives in the arena; never NULL. */
+/* A part of a message, in the arena; never NULL. */
 const char *front_format(lua_State *L, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* A name or a text of the spec as messages show it: at most 64 characters, those that do not print as '?'.
- * The string at `index`; what is no string as front_kind has it. */
+/* A name or a text of the spec for messages: at most 64 characters, with '?' for those that do not print. The
+ * string at `index`; other values as front_kind. */
 const char *front_shown(lua_State *L, int index);
 int front_no_memory(lua_State *L) __attribute__((noreturn));
-int front_line(lua_State *L);                    /* line of the spec that is running, else hook_line */
+int front_line(lua_State *L);                    /* the running line of the spec, else hook_line */
 const char *front_kind(lua_State *L, int index); /* "a number", "an input", "nil": for messages */
 
-/* "; did you mean 'x'?" for the name nearest to `word`, or "". The result lives in the arena. */
+/* "; did you mean 'x'?" for the name nearest to `word`, or "". In the arena. */
 typedef struct front_suggestion {
   const char *word, *best;
   size_t distance;
@@ -86,8 +87,8 @@ void front_suggest_start(front_suggestion *s, const char *word);
 void front_suggest_try(front_suggestion *s, const char *candidate);
 const char *front_suggest_end(lua_State *L, const front_suggestion *s);
 
-/* A file's name as messages and generated code show it: at most 200 characters, the end of a longer path,
- * those that do not print as '?'. NULL: out of memory. */
+/* A file's name for messages and generated code: at most 200 characters, the end of a longer path, with '?'
+ * for those that do not print. NULL: out of memory. */
 const char *front_label(arena *a, const char *name);
 
 /* Opens the sandbox: a Lua state whose globals are the standard library of specs and nothing else. */
@@ -95,8 +96,8 @@ luattn_status sandbox_open(front_state *s, lua_State **out, luattn_error *err);
 void sandbox_close(lua_State *L); /* NULL is fine */
 /* Runs f (with no arguments) in protected mode and turns an error into a status and a message. */
 luattn_status sandbox_call(lua_State *L, lua_CFunction f, luattn_error *err);
-void sandbox_refill(front_state *s);   /* fresh budgets of instructions and of time */
-void sandbox_check_time(lua_State *L); /* raises once the time is over: for what may take long in C */
+void sandbox_refill(front_state *s);   /* renews the budgets of instructions and of time */
+void sandbox_check_time(lua_State *L); /* raises once the time is over; for C functions that may take long */
 
 #define DIVIDED_BY_ZERO "; divide by max(n, 1)"
 
@@ -105,11 +106,11 @@ void globals_open(lua_State *L);
 void globals_push(lua_State *L); /* leaves it on the stack */
 int globals_guard_table(
     lua_State *L);               /* a lua_CFunction: gives a table of the spec its guard, and returns it */
-void globals_lock(lua_State *L); /* what is defined by now is predefined: a spec cannot redefine it */
+void globals_lock(lua_State *L); /* locks the names defined so far: a spec cannot redefine them */
 bool globals_predefined(lua_State *L, const char *name);
 bool globals_defined(lua_State *L, const char *name);
 
-#define CHUNK_SPEC "=(spec)" /* stands for the file's name until the message is complete */
+#define CHUNK_SPEC "=(spec)" /* replaced by the file's name when the message is complete */
 #define CHUNK_PRELUDE "=(luattn)"
 
 #endif

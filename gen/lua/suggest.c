@@ -1,4 +1,4 @@
-/* suggest.c: "did you mean" for misspelt names. */
+/* suggest.c: finds "did you mean" for misspelt names. */
 #include <ctype.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@ enum { WORD_MAX = 63 };
 
 static int lower(char c) { return tolower((unsigned char)c); }
 
-/* Optimal string alignment distance: insert, delete, replace, or swap two neighbours; case is free. */
+/* Optimal string alignment distance: insert, delete, replace, or swap two neighbours; ignores case. */
 static size_t distance(const char *a, const char *b) {
   const size_t n = strlen(a), m = strlen(b);
   if (n > WORD_MAX || m > WORD_MAX) return WORD_MAX;
@@ -40,7 +40,10 @@ void front_suggest_start(front_suggestion *s, const char *word) {
 
 void front_suggest_try(front_suggestion *s, const char *candidate) {
   const size_t d = distance(s->word, candidate), length = strlen(s->word);
-  const size_t limit = length <= 5 ? 1 : length <= 7 ? 2 : 3; /* farther is another word: slope, score */
+  const size_t limit = length <= 5   ? 1
+                       : length <= 7 ? 2
+                                     : 3; /* farther is another word, as slope and
+                                           * score */
   if (d > limit || d >= length) return;
   const bool better =
       s->best == NULL || d < s->distance || (d == s->distance && strcmp(candidate, s->best) < 0);

@@ -1,4 +1,4 @@
-/* syntax.c: what Python and C write, told by where Lua's parser gives it up. */
+/* syntax.c: recognises Python and C syntax by the errors of Lua's parser. */
 #include "gen/lua/syntax.h"
 
 #include <ctype.h>
@@ -11,7 +11,7 @@ typedef struct span {
 } span;
 
 /* A hint for a message that contains `message`, if its line contains `word` and `also`, which may be NULL.
- * With `also`, the two may stand in the line before: the parser then gave up only in the next. */
+ * With `also`, the two may be in the previous line: the parser then failed only in the next. */
 typedef struct syntax_row {
   const char *message, *word, *also, *hint;
 } syntax_row;
@@ -24,7 +24,7 @@ static const char local[] = "; a variable is declared by local x = ..";
 static const char function[] =
     "; Lua writes function(score, b, h, q_idx, kv_idx) return .. end for def and lambda";
 
-/* The first row that fits counts. */
+/* The first match counts. */
 static const syntax_row rows[] = {
     {"']' expected near ','", NULL, NULL, "; several indices stand in braces: t[{i, j}]"},
     {" near '!'", NULL, NULL,
@@ -85,7 +85,7 @@ static const syntax_row rows[] = {
 
 static bool is_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
-/* Whole words; a sign anywhere; "\nword" only where a line starts. */
+/* Matches whole words; signs anywhere; "\nword" only at the start of a line. */
 static bool contains(span text, const char *word) {
   const bool first = *word == '\n';
   word += first;
@@ -106,7 +106,7 @@ static const char *without_comment(const char *start, const char *end) {
   return end;
 }
 
-/* The line of the message, or the one with text before it. */
+/* The line of the message, or the last non-empty one before it. */
 static span find_line(const char *source, size_t size, long line, bool before) {
   const char *const end = source + size;
   span last = {source, source}, here = {source, source};

@@ -3,7 +3,8 @@
 
 #include <stddef.h>
 
-/* "; write .. for .." for a message `..:line: .. near ..` of Lua's parser about this source, or NULL. */
+/* Returns "; write .. for .." for a message `..:line: .. near ..` of Lua's parser about this source, or
+ * NULL. */
 const char *syntax_hint(const char *source, size_t size, const char *message);
 
 #endif

@@ -197,7 +197,7 @@ static void run_single(lua_State *L, int function, void *user, replay_result *ou
   lua_pop(L, 1);
 }
 
-/* Does r depend on one element, not only on reductions over the row? */
+/* Whether r depends on one element, not only on reductions over the row. */
 static bool depends_on_element(lua_State *L, ir_ref r) {
   const front_state *s = front_of(L);
   if (!ir_uses(s->g, r, VAR_SCORE)) return false;
@@ -220,7 +220,8 @@ static bool is_zero(const ir *g, ir_ref r) {
   return ir_is_const(g, r, &x) && x == 0;
 }
 
-/* How a node depends on VAR_OUT, from how its arguments do: FREE, LINEAR (a multiple of it), or NONLINEAR. */
+/* How a node depends on VAR_OUT, given how its arguments do: FREE, LINEAR (a multiple of it), or
+ * NONLINEAR. */
 static int linearity(const ir *g, const ir_node *n, const uint8_t *of) {
   if (n->op == IR_VAR) return ir_var_of(n) == VAR_OUT ? LINEAR : FREE;
   int at[4] = {FREE, FREE, FREE, FREE}, most = FREE;
@@ -262,7 +263,7 @@ static void check_linear(lua_State *L, ir_ref out) {
   }
 }
 
-/* Traces function `id` of the online_func at the top of the stack. False: it has none. */
+/* Traces function `id` of the online_func at the top of the stack. False: it is absent. */
 static bool trace_function(lua_State *L, hook_id id, replay_result *result) {
   const char *name = hook_get(id)->name;
   if (push_raw(L, name) == LUA_TNIL) {

@@ -52,15 +52,14 @@ static operand constant(lua_State *L, int index, const char *what) {
   return (operand){.ref = ir_real(g, x), .depth = 1};
 }
 
-/* Whatever comes of it: 0 times a number leaves no node of it behind. */
+/* Simplifies 0 times a number, whatever the number is, so that no node of it remains. */
 static void note_operand(front_state *s, ir_ref r) {
   const ir_node *n = ir_get(s->g, r);
   if (n->op == IR_LOAD) s->computed_with |= UINT32_C(1) << n->imm.integer;
 }
 
 operand value_get(lua_State *L, int index, const char *what) {
-  ir_set_line(front_of(L)->g,
-              (uint32_t)front_line(L)); /* what is built next belongs to the line that asked for it */
+  ir_set_line(front_of(L)->g, (uint32_t)front_line(L)); /* nodes built next carry the calling line */
   const traced_value *v = luaL_testudata(L, index, METATABLE);
   if (v != NULL) {
     if (v->generation != front_of(L)->generation) {
@@ -131,8 +130,8 @@ operand value_clamp(lua_State *L, operand x, operand lo, operand hi) {
   return (operand){.ref = ir_op3(g, IR_CLAMP, a, b, c), .depth = x.depth >= bounds ? x.depth + 1 : bounds};
 }
 
-/* An integer against a float constant is decided among integers, as Lua does: i < 2.5 is i < 3. Index
- * arithmetic stays exact beyond 2^24, and the mask analysis sees an integer comparison. */
+/* Compares an integer with a float constant as integers, as Lua does: i < 2.5 is i < 3. Index arithmetic
+ * stays exact beyond 2^24, and mask analysis gets an integer comparison. */
 static ir_ref round_constant(ir *g, ir_op op, ir_ref r, double x, bool constant_is_left, int *answer) {
   if (x > INT32_MAX || x < INT32_MIN) {
     *answer = op != IR_EQ && (x > 0) != constant_is_left;

@@ -1,4 +1,4 @@
-/* value.h: traced values: what hooks compute with while they are traced. A traced value is a userdata that
+/* value.h: traced values, which hooks compute with while they are traced. A traced value is a userdata that
  * names an IR node. */
 #ifndef LUATTN_GEN_LUA_VALUE_H
 #define LUATTN_GEN_LUA_VALUE_H
@@ -19,8 +19,8 @@ operand value_get(lua_State *L, int index, const char *what);
 
 /* Arithmetic with Lua's rules: INT op INT stays INT where Lua says so, otherwise both become REAL. */
 operand value_arith(lua_State *L, ir_op op, operand a, operand b);
-/* min(max(x, lo), hi). Without a gradient (of integers, in a mask) it is made of those two, which the analysis of
- * ranges knows. */
+/* min(max(x, lo), hi). Without a gradient (of integers, in a mask) it is built from MIN and MAX, which range
+ * analysis knows. */
 operand value_clamp(lua_State *L, operand x, operand lo, operand hi);
 operand value_unary(lua_State *L, ir_op op, operand a); /* result REAL, except NEG and ABS of an INT */
 operand value_floor(lua_State *L, operand a);           /* INT */
