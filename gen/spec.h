@@ -1,6 +1,8 @@
-/* spec.h: a spec after its Lua file was run and traced: names, declarations and expressions. Immutable from then on.
+/* spec.h: a spec after its Lua file was run and traced: names, declarations and expressions. Immutable from
+ * then on.
  *
- * lua/ builds a `traced`, analysis/ adds `derived`; plan/, emit/ and cpu/ read both. Everything lives in one arena.
+ * lua/ builds a `traced`, analysis/ adds `derived`; plan/, emit/ and cpu/ read both. Everything lives in one
+ * arena.
  */
 #ifndef LUATTN_GEN_SPEC_H
 #define LUATTN_GEN_SPEC_H
@@ -20,21 +22,21 @@ typedef struct traced_online {
   const char *state_name[SPEC_MAX_STATE];
   ir_ref init[SPEC_MAX_STATE]; /* uniform expressions of b, h, scalars, inputs */
   ir_ref prob;
-  ir_ref rescale;              /* factor for O; constant 1 if nothing to do */
+  ir_ref rescale;              /* factor for O; constant 1 if O is not rescaled */
   ir_ref next[SPEC_MAX_STATE];
   ir_ref out;                  /* epilogue: linear in VAR_OUT; of VAR_STATE */
   int num_final;
   const char *final_name[SPEC_MAX_FINAL];
   ir_ref final[SPEC_MAX_FINAL]; /* of VAR_STATE; the one named "lse" is the public lse */
   int lse;                      /* index of "lse" in final, or -1 */
-  ir_ref forward;  /* prob again, from VAR_SCORE and VAR_FINAL; IR_NONE if left out */
+  ir_ref forward;  /* recomputes prob from VAR_SCORE and VAR_FINAL; IR_NONE if left out */
   ir_ref backward; /* d loss / d VAR_SCORE from VAR_DP, VAR_P, VAR_DELTA, VAR_FINAL, VAR_SCORE; IR_NONE: derive it */
 } traced_online;
 
 typedef struct traced_spec {
   arena *a;
   ir *g;
-  const char *file; /* as messages name it */
+  const char *file; /* as shown in messages */
   const char *name;
   int num_inputs;
   luattn_input_info input[12];
@@ -48,9 +50,9 @@ typedef struct traced_spec {
   traced_online online;
 } traced_spec;
 
-/* One gradient contribution to an input or a scalar: `value` is added at `index` (inputs) for each element or row. Where
- * value = factor * ds with a factor of positions alone, `factor` is that; otherwise IR_NONE. The emitter may leave a part
- * of it for the end: of_sum, of VAR_GRAD, says what is added for a sum of values; IR_NONE: the sum. */
+/* One gradient contribution to an input or a scalar: `value` is added at `index` (inputs) for each element or
+ * row. Where value = factor * ds with a factor of positions only, `factor` is that; otherwise IR_NONE. The
+ * emitter may defer a part: of_sum, of VAR_GRAD, is what a sum of values adds; IR_NONE: the sum itself. */
 typedef struct derived_term {
   int input;            /* input number, or -1: scalar number `scalar` */
   int scalar;
@@ -69,8 +71,8 @@ typedef struct derived_mod { ir_ref dx; derived_terms terms; } derived_mod;
 
 /* What backward needs, separated by where it is computed. */
 typedef struct derived_spec {
-  /* Why there is no backward, and how to write the spec that there is: a whole message. NULL: there is one. Otherwise nothing is
-   * saved, and the expressions below are 0 or absent. */
+  /* Why there is no backward, and how to write a spec that has one: a whole message. NULL: there is one.
+   * Otherwise nothing is saved, and the expressions below are 0 or absent. */
   const char *missing;
   /* Forward saves final `save[i]` (beyond lse): expressions of VAR_STATE. */
   int num_saved;
@@ -85,7 +87,8 @@ typedef struct derived_spec {
   ir_ref ds;     /* d loss / d t */
   derived_terms element_terms; /* parameter gradients of score_mod */
   derived_mod query_mod, key_mod, value_mod;
-  const char *how; /* how the online backward came about: "derived", "given by the spec", .. for `luattn emit --stage grad` */
+  const char *how; /* where the online backward comes from: "derived", "given by the spec", .. for `luattn
+                    * emit --stage grad` */
 } derived_spec;
 
 struct luattn_spec {

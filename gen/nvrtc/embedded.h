@@ -1,4 +1,4 @@
-/* embedded.h: the templates as templates/embed.cmake wrote them into the library. Their list is
+/* embedded.h: the templates, as templates/embed.cmake compiled them in. Their list is
  * templates/files.cmake. */
 #ifndef LUATTN_GEN_EMBEDDED_H
 #define LUATTN_GEN_EMBEDDED_H

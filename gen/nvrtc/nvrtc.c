@@ -1,4 +1,4 @@
-/* nvrtc.c: NVRTC by dlopen, and one compilation. */
+/* nvrtc.c: loads NVRTC by dlopen, and runs one compilation. */
 #include "gen/nvrtc/nvrtc.h"
 
 #include <dirent.h>
@@ -24,9 +24,9 @@ static bool load_symbols(void *handle, const symbol *symbols, int n, const char 
   return true;
 }
 
-/* NVRTC opens its built-ins by name alone, which fails for a library outside the loader's paths, such as one
- * from a wheel. Loaded beforehand by path, they answer to that name. There may be none beside it: then it has
- * to find them itself. */
+/* NVRTC opens its built-ins library by name only, which fails outside the loader's paths, as for one from a
+ * wheel. Loaded beforehand by path, it is found by that name. If there is none next to it, NVRTC has to find
+ * it itself. */
 static void load_builtins_beside(const char *path) {
   static const char stem[] = "libnvrtc-builtins.so";
   char folder[512];
@@ -116,14 +116,15 @@ static const char *first_error(arena *a, const char *log) {
 
 enum { NVRTC_ERROR_INVALID_OPTION = 5, NVRTC_ERROR_COMPILATION = 6 };
 
-/* NVRTC does not know an option, or NVVM one that NVRTC handed on, which it says behind the front end. */
+/* Whether NVRTC does not know an option, or NVVM one that NVRTC passed on, which is reported after the front
+ * end. */
 static bool refuses_option(int result, const char *log) {
   return result == NVRTC_ERROR_INVALID_OPTION ||
          (result == NVRTC_ERROR_COMPILATION && strstr(log, "is an unsupported option") != NULL);
 }
 
-/* What ptxas says at last (C7600: "Register allocation failed") it does not leave in the log, but it has
- * remarked before that it ran short. The front end's errors are in the log, and other failures have other
+/* Whether ptxas ran out of registers. Its last message (C7600: "Register allocation failed") is not in the
+ * log, but an earlier remark is. The front end's errors are in the log, and other failures have other
  * codes. */
 static bool ran_out(int result, const nvrtc_result *r) {
   return result == NVRTC_ERROR_COMPILATION && r->remark != NULL && strstr(r->log, "error") == NULL;
@@ -147,7 +148,7 @@ static luattn_status outputs(const nvrtc *lib, arena *a, void *prog, int want_pt
   return LUATTN_OK;
 }
 
-/* Compiles with the first num_options of `options`, and gives NVRTC's result and its log. */
+/* Compiles with the first num_options of `options`, and returns NVRTC's result and its log. */
 static luattn_status compile(const nvrtc *lib, arena *a, void *prog, const char *const *options,
                              int num_options, int *result, char **log, luattn_error *err) {
   size_t size = 0;
@@ -155,7 +156,7 @@ static luattn_status compile(const nvrtc *lib, arena *a, void *prog, const char 
   return fetch(a, prog, lib->fn.log_size, lib->fn.log, log, &size, err);
 }
 
-/* NVRTC calls it between its steps, of which the front end is the first; 0: it shall go on. */
+/* NVRTC calls it between its steps, the first of which is the front end; returning 0 lets it go on. */
 static int pass_on(void *watcher, void *reserved) {
   const nvrtc_watcher *w = watcher;
   (void)reserved;

@@ -1,4 +1,5 @@
-/* nvrtc_find.c: where NVRTCs are, which builds, and which are of use, without loading them where possible. */
+/* nvrtc_find.c: finds the NVRTCs of a machine, their builds, and which of them work, without loading them
+ * where possible. */
 #define _XOPEN_SOURCE 700 /* realpath */
 #include <dlfcn.h>
 #include <elf.h>
@@ -11,7 +12,7 @@
 
 #include "gen/nvrtc/nvrtc.h"
 
-/* Places without one, for the message. */
+/* Places that have none, for the message. */
 typedef struct tried {
   char text[400];
   size_t size;
@@ -22,7 +23,7 @@ static void tried_add(tried *t, const char *what) {
   if (n > 0 && t->size + (size_t)n < sizeof t->text)
     t->size += (size_t)n;
   else
-    t->text[t->size] = 0; /* full: keep whole names only */
+    t->text[t->size] = 0; /* full: keeps whole names only */
 }
 
 /* Reads the GNU build id, which every release of NVRTC has, from the ELF notes. */
@@ -50,7 +51,7 @@ static bool read_build_id(FILE *f, char *out, size_t out_size) {
   return false;
 }
 
-/* Is there a file at `path`? Fills *out, or *why with what is wrong. A pipe is not opened, which would wait
+/* Checks the file at `path`. Fills *out, or *why with what is wrong. Does not open a pipe, which would wait
  * for its writer. */
 static bool look_at(const char *path, nvrtc_file *out, const char **why) {
   struct stat st;
@@ -75,7 +76,7 @@ static bool look_at(const char *path, nvrtc_file *out, const char **why) {
   return true;
 }
 
-/* All of its segments lie in the file: the loader does not look, and touches what is not there. */
+/* Checks that all of its segments lie in the file: the loader does not, and accesses missing pages. */
 static bool is_whole(FILE *f, const Elf64_Ehdr *head) {
   struct stat st;
   if (fstat(fileno(f), &st) != 0 || head->e_phentsize != sizeof(Elf64_Phdr)) return false;
@@ -109,7 +110,7 @@ static const char *refuse_file(const char *path) {
   return same ? NULL : "is for another architecture";
 }
 
-/* 13 for libnvrtc.so.13.0.48, whatever links lead there; 0: its name does not say. */
+/* 13 for libnvrtc.so.13.0.48, after resolving links; 0: the name does not say. */
 static int major_of(const char *path) {
   static const char stem[] = "libnvrtc.so.";
   char *real = realpath(path, NULL);
@@ -123,8 +124,8 @@ static int major_of(const char *path) {
   return major;
 }
 
-/* A driver loads cubins of its own major version of CUDA and of earlier ones; it compiles PTX of what is no
- * newer than itself. minor -1: not known, and no reason. */
+/* A driver loads cubins of its own major version of CUDA and of earlier ones; it compiles PTX of versions no
+ * newer than itself. minor -1: unknown, and no reason to refuse. */
 static bool is_too_new(const nvrtc_search *s, int major, int minor) {
   if (s->driver_version <= 0 || major <= 0) return false;
   if (major != s->driver_version / 1000) return major > s->driver_version / 1000;
@@ -158,12 +159,12 @@ enum { NUM_NAMES = sizeof names / sizeof names[0] };
 /* One walk over all candidates in their order. */
 typedef struct walk {
   nvrtc_search *search;
-  int number; /* of the candidates so far */
+  int number; /* number of candidates so far */
   nvrtc_file *out;
   tried tried;
 } walk;
 
-/* A candidate that is there; true: this is the one. */
+/* Handles a candidate that exists; true: use it. */
 static bool consider(walk *w, const char *path) {
   nvrtc_search *s = w->search;
   char text[200];
@@ -218,7 +219,7 @@ static bool look_in_list(walk *w, const char *list) {
   return false;
 }
 
-/* What the dynamic loader has by this name; false: no NVRTC, or one of no use. */
+/* Tries the dynamic loader's library of this name; false: no NVRTC, or one that does not work. */
 static bool consider_loaded(walk *w, const char *name, void *handle) {
   nvrtc_search *s = w->search;
   void *symbol = dlsym(handle, "nvrtcVersion");
@@ -239,7 +240,7 @@ static bool consider_loaded(walk *w, const char *name, void *handle) {
   return false;
 }
 
-/* The dynamic loader knows places that we do not. It has to be asked by loading. */
+/* The dynamic loader knows further places, which only loading can reveal. */
 static bool ask_loader(walk *w) {
   for (int i = 0; i < NUM_NAMES; i++) {
     tried_add(&w->tried, names[i]);

@@ -1,5 +1,5 @@
-/* nvrtc_log.c: what ptxas says about each entry: registers, spills, stack, and remarks that a plan must not
- * ignore. */
+/* nvrtc_log.c: parses what ptxas reports for each entry: registers, spills, stack, and remarks that a plan
+ * must not ignore. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,15 +17,14 @@ static nvrtc_entry *entry_named(nvrtc_result *out, const char *name, size_t n) {
   return e;
 }
 
-/* Whose properties are being read: an entry's, a function's that entries call, or nobody's. */
+/* Whose properties follow: an entry's, those of a function that entries call, or nobody's. */
 typedef struct reader {
   nvrtc_result *out;
   nvrtc_entry *entry;
   bool called;
 } reader;
 
-/* A frame is the entry's own; with what it calls it is larger, and then the line of registers says by how
- * much. */
+/* The frame of the entry itself; if it calls functions, the line of registers has the cumulative size. */
 static void read_numbers(reader *r, const char *line) {
   int stack = 0, stores = 0, loads = 0, registers = 0;
   const char *numbers = line + strcspn(line, "0123456789"); /* newer NVRTCs start the line with their name */

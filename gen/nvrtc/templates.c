@@ -1,5 +1,5 @@
-/* templates.c: the template files, from the library itself or from a folder while one works on them. Headers of
- * abi/ always come from the library: what host code says of kernels was compiled with these. */
+/* templates.c: serves the template files, from the library itself or from a folder while one edits them.
+ * Headers of abi/ always come from the library: host code was compiled with these. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 
 #include "gen/plan/policy.h"
 
-/* What tiles_check leaves to the kernels' own assertions. */
+/* Checks what tiles_check leaves to the kernels' own assertions. */
 static bool suits_kernel(const plan *p) {
   const bool sm90 = p->family == LUATTN_SM90;
   if (p->threads != 128 && p->threads != 256 && !sm90) return false;
@@ -48,7 +48,7 @@ static luattn_tiles stepped(const luattn_tiles *from, const step *s, const plan 
   return t;
 }
 
-/* Nearest first: whoever runs out of time has tried the best guesses. */
+/* Nearest first, so that a run that ends early has tried the best guesses. */
 static const step forward_steps[] = {
     {STAGES, 1, 1, 1},   {STAGES, 1, 1, -1}, {TILE_N, 1, 1, 16}, {TILE_N, 1, 1, -16}, {TILE_M, 1, 1, 64},
     {TILE_M, 1, 1, -64}, {THREADS, 2, 1, 0}, {THREADS, 1, 2, 0}, {TILE_N, 1, 1, 32},  {TILE_N, 1, 1, 48}};

@@ -10,7 +10,7 @@
 static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
 static const char *const family_names[] = {"simt", "sm80", "sm90"};
 
-/* Fixed shapes of the kernels in around/ (around.cuh, tile_skipping.cuh). */
+/* Fixed shapes of the kernels in templates/around/ (around.cuh, tile_skipping.cuh). */
 enum { AUX_THREADS = 128, AUX_TILE = 64, STATS_THREADS = 32, NORM_TILE = 128 };
 
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
@@ -46,7 +46,7 @@ static luattn_status check_offsets(const luattn_target *t, luattn_error *err) {
   return luattn_fail(err, LUATTN_INVALID, "target: offsets: is %d, expected 0 or 1", t->offsets);
 }
 
-/* What packed sequences cannot have yet: forward alone, of what is not read at rows of q or kv. */
+/* Refuses what packed sequences do not support yet: backward, and inputs or mods along q or kv. */
 static luattn_status check_packed(const traced_spec *s, const luattn_target *t, luattn_error *err) {
   if ((unsigned)t->packed > 1)
     return luattn_fail(err, LUATTN_INVALID, "target: packed: is %d, expected 0 or 1", t->packed);
@@ -83,7 +83,7 @@ static void use_family(plan *p, luattn_family family) {
   if (tiles_d256(p)) p->template_file = "entry/bwd_d256.cu";
 }
 
-/* Which family can run this dtype and these head dims. */
+/* Chooses the family that runs this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
   const luattn_family wanted = t->family > 0   ? (luattn_family)(t->family - 1)
@@ -120,7 +120,7 @@ static void take(plan *p, const luattn_tiles *c, const luattn_target *t) {
   p->sm80_chunk_m = c->chunk_m;
 }
 
-/* Choice `rank` among those of a family that fit shared memory; or takes their number from *rank. */
+/* Choice `rank` among those of a family that fit shared memory; or subtracts their number from *rank. */
 static bool choose_in_family(plan *p, const luattn_target *t, int *rank) {
   luattn_tiles c;
   for (int i = 0; policy_tiles(p, i, &c); i++) {
@@ -130,7 +130,7 @@ static bool choose_in_family(plan *p, const luattn_target *t, int *rank) {
   return false;
 }
 
-/* sm90's backward gives way to sm80's, for hooks that leave its products no registers. */
+/* sm90's backward falls back to sm80's for hooks that leave its products too few registers. */
 static bool fall_back(plan *p) {
   if (!p->may_fall_back) return false;
   p->may_fall_back = false;
@@ -142,7 +142,7 @@ static bool choose_tiles(plan *p, const luattn_target *t, int rank) {
   return choose_in_family(p, t, &rank) || (fall_back(p) && choose_in_family(p, t, &rank));
 }
 
-/* A forced tile goes with the first threads and stages of the table that can run it. */
+/* A forced tile takes the first threads and stages of the table that can run it. */
 static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error *err) {
   luattn_tiles c;
   luattn_error first;
@@ -172,8 +172,8 @@ static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error
   return luattn_fail(err, status, "%s", first.message);
 }
 
-/* Whoever names all of the tiles has them from the list; anything else is a caller's slip, or a list of
- * another version. */
+/* Tiles that are given in full must be in the list of candidates; others are a caller's mistake, or from
+ * another version's list. */
 static luattn_status choose_picked(plan *p, const luattn_target *t, luattn_error *err) {
   luattn_tiles list[PLAN_MAX_CANDIDATES];
   const luattn_tiles *x = t->tiles;
@@ -342,9 +342,8 @@ static void add_main(plan *p, const char *name, luattn_role role, const plan_row
   add_entry(p, name, role, p->threads, 0, tiles_shared_bytes(p, role, rows));
 }
 
-/* Which kernels a backward image has. As struct Needs in contract/needs.cuh, which leaves out the bodies of
- * the others.
- */
+/* Which kernels a backward image has. Mirrors struct Needs in contract/needs.cuh, which leaves out the bodies
+ * of the others. */
 static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   const bool parameters = (p->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0;
   const bool mod_q = t->query_mod != IR_NONE, mod_k = t->key_mod != IR_NONE, mod_v = t->value_mod != IR_NONE;
@@ -354,7 +353,7 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   add_entry(p, "luattn_prepare", LUATTN_ROLE_PREPARE, AUX_THREADS, AUX_TILE, 0);
   if (dk || dv || parameters || (dq && p->accumulates_dq)) add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, rows);
   if (dq && !p->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, rows);
-  const bool splits = p->family == LUATTN_SM90; /* dk and dv may be in parts then */
+  const bool splits = p->family == LUATTN_SM90; /* dk and dv may then be split */
   if ((dq && (mod_q || p->accumulates_dq)) || (dk && (mod_k || splits)) || (dv && (mod_v || splits)))
     add_entry(p, "luattn_finish", LUATTN_ROLE_FINISH, AUX_THREADS, AUX_TILE, 0);
   if (p->rounds) add_entry(p, "luattn_round", LUATTN_ROLE_ROUND, AUX_THREADS, AUX_THREADS, 0);
@@ -381,13 +380,13 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   for (int i = 0; i < p->num_entries; i++)
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;
   const plan_entry *e = &p->entry[most];
-  /* The sums of parameter gradients lie in static shared memory: one number a warp, but for the sm90 backward
-   * up to head dim 128; and what a block draws. */
+  /* The sums of parameter gradients lie in static shared memory: one number a warp, except in the sm90
+   * backward up to head dim 128; so does the tile that a block has drawn. */
   const bool in_blocks = p->family != LUATTN_SM90 || tiles_d256(p);
   const int sums = !in_blocks ? 0
                               : p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4) +
                                     (p->deterministic && p->family == LUATTN_SM80 ? 16 : 0);
-  /* After it the sm90 family's tiles begin at the next multiple of 1024. */
+  /* The sm90 family's tiles begin at the next multiple of 1024. */
   const int fixed = p->family == LUATTN_SM90 ? (sums + 1023) / 1024 * 1024 : sums;
   const int bytes = e->shared_bytes + (p->pass == LUATTN_BACKWARD ? fixed : 0);
   if (bytes > p->shared_limit)

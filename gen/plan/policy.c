@@ -4,8 +4,8 @@ static int max_of(int a, int b) { return a > b ? a : b; }
 
 /* ---- tiles ---- */
 
-/* Rows of a table: for head dims up to max_dim and shared memory of these classes, the first choice first,
- * then what needs fewer registers. */
+/* Rows of a table, for head dims up to max_dim and shared memory of these classes: the first choice first,
+ * then those that need fewer registers. */
 enum {
   SMALL = 1,
   MIDDLE = 2,
@@ -37,8 +37,8 @@ static const tile_row sm80_forward[] = {
     {MIDDLE, 192, {64, 64, 128, 1, 0, 0}},  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}},
     {LARGE, 256, {128, 64, 256, 2, 0, 0}},  {ANY, 256, {64, 64, 128, 1, 0, 0}},
     {ANY, 256, {64, 32, 128, 1, 0, 0}},     {ANY, 256, {64, 16, 128, 1, 0, 0}}};
-/* Three consumers at short lengths: what 192 queries leave empty of a last tile, and what a masked tile of
- * them computes in vain, is more than they gain. */
+/* Three consumers at short lengths: the empty part of a last tile of 192 queries, and the masked-out work in
+ * its tiles, outweigh the gain. */
 static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3, 0, 0}},
                                         {ANY | NOT_SHORT, 64, {192, 96, 512, 3, 0, 0}},
                                         {ANY, 64, {128, 128, 384, 3, 0, 0}},
@@ -69,8 +69,8 @@ static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 
 #define TABLE(t) \
   { t, (int)(sizeof t / sizeof t[0]) }
 
-/* Where a soft cap has its fast path, a score takes some eight instructions. They are what binds, and a third
- * consumer finds the time for more of them. */
+/* With the soft cap's fast path, a score takes some eight instructions, which bound the kernel; a third
+ * consumer adds issue slots for them. */
 static const luattn_tiles for_softcap_poly = {192, 80, 512, 3, 0, 0};
 static bool has_softcap_tiles(const plan *p, int dim) {
   return p->softcap_poly && p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && dim > 64 && dim <= 128;
@@ -96,7 +96,7 @@ static const tile_row *table_of(const plan *p, int *count) {
   return tables[family][backward].row;
 }
 
-/* Are such head dims and shared memory the row's? */
+/* Whether the row covers these head dims and this shared memory. */
 static bool is_row_of(const tile_row *row, const plan *p) {
   return max_of(p->head_dim, p->head_dim_v) <= row->max_dim &&
          (row->classes & class_of(p->shared_limit)) != 0;
@@ -129,8 +129,8 @@ bool policy_tiles(const plan *p, int rank, luattn_tiles *out) {
   return false;
 }
 
-/* Accumulators and operands of a thread, roughly: what cannot be in registers is not worth a compilation.
- * ptxas has the last word. */
+/* Accumulators and operands of a thread, approximately: what cannot be in registers is not worth a
+ * compilation. ptxas decides in the end. */
 bool policy_fits_registers(const plan *p) {
   const int dim_v = (p->head_dim_v + 15) / 16 * 16;
   if (p->family == LUATTN_SIMT || p->pass == LUATTN_BACKWARD) return true; /* hooks decide there, not tiles */
@@ -146,7 +146,7 @@ bool policy_dq_first_store(const plan *p, bool has_mask, bool has_parameters) {
          p->tile_m == 64 && has_mask && !has_parameters;
 }
 
-/* ---- what is lowered ---- */
+/* ---- lowering ---- */
 
 bool policy_softcap_poly(const plan *p) { return p->head_dim + p->head_dim_v <= 256; }
 
@@ -170,7 +170,7 @@ bool policy_is_crowded(const plan *p, const plan_rows *rows, bool calls, bool ma
   return p->tile_m == 128 && ((full && !calls && has_pairs) || reads_ahead);
 }
 
-/* ---- what ptxas and NVVM do ---- */
+/* ---- ptxas and NVVM ---- */
 
 int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_work) {
   const bool three = p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && p->threads == 512;
@@ -185,15 +185,15 @@ bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_byte
   return p->pass == LUATTN_BACKWARD && rows->bias_row_bytes > 0 && !tiles_d256(p) && spill_bytes > 240;
 }
 
-/* Passes of NVVM's optimizer that a kernel does without: to combine instructions, or to do so again and
- * again, and to hoist what a loop does not change. They take a fortieth to a tenth of the time that it takes
- * to compile, in sm80's backward up to a sixth, and leave most kernels as fast; T5's forward above head dim
- * 192 is 5 % slower, sm80's backward up to D 128 without a mask and that of some grids 2 to 3 %. Which ones
- * was measured on an H200 and an H100 (bench/journal: compile_time.md, simt.md, parameter_gradients_sm80.md).
- * More would cost narrow heads, the masks of grids forward, f32's forward and all other backward kernels some
- * speed. The option is in no manual; an NVRTC that refuses it compiles with all passes, and one that does not
- * know a pass by this name leaves none out. Only options that end with the compilation stand here: others
- * stay on for whatever the process compiles next (parameter_gradients_sm80.md). */
+/* Passes of NVVM's optimizer that are disabled for a kernel: combining instructions, repeated combining, and
+ * hoisting loop invariants. They take a fortieth to a tenth of the compile time, in sm80's backward up to a
+ * sixth, and most kernels are as fast without; T5's forward above head dim 192 is 5 % slower, sm80's backward
+ * up to D 128 without a mask and that of some grids 2 to 3 %. Chosen by measurements on an H200 and an H100
+ * (bench/journal: compile_time.md, simt.md, parameter_gradients_sm80.md). Disabling more would slow down
+ * narrow heads, the masks of grids in forward, f32's forward and all other backward kernels. The option is
+ * undocumented; an NVRTC that refuses it compiles with all passes, and one that does not know a pass by this
+ * name disables none. Only options whose effect ends with the compilation are listed: others stay on for
+ * whatever the process compiles next (parameter_gradients_sm80.md). */
 static const char combine_less_often[] = "-full-inst-combine=0",
                   combine_nothing[] = "-disable-InstructionCombiningPass",
                   hoist_nothing[] = "-disable-LICMPass";

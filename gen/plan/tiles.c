@@ -1,4 +1,5 @@
-/* tiles.c: what tiles take of shared memory (abi/shared_memory.h), and which a family can run at all. */
+/* tiles.c: computes the shared memory of tiles (abi/shared_memory.h), and which tiles a family can run at
+ * all. */
 #include "gen/plan/tiles.h"
 
 #include "abi/shared_memory.h"
@@ -40,11 +41,11 @@ bool tiles_d256(const plan *p) {
   return p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && max_of(p->head_dim, p->head_dim_v) > 128;
 }
 
-/* The wide backward's blocks share a tile two by two. */
+/* Blocks of the d256 backward share a kv tile in pairs. */
 int tiles_walk_columns(const plan *p) { return (tiles_d256(p) ? 2 : 1) * p->tile_n; }
 
-/* 64 rows, of q or of k and v, for a warpgroup, and one more. The wide backward has warpgroups for its
- * scores, dk and dv. */
+/* 64 rows, of q or of k and v, for a warpgroup, and one more for the producer. The d256 backward has
+ * warpgroups for its scores, dk and dv. */
 int tiles_sm90_threads(const plan *p) {
   if (tiles_d256(p)) return 512;
   return 128 + 2 * (p->pass == LUATTN_FORWARD ? p->tile_m : p->tile_n);
@@ -100,7 +101,7 @@ int tiles_least_shared(const plan *p) {
 /* The width of a product of the sm90 family, padded, as a bit. */
 static unsigned width_bit(int columns) { return 1u << ((columns + 15) / 16 - 1); }
 
-/* Of scores, of dk and dv, and of a consumer's share of dq. */
+/* Widths of scores, of dk and dv, and of a consumer's share of dq. */
 static unsigned backward_widths(const plan *p) {
   if (tiles_d256(p)) return width_bit(64);
   const int boxes = (p->head_dim + 63) / 64;
@@ -108,7 +109,7 @@ static unsigned backward_widths(const plan *p) {
          width_bit(boxes * (p->tile_m == 128 ? 64 : 32));
 }
 
-/* What every kernel of the pass has at least: simt's backward has two. */
+/* The least shared memory of all kernels of the pass: simt's backward has two. */
 int tiles_least_shared_of(const plan *p, const plan_rows *rows) {
   if (p->pass == LUATTN_FORWARD) return tiles_shared_bytes(p, LUATTN_ROLE_FORWARD, rows);
   const int dkdv = tiles_shared_bytes(p, LUATTN_ROLE_DKDV, rows);
@@ -130,11 +131,11 @@ plan_copies tiles_copies(const plan *p) {
   const bool backward = p->pass == LUATTN_BACKWARD;
   const bool half = p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16;
   plan_copies c = {.mod = half ? 8 : 1}; /* per_access in templates/arch/tensor.cuh */
-  if (p->family == LUATTN_SIMT) {        /* backward rolls its loop over rows */
+  if (p->family == LUATTN_SIMT) {        /* backward does not unroll its loop over rows */
     c.col = max_of(p->tile_n / 16, 1);
     c.row = backward ? 1 : max_of(p->tile_m * 16 / p->threads, 1);
     c.element = c.row * c.col;
-  } else if (backward && p->family == LUATTN_SM90) { /* transposed: two kv rows, four threads share them */
+  } else if (backward && p->family == LUATTN_SM90) { /* transposed: two kv rows, shared by four threads */
     c.row = 1;
     c.col = 2;
     c.element = p->tile_m / 2;
@@ -142,10 +143,10 @@ plan_copies tiles_copies(const plan *p) {
     c.row = 1;
     c.col = 2 * p->tile_n / (16 * p->sm80_warps_n);
     c.element = c.col * p->sm80_chunk_m / 4;
-  } else if (p->family == LUATTN_SM90) { /* fragments of 16 rows; four threads share a row */
+  } else if (p->family == LUATTN_SM90) { /* fragments of 16 rows, shared by four threads */
     c.row = 2;
-    c.col = (p->tile_n + 31) / 32;         /* a warp fetches the columns' numbers; a mask's are not counted */
-    c.element = c.row * 2 * p->tile_n / 4; /* the first kv tile has code of its own */
+    c.col = (p->tile_n + 31) / 32;         /* a warp loads the columns' numbers; a mask's are not counted */
+    c.element = c.row * 2 * p->tile_n / 4; /* the first kv tile has a copy of its own */
   } else {
     c.row = 2 * p->tile_m / (p->threads / 32) / 16;
     c.col = p->tile_n / 4;

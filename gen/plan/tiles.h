@@ -1,5 +1,5 @@
-/* tiles.h: a plan, and the arithmetic of its tiles that the kernel headers state. A plan is data: what is lowered
- * and printed follows from it. */
+/* tiles.h: a plan, and the arithmetic of its tiles that the kernel headers state. A plan is data: what is
+ * lowered and printed depends on it only. */
 #ifndef LUATTN_GEN_TILES_H
 #define LUATTN_GEN_TILES_H
 
@@ -23,63 +23,67 @@ typedef struct plan {
   int sm80_warps_n, sm80_chunk_m; /* backward of the sm80 family */
   unsigned wants;
   bool accumulates_dq, fast_math, deterministic;
-  bool packed;  /* sequences of their own lengths, one after the other: luattn_target.packed */
+  bool packed; /* sequences of different lengths, packed one after another: luattn_target.packed */
   bool offsets; /* tensors are parts of a whole: luattn_target.offsets */
   bool dq_first_store; /* the first kv tile of a q tile stores dq_acc */
   bool rounds; /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
   const char *template_file; /* entry file among the templates: "entry/fwd_simt.cu" */
   int num_entries;
   plan_entry entry[MANIFEST_MAX_ENTRIES]; /* in launch order */
-  const char *why;                        /* one line per fact */
+  const char *why;                        /* one fact a line */
 
   bool forced;       /* the target named a tile, or all of `tiles` */
   bool picked;       /* the target named all of `tiles` */
   bool is_short;     /* planned for short lengths, with a mask */
   bool softcap_poly; /* planned for the soft cap's polynomial fast path (gen/lower/softcap_poly.c) */
-  bool no_bias_rows; /* no input is read along the keys ahead of scores (gen/lower/early_terms.c) */
-  bool may_fall_back; /* to another family, whose tiles come after those of this one */
+  bool no_bias_rows; /* no bias rows are staged ahead of scores (gen/lower/early_terms.c) */
+  bool may_fall_back; /* another family's tiles may follow those of this one */
   bool fallback;     /* of another family than the target and the head dims ask for */
-  int rank;          /* 0: the first choice; larger: what is tried when registers do not suffice */
+  int rank;          /* 0: the first choice; larger: tried when registers do not suffice */
   int shared_limit;  /* bytes a block may have */
 } plan;
 
 luattn_tiles plan_tiles(const plan *p);
 bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);
 
-/* What a lowered spec keeps: bytes of struct Row (0: empty) and of struct BwdRow, elements of Acc, stats. */
+/* What a lowered spec keeps in shared memory: bytes of struct Row (0: empty) and of struct BwdRow, elements
+ * of Acc, stats. */
 typedef struct plan_rows {
   int row_bytes, bwd_row_bytes, num_acc, num_stats;
-  int bias_row_bytes; /* of an element of the bias row that scores read ahead; 0: they read none */
-  int col_bytes;      /* of struct Col, where it is all that scores read memory for, and whole words; else 0 */
+  int bias_row_bytes; /* element size of the staged bias row; 0: none */
+  int col_bytes;      /* struct Col, where it is all that scores read from memory, and whole words; else 0 */
   bool skips;         /* tiles in which P vanishes */
   bool sums_distances;    /* some gradient of a parameter is sums of dS at distances (SUM_DISTANCE) */
-  bool has_distance_term; /* kept in shared memory in the simt family (simt/tile_products.cuh, DistanceTable) */
+  bool has_distance_term; /* kept in shared memory in the simt family (simt/tile_products.cuh,
+                           * DistanceTable) */
 } plan_rows;
 
-/* How often the main kernel's code repeats a hook that is inlined: once for each score, row and column that
- * it unrolls over; and the kernels around it, for each element of q, k or v that a thread accesses at once.
- * Code that stands there with and without a mask counts once. */
+/* How many inlined copies of a hook the main kernel's code has: one for each score, row and column that it
+ * unrolls over; and the kernels around it, one for each element of q, k or v that a thread accesses at once.
+ * Code that is compiled with and without a mask counts once. */
 typedef struct plan_copies {
   int element, row, col, mod;
 } plan_copies;
 plan_copies tiles_copies(const plan *p);
 
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows);
-/* Next to these tiles of the sm90 forward, bias rows fit as well (templates/sm90/fwd/bias_staging.cuh). */
+/* Whether bias rows fit next to these tiles of the sm90 forward (templates/sm90/fwd/bias_staging.cuh). */
 bool tiles_have_bias_rows(const plan *p, const plan_rows *rows);
-int tiles_least_shared_of(const plan *p, const plan_rows *rows); /* what every kernel of the pass has at least */
+int tiles_least_shared_of(const plan *p, const plan_rows *rows); /* the least shared memory of all kernels of
+                                                                  * the pass */
 /* The sm90 family's widths of products, padded, as bits; of O. */
 unsigned tiles_product_widths(const plan *p);
 unsigned tiles_o_widths(const plan *p);
-int tiles_least_shared(const plan *p); /* of the largest kernel, for a spec that keeps what softmax keeps */
+int tiles_least_shared(const plan *p); /* of the largest kernel, for a spec that keeps as much as softmax */
 int tiles_shared_limit(int arch);      /* 0: unknown architecture */
 bool tiles_d256(const plan *p);        /* the sm90 family's backward kernel for head dims above 128 */
 int tiles_walk_columns(const plan *p); /* kv positions of a tile of the main kernel's walk; queries: tile_m */
 int tiles_sm90_threads(const plan *p); /* of p's tiles */
-luattn_status tiles_check(const plan *p, luattn_error *err); /* can the family run these tiles at all? */
+luattn_status tiles_check(const plan *p, luattn_error *err); /* whether the family can run these tiles at
+                                                              * all */
 
-/* Whether luattn_prepare finds block minima and maxima, so that there is no luattn_stats: nothing reads them
- * before it does. */
+/* Whether luattn_prepare computes block minima and maxima, so that there is no luattn_stats: nothing reads
+ * them earlier. */
 bool tiles_prepares_stats(const plan *p, bool skips);
 
 #endif
