@@ -358,9 +358,9 @@ static luattn_status read_input(const luattn_input_info *info, const char *path,
   return LUATTN_OK;
 }
 
-/* An integer for each batch entry or head is taken to be a length, a prefix or a window. */
+/* An integer by itself, or for each batch entry or head, is a length, a prefix or a window. */
 static bool counts_positions(const luattn_input_info *info) {
-  bool all = info->num_axes > 0;
+  bool all = true;
   for (uint32_t i = 0; i < info->num_axes; i++)
     all &=
         info->axis[i] == LUATTN_AXIS_B || info->axis[i] == LUATTN_AXIS_H || info->axis[i] == LUATTN_AXIS_HKV;

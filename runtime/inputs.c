@@ -173,6 +173,7 @@ static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams
   TRY(check_last_stride(c, &rule, out->stride));
   out->data = data;
   for (int i = 0; i < rule.ndim; ++i) out->size[i] = (int)rule.shape[i];
+  if (rule.ndim == 0) out->size[0] = 1; /* kernels read it at index 0 */
   if (data == NULL) { /* it has no elements: a clamped gather then reads 0 */
     out->data = c->zero;
     memset(out->stride, 0, sizeof out->stride);

@@ -143,6 +143,7 @@ static luattn_status read_input(const traced_spec *t, int i, const luattn_args *
     rule.shape[j] = broadcasts && is_one ? 1 : axis_size(p, info->axis[j]);
   }
   TRY(view_open(&rule, given->tensor, &p->input[i], err));
+  if (rule.ndim == 0) p->input[i].shape[0] = 1; /* it is read at index 0 */
   for (int j = 0; j < rule.ndim; j++) {
     if (info->axis[j] == LUATTN_AXIS_FREE && p->input[i].shape[j] == 0) {
       return luattn_fail(err, LUATTN_INVALID, "cpu: %s: axis %d is empty; a gather needs at least 1 element",

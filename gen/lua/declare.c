@@ -151,14 +151,30 @@ static const char *axis_text(lua_State *L) {
   return text;
 }
 
+/* A table that lists nothing in order may still have entries, as { q = 1 } has; it must not pass for one of
+ * no axes. */
+static void check_listed(lua_State *L, const char *owner, lua_Unsigned n) {
+  lua_pushnil(L);
+  while (lua_next(L, -2) != 0) {
+    lua_pop(L, 1);
+    if (lua_isinteger(L, -1) && lua_tointeger(L, -1) >= 1 && (lua_Unsigned)lua_tointeger(L, -1) <= n)
+      continue;
+    front_raise(L, "%s: axes has the entry [%s]; list the axes in order, as in axes = {\"h\", \"q\"}", owner,
+                luaL_tolstring(L, -1, NULL));
+  }
+}
+
 static void declare_axes(lua_State *L, const char *owner, luattn_input_info *info, const char *names[4]) {
   lua_pushliteral(L, "axes");
   if (lua_rawget(L, -2) != LUA_TTABLE) {
-    front_raise(L, "%s: axes is %s; write axes = {\"h\"} and so on, one entry for each dimension", owner,
-                front_kind(L, -1));
+    front_raise(
+        L,
+        "%s: axes is %s; write axes = {\"h\"} and so on, one entry for each dimension, or {} for one number",
+        owner, front_kind(L, -1));
   }
   const lua_Unsigned n = lua_rawlen(L, -1);
-  if (n < 1 || n > 4) front_raise(L, "%s: has %llu axes; inputs have 1 to 4", owner, (unsigned long long)n);
+  if (n > 4) front_raise(L, "%s: has %llu axes; inputs have 0 to 4", owner, (unsigned long long)n);
+  check_listed(L, owner, n);
   for (info->num_axes = 0; info->num_axes < n; info->num_axes++) {
     lua_rawgeti(L, -1, (lua_Integer)info->num_axes + 1);
     info->axis[info->num_axes] = axis_of(L, owner);

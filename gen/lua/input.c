@@ -31,6 +31,13 @@ int input_num_axes(lua_State *L, int index) {
   return (int)info_of(L, luaL_checkudata(L, index, METATABLE))->num_axes;
 }
 
+const char *input_number_name(lua_State *L, int index) {
+  const front_state *s = front_of(L);
+  const ir_node *n = ir_get(s->g, value_get(L, index, "an index").ref);
+  if (n->op != IR_LOAD || s->spec->input[n->imm.integer].num_axes > 0) return NULL;
+  return s->spec->input[n->imm.integer].name;
+}
+
 static const char *axes_text(lua_State *L, const luattn_input_info *info) {
   static const char *const meaning[] = {"free", "b", "h", "hkv", "q", "kv"};
   const char *text = "";
@@ -153,6 +160,7 @@ static int push_number(lua_State *L, const gather *t) {
   return 1;
 }
 
+/* An input without axes is read at index 0 of one axis, which has one element. */
 static int push_load(lua_State *L, const gather *t) {
   front_state *s = front_of(L);
   if (s->mode == FRONT_NUMBERS) return push_number(L, t);
@@ -166,7 +174,8 @@ static int push_load(lua_State *L, const gather *t) {
     index[i] = t->index[i].ref;
     if (t->index[i].depth > depth) depth = t->index[i].depth;
   }
-  const ir_ref r = ir_load(s->g, t->input, type, index, t->count);
+  if (t->count == 0 && (index[0] = ir_int(s->g, 0)) == IR_NONE) front_no_memory(L);
+  const ir_ref r = ir_load(s->g, t->input, type, index, t->count > 0 ? t->count : 1);
   if (r == IR_NONE) front_no_memory(L);
   if (type == IR_BOOL)
     lua_pushboolean(L, replay_truth(L, r));
@@ -270,7 +279,11 @@ bool input_push_name(lua_State *L, const char *name) {
   }
   for (int i = 0; i < s->spec->num_inputs; i++) {
     if (strcmp(name, s->spec->input[i].name) != 0) continue;
-    push_gather(L, &(gather){.input = (uint32_t)i, .generation = s->generation});
+    const gather t = {.input = (uint32_t)i, .generation = s->generation};
+    if (s->spec->input[i].num_axes > 0)
+      push_gather(L, &t);
+    else
+      push_load(L, &t);
     return true;
   }
   return false;

@@ -25,7 +25,7 @@ local function at_position(what, name)
   if type(name) ~= "string" then error(what .. " is a " .. type(name) .. "; give the name of an input") end
   return function(b, position)
     local input = _ENV[name]
-    if type(input) ~= "userdata" then error(what .. ": '" .. name .. "' is a scalar; name an input") end
+    if type(input) ~= "userdata" then error(what .. ": '" .. name .. "' is one number; name an input with an axis for the position") end
     if num_axes(input) == 2 then return input[{b, position}] end
     return input[position]
   end

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
+#include "gen/lua/input.h"
 #include "gen/lua/scan.h"
-#include "gen/lua/state.h"
 
 typedef struct refused_row {
   const char *event, *message;
@@ -75,6 +75,10 @@ static const char *element_hint(lua_State *L) {
 /* score:tanh() and score.tanh() are Python's. */
 static int raise_member(lua_State *L) {
   if (lua_type(L, 2) != LUA_TSTRING) {
+    const char *number = input_number_name(L, 1);
+    if (number != NULL)
+      front_raise(L, "input '%s' has no axes, so it is one number and takes no index; write %s", number,
+                  number);
     front_raise(L, "a traced number is indexed; only inputs and tables have elements%s", element_hint(L));
   }
   const char *name = lua_tostring(L, 2);

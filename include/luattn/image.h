@@ -25,7 +25,7 @@ typedef enum luattn_family { LUATTN_SIMT, LUATTN_SM80, LUATTN_SM90 } luattn_fami
 typedef struct luattn_input_info {
   char name[LUATTN_NAME_SIZE];
   uint32_t dtype;              /* luattn_input_dtype */
-  uint32_t num_axes;
+  uint32_t num_axes;           /* 0: one number, a tensor of no dimensions */
   int32_t axis[4];             /* > 0: fixed size; otherwise a luattn_axis */
   uint32_t grad;               /* marked grad in the spec */
   uint32_t pairs;              /* where each score adds to its gradient at one place alone: what stands at each axis, a luattn_index of

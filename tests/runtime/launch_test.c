@@ -68,6 +68,22 @@ static void forward(void **state) {
   problem_close(&p);
 }
 
+/* An input of no axes: kernels read it at index 0 of an axis of one element. */
+static void number_input(void **state) {
+  (void)state;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  p.info.input[2].num_axes = 0;
+  p.flags.t.ndim = 0;
+  p.flags.t.shape = NULL;
+  launch(&p, NULL);
+  const LuattnParams *a = &fake_get_event(fake_num_events() - 1)->params;
+  assert_ptr_equal(a->inputs.input[2].data, p.flags.t.data);
+  assert_int_equal(a->inputs.input[2].size[0], 1);
+  assert_int_equal(a->inputs.input[2].stride[0], 0);
+  problem_close(&p);
+}
+
 /* k has a mod: its copy stands in the workspace, contiguous, and src_k is the caller's. */
 static void forward_workspace(void **state) {
   (void)state;
@@ -466,6 +482,7 @@ static void host_time(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(forward),
+      cmocka_unit_test(number_input),
       cmocka_unit_test(forward_workspace),
       cmocka_unit_test(size_query_needs_shapes_alone),
       cmocka_unit_test(backward),

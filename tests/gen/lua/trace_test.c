@@ -294,6 +294,21 @@ static void test_declarations(void **state) {
   trace_close(&t);
 }
 
+/* An input of no axes is read by its name, at index 0. */
+static void test_numbers_on_device(void **state) {
+  (void)state;
+  traced_file t;
+  trace_text(
+      &t,
+      "return attention { inputs = { s = { axes = {}, grad = true }, n = { axes = {}, dtype = 'i32' }, "
+      "f = { axes = {}, dtype = 'bool' } }, score_mod = function(score) return s * score end, "
+      "mask_mod = function(b, h, q, kv) return f and q - kv < n end }");
+  assert_int_equal(t.spec.input[2].num_axes, 0);
+  assert_string_equal(show(&t, t.spec.score_mod), "(mul score (s 0))");
+  assert_string_equal(show(&t, t.spec.block_mask), "(and (f 0) (lt (sub q_idx kv_idx) (n 0)))");
+  trace_close(&t);
+}
+
 static void test_input_mods(void **state) {
   (void)state;
   traced_file t;
@@ -387,14 +402,23 @@ static void test_file_is_alone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_numbers),       cmocka_unit_test(test_functions),
-      cmocka_unit_test(test_gathers),       cmocka_unit_test(test_fewer_parameters),
-      cmocka_unit_test(test_globals),       cmocka_unit_test(test_dtype_names),
-      cmocka_unit_test(test_masks),         cmocka_unit_test(test_rounding),
-      cmocka_unit_test(test_questions),     cmocka_unit_test(test_joins),
-      cmocka_unit_test(test_declarations),  cmocka_unit_test(test_input_mods),
-      cmocka_unit_test(test_lines),         cmocka_unit_test(test_source_is_read_by_tokens),
-      cmocka_unit_test(test_file_is_alone), cmocka_unit_test(test_many_spans),
+      cmocka_unit_test(test_numbers),
+      cmocka_unit_test(test_functions),
+      cmocka_unit_test(test_gathers),
+      cmocka_unit_test(test_fewer_parameters),
+      cmocka_unit_test(test_globals),
+      cmocka_unit_test(test_dtype_names),
+      cmocka_unit_test(test_masks),
+      cmocka_unit_test(test_rounding),
+      cmocka_unit_test(test_questions),
+      cmocka_unit_test(test_joins),
+      cmocka_unit_test(test_declarations),
+      cmocka_unit_test(test_numbers_on_device),
+      cmocka_unit_test(test_input_mods),
+      cmocka_unit_test(test_lines),
+      cmocka_unit_test(test_source_is_read_by_tokens),
+      cmocka_unit_test(test_file_is_alone),
+      cmocka_unit_test(test_many_spans),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
