@@ -141,6 +141,19 @@ static void test_ranges_meet(void **state) {
 }
 
 /* A comparison sees REAL operands bit for bit as they were written. */
+/* One comparison in two forms, of which one alone is in normal form: what a negation makes of it is not. */
+static void test_equal_comparisons(void **state) {
+  fixture *f = *state;
+  ir *g = f->g;
+  const ir_ref sharp = LT(MUL(f->x, REAL(64)), f->x), seven = INT(7), six = INT(6);
+  const ir_ref from_seven = LE(seven, f->q), beyond_six = LT(six, f->q);
+  const ir_ref either = simple(g, OR(from_seven, NOT(AND(sharp, LT(f->q, seven)))));
+  assert_int_equal(either, simple(g, OR(from_seven, NOT(sharp))));
+  assert_true(ir_uses(g, either, VAR_Q));
+  assert_int_equal(simple(g, AND(from_seven, beyond_six)), from_seven);
+  assert_int_equal(simple(g, OR(beyond_six, from_seven)), from_seven);
+}
+
 static void test_comparisons_keep_bits(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -257,6 +270,7 @@ int main(void) {
       TEST(test_integer_comparisons),
       TEST(test_logic),
       TEST(test_ranges_meet),
+      TEST(test_equal_comparisons),
       TEST(test_comparisons_keep_bits),
       TEST(test_several_roots_and_none),
       TEST(test_long_sums_and_sharing),
