@@ -223,7 +223,7 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const l
           err, LUATTN_INVALID,
           "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/tensors.h", place,
           i == 0 ? "q" : "v", ndim, packed ? " beside cu_seqlens" : "");
-  *key = (kernel_key){.spec = spec, .pass = pass, .packed = packed};
+  *key = (kernel_key){.spec = spec, .pass = pass, .packed = packed, .offsets = args->batch != NULL};
   if (!read_dtype(args->q->dtype, &key->dtype))
     return luattn_fail(err, LUATTN_INVALID,
                        "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
@@ -250,7 +250,8 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const l
 /* Compares everything except the lengths. */
 static bool is_same_key(const kernel_key *a, const kernel_key *b) {
   return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
-         a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed;
+         a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed &&
+         a->offsets == b->offsets;
 }
 
 /* The slot of this key, or that of the other lengths where it serves both. While that one is being compiled
@@ -331,12 +332,13 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
 
 static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
                            luattn_compile_report *report, luattn_error *err) {
-  if (e->never_compile && key->packed)
+  const bool in_packs = !key->packed && !key->offsets;
+  if (e->never_compile && !in_packs)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
-        "luattn_engine: cu_seqlens_q: is given, never_compile is set, and packs hold no kernels for "
-        "packed sequences; leave never_compile 0");
-  if (e->num_packs > 0 && !key->packed) {
+        "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; leave never_compile 0",
+        key->packed ? "cu_seqlens_q" : "batch", key->packed ? "packed sequences" : "parts of a whole");
+  if (e->num_packs > 0 && in_packs) {
     TRY(look_in_packs(e, key, kernel, report, err));
     if (*kernel != NULL) return LUATTN_OK;
   }
@@ -359,6 +361,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .nvrtc = e->nvrtc,
                                 .deterministic = e->deterministic,
                                 .packed = key->packed,
+                                .offsets = key->offsets,
                                 .driver_version = e->driver_version};
   luattn_image *image;
   luattn_error said;

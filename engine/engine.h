@@ -13,7 +13,8 @@ typedef struct kernel_key {
   int head_dim, head_dim_v;
   unsigned wants; /* 0 in forward */
   luattn_lengths lengths;
-  bool packed; /* luattn_args.cu_seqlens_q and _k are given */
+  bool packed;  /* luattn_args.cu_seqlens_q and _k are given */
+  bool offsets; /* luattn_args.batch is given */
 } kernel_key;
 
 /* The kernel of a key, loaded or compiled on first use. */

@@ -11,6 +11,7 @@
 #include "common/choices.h"
 #include "common/overlap.h"
 #include "luattn/compiler.h"
+#include "runtime/offsets.h"
 #include "runtime/packed.h"
 
 _Static_assert(CHOICES_MAX_SPLITS == LUATTN_MAX_SPLITS && CHOICES_MAX_INPUTS == LUATTN_MAX_INPUTS &&
@@ -414,13 +415,14 @@ static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnP
   return args_tensor(c, &rule, c->args->saved, stride, &p->tensors.saved);
 }
 
-luattn_status args_fill(const args_call *c, LuattnPackedParams *out) {
+luattn_status args_fill(const args_call *c, LuattnOffsetParams *out) {
   LuattnParams *params = &out->dense;
   memset(out, 0, sizeof *out);
   TRY(check_axes(c));
   TRY(check_heads(c, params));
   TRY(packed_fill(c, out));
   if (!c->info->packed) TRY(check_lengths(c, params));
+  TRY(offsets_fill(c, out));
   TRY(check_choices(c, params));
   const bool packed = c->info->packed;
   const int64_t dim[] = {[DIM_BATCH] = params->shape.batch,

@@ -20,7 +20,7 @@ typedef struct args_call {
 } args_call;
 
 /* Fills *params, except for the workspace's fields. With shapes_only, reads q, k, v and the inputs only. */
-luattn_status args_fill(const args_call *c, LuattnPackedParams *params);
+luattn_status args_fill(const args_call *c, LuattnOffsetParams *params);
 
 /* Checks that a batch of so many entries can be launched; `name` is the tensor that says so. */
 luattn_status args_batch(const args_call *c, const char *name, int64_t batch);

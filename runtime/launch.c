@@ -538,7 +538,7 @@ static cu_result launch_entry(const luattn_driver *d, cu_function f, const manif
   return d->launch(f, grid[0], grid[1], grid[2], e->threads, 1, 1, e->shared_bytes, stream, pointers, NULL);
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnPackedParams *p, LuattnTensorMaps *maps,
+static luattn_status launch_entries(const luattn_kernel *k, LuattnOffsetParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   void *pointers[] = {p, maps}; /* an entry takes a prefix of the first, and may lack the second */
   for (uint32_t i = 0; i < k->info.num_entries; ++i) {
@@ -574,7 +574,7 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
                        .multiprocessors = kernel->multiprocessors,
                        .shapes_only = true,
                        .err = err};
-  LuattnPackedParams p;
+  LuattnOffsetParams p;
   workspace_need need;
   TRY(args_fill(&c, &p));
   TRY(workspace_layout(&c, 0, &p.dense, &need));
@@ -597,7 +597,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
                        .multiprocessors = kernel->multiprocessors,
                        .zero = (const void *)(uintptr_t)kernel->zero,
                        .err = err};
-  LuattnPackedParams all;
+  LuattnOffsetParams all;
   LuattnParams *p = &all.dense;
   LuattnTensorMaps maps;
   TRY(args_fill(&c, &all));

@@ -43,7 +43,7 @@ static luattn_status take_longest(const args_call *c, const char *name, int give
   return LUATTN_OK;
 }
 
-luattn_status packed_fill(const args_call *c, LuattnPackedParams *params) {
+luattn_status packed_fill(const args_call *c, LuattnOffsetParams *params) {
   const luattn_args *a = c->args;
   LuattnParams *p = &params->dense;
   if (!c->info->packed) return refuse(c);

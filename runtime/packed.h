@@ -7,7 +7,7 @@
 
 /* Fills lengths, heads and cu_seqlens of a packed image's call; of a dense image's, checks that there are
  * none. */
-luattn_status packed_fill(const args_call *c, LuattnPackedParams *params);
+luattn_status packed_fill(const args_call *c, LuattnOffsetParams *params);
 
 /* Whether memory starts early enough before a tensor for packed_view. */
 bool packed_view_fits(const LuattnTensor *t, int longest, int elem_size);

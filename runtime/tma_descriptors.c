@@ -152,7 +152,7 @@ static luattn_status describe(const luattn_driver *d, descriptor_cache *cache, c
 }
 
 luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
-                               const LuattnPackedParams *all, LuattnTensorMaps *out) {
+                               const LuattnOffsetParams *all, LuattnTensorMaps *out) {
   const LuattnParams *p = &all->dense;
   const int total_q = all->packed.total_q, total_k = all->packed.total_k;
   const manifest_entry *entry = main_entry(c->info);

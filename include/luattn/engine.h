@@ -3,6 +3,7 @@
 #ifndef LUATTN_ENGINE_H
 #define LUATTN_ENGINE_H
 
+#include "luattn/batch.h"
 #include "luattn/compiler.h"
 #include "luattn/pack.h"
 

@@ -57,6 +57,8 @@ typedef enum luattn_skip {
   LUATTN_SKIP_NEVER   /* every tile that the mask leaves is computed */
 } luattn_skip;
 
+typedef struct luattn_batch luattn_batch; /* luattn/batch.h */
+
 /* Arguments of a forward or backward pass. One may serve both: a pass looks at nothing that is the other's alone. Set
  * struct_size = sizeof(luattn_args), zero what is not used; luattn/status.h says which other sizes are taken. At most 12 inputs
  * and 32 scalars.
@@ -98,6 +100,7 @@ typedef struct luattn_args {
   int max_seqlen_q, max_seqlen_k; /* the longest sequence's length, or an upper bound; 0 where there are no rows. As many tiles are
                                    * launched for every sequence. Of a longer one the first max_seqlen_q rows alone are computed,
                                    * from the first max_seqlen_k keys, and no error tells: the lengths are on the device */
+  const luattn_batch *batch;         /* the tensors are parts of a whole (luattn/batch.h); NULL: they are the whole */
 } luattn_args;
 
 #ifdef __cplusplus

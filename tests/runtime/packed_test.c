@@ -242,10 +242,10 @@ static void dense_images_refuse(void **state) {
 
 /* ---- what is right ---- */
 
-static LuattnPackedParams filled(const packed_problem *c) {
+static LuattnOffsetParams filled(const packed_problem *c) {
   luattn_error err;
   const args_call call = {.info = &c->p.info, .args = &c->p.args, .multiprocessors = 132, .err = &err};
-  LuattnPackedParams out;
+  LuattnOffsetParams out;
   if (args_fill(&call, &out) != LUATTN_OK) fail_msg("%s", err.message);
   return out;
 }
@@ -256,7 +256,7 @@ static void what_the_kernel_gets(void **state) {
   packed_open(&c, LUATTN_SM80);
   c.cu_k.t.byte_offset = 8;
   c.p.k.strides[0] = 5 * HEAD_DIM; /* k beside something else */
-  const LuattnPackedParams all = filled(&c);
+  const LuattnOffsetParams all = filled(&c);
   const LuattnParams *p = &all.dense;
   assert_ptr_equal(all.packed.cu_seqlens_q, c.cu_q.t.data);
   assert_ptr_equal(all.packed.cu_seqlens_k, (char *)c.cu_k.t.data + 8);
@@ -283,7 +283,7 @@ static void what_the_kernel_gets(void **state) {
   }
   c.p.args.max_seqlen_q = 1 << 20; /* an upper bound will do */
   c.p.args.max_seqlen_k = TOTAL_K + 1;
-  const LuattnPackedParams bound = filled(&c);
+  const LuattnOffsetParams bound = filled(&c);
   assert_int_equal(bound.dense.shape.q_len, TOTAL_Q);
   assert_int_equal(bound.dense.shape.kv_len, TOTAL_K);
   problem_close(&c.p);
@@ -377,7 +377,7 @@ static fake_map map_of(const LuattnTensorMap *map) {
 static LuattnTensorMaps maps_of(const packed_problem *c) {
   luattn_error err;
   const args_call call = {.info = &c->p.info, .args = &c->p.args, .multiprocessors = 132, .err = &err};
-  const LuattnPackedParams all = filled(c);
+  const LuattnOffsetParams all = filled(c);
   static descriptor_cache memory;
   memset(&memory, 0, sizeof memory);
   LuattnTensorMaps maps;

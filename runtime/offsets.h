@@ -1,0 +1,11 @@
+/* offsets.h: the offsets of a call whose tensors are parts of a whole (luattn/batch.h). */
+#ifndef LUATTN_RUNTIME_OFFSETS_H
+#define LUATTN_RUNTIME_OFFSETS_H
+
+#include "abi/params.h"
+#include "runtime/args.h"
+
+/* Fills what the kernels of an image with offsets take; of another image, checks that the call has none. After the shape. */
+luattn_status offsets_fill(const args_call *c, LuattnOffsetParams *params);
+
+#endif
