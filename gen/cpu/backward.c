@@ -1,74 +1,10 @@
-/* backward.c: computes gradients row by row from the derived expressions, in double. */
+/* backward.c: a backward pass from arguments to gradients. gradient_walk.c has what is between. */
+#include "gen/cpu/backward.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "common/choices.h"
-#include "gen/cpu/score_row.h"
-
-/* Gradients of parameters: for each term a value and its indices. */
-typedef struct term_program {
-  const derived_terms *terms;
-  cpu_program program;   /* for each term its value, then its indices */
-  ir_lane_block *values; /* of the roots */
-  int num_roots;
-} term_program;
-
-/* Computes gradients, or what cpu_gradient_noise, cpu_gradient_kinks or cpu_backward_score_noise writes in
- * their place. */
-typedef enum purpose { GRADIENTS, PARAMETER_NOISE, TENSOR_NOISE, KINKS, SCORE_NOISE } purpose;
-
-typedef struct backward {
-  cpu_problem p;
-  purpose purpose; /* noise: sums of squares of magnitudes instead of values */
-  double unit;     /* KINKS */
-  bool magnifies;  /* SCORE_NOISE: cpu_magnifies_scores */
-  double row_size; /* |lse| of the row */
-  cpu_scores scores;
-  cpu_program rows, element; /* row numbers; prob and ds */
-  term_program row_terms, element_terms;
-  cpu_view o, lse, saved, dout, dlse;
-  cpu_view dq_out, dk_out, dv_out, scalars_out; /* the caller's; data NULL: not wanted */
-  double *dq, *dk, *dv;                         /* with respect to q', k', v' */
-  double *input_grad[12]; /* NULL: not wanted, or without elements, though a row gathers even from such */
-  double scalar_grad[32];
-} backward;
-
-#define MAX_ROOTS (DERIVED_MAX_TERMS * 5)
-
-static bool is_noise(const backward *w) {
-  return w->purpose == PARAMETER_NOISE || w->purpose == TENSOR_NOISE;
-}
-
-static bool has_parameters(const backward *w) {
-  return w->purpose == GRADIENTS || w->purpose == PARAMETER_NOISE || w->purpose == SCORE_NOISE;
-}
-
-/* Whether gradients of q, k and v are written as sums of squares. */
-static bool squares_tensors(const backward *w) {
-  return w->purpose == TENSOR_NOISE || w->purpose == SCORE_NOISE;
-}
-
-static bool squares_parameters(const backward *w) {
-  return w->purpose == PARAMETER_NOISE || w->purpose == SCORE_NOISE;
-}
-
-static luattn_status terms_open(const backward *w, const derived_terms *terms, term_program *out,
-                                luattn_error *err) {
-  const cpu_problem *p = &w->p;
-  ir_ref roots[MAX_ROOTS];
-  int n = 0;
-  for (int i = 0; i < terms->count; i++) {
-    const derived_term *t = &terms->term[i];
-    roots[n] = t->value;
-    if (w->purpose == PARAMETER_NOISE) TRY(magnitude_of(p->a, p->g, &roots[n], 1, err));
-    n++;
-    for (int j = 0; j < t->num_index; j++) roots[n++] = t->index[j];
-  }
-  *out = (term_program){.terms = terms, .num_roots = n};
-  out->values = arena_array(p->a, (size_t)n, sizeof *out->values);
-  if (out->values == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  return program_open(p->a, p->g, roots, n, &out->program, err);
-}
 
 static luattn_status rows_open(backward *w, luattn_error *err) {
   cpu_problem *p = &w->p;
@@ -79,238 +15,94 @@ static luattn_status rows_open(backward *w, luattn_error *err) {
     const bool cancels = ir_uses(p->g, row[i], VAR_DELTA) || ir_uses(p->g, row[i], VAR_DLSE);
     if (is_noise(w) && cancels) TRY(magnitude_of(p->a, p->g, &row[i], 1, err));
   }
-  return program_open(p->a, p->g, row, derived->num_rows, &w->rows, err);
+  return program_open(p, row, derived->num_rows, &w->rows, err);
 }
 
-static size_t input_offset(const cpu_view *t, int n_index, const double *const *index, int lane) {
-  size_t at = 0;
-  for (int j = 0; j < n_index; j++) {
-    const double x = index[j][lane], last = (double)(t->shape[j] - 1);
-    at = at * (size_t)t->shape[j] + (size_t)(x > 0 ? (x < last ? x : last) : 0);
-  }
-  return at;
-}
-
-/* weight: factors of the values, one a lane; NULL: 1. */
-static void terms_add(backward *w, const term_program *t, cpu_lanes *lanes, int count, const double *weight) {
-  if (t->num_roots == 0 || !has_parameters(w)) return;
-  double *out[MAX_ROOTS];
-  for (int i = 0; i < t->num_roots; i++) out[i] = t->values[i];
-  program_run(&t->program, lanes, count, out);
-  int at = 0;
-  for (int i = 0; i < t->terms->count; i++) {
-    const derived_term *term = &t->terms->term[i];
-    const double *value = out[at], *const *index = (const double *const *)(out + at + 1);
-    at += 1 + term->num_index;
-    for (int lane = 0; lane < count; lane++) {
-      const double y = weight != NULL ? weight[lane] * value[lane] : value[lane];
-      const double x = squares_parameters(w) ? y * y : y;
-      if (term->input < 0) {
-        w->scalar_grad[term->scalar] += x;
-      } else if (w->input_grad[term->input] != NULL) {
-        w->input_grad[term->input][input_offset(&w->p.input[term->input], term->num_index, index, lane)] += x;
-      }
-    }
-  }
-}
-
-/* Row numbers from what forward saved; returns false if the row kept nothing. */
-static bool open_row(backward *w, cpu_lanes *lanes, int q, double *row) {
-  const cpu_problem *p = &w->p;
-  const derived_spec *derived = &p->spec->derived;
-  double final[1 + DERIVED_MAX_ROWS], *out[DERIVED_MAX_ROWS], delta = 0;
-  const int64_t at[] = {lanes->b, lanes->h, q};
-  int n = 0;
-  if (p->spec->traced.online.lse >= 0) {
-    final[n++] = view_get(&w->lse, at);
-    if (final[0] == -INFINITY) return false;
-  }
-  for (int i = 0; i < derived->num_saved; i++)
-    final[n++] = view_get(&w->saved, (int64_t[]){i, at[0], at[1], at[2]});
-  for (int d = 0; d < p->dim_v; d++) {
-    const int64_t element[] = {at[0], at[1], at[2], d};
-    const double part = view_get(&w->dout, element) * view_get(&w->o, element);
-    delta += is_noise(w) ? part * part : part;
-  }
-  if (is_noise(w)) delta = sqrt(delta); /* each product has a rounding of o of its own */
-  lanes->final = final;
-  lanes->delta = delta;
-  lanes->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
-  for (int i = 0; i < derived->num_rows; i++) out[i] = &row[i];
-  program_run(&w->rows, lanes, 1, out);
-  w->row_size = w->magnifies && p->spec->traced.online.lse >= 0 ? fabs(final[0]) : 0;
-  terms_add(w, &w->row_terms, lanes, 1, w->purpose == SCORE_NOISE ? &w->row_size : NULL);
-  return true;
-}
-
-/* How far three values of a function are apart, where the relative error `unit` of a score grows a
- * hundredfold: at a jump, or where it is steep, as a square root is next to 0. Smaller effects are within the
- * general tolerance. */
-static double jump(double low, double middle, double high, double unit) {
-  const double least = fmin(fmin(low, middle), high), most = fmax(fmax(low, middle), high);
-  return most - least > 100 * unit * (fabs(least) + fabs(most)) ? most - least : 0;
-}
-
-/* Replaces the kept elements' values by how far they jump when their score moves by its rounding error:
- * w->unit of the products that it is a sum of. */
-static void run_kinks(backward *w, cpu_lanes *lanes, int count, const double *score, double *prob,
-                      double *ds) {
-  const cpu_problem *p = &w->p;
-  const double *q = p->q + cpu_at(p->heads, p->q_len, p->dim, lanes->b, lanes->h, (int)lanes->q_idx);
-  double low[IR_LANES], high[IR_LANES], p_low[IR_LANES], ds_low[IR_LANES], p_high[IR_LANES],
-      ds_high[IR_LANES];
-  for (int i = 0; i < count; i++) {
-    const double *k =
-        p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)lanes->kv_idx[i]);
-    double sum = 0;
-    for (int d = 0; d < p->dim; d++) sum += fabs(q[d] * k[d]);
-    const double error = w->unit * p->scale * sum;
-    low[i] = score[i] - error, high[i] = score[i] + error;
-  }
-  lanes->score = low;
-  program_run(&w->element, lanes, count, (double *const[]){p_low, ds_low});
-  lanes->score = high;
-  program_run(&w->element, lanes, count, (double *const[]){p_high, ds_high});
-  lanes->score = score;
-  program_run(&w->element, lanes, count, (double *const[]){prob, ds});
-  for (int i = 0; i < count; i++) {
-    prob[i] = jump(p_low[i], prob[i], p_high[i], w->unit);
-    ds[i] = jump(ds_low[i], ds[i], ds_high[i], w->unit);
-  }
-}
-
-/* Multiplies the elements' values by sqrt(s^2 + lse^2), s being the argument of the online function. */
-static void run_score_noise(backward *w, cpu_lanes *lanes, int count, double *size, double *prob,
-                            double *ds) {
-  const double *score = lanes->score;
-  program_run(&w->element, lanes, count, (double *const[]){prob, ds});
-  memcpy(size, score, (size_t)count * sizeof *size);
-  scores_mod(&w->scores, lanes, count, size);
-  lanes->score = score;
-  for (int i = 0; i < count; i++) {
-    size[i] = w->magnifies && isfinite(size[i]) ? hypot(size[i], w->row_size) : 0;
-    prob[i] *= size[i], ds[i] *= size[i];
-  }
-}
-
-/* What the element adds to a gradient: a product; with KINKS its largest magnitude; or its square. */
-static double product(const backward *w, double a, double b) {
-  const double x = a * b;
-  return w->purpose == KINKS ? fabs(x) : squares_tensors(w) ? x * x : x;
-}
-
-static void backward_row(backward *w, int b, int h, int q, const unsigned char *class_of_tile, double *dout) {
-  cpu_problem *p = &w->p;
-  double row[DERIVED_MAX_ROWS], score[IR_LANES], dp[IR_LANES], prob[IR_LANES], ds[IR_LANES], size[IR_LANES];
-  cpu_lanes lanes = {.p = p, .b = b, .h = h, .q_idx = q};
-  if (!open_row(w, &lanes, q, row)) return;
-  lanes.row = row;
-  const double *qr = p->q + cpu_at(p->heads, p->q_len, p->dim, b, h, q);
-  double *dq = w->dq + cpu_at(p->heads, p->q_len, p->dim, b, h, q);
-  for (int d = 0; d < p->dim_v; d++) dout[d] = view_get(&w->dout, (int64_t[]){b, h, q, d});
-  for (int kv0 = 0, t = 0; kv0 < p->kv_len; kv0 += CPU_TILE, t++) {
-    if (class_of_tile[t] == 0) continue;
-    const int count = scores_kept(&w->scores, &lanes, kv0, class_of_tile[t] == 1, score);
-    if (count == 0) continue;
-    for (int i = 0; i < count; i++) {
-      const double *v =
-          p->v + cpu_at(p->heads_kv, p->kv_len, p->dim_v, b, h / p->group, (int)w->scores.kv_idx[i]);
-      dp[i] = 0;
-      for (int d = 0; d < p->dim_v; d++) dp[i] += dout[d] * v[d];
-    }
-    round_all(p->precision, dp, count);
-    lanes.score = score;
-    lanes.dp = dp;
-    if (w->purpose == KINKS)
-      run_kinks(w, &lanes, count, score, prob, ds);
-    else if (w->purpose == SCORE_NOISE)
-      run_score_noise(w, &lanes, count, size, prob, ds);
-    else
-      program_run(&w->element, &lanes, count, (double *const[]){prob, ds});
-    round_all(p->precision, prob, count);
-    round_all(p->precision, ds, count);
-    terms_add(w, &w->element_terms, &lanes, count, w->purpose == SCORE_NOISE ? size : NULL);
-    for (int i = 0; i < count; i++) {
-      const int kv = (int)w->scores.kv_idx[i];
-      const size_t at = cpu_at(p->heads_kv, p->kv_len, 1, b, h / p->group, kv);
-      const double *k = p->k + at * (size_t)p->dim, g = p->scale * ds[i];
-      double *dk = w->dk + at * (size_t)p->dim, *dv = w->dv + at * (size_t)p->dim_v;
-      for (int d = 0; d < p->dim; d++) dq[d] += product(w, g, k[d]), dk[d] += product(w, g, qr[d]);
-      for (int d = 0; d < p->dim_v; d++) dv[d] += product(w, prob[i], dout[d]);
-    }
-  }
-}
-
-static luattn_status backward_run(backward *w, luattn_error *err) {
-  cpu_problem *p = &w->p;
-  double *dout = arena_array(p->a, (size_t)p->dim_v, sizeof *dout);
-  unsigned char *classes = arena_new(p->a, (size_t)(p->kv_len / CPU_TILE + 1));
-  if (dout == NULL || classes == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  for (int b = 0; b < p->batch; b++) {
-    for (int h = 0; h < p->heads; h++) {
-      for (int q0 = 0; q0 < p->q_len; q0 += CPU_TILE) {
-        const int q1 = q0 + CPU_TILE < p->q_len ? q0 + CPU_TILE - 1 : p->q_len - 1;
-        tile_row_classes(p, b, h, q0, q1, classes);
-        for (int q = q0; q <= q1; q++) backward_row(w, b, h, q, classes, dout);
-      }
-    }
-  }
-  return LUATTN_OK;
-}
-
-/* Writes one gradient through its input mod into the caller's tensor, which may be absent: the mod's
- * parameters take theirs all the same. */
+/* One gradient on its way out: through its input mod into the caller's tensor, which may be absent: the
+ * parameters of the mod still count. */
 typedef struct finish_rule {
+  const backward *w;
   const cpu_view *from, *to;
-  ir_ref mod;
-  const derived_mod *derivative;
+  const cpu_program *dx; /* of the mod, if any */
+  const term_program *terms;
   double *grad;
 } finish_rule;
 
-static luattn_status finish_tensor(backward *w, const finish_rule *f, luattn_error *err) {
-  cpu_problem *p = &w->p;
-  const int heads = (int)f->from->shape[1], len = (int)f->from->shape[2], dim = (int)f->from->shape[3];
-  const bool is_wanted = f->to->data != NULL && w->purpose != PARAMETER_NOISE;
-  double *g = f->grad;
-  cpu_program dx = {0};
-  term_program terms = {0};
-  if (f->mod != IR_NONE) {
-    TRY(program_open(p->a, p->g, &f->derivative->dx, 1, &dx, err));
-    TRY(terms_open(w, &f->derivative->terms, &terms, err));
+static void finish_part(const finish_rule *f, cpu_worker *worker, const int64_t at[4], int count, double *g) {
+  const backward *w = f->w;
+  double x[IR_LANES], channel[IR_LANES], result[IR_LANES];
+  const int d0 = (int)at[3];
+  for (int d = 0; squares_tensors(w) && d < count; d++) g[d] = sqrt(g[d]);
+  memcpy(result, g, (size_t)count * sizeof *g);
+  if (f->dx->program != NULL) {
+    for (int d = 0; d < count; d++)
+      x[d] = view_get(f->from, (int64_t[]){at[0], at[1], at[2], d0 + d}), channel[d] = d0 + d;
+    cpu_lanes lanes = {.p = &w->p,
+                       .w = worker,
+                       .b = (int)at[0],
+                       .h = (int)at[1],
+                       .pos0 = (double)at[2],
+                       .d = channel,
+                       .x = x,
+                       .grad = g};
+    program_run(f->dx, &lanes, count, (double *const[]){result});
+    terms_add(w, f->terms, &lanes, count);
   }
-  for (int64_t row = 0, rows = (int64_t)p->batch * heads * len; row < rows; row++, g += dim) {
-    const int b = (int)(row / len / heads), h = (int)(row / len % heads), i = (int)(row % len);
-    for (int d0 = 0; d0 < dim; d0 += IR_LANES) {
-      const int count = dim - d0 < IR_LANES ? dim - d0 : IR_LANES;
-      double x[IR_LANES], channel[IR_LANES], result[IR_LANES];
-      for (int d = d0; squares_tensors(w) && d < d0 + count; d++) g[d] = sqrt(g[d]);
-      memcpy(result, g + d0, (size_t)count * sizeof *g);
-      if (f->mod != IR_NONE) {
-        for (int d = 0; d < count; d++)
-          x[d] = view_get(f->from, (int64_t[]){b, h, i, d0 + d}), channel[d] = d0 + d;
-        cpu_lanes lanes = {.p = p, .b = b, .h = h, .pos0 = i, .d = channel, .x = x, .grad = g + d0};
-        program_run(&dx, &lanes, count, (double *const[]){result});
-        terms_add(w, &terms, &lanes, count, NULL);
-      }
-      for (int d = 0; is_wanted && d < count; d++)
-        view_set(f->to, (int64_t[]){b, h, i, d0 + d}, w->purpose == GRADIENTS ? result[d] : fabs(result[d]));
+  if (f->to->data == NULL || w->purpose == PARAMETER_NOISE) return;
+  for (int d = 0; d < count; d++)
+    view_set(f->to, (int64_t[]){at[0], at[1], at[2], d0 + d},
+             w->purpose == GRADIENTS ? result[d] : fabs(result[d]));
+}
+
+enum { CHUNK = 64 }; /* rows of a tensor that are finished at a time */
+
+static void finish_chunk(void *of_rule, int worker, int64_t chunk) {
+  const finish_rule *f = of_rule;
+  const int64_t heads = f->from->shape[1], len = f->from->shape[2], dim = f->from->shape[3];
+  const int64_t rows = f->from->shape[0] * heads * len,
+                end = rows - chunk * CHUNK < CHUNK ? rows : (chunk + 1) * CHUNK;
+  for (int64_t row = chunk * CHUNK; row < end; row++)
+    for (int64_t d0 = 0; d0 < dim; d0 += IR_LANES) {
+      const int64_t at[] = {row / len / heads, row / len % heads, row % len, d0};
+      finish_part(f, &f->w->p.worker[worker], at, (int)(dim - d0 < IR_LANES ? dim - d0 : IR_LANES),
+                  f->grad + row * dim + d0);
     }
+}
+
+/* Sums of a mod's parameters are added up by one thread, in the order of rows. */
+static void finish_tensor(backward *w, finish_rule *f) {
+  const int64_t rows = f->from->shape[0] * f->from->shape[1] * f->from->shape[2],
+                chunks = (rows + CHUNK - 1) / CHUNK;
+  crew_run(f->terms->num_wanted > 0 ? NULL : w->p.crew, finish_chunk, f, chunks);
+}
+
+typedef struct parameter_rule {
+  const backward *w;
+  const cpu_view *to;
+  const double *grad;
+  int64_t size;
+} parameter_rule;
+
+enum { PARAMETERS = 4096 }; /* that are written at a time */
+
+static void write_chunk(void *of_rule, int worker, int64_t chunk) {
+  const parameter_rule *f = of_rule;
+  const int64_t end = f->size - chunk * PARAMETERS < PARAMETERS ? f->size : (chunk + 1) * PARAMETERS;
+  (void)worker;
+  for (int64_t at = chunk * PARAMETERS; at < end; at++) {
+    int64_t index[4], rest = at;
+    for (int j = f->to->ndim - 1; j >= 0; j--) index[j] = rest % f->to->shape[j], rest /= f->to->shape[j];
+    view_set(f->to, index, squares_parameters(f->w) ? sqrt(f->grad[at]) : f->grad[at]);
   }
-  return LUATTN_OK;
 }
 
 static void write_parameters(backward *w) {
   const traced_spec *t = &w->p.spec->traced;
   for (int i = 0; i < t->num_inputs; i++) {
-    const cpu_view *to = &w->p.input_grad[i];
-    if (to->data == NULL) continue;
-    int64_t size = 1;
-    for (int j = 0; j < to->ndim; j++) size *= to->shape[j];
-    for (int64_t at = 0; at < size; at++) {
-      int64_t index[4], rest = at;
-      for (int j = to->ndim - 1; j >= 0; j--) index[j] = rest % to->shape[j], rest /= to->shape[j];
-      view_set(to, index, squares_parameters(w) ? sqrt(w->input_grad[i][at]) : w->input_grad[i][at]);
-    }
+    parameter_rule f = {w, &w->p.input_grad[i], w->input_grad[i], 1};
+    if (f.to->data == NULL) continue;
+    for (int j = 0; j < f.to->ndim; j++) f.size *= f.to->shape[j];
+    problem_run(&w->p, write_chunk, &f, (f.size + PARAMETERS - 1) / PARAMETERS);
   }
   for (int64_t i = 0; w->scalars_out.data != NULL && i < t->num_scalars; i++)
     view_set(&w->scalars_out, &i, w->scalar_grad[i]);
@@ -323,7 +115,8 @@ static luattn_status open_arrays(backward *w, luattn_error *err) {
   w->dq = arena_array(p->a, rows, (size_t)p->dim * sizeof(double));
   w->dk = arena_array(p->a, columns, (size_t)p->dim * sizeof(double));
   w->dv = arena_array(p->a, columns, (size_t)p->dim_v * sizeof(double));
-  bool ok = w->dq != NULL && w->dk != NULL && w->dv != NULL;
+  w->dout_rows = arena_array(p->a, rows, (size_t)p->dim_v * sizeof(double));
+  bool ok = w->dq != NULL && w->dk != NULL && w->dv != NULL && w->dout_rows != NULL;
   for (int i = 0; i < p->spec->traced.num_inputs && ok; i++) {
     if (p->input_grad[i].data == NULL || view_is_empty(&p->input[i])) continue;
     size_t size = 1;
@@ -334,7 +127,7 @@ static luattn_status open_arrays(backward *w, luattn_error *err) {
   return ok ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
 }
 
-/* Opens forward's results and the incoming gradients. */
+/* What forward left, and the gradients that come in. */
 static luattn_status open_rows(backward *w, const luattn_args *args, luattn_error *err) {
   const cpu_problem *p = &w->p;
   const luattn_spec *spec = p->spec;
@@ -373,6 +166,19 @@ static luattn_status open_outputs(backward *w, const luattn_args *args, luattn_e
   return problem_apart(p, args, false, err);
 }
 
+static luattn_status open_mods(backward *w, luattn_error *err) {
+  const traced_spec *t = &w->p.spec->traced;
+  const derived_spec *d = &w->p.spec->derived;
+  const ir_ref mod[] = {t->query_mod, t->key_mod, t->value_mod};
+  const derived_mod *derivative[] = {&d->query_mod, &d->key_mod, &d->value_mod};
+  for (int i = 0; i < 3; i++) {
+    if (mod[i] == IR_NONE) continue;
+    TRY(program_open(&w->p, &derivative[i]->dx, 1, &w->mod_dx[i], err));
+    TRY(terms_open(w, &derivative[i]->terms, &w->mod_terms[i], err));
+  }
+  return LUATTN_OK;
+}
+
 static luattn_status backward_open(backward *w, const luattn_spec *spec, const luattn_args *args,
                                    luattn_dtype precision, arena *a, luattn_error *err) {
   const derived_spec *derived = &spec->derived;
@@ -382,29 +188,29 @@ static luattn_status backward_open(backward *w, const luattn_spec *spec, const l
   TRY(rows_open(w, err));
   ir_ref element[] = {derived->prob, derived->ds};
   if (w->purpose == TENSOR_NOISE) TRY(magnitude_of(a, p->g, element, 2, err));
-  TRY(program_open(a, p->g, element, 2, &w->element, err));
+  TRY(program_open(p, element, 2, &w->element, err));
   TRY(terms_open(w, &derived->row_terms, &w->row_terms, err));
   TRY(terms_open(w, &derived->element_terms, &w->element_terms, err));
+  TRY(open_mods(w, err));
   TRY(open_rows(w, args, err));
   TRY(open_outputs(w, args, err));
-  return open_arrays(w, err);
+  TRY(open_arrays(w, err));
+  for (int i = 0; i < 3; i++) terms_want(w, &w->mod_terms[i]);
+  return stage_open(w, err);
 }
 
-/* Writes the gradients of q', k' and v' through their mods, then those of the parameters. */
-static luattn_status backward_finish(backward *w, luattn_error *err) {
+/* q', k' and v' through their mods, then the parameters. */
+static void backward_finish(backward *w) {
   const cpu_problem *p = &w->p;
-  const traced_spec *t = &p->spec->traced;
-  const derived_spec *d = &p->spec->derived;
-  const finish_rule all[] = {
-      {&p->q_given, &w->dq_out, t->query_mod, &d->query_mod, w->dq},
-      {&p->k_given, &w->dk_out, t->key_mod, &d->key_mod, w->dk},
-      {&p->v_given, &w->dv_out, t->value_mod, &d->value_mod, w->dv},
+  finish_rule all[] = {
+      {w, &p->q_given, &w->dq_out, &w->mod_dx[0], &w->mod_terms[0], w->dq},
+      {w, &p->k_given, &w->dk_out, &w->mod_dx[1], &w->mod_terms[1], w->dk},
+      {w, &p->v_given, &w->dv_out, &w->mod_dx[2], &w->mod_terms[2], w->dv},
   };
-  for (int i = 0; i < 3; i++) TRY(finish_tensor(w, &all[i], err));
-  for (int i = 0; squares_parameters(w) && i < t->num_scalars; i++)
+  for (int i = 0; i < 3; i++) finish_tensor(w, &all[i]);
+  for (int i = 0; squares_parameters(w) && i < p->spec->traced.num_scalars; i++)
     w->scalar_grad[i] = sqrt(w->scalar_grad[i]);
   if (has_parameters(w)) write_parameters(w);
-  return LUATTN_OK;
 }
 
 typedef struct backward_call {
@@ -425,8 +231,12 @@ static luattn_status backward_within(void *arguments, luattn_error *err) {
     w->purpose = call->why, w->unit = call->unit, w->magnifies = cpu_magnifies_scores(given->spec);
     s = backward_open(w, given->spec, given->args, given->precision, a, err);
   }
-  if (s == LUATTN_OK) s = backward_run(w, err);
-  if (s == LUATTN_OK) s = backward_finish(w, err);
+  if (s == LUATTN_OK) s = problem_start(&w->p, given->threads, err);
+  if (s == LUATTN_OK) {
+    gradient_walk(w);
+    backward_finish(w);
+    problem_stop(&w->p);
+  }
   arena_close(a);
   return s;
 }
@@ -434,8 +244,10 @@ static luattn_status backward_within(void *arguments, luattn_error *err) {
 static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                          purpose why, double unit, luattn_error *err) {
   luattn_args used;
+  backward_call call = {{spec, &used, precision, 1}, why, unit};
   TRY(choices_take_dense(args, "cpu", &used, err));
-  return host_run(backward_within, &(backward_call){{spec, &used, precision}, why, unit}, err);
+  TRY(cpu_threads(&used, &call.given.threads, err));
+  return host_run(backward_within, &call, err);
 }
 
 luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
@@ -458,7 +270,7 @@ luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *arg
   return run(spec, args, LUATTN_F64, TENSOR_NOISE, 0, err);
 }
 
-/* Whether anything that is not continuous, or has unbounded slopes, reads a score. */
+/* Does anything read a score that is not continuous, or has slopes without bound? */
 static bool has_kinks(const ir *g) {
   static const ir_op steps[] = {IR_LT,  IR_LE,   IR_EQ,    IR_NE,  IR_SIGN, IR_FLOOR, IR_FLOORDIV,
                                 IR_MOD, IR_SQRT, IR_RSQRT, IR_LOG, IR_LOG2, IR_POW};

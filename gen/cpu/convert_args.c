@@ -222,38 +222,16 @@ static luattn_status open_mask(const traced_spec *t, cpu_problem *p, luattn_erro
   traced_spec cloned = *t;
   cloned.g = p->g = ir_clone(p->a, t->g);
   if (p->g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  TRY(mask_analyse(p->a, &cloned, &p->mask, err));
-  p->bounds = arena_array(p->a, ir_count(p->g), sizeof *p->bounds);
-  return p->bounds != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  return mask_analyse(p->a, &cloned, &p->mask, err);
 }
 
-/* Converts one tensor to doubles, through its input mod. */
-static luattn_status convert(cpu_problem *p, const cpu_view *from, ir_ref mod, int heads, double **out,
-                             luattn_error *err) {
-  const int len = (int)from->shape[2], dim = (int)from->shape[3];
-  double *to = arena_array(p->a, (size_t)p->batch * (size_t)heads * (size_t)len, (size_t)dim * sizeof *to);
-  cpu_program program;
-  if (to == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  TRY(program_open(p->a, p->g, &mod, mod != IR_NONE, &program, err));
-  *out = to;
-  for (int b = 0; b < p->batch; b++) {
-    for (int h = 0; h < heads; h++) {
-      for (int i = 0; i < len; i++) {
-        double *row = to + cpu_at(heads, len, dim, b, h, i);
-        for (int d = 0; d < dim; d++) row[d] = view_get(from, (int64_t[]){b, h, i, d});
-        for (int d0 = 0; mod != IR_NONE && d0 < dim; d0 += IR_LANES) {
-          const int count = dim - d0 < IR_LANES ? dim - d0 : IR_LANES;
-          double x[IR_LANES], channel[IR_LANES], y[IR_LANES];
-          for (int d = 0; d < count; d++) x[d] = row[d0 + d], channel[d] = d0 + d;
-          cpu_lanes lanes = {.p = p, .b = b, .h = h, .pos0 = i, .d = channel, .x = x};
-          program_run(&program, &lanes, count, (double *const[]){y});
-          round_all(p->precision, y, count); /* q', k' and v' are stored tensors as well */
-          memcpy(row + d0, y, (size_t)count * sizeof *y);
-        }
-      }
-    }
-  }
-  return LUATTN_OK;
+/* Room for a tensor as doubles, and its input mod. */
+static luattn_status make_room(cpu_problem *p, const cpu_view *from, ir_ref mod, cpu_program *program,
+                               double **out, luattn_error *err) {
+  const size_t rows = (size_t)from->shape[0] * (size_t)from->shape[1] * (size_t)from->shape[2];
+  *out = arena_array(p->a, rows, (size_t)from->shape[3] * sizeof **out);
+  if (*out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  return program_open(p, &mod, mod != IR_NONE, program, err);
 }
 
 luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, bool is_forward,
@@ -274,9 +252,9 @@ luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, boo
   for (int i = 0; i < t->num_inputs; i++) TRY(read_input(t, i, args, p, err));
   TRY(read_scalars(t, args, p, err));
   TRY(open_mask(t, p, err));
-  TRY(convert(p, &p->q_given, t->query_mod, p->heads, &p->q, err));
-  TRY(convert(p, &p->k_given, t->key_mod, p->heads_kv, &p->k, err));
-  return convert(p, &p->v_given, t->value_mod, p->heads_kv, &p->v, err);
+  TRY(make_room(p, &p->q_given, t->query_mod, &p->query_mod, &p->q, err));
+  TRY(make_room(p, &p->k_given, t->key_mod, &p->key_mod, &p->k, err));
+  return make_room(p, &p->v_given, t->value_mod, &p->value_mod, &p->v, err);
 }
 
 luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward,

@@ -1,8 +1,9 @@
 /* cpu.h: the CPU path's view of one call: arguments converted to double, programs compiled, one lane
- * environment.
+ * environment a thread.
  *
  * forward.c and backward.c walk 64 x 64 tiles as a kernel would: empty tiles are skipped, full ones run
- * without the mask. Nothing of size q_len x kv_len is built.
+ * without the mask. Nothing of size q_len x kv_len is built. Threads of a call share what is here, which
+ * changes only between the jobs of its crew (crew.h), but for a worker each.
  */
 #ifndef LUATTN_GEN_CPU_H
 #define LUATTN_GEN_CPU_H
@@ -11,6 +12,7 @@
 #include "common/host.h"
 #include "gen/analysis/analysis.h"
 #include "gen/analysis/split.h"
+#include "gen/cpu/crew.h"
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
 
@@ -47,9 +49,28 @@ typedef struct cpu_call {
   const luattn_spec *spec;
   const luattn_args *args;
   luattn_dtype precision;
+  int threads; /* threads_count */
 } cpu_call;
 
+/* Those that luattn_cpu_forward and its like have. */
+luattn_status cpu_threads(const luattn_args *args, int *count, luattn_error *err);
+
 luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out, luattn_error *err);
+
+/* A compiled program. */
+typedef struct cpu_program {
+  const ir_program *program; /* NULL: no roots */
+} cpu_program;
+
+/* What one thread of a call has to itself. */
+typedef struct cpu_worker {
+  void *scratch;           /* of programs */
+  ir_bounds *bounds;       /* of the tile classifier */
+  ir_lane_block *values;   /* cpu_problem.most_values of them: what a program of many roots gives */
+  double *row;             /* dim_v numbers: o of a row */
+  double kv_idx[IR_LANES]; /* positions of a tile's kept columns, ascending */
+  double exponent;         /* forward.c: the largest so far, of noise */
+} cpu_worker;
 
 typedef struct cpu_problem {
   arena *a;
@@ -63,12 +84,17 @@ typedef struct cpu_problem {
   cpu_view input[12];
   cpu_view input_grad[12];
   mask_info mask;
-  ir_bounds *bounds; /* scratch of the tile classifier */
   cpu_view q_given, k_given, v_given;
-  double *q, *k, *v; /* after the input mods, [batch][heads][len][dim] */
+  cpu_program query_mod, key_mod, value_mod;
+  double *q, *k, *v;    /* after the input mods, [batch][heads][len][dim]; problem_convert fills them */
+  size_t scratch_bytes; /* of the program that needs most */
+  int most_values;      /* of the programs whose values go to cpu_worker.values */
+  int num_workers;
+  cpu_worker *worker;
+  crew *crew; /* whose threads are the workers; NULL: the caller's is the only one */
 } cpu_problem;
 
-/* Checks and converts the arguments (choices_take). */
+/* The arguments (choices_take), checked. */
 luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, bool is_forward,
                            luattn_dtype precision, arena *a, cpu_problem *out, luattn_error *err);
 /* Called after all tensors of the pass have been opened: checks that outputs overlap nothing else. */
@@ -82,6 +108,7 @@ luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args
 /* What the lanes of one run read. Where an array is NULL, the scalar of the same name holds for all lanes. */
 typedef struct cpu_lanes {
   const cpu_problem *p;
+  cpu_worker *w; /* of the thread that runs them */
   int b, h;
   double q_idx;
   const double *kv_idx, *pos, *d;
@@ -90,14 +117,7 @@ typedef struct cpu_lanes {
   double pos0, delta, dlse, out;
 } cpu_lanes;
 
-/* A compiled program with its scratch. */
-typedef struct cpu_program {
-  const ir_program *program; /* NULL: no roots */
-  void *scratch;
-} cpu_program;
-
-luattn_status program_open(arena *a, const ir *g, const ir_ref *roots, int n, cpu_program *out,
-                           luattn_error *err);
+luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err);
 void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *const *out);
 
 /* Replaces REAL roots by their magnitudes (magnitude.c). */
@@ -139,8 +159,20 @@ bool cpu_magnifies_scores(const luattn_spec *spec);
 /* The error for a tensor `name` that is given though the online function has no lse. */
 luattn_status refuse_lse(const luattn_spec *spec, const char *name, luattn_error *err);
 
+/* After all programs of the pass have been opened: makes workers, and starts their threads, at most
+ * `threads` with the caller's: fewer where there is little to do, or where the system starts no more. */
+luattn_status problem_start(cpu_problem *p, int threads, luattn_error *err);
+void problem_stop(cpu_problem *p); /* ends them; one that was not started is fine */
+/* Runs units [0, count) of a job on all workers; returns once all are done. */
+void problem_run(const cpu_problem *p, crew_job *job, void *user, int64_t count);
+/* Fills q, k and v. */
+void problem_convert(cpu_problem *p);
+/* A tensor [batch][heads][len][dim] to doubles, through its input mod. */
+void problem_convert_one(cpu_problem *p, const cpu_view *from, const cpu_program *mod, double *to);
+
 /* Class of the tile [q0, q1] x [kv0, kv1], which lies inside the lengths: 0 empty, 1 partial, 2 full. */
-int problem_tile_class(cpu_problem *p, int b, int h, int q0, int q1, int kv0, int kv1);
+int problem_tile_class(const cpu_problem *p, const cpu_worker *w, int b, int h, int q0, int q1, int kv0,
+                       int kv1);
 
 /* Index of element (b, h, i, 0) of a contiguous [batch][heads][len][dim] array. */
 static inline size_t cpu_at(int heads, int len, int dim, int b, int h, int i) {

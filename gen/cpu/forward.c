@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/choices.h"
+#include "gen/cpu/row_blocks.h"
 #include "gen/cpu/score_row.h"
 
 typedef struct forward {
@@ -13,30 +14,29 @@ typedef struct forward {
   int num_state, num_out;
   cpu_view o, lse, saved;
   bool is_noise, magnifies; /* for cpu_forward_score_noise */
-  double exponent;
+  row_blocks blocks;
 } forward;
 
 static luattn_status open_programs(forward *f, luattn_error *err) {
   const luattn_spec *spec = f->p.spec;
   const traced_online *on = &spec->traced.online;
   const derived_spec *derived = &spec->derived;
-  arena *a = f->p.a;
-  ir *g = f->p.g;
-  TRY(split_online(g, on, spec->traced.file, &f->split, err));
-  TRY(program_open(a, g, on->init, on->num_state, &f->init, err));
-  for (int k = 0; k < f->split.num_red; k++) TRY(program_open(a, g, &f->split.term[k], 1, &f->term[k], err));
-  TRY(program_open(a, g, &f->split.prob, 1, &f->prob, err));
+  cpu_problem *p = &f->p;
+  TRY(split_online(p->g, on, spec->traced.file, &f->split, err));
+  TRY(program_open(p, on->init, on->num_state, &f->init, err));
+  for (int k = 0; k < f->split.num_red; k++) TRY(program_open(p, &f->split.term[k], 1, &f->term[k], err));
+  TRY(program_open(p, &f->split.prob, 1, &f->prob, err));
   ir_ref roots[1 + SPEC_MAX_STATE];
   roots[0] = f->split.rescale;
   memcpy(roots + 1, f->split.next, sizeof f->split.next);
   f->num_state = on->num_state;
-  TRY(program_open(a, g, roots, 1 + on->num_state, &f->step, err));
+  TRY(program_open(p, roots, 1 + on->num_state, &f->step, err));
   ir_ref last[2 + DERIVED_MAX_ROWS];
   f->num_out = 0;
   last[f->num_out++] = on->out; /* linear in VAR_OUT: its value at 1 is the factor of O */
   if (on->lse >= 0) last[f->num_out++] = on->final[on->lse];
   for (int i = 0; i < derived->num_saved; i++) last[f->num_out++] = derived->saved[i];
-  return program_open(a, g, last, f->num_out, &f->finish, err);
+  return program_open(p, last, f->num_out, &f->finish, err);
 }
 
 /* One tile of a row: reductions over the kept scores, then probabilities in place, the new state, and the
@@ -85,9 +85,9 @@ static void add_noise(const forward *f, row_noise *n, const cpu_lanes *lanes, co
   }
 }
 
-static void finish_noise(forward *f, const row_noise *n, double *o) {
-  for (int d = 0; d < f->p.dim_v; d++) o[d] = sqrt(o[d]);
-  if (n->weight > 0 && isfinite(n->moved)) f->exponent = fmax(f->exponent, n->moved / n->weight);
+static void finish_noise(const forward *f, const row_noise *n, cpu_worker *w) {
+  for (int d = 0; d < f->p.dim_v; d++) w->row[d] = sqrt(w->row[d]);
+  if (n->weight > 0 && isfinite(n->moved)) w->exponent = fmax(w->exponent, n->moved / n->weight);
 }
 
 static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const double *state, double *o, int q) {
@@ -114,13 +114,14 @@ static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const doubl
   }
 }
 
-static void forward_row(forward *f, int b, int h, int q, const unsigned char *class_of_tile, double *o) {
+static void forward_row(const forward *f, cpu_worker *w, int b, int h, int q,
+                        const unsigned char *class_of_tile) {
   const cpu_problem *p = &f->p;
   const int dim_v = p->dim_v;
-  double state[SPEC_MAX_STATE], *out[SPEC_MAX_STATE];
+  double state[SPEC_MAX_STATE], *out[SPEC_MAX_STATE], *o = w->row;
   bool any = false;
   row_noise noise = {.weight = 0};
-  cpu_lanes lanes = {.p = p, .b = b, .h = h, .q_idx = q};
+  cpu_lanes lanes = {.p = p, .w = w, .b = b, .h = h, .q_idx = q};
   for (int i = 0; i < f->num_state; i++) out[i] = &state[i];
   program_run(&f->init, &lanes, 1, out);
   memset(o, 0, (size_t)dim_v * sizeof *o);
@@ -140,32 +141,34 @@ static void forward_row(forward *f, int b, int h, int q, const unsigned char *cl
     round_all(p->precision, score, count);
     for (int d = 0; any && d < dim_v; d++) o[d] *= scale;
     for (int i = 0; i < count; i++) {
-      const double *v =
-          p->v + cpu_at(p->heads_kv, p->kv_len, dim_v, b, h / p->group, (int)f->scores.kv_idx[i]);
+      const double *v = p->v + cpu_at(p->heads_kv, p->kv_len, dim_v, b, h / p->group, (int)w->kv_idx[i]);
       for (int d = 0; d < dim_v; d++) o[d] += score[i] * v[d];
     }
     any = true;
   }
-  if (f->is_noise) finish_noise(f, &noise, o);
+  if (f->is_noise) finish_noise(f, &noise, w);
   finish_row(f, &lanes, any, state, o, q);
 }
 
-static luattn_status forward_run(forward *f, luattn_error *err) {
-  cpu_problem *p = &f->p;
-  const size_t tiles = (size_t)(p->kv_len / CPU_TILE + 1);
-  double *o = arena_array(p->a, (size_t)p->dim_v, sizeof *o);
-  unsigned char *classes = arena_new(p->a, tiles);
-  if (o == NULL || classes == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  for (int b = 0; b < p->batch; b++) {
-    for (int h = 0; h < p->heads; h++) {
-      for (int q0 = 0; q0 < p->q_len; q0 += CPU_TILE) {
-        const int q1 = q0 + CPU_TILE < p->q_len ? q0 + CPU_TILE - 1 : p->q_len - 1;
-        tile_row_classes(p, b, h, q0, q1, classes);
-        for (int q = q0; q <= q1; q++) forward_row(f, b, h, q, classes, o);
-      }
-    }
-  }
-  return LUATTN_OK;
+static void forward_rows(void *of_forward, int worker, int64_t unit) {
+  const forward *f = of_forward;
+  int from, to;
+  const block_place at = blocks_rows(&f->blocks, unit, &from, &to);
+  const unsigned char *classes = f->blocks.classes + unit / UNITS_OF_BLOCK * f->blocks.kv_tiles;
+  for (int i = from; i < to; i++) forward_row(f, &f->p.worker[worker], at.b, at.h, at.q0 + i, classes);
+}
+
+static void forward_run(forward *f) {
+  problem_convert(&f->p);
+  while (blocks_next(&f->blocks))
+    problem_run(&f->p, forward_rows, f, (int64_t)f->blocks.count * UNITS_OF_BLOCK);
+}
+
+/* Blocks at a time: classes of their tiles take a megabyte, and there are enough for any number of threads.
+ */
+static int64_t blocks_at_once(const cpu_problem *p) {
+  const int64_t most = (1 << 20) / (p->kv_len / CPU_TILE + 1);
+  return most > 4096 ? 4096 : most > 1 ? most : 1;
 }
 
 static luattn_status forward_open(forward *f, const luattn_spec *spec, const luattn_args *args,
@@ -196,7 +199,8 @@ static luattn_status forward_open(forward *f, const luattn_spec *spec, const lua
   }
   if (spec->derived.num_saved > 0 && args->saved != NULL && args->saved->data != NULL)
     TRY(view_open(&saved, args->saved, &f->saved, err));
-  return problem_apart(p, args, true, err);
+  TRY(problem_apart(p, args, true, err));
+  return blocks_open(p, blocks_at_once(p), &f->blocks, err);
 }
 
 typedef struct forward_call {
@@ -214,8 +218,12 @@ static luattn_status forward_within(void *arguments, luattn_error *err) {
   if (status == LUATTN_OK) status = forward_open(f, given->spec, given->args, given->precision, a, err);
   if (status == LUATTN_OK) {
     f->is_noise = call->is_noise, f->magnifies = call->is_noise && cpu_magnifies_scores(given->spec);
-    status = forward_run(f, err);
-    call->exponent = f->exponent;
+    status = problem_start(&f->p, given->threads, err);
+  }
+  if (status == LUATTN_OK) {
+    forward_run(f);
+    problem_stop(&f->p);
+    for (int i = 0; i < f->p.num_workers; i++) call->exponent = fmax(call->exponent, f->p.worker[i].exponent);
   }
   arena_close(a);
   return status;
@@ -224,11 +232,13 @@ static luattn_status forward_within(void *arguments, luattn_error *err) {
 luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                     luattn_error *err) {
   luattn_args used;
+  forward_call call = {.given = {spec, &used, precision, 1}};
   fail_clear(err);
   NEED(spec);
   NEED(args);
   TRY(choices_take_dense(args, "cpu", &used, err));
-  return host_run(forward_within, &(forward_call){.given = {spec, &used, precision}}, err);
+  TRY(cpu_threads(&used, &call.given.threads, err));
+  return host_run(forward_within, &call, err);
 }
 
 luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
@@ -240,7 +250,8 @@ luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *arg
 
 luattn_status cpu_forward_score_noise(const luattn_spec *spec, const luattn_args *args, double *exponent,
                                       luattn_error *err) {
-  forward_call call = {.given = {spec, args, LUATTN_F64}, .is_noise = true};
+  forward_call call = {.given = {spec, args, LUATTN_F64, 1}, .is_noise = true};
+  TRY(cpu_threads(args, &call.given.threads, err));
   TRY(host_run(forward_within, &call, err));
   if (exponent != NULL) *exponent = call.exponent;
   return LUATTN_OK;

@@ -109,17 +109,18 @@ static void lane_load(void *user, uint32_t input, int n_index, const double *con
   }
 }
 
-luattn_status program_open(arena *a, const ir *g, const ir_ref *roots, int n, cpu_program *out,
-                           luattn_error *err) {
+luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err) {
   *out = (cpu_program){0};
   if (n == 0) return LUATTN_OK;
-  out->program = ir_program_new(a, g, roots, n);
-  if (out->program != NULL) out->scratch = arena_new(a, ir_program_scratch(out->program));
-  return out->scratch != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  out->program = ir_program_new(p->a, p->g, roots, n);
+  if (out->program == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  const size_t need = ir_program_scratch(out->program);
+  if (need > p->scratch_bytes) p->scratch_bytes = need;
+  return LUATTN_OK;
 }
 
 void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *const *out) {
   if (p->program == NULL) return;
   const ir_env env = {.user = lanes, .variable = lane_variable, .load = lane_load};
-  ir_program_run(p->program, &env, count, p->scratch, out);
+  ir_program_run(p->program, &env, count, lanes->w->scratch, out);
 }

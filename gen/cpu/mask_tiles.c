@@ -78,11 +78,12 @@ static ir_bounds box_load(void *user, uint32_t input, ir_type type, int n_index,
   return low <= high ? real_bounds(low, high, nan) : real_bounds(-INFINITY, INFINITY, true);
 }
 
-int problem_tile_class(cpu_problem *p, int b, int h, int q0, int q1, int kv0, int kv1) {
+int problem_tile_class(const cpu_problem *p, const cpu_worker *w, int b, int h, int q0, int q1, int kv0,
+                       int kv1) {
   if (p->mask.keep == IR_NONE) return 2;
   tile_box box = {p, b, h, q0, q1, kv0, kv1};
   const ir_bounds_env env = {.user = &box, .variable = box_variable, .load = box_load};
-  return mask_tile_class(p->g, &p->mask, &env, p->bounds);
+  return mask_tile_class(p->g, &p->mask, &env, w->bounds);
 }
 
 typedef struct tiles_call {
@@ -100,6 +101,7 @@ static luattn_status tiles_within(void *arguments, luattn_error *err) {
   if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
   cpu_problem p;
   luattn_status status = problem_open_mask(given->spec, given->args, a, &p, err);
+  if (status == LUATTN_OK) status = problem_start(&p, 1, err);
   if (status == LUATTN_OK && (tile_m < 1 || tile_n < 1)) {
     status = luattn_fail(err, LUATTN_INVALID, "mask: tile: is %dx%d, expected sizes of at least 1", tile_m,
                          tile_n);
@@ -112,7 +114,8 @@ static luattn_status tiles_within(void *arguments, luattn_error *err) {
     for (int64_t kv0 = 0; kv0 < p.kv_len; kv0 += tile_n) {
       const int64_t q1 = q0 + tile_m < p.q_len ? q0 + tile_m - 1 : p.q_len - 1;
       const int64_t kv1 = kv0 + tile_n < p.kv_len ? kv0 + tile_n - 1 : p.kv_len - 1;
-      *out++ = (unsigned char)problem_tile_class(&p, b, h, (int)q0, (int)q1, (int)kv0, (int)kv1);
+      *out++ =
+          (unsigned char)problem_tile_class(&p, &p.worker[0], b, h, (int)q0, (int)q1, (int)kv0, (int)kv1);
     }
   }
   arena_close(a);
@@ -138,7 +141,7 @@ static int64_t count_partial(const cpu_problem *p, const cpu_program *keep, int 
   int64_t count = 0;
   for (int i = 0; i < columns; i++) kv_idx[i] = kv0 + i;
   for (int q = q0; q <= q1; q++) {
-    cpu_lanes lanes = {.p = p, .b = b, .h = h, .q_idx = q, .kv_idx = kv_idx};
+    cpu_lanes lanes = {.p = p, .w = &p->worker[0], .b = b, .h = h, .q_idx = q, .kv_idx = kv_idx};
     program_run(keep, &lanes, columns, (double *const[]){kept});
     for (int i = 0; i < columns; i++) count += kept[i] != 0;
   }
@@ -151,7 +154,7 @@ static int64_t count_head(cpu_problem *p, const cpu_program *keep, int b, int h)
     const int q1 = p->q_len - q0 > CPU_TILE ? q0 + CPU_TILE - 1 : p->q_len - 1;
     for (int kv0 = 0; kv0 < p->kv_len; kv0 += CPU_TILE) {
       const int kv1 = p->kv_len - kv0 > CPU_TILE ? kv0 + CPU_TILE - 1 : p->kv_len - 1;
-      const int class = problem_tile_class(p, b, h, q0, q1, kv0, kv1);
+      const int class = problem_tile_class(p, &p->worker[0], b, h, q0, q1, kv0, kv1);
       if (class == 2)
         count += (int64_t)(q1 - q0 + 1) * (kv1 - kv0 + 1);
       else if (class == 1)
@@ -176,7 +179,8 @@ static luattn_status count_within(void *arguments, luattn_error *err) {
   cpu_problem p;
   cpu_program keep;
   luattn_status status = problem_open_mask(spec, given->args, a, &p, err);
-  if (status == LUATTN_OK) status = program_open(a, p.g, &mask, mask != IR_NONE, &keep, err);
+  if (status == LUATTN_OK) status = program_open(&p, &mask, mask != IR_NONE, &keep, err);
+  if (status == LUATTN_OK) status = problem_start(&p, 1, err);
   if (status == LUATTN_OK) {
     /* One head counts for all whose number the mask does not read. */
     const bool by_batch = mask != IR_NONE && ir_uses(p.g, mask, VAR_B),

@@ -2,31 +2,31 @@
 
 #include <string.h>
 
-luattn_status scores_open(const cpu_problem *p, cpu_scores *out, luattn_error *err) {
+luattn_status scores_open(cpu_problem *p, cpu_scores *out, luattn_error *err) {
   const traced_spec *t = &p->spec->traced;
   *out = (cpu_scores){.p = p};
-  TRY(program_open(p->a, p->g, &t->block_mask, t->block_mask != IR_NONE, &out->keep, err));
-  return program_open(p->a, p->g, &t->score_mod, !ir_is_var(p->g, t->score_mod, VAR_SCORE), &out->mod, err);
+  TRY(program_open(p, &t->block_mask, t->block_mask != IR_NONE, &out->keep, err));
+  return program_open(p, &t->score_mod, !ir_is_var(p->g, t->score_mod, VAR_SCORE), &out->mod, err);
 }
 
-int scores_kept(cpu_scores *s, cpu_lanes *lanes, int kv0, bool partial, double *score) {
+int scores_kept(const cpu_scores *s, cpu_lanes *lanes, int kv0, bool partial, double *score) {
   const cpu_problem *p = s->p;
-  double keep[IR_LANES];
+  double keep[IR_LANES], *kv_idx = lanes->w->kv_idx;
   int count = p->kv_len - kv0 < CPU_TILE ? p->kv_len - kv0 : CPU_TILE;
-  for (int i = 0; i < count; i++) s->kv_idx[i] = kv0 + i;
-  lanes->kv_idx = s->kv_idx;
+  for (int i = 0; i < count; i++) kv_idx[i] = kv0 + i;
+  lanes->kv_idx = kv_idx;
   if (partial) {
     program_run(&s->keep, lanes, count, (double *const[]){keep});
     int kept = 0;
     for (int i = 0; i < count; i++) {
-      if (keep[i] != 0) s->kv_idx[kept++] = kv0 + i;
+      if (keep[i] != 0) kv_idx[kept++] = kv0 + i;
     }
     count = kept;
   }
   const double *q = p->q + cpu_at(p->heads, p->q_len, p->dim, lanes->b, lanes->h, (int)lanes->q_idx);
   for (int i = 0; i < count; i++) {
     const double *k =
-        p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)s->kv_idx[i]);
+        p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)kv_idx[i]);
     double dot = 0;
     for (int d = 0; d < p->dim; d++) dot += q[d] * k[d];
     score[i] = p->scale * dot;
@@ -42,11 +42,4 @@ void scores_mod(const cpu_scores *s, cpu_lanes *lanes, int count, double *score)
   program_run(&s->mod, lanes, count, (double *const[]){out});
   memcpy(score, out, (size_t)count * sizeof *score);
   round_all(s->p->precision, score, count);
-}
-
-void tile_row_classes(cpu_problem *p, int b, int h, int q0, int q1, unsigned char *out) {
-  for (int kv0 = 0; kv0 < p->kv_len; kv0 += CPU_TILE) {
-    const int kv1 = kv0 + CPU_TILE < p->kv_len ? kv0 + CPU_TILE - 1 : p->kv_len - 1;
-    *out++ = (unsigned char)problem_tile_class(p, b, h, q0, q1, kv0, kv1);
-  }
 }

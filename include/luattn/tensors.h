@@ -101,6 +101,11 @@ typedef struct luattn_args {
                                    * launched for every sequence. Of a longer one the first max_seqlen_q rows alone are computed,
                                    * from the first max_seqlen_k keys, and no error tells: the lengths are on the device */
   const luattn_batch *batch;         /* the tensors are parts of a whole (luattn/batch.h); NULL: they are the whole */
+  int num_threads;              /* On the CPU: how many threads compute, the caller's among them, at most 1024. 0: LUATTN_NUM_THREADS,
+                                 * else on an engine (LUATTN_CPU) as many as processors are in the calling thread's affinity mask,
+                                 * and in luattn_cpu_forward and its like the caller's alone. They are made in the call and joined
+                                 * before it returns; small calls, and those for which the system starts no more, have fewer. Every
+                                 * number of them gives the same bits. A GPU does not look at it */
 } luattn_args;
 
 #ifdef __cplusplus

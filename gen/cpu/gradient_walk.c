@@ -1,0 +1,318 @@
+/* gradient_walk.c: gradients row by row from the derived expressions, in double; then, column by column, what
+ * rows have left for dk, dv and the gradients of parameters. */
+#include <math.h>
+#include <string.h>
+
+#include "gen/cpu/backward.h"
+
+/* ---- the stage ---- */
+
+/* Bytes of a stage, more or less, and tiles of a run: neither may depend on the number of threads. */
+enum { STAGE_BYTES = 32 << 20, MOST_TILES = 64 };
+
+static size_t bytes_of_tile(const backward *w) {
+  const size_t lanes = (size_t)CPU_TILE * CPU_TILE * (size_t)w->element_terms.num_wanted;
+  return sizeof(tile_stage) + lanes * (sizeof(double) + sizeof(size_t));
+}
+
+/* Of the wanted terms, without repetitions. */
+static void list_sums(gradient_stage *s, const term_program *t) {
+  for (int i = 0; i < t->num_wanted; i++) {
+    int at = 0;
+    while (at < s->num_sums && s->sum[at] != t->wanted[i].sum) at++;
+    if (at == s->num_sums) s->sum[s->num_sums++] = t->wanted[i].sum;
+  }
+}
+
+luattn_status stage_open(backward *w, luattn_error *err) {
+  cpu_problem *p = &w->p;
+  gradient_stage *s = &w->stage;
+  terms_want(w, &w->row_terms);
+  terms_want(w, &w->element_terms);
+  list_sums(s, &w->row_terms);
+  list_sums(s, &w->element_terms);
+  const int64_t tiles = (int64_t)(STAGE_BYTES / bytes_of_tile(w)) + 1,
+                kv_tiles = (p->kv_len + CPU_TILE - 1) / CPU_TILE;
+  const int64_t most = tiles < MOST_TILES ? tiles : MOST_TILES;
+  s->most_tiles = (int)(kv_tiles < most ? kv_tiles : most);
+  TRY(blocks_open(p, tiles / (s->most_tiles > 0 ? s->most_tiles : 1), &s->blocks, err));
+  const size_t blocks = (size_t)s->blocks.most, rows = blocks * CPU_TILE,
+               all = blocks * (size_t)s->most_tiles;
+  const size_t lanes = (size_t)CPU_TILE * CPU_TILE * (size_t)w->element_terms.num_wanted;
+  const size_t row_terms = (size_t)w->row_terms.num_wanted;
+  s->row = arena_array(p->a, rows, sizeof *s->row);
+  s->tile = arena_array(p->a, all, sizeof *s->tile);
+  s->value = arena_array(p->a, all, lanes * sizeof *s->value);
+  s->offset = arena_array(p->a, all, lanes * sizeof *s->offset);
+  s->row_value = arena_array(p->a, rows, row_terms * sizeof *s->row_value);
+  s->row_offset = arena_array(p->a, rows, row_terms * sizeof *s->row_offset);
+  const bool ok = s->row != NULL && s->tile != NULL && s->value != NULL && s->offset != NULL &&
+                  s->row_value != NULL && s->row_offset != NULL;
+  return ok ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+}
+
+/* Number of tile `t` of the run at hand, of block `i`, in the arrays. */
+static size_t tile_at(const gradient_stage *s, int i, int t) {
+  return (size_t)i * (size_t)s->most_tiles + (size_t)t;
+}
+
+static unsigned char class_at(const gradient_stage *s, int i, int t) {
+  return s->blocks.classes[(size_t)i * (size_t)s->blocks.kv_tiles + (size_t)(s->first_tile + t)];
+}
+
+/* Where the values of a tile's row begin, in `value` and `offset`. */
+static size_t lanes_at(const backward *w, size_t tile, int row) {
+  return (tile * CPU_TILE + (size_t)row) * (size_t)w->element_terms.num_wanted * CPU_TILE;
+}
+
+/* ---- rows ---- */
+
+/* Row numbers from what forward saved; not live if the row kept nothing. `n` is its number in the stage. */
+static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n) {
+  const cpu_problem *p = &w->p;
+  const derived_spec *derived = &p->spec->derived;
+  const gradient_stage *s = &w->stage;
+  row_state *row = &s->row[n];
+  double final[1 + DERIVED_MAX_ROWS], *out[DERIVED_MAX_ROWS], delta = 0;
+  const int64_t at[] = {lanes->b, lanes->h, q};
+  const double *dout = w->dout_rows + cpu_at(p->heads, p->q_len, p->dim_v, lanes->b, lanes->h, q);
+  int num_final = 0;
+  *row = (row_state){.is_live = false};
+  if (p->spec->traced.online.lse >= 0) {
+    final[num_final++] = view_get(&w->lse, at);
+    if (final[0] == -INFINITY) return;
+  }
+  for (int i = 0; i < derived->num_saved; i++)
+    final[num_final++] = view_get(&w->saved, (int64_t[]){i, at[0], at[1], at[2]});
+  for (int d = 0; d < p->dim_v; d++) {
+    const double part = dout[d] * view_get(&w->o, (int64_t[]){at[0], at[1], at[2], d});
+    delta += is_noise(w) ? part * part : part;
+  }
+  if (is_noise(w)) delta = sqrt(delta); /* each product brings its own rounding of o */
+  lanes->final = final;
+  lanes->delta = row->delta = delta;
+  lanes->dlse = row->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
+  for (int i = 0; i < derived->num_rows; i++) out[i] = &row->number[i];
+  program_run(&w->rows, lanes, 1, out);
+  row->size = w->magnifies && p->spec->traced.online.lse >= 0 ? fabs(final[0]) : 0;
+  const size_t first = n * (size_t)w->row_terms.num_wanted;
+  terms_run(w, &w->row_terms, lanes, 1, w->purpose == SCORE_NOISE ? &row->size : NULL, 1,
+            s->row_value + first, s->row_offset + first);
+  row->is_live = true;
+}
+
+/* How far three values of a function are apart, where it makes the relative error `unit` of a score a hundred
+ * times as large: at a jump, or where it is steep, as the slope of a square root is next to 0. What it makes
+ * of others is within the tolerance that everything has. */
+static double jump(double low, double middle, double high, double unit) {
+  const double least = fmin(fmin(low, middle), high), most = fmax(fmax(low, middle), high);
+  return most - least > 100 * unit * (fabs(least) + fabs(most)) ? most - least : 0;
+}
+
+/* In place of the kept elements' values: how far they jump where their score moves by as much as rounding may
+ * move it, which is w->unit of the products that it is a sum of. */
+static void run_kinks(const backward *w, cpu_lanes *lanes, int count, const double *score, double *prob,
+                      double *ds) {
+  const cpu_problem *p = &w->p;
+  const double *q = p->q + cpu_at(p->heads, p->q_len, p->dim, lanes->b, lanes->h, (int)lanes->q_idx);
+  double low[IR_LANES], high[IR_LANES], p_low[IR_LANES], ds_low[IR_LANES], p_high[IR_LANES],
+      ds_high[IR_LANES];
+  for (int i = 0; i < count; i++) {
+    const double *k =
+        p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)lanes->kv_idx[i]);
+    double sum = 0;
+    for (int d = 0; d < p->dim; d++) sum += fabs(q[d] * k[d]);
+    const double error = w->unit * p->scale * sum;
+    low[i] = score[i] - error, high[i] = score[i] + error;
+  }
+  lanes->score = low;
+  program_run(&w->element, lanes, count, (double *const[]){p_low, ds_low});
+  lanes->score = high;
+  program_run(&w->element, lanes, count, (double *const[]){p_high, ds_high});
+  lanes->score = score;
+  program_run(&w->element, lanes, count, (double *const[]){prob, ds});
+  for (int i = 0; i < count; i++) {
+    prob[i] = jump(p_low[i], prob[i], p_high[i], w->unit);
+    ds[i] = jump(ds_low[i], ds[i], ds_high[i], w->unit);
+  }
+}
+
+/* The elements' values times sqrt(s^2 + lse^2), s being what the online function sees. */
+static void run_score_noise(const backward *w, cpu_lanes *lanes, int count, double row_size, double *size,
+                            double *prob, double *ds) {
+  const double *score = lanes->score;
+  program_run(&w->element, lanes, count, (double *const[]){prob, ds});
+  memcpy(size, score, (size_t)count * sizeof *size);
+  scores_mod(&w->scores, lanes, count, size);
+  lanes->score = score;
+  for (int i = 0; i < count; i++) {
+    size[i] = w->magnifies && isfinite(size[i]) ? hypot(size[i], row_size) : 0;
+    prob[i] *= size[i], ds[i] *= size[i];
+  }
+}
+
+/* What the element adds to a gradient: a product, or with KINKS how large it may be, or its square. */
+static double product(const backward *w, double a, double b) {
+  const double x = a * b;
+  return w->purpose == KINKS ? fabs(x) : squares_tensors(w) ? x * x : x;
+}
+
+/* P and dS of the kept columns of a row in a tile, into the stage, and dq. */
+static void row_of_tile(const backward *w, cpu_lanes *lanes, size_t n, size_t tile, int r, int count,
+                        double *score, double *dq) {
+  const cpu_problem *p = &w->p;
+  const gradient_stage *s = &w->stage;
+  const double *dout =
+      w->dout_rows + cpu_at(p->heads, p->q_len, p->dim_v, lanes->b, lanes->h, (int)lanes->q_idx);
+  double dp[IR_LANES], size[IR_LANES], *prob = s->tile[tile].prob[r], *ds = s->tile[tile].ds[r];
+  for (int i = 0; i < count; i++) {
+    const double *v =
+        p->v + cpu_at(p->heads_kv, p->kv_len, p->dim_v, lanes->b, lanes->h / p->group, (int)lanes->kv_idx[i]);
+    dp[i] = 0;
+    for (int d = 0; d < p->dim_v; d++) dp[i] += dout[d] * v[d];
+    s->tile[tile].column[r][i] = (unsigned char)((int)lanes->kv_idx[i] % CPU_TILE);
+  }
+  round_all(p->precision, dp, count);
+  lanes->score = score;
+  lanes->dp = dp;
+  if (w->purpose == KINKS)
+    run_kinks(w, lanes, count, score, prob, ds);
+  else if (w->purpose == SCORE_NOISE)
+    run_score_noise(w, lanes, count, s->row[n].size, size, prob, ds);
+  else
+    program_run(&w->element, lanes, count, (double *const[]){prob, ds});
+  round_all(p->precision, prob, count);
+  round_all(p->precision, ds, count);
+  const size_t first = lanes_at(w, tile, r);
+  terms_run(w, &w->element_terms, lanes, count, w->purpose == SCORE_NOISE ? size : NULL, CPU_TILE,
+            s->value + first, s->offset + first);
+  for (int i = 0; i < count; i++) {
+    const double *k =
+        p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)lanes->kv_idx[i]);
+    const double g = p->scale * ds[i];
+    for (int d = 0; d < p->dim; d++) dq[d] += product(w, g, k[d]);
+  }
+}
+
+/* Row `r` of block `i`, in the tiles of the run at hand. */
+static void backward_row(const backward *w, cpu_worker *worker, const block_place *at, int i, int r) {
+  const cpu_problem *p = &w->p;
+  const gradient_stage *s = &w->stage;
+  const int q = at->q0 + r;
+  const size_t n = (size_t)i * CPU_TILE + (size_t)r;
+  double score[IR_LANES], *dq = w->dq + cpu_at(p->heads, p->q_len, p->dim, at->b, at->h, q);
+  cpu_lanes lanes = {.p = p, .w = worker, .b = at->b, .h = at->h, .q_idx = q};
+  if (s->first_tile == 0) open_row(w, &lanes, q, n);
+  lanes.final = NULL; /* only rows see it */
+  lanes.row = s->row[n].number, lanes.delta = s->row[n].delta, lanes.dlse = s->row[n].dlse;
+  for (int t = 0; t < s->num_tiles; t++) {
+    const unsigned char class = class_at(s, i, t);
+    const size_t tile = tile_at(s, i, t);
+    if (class == 0) continue;
+    s->tile[tile].count[r] = 0;
+    if (!s->row[n].is_live) continue;
+    const int count = scores_kept(&w->scores, &lanes, (s->first_tile + t) * CPU_TILE, class == 1, score);
+    s->tile[tile].count[r] = (unsigned char)count;
+    if (count > 0) row_of_tile(w, &lanes, n, tile, r, count, score, dq);
+  }
+}
+
+static void backward_rows(void *of_backward, int worker, int64_t unit) {
+  const backward *w = of_backward;
+  int from, to;
+  const block_place at = blocks_rows(&w->stage.blocks, unit, &from, &to);
+  for (int r = from; r < to; r++) backward_row(w, &w->p.worker[worker], &at, (int)(unit / UNITS_OF_BLOCK), r);
+}
+
+/* ---- columns ---- */
+
+/* What the rows of block `i` add to dk and dv of a tile of the run at hand. */
+static void add_block(const backward *w, int i, int t) {
+  const cpu_problem *p = &w->p;
+  const gradient_stage *s = &w->stage;
+  const tile_stage *tile = &s->tile[tile_at(s, i, t)];
+  const block_place at = blocks_place(&s->blocks, i);
+  const size_t columns =
+      cpu_at(p->heads_kv, p->kv_len, 1, at.b, at.h / p->group, (s->first_tile + t) * CPU_TILE);
+  for (int r = 0; r < at.rows; r++) {
+    const double *q = p->q + cpu_at(p->heads, p->q_len, p->dim, at.b, at.h, at.q0 + r);
+    const double *dout = w->dout_rows + cpu_at(p->heads, p->q_len, p->dim_v, at.b, at.h, at.q0 + r);
+    for (int j = 0; j < tile->count[r]; j++) {
+      const size_t column = columns + tile->column[r][j];
+      const double prob = tile->prob[r][j], g = p->scale * tile->ds[r][j];
+      double *dk = w->dk + column * (size_t)p->dim, *dv = w->dv + column * (size_t)p->dim_v;
+      for (int d = 0; d < p->dim; d++) dk[d] += product(w, g, q[d]);
+      for (int d = 0; d < p->dim_v; d++) dv[d] += product(w, prob, dout[d]);
+    }
+  }
+}
+
+/* Heads of k that the blocks at hand attend to: [first, end), numbered over all batches. */
+static int64_t first_head(const backward *w) {
+  return w->stage.blocks.first / ((int64_t)w->stage.blocks.per_head * w->p.group);
+}
+static int64_t end_head(const backward *w) {
+  const row_blocks *b = &w->stage.blocks;
+  return (b->first + b->count - 1) / ((int64_t)b->per_head * w->p.group) + 1;
+}
+
+/* A tile of columns of a head, of the run at hand. */
+static void add_columns(const backward *w, int64_t unit) {
+  const gradient_stage *s = &w->stage;
+  const int64_t of_head = (int64_t)s->blocks.per_head * w->p.group;
+  const int64_t from = (first_head(w) + unit / s->num_tiles) * of_head - s->blocks.first, to = from + of_head;
+  const int t = (int)(unit % s->num_tiles);
+  for (int64_t i = from > 0 ? from : 0; i < to && i < s->blocks.count; i++)
+    if (class_at(s, (int)i, t) != 0) add_block(w, (int)i, t);
+}
+
+/* What a row adds to one sum in the tiles of the run at hand. */
+static void add_row(const backward *w, int i, int r, double *sum) {
+  const gradient_stage *s = &w->stage;
+  const size_t n = (size_t)i * CPU_TILE + (size_t)r;
+  for (int j = 0; s->first_tile == 0 && j < w->row_terms.num_wanted; j++) {
+    const size_t at = n * (size_t)w->row_terms.num_wanted + (size_t)j;
+    if (w->row_terms.wanted[j].sum == sum) sum[s->row_offset[at]] += s->row_value[at];
+  }
+  for (int t = 0; t < s->num_tiles; t++) {
+    const size_t tile = tile_at(s, i, t);
+    const int count = class_at(s, i, t) != 0 ? s->tile[tile].count[r] : 0;
+    for (int j = 0; j < w->element_terms.num_wanted; j++) {
+      const size_t first = lanes_at(w, tile, r) + (size_t)j * CPU_TILE;
+      if (w->element_terms.wanted[j].sum != sum) continue;
+      for (int lane = 0; lane < count; lane++)
+        sum[s->offset[first + (size_t)lane]] += s->value[first + (size_t)lane];
+    }
+  }
+}
+
+static void add_parameter(const backward *w, double *sum) {
+  const gradient_stage *s = &w->stage;
+  for (int i = 0; i < s->blocks.count; i++)
+    for (int r = 0, rows = blocks_place(&s->blocks, i).rows; r < rows; r++)
+      if (s->row[(size_t)i * CPU_TILE + (size_t)r].is_live) add_row(w, i, r, sum);
+}
+
+/* Sums of parameters come first, as they take longest. */
+static void add_unit(void *of_backward, int worker, int64_t unit) {
+  const backward *w = of_backward;
+  (void)worker;
+  if (unit < w->stage.num_sums)
+    add_parameter(w, w->stage.sum[unit]);
+  else
+    add_columns(w, unit - w->stage.num_sums);
+}
+
+void gradient_walk(backward *w) {
+  gradient_stage *s = &w->stage;
+  problem_convert(&w->p);
+  problem_convert_one(&w->p, &w->dout, NULL, w->dout_rows);
+  while (blocks_next(&s->blocks)) {
+    for (s->first_tile = 0; s->first_tile < s->blocks.kv_tiles; s->first_tile += s->most_tiles) {
+      const int left = s->blocks.kv_tiles - s->first_tile;
+      s->num_tiles = left < s->most_tiles ? left : s->most_tiles;
+      problem_run(&w->p, backward_rows, w, (int64_t)s->blocks.count * UNITS_OF_BLOCK);
+      problem_run(&w->p, add_unit, w, s->num_sums + (end_head(w) - first_head(w)) * s->num_tiles);
+    }
+  }
+}
