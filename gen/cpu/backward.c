@@ -23,6 +23,7 @@ static luattn_status rows_open(backward *w, luattn_error *err) {
 typedef struct finish_rule {
   const backward *w;
   const cpu_view *from, *to;
+  bool of_keys;
   const cpu_program *dx; /* of the mod, if any */
   const term_program *terms;
   double *grad;
@@ -44,7 +45,8 @@ static void finish_part(const finish_rule *f, cpu_worker *worker, const int64_t 
                        .pos0 = (double)at[2],
                        .d = channel,
                        .x = x,
-                       .grad = g};
+                       .grad = g,
+                       .of_keys = f->of_keys};
     program_run(f->dx, &lanes, count, (double *const[]){result});
     terms_add(w, f->terms, &lanes, count);
   }
@@ -203,9 +205,9 @@ static luattn_status backward_open(backward *w, const luattn_spec *spec, const l
 static void backward_finish(backward *w) {
   const cpu_problem *p = &w->p;
   finish_rule all[] = {
-      {w, &p->q_given, &w->dq_out, &w->mod_dx[0], &w->mod_terms[0], w->dq},
-      {w, &p->k_given, &w->dk_out, &w->mod_dx[1], &w->mod_terms[1], w->dk},
-      {w, &p->v_given, &w->dv_out, &w->mod_dx[2], &w->mod_terms[2], w->dv},
+      {w, &p->q_given, &w->dq_out, false, &w->mod_dx[0], &w->mod_terms[0], w->dq},
+      {w, &p->k_given, &w->dk_out, true, &w->mod_dx[1], &w->mod_terms[1], w->dk},
+      {w, &p->v_given, &w->dv_out, true, &w->mod_dx[2], &w->mod_terms[2], w->dv},
   };
   for (int i = 0; i < 3; i++) finish_tensor(w, &all[i]);
   for (int i = 0; squares_parameters(w) && i < p->spec->traced.num_scalars; i++)

@@ -8,7 +8,6 @@
 #include "gen/cpu/cpu.h"
 
 #define MAX_DIM 65536
-#define MAX_LEN (1 << 30) /* positions plus a tile fit an int; kernels have the same limit */
 
 /* Kernels for these tensors, or in this precision, compute in double: then scale and scalars may be any
  * doubles. */
@@ -45,9 +44,9 @@ static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_probl
   p->batch = (int)q->shape[0], p->heads = (int)q->shape[1], p->q_len = (int)q->shape[2],
   p->dim = (int)q->shape[3];
   p->heads_kv = (int)k->shape[1], p->kv_len = (int)k->shape[2];
-  if (p->q_len > MAX_LEN || p->kv_len > MAX_LEN)
+  if (p->q_len > CPU_MAX_LEN || p->kv_len > CPU_MAX_LEN)
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has length %d, expected at most %d",
-                       p->q_len > MAX_LEN ? "q" : "k", p->q_len > MAX_LEN ? p->q_len : p->kv_len, MAX_LEN);
+                       p->q_len > CPU_MAX_LEN ? "q" : "k", p->q_len > CPU_MAX_LEN ? p->q_len : p->kv_len, CPU_MAX_LEN);
   if (p->heads < 1 || p->heads_kv < 1) {
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has no heads, expected at least 1",
                        p->heads < 1 ? "q" : "k");
@@ -58,7 +57,7 @@ static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_probl
                        p->heads_kv, p->heads);
   }
   p->group = p->heads / p->heads_kv;
-  return LUATTN_OK;
+  return problem_open_batch(args, p, err);
 }
 
 static int64_t axis_size(const cpu_problem *p, int axis) {

@@ -17,6 +17,7 @@
 #include "gen/ir/passes.h"
 
 #define CPU_TILE IR_LANES
+#define CPU_MAX_LEN (1 << 30) /* positions plus a tile fit an int; kernels have the same limit */
 
 /* A DLTensor on the CPU, read and written as double. */
 typedef struct cpu_view {
@@ -77,6 +78,8 @@ typedef struct cpu_problem {
   const luattn_spec *spec;
   ir *g; /* a clone: the spec's own is shared */
   int batch, heads, heads_kv, group, q_len, kv_len, dim, dim_v;
+  const luattn_batch *part; /* which part of a whole the tensors are; NULL: they are the whole */
+  int head_offset, kv_head_offset, whole_heads, whole_heads_kv;
   luattn_dtype precision; /* type that intermediates are rounded to; LUATTN_F64: not rounded */
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
   double scale;
@@ -115,9 +118,18 @@ typedef struct cpu_lanes {
   const double *score, *dp, *x, *grad;
   const double *state, *final, *row, *red; /* per index, same for all lanes */
   double pos0, delta, dlse, out;
+  bool of_keys; /* pos and h are those of keys: a key_mod or value_mod */
 } cpu_lanes;
 
+/* offsets.c. Call `open` once lengths and heads are known. What is added to a tensor's positions (LUATTN_AXIS_Q, _KV) and
+ * heads (_H, _HKV) for those of the whole, in batch entry b; 0 for other axes. Lengths of the whole. */
+luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn_error *err);
+int64_t problem_offset(const cpu_problem *p, int32_t axis, int b);
+int64_t problem_length(const cpu_problem *p, int32_t axis, int b);
+
 luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err);
+/* Where along an axis an input is read, or its gradient added to, for an index that an expression gave. */
+int64_t lane_index(const cpu_lanes *c, uint32_t input, int axis, double x);
 void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *const *out);
 
 /* Replaces REAL roots by their magnitudes (magnitude.c). */

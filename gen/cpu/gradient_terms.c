@@ -35,24 +35,22 @@ void terms_want(backward *w, term_program *t) {
   }
 }
 
-static size_t input_offset(const cpu_view *t, int n_index, const double *const *index, int lane) {
+static size_t input_offset(const cpu_lanes *c, const derived_term *term, const double *const *index, int lane) {
+  const uint32_t input = (uint32_t)term->input;
   size_t at = 0;
-  for (int j = 0; j < n_index; j++) {
-    const double x = index[j][lane], last = (double)(t->shape[j] - 1);
-    at = at * (size_t)t->shape[j] + (size_t)(x > 0 ? (x < last ? x : last) : 0);
-  }
+  for (int j = 0; j < term->num_index; j++)
+    at = at * (size_t)c->p->input[input].shape[j] + (size_t)lane_index(c, input, j, index[j][lane]);
   return at;
 }
 
 /* Of the values that the program gave. */
-static void one_term(const backward *w, const wanted_term *t, double *const *out, int count,
+static void one_term(const backward *w, const wanted_term *t, const cpu_lanes *lanes, double *const *out, int count,
                      const double *weight, double *value, size_t *offset) {
   const double *from = out[t->root], *const *index = (const double *const *)(out + t->root + 1);
   for (int lane = 0; lane < count; lane++) {
     const double x = weight != NULL ? weight[lane] * from[lane] : from[lane];
     value[lane] = squares_parameters(w) ? x * x : x;
-    offset[lane] =
-        t->term->input < 0 ? 0 : input_offset(&w->p.input[t->term->input], t->term->num_index, index, lane);
+    offset[lane] = t->term->input < 0 ? 0 : input_offset(lanes, t->term, index, lane);
   }
 }
 
@@ -67,7 +65,7 @@ void terms_run(const backward *w, const term_program *t, cpu_lanes *lanes, int c
   if (t->num_wanted == 0) return;
   run_program(t, lanes, count, out);
   for (int i = 0; i < t->num_wanted; i++)
-    one_term(w, &t->wanted[i], out, count, weight, value + i * stride, offset + i * stride);
+    one_term(w, &t->wanted[i], lanes, out, count, weight, value + i * stride, offset + i * stride);
 }
 
 void terms_add(const backward *w, const term_program *t, cpu_lanes *lanes, int count) {
@@ -76,7 +74,7 @@ void terms_add(const backward *w, const term_program *t, cpu_lanes *lanes, int c
   if (t->num_wanted == 0) return;
   run_program(t, lanes, count, out);
   for (int i = 0; i < t->num_wanted; i++) {
-    one_term(w, &t->wanted[i], out, count, NULL, value, offset);
+    one_term(w, &t->wanted[i], lanes, out, count, NULL, value, offset);
     for (int lane = 0; lane < count; lane++) t->wanted[i].sum[offset[lane]] += value[lane];
   }
 }

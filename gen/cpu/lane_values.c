@@ -25,6 +25,22 @@ static const double *lane_values(const cpu_lanes *c, ir_var v) {
   }
 }
 
+/* What is added to a position or a head for that of the whole. */
+static int64_t offset_of(const cpu_lanes *c, ir_var v) {
+  switch (v) {
+    case VAR_H:
+      return problem_offset(c->p, c->of_keys ? LUATTN_AXIS_HKV : LUATTN_AXIS_H, c->b);
+    case VAR_Q:
+      return problem_offset(c->p, LUATTN_AXIS_Q, c->b);
+    case VAR_KV:
+      return problem_offset(c->p, LUATTN_AXIS_KV, c->b);
+    case VAR_POS:
+      return problem_offset(c->p, c->of_keys ? LUATTN_AXIS_KV : LUATTN_AXIS_Q, c->b);
+    default:
+      return 0;
+  }
+}
+
 /* Fills all lanes. A NaN exposes variables that should not be left after analysis. */
 static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
   const cpu_problem *p = c->p;
@@ -32,21 +48,21 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
     case VAR_B:
       return c->b;
     case VAR_H:
-      return c->h;
+      return c->h + (double)offset_of(c, v);
     case VAR_Q:
-      return c->q_idx;
+      return c->q_idx + (double)offset_of(c, v);
     case VAR_Q_LEN:
-      return p->q_len;
+      return (double)problem_length(p, LUATTN_AXIS_Q, c->b);
     case VAR_KV_LEN:
-      return p->kv_len;
+      return (double)problem_length(p, LUATTN_AXIS_KV, c->b);
     case VAR_HEADS:
-      return p->heads;
+      return p->whole_heads;
     case VAR_HEADS_KV:
-      return p->heads_kv;
+      return p->whole_heads_kv;
     case VAR_SCALAR:
       return p->scalar[index];
     case VAR_POS:
-      return c->pos0;
+      return c->pos0 + (double)offset_of(c, v);
     case VAR_STATE:
       return c->state[index];
     case VAR_OUT:
@@ -85,10 +101,13 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
 static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
   const cpu_lanes *c = user;
   const double *values = lane_values(c, v), same = values == NULL ? shared_value(c, v, index) : 0;
-  for (int i = 0; i < lanes; i++) out[i] = values != NULL ? values[i] : same;
+  const double offset = values != NULL ? (double)offset_of(c, v) : 0;
+  for (int i = 0; i < lanes; i++) out[i] = values != NULL ? values[i] + offset : same;
 }
 
-static int64_t clamp_index(double x, int64_t size) {
+int64_t lane_index(const cpu_lanes *c, uint32_t input, int axis, double x) {
+  const int64_t size = c->p->input[input].shape[axis];
+  x -= (double)problem_offset(c->p, c->p->spec->traced.input[input].axis[axis], c->b);
   if (!(x > 0)) return 0;
   return x >= (double)(size - 1) ? size - 1 : (int64_t)x;
 }
@@ -104,7 +123,7 @@ static void lane_load(void *user, uint32_t input, int n_index, const double *con
       continue;
     }
     int64_t at[4] = {0};
-    for (int j = 0; j < n_index; j++) at[j] = clamp_index(index[j][i], t->shape[j]);
+    for (int j = 0; j < n_index; j++) at[j] = lane_index(c, input, j, index[j][i]);
     out[i] = view_get(t, at);
   }
 }

@@ -17,6 +17,10 @@ static ir_bounds real_bounds(double low, double high, bool nan) {
   return (ir_bounds){.real = iv_make(low, high, nan)};
 }
 
+static ir_bounds moved(int lo, int hi, int64_t offset) {
+  return (ir_bounds){.integer = {lo + offset, hi + offset}};
+}
+
 static ir_bounds box_variable(void *user, ir_var v, uint32_t index, ir_type type) {
   const tile_box *t = user;
   const cpu_problem *p = t->p;
@@ -24,19 +28,19 @@ static ir_bounds box_variable(void *user, ir_var v, uint32_t index, ir_type type
     case VAR_B:
       return exactly_int(t->b);
     case VAR_H:
-      return exactly_int(t->h);
+      return exactly_int(t->h + problem_offset(p, LUATTN_AXIS_H, t->b));
     case VAR_Q:
-      return (ir_bounds){.integer = {t->q0, t->q1}};
+      return moved(t->q0, t->q1, problem_offset(p, LUATTN_AXIS_Q, t->b));
     case VAR_KV:
-      return (ir_bounds){.integer = {t->kv0, t->kv1}};
+      return moved(t->kv0, t->kv1, problem_offset(p, LUATTN_AXIS_KV, t->b));
     case VAR_Q_LEN:
-      return exactly_int(p->q_len);
+      return exactly_int(problem_length(p, LUATTN_AXIS_Q, t->b));
     case VAR_KV_LEN:
-      return exactly_int(p->kv_len);
+      return exactly_int(problem_length(p, LUATTN_AXIS_KV, t->b));
     case VAR_HEADS:
-      return exactly_int(p->heads);
+      return exactly_int(p->whole_heads);
     case VAR_HEADS_KV:
-      return exactly_int(p->heads_kv);
+      return exactly_int(p->whole_heads_kv);
     case VAR_SCALAR:
       return real_bounds(p->scalar[index], p->scalar[index], isnan(p->scalar[index]));
     default:
@@ -58,8 +62,9 @@ static ir_bounds box_load(void *user, uint32_t input, ir_type type, int n_index,
   double low = INFINITY, high = -INFINITY;
   bool nan = false;
   for (int i = 0; i < n_index; i++) {
-    lo[i] = clamp_to(index[i].lo, view->shape[i]);
-    hi[i] = clamp_to(index[i].hi, view->shape[i]);
+    const int64_t offset = problem_offset(t->p, t->p->spec->traced.input[input].axis[i], t->b);
+    lo[i] = clamp_to(index[i].lo - offset, view->shape[i]);
+    hi[i] = clamp_to(index[i].hi - offset, view->shape[i]);
   }
   for (at[0] = lo[0]; at[0] <= hi[0]; at[0]++) {
     for (at[1] = lo[1]; at[1] <= hi[1]; at[1]++) {

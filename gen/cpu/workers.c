@@ -56,6 +56,7 @@ typedef struct conversion {
   const cpu_problem *p;
   const cpu_view *from;
   const cpu_program *mod;
+  bool of_keys;
   double *to;
 } conversion;
 
@@ -65,7 +66,8 @@ static void modify(const conversion *c, cpu_worker *w, int b, int h, int i, doub
     const int count = dim - d0 < IR_LANES ? dim - d0 : IR_LANES;
     double x[IR_LANES], channel[IR_LANES], y[IR_LANES];
     for (int d = 0; d < count; d++) x[d] = row[d0 + d], channel[d] = d0 + d;
-    cpu_lanes lanes = {.p = c->p, .w = w, .b = b, .h = h, .pos0 = i, .d = channel, .x = x};
+    cpu_lanes lanes = {.p = c->p, .w = w, .b = b, .h = h, .pos0 = i, .d = channel, .x = x,
+                       .of_keys = c->of_keys};
     program_run(c->mod, &lanes, count, (double *const[]){y});
     round_all(c->p->precision, y, count); /* q', k' and v' are tensors too */
     memcpy(row + d0, y, (size_t)count * sizeof *y);
@@ -89,7 +91,7 @@ static void convert_chunk(void *of_conversion, int worker, int64_t chunk) {
 }
 
 void problem_convert_one(cpu_problem *p, const cpu_view *from, const cpu_program *mod, double *to) {
-  conversion c = {p, from, mod, to};
+  conversion c = {p, from, mod, from != &p->q_given, to};
   problem_run(p, convert_chunk, &c, (rows_of(from) + ROWS_OF_CHUNK - 1) / ROWS_OF_CHUNK);
 }
 

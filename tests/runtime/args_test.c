@@ -171,7 +171,7 @@ static void grad_strided(problem *p) {
 
 static const bad_case cases[] = {
     {LUATTN_FORWARD, old_struct,
-     "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 200 in luattn 0.1.0 "
+     "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 208 in luattn 0.1.0 "
      "and at least 32 in any version; set it, and what is not used to 0"},
     {LUATTN_FORWARD, no_struct, "luattn_args: struct_size is 0, expected sizeof(luattn_args)"},
     {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 196, expected sizeof(luattn_args)"},

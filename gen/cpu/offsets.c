@@ -1,0 +1,58 @@
+/* offsets.c: which part of a whole the tensors of a CPU call are (luattn/batch.h). Programs see positions, heads and lengths of the
+ * whole; tensors and the axes of inputs have their own. */
+#include "common/batch.h"
+#include "gen/cpu/cpu.h"
+
+static luattn_status check_array(const batch_offset *side, luattn_error *err) {
+  if (!side->is_array || side->array.device.device_type == kDLCPU) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "cpu: batch: %s: is on DLPack device type %d, expected %d (CPU); luattn_copy_to_host copies from a GPU",
+                     side->array_name, (int)side->array.device.device_type, (int)kDLCPU);
+}
+
+luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn_error *err) {
+  char wrong[400];
+  batch_heads heads;
+  p->part = args->batch;
+  if (!batch_heads_of(p->part, p->heads, p->heads_kv, &heads, wrong, sizeof wrong))
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
+  p->head_offset = heads.offset, p->kv_head_offset = heads.offset_kv;
+  p->whole_heads = heads.heads, p->whole_heads_kv = heads.heads_kv;
+  for (int i = 0; i < 2 && p->part != NULL; i++) {
+    const batch_offset *side = &p->part->side[i];
+    if (!batch_offset_ok(side, p->batch, i == 0 ? p->q_len : p->kv_len, CPU_MAX_LEN, wrong, sizeof wrong))
+      return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
+    TRY(check_array(side, err));
+  }
+  return LUATTN_OK;
+}
+
+/* As kernels clamp it (templates/ops/offsets.cuh). */
+static int64_t side_offset(const batch_offset *side, int b, int64_t length) {
+  if (!side->is_array) return side->number;
+  const int32_t *array = (const int32_t *)(const void *)((const char *)side->array.data + side->array.byte_offset);
+  const int64_t most = (side->whole != 0 ? side->whole : CPU_MAX_LEN) - length, given = array[b];
+  return given < 0 ? 0 : given > most ? most : given;
+}
+
+int64_t problem_offset(const cpu_problem *p, int32_t axis, int b) {
+  if (p->part == NULL) return 0;
+  switch (axis) {
+    case LUATTN_AXIS_Q:
+      return side_offset(&p->part->side[0], b, p->q_len);
+    case LUATTN_AXIS_KV:
+      return side_offset(&p->part->side[1], b, p->kv_len);
+    case LUATTN_AXIS_H:
+      return p->head_offset;
+    case LUATTN_AXIS_HKV:
+      return p->kv_head_offset;
+    default:
+      return 0;
+  }
+}
+
+int64_t problem_length(const cpu_problem *p, int32_t axis, int b) {
+  const int64_t own = axis == LUATTN_AXIS_Q ? p->q_len : p->kv_len;
+  const int64_t whole = p->part != NULL ? p->part->side[axis == LUATTN_AXIS_Q ? 0 : 1].whole : 0;
+  return whole != 0 ? whole : problem_offset(p, axis, b) + own;
+}
