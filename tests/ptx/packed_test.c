@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "luattn/engine.h"
+#include "tests/ptx/arrays.h"
 
 enum { BATCH = 7, HEADS = 4, HEADS_KV = 2, MARGIN = 3 };
 static int q_lens[BATCH] = {37, 0, 130, 1, 64, 5, 0}, k_lens[BATCH] = {53, 9, 130, 200, 0, 77, 0};
@@ -33,91 +33,6 @@ static const char *const specs[] = {
     "return attention { online_func = sigmoid_attention }",
 };
 enum { NUM_SPECS = sizeof specs / sizeof *specs };
-
-static luattn_driver *driver;
-static luattn_error err;
-static uint64_t seed = 0x9e3779b97f4a7c15u;
-
-static void need(bool ok, const char *what) {
-  if (ok) return;
-  fprintf(stderr, "%s: %s\n", what, err.message);
-  exit(1);
-}
-static double drawn(void) {
-  seed = seed * 6364136223846793005u + 1442695040888963407u;
-  return (double)(seed >> 40) / (1 << 23) - 1;
-}
-
-/* ---- storage types ---- */
-
-typedef enum kind { F64, F32, BF16, F16 } kind;
-static const char *const kind_name[] = {"f64", "f32", "bf16", "f16"};
-static const size_t kind_size[] = {8, 4, 2, 2};
-static const DLDataType kind_type[] = {
-    {kDLFloat, 64, 1}, {kDLFloat, 32, 1}, {kDLBfloat, 16, 1}, {kDLFloat, 16, 1}};
-
-static void put(kind k, void *to, size_t at, double x) {
-  const float f = (float)x;
-  uint32_t bits;
-  memcpy(&bits, &f, sizeof bits);
-  if (k == F64) ((double *)to)[at] = x;
-  if (k == F32) ((float *)to)[at] = f;
-  if (k == BF16)
-    ((uint16_t *)to)[at] = (uint16_t)(isnan(x) ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  if (k == F16) { /* numbers of at most 2 are drawn: subnormals become 0 */
-    const int exponent = (int)(bits >> 23 & 255) - 127;
-    uint32_t half = isnan(x)         ? 0x7e00
-                    : exponent < -14 ? 0
-                                     : (uint32_t)(exponent + 15) << 10 | (bits >> 13 & 1023);
-    if (!isnan(x) && exponent >= -14) half += (bits >> 12 & 1) && ((bits & 0xfff) != 0 || (half & 1));
-    ((uint16_t *)to)[at] = (uint16_t)(half | (bits >> 16 & 0x8000));
-  }
-}
-static double get(kind k, const void *from, size_t at) {
-  if (k == F64) return ((const double *)from)[at];
-  if (k == F32) return (double)((const float *)from)[at];
-  const uint16_t x = ((const uint16_t *)from)[at];
-  float f;
-  uint32_t bits = (uint32_t)x << 16;
-  if (k == F16) {
-    const uint32_t exponent = x >> 10 & 31, mantissa = x & 1023;
-    if (exponent == 0) return (x >> 15 ? -1 : 1) * ldexp((double)mantissa, -24);
-    bits = (uint32_t)(x >> 15) << 31 | (exponent == 31 ? 255 : exponent + 112) << 23 | mantissa << 13;
-  }
-  memcpy(&f, &bits, sizeof f);
-  return (double)f;
-}
-
-/* ---- arrays on both sides ---- */
-
-typedef struct array {
-  kind k;
-  size_t count;
-  void *host, *device; /* of `count` elements */
-  int64_t shape[3];
-  DLTensor t; /* of the device */
-} array;
-
-static void make(array *a, kind k, int ndim, int64_t s0, int64_t s1, int64_t s2) {
-  *a = (array){.k = k, .shape = {s0, s1, s2}};
-  a->count = (size_t)(s0 * s1 * (ndim == 3 ? s2 : 1));
-  a->host = calloc(a->count + 1, kind_size[k]);
-  need(luattn_device_alloc(driver, 0, (a->count + 1) * kind_size[k], &a->device, &err) == LUATTN_OK, "alloc");
-  a->t = (DLTensor){.data = a->device, .device = {kDLCUDA, 0}, .ndim = ndim, .dtype = kind_type[k]};
-}
-static void send(array *a) {
-  a->t.shape = a->shape;
-  need(luattn_copy_to_device(driver, 0, a->device, a->host, a->count * kind_size[a->k], &err) == LUATTN_OK,
-       "copy");
-}
-static void fetch(array *a) {
-  need(luattn_copy_to_host(driver, 0, a->host, a->device, a->count * kind_size[a->k], &err) == LUATTN_OK,
-       "copy");
-}
-static void drop(array *a) {
-  free(a->host);
-  need(luattn_device_free(driver, 0, a->device, &err) == LUATTN_OK, "free");
-}
 
 /* ---- a problem ---- */
 
@@ -150,14 +65,14 @@ static void draw_problem(problem *p, kind k, int dim, int dim_v, int longest_q, 
                  .total_k = cu_k[BATCH],
                  .longest_q = longest_q,
                  .longest_k = longest_k};
-  make(&p->q, k, 3, p->total_q + MARGIN, HEADS, dim);
-  make(&p->k, k, 3, p->total_k + MARGIN, HEADS_KV, dim);
-  make(&p->v, k, 3, p->total_k + MARGIN, HEADS_KV, dim_v);
-  make(&p->o, k, 3, p->total_q + MARGIN, HEADS, dim_v);
-  make(&p->lse, k == F64 ? F64 : F32, 2, HEADS, p->total_q, 1);
-  make(&p->cu_q, F32, 2, BATCH + 1, 1, 1);
-  make(&p->cu_k, F32, 2, BATCH + 1, 1, 1);
-  make(&p->slope, F32, 2, HEADS, 1, 1);
+  make(&p->q, k, 3, (int64_t[]){p->total_q + MARGIN, HEADS, dim});
+  make(&p->k, k, 3, (int64_t[]){p->total_k + MARGIN, HEADS_KV, dim});
+  make(&p->v, k, 3, (int64_t[]){p->total_k + MARGIN, HEADS_KV, dim_v});
+  make(&p->o, k, 3, (int64_t[]){p->total_q + MARGIN, HEADS, dim_v});
+  make(&p->lse, k == F64 ? F64 : F32, 2, (int64_t[]){HEADS, p->total_q, 1});
+  make(&p->cu_q, F32, 2, (int64_t[]){BATCH + 1, 1, 1});
+  make(&p->cu_k, F32, 2, (int64_t[]){BATCH + 1, 1, 1});
+  make(&p->slope, F32, 2, (int64_t[]){HEADS, 1, 1});
   draw_rows(&p->q, cu_q, only);
   draw_rows(&p->k, cu_k, only);
   draw_rows(&p->v, cu_k, only);
@@ -277,7 +192,6 @@ static bool left_alone(const problem *p, int only) {
  * tolerance. */
 static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, int dim, int dim_v,
                   const char *family, int longest_q, int longest_k, int only) {
-  static const double unit[] = {0x1p-53, 0x1p-24, 0x1p-9, 0x1p-12};
   problem p;
   bool ok = true;
   const bool has_slope = strstr(specs[number], "slope") != NULL,
@@ -298,13 +212,13 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
                       .max_seqlen_q = longest_q,
                       .max_seqlen_k = longest_k};
   array saved, workspace;
-  make(&saved, p.lse.k, 3, 1, HEADS, p.total_q);
+  make(&saved, p.lse.k, 3, (int64_t[]){1, HEADS, p.total_q});
   send(&saved);
   if (retention) args.saved = &saved.t;
   size_t size;
   need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK,
        "workspace");
-  make(&workspace, F32, 2, (int64_t)(size / 4 + 64), 1, 1);
+  make(&workspace, F32, 2, (int64_t[]){(int64_t)(size / 4 + 64), 1});
   args.workspace = size > 0 ? workspace.device : NULL, args.workspace_size = size;
   need(luattn_forward(engine, spec, &args, NULL, &err) == LUATTN_OK, "forward");
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
@@ -313,7 +227,7 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
   for (int b = only < 0 ? 0 : only; b < (only < 0 ? BATCH : only + 1); ++b) {
     double of_o, of_lse;
     compare(spec, &p, has_lse, has_slope, b, only < 0 ? b : 0, &of_o, &of_lse);
-    const double tolerance = (k == F64 ? 1e-12 : k == F32 ? 2e-6 : 4 * unit[k]) * (has_lse ? 1 : 64);
+    const double tolerance = (k == F64 ? 1e-12 : k == F32 ? 2e-6 : 4 * kind_unit[k]) * (has_lse ? 1 : 64);
     if (of_o <= tolerance && of_lse <= (k == F64 ? 1e-12 : 2e-5)) continue;
     fprintf(stderr, "FAILED: spec %d %s %s D %d Dv %d sequence %d (%d x %d): O %g (allowed %g), lse %g\n",
             number, family, kind_name[k], dim, dim_v, b, q_lens[b], k_lens[b], of_o, tolerance, of_lse);
