@@ -1,4 +1,4 @@
-/* backward.c: a backward pass from arguments to gradients. gradient_walk.c has what is between. */
+/* backward.c: runs a backward pass: opens its tensors, walks their tiles (gradient_walk.c), writes gradients. */
 #include "gen/cpu/backward.h"
 
 #include <math.h>
@@ -18,8 +18,8 @@ static luattn_status rows_open(backward *w, luattn_error *err) {
   return program_open(p, row, derived->num_rows, &w->rows, err);
 }
 
-/* One gradient on its way out: through its input mod into the caller's tensor, which may be absent: the
- * parameters of the mod still count. */
+/* Writes one gradient through its input mod into the caller's tensor, which may be absent: the mod's
+ * parameters take theirs all the same. */
 typedef struct finish_rule {
   const backward *w;
   const cpu_view *from, *to;
@@ -129,7 +129,7 @@ static luattn_status open_arrays(backward *w, luattn_error *err) {
   return ok ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
 }
 
-/* What forward left, and the gradients that come in. */
+/* Opens forward's results and the incoming gradients. */
 static luattn_status open_rows(backward *w, const luattn_args *args, luattn_error *err) {
   const cpu_problem *p = &w->p;
   const luattn_spec *spec = p->spec;
@@ -201,7 +201,7 @@ static luattn_status backward_open(backward *w, const luattn_spec *spec, const l
   return stage_open(w, err);
 }
 
-/* q', k' and v' through their mods, then the parameters. */
+/* Writes the gradients of q', k' and v' through their mods, then those of the parameters. */
 static void backward_finish(backward *w) {
   const cpu_problem *p = &w->p;
   finish_rule all[] = {
@@ -272,7 +272,7 @@ luattn_status cpu_gradient_noise(const luattn_spec *spec, const luattn_args *arg
   return run(spec, args, LUATTN_F64, TENSOR_NOISE, 0, err);
 }
 
-/* Does anything read a score that is not continuous, or has slopes without bound? */
+/* Whether anything that is not continuous, or has unbounded slopes, reads a score. */
 static bool has_kinks(const ir *g) {
   static const ir_op steps[] = {IR_LT,  IR_LE,   IR_EQ,    IR_NE,  IR_SIGN, IR_FLOOR, IR_FLOORDIV,
                                 IR_MOD, IR_SQRT, IR_RSQRT, IR_LOG, IR_LOG2, IR_POW};

@@ -14,7 +14,7 @@ typedef struct wanted_term {
   double *sum;
 } wanted_term;
 
-/* Gradients of parameters: a value and its indices for each term. */
+/* Gradients of parameters: for each term a value and its indices. */
 typedef struct term_program {
   const derived_terms *terms;
   cpu_program program; /* for each term its value, then its indices */
@@ -22,8 +22,8 @@ typedef struct term_program {
   wanted_term wanted[DERIVED_MAX_TERMS];
 } term_program;
 
-/* Gradients, or what cpu_gradient_noise, cpu_gradient_kinks or cpu_backward_score_noise says in their place.
- */
+/* Computes gradients, or what cpu_gradient_noise, cpu_gradient_kinks or cpu_backward_score_noise writes in
+ * their place. */
 typedef enum purpose { GRADIENTS, PARAMETER_NOISE, TENSOR_NOISE, KINKS, SCORE_NOISE } purpose;
 
 /* What a row's tiles share. */
@@ -83,7 +83,7 @@ static inline bool has_parameters(const backward *w) {
   return w->purpose == GRADIENTS || w->purpose == PARAMETER_NOISE || w->purpose == SCORE_NOISE;
 }
 
-/* Are gradients of q, k and v sums of squares? */
+/* Whether gradients of q, k and v are written as sums of squares. */
 static inline bool squares_tensors(const backward *w) {
   return w->purpose == TENSOR_NOISE || w->purpose == SCORE_NOISE;
 }

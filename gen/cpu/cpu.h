@@ -97,7 +97,7 @@ typedef struct cpu_problem {
   crew *crew; /* whose threads are the workers; NULL: the caller's is the only one */
 } cpu_problem;
 
-/* The arguments (choices_take), checked. */
+/* Checks the arguments (choices_take). */
 luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, bool is_forward,
                            luattn_dtype precision, arena *a, cpu_problem *out, luattn_error *err);
 /* Called after all tensors of the pass have been opened: checks that outputs overlap nothing else. */

@@ -88,7 +88,7 @@ static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n) {
     const double part = dout[d] * view_get(&w->o, (int64_t[]){at[0], at[1], at[2], d});
     delta += is_noise(w) ? part * part : part;
   }
-  if (is_noise(w)) delta = sqrt(delta); /* each product brings its own rounding of o */
+  if (is_noise(w)) delta = sqrt(delta); /* each product has a rounding of o of its own */
   lanes->final = final;
   lanes->delta = row->delta = delta;
   lanes->dlse = row->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
@@ -101,16 +101,16 @@ static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n) {
   row->is_live = true;
 }
 
-/* How far three values of a function are apart, where it makes the relative error `unit` of a score a hundred
- * times as large: at a jump, or where it is steep, as the slope of a square root is next to 0. What it makes
- * of others is within the tolerance that everything has. */
+/* How far three values of a function are apart, where the relative error `unit` of a score grows a
+ * hundredfold: at a jump, or where it is steep, as a square root is next to 0. Smaller effects are within the
+ * general tolerance. */
 static double jump(double low, double middle, double high, double unit) {
   const double least = fmin(fmin(low, middle), high), most = fmax(fmax(low, middle), high);
   return most - least > 100 * unit * (fabs(least) + fabs(most)) ? most - least : 0;
 }
 
-/* In place of the kept elements' values: how far they jump where their score moves by as much as rounding may
- * move it, which is w->unit of the products that it is a sum of. */
+/* Replaces the kept elements' values by how far they jump when their score moves by its rounding error:
+ * w->unit of the products that it is a sum of. */
 static void run_kinks(const backward *w, cpu_lanes *lanes, int count, const double *score, double *prob,
                       double *ds) {
   const cpu_problem *p = &w->p;
@@ -137,7 +137,7 @@ static void run_kinks(const backward *w, cpu_lanes *lanes, int count, const doub
   }
 }
 
-/* The elements' values times sqrt(s^2 + lse^2), s being what the online function sees. */
+/* Multiplies the elements' values by sqrt(s^2 + lse^2), s being the argument of the online function. */
 static void run_score_noise(const backward *w, cpu_lanes *lanes, int count, double row_size, double *size,
                             double *prob, double *ds) {
   const double *score = lanes->score;
@@ -151,7 +151,7 @@ static void run_score_noise(const backward *w, cpu_lanes *lanes, int count, doub
   }
 }
 
-/* What the element adds to a gradient: a product, or with KINKS how large it may be, or its square. */
+/* What the element adds to a gradient: a product; with KINKS its largest magnitude; or its square. */
 static double product(const backward *w, double a, double b) {
   const double x = a * b;
   return w->purpose == KINKS ? fabs(x) : squares_tensors(w) ? x * x : x;

@@ -69,7 +69,7 @@ static void modify(const conversion *c, cpu_worker *w, int b, int h, int i, doub
     cpu_lanes lanes = {.p = c->p, .w = w, .b = b, .h = h, .pos0 = i, .d = channel, .x = x,
                        .of_keys = c->of_keys};
     program_run(c->mod, &lanes, count, (double *const[]){y});
-    round_all(c->p->precision, y, count); /* q', k' and v' are tensors too */
+    round_all(c->p->precision, y, count); /* q', k' and v' are stored tensors as well */
     memcpy(row + d0, y, (size_t)count * sizeof *y);
   }
 }
