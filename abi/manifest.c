@@ -224,7 +224,8 @@ luattn_status manifest_describe(const image_manifest *m, const luattn_function_i
                                  .num_inputs = m->num_inputs,
                                  .inputs = m->input,
                                  .num_scalars = m->num_scalars,
-                                 .scalars = m->scalar};
+                                 .scalars = m->scalar,
+                                 .on_cpu = (int)m->on_cpu};
   memcpy(d.arch_suffix, m->arch_suffix, sizeof d.arch_suffix);
   return struct_give(&rule, place, &d, out, err);
 }

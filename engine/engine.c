@@ -10,6 +10,7 @@
 
 #include "common/choices.h"
 #include "common/struct_size.h"
+#include "engine/cpu_device.h"
 
 typedef enum slot_state { SLOT_COMPILING, SLOT_READY, SLOT_FAILED } slot_state;
 
@@ -25,7 +26,8 @@ typedef struct slot {
 } slot;
 
 struct luattn_engine {
-  luattn_driver *driver;
+  luattn_driver *driver; /* NULL: on the CPU */
+  bool cpu_relaxed;
   int device, arch, driver_version;
   char device_name[sizeof((luattn_device_info *)NULL)->name];
   int family; /* 0: the plan chooses; else 1 + luattn_family */
@@ -73,6 +75,7 @@ static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *
     const luattn_engine_options *options = &taken;
     TRY(struct_take(&rule, "luattn_engine_open", given, &taken, err));
     e->device = options->device;
+    e->cpu_relaxed = options->cpu_relaxed != 0;
     e->family = options->family;
     e->no_tuned = options->no_tuned != 0;
     e->lengths = options->lengths;
@@ -83,6 +86,13 @@ static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *
     TRY(copy_text(options->nvrtc, &e->nvrtc, err));
     TRY(copy_packs(e, options, err));
   }
+  if (e->device == LUATTN_CPU) return LUATTN_OK;
+  if (e->cpu_relaxed)
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "luattn_engine_options: cpu_relaxed: is set, and device is %d; a GPU takes no other arguments, "
+        "leave it 0, or set device to LUATTN_CPU",
+        e->device);
   TRY(luattn_driver_open(&e->driver, err));
   luattn_device_info info;
   TRY(luattn_device_get_info(e->driver, e->device, &info, err));
@@ -198,14 +208,15 @@ static unsigned wants_of(const luattn_args *a) {
 }
 
 /* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
-static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const luattn_args *given,
-                              kernel_key *key, luattn_error *err) {
+static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass,
+                              const luattn_args *given, kernel_key *key, luattn_error *err) {
   const char *place = pass == LUATTN_FORWARD ? "forward" : "backward";
   if (pass != LUATTN_FORWARD && pass != LUATTN_BACKWARD)
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_engine: pass: is %d, expected LUATTN_FORWARD or LUATTN_BACKWARD", (int)pass);
   luattn_args taken;
   const luattn_args *args = &taken;
+  if (e->device == LUATTN_CPU) TRY(choices_take_dense(given, place, &taken, err));
   TRY(choices_take(given, place, &taken, err));
   const char *of_packed = choices_packed(args);
   const bool packed = of_packed != NULL;
@@ -230,10 +241,11 @@ static luattn_status read_key(const luattn_spec *spec, luattn_pass pass, const l
                        "bfloat16 or float16; convert it",
                        place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
   const int64_t dim[] = {args->q->shape[ndim - 1], args->v->shape[ndim - 1]};
+  const int most = e->cpu_relaxed ? CPU_DEVICE_MAX_DIM : 256;
   for (int i = 0; i < 2; ++i)
-    if (dim[i] < 1 || dim[i] > 256)
-      return luattn_fail(err, LUATTN_INVALID, "%s: %s: has head dim %lld, expected 1 to 256", place,
-                         i == 0 ? "q" : "v", (long long)dim[i]);
+    if (dim[i] < 1 || dim[i] > most)
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s: has head dim %lld, expected 1 to %d", place,
+                         i == 0 ? "q" : "v", (long long)dim[i], most);
   key->head_dim = (int)dim[0];
   key->head_dim_v = (int)dim[1];
   key->lengths = packed ? luattn_lengths_of(pass, args->max_seqlen_q, args->max_seqlen_k)
@@ -332,6 +344,10 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
 
 static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
                            luattn_compile_report *report, luattn_error *err) {
+  if (e->device == LUATTN_CPU) {
+    const cpu_device how = {e->family, e->deterministic, e->cpu_relaxed};
+    return cpu_device_kernel(&how, key, kernel, report, err);
+  }
   const bool in_packs = !key->packed && !key->offsets;
   if (e->never_compile && !in_packs)
     return luattn_fail(
@@ -447,7 +463,7 @@ luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spe
   NEED(spec);
   NEED(args);
   NEED(kernel);
-  TRY(read_key(spec, pass, args, &key, err));
+  TRY(read_key(engine, spec, pass, args, &key, err));
   return engine_kernel(engine, &key, kernel, err);
 }
 
@@ -460,7 +476,7 @@ luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec,
   NEED(spec);
   NEED(args);
   NEED(plan);
-  TRY(read_key(spec, pass, args, &key, err));
+  TRY(read_key(engine, spec, pass, args, &key, err));
   TRY(ready_slot(engine, &key, &s, err));
   *plan = s->plan;
   return LUATTN_OK;

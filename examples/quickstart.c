@@ -55,12 +55,13 @@ static void fill(array *a, unsigned seed) {
   }
 }
 
-static void on_cpu(const luattn_spec *spec, const luattn_args *args) {
-  check(luattn_cpu_forward(spec, args, &err));
-  check(luattn_cpu_backward(spec, args, &err));
+/* An engine on the CPU takes the arrays as they are, and needs nothing besides. */
+static void on_cpu(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args) {
+  check(luattn_forward(engine, spec, args, NULL, &err));
+  check(luattn_backward(engine, spec, args, NULL, &err));
 }
 
-/* The same call, but every array has a twin on the device while it runs. */
+/* The same calls, but every array has a twin on the device while they run. */
 static void on_gpu(luattn_engine *engine, const luattn_spec *spec, luattn_args *args, array *all, int count) {
   luattn_driver *driver = luattn_engine_driver(engine);
   void *host[16];
@@ -115,16 +116,19 @@ int main(void) {
 
   luattn_engine *engine = NULL;
   const int has_gpu = luattn_engine_open(NULL, &engine, &err) == LUATTN_OK;
-  if (has_gpu)
+  if (has_gpu) {
     on_gpu(engine, spec, &args, a, COUNT);
-  else
-    on_cpu(spec, &args);
+  } else {
+    const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU};
+    check(luattn_engine_open(&options, &engine, &err));
+    on_cpu(engine, spec, &args);
+  }
 
   const float *o = (const float *)a[O].tensor.data + a[O].bytes / sizeof(float) - HEAD_DIM;
   printf("%s: O[-1, -1, -1, :4] = %.6f %.6f %.6f %.6f   dcap = %.6f\n", has_gpu ? "GPU" : "CPU", (double)o[0],
          (double)o[1], (double)o[2], (double)o[3], (double)*(const float *)a[DCAP].tensor.data);
   for (int i = 0; i < COUNT; ++i) free(a[i].tensor.data);
-  luattn_engine_close(engine); /* NULL is fine */
+  luattn_engine_close(engine);
   luattn_spec_free(spec);
   return 0;
 }

@@ -136,7 +136,21 @@ static luattn_status check_strides(const args_call *c, const tensor_rule *rule, 
   return check_nests(c, rule, t);
 }
 
+/* For a kernel of the CPU path. */
+static luattn_status check_host(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
+  if (t->device.device_type == kDLCPU) return LUATTN_OK;
+  if (t->device.device_type == kDLCUDA)
+    return args_fail(
+        c,
+        "%s: is on CUDA device %d, and the engine is on the CPU; luattn_copy_to_host copies it, an "
+        "engine on that device computes there",
+        rule->name, t->device.device_id);
+  return args_fail(c, "%s: has DLPack device type %d, expected %d (CPU)", rule->name,
+                   (int)t->device.device_type, (int)kDLCPU);
+}
+
 static luattn_status check_device(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
+  if (c->info->on_cpu) return check_host(c, rule, t);
   switch (t->device.device_type) {
     case kDLCUDA:
       if (t->device.device_id == c->device) return LUATTN_OK;
@@ -189,7 +203,8 @@ luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLT
     if (t->shape[i] == 0) return LUATTN_OK; /* nothing is read, so the pointer may be anything */
   TRY(check_device(c, rule, t));
   if (t->data == NULL)
-    return args_fail(c, "%s: its data pointer is NULL; give it memory on the device", rule->name);
+    return args_fail(c, "%s: its data pointer is NULL; give it memory%s", rule->name,
+                     c->info->on_cpu ? "" : " on the device");
   const uintptr_t address = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
   TRY(check_alignment(c, rule, t, stride, address));
   *data = (void *)address;

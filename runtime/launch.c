@@ -568,6 +568,7 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   NEED(args);
   NEED(size);
   TRY(choices_take(args, place_of(kernel), &used, err));
+  if (kernel->cpu_run != NULL) return cpu_kernel_workspace(kernel, &used, size, err);
   const args_call c = {.info = &kernel->info,
                        .args = &used,
                        .device = kernel->device,
@@ -591,6 +592,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   NEED(kernel);
   NEED(args);
   TRY(choices_take(args, place_of(kernel), &used, err));
+  if (kernel->cpu_run != NULL) return cpu_kernel_launch(kernel, &used, stream, err);
   const args_call c = {.info = &kernel->info,
                        .args = &used,
                        .device = kernel->device,

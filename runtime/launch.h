@@ -3,12 +3,16 @@
 #define LUATTN_RUNTIME_LAUNCH_H
 
 #include "runtime/args.h"
+#include "runtime/cpu_kernel.h"
 #include "runtime/driver.h"
 #include "runtime/tma_descriptors.h"
 #include "runtime/work_counters.h"
 
 /* A kernel on a device. It never changes; what launches learn is behind `counters` and `descriptors`. */
 struct luattn_kernel {
+  cpu_pass *cpu_run; /* not NULL: the CPU path computes, and all else but `info` is 0 */
+  void *cpu_user;
+  bool cpu_relaxed;
   luattn_driver *driver;
   int device;
   int multiprocessors;
@@ -21,5 +25,11 @@ struct luattn_kernel {
   image_manifest info;
   luattn_function_info functions[MANIFEST_MAX_ENTRIES]; /* in the form of luattn_kernel_describe */
 };
+
+/* cpu_kernel.c: luattn_launch and luattn_workspace_size of such a kernel. */
+luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *args, const void *stream,
+                                luattn_error *err);
+luattn_status cpu_kernel_workspace(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
+                                   luattn_error *err);
 
 #endif

@@ -21,20 +21,28 @@ static void fill_entries(const plan *p, image_manifest *out) {
   }
 }
 
-static void fill_spec(const compilation *c, image_manifest *out) {
+void manifest_fill_declared(const compilation *c, image_manifest *out) {
   const traced_spec *t = &c->spec.traced;
   copy_name(out->spec_name, t->name);
   out->num_inputs = (uint32_t)t->num_inputs;
   out->num_scalars = (uint32_t)t->num_scalars;
-  out->num_stats = (uint32_t)c->mask.num_stats;
-  for (int i = 0; i < t->num_inputs; i++) {
-    out->input[i] = t->input[i];
-    out->input[i].pairs = c->at.lowered->pairs[i];
-  }
+  for (int i = 0; i < t->num_inputs; i++) out->input[i] = t->input[i];
   for (int i = 0; i < t->num_scalars; i++) {
     copy_name(out->scalar[i].name, t->scalar_name[i]);
     out->scalar[i].value = t->scalar_default[i];
   }
+  out->num_saved = (uint32_t)c->spec.derived.num_saved;
+  out->has_lse = t->online.lse >= 0;
+  out->has_mask = c->mask.keep != IR_NONE; /* as in spec.cuh: not where it simplifies to true */
+  out->has_query_mod = t->query_mod != IR_NONE;
+  out->has_key_mod = t->key_mod != IR_NONE;
+  out->has_value_mod = t->value_mod != IR_NONE;
+}
+
+static void fill_spec(const compilation *c, image_manifest *out) {
+  manifest_fill_declared(c, out);
+  out->num_stats = (uint32_t)c->mask.num_stats;
+  for (uint32_t i = 0; i < out->num_inputs; i++) out->input[i].pairs = c->at.lowered->pairs[i];
   for (int i = 0; i < c->mask.num_stats; i++) {
     const mask_stat *s = &c->mask.stat[i];
     out->stat[i].input = (uint32_t)s->input;
@@ -43,12 +51,6 @@ static void fill_spec(const compilation *c, image_manifest *out) {
         (uint32_t)(s->along_q ? c->at.plan.tile_m
                               : tiles_walk_columns(&c->at.plan)); /* as block_bounds_size in spec.cuh */
   }
-  out->num_saved = (uint32_t)c->spec.derived.num_saved;
-  out->has_lse = t->online.lse >= 0;
-  out->has_mask = c->mask.keep != IR_NONE; /* as in spec.cuh: not where it simplifies to true */
-  out->has_query_mod = t->query_mod != IR_NONE;
-  out->has_key_mod = t->key_mod != IR_NONE;
-  out->has_value_mod = t->value_mod != IR_NONE;
 }
 
 static const char *name_of(ir_op op) {

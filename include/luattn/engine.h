@@ -1,5 +1,5 @@
 /* engine.h: the convenience layer. Takes kernels from packs or compiles them on first use, remembers, launches. Links Lua;
- * NVRTC and libcuda at run time. */
+ * NVRTC and libcuda at run time, and on the CPU (LUATTN_CPU) neither. */
 #ifndef LUATTN_ENGINE_H
 #define LUATTN_ENGINE_H
 
@@ -13,9 +13,23 @@ extern "C" {
 
 typedef struct luattn_engine luattn_engine;
 
+/* luattn_engine_options.device: the CPU. The calls below are the same as on a GPU, but that
+ *   - tensors are in host memory (kDLCPU), stream is NULL, and a call returns when its outputs are written. No workspace is needed:
+ *     its size is 0, and luattn_args.workspace is not looked at;
+ *   - it computes in double precision, whatever the tensors' type, on luattn_args.num_threads threads, and gives the same bits in
+ *     every run;
+ *   - nothing is loaded or compiled, neither libcuda nor NVRTC, and cache_dir, nvrtc, packs, never_compile, no_tuned and lengths
+ *     decide nothing. A kernel is planned when it is first asked for, which takes some milliseconds;
+ *   - luattn_engine_driver gives NULL.
+ * Arguments that a GPU of compute capability 8.0 refuses (9.0 where options.family asks for its kernels) are refused in the same
+ * words: types that are not as the kernel's, strides, alignments, head dims and lengths, lse and saved that are not as a kernel
+ * writes them, and specs that no kernel computes. So what runs here runs there, but for memory. cpu_relaxed lifts that.
+ * Packed sequences are LUATTN_UNSUPPORTED. */
+#define LUATTN_CPU (-1)
+
 typedef struct luattn_engine_options {
   size_t struct_size;
-  int device;
+  int device;            /* number of a GPU, or LUATTN_CPU */
   const char *cache_dir; /* as in luattn_target */
   int family;            /* as in luattn_target, for every kernel of the engine; 0: the plan chooses */
   int no_tuned;          /* 1: tiles that were measured and remembered (luattn tune) are not used */
@@ -26,12 +40,15 @@ typedef struct luattn_engine_options {
   int never_compile; /* 1: what is in no pack is LUATTN_UNSUPPORTED; neither NVRTC nor the cache is touched */
   int deterministic; /* 1: every backward gives the same bits in every run, as luattn_target.deterministic */
   const char *nvrtc; /* as in luattn_target */
+  int cpu_relaxed;   /* 1, with LUATTN_CPU: arguments and specs are what luattn_cpu_forward and luattn_cpu_backward take, in any
+                      * mixture of types, with any strides and head dims, and messages are theirs; a GPU may refuse them. With a
+                      * GPU LUATTN_INVALID */
 } luattn_engine_options;
 
 /* Thread safe. options may be NULL. */
 LUATTN_API luattn_status luattn_engine_open(const luattn_engine_options *options, luattn_engine **engine, luattn_error *err);
 LUATTN_API void luattn_engine_close(luattn_engine *engine); /* NULL is fine */
-LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine);
+LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine); /* NULL on the CPU */
 
 /* The kernel for these arguments, compiled or loaded on first use; owned by the engine. The engine reads dtype and head dims
  * from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants); two where the plan has other tiles for

@@ -86,6 +86,8 @@ typedef struct luattn_kernel_description {
   const luattn_input_info *inputs;
   size_t num_scalars;
   const luattn_scalar_info *scalars; /* sorted by name */
+  int on_cpu;           /* 1: of an engine on the CPU (LUATTN_CPU). There is no code: arch, functions and what speaks of tiles are 0;
+                         * family is the one whose rules for arguments hold */
 } luattn_kernel_description;
 
 typedef struct luattn_image luattn_image;

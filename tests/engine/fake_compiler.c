@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "common/fail.h"
+#include "gen/compile/cpu_facts.h"
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
 
@@ -46,6 +47,21 @@ luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *targe
   *image = problem_image(&p);
   problem_close(&p);
   return LUATTN_OK;
+}
+
+luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  (void)spec, (void)args;
+  return luattn_fail(err, LUATTN_INTERNAL, "the CPU path is not played");
+}
+
+luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  return luattn_cpu_forward(spec, args, err);
+}
+
+luattn_status cpu_facts(const luattn_spec *spec, const luattn_target *target, bool relaxed,
+                        image_manifest *out, char *why, size_t size, luattn_error *err) {
+  (void)target, (void)relaxed, (void)out, (void)why, (void)size;
+  return luattn_cpu_forward(spec, NULL, err);
 }
 
 void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {

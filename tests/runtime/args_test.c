@@ -2,6 +2,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/limits.h"
+#include "runtime/cpu_kernel.h"
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
 
@@ -25,6 +27,37 @@ static luattn_status launch(problem *p, luattn_error *err) {
   const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
   luattn_kernel_unload(kernel);
   return status;
+}
+
+static int cpu_runs;
+static luattn_status cpu_run(void *user, luattn_pass pass, const luattn_args *args, luattn_error *err) {
+  (void)pass, (void)err;
+  ++cpu_runs;
+  assert_ptr_equal(user, &cpu_runs);
+  assert_int_equal(args->struct_size, sizeof *args);
+  return LUATTN_OK;
+}
+
+/* The same with a kernel of the CPU path. */
+static luattn_status launch_on_cpu(problem *p, bool relaxed, luattn_error *err) {
+  luattn_kernel *kernel = NULL;
+  luattn_error make_err;
+  size_t size = 1;
+  p->info.on_cpu = 1;
+  if (cpu_kernel_make(&p->info, relaxed, cpu_run, &cpu_runs, &kernel, &make_err) != LUATTN_OK)
+    fail_msg("%s", make_err.message);
+  const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
+  if (status == LUATTN_OK) assert_int_equal(luattn_workspace_size(kernel, &p->args, &size, NULL), LUATTN_OK);
+  assert_int_equal(size, status == LUATTN_OK ? 0 : 1);
+  luattn_kernel_unload(kernel);
+  return status;
+}
+
+static void move_to_host(problem *p) {
+  tensor *const all[] = {&p->q,      &p->k,           &p->v,   &p->o,     &p->lse,  &p->saved,
+                         &p->dout,   &p->dlse,        &p->dq,  &p->dk,    &p->dv,   &p->scalar_grads,
+                         &p->slopes, &p->slopes_grad, &p->ids, &p->flags, &p->table};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) all[i]->t.device = (DLDevice){kDLCPU, 0};
 }
 
 typedef void bend(problem *p);
@@ -336,6 +369,83 @@ static void every_bad_argument_is_named(void **state) {
   }
 }
 
+BEND(all_host, (void)p)
+
+/* What has to do with a device, its memory and its grids alone. */
+static bool is_of_gpu(bend *b) {
+  static bend *const of_gpu[] = {v_device_type,  q_on_cpu,      q_on_device_1, input_on_cpu,
+                                 q_null,         no_workspace,  odd_workspace, small_workspace,
+                                 workspace_on_q, too_many_tiles};
+  for (size_t i = 0; i < sizeof of_gpu / sizeof *of_gpu; ++i)
+    if (b == of_gpu[i]) return true;
+  return false;
+}
+
+static void bend_on_host(problem *p, luattn_pass pass, bend *b) {
+  problem_open(p, pass);
+  move_to_host(p);
+  b(p);
+}
+
+/* A kernel of the CPU path refuses what one of a GPU does, in its words, before anything is computed. One
+ * that is relaxed leaves it to the CPU path. */
+static void the_cpu_refuses_the_same(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    problem p;
+    luattn_error err;
+    if (is_of_gpu(cases[i].bend)) continue;
+    bend_on_host(&p, cases[i].pass, cases[i].bend);
+    cpu_runs = 0;
+    if (launch_on_cpu(&p, false, &err) != LUATTN_INVALID) fail_msg("accepted: %s", cases[i].message);
+    if (strstr(err.message, cases[i].message) == NULL)
+      fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
+    assert_int_equal(cpu_runs, 0);
+    const bool is_of_struct = strstr(err.message, "struct_size") != NULL;
+    assert_int_equal(launch_on_cpu(&p, true, &err), is_of_struct ? LUATTN_INVALID : LUATTN_OK);
+    assert_int_equal(cpu_runs, !is_of_struct);
+    problem_close(&p);
+  }
+}
+
+/* Where memory is, whose workspace and which stream. */
+static void what_a_cpu_kernel_says(void **state) {
+  (void)state;
+  static const struct {
+    bend *bend;
+    const char *message;
+  } other[] = {
+      {v_device_type, "forward of 'demo': v: has DLPack device type 10, expected 1 (CPU)"},
+      {q_null, "forward of 'demo': q: its data pointer is NULL; give it memory"},
+      {workspace_on_q, NULL},
+      {no_workspace, NULL},
+      {odd_workspace, NULL},
+  };
+  problem p;
+  luattn_error err;
+  for (size_t i = 0; i < sizeof other / sizeof *other; ++i) {
+    bend_on_host(&p, LUATTN_FORWARD, other[i].bend);
+    const luattn_status status = launch_on_cpu(&p, false, &err);
+    assert_int_equal(status, other[i].message == NULL ? LUATTN_OK : LUATTN_INVALID);
+    if (other[i].message != NULL) assert_string_equal(err.message, other[i].message);
+    problem_close(&p);
+  }
+  bend_on_host(&p, LUATTN_FORWARD, all_host);
+  luattn_kernel *kernel = NULL;
+  p.info.on_cpu = 1;
+  p.k.t.device = (DLDevice){kDLCUDA, 3};
+  assert_int_equal(cpu_kernel_make(&p.info, false, cpu_run, &cpu_runs, &kernel, &err), LUATTN_OK);
+  assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_string_equal(err.message,
+                      "forward of 'demo': k: is on CUDA device 3, and the engine is on the CPU; "
+                      "luattn_copy_to_host copies it, an engine on that device computes there");
+  assert_int_equal(luattn_launch(kernel, &p.args, &p, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "forward of 'demo': stream: is 0x"));
+  assert_non_null(strstr(err.message, ", and the CPU has none; give NULL"));
+  luattn_kernel_unload(kernel);
+  problem_close(&p);
+}
+
 static void dq_without_its_pass(problem *p) {
   p->args.dq = NULL;
   p->info.wants &= ~(unsigned)LUATTN_WANT_DQ;
@@ -435,6 +545,12 @@ static void what_is_allowed(void **state) {
     luattn_error err;
     if (launch(&p, &err) != LUATTN_OK) fail_msg("case %zu: %s", i, err.message);
     problem_close(&p);
+    if (good[i].bend == managed_q || good[i].bend == pinned_k) continue;
+    problem_open(&p, good[i].pass);
+    good[i].bend(&p);
+    move_to_host(&p);
+    if (launch_on_cpu(&p, false, &err) != LUATTN_OK) fail_msg("case %zu, on the CPU: %s", i, err.message);
+    problem_close(&p);
   }
 }
 
@@ -453,6 +569,8 @@ static int close_all(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_bad_argument_is_named),
+      cmocka_unit_test(the_cpu_refuses_the_same),
+      cmocka_unit_test(what_a_cpu_kernel_says),
       cmocka_unit_test(what_is_allowed),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);

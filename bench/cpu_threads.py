@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""cpu_threads.py: how much faster an engine on the CPU is with several threads. Needs neither torch nor NumPy.
+
+    python3 bench/cpu_threads.py build/release/engine/libluattn.so [--threads 1,2] [--repeat 5] [SPEC..]
+
+Thread counts take turns, and the least wall time of each counts. Beside it stands the processor time (user and system) of that run,
+over its wall time: where other programs keep the processors busy, it is less than the number of threads, and the speed says
+nothing.
+"""
+
+import argparse
+import ctypes as c
+import os
+import pathlib
+import random
+import resource
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CPU = -1  # LUATTN_CPU
+SHAPES = ((1, 1, 1, 1024, 1024, 64), (1, 1, 1, 300, 2000, 64), (2, 8, 2, 256, 256, 64), (16, 8, 8, 64, 64, 64))
+
+
+class Tensor(c.Structure):
+    _fields_ = [
+        ("data", c.c_void_p),
+        ("device_type", c.c_int32),
+        ("device_id", c.c_int32),
+        ("ndim", c.c_int32),
+        ("code", c.c_uint8),
+        ("bits", c.c_uint8),
+        ("lanes", c.c_uint16),
+        ("shape", c.POINTER(c.c_int64)),
+        ("strides", c.POINTER(c.c_int64)),
+        ("byte_offset", c.c_uint64),
+    ]
+
+
+class Error(c.Structure):
+    _fields_ = [("status", c.c_int), ("message", c.c_char * 1020)]
+
+
+class Input(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("tensor", c.POINTER(Tensor)), ("grad", c.POINTER(Tensor))]
+
+
+class Args(c.Structure):
+    _fields_ = (
+        [("struct_size", c.c_size_t)]
+        + [(n, c.POINTER(Tensor)) for n in ("q", "k", "v", "o", "lse", "saved", "dout", "dlse", "dq", "dk", "dv")]
+        + [("inputs", c.POINTER(Input)), ("num_inputs", c.c_size_t), ("scalars", c.c_void_p)]
+        + [("num_scalars", c.c_size_t), ("scalar_grads", c.POINTER(Tensor)), ("scale", c.c_double)]
+        + [("workspace", c.c_void_p), ("workspace_size", c.c_size_t), ("num_splits", c.c_int), ("skip", c.c_int)]
+        + [("cu_seqlens_q", c.POINTER(Tensor)), ("cu_seqlens_k", c.POINTER(Tensor))]
+        + [("max_seqlen_q", c.c_int), ("max_seqlen_k", c.c_int), ("num_threads", c.c_int)]
+    )
+
+
+class Options(c.Structure):  # an early one: the rest is 0
+    _fields_ = [("struct_size", c.c_size_t), ("device", c.c_int), ("cache_dir", c.c_char_p)]
+
+
+class Spec(c.Structure):
+    _fields_ = [("name", c.c_char_p)] + [(n, c.c_size_t) for n in ("num_inputs", "num_scalars", "num_saved")]
+
+
+def tensor(*shape, fill=False):
+    """float32, and whoever keeps it alive."""
+    count = 1
+    for size in shape:
+        count *= size
+    data = (c.c_float * max(count, 1))(*([random.gauss(0, 1) for _ in range(count)] if fill else []))
+    sizes = (c.c_int64 * len(shape))(*shape)
+    t = Tensor(c.cast(data, c.c_void_p), 1, 0, len(shape), 2, 32, 1, sizes, None, 0)
+    t.kept = (data, sizes)
+    return t
+
+
+class Library:
+    def __init__(self, path):
+        self.lib, self.err, self.engine = c.CDLL(path), Error(), c.c_void_p()
+        options = Options(c.sizeof(Options), CPU, None)
+        self.call("luattn_engine_open", c.byref(options), c.byref(self.engine))
+
+    def call(self, name, *args):
+        if getattr(self.lib, name)(*args, c.byref(self.err)) != 0:
+            raise SystemExit(f"{name}: {self.err.message.decode()}")
+
+
+def bind(library, path, shape):
+    """A function (pass, threads) -> (wall, processor) seconds; None: a spec with inputs."""
+    b, h, hkv, sq, skv, d = shape
+    spec, info = c.c_void_p(), (c.c_byte * 256)()
+    library.call("luattn_spec_load", str(path).encode(), None, c.byref(spec))
+    library.lib.luattn_spec_get_info(spec, info)
+    facts = Spec.from_buffer(info)
+    if facts.num_inputs > 0:
+        return None
+    q, k = (b, h, sq, d), (b, hkv, skv, d)
+    tensors = {"q": tensor(*q, fill=True), "k": tensor(*k, fill=True), "v": tensor(*k, fill=True), "o": tensor(*q)}
+    tensors |= {"dout": tensor(*q, fill=True), "dq": tensor(*q), "dk": tensor(*k), "dv": tensor(*k)}
+    tensors |= {"lse": tensor(b, h, sq), "saved": tensor(facts.num_saved, b, h, sq)}
+    if facts.num_scalars > 0:
+        tensors["scalar_grads"] = tensor(facts.num_scalars)
+    args = Args(struct_size=c.sizeof(Args))
+    for name, t in tensors.items():
+        setattr(args, name, c.pointer(t))
+
+    def run(name, threads, keep=tensors):
+        args.num_threads = threads
+        before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        library.call(name, library.engine, spec, c.byref(args), None)
+        wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
+        return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    return run
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library")
+    parser.add_argument("specs", nargs="*", default=["full", "causal", "gemma2"])
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--repeat", type=int, default=5)
+    options = parser.parse_intermixed_args()
+    threads = [int(t) for t in options.threads.split(",")]
+    library = Library(options.library)
+    random.seed(1)
+    print("load", *(f"{x:.2f}" for x in os.getloadavg()), "on", len(os.sched_getaffinity(0)), "processors")
+    print(f"{'spec':10}{'B,H,Hkv,Sq,Skv,D':24}{'pass':10}threads: wall ms (processors), times as fast as the first")
+    for name in options.specs:
+        path = ROOT / "examples" / f"{name}.lua" if not name.endswith(".lua") else name
+        for shape in SHAPES:
+            run = bind(library, path, shape)
+            if run is None:
+                raise SystemExit(f"{name}: has inputs; give a spec without")
+            for pass_ in ("forward", "backward"):
+                best = {t: (float("inf"), 0) for t in threads}
+                for _ in range(options.repeat):
+                    for t in threads:
+                        best[t] = min(best[t], run("luattn_" + pass_, t))
+                first = best[threads[0]][0]
+                cells = [f"{t}: {w * 1e3:8.1f} ({p / w:.2f}) {first / w:.2f}" for t, (w, p) in best.items()]
+                print(f"{name:10}{','.join(map(str, shape)):24}{pass_:10}" + "   ".join(cells), flush=True)
+
+
+main()

@@ -1,0 +1,35 @@
+#include "engine/cpu_device.h"
+
+#include "common/fail.h"
+#include "common/threads.h"
+#include "gen/compile/cpu_facts.h"
+#include "runtime/cpu_kernel.h"
+
+static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, luattn_error *err) {
+  const luattn_spec *spec = user;
+  luattn_args used = *args;
+  char wrong[200];
+  if (!threads_count(args->num_threads, 0, &used.num_threads, wrong, sizeof wrong))
+    return luattn_fail(err, LUATTN_INVALID, "%s: %s", pass == LUATTN_FORWARD ? "forward" : "backward", wrong);
+  return (pass == LUATTN_FORWARD ? luattn_cpu_forward : luattn_cpu_backward)(spec, &used, err);
+}
+
+luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, luattn_kernel **kernel,
+                                luattn_compile_report *report, luattn_error *err) {
+  const luattn_target target = {.struct_size = sizeof target,
+                                .pass = key->pass,
+                                .dtype = key->dtype,
+                                .head_dim = key->head_dim,
+                                .head_dim_v = key->head_dim_v,
+                                .arch = how->family == 1 + (int)LUATTN_SM90 ? 90 : 80,
+                                .family = how->family,
+                                .wants = key->wants,
+                                .cache_dir = "",
+                                .lengths = key->lengths,
+                                .deterministic = how->deterministic,
+                                .offsets = key->offsets};
+  image_manifest facts;
+  TRY(cpu_facts(key->spec, &target, how->relaxed, &facts, report->plan, sizeof report->plan, err));
+  report->every_length = 1;
+  return cpu_kernel_make(&facts, how->relaxed, run, (void *)(uintptr_t)key->spec, kernel, err);
+}

@@ -1,0 +1,20 @@
+/* kernel_key.h: what makes one kernel of an engine differ from another. */
+#ifndef LUATTN_ENGINE_KERNEL_KEY_H
+#define LUATTN_ENGINE_KERNEL_KEY_H
+
+#include <stdbool.h>
+
+#include "luattn/engine.h"
+
+typedef struct kernel_key {
+  const luattn_spec *spec;
+  luattn_pass pass;
+  luattn_dtype dtype;
+  int head_dim, head_dim_v;
+  unsigned wants; /* 0 in forward */
+  luattn_lengths lengths;
+  bool packed;  /* luattn_args.cu_seqlens_q and _k are given */
+  bool offsets; /* luattn_args.batch is given */
+} kernel_key;
+
+#endif

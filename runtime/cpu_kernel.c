@@ -1,0 +1,40 @@
+#include "runtime/cpu_kernel.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "runtime/launch.h"
+
+luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pass *run, void *user,
+                              luattn_kernel **kernel, luattn_error *err) {
+  luattn_kernel *k = calloc(1, sizeof *k);
+  if (k == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine: out of memory");
+  k->info = *facts;
+  k->cpu_run = run;
+  k->cpu_user = user;
+  k->cpu_relaxed = relaxed;
+  *kernel = k;
+  return LUATTN_OK;
+}
+
+luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *args, const void *stream,
+                                luattn_error *err) {
+  const args_call c = {.info = &kernel->info, .args = args, .err = err};
+  LuattnOffsetParams unused;
+  if (stream != NULL)
+    return args_fail(&c, "stream: is 0x%" PRIxPTR ", and the CPU has none; give NULL", (uintptr_t)stream);
+  if (!kernel->cpu_relaxed) {
+    TRY(args_fill(&c, &unused));
+    TRY(args_apart(&c, 0));
+  }
+  return kernel->cpu_run(kernel->cpu_user, (luattn_pass)kernel->info.pass, args, err);
+}
+
+luattn_status cpu_kernel_workspace(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
+                                   luattn_error *err) {
+  const args_call c = {.info = &kernel->info, .args = args, .shapes_only = true, .err = err};
+  LuattnOffsetParams unused;
+  if (!kernel->cpu_relaxed) TRY(args_fill(&c, &unused));
+  *size = 0;
+  return LUATTN_OK;
+}
