@@ -17,8 +17,10 @@ bool writer_open(writer *w, const lowered *f) {
   w->need = arena_array(f->a, f->num_nodes, sizeof *w->need);
   w->param = arena_array(f->a, f->num_nodes, sizeof *w->param);
   w->temp = arena_array(f->a, f->num_nodes, sizeof *w->temp);
+  w->reach = arena_array(f->a, f->num_nodes, sizeof *w->reach);
   w->slot_name = arena_array(f->a, f->num_nodes, sizeof *w->slot_name);
-  return w->need != NULL && w->param != NULL && w->temp != NULL && w->slot_name != NULL;
+  return w->need != NULL && w->param != NULL && w->temp != NULL && w->reach != NULL &&
+         w->slot_name != NULL;
 }
 
 bool writer_in_slot(const writer *w, ir_ref r) {
@@ -217,10 +219,26 @@ void body_index(writer *w, unsigned input, const ir_ref *index, int n) {
   for (int i = 0; i < n; i++) text_add(&w->out, ", %s", offsets_index(w, input, i, index[i]));
 }
 
+/* NVRTC's front end looks whether the initializer of an integer or a condition is a constant, at those of what
+ * it reads as well, and at one that is read twice twice: in a chain, twice as often with each step. It does not
+ * look at an assignment. */
+static void declare(writer *w, ir_ref r) {
+  const ir_node *n = ir_get(w->f->g, r);
+  const int number = w->temp[r] = ++w->num_temps;
+  double reach = 1;
+  for (int i = 0; i < n->nargs; i++)
+    if (w->temp[n->arg[i]] != 0) reach += (double)w->reach[n->arg[i]];
+  const bool apart = n->type != IR_REAL && reach > POLICY_INITIALIZER_MAX;
+  w->reach[r] = apart ? 1 : (float)reach;
+  if (apart)
+    text_add(&w->out, "%s t%d;\nt%d = ", writer_type(w, r), number, number);
+  else
+    text_add(&w->out, "const %s t%d = ", writer_type(w, r), number);
+}
+
 static void statement(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
-  w->temp[r] = ++w->num_temps;
-  text_add(&w->out, "const %s t%d = ", writer_type(w, r), w->temp[r]);
+  declare(w, r);
   if (n->op == IR_LOAD) {
     text_add(&w->out, "load_input<%s, %s>(p.inputs.input[%u]", writer_type(w, r),
              writer_input_type(w, ir_index_of(n)), ir_index_of(n));

@@ -14,6 +14,7 @@ typedef struct writer {
   int has, num_temps;
   bool *need;
   int *temp;           /* per node: t<n>; 0: none yet */
+  float *reach;        /* per node that has one: operations that its initializer, and those of what it reads, come to */
   const char *state;   /* "old" or "state" */
   const char *element; /* which of a thread's elements is computed, where the hook takes it */
   bool outlined;       /* an outlined function: it reads only its parameters */

@@ -8,7 +8,7 @@
 #include "common/fail.h"
 #include "gen/analysis/split.h"
 #include "gen/lower/deps.h"
-#include "gen/plan/tiles.h"
+#include "gen/plan/policy.h"
 
 /* Indices of VAR_PART: the two summands of a position. */
 enum { PART_Q_BASE, PART_Q_OFFSET, PART_KV_BASE, PART_KV_OFFSET };

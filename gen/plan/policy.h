@@ -34,6 +34,9 @@ enum {
   /* The most operations of a gradient's factor that are repeated for each element whose dS is summed by
    * itself. */
   POLICY_FEW_OPERATIONS = 4,
+  /* Operations that an initializer may reach: NVRTC's front end takes a second for tens of
+   * millions. */
+  POLICY_INITIALIZER_MAX = 20000,
   /* Rows of the table from which tuning steps: later rows are there for their few registers. */
   POLICY_TUNED_ROWS = 3,
 };
