@@ -1,4 +1,6 @@
 /* called_hooks.c: prints outlined hooks with their parameters, and the calls of them. */
+#include <string.h>
+
 #include "gen/emit/write.h"
 
 void outline_open(writer *w, const char *type, const char *name, int has, const char *state,
@@ -25,13 +27,30 @@ void outline_open(writer *w, const char *type, const char *name, int has, const 
   text_add(&call, ")");
   w->out.indent++;
   w->outlined = true;
+  w->calls_ops = lowered_calls_ops(w->f, name);
   w->call = text_get(&call);
   if (w->call == NULL) w->failed = true;
 }
 
 const char *outline_close(writer *w) {
-  w->outlined = false;
+  w->outlined = w->calls_ops = false;
   w->out.indent--;
   text_add(&w->out, "}\n");
   return w->call;
+}
+
+/* The long functions that hooks call. */
+void called_ops(writer *w) {
+  bool printed[IR_OP_COUNT] = {false};
+  bool any = w->f->sums_call_ops;
+  for (int i = 0; i < w->f->num_hooks; i++) any |= w->f->hook[i].calls_ops;
+  for (uint32_t r = 1; any && r < w->f->num_nodes; r++) {
+    const ir_node *n = ir_get(w->f->g, r);
+    const char *spelling = ir_op_cuda((ir_op)n->op);
+    if (!lowered_is_long(w->f, r) || printed[n->op]) continue;
+    printed[n->op] = true;
+    const int name = (int)strcspn(spelling, "(");
+    text_add(&w->out, "LUATTN_OUTLINED Real %.*s_called(%s) { return %.*s(%s); }\n", name, spelling,
+             n->nargs == 2 ? "Real x, Real y" : "Real x", name, spelling, n->nargs == 2 ? "x, y" : "x");
+  }
 }

@@ -80,6 +80,7 @@ void emit_hoisted(writer *w) {
   text_add(&w->out, "\n");
   open_struct(w, "Hoisted", NULL, NULL, 0);
   text_add(&w->out, "using Real = %s;\n", w->f->plan->dtype == LUATTN_F64 ? "double" : "float");
+  called_ops(w);
   for (int kind = 0; kind < SLOTS_KINDS; kind++) slot_type(w, kind);
   for (int kind = 0; kind < SLOTS_KINDS; kind++) slot_function(w, kind);
   close_struct(w);

@@ -104,6 +104,7 @@ static void sums_of_ds(writer *w) {
     open_function(
         w, writer_format(w, "void %s(" PH ", %s, Acc &acc)", sum_hook[kind].name, sum_hook[kind].given));
     body_begin(w, lowered_sum_has[kind], "");
+    w->calls_ops = w->f->sums_call_ops;
     add_terms_of(w, kind, &w->f->sum[kind]);
     close_function(w);
   }

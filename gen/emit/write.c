@@ -42,7 +42,7 @@ void body_begin(writer *w, int has, const char *state) {
   w->has = has;
   w->num_temps = 0;
   w->state = state;
-  w->outlined = false;
+  w->outlined = w->calls_ops = false;
   w->element = "0";
   memset(w->temp, 0, w->f->num_nodes * sizeof *w->temp);
 }
@@ -236,6 +236,14 @@ static void declare(writer *w, ir_ref r) {
     text_add(&w->out, "const %s t%d = ", writer_type(w, r), number);
 }
 
+/* "op_sin_called(%0)" for "op_sin(%0)". */
+static const char *spelling_of(writer *w, ir_ref r) {
+  const char *spelling = ir_op_cuda((ir_op)ir_get(w->f->g, r)->op);
+  if (!w->calls_ops || !lowered_is_long(w->f, r)) return spelling;
+  const size_t name = strcspn(spelling, "(");
+  return writer_format(w, "%.*s_called%s", (int)name, spelling, spelling + name);
+}
+
 static void statement(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   declare(w, r);
@@ -245,7 +253,7 @@ static void statement(writer *w, ir_ref r) {
     body_index(w, ir_index_of(n), n->arg, n->nargs);
     text_add(&w->out, ")");
   } else if (ir_op_cuda((ir_op)n->op) != NULL) {
-    add_spelling(w, ir_op_cuda((ir_op)n->op), n);
+    add_spelling(w, spelling_of(w, r), n);
   } else {
     w->failed = true; /* a reduction that split_online should have removed */
   }

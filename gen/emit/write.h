@@ -19,6 +19,7 @@ typedef struct writer {
   const char *element; /* which of a thread's elements is computed, where the hook takes it */
   bool outlined;       /* an outlined function: it reads only its parameters */
   uint8_t *param;      /* per node: PARAM_* if it is a parameter */
+  bool calls_ops;      /* long functions are called, not inlined */
   const char *call;    /* the call */
   int num_values;      /* the first results of a function that computes gradients; sums for Acc follow */
   size_t body;         /* where its first statement stands in `out` */
@@ -42,6 +43,7 @@ void body_return(writer *w, ir_ref r);
 enum { OUTLINE_WITH_P = 1, OUTLINE_WITH_INPUTS = 2 };
 void outline_open(writer *w, const char *type, const char *name, int has, const char *state,
                   const ir_ref *roots, int n, int flags);
+void called_ops(writer *w);
 const char *outline_close(writer *w); /* the call of it */
 
 /* offsets.c. A kernel's positions and heads are those of the tensors; a spec's, with luattn_target.offsets, those of

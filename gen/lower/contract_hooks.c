@@ -97,4 +97,5 @@ void hooks_choose_called(lowered *f, text *why) {
     add_gradient_hooks(f, &copies);
   }
   outline_choose(f, why);
+  outline_choose_ops(f);
 }

@@ -61,6 +61,9 @@ static luattn_status lower_expressions(lowered *f, luattn_error *err) {
 static void write_notes(const lowered *f, text *why) {
   if (f->bounded)
     text_add(why, "scores lie within %g and %g: no running maximum\n", f->score_lo, f->score_hi);
+  if (f->bounds_are_long)
+    text_add(why,
+             "scores fall with positions, but are too long to bound: no tiles are skipped for their weights\n");
   if (f->score_bounds != IR_NONE)
     text_add(
         why,

@@ -33,6 +33,9 @@ typedef struct hook {
   const char *name;
   int cost, copies;       /* instructions, roughly; number of inlined copies */
   bool outlined, inlined; /* inlined: always */
+  int has;
+  const bool *need; /* per node: it computes or reads it */
+  bool calls_ops;   /* outlined, and calls its long functions */
 } hook;
 enum { LOWERED_MAX_HOOKS = 16 + SPEC_MAX_RED, LOWERED_MAX_ACC = DERIVED_MAX_TERMS };
 
@@ -74,6 +77,7 @@ typedef struct lowered {
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
   ir_ref score_bounds;            /* of VAR_SCORE and indices: its bounds decide tile skipping; IR_NONE: no
                                    * tile is skipped */
+  bool bounds_are_long;           /* `score_bounds` would be, but takes too long to compile */
   ir_ref keep;                    /* IR_NONE: no mask */
   bool positions_as_real; /* positions were converted before they were combined: exact below 2^24 in float */
 
@@ -123,6 +127,7 @@ typedef struct lowered {
   const char *notes; /* lines for the plan's reasons */
   plan_rows rows;
   int outlined_work; /* instructions of all called hooks, for one copy of each loop */
+  bool sums_call_ops; /* hooks of `sum` call their long functions */
   bool crowded;      /* is known to do better in other tiles than the plan's */
   int64_t max_len;   /* the longest lengths for which the arithmetic on positions is exact */
 } lowered;
@@ -137,6 +142,12 @@ luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_in
 bool lowered_in_slot(const lowered *f, int has, ir_ref r);
 /* Approximate instructions of the node itself. */
 int lowered_op_cost(const lowered *f, ir_ref r);
+/* What the body of a function with `has` computes, or reads from slots. NULL: out of memory. */
+bool *lowered_needed(const lowered *f, int has, const ir_ref *roots, int n);
+/* Whether this function of real numbers takes so many instructions that large hooks call it. */
+bool lowered_is_long(const lowered *f, ir_ref r);
+/* Whether this outlined hook calls such functions. */
+bool lowered_calls_ops(const lowered *f, const char *hook);
 /* Whether this hook is outlined. */
 bool lowered_is_called(const lowered *f, const char *hook);
 /* The element of Acc that a term adds to; -1: it goes to memory directly. */

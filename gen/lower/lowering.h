@@ -83,6 +83,7 @@ void hoist_fix(lowered *f);
 
 /* outline.c: turns a hook whose inlined copies would take long to compile into one called function. */
 void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref *roots, int n);
+void outline_choose_ops(lowered *f); /* which of them call their long functions */
 void outline_choose(lowered *f, text *why); /* adds a line to the plan's reasons for each */
 
 /* contract_hooks.c: the expressions of the contract's functions. */

@@ -10,8 +10,7 @@
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
 
-/* What the body of a function with `has` computes or reads from slots. NULL: out of memory. */
-static bool *needed(const lowered *f, int has, const ir_ref *roots, int n) {
+bool *lowered_needed(const lowered *f, int has, const ir_ref *roots, int n) {
   bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
   if (need == NULL) return NULL;
   for (int i = 0; i < n; i++)
@@ -31,13 +30,13 @@ static bool is_fetched(const plan *p, const char *name) {
 }
 
 void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref *roots, int n) {
-  const bool *need = needed(f, has, roots, n);
+  const bool *need = lowered_needed(f, has, roots, n);
   if (need == NULL || f->num_hooks == LOWERED_MAX_HOOKS) {
     f->failed = true;
     return;
   }
   hook *h = &f->hook[f->num_hooks++];
-  *h = (hook){.name = name, .copies = copies};
+  *h = (hook){.name = name, .copies = copies, .has = has, .need = need};
   for (uint32_t r = 1; r < f->num_nodes; r++) {
     if (!need[r] || lowered_in_slot(f, has, r)) continue;
     const ir_op op = ir_get(f->g, r)->op;
@@ -71,6 +70,52 @@ void outline_choose(lowered *f, text *why) {
         "slowly\n",
         h->name, h->cost, h->copies);
   }
+}
+
+bool lowered_is_long(const lowered *f, ir_ref r) {
+  const ir_node *n = ir_get(f->g, r);
+  const char *spelling = ir_op_cuda((ir_op)n->op);
+  return n->type == IR_REAL && spelling != NULL && strncmp(spelling, "op_", 3) == 0 &&
+         strstr(spelling, "%t") == NULL && lowered_op_cost(f, r) >= POLICY_LONG_OP;
+}
+
+/* ptxas crashes on calls of functions with a local array by warps that gave registers away (is_fetched), as
+ * those that fill Row and Col in the sm90 family. */
+static bool may_call(const lowered *f, const char *name) {
+  return f->plan->family != LUATTN_SM90 || (strcmp(name, "row") != 0 && strcmp(name, "col") != 0);
+}
+
+/* Instructions of long functions that a function with `has` has in line. */
+static int long_work(const lowered *f, int has, const bool *need) {
+  int work = 0;
+  for (uint32_t r = 1; r < f->num_nodes; r++)
+    if (need[r] && !lowered_in_slot(f, has, r) && lowered_is_long(f, r)) work += lowered_op_cost(f, r);
+  return work;
+}
+
+/* Of hooks that are called, and of gradients' sums. The wide backward sums in a warp with few registers. */
+void outline_choose_ops(lowered *f) {
+  ir_ref roots[LOWERED_MAX_TERM_ROOTS];
+  int sums = 0;
+  for (int i = 0; i < f->num_hooks; i++) {
+    hook *h = &f->hook[i];
+    h->calls_ops = h->outlined && may_call(f, h->name) && long_work(f, h->has, h->need) > POLICY_CALLED_OPS_MIN;
+  }
+  for (int kind = 0; kind < SUM_KINDS; kind++) {
+    const bool *need =
+        lowered_needed(f, lowered_sum_has[kind], roots, lowered_term_roots(f, &f->sum[kind], roots));
+    if (need == NULL)
+      f->failed = true;
+    else
+      sums += long_work(f, lowered_sum_has[kind], need);
+  }
+  f->sums_call_ops = sums > POLICY_CALLED_OPS_MIN / 2 && !tiles_d256(f->plan);
+}
+
+bool lowered_calls_ops(const lowered *f, const char *name) {
+  for (int i = 0; i < f->num_hooks; i++)
+    if (strcmp(f->hook[i].name, name) == 0) return f->hook[i].calls_ops;
+  return false;
 }
 
 bool lowered_is_called(const lowered *f, const char *name) {

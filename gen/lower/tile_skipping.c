@@ -6,6 +6,7 @@
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
 #include "gen/lower/lowering.h"
+#include "gen/plan/policy.h"
 
 /* A long example problem: a few queries in its middle, and values of per-head loads. */
 enum { LENGTH = 32768, FIRST = LENGTH / 2, ROWS = 32, COLUMNS = 128, PLACES = 8, HEADS = 16 };
@@ -89,6 +90,21 @@ static bool falls(lowered *f) {
   return false;
 }
 
+/* More to bound than what it saves is worth compiling. */
+static bool is_long(const lowered *f) {
+  const uint32_t count = ir_count(f->g);
+  bool *need = arena_array(f->a, count, sizeof *need);
+  int operations = 0;
+  if (need == NULL) return true;
+  need[f->score_bounds] = true;
+  for (ir_ref r = f->score_bounds; r >= 1; r--) {
+    const ir_node *n = ir_get(f->g, r);
+    for (int i = 0; need[r] && i < n->nargs; i++) need[n->arg[i]] = true;
+    operations += need[r] && n->nargs > 0;
+  }
+  return operations > POLICY_SKIP_BOUNDS_MAX;
+}
+
 luattn_status tile_skipping_choose(lowered *f, luattn_error *err) {
   ir_ref score = f->spec->traced.score_mod;
   bool hold = false;
@@ -98,6 +114,7 @@ luattn_status tile_skipping_choose(lowered *f, luattn_error *err) {
   ir_simplify(f->g, &score, 1);
   f->score_bounds = score;
   if (falls(f)) TRY(probe_softmax(f, &hold, err));
-  if (!hold) f->score_bounds = IR_NONE;
+  f->bounds_are_long = hold && is_long(f);
+  if (!hold || f->bounds_are_long) f->score_bounds = IR_NONE;
   return LUATTN_OK;
 }

@@ -34,6 +34,14 @@ enum {
   /* The most operations of a gradient's factor that are repeated for each element whose dS is summed by
    * itself. */
   POLICY_FEW_OPERATIONS = 4,
+  /* Functions of so many instructions are called by hooks with many of them: sines, powers, erf. NVRTC takes
+   * three times as long for 64 sines in one hook as for a kernel without, 16 times for 200, and next to no time
+   * for calls of one. They run slower, as they are long anyway. */
+  POLICY_LONG_OP = 24,
+  POLICY_CALLED_OPS_MIN = 4000,
+  /* Operations of a score whose bounds tell which tiles have no weight: NVRTC takes a hundred times as long as for
+   * a kernel without where there are 600. */
+  POLICY_SKIP_BOUNDS_MAX = 48,
   /* Operations that an initializer may reach: NVRTC's front end takes a second for tens of
    * millions. */
   POLICY_INITIALIZER_MAX = 20000,

@@ -544,6 +544,46 @@ static void test_out_of_memory(void **state) {
   out_of_memory(HERE "/specs/positions.lua");
 }
 
+/* Many long functions in a hook are called, each of which stands there once; a few are not, nor short ones. */
+static void test_long_functions(void **state) {
+  (void)state;
+  static const char chain[] =
+      "return attention { score_mod = function(x, b, h, q, kv) for i = 1, %d do x = %s(x * 1.25) end return x end }";
+  char source[256];
+  snprintf(source, sizeof source, chain, 64, "sin");
+  char *text = emit_text(source, &hopper, "spec");
+  const char *made = strstr(text, "LUATTN_OUTLINED Real op_sin_called(Real x) { return op_sin(x); }");
+  assert_non_null(made);
+  assert_null(strstr(made + 70, "= op_sin("));
+  assert_non_null(strstr(made + 70, "= op_sin_called("));
+  luattn_text_free(text);
+  snprintf(source, sizeof source, chain, 12, "sin");
+  text = emit_text(source, &hopper, "spec");
+  assert_null(strstr(text, "_called("));
+  luattn_text_free(text);
+  snprintf(source, sizeof source, chain, 1000, "tanh");
+  text = emit_text(source, &hopper, "spec");
+  assert_null(strstr(text, "_called("));
+  luattn_text_free(text);
+}
+
+/* Conditions at the end of a chain are assigned, so that NVRTC's front end does not look behind them. */
+static void test_long_initializers(void **state) {
+  (void)state;
+  static const char chain[] =
+      "return attention { score_mod = function(x, b, h, q, kv) for i = 1, %d do x = x - floor(x * 1.25) end return x end }";
+  char source[256];
+  snprintf(source, sizeof source, chain, 24);
+  char *text = emit_text(source, &target, "spec");
+  assert_non_null(strstr(text, "    int t"));
+  assert_non_null(strstr(text, " = op_floor_int("));
+  luattn_text_free(text);
+  snprintf(source, sizeof source, chain, 4);
+  text = emit_text(source, &target, "spec");
+  assert_null(strstr(text, "    int t"));
+  luattn_text_free(text);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_golden),
@@ -565,6 +605,8 @@ int main(void) {
       cmocka_unit_test(test_shift),
       cmocka_unit_test(test_widths),
       cmocka_unit_test(test_stages),
+      cmocka_unit_test(test_long_functions),
+      cmocka_unit_test(test_long_initializers),
       cmocka_unit_test(test_out_of_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
