@@ -62,6 +62,24 @@ bool attempt_next_tiles(compilation *c) {
   return plan_alternative(c->a, &c->spec, &c->target, p->softcap_poly, p->rank + 1, &c->at.plan);
 }
 
+/* Loads ahead take addresses, of which the sm80 backward has as many with one stage as with two. */
+static bool spill_alike(const plan *a, const plan *b) {
+  luattn_tiles x = plan_tiles(a), y = plan_tiles(b);
+  if (a->family != b->family) return false;
+  if (a->family == LUATTN_SM80 && a->pass == LUATTN_BACKWARD) x.stages = y.stages;
+  return plan_same_tiles(&x, &y);
+}
+
+bool attempt_skip_tiles(compilation *c, int skipped) {
+  bool any = false;
+  for (plan before = c->at.plan; attempt_next_tiles(c); before = c->at.plan) {
+    if (spill_alike(&before, &c->at.plan)) continue;
+    any = true;
+    if (skipped-- == 0) break;
+  }
+  return any;
+}
+
 bool attempt_without_bias_rows(compilation *c) {
   plan *p = &c->at.plan;
   if (p->pass != LUATTN_BACKWARD || p->no_bias_rows || c->at.lowered->rows.bias_row_bytes == 0) return false;

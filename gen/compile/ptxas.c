@@ -21,7 +21,7 @@ static int spilled(const compilation *c, const nvrtc_result *r) {
 
 /* A remark on wgmma weighs more than any spill. */
 static int damage(const compilation *c, const nvrtc_result *r) {
-  return (r->remark != NULL ? 1 << 20 : 0) + spilled(c, r);
+  return (r->remark != NULL ? PTXAS_UNUSABLE : 0) + spilled(c, r);
 }
 
 static int spills_accepted(const compilation *c) {
@@ -32,7 +32,7 @@ static int spills_accepted(const compilation *c) {
 static bool is_accepted(const compilation *c, const nvrtc_result *r) {
   const int accepted = spills_accepted(c);
   if (c->at.lowered->outlined_work == 0) return damage(c, r) <= accepted;
-  bool ok = r->remark == NULL && r->called_spill_bytes <= accepted;
+  bool ok = r->remark == NULL; /* what hooks that are called spill, they spill in any tiles */
   for (int i = 0; i < r->num_entries; i++)
     ok &= !is_launched(c, r->entry[i].name) || r->entry[i].spill_bytes <= accepted;
   return ok;
@@ -53,7 +53,7 @@ const char *ptxas_explain(const compilation *c, const nvrtc_result *r) {
       line = arena_printf(c->a, "%s spills %d bytes: %s", e->name, e->spill_bytes,
                           c->at.plan.forced                      ? "the tiles were asked for"
                           : e->spill_bytes <= spills_accepted(c) ? "less than smaller tiles would cost"
-                                                                 : "no other tiles of the table do better");
+                                                                 : "the other tiles that were tried do no better");
     else if (e->stack_bytes > 0)
       line = arena_printf(c->a, "%s has %d bytes of stack, for accurate functions or hooks out of line",
                           e->name, e->stack_bytes);

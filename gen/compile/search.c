@@ -5,6 +5,7 @@
 #include "gen/compile/attempt.h"
 #include "gen/compile/programs.h"
 #include "gen/compile/ptxas.h"
+#include "gen/plan/policy.h"
 
 /* What is wrong with an attempt, if anything. CROWDED: it is known to do better with other tiles. */
 typedef enum verdict { FITS, REPLANNED, CROWDED, UNFIT, SPILLS } verdict;
@@ -46,23 +47,31 @@ static luattn_status open_nvrtc(compilation *c, search *s, luattn_error *err) {
  * attempt fails. */
 static luattn_status ask_ptxas(compilation *c, search *s, verdict *v, luattn_error *err) {
   nvrtc_result others;
-  int spills;
   TRY(open_nvrtc(c, s, err));
   const double start = now_ms();
   const luattn_status status = programs_compile(c, &s->lib, c->target.ptx, &s->last, &others, err);
   s->nvrtc_ms += now_ms() - start;
   s->takes_crowded = true;
+  s->compiled++;
+  s->spills = PTXAS_UNUSABLE;
   *v = UNFIT;
   if (status != LUATTN_OK && s->found) return LUATTN_OK;
   if (status == LUATTN_COMPILE) programs_keep(c, s->dir, s->key, err);
   if (status != LUATTN_OK) return status;
-  const ptxas_verdict said = ptxas_judge(c, &s->last, &spills);
-  if (s->least < 0 || said != PTXAS_SPILLS || (spills < s->least && !s->found))
-    s->best = c->at, s->result = s->last, s->others = others, s->least = spills;
+  const ptxas_verdict said = ptxas_judge(c, &s->last, &s->spills);
+  if (s->least < 0 || said != PTXAS_SPILLS || (s->spills < s->least && !s->found))
+    s->best = c->at, s->result = s->last, s->others = others, s->least = s->spills;
   s->found |= said == PTXAS_CROWDED;
   s->fits |= said != PTXAS_SPILLS;
   *v = said == PTXAS_FITS ? FITS : SPILLS;
   return LUATTN_OK;
+}
+
+/* Whether it may fit without bias rows, in the same tiles. */
+static bool is_close(const compilation *c, const search *s) {
+  const attempt *at = &c->at;
+  return s->spills <= policy_spills_accepted(&at->plan, &at->lowered->rows, at->lowered->outlined_work) +
+                          POLICY_BIAS_ROWS_SPILL;
 }
 
 /* Plans the next attempt, given how c->at turned out; false: there is none. A plan that spills more first
@@ -71,9 +80,10 @@ static bool replan(compilation *c, search *s, verdict v) {
   if (v == REPLANNED) return true;
   if (v == CROWDED && s->crowded.lowered == NULL) s->crowded = c->at;
   if (v == UNFIT && s->crowded.lowered == NULL) s->takes_crowded = true;
-  if (v == SPILLS && attempt_without_bias_rows(c)) return true;
-  if (s->found) return false;
-  if (attempt_next_tiles(c)) return true;
+  if (v == SPILLS && is_close(c, s) && attempt_without_bias_rows(c)) return true;
+  if (s->found || (s->compiled >= POLICY_COMPILES_MAX && s->least < PTXAS_UNUSABLE)) return false;
+  if (v == SPILLS ? attempt_skip_tiles(c, policy_tiles_skipped(&c->at.plan, s->spills)) : attempt_next_tiles(c))
+    return true;
   if (s->takes_crowded) return false;
   c->at = s->crowded; /* all others are crowded as well */
   return s->takes_crowded = s->made = true;

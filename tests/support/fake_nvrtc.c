@@ -15,7 +15,8 @@
  *   old       it is version 11.8
  *   in turn   programs with the kernels besides the main one fail if no front end is through with another
  * "others MODE" is fail, silent, empty, spill, serialise, exhaust X or memory in programs with the kernels
- * besides the main one alone (LUATTN_PART=2). */
+ * besides the main one alone (LUATTN_PART=2).
+ * LUATTN_FAKE_NVRTC_LOG: a file that gets a byte for each program with a main kernel. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -158,6 +159,14 @@ int nvrtcDestroyProgram(void **prog) {
   return SUCCESS;
 }
 
+static void count_compilation(void) {
+  const char *path = getenv("LUATTN_FAKE_NVRTC_LOG");
+  FILE *f = path != NULL ? fopen(path, "a") : NULL;
+  if (f == NULL) return;
+  fputc('c', f);
+  fclose(f);
+}
+
 static void report_spills(program *p, const char *entry, int bytes) {
   snprintf(p->log, sizeof p->log,
            "ptxas info    : Compiling entry function '%s' for 'sm_80'\n"
@@ -194,6 +203,7 @@ int nvrtcCompileProgram(void *prog, int num_options, const char *const *options)
              "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are "
              "serialized due to a reason in function '%s'\n",
              entry);
+  if (!p->is_others) count_compilation();
   if (told(p, "fail"))
     snprintf(p->log, sizeof p->log,
              "In file included from entry/fwd_simt.cu(3):\nspec.cuh(12): error: identifier \"slopes\" is "

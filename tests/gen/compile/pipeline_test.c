@@ -83,7 +83,7 @@ static void test_spills(void **state) {
   target.pass = LUATTN_FORWARD;
   fake_mode("spill");
   luattn_image *image = compile(spec, &target, &report);
-  assert_non_null(strstr(report.plan, "luattn_fwd spills 904 bytes: no other tiles of the table do better"));
+  assert_non_null(strstr(report.plan, "luattn_fwd spills 904 bytes: the other tiles that were tried do no better"));
   const manifest_entry *entry = image_get_manifest(image)->entry;
   while (strcmp(entry->name, "luattn_fwd") != 0) entry++;
   assert_int_equal(entry->registers, 255);
@@ -100,6 +100,42 @@ static void test_spills(void **state) {
   folder_remove(&dir);
   fake_mode(NULL);
   luattn_spec_free(spec);
+}
+
+/* How often the main kernel is compiled for SPEC, where NVRTC does what `mode` says. */
+static long compilations(const luattn_target *target, const char *mode) {
+  folder dir = folder_new();
+  char path[128];
+  luattn_spec *spec = load(SPEC);
+  snprintf(path, sizeof path, "%s/log", dir.path);
+  assert_int_equal(setenv("LUATTN_FAKE_NVRTC_LOG", path, 1), 0);
+  fake_mode(mode);
+  luattn_image_free(compile(spec, target, NULL));
+  fake_mode(NULL);
+  assert_int_equal(unsetenv("LUATTN_FAKE_NVRTC_LOG"), 0);
+  FILE *f = fopen(path, "r");
+  assert_non_null(f);
+  assert_int_equal(fseek(f, 0, SEEK_END), 0);
+  const long count = ftell(f);
+  fclose(f);
+  folder_remove(&dir);
+  luattn_spec_free(spec);
+  return count;
+}
+
+/* However many tiles the table has, two are compiled, and none that spill as those did; more only where there is
+ * no code otherwise. */
+static void test_two_compilations(void **state) {
+  (void)state;
+  luattn_target target = target_new();
+  target.dtype = LUATTN_F16, target.head_dim = 64;
+  assert_int_equal(compilations(&target, NULL), 1);
+  assert_int_equal(compilations(&target, "spill 400 400 x"), 2);
+  assert_int_equal(compilations(&target, "spill 400 0 tile_m = 64, tile_n = 128"), 2);
+  assert_int_equal(compilations(&target, "exhaust tile_m = 64"), 2);
+  assert_int_equal(compilations(&target, "exhaust threads = 128"), 3);
+  target.arch = 90, target.head_dim = 128;
+  assert_int_equal(compilations(&target, "spill 1900 1900 x"), 2);
 }
 
 /* So does a plan for which ptxas finds no registers; if it finds some for none, that is said. */
@@ -569,7 +605,7 @@ static void test_passes_left_out(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nvrtc_fails),    cmocka_unit_test(test_refused_source_is_kept),
-      cmocka_unit_test(test_spills),         cmocka_unit_test(test_exhausted),
+      cmocka_unit_test(test_spills),         cmocka_unit_test(test_two_compilations),         cmocka_unit_test(test_exhausted),
       cmocka_unit_test(test_crowded),        cmocka_unit_test(test_parts),
       cmocka_unit_test(test_order_of_parts), cmocka_unit_test(test_second_part),
       cmocka_unit_test(test_pairs),          cmocka_unit_test(test_mask),
