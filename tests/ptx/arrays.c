@@ -66,9 +66,11 @@ double get(kind k, const void *from, size_t at) {
 void make(array *a, kind k, int ndim, const int64_t *shape) {
   *a = (array){.k = k, .count = 1};
   for (int i = 0; i < ndim; ++i) a->shape[i] = shape[i], a->count *= (size_t)shape[i];
-  a->host = calloc(a->count + 1, kind_size[k]);
-  need(luattn_device_alloc(driver, 0, (a->count + 1) * kind_size[k], &a->device, &err) == LUATTN_OK, "alloc");
-  a->t = (DLTensor){.data = a->device, .device = {kDLCUDA, 0}, .ndim = ndim, .dtype = kind_type[k]};
+  a->host = a->device = calloc(a->count + 1, kind_size[k]);
+  if (driver != NULL)
+    need(luattn_device_alloc(driver, 0, (a->count + 1) * kind_size[k], &a->device, &err) == LUATTN_OK, "alloc");
+  a->t = (DLTensor){
+      .data = a->device, .device = {driver != NULL ? kDLCUDA : kDLCPU, 0}, .ndim = ndim, .dtype = kind_type[k]};
 }
 void fill(array *a, double x) {
   for (size_t i = 0; i < a->count; ++i) put(a->k, a->host, i, x);
@@ -76,14 +78,16 @@ void fill(array *a, double x) {
 }
 void send(array *a) {
   a->t.shape = a->shape;
+  if (driver == NULL) return;
   need(luattn_copy_to_device(driver, 0, a->device, a->host, a->count * kind_size[a->k], &err) == LUATTN_OK,
        "copy");
 }
 void fetch(array *a) {
+  if (driver == NULL) return;
   need(luattn_copy_to_host(driver, 0, a->host, a->device, a->count * kind_size[a->k], &err) == LUATTN_OK,
        "copy");
 }
 void drop(array *a) {
+  if (driver != NULL) need(luattn_device_free(driver, 0, a->device, &err) == LUATTN_OK, "free");
   free(a->host);
-  need(luattn_device_free(driver, 0, a->device, &err) == LUATTN_OK, "free");
 }

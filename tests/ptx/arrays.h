@@ -8,7 +8,7 @@
 
 #include "luattn/engine.h"
 
-extern luattn_driver *driver; /* of the engine: set it first */
+extern luattn_driver *driver; /* of the engine: set it first; NULL: the engine is on the CPU, and the device is the host */
 extern luattn_error err;
 
 void need(bool ok, const char *what);
