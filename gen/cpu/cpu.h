@@ -121,7 +121,7 @@ typedef struct cpu_lanes {
   bool of_keys; /* pos and h are those of keys: a key_mod or value_mod */
 } cpu_lanes;
 
-/* offsets.c. Call `open` once lengths and heads are known. What is added to a tensor's positions (LUATTN_AXIS_Q, _KV) and
+/* call_offsets.c. Call `open` once lengths and heads are known. What is added to a tensor's positions (LUATTN_AXIS_Q, _KV) and
  * heads (_H, _HKV) for those of the whole, in batch entry b; 0 for other axes. Lengths of the whole. */
 luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn_error *err);
 int64_t problem_offset(const cpu_problem *p, int32_t axis, int b);

@@ -23,7 +23,7 @@ typedef struct writer {
   const char *call;    /* the call */
   int num_values;      /* the first results of a function that computes gradients; sums for Acc follow */
   size_t body;         /* where its first statement stands in `out` */
-  const char *places;  /* what an offset adds to: "q" or, in key_mod and value_mod, "kv"; offsets.c */
+  const char *places;  /* what an offset adds to: "q" or, in key_mod and value_mod, "kv"; whole_positions.c */
   bool failed;
 } writer;
 
@@ -46,7 +46,7 @@ void outline_open(writer *w, const char *type, const char *name, int has, const 
 void called_ops(writer *w);
 const char *outline_close(writer *w); /* the call of it */
 
-/* offsets.c. A kernel's positions and heads are those of the tensors; a spec's, with luattn_target.offsets, those of
+/* whole_positions.c. A kernel's positions and heads are those of the tensors; a spec's, with luattn_target.offsets, those of
  * a whole (templates/ops/offsets.cuh). Without offsets, both are the same. */
 const char *offsets_variable(writer *w, const ir_node *n, const char *own); /* `own`: what the kernel has */
 const char *offsets_tile(writer *w, ir_var position); /* bounds of VAR_Q or VAR_KV over a tile */

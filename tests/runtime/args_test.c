@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/limits.h"
+#include "luattn/batch.h"
 #include "runtime/cpu_kernel.h"
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
@@ -202,7 +203,36 @@ static void grad_strided(problem *p) {
   p->inputs[0].grad = NULL;
 }
 
+static luattn_batch *batch_of(const luattn_batch_options *given) {
+  luattn_batch_options options = *given;
+  luattn_batch *batch;
+  options.struct_size = sizeof options;
+  assert_int_equal(luattn_batch_open(&options, &batch, NULL), LUATTN_OK);
+  return batch; /* until the program ends */
+}
+static void batch_for_whole(problem *p) { p->args.batch = batch_of(&(luattn_batch_options){.q_offset = 1}); }
+static void offset_beyond_max_len(problem *p) {
+  p->info.offsets = 1, p->info.max_len = 200;
+  p->args.batch = batch_of(&(luattn_batch_options){.q_offset = 101});
+}
+static void head_beyond_whole(problem *p) {
+  p->info.offsets = 1;
+  p->args.batch = batch_of(&(luattn_batch_options){.head_offset = 9, .heads = 16});
+}
+static void offsets_elsewhere(problem *p) {
+  static int64_t two = 2;
+  static int32_t numbers[2];
+  static const DLTensor t = {.data = numbers, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &two};
+  p->info.offsets = 1;
+  p->args.batch = batch_of(&(luattn_batch_options){.kv_offsets = &t});
+}
+
 static const bad_case cases[] = {
+    {LUATTN_FORWARD, batch_for_whole,
+     "batch: is given, and this image is for tensors that are the whole; compile with luattn_target.offsets"},
+    {LUATTN_FORWARD, offset_beyond_max_len, "batch: q_offset: is 101, and with q's length of 100 exceeds the length up to"},
+    {LUATTN_BACKWARD, head_beyond_whole, "batch: head_offset: is 9, and q has 8 heads, which are more than the whole's 16"},
+    {LUATTN_FORWARD, offsets_elsewhere, "kv_offsets: is in CPU memory, expected CUDA device 0"},
     {LUATTN_FORWARD, old_struct,
      "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 208 in luattn 0.1.0 "
      "and at least 32 in any version; set it, and what is not used to 0"},

@@ -1,4 +1,4 @@
-/* offsets.c: prints what luattn_target.offsets changes. A spec's positions, heads and lengths are those of a whole, of which
+/* whole_positions.c: prints what luattn_target.offsets changes. A spec's positions, heads and lengths are those of a whole, of which
  * a call's tensors are a part (templates/ops/offsets.cuh); what kernels ask for, and the axes of inputs, are the tensors' own.
  */
 #include <string.h>

@@ -1,4 +1,4 @@
-/* offsets.c: which part of a whole the tensors of a CPU call are (luattn/batch.h). Programs see positions, heads and lengths of the
+/* call_offsets.c: which part of a whole the tensors of a CPU call are (luattn/batch.h). Programs see positions, heads and lengths of the
  * whole; tensors and the axes of inputs have their own. */
 #include "common/batch.h"
 #include "gen/cpu/cpu.h"

@@ -1,0 +1,107 @@
+/* batch_test.c: what luattn_batch_open refuses, and what a call's tensors make of a batch. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/batch.h"
+
+static int32_t numbers[6];
+static int64_t three = 3, one_stride = 1, two_stride = 2, shape_of_two[] = {1, 3};
+static DLTensor offsets(void) {
+  return (DLTensor){.data = numbers, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &three};
+}
+
+static luattn_batch_options given(void) { return (luattn_batch_options){.struct_size = sizeof(luattn_batch_options)}; }
+
+static void refused(const luattn_batch_options *o, const char *message) {
+  luattn_batch *batch = (luattn_batch *)numbers;
+  luattn_error err;
+  assert_int_equal(luattn_batch_open(o, &batch, &err), LUATTN_INVALID);
+  assert_null(batch);
+  if (strstr(err.message, message) == NULL) fail_msg("'%s' lacks '%s'", err.message, message);
+}
+
+static luattn_batch *opened(const luattn_batch_options *o) {
+  luattn_batch *batch;
+  luattn_error err;
+  if (luattn_batch_open(o, &batch, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  return batch;
+}
+
+static void options_are_checked(void **state) {
+  (void)state;
+  luattn_batch_options o = given();
+  o.q_offset = -1, refused(&o, "q_offset: is -1, expected 0 to 2147483647");
+  o = given(), o.kv_offset = INT64_C(1) << 40, refused(&o, "kv_offset: is 1099511627776, expected 0 to 2147483647");
+  o = given(), o.kv_len = -2, refused(&o, "kv_len: is -2");
+  o = given(), o.head_offset = 4, refused(&o, "heads: is 0, and head_offset is 4; give the heads of the whole");
+  o = given(), o.heads_kv = 4, refused(&o, "heads: is 0, and heads_kv is 4");
+  o = given(), o.heads = 1 << 20, refused(&o, "heads: is 1048576, expected 0 to ");
+  DLTensor t = offsets();
+  o = given(), o.q_offsets = &t, o.q_offset = 7, refused(&o, "q_offset: is 7, and q_offsets is given");
+  o = given(), o.kv_offsets = &t;
+  t.dtype.bits = 64, refused(&o, "kv_offsets: has DLPack dtype (code 0, 64 bits, 1 lanes), expected int32");
+  t = offsets(), t.ndim = 2, t.shape = shape_of_two, refused(&o, "kv_offsets: expected one axis: [batch]");
+  t = offsets(), t.strides = &two_stride, refused(&o, "kv_offsets: has stride 2, expected 1");
+  t = offsets(), t.data = NULL, refused(&o, "kv_offsets: its data pointer is NULL");
+  t = offsets(), t.strides = &one_stride, luattn_batch_close(opened(&o));
+  o.struct_size = 3, refused(&o, "struct_size is 3");
+}
+
+static bool heads(luattn_batch_options o, int call, int call_kv, batch_heads *out, char *text) {
+  luattn_batch *batch = opened(&o);
+  const bool ok = batch_heads_of(batch, call, call_kv, out, text, 400);
+  luattn_batch_close(batch);
+  return ok;
+}
+
+static void heads_agree_with_the_whole(void **state) {
+  (void)state;
+  char text[400];
+  batch_heads h;
+  luattn_batch_options o = given();
+  assert_true(heads(o, 8, 2, &h, text)); /* the call's own */
+  assert_int_equal(h.heads, 8), assert_int_equal(h.heads_kv, 2), assert_int_equal(h.offset, 0);
+  o.heads = 32, o.head_offset = 24; /* a shard of 32 and 8 */
+  assert_true(heads(o, 8, 2, &h, text));
+  assert_int_equal(h.heads, 32), assert_int_equal(h.heads_kv, 8), assert_int_equal(h.offset_kv, 6);
+  o.heads_kv = 1; /* one key head, which every shard has */
+  assert_true(heads(o, 8, 1, &h, text));
+  assert_int_equal(h.heads_kv, 1), assert_int_equal(h.offset_kv, 0);
+  assert_false(heads(o, 8, 2, &h, text)); /* two of them */
+  assert_non_null(strstr(text, "do not agree"));
+  o.heads_kv = 0, o.head_offset = 26; /* heads 26 and 27 read key head 6, in the call 24 to 27 its first */
+  assert_false(heads(o, 4, 1, &h, text));
+  o.head_offset = 25;
+  assert_false(heads(o, 8, 2, &h, text));
+  assert_non_null(strstr(text, "head_offset: is 25, and q has 8 heads, which are more than the whole's 32"));
+}
+
+static void offsets_fit_the_whole(void **state) {
+  (void)state;
+  char text[400];
+  DLTensor t = offsets();
+  luattn_batch_options o = given();
+  o.q_offset = 90, o.q_len = 100, o.kv_offsets = &t;
+  luattn_batch *batch = opened(&o);
+  assert_true(batch_offset_ok(&batch->side[0], 1, 10, 1000, text, sizeof text));
+  assert_false(batch_offset_ok(&batch->side[0], 1, 11, 1000, text, sizeof text));
+  assert_non_null(strstr(text, "q_offset: is 90, and with q's length of 11 exceeds the whole's length of 100"));
+  assert_false(batch_offset_ok(&batch->side[0], 1, 10, 99, text, sizeof text));
+  assert_non_null(strstr(text, "q_len: is 100, but this spec's index arithmetic is exact up to 99"));
+  assert_true(batch_offset_ok(&batch->side[1], 3, 7, 10, text, sizeof text));
+  assert_false(batch_offset_ok(&batch->side[1], 2, 7, 10, text, sizeof text));
+  assert_non_null(strstr(text, "kv_offsets: has 3 elements, expected 2"));
+  assert_false(batch_offset_ok(&batch->side[1], 3, 11, 10, text, sizeof text));
+  luattn_batch_close(batch);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(options_are_checked), cmocka_unit_test(heads_agree_with_the_whole),
+                                     cmocka_unit_test(offsets_fit_the_whole)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
