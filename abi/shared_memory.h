@@ -19,7 +19,7 @@ typedef struct LayoutSizes {
   int elem;           /* simt: bytes of an element, 4 or 8 */
   int row, bwd_row;   /* backward on the tensor cores: bytes kept per query: struct Row (0 where nothing reads
                        * it), and BwdRow */
-  int line_elem, col; /* sm90 forward: bytes of a bias row's element, and of struct Col, where they are staged
+  int bias_elem, col; /* sm90 forward: bytes of a bias row's element, and of struct Col, where they are staged
                        * along the keys (templates/sm90/fwd/bias_staging.cuh); 0: not staged */
   int warps_n;        /* sm80 backward: warps along the keys */
   int has_terms;      /* simt: scores have a distance_term */
@@ -103,8 +103,8 @@ ABI_FN BwdSm80Layout bwd_sm80_layout(LayoutSizes s) {
  * them fit; O's boxes get the room that remains. */
 typedef struct FwdSm90Layout {
   int q, k, v;              /* bytes of a consumer's Q, of a stage of K, of V */
-  int lines, cols;          /* bytes per consumer, per stage, if they are staged */
-  int has_lines, has_cols;
+  int bias_rows, cols;          /* bytes per consumer, per stage, if they are staged */
+  int has_bias_rows, has_cols;
   int o_boxes;              /* O boxes of a warp: 16 rows of 64 channels each */
   int without_o, bytes;
 } FwdSm90Layout;
@@ -116,11 +116,11 @@ ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
   l.q = boxes * 64 * 128;
   l.k = boxes * s.tile_n * 128;
   l.v = boxes_v * s.tile_n * 128;
-  l.lines = 64 * (s.tile_n * s.line_elem + 16);
+  l.bias_rows = 64 * (s.tile_n * s.bias_elem + 16);
   l.cols = s.tile_n * s.col;
   l.without_o = groups * l.q + s.stages * (l.k + l.v) + 512;
-  l.has_lines = s.line_elem > 0 && l.without_o + groups * l.lines <= most;
-  if (l.has_lines) l.without_o += groups * l.lines;
+  l.has_bias_rows = s.bias_elem > 0 && l.without_o + groups * l.bias_rows <= most;
+  if (l.has_bias_rows) l.without_o += groups * l.bias_rows;
   l.has_cols = s.col > 0 && l.without_o + s.stages * l.cols <= most;
   if (l.has_cols) l.without_o += s.stages * l.cols;
   const int room = l.without_o < most ? (most - l.without_o) / (groups * o_box) : 0;

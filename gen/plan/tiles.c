@@ -61,7 +61,7 @@ static LayoutSizes sizes_of(const plan *p, const plan_rows *r) {
                        .elem = p->dtype == LUATTN_F64 ? 8 : 4,
                        .row = r->row_bytes,
                        .bwd_row = r->bwd_row_bytes,
-                       .line_elem = r->bias_row_bytes,
+                       .bias_elem = r->bias_row_bytes,
                        .col = r->col_bytes,
                        .warps_n = p->sm80_warps_n,
                        .has_terms = r->has_distance_term,
@@ -70,7 +70,7 @@ static LayoutSizes sizes_of(const plan *p, const plan_rows *r) {
 }
 
 bool tiles_have_bias_rows(const plan *p, const plan_rows *r) {
-  return fwd_sm90_layout(sizes_of(p, r)).has_lines;
+  return fwd_sm90_layout(sizes_of(p, r)).has_bias_rows;
 }
 
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {

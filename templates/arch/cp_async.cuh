@@ -1,13 +1,12 @@
-// arch/cp_async.cuh: cp.async and dynamic shared memory, for the simt family. A test on the host puts its
-// own in place of this file; hence a guard by name.
+// arch/cp_async.cuh: cp.async and dynamic shared memory, for the simt family. A host test replaces this file
+// by its own; hence the named include guard.
 #ifndef LUATTN_CP_ASYNC_CUH
 #define LUATTN_CP_ASYNC_CUH
 #include "arch/types.cuh"
 
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
-// Copies Bytes to address `dst` of shared memory. Where `valid` is false nothing is read and zeros are
-// written.
+// Copies Bytes to shared memory at `dst`. Where `valid` is false, reads nothing and writes zeros.
 template <int Bytes>
 LUATTN_FN void copy_async(u32 dst, const void *src, bool valid) {
   const int size = valid ? Bytes : 0;

@@ -4,39 +4,41 @@
 // Every instruction here exists from sm_80 on. Elem is half_t or bf16_t; accumulation is in f32.
 //
 // Fragments of mma.m16n8k16, with lane = 4 * g + t:
-//   A  16 x 16 (m, k): a[0] (g, 2t) a[1] (g + 8, 2t) a[2] (g, 2t + 8) a[3] (g + 8, 2t + 8), each with its right neighbour
-//   B  16 x 8  (k, n): b0 (2t, g) b1 (2t + 8, g), each with the element below it
+//   A  16 x 16 (m, k): a[0] (g, 2t) a[1] (g + 8, 2t) a[2] (g, 2t + 8) a[3] (g + 8, 2t + 8), each a k pair
+//   B  16 x 8  (k, n): b0 (2t, g) b1 (2t + 8, g), each a k pair
 //   C  16 x 8  (m, n): c[0] (g, 2t) c[1] (g, 2t + 1) c[2] (g + 8, 2t) c[3] (g + 8, 2t + 1)
-// Two C fragments side by side are, once rounded, an A fragment: the probabilities need no trip through
-// shared memory.
+// Two adjacent C fragments, once rounded, are an A fragment: P needs no round trip through shared memory.
 //
-// SharedTile<Cols> is a tile of 16-bit elements in shared memory, rows of Cols (a multiple of 16), in
-// chunks of 16 bytes. The chunks of a row are permuted so that the 8 rows that one ldmatrix reads at one
-// chunk column lie in 8 different groups of banks: with G the largest power of two up to 8 that divides the
-// chunks of a row, a row's bank group starts over every 8 / G rows, and chunk ^ (row / (8 / G) % G)
-// separates the rows that would meet.
+// SharedTile<Cols> is a tile of 16-bit elements in shared memory, rows of Cols (a multiple of 16), in chunks
+// of 16 bytes. The chunks of a row are swizzled so that the 8 rows that one ldmatrix reads at one chunk
+// column lie in 8 different bank groups: with G the largest power of two up to 8 that divides the chunks of a
+// row, a row's bank group repeats every 8 / G rows, and chunk ^ (row / (8 / G) % G) separates the rows that
+// would conflict.
 #pragma once
 #include "arch/types.cuh"
 
 LUATTN_FN u32 shared_address(const void *p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
-// ---- arithmetic --------------------------------------------------------------------------------------------------------
+// ---- arithmetic -------------------------------------------------------------------------------------------
 
 // c += a * b. b0 and b1 are the two halves of a B fragment.
 template <class Elem> LUATTN_FN void mma_16x8x16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  static_assert(same_type<Elem, half_t>::value || same_type<Elem, bf16_t>::value, "mma operands are f16 or bf16");
+  static_assert(same_type<Elem, half_t>::value || same_type<Elem, bf16_t>::value,
+                "mma operands are f16 or bf16");
   if constexpr (same_type<Elem, half_t>::value) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 }
 
-// The same over 8 elements, of which a[0], a[1] and b are the first halves of the fragments.
+// The same over k = 8; a[0], a[1] and b are the first halves of the fragments.
 template <class Elem> LUATTN_FN void mma_16x8x8(float *c, const u32 (&a)[2], u32 b) {
   if constexpr (same_type<Elem, half_t>::value) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
@@ -47,8 +49,8 @@ template <class Elem> LUATTN_FN void mma_16x8x8(float *c, const u32 (&a)[2], u32
   }
 }
 
-// c[i][n] and c[i][n + 1] += a[i] * b, with the B fragments of 16 columns as ldmatrix_x4 leaves them. Two
-// rows of fragments are one statement: the compiler takes time for each operand, and they share b.
+// c[i][n] and c[i][n + 1] += a[i] * b, with the B fragments of 16 columns as ldmatrix_x4 returns them. Two
+// rows of fragments are one asm statement: the compiler takes time for each operand, and they share b.
 #define LUATTN_MMA(TYPE, C, A, B) \
   "mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {" C "}, {" A "}, {" B "}, {" C "};\n"
 #define LUATTN_MMA_4(TYPE)                                                                          \
@@ -76,16 +78,17 @@ LUATTN_FN void mma_16_columns(float (&c)[M][N][4], int n, const u32 (&a)[M][4], 
 #undef LUATTN_MMA_4
 #undef LUATTN_MMA
 
-// Two floats rounded to nearest; `lo` takes the lower half.
+// Rounds two floats to nearest; `lo` becomes the lower half.
 template <class Elem> LUATTN_FN u32 pack(float lo, float hi) {
   u32 x;
-  if constexpr (same_type<Elem, half_t>::value) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
+  if constexpr (same_type<Elem, half_t>::value)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
   else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
   return x;
 }
 
-// Puts `gone` in place of the x_i whose bit i is not set. One statement, because the compiler takes time
-// for each.
+// Replaces by `gone` the x_i whose bit i is not set. One asm statement, because the compiler takes time for
+// each.
 LUATTN_FN void keep_4(float &x0, float &x1, float &x2, float &x3, u32 bits, float gone) {
   asm("{ .reg .pred p0, p1, p2, p3; .reg .b32 b0, b1, b2, b3;\n"
       "and.b32 b0, %4, 1; and.b32 b1, %4, 2; and.b32 b2, %4, 4; and.b32 b3, %4, 8;\n"
@@ -95,7 +98,7 @@ LUATTN_FN void keep_4(float &x0, float &x1, float &x2, float &x3, u32 bits, floa
       : "r"(bits), "f"(gone));
 }
 
-// ---- shared memory to fragments ----------------------------------------------------------------------------------------
+// ---- shared memory to fragments ---------------------------------------------------------------------------
 
 LUATTN_FN void ldmatrix_x4(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -117,18 +120,18 @@ template <int Cols_> struct SharedTile {
   LUATTN_FN u32 offset(u32 row, u32 chunk) { return (row * chunks + (chunk ^ swizzle(row))) * 16; }
 };
 
-// Where a lane points ldmatrix.x4 at the 16 x 16 block at (row0, col0) of a tile; row0 a multiple of 8,
-// col0 of 16.
-//   Straight: an A fragment from a tile stored (m, k), ldmatrix_x4;
-//             with trans, the B fragments {b0, b1} of columns n .. n + 7 in r[0], r[1] and of n + 8 .. n + 15 in r[2], r[3]
-//             from a tile stored (k, n).
+// A lane's ldmatrix.x4 address for the 16 x 16 block at (row0, col0) of a tile; row0 a multiple of 8, col0 of
+// 16.
+//   Straight: an A fragment from a tile stored (m, k), ldmatrix_x4; with trans, from a tile stored (k, n),
+//             the B fragments {b0, b1} of columns n .. n + 7 in r[0], r[1], and of n + 8 .. n + 15 in r[2],
+//             r[3].
 //   Crossed:  the same B fragments from a tile stored (n, k), ldmatrix_x4;
 //             with trans, an A fragment from a tile stored (k, m).
-// Only the xor depends on the lane and the column, so that an unrolled loop needs Cols / 16 (at most 4)
-// addresses and immediate offsets.
+// Only the xor depends on the lane and the column, so an unrolled loop needs Cols / 16 (at most 4) addresses
+// and immediate offsets.
 template <int Cols, bool Crossed> struct LanePointer {
   using Tile = SharedTile<Cols>;
-  u32 row_bytes, chunk; // this lane's row, and its chunk with the row's permutation
+  u32 row_bytes, chunk; // of this lane's row; its swizzled chunk
 
   __device__ __forceinline__ explicit LanePointer(u32 lane) {
     const u32 row = Crossed ? (lane & 7) + ((lane >> 4) << 3) : lane & 15;
@@ -143,22 +146,23 @@ template <int Cols, bool Crossed> struct LanePointer {
 };
 
 #if __CUDA_ARCH__ >= 900
-// An A fragment to shared memory, transposed: the lanes name 16 bytes each, 8 lanes for each 8 x 8 part in
-// the order of a[], of them the one of lane i for the part's column i.
+// Stores an A fragment to shared memory, transposed: each lane gives the address of 16 bytes, 8 lanes for
+// each 8 x 8 matrix in the order of a[], lane i of them for the matrix's column i.
 LUATTN_FN void store_transposed(u32 address, const u32 (&a)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
                :: "r"(address), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]) : "memory");
 }
-// Four 8 x 8 parts of a result, rounded, to shared memory: the lanes name a row each, 8 lanes for each part.
+// Stores four 8 x 8 matrices of a rounded result to shared memory: each lane gives a row's address, 8 lanes
+// for each matrix.
 LUATTN_FN void store_parts(u32 address, const u32 (&a)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                :: "r"(address), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]) : "memory");
 }
 #endif
 
-// ---- global to shared memory -------------------------------------------------------------------------------------------
+// ---- global to shared memory ------------------------------------------------------------------------------
 
-// 16 bytes; zeros, with `source` untouched, where !valid. Both addresses are multiples of 16.
+// Copies 16 bytes; writes zeros without reading `source` where !valid. Both addresses are multiples of 16.
 LUATTN_FN void cp_async_16(u32 destination, const void *source, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                :: "r"(destination), "l"(__cvta_generic_to_global(source)), "r"(valid ? 16 : 0) : "memory");
@@ -167,8 +171,8 @@ LUATTN_FN void cp_async_16(u32 destination, const void *source) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
                :: "r"(destination), "l"(__cvta_generic_to_global(source)) : "memory");
 }
-// Four times 16 bytes, `stride` bytes apart in global memory and Bytes in shared memory; zeros in place of
-// the i-th where i * Rows >= end. One statement, because the compiler takes time for each.
+// Copies four times 16 bytes, `stride` bytes apart in global memory and Bytes in shared memory; zeros for
+// copy i where i * Rows >= end. One asm statement, because the compiler takes time for each.
 template <int Rows, int Bytes>
 LUATTN_FN void cp_async_16_x4(u32 destination, u64 source, i64 stride, int end) {
 #define COPY(row, at)                                         \
@@ -181,19 +185,25 @@ LUATTN_FN void cp_async_16_x4(u32 destination, u64 source, i64 stride, int end) 
                : "memory");
 #undef COPY
 }
-// 4 bytes; both addresses are multiples of 4.
+// Copies 4 bytes; both addresses are multiples of 4.
 LUATTN_FN void cp_async_4(u32 destination, const void *source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
                :: "r"(destination), "l"(__cvta_generic_to_global(source)) : "memory");
 }
 LUATTN_FN void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most `Pending` of this thread's youngest groups are still under way.
-template <int Pending> LUATTN_FN void cp_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory"); }
+// Waits until at most `Pending` of this thread's latest groups are in flight.
+template <int Pending>
+LUATTN_FN void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
 
 // Registers and shared memory.
-LUATTN_FN void store_shared(u32 address, u32 x) { asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory"); }
+LUATTN_FN void store_shared(u32 address, u32 x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
 LUATTN_FN void store_shared_16(u32 address, float x, float y, float z, float w) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(address), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x), "f"(y), "f"(z), "f"(w)
+               : "memory");
 }
 LUATTN_FN u32 load_shared(u32 address) {
   u32 x;
@@ -207,20 +217,24 @@ LUATTN_FN uint4 load_shared_16(u32 address) {
   return x;
 }
 
-// x, but the compiler cannot know: what is computed from it is computed again rather than kept in registers.
+// Returns x, opaque to the compiler: values derived from it are recomputed rather than kept in registers.
 LUATTN_FN int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// first ? a : b, but never by a branch, which would part lanes whose shuffles have to stand once.
+// first ? a : b, but never by a branch, which would diverge before shuffles of the whole warp.
 LUATTN_FN float select(bool first, float a, float b) {
   float x;
-  asm("{.reg .pred p; setp.ne.s32 p, %3, 0; selp.f32 %0, %1, %2, p;}" : "=f"(x) : "f"(a), "f"(b), "r"(int(first)));
+  asm("{.reg .pred p; setp.ne.s32 p, %3, 0; selp.f32 %0, %1, %2, p;}"
+      : "=f"(x)
+      : "f"(a), "f"(b), "r"(int(first)));
   return x;
 }
 
-// ---- several warps -----------------------------------------------------------------------------------------------------
+// ---- several warps ----------------------------------------------------------------------------------------
 
 // A barrier among `threads` threads (whole warps). `id` 1 .. 15; 0 is __syncthreads.
-LUATTN_FN void named_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+LUATTN_FN void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}

@@ -1,15 +1,14 @@
-// arch/mma_registers.cuh: keeps fragments of mma.m16n8k16 in registers that PTX declares and NVVM does not
-// see.
+// arch/mma_registers.cuh: keeps fragments of mma.m16n8k16 in registers declared in PTX, invisible to NVVM.
 //
-// What NVVM spends its time on is values: an accumulator in a C++ array is a new one after every product and
-// at every join of every loop around it. Here accumulators are registers declared in PTX, which asm
-// statements name by number:
+// NVVM spends its time on values: an accumulator in a C++ array is a new value after every product and at
+// every join of every loop around it. Here accumulators are registers declared in PTX, which asm statements
+// name by number:
 //
-//     c<n>_0 .. 7   block n of C, 16 x 16: the fragments of its left and its right 8 columns (see arch/mma.cuh)
+//     c<n>_0 .. 7   block n of C, 16 x 16: the fragments of its left and right 8 columns (arch/mma.cuh)
 //     a<n>_0 .. 3   block n of A, 16 x 16
 //
-// A kernel calls declare_fragments() once, outside of all loops, and shares the numbers out itself. To ptxas
-// they are virtual registers like any others: it allocates, schedules and drops them. Numbers are template
+// A kernel calls declare_fragments() once, outside of all loops, and assigns the numbers itself. To ptxas
+// they are ordinary virtual registers, which it allocates, schedules and drops. Numbers are template
 // arguments because they become text; addresses are ordinary values.
 #pragma once
 #include "arch/mma.cuh"
@@ -36,9 +35,9 @@ LUATTN_FN void declare_fragments() {
 #define LUATTN_LEFT(n) "{c" n "_0,c" n "_1,c" n "_2,c" n "_3}"
 #define LUATTN_RIGHT(n) "{c" n "_4,c" n "_5,c" n "_6,c" n "_7}"
 
-// ---- products ----------------------------------------------------------------------------------------
+// ---- products ---------------------------------------------------------------------------------------------
 
-// Blocks First .. First + Count - 1.
+// Zeroes blocks First .. First + Count - 1.
 template <int First, int Count>
 LUATTN_FN void zero_blocks() {
 #define LUATTN_ZERO(i) "mov.f32 c%0_" i ", 0f00000000;"
@@ -50,7 +49,7 @@ LUATTN_FN void zero_blocks() {
 #undef LUATTN_ZERO
 }
 
-// Blocks A .. A + Count - 1 from shared memory, `step` bytes apart.
+// Loads blocks A .. A + Count - 1 from shared memory, `step` bytes apart.
 template <bool Trans, int A, int Count>
 LUATTN_FN void load_a(u32 address, u32 step) {
 #define LUATTN_LOAD(trans)                                                                                   \
@@ -73,7 +72,7 @@ LUATTN_FN void load_a(u32 address, u32 step) {
   LUATTN_HALF_MMA(type, LUATTN_LEFT(c), a, "{b_0,b_1}") \
   LUATTN_HALF_MMA(type, LUATTN_RIGHT(c), a, "{b_2,b_3}")
 
-// The same B as the product before, for further blocks of A.
+// Uses the same B as the previous product, for further blocks of A.
 template <class Elem, int Frags, int A, int C, int Step>
 LUATTN_FN void multiply_more() {
   if constexpr (Frags > 0) {
@@ -85,7 +84,7 @@ LUATTN_FN void multiply_more() {
   }
 }
 
-// Block C + f * Step += block A + f times the B of 16 columns that ldmatrix (Trans: with .trans) finds at
+// Block C + f * Step += block A + f times the B of 16 columns that ldmatrix (Trans: with .trans) loads from
 // `address`, for f = 0 .. Frags - 1.
 template <class Elem, bool Trans, int Frags, int A, int C, int Step>
 LUATTN_FN void multiply(u32 address) {
@@ -114,7 +113,7 @@ LUATTN_FN void multiply(u32 address) {
 #undef LUATTN_MMA
 #undef LUATTN_HALF_MMA
 
-// ---- elements ----------------------------------------------------------------------------------------
+// ---- elements ---------------------------------------------------------------------------------------------
 
 template <int C>
 LUATTN_FN void read_block(float (&x)[8]) {
@@ -145,9 +144,9 @@ LUATTN_FN void write_blocks(const float (*x)[8]) {
     write_blocks<C + 1, Count - 1>(x + 1);
   }
 }
-// The elements of Tiles blocks side by side, Frags times, as octets of columns that a loop goes through: a
-// lane's elements of the first octet, and all octets one place to the left, x the last. After as many turns
-// as there are each is in its place.
+// Rotates the elements of Tiles adjacent blocks, Frags times, as octets of columns, for a rolled loop:
+// returns a lane's elements of the first octet, moves all octets one to the left, and x becomes the last.
+// After as many rotations as octets each is in its place.
 template <int C, int Tiles, int Frags, int R = 0, int Rows>
 LUATTN_FN void first_octet(float (&x)[2][Rows]) {
   if constexpr (2 * Frags > R) {
@@ -173,9 +172,9 @@ LUATTN_FN void next_octet(const float (&x)[2][Rows]) {
 }
 #undef LUATTN_MOVE_LEFT
 
-// Exclusive or of blocks C .. C + Count - 1 with `zero`, a 0 that ptxas does not know for one: into other
-// registers than those that a loop before it turned them through. ptxas would take the same, and copy what
-// comes along another way, without that loop, to them.
+// Exclusive or of blocks C .. C + Count - 1 with `zero`, a 0 that is opaque to ptxas, so that a loop that
+// rotated them and the code after it use different registers. Otherwise ptxas would use the same ones, and
+// copy values that arrive by another path, without the loop, into them.
 template <int C, int Count>
 LUATTN_FN void set_apart(int zero) {
 #define LUATTN_XOR(i) "xor.b32 c%1_" i ", c%1_" i ", %0;"
@@ -188,7 +187,7 @@ LUATTN_FN void set_apart(int zero) {
 #undef LUATTN_XOR
 }
 
-// Zeros in blocks X + i and Y + i where kept[i] is 0, i = 0 .. Count - 1.
+// Zeroes blocks X + i and Y + i where kept[i] is 0, i = 0 .. Count - 1.
 template <int X, int Y, int Count>
 LUATTN_FN void drop_blocks(const u32 (*kept)[8]) {
 #define LUATTN_DROP(i) \
@@ -205,16 +204,16 @@ LUATTN_FN void drop_blocks(const u32 (*kept)[8]) {
 #undef LUATTN_DROP
 }
 
-// ---- shares of a product -----------------------------------------------------------------------------
+// ---- partition of a product -------------------------------------------------------------------------------
 
-// What the warps of a block load for a product of rows x cols, `along` of them side by side along the rows,
-// the others along the columns, in 16-column tiles.
+// Loads per block for a product of rows x cols in 16-column tiles, with `along` warps side by side along the
+// rows and the others along the columns.
 LUATTN_FN constexpr int split_cost(int rows, int cols, int warps, int along) {
   const int along_cols = warps / along, tiles = (cols / 16 + along_cols - 1) / along_cols;
   const int idle = tiles * along_cols - cols / 16;
   return (rows / along + tiles * 16) * warps + idle * 1024;
 }
-// The number along the rows that loads least among those without idle warps.
+// The number of warps along the rows with the fewest loads, among partitions without idle warps.
 LUATTN_FN constexpr int split_of(int rows, int cols, int warps) {
   int best = 1;
   for (int i = 2; i <= warps; i *= 2)
@@ -224,10 +223,10 @@ LUATTN_FN constexpr int split_of(int rows, int cols, int warps) {
   return best;
 }
 
-// ---- results -----------------------------------------------------------------------------------------
+// ---- results ----------------------------------------------------------------------------------------------
 
-// Block C to rows of Pitch floats, `out` being where this lane's first number goes, as far as there are so
-// many rows from that one on and so many columns from the block's first on.
+// Stores block C to rows of Pitch floats; `out` is where this lane's first number goes. Stops after the given
+// rows and columns.
 template <int C, int Pitch>
 LUATTN_FN void store_block(float *out, int rows, int columns) {
   asm volatile(
@@ -242,7 +241,7 @@ LUATTN_FN void store_block(float *out, int rows, int columns) {
       : "memory");
 }
 
-// Block C, rounded, as block A of a product that sums over its columns.
+// Rounds block C to block A of a product that sums over C's columns.
 template <class Elem, int A, int C>
 LUATTN_FN void round_block() {
 #define LUATTN_ROUND(type)                                               \
@@ -266,7 +265,7 @@ LUATTN_FN void scale_block(float factor) {
 #undef LUATTN_SCALE
 }
 
-// Where a lane points store_a for the block at (row0, col0).
+// A lane's store_a address for the block at (row0, col0).
 template <int Cols>
 LUATTN_FN u32 store_pointer(u32 tile, u32 row0, u32 col0, u32 lane) {
 #if __CUDA_ARCH__ >= 900
@@ -275,20 +274,20 @@ LUATTN_FN u32 store_pointer(u32 tile, u32 row0, u32 col0, u32 lane) {
   return tile + SharedTile<Cols>::offset(row0 + lane / 4, col0 / 8) + lane % 4 * 4;
 #endif
 }
-// From there to `tiles` blocks further right, where adding them to the block's number carries nothing.
+// That address moved `tiles` blocks to the right, where adding them to the block's number does not carry.
 template <int Cols>
 LUATTN_FN u32 beside(u32 pointer, int tiles) {
   constexpr int low = SharedTile<Cols>::group - 1;
   return (pointer ^ u32(tiles * 2 & low) * 16) + u32(tiles * 2 & ~low) * 16;
 }
-// Block A to shared memory, in a tile stored (m, k).
+// Stores block A to shared memory, in a tile stored (m, k).
 template <int Cols, int A>
 LUATTN_FN void store_a(u32 address) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], " LUATTN_A("%1") ";" ::"r"(address), "n"(A)
                : "memory");
 #else
-  constexpr int below = 8 * Cols * 2;  // 8 rows down, where the permutation is the same; ^ 16: the next chunk
+  constexpr int below = 8 * Cols * 2;  // 8 rows down, where the swizzle is the same; ^ 16: the next chunk
   asm volatile(
       "st.shared.b32 [%0], a%3_0; st.shared.b32 [%0 + %2], a%3_1;"
       "st.shared.b32 [%1], a%3_2; st.shared.b32 [%1 + %2], a%3_3;" ::"r"(address),
@@ -297,9 +296,9 @@ LUATTN_FN void store_a(u32 address) {
 #endif
 }
 
-// Adds a lane's share of the upper (Half = 0) or lower (1) 8 rows of block C to global memory, each number
-// atomically: with `wide` 4 numbers, `next` bytes apart where they are added one by one (before sm_90),
-// without it the 2 of the left 8 columns.
+// Adds a lane's share of the upper (Half = 0) or lower (1) 8 rows of block C to global memory by atomics:
+// with `wide` 4 numbers, `next` bytes apart where they are added one by one (before sm_90), without it the 2
+// of the left 8 columns.
 template <int C, int Half, bool Wide>
 LUATTN_FN void add_half(float *slot, i64 next) {
 #if __CUDA_ARCH__ >= 900

@@ -1,11 +1,11 @@
-// arch/o_registers.cuh: keeps O of a forward kernel in registers that PTX declares and NVVM does not see,
-// for the reason that arch/mma_registers.cuh gives.
+// arch/o_registers.cuh: keeps O of a forward kernel in registers declared in PTX, invisible to NVVM, for the
+// reason given in arch/mma_registers.cuh.
 //
-//     o<n>_0 .. 7   block n, 16 columns of O of the rows that a thread has: sm80/o_mma.cuh and sm90/fwd/o_wgmma.cuh say
-//                   in which order
+//     o<n>_0 .. 7   block n, 16 columns of O of the rows that a thread has, in the order of sm80/o_mma.cuh or
+//                   sm90/fwd/o_wgmma.cuh
 //
-// A kernel calls declare_out() once, outside of all loops. Blocks are counted by template arguments, because
-// their numbers become text.
+// A kernel calls declare_out() once, outside of all loops. Block numbers are template arguments, because they
+// become text.
 #pragma once
 #include "arch/types.cuh"
 
@@ -16,7 +16,7 @@ LUATTN_FN void declare_out() {
 #undef OUT
 }
 
-// Eight blocks are one statement, because the compiler takes time for each.
+// Eight blocks are one asm statement, because the compiler takes time for each.
 #define LUATTN_BLOCK(f, n) f(n, "0") f(n, "1") f(n, "2") f(n, "3") f(n, "4") f(n, "5") f(n, "6") f(n, "7")
 #define LUATTN_EIGHT(n) \
   "n"(n), "n"((n) + 1), "n"((n) + 2), "n"((n) + 3), "n"((n) + 4), "n"((n) + 5), "n"((n) + 6), "n"((n) + 7)
@@ -37,8 +37,8 @@ LUATTN_FN void zero_out() {
 #undef ZERO
 }
 
-// Blocks First .. First + Count - 1; of a thread's two rows the upper one is multiplied by `upper`,
-// the other by `lower`.
+// Rescales blocks First .. First + Count - 1; the upper one of a thread's two rows by `upper`, the other by
+// `lower`.
 template <int First, int Count>
 LUATTN_FN void scale_out(float upper, float lower) {
 #define SCALE(n, i, factor) "mul.f32 o" n "_" i ", o" n "_" i ", " factor ";"

@@ -19,12 +19,12 @@ LUATTN_FN bool allows_16_bytes(const LuattnTensor &t) {
 }
 LUATTN_FN bool allows_16_bytes(const void *p) { return (u64(p) & 15) == 0; }
 
-// How many elements a thread accesses at once in the small kernels. The runtime refuses tensors of 16-bit
-// elements that do not allow 16 bytes, and their head dims are multiples of 8.
+// Elements per access of the small kernels. The runtime refuses tensors of 16-bit elements that do not allow
+// 16 bytes, and their head dims are multiples of 8.
 template <class Elem>
 inline constexpr int per_access = sizeof(Elem) == 2 ? 8 : 1;
 
-// N elements, in accesses of 16 bytes where N elements are that many.
+// Loads N elements, by 16 bytes at a time where they fill them.
 template <class T, int N>
 struct Pack {
   static constexpr int each = N * sizeof(T) < 16 ? N : 16 / int(sizeof(T));
@@ -37,7 +37,7 @@ struct Pack {
 #pragma unroll
     for (int i = 0; i < N / each; ++i) part[i] = reinterpret_cast<const Part *>(p)[i];
   }
-  // What the kernel reads once and nobody writes meanwhile: it does not stay in the L1 cache.
+  // Loads data that is read once and never written meanwhile, without keeping it in the L1 cache.
   __device__ __forceinline__ void load_once(const T *p) {
     static_assert(sizeof(Part) == 16);
 #pragma unroll
@@ -55,7 +55,7 @@ struct Pack {
   }
 };
 
-// How an accumulator of a head, q_len x Dim, is ordered: row by row. sink/dq_acc.cuh has other orders.
+// The row-major layout of a head's accumulator, q_len x Dim. sink/dq_acc.cuh has other layouts.
 struct PlainRows {
   static constexpr bool zeroes = false;
   static constexpr bool writes = false;

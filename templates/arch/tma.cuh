@@ -1,11 +1,10 @@
-// arch/tma.cuh: bulk tensor copies, the barriers that they complete on, and what else a warp-specialised
-// kernel needs of sm_90a's PTX.
+// arch/tma.cuh: TMA copies, mbarriers, and other PTX of sm_90a for warp-specialised kernels.
 //
-// A barrier (mbarrier) is 8 bytes of shared memory, named by its address. A phase ends, and the next begins,
-// when as many threads have arrived as barrier_init says and all bytes have come that arrivals announced. A
-// waiter names the parity of the phase whose end it waits for: 0 for the first one, 1 for the second, and so
-// on in turn. Waiting for parity 1 on a new barrier returns at once. Who has waited sees what was written
-// before the arrivals, and what the copies wrote.
+// An mbarrier is 8 bytes of shared memory, identified by its address. A phase ends, and the next begins, when
+// as many threads have arrived as barrier_init says and all announced bytes have been copied. A waiter gives
+// the parity of the phase whose end it waits for: 0 for the first one, 1 for the second, and so on
+// alternately. Waiting for parity 1 on a new barrier returns at once. After a wait, writes before the
+// arrivals and those of the copies are visible.
 #pragma once
 #include "arch/types.cuh"
 #include "abi/params.h"
@@ -13,17 +12,17 @@
 LUATTN_FN void barrier_init(u32 barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// After the initialisation of barriers, before the block's threads meet: TMA sees them.
+// Makes initialised barriers visible to TMA; called before the block synchronises.
 LUATTN_FN void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 LUATTN_FN void barrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and lets the phase wait for `bytes` more.
+// Arrives, and adds `bytes` to what the phase expects.
 LUATTN_FN void barrier_arrive_expect(u32 barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// Lets the phase wait for `bytes` more; somebody's arrival is still to come.
+// Adds `bytes` to what the phase expects, without arriving.
 LUATTN_FN void barrier_expect(u32 barrier, int bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -37,10 +36,10 @@ LUATTN_FN void barrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// An early look at a barrier. barrier_peek asks once, and unlike a wait never puts the thread to sleep;
+// Early test of a barrier. barrier_peek tests once, and unlike a wait never suspends the thread;
 // barrier_wait_peeked waits for the same phase later, and costs next to nothing where the peek found it
-// ended. The answer takes more than a hundred cycles, and stays in a predicate that PTX alone knows, one of
-// four by its number `Which`: as a value of C++ it would be awaited at once.
+// ended. The result takes more than a hundred cycles, and stays in one of four predicates that only PTX
+// knows, selected by `Which`: as a C++ value it would be awaited at once.
 LUATTN_FN void barrier_peeks_init() {
   asm volatile(
       ".reg .pred ended_<4>;\nmov.pred ended_0, 0;\nmov.pred ended_1, 0;\nmov.pred ended_2, 0;\n"
@@ -62,8 +61,9 @@ LUATTN_FN void barrier_wait_peeked(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// Copies a box of a TMA descriptor, its first element at (channel, position, head, batch), to `dst`. What lies
-// outside of the tensor becomes 0 and is not read. Counts the whole box's bytes on `barrier`. One thread.
+// Copies a box of a TMA descriptor, its first element at (channel, position, head, batch), to `dst`. Elements
+// outside of the tensor become 0 without being read. Counts the whole box's bytes on `barrier`. Called by one
+// thread.
 LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, int position,
                            int head, int batch) {
   asm volatile(
@@ -73,8 +73,8 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       : "memory");
 }
 
-// Copies a box from `src` back to where the map says, leaving out what lies outside of the tensor;
-// bulk_commit closes its group, too. One thread.
+// Copies a box from `src` back to where the TMA descriptor says, leaving out what lies outside of the tensor;
+// bulk_commit closes its group, too. Called by one thread.
 LUATTN_FN void tensor_store(u32 src, const LuattnTensorMap &map, int channel, int position, int head,
                             int batch) {
   asm volatile(
@@ -84,7 +84,7 @@ LUATTN_FN void tensor_store(u32 src, const LuattnTensorMap &map, int channel, in
 }
 
 // Copies `bytes` from global to shared memory; both addresses and the size are multiples of 16. Counts them
-// on `barrier`. One thread.
+// on `barrier`. Called by one thread.
 LUATTN_FN void bulk_load(u32 dst, const void *src, int bytes, u32 barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
@@ -92,15 +92,15 @@ LUATTN_FN void bulk_load(u32 dst, const void *src, int bytes, u32 barrier) {
       : "memory");
 }
 
-// What this thread has written to shared memory, wgmma and TMA may read after a barrier.
+// Makes this thread's writes to shared memory visible to wgmma and TMA, after a barrier.
 LUATTN_FN void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// What this thread has seen of global memory came before what it now has TMA do there.
+// Orders this thread's view of global memory before the TMA operations that it issues next.
 LUATTN_FN void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// Adds `bytes` / 4 floats in shared memory to as many in global memory, if `there`; both addresses and the
-// size are multiples of 16. One thread. bulk_commit closes a group of those it has issued; bulk_wait_read
-// waits until all of them have been read, so that what they read may be written
-// anew, bulk_wait until they have been added.
+// Adds `bytes` / 4 floats in shared memory to global memory, if `there`; both addresses and the size are
+// multiples of 16. Called by one thread. bulk_commit closes a group of those that it has issued;
+// bulk_wait_read waits until all of them have read their source, which may then be overwritten, bulk_wait
+// until they have been added.
 LUATTN_FN void bulk_add(float *dst, u32 src, int bytes, bool there) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
@@ -109,7 +109,7 @@ LUATTN_FN void bulk_add(float *dst, u32 src, int bytes, bool there) {
       "r"(src), "r"(bytes), "r"(int(there))
       : "memory");
 }
-// Copies `bytes` from shared to global memory, in the same way.
+// Copies `bytes` from shared to global memory, likewise.
 LUATTN_FN void bulk_store(void *dst, u32 src, int bytes, bool there) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
@@ -122,8 +122,8 @@ LUATTN_FN void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "m
 LUATTN_FN void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 LUATTN_FN void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
-// Registers a thread may have from here on, a multiple of 8; every warp of the warpgroup calls it.
-// registers_up waits until others have given up as many.
+// Sets the registers of a thread, a multiple of 8; every warp of the warpgroup calls it. registers_up waits
+// until others have released as many.
 template <int Count>
 LUATTN_FN void registers_down() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
@@ -133,7 +133,7 @@ LUATTN_FN void registers_up() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
 }
 
-// Named barriers 1 to 15: `threads` threads meet, of which those that only arrive go on.
+// Named barriers 1 to 15, of `threads` threads, some of which may only arrive and not wait.
 LUATTN_FN void named_sync(int name, int threads) {
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }

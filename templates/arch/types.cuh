@@ -10,7 +10,8 @@ using i64 = long long;
 #define LUATTN_FN static __device__ __forceinline__
 #define LUATTN_OUTLINED static __device__ __noinline__  // one copy, called: for hooks too large to inline
 
-// What a function called out of line returns: by value, because a reference would force its target to memory.
+// The return value of an outlined function: a struct returned by value, because a reference would force its
+// target to memory.
 template <class Real, int N> struct Results { Real x[N]; };
 
 struct half_t { u16 bits; };  // IEEE binary16
@@ -34,7 +35,8 @@ LUATTN_FN float to_real(half_t x) {
 }
 
 template <class T> LUATTN_FN T from_real(double x) {
-  static_assert(same_type<T, double>::value || same_type<T, float>::value, "half types are written from float");
+  static_assert(same_type<T, double>::value || same_type<T, float>::value,
+                "half types are written from float");
   return T(x);
 }
 template <class T> LUATTN_FN T from_real(float x) {
@@ -53,7 +55,7 @@ template <class T> LUATTN_FN T from_real(float x) {
 
 LUATTN_FN constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// What the layout of a kernel's shared memory depends on: of the plan, besides what `s` says of the spec.
+// The plan's part of a shared-memory layout's parameters, added to the spec's part in `s`.
 template <class Config> LUATTN_FN constexpr LayoutSizes layout_sizes(LayoutSizes s = {}) {
   s.head_dim = Config::head_dim;
   s.head_dim_v = Config::head_dim_v;
@@ -65,18 +67,19 @@ template <class Config> LUATTN_FN constexpr LayoutSizes layout_sizes(LayoutSizes
   return s;
 }
 
-// A launch gives a kernel the dynamic shared memory that the plan reckons with: at least what its layout
-// takes, which is of the same text (abi/shared_memory.h). Templates' own tests have a Config that leaves it
-// open.
+// A launch gives a kernel the dynamic shared memory that the plan computed: at least its layout, from the
+// same source (abi/shared_memory.h). The templates' own tests have a Config that leaves it open.
 template <class Config, int Bytes> LUATTN_FN constexpr bool has_shared() {
   if constexpr (requires { Config::shared_bytes; })
-    static_assert(Bytes <= Config::shared_bytes, "the plan gives a kernel less shared memory than its layout takes");
+    static_assert(Bytes <= Config::shared_bytes,
+                  "the plan gives a kernel less shared memory than its layout takes");
   return true;
 }
 
 template <class T> LUATTN_FN T min_of(T a, T b) { return a < b ? a : b; }
 template <class T> LUATTN_FN T max_of(T a, T b) { return a > b ? a : b; }
-LUATTN_FN float max_of(float a, float b) { return fmaxf(a, b); }  // one FMNMX; the ternary is two instructions
+LUATTN_FN float max_of(float a, float b) { return fmaxf(a, b); }  // one FMNMX; the ternary is two
+                                                                  // instructions
 LUATTN_FN double max_of(double a, double b) { return fmax(a, b); }
 
 LUATTN_FN void atomic_add(float *p, float x) { atomicAdd(p, x); }

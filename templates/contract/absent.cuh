@@ -1,11 +1,11 @@
-// contract/absent.cuh: what a spec lacks. A generated struct names each of these that holds among its bases,
-// so that absence is written down. They hold constants alone: a hook that is absent does not exist, and a
-// kernel that calls it without asking first does not compile.
+// contract/absent.cuh: types for what a spec lacks. A generated struct has each that applies among its bases,
+// so that absence is explicit. They hold only constants: an absent hook does not exist, and a kernel that
+// calls it without testing its constant does not compile.
 #pragma once
 
 // ---- mask ----
 
-// No mask: a row keeps one interval, [0, kv_len), which a kernel need not ask for.
+// No mask: a row keeps one interval, [0, kv_len), for which a kernel need not call a hook.
 struct EveryKv {
   static constexpr bool has_mask = false, keep_is_cheap = true, only_keep_reads_row = false;
   static constexpr bool row_from_start = true;
@@ -17,42 +17,42 @@ struct EveryKv {
 struct NoDataPart {
   static constexpr bool has_data_part = false, rows_need_full_data = false, columns_need_full_data = false;
 };
-// No intervals say what a row, or a column, keeps: only `keep` does; or no kernel of the pass asks.
+// No mask intervals: only `keep` decides; or no kernel of the pass uses them.
 struct NoRowIntervals {
   static constexpr int row_intervals = 0, row_period = 0;
   static constexpr bool row_from_start = false;
 };
 struct NoColumnIntervals { static constexpr int column_intervals = 0, column_period = 0; };
-// The mask reads no integer input of which blocks have minima and maxima.
+// The mask reads no integer input with block minima and maxima.
 struct NoBlockBounds { static constexpr int num_block_bounds = 0; };
 
 // ---- score ----
 
 // Backward: scores are a part of `grad`.
 struct ScoreInGrad { static constexpr bool has_score = false, has_row_shift = false; };
-// Nothing of a score depends on the distance alone, and is long.
+// No long part of a score depends only on the distance.
 struct NoDistanceTerm { static constexpr bool has_distance_term = false; };
-// No input is read along the keys. The type is for buffers, which are empty then.
+// No bias row. The type is for buffers, which are then empty.
 struct NoBiasRow {
   static constexpr bool has_bias_row = false, bias_row_shared = false;
   using BiasElem = float;
 };
-// Scores lack nothing that a row's elements have in common in a tile.
+// Scores are complete: no shift is left to the row.
 struct NoRowShift { static constexpr bool has_row_shift = false; };
-// No tile is known to be without weight.
+// No bound of scores proves that a tile is negligible.
 struct NoScoreBounds { static constexpr bool has_score_bounds = false; };
 
 // ---- online function ----
 
-// Backward: the online function has been run.
+// Backward: forward has run the online function.
 struct NoOnline { static constexpr bool has_online = false; };
-// O is never multiplied by a factor between tiles.
+// O is never rescaled.
 struct NoRescale { static constexpr bool has_rescale = false; };
-// The maximum is taken with each tile, or there is none.
+// The maximum is updated with each tile, or there is none.
 struct NoLazyRescaling { static constexpr bool lazy_rescaling = false; };
-// No cheaper weights where all dots of a tile are small.
+// No cheaper P where all dots of a tile are small.
 struct NoSoftcapPoly { static constexpr bool has_softcap_poly = false; };
-// A row has no lse; forward leaves backward no numbers of a row besides.
+// A row has no lse, and forward saves nothing for backward.
 struct NoLse { static constexpr bool has_lse = false; };
 struct NoSavedRows { static constexpr int num_saved = 0; };
 
@@ -62,12 +62,12 @@ struct NoSavedRows { static constexpr int num_saved = 0; };
 struct NoGrad { static constexpr bool has_grad = false; };
 // No gradient of a parameter is summed in Acc.
 struct NoAccumulators { static constexpr int num_acc = 0; };
-// `grad` adds to no gradient of a parameter.
+// `grad` adds to no parameter gradient.
 struct NoElementGrads { static constexpr bool grad_adds = false, grad_adds_to_memory = false; };
-// Sums at one distance: no tile adds all of them to one place; their places lie in no line.
+// Distance sums: no tile adds all of them to one place, and no gradient row holds their places.
 struct NoSameBucket { static constexpr bool may_be_same_bucket = false; };
 struct NoDistanceGradRow { static constexpr int distance_step = 0; };
-// Gradients of pairs do not lie in lines along the keys.
+// Gradients of pair biases do not lie in rows along the keys.
 struct NoPairGradRow {
   static constexpr bool pair_grads_in_rows = false, pair_grads_pitched = false;
   static constexpr int pair_grads_input = -1;

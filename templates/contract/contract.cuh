@@ -1,19 +1,18 @@
-// contract/contract.cuh: what a generated Spec and Config give, and all that a kernel may use of them.
+// contract/contract.cuh: what a generated Spec and Config provide, and all that a kernel may use of them.
 //
 // A kernel is a template over <class Spec, class Config>. gen/emit writes one Spec (spec.cuh) and one Config
-// (config.cuh) for each compilation; example/spec.cuh is one written by hand. A Spec is its parts, one after
-// the other:
+// (config.cuh) for each compilation; example/spec.cuh is one written by hand. A Spec is composed of parts:
 //
 //     struct Spec : Mask, Score, Online, Grad, Mods {};
 //
 // each a struct of constants and hooks, for which a file of this folder has a concept. What a spec lacks is a
 // type as well (absent.cuh): a whole part (`EveryKv`, `NoGrad`, `NoMods`) or a base of one (`struct Score :
-// NoBiasRow, ..`). So a hook exists where its constant says so, and nowhere else; nothing has a default. The
-// first line of every kernel says which Spec it takes (`static_assert(ForwardSpec<Spec>)`).
+// NoBiasRow, ..`). So a hook exists exactly where its constant says so; nothing has a default. The first line
+// of every kernel says which Spec it takes (`static_assert(ForwardSpec<Spec>)`).
 //
-// The same contract serves every kernel family. A hook is inlined, or, where it is large, hands values (never
-// references, which would force a kernel's registers to memory) to a function of the same Spec,
-// `<hook>_outlined`, and is inlined itself. A kernel need not know.
+// The same contract serves every kernel family. A hook is inlined, or, where it is large, passes values
+// (never references, which would force a kernel's registers to memory) to a function of the same Spec,
+// `<hook>_outlined`, and is inlined itself. Kernels need not know.
 #pragma once
 #include "contract/grad.cuh"
 #include "contract/mask.cuh"
@@ -21,14 +20,14 @@
 #include "contract/online.cuh"
 #include "contract/score.cuh"
 
-// What all parts have in common: Real, in which a kernel accumulates; and what the generator could hoist. `p`
-// is the kernel's parameter block, `s` a Site.
+// Common to all parts: Real, the type in which a kernel accumulates; and the values that the generator
+// hoisted. `p` is the kernel's parameter block, `s` a Site.
 //   Head head(p, s)      once per (b, h)
 //   Row row(p, s, head, q)
 //                        once per row, q < q_len
 //   Col col(p, s, head, kv)
-//                        once per column; like score, it may be called for kv past the end, and what it gives
-//                        is then dropped: loads clamp their indices
+//                        once per column; like score, it may be called for kv past the end, whose result
+//                        is dropped: loads clamp their indices
 template <class S>
 concept Hoists = requires(const LuattnParams &p, const Site &s, const typename S::Head &head, int at) {
   typename S::Real;
@@ -48,12 +47,12 @@ concept BackwardSpec = ValidSpec<S> && S::has_grad;
 // Config: named constants.
 //   Elem                 the storage type: float, double, half_t, bf16_t
 //   head_dim, head_dim_v, tile_m, tile_n, threads, stages
-//                        and what one family alone needs, named for it
+//                        and those of only one family, named after it
 //   fast_math            approximate functions are allowed
 //   wants_dq, wants_dk, wants_dv, wants_inputs, wants_scalars
 //                        backward: what is computed
 //   accumulates_dq       luattn_dkdv adds into dq_acc, there is no luattn_dq
 //   deterministic        the same bits in every run: work/dq_order.cuh, ops/reproducible_sum.cuh
-//   dq_first_store       nobody zeroes dq_acc: sm90/bwd/dq_first_store.cuh
+//   dq_first_store       dq_acc is not zeroed: sm90/bwd/dq_first_store.cuh
 //   LUATTN_WGMMA_WIDTHS  a macro: which widths of arch/wgmma.cuh a kernel uses, where the generator knows
 //                        them

@@ -1,8 +1,8 @@
 // contract/mask.cuh: the mask: which elements count, and what is known of rows, columns and tiles without
-// asking for each.
+// evaluating it for each element.
 //
-// What is not kept has no influence on anything. (v must be finite, in backward also q, k and dO: in a tile
-// that is partly kept, a weight of 0 times infinity is NaN.)
+// Elements that are not kept have no influence on anything. (v must be finite, in backward also q, k and dO:
+// in a tile that is partly kept, a weight of 0 times infinity is NaN.)
 #pragma once
 #include "contract/absent.cuh"
 #include "ops/hook_types.cuh"
@@ -10,13 +10,13 @@
 // Constants
 //   has_mask             false: EveryKv
 //   keep_is_cheap        keep takes a few instructions and no memory: worth unrolling
-//   only_keep_reads_row  in forward, keep alone reads Row, and a few instructions fill it
-//   row_intervals        which kv of a row are kept: 0, those that keep says; 1, all of row_interval; 2, also
+//   only_keep_reads_row  in forward, only keep reads Row, and a few instructions fill it
+//   row_intervals        mask intervals of a row: 0, only keep decides; 1, all of row_interval; 2, also
 //                        all of second_row_interval
 //   row_from_start       row_interval begins at 0
-//   row_period           0, or: of these only those whose kv mod row_period lies in row_remainders
+//   row_period           0, or: of these only the kv whose remainder mod row_period lies in row_remainders
 //   column_intervals, column_period
-//                        which q of a column are kept, likewise
+//                        the q that a column keeps, likewise
 //   has_data_part        a part of the mask reads memory along positions (data_class), another does not
 //                        (position_class)
 //   rows_need_full_data, columns_need_full_data
@@ -24,20 +24,20 @@
 //   num_block_bounds     block bounds: minima and maxima of blocks of the integer inputs that the mask reads.
 //                        Number i covers input block_bounds_input(i) along its last axis,
 //                        block_bounds_axis(i), in blocks of block_bounds_size(i). The axes before it,
-//                        flattened, are the rows of params.scratch.stats[i]; an axis of size 1 has index 0 there,
-//                        whatever b or h is. {min, max} of block j of row r lies at [(r * blocks + j) * 2]
+//                        flattened, are the rows of params.scratch.stats[i]; an axis of size 1 has index 0,
+//                        whatever b or h is. {min, max} of block j of row r is at [(r * blocks + j) * 2]
 //   walk_rows, walk_columns
-//                        with block bounds, tile functions are asked about one tile of this size or a part of
+//                        with block bounds, tile functions are called for one tile of this size or a part of
 //                        it, in a grid that begins at position 0
 //
 // Hooks
-//   keep                 for positions past the ends the result is dropped (simt asks for none)
+//   keep                 for positions past the ends the result is dropped (simt calls it for none)
 //   tile_class           bounds are inclusive and inside the lengths. An EMPTY tile keeps nothing, a FULL one
 //                        drops nothing
 //   kv_range             every kept kv of these rows lies inside, and inside [0, kv_len)
 //   q_range              backward: likewise every kept q of these columns
 //   data_class, position_class
-//                        of the two parts of the mask, which together are it
+//                        of the two parts of the mask, whose conjunction is the mask
 //   row_interval, second_row_interval, column_interval, second_column_interval
 //                        inside the lengths
 //   row_remainders, column_remainders
@@ -69,7 +69,7 @@ concept ValidMask =
       { S::keep_is_cheap && S::only_keep_reads_row && S::row_from_start };
     };
 
-// What rows q0 .. q1 may keep, and columns kv0 .. kv1, where there may be no mask.
+// The kv that rows q0 .. q1 may keep, and the q of columns kv0 .. kv1; also defined without a mask.
 template <class Spec>
 LUATTN_FN Range kept_keys(const LuattnParams &p, const Site &s, int q0, int q1) {
   if constexpr (Spec::has_mask) return Spec::kv_range(p, s, q0, q1);

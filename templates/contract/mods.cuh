@@ -4,8 +4,8 @@
 #include "contract/absent.cuh"
 #include "ops/hook_types.cuh"
 
-// The _grad hooks, of backward, return d loss / d x and add gradients of parameters; g = d loss / d x'. In
-// params, dq_acc and dk_acc hold that without the factor scale, dv_acc as it is; luattn_finish multiplies.
+// The _grad hooks, of backward, return d loss / d x and add parameter gradients; g = d loss / d x'. dq_acc
+// and dk_acc hold that without the factor scale, dv_acc as it is; luattn_finish multiplies.
 template <class S, class Real = typename S::Real>
 concept ValidMods = requires(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d) {
   requires S::has_query_mod == requires { Real(S::query_mod(p, s, x, i, d)); };

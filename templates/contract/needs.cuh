@@ -1,8 +1,8 @@
-// contract/needs.cuh: which gradients a backward image computes, and by which of its kernels.
+// contract/needs.cuh: which gradients a backward image computes, and in which of its kernels.
 #pragma once
 #include "contract/contract.cuh"
 
-// What a backward image computes. The parameters of an input mod get their gradients in finish, from the
+// The gradients that a backward image computes. An input mod's parameters take theirs in finish, from the
 // gradient of the modified tensor, whether or not the caller wants that of the tensor itself.
 template <class Spec, class Config>
 struct Needs {
@@ -19,7 +19,7 @@ struct Needs {
   static constexpr bool finish_k = dk && Spec::has_key_mod, finish_v = dv && Spec::has_value_mod;
 };
 
-// Which gradients of parameters are sums of dS that a kernel makes from the tile of dS in shared memory
+// The parameter gradients that a kernel computes from the dS tile in shared memory
 // (sm80/parameter_grads_sm80.cuh, simt/parameter_grads_simt.cuh).
 template <class Spec, class Config>
 struct SharedSums {

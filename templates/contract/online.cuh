@@ -1,46 +1,46 @@
-// contract/online.cuh: the online function: from scores to probabilities, tile by tile, and to what a row
-// gives in the end.
+// contract/online.cuh: the online function: turns scores into probabilities, tile by tile, and computes a
+// row's results.
 //
 // One step takes the kept scores of a row in one tile: State old -> next. red[k] is reduction k of term<k>
-// over the kept columns; a term may use red[0 .. k-1]. A row that keeps nothing in a tile is not stepped, or
-// by a step that changes nothing; a row that keeps nothing at all has O = 0, lse = -inf.
+// over the kept columns; a term may use red[0 .. k-1]. A row that keeps nothing in a tile takes no step, or
+// one that changes nothing; a row that keeps nothing at all has O = 0, lse = -inf.
 #pragma once
 #include "contract/absent.cuh"
 #include "ops/hook_types.cuh"
 
-// A REDUCE_SUM_DEFERRED reduction is needed by `next` alone, and linearly: a thread passes its own partial
-// sum, and the state components with state_deferred(i) are summed over the row's threads at the end. (Their
+// A REDUCE_SUM_DEFERRED reduction is used only by `next`, and linearly: a thread passes its own partial sum,
+// and the state components with state_deferred(i) are summed over the row's threads at the end. (Their
 // initial value is 0.)
 enum ReduceKind { REDUCE_MAX = 0, REDUCE_SUM = 1, REDUCE_SUM_DEFERRED = 2 };
 
 // Constants
 //   has_online           false: NoOnline
-//   State                { Real x[num_state]; }, one element at least
+//   State                { Real x[num_state]; }, with at least one element
 //   num_reductions, reduction(k)
 //                        a ReduceKind
 //   prob_term            k: prob is term<k>; -1: there is a hook `prob`
-//   has_rescale          O is multiplied by `rescale` before a tile's values are added
+//   has_rescale          O is multiplied by `rescale` before a tile's P V is added
 //   mask_by_inf          a score of -inf makes every sum term and prob 0 and every max term -inf. A step over
-//                        such scores alone (red: -inf for a max, 0 for a sum) leaves the state, also the
-//                        initial one, with a rescale of 1
+//                        only such scores (red: -inf for a max, 0 for a sum) leaves the state unchanged, also
+//                        the initial one, with a rescale of 1
 //   mask_by_zero         where mask_by_inf does not hold: a score of 0 makes every sum term and prob 0. A
-//                        step over such scores alone leaves the states that init and next give, with a
-//                        rescale of 1. There is no max then
+//                        step over only such scores leaves the states that init and next give unchanged, with
+//                        a rescale of 1. There is no max then
 //   prob_is_sigmoid      prob is 1 / (1 + 2^-score), with no reductions and no rescale: a kernel may compute
 //                        it from 2^score, rounded to Elem
 //   lazy_rescaling       sm90 forward: reduction 0 is the running maximum of a softmax, which only keeps
-//                        weights in range. A step is `raise_max`, which takes red[0] in and goes with
+//                        weights in range. A step is `raise_max`, which applies red[0] and gives the
 //                        rescale, and then the rest, which does not read it; or, while weights stay in range,
-//                        the rest alone
+//                        only the rest
 //   red_shifted(k)       with has_row_shift: the kernel adds Row::shift to reduction k
 //   has_softcap_poly     sm90 forward: where the squares of all dots of a tile without a mask are below
-//                        softcap_poly_limit, a kernel may take softcap_poly_prob, which costs less. The only
-//                        reduction, if there is one, is then their sum; there is no rescale. term is 0, of a
-//                        kernel's making: what it comes from comes before
-//   has_lse, num_saved   what forward leaves to backward of each row
+//                        softcap_poly_limit, a kernel may use softcap_poly_prob, which costs less. The only
+//                        reduction, if there is one, is then their sum; there is no rescale. term is a 0 that
+//                        orders its computation
+//   has_lse, num_saved   what forward saves of each row for backward
 //
 // Hooks
-//   term<k>, prob        element: which of its scores of a row a thread is at, a constant once loops are
+//   term<k>, prob        element: the index of a thread's score in its row, a constant once loops are
 //                        unrolled. Approximations may alternate by it between units of the device
 //   out_scale            O = out_scale * sum of prob * v'
 template <class S, class Real = typename S::Real>

@@ -1,7 +1,7 @@
-// contract/score.cuh: from a dot product to a score: score_mod(scale * dot), in whatever unit the generator
-// chose. (A plain softmax keeps the dot itself and folds its scale into the exponent.) A kernel hands a score
-// on and never looks at its value. dot is the sum over d of q'[d] * k'[d], unscaled, of q and k after their
-// mods.
+// contract/score.cuh: turns a dot product into a score, score_mod(scale * dot), in whatever unit the
+// generator chose. (A plain softmax keeps the dot itself and folds its scale into the exponent.) A kernel
+// passes a score on and never interprets its value. dot is the sum over d of q'[d] * k'[d], unscaled, of q
+// and k after their mods.
 #pragma once
 #include "contract/absent.cuh"
 #include "ops/hook_types.cuh"
@@ -14,23 +14,23 @@
 //   reads_columns        score, or with a bias row score_with, reads memory for each column and none for each
 //                        element (sm90)
 //   bias_row_shared      the bias row is the same for all batches
-//   BiasElem             what the input of the bias row holds
+//   BiasElem             the stored type of the bias row's input
 //
 // Hooks
 //   score                where q or kv lies outside the lengths, the result is dropped
-//   distance_term        one number for all elements of one head that have the same kv - q, whatever q and kv
-//                        are, also beyond the lengths. `score_with`, or in backward `grad`, is given it
-//   bias_row             never with distance_term, sm90: where an input lies in memory, along the keys. What
-//                        it holds at its index, as Real, is the term; the index moves by one as kv does. In
+//   distance_term        one number for all elements of one head with the same kv - q, whatever q and kv
+//                        are, also beyond the lengths. A parameter of `score_with`, or in backward of `grad`
+//   bias_row             never with distance_term, sm90: the row of an input along the keys. The element at
+//                        its index, as Real, is the term; the index moves by one with kv. In
 //                        backward, rows have a pitch
 //   score_with           the same score, given its term
-//   row_shift            sm90 forward: scores lack this, which all of row q have in common that share
-//                        kv.base; kv.offset is 0. Before a step the kernel puts it into Row's member `shift`,
-//                        where the online function reads it, and adds it to reductions with red_shifted(k),
+//   row_shift            sm90 forward: a term left out of scores, common to the elements of row q that share
+//                        kv.base; kv.offset is 0. Before a step the kernel stores it in Row's member `shift`,
+//                        which the online function reads, and adds it to reductions with red_shifted(k),
 //                        maxima of scores
-//   score_bounds         bounds of what score_mod gives (natural exponents), for dots times the scale from
+//   score_bounds         bounds of score_mod's result (natural exponents), for dots times the scale from
 //                        least to most. The online function is then a softmax: weights are exp(score - lse),
-//                        and what backward gives an element has that factor
+//                        and an element's gradient in backward has that factor
 template <class S, class Real = typename S::Real>
 concept ValidScore =
     requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
@@ -47,7 +47,7 @@ concept ValidScore =
       { S::bias_row_shared };
     };
 
-// The score of an element, of which term is what distance_term or the bias row gives.
+// The score of an element, given its distance term or bias.
 template <class Spec, class Real>
 LUATTN_FN Real score_of(const LuattnParams &p, const Site &s, const typename Spec::Head &head,
                         const typename Spec::Row &row, const typename Spec::Col &col, Real dot, Position q,
@@ -58,8 +58,8 @@ LUATTN_FN Real score_of(const LuattnParams &p, const Site &s, const typename Spe
     return Spec::score(p, s, head, row, col, dot, q, kv);
 }
 
-// Col for scores: empty where they do not read it. To find out by itself that nobody does takes a compiler
-// time.
+// Col for scores: empty where they do not read it, so that the compiler need not find that out, which takes
+// it time.
 template <class Spec>
 LUATTN_FN typename Spec::Col score_col(const LuattnParams &p, const Site &s,
                                        const typename Spec::Head &head, int kv) {

@@ -1,7 +1,8 @@
 // spec.cuh: causal softmax, written by hand: an example of what gen/emit writes, for an editor and for nvcc.
 //
 //   score = scale * q.k,  kept where kv_idx <= q_idx
-//   m' = max(m, max score),  p = exp(score - m'),  l' = l exp(m - m') + sum p,  O = sum p v / l,  lse = m + log l
+//   m' = max(m, max score),  p = exp(score - m'),  l' = l exp(m - m') + sum p
+//   O = sum p v / l,  lse = m + log l
 //
 // score() hands the unscaled dot on. The scale and log2(e) are folded into one factor, so an element costs
 // one FFMA and one MUFU.EX2.
@@ -36,15 +37,20 @@ struct Mask : Hoisted, NoDataPart, NoBlockBounds {
   static constexpr bool has_mask = true, keep_is_cheap = true, only_keep_reads_row = true;
   static constexpr bool row_from_start = true;
   static constexpr int row_intervals = 1, row_period = 0, column_intervals = 1, column_period = 0;
-  LUATTN_FN bool keep(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, int q, int kv) {
+  LUATTN_FN bool keep(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, int q,
+                      int kv) {
     return kv <= q;
   }
   LUATTN_FN TileClass tile_class(const LuattnParams &, const Site &, int q0, int q1, int kv0, int kv1) {
     if (kv0 > q1) return TILE_EMPTY;
     return kv1 <= q0 ? TILE_FULL : TILE_PARTIAL;
   }
-  LUATTN_FN Range kv_range(const LuattnParams &, const Site &s, int, int q1) { return {0, min_of(s.kv_len, q1 + 1)}; }
-  LUATTN_FN Range q_range(const LuattnParams &, const Site &s, int kv0, int) { return {min_of(kv0, s.q_len), s.q_len}; }
+  LUATTN_FN Range kv_range(const LuattnParams &, const Site &s, int, int q1) {
+    return {0, min_of(s.kv_len, q1 + 1)};
+  }
+  LUATTN_FN Range q_range(const LuattnParams &, const Site &s, int kv0, int) {
+    return {min_of(kv0, s.q_len), s.q_len};
+  }
   LUATTN_FN Range row_interval(const LuattnParams &, const Site &s, int q) {
     return {0, min_of(s.kv_len, q + 1)};
   }
@@ -56,8 +62,8 @@ struct Mask : Hoisted, NoDataPart, NoBlockBounds {
 struct Score : Hoisted, NoDistanceTerm, NoBiasRow, NoRowShift, NoScoreBounds {
   static constexpr bool has_score = true, score_reads_col = false, reads_columns = false;
   static constexpr int score_reads = 0;
-  LUATTN_FN Real score(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, Real dot, Position,
-                       Position) {
+  LUATTN_FN Real score(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, Real dot,
+                       Position, Position) {
     return dot;
   }
 };
@@ -70,10 +76,12 @@ struct Online : Hoisted, NoSavedRows, NoLazyRescaling, NoSoftcapPoly {
   static constexpr __device__ int reduction(int k) { return k == 0 ? REDUCE_MAX : REDUCE_SUM_DEFERRED; }
   static constexpr __device__ bool state_deferred(int i) { return i == 1; }
   // m is finite: see mask_by_inf.
-  LUATTN_FN State init(const LuattnParams &, const Site &, const Head &, const Row &) { return {{Real(-1e+37), Real(0)}}; }
+  LUATTN_FN State init(const LuattnParams &, const Site &, const Head &, const Row &) {
+    return {{Real(-1e+37), Real(0)}};
+  }
   template <int K>
-  LUATTN_FN Real term(const LuattnParams &, const Site &, const Head &head, const Row &, const State &old, const Real *red,
-                      Real score, int) {
+  LUATTN_FN Real term(const LuattnParams &, const Site &, const Head &head, const Row &, const State &old,
+                      const Real *red, Real score, int) {
     if constexpr (K == 0) {
       return score;
     } else {
@@ -86,11 +94,12 @@ struct Online : Hoisted, NoSavedRows, NoLazyRescaling, NoSoftcapPoly {
     const Real m = max_of(old.x[0], head.scale * red[0]);
     return power_of_two((old.x[0] - m) * Real(1.4426950408889634));
   }
-  LUATTN_FN State next(const LuattnParams &p, const Site &s, const Head &head, const Row &row, const State &old,
-                       const Real *red) {
+  LUATTN_FN State next(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
+                       const State &old, const Real *red) {
     return {{max_of(old.x[0], head.scale * red[0]), old.x[1] * rescale(p, s, head, row, old, red) + red[1]}};
   }
-  LUATTN_FN Real out_scale(const LuattnParams &, const Site &, const Head &, const Row &, const State &state) {
+  LUATTN_FN Real out_scale(const LuattnParams &, const Site &, const Head &, const Row &,
+                           const State &state) {
     return Real(1) / state.x[1];
   }
   LUATTN_FN Real lse(const LuattnParams &, const Site &, const Head &, const Row &, const State &state) {
@@ -103,13 +112,14 @@ struct Grad : Hoisted, NoAccumulators, NoElementGrads, NoParameterSums {
   struct Acc { Real x[1]; };
   static constexpr bool has_grad = true, grad_reads_row = false, grad_is_light = true;
   static constexpr int num_bwd_rows = 2, prob_rows = 1;
-  LUATTN_FN BwdRow prepare(const LuattnParams &, const Site &, const Head &, const Row &, int, Real lse, const Real *,
-                           Real delta, Real dlse, Acc &) {
+  LUATTN_FN BwdRow prepare(const LuattnParams &, const Site &, const Head &, const Row &, int, Real lse,
+                           const Real *, Real delta, Real dlse, Acc &) {
     return {{lse * Real(1.4426950408889634), delta - dlse}};
   }
   template <bool WithInputs>
-  LUATTN_FN void grad(const LuattnParams &, const Site &, const Head &head, const Row &, const Col &, const BwdRow &row,
-                      Real dot, Real dp, Position, Position, Real, Real &prob, Real &ds, Acc &) {
+  LUATTN_FN void grad(const LuattnParams &, const Site &, const Head &head, const Row &, const Col &,
+                      const BwdRow &row, Real dot, Real dp, Position, Position, Real, Real &prob, Real &ds,
+                      Acc &) {
     prob = power_of_two(dot * head.scale_log2 - row.x[0]);
     ds = prob * (dp - row.x[1]);
   }

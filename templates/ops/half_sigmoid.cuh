@@ -1,20 +1,19 @@
 // ops/half_sigmoid.cuh: sigmoids that are rounded to a half type anyway, two in a register.
 //
-// 1 / (1 + 2^-x) = e / (1 + e), e = 2^x. To round e first is one rounding more, 2^-8 of the weight (bf16) or
-// 2^-11 (f16) at most, and halves the number of instructions behind it. The plain computation in a half type
-// rounds the score, which costs a weight far below 1 several times as much.
+// 1 / (1 + 2^-x) = e / (1 + e), e = 2^x. Rounding e first adds one rounding, at most 2^-8 of the weight
+// (bf16) or 2^-11 (f16), and halves the number of instructions that follow. A plain computation in a half
+// type rounds the score, which costs a weight far below 1 several times as much.
 #pragma once
 #include "arch/types.cuh"
 
-// Of small e: e - e^2 + e^3 - .., to which each step adds a term, w = e - e w, and which is off by the first
-// one that is left out: a quarter of a rounding at most, of e up to 2^-5 (bf16) and 2^-6.5 (f16) after one
-// step, up to 2^-3.33 and 2^-4.33 after two. ptxas makes one instruction of a product and a difference where
-// nothing is said of rounding.
+// For small e: e - e^2 + e^3 - .., a term for each step w = e - e w. The error is at most the first omitted
+// term: a quarter of a rounding, for e up to 2^-5 (bf16) and 2^-6.5 (f16) after one step, up to 2^-3.33 and
+// 2^-4.33 after two. ptxas fuses a product and a difference where no rounding is specified.
 #define LUATTN_STEP(type, e, from, to) "mul." type " t, " e ", " from "; sub." type " " to ", " e ", t;\n"
 #define LUATTN_STEPS(type, e) LUATTN_STEP(type, e, e, "w") LUATTN_STEP(type, e, "w", e)
-// Of e up to `most`, from where on the weight is rounded to 1. The difference of bits is y = 1 / (1 + e) to
-// 5.1 %, as in ops/math.cuh: r, what it lacks, is within 0.0506, and e y (1 + r + r^2) within r^3 =
-// 2^-12.9, besides four roundings.
+// For e up to `most`, above which the weight rounds to 1. The difference of bits is y = 1 / (1 + e) to 5.1 %,
+// as in ops/math.cuh: the remainder r is within 0.0506, and e y (1 + r + r^2) within r^3 = 2^-12.9, plus four
+// roundings.
 #define LUATTN_ANY(type, e)                                             \
   "min.NaN." type " " e ", " e ", most; add." type " a, " e             \
   ", one; sub.u32 y, guess, a;\n"                                       \
@@ -25,7 +24,8 @@
 template <class Elem>
 struct Halves;
 
-// Four registers to a statement, because the compiler takes time for each. larger: a NaN is the largest.
+// Four registers per asm statement, because the compiler takes time for each. larger: NaN counts as the
+// largest.
 #define LUATTN_HALVES(elem, type, one, guess, most, one_step, two_steps)                                     \
   template <>                                                                                                \
   struct Halves<elem> {                                                                                      \
@@ -63,8 +63,8 @@ LUATTN_HALVES(half_t, "f16x2", "0x3C003C00", "0x77997799", "0x70007000", 0x21A8,
 
 LUATTN_FN bool halves_up_to(u32 pair, u32 most) { return (pair & 0xffff) <= most && pair >> 16 <= most; }
 
-// How many steps the powers of a warp need; 0: the long way, as for a NaN. One is enough nearly always:
-// sigmoid attention has a bias of about -log(length).
+// How many steps the powers of a warp need; 0: the general formula, as for a NaN. One is nearly always
+// enough: sigmoid attention has a bias of about -log(length).
 template <class Elem, int N>
 LUATTN_FN int sigmoid_steps(const u32 (&e)[N]) {
   using H = Halves<Elem>;
@@ -74,7 +74,7 @@ LUATTN_FN int sigmoid_steps(const u32 (&e)[N]) {
   if (__all_sync(0xffffffffu, halves_up_to(most, H::most_for_one))) return 1;
   return __all_sync(0xffffffffu, halves_up_to(most, H::most_for_two)) ? 2 : 0;
 }
-// The first four behind the others.
+// Checks the first four registers after the others.
 template <int N>
 LUATTN_FN void turn_by_four(u32 (&e)[N]) {
   const u32 first[4] = {e[0], e[1], e[2], e[3]};
@@ -83,8 +83,7 @@ LUATTN_FN void turn_by_four(u32 (&e)[N]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) e[N - 4 + i] = first[i];
 }
-// In place of powers their sigmoids. Rolled: the ways but that of one step, which are most of the code, in a
-// loop.
+// Replaces powers by their sigmoids. The less common paths, which are most of the code, are in a rolled loop.
 template <class Elem, bool Rolled, int N>
 LUATTN_FN void sigmoids_of_powers(u32 (&e)[N], int steps) {
   using H = Halves<Elem>;

@@ -1,15 +1,15 @@
-// ops/input.cuh: reading the extra inputs of a spec, and adding to their gradients. For generated code.
+// ops/input.cuh: reads the extra inputs of a spec, and adds to their gradients. For generated code.
 //
-// An index outside its axis is clamped to the nearest end: a spec may compute any index, and no index may
-// read or write foreign memory. An input with an axis of size 0 reads as one 0, which the runtime sees to.
-// The CPU path does the same. The gradient of a clamped gather goes to the element that was read.
+// An index outside its axis is clamped: a spec may compute any index, and no index may read or write foreign
+// memory. An input with an axis of size 0 reads as one 0, which the runtime provides. The CPU path does the
+// same. The gradient of a clamped gather goes to the element that was read.
 #pragma once
 #include "ops/hook_types.cuh"
 #include "abi/params.h"
 
 LUATTN_FN int clamp_index(int i, int size) { return max(min(i, size - 1), 0); }
 
-// Where the last axis begins, for indices of the axes before it.
+// The start of the last axis, for given indices of the other axes.
 template <class Stored, int Last> LUATTN_FN u64 input_row(const LuattnInput &in, const int *index) {
   u64 at = reinterpret_cast<u64>(in.data);
 #pragma unroll
@@ -18,10 +18,11 @@ template <class Stored, int Last> LUATTN_FN u64 input_row(const LuattnInput &in,
   return at;
 }
 
-// Elements of a tile differ in the last index. All before it is one number, kept apart from what is added
-// for each element (asm: or the compiler would add the two in another order); so an element costs a
-// multiply-add. The runtime sees to it that the last stride in bytes fits into 32 bits.
-template <class Stored, class... Index> LUATTN_FN const Stored *input_at(const LuattnInput &in, Index... index) {
+// Elements of a tile differ in the last index. The rest of the address is one number, kept separate from the
+// per-element offset (by asm: the compiler would add the two in another order), so that an element costs a
+// multiply-add. The runtime ensures that the last stride in bytes fits into 32 bits.
+template <class Stored, class... Index>
+LUATTN_FN const Stored *input_at(const LuattnInput &in, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
   const int i[] = {index...};
   u64 at = input_row<Stored, last>(in, i);
@@ -30,7 +31,7 @@ template <class Stored, class... Index> LUATTN_FN const Stored *input_at(const L
   return reinterpret_cast<const Stored *>(at);
 }
 
-// Pitched: the axis whose index is q; -1, where none is.
+// Pitched: the axis whose index is q; -1: none.
 template <class Stored, int Pitched, class... Index>
 LUATTN_FN InputRow<Stored> input_row(const LuattnInput &in, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
@@ -55,8 +56,9 @@ LUATTN_FN float read_input(const bf16_t *x) { return to_real(bf16_t{__ldg(&x->bi
 LUATTN_FN int read_input(const int *x) { return __ldg(x); }
 LUATTN_FN bool read_input(const unsigned char *x) { return __ldg(x) != 0; }
 
-// Stored is what the input holds, Value what the expression wants of it: Real, int or bool.
-template <class Value, class Stored, class... Index> LUATTN_FN Value load_input(const LuattnInput &in, Index... index) {
+// Stored is the input's element type, Value the expression's: Real, int or bool.
+template <class Value, class Stored, class... Index>
+LUATTN_FN Value load_input(const LuattnInput &in, Index... index) {
   return Value(read_input(input_at<Stored>(in, index...)));
 }
 
@@ -64,28 +66,33 @@ template <class Value, class Stored, class... Index> LUATTN_FN Value load_input(
 #include "ops/reproducible_sum.cuh"
 
 // All gradients of inputs and scalars are summed here. Deterministic: into `exact`, which luattn_round
-// makes numbers of.
+// converts to numbers.
 template <class Real> LUATTN_FN void add_grad(Real *grad, u64 *exact, i64 count, i64 at, Real x) {
   if constexpr (Config::deterministic) exact_add(exact + at, count, grad + at, x);
   else atomic_add(grad + at, x);
 }
 
-template <class Real, class... Index> LUATTN_FN void add_input_grad(const LuattnInput &in, Real x, Index... index) {
-  if (in.grad != nullptr) add_grad(static_cast<Real *>(in.grad), in.exact, in.count, grad_offset(in, index...), x);
+template <class Real, class... Index>
+LUATTN_FN void add_input_grad(const LuattnInput &in, Real x, Index... index) {
+  if (in.grad != nullptr)
+    add_grad(static_cast<Real *>(in.grad), in.exact, in.count, grad_offset(in, index...), x);
 }
 
-// The same in a deterministic kernel for each score: exact_add_called, exact_add_together.
-template <class Real, class... Index> LUATTN_FN void add_input_grad_called(const LuattnInput &in, Real x, Index... index) {
+// The same for each score in a deterministic kernel: exact_add_called, exact_add_together.
+template <class Real, class... Index>
+LUATTN_FN void add_input_grad_called(const LuattnInput &in, Real x, Index... index) {
   const i64 at = grad_offset(in, index...);
   if (in.grad != nullptr) exact_add_called(in.exact + at, in.count, static_cast<Real *>(in.grad) + at, x);
 }
-template <class Real, class... Index> LUATTN_FN void add_input_grad_together(const LuattnInput &in, Real x, Index... index) {
+template <class Real, class... Index>
+LUATTN_FN void add_input_grad_together(const LuattnInput &in, Real x, Index... index) {
   const i64 at = grad_offset(in, index...);
   if (in.grad != nullptr) exact_add_together(in.exact + at, in.count, static_cast<Real *>(in.grad) + at, x);
 }
 
-// The same where the runtime may find that sums are the same in any order (LuattnInput.exact is null then).
-template <class Real, class... Index> LUATTN_FN void add_input_grad_alone(const LuattnInput &in, Real x, Index... index) {
+// The same where the runtime may find that sums do not depend on the order (LuattnInput.exact is then null).
+template <class Real, class... Index>
+LUATTN_FN void add_input_grad_alone(const LuattnInput &in, Real x, Index... index) {
   const i64 at = grad_offset(in, index...);
   if (in.grad == nullptr) return;
   Real *grad = static_cast<Real *>(in.grad) + at;
@@ -93,8 +100,9 @@ template <class Real, class... Index> LUATTN_FN void add_input_grad_alone(const 
   else exact_add_called(in.exact + at, in.count, grad, x);
 }
 
-// The same from all lanes of a warp at once, which often add to one place: then one of them does, for all.
-template <class Real, class... Index> LUATTN_FN void add_input_grad_by_warp(const LuattnInput &in, Real x, Index... index) {
+// The same for all lanes of a warp at once, which often add to one place: then one of them adds for all.
+template <class Real, class... Index>
+LUATTN_FN void add_input_grad_by_warp(const LuattnInput &in, Real x, Index... index) {
   if (in.grad == nullptr) return;
   int same;
   __match_all_sync(0xffffffffu, grad_offset(in, index...), &same);
@@ -106,7 +114,7 @@ template <class Real, class... Index> LUATTN_FN void add_input_grad_by_warp(cons
   if (x != Real(0)) add_input_grad(in, x, index...);
 }
 
-// Of exact sums there is none. Axis: where q alone is the index, or -1.
+// Not for exact sums. Axis: the one that only q indexes, or -1.
 template <class Real, int Axis = -1, class... Index>
 LUATTN_FN GradRow<Real> grad_row(const LuattnInput &in, Real factor, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
@@ -120,11 +128,18 @@ LUATTN_FN GradRow<Real> grad_row(const LuattnInput &in, Real factor, Index... in
   }
   Real *grad = static_cast<Real *>(in.grad);
   const bool there = !Config::deterministic || in.exact == nullptr;
-  return {grad == nullptr ? nullptr : grad + at, there ? i[last] : -1, in.size[last], at, count - at, factor, pitch};
+  return {grad == nullptr ? nullptr : grad + at,
+          there ? i[last] : -1,
+          in.size[last],
+          at,
+          count - at,
+          factor,
+          pitch};
 }
 
 template <class Real> LUATTN_FN void add_scalar_grad(const LuattnParams &p, int scalar, Real x) {
-  if (p.inputs.scalar_grad != nullptr) add_grad(static_cast<Real *>(p.inputs.scalar_grad), p.inputs.scalar_exact,
-      p.inputs.num_scalars, scalar, x);
+  if (p.inputs.scalar_grad != nullptr)
+    add_grad(static_cast<Real *>(p.inputs.scalar_grad), p.inputs.scalar_exact, p.inputs.num_scalars, scalar,
+             x);
 }
 #endif

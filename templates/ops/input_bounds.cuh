@@ -1,5 +1,5 @@
-// ops/input_bounds.cuh: what generated tile functions use: bounds of an integer input over a tile, from the
-// block minima and maxima that luattn_stats wrote, and ranges.
+// ops/input_bounds.cuh: bounds of an integer input over a tile, from the block minima and maxima that
+// luattn_stats wrote, and ranges. For generated tile functions.
 #pragma once
 #include "ops/hook_types.cuh"
 #include "ops/input.cuh"
@@ -20,8 +20,8 @@ LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int 
   return bounds;
 }
 
-// The same of positions of one tile, from 0 on, which lie in one block. Those behind the axis's end have
-// its last value, as clamp_index has it, and the last block; no axis is empty where there are tiles.
+// The same for positions of one tile, from 0 on, which lie in one block. Positions past the axis's end have
+// its last value, as with clamp_index, and the last block; no axis is empty where there are tiles.
 struct alignas(8) LowHigh { int low, high; };
 LUATTN_FN ivi block_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
   const int size = in.size[axis];
@@ -30,13 +30,13 @@ LUATTN_FN ivi block_bounds(const int *stat, const LuattnInput &in, int axis, int
   return ivi_make(bounds.low, bounds.high);
 }
 
-// Is an index inside these bounds one place of an axis of this size, as clamp_index has it?
+// Whether all indices inside these bounds are one element of an axis of this size, after clamp_index.
 LUATTN_FN bool is_one_place(ivi at, int size) {
   const ivi_end last = max(size - 1, 0), first = 0;
   return max(min(at.lo, last), first) == max(min(at.hi, last), first);
 }
 
-// [lo, hi) inside [0, len), and not turned round.
+// [lo, hi) clipped to [0, len), and empty rather than reversed.
 LUATTN_FN Range clip_range(int lo, int hi, int len) {
   const int first = max(min(lo, len), 0);
   return {first, max(min(hi, len), first)};

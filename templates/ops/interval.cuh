@@ -19,8 +19,8 @@
 #endif
 
 // Integer, inclusive. Ends saturate: lo = -IVI_INF is no lower bound, hi = IVI_INF no upper bound. Where the
-// compiler knows that all integers have bounds, and that none leaves 32 bits, 32 bits do, without saturation:
-// a third of the instructions.
+// compiler knows that all integers have bounds within 32 bits, 32-bit ends without saturation suffice: a
+// third of the instructions.
 #ifdef LUATTN_SMALL_BOUNDS
 typedef int ivi_end;
 #define IVI_SMALL 1
@@ -75,7 +75,7 @@ IV_FN ivi ivi_add(ivi a, ivi b) {
 }
 IV_FN ivi ivi_sub(ivi a, ivi b) { return ivi_add(a, ivi_neg(b)); }
 
-// Integers are finite, so 0 times no bound is 0.
+// Integers are finite, so 0 times an infinite end is 0.
 IV_FN ivi_end ivi_end_mul(ivi_end a, ivi_end b) {
   if (IVI_SMALL) return a * b;
   if (a == 0 || b == 0) return 0;
@@ -89,7 +89,7 @@ IV_FN ivi ivi_mul(ivi a, ivi b) {
   const ivi q = ivi_hull(ivi_point(ivi_end_mul(a.hi, b.lo)), ivi_point(ivi_end_mul(a.hi, b.hi)));
   return ivi_hull(p, q);
 }
-IV_FN ivi ivi_square(ivi a) {  // a * a of one node
+IV_FN ivi ivi_square(ivi a) {  // a * a of one value
   const ivi_end l = ivi_end_mul(a.lo, a.lo), h = ivi_end_mul(a.hi, a.hi);
   return ivi_make(a.lo <= 0 && a.hi >= 0 ? 0 : l < h ? l : h, l > h ? l : h);
 }
@@ -99,7 +99,7 @@ IV_FN ivi_end ivi_end_floordiv(ivi_end x, ivi_end m) {  // m > 0
   const ivi_end q = x / m;
   return q * m > x ? q - 1 : q;
 }
-// By m in [least, most], both above 0: monotone in x, and in m on either side of 0.
+// Division by m in [least, most], both above 0: monotone in x, and in m on either side of 0.
 IV_FN ivi ivi_floordiv_positive(ivi a, ivi_end least, ivi_end most) {
   const ivi_end lo1 = ivi_end_floordiv(a.lo, least), hi1 = ivi_end_floordiv(a.hi, least);
   if (least == most) return ivi_make(lo1, hi1);
@@ -172,8 +172,8 @@ IV_FN tri tri_select(tri c, tri a, tri b) {
   return tri_make(a.can_be_false || b.can_be_false, a.can_be_true || b.can_be_true);
 }
 
-// ---- real numbers
-// Most masks compute with integers alone, and to read the rest takes 3 ms of every compilation.
+// ---- real numbers Most masks compute only with integers, and reading this part takes 3 ms of every
+// compilation.
 
 #ifndef LUATTN_NO_REAL_BOUNDS
 
@@ -217,22 +217,22 @@ IV_FN double iv_float_below(double x) {
 }
 IV_FN double iv_float_above(double x) { return -iv_float_below(-x); }
 
-// Ends computed in double, of an op that float computes with correct rounding.
+// Ends computed in double, for an op that float computes with correct rounding.
 IV_FN iv iv_rounded(double lo, double hi, bool nan) {
   if (lo != lo || hi != hi) return iv_all();
   const double below = iv_float_below(lo),
-               above = iv_float_above(hi);  // an overflow here need not be one there
+               above = iv_float_above(hi);  // an overflow of float here need not be one in double
   return iv_make(below == IV_INF ? IV_HUGE : below, above == -IV_INF ? -IV_HUGE : above, nan);
 }
-// Ends of an op that may be computed with the given relative and absolute error.
+// Ends of an op with the given relative and absolute error.
 IV_FN iv iv_widened(double lo, double hi, double relative, double absolute, bool nan) {
   if (lo != lo || hi != hi) return iv_all();
   const double l = iv_abs_of(lo) < IV_INF ? lo - (iv_abs_of(lo) * relative + absolute) : lo;
   const double h = iv_abs_of(hi) < IV_INF ? hi + (iv_abs_of(hi) * relative + absolute) : hi;
   return iv_rounded(l, h, nan);
 }
-// The error of the device's approximations of exp and its relatives, generously; of those that lose relative
-// accuracy where the result is near zero; and of division, square root.
+// Generous error bounds of the device's approximations: of exp and its relatives; of those that lose relative
+// accuracy where the result is near zero; of division and square root.
 #define IV_REL_FUNCTION 6.103515625e-5      // 2^-14
 #define IV_ABS_FUNCTION 3.814697265625e-6   // 2^-18
 #define IV_REL_DIVISION 9.5367431640625e-7  // 2^-20
@@ -263,7 +263,7 @@ IV_FN iv iv_add(iv a, iv b) {
 }
 IV_FN iv iv_sub(iv a, iv b) { return iv_add(a, iv_neg(b)); }
 
-// A product of ends, where an end of infinity stands for large numbers as well: 0 times them is 0.
+// A product of ends, where an infinite end also stands for large numbers: 0 times those is 0.
 IV_FN double iv_end_mul(double a, double b) { return a == 0 || b == 0 ? 0 : a * b; }
 IV_FN iv iv_product(iv a, iv b) {
   const double p = iv_end_mul(a.lo, b.lo), q = iv_end_mul(a.lo, b.hi);
@@ -276,7 +276,7 @@ IV_FN iv iv_mul(iv a, iv b) {
   const iv p = iv_product(a, b);
   return iv_rounded(p.lo, p.hi, p.nan);
 }
-IV_FN iv iv_square(iv a) {  // a * a of one node
+IV_FN iv iv_square(iv a) {  // a * a of one value
   const double l = a.lo * a.lo, h = a.hi * a.hi;
   return iv_rounded(iv_has(a, 0) ? 0 : iv_least(l, h), iv_most(l, h), a.nan);
 }
@@ -317,7 +317,7 @@ IV_FN double iv_end_mod(double x, double m) {  // m > 0
 IV_FN iv iv_mod_positive(iv a, double least, double most, bool nan) {
   const double width = a.hi - a.lo;
   if (least == most &&
-      width * 1.000001 < most) {  // one period at most: a sawtooth, which either jumps inside or does not
+      width * 1.000001 < most) {  // at most one period: a sawtooth, which either jumps inside or not
     const double lo = iv_end_mod(a.lo, most), hi = iv_end_mod(a.hi, most);
     if (lo <= hi) return iv_widened(lo, hi, 1e-6, 0, nan);
   }
@@ -378,7 +378,7 @@ IV_FN iv iv_sqrt(iv a) {
   return iv_at_least(iv_widened(sqrt(a.lo < IV_TINY ? 0 : a.lo), sqrt(a.hi), IV_REL_DIVISION, 0, a.nan), 0);
 }
 IV_FN iv iv_rsqrt(iv a) {
-  if (a.hi < IV_TINY || a.lo <= 0) return iv_all();  // of -0 it is -inf
+  if (a.hi < IV_TINY || a.lo <= 0) return iv_all();  // log of -0 is -inf
   const double lo = 1 / sqrt(a.hi), hi = a.lo < IV_TINY ? IV_INF : 1 / sqrt(a.lo);
   return iv_at_least(iv_widened(lo, hi, IV_REL_DIVISION, 0, a.nan), 0);
 }
@@ -393,7 +393,7 @@ IV_FN double iv_end_sigmoid2(double x) { return 1 / (1 + exp2(-x)); }
 IV_FN iv iv_sigmoid2(iv a) {
   return iv_at_least(iv_relative(iv_end_sigmoid2(a.lo), iv_end_sigmoid2(a.hi), a.nan), 0);
 }
-// By op_sigmoid2_alternating, 2^-12.9.
+// op_sigmoid2_alternating has 2^-12.9
 IV_FN iv iv_sigmoid2_alternating(iv a) {
   return iv_at_least(iv_widened(iv_end_sigmoid2(a.lo), iv_end_sigmoid2(a.hi), 1.4e-4, 1e-37, a.nan), 0);
 }
@@ -435,10 +435,10 @@ IV_FN iv iv_pow_corners(iv a, iv b) {
 IV_FN iv iv_pow(iv a, iv b) {
   if (a.lo >= 0) {
     if (a.lo < IV_TINY) a.lo = 0;
-    if (a.lo == 0 && b.lo < 0) return iv_all();  // of -0 it may be -inf
+    if (a.lo == 0 && b.lo < 0) return iv_all();  // a power of -0 may be -inf
     return iv_at_least(iv_pow_corners(a, b), 0);
   }
-  // A negative base has a power only for integral exponents, and must be told apart by parity.
+  // A negative base has a power only for integral exponents, whose parity matters.
   if (b.lo != b.hi || b.lo != floor(b.lo) || b.lo < 0 || b.lo > 64) return iv_all();
   const bool odd = floor(b.lo / 2) * 2 != b.lo;
   if (odd) return iv_relative(pow(a.lo, b.lo), pow(a.hi, b.lo), a.nan || b.nan);
@@ -462,8 +462,7 @@ IV_FN ivi iv_to_ivi(double lo, double hi, bool nan) {  // a NaN converts to 0
 IV_FN ivi iv_to_int(iv a) { return iv_to_ivi(trunc(a.lo), trunc(a.hi), a.nan); }
 IV_FN ivi iv_floor_int(iv a) { return iv_to_ivi(floor(a.lo), floor(a.hi), a.nan); }
 
-// ---- comparisons
-// One with a NaN is false, but for `ne`.
+// ---- comparisons Any with a NaN is false, except `ne`.
 
 IV_FN tri iv_lt(iv a, iv b) {
   const bool nan = a.nan || b.nan;

@@ -5,9 +5,9 @@
 // pow, erf and log1p are always accurate: their fast forms fail for arguments that a position or a score may
 // well have. Include after Config. The bounds in ops/interval.cuh allow for the errors made here.
 //
-// What costs most in a kernel with tensor cores is one number of the unit of exp2 for each score, 16 a cycle.
-// So two approximations are rougher, where the result is rounded or its error is that of a rounding: see
-// op_rough_tanh and op_sigmoid2_alternating.
+// The bottleneck of a kernel with tensor cores is the exp2 unit (MUFU), 16 results a cycle, with one per
+// score. So two approximations are rougher, where the result is rounded or its error is that of a rounding:
+// see op_rough_tanh and op_sigmoid2_alternating.
 #pragma once
 #include "arch/types.cuh"
 
@@ -50,8 +50,8 @@ LUATTN_FN double op_div(double x, double y) { return x / y; }
 LUATTN_FN float op_fma(float x, float y, float z) { return __fmaf_rn(x, y, z); }
 LUATTN_FN double op_fma(double x, double y, double z) { return __fma_rn(x, y, z); }
 
-// A number that all elements of a thread share, plus a constant. Without the asm the compiler would add the
-// constant to a part of the base first, and the rest of it for each element.
+// A number that is constant per thread, plus a compile-time constant. Without the asm the compiler would add
+// the constant to a part of the base first, and the rest of it for each element.
 LUATTN_FN int op_sum_apart(int base, int offset) {
   asm("" : "+r"(base));
   return base + offset;
@@ -62,8 +62,9 @@ LUATTN_FN double op_sum_apart(double base, double offset) { return base + offset
 LUATTN_FN float op_floor(float x) { return floorf(x); }
 LUATTN_FN double op_floor(double x) { return floor(x); }
 
-// Lua's // and %: towards minus infinity, and the sign of the divisor. By 0 an integer gives x // 0 = 0 and x
-// % 0 = x. The first branch of each is decided at compile time, since divisors are nearly always constants.
+// Lua's // and %: rounding towards minus infinity, with the sign of the divisor. For an integer 0, x // 0 = 0
+// and x % 0 = x. The first branch of each is decided at compile time, since divisors are nearly always
+// constants.
 LUATTN_FN int op_floordiv(int x, int y) {
   if (y > 0 && (y & (y - 1)) == 0) return x >> (31 - __clz(y));
   if (y == 0) return 0;
@@ -113,8 +114,8 @@ LUATTN_FN int op_floor_int(double x) { return x == x ? __double2int_rd(x) : 0; }
 
 // ---- functions
 
-// Those of double that are long are called. A kernel in f64 has each in many places, and would take a fifth
-// more time to compile. Templates, so that other kernels have none of them.
+// Long functions of double are called, not inlined. A kernel in f64 has each in many places, and would take a
+// fifth more time to compile. Templates, so that other kernels do not contain them.
 #define LUATTN_CALLED(f)                                  \
   template <class Real>                                   \
   LUATTN_OUTLINED Real called_##f(Real x) {               \
@@ -173,7 +174,7 @@ LUATTN_FN double op_sqrt(double x) { return sqrt(x); }
 LUATTN_FN float op_rsqrt(float x) { return rsqrtf(x); }
 LUATTN_FN double op_rsqrt(double x) { return rsqrt(x); }
 
-// 1 - 2 / (e^2x + 1): right at both ends without a branch, absolute error near 2^-23.
+// 1 - 2 / (e^2x + 1): correct at both ends without a branch, absolute error near 2^-23.
 LUATTN_FN float op_tanh(float x) {
   if constexpr (Config::fast_math)
     return __fmaf_rn(-2.0f, fast_reciprocal(fast_exp2(x * (2 * op_log2_e)) + 1.0f), 1.0f);
@@ -182,10 +183,10 @@ LUATTN_FN float op_tanh(float x) {
 }
 LUATTN_FN double op_tanh(double x) { return called_tanh(x); }
 
-// One number of the unit of exp2 instead of two. Its relative error is 2^-10.9 (PTX ISA), so a capped score s
-// is wrong by |s| 2^-10.9: an eighth of what rounding s to bf16 does, which the plain computation in that
-// type makes and luattn's check takes for its measure. For f16 it would be all of it. In backward, too, the
-// scores of forward are met by accurate ones: their weights differ by that much.
+// One operation of the exp2 unit instead of two. Its relative error is 2^-10.9 (PTX ISA), so a capped score s
+// is off by |s| 2^-10.9: an eighth of the error of rounding s to bf16, as a plain computation in that type
+// does, with which luattn's check compares. For f16 it would be all of that error. Backward recomputes
+// accurate scores, so its weights differ from forward's by as much.
 LUATTN_FN float op_rough_tanh(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -209,9 +210,9 @@ LUATTN_FN float op_sigmoid2(float x) {
 }
 LUATTN_FN double op_sigmoid2(double x) { return 1.0 / (1.0 + op_exp2(-x)); }
 
-// 1 / a without the unit that exp2 shares with it, for 1 <= a <= 2^126.5. The difference of bits is 1 / a
-// to 5.1 %: e, what it lacks, is within 0.0506, and y0 (1 + e + e^2) within e^3 = 2^-12.9, a quarter of f16's
-// rounding. What is below the least normal number is 0.
+// 1 / a without the unit that it shares with exp2, for 1 <= a <= 2^126.5. The difference of bits is 1 / a to
+// 5.1 %: the remainder e is within 0.0506, and y0 (1 + e + e^2) within e^3 = 2^-12.9, a quarter of f16's
+// rounding. Results below the least normal number are 0.
 LUATTN_FN float reciprocal_by_fma(float a) {
   const float y0 = __int_as_float(0x7EF311C7 - __float_as_int(a));
   const float e = __fmaf_rn(-a, y0, 1.0f);
@@ -220,8 +221,8 @@ LUATTN_FN float reciprocal_by_fma(float a) {
   return y;
 }
 
-// Five of eight elements spare the unit of exp2 their division: as measured (bench/journal.md). Element 0
-// does not.
+// Five of eight elements divide without the exp2 unit, the best share as measured (bench/journal.md). Element
+// 0 uses it.
 LUATTN_FN float op_sigmoid2_alternating(float x, int element) {
   if (!Config::fast_math || element % 8 < 3) return op_sigmoid2(x);
   float z;  // exp2 of it is finite; a NaN stays one

@@ -1,17 +1,15 @@
 // ops/reproducible_sum.cuh: sums of floating-point numbers that do not depend on the order of the additions.
 //
-// A number is its bits at a place: 24 of a float (53 of a double) that begin at one of 254 (2046) places.
-// Such a sum is an integer of that many places, kept in limbs of exact_bits bits, each in 64: a number is
-// added to the two (three) limbs that it covers by integer atomics, which commute, and nothing is carried
-// before all has been added. The 35 bits that are left hold 2^35 additions to a limb, which take a GPU
-// minutes. Infinities and NaN have no place: they go to the gradient itself, where their sum is the same in
-// any order too.
+// A number is an integer of 24 bits (53 of a double) shifted to one of 254 (2046) positions. A sum is a wide
+// integer, kept in limbs of exact_bits bits, each in 64: a number is added to the two (three) limbs that it
+// covers by integer atomics, which commute, and carries are propagated only after all additions. The
+// remaining 35 bits hold 2^35 additions to a limb, which take a GPU minutes. Infinities and NaN have no
+// position: they are added to the gradient itself, where their sum does not depend on the order either.
 //
-// exact_add stands where it is called from, for a call takes the registers of a kernel's accumulators. Where
-// a hook adds number by number there would be too many copies: exact_add_called. Additions to one word in
-// memory come one behind the other, and then lanes often have one element: exact_add_together adds up first
-// what the lanes of a warp have that are there together, whichever they are, if all have one. It takes
-// registers that kernels of the sm90 family do not have.
+// exact_add is inlined, because a call would take the registers of a kernel's accumulators. Where a hook adds
+// many numbers one by one there would be too many copies: exact_add_called. Atomics on one word serialise,
+// and lanes often have the same element: exact_add_together first reduces over the active lanes of a warp, if
+// all have one element. It takes registers that kernels of the sm90 family do not have.
 //
 // Limb k of element i lies at [k * count + i], so that neighbours are added to neighbouring words.
 #pragma once
@@ -27,7 +25,7 @@ LUATTN_FN void exact_add_limb(u64 *limb, u64 x, bool negative) {
   if (x != 0) atomicAdd(limb, negative ? 0 - x : x);
 }
 
-// A finite float: `bits` from the first bit of limb `limb` on, fewer than two limbs have.
+// A finite float as an integer: `bits`, from the first bit of limb `limb` on, fewer bits than two limbs have.
 struct ExactParts {
   u64 bits;
   u32 limb;
@@ -54,7 +52,7 @@ LUATTN_FN void exact_add(u64 *sum, i64 count, double *special, double x) {
   const u64 value = (bits & ((u64(1) << 52) - 1)) | (exponent > 0 ? u64(1) << 52 : 0);
   u64 *at = sum + i64(limb) * count;
   const u64 rest =
-      value >> (exact_bits - shift);  // beyond the first limb, of which it fills `shift` bits and on
+      value >> (exact_bits - shift);  // beyond the first limb, which it fills from bit `shift` on
   exact_add_limb(at, value << shift & exact_mask, bits >> 63 != 0);
   exact_add_limb(at + count, rest & exact_mask, bits >> 63 != 0);
   exact_add_limb(at + 2 * count, rest >> exact_bits, bits >> 63 != 0);
@@ -64,8 +62,8 @@ template <class Real>
 LUATTN_OUTLINED void exact_add_called(u64 *sum, i64 count, Real *special, Real x) {
   exact_add(sum, count, special, x);
 }
-// To limb `limb` and the next one of an element, by `lanes`, in turns of those that have a limb in common:
-// its lower half, its upper half, and what goes to the next one.
+// Adds to limb `limb` and the next one of an element, for `lanes`, group by group of those that share a limb:
+// the lower half of it, the upper half, and the part in the next limb.
 LUATTN_FN void exact_add_lanes(u32 lanes, u64 *sum, i64 count, u32 limb, int low, int middle, int high) {
   const int lane = int(threadIdx.x) % 32;
 #pragma unroll 1
@@ -100,7 +98,7 @@ LUATTN_FN void exact_add_together(u64 *sum, i64 count, double *special, double x
   exact_add_called(sum, count, special, x);
 }
 
-// What has been carried out of the last limb of a sum, or of its negative: negative where that is.
+// The carry out of the last limb of a sum, or of its negative if that carry is negative.
 template <int Limbs, class Visit>
 LUATTN_FN i64 exact_carry(const u64 *sum, i64 count, bool negated, const Visit &visit) {
   i64 carry = 0;
@@ -112,7 +110,7 @@ LUATTN_FN i64 exact_carry(const u64 *sum, i64 count, bool negated, const Visit &
   }
   return carry;
 }
-// The sum as a Real: the four highest limbs that it has, 85 bits or more.
+// The sum as a Real: its four highest limbs, 85 bits or more.
 template <class Real>
 LUATTN_FN Real exact_value(const u64 *sum, i64 count) {
   constexpr int limbs = exact_limbs<Real>;

@@ -77,7 +77,8 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     return rows;
   }
 
-  __device__ __forceinline__ void init(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows]) {
+  __device__ __forceinline__ void init(const LuattnParams &p, const Site &site, const Head &head,
+                                       const Row (&row)[Rows]) {
     kept.bits = 0;
 #pragma unroll
     for (int r = 0; r < Rows; ++r) state[r] = Spec::init(p, site, head, row[r]);
@@ -85,8 +86,9 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
 
   // Masked: `keep[r]` says which columns count. With mask_by_inf the caller has also set the others to -inf.
   template <bool Masked>
-  __device__ __forceinline__ void step(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
-                                       Real (&score)[Rows][Cols], const KeepBits<Cols> (&keep)[Rows], Real (&scale)[Rows]) {
+  __device__ __forceinline__ void step(const LuattnParams &p, const Site &site, const Head &head,
+                                       const Row (&row)[Rows], Real (&score)[Rows][Cols],
+                                       const KeepBits<Cols> (&keep)[Rows], Real (&scale)[Rows]) {
     if constexpr (!Masked) {
       kept.bits = all;
       step_by_inf(p, site, head, row, score, scale);
@@ -121,8 +123,9 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
 
   // A step over scores that all count; or, with mask_by_inf, over scores of which those that do not are
   // -inf, with mask_by_zero 0: the same code for masked and unmasked tiles. The caller sees to `kept`.
-  __device__ __forceinline__ void step_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
-                                              Real (&score)[Rows][Cols], Real (&scale)[Rows]) {
+  __device__ __forceinline__ void step_by_inf(const LuattnParams &p, const Site &site, const Head &head,
+                                              const Row (&row)[Rows], Real (&score)[Rows][Cols],
+                                              Real (&scale)[Rows]) {
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
       Part part = begin_row_by_inf(p, site, head, row[r], r, score[r], scale[r]);
@@ -136,28 +139,30 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   struct Part {
     Real red[num_red];
   };
-  __device__ __forceinline__ Part begin_row_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
-                                                   int r, Real (&score)[Cols], Real &scale) {
+  __device__ __forceinline__ Part begin_row_by_inf(const LuattnParams &p, const Site &site, const Head &head,
+                                                   const Row &row, int r, Real (&score)[Cols], Real &scale) {
     Part part;
     reduce<false, 0, num_shared>(p, site, head, row, state[r], score, KeepBits<Cols>::none(), part.red);
     scale = rescale(p, site, head, row, state[r], part.red);
     if constexpr (Spec::lazy_rescaling) state[r] = Spec::raise_max(p, site, head, row, state[r], part.red);
     return part;
   }
-  __device__ __forceinline__ void weigh_row_by_inf(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
-                                                   int r, Real (&score)[Cols], Part &part) {
-    reduce<false, num_shared, Spec::num_reductions>(p, site, head, row, state[r], score, KeepBits<Cols>::none(), part.red);
+  __device__ __forceinline__ void weigh_row_by_inf(const LuattnParams &p, const Site &site, const Head &head,
+                                                   const Row &row, int r, Real (&score)[Cols], Part &part) {
+    reduce<false, num_shared, Spec::num_reductions>(p, site, head, row, state[r], score,
+                                                    KeepBits<Cols>::none(), part.red);
     if constexpr (Spec::prob_term < 0) {
 #pragma unroll
-      for (int j = 0; j < Cols; ++j) score[j] = Spec::prob(p, site, head, row, state[r], part.red, score[j], j);
+      for (int j = 0; j < Cols; ++j)
+        score[j] = Spec::prob(p, site, head, row, state[r], part.red, score[j], j);
     }
   }
-  __device__ __forceinline__ void end_row(const LuattnParams &p, const Site &site, const Head &head, const Row &row, int r,
-                                          const Part &part) {
+  __device__ __forceinline__ void end_row(const LuattnParams &p, const Site &site, const Head &head,
+                                          const Row &row, int r, const Part &part) {
     state[r] = Spec::next(p, site, head, row, state[r], part.red);
   }
-  __device__ __forceinline__ void end_rows(const LuattnParams &p, const Site &site, const Head &head, const Row (&row)[Rows],
-                                           const Part (&part)[Rows]) {
+  __device__ __forceinline__ void end_rows(const LuattnParams &p, const Site &site, const Head &head,
+                                           const Row (&row)[Rows], const Part (&part)[Rows]) {
 #pragma unroll
     for (int r = 0; r < Rows; ++r) end_row(p, site, head, row[r], r, part[r]);
   }
@@ -177,11 +182,13 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
 
 private:
   // The factor for O.
-  LUATTN_FN Real rescale(const LuattnParams &p, const Site &site, const Head &head, const Row &row, const State &old,
-                         const Real *red) {
-    if constexpr (Spec::has_rescale) return Spec::rescale(p, site, head, row, old, red);
-    else return Real(1);
-  }
+ LUATTN_FN Real rescale(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                        const State &old, const Real *red) {
+   if constexpr (Spec::has_rescale)
+     return Spec::rescale(p, site, head, row, old, red);
+   else
+     return Real(1);
+ }
   // Under mask_by_inf the arithmetic itself leaves a masked column out; a row that keeps nothing changes
   // nothing, or is put right by `any`.
   template <bool Masked> LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
@@ -191,8 +198,9 @@ private:
 
   // Reductions K .. End - 1.
   template <bool Masked, int K, int End>
-  LUATTN_FN void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row, const State &old,
-                        Real (&score)[Cols], const KeepBits<Cols> &keep, Real (&red)[num_red]) {
+  LUATTN_FN void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                        const State &old, Real (&score)[Cols], const KeepBits<Cols> &keep,
+                        Real (&red)[num_red]) {
     if constexpr (K < End) {
       constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX;
       // Chains side by side, as each operation waits for the one before.

@@ -1,4 +1,4 @@
-// simt/fwd_simt.cuh: forward in f32 or f64 on the FMA units, for any architecture from 8.0 on. The
+// simt/fwd_simt.cuh: the forward kernel in f32 or f64 on the FMA units, for any architecture from 8.0 on. The
 // correctness baseline on a GPU.
 //
 // luattn_fwd: grid (ceil(q_len / tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
@@ -7,17 +7,16 @@
 // threads a power of two, 32 .. 512, with threads / 16 <= min(tile_m, tile_n). stages is not read: there are
 // two, and any tiles suffice for every head dim.
 //
-// Dynamic shared memory: simt_bytes of abi/shared_memory.h, with one tile of weights.
+// Dynamic shared memory: simt_bytes of abi/shared_memory.h, with one tile of P.
 //
 // Elements that a thread keeps in registers through the loop: tile_m * (tile_n + head_dim_v) / threads, and
-// its row states.
-// Good tiles (threads): f32 64 x 64 (256; 128 up to head_dim_v 128 is faster and compiles slower). f64
-// 32 x 32 (128) up to head_dim_v 128, 32 x 32 (256) beyond.
+// its row states. Good tiles (threads): f32 64 x 64 (256; 128 up to head_dim_v 128 is faster and compiles
+// slower). f64 32 x 32 (128) up to head_dim_v 128, 32 x 32 (256) beyond.
 #pragma once
 #include "simt/tile_products.cuh"
 #include "sink/row_numbers.cuh"
 
-// Scores of one tile in place of its dots: of all elements, one copy of the code for masked and other tiles.
+// Replaces the dots of one tile by scores, for all elements: one copy of the code for masked and other tiles.
 template <class Spec, class Config>
 LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
                           const typename Spec::Head &head,
@@ -36,7 +35,7 @@ LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, co
   }
 }
 
-// Which of them count; -inf or 0 in place of those that do not.
+// Replaces scores that the mask drops by -inf or 0.
 template <class Spec, class Config>
 LUATTN_FN void mask_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
                          const typename Spec::Head &head,
@@ -67,7 +66,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   using T = Simt<Spec, Config>;
   constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;
   const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
-  const int q_tile = int(gridDim.x - 1 - blockIdx.x);  // the long rows of a causal mask first
+  const int q_tile = int(gridDim.x - 1 - blockIdx.x);  // longest rows of a causal mask first
   const int q0 = q_tile * T::tile_m, h_kv = site.h / p.shape.group;
   if (site.packed && q0 >= site.q_len) return;  // the grid is for the longest entry
   T t;

@@ -3,13 +3,13 @@
 // Two products cover forward and backward:
 //
 //     dot         S[m][n]  = sum over d of A[m][d] * B[n][d]      A, B: rows of two tensors
-//     accumulate  C[r][d] += sum over k of W[r][k] * X[k][d]      W: weights in shared memory, or their
-//     transpose;
+//     accumulate  C[r][d] += sum over k of W[r][k] * X[k][d]      W: P or dS in shared memory, or
+//                                                                 their transpose;
 //                                                                 X: rows of a tensor
 //
 // Operands that are tensors stream through two stages of shared memory, so that a block needs the same shared
-// memory at every head dim: dot takes slices of d, accumulate slices of k. The stream runs on across
-// products: while the last slice of one is at work, `after` asks for the first slice of the next.
+// memory at every head dim: dot takes slices of d, accumulate slices of k. The stream continues across
+// products: while the last slice of one is in use, `after` loads the first slice of the next.
 //
 // Threads: 16 lanes share a row (thread % 16); threads / 16 groups share the rows of a tile.
 #pragma once
@@ -19,7 +19,7 @@
 #include "work/sequence.cuh"
 #include "work/tile_walk.cuh"
 
-// Rows `first`.. of one head of a sequence, row0 its first. Rows past `len` read as zero.
+// Rows from `first` on of one head of a sequence, row0 its first. Rows past `len` read as zero.
 template <class Real>
 struct Slab {
   const Real *data;
@@ -32,7 +32,7 @@ template <class Real>
 LUATTN_FN Slab<Real> slab_of(const LuattnTensor &t, const Real *row0, int first, int len) {
   return {row0, t.seq, first, len, allows_16_bytes<Real>(t)};
 }
-// Of a tensor of queries, and of keys.
+// Rows of a query tensor, and of a key tensor.
 template <class Real, class Sequence>
 LUATTN_FN Slab<Real> q_slab(const Sequence &site, const LuattnTensor &t, int first) {
   return slab_of(t, site.template q_row<const Real>(t, 0), first, site.q_len);
@@ -43,8 +43,7 @@ LUATTN_FN Slab<Real> kv_slab(const Sequence &site, const LuattnTensor &t, int h_
 }
 
 // Copies NumRows x NumCols elements, starting at (x.first + row, col), of a slab that is Width wide. One loop
-// for aligned tensors and others: a kernel has up to nine of these, and they are a good part of what
-// compiles.
+// for aligned tensors and others: a kernel has up to nine of these, and they are much of its code.
 template <class Real, int Threads, int NumRows, int NumCols, int Stride, int Width>
 LUATTN_FN void copy_rows(Real *dst, const Slab<Real> &x, int row, int col) {
   constexpr int word = 16 / int(sizeof(Real)), cols = (NumCols + word - 1) / word * word;
@@ -64,7 +63,7 @@ LUATTN_FN void copy_rows(Real *dst, const Slab<Real> &x, int row, int col) {
   }
 }
 
-// Adjacent elements to global memory, at once or one by one, or none. A statement without a branch, because a
+// Stores adjacent elements to global memory: together, one by one, or not at all. Without a branch, because a
 // thread has up to 32 of these.
 LUATTN_FN void store_vector(float *to, const float (&x)[4], bool at_once, bool one_by_one) {
   asm volatile(
@@ -106,8 +105,7 @@ LUATTN_FN void read_vector(Real (&out)[N], const Real *shared) {
 }
 
 // Slices of d in dot: of equal size, at most 128 bytes of a row, padded with zeros to whole 16-byte words.
-// The stride in shared memory is an odd number of such words, so that 8 rows lie in 8 different groups of
-// banks.
+// The stride in shared memory is an odd number of such words, so that 8 rows lie in 8 different bank groups.
 template <class Real, int D>
 struct DepthSlices {
   static constexpr int word = 16 / int(sizeof(Real)), most = 128 / int(sizeof(Real));
@@ -116,8 +114,8 @@ struct DepthSlices {
   static constexpr int stride = (size / word | 1) * word;
 };
 
-// How 16 lanes share the D columns of an accumulator: vectors of `vec` adjacent columns, 16 * vec apart. The
-// widest vectors are taken that cost at most a quarter more columns than D needs.
+// How 16 lanes share the D columns of an accumulator: vectors of `vec` adjacent columns, 16 * vec apart.
+// Takes the widest vectors that cost at most a quarter more columns than D.
 LUATTN_FN constexpr int columns_per_lane(int width, int vec) {
   return (width + 16 * vec - 1) / (16 * vec) * vec;
 }
@@ -147,7 +145,7 @@ struct Simt {
   static constexpr int stage_size = layout.slice / int(sizeof(Real));
   static constexpr int weight_stride = layout.weight_pitch / int(sizeof(Real));
   static constexpr int weight_size = layout.weight / int(sizeof(Real));
-  // Of shared memory, with so many tiles of weights; terms of distances lie behind them (DistanceTable).
+  // Bytes of shared memory, with so many tiles of P; distance terms come after them (DistanceTable).
   LUATTN_FN constexpr int bytes(int weights) { return simt_bytes(sizes, weights); }
   static_assert(same_type<Real, typename Config::Elem>::value,
                 "simt computes in its storage type: float or double");
@@ -175,8 +173,8 @@ struct Simt {
   __device__ __forceinline__ Position q_at(int q0, int r) const { return {q0 + group, groups * r}; }
   __device__ __forceinline__ Position kv_at(int kv0, int c) const { return {kv0 + lane, lanes * c}; }
 
-  // A slice that was asked for becomes readable, and the slice before it free. One call for each request. It
-  // is a barrier too: weights written before a product are visible in it.
+  // Waits until a requested slice is readable, and frees the slice before it. Call once for each request. It
+  // is a block barrier too: P written before a product is visible in it.
   __device__ __forceinline__ void arrive() {
     wait_copies();
     __syncthreads();
@@ -192,8 +190,8 @@ struct Simt {
                                                             slice * S::size);
   }
 
-  // The first slice has been requested. request(i) asks for slice i or, where there are no more slices than
-  // i, for what the next product reads first. Unroll: steps of 16 bytes in a turn.
+  // The first slice has been requested. request(i) loads slice i or, past the last, the first slice of the
+  // next product. Unroll: steps of 16 bytes per iteration.
   template <int D, int Unroll, class Request>
   __device__ __forceinline__ void dot_slices(Real (&s)[rows][cols], const Request &request) {
     using S = DepthSlices<Real, D>;
@@ -235,8 +233,8 @@ struct Simt {
     });
   }
 
-  // Of a and b, then of c and d, each given to put(0 or 1, s). Where both are equally wide their code stands
-  // once, up to a tenth less to compile, and has room for two steps in a turn.
+  // Loads a and b, then c and d, each passed to put(0 or 1, s). Where both are equally wide their code is
+  // shared, which compiles up to a tenth faster and leaves room for two steps per iteration.
   template <int D, int D2, class Put, class After>
   __device__ __forceinline__ void two_dots(const Slab<Real> &a, const Slab<Real> &b, const Slab<Real> &c,
                                            const Slab<Real> &d, const Put &put, const After &after) {
@@ -334,7 +332,8 @@ struct Simt {
     }
   }
 
-  // The thread's part of a row of the accumulator, times `factor`, to D elements at `out`, if that is a row.
+  // Stores the thread's part of a row of the accumulator, times `factor`, as D elements at `out`, if the row
+  // exists.
   template <int D>
   __device__ __forceinline__ void store(Real *out, const Real (&c)[LaneColumns<Real, D>::each], Real factor,
                                         bool wide, bool is_row) const {
@@ -374,8 +373,8 @@ struct Simt {
   }
 };
 
-// What scores take from the distance alone: one number for each distance of a tile, in shared memory. Each
-// thread computes some of them, and reads those that it needs. Nothing, where the spec has no such term.
+// Distance terms of scores: one number for each distance of a tile, in shared memory. Each thread computes
+// some of them, and reads those that it needs. Empty where the spec has no such term.
 template <class Spec, class Config>
 struct DistanceTable {
   using T = Simt<Spec, Config>;
@@ -384,7 +383,7 @@ struct DistanceTable {
   static constexpr int M = T::tile_m, count = M + T::tile_n - 1;
   Real *term;  // tile_m + tile_n elements
 
-  // Before anyone reads comes a barrier, and another behind the last who reads what was there.
+  // A barrier must follow before they are read, and another before the next update.
   __device__ __forceinline__ void fill(const LuattnParams &p, const Site &site,
                                        const typename Spec::Head &head, int q0, int kv0) const {
     if constexpr (any)
@@ -392,17 +391,17 @@ struct DistanceTable {
       for (int i = int(threadIdx.x); i < count; i += T::threads)
         term[i] = Spec::distance_term(p, site, head, Position{0, 0}, Position{kv0 - q0 - (M - 1) + i, 0});
   }
-  // Of row m and column n of the tile.
+  // The term of row m and column n of the tile.
   __device__ __forceinline__ Real get(int m, int n) const {
     if constexpr (any) return term[n - m + M - 1];
     return Real(0);
   }
 };
 
-// For __launch_bounds__: blocks that shall fit a multiprocessor by their registers. `elements` are the score
+// For __launch_bounds__: the blocks per multiprocessor that registers should allow. `elements` are the score
 // tiles and accumulators that a thread holds, `row_bytes` its hoisted numbers of one row, `bytes` those of
-// the block. Left alone, ptxas takes all 255 registers to move loads far ahead, and 8 warps are then all
-// there is to hide the latency of the rest; held too tight, it spills.
+// the block. Left alone, ptxas takes all 255 registers to move loads far ahead, and only 8 warps are left to
+// hide other latencies; with too few, it spills.
 template <class Config>
 LUATTN_FN constexpr int simt_blocks(int elements, int row_bytes, int bytes) {
   const int size = int(sizeof(typename Config::Elem)), rows = Config::tile_m * 16 / Config::threads;

@@ -1,24 +1,22 @@
-// sm80/fwd_sm80.cuh: the forward kernel of the sm80 family: f16 or bf16, mma.sync with f32 accumulation,
-// any GPU from sm_80 on.
+// sm80/fwd_sm80.cuh: the forward kernel of the sm80 family: f16 or bf16, mma.sync with f32 accumulation, any
+// GPU from sm_80 on.
 //
 // Grid (ceil(q_len / tile_m), heads, batch). A block takes tile_m queries of one head and walks the kv tiles
 // that the mask leaves. Each warp owns 16 or 32 whole rows, so that a row's statistics never leave its four
 // threads:
-//   load     Q once, then K and V tile by tile with cp.async, one tile ahead of the work
-//   compute  S = Q K^T; S becomes probabilities in registers, which are the A operand of O += P V
-//   finish   O times the rows' factors, straight from the fragments
+//   load     Q once, then K and V tile by tile with cp.async, one tile ahead
+//   compute  S = Q K^T; S becomes P in registers, the A operand of O += P V
+//   finish   scales O by the rows' factors and stores it from the fragments
 //
-// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; they are padded with zeros to
-// multiples of 16 in
-//   shared memory. threads a multiple of 32; tile_m = 16 or 32 times the warps; tile_n a multiple of 16;
-//   stages 1 or 2. stages 2 loads the next K and V tile while a tile is worked on (one barrier a tile);
-//   stages 1 loads V under Q K^T and the next K under P V (two barriers, half the memory).
-// Dynamic shared memory: FwdSm80Layout of abi/shared_memory.h.
-// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes): the runtime refuses
-// others.
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; padded with zeros to multiples
+// of 16 in shared memory. threads a multiple of 32; tile_m = 16 or 32 times the warps; tile_n a multiple of
+// 16; stages 1 or 2. stages 2 loads the next K and V tile while a tile is computed (one barrier a tile);
+// stages 1 loads V during Q K^T and the next K during P V (two barriers, half the memory). Dynamic shared
+// memory: FwdSm80Layout of abi/shared_memory.h. Pointers and strides of q, k, v and o must be multiples of 8
+// elements (16 bytes): the runtime refuses others.
 //
-// Good tiles, by the larger of the padded head dims and the shared memory a block may have. A warp with 32
-// rows holds Dv + tile_n accumulators a thread, which is why the wide heads have 16 rows a warp.
+// Good tiles, by the larger of the padded head dims and the shared memory of a block. A warp with 32 rows
+// holds Dv + tile_n accumulators a thread, which is why wide heads have 16 rows a warp.
 //   head dim   227 KB (9.0, 10.0)        163 KB (8.0, 8.7)         99 KB (8.6, 8.9, 12.0)
 //   <=  64     128 x 64, 128 thr, 2 st   the same                  the same
 //   <=  96     128 x 64, 128 thr, 2 st   the same                  128 x 64, 128 thr, 1 st
@@ -57,7 +55,7 @@ struct ForwardSm80 {
                 (warp_rows == 16 || warp_rows == 32));
   static_assert(tile_n % 16 == 0 && (stages == 1 || stages == 2) && dim <= 256 && dim_v <= 256);
 
-  // Registers: Q stays in them where it leaves enough for addresses and temporaries.
+  // Q stays in registers where that leaves enough for addresses and temporaries.
   static constexpr int accumulators = m_tiles * (n_tiles + v_tiles) * 4, q_registers = m_tiles * dim / 4;
   static constexpr bool q_in_registers = accumulators + q_registers <= 176;
   static constexpr bool copies_anew = accumulators >= 160;         // see load
@@ -66,7 +64,7 @@ struct ForwardSm80 {
   static constexpr int fitting_blocks = 65536 / (threads * wanted_registers);
   static constexpr int blocks = fitting_blocks < 1   ? 1
                                 : fitting_blocks > 4 ? 4
-                                                     : fitting_blocks;  // a multiprocessor
+                                                     : fitting_blocks;  // per multiprocessor
 
   using QTile = SharedTile<dim>;
   using VTile = SharedTile<dim_v>;
@@ -106,7 +104,7 @@ struct ForwardSm80 {
     zero_out<m_tiles * v_blocks>();
   }
 
-  // The query of row r of a lane's thread, and the nearest one that exists.
+  // The query of row r of a lane's thread, clamped to the last one.
   __device__ __forceinline__ Position position(int r, int lane) const {
     return {q_tile * tile_m + warp_row + lane / 4, r / 2 * 16 + r % 2 * 8};
   }
@@ -116,19 +114,20 @@ struct ForwardSm80 {
 
   // ---- load ----
 
-  // Where registers are short, each copy works its addresses out anew from the thread's number and the head:
-  // hidden from the compiler, or it would keep all of them through the loop, and the loads of fragments could
-  // not run ahead of the products.
+  // Where registers are short, each copy recomputes its addresses from the thread's number and the head.
+  // These are opaque to the compiler, which would otherwise keep all addresses through the loop, so that
+  // fragment loads could not run ahead of the products.
   static __device__ __forceinline__ int copier() { return copies_anew ? thread_anew() : int(threadIdx.x); }
 
   // One copy of the code for whole and ragged tiles; Q, which a block loads once, in a rolled loop. Q is a
-  // group of its own.
+  // commit group of its own.
   enum Operand { K, V };
   template <Operand first, Operand last>
   __device__ __forceinline__ void load(Tile tile, int slot, bool with_q) const {
     if (with_q) {
       const HeadRows<Elem> rows{site.template q_row<const Elem>(p.tensors.q, 0), p.tensors.q.seq};
-      copy_rows_async<Config::head_dim, threads>(q_shared, rows, tile_m, q_tile * tile_m, site.q_len, copier());
+      copy_rows_async<Config::head_dim, threads>(q_shared, rows, tile_m, q_tile * tile_m, site.q_len,
+                                                 copier());
       cp_async_commit();
     }
     if (tile.valid()) {
@@ -161,10 +160,10 @@ struct ForwardSm80 {
 
   // ---- compute ----
 
-  // S = Q K^T. Fragments are asked for before the products that come before their own: K one step ahead, Q
-  // one round of 16 channels. Where Q comes from shared memory, a turn of a rolled loop takes two rounds:
-  // `at` turns the address of a row's first channels into that of a round's, by an exclusive or within as
-  // many channels as the permutation of chunks and the alignment of rows allow.
+  // S = Q K^T. Fragments are loaded before the products that precede their own: K one step ahead, Q one round
+  // of 16 channels. Where Q comes from shared memory, an iteration of a rolled loop takes two rounds: `at`
+  // maps the address of a row's first channels to that of a round's by an exclusive or, within as many
+  // channels as the swizzle and the alignment of rows allow.
   __device__ __forceinline__ void dots(float (&s)[m_tiles][n_tiles][4], int slot) const {
     constexpr int per_round = n_tiles / 2, rounds = dim / 16, unit = rolls ? 2 : rounds;
     const LanePointer<dim, true> pointer{u32(lane)};
@@ -219,7 +218,7 @@ struct ForwardSm80 {
       return a[round & 1];
   }
 
-  // Scores in place of dots. Where only some tiles are masked, their masked elements are scored like the
+  // Turns dots into scores. Where only some tiles are masked, their masked elements are scored like the
   // others: a position outside the lengths reads a clamped element of an input, and the result is dropped.
   __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0,
                                         float (&x)[rows][cols]) const {
@@ -239,8 +238,8 @@ struct ForwardSm80 {
     return {kv0 + lane % 4 * 2, j / 2 * 8 + j % 2};
   }
 
-  // Which scores count, in a rolled loop over columns: a mask may be a long expression, and few tiles are
-  // masked. What it alone wants of the rows takes no registers in between.
+  // Evaluates the mask in a rolled loop over columns: it may be a long expression, and few tiles are masked.
+  // Values of the rows that only the mask uses take no registers outside of it.
   __device__ __forceinline__ void find_kept(int kv0, KeepBits<cols> (&keep)[rows]) const {
     const int lane = lane_anew();
 #pragma unroll
@@ -270,7 +269,7 @@ struct ForwardSm80 {
     else
       return true;
   }
-  // Leaves -inf, or 0 where that would not do, in place of the scores that do not count.
+  // Replaces scores that do not count by -inf, or by 0 where -inf does not mask.
   LUATTN_FN void mask(const KeepBits<cols> (&keep)[rows], float (&x)[rows][cols]) {
     const float gone = Spec::mask_by_inf ? -infinity<float>() : 0.f;  // also for mask_by_zero
 #pragma unroll
@@ -280,8 +279,7 @@ struct ForwardSm80 {
         keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone);
   }
 
-  // Once a few tiles have passed, it is common that no row of the warp has a new maximum, and all factors
-  // are 1.
+  // After a few tiles it is common that no row of the warp has a new maximum, and all factors are 1.
   __device__ __forceinline__ void rescale(const float (&scale)[rows]) {
     if constexpr (Spec::has_rescale) {
       bool changed = false;
@@ -313,8 +311,8 @@ struct ForwardSm80 {
   }
 
   // The tiles of a loop: all without a mask, all with one, or both. One loop for both takes half the time to
-  // compile; a masked tile differs in a branch that puts -inf, or 0, in place of what does not count. Where
-  // neither does, the rest differs as well, and two loops are faster: at the join of a longer branch all
+  // compile; a masked tile differs in a branch that replaces masked scores by -inf, or 0. Where neither
+  // masks, the rest differs as well, and two loops are faster: at the join of a longer branch all
   // accumulators would be moved.
   enum Kind { OPEN, MASKED, MIXED };
   static constexpr bool one_loop = Spec::mask_by_inf || Spec::mask_by_zero;
@@ -326,7 +324,8 @@ struct ForwardSm80 {
     score(s, kv0, x);
     if constexpr (kind == MIXED) {
       bool some = true;
-      if (__any_sync(0xffffffffu, tile.masked)) {  // the vote tells the compiler that the warp stays together
+      if (__any_sync(0xffffffffu, tile.masked)) {  // the vote tells the compiler that the warp stays
+                                                   // converged
         KeepBits<cols> keep[rows];
         find_kept(kv0, keep);
         mask(keep, x);
@@ -336,7 +335,7 @@ struct ForwardSm80 {
       } else {
         online.kept.bits = online.all;
       }
-      if (stages == 1 && !__any_sync(0xffffffffu, some)) return;  // with two, has_work has said so
+      if (stages == 1 && !__any_sync(0xffffffffu, some)) return;  // with two, has_work has decided it
       online.step_by_inf(p, site, head, row, x, scale);
     } else {
       KeepBits<cols> keep[rows];
@@ -351,8 +350,8 @@ struct ForwardSm80 {
   }
 
   // With two stages, whether a tile keeps anything of this warp's rows: they may lie beyond q_len, and a
-  // masked tile may be empty for them. What block statistics say of them they have said of the tile. The vote
-  // tells the compiler that the warp stays together.
+  // masked tile may be empty for them. Block statistics were already used for the tile. The vote tells the
+  // compiler that the warp stays converged.
   __device__ __forceinline__ bool has_work(Tile tile) const {
     const int first = q_tile * tile_m + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
     bool work = tile.valid() && first <= last;
@@ -368,10 +367,10 @@ struct ForwardSm80 {
     return __any_sync(0xffffffffu, work);
   }
 
-  // One turn of the loop over tiles: the next tile is found and asked for, this one is worked on. In the
-  // first turn there is none yet, so that both are written once for all tiles. With one stage the scores are
-  // those of the turn before. They must not wait for has_work there: a branch around all that is done with
-  // them takes a tenth of the time to compile.
+  // One iteration over tiles: finds and loads the next tile, computes the current one. The first iteration
+  // has no current one, so that both are written once for all tiles. With one stage the scores are those of
+  // the previous iteration, and must not depend on has_work: a branch around everything that uses them adds a
+  // tenth to the compile time.
   struct Turn {
     KvTiles<Spec, tile_m, tile_n> walk;
     Tile tile;
@@ -384,7 +383,7 @@ struct ForwardSm80 {
       const bool work = has_work(t.tile);
       if (t.tile.valid()) {
         cp_async_wait<0>();
-        __syncthreads();  // this tile is here, and nobody reads the one before any more
+        __syncthreads();  // this tile has been loaded, and the previous one is free
       }
       load<K, V>(next, t.slot ^ 1, !t.tile.valid());
       if (!t.tile.valid()) keep_q();
@@ -399,11 +398,11 @@ struct ForwardSm80 {
       if (t.tile.valid()) absorb<kind>(s, t.tile, 0);
       if (next.valid()) {
         cp_async_wait<0>();
-        __syncthreads();  // K is here, V is free
+        __syncthreads();  // K has been loaded, V is free
         load<V, V>(next, 0, false);
         dots(s, 0);
         cp_async_wait<0>();
-        __syncthreads();  // V is here, K is free
+        __syncthreads();  // V has been loaded, K is free
       }
     }
     t.tile = next;
@@ -431,7 +430,7 @@ struct ForwardSm80 {
 
   // ---- finish ----
 
-  // Every lane of a row has its state, so each of them sees to one of the rows that they share.
+  // Every lane of a row has its state, so each of them handles one of the rows that they share.
   __device__ __forceinline__ void finish() {
     online.finish();
     const int mine = lane % 4;
@@ -454,8 +453,8 @@ struct ForwardSm80 {
     cp_async_wait<0>();  // a block without tiles has not waited for Q
   }
 
-  // Through shared memory the stores would be wider and their lines whole, but it is no faster: the lines
-  // meet in L2.
+  // Through shared memory the stores would be wider and fill whole lines, but it is no faster: L2 merges the
+  // lines.
   __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
     Elem *out = site.template q_row<Elem>(p.tensors.o, 0) + lane % 4 * 2;
     OutRow row[rows];

@@ -1,18 +1,17 @@
-// sm90/pipeline.cuh: the pipeline of the sm90 kernels: where tiles lie in shared memory, the mbarriers of
-// its stages, and the messages that the producer writes for the consumers.
+// sm90/pipeline.cuh: the pipeline of the sm90 kernels: tiles in shared memory, the mbarriers of its stages,
+// and tile messages from the producer to the consumers.
 //
-// A stage has room for one tile: `stages` stages for K, as many for V, and one for each consumer's Q. The
-// producer fills a stage when its `empty` barrier says that all warps that read it are done with what was
-// there, and TMA completes its `full` barrier when the bytes have come. README.md shows it in
-// time.
+// A stage holds one tile: `stages` stages for K, as many for V, and one for each consumer's Q. The producer
+// fills a stage when its `empty` barrier says that all warps have finished reading it, and TMA completes its
+// `full` barrier when the bytes have arrived. README.md shows the timing.
 #pragma once
 #include "arch/mma.cuh"
 #include "arch/tma.cuh"
 #include "work/tile_walk.cuh"
 
-// Where one side of a ring of stages has got to: the stage, and the parity of the phase to wait for at its
-// barrier. Consumers begin with parity 0, the first fill; the producer with 1, which a new barrier grants at
-// once: stages begin empty.
+// One side's state in a ring of stages: the stage, and the parity of the phase to wait for at its barrier.
+// Consumers begin with parity 0, the first fill; the producer with 1, which a new barrier grants at once:
+// stages begin empty.
 template <int Stages>
 struct PipelineState {
   int stage;
@@ -26,11 +25,11 @@ struct PipelineState {
   }
 };
 
-// A number that all lanes have, in a way that ptxas sees: it serialises products behind a branch that might
+// Makes a warp-uniform number visibly uniform to ptxas, which serialises products after a branch that might
 // diverge.
 LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// From the first to the last of these tiles that is visited.
+// The hull of the tiles in the range that the bitmap keeps.
 template <class Spec>
 LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {
   if constexpr (Spec::has_score_bounds) {
@@ -49,15 +48,15 @@ LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {
   return tiles;
 }
 
-// The walk of KvTiles (work/tile_walk.cuh), for a whole warp, whose lanes classify 32 tiles at a time:
-// where a mask is read from memory, or leaves many tiles empty, one after the other would keep the products
-// waiting. And downwards: the diagonal of a causal mask comes first, with the tile whose maximum is taken
-// anyway, and scores that fall with the distance from it, as ALiBi's do, need no other.
+// The walk of KvTiles (work/tile_walk.cuh), for a whole warp, whose lanes classify 32 tiles at a time: where
+// a mask is read from memory, or leaves many tiles empty, one by one would be too slow for the products. And
+// downwards: the diagonal of a causal mask comes first, with the tile whose maximum is taken anyway, and
+// scores that fall with the distance from it, as ALiBi's do, need no other.
 template <class Spec, int TileM, int TileN>
 struct WarpKvTiles {
   static_assert(walks_stats<Spec, TileM, TileN>());
   int q0, q1, base;
-  u32 present, masked, by_range;  // of the tiles base, base - 1, .. base - 31 that are still to come
+  u32 present, masked, by_range;  // bits of tiles base, base - 1, .. base - 31 that are still to come
   Range todo;
   Visits<Spec> visits;
 
@@ -95,12 +94,12 @@ struct WarpKvTiles {
   }
 };
 
-// Notes lie beside the stages, and are written before the producer arrives at `full`: who has waited for
-// that sees them. Of a warp, lane 0 alone reads a message, because it alone tells the producer that the
-// stage is free.
+// Tile messages lie next to the stages, and are written before the producer arrives at `full`, so that they
+// are visible after a wait for that. Only lane 0 of a warp reads a message, because only it tells the
+// producer that the stage is free.
 //
-// Of a q tile: where it is, and whether the mask leaves anything of it. EMPTY: no K and no V follow, and Q is
-// not copied. END: there are no more q tiles.
+// The message of a q tile: where it is, and whether the mask leaves anything of it. EMPTY: no K and no V
+// follow, and Q is not copied. END: there are no more q tiles.
 struct QTileMessage {
   enum State { END, EMPTY, SOME };
   int q_tile, h, b;
@@ -122,8 +121,8 @@ struct QTileMessage {
   }
 };
 
-// For the bias loaders (sm90/fwd/bias_loader.cuh): of a kv tile, whether it is its q tile's first, and of
-// the q tile. END: there are no more.
+// The message to the bias loaders (sm90/fwd/bias_loader.cuh): of a kv tile, whether it is its q tile's first,
+// and of the q tile. END: there are no more.
 struct BiasMessage {
   enum { END = -1 };
   int q_tile, h, b;
@@ -136,21 +135,23 @@ struct BiasMessage {
   __device__ __forceinline__ bool is_end() const { return q_tile == END; }
   __device__ __forceinline__ int kv_tile() const { return int(bits >> 1); }
   __device__ __forceinline__ bool first() const { return (bits & 1) != 0; }
-  __device__ __forceinline__ void store(u32 address) const { QTileMessage{q_tile, h, b, bits}.store(address); }
+  __device__ __forceinline__ void store(u32 address) const {
+    QTileMessage{q_tile, h, b, bits}.store(address);
+  }
   LUATTN_FN BiasMessage load(u32 address) {
     const QTileMessage x = QTileMessage::load(address);
     return {x.q_tile, x.h, x.b, x.state};
   }
 };
 
-// Of a kv tile: Tile's members, and whether it is the last of its q tile. K's stage has it; V's needs
-// none.
+// The message of a kv tile: Tile's members, and whether it is the last of its q tile. It goes with K's stage;
+// V's needs none.
 struct KvTileMessage {
   u32 bits;
   LUATTN_FN KvTileMessage of(Tile tile, bool last) {
     return {u32(tile.index) << 3 | u32(tile.by_range) << 2 | u32(tile.masked) << 1 | u32(last)};
   }
-  // What a consumer of a q tile has before its first kv tile, and where there is none.
+  // A consumer's tile before the first kv tile of a q tile, and after the last.
   LUATTN_FN KvTileMessage before() { return {~1u}; }
   LUATTN_FN KvTileMessage none() { return {1}; }
   __device__ __forceinline__ bool before_first() const { return bits == ~1u; }
@@ -160,7 +161,7 @@ struct KvTileMessage {
   __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
 
   __device__ __forceinline__ void store(u32 address) const { store_shared(address, bits); }
-  // For lane 0 alone; shared() hands it to the others, later, when it has come.
+  // Loaded by lane 0; shared() broadcasts it later, when it has arrived.
   LUATTN_FN KvTileMessage load(u32 address) {
     u32 x = 0;
     if (threadIdx.x % 32 == 0) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
@@ -169,28 +170,27 @@ struct KvTileMessage {
   __device__ __forceinline__ KvTileMessage shared() const { return {uniform(bits)}; }
 };
 
-// Shared memory of the forward kernel: Q of each consumer (64 rows), the stages of K, those of V, O on its
-// way to memory, strips, and in the last 512 bytes the barriers and notes (abi/shared_memory.h). A tile is
+// Shared memory of the forward kernel: Q of each consumer (64 rows), the stages of K, those of V, staging of
+// O, staged biases, and in the last 512 bytes the barriers and tile messages (abi/shared_memory.h). A tile is
 // a row of boxes of 64 channels (arch/wgmma.cuh), each of all the tile's rows, 128 bytes a row.
 template <class Spec, class Config>
 struct SharedSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int groups = tile_m / 64;  // consumer warpgroups
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
-  static constexpr int line_elem = Spec::has_bias_row ? int(sizeof(typename Spec::BiasElem)) : 0;
+  static constexpr int bias_elem = Spec::has_bias_row ? int(sizeof(typename Spec::BiasElem)) : 0;
   static constexpr int col_size = Spec::reads_columns ? int(sizeof(typename Spec::Col)) : 0;
   static constexpr FwdSm90Layout layout = fwd_sm90_layout(
-      layout_sizes<Config>({.line_elem = line_elem, .col = col_size % 4 == 0 ? col_size : 0}));
+      layout_sizes<Config>({.bias_elem = bias_elem, .col = col_size % 4 == 0 ? col_size : 0}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
-  // What scores read from memory (sm90/fwd/bias_staging.cuh), where there is room: a consumer's lines, the
-  // columns of a stage of K.
-  static constexpr int line_bytes = layout.lines, col_bytes = layout.cols;
-  static constexpr bool has_lines = layout.has_lines, has_cols = layout.has_cols;
-  static constexpr int all_lines = has_lines ? groups * line_bytes : 0;
-  static constexpr int strip_bytes = all_lines + (has_cols ? stages * col_bytes : 0);
-  static constexpr int bias_loaders = has_lines ? 3 : has_cols ? 1 : 0;
-  // On their way to memory as many of O's boxes as there is room for have a place of their own, 16 rows of
-  // each warp.
+  // Bias staging (sm90/fwd/bias_staging.cuh), if it fits: a consumer's bias rows, the columns of a stage of
+  // K.
+  static constexpr int bias_row_bytes = layout.bias_rows, col_bytes = layout.cols;
+  static constexpr bool has_bias_rows = layout.has_bias_rows, has_cols = layout.has_cols;
+  static constexpr int all_bias_rows = has_bias_rows ? groups * bias_row_bytes : 0;
+  static constexpr int staged_bytes = all_bias_rows + (has_cols ? stages * col_bytes : 0);
+  static constexpr int bias_loaders = has_bias_rows ? 3 : has_cols ? 1 : 0;
+  // O's boxes, 16 rows of each warp, that are staged for TMA: as many as fit.
   static constexpr int o_box_bytes = 16 * 128, o_boxes = layout.o_boxes;
   static constexpr int bytes = layout.bytes;
   static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && stages >= 2 && Config::threads == 128 + 2 * tile_m);
@@ -204,13 +204,15 @@ struct SharedSm90 {
 
   __device__ __forceinline__ u32 o(int warp) const { return v(stages) + warp * o_boxes * o_box_bytes; }
 
-  __device__ __forceinline__ u32 lines(int group) const { return o(groups * 4) + group * line_bytes; }
-  __device__ __forceinline__ u32 cols(int stage) const { return o(groups * 4) + all_lines + stage * col_bytes; }
+  __device__ __forceinline__ u32 bias_rows(int group) const { return o(groups * 4) + group * bias_row_bytes; }
+  __device__ __forceinline__ u32 cols(int stage) const {
+    return o(groups * 4) + all_bias_rows + stage * col_bytes;
+  }
 
-  __device__ __forceinline__ u32 k_full(int stage) const { return o(groups * 4) + strip_bytes + stage * 32; }
+  __device__ __forceinline__ u32 k_full(int stage) const { return o(groups * 4) + staged_bytes + stage * 32; }
   __device__ __forceinline__ u32 k_empty(int stage) const { return k_full(stage) + 8; }
-  // Of the stage that is given back by `empty`.
-  __device__ __forceinline__ u32 cols_beside(u32 empty) const {
+  // The columns of the stage that `empty` releases.
+  __device__ __forceinline__ u32 cols_of(u32 empty) const {
     return cols(0) + (empty - k_empty(0)) * (col_bytes / 32);
   }
   __device__ __forceinline__ u32 v_full(int stage) const { return k_full(stage) + 16; }
@@ -224,11 +226,12 @@ struct SharedSm90 {
   }
   __device__ __forceinline__ u32 messages_full(int stage) const { return bias_message(stages) + stage * 16; }
   __device__ __forceinline__ u32 messages_empty(int stage) const { return messages_full(stage) + 8; }
-  __device__ __forceinline__ u32 lines_full(int group) const { return messages_full(stages) + group * 16; }
-  __device__ __forceinline__ u32 lines_empty(int group) const { return lines_full(group) + 8; }
+  __device__ __forceinline__ u32 bias_full(int group) const { return messages_full(stages) + group * 16; }
+  __device__ __forceinline__ u32 bias_empty(int group) const { return bias_full(group) + 8; }
 
   // Arrivals that end a phase: one thread of the producer fills a stage, and one of each warp that reads it
-  // empties it; of strips every thread that fills or reads them, for racecheck follows no other order.
+  // empties it; for staged biases every thread that fills or reads them, because racecheck follows no other
+  // order.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(k_full(i), has_cols ? 33 : 1);
@@ -240,10 +243,10 @@ struct SharedSm90 {
       barrier_init(q_full(g), 1);
       barrier_init(q_empty(g), 4);
     }
-    if constexpr (has_lines)
+    if constexpr (has_bias_rows)
       for (int g = 0; g < groups; ++g) {
-        barrier_init(lines_full(g), bias_loaders * 32);
-        barrier_init(lines_empty(g), 128);
+        barrier_init(bias_full(g), bias_loaders * 32);
+        barrier_init(bias_empty(g), 128);
       }
     if constexpr (bias_loaders > 0)
       for (int i = 0; i < stages; ++i) {

@@ -1,4 +1,4 @@
-// source/cp_async_tile.cuh: tiles between global and shared memory, 16 bytes a thread and step.
+// source/cp_async_tile.cuh: copies tiles between global and shared memory, 16 bytes a thread and step.
 //
 // A tensor's base pointer and its strides are multiples of 8 elements (the runtime refuses others for the
 // sm80 family), so every chunk is one aligned access. Rows beyond the tensor's length and columns between Dim
@@ -9,8 +9,8 @@
 
 LUATTN_FN constexpr int padded_dim(int dim) { return (dim + 15) / 16 * 16; }
 
-// The thread's number, its lane and a value, each in a way that the compiler cannot see through: what is
-// derived from one of them is worked out anew each time, and takes no register in between.
+// The thread's number, its lane and a value, each opaque to the compiler: what is derived from one of them is
+// recomputed each time, and takes no register in between.
 LUATTN_FN int thread_anew() {
   int x;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
@@ -40,16 +40,16 @@ LUATTN_FN constexpr int power_above(int x) {
 }
 
 // Copies rows row0 .. row0 + Rows - 1 of `src` to a SharedTile<padded_dim(Dim)> at `tile`, asynchronously;
-// the caller commits the group. Rows from `len` on become zeros, by the same code: a copy of it for whole
+// the caller commits the group. Rows from `len` on become zeros, by the same code: a separate copy for whole
 // tiles would be no faster. A thread keeps to one chunk column and walks down the rows with one pointer, even
-// where that leaves threads without a column: an address for each chunk costs the registers that the
-// accumulators need, and a division for each costs time.
+// where that leaves threads without a column: an address for each chunk costs registers that the accumulators
+// need, and a division for each costs time.
 template <int Rows, int Dim, int Threads, class Elem>
 LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, int len, int thread) {
   static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
   using Tile = SharedTile<padded_dim(Dim)>;
   constexpr int width = power_above(Tile::chunks),
-                pass = Threads / width,  // threads of a row, rows of a pass
+                pass = Threads / width,  // threads per row, rows per pass
       passes = (Rows + pass - 1) / pass;
   static_assert(Threads % width == 0);
   const int first = thread / width, chunk = thread % width;
@@ -58,7 +58,7 @@ LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, in
   const Elem *from = src.data + i64(row0 + first) * src.seq + chunk * 8;
   const u32 to = tile + Tile::offset(u32(first), u32(chunk));
   if constexpr (Rows % pass == 0 && pass % 8 == 0 &&
-                passes % 4 == 0) {  // the permutation repeats each 8 rows
+                passes % 4 == 0) {  // the swizzle repeats every 8 rows
     constexpr int bytes = pass * Tile::chunks * 16;
 #pragma unroll
     for (int i = 0; i < passes; i += 4)
@@ -81,7 +81,7 @@ LUATTN_FN void copy_rows_async(u32 tile, const HeadRows<Elem> &src, int rows, in
   static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
   using Tile = SharedTile<padded_dim(Dim)>;
   constexpr int width = power_above(Tile::chunks),
-                pass = Threads / width;  // threads of a row, rows of a pass
+                pass = Threads / width;  // threads per row, rows per pass
   static_assert(Threads % width == 0);
   const int chunk = thread % width;
   if (width > Tile::chunks && chunk >= Tile::chunks) return;
@@ -94,8 +94,8 @@ LUATTN_FN void copy_rows_async(u32 tile, const HeadRows<Elem> &src, int rows, in
   }
 }
 
-// Rows row0 .. row0 + Rows - 1 of a shared tile to `dst` (whose row 0 is the tile's row 0), as far as `len`
-// rows exist, by `Threads` threads that number themselves `thread`.
+// Stores rows row0 .. row0 + Rows - 1 of a shared tile to `dst` (whose row 0 is the tile's row 0), as far as
+// `len` rows exist, by `Threads` threads that number themselves `thread`.
 template <int Rows, int Dim, int Threads, class Elem>
 LUATTN_FN void store_tile(Elem *dst, i64 seq, u32 tile, int row0, int len, int thread) {
   using Tile = SharedTile<padded_dim(Dim)>;

@@ -1,12 +1,12 @@
-// work/sequence.cuh: one head of one entry of the batch: its lengths, and where its rows lie in tensors, in
-// arrays that have a number a row, and to TMA. Positions are the entry's own, and begin at 0.
+// work/sequence.cuh: one head of one batch entry: its lengths, and where its rows lie in tensors, in arrays
+// with one number per row, and for TMA. Positions are the entry's own, and begin at 0.
 //
 //   DenseSequence    entries have equal lengths, and tensors a batch axis
 //   PackedSequence   entries follow one another along the position axis (LuattnPacked)
 //
 // Nothing past an entry's end is read or written: by TMA because the descriptor ends there, elsewhere because
-// who copies rows compares positions with the entry's lengths.
-// Hooks see the Site that a sequence is, never where its rows lie.
+// copies compare positions with the entry's lengths. Hooks see the Site that a sequence is, never where its
+// rows lie.
 #pragma once
 #include "arch/tensor.cuh"
 #include "ops/hook_types.cuh"
@@ -52,7 +52,8 @@ struct PackedSequence : Site {
   PackedSequence() = default;
   __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head)
       : Site{entry, head, 0, 0}, first_q(of(p).cu_seqlens_q[entry]), first_kv(of(p).cu_seqlens_k[entry]) {
-    // Of an entry that is longer than it was said to be, the first rows: the grid and descriptors end there.
+    // If an entry is longer than its declared maximum, only its first rows: the grid and descriptors end
+    // there.
     q_len = min(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len);
     kv_len = min(of(p).cu_seqlens_k[entry + 1] - first_kv, p.shape.kv_len);
   }
@@ -65,15 +66,18 @@ struct PackedSequence : Site {
   __device__ __forceinline__ Elem *kv_row(const LuattnTensor &t, int h_kv, int position) const {
     return row_of<Elem>(t, 0, h_kv, first_kv + position);
   }
-  // Of an array [heads][total_q].
+  // Index in an array [heads][total_q].
   __device__ __forceinline__ i64 q_index(const LuattnParams &p, int position) const {
     return i64(h) * of(p).total_q + first_q + position;
   }
-  __device__ __forceinline__ i64 q_rows(const LuattnParams &p) const { return i64(p.shape.heads) * of(p).total_q; }
+  __device__ __forceinline__ i64 q_rows(const LuattnParams &p) const {
+    return i64(p.shape.heads) * of(p).total_q;
+  }
 
-  // The descriptor's position axis is as long as the longest entry, and its last axis steps by rows too
-  // (runtime/maps.c): a box that begins as far from the end of the one as the entry goes on has the entry's
-  // end there, and the other one brings it to its place.
+  // The descriptor's position axis is as long as the longest entry, and its last axis also steps by rows
+  // (runtime/tma_descriptors.c). A box starts as far before the end of the position axis as rows remain in
+  // the entry, so that TMA clips it at the entry's end; the coordinate on the last axis moves it to its
+  // place.
   __device__ __forceinline__ RowBox q_box(const LuattnParams &p, int position) const {
     return {p.shape.q_len - q_len + position, first_q + q_len};
   }

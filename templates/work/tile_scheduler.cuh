@@ -1,6 +1,6 @@
-// work/tile_scheduler.cuh: the tile scheduler: in which order the q tiles of all heads are taken. site_of:
-// the order, for every forward kernel on the tensor cores. TileScheduler: which block takes which, for
-// kernels whose blocks take several (sm90).
+// work/tile_scheduler.cuh: the tile scheduler: the order of the q tiles of all heads. site_of: that order,
+// for every forward kernel on the tensor cores. TileScheduler: which block takes which tile, for persistent
+// kernels (sm90).
 #pragma once
 #include "contract/contract.cuh"
 
@@ -8,13 +8,13 @@ struct BlockSite {
   int q_tile, h, b, h_kv;
 };
 
-// n / by.d for n below 2^31: a division by a number that the compiler does not know is 20 instructions.
+// n / by.d for n below 2^31: dividing by a run-time number takes 20 instructions.
 LUATTN_FN u32 quotient(u32 n, const LuattnDivisor &by) { return __umulhi(n + n, by.multiplier) >> by.shift; }
 
 // Tile `index` of o.tiles. Neighbours are the heads of one group, as equal as whole kv heads allow, and
-// within a group the last queries come first: under a causal mask they are the longest, and a long one that
+// within a group the last queries come first: under a causal mask they are the longest, and a long tile that
 // starts last would leave the other multiprocessors idle. A group should have enough tiles to hide its own
-// longest one and no more, because the K and V of its heads share the L2 cache: runtime/order.h sees to that.
+// longest one and no more, because the K and V of its heads share the L2 cache (runtime/order.h).
 LUATTN_FN BlockSite site_of(const LuattnOrder &o, u32 index) {
   const u32 group = quotient(index, o.group_tiles), within = index - group * o.group_tiles.d;
   const LuattnDivisor &heads = o.group_heads[group == o.last];
@@ -23,9 +23,8 @@ LUATTN_FN BlockSite site_of(const LuattnOrder &o, u32 index) {
   return {int(o.q_tiles - 1 - row), int(h), int(b), int(quotient(h, o.group))};
 }
 
-// The same where all batches read the same lines of an input beside K (Spec::bias_row_shared): they come one
-// behind the other, so that what one has read the next finds in the L2 cache. Without a mask heads do not
-// mix.
+// The same where all batches read the same bias rows (Spec::bias_row_shared): batches come one after another,
+// so that later ones find the rows in the L2 cache. Without a mask heads do not mix.
 template <bool Masked>
 LUATTN_FN BlockSite site_of_batches(const LuattnParams &p, u32 index) {
   const u32 batch = u32(p.shape.batch), heads = u32(p.shape.heads);
@@ -39,16 +38,16 @@ LUATTN_FN BlockSite site_of_batches(const LuattnParams &p, u32 index) {
           int(quotient(h, p.order.group))};
 }
 
-// The tiles of a block that stays on its multiprocessor. Without a mask all take equally long, and a block
-// takes every gridDim.x-th. With one, a block's first tile is that of its number, and it draws each further
-// one from a counter; the longest are drawn first. The counter is 0 before a launch and after it: a block
-// draws once for each tile that it takes, so as many draws are made in all, and the last of them turns the
-// counter back to 0. One warp calls: draw, and then, when the answer has had time to come, advance.
+// The tiles of a persistent block. Without a mask all take equally long, and a block takes every
+// gridDim.x-th. With one, a block's first tile is that of its number, and it draws each further one from the
+// work counter; the longest are drawn first. The counter is 0 before and after a launch: a block draws once
+// for each tile that it takes, so the total number of draws is known, and the last of them resets the counter
+// to 0. Called by one warp: draw, and then, when the answer has had time to arrive, advance.
 template <bool Masked, bool BatchesTogether = false>
 struct TileScheduler {
   const LuattnParams &p;
   u32 index;
-  u32 drawn;  // lane 0's alone, and still on its way
+  u32 drawn;  // only in lane 0, and possibly in flight
 
   __device__ __forceinline__ explicit TileScheduler(const LuattnParams &params)
       : p(params), index(blockIdx.x), drawn(0) {}

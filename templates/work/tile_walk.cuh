@@ -1,38 +1,37 @@
 // work/tile_walk.cuh: walks the tiles that the mask keeps, for every kernel family.
 //
 // A tile is TileM rows x TileN columns of the score matrix of one (b, h). KvTiles walks the kv tiles of one q
-// tile (forward, dq), QTiles the q tiles of one kv tile (dk, dv). Both go upwards and skip what the mask
-// leaves empty, so a kernel that prefetches asks for the next tile before it works on the current one:
+// tile (forward, dq), QTiles the q tiles of one kv tile (dk, dv). Both go upwards and skip tiles that the
+// mask leaves empty, so a kernel that prefetches finds the next tile before it computes the current one:
 //
 //     KvTiles<Spec, TileM, TileN> walk(p, site, q_tile);
 //     for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) ...
 //
 // The walk is the same in every thread that walks. `site.h` is the query head: a mask may differ between the
-// query heads of one kv head. Both visit every tile; the walks of the sm90 family leave out those without
-// weight, too (Visits). But for that, WarpKvTiles gives what KvTiles gives, downwards, to one warp that walks
-// for its whole block.
+// query heads of one kv head. The walks of the sm90 family also skip tiles with negligible weights (Visits).
+// Otherwise WarpKvTiles gives the tiles of KvTiles, downwards, to one warp that walks for its whole block.
 #pragma once
 #include "abi/workspace.h"
 #include "contract/contract.cuh"
 
 struct Tile {
   int index;    // position / TileN (KvTiles) or position / TileM (QTiles); -1 past the last
-  bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as far as the walk
-                // promises below
+  bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as each walk defines it
+                // below
   bool same_bucket = false;  // WarpQTiles: see Spec::same_bucket
   bool by_range =
-      false;  // WarpKvTiles: if masked, row_interval alone says what its rows keep; WarpQTiles:
+      false;  // WarpKvTiles: if masked, row_interval alone decides what its rows keep; WarpQTiles:
               // column_interval
   __device__ __forceinline__ bool valid() const { return index >= 0; }
 };
 
-// Tiles of one axis that a range of positions touches.
+// Tiles of one axis that intersect a range of positions.
 LUATTN_FN Range tiles_of(Range positions, int len, int tile) {
   const int lo = max_of(positions.lo, 0), hi = min_of(positions.hi, len);
   return lo < hi ? Range{lo / tile, ceil_div(hi, tile)} : Range{0, 0};
 }
 
-// Does a walk have the tiles whose block statistics its spec looks up?
+// Whether a walk's tiles are those for which its spec has block statistics.
 template <class Spec, int TileM, int TileN>
 LUATTN_FN constexpr bool walks_stats() {
   if constexpr (Spec::num_block_bounds == 0) return true;
@@ -47,18 +46,17 @@ LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q
     return TILE_FULL;
 }
 
-// Of what is kept where both parts of a mask keep it.
+// The class of a tile, from those of the two parts of the mask.
 LUATTN_FN TileClass least_of(TileClass a, TileClass b) { return a < b ? a : b; }
 
-// Tiles whose weights are all too small to matter (around/tile_skipping.cuh). Of a row of tiles, which is a
-// q tile in forward and a kv tile in backward, a bit for each tile says whether it is visited. Empty where
-// a spec's scores have no bounds.
+// The tile bitmap (around/tile_skipping.cuh): for a row of tiles, which is a q tile in forward and a kv tile
+// in backward, a bit for each tile says whether it is computed. Empty where a spec's scores have no bounds.
 template <class Spec, bool Some = Spec::has_score_bounds>
 struct Visits {
-  const u32 *words;  // nullptr: all are
+  const u32 *words;  // nullptr: all tiles are computed
 
   __device__ __forceinline__ Visits() : words(nullptr) {}
-  // Row number `row` of a head's `rows`, of `tiles` tiles.
+  // Row `row` of a head's `rows`, with `tiles` tiles.
   __device__ __forceinline__ Visits(const LuattnParams &p, const Site &s, int row, int rows, int tiles)
       : words(p.scratch.visits) {
     if (words != nullptr) words += ((i64(s.b) * p.shape.heads + s.h) * rows + row) * workspace_words(tiles);
@@ -99,20 +97,21 @@ struct KvTiles {
   }
 };
 
-// A block's share of the q tiles of a kv tile, number `split` of p.schedule.num_splits: those of the
-// group's heads, one behind the other, in equal parts, as if all heads had as many.
+// A block's share of the q tiles of a kv tile, number `split` of p.schedule.num_splits: the q tiles of the
+// group's heads in sequence, in equal parts, as if all heads had as many.
 struct QShare {
   int split;
 
-  // Of the group's heads, those that the share has some of.
+  // The group's heads of which the share has some tiles.
   __device__ __forceinline__ int first(const LuattnParams &p) const { return split * p.shape.group
       / p.schedule.num_splits; }
   __device__ __forceinline__ int end(const LuattnParams &p) const {
     return ceil_div((split + 1) * p.shape.group, p.schedule.num_splits);
   }
-  // Of the tiles of query head h.
+  // The share's tiles of query head h.
   __device__ __forceinline__ Range of(const LuattnParams &p, Range tiles, int h) const {
-    const int from = split * p.shape.group - h % p.shape.group * p.schedule.num_splits, count = tiles.hi - tiles.lo;
+    const int from = split * p.shape.group - h % p.shape.group * p.schedule.num_splits,
+              count = tiles.hi - tiles.lo;
     return {tiles.lo + count * max_of(from, 0) / p.schedule.num_splits,
             tiles.lo + count * min_of(from + p.shape.group, p.schedule.num_splits) / p.schedule.num_splits};
   }

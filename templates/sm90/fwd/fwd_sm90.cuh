@@ -1,26 +1,24 @@
 // sm90/fwd/fwd_sm90.cuh: the forward kernel of the sm90 family: f16 or bf16, wgmma with f32 accumulation,
-// TMA, one producer and several consumer warpgroups. sm_90a alone.
+// TMA, one producer and several consumer warpgroups. sm_90a only.
 //
-// Grid: at most one block a multiprocessor. A block stays there and takes tile_m queries of one head at a
-// time (work/tile_scheduler.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16 whole
-// rows, so that a row's statistics never leave its four threads.
-//   load     the producer (sm90/fwd/producer.cuh), one warp, walks the kv tiles that the mask leaves, and has the
-//            TMA bring Q, and then K and V tile by tile, as far ahead as there are stages; with K it
-//            passes on which tile it is. What scores read from memory, bias loaders bring (sm90/fwd/bias_loader.cuh)
-//   compute  S = Q K^T; S becomes probs in registers, which, rounded, are the A operand of O += P V
-//   finish   O times the rows' factors, rounded, to shared memory, and from there by TMA while
-//            the next q tile is computed; what has no room there, from registers to memory
-// A consumer issues the scores of a tile and, right behind, the values of the tile before it, and turns the
-// scores into probs while the values are added up. README.md has the timing, the barriers and the
-// registers.
+// Grid: persistent, at most one block a multiprocessor. A block takes one tile of tile_m queries of a head
+// after another (work/tile_scheduler.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16
+// whole rows, so that a row's statistics never leave its four threads.
+//   load     the producer (sm90/fwd/producer.cuh), one warp, walks the kv tiles that the mask leaves, and
+//            loads Q, then K and V tile by tile by TMA, as far ahead as there are stages; a tile message goes
+//            with K. Bias loaders load what scores read from memory (sm90/fwd/bias_loader.cuh)
+//   compute  S = Q K^T; S becomes P in registers, which, rounded, is the A operand of O += P V
+//   finish   O times the rows' factors, rounded, goes to shared memory, and from there by TMA while
+//            the next q tile is computed; what does not fit there, from registers to memory
+// A consumer issues S(i) = Q K(i)^T and then O += P(i-1) V(i-1), and runs the softmax step on S(i) while the
+// second product is in flight. README.md shows the timing, the barriers and the registers.
 //
-// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
-//   64 TMA fills with zeros. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192;
-//   tile_n a multiple of 16 up to 256; stages: stages for K, and as many for V; at least 2: K of the next
-//   tile is awaited before that of this one goes back.
-// Dynamic shared memory: FwdSm90Layout of abi/shared_memory.h.
-// Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes), and what a TMA descriptor can
-// hold: the runtime refuses others (runtime/args.c, runtime/maps.c).
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; TMA pads them with zeros to a
+// multiple of 64. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192; tile_n a multiple of 16 up
+// to 256; stages: for K, and as many for V; at least 2: K of the next tile is awaited before that of this one
+// is released. Dynamic shared memory: FwdSm90Layout of abi/shared_memory.h. Pointers and strides of q, k, v
+// and o must be multiples of 8 elements (16 bytes), and fit a TMA descriptor: the runtime refuses others
+// (runtime/args.c, runtime/tma_descriptors.c).
 #pragma once
 #include "arch/wgmma.cuh"
 #include "ops/half_sigmoid.cuh"
@@ -38,8 +36,8 @@
 
 // ---- compute ----
 
-// A consumer warpgroup. Its parts, in order: what it holds; pipeline stages; scores; the softmax step;
-// products; the loop over tiles; the epilogue.
+// A consumer warpgroup. In order: state; pipeline stages; scores; the softmax step; products; the loop over
+// tiles; the epilogue.
 template <class Spec, class Config>
 struct ConsumerSm90 {
   using Shared = SharedSm90<Spec, Config>;
@@ -54,35 +52,35 @@ struct ConsumerSm90 {
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int rows = 2, cols = tile_n / 4;  // scores of a thread
   static constexpr bool two_softcap_poly =
-      Spec::has_softcap_poly && Shared::groups == 2;  // consumers that softmax_step small dots
-  // A consumer leaves out kv tiles that the mask leaves others' rows alone. Of two consumers one would wait
-  // for the other.
+      Spec::has_softcap_poly && Shared::groups == 2;  // consumers with the soft cap's fast path
+  // A consumer skips kv tiles that the mask leaves only for others' rows. With two consumers one would just
+  // wait for the other.
   static constexpr bool skips = Spec::has_mask && Shared::groups > 2;
-  static constexpr bool skips_last = skips && !Spec::row_from_start;  // else kv_range hardly has a lower end
-  // A thread's sum of probs over a tile stays below this while the maximum lags: a weight is finite in
-  // Elem, and sums of its products with values up to 2^40 are in float.
+  static constexpr bool skips_last = skips && !Spec::row_from_start;  // else kv_range rarely has a lower end
+  // A thread's sum of P over a tile stays below this under lazy rescaling: P is finite in Elem, and sums of
+  // its products with values up to 2^40 are finite in float.
   static constexpr float most = same_type<Elem, half_t>::value ? 0x1p15f : 0x1p80f;
-  // A maximum that rises by more than this factor's inverse from tile to tile: 2^4, 2.
+  // A maximum that grows by more than the inverse of this factor from tile to tile: 2^4, 2.
   static constexpr float fast = same_type<Elem, half_t>::value ? 0.5f : 0.0625f;
   enum { K_FULL, V_FULL };  // peeks
 
-  // Two consumers find their order by themselves, but where they softmax_step small dots, or sigmoids, not
-  // a good one, as measured. O by way of TMA takes uniform registers, for want of which ptxas
-  // moves the wait for O in the loop of small dots.
+  // Two consumers fall into ping-pong by themselves, except with the soft cap's fast path, or sigmoids, as
+  // measured. Storing O by TMA takes uniform registers, for lack of which ptxas moves the wait for O within
+  // the loop of the fast path.
   static constexpr bool two_sigmoid = Spec::prob_is_sigmoid && Shared::groups == 2;
-  // The products of scores stand once where O is wide: ptxas asks of each accumulator that a product writes
-  // which registers it meets, and a place of their own for a q tile's first scores takes it a tenth of its
-  // time. The branch there costs up to 0.06 of the speed where O is narrow, and with sigmoids and scores from
-  // memory, and registers where Q is narrow and tiles thus wide. With it turns gain a little.
+  // The products of scores have one copy where O is wide: ptxas checks the live registers of each accumulator
+  // that a product writes, and a separate copy for a q tile's first scores adds a tenth to its time. The
+  // branch costs up to 0.06 of the speed where O is narrow, and with sigmoids and scores from memory, and
+  // registers where Q is narrow and tiles thus wide. With it ping-pong gains a little.
   static constexpr bool once =
       Shared::groups == 2 && dim > 192 && dim_v > 192 && Spec::score_reads == 0 && !Spec::prob_is_sigmoid;
-  static constexpr bool takes_turns = Shared::groups > 2 || two_softcap_poly || two_sigmoid || once;
-  static constexpr int o_boxes = two_softcap_poly ? 0 : Shared::o_boxes;  // 64 columns of O that it takes
-  // The code of probs stands once, in a loop, because most of the time that a kernel takes to compile goes
-  // to it. Three consumers have no registers for scores that live across the loop's end: there a q tile's
-  // first probs have a copy of their own.
+  static constexpr bool ping_pong = Shared::groups > 2 || two_softcap_poly || two_sigmoid || once;
+  static constexpr int o_boxes = two_softcap_poly ? 0 : Shared::o_boxes;  // of 64 columns, staged for TMA
+  // The code of P has one copy, in a loop, because it takes most of a kernel's compile time. Three consumers
+  // have no registers for scores that live across the loop's end: there a q tile's first P has a copy of its
+  // own.
   static constexpr bool twice = Shared::groups > 2;
-  enum { turn_barrier = 1 };
+  enum { ping_pong_barrier = 1 };
 
   const LuattnParams &p;
   const LuattnTensorMaps &maps;
@@ -97,19 +95,20 @@ struct ConsumerSm90 {
   PipelineState<stages> k, v;
   PipelineState<1> q;
   u32 probs[tile_n / 4];  // P, as A operands; O is in registers of sm90/fwd/o_wgmma.cuh
-  float scale[rows];        // what O is multiplied by before P's values are added
-  // What is given back amid the probs of the scores at hand: barriers of K and V, or 0, and whether Q, too.
+  float scale[rows];        // rescales O before P V is added
+  // What the softmax step of the current scores releases: barriers of K and V, or 0, and whether Q, too.
   u32 k_back, v_back;
   bool q_back;
-  bool first;    // the scores at hand, or to come, are the q tile's first: O is 0, no values are being added
-  bool may_lag;  // lags: the maxima of the warp's rows may stay as they are
-  bool sure;     // lags: the probs are in range, because their maxima have been taken
-  bool exceeds;  // lags: a sum of the warp's first rows is not below `most`
-  Range wanted;  // skips: the q tile's kv tiles that the mask may leave this consumer's rows
-  bool late_v;   // skips: V of the latest tile that was left out is still to be given back
-  using Columns = ColumnStrip<Col>;
-  typename LinesOf<Spec, Config>::type lines;
-  static_assert(!Shared::has_lines || !Spec::has_softcap_poly, "small dots are weighed without what is read");
+  bool first;    // the current or next scores are the q tile's first: O is 0, and no P V is in flight
+  bool may_lag;  // lazy rescaling: the maxima of the warp's rows may stay as they are
+  bool sure;     // lazy rescaling: P is in range, because the maxima have just been updated
+  bool exceeds;  // lazy rescaling: a sum of the warp's first rows is not below `most`
+  Range wanted;  // skips: the q tile's kv tiles that the mask may leave for this consumer's rows
+  bool late_v;   // skips: V of the latest skipped tile is still to be released
+  using Columns = StagedColumns<Col>;
+  typename StagedBiasRowsOf<Spec, Config>::type bias_rows;
+  static_assert(!Shared::has_bias_rows || !Spec::has_softcap_poly,
+                "the fast path of the soft cap reads no memory");
 
   __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
                                          const Shared &s, int g)
@@ -123,13 +122,13 @@ struct ConsumerSm90 {
         v(0),
         q(0),
         late_v(false),
-        lines(shared, group * 4 + warp) {}
+        bias_rows(shared, group * 4 + warp) {}
 
-  // The query of row r of this thread, and the nearest one that exists.
+  // The query of row r of this thread, clamped to the last one.
   __device__ __forceinline__ Position position(int r) const { return {first_row + lane / 4, r * 8}; }
   __device__ __forceinline__ int query(int r) const { return min_of(int(position(r)), site.q_len - 1); }
 
-  // Of this consumer: after the kv tile there is none that it wants.
+  // Whether this consumer has no distance kv tile after this one.
   __device__ __forceinline__ bool ends(KvTileMessage tile) const {
     return tile.last() || (skips_last && tile.index() <= wanted.lo);
   }
@@ -165,12 +164,12 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void give_k() const {
     if (k_back == 0) return;
     if constexpr (Shared::has_cols)
-      barrier_arrive(k_back);  // each lane has read columns
+      barrier_arrive(k_back);  // every lane has read its columns
     else
       release(k_back);
   }
-  // Gives K back, and looks whether the next one has come. Columns, which come with it, are read anew by
-  // `again`: so K stays until the probs are good.
+  // Releases K, and peeks for the next one. `rescore` reloads columns, which are staged with K: so K stays
+  // until P is good.
   __device__ __forceinline__ void release_k() {
     if constexpr (!Shared::has_cols) give_k();
     barrier_peek<K_FULL>(shared.k_full(k.stage), k.parity);
@@ -198,17 +197,17 @@ struct ConsumerSm90 {
 #pragma unroll
     for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
   }
-  // Of two keys side by side.
+  // Scores of two adjacent keys.
   template <class Terms>
   __device__ __forceinline__ void score_two(int kv0, int j, const float (&s)[tile_n / 2], const Terms &terms,
                                             float (&x)[rows][cols]) {
-    float line[rows][2];
-    if constexpr (Shared::has_lines)
+    float bias[rows][2];
+    if constexpr (Shared::has_bias_rows)
 #pragma unroll
-      for (int r = 0; r < rows; ++r) lines.get(line[r], r, j / 2, lane);
+      for (int r = 0; r < rows; ++r) bias_rows.get(bias[r], r, j / 2, lane);
     Col col[2];
     if constexpr (Shared::has_cols) {
-      const auto two = Columns::get(shared.cols_beside(k_back), j / 2, lane);
+      const auto two = Columns::get(shared.cols_of(k_back), j / 2, lane);
       col[0] = two.col[0], col[1] = two.col[1];
     }
 #pragma unroll
@@ -219,21 +218,21 @@ struct ConsumerSm90 {
       for (int r = 0; r < rows; ++r) {
         const float dot = s[j / 2 * 4 + r * 2 + odd];
         float &to = x[r][j + odd];
-        if constexpr (Spec::has_bias_row && !Shared::has_lines)
+        if constexpr (Spec::has_bias_row && !Shared::has_bias_rows)
           to = Spec::score(p, site, head, row[r], col[odd], dot, position(r), kv);
         else
           to = score_of<Spec>(p, site, head, row[r], col[odd], dot, position(r), kv,
-                              Shared::has_lines ? line[r][odd] : terms.get(r, j / 2, odd));
+                              Shared::has_bias_rows ? bias[r][odd] : terms.get(r, j / 2, odd));
       }
     }
   }
 
-  // ---- probs ----
+  // ---- softmax step ----
 
   using Mask = MaskSm90<Spec, Online, tile_n>;
   __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane}; }
-  // Scores become probs, in the online function's step; gives the factors for O in `scale`, and K, V and Q
-  // back. Says whether the probs are good.
+  // Turns scores into P by a step of the online function; leaves the factors for O in `scale`, and releases
+  // K, V and Q. Returns whether P is good.
   __device__ __forceinline__ bool softmax_step(const float (&s)[tile_n / 2], KvTileMessage tile) {
     float x[rows][cols];
     typename Online::Part part[rows];
@@ -244,8 +243,8 @@ struct ConsumerSm90 {
       }
     const int kv0 = tile.index() * tile_n + lane % 4 * 2;
     score(kv0, s, x);
-    if constexpr (Shared::has_lines)
-      if (!ends(tile)) lines.release();
+    if constexpr (Shared::has_bias_rows)
+      if (!ends(tile)) bias_rows.release();
     KeepBits<cols> keep[rows];
     if constexpr (Spec::mask_by_inf) {
       sure = !may_lag;
@@ -274,9 +273,9 @@ struct ConsumerSm90 {
     first = false;
     return end_step(part);
   }
-  // Are all dots of the warp's rows small? Sums of 8 squares say so, or of 10 and 16 where three consumers
-  // count instructions, but for a NaN, which either way keeps. The squares are not to be kept for the
-  // probs, which would take 64 registers: hence copies of the dots.
+  // Whether all dots of the warp's rows are small, by sums of 8 squares, or of 10 and 16 where three
+  // consumers save instructions; a NaN fails either way. The squares must not be kept for P, which would take
+  // 64 registers: hence copies of the dots.
   __device__ __forceinline__ bool within_softcap_poly(const float (&s)[tile_n / 2]) const {
     constexpr int chains = two_softcap_poly ? tile_n / 16 : 4;
     float sum[chains];
@@ -291,8 +290,8 @@ struct ConsumerSm90 {
     for (int i = 1; i < chains; ++i) most = max_of(most, sum[i]);
     return __all_sync(0xffffffffu, most < Spec::softcap_poly_limit(p, site, head));
   }
-  // softmax_step where they are, and what follows it. The second row's probs stay below the branch, as in
-  // step_by_inf, by a 0 that a lane asks another for.
+  // The softmax step where they are small, and what follows it. The second row's P stays after the branch, as
+  // in step_by_inf, by a 0 that comes through a shuffle.
   __device__ __forceinline__ void softcap_poly_step(const float (&s)[tile_n / 2], float (&x)[rows][cols],
                                               typename Online::Part (&part)[rows]) {
     release_k();
@@ -317,8 +316,8 @@ struct ConsumerSm90 {
     }
     keep_probs(x);
   }
-  // A maximum lags once every row has one, unless it rises fast: then the next tile's probs would be out of
-  // range as well.
+  // Rescaling is lazy once every row has a maximum, unless it grows fast: then the next tile's P would be out
+  // of range as well.
   __device__ __forceinline__ void raise(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
 #pragma unroll
     for (int r = 0; r < rows; ++r)
@@ -329,12 +328,12 @@ struct ConsumerSm90 {
     }
     if (first) scale[0] = scale[1] = 1;  // there is no O yet
   }
-  // The first row's probs, then the second's, after what both rows share of a step. The branch between them
-  // is where ptxas puts the wait for O, which it would otherwise move up, before all that O's product is to
-  // hide; and what the first row's probs are needed for fills the gaps between the second's exponentials.
-  // Where the maximum lags there is a branch behind both, and ptxas would move all probs above the first,
-  // or sums below it. What a lane asks another for it moves past no branch: hence a vote on the first row's
-  // sum above, and the second row's maximum by a shuffle below.
+  // The first row's P, then the second's, after the parts of a step that both rows share. At the branch
+  // between them ptxas puts the wait for O, which it would otherwise move up, before everything that O's
+  // product is to hide; and uses of the first row's P fill the gaps between the second's exponentials. With
+  // lazy rescaling there is a branch after both, and ptxas would move all P above the first, or sums below
+  // it. It moves no shuffle past a branch: hence a vote on the first row's sum above, and the second row's
+  // maximum by a shuffle below.
   __device__ __forceinline__ void step_by_inf(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
     softmax_row(0, x, part);
     if constexpr (Spec::lazy_rescaling) exceeds = __any_sync(0xffffffffu, part[0].red[1] >= most);
@@ -356,8 +355,8 @@ struct ConsumerSm90 {
     online.weigh_row_by_inf(p, site, head, row[r], r, x[r], part[r]);
     if constexpr (!Spec::lazy_rescaling) online.end_row(p, site, head, row[r], r, part[r]);
   }
-  // Takes the sums of probs in, unless one may not be finite. That a maximum has just been taken is asked
-  // as well: rounding of huge scores must not softmax_step a tile again for ever.
+  // Adds the sums of P, unless one may not be finite. Also tests whether the maximum has just been updated:
+  // rounding of huge scores must not rescore a tile for ever.
   __device__ __forceinline__ bool end_step(const typename Online::Part (&part)[rows]) {
     if constexpr (Spec::lazy_rescaling) {
       if ((__any_sync(0xffffffffu, part[1].red[1] >= most) | exceeds) & !sure) return false;
@@ -372,8 +371,8 @@ struct ConsumerSm90 {
       for (int w = 0; w < 4; ++w)
         probs[i * 4 + w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
   }
-  // Powers become sigmoids while the next scores are multiplied: only the values' product waits for them. The
-  // last ones, of a q tile, are few where O is wide, and their code is not worth its time to compile.
+  // Turns powers into sigmoids while the next QK^T is in flight: only P V waits for them. The last ones of a
+  // q tile are few where O is wide, and their code is not worth its compile time.
   template <bool Last>
   __device__ __forceinline__ void finish_probs() {
     constexpr bool rolled = Last && dim_v > 192;
@@ -393,21 +392,22 @@ struct ConsumerSm90 {
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
     online.init(p, site, head, row);
-    if constexpr (Shared::has_lines) lines.begin(p, site, head, first_row, lane);
+    if constexpr (Shared::has_bias_rows) bias_rows.begin(p, site, head, first_row, lane);
     may_lag = false;
     zero_out<dim_v / 16>();
   }
 
-  // Consumers take turns at issuing products, so that one's exponentials fall into the other's products.
-  __device__ __forceinline__ void await_turn() const {
-    if constexpr (takes_turns) named_sync(turn_barrier + group, 256);
+  // Ping-pong: consumers alternate in issuing products, so that one's exponentials overlap the other's
+  // products.
+  __device__ __forceinline__ void ping_pong_wait() const {
+    if constexpr (ping_pong) named_sync(ping_pong_barrier + group, 256);
   }
-  __device__ __forceinline__ void pass_turn() const {
-    if constexpr (takes_turns) named_arrive(turn_barrier + (group + 1) % Shared::groups, 256);
+  __device__ __forceinline__ void ping_pong_pass() const {
+    if constexpr (ping_pong) named_arrive(ping_pong_barrier + (group + 1) % Shared::groups, 256);
   }
-  __device__ __forceinline__ void take_turn() const {
-    await_turn();
-    pass_turn();
+  __device__ __forceinline__ void ping_pong_skip() const {
+    ping_pong_wait();
+    ping_pong_pass();
   }
   __device__ __forceinline__ void issue_scores(float (&s)[tile_n / 2]) {
     const u64 a = wgmma_operand(shared.q(group), 0), b = wgmma_operand(shared.k(k.stage), 0);
@@ -438,10 +438,10 @@ struct ConsumerSm90 {
     advance_v();
   }
 
-  // O becomes ready for the next values.
+  // Prepares O for the next P V.
   __device__ __forceinline__ void rescale() {
     if constexpr (Spec::has_rescale) {
-      // Once a few tiles have passed, it is common that no row of the warp has a new maximum.
+      // After a few tiles it is common that no row of the warp has a new maximum.
       if (__any_sync(0xffffffffu, scale[0] != 1.f || scale[1] != 1.f))
         scale_out<0, dim_v / 16>(scale[0], scale[1]);
     }
@@ -449,32 +449,33 @@ struct ConsumerSm90 {
 
   __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvTileMessage tile) {
     wgmma_arrived(s);
-    if constexpr (Shared::has_lines) lines.await(p, site, head, first_row, tile.index() * tile_n, lane);
+    if constexpr (Shared::has_bias_rows)
+      bias_rows.await(p, site, head, first_row, tile.index() * tile_n, lane);
     q_back = ends(tile);
   }
   __device__ __forceinline__ KvTileMessage first_scores(float (&s)[tile_n / 2]) {
     const KvTileMessage message = await_k();
     wgmma_fence();
     issue_scores(s);
-    if constexpr (Shared::has_lines) lines.peek();
+    if constexpr (Shared::has_bias_rows) bias_rows.peek();
     const KvTileMessage tile = message.shared();
     wgmma_wait<0>();
     end_scores(s, tile);
     return tile;
   }
-  // Scores of the next tile and values of this one, at once. O is rescaled between the two: the product of
-  // the scores has only begun, and that of the values would have to wait for it anyway. With `once`, a q
-  // tile's first scores as well, which have no values beside them, and O is rescaled behind the probs.
+  // Issues QK^T of the next tile and P V of this one. O is rescaled between the two: QK^T has only begun, and
+  // P V would have to wait for it anyway. With `once`, also for a q tile's first scores, which have no P V
+  // with them, and O is rescaled after the softmax step.
   __device__ __forceinline__ KvTileMessage next_scores(float (&s)[tile_n / 2]) {
     const KvTileMessage message = await_k();
     if constexpr (Shared::has_cols) give_k();
-    await_turn();
+    ping_pong_wait();
     wgmma_fence();
     issue_scores(s);
-    if constexpr (Shared::has_lines) lines.peek();
+    if constexpr (Shared::has_bias_rows) bias_rows.peek();
     KvTileMessage tile;
     if (once && first) {
-      pass_turn();
+      ping_pong_pass();
       tile = message.shared();
       wgmma_wait<0>();
     } else {
@@ -483,7 +484,7 @@ struct ConsumerSm90 {
       await_v();
       wgmma_fence();
       issue_values();
-      pass_turn();
+      ping_pong_pass();
       tile = message.shared();
       wgmma_wait<1>();
     }
@@ -492,7 +493,7 @@ struct ConsumerSm90 {
   }
   __device__ __forceinline__ void last_values() {
     if constexpr (Shared::has_cols) give_k();
-    if constexpr (Shared::has_lines) lines.release();
+    if constexpr (Shared::has_bias_rows) bias_rows.release();
     if constexpr (!once) rescale();
     finish_probs<true>();
     await_v();
@@ -501,15 +502,15 @@ struct ConsumerSm90 {
     wgmma_wait<0>();
     release_v();
   }
-  // Leaves out the next kv tile, of which the mask leaves this consumer's rows nothing. V, which comes later
-  // than K, it gives back with the one after it.
+  // Skips the next kv tile, which the mask leaves empty for this consumer's rows. V, which comes later than
+  // K, is released with the one after it.
   __device__ __forceinline__ void skip_tile(KvTileMessage &tile) {
-    if (!tile.before_first()) take_turn();
+    if (!tile.before_first()) ping_pong_skip();
     tile = await_k().shared();
     give_late_v();
     advance_k();
     if constexpr (Shared::has_cols) give_k();
-    if constexpr (Shared::has_lines) lines.leave_out();
+    if constexpr (Shared::has_bias_rows) bias_rows.skip();
     release_k();
     late_v = true;
   }
@@ -520,14 +521,14 @@ struct ConsumerSm90 {
     release_v();
     late_v = false;
   }
-  // Leaves out the q tile's first kv tiles; says whether one is left, and in `tile` which was the latest.
+  // Skips the q tile's first kv tiles; returns whether one is left, and in `tile` the latest.
   __device__ __forceinline__ bool skip_first(KvTileMessage &tile) {
 #pragma unroll 1
     for (; !tile.last(); skip_tile(tile)) {
       const int next = await_k().shared().index();
       if (next >= wanted.hi) continue;
       if (skips_last && next < wanted.lo) return false;
-      if (!tile.before_first()) take_turn();
+      if (!tile.before_first()) ping_pong_skip();
       return true;
     }
     return false;
@@ -537,9 +538,9 @@ struct ConsumerSm90 {
 #pragma unroll 1
       while (!tile.last()) skip_tile(tile);
   }
-  // From the scores at hand to the end, or to a tile whose probs are not good, which it returns in `tile`.
+  // From the current scores to the end, or to a tile whose P is not good, which it returns in `tile`.
   __device__ __forceinline__ bool good_tiles(float (&s)[tile_n / 2], KvTileMessage &tile) {
-    asm volatile("");  // else ptxas would see one loop in two, and put the rare case into its midst
+    asm volatile("");  // otherwise ptxas would merge two loops, and put the rare case in the middle
     bool good = true;
     if constexpr (twice) {
       good = softmax_step(s, tile);
@@ -556,30 +557,30 @@ struct ConsumerSm90 {
     }
     return good;
   }
-  // The scores of a tile that exceeded the maximum by too much, to be weighed with a new one.
+  // Rescores a tile that exceeded the maximum by too much, for a step with a new one.
   __device__ __forceinline__ void rescore(float (&s)[tile_n / 2], KvTileMessage tile) {
     const int queries[rows] = {query(0), query(1)};
     SequenceOf<Config> at = site;
-    // Addresses that are kept in registers for this spill others. Without a mask there is room for them where
-    // scores read nothing, and beside three consumers' also where they read of columns alone.
+    // Addresses that stay in registers for this spill others. Without a mask there is room for them where
+    // scores read nothing, and with three consumers also where they read only columns.
     if constexpr (Spec::has_mask || Spec::score_reads > (Shared::groups > 2 ? 1 : 0)) at.h = anew(at.h);
-    if constexpr (Shared::has_lines)
-      if (!ends(tile)) lines.rescore(p, at, head, first_row, tile.index() * tile_n, lane);
+    if constexpr (Shared::has_bias_rows)
+      if (!ends(tile)) bias_rows.rescore(p, at, head, first_row, tile.index() * tile_n, lane);
     scores_from_memory<Elem, Config::head_dim, tile_n>(p, at, queries, tile.index(), lane, s);
     q_back = may_lag = false;
     v_back = 0;
     if constexpr (!Shared::has_cols) k_back = 0;
   }
-  // Says which was the latest.
+  // Returns the latest tile.
   __device__ __forceinline__ KvTileMessage all_tiles() {
     float s[tile_n / 2];
     KvTileMessage tile;
     first = true;
     v_back = 0;
     if constexpr (once) {
-      // One loop: of one within another, the inner would have masks found before it, also for tiles that have
-      // none. O is rescaled at its end, for the last values as well. That costs no time here; where products
-      // stand twice it costs 0.03 of it.
+      // One loop: in two nested ones, masks would be found before the inner one, also for tiles that have
+      // none. O is rescaled at its end, for the last P V as well. That costs no time here; where products
+      // have two copies it costs 0.03 of it.
       bool good = true;
 #pragma unroll 1
       do {
@@ -602,22 +603,23 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void run() {
     barrier_peeks_init();
     declare_out();
-    if (takes_turns && group == Shared::groups - 1) named_arrive(turn_barrier, 256);
+    if (ping_pong && group == Shared::groups - 1) named_arrive(ping_pong_barrier, 256);
     for (QTileMessage message = await_q(); message.state != QTileMessage::END; message = await_q()) {
       begin(message);
-      KvTileMessage tile = message.state == QTileMessage::SOME ? KvTileMessage::before() : KvTileMessage::none();
+      KvTileMessage tile =
+          message.state == QTileMessage::SOME ? KvTileMessage::before() : KvTileMessage::none();
       bool some = message.state == QTileMessage::SOME;
       if constexpr (skips) some = some && skip_first(tile);
       if (some) {
         const KvTileMessage latest = all_tiles();
-        if constexpr (skips) tile = latest;  // else ptxas would carry it along
+        if constexpr (skips) tile = latest;  // otherwise ptxas would carry it along
       } else {
         release_q();
       }
       finish();
       skip_rest(tile);
     }
-    if (o_boxes > 0 && elected()) bulk_wait_read();  // shared memory is the block's
+    if (o_boxes > 0 && elected()) bulk_wait_read();  // shared memory belongs to the block
   }
 
   // ---- finish ----
@@ -631,10 +633,10 @@ struct ConsumerSm90 {
     }
     store_outs<Elem, Config::head_dim_v, o_boxes * 4>(to, lane);
   }
-  // The same by way of shared memory and TMA, which takes it from there while the next q tile is
-  // computed, and knows where the tensor ends.
+  // The same through shared memory and TMA, which stores it while the next q tile is computed, and clips it
+  // to the tensor.
   __device__ __forceinline__ void stage_o(const float (&scale)[rows]) const {
-    // Where -inf does not mask, probs take more registers: a place kept in one would spill another.
+    // Where -inf does not mask, P takes more registers: an address kept in one would spill another.
     const u32 to = shared.o(group * 4 + warp), row = (Spec::mask_by_inf ? lane : anew(lane)) % 16;
     if (elected()) bulk_wait_read();
     __syncwarp();
@@ -652,7 +654,7 @@ struct ConsumerSm90 {
   }
   __device__ __forceinline__ void finish() {
     online.finish();
-    // Every lane of a row has its state, so each of two sees to one of the rows that they share.
+    // Every lane of a row has its state, so each of two handles one of the rows that they share.
     const int mine = lane % 2;
     const Row my_row = mine == 0 ? row[0] : row[1];
     const typename Spec::State my_state = mine == 0 ? online.state[0] : online.state[1];
@@ -663,7 +665,7 @@ struct ConsumerSm90 {
     for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
     if constexpr (o_boxes > 0) stage_o(scale);
     if constexpr (o_boxes < Shared::boxes_v) write_o(scale);
-    // Behind O, which the fence before its copy would otherwise let wait for these stores.
+    // After O, whose copy has a fence before it that would otherwise wait for these stores.
     if (lane % 4 < rows && position(mine) < site.q_len)
       write_row<Spec>(p, site, head, my_row, my_state, position(mine), kept);
   }
@@ -676,10 +678,10 @@ LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, voi
   const Shared shared{shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
-  constexpr bool two = Shared::groups <= 2, lines = Shared::has_lines;
+  constexpr bool two = Shared::groups <= 2, bias_rows = Shared::has_bias_rows;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
-    registers_down<(two ? lines ? 56 : 40 : 32)>();
+    registers_down<(two ? bias_rows ? 56 : 40 : 32)>();
     if (threadIdx.x < 32) {
       ProducerSm90<Spec, Config>(p, maps, shared).run();
     } else if constexpr (Shared::bias_loaders > 0) {
@@ -687,7 +689,7 @@ LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, voi
       if (bias_loader < Shared::bias_loaders) BiasLoaderSm90<Spec, Config>(p, shared, bias_loader).run();
     }
   } else {
-    registers_up<(two ? lines ? 224 : 232 : 160)>();
+    registers_up<(two ? bias_rows ? 224 : 232 : 160)>();
     ConsumerSm90<Spec, Config>(p, maps, shared, group).run();
   }
 }

@@ -6,11 +6,11 @@
 #include "score/online_rows.cuh"
 #include "sm90/pipeline.cuh"
 
-// Puts -inf, or 0 without Spec::mask_by_inf, in place of the scores that do not count, and notes in `keep`
-// which do, and in `online` which rows have kept one. Where a row keeps an interval, an element costs a
-// comparison with a constant, or two, and a select; where the predicate is cheap and nothing else is known,
-// its value and a select. Else what a row keeps, or loops over the predicate, which are short to compile,
-// find a bit for each, and an element costs the test of its bit and a select.
+// Replaces scores that do not count by -inf, or by 0 without Spec::mask_by_inf, records in `keep` which do,
+// and in `online` which rows have kept one. With mask intervals, an element costs a comparison with a
+// constant, or two, and a select; with only a cheap predicate, its value and a select. Otherwise intervals
+// with remainders, or loops over the predicate, which compile fast, set a bit for each, and an element costs
+// the test of its bit and a select.
 template <class Spec, class Online, int TileN>
 struct MaskSm90 {
   static constexpr int rows = 2, cols = TileN / 4, tile_n = TileN, words = (cols + 31) / 32;
@@ -26,8 +26,8 @@ struct MaskSm90 {
     return min_of(int(Position{first_row + lane / 4, r * 8}), site.q_len - 1);
   }
   // kv0: the position of the thread's first column.
-  __device__ __forceinline__ void apply(KvTileMessage tile, int kv0, float (&x)[rows][cols], Keep (&keep)[rows],
-                                        Online &online) const {
+  __device__ __forceinline__ void apply(KvTileMessage tile, int kv0, float (&x)[rows][cols],
+                                        Keep (&keep)[rows], Online &online) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = Keep::none();
     constexpr bool by_row = Spec::row_intervals > 0 && !Spec::rows_need_full_data;
@@ -42,20 +42,21 @@ struct MaskSm90 {
       for (int j = 0; j < cols; j += 4)
         keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone());
   }
-  __device__ __forceinline__ void find_bits(KvTileMessage tile, int kv0, Keep (&keep)[rows], Online &online) const {
+  __device__ __forceinline__ void find_bits(KvTileMessage tile, int kv0, Keep (&keep)[rows],
+                                            Online &online) const {
     if constexpr (Spec::row_intervals > 0)
       if (!Spec::rows_need_full_data || tile.by_range()) return bits_of_row(kv0, keep, online);
     bits_of_predicate(kv0, keep);
     note(keep, online);
   }
-  // What row r keeps, or the first part of it.
+  // What row r keeps, or the first interval of it.
   __device__ __forceinline__ Range range_of(int r) const {
     if constexpr (Spec::has_mask)
       return Spec::row_interval(p, site, query(r));
     else
       return {0, site.kv_len};
   }
-  // Which rows keep something of the tile. If one of a row's four threads does, all may say that they do.
+  // Records which rows keep something of the tile. If one of a row's four threads does, all may.
   __device__ __forceinline__ void note(const Keep (&keep)[rows], Online &online) const {
     if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
   }
@@ -103,7 +104,7 @@ struct MaskSm90 {
     for (int r = 0; r < rows; ++r) {
       kept[r] = range_of(r);
       if constexpr (one) note(r, kv0, kept[r], online);
-      if constexpr (Spec::row_from_start) kept[r].lo = kv0;  // or below
+      if constexpr (Spec::row_from_start) kept[r].lo = kv0;  // or any lower number
       if constexpr (Spec::row_period > 0) rest[r] = Spec::row_remainders(p, site, query(r));
     }
     bits_of_range(kv0, kept, rest, keep);
@@ -123,7 +124,7 @@ struct MaskSm90 {
     }
     if constexpr (!one) note(keep, online);
   }
-  // Of an interval, all, or of a long period what lies in each row of a grid.
+  // All of an interval or, with a long period, the part in each row of a grid.
   __device__ __forceinline__ void bits_of_range(int kv0, const Range (&kept)[rows], const Range (&rest)[rows],
                                                 Keep (&keep)[rows]) const {
     constexpr int period = Spec::row_period;

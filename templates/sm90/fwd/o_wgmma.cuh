@@ -1,14 +1,14 @@
 // sm90/fwd/o_wgmma.cuh: O += P V by wgmma, in the registers of arch/o_registers.cuh, and the stores of O
 // (sm90 forward).
 //
-//     o<n>_0 .. 7   of columns 16 n .. 16 n + 15: what arch/wgmma.cuh calls d[8 n] .. d[8 n + 7]
+//     o<n>_0 .. 7   of columns 16 n .. 16 n + 15: d[8 n] .. d[8 n + 7] of arch/wgmma.cuh
 #pragma once
 #include "arch/o_registers.cuh"
 #include "arch/wgmma.cuh"
 
 // ---- products ----
 
-// O += a b over 16 or 64 rows of b, a in registers, for Columns of O's columns from block First on.
+// O += a b over 16 or 64 rows of b, a in registers, for Columns columns of O from block First on.
 template <class Elem, int First, int Columns>
 struct OutSums;
 
@@ -54,8 +54,8 @@ struct OutSums;
   };
 #define OUT_SUMS_BOTH(first, n) \
   OUT_SUMS(half_t, first, n, "f16.f16 ") OUT_SUMS(bf16_t, first, n, "bf16.bf16 ")
-// As LUATTN_WGMMA_WIDTHS: bit i is an O of 16 (i + 1) columns. ptxas takes twice as long over products of 256
-// columns as over two of 128 for each.
+// As LUATTN_WGMMA_WIDTHS: bit i is an O of 16 (i + 1) columns. ptxas takes twice as long for products of 256
+// columns as for two of 128 each.
 #ifndef LUATTN_OUT_WIDTHS
 #define LUATTN_OUT_WIDTHS 0xffff
 #endif
@@ -120,10 +120,10 @@ LUATTN_FN void out_sums(const u32 *a, u64 b) {
 
 // ---- results ----
 
-// Blocks of 16 columns from Block to the row's end, times the row's factors, rounded, to shared memory at
-// `at`, which the caller has put at the lane's row and chunk: four parts of 8 x 8 a block, in boxes of 64
-// columns as TMA swizzles them. A factor of 0 gives 0, also where a row that keeps nothing has
-// met V's infinities: 0 * inf is NaN.
+// Stores blocks of 16 columns, from Block to the row's end, times the row's factors, rounded, to shared
+// memory at `at`, the address of the lane's row and chunk: four 8 x 8 matrices a block, in boxes of 64
+// columns with TMA's swizzle. A factor of 0 gives 0, also where a row that keeps nothing has met V's
+// infinities: 0 * inf is NaN.
 template <class Elem, int Columns, int Block = 0>
 LUATTN_FN void stage_outs(u32 at, float upper, float lower) {
 #define PAIR(type, w, i, j, scale, kept)                                                       \
@@ -152,17 +152,17 @@ LUATTN_FN void stage_outs(u32 at, float upper, float lower) {
 #undef PAIR
 }
 
-// Where a thread's part of a row of O goes, and what it is multiplied by before it is rounded.
+// Where a thread's part of a row of O goes, and its factor before rounding.
 struct OutRow {
   u64 to;  // in global memory: column lane % 4 * 8
   float scale;
   u32 exists;
 };
 
-// Blocks Block and Block + 1, 32 columns: of each 8 columns a thread has two; as in gather_columns
+// Stores blocks Block and Block + 1, 32 columns: of each 8 columns a thread has two; as in gather_columns
 // (arch/wgmma.cuh) it gets eight of one row, 16 bytes to store at once. A factor of 0 gives 0, also where a
-// row that keeps nothing has met V's infinities: 0 * inf is NaN. One statement, because the compiler takes
-// time for each.
+// row that keeps nothing has met V's infinities: 0 * inf is NaN. One asm statement, because the compiler
+// takes time for each.
 template <class Elem, int Block>
 LUATTN_FN void store_out(const OutRow (&row)[2], int lane) {
 #define PAIR(type, w, scale, block, i, j)                                                                    \
@@ -203,7 +203,7 @@ LUATTN_FN void store_out(const OutRow (&row)[2], int lane) {
 #undef SWAP
 #undef PAIR
 }
-// All of a row's Columns columns, a multiple of 8.
+// Stores all Columns columns of a row, a multiple of 8.
 template <class Elem, int Columns, int Block = 0>
 LUATTN_FN void store_outs(OutRow (&row)[2], int lane) {
   if constexpr (Block * 16 < Columns) {

@@ -1,5 +1,5 @@
-// sm90/fwd/producer.cuh: the producer of the sm90 forward: one warp, which draws q tiles, walks the kv
-// tiles that the mask leaves, and has TMA bring Q, K and V. README.md has the timing.
+// sm90/fwd/producer.cuh: the producer of the sm90 forward: one warp, which draws q tiles, walks the kv tiles
+// that the mask leaves, and loads Q, K and V by TMA. README.md shows the timing.
 #pragma once
 #include "sm90/pipeline.cuh"
 #include "work/sequence.cuh"
@@ -17,7 +17,7 @@ struct ProducerSm90 {
   PipelineState<Config::stages> k, v;
   PipelineState<1> q;
 
-  // Slots begin empty: the first wait for them returns at once.
+  // Stages begin empty: the first wait for each returns at once.
   __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
                                           const Shared &s)
       : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
@@ -40,7 +40,7 @@ struct ProducerSm90 {
     }
     q.advance();
   }
-  // Has the bias loaders bring what scores read, of the tile whose K is to be loaded next.
+  // Sends the bias loaders the message of the tile whose K is loaded next.
   __device__ __forceinline__ void tell_bias_loaders(const BiasMessage &message) {
     if constexpr (Shared::bias_loaders > 0) {
       barrier_wait(shared.messages_empty(k.stage), k.parity);
@@ -76,24 +76,25 @@ struct ProducerSm90 {
     v.advance();
   }
 
-  // K runs one tile ahead of V, as the consumers do.
+  // K is loaded one tile ahead of V, as consumers use them.
   __device__ __forceinline__ void run() {
     TileScheduler<Spec::has_mask || Sequence::packed, Spec::bias_row_shared> tickets(p);
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
       const Sequence site(p, block.b, block.h);
-      if (Sequence::packed && block.q_tile * Config::tile_m >= site.q_len) {  // tiles are for the longest entry
+      if (Sequence::packed &&
+          block.q_tile * Config::tile_m >= site.q_len) {  // tiles are for the longest entry
         tickets.draw();
         tickets.advance();
         continue;
       }
       WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
-      Tile of_k{-1, false}, of_v{-1, false};  // whose K, and whose V, is to be loaded next
+      Tile of_k{-1, false}, of_v{-1, false};  // the tiles whose K, and whose V, are loaded next
       bool some = false;
       for (;;) {
         const Tile next = walk.next(p, site);
-        // Before the last K, because the answer takes a while; a block that drew sooner would keep a tile
-        // that others have time for.
+        // Before the last K, because the answer takes a while; a block that drew earlier would hold a tile
+        // that idle blocks could take.
         if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
         if (of_k.valid()) {
           tell_bias_loaders(BiasMessage::of(block.q_tile, block.h, block.b, of_k.index, !some));

@@ -1,5 +1,5 @@
-// exact_test.cpp: sums of ops/reproducible_sum.cuh beside sums in integers of any length, of numbers of all magnitudes, in
-// several orders; and what infinities and NaN become.
+// exact_test.cpp: sums of ops/reproducible_sum.cuh against sums in integers of any length, of numbers of all
+// magnitudes, in several orders; and the results for infinities and NaN.
 #include "host_cuda.hpp"
 #include "ops/reproducible_sum.cuh"
 
@@ -58,7 +58,7 @@ static Real random_real(int spread) {
                                   (Bits(r >> 8) & ((Bits(1) << mantissa) - 1))));
 }
 
-// By a warp whose lanes meet, and have one element or not.
+// By a warp whose lanes are converged, and have one element or several.
 template <class Real>
 static void add_by_warp(const std::vector<Real> &x, std::vector<u64> *sum, int count, Real *special) {
   lanes_meet = true;

@@ -1,9 +1,9 @@
-// host_cuda.hpp: enough of CUDA to run parts of the templates on the host. Every thread of a block is a fiber;
-// blocks run one after the other.
+// host_cuda.hpp: enough of CUDA to run parts of the templates on the host. Every thread of a block is a
+// fiber; blocks run one after another.
 //
-// Finds: wrong results, barriers that not all threads reach, a copy that is read before it was waited for (it
-// happens only then), shared memory written past what the launch asked for. Fibers run in ascending or in
-// descending order between barriers: a missing barrier makes the two orders differ.
+// It finds: wrong results, barriers that not all threads reach, a copy that is read before it was waited for
+// (copies complete only then), shared memory written past what the launch asked for. Fibers run in ascending
+// or in descending order between barriers: a missing barrier makes the two orders differ.
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -109,8 +109,8 @@ static unsigned __ballot_sync(unsigned, bool x) {
 static bool __any_sync(unsigned lanes, bool x) {
   return (lanes & (lanes - 1)) == 0 ? x : __ballot_sync(lanes, x) != 0;
 }
-// Who is at one point together is for each machine to say. Here each lane is alone, or, if a test says so and
-// has them all call, the whole warp is.
+// Which lanes are converged depends on the machine. Here each lane is alone, or, if a test says so and has
+// them all call, the whole warp is.
 static bool lanes_meet = false;
 static unsigned __activemask() { return lanes_meet ? ~0u : 1u << running % 32; }
 static unsigned __match_all_sync(unsigned lanes, unsigned long long x, int *same) {
@@ -139,7 +139,7 @@ static long long __double_as_longlong(double x) { return std::bit_cast<long long
 static unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 static float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 
-// In place of arch/cp_async.cuh.
+// Replaces arch/cp_async.cuh.
 #define LUATTN_CP_ASYNC_CUH
 alignas(128) static unsigned char dynamic_shared[256 * 1024];
 static size_t __cvta_generic_to_shared(const void *p) {
@@ -166,7 +166,7 @@ static void fiber_main() {
   yield_at(DONE);
 }
 
-// Lets fibers go on whose barrier all have reached. False: nobody can.
+// Resumes fibers whose barrier all have reached. False: none can proceed.
 static bool release_barriers() {
   const int threads = int(fibers.size());
   int at_block = 0;

@@ -1,8 +1,8 @@
-// pairs_test.cpp: where a warp of the sm90 backward puts its dS in the gradient of an input for pairs of
-// positions (grads/pair_bias_grad.cuh): lines that begin anywhere, are longer or shorter than the keys, and lie as the
-// input's other axes say; tiles that end past the queries or the keys; tiles that have places of their own,
+// pairs_test.cpp: where a warp of the sm90 backward adds its dS in the gradient of a pair bias
+// (grads/pair_bias_grad.cuh): gradient rows that begin anywhere, are longer or shorter than the keys, and lie
+// as the input's other axes say; tiles that end past the queries or the keys; tiles with places of their own,
 // and tiles that share them; in a deterministic kernel (EXAMPLE_DETERMINISTIC) and others. The instructions
-// are emulated: what goes outside the gradient, or to where it may not begin, fails.
+// are emulated: writes outside the gradient, or misaligned ones, fail.
 #include "host_cuda.hpp"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Config {
 // ---- the gradient's memory ----
 
 // The gradient is not in memory: an axis between queries and keys sets queries further apart than any memory
-// has room for. What has been written is kept by element.
+// has room for. Written elements are kept in a map.
 struct Place {
   float value;
   int adds, stores;
@@ -45,7 +45,7 @@ static i64 element_at(const float *to, u64 bytes) {
   if (at < grad_begin || at + bytes > grad_end) host_fail("a write outside the gradient");
   return i64(at - grad_begin) / 4;
 }
-// Where one stores, no other may even add a zero: nothing orders the two.
+// An element that one tile stores may get no other addition, not even of zero: nothing orders the two.
 static void write(i64 element, float x, bool store) {
   Place &place = memory[element];
   if (place.stores > 0 || (store && place.adds > 0))
@@ -71,14 +71,14 @@ static void add_global(float *to, float x, float factor) {
 
 // ---- an input ----
 
-// Its axes, of which the last is of keys: key kv adds to place kv + shift.
+// Its axes, the last of which is of keys: key kv adds to place kv + shift.
 enum Layout {
   HEADS,    // heads, queries
   BATCHES,  // batches, heads, queries
   SHARED,   // queries: what all heads have there is summed
   APART     // heads, queries, and an axis of which a head has one place
 };
-// A deterministic kernel has another way for numbers that do not come in fours.
+// A deterministic kernel has another path for numbers that do not come in fours.
 constexpr bool one_by_one = !Config::deterministic;
 constexpr int input_of(Layout layout) { return layout == BATCHES ? 2 : 0; }
 constexpr int axes_of(Layout layout) {
@@ -96,7 +96,7 @@ struct Given {
   int lines() const { return input().size[axes_of(layout) - 1]; }  // how long they are
 };
 
-// As gen/emit writes it.
+// The hook, as gen/emit writes it.
 template <Layout L>
 struct Spec {
   struct Head {
@@ -126,7 +126,7 @@ static float ds_of(const Given &x, const Site &site, int q, int kv) {
 
 static int to_axis(int i, int size) { return i < 0 ? 0 : i >= size ? size - 1 : i; }
 
-// Which element a query and a place of its line are. Queries past the end are in the last one's place.
+// The element of a query and a place of its row. Queries past the end have the last one's place.
 static i64 element_of(const Given &x, const Site &site, int q, int place) {
   const LuattnInput &in = x.input();
   const int key = to_axis(place, x.lines());
@@ -143,11 +143,11 @@ static i64 element_of(const Given &x, const Site &site, int q, int place) {
   }
 }
 
-// Of the tile's first key, if it is put in fours. Behind the last key that is not where it adds to.
+// The place of the tile's first key, if it is added in fours. Past the last key that is not where it adds to.
 static int first_four(const Given &x, int kv0) {
   return Config::deterministic || kv0 < x.p.shape.kv_len ? kv0 + x.shift : x.lines() - 16;
 }
-// A gradient whose sums must be exact has no lines in a deterministic kernel.
+// A gradient with exact sums has no gradient rows in a deterministic kernel.
 static bool has_lines(const Given &x) { return !Config::deterministic || x.input().exact == nullptr; }
 
 enum Way { NOTHING, STORES, FOURS, ONE_BY_ONE, REFUSED };
@@ -172,7 +172,7 @@ struct Tile {
 };
 static int lanes_in_quads;
 
-// What the kernel does where it does not add one by one.
+// The kernel's path where it does not add one by one.
 template <class Spec>
 static void add_per_element(const Tile &t, const typename Spec::Head &head, int q, int kv, float ds) {
   const GradRow<float> line = Spec::pair_grad_row(t.given->p, t.site, head, q, kv);
@@ -201,7 +201,7 @@ static void add_tile(const Tile &t) {
   for (int i = 0; i < TileM / 2; ++i) add_per_element<Spec<L>>(t, head, q_of(i), kv_of(i), ds[i]);
 }
 
-// Each of the tile's numbers, the zeros too, has gone to its element once, in the expected way.
+// Each of the tile's numbers, including zeros, was added to its element once, by the expected path.
 static void check_written(const Tile &t, int rows, Way way) {
   const Given &x = *t.given;
   const int numbers = !has_lines(x) || way == NOTHING ? 0 : rows * 16;
@@ -239,8 +239,8 @@ static Way check_tile(const Tile &t) {
 
 // ---- a gradient ----
 
-// At the end each element has the sum of its scores; one to which one score adds, and which may be stored, is
-// stored unless its tile ends past the queries (`write` sees to it that nothing else goes there).
+// At the end each element has the sum of its scores; one to which only one score adds, and which may be
+// stored, is stored unless its tile ends past the queries (`write` checks that nothing else goes there).
 static void check_sums(const Given &x) {
   std::map<i64, float> sums;
   for (int b = 0; b < x.p.shape.batch; ++b)
@@ -256,10 +256,10 @@ static void check_sums(const Given &x) {
     if (place.value != (sums.count(element) != 0 ? sums[element] : 0)) host_fail("another sum");
 }
 
-// Which ways the tiles of a layout have taken, so that none is left out by chance.
+// The paths that the tiles of a layout have taken, so that none is left out by chance.
 static bool taken[REFUSED + 1];
 
-// Warps whose keys are all past the end are there, too, where tiles have keys of several warps.
+// Warps whose keys are all past the end exist, too, where tiles have keys of several warps.
 template <Layout L, int TileM>
 static void check_gradient(const Given &x) {
   memory.clear();
@@ -287,7 +287,7 @@ static void set_sizes(Given &x, int queries, int size) {
       return set(x.p.shape.heads, queries, size, 0);
   }
 }
-// From `begin` elements behind a multiple of 16 bytes on.
+// Starts `begin` elements after a multiple of 16 bytes.
 static void place_gradient(Given &x, int begin) {
   u64 count = 1;
   for (int axis = 0; axis < axes_of(x.layout); ++axis) count *= u64(x.input().size[axis]);
@@ -296,7 +296,7 @@ static void place_gradient(Given &x, int begin) {
   x.input().grad = x.unwanted ? nullptr : reinterpret_cast<void *>(grad_begin);
 }
 
-// Whether no two scores add to one element (common/pairs.h). What is said of other inputs does not matter.
+// Whether no two scores add to one element (common/pairs.h). Other inputs do not matter.
 static void set_alone(Given &x) {
   const int shared_by = (x.layout == BATCHES ? 1 : x.p.shape.batch) * (x.layout == SHARED ? x.p.shape.heads : 1);
   const bool alone = x.shift == 0 && shared_by == 1 && x.lines() >= x.p.shape.kv_len;
@@ -330,9 +330,9 @@ static void check_random() {
     host_fail("no tile takes one of the ways");
 }
 
-// ---- which way ----
+// ---- which path ----
 
-// Keys 16 to 31 of the first tile of queries take all that fours need, or lack one thing.
+// Keys 16 to 31 of the first tile of queries fulfil all conditions for fours, or lack one.
 template <Layout L, int TileM>
 static void check_ways() {
   Given whole{};
@@ -376,7 +376,7 @@ static void check_ways() {
   x.unwanted = true;
   way(x, 32, 0, NOTHING);
   x = whole;
-  x.factor = INFINITY, x.p.shape.q_len -= 3;  // times the zeros behind them it would be NaN
+  x.factor = INFINITY, x.p.shape.q_len -= 3;  // times zeros it would be NaN
   way(x, 32, 0, REFUSED), way(x, 33, 0, REFUSED);
   x = whole;
   x.p.shape.kv_len = 16;  // none of them
@@ -387,7 +387,7 @@ static void check_ways() {
   way(x, 32, 0, exact_too ? others : last);
 }
 
-// For 16 keys, and 64, as the kernel for head dims above 128 has them.
+// For 16 keys, and 64, as in the kernel for head dims above 128.
 template <int Keys>
 static void check_quads() {
   for (int begin = 0; begin < 4; ++begin)

@@ -1,6 +1,6 @@
-// reach_test.cpp: what luattn_reach leaves out (around/tile_skipping.cuh), against all scores in double: in forward
-// together less than 2^-24 of each row's sum of weights, in backward no weight above 2^-24 / n. And it leaves
-// something out, for steep heads alone.
+// reach_test.cpp: which tiles luattn_reach skips (around/tile_skipping.cuh), against all scores in double: in
+// forward together less than 2^-24 of each row's sum of weights, in backward no weight above 2^-24 / n. It
+// skips some tiles, but only for steep heads.
 #include "host_cuda.hpp"
 
 static int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }

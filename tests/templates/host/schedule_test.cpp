@@ -1,8 +1,8 @@
 // schedule_test.cpp: the order of q tiles, as a launch chooses it (runtime/order.h) and kernels read it
-// (work/tile_scheduler.cuh). It visits every tile once, groups of heads behind each other and in them the last queries
-// first. And blocks that draw their tiles, launch after launch from one counter that nobody zeroes in
-// between, in whatever order the draws of a launch fall: every tile is taken once, and the counter is left at
-// 0. Divisions by LuattnDivisor are those of the processor.
+// (work/tile_scheduler.cuh). It contains every tile once, groups of heads one after another and in them the
+// last queries first. And persistent blocks that draw their tiles, launch after launch from one counter that
+// nobody zeroes in between, with the draws of a launch in any order: every tile is taken once, and the
+// counter is left at 0. Divisions by LuattnDivisor match the processor's.
 #include "host_cuda.hpp"
 
 static unsigned atomicInc(unsigned *p, unsigned last) {
@@ -72,7 +72,7 @@ struct Launch {
     check_taken();
   }
 
-  // Batches one behind the other, and without a mask nothing between those of a q tile.
+  // Batches one after another, and without a mask nothing between those of a q tile.
   void check_batches() {
     order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, false, kv_bytes));
     for (unsigned i = 0; i < tiles; ++i) {
@@ -82,7 +82,7 @@ struct Launch {
     }
   }
 
-  // A step is a block's next tile and draw, or what it does when its draw has come back.
+  // A step is a block's next tile and draw, or the handling of a returned draw.
   template <bool Masked, bool Together = false>
   void run() {
     order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, Masked, kv_bytes));
@@ -116,7 +116,7 @@ struct Launch {
   }
 };
 
-// Every divisor of 16 bits, and some beyond, at the ends of what each quotient is for.
+// Every divisor of 16 bits, and some beyond, at the edges of each quotient.
 static void check_divisor(unsigned d) {
   constexpr unsigned most = (1u << 31) - 1;
   const LuattnDivisor by = order_divisor(d);
@@ -137,7 +137,7 @@ static void check_divisors() {
   check_divisor((1u << 31) - 1);
 }
 
-// Groups of heads: one for 640 tiles of a grid. Of blocks that stay, one for each kv head without a mask;
+// Groups of heads: one for 640 tiles of a grid. Of persistent blocks, one for each kv head without a mask;
 // with one, for as many kv heads as have 640 tiles, but not more than 32 MiB of K and V, unless that is less
 // than 4.
 static void check_groups() {

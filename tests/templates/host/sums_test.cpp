@@ -31,7 +31,7 @@ static u32 pack(float lo, float hi) {
   return bits_of(lo) | u32(bits_of(hi)) << 16;
 }
 
-// What each lane of a block has handed to the instruction at hand, and can be read until the warp goes on.
+// The operands of each lane of a block for the current instruction, readable until the warp goes on.
 static u32 handed[8 * 32][6];
 static u32 (*hand(std::initializer_list<u32> mine))[6] {
   __syncwarp();
@@ -178,7 +178,7 @@ static void sum_tile(const Problem &x) {
   sums.leave_head(at);
 }
 
-// With dS alone in shared memory, or with all that a kernel has there.
+// With only dS in shared memory, or with everything that a kernel has there.
 template <int M, int N, int Threads>
 static void sum(const Problem &x, bf16_t) {
   launch(sum_tile<Tiles<M, N, Threads, bf16_t>>, dim3(1), Threads, M * N * 2, x);

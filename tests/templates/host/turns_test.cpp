@@ -1,6 +1,6 @@
-// turns_test.cpp: whom a kv tile comes after (work/dq_order.cuh), for masks of which any tiles may be empty: the
-// tiles that QTiles visits for a q tile form one chain, the last first; and blocks draw each tile once,
-// larger ones of a head first. How blocks that share a kv tile divide its q tiles (QShare).
+// turns_test.cpp: the dQ order (work/dq_order.cuh), for masks with any set of empty tiles: the tiles that
+// QTiles visits for a q tile form one chain, the last first; and blocks draw each tile once, larger ones of a
+// head first. Also how blocks that share a kv tile divide its q tiles (QShare).
 #include "host_cuda.hpp"
 #include "work/dq_order.cuh"
 
@@ -19,7 +19,7 @@ struct Spec {
 };
 struct Full : EveryKv, NoScoreBounds {};
 
-// Some of whose tiles have no weight, as p.scratch.visits says.
+// Some tiles are negligible, as in p.scratch.visits.
 struct Falling : Full {
   static constexpr bool has_score_bounds = true;
 };
@@ -34,7 +34,7 @@ static unsigned random_below(unsigned n) {
 
 struct Chain {
   const LuattnParams *p;
-  unsigned last[2 * most];  // the number that stands behind each q tile
+  unsigned last[2 * most];  // the semaphore of each q tile
 };
 template <class S>
 static void check_chain(const Chain &given) {
@@ -77,12 +77,13 @@ static void check_draws() {
   }
 }
 
-// Each tile of each head of a group has one share; shares differ by a tile of each head that they have.
+// Each tile of each head of a group has one share; shares differ by at most a tile of each head that they
+// have.
 static void check_shares() {
   LuattnParams p{};
   p.shape.group = int(1 + random_below(12)), p.schedule.num_splits = int(1 + random_below(LUATTN_MAX_SPLITS));
   const int first = int(random_below(3)) * p.shape.group, lo = int(random_below(9)), count = int(random_below(100));
-  std::vector<int> end(unsigned(p.shape.group), lo);  // of what shares have had of each head
+  std::vector<int> end(unsigned(p.shape.group), lo);  // the end of earlier shares in each head
   for (int split = 0; split < p.schedule.num_splits; ++split) {
     const QShare share{split};
     int size = 0;

@@ -1,8 +1,8 @@
-// strips_test.cpp: which number of an input, and which Col, a thread of the sm90 forward reads from strips
-// (sm90/fwd/bias_staging.cuh) that bias_loaders filled (sm90/fwd/bias_loader.cuh): lines that begin anywhere, are longer or
-// shorter than the keys, and lie as far apart as an input's strides say; q tiles that end past the queries;
-// all widths of tiles. The strips' instructions are emulated: a copy's bytes arrive when it is waited for,
-// and one from outside the input fails.
+// bias_staging_test.cpp: which number of an input, and which Col, a thread of the sm90 forward reads from
+// staged biases (sm90/fwd/bias_staging.cuh) that bias loaders filled (sm90/fwd/bias_loader.cuh): bias rows
+// that begin anywhere, are longer or shorter than the keys, and lie as far apart as an input's strides say; q
+// tiles that end past the queries; all widths of tiles. The copies are emulated: their bytes arrive when they
+// are waited for, and a copy from outside the input fails.
 #include "host_cuda.hpp"
 
 #include <algorithm>
@@ -23,15 +23,15 @@ static void check_source(u64 from, size_t bytes) {
   const char *x = reinterpret_cast<const char *>(from);
   if (x < memory_begin || x + bytes > memory_end) host_fail("a copy from outside the input");
 }
-static void strip_copy_16(u32 to, u64 from, bool there) {
+static void bias_copy_16(u32 to, u64 from, bool there) {
   if (!there) return;
   check_source(from, 16);
   ++copied_16;
   copy_async<16>(to, reinterpret_cast<const void *>(from), true);
 }
-// The word of a line's first half may begin in the half before it.
+// The word of a row's first half may begin in the half before it.
 static std::deque<u32> short_words;
-static void strip_copy_4(u32 to, u64 from, bool there) {
+static void bias_copy_4(u32 to, u64 from, bool there) {
   if (!there) return;
   const size_t before = u64(memory_begin) == from + 2 ? 2 : 0;
   if (from % 4 != 0) host_fail("a misaligned word");
@@ -42,21 +42,21 @@ static void strip_copy_4(u32 to, u64 from, bool there) {
          reinterpret_cast<const char *>(from) + before, 4 - before);
   copy_async<4>(to, &short_words.back(), true);
 }
-static void strip_copy_2(u32 to, u64 from) {
+static void bias_copy_2(u32 to, u64 from) {
   check_source(from, 2);
   memcpy(dynamic_shared + to, reinterpret_cast<const void *>(from), 2);
 }
-static void strip_wait() { wait_copies(); }
-static void strip_copies_arrive(u32) {}
+static void bias_copy_wait() { wait_copies(); }
+static void bias_copies_arrive(u32) {}
 template <class Elem>
-static void strip_store(u32 to, Elem x) {
+static void bias_store(u32 to, Elem x) {
   ++stored;
   memcpy(dynamic_shared + to, &x, sizeof x);
 }
 // A warp's words of 4 bytes are read at once, half a warp's of 8. Of one bank only one word can be.
 static u32 read_at[32];
 template <int N>
-static void strip_load(u32 (&x)[N], u32 at) {
+static void bias_load(u32 (&x)[N], u32 at) {
   if (at % (4 * N) != 0) host_fail("a misaligned read");
   memcpy(x, dynamic_shared + at, sizeof x);
   const int lane = int(threadIdx.x), together = 32 / N;
@@ -120,31 +120,32 @@ struct Tiles {
   static constexpr int tile_m = 128, tile_n = N, head_dim = 64, head_dim_v = 64, stages = 2, threads = 384;
 };
 
-// A warp is each bias_loader, and then each warp of the consumers; these fetch for themselves if `own`.
+// Each warp acts as each bias loader, and then as each warp of the consumers, which load for themselves if
+// `own`.
 template <class Stored, int N>
 static void read_tile(const Given &x, int kv0, bool own) {
   using Shared = SharedSm90<Spec<Stored>, Tiles<N>>;
-  using Fetch = LineFetch<Spec<Stored>, Tiles<N>, 2>;
+  using Fetch = BiasRowLoader<Spec<Stored>, Tiles<N>, 2>;
   const int lane = int(threadIdx.x);
   const Site site{0, 0, x.q_len, x.kv_len};
-  const Shared shared{0u - Shared{0}.lines(0)};
+  const Shared shared{0u - Shared{0}.bias_rows(0)};
   for (int bias_loader = 0; bias_loader < Fetch::bias_loaders && !own; ++bias_loader) {
-    Fetch fetch(bias_loader, lane);
-    fetch.begin({}, site, {}, x.q0);
+    Fetch load(bias_loader, lane);
+    load.begin({}, site, {}, x.q0);
     for (int g = 0; g < 2; ++g)
-      if (fetch.fetch({}, site, {}, x.q0, kv0, g, shared.lines(g))) strip_wait();
+      if (load.load({}, site, {}, x.q0, kv0, g, shared.bias_rows(g))) bias_copy_wait();
   }
   __syncwarp();
   for (int warp = 0; warp < Tiles<N>::tile_m / 16; ++warp) {
-    LineStrip<Spec<Stored>, Tiles<N>> strip(shared, warp);
+    StagedBiasRows<Spec<Stored>, Tiles<N>> staged(shared, warp);
     const int first_row = x.q0 + warp * 16;
-    strip.own = own;
-    strip.begin({}, site, {}, first_row, lane);
-    strip.await({}, site, {}, first_row, kv0, lane);
+    staged.own = own;
+    staged.begin({}, site, {}, first_row, lane);
+    staged.await({}, site, {}, first_row, kv0, lane);
     for (int r = 0; r < 2; ++r)
       for (int octet = 0; octet < N / 8; ++octet) {
         float two[2];
-        strip.get(two, r, octet, lane);
+        staged.get(two, r, octet, lane);
         for (int i = 0; i < 2; ++i) {
           const int q = first_row + lane / 4 + 8 * r, kv = kv0 + octet * 8 + lane % 4 * 2 + i;
           if (q >= x.q_len || kv >= x.kv_len) continue;
@@ -201,7 +202,7 @@ static void check_random() {
   check_input<Stored, N>(x, random_below(8));
 }
 
-// All of a line by 16 bytes; and lines that lack one thing for that, or for words at all.
+// Whole rows by 16 bytes; and rows that lack one condition for that, or for words at all.
 template <class Stored, int N>
 static void check_ways() {
   constexpr int word = 16 / int(sizeof(Stored));
@@ -209,7 +210,7 @@ static void check_ways() {
   enum { BY_16, BY_4, BY_ELEMENTS };
   const auto way = [](const Given &x, int before, int expected) {
     check_input<Stored, N>(x, before);
-    const int own = 128 * N;  // that consumers fetch for themselves, by elements
+    const int own = 128 * N;  // loaded by the consumers themselves, by elements
     if ((copied_16 > 0) != (expected == BY_16) || (copied_4 > 0) != (expected == BY_4) ||
         (stored > own) != (expected == BY_ELEMENTS))
       host_fail("copied in another way");
@@ -275,7 +276,7 @@ static void read_columns(const int &) {
     ColumnLoader<Spec, Tiles<N>>::fill({}, {}, {}, kv0, lane, 0);
     __syncwarp();
     for (int octet = 0; octet < N / 8; ++octet) {
-      const auto two = ColumnStrip<typename Spec::Col>::get(0, octet, lane);
+      const auto two = StagedColumns<typename Spec::Col>::get(0, octet, lane);
       for (int i = 0; i < 2; ++i)
         for (int w = 0; w < Words; ++w)
           if (two.col[i].number[w] != float((kv0 + octet * 8 + lane % 4 * 2 + i) * 8 + w))
