@@ -1,5 +1,6 @@
-# check_circles.cmake: in the folders below calls go one way. A module is a .c and the .h of its name; it may call what the
-# headers that either includes declare, and no chain of such leads back to it.
+# check_circles.cmake: in the folders below, calls between modules are acyclic. A module is a .c and the .h of
+# its name; it may call what the headers that either includes declare, and no chain of such calls leads back
+# to it.
 #   cmake -DROOT=<tree> -P tests/check_circles.cmake
 cmake_policy(VERSION 3.22)
 set(folders gen/base gen/plan gen/cache gen/compile engine)
@@ -21,7 +22,7 @@ foreach(folder ${folders})
     endforeach()
   endforeach()
   list(REMOVE_DUPLICATES modules)
-  # Takes away what calls nothing that is left, until nothing is; what stays is in a circle or calls one.
+  # Repeatedly removes modules that call none of the rest; those that remain are in a cycle or call one.
   set(again TRUE)
   while(again)
     set(again FALSE)

@@ -36,7 +36,8 @@ rule(gen          "${common}|gen/ir/ir\\.h"                                    "
 rule(cli          "${spec}|cli/[a-z_]+\\.h|gen/(cache|cpu|lua)/.*"             "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(examples     "${public}"                                                  "${no_lua}|${no_cuda}|dlfcn\\.h")
 
-# Kernels: a family knows no other family and not the kernels around it; what families share knows no family.
+# Kernels: a family includes no other family and none of the kernels around it; what families share includes
+# no family.
 set(no_system "${no_lua}|${no_cuda}|cu[a-z]*/.*")
 rule(templates/arch             "(arch)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/ops              "(arch|ops)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")

@@ -1,7 +1,8 @@
-# check_links.cmake: where the documents point to. cmake -DROOT=<tree> -P tests/check_links.cmake
+# check_links.cmake: checks that links of the documents lead somewhere. cmake -DROOT=<tree> -P
+# tests/check_links.cmake
 #
-# Each [text](place) in a .md file, outside of code, names a file of the tree, and each #heading a heading of that file, as GitHub
-# spells them: lower case, without punctuation, with hyphens for spaces.
+# Each [text](place) in a .md file, outside of code, names a file of the tree, and each #heading a heading of
+# that file, in GitHub's spelling: lower case, without punctuation, with hyphens for spaces.
 cmake_policy(VERSION 3.22)
 
 function(read_prose file out)
@@ -32,10 +33,10 @@ set(checked 0)
 file(GLOB documents ${ROOT}/*.md ${ROOT}/docs/*.md ${ROOT}/examples/*.md ${ROOT}/templates/*.md ${ROOT}/bench/*.md ${ROOT}/bench/*/*.md)
 foreach(document ${documents})
   read_prose(${document} text)
-  string(REGEX REPLACE "`([^`\n]*)\\]\\(([^`\n]*)`" "" text "${text}") # a link in code is none
+  string(REGEX REPLACE "`([^`\n]*)\\]\\(([^`\n]*)`" "" text "${text}") # a link in code does not count
   get_filename_component(folder ${document} DIRECTORY)
   file(RELATIVE_PATH name ${ROOT} ${document})
-  string(REPLACE "[" "<" text "${text}") # lists of CMake know brackets
+  string(REPLACE "[" "<" text "${text}") # brackets are special in CMake's lists
   string(REPLACE "]" ">" text "${text}")
   string(REGEX MATCHALL ">\\([^() \n]+\\)" links "${text}")
   foreach(link ${links})

@@ -1,5 +1,6 @@
-# check_runtime_only.cmake: a program of the runtime needs no Lua, no NVRTC and no libcuda. -DNM=nm -DPROGRAM=use_pack -DLIBRARY=libluattn_runtime.so
-# The loader's list (ldd) holds what is linked directly and by way of others; the symbols, what a static link left open or brought in.
+# check_runtime_only.cmake: a program of the runtime needs no Lua, no NVRTC and no libcuda. -DNM=nm
+# -DPROGRAM=use_pack -DLIBRARY=libluattn_runtime.so The loader's list (ldd) has what is linked directly or
+# indirectly; the symbols, what a static link left undefined or brought in.
 cmake_policy(VERSION 3.22)
 set(wrong "liblua[-.0-9]|libnvrtc|libcuda|libnvidia")
 execute_process(COMMAND ldd ${PROGRAM} OUTPUT_VARIABLE libraries RESULT_VARIABLE failed)

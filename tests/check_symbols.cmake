@@ -1,5 +1,6 @@
-# check_symbols.cmake: what the libraries need, define and export. -DNM=nm -DREADELF=readelf -DSHARED=libluattn.so
-# -DRUNTIME_SHARED=libluattn_runtime.so -DSTATIC=libluattn.a -DRUNTIME=libluattn_runtime.a -DSYSTEM_LUA=whether Lua and zstd are not built in
+# check_symbols.cmake: the symbols that the libraries need, define and export. -DNM=nm -DREADELF=readelf
+# -DSHARED=libluattn.so -DRUNTIME_SHARED=libluattn_runtime.so -DSTATIC=libluattn.a
+# -DRUNTIME=libluattn_runtime.a -DSYSTEM_LUA=whether Lua and zstd are not built in
 cmake_policy(VERSION 3.22)
 set(foreign "(lua_|luaL_|luaopen_|ZSTD_|ZDICT_|XXH)[A-Za-z0-9_]*")
 
@@ -11,7 +12,7 @@ function(list_symbols variable library)
   set(${variable} "${symbols}" PARENT_SCOPE)
 endfunction()
 
-# The runtime ships without the compiler, without Lua and without any CUDA library, also as symbols that are local to it.
+# The runtime contains no symbol of the compiler, of Lua or of a CUDA library, not even local ones.
 list_symbols(needed ${RUNTIME} -u)
 if(NOT needed MATCHES "dlopen")
   message(FATAL_ERROR "${RUNTIME}: nm shows no use of dlopen; is this the runtime?")
@@ -60,7 +61,7 @@ foreach(library SHARED RUNTIME_SHARED STATIC RUNTIME)
   endif()
 endforeach()
 
-# What reads a host's environment, files and libraries is not among the Lua that is built in.
+# The built-in Lua leaves out everything that reads the host's environment, files and libraries.
 list_symbols(all ${STATIC})
 if(NOT SYSTEM_LUA AND (NOT all MATCHES " t luaopen_base\n" OR all MATCHES "luaopen_(os|io|package|debug)|luaL_openlibs"))
   message(FATAL_ERROR "${STATIC}: has no Lua, or has '${CMAKE_MATCH_0}', which it may not")

@@ -1,4 +1,4 @@
-# checks.cmake: tests of the tree itself. Each check is also shown a bad tree, which it must refuse.
+# checks.cmake: tests of the tree itself. Each check is also run on a bad tree, which it must refuse.
 add_test(NAME check_includes COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_includes.cmake)
 set(bad_tree ${CMAKE_CURRENT_BINARY_DIR}/bad_tree)
 file(WRITE ${bad_tree}/runtime/bad.c "#include \"gen/ir/ir.h\"\n")
@@ -6,7 +6,7 @@ file(WRITE ${bad_tree}/include/luattn/bad.h "size_t needs_stddef(void);\n")
 file(WRITE ${bad_tree}/common/good.h "int good(void);\n")
 add_test(NAME check_includes_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_includes.cmake)
 set_tests_properties(check_includes_refuses PROPERTIES PASS_REGULAR_EXPRESSION "runtime/ may not include \"gen/ir/ir.h\"")
-# Inside gen/, against its direction: plan <- lower <- emit, and of lower its data alone.
+# Inside gen/, against its direction: plan <- lower <- emit, and from lower only its data.
 foreach(against "plan;lower/lowered.h" "plan;emit/emit.h" "lower;emit/emit.h" "compile;lower/lowering.h" "compile;emit/write.h" "emit;lower/lowering.h" "emit;nvrtc/nvrtc.h" "analysis;plan/plan.h")
   list(GET against 0 from)
   list(GET against 1 to)

@@ -53,8 +53,8 @@ static void round_trip(void **state) {
   luattn_image_free(NULL);
 }
 
-/* The number at `offset` of a manifest becomes `value`; create must refuse it, and the message must name it.
- */
+/* Sets the number at `offset` of a manifest to `value`; create must refuse it with a message that names
+ * it. */
 typedef struct bad_field {
   size_t offset, size;
   long long value;
@@ -113,7 +113,7 @@ static const bad_field bad_fields[] = {
     {FIELD(input[0].grad), 2, "input: grad"},
     {FIELD(input[0].pairs), LUATTN_INDEX_KV + 1, "input: pairs: is 5"},
     {FIELD(input[0].pairs), 1u << 28,
-     "input: pairs: is 1, expected 0 to 0"}, /* of an axis that is not there */
+     "input: pairs: is 1, expected 0 to 0"}, /* of an axis that does not exist */
     {FIELD(scalar[0].name[0]), 'z', "scalar 'temperature': names are not in order"},
     {FIELD(reads_ahead), 2, "reads_ahead: is 2"},
     {FIELD(stat[0].input), 4, "stat: input"},
@@ -167,7 +167,7 @@ static void put(unsigned char *at, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) at[i] = (unsigned char)(value >> (8 * i));
 }
 
-/* The driver is not told how long a cubin is: what it says of itself has to lie within. */
+/* The driver is not told how long a cubin is: everything that its headers refer to must lie within. */
 static void cubins_end_where_they_say(void **state) {
   (void)state;
   enum { SIZE = 64 + 56 + 2 * 64 + 16 };
@@ -211,7 +211,7 @@ static void cubins_end_where_they_say(void **state) {
   }
 }
 
-/* A second code lies behind zeros, where a driver that reads the first one ends, and is checked like it. */
+/* A second code comes after zeros, where a driver that reads the first one stops, and is checked likewise. */
 static void two_codes(void **state) {
   (void)state;
   enum { SIZE = 128 + 64 };
@@ -248,8 +248,7 @@ static void two_codes(void **state) {
   assert_non_null(strstr(err.message, "PTX of 64 bytes: does not end in a 0"));
 }
 
-/* Puts `value` at `offset` of an image's bytes and mends the checksum, so that the check behind it is
- * reached. */
+/* Sets `offset` of an image's bytes to `value` and fixes the checksum, so that later checks are reached. */
 static luattn_status open_with(const unsigned char *bytes, size_t size, size_t offset, uint64_t value,
                                size_t width, luattn_error *err) {
   unsigned char *copy = malloc(size);
@@ -337,8 +336,8 @@ static uint64_t next_random(uint64_t *x) {
   return *x;
 }
 
-/* Random numbers in random places, checksum mended: whatever opens must pass its own check again and be safe
- * to read. */
+/* Random numbers in random places, with a fixed checksum: whatever opens must pass its own check again and be
+ * safe to read. */
 static void mutate(uint32_t second_code) {
   luattn_image *image = sample_image(second_code);
   size_t size, accepted = 0;
@@ -374,7 +373,7 @@ static void mutate(uint32_t second_code) {
       assert_true(strncmp(err.message, "image: ", 7) == 0);
     }
   }
-  assert_in_range(accepted, 1000, 99000); /* both ways were walked */
+  assert_in_range(accepted, 1000, 99000); /* both outcomes occurred */
   free(copy);
   luattn_image_free(image);
 }

@@ -1,5 +1,5 @@
-/* sections.h: takes an image apart and puts it together again, so that tests can bend it. Knows the bytes from
- * abi/image.h's comment, and uses nothing of what it tests. */
+/* sections.h: splits an image into sections and joins them again, so that tests can alter it. Follows the
+ * format in abi/image.h's comment, and uses nothing of the code under test. */
 #ifndef LUATTN_TESTS_ABI_SECTIONS_H
 #define LUATTN_TESTS_ABI_SECTIONS_H
 
@@ -22,13 +22,13 @@ typedef struct sections {
 
 /* Points into `bytes`, which are those of a sound image. */
 void sections_read(const void *bytes, sections *out);
-one_section *sections_find(sections *s, const char *tag); /* NULL: there is none */
+one_section *sections_find(sections *s, const char *tag); /* NULL: not present */
 void sections_insert(sections *s, size_t at, const char *tag, uint32_t flags, const void *bytes, size_t size);
 void sections_remove(sections *s, size_t at);
 
 /* A new block of exactly the image's size. *size: its bytes. The caller frees it. */
 unsigned char *sections_write(const sections *s, size_t *size);
-/* Makes the checksum right. */
+/* Recomputes the checksum. */
 void sections_sign(unsigned char *bytes, size_t size);
 
 #endif

@@ -1,5 +1,5 @@
-/* sections_test.c: an image's sections: those of a later luattn, those that are missing, doubled or cut, and
- * what is said of the plan. */
+/* sections_test.c: an image's sections: unknown ones of a later luattn, missing, doubled or cut ones, and the
+ * recorded plan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -67,7 +67,7 @@ static int free_image(void **state) {
   return 0;
 }
 
-/* The bytes that abi/image.h describes. */
+/* The bytes match the format in abi/image.h. */
 static void layout(void **state) {
   (void)state;
   static const char *const tags[] = {"FACT", "PARM", "HASH", "ENTR", "INPT", "SCAL",
@@ -108,7 +108,7 @@ static void plans(void **state) {
   assert_false(image_get_plan(without, &got));
   assert_string_equal(got.text, "none");
   luattn_image_free(without);
-  static const char *const parts[] = {"PLAN", "TILE", "LENS"}; /* the image does without any of them */
+  static const char *const parts[] = {"PLAN", "TILE", "LENS"}; /* sections that an image may lack */
   for (int i = 0; i < 3; ++i) {
     sections s = all;
     sections_remove(&s, (size_t)(sections_find(&s, parts[i]) - s.list));
@@ -157,7 +157,7 @@ static void missing_and_doubled(void **state) {
     snprintf(message, sizeof message, "section '%.4s': stands twice", all.list[i].tag);
     refused(&s, message);
   }
-  sections s = all; /* also of those that nobody knows */
+  sections s = all; /* including unknown sections */
   sections_insert(&s, 1, "PAGE", 0, "", 0);
   sections_insert(&s, 3, "PAGE", 0, "", 0);
   refused(&s, "section 'PAGE': stands twice");
@@ -245,7 +245,7 @@ static void wrong_sizes(void **state) {
   refused(&s, "section 'TILE': number 2 is -1");
 }
 
-/* Numbers of the container that lie, under a checksum that matches. */
+/* Numbers of the container that are wrong, with a matching checksum. */
 static void lying_container(void **state) {
   (void)state;
   size_t size;
@@ -278,7 +278,7 @@ static void lying_container(void **state) {
   free(bytes);
 }
 
-/* Cut at every byte, with a size and a checksum that say so: what is left is read no further than it goes. */
+/* Cut at every byte, with matching size and checksum: nothing past the end is read. */
 static void cut_anywhere(void **state) {
   (void)state;
   size_t size;
@@ -298,13 +298,13 @@ static void cut_anywhere(void **state) {
   free(bytes);
 }
 
-/* What programs see, of this version, of an earlier and of a later one. */
+/* The public description, for structs of this version, of an earlier and of a later one. */
 static void descriptions(void **state) {
   (void)state;
   const image_manifest *m = image_get_manifest(image);
   luattn_kernel_description d;
   luattn_error err;
-  memset(&d, 0xa5, sizeof d); /* struct_size alone is read */
+  memset(&d, 0xa5, sizeof d); /* only struct_size is read */
   d.struct_size = sizeof d;
   assert_int_equal(luattn_image_describe(image, &d, &err), LUATTN_OK);
   assert_int_equal(d.struct_size, sizeof d);

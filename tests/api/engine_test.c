@@ -1,5 +1,5 @@
-/* engine_test.c: the engine with the whole compiler behind it: specs that it forgets, its NVRTC, drivers that
- * are too old for one, warnings, and one luattn_args for both passes. */
+/* engine_test.c: the engine with the whole compiler behind it: forgetting specs, its NVRTC, drivers that are
+ * too old for one, warnings, and one luattn_args for both passes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 static const luattn_engine_options no_cache = {.struct_size = sizeof no_cache, .cache_dir = ""};
 
-/* A forgotten spec leaves nothing behind, and may be freed, and used again. */
+/* A forgotten spec leaves nothing behind; it may be freed, or used again. */
 static void forget(void **state) {
   (void)state;
   api_call a, b;
@@ -20,7 +20,7 @@ static void forget(void **state) {
   const fake_live_counts none = fake_live();
   api_open(&a, kDLCUDA);
   api_open(&b, kDLCUDA);
-  api_ok(luattn_engine_forget(engine, a.spec, &err), &err); /* of which there is nothing */
+  api_ok(luattn_engine_forget(engine, a.spec, &err), &err); /* it has none yet */
   for (int round = 0; round < 3; round++) {
     api_ok(luattn_forward(engine, a.spec, &a.args, NULL, &err), &err);
     api_ok(luattn_backward(engine, a.spec, &a.args, NULL, &err), &err);
@@ -58,7 +58,8 @@ static luattn_status forward_with(const char *nvrtc, const char *driver, luattn_
   return status;
 }
 
-/* The engine's NVRTC is binding, and one whose code the driver cannot load is named with both versions. */
+/* The engine's NVRTC is the only one used; if the driver cannot load its code, the message has both
+ * versions. */
 static void nvrtc_of_the_engine(void **state) {
   (void)state;
   luattn_error err;
@@ -74,7 +75,7 @@ static void nvrtc_of_the_engine(void **state) {
   api_ok(forward_with(NVRTC_12, "13000", &err), &err);
 }
 
-/* What a compilation went without is a message behind LUATTN_OK, for the call that compiled. */
+/* A warning follows LUATTN_OK, in the call that compiled. */
 static void warnings(void **state) {
   (void)state;
   static const char says[] = "cache: /proc/nowhere/";
@@ -118,8 +119,7 @@ static void warnings(void **state) {
   api_close(&c);
 }
 
-/* What failed on the way to success is no warning: an entry of the cache that is damaged is compiled again.
- */
+/* Failures that were recovered from are no warning: a damaged cache entry is compiled again. */
 static void no_warning(void **state) {
   (void)state;
   char folder[] = "/tmp/luattn-api-XXXXXX", command[160];
@@ -146,7 +146,7 @@ static void no_warning(void **state) {
   api_close(&c);
 }
 
-/* num_splits is backward's, and skip may ask for what one pass cannot. */
+/* num_splits applies only to backward, and skip may ask for something that one pass cannot do. */
 static void both_passes(void **state) {
   (void)state;
   api_call c;
@@ -167,7 +167,7 @@ static void both_passes(void **state) {
   api_refused(luattn_forward(engine, c.spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
               "skip: is LUATTN_SKIP_ALWAYS");
   api_ok(luattn_backward(engine, c.spec, &c.args, NULL, &err), &err);
-  c.args.num_inputs = SIZE_MAX; /* nothing is looked at */
+  c.args.num_inputs = SIZE_MAX; /* not read */
   api_refused(luattn_backward(engine, c.spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
               "backward: num_inputs is 18446744073709551615, expected at most 12, as no spec has more");
   c.args.num_inputs = 1, c.args.num_scalars = 33;

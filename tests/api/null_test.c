@@ -210,7 +210,7 @@ static void launches(void **state) {
   REFUSES(luattn_engine_forget, "spec", engine, NULL, err);
 }
 
-/* What returns no status gives nothing, and what frees or closes takes it. */
+/* Functions that return no status return nothing, and those that free or close accept NULL. */
 static void without_status(void **state) {
   (void)state;
   luattn_spec_info info;
@@ -243,7 +243,7 @@ static void without_status(void **state) {
   luattn_driver_close(NULL);
 }
 
-/* What is optional: an allocator, a report, options, a progress, a stream, memory to free. */
+/* Optional parameters: an allocator, a report, options, a progress callback, a stream, memory to free. */
 static void what_may_be_null(void **state) {
   (void)state;
   luattn_error err;

@@ -1,4 +1,4 @@
-/* setup.h: a spec, and arguments of both of its passes on a device that computes nothing. */
+/* setup.h: a spec, and arguments of both of its passes on a fake device that computes nothing. */
 #ifndef LUATTN_TESTS_API_SETUP_H
 #define LUATTN_TESTS_API_SETUP_H
 

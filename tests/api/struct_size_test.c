@@ -1,4 +1,4 @@
-/* struct_size_test.c: each struct that has a struct_size, of an earlier and of a later luattn
+/* struct_size_test.c: each struct with a struct_size, in the form of an earlier and of a later luattn
  * (luattn/status.h). */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@ static luattn_engine *engine;
 static luattn_kernel *kernel;
 static luattn_pack *pack;
 
-/* Calls something with a struct of `given` bytes. */
+/* Calls a function with a struct of `given` bytes. */
 typedef luattn_status use(const void *given, luattn_error *err);
 
 static luattn_status use_cpu_forward(const void *a, luattn_error *err) {
@@ -58,8 +58,8 @@ static luattn_status use_query(const void *q, luattn_error *err) {
   return luattn_pack_find(pack, q, &index, err);
 }
 
-/* `least` bytes are the earliest version's; `old` is where the one before this began to differ, whose members
- * from there on have values that this version refuses. */
+/* `least` is the earliest version's size; at `old` the previous version ended, and members from there on have
+ * values that this version refuses. */
 static void check(const char *name, const void *right, size_t known, size_t least, size_t old, use *f) {
   luattn_error err;
   char text[128], *s = calloc(1, known + 8192);
@@ -69,7 +69,7 @@ static void check(const char *name, const void *right, size_t known, size_t leas
     memset(s, 0, known + 8192);
     memcpy(s, right, known);
     memcpy(s, &sizes[i], sizeof sizes[i]);
-    if (sizes[i] < known) memset(s + sizes[i], 0xa5, 8192); /* not the caller's any more */
+    if (sizes[i] < known) memset(s + sizes[i], 0xa5, 8192); /* beyond the caller's struct */
     if (sizes[i] > known) memset(s + sizes[i], 0xa5, 4000);
     api_ok(f(s, &err), &err);
   }
@@ -124,8 +124,7 @@ static void query(void **state) {
         offsetof(luattn_pack_query, family), use_query);
 }
 
-/* What was added later begins behind the struct that there was, never in its padding, which may hold
- * anything. */
+/* New members begin after the old struct, never in its padding, which may hold anything. */
 _Static_assert(offsetof(luattn_target, driver_version) % 8 == 0, "behind the padding");
 _Static_assert(offsetof(luattn_engine_options, nvrtc) % 8 == 0, "behind the padding");
 

@@ -27,7 +27,7 @@ static void pull_mods(attention *r, const branches_dual *f, int length, double *
 
 /* ---- one row ---- */
 
-/* Weights of a row of scores, and what gives their adjoints: ds[j] of dp[j], of the row's sums. */
+/* Weights of a row of scores, and the factors of their adjoints: ds[j] from dp[j] and the row's sums. */
 static void softmax(const branches_dual *f, double *p) {
   double m = -INFINITY, l = 0;
   for (int j = 0; j < KV_LEN; j++) m = fmax(m, f[j].value);
@@ -89,7 +89,7 @@ static void compute(attention *r) {
   pull_mods(r, q, Q_LEN, r->dq), pull_mods(r, k, KV_LEN, r->dk), pull_mods(r, v, KV_LEN, r->dv);
 }
 
-/* ---- the library beside it ---- */
+/* ---- comparison with the library ---- */
 
 static void take(const tensor *t, double *to) {
   for (int64_t i = 0; i < tensor_count(t); i++) to[i] = tensor_get(t, i);
@@ -104,7 +104,7 @@ static void assert_all(const char *lua, const char *what, const tensor *got, con
                lua);
 }
 
-/* Inputs and scalars of a spec, by their names, with room for gradients. */
+/* Inputs and scalars of a spec, by name, with memory for gradients. */
 typedef struct parameters {
   tensor w, u, group, dw, du, dc;
   luattn_input input[3];

@@ -1,6 +1,5 @@
-/* attention.h: attention with a function of the scores, or of the elements of q, k and v, forward and
- * backward in plain loops, and the CPU path of luattn held against it.
- */
+/* attention.h: attention with a function of the scores, or of the elements of q, k and v: forward and
+ * backward in plain loops, compared with luattn's CPU path. */
 #ifndef LUATTN_TESTS_BRANCHES_ATTENTION_H
 #define LUATTN_TESTS_BRANCHES_ATTENTION_H
 
@@ -11,14 +10,14 @@ enum { BATCH = 2, HEADS = 2, Q_LEN = 9, KV_LEN = 11, DIM = 3 };
 
 typedef struct attention attention;
 
-/* The function at one place: of a score x at (b, h, i, j), or of an element x of q, k or v at (b, h, pos, d).
- */
+/* The function at one point: of a score x at (b, h, i, j), or of an element x of q, k or v at (b, h, pos,
+ * d). */
 typedef branches_dual (*attention_function)(const attention *r, double x, int b, int h, int i, int j);
 
 struct attention {
-  branches_kind kind; /* what the function is of, and what becomes of it */
+  branches_kind kind; /* the argument and the use of the function */
   attention_function f;
-  const branches *program; /* of the function, and of N with BRANCHES_ONLINE */
+  const branches *program; /* the function, and with BRANCHES_ONLINE also N */
   double w[HEADS], c[HEADS]; /* two parameters of each head */
   int32_t group[BATCH * KV_LEN];
   double q[BATCH * HEADS * Q_LEN * DIM], k[BATCH * HEADS * KV_LEN * DIM], v[BATCH * HEADS * KV_LEN * DIM];

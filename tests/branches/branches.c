@@ -24,7 +24,7 @@ static int number(branches *p) {
 
 static int leaf(branches *p) { return node(p, "xxxwcir"[pick(p, 7)], -1, -1, 0); }
 
-/* What a risky function is of. One in three is the bare integer, at whose 0 every one of them has a pole or
+/* The argument of a risky function. One in three is the bare integer, at whose 0 all of them have a pole or
  * an edge. */
 static int argument(branches *p) {
   if (pick(p, 3) == 0) return node(p, 'i', -1, -1, 0);
@@ -45,14 +45,14 @@ static int choice(branches *p, int left, char compare, double limit, int then, i
   return p->num_statements++;
 }
 
-/* Where exp overflows and is not steep where it is taken: by the integer. */
+/* A condition on the integer under which exp, which overflows elsewhere, is not steep. */
 static int argument_of_exp(branches *p) {
   if (!p->gentle) return argument(p);
   const int i = node(p, 'i', -1, -1, 0);
   return node(p, '+', i, node(p, '*', leaf(p), node(p, 'k', -1, -1, 0.25), 0), 0);
 }
 
-/* r = r + k * f(e) where f is safe: sqrt, log, 1 / e and powers of what is positive, exp of what is not
+/* r = r + k * f(e) where f is safe: sqrt, log, 1 / e and powers for positive e, exp for e that is not
  * large. */
 static int risky(branches *p) {
   const char op = "sl/pe"[pick(p, 5)];
@@ -194,7 +194,7 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
   if (w->used > w->size) w->used = w->size;
 }
 
-/* Names of what a hook is of. */
+/* Names of a hook's arguments. */
 typedef struct names {
   const char *x, *i, *position, *head;
 } names;

@@ -1,10 +1,10 @@
-/* branches.h: random functions made of nested `if`s around sqrt, log, division, powers and exp, as a spec's
- * hook and as an independent reference.
+/* branches.h: random functions of nested `if`s around sqrt, log, division, powers and exp, as a spec's hook
+ * and as an independent reference.
  *
- * Each risky call stands in an arm whose condition makes it safe. branches_lua writes the function in Lua;
+ * Each risky call is in an arm whose condition makes it safe. branches_lua writes the function in Lua;
  * branches_value runs the same statements in double precision with derivatives carried along, and never
- * computes an arm that is not taken. So a value or a gradient that an untaken arm has reached differs from
- * the reference.
+ * computes an arm that is not taken. So a value or a gradient that leaks from an untaken arm differs from the
+ * reference.
  */
 #ifndef LUATTN_TESTS_BRANCHES_H
 #define LUATTN_TESTS_BRANCHES_H
@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the function is of: x is the element; i is an integer that is often 0; w an input of each head; c a
+/* The function's arguments: x is the element; i is an integer that is often 0; w an input of each head; c a
  * scalar. */
 typedef struct branches_point {
   double x, w, c, position;
@@ -50,12 +50,12 @@ typedef struct branches {
   bool gentle;
 } branches;
 
-/* gentle: of bounded curvature where an arm is taken, so that float32's rounding of a score stays small in a
- * gradient. What is not gentle has slopes up to 100, and up to infinity at the edge of a square root. */
+/* gentle: of bounded curvature in the taken arms, so that float32's rounding of a score changes a gradient
+ * little. Other functions have slopes up to 100, and up to infinity at the edge of a square root. */
 void branches_random(branches *p, uint64_t seed, bool gentle);
 branches_dual branches_value(const branches *p, const branches_point *at);
 
-/* Where the function stands. */
+/* Which hook the function is in. */
 typedef enum branches_kind { BRANCHES_SCORE, BRANCHES_MODS, BRANCHES_ONLINE, BRANCHES_KINDS } branches_kind;
 
 /* A whole spec around it, with an input `w` of axis "h" and a scalar `c`, both with gradients:

@@ -1,5 +1,5 @@
-/* branches_test.c: the CPU path on random functions of nested branches (branches.h), and on four from the
- * field, beside a reference that computes what is taken and nothing else. */
+/* branches_test.c: the CPU path on random functions with nested branches (branches.h), and on four from the
+ * field, against a reference that computes only the taken arms. */
 #include "tests/branches/attention.h"
 
 #include <math.h>
@@ -19,8 +19,8 @@ static branches_dual random_function(const attention *r, double x, int b, int h,
   return branches_value(r->program, &at);
 }
 
-/* NULL: the row's conditions (of w and c) cut its sum into more reductions than a spec may have, or come
- * late. */
+/* NULL: the row's conditions (on w and c) split its sum into more reductions than a spec may have, or come
+ * after it. */
 static luattn_spec *load_random(const char *lua) {
   luattn_spec *spec;
   luattn_error err;

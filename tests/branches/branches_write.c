@@ -1,6 +1,6 @@
-/* branches_write DIR FIRST COUNT: writes specs of gentle random functions of nested branches (branches.h), a
- * file for each seed and place, for programs that run all specs of a folder. Leaves out what is refused, as
- * is an online function whose conditions make more reductions than there may be. */
+/* branches_write DIR FIRST COUNT: writes specs of gentle random functions with nested branches (branches.h),
+ * a file for each seed and hook, for programs that run all specs of a folder. Leaves out specs that are
+ * refused, such as an online function whose conditions make too many reductions. */
 #include <luattn/compiler.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* adjoint_test.c: the adjoint identity holds for the CPU path's gradients in each type, and not for wrong
- * ones; and where a derivative jumps, a score that is off by a rounding is no failure.
+/* adjoint_test.c: the adjoint identity holds for the CPU path's gradients in each type, and fails for wrong
+ * ones; where a derivative jumps, a score that is off by a rounding is no failure.
  *
  * usage: adjoint_test EXAMPLES */
 #include <setjmp.h>
@@ -68,7 +68,7 @@ static void test_holds(void **state) {
     for (size_t d = 0; d < COUNT(dtypes); d++) assert_int_equal(failures(examples[i], dtypes[d], NULL), 0);
 }
 
-/* In a half type, whose errors along a direction may hide one of them, all at once. */
+/* In a half type, whose errors along a direction may hide one wrong gradient, all of them. */
 static void test_finds(void **state) {
   static const char *const wrong[] = {"dq", "dk", "dv"};
   (void)state;
@@ -82,7 +82,7 @@ static void test_finds(void **state) {
   assert_int_equal(failures("t5_relative_bias", "bf16", "input"), 1);
 }
 
-/* q, each element off by two units in its last place as float: less than a kernel's dots may be. */
+/* q, with each element off by two units in the last place of float: less than a kernel's dots may be. */
 static void nudge(array *q) {
   uint32_t x = 12345;
   for (int64_t i = 0, n = array_count(q); i < n; i++) {
@@ -91,8 +91,8 @@ static void nudge(array *q) {
   }
 }
 
-/* Of relu attention, how many times its tolerance dq is off by where q is nudged; and whether the check lets
- * it pass, as it is and with one element of it wrong. */
+/* For relu attention: how many times its tolerance dq is off when q is nudged; and whether the check accepts
+ * it, as it is and with one wrong element. */
 static double dq_off(long seed, bool *passes, bool *finds) {
   char path[4096];
   luattn_error err;
@@ -132,7 +132,7 @@ static void test_kinks(void **state) {
     assert_true(passes);
     assert_true(finds);
   }
-  assert_true(most > 2); /* else none of them had a score so near to 0 */
+  assert_true(most > 2); /* otherwise no score was near enough to 0 */
 }
 
 int main(int argc, char **argv) {

@@ -1,5 +1,5 @@
-/* examples_test.c: every example on the CPU path against plain Lua, one score at a time, over shapes that
- * are odd, short, long, grouped and cross-length. What `luattn check SPEC --device cpu --shape ..` does, for
+/* examples_test.c: every example on the CPU path against plain Lua, one score at a time, over shapes that are
+ * odd, short, long, grouped and cross-length. The same as `luattn check SPEC --device cpu --shape ..`, for
  * all of them in one process.
  *
  * usage: examples_check SPEC.lua.. */
@@ -33,7 +33,7 @@ static int check_shape(const luattn_spec *spec, const char *path, int i) {
     printf("%s\n  %s\n", title, err.message);
     return 1;
   }
-  const int least = r.stops_gradient || !has_backward ? 1 : 2; /* the output, and something of a gradient */
+  const int least = r.stops_gradient || !has_backward ? 1 : 2; /* the output, and some gradient */
   if (r.failed > 0 || r.count < least) check_print(title, &r);
   return r.failed > 0 || r.count < least;
 }

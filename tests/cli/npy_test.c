@@ -39,7 +39,7 @@ static void fill(array *a, uint64_t seed) {
   }
 }
 
-/* A file of its own for the process: tests run side by side. */
+/* A file per process: tests run in parallel. */
 static void temporary_path(char path[64]) {
   snprintf(path, 64, "/tmp/luattn-npy-XXXXXX");
   const int fd = mkstemp(path);
@@ -95,8 +95,7 @@ static void test_numpy_reads_it(void **state) {
   unlink(path);
 }
 
-/* A bshd file holds [batch, length, heads, dim]; what is read is the same tensor in the same logical order.
- */
+/* A bshd file holds [batch, length, heads, dim]; reading gives the same tensor in the usual logical order. */
 static void test_layouts(void **state) {
   (void)state;
   static const char source[] = "return attention { }";

@@ -22,7 +22,7 @@ static double noise(uint32_t *state) { /* in -1 .. 1 */
   return (double)*state / 2147483648.0 - 1;
 }
 
-/* Random rows, and the same with each number off by `error` of itself at most. */
+/* Random rows, and the same with a relative error of at most `error` in each number. */
 static pair make_pair(luattn_dtype dtype, double error) {
   const int64_t shape[] = {2, 5, ROWS / 10, WIDTH};
   luattn_error err;
@@ -63,7 +63,7 @@ static void rounding(void **state) {
     }
 }
 
-/* Tiles have 64 rows or more: the sample meets each of them. */
+/* Tiles have 64 rows or more: the sample covers each of them. */
 static void one_wrong_tile(void **state) {
   (void)state;
   char why[320];
@@ -77,7 +77,8 @@ static void one_wrong_tile(void **state) {
   }
 }
 
-/* Late rows of a causal mask are averages of many values, and small: their size is their own. */
+/* Late rows of a causal mask are averages of many values, and small: they are compared relative to
+ * themselves. */
 static void small_rows(void **state) {
   (void)state;
   char why[320];
@@ -88,7 +89,7 @@ static void small_rows(void **state) {
   }
   assert_false(agree(&p, LUATTN_BF16, why));
   assert_non_null(strstr(why, "row 31: "));
-  for (int64_t i = 31 * WIDTH; i < 32 * WIDTH; i++) { /* but what is left of a cancellation is noise */
+  for (int64_t i = 31 * WIDTH; i < 32 * WIDTH; i++) { /* except that the residue of a cancellation is noise */
     array_set(&p.want, i, 1e-7);
     array_set(&p.got, i, -1e-7);
   }

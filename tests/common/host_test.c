@@ -1,5 +1,5 @@
-/* host_test.c: what a scope sets and gives back, real numbers as text, and where a call runs when the
- * caller's stack is short. */
+/* host_test.c: what a scope sets and restores, real numbers as text, and where a call runs when the caller's
+ * stack is short. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -38,7 +38,7 @@ static volatile double one = 1, three = 3, least = DBL_MIN, half = 0.5, zero = 0
 static void compute(double *third, double *tiny) {
   *third = one / three;
   *tiny = least * half;
-  volatile double x = one / zero; /* what would trap */
+  volatile double x = one / zero; /* an operation that would trap */
   (void)x;
 }
 
@@ -86,7 +86,7 @@ static void test_scope(void **state) {
   }
 }
 
-static void test_hosts_differ(void **state) { /* or nothing here would show anything */
+static void test_hosts_differ(void **state) { /* otherwise this test would prove nothing */
   (void)state;
   scope_record r[2];
   for (int i = 0; i < 2; i++) hosts_run(i ? HOST_WORST : HOST_PLAIN, visit, &r[i]);

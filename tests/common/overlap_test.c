@@ -1,4 +1,4 @@
-/* overlap_test.c: what common/overlap.c says of small tensors, against the bytes that they touch. */
+/* overlap_test.c: common/overlap.c on small tensors, against the bytes that they touch. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@ typedef struct layout {
 
 static int below(int n) { return rand() % n; }
 
-/* Somewhere in the middle of `memory`, so that negative strides stay inside. Some are dense, with their axes
+/* Starts in the middle of `memory`, so that negative strides stay inside. Some tensors are dense, with axes
  * in any order; others have any strides. */
 static void draw(layout *l) {
   const int bits[] = {8, 16, 32, 64};
@@ -46,7 +46,7 @@ static void draw(layout *l) {
   l->t.strides = l->strides;
 }
 
-/* Counts how often the tensor touches each byte; the number of its elements. */
+/* Counts how often the tensor touches each byte; returns the number of its elements. */
 static int touch(const layout *l, unsigned char count[BYTES]) {
   int elements = 1;
   for (int i = 0; i < l->t.ndim; ++i) elements *= (int)l->shape[i];
@@ -61,7 +61,7 @@ static int touch(const layout *l, unsigned char count[BYTES]) {
   return elements;
 }
 
-/* Nothing that nests touches a byte twice, and everything dense nests. */
+/* No nesting tensor touches a byte twice, and every dense one nests. */
 static void nesting(void **state) {
   (void)state;
   int nested = 0, shared = 0;
@@ -80,7 +80,8 @@ static void nesting(void **state) {
   assert_in_range(shared, ROUNDS / 10, ROUNDS);
 }
 
-/* Two tensors that are said to meet do so. If both are dense, or begin together, they are found. */
+/* Two tensors that are reported to overlap do so. If both are dense, or begin at the same byte, overlaps are
+ * always found. */
 static void meeting(void **state) {
   (void)state;
   int found = 0, missed = 0;
@@ -118,7 +119,7 @@ static void meeting(void **state) {
   assert_in_range(missed, 1, ROUNDS);
 }
 
-/* What a pass does not look at may hold anything. */
+/* Tensors that a pass does not use may hold anything. */
 static void unused(void **state) {
   (void)state;
   layout a;

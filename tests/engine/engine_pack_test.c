@@ -1,5 +1,4 @@
-/* engine_pack_test.c: the engine with packs, and what it prepares beforehand, over a compiler that is played.
- */
+/* engine_pack_test.c: the engine with packs, and kernels prepared in advance, with a fake compiler. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +16,7 @@
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
 
-/* A pack with the forward pass alone. */
+/* A pack with only the forward pass. */
 static luattn_pack *forward_pack(char path[32], uint64_t hash, unsigned shared_bytes) {
   problem p;
   luattn_pack *pack = NULL;
@@ -35,7 +34,7 @@ static luattn_pack *forward_pack(char path[32], uint64_t hash, unsigned shared_b
   return pack;
 }
 
-/* A pack with this spec's forward pass has nothing for sequences that are packed one after the other. */
+/* A pack with this spec's forward pass has no kernel for packed sequences. */
 static void sequences_are_compiled(const luattn_pack *pack) {
   luattn_spec spec = {.compilations = 0};
   luattn_engine *engine = NULL;
@@ -99,7 +98,7 @@ static void packs_first(void **state) {
   assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_UNSUPPORTED);
   assert_non_null(strstr(err.message, "it has forward of 'demo'"));
   luattn_engine_close(engine);
-  /* A pack that was not opened. */
+  /* A pack pointer that is NULL. */
   luattn_engine_options unopened = options;
   unopened.packs = (const luattn_pack *const[]){pack[0], NULL};
   assert_int_equal(luattn_engine_open(&unopened, &engine, &err), LUATTN_INVALID);
@@ -128,8 +127,8 @@ static void packs_first(void **state) {
   problem_close(&p);
 }
 
-/* Code for an earlier architecture may need more shared memory than the device has: then it is as if it were
- * not there. */
+/* Code for an earlier architecture may need more shared memory than the device has: then it is treated as
+ * absent. */
 static void packed_kernel_is_too_large(void **state) {
   (void)state;
   char path[32];
@@ -155,8 +154,8 @@ static void packed_kernel_is_too_large(void **state) {
   problem_close(&p);
 }
 
-/* A pack with tiles for each class of lengths, and one with those for long ones alone, which then serve the
- * short ones. */
+/* A pack with tiles for each class of lengths, and one with only those for long ones, which then serve short
+ * ones. */
 static void packed_tiles_for_lengths(void **state) {
   (void)state;
   char path[32] = "/tmp/luattn-engine-XXXXXX";

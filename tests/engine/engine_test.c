@@ -1,5 +1,5 @@
-/* engine_test.c: the engine over a compiler that is played here: one compilation a key, whoever asks, and how
- * failures go. */
+/* engine_test.c: the engine with a fake compiler: one compilation per key, whoever asks, and what happens on
+ * failures. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -37,7 +37,7 @@ static void forward_and_backward(void **state) {
   assert_int_equal(last_target.arch, 90);
   assert_string_equal(last_target.cache_dir, "/cache");
   assert_true(size > 0);
-  fake_reset(); /* loading zeroed what it allocated */
+  fake_reset(); /* loading has zeroed memory */
   if (luattn_forward(engine, &spec, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
   assert_string_equal(fake_get_event(2)->name, "luattn_fwd");
   if (luattn_backward(engine, &spec, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
@@ -96,7 +96,7 @@ static void keys(void **state) {
   assert_int_equal(of_d.head_dim, 128);
   p.q.t.dtype.code = kDLBfloat;
   p.q.shape[3] = HEAD_DIM;
-  p.q.shape[2] = 7; /* lengths are no part of it */
+  p.q.shape[2] = 7; /* lengths are not part of the key */
   assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &b, &err), LUATTN_OK);
   assert_ptr_equal(a, b);
   p.q.shape[2] = LUATTN_SHORT_MAX + 1; /* not even these, where the tiles are the same */
@@ -107,7 +107,7 @@ static void keys(void **state) {
   problem_close(&p);
 }
 
-/* A call with cu_seqlens has another kernel than one without, of the same spec. */
+/* A call with cu_seqlens uses another kernel than one without, of the same spec. */
 static void packed_and_dense(void **state) {
   (void)state;
   luattn_engine *engine = open_engine();
@@ -149,8 +149,7 @@ static void packed_and_dense(void **state) {
   problem_close(&p);
 }
 
-/* Classes of lengths go by the longest sequences; max_seqlen has them before cu_seqlens are read by anyone.
- */
+/* Classes of lengths depend on the longest sequences, which max_seqlen gives before cu_seqlens are read. */
 static void packed_lengths(void **state) {
   (void)state;
   luattn_engine *engine = open_engine();
@@ -174,7 +173,7 @@ static void packed_lengths(void **state) {
   problem_close(&p);
 }
 
-/* What is given of packed sequences by halves is refused before anything is compiled. */
+/* Incomplete packed arguments are refused before anything is compiled. */
 static void packed_by_halves(void **state) {
   (void)state;
   luattn_engine *engine = open_engine();
@@ -202,7 +201,7 @@ static void packed_by_halves(void **state) {
   problem_close(&p);
 }
 
-/* Where the plan has other tiles for short lengths there are two kernels, and no more. */
+/* If the plan has other tiles for short lengths there are two kernels, and no more. */
 static void two_classes_of_lengths(void **state) {
   (void)state;
   luattn_engine *engine = open_engine();
@@ -375,7 +374,7 @@ static void one_compilation_whoever_asks(void **state) {
   luattn_engine_close(engine);
 }
 
-/* Threads that ask for both classes at once: one compilation where it serves both, else one for each. */
+/* Threads that ask for both classes at once: one compilation if it serves both, otherwise one for each. */
 static void one_compilation_for_each_class(void **state) {
   (void)state;
   for (int by_length = 0; by_length < 2; ++by_length) {
@@ -416,7 +415,7 @@ static void *launch_many(void *arg) {
   return NULL;
 }
 
-/* One engine, a stream for each thread: whatever reaches a stream is its thread's own. */
+/* One engine, a stream for each thread: everything on a stream comes from its thread. */
 static void eight_threads_on_eight_streams(void **state) {
   (void)state;
   luattn_engine *engine = open_engine();

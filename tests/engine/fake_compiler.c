@@ -40,7 +40,7 @@ luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *targe
   p.info.dtype = target->dtype;
   p.info.head_dim = (uint32_t)target->head_dim;
   p.info.wants = target->wants;
-  if (target->packed) { /* what packed sequences have not is not asked for */
+  if (target->packed) { /* not supported for packed sequences */
     p.info.packed = 1;
     p.info.num_inputs = p.info.num_stats = p.info.has_key_mod = 0;
   }

@@ -1,6 +1,6 @@
-/* fuzz_image.c: any bytes as an image, which is what an entry of the cache is. Whatever opens is loaded on a
- * libcuda that computes nothing, and launched: a manifest that passes its checks must be safe in all that
- * reads it. */
+/* fuzz_image.c: arbitrary bytes as an image, which is what a cache entry is. Whatever opens is loaded on a
+ * libcuda that computes nothing, and launched: a manifest that passes its checks must be safe in all code
+ * that reads it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 enum { CHECKED_FROM = 32 };
 
-/* Whatever the bytes are: as many sections as they have, none of which goes beyond them. */
+/* For any bytes: finds at most as many sections as they have, none of which extends beyond them. */
 static bool take_apart(const uint8_t *data, size_t size, sections *out) {
   uint64_t count, bytes;
   size_t at = SECTIONS_HEADER;
@@ -33,7 +33,7 @@ static bool take_apart(const uint8_t *data, size_t size, sections *out) {
   return out->count > 0;
 }
 
-/* One section becomes other bytes, another tag or flag, one that stands elsewhere, twice, or not at all. */
+/* Replaces one section by other bytes, another tag or flag, a copy of another, or removes it. */
 static size_t mutate_section(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
   sections s;
   if (!take_apart(data, size, &s)) return LLVMFuzzerMutate(data, size, max_size);
@@ -87,7 +87,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
   return size;
 }
 
-/* All that an image says of itself. */
+/* Reads everything that an image describes. */
 static void look(const luattn_image *image) {
   image_plan plan;
   luattn_kernel_description d = {.struct_size = sizeof d};
@@ -99,7 +99,7 @@ static void look(const luattn_image *image) {
   for (size_t i = 0; i < d.num_functions; ++i) sum += strlen(d.functions[i].name);
   for (size_t i = 0; i < d.num_inputs; ++i) sum += strlen(d.inputs[i].name);
   for (size_t i = 0; i < d.num_scalars; ++i) sum += strlen(d.scalars[i].name);
-  if (sum == SIZE_MAX) abort(); /* so that none of it is left out */
+  if (sum == SIZE_MAX) abort(); /* keeps the reads from being optimised away */
 }
 
 static luattn_driver *driver;

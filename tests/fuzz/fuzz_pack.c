@@ -1,11 +1,11 @@
-/* fuzz_pack.c: any bytes as a pack. Whatever opens is listed, searched and read to the end. */
+/* fuzz_pack.c: arbitrary bytes as a pack. Whatever opens is listed, searched and read to the end. */
 #include <string.h>
 
 #include "runtime/pack.h"
 #include "tests/fuzz/fuzz.h"
 
-/* Header and index hash right, and the records' sizes add up, in three mutations of four: what lies behind is
- * to be reached, too. */
+/* In three mutations of four the hashes of header and index are right, and the records' sizes add up, so that
+ * later code is reached, too. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
   pack_header h;
   size = LLVMFuzzerMutate(data, size, max_size);
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     luattn_image *image = NULL;
     void *bytes = NULL;
     size_t bytes_size, index;
-    if (e->size > (1u << 24)) continue; /* slow, and told from smaller ones by the number alone */
+    if (e->size > (1u << 24)) continue; /* slow, and like smaller ones otherwise */
     fuzz_expect(luattn_pack_read(pack, i, &bytes, &bytes_size, &err), LUATTN_IMAGE, LUATTN_IMAGE);
     luattn_pack_free(bytes);
     fuzz_expect(luattn_pack_image(pack, i, &image, &err), LUATTN_IMAGE, LUATTN_INVALID);

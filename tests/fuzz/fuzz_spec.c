@@ -1,5 +1,5 @@
-/* fuzz_spec.c: any bytes as a spec: parsed, run in the sandbox, traced, differentiated, and turned into CUDA
- * text. */
+/* fuzz_spec.c: arbitrary bytes as a spec: parsed, run in the sandbox, traced, differentiated, and turned into
+ * CUDA text. */
 #include "luattn/compiler.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,6 +1,6 @@
-/* seeds.c: fuzz_seeds FOLDER writes FOLDER/image/.. and FOLDER/pack/.., where the targets of these names
- * start. They are made anew for each build, for an image of another format would end at its version, and each
- * image is launched here, so that what is mutated gets that far. */
+/* seeds.c: fuzz_seeds FOLDER writes FOLDER/image/.. and FOLDER/pack/.., the initial corpora of these targets.
+ * They are made for each build, because an image of another format would fail at its version, and each image
+ * is launched here, so that its mutations get as far. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +38,7 @@ static manifest_entry *insert_entry(image_manifest *m, uint32_t at, const char *
   return e;
 }
 
-/* What the sm90 family has beside the others: tiles drawn from counters, tiles skipped, blocks that share
- * one. */
+/* Features of the sm90 family: tiles drawn from counters, skipped tiles, blocks that share a kv tile. */
 static void make_sm90(image_manifest *m) {
   const uint32_t main = m->pass == LUATTN_FORWARD ? 2 : 3;
   m->family = LUATTN_SM90;
@@ -66,7 +65,7 @@ static luattn_image *make_image(int seed) {
   return image;
 }
 
-/* All that fuzz_image does with one. */
+/* Does what fuzz_image does with an image. */
 static void launch(luattn_driver *driver, const luattn_image *image) {
   problem p;
   luattn_kernel *kernel;

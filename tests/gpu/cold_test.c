@@ -1,10 +1,10 @@
-/* cold_test.c: from a spec file to a kernel ready to launch, with nothing compiled before, in a process that uses
- * the device already: what a program waits for whose user has just written a spec. Neither luattn's cache nor
- * the driver's, in which NVRTC keeps what it has compiled, is looked into. NVRTC is loaded in that time too.
+/* cold_test.c: the time from a spec file to a kernel ready to launch, with nothing compiled before, in a
+ * process that already uses the device: the wait of a program whose user has just written a spec. Neither
+ * luattn's cache nor the driver's, in which NVRTC keeps compiled code, is used. Loading NVRTC is included.
  *
  * usage: gpu_cold SPEC HEAD_DIM LIMIT_MS [backward]. Prints one line; exit: 0 up to the limit, 1, or 77
- * without a GPU. The goal is 500 ms forward; processors differ by a factor of two, so the limit is the
- * caller's. */
+ * without a GPU. The goal is 500 ms forward; processors differ by a factor of two, so the caller sets the
+ * limit. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -30,7 +30,7 @@ static luattn_status measure(luattn_driver *driver, luattn_target *target, const
   luattn_kernel *kernel;
   void *memory;
   TRY(luattn_device_get_info(driver, 0, &info, err));
-  TRY(luattn_device_alloc(driver, 0, 1 << 20, &memory, err)); /* makes the device's context */
+  TRY(luattn_device_alloc(driver, 0, 1 << 20, &memory, err)); /* creates the device's context */
   target->arch = info.arch;
   const double start = now_ms();
   TRY(luattn_spec_load(path, NULL, &spec, err));

@@ -1,9 +1,10 @@
-/* deterministic_test.c: a deterministic backward gives the same bits in each of 20 runs, and in another process.
+/* deterministic_test.c: a deterministic backward gives the same bits in each of 20 runs, and in another
+ * process.
  *
- * usage: gpu_deterministic [--examples DIR] [--only SUBSTRING] [--digests]
- * Prints a line for each case: how many runs gave the bits of the first, and a digest of these. Then it
- * starts itself once more (--digests) and compares the lines. What is not written counts as different.
- * Exit: 0, 1, or 77 without a GPU. */
+ * usage: gpu_deterministic [--examples DIR] [--only SUBSTRING] [--digests] Prints a line for each case:
+ * how many runs gave the bits of the first, and a digest of these. Then it starts itself once more
+ * (--digests) and compares the lines. Elements that are not written count as different. Exit: 0, 1, or 77
+ * without a GPU. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,9 @@
 
 enum { RUNS = 20, LINE = 512 };
 
-/* Enough blocks that several of a head run at once, and in another order each time: a fast backward differs
- * from run to run in nearly all of them. Few blocks, too, which share queries. Gradients of scalars, of
- * tables that are read per element, of mods, of rows. */
+/* Enough blocks that several of a head run at once, in another order each time: a fast backward differs from
+ * run to run in nearly all cases. Also few blocks, which share queries. Gradients of scalars, of tables that
+ * are read per element, of mods, of rows. */
 static const struct {
   const char *spec, *dtype, *family, *shape;
 } cases[] = {
@@ -50,7 +51,7 @@ static const struct {
     {"../bench/specs/bias_of_pair", "bf16", "sm90", "2,8,8,500,640,64"},
     {"../bench/specs/bias_of_pair", "bf16", "sm80", "1,8,8,500,600,128"},
     {"../bench/specs/bias_of_pair", "f16", "sm90", "4,4,4,300,300,128"},
-    {"../bench/specs/bias_of_pair", "bf16", "sm90", "3,16,8,500,700,128"}, /* batches in turn */
+    {"../bench/specs/bias_of_pair", "bf16", "sm90", "3,16,8,500,700,128"}, /* batches in sequence */
     {"../bench/specs/bias_of_pair", "bf16", "sm90", "5,8,8,400,700,256"},
     {"../bench/specs/relative_bias", "f16", "sm90", "2,8,4,700,700,256"},
     {"../bench/specs/bias_of_query", "bf16", "sm90", "2,8,8,700,700,256"},
@@ -66,7 +67,7 @@ static const struct {
 };
 
 typedef struct bits {
-  unsigned char *first, *now; /* of all outputs, one behind the other; 0xff before they are written */
+  unsigned char *first, *now; /* of all outputs, concatenated; 0xff before they are written */
   size_t size;
 } bits;
 
@@ -79,7 +80,7 @@ static luattn_status take(gpu_buffers *b, const DLTensor *from, unsigned char *t
   *used += size;
   if (to == NULL) return LUATTN_OK;
   TRY(luattn_copy_to_host(b->g->driver, b->g->device, to + at, from->data, size, err));
-  /* so that what the next run does not write shows */
+  /* so that elements which the next run does not write show */
   return luattn_device_fill(b->g->driver, b->g->device, from->data, 0xff, size, NULL, err);
 }
 
@@ -93,7 +94,7 @@ static luattn_status take_all(gpu_buffers *b, const luattn_args *a, unsigned cha
   return take(b, a->scalar_grads, to, size, err);
 }
 
-/* No output has four bytes of 0xff: NaN, of a kind that no arithmetic gives. */
+/* No output has four bytes of 0xff, a NaN that no arithmetic gives. */
 static bool is_written(const bits *x) {
   for (size_t i = 0; i + 4 <= x->size; i += 4)
     if ((x->first[i] & x->first[i + 1] & x->first[i + 2] & x->first[i + 3]) == 0xff) return false;
@@ -173,7 +174,7 @@ static luattn_status run_case(size_t number, const char *examples, char line[LIN
   return status;
 }
 
-/* What another process prints. */
+/* The lines of another process. */
 static char *ask_another(const char *examples, const char *only) {
   char command[9000], self[4096];
   const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -206,7 +207,7 @@ int main(int argc, char **argv) {
     printf("skipped: %s\n", err.message);
     return 77;
   }
-  /* What keeps the device's context from case to case. */
+  /* Keeps the device's context from case to case. */
   void *held = NULL;
   if (luattn_device_alloc(driver, 0, 1, &held, &err) != LUATTN_OK) printf("%s\n", err.message);
   static char text[sizeof cases / sizeof *cases * LINE];
@@ -216,7 +217,7 @@ int main(int argc, char **argv) {
     const luattn_status status = run_case(i, examples, line, &failed, &err);
     if (status != LUATTN_OK)
       snprintf(line, LINE, "%s %s %s: %.300s\n", cases[i].spec, cases[i].dtype, cases[i].shape, err.message);
-    /* A device without the family has nothing to show. */
+    /* On a device without the family there is nothing to test. */
     failed |= status != LUATTN_OK && status != LUATTN_UNSUPPORTED;
     printf("%s", line);
     fflush(stdout);

@@ -1,9 +1,9 @@
-/* graph_test.c: forward and backward captured into one CUDA graph and replayed with new inputs, against direct
- * launches and the CPU path.
+/* graph_test.c: forward and backward captured into one CUDA graph and replayed with new inputs, against
+ * direct launches and the CPU path.
  *
- * Capture itself must run nothing and must keep no pointer to the caller's arguments. A replay must zero by
- * itself whatever its kernels add to. o, lse, dk and dv must be those of a direct launch in every bit; the
- * rest is summed by atomics in some families, and is held against the CPU path like all.
+ * Capture itself must run nothing and must keep no pointer to the caller's arguments. A replay must itself
+ * zero whatever its kernels add to. o, lse, dk and dv must equal those of a direct launch in every bit; the
+ * rest is summed by atomics in some families, and is compared with the CPU path, like all outputs.
  *
  * usage: gpu_graph --examples DIR [--only SUBSTRING] [--verbose]. Exit: 0, 1, or 77 without a GPU. */
 #include <dlfcn.h>
@@ -23,7 +23,7 @@ static const char *const examples[] = {"full", "causal", "document", "gemma2", "
 static const char *const dtypes[] = {"bf16", "f16", "f32"};
 static const char *const shapes[] = {"2,4,2,300,300,128", "1,6,3,129,257,64"};
 /* Cases of one spec. More tiles than a device takes at once: blocks draw them, and each replay finds the
- * counter as the one before left it. Tiles without weight skipped: each replay finds them anew from the new
+ * counter as the previous one left it. Skipped tiles: each replay computes the bitmap anew from the new
  * inputs. */
 static const struct extra {
   const char *example, *dtype, *shape, *skip;
@@ -33,8 +33,8 @@ static const struct extra {
     {"alibi", "f16", "2,8,2,257,900,64", "always"},
 };
 
-/* What the test itself needs of libcuda: member, symbol, parameters. A CUresult is an int; all handles are
- * pointers. */
+/* The functions of libcuda that the test itself calls: member, symbol, parameters. A CUresult is an int; all
+ * handles are pointers. */
 #define GRAPH_FUNCTIONS(X)                                                                            \
   X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                         \
   X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                                    \
@@ -92,7 +92,7 @@ static luattn_status load_functions(suite *s, luattn_error *err) {
 typedef struct test_call {
   const luattn_spec *spec;
   cli_problem problem;
-  cli_result result; /* where call_read puts what came back */
+  cli_result result; /* call_read stores outputs here */
   call call;
   luattn_args forward, backward; /* with a workspace each */
 } test_call;
@@ -106,7 +106,7 @@ static luattn_status capture(const suite *s, const test_call *t, void **exec, lu
   void *graph = NULL;
   CUDA(s->begin(s->stream, CAPTURE_GLOBAL));
   const luattn_status status = launch_both(s, t, s->stream, err);
-  const int result = s->end(s->stream, &graph); /* also after an error, or the stream would go on capturing */
+  const int result = s->end(s->stream, &graph); /* also after an error, or the stream would stay in capture */
   TRY(status);
   if (result != 0) return luattn_fail(err, LUATTN_CUDA, "cuStreamEndCapture: CUresult %d", result);
   const int instantiated = s->instantiate(exec, graph, 0);
@@ -141,7 +141,7 @@ static void copy_values(array *to, const array *from) {
   if (to->storage != NULL) memcpy(to->storage, from->storage, array_bytes(from));
 }
 
-/* Other values in the arrays that there are. */
+/* New values in the existing arrays. */
 static luattn_status refill(cli_problem *p, const cli_options *o, luattn_error *err) {
   cli_problem other;
   TRY(problem_read(p->spec, o, true, &other, err));
@@ -167,7 +167,7 @@ static void compare_bits(check_report *r, const char *name, const array *replaye
   check_add(r, name, memcmp(replayed->storage, direct->storage, array_bytes(direct)) != 0, 0);
 }
 
-/* `replayed` becomes what the graph gave, and t->result what direct launches give. */
+/* `replayed` gets the graph's results, and t->result those of direct launches. */
 static luattn_status one_round(suite *s, test_call *t, void *exec, cli_result *replayed, check_report *report,
                                luattn_error *err) {
   memory *m = &s->memory;
@@ -203,8 +203,7 @@ static luattn_status rounds(suite *s, test_call *t, cli_options o, cli_result *r
   return status;
 }
 
-/* No kernel has run before the capture: it compiles and loads them when it asks for the size of the
- * workspace. */
+/* No kernel has run before the capture: asking for the workspace's size compiles and loads them. */
 static luattn_status place(suite *s, test_call *t, luattn_error *err) {
   memory *m = &s->memory;
   memory_clear(m);
@@ -249,8 +248,8 @@ static bool run_options(suite *s, const char *name, const luattn_spec *spec, con
   return status != LUATTN_CUDA;
 }
 
-/* The engine keeps kernels of a spec, so that it lives as long as the process. NULL, and counted as failed:
- * it cannot be loaded. */
+/* The engine keeps kernels of a spec, so it lives as long as the process. NULL, counted as a failure: it
+ * cannot be loaded. */
 static luattn_spec *load_spec(suite *s, const char *name) {
   char path[4096];
   luattn_spec *spec = NULL;

@@ -1,10 +1,10 @@
 /* latency_test.c: host time of a launch, and of a warm start from a spec file to a kernel ready to launch.
  *
- * A launch is measured with the same tensors each time, with a few sets of them in turn, and with tensors
- * that no launch has seen before: the kernel remembers how the first two are described to the copy engine.
- * Most of a launch is the driver's: in a second round cuLaunchKernelEx alone is timed within it, and what
- * luattn adds is the rest. Cores of a virtual machine differ by a third, with whom they share; so the
- * launches are measured on several of them, and the limits are for the median core.
+ * A launch is measured with the same tensors each time, with a few sets of them alternating, and with tensors
+ * that no launch has seen before: the kernel caches the TMA descriptors of the first two. Most of a launch is
+ * the driver's: in a second round cuLaunchKernelEx is timed separately, and luattn's part is the rest. Cores
+ * of a virtual machine differ by a third, depending on who shares them; so launches are measured on several
+ * of them, and the limits are for the median core.
  *
  * usage: gpu_latency SPEC. Limits (medians): 5 us a launch, of which 1 us luattn's; 5 ms a warm start. Exit:
  * 0, 1, or 77 without a GPU. */
@@ -65,7 +65,7 @@ static luattn_status warm_starts(const char *path, luattn_driver *driver, int ar
   return LUATTN_OK;
 }
 
-/* The driver's call, and how long it took the last time. */
+/* The driver's call, and its last duration. */
 static cu_result (*driver_launch)(const cu_launch *, cu_function, void **, void **);
 static double driver_us;
 static cu_result timed_launch(const cu_launch *how, cu_function f, void **params, void **extra) {
@@ -75,7 +75,7 @@ static cu_result timed_launch(const cu_launch *how, cu_function f, void **params
   return result;
 }
 
-/* Where a set of tensors begins in the memory of each: set number i is step * i bytes in. */
+/* The start of a set of tensors in each one's memory: set i is step * i bytes in. */
 typedef struct series {
   const char *name;
   int sets;
@@ -88,9 +88,8 @@ static const series all_series[] = {
     {"launch, never seen before", LAUNCHES, 16},
 };
 
-/* Launches in bursts that the driver's queue holds, so that the host never waits for the device. us: the
- * median of a launch; own_us: of what is left without the driver's part, where `timed_launch` stands in for
- * it. */
+/* Launches in bursts that fit the driver's queue, so that the host never waits for the device. us: the median
+ * of a launch; own_us: without the driver's part, if `timed_launch` stands in for it. */
 static luattn_status launches(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
                               const series *s, DLTensor tensor[4], double *us, double *own_us,
                               luattn_error *err) {
@@ -108,7 +107,7 @@ static luattn_status launches(luattn_engine *engine, const luattn_spec *spec, co
   return luattn_synchronize(luattn_engine_driver(engine), 0, NULL, err);
 }
 
-/* Core number `core` of those that this process may use; false: there are fewer. */
+/* Core `core` of those that this process may use; false: there are fewer. */
 static bool move_to(const cpu_set_t *cores, int core) {
   for (size_t i = 0; i < CPU_SETSIZE; i++) {
     if (!CPU_ISSET(i, cores) || core-- > 0) continue;

@@ -1,11 +1,11 @@
-/* lengths_test.c: the forward pass, or both, at every length from 1 to 300, at more tiles than a device takes at
- * once, and at unusual strides, with NaN behind every bound, against the CPU path; and 100 launches of a
+/* lengths_test.c: the forward pass, or both, at every length from 1 to 300, at more tiles than a device takes
+ * at once, and at unusual strides, with NaN past every bound, against the CPU path; and 100 launches of a
  * larger forward pass that must agree in every bit.
  *
  * usage: gpu_lengths [--backward [--deterministic]] [--shard I/N] [--only SUBSTRING] [--skip] [--verbose]
- * --skip: specs whose scores fall with positions, with tiles without weight skipped at every length.
- * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU, and with
- * --skip without one that has the sm90 family. */
+ * --skip: specs whose scores fall with positions, with tile skipping at every length. Prints a line for each
+ * case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU, and with --skip without one
+ * that has the sm90 family. */
 #include <math.h>
 #include <string.h>
 
@@ -17,11 +17,11 @@ enum { LONGEST = 300, REPEATS = 100 };
 #define BLOCK_BYTES ((size_t)224 << 20)
 
 /* As the examples of these names, with a window of which several fit into the lengths: rows with keys before,
- * inside and behind it, and rows without any. lines: two intervals of a row, and of these what has a
- * remainder. rising, falling: weights of later keys exceed those of earlier
- * ones, or the other way round, by so much that no maximum may lag behind; far: so do those of farther keys,
- * by a shift. few, capped: weights, and dots, that are small in some tiles and not in others. pairs, shifted:
- * lines along the keys, which kernels read ahead, at the key's own place and before it. */
+ * inside and after it, and rows without any. lines: two intervals of a row, restricted to a remainder.
+ * rising, falling: weights of later keys exceed those of earlier ones, or the other way round, by so much
+ * that rescaling cannot be lazy; far: the same for farther keys, by a shift. few, capped: weights, and dots,
+ * that are small in some tiles and not in others. pairs, shifted: staged bias rows, at the key's own place
+ * and before it. */
 static const struct {
   const char *name, *text;
 } specs[] = {
@@ -66,13 +66,13 @@ static const struct {
   int dim;
   luattn_lengths lengths;
 } shapes[] = {{64, LUATTN_LONG}, {64, LUATTN_SHORT}, {128, LUATTN_LONG}, {256, LUATTN_LONG}};
-/* Sizes of tiles that a plan may choose at these head dims, forward and backward. */
+/* Tile sizes that a plan may choose at these head dims, forward and backward. */
 static const int tile_sizes[] = {64, 128, 32, 80, 96, 112, 192};
 enum { BACKWARD_SIZES = 2 };
 static const int heads_of[][3] = {{1, 2, 2}, {2, 4, 2}, {1, 6, 1}, {2, 3, 3}}; /* batch, heads, heads_kv */
 
-/* Of q, k, v, o and lse, or of k and v alone. Padded: NaN stands behind each position's channels, each head's
- * positions and each batch's heads. */
+/* Strides of q, k, v, o and lse, or of only k and v. Padded: NaN follows each position's channels, each
+ * head's positions and each batch's heads. */
 typedef enum test_layout {
   DENSE,
   HEADS_LAST,
@@ -102,18 +102,18 @@ typedef struct test_case {
 } test_case;
 
 typedef struct suite {
-  luattn_engine *engine[2]; /* by the lengths for which their tiles are */
+  luattn_engine *engine[2]; /* by the lengths that their tiles are for */
   luattn_spec *spec[COUNT(specs)];
   memory memory;
   const char *only;
   int shard, shards, next, passed, failed;
-  double cost, all_cost; /* so far; of all cases, 0 until that is known */
+  double cost, all_cost; /* so far; of all cases, 0 until it is known */
   bool verbose, broken, skip, backward, deterministic;
 } suite;
 
 /* ---- one case ---- */
 
-/* Extra inputs: an element, or eight, behind each line, or one between any two. */
+/* Extra inputs: padding of one or eight elements after each row, or of one between any two elements. */
 static bool input_strides(int layout, const DLTensor *like, int64_t *stride) {
   static const int64_t behind[] = {[HEADS_LAST] = 1, [PADDED] = 8, [PADDED_HEADS_LAST] = 1};
   if (layout == DENSE || layout > PADDED_HEADS_LAST) return false;
@@ -152,8 +152,8 @@ static bool strides_of(int layout, int slot, const DLTensor *like, int64_t *stri
   return true;
 }
 
-/* What no tensor map can hold is refused by name. Every other layout has to work, and so has this one where
- * it is not. */
+/* A layout that no TMA descriptor can hold is refused by name. Every other one has to work, and so does this
+ * one in other families. */
 static bool is_refusal(const test_case *t, luattn_status status, const luattn_error *err) {
   const bool unusual = t->layout == REVERSED || t->layout == SAME_POSITION;
   return unusual && status == LUATTN_INVALID && strstr(err->message, "k: ") != NULL &&
@@ -167,7 +167,7 @@ static luattn_status check_finite(const cli_result *r, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* Each launch from the second on must give the bytes of the first, whose results are with the host. */
+/* Each launch from the second on must give the bytes of the first, whose results are on the host. */
 static luattn_status repeat(suite *s, const test_case *t, const call *c, luattn_error *err) {
   luattn_driver *driver = luattn_engine_driver(s->engine[t->lengths]);
   memory *m = &s->memory;
@@ -237,16 +237,16 @@ static luattn_status run_case(suite *s, const test_case *t, check_report *report
   return status;
 }
 
-/* ---- which cases there are ---- */
+/* ---- the cases ---- */
 
-/* What a case takes, in multiply-adds of the CPU path, which takes most of the time. */
+/* The cost of a case, in multiply-adds of the CPU path, which takes most of the time. */
 static double cost_of(const test_case *t) {
   const double launch = 4e6, scores = (double)t->batch * t->heads * t->q_len * t->kv_len;
   return t->repeated ? 1e9 : launch + scores * t->dim * (t->spec == 1 ? 1 : 0.6);
 }
 
-/* Called for each case twice: to add up what all cost, and to run those of this shard. A shard's cases follow
- * one another, so that it compiles few kernels. */
+/* Called for each case twice: to add up all costs, and to run those of this shard. A shard's cases are
+ * consecutive, so that it compiles few kernels. */
 static void visit(suite *s, test_case t) {
   char title[256];
   check_report report = {0};
@@ -271,7 +271,7 @@ static void visit(suite *s, test_case t) {
   fflush(stdout);
 }
 
-/* A tile is full, lacks one position, or has one. */
+/* A tile is full, lacks one position, or has only one. */
 static bool is_edge(const suite *s, int n) {
   if (n <= 17 || n == LONGEST) return true;
   for (int i = 0; i < (s->backward ? BACKWARD_SIZES : COUNT(tile_sizes)); i++) {
@@ -288,14 +288,14 @@ static test_case with_heads(test_case t, int i) {
   return t;
 }
 
-/* Of very few scores a plain result may be exact by luck, and the error that it allows next to nothing: hence
- * more of them (as in sweep_test.c). */
+/* With very few scores a plain result may be exact by luck, and the tolerance next to nothing: hence more of
+ * them (as in sweep_test.c). */
 static test_case with_enough(const suite *s, test_case t) {
   if (s->backward && t.q_len * t.kv_len <= 64) t.batch *= 16;
   return t;
 }
 
-/* q_len = kv_len: all of them for causal at 128; elsewhere the edges, and between them each in one
+/* q_len = kv_len: all of them for causal at 128; otherwise the edges, and between them each in one
  * configuration. */
 static void equal_lengths(suite *s, test_case t, int configuration, int configurations) {
   const bool all = t.spec == 0 && t.dim == 128;
@@ -358,7 +358,7 @@ static void each_case(suite *s) {
     const bool steep = strcmp(name, "rising") == 0 || strcmp(name, "falling") == 0,
                far = strcmp(name, "far") == 0;
     if (s->skip && !steep && !far) continue;
-    if (s->backward && !s->skip && (steep || far)) continue; /* to the backward pass like others */
+    if (s->backward && !s->skip && (steep || far)) continue; /* backward treats these like others */
     if (t.lengths == LUATTN_SHORT && (steep || strcmp(name, "full") == 0)) continue; /* has no other tiles */
     if (!steep && !far) equal_lengths(s, t, i, configurations);
     unequal_lengths(s, t, i);
@@ -376,7 +376,7 @@ static void close_engines(suite *s) {
   for (int i = 0; i < 2; i++) luattn_engine_close(s->engine[i]);
 }
 
-/* Is there a device with the family that skips? */
+/* Whether there is a device with the family that skips. */
 static bool can_skip(suite *s, luattn_error *err) {
   luattn_device_info info;
   if (luattn_device_get_info(luattn_engine_driver(s->engine[0]), 0, &info, err) != LUATTN_OK) return false;

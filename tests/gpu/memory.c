@@ -87,13 +87,13 @@ luattn_status memory_place(memory *m, const char *name, const DLTensor *like, co
   return LUATTN_OK;
 }
 
-/* Elements of one type and shape, somewhere. */
+/* Elements of one type and shape, anywhere. */
 typedef struct view {
   unsigned char *data;
   const int64_t *stride;
 } view;
 
-/* Row by row, or element by element where either is strided along the last axis. */
+/* Row by row, or element by element if either is strided along the last axis. */
 static void copy_elements(const DLTensor *like, view to, view from) {
   const int last = like->ndim - 1;
   const int64_t elem = like->dtype.bits / 8, inner = last >= 0 ? like->shape[last] : 1;

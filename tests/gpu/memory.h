@@ -1,8 +1,8 @@
-/* memory.h: the tensors of one call in a block of device memory that is all NaN between them.
+/* memory.h: the tensors of one call in a block of device memory that is NaN everywhere between them.
  *
- * The block has a twin on the host, byte for byte, and begins as bytes 0xff, which are NaN in every float
- * type. A test places its tensors, uploads the twin, launches and downloads. What it reads that is no element
- * of a tensor shows in its results; what it writes that is no element of an output, memory_unchanged finds.
+ * The block has a copy on the host, byte for byte, and begins as bytes 0xff, which are NaN in every float
+ * type. A test places its tensors, uploads the copy, launches and downloads. Reads outside of the tensors'
+ * elements show in the results; writes outside of the outputs' elements are found by memory_unchanged.
  */
 #ifndef LUATTN_TESTS_GPU_MEMORY_H
 #define LUATTN_TESTS_GPU_MEMORY_H
@@ -25,16 +25,16 @@ typedef struct memory {
 } memory;
 
 luattn_status memory_open(luattn_driver *driver, size_t size, memory *m, luattn_error *err);
-void memory_close(memory *m); /* also of one that did not open */
+void memory_close(memory *m); /* also if opening failed */
 void memory_clear(memory *m); /* forgets all tensors */
 luattn_status memory_reserve(memory *m, const char *name, size_t size, size_t *first, luattn_error *err);
 luattn_status memory_upload(const memory *m, luattn_error *err);
 luattn_status memory_download(const memory *m,
-                              luattn_error *err); /* the default stream's work is done then */
+                              luattn_error *err); /* waits for the default stream */
 luattn_status memory_unchanged(const memory *m, luattn_error *err);
 
-/* A tensor in the block: of the shape of `like`, with these strides (NULL: those of `like`), of which any may
- * be 0 or negative. */
+/* A tensor in the block: with the shape of `like`, and these strides (NULL: those of `like`), which may be 0
+ * or negative. */
 typedef struct placed {
   DLTensor t; /* on the device */
   int64_t shape[4], stride[4];
@@ -44,9 +44,9 @@ typedef struct placed {
 luattn_status memory_place(memory *m, const char *name, const DLTensor *like, const int64_t *stride,
                            placed *out, luattn_error *err);
 void memory_scatter(memory *m, const placed *x, const DLTensor *from); /* into m->before */
-/* What memory_scatter left, back to the host: where elements share memory, the last one's value for all. */
+/* Reads back what memory_scatter wrote: where elements share memory, the last one's value for all. */
 void memory_settle(memory *m, const placed *x, const DLTensor *host);
-/* From m->after; that it has changed is in order. */
+/* From m->after, where changes are expected. */
 void memory_take(memory *m, const placed *x, const DLTensor *to);
 
 /* ---- a whole call ---- */
@@ -82,10 +82,11 @@ typedef struct call {
 /* `c` holds pointers into itself, and into *p and *r. */
 luattn_status call_place(memory *m, const cli_problem *p, const cli_result *r, bool backward,
                          call_strides strides, int layout, call *c, luattn_error *err);
-/* What the passes read, into m->before, each element that shares memory with the value that is there then. */
+/* Writes what the passes read into m->before, each element that shares memory with the value that is there
+ * then. */
 void call_write(memory *m, const call *c);
 void call_read(memory *m, const call *c); /* what they wrote, from m->after */
-/* Reserves what a pass needs, and enters it into *args. */
+/* Allocates the workspace of a pass, and enters it into *args. */
 luattn_status call_workspace(memory *m, luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                              luattn_args *args, luattn_error *err);
 

@@ -1,9 +1,9 @@
-/* nan_test.c: a NaN that a row reads is in its results. A row of NaN must not come out as one that keeps nothing,
- * whose O is 0, and other rows must not know of it. A row whose scores are all -inf gives no gradient, even
- * where an infinite gradient of its lse comes in.
+/* nan_test.c: a NaN that a row reads shows in its results. A row of NaN must not look like one that keeps
+ * nothing, whose O is 0, and must not affect other rows. A row whose scores are all -inf gives no gradient,
+ * even with an infinite incoming gradient of its lse.
  *
- * usage: gpu_nan [--only FAMILY]
- * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU. */
+ * usage: gpu_nan [--only FAMILY] Prints a line for each case that fails, and `N passed, N failed`. Exit: 0,
+ * 1, or 77 without a GPU. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static bool row_is_same(const cli_result *r, const cli_result *before, int head,
   return yes;
 }
 
-/* One query of NaN: its row is, and no other. */
+/* One NaN query: only its row becomes NaN. */
 static luattn_status spoil_query(cli_gpu *gpu, cli_problem *p, const cli_result *before, cli_result *r,
                                  luattn_error *err) {
   const int64_t index = ((int64_t)HEAD * p->q_len + ROW) * p->dim;
@@ -60,7 +60,7 @@ static luattn_status spoil_query(cli_gpu *gpu, cli_problem *p, const cli_result 
   return LUATTN_OK;
 }
 
-/* One key of NaN: every row that keeps it is; others of its tile may be. */
+/* One NaN key: every row that keeps it becomes NaN; others of its tile may. */
 static luattn_status spoil_key(cli_gpu *gpu, cli_problem *p, cli_result *r, luattn_error *err) {
   array_set(&p->k, (int64_t)KEY * p->dim, NAN);
   TRY(gpu_run(gpu, p, false, r, err));
@@ -88,7 +88,7 @@ static luattn_status spoil_weightless(cli_gpu *gpu, cli_problem *p, cli_result r
   return luattn_fail(err, LUATTN_INTERNAL, "a row without weight has gradients");
 }
 
-/* What a case does with a problem of its own, and room for two results. */
+/* A case modifies a problem of its own; room for two results. */
 typedef luattn_status (*case_run)(cli_gpu *gpu, cli_problem *p, cli_result r[2], luattn_error *err);
 
 static luattn_status spoil_causal(cli_gpu *gpu, cli_problem *p, cli_result r[2], luattn_error *err) {
@@ -114,7 +114,7 @@ static luattn_status run_case(const luattn_spec *spec, const cli_options *o, boo
   return status;
 }
 
-/* Which architecture the device has; 0 without one. */
+/* The device's architecture; 0 without one. */
 static int device_arch(luattn_error *err) {
   const cli_options o = {.no_tuned = true};
   cli_gpu *gpu;

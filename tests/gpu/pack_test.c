@@ -1,5 +1,5 @@
-/* pack_test.c: kernels from a pack against the same ones compiled here: every bit of o, lse, saved, dk and dv must
- * agree (the rest is summed by atomics in some families), and how long a kernel takes to load.
+/* pack_test.c: kernels from a pack against the same ones compiled here: every bit of o, lse, saved, dk and dv
+ * must agree (the rest is summed by atomics in some families); and the time to load a kernel.
  *
  * usage: gpu_pack --examples DIR [--verbose]. Exit: 0, 1, or 77 without a GPU. */
 #include <stdlib.h>
@@ -22,7 +22,7 @@ typedef struct suite {
   luattn_driver *driver;
   int arch;
   memory memory;
-  unsigned char *wrote, *compiled; /* what the last kernels wrote; what the compiled ones did */
+  unsigned char *wrote, *compiled; /* outputs of the last kernels; of the compiled ones */
   const char *examples;
   int passed, failed, loads;
   double load_ms, open_ms;
@@ -35,7 +35,7 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* Both passes of one spec, as luattn pack would write them. */
+/* Both passes of one spec, as luattn pack writes them. */
 static luattn_status write_pack(const suite *s, const luattn_spec *spec, const cli_problem *p,
                                 const char *path, luattn_error *err) {
   luattn_pack_item item[2] = {{.kind = LUATTN_PACK_IMAGE}, {.kind = LUATTN_PACK_IMAGE}};

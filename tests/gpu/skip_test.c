@@ -1,9 +1,9 @@
-/* skip_test.c: tiles without weight are skipped, and no others. Values of NaN behind keys that no query can reach
- * show which tiles were computed: 0 * NaN is NaN. So do keys that are far away, and matter for their norms.
+/* skip_test.c: exactly the tiles with negligible weights are skipped. NaN values of keys that no query can
+ * reach show which tiles were computed: 0 * NaN is NaN. So do keys that are far away, and matter because of
+ * their norms.
  *
- * usage: gpu_skip [--only SUBSTRING]
- * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU that has
- * the sm90 family. */
+ * usage: gpu_skip [--only SUBSTRING] Prints a line for each case that fails, and `N passed, N failed`. Exit:
+ * 0, 1, or 77 without a GPU that has the sm90 family. */
 #include <math.h>
 #include <string.h>
 
@@ -17,9 +17,9 @@ static const char text[] =
     "  score_mod = function(s, b, h, q, kv) return s + slopes[h] * (kv - (q + kv_len - q_len)) end,\n"
     "  block_mask = causal_bottom_right() }";
 
-enum { NONE = -1, FAR = 1024, NEAR = 1100 }; /* keys before the one, and from the other on, of 2000 or more */
+enum { NONE = -1, FAR = 1024, NEAR = 1100 }; /* keys before FAR, and from NEAR on, of 2000 or more */
 
-/* What a case changes, and whether its results are then finite: with NaN values `before` or `from` a key;
+/* The change of a case, and whether its results are then finite: with NaN values `before` or `from` a key;
  * with key `loud` 1000 times as long, or NaN. */
 typedef struct test_case {
   const char *name, *dtype, *shape;
@@ -53,7 +53,7 @@ static const test_case cases[] = {
 /* clang-format on */
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
-/* Positions of a tensor of kv heads. */
+/* Positions of a tensor with kv heads. */
 static void fill(array *x, int from, int to, double value) {
   const int64_t len = x->shape[2], dim = x->shape[3], heads = x->shape[0] * x->shape[1];
   for (int64_t h = 0; h < heads; h++)
@@ -73,7 +73,7 @@ static bool all_finite(const array *x) {
   return yes;
 }
 
-/* Without the values of NaN kernels that skip must agree with the CPU path; with them, the poison shows. */
+/* Without NaN values, kernels that skip must agree with the CPU path; with them, the poison shows. */
 static luattn_status run(cli_gpu *gpu, const test_case *t, cli_problem *p, cli_result *r,
                          check_report *report, luattn_error *err) {
   p->skip = t->skip;

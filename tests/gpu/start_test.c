@@ -1,8 +1,8 @@
-/* start_test.c: how long after its start a program has launched its first kernel from a pack, beyond what the
- * driver takes to start. Links the runtime alone.
+/* start_test.c: the time from a program's start to its first kernel launched from a pack, beyond the driver's
+ * own start. Links only the runtime.
  *
- * usage: gpu_start PACK [--dtype bf16|f16|f32] [--head-dim D]. Starts itself a few times; the median may be
- * 20 ms. Exit: 0, 1, or 77 without a GPU. */
+ * usage: gpu_start PACK [--dtype bf16|f16|f32] [--head-dim D]. Starts itself a few times; the limit for the
+ * median is 20 ms. Exit: 0, 1, or 77 without a GPU. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,7 @@ static luattn_status first_launch(luattn_driver *driver, const choice *c, void *
   if (status != LUATTN_OK) return status;
   status = luattn_pack_kernel(pack, driver, 0, &query, &kernel, NULL, err);
   if (status == LUATTN_OK) status = luattn_workspace_size(kernel, &args, &args.workspace_size, err);
-  args.workspace = (char *)memory + 4 * bytes; /* there is a page left for it */
+  args.workspace = (char *)memory + 4 * bytes; /* a page is left for it */
   if (status == LUATTN_OK) status = luattn_launch(kernel, &args, NULL, err);
   if (status == LUATTN_OK) status = luattn_synchronize(driver, 0, NULL, err);
   luattn_kernel_unload(kernel);
@@ -62,14 +62,14 @@ static luattn_status first_launch(luattn_driver *driver, const choice *c, void *
   return status;
 }
 
-/* A program that has just been started, at `start`. Prints what the driver took, and what all else did. */
+/* A program that was started at `start`. Prints the driver's time, and that of everything else. */
 static int program(const choice *c, double start) {
   luattn_driver *driver;
   luattn_error err;
   void *memory;
   const double opened = now_ms();
   if (luattn_driver_open(&driver, &err) != LUATTN_OK) return 77;
-  /* The first allocation makes the context. */
+  /* The first allocation creates the context. */
   const size_t bytes = (size_t)4 * HEADS * LENGTH * (size_t)c->head_dim * 4 + 4096;
   luattn_status status = luattn_device_alloc(driver, 0, bytes, &memory, &err);
   if (status == LUATTN_OK) status = luattn_device_fill(driver, 0, memory, 0, bytes, NULL, &err);
@@ -86,7 +86,7 @@ static int program(const choice *c, double start) {
   return 0;
 }
 
-/* Starts this program anew and reads what it prints; its exit status. */
+/* Starts this program again and reads its output; returns its exit status. */
 static int start_program(const char *self, const choice *c, double *driver_ms, double *own_ms) {
   char start[32], head_dim[16], line[64] = "";
   int out[2], status;

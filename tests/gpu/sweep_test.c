@@ -18,8 +18,8 @@
 #include "cli/check.h"
 #include "cli/gpu.h"
 
-/* Odd, short (of one query and one key there are many heads: twice the error of a single plain result may be
- * twice nothing), long, grouped, cross-length both ways (which gives causal_bottom_right empty rows), D !=
+/* Odd, short (with one query and one key there are many heads: twice the error of a single plain result may
+ * be twice nothing), long, grouped, cross-length both ways (which gives causal_bottom_right empty rows), D !=
  * Dv, large D, no queries, no keys. */
 static const char *const shapes[] = {
     "2,2,2,64,64,64",        "32,4,2,1,1,64",        "1,3,1,7,130,40,24",  "2,4,2,129,65,72,16",
@@ -36,8 +36,8 @@ typedef struct sweep {
   long splits, most_scores;
   int shard, shards, passed, failed, refused, next;
   bool verbose, adjoint;
-  int given;       /* by specs that give their gradients themselves, which no difference measures */
-  cli_gpu *gpu[2]; /* whose tiles are for short lengths, and for long ones: a plan may have both */
+  int given;       /* of specs that give their gradients themselves, which differences do not measure */
+  cli_gpu *gpu[2]; /* with tiles for short lengths, and for long ones: a plan may have both */
   luattn_spec *spec[256];
   int num_specs;
 } sweep;
@@ -51,7 +51,7 @@ static void report(sweep *s, const char *name, const check_report *r) {
   *(r->failed > 0 ? &s->failed : &s->passed) += 1;
 }
 
-/* Every third case asks for some gradients only: kernels leave out what nobody wants. */
+/* Every third case wants only some gradients: kernels leave out the others. */
 static unsigned wants_of(const luattn_spec *spec, int number) {
   enum { PARAMETERS = LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS };
   static const unsigned some[] = {LUATTN_WANT_DQ, LUATTN_WANT_DK | LUATTN_WANT_DV, LUATTN_WANT_DK,

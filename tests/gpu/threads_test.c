@@ -1,6 +1,6 @@
-/* threads_test.c: eight threads launch one engine's kernels on eight streams at once. What each gets must be, in
- * every bit of o, lse, dk and dv, what the same launches gave alone. A forward has another workspace in every
- * round: together they are more than a kernel has counters for, so that those of the streams serve too.
+/* threads_test.c: eight threads launch one engine's kernels on eight streams at once. Each must get, in every
+ * bit of o, lse, dk and dv, the results of the same launches alone. Forwards use other workspaces in every
+ * round: together more than a kernel has counters for, so that streams' counters are used too.
  *
  * usage: gpu_threads --examples DIR [--rounds N]. Exit: 0, 1, or 77 without a GPU. */
 #include <dlfcn.h>
@@ -18,7 +18,7 @@ enum { THREADS = 8, STEP = 256 /* from one workspace to the next */ };
 static const char *const examples[] = {"gemma2", "causal"};
 static const int exact[] = {CALL_O, CALL_LSE, CALL_DK, CALL_DV};
 
-/* What the test itself needs of libcuda. A CUresult is an int; all handles are pointers. */
+/* The functions of libcuda that the test itself calls. A CUresult is an int; all handles are pointers. */
 typedef struct cuda {
   int (*context_retain)(void **context, int device);
   int (*context_release)(int device);
@@ -64,7 +64,7 @@ static luattn_status launch(worker *w, int round, void *stream, luattn_error *er
   return luattn_backward(w->engine, w->spec, &w->args[1], stream, err);
 }
 
-/* Everything that must not wait for others: kernels, tensors, and what one thread alone computes, which ends
+/* Everything that must not wait for others: kernels, tensors, and the results of one thread alone, which end
  * up in w->result. */
 static luattn_status prepare(worker *w, const cuda *c, int number, luattn_error *err) {
   char shape[64];
@@ -76,7 +76,7 @@ static luattn_status prepare(worker *w, const cuda *c, int number, luattn_error 
   TRY(call_place(&w->memory, &w->problem, &w->result, true, NULL, 0, &w->call, err));
   call_write(&w->memory, &w->call);
   w->args[0] = w->args[1] = w->call.args;
-  size_t first; /* of the later rounds' workspaces, right behind the first */
+  size_t first; /* of the later rounds' workspaces, right after the first */
   TRY(call_workspace(&w->memory, w->engine, w->spec, LUATTN_FORWARD, &w->args[0], err));
   TRY(memory_reserve(&w->memory, "workspaces", (size_t)w->rounds * STEP, &first, err));
   if (w->memory.device + first < (char *)w->args[0].workspace)

@@ -1,5 +1,5 @@
-/* foreign.c: the names of Lua and zstd in the host itself, as a program has them that links its own
- * statically. None may be called. */
+/* foreign.c: the symbols of Lua and zstd in the host itself, as in a program that links its own statically.
+ * None may be called. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
-/* host_test.c: a program that has a Lua of its own and uses luattn. host [SONAME_OF_THE_LUA]
+/* host_test.c: a program with its own Lua that uses luattn. host [SONAME_OF_THE_LUA]
  *
  * Its Lua is preloaded, or, where HOST_LOADS_LUATTN names libluattn.so, loaded with global symbols before
- * that is loaded as a plugin would be. Without a name the Lua is what foreign.c has, in which each function
+ * that is loaded as a plugin would be. Without a name the Lua is that of foreign.c, in which each function
  * aborts. Both Luas must work, side by side, and zstd too. Exit status 77: the named Lua is not installed. */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include <dlfcn.h>
@@ -36,7 +36,7 @@ static void open_luattn(void) {}
 #define LUATTN(function) function
 #endif
 
-/* The host's Lua, by what LuaJIT and Lua 5.3 have in common. */
+/* The host's Lua, by the functions that LuaJIT and Lua 5.3 share. */
 typedef struct lua_State lua_State;
 static struct foreign_lua {
   lua_State *(*newstate)(void);
@@ -51,7 +51,7 @@ static void load_lua(const char *soname) {
 #ifdef HOST_LOADS_LUATTN
   const int flags = RTLD_NOW | RTLD_GLOBAL;
 #else
-  const int flags = RTLD_NOW | RTLD_NOLOAD; /* it was preloaded, or it is not there */
+  const int flags = RTLD_NOW | RTLD_NOLOAD; /* it was preloaded, or it is absent */
 #endif
   if (strcmp(soname, "linked") != 0 && dlopen(soname, flags) == NULL) {
     printf("skipped: %s is not installed\n", soname);

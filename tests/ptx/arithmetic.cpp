@@ -10,7 +10,7 @@
 namespace ptx {
 namespace {
 
-// How a T lies in a slot.
+// How a T is stored in a slot.
 template <class T>
 using In = std::conditional_t<sizeof(T) == 8, T, std::conditional_t<sizeof(T) == 4, T, u32>>;
 
@@ -514,7 +514,7 @@ bool decode_setp(Decoder &d, Type t) {
   if (d.instr.imm != 0) d.value(d.arg(3), false);
   return true;
 }
-bool decode_odd(Decoder &d, Type t) {  // what has operands of its own kind
+bool decode_odd(Decoder &d, Type t) {  // instructions with their own kinds of operands
   const std::string_view op = d.op();
   const bool wide = size_of(t) == 8;
   if (op == "bfi")
@@ -544,7 +544,7 @@ bool decode_odd(Decoder &d, Type t) {  // what has operands of its own kind
   return false;
 }
 
-// A modifier that is passed over is a wrong result.
+// Ignoring an unknown modifier would give wrong results.
 bool known_modifiers(const Decoder &d, Type t) {
   static const std::string_view known[] = {"rn",   "approx",   "full",  "ftz",  "NaN", "lo", "hi",
                                            "wide", "shiftamt", "clamp", "wrap", "l",   "r"};

@@ -1,5 +1,4 @@
-// copies.cpp: cp.async, and the copy engine: bulk copies, reductions and tensors by maps. PTX ISA, 9.7.9.25
-// to 9.7.9.27.
+// copies.cpp: cp.async and TMA: bulk copies, reductions and tensor copies. PTX ISA, 9.7.9.25 to 9.7.9.27.
 #include "copies.hpp"
 #include "decoder.hpp"
 #include "races.hpp"
@@ -13,7 +12,7 @@ void finish(const Warp &w, const LaneCopy &c) {
   if (c.valid > 0) memcpy(to, c.from, c.valid);
   memset(to + c.valid, 0, size_t(c.bytes - c.valid));
 }
-// Those that began before copy number `end`.
+// Completes those issued before copy `end`.
 void finish(const Warp &w, std::vector<LaneCopy> &copies, u64 end) {
   size_t n = 0;
   for (; n < copies.size() && copies[n].number < end; ++n) finish(w, copies[n]);
@@ -97,8 +96,8 @@ u32 checked_bytes(const Warp &w, const Instr &i, const Slot &s, int lane) {
   if (bytes % 16 != 0) fault(w, i, "a bulk copy of %u bytes, which is no multiple of 16", bytes);
   return bytes;
 }
-// What is read of shared memory until the barrier's phase ends. Nobody tells this warp when, so that it
-// counts as read at once.
+// Registers a read of shared memory, which lasts until the barrier's phase ends. Nobody tells this warp when,
+// so it counts as read at once.
 const u8 *source_at(Warp &w, const Instr &i, u64 address, size_t bytes) {
   const Place p = shared_at(w, i, address, bytes, 16);
   race_read(w, i, p, bytes, Proxy::ASYNC);
@@ -148,7 +147,7 @@ Next bulk_commit(Warp &w, const Instr &, u32 lanes) {
   each(lanes, [&](int l) { w.bulk[l].close(); });
   return Next::GO;
 }
-// All groups but the last i.imm: have been read, or written as well.
+// Waits for all groups except the last i.imm: until they have been read, or written as well.
 Next bulk_wait(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
     auto &closed = w.bulk[l].closed;
@@ -193,18 +192,18 @@ void each_chunk(const TensorMap &map, const i32 *first, F f) {
     }
     for (u32 byte = 0; byte < row_bytes; byte += 16) {
       const i64 k = i64(first[0]) + byte / map.elem;
-      // Sizes and coordinates are multiples of 8 elements here; the map's maker checks it.
+      // Sizes and coordinates are multiples of 8 elements here; the descriptor's encoder checks it.
       f(inside && k >= 0 && u64(k) < map.size[0] ? at + k * map.elem : nullptr, row * row_bytes + byte);
     }
   }
 }
-// The swizzle of 128 bytes: of the address, bits 4 to 6 by bits 7 to 9. Gives the distance from the tile,
+// The 128-byte swizzle: xors bits 4 to 6 of the address with bits 7 to 9. Gives the distance from the tile,
 // which begins at a multiple of 128.
 u32 swizzled(u32 tile, u32 distance) {
   const u32 address = tile + distance;
   return (address ^ (address >> 7 & 7) << 4) - tile;
 }
-// The coordinates of a box, of which there are as many as the map has axes.
+// The coordinates of a box, as many as the descriptor has axes.
 std::array<i32, 5> first_of(const Warp &w, const Instr &i, const TensorMap &map, size_t slot, int lane) {
   std::array<i32, 5> first = {};
   if (i.count != map.rank) fault(w, i, "a map of %u axes", map.rank);
@@ -214,7 +213,7 @@ std::array<i32, 5> first_of(const Warp &w, const Instr &i, const TensorMap &map,
   return first;
 }
 
-// Slots: to, map, coordinates, barrier.
+// Slots: to, descriptor, coordinates, barrier.
 Next tensor_load(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
     const TensorMap map = map_at(w, i, w.value(i.slot[1], l) + u64(i.offset[1]));
@@ -240,7 +239,7 @@ Next tensor_load(Warp &w, const Instr &i, u32 lanes) {
   });
   return Next::GO;
 }
-// Slots: map, coordinates, from.
+// Slots: descriptor, coordinates, from.
 Next tensor_store(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
     const TensorMap map = map_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]));
@@ -260,7 +259,7 @@ Next tensor_store(Warp &w, const Instr &i, u32 lanes) {
   return Next::GO;
 }
 
-// ---- which ----
+// ---- decoding ----
 bool decode_tensor(Decoder &d) {
   const bool load = d.has("mbarrier::complete_tx::bytes");
   if (load) d.address(d.arg(0), 0);

@@ -1,4 +1,4 @@
-// copies.hpp: a tensor map as this machine keeps it in the 128 bytes of a CUtensorMap.
+// copies.hpp: a TMA descriptor as this machine stores it in the 128 bytes of a CUtensorMap.
 #pragma once
 #include <array>
 

@@ -1,4 +1,4 @@
-// decode.cpp: which handler a mnemonic names.
+// decode.cpp: finds the handler of a mnemonic.
 #include <algorithm>
 
 #include "decoder.hpp"

@@ -1,4 +1,4 @@
-/* image.h: an image that carries its PTX: the cubin, an ELF file which says itself where it ends, then a mark
+/* image.h: an image that carries its PTX: the cubin, an ELF file whose headers say where it ends, then a mark
  * and the text. */
 #ifndef LUATTN_TESTS_PTX_IMAGE_H
 #define LUATTN_TESTS_PTX_IMAGE_H
@@ -8,7 +8,7 @@
 
 #define PTX_MARK "luattn: PTX follows"
 
-/* Where an ELF file of 64 bits ends: with its last section or header. System V ABI, chapter 4. */
+/* The end of a 64-bit ELF file: of its last section or header. System V ABI, chapter 4. */
 static inline size_t elf_size(const unsigned char *elf) {
   uint64_t sections, segments, end = 64;
   uint16_t num_sections, num_segments;

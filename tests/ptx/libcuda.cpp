@@ -1,14 +1,13 @@
-// libcuda.cpp: the CUDA driver's functions that luattn calls, on a device that is the machine of machine.hpp.
-// A test names it with LUATTN_LIBCUDA, and nvrtc.c's library, whose images carry their PTX, with
-// LUATTN_NVRTC.
+// libcuda.cpp: the CUDA driver's functions that luattn calls, on the machine of machine.hpp as device. A test
+// selects it with LUATTN_LIBCUDA, and nvrtc.c's library, whose images carry their PTX, with LUATTN_NVRTC.
 //
 //   LUATTN_PTX_ARCH    compute capability, 90 unless given
 //   LUATTN_PTX_BLOCKS  multiprocessors: blocks that are resident together, 8 unless given
-//   LUATTN_PTX_ASYNC   early, late or random (the default): when copies land
-//   LUATTN_PTX_PARTS   0, or N: lanes of a warp that is together part for a while after one of N instructions
-//   LUATTN_PTX_RACES   0: accesses to shared memory that nothing orders are not looked for
-//   LUATTN_PTX_SEED    of the order in which blocks and warps take turns, 1 unless given; each launch has
-//   another
+//   LUATTN_PTX_ASYNC   early, late or random (the default): when copies complete
+//   LUATTN_PTX_PARTS   0, or N: lanes of a converged warp diverge for a while after one of N instructions
+//   LUATTN_PTX_RACES   0: does not look for races in shared memory
+//   LUATTN_PTX_SEED    of the order in which blocks and warps are scheduled, 1 unless given; each launch has
+//                      another
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -33,7 +32,7 @@ struct Loaded {
   std::unique_ptr<Module> module;
   std::map<std::string, Kernel, std::less<>> kernels;
 };
-struct Event {};  // and a stream: work is done when it is asked for
+struct Event {};  // and a stream: work is done synchronously
 
 int arch() { return setting("LUATTN_PTX_ARCH", 90); }
 unsigned most_shared() {  // CUDA C++ Programming Guide, "Compute capabilities"

@@ -1,12 +1,12 @@
-// machine.hpp: runs a kernel's PTX on the host: blocks and clusters that live side by side, warps whose lanes
-// may part, barriers, the copy engine and the tensor cores.
+// machine.hpp: executes a kernel's PTX on the host: concurrent blocks and clusters, warps whose lanes may
+// diverge, barriers, TMA and the tensor cores.
 //
-// What it finds: wrong results; accesses outside of allocations and shared memory, misaligned ones; barriers
-// that do not match and waits without end; results that depend on what is not waited for; accesses to shared
-// memory that nothing orders (races.cpp). Copies behind a thread's back (cp.async, bulk copies) are done as
-// early or as late as the PTX ISA allows (Async), the operands of wgmma are watched until it has been waited
-// for, and warps take turns in an order that a seed decides. What it cannot find: what ptxas does to the PTX,
-// orders of global memory weaker than one thread after the other, and time.
+// It finds: wrong results; accesses outside of allocations and shared memory, misaligned ones; barriers that
+// do not match and deadlocks; results that depend on something that is not waited for; races in shared memory
+// (races.cpp). Asynchronous copies (cp.async, bulk copies) are done as early or as late as the PTX ISA allows
+// (Async), the operands of wgmma are watched until it has been waited for, and warps are scheduled in an
+// order that depends on a seed. It cannot find: what ptxas does to the PTX, memory orders of global memory
+// weaker than sequential, and time.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -22,7 +22,7 @@ namespace ptx {
 
 enum { MAX_BARRIERS = 16, RANK_SHIFT = 24 };
 
-// LUATTN_PTX_ASYNC: when work behind a thread's back is done.
+// LUATTN_PTX_ASYNC: when asynchronous work is done.
 enum class Async : u8 { EARLY, LATE, RANDOM };
 
 struct Machine;
@@ -34,8 +34,8 @@ struct Fragment {
   i32 pc;
   std::vector<i32> calls;  // the call instructions that led here
   bool waiting = false;    // has arrived at what it waits for
-  u64 token = 0;           // by which it knows its turn
-  int held = 0;            // instructions of others before it goes on
+  u64 token = 0;           // identifies the phase that it waits for
+  int held = 0;            // instructions of other fragments before it goes on
 };
 
 struct LaneCopy {  // cp.async
@@ -44,7 +44,7 @@ struct LaneCopy {  // cp.async
   const u8 *from;
   u8 bytes, valid;
 };
-// Groups of work of one lane, of which the last is still open.
+// Groups of asynchronous work of one lane, of which the last is still open.
 template <class Work>
 struct Groups {
   std::deque<std::vector<Work>> closed;
@@ -54,7 +54,7 @@ struct Groups {
     open.clear();
   }
 };
-// A place in the shared memory of a block of the cluster.
+// A location in the shared memory of a block of the cluster.
 struct Place {
   Block *block;
   u32 at;
@@ -75,7 +75,7 @@ struct Bulk {  // a bulk store or reduction: reads shared memory, and writes lat
   bool may_read = true;  // as far as its thread knows, which has not waited yet
 };
 
-// How many releases of each warp and copy engine of a cluster are known, and how many of its fences of the
+// How many releases of each warp and TMA unit of a cluster are known, and how many of its fences of the
 // asynchronous proxy (races.cpp).
 enum { MAX_ENTITIES = 40 };
 struct Clock {
@@ -87,7 +87,7 @@ struct Clock {
     for (int i = 0; i < MAX_ENTITIES; ++i) fences[i] = std::max(fences[i], x.fences[i]);
   }
 };
-// What a barrier hands from those who arrive to those who have waited.
+// What a barrier passes from arrivals to waiters.
 struct Handover {
   Clock coming, done;
 };
@@ -108,7 +108,7 @@ struct Warp {
   u32 at_cluster_barrier = 0;  // lanes that have arrived in this phase
   u64 cluster_token = 0;
   u64 products_seen = 0;  // a hash, the same for the four warps of a group
-  int entity = 0;         // among those of a Clock
+  int entity = 0;         // index in a Clock
   Clock clock;
 
   template <class T>
@@ -128,7 +128,7 @@ struct Warp {
 };
 
 struct NamedBarrier {
-  int arrived = 0, threads = 0;  // so far, and of how many whoever came says that there are
+  int arrived = 0, threads = 0;  // so far, and the number that the first arrival gave
   u64 phase = 0;
   Handover clocks;
 };
@@ -139,7 +139,7 @@ struct Cluster {
   Handover clocks;
 };
 
-// Who wrote each cell of a block's shared memory last, and when each warp read it last.
+// Who wrote each cell of a block's shared memory last, and when each warp last read it.
 struct Shadow {
   struct Write {
     u32 when;
@@ -165,7 +165,7 @@ struct Block {
   NamedBarrier barrier[MAX_BARRIERS];
   std::unordered_map<u32, Handover> mbarrier;
   std::unique_ptr<Shadow> shadow;  // NULL: races are not looked for
-  u32 copies = 0;                  // that its copy engine has begun
+  u32 copies = 0;                  // that its TMA unit has begun
   int threads_alive() const;
 };
 inline u8 *Place::data() const { return block->shared.data() + at; }
@@ -187,20 +187,21 @@ struct Pending {
 struct Machine {
   Launch launch;
   Async async = Async::EARLY;
-  // How seldom lanes part for no reason, as they may between instructions that join them; 0: never.
+  // How rarely lanes diverge for no reason, as they may between instructions that converge them; 0: never.
   u32 parts = 0;
   std::mt19937 random;
   std::vector<std::unique_ptr<Block>> resident;
   std::deque<Pending> pending;
-  u64 progress = 0;  // what others may have waited for
+  u64 progress = 0;  // events that others may have waited for
 
-  // Work behind a thread's back: done now, or kept for later.
+  // Asynchronous work: done now, or kept for later.
   bool does_now() { return async == Async::EARLY || (async == Async::RANDOM && random() % 2); }
   void later(Pending work);
   void run();
 };
 
-// Blocks that are resident together. LUATTN_PTX_BLOCKS; what cuDeviceGetAttribute tells of multiprocessors.
+// Blocks that are resident together. LUATTN_PTX_BLOCKS; also cuDeviceGetAttribute's number of
+// multiprocessors.
 int multiprocessors();
 
 // ---- for handlers ----
@@ -212,11 +213,11 @@ void check_global(const Warp &, const Instr &, const void *at, size_t bytes, siz
 // A shared address, which may be another block's, to the host's.
 Place shared_at(const Warp &, const Instr &, u64 address, size_t bytes, size_t align);
 
-// All lanes that live are together, for what a warp does as one. False: they have to wait.
+// Whether all live lanes are converged, for instructions of a whole warp. False: they have to wait.
 bool whole_warp(Warp &, const Instr &, u32 lanes);
 // An mbarrier that the warp may use.
 Place barrier_at(const Warp &, const Instr &, u64 address);
-// If the instruction waits for an mbarrier: tells what it misses.
+// If the instruction waits for an mbarrier: describes what it waits for.
 void report_barrier(const Warp &, const Instr &, int lane);
 // Of an mbarrier.
 void arrive(Machine &, const Place &barrier, u32 count, i32 more_bytes, const Clock &);

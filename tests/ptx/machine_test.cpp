@@ -1,5 +1,4 @@
-// machine_test.cpp: the machine itself: what instructions compute, that lanes which parted meet again,
-// copies and products.
+// machine_test.cpp: tests the machine itself: what instructions compute, reconvergence, copies and products.
 #include <bit>
 #include <cmath>
 
@@ -93,7 +92,7 @@ void instructions(void **) {
   }
 }
 
-// Lane l turns l + 1 times; then all meet for a shuffle.
+// Lane l loops l + 1 times; then all converge for a shuffle.
 void lanes_meet_again(void **) {
   const auto data = run<u32>(
       std::string("mov.u32 %r1, 0;\nmov.u32 %r2, 0;\nagain:\nadd.u32 %r1, %r1, %r2;\nadd.u32 %r2, %r2, 1;\n"
@@ -103,7 +102,7 @@ void lanes_meet_again(void **) {
       std::vector<u32>(32));
   for (u32 l = 0; l < 32; ++l) assert_int_equal(data[l], (l ^ 1) * ((l ^ 1) + 1) / 2);
 }
-// Of both sides of a branch, one waits for the other at a warp's barrier.
+// Both sides of a branch: one waits for the other at a warp's barrier.
 void sides_meet_at_a_barrier(void **) {
   const auto data = run<u32>(
       std::string(
@@ -113,7 +112,7 @@ void sides_meet_at_a_barrier(void **) {
       std::vector<u32>(32));
   for (const u32 x : data) assert_int_equal(x, 5);
 }
-// Both halves of a warp have a barrier of their own; that the first is complete says nothing of the second.
+// Each half of a warp has a barrier of its own; completing the first says nothing about the second.
 void halves_have_barriers_of_their_own(void **) {
   const auto data = run<u32>(
       std::string("mov.u32 %r4, 5;\nand.b32 %r1, %r0, 8;\nsetp.ne.u32 %p2, %r1, 0;\nsetp.lt.u32 %p1, %r0, "
@@ -125,7 +124,7 @@ void halves_have_barriers_of_their_own(void **) {
       std::vector<u32>(32));
   for (const u32 x : data) assert_int_equal(x, 5);
 }
-// Of a cluster one block arrives and ends: it does not arrive for those of the other who are still to come.
+// One block of a cluster arrives and ends: it does not arrive for lanes of the other that are still to come.
 void who_has_ended_arrives_for_nobody(void **) {
   std::string text =
       kernel(std::string("mov.u32 %r4, 5;\nmov.u32 %r1, %cluster_ctarank;\nsetp.eq.u32 %p1, %r1, "
@@ -141,8 +140,8 @@ void who_has_ended_arrives_for_nobody(void **) {
   for (u32 t = 0; t < 64; ++t) assert_int_equal(p[t], 5);
   release(p);
 }
-// Lanes may part where nothing joins them: a lane that reads what another one writes needs a barrier of the
-// warp between them.
+// Lanes may diverge where nothing converges them: a lane that reads what another one writes needs a warp
+// barrier in between.
 void lanes_may_part(void **) {
   for (const bool joined : {false, true}) {
     bool all_right = true;
@@ -214,8 +213,8 @@ void calls(void **) {
 TensorMap map_of(u8 *data) {  // 3 positions of 72 channels; boxes of 64 x 8
   return {MAP_MAGIC, 4, 2, {64, 8, 1, 1}, data, {72, 3, 1, 1}, {144, 432, 432}};
 }
-// A box that begins at channel 64, position 1: 8 channels and 2 positions are there, the rest is 0; then it
-// goes back.
+// A box that begins at channel 64, position 1: 8 channels and 2 positions exist, the rest is 0; then it is
+// stored back.
 void tensors(void **) {
   for (const Async async : {Async::EARLY, Async::LATE, Async::RANDOM}) {
     u16 *p = static_cast<u16 *>(allocate(8 * 144));
@@ -280,8 +279,7 @@ void sums_of_rows(void **) {
     }
   release(p);
 }
-// D = A B of 64 x 16 x 8, A from shared memory or registers, B channels first or rows first, by the PTX ISA's
-// layouts.
+// D = A B of 64 x 16 x 8, A from shared memory or registers, B K-major or MN-major, in the PTX ISA's layouts.
 void products(void **) {
   for (const bool a_in_registers : {false, true})
     for (const bool turned : {false, true}) {
@@ -340,7 +338,7 @@ void products(void **) {
     }
 }
 
-// What is right when a copy lands at once is not when it lands late.
+// Correct when a copy completes at once, wrong when it completes late.
 void what_is_not_waited_for(void **) {
   const std::string body =
       "@!%p7 bra over;\ncp.async.ca.shared.global [%r63], [%rd0], 4;\ncp.async.commit_group;\n";
@@ -353,7 +351,7 @@ void what_is_not_waited_for(void **) {
     assert_int_equal(data[32] == 42, waits);
   }
 }
-// What a bulk store has read may be written later, unless that is waited for.
+// The data that a bulk store has read may be written later, unless that is waited for.
 void what_is_only_read(void **) {
   for (const bool waits : {false, true}) {
     const auto data = run<u32>(

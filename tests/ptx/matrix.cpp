@@ -1,8 +1,9 @@
-// matrix.cpp: the tensor cores, and what brings their operands from shared memory. PTX ISA, 9.7.14 (mma,
-// ldmatrix, stmatrix) and 9.7.15 (wgmma). Products are summed in float, one channel after the other.
+// matrix.cpp: the tensor cores, and the instructions that load their operands from shared memory. PTX ISA,
+// 9.7.14 (mma, ldmatrix, stmatrix) and 9.7.15 (wgmma). Products are summed in float, one channel after
+// another.
 //
 // A wgmma is computed when it is issued, as far as its own warp's rows go, and its operands in shared memory
-// are looked at again when the warp has waited for it: that nobody may have written there meanwhile.
+// are checked again when the warp has waited for it: nobody may have written there meanwhile.
 #include <cmath>
 
 #include "decoder.hpp"
@@ -27,7 +28,7 @@ struct Tile {
   float a[M][K], b[K][MAX_N], c[M][MAX_N];
 };
 
-// For what needs all lanes of a warp, none of which may have ended.
+// For instructions that need all lanes of a warp, none of which may have ended.
 bool all_lanes(Warp &w, const Instr &i, u32 lanes) {
   if (!whole_warp(w, i, lanes)) return false;
   if (lanes != ~0u) fault(w, i, "lanes %#x have ended", ~lanes);
@@ -43,7 +44,7 @@ void multiply(Tile &t, int n, int channels) {
     }
 }
 
-// Rows and columns of what lane l has of accumulator i, and of half h of register i of an A operand.
+// Rows and columns of lane l's accumulator i, and of half h of register i of an A operand.
 struct Element {
   int row, col;
 };
@@ -149,12 +150,12 @@ struct Operand {
     if (use == ENDS) race_operand_done(w, p);
     return reinterpret_cast<const u16 *>(p.data());
   }
-  // Channels one next to the other: row `r`, channels 8 c to 8 c + 7.
+  // Channels contiguous (K-major): row `r`, channels 8 c to 8 c + 7.
   const u16 *along_k(int r, int c) const {
     if (swizzle() == NO_SWIZZLE) return at(u64(r / 8) * stride() + u64(c) * leading() + u64(r % 8) * 16);
     return at(u64(r / 8) * stride() + u64(r % 8) * 128 + u64(c) * 16);
   }
-  // Rows one next to the other: channel k, rows 8 r to 8 r + 7.
+  // Rows contiguous (MN-major): channel k, rows 8 r to 8 r + 7.
   const u16 *along_rows(int k, int r) const {
     return at(u64(r / 8) * leading() + u64(k / 8) * stride() + u64(k % 8) * 128 + u64(r % 8) * 16);
   }
@@ -178,7 +179,7 @@ struct Operand {
   }
 };
 
-// Of the operands in shared memory.
+// Checks the operands in shared memory.
 u64 checksum(const Warp &w, const Instr &i, u64 a, u64 b, Use use) {
   u64 sum = 0;
   const auto add = [&](int r, int k, u16 x) { sum = sum * 31 + x + u64(r) + u64(k); };
@@ -187,7 +188,7 @@ u64 checksum(const Warp &w, const Instr &i, u64 a, u64 b, Use use) {
   return sum;
 }
 
-// Slots: d, a (a descriptor or 4 registers), b, then what says whether d is added, or none and imm. count:
+// Slots: d, a (a descriptor or 4 registers), b, then the predicate that adds d, or none and imm. count:
 // accumulators.
 Next wgmma(Warp &w, const Instr &i, u32 lanes) {
   if (!all_lanes(w, i, lanes)) return Next::WAIT;

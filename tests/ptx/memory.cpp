@@ -119,7 +119,7 @@ u8 *locate(const Warp &w, const Instr &i, u64 address, size_t bytes, size_t alig
   return p;
 }
 
-// Slots: what is loaded, then the address.
+// Slots: destinations, then the address.
 template <Space S, class T>
 Next load(Warp &w, const Instr &i, u32 lanes) {
   const Slot &base = i.slot[i.count];
@@ -134,7 +134,7 @@ Next load(Warp &w, const Instr &i, u32 lanes) {
   });
   return Next::GO;
 }
-// Slots: the address, then what is stored.
+// Slots: the address, then sources.
 template <Space S, class T>
 Next store(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {

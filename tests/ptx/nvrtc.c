@@ -1,5 +1,5 @@
-/* nvrtc.c: NVRTC, whose cubins are followed by their PTX (image.h), for a driver that runs it. The real one
- * is LUATTN_PTX_NVRTC, or what gen/nvrtc finds without LUATTN_NVRTC, which names this. */
+/* nvrtc.c: an NVRTC whose cubins are followed by their PTX (image.h), for a driver that executes it. The real
+ * one is LUATTN_PTX_NVRTC, or what gen/nvrtc finds without LUATTN_NVRTC, which names this one. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static const nvrtc_functions *real(void) {
   return is_there ? &library.fn : NULL;
 }
 
-/* Passes a call on as it is. */
+/* Forwards a call. */
 #define FORWARD(name, function, params, args)             \
   API name params;                                        \
   API name params {                                       \

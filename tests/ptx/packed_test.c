@@ -1,9 +1,9 @@
-/* packed_test.c: forward over packed sequences, from luattn_forward to the kernels, which a machine without a
- * GPU runs: each sequence gives what the CPU gives for it alone. Sequences differ in length, some are empty
- * of queries, of keys, or of both. First all of them in one launch; then each in a launch of its own, for
- * which all rows but its own are NaN, and after which all rows of O and lse but its own hold what they held
- * before. Then all again, of which some are longer than the call says: of these the first rows are
- * computed, from the first keys. At last a single row, and rows without any key.
+/* packed_test.c: forward over packed sequences, from luattn_forward to the kernels, which the PTX machine
+ * executes: each sequence gives the CPU's result for it alone. Sequences differ in length; some have no
+ * queries, no keys, or neither. First all of them in one launch; then each in a launch of its own, with NaN
+ * in all other rows, after which all other rows of O and lse are unchanged. Then all again, of which some are
+ * longer than the call says: of these the first rows are computed, from the first keys. Finally a single row,
+ * and rows without any key.
  *
  * packed_test FAMILY DTYPE: simt f32, simt f64, sm80 f16, sm90 bf16, ..
  */
@@ -18,7 +18,7 @@
 
 enum { BATCH = 7, HEADS = 4, HEADS_KV = 2, MARGIN = 3 };
 static int q_lens[BATCH] = {37, 0, 130, 1, 64, 5, 0}, k_lens[BATCH] = {53, 9, 130, 200, 0, 77, 0};
-/* Of which there is next to nothing: one row in all, of which no stride counts, and no keys at all. */
+/* Next to nothing: one row in all, with strides that must not matter, and no keys at all. */
 static const int few_q_lens[][BATCH] = {{0, 0, 1}, {0, 70, 0, 0, 1}}, few_k_lens[][BATCH] = {{0, 0, 1}, {0}};
 
 static const char *const specs[] = {
@@ -44,7 +44,7 @@ typedef struct problem {
 
 static int least(int a, int b) { return a < b ? a : b; }
 
-/* Rows of sequence `only` are drawn (-1: of all), the others NaN. */
+/* Draws the rows of sequence `only` (-1: of all); the others are NaN. */
 static void draw_rows(array *a, const int *cu, int only) {
   const size_t width = (size_t)(a->shape[1] * a->shape[2]);
   for (size_t i = 0; i < a->count; ++i) put(a->k, a->host, i, NAN);
@@ -54,8 +54,8 @@ static void draw_rows(array *a, const int *cu, int only) {
   send(a);
 }
 
-/* Offsets of sequences that follow one another; rows of NaN lie before the first and after the last in memory
- * that the totals do not count. */
+/* Offsets of consecutive sequences; in memory, NaN rows lie before the first and after the last, outside of
+ * the totals. */
 static void draw_problem(problem *p, kind k, int dim, int dim_v, int longest_q, int longest_k, int only) {
   int cu_q[BATCH + 1] = {0}, cu_k[BATCH + 1] = {0};
   for (int b = 0; b < BATCH; ++b) cu_q[b + 1] = cu_q[b] + q_lens[b], cu_k[b + 1] = cu_k[b] + k_lens[b];
@@ -177,7 +177,7 @@ static bool is_computed(const problem *p, int only, int row) {
   return false;
 }
 
-/* Rows of O and lse that belong to no sequence of the launch hold what they held. */
+/* Rows of O and lse that belong to no sequence of the launch are unchanged. */
 static bool left_alone(const problem *p, int only) {
   const size_t width = (size_t)(HEADS * p->dim_v);
   for (size_t i = 0; i < p->o.count; ++i)
@@ -188,7 +188,7 @@ static bool left_alone(const problem *p, int only) {
   return true;
 }
 
-/* O is at most about 1 but for retention without a decay, sums of `kv` of its terms, which weigh its
+/* O is at most about 1, except for retention without a decay, a sum of `kv` terms, which scales its
  * tolerance. */
 static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, int dim, int dim_v,
                   const char *family, int longest_q, int longest_k, int only) {

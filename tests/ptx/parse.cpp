@@ -1,5 +1,5 @@
-// parse.cpp: PTX text to a Module. Reads what NVRTC writes and what the templates' inline assembly adds:
-// declarations, labels, nested scopes, instructions. PTX ISA, chapters 4 and 5.
+// parse.cpp: parses PTX text to a Module: what NVRTC writes and the templates' inline assembly: declarations,
+// labels, nested scopes, instructions. PTX ISA, chapters 4 and 5.
 #include <cctype>
 #include <cstdarg>
 #include <cstdio>
@@ -167,7 +167,7 @@ struct Parser {
     p += 2 + digits;
     return strtoull(hex.c_str(), nullptr, 16);
   }
-  // 2+128*8: constants that inline assembly puts together.
+  // 2+128*8: constant expressions of inline assembly.
   Arg number() {
     Arg a;
     a.constant = true;
@@ -357,7 +357,7 @@ struct Parser {
         if (integer() != 1) unexpected("clusters are rows of blocks here");
       while (p < end && !at('.') && !at('{') && !at(';')) ++p;
     }
-    if (!take('{')) {  // a declaration, whose parameters the definition gives again
+    if (!take('{')) {  // a declaration; the definition repeats its parameters
       expect(';');
       scopes.pop_back();
       return;
@@ -444,8 +444,8 @@ struct Parser {
     if (mnemonic.starts_with("call")) call(args);
   }
 
-  // Actual parameters are copied into the callee's, and its results back. Callees are defined before their
-  // callers, or later: resolved at the end.
+  // Copies actual parameters into the callee's, and its results back. A callee may be defined before or after
+  // its callers: resolved at the end.
   struct Call {
     i32 instr;
     std::string callee;

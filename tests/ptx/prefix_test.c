@@ -1,5 +1,4 @@
-/* prefix_test.c: kernels of an earlier luattn, which know only the beginning of the parameters, run as they
- * are. */
+/* prefix_test.c: kernels of an earlier luattn, which know only a prefix of the parameters, run unchanged. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +14,7 @@
 
 enum { LEN = 5, DIM = 64 };
 
-/* Writes q_len, and the first word of its second parameter where it has one, to the start of o. */
+/* Writes q_len, and the first word of its second parameter if it has one, to the start of o. */
 static const char source[] =
     "// A kernel that takes the first bytes of LuattnParams.\n"
     ".version 8.0\n.target sm_90\n.address_size 64\n"

@@ -92,8 +92,8 @@ struct Slot {
   bool wide = false, negated = false;
 };
 
-// What an instruction leaves behind: the next one; the same again, later; one that the handler has set;
-// nothing, for it ended.
+// What follows an instruction: the next one; the same again, later; one that the handler has set; nothing,
+// because the lanes ended.
 enum class Next : u8 { GO, YIELD, WAIT, JUMP, END };
 
 struct Warp;
@@ -109,9 +109,9 @@ struct Instr {
   Slot guard;
   std::vector<Slot> slot;  // operands in order, vectors laid out
   std::vector<Copy> copies,
-      copies_back;            // of a call: parameters into the callee's, its results into the caller's
+      copies_back;            // of a call: parameters to the callee's, its results to the caller's
   i64 offset[3] = {0, 0, 0};  // of addresses, in their order
-  i64 imm = 0;                // what the handler says
+  i64 imm = 0;                // meaning depends on the handler
   i32 target = -1;            // of a branch or call
   i32 line = 0;               // in the module's text
   Type type = NO_TYPE, from = NO_TYPE;
@@ -153,7 +153,7 @@ struct Module {
 // Fails with the line that it does not understand.
 std::unique_ptr<Module> parse(std::string text);
 
-// decode.cpp: fills run, type and what belongs to it from the mnemonic; `slot` is there already.
+// decode.cpp: fills run, type and their fields from the mnemonic; `slot` is filled already.
 struct Arg;
 void decode(Module &, Instr &, std::string_view mnemonic, const std::vector<Arg> &args);
 

@@ -1,12 +1,11 @@
-// races.cpp: accesses to shared memory that nothing orders. Vector clocks, as in Flanagan and Freund,
-// "FastTrack: efficient and precise dynamic race detection", PLDI 2009: each warp counts its own releases,
-// and knows those of others that it has waited for. An access is ordered behind another if its warp knows the
-// release that followed it.
+// races.cpp: finds races in shared memory. Vector clocks, as in Flanagan and Freund, "FastTrack: efficient
+// and precise dynamic race detection", PLDI 2009: each warp counts its own releases, and knows those of
+// others that it has waited for. An access is ordered after another if its warp knows the release that
+// followed it.
 //
-// A block's copy engine counts as one more warp: what it writes is ordered before whoever has waited for the
+// A block's TMA unit counts as one more warp: what it writes is ordered before whoever has waited for the
 // barrier that counts the bytes. What wgmma and bulk stores read counts as being read until it has been
-// waited for. That work which is issued earlier may end later is left to Async. Lanes of one warp are not
-// told apart.
+// waited for. That earlier work may end later is left to Async. Lanes of one warp are not distinguished.
 #include <cstdlib>
 
 #include "races.hpp"
@@ -15,7 +14,7 @@ namespace ptx {
 namespace {
 
 enum : u32 { STILL = ~0u };  // is being read
-constexpr u32 CELL = 2;      // bytes; accesses to one are not looked at
+constexpr u32 CELL = 2;      // bytes; smaller accesses are not distinguished
 
 bool wanted() { return setting("LUATTN_PTX_RACES", 1) != 0; }
 
@@ -44,7 +43,7 @@ void check_write_before(const Warp &w, const Instr &i, const Place &p, u32 cell,
                         const char *what) {
   if (!knows_write(p, cell, known, me)) race(w, i, p, cell, what, p.block->shadow->write[cell].who);
 }
-// Generic writes are seen by the tensor cores and the copy engine only behind a fence of the warp that wrote.
+// Generic writes are visible to the tensor cores and TMA only after a fence of the warp that wrote.
 void check_fence(const Warp &w, const Instr &i, const Place &p, u32 cell, const Clock &known,
                  const char *what) {
   const Shadow &s = *p.block->shadow;
@@ -88,9 +87,9 @@ void begin_races(Block &b) {
   }
 }
 
-// Kernels of clusters (sm90/bwd_d256/bwd_d256.cuh) have products of tiles that do not exist, whose results they drop,
-// and which nothing orders. There an operand that is not known to be there is NaN, and so is a result whose
-// operand is written too early.
+// Cluster kernels (sm90/bwd_d256/bwd_d256.cuh) compute products of tiles that do not exist, unordered, and
+// drop the results. There an operand that is not known to have arrived is NaN, and so is a result whose
+// operand is overwritten too early.
 bool multiplies_nothing(const Warp &w) { return w.block->cluster->blocks.size() > 1; }
 
 void released(Warp &w) { ++w.clock[w.entity]; }
@@ -133,7 +132,7 @@ void race_write(const Warp &w, const Instr &i, const Place &p, size_t bytes) {
   if (p.block->shadow != nullptr) note_write(w, i, p, bytes, w.clock, w.entity, w.clock[w.entity]);
 }
 Clock race_copy(Warp &w, const Instr &i, const Place &p, size_t bytes) {
-  Clock seen;  // not what its warp knows: nothing but the copy is waited for
+  Clock seen;  // not its warp's clock: only the copy is waited for
   if (p.block->shadow == nullptr) return seen;
   const int engine = p.block->shadow->warps + w.block->rank;
   const u32 when = ++w.block->copies;

@@ -1,4 +1,4 @@
-// run.cpp: takes turns between warps, and between the lanes of a warp that have parted.
+// run.cpp: schedules warps, and the diverged fragments of a warp.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -10,8 +10,8 @@ namespace {
 
 enum { TURN = 4096, IDLE_ROUNDS = 20000 };
 
-// Lanes that have parted meet again where the one behind gets to: of several fragments the innermost and
-// first goes on.
+// Diverged lanes reconverge where the one behind arrives: of several fragments the innermost and earliest
+// runs first.
 bool choose(Warp &w, u32 blocked) {
   size_t best = w.fragments.size();
   for (size_t k = 0; k < w.fragments.size(); ++k) {
@@ -44,7 +44,7 @@ bool meet(Warp &w) {
   return any;
 }
 
-// Some lanes stay behind for a while, though nothing parts them.
+// Some lanes stay behind for a while, though nothing diverges them.
 void hold_back(Warp &w) {
   std::mt19937 &random = w.block->machine->random;
   const u32 lanes = w.fragments[0].lanes & u32(random());
@@ -70,7 +70,7 @@ Next step(Warp &w, const std::vector<Instr> &code) {
   return next;
 }
 
-// A warp's turn, until all of its lanes wait.
+// Runs a warp until all of its lanes wait.
 void turn(Warp &w) {
   const std::vector<Instr> &code = w.block->machine->launch.module->code;
   u32 blocked = 0;
@@ -167,7 +167,8 @@ void begin_warp(Warp &w, const Launch &how) {
   w.fragments.push_back({~0u, how.function->first, {}});
 }
 
-std::vector<std::unique_ptr<u8[]>> spare;  // warps' memory, kept: to touch it first takes longer than to run
+std::vector<std::unique_ptr<u8[]>> spare;  // recycled memory of warps: touching new memory takes longer than
+                                           // running
 size_t spare_bytes;
 
 std::unique_ptr<Block> begin_block(Machine &m, const u32 id[3]) {
@@ -215,8 +216,7 @@ void begin_cluster(Machine &m, u64 number) {
   fail("%s, block (%u, %u, %u) ends %s", b.machine->launch.function->name.c_str(), b.id[0], b.id[1], b.id[2],
        what);
 }
-// A block's shared memory is no longer its own when it has ended; what it has read of it may be written
-// later.
+// When a block has ended, its shared memory is released; data that was read from it may be written later.
 void end_block(Block &b) {
   Machine &m = *b.machine;
   for (size_t k = 0; k < b.warps.size(); ++k) {
@@ -289,7 +289,7 @@ void Machine::run() {
     }
     if (progress != before) {
       idle = 0;
-    } else if (!pending.empty()) {  // nobody gets on without what is still on its way
+    } else if (!pending.empty()) {  // nobody can proceed without the pending work
       const size_t k = async == Async::RANDOM ? random() % pending.size() : 0;
       const Pending work = std::move(pending[k]);
       pending.erase(pending.begin() + i64(k));

@@ -1,5 +1,5 @@
-// sync.cpp: branches and calls, what lanes of a warp do together, barriers of warps, blocks and clusters. PTX
-// ISA, 9.7.12, 9.7.13.
+// sync.cpp: branches and calls, warp-wide instructions, barriers of warps, blocks and clusters. PTX ISA,
+// 9.7.12, 9.7.13.
 #include <cstdio>
 
 #include "decoder.hpp"
@@ -180,8 +180,8 @@ Next active(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) { w.set(i.slot[0], l, lanes); });
   return Next::GO;
 }
-// Not all lanes need to come to the same instruction, and others may wait for each other meanwhile: whoever
-// is no longer at the barrier has been let go.
+// Not all lanes need to arrive at the same instruction, and others may wait for each other meanwhile: whoever
+// is no longer at the barrier has been released.
 Next warp_barrier(Warp &w, const Instr &i, u32 lanes) {
   Fragment &f = w.fragment();
   const u32 mask = u32(w.value(i.slot[0], first_lane(lanes))), wanted = mask & w.alive;
@@ -244,7 +244,7 @@ Next barrier_sync(Warp &w, const Instr &i, u32 lanes) {
   f.waiting = false;
   return Next::GO;
 }
-// All lanes of the cluster that live have arrived.
+// All live lanes of the cluster have arrived.
 bool cluster_is_there(const Cluster &c) {
   for (const Block *b : c.blocks)
     for (size_t k = 0; b != nullptr && k < b->warps.size(); ++k)
@@ -367,7 +367,7 @@ void report_barrier(const Warp &w, const Instr &i, int lane) {
 
 namespace {
 
-// ---- which ----
+// ---- decoding ----
 bool with(Decoder &d, Handler h, std::initializer_list<bool> wide = {}) {
   size_t k = 0;
   if (d.args.size() < wide.size()) return false;
@@ -375,7 +375,7 @@ bool with(Decoder &d, Handler h, std::initializer_list<bool> wide = {}) {
   d.instr.run = h;
   return true;
 }
-// d|p first, of which either may be missing.
+// d|p first, either of which may be missing.
 void pair(Decoder &d) {
   d.instr.slot.push_back(d.arg(0).kind == Arg::SINK ? none : d.arg(0).slot);
   d.instr.slot.push_back(d.arg(0).second);

@@ -1,4 +1,4 @@
-/* args_test.c: every way in which arguments can be wrong, and what the message says. */
+/* args_test.c: every way in which arguments can be wrong, and its message. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ static luattn_status launch(problem *p, luattn_error *err) {
   luattn_error load_err;
   if (luattn_kernel_load(driver, 0, image, &kernel, &load_err) != LUATTN_OK) fail_msg("%s", load_err.message);
   luattn_image_free(image);
-  fake_reset(); /* loading zeroed what it allocated */
+  fake_reset(); /* loading has zeroed memory */
   const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
   luattn_kernel_unload(kernel);
   return status;
@@ -165,7 +165,7 @@ BEND(grad_shape, p->slopes_grad.shape[0] = 1)
 BEND(unwanted_scalar_grads, p->info.wants &= ~(unsigned)LUATTN_WANT_SCALARS)
 BEND(scalar_grads_shape, p->scalar_grads.shape[0] = 1)
 
-/* ---- what is written shares memory ---- */
+/* ---- outputs that share memory ---- */
 
 BEND(o_rows_meet, p->o.strides[2] = HEAD_DIM_V / 2)
 BEND(dv_heads_meet, p->dv.strides[1] = p->dv.strides[2])
@@ -497,7 +497,7 @@ static void simt_family(problem *p) {
 }
 static void no_strides(problem *p) { p->q.t.strides = p->o.t.strides = p->ids.t.strides = NULL; }
 static void wider_struct(problem *p) { p->args.struct_size += sizeof p->later; }
-/* Of a luattn before num_splits and skip, which may hold anything there. */
+/* From a luattn before num_splits and skip, with garbage there. */
 static void earlier_struct(problem *p) {
   p->args.struct_size = offsetof(luattn_args, num_splits);
   p->args.num_splits = p->args.skip = -7;
@@ -520,7 +520,7 @@ static void no_row_outputs(problem *p) {
 }
 static void null_grad_data(problem *p) {
   p->slopes_grad.t.data = NULL;
-  p->slopes_grad.t.dtype.bits = 8; /* not looked at: it is not wanted */
+  p->slopes_grad.t.dtype.bits = 8; /* not checked: it is not wanted */
 }
 BEND(all_good, (void)p)
 BEND(infinite_scalar, p->scalars[0].value = (double)INFINITY)
@@ -534,7 +534,7 @@ BEND(no_lse_out, p->args.lse = NULL)
 BEND(q_is_k_is_v, (p->k.t.data = p->q.t.data, p->v.t.data = p->q.t.data))
 BEND(dq_where_forward_does_not_look, p->dq.t.data = p->q.t.data)
 
-/* [batch, length, heads + 2 heads_kv, head_dim], as one product with all three weights gives it. */
+/* [batch, length, heads + 2 heads_kv, head_dim], the result of one product with all three weights. */
 static void packed_gradients(problem *p) {
   enum { ROW = (HEADS + 2 * HEADS_KV) * HEAD_DIM, ROWS = Q_LEN > KV_LEN ? Q_LEN : KV_LEN };
   tensor *const all[] = {&p->dq, &p->dk, &p->dv};

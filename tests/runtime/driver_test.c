@@ -179,7 +179,7 @@ static void timers(void **state) {
   luattn_driver_close(driver);
 }
 
-/* Another library has its own context current on this thread; every call leaves it so. */
+/* Another library has its own context current on this thread; no call changes that. */
 static void current_context_is_left_alone(void **state) {
   (void)state;
   luattn_driver *driver = open_driver();
@@ -281,7 +281,7 @@ static void two_codes(void **state) {
   assert_int_equal(fake_live().modules, 0);
   fake_reset();
   luattn_image_free(image);
-  char code[512] = "FAKE luattn_dkdv luattn_finish"; /* the latter where nobody looks for it */
+  char code[512] = "FAKE luattn_dkdv luattn_finish"; /* the latter is not looked up there */
   strcpy(code + 256, "FAKE luattn_stats luattn_mod luattn_prepare");
   assert_int_equal(image_create(&p.info, NULL, code, sizeof code, &image, &err), LUATTN_OK);
   assert_int_equal(luattn_kernel_load(driver, 0, image, &kernel, &err), LUATTN_CUDA);
@@ -334,7 +334,7 @@ static void architectures(void **state) {
   snprintf(layout, sizeof layout, "parameter layout %d", LUATTN_PARAMS_VERSION + 1);
   assert_non_null(strstr(err.message, layout));
   p.info.params_version = LUATTN_PARAMS_VERSION;
-  p.info.params_bytes = 8; /* an earlier version's kernels read the beginning */
+  p.info.params_bytes = 8; /* an earlier version's kernels read a prefix */
   assert_int_equal(load_for(&p.info, "100", &err), LUATTN_OK);
   p.info.params_bytes = sizeof(LuattnOffsetParams) + 8;
   assert_int_equal(load_for(&p.info, "100", &err), LUATTN_IMAGE);

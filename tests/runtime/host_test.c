@@ -1,4 +1,5 @@
-/* host_test.c: a launch hands the driver the same in every host, and leaves the host as it was. */
+/* host_test.c: a launch passes the same to the driver in every host, and leaves the host's state
+ * unchanged. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "tests/support/hosts.h"
-#include "tests/support/fake_cuda.h"
 #include "tests/runtime/launches.h"
+#include "tests/support/fake_cuda.h"
+#include "tests/support/hosts.h"
 
 enum { DIM = 48 }; /* 1 / sqrt(48) has to be rounded */
 

@@ -1,5 +1,5 @@
 /* launch_pairs_test.c: gradients of inputs to which each score adds at one place (common/pairs.h): which take
- * one number an element, which need no exact sums, and what arrives at the driver of that. */
+ * one number an element, which need no exact sums, and what the driver receives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -15,8 +15,8 @@
 
 enum { B = LUATTN_INDEX_B, H = LUATTN_INDEX_H, Q = LUATTN_INDEX_Q, KV = LUATTN_INDEX_KV };
 
-/* Who needs no exact sums: two additions to an element at most, and no index that is clamped; of whom there
- * is one alone. */
+/* Inputs that need no exact sums: at most two additions to an element, and no clamped index; and those with
+ * one addition. */
 static void sums_in_any_order(void **state) {
   (void)state;
   const struct {
@@ -54,7 +54,7 @@ static void sums_in_any_order(void **state) {
   }
 }
 
-/* Then they take no workspace. */
+/* Without exact sums they take no workspace. */
 static void backward_deterministic_in_any_order(void **state) {
   (void)state;
   for (int q_len = 5; q_len <= 6; ++q_len) { /* of a table of as many heads x 5 x 16 */
@@ -81,7 +81,7 @@ static void backward_deterministic_in_any_order(void **state) {
   }
 }
 
-/* A gradient to each element of which one score adds may be stored: the kernel is told which. */
+/* A gradient to each element of which at most one score adds may be stored: the kernel is told which. */
 static void backward_alone(void **state) {
   (void)state;
   for (int batch = 1; batch <= 2; ++batch)
@@ -99,8 +99,8 @@ static void backward_alone(void **state) {
     }
 }
 
-/* Or blocks of the sm90 family keep to an order: where all that is added to an element comes from one kv
- * head, they share no kv tile, and are enough. */
+/* Alternatively blocks of the sm90 family keep an order: if everything added to an element comes from one kv
+ * head, blocks do not share kv tiles, and there are enough of them. */
 static void backward_deterministic_batches_in_turn(void **state) {
   (void)state;
   const struct {

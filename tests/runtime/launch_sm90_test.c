@@ -1,4 +1,4 @@
-/* launch_sm90_test.c: what arrives at the driver for kernels of the sm90 family: tensor maps, counters,
+/* launch_sm90_test.c: what the driver receives for kernels of the sm90 family: TMA descriptors, counters,
  * grids. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,7 +41,8 @@ static const fake_event *launch_again(const luattn_kernel *kernel, const problem
   return fake_get_event(fake_num_events() - 1);
 }
 
-/* The sm90 family: blocks that stay, and maps of q, k, v and o: of the mods' copies, where there are any. */
+/* The sm90 family: persistent blocks, and descriptors of q, k, v and o: of the mods' copies, if there are
+ * any. */
 static void forward_sm90(void **state) {
   (void)state;
   problem p;
@@ -72,7 +73,7 @@ static void forward_sm90(void **state) {
   assert_non_null(strstr(err.message, "cuTensorMapReplaceAddress: CUDA_ERROR_ILLEGAL_ADDRESS"));
   assert_non_null(strstr(err.message, "describing k"));
   luattn_kernel_unload(kernel);
-  kernel = load_sm90(&p); /* which has no maps yet */
+  kernel = load_sm90(&p); /* without descriptors yet */
   fake_fail("cuTensorMapEncodeTiled", 2, 1);
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "k: strides"));
@@ -126,7 +127,7 @@ static void forward_order(void **state) {
 }
 
 static void *workspace_number(const problem *p, int i) {
-  return p->memory + PROBLEM_MEMORY / 2 + 256 * i; /* they overlap one another; nothing runs */
+  return p->memory + PROBLEM_MEMORY / 2 + 256 * i; /* they overlap; nothing runs */
 }
 
 static bool are_apart(const unsigned *a, const unsigned *b) {
@@ -142,13 +143,13 @@ static void counters(void **state) {
   problem_open(&p, LUATTN_FORWARD);
   const int before = fake_live().allocations;
   luattn_kernel *kernel = load_sm90(&p), *other = load(&p);
-  assert_int_equal(fake_live().allocations, before + 4); /* also what empty inputs point to */
+  assert_int_equal(fake_live().allocations, before + 4); /* including the zeros for empty inputs */
   p.args.workspace_size = (size_t)1 << 20;
   unsigned *counter[OWN];
   for (int i = 0; i < OWN; ++i) {
     p.args.workspace = workspace_number(&p, i);
     counter[i] = launch_again(kernel, &p)->params.scratch.tickets;
-    assert_int_equal(fake_num_events(), 3); /* kernels alone */
+    assert_int_equal(fake_num_events(), 3); /* only kernels */
     assert_int_equal(*counter[i], 0);
     for (int j = 0; j < i; ++j) assert_true(are_apart(counter[i], counter[j]));
   }
@@ -174,9 +175,9 @@ static const unsigned *counter_on(const luattn_kernel *kernel, const problem *p,
 }
 
 /* More workspaces than a kernel has counters for: a launch then takes that of its stream, and nothing is
- * zeroed either. Only one that is captured into a graph, which may run beside the stream, has its own number
- * zeroed; so has one on the stream of each thread, whose handle says nothing, and where streams are too many,
- * too. */
+ * zeroed either. Only a launch that is captured into a graph, which may run next to the stream, has its own
+ * counter zeroed; likewise one on the per-thread stream, whose handle identifies no stream, and where there
+ * are too many streams. */
 static void counters_of_streams(void **state) {
   (void)state;
   enum { WORKSPACES = 6000, LATE = WORKSPACES + 1, PER_THREAD = 2, FIRST = 0x1000, STREAMS = 2000 };
@@ -186,7 +187,7 @@ static void counters_of_streams(void **state) {
   p.args.workspace_size = (size_t)1 << 20;
   for (int i = 0; i < WORKSPACES; ++i) {
     p.args.workspace = workspace_number(&p, i);
-    (void)counter_on(kernel, &p, 0, 3); /* kernels alone, whichever counter it is */
+    (void)counter_on(kernel, &p, 0, 3); /* only kernels, whichever counter it is */
   }
   p.args.workspace = workspace_number(&p, LATE);
   const unsigned *a = counter_on(kernel, &p, FIRST, 3), *b = counter_on(kernel, &p, FIRST + 16, 3);
@@ -221,7 +222,7 @@ static void counters_of_streams(void **state) {
   problem_close(&p);
 }
 
-/* A map is made once for tensors of one shape (tma_descriptors_test.c has what else may change). */
+/* A descriptor is encoded once for tensors of one shape (tma_descriptors_test.c covers other changes). */
 static void descriptors_are_cached(void **state) {
   (void)state;
   problem p;
@@ -243,8 +244,8 @@ static void descriptors_are_cached(void **state) {
   problem_close(&p);
 }
 
-/* The sm90 family: maps of q and dout in boxes of tile_m rows, of k and v of tile_n; dq_acc in whole groups
- * of 16 rows, and a counter, neither of which the runtime zeroes; blocks that stay. */
+/* The sm90 family: descriptors of q and dout with boxes of tile_m rows, of k and v of tile_n; dq_acc in whole
+ * groups of 16 rows, and a counter, neither of which the runtime zeroes; persistent blocks. */
 static void backward_sm90(void **state) {
   (void)state;
   problem p;
@@ -269,7 +270,7 @@ static void backward_sm90(void **state) {
   assert_launch(4, "luattn_prepare", 1, HEADS, BATCH, 128, 0); /* for the counter */
   problem_resize(&p, BATCH, 640, KV_LEN);
   launch(&p, NULL);
-  e = fake_get_event(5); /* a number for each q tile, behind the counter */
+  e = fake_get_event(5); /* a number for each q tile, after the counter */
   assert_true((char *)e->params.scratch.dk_acc - (char *)e->params.scratch.turns >=
               4 * (LUATTN_TURNS_FIRST + BATCH * HEADS * 640 / 64));
   problem_close(&p);
@@ -284,7 +285,7 @@ static void backward_sm90(void **state) {
   problem_close(&p);
 }
 
-/* Its kernel for wide head dims has tiles of 64 positions and clusters of two blocks: whole ones. */
+/* Its kernel for large head dims has tiles of 64 positions and whole clusters of two blocks. */
 static void backward_sm90_in_clusters(void **state) {
   (void)state;
   problem p;
@@ -300,7 +301,7 @@ static void backward_sm90_in_clusters(void **state) {
   assert_launch(5, "luattn_dkdv", 132, 1, 1, 256, 200000);
   problem_resize(&p, BATCH, 640, KV_LEN);
   launch(&p, NULL);
-  const fake_event *e = fake_get_event(5); /* a number of each q tile for each block of a pair */
+  const fake_event *e = fake_get_event(5); /* a number of each q tile for each block of a cluster */
   assert_true((char *)e->params.scratch.dk_acc - (char *)e->params.scratch.turns >=
               4 * (LUATTN_TURNS_FIRST + BATCH * HEADS * 2 * 640 / 64));
   problem_close(&p);
@@ -313,7 +314,7 @@ static LuattnParams params_of_backward(problem *p, int asked) {
 }
 
 /* Blocks that share the queries of a kv tile: a grid of them all, dk and dv of each in the workspace, in
- * whole groups of 16 rows; and luattn_finish, also where nobody wants dq. */
+ * whole groups of 16 rows; and luattn_finish, even if dq is not wanted. */
 static void backward_sm90_splits(void **state) {
   (void)state;
   enum { KEYS = (KV_LEN + 15) / 16 * 16 };
@@ -347,7 +348,7 @@ static void backward_sm90_splits(void **state) {
   problem_close(&p);
 }
 
-/* The launch's own choice: 12 blocks of 132 multiprocessors. */
+/* The launch's own choice: 12 blocks for 132 multiprocessors. */
 static void backward_sm90_chooses_splits(void **state) {
   (void)state;
   static const struct {
@@ -407,7 +408,7 @@ static void impossible_splits(void **state) {
   }
 }
 
-/* luattn_norms and luattn_reach before the main entry, which is the last but one of a backward. */
+/* luattn_norms and luattn_reach come before the main entry, which is the last but one of a backward. */
 static void add_reach(problem *p) {
   image_manifest *m = &p->info;
   const uint32_t at = m->num_entries - (m->pass == LUATTN_BACKWARD ? 2 : 1);
@@ -419,8 +420,7 @@ static void add_reach(problem *p) {
   m->num_entries += 2;
 }
 
-/* Norms of 32 positions each, bits for 32 tiles each, and grids; and neither where nothing is to be skipped.
- */
+/* Norms of 32 positions each, bits for 32 tiles each, and grids; and neither if nothing is to be skipped. */
 static void skips(luattn_pass pass) {
   enum { NORMS_Q = (Q_LEN + 31) / 32, NORMS_K = (KV_LEN + 31) / 32, BLOCKS = (KV_LEN + 127) / 128 };
   const bool forward = pass == LUATTN_FORWARD;
@@ -498,7 +498,7 @@ static void impossible_skips(void **state) {
   problem_close(&p);
 }
 
-/* Two blocks of a grid for each batch entry: with more entries than fit, every tile is computed. */
+/* Two grid slices for each batch entry: with more entries than fit, every tile is computed. */
 static void many_batches_skip_nothing(void **state) {
   (void)state;
   enum { MOST = 32767 };

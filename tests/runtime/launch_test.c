@@ -1,4 +1,4 @@
-/* launch_test.c: what arrives at the driver: grids, parameters, workspace, order, zeroing; many threads;
+/* launch_test.c: what the driver receives: grids, parameters, workspace, order, zeroing; many threads;
  * time. */
 #include <math.h>
 #include <pthread.h>
@@ -84,7 +84,7 @@ static void number_input(void **state) {
   problem_close(&p);
 }
 
-/* k has a mod: its copy stands in the workspace, contiguous, and src_k is the caller's. */
+/* k has a mod: its copy is in the workspace, contiguous, and src_k is the caller's. */
 static void forward_workspace(void **state) {
   (void)state;
   problem p;
@@ -178,8 +178,8 @@ static void backward(void **state) {
   problem_close(&p);
 }
 
-/* Turns of each warp's part of each q tile, and exact sums, zeroed with dq_acc at once, or without both; what
- * rounds them. */
+/* Semaphores of each warp's part of each q tile, and exact sums, zeroed together with dq_acc, or alone; and
+ * the kernel that rounds them. */
 static void backward_deterministic(void **state) {
   (void)state;
   for (int family = LUATTN_SM80; family <= LUATTN_SM90; ++family) {
@@ -278,7 +278,7 @@ static void empty_problems(void **state) {
   assert_launch(1, "luattn_fwd", 2, HEADS, BATCH, 256, 100000);
   const LuattnParams *a = &fake_get_event(1)->params;
   assert_int_equal(a->shape.kv_len, 0);
-  assert_non_null(a->inputs.input[1].data); /* a row may gather from what has no elements */
+  assert_non_null(a->inputs.input[1].data); /* a row may gather from an input without elements */
   assert_int_equal(a->inputs.input[1].stride[0] | a->inputs.input[1].stride[1], 0);
   problem_resize(&p, BATCH, 0, KV_LEN);
   launch(&p, NULL);
@@ -421,7 +421,7 @@ static void many_threads(void **state) {
     assert_int_equal(workers[i].failed, 0);
   }
   assert_int_equal(fake_num_events(), THREADS * ROUNDS * 3);
-  /* A launch's three entries carry one set of parameters, whoever else was launching. */
+  /* A launch's three entries carry one set of parameters, whatever other threads launch. */
   for (size_t i = 0; i < 200; ++i) {
     const LuattnParams *a = &fake_get_event(i)->params;
     assert_int_equal(a->shape.q_len, Q_LEN);
@@ -446,7 +446,7 @@ static void without_launch_ex(void **state) {
   driver->launch_ex = NULL;
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_OK);
   after = *fake_get_event(2);
-  assert_memory_equal(&before, &after, offsetof(fake_event, maps)); /* this family has none */
+  assert_memory_equal(&before, &after, offsetof(fake_event, maps)); /* this family has no descriptors */
   assert_ptr_equal(before.stream, after.stream);
   fake_fail("cuLaunchKernel", 1, 1);
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);

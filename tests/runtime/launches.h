@@ -1,4 +1,4 @@
-/* launches.h: loads and launches kernels of the sample problem, and looks at what arrived at the driver. */
+/* launches.h: loads and launches kernels of the sample problem, and inspects what the driver received. */
 #ifndef LUATTN_TESTS_LAUNCHES_H
 #define LUATTN_TESTS_LAUNCHES_H
 
@@ -13,6 +13,6 @@ void assert_launch(size_t index, const char *name, unsigned x, unsigned y, unsig
 void assert_fill(size_t index, const void *ptr, size_t bytes);
 
 int open_all(void **state);  /* the driver */
-int close_all(void **state); /* it; 0: nothing is left */
+int close_all(void **state); /* 0: nothing is left */
 
 #endif

@@ -1,4 +1,4 @@
-/* pack_find_test.c: which image of a pack serves, what is said where none does, and that it launches. */
+/* pack_find_test.c: which image of a pack is found, the message if there is none, and that it launches. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "tests/support/fake_cuda.h"
 #include "tests/runtime/packs.h"
+#include "tests/support/fake_cuda.h"
 
 static luattn_pack_query query_for(int arch) {
   return (luattn_pack_query){.struct_size = sizeof(luattn_pack_query),
@@ -51,7 +51,7 @@ static void finds_the_best(void **state) {
   luattn_pack_close(pack);
 }
 
-/* Who names no gradients gets those of q, k and v, and of parameters what there is. */
+/* A query without gradients gets those of q, k and v, and of parameters what there is. */
 static void finds_all_gradients_there_are(void **state) {
   (void)state;
   const unsigned tensors = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
@@ -73,8 +73,7 @@ static void finds_all_gradients_there_are(void **state) {
   }
 }
 
-/* The architecture weighs more than the lengths that the tiles are for, and any image will do for any length.
- */
+/* The architecture weighs more than the lengths that the tiles are for, and any image runs at any length. */
 static void finds_tiles_for_lengths(void **state) {
   (void)state;
   sample s = {.count = 0};
@@ -118,8 +117,7 @@ static luattn_image *make_deterministic(unsigned arch, const char *suffix, unsig
   return image;
 }
 
-/* Who asks for the same bits gets nothing else; who does not is not made to wait for turns, if there is a
- * choice. */
+/* A deterministic query finds nothing else; any other avoids a deterministic image if it can. */
 static void finds_deterministic_kernels(void **state) {
   (void)state;
   const unsigned tensors = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
@@ -156,7 +154,7 @@ static void finds_deterministic_kernels(void **state) {
   sample_close(&s);
 }
 
-/* Nothing but the gradients is in the way: both sides name them. */
+/* Only the gradients do not match: the message names both sides. */
 static void says_which_gradients(void **state) {
   (void)state;
   const unsigned tensors = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
@@ -189,7 +187,7 @@ static void says_which_gradients(void **state) {
   sample_close(&s);
 }
 
-/* Of many images the nearest come first: the pass weighs most, then the type, then the dims. */
+/* Of many images the nearest are listed first: the pass weighs most, then the type, then the dims. */
 static void says_what_is_nearest(void **state) {
   (void)state;
   sample s = {.count = 0};
@@ -280,7 +278,7 @@ static void launches_as_any_kernel(void **state) {
   luattn_driver_close(driver);
 }
 
-/* What an image for sm_80 needs beyond that, a device may lack: then the next best one is taken. */
+/* A device may lack something that an image for sm_80 needs: then the next best one is taken. */
 static void takes_what_fits(void **state) {
   (void)state;
   static const struct {
@@ -311,7 +309,7 @@ static void takes_what_fits(void **state) {
     const luattn_status status = luattn_pack_kernel(pack, driver, 0, &q, &kernel, &index, &err);
     assert_int_equal(status, count == 3 ? LUATTN_OK : LUATTN_UNSUPPORTED);
     assert_int_equal(index, count == 3 ? 2 : 99);
-    if (count < 3) /* of the best */
+    if (count < 3) /* of the best image */
       assert_non_null(strstr(err.message, "luattn_fwd needs 232452 bytes of shared memory, device 0, Fake"));
     luattn_kernel_unload(kernel);
     luattn_pack_close(pack);

@@ -1,4 +1,4 @@
-/* pack_test.c: packs of images that no GPU would run: what is written is read back, the best image is found,
+/* pack_test.c: packs of images that no GPU would run: they are read back as written, the best image is found,
  * and damage of every kind is reported. */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -82,7 +82,7 @@ static void round_trip(void **state) {
   luattn_pack_close(pack);
 }
 
-/* Nobody could find it: readers of packs do not ask whether an image is for packed sequences. */
+/* No query would find it: queries do not ask for packed sequences. */
 static void packed_sequences_are_refused(void **state) {
   (void)state;
   luattn_error err;
@@ -144,13 +144,13 @@ static void every_truncation_and_bit_flip(void **state) {
   for (size_t bit = 0; bit < 8 * size; ++bit) {
     bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
     assert_int_equal(open_and_read(bytes, size, &opened, &err), LUATTN_IMAGE);
-    assert_int_equal(opened, bit / 8 >= index_end); /* in the index it is seen at once */
+    assert_int_equal(opened, bit / 8 >= index_end); /* in the index it is detected at once */
     bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
   }
   free(bytes);
 }
 
-/* Lets the header's checksum match again, as one who damages on purpose would. */
+/* Fixes the header's checksum, as deliberate damage would. */
 static void mend(unsigned char *bytes, size_t entries) {
   const XXH128_hash_t sum = XXH3_128bits(
       bytes + PACK_CHECKED_FROM, sizeof(pack_header) + entries * sizeof(pack_record) - PACK_CHECKED_FROM);
@@ -234,7 +234,7 @@ static void replaced_while_open(void **state) {
   write_sample();
   pack = open_sample();
   memset(bytes + size - 64, 0, 64);
-  write_file(bytes, size, "r+b"); /* the same file, another end */
+  write_file(bytes, size, "r+b"); /* the same file, with another end */
   assert_int_equal(luattn_pack_image(pack, 1, &image, &err), LUATTN_OK);
   luattn_image_free(image);
   assert_int_equal(luattn_pack_image(pack, 4, &image, &err), LUATTN_IMAGE);
@@ -252,8 +252,8 @@ static void full_disk(void **state) {
   write_sample();
   size_t size;
   unsigned char *before = read_file(&size);
-  /* A child, for the limit stays: a file may grow to 1 KB, and the write beyond it fails like one on a full
-   * disk. */
+  /* In a child process, because the limit stays: a file may grow to 1 KB, and writing beyond fails as on a
+   * full disk. */
   const pid_t child = fork();
   if (child == 0) {
     sample s;
@@ -278,10 +278,10 @@ static void full_disk(void **state) {
   free(after); /* remove_dir fails if a temporary file was left */
 }
 
-/* The linker sends the library's calls of malloc and calloc here. */
+/* The linker redirects the library's calls of malloc and calloc here. */
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
-/* Seen from outside, because some linkers let shared libraries that are linked ask for them, too. */
+/* Exported, because some linkers let linked shared libraries call them, too. */
 __attribute__((visibility("default"))) void *__wrap_malloc(size_t size);
 __attribute__((visibility("default"))) void *__wrap_calloc(size_t count, size_t size);
 
@@ -309,8 +309,8 @@ static luattn_status write_and_read(const sample *s, luattn_error *err) {
   return status;
 }
 
-/* Each allocation is refused once. Only the one for further threads may go without an error; leaks are the
- * sanitizer's to see. */
+/* Each allocation is refused once. Only the one for further threads may go without an error; leaks are found
+ * by the sanitizer. */
 static void every_allocation_refused(void **state) {
   (void)state;
   sample s;
@@ -328,7 +328,7 @@ static void every_allocation_refused(void **state) {
   }
   assert_in_range(refused, n - 3, n - 1);
   assert_true(n > 15);
-  assert_true(in_zstd > 0 || !ZSTD_BUILT_IN); /* the calls of a shared zstd are not seen here */
+  assert_true(in_zstd > 0 || !ZSTD_BUILT_IN); /* calls of a shared zstd are not redirected */
   sample_close(&s);
 }
 
@@ -363,7 +363,7 @@ static void strange_files(void **state) {
   }
 }
 
-/* Each is refused, and still what it was. */
+/* Each is refused, and unchanged. */
 static void written_over_nothing_but_files(void **state) {
   (void)state;
   luattn_error err;
@@ -391,7 +391,7 @@ static void written_over_nothing_but_files(void **state) {
   assert_int_equal(unlink(target), 0);
 }
 
-/* An entry of the cache is a pack of one image. */
+/* A cache entry is a pack of one image. */
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(packed_sequences_are_refused),

@@ -1,5 +1,5 @@
-/* packed_test.c: packed sequences as a call gives them: every way in which they can be wrong, and what the
- * message says; what reaches the kernel; and the descriptors of their tensors. */
+/* packed_test.c: the arguments of packed sequences: every way in which they can be wrong, and its message;
+ * what the kernel receives; and the descriptors of their tensors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ enum { TOTAL_Q = 150, TOTAL_K = 170, LONGEST_Q = 90, LONGEST_K = 100 };
 
 static luattn_driver *driver;
 
-/* The sample problem's spec without what packed sequences do not take, and a batch of BATCH sequences. */
+/* The sample problem's spec without what packed sequences do not support, and a batch of BATCH sequences. */
 typedef struct packed_problem {
   problem p;
   tensor cu_q, cu_k;
@@ -48,7 +48,7 @@ static void packed_open(packed_problem *c, luattn_family family) {
   p->info.has_key_mod = 0;
   p->info.num_inputs = 1; /* slopes */
   p->info.num_stats = 0;
-  p->info.entry[0] = p->info.entry[2]; /* neither blocks of integers nor mods are computed before */
+  p->info.entry[0] = p->info.entry[2]; /* no block bounds or mods are computed before */
   memset(p->info.entry + 1, 0, 2 * sizeof *p->info.entry);
   p->info.num_entries = 1;
   packed_resize(c, BATCH, TOTAL_Q, TOTAL_K);
@@ -73,7 +73,7 @@ static luattn_status launch(problem *p, luattn_error *err) {
   return status;
 }
 
-/* ---- what is wrong ---- */
+/* ---- errors ---- */
 
 typedef void bend(packed_problem *c);
 typedef struct bad_case {
@@ -216,7 +216,7 @@ static void every_bad_argument_is_named(void **state) {
   }
 }
 
-/* An image for a batch of equal lengths takes nothing of packed sequences. */
+/* An image for dense batches takes no packed arguments. */
 static void dense_images_refuse(void **state) {
   (void)state;
   static const char *const names[] = {"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"};
@@ -240,7 +240,7 @@ static void dense_images_refuse(void **state) {
   }
 }
 
-/* ---- what is right ---- */
+/* ---- valid calls ---- */
 
 static LuattnOffsetParams filled(const packed_problem *c) {
   luattn_error err;
@@ -255,7 +255,7 @@ static void what_the_kernel_gets(void **state) {
   packed_problem c;
   packed_open(&c, LUATTN_SM80);
   c.cu_k.t.byte_offset = 8;
-  c.p.k.strides[0] = 5 * HEAD_DIM; /* k beside something else */
+  c.p.k.strides[0] = 5 * HEAD_DIM; /* k interleaved with another tensor */
   const LuattnOffsetParams all = filled(&c);
   const LuattnParams *p = &all.dense;
   assert_ptr_equal(all.packed.cu_seqlens_q, c.cu_q.t.data);
@@ -289,7 +289,7 @@ static void what_the_kernel_gets(void **state) {
   problem_close(&c.p);
 }
 
-/* As many tiles as the longest sequence has, of each head of each; none where there are no queries. */
+/* As many tiles as the longest sequence has, for each head of each; none without queries. */
 static void grids(void **state) {
   (void)state;
   const struct {
@@ -321,14 +321,14 @@ static void grids(void **state) {
         if (fake_get_event(e)->kind == FAKE_LAUNCH)
           blocks += fake_get_event(e)->grid[0] * fake_get_event(e)->grid[1] * fake_get_event(e)->grid[2];
       if (family != LUATTN_SM90)
-        assert_int_equal(blocks, launches[i].grid); /* sm90's blocks take tiles in turn */
+        assert_int_equal(blocks, launches[i].grid); /* persistent blocks of sm90 take several tiles */
       else
         assert_int_equal(blocks > 0, launches[i].grid > 0);
       problem_close(&c.p);
     }
 }
 
-/* What is written with strides of no use counts for an axis of one element as little as elsewhere. */
+/* Strides of an axis of one element do not matter for outputs either. */
 static void odd_strides_of_single_elements(void **state) {
   (void)state;
   for (luattn_family family = LUATTN_SIMT; family <= LUATTN_SM90; ++family) {
@@ -344,7 +344,7 @@ static void odd_strides_of_single_elements(void **state) {
   }
 }
 
-/* A workspace is asked for before anything is in memory. */
+/* The workspace size is queried before any memory is allocated. */
 static void workspace_by_shapes(void **state) {
   (void)state;
   packed_problem c;
@@ -390,8 +390,8 @@ static LuattnTensorMaps maps_of(const packed_problem *c) {
   return maps;
 }
 
-/* Where a box lies that begins at `position` of a sequence of `len` rows from row `first` on, as
- * PackedSequence (work/sequence.cuh) has its coordinates. */
+/* The location of a box that begins at `position` of a sequence of `len` rows from row `first` on, by the
+ * coordinates of PackedSequence (work/sequence.cuh). */
 static const char *box_at(const fake_map *m, int head, int first, int len, int position) {
   const long long row = (long long)m->size[1] - len + position, entry = first + len;
   assert_true(row >= 0 && entry >= 0 && entry < (long long)m->size[3]);
@@ -399,7 +399,7 @@ static const char *box_at(const fake_map *m, int head, int first, int len, int p
                         (unsigned long long)head * m->stride[1] + (unsigned long long)entry * m->stride[2]);
 }
 
-/* Every row of every sequence lies where it should, and the descriptor ends behind the last of them. */
+/* Every row of every sequence is where it should be, and the descriptor ends after the last of them. */
 static void check_map(const fake_map *m, const tensor *t, int longest, int dim, int heads) {
   const int total = (int)t->shape[0];
   assert_int_equal(m->rank, 4);
@@ -411,7 +411,7 @@ static void check_map(const fake_map *m, const tensor *t, int longest, int dim, 
   for (int first = 0; first <= total; ++first)
     for (int len = 0; len <= longest && first + len <= total; ++len)
       for (int position = 0; position <= len; ++position) {
-        if (position == len) { /* the next box begins behind the end */
+        if (position == len) { /* the next box begins past the end */
           assert_int_equal((long long)m->size[1] - len + position, m->size[1]);
           continue;
         }
@@ -449,7 +449,7 @@ static void descriptors(void **state) {
     }
 }
 
-/* Of tensors without a row there are none. */
+/* Tensors without rows have no descriptors. */
 static void descriptors_of_nothing(void **state) {
   (void)state;
   static const LuattnTensorMap none;

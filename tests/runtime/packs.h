@@ -1,4 +1,4 @@
-/* packs.h: a pack to test, in a folder of its own. */
+/* packs.h: a pack for a test, in a folder of its own. */
 #ifndef LUATTN_TESTS_PACKS_H
 #define LUATTN_TESTS_PACKS_H
 
@@ -9,7 +9,7 @@ extern char dir[24], path[40]; /* of the folder, and of the pack in it */
 int make_dir(void **state);
 int remove_dir(void **state);
 
-/* An image of the sample problem for an architecture; PTX if there is no suffix to speak of and `ptx`. */
+/* An image of the sample problem for an architecture; PTX if there is no suffix and `ptx`. */
 luattn_image *make_image(luattn_pass pass, unsigned arch, const char *suffix, int ptx, unsigned wants);
 
 #define SPEC_TEXT "return attention { name = 'demo' } -- return attention { name = 'demo' }"

@@ -1,5 +1,4 @@
-/* tma_descriptors_test.c: the memory of tensor maps under many threads, and with more tensors than it holds.
- */
+/* tma_descriptors_test.c: the descriptor cache with many threads, and with more tensors than it holds. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +26,7 @@ static const image_manifest info = {
     .entry = {{.role = LUATTN_ROLE_FORWARD, .tile_m = 128, .tile_n = TILE_N}},
 };
 
-/* Number `i` of the problems; all differ, also in what the fields of one share. */
+/* Problem `i`; all differ, also within fields that share a key word. */
 static LuattnParams problem_number(int i) {
   LuattnParams p = {.shape.batch = 2 + i % 3,
                     .shape.heads = 4,
@@ -111,13 +110,13 @@ static void many_threads(void **state) {
   assert_in_range(fake_num_descriptors(), TOO_MANY, 4 * THREADS * ROUNDS); /* k and v are alike */
   run(memory, FITTING);
   const size_t first = fake_num_descriptors();
-  run(memory, FITTING); /* what there is room for stays */
+  run(memory, FITTING); /* what fits stays cached */
   assert_true(first < 3 * THREADS * ROUNDS / 100);
   assert_true(fake_num_descriptors() < 3 * THREADS * ROUNDS / 100);
   free(memory);
 }
 
-/* Whatever changes of a tensor, its map is another; but for another address alone none is made anew. */
+/* Any change of a tensor takes another descriptor, except a change of address, for which none is encoded. */
 static void every_field_counts(void **state) {
   (void)state;
   descriptor_cache *memory = calloc(1, sizeof *memory);
@@ -140,7 +139,7 @@ static void every_field_counts(void **state) {
     const int made[] = {0, 1, 1, 1, 2, 2, 3, 0}; /* k and v share one */
     assert_int_equal(fake_num_descriptors(), made[field]);
   }
-  LuattnParams p = first; /* k alike but for the rows of its boxes */
+  LuattnParams p = first; /* k is alike except for the rows of its boxes */
   p.tensors.k = p.tensors.v = p.tensors.q;
   p.shape.heads_kv = p.shape.heads;
   p.shape.kv_len = p.shape.q_len;
@@ -151,7 +150,7 @@ static void every_field_counts(void **state) {
   free(memory);
 }
 
-/* Tensors in turn, as the layers of a network have them. */
+/* Tensors that alternate, like the layers of a network. */
 static void in_turn(void **state) {
   (void)state;
   descriptor_cache *memory = calloc(1, sizeof *memory);

@@ -1,5 +1,5 @@
--- A number for each query that learns, under a softmax: it moves lse alone, so that its gradient is the one that
--- comes by lse, and small beside the dS that it is the sum of.
+-- A learned number for each query, under a softmax: it changes only lse, so its gradient is the one through
+-- lse, small compared with the dS that it sums.
 return attention {
   name = "bias_of_query",
   inputs = { t = { axes = {"h", "q"}, grad = true } },

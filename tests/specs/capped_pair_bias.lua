@@ -1,4 +1,4 @@
--- What a pair's bias gets is not dS, for the score is capped: grad adds it, number by number.
+-- A pair bias whose gradient is not dS, because the score is capped: grad adds it, number by number.
 return attention {
   name = "capped_pair_bias",
   inputs = { bias = { axes = {"h", "q", "kv"}, grad = true } },

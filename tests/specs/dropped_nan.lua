@@ -1,4 +1,5 @@
--- The gradient of c is NaN for every score that the mask drops: kernels may try it there, and nothing may come of it.
+-- The gradient of c is NaN for every score that the mask drops: kernels may evaluate it there, but must drop
+-- the result.
 return attention {
   name = "dropped_nan",
   scalars = { c = 2.0 },

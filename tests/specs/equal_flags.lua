@@ -1,4 +1,4 @@
--- Tokens see those of their own kind alone: conditions compare as numbers do.
+-- Tokens see only those of their own kind: conditions compare like numbers.
 return attention {
   inputs = { noised = { axes = {"n"}, dtype = "bool" } },
   block_mask = function(b, h, q_idx, kv_idx)

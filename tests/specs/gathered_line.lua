@@ -1,4 +1,4 @@
--- Lines along the keys whose place a gather gives, for each query of each batch.
+-- Bias rows whose place a gather gives, for each query of each batch.
 --   s + t[idx[b, q], kv]
 return attention {
   name = "gathered_line",

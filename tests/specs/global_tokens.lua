@@ -1,5 +1,5 @@
--- A window, and tokens that see all and are seen by all, wherever they are: all that a row has for the mask is
--- one bool, of one byte.
+-- A window, and tokens that see all and are seen by all, wherever they are: the mask's only hoisted value of
+-- a row is a bool, one byte.
 local W = 40
 return attention {
   inputs = { is_global = { axes = {"n"}, dtype = "bool" } },

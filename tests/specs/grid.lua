@@ -1,4 +1,4 @@
--- Rows of 40 positions: an interval in each of them, in those that a band leaves.
+-- A grid with rows of 40 positions: an interval in each row, within a band.
 local W = 40
 return attention {
   name = "grid",

@@ -1,5 +1,5 @@
--- Hooks of hundreds of instructions, which kernels call instead of inlining: for a score, its gradients (summed by the
--- block and by atomics), the mask, and what is computed once for a row and once for a column.
+-- Hooks of hundreds of instructions, which kernels call instead of inlining: for a score, its gradients
+-- (summed by the block and by atomics), the mask, and values hoisted per row and per column.
 local function waves(x)
   local sum = 0
   for i = 1, 4 do sum = sum + sin(x * 0.03 * i) / i end

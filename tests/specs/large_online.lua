@@ -1,4 +1,4 @@
--- As large_hooks.lua, in the other places: the weight of a score and the sum over it, and the elements of q, k and v.
+-- As large_hooks.lua, for the other hooks: the weight of a score and its sum, and the elements of q, k and v.
 local function waves(x, n, c)
   local sum = 0
   for i = 1, n do sum = sum + sin(x * c * i) / i end

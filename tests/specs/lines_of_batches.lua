@@ -1,4 +1,5 @@
--- A bias of pairs of each batch, and one of its keys: lines that no batch shares, and columns beside them.
+-- A pair bias for each batch, and one for its keys: bias rows that no batch shares, with columns next to
+-- them.
 --   s + t[b, h, q, kv] + u[b, kv]
 return attention {
   name = "lines_of_batches",

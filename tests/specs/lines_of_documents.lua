@@ -1,4 +1,5 @@
--- Of documents two intervals, of these every third key: what a row and a column keep where the documents hold.
+-- Two intervals, restricted to documents and to every third key: mask intervals of a row and a column where
+-- the document part holds.
 return attention {
   name = "lines_of_documents",
   inputs = { doc_q = { axes = {"q"}, dtype = "i32" }, doc_kv = { axes = {"kv"}, dtype = "i32" } },

@@ -1,4 +1,4 @@
--- A mask of pairs as numbers, which takes scores away instead of adding to them.
+-- A pair mask stored as numbers, which removes scores instead of adding to them.
 --   s where t[q, kv] <= 1/2, else -inf
 return attention {
   name = "lines_that_mask",

@@ -1,4 +1,4 @@
--- A mask of which no interval says anything.
+-- A mask without any interval.
 return attention {
   block_mask = function(b, h, q_idx, kv_idx)
     local keep = false

@@ -1,4 +1,4 @@
--- Rows of a grid of 10, one interval in each, for weights that no -inf masks.
+-- A grid with rows of 10, one interval in each, for weights that -inf does not mask.
 return attention {
   name = "narrow_grid",
   block_mask = function(b, h, q_idx, kv_idx)

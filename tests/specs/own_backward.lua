@@ -1,4 +1,4 @@
--- A softmax whose backward is written by hand, as AttentionEngine has it.
+-- A softmax whose backward is written by hand, as in AttentionEngine.
 return attention {
   name = "own_backward",
   inputs = { slopes = { axes = {"h"}, grad = true } },

@@ -1,4 +1,4 @@
--- Weights that bend at 0, with a backward that is written by hand: differences that cross such a place say nothing.
+-- Weights with a kink at 0, and a backward written by hand: differences across the kink say nothing.
 return attention {
   name = "own_backward_bends",
   score_mod = function(score) return 3 * score end,

@@ -1,4 +1,4 @@
--- A mask that costs loads, beside bounds of kv: in most tiles these are all that is left of it.
+-- A mask that costs loads, next to bounds of kv: in most tiles only these matter.
 return attention {
   name = "packed_window",
   inputs = { doc_q = { axes = {"q"}, dtype = "i32" }, doc_kv = { axes = {"kv"}, dtype = "i32" } },

@@ -1,5 +1,5 @@
--- Biases of pairs far beyond what weights have room for, so that maxima rise from tile to tile, up to a q tile's last;
--- and q tiles that keep nothing, which come behind those that do.
+-- Pair biases far beyond the range of weights, so that maxima rise from tile to tile, up to a q tile's last;
+-- and q tiles that keep nothing after those that do.
 return attention {
   name = "rising_pairs",
   inputs = { t = { axes = {"h", "q", "kv"}, grad = true } },

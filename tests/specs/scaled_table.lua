@@ -1,4 +1,5 @@
--- A table of distances inside what a parameter multiplies: the gradients of both want its number, one of them as it is.
+-- A table of distances inside a product with a parameter: the gradients of both need the table's number, one
+-- of them unscaled.
 return attention {
   inputs = { t = { axes = {"h", "n"}, grad = true }, w = { axes = {"h"}, grad = true } },
   score_mod = function(score, b, h, q_idx, kv_idx)

@@ -1,4 +1,4 @@
--- Ports of old masks give -inf as the score instead of excluding the element.
+-- Ports of old masks return -inf as the score instead of masking the element.
 return attention {
   score_mod = function(score, b, h, q_idx, kv_idx)
     return where(kv_idx <= q_idx, score, -math.huge)

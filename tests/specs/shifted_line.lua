@@ -1,4 +1,4 @@
--- A bias of pairs that each key takes from one three keys further on, the last ones all from the last.
+-- A pair bias that each key takes from the key three further on, the last ones all from the last.
 --   s + t[h, q, min(kv + 3, kv_len - 1)]
 return attention {
   name = "shifted_line",

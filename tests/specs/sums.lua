@@ -1,4 +1,4 @@
--- Gradients that are sums of dS over what has the same distance, row or column.
+-- Gradients that are sums of dS over equal distances, rows or columns.
 return attention {
   inputs = {
     d = { axes = {"h", "n"}, grad = true },

@@ -1,4 +1,5 @@
--- A clipped table of distances: whole tiles have one place, before and behind a gap in the mask, and some none.
+-- A clipped table of distances: whole tiles add to one place, before and after a gap in the mask, and some to
+-- none.
 return attention {
   inputs = { t = { axes = {"h", 61}, grad = true } },
   score_mod = function(score, b, h, q_idx, kv_idx)

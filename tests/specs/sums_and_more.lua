@@ -1,4 +1,4 @@
--- A gradient that is a sum of dS along diagonals, and one to which each element adds for itself.
+-- A gradient that is a sum of dS along diagonals, and one to which each element adds separately.
 return attention {
   inputs = { t = { axes = {"n"}, grad = true }, u = { axes = {"h"}, grad = true } },
   score_mod = function(score, b, h, q_idx, kv_idx)

@@ -1,5 +1,5 @@
--- Gradients whose places lie side by side in memory, as far as the table goes: beyond, they are clamped. And
--- one with a factor that is linear in both positions.
+-- Gradients whose places are adjacent in memory, as far as the table goes: beyond, they are clamped. And one
+-- with a factor that is linear in both positions.
 return attention {
   inputs = {
     t = { axes = {"h", 700}, grad = true },

@@ -1,4 +1,4 @@
--- An online function that keeps two row scalars beside lse.
+-- An online function that saves two row scalars besides lse.
 return attention {
   online_func = {
     online_rowscales = { m = -math.huge, l = 0, a = 0 },

@@ -83,7 +83,7 @@ void tensor_fill(tensor *t, uint64_t seed) {
   }
 }
 
-/* The tensor as an argument; NULL strides where the layout asks for that. */
+/* The tensor as an argument; NULL strides where the layout says so. */
 static const DLTensor *arg(tensor *t, layout l) {
   t->t.shape = t->shape;
   t->t.strides = l == DENSE_NULL ? NULL : t->stride;

@@ -1,4 +1,4 @@
-/* cpu_call.h: tensors with any type, strides and offset, and one attention call made of them. */
+/* cpu_call.h: tensors with any type, strides and offset, and one attention call on them. */
 #ifndef LUATTN_TESTS_CPU_CALL_H
 #define LUATTN_TESTS_CPU_CALL_H
 
@@ -12,8 +12,8 @@
 #include "gen/cpu/cpu.h"
 #include "luattn/compiler.h"
 
-/* How a tensor lies in memory. PADDED has gaps between rows, a byte_offset, and ends exactly where its memory
- * ends. */
+/* The memory layout of a tensor. PADDED has gaps between rows, a byte_offset, and ends exactly where its
+ * memory ends. */
 typedef enum layout { DENSE_NULL, DENSE, HEADS_LAST, PADDED, NUM_LAYOUTS } layout;
 
 typedef struct tensor {
@@ -24,7 +24,7 @@ typedef struct tensor {
 
 extern const DLDataType F64, F32, F16, BF16, I32, BOOL;
 
-/* Filled with NaN bytes: what nobody writes shows. */
+/* Filled with NaN bytes, so that unwritten elements show. */
 void tensor_new(tensor *t, DLDataType type, int ndim, const int64_t *shape, layout l);
 void tensor_free(tensor *t);
 int64_t tensor_count(const tensor *t);
@@ -34,7 +34,7 @@ void tensor_fill(tensor *t, uint64_t seed); /* standard normal, roughly */
 
 double uniform(uint64_t *state); /* [0, 1) */
 
-/* A call with random q, k, v, dout (and dlse), and outputs of NaN. Types are those that call_new is given. */
+/* A call with random q, k, v, dout (and dlse), and outputs of NaN. The types are parameters of call_new. */
 typedef struct call {
   int batch, heads, heads_kv, q_len, kv_len, dim, dim_v;
   layout layout;

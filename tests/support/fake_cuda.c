@@ -48,7 +48,7 @@ static struct {
 static fake_event events[MAX_EVENTS];
 static _Atomic(cu_stream) captured;
 static atomic_size_t num_events, num_maps;
-static atomic_int has_maps;                        /* a map was ever made */
+static atomic_int has_maps;                        /* a descriptor was ever encoded */
 static atomic_int ticks, cost_of_shared, wrong_at; /* of LUATTN_FAKE_COST and LUATTN_FAKE_WRONG */
 static atomic_int initialised, arch, num_modules, num_allocations, num_live_events;
 static _Thread_local struct {
@@ -56,7 +56,7 @@ static _Thread_local struct {
   int size;
 } stack;
 
-/* First thing in every function: the failure that was planned for it, if its turn has come. */
+/* The first thing in every function: returns the planned failure if it is due. */
 static int planned(const char *symbol) {
   if (strcmp(plan.symbol, symbol) != 0) return 0;
   return atomic_fetch_add(&plan.calls, 1) + 1 == plan.nth ? plan.result : 0;
@@ -317,8 +317,8 @@ FAKE(cuLaunchKernelEx)(const cu_launch *how, cu_function f, void **params, void 
   return launch(how, f, params, extra);
 }
 
-/* The rules of the driver that tests can break: alignment, strides, sizes of boxes. The map's bytes are its
- * first arguments. */
+/* The rules of the driver that tests can break: alignment, strides, sizes of boxes. The descriptor's bytes
+ * are the first arguments. */
 FAKE(cuTensorMapEncodeTiled)
 (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,
  const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside);
@@ -336,7 +336,7 @@ FAKE(cuTensorMapEncodeTiled)
       return INVALID_VALUE;
     if (i + 1 < rank && (stride[i] % 16 != 0 || stride[i] >= (cu_size)1 << 40)) return INVALID_VALUE;
   }
-  if (rank != 4 || swizzle != 3) return INVALID_VALUE; /* what this fake can keep */
+  if (rank != 4 || swizzle != 3) return INVALID_VALUE; /* all that this fake can represent */
   fake_map made = {.type = type, .promotion = promotion, .rank = rank, .box = {box[0], box[1]}, .data = data};
   memcpy(made.size, size, sizeof made.size);
   memcpy(made.stride, stride, sizeof made.stride);
@@ -366,7 +366,7 @@ FAKE(cuStreamIsCapturing)(cu_stream stream, int *status) {
   return 0;
 }
 
-/* As the driver does not allow it of a stream that is being captured. */
+/* The driver does not allow this for a stream that is being captured. */
 FAKE(cuStreamGetId)(cu_stream stream, unsigned long long *id);
 FAKE(cuStreamGetId)(cu_stream stream, unsigned long long *id) {
   PLANNED("cuStreamGetId");

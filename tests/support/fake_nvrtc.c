@@ -37,7 +37,7 @@ typedef struct program {
   char log[512];
 } program;
 
-/* Of NVRTC's header, which a machine without the CUDA Toolkit lacks. */
+/* From NVRTC's header, which a machine without the CUDA Toolkit lacks. */
 enum { SUCCESS = 0, OUT_OF_MEMORY = 1, COMPILATION = 6 };
 API int nvrtcVersion(int *major, int *minor);
 API int nvrtcGetNumSupportedArchs(int *count);
@@ -55,7 +55,7 @@ API int nvrtcGetProgramLog(void *prog, char *out);
 API const char *nvrtcGetErrorString(int result);
 API int nvrtcSetFlowCallback(void *prog, int (*callback)(void *, void *), void *data);
 
-/* What it is told to do with p; NULL: nothing. */
+/* The mode that applies to p; NULL: none. */
 static const char *mode_of(const program *p) {
   const char *mode = getenv("LUATTN_FAKE_NVRTC");
   if (mode == NULL || strncmp(mode, "others ", 7) != 0) return mode;
@@ -95,7 +95,7 @@ static const char *lacking(void) {
 #define FAKE_MINOR 0
 #endif
 
-#if FAKE_MINOR == 0 /* the other build is one that does not say where it is */
+#if FAKE_MINOR == 0 /* the other build does not report its progress */
 int nvrtcSetFlowCallback(void *prog, int (*callback)(void *, void *), void *data) {
   program *p = prog;
   p->callback = callback, p->data = data;
@@ -103,7 +103,7 @@ int nvrtcSetFlowCallback(void *prog, int (*callback)(void *, void *), void *data
 }
 #endif
 
-/* The front end is through with p; false: it was not its turn. */
+/* The front end has finished with p; false: another one was running. */
 static bool leave_front_end(const program *p) {
   static atomic_bool is_through;
   if (p->is_others) return atomic_exchange(&is_through, false) || !told(p, "in turn");
@@ -130,7 +130,7 @@ int nvrtcGetSupportedArchs(int *archs) {
   return SUCCESS;
 }
 
-/* FNV-1a, the terminating zero included, so that texts do not run together. */
+/* FNV-1a, including the terminating zero, so that texts do not run together. */
 static void add(program *p, const char *s) {
   do p->hash = (p->hash ^ (unsigned char)*s) * UINT64_C(0x100000001b3);
   while (*s++ != 0);

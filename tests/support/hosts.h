@@ -1,5 +1,5 @@
-/* hosts.h: programs that luattn may find itself in, each of which would change what is computed or written.
- */
+/* hosts.h: environments in which luattn may be called, each of which would change what is computed or
+ * written. */
 #ifndef LUATTN_TEST_HOSTS_H
 #define LUATTN_TEST_HOSTS_H
 
@@ -16,19 +16,20 @@ typedef enum host_kind {
   HOST_TRAPS, /* invalid operations, divisions by zero and overflows raise SIGFPE */
   HOST_FLUSH, /* subnormal numbers are 0, read or written */
   HOST_SMALL, /* a thread with a stack of 64 KiB, half of what musl gives */
-  HOST_WORST, /* all of it at once, but for the other ways of rounding */
+  HOST_WORST, /* all of it at once, except the other rounding modes */
   NUM_HOSTS
 } host_kind;
 
 const char *hosts_name(host_kind host);
 
-/* Whether this machine has what makes that host; LOCPATH names the locale. */
+/* Whether this machine supports that host; LOCPATH names the locale. */
 bool hosts_exist(host_kind host);
 
-/* Runs `work` in that host, in a thread of its own, which must not fail a test. */
+/* Runs `work` in that host, in a separate thread, in which no test may fail. */
 void hosts_run(host_kind host, void (*work)(void *data), void *data);
 
-/* What a call must leave as it was: the control of floating point, its flags, and the thread's locale. */
+/* State that a call must leave unchanged: the floating-point control word, its flags, and the thread's
+ * locale. */
 typedef struct host_view {
   int rounding, traps, flags;
   unsigned long control;

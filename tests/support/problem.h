@@ -1,5 +1,5 @@
-/* problem.h: an image and matching arguments, for a spec with every kind of input. Tests bend one thing at a
- * time. */
+/* problem.h: an image and matching arguments, for a spec with every kind of input. Tests change one thing at
+ * a time. */
 #ifndef LUATTN_TESTS_PROBLEM_H
 #define LUATTN_TESTS_PROBLEM_H
 
@@ -31,8 +31,8 @@ typedef struct problem {
   luattn_input inputs[4];
   luattn_scalar scalars[2];
   luattn_args args;
-  int later[4];          /* what a later version has behind them */
-  unsigned char *memory; /* behind every tensor and the workspace */
+  int later[4];          /* the members that a later version appends */
+  unsigned char *memory; /* memory of every tensor and the workspace */
   size_t used;
 } problem;
 
@@ -43,7 +43,7 @@ void problem_open(problem *p, luattn_pass pass);
 void problem_close(problem *p);
 luattn_image *problem_image(const problem *p);
 
-/* Other lengths, with everything that follows from them; strides contiguous. */
+/* Other lengths, with everything that depends on them; strides contiguous. */
 void problem_resize(problem *p, int batch, int q_len, int kv_len);
 
 void tensor_set(problem *p, tensor *t, int code, int bits, int ndim, int64_t a, int64_t b, int64_t c,

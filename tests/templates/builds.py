@@ -1,4 +1,5 @@
-"""builds.py: Runs two built CLIs over the same kernels, for same_code.py and compile_cost.py, and keeps what they gave."""
+"""builds.py: runs two built CLIs over the same kernels, for same_code.py and compile_cost.py, and keeps
+their results."""
 
 import concurrent.futures
 import functools
@@ -15,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 @dataclass(frozen=True)
 class Cell:
-    """One kernel: what `luattn emit` is asked for."""
+    """One kernel: the arguments of `luattn emit`."""
 
     spec: str  # a path
     arch: str
@@ -34,7 +35,7 @@ class Cell:
 
 
 def examples(folder, words):
-    """The specs of a folder whose names contain one of `words`; all where there are none."""
+    """The specs of a folder whose names contain one of `words`; all if there are none."""
     names = sorted(n for n in os.listdir(folder) if n.endswith(".lua") and (not words or any(w in n for w in words)))
     return [os.path.join(folder, n) for n in names]
 
@@ -46,7 +47,7 @@ def digest_of_file(path):
 
 
 class Kept:
-    """Results by CLI, cell and kind, in a folder; None: in no folder, so that each is computed."""
+    """Results by CLI, cell and kind, in a folder; None: no folder, each is computed."""
 
     def __init__(self, folder):
         self.folder = folder

@@ -1,5 +1,5 @@
-/* compile_all_test.c: every example, architecture, pass and dtype through NVRTC, without a GPU. No entry that is
- * launched may spill unless its plan says so.
+/* compile_all_test.c: every example, architecture, pass and dtype through NVRTC, without a GPU. No entry that
+ * is launched may spill unless its plan says so.
  *
  *   compile_all EXAMPLES_DIR      a sample that meets every example x pass and every architecture x dtype x
  *                                 pass; LUATTN_COMPILE_ALL=1 compiles every combination
@@ -47,7 +47,7 @@ static void add_job(work *w, int example, int arch, int dtype, int pass, int dim
         example % w->num_examples, arch % COUNT(archs), dtype % COUNT(dtypes), pass, dim % COUNT(dims), 0};
 }
 
-/* Some gradients only, which leaves out parts of a kernel: in each family, and for wide heads. */
+/* Only some gradients, which leaves out parts of a kernel: in each family, and for large head dims. */
 static void some_gradients(work *w) {
   static const unsigned wants[] = {LUATTN_WANT_DQ,
                                    LUATTN_WANT_DK,
@@ -93,7 +93,7 @@ static void everything(work *w) {
   some_gradients(w);
 }
 
-/* A kernel stands in the code that the runtime takes it from, and in no other. */
+/* A kernel is in the code from which the runtime loads it, and in no other. */
 static bool placed(const luattn_image *image) {
   const image_manifest *info = image_get_manifest(image);
   size_t size;

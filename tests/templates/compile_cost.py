@@ -1,11 +1,12 @@
-"""compile_cost.py: Compares what it costs two builds to compile each example, in instructions.
+"""compile_cost.py: compares the cost of compiling each example with two builds, in instructions.
 
-    python3 tests/templates/compile_cost.py OLD NEW [--arch sm_90a] [--dtype bf16] [--head-dim 128] [--spec WORD] .. [--cache DIR]
+  python3 tests/templates/compile_cost.py OLD NEW [--arch sm_90a] [--dtype bf16] [--head-dim 128] [--spec WORD] .. [--cache DIR]
 
-OLD and NEW are the luattn of two builds. Counted are the instructions in user space of `luattn emit --stage cubin`, from the spec to
-machine code, as `perf stat` counts them, or valgrind where there are no counters: exp-bbv, in a fifth of callgrind's time. Both count a
-repeated string instruction once; callgrind counts repetitions, which are half a percent. It prints millions and NEW / OLD for each example and pass, their geometric mean and maximum.
-"""
+OLD and NEW are the luattn of two builds. It counts the user-space instructions of `luattn emit --stage
+cubin`, from the spec to machine code, by `perf stat`, or by valgrind where there are no counters:
+exp-bbv, in a fifth of callgrind's time. Both count a repeated string instruction once; callgrind counts
+repetitions, which are half a percent. It prints millions and NEW / OLD for each example and pass, their
+geometric mean and maximum."""
 
 import argparse
 import math

@@ -28,7 +28,7 @@ static const template_file *entry(const char *name) {
   return NULL;
 }
 
-/* A change of the spec: `from` becomes `to`. */
+/* Edits the spec: replaces `from` by `to`. */
 typedef struct edit {
   const char *what, *from, *to;
 } edit;
@@ -59,7 +59,7 @@ static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *a
   return NULL;
 }
 
-/* With the shared memory that its layout takes, by hand, and not with a byte less. */
+/* With exactly the shared memory of its layout, computed by hand, and not with a byte less. */
 static void compile(const char *name, const char *arch, const char *const *options, int n, int shared) {
   nvrtc_file file;
   nvrtc lib;
@@ -91,8 +91,9 @@ static void test_sm90(void **state) {
   (void)state;
   const char *const forward[] = {"-std=c++20", "-default-device", "-DEXAMPLE_TILE_M=128",
                                  "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384"};
-  const char *const backward[] = {"-std=c++20",           "-default-device",       "-DEXAMPLE_TILE_M=64",
-                                  "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384", "-DEXAMPLE_DQ_FIRST_STORE=true"};
+  const char *const backward[] = {
+      "-std=c++20",           "-default-device",       "-DEXAMPLE_TILE_M=64",
+      "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384", "-DEXAMPLE_DQ_FIRST_STORE=true"};
   const char *const wide[] = {"-std=c++20",
                               "-default-device",
                               "-DEXAMPLE_TILE_M=64",
@@ -121,8 +122,7 @@ static void test_simt(void **state) {
   }
 }
 
-/* What a spec lacks it must say; what it has must be there, and nothing else: by the first line of a kernel.
- */
+/* A spec must declare what it lacks, and have exactly the rest: checked by the first line of a kernel. */
 static void test_contract(void **state) {
   (void)state;
 #define SPEC(parts) "struct Spec : " parts " {};"

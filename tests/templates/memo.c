@@ -12,7 +12,7 @@ static const char *skip_comment(const char *at) {
 
 static bool is_comment(const char *at) { return at[0] == '/' && (at[1] == '/' || at[1] == '*'); }
 
-/* Behind the string or character that starts at `at`; a separator of digits (1'000) starts none. */
+/* The end of the string or character that starts at `at`; a digit separator (1'000) starts none. */
 static const char *skip_literal(const char *at) {
   const char quote = *at++;
   while (*at != 0 && *at != quote && *at != '\n') at += at[0] == '\\' && at[1] != 0 ? 2 : 1;
@@ -24,7 +24,7 @@ static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 char *memo_strip(const char *text) {
   char *out = malloc(strlen(text) + 2), *to = out;
   if (out == NULL) return NULL;
-  bool gap = false; /* something was left out since the last character that stayed */
+  bool gap = false; /* something was dropped since the last kept character */
   for (const char *at = text; *at != 0;) {
     if (is_blank(*at) || is_comment(at)) {
       at = is_blank(*at) ? at + 1 : skip_comment(at);
@@ -72,7 +72,7 @@ static int find_name(names *n, const char *at, size_t size) {
   return n->count++;
 }
 
-/* Is the word that ends at `end` anywhere else in the text? */
+/* Whether the word that ends at `end` occurs anywhere else in the text. */
 static bool is_used(const char *text, const char *word, const char *end) {
   const size_t size = (size_t)(end - word);
   char name[1024];
@@ -84,8 +84,8 @@ static bool is_used(const char *text, const char *word, const char *end) {
   return false;
 }
 
-/* Takes out the lines of global variables that no other line mentions: constants of headers, which come in
- * the order of these. */
+/* Removes lines of global variables that no other line mentions: constants of headers, in the order of
+ * these. */
 static bool drop_unused(char *text) {
   char *kept = malloc(strlen(text) + 1), *to = kept;
   if (kept == NULL) return false;
@@ -123,7 +123,7 @@ static const char *kernel_at(const char *line) {
   return strncmp(line, ".entry ", 7) == 0 ? line + 7 : NULL;
 }
 
-/* A kernel ends with a brace on a line of its own that begins there. NULL: it does not end. */
+/* A kernel ends with a brace on a line of its own. NULL: it does not end. */
 static const char *end_of_kernel(const char *at) {
   int depth = 0;
   for (; *at != 0; at++) {
@@ -135,7 +135,7 @@ static const char *end_of_kernel(const char *at) {
 
 enum { MAX_KERNELS = 64 };
 
-/* Kernels behind everything else, by name: ptxas compiles each by itself. False: out of memory. */
+/* Moves kernels to the end, sorted by name: ptxas compiles each by itself. False: out of memory. */
 static bool sort_kernels(char *text) {
   piece kernel[MAX_KERNELS];
   int count = 0;
@@ -161,8 +161,8 @@ static bool sort_kernels(char *text) {
   return true;
 }
 
-/* Of a word that has the number of its function, as $L__BB12_3 and __local_depot12 have: where the number
- * begins. 0: it has none. */
+/* For a word that contains the number of its function, as $L__BB12_3 and __local_depot12 do: where the number
+ * begins. 0: none. */
 static size_t numbered(const char *word) {
   static const char *const starts[] = {"$L__BB", "__local_depot"};
   for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)

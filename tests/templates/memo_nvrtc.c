@@ -1,10 +1,11 @@
-/* memo_nvrtc.c: NVRTC that remembers machine code: by the source, else by the PTX, of which ptxas makes the
- * same each time. For tests/templates/same_code.py, which compiles the same kernels from two trees.
+/* memo_nvrtc.c: an NVRTC that caches machine code: by the source, otherwise by the PTX, from which ptxas
+ * makes the same code each time. For tests/templates/same_code.py, which compiles the same kernels from two
+ * trees.
  *
- * LUATTN_MEMO_DIR: the folder. LUATTN_MEMO_FIRST=1: most of what comes is new there, so PTX is looked up only
+ * LUATTN_MEMO_DIR: the folder. LUATTN_MEMO_FIRST=1: most sources are new there, so PTX is looked up only
  * after a miss would have compiled anyway. LUATTN_MEMO_LOG: a file that gets a letter for each program:
  * s(ource), p(tx) or c(ompiled). The real NVRTC is LUATTN_PTX_NVRTC, or what gen/nvrtc finds without
- * LUATTN_NVRTC, which names this. */
+ * LUATTN_NVRTC, which names this one. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -38,7 +39,7 @@ static const nvrtc_functions *real(void) {
   return is_there ? &library.fn : NULL;
 }
 
-/* Texts stay the caller's, who keeps them (nvrtc_compile does). */
+/* Texts remain the caller's, who keeps them (nvrtc_compile does). */
 typedef struct program {
   const char *source, *name;
   const char *const *headers, *const *names;
@@ -122,7 +123,7 @@ static bool find_code(hash128 key, program *p) {
   return true;
 }
 
-/* Under its name once it is whole. */
+/* Renamed once it is complete. */
 static FILE *start_file(char temporary[1100]) {
   static int count;
   snprintf(temporary, 1100, "%.900s/%ld.%d", getenv("LUATTN_MEMO_DIR"), (long)getpid(),
@@ -176,7 +177,7 @@ static void tell(char letter) {
 static void add_options(hasher *h, int num, const char *const *options) {
   int major = 0, minor = 0;
   real()->version(&major, &minor);
-  hasher_add(h, "rules", "3", 1); /* of memo.h: what they call the same */
+  hasher_add(h, "rules", "3", 1); /* the version of memo.h's normal forms */
   hasher_add(h, "nvrtc", library.path, strlen(library.path));
   hasher_add(h, "major", &major, sizeof major);
   hasher_add(h, "minor", &minor, sizeof minor);
@@ -223,7 +224,7 @@ static char *fetch(void *prog, size_function size_of, text_function get, size_t 
   return out;
 }
 
-/* With the real NVRTC, into *p; *ptx is allocated and empty where there is none. */
+/* Compiles with the real NVRTC, into *p; *ptx is allocated and empty if there is none. */
 static int compile_really(program *p, int num, const char *const *options, char **ptx) {
   const nvrtc_functions *f = real();
   void *prog;
@@ -240,7 +241,7 @@ static int compile_really(program *p, int num, const char *const *options, char 
   return p->result;
 }
 
-/* As far as PTX: for compute_90a in place of sm_90a. NULL: the front end has errors, or there is no memory.
+/* Compiles to PTX: for compute_90a in place of sm_90a. NULL: the front end has errors, or out of memory.
  * Allocated. */
 static char *compile_to_ptx(const program *given, int num, const char *const *options) {
   static const char sm[] = "--gpu-architecture=sm_";
@@ -263,7 +264,7 @@ static char *compile_to_ptx(const program *given, int num, const char *const *op
   return NULL;
 }
 
-/* The way there must not matter: what is kept under one PTX was made of another, if these two differ. */
+/* The path must not matter: if these two differ, the cached result of a PTX came from another one. */
 static void check_ptx(const char *first, const char *then, const program *p) {
   if (first == NULL || then[0] == 0) return;
   char *a = memo_rename(first), *b = memo_rename(then);

@@ -1,4 +1,4 @@
-/* memo_test.c: which sources and which PTX texts count as the same, and which do not. */
+/* memo_test.c: which sources and which PTX texts count as equal, and which do not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

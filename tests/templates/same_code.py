@@ -1,16 +1,17 @@
-"""same_code.py: Shows that a change left the machine code of kernels alone.
+"""same_code.py: shows that a change left the machine code of kernels unchanged.
 
-    python3 tests/templates/same_code.py OLD NEW [--quick] [--spec WORD] [--arch sm_90a] [--dtype bf16] .. [--cache DIR]
+  python3 tests/templates/same_code.py OLD NEW [--quick] [--spec WORD] [--arch sm_90a] [--dtype bf16] .. [--cache DIR]
 
-OLD and NEW are the luattn of two builds. Over every example x dtype x architecture x head dim x pass, and on three examples also a
-deterministic backward, one for dq alone and head dim 192, it compares the sections of code (and of constants in it) of their cubins.
-Exceptions are printed; any makes it exit with 1.
+OLD and NEW are the luattn of two builds. Over every example x dtype x architecture x head dim x pass,
+and on three examples also a deterministic backward, one for only dq and head dim 192, it compares the
+code sections (and the constants in them) of their cubins. Differences are printed; any makes it exit
+with 1.
 
-A kernel is compiled only as far as it has to be. Where NEW compiles the same source, but for comments, or gets the same PTX, but for C++
-names, unused variables and the order of kernels, ptxas has made the same code of it before, and spilled as much: memo_nvrtc.c, which is
-built with NEW, looks that up. --cubin compiles all the way. With --cache, OLD's results and what was compiled are kept for the next
-time, in 100 MB.
-"""
+A kernel is compiled only as far as necessary. If NEW compiles the same source, except for comments, or
+gets the same PTX, except for C++ names, unused variables and the order of kernels, ptxas has made the
+same code of it before, with the same spills: memo_nvrtc.c, which is built with NEW, looks that up.
+--cubin compiles all the way. With --cache, OLD's results and compiled code are kept for the next time,
+in 100 MB."""
 
 import argparse
 import collections
@@ -28,7 +29,8 @@ ARCHES = ("sm_80", "sm_90a")
 DIMS = (64, 128, 256)
 PASSES = ("forward", "backward")
 THREE = ("causal", "gemma2", "t5_relative_bias")  # plain; a soft cap and scalars; gradients of an input
-PARAMETERS, ADDRESSES = ".nv.constant0", ".nv.constant4"  # banks whose contents are not of the code: zero, and relocated
+PARAMETERS, ADDRESSES = ".nv.constant0", ".nv.constant4"  # constant banks that are not part of the code:
+                                                          # zero, and relocated
 
 
 def elf_sections(elf):
@@ -75,7 +77,7 @@ def difference(old, new):
 
 
 def cells_of(specs, arches=ARCHES, dtypes=DTYPES, dims=None, passes=PASSES, quick=False):
-    """Filters hold for the cells of three examples, too; `dims` None: DIMS, and there those of `more`."""
+    """Filters apply to the cells of three examples, too; `dims` None: DIMS, and there those of `more`."""
     grid_dims = dims or ((128,) if quick else DIMS)
     grid = [builds.Cell(s, a, t, d, p) for s in specs for a in arches for t in dtypes for d in grid_dims for p in passes]
     more = []

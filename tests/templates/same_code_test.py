@@ -1,4 +1,5 @@
-"""same_code_test.py: what same_code.py and compile_cost.py take for a difference, on ELF files and CLIs made up here."""
+"""same_code_test.py: what same_code.py and compile_cost.py count as a difference, on ELF files and CLIs
+made up here."""
 
 import os
 import struct

@@ -1,4 +1,4 @@
--- An arm for w below 0.34, which few values of the input meet.
+-- An arm for w below 0.34, which few values of the input reach.
 return attention {
   inputs = { w = { axes = {"h"}, grad = true } },
   scalars = { c = 0.75 },

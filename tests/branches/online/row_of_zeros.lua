@@ -1,4 +1,4 @@
--- Where w is negative, rows without a low score have the weights 0: no ratio to a weight is known there.
+-- Where w is negative, rows without a low score have only weights of 0, with no ratio to a weight.
 return attention {
   inputs = { w = { axes = {"h"}, grad = true } },
   scalars = { c = 0.75 },

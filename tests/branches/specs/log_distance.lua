@@ -1,4 +1,5 @@
--- A learned slope times the log of the distance, which is not finite for the token itself; a learned bonus within a group.
+-- A learned slope times the log of the distance, which is infinite for the token itself; a learned bonus
+-- within a group.
 return attention {
   name = "log_distance",
   inputs = {

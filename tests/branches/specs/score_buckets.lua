@@ -1,4 +1,4 @@
--- Learned numbers whose index comes from the score: of a bucket that q.k falls into, and of one that the modified score does.
+-- Learned numbers indexed by the score: by the bucket of q.k, and by that of the modified score.
 return attention {
   name = "score_buckets",
   inputs = { before = { axes = {8}, grad = true }, after = { axes = {8}, grad = true } },

@@ -1,4 +1,4 @@
--- A guard, and a condition that has nothing to do with it.
+-- A guard, and an unrelated condition.
 return attention {
   name = "two_conditions",
   score_mod = function(score, b, h, q_idx, kv_idx)

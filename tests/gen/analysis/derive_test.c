@@ -12,7 +12,7 @@
 
 #include "rows.h"
 
-/* The whole row by hand. `frozen` is the row scale that a detached normaliser keeps while scores are
+/* The whole row, written by hand. `frozen` is the row scale that a detached normaliser keeps while scores are
  * perturbed; NULL: its own. */
 static void by_hand(online_kind kind, const row_case *c, const double *frozen, row_result *r) {
   const double *s = c->t;
@@ -137,7 +137,7 @@ static void test_finite_differences(void **state) {
   }
 }
 
-/* What forward has to keep decides memory traffic: the common functions must come out at their minimum. */
+/* What forward saves decides memory traffic: the common functions must save the minimum. */
 static void test_minimal_rows(void **state) {
   (void)state;
   static const struct {
@@ -193,7 +193,7 @@ static void test_softmax_form(void **state) {
   }
 }
 
-/* A backward of the user's own is taken as it is, however wrong, and lse's gradient is added: the hook does
+/* The user's own backward is used as it is, however wrong, and lse's gradient is added, because the hook does
  * not know it. */
 static void test_given_backward(void **state) {
   (void)state;

@@ -84,17 +84,17 @@ static ir_ref causal_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(AND(LE(kv, q), LT(MOD(kv, 17), ADD(MOD(q, 17), I(2)))),
              LE(SUB(FLOORDIV(q, 17), I(1)), FLOORDIV(kv, 17)));
 }
-/* Rows of 4 positions, and what is seen of the row above. */
+/* Rows of 4 positions, and what they see of the row above. */
 static ir_ref narrow_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(near(g, FLOORDIV(q, 4), FLOORDIV(kv, 4), 3, 5), LE(MOD(kv, 4), MOD(q, 4)));
 }
-/* A few first keys and a window; what is not near; all but itself. */
+/* The first few keys and a window; what is not near; all but itself. */
 static ir_ref sinks(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(kv, q), OR(LT(kv, I(3)), LT(SUB(q, kv), I(6))));
 }
 static ir_ref not_near(ir *g, ir_ref q, ir_ref kv) { return LE(I(4), ABS(SUB(q, kv))); }
 static ir_ref not_itself(ir *g, ir_ref q, ir_ref kv) { return ir_op2(g, IR_NE, q, kv); }
-/* As examples/block_diffusion.lua has it: cases, each of one interval. */
+/* As in examples/block_diffusion.lua: cases, each of one interval. */
 static ir_ref noised(ir *g, ir_ref q, ir_ref kv) {
   const ir_ref half = FLOORDIV(q_length(g), 2);
   const ir_ref qn = LT(q, half), kn = LT(kv, half);
@@ -108,8 +108,8 @@ static ir_ref residues(ir *g, ir_ref q, ir_ref kv) { return EQ(I(2), MOD(ADD(ADD
 static ir_ref dilated_document(ir *g, ir_ref q, ir_ref kv) {
   return AND(AND(document(g, q, kv), EQ(MOD(SUB(kv, q), 2), I(0))), longformer(g, q, kv));
 }
-/* What looks alike, and is none: a remainder beside kv // c (but of a column, it is), two periods, a
- * remainder that none is, twice the position, three intervals, two and two. */
+/* Similar forms without intervals and one period: a remainder next to kv // c (for a column it has one), two
+ * periods, an expression that is no remainder, twice the position, three intervals, two and two. */
 static ir_ref no_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(MOD(q, 17), FLOORDIV(kv, 17)), LE(MOD(q, 17), MOD(kv, 17)));
 }
@@ -125,12 +125,12 @@ static ir_ref two_and_two_or(ir *g, ir_ref q, ir_ref kv) {
   const ir_ref first = longformer(g, q, kv);
   return OR(AND(first, not_itself(g, q, kv)), LT(q, I(1)));
 }
-/* Of one row both cases hold. */
+/* In one row both cases hold. */
 static ir_ref meeting(ir *g, ir_ref q, ir_ref kv) {
   const ir_ref before = AND(LE(q, I(9)), LT(kv, I(5)));
   return OR(before, AND(LE(I(9), q), LT(I(10), kv)));
 }
-/* Of a row the end would overflow at lengths in use; without it none asks for the rest. */
+/* The end of a row's interval would overflow at lengths in use; without it nothing needs `rest`. */
 static ir_ref coarse_document(ir *g, ir_ref q, ir_ref kv) {
   const ir_ref same = document(g, q, kv);
   return AND(same, LE(FLOORDIV(kv, 200), q));
@@ -141,8 +141,8 @@ static ir_ref two_and_two(ir *g, ir_ref q, ir_ref kv) {
   return AND(first, not_itself(g, q, kv));
 }
 
-/* Both ranges are bounded; they are the best; so are classes. What a row keeps, and a column: intervals, and
- * the period; where the rest holds. */
+/* Whether both ranges are bounded; are the best; whether classes are. The number of intervals of a row, and
+ * of a column, and the period; whether `rest` must hold. */
 enum { RANGES = 1, TIGHT = 2, EXACT = 4 };
 typedef struct line_claim {
   int count, period;
@@ -239,7 +239,7 @@ static void test_named(void **state) {
 }
 
 /* A kernel adds a remainder's bound to a position: where the sum would overflow, at lengths that the mask
- * itself takes, the row is not known. */
+ * itself allows, row intervals are unknown. */
 static void test_remainders_beyond(void **state) {
   (void)state;
   static const int factor[] = {32768, 100};
@@ -258,7 +258,7 @@ static void test_remainders_beyond(void **state) {
   }
 }
 
-/* A condition that is shared doubles the ways to it each time; none may be walked for each way. */
+/* Each shared condition doubles the number of paths to it; walks must not follow every path. */
 static void test_shared_conditions(void **state) {
   (void)state;
   for (int either = 0; either < 2; either++) {
@@ -320,7 +320,7 @@ static void test_stats(void **state) {
   }
   assert_true(c.m.stat[0].along_q != c.m.stat[1].along_q);
   assert_non_null(strstr(c.m.how, "'ids' along q"));
-  /* Not at a position itself, or not one number per position: no statistics. */
+  /* Not exactly a position, or not one number per position: no statistics. */
   const ir_ref shifted = ids_at(g, ADD(kv, I(1))), b = ir_variable(g, VAR_B, 0);
   mask_analyse_case(&c, AND(EQ(shifted, I(3)), LT(kv, ir_load(g, 1, IR_INT, &b, 1))));
   assert_int_equal(c.m.num_stats, 0);
@@ -335,7 +335,7 @@ static void test_stats(void **state) {
   mask_close(&c);
 }
 
-/* A range whose own arithmetic would overflow at useful lengths is given up, and costs no length. */
+/* A range whose own arithmetic would overflow at useful lengths is dropped, and does not limit lengths. */
 static void test_overflowing_range(void **state) {
   (void)state;
   mask_case c;

@@ -66,7 +66,7 @@ void mask_analyse_case(mask_case *c, ir_ref predicate) {
   for (int i = 0; i < 4; i++) range[i] = or_end(g, side[i], i % 2 == 1, i < 2);
   put_line(g, &c->m.rows, true, range + ROWS);
   put_line(g, &c->m.columns, false, range + COLUMNS);
-  /* Brute force evaluates what the user wrote, not what analysis made of it. */
+  /* Brute force evaluates what the user wrote, not the result of the analysis. */
   c->keep = compile(c, &predicate, 1, &c->keep_scratch);
   c->range = compile(c, range, RANGES, &c->range_scratch);
   c->rest = compile(c, c->m.rest != IR_NONE ? &c->m.rest : &predicate, 1, &c->rest_scratch);
@@ -139,7 +139,7 @@ static ir_bounds variable_bounds(void *user, ir_var v, uint32_t index, ir_type t
   return b;
 }
 
-/* What block minima and maxima would say if the blocks were the tiles. */
+/* Block minima and maxima, if blocks were tiles. */
 static ir_bounds load_bounds(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
   const place *p = user;
   (void)type;
@@ -195,7 +195,7 @@ static void run_ranges(mask_case *c, const place *p, double x[RANGES]) {
   ir_program_run(c->range, &env, 1, c->range_scratch, out);
 }
 
-/* of_kv: the range of kv for rows lo .. hi; else that of q for columns lo .. hi */
+/* of_kv: the range of kv for rows lo .. hi; otherwise that of q for columns lo .. hi */
 static void check_range(mask_case *c, const char *name, bool of_kv, int lo, int hi, bool tight) {
   const int len = of_kv ? c->kv_len : c->q_len;
   place p = {.c = c};
@@ -224,7 +224,7 @@ static bool is_inside(const mask_intervals *m, const double *x, int at) {
   return (first || second) && (m->period == 0 || (x[4] <= at % m->period && at % m->period < x[5]));
 }
 
-/* All that a row or a key is kept for, or, of pairs for which the rest of the mask holds. */
+/* Everything that a row or a key keeps; with pairs, only where the rest of the mask holds. */
 static void check_line(mask_case *c, const char *name, bool is_row, int at) {
   const mask_intervals *m = is_row ? &c->m.rows : &c->m.columns;
   place p = {.c = c, .q = at, .kv = at};

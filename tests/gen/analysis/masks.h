@@ -13,8 +13,8 @@ typedef struct mask_case {
   traced_spec t;
   mask_info m;
   ir_program *keep,
-      *range;       /* range: kv_lo, kv_hi, q_lo, q_hi, where absent 0 or the length;
-                     * of rows, then of columns: lo, hi, those of the second interval, rest_lo, rest_hi */
+      *range;       /* kv_lo, kv_hi, q_lo, q_hi, absent ones 0 or the length; then of rows and of columns: lo,
+                     * hi, those of the second interval, rest_lo, rest_hi */
   ir_program *rest; /* `keep`, where there is none */
   void *keep_scratch, *range_scratch, *rest_scratch;
   ir_bounds *bounds;
@@ -29,8 +29,8 @@ void mask_open(mask_case *c);
 void mask_close(mask_case *c);
 void mask_analyse_case(mask_case *c, ir_ref predicate); /* after the predicate was built in c->t.g */
 
-/* Brute force over c's lengths. Soundness always; with `exact` classes, with `tight` ranges have to be the
- * best possible. Fails the test with a message that starts with `name`. */
+/* Brute force over c's lengths. Always checks soundness; with `exact` that classes, with `tight` that ranges
+ * are the best possible. Fails the test with a message that starts with `name`. */
 void mask_check(mask_case *c, const char *name, int tile_m, int tile_n, bool exact, bool tight);
 
 #endif

@@ -180,7 +180,7 @@ static void test_random(void **state) {
     }
     mask_close(&c);
   }
-  /* Soundness alone would be met by never finding anything. */
+  /* Finding nothing would be sound as well. */
   assert_true(checked >= 10000);
   assert_true(bounded > NUM_PREDICATES / 4);
 }

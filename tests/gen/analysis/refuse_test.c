@@ -28,7 +28,7 @@ static void expect_refusal(fixture *f, const char *const *words) {
   assert_non_null(strchr(err.message, ';')); /* says what to do */
 }
 
-/* The function is right, and runs forward; there is no backward, and the words say why. */
+/* The function is right, and runs forward; there is no backward, and the message says why. */
 static void expect_forward_only(fixture *f, const char *const *words) {
   derived_spec d;
   luattn_error err;
@@ -74,7 +74,7 @@ static void test_wrong_next(void **state) {
   o->num_state = o->num_final = 1;
   o->state_name[0] = o->final_name[0] = "last";
   o->init[0] = ir_real(g, 0);
-  o->next[0] = OP1(REDUCE_SUM, VAR(VAR_SCORE)); /* forgets what was there */
+  o->next[0] = OP1(REDUCE_SUM, VAR(VAR_SCORE)); /* forgets the old value */
   o->final[0] = VAR(VAR_STATE);
   expect_refusal(&f, (const char *[]){"tiles change the result", "last =", NULL});
   fixture_close(&f);
@@ -94,9 +94,9 @@ static void test_epilogue(void **state) {
   }
 }
 
-/* A prob that tiles do not change is a product of an element's and a row's factor, so only stop_gradient can
- * make the derivative of log prob by the row's sum depend on the score: here it holds the normaliser of the
- * negative scores. */
+/* A prob that does not depend on tiles is a product of an element's and a row's factor, so only stop_gradient
+ * can make the derivative of log prob by the row's sum depend on the score: here it holds the normaliser of
+ * the negative scores. */
 static void test_not_separable(void **state) {
   (void)state;
   fixture f;
@@ -112,8 +112,8 @@ static void test_not_separable(void **state) {
   fixture_close(&f);
 }
 
-/* RetNet's normaliser without its sum: backward needs c where it exceeds 1, and r = max(c, 1) does not tell
- * c. */
+/* RetNet's normaliser without its sum: backward needs c where it exceeds 1, and r = max(c, 1) does not
+ * determine c. */
 static void test_lost_reduction(void **state) {
   (void)state;
   fixture f;
@@ -130,7 +130,7 @@ static void test_lost_reduction(void **state) {
   derived_spec d;
   luattn_error err;
   assert_int_equal(derive_spec(f.a, &f.t, &d, &err), LUATTN_OK);
-  /* sinh(r) in place of r: known to no rule that recovers a sum from a state. */
+  /* sinh(r) in place of r: no rule recovers a sum from such a state. */
   const ir_ref sum =
       OP2(ADD, OP1(LOG, OP2(ADD, r, OP1(SQRT, OP2(ADD, OP2(MUL, r, r), ir_real(g, 1))))), OP1(REDUCE_SUM, a));
   o->next[0] = OP2(MUL, ir_real(g, 0.5), OP2(SUB, OP1(EXP, sum), OP1(EXP, OP1(NEG, sum))));
@@ -154,7 +154,7 @@ static void test_live_maximum(void **state) {
   o->out = OP2(DIV, VAR(VAR_OUT), VAR(VAR_STATE));
   expect_forward_only(&f, (const char *[]){"no backward can be derived", "maximum does not cancel", "'top'",
                                            "; write backward", NULL});
-  /* A backward of the user's own is taken as it is. */
+  /* The user's own backward is used as it is. */
   o->backward = OP2(DIV, VAR(VAR_DP), VAR(VAR_FINAL));
   o->num_final = 1;
   o->final_name[0] = "top";
@@ -167,7 +167,7 @@ static void test_live_maximum(void **state) {
   fixture_close(&f);
 }
 
-/* A softmax whose eps stands beside what is scaled with exp(-m): the message says so. */
+/* A softmax with an eps that is not scaled by exp(-m): the message says so. */
 static void test_unscaled_term(void **state) {
   (void)state;
   static const char *const terms[] = {"; + 1e-06 is not scaled with exp(-m) as", "; + tau is not scaled with",
@@ -191,7 +191,7 @@ static void test_unscaled_term(void **state) {
   }
 }
 
-/* The other scores of a later step are not in prob: no o_scale mends that. */
+/* prob does not contain the other scores of a later step: no o_scale fixes that. */
 static void test_wrong_later_step(void **state) {
   (void)state;
   fixture f;
@@ -250,7 +250,7 @@ static void *failing_realloc(void *user, void *ptr, size_t old_size, size_t new_
 }
 
 static void test_no_memory(void **state) {
-  const bool eps = *state != NULL; /* with a derivation that fails, and the search for what to write */
+  const bool eps = *state != NULL; /* with a derivation that fails, and the search for a remedy */
   int refused = 0;
   for (long allowed = 0;; allowed++) {
     failing budget = {.left = 1000000};

@@ -38,7 +38,7 @@ void fixture_online(fixture *f, online_kind kind);
 double fixture_uniform(fixture *f, double lo, double hi);
 int fixture_int(fixture *f, int n); /* 0 .. n - 1 */
 
-/* Values of what an expression may read, all of one row. */
+/* Values of everything that an expression may read, all of one row. */
 typedef struct row_env {
   double var[VAR_COUNT];
   double state[SPEC_MAX_STATE], final[DERIVED_MAX_ROWS + 1], row[DERIVED_MAX_ROWS], red[SPEC_MAX_RED],
@@ -48,7 +48,7 @@ typedef struct row_env {
 
 double row_eval(const fixture *f, ir_ref r, const row_env *e); /* one lane */
 
-/* The row function that the derivative is of: loss = g * O + dlse * lse, O = sum of P_j v_j. */
+/* The row function that is differentiated: loss = g * O + dlse * lse, O = sum of P_j v_j. */
 typedef struct row_case {
   int n;
   double t[MAX_ROW], v[MAX_ROW];
@@ -58,7 +58,7 @@ typedef struct row_case {
 
 void row_draw(fixture *f, row_case *c, int n, double size);
 
-/* What forward leaves behind for one row. */
+/* What forward saves for one row. */
 typedef struct row_result {
   double p[MAX_ROW], state[SPEC_MAX_STATE], out, lse;
 } row_result;
@@ -67,7 +67,7 @@ typedef struct row_gradient {
   double p[MAX_ROW], dt[MAX_ROW], scalar[2], slopes[4], table[2 * MAX_ROW];
 } row_gradient;
 
-/* Runs the derived backward on one row, given what forward leaves. */
+/* Runs the derived backward on one row, given what forward saved. */
 void row_backward(const fixture *f, const derived_spec *d, const row_case *c, const row_result *r,
                   row_gradient *out);
 

@@ -105,7 +105,7 @@ static void test_text_long_and_failing(void **state) {
   assert_null(text_get(&t));
   c.fail_at = -1;
   text_add(&t, "y");
-  assert_null(text_get(&t)); /* a failure stays */
+  assert_null(text_get(&t)); /* failures are sticky */
   arena_close(a);
   assert_int_equal(c.live, 0);
 }

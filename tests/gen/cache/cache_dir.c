@@ -115,7 +115,7 @@ void set_file(const char *name, const void *bytes, size_t size) {
   fclose(f);
 }
 
-/* A sound image in another's place is somebody else's kernel. */
+/* A sound image under another key is somebody else's kernel. */
 void set_age(const char *name, time_t seconds) {
   char path[512];
   const struct timespec then[2] = {{.tv_sec = time(NULL) - seconds}, {.tv_sec = time(NULL) - seconds}};

@@ -6,25 +6,25 @@
 
 #include "gen/cache/cache.h"
 
-extern char dir[128]; /* a fresh one for each test */
+extern char dir[128]; /* a new one for each test */
 int fresh_dir(void **state);
 int remove_dir(void **state);
 
 extern const hash128 key;
 #define KEY_PATH "fe/fedcba98765432100123456789abcdef.lai"
 
-/* An image whose cubin is `size` bytes of `fill`; of `key`, unless another is given. */
+/* An image whose cubin is `size` bytes of `fill`, under `key` unless another is given. */
 luattn_image *make_image(size_t size, int fill);
 luattn_image *make_image_for(hash128 k, size_t size, int fill);
 int same_bytes(const luattn_image *a, const luattn_image *b);
 
-void store(hash128 k, const luattn_image *image); /* and no warning */
-luattn_image *find(hash128 k);                    /* NULL: not there */
+void store(hash128 k, const luattn_image *image); /* without a warning */
+luattn_image *find(hash128 k);                    /* NULL: not found */
 
 /* Files of the directory, by their names in it. */
 void path_of(const char *name, char path[512]);
 int exists(const char *name);
-int count_temporaries(void); /* beside `key` */
+int count_temporaries(void); /* next to `key` */
 void set_file(const char *name, const void *bytes, size_t size);
 void set_age(const char *name, time_t seconds);
 

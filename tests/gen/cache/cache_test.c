@@ -1,4 +1,4 @@
-/* cache_test.c: what is stored is found; what is damaged is not; processes do not disturb each other. */
+/* cache_test.c: stored images are found, damaged ones are not, and processes do not disturb each other. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,7 +80,7 @@ static void misnamed_entry(void **state) {
   luattn_image_free(other);
 }
 
-/* Damage of every kind is a miss, and the entry goes; a later store heals it. */
+/* Any damage is a miss, and removes the entry; a later store repairs it. */
 static void damaged_entries(void **state) {
   (void)state;
   luattn_image *a = make_image(300, 'a');
@@ -139,9 +139,8 @@ static void strange_files(void **state) {
   luattn_image_free(b);
 }
 
-/* An empty one is repaired like a damaged file; what is in another may be somebody's, so it stays and is
- * told.
- */
+/* An empty directory is replaced like a damaged file; one with files may be somebody's, so it stays and is
+ * reported. */
 static void directory_in_place(void **state) {
   (void)state;
   luattn_image *a = make_image(300, 'a');
@@ -183,8 +182,8 @@ static void directory_in_place(void **state) {
 static void full_disk(void **state) {
   (void)state;
   luattn_image *big = make_image(200000, 'a');
-  /* A child, for the limit stays: a file may grow to 64 KB, and the write beyond it fails like one on a full
-   * disk. */
+  /* In a child process, because the limit stays: a file may grow to 64 KB, and writing beyond fails as on a
+   * full disk. */
   const pid_t child = fork();
   if (child == 0) {
     char warning[512];
@@ -231,7 +230,7 @@ static void unusable_directories(void **state) {
   luattn_image_free(a);
 }
 
-/* Root may read everything, so this is seen by other users alone. */
+/* Root may read everything, so this shows only for other users. */
 static void unreadable_entry(void **state) {
   (void)state;
   if (geteuid() == 0) {
@@ -253,8 +252,8 @@ static void unreadable_entry(void **state) {
   luattn_image_free(a);
 }
 
-/* A child stores without end; it is killed at a random moment. Whatever is left, the cache gives a whole
- * image or none. */
+/* A child stores endlessly and is killed at a random moment. Whatever is left, the cache gives a whole image
+ * or none. */
 static void killed_in_the_middle(void **state) {
   (void)state;
   luattn_image *image[2] = {make_image(400000, 'a'), make_image(300000, 'b')};
@@ -327,7 +326,7 @@ static void processes_at_once(void **state) {
   luattn_image_free(b);
 }
 
-/* A cold cache and 16 processes that want the same 8 images. Whoever does not find one stores it. */
+/* A cold cache and 16 processes that want the same 8 images. Each stores the ones that it does not find. */
 static void sixteen_processes_on_a_cold_cache(void **state) {
   (void)state;
   enum { PROCESSES = 16, IMAGES = 8 };
@@ -395,7 +394,7 @@ static void info_prune_clear(void **state) {
   assert_int_equal(cache_info(dir, &stats, &err), LUATTN_OK);
   assert_int_equal(stats.damaged, 1);
   assert_true(exists(name[1]));
-  luattn_image_free(find((hash128){0, 1})); /* the oldest is used, so it is now the youngest */
+  luattn_image_free(find((hash128){0, 1})); /* using the oldest makes it the youngest */
   assert_int_equal(cache_prune(dir, 2 * size, &removed, &err), LUATTN_OK);
   assert_int_equal(removed, 2);
   assert_true(exists(name[0]) && !exists(name[1]) && !exists(name[2]) && exists(name[3]));
@@ -408,7 +407,7 @@ static void info_prune_clear(void **state) {
   luattn_image_free(a);
 }
 
-/* Records of tuning are texts; prune, which is after space, leaves them. */
+/* Tuning records are texts; prune, which frees space, keeps them. */
 static void records(void **state) {
   (void)state;
   char text[8], path[512], want[512], target[512];
@@ -424,7 +423,7 @@ static void records(void **state) {
   assert_int_equal(count_temporaries(), 0);
   assert_true(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
   assert_string_equal(path, want);
-  assert_string_equal(text, "second "); /* what fits */
+  assert_string_equal(text, "second "); /* cut to fit */
   assert_int_equal(cache_info(dir, &stats, &err), LUATTN_OK);
   assert_int_equal(stats.records, 1);
   assert_int_equal(stats.entries + stats.damaged, 0);
@@ -461,7 +460,7 @@ static void trimming(void **state) {
   }
   for (uint64_t i = 0; i < 20; ++i) {
     luattn_image *found = find((hash128){0, i + 1});
-    if (found != NULL) assert_true(i >= 9); /* the young ones stay */
+    if (found != NULL) assert_true(i >= 9); /* the recent ones stay */
     count += found != NULL;
     luattn_image_free(found);
   }

@@ -1,4 +1,4 @@
-/* trust_test.c: whose cache it is, who else may use it, and how large it may become. */
+/* trust_test.c: who owns the cache, who else may use it, and how large it may become. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,11 +36,11 @@ static void others_may_write(void **state) {
     cache_keep_source(dir, key, "text", path, sizeof path);
     assert_string_equal(path, "");
   }
-  assert_int_equal(chmod(dir, 0755), 0); /* others may look */
+  assert_int_equal(chmod(dir, 0755), 0); /* others may read */
   assert_int_equal(cache_find(dir, key, &found, NULL), LUATTN_OK);
   assert_non_null(found);
   luattn_image_free(found);
-  if (geteuid() == 0) { /* someone else's, as root can arrange */
+  if (geteuid() == 0) { /* someone else's, which root can set up */
     assert_int_equal(chown(dir, 12345, 12345), 0);
     assert_string_equal(cache_distrust(dir), "it belongs to another user");
     assert_int_equal(chown(dir, 0, 0), 0);
@@ -64,7 +64,7 @@ static void links_are_not_followed(void **state) {
   assert_int_equal(unlink(link), 0);
   assert_int_equal(symlink(target, link), 0);
   assert_int_equal(cache_find(dir, key, &found, NULL), LUATTN_OK);
-  assert_null(found); /* and the link is gone, not what it led to */
+  assert_null(found); /* the link is removed, not its target */
   store(key, a);
   FILE *f = fopen(target, "r");
   char text[16] = "";
@@ -74,7 +74,7 @@ static void links_are_not_followed(void **state) {
   luattn_image_free(a);
 }
 
-/* Another version's image is neither used nor removed, nor damage. */
+/* Another version's image is neither used nor removed, nor counted as damage. */
 static void versions_side_by_side(void **state) {
   (void)state;
   luattn_image *a = make_image(10, 'a'), *found = NULL;

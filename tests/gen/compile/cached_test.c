@@ -90,7 +90,7 @@ static void test_cold_then_warm(void **state) {
   print_message("cold %.0f ms; warm: plan and source %.2f ms, cache %.2f ms\n", cold.nvrtc_ms, warm.plan_ms,
                 warm.cache_ms);
 
-  /* The default of a scalar is not in the CUDA text, but it is in the image: another default is another
+  /* The default of a scalar is not in the CUDA text, but it is in the image, so another default makes another
    * image. */
   luattn_spec *other, *mine = f->spec;
   luattn_error err;
@@ -109,7 +109,7 @@ static void test_cold_then_warm(void **state) {
   luattn_image_free(c);
 }
 
-/* What differs in target differs in key. */
+/* Differences of the target change the key. */
 static void test_targets_are_told_apart(void **state) {
   fixture *f = *state;
   luattn_compile_report r;
@@ -121,7 +121,7 @@ static void test_targets_are_told_apart(void **state) {
   assert_false(r.cache_hit);
   f->target = before;
   f->target.tile_m = f->target.tile_n =
-      64; /* the very tiles that the plan chooses, but forced: no smaller ones are tried */
+      64; /* the tiles that the plan chooses, but forced: no smaller ones are tried */
   luattn_image_free(compile(f, &r));
   assert_false(r.cache_hit);
   assert_non_null(strstr(r.plan, "asked for"));
@@ -141,7 +141,7 @@ static void test_without_nvrtc(void **state) {
   assert_null(image);
 }
 
-/* A folder of templates of which one is broken: the error names it, and the generated source is kept. */
+/* A template folder with a broken file: the error names it, and the generated source is kept. */
 static void test_broken_template(void **state) {
   fixture *f = *state;
   char path[1024];
@@ -171,8 +171,8 @@ static void test_broken_template(void **state) {
   fclose(in);
 }
 
-/* Sums of rows in Hopper's backward: where ptxas had to serialise products beside them, sm80's kernel took
- * over, which is slower than the same spec's without the gradient by more than the sums cost. */
+/* Sums over rows in the sm90 backward: where ptxas had to serialise products next to them, the fallback to
+ * sm80's kernel cost more than the sums. */
 static void test_sums_of_rows_have_hoppers_kernel(void **state) {
   fixture *f = *state;
   luattn_spec *mine = f->spec;
@@ -207,7 +207,7 @@ static void test_struct_size(void **state) {
   snprintf(want, sizeof want, "struct_size is %zu, and byte %zu is set", sizeof longer,
            sizeof longer.known + 9);
   assert_non_null(strstr(err.message, want));
-  f->target.struct_size = offsetof(luattn_target, cache_dir) + 5; /* a part of a pointer */
+  f->target.struct_size = offsetof(luattn_target, cache_dir) + 5; /* half a pointer */
   assert_int_equal(luattn_compile(f->spec, &f->target, &image, NULL, &err), LUATTN_INVALID);
   f->target.struct_size = sizeof f->target;
   char *text = NULL;

@@ -1,5 +1,5 @@
-/* choice_test.c: which of several NVRTCs compiles: files that are of no use are passed over and named, and so
- * are those whose code the driver cannot load. One that is named is binding. */
+/* choice_test.c: which of several NVRTCs compiles: files that do not work are passed over and named, and so
+ * are those whose code the driver cannot load. An explicit one is the only candidate. */
 #include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,11 +7,11 @@
 
 #include "compiled.h"
 
-/* Two folders, which are searched first, in this order. */
+/* Two folders, searched first, in this order. */
 typedef struct places {
   folder first, second;
   luattn_spec *spec;
-  char *nvrtc, *library_path; /* of the environment, from before */
+  char *nvrtc, *library_path; /* the environment before the test */
 } places;
 
 static char *keep(const char *name) {
@@ -43,13 +43,13 @@ static void places_close(places *p) {
   folder_remove(&p->second);
 }
 
-/* The first `most` bytes of `from`, with `change` made to them. */
+/* The first `most` bytes of `from`, with `change` applied. */
 static void put(const folder *f, const char *name, const char *from, size_t most,
                 void (*change)(Elf64_Ehdr *)) {
   char path[160];
   static char bytes[1 << 20];
   snprintf(path, sizeof path, "%s/%s", f->path, name);
-  remove(path); /* what is loaded stays whole */
+  remove(path); /* keeps loaded files intact */
   FILE *in = fopen(from, "rb"), *out = fopen(path, "wb");
   assert_true(in != NULL && out != NULL);
   size_t size = fread(bytes, 1, sizeof bytes, in);
@@ -76,7 +76,7 @@ static luattn_target target_of(int driver_version, bool ptx) {
   return t;
 }
 
-/* What was passed over, and what was used, are in the plan. */
+/* The plan lists what was passed over, and what was used. */
 static void compiles(const places *p, const luattn_target *t, const char *passed_over, const folder *used,
                      const char *name) {
   luattn_compile_report report;
@@ -121,7 +121,7 @@ static void broken_files(void **state) {
   }
 }
 
-/* The key in the cache is of the one that compiles, whatever lies before it. */
+/* The cache key is that of the NVRTC that compiles, whatever precedes it. */
 static void cache_of_the_one_used(void **state) {
   (void)state;
   places p;
@@ -133,11 +133,11 @@ static void cache_of_the_one_used(void **state) {
   put(&p.second, "libnvrtc.so.12", NVRTC_12, SIZE_MAX, NULL);
   luattn_image_free(compile(p.spec, &t, &report));
   assert_int_equal(report.cache_hit, 0);
-  put(&p.first, "libnvrtc.so.13", NO_NVRTC, SIZE_MAX, NULL); /* which shows when it is loaded */
+  put(&p.first, "libnvrtc.so.13", NO_NVRTC, SIZE_MAX, NULL); /* which is found out when it is loaded */
   luattn_image_free(compile(p.spec, &t, &report));
   assert_int_equal(report.cache_hit, 1);
   assert_non_null(strstr(report.plan, "has no function nvrtcVersion"));
-  put(&p.first, "libnvrtc.so.12", FAKE_NVRTC, SIZE_MAX, NULL); /* the loader knows a file by its name */
+  put(&p.first, "libnvrtc.so.12", FAKE_NVRTC, SIZE_MAX, NULL); /* the loader identifies files by name */
   luattn_image_free(compile(p.spec, &t, &report));
   assert_int_equal(report.cache_hit, 0);
   assert_int_equal(folder_count(&cache, "*"), 2);
@@ -159,9 +159,8 @@ static void drivers(void **state) {
            "nvrtc: '%s/libnvrtc.so.13': is NVRTC 13, whose code needs a driver of CUDA 13, and this one is "
            "of CUDA 12.2",
            p.first.path);
-  compiles(&p, &old, why, &p.first,
-           "libnvrtc.so.12"); /* it is newer than 12.2, and of the same major version */
-  /* A name that does not say: it is asked when it is loaded. */
+  compiles(&p, &old, why, &p.first, "libnvrtc.so.12"); /* newer than 12.2, and of the same major version */
+  /* A name without a version: it is queried after loading. */
   put(&p.first, "libnvrtc.so", FAKE_NVRTC, SIZE_MAX, NULL);
   char path[160];
   snprintf(path, sizeof path, "%s/libnvrtc.so.13", p.first.path);
@@ -178,7 +177,7 @@ static void drivers(void **state) {
   places_close(&p);
 }
 
-/* What a driver compiles itself must not be newer than the driver. */
+/* PTX, which the driver compiles itself, must not be newer than the driver. */
 static void ptx(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
@@ -196,7 +195,7 @@ static void ptx(void **state) {
   luattn_spec_free(spec);
 }
 
-/* It alone is tried, however good the others are. */
+/* Only it is tried, however good the others are. */
 static void named(void **state) {
   (void)state;
   places p;
@@ -235,8 +234,7 @@ static void named(void **state) {
   places_close(&p);
 }
 
-/* The message lists what was tried and why each failed; it ends where some NVRTC of this machine serves after
- * all. */
+/* The message lists what was tried and why each failed; it ends early if some NVRTC of this machine works. */
 static void all_of_no_use(void **state) {
   (void)state;
   places p;

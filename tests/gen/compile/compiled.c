@@ -38,7 +38,8 @@ luattn_image *compile(const luattn_spec *spec, const luattn_target *target, luat
   luattn_image *image = NULL;
   luattn_error err;
   if (luattn_compile(spec, target, &image, report, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  assert_int_equal(err.status, LUATTN_OK); /* with nothing of what failed on the way, but a warning of the cache */
+  assert_int_equal(err.status, LUATTN_OK); /* without errors of earlier attempts; a warning of the cache may
+                                            * remain */
   if (strncmp(err.message, "cache: ", 7) != 0) assert_string_equal(err.message, "");
   return image;
 }

@@ -1,6 +1,6 @@
-/* hit_test.c: an image that the cache has is taken without planning, lowering or printing anything (the
- * linker sends the library's calls here), and its report says what was said when it was made. An image of
- * another spec, target or build is not taken. */
+/* hit_test.c: a cached image is used without planning, lowering or printing anything (the linker redirects
+ * the library's calls here), and its report is the one of its compilation. An image of another spec, target
+ * or build is not used. */
 #include <stdio.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ static void same_report(const luattn_compile_report *a, const luattn_compile_rep
   assert_int_equal(a->every_length, b->every_length);
 }
 
-/* Compiled once and taken twice. */
+/* Compiled once and read twice. */
 static void hits(const luattn_spec *spec, const luattn_target *target) {
   luattn_compile_report first, again;
   planned = lowered_specs = printed = 0;
@@ -74,7 +74,7 @@ static void test_hits(void **state) {
   luattn_spec_free(spec);
 }
 
-/* What ptxas said, and that other tiles were taken, is known of a hit as it was when it was made. */
+/* A hit reports ptxas's remarks, and the change of tiles, as of its compilation. */
 static void test_hits_of_later_tiles(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
@@ -91,7 +91,7 @@ static void test_hits_of_later_tiles(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Tiles that are remembered are in the key, and what is said of them is in the record. */
+/* Remembered tiles are part of the key, and their notes are in the record. */
 static void test_hits_of_tuned_tiles(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
@@ -115,7 +115,7 @@ static void test_hits_of_tuned_tiles(void **state) {
            "tuned: 1.25 times as fast as %d x %d, %d stages, at long lengths on Fake 0: ", own.tiles.tile_m,
            own.tiles.tile_n, own.tiles.stages);
   assert_non_null(strstr(tuned.plan, line));
-  t.device = NULL; /* the plan's own is still there */
+  t.device = NULL; /* the plan's own image is still there */
   luattn_image_free(compile(spec, &t, &tuned));
   assert_int_equal(tuned.cache_hit, 1);
   same_report(&own, &tuned);
@@ -123,7 +123,7 @@ static void test_hits_of_tuned_tiles(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Lengths for which there are no other tiles share an image; others do not. */
+/* Lengths with the same tiles share an image; others do not. */
 static void test_lengths(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
@@ -145,7 +145,7 @@ static void test_lengths(void **state) {
   luattn_spec_free(spec);
 }
 
-/* A spec that stands elsewhere is the same one; what is said of it names where it stands now. */
+/* A spec in another folder is the same one; messages name its current file. */
 static void test_said_of_this_run(void **state) {
   (void)state;
   char source[2048];

@@ -1,5 +1,5 @@
-/* host_test.c: the whole pipeline in every host: what it writes, computes, keys and says is the same, and the
- * host is left as it was. */
+/* host_test.c: the whole pipeline in every host: its output, results, keys and messages are the same, and the
+ * host's state is unchanged. */
 #include "compiled.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@
 #include "luattn/pack.h"
 #include "tests/support/hosts.h"
 
-/* Numbers that Lua reads, computes and writes, names that depend on the classes of letters, and subnormal
- * ones. */
+/* Numbers that Lua reads, computes and writes, names that depend on character classes, and subnormal
+ * numbers. */
 static const char FRACTIONS[] =
     "local slope = math.exp(-0.5) / 3\n"
     "return attention {\n"
@@ -26,7 +26,7 @@ static const char FRACTIONS[] =
     "  end,\n"
     "  block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx and ids[kv_idx] * 0.5 < 20.5 end,\n"
     "}\n";
-/* Nested as deep as a spec may be: walks over it recurse as deep. */
+/* Nested as deeply as a spec may be: recursion over it is as deep. */
 static const char DEEP[] =
     "return attention {\n"
     "  scalars = { a = 0.5 },\n"
@@ -55,7 +55,7 @@ typedef struct record {
   luattn_error err;
   char text[16384];
   size_t size;
-  char moved[256]; /* calls that did not leave the host as it was */
+  char moved[256]; /* calls that changed the host's state */
   float data[NUM_TENSORS][ELEMENTS], lse[BATCH * HEADS * LEN], bias[HEADS], bias_grad[HEADS], scalar_grads[2];
   int ids[LEN];
 } record;
@@ -139,7 +139,7 @@ static void compile_in(record *r, const luattn_spec *spec, luattn_target *t) {
   luattn_image_free(image);
 }
 
-/* Remembers tiles, reads them again, and asks the questions of tuning. */
+/* Stores tiles, reads them, and asks the questions of tuning. */
 static void tune_in(record *r, const luattn_spec *spec, luattn_target t) {
   luattn_tiles tiles[64];
   luattn_memory_estimate estimate;
@@ -357,7 +357,7 @@ static void test_deep(void **state) {
   in_hosts(deep_pipeline, HOST_COMMA);
 }
 
-static void test_real_compiler(void **state) { /* without one, what it says of that */
+static void test_real_compiler(void **state) { /* without one, its error */
   (void)state;
   in_hosts(real_compiler, HOST_SMALL);
 }

@@ -1,4 +1,4 @@
-/* The key of a kernel in the cache: whatever can change the cubin changes it, and nothing else does. */
+/* The cache key of a kernel: whatever can change the cubin changes it, and nothing else does. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,13 +52,13 @@ static void test_targets(void **state) {
       if (same(key[i], key[j])) fail_msg("targets %d and %d have one key", i, j);
     }
   }
-  /* What is no part of the source: where the cache is, a default spelt out. */
+  /* Not part of the key: where the cache is, a default spelt out. */
   luattn_target same_again = target_new();
   folder dir = folder_new();
   same_again.cache_dir = dir.path, same_again.wants = LUATTN_WANT_ALL,
   same_again.head_dim_v = same_again.head_dim;
   assert_true(same(key_of(spec, &same_again), key[0]));
-  t[1].deterministic = 1; /* forward is anyway */
+  t[1].deterministic = 1; /* forward always is */
   assert_true(same(key_of(spec, &t[1]), key[1]));
   folder_remove(&dir);
   assert_int_equal(setenv("LUATTN_LINEINFO", "1", 1), 0);
@@ -102,7 +102,7 @@ static void test_specs(void **state) {
       if (same(key[i], key[j])) fail_msg("changes %d and %d give one key", i, j);
     }
   }
-  /* The same kernel, written otherwise in the same lines. */
+  /* The same kernel, written differently in the same lines. */
   assert_true(same(key_of_text(with("local W = 48", "local W = 40 + 8 -- keys", source)), key[0]));
 }
 
@@ -194,8 +194,8 @@ static void append(const folder *dir, const char *name, const char *what) {
   fclose(f);
 }
 
-/* A copy gives the key of the embedded ones; a byte more in any file gives another, because which of them are
- * compiled is not known yet; a missing file is named. */
+/* A copy gives the key of the embedded ones; one more byte in any file gives another, because it is not yet
+ * known which of them are compiled; a missing file is named. */
 static void test_templates(void **state) {
   (void)state;
   static const char *const edited[] = {"arch/types.cuh", "simt/tile_products.cuh", "entry/bwd_simt.cu",
@@ -218,7 +218,7 @@ static void test_templates(void **state) {
     if (same(key, before)) fail_msg("%s: a change does not count", edited[i]);
     before = key;
   }
-  snprintf(command, sizeof command, "mkdir -p '%s/abi'", dir.path); /* the library's own stay */
+  snprintf(command, sizeof command, "mkdir -p '%s/abi'", dir.path); /* abi/ comes from the library */
   assert_int_equal(system(command), 0);
   append(&dir, "abi/params.h", "not read");
   assert_true(same(key_of(spec, &target), before));
@@ -238,7 +238,8 @@ static void test_templates(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets), cmocka_unit_test(test_packed), cmocka_unit_test(test_specs),
-                                     cmocka_unit_test(test_every_part), cmocka_unit_test(test_templates)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets), cmocka_unit_test(test_packed),
+                                     cmocka_unit_test(test_specs), cmocka_unit_test(test_every_part),
+                                     cmocka_unit_test(test_templates)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

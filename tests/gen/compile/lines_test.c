@@ -1,11 +1,10 @@
-/* Lines that a backward kernel reads ahead: when a compilation gives them up, and that what is said of an
- * image knows it. */
+/* Staged bias rows of a backward kernel: when a compilation drops them, and that reports of an image say
+ * so. */
 #include <string.h>
 
 #include "compiled.h"
 
-/* What is said of an image from the cache, and the source that is shown for it, are those it was made from.
- */
+/* The report of a cached image, and its source, are those of its compilation. */
 static void expect_lines(const luattn_spec *spec, const luattn_target *target, bool has) {
   luattn_compile_report report;
   luattn_error err;
@@ -24,7 +23,7 @@ static void expect_lines(const luattn_spec *spec, const luattn_target *target, b
   }
 }
 
-/* Lines that are read ahead give way before the tiles do. */
+/* Staged bias rows are dropped before tiles change. */
 static void test_lines(void **state) {
   (void)state;
   luattn_spec *spec = load(
@@ -42,9 +41,9 @@ static void test_lines(void **state) {
   } cases[] = {
       {"exhaust has_bias_row = true", false},
       {"spill 420 100 has_bias_row = true", false}, /* too many */
-      {"spill 300 100 has_bias_row = true", false}, /* not too many, but more than lines are worth */
+      {"spill 300 100 has_bias_row = true", false}, /* not too many, but more than staging is worth */
       {"spill 300 280 has_bias_row = true", false},
-      {"spill 300 600 has_bias_row = true", true}, /* which without them would be too many */
+      {"spill 300 600 has_bias_row = true", true}, /* which would be too many without them */
       {"spill 300 -1 has_bias_row = true", true},  /* which does not compile without them */
       {"spill 230 0 has_bias_row = true", true},
   };

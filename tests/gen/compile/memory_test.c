@@ -1,14 +1,14 @@
 /* Every allocation on the way from a spec's text to an image fails once, and so do those of the CPU path: the
- * allocator's and malloc's own (the linker sends the library's calls of malloc, calloc and realloc here).
- * Each time the answer is LUATTN_NO_MEMORY, and nothing is left behind. */
+ * allocator's and malloc's own (the linker redirects the library's calls of malloc, calloc and realloc here).
+ * Each time the result is LUATTN_NO_MEMORY, and nothing is leaked. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "compiled.h"
 #include "gen/base/arena.h"
 #include "gen/cache/cache.h"
-#include "compiled.h"
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -35,7 +35,7 @@ void *__wrap_malloc(size_t size) { return refused() ? NULL : __real_malloc(size)
 void *__wrap_calloc(size_t count, size_t size) { return refused() ? NULL : __real_calloc(count, size); }
 void *__wrap_realloc(void *ptr, size_t size) { return refused() ? NULL : __real_realloc(ptr, size); }
 
-/* An arena asks its allocator for large chunks, so what it hands out is refused one by one here. */
+/* An arena asks its allocator for large chunks, so allocations from it are refused one by one here. */
 void *__real_arena_new(arena *a, size_t size);
 void *__real_arena_array(arena *a, size_t count, size_t size);
 char *__real_arena_copy(arena *a, const char *s, size_t n);
@@ -45,7 +45,7 @@ char *__wrap_arena_copy(arena *a, const char *s, size_t n);
 
 char *__wrap_arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-static void *refuse(arena *a) { return __real_arena_new(a, SIZE_MAX); } /* as if it were too large */
+static void *refuse(arena *a) { return __real_arena_new(a, SIZE_MAX); } /* fails as if it were too large */
 
 void *__wrap_arena_new(arena *a, size_t size) { return refused() ? refuse(a) : __real_arena_new(a, size); }
 void *__wrap_arena_array(arena *a, size_t count, size_t size) {
@@ -84,7 +84,7 @@ static void *counted(void *user, void *ptr, size_t old_size, size_t new_size) {
 
 static const luattn_allocator allocator = {counted, NULL};
 
-/* Runs `work` with the allocation number `fail_at` refused (-1: none). */
+/* Runs `work` with allocation number `fail_at` refused (-1: none). */
 typedef luattn_status (*work_function)(void *data, luattn_error *err);
 
 static luattn_status run(work_function work, void *data, long fail_at, luattn_error *err) {
@@ -96,10 +96,10 @@ static luattn_status run(work_function work, void *data, long fail_at, luattn_er
 }
 
 /* Fails each allocation in turn. `may_recover`: a failure may be survived, as by Lua, which collects garbage
- * and tries again. */
+ * and retries. */
 static void fail_each(const char *what, work_function work, void *data, bool may_recover) {
   luattn_error err;
-  for (int i = 0; i < 2; i++) { /* the first may leave something in a cache */
+  for (int i = 0; i < 2; i++) { /* the first run may fill a cache */
     if (run(work, data, -1, &err) != LUATTN_OK) fail_msg("%s: %s", what, err.message);
   }
   const long total = budget.count;
@@ -121,7 +121,7 @@ static void fail_each(const char *what, work_function work, void *data, bool may
   assert_true(failed > 0 && (may_recover || failed == total));
 }
 
-/* Modified tensors, an online function of its own with a saved row number, no closed form of the mask. */
+/* Modified tensors, a custom online function with a saved row number, a mask without closed form. */
 static const char OTHER[] =
     "return attention {\n"
     "  name = 'other',\n"
@@ -133,7 +133,7 @@ static const char OTHER[] =
     "  online_func = online_retention,\n"
     "}\n";
 
-/* ---- what is run ---- */
+/* ---- workloads ---- */
 
 static luattn_status load_spec(void *data, luattn_error *err) {
   const char *source = data;
@@ -157,7 +157,7 @@ typedef struct compile_work {
   luattn_spec *spec;
   luattn_target target;
   const char *stage; /* NULL: compile */
-  bool forget;       /* what the disk cache has */
+  bool forget;       /* drops the disk cache */
 } compile_work;
 
 static luattn_status compile_spec(void *data, luattn_error *err) {
@@ -209,8 +209,8 @@ static void test_compile_with_cache(void **state) {
   }
 }
 
-/* Other tiles are tried while a plan spills. What runs out of memory there is no reason to keep those that
- * spill. */
+/* Other tiles are tried while a plan spills. If those run out of memory, the spilling ones must not be
+ * kept. */
 static void test_compile_that_spills(void **state) {
   (void)state;
   compile_work w = {.target = target_new()};

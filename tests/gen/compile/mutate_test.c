@@ -1,4 +1,5 @@
-/* Spec texts with random damage, 2000 of them: each is an error with a place or a kernel, never a crash. */
+/* Spec texts with random damage, 2000 of them: each gives an error with a location, or a kernel, never a
+ * crash. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@ static size_t word_at(const source *s, size_t at, size_t *length) {
   return at;
 }
 
-/* Cuts `gone` bytes at `at` and puts `n` others there. */
+/* Cuts `gone` bytes at `at` and inserts `n` others. */
 static void splice(source *s, size_t at, size_t gone, const char *put, size_t n) {
   char copy[64];
   if (n > sizeof copy || gone > s->size - at || s->size - gone + n > MOST_BYTES) return;

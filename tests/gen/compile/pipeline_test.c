@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "gen/cache/cache.h"
 #include "compiled.h"
+#include "gen/cache/cache.h"
 
 /* ---- what NVRTC does ---- */
 
@@ -29,9 +29,10 @@ static void expect_failure(const luattn_target *target, const char *mode, const 
 static void test_nvrtc_fails(void **state) {
   (void)state;
   const luattn_target target = target_new();
-  expect_failure(&target, "fail",
-                 "nvrtc: entry/bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: spec.cuh(12): error: identifier "
-                 "\"slopes\" is undefined");
+  expect_failure(
+      &target, "fail",
+      "nvrtc: entry/bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: spec.cuh(12): error: identifier "
+      "\"slopes\" is undefined");
   expect_failure(&target, "silent", "nvrtc: entry/bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: no log");
   expect_failure(&target, "refuse", "nvrtc: entry/bwd_simt.cu: NVRTC_ERROR_OUT_OF_MEMORY");
   expect_failure(&target, "empty", "nvrtc: cubin: NVRTC gave none; the architecture must be sm_XX");
@@ -40,8 +41,8 @@ static void test_nvrtc_fails(void **state) {
                  "': is version 11.8, too old for C++20; use NVRTC 12 or newer (LUATTN_NVRTC names it)");
 }
 
-/* What NVRTC refused is left for people, and goes with the cache. A compilation that then works is not held
- * up by it. */
+/* A source that NVRTC refused is kept for people, and removed with the cache. It does not disturb a later
+ * compilation that works. */
 static void test_refused_source_is_kept(void **state) {
   (void)state;
   folder dir = folder_new();
@@ -72,7 +73,7 @@ static void test_refused_source_is_kept(void **state) {
   folder_remove(&dir);
 }
 
-/* A plan that spills gives way to others; if all do, the one that spills least is kept and says so. Forced
+/* A plan that spills yields to others; if all spill, the one that spills least is kept and says so. Forced
  * tiles stay. */
 static void test_spills(void **state) {
   (void)state;
@@ -96,7 +97,8 @@ static void test_spills(void **state) {
   luattn_image_free(compile(spec, &target, &report));
   luattn_image_free(compile(spec, &target, &report));
   assert_true(report.cache_hit);
-  assert_non_null(strstr(report.plan, "luattn_fwd spills 904 bytes: the tiles were asked for")); /* as it was */
+  assert_non_null(
+      strstr(report.plan, "luattn_fwd spills 904 bytes: the tiles were asked for")); /* unchanged */
   folder_remove(&dir);
   fake_mode(NULL);
   luattn_spec_free(spec);
@@ -138,7 +140,7 @@ static void test_two_compilations(void **state) {
   assert_int_equal(compilations(&target, "spill 1900 1900 x"), 2);
 }
 
-/* So does a plan for which ptxas finds no registers; if it finds some for none, that is said. */
+/* The same for a plan for which ptxas runs out of registers; if it does for all, the error says so. */
 static void test_exhausted(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
@@ -155,10 +157,10 @@ static void test_exhausted(void **state) {
   assert_int_equal(image_get_manifest(image)->family, LUATTN_SM90);
   assert_non_null(strstr(report.plan, "a later choice: those before have too few registers"));
   luattn_image_free(image);
-  fake_mode("exhaust stages = 3;"); /* all of the family that this head dim has first */
+  fake_mode("exhaust stages = 3;"); /* all choices of the first family for this head dim */
   luattn_image_free(compile(spec, &target, &report));
   assert_true(report.tiles.stages != 3);
-  fake_mode("memory"); /* has nothing to do with registers */
+  fake_mode("memory"); /* unrelated to registers */
   assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_COMPILE);
   assert_non_null(strstr(err.message, "NVRTC_ERROR_OUT_OF_MEMORY: ptxas info"));
   fake_mode("exhaust struct Config");
@@ -197,7 +199,7 @@ static void test_crowded(void **state) {
       {"return attention { inputs = { x = { axes = {'h', 'q', 'kv'} } }, "
        "score_mod = function(score, b, h, q, kv) return score + x[{h, q, kv}] end }",
        LUATTN_BACKWARD, 64, 64, 128},
-      {"return attention { inputs = { x = { axes = {'h', 'q', 'kv'} } }, " /* lines without a pitch */
+      {"return attention { inputs = { x = { axes = {'h', 'q', 'kv'} } }, " /* rows without a pitch */
        "score_mod = function(score, b, h, q, kv) return score + x[{h, q + 1, kv}] end }",
        LUATTN_BACKWARD, 64, 128, 128},
   };
@@ -234,7 +236,7 @@ static void test_parts(void **state) {
     if (info->second_code > 0) {
       assert_true(info->second_code < size);
       assert_memory_equal(code + info->second_code, ptx ? "// fake ptx" : "fake cubin", 10);
-      if (!ptx) assert_memory_not_equal(code, code + info->second_code, 64); /* of other options */
+      if (!ptx) assert_memory_not_equal(code, code + info->second_code, 64); /* compiled with other options */
     }
     luattn_image_free(image);
   }
@@ -242,7 +244,7 @@ static void test_parts(void **state) {
   luattn_spec_free(spec);
 }
 
-/* The others start behind the main kernel's front end, or beside it where NVRTC does not say where it is. */
+/* The others start after the main kernel's front end, or at once if NVRTC does not report its progress. */
 static void test_order_of_parts(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
@@ -257,7 +259,7 @@ static void test_order_of_parts(void **state) {
   luattn_spec_free(spec);
 }
 
-/* What goes wrong with the others alone is said as if it had gone wrong with all. */
+/* An error in only the other kernels is reported as if it were in all. */
 static void test_second_part(void **state) {
   (void)state;
   static const struct {
@@ -295,7 +297,7 @@ static void test_second_part(void **state) {
   luattn_spec_free(spec);
 }
 
-/* What the runtime is told of an input to whose gradient each score adds at one place. */
+/* The runtime learns of an input to whose gradient each score adds at one place. */
 static void test_pairs(void **state) {
   (void)state;
   static const struct {
@@ -327,7 +329,7 @@ static void test_pairs(void **state) {
     }
 }
 
-/* The runtime is told of a mask where the kernel has one: not where it simplifies to true. */
+/* The runtime learns of a mask if the kernel has one: not if it simplifies to true. */
 static void test_mask(void **state) {
   (void)state;
   static const struct {
@@ -352,7 +354,7 @@ static void test_mask(void **state) {
   }
 }
 
-/* ---- the cache under fire ---- */
+/* ---- concurrent use of the cache ---- */
 
 static bool same_image(const luattn_image *a, const luattn_image *b) {
   size_t size_a, size_b;
@@ -376,7 +378,7 @@ static void test_report(void **state) {
   folder_remove(&dir);
 }
 
-/* Children that were forked before anything was compiled, let loose at once. */
+/* Children, forked before anything was compiled, that start at once. */
 static void test_processes(void **state) {
   (void)state;
   enum { PROCESSES = 8, ROUNDS = 5 };
@@ -508,13 +510,13 @@ static void test_threads(void **state) {
   folder_remove(&dir);
 }
 
-/* The runtime sizes block statistics as kernels look them up: a block for each tile of the walk. */
+/* The runtime's blocks of statistics match the kernels' lookups: a block for each tile of the walk. */
 static void test_stat_blocks(void **state) {
   (void)state;
   static const struct {
     luattn_pass pass;
     int head_dim;
-    unsigned of_q, of_kv; /* two blocks of the wide backward share 128 keys */
+    unsigned of_q, of_kv; /* two blocks of the d256 backward share 128 keys */
   } cases[] = {
       {LUATTN_FORWARD, 256, 128, 80}, {LUATTN_BACKWARD, 128, 64, 128}, {LUATTN_BACKWARD, 256, 64, 128}};
   luattn_spec *spec = load(
@@ -541,7 +543,7 @@ static void test_stat_blocks(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Which passes of NVVM each kernel is compiled without: an image without the option is another one. */
+/* Which NVVM passes are disabled for each kernel: an image without the option is another one. */
 static void test_passes_left_out(void **state) {
   (void)state;
   static const char

@@ -1,11 +1,11 @@
-/* tuned_test.c: candidates, and what is remembered of them: used where it was measured, and nowhere else. */
+/* tuned_test.c: candidates, and tuning records: used where they were measured, and nowhere else. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/plan/plan.h"
 #include "compiled.h"
+#include "gen/plan/plan.h"
 
 static luattn_spec *spec;
 static folder dir;
@@ -62,7 +62,7 @@ static bool is_tuned(const luattn_compile_report *r) {
 
 /* ---- candidates ---- */
 
-/* Each can be compiled for, fits, and stands there once; the plan's own choice is among them. */
+/* Each candidate compiles, fits, and is listed once; the plan's own choice is among them. */
 static void test_candidates(void **state) {
   (void)state;
   static const int archs[] = {80, 86, 90, 100, 120},
@@ -97,7 +97,7 @@ static void test_candidates(void **state) {
         }
 }
 
-/* Stages and threads, too, are part of the source, and so of the key. */
+/* Stages and threads are part of the source too, and so of the key. */
 static void test_candidates_have_their_own_keys(void **state) {
   (void)state;
   luattn_target t = target_here();
@@ -159,7 +159,7 @@ static void test_refusals(void **state) {
   refused(&t, LUATTN_INVALID, "target: lengths: 2 is neither LUATTN_LONG nor LUATTN_SHORT");
 }
 
-/* Backward images of other families are compiled by threads of NVRTC, which keep remarks to themselves. */
+/* Backward images of other families are compiled by NVRTC's own threads, which drop ptxas's remarks. */
 static void test_remarks_of_backward(void **state) {
   (void)state;
   luattn_target t = target_here();
@@ -251,16 +251,16 @@ static void test_used_where_it_was_measured(void **state) {
   assert_false(is_tuned(&r));
   luattn_spec_free(twin);
 
-  store(&elsewhere[2], &other, path); /* now both classes have the same */
+  store(&elsewhere[2], &other, path); /* now both classes have the same record */
   r = report_of(spec, &t);
   assert_true(is_tuned(&r) && r.every_length);
   store(&t, NULL, path); /* forgets */
   r = report_of(spec, &t);
   assert_true(!is_tuned(&r) && !r.every_length);
-  store(&t, NULL, path); /* nothing there is fine */
+  store(&t, NULL, path); /* forgetting nothing is fine */
 }
 
-/* Gradients that the spec has are part of what was measured; others are not. */
+/* Wanted gradients that the spec has are part of the key; others are not. */
 static void test_wants(void **state) {
   (void)state;
   luattn_spec *causal = load("return attention { block_mask = function(b, h, q, kv) return kv <= q end }");
@@ -306,7 +306,7 @@ static void test_stale(void **state) {
   not_used(&t, path, why);
   unsetenv("LUATTN_TEMPLATE_DIR");
   folder_remove(&copy);
-  assert_int_equal(setenv("LUATTN_LINEINFO", "1", 1), 0); /* who profiles wants the kernels that run */
+  assert_int_equal(setenv("LUATTN_LINEINFO", "1", 1), 0); /* profiling needs the real kernels */
   const luattn_compile_report r = report_of(spec, &t);
   assert_true(is_tuned(&r));
   unsetenv("LUATTN_LINEINFO");
@@ -354,7 +354,7 @@ static void test_damaged(void **state) {
   luattn_target short_ones = t;
   short_ones.lengths = LUATTN_SHORT;
   store(&short_ones, &other, aside);
-  write_file(aside, text, size); /* sound, but of long lengths */
+  write_file(aside, text, size); /* a sound record, but of long lengths */
   not_used(&short_ones, aside, "is damaged");
   snprintf(aside, sizeof aside, "%s/aside", dir.path);
   assert_int_equal(rename(path, aside), 0);

@@ -17,7 +17,7 @@
 #define NO_LSE "return attention { name = 'plain', online_func = sigmoid_attention }"
 #define SAVES "return attention { name = 'plain', online_func = online_retention }"
 
-/* A call that is right, for a case to spoil. */
+/* A valid call, for each case to break. */
 typedef struct fixture {
   call c;
   tensor slopes, ids, flag, fixed, slopes_grad, fixed_grad, scalar_grads;
@@ -64,7 +64,7 @@ static void fixture_free(fixture *f) {
   call_free(&f->c);
 }
 
-/* ---- one function a mistake ---- */
+/* ---- one function per mistake ---- */
 
 static void q_wraps(fixture *f) { f->c.q.stride[0] = INT64_C(1) << 62; }
 static void q_wraps_down(fixture *f) { f->c.q.stride[0] = INT64_MIN; }
@@ -327,7 +327,7 @@ static void test_messages(void **state) {
     fixture f;
     fixture_new(&f, spec, strcmp(t->source, SPEC) == 0);
     if (luattn_cpu_forward(spec, &f.c.args, &err) != LUATTN_OK)
-      fail_msg("%s", err.message); /* right so far */
+      fail_msg("%s", err.message); /* correct so far */
     t->spoil(&f);
     const luattn_status status =
         t->backward ? luattn_cpu_backward(spec, &f.c.args, &err) : luattn_cpu_forward(spec, &f.c.args, &err);
@@ -342,7 +342,7 @@ static void test_messages(void **state) {
   assert_int_equal(wrong, 0);
 }
 
-/* The CPU computes one sequence after another: packed ones are refused, whatever of them is given. */
+/* The CPU path computes one sequence after another: any packed argument is refused. */
 static void test_packed(void **state) {
   (void)state;
   static const char *const names[] = {"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"};
@@ -371,7 +371,7 @@ static void test_packed(void **state) {
   luattn_spec_free(spec);
 }
 
-/* What a case could spoil is right before it does; both bools of DLPack are read; a size of 1 stands for
+/* Everything that a case breaks is valid before; both bool types of DLPack are read; a size of 1 stands for
  * every batch or head. */
 static void test_right(void **state) {
   (void)state;
@@ -391,8 +391,7 @@ static void test_right(void **state) {
   luattn_spec_free(spec);
 }
 
-/* In a type that kernels compute in float32 for, a scale has to fit that; in double there are more of them.
- */
+/* In a type for which kernels compute in float32, a scale must fit that; in double the range is larger. */
 static void test_scale_of_types(void **state) {
   (void)state;
   luattn_spec *spec = load_text(NO_LSE);
@@ -409,7 +408,7 @@ static void test_scale_of_types(void **state) {
   luattn_spec_free(spec);
 }
 
-/* So has a scalar, and its default where it is not given. */
+/* The same for a scalar, and its default if none is given. */
 static void test_scalars_of_types(void **state) {
   (void)state;
   static const char *const defaults[] = {"30.0", "1e200"};
@@ -452,8 +451,8 @@ static void test_scalars_of_types(void **state) {
   }
 }
 
-/* What does not concern the pass or the spec may hold anything; a smaller struct of an earlier version is
- * taken. */
+/* Tensors that the pass or the spec does not use may hold anything; a smaller struct of an earlier version is
+ * accepted. */
 static void test_passed_over(void **state) {
   (void)state;
   luattn_spec *spec = load_text("return attention { name = 'plain' }");

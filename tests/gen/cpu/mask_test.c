@@ -1,4 +1,4 @@
-/* Tile classes and counts against every element, by predicates written in C beside the ones in Lua. */
+/* Tile classes and counts against every element, by predicates written in C next to those in Lua. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static bool document(const place *p, int b, int h, int q, int kv) {
 typedef struct mask_case {
   const char *text;
   keep_function keep;
-  bool exact; /* no tile is partial that could be empty or full */
+  bool exact; /* no partial tile could be empty or full */
 } mask_case;
 
 #define HEAD "return attention { block_mask = function(b, h, q_idx, kv_idx) return "
@@ -124,7 +124,7 @@ static void test_classes(void **state) {
       call_new(&c, spec, size, DENSE, F64, F64);
       const luattn_input input = {"ids", &ids.t, NULL};
       if (reads_ids) c.args.inputs = &input, c.args.num_inputs = 1;
-      c.q.t.data = c.k.t.data = NULL; /* a mask asks for lengths only */
+      c.q.t.data = c.k.t.data = NULL; /* a mask needs only lengths */
       c.args.v = NULL;
       const place p = {lengths[l][0], lengths[l][1], 2, &ids};
       check_case(&cases[i], spec, &p, &c.args, 2);

@@ -13,7 +13,7 @@ typedef struct dense {
 } dense;
 
 typedef bool (*keep_function)(const call *c, int q, int kv);
-typedef double (*round_function)(double x); /* of an intermediate value */
+typedef double (*round_function)(double x); /* rounding of an intermediate value */
 
 static bool keep_all(const call *c, int q, int kv) { return (void)c, (void)q, (void)kv, true; }
 static bool keep_bottom_right(const call *c, int q, int kv) { return kv <= q + c->kv_len - c->q_len; }
@@ -145,8 +145,8 @@ static void test_dense(void **state) {
   }
 }
 
-/* Every type and layout gives what float64 gives on the values as stored. o, lse and gradients in float64
- * take part in backward. */
+/* Every type and layout gives the results of float64 on the values as stored. o, lse and gradients in float64
+ * are used in backward. */
 static void test_types(void **state) {
   (void)state;
   const DLDataType types[] = {F64, F32, F16, BF16};
@@ -226,7 +226,7 @@ static void test_precision(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Backward in a small type is off by about that type's unit, not by more and not by nothing. */
+/* Backward in a small type is off by about that type's unit roundoff, neither more nor nothing. */
 static void test_backward_precision(void **state) {
   (void)state;
   const struct {
@@ -252,8 +252,8 @@ static void test_backward_precision(void **state) {
   luattn_spec_free(spec);
 }
 
-/* The squares of what row i of head h adds to dq, dk and dv: dS is as large as its parts, P (|dP| + |dlse| +
- * sqrt(sum (dO O)^2)). */
+/* The squares of what row i of head h adds to dq, dk and dv: the magnitude of dS is that of its parts, P
+ * (|dP| + |dlse| + sqrt(sum (dO O)^2)). */
 static void square_row(const call *c, dense *d, int b, int h, int i) {
   const int64_t qi = ((int64_t)b * c->heads + h) * c->q_len + i;
   const int64_t kv0 = ((int64_t)b * c->heads_kv + h / (c->heads / c->heads_kv)) * c->kv_len;
@@ -281,7 +281,7 @@ static void roots(double *x, int64_t n, double factor) {
   for (int64_t i = 0; i < n; i++) x[i] = factor * sqrt(x[i]);
 }
 
-/* What independent roundings do to dq, dk and dv, by the definition; keys come doubled through their mod. */
+/* The effect of independent roundings on dq, dk and dv, by the definition; keys are doubled by their mod. */
 static void test_noise(void **state) {
   (void)state;
   luattn_spec *spec = load_text(
@@ -324,8 +324,8 @@ static const char *const online[] = {"online_softmax",   "softmax_one",       "a
                                      "identity"};
 #define NUM_ONLINE ((int)(sizeof online / sizeof *online))
 
-/* Rows without a single kept score: O = 0, lse = -inf, no gradient of q; and with all of them such, no
- * gradient at all. */
+/* Rows without a single kept score: O = 0, lse = -inf, no gradient of q; if all rows are such, no gradient at
+ * all. */
 static void test_empty_rows(void **state) {
   (void)state;
   const int size[] = {2, 2, 1, 70, 70, 4, 3};
@@ -357,8 +357,8 @@ static void test_empty_rows(void **state) {
   }
 }
 
-/* No key, no query, no batch: what there is of the outputs is written, and NULL data is no fault of a tensor
- * without elements. */
+/* No key, no query, no batch: the outputs that exist are written, and NULL data is valid for a tensor without
+ * elements. */
 static void test_no_elements(void **state) {
   (void)state;
   const int none[][7] = {
@@ -385,9 +385,9 @@ static void test_no_elements(void **state) {
   }
 }
 
-/* Without a key every gather from an input along kv gives 0, and its gradient has no element to add to: not
- * the one that the index on its other axis would reach, which may be another input's. An infinite q makes of
- * what would be added, its product with a gradient of 0, a NaN. */
+/* Without a key every gather from an input along kv gives 0, and its gradient has no element to add to: the
+ * index on its other axis must not reach one of another input. An infinite q would make the product with a
+ * gradient of 0 a NaN. */
 static void test_gradient_of_nothing(void **state) {
   (void)state;
   const int64_t wide[] = {3, 2000000};
@@ -418,7 +418,7 @@ static void test_gradient_of_nothing(void **state) {
   }
 }
 
-/* Outputs that are NULL, or have a NULL data pointer, are not asked for. */
+/* Outputs that are NULL, or have a NULL data pointer, are not computed. */
 static void test_wanted_outputs(void **state) {
   (void)state;
   luattn_spec *spec = load_text(BOTTOM_RIGHT);

@@ -1,5 +1,5 @@
-/* softpick_test.c: an online function of two variants, against its formula: with an eps that is scaled as the
- * row is, of which backward is derived, and with one that is not, which runs forward only. */
+/* softpick_test.c: two variants of an online function, against its formula: with an eps that is scaled like
+ * the row, for which backward is derived, and with one that is not, which runs forward only. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,7 +99,7 @@ static void expect_message(luattn_status status, const luattn_error *err) {
   assert_non_null(strstr(err->message, ": write 1e-06 * exp(-rowscales.m), or backward = function("));
 }
 
-/* Forward is right; each call that needs the backward says which term is in the way. */
+/* Forward is right; each call that needs the backward reports the term that prevents it. */
 static void test_eps_by_itself(void **state) {
   (void)state;
   static expected e;

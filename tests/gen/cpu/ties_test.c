@@ -1,5 +1,5 @@
-/* ties_test.c: a parameter's gradient where a function has a corner: whole on a clamp's closed interval, in
- * halves at a tie of two traced values, nothing at the corner of relu and abs. */
+/* ties_test.c: a parameter's gradient where a function has a kink: full on a clamp's closed interval, half at
+ * a tie of two traced values, zero at the kink of relu and abs. */
 #include "tests/support/cpu_call.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 enum { HEADS = 2 };
 
-/* The gradient of w, all of whose elements are `at`, in a spec whose score is `score`. */
+/* The gradient of w, with all elements equal to `at`, in a spec whose score is `score`. */
 static void gradient_at(const char *score, double at, double *dw) {
   char source[512];
   luattn_error err;
@@ -32,7 +32,7 @@ static void gradient_at(const char *score, double at, double *dw) {
   luattn_spec_free(spec);
 }
 
-/* `share` of what w would get without the corner. */
+/* `share` of w's gradient without the kink. */
 static void expect_share(const char *score, double at, double share) {
   double got[HEADS], whole[HEADS];
   gradient_at(score, at, got);

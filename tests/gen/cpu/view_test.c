@@ -7,7 +7,7 @@
 
 /* The non-negative values of a half type in order of their code. From code 0, each step is one unit in the
  * last place, which is the same for the subnormals and the first exponent, then doubles with each exponent.
- * The value after the largest finite one, where infinity stands, is what rounding goes by. */
+ * The value after the largest finite one, in the place of infinity, decides rounding. */
 typedef struct half_type {
   luattn_dtype dtype;
   DLDataType dl;
@@ -155,7 +155,7 @@ static void test_other_types(void **state) {
   }
 }
 
-/* Elements land where the strides say, and nowhere else. */
+/* Elements are where the strides say, and nowhere else. */
 static void test_strides(void **state) {
   (void)state;
   const int64_t shape[] = {2, 3, 4, 5};

@@ -59,7 +59,7 @@ static void test_golden(void **state) {
   golden(HERE "/specs", "called", "plan", &target, "");
 }
 
-/* What a pass or a spec lacks is a base of Spec, and nothing else of it is printed. */
+/* A part that a pass or a spec lacks is a base of Spec, and nothing else of it is printed. */
 static void test_absence(void **state) {
   (void)state;
   luattn_target forward = target;
@@ -90,7 +90,7 @@ static void test_path_does_not_matter(void **state) {
   luattn_text_free(b);
 }
 
-/* A plain softmax keeps the dot product; so does one whose score_mod adds to it; any other score_mod does
+/* A plain softmax keeps the dot product, also with a score_mod that adds to it; any other score_mod does
  * not. */
 static void test_unit_of_the_score(void **state) {
   (void)state;
@@ -104,8 +104,8 @@ static void test_unit_of_the_score(void **state) {
         LIST(divided));
 }
 
-/* P of a softmax can be had before dP, from the row's lse; not where ds needs the score's derivative as well.
- */
+/* P of a softmax can be computed before dP, from the row's lse; not where ds needs the score's derivative as
+ * well. */
 static void test_rows_of_prob(void **state) {
   (void)state;
   check("return attention { name = 'a' }", LIST("prob_rows = 2;", "bwd.x[1] + t1"), NULL);
@@ -152,14 +152,15 @@ static void test_sums(void **state) {
   check_sums(90, "'h', 'n'", "s + t[{h, min(q, kv)}]", EACH, false);
   check_sums(90, "'n'", "s + t[q] + t[kv] + t[q - kv]", DISTANCE | ROW | COL, false);
   check_sums(90, "'n'", "s + t[q] * t[kv]", EACH, false);
-  /* A factor of many instructions to one place; and what is no multiple of dS. */
+  /* A factor of many instructions to one place; and gradients that are no multiple of dS. */
   check_sums(90, "'h'", "s + t[h] * q * kv / (1 + kv)", 0, true);
   check_sums(90, "'h'", "8 * tanh(s / 8) + t[h]", 0, true);
   check_sums(90, "'h', 'n'", "s * t[{h, q - kv}]", 0, true);
   check_sums(90, "'n'", "s * t[0] + t[q - kv]", 0, true); /* dS says nothing where t[0] is 0 */
   check_sums(90, "'n'", "s + t[0] * q * kv + t[q - kv]", DISTANCE | EACH, false);
   check_sums(90, "'n'", "s + t[0] * sin(q * kv) + t[q - kv]", DISTANCE, true);
-  /* In the sm80 and simt families what takes a multiply-add for each element, and pairs, stay with grad. */
+  /* In the sm80 and simt families gradients that take a multiply-add for each element, and pair biases, stay
+   * with grad. */
   check_sums(80, "'h'", "s + t[h] * (kv - q)", 0, true);
   check_sums(80, "'h'", "s + t[h] * abs(kv - q)", 0, true);
   check_sums(80, "'h', 'q', 'kv'", "s + t[{h, q, kv}]", 0, true);
@@ -180,7 +181,7 @@ static void test_sums(void **state) {
             LIST(" parameter_sums = 0;", "grad_adds = true;"), NULL);
 }
 
-/* In the simt family terms of distances lie in shared memory: of the tiles that can be forced on sm_90, these
+/* In the simt family distance terms lie in shared memory: of the tiles that can be forced on sm_90, these
  * have no room for them. */
 static void test_terms_take_room(void **state) {
   (void)state;
@@ -206,9 +207,8 @@ static void test_terms_take_room(void **state) {
   }
 }
 
-/* Whether a score_mod that adds `read` reads a line along the keys (contract/contract.cuh), and one for all
- * batches.
- */
+/* Whether a score_mod that adds `read` has a bias row (contract/contract.cuh), and one shared by all
+ * batches. */
 static void check_line(luattn_pass pass, int arch, const char *axes, const char *type, const char *read,
                        bool line, bool shared) {
   luattn_target t = target;
@@ -245,7 +245,7 @@ static void test_lines(void **state) {
   check_line(forward, 80, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", false, false);
   check_line(backward, 90, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", true, true);
   check_line(backward, 90, "'b', 'q', 'kv'", "bf16", "2 * t[{b, q, kv + 3}]", true, false);
-  /* Lines without a pitch. */
+  /* Rows without a pitch. */
   check_line(backward, 90, "'h', 'q', 'kv'", "f32", "t[{h, q + 1, kv}]", false, false);
   check_line(backward, 90, "'h', 'n', 'kv'", "f32", "t[{h, q, kv}]", false, false);
   check_line(backward, 90, "'q', 'n'", "f32", "t[{q, kv + q}]", false, false);
@@ -254,7 +254,7 @@ static void test_lines(void **state) {
   check_line(backward, 80, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", false, false);
 }
 
-/* Where the places of sums lie: one for many distances; side by side as q or kv moves; neither. */
+/* Places of sums: one for many distances; adjacent as q or kv moves; neither. */
 static void check_places(const char *axes, const char *score, const char *alike, const char *step,
                          const char *pairs) {
   luattn_target t = target;
@@ -291,7 +291,7 @@ static void test_places_of_sums(void **state) {
   check_places("'h', 'kv'", "t[{h, kv}]", "false", "0", "false");
 }
 
-/* A function of the score alone takes the factors before it. */
+/* A function of only the score absorbs the factors before it. */
 static void test_factors_of_the_score(void **state) {
   (void)state;
   const char *text = "A score is handed on with the factors of the online function";
@@ -302,8 +302,7 @@ static void test_factors_of_the_score(void **state) {
   check("return attention { name = 'a' }", NULL, LIST(text));
 }
 
-/* A gather by a distance adds a constant to what all elements share; bf16 alone has the rough tanh, and
- * forward. */
+/* A gather by distance adds a constant to a shared base; only bf16, and only forward, has the rough tanh. */
 static void test_spellings_for_elements(void **state) {
   (void)state;
   const char *table =
@@ -319,7 +318,7 @@ static void test_spellings_for_elements(void **state) {
   check_for(&half, cap, LIST("op_sigmoid2("), LIST("op_rough_tanh("));
 }
 
-/* What is fixed for a head, a row or a column is not computed for an element. */
+/* What is constant per head, row or column is not computed per element. */
 static void test_hoisting(void **state) {
   (void)state;
   const char *source =
@@ -341,7 +340,7 @@ static void test_hoisting(void **state) {
   luattn_text_free(text);
 }
 
-/* What multiplies an element's gradient for all of a head is left to flush, and so is a condition. */
+/* Factors of an element's gradient that are constant per head move to flush, and so do conditions. */
 static void test_uniform_factors(void **state) {
   (void)state;
   luattn_target sm80 = hopper;
@@ -376,7 +375,7 @@ static bool calls_hooks(const char *path, luattn_pass pass, luattn_dtype dtype) 
   return calls;
 }
 
-/* What is small stays inlined, whatever the type. */
+/* Small hooks stay inlined, whatever the type. */
 static void test_small_hooks_are_inlined(void **state) {
   (void)state;
   static const char *const small[] = {"causal", "alibi", "gemma2", "sigmoid", "t5_relative_bias", "cosine"};
@@ -405,7 +404,7 @@ static void test_distance_is_not_distributed(void **state) {
       LIST("Real(kv.base) + Real(kv.offset);", "t1 - row.q_idx_0;", "t2 * head.mul_1;"), NULL);
 }
 
-/* What is linear in the key position costs no number per column, what is not has one. */
+/* What is linear in the key position costs no number per column; other functions have one. */
 static void test_linear_in_the_position(void **state) {
   (void)state;
   static const char *const linear[] = {"0.5 * kv",
@@ -426,8 +425,8 @@ static void test_linear_in_the_position(void **state) {
         LIST("Real(kv)", "+ col."), LIST("kv.base"));
 }
 
-/* A term that is the same for a row in a tile leaves the sm90 forward's score; abs does not keep it where the
- * mask says that a distance is not negative. */
+/* A term that is constant per row and tile leaves the sm90 forward's score; abs does not prevent that if the
+ * mask implies that a distance is not negative. */
 static void test_shift(void **state) {
   (void)state;
   static const struct {
@@ -465,7 +464,7 @@ static void test_shift(void **state) {
 }
 
 /* The sm90 family names the widths of its products: 128 columns of S, 64 or 40 of O; in backward 128 queries
- * and 64 channels, or 64 of all above head dim 128. */
+ * and 64 channels, or 64 for all above head dim 128. */
 static void test_widths(void **state) {
   (void)state;
   static const char *const source = "return attention { name = 'a' }";

@@ -48,21 +48,21 @@ char *emit_text(const char *source, const luattn_target *t, const char *stage) {
   return text;
 }
 
-/* Does `text` have this word? */
+/* Whether `text` contains this word. */
 static bool has_word(const char *text, const char *word, size_t n) {
   for (const char *at = strstr(text, word); at != NULL; at = strstr(at + 1, word))
     if (!isalnum((unsigned char)at[n]) && at[n] != '_' && (at == text || at[-1] == ' ')) return true;
   return false;
 }
 
-/* Appends the structs of contract/absent.cuh that `text` names, and what they are made of. */
+/* Appends the structs of contract/absent.cuh that `text` names, and those that they use. */
 static void append_absences(char *text, size_t capacity) {
   static char absent[1 << 14];
   FILE *f = fopen(TEMPLATES "/contract/absent.cuh", "rb");
   if (f == NULL) fail_msg("no contract/absent.cuh");
   absent[fread(absent, 1, sizeof absent - 1, f)] = 0;
   fclose(f);
-  /* From the last: what one is made of stands before it. */
+  /* From the last: a struct comes after those that it uses. */
   for (size_t at = strlen(absent); at-- > 0;) {
     if (strncmp(absent + at, "\nstruct ", 8) != 0) continue;
     char name[64];
@@ -77,7 +77,7 @@ static void append_absences(char *text, size_t capacity) {
   }
 }
 
-/* Each constant by itself: `a = 1, b = 2;` becomes `a = 1; b = 2;`. */
+/* Splits declarations: `a = 1, b = 2;` becomes `a = 1; b = 2;`. */
 static void part_constants(char *text) {
   for (char *line = text; line != NULL; line = strchr(line + 1, '\n')) {
     char *end = strchr(line + 1, '\n'), *at = strstr(line, "static constexpr ");

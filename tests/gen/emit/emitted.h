@@ -1,4 +1,4 @@
-/* emitted.h: what luattn emits for a spec, as text, and what must be in it. For tests of gen/emit. */
+/* emitted.h: the text that luattn emits for a spec, and checks on it. For tests of gen/emit. */
 #ifndef LUATTN_TESTS_EMITTED_H
 #define LUATTN_TESTS_EMITTED_H
 
@@ -9,16 +9,16 @@
 extern const luattn_target target; /* backward, bf16, head dim 128, sm_80 */
 extern const luattn_target hopper; /* forward, bf16, head dim 64, sm_90 */
 
-/* Fail where luattn does. luattn_text_free frees. */
+/* These fail the test where luattn fails. luattn_text_free frees. */
 char *emit_file(const char *path, const luattn_target *t, const char *stage);
 char *emit_text(const char *source, const luattn_target *t, const char *stage);
 
-/* The spec.cuh of a source, with the structs of contract/absent.cuh that it names, and each constant as
- * `name = value;`. both: for a backward target followed by that of forward. free frees. */
+/* The spec.cuh of a source, with the structs of contract/absent.cuh that it names, and each constant as `name
+ * = value;`. both: for a backward target, then for forward. free frees. */
 char *emit_facts(const char *source, const luattn_target *t, bool both);
 
-/* Is all of `has` in the facts of a source, of both passes, and nothing of `has_not`? NULL: nothing to look
- * for. `check_pass`: of the target's pass alone. */
+/* Whether all of `has` is in the facts of a source, of both passes, and nothing of `has_not`; NULL: none.
+ * `check_pass`: only of the target's pass. */
 void check_pass(const luattn_target *t, const char *source, const char *const *has,
                 const char *const *has_not);
 void check_for(const luattn_target *t, const char *source, const char *const *has,

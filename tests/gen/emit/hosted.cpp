@@ -1,6 +1,6 @@
-// hosted.cpp: a generated spec.cuh compiled for the host, and the kernels written out naively around it in double, those of
-// forward with HOSTED_FORWARD, else those of backward. What hosted_test.c loads, it compares with the CPU path, which
-// evaluates the expressions before they were folded, hoisted and printed.
+// hosted.cpp: compiles a generated spec.cuh for the host, with naive kernels around it in double, those of
+// forward with HOSTED_FORWARD, otherwise those of backward. hosted_test.c loads it and compares with the CPU
+// path, which evaluates the expressions before they were folded, hoisted and printed.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #define asm(...) (void)0 // conversions of half types, approximations of float: not used in double
 
 template <class T> static T __ldg(const T *p) { return *p; }
-// One thread is all there is.
+// There is only one thread.
 template <class T> static T __shfl_xor_sync(unsigned, T x, int) { return x; }
 static unsigned __match_all_sync(unsigned, long long, int *same) { *same = 0; return 1; }
 static unsigned __activemask() { return 1; }
@@ -63,12 +63,13 @@ enum { WHICH_Q, WHICH_K, WHICH_V };
 static double *at(const LuattnTensor &t, int b, int h, int i) {
   return static_cast<double *>(t.data) + b * t.batch + h * t.head + i * t.seq;
 }
-// As the kernels have positions, with any base.
+// Positions as in the kernels, with any base.
 static Position in_parts(int at) { return {at / 2, at - at / 2}; }
 
 static bool in(Range r, int at) { return r.lo <= at && at < r.hi; }
 
-// What both passes do. Of a spec that is a template's parameter, as kernels have it: what is absent is not asked for.
+// Common to both passes. For a spec that is a template's parameter, as in kernels: absent hooks are not
+// instantiated.
 template <class Spec>
 struct Hosted {
   using Head = typename Spec::Head;
@@ -100,7 +101,7 @@ struct Hosted {
     return 0;
   }
 
-  // A row's or a column's range is what it keeps, where the spec says so.
+  // Checks that row and column intervals are what the mask keeps, where the spec has them.
   bool row_keeps(const Site &s, int q, int kv, bool kept) const {
     bool holds = kept;
     if constexpr (Spec::has_mask && Spec::row_intervals > 0) {
@@ -120,13 +121,13 @@ struct Hosted {
     }
     return holds;
   }
-  // Is all kept of the tile by what the mask reads from memory?
+  // Whether the data part of the mask keeps the whole tile.
   bool has_full_data(const Site &s, int q0, int q1, int kv0, int kv1) const {
     if constexpr (Spec::has_data_part) return Spec::data_class(p, s, q0, q1, kv0, kv1) == TILE_FULL;
     return true;
   }
 
-  // Tiles that the walk leaves out keep nothing; tiles that it calls full drop nothing. Counts what is wrong.
+  // Tiles that the walk skips keep nothing; tiles that it calls full drop nothing. Counts violations.
   int wrong_tiles(const Site &s, const Head &head) const {
     int wrong = 0;
     for (int i = 0; i * M < p.shape.q_len; ++i) {
@@ -278,7 +279,7 @@ struct Backward : Hosted<Spec> {
     flush(s, head, acc);
   }
 
-  // One element is a sum, too; and another pair as far apart stands for it.
+  // A single element is a sum, too; any other pair at the same distance stands for it.
   void add_sums(const Site &s, const Head &head, int q, int kv, double ds, Acc &acc) const {
     static_assert((Spec::parameter_sums & (SUM_ELEMENT | SUM_LINEAR)) == 0, "grad adds these");
     if constexpr ((Spec::parameter_sums & SUM_DISTANCE) != 0) Spec::add_distance(p, s, head, q - kv, 0, ds, acc);
@@ -286,7 +287,7 @@ struct Backward : Hosted<Spec> {
     if constexpr ((Spec::parameter_sums & SUM_COL) != 0) Spec::add_col(p, s, head, kv, ds, acc);
   }
 
-  // Gradients with respect to q', k', v' go to the accumulators; finish takes them through the mods.
+  // Gradients with respect to q', k', v' go to the accumulators; finish passes them through the mods.
   void run_tile(const Site &s, const Head &head, const std::vector<BwdRow> &rows, int tile_n) const {
     double *dq = static_cast<double *>(p.scratch.dq_acc), *dk = static_cast<double *>(p.scratch.dk_acc),
         *dv = static_cast<double *>(p.scratch.dv_acc);
@@ -355,7 +356,7 @@ using Pass = Backward<Spec>;
 #define SHOWN extern "C" __attribute__((visibility("default")))
 SHOWN void hosted_stats(LuattnParams *p) { Pass::find_stats(p); }
 
-// Returns how many elements are in a tile that was classified wrongly.
+// Returns how many elements lie in wrongly classified tiles.
 SHOWN int hosted_run(const LuattnParams *p) {
   const Pass pass{{*p}};
   pass.run();

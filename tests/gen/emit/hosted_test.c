@@ -1,6 +1,6 @@
-/* hosted_test.c: what was emitted for every example, compiled by the host's C++ compiler and run in double,
- * against the CPU path. Needs no GPU and no NVRTC: it tests folding, hoisting, printing, tile classes, row
- * updates and gradients alone.
+/* hosted_test.c: the emitted text of every example, compiled by the host's C++ compiler and run in double,
+ * against the CPU path. Needs no GPU and no NVRTC: it tests only folding, hoisting, printing, tile classes,
+ * row updates and gradients.
  *
  *   hosted_test CXX TESTS_DIR TEMPLATES_DIR EXAMPLES_DIR [EXAMPLE]
  */

@@ -169,7 +169,7 @@ static void test_questions(void **state) {
 static void test_print(void **state) {
   fixture *f = *state;
   ir *g = f->g;
-  ADD(f->x, REAL(99)); /* does not show */
+  ADD(f->x, REAL(99)); /* not part of the result */
   const ir_ref distance = SUB(f->kv, f->q), slope = ir_load(g, 0, IR_REAL, &f->h, 1);
   const ir_ref capped = MUL(ir_op1(g, IR_TANH, DIV(f->x, REAL(50))), REAL(50)), bias = MUL(slope, distance);
   assert_string_equal(printed(f, ADD(capped, bias)),
@@ -205,7 +205,7 @@ static void test_print(void **state) {
   assert_string_equal(printed(f, IR_NONE), "root = none\n");
 }
 
-/* Each damage to a good graph is found, by the node that has it. */
+/* Each kind of damage to a good graph is found, and the node is named. */
 static void test_check_finds_damage(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -260,12 +260,12 @@ static void test_substitute(void **state) {
   const ir_ref e = ir_op1(g, IR_EXP, f->x), shared = MUL(e, e), root = ADD(shared, MUL(shared, f->y));
   const ir_ref e2 = ir_op1(g, IR_EXP, f->y), shared2 = MUL(e2, e2);
   assert_int_equal(ir_substitute(g, root, &f->x, &f->y, 1), ADD(shared2, MUL(shared2, f->y)));
-  const ir_ref from[2] = {f->x, f->y}, to[2] = {f->y, f->x}; /* at once, not one after the other */
+  const ir_ref from[2] = {f->x, f->y}, to[2] = {f->y, f->x}; /* simultaneously */
   assert_int_equal(ir_substitute(g, SUB(f->x, f->y), from, to, 2), SUB(f->y, f->x));
   assert_int_equal(ir_substitute(g, root, &shared, &f->x, 1), ADD(f->x, MUL(f->x, f->y)));
   assert_int_equal(ir_substitute(g, root, &f->kv, &f->q, 1), root);
   const ir_ref one = REAL(1);
-  assert_int_equal(ir_substitute(g, MUL(f->x, f->y), &f->x, &one, 1), f->y); /* folds on the way */
+  assert_int_equal(ir_substitute(g, MUL(f->x, f->y), &f->x, &one, 1), f->y); /* folds meanwhile */
   const ir_ref load = ir_load(g, 0, IR_REAL, &f->kv, 1);
   assert_int_equal(ir_substitute(g, load, &f->kv, &f->q, 1), ir_load(g, 0, IR_REAL, &f->q, 1));
   assert_int_equal(ir_substitute(g, root, &root, &f->x, 1), f->x);
@@ -315,7 +315,7 @@ static void *failing_realloc(void *user, void *ptr, size_t old_size, size_t new_
   return realloc(ptr, new_size);
 }
 
-/* Everything the compiler does with IR; true if it came through. */
+/* Does everything that the compiler does with IR; true if it succeeded. */
 static bool whole_path(arena *a) {
   ir *g = ir_open(a);
   if (g == NULL) return false;
@@ -351,7 +351,7 @@ static void test_out_of_memory(void **state) {
     const luattn_allocator allocator = {failing_realloc, &c};
     arena *a = arena_open(&allocator);
     if (a != NULL) done = whole_path(a);
-    assert_true(done == (c.calls <= n)); /* a failed allocation is never passed over in silence */
+    assert_true(done == (c.calls <= n)); /* a failed allocation is never ignored */
     arena_close(a);
     assert_int_equal(c.live, 0);
   }

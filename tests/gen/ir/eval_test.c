@@ -45,7 +45,7 @@ static void randomise(world *w, rng *r, int lanes) {
 
 static bool same(double a, double b) { return a == b || (a != a && b != b); }
 
-/* Slots are shared and lanes are padded; none of that may show, for any number of lanes. */
+/* Slots are shared and lanes are padded, which must not show, for any number of lanes. */
 static void test_random_programs(void **state) {
   (void)state;
   rng r = {41};

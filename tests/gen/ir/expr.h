@@ -1,4 +1,4 @@
-/* expr.h: what the IR tests share: a small random generator, random expressions, and a plain evaluator of a
+/* expr.h: shared by the IR tests: a small random generator, random expressions, and a plain evaluator of a
  * whole graph. */
 #ifndef LUATTN_TESTS_IR_EXPR_H
 #define LUATTN_TESTS_IR_EXPR_H
@@ -31,14 +31,14 @@ typedef enum rounding {
   IN_FAST,  /* ... with the errors of hardware approximations, and subnormals flushed */
 } rounding;
 
-/* value[r] for every node below count, by the value column alone. */
+/* value[r] for every node below count, by the value column only. */
 void plain_eval(const ir *g, const point *p, rounding how, rng *noise, double *value);
 /* The largest magnitude among the nodes under the roots; infinity if one is not finite. */
 double largest_value(const ir *g, const ir_ref *roots, int n, const double *value);
 /* One root through ir_program. */
 double program_eval(arena *a, const ir *g, ir_ref root, const point *p);
 
-/* A random graph of `size` ops, drawn from the whole table but for those in `avoid` (a bit for each op), and
+/* A random graph of `size` ops, drawn from the whole table except those in `avoid` (a bit for each op), and
  * its last node of each type. */
 typedef struct random_expr {
   ir_ref real, integer, boolean;

@@ -131,7 +131,7 @@ static void test_guarded_arms(void **state) {
 }
 
 /* The same where an arm's parts are used under several conditions: the adjoint is a sum of selects, or of
- * selects by conditions that have nothing in common. */
+ * selects by unrelated conditions. */
 static void test_arms_under_several_conditions(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -149,7 +149,7 @@ static void test_arms_under_several_conditions(void **state) {
     assert_near(at(f, grad_of(f, one_each, f->x), 0, y), 0);
     assert_near(at(f, grad_of(f, one_each, f->x), 4, y), 0.25 * ((y < 2) + (y > -2 ? y : 0)));
   }
-  /* An arm that overflows, and a difference of what two arms use. */
+  /* An arm that overflows, and a difference of values that two arms use. */
   const ir_ref steep = ir_op1(g, IR_EXP, MUL(f->x, ir_real(g, 900))), small = ir_op2(g, IR_LT, f->x, f->one);
   const ir_ref cut = SUB(ir_op3(g, IR_SELECT, small, steep, f->x),
                          ir_op3(g, IR_SELECT, ir_op2(g, IR_AND, small, above), MUL(steep, f->y), zero));
@@ -158,8 +158,8 @@ static void test_arms_under_several_conditions(void **state) {
   assert_near(at(f, grad_of(f, cut, f->x), 0, 0.5), 450);
 }
 
-/* clamp has the slope 1 on its closed interval, max and min against a constant likewise; of two traced values
- * each takes half; relu and abs have the slope 0 at 0. */
+/* clamp has slope 1 on its closed interval, max and min against a constant likewise; of two traced values
+ * each takes half; relu and abs have slope 0 at 0. */
 static void test_ties(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -185,7 +185,8 @@ static void test_ties(void **state) {
   for (int i = 0; i < 5; i++) assert_near(at(f, grad_of(f, clamp, f->x), x[i], 0), slope[i]);
 }
 
-/* A clamp's bounds take what x does not, and where they cross, the upper one. */
+/* A clamp's bounds take the part of the gradient that x does not, and where they cross, the upper one takes
+ * it. */
 static void test_bounds_of_clamp(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -228,7 +229,7 @@ static double central(fixture *f, ir_ref root, const point *p, int k, double h) 
 static int compare(fixture *f, ir_ref root, const ir_ref *grad, const point *p) {
   int compared = 0;
   for (int k = 0; k < POINT_REALS; ++k) {
-    /* Three widths, or the stairs of floor(steep) may look like a slope. */
+    /* Three step widths, or the stairs of floor(steep) might look like a slope. */
     const double a = central(f, root, p, k, 2e-4), b = central(f, root, p, k, 5e-5),
                  c = central(f, root, p, k, 7e-5), most = 1e-8 * (1 + fabs(b));
     if (!(fabs(b) < 1e4) || !(fabs(a - b) <= most) || !(fabs(c - b) <= 2 * most)) continue;
@@ -247,7 +248,7 @@ static void test_random_graphs(void **state) {
   for (int i = 0; i < 20000; ++i) {
     fixture f = {.a = arena_open(NULL)};
     ir *g = f.g = ir_open(f.a);
-    /* No MOD: by a tiny divisor it jumps between any two points. */
+    /* Without MOD: with a tiny divisor it jumps between any two points. */
     const ir_ref root = random_build(g, &r, 3 + rng_below(&r, 25), OP_BIT(STOP_GRADIENT) | OP_BIT(MOD)).real;
     const ir_ref one = ir_real(g, 1);
     ir_ref wrt[POINT_REALS], grad[POINT_REALS];
@@ -262,7 +263,7 @@ static void test_random_graphs(void **state) {
     for (int k = 0; k < 4; ++k) {
       point p = {.integer = {rng_below(&r, 50), rng_below(&r, 50), rng_below(&r, 8), 50}};
       for (int j = 0; j < POINT_REALS; ++j) p.real[j] = rng_between(&r, -2, 2);
-      /* An infinity on the way (sqrt at 0, an overflow) may make a derivative 0 * inf where differences are
+      /* An intermediate infinity (sqrt at 0, an overflow) may make a derivative 0 * inf where differences are
        * finite. */
       plain_eval(g, &p, IN_DOUBLE, NULL, value);
       if (largest_value(g, wanted, n_wanted, value) < 1e6) compared += compare(&f, root, grad, &p);
@@ -276,7 +277,7 @@ static void test_random_graphs(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
-/* What a select's two arms share has one derivative, without a select. */
+/* A part shared by both arms of a select has one derivative, without a select. */
 static void test_arms_come_together(void **state) {
   fixture *f = *state;
   ir *g = f->g;

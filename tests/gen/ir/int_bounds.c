@@ -1,5 +1,5 @@
-/* int_bounds.c: bounds of one integer op, out of templates/ops/interval.cuh as images with small bounds have it,
- * or as all others do: INT_BOUNDS names the function. */
+/* int_bounds.c: bounds of one integer op, from templates/ops/interval.cuh in the form for images with small
+ * bounds, or in the general form: INT_BOUNDS names the function. */
 #define LUATTN_INTERVAL_HOST
 #define LUATTN_NO_REAL_BOUNDS
 #include "templates/ops/interval.cuh"

@@ -42,7 +42,7 @@ static bool holds(const ir *g, ir_ref r, const ir_bounds *b, double v) {
   }
 }
 
-/* Above 2^53 the evaluation itself is no longer exact. */
+/* Above 2^53 the evaluation itself is not exact. */
 static bool integers_exact(const ir *g, const double *value) {
   for (ir_ref r = 1; r < ir_count(g); ++r)
     if (ir_typeof(g, r) == IR_INT && !(fabs(value[r]) < 0x1p53)) return false;
@@ -178,7 +178,7 @@ static void test_random_graphs(void **state) {
   }
 }
 
-/* ---- precision that masks rely on ---- */
+/* ---- precision that masks need ---- */
 
 typedef struct fixture {
   arena *a;

@@ -11,7 +11,7 @@
 #include "gen/ir/graph.h"
 #include "tests/gen/ir/expr.h"
 
-/* ---- references, written without looking at ops.def ---- */
+/* ---- references, written independently of ops.def ---- */
 
 static long long lua_floordiv(long long x, long long y) {
   const long long q = x / y;
@@ -177,7 +177,7 @@ static void test_values(void **state) {
     }
 }
 
-/* What a constant folds to, what a program of variables computes, and the value column are one thing. */
+/* A constant's folded value, the result of a program, and the value column agree. */
 static void test_folding_agrees_with_programs(void **state) {
   (void)state;
   rng r = {4};
@@ -248,7 +248,7 @@ static double central(derivative *d, const point *p, int k, double h) {
 static int compare_derivative(derivative *d, ir_op op, const point *p) {
   int compared = 0;
   for (int k = 0; k < d->n; ++k) {
-    /* Two steps that disagree straddle a kink or a pole: nothing to compare with. */
+    /* Two steps that disagree straddle a kink or a pole: there is nothing to compare with. */
     const double a = central(d, p, k, 1e-3), b = central(d, p, k, 2.5e-4);
     if (a != a || !close_to(a, b, 1e-8)) continue;
     const double got = d->grad[k] == IR_NONE ? 0 : program_eval(d->a, d->g, d->grad[k], p);
@@ -288,7 +288,7 @@ static void test_names_are_unique(void **state) {
   for (ir_var v = 0; v < VAR_COUNT; ++v) assert_true(strlen(ir_var_name(v)) > 0);
 }
 
-/* A spelling names each argument, and only those. */
+/* A spelling names each argument, and no others. */
 static void test_spellings(void **state) {
   (void)state;
   for (ir_op op = 0; op < IR_OP_COUNT; ++op) {

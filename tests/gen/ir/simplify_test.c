@@ -1,4 +1,4 @@
-/* simplification: what must come out, and that values stay over random graphs */
+/* simplification: expected results, and that values stay the same over random graphs */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +68,7 @@ static void test_sums_cancel(void **state) {
   assert_int_equal(simple(g, SUB(MUL(MUL(x, y), p), MUL(x, MUL(p, y)))), REAL(0));
   assert_int_equal(simple(g, ADD(NEG(p), MUL(p, DIV(l, l)))), REAL(0)); /* l = 1 + exp(y) cannot be 0 */
   assert_int_equal(simple(g, MUL(MUL(x, REAL(2)), MUL(y, REAL(4)))), MUL(MUL(x, y), REAL(8)));
-  const ir_ref sum = ADD(ADD(x, y), p); /* nothing to gain: stays as it was written */
+  const ir_ref sum = ADD(ADD(x, y), p); /* nothing to gain: stays as written */
   assert_int_equal(simple(g, sum), sum);
 }
 
@@ -161,7 +161,7 @@ static void test_comparisons_keep_bits(void **state) {
   assert_int_equal(simple(g, sharp), sharp);
   const ir_ref floored = ir_op1(g, IR_FLOOR, sum);
   assert_int_equal(simple(g, floored), floored);
-  const ir_ref chosen = ir_op3(g, IR_SELECT, sharp, sum, f->z); /* both faces of one node */
+  const ir_ref chosen = ir_op3(g, IR_SELECT, sharp, sum, f->z); /* both forms of one node */
   assert_int_equal(simple(g, chosen), ir_op3(g, IR_SELECT, sharp, f->y, f->z));
 }
 
@@ -208,7 +208,7 @@ static void test_random_graphs_keep_values(void **state) {
   for (int i = 0; i < 40000; ++i) {
     arena *a = arena_open(NULL);
     ir *g = ir_open(a);
-    /* Every other graph is of the ops that the rules are about, where there is more to find. */
+    /* Every other graph uses only the ops that the rules are about, so that more rules apply. */
     const uint64_t algebra = OP_BIT(ADD) | OP_BIT(SUB) | OP_BIT(MUL) | OP_BIT(NEG) | OP_BIT(DIV) |
                              OP_BIT(LT) | OP_BIT(LE) | OP_BIT(EQ) | OP_BIT(NE) | OP_BIT(AND) | OP_BIT(OR) |
                              OP_BIT(NOT) | OP_BIT(SELECT);
@@ -238,7 +238,7 @@ static void test_random_graphs_keep_values(void **state) {
   assert_true(compared > 100000 && changed > 8000);
 }
 
-/* The same expression simplifies to the same text, whatever else the graph holds. */
+/* The same expression simplifies to the same text, whatever else the graph contains. */
 static void test_deterministic(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 200; ++seed) {

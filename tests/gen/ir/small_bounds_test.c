@@ -1,4 +1,4 @@
-/* Bounds in 32 bits without saturation are those with it, wherever these fit into 32 bits. */
+/* 32-bit bounds without saturation equal those with it, wherever the latter fit into 32 bits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,4 @@
-/* probe_test.c: what probes find out about scores and online functions, and what kernels then do
- * without. */
+/* probe_test.c: what probes find out about scores and online functions, and what kernels then leave out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -12,7 +11,7 @@
 
 #include "tests/gen/emit/emitted.h"
 
-/* Bounds on the scores do what a running maximum does, where a weight at either bound suits the type. */
+/* Bounds on the scores replace a running maximum, where a weight at either bound suits the type. */
 static void test_bounded_scores(void **state) {
   (void)state;
   const char *const gone[] = {"num_reductions = 1;", "has_rescale = false;", "mask_by_inf = true;",
@@ -26,7 +25,7 @@ static void test_bounded_scores(void **state) {
   exact.dtype = LUATTN_F32;
   check(cap, gone, NULL);
   check(sink, gone, NULL);
-  check_for(&half, cap, kept, NULL); /* 144 bits of range, and f16 has 30 */
+  check_for(&half, cap, kept, NULL); /* 144 bits of range, more than f16's 30 */
   check_for(&half, low, gone, NULL);
   check_for(&exact, low, kept, NULL);
   check("return attention { name = 'a', score_mod = softcap(200) }", kept, NULL);
@@ -48,8 +47,8 @@ static void test_bounded_scores(void **state) {
       kept, NULL); /* here the maximum matters */
 }
 
-/* Tiles may have no weight where scores fall with positions, and the function is a softmax whose results bear
- * to lose the rest. */
+/* Tiles may be negligible where scores fall with positions, and the function is a softmax whose results
+ * tolerate losing them. */
 static void check_reach(const char *rest, bool want) {
   const char *const yes = "has_score_bounds = true;", *const no = "has_score_bounds = false;";
   char source[1024];
@@ -64,7 +63,7 @@ static void check_reach(const char *rest, bool want) {
     check_for(&t, source, LIST(want ? yes : no), NULL);
   }
   t.family = 1 + (int)LUATTN_SM80;
-  check_for(&t, source, LIST(no), NULL); /* it visits every tile */
+  check_for(&t, source, LIST(no), NULL); /* it computes every tile */
 }
 
 static void test_tiles_without_weight(void **state) {
@@ -78,7 +77,7 @@ static void test_tiles_without_weight(void **state) {
               false); /* too slowly */
   check_reach("score_mod = function(s, b, h, q, kv) return s + t[kv] - x[h] * abs(q - kv) end", false);
   check_reach("score_mod = function(s, b, h, q, kv) return s * x[h] end", false);
-  check_reach("score_mod = function(s, b, h, q, kv) return s - q end", false); /* all of a row */
+  check_reach("score_mod = function(s, b, h, q, kv) return s - q end", false); /* the whole row falls */
   check_reach("block_mask = causal()", false);
   check_reach("score_mod = alibi(), online_func = sigmoid_attention", false);
   check_reach(
@@ -103,7 +102,7 @@ static void test_softmax_choices(void **state) {
         NULL);
 }
 
-/* A sum that is read within the step cannot wait for the end. */
+/* A sum that is read within the step cannot be deferred. */
 static void test_sum_in_use_is_not_deferred(void **state) {
   (void)state;
   check(
@@ -113,7 +112,7 @@ static void test_sum_in_use_is_not_deferred(void **state) {
       LIST("REDUCE_SUM"), LIST("REDUCE_SUM_DEFERRED"));
 }
 
-/* A factor that may be zero or negative makes NaN or +inf of -inf. */
+/* A factor that may be zero or negative turns -inf into NaN or +inf. */
 static void test_mask_by_inf_is_refused(void **state) {
   (void)state;
   check("return attention { name = 'a', online_func = identity }", LIST("mask_by_inf = false;"), NULL);
@@ -135,7 +134,7 @@ static void test_mask_by_inf_is_refused(void **state) {
         NULL);
 }
 
-/* A score of 0 leaves an element out of sums of what is linear in scores, but not out of exponentials. */
+/* A score of 0 leaves an element out of sums that are linear in scores, but not out of exponentials. */
 static void test_mask_by_zero(void **state) {
   (void)state;
   check("return attention { name = 'a', online_func = identity }", LIST("mask_by_zero = true;"), NULL);
@@ -153,7 +152,7 @@ static void test_mask_by_zero(void **state) {
       LIST("mask_by_zero = false;"), NULL);
 }
 
-/* What a q tile's rows have is at hand; of columns the forward reads anew for each tile. */
+/* A q tile's rows are in registers; columns are read anew for each tile in forward. */
 static void test_score_reads(void **state) {
   (void)state;
   static const struct {
@@ -175,7 +174,7 @@ static void test_score_reads(void **state) {
              cases[i].bias, cases[i].index);
     check_for(&forward, text, LIST(cases[i].reads, cases[i].columns), NULL);
   }
-  /* Beside a line, which the sm90 forward alone has. */
+  /* With a bias row, which only the sm90 forward has. */
   const char *both =
       "return attention { name = 'a', inputs = { t = { axes = {'q', 'kv'} }, u = { axes = {'kv'} } },\n"
       "  score_mod = function(s, b, h, q, kv) return s + t[{q, kv}] + u[kv] end }";
@@ -185,7 +184,7 @@ static void test_score_reads(void **state) {
   check_for(&forward, both, LIST("score_reads = 2;", "has_bias_row = true;", "reads_columns = true;"), NULL);
 }
 
-/* Row and Col are filled where something reads them: a kernel may leave out what keep alone would read. */
+/* Row and Col are filled only where something reads them: a kernel may skip what only keep would read. */
 static void test_who_reads(void **state) {
   (void)state;
 #define INPUTS \
@@ -220,8 +219,8 @@ static void test_who_reads(void **state) {
 #undef INPUTS
 }
 
-/* In which form kernels take what a row keeps, and what a column: a short predicate is asked for columns that
- * are more than an interval, or one in each row of a grid. */
+/* How kernels represent what a row keeps, and a column: a cheap predicate is evaluated for columns that are
+ * more than an interval, or one in each row of a grid. */
 static void test_lines(void **state) {
   (void)state;
 #define LINES(row, start, row_period, column, column_period)                                    \
@@ -253,8 +252,8 @@ static void test_lines(void **state) {
 #undef LINES
 }
 
-/* A position alone looks up its tile's block of statistics; what is computed from it, all that it may reach.
- */
+/* A position itself looks up its tile's block of statistics; an expression of it, everything that it may
+ * reach. */
 static void test_block_of_tile(void **state) {
   (void)state;
 #define MASK(keep)                                                                      \
@@ -268,7 +267,7 @@ static void test_block_of_tile(void **state) {
   check(MASK("eq(doc[q], doc[kv])"), blocks, LIST("stat_bounds("));
   check(both, blocks, NULL);
   check(both, LIST("stat_bounds(p.scratch.stats["), NULL);
-  /* two blocks of threads share 128 keys */
+  /* two blocks share 128 keys */
   const char *const shared[] = {"walk_rows = 64; walk_columns = 128;",
                                 "block_bounds_size(int i) { return i == 0 ? 64 : i == 1 ? 128 : 1; }",
                                 "block_bounds(p.scratch.stats[0], p.inputs.input[0], 0, 64, "
@@ -280,7 +279,7 @@ static void test_block_of_tile(void **state) {
 #undef MASK
 }
 
-/* By a constant above 0 bounds take less; by what may be 0 or below, all cases. */
+/* Bounds of a division by a constant above 0 take less code; by a value that may be 0 or below, all cases. */
 static void test_bounds_by_constant(void **state) {
   (void)state;
 #define BLOCKS(by)                                                                                   \
@@ -297,8 +296,8 @@ static void test_bounds_by_constant(void **state) {
 #undef BLOCKS
 }
 
-/* What depends on the distance alone and is long, or reads memory, is a hook of its own. A slope times a
- * distance is short. */
+/* A part that depends only on the distance and is long, or reads memory, becomes a hook of its own. A slope
+ * times a distance is short. */
 static void test_distance_term(void **state) {
   (void)state;
   const char *const some[] = {"has_distance_term = true;", "dot + term;", NULL};
@@ -325,8 +324,7 @@ static void test_distance_term(void **state) {
             none, NULL);
 }
 
-/* A gradient is given the term of the score that it comes from, also one that is called, and also for what it
- * adds itself. */
+/* A gradient, also a called one, takes the term of its score, and uses it for its own additions as well. */
 static void test_distance_term_of_gradient(void **state) {
   (void)state;
 #define BIAS(more)                                                                          \
@@ -343,7 +341,7 @@ static void test_distance_term_of_gradient(void **state) {
                               "+ term", NULL};
   const char *const called[] = {"has_distance_term = true;", "= grad_outlined<with_inputs>(", "Real term)",
                                 NULL};
-  /* its factor wants the table's number as it is, weights times log2 e: the number is read once */
+  /* its factor needs the table's number as stored, weights times log2 e: the number is read once */
   const char *const twice[] = {"return t5;", "head.mul_3 * term", "t9 + term", NULL};
   luattn_target backward = target;
   for (int arch = 80; arch <= 90; arch += 10) {
@@ -359,7 +357,7 @@ static void test_distance_term_of_gradient(void **state) {
 #undef TABLE
 }
 
-/* The sm90 backward keeps half of V in registers where grad leaves them over. */
+/* The sm90 backward keeps half of V in registers if grad leaves enough. */
 static void test_grad_is_light(void **state) {
   (void)state;
   static const struct {
@@ -386,7 +384,7 @@ static void test_grad_is_light(void **state) {
   }
 }
 
-/* The sm90 forward lets a softmax's maximum lag behind, where nothing else reads it and -inf masks. */
+/* The sm90 forward rescales lazily for a softmax's maximum that nothing else reads and where -inf masks. */
 static void test_lags(void **state) {
   (void)state;
   static const struct {
@@ -426,7 +424,7 @@ static void test_lags(void **state) {
   }
 }
 
-/* Weights of small dots cost less where tanh caps them. */
+/* P of small dots costs less where tanh caps them. */
 static void test_small(void **state) {
   (void)state;
   static const struct {
@@ -456,7 +454,7 @@ static void test_small(void **state) {
   }
 }
 
-/* Weights that are sigmoids of the score as stored, and nothing else of it is wanted. */
+/* P that are sigmoids of the score as stored, which is used for nothing else. */
 static void test_sigmoid_weights(void **state) {
   (void)state;
   static const struct {
@@ -470,7 +468,7 @@ static void test_sigmoid_weights(void **state) {
                {ONLINE("sigmoid(3.0 * s - 1.0)"), true},
                {ONLINE("sigmoid(s) * s"), false},
                {ONLINE("2.0 * sigmoid(s)"), false},
-               {ONLINE("sigmoid(-s)"), false}, /* what is left out weighs 1 */
+               {ONLINE("sigmoid(-s)"), false}, /* elements left out weigh 1 */
 #undef ONLINE
                {"online_func = relu_attention", false},
                {"score_mod = function(s, b, h, q, kv) return sigmoid(s) end", false}};

@@ -1,4 +1,4 @@
-/* What Python and C write in a spec: Lua's own message, and after it what to write instead. */
+/* Python and C syntax in a spec: Lua's own message, followed by what to write instead. */
 #include "traced.h"
 
 #include <stdio.h>

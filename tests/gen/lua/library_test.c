@@ -1,4 +1,4 @@
-/* The standard library: every entry against the oracle, and against its formula where that is short enough to
+/* The standard library: every entry against the oracle, and against its formula if that is short enough to
  * repeat here. */
 #include "traced.h"
 
@@ -125,7 +125,7 @@ static void expect_mask(const char *mask, const char *expected) {
   trace_close(&t);
 }
 
-/* What the masks look like to the analysis: as if written by hand. */
+/* Masks of the library are analysed as if written by hand. */
 static void test_masks_are_plain(void **state) {
   (void)state;
   expect_mask("causal()", "(le kv_idx q_idx)");

@@ -1,4 +1,4 @@
-/* Specs that would run long inside functions of C, where no instruction is counted: each ends by a limit. */
+/* Specs that would run long inside C functions, where no instruction is counted: each ends by a limit. */
 #include "traced.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include <time.h>
 
 #define LIMIT 0.2   /* CPU seconds given to each */
-#define MARGIN 10.0 /* what may pass between two looks at the clock, with sanitizers */
+#define MARGIN 10.0 /* the longest time between two checks of the clock, with sanitizers */
 
 static double cpu_seconds(void) {
   struct timespec t;
@@ -20,7 +20,7 @@ typedef struct limit_case {
 
 #define MANY "local t = {} for i = 1, 1000000 do t[i] = 1 end\n"
 
-/* Without the line: a slow machine may spend the time on what comes before the loop. */
+/* Without a line number: a slow machine may spend the time before the loop. */
 static const char in_time[] = ": time budget: the spec ran for more than 0.2 s; bound its loops";
 
 static const limit_case cases[] = {
@@ -74,10 +74,10 @@ static void test_each(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_end(&cases[i], strlen(cases[i].source));
 }
 
-/* At each goto Lua's parser looks through all labels of the function: no hook runs there. */
+/* At each goto Lua's parser searches all labels of the function, and no hook runs there. */
 static void test_parser(void **state) {
   (void)state;
-  enum { LABELS = 30000 }; /* Lua takes 32767 */
+  enum { LABELS = 30000 }; /* Lua's limit is 32767 */
   static char source[1 << 20];
   size_t used = 0;
   for (int i = 0; i < LABELS; i++)
@@ -88,7 +88,7 @@ static void test_parser(void **state) {
   expect_end(&c, used);
 }
 
-/* The bounded functions do what they did. */
+/* The bounded functions otherwise work as before. */
 static void test_unbounded(void **state) {
   (void)state;
   traced_file t;

@@ -65,7 +65,7 @@ static void test_each_allocation(void **state) {
   for (long i = 0; i < all.count; i++) {
     budget once = {.fail_at = i, .only_once = 1};
     const luattn_status status = trace_with(&once);
-    /* Lua collects garbage and tries again, so one failure need not be the end. */
+    /* Lua collects garbage and retries, so one failure need not be fatal. */
     assert_true(status == LUATTN_OK || status == LUATTN_NO_MEMORY);
     failed += status == LUATTN_NO_MEMORY;
   }
@@ -76,8 +76,7 @@ static void test_from_each_allocation(void **state) {
   (void)state;
   budget all = {.fail_at = -1, .only_once = 1};
   assert_int_equal(trace_with(&all), LUATTN_OK);
-  /* The number of Lua's allocations varies a little with its hash seed: the last few may or may not be
-   * reached. */
+  /* The number of Lua's allocations varies a little with its hash seed: the last few may not be reached. */
   for (long i = 0; i < all.count - 16; i++) {
     budget from = {.fail_at = i};
     assert_int_equal(trace_with(&from), LUATTN_NO_MEMORY);

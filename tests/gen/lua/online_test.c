@@ -1,4 +1,4 @@
-/* online_func: states, reductions under branches, and what is left out. */
+/* online_func: states, reductions under branches, and omitted fields. */
 #include "traced.h"
 
 #include <stdio.h>
@@ -34,7 +34,7 @@ static void test_steps(void **state) {
   expect_fwd("return scores, { l = reduce_sum(1) }", "score", "(reduce_sum 1)", "1");
 }
 
-/* A reduction sees every element, also those that answered a question about the element differently. */
+/* A reduction covers every element, also those that answered a question about the element differently. */
 static void test_element_branches(void **state) {
   (void)state;
   expect_fwd("local x = where(scores > 0, scores, c) return x, { l = reduce_sum(x) }",
@@ -47,7 +47,7 @@ static void test_element_branches(void **state) {
       "(reduce_max (div (select (lt 0 score) score (mul score -2)) "
       "(reduce_sum (select (lt 0 score) score (mul score -2)))))",
       "1");
-  /* Asked after the reduction, the question does not touch it. */
+  /* A question asked after the reduction does not affect it. */
   expect_fwd(
       "local s = reduce_sum(scores) if scores > s then return scores, { l = s } end return s, { l = s }",
       "(select (lt (reduce_sum score) score) score (reduce_sum score))", "(reduce_sum score)", "1");

@@ -21,8 +21,7 @@ static void test_examples(void **state) {
   }
 }
 
-/* Branches whose results overlap in part, which join_masks must not simplify as if they overlapped in full.
- */
+/* Branches whose results overlap in part, which join_masks must not simplify as if they were equal. */
 static void test_overlapping_branches(void **state) {
   (void)state;
   static const char *const bodies[] = {
@@ -41,8 +40,7 @@ static void test_overlapping_branches(void **state) {
   }
 }
 
-/* The comparison must be able to fail: a spec that does not behave the same on numbers and on traced values.
- */
+/* The comparison must be able to fail: a spec that behaves differently on numbers and on traced values. */
 static double no_input(void *user, const char *input, int n, const long long *index) {
   (void)user, (void)input, (void)n, (void)index;
   return 0;
@@ -75,7 +73,7 @@ static void test_errors_of_the_oracle(void **state) {
   assert_int_equal(front_oracle_open("a.lua", "x", 1, no_input, NULL, &o, &err), LUATTN_SPEC);
 }
 
-/* A hook whose trace is the identity, or no mask, is declared, and called each time. */
+/* A hook whose trace is the identity, or no mask, is declared all the same, and called each time. */
 static double count_load(void *user, const char *input, int n, const long long *index) {
   (void)input, (void)n, (void)index;
   ++*(int *)user;
@@ -109,7 +107,7 @@ static void test_hooks_without_a_trace(void **state) {
   front_oracle_close(o);
 }
 
-/* All results of a hook at once are what single calls give, one by one. */
+/* All results of a hook at once equal those of single calls. */
 static void test_all_results_at_once(void **state) {
   (void)state;
   static const char source[] =

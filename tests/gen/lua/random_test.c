@@ -128,7 +128,7 @@ static void condition(writer *w, int depth) {
   put(w, ")");
 }
 
-/* Statements that end in a return on every way. */
+/* Statements that return on every path. */
 static void body(writer *w, int depth, bool mask) {
   const int choice = depth <= 0 || w->questions <= 0 ? 0 : pick(w, 4);
   if (choice == 1) {

@@ -91,7 +91,7 @@ static void test_gathers(void **state) {
   expect_score("if keep[kv_idx] then return score end return 0", "(select (keep kv_idx) score 0)");
 }
 
-/* What a function does not use at its end may be left out, of every hook. */
+/* Trailing parameters that a function does not use may be left out, for every hook. */
 static void test_fewer_parameters(void **state) {
   (void)state;
   static const char *const sources[] = {
@@ -128,7 +128,7 @@ static void expect_of_file(const char *source, const char *expected) {
   trace_close(&t);
 }
 
-/* The body of a file assigns globals as any Lua file does. */
+/* The body of a file may assign globals, like any Lua file. */
 static void test_globals(void **state) {
   (void)state;
   expect_of_file("W = 4 function f(x) return x + W end W = 5 return attention { score_mod = f }",
@@ -212,7 +212,7 @@ static void test_rounding(void **state) {
   expect_mask("return kv_idx < bound", "(lt (to_real kv_idx) scalar)");
 }
 
-/* The same question, however it is put, is asked once. */
+/* The same question, however it is written, is asked once. */
 static void test_questions(void **state) {
   (void)state;
   expect_score("if kv_idx < q_idx then return 1 end if kv_idx < q_idx then return 2 end return 3",
@@ -349,7 +349,7 @@ static void test_lines(void **state) {
   trace_close(&t);
 }
 
-/* What looks like == or a table without being one. */
+/* Text that looks like == or a table but is neither. */
 static void test_source_is_read_by_tokens(void **state) {
   (void)state;
   traced_file t;
@@ -373,7 +373,7 @@ static void test_source_is_read_by_tokens(void **state) {
                "test.lua:3: == cannot be traced (beside a number it is always false); write eq(1, 2)");
 }
 
-/* As the message about too many ways says. */
+/* As the message about too many branches advises. */
 static void test_many_spans(void **state) {
   (void)state;
   traced_file t;
@@ -387,7 +387,7 @@ static void test_many_spans(void **state) {
   trace_close(&t);
 }
 
-/* The file runs inside a function beside a helper of ours: it sees neither. */
+/* The file runs inside a function next to a helper of ours, and sees neither. */
 static void test_file_is_alone(void **state) {
   (void)state;
   traced_file t;

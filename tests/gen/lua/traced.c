@@ -112,8 +112,8 @@ static double uniform(comparison *c, double lo, double hi) {
 
 static int below(comparison *c, int n) { return (int)uniform(c, 0, n); }
 
-/* What an input holds at an index: any fixed function will do, if it has few integers, so that ids collide.
- */
+/* The value of an input at an index: any fixed function will do, if it has few distinct integers, so that ids
+ * collide. */
 static double input_value(const luattn_input_info *info, int n, const long long *index) {
   uint64_t x = 0x9e3779b97f4a7c15u;
   for (const char *p = info->name; *p != '\0'; p++) x = (x ^ (uint64_t)*p) * 0x100000001b3u;
@@ -188,8 +188,8 @@ static void draw_lane(comparison *c, int i) {
   for (int k = 0; k < SPEC_MAX_FINAL; k++) c->final[k][i] = uniform(c, 0.1, 4);
 }
 
-/* The oracle's rows have one element: a reduction is its argument. Takes the innermost reductions out first.
- */
+/* Rows of the oracle have one element: a reduction is its argument. Replaces the innermost reductions
+ * first. */
 static ir_ref without_reductions(ir *g, ir_ref r) {
   while (ir_uses_op(g, r, IR_REDUCE_SUM) || ir_uses_op(g, r, IR_REDUCE_MAX)) {
     for (ir_ref i = 1; i <= r; i++) {
@@ -293,7 +293,7 @@ static void compare_file(const char *name, const char *source, size_t size, int 
   assert_non_null(c);
   *c = (comparison){.name = name, .a = arena_open(NULL), .seed = 20240229};
   if (front_trace(c->a, name, source, size, &c->spec, &err) != LUATTN_OK) {
-    static int dropped; /* random hooks may forget what they have read, but few do */
+    static int dropped; /* random hooks may not use what they have read, but few do */
     if (strstr(err.message, "nothing is made of its numbers") == NULL || ++dropped > 30)
       fail_msg("%s", err.message);
     arena_close(c->a);

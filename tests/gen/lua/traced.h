@@ -1,4 +1,4 @@
-/* traced.h: tracing a text in a test, printing its expressions, and comparing traces with the oracle. */
+/* traced.h: traces a text in a test, prints its expressions, and compares traces with the oracle. */
 #ifndef LUATTN_TESTS_TRACED_H
 #define LUATTN_TESTS_TRACED_H
 
@@ -17,10 +17,10 @@ typedef struct traced_file {
   traced_spec spec;
 } traced_file;
 
-/* Traces a spec that must be right; its file is named "test.lua". */
+/* Traces a valid spec; its file is named "test.lua". */
 void trace_text(traced_file *t, const char *source);
 void trace_close(traced_file *t);
-/* The message of a spec that must be wrong. */
+/* The error message of an invalid spec. */
 void expect_error(const char *source, const char *message);
 
 /* A whole file, with a terminating 0 that is not counted in *size; the caller frees. */
@@ -28,7 +28,7 @@ char *read_file(const char *path, size_t *size);
 /* Sorted paths of the *.lua in a folder, at most `max`; the caller frees each. */
 int list_lua(const char *folder, char **path, int max);
 
-/* An expression in one line, as in `(le kv_idx (add q_idx 3))`. Lives in t->a. */
+/* An expression on one line, as in `(le kv_idx (add q_idx 3))`. Lives in t->a. */
 const char *show(const traced_file *t, ir_ref r);
 
 /* Draws `rounds` blocks of 64 random index tuples and compares every hook of the spec in plain Lua with its

@@ -1,5 +1,5 @@
 /* nvrtc_test.c: finding, loading and calling NVRTC; reading its log; the embedded templates. Without NVRTC
- * what needs it is skipped. */
+ * some tests are skipped. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +43,7 @@ static void test_log_of_two_entries(void **state) {
   assert_non_null(strstr(r.remark, "C7508"));
 }
 
-/* NVRTC 13 writes the numbers behind its name. */
+/* NVRTC 13 writes the numbers after its name. */
 static void test_log_with_prefixed_lines(void **state) {
   (void)state;
   static const char log[] =
@@ -58,7 +58,7 @@ static void test_log_with_prefixed_lines(void **state) {
   memset(&r, 0, sizeof r);
   nvrtc_read_log(log, &r);
   assert_int_equal(r.entry[0].spill_bytes, 340);
-  assert_int_equal(r.entry[0].stack_bytes, 240); /* with what it calls */
+  assert_int_equal(r.entry[0].stack_bytes, 240); /* including called functions */
   assert_int_equal(r.called_spill_bytes, 40);
   assert_int_equal(r.entry[0].registers, 255);
 }
@@ -80,7 +80,7 @@ static void test_missing_library_is_named(void **state) {
   free(before);
 }
 
-/* A file that is no library has an identity of its own, and is refused when it is loaded. */
+/* A file that is no library has its own identity, and is refused when it is loaded. */
 static void test_other_file_is_refused(void **state) {
   (void)state;
   char path[] = "/tmp/luattn_nvrtc_XXXXXX";
@@ -138,7 +138,7 @@ static void test_compile(void **state) {
   arena_close(a);
 }
 
-/* The log of the very NVRTC that is used: forty values live over a barrier do not fit into 32 registers. */
+/* The log of the NVRTC in use: forty values live across a barrier do not fit into 32 registers. */
 static void test_spills_are_seen(void **state) {
   (void)state;
   nvrtc lib;
@@ -164,7 +164,7 @@ static void test_spills_are_seen(void **state) {
   arena_close(a);
 }
 
-/* Of NVRTC itself, and of NVVM, which NVRTC hands an option on to. */
+/* Refused options of NVRTC itself, and of NVVM, to which NVRTC passes an option. */
 static void test_refused_options(void **state) {
   (void)state;
   nvrtc lib;
@@ -184,7 +184,7 @@ static void test_refused_options(void **state) {
                                    (nvrtc_options){.list = refused[i], .count = 3}, 0, &r, &err),
                      LUATTN_COMPILE);
     assert_non_null(strstr(err.message, "-no-such-option"));
-    /* An error of the source is no refusal. */
+    /* An error of the source is not a refused option. */
     assert_int_equal(
         nvrtc_compile(&lib, a, "fwd.cu", "\n__device__ int x = no_such_name;\n", NULL, 0, "sm_80",
                       (nvrtc_options){.list = refused[i], .count = 3, .optional = 2}, 0, &r, &err),
@@ -194,7 +194,7 @@ static void test_refused_options(void **state) {
   arena_close(a);
 }
 
-/* An optimizer without such a pass ignores its name, but for a line in the log. */
+/* An optimizer without such a pass ignores its name, except for a line in the log. */
 static void test_names_of_passes_are_known(void **state) {
   (void)state;
   nvrtc lib;
@@ -248,7 +248,8 @@ static bool same_code(const job *a, const job *b) {
   return a->r.cubin_size == b->r.cubin_size && memcmp(a->r.cubin, b->r.cubin, a->r.cubin_size) == 0;
 }
 
-/* What one compilation leaves out, others before, after and beside it do not. The code shows it of LICM. */
+/* The passes that one compilation disables stay on in others before, after and next to it. The code shows it
+ * for LICM. */
 static void test_passes_are_left_out_of_one_compilation(void **state) {
   (void)state;
   nvrtc lib;
@@ -271,13 +272,14 @@ static void test_passes_are_left_out_of_one_compilation(void **state) {
     assert_int_equal(c[i].status, LUATTN_OK);
     assert_true(same_code(&c[i], &c[i % 2]));
   }
-  assert_false(same_code(&c[0], &c[1])); /* it does leave something out */
+  assert_false(same_code(&c[0], &c[1])); /* it does disable something */
   for (int i = 0; i < COMPILATIONS; i++) arena_close(c[i].a);
 }
 
 static void count(void *of_int) { ++*(int *)of_int; }
 
-/* That the front end is through is told, whatever came of it, and by an NVRTC that cannot tell beforehand. */
+/* The end of the front end is reported whatever its result, also by an NVRTC that cannot report it in
+ * advance. */
 static void test_watcher(void **state) {
   (void)state;
   nvrtc lib;

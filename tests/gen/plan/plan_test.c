@@ -1,4 +1,4 @@
-/* plan_test.c: families, tiles, and the answers to targets that cannot be. */
+/* plan_test.c: families, tiles, and errors for impossible targets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -100,11 +100,11 @@ static void test_impossible_targets(void **state) {
   refused(&t, LUATTN_UNSUPPORTED, "sm90 has kernels for arch 90, not 100");
 }
 
-/* Packed sequences run forward alone, of specs that read nothing at rows of q or kv. */
+/* Packed sequences run forward only, for specs that read nothing at rows of q or kv. */
 static void test_packed_targets(void **state) {
   (void)state;
   static const struct {
-    const char *text, *message; /* NULL: is taken */
+    const char *text, *message; /* NULL: accepted */
   } specs[] = {{"return attention { name = 'a', query_mod = function(x, b, h, pos, d) return 2 * x end }",
                 "target: packed: is 1, and 'a' has a query_mod, key_mod or value_mod, which packed sequences "
                 "do not take yet"},
@@ -154,7 +154,8 @@ static void test_packed_targets(void **state) {
   refused(&t, LUATTN_INVALID, "target: packed: is -1, expected 0 or 1");
 }
 
-/* Where sm90's backward has no registers for a hook, sm80's tiles come next, unless the caller wants sm90. */
+/* Where sm90's backward has too few registers for a hook, sm80's tiles come next, unless the caller wants
+ * sm90. */
 static void test_backward_falls_back(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -176,7 +177,7 @@ static void test_backward_falls_back(void **state) {
   arena_close(a);
 }
 
-/* A deterministic backward has the family of a fast one, at all head dims. */
+/* A deterministic backward uses the same family as a fast one, at all head dims. */
 static void test_deterministic_families(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -196,7 +197,7 @@ static void test_deterministic_families(void **state) {
   arena_close(a);
 }
 
-/* Whatever gradients are wanted, also those that need no dS, which pairs of blocks exchange. */
+/* Whichever gradients are wanted, also those that need no dS, which clusters of two blocks exchange. */
 static void test_wide_backward_of_any_wants(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -234,8 +235,8 @@ static void test_wide_backward(void **state) {
   arena_close(a);
 }
 
-/* Small dots have a choice of their own before the table's, up to head dim 128, in a forward of sm90 alone.
- */
+/* The soft cap's fast path has a choice of its own before the table's, up to head dim 128, only in a forward
+ * of sm90. */
 static void test_small_dots(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -305,7 +306,7 @@ static void test_forced_tiles(void **state) {
   arena_close(a);
 }
 
-/* A gradient that nobody wants brings no kernel. */
+/* Gradients that nobody wants take no kernel. */
 static void test_entries_follow_wants(void **state) {
   (void)state;
   arena *a = arena_open(NULL);

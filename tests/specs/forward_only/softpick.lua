@@ -1,5 +1,5 @@
--- softpick with an eps that stands for itself: p = relu(exp(s - m) - exp(-m)) / (sum |exp(s - m) - exp(-m)| + eps).
--- The result depends on the maximum m, whose derivative lives on one score of the row: forward only.
+-- softpick with an unscaled eps: p = relu(exp(s - m) - exp(-m)) / (sum |exp(s - m) - exp(-m)| + eps). The
+-- result depends on the maximum m, whose derivative is concentrated on one score of the row: forward only.
 return attention {
   name = "softpick",
   block_mask = causal(),

@@ -1,5 +1,5 @@
--- Three sines of a score: too much to inline, so the hooks are functions that a kernel calls. A gradient goes to the block's
--- sum (c), another to memory (bias).
+-- Three sines of a score: too much to inline, so the hooks are called functions. One gradient goes to the
+-- block's sum (c), another to memory (bias).
 return attention {
   name = "called",
   scalars = { c = 0.4 },

@@ -1,4 +1,5 @@
--- A softmax with a temperature inside the online function, a start that depends on a parameter, and a second output of the row.
+-- A softmax with a temperature inside the online function, an initial state that depends on a parameter, and
+-- a second output of the row.
 return attention {
   name = "own_softmax",
   scalars = { beta = 0.8 },

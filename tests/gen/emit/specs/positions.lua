@@ -1,4 +1,4 @@
--- Positions in linear terms, alone and in functions, beside numbers of rows, columns and heads.
+-- Linear terms of positions, alone and inside functions, next to numbers of rows, columns and heads.
 return attention {
   name = "positions",
   scalars = { a = 0.3 },

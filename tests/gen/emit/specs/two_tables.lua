@@ -1,4 +1,5 @@
--- Two tables by distance under a soft cap and a factor: one of them is the term that grad is given, all of them get gradients.
+-- Two tables by distance under a soft cap and a factor: one of them is the term that grad takes, all of them
+-- get gradients.
 return attention {
   inputs = { t = { axes = {"h", "n"}, grad = true }, u = { axes = {"n"}, grad = true }, w = { axes = {"h"}, grad = true } },
   scalars = { c = 2.0 },

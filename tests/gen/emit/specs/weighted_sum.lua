@@ -1,4 +1,5 @@
--- A normaliser that is no exponential: p = softplus(s) / (1 + sum softplus(s)). The sum may stay with each thread.
+-- A normaliser that is no exponential: p = softplus(s) / (1 + sum softplus(s)). Each thread may keep a
+-- partial sum.
 return attention {
   name = "weighted_sum",
   scalars = { shift = 0.25 },
