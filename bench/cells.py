@@ -1,8 +1,7 @@
 """cells.py: what is measured, and how its work is counted. Standard library only, for the tests.
 
-FLOPs follow FlashAttention's convention: two products forward and five backward, of which only the scores
-that the mask keeps count.
-"""
+FLOPs follow FlashAttention's convention: two products forward and five backward, counting only the
+scores that the mask keeps."""
 
 import random
 from dataclasses import dataclass
@@ -108,11 +107,10 @@ def kept_in_tiles(length, tile_m, tile_n, left, right):
 
 
 def orders(names, rounds, seed):
-    """For each round the names in an order of its own: the same for the same seed.
+    """The names in a random order for each round, the same for the same seed.
 
-    What runs behind a slow kernel finds a cooler chip. In rounds of one order, turned by a place each, two
-    copies of one kernel differed by up to 5 %; in random ones they agree within 1 %.
-    """
+    A kernel that runs after a slow one finds a cooler chip. In rounds of one order, rotated by one place each,
+    two copies of one kernel differed by up to 5 %; in random ones they agree within 1 %."""
     shuffle = random.Random(seed).shuffle
     for _ in range(rounds):
         order = list(names)
@@ -128,8 +126,8 @@ class Entry:
     library: str
     variant: str
     problem: Problem
-    gradients: bool = False  # of the extra inputs as well; luattn alone
-    every_tile: bool = False  # those without weight, too; luattn alone
+    gradients: bool = False  # gradients of the extra inputs as well; luattn only
+    every_tile: bool = False  # tiles with negligible weights, too; luattn only
     deterministic: bool = False  # backward gives the same bits in every run; luattn alone
 
 
@@ -173,7 +171,8 @@ BESIDE_FLEX = (
 
 
 def variants():
-    """What FlexAttention is for, beside both of its backends; FA3 and FA4 where they have the variant."""
+    """FlexAttention's typical masks and mods, with both of its backends; FA3 and FA4 where they have the
+    variant."""
     for batch, length in ((4, 4096), (1, 16384)):
         p = Problem(batch, 16, 16, length, 128, 128, heads_last=False)
         for variant in BESIDE_FLEX:
@@ -189,7 +188,7 @@ def variants():
 
 
 def ratios():
-    """What a modification costs against luattn's own plain causal attention."""
+    """The cost of a modification relative to luattn's own plain causal attention."""
     names = {
         "causal": "causal",
         "ALiBi": "alibi_causal",
@@ -222,7 +221,7 @@ LEARNED = {
 
 
 def gradients():
-    """What gradients of extra inputs cost in backward, beside the same spec without them."""
+    """The cost of gradients of extra inputs in backward, relative to the same spec without them."""
     for dim in (64, 128, 256):
         p = Problem(4, 2048 // dim, 2048 // dim, 4096, dim, dim)
         for name, variant in LEARNED.items():
@@ -235,10 +234,9 @@ def gradients():
 
 
 def biases():
-    """What numbers that scores read from memory cost, of each key and of each pair, beside FlexAttention.
+    """The cost of biases that scores read from memory, per key and per pair, next to FlexAttention.
 
-    No longer ones: FlexAttention reads a bias of more than 2^31 elements at wrong addresses.
-    """
+    No longer sequences: FlexAttention reads a bias of more than 2^31 elements at wrong addresses."""
     names = {"t[h, kv]": "biaskv_full", "t[h, q, kv]": "bias2d_full"}
     for batch, length in ((16, 1024), (4, 4096)):
         for dim in (64, 128, 256):
@@ -251,7 +249,7 @@ def biases():
 
 
 def deterministic():
-    """What the same bits in every run cost in backward, also with gradients of extra inputs."""
+    """The cost of a deterministic backward, also with gradients of extra inputs."""
 
     def cell(name, variant, p, gradients):
         entries = (
@@ -274,7 +272,7 @@ def deterministic():
 
 
 def dims():
-    """Head dims that differ, grouped heads, and f16, each against luattn's own plain case."""
+    """Different head dims, grouped heads, and f16, each relative to luattn's own plain case."""
 
     def entries(cases):
         return tuple(Entry(f"{library} {what}", library, mask, p) for library, what, mask, p in cases)

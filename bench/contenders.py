@@ -1,9 +1,8 @@
-"""contenders.py: an entry of a cell as functions that launch its passes, and the float64 result beside.
+"""contenders.py: an entry of a cell as functions that launch its passes, and the float64 reference.
 
-Every library works on the same tensors. A contender is a dict from pass to a function that launches the pass
-on torch's current stream and returns its results: o for fwd, dq dk dv for bwd, all four for fwdbwd. Forward
-alone runs without autograd.
-"""
+Every library works on the same tensors. A contender is a dict from pass to a function that launches the
+pass on torch's current stream and returns its results: o for fwd, dq dk dv for bwd, all four for
+fwdbwd. Forward alone runs without autograd."""
 
 import contextlib
 import functools
@@ -46,7 +45,7 @@ class Tensors:
 
 
 def t5_bucket(relative):
-    """As examples/t5_relative_bias.lua has it."""
+    """The same as in examples/t5_relative_bias.lua."""
     n = relative.abs()
     far = torch.log(n.clamp(min=1) / 8) / math.log(16) * 8
     large = (8 + torch.floor(far + 0.001).int()).clamp(max=15)
@@ -113,7 +112,7 @@ class Variation:
 
     @functools.cached_property
     def block_mask(self):
-        """The mask in FlexAttention's blocks; None where there is no mask."""
+        """The mask as FlexAttention's BlockMask; None without a mask."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         n = self.length
@@ -162,8 +161,9 @@ def of_reference(results, p):
 
 
 def luattn(library, variation, t, gradients=False, every_tile=False, deterministic=False):
-    """The passes, and `plan`: family and tiles, e.g. ("sm90", 128, 128). gradients: of the extra inputs too.
-    every_tile: no tile is skipped for want of weight. deterministic: backward gives the same bits each time."""
+    """The passes, and `plan`: family and tiles, e.g. ("sm90", 128, 128). gradients: of the extra inputs
+    too. every_tile: tiles with negligible weights are not skipped. deterministic: backward gives the same
+    bits each time."""
     if deterministic:
         library = library.deterministic()
     p = t.problem
@@ -249,7 +249,7 @@ def flex(variation, t, backend=None):
 
 
 def forget_compiled():
-    """Drops what torch.compile has compiled. It gives up after some versions of a function."""
+    """Drops torch.compile's code. It gives up after some versions of a function."""
     torch._dynamo.reset()
     torch._dynamo.config.recompile_limit = 64
 
@@ -266,7 +266,7 @@ def load_fa4():
 
 
 def open_flex_flash():
-    """The maker of FlexAttention with its FLASH backend, which calls FA4."""
+    """Makes FlexAttention with its FLASH backend, which calls FA4."""
     flash = os.path.join(os.path.dirname(torch.__file__), "_inductor/kernel/flex/flex_flash_attention.py")
     if not os.path.exists(flash):
         raise NotInstalled(f"torch {torch.__version__} has no FLASH backend of FlexAttention; torch 2.11 has")
@@ -293,7 +293,7 @@ def replayed(launch):
         try:
             results = launch()
         except Exception:
-            with contextlib.suppress(Exception):  # ending a broken capture fails; the first error tells more
+            with contextlib.suppress(Exception):  # ending a broken capture fails; the first error says more
                 graph.capture_end()
             raise
         graph.capture_end()
@@ -303,7 +303,8 @@ def replayed(launch):
         gc.enable()
 
     def replay(kept=launch):
-        """Keeps the launch: the graph reads what it holds, as the O and LSE that a forward saved for its backward."""
+        """Keeps the launch: the graph reads its tensors, such as the O and LSE that a forward saved for
+        its backward."""
         graph.replay()
         return results
 

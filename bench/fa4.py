@@ -1,9 +1,9 @@
-"""fa4.py: FlashAttention-4 as a contender. Needs the package flash-attn-4 and the CuTe DSL that it installs.
+"""fa4.py: FlashAttention-4 as a contender. Needs the package flash-attn-4 and the CuTe DSL that it
+installs.
 
-A variant becomes an argument of flash_attn_func where there is one, and otherwise functions in the CuTe DSL.
-Such a function gets vectors of scores and positions, or one element at a time where it reads a tensor. FA4 passes
-some arguments by name, so the names are FA4's.
-"""
+A variant becomes an argument of flash_attn_func if there is one, and otherwise functions in the CuTe
+DSL. Such a function takes vectors of scores and positions, or one element at a time if it reads a
+tensor. FA4 passes some arguments by name, so the names are FA4's."""
 
 import cutlass
 from cutlass import cute
@@ -56,7 +56,7 @@ def relative_bias_mods(bias, length):
 
 
 def blocks(block_mask, of):
-    """What a pass reads of a BlockMask: its "kv" blocks in forward, its "q" blocks in backward."""
+    """The part of a BlockMask that a pass reads: its "kv" blocks in forward, its "q" blocks in backward."""
     names = (f"{of}_num_blocks", f"{of}_indices", f"full_{of}_num_blocks", f"full_{of}_indices")
     lists = (getattr(block_mask, name) for name in names)
     return BlockSparseTensorsTorch(*lists, block_size=tuple(block_mask.BLOCK_SIZE))

@@ -4,14 +4,14 @@ from importlib import metadata
 
 
 class NotInstalled(Exception):
-    """Its text says what a contender lacks, and how to get it."""
+    """Raised with what a contender lacks, and how to get it."""
 
 
 def open_contenders(openers, needed, without):
-    """Opens each library that is needed and not left out. Returns makers, and reasons of the absent, by name.
+    """Opens each library that is needed and not left out. Returns makers, and the reasons of missing ones,
+    by name.
 
-    openers: by name, a function that returns the maker or raises NotInstalled; any other error is passed on.
-    """
+    openers: by name, a function that returns the maker or raises NotInstalled; other errors are passed on."""
     makers, absent = {}, {}
     for name, opener in openers.items():
         if name in without or name not in needed:
@@ -32,6 +32,6 @@ def version_of(package):
 
 
 def check_wanted(wanted, makers, absent):
-    """Says in one line which wanted contenders are not measured and why; None where all are."""
+    """Says in one line which wanted contenders are not measured and why; None if all are."""
     missing = [f"{x}: {absent.get(x, 'no chosen cell has it')}" for x in wanted if x not in makers]
     return "; ".join(missing) or None

@@ -16,9 +16,9 @@ NAMES |= {"flex": "FlexAttention", "flex_flash": "FlexAttention FLASH"}
 PASS_NAMES = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward"}
 COLOURS = {"luattn": "#e4572e", "cudnn": "#6b9e3f", "fa3": "#5b6fd6", "fa2": "#98a2b3", "flex": "#2a9d8f"}
 COLOURS |= {"fa4": "#d4a017", "flex_flash": "#1f5f8b"}
-# A wide table has luattn's ratio to the best of these, of those that it measured.
+# A wide table has luattn's ratio to the best of these that were measured.
 PEERS = ("fa4", "fa3", "cudnn", "flex_flash", "flex")
-OTHER_COLOURS = ("#b5651d", "#8e6fb0", "#4f8fb5")  # of other builds of luattn
+OTHER_COLOURS = ("#b5651d", "#8e6fb0", "#4f8fb5")  # other builds of luattn
 # Suites whose table has a row for each cell and a column for each library; others have a row for each entry.
 WIDE = ("plain", "variants")
 
@@ -51,7 +51,7 @@ def wrong(data):
 
 
 def line(row):
-    """One row as a line of text, for those who wait."""
+    """One row as a line of text, to show progress."""
     parts = [f"{row['pass']:<6} {row['cell']:<26}"]
     for e in row["entries"]:
         ratio = f" ({1 / e['base_ratio']:.2f})" if measured(e) and "base_ratio" in e else ""
@@ -60,12 +60,12 @@ def line(row):
 
 
 def entry_of(row, library):
-    """The library's entry where it measured, and None elsewhere."""
+    """The library's entry if it was measured, otherwise None."""
     return next((e for e in row["entries"] if e["library"] == library and measured(e)), None)
 
 
 def ratio_to(row, library):
-    """luattn's rate over the library's; None where either is missing."""
+    """luattn's rate over the library's; None if either is missing."""
     e = entry_of(row, library)
     return e.get("base_ratio") if e and entry_of(row, "luattn") else None
 
@@ -148,7 +148,7 @@ def refusals(data):
 
 
 def absences(data):
-    """A line on the contenders that are not installed, and why; none where all are there."""
+    """A line on the contenders that are not installed, and why; none if all are."""
     absent = data.get("absent", {})
     return [f"Not there: {'; '.join(f'{name_of(x)}: {why}' for x, why in absent.items())}."] if absent else []
 

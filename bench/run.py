@@ -42,15 +42,15 @@ from binding import FAMILIES, Luattn
 from cells import PASSES, SUITES, VARIANTS, flops, kept_in_tiles, orders
 from installed import NotInstalled, check_wanted, open_contenders, version_of
 
-# A result is rounded to the half type, and so are up to four numbers on its way (P, dS, dO, and O in the row
-# sums of dO * O). Rounding is off by at most u, 2^-8 in bf16 and 2^-11 in f16: by 0.43 u in the root mean
+# A result is rounded to the half type, and so are up to four intermediate numbers (P, dS, dO, and O in the
+# row sums of dO * O). Rounding is off by at most u, 2^-8 in bf16 and 2^-11 in f16: by 0.43 u in the root mean
 # square (u / sqrt(3) for a mantissa of 1, half of that near 2), and five independent ones by 0.95 u together.
 TOLERANCE = {"bf16": 2**-8, "f16": 2**-11}
 RESULTS = ("o", "dq", "dk", "dv")
 
 
 def distance(got, want):
-    """Root mean square of got - want over that of want; NaN is no distance that passes."""
+    """Root mean square of got - want over that of want; NaN fails any tolerance."""
     return ((got.to(want.dtype) - want).norm() / want.norm()).item()
 
 
@@ -77,7 +77,7 @@ class Contender:
                     self.run[pass_] = contenders.replayed(self.run[pass_])
             except Exception as e:  # each library says in its own way what it does not support
                 row["refused"] = " ".join(str(e).split())[:200] or type(e).__name__
-            torch.cuda.synchronize()  # outside the try: after a fault on the device no number can be trusted
+            torch.cuda.synchronize()  # outside the try: after a fault of the device no number can be trusted
             row["setup_s"] = round(time.monotonic() - start, 2)
 
     def flops(self, pass_):
@@ -86,7 +86,8 @@ class Contender:
 
 
 def measure(functions, rounds, round_ms, seed):
-    """Milliseconds of a launch in each round, by name. All is queued before the one wait: no idle device."""
+    """Milliseconds of a launch in each round, by name. All is queued before the only wait, so that the
+    device is never idle."""
 
     def launch(f, n):
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -141,7 +142,8 @@ def add_rates(members, pass_, times, base):
 
 
 def add_plan(m, pass_):
-    """The plan of a luattn entry; where the mask is a band, also what its tiles cover over what is kept."""
+    """The plan of a luattn entry; for a band mask, also the ratio of scores in computed tiles to kept
+    scores."""
     family, tile_m, tile_n = m.run["plan"](pass_ != "fwd")
     m.rows[pass_]["plan"] = f"{family} {tile_m}x{tile_n}"
     v, length = VARIANTS[m.entry.variant], m.entry.problem.length
@@ -207,7 +209,7 @@ def openers_of(a):
 
 
 def with_also(cell, also):
-    """The cell with each entry of luattn's followed by the same from every other build."""
+    """The cell with each luattn entry followed by the same entry of every other build."""
     entries = []
     for e in cell.entries:
         entries.append(e)
@@ -310,7 +312,7 @@ def arguments():
 
 
 def packages_of(makers):
-    """The versions of the packages behind fa4 and flex_flash, by name; none where neither is measured."""
+    """The versions of the packages behind fa4 and flex_flash, by name; empty if neither is measured."""
     names = ("flash-attn-4", "nvidia-cutlass-dsl") if {"fa4", "flex_flash"} & set(makers) else ()
     return {name: version_of(name) for name in names}
 

@@ -1,4 +1,4 @@
--- ALiBi with slopes that learn.
+-- ALiBi with learned slopes.
 --   s + slopes[h] (kv - q),   causal
 -- Press et al. 2022 fixes the slopes; examples/alibi.lua computes theirs.
 return attention {

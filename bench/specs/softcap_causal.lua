@@ -1,4 +1,4 @@
--- Soft-capped causal attention with the cap as a constant, as benchmarks of FlexAttention have it.
+-- Soft-capped causal attention with a constant cap, as in benchmarks of FlexAttention.
 --   50 * tanh(s / 50),   keep  kv <= q
 -- Gemma 2 (Google 2024). A constant cap lets the compiler bound the score; examples/gemma2.lua has a scalar.
 return attention {
