@@ -5,7 +5,7 @@
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
 
-/* Whether `root` reads memory for each element, beyond the slots in `has`. */
+/* Whether `root` reads memory for each element, if its function has parameters `has` for the slots. */
 static bool loads(const lowered *f, int has, ir_ref root) {
   bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
   if (need == NULL) return ir_uses_op(f->g, root, IR_LOAD);
@@ -19,7 +19,7 @@ static bool loads(const lowered *f, int has, ir_ref root) {
   return false;
 }
 
-/* Whether functions with `has`, of these roots, read a slot of this kind. */
+/* Whether functions of these roots, with parameters `has`, read slots of struct Head, Row or Col (`kind`). */
 static bool reads_slot(const lowered *f, int has, int kind, const ir_ref *roots, int n) {
   bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
   if (need == NULL) return true;

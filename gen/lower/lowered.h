@@ -17,7 +17,7 @@ enum { PART_Q_BASE, PART_Q_OFFSET, PART_KV_BASE, PART_KV_OFFSET };
  * VAR_GRAD stands for the sum. */
 enum { SUM_DISTANCE, SUM_ROW, SUM_COL, SUM_ELEMENT, SUM_LINEAR, SUM_KINDS };
 
-/* The parameters that a function of the contract has. */
+/* `has`: the parameters of a function of the contract. */
 enum { HAS_HEAD = 1, HAS_ROW = 2, HAS_COL = 4, HAS_Q = 8, HAS_KV = 16 };
 #define HAS_ELEMENT (HAS_HEAD | HAS_ROW | HAS_COL | HAS_Q | HAS_KV)
 
@@ -138,7 +138,7 @@ luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_in
 
 /* ---- queries for emit ---- */
 
-/* Whether a function with `has` reads r from a slot instead of computing it. */
+/* Whether a function with parameters `has` (HAS_*) reads r from a slot instead of computing it. */
 bool lowered_in_slot(const lowered *f, int has, ir_ref r);
 /* Approximate instructions of the node itself. */
 int lowered_op_cost(const lowered *f, ir_ref r);
@@ -164,8 +164,8 @@ static inline bool lowered_is_point(const lowered *f, ir_ref r) {
 }
 /* The slots that are filled when Head, Row and Col are computed. */
 extern const int lowered_slot_has[SLOTS_KINDS];
-/* The parameters of an outlined hook that a function with `has` calls, for what its roots need: param[node]
- * is PARAM_* or 0. True if it takes LuattnParams as well. need[node]: scratch. */
+/* The parameters of an outlined hook, for what its roots need, if its caller has parameters `has` (HAS_*):
+ * param[node] is PARAM_* or 0. True if it takes LuattnParams as well. need[node]: scratch. */
 enum { PARAM_SLOT = 1, PARAM_VARIABLE };
 bool lowered_choose_parameters(const lowered *f, int has, const ir_ref *roots, int n, bool *need,
                                uint8_t *param);
