@@ -52,7 +52,8 @@ class Args(c.Structure):
         + [("num_scalars", c.c_size_t), ("scalar_grads", c.POINTER(Tensor)), ("scale", c.c_double)]
         + [("workspace", c.c_void_p), ("workspace_size", c.c_size_t), ("num_splits", c.c_int), ("skip", c.c_int)]
         + [("cu_seqlens_q", c.POINTER(Tensor)), ("cu_seqlens_k", c.POINTER(Tensor))]
-        + [("max_seqlen_q", c.c_int), ("max_seqlen_k", c.c_int), ("num_threads", c.c_int)]
+        + [("max_seqlen_q", c.c_int), ("max_seqlen_k", c.c_int)]
+        + [("batch", c.c_void_p), ("num_threads", c.c_int)]
     )
 
 

@@ -75,7 +75,7 @@ static void *new_chunk(arena *a, size_t need) {
   return (char *)c + header;
 }
 
-void *arena_new(arena *a, size_t size) {
+static void *take(arena *a, size_t size, size_t *bytes) {
   if (size > SIZE_MAX - alignof(max_align_t)) {
     a->failed = true;
     return NULL;
@@ -90,13 +90,25 @@ void *arena_new(arena *a, size_t size) {
     p = new_chunk(a, need);
   }
   if (p == NULL) a->failed = true;
-  return p == NULL ? NULL : memset(p, 0, need);
+  *bytes = need;
+  return p;
+}
+
+void *arena_new(arena *a, size_t size) {
+  size_t bytes;
+  void *p = take(a, size, &bytes);
+  return p == NULL ? NULL : memset(p, 0, bytes);
 }
 
 bool arena_failed(const arena *a) { return a->failed; }
 
 void *arena_array(arena *a, size_t count, size_t size) {
   return arena_new(a, size != 0 && count > SIZE_MAX / size ? SIZE_MAX : count * size);
+}
+
+void *arena_raw(arena *a, size_t count, size_t size) {
+  size_t bytes;
+  return take(a, size != 0 && count > SIZE_MAX / size ? SIZE_MAX : count * size, &bytes);
 }
 
 char *arena_copy(arena *a, const char *s, size_t n) {

@@ -1,4 +1,5 @@
-/* backward.c: runs a backward pass: opens its tensors, walks their tiles (gradient_walk.c), writes gradients. */
+/* backward.c: runs a backward pass: opens its tensors, walks their tiles (gradient_walk.c), writes gradients.
+ */
 #include "gen/cpu/backward.h"
 
 #include <math.h>
@@ -114,16 +115,16 @@ static luattn_status open_arrays(backward *w, luattn_error *err) {
   cpu_problem *p = &w->p;
   const size_t rows = (size_t)p->batch * (size_t)p->heads * (size_t)p->q_len + 1;
   const size_t columns = (size_t)p->batch * (size_t)p->heads_kv * (size_t)p->kv_len + 1;
-  w->dq = arena_array(p->a, rows, (size_t)p->dim * sizeof(double));
-  w->dk = arena_array(p->a, columns, (size_t)p->dim * sizeof(double));
-  w->dv = arena_array(p->a, columns, (size_t)p->dim_v * sizeof(double));
-  w->dout_rows = arena_array(p->a, rows, (size_t)p->dim_v * sizeof(double));
+  w->dq = arena_raw(p->a, rows, (size_t)p->dim * sizeof(double));
+  w->dk = arena_raw(p->a, columns, (size_t)p->dim * sizeof(double));
+  w->dv = arena_raw(p->a, columns, (size_t)p->dim_v * sizeof(double));
+  w->dout_rows = arena_raw(p->a, rows, (size_t)p->dim_v * sizeof(double));
   bool ok = w->dq != NULL && w->dk != NULL && w->dv != NULL && w->dout_rows != NULL;
   for (int i = 0; i < p->spec->traced.num_inputs && ok; i++) {
     if (p->input_grad[i].data == NULL || view_is_empty(&p->input[i])) continue;
     size_t size = 1;
     for (int j = 0; j < p->input[i].ndim; j++) size *= (size_t)p->input[i].shape[j];
-    w->input_grad[i] = arena_array(p->a, size, sizeof(double));
+    w->input_grad[i] = arena_raw(p->a, size, sizeof(double));
     ok = w->input_grad[i] != NULL;
   }
   return ok ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");

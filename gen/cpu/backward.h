@@ -100,7 +100,9 @@ void terms_want(backward *w, term_program *t);
  * values, for each lane; NULL: 1. */
 void terms_run(const backward *w, const term_program *t, cpu_lanes *lanes, int count, const double *weight,
                int stride, double *value, size_t *offset);
-/* Adds that to the sums. For one thread at a time. */
+/* Adds what one term's lanes have to its sum; that of a scalar has no offsets, and none are read or written. */
+void terms_add_lanes(const wanted_term *t, const double *value, const size_t *offset, int count);
+/* Runs a program and adds it all. For one thread at a time. */
 void terms_add(const backward *w, const term_program *t, cpu_lanes *lanes, int count);
 
 /* gradient_walk.c: dq, dk, dv and the gradients of parameters. stage_open comes last of all that is

@@ -228,7 +228,7 @@ static luattn_status open_mask(const traced_spec *t, cpu_problem *p, luattn_erro
 static luattn_status make_room(cpu_problem *p, const cpu_view *from, ir_ref mod, cpu_program *program,
                                double **out, luattn_error *err) {
   const size_t rows = (size_t)from->shape[0] * (size_t)from->shape[1] * (size_t)from->shape[2];
-  *out = arena_array(p->a, rows, (size_t)from->shape[3] * sizeof **out);
+  *out = arena_raw(p->a, rows, (size_t)from->shape[3] * sizeof **out);
   if (*out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   return program_open(p, &mod, mod != IR_NONE, program, err);
 }

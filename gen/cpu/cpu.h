@@ -177,6 +177,8 @@ luattn_status problem_start(cpu_problem *p, int threads, luattn_error *err);
 void problem_stop(cpu_problem *p); /* ends them; one that was not started is fine */
 /* Runs units [0, count) of a job on all workers; returns once all are done. */
 void problem_run(const cpu_problem *p, crew_job *job, void *user, int64_t count);
+/* x[0..count) = 0. */
+void problem_zero(const cpu_problem *p, double *x, int64_t count);
 /* Fills q, k and v. */
 void problem_convert(cpu_problem *p);
 /* A tensor [batch][heads][len][dim] to doubles, through its input mod. */

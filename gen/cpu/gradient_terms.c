@@ -50,8 +50,13 @@ static void one_term(const backward *w, const wanted_term *t, const cpu_lanes *l
   for (int lane = 0; lane < count; lane++) {
     const double x = weight != NULL ? weight[lane] * from[lane] : from[lane];
     value[lane] = squares_parameters(w) ? x * x : x;
-    offset[lane] = t->term->input < 0 ? 0 : input_offset(lanes, t->term, index, lane);
   }
+  for (int lane = 0; t->term->input >= 0 && lane < count; lane++)
+    offset[lane] = input_offset(lanes, t->term, index, lane);
+}
+
+void terms_add_lanes(const wanted_term *t, const double *value, const size_t *offset, int count) {
+  for (int lane = 0; lane < count; lane++) t->sum[t->term->input < 0 ? 0 : offset[lane]] += value[lane];
 }
 
 static void run_program(const term_program *t, cpu_lanes *lanes, int count, double **out) {
@@ -75,6 +80,6 @@ void terms_add(const backward *w, const term_program *t, cpu_lanes *lanes, int c
   run_program(t, lanes, count, out);
   for (int i = 0; i < t->num_wanted; i++) {
     one_term(w, &t->wanted[i], lanes, out, count, NULL, value, offset);
-    for (int lane = 0; lane < count; lane++) t->wanted[i].sum[offset[lane]] += value[lane];
+    terms_add_lanes(&t->wanted[i], value, offset, count);
   }
 }

@@ -8,7 +8,7 @@
 /* ---- the stage ---- */
 
 /* Bytes of a stage, more or less, and tiles of a run: neither may depend on the number of threads. */
-enum { STAGE_BYTES = 32 << 20, MOST_TILES = 64 };
+enum { STAGE_BYTES = 16 << 20, MOST_TILES = 64 };
 
 static size_t bytes_of_tile(const backward *w) {
   const size_t lanes = (size_t)CPU_TILE * CPU_TILE * (size_t)w->element_terms.num_wanted;
@@ -41,9 +41,9 @@ luattn_status stage_open(backward *w, luattn_error *err) {
   const size_t lanes = (size_t)CPU_TILE * CPU_TILE * (size_t)w->element_terms.num_wanted;
   const size_t row_terms = (size_t)w->row_terms.num_wanted;
   s->row = arena_array(p->a, rows, sizeof *s->row);
-  s->tile = arena_array(p->a, all, sizeof *s->tile);
-  s->value = arena_array(p->a, all, lanes * sizeof *s->value);
-  s->offset = arena_array(p->a, all, lanes * sizeof *s->offset);
+  s->tile = arena_raw(p->a, all, sizeof *s->tile);
+  s->value = arena_raw(p->a, all, lanes * sizeof *s->value);
+  s->offset = arena_raw(p->a, all, lanes * sizeof *s->offset);
   s->row_value = arena_array(p->a, rows, row_terms * sizeof *s->row_value);
   s->row_offset = arena_array(p->a, rows, row_terms * sizeof *s->row_offset);
   const bool ok = s->row != NULL && s->tile != NULL && s->value != NULL && s->offset != NULL &&
@@ -272,7 +272,8 @@ static void add_row(const backward *w, int i, int r, double *sum) {
   const size_t n = (size_t)i * CPU_TILE + (size_t)r;
   for (int j = 0; s->first_tile == 0 && j < w->row_terms.num_wanted; j++) {
     const size_t at = n * (size_t)w->row_terms.num_wanted + (size_t)j;
-    if (w->row_terms.wanted[j].sum == sum) sum[s->row_offset[at]] += s->row_value[at];
+    if (w->row_terms.wanted[j].sum == sum)
+      terms_add_lanes(&w->row_terms.wanted[j], s->row_value + at, s->row_offset + at, 1);
   }
   for (int t = 0; t < s->num_tiles; t++) {
     const size_t tile = tile_at(s, i, t);
@@ -280,8 +281,7 @@ static void add_row(const backward *w, int i, int r, double *sum) {
     for (int j = 0; j < w->element_terms.num_wanted; j++) {
       const size_t first = lanes_at(w, tile, r) + (size_t)j * CPU_TILE;
       if (w->element_terms.wanted[j].sum != sum) continue;
-      for (int lane = 0; lane < count; lane++)
-        sum[s->offset[first + (size_t)lane]] += s->value[first + (size_t)lane];
+      terms_add_lanes(&w->element_terms.wanted[j], s->value + first, s->offset + first, count);
     }
   }
 }
@@ -303,9 +303,25 @@ static void add_unit(void *of_backward, int worker, int64_t unit) {
     add_columns(w, unit - w->stage.num_sums);
 }
 
+static int64_t num_elements(const cpu_view *t) {
+  int64_t count = 1;
+  for (int i = 0; i < t->ndim; i++) count *= t->shape[i];
+  return count;
+}
+
+static void zero_sums(const backward *w) {
+  const cpu_problem *p = &w->p;
+  problem_zero(p, w->dq, num_elements(&p->q_given));
+  problem_zero(p, w->dk, num_elements(&p->k_given));
+  problem_zero(p, w->dv, num_elements(&p->v_given));
+  for (int i = 0; i < p->spec->traced.num_inputs; i++)
+    if (w->input_grad[i] != NULL) problem_zero(p, w->input_grad[i], num_elements(&p->input[i]));
+}
+
 void gradient_walk(backward *w) {
   gradient_stage *s = &w->stage;
   problem_convert(&w->p);
+  zero_sums(w);
   problem_convert_one(&w->p, &w->dout, NULL, w->dout_rows);
   while (blocks_next(&s->blocks)) {
     for (s->first_tile = 0; s->first_tile < s->blocks.kv_tiles; s->first_tile += s->most_tiles) {

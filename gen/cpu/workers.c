@@ -48,6 +48,27 @@ void problem_run(const cpu_problem *p, crew_job *job, void *user, int64_t count)
   crew_run(p->crew, job, user, count);
 }
 
+/* ---- zeros ---- */
+
+enum { ZEROS = 1 << 14 }; /* of a unit */
+
+typedef struct zeros {
+  double *x;
+  int64_t count;
+} zeros;
+
+static void write_zeros(void *of_zeros, int worker, int64_t unit) {
+  const zeros *z = of_zeros;
+  const int64_t first = unit * ZEROS, left = z->count - first;
+  (void)worker;
+  memset(z->x + first, 0, (size_t)(left < ZEROS ? left : ZEROS) * sizeof *z->x);
+}
+
+void problem_zero(const cpu_problem *p, double *x, int64_t count) {
+  zeros z = {x, count};
+  problem_run(p, write_zeros, &z, (count + ZEROS - 1) / ZEROS);
+}
+
 /* ---- tensors to doubles ---- */
 
 enum { ROWS_OF_CHUNK = 64 }; /* of a unit */

@@ -65,6 +65,8 @@ static void test_arena_out_of_memory(void **state) {
   assert_non_null(arena_new(a, 10));
   assert_null(arena_array(a, SIZE_MAX / 2, 4));
   assert_null(arena_array(a, SIZE_MAX, 1));
+  assert_null(arena_raw(a, SIZE_MAX / 2, 4));
+  assert_null(arena_raw(a, SIZE_MAX, 1));
   assert_null(arena_new(a, SIZE_MAX));
   assert_null(arena_new(a, SIZE_MAX - 20));
   arena_close(a);
