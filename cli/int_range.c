@@ -20,9 +20,19 @@ static void mark_roots(const traced_spec *t, bool *is_used) {
   for (int i = 0; i < o->num_final; i++) mark(is_used, o->final[i]);
 }
 
-static bool hands_on(ir_op op) { return op == IR_SELECT || op == IR_MIN || op == IR_MAX; }
+static bool is_bitwise(ir_op op) {
+  return op == IR_BAND || op == IR_BOR || op == IR_BXOR || op == IR_SHR_BAND;
+}
 
-/* An integer of any size may be compared or be an index, which is clamped. */
+static bool hands_on(ir_op op) { return op == IR_SELECT || op == IR_MIN || op == IR_MAX || is_bitwise(op); }
+
+/* ~x, which is -1 - x. */
+static bool is_flip(const ir *g, const ir_node *n) {
+  double ones;
+  return n->op == IR_SUB && ir_is_const(g, n->arg[0], &ones) && ones == -1;
+}
+
+/* An integer of any size may be compared, its bits may be taken, and it may be an index, which is clamped. */
 static bool takes_any(ir_op op) {
   return op == IR_LT || op == IR_LE || op == IR_EQ || op == IR_NE || op == IR_LOAD || hands_on(op);
 }
@@ -42,6 +52,24 @@ static bool is_clamp(const ir *g, const ir_node *n) {
   return false;
 }
 
+/* x % n of a constant n: some of its bits, where that is a power of two. */
+static bool is_remainder(const ir *g, const ir_node *n) {
+  double by;
+  return n->op == IR_MOD && ir_is_const(g, n->arg[1], &by) && by > 0;
+}
+
+/* Less than 2^24, whatever x is. */
+static bool is_masked(const ir *g, const ir_node *n) {
+  double mask;
+  const bool masks = n->op == IR_BAND || n->op == IR_SHR_BAND || is_remainder(g, n);
+  return masks && ir_is_const(g, n->arg[n->nargs - 1], &mask) && mask >= 0 && mask <= BEYOND;
+}
+
+/* Exact for an integer of any size, which may be handed on. */
+static bool keeps_exact(const ir *g, const ir_node *n) {
+  return hands_on((ir_op)n->op) || is_flip(g, n) || is_remainder(g, n);
+}
+
 /* Marks *used nodes, and *value those that may be a value of the input. Arguments come before their users. */
 static bool computes(const ir *g, int input, bool *used, bool *value) {
   for (ir_ref r = ir_count(g) - 1; r > IR_NONE; r--) {
@@ -52,8 +80,9 @@ static bool computes(const ir *g, int input, bool *used, bool *value) {
     const ir_node *n = ir_get(g, r);
     bool any = false;
     for (int i = 0; i < n->nargs; i++) any |= value[n->arg[i]];
-    if (used[r] && any && !takes_any((ir_op)n->op)) return true;
-    value[r] = n->op == IR_LOAD ? n->imm.integer == input : any && hands_on((ir_op)n->op) && !is_clamp(g, n);
+    if (used[r] && any && !takes_any((ir_op)n->op) && !keeps_exact(g, n)) return true;
+    value[r] = n->op == IR_LOAD ? n->imm.integer == input
+                                : any && keeps_exact(g, n) && !is_clamp(g, n) && !is_masked(g, n);
   }
   return false;
 }

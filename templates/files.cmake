@@ -39,6 +39,7 @@ set(LUATTN_TEMPLATES
   grads/pair_bias_grad.cuh
   grads/pair_bias_stores.cuh
   grads/parameter_grads.cuh
+  ops/bits.cuh
   ops/half_sigmoid.cuh
   ops/hook_types.cuh
   ops/input.cuh

@@ -22,7 +22,7 @@ rule(abi          "${common}|${abi}"                                           "
 rule(runtime      "${common}|${abi}|runtime/[a-z_]+\\.h"  "${no_lua}|${no_cuda}")
 rule(engine       "${common}|engine/[a-z_]+\\.h|abi/manifest\\.h|runtime/cpu_kernel\\.h|gen/compile/cpu_facts\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/base     "${common}|gen/base/.*"                                      "${no_lua}|${no_cuda}|dlfcn\\.h")
-rule(gen/ir       "${common}|gen/(base|ir)/.*|templates/ops/interval\\.cuh"        "${no_lua}|${no_cuda}|dlfcn\\.h")
+rule(gen/ir       "${common}|gen/(base|ir)/.*|templates/ops/(interval|bits)\\.cuh"  "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/lua      "${spec}|gen/(base|ir|lua)/.*"                               "${no_cuda}|dlfcn\\.h")
 rule(gen/analysis "${spec}|gen/(base|ir|analysis)/.*"                          "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/plan     "${spec}|${abi}|gen/(base|ir|analysis|plan)/.*"              "${no_lua}|${no_cuda}|dlfcn\\.h")
@@ -40,7 +40,7 @@ rule(examples     "${public}"                                                  "
 # no family.
 set(no_system "${no_lua}|${no_cuda}|cu[a-z]*/.*")
 rule(templates/arch             "(arch)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
-rule(templates/ops              "(arch|ops)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
+rule(templates/ops              "(arch|ops)/[a-z0-9_]+\\.cuh|interval\\.cuh|${abi}"  "${no_system}")
 rule(templates/contract         "(arch|ops|contract)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/source           "(arch|ops|contract|work|source)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/work             "(arch|ops|contract|work)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")

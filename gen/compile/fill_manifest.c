@@ -54,7 +54,37 @@ static void fill_spec(const compilation *c, image_manifest *out) {
 }
 
 static const char *name_of(ir_op op) {
-  return op == IR_ADD ? "+" : op == IR_SUB ? "-" : op == IR_MUL ? "*" : ir_op_name(op);
+  switch (op) {
+    case IR_ADD:
+      return "+";
+    case IR_SUB:
+      return "-";
+    case IR_MUL:
+      return "*";
+    case IR_BAND:
+    case IR_SHR_BAND:
+      return "&";
+    case IR_BOR:
+      return "|";
+    case IR_BXOR:
+      return "~";
+    case IR_SHL:
+      return "<<";
+    case IR_SHR:
+      return ">>";
+    default:
+      return ir_op_name(op);
+  }
+}
+
+/* What to write in place of what leaves 32 bits. */
+static const char *way_out(ir_op op) {
+  if (op == IR_SHR || op == IR_SHR_BAND)
+    return "where a number may be negative, zeros come down before the ones above its 32 bits: write (x >> "
+           "n) & mask "
+           "for some of its bits, max(x, 0) >> n, or x // 2 for x >> 1, which keeps the sign";
+  if (op == IR_SHL) return "bound the shift, as clamp(n, 0, 16) does; to ask for a bit, write (x >> n) & 1";
+  return "bound what it is made of, as clamp(x, lo, hi) does, or make it a float, as x + 0.0";
 }
 
 /* Integers of a kernel have 32 bits, and those of this spec might exceed them at any length. */
@@ -66,9 +96,8 @@ static luattn_status refuse_large(const compilation *c, luattn_error *err) {
   return luattn_fail(
       err, LUATTN_UNSUPPORTED,
       "%s:%u: an integer '%s' may reach %.10g, and kernels compute in 32 bits; inputs count as "
-      "less than 2^24 from 0, batch numbers as up to 65535, heads as up to %d; bound what it is "
-      "made of, as clamp(x, lo, hi) does, or make it a float, as x + 0.0",
-      t->file, n->line, name_of((ir_op)n->op), c->mask.largest, LUATTN_MAX_HEADS);
+      "less than 2^24 from 0, batch numbers as up to 65535, heads as up to %d; %s",
+      t->file, n->line, name_of((ir_op)n->op), c->mask.largest, LUATTN_MAX_HEADS, way_out((ir_op)n->op));
 }
 
 luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_error *err) {

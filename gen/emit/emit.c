@@ -7,6 +7,14 @@ static bool sums_gradients(const traced_spec *t) {
   return any;
 }
 
+static bool has_bits(const writer *w) {
+  static const ir_op ops[] = {IR_BAND, IR_BOR, IR_BXOR, IR_SHL, IR_SHR, IR_SHR_BAND};
+  bool any = false;
+  for (ir_ref r = 1; r < w->f->num_nodes; r++)
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) any |= ir_get(w->f->g, r)->op == ops[i];
+  return any;
+}
+
 /* Headers for features that the spec lacks are skipped: reading them takes time. */
 static void write_includes(writer *w) {
   const traced_spec *t = writer_traced(w);
@@ -26,6 +34,7 @@ static void write_includes(writer *w) {
            "#include \"config.cuh\"\n#include \"contract/contract.cuh\"\n#include \"ops/math.cuh\"\n"
            "#include \"ops/input.cuh\"\n#include \"ops/input_bounds.cuh\"\n");
   if (w->f->plan->offsets) text_add(&w->out, "#include \"ops/offsets.cuh\"\n");
+  if (has_bits(w)) text_add(&w->out, "#include \"ops/bits.cuh\"\n");
 }
 
 static void write_spec(writer *w) {

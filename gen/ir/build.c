@@ -181,6 +181,7 @@ ir_type ir_result_type(const ir *g, ir_op op, const ir_ref *arg) {
     case COMPARES:
     case BOOLS:
       return IR_BOOL;
+    case INTS:
     case REAL_TO_INT:
       return IR_INT;
     case NUMS:
@@ -202,13 +203,14 @@ static void convert(ir *g, ir_rule rule, ir_ref *arg, int n) {
   bool real = rule == REALS || rule == REDUCES;
   if (rule == NUMS || rule == COMPARES || rule == SELECTS)
     for (int i = first; i < n; ++i) real = real || ir_typeof(g, arg[i]) == IR_REAL;
+  for (int i = 0; rule == INTS && i < n; ++i) assert(ir_typeof(g, arg[i]) == IR_INT);
   if (real)
     for (int i = first; i < n; ++i) arg[i] = ir_to_real(g, arg[i]);
 }
 
 static bool is_commutative(ir_op op) {
   return op == IR_ADD || op == IR_MUL || op == IR_MIN || op == IR_MAX || op == IR_EQ || op == IR_NE ||
-         op == IR_AND || op == IR_OR;
+         op == IR_AND || op == IR_OR || op == IR_BAND || op == IR_BOR || op == IR_BXOR;
 }
 
 /* Orders operands: constants last, otherwise the older node first. */

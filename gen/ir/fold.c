@@ -73,6 +73,12 @@ static ir_ref fold_neg(ir *g, ir_type type, ir_ref a) {
   return IR_NONE;
 }
 
+static ir_ref fold_bits(ir *g, ir_op op, ir_ref a, ir_ref b) {
+  if (op == IR_BAND) return a == b || is_value(g, b, -1) ? a : is_value(g, b, 0) ? b : IR_NONE;
+  if (op == IR_BXOR && a == b) return ir_int(g, 0);
+  return (op == IR_BOR && a == b) || is_value(g, b, 0) ? a : IR_NONE; /* of shifts, too */
+}
+
 static ir_ref fold_min_max(ir *g, ir_op op, ir_ref a, ir_ref b) {
   if (a == b) return a;
   return is_value(g, b, op == IR_MIN ? INFINITY : -INFINITY) ? a : IR_NONE;
@@ -230,6 +236,12 @@ ir_ref ir_fold(ir *g, const ir_node *n) {
     case IR_MIN:
     case IR_MAX:
       return fold_min_max(g, op, a, b);
+    case IR_BAND:
+    case IR_BOR:
+    case IR_BXOR:
+    case IR_SHL:
+    case IR_SHR:
+      return fold_bits(g, op, a, b);
     case IR_FLOORDIV:
       return type == IR_INT && is_value(g, b, 1) ? a : IR_NONE;
     case IR_MOD:

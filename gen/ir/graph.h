@@ -10,6 +10,7 @@ typedef enum ir_rule {
   GATHERS,
   REALS,
   NUMS,
+  INTS,
   COMPARES,
   BOOLS,
   INT_TO_REAL,

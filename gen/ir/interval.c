@@ -22,6 +22,8 @@
 #define INT_REAL1(f) out->real = ivi_##f(x->integer)
 #define INT_REAL2(f) out->real = ivi_##f(x->integer, y->integer)
 #define REAL_INT1(f) out->integer = iv_##f(x->real)
+#define INT2(f) out->integer = ivi_##f(x->integer, y->integer)
+#define INT3(f) out->integer = ivi_##f(x->integer, y->integer, z->integer)
 #define SELECT3(f)                                                \
   do {                                                            \
     if (type == IR_REAL)                                          \

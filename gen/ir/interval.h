@@ -8,6 +8,7 @@
 
 #define LUATTN_INTERVAL_HOST 1
 #include "templates/ops/interval.cuh" /* iv (real), ivi (integer), tri (boolean) and their operations */
+#include "templates/ops/bits.cuh"
 
 /* Bounds of any type: the node's type selects the member in use. */
 typedef struct ir_bounds { iv real; ivi integer; tri boolean; } ir_bounds;

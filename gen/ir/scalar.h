@@ -42,4 +42,24 @@ static inline double scalar_to_int(double x) {
   return x < -2147483648.0 ? -2147483648.0 : x > 2147483647.0 ? 2147483647.0 : x;
 }
 
+/* Lua's 64 bits. A number that is outside of them, which no kernel computes with, is the nearest. */
+static inline int64_t scalar_bits(double x) {
+  return x < 0x1p63 ? x >= -0x1p63 ? (int64_t)x : INT64_MIN : x == x ? INT64_MAX : 0;
+}
+static inline double scalar_of_bits(uint64_t x) {
+  return x >> 63 != 0 ? -(double)(~x) - 1 : (double)x; /* two's complement */
+}
+static inline uint64_t scalar_shl(double x, double n) {
+  const uint64_t bits = (uint64_t)scalar_bits(x);
+  if (!(n > -64 && n < 64)) return 0;
+  return n >= 0 ? bits << (int)n : bits >> -(int)n;
+}
+static inline uint64_t scalar_shr(double x, double n) { return scalar_shl(x, -n); }
+static inline double scalar_band(double x, double y) { return (double)(scalar_bits(x) & scalar_bits(y)); }
+static inline double scalar_bor(double x, double y) { return (double)(scalar_bits(x) | scalar_bits(y)); }
+static inline double scalar_bxor(double x, double y) { return (double)(scalar_bits(x) ^ scalar_bits(y)); }
+static inline double scalar_shr_band(double x, double n, double mask) {
+  return scalar_of_bits(scalar_shr(x, n) & (uint64_t)scalar_bits(mask));
+}
+
 #endif

@@ -54,6 +54,8 @@ const char *ir_op_interval(ir_op op) {
 #define INT_REAL1(f) #f
 #define INT_REAL2(f) #f
 #define REAL_INT1(f) #f
+#define INT2(f) #f
+#define INT3(f) #f
 #define SELECT3(f) #f
   static const char *const stem[] = {
 #define IR_OP(id, name, arity, rule, cuda, value, derivative, interval, cost) interval,

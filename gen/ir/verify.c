@@ -73,6 +73,7 @@ static luattn_status check_types(const checker *c, const ir_node *n) {
     case REAL_TO_INT:
       args = all_of_type(g, n, 0, IR_REAL);
       break;
+    case INTS:
     case INT_TO_REAL:
       args = all_of_type(g, n, 0, IR_INT);
       break;

@@ -235,6 +235,9 @@ static const char *const operators[][2] = {
     {"__lt", "comparison"}, {"__le", "comparison"},
     {"__eq", "=="},         {"__concat", ".."},
     {"__len", "#"},         {"__tostring", "tostring"},
+    {"__band", "&"},        {"__bor", "|"},
+    {"__bxor", "~"},        {"__bnot", "~"},
+    {"__shl", "<<"},        {"__shr", ">>"},
 };
 
 void input_open(lua_State *L) {

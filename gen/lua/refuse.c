@@ -17,12 +17,6 @@ static const refused_row on_numbers[] = {
     {"__len", "# is not possible on a traced number"},
     {"__call", "a traced number is called like a function; multiplication is written a * b"},
     {"__newindex", "a field of a traced number is assigned; numbers have no fields"},
-    {"__band", "& is not possible on a traced number; join conditions with `and`, take x & 7 as x % 8"},
-    {"__bor", "| is not possible on a traced number; join conditions with `or`"},
-    {"__bxor", "~ is not possible on a traced number; ~= between traced numbers is written ne(a, b)"},
-    {"__bnot", "~ is not possible on a traced number; negate a condition with `not`"},
-    {"__shl", "<< is not possible on a traced number; write x * 2 for x << 1, x * 4 for x << 2 and so on"},
-    {"__shr", ">> is not possible on a traced number; write x // 2 for x >> 1, x // 4 for x >> 2 and so on"},
 };
 
 static const char number_needed[] =

@@ -117,6 +117,78 @@ operand value_arith(lua_State *L, ir_op op, operand a, operand b) {
   return (operand){.ref = ir_op2(g, op, x, y), .depth = depth};
 }
 
+/* Is an integer never below 0, as far as its first operations tell? `deep` bounds how many are looked at. */
+static bool never_negative(const ir *g, ir_ref r, int deep) {
+  const ir_node n = *ir_get(g, r);
+  double c;
+  if (deep == 0) return false;
+  switch (n.op) {
+    case IR_CONST_INT:
+      return n.imm.integer >= 0;
+    case IR_VAR: /* positions, lengths and the numbers of batch entries, heads and channels */
+      return true;
+    case IR_MOD:
+      return ir_is_const(g, n.arg[1], &c) && c > 0;
+    case IR_FLOORDIV:
+      return ir_is_const(g, n.arg[1], &c) && c > 0 && never_negative(g, n.arg[0], deep - 1);
+    case IR_MAX:
+    case IR_BAND:
+      return never_negative(g, n.arg[0], deep - 1) || never_negative(g, n.arg[1], deep - 1);
+    case IR_SHR_BAND:
+      return never_negative(g, n.arg[2], deep - 1);
+    case IR_ABS:
+      return true;
+    case IR_ADD:
+    case IR_MUL:
+    case IR_MIN:
+    case IR_BOR:
+    case IR_BXOR:
+      return never_negative(g, n.arg[0], deep - 1) && never_negative(g, n.arg[1], deep - 1);
+    case IR_SELECT:
+      return never_negative(g, n.arg[1], deep - 1) && never_negative(g, n.arg[2], deep - 1);
+    default:
+      return false;
+  }
+}
+
+enum { LOOKED_AT = 12 };
+
+/* x << n for n from -63 to 63. By a constant it is a product, or a quotient where x is not negative: what
+ * bounds of masks are found by knows these. */
+static ir_ref shifted(ir *g, ir_ref x, int n) {
+  if (n >= 0 && n <= 30) return ir_op2(g, IR_MUL, x, ir_int(g, INT64_C(1) << n));
+  if (n < 0 && n >= -30 && never_negative(g, x, LOOKED_AT))
+    return ir_op2(g, IR_FLOORDIV, x, ir_int(g, INT64_C(1) << -n));
+  return n >= 0 ? ir_op2(g, IR_SHL, x, ir_int(g, n)) : ir_op2(g, IR_SHR, x, ir_int(g, -n));
+}
+
+/* x & m, m a constant: the remainder of a power of two, where it is one less than that. */
+static ir_ref masked(ir *g, ir_ref x, ir_ref m) {
+  double c;
+  if (ir_get(g, x)->op == IR_SHR) {
+    const ir_node n = *ir_get(g, x);
+    return ir_op3(g, IR_SHR_BAND, n.arg[0], n.arg[1], m);
+  }
+  if (!ir_is_const(g, m, &c) || c < 1 || c >= INT32_MAX) return IR_NONE;
+  const int64_t size = (int64_t)c + 1;
+  return (size & (size - 1)) == 0 ? ir_op2(g, IR_MOD, x, ir_int(g, size)) : IR_NONE;
+}
+
+operand value_bits(lua_State *L, ir_op op, operand a, operand b) {
+  ir *g = front_of(L)->g;
+  if (a.ref == IR_NONE || b.ref == IR_NONE) front_no_memory(L);
+  const uint32_t depth = deeper(a, b);
+  double n;
+  if (op == IR_SHL || op == IR_SHR) {
+    if (!ir_is_const(g, b.ref, &n)) return (operand){.ref = ir_op2(g, op, a.ref, b.ref), .depth = depth};
+    if (!(n > -64 && n < 64)) return (operand){.ref = ir_int(g, 0), .depth = depth};
+    return (operand){.ref = shifted(g, a.ref, op == IR_SHL ? (int)n : -(int)n), .depth = depth};
+  }
+  ir_ref r = op == IR_BAND ? masked(g, a.ref, b.ref) : IR_NONE;
+  if (op == IR_BAND && r == IR_NONE) r = masked(g, b.ref, a.ref);
+  return (operand){.ref = r != IR_NONE ? r : ir_op2(g, op, a.ref, b.ref), .depth = depth};
+}
+
 operand value_clamp(lua_State *L, operand x, operand lo, operand hi) {
   front_state *s = front_of(L);
   ir *g = s->g;
@@ -186,6 +258,41 @@ static int meta_arith(lua_State *L) {
   return 1;
 }
 
+static const arith_row bitwise[] = {
+    {"__band", "&", IR_BAND}, {"__bor", "|", IR_BOR},  {"__bxor", "~", IR_BXOR},
+    {"__shl", "<<", IR_SHL},  {"__shr", ">>", IR_SHR},
+};
+
+/* As Lua does, takes a float constant that is an integer. */
+static operand get_bits(lua_State *L, int index, const char *sign) {
+  ir *g = front_of(L)->g;
+  operand x = value_get(L, index, sign);
+  double c;
+  if (ir_typeof(g, x.ref) == IR_INT) return x;
+  if (!ir_is_const(g, x.ref, &c))
+    front_raise(L, "%s takes integers, and this is a float; write floor(x), which is an integer", sign);
+  if (c != floor(c) || fabs(c) > INT32_MAX)
+    front_raise(L, "%s takes integers, and %.14g is none of 32 bits", sign, c);
+  x.ref = ir_int(g, (int64_t)c);
+  return x;
+}
+
+static int meta_bits(lua_State *L) {
+  const arith_row *row = &bitwise[lua_tointeger(L, lua_upvalueindex(1))];
+  const operand a = get_bits(L, 1, row->sign);
+  const operand b = get_bits(L, 2, row->sign);
+  value_push(L, value_bits(L, row->op, a, b));
+  return 1;
+}
+
+/* ~x is -1 - x. */
+static int meta_bnot(lua_State *L) {
+  const operand x = get_bits(L, 1, "~");
+  const operand ones = {.ref = ir_int(front_of(L)->g, -1), .depth = 1};
+  value_push(L, value_arith(L, IR_SUB, ones, x));
+  return 1;
+}
+
 static int meta_unm(lua_State *L) {
   value_push(L, value_unary(L, IR_NEG, value_get(L, 1, "-")));
   return 1;
@@ -216,6 +323,13 @@ void value_open(lua_State *L) {
     lua_pushcclosure(L, meta_arith, 1);
     lua_setfield(L, -2, arithmetic[i].event);
   }
+  for (size_t i = 0; i < sizeof bitwise / sizeof *bitwise; i++) {
+    lua_pushinteger(L, (lua_Integer)i);
+    lua_pushcclosure(L, meta_bits, 1);
+    lua_setfield(L, -2, bitwise[i].event);
+  }
+  lua_pushcfunction(L, meta_bnot);
+  lua_setfield(L, -2, "__bnot");
   refuse_on_numbers(L);
   for (int strict = 0; strict < 2; strict++) {
     lua_pushboolean(L, strict);

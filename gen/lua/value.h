@@ -19,6 +19,8 @@ operand value_get(lua_State *L, int index, const char *what);
 
 /* Arithmetic with Lua's rules: INT op INT stays INT where Lua says so, otherwise both become REAL. */
 operand value_arith(lua_State *L, ir_op op, operand a, operand b);
+/* &, |, ~, << and >> of INTs, as Lua has them. */
+operand value_bits(lua_State *L, ir_op op, operand a, operand b);
 /* min(max(x, lo), hi). Without a gradient (of integers, in a mask) it is built from MIN and MAX, which range
  * analysis knows. */
 operand value_clamp(lua_State *L, operand x, operand lo, operand hi);

@@ -55,7 +55,7 @@ static void write_bounds(FILE *f, ir_op op, ir_type type) {
 static void write_kernel(FILE *f) {
   fprintf(f,
           "struct Config { static constexpr bool fast_math = FAST_MATH; };\n"
-          "#include \"ops/math.cuh\"\n#include \"ops/interval.cuh\"\n"
+          "#include \"ops/math.cuh\"\n#include \"ops/interval.cuh\"\n#include \"ops/bits.cuh\"\n"
           "template <class Real> static __device__ void ops(Real *x, int *n) {\n"
           "  Real sum = 0;\n"
           "  const Real Real_0 = x[0], Real_1 = x[1], Real_2 = x[2];\n"

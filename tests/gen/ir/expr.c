@@ -120,6 +120,7 @@ int op_accepts(ir_op op, ir_type type) {
     case REAL_TO_INT:
       return type == IR_REAL;
     case INT_TO_REAL:
+    case INTS:
       return type == IR_INT;
     case NUMS:
     case COMPARES:

@@ -2,6 +2,7 @@
  * bounds, or in the general form: INT_BOUNDS names the function. */
 #define LUATTN_INTERVAL_HOST
 #define LUATTN_NO_REAL_BOUNDS
+#include "templates/ops/bits.cuh"
 #include "templates/ops/interval.cuh"
 
 #include "gen/ir/ir.h"
@@ -29,6 +30,12 @@ void INT_BOUNDS(ir_op op, const long long end[4], long long out[2]) {
     CASE(ABS, put_integer, ivi_abs(a));
     CASE(SIGN, put_integer, ivi_sign(a));
     CASE(SELECT, put_integer, ivi_select(ivi_lt(a, b), a, b));
+    CASE(BAND, put_integer, ivi_band(a, b));
+    CASE(BOR, put_integer, ivi_bor(a, b));
+    CASE(BXOR, put_integer, ivi_bxor(a, b));
+    CASE(SHL, put_integer, ivi_shl(a, b));
+    CASE(SHR, put_integer, ivi_shr(a, b));
+    CASE(SHR_BAND, put_integer, ivi_shr_band(a, b, ivi_point(23)));
     CASE(LT, put_boolean, ivi_lt(a, b));
     CASE(LE, put_boolean, ivi_le(a, b));
     CASE(EQ, put_boolean, ivi_eq(a, b));

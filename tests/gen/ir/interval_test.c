@@ -164,6 +164,81 @@ static void test_every_op(void **state) {
     }
 }
 
+/* Every pair of small boxes, every pair of numbers in them. */
+static void test_bits_by_brute_force(void **state) {
+  (void)state;
+  static const ir_op ops[] = {IR_BAND, IR_BOR, IR_BXOR, IR_SHL, IR_SHR};
+  enum { LEAST = -9, MOST = 8, STEP = 3 };
+  for (size_t k = 0; k < sizeof ops / sizeof *ops; ++k)
+    for (int a0 = LEAST; a0 <= MOST; ++a0)
+      for (int a1 = a0; a1 <= MOST; a1 += a1 - a0 < 2 ? 1 : STEP)
+        for (int b0 = LEAST; b0 <= MOST; ++b0)
+          for (int b1 = b0; b1 <= MOST; b1 += b1 - b0 < 2 ? 1 : STEP) {
+            const ivi a = ivi_make(a0, a1), b = ivi_make(b0, b1);
+            const ivi r = ops[k] == IR_BAND   ? ivi_band(a, b)
+                          : ops[k] == IR_BOR  ? ivi_bor(a, b)
+                          : ops[k] == IR_BXOR ? ivi_bxor(a, b)
+                          : ops[k] == IR_SHL  ? ivi_shl(a, b)
+                                              : ivi_shr(a, b);
+            for (int x = a0; x <= a1; ++x)
+              for (int y = b0; y <= b1; ++y) {
+                const double v = ir_value(ops[k], IR_INT, x, y, 0);
+                if ((r.lo > -IVI_INF && v < (double)r.lo) || (r.hi < IVI_INF && v > (double)r.hi))
+                  fail_msg("%s: %d, %d gives %.17g, outside [%lld, %lld] of [%d, %d], [%d, %d]",
+                           ir_op_name(ops[k]), x, y, v, r.lo, r.hi, a0, a1, b0, b1);
+              }
+          }
+}
+
+/* Wide boxes: numbers of 32 bits, any shift, masks of both signs. */
+static void test_bits_of_wide_boxes(void **state) {
+  (void)state;
+  rng r = {77};
+  for (int i = 0; i < 300000; ++i) {
+    static const int widths[] = {0, 1, 5, 64, 1000, 1 << 20, INT32_MAX - 1};
+    long long end[3][2];
+    for (int j = 0; j < 3; ++j) {
+      const int bits = j == 1 ? 7 : rng_below(&r, 32);
+      end[j][0] = (long long)(rng_next(&r) >> (63 - bits)) - (rng_below(&r, 2) ? 1ll << bits : 0);
+      end[j][1] = end[j][0] + rng_below(&r, widths[rng_below(&r, 7)] + 1);
+    }
+    const ivi a = ivi_make(end[0][0], end[0][1]), n = ivi_make(end[1][0], end[1][1]),
+              m = ivi_make(end[2][0], end[2][1]);
+    const ivi out[] = {ivi_band(a, m), ivi_bor(a, m), ivi_bxor(a, m),
+                       ivi_shl(a, n),  ivi_shr(a, n), ivi_shr_band(a, n, m)};
+    static const ir_op ops[] = {IR_BAND, IR_BOR, IR_BXOR, IR_SHL, IR_SHR, IR_SHR_BAND};
+    for (int s = 0; s < 8; ++s) {
+      long long v[3];
+      for (int j = 0; j < 3; ++j)
+        v[j] =
+            s < 2 ? end[j][s] : end[j][0] + (long long)(rng_next(&r) % (uint64_t)(end[j][1] - end[j][0] + 1));
+      for (size_t k = 0; k < 6; ++k) {
+        const double x = (double)v[0], y = (double)v[k < 3 ? 2 : 1], z = (double)v[2],
+                     got = ir_value(ops[k], IR_INT, x, y, z);
+        if ((out[k].lo > -IVI_INF && got < (double)out[k].lo) ||
+            (out[k].hi < IVI_INF && got > (double)out[k].hi))
+          fail_msg("%s: %g, %g, %g gives %.17g, outside [%lld, %lld]", ir_op_name(ops[k]), x, y, z, got,
+                   out[k].lo, out[k].hi);
+      }
+    }
+  }
+}
+
+/* What masks of bits rely on. */
+static void test_bits_are_decided(void **state) {
+  (void)state;
+  const ivi tile = ivi_make(192, 255), other = ivi_make(64, 127);
+  assert_true(ivi_shr(tile, ivi_point(6)).lo == 3 && ivi_shr(tile, ivi_point(6)).hi == 3);
+  assert_true(ivi_band(tile, ivi_point(64)).lo == 64 && ivi_band(tile, ivi_point(64)).hi == 64);
+  assert_true(ivi_band(tile, ivi_point(63)).lo == 0 && ivi_band(tile, ivi_point(63)).hi == 63);
+  assert_true(ivi_band(tile, ivi_point(-64)).lo == 192 && ivi_band(tile, ivi_point(-64)).hi == 192);
+  assert_true(ivi_bxor(tile, other).lo == 128 && ivi_bxor(tile, other).hi == 191);
+  assert_true(ivi_bor(tile, ivi_point(256)).lo == 448 && ivi_bor(tile, ivi_point(256)).hi == 511);
+  assert_true(ivi_shr_band(ivi_make(-5, 5), ivi_make(-9, 200), ivi_point(1)).hi == 1);
+  assert_true(ivi_shr_band(tile, ivi_point(6), ivi_point(1)).lo == 1);
+  assert_true(ivi_shl(ivi_make(0, 7), ivi_make(0, 4)).hi == 112);
+}
+
 static void test_random_graphs(void **state) {
   (void)state;
   rng r = {2};
@@ -343,10 +418,17 @@ static void test_saturating_integers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_op),          cmocka_unit_test(test_random_graphs),
-      cmocka_unit_test(test_masks_are_decided), cmocka_unit_test(test_logic_is_exact),
-      cmocka_unit_test(test_not_a_number),      cmocka_unit_test(test_squares_and_soft_caps),
-      cmocka_unit_test(test_int_limit),         cmocka_unit_test(test_saturating_integers),
+      cmocka_unit_test(test_every_op),
+      cmocka_unit_test(test_bits_by_brute_force),
+      cmocka_unit_test(test_bits_of_wide_boxes),
+      cmocka_unit_test(test_bits_are_decided),
+      cmocka_unit_test(test_random_graphs),
+      cmocka_unit_test(test_masks_are_decided),
+      cmocka_unit_test(test_logic_is_exact),
+      cmocka_unit_test(test_not_a_number),
+      cmocka_unit_test(test_squares_and_soft_caps),
+      cmocka_unit_test(test_int_limit),
+      cmocka_unit_test(test_saturating_integers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,11 +124,39 @@ static double ref_function(ir_op op, double x, double y) {
   }
 }
 
+/* Bit k of an integer in two's complement of 64 bits. */
+static bool bit(double x, int k) { return k >= 0 && k < 64 && fmod(floor(ldexp(x, -k)), 2) != 0; }
+
+static bool ref_bit(ir_op op, double x, double y, double z, int k) {
+  switch (op) {
+    case IR_BAND:
+      return bit(x, k) && bit(y, k);
+    case IR_BOR:
+      return bit(x, k) || bit(y, k);
+    case IR_BXOR:
+      return bit(x, k) != bit(y, k);
+    case IR_SHL:
+      return bit(x, k - (int)y);
+    case IR_SHR:
+      return bit(x, k + (int)y);
+    default:
+      return bit(x, k + (int)y) && bit(z, k);
+  }
+}
+
+static double ref_bits(ir_op op, double x, double y, double z) {
+  long double sum = 0;
+  for (int k = 0; k < 64; ++k)
+    if (ref_bit(op, x, y, z, k)) sum += k < 63 ? ldexpl(1, k) : -ldexpl(1, k);
+  return (double)sum;
+}
+
 static double reference(ir_op op, ir_type type, double x, double y, double z) {
   if (type == IR_INT && op == IR_FLOORDIV)
     return y == 0 ? 0 : (double)lua_floordiv((long long)x, (long long)y);
   if (type == IR_INT && op == IR_MOD)
     return y == 0 ? x : x - (double)lua_floordiv((long long)x, (long long)y) * y;
+  if (ir_op_rule(op) == INTS) return ref_bits(op, x, y, z);
   const double v = ref_arithmetic(op, x, y, z);
   return v == v ? v : ref_function(op, x, y);
 }

@@ -20,8 +20,9 @@ static long long random_end(rng *r) {
 
 static void test_same_bounds(void **state) {
   (void)state;
-  static const ir_op ops[] = {IR_ADD, IR_SUB,  IR_MUL,    IR_NEG, IR_FLOORDIV, IR_MOD, IR_MIN, IR_MAX,
-                              IR_ABS, IR_SIGN, IR_SELECT, IR_LT,  IR_LE,       IR_EQ,  IR_NE,  IR_OP_COUNT};
+  static const ir_op ops[] = {IR_ADD, IR_SUB,  IR_MUL,    IR_NEG, IR_FLOORDIV, IR_MOD,     IR_MIN, IR_MAX,
+                              IR_ABS, IR_SIGN, IR_SELECT, IR_LT,  IR_LE,       IR_EQ,      IR_NE,  IR_BAND,
+                              IR_BOR, IR_BXOR, IR_SHL,    IR_SHR, IR_SHR_BAND, IR_OP_COUNT};
   rng r = {5};
   for (size_t k = 0; k < sizeof ops / sizeof ops[0]; k++) {
     int compared = 0;

@@ -309,6 +309,53 @@ static void test_numbers_on_device(void **state) {
   trace_close(&t);
 }
 
+/* What is a product, quotient or remainder is traced as one: bounds of masks are found by these. */
+static void test_bits(void **state) {
+  (void)state;
+  static const char *const cases[][2] = {
+      {"q & 63", "(mod q_idx 64)"},
+      {"63.0 & q", "(mod q_idx 64)"},
+      {"q & 62", "(band q_idx 62)"},
+      {"q & -64", "(band q_idx -64)"},
+      {"q & 0", "0"},
+      {"q & 0x7fffffff", "(band q_idx 2147483647)"},
+      {"q >> 3", "(floordiv q_idx 8)"},
+      {"(q + kv // 2) >> 3", "(floordiv (add q_idx (floordiv kv_idx 2)) 8)"},
+      {"(q - kv) >> 3", "(shr (sub q_idx kv_idx) 3)"},
+      {"(q - kv) >> 3 & 1", "(shr_band (sub q_idx kv_idx) 3 1)"},
+      {"6 & (q - kv) >> q", "(shr_band (sub q_idx kv_idx) q_idx 6)"},
+      {"q << 3", "(mul q_idx 8)"},
+      {"q << -3", "(floordiv q_idx 8)"},
+      {"q >> -3", "(mul q_idx 8)"},
+      {"q << 64", "0"},
+      {"q >> 64", "0"},
+      {"q << 40", "(shl q_idx 40)"},
+      {"q >> 0", "q_idx"},
+      {"1 << kv", "(shl 1 kv_idx)"},
+      {"q >> kv", "(shr q_idx kv_idx)"},
+      {"q ~ kv", "(bxor q_idx kv_idx)"},
+      {"q ~ q", "0"},
+      {"q | 4", "(bor q_idx 4)"},
+      {"~q", "(sub -1 q_idx)"},
+      {"~~q", "(sub -1 (sub -1 q_idx))"},
+      {"3 << 1", "6"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char source[200];
+    traced_file t;
+    snprintf(source, sizeof source,
+             "return attention { score_mod = function(s, b, h, q, kv) return s + t[%s] end, "
+             "inputs = { t = { axes = {9} } } }",
+             cases[i][0]);
+    trace_text(&t, source);
+    const char *got = show(&t, t.spec.score_mod);
+    char want[200];
+    snprintf(want, sizeof want, "(add score (t %s))", cases[i][1]);
+    assert_string_equal(got, want);
+    trace_close(&t);
+  }
+}
+
 static void test_input_mods(void **state) {
   (void)state;
   traced_file t;
@@ -402,23 +449,15 @@ static void test_file_is_alone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_numbers),
-      cmocka_unit_test(test_functions),
-      cmocka_unit_test(test_gathers),
-      cmocka_unit_test(test_fewer_parameters),
-      cmocka_unit_test(test_globals),
-      cmocka_unit_test(test_dtype_names),
-      cmocka_unit_test(test_masks),
-      cmocka_unit_test(test_rounding),
-      cmocka_unit_test(test_questions),
-      cmocka_unit_test(test_joins),
-      cmocka_unit_test(test_declarations),
-      cmocka_unit_test(test_numbers_on_device),
-      cmocka_unit_test(test_input_mods),
-      cmocka_unit_test(test_lines),
-      cmocka_unit_test(test_source_is_read_by_tokens),
-      cmocka_unit_test(test_file_is_alone),
-      cmocka_unit_test(test_many_spans),
+      cmocka_unit_test(test_numbers),       cmocka_unit_test(test_functions),
+      cmocka_unit_test(test_gathers),       cmocka_unit_test(test_fewer_parameters),
+      cmocka_unit_test(test_globals),       cmocka_unit_test(test_dtype_names),
+      cmocka_unit_test(test_masks),         cmocka_unit_test(test_rounding),
+      cmocka_unit_test(test_questions),     cmocka_unit_test(test_joins),
+      cmocka_unit_test(test_declarations),  cmocka_unit_test(test_numbers_on_device),
+      cmocka_unit_test(test_bits),          cmocka_unit_test(test_input_mods),
+      cmocka_unit_test(test_lines),         cmocka_unit_test(test_source_is_read_by_tokens),
+      cmocka_unit_test(test_file_is_alone), cmocka_unit_test(test_many_spans),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
