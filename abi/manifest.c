@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/input_dtype.h"
 #include "common/struct_size.h"
 #include "luattn/compiler.h"
 
@@ -90,7 +91,7 @@ static luattn_status check_inputs(const image_manifest *m, luattn_error *err) {
   for (uint32_t i = 0; i < m->num_inputs; ++i) {
     const luattn_input_info *in = &m->input[i];
     TRY(check_name(err, "input", in->name, sizeof in->name, false));
-    TRY(check_range(err, "input: dtype", in->dtype, 0, LUATTN_INPUT_BOOL));
+    TRY(check_range(err, "input: dtype", in->dtype, 0, LUATTN_INPUT_U8));
     TRY(check_range(err, "input: num_axes", in->num_axes, 0, 4));
     TRY(check_range(err, "input: grad", in->grad, 0, 1));
     for (uint32_t a = 0; a < 8; ++a)
@@ -123,7 +124,8 @@ static luattn_status check_stats(const image_manifest *m, luattn_error *err) {
     const manifest_stat *s = &m->stat[i];
     if (s->input >= m->num_inputs) return bad(err, "stat: input", s->input, "the number of an input");
     const luattn_input_info *in = &m->input[s->input];
-    if (in->dtype != LUATTN_INPUT_I32) return bad(err, "stat: dtype of its input", in->dtype, "4 (int32)");
+    if (!input_is_integer(in->dtype))
+      return bad(err, "stat: dtype of its input", in->dtype, "that of an integer");
     if (s->axis + (uint64_t)1 != in->num_axes)
       return bad(err, "stat: axis", s->axis, "its input's last axis");
     TRY(check_range(err, "stat: block", s->block, 1, 1u << 20));

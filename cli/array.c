@@ -49,6 +49,12 @@ DLDataType dtype_of_input(uint32_t input_dtype) {
     case LUATTN_INPUT_I32:
       return (DLDataType){kDLInt, 32, 1};
     case LUATTN_INPUT_BOOL:
+      return (DLDataType){ARRAY_BOOL, 8, 1};
+    case LUATTN_INPUT_I64:
+      return (DLDataType){kDLInt, 64, 1};
+    case LUATTN_INPUT_I16:
+      return (DLDataType){kDLInt, 16, 1};
+    case LUATTN_INPUT_U8:
       return (DLDataType){kDLUInt, 8, 1};
     default:
       return (DLDataType){kDLFloat, 32, 1};
@@ -108,8 +114,10 @@ const void *array_at(const array *a, int64_t flat) {
 /* The element, as a view without axes. */
 static cpu_view element(const array *a, int64_t flat) {
   const DLDataType type = a->t.dtype;
-  return (cpu_view){
-      .data = (char *)a->storage + offset(a, flat) * (type.bits / 8), .code = type.code, .bits = type.bits};
+  return (cpu_view){.data = (char *)a->storage + offset(a, flat) * (type.bits / 8),
+                    .code = type.code,
+                    .bits = type.bits,
+                    .kind = type.code == kDLUInt ? VIEW_U8 : VIEW_REAL};
 }
 
 double array_get(const array *a, int64_t flat) {
@@ -119,11 +127,29 @@ double array_get(const array *a, int64_t flat) {
 
 void array_set(array *a, int64_t flat, double x) {
   const cpu_view v = element(a, flat);
-  const int32_t integer = (int32_t)(v.code == kDLInt ? x : 0);
-  if (v.code == kDLInt)
-    memcpy(v.data, &integer, sizeof integer);
-  else if (v.code == kDLUInt)
+  if (v.code == ARRAY_BOOL)
     *v.data = x != 0;
+  else if (array_is_integer(a))
+    array_set_integer(a, flat, (int64_t)x);
   else
     view_set(&v, NULL, x);
+}
+
+bool array_is_integer(const array *a) { return a->t.dtype.code == kDLInt || a->t.dtype.code == kDLUInt; }
+
+int64_t array_integer(const array *a, int64_t flat) {
+  int64_t i64;
+  if (a->t.dtype.code != kDLInt || a->t.dtype.bits != 64) return (int64_t)array_get(a, flat);
+  return memcpy(&i64, array_at(a, flat), sizeof i64), i64;
+}
+
+bool array_set_integer(array *a, int64_t flat, int64_t x) {
+  char *at = element(a, flat).data;
+  const int32_t i32 = (int32_t)x;
+  const int16_t i16 = (int16_t)x;
+  const uint8_t u8 = (uint8_t)x;
+  if (a->t.dtype.code == kDLUInt) return memcpy(at, &u8, sizeof u8), u8 == x;
+  if (a->t.dtype.bits == 64) return memcpy(at, &x, sizeof x), true;
+  if (a->t.dtype.bits == 32) return memcpy(at, &i32, sizeof i32), i32 == x;
+  return memcpy(at, &i16, sizeof i16), i16 == x;
 }

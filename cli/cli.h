@@ -79,6 +79,10 @@ void array_free(array *a);
 double array_get(const array *a, int64_t flat);
 const void *array_at(const array *a, int64_t flat);
 void array_set(array *a, int64_t flat, double x);
+#define ARRAY_BOOL 6 /* DLPack's code for bool */
+bool array_is_integer(const array *a); /* of any width; a bool is none */
+int64_t array_integer(const array *a, int64_t flat);
+bool array_set_integer(array *a, int64_t flat, int64_t x); /* false: the type does not hold it */
 int64_t array_count(const array *a);
 
 /* Reads an array, and checks everything in the file. The stream must be seekable, and is read to its end;

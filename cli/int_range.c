@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "common/input_dtype.h"
 #include "gen/spec.h"
 
 #define BEYOND 0x1p24 /* gen/ir/interval.h assumes that loaded integers are nearer to 0 */
@@ -102,9 +103,17 @@ static bool spec_computes_with(const luattn_spec *spec, int input) {
 void warn_of_int_range(const cli_problem *p, int input) {
   const luattn_input_info *info = &p->info.inputs[input];
   const array *a = &p->input[input];
-  if (info->dtype != LUATTN_INPUT_I32) return;
+  if (!input_is_integer(info->dtype)) return;
   for (int64_t i = 0, n = array_count(a); i < n; i++) {
     const double x = array_get(a, i);
+    if (array_integer(a, i) != (int64_t)x) {
+      fprintf(stderr,
+              "luattn: warning: --input: %s: element %lld is %lld, which is read as %.0f, the nearest "
+              "integer of 32 bits; "
+              "subtract a base from all of them first\n",
+              info->name, (long long)i, (long long)array_integer(a, i), x);
+      return;
+    }
     if (fabs(x) < BEYOND) continue;
     if (!spec_computes_with(p->spec, input)) return;
     fprintf(stderr,

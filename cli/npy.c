@@ -1,6 +1,6 @@
 /* npy.c: NumPy's array format, versions 1.0 to 3.0
- * (numpy.org/doc/stable/reference/generated/numpy.lib.format.html). Little-endian f2, f4, f8, i4, i8, b1, u1
- * in C order; at most 4 dimensions. Nothing in the file is trusted. */
+ * (numpy.org/doc/stable/reference/generated/numpy.lib.format.html). Little-endian f2, f4, f8, i2, i4, i8, b1,
+ * u1 in C order; at most 4 dimensions. Nothing in the file is trusted. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,14 +62,14 @@ static luattn_status unknown_dtype(const char *name, const char *descr, luattn_e
                                                                      * characters */
   }
   shown[n] = 0;
-  return luattn_fail(
-      err, LUATTN_IO,
-      "%s: dtype %s is not supported; save it as float64, float32, float16, int32, int64 or bool", name,
-      shown);
+  return luattn_fail(err, LUATTN_IO,
+                     "%s: dtype %s is not supported; save it as float64, float32, float16, int64, int32, "
+                     "int16, uint8 or bool",
+                     name, shown);
 }
 
 static luattn_status parse_header(const char *name, const char *text, npy_header *h, luattn_error *err) {
-  static const char *const known[] = {"'<f8'", "'<f4'", "'<f2'", "'<i4'", "'<i8'", "'|b1'", "'|u1'"};
+  static const char *const known[] = {"'<f8'", "'<f4'", "'<f2'", "'<i2'", "'<i4'", "'<i8'", "'|b1'", "'|u1'"};
   const char *descr = find_value(text, "'descr'"), *order = find_value(text, "'fortran_order'");
   const char *shape = find_value(text, "'shape'");
   if (descr == NULL || order == NULL || shape == NULL) {
@@ -126,23 +126,8 @@ static luattn_status check_size(const char *name, FILE *f, const npy_header *h, 
 
 static DLDataType type_of(const npy_header *h) {
   if (h->kind == 'f') return (DLDataType){kDLFloat, (uint8_t)(h->size * 8), 1};
-  if (h->kind == 'i') return (DLDataType){kDLInt, 32, 1};
-  return (DLDataType){kDLUInt, 8, 1};
-}
-
-/* NumPy makes int64 of Python integers: accepted where the values fit. */
-static luattn_status read_int64(const char *name, FILE *f, array *a, luattn_error *err) {
-  for (int64_t i = 0, n = array_count(a); i < n; i++) {
-    int64_t x;
-    if (fread(&x, 1, 8, f) != 8) return damaged(name, "the data is cut short", err);
-    if (x != (int32_t)x) {
-      return luattn_fail(err, LUATTN_IO,
-                         "%s: element %lld is %lld, which 32 bits do not hold; use smaller integers", name,
-                         (long long)i, (long long)x);
-    }
-    ((int32_t *)a->storage)[i] = (int32_t)x;
-  }
-  return LUATTN_OK;
+  if (h->kind == 'i') return (DLDataType){kDLInt, (uint8_t)(h->size * 8), 1};
+  return (DLDataType){h->kind == 'u' ? kDLUInt : ARRAY_BOOL, 8, 1};
 }
 
 luattn_status npy_read_stream(const char *name, FILE *f, array *out, luattn_error *err) {
@@ -152,13 +137,10 @@ luattn_status npy_read_stream(const char *name, FILE *f, array *out, luattn_erro
   TRY(check_size(name, f, &h, err));
   TRY(array_new(out, type_of(&h), h.ndim, h.shape, false, err));
   luattn_status status = LUATTN_OK;
-  if (h.kind == 'i' && h.size == 8) {
-    status = read_int64(name, f, out, err);
-  } else if (fread(out->storage, 1, array_bytes(out), f) != array_bytes(out)) {
+  if (fread(out->storage, 1, array_bytes(out), f) != array_bytes(out))
     status = damaged(name, "the data is cut short", err);
-  }
   unsigned char *byte = out->storage;
-  for (int64_t i = 0, n = h.size == 1 ? array_count(out) : 0; i < n; i++) byte[i] = byte[i] != 0;
+  for (int64_t i = 0, n = h.kind == 'b' ? array_count(out) : 0; i < n; i++) byte[i] = byte[i] != 0;
   if (status != LUATTN_OK) array_free(out);
   return status;
 }
@@ -183,7 +165,10 @@ static bool write_element(FILE *f, const array *a, int64_t flat) {
 
 static bool write_stream(FILE *f, const array *a) {
   const int size = a->t.dtype.code == kDLBfloat ? 4 : a->t.dtype.bits / 8;
-  const char kind = a->t.dtype.code == kDLInt ? 'i' : a->t.dtype.code == kDLUInt ? 'b' : 'f';
+  const char kind = a->t.dtype.code == kDLInt       ? 'i'
+                    : a->t.dtype.code == kDLUInt    ? 'u'
+                    : a->t.dtype.code == ARRAY_BOOL ? 'b'
+                                                    : 'f';
   char header[256];
   int n = snprintf(header, sizeof header, "{'descr': '%c%c%d', 'fortran_order': False, 'shape': (",
                    size == 1 ? '|' : '<', kind, size);

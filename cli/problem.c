@@ -5,6 +5,7 @@
 
 #include "cli/cli.h"
 #include "common/choices.h"
+#include "common/input_dtype.h"
 #include "common/parallel.h"
 #include "common/real.h"
 
@@ -186,26 +187,49 @@ typedef struct file_rule {
   DLDataType type;
 } file_rule;
 
-/* Whether numbers of one type may be stored as another: floats are rounded; integers and booleans must be
- * stored exactly. */
-static bool converts(DLDataType from, DLDataType to) {
-  return from.code == to.code || (to.code != kDLInt && to.code != kDLUInt);
+/* Whether numbers of one type may be stored as another: floats are rounded, integers must fit, and booleans
+ * may be bytes. */
+static bool converts(const array *from, const array *to) {
+  if (to->t.dtype.code == ARRAY_BOOL)
+    return from->t.dtype.code == ARRAY_BOOL || from->t.dtype.code == kDLUInt;
+  return !array_is_integer(to) || array_is_integer(from);
+}
+
+static const char *type_name(DLDataType type) {
+  if (type.code == ARRAY_BOOL) return "bool";
+  if (type.code == kDLUInt) return "uint8";
+  return type.bits == 64 ? "int64" : type.bits == 32 ? "int32" : "int16";
+}
+
+static luattn_status convert_elements(const char *path, const array *from, array *to, luattn_error *err) {
+  for (int64_t i = 0, n = array_count(to); i < n; i++) {
+    if (!array_is_integer(to)) {
+      array_set(to, i, array_get(from, i));
+      continue;
+    }
+    const int64_t x = array_integer(from, i);
+    if (array_set_integer(to, i, x)) continue;
+    const bool is_32 = to->t.dtype.bits == 32;
+    return luattn_fail(err, LUATTN_IO, "%s: element %lld is %lld, which %s %s not hold; use smaller integers",
+                       path, (long long)i, (long long)x, is_32 ? "32 bits" : type_name(to->t.dtype),
+                       is_32 ? "do" : "does");
+  }
+  return LUATTN_OK;
 }
 
 /* Reads a [batch, heads, len, dim] tensor (or [batch, len, heads, dim] in a bshd file). */
 static luattn_status read_tensor(const file_rule *rule, bool heads_last, array *out, luattn_error *err) {
-  static const char *const kind[] = {[kDLInt] = "int32", [kDLUInt] = "bool"};
   array raw;
   TRY(npy_read(rule->path, &raw, err));
   luattn_status status = LUATTN_OK;
   if (raw.t.ndim != rule->ndim) {
     status = luattn_fail(err, LUATTN_INVALID, "%s: %s: has %d dimensions, expected %d, %s; reshape it",
                          rule->option, rule->path, raw.t.ndim, rule->ndim, rule->axes);
-  } else if (!converts(raw.t.dtype, rule->type)) {
+  } else if (!converts(&raw, &(array){.t.dtype = rule->type})) {
     status =
         luattn_fail(err, LUATTN_INVALID,
                     "%s: %s: holds another type than %s, which the spec declares; save x.astype(numpy.%s)",
-                    rule->option, rule->path, kind[rule->type.code], kind[rule->type.code]);
+                    rule->option, rule->path, type_name(rule->type), type_name(rule->type));
   }
   for (int i = 0; i < raw.t.ndim && status == LUATTN_OK; i++) {
     if (raw.shape[i] > INT32_MAX) {
@@ -219,8 +243,10 @@ static luattn_status read_tensor(const file_rule *rule, bool heads_last, array *
     raw.shape[2] = shape, raw.stride[2] = stride;
   }
   if (status == LUATTN_OK) status = array_new(out, rule->type, rule->ndim, raw.shape, heads_last, err);
-  for (int64_t i = 0, n = status == LUATTN_OK ? array_count(out) : 0; i < n; i++)
-    array_set(out, i, array_get(&raw, i));
+  if (status == LUATTN_OK) {
+    status = convert_elements(rule->path, &raw, out, err);
+    if (status != LUATTN_OK) array_free(out);
+  }
   array_free(&raw);
   return status;
 }
@@ -369,9 +395,10 @@ static bool counts_positions(const luattn_input_info *info) {
 
 static void fill_input(array *a, const luattn_input_info *info, const cli_problem *p, uint64_t *seed) {
   const int64_t n = array_count(a);
-  if (info->dtype == LUATTN_INPUT_I32 && counts_positions(info)) {
-    for (int64_t i = 0; i < n; i++) array_set(a, i, floor(uniform(seed) * ((double)p->kv_len + 1)));
-  } else if (info->dtype == LUATTN_INPUT_I32) {
+  if (input_is_integer(info->dtype) && counts_positions(info)) {
+    const int most = info->dtype == LUATTN_INPUT_U8 && p->kv_len > UINT8_MAX ? UINT8_MAX : p->kv_len;
+    for (int64_t i = 0; i < n; i++) array_set(a, i, floor(uniform(seed) * ((double)most + 1)));
+  } else if (input_is_integer(info->dtype)) {
     fill_ids(a, seed);
   } else if (info->dtype == LUATTN_INPUT_BOOL) {
     for (int64_t i = 0; i < n; i++) array_set(a, i, uniform(seed) < 0.5);

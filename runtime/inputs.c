@@ -54,6 +54,8 @@ static DLDataType input_dtype(uint32_t dtype) {
       [LUATTN_INPUT_F64] = {kDLFloat, 64, 1},   [LUATTN_INPUT_F32] = {kDLFloat, 32, 1},
       [LUATTN_INPUT_BF16] = {kDLBfloat, 16, 1}, [LUATTN_INPUT_F16] = {kDLFloat, 16, 1},
       [LUATTN_INPUT_I32] = {kDLInt, 32, 1},     [LUATTN_INPUT_BOOL] = {kDLUInt, 8, 1},
+      [LUATTN_INPUT_I64] = {kDLInt, 64, 1},     [LUATTN_INPUT_I16] = {kDLInt, 16, 1},
+      [LUATTN_INPUT_U8] = {kDLUInt, 8, 1},
   };
   return table[dtype];
 }
@@ -174,7 +176,7 @@ static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams
   out->data = data;
   for (int i = 0; i < rule.ndim; ++i) out->size[i] = (int)rule.shape[i];
   if (rule.ndim == 0) out->size[0] = 1; /* kernels read it at index 0 */
-  if (data == NULL) { /* it has no elements: a clamped gather then reads 0 */
+  if (data == NULL) {                   /* it has no elements: a clamped gather then reads 0 */
     out->data = c->zero;
     memset(out->stride, 0, sizeof out->stride);
   }

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/input_dtype.h"
+
 /* Row lengths in one block of lanes. */
 static const int row_length[SAMPLE_BLOCK_ROWS] = {1, 1, 2, 3, 5, 8, 12, 16, 16};
 
@@ -167,7 +169,7 @@ static void load(void *user, uint32_t input, int n_index, const double *const *i
     uint64_t key = ((uint64_t)row << 32) + input;
     for (int k = 0; k < n_index; k++) key = mix(key ^ (uint64_t)(int64_t)index[k][i]);
     const double x = 0.2 + uniform(key, 7);
-    if (dtype == LUATTN_INPUT_I32)
+    if (input_is_integer(dtype))
       out[i] = near_edge_int(s, key, row, floor(8 * x));
     else if (dtype == LUATTN_INPUT_BOOL)
       out[i] = x < 0.7;

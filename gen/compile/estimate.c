@@ -43,11 +43,13 @@ static double input_count(const luattn_input_info *in, const sizes *s) {
 static double input_size(uint32_t dtype) {
   switch (dtype) {
     case LUATTN_INPUT_F64:
+    case LUATTN_INPUT_I64:
       return 8;
     case LUATTN_INPUT_F32:
     case LUATTN_INPUT_I32:
       return 4;
     case LUATTN_INPUT_BOOL:
+    case LUATTN_INPUT_U8:
       return 1;
     default:
       return 2;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/choices.h"
+#include "common/input_dtype.h"
 #include "common/overlap.h"
 #include "gen/cpu/cpu.h"
 
@@ -131,9 +132,12 @@ static luattn_status read_input(const traced_spec *t, int i, const luattn_args *
   snprintf(label, sizeof label, "input '%s'", info->name);
   axes_text(info, axes, sizeof axes);
   view_rule rule = {.name = label, .axes = axes, .ndim = (int)info->num_axes};
-  rule.kind = info->dtype == LUATTN_INPUT_I32    ? VIEW_INT
-              : info->dtype == LUATTN_INPUT_BOOL ? VIEW_BOOL
-                                                 : VIEW_REAL;
+  static const view_kind kinds[INPUT_DTYPES] = {[LUATTN_INPUT_I32] = VIEW_INT,
+                                                [LUATTN_INPUT_BOOL] = VIEW_BOOL,
+                                                [LUATTN_INPUT_I64] = VIEW_I64,
+                                                [LUATTN_INPUT_I16] = VIEW_I16,
+                                                [LUATTN_INPUT_U8] = VIEW_U8}; /* others are VIEW_REAL */
+  rule.kind = kinds[info->dtype];
   for (int j = 0; j < rule.ndim; j++) {
     const bool broadcasts = info->axis[j] == LUATTN_AXIS_B || info->axis[j] == LUATTN_AXIS_H;
     const DLTensor *tensor = given->tensor;

@@ -20,9 +20,12 @@
 #define CPU_MAX_LEN (1 << 30) /* positions plus a tile fit an int; kernels have the same limit */
 
 /* A DLTensor on the CPU, read and written as double. */
+typedef enum view_kind { VIEW_REAL, VIEW_INT, VIEW_BOOL, VIEW_I64, VIEW_I16, VIEW_U8 } view_kind;
+
 typedef struct cpu_view {
   char *data;     /* NULL: absent */
   int code, bits; /* DLPack dtype */
+  view_kind kind; /* tells a bool of 8 bits from an integer */
   int ndim;
   int64_t shape[4], stride[4]; /* in elements */
 } cpu_view;
@@ -32,8 +35,6 @@ double view_get(const cpu_view *v, const int64_t *index);
 void view_set(const cpu_view *v, const int64_t *index, double x);
 /* x rounded to nearest even in a type, n times. */
 void round_all(luattn_dtype type, double *x, int n);
-
-typedef enum view_kind { VIEW_REAL, VIEW_INT, VIEW_BOOL } view_kind;
 
 /* The requirements on a tensor. */
 typedef struct view_rule {

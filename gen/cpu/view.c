@@ -84,12 +84,19 @@ static char *view_at(const cpu_view *v, const int64_t *index) {
   return v->data + at * (v->bits / 8);
 }
 
+/* As kernels read it. */
+static double saturated(int64_t x) {
+  return x < INT32_MIN ? INT32_MIN : x > INT32_MAX ? INT32_MAX : (double)x;
+}
+
 double view_get(const cpu_view *v, const int64_t *index) {
   const char *at = view_at(v, index);
   double f64;
   float f32;
   uint16_t u16;
+  int16_t i16;
   int32_t i32;
+  int64_t i64;
   switch (v->code) {
     case kDLFloat:
       if (v->bits == 64) return memcpy(&f64, at, 8), f64;
@@ -98,7 +105,12 @@ double view_get(const cpu_view *v, const int64_t *index) {
     case kDLBfloat:
       return memcpy(&u16, at, 2), bf16_to_double(u16);
     case kDLInt:
-      return memcpy(&i32, at, 4), (double)i32;
+      if (v->bits == 64) return memcpy(&i64, at, 8), saturated(i64);
+      if (v->bits == 32) return memcpy(&i32, at, 4), (double)i32;
+      return memcpy(&i16, at, 2), (double)i16;
+    case kDLUInt:
+      if (v->kind == VIEW_U8) return *(const unsigned char *)at;
+      return *at != 0;
     default: /* bool, as 8-bit unsigned */
       return *at != 0;
   }
@@ -123,14 +135,21 @@ void view_set(const cpu_view *v, const int64_t *index, double x) {
 static bool is_of_kind(DLDataType t, view_kind kind) {
   if (t.lanes != 1) return false;
   if (kind == VIEW_INT) return t.code == kDLInt && t.bits == 32;
+  if (kind == VIEW_I64) return t.code == kDLInt && t.bits == 64;
+  if (kind == VIEW_I16) return t.code == kDLInt && t.bits == 16;
+  if (kind == VIEW_U8) return t.code == kDLUInt && t.bits == 8;
   if (kind == VIEW_BOOL) return (t.code == kDLUInt || t.code == DLPACK_BOOL) && t.bits == 8;
   if (t.code == kDLBfloat) return t.bits == 16;
   return t.code == kDLFloat && (t.bits == 64 || t.bits == 32 || t.bits == 16);
 }
 
 static luattn_status check_data(const view_rule *rule, const DLTensor *t, luattn_error *err) {
-  static const char *const wanted[] = {
-      [VIEW_REAL] = "float64, float32, bfloat16 or float16", [VIEW_INT] = "int32", [VIEW_BOOL] = "bool"};
+  static const char *const wanted[] = {[VIEW_REAL] = "float64, float32, bfloat16 or float16",
+                                       [VIEW_INT] = "int32",
+                                       [VIEW_BOOL] = "bool",
+                                       [VIEW_I64] = "int64",
+                                       [VIEW_I16] = "int16",
+                                       [VIEW_U8] = "uint8"};
   if (!is_of_kind(t->dtype, rule->kind)) {
     return luattn_fail(err, LUATTN_INVALID,
                        "cpu: %s: has DLPack dtype (code %d, %d bits, %d lanes), expected %s; convert it",
@@ -192,8 +211,11 @@ luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out,
     }
   }
   if (!rule->shape_only) TRY(check_data(rule, t, err));
-  *out =
-      (cpu_view){.data = (char *)t->data, .code = t->dtype.code, .bits = t->dtype.bits, .ndim = rule->ndim};
+  *out = (cpu_view){.data = (char *)t->data,
+                    .code = t->dtype.code,
+                    .bits = t->dtype.bits,
+                    .kind = rule->kind,
+                    .ndim = rule->ndim};
   if (out->data != NULL) out->data += t->byte_offset;
   int64_t stride = 1;
   for (int i = rule->ndim - 1; i >= 0; i--) {

@@ -9,6 +9,22 @@ static int stat_block(const writer *w, int stat) {
   return w->f->mask->stat[stat].along_q ? w->f->plan->tile_m : tiles_walk_columns(w->f->plan);
 }
 
+/* How a number is read for block bounds, where inputs are not all int. */
+static void stat_values(writer *w) {
+  const mask_info *m = w->f->mask;
+  const luattn_input_info *input = w->f->spec->traced.input;
+  bool all_int = true;
+  for (int i = 0; i < m->num_stats; i++) all_int &= input[m->stat[i].input].dtype == LUATTN_INPUT_I32;
+  if (all_int) return;
+  open_function(w, "int block_bounds_value(int i, const void *data, i64 at)");
+  for (int i = 0; i < m->num_stats; i++) {
+    if (i + 1 < m->num_stats) text_add(&w->out, "if (i == %d) ", i);
+    text_add(&w->out, "return read_input(static_cast<const %s *>(data) + at);\n",
+             writer_input_type(w, (uint32_t)m->stat[i].input));
+  }
+  close_function(w);
+}
+
 static void stat_tables(writer *w) {
   const mask_info *m = w->f->mask;
   if (m->num_stats == 0) return;
@@ -21,6 +37,7 @@ static void stat_tables(writer *w) {
   print_table(w, "int", "block_bounds_input", input, m->num_stats, "0");
   print_table(w, "int", "block_bounds_axis", axis, m->num_stats, "0");
   print_table(w, "int", "block_bounds_size", block, m->num_stats, "1");
+  stat_values(w);
 }
 
 /* ---- tile_class
@@ -34,7 +51,8 @@ static const char *bounds_type(const writer *w, ir_ref r) {
 const char *bounds_of(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   if (lowered_is_point(w->f, r)) return writer_format(w, "%s_point(%s)", bounds_type(w, r), body_value(w, r));
-  if (n->op == IR_VAR && (ir_var_of(n) == VAR_Q || ir_var_of(n) == VAR_KV)) return offsets_tile(w, ir_var_of(n));
+  if (n->op == IR_VAR && (ir_var_of(n) == VAR_Q || ir_var_of(n) == VAR_KV))
+    return offsets_tile(w, ir_var_of(n));
   if (n->op == IR_VAR && ir_var_of(n) == VAR_SCORE) return "iv_make(least, most, !(most < IV_INF))";
   return writer_format(w, "b%d", w->temp[r]);
 }
@@ -47,7 +65,8 @@ static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
   }
   const int last = n->nargs - 1;
   const unsigned input = ir_index_of(n);
-  const char *function = offsets_is_place(w, input, last, n->arg[last]) ? "block_bounds" : "stat_bounds"; /* stat_block */
+  const char *function =
+      offsets_is_place(w, input, last, n->arg[last]) ? "block_bounds" : "stat_bounds"; /* stat_block */
   text_add(&w->out, "%s(p.scratch.stats[%d], p.inputs.input[%u], %d, %d, grad_offset(p.inputs.input[%u]",
            function, stat, input, last, stat_block(w, stat), input);
   body_index(w, input, n->arg, last);
@@ -146,7 +165,8 @@ static void range(writer *w, const char *signature, const char *axis, ir_ref lo,
   body_begin(w, 0, "");
   body_lines(w, roots, 2);
   text_add(&w->out, "return %s;\n",
-           offsets_range(w, lo == IR_NONE ? NULL : body_value(w, lo), hi == IR_NONE ? NULL : body_value(w, hi), axis));
+           offsets_range(w, lo == IR_NONE ? NULL : body_value(w, lo),
+                         hi == IR_NONE ? NULL : body_value(w, hi), axis));
   close_function(w);
 }
 

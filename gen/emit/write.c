@@ -65,6 +65,12 @@ const char *writer_input_type(const writer *w, uint32_t input) {
       return "half_t";
     case LUATTN_INPUT_I32:
       return "int";
+    case LUATTN_INPUT_I64:
+      return "i64";
+    case LUATTN_INPUT_I16:
+      return "short";
+    case LUATTN_INPUT_U8:
+      return "byte_t";
     default:
       return "unsigned char";
   }
@@ -145,9 +151,7 @@ const char *writer_own(writer *w, const ir_node *n) {
   return single[v] != NULL ? single[v] : member(w, v, ir_index_of(n));
 }
 
-static const char *variable(writer *w, const ir_node *n) {
-  return offsets_variable(w, n, writer_own(w, n));
-}
+static const char *variable(writer *w, const ir_node *n) { return offsets_variable(w, n, writer_own(w, n)); }
 
 static bool is_statement(const ir_node *n) {
   return n->op != IR_CONST_REAL && n->op != IR_CONST_INT && n->op != IR_CONST_BOOL && n->op != IR_VAR &&

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/input_dtype.h"
 #include "gen/lua/hooks.h"
 #include "gen/lua/input.h"
 #include "gen/lua/trace_online.h"
@@ -191,14 +192,14 @@ typedef struct dtype_row {
 } dtype_row;
 
 static const dtype_row dtype_names[] = {
-    {"float64", "f64"}, {"float32", "f32"}, {"bfloat16", "bf16"}, {"float16", "f16"}, {"int32", "i32"},
+    {"float64", "f64"}, {"float32", "f32"}, {"bfloat16", "bf16"}, {"float16", "f16"},
+    {"int32", "i32"},   {"int64", "i64"},   {"int16", "i16"},     {"uint8", "u8"},
 };
 static const dtype_row dtype_synonyms[] = {
     {"fp64", "f64"}, {"double", "f64"}, {"fp32", "f32"},     {"float", "f32"}, {"fp16", "f16"},
-    {"half", "f16"}, {"int", "i32"},    {"boolean", "bool"}, {"i64", NULL},    {"int64", NULL},
-    {"long", NULL},  {"i16", NULL},     {"int16", NULL},     {"short", NULL},  {"i8", NULL},
-    {"int8", NULL},  {"u8", NULL},      {"uint8", NULL},     {"u16", NULL},    {"uint16", NULL},
-    {"u32", NULL},   {"uint32", NULL},  {"u64", NULL},       {"uint64", NULL}, {"byte", NULL},
+    {"half", "f16"}, {"int", "i32"},    {"boolean", "bool"}, {"long", "i64"},  {"short", "i16"},
+    {"byte", "u8"},  {"i8", NULL},      {"int8", NULL},      {"u16", NULL},    {"uint16", NULL},
+    {"u32", NULL},   {"uint32", NULL},  {"u64", NULL},       {"uint64", NULL},
 };
 
 static void refuse_dtype(lua_State *L, const char *owner, const char *name) {
@@ -206,24 +207,27 @@ static void refuse_dtype(lua_State *L, const char *owner, const char *name) {
     const dtype_row *row = &dtype_synonyms[i];
     if (name == NULL || strcmp(name, row->name) != 0) continue;
     if (row->means != NULL) front_raise(L, "%s: dtype '%s' is written %s", owner, name, row->means);
-    front_raise(
-        L,
-        "%s: dtype '%s' cannot be read; declare i32, or bool for flags, and convert the tensor, whose "
-        "values must fit",
-        owner, name);
+    front_raise(L,
+                "%s: dtype '%s' cannot be read; declare i32, i64, i16, u8, or bool for flags, and convert "
+                "the tensor, "
+                "whose values must fit",
+                owner, name);
   }
-  front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, bool", owner, front_shown(L, -1));
+  front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, i64, i16, u8, bool", owner,
+              front_shown(L, -1));
 }
+
+static const char *const dtype_short[] = {"f64",  "f32", "bf16", "f16", "i32",
+                                          "bool", "i64", "i16",  "u8"}; /* as luattn_input_dtype */
 
 /* The dtype at the top of the stack. */
 static uint32_t dtype_at_top(lua_State *L, const char *owner) {
-  static const char *const names[] = {"f64", "f32", "bf16", "f16", "i32", "bool"}; /* as luattn_input_dtype */
   const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL, *name = text;
   if (text != NULL && strlen(text) != lua_rawlen(L, -1)) name = text = NULL; /* it contains a zero byte */
   for (size_t i = 0; text != NULL && i < sizeof dtype_names / sizeof *dtype_names; i++)
     if (strcmp(text, dtype_names[i].name) == 0) name = dtype_names[i].means;
-  for (uint32_t dtype = 0; name != NULL && dtype < sizeof names / sizeof *names; dtype++)
-    if (strcmp(name, names[dtype]) == 0) return dtype;
+  for (uint32_t dtype = 0; name != NULL && dtype < INPUT_DTYPES; dtype++)
+    if (strcmp(name, dtype_short[dtype]) == 0) return dtype;
   refuse_dtype(L, owner, text);
   return LUATTN_INPUT_F32;
 }
@@ -279,9 +283,9 @@ static void declare_input(lua_State *L, const char *name, luattn_input_info *inf
   }
   info->grad = (uint32_t)lua_toboolean(L, -1);
   lua_pop(L, 1);
-  if (info->grad != 0 && (info->dtype == LUATTN_INPUT_I32 || info->dtype == LUATTN_INPUT_BOOL)) {
+  if (info->grad != 0 && (input_is_integer(info->dtype) || info->dtype == LUATTN_INPUT_BOOL)) {
     front_raise(L, "%s: grad = true, but dtype %s has no gradient; use f32, or leave grad out", owner,
-                info->dtype == LUATTN_INPUT_I32 ? "i32" : "bool");
+                dtype_short[info->dtype]);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "common/input_dtype.h"
 #include "gen/lua/numbers.h"
 #include "gen/lua/replay.h"
 #include "gen/lua/value.h"
@@ -153,7 +154,7 @@ static int push_number(lua_State *L, const gather *t) {
   const double x = n->load(n->user, info->name, t->count, t->number);
   if (info->dtype == LUATTN_INPUT_BOOL)
     lua_pushboolean(L, x != 0);
-  else if (info->dtype == LUATTN_INPUT_I32)
+  else if (input_is_integer(info->dtype))
     lua_pushinteger(L, (lua_Integer)x);
   else
     lua_pushnumber(L, x);
@@ -165,9 +166,9 @@ static int push_load(lua_State *L, const gather *t) {
   front_state *s = front_of(L);
   if (s->mode == FRONT_NUMBERS) return push_number(L, t);
   const luattn_input_info *info = info_of(L, t);
-  const ir_type type = info->dtype == LUATTN_INPUT_BOOL  ? IR_BOOL
-                       : info->dtype == LUATTN_INPUT_I32 ? IR_INT
-                                                         : IR_REAL;
+  const ir_type type = info->dtype == LUATTN_INPUT_BOOL ? IR_BOOL
+                       : input_is_integer(info->dtype)  ? IR_INT
+                                                        : IR_REAL;
   ir_ref index[4];
   uint32_t depth = 0;
   for (int i = 0; i < t->count; i++) {

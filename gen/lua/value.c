@@ -118,7 +118,8 @@ operand value_arith(lua_State *L, ir_op op, operand a, operand b) {
 }
 
 /* Is an integer never below 0, as far as its first operations tell? `deep` bounds how many are looked at. */
-static bool never_negative(const ir *g, ir_ref r, int deep) {
+static bool never_negative(const front_state *s, ir_ref r, int deep) {
+  const ir *g = s->g;
   const ir_node n = *ir_get(g, r);
   double c;
   if (deep == 0) return false;
@@ -127,15 +128,17 @@ static bool never_negative(const ir *g, ir_ref r, int deep) {
       return n.imm.integer >= 0;
     case IR_VAR: /* positions, lengths and the numbers of batch entries, heads and channels */
       return true;
+    case IR_LOAD:
+      return s->spec->input[n.imm.integer].dtype == LUATTN_INPUT_U8;
     case IR_MOD:
       return ir_is_const(g, n.arg[1], &c) && c > 0;
     case IR_FLOORDIV:
-      return ir_is_const(g, n.arg[1], &c) && c > 0 && never_negative(g, n.arg[0], deep - 1);
+      return ir_is_const(g, n.arg[1], &c) && c > 0 && never_negative(s, n.arg[0], deep - 1);
     case IR_MAX:
     case IR_BAND:
-      return never_negative(g, n.arg[0], deep - 1) || never_negative(g, n.arg[1], deep - 1);
+      return never_negative(s, n.arg[0], deep - 1) || never_negative(s, n.arg[1], deep - 1);
     case IR_SHR_BAND:
-      return never_negative(g, n.arg[2], deep - 1);
+      return never_negative(s, n.arg[2], deep - 1);
     case IR_ABS:
       return true;
     case IR_ADD:
@@ -143,9 +146,9 @@ static bool never_negative(const ir *g, ir_ref r, int deep) {
     case IR_MIN:
     case IR_BOR:
     case IR_BXOR:
-      return never_negative(g, n.arg[0], deep - 1) && never_negative(g, n.arg[1], deep - 1);
+      return never_negative(s, n.arg[0], deep - 1) && never_negative(s, n.arg[1], deep - 1);
     case IR_SELECT:
-      return never_negative(g, n.arg[1], deep - 1) && never_negative(g, n.arg[2], deep - 1);
+      return never_negative(s, n.arg[1], deep - 1) && never_negative(s, n.arg[2], deep - 1);
     default:
       return false;
   }
@@ -155,9 +158,10 @@ enum { LOOKED_AT = 12 };
 
 /* x << n for n from -63 to 63. By a constant it is a product, or a quotient where x is not negative: what
  * bounds of masks are found by knows these. */
-static ir_ref shifted(ir *g, ir_ref x, int n) {
+static ir_ref shifted(const front_state *s, ir_ref x, int n) {
+  ir *g = s->g;
   if (n >= 0 && n <= 30) return ir_op2(g, IR_MUL, x, ir_int(g, INT64_C(1) << n));
-  if (n < 0 && n >= -30 && never_negative(g, x, LOOKED_AT))
+  if (n < 0 && n >= -30 && never_negative(s, x, LOOKED_AT))
     return ir_op2(g, IR_FLOORDIV, x, ir_int(g, INT64_C(1) << -n));
   return n >= 0 ? ir_op2(g, IR_SHL, x, ir_int(g, n)) : ir_op2(g, IR_SHR, x, ir_int(g, -n));
 }
@@ -182,7 +186,7 @@ operand value_bits(lua_State *L, ir_op op, operand a, operand b) {
   if (op == IR_SHL || op == IR_SHR) {
     if (!ir_is_const(g, b.ref, &n)) return (operand){.ref = ir_op2(g, op, a.ref, b.ref), .depth = depth};
     if (!(n > -64 && n < 64)) return (operand){.ref = ir_int(g, 0), .depth = depth};
-    return (operand){.ref = shifted(g, a.ref, op == IR_SHL ? (int)n : -(int)n), .depth = depth};
+    return (operand){.ref = shifted(front_of(L), a.ref, op == IR_SHL ? (int)n : -(int)n), .depth = depth};
   }
   ir_ref r = op == IR_BAND ? masked(g, a.ref, b.ref) : IR_NONE;
   if (op == IR_BAND && r == IR_NONE) r = masked(g, b.ref, a.ref);

@@ -35,7 +35,9 @@ typedef struct luattn_input_info {
 typedef enum luattn_index { LUATTN_INDEX_OTHER, LUATTN_INDEX_B, LUATTN_INDEX_H, LUATTN_INDEX_Q, LUATTN_INDEX_KV } luattn_index;
 
 typedef enum luattn_input_dtype {
-  LUATTN_INPUT_F64, LUATTN_INPUT_F32, LUATTN_INPUT_BF16, LUATTN_INPUT_F16, LUATTN_INPUT_I32, LUATTN_INPUT_BOOL
+  LUATTN_INPUT_F64, LUATTN_INPUT_F32, LUATTN_INPUT_BF16, LUATTN_INPUT_F16, LUATTN_INPUT_I32, LUATTN_INPUT_BOOL,
+  /* Other integers, which are read as the nearest of 32 bits. */
+  LUATTN_INPUT_I64, LUATTN_INPUT_I16, LUATTN_INPUT_U8
 } luattn_input_dtype;
 
 /* Axes with a meaning. Size 1 broadcasts along LUATTN_AXIS_B and LUATTN_AXIS_H. */

@@ -25,12 +25,16 @@ LUATTN_FN void find_stat(const LuattnParams &p, int stat, i64 row, int block, in
     at += rest % in.size[a] * in.stride[a];
     rest /= in.size[a];
   }
-  const int *data = static_cast<const int *>(in.data) + at;
+  const int *data = static_cast<const int *>(in.data) + at;  // if inputs are all int
   const int lo = block * size, hi = min_of(lo + size, in.size[axis]);
   int low = 0x7fffffff, high = int(0x80000000u);
 #pragma unroll 1
   for (int i = lo + lane; i < hi; i += 32) {
-    const int x = data[i * in.stride[axis]];
+    int x;
+    if constexpr (requires { Spec::block_bounds_value(stat, in.data, at); })
+      x = Spec::block_bounds_value(stat, in.data, at + i * in.stride[axis]);
+    else
+      x = data[i * in.stride[axis]];
     low = min_of(low, x);
     high = max_of(high, x);
   }

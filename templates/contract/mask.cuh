@@ -44,6 +44,8 @@
 //                        of positions modulo the period; may reach outside [0, period)
 //   row_phase, column_phase
 //                        what to add to a position first: at least 0, below the period
+//   block_bounds_value   of the input of block bounds i, the element at a place, as an int; left out where they
+//                        all are int
 template <class S>
 concept ValidMask =
     requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,

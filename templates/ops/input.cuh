@@ -55,6 +55,11 @@ LUATTN_FN float read_input(const half_t *x) { return to_real(half_t{__ldg(&x->bi
 LUATTN_FN float read_input(const bf16_t *x) { return to_real(bf16_t{__ldg(&x->bits)}); }
 LUATTN_FN int read_input(const int *x) { return __ldg(x); }
 LUATTN_FN bool read_input(const unsigned char *x) { return __ldg(x) != 0; }
+// Integers of other widths: the nearest of 32 bits.
+struct byte_t { unsigned char x; };
+LUATTN_FN int read_input(const i64 *x) { return int(min(max(i64(__ldg(x)), i64(-2147483648ll)), i64(2147483647))); }
+LUATTN_FN int read_input(const short *x) { return __ldg(x); }
+LUATTN_FN int read_input(const byte_t *x) { return __ldg(&x->x); }
 
 // Stored is the input's element type, Value the expression's: Real, int or bool.
 template <class Value, class Stored, class... Index>

@@ -107,7 +107,7 @@ static const bad_field bad_fields[] = {
     {FIELD(entry[3].tile_m), 0, "entry: tile_m"},
     {FIELD(entry[3].tile_n), 0, "entry: tile_n"},
     {FIELD(entry[4].role), LUATTN_ROLE_DQ, "no entry turns the sums into dq"},
-    {FIELD(input[0].dtype), 6, "input: dtype"},
+    {FIELD(input[0].dtype), 9, "input: dtype"},
     {FIELD(input[0].num_axes), 5, "input: num_axes"},
     {FIELD(input[0].axis[0]), -6, "input: axis: is -6"},
     {FIELD(input[0].grad), 2, "input: grad"},

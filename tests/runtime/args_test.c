@@ -103,6 +103,9 @@ BEND(q_unaligned, p->q.t.byte_offset = 8)
 BEND(lse_unaligned, p->lse.t.byte_offset = 2)
 BEND(q_last_stride, p->q.strides[3] = 2)
 BEND(k_stride, p->k.strides[2] = HEAD_DIM + 4)
+BEND(input_i64, p->info.input[1].dtype = LUATTN_INPUT_I64)
+BEND(input_i16, p->info.input[1].dtype = LUATTN_INPUT_I16)
+BEND(input_u8, (p->info.input[2].dtype = LUATTN_INPUT_U8, p->flags.t.dtype.code = kDLInt))
 BEND(o_broadcast, p->o.strides[0] = 0)
 BEND(no_o, p->args.o = NULL)
 BEND(lse_not_there, p->info.has_lse = 0)
@@ -299,6 +302,9 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, input_without_tensor, "input 'flags': is missing; give a uint8 tensor"},
     {LUATTN_FORWARD, input_dtype, "input 'ids': has dtype int64, expected int32; convert it"},
     {LUATTN_FORWARD, bool_as_int, "input 'flags': has dtype int8, expected uint8"},
+    {LUATTN_FORWARD, input_i64, "input 'ids': has dtype int32, expected int64; convert it"},
+    {LUATTN_FORWARD, input_i16, "input 'ids': has dtype int32, expected int16; convert it"},
+    {LUATTN_FORWARD, input_u8, "input 'flags': has dtype int8, expected uint8; convert it"},
     {LUATTN_FORWARD, input_ndim, "input 'ids': has 1 axes, expected 2"},
     {LUATTN_FORWARD, input_heads, "input 'slopes': axis 0 (h) has size 3, expected 8, or 1 to broadcast"},
     {LUATTN_FORWARD, input_batch, "input 'ids': axis 0 (b) has size 3, expected 2, or 1 to broadcast"},

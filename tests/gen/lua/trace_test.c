@@ -356,6 +356,24 @@ static void test_bits(void **state) {
   }
 }
 
+/* Integers of every width are integers; a shift of one that is never below 0 is a quotient. */
+static void test_integer_inputs(void **state) {
+  (void)state;
+  static const char *const types[] = {"i32", "int64", "int16", "uint8"};
+  for (int i = 0; i < 4; i++) {
+    char source[200];
+    traced_file t;
+    snprintf(source, sizeof source,
+             "return attention { inputs = { t = { axes = {'kv'}, dtype = '%s' } }, "
+             "mask_mod = function(b, h, q, kv) return t[kv] >> 4 <= q end }",
+             types[i]);
+    trace_text(&t, source);
+    assert_string_equal(show(&t, t.spec.block_mask),
+                        i == 3 ? "(le (floordiv (t kv_idx) 16) q_idx)" : "(le (shr (t kv_idx) 4) q_idx)");
+    trace_close(&t);
+  }
+}
+
 static void test_input_mods(void **state) {
   (void)state;
   traced_file t;
@@ -449,15 +467,25 @@ static void test_file_is_alone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_numbers),       cmocka_unit_test(test_functions),
-      cmocka_unit_test(test_gathers),       cmocka_unit_test(test_fewer_parameters),
-      cmocka_unit_test(test_globals),       cmocka_unit_test(test_dtype_names),
-      cmocka_unit_test(test_masks),         cmocka_unit_test(test_rounding),
-      cmocka_unit_test(test_questions),     cmocka_unit_test(test_joins),
-      cmocka_unit_test(test_declarations),  cmocka_unit_test(test_numbers_on_device),
-      cmocka_unit_test(test_bits),          cmocka_unit_test(test_input_mods),
-      cmocka_unit_test(test_lines),         cmocka_unit_test(test_source_is_read_by_tokens),
-      cmocka_unit_test(test_file_is_alone), cmocka_unit_test(test_many_spans),
+      cmocka_unit_test(test_numbers),
+      cmocka_unit_test(test_functions),
+      cmocka_unit_test(test_gathers),
+      cmocka_unit_test(test_fewer_parameters),
+      cmocka_unit_test(test_globals),
+      cmocka_unit_test(test_dtype_names),
+      cmocka_unit_test(test_masks),
+      cmocka_unit_test(test_rounding),
+      cmocka_unit_test(test_questions),
+      cmocka_unit_test(test_joins),
+      cmocka_unit_test(test_declarations),
+      cmocka_unit_test(test_numbers_on_device),
+      cmocka_unit_test(test_bits),
+      cmocka_unit_test(test_integer_inputs),
+      cmocka_unit_test(test_input_mods),
+      cmocka_unit_test(test_lines),
+      cmocka_unit_test(test_source_is_read_by_tokens),
+      cmocka_unit_test(test_file_is_alone),
+      cmocka_unit_test(test_many_spans),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,17 @@
+/* input_dtype.h: what the types of extra inputs have in common. */
+#ifndef LUATTN_COMMON_INPUT_DTYPE_H
+#define LUATTN_COMMON_INPUT_DTYPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "luattn/image.h"
+
+#define INPUT_DTYPES (LUATTN_INPUT_U8 + 1)
+
+/* Integers are compared, computed with and used as indices; a bool is none of them. */
+static inline bool input_is_integer(uint32_t dtype) {
+  return dtype == LUATTN_INPUT_I32 || (dtype >= LUATTN_INPUT_I64 && dtype <= LUATTN_INPUT_U8);
+}
+
+#endif

@@ -1,2 +1,0 @@
--- expect: dtype_i64.lua:2: input 'ids': dtype 'i64' cannot be read; declare i32, or bool for flags, and convert the tensor, whose values must fit
-return attention { inputs = { ids = { axes = {"q"}, dtype = "i64" } } }
