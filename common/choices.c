@@ -32,7 +32,7 @@ luattn_status choices_take_dense(const luattn_args *given, const char *place, lu
   if (first == NULL) return LUATTN_OK;
   return luattn_fail(
       err, LUATTN_UNSUPPORTED,
-      "%s: %s: is given, and only kernels on a GPU take packed sequences yet; call it for each "
+      "%s: %s: is given, and luattn_forward and luattn_launch alone take packed sequences yet; call it for each "
       "sequence, and leave cu_seqlens NULL and max_seqlen 0",
       place, first);
 }

@@ -3,6 +3,7 @@
 #include "common/fail.h"
 #include "common/threads.h"
 #include "gen/compile/cpu_facts.h"
+#include "gen/cpu/packed_call.h"
 #include "runtime/cpu_kernel.h"
 
 static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, luattn_error *err) {
@@ -11,6 +12,8 @@ static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, 
   char wrong[200];
   if (!threads_count(args->num_threads, 0, &used.num_threads, wrong, sizeof wrong))
     return luattn_fail(err, LUATTN_INVALID, "%s: %s", pass == LUATTN_FORWARD ? "forward" : "backward", wrong);
+  if (args->cu_seqlens_q != NULL)
+    return cpu_packed_forward(spec, &used, err); /* forward, as the plan has it */
   return (pass == LUATTN_FORWARD ? luattn_cpu_forward : luattn_cpu_backward)(spec, &used, err);
 }
 
@@ -21,12 +24,13 @@ luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, lu
                                 .dtype = key->dtype,
                                 .head_dim = key->head_dim,
                                 .head_dim_v = key->head_dim_v,
-                                .arch = how->family == 1 + (int)LUATTN_SM90 ? 90 : 80,
+                                .arch = how->family == 1 + (int)LUATTN_SM90 || key->packed ? 90 : 80,
                                 .family = how->family,
                                 .wants = key->wants,
                                 .cache_dir = "",
                                 .lengths = key->lengths,
                                 .deterministic = how->deterministic,
+                                .packed = key->packed,
                                 .offsets = key->offsets};
   image_manifest facts;
   TRY(cpu_facts(key->spec, &target, how->relaxed, &facts, report->plan, sizeof report->plan, err));

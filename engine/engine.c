@@ -216,10 +216,13 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
                        "luattn_engine: pass: is %d, expected LUATTN_FORWARD or LUATTN_BACKWARD", (int)pass);
   luattn_args taken;
   const luattn_args *args = &taken;
-  if (e->device == LUATTN_CPU) TRY(choices_take_dense(given, place, &taken, err));
   TRY(choices_take(given, place, &taken, err));
   const char *of_packed = choices_packed(args);
   const bool packed = of_packed != NULL;
+  if (packed && e->cpu_relaxed)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: %s: is given, and cpu_relaxed is set, which takes no packed sequences yet; leave it 0", place,
+                       of_packed);
   if (packed && (args->cu_seqlens_q == NULL || args->cu_seqlens_k == NULL))
     return luattn_fail(
         err, LUATTN_INVALID,

@@ -185,7 +185,7 @@ static luattn_status open_mods(backward *w, luattn_error *err) {
 static luattn_status backward_open(backward *w, const luattn_spec *spec, const luattn_args *args,
                                    luattn_dtype precision, arena *a, luattn_error *err) {
   const derived_spec *derived = &spec->derived;
-  TRY(problem_open(spec, args, false, precision, a, &w->p, err));
+  TRY(problem_open(&(cpu_call){.spec = spec, .args = args, .precision = precision}, false, a, &w->p, err));
   cpu_problem *p = &w->p;
   TRY(scores_open(p, &w->scores, err));
   TRY(rows_open(w, err));
@@ -247,7 +247,7 @@ static luattn_status backward_within(void *arguments, luattn_error *err) {
 static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                          purpose why, double unit, luattn_error *err) {
   luattn_args used;
-  backward_call call = {{spec, &used, precision, 1}, why, unit};
+  backward_call call = {{.spec = spec, .args = &used, .precision = precision}, why, unit};
   TRY(choices_take_dense(args, "cpu", &used, err));
   TRY(cpu_threads(&used, &call.given.threads, err));
   return host_run(backward_within, &call, err);

@@ -47,7 +47,8 @@ static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_probl
   p->heads_kv = (int)k->shape[1], p->kv_len = (int)k->shape[2];
   if (p->q_len > CPU_MAX_LEN || p->kv_len > CPU_MAX_LEN)
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has length %d, expected at most %d",
-                       p->q_len > CPU_MAX_LEN ? "q" : "k", p->q_len > CPU_MAX_LEN ? p->q_len : p->kv_len, CPU_MAX_LEN);
+                       p->q_len > CPU_MAX_LEN ? "q" : "k", p->q_len > CPU_MAX_LEN ? p->q_len : p->kv_len,
+                       CPU_MAX_LEN);
   if (p->heads < 1 || p->heads_kv < 1) {
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has no heads, expected at least 1",
                        p->heads < 1 ? "q" : "k");
@@ -58,6 +59,7 @@ static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_probl
                        p->heads_kv, p->heads);
   }
   p->group = p->heads / p->heads_kv;
+  if (p->entries == 0) p->entries = p->batch;
   return problem_open_batch(args, p, err);
 }
 
@@ -66,7 +68,7 @@ static int64_t axis_size(const cpu_problem *p, int axis) {
     case LUATTN_AXIS_FREE:
       return -1;
     case LUATTN_AXIS_B:
-      return p->batch;
+      return p->entries;
     case LUATTN_AXIS_H:
       return p->heads;
     case LUATTN_AXIS_HKV:
@@ -237,10 +239,17 @@ static luattn_status make_room(cpu_problem *p, const cpu_view *from, ir_ref mod,
   return program_open(p, &mod, mod != IR_NONE, program, err);
 }
 
-luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, bool is_forward,
-                           luattn_dtype precision, arena *a, cpu_problem *p, luattn_error *err) {
+luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu_problem *p,
+                           luattn_error *err) {
+  const luattn_spec *spec = given->spec;
+  const luattn_args *args = given->args;
+  const luattn_dtype precision = given->precision;
   const traced_spec *t = &spec->traced;
-  *p = (cpu_problem){.a = a, .spec = spec, .precision = precision};
+  *p = (cpu_problem){.a = a,
+                     .spec = spec,
+                     .precision = precision,
+                     .first_entry = given->first_entry,
+                     .entries = given->entries};
   if ((int)precision < LUATTN_F64 || precision > LUATTN_F16)
     return luattn_fail(err, LUATTN_INVALID, "cpu: precision: is %d, expected a luattn_dtype", (int)precision);
   p->takes_doubles = is_float64(args, precision);

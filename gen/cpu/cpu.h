@@ -52,6 +52,7 @@ typedef struct cpu_call {
   const luattn_args *args;
   luattn_dtype precision;
   int threads; /* threads_count */
+  int first_entry, entries; /* args are one of so many packed sequences, and its number; 0: they are the whole batch */
 } cpu_call;
 
 /* Those that luattn_cpu_forward and its like have. */
@@ -81,6 +82,7 @@ typedef struct cpu_problem {
   int batch, heads, heads_kv, group, q_len, kv_len, dim, dim_v;
   const luattn_batch *part; /* which part of a whole the tensors are; NULL: they are the whole */
   int head_offset, kv_head_offset, whole_heads, whole_heads_kv;
+  int first_entry, entries; /* number of the first batch entry as hooks see it, and how many there are to inputs */
   luattn_dtype precision; /* type that intermediates are rounded to; LUATTN_F64: not rounded */
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
   double scale;
@@ -99,8 +101,7 @@ typedef struct cpu_problem {
 } cpu_problem;
 
 /* Checks the arguments (choices_take). */
-luattn_status problem_open(const luattn_spec *spec, const luattn_args *args, bool is_forward,
-                           luattn_dtype precision, arena *a, cpu_problem *out, luattn_error *err);
+luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu_problem *out, luattn_error *err);
 /* Called after all tensors of the pass have been opened: checks that outputs overlap nothing else. */
 luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward,
                             luattn_error *err);
@@ -135,6 +136,10 @@ void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *cons
 
 /* Replaces REAL roots by their magnitudes (magnitude.c). */
 luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *err);
+
+/* Runs forward for number `entry` of `entries` packed sequences: tensors are its own, [1, heads, length, dim]. */
+luattn_status cpu_forward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
+                                luattn_error *err);
 
 /* The effect of rounding on gradients: replaces each gradient by sqrt(sum of squared magnitudes of its
  * contributions). Independent relative errors r of the contributions change a gradient by about r times this,

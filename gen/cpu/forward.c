@@ -171,9 +171,10 @@ static int64_t blocks_at_once(const cpu_problem *p) {
   return most > 4096 ? 4096 : most > 1 ? most : 1;
 }
 
-static luattn_status forward_open(forward *f, const luattn_spec *spec, const luattn_args *args,
-                                  luattn_dtype precision, arena *a, luattn_error *err) {
-  TRY(problem_open(spec, args, true, precision, a, &f->p, err));
+static luattn_status forward_open(forward *f, const cpu_call *given, arena *a, luattn_error *err) {
+  const luattn_spec *spec = given->spec;
+  const luattn_args *args = given->args;
+  TRY(problem_open(given, true, a, &f->p, err));
   TRY(scores_open(&f->p, &f->scores, err));
   TRY(open_programs(f, err));
   const cpu_problem *p = &f->p;
@@ -215,7 +216,7 @@ static luattn_status forward_within(void *arguments, luattn_error *err) {
   arena *a = arena_open(arena_allocator(given->spec->a));
   forward *f = a != NULL ? arena_new(a, sizeof *f) : NULL;
   luattn_status status = f != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  if (status == LUATTN_OK) status = forward_open(f, given->spec, given->args, given->precision, a, err);
+  if (status == LUATTN_OK) status = forward_open(f, given, a, err);
   if (status == LUATTN_OK) {
     f->is_noise = call->is_noise, f->magnifies = call->is_noise && cpu_magnifies_scores(given->spec);
     status = problem_start(&f->p, given->threads, err);
@@ -232,7 +233,7 @@ static luattn_status forward_within(void *arguments, luattn_error *err) {
 luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                     luattn_error *err) {
   luattn_args used;
-  forward_call call = {.given = {spec, &used, precision, 1}};
+  forward_call call = {.given = {.spec = spec, .args = &used, .precision = precision}};
   fail_clear(err);
   NEED(spec);
   NEED(args);
@@ -248,9 +249,18 @@ luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *arg
   return luattn_cpu_forward_in(spec, args, LUATTN_F64, err);
 }
 
+luattn_status cpu_forward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
+                                luattn_error *err) {
+  forward_call call = {
+      .given = {
+          .spec = spec, .args = args, .precision = LUATTN_F64, .first_entry = entry, .entries = entries}};
+  TRY(cpu_threads(args, &call.given.threads, err));
+  return host_run(forward_within, &call, err);
+}
+
 luattn_status cpu_forward_score_noise(const luattn_spec *spec, const luattn_args *args, double *exponent,
                                       luattn_error *err) {
-  forward_call call = {.given = {spec, args, LUATTN_F64, 1}, .is_noise = true};
+  forward_call call = {.given = {.spec = spec, .args = args, .precision = LUATTN_F64}, .is_noise = true};
   TRY(cpu_threads(args, &call.given.threads, err));
   TRY(host_run(forward_within, &call, err));
   if (exponent != NULL) *exponent = call.exponent;

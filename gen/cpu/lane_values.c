@@ -46,7 +46,7 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
   const cpu_problem *p = c->p;
   switch (v) {
     case VAR_B:
-      return c->b;
+      return c->b + p->first_entry;
     case VAR_H:
       return c->h + (double)offset_of(c, v);
     case VAR_Q:

@@ -26,7 +26,7 @@ static ir_bounds box_variable(void *user, ir_var v, uint32_t index, ir_type type
   const cpu_problem *p = t->p;
   switch (v) {
     case VAR_B:
-      return exactly_int(t->b);
+      return exactly_int(t->b + p->first_entry);
     case VAR_H:
       return exactly_int(t->h + problem_offset(p, LUATTN_AXIS_H, t->b));
     case VAR_Q:

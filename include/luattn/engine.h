@@ -24,7 +24,8 @@ typedef struct luattn_engine luattn_engine;
  * Arguments that a GPU of compute capability 8.0 refuses (9.0 where options.family asks for its kernels) are refused in the same
  * words: types that are not as the kernel's, strides, alignments, head dims and lengths, lse and saved that are not as a kernel
  * writes them, and specs that no kernel computes. So what runs here runs there, but for memory. cpu_relaxed lifts that.
- * Packed sequences are LUATTN_UNSUPPORTED. */
+ * Packed sequences are computed one after the other; what is in cu_seqlens is checked, and no sequence may be longer than
+ * max_seqlen says. */
 #define LUATTN_CPU (-1)
 
 typedef struct luattn_engine_options {
@@ -41,8 +42,8 @@ typedef struct luattn_engine_options {
   int deterministic; /* 1: every backward gives the same bits in every run, as luattn_target.deterministic */
   const char *nvrtc; /* as in luattn_target */
   int cpu_relaxed;   /* 1, with LUATTN_CPU: arguments and specs are what luattn_cpu_forward and luattn_cpu_backward take, in any
-                      * mixture of types, with any strides and head dims, and messages are theirs; a GPU may refuse them. With a
-                      * GPU LUATTN_INVALID */
+                      * mixture of types, with any strides and head dims, and messages are theirs; a GPU may refuse them. No packed
+                      * sequences. With a GPU LUATTN_INVALID */
 } luattn_engine_options;
 
 /* Thread safe. options may be NULL. */

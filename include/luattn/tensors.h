@@ -89,11 +89,11 @@ typedef struct luattn_args {
                                  * there, which are then added up in order */
   int skip;                     /* luattn_skip, where the kernel can skip tiles (LUATTN_ROLE_REACH among its entries). Counts in
                                  * luattn_workspace_size */
-  /* Packed sequences (luattn_target.packed), or NULL and 0: all four are given, or none. Forward on a GPU alone. int32
+  /* Packed sequences (luattn_target.packed), or NULL and 0: all four are given, or none. Forward of an engine or a kernel alone. int32
    * [batch + 1] on the device, contiguous: sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q [total_q, heads,
    * head_dim] and o [total_q, heads, head_dim_v], and the same of cu_seqlens_k in k [total_k, heads_kv, head_dim] and v [total_k,
-   * heads_kv, head_dim_v]. They begin with 0, never fall and end with the totals, which is not checked: nobody reads them on the
-   * host, and offsets that leave the tensors have kernels read and write beyond them. lse is [heads, total_q], saved [num_saved,
+   * heads_kv, head_dim_v]. They begin with 0, never fall and end with the totals, which the CPU checks and a GPU does not: nobody reads them
+   * on the host, and offsets that leave the tensors have kernels read and write beyond them. lse is [heads, total_q], saved [num_saved,
    * heads, total_q]. A total is at most 2^30. Positions, lengths and masks are each sequence's own, and b its number; a sequence
    * may be empty. What lies in rows of another sequence never matters, NaN included. Outputs share no memory with these. */
   const DLTensor *cu_seqlens_q, *cu_seqlens_k;

@@ -14,6 +14,7 @@
 
 #include "common/fail.h"
 #include "gen/compile/cpu_facts.h"
+#include "gen/cpu/packed_call.h"
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
 
@@ -55,6 +56,10 @@ luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *arg
 }
 
 luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  return luattn_cpu_forward(spec, args, err);
+}
+
+luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
   return luattn_cpu_forward(spec, args, err);
 }
 

@@ -361,7 +361,7 @@ static void test_packed(void **state) {
         i < 4 ? luattn_cpu_forward(spec, &f.c.args, &err) : luattn_cpu_backward(spec, &f.c.args, &err),
         LUATTN_UNSUPPORTED);
     snprintf(message, sizeof message,
-             "cpu: %s: is given, and only kernels on a GPU take packed sequences yet; call it for each "
+             "cpu: %s: is given, and luattn_forward and luattn_launch alone take packed sequences yet; call it for each "
              "sequence, and leave "
              "cu_seqlens NULL and max_seqlen 0",
              names[i % 4]);

@@ -177,7 +177,7 @@ static void test_inputs(void **state) {
   assert_string_equal(err.message, "mask: tile: is 0x64, expected sizes of at least 1");
   c.args.cu_seqlens_k = &cut.t;
   static const char packed[] =
-      "mask: cu_seqlens_k: is given, and only kernels on a GPU take packed sequences yet; call it "
+      "mask: cu_seqlens_k: is given, and luattn_forward and luattn_launch alone take packed sequences yet; call it "
       "for each sequence, and leave cu_seqlens NULL and max_seqlen 0";
   assert_int_equal(luattn_mask_count(spec, &c.args, &kept, &err), LUATTN_UNSUPPORTED);
   assert_string_equal(err.message, packed);

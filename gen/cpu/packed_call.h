@@ -1,0 +1,12 @@
+/* packed_call.h: packed sequences on the CPU, one after the other. */
+#ifndef LUATTN_GEN_CPU_PACKED_CALL_H
+#define LUATTN_GEN_CPU_PACKED_CALL_H
+
+#include "luattn/compiler.h"
+
+/* Forward, with arguments of this version that a packed kernel's checks have passed (runtime/args.h), so that only what
+ * these cannot see is checked: the offsets themselves. Errors: LUATTN_INVALID, LUATTN_NO_MEMORY; nothing is written
+ * before the offsets are known to be right. */
+luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
+
+#endif

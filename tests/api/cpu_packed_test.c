@@ -1,0 +1,264 @@
+/* cpu_packed_test.c: packed sequences on an engine on the CPU: each is what a call of its own gives, and what
+ * is wrong with their offsets is said. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/api/setup.h"
+
+enum { HEADS = 4, HEADS_KV = 2, DIM = 16, DIM_V = 8, SEQUENCES = 4, TOTAL_Q = 93, TOTAL_K = 150 };
+
+/* Short, empty, longer than a tile, and of more keys than queries. */
+static const int32_t q_offsets[SEQUENCES + 1] = {0, 5, 5, 75, TOTAL_Q},
+                                           k_offsets[SEQUENCES + 1] = {0, 5, 9, 79, TOTAL_K};
+
+#define SPEC(mask, score)                                                                   \
+  "return attention { name = 'packed', online_func = online_retention,\n"                   \
+  "  inputs = { slopes = { axes = {'b', 'h'} }, ids = { axes = {'b'}, dtype = 'i32' } },\n" \
+  "  score_mod = function(score, b, h, q_idx, kv_idx) return " score                        \
+  " + slopes[{b, h}] end,\n"                                                                \
+  "  block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx + kv_len - q_len + " mask " end }"
+
+typedef struct packed {
+  luattn_spec *spec;
+  float q[TOTAL_Q][HEADS][DIM], k[TOTAL_K][HEADS_KV][DIM], v[TOTAL_K][HEADS_KV][DIM_V],
+      o[TOTAL_Q][HEADS][DIM_V];
+  float lse[HEADS][TOTAL_Q], saved[4][HEADS][TOTAL_Q], slopes[SEQUENCES][HEADS];
+  int32_t ids[SEQUENCES], cu_q[SEQUENCES + 1], cu_k[SEQUENCES + 1];
+  int64_t shape[10][4];
+  DLTensor t[10];
+  luattn_input inputs[2];
+  luattn_args args;
+} packed;
+
+static DLTensor *tensor(packed *p, int i, void *data, bool integers, int ndim, const int64_t shape[4]) {
+  memcpy(p->shape[i], shape, sizeof p->shape[i]);
+  p->t[i] = (DLTensor){.data = data,
+                       .device = {kDLCPU, 0},
+                       .ndim = ndim,
+                       .dtype = {integers ? kDLInt : kDLFloat, 32, 1},
+                       .shape = p->shape[i]};
+  return &p->t[i];
+}
+
+static void fill(float *x, size_t bytes, unsigned state) {
+  for (size_t i = 0; i < bytes / sizeof *x; i++) {
+    state = state * 1664525u + 1013904223u;
+    x[i] = (float)(state >> 8) / (float)(1 << 23) - 1.0f;
+  }
+}
+
+static packed *open_packed(const char *source) {
+  packed *p = calloc(1, sizeof *p);
+  luattn_error err;
+  luattn_spec_info info;
+  assert_non_null(p);
+  api_ok(luattn_spec_load_text("packed.lua", source, strlen(source), NULL, &p->spec, &err), &err);
+  luattn_spec_get_info(p->spec, &info);
+  assert_true(info.num_saved > 0 && info.num_saved <= 4);
+  fill(&p->q[0][0][0], sizeof p->q, 1), fill(&p->k[0][0][0], sizeof p->k, 2),
+      fill(&p->v[0][0][0], sizeof p->v, 3);
+  memset(p->o, 0xff, sizeof p->o), memset(p->lse, 0xff, sizeof p->lse),
+      memset(p->saved, 0xff, sizeof p->saved);
+  memcpy(p->cu_q, q_offsets, sizeof p->cu_q), memcpy(p->cu_k, k_offsets, sizeof p->cu_k);
+  for (int b = 0; b < SEQUENCES; b++) {
+    p->ids[b] = b;
+    for (int h = 0; h < HEADS; h++) p->slopes[b][h] = 0.25f * (float)b;
+  }
+  p->inputs[0] =
+      (luattn_input){"slopes", tensor(p, 0, p->slopes, false, 2, (int64_t[4]){SEQUENCES, HEADS}), NULL};
+  p->inputs[1] = (luattn_input){"ids", tensor(p, 1, p->ids, true, 1, (int64_t[4]){SEQUENCES}), NULL};
+  p->args = (luattn_args){
+      .struct_size = sizeof p->args,
+      .q = tensor(p, 2, p->q, false, 3, (int64_t[4]){TOTAL_Q, HEADS, DIM}),
+      .k = tensor(p, 3, p->k, false, 3, (int64_t[4]){TOTAL_K, HEADS_KV, DIM}),
+      .v = tensor(p, 4, p->v, false, 3, (int64_t[4]){TOTAL_K, HEADS_KV, DIM_V}),
+      .o = tensor(p, 5, p->o, false, 3, (int64_t[4]){TOTAL_Q, HEADS, DIM_V}),
+      .saved = tensor(p, 6, p->saved, false, 3, (int64_t[4]){(int64_t)info.num_saved, HEADS, TOTAL_Q}),
+      .cu_seqlens_q = tensor(p, 7, p->cu_q, true, 1, (int64_t[4]){SEQUENCES + 1}),
+      .cu_seqlens_k = tensor(p, 8, p->cu_k, true, 1, (int64_t[4]){SEQUENCES + 1}),
+      .max_seqlen_q = 70,
+      .max_seqlen_k = 80,
+      .inputs = p->inputs,
+      .num_inputs = 2};
+  if (info.has_lse) p->args.lse = tensor(p, 9, p->lse, false, 2, (int64_t[4]){HEADS, TOTAL_Q});
+  return p;
+}
+
+static void close_packed(packed *p) {
+  luattn_spec_free(p->spec);
+  free(p);
+}
+
+static luattn_engine *engine_on_cpu(int relaxed) {
+  const luattn_engine_options options = {
+      .struct_size = sizeof options, .device = LUATTN_CPU, .cpu_relaxed = relaxed};
+  return api_engine(&options);
+}
+
+/* The rows of one sequence by a dense call of their own, whose b is 0. */
+static void compare_sequence(packed *p, int b) {
+  enum { MOST = 128 };
+  static float o[HEADS][MOST][DIM_V], saved[4][HEADS][MOST];
+  const int q = q_offsets[b], k = k_offsets[b], q_len = q_offsets[b + 1] - q, kv_len = k_offsets[b + 1] - k;
+  int64_t q_shape[] = {1, HEADS, q_len, DIM}, k_shape[] = {1, HEADS_KV, kv_len, DIM},
+          v_shape[] = {1, HEADS_KV, kv_len, DIM_V}, o_shape[] = {1, HEADS, q_len, DIM_V},
+          s_shape[] = {p->shape[6][0], 1, HEADS, q_len}, one[] = {1, HEADS};
+  int64_t q_strides[] = {0, DIM, HEADS * DIM, 1}, k_strides[] = {0, DIM, HEADS_KV * DIM, 1},
+          v_strides[] = {0, DIM_V, HEADS_KV * DIM_V, 1}, o_strides[] = {0, MOST * DIM_V, DIM_V, 1},
+          s_strides[] = {HEADS * MOST, 0, MOST, 1};
+  const DLDataType f32 = {kDLFloat, 32, 1};
+  DLTensor tq = {p->q[q], {kDLCPU, 0}, 4, f32, q_shape, q_strides, 0},
+           tk = {p->k[k], {kDLCPU, 0}, 4, f32, k_shape, k_strides, 0},
+           tv = {p->v[k], {kDLCPU, 0}, 4, f32, v_shape, v_strides, 0},
+           to = {o, {kDLCPU, 0}, 4, f32, o_shape, o_strides, 0},
+           ts = {saved, {kDLCPU, 0}, 4, f32, s_shape, s_strides, 0}, slopes = p->t[0], ids = p->t[1];
+  slopes.data = p->slopes[b], slopes.shape = one;
+  ids.data = &p->ids[b], ids.shape = one;
+  const luattn_input inputs[] = {{"slopes", &slopes, NULL}, {"ids", &ids, NULL}};
+  const luattn_args args = {.struct_size = sizeof args,
+                            .q = &tq,
+                            .k = &tk,
+                            .v = &tv,
+                            .o = &to,
+                            .saved = &ts,
+                            .inputs = inputs,
+                            .num_inputs = 2};
+  luattn_error err;
+  api_ok(luattn_cpu_forward(p->spec, &args, &err), &err);
+  for (int i = 0; i < q_len; i++)
+    for (int h = 0; h < HEADS; h++) {
+      assert_memory_equal(p->o[q + i][h], o[h][i], sizeof o[h][i]);
+      for (int n = 0; n < p->shape[6][0]; n++)
+        assert_memory_equal(&(&p->saved[0][0][0])[(n * HEADS + h) * TOTAL_Q + q + i], &saved[n][h][i],
+                            sizeof(float));
+    }
+}
+
+static void each_as_a_call_of_its_own(void **state) {
+  (void)state;
+  luattn_engine *engine = engine_on_cpu(0);
+  luattn_error err;
+  for (int threads = 0; threads < 3; threads++) {
+    packed *p = open_packed(SPEC("ids[b]", "score"));
+    size_t size = 1;
+    p->args.num_threads = threads;
+    api_ok(luattn_engine_workspace_size(engine, p->spec, LUATTN_FORWARD, &p->args, &size, &err), &err);
+    assert_int_equal(size, 0);
+    api_ok(luattn_forward(engine, p->spec, &p->args, NULL, &err), &err);
+    for (int b = 0; b < SEQUENCES; b++) compare_sequence(p, b);
+    api_ok(luattn_engine_forget(engine, p->spec, &err), &err);
+    close_packed(p);
+  }
+  luattn_engine_close(engine);
+}
+
+/* b is the sequence's number: in scores, in the mask, and where classes of tiles are found. */
+static void b_is_its_number(void **state) {
+  (void)state;
+  luattn_engine *engine = engine_on_cpu(0);
+  luattn_error err;
+  packed *by_number = open_packed(SPEC("b", "score + 0.25 * b")),
+         *by_input = open_packed(SPEC("ids[b]", "score + 0.25 * ids[b]"));
+  api_ok(luattn_forward(engine, by_number->spec, &by_number->args, NULL, &err), &err);
+  api_ok(luattn_forward(engine, by_input->spec, &by_input->args, NULL, &err), &err);
+  assert_memory_equal(by_number->o, by_input->o, sizeof by_number->o);
+  packed *by_none = open_packed(SPEC("0", "score"));
+  api_ok(luattn_forward(engine, by_none->spec, &by_none->args, NULL, &err), &err);
+  assert_memory_not_equal(by_number->o, by_none->o, sizeof by_number->o);
+  luattn_engine_close(engine);
+  close_packed(by_number), close_packed(by_input), close_packed(by_none);
+}
+
+static void has_an_lse(void **state) {
+  (void)state;
+  static const char softmax[] =
+      "return attention { name = 'lse', inputs = { slopes = { axes = {'b', 'h'} }, ids = { axes = {'b'}, "
+      "dtype = 'i32' } },\n"
+      "  score_mod = function(score, b, h, q_idx, kv_idx) return score + slopes[{b, h}] + ids[b] end }";
+  luattn_engine *engine = engine_on_cpu(0);
+  luattn_error err;
+  packed *p = open_packed(SPEC("0", "score"));
+  luattn_spec_free(p->spec);
+  api_ok(luattn_spec_load_text("lse.lua", softmax, sizeof softmax - 1, NULL, &p->spec, &err), &err);
+  p->args.saved = NULL;
+  p->args.lse = tensor(p, 9, p->lse, false, 2, (int64_t[4]){HEADS, TOTAL_Q});
+  memset(p->q, 0, sizeof p->q); /* all scores are slopes + b: lse is that and log(kv_len) */
+  api_ok(luattn_forward(engine, p->spec, &p->args, NULL, &err), &err);
+  for (int b = 0; b < SEQUENCES; b++)
+    for (int q = q_offsets[b]; q < q_offsets[b + 1]; q++)
+      for (int h = 0; h < HEADS; h++) {
+        const double want = 1.25 * b + log((double)(k_offsets[b + 1] - k_offsets[b]));
+        const double got = (double)p->lse[h][q];
+        if (got - want > 1e-5 || want - got > 1e-5)
+          fail_msg("lse[%d][%d] = %g, expected %g", h, q, got, want);
+      }
+  luattn_engine_close(engine);
+  close_packed(p);
+}
+
+static void first_offset(packed *p) { p->cu_q[0] = 1; }
+static void falling(packed *p) { p->cu_k[2] = 4; }
+static void last_offset(packed *p) { p->cu_k[SEQUENCES] = TOTAL_K - 1; }
+static void too_long(packed *p) { p->args.max_seqlen_q = 69; }
+static void no_longest(packed *p) { p->args.max_seqlen_k = 0; }
+static void one_missing(packed *p) { p->args.cu_seqlens_k = NULL; }
+static void of_floats(packed *p) { p->t[7].dtype = (DLDataType){kDLFloat, 32, 1}; }
+static void on_gpu(packed *p) { p->t[8].device = (DLDevice){kDLCUDA, 0}; }
+static void other_heads(packed *p) { p->shape[5][1] = 3; }
+
+static void wrong_offsets(void **state) {
+  (void)state;
+  static const struct {
+    void (*spoil)(packed *p);
+    const char *words;
+  } cases[] = {
+      {first_offset, "cpu: cu_seqlens_q: begins with 1, expected 0"},
+      {falling, "cpu: cu_seqlens_k: falls from 5 to 4 at sequence 1, expected offsets that never fall"},
+      {last_offset,
+       "cpu: cu_seqlens_k: ends with 149, and there are 150 rows; give the end of the last sequence"},
+      {too_long, "cpu: max_seqlen_q: is 69, and sequence 2 has 70 rows; give the longest sequence's length"},
+      {no_longest, "forward of 'packed': max_seqlen_k: is 0, and there are 150 rows"},
+      {one_missing, "forward: cu_seqlens_k: is missing, and cu_seqlens_q is given"},
+      {of_floats, "forward of 'packed': cu_seqlens_q: has dtype float32, expected int32; convert it"},
+      {on_gpu, "forward of 'packed': cu_seqlens_k: is on CUDA device 0, and the engine is on the CPU"},
+      {other_heads,
+       "forward of 'packed': o: has shape [93, 3, 8], expected [93, 4, 8] = [total_q, heads, head_dim_v]"},
+  };
+  luattn_engine *engine = engine_on_cpu(0);
+  luattn_error err;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    packed *p = open_packed(SPEC("0", "score"));
+    cases[i].spoil(p);
+    const float before = p->o[0][0][0];
+    api_refused(luattn_forward(engine, p->spec, &p->args, NULL, &err), LUATTN_INVALID, &err, cases[i].words);
+    assert_memory_equal(&p->o[0][0][0], &before, sizeof before); /* nothing was written */
+    api_ok(luattn_engine_forget(engine, p->spec, &err), &err);
+    close_packed(p);
+  }
+  luattn_engine_close(engine);
+}
+
+static void what_has_none(void **state) {
+  (void)state;
+  luattn_engine *engine = engine_on_cpu(0), *relaxed = engine_on_cpu(1);
+  luattn_error err;
+  packed *p = open_packed(SPEC("0", "score"));
+  p->args.dout = p->args.o, p->args.dq = p->args.q;
+  api_refused(luattn_backward(engine, p->spec, &p->args, NULL, &err), LUATTN_UNSUPPORTED, &err,
+              "target: packed: is 1, and backward has no packed sequences yet");
+  api_refused(luattn_forward(relaxed, p->spec, &p->args, NULL, &err), LUATTN_UNSUPPORTED, &err,
+              "forward: cu_seqlens_q: is given, and cpu_relaxed is set, which takes no packed sequences yet; "
+              "leave it 0");
+  luattn_engine_close(engine);
+  luattn_engine_close(relaxed);
+  close_packed(p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(each_as_a_call_of_its_own),
+                                     cmocka_unit_test(b_is_its_number), cmocka_unit_test(has_an_lse),
+                                     cmocka_unit_test(wrong_offsets), cmocka_unit_test(what_has_none)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
