@@ -409,9 +409,9 @@ BEND(all_host, (void)p)
 
 /* What has to do with a device, its memory and its grids alone. */
 static bool is_of_gpu(bend *b) {
-  static bend *const of_gpu[] = {v_device_type,  q_on_cpu,      q_on_device_1, input_on_cpu,
-                                 q_null,         no_workspace,  odd_workspace, small_workspace,
-                                 workspace_on_q, too_many_tiles};
+  static bend *const of_gpu[] = {v_device_type,   q_on_cpu,       q_on_device_1,     input_on_cpu,
+                                 q_null,          no_workspace,   offsets_elsewhere, odd_workspace,
+                                 small_workspace, workspace_on_q, too_many_tiles};
   for (size_t i = 0; i < sizeof of_gpu / sizeof *of_gpu; ++i)
     if (b == of_gpu[i]) return true;
   return false;
