@@ -3,9 +3,9 @@
 
     python3 bench/cpu_threads.py build/release/engine/libluattn.so [--threads 1,2] [--repeat 5] [SPEC..]
 
-Thread counts take turns, and the least wall time of each counts. Beside it stands the processor time (user and system) of that run,
-over its wall time: where other programs keep the processors busy, it is less than the number of threads, and the speed says
-nothing.
+Thread counts take turns, and the least wall time of each counts. Beside it stands the processor time (user and
+system) of that run over its wall time: where other programs keep the processors busy, it is less than the number of
+threads, and the speed says nothing.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CPU = -1  # LUATTN_CPU
-SHAPES = ((1, 1, 1, 1024, 1024, 64), (1, 1, 1, 300, 2000, 64), (2, 8, 2, 256, 256, 64), (16, 8, 8, 64, 64, 64))
+SHAPES = "1,1,1,1024,1024,64 1,1,1,300,2000,64 2,8,2,256,256,64 16,8,8,64,64,64"
 
 
 class Tensor(c.Structure):
@@ -62,7 +62,12 @@ class Options(c.Structure):  # an early one: the rest is 0
 
 
 class Spec(c.Structure):
-    _fields_ = [("name", c.c_char_p)] + [(n, c.c_size_t) for n in ("num_inputs", "num_scalars", "num_saved")]
+    _fields_ = (
+        [("name", c.c_char_p)]
+        + [(n, c.c_size_t) for n in ("num_inputs", "num_scalars", "num_saved")]
+        + [(n, c.c_void_p) for n in ("inputs", "scalar_names", "scalar_defaults")]
+        + [("has_lse", c.c_int)]
+    )
 
 
 def tensor(*shape, fill=False):
@@ -100,7 +105,10 @@ def bind(library, path, shape):
     q, k = (b, h, sq, d), (b, hkv, skv, d)
     tensors = {"q": tensor(*q, fill=True), "k": tensor(*k, fill=True), "v": tensor(*k, fill=True), "o": tensor(*q)}
     tensors |= {"dout": tensor(*q, fill=True), "dq": tensor(*q), "dk": tensor(*k), "dv": tensor(*k)}
-    tensors |= {"lse": tensor(b, h, sq), "saved": tensor(facts.num_saved, b, h, sq)}
+    if facts.has_lse:
+        tensors["lse"] = tensor(b, h, sq)
+    if facts.num_saved > 0:
+        tensors["saved"] = tensor(facts.num_saved, b, h, sq)
     if facts.num_scalars > 0:
         tensors["scalar_grads"] = tensor(facts.num_scalars)
     args = Args(struct_size=c.sizeof(Args))
@@ -123,6 +131,7 @@ def main():
     parser.add_argument("specs", nargs="*", default=["full", "causal", "gemma2"])
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--shapes", default=SHAPES, help="B,H,Hkv,Sq,Skv,D one after the other, with blanks between")
     options = parser.parse_intermixed_args()
     threads = [int(t) for t in options.threads.split(",")]
     library = Library(options.library)
@@ -131,8 +140,8 @@ def main():
     print(f"{'spec':10}{'B,H,Hkv,Sq,Skv,D':24}{'pass':10}threads: wall ms (processors), times as fast as the first")
     for name in options.specs:
         path = ROOT / "examples" / f"{name}.lua" if not name.endswith(".lua") else name
-        for shape in SHAPES:
-            run = bind(library, path, shape)
+        for shape in options.shapes.split():
+            run = bind(library, path, [int(size) for size in shape.split(",")])
             if run is None:
                 raise SystemExit(f"{name}: has inputs; give a spec without")
             for pass_ in ("forward", "backward"):
@@ -142,7 +151,7 @@ def main():
                         best[t] = min(best[t], run("luattn_" + pass_, t))
                 first = best[threads[0]][0]
                 cells = [f"{t}: {w * 1e3:8.1f} ({p / w:.2f}) {first / w:.2f}" for t, (w, p) in best.items()]
-                print(f"{name:10}{','.join(map(str, shape)):24}{pass_:10}" + "   ".join(cells), flush=True)
+                print(f"{name:10}{shape:24}{pass_:10}" + "   ".join(cells), flush=True)
 
 
 main()

@@ -15,13 +15,13 @@ typedef struct luattn_engine luattn_engine;
 
 /* luattn_engine_options.device: the CPU. The calls below are the same as on a GPU, but that
  *   - tensors are in host memory (kDLCPU), stream is NULL, and a call returns when its outputs are written. No workspace is needed:
- *     its size is 0, and luattn_args.workspace is not looked at;
+ *     its size is 0, and luattn_args.workspace is not looked at; a call takes memory of the spec's luattn_allocator while it runs;
  *   - it computes in double precision, whatever the tensors' type, on luattn_args.num_threads threads, and gives the same bits in
  *     every run;
  *   - nothing is loaded or compiled, neither libcuda nor NVRTC, and cache_dir, nvrtc, packs, never_compile, no_tuned and lengths
  *     decide nothing. A kernel is planned when it is first asked for, which takes some milliseconds;
  *   - luattn_engine_driver gives NULL.
- * Arguments that a GPU of compute capability 8.0 refuses (9.0 where options.family asks for its kernels) are refused in the same
+ * Arguments that a GPU of compute capability 8.0 refuses (9.0 for packed sequences, and where options.family asks for its kernels) are refused in the same
  * words: types that are not as the kernel's, strides, alignments, head dims and lengths, lse and saved that are not as a kernel
  * writes them, and specs that no kernel computes. So what runs here runs there, but for memory. cpu_relaxed lifts that.
  * Packed sequences are computed one after the other; what is in cu_seqlens is checked, and no sequence may be longer than

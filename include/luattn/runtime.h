@@ -1,7 +1,7 @@
 /* runtime.h: from an image to a launch. Needs neither Lua nor NVRTC; libcuda is loaded at run time.
  *
  * Thread safety: a luattn_kernel may be launched from many threads on many streams. Launching allocates nothing, never
- * synchronises, and may be captured into a CUDA graph.
+ * synchronises, and may be captured into a CUDA graph. Of an engine on the CPU, luattn/engine.h says what differs (LUATTN_CPU).
  */
 #ifndef LUATTN_RUNTIME_H
 #define LUATTN_RUNTIME_H
